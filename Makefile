@@ -1,0 +1,71 @@
+# The short door: meson does the building (build/), scripts/ the rest. Each target installs what it lacks first.
+BUILD ?= build
+MINUTES ?= 10
+STEPS ?= 10000000
+# Outside CI, what needs a guest skips where there can be none.
+setup_vm = scripts/setup.sh vm || [ -z "$$CI" ]
+
+.PHONY: all build demo check check-quick check-compat check-rdma check-redis-fork churn bench install format clean help
+all: build
+
+build: ## build everything into $(BUILD)/
+	@scripts/setup.sh build
+	@scripts/build.sh $(BUILD)
+
+demo: ## redis-server with 400 MiB of data and 64 MiB of local memory, over shm and over tcp
+	@scripts/setup.sh build demo
+	@scripts/build.sh $(BUILD)
+	@scripts/demo.sh $(BUILD)
+
+check: ## every suite, and unit and conformance again under the sanitizers (about 25 minutes)
+	@scripts/setup.sh build demo check
+	@$(setup_vm)
+	@scripts/check.sh
+
+check-quick: ## the suites that take seconds: unit, conformance, fuzz, style
+	@scripts/setup.sh build check
+	@scripts/check.sh --quick
+
+check-rdma: ## the suites that need RDMA devices, in guests that have soft ones: see test/vm/README.md
+	@scripts/setup.sh build
+	@$(setup_vm)
+	@scripts/check.sh --rdma
+
+check-redis-fork: build ## ten BGSAVEs and BGREWRITEAOFs of redis-server under writes, over shm, tcp, and rdma in a guest
+	@scripts/setup.sh demo
+	@$(setup_vm)
+	@scripts/redis_fork.sh $(BUILD) 10
+
+check-compat: build ## other projects' test-suites and large programs, plain and with far memory (hours): see doc/compatibility.md
+	@scripts/setup.sh check compat
+	@test/compat/run.sh $(BUILD)
+
+churn: build ## the verifying churn test: MINUTES=10 for each transport and way of capture
+	@for transport in shm tcp; do for capture in move protect; do \
+		$(BUILD)/test/integration/churn --farpaged $(BUILD)/daemon/farpaged --transport $$transport \
+			--capture $$capture --local-pages 16 --seconds $$(($(MINUTES) * 60)) || exit; \
+	done; done
+
+mapdice: build ## STEPS=10000000 random calls on mappings against a plain process, over each transport and way of capture
+	@for transport in shm tcp; do for capture in move protect; do \
+		$(BUILD)/test/integration/mapdice $(BUILD)/daemon/farpaged $(BUILD)/uffd/preload/libfarpage-preload.so \
+			$$transport $$capture 1000000 $(STEPS) || exit; \
+	done; done
+
+bench: build ## the figures that README.md quotes
+	@$(BUILD)/tools/farpage bench fault
+	@$(BUILD)/tools/farpage bench touch
+
+install: build ## install under the prefix that meson was given (DESTDIR is honoured)
+	@meson install -C $(BUILD) --no-rebuild
+	@[ -n "$(DESTDIR)" ] || ldconfig
+
+format: ## put our C in its house form
+	@scripts/setup.sh check
+	@test/style/format.sh --fix
+
+clean: ## remove the build folders
+	rm -rf $(BUILD) build-asan build-tsan
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 18

@@ -1,0 +1,76 @@
+/*
+ * Where descriptors lie, and which are ours. Room: common. The list is a fixed table of atomics, as it is
+ * read whenever the program closes anything. A number that is not forgotten when it is closed costs nothing
+ * but its entry, which serves again when the kernel hands the number out again.
+ */
+#include "fdutil.h"
+
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <unistd.h>
+
+#include "cleanup.h"
+
+#define HIGH_FD 512
+#define FDS_MAX 512u
+
+/* fd + 1, so that zeroed memory is an empty table */
+static _Atomic int ours[FDS_MAX];
+static _Atomic unsigned ours_end; /* entries from here on were never used */
+
+static void add(int fd)
+{
+	unsigned i = 0, end = atomic_load(&ours_end);
+	int none = 0;
+
+	if (fp_fd_is_ours(fd))
+		return;
+	while (i < FDS_MAX && !atomic_compare_exchange_strong(&ours[i], &none, fd + 1)) {
+		none = 0;
+		i++;
+	}
+	while (end < i + 1 && !atomic_compare_exchange_weak(&ours_end, &end, i + 1))
+		;
+}
+
+int fp_fd_next(int from)
+{
+	unsigned end = FP_MIN(atomic_load(&ours_end), FDS_MAX);
+	int lowest = -1;
+
+	for (unsigned i = 0; i < end; i++) {
+		int fd = atomic_load(&ours[i]) - 1;
+
+		if (fd >= from && fd >= 0 && (lowest < 0 || fd < lowest))
+			lowest = fd;
+	}
+	return lowest;
+}
+
+bool fp_fd_is_ours(int fd)
+{
+	return fd >= 0 && fp_fd_next(fd) == fd;
+}
+
+void fp_fd_forget(int fd)
+{
+	for (unsigned i = 0; i < FDS_MAX; i++) {
+		int entry = fd + 1;
+
+		if (atomic_compare_exchange_strong(&ours[i], &entry, 0))
+			return;
+	}
+}
+
+int fp_fd_move_high(int fd)
+{
+	int high = fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, HIGH_FD);
+
+	if (high >= 0)
+		close(fd);
+	else
+		high = fd;
+	if (high >= 0)
+		add(high);
+	return high;
+}

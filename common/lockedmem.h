@@ -1,0 +1,15 @@
+/*
+ * Memory for the fault path: zeroed, present from the start, and locked where RLIMIT_MEMLOCK allows.
+ * Room: common. It comes from mmap alone, so that no allocator's lock or free list is behind it.
+ */
+#ifndef FP_LOCKEDMEM_H
+#define FP_LOCKEDMEM_H
+
+#include <stddef.h>
+
+/* At least len bytes, page aligned; NULL if there is no memory. Control threads. Release with
+ * fp_lockedmem_free. */
+void *fp_lockedmem_new(size_t len);
+void fp_lockedmem_free(void *mem, size_t len);
+
+#endif

@@ -1,0 +1,127 @@
+/*
+ * The logger. Room: common. A line is built on the stack and leaves in one write(2), so lines of several
+ * threads never mix, and nothing here allocates or locks.
+ */
+#include "log.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "clock.h"
+
+#define LINE_MAX_BYTES 1024
+
+static const char *log_program = "farpage";
+static enum fp_log_level log_max_level = FP_LOG_NOTICE;
+static bool log_to_journal;
+
+/* systemd names the device and inode of the stream that it connected: stderr may have been redirected since.
+ */
+static bool stderr_is_journal(void)
+{
+	const char *stream = getenv("JOURNAL_STREAM");
+	unsigned long long dev, ino;
+	struct stat st;
+
+	return stream && sscanf(stream, "%llu:%llu", &dev, &ino) == 2 && fstat(STDERR_FILENO, &st) == 0 &&
+	       st.st_dev == dev && st.st_ino == ino;
+}
+
+void fp_log_init(const char *program, enum fp_log_level max_level)
+{
+	log_program = program;
+	log_max_level = max_level;
+	log_to_journal = stderr_is_journal();
+}
+
+int fp_log_level_parse(const char *text, enum fp_log_level *ret_level)
+{
+	static const char *const names[] = {
+	    [FP_LOG_ERROR] = "error", [FP_LOG_WARNING] = "warning", [FP_LOG_NOTICE] = "notice",
+	    [FP_LOG_INFO] = "info",   [FP_LOG_DEBUG] = "debug",
+	};
+
+	for (unsigned i = FP_LOG_ERROR; i <= FP_LOG_DEBUG; i++)
+		if (strcmp(text, names[i]) == 0) {
+			*ret_level = i;
+			return 0;
+		}
+	return -EINVAL;
+}
+
+/* Ends a line that did not fit with "...". Half a UTF-8 character would make it a blob to the journal. */
+static size_t cut_line(char *line, size_t size)
+{
+	size_t end = size - strlen("...\n");
+
+	while (end > 0 && (line[end] & 0xC0) == 0x80)
+		end--;
+	memcpy(line + end, "...", 3);
+	return end + 3;
+}
+
+/* An event is one line, whatever a peer or a file put into its text. */
+static void blank_controls(char *line, size_t len)
+{
+	for (size_t i = 0; i < len; i++)
+		if ((unsigned char)line[i] < ' ' || line[i] == 0x7F)
+			line[i] = ' ';
+}
+
+void fp_log(enum fp_log_level level, const char *subsystem, const char *format, ...)
+{
+	int saved_errno = errno;
+	char line[LINE_MAX_BYTES];
+	size_t len;
+	va_list args;
+
+	if (level > log_max_level)
+		return;
+	if (log_to_journal)
+		len = (size_t)snprintf(line, sizeof(line), "<%d>%s: ", (int)level, subsystem);
+	else
+		len = (size_t)snprintf(line, sizeof(line), "%s: %s: ", log_program, subsystem);
+	if (len < sizeof(line)) {
+		va_start(args, format);
+		errno = saved_errno; /* for %m */
+		len += (size_t)vsnprintf(line + len, sizeof(line) - len, format, args);
+		va_end(args);
+	}
+	if (len >= sizeof(line))
+		len = cut_line(line, sizeof(line));
+	blank_controls(line, len);
+	line[len++] = '\n';
+	while (write(STDERR_FILENO, line, len) < 0 && errno == EINTR)
+		;
+	errno = saved_errno;
+}
+
+bool fp_log_allowed(struct fp_log_limit *limit, uint32_t burst)
+{
+	uint64_t now = fp_clock_ns(), start = limit->window_start_ns;
+
+	if ((start == 0 || now - start >= FP_NSEC_PER_SEC) &&
+	    atomic_compare_exchange_strong(&limit->window_start_ns, &start, now))
+		limit->in_window = 0;
+	if (limit->in_window++ < burst)
+		return true;
+	limit->suppressed++;
+	return false;
+}
+
+const char *fp_strerror(int negative_errno, char *buf, size_t len)
+{
+	const char *text = strerrordesc_np(-negative_errno);
+
+	if (text)
+		snprintf(buf, len, "%s", text);
+	else
+		snprintf(buf, len, "error %d", -negative_errno);
+	return buf;
+}

@@ -1,0 +1,276 @@
+/*
+ * The stats page as a file. Room: common. A page is built under a temporary name and renamed, so that a
+ * reader finds either a whole page or none; its blocks are allocated beforehand, so that counting never meets
+ * a full file system.
+ */
+#include "statspage.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cleanup.h"
+#include "clock.h"
+
+/* What /proc/PID/stat says of a process. */
+struct proc_stat {
+	char command[64];
+	char state;
+	uint64_t start_ticks;
+};
+
+/* The command stands in parentheses and may hold any character, parentheses too: the last one ends it. */
+static int proc_stat_read(pid_t pid, struct proc_stat *ret_stat)
+{
+	char path[32], text[1024], *open_paren, *close_paren;
+	struct proc_stat stat = {0};
+	fp_autoclose int fd = -1;
+	ssize_t len;
+
+	snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	len = read(fd, text, sizeof(text) - 1);
+	if (len < 0)
+		return -errno;
+	text[len] = '\0';
+	open_paren = strchr(text, '(');
+	close_paren = strrchr(text, ')');
+	if (!open_paren || !close_paren ||
+	    sscanf(close_paren + 1,
+	           " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %" SCNu64,
+	           &stat.state, &stat.start_ticks) != 2)
+		return -EPROTO;
+	*close_paren = '\0';
+	snprintf(stat.command, sizeof(stat.command), "%s", open_paren + 1);
+	*ret_stat = stat;
+	return 0;
+}
+
+static int fill_identity(struct fp_statspage *page)
+{
+	struct proc_stat self;
+	struct timespec now;
+	int r = proc_stat_read(getpid(), &self);
+
+	if (r < 0)
+		return r;
+	clock_gettime(CLOCK_REALTIME, &now);
+	page->magic = FP_STATSPAGE_MAGIC;
+	page->version = FP_STATSPAGE_VERSION;
+	page->size_bytes = sizeof(*page);
+	page->pid = getpid();
+	page->ppid = getppid();
+	page->start_ticks = self.start_ticks;
+	page->start_realtime_ns = (uint64_t)now.tv_sec * FP_NSEC_PER_SEC + (uint64_t)now.tv_nsec;
+	memcpy(page->command, self.command, sizeof(page->command));
+	return 0;
+}
+
+/* Allocates, maps and fills the page in fd, and gives the file its name. */
+static int publish(int fd, const char *temporary, const char *path, struct fp_statspage **ret_page)
+{
+	struct fp_statspage *page;
+	int r = -posix_fallocate(fd, 0, sizeof(*page));
+
+	if (r < 0)
+		return r;
+	page = mmap(NULL, sizeof(*page), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
+	if (page == MAP_FAILED)
+		return -errno;
+	(void)mlock(page, sizeof(*page)); /* counting goes on without, only with a page fault now and then */
+	r = fill_identity(page);
+	if (r == 0 && rename(temporary, path) < 0)
+		r = -errno;
+	if (r < 0) {
+		fp_statspage_close(page);
+		return r;
+	}
+	*ret_page = page;
+	return 0;
+}
+
+/* 0 if path is free or a file that we may replace: no device, no link, nothing that is another user's. */
+static int may_replace(const char *path)
+{
+	struct stat st;
+
+	if (lstat(path, &st) < 0)
+		return errno == ENOENT ? 0 : -errno;
+	return S_ISREG(st.st_mode) && st.st_uid == geteuid() ? 0 : -EEXIST;
+}
+
+int fp_statspage_create(const char *path, struct fp_statspage **ret_page)
+{
+	char temporary[PATH_MAX];
+	fp_autoclose int fd = -1;
+	int r = may_replace(path);
+
+	if (r < 0)
+		return r;
+	if (snprintf(temporary, sizeof(temporary), "%s.XXXXXX", path) >= (int)sizeof(temporary))
+		return -ENAMETOOLONG;
+	fd = mkostemp(temporary, O_CLOEXEC); /* 0600 */
+	if (fd < 0)
+		return -errno;
+	r = publish(fd, temporary, path, ret_page);
+	if (r < 0)
+		unlink(temporary);
+	return r;
+}
+
+/* 0 if fd is a whole page of our version. Trusts only what every version has until it knows which it is. */
+static int check_header(int fd)
+{
+	struct {
+		uint64_t magic;
+		uint32_t version, size_bytes;
+	} header;
+	struct stat st;
+
+	if (fstat(fd, &st) < 0)
+		return -errno;
+	if (!S_ISREG(st.st_mode) || pread(fd, &header, sizeof(header), 0) != sizeof(header) ||
+	    header.magic != FP_STATSPAGE_MAGIC)
+		return -EINVAL;
+	if (header.version != FP_STATSPAGE_VERSION || header.size_bytes != sizeof(struct fp_statspage))
+		return -EPROTO;
+	return st.st_size < (off_t)sizeof(struct fp_statspage) ? -EINVAL : 0;
+}
+
+/* Readers print the texts of a page as they are: each must end. */
+static bool texts_end(const struct fp_statspage *page)
+{
+	bool end = memchr(page->command, '\0', sizeof(page->command)) &&
+	           memchr(page->fault_mode, '\0', sizeof(page->fault_mode)) &&
+	           memchr(page->capture, '\0', sizeof(page->capture));
+
+	for (unsigned i = 0; i < FP_STATSPAGE_NODES; i++)
+		end = end && memchr(page->node[i].url, '\0', sizeof(page->node[i].url));
+	return end;
+}
+
+int fp_statspage_open(const char *path, const struct fp_statspage **ret_page)
+{
+	fp_autoclose int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	struct fp_statspage *page;
+	int r;
+
+	if (fd < 0)
+		return -errno;
+	r = check_header(fd);
+	if (r < 0)
+		return r;
+	page = mmap(NULL, sizeof(*page), PROT_READ, MAP_SHARED, fd, 0);
+	if (page == MAP_FAILED)
+		return -errno;
+	if (!texts_end(page)) {
+		fp_statspage_close(page);
+		return -EINVAL;
+	}
+	*ret_page = page;
+	return 0;
+}
+
+void fp_statspage_close(const struct fp_statspage *page)
+{
+	if (page)
+		munmap((void *)page, sizeof(*page));
+}
+
+static int dir_name(char *buf, size_t len)
+{
+	const char *own = getenv("FARPAGE_RUNTIME_DIR"), *xdg = getenv("XDG_RUNTIME_DIR");
+	int n;
+
+	if (own && *own)
+		n = snprintf(buf, len, "%s", own);
+	else if (geteuid() == 0)
+		n = snprintf(buf, len, "/run/farpage");
+	else if (xdg && *xdg)
+		n = snprintf(buf, len, "%s/farpage", xdg);
+	else
+		n = snprintf(buf, len, "/tmp/farpage-%u", (unsigned)geteuid());
+	return (size_t)n < len ? 0 : -ENAMETOOLONG;
+}
+
+/* In /tmp, anybody could have made the folder first, and would own what we put there. */
+static int dir_create(const char *dir)
+{
+	struct stat st;
+
+	if (mkdir(dir, 0700) < 0 && errno != EEXIST)
+		return -errno;
+	if (lstat(dir, &st) < 0)
+		return -errno;
+	if (!S_ISDIR(st.st_mode))
+		return -ENOTDIR;
+	return st.st_uid == geteuid() ? 0 : -EPERM;
+}
+
+int fp_statspage_dir(char *buf, size_t len, int create)
+{
+	int r = dir_name(buf, len);
+
+	return r == 0 && create ? dir_create(buf) : r;
+}
+
+int fp_statspage_path(pid_t pid, char *buf, size_t len)
+{
+	char dir[PATH_MAX];
+	int r = fp_statspage_dir(dir, sizeof(dir), 0);
+
+	if (r < 0)
+		return r;
+	r = snprintf(buf, len, "%s/%d" FP_STATSPAGE_SUFFIX, dir, (int)pid);
+	return (size_t)r < len ? 0 : -ENAMETOOLONG;
+}
+
+int fp_statspage_expand(const char *pattern, char *buf, size_t len)
+{
+	const char *mark = strstr(pattern, "%p");
+	int n = mark ? snprintf(buf, len, "%.*s%d%s", (int)(mark - pattern), pattern, (int)getpid(), mark + 2)
+	             : snprintf(buf, len, "%s", pattern);
+
+	return (size_t)n < len ? 0 : -ENAMETOOLONG;
+}
+
+int fp_statspage_alive(const struct fp_statspage *page)
+{
+	struct proc_stat stat;
+
+	return proc_stat_read(page->pid, &stat) == 0 && stat.start_ticks == page->start_ticks &&
+	       stat.state != 'Z' && stat.state != 'X';
+}
+
+const char *fp_fault_kind_name(enum fp_fault_kind kind)
+{
+	static const char *const names[FP_FAULT_KINDS] = {
+	    [FP_FAULT_ZERO] = "zero",       [FP_FAULT_READ] = "read",         [FP_FAULT_WRITE] = "write",
+	    [FP_FAULT_PROTECT] = "protect", [FP_FAULT_RESCUED] = "rescued",   [FP_FAULT_PRESENT] = "present",
+	    [FP_FAULT_DROPPED] = "dropped", [FP_FAULT_POISONED] = "poisoned",
+	};
+
+	return names[kind];
+}
+
+const char *fp_stats_node_state_name(uint32_t state)
+{
+	static const char *const names[FP_STATS_NODE_STATES] = {
+	    [FP_STATS_NODE_UP] = "up",
+	    [FP_STATS_NODE_OPEN] = "cut off",
+	    [FP_STATS_NODE_HALF_OPEN] = "reconnecting",
+	    [FP_STATS_NODE_LOST] = "lost",
+	};
+
+	return state < FP_STATS_NODE_STATES ? names[state] : "?";
+}

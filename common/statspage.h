@@ -1,0 +1,134 @@
+/*
+ * The stats page: a memory-mapped file in which an agent counts and which readers open without stopping
+ * anyone. Room: common. Writers (uffd/) only add with relaxed atomics; readers (tools/) only load. It
+ * outlives the program when the path was given by the user (--stats-file), and is unlinked at exit otherwise.
+ */
+#ifndef FP_STATSPAGE_H
+#define FP_STATSPAGE_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "hist.h"
+
+#define FP_STATSPAGE_MAGIC   0x3153544154535046ull /* "FPSTATS1" */
+#define FP_STATSPAGE_VERSION 3
+#define FP_STATSPAGE_NODES   16
+#define FP_STATSPAGE_SUFFIX  ".stats"
+
+/* How a fault ended (law 1: each exactly once). The order is part of the file format. */
+enum fp_fault_kind {
+	FP_FAULT_ZERO,     /* never written: filled with zeros locally */
+	FP_FAULT_READ,     /* fetched from a node after a read access */
+	FP_FAULT_WRITE,    /* fetched from a node after a write access */
+	FP_FAULT_PROTECT,  /* write to a resident clean page: protection lifted */
+	FP_FAULT_RESCUED,  /* found on its way out: put back from the staging area */
+	FP_FAULT_PRESENT,  /* found present: the faulting thread was woken */
+	FP_FAULT_DROPPED,  /* the region went away under the fault */
+	FP_FAULT_POISONED, /* no replica could give it back: SIGBUS */
+	FP_FAULT_KINDS
+};
+
+/* How a node stands. The order is part of the file format. */
+enum fp_stats_node_state {
+	FP_STATS_NODE_UP,
+	FP_STATS_NODE_OPEN,      /* cut off: what needs it waits */
+	FP_STATS_NODE_HALF_OPEN, /* cut off, and an attempt to reach it is under way */
+	FP_STATS_NODE_LOST,      /* for good, with what only it held */
+	FP_STATS_NODE_STATES
+};
+
+struct fp_stats_node {
+	char url[128];             /* the way it was reached by at the start; empty: unused */
+	char way[128];             /* in use, or used last; a reader may see it change */
+	_Atomic uint32_t up;       /* 1: state is FP_STATS_NODE_UP */
+	_Atomic uint32_t state;    /* enum fp_stats_node_state */
+	_Atomic uint32_t degraded; /* 1: up, but not over the transport that its URL prefers */
+	_Atomic uint32_t spent;    /* 1: cut off for so long that a page waited in vain */
+	_Atomic uint64_t leased_bytes;
+	_Atomic uint64_t read_bytes;
+	_Atomic uint64_t written_bytes;
+	_Atomic uint64_t reconnects;   /* times its session was resumed */
+	_Atomic uint64_t failures;     /* times it was cut off */
+	_Atomic uint64_t heartbeat_ns; /* round trip of the last heartbeat; 0: none yet */
+};
+
+struct fp_statspage {
+	uint64_t magic;
+	uint32_t version;
+	uint32_t size_bytes; /* sizeof(struct fp_statspage) */
+	int32_t pid;
+	int32_t ppid;
+	uint64_t start_ticks; /* field 22 of /proc/PID/stat: tells a recycled PID */
+	uint64_t start_realtime_ns;
+	char command[64]; /* comm of the program */
+	char fault_mode[16];
+	char capture[16];        /* "move" or "protect" */
+	_Atomic uint64_t exited; /* 1 once the program ended in good order */
+	_Atomic uint64_t budget_bytes;
+	_Atomic uint64_t mapped_bytes; /* far address space now */
+	_Atomic uint64_t mapped_peak_bytes;
+	_Atomic uint64_t resident_bytes;
+	_Atomic uint64_t resident_peak_bytes;
+	_Atomic uint64_t remote_bytes; /* slots in use */
+	_Atomic uint64_t faults[FP_FAULT_KINDS];
+	_Atomic uint64_t prefetched_pages;
+	_Atomic uint64_t fetched_bytes;
+	_Atomic uint64_t written_bytes;
+	_Atomic uint64_t evicted_clean;  /* pages dropped without a write */
+	_Atomic uint64_t evicted_dirty;  /* pages written back */
+	_Atomic uint64_t evicted_zero;   /* pages found zero: never sent */
+	_Atomic uint64_t evict_refused;  /* pinned for I/O (EBUSY) or otherwise not to be captured now */
+	_Atomic uint64_t waits_for_room; /* faults that had to wait for an eviction */
+	_Atomic uint64_t lost_pages;
+	_Atomic uint64_t not_far_bytes;    /* shared and file mappings, and what rules keep local */
+	_Atomic uint64_t rule_local_bytes; /* mappings that a rule keeps local, now */
+	_Atomic uint64_t far_start;        /* addresses of the far range */
+	_Atomic uint64_t far_end;
+	struct fp_stats_node node[FP_STATSPAGE_NODES];
+	struct fp_hist fault_latency;     /* message read to thread woken, every kind */
+	struct fp_hist fetch_latency;     /* remote read alone */
+	struct fp_hist writeback_latency; /* remote write alone, a batch each */
+	struct fp_hist evict_latency;     /* one eviction batch */
+};
+
+/*
+ * Creates the page at path (0600; an existing regular file of this user is replaced), fills the identity
+ * fields of the calling process, and maps it. Locked in memory where the limit allows. Returns 0 and
+ * *ret_page, or a negative errno. Release with fp_statspage_close. Before the fault threads start.
+ */
+int fp_statspage_create(const char *path, struct fp_statspage **ret_page);
+
+/* Maps an existing page read-only. 0; -EINVAL if it is no stats page; -EPROTO if of another version. */
+int fp_statspage_open(const char *path, const struct fp_statspage **ret_page);
+
+/* Unmaps; NULL is fine. */
+void fp_statspage_close(const struct fp_statspage *page);
+
+/*
+ * The folder for pages of programs that were given no --stats-file: $FARPAGE_RUNTIME_DIR, else /run/farpage
+ * for root, else $XDG_RUNTIME_DIR/farpage, else /tmp/farpage-UID. Created (0700; owner checked) if create.
+ * Writes it to buf; 0 or a negative errno.
+ */
+int fp_statspage_dir(char *buf, size_t len, int create);
+
+/* DIR/PID.stats into buf. */
+int fp_statspage_path(pid_t pid, char *buf, size_t len);
+
+/*
+ * Where a user wants the calling process to have its page: pattern, with the first "%p" replaced by the
+ * process number, so that a program and its children keep apart. Writes it to buf; 0 or -ENAMETOOLONG.
+ */
+int fp_statspage_expand(const char *pattern, char *buf, size_t len);
+
+/* 1 if the process that wrote page still lives (same pid and start time), 0 if not. */
+int fp_statspage_alive(const struct fp_statspage *page);
+
+/* "up", "cut off", "reconnecting", "lost"; "?" for what no state is. */
+const char *fp_stats_node_state_name(uint32_t state);
+
+/* "zero", "read", ... */
+const char *fp_fault_kind_name(enum fp_fault_kind kind);
+
+#endif

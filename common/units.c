@@ -1,0 +1,152 @@
+/*
+ * Sizes and times as people write them. Room: common. Decimal fractions are read and written by hand: strtod
+ * and printf would use the decimal comma of the locale that the program around us has set.
+ */
+#include "units.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cleanup.h"
+#include "clock.h"
+
+#define NANO 1000000000u
+
+struct unit {
+	const char *name;
+	uint64_t factor;
+};
+
+static const struct unit size_units[] = {
+    {"", 1},
+    {"B", 1},
+    {"K", 1ull << 10},
+    {"k", 1ull << 10},
+    {"KiB", 1ull << 10},
+    {"M", 1ull << 20},
+    {"m", 1ull << 20},
+    {"MiB", 1ull << 20},
+    {"G", 1ull << 30},
+    {"g", 1ull << 30},
+    {"GiB", 1ull << 30},
+    {"T", 1ull << 40},
+    {"t", 1ull << 40},
+    {"TiB", 1ull << 40},
+    {"PiB", 1ull << 50},
+    {"EiB", 1ull << 60},
+    {NULL, 0},
+};
+
+static const struct unit time_units[] = {
+    {"", FP_NSEC_PER_SEC},
+    {"ns", 1},
+    {"us", FP_NSEC_PER_USEC},
+    {"µs", FP_NSEC_PER_USEC},
+    {"ms", FP_NSEC_PER_MSEC},
+    {"s", FP_NSEC_PER_SEC},
+    {"m", 60 * FP_NSEC_PER_SEC},
+    {"h", 3600 * FP_NSEC_PER_SEC},
+    {NULL, 0},
+};
+
+static bool is_digit(char c)
+{
+	return c >= '0' && c <= '9';
+}
+
+/*
+ * Reads DIGITS[.DIGITS] into a whole part, saturated just above UINT64_MAX, and billionths. Returns what
+ * follows, or NULL if text is no such number.
+ */
+static const char *scan_decimal(const char *text, unsigned __int128 *ret_whole, uint32_t *ret_nano)
+{
+	unsigned __int128 whole = 0;
+	uint32_t nano = 0;
+
+	if (!is_digit(*text))
+		return NULL;
+	for (; is_digit(*text); text++)
+		if (whole <= UINT64_MAX)
+			whole = whole * 10 + (unsigned)(*text - '0');
+	if (*text == '.') {
+		if (!is_digit(*++text))
+			return NULL;
+		for (uint32_t place = NANO / 10; is_digit(*text); text++, place /= 10)
+			nano += place * (uint32_t)(*text - '0');
+	}
+	*ret_whole = whole;
+	*ret_nano = nano;
+	return text;
+}
+
+/* NUMBER[ ]UNIT. What is finer than a byte (a nanosecond) is cut off; a fraction of just one is refused. */
+static int parse(const char *text, const struct unit *units, uint64_t *ret_value)
+{
+	unsigned __int128 whole, value;
+	uint32_t nano;
+	const char *suffix = scan_decimal(text, &whole, &nano);
+
+	if (!suffix)
+		return -EINVAL;
+	if (suffix[0] == ' ' && suffix[1] != '\0')
+		suffix++;
+	while (units->name && strcmp(units->name, suffix) != 0)
+		units++;
+	if (!units->name || (units->factor == 1 && nano != 0))
+		return -EINVAL;
+	value = whole * units->factor + (unsigned __int128)nano * units->factor / NANO;
+	if (value > UINT64_MAX)
+		return -ERANGE;
+	*ret_value = (uint64_t)value;
+	return 0;
+}
+
+int fp_size_parse(const char *text, uint64_t *ret_bytes)
+{
+	return parse(text, size_units, ret_bytes);
+}
+
+int fp_time_parse(const char *text, uint64_t *ret_ns)
+{
+	return parse(text, time_units, ret_ns);
+}
+
+/* "12.34 unit" with that many decimals (0 to 2), rounded to nearest. */
+static const char *format(double value, unsigned decimals, const char *unit, char *buf, size_t len)
+{
+	static const unsigned scale[] = {1, 10, 100};
+	uint64_t fixed = (uint64_t)(value * scale[decimals] + 0.5);
+	uint64_t whole = fixed / scale[decimals], fraction = fixed % scale[decimals];
+
+	if (decimals == 0)
+		snprintf(buf, len, "%llu %s", (unsigned long long)whole, unit);
+	else
+		snprintf(buf, len, "%llu.%0*u %s", (unsigned long long)whole, (int)decimals,
+		         (unsigned)fraction, unit);
+	return buf;
+}
+
+/* The bounds below lie half a last digit under the next unit, so that rounding never prints "1024.0 KiB". */
+const char *fp_size_format(uint64_t bytes, char *buf, size_t len)
+{
+	static const char *const names[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+	double value = (double)bytes;
+	unsigned i = 0;
+
+	for (; value >= 1023.95 && i + 1 < FP_ARRAY_LEN(names); i++)
+		value /= 1024;
+	return format(value, i == 0 ? 0 : 1, names[i], buf, len);
+}
+
+const char *fp_time_format(uint64_t ns, char *buf, size_t len)
+{
+	static const char *const names[] = {"ns", "µs", "ms", "s"};
+	double value = (double)ns;
+	unsigned i = 0;
+
+	for (; value >= 999.5 && i + 1 < FP_ARRAY_LEN(names); i++)
+		value /= 1000;
+	return format(value, i == 0 || value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2, names[i], buf, len);
+}

@@ -1,0 +1,23 @@
+/*
+ * Sizes and times as people write them. Room: common.
+ */
+#ifndef FP_UNITS_H
+#define FP_UNITS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* "4096", "64K", "64KiB", "4G", "1.5G", "2T": binary units. 0 and *ret_bytes; -EINVAL (not a size), -ERANGE.
+ */
+int fp_size_parse(const char *text, uint64_t *ret_bytes);
+
+/* "5s", "200ms", "50us", "1m", "2h"; a plain number is seconds. 0 and *ret_ns; -EINVAL, -ERANGE. */
+int fp_time_parse(const char *text, uint64_t *ret_ns);
+
+/* "64.0 MiB", "3.2 GiB", "512 B" into buf (at least 16 bytes), returned. */
+const char *fp_size_format(uint64_t bytes, char *buf, size_t len);
+
+/* "4.21 µs", "1.30 s" into buf (at least 16 bytes), returned. */
+const char *fp_time_format(uint64_t ns, char *buf, size_t len);
+
+#endif

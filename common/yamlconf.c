@@ -1,0 +1,537 @@
+/*
+ * The strict reader of YAML files. Room: common. It walks libyaml's events along the caller's table, so that
+ * nesting is bounded by the table and never by the file, and stops at the first thing that does not fit.
+ */
+#include "yamlconf.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <yaml.h>
+
+#include "cleanup.h"
+#include "log.h"
+#include "units.h"
+
+#define MAX_FILE_BYTES (1u << 20)
+
+#define autoevent FP_CLEANUP(yaml_event_delete)
+
+struct reader {
+	yaml_parser_t parser;
+	const char *file;
+	char *text; /* the bytes of the file: len of them */
+	size_t len;
+	char path[256]; /* of the value being read: "pools[0].size"; cut if longer */
+	struct fp_conf_error *error;
+};
+
+/* Whatever the file holds, the message stays one printable line. */
+static void blank_controls(char *text)
+{
+	for (; *text; text++)
+		if ((unsigned char)*text < ' ' || *text == 0x7F)
+			*text = '?';
+}
+
+/* Writes "FILE:LINE:COLUMN: PATH: message" and returns -EINVAL. */
+__attribute__((format(printf, 3, 4))) static int fail(struct reader *r, const yaml_mark_t *at,
+                                                      const char *format, ...)
+{
+	char *text = r->error->text;
+	size_t size = sizeof(r->error->text);
+	int n = snprintf(text, size, "%s:%zu:%zu: %s%s", r->file, at->line + 1, at->column + 1, r->path,
+	                 r->path[0] ? ": " : "");
+	va_list args;
+
+	if ((size_t)n < size) {
+		va_start(args, format);
+		vsnprintf(text + n, size - (size_t)n, format, args);
+		va_end(args);
+	}
+	blank_controls(text);
+	return -EINVAL;
+}
+
+/* Appends to the path; returns its former length, for path_pop. */
+__attribute__((format(printf, 2, 3))) static size_t path_push(struct reader *r, const char *format, ...)
+{
+	size_t len = strlen(r->path);
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(r->path + len, sizeof(r->path) - len, format, args);
+	va_end(args);
+	return len;
+}
+
+static void path_pop(struct reader *r, size_t len)
+{
+	r->path[len] = '\0';
+}
+
+/* libyaml tells where an undecodable byte lies by its offset only. */
+static yaml_mark_t mark_of_offset(const char *text, size_t offset)
+{
+	yaml_mark_t mark = {.index = offset};
+
+	for (size_t i = 0; i < offset; i++) {
+		mark.column++;
+		if (text[i] == '\n') {
+			mark.line++;
+			mark.column = 0;
+		}
+	}
+	return mark;
+}
+
+static int fail_syntax(struct reader *r)
+{
+	const yaml_parser_t *p = &r->parser;
+	yaml_mark_t at = p->problem_mark;
+
+	if (p->error == YAML_MEMORY_ERROR)
+		return -ENOMEM;
+	if (p->error == YAML_READER_ERROR)
+		at = mark_of_offset(r->text, p->problem_offset);
+	path_pop(r, 0); /* libyaml reads ahead of the value that we are at */
+	return fail(r, &at, "not valid YAML: %s", p->problem);
+}
+
+/* The next event, which the caller deletes. What our files have no use for is refused here, anywhere. */
+static int next_event(struct reader *r, yaml_event_t *ret_event)
+{
+	const yaml_event_t *e = ret_event;
+	bool fancy = false;
+
+	if (!yaml_parser_parse(&r->parser, ret_event))
+		return fail_syntax(r);
+	if (e->type == YAML_ALIAS_EVENT)
+		fancy = true;
+	else if (e->type == YAML_SCALAR_EVENT)
+		fancy = e->data.scalar.anchor || e->data.scalar.tag;
+	else if (e->type == YAML_SEQUENCE_START_EVENT)
+		fancy = e->data.sequence_start.anchor || e->data.sequence_start.tag;
+	else if (e->type == YAML_MAPPING_START_EVENT)
+		fancy = e->data.mapping_start.anchor || e->data.mapping_start.tag;
+	if (fancy)
+		return fail(r, &e->start_mark, "anchors, aliases and tags are not allowed");
+	if (e->type == YAML_SCALAR_EVENT && memchr(e->data.scalar.value, '\0', e->data.scalar.length))
+		return fail(r, &e->start_mark, "must not hold a NUL character");
+	return 0;
+}
+
+static const char *scalar(const yaml_event_t *e)
+{
+	return (const char *)e->data.scalar.value;
+}
+
+static bool is_plain(const yaml_event_t *e)
+{
+	return e->type == YAML_SCALAR_EVENT && e->data.scalar.style == YAML_PLAIN_SCALAR_STYLE;
+}
+
+/* "key:" with nothing after it, and YAML's words for it. */
+static bool is_null(const yaml_event_t *e)
+{
+	return is_plain(e) && (!*scalar(e) || strcmp(scalar(e), "~") == 0 || strcmp(scalar(e), "null") == 0);
+}
+
+static bool is_text(const yaml_event_t *e)
+{
+	return e->type == YAML_SCALAR_EVENT && !is_null(e);
+}
+
+/* Appends word to a list of words, ", " between them. */
+static void list_add(char *list, size_t size, const char *word)
+{
+	size_t len = strlen(list);
+
+	snprintf(list + len, size - len, "%s%s", len ? ", " : "", word);
+}
+
+/* "must be ..., not ...": what the field wants, and what e holds instead. */
+static int fail_type(struct reader *r, const yaml_event_t *e, const struct fp_conf_field *field)
+{
+	static const char *const wanted[] = {
+	    [FP_CONF_BOOL] = "true or false",
+	    [FP_CONF_U64] = "a whole number",
+	    [FP_CONF_SIZE] = "a size such as 512M or 1.5G",
+	    [FP_CONF_TIME] = "a time such as 5s or 200ms",
+	    [FP_CONF_STRING] = "text",
+	    [FP_CONF_ENUM] = "one of ",
+	    [FP_CONF_STRINGS] = "text or a list of texts",
+	    [FP_CONF_MAP] = "a mapping (key: value)",
+	    [FP_CONF_LIST] = "a list of mappings (- key: value)",
+	};
+	char choices[256] = "";
+
+	for (const char *const *c = field->choices; field->type == FP_CONF_ENUM && *c; c++)
+		list_add(choices, sizeof(choices), *c);
+	if (is_text(e))
+		return fail(r, &e->start_mark, "must be %s%s, not '%.60s'", wanted[field->type], choices,
+		            scalar(e));
+	return fail(r, &e->start_mark, "must be %s%s, not %s", wanted[field->type], choices,
+	            e->type == YAML_SEQUENCE_START_EVENT  ? "a list"
+	            : e->type == YAML_MAPPING_START_EVENT ? "a mapping"
+	                                                  : "empty");
+}
+
+static const char *format_number(enum fp_conf_type type, uint64_t value, char *buf, size_t len)
+{
+	if (type == FP_CONF_SIZE)
+		return fp_size_format(value, buf, len);
+	if (type == FP_CONF_TIME)
+		return fp_time_format(value, buf, len);
+	snprintf(buf, len, "%" PRIu64, value);
+	return buf;
+}
+
+static int fail_range(struct reader *r, const yaml_event_t *e, const struct fp_conf_field *field, int parsed)
+{
+	char min[24], max[24];
+
+	format_number(field->type, field->min, min, sizeof(min));
+	if (parsed == 0 && !field->max)
+		return fail(r, &e->start_mark, "must be at least %s, not %.60s", min, scalar(e));
+	format_number(field->type, field->max ? field->max : UINT64_MAX, max, sizeof(max));
+	return fail(r, &e->start_mark, "must be within %s..%s, not %.60s", min, max, scalar(e));
+}
+
+/* Digits only: no sign, no space, no base. */
+static int number_parse(const char *text, uint64_t *ret_value)
+{
+	size_t len = strlen(text);
+	unsigned long long value;
+
+	if (len == 0 || strspn(text, "0123456789") != len)
+		return -EINVAL;
+	errno = 0;
+	value = strtoull(text, NULL, 10);
+	if (errno != 0)
+		return -errno;
+	*ret_value = value;
+	return 0;
+}
+
+static int read_number(struct reader *r, const yaml_event_t *e, const struct fp_conf_field *field,
+                       uint64_t *ret_value)
+{
+	uint64_t value = 0;
+	int ret = field->type == FP_CONF_SIZE   ? fp_size_parse(scalar(e), &value)
+	          : field->type == FP_CONF_TIME ? fp_time_parse(scalar(e), &value)
+	          : is_plain(e)                 ? number_parse(scalar(e), &value)
+	                                        : -EINVAL;
+
+	if (ret == -EINVAL)
+		return fail_type(r, e, field);
+	if (ret == -ERANGE || value < field->min || (field->max && value > field->max))
+		return fail_range(r, e, field, ret);
+	*ret_value = value;
+	return 0;
+}
+
+static int read_bool(struct reader *r, const yaml_event_t *e, const struct fp_conf_field *field,
+                     bool *ret_value)
+{
+	bool yes = strcmp(scalar(e), "true") == 0;
+
+	if (!is_plain(e) || (!yes && strcmp(scalar(e), "false") != 0))
+		return fail_type(r, e, field);
+	*ret_value = yes;
+	return 0;
+}
+
+static int read_enum(struct reader *r, const yaml_event_t *e, const struct fp_conf_field *field,
+                     int *ret_value)
+{
+	for (int i = 0; field->choices[i]; i++)
+		if (strcmp(scalar(e), field->choices[i]) == 0) {
+			*ret_value = i;
+			return 0;
+		}
+	return fail_type(r, e, field);
+}
+
+static int read_string(const yaml_event_t *e, char **ret_string)
+{
+	char *copy = strdup(scalar(e));
+
+	if (!copy)
+		return -ENOMEM;
+	free(*ret_string);
+	*ret_string = copy;
+	return 0;
+}
+
+static int strings_add(struct fp_conf_strings *strings, const yaml_event_t *e)
+{
+	char **items = reallocarray(strings->items, strings->n + 1, sizeof(*items));
+	int ret;
+
+	if (!items)
+		return -ENOMEM;
+	strings->items = items;
+	items[strings->n] = NULL;
+	ret = read_string(e, &items[strings->n]);
+	if (ret == 0)
+		strings->n++;
+	return ret;
+}
+
+void fp_conf_strings_done(struct fp_conf_strings *strings)
+{
+	for (size_t i = 0; i < strings->n; i++)
+		free(strings->items[i]);
+	free(strings->items);
+	*strings = (struct fp_conf_strings){0};
+}
+
+static int read_strings(struct reader *r, const yaml_event_t *start, const struct fp_conf_field *field,
+                        struct fp_conf_strings *strings)
+{
+	fp_conf_strings_done(strings);
+	if (is_text(start))
+		return strings_add(strings, start);
+	if (start->type != YAML_SEQUENCE_START_EVENT)
+		return fail_type(r, start, field);
+	for (;;) {
+		autoevent yaml_event_t e = {0};
+		size_t parent;
+		int ret = next_event(r, &e);
+
+		if (ret < 0 || e.type == YAML_SEQUENCE_END_EVENT)
+			return ret;
+		parent = path_push(r, "[%zu]", strings->n);
+		ret = is_text(&e) ? strings_add(strings, &e) : fail(r, &e.start_mark, "must be text");
+		if (ret < 0)
+			return ret;
+		path_pop(r, parent);
+	}
+}
+
+static int read_map(struct reader *r, const yaml_event_t *start, const struct fp_conf_field *fields,
+                    void *target);
+
+static int read_list(struct reader *r, const yaml_event_t *start, const struct fp_conf_field *field,
+                     void *enclosing)
+{
+	if (start->type != YAML_SEQUENCE_START_EVENT)
+		return fail_type(r, start, field);
+	for (size_t n = 0;; n++) {
+		autoevent yaml_event_t e = {0};
+		size_t parent;
+		void *item;
+		int ret = next_event(r, &e);
+
+		if (ret < 0 || e.type == YAML_SEQUENCE_END_EVENT)
+			return ret;
+		item = field->item(enclosing);
+		if (!item)
+			return -ENOMEM;
+		parent = path_push(r, "[%zu]", n);
+		ret = read_map(r, &e, field->fields, item);
+		if (ret < 0)
+			return ret;
+		path_pop(r, parent);
+	}
+}
+
+static int read_value(struct reader *r, const yaml_event_t *e, const struct fp_conf_field *field,
+                      void *enclosing)
+{
+	void *target = (char *)enclosing + field->offset;
+
+	switch (field->type) {
+	case FP_CONF_MAP:
+		return read_map(r, e, field->fields, field->item ? field->item(enclosing) : target);
+	case FP_CONF_LIST:
+		return read_list(r, e, field, enclosing);
+	case FP_CONF_STRINGS:
+		return read_strings(r, e, field, target);
+	default:
+		break;
+	}
+	if (!is_text(e))
+		return fail_type(r, e, field);
+	switch (field->type) {
+	case FP_CONF_BOOL:
+		return read_bool(r, e, field, target);
+	case FP_CONF_ENUM:
+		return read_enum(r, e, field, target);
+	case FP_CONF_STRING:
+		return read_string(e, target);
+	default:
+		return read_number(r, e, field, target);
+	}
+}
+
+static int fail_unknown(struct reader *r, const yaml_event_t *key, const struct fp_conf_field *fields)
+{
+	char allowed[256] = "";
+
+	for (; fields->key; fields++)
+		list_add(allowed, sizeof(allowed), fields->key);
+	return fail(r, &key->start_mark, "unknown key '%.60s'; allowed here: %s", scalar(key), allowed);
+}
+
+/* One "key: value". seen: a bit for each of fields that this mapping has had. */
+static int read_entry(struct reader *r, const yaml_event_t *key, const struct fp_conf_field *fields,
+                      void *target, uint64_t *seen)
+{
+	autoevent yaml_event_t value = {0};
+	size_t parent;
+	unsigned i = 0;
+	int ret;
+
+	if (key->type != YAML_SCALAR_EVENT)
+		return fail(r, &key->start_mark, "a key must be a word, not a list or a mapping");
+	while (fields[i].key && strcmp(fields[i].key, scalar(key)) != 0)
+		i++;
+	if (!fields[i].key)
+		return fail_unknown(r, key, fields);
+	assert(i < 64);
+	parent = path_push(r, "%s%s", r->path[0] ? "." : "", fields[i].key);
+	if (*seen & 1ull << i)
+		return fail(r, &key->start_mark, "is given twice");
+	*seen |= 1ull << i;
+	ret = next_event(r, &value);
+	if (ret == 0)
+		ret = read_value(r, &value, &fields[i], target);
+	if (ret == 0)
+		path_pop(r, parent);
+	return ret;
+}
+
+static int check_required(struct reader *r, const yaml_mark_t *at, const struct fp_conf_field *fields,
+                          uint64_t seen)
+{
+	for (unsigned i = 0; fields[i].key; i++)
+		if (fields[i].required && !(seen & 1ull << i))
+			return fail(r, at, "key '%s' is missing", fields[i].key);
+	return 0;
+}
+
+static int read_map(struct reader *r, const yaml_event_t *start, const struct fp_conf_field *fields,
+                    void *target)
+{
+	static const struct fp_conf_field map = {.type = FP_CONF_MAP};
+	uint64_t seen = 0;
+
+	if (start->type != YAML_MAPPING_START_EVENT)
+		return fail_type(r, start, &map);
+	for (;;) {
+		autoevent yaml_event_t key = {0};
+		int ret = next_event(r, &key);
+
+		if (ret < 0)
+			return ret;
+		if (key.type == YAML_MAPPING_END_EVENT)
+			return check_required(r, &start->start_mark, fields, seen);
+		ret = read_entry(r, &key, fields, target, &seen);
+		if (ret < 0)
+			return ret;
+	}
+}
+
+/* The content of a document: our mapping, or nothing at all. */
+static int read_root(struct reader *r, const struct fp_conf_field *fields, void *target)
+{
+	autoevent yaml_event_t e = {0};
+	int ret = next_event(r, &e);
+
+	if (ret < 0)
+		return ret;
+	return is_null(&e) ? check_required(r, &e.start_mark, fields, 0) : read_map(r, &e, fields, target);
+}
+
+/* Takes an event and returns its type and place, for those that carry nothing more. */
+static int next_mark(struct reader *r, yaml_event_type_t *ret_type, yaml_mark_t *ret_at)
+{
+	autoevent yaml_event_t e = {0};
+	int ret = next_event(r, &e);
+
+	*ret_type = e.type;
+	*ret_at = e.start_mark;
+	return ret;
+}
+
+/* stream start, [document start, root, document end], stream end */
+static int read_stream(struct reader *r, const struct fp_conf_field *fields, void *target)
+{
+	yaml_event_type_t type;
+	yaml_mark_t at;
+	int ret = next_mark(r, &type, &at);
+
+	if (ret == 0)
+		ret = next_mark(r, &type, &at);
+	if (ret < 0)
+		return ret;
+	if (type == YAML_STREAM_END_EVENT)
+		return check_required(r, &at, fields, 0);
+	ret = read_root(r, fields, target);
+	if (ret == 0)
+		ret = next_mark(r, &type, &at);
+	if (ret == 0)
+		ret = next_mark(r, &type, &at);
+	if (ret == 0 && type != YAML_STREAM_END_EVENT)
+		ret = fail(r, &at, "a second document is not allowed");
+	return ret;
+}
+
+static int read_file(struct reader *r)
+{
+	fp_autoclose int fd = open(r->file, O_RDONLY | O_CLOEXEC);
+	ssize_t n;
+
+	if (fd < 0)
+		return -errno;
+	r->text = malloc(MAX_FILE_BYTES + 1);
+	if (!r->text)
+		return -ENOMEM;
+	do {
+		n = read(fd, r->text + r->len, MAX_FILE_BYTES + 1 - r->len);
+		if (n < 0)
+			return -errno;
+		r->len += (size_t)n;
+		if (r->len > MAX_FILE_BYTES)
+			return -EFBIG;
+	} while (n > 0);
+	return 0;
+}
+
+static int parse_file(struct reader *r, const struct fp_conf_field *fields, void *target)
+{
+	int ret = read_file(r);
+
+	if (ret < 0)
+		return ret;
+	if (!yaml_parser_initialize(&r->parser))
+		return -ENOMEM;
+	yaml_parser_set_input_string(&r->parser, (const unsigned char *)r->text, r->len);
+	ret = read_stream(r, fields, target);
+	yaml_parser_delete(&r->parser);
+	return ret;
+}
+
+int fp_conf_read(const char *path, const struct fp_conf_field *fields, void *target,
+                 struct fp_conf_error *error)
+{
+	struct reader r = {.file = path, .error = error};
+	char why[64];
+	int ret;
+
+	error->text[0] = '\0';
+	ret = parse_file(&r, fields, target);
+	if (ret < 0 && !error->text[0])
+		snprintf(error->text, sizeof(error->text), "%s: %s", path,
+		         fp_strerror(ret, why, sizeof(why)));
+	free(r.text);
+	return ret;
+}

@@ -1,0 +1,61 @@
+/*
+ * A strict reader of YAML configuration files on libyaml: the caller describes the keys in a table, and what
+ * is unknown, of a wrong type or out of range is an error that names file, line, column and what is allowed.
+ * Room: common. It knows no key of any program.
+ */
+#ifndef FP_YAMLCONF_H
+#define FP_YAMLCONF_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum fp_conf_type {
+	FP_CONF_BOOL,    /* bool */
+	FP_CONF_U64,     /* uint64_t within min..max */
+	FP_CONF_SIZE,    /* uint64_t bytes, as fp_size_parse, within min..max */
+	FP_CONF_TIME,    /* uint64_t ns, as fp_time_parse, within min..max */
+	FP_CONF_STRING,  /* char *, malloc'd, owned by the target struct; an earlier value is freed */
+	FP_CONF_ENUM,    /* int: index into choices */
+	FP_CONF_STRINGS, /* struct fp_conf_strings: a sequence of scalars, or one scalar */
+	FP_CONF_MAP,     /* a nested mapping: fields describes it, offset is where its struct lies */
+	FP_CONF_LIST,    /* a sequence of mappings: for each, item() gives the struct to fill */
+};
+
+struct fp_conf_strings {
+	char **items; /* each malloc'd; freed by fp_conf_strings_done */
+	size_t n;
+};
+
+struct fp_conf_field {
+	const char *key;
+	enum fp_conf_type type;
+	size_t offset;                      /* in the struct that the enclosing mapping fills */
+	uint64_t min, max;                  /* U64, SIZE, TIME; max 0: no upper bound */
+	const char *const *choices;         /* ENUM: NULL-terminated */
+	const struct fp_conf_field *fields; /* MAP, LIST: ends with .key == NULL */
+	/*
+	 * LIST: appends an element with defaults to *(enclosing struct) and returns it, or NULL (no memory).
+	 * MAP: if set, called when the mapping is there, though it may be empty; returns its struct.
+	 */
+	void *(*item)(void *enclosing);
+	bool required;
+};
+
+/* Where and why reading failed, for a person. */
+struct fp_conf_error {
+	char text[512]; /* "node.yaml:12:7: pools[0].size: ..." */
+};
+
+/*
+ * Reads path into target as fields describes. Keys not in the file leave the target as it was. Each key at
+ * most once. Returns 0; -ENOENT and the like if the file can't be read (a directory is -EISDIR), -EINVAL if
+ * it is not valid; error->text then says what and where, and target holds what was read so far. A file may
+ * have 1 MiB. Control plane only: allocates.
+ */
+int fp_conf_read(const char *path, const struct fp_conf_field *fields, void *target,
+                 struct fp_conf_error *error);
+
+void fp_conf_strings_done(struct fp_conf_strings *strings);
+
+#endif

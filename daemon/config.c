@@ -1,0 +1,418 @@
+/*
+ * The configuration of farpaged. Room: daemon; see config.h.
+ */
+#include "config.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cleanup.h"
+#include "clock.h"
+#include "listen.h"
+#include "secret.h"
+#include "wire.h"
+
+#define SECRET_MIN_BYTES 16
+#define NAME_MAX_BYTES   63
+
+static const char *const backing_names[] = {"memfd", "anonymous", "hugetlb", NULL};
+static const char name_chars[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+static const char *const level_names[] = {"error", "warning", "notice", "info", "debug", NULL};
+
+static void *new_pool(void *config)
+{
+	return fp_config_add_pool(config);
+}
+
+static void *begin_auth(void *target)
+{
+	struct fp_config *config = target;
+
+	config->auth.given = true;
+	return &config->auth;
+}
+
+static void *begin_rdma(void *target)
+{
+	struct fp_config *config = target;
+
+	config->rdma.given = true;
+	return &config->rdma;
+}
+
+static const struct fp_conf_field pool_fields[] = {
+    {.key = "name",
+     .type = FP_CONF_STRING,
+     .offset = offsetof(struct fp_pool_config, name),
+     .required = true},
+    {.key = "size",
+     .type = FP_CONF_SIZE,
+     .offset = offsetof(struct fp_pool_config, size_bytes),
+     .min = FP_POOL_MIN_BYTES,
+     .max = FP_POOL_MAX_BYTES,
+     .required = true},
+    {.key = "backing",
+     .type = FP_CONF_ENUM,
+     .offset = offsetof(struct fp_pool_config, backing),
+     .choices = backing_names},
+    {.key = "numa_node",
+     .type = FP_CONF_U64,
+     .offset = offsetof(struct fp_pool_config, numa_node),
+     .max = 1023},
+    {.key = "preallocate", .type = FP_CONF_BOOL, .offset = offsetof(struct fp_pool_config, preallocate)},
+    {0},
+};
+
+static const struct fp_conf_field limit_fields[] = {
+    {.key = "session_quota",
+     .type = FP_CONF_SIZE,
+     .offset = offsetof(struct fp_limits, session_quota_bytes),
+     .min = 4096,
+     .max = FP_POOL_MAX_BYTES},
+    {.key = "max_sessions",
+     .type = FP_CONF_U64,
+     .offset = offsetof(struct fp_limits, max_sessions),
+     .min = 1,
+     .max = 65536},
+    {.key = "max_leases",
+     .type = FP_CONF_U64,
+     .offset = offsetof(struct fp_limits, max_leases),
+     .min = 1,
+     .max = FP_WIRE_MAX_LEASE_ID},
+    {.key = "max_connections",
+     .type = FP_CONF_U64,
+     .offset = offsetof(struct fp_limits, max_connections),
+     .min = 1,
+     .max = 65536},
+    {.key = "max_requests",
+     .type = FP_CONF_U64,
+     .offset = offsetof(struct fp_limits, max_requests),
+     .min = 1,
+     .max = 4096},
+    {.key = "handshake_timeout",
+     .type = FP_CONF_TIME,
+     .offset = offsetof(struct fp_limits, handshake_timeout_ns),
+     .min = 10 * FP_NSEC_PER_MSEC,
+     .max = 3600 * FP_NSEC_PER_SEC},
+    {.key = "grace",
+     .type = FP_CONF_TIME,
+     .offset = offsetof(struct fp_limits, grace_ns),
+     .max = 24 * 3600 * FP_NSEC_PER_SEC},
+    {.key = "idle_timeout",
+     .type = FP_CONF_TIME,
+     .offset = offsetof(struct fp_limits, idle_timeout_ns),
+     .max = 24 * 3600 * FP_NSEC_PER_SEC},
+    {.key = "drain_timeout",
+     .type = FP_CONF_TIME,
+     .offset = offsetof(struct fp_limits, drain_timeout_ns),
+     .max = 3600 * FP_NSEC_PER_SEC},
+    {0},
+};
+
+#define AUTH(member) (offsetof(struct fp_config, auth.member) - offsetof(struct fp_config, auth))
+
+static const struct fp_conf_field auth_fields[] = {
+    {.key = "secret", .type = FP_CONF_STRING, .offset = AUTH(secret)},
+    {.key = "secret_file", .type = FP_CONF_STRING, .offset = AUTH(secret_file)},
+    {0},
+};
+
+static const struct fp_conf_field rdma_fields[] = {
+    {.key = "device",
+     .type = FP_CONF_STRING,
+     .offset = offsetof(struct fp_config, rdma.device) - offsetof(struct fp_config, rdma)},
+    {0},
+};
+
+static const struct fp_conf_field config_fields[] = {
+    {.key = "listen",
+     .type = FP_CONF_STRINGS,
+     .offset = offsetof(struct fp_config, listen),
+     .required = true},
+    {.key = "pools", .type = FP_CONF_LIST, .fields = pool_fields, .item = new_pool, .required = true},
+    {.key = "limits",
+     .type = FP_CONF_MAP,
+     .offset = offsetof(struct fp_config, limits),
+     .fields = limit_fields},
+    {.key = "auth", .type = FP_CONF_MAP, .fields = auth_fields, .item = begin_auth},
+    {.key = "rdma", .type = FP_CONF_MAP, .fields = rdma_fields, .item = begin_rdma},
+    {.key = "log_level",
+     .type = FP_CONF_ENUM,
+     .offset = offsetof(struct fp_config, log_level),
+     .choices = level_names},
+    {0},
+};
+
+struct fp_config *fp_config_new(void)
+{
+	struct fp_config *config = calloc(1, sizeof(*config));
+
+	if (!config)
+		return NULL;
+	config->limits = (struct fp_limits){
+	    .session_quota_bytes = FP_QUOTA_NONE,
+	    .max_sessions = 256,
+	    .max_leases = 16384,
+	    .max_connections = 4096,
+	    .max_requests = 256,
+	    .handshake_timeout_ns = 5 * FP_NSEC_PER_SEC,
+	    .grace_ns = 30 * FP_NSEC_PER_SEC,
+	    .drain_timeout_ns = 10 * FP_NSEC_PER_SEC,
+	};
+	config->log_level = FP_LOG_INFO - FP_LOG_ERROR;
+	return config;
+}
+
+void fp_config_free(struct fp_config *config)
+{
+	if (!config)
+		return;
+	fp_conf_strings_done(&config->listen);
+	for (unsigned i = 0; i < config->n_pools; i++)
+		free(config->pools[i].name);
+	free(config->pools);
+	fp_secret_free(config->auth.secret);
+	free(config->auth.secret_file);
+	free(config->rdma.device);
+	free(config);
+}
+
+FP_DEFINE_CLEANUP(struct fp_config, config, fp_config_free)
+
+int fp_config_add_listen(struct fp_config *config, const char *address)
+{
+	struct fp_conf_strings *listen = &config->listen;
+	char **items = reallocarray(listen->items, listen->n + 1, sizeof(*items));
+
+	if (!items)
+		return -ENOMEM;
+	listen->items = items;
+	items[listen->n] = strdup(address);
+	if (!items[listen->n])
+		return -ENOMEM;
+	listen->n++;
+	return 0;
+}
+
+struct fp_pool_config *fp_config_add_pool(struct fp_config *config)
+{
+	struct fp_pool_config *pools = reallocarray(config->pools, config->n_pools + 1, sizeof(*pools));
+
+	if (!pools)
+		return NULL;
+	config->pools = pools;
+	pools[config->n_pools] = (struct fp_pool_config){.numa_node = FP_NUMA_ANY};
+	return &pools[config->n_pools++];
+}
+
+__attribute__((format(printf, 2, 3))) static int refuse(struct fp_conf_error *error, const char *format, ...)
+{
+	va_list ap;
+
+	va_start(ap, format);
+	vsnprintf(error->text, sizeof(error->text), format, ap);
+	va_end(ap);
+	return -EINVAL;
+}
+
+static int check_listen(const struct fp_config *config, struct fp_conf_error *error)
+{
+	if (!config->listen.n)
+		return refuse(error, "listen: no address; say for example unix:/run/farpaged/socket");
+	for (size_t i = 0; i < config->listen.n; i++) {
+		const char *text = config->listen.items[i];
+		struct fp_listen_address address;
+
+		if (fp_listen_parse(text, &address) < 0)
+			return refuse(error,
+			              "listen: '%s' is not unix:PATH, unix:@NAME, tcp://ADDRESS:PORT or "
+			              "rdma://ADDRESS:PORT (a numeric address or localhost)",
+			              text);
+		if (!config->auth.secret && !fp_listen_is_local(&address))
+			return refuse(
+			    error,
+			    "listen: '%s' can be reached from other machines: add an auth: section with "
+			    "secret_file, or listen on 127.0.0.1, [::1] or a UNIX socket",
+			    text);
+	}
+	return 0;
+}
+
+static bool numa_node_exists(uint64_t node)
+{
+	char path[64];
+
+	snprintf(path, sizeof(path), "/sys/devices/system/node/node%llu", (unsigned long long)node);
+	return access(path, F_OK) == 0;
+}
+
+static int check_pool(const struct fp_config *config, unsigned idx, struct fp_conf_error *error)
+{
+	const struct fp_pool_config *pool = &config->pools[idx];
+
+	if (!pool->name[0] || strlen(pool->name) > NAME_MAX_BYTES ||
+	    pool->name[strspn(pool->name, name_chars)])
+		return refuse(error, "pools[%u].name: must be 1 to %d letters, digits, '.', '_' or '-'", idx,
+		              NAME_MAX_BYTES);
+	for (unsigned i = 0; i < idx; i++)
+		if (strcmp(config->pools[i].name, pool->name) == 0)
+			return refuse(error, "pools[%u].name: '%s' is taken by pools[%u]", idx, pool->name,
+			              i);
+	if (pool->size_bytes % 4096)
+		return refuse(error, "pools[%u].size: must be a multiple of 4096 bytes", idx);
+	if (pool->numa_node != FP_NUMA_ANY && !numa_node_exists(pool->numa_node))
+		return refuse(
+		    error, "pools[%u].numa_node: this machine has no node %llu; see /sys/devices/system/node",
+		    idx, (unsigned long long)pool->numa_node);
+	return 0;
+}
+
+int fp_config_check(const struct fp_config *config, uint64_t memory_bytes, struct fp_conf_error *error)
+{
+	uint64_t committed_bytes = 0;
+	int r;
+
+	r = check_listen(config, error);
+	if (r < 0)
+		return r;
+	if (!config->n_pools)
+		return refuse(error, "pools: none; at least one with a name and a size is needed");
+	for (unsigned i = 0; i < config->n_pools; i++) {
+		r = check_pool(config, i, error);
+		if (r < 0)
+			return r;
+		if (config->pools[i].preallocate)
+			committed_bytes += config->pools[i].size_bytes;
+	}
+	if (committed_bytes > memory_bytes)
+		return refuse(
+		    error,
+		    "pools: preallocate wants %llu MiB in all, this machine has %llu MiB: make the pools "
+		    "smaller",
+		    (unsigned long long)committed_bytes >> 20, (unsigned long long)memory_bytes >> 20);
+	return 0;
+}
+
+/* Others must not be able to read it. */
+static int read_secret(const char *path, char **ret_secret, struct fp_conf_error *error)
+{
+	struct stat st;
+	int r;
+
+	if (stat(path, &st) == 0 && (!S_ISREG(st.st_mode) || st.st_mode & S_IROTH))
+		return refuse(
+		    error, "auth.secret_file: %s must be a regular file that others can't read: chmod o-r it",
+		    path);
+	r = fp_secret_read(path, ret_secret);
+	if (r == 0)
+		return 0;
+	return refuse(error, "auth.secret_file: %s: %s", path,
+	              r == -ENODATA ? "its first line, which is the secret, is empty" : strerror(-r));
+}
+
+static int settle_secret(struct fp_config *config, struct fp_conf_error *error)
+{
+	size_t len_bytes;
+	int r;
+
+	if (config->auth.secret && config->auth.secret_file)
+		return refuse(error, "auth: give secret or secret_file, not both");
+	if (config->auth.secret_file) {
+		r = read_secret(config->auth.secret_file, &config->auth.secret, error);
+		if (r < 0)
+			return r;
+	}
+	if (!config->auth.given)
+		return 0;
+	if (!config->auth.secret)
+		return refuse(error, "auth: give a secret_file (or a secret)");
+	len_bytes = strlen(config->auth.secret);
+	if (len_bytes < SECRET_MIN_BYTES || len_bytes > FP_SECRET_MAX_BYTES)
+		return refuse(
+		    error, "auth: the secret must have %d to %d bytes; make one with: openssl rand -hex 32",
+		    SECRET_MIN_BYTES, FP_SECRET_MAX_BYTES);
+	return 0;
+}
+
+int fp_config_read(const char *path, struct fp_config **ret_config, struct fp_conf_error *error)
+{
+	FP_CLEANUP(fp_cleanup_config) struct fp_config *config = fp_config_new();
+	uint64_t memory_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+	char text[sizeof(error->text)];
+	int r;
+
+	snprintf(error->text, sizeof(error->text), "%s: out of memory", path);
+	if (!config)
+		return -ENOMEM;
+	r = fp_conf_read(path, config_fields, config, error);
+	if (r < 0)
+		return r;
+	r = settle_secret(config, error);
+	if (r == 0)
+		r = fp_config_check(config, memory_bytes, error);
+	if (r < 0) {
+		memcpy(text, error->text, sizeof(text));
+		snprintf(error->text, sizeof(error->text), "%s: %.400s", path, text);
+		return r;
+	}
+	*ret_config = fp_take_ptr(config);
+	return 0;
+}
+
+static bool same_text(const char *a, const char *b)
+{
+	return a && b ? strcmp(a, b) == 0 : a == b;
+}
+
+static bool same_listen(const struct fp_conf_strings *a, const struct fp_conf_strings *b)
+{
+	bool same = a->n == b->n;
+
+	for (size_t i = 0; same && i < a->n; i++)
+		same = strcmp(a->items[i], b->items[i]) == 0;
+	return same;
+}
+
+static bool same_pools(const struct fp_config *a, const struct fp_config *b)
+{
+	bool same = a->n_pools == b->n_pools;
+
+	for (unsigned i = 0; same && i < a->n_pools; i++) {
+		const struct fp_pool_config *x = &a->pools[i], *y = &b->pools[i];
+
+		same = strcmp(x->name, y->name) == 0 && x->size_bytes == y->size_bytes &&
+		       x->backing == y->backing && x->numa_node == y->numa_node &&
+		       x->preallocate == y->preallocate;
+	}
+	return same;
+}
+
+const char *fp_config_reload(struct fp_config *running, const struct fp_config *next)
+{
+	running->limits = next->limits;
+	running->log_level = next->log_level;
+	if (!same_listen(&running->listen, &next->listen))
+		return "listen";
+	if (!same_pools(running, next))
+		return "pools";
+	if (!same_text(running->auth.secret, next->auth.secret))
+		return "auth";
+	if (running->rdma.given != next->rdma.given || !same_text(running->rdma.device, next->rdma.device))
+		return "rdma";
+	return NULL;
+}
+
+enum fp_log_level fp_config_log_level(const struct fp_config *config)
+{
+	return (enum fp_log_level)(FP_LOG_ERROR + config->log_level);
+}
+
+const char *fp_backing_name(int backing)
+{
+	return backing_names[backing];
+}

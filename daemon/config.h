@@ -1,0 +1,92 @@
+/*
+ * The configuration of farpaged: what the YAML file may say, its defaults, and whether it makes sense here.
+ * Room: daemon. It opens nothing but the files that it reads; whether a port or a huge page is to be had
+ * shows later.
+ */
+#ifndef FP_CONFIG_H
+#define FP_CONFIG_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "log.h"
+#include "yamlconf.h"
+
+#define FP_POOL_MIN_BYTES (1ull << 20)
+#define FP_POOL_MAX_BYTES (1ull << 46) /* the largest lease of the protocol */
+#define FP_NUMA_ANY       UINT64_MAX
+#define FP_QUOTA_NONE     UINT64_MAX
+
+enum fp_backing {
+	FP_BACKING_MEMFD,     /* a sealed memfd a lease: may be passed to shm clients */
+	FP_BACKING_ANONYMOUS, /* private to the daemon: tcp only */
+	FP_BACKING_HUGETLB,   /* a sealed memfd of huge pages a lease */
+};
+
+struct fp_pool_config {
+	char *name;
+	uint64_t size_bytes;
+	int backing;        /* enum fp_backing */
+	uint64_t numa_node; /* FP_NUMA_ANY: wherever the kernel likes */
+	bool preallocate;
+};
+
+/* What SIGHUP may change. */
+struct fp_limits {
+	uint64_t session_quota_bytes; /* FP_QUOTA_NONE: as much as the pools hold */
+	uint64_t max_sessions;
+	uint64_t max_leases;      /* of one session */
+	uint64_t max_connections; /* of all sessions, and of those that are not one yet */
+	uint64_t max_requests;    /* outstanding on one connection */
+	uint64_t handshake_timeout_ns;
+	uint64_t grace_ns;        /* leases of a session that is cut off are kept so long; 0: not */
+	uint64_t idle_timeout_ns; /* of a control connection; 0: for ever */
+	uint64_t drain_timeout_ns;
+};
+
+struct fp_config {
+	struct fp_conf_strings listen;
+	struct fp_pool_config *pools;
+	unsigned n_pools;
+	struct fp_limits limits;
+	struct {
+		bool given;
+		char *secret; /* after fp_config_read also where a file was given; NULL: no authentication */
+		char *secret_file;
+	} auth;
+	struct {
+		bool given;
+		char *device; /* for queue pairs connected by hand; NULL: the first that is active */
+	} rdma;
+	int log_level; /* index into the names; see fp_config_log_level */
+};
+
+/*
+ * Reads and checks the file at path. 0 and *ret_config, to be released with fp_config_free; else a negative
+ * errno (as fp_conf_read; -EINVAL also for what the checks refuse) and error->text says what is wrong and
+ * what to do.
+ */
+int fp_config_read(const char *path, struct fp_config **ret_config, struct fp_conf_error *error);
+
+/* The configuration without a file: defaults, no listener, no pool. NULL: no memory. */
+struct fp_config *fp_config_new(void);
+void fp_config_free(struct fp_config *config);
+
+/* Appends to the listeners or to the pools (with default values); -ENOMEM or NULL. */
+int fp_config_add_listen(struct fp_config *config, const char *address);
+struct fp_pool_config *fp_config_add_pool(struct fp_config *config);
+
+/* 0, or -EINVAL and error->text: what the table of keys can't express. memory_bytes: what this machine has.
+ */
+int fp_config_check(const struct fp_config *config, uint64_t memory_bytes, struct fp_conf_error *error);
+
+/*
+ * Takes over into running what may change without a restart. Returns the name of the first part of next that
+ * differs and was not taken over ("listen", "pools", "auth", "rdma"), or NULL.
+ */
+const char *fp_config_reload(struct fp_config *running, const struct fp_config *next);
+
+enum fp_log_level fp_config_log_level(const struct fp_config *config);
+const char *fp_backing_name(int backing);
+
+#endif

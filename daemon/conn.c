@@ -1,0 +1,464 @@
+/*
+ * A connection. Room: daemon; see conn.h.
+ */
+#include "conn.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "listen.h"
+#include "log.h"
+#include "request.h"
+#include "server.h"
+#include "verbs_gate.h"
+
+#define CONTROL_REQUESTS 16 /* unanswered on a control connection: its answers can be long */
+
+bool fp_conn_is_control(const struct fp_conn *conn)
+{
+	return conn->hello.purpose == FP_WIRE_CONTROL || conn->hello.purpose == FP_WIRE_RESUME;
+}
+
+bool fp_conn_may_break(const struct fp_conn *conn)
+{
+	return !conn->is_unix;
+}
+
+static bool wants_input(const struct fp_conn *conn)
+{
+	return conn->state != FP_CONN_CLOSING && conn->state != FP_CONN_KILLED;
+}
+
+/* Too much is unanswered, or an answer must come first: what arrives has to wait. */
+static bool is_paused(const struct fp_conn *conn)
+{
+	uint64_t limit = conn->server->config->limits.max_requests;
+
+	if (conn->hello.purpose != FP_WIRE_LINK && limit > CONTROL_REQUESTS)
+		limit = CONTROL_REQUESTS;
+	return conn->leasing || conn->outbox.n >= limit;
+}
+
+static void refuse_frame(struct fp_conn *conn, int r)
+{
+	conn->inbox.header = (struct fp_wire_header){0};
+	if (r == -EPROTONOSUPPORT)
+		fp_conn_refuse(conn, FP_WIRE_VERSION_GAP, "it speaks another version of the protocol");
+	else
+		fp_conn_refuse(conn, FP_WIRE_MALFORMED, "it sent a frame that is not of the protocol");
+}
+
+/* Consumes up to len bytes: one head, or data of one WRITE. */
+static size_t feed_some(struct fp_conn *conn, const uint8_t *bytes, size_t len)
+{
+	size_t used;
+	int r;
+
+	if (conn->write.active)
+		return fp_request_write_data(conn, bytes, len);
+	r = fp_inbox_feed(&conn->inbox, bytes, len, &used);
+	if (r < 0)
+		refuse_frame(conn, r);
+	else if (r == 1) {
+		fp_request_handle(conn);
+		fp_inbox_next(&conn->inbox);
+	}
+	return used;
+}
+
+/* Returns the bytes consumed: all, unless the connection is paused. */
+static size_t feed(struct fp_conn *conn, const uint8_t *bytes, size_t len)
+{
+	size_t used = 0;
+
+	while (used < len && wants_input(conn) && (conn->write.active || !is_paused(conn)))
+		used += feed_some(conn, bytes + used, len - used);
+	return wants_input(conn) ? used : len;
+}
+
+static void stash(struct fp_conn *conn, const uint8_t *bytes, size_t len)
+{
+	uint8_t *grown;
+
+	if (!len)
+		return;
+	grown = realloc(conn->stash, conn->stash_bytes + len);
+	if (!grown) {
+		fp_conn_kill(conn);
+		return;
+	}
+	conn->stash = grown;
+	memcpy(conn->stash + conn->stash_bytes, bytes, len);
+	conn->stash_bytes += len;
+}
+
+static void input(struct fp_conn *conn, const uint8_t *bytes, size_t len)
+{
+	size_t used = conn->stash_bytes ? 0 : feed(conn, bytes, len);
+
+	stash(conn, bytes + used, len - used);
+}
+
+static void drop_stash(struct fp_conn *conn)
+{
+	free(conn->stash);
+	conn->stash = NULL;
+	conn->stash_bytes = conn->stash_off = 0;
+}
+
+static void feed_stash(struct fp_conn *conn)
+{
+	conn->stash_off += feed(conn, conn->stash + conn->stash_off, conn->stash_bytes - conn->stash_off);
+	if (conn->stash_off == conn->stash_bytes)
+		drop_stash(conn);
+}
+
+/*
+ * Nobody at the other end closed it: the network broke it. The kernel of a process that ended closes its
+ * sockets in order, and that is an end of file.
+ */
+static void cut(struct fp_conn *conn)
+{
+	if (conn->state != FP_CONN_KILLED)
+		conn->cut = true;
+	fp_conn_kill(conn);
+}
+
+static void on_recv(struct fp_op *op, int res, unsigned flags)
+{
+	struct fp_conn *conn = fp_container_of(op, struct fp_conn, recv_op);
+	struct fp_loop *loop = &conn->server->loop;
+	bool shared = flags & IORING_CQE_F_BUFFER;
+
+	if (!(flags & IORING_CQE_F_MORE))
+		conn->receiving = false;
+	if (res > 0) {
+		conn->heard_ns = fp_clock_ns();
+		input(conn, shared ? fp_loop_buf(loop, flags) : conn->own_buf, (size_t)res);
+	} else if (res != -ENOBUFS && res != -ECANCELED && res != -EINTR) {
+		conn->eof = true;
+		if (res < 0)
+			cut(conn);
+	}
+	if (shared)
+		fp_loop_buf_put(loop, flags);
+	fp_conn_settle(conn);
+}
+
+/* Many completions by one submission where the loop has buffers to share, one otherwise. */
+static void start_recv(struct fp_conn *conn)
+{
+	struct fp_loop *loop = &conn->server->loop;
+	struct io_uring_sqe *sqe = fp_loop_sqe(loop);
+
+	if (loop->bufs) {
+		io_uring_prep_recv_multishot(sqe, conn->fd, NULL, 0, 0);
+		sqe->flags |= IOSQE_BUFFER_SELECT;
+		sqe->buf_group = 0;
+	} else {
+		io_uring_prep_recv(sqe, conn->fd, conn->own_buf, FP_LOOP_BUF_BYTES, 0);
+	}
+	fp_loop_sqe_set(sqe, &conn->recv_op);
+	conn->receiving = true;
+	conn->recv_cancelled = false;
+}
+
+static void on_sent(struct fp_op *op, int res, unsigned flags)
+{
+	struct fp_conn *conn = fp_container_of(op, struct fp_conn, send_op);
+
+	conn->sending = false;
+	if (res >= 0)
+		fp_outbox_advance(&conn->outbox, (size_t)res);
+	else if (res != -EINTR && res != -EAGAIN && conn->eof)
+		fp_conn_kill(conn);
+	else if (res != -EINTR && res != -EAGAIN)
+		cut(conn);
+	fp_conn_settle(conn);
+}
+
+static void pass_fd(struct fp_conn *conn, int fd)
+{
+	struct cmsghdr *cmsg;
+
+	conn->msg.msg_control = conn->control.buf;
+	conn->msg.msg_controllen = sizeof(conn->control.buf);
+	cmsg = CMSG_FIRSTHDR(&conn->msg);
+	cmsg->cmsg_level = SOL_SOCKET;
+	cmsg->cmsg_type = SCM_RIGHTS;
+	cmsg->cmsg_len = CMSG_LEN(sizeof(fd));
+	memcpy(CMSG_DATA(cmsg), &fd, sizeof(fd));
+}
+
+static void start_send(struct fp_conn *conn)
+{
+	struct io_uring_sqe *sqe = fp_loop_sqe(&conn->server->loop);
+	int fd;
+
+	conn->msg = (struct msghdr){.msg_iov = conn->iov};
+	conn->msg.msg_iovlen = fp_outbox_gather(&conn->outbox, conn->iov, FP_CONN_IOVS, &fd);
+	if (fd >= 0)
+		pass_fd(conn, fd);
+	io_uring_prep_sendmsg(sqe, conn->fd, &conn->msg, MSG_NOSIGNAL | MSG_WAITALL);
+	fp_loop_sqe_set(sqe, &conn->send_op);
+	conn->sending = true;
+}
+
+static void start_timer(struct fp_conn *conn, uint64_t ns)
+{
+	conn->timing = true;
+	conn->timer_cancelled = false;
+	fp_loop_timeout(&conn->server->loop, &conn->time_op, &conn->time, ns);
+}
+
+/* How long a control connection may still be silent. While we keep it waiting, silence is no sign. */
+static uint64_t idle_left_ns(const struct fp_conn *conn)
+{
+	uint64_t limit_ns = conn->server->config->limits.idle_timeout_ns;
+	uint64_t silent_ns = is_paused(conn) ? 0 : fp_clock_ns() - conn->heard_ns;
+
+	return limit_ns > silent_ns ? limit_ns - silent_ns : 0;
+}
+
+static void on_time(struct fp_op *op, int res, unsigned flags)
+{
+	struct fp_conn *conn = fp_container_of(op, struct fp_conn, time_op);
+
+	conn->timing = false;
+	if (res == -ETIME && conn->state == FP_CONN_OPEN) {
+		if (conn->timing_idle && conn->server->config->limits.idle_timeout_ns &&
+		    !idle_left_ns(conn)) {
+			fp_server_log_peer(conn->server, conn, "it was silent for longer than idle_timeout");
+			cut(conn);
+		}
+	} else if (res == -ETIME) {
+		if (wants_input(conn))
+			fp_server_log_peer(conn->server, conn, "it did not finish the handshake in time");
+		fp_conn_kill(conn);
+	}
+	fp_conn_settle(conn);
+}
+
+/*
+ * A machine that vanished without a word is noticed within a minute: its leases are needed elsewhere. A
+ * process that is merely stopped is not: its kernel answers.
+ */
+static void keep_alive(int fd)
+{
+	const int one = 1, idle_s = 15, interval_s = 5, count = 6;
+
+	setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
+	setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof(idle_s));
+	setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof(interval_s));
+	setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof(count));
+}
+
+static bool is_unix_socket(int fd)
+{
+	int domain = 0;
+	socklen_t len = sizeof(domain);
+
+	return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &len) == 0 && domain == AF_UNIX;
+}
+
+static void end_gate_peer(struct fp_gate_peer *gate_peer)
+{
+	if (!gate_peer)
+		return;
+	fp_gate_peer_end(gate_peer);
+	fp_gate_peer_unref(gate_peer);
+}
+
+static void know_peer(struct fp_conn *conn, struct fp_gate_peer *gate_peer)
+{
+	conn->gate_peer = gate_peer;
+	conn->is_unix = !gate_peer && is_unix_socket(conn->fd);
+	if (gate_peer)
+		snprintf(conn->peer, sizeof(conn->peer), "%s", fp_gate_peer_name(gate_peer));
+	else
+		fp_peer_name(conn->fd, conn->peer, sizeof(conn->peer));
+	if (!conn->is_unix && !gate_peer)
+		keep_alive(conn->fd);
+}
+
+int fp_conn_start(struct fp_server *server, int fd, struct fp_gate_peer *gate_peer)
+{
+	struct fp_conn *conn = calloc(1, sizeof(*conn));
+
+	if (conn && !server->loop.bufs)
+		conn->own_buf = malloc(FP_LOOP_BUF_BYTES);
+	if (!conn || (!server->loop.bufs && !conn->own_buf)) {
+		free(conn);
+		close(fd);
+		end_gate_peer(gate_peer);
+		return -ENOMEM;
+	}
+	conn->server = server;
+	conn->fd = fd;
+	conn->recv_op.done = on_recv;
+	conn->send_op.done = on_sent;
+	conn->time_op.done = on_time;
+	conn->heard_ns = fp_clock_ns();
+	know_peer(conn, gate_peer);
+	conn->next = server->conns;
+	conn->link = &server->conns;
+	if (conn->next)
+		conn->next->link = &conn->next;
+	server->conns = conn;
+	server->n_conns++;
+	fp_conn_settle(conn);
+	return 0;
+}
+
+void fp_conn_answer(struct fp_conn *conn, struct fp_reply *reply)
+{
+	if (!reply)
+		fp_conn_kill(conn);
+	else if (conn->state == FP_CONN_KILLED)
+		fp_reply_free(reply);
+	else
+		fp_outbox_push(&conn->outbox, reply);
+}
+
+void fp_conn_answer_error(struct fp_conn *conn, const struct fp_wire_header *request,
+                          enum fp_wire_status status)
+{
+	fp_conn_answer(conn, fp_reply_new_error(request, status));
+}
+
+void fp_conn_refuse(struct fp_conn *conn, enum fp_wire_status status, const char *reason)
+{
+	conn->server->counters.refused++;
+	fp_server_log_peer(conn->server, conn, reason);
+	fp_conn_answer_error(conn, &conn->inbox.header, status);
+	if (conn->state != FP_CONN_KILLED)
+		conn->state = FP_CONN_CLOSING;
+}
+
+void fp_conn_kill(struct fp_conn *conn)
+{
+	if (conn->state != FP_CONN_KILLED)
+		shutdown(conn->fd, SHUT_RDWR);
+	conn->state = FP_CONN_KILLED;
+}
+
+static void free_conn(struct fp_conn *conn)
+{
+	fp_request_write_abandon(conn);
+	fp_outbox_clear(&conn->outbox);
+	*conn->link = conn->next;
+	if (conn->next)
+		conn->next->link = conn->link;
+	close(conn->fd);
+	drop_stash(conn);
+	free(conn->own_buf);
+	fp_gate_link_close(conn->gate_link);
+	fp_server_conn_ended(conn->server, conn);
+	end_gate_peer(conn->gate_peer);
+	free(conn);
+}
+
+static bool is_between_frames(const struct fp_conn *conn)
+{
+	return !conn->inbox.have_bytes && !conn->write.active;
+}
+
+/* While the node stops, a session outlives its links: they may still have answers to come. */
+static bool waits_for_links(const struct fp_conn *conn)
+{
+	return conn->server->stopping && conn->session && fp_conn_is_control(conn) &&
+	       conn->session->n_links && conn->state != FP_CONN_KILLED;
+}
+
+static bool is_finished(const struct fp_conn *conn)
+{
+	if (conn->receiving || conn->sending || conn->timing || conn->leasing || waits_for_links(conn))
+		return false;
+	return conn->state == FP_CONN_KILLED ||
+	       (conn->state == FP_CONN_CLOSING && conn->eof && !conn->outbox.n);
+}
+
+static void settle_input(struct fp_conn *conn)
+{
+	if (conn->stash_bytes && wants_input(conn))
+		feed_stash(conn);
+	if (!wants_input(conn))
+		drop_stash(conn);
+	if (conn->eof && wants_input(conn) && !conn->stash_bytes) {
+		if (!is_between_frames(conn))
+			fp_server_log_peer(conn->server, conn, "it went away in the middle of a frame");
+		/* Over rdma a process that ends and a cable that breaks look the same: who is through says
+		 * BYE. */
+		conn->cut = conn->cut || conn->gate_peer;
+		conn->state = FP_CONN_CLOSING;
+	}
+	/* What has arrived is still read, then comes an end of file; a frame that is half here gets its rest
+	 * first. */
+	if (conn->server->stopping && !conn->drained && is_between_frames(conn)) {
+		conn->drained = true;
+		shutdown(conn->fd, SHUT_RD);
+	}
+}
+
+static void settle_recv(struct fp_conn *conn)
+{
+	bool wanted = !conn->eof && conn->state != FP_CONN_KILLED && (!wants_input(conn) || !is_paused(conn));
+
+	if (wanted && !conn->receiving)
+		start_recv(conn);
+	else if (!wanted && conn->receiving && !conn->recv_cancelled) {
+		fp_loop_cancel(&conn->server->loop, &conn->recv_op);
+		conn->recv_cancelled = true;
+	}
+}
+
+/*
+ * The handshake has a time limit, and so has a peer that was told to go, and a control connection that falls
+ * silent.
+ */
+static void settle_timer(struct fp_conn *conn)
+{
+	const struct fp_limits *limits = &conn->server->config->limits;
+	bool idle = conn->state == FP_CONN_OPEN && fp_conn_is_control(conn) && fp_conn_may_break(conn) &&
+	            limits->idle_timeout_ns;
+	bool wanted = conn->state == FP_CONN_HELLO || conn->state == FP_CONN_AUTH ||
+	              (conn->state == FP_CONN_CLOSING && !conn->eof) || idle;
+
+	if (wanted && !conn->timing) {
+		conn->timing_idle = idle;
+		start_timer(conn, idle ? idle_left_ns(conn) : limits->handshake_timeout_ns);
+	} else if (conn->timing && !conn->timer_cancelled && (!wanted || idle != conn->timing_idle)) {
+		fp_loop_timeout_cancel(&conn->server->loop, &conn->time_op);
+		conn->timer_cancelled = true;
+	}
+}
+
+static void settle_send(struct fp_conn *conn)
+{
+	if (conn->sending || conn->state == FP_CONN_KILLED)
+		return;
+	if (conn->outbox.n)
+		start_send(conn);
+	else if (conn->state == FP_CONN_CLOSING && !conn->leasing && !conn->half_closed &&
+	         !waits_for_links(conn)) {
+		conn->half_closed = true;
+		shutdown(conn->fd, SHUT_WR);
+	}
+}
+
+void fp_conn_settle(struct fp_conn *conn)
+{
+	settle_input(conn);
+	settle_recv(conn);
+	settle_timer(conn);
+	settle_send(conn);
+	if (is_finished(conn))
+		free_conn(conn);
+}

@@ -1,0 +1,32 @@
+/*
+ * The inbox: turns the byte stream of a connection into frames. It keeps the head of one frame (header and
+ * payload, of a WRITE header and table); the data of a WRITE goes past it, straight to where it belongs.
+ * Room: daemon. Pure: bytes in, frames out.
+ */
+#ifndef FP_INBOX_H
+#define FP_INBOX_H
+
+#include "wire.h"
+
+struct fp_inbox {
+	struct fp_wire_header header;                          /* valid once 24 bytes are there */
+	struct fp_wire_table table;                            /* of a READ or WRITE whose head is complete */
+	size_t have_bytes;                                     /* of the head; 0: between frames */
+	uint8_t head[FP_WIRE_HEADER_BYTES + FP_WIRE_MAX_PING]; /* the longest: PING */
+};
+
+/*
+ * Takes bytes, up to the end of the frame's head. Returns 1 when the head is complete (call fp_inbox_next
+ * before the next frame), 0 if all len bytes were taken and more are needed; -EPROTO or -EPROTONOSUPPORT as
+ * the wire's decoders, and -EPROTO for a frame that only a node may send. *ret_used: bytes taken, in any
+ * case.
+ */
+int fp_inbox_feed(struct fp_inbox *inbox, const uint8_t *bytes, size_t len, size_t *ret_used);
+
+/* Ready for the next frame. */
+void fp_inbox_next(struct fp_inbox *inbox);
+
+/* The payload of a complete head, header.length bytes (of a WRITE its table only). */
+const void *fp_inbox_payload(const struct fp_inbox *inbox);
+
+#endif

@@ -1,0 +1,394 @@
+/*
+ * Leases as the node holds them. Room: daemon; see lease.h.
+ */
+#include "lease.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cleanup.h"
+#include "log.h"
+#include "wire.h"
+
+struct fp_pool *fp_pools_choose(const struct fp_pools *pools, uint64_t size_bytes, bool shareable)
+{
+	struct fp_pool *best = NULL;
+	uint64_t best_bytes = 0;
+
+	for (unsigned i = 0; i < pools->n; i++) {
+		struct fp_pool *pool = pools->items[i];
+		uint64_t free_bytes = pool->size_bytes - pool->used_bytes;
+
+		if ((shareable && !fp_pool_is_shareable(pool)) ||
+		    free_bytes < fp_pool_round(pool, size_bytes))
+			continue;
+		if (!best || free_bytes > best_bytes) {
+			best = pool;
+			best_bytes = free_bytes;
+		}
+	}
+	return best;
+}
+
+void fp_pools_sum(const struct fp_pools *pools, bool shareable, uint64_t *ret_size_bytes,
+                  uint64_t *ret_used_bytes)
+{
+	uint64_t size_bytes = 0, used_bytes = 0;
+
+	for (unsigned i = 0; i < pools->n; i++) {
+		if (shareable && !fp_pool_is_shareable(pools->items[i]))
+			continue;
+		size_bytes += pools->items[i]->size_bytes;
+		used_bytes += pools->items[i]->used_bytes;
+	}
+	*ret_size_bytes = size_bytes;
+	*ret_used_bytes = used_bytes;
+}
+
+void fp_pools_leased(const struct fp_pools *pools, uint64_t *ret_leases, uint64_t *ret_bytes)
+{
+	uint64_t leases = 0, bytes = 0;
+
+	for (unsigned i = 0; i < pools->n; i++) {
+		leases += pools->items[i]->n_leases;
+		bytes += pools->items[i]->used_bytes;
+	}
+	*ret_leases = leases;
+	*ret_bytes = bytes;
+}
+
+#define fp_job_of(ptr, type, member) ((type *)(void *)((char *)(ptr)-offsetof(type, member)))
+
+static struct fp_node_lease *lease_of(struct fp_job *job)
+{
+	return fp_job_of(job, struct fp_node_lease, job);
+}
+
+static void charge(struct fp_node_memory *memory)
+{
+	fp_pool_charge(memory->pool, memory->size_bytes);
+	memory->pool->n_leases++;
+}
+
+static void uncharge(struct fp_node_memory *memory)
+{
+	fp_pool_uncharge(memory->pool, memory->size_bytes);
+	memory->pool->n_leases--;
+}
+
+static void run_leave(struct fp_job *job)
+{
+	struct fp_node_lease *lease = lease_of(job);
+
+	if (lease->last)
+		lease->status = fp_pool_give(lease->memory->pool, &lease->memory->chunk);
+}
+
+static void done_leave(struct fp_job *job)
+{
+	struct fp_node_lease *lease = lease_of(job);
+
+	if (lease->last && lease->status < 0)
+		fp_log(FP_LOG_WARNING, "pool",
+		       "%s: the host had no memory to preallocate again what a lease gave back",
+		       lease->memory->pool->name);
+	if (lease->last)
+		free(lease->memory);
+	free(lease);
+}
+
+/*
+ * A holder leaves. If it is the last the bytes count as free from here on: the keeper makes no later lease
+ * before these are scrubbed. Any other waits for the keeper too, whose jobs for its key still point at it.
+ */
+static void leave(struct fp_node_lease *lease)
+{
+	lease->last = --lease->memory->n_holders == 0;
+	if (lease->last)
+		uncharge(lease->memory);
+	lease->job = (struct fp_job){.run = run_leave, .done = done_leave};
+	fp_keeper_post(lease->keeper, &lease->job);
+}
+
+static void detach(struct fp_node_lease *lease)
+{
+	struct fp_node_leases *leases = lease->leases;
+
+	fp_node_lease_key_revoke(lease);
+	leases->by_id[lease->id - 1] = NULL;
+	leases->n--;
+	leases->n_adopted -= lease->read_only;
+	leases->leased_bytes -= lease->memory->size_bytes;
+	lease->leases = NULL;
+}
+
+static void run_take(struct fp_job *job)
+{
+	struct fp_node_lease *lease = lease_of(job);
+	struct fp_node_memory *memory = lease->memory;
+
+	lease->status = fp_pool_take(memory->pool, memory->size_bytes, &memory->chunk);
+}
+
+static void done_take(struct fp_job *job)
+{
+	struct fp_node_lease *lease = lease_of(job);
+	bool session_ended = !lease->leases;
+	int r = lease->status;
+
+	lease->granted = r == 0 && !session_ended;
+	lease->done(lease, session_ended ? -ECANCELED : r, lease->user);
+	if (r == 0) {
+		if (session_ended)
+			leave(lease);
+		return;
+	}
+	if (!session_ended)
+		detach(lease);
+	uncharge(lease->memory);
+	free(lease->memory);
+	free(lease);
+}
+
+/* The lowest free id: clients keep tables by it. */
+static int find_id(struct fp_node_leases *leases, uint32_t *ret_id)
+{
+	uint32_t idx = 0, capacity;
+	struct fp_node_lease **by_id;
+
+	while (idx < leases->capacity && leases->by_id[idx])
+		idx++;
+	if (idx == leases->capacity) {
+		capacity = FP_MIN(FP_MAX(2 * leases->capacity, 16u), FP_WIRE_MAX_LEASE_ID);
+		if (idx == capacity)
+			return -EUSERS;
+		by_id = reallocarray(leases->by_id, capacity, sizeof(struct fp_node_lease *));
+		if (!by_id)
+			return -ENOMEM;
+		memset(by_id + leases->capacity, 0, (capacity - leases->capacity) * sizeof(*by_id));
+		leases->by_id = by_id;
+		leases->capacity = capacity;
+	}
+	*ret_id = idx + 1;
+	return 0;
+}
+
+/* With memory of its own, of which nothing is there yet. NULL: no memory. */
+static struct fp_node_lease *lease_new(struct fp_pool *pool, uint64_t size_bytes)
+{
+	fp_autofree struct fp_node_lease *lease = calloc(1, sizeof(*lease));
+	struct fp_node_memory *memory = calloc(1, sizeof(*memory));
+
+	if (!lease || !memory) {
+		free(memory);
+		return NULL;
+	}
+	*memory = (struct fp_node_memory){.pool = pool, .size_bytes = size_bytes, .n_holders = 1};
+	lease->memory = memory;
+	return fp_take_ptr(lease);
+}
+
+static void enter(struct fp_node_leases *leases, struct fp_node_lease *lease)
+{
+	lease->leases = leases;
+	leases->by_id[lease->id - 1] = lease;
+	leases->n++;
+	leases->n_adopted += lease->read_only;
+	leases->leased_bytes += lease->memory->size_bytes;
+}
+
+int fp_node_lease_grant(struct fp_node_leases *leases, const struct fp_pools *pools, struct fp_keeper *keeper,
+                        const struct fp_lease_request *request)
+{
+	struct fp_pool *pool = fp_pools_choose(pools, request->size_bytes, request->shareable);
+	struct fp_node_lease *lease;
+	uint64_t size_bytes;
+	uint32_t id;
+	int r;
+
+	if (!pool)
+		return -ENOSPC;
+	size_bytes = fp_pool_round(pool, request->size_bytes);
+	if (leases->leased_bytes > request->quota_bytes ||
+	    size_bytes > request->quota_bytes - leases->leased_bytes)
+		return -EDQUOT;
+	r = leases->n < request->max_leases ? find_id(leases, &id) : -EUSERS;
+	if (r < 0)
+		return r;
+	lease = lease_new(pool, size_bytes);
+	if (!lease)
+		return -ENOMEM;
+	lease->id = id;
+	lease->keeper = keeper;
+	lease->job = (struct fp_job){.run = run_take, .done = done_take};
+	lease->done = request->done;
+	lease->user = request->user;
+	charge(lease->memory);
+	enter(leases, lease);
+	fp_keeper_post(keeper, &lease->job);
+	return 0;
+}
+
+static struct fp_node_lease *adopt(const struct fp_node_lease *from)
+{
+	struct fp_node_lease *lease = calloc(1, sizeof(*lease));
+
+	if (!lease)
+		return NULL;
+	*lease = (struct fp_node_lease){.id = from->id,
+	                                .granted = true,
+	                                .read_only = true,
+	                                .keeper = from->keeper,
+	                                .memory = from->memory};
+	lease->memory->n_holders++;
+	return lease;
+}
+
+/* Nothing has happened with them: no job knows them, and those that they were adopted from stay. */
+static void forget_adopted(struct fp_node_lease **by_id, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++)
+		if (by_id[i]) {
+			by_id[i]->memory->n_holders--;
+			free(by_id[i]);
+		}
+	free(by_id);
+}
+
+int fp_node_leases_adopt(struct fp_node_leases *leases, const struct fp_node_leases *from)
+{
+	struct fp_node_lease **by_id;
+
+	assert(!leases->n);
+	if (!from->n)
+		return 0;
+	by_id = calloc(from->capacity, sizeof(struct fp_node_lease *));
+	if (!by_id)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < from->capacity; i++) {
+		if (!fp_node_lease_find(from, i + 1))
+			continue;
+		by_id[i] = adopt(from->by_id[i]);
+		if (!by_id[i]) {
+			forget_adopted(by_id, i);
+			return -ENOMEM;
+		}
+	}
+	free(leases->by_id);
+	leases->by_id = by_id;
+	leases->capacity = from->capacity;
+	for (uint32_t i = 0; i < leases->capacity; i++)
+		if (by_id[i])
+			enter(leases, by_id[i]);
+	return 0;
+}
+
+struct fp_node_lease *fp_node_lease_find(const struct fp_node_leases *leases, uint32_t id)
+{
+	struct fp_node_lease *lease = id && id <= leases->capacity ? leases->by_id[id - 1] : NULL;
+
+	return lease && lease->granted ? lease : NULL;
+}
+
+void fp_node_lease_get(struct fp_node_lease *lease)
+{
+	lease->uses++;
+}
+
+void fp_node_lease_put(struct fp_node_lease *lease)
+{
+	if (--lease->uses == 0 && !lease->leases)
+		leave(lease);
+}
+
+void fp_node_lease_release(struct fp_node_lease *lease)
+{
+	detach(lease);
+	if (lease->granted && lease->uses == 0)
+		leave(lease);
+}
+
+/* --- keys ----------------------------------------------------------------------------------------------- */
+
+static void run_make(struct fp_job *job)
+{
+	struct fp_lease_key *key = fp_job_of(job, struct fp_lease_key, make);
+	const struct fp_chunk *chunk = &key->lease->memory->chunk;
+	enum fp_verbs_access access = key->lease->read_only ? FP_VERBS_REMOTE_READ : FP_VERBS_REMOTE;
+
+	key->status = fp_gate_peer_register(key->peer, chunk->base, chunk->size_bytes, access, &key->region);
+}
+
+/* The lease still stands: its memory is given back by a job that comes later. */
+static void done_make(struct fp_job *job)
+{
+	struct fp_lease_key *key = fp_job_of(job, struct fp_lease_key, make);
+
+	key->made = key->status == 0;
+	key->done(key->lease, key->revoked ? -ECANCELED : key->status, key->user);
+}
+
+static void run_revoke(struct fp_job *job)
+{
+	struct fp_lease_key *key = fp_job_of(job, struct fp_lease_key, revoke);
+
+	fp_gate_peer_deregister(key->peer, &key->region);
+}
+
+static void done_revoke(struct fp_job *job)
+{
+	struct fp_lease_key *key = fp_job_of(job, struct fp_lease_key, revoke);
+
+	fp_gate_peer_unref(key->peer);
+	free(key);
+}
+
+int fp_node_lease_key_make(struct fp_node_lease *lease, struct fp_gate_peer *peer,
+                           void (*done)(struct fp_node_lease *lease, int status, void *user), void *user)
+{
+	struct fp_lease_key *key = calloc(1, sizeof(*key));
+
+	assert(lease->granted);
+	if (!key)
+		return -ENOMEM;
+	fp_node_lease_key_revoke(lease);
+	*key = (struct fp_lease_key){
+	    .peer = fp_gate_peer_ref(peer),
+	    .lease = lease,
+	    .make = {.run = run_make, .done = done_make},
+	    .revoke = {.run = run_revoke, .done = done_revoke},
+	    .done = done,
+	    .user = user,
+	};
+	lease->key = key;
+	fp_keeper_post(lease->keeper, &key->make);
+	return 0;
+}
+
+void fp_node_lease_key_revoke(struct fp_node_lease *lease)
+{
+	struct fp_lease_key *key = fp_take_ptr(lease->key);
+
+	if (!key)
+		return;
+	key->revoked = true;
+	fp_keeper_post(lease->keeper, &key->revoke);
+}
+
+void fp_node_leases_revoke(struct fp_node_leases *leases)
+{
+	for (uint32_t i = 0; i < leases->capacity; i++)
+		if (leases->by_id[i])
+			fp_node_lease_key_revoke(leases->by_id[i]);
+}
+
+void fp_node_leases_done(struct fp_node_leases *leases)
+{
+	for (uint32_t i = 0; i < leases->capacity; i++)
+		if (leases->by_id[i])
+			fp_node_lease_release(leases->by_id[i]);
+	free(leases->by_id);
+	*leases = (struct fp_node_leases){0};
+}

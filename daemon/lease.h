@@ -1,0 +1,143 @@
+/*
+ * Leases as the node holds them: granted to a session out of a pool, used by its requests, given back and
+ * scrubbed. Room: daemon. It knows pools and the keeper, never connections. Everything here is the loop's
+ * thread; the memory work itself is done by the keeper.
+ *
+ *            grant              the keeper made it        release, or the session ends
+ *   (none) ────────► being made ──────────────────► granted ───────────────────────────► released
+ *                                           no request uses it any more: scrubbed ◄──────────┘
+ *
+ * A lease that is being made when its session ends is given back as soon as it is made.
+ *
+ * A session may adopt the leases of another one: each then has a lease of its own (its id, key and uses), and
+ * both are holders of one memory. It is scrubbed when its last holder has left. Only the one that it was
+ * granted to may write it.
+ */
+#ifndef FP_NODE_LEASE_H
+#define FP_NODE_LEASE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "keeper.h"
+#include "pool.h"
+#include "verbs_gate.h"
+
+/* All leases of a session. Zero-initialised it is empty. */
+struct fp_node_leases {
+	struct fp_node_lease **by_id; /* index id - 1 */
+	uint32_t capacity;
+	uint32_t n, n_adopted; /* all; those among them that are read-only */
+	uint64_t leased_bytes;
+};
+
+/*
+ * A lease's key: its memory, registered in the domain of a peer of the gate, so that this peer's links READ
+ * and WRITE it. Made and revoked by the keeper, in that order and before the memory is scrubbed. From its
+ * revocation on it belongs to the keeper's job, and no longer to the lease.
+ */
+struct fp_lease_key {
+	struct fp_gate_peer *peer; /* held */
+	struct fp_node_lease *lease;
+	struct fp_verbs_region region; /* the keeper's until made and after the revocation */
+	bool made, revoked;
+	int status;
+	struct fp_job make, revoke;
+	void (*done)(struct fp_node_lease *lease, int status, void *user);
+	void *user;
+};
+
+/* What a lease is about. Freed with the last of its holders. */
+struct fp_node_memory {
+	struct fp_pool *pool;
+	uint64_t size_bytes;
+	struct fp_chunk chunk; /* the keeper's until granted and after the last holder left */
+	unsigned n_holders;    /* leases, those released that are still used included */
+};
+
+struct fp_node_lease {
+	uint32_t id; /* 1.. */
+	bool granted;
+	bool read_only;                /* adopted */
+	bool last;                     /* it has left, and nobody else holds the memory */
+	unsigned uses;                 /* requests that read or write the memory now */
+	struct fp_node_leases *leases; /* NULL: released */
+	struct fp_keeper *keeper;
+	struct fp_node_memory *memory; /* held */
+	struct fp_lease_key *key;      /* NULL: reached by no link of the gate's */
+	int status;                    /* of the keeper's work */
+	struct fp_job job;
+	void (*done)(struct fp_node_lease *lease, int status, void *user);
+	void *user;
+};
+
+struct fp_lease_request {
+	uint64_t size_bytes;
+	bool shareable;       /* it will be passed to the client */
+	uint64_t quota_bytes; /* of the session */
+	uint64_t max_leases;
+	/* Called once after a grant that was begun: 0, or -ENOMEM and the like, or -ECANCELED where the
+	 * session has ended meanwhile (the lease is gone when it returns). */
+	void (*done)(struct fp_node_lease *lease, int status, void *user);
+	void *user;
+};
+
+/* The pools of a node. */
+struct fp_pools {
+	struct fp_pool **items;
+	unsigned n;
+};
+
+/* The pool with the most room that can back the request, or NULL. */
+struct fp_pool *fp_pools_choose(const struct fp_pools *pools, uint64_t size_bytes, bool shareable);
+/* Sums over the pools that can serve such a client. */
+void fp_pools_sum(const struct fp_pools *pools, bool shareable, uint64_t *ret_size_bytes,
+                  uint64_t *ret_used_bytes);
+
+/* Sums over all of them: leases, and the bytes that they take, both once however many sessions hold them. */
+void fp_pools_leased(const struct fp_pools *pools, uint64_t *ret_leases, uint64_t *ret_bytes);
+
+/*
+ * Begins a grant: accounts for it and lets the keeper make the memory. 0: request->done will be called;
+ * -EDQUOT, -ENOSPC, -EUSERS (too many leases), -ENOMEM: it will not.
+ */
+int fp_node_lease_grant(struct fp_node_leases *leases, const struct fp_pools *pools, struct fp_keeper *keeper,
+                        const struct fp_lease_request *request);
+
+/*
+ * Gives leases, of which there is none, every granted one of from: read-only, by the same ids. The quota is
+ * not asked, but they count for it. 0; -ENOMEM: none is adopted.
+ */
+int fp_node_leases_adopt(struct fp_node_leases *leases, const struct fp_node_leases *from);
+
+/* The granted lease with that id, or NULL. */
+struct fp_node_lease *fp_node_lease_find(const struct fp_node_leases *leases, uint32_t id);
+
+/* A request begins, and ends, to use the memory: it stays mapped in between, also if the lease is released.
+ */
+void fp_node_lease_get(struct fp_node_lease *lease);
+void fp_node_lease_put(struct fp_node_lease *lease);
+
+/*
+ * Takes a lease away from its session; the memory is scrubbed and returned once it is made, nobody uses it
+ * and no other session has it.
+ */
+void fp_node_lease_release(struct fp_node_lease *lease);
+
+/*
+ * Begins to register a granted lease with peer, a read-only one for READ alone; a key that it has is revoked.
+ * 0: done will be called once, with 0 and lease->key made, -ECANCELED if it was revoked meanwhile, or what
+ * registration says (-ENOMEM: the limit of locked memory): the lease is the caller's to keep or release. Else
+ * -ENOMEM, and it will not.
+ */
+int fp_node_lease_key_make(struct fp_node_lease *lease, struct fp_gate_peer *peer,
+                           void (*done)(struct fp_node_lease *lease, int status, void *user), void *user);
+/* No new connection gets in by it; the memory is deregistered by the keeper. None is fine. */
+void fp_node_lease_key_revoke(struct fp_node_lease *lease);
+/* Those of all leases. */
+void fp_node_leases_revoke(struct fp_node_leases *leases);
+
+/* Releases all. */
+void fp_node_leases_done(struct fp_node_leases *leases);
+
+#endif

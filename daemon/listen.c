@@ -1,0 +1,281 @@
+/*
+ * Listening sockets. Room: daemon; see listen.h.
+ */
+#include "listen.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cleanup.h"
+#include "wire.h"
+
+#define BACKLOG       128
+#define BIND_RETRIES  20
+#define BIND_PAUSE_NS 50000000
+
+static int parse_unix(const char *path, struct fp_listen_address *ret_address)
+{
+	struct sockaddr_un sun = {.sun_family = AF_UNIX};
+	size_t len = strlen(path);
+
+	if (len < 2 || (path[0] != '/' && path[0] != '@'))
+		return -EINVAL;
+	if (len >= sizeof(sun.sun_path))
+		return -ENAMETOOLONG;
+	memcpy(sun.sun_path, path, len + 1);
+	if (path[0] == '@')
+		sun.sun_path[0] = '\0';
+	*ret_address = (struct fp_listen_address){0};
+	memcpy(&ret_address->sockaddr, &sun, sizeof(sun));
+	/* an abstract name ends where the address does, not at a NUL */
+	ret_address->len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + len + (path[0] == '/'));
+	return 0;
+}
+
+static int parse_port(const char *text, in_port_t *ret_port)
+{
+	unsigned long port;
+	char *end;
+
+	if (text[0] < '0' || text[0] > '9')
+		return -EINVAL;
+	port = strtoul(text, &end, 10);
+	if (*end || port > UINT16_MAX)
+		return -EINVAL;
+	*ret_port = htons((uint16_t)port);
+	return 0;
+}
+
+static int parse_inet(const char *text, uint16_t default_port, struct fp_listen_address *ret_address)
+{
+	const char *colon = strrchr(text, ':'), *bracket = strrchr(text, ']');
+	struct sockaddr_in in4 = {.sin_family = AF_INET};
+	struct sockaddr_in6 in6 = {.sin6_family = AF_INET6};
+	char host[INET6_ADDRSTRLEN + 2];
+	size_t len;
+	in_port_t port = htons(default_port);
+
+	if (bracket && bracket > colon)
+		colon = NULL; /* one of an address */
+	if (colon && parse_port(colon + 1, &port) < 0)
+		return -EINVAL;
+	len = colon ? (size_t)(colon - text) : strlen(text);
+	if (len == 0 || len >= sizeof(host))
+		return -EINVAL;
+	memcpy(host, text, len);
+	host[len] = '\0';
+	in4.sin_port = in6.sin6_port = port;
+	*ret_address = (struct fp_listen_address){0};
+	if (host[0] == '[' && host[len - 1] == ']') {
+		host[len - 1] = '\0';
+		ret_address->len = sizeof(in6);
+		if (inet_pton(AF_INET6, host + 1, &in6.sin6_addr) != 1)
+			return -EINVAL;
+		memcpy(&ret_address->sockaddr, &in6, sizeof(in6));
+		return 0;
+	}
+	ret_address->len = sizeof(in4);
+	if (inet_pton(AF_INET, strcmp(host, "localhost") == 0 ? "127.0.0.1" : host, &in4.sin_addr) != 1)
+		return -EINVAL;
+	memcpy(&ret_address->sockaddr, &in4, sizeof(in4));
+	return 0;
+}
+
+int fp_listen_parse(const char *text, struct fp_listen_address *ret_address)
+{
+	struct fp_listen_address address;
+	int r = -EINVAL;
+
+	if (strncmp(text, "unix:", 5) == 0)
+		r = parse_unix(text + 5, &address);
+	else if (strncmp(text, "tcp://", 6) == 0)
+		r = parse_inet(text + 6, FP_WIRE_DEFAULT_PORT, &address);
+	else if (strncmp(text, "rdma://", 7) == 0)
+		r = parse_inet(text + 7, FP_WIRE_RDMA_PORT, &address);
+	if (r < 0)
+		return r;
+	address.rdma = text[0] == 'r';
+	*ret_address = address;
+	return 0;
+}
+
+bool fp_listen_is_local(const struct fp_listen_address *address)
+{
+	const struct sockaddr *sa = (const struct sockaddr *)&address->sockaddr;
+
+	if (sa->sa_family == AF_INET) {
+		const struct sockaddr_in *in4 = (const struct sockaddr_in *)&address->sockaddr;
+
+		return ntohl(in4->sin_addr.s_addr) >> 24 == 127;
+	}
+	if (sa->sa_family == AF_INET6) {
+		const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)&address->sockaddr;
+
+		return IN6_IS_ADDR_LOOPBACK(&in6->sin6_addr);
+	}
+	return sa->sa_family == AF_UNIX;
+}
+
+static const char *socket_file(const struct fp_listen_address *address)
+{
+	const struct sockaddr_un *sun = (const struct sockaddr_un *)&address->sockaddr;
+
+	return sun->sun_family == AF_UNIX && sun->sun_path[0] ? sun->sun_path : NULL;
+}
+
+/* True if the file is a socket on which nobody listens any more. */
+static bool is_stale(const char *path, const struct fp_listen_address *address)
+{
+	fp_autoclose int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	struct stat st;
+
+	return fd >= 0 && lstat(path, &st) == 0 && S_ISSOCK(st.st_mode) &&
+	       connect(fd, (const struct sockaddr *)&address->sockaddr, address->len) < 0 &&
+	       errno == ECONNREFUSED;
+}
+
+static int try_bind(int fd, const struct fp_listen_address *address)
+{
+	const char *path = socket_file(address);
+	int r = bind(fd, (const struct sockaddr *)&address->sockaddr, address->len) < 0 ? -errno : 0;
+
+	if (r == -EADDRINUSE && path && is_stale(path, address) && unlink(path) == 0)
+		r = bind(fd, (const struct sockaddr *)&address->sockaddr, address->len) < 0 ? -errno : 0;
+	return r;
+}
+
+/* A killed daemon's socket still answers for a moment: the kernel takes io_uring down after the process is
+ * gone. */
+static int bind_to(int fd, const struct fp_listen_address *address)
+{
+	const struct timespec pause = {.tv_nsec = BIND_PAUSE_NS};
+	mode_t old_mask = umask(0117); /* owner and group may connect */
+	int r = try_bind(fd, address);
+
+	for (unsigned i = 0; r == -EADDRINUSE && i < BIND_RETRIES; i++) {
+		nanosleep(&pause, NULL);
+		r = try_bind(fd, address);
+	}
+	umask(old_mask);
+	return r;
+}
+
+int fp_listen_open(const struct fp_listen_address *address, int *ret_fd)
+{
+	const int one = 1;
+	fp_autoclose int fd = socket(address->sockaddr.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	int r;
+
+	if (fd < 0)
+		return -errno;
+	if (address->sockaddr.ss_family != AF_UNIX) {
+		/* A restart need not wait for old connections to time out. What accept returns inherits the
+		 * rest. */
+		if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) < 0 ||
+		    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)) < 0)
+			return -errno;
+	}
+	r = bind_to(fd, address);
+	if (r < 0)
+		return r;
+	if (listen(fd, BACKLOG) < 0)
+		return -errno;
+	*ret_fd = fp_take_fd(fd);
+	return 0;
+}
+
+void fp_listen_close(const struct fp_listen_address *address, int fd)
+{
+	if (socket_file(address))
+		unlink(socket_file(address));
+	close(fd);
+}
+
+static const char *inet_text(const struct sockaddr_storage *addr, char *buf, size_t len)
+{
+	const struct sockaddr_in *in4 = (const struct sockaddr_in *)addr;
+	const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)addr;
+	char host[INET6_ADDRSTRLEN] = "?";
+
+	if (addr->ss_family == AF_INET6) {
+		inet_ntop(AF_INET6, &in6->sin6_addr, host, sizeof(host));
+		snprintf(buf, len, "[%s]:%u", host, ntohs(in6->sin6_port));
+	} else {
+		inet_ntop(AF_INET, &in4->sin_addr, host, sizeof(host));
+		snprintf(buf, len, "%s:%u", host, ntohs(in4->sin_port));
+	}
+	return buf;
+}
+
+const char *fp_listen_url(int fd, char *buf, size_t len)
+{
+	struct sockaddr_storage addr = {0};
+	const struct sockaddr_un *sun = (const struct sockaddr_un *)&addr;
+	socklen_t addr_len = sizeof(addr);
+	char inet[INET6_ADDRSTRLEN + 16];
+
+	getsockname(fd, (struct sockaddr *)&addr, &addr_len);
+	if (addr.ss_family != AF_UNIX)
+		snprintf(buf, len, "tcp://%s", inet_text(&addr, inet, sizeof(inet)));
+	else if (sun->sun_path[0])
+		snprintf(buf, len, "shm:%s", sun->sun_path);
+	else
+		snprintf(buf, len, "shm:@%.*s", (int)(addr_len - offsetof(struct sockaddr_un, sun_path) - 1),
+		         sun->sun_path + 1);
+	return buf;
+}
+
+const char *fp_listen_host(const struct fp_listen_address *address, char *host, size_t len,
+                           uint16_t *ret_port)
+{
+	const struct sockaddr_in *in4 = (const struct sockaddr_in *)&address->sockaddr;
+	const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)&address->sockaddr;
+
+	if (address->sockaddr.ss_family == AF_INET6) {
+		*ret_port = ntohs(in6->sin6_port);
+		inet_ntop(AF_INET6, &in6->sin6_addr, host, (socklen_t)len);
+	} else {
+		*ret_port = ntohs(in4->sin_port);
+		inet_ntop(AF_INET, &in4->sin_addr, host, (socklen_t)len);
+	}
+	return host;
+}
+
+const char *fp_listen_rdma_url(const struct fp_listen_address *address, uint16_t port, char *buf, size_t len)
+{
+	char host[INET6_ADDRSTRLEN];
+	uint16_t asked;
+
+	fp_listen_host(address, host, sizeof(host), &asked);
+	snprintf(buf, len, address->sockaddr.ss_family == AF_INET6 ? "rdma://[%s]:%u" : "rdma://%s:%u", host,
+	         port);
+	return buf;
+}
+
+const char *fp_peer_name(int fd, char *buf, size_t len)
+{
+	struct sockaddr_storage addr = {0};
+	socklen_t addr_len = sizeof(addr);
+	struct ucred cred = {0};
+	socklen_t cred_len = sizeof(cred);
+
+	if (getpeername(fd, (struct sockaddr *)&addr, &addr_len) < 0) {
+		snprintf(buf, len, "a peer that is gone");
+		return buf;
+	}
+	if (addr.ss_family != AF_UNIX)
+		return inet_text(&addr, buf, len);
+	getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &cred_len);
+	snprintf(buf, len, "pid %d uid %u", cred.pid, cred.uid);
+	return buf;
+}

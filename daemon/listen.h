@@ -1,0 +1,51 @@
+/*
+ * Listening sockets: where farpaged may be reached, parsed, checked and bound.
+ * Room: daemon. It knows addresses, never what is said over them.
+ */
+#ifndef FP_LISTEN_H
+#define FP_LISTEN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/socket.h>
+
+#define FP_LISTEN_URL_LEN 160
+
+struct fp_listen_address {
+	struct sockaddr_storage sockaddr;
+	socklen_t len;
+	bool rdma; /* the gate listens there, not we */
+};
+
+/*
+ * "unix:PATH", "unix:@NAME" (abstract), "tcp://HOST[:PORT]" or "rdma://HOST[:PORT]" (HOST: a numeric address,
+ * in brackets for IPv6, or "localhost"; port 0: any free one). 0 and *ret_address; -EINVAL; -ENAMETOOLONG.
+ */
+int fp_listen_parse(const char *text, struct fp_listen_address *ret_address);
+
+/* True if only this machine can reach it: a UNIX socket or a loopback address. */
+bool fp_listen_is_local(const struct fp_listen_address *address);
+
+/*
+ * Binds and listens; a dead UNIX socket left behind by an earlier run is replaced. 0 and *ret_fd (owned by
+ * the caller), or a negative errno; -EADDRINUSE if somebody still answers there after a second.
+ */
+int fp_listen_open(const struct fp_listen_address *address, int *ret_fd);
+
+/* Removes a UNIX socket's file. */
+void fp_listen_close(const struct fp_listen_address *address, int fd);
+
+/* The URL by which clients reach fd: "shm:/path", "shm:@name", "tcp://127.0.0.1:7946". Returns buf. */
+const char *fp_listen_url(int fd, char *buf, size_t len);
+
+/* HOST and port of an rdma or tcp address: the numeric host, without brackets. Return host. */
+const char *fp_listen_host(const struct fp_listen_address *address, char *host, size_t len,
+                           uint16_t *ret_port);
+/* The URL of an rdma address whose listener got that port. Returns buf. */
+const char *fp_listen_rdma_url(const struct fp_listen_address *address, uint16_t port, char *buf, size_t len);
+
+/* Who is at the other end: "127.0.0.1:5022", "pid 12 uid 0". Returns buf. */
+const char *fp_peer_name(int fd, char *buf, size_t len);
+
+#endif

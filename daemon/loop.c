@@ -1,0 +1,204 @@
+/*
+ * The io_uring loop. Room: daemon; see loop.h.
+ */
+#include "loop.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "cleanup.h"
+#include "clock.h"
+#include "log.h"
+
+#define SQ_ENTRIES 1024
+#define CQ_ENTRIES 4096
+#define BUF_GROUP  0
+
+/* From the quietest way of running completions to what every kernel takes. */
+static const unsigned setup_flags[] = {
+    IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN, /* Linux 6.1 */
+    IORING_SETUP_COOP_TASKRUN,                               /* Linux 5.19 */
+    0,
+};
+
+static int setup_ring(struct io_uring *ring)
+{
+	int r = -EINVAL;
+
+	for (size_t i = 0; i < FP_ARRAY_LEN(setup_flags) && r == -EINVAL; i++) {
+		struct io_uring_params params = {.flags = setup_flags[i] | IORING_SETUP_CQSIZE,
+		                                 .cq_entries = CQ_ENTRIES};
+
+		r = io_uring_queue_init_params(SQ_ENTRIES, ring, &params);
+	}
+	return r;
+}
+
+static int explain_refusal(int r, struct fp_conf_error *error)
+{
+	const char *remedy = "see io_uring_setup(2)";
+	char reason[64];
+
+	if (r == -EPERM || r == -EACCES)
+		remedy = "set 'sysctl kernel.io_uring_disabled=0'; in a container, use a seccomp profile "
+		         "that allows "
+		         "io_uring_setup, io_uring_enter and io_uring_register";
+	else if (r == -ENOSYS)
+		remedy = "this kernel is built without io_uring, or a seccomp profile hides it: Linux 6.1 or "
+		         "later "
+		         "is needed";
+	else if (r == -ENOMEM)
+		remedy = "raise the limit of locked memory (LimitMEMLOCK=, ulimit -l)";
+	snprintf(error->text, sizeof(error->text), "io_uring is refused (%s): %s",
+	         fp_strerror(r, reason, sizeof(reason)), remedy);
+	return r;
+}
+
+/* Without shared buffers the loop still serves, each connection then receives into a buffer of its own. */
+static int setup_bufs(struct fp_loop *loop)
+{
+	struct io_uring_buf_reg reg = {.ring_entries = FP_LOOP_BUFS, .bgid = BUF_GROUP};
+	size_t ring_bytes = FP_LOOP_BUFS * sizeof(struct io_uring_buf);
+	int r;
+
+	loop->bufs = mmap(NULL, ring_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (loop->bufs == MAP_FAILED)
+		loop->bufs = NULL;
+	loop->buf_memory = aligned_alloc(4096, (size_t)FP_LOOP_BUFS * FP_LOOP_BUF_BYTES);
+	if (!loop->bufs || !loop->buf_memory)
+		return -ENOMEM;
+	io_uring_buf_ring_init(loop->bufs);
+	reg.ring_addr = (uintptr_t)loop->bufs;
+	r = io_uring_register_buf_ring(&loop->ring, &reg, 0);
+	if (r < 0)
+		return r;
+	for (unsigned i = 0; i < FP_LOOP_BUFS; i++)
+		io_uring_buf_ring_add(loop->bufs, loop->buf_memory + (size_t)i * FP_LOOP_BUF_BYTES,
+		                      FP_LOOP_BUF_BYTES, (unsigned short)i,
+		                      io_uring_buf_ring_mask(FP_LOOP_BUFS), (int)i);
+	io_uring_buf_ring_advance(loop->bufs, (int)FP_LOOP_BUFS);
+	return 0;
+}
+
+static void free_bufs(struct fp_loop *loop)
+{
+	if (loop->bufs)
+		munmap(loop->bufs, FP_LOOP_BUFS * sizeof(struct io_uring_buf));
+	free(loop->buf_memory);
+	loop->bufs = NULL;
+	loop->buf_memory = NULL;
+}
+
+int fp_loop_init(struct fp_loop *loop, bool plain, struct fp_conf_error *error)
+{
+	int r;
+
+	*loop = (struct fp_loop){0};
+	r = setup_ring(&loop->ring);
+	if (r < 0)
+		return explain_refusal(r, error);
+	if (plain || setup_bufs(loop) < 0)
+		free_bufs(loop);
+	return 0;
+}
+
+void fp_loop_done(struct fp_loop *loop)
+{
+	io_uring_queue_exit(&loop->ring);
+	free_bufs(loop);
+}
+
+static void dispatch(const struct io_uring_cqe *cqe)
+{
+	struct fp_op *op = io_uring_cqe_get_data(cqe);
+
+	if (op)
+		op->done(op, cqe->res, cqe->flags);
+}
+
+int fp_loop_run(struct fp_loop *loop)
+{
+	while (!loop->stopped) {
+		struct io_uring_cqe *cqe;
+		unsigned head, n = 0;
+		int r = io_uring_submit_and_wait(&loop->ring, 1);
+
+		if (r < 0 && r != -EINTR && r != -EAGAIN && r != -EBUSY)
+			return r;
+		io_uring_for_each_cqe(&loop->ring, head, cqe)
+		{
+			dispatch(cqe);
+			n++;
+		}
+		io_uring_cq_advance(&loop->ring, n);
+	}
+	return 0;
+}
+
+void fp_loop_stop(struct fp_loop *loop)
+{
+	loop->stopped = true;
+}
+
+struct io_uring_sqe *fp_loop_sqe(struct fp_loop *loop)
+{
+	struct io_uring_sqe *sqe;
+
+	while (!(sqe = io_uring_get_sqe(&loop->ring)))
+		io_uring_submit(&loop->ring);
+	return sqe;
+}
+
+void fp_loop_sqe_set(struct io_uring_sqe *sqe, struct fp_op *op)
+{
+	io_uring_sqe_set_data(sqe, op);
+}
+
+void fp_loop_read(struct fp_loop *loop, struct fp_op *op, int fd, void *buf, unsigned len)
+{
+	struct io_uring_sqe *sqe = fp_loop_sqe(loop);
+
+	io_uring_prep_read(sqe, fd, buf, len, 0);
+	fp_loop_sqe_set(sqe, op);
+}
+
+void fp_loop_timeout(struct fp_loop *loop, struct fp_op *op, struct __kernel_timespec *ts, uint64_t ns)
+{
+	struct io_uring_sqe *sqe = fp_loop_sqe(loop);
+
+	ts->tv_sec = (long long)(ns / FP_NSEC_PER_SEC);
+	ts->tv_nsec = (long long)(ns % FP_NSEC_PER_SEC);
+	io_uring_prep_timeout(sqe, ts, 0, 0);
+	fp_loop_sqe_set(sqe, op);
+}
+
+void fp_loop_timeout_cancel(struct fp_loop *loop, struct fp_op *op)
+{
+	struct io_uring_sqe *sqe = fp_loop_sqe(loop);
+
+	io_uring_prep_timeout_remove(sqe, (uintptr_t)op, 0);
+	fp_loop_sqe_set(sqe, NULL);
+}
+
+void fp_loop_cancel(struct fp_loop *loop, struct fp_op *op)
+{
+	struct io_uring_sqe *sqe = fp_loop_sqe(loop);
+
+	io_uring_prep_cancel(sqe, op, 0);
+	fp_loop_sqe_set(sqe, NULL);
+}
+
+void *fp_loop_buf(struct fp_loop *loop, unsigned cqe_flags)
+{
+	return loop->buf_memory + (size_t)(cqe_flags >> IORING_CQE_BUFFER_SHIFT) * FP_LOOP_BUF_BYTES;
+}
+
+void fp_loop_buf_put(struct fp_loop *loop, unsigned cqe_flags)
+{
+	io_uring_buf_ring_add(loop->bufs, fp_loop_buf(loop, cqe_flags), FP_LOOP_BUF_BYTES,
+	                      (unsigned short)(cqe_flags >> IORING_CQE_BUFFER_SHIFT),
+	                      io_uring_buf_ring_mask(FP_LOOP_BUFS), 0);
+	io_uring_buf_ring_advance(loop->bufs, 1);
+}

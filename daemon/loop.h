@@ -1,0 +1,61 @@
+/*
+ * The io_uring loop: one thread that submits operations and calls back what completed. All that a round of
+ * completions gives rise to is submitted by the same system call that waits for the next. Room: daemon. It
+ * knows operations and buffers, never the protocol.
+ */
+#ifndef FP_LOOP_H
+#define FP_LOOP_H
+
+#include <liburing.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "yamlconf.h"
+
+#define FP_LOOP_BUF_BYTES 32768u /* of one receive buffer */
+#define FP_LOOP_BUFS      128u
+
+/* Embedded in the owner of an operation, which stays in place until done was called without
+ * IORING_CQE_F_MORE. */
+struct fp_op {
+	void (*done)(struct fp_op *op, int res, unsigned flags);
+};
+
+struct fp_loop {
+	struct io_uring ring;
+	struct io_uring_buf_ring
+	    *bufs; /* receive buffers that all connections share; NULL: each brings its own */
+	uint8_t *buf_memory;
+	bool stopped;
+};
+
+#define fp_container_of(ptr, type, member) ((type *)(void *)((char *)(ptr)-offsetof(type, member)))
+
+/*
+ * Sets the ring up. plain: without shared buffers, as on kernels that have none. 0; else a negative errno,
+ * and error->text says which setting of the host stands in the way. Release with fp_loop_done, on the same
+ * thread.
+ */
+int fp_loop_init(struct fp_loop *loop, bool plain, struct fp_conf_error *error);
+void fp_loop_done(struct fp_loop *loop);
+
+/* Runs until fp_loop_stop. 0, or the negative errno with which the ring failed. */
+int fp_loop_run(struct fp_loop *loop);
+void fp_loop_stop(struct fp_loop *loop);
+
+/* A submission that will complete at op; prepare it with io_uring_prep_* and fp_loop_sqe_set. Never NULL. */
+struct io_uring_sqe *fp_loop_sqe(struct fp_loop *loop);
+/* After io_uring_prep_*: op NULL means that the completion does not matter. */
+void fp_loop_sqe_set(struct io_uring_sqe *sqe, struct fp_op *op);
+
+/* The operations' shorthands. */
+void fp_loop_read(struct fp_loop *loop, struct fp_op *op, int fd, void *buf, unsigned len);
+void fp_loop_timeout(struct fp_loop *loop, struct fp_op *op, struct __kernel_timespec *ts, uint64_t ns);
+void fp_loop_timeout_cancel(struct fp_loop *loop, struct fp_op *op);
+void fp_loop_cancel(struct fp_loop *loop, struct fp_op *op);
+
+/* The shared buffer that a completion with these flags filled, and its return to the kernel. */
+void *fp_loop_buf(struct fp_loop *loop, unsigned cqe_flags);
+void fp_loop_buf_put(struct fp_loop *loop, unsigned cqe_flags);
+
+#endif

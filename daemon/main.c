@@ -1,0 +1,228 @@
+/*
+ * farpaged: the command line. Room: daemon, its front door.
+ */
+#include <errno.h>
+#include <getopt.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include "config.h"
+#include "log.h"
+#include "server.h"
+#include "units.h"
+
+static const char usage[] =
+    "Usage: farpaged --config FILE [--check] [--ready-fd N]\n"
+    "       farpaged --private --listen ADDRESS --pool-size SIZE [--ready-fd N]\n"
+    "\n"
+    "Lends this machine's memory to the programs of others; see farpaged(8).\n"
+    "\n"
+    "  --config FILE     serve as FILE says; see farpaged.yaml(5)\n"
+    "  --check           only say whether FILE is valid\n"
+    "  --private         serve this user alone, with one pool, for as long as the parent lives\n"
+    "  --listen ADDRESS  unix:PATH, unix:@NAME or tcp://127.0.0.1:PORT (port 0: any)\n"
+    "  --pool-size SIZE  memory to lend, taken from the system as it is used; K, M, G, T\n"
+    "  --ready-fd N      write the addresses as URLs and a newline to descriptor N once serving\n"
+    "  --plain-receive   do without shared receive buffers, as on kernels that have none\n"
+    "  --help, --version\n";
+
+struct arguments {
+	const char *config_path;
+	const char *listen;
+	uint64_t pool_bytes;
+	bool check, private_node, plain_receive;
+	int ready_fd;
+};
+
+enum {
+	OPT_CONFIG = 256,
+	OPT_CHECK,
+	OPT_PRIVATE,
+	OPT_LISTEN,
+	OPT_POOL_SIZE,
+	OPT_READY_FD,
+	OPT_PLAIN,
+	OPT_HELP,
+	OPT_VERSION
+};
+
+static const struct option options[] = {
+    {"config", required_argument, NULL, OPT_CONFIG},
+    {"check", no_argument, NULL, OPT_CHECK},
+    {"private", no_argument, NULL, OPT_PRIVATE},
+    {"listen", required_argument, NULL, OPT_LISTEN},
+    {"pool-size", required_argument, NULL, OPT_POOL_SIZE},
+    {"ready-fd", required_argument, NULL, OPT_READY_FD},
+    {"plain-receive", no_argument, NULL, OPT_PLAIN},
+    {"help", no_argument, NULL, OPT_HELP},
+    {"version", no_argument, NULL, OPT_VERSION},
+    {NULL, 0, NULL, 0},
+};
+
+__attribute__((format(printf, 1, 2))) static int wrong(const char *format, ...)
+{
+	char text[512];
+	va_list ap;
+
+	va_start(ap, format);
+	vsnprintf(text, sizeof(text), format, ap);
+	va_end(ap);
+	fp_log(FP_LOG_ERROR, "usage", "%s; see farpaged --help", text);
+	return -EINVAL;
+}
+
+static int parse_fd(const char *text, int *ret_fd)
+{
+	char *end;
+	long fd = strtol(text, &end, 10);
+
+	if (!*text || *end || fd < 0 || fd > 1 << 20)
+		return wrong("--ready-fd: '%s' is not a descriptor", text);
+	*ret_fd = (int)fd;
+	return 0;
+}
+
+static int parse_pool_size(const char *text, uint64_t *ret_bytes)
+{
+	uint64_t bytes;
+
+	if (fp_size_parse(text, &bytes) < 0 || bytes < FP_POOL_MIN_BYTES || bytes > FP_POOL_MAX_BYTES)
+		return wrong("--pool-size: '%s' is not a size from 1M to 64T", text);
+	*ret_bytes = bytes & ~4095ull;
+	return 0;
+}
+
+static int parse_option(int option, struct arguments *args)
+{
+	switch (option) {
+	case OPT_CONFIG:
+		args->config_path = optarg;
+		return 0;
+	case OPT_CHECK:
+		args->check = true;
+		return 0;
+	case OPT_PRIVATE:
+		args->private_node = true;
+		return 0;
+	case OPT_LISTEN:
+		args->listen = optarg;
+		return 0;
+	case OPT_POOL_SIZE:
+		return parse_pool_size(optarg, &args->pool_bytes);
+	case OPT_READY_FD:
+		return parse_fd(optarg, &args->ready_fd);
+	case OPT_PLAIN:
+		args->plain_receive = true;
+		return 0;
+	case OPT_HELP:
+		fputs(usage, stdout);
+		exit(EXIT_SUCCESS);
+	case OPT_VERSION:
+		puts("farpaged " FP_VERSION);
+		exit(EXIT_SUCCESS);
+	default:
+		return wrong("an option that is unknown, or lacks its value");
+	}
+}
+
+static int parse(int argc, char **argv, struct arguments *args)
+{
+	int option, r = 0;
+
+	opterr = 0;
+	while (r == 0 && (option = getopt_long(argc, argv, "", options, NULL)) != -1)
+		r = parse_option(option, args);
+	if (r < 0)
+		return r;
+	if (optind < argc)
+		return wrong("'%s' is one argument too many", argv[optind]);
+	if (args->private_node && (args->config_path || args->check || !args->listen || !args->pool_bytes))
+		return wrong("--private goes with --listen and --pool-size, not with --config");
+	if (!args->private_node && (!args->config_path || args->listen || args->pool_bytes))
+		return wrong("--config FILE is needed (--listen and --pool-size are for --private)");
+	return 0;
+}
+
+/*
+ * A private node has nobody to serve once its parent is gone: also if the parent went before we could ask to
+ * be told, which shows at the other end of the pipe that waits for our addresses.
+ */
+static bool follow_parent(int ready_fd)
+{
+	struct pollfd pipe_end = {.fd = ready_fd};
+
+	return prctl(PR_SET_PDEATHSIG, SIGTERM) == 0 &&
+	       !(poll(&pipe_end, 1, 0) == 1 && pipe_end.revents & POLLERR);
+}
+
+static int private_config(const struct arguments *args, struct fp_config **ret_config,
+                          struct fp_conf_error *error)
+{
+	struct fp_config *config = fp_config_new();
+	struct fp_pool_config *pool = config ? fp_config_add_pool(config) : NULL;
+	int r = -ENOMEM;
+
+	snprintf(error->text, sizeof(error->text), "out of memory");
+	if (pool) {
+		pool->name = strdup("private");
+		pool->size_bytes = args->pool_bytes;
+		r = pool->name ? fp_config_add_listen(config, args->listen) : -ENOMEM;
+	}
+	if (r == 0) {
+		config->log_level = FP_LOG_WARNING - FP_LOG_ERROR;
+		config->limits.drain_timeout_ns = 0;
+		config->limits.grace_ns = 0; /* its client is its parent */
+		r = fp_config_check(config, UINT64_MAX, error);
+	}
+	if (r == 0)
+		*ret_config = config;
+	else
+		fp_config_free(config);
+	return r;
+}
+
+static int run(const struct arguments *args)
+{
+	struct fp_server_options server = {
+	    .config_path = args->config_path,
+	    .private_node = args->private_node,
+	    .plain_receive = args->plain_receive,
+	    .ready_fd = args->ready_fd,
+	};
+	struct fp_conf_error error;
+	int r;
+
+	if (args->private_node && !follow_parent(args->ready_fd))
+		return 0;
+	r = args->private_node ? private_config(args, &server.config, &error)
+	                       : fp_config_read(args->config_path, &server.config, &error);
+	if (r < 0) {
+		fp_log(FP_LOG_ERROR, "config", "%s", error.text);
+		return r;
+	}
+	fp_log_init("farpaged", fp_config_log_level(server.config));
+	if (args->check)
+		printf("%s: valid\n", args->config_path);
+	else
+		r = fp_server_run(&server);
+	fp_config_free(server.config);
+	return r;
+}
+
+int main(int argc, char **argv)
+{
+	struct arguments args = {.ready_fd = -1};
+
+	signal(SIGPIPE, SIG_IGN);
+	fp_log_init("farpaged", FP_LOG_INFO);
+	if (parse(argc, argv, &args) < 0)
+		return 2;
+	return run(&args) < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
+}

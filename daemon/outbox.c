@@ -1,0 +1,129 @@
+/*
+ * The outbox. Room: daemon; see outbox.h.
+ */
+#include "outbox.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct fp_reply *fp_reply_new(const struct fp_wire_header *request, enum fp_wire_type type,
+                              size_t payload_bytes, const void *fixed, size_t fixed_bytes, unsigned n_data)
+{
+	struct fp_reply *reply = malloc(sizeof(*reply) + (1 + n_data) * sizeof(reply->parts[0]));
+
+	assert(FP_WIRE_HEADER_BYTES + fixed_bytes <= sizeof(reply->head));
+	if (!reply)
+		return NULL;
+	*reply = (struct fp_reply){.fd = -1};
+	fp_wire_header_encode(type, FP_WIRE_OK, request->tag, payload_bytes, reply->head);
+	if (fixed_bytes)
+		memcpy(reply->head + FP_WIRE_HEADER_BYTES, fixed, fixed_bytes);
+	fp_reply_add(reply, reply->head, FP_WIRE_HEADER_BYTES + fixed_bytes, NULL);
+	return reply;
+}
+
+struct fp_reply *fp_reply_new_error(const struct fp_wire_header *request, enum fp_wire_status status)
+{
+	struct fp_reply *reply = fp_reply_new(request, FP_WIRE_PONG, 0, NULL, 0, 0);
+
+	if (reply)
+		fp_wire_header_encode(FP_WIRE_ERROR, status, request->tag, 0, reply->head);
+	return reply;
+}
+
+void fp_reply_add(struct fp_reply *reply, const void *base, size_t len_bytes, struct fp_node_lease *lease)
+{
+	if (lease)
+		fp_node_lease_get(lease);
+	reply->parts[reply->n_parts++] = (struct fp_part){base, len_bytes, lease};
+}
+
+void fp_reply_free(struct fp_reply *reply)
+{
+	if (!reply)
+		return;
+	for (unsigned i = 0; i < reply->n_parts; i++)
+		if (reply->parts[i].lease)
+			fp_node_lease_put(reply->parts[i].lease);
+	if (reply->fd >= 0)
+		close(reply->fd);
+	free(reply->text);
+	free(reply);
+}
+
+static size_t reply_bytes(const struct fp_reply *reply)
+{
+	size_t sum = 0;
+
+	for (unsigned i = 0; i < reply->n_parts; i++)
+		sum += reply->parts[i].len_bytes;
+	return sum;
+}
+
+void fp_outbox_push(struct fp_outbox *outbox, struct fp_reply *reply)
+{
+	if (outbox->last)
+		outbox->last->next = reply;
+	else
+		outbox->first = reply;
+	outbox->last = reply;
+	outbox->n++;
+}
+
+unsigned fp_outbox_gather(const struct fp_outbox *outbox, struct iovec *iov, unsigned max, int *ret_fd)
+{
+	size_t skip = outbox->sent_bytes;
+	unsigned n = 0;
+
+	*ret_fd = outbox->first && !skip ? outbox->first->fd : -1;
+	for (const struct fp_reply *reply = outbox->first; reply; reply = reply->next) {
+		if (reply->fd >= 0 && reply != outbox->first)
+			break;
+		for (unsigned i = 0; i < reply->n_parts && n < max; i++) {
+			const struct fp_part *part = &reply->parts[i];
+
+			if (skip >= part->len_bytes) {
+				skip -= part->len_bytes;
+				continue;
+			}
+			iov[n].iov_base = (char *)(uintptr_t)part->base + skip;
+			iov[n].iov_len = part->len_bytes - skip;
+			skip = 0;
+			n++;
+		}
+		if (n == max || *ret_fd >= 0)
+			break;
+	}
+	return n;
+}
+
+static void pop(struct fp_outbox *outbox)
+{
+	struct fp_reply *reply = outbox->first;
+
+	outbox->first = reply->next;
+	if (!outbox->first)
+		outbox->last = NULL;
+	outbox->n--;
+	outbox->sent_bytes = 0;
+	fp_reply_free(reply);
+}
+
+void fp_outbox_advance(struct fp_outbox *outbox, size_t sent_bytes)
+{
+	outbox->sent_bytes += sent_bytes;
+	while (outbox->first && outbox->sent_bytes >= reply_bytes(outbox->first)) {
+		size_t rest = outbox->sent_bytes - reply_bytes(outbox->first);
+
+		pop(outbox);
+		outbox->sent_bytes = rest;
+	}
+}
+
+void fp_outbox_clear(struct fp_outbox *outbox)
+{
+	while (outbox->first)
+		pop(outbox);
+}

@@ -1,0 +1,64 @@
+/*
+ * The outbox: answers of one connection, in order, until the kernel has taken them. The bytes of a READ are
+ * sent from the lease itself, which the reply holds until then. Room: daemon. It knows memory and leases,
+ * never sockets.
+ */
+#ifndef FP_OUTBOX_H
+#define FP_OUTBOX_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+#include "lease.h"
+#include "wire.h"
+
+struct fp_part {
+	const void *base;
+	size_t len_bytes;
+	struct fp_node_lease *lease; /* held; NULL: none */
+};
+
+struct fp_reply {
+	struct fp_reply *next;
+	int fd;     /* goes along with the first byte and is closed after; -1: none */
+	char *text; /* malloc'd payload, freed after; NULL: none */
+	uint8_t head[FP_WIRE_HEADER_BYTES + sizeof(struct fp_wire_welcome)]; /* the longest fixed answer */
+	unsigned n_parts;
+	struct fp_part parts[]; /* the first is head */
+};
+
+struct fp_outbox {
+	struct fp_reply *first, *last;
+	unsigned n;
+	size_t sent_bytes; /* of first */
+};
+
+/*
+ * A reply with room for n_data parts after its head: header for a payload of payload_bytes, of which fixed
+ * follow in the head. NULL: no memory.
+ */
+struct fp_reply *fp_reply_new(const struct fp_wire_header *request, enum fp_wire_type type,
+                              size_t payload_bytes, const void *fixed, size_t fixed_bytes, unsigned n_data);
+/* An ERROR with that status. */
+struct fp_reply *fp_reply_new_error(const struct fp_wire_header *request, enum fp_wire_status status);
+/* Appends a part; holds its lease. */
+void fp_reply_add(struct fp_reply *reply, const void *base, size_t len_bytes, struct fp_node_lease *lease);
+/* Lets go of leases, text and descriptor. NULL is fine. */
+void fp_reply_free(struct fp_reply *reply);
+
+/* The outbox owns the reply from here on. */
+void fp_outbox_push(struct fp_outbox *outbox, struct fp_reply *reply);
+/*
+ * Fills up to max vectors with what is to be sent next; returns their number. *ret_fd: to be passed along, or
+ * -1. A reply with a descriptor is never gathered together with others, so that the descriptor comes with its
+ * first byte.
+ */
+unsigned fp_outbox_gather(const struct fp_outbox *outbox, struct iovec *iov, unsigned max, int *ret_fd);
+/* So many bytes were sent: frees the replies that are through. */
+void fp_outbox_advance(struct fp_outbox *outbox, size_t sent_bytes);
+/* Drops everything. */
+void fp_outbox_clear(struct fp_outbox *outbox);
+
+#endif

@@ -1,0 +1,301 @@
+/*
+ * Pools. Room: daemon; see pool.h.
+ */
+#include "pool.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/mempolicy.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "cleanup.h"
+#include "units.h"
+
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 0x0008U /* Linux 6.3 */
+#endif
+
+#define NUMA_NODES 1024
+
+/* The size of the huge pages that MAP_HUGETLB and MFD_HUGETLB give, 0 if this kernel has none. */
+static uint64_t huge_page_bytes(void)
+{
+	fp_autofclose FILE *meminfo = fopen("/proc/meminfo", "re");
+	unsigned long long kib = 0;
+	char line[128];
+
+	while (meminfo && fgets(line, sizeof(line), meminfo))
+		if (sscanf(line, "Hugepagesize: %llu kB", &kib) == 1)
+			break;
+	return kib << 10;
+}
+
+static int bind_node(const struct fp_pool *pool, void *base, uint64_t size_bytes)
+{
+	unsigned long mask[NUMA_NODES / (8 * sizeof(unsigned long))] = {0};
+	const unsigned bits = 8 * sizeof(mask[0]);
+
+	if (pool->numa_node == FP_NUMA_ANY)
+		return 0;
+	mask[pool->numa_node / bits] = 1ul << (pool->numa_node % bits);
+	/* the kernel wants one bit more than it reads */
+	return syscall(SYS_mbind, base, size_bytes, MPOL_BIND, mask, NUMA_NODES + 1, 0) < 0 ? -errno : 0;
+}
+
+static int populate(void *base, uint64_t size_bytes)
+{
+	int r;
+
+	do
+		r = madvise(base, size_bytes, MADV_POPULATE_WRITE) < 0 ? -errno : 0;
+	while (r == -EINTR || r == -EAGAIN);
+	return r == -EFAULT ? -ENOMEM : r; /* huge pages that are not there */
+}
+
+/* Flags of an anonymous mapping that takes the kind of pages that the pool consists of. */
+static int page_flags(const struct fp_pool *pool)
+{
+	return MAP_PRIVATE | MAP_ANONYMOUS |
+	       (pool->backing == FP_BACKING_HUGETLB ? MAP_HUGETLB : MAP_NORESERVE);
+}
+
+static int create_memfd(const struct fp_pool *pool, uint64_t size_bytes, int *ret_fd)
+{
+	unsigned flags =
+	    MFD_CLOEXEC | MFD_ALLOW_SEALING | (pool->backing == FP_BACKING_HUGETLB ? MFD_HUGETLB : 0);
+	fp_autoclose int fd = -1;
+	char name[80];
+
+	snprintf(name, sizeof(name), "farpage:%s", pool->name);
+	fd = memfd_create(name, flags | MFD_NOEXEC_SEAL);
+	if (fd < 0 && errno == EINVAL)
+		fd = memfd_create(name, flags);
+	if (fd < 0 || ftruncate(fd, (off_t)size_bytes) < 0)
+		return -errno;
+	/* Who maps it can rely on its size: no SIGBUS from a peer that truncates. */
+	if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
+		return -errno;
+	*ret_fd = fp_take_fd(fd);
+	return 0;
+}
+
+static void unmap_chunk(struct fp_chunk *chunk)
+{
+	munmap(chunk->base, chunk->size_bytes);
+	if (chunk->fd >= 0)
+		close(chunk->fd);
+	*chunk = (struct fp_chunk){.fd = -1};
+}
+
+/* Maps fd, or anonymous pages if it is -1, which becomes the chunk's on success. */
+static int map_chunk(const struct fp_pool *pool, uint64_t size_bytes, int fd, struct fp_chunk *ret_chunk)
+{
+	struct fp_chunk chunk = {.size_bytes = size_bytes, .fd = -1};
+	int r;
+
+	chunk.base =
+	    mmap(NULL, size_bytes, PROT_READ | PROT_WRITE, fd < 0 ? page_flags(pool) : MAP_SHARED, fd, 0);
+	if (chunk.base == MAP_FAILED)
+		return -errno;
+	madvise(chunk.base, size_bytes,
+	        MADV_DONTDUMP); /* other people's bytes have no place in our core dump */
+	r = bind_node(pool, chunk.base, size_bytes);
+	if (r == 0 && pool->preallocate)
+		r = populate(chunk.base, size_bytes);
+	if (r < 0) {
+		unmap_chunk(&chunk);
+		return r;
+	}
+	chunk.fd = fd;
+	*ret_chunk = chunk;
+	return 0;
+}
+
+static int new_chunk(const struct fp_pool *pool, uint64_t size_bytes, struct fp_chunk *ret_chunk)
+{
+	fp_autoclose int fd = -1;
+	int r = 0;
+
+	if (pool->backing != FP_BACKING_ANONYMOUS)
+		r = create_memfd(pool, size_bytes, &fd);
+	if (r == 0)
+		r = map_chunk(pool, size_bytes, fd, ret_chunk);
+	if (r == 0)
+		fd = -1;
+	return r;
+}
+
+static int explain(const struct fp_pool *pool, int r, struct fp_conf_error *error)
+{
+	char size[16], reason[64];
+
+	fp_size_format(pool->size_bytes, size, sizeof(size));
+	fp_strerror(r, reason, sizeof(reason));
+	if (pool->backing == FP_BACKING_HUGETLB && !pool->unit_bytes)
+		snprintf(error->text, sizeof(error->text),
+		         "pool '%s': this kernel has no huge pages: use memfd", pool->name);
+	else if (pool->backing == FP_BACKING_HUGETLB && pool->size_bytes % pool->unit_bytes)
+		snprintf(error->text, sizeof(error->text),
+		         "pool '%s': size must be a multiple of the huge page size, %llu KiB", pool->name,
+		         (unsigned long long)pool->unit_bytes >> 10);
+	else if (pool->backing == FP_BACKING_HUGETLB && r == -ENOMEM)
+		snprintf(error->text, sizeof(error->text),
+		         "pool '%s': %s needs %llu free huge pages: raise them with 'sysctl "
+		         "vm.nr_hugepages=N', or use memfd",
+		         pool->name, size, (unsigned long long)(pool->size_bytes / pool->unit_bytes));
+	else if (pool->numa_node != FP_NUMA_ANY)
+		snprintf(error->text, sizeof(error->text), "pool '%s': %s of memory on NUMA node %llu: %s",
+		         pool->name, size, (unsigned long long)pool->numa_node, reason);
+	else
+		snprintf(error->text, sizeof(error->text), "pool '%s': %s of memory: %s", pool->name, size,
+		         reason);
+	return r;
+}
+
+/* Takes the whole size once; what is not preallocated goes back, the reserve of what is stays. */
+static int prove(struct fp_pool *pool)
+{
+	struct fp_chunk chunk;
+	int r;
+
+	if (!pool->unit_bytes || pool->size_bytes % pool->unit_bytes)
+		return -EINVAL;
+	r = map_chunk(pool, pool->size_bytes, -1, &chunk);
+	if (r < 0)
+		return r;
+	if (!pool->preallocate) {
+		unmap_chunk(&chunk);
+		return 0;
+	}
+	pool->reserve = chunk;
+	pool->reserve_bytes = pool->size_bytes;
+	return 0;
+}
+
+int fp_pool_open(const struct fp_pool_config *config, struct fp_pool **ret_pool, struct fp_conf_error *error)
+{
+	fp_autofree struct fp_pool *pool = calloc(1, sizeof(*pool));
+	int r;
+
+	snprintf(error->text, sizeof(error->text), "pool '%s': out of memory", config->name);
+	if (!pool)
+		return -ENOMEM;
+	snprintf(pool->name, sizeof(pool->name), "%s", config->name);
+	pool->size_bytes = config->size_bytes;
+	pool->backing = config->backing;
+	pool->numa_node = config->numa_node;
+	pool->preallocate = config->preallocate;
+	pool->unit_bytes = pool->backing == FP_BACKING_HUGETLB ? huge_page_bytes() : 4096;
+	r = prove(pool);
+	if (r < 0)
+		return explain(pool, r, error);
+	*ret_pool = fp_take_ptr(pool);
+	return 0;
+}
+
+void fp_pool_close(struct fp_pool *pool)
+{
+	if (!pool)
+		return;
+	if (pool->reserve.base)
+		unmap_chunk(&pool->reserve);
+	free(pool);
+}
+
+bool fp_pool_is_shareable(const struct fp_pool *pool)
+{
+	return pool->backing != FP_BACKING_ANONYMOUS;
+}
+
+uint64_t fp_pool_round(const struct fp_pool *pool, uint64_t size_bytes)
+{
+	return (size_bytes + pool->unit_bytes - 1) / pool->unit_bytes * pool->unit_bytes;
+}
+
+bool fp_pool_charge(struct fp_pool *pool, uint64_t size_bytes)
+{
+	if (size_bytes > pool->size_bytes - pool->used_bytes)
+		return false;
+	pool->used_bytes += size_bytes;
+	return true;
+}
+
+void fp_pool_uncharge(struct fp_pool *pool, uint64_t size_bytes)
+{
+	pool->used_bytes -= size_bytes;
+}
+
+/* Lays a fresh mapping over a part of the reserve: its pages are free, the addresses remain ours. */
+static int remap_reserve(struct fp_pool *pool, uint64_t offset, uint64_t size_bytes, bool with_pages)
+{
+	int flags = with_pages ? page_flags(pool) : MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+	int prot = with_pages ? PROT_READ | PROT_WRITE : PROT_NONE;
+	char *base = (char *)pool->reserve.base + offset;
+	int r;
+
+	if (mmap(base, size_bytes, prot, flags | MAP_FIXED, -1, 0) == MAP_FAILED)
+		return -errno;
+	if (!with_pages)
+		return 0;
+	r = bind_node(pool, base, size_bytes);
+	return r < 0 ? r : populate(base, size_bytes);
+}
+
+static int shrink_reserve(struct fp_pool *pool, uint64_t size_bytes)
+{
+	uint64_t cut_bytes = FP_MIN(size_bytes, pool->reserve_bytes);
+	int r;
+
+	if (!cut_bytes)
+		return 0;
+	r = remap_reserve(pool, pool->reserve_bytes - cut_bytes, cut_bytes, false);
+	if (r == 0)
+		pool->reserve_bytes -= cut_bytes;
+	return r;
+}
+
+static int grow_reserve(struct fp_pool *pool, uint64_t size_bytes)
+{
+	int r = remap_reserve(pool, pool->reserve_bytes, size_bytes, true);
+
+	if (r < 0)
+		remap_reserve(pool, pool->reserve_bytes, size_bytes, false);
+	else
+		pool->reserve_bytes += size_bytes;
+	return r;
+}
+
+int fp_pool_take(struct fp_pool *pool, uint64_t size_bytes, struct fp_chunk *ret_chunk)
+{
+	int r;
+
+	if (pool->preallocate) {
+		r = shrink_reserve(pool, size_bytes);
+		if (r < 0)
+			return r;
+	}
+	r = new_chunk(pool, size_bytes, ret_chunk);
+	if (r < 0 && pool->preallocate)
+		grow_reserve(pool, size_bytes);
+	return r;
+}
+
+void fp_pool_end(struct fp_pool *pool)
+{
+	atomic_store(&pool->ending, true);
+}
+
+int fp_pool_give(struct fp_pool *pool, struct fp_chunk *chunk)
+{
+	uint64_t size_bytes = chunk->size_bytes;
+
+	if (fp_pool_is_shareable(pool) && !atomic_load(&pool->ending))
+		madvise(chunk->base, size_bytes, MADV_REMOVE);
+	unmap_chunk(chunk);
+	return pool->preallocate && !atomic_load(&pool->ending) ? grow_reserve(pool, size_bytes) : 0;
+}

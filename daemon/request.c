@@ -1,0 +1,681 @@
+/*
+ * What requests mean. Room: daemon; see request.h. Each handler answers once, or has the answer follow (a
+ * lease), or ends the connection.
+ */
+#include "request.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "auth.h"
+#include "cleanup.h"
+#include "clock.h"
+#include "server.h"
+#include "status.h"
+
+#define MAX_LINKS 64 /* of one session */
+
+static void refuse_turn(struct fp_conn *conn)
+{
+	fp_conn_refuse(conn, FP_WIRE_MALFORMED, "it sent a message out of turn");
+}
+
+/* An answer of a fixed form; struct auth-like sizes fit the reply's head. */
+static void answer(struct fp_conn *conn, enum fp_wire_type type, const void *payload, size_t len)
+{
+	fp_conn_answer(conn, fp_reply_new(&conn->inbox.header, type, len, payload, len, 0));
+}
+
+static void answer_status(struct fp_conn *conn, enum fp_wire_status status)
+{
+	fp_conn_answer_error(conn, &conn->inbox.header, status);
+}
+
+static void handle_hello(struct fp_conn *conn)
+{
+	struct fp_wire_challenge *challenge = &conn->challenge;
+	uint8_t payload[sizeof(*challenge)];
+
+	if (fp_wire_hello_decode(fp_inbox_payload(&conn->inbox), conn->inbox.header.length, &conn->hello) <
+	    0) {
+		fp_conn_refuse(conn, FP_WIRE_MALFORMED, "its HELLO is malformed");
+		return;
+	}
+	if (fp_wire_version_choose(&conn->hello, &challenge->version) < 0) {
+		fp_conn_refuse(conn, FP_WIRE_VERSION_GAP, "it speaks no version of the protocol that we do");
+		return;
+	}
+	if (fp_auth_random(challenge->nonce, sizeof(challenge->nonce)) < 0) {
+		fp_conn_refuse(conn, FP_WIRE_BROKEN, "no random bytes for its challenge");
+		return;
+	}
+	challenge->flags = conn->server->config->auth.secret ? FP_WIRE_CHALLENGE_AUTH : 0;
+	fp_wire_challenge_encode(challenge, payload);
+	answer(conn, FP_WIRE_CHALLENGE, payload, sizeof(payload));
+	conn->state = FP_CONN_AUTH;
+}
+
+static bool proof_is_right(const struct fp_conn *conn, const char *secret)
+{
+	uint8_t proof[FP_WIRE_PROOF_BYTES];
+
+	return !secret || (fp_auth_prove_client(secret, &conn->hello, &conn->challenge, proof) == 0 &&
+	                   fp_auth_equal(proof, fp_inbox_payload(&conn->inbox), sizeof(proof)));
+}
+
+static int open_session(struct fp_conn *conn)
+{
+	struct fp_server *server = conn->server;
+	int r;
+
+	if (server->sessions.n >= server->config->limits.max_sessions)
+		return -EUSERS;
+	r = fp_node_session_open(&server->sessions, conn->hello.client_name, conn->peer, &conn->session);
+	if (r < 0)
+		return r;
+	conn->session->memfd = conn->is_unix && conn->hello.features & FP_WIRE_FEATURE_MEMFD;
+	server->counters.sessions++;
+	fp_log(FP_LOG_INFO, "session", "%llu: %s at %s begins", (unsigned long long)conn->session->id,
+	       conn->session->name, conn->peer);
+	fp_server_sessions_changed(server);
+	return 0;
+}
+
+static int attach_link(struct fp_conn *conn)
+{
+	struct fp_node_session *session =
+	    fp_node_session_find(&conn->server->sessions, conn->hello.session_id, conn->hello.token);
+
+	if (!session)
+		return -EACCES;
+	if (session->n_links >= MAX_LINKS)
+		return -EUSERS;
+	fp_node_session_confirm(session);
+	session->n_links++;
+	conn->session = session;
+	return 0;
+}
+
+/* What the old connections of the session had under way has landed, or never will, before the answer. */
+static int resume_session(struct fp_conn *conn)
+{
+	struct fp_server *server = conn->server;
+	struct fp_node_session *session =
+	    fp_node_session_find_resumable(&server->sessions, conn->hello.session_id, conn->hello.token);
+	int r;
+
+	if (!session)
+		return -ESTALE;
+	r = fp_node_session_renew(session);
+	if (r < 0)
+		return r;
+	fp_server_fence(server, session);
+	session->memfd = false; /* what was passed of its leases is gone */
+	session->n_resumes++;
+	snprintf(session->peer, sizeof(session->peer), "%s", conn->peer);
+	conn->session = session;
+	server->counters.resumed++;
+	fp_log(FP_LOG_NOTICE, "session", "%llu: %s at %s is back: it has %u leases",
+	       (unsigned long long)session->id, session->name, conn->peer, session->leases.n);
+	fp_server_sessions_changed(server);
+	return 0;
+}
+
+/* Keys for its leases, if it wants them and a device reaches it. */
+static void arm_session(struct fp_conn *conn)
+{
+	struct fp_gate *gate = conn->server->gate;
+	struct fp_gate_peer *peer;
+
+	conn->session->transport = conn->gate_peer ? "rdma" : conn->is_unix ? "shm" : "tcp";
+	if (!(conn->hello.features & FP_WIRE_FEATURE_KEYS) || conn->is_unix)
+		return;
+	if (conn->gate_peer) {
+		fp_node_session_arm(conn->session, conn->gate_peer, false);
+	} else if (gate && fp_gate_has_device(gate) && fp_gate_peer_new(gate, conn->peer, &peer) == 0) {
+		fp_node_session_arm(conn->session, peer, true);
+		conn->session->transport = "rdma+tcp";
+		fp_gate_peer_unref(peer);
+	}
+}
+
+static uint32_t milliseconds(uint64_t ns)
+{
+	return (uint32_t)FP_MIN((ns + FP_NSEC_PER_MSEC - 1) / FP_NSEC_PER_MSEC, UINT32_MAX);
+}
+
+static int welcome(struct fp_conn *conn, const char *secret)
+{
+	const struct fp_limits *limits = &conn->server->config->limits;
+	struct fp_wire_welcome welcome = {
+	    .version = conn->challenge.version,
+	    .features = conn->session->memfd ? FP_WIRE_FEATURE_MEMFD : 0,
+	    .session_id = conn->session->id,
+	    .max_payload = FP_WIRE_MAX_PAYLOAD,
+	    .max_outstanding = (uint32_t)limits->max_requests,
+	};
+	uint8_t payload[sizeof(welcome)];
+	int r;
+
+	if (fp_conn_may_break(conn)) {
+		welcome.grace_ms = milliseconds(limits->grace_ns);
+		welcome.idle_ms = milliseconds(limits->idle_timeout_ns);
+	}
+	if (conn->session->gate_peer)
+		welcome.features |= conn->hello.features & FP_WIRE_FEATURE_KEYS;
+	if (fp_conn_is_control(conn))
+		memcpy(welcome.token, conn->session->token, sizeof(welcome.token));
+	if (fp_conn_is_control(conn) && conn->session->gate_peer)
+		fp_gate_peer_admit(conn->session->gate_peer, conn->session->id, conn->session->token);
+	r = fp_auth_prove_server(secret, &conn->hello, &conn->challenge, &welcome, welcome.proof);
+	if (r < 0)
+		return r;
+	fp_wire_welcome_encode(&welcome, payload);
+	answer(conn, FP_WIRE_WELCOME, payload, sizeof(payload));
+	return 0;
+}
+
+static const char *refusal(int r)
+{
+	switch (r) {
+	case -EUSERS:
+		return "as many sessions or links as limits allow are open (max_sessions)";
+	case -EACCES:
+		return "it named a session that is not there, or its wrong token";
+	case -ESTALE:
+		return "it came back for a session that is not there any more, or with the wrong token";
+	default:
+		return "out of memory";
+	}
+}
+
+/* What the handshake was for. */
+static int enter(struct fp_conn *conn)
+{
+	switch (conn->hello.purpose) {
+	case FP_WIRE_CONTROL:
+		return open_session(conn);
+	case FP_WIRE_RESUME:
+		return resume_session(conn);
+	default:
+		return attach_link(conn);
+	}
+}
+
+static void handle_auth(struct fp_conn *conn)
+{
+	const char *secret = conn->server->config->auth.secret;
+	int r;
+
+	if (!proof_is_right(conn, secret)) {
+		fp_conn_refuse(conn, FP_WIRE_DENIED, "it does not know the secret");
+		return;
+	}
+	r = enter(conn);
+	if (r == 0 && fp_conn_is_control(conn))
+		arm_session(conn);
+	if (r == 0)
+		r = welcome(conn, secret);
+	if (r < 0)
+		fp_conn_refuse(conn, fp_wire_status_from_errno(r), refusal(r));
+	else if (conn->state != FP_CONN_KILLED)
+		conn->state = FP_CONN_OPEN;
+}
+
+static void answer_leased(struct fp_conn *conn, struct fp_node_lease *lease,
+                          const struct fp_wire_header *request, enum fp_wire_type type)
+{
+	fp_autoclose int fd =
+	    fp_take_fd(lease->memory->chunk.fd); /* mapped here: only a client may still need it */
+	struct fp_wire_leased leased = {.size_bytes = lease->memory->size_bytes, .lease_id = lease->id};
+	uint8_t payload[sizeof(leased)];
+	struct fp_reply *reply;
+
+	if (conn->session->memfd)
+		leased.flags = FP_WIRE_LEASED_MEMFD;
+	if (lease->read_only)
+		leased.flags |= FP_WIRE_LEASED_READ_ONLY;
+	if (lease->key && lease->key->made) {
+		leased.flags |= FP_WIRE_LEASED_KEY;
+		leased.address = (uintptr_t)lease->memory->chunk.base;
+		leased.key = lease->key->region.rkey;
+	}
+	fp_wire_leased_encode(&leased, payload);
+	reply = fp_reply_new(request, type, sizeof(payload), payload, sizeof(payload), 0);
+	if (reply && conn->session->memfd)
+		reply->fd = fp_take_fd(fd);
+	fp_conn_answer(conn, reply);
+}
+
+/* Whether an answer to it still reaches the client of a session. */
+static bool is_heard(const struct fp_conn *conn)
+{
+	return conn->session && conn->state != FP_CONN_KILLED;
+}
+
+static void key_done(struct fp_node_lease *lease, int status, void *user)
+{
+	struct fp_conn *conn = user;
+	const struct fp_wire_header *request = &conn->lease_request;
+	char reason[64];
+
+	conn->leasing = false;
+	if (status == 0 && is_heard(conn)) {
+		answer_leased(conn, lease, request, (enum fp_wire_type)(request->type + 1));
+	} else {
+		/* the client never hears of it, whoever it resumes with */
+		if (request->type == FP_WIRE_LEASE && lease->leases)
+			fp_node_lease_release(lease);
+		if (status < 0 && status != -ECANCELED) {
+			fp_log(FP_LOG_ERROR, "rdma",
+			       "%s: %llu MiB could not be registered for %s: %s (LimitMEMLOCK=, ulimit -l)",
+			       lease->memory->pool->name, (unsigned long long)lease->memory->size_bytes >> 20,
+			       conn->peer, fp_strerror(status, reason, sizeof(reason)));
+			fp_conn_answer_error(conn, request, FP_WIRE_FULL);
+		}
+	}
+	fp_conn_settle(conn);
+}
+
+/* Has the answer to a LEASE or ATTACH follow once the lease has its key. False: it needs none, or can't. */
+static bool answer_with_key(struct fp_conn *conn, struct fp_node_lease *lease)
+{
+	if (!conn->session->gate_peer ||
+	    fp_node_lease_key_make(lease, conn->session->gate_peer, key_done, conn) < 0)
+		return false;
+	conn->leasing = true;
+	return true;
+}
+
+/* No other request of the connection was handled meanwhile: answers keep their order. */
+static void lease_done(struct fp_node_lease *lease, int status, void *user)
+{
+	struct fp_conn *conn = user;
+	char reason[64];
+
+	conn->leasing = false;
+	if (status == 0 && is_heard(conn)) {
+		if (answer_with_key(conn, lease))
+			return;
+		answer_leased(conn, lease, &conn->lease_request, FP_WIRE_LEASED);
+	} else if (status == 0) {
+		fp_node_lease_release(lease); /* the client never hears of it, whoever it resumes with */
+	} else if (status != -ECANCELED) {
+		fp_log(FP_LOG_ERROR, "pool", "%s: the host could not give %llu MiB to a lease: %s",
+		       lease->memory->pool->name, (unsigned long long)lease->memory->size_bytes >> 20,
+		       fp_strerror(status, reason, sizeof(reason)));
+		fp_conn_answer_error(conn, &conn->lease_request, FP_WIRE_FULL);
+	}
+	fp_conn_settle(conn);
+}
+
+static void handle_lease(struct fp_conn *conn)
+{
+	struct fp_server *server = conn->server;
+	struct fp_lease_request request = {
+	    .shareable = conn->session->memfd,
+	    .quota_bytes = server->config->limits.session_quota_bytes,
+	    .max_leases = server->config->limits.max_leases,
+	    .done = lease_done,
+	    .user = conn,
+	};
+	struct fp_wire_lease lease;
+	int r;
+
+	if (fp_wire_lease_decode(fp_inbox_payload(&conn->inbox), conn->inbox.header.length, &lease) < 0) {
+		fp_conn_refuse(conn, FP_WIRE_MALFORMED, "its LEASE is malformed");
+		return;
+	}
+	if (server->draining || server->stopping) {
+		answer_status(conn, FP_WIRE_DRAINING);
+		return;
+	}
+	request.size_bytes = lease.size_bytes;
+	r = fp_node_lease_grant(&conn->session->leases, &server->pools, server->keeper, &request);
+	if (r < 0) {
+		answer_status(conn, fp_wire_status_from_errno(r));
+		return;
+	}
+	conn->lease_request = conn->inbox.header;
+	conn->leasing = true;
+}
+
+static void handle_release(struct fp_conn *conn)
+{
+	struct fp_wire_release release;
+	struct fp_node_lease *lease;
+
+	if (fp_wire_release_decode(fp_inbox_payload(&conn->inbox), conn->inbox.header.length, &release) < 0) {
+		fp_conn_refuse(conn, FP_WIRE_MALFORMED, "its RELEASE is malformed");
+		return;
+	}
+	lease = fp_node_lease_find(&conn->session->leases, release.lease_id);
+	if (!lease) {
+		answer_status(conn, FP_WIRE_DENIED);
+		return;
+	}
+	fp_node_lease_release(lease);
+	answer(conn, FP_WIRE_RELEASED, NULL, 0);
+}
+
+static void answer_attached(struct fp_conn *conn, struct fp_node_lease *lease)
+{
+	conn->lease_request = conn->inbox.header;
+	if (!answer_with_key(conn, lease))
+		answer_leased(conn, lease, &conn->lease_request, FP_WIRE_ATTACHED);
+}
+
+static void handle_attach(struct fp_conn *conn)
+{
+	struct fp_wire_attach attach;
+	struct fp_node_lease *lease;
+
+	if (fp_wire_attach_decode(fp_inbox_payload(&conn->inbox), conn->inbox.header.length, &attach) < 0) {
+		fp_conn_refuse(conn, FP_WIRE_MALFORMED, "its ATTACH is malformed");
+		return;
+	}
+	lease = fp_node_lease_find(&conn->session->leases, attach.lease_id);
+	if (!lease)
+		answer_status(conn, FP_WIRE_DENIED);
+	else if (conn->session->memfd)
+		answer_status(conn, FP_WIRE_NOT_PERMITTED); /* a memfd is passed once, with LEASED */
+	else
+		answer_attached(conn, lease);
+}
+
+/* An unknown parent is told as a wrong token is. What they then share ends with the last of the two. */
+static void handle_adopt(struct fp_conn *conn)
+{
+	const struct fp_node_session *parent;
+	struct fp_wire_adopted adopted = {0};
+	uint8_t payload[sizeof(adopted)];
+	struct fp_wire_adopt adopt;
+	int r = -ESTALE;
+
+	if (fp_wire_adopt_decode(fp_inbox_payload(&conn->inbox), conn->inbox.header.length, &adopt) < 0) {
+		fp_conn_refuse(conn, FP_WIRE_MALFORMED, "its ADOPT is malformed");
+		return;
+	}
+	parent = fp_node_session_find_resumable(&conn->server->sessions, adopt.session_id, adopt.token);
+	if (parent)
+		r = fp_node_session_adopt(conn->session, parent);
+	if (r < 0) {
+		answer_status(conn, fp_wire_status_from_errno(r));
+		return;
+	}
+	adopted.n_leases = conn->session->leases.n;
+	fp_log(FP_LOG_INFO, "session", "%llu: %s at %s adopts the %u leases of %llu",
+	       (unsigned long long)conn->session->id, conn->session->name, conn->peer, adopted.n_leases,
+	       (unsigned long long)parent->id);
+	fp_wire_adopted_encode(&adopted, payload);
+	answer(conn, FP_WIRE_ADOPTED, payload, sizeof(payload));
+}
+
+/* Two queue pairs are connected by hand: each end tells the other of its own. It lives as long as this
+ * connection. */
+static void handle_qp(struct fp_conn *conn)
+{
+	struct fp_verbs_address client, own;
+	struct fp_wire_qp qp, reply;
+	uint8_t payload[sizeof(reply)];
+	int r = -EPERM;
+
+	if (fp_wire_qp_decode(fp_inbox_payload(&conn->inbox), conn->inbox.header.length, &qp) < 0) {
+		fp_conn_refuse(conn, FP_WIRE_MALFORMED, "its QP is malformed");
+		return;
+	}
+	client = (struct fp_verbs_address){
+	    .qpn = qp.qpn, .psn = qp.psn, .lid = qp.lid, .mtu = qp.mtu, .n_reads = qp.n_reads};
+	memcpy(client.gid, qp.gid, sizeof(client.gid));
+	if (conn->session->own_peer && !conn->gate_link)
+		r = fp_gate_peer_connect(conn->session->gate_peer, &client, &own, &conn->gate_link);
+	if (r < 0) {
+		answer_status(conn, fp_wire_status_from_errno(r));
+		return;
+	}
+	reply = (struct fp_wire_qp){
+	    .qpn = own.qpn, .psn = own.psn, .lid = own.lid, .mtu = own.mtu, .n_reads = own.n_reads};
+	memcpy(reply.gid, own.gid, sizeof(reply.gid));
+	fp_wire_qp_encode(&reply, payload);
+	answer(conn, FP_WIRE_QP_REPLY, payload, sizeof(payload));
+}
+
+static void handle_info(struct fp_conn *conn)
+{
+	uint64_t quota_bytes = conn->server->config->limits.session_quota_bytes, used_bytes;
+	struct fp_wire_info info = {
+	    .leased_bytes = conn->session->leases.leased_bytes,
+	    .quota_bytes = quota_bytes == FP_QUOTA_NONE ? 0 : quota_bytes,
+	};
+	uint8_t payload[sizeof(info)];
+
+	fp_pools_sum(&conn->server->pools, conn->session->memfd, &info.capacity_bytes, &used_bytes);
+	info.free_bytes = info.capacity_bytes - used_bytes;
+	fp_wire_info_encode(&info, payload);
+	answer(conn, FP_WIRE_INFO_REPLY, payload, sizeof(payload));
+}
+
+static void handle_status(struct fp_conn *conn)
+{
+	struct fp_reply *reply;
+	char *text;
+	size_t len;
+
+	if (fp_status_json(conn->server, &text, &len) < 0) {
+		answer_status(conn, FP_WIRE_BROKEN);
+		return;
+	}
+	reply = fp_reply_new(&conn->inbox.header, FP_WIRE_STATUS_REPLY, len, NULL, 0, 1);
+	if (reply) {
+		reply->text = text;
+		fp_reply_add(reply, text, len, NULL);
+	} else {
+		free(text);
+	}
+	fp_conn_answer(conn, reply);
+}
+
+/* Whoever knows the secret may, and where there is none the node's own user and root on this machine. */
+static bool may_drain(const struct fp_conn *conn)
+{
+	struct ucred cred;
+	socklen_t len = sizeof(cred);
+
+	if (conn->server->config->auth.secret)
+		return true;
+	return conn->is_unix && getsockopt(conn->fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) == 0 &&
+	       (cred.uid == 0 || cred.uid == geteuid());
+}
+
+static void handle_drain(struct fp_conn *conn)
+{
+	struct fp_wire_drained drained = {.sessions = conn->server->sessions.n};
+	uint8_t payload[sizeof(drained)];
+	uint64_t leases;
+
+	if (!may_drain(conn)) {
+		answer_status(conn, FP_WIRE_NOT_PERMITTED);
+		return;
+	}
+	if (!conn->server->draining)
+		fp_log(FP_LOG_NOTICE, "node", "drained by %s: no lease will be granted until a restart",
+		       conn->peer);
+	conn->server->draining = true;
+	fp_pools_leased(&conn->server->pools, &leases, &drained.leased_bytes);
+	fp_wire_drained_encode(&drained, payload);
+	answer(conn, FP_WIRE_DRAINED, payload, sizeof(payload));
+}
+
+/* Finds the leases of all segments, or none of the request is done. */
+static bool table_allowed(const struct fp_conn *conn, struct fp_node_lease **ret_leases)
+{
+	const struct fp_wire_table *table = &conn->inbox.table;
+	bool writes = conn->inbox.header.type == FP_WIRE_WRITE;
+
+	for (unsigned i = 0; i < table->n_segs; i++) {
+		const struct fp_wire_seg *seg = &table->segs[i];
+
+		ret_leases[i] = fp_node_lease_find(&conn->session->leases, seg->lease_id);
+		if (!ret_leases[i] || !fp_wire_seg_fits(seg, ret_leases[i]->memory->size_bytes) ||
+		    (writes && ret_leases[i]->read_only))
+			return false;
+	}
+	return true;
+}
+
+static void deny(struct fp_conn *conn)
+{
+	conn->server->counters.denied++;
+	answer_status(conn, FP_WIRE_DENIED);
+}
+
+static void *seg_address(const struct fp_node_lease *lease, const struct fp_wire_seg *seg)
+{
+	return (char *)lease->memory->chunk.base + seg->offset_bytes;
+}
+
+static void handle_read(struct fp_conn *conn)
+{
+	const struct fp_wire_table *table = &conn->inbox.table;
+	struct fp_node_lease *leases[FP_WIRE_MAX_SEGS];
+	struct fp_reply *reply;
+
+	if (!table_allowed(conn, leases)) {
+		deny(conn);
+		return;
+	}
+	reply = fp_reply_new(&conn->inbox.header, FP_WIRE_DATA, table->data_bytes, NULL, 0, table->n_segs);
+	for (unsigned i = 0; reply && i < table->n_segs; i++)
+		fp_reply_add(reply, seg_address(leases[i], &table->segs[i]), table->segs[i].len_bytes,
+		             leases[i]);
+	fp_conn_answer(conn, reply);
+	conn->session->read_bytes += table->data_bytes;
+	conn->server->counters.reads++;
+	conn->server->counters.read_bytes += table->data_bytes;
+}
+
+static void handle_write(struct fp_conn *conn)
+{
+	struct fp_conn_write *write = &conn->write;
+
+	write->active = true;
+	write->seg = 0;
+	write->seg_bytes = 0;
+	write->denied = !table_allowed(conn, write->leases);
+	for (unsigned i = 0; !write->denied && i < conn->inbox.table.n_segs; i++)
+		fp_node_lease_get(write->leases[i]);
+}
+
+void fp_request_write_abandon(struct fp_conn *conn)
+{
+	if (conn->write.active && !conn->write.denied)
+		for (unsigned i = 0; i < conn->inbox.table.n_segs; i++)
+			fp_node_lease_put(conn->write.leases[i]);
+	conn->write.active = false;
+}
+
+static void write_complete(struct fp_conn *conn)
+{
+	bool denied = conn->write.denied;
+
+	fp_request_write_abandon(conn);
+	if (denied) {
+		deny(conn);
+		return;
+	}
+	answer(conn, FP_WIRE_WRITTEN, NULL, 0);
+	conn->server->counters.writes++;
+	conn->server->counters.written_bytes += conn->inbox.table.data_bytes;
+	conn->session->written_bytes += conn->inbox.table.data_bytes;
+}
+
+size_t fp_request_write_data(struct fp_conn *conn, const uint8_t *bytes, size_t len)
+{
+	const struct fp_wire_table *table = &conn->inbox.table;
+	struct fp_conn_write *write = &conn->write;
+	size_t used = 0;
+
+	while (used < len && write->seg < table->n_segs) {
+		const struct fp_wire_seg *seg = &table->segs[write->seg];
+		size_t n = FP_MIN(len - used, seg->len_bytes - write->seg_bytes);
+
+		if (!write->denied)
+			memcpy((char *)seg_address(write->leases[write->seg], seg) + write->seg_bytes,
+			       bytes + used, n);
+		used += n;
+		write->seg_bytes += (uint32_t)n;
+		if (write->seg_bytes == seg->len_bytes) {
+			write->seg++;
+			write->seg_bytes = 0;
+		}
+	}
+	if (write->seg == table->n_segs)
+		write_complete(conn);
+	return used;
+}
+
+/* The leases are free to be granted again by the time that the client is told. */
+static void handle_bye(struct fp_conn *conn)
+{
+	fp_server_end_session(conn->server, conn);
+	answer(conn, FP_WIRE_FAREWELL, NULL, 0);
+	if (conn->state != FP_CONN_KILLED)
+		conn->state = FP_CONN_CLOSING;
+}
+
+static void handle_ping(struct fp_conn *conn)
+{
+	size_t len = conn->inbox.header.length;
+	struct fp_reply *reply = fp_reply_new(&conn->inbox.header, FP_WIRE_PONG, len, NULL, 0, 1);
+
+	if (reply && len) {
+		reply->text = malloc(len);
+		if (!reply->text) {
+			fp_reply_free(reply);
+			reply = NULL;
+		} else {
+			memcpy(reply->text, fp_inbox_payload(&conn->inbox), len);
+			fp_reply_add(reply, reply->text, len, NULL);
+		}
+	}
+	fp_conn_answer(conn, reply);
+}
+
+/* Who may say what, and when. */
+static const struct {
+	enum fp_conn_state state;
+	unsigned purposes; /* bits; the purpose is known once HELLO was */
+	void (*handle)(struct fp_conn *conn);
+} handlers[] = {
+#define CONTROL (1u << FP_WIRE_CONTROL | 1u << FP_WIRE_RESUME)
+#define LINK    (1u << FP_WIRE_LINK)
+    [FP_WIRE_HELLO] = {FP_CONN_HELLO, 1u << 0, handle_hello},
+    [FP_WIRE_AUTH] = {FP_CONN_AUTH, CONTROL | LINK, handle_auth},
+    [FP_WIRE_PING] = {FP_CONN_OPEN, CONTROL | LINK, handle_ping},
+    [FP_WIRE_BYE] = {FP_CONN_OPEN, CONTROL, handle_bye},
+    [FP_WIRE_LEASE] = {FP_CONN_OPEN, CONTROL, handle_lease},
+    [FP_WIRE_RELEASE] = {FP_CONN_OPEN, CONTROL, handle_release},
+    [FP_WIRE_ATTACH] = {FP_CONN_OPEN, CONTROL, handle_attach},
+    [FP_WIRE_ADOPT] = {FP_CONN_OPEN, CONTROL, handle_adopt},
+    [FP_WIRE_INFO] = {FP_CONN_OPEN, CONTROL, handle_info},
+    [FP_WIRE_STATUS] = {FP_CONN_OPEN, CONTROL, handle_status},
+    [FP_WIRE_DRAIN] = {FP_CONN_OPEN, CONTROL, handle_drain},
+    [FP_WIRE_QP] = {FP_CONN_OPEN, LINK, handle_qp},
+    [FP_WIRE_READ] = {FP_CONN_OPEN, LINK, handle_read},
+    [FP_WIRE_WRITE] = {FP_CONN_OPEN, LINK, handle_write},
+};
+
+void fp_request_handle(struct fp_conn *conn)
+{
+	uint8_t type = conn->inbox.header.type;
+
+	if (conn->session && conn->session->unconfirmed)
+		fp_node_session_confirm(conn->session);
+	if (type < FP_ARRAY_LEN(handlers) && handlers[type].handle && handlers[type].state == conn->state &&
+	    handlers[type].purposes & 1u << conn->hello.purpose)
+		handlers[type].handle(conn);
+	else
+		refuse_turn(conn);
+}

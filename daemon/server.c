@@ -1,0 +1,684 @@
+/*
+ * The server. Room: daemon; see server.h.
+ */
+#include "server.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <systemd/sd-daemon.h>
+#include <unistd.h>
+
+#include "cleanup.h"
+#include "clock.h"
+#include "status.h"
+
+#define ACCEPT_PAUSE_NS     (100 * FP_NSEC_PER_MSEC)
+#define PEER_LINES_A_SECOND 10
+#define GRACE_TICK_NS       FP_NSEC_PER_SEC /* that a shorter grace period, read again, is soon heeded */
+
+void fp_server_log_peer(struct fp_server *server, const struct fp_conn *conn, const char *what)
+{
+	if (fp_log_allowed(&server->peer_log, PEER_LINES_A_SECOND))
+		fp_log(FP_LOG_WARNING, "peer", "%s%s%s: %s: its connection ends, others go on", conn->peer,
+		       conn->hello.client_name[0] ? " " : "", conn->hello.client_name, what);
+}
+
+void fp_server_sessions_changed(struct fp_server *server)
+{
+	char line[128];
+
+	sd_notifyf(0, "STATUS=%s", fp_status_line(server, line, sizeof(line)));
+}
+
+static void start_accept(struct fp_listener *listener)
+{
+	struct io_uring_sqe *sqe = fp_loop_sqe(&listener->server->loop);
+
+	io_uring_prep_multishot_accept(sqe, listener->fd, NULL, NULL, SOCK_CLOEXEC);
+	fp_loop_sqe_set(sqe, &listener->accept_op);
+	listener->accepting = true;
+}
+
+static bool is_own_user(int fd)
+{
+	struct ucred cred = {.uid = (uid_t)-1};
+	socklen_t len = sizeof(cred);
+
+	return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) < 0 || cred.uid == (uid_t)-1 ||
+	       cred.uid == geteuid() || cred.uid == 0;
+}
+
+static void welcome_conn(struct fp_server *server, int fd, struct fp_gate_peer *gate_peer)
+{
+	const char *why = NULL;
+	char peer[FP_PEER_LEN];
+
+	server->counters.connections++;
+	if (server->stopping)
+		why = "the node is stopping";
+	else if (server->n_conns >= server->config->limits.max_connections)
+		why = "as many connections as the limits allow are open (max_connections)";
+	else if (server->options.private_node && !is_own_user(fd))
+		why = "this node serves one user only";
+	else if (fp_conn_start(server, fd, gate_peer) == 0)
+		return;
+	else
+		fd = -1;
+	if (fp_log_allowed(&server->peer_log, PEER_LINES_A_SECOND))
+		fp_log(FP_LOG_WARNING, "peer", "%s: turned away: %s",
+		       fd >= 0 ? fp_peer_name(fd, peer, sizeof(peer)) : "a connection",
+		       why ? why : "out of memory");
+	if (fd < 0)
+		return;
+	close(fd);
+	if (gate_peer) {
+		fp_gate_peer_end(gate_peer);
+		fp_gate_peer_unref(gate_peer);
+	}
+}
+
+static void close_listener(struct fp_listener *listener)
+{
+	if (listener->fd >= 0)
+		fp_listen_close(&listener->address, fp_take_fd(listener->fd));
+}
+
+static void on_accept(struct fp_op *op, int res, unsigned flags)
+{
+	struct fp_listener *listener = fp_container_of(op, struct fp_listener, accept_op);
+	struct fp_server *server = listener->server;
+	char reason[64];
+
+	if (res >= 0)
+		welcome_conn(server, res, NULL);
+	if (flags & IORING_CQE_F_MORE)
+		return;
+	listener->accepting = false;
+	if (server->stopping) {
+		close_listener(listener);
+		return;
+	}
+	if (res >= 0) {
+		start_accept(listener);
+		return;
+	}
+	/* Out of descriptors or memory: at once again would find the same. */
+	if (fp_log_allowed(&server->peer_log, PEER_LINES_A_SECOND))
+		fp_log(FP_LOG_WARNING, "peer", "cannot accept a connection: %s",
+		       fp_strerror(res, reason, sizeof(reason)));
+	fp_loop_timeout(&server->loop, &listener->pause_op, &listener->pause, ACCEPT_PAUSE_NS);
+}
+
+static void on_accept_paused(struct fp_op *op, int res, unsigned flags)
+{
+	struct fp_listener *listener = fp_container_of(op, struct fp_listener, pause_op);
+
+	if (!listener->server->stopping)
+		start_accept(listener);
+}
+
+/*
+ * A connection that is killed reads nothing more from what it has received; a WRITE of which a part has
+ * arrived stays a part.
+ */
+static void end_links(struct fp_server *server, struct fp_node_session *session)
+{
+	for (struct fp_conn *conn = server->conns; conn; conn = conn->next) {
+		if (conn->session != session)
+			continue;
+		conn->session = NULL;
+		fp_conn_kill(conn);
+	}
+}
+
+static void end_session(struct fp_server *server, struct fp_node_session *session)
+{
+	unsigned long long leases = session->leases.n, mib = session->leases.leased_bytes >> 20;
+
+	fp_log(FP_LOG_INFO, "session",
+	       "%llu: %s at %s ends: it gives back %llu leases, %llu MiB; read %llu MiB, wrote %llu MiB",
+	       (unsigned long long)session->id, session->name, session->peer, leases, mib,
+	       (unsigned long long)session->read_bytes >> 20,
+	       (unsigned long long)session->written_bytes >> 20);
+	end_links(server, session);
+	fp_node_session_end(&server->sessions, session);
+	fp_server_sessions_changed(server);
+}
+
+void fp_server_fence(struct fp_server *server, struct fp_node_session *session)
+{
+	end_links(server, session);
+	fp_node_session_disarm(session);
+	session->n_links = 0;
+	session->cut_off = false;
+}
+
+static void on_grace(struct fp_op *op, int res, unsigned flags);
+
+/* Waits for the next session that is cut off to expire, if there is one. */
+static void watch_grace(struct fp_server *server)
+{
+	uint64_t now_ns = fp_clock_ns(), left_ns;
+	const struct fp_node_session *next;
+	unsigned n;
+
+	next = fp_node_sessions_next_to_expire(&server->sessions, &n);
+	if (!next || server->grace_timing)
+		return;
+	left_ns = next->expires_ns > now_ns ? next->expires_ns - now_ns : 0;
+	server->grace_op.done = on_grace;
+	server->grace_timing = true;
+	fp_loop_timeout(&server->loop, &server->grace_op, &server->grace_time,
+	                FP_MIN(left_ns, GRACE_TICK_NS));
+}
+
+/* Ends those whose time is over; at once if that can't be waited for. */
+static void end_expired(struct fp_server *server, bool at_once)
+{
+	struct fp_node_session *next;
+	unsigned n;
+
+	while ((next = fp_node_sessions_next_to_expire(&server->sessions, &n)) &&
+	       (at_once || next->expires_ns <= fp_clock_ns())) {
+		fp_log(FP_LOG_NOTICE, "session", "%llu: %s at %s did not come back",
+		       (unsigned long long)next->id, next->name, next->peer);
+		server->counters.expired++;
+		end_session(server, next);
+	}
+}
+
+static void on_grace(struct fp_op *op, int res, unsigned flags)
+{
+	struct fp_server *server = fp_container_of(op, struct fp_server, grace_op);
+
+	server->grace_timing = false;
+	end_expired(server, false);
+	watch_grace(server);
+}
+
+static bool outlives(const struct fp_server *server, const struct fp_conn *conn)
+{
+	return (conn->cut || conn->session->unconfirmed) && fp_conn_may_break(conn) && !server->stopping &&
+	       server->config->limits.grace_ns;
+}
+
+static void cut_off_session(struct fp_server *server, struct fp_node_session *session)
+{
+	uint64_t grace_ns = server->config->limits.grace_ns;
+
+	fp_log(FP_LOG_NOTICE, "session", "%llu: %s at %s is cut off: its %u leases are kept for %llu ms",
+	       (unsigned long long)session->id, session->name, session->peer, session->leases.n,
+	       (unsigned long long)(grace_ns / FP_NSEC_PER_MSEC));
+	fp_node_session_disarm(session);
+	session->cut_off = true;
+	session->expires_ns = fp_clock_ns() + grace_ns;
+	server->counters.cut_off++;
+	fp_server_sessions_changed(server);
+	watch_grace(server);
+}
+
+void fp_server_end_session(struct fp_server *server, struct fp_conn *conn)
+{
+	struct fp_node_session *session = conn->session;
+
+	conn->session = NULL;
+	end_session(server, session);
+}
+
+/* While the node stops, the control connection waits for the last of its links. */
+static void link_ended(struct fp_server *server, struct fp_node_session *session)
+{
+	struct fp_conn *conn = server->conns;
+
+	session->n_links--;
+	while (conn && (conn->session != session || !fp_conn_is_control(conn)))
+		conn = conn->next;
+	if (conn && server->stopping)
+		fp_conn_settle(conn);
+}
+
+void fp_server_conn_ended(struct fp_server *server, struct fp_conn *conn)
+{
+	server->n_conns--;
+	if (conn->session && fp_conn_is_control(conn) && outlives(server, conn))
+		cut_off_session(server, conn->session);
+	else if (conn->session && fp_conn_is_control(conn))
+		end_session(server, conn->session);
+	else if (conn->session)
+		link_ended(server, conn->session);
+	if (server->stopping && !server->n_conns)
+		fp_loop_stop(&server->loop);
+}
+
+static void kill_all(struct fp_server *server)
+{
+	for (struct fp_conn *conn = server->conns; conn; conn = conn->next)
+		fp_conn_kill(conn);
+	if (!server->n_conns)
+		fp_loop_stop(&server->loop);
+}
+
+static void on_drain_time(struct fp_op *op, int res, unsigned flags)
+{
+	struct fp_server *server = fp_container_of(op, struct fp_server, drain_op);
+
+	if (server->n_conns) /* the last may have ended in the same round */
+		fp_log(FP_LOG_WARNING, "node", "stopping: drain_timeout passed: %u connections are cut off",
+		       server->n_conns);
+	kill_all(server);
+}
+
+static void stop(struct fp_server *server)
+{
+	char line[128];
+
+	server->stopping = true;
+	for (unsigned i = 0; i < server->pools.n; i++)
+		fp_pool_end(server->pools.items[i]);
+	sd_notify(0, "STOPPING=1");
+	end_expired(server, true);
+	fp_log(FP_LOG_NOTICE, "node", "stopping: %s; requests under way have %llu s to end (again: at once)",
+	       fp_status_line(server, line, sizeof(line)),
+	       (unsigned long long)(server->config->limits.drain_timeout_ns / FP_NSEC_PER_SEC));
+	for (unsigned i = 0; i < server->n_listeners; i++) {
+		if (server->listeners[i].accepting)
+			fp_loop_cancel(&server->loop, &server->listeners[i].accept_op);
+		else
+			close_listener(&server->listeners[i]);
+	}
+	fp_loop_timeout(&server->loop, &server->drain_op, &server->drain_time,
+	                server->config->limits.drain_timeout_ns);
+	for (struct fp_conn *conn = server->conns, *next; conn; conn = next) {
+		next = conn->next;
+		fp_conn_settle(conn);
+	}
+	if (!server->n_conns)
+		fp_loop_stop(&server->loop);
+}
+
+static void reload(struct fp_server *server)
+{
+	struct fp_config *next;
+	struct fp_conf_error error;
+	const char *fixed;
+
+	if (!server->options.config_path) {
+		fp_log(FP_LOG_NOTICE, "config",
+		       "nothing to read again: this node was started without a file");
+		return;
+	}
+	sd_notifyf(0, "RELOADING=1\nMONOTONIC_USEC=%llu",
+	           (unsigned long long)(fp_clock_ns() / FP_NSEC_PER_USEC));
+	if (fp_config_read(server->options.config_path, &next, &error) < 0) {
+		fp_log(FP_LOG_ERROR, "config", "%s: the node goes on with what it had", error.text);
+	} else {
+		fixed = fp_config_reload(server->config, next);
+		fp_log_init("farpaged", fp_config_log_level(server->config));
+		if (fixed)
+			fp_log(FP_LOG_WARNING, "config",
+			       "%s: '%s' can't change while the node runs: restart it",
+			       server->options.config_path, fixed);
+		fp_log(FP_LOG_NOTICE, "config", "%s: limits and log level read again",
+		       server->options.config_path);
+		fp_config_free(next);
+	}
+	sd_notify(0, "READY=1");
+}
+
+static void read_signal(struct fp_server *server)
+{
+	fp_loop_read(&server->loop, &server->signal_op, server->signal_fd, &server->signal,
+	             sizeof(server->signal));
+}
+
+static void on_signal(struct fp_op *op, int res, unsigned flags)
+{
+	struct fp_server *server = fp_container_of(op, struct fp_server, signal_op);
+	bool again = server->stopping;
+
+	read_signal(server);
+	if (res != sizeof(server->signal))
+		return;
+	if (server->signal.ssi_signo == SIGHUP)
+		reload(server);
+	else if (again)
+		kill_all(server);
+	else
+		stop(server);
+}
+
+static void read_keeper(struct fp_server *server)
+{
+	fp_loop_read(&server->loop, &server->keeper_op, fp_keeper_fd(server->keeper), &server->keeper_events,
+	             sizeof(server->keeper_events));
+}
+
+static void on_keeper(struct fp_op *op, int res, unsigned flags)
+{
+	struct fp_server *server = fp_container_of(op, struct fp_server, keeper_op);
+
+	read_keeper(server);
+	fp_keeper_reap(server->keeper);
+}
+
+static void read_gate(struct fp_server *server)
+{
+	fp_loop_read(&server->loop, &server->gate_op, fp_gate_news_fd(server->gate), &server->gate_news,
+	             sizeof(server->gate_news));
+}
+
+static void log_gate(struct fp_server *server, const struct fp_gate_news *news)
+{
+	if (!fp_log_allowed(&server->peer_log, PEER_LINES_A_SECOND))
+		return;
+	switch (news->type) {
+	case FP_GATE_NEWS_DENIED:
+		fp_log(FP_LOG_WARNING, "peer",
+		       "%s %s: session %llu used an address or key that is not its own: %s: its link ends, "
+		       "others go "
+		       "on",
+		       news->who, fp_node_session_name(&server->sessions, news->session_id),
+		       (unsigned long long)news->session_id, news->why);
+		return;
+	case FP_GATE_NEWS_REJECTED:
+		fp_log(FP_LOG_WARNING, "peer", "%s: turned away: %s", news->who, news->why);
+		return;
+	default:
+		fp_log(FP_LOG_WARNING, "rdma", "%s: %s", news->who, news->why);
+	}
+}
+
+static void on_gate(struct fp_op *op, int res, unsigned flags)
+{
+	struct fp_server *server = fp_container_of(op, struct fp_server, gate_op);
+	struct fp_gate_news news = server->gate_news;
+
+	if (res == -EINTR || res == -EAGAIN) {
+		read_gate(server);
+		return;
+	}
+	if (res != sizeof(news))
+		return;
+	read_gate(server);
+	if (news.type == FP_GATE_NEWS_PEER)
+		welcome_conn(server, news.fd, news.peer);
+	else
+		log_gate(server, &news);
+}
+
+static int open_signals(struct fp_server *server)
+{
+	sigset_t set;
+
+	sigemptyset(&set);
+	sigaddset(&set, SIGTERM);
+	sigaddset(&set, SIGINT);
+	sigaddset(&set, SIGHUP);
+	pthread_sigmask(SIG_BLOCK, &set, NULL);
+	server->signal_fd = signalfd(-1, &set, SFD_CLOEXEC);
+	return server->signal_fd < 0 ? -errno : 0;
+}
+
+/* A connection and a memfd under way are a descriptor each. */
+static void raise_descriptor_limit(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+		limit.rlim_cur = limit.rlim_max;
+		setrlimit(RLIMIT_NOFILE, &limit);
+	}
+}
+
+static int open_pools(struct fp_server *server)
+{
+	struct fp_conf_error error;
+	int r;
+
+	server->pools.items = calloc(server->config->n_pools, sizeof(server->pools.items[0]));
+	if (!server->pools.items)
+		return -ENOMEM;
+	for (unsigned i = 0; i < server->config->n_pools; i++) {
+		r = fp_pool_open(&server->config->pools[i], &server->pools.items[i], &error);
+		if (r < 0) {
+			fp_log(FP_LOG_ERROR, "pool", "%s", error.text);
+			return r;
+		}
+		server->pools.n++;
+	}
+	return 0;
+}
+
+static int open_listener(struct fp_listener *listener, const char *text)
+{
+	char reason[64];
+	int r = fp_listen_parse(text, &listener->address);
+
+	if (r == 0 && listener->address.rdma)
+		return 0;
+	if (r == 0)
+		r = fp_listen_open(&listener->address, &listener->fd);
+	if (r == -EADDRINUSE)
+		fp_log(FP_LOG_ERROR, "listen",
+		       "%s is in use: stop who listens there (ss -lp), or choose another address", text);
+	else if (r < 0)
+		fp_log(FP_LOG_ERROR, "listen", "%s: %s", text, fp_strerror(r, reason, sizeof(reason)));
+	return r;
+}
+
+static int open_listeners(struct fp_server *server)
+{
+	const struct fp_conf_strings *listen = &server->config->listen;
+	int r;
+
+	server->listeners = calloc(listen->n, sizeof(*server->listeners));
+	if (!server->listeners)
+		return -ENOMEM;
+	for (size_t i = 0; i < listen->n; i++) {
+		struct fp_listener *listener = &server->listeners[i];
+
+		*listener = (struct fp_listener){.server = server, .fd = -1};
+		listener->accept_op.done = on_accept;
+		listener->pause_op.done = on_accept_paused;
+		r = open_listener(listener, listen->items[i]);
+		if (r < 0)
+			return r;
+		server->n_listeners++;
+	}
+	return 0;
+}
+
+static int explain_gate(const struct fp_server *server, const struct fp_listener *failed, int r)
+{
+	const char *device = server->config->rdma.device;
+	char url[FP_LISTEN_URL_LEN] = "rdma", reason[64];
+	uint16_t port;
+
+	if (failed) {
+		fp_listen_host(&failed->address, reason, sizeof(reason), &port);
+		fp_listen_rdma_url(&failed->address, port, url, sizeof(url));
+	}
+	if (r == -ELIBACC)
+		fp_log(
+		    FP_LOG_ERROR, "rdma",
+		    "libibverbs.so.1 or librdmacm.so.1 is not installed: install libibverbs1, librdmacm1 and "
+		    "ibverbs-providers (Debian), or libibverbs and librdmacm (Fedora)");
+	else if (r == -ENODEV && !failed && device && device[0])
+		fp_log(FP_LOG_ERROR, "rdma",
+		       "device '%s' can't be used: it is not there, has no active port, or is iWARP, whose "
+		       "queue "
+		       "pairs can't be connected by hand; see ibv_devinfo",
+		       device);
+	else if (r == -ENODEV && !failed)
+		fp_log(FP_LOG_ERROR, "rdma",
+		       "this machine has no rdma device: see ibv_devinfo and rdma link (a soft one: rdma "
+		       "link add rxe0 "
+		       "type rxe netdev eth0), or listen on unix: or tcp:// only");
+	else if (r == -ENODEV || r == -EADDRNOTAVAIL)
+		fp_log(FP_LOG_ERROR, "rdma",
+		       "%s: no rdma device here has this address or an active port; see ibv_devinfo and rdma "
+		       "link "
+		       "(a soft one: rdma link add rxe0 type rxe netdev eth0)",
+		       url);
+	else if (r == -EADDRINUSE)
+		fp_log(
+		    FP_LOG_ERROR, "rdma",
+		    "%s is in use: stop who listens there (rdma resource show cm_id), or choose another port",
+		    url);
+	else
+		fp_log(FP_LOG_ERROR, "rdma", "%s: %s", url, fp_strerror(r, reason, sizeof(reason)));
+	return r;
+}
+
+/* The gate listens where rdma:// addresses say, and has the device for queue pairs that are connected by
+ * hand. */
+static int open_gate(struct fp_server *server)
+{
+	struct fp_gate_address listen[FP_GATE_MAX_LISTENERS];
+	struct fp_listener *listeners[FP_GATE_MAX_LISTENERS + 1] = {NULL};
+	char hosts[FP_GATE_MAX_LISTENERS][64];
+	struct fp_gate_options options = {
+	    .listen = listen,
+	    .secret = server->config->auth.secret,
+	    .device = server->config->rdma.given ? server->config->rdma.device : NULL,
+	    .max_peers = (unsigned)server->config->limits.max_connections,
+	};
+	unsigned failed;
+	int r;
+
+	if (server->config->rdma.given && !options.device)
+		options.device = "";
+	for (unsigned i = 0; i < server->n_listeners; i++) {
+		struct fp_listener *listener = &server->listeners[i];
+		unsigned n = options.n_listen;
+
+		if (!listener->address.rdma)
+			continue;
+		if (n == FP_GATE_MAX_LISTENERS || server->options.private_node) {
+			fp_log(FP_LOG_ERROR, "rdma", "%s",
+			       n ? "too many rdma addresses to listen on" : "a private node has no rdma");
+			return -EINVAL;
+		}
+		listener->gate_idx = n;
+		listeners[n] = listener;
+		listen[n].host =
+		    fp_listen_host(&listener->address, hosts[n], sizeof(hosts[n]), &listen[n].port);
+		options.n_listen++;
+	}
+	if (!options.n_listen && !options.device)
+		return 0;
+	r = fp_gate_open(&options, &server->gate, &failed);
+	return r < 0 ? explain_gate(server, listeners[failed], r) : 0;
+}
+
+static void listener_url(const struct fp_server *server, const struct fp_listener *listener, char *url,
+                         size_t len)
+{
+	if (listener->address.rdma)
+		fp_listen_rdma_url(&listener->address, fp_gate_port(server->gate, listener->gate_idx), url,
+		                   len);
+	else
+		fp_listen_url(listener->fd, url, len);
+}
+
+/* Says where it is reached: to the log, and on a line of its own to whoever started us. */
+static void announce(struct fp_server *server)
+{
+	char url[FP_LISTEN_URL_LEN], line[128];
+
+	for (unsigned i = 0; i < server->n_listeners; i++) {
+		listener_url(server, &server->listeners[i], url, sizeof(url));
+		fp_log(FP_LOG_INFO, "node", "farpaged %s serves %s", FP_VERSION, url);
+		if (server->options.ready_fd >= 0)
+			dprintf(server->options.ready_fd, "%s%s", i ? " " : "", url);
+	}
+	if (server->options.ready_fd >= 0) {
+		dprintf(server->options.ready_fd, "\n");
+		close(fp_take_fd(server->options.ready_fd));
+	}
+	sd_notifyf(0, "READY=1\nSTATUS=%s", fp_status_line(server, line, sizeof(line)));
+}
+
+static int run_loop(struct fp_server *server)
+{
+	char reason[64];
+	int r;
+
+	for (unsigned i = 0; i < server->n_listeners; i++)
+		if (server->listeners[i].fd >= 0)
+			start_accept(&server->listeners[i]);
+	read_signal(server);
+	read_keeper(server);
+	if (server->gate)
+		read_gate(server);
+	announce(server);
+	r = fp_loop_run(&server->loop);
+	if (r < 0)
+		fp_log(FP_LOG_ERROR, "node", "io_uring failed: %s", fp_strerror(r, reason, sizeof(reason)));
+	return r;
+}
+
+static int serve(struct fp_server *server)
+{
+	struct fp_conf_error error;
+	int r;
+
+	r = fp_loop_init(&server->loop, server->options.plain_receive, &error);
+	if (r < 0) {
+		fp_log(FP_LOG_ERROR, "node", "%s", error.text);
+		return r;
+	}
+	r = fp_keeper_start(&server->keeper);
+	if (r == 0)
+		r = run_loop(server);
+	fp_loop_done(&server->loop);
+	fp_keeper_stop(server->keeper);
+	return r;
+}
+
+static void done(struct fp_server *server)
+{
+	fp_gate_close(server->gate); /* after the keeper: nothing is registered any more */
+	for (unsigned i = 0; i < server->n_listeners; i++)
+		close_listener(&server->listeners[i]);
+	free(server->listeners);
+	for (unsigned i = 0; i < server->pools.n; i++)
+		fp_pool_close(server->pools.items[i]);
+	free(server->pools.items);
+	if (server->signal_fd >= 0)
+		close(server->signal_fd);
+}
+
+int fp_server_run(const struct fp_server_options *options)
+{
+	struct fp_server server = {
+	    .options = *options,
+	    .config = options->config,
+	    .start_ns = fp_clock_ns(),
+	    .signal_fd = -1,
+	    .signal_op.done = on_signal,
+	    .keeper_op.done = on_keeper,
+	    .gate_op.done = on_gate,
+	    .drain_op.done = on_drain_time,
+	};
+	char line[128];
+	int r;
+
+	raise_descriptor_limit();
+	r = open_signals(&server);
+	if (r == 0)
+		r = open_pools(&server);
+	if (r == 0)
+		r = open_listeners(&server);
+	if (r == 0)
+		r = open_gate(&server);
+	if (r == 0)
+		r = serve(&server);
+	if (r == 0)
+		fp_log(FP_LOG_NOTICE, "node", "stopped: %s", fp_status_line(&server, line, sizeof(line)));
+	done(&server);
+	return r;
+}

@@ -1,0 +1,105 @@
+/*
+ * The server: all that a running farpaged consists of, its listeners, signals, limits and its end.
+ * Room: daemon, its root.
+ */
+#ifndef FP_SERVER_H
+#define FP_SERVER_H
+
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/signalfd.h>
+
+#include "config.h"
+#include "conn.h"
+#include "keeper.h"
+#include "lease.h"
+#include "listen.h"
+#include "log.h"
+#include "loop.h"
+#include "session.h"
+#include "verbs_gate.h"
+
+struct fp_listener {
+	struct fp_server *server;
+	struct fp_listen_address address;
+	int fd;            /* -1: the gate's */
+	unsigned gate_idx; /* of an rdma address: which of the gate's it is */
+	bool accepting;
+	struct fp_op accept_op, pause_op;
+	struct __kernel_timespec pause;
+};
+
+/* Of all connections since the start. */
+struct fp_counters {
+	uint64_t connections;
+	uint64_t sessions;
+	uint64_t cut_off, resumed, expired; /* sessions; those that expired were cut off before */
+	uint64_t refused;                   /* connections closed for what the peer did */
+	uint64_t reads, writes;
+	uint64_t read_bytes, written_bytes;
+	uint64_t denied; /* requests that named memory they have no lease of */
+};
+
+struct fp_server_options {
+	struct fp_config *config; /* stays the caller's; changed by reloads */
+	const char *config_path;  /* what SIGHUP reads; NULL: nothing to read */
+	bool private_node;        /* serves only processes of its own user */
+	bool plain_receive;       /* do without shared receive buffers */
+	int ready_fd;             /* gets the URLs, one line, and is closed; -1: none */
+};
+
+struct fp_server {
+	struct fp_loop loop;
+	struct fp_keeper *keeper;
+	struct fp_gate *gate; /* NULL: no rdma is configured */
+	struct fp_gate_news gate_news;
+	struct fp_server_options options;
+	struct fp_config *config; /* as options.config */
+	struct fp_pools pools;
+	struct fp_listener *listeners;
+	unsigned n_listeners;
+	struct fp_conn *conns;
+	unsigned n_conns;
+	struct fp_node_sessions sessions;
+	struct fp_counters counters;
+	uint64_t start_ns;
+	bool draining; /* no new leases: DRAIN */
+	bool stopping; /* no new connections either: SIGTERM */
+	struct fp_log_limit peer_log;
+	int signal_fd;
+	struct signalfd_siginfo signal;
+	uint64_t keeper_events;
+	struct fp_op signal_op, keeper_op, gate_op, drain_op, grace_op;
+	struct __kernel_timespec drain_time, grace_time;
+	bool grace_timing; /* sessions are cut off: grace_op will look after them */
+};
+
+/*
+ * Makes pools and listeners, serves until SIGTERM or SIGINT, gives everything back. Returns 0, or a negative
+ * errno after it has logged why. Blocks SIGTERM, SIGINT and SIGHUP in the calling thread.
+ */
+int fp_server_run(const struct fp_server_options *options);
+
+/*
+ * A connection has come to its end. If it was the control connection its session ends; or, if it was cut, is
+ * cut off, and ends when its grace period is over.
+ */
+void fp_server_conn_ended(struct fp_server *server, struct fp_conn *conn);
+
+/*
+ * Ends the control connection and all links of a session, on behalf of a RESUME. When this returns nothing of
+ * what they had under way lands any more.
+ */
+void fp_server_fence(struct fp_server *server, struct fp_node_session *session);
+
+/* Ends the session of a control connection: its links end, its leases go back. The connection goes on. */
+void fp_server_end_session(struct fp_server *server, struct fp_conn *conn);
+
+/* A session was opened or has ended: tells systemd. */
+void fp_server_sessions_changed(struct fp_server *server);
+
+/* Logs what a peer did wrong, at most some lines a second. */
+void fp_server_log_peer(struct fp_server *server, const struct fp_conn *conn, const char *what);
+
+#endif

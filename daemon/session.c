@@ -1,0 +1,157 @@
+/*
+ * Client sessions as the node holds them. Room: daemon; see session.h.
+ */
+#include "session.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "auth.h"
+#include "cleanup.h"
+#include "clock.h"
+
+int fp_node_session_open(struct fp_node_sessions *sessions, const char *name, const char *peer,
+                         struct fp_node_session **ret_session)
+{
+	fp_autofree struct fp_node_session *session = calloc(1, sizeof(*session));
+	int r;
+
+	if (!session)
+		return -ENOMEM;
+	r = fp_auth_random(session->token, sizeof(session->token));
+	if (r < 0)
+		return r;
+	snprintf(session->name, sizeof(session->name), "%s", name);
+	snprintf(session->peer, sizeof(session->peer), "%s", peer);
+	session->transport = "tcp";
+	session->id = ++sessions->last_id;
+	session->opened_ns = fp_clock_ns();
+	session->next = sessions->first;
+	sessions->first = session;
+	sessions->n++;
+	*ret_session = fp_take_ptr(session);
+	return 0;
+}
+
+void fp_node_session_arm(struct fp_node_session *session, struct fp_gate_peer *gate_peer, bool own_peer)
+{
+	session->gate_peer = fp_gate_peer_ref(gate_peer);
+	session->own_peer = own_peer;
+}
+
+void fp_node_session_disarm(struct fp_node_session *session)
+{
+	struct fp_gate_peer *gate_peer = fp_take_ptr(session->gate_peer);
+
+	if (!gate_peer)
+		return;
+	if (session->own_peer)
+		fp_gate_peer_end(gate_peer);
+	else
+		fp_gate_peer_fence(gate_peer);
+	session->own_peer = false;
+	fp_node_leases_revoke(&session->leases);
+	fp_gate_peer_unref(gate_peer);
+}
+
+int fp_node_session_adopt(struct fp_node_session *session, const struct fp_node_session *parent)
+{
+	int r;
+
+	if (session == parent || session->parent_id || session->leases.n)
+		return -EINVAL;
+	r = fp_node_leases_adopt(&session->leases, &parent->leases);
+	if (r == 0)
+		session->parent_id = parent->id;
+	return r;
+}
+
+void fp_node_session_end(struct fp_node_sessions *sessions, struct fp_node_session *session)
+{
+	struct fp_node_session **p = &sessions->first;
+
+	while (*p != session)
+		p = &(*p)->next;
+	*p = session->next;
+	sessions->n--;
+	fp_node_session_disarm(session);
+	fp_node_leases_done(&session->leases);
+	explicit_bzero(session, sizeof(*session));
+	free(session);
+}
+
+static struct fp_node_session *find_id(const struct fp_node_sessions *sessions, uint64_t id)
+{
+	struct fp_node_session *session = sessions->first;
+
+	while (session && session->id != id)
+		session = session->next;
+	return session;
+}
+
+struct fp_node_session *fp_node_session_find(const struct fp_node_sessions *sessions, uint64_t id,
+                                             const uint8_t token[FP_WIRE_TOKEN_BYTES])
+{
+	struct fp_node_session *session = find_id(sessions, id);
+
+	return session && fp_auth_equal(session->token, token, FP_WIRE_TOKEN_BYTES) ? session : NULL;
+}
+
+struct fp_node_session *fp_node_session_find_resumable(const struct fp_node_sessions *sessions, uint64_t id,
+                                                       const uint8_t token[FP_WIRE_TOKEN_BYTES])
+{
+	struct fp_node_session *session = find_id(sessions, id);
+
+	if (session && !fp_auth_equal(session->token, token, FP_WIRE_TOKEN_BYTES) &&
+	    !(session->unconfirmed && fp_auth_equal(session->token_before, token, FP_WIRE_TOKEN_BYTES)))
+		return NULL;
+	return session;
+}
+
+int fp_node_session_renew(struct fp_node_session *session)
+{
+	uint8_t token[FP_WIRE_TOKEN_BYTES];
+	int r;
+
+	if (session->unconfirmed)
+		return 0;
+	r = fp_auth_random(token, sizeof(token));
+	if (r < 0)
+		return r;
+	memcpy(session->token_before, session->token, sizeof(token));
+	memcpy(session->token, token, sizeof(token));
+	session->unconfirmed = true;
+	return 0;
+}
+
+void fp_node_session_confirm(struct fp_node_session *session)
+{
+	session->unconfirmed = false;
+	explicit_bzero(session->token_before, sizeof(session->token_before));
+}
+
+struct fp_node_session *fp_node_sessions_next_to_expire(const struct fp_node_sessions *sessions,
+                                                        unsigned *ret_n)
+{
+	struct fp_node_session *next = NULL;
+	unsigned n = 0;
+
+	for (struct fp_node_session *session = sessions->first; session; session = session->next) {
+		if (!session->cut_off)
+			continue;
+		n++;
+		if (!next || session->expires_ns < next->expires_ns)
+			next = session;
+	}
+	*ret_n = n;
+	return next;
+}
+
+const char *fp_node_session_name(const struct fp_node_sessions *sessions, uint64_t id)
+{
+	const struct fp_node_session *session = find_id(sessions, id);
+
+	return session ? session->name : "gone";
+}

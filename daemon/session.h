@@ -1,0 +1,92 @@
+/*
+ * Client sessions as the node holds them: identity, token, leases, what they moved.
+ * Room: daemon. It knows leases, never sockets; who calls keeps connections and sessions apart.
+ *
+ *            open               the control connection breaks         grace period over
+ *   (none) ────────► connected ──────────────────────────────► cut off ────────────────► ended
+ *                        ▲  │  renewed: a RESUME with its token   │                        ▲
+ *                        │  └─────────────────────────────────────┼────────────────────────┘
+ *                        └────────────────────────────────────────┘        BYE, end of file
+ *
+ * A RESUME gets a new token. Whether it arrived shows when the client uses the new connection; until then
+ * the token before is still good for another RESUME, and gets the same new one.
+ */
+#ifndef FP_NODE_SESSION_H
+#define FP_NODE_SESSION_H
+
+#include "lease.h"
+#include "wire.h"
+
+#define FP_PEER_LEN 80
+
+struct fp_node_session {
+	struct fp_node_session *next;
+	uint64_t id; /* never reused while the node runs */
+	uint8_t token[FP_WIRE_TOKEN_BYTES];
+	uint8_t token_before[FP_WIRE_TOKEN_BYTES];
+	bool unconfirmed; /* token_before is good for a RESUME */
+	bool cut_off;     /* it has no control connection; it ends at expires_ns */
+	uint64_t expires_ns;
+	unsigned n_resumes;
+	uint64_t parent_id; /* whose leases it has adopted, which may have ended; 0: nobody's */
+	char name[FP_WIRE_NAME_BYTES];
+	char peer[FP_PEER_LEN];
+	const char *transport; /* static, of its newest connection: "shm", "tcp", "rdma", "rdma+tcp" */
+	bool memfd;            /* its leases are passed to it */
+	struct fp_gate_peer *gate_peer; /* held: its leases have keys for this peer's links; NULL: none */
+	bool own_peer; /* made for queue pairs by hand: no connection of the gate's ends it */
+	unsigned n_links;
+	uint64_t opened_ns;
+	uint64_t read_bytes, written_bytes;
+	struct fp_node_leases leases;
+};
+
+/* Zero-initialised it is empty. */
+struct fp_node_sessions {
+	struct fp_node_session *first;
+	unsigned n;
+	uint64_t last_id;
+};
+
+/* Opens a session with a new id and token. 0 and *ret_session, owned by sessions; -ENOMEM, or what getrandom
+ * says. */
+int fp_node_session_open(struct fp_node_sessions *sessions, const char *name, const char *peer,
+                         struct fp_node_session **ret_session);
+/* Lets links of the gate's peer reach its leases as they get their keys. own_peer as above. */
+void fp_node_session_arm(struct fp_node_session *session, struct fp_gate_peer *gate_peer, bool own_peer);
+/*
+ * The reverse: when it returns no link reaches them any more; the keeper revokes the keys. Waits for the gate
+ * (some milliseconds). Not armed is fine.
+ */
+void fp_node_session_disarm(struct fp_node_session *session);
+
+/*
+ * Gives a session the leases of its parent, read-only; at most once. 0; -EINVAL: it has leases, or has
+ * adopted before, or is the parent; -ENOMEM.
+ */
+int fp_node_session_adopt(struct fp_node_session *session, const struct fp_node_session *parent);
+
+/* Ends it and gives its leases back. */
+void fp_node_session_end(struct fp_node_sessions *sessions, struct fp_node_session *session);
+
+/* The session that a link may attach to, or NULL: the same for an unknown one as for a wrong token. */
+struct fp_node_session *fp_node_session_find(const struct fp_node_sessions *sessions, uint64_t id,
+                                             const uint8_t token[FP_WIRE_TOKEN_BYTES]);
+
+/* The same for a RESUME or ADOPT, which the token before may still name. */
+struct fp_node_session *fp_node_session_find_resumable(const struct fp_node_sessions *sessions, uint64_t id,
+                                                       const uint8_t token[FP_WIRE_TOKEN_BYTES]);
+
+/* Gives it a new token, unless the last one was never confirmed: then that. 0, or what getrandom says. */
+int fp_node_session_renew(struct fp_node_session *session);
+/* The client has its newest token. */
+void fp_node_session_confirm(struct fp_node_session *session);
+
+/* The next session that is cut off to expire, or NULL; and how many are cut off. */
+struct fp_node_session *fp_node_sessions_next_to_expire(const struct fp_node_sessions *sessions,
+                                                        unsigned *ret_n);
+
+/* The client's name of a session that may have ended: then "gone". */
+const char *fp_node_session_name(const struct fp_node_sessions *sessions, uint64_t id);
+
+#endif

@@ -1,0 +1,180 @@
+/*
+ * The node's state in words. Room: daemon; see status.h. Names in it need no escapes: config.c and the wire's
+ * decoder let none in that would.
+ */
+#include "status.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "cleanup.h"
+#include "clock.h"
+#include "server.h"
+#include "units.h"
+
+#define SESSION_MAX_BYTES 768 /* of one session's object */
+#define MAX_DEVICES       32u
+
+typedef unsigned long long ull;
+
+static void print_pools(const struct fp_server *server, FILE *out)
+{
+	fprintf(out, "\"pools\":[");
+	for (unsigned i = 0; i < server->pools.n; i++) {
+		const struct fp_pool *pool = server->pools.items[i];
+
+		fprintf(out,
+		        "%s{\"name\":\"%s\",\"backing\":\"%s\",\"numa_node\":%lld,\"preallocate\":%s,"
+		        "\"size_bytes\":%llu,\"used_bytes\":%llu,\"free_bytes\":%llu,\"leases\":%llu}",
+		        i ? "," : "", pool->name, fp_backing_name(pool->backing),
+		        pool->numa_node == FP_NUMA_ANY ? -1ll : (long long)pool->numa_node,
+		        pool->preallocate ? "true" : "false", (ull)pool->size_bytes, (ull)pool->used_bytes,
+		        (ull)(pool->size_bytes - pool->used_bytes), (ull)pool->n_leases);
+	}
+	fprintf(out, "],");
+}
+
+static ull grace_left_ms(const struct fp_node_session *session)
+{
+	uint64_t now_ns = fp_clock_ns();
+
+	return session->cut_off && session->expires_ns > now_ns
+	           ? (session->expires_ns - now_ns) / FP_NSEC_PER_MSEC
+	           : 0;
+}
+
+static unsigned regions(const struct fp_node_session *session)
+{
+	return session->gate_peer ? fp_gate_peer_regions(session->gate_peer) : 0;
+}
+
+static void print_session(const struct fp_node_session *session, FILE *out)
+{
+	fprintf(out,
+	        "{\"id\":%llu,\"name\":\"%s\",\"peer\":\"%s\",\"state\":\"%s\",\"grace_left_ms\":%llu,"
+	        "\"resumes\":%u,\"age_s\":%llu,\"transport\":\"%s\",\"memfd\":%s,\"links\":%u,"
+	        "\"queue_pairs\":%u,\"regions\":%u,\"leases\":%u,\"adopted_leases\":%u,\"parent\":%llu,"
+	        "\"leased_bytes\":%llu,\"read_bytes\":%llu,\"written_bytes\":%llu}",
+	        (ull)session->id, session->name, session->peer, session->cut_off ? "cut off" : "connected",
+	        grace_left_ms(session), session->n_resumes,
+	        (ull)((fp_clock_ns() - session->opened_ns) / FP_NSEC_PER_SEC), session->transport,
+	        session->memfd ? "true" : "false", session->n_links,
+	        session->gate_peer ? fp_gate_peer_queue_pairs(session->gate_peer) : 0, regions(session),
+	        session->leases.n, session->leases.n_adopted, (ull)session->parent_id,
+	        (ull)session->leases.leased_bytes, (ull)session->read_bytes, (ull)session->written_bytes);
+}
+
+static void print_sessions(const struct fp_server *server, FILE *out)
+{
+	unsigned omitted = 0;
+	const char *comma = "";
+
+	fprintf(out, "\"sessions\":[");
+	for (const struct fp_node_session *s = server->sessions.first; s; s = s->next) {
+		if (ftell(out) > (long)(FP_WIRE_MAX_STATUS - 2 * SESSION_MAX_BYTES)) {
+			omitted++;
+			continue;
+		}
+		fprintf(out, "%s", comma);
+		print_session(s, out);
+		comma = ",";
+	}
+	fprintf(out, "],\"sessions_omitted\":%u", omitted);
+}
+
+static void print_devices(FILE *out)
+{
+	struct fp_gate_device devices[MAX_DEVICES];
+	unsigned n = fp_gate_devices(devices, MAX_DEVICES);
+
+	fprintf(out, "\"devices\":[");
+	for (unsigned i = 0; i < n; i++)
+		fprintf(out, "%s{\"name\":\"%s\",\"state\":\"%s\",\"iwarp\":%s}", i ? "," : "",
+		        devices[i].name, devices[i].state, devices[i].iwarp ? "true" : "false");
+	fprintf(out, "]");
+}
+
+static void print_rdma(const struct fp_server *server, FILE *out)
+{
+	struct fp_gate_counts c;
+	unsigned n_regions = 0;
+
+	if (!server->gate)
+		return;
+	fp_gate_counts(server->gate, &c);
+	for (const struct fp_node_session *s = server->sessions.first; s; s = s->next)
+		n_regions += regions(s);
+	fprintf(out,
+	        "\"rdma\":{\"listeners\":%u,\"listeners_down\":%u,\"connections\":%u,\"queue_pairs\":%u,"
+	        "\"regions\":%u,\"rejected\":%llu,\"denied\":%llu,",
+	        c.listeners, c.listeners_down, c.peers, c.queue_pairs, n_regions, (ull)c.rejected,
+	        (ull)c.denied);
+	print_devices(out);
+	fprintf(out, "},");
+}
+
+/* What one-sided requests were denied the device says to the gate. */
+static uint64_t denied(const struct fp_server *server)
+{
+	struct fp_gate_counts c = {0};
+
+	if (server->gate)
+		fp_gate_counts(server->gate, &c);
+	return server->counters.denied + c.denied;
+}
+
+static void print_counters(const struct fp_server *server, FILE *out)
+{
+	const struct fp_counters *c = &server->counters;
+
+	fprintf(out,
+	        "\"counters\":{\"connections\":%llu,\"sessions\":%llu,\"sessions_cut_off\":%llu,"
+	        "\"sessions_resumed\":%llu,\"sessions_expired\":%llu,\"refused\":%llu,\"denied\":%llu,"
+	        "\"reads\":%llu,"
+	        "\"writes\":%llu,\"read_bytes\":%llu,\"written_bytes\":%llu},",
+	        (ull)c->connections, (ull)c->sessions, (ull)c->cut_off, (ull)c->resumed, (ull)c->expired,
+	        (ull)c->refused, (ull)denied(server), (ull)c->reads, (ull)c->writes, (ull)c->read_bytes,
+	        (ull)c->written_bytes);
+}
+
+int fp_status_json(const struct fp_server *server, char **ret_text, size_t *ret_len)
+{
+	char *text = NULL;
+	size_t len = 0;
+	FILE *out = open_memstream(&text, &len);
+
+	if (!out)
+		return -ENOMEM;
+	fprintf(out, "{\"version\":\"%s\",\"pid\":%d,\"uptime_s\":%llu,\"state\":\"%s\",\"connections\":%u,",
+	        FP_VERSION, getpid(), (ull)((fp_clock_ns() - server->start_ns) / FP_NSEC_PER_SEC),
+	        server->stopping   ? "stopping"
+	        : server->draining ? "draining"
+	                           : "serving",
+	        server->n_conns);
+	print_pools(server, out);
+	print_counters(server, out);
+	print_rdma(server, out);
+	print_sessions(server, out);
+	fprintf(out, "}");
+	if (fclose(out) != 0) {
+		free(text);
+		return -ENOMEM;
+	}
+	*ret_text = text;
+	*ret_len = len;
+	return 0;
+}
+
+const char *fp_status_line(const struct fp_server *server, char *buf, size_t len)
+{
+	uint64_t leases, leased_bytes, size_bytes, used_bytes;
+	char leased[16], size[16];
+
+	fp_pools_leased(&server->pools, &leases, &leased_bytes);
+	fp_pools_sum(&server->pools, false, &size_bytes, &used_bytes);
+	snprintf(buf, len, "%u sessions hold %llu leases, %s of %s", server->sessions.n, (ull)leases,
+	         fp_size_format(leased_bytes, leased, sizeof(leased)),
+	         fp_size_format(size_bytes, size, sizeof(size)));
+	return buf;
+}

@@ -1,0 +1,115 @@
+/*
+ * libfarpage: far memory by hand. A program opens a far memory, maps ranges of it and uses them like any
+ * memory: pages that are not local are fetched from memory nodes when they are touched.
+ *
+ * Every function returns 0 or a negative errno; outputs come last and stay untouched on failure. All
+ * functions may be called from any thread unless said otherwise, and block as long as a control request to a
+ * node takes (at most the deadline). A page that no node can give back any more raises SIGBUS when touched.
+ */
+#ifndef FARPAGE_H
+#define FARPAGE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define FAR_API __attribute__((visibility("default")))
+
+struct far_memory;
+
+/* Zero-initialise, then set what you want; size tells the library which members you know. */
+struct far_options {
+	size_t size;              /* sizeof(struct far_options) */
+	uint64_t local_bytes;     /* far memory that may be resident at once; at least 64 KiB */
+	const char *const *nodes; /* NULL-terminated URLs, see farpage(1): "tcp://HOST[:PORT]", ... */
+	const char *secret;       /* shared secret of the nodes, NULL if they want none */
+	uint64_t deadline_ms;     /* of one remote operation; 0: 5000 */
+	uint32_t overcommit;      /* non-zero: map without reserving room on the nodes */
+	uint32_t readahead_pages; /* longest sequential read-ahead; 0: default (32); 1: none */
+	const char
+	    *stats_file;     /* for `farpage hist --stats-file`; NULL: found by PID while the program lives */
+	uint32_t fault_mode; /* enum far_fault_mode */
+};
+
+enum far_fault_mode {
+	FAR_FAULT_THREAD, /* a thread of the library's serves faults, those of system calls too */
+	/*
+	 * The thread that touches fetches, in a handler of SIGBUS that far_open installs: faster, but system
+	 * calls that are handed far memory must be bracketed by far_hold and far_unhold, else they fail with
+	 * EFAULT. Other SIGBUSes go on to the handler that was there before. No thread that touches far
+	 * memory may block SIGBUS, nor run on a stack in it without a signal stack elsewhere.
+	 */
+	FAR_FAULT_INLINE,
+};
+
+enum far_advice {
+	FAR_ADVICE_WILLNEED, /* fetch ahead */
+	FAR_ADVICE_COLD,     /* first to leave local memory */
+	FAR_ADVICE_DISCARD,  /* drop the bytes: reads zeros afterwards */
+};
+
+struct far_stats {
+	size_t size;             /* set by the caller: sizeof(struct far_stats) */
+	uint64_t mapped_bytes;   /* far address space mapped now */
+	uint64_t resident_bytes; /* of it in local memory */
+	uint64_t remote_bytes;   /* of it with a home on a node */
+	uint64_t faults;         /* all kinds */
+	uint64_t fetched_bytes;
+	uint64_t written_bytes;
+	uint64_t fault_p50_ns;
+	uint64_t fault_p99_ns;
+	uint64_t lost_pages;
+};
+
+/*
+ * Opens a far memory: connects to every node and starts the fault threads. error_text, if not NULL, receives
+ * at most error_len bytes that say what failed and what to do. -EPERM: userfaultfd is not permitted here;
+ * -ECONNREFUSED, -ETIMEDOUT, -EACCES, ...: a node; -EINVAL: an option. Release with far_close.
+ */
+FAR_API int far_open(const struct far_options *options, char *error_text, size_t error_len,
+                     struct far_memory **ret_memory);
+
+/* Unmaps everything and ends the sessions. No thread may touch the mappings any more. NULL is fine. */
+FAR_API void far_close(struct far_memory *memory);
+
+/*
+ * Maps length bytes (rounded up to pages) of zeros, readable and writable. The memory belongs to the caller
+ * until far_unmap or far_close. -ENOMEM: the nodes have no room (see overcommit).
+ */
+FAR_API int far_map(struct far_memory *memory, size_t length, void **ret_address);
+
+/* Unmaps a range that far_map returned, or whole pages of it. */
+FAR_API int far_unmap(struct far_memory *memory, void *address, size_t length);
+
+/* Advises on a mapped range (rounded outwards to pages, for DISCARD inwards). */
+FAR_API int far_advise(struct far_memory *memory, void *address, size_t length, enum far_advice advice);
+
+struct far_hold {
+	size_t fit_bytes;     /* -E2BIG: so many bytes from address on could be held */
+	uint64_t reserved[4]; /* the library's */
+};
+
+/*
+ * Makes a range resident, and writable if write is not 0, and keeps it so until far_unhold, for a system call
+ * that is handed this memory. *hold is on the calling thread's stack, and holds end in reverse order. Signal
+ * handlers may hold too. With FAR_FAULT_THREAD there is nothing to do. -E2BIG: more than a quarter of the
+ * local memory: hold->fit_bytes tells how much can be.
+ */
+FAR_API int far_hold(struct far_memory *memory, const void *address, size_t length, int write,
+                     struct far_hold *hold);
+FAR_API void far_unhold(struct far_memory *memory, struct far_hold *hold);
+
+/* Fills the first stats->size bytes of *stats. */
+FAR_API int far_get_stats(struct far_memory *memory, struct far_stats *stats);
+
+/* The library's version, "0.1.0". */
+FAR_API const char *far_version(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

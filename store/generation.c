@@ -1,0 +1,420 @@
+/*
+ * Generations, as the process sees them that forks. Room: store. See generation.h.
+ *
+ * A slot that was in use at a fork is shared. Nobody writes it until it has been settled, by a sweep: neither
+ * its owner has it any more (limbo) nor does any generation that lives hold it. Two bits in memory of two
+ * processes, each set or cleared once: no order of ends, exits and kills can free a slot that somebody reads,
+ * and when the last who holds it has ended, the next sweep sees it.
+ */
+#include "generation.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include "cleanup.h"
+#include "fdutil.h"
+#include "lockedmem.h"
+#include "store_internal.h"
+
+static_assert(FP_HELDMAP_MAX_NODES >= FP_STORE_MAX_NODES, "an identity for each node");
+
+void fp_generations_init(struct fp_generations *gens)
+{
+	pthread_mutex_init(&gens->lock, NULL);
+}
+
+static void fd_end(int *fd)
+{
+	if (*fd < 0)
+		return;
+	fp_fd_forget(*fd);
+	close(*fd);
+	*fd = -1;
+}
+
+static void generation_end(struct fp_generation *gen)
+{
+	fd_end(&gen->alive_fd);
+	fd_end(&gen->line_fd);
+	fp_heldmap_free(gen->map);
+	fp_lockedmem_free(gen, sizeof(*gen));
+}
+
+static void list_end(struct fp_generation **list)
+{
+	while (*list) {
+		struct fp_generation *gen = *list;
+
+		*list = gen->next;
+		generation_end(gen);
+	}
+}
+
+void fp_generations_done(struct fp_generations *gens)
+{
+	list_end(&gens->pending);
+	list_end(&gens->living);
+	list_end(&gens->births);
+	pthread_mutex_destroy(&gens->lock);
+}
+
+/* ---- before the fork ---- */
+
+static int pipe_open(struct fp_generation *gen)
+{
+	int ends[2];
+
+	if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) < 0)
+		return -errno;
+	gen->alive_fd = fp_fd_move_high(ends[0]);
+	gen->line_fd = fp_fd_move_high(ends[1]);
+	return 0;
+}
+
+static int generation_new(uint64_t n_words, struct fp_generation **ret_gen)
+{
+	struct fp_generation *gen = fp_lockedmem_new(sizeof(*gen));
+	int r;
+
+	if (!gen)
+		return -ENOMEM;
+	gen->alive_fd = gen->line_fd = -1;
+	r = fp_heldmap_new(n_words, &gen->map);
+	if (r == 0)
+		r = pipe_open(gen);
+	if (r < 0)
+		generation_end(gen);
+	else
+		*ret_gen = gen;
+	return r;
+}
+
+/* Each slot of our own in use is shared now; what we inherited is already, and stays our parent's to free. */
+static void share_all(struct fp_store *store, struct fp_heldmap *map)
+{
+	for (uint32_t i = store->gens.n_inherited + 1; i <= store->n_leases; i++) {
+		struct fp_slots *slots = store->leases[i];
+
+		for (uint32_t w = 0; w < fp_slots_n_words(slots); w++) {
+			uint64_t used = fp_slots_share(slots, w);
+
+			if (used)
+				fp_heldmap_set(map, slots->held_word + w, used);
+		}
+	}
+}
+
+/* What the child finds the identity in by which it adopts a node's leases; NULL: it has none to adopt. */
+static struct fp_heldmap *source_of(const struct fp_node *node, struct fp_heldmap *map)
+{
+	if (fp_node_is_adopting(node))
+		return node->adopt_from;
+	return fp_node_is_lost(node) ? NULL : map;
+}
+
+static void add_heirs(struct fp_store *store, struct fp_heldmap *map, int n)
+{
+	for (unsigned i = 0; i < store->n_nodes; i++) {
+		struct fp_heldmap *source = source_of(&store->nodes[i], map);
+
+		if (source)
+			fp_heldmap_add_heir(source, i, n);
+	}
+}
+
+static void bequeath(struct fp_store *store, struct fp_heldmap *map)
+{
+	for (unsigned i = 0; i < store->n_nodes; i++)
+		if (source_of(&store->nodes[i], map) == map)
+			fp_heldmap_set_identity(map, i, &store->nodes[i].identity);
+	add_heirs(store, map, 1);
+}
+
+static int prepare(struct fp_store *store, struct fp_generation **ret_gen)
+{
+	struct fp_generation *gen;
+	int r;
+
+	for (unsigned i = 0; i < store->n_nodes; i++) {
+		struct fp_node *node = &store->nodes[i];
+
+		if (!node->adoptable && !fp_node_is_lost(node))
+			return -EOPNOTSUPP;
+	}
+	r = generation_new(store->gens.n_held_words, &gen);
+	if (r < 0)
+		return r;
+	share_all(store, gen->map);
+	bequeath(store, gen->map);
+	*ret_gen = gen;
+	return 0;
+}
+
+/*
+ * All locks that others may hold while they change what the child inherits, but lanes_lock: whoever holds
+ * that may wait for the allocator.
+ */
+static void lock_all(struct fp_store *store)
+{
+	pthread_mutex_lock(&store->reserve_lock);
+	for (unsigned i = 0; i < store->n_nodes; i++)
+		pthread_mutex_lock(&store->nodes[i].control);
+	pthread_mutex_lock(&store->gens.lock);
+}
+
+void fp_generations_unlock(struct fp_store *store)
+{
+	pthread_mutex_unlock(&store->gens.lock);
+	for (unsigned i = store->n_nodes; i-- > 0;)
+		pthread_mutex_unlock(&store->nodes[i].control);
+	pthread_mutex_unlock(&store->reserve_lock);
+}
+
+int fp_store_fork_prepare(struct fp_store *store)
+{
+	struct fp_generations *gens = &store->gens;
+
+	lock_all(store);
+	gens->prepare_error = prepare(store, &gens->pending);
+	if (gens->prepare_error == 0)
+		atomic_store(&gens->has_line, true);
+	return gens->prepare_error;
+}
+
+/* ---- in the parent ---- */
+
+/* Sees the end of its line as the end of file of a pipe that nobody ever writes to. */
+static bool has_ended(const struct fp_generation *gen)
+{
+	char byte;
+
+	return gen->alive_fd < 0 || read(gen->alive_fd, &byte, 1) == 0;
+}
+
+static bool end_dead(struct fp_generations *gens)
+{
+	struct fp_generation **p = &gens->living;
+	bool any = false;
+
+	while (*p) {
+		struct fp_generation *gen = *p;
+
+		if (!has_ended(gen)) {
+			p = &gen->next;
+			continue;
+		}
+		*p = gen->next;
+		generation_end(gen);
+		atomic_fetch_sub(&gens->n_living, 1);
+		any = true;
+	}
+	return any;
+}
+
+/* What every living generation holds of a word of our own slots. */
+static uint64_t held_by_any(const struct fp_generations *gens, uint64_t word)
+{
+	uint64_t held = 0;
+
+	for (const struct fp_generation *gen = gens->living; gen; gen = gen->next)
+		held |= fp_heldmap_get(gen->map, word);
+	return held;
+}
+
+/* A number that changes when there may be something to settle. Read before what it tells of. */
+static uint64_t sweep_mark(const struct fp_generations *gens)
+{
+	uint64_t mark = atomic_load_explicit(&gens->n_let_go, memory_order_acquire);
+
+	for (const struct fp_generation *gen = gens->living; gen; gen = gen->next)
+		mark += fp_heldmap_n_cleared(gen->map);
+	return mark;
+}
+
+static unsigned settle(struct fp_store *store, struct fp_slots *slots)
+{
+	unsigned n_freed = 0;
+
+	fp_store_freeing(store);
+	for (uint32_t w = 0; w < fp_slots_n_words(slots); w++)
+		n_freed += fp_slots_settle(slots, w, held_by_any(&store->gens, slots->held_word + w));
+	fp_store_freed(store);
+	atomic_fetch_sub(&store->gens.n_limbo, n_freed);
+	return n_freed;
+}
+
+/*
+ * Our line has ended but for us: what our bits stood for meanwhile, we give up now. Whoever lets go of a slot
+ * either sees that there is no line any more, or has taken it out of word before it is read here.
+ */
+static void end_line(struct fp_store *store)
+{
+	struct fp_generations *gens = &store->gens;
+
+	if (!atomic_load(&gens->has_line))
+		return;
+	atomic_store(&gens->has_line, false);
+	atomic_thread_fence(memory_order_seq_cst);
+	for (uint32_t i = gens->parents_first; gens->births && i <= gens->n_inherited; i++) {
+		struct fp_slots *slots = store->leases[i];
+
+		for (uint32_t w = 0; w < fp_slots_n_words(slots); w++) {
+			uint64_t gone = fp_heldmap_get(gens->births->map, slots->held_word + w) &
+			                ~atomic_load(&slots->word[w]);
+
+			if (gone)
+				fp_heldmap_clear(gens->births->map, slots->held_word + w, gone);
+		}
+	}
+}
+
+/* gens.lock held. */
+static void sweep(struct fp_store *store)
+{
+	struct fp_generations *gens = &store->gens;
+	bool ended = end_dead(gens);
+	uint64_t mark = sweep_mark(gens);
+
+	if (!ended && mark == gens->swept)
+		return;
+	gens->swept = mark;
+	if (!gens->living)
+		end_line(store);
+	for (uint32_t i = gens->n_inherited + 1; i <= atomic_load(&store->n_leases); i++) {
+		struct fp_slots *slots = store->leases[i];
+
+		/* that a slot is shared no more matters to who is to write it: once a generation */
+		if (ended || atomic_load(&slots->n_limbo))
+			settle(store, slots);
+	}
+}
+
+void fp_store_fork_parent(struct fp_store *store, bool forked)
+{
+	struct fp_generations *gens = &store->gens;
+	struct fp_generation *gen = fp_take_ptr(gens->pending);
+
+	if (gen) {
+		fd_end(&gen->line_fd);
+		gen->next = gens->living;
+		gens->living = gen;
+		atomic_fetch_add(&gens->n_living, 1);
+		if (!forked) {
+			add_heirs(store, gen->map, -1);
+			fd_end(&gen->alive_fd);
+			sweep(store);
+		}
+	}
+	fp_generations_unlock(store);
+}
+
+void fp_store_sweep(struct fp_store *store)
+{
+	struct fp_generations *gens = &store->gens;
+
+	if (!atomic_load(&gens->n_living) && !atomic_load(&gens->n_limbo))
+		return;
+	if (pthread_mutex_trylock(&gens->lock) != 0)
+		return; /* somebody else does it, or forks */
+	sweep(store);
+	pthread_mutex_unlock(&gens->lock);
+}
+
+void fp_generations_let_go(struct fp_store *store, struct fp_slots *slots, uint64_t slot)
+{
+	struct fp_generations *gens = &store->gens;
+
+	if (!slots->inherited) {
+		atomic_fetch_add(&gens->n_limbo, 1);
+		fp_slots_let_go(slots, slot);
+		atomic_fetch_add_explicit(&gens->n_let_go, 1, memory_order_release);
+		return;
+	}
+	fp_slots_put(slots, slot);
+	atomic_thread_fence(memory_order_seq_cst); /* see end_line */
+	if (slot >> FP_SLOT_PAGE_BITS >= gens->parents_first && !atomic_load(&gens->has_line))
+		fp_heldmap_clear(gens->births->map, slots->held_word + fp_slots_word_of(slots, slot),
+		                 fp_slots_bit_of(slots, slot));
+}
+
+void fp_generations_publish(struct fp_store *store, unsigned node_idx)
+{
+	struct fp_generations *gens = &store->gens;
+
+	pthread_mutex_lock(&gens->lock);
+	for (struct fp_generation *gen = gens->living; gen; gen = gen->next)
+		fp_heldmap_set_identity(gen->map, node_idx, &store->nodes[node_idx].identity);
+	pthread_mutex_unlock(&gens->lock);
+}
+
+bool fp_generations_have_heir(struct fp_store *store, unsigned node_idx)
+{
+	struct fp_generations *gens = &store->gens;
+
+	end_dead(gens);
+	for (struct fp_generation *gen = gens->living; gen; gen = gen->next)
+		if (fp_heldmap_has_heir(gen->map, node_idx))
+			return true;
+	return false;
+}
+
+/* ---- in the child ---- */
+
+static bool is_adopted_from(const struct fp_store *store, const struct fp_heldmap *map)
+{
+	for (unsigned i = 0; i < store->n_nodes; i++)
+		if (store->nodes[i].adopt_from == map)
+			return true;
+	return false;
+}
+
+/* Nobody reads the other end any more: whoever would free slots when we end has ended. */
+static bool is_orphaned(const struct fp_generation *gen)
+{
+	struct pollfd fd = {.fd = gen->line_fd};
+
+	return gen->line_fd < 0 || (poll(&fd, 1, 0) == 1 && fd.revents & POLLERR);
+}
+
+/* Our ancestors' generations: only that we live matters to them, and only while they live themselves. */
+static void forget_ancestors(struct fp_store *store, struct fp_generation **p)
+{
+	while (*p) {
+		struct fp_generation *gen = *p;
+
+		if (gen->map && !is_adopted_from(store, gen->map)) {
+			fp_heldmap_free(gen->map);
+			gen->map = NULL;
+		}
+		if (is_orphaned(gen))
+			fd_end(&gen->line_fd);
+		if (gen->map || gen->line_fd >= 0) {
+			p = &gen->next;
+			continue;
+		}
+		*p = gen->next;
+		generation_end(gen);
+	}
+}
+
+void fp_generations_born(struct fp_store *store)
+{
+	struct fp_generations *gens = &store->gens;
+	struct fp_generation *gen = fp_take_ptr(gens->pending);
+
+	list_end(&gens->living);
+	fd_end(&gen->alive_fd);
+	gen->next = gens->births;
+	gens->births = gen;
+	forget_ancestors(store, &gen->next);
+	gens->parents_first = gens->n_inherited + 1;
+	gens->n_inherited = store->n_leases;
+	for (uint32_t i = gens->parents_first; i <= gens->n_inherited; i++)
+		fp_slots_inherit(store->leases[i]);
+	gens->n_held_words = gens->swept = 0;
+	gens->has_line = false;
+	gens->n_living = 0;
+	gens->n_limbo = gens->n_let_go = 0;
+}

@@ -1,0 +1,47 @@
+/*
+ * What a parent and the child of one fork share in memory: which slots the child still holds, and by what it
+ * adopts the parent's sessions. Room: store. Words in shared memory and nothing else: it knows no process.
+ *
+ * Either side may be killed between any two instructions. So nothing here is locked, and what is written in
+ * several words (an identity) is written beside what is valid, which is then changed by one store.
+ */
+#ifndef FP_HELDMAP_H
+#define FP_HELDMAP_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "transport.h"
+
+#define FP_HELDMAP_MAX_NODES 16
+
+struct fp_heldmap;
+
+/*
+ * A map of n_words x 64 slots that nobody holds, and no identities: memory that a later fork shares. No
+ * malloc. 0 and *ret_map, or -ENOMEM. fp_heldmap_free ends the caller's view alone; NULL is fine.
+ */
+int fp_heldmap_new(uint64_t n_words, struct fp_heldmap **ret_map);
+void fp_heldmap_free(struct fp_heldmap *map);
+
+/* The bits of a word, changed by the child alone once it lives; 0 beyond the map's end. Any thread. */
+uint64_t fp_heldmap_get(const struct fp_heldmap *map, uint64_t word);
+/* Before the fork. */
+void fp_heldmap_set(struct fp_heldmap *map, uint64_t word, uint64_t bits);
+/* The child holds these no more: what it read of them it has read. Any thread. */
+void fp_heldmap_clear(struct fp_heldmap *map, uint64_t word, uint64_t bits);
+/* How often something was cleared: what was before is seen by who reads this first. */
+uint64_t fp_heldmap_n_cleared(const struct fp_heldmap *map);
+
+/* One writer at a time: the parent. */
+void fp_heldmap_set_identity(struct fp_heldmap *map, unsigned node,
+                             const struct fp_session_identity *identity);
+/* The last that was set whole. False: none was. Any thread of any process. */
+bool fp_heldmap_identity(const struct fp_heldmap *map, unsigned node,
+                         struct fp_session_identity *ret_identity);
+
+/* Counts the processes that are to adopt a node's session, and have not yet. Any thread of any process. */
+void fp_heldmap_add_heir(struct fp_heldmap *map, unsigned node, int n);
+bool fp_heldmap_has_heir(const struct fp_heldmap *map, unsigned node);
+
+#endif

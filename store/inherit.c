@@ -1,0 +1,352 @@
+/*
+ * What a forked child makes of the store that it inherits, and how its nodes adopt its parent's leases. Room:
+ * store. The tender's work, but for fp_store_fork_child, which runs while the child has one thread, and
+ * fp_adoption_await.
+ *
+ *   the parent's session ◄── our copy of its connection ──► kept until ...
+ *   a session of our own ──► adopts the parent's, by the identity that the parent keeps current in the held
+ * map ──► attaches the leases, opens links for the lanes: the node is up
+ */
+#include <errno.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+
+#include "cleanup.h"
+#include "clock.h"
+#include "fdutil.h"
+#include "store_internal.h"
+
+#define IDENTITY_TRIES 4u
+
+/* ---- waiting for it ---- */
+
+void fp_adoption_init(struct fp_store *store)
+{
+	pthread_condattr_t attr;
+
+	pthread_mutex_init(&store->adoption_lock, NULL);
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_cond_init(&store->adoption_ended, &attr);
+	pthread_condattr_destroy(&attr);
+}
+
+void fp_adoption_done(struct fp_store *store)
+{
+	pthread_cond_destroy(&store->adoption_ended);
+	pthread_mutex_destroy(&store->adoption_lock);
+}
+
+static void adoption_set(struct fp_store *store, struct fp_node *node, enum fp_adoption adoption)
+{
+	pthread_mutex_lock(&store->adoption_lock);
+	atomic_store(&node->adoption, adoption);
+	pthread_cond_broadcast(&store->adoption_ended);
+	pthread_mutex_unlock(&store->adoption_lock);
+}
+
+/* A node whose first attempt is under way is waited for; where it failed only if there is no other. */
+static bool is_worth_waiting(struct fp_store *store)
+{
+	bool any_usable = false, any_first = false, any_later = false;
+
+	for (unsigned i = 0; i < store->n_nodes; i++) {
+		enum fp_adoption adoption = atomic_load(&store->nodes[i].adoption);
+
+		any_first |= adoption == FP_ADOPTION_FIRST;
+		any_later |= adoption == FP_ADOPTION_LATER;
+		any_usable |= adoption == FP_ADOPTION_NONE && fp_node_up(&store->nodes[i]);
+	}
+	return any_first || (any_later && !any_usable);
+}
+
+void fp_adoption_await(struct fp_store *store)
+{
+	uint64_t until_ns;
+	struct timespec until;
+
+	if (!is_worth_waiting(store))
+		return;
+	until_ns = fp_clock_ns() + store->deadline_ns;
+	until.tv_sec = (time_t)(until_ns / FP_NSEC_PER_SEC);
+	until.tv_nsec = (long)(until_ns % FP_NSEC_PER_SEC);
+	pthread_mutex_lock(&store->adoption_lock);
+	while (is_worth_waiting(store) &&
+	       pthread_cond_timedwait(&store->adoption_ended, &store->adoption_lock, &until) == 0)
+		;
+	pthread_mutex_unlock(&store->adoption_lock);
+}
+
+/* ---- adopting ---- */
+
+static bool is_same(const struct fp_session_identity *a, const struct fp_session_identity *b)
+{
+	return a->id == b->id && memcmp(a->token, b->token, sizeof(a->token)) == 0;
+}
+
+/* A node may know no more the session that our parent has resumed since we looked. */
+static int adopt_parent(const struct fp_node *node, unsigned node_idx, struct fp_session *session)
+{
+	struct fp_session_identity parent, now = {0};
+	int r = -ESTALE;
+
+	if (!fp_heldmap_identity(node->adopt_from, node_idx, &now))
+		return r;
+	for (unsigned i = 0; i < IDENTITY_TRIES && r == -ESTALE && (i == 0 || !is_same(&parent, &now)); i++) {
+		parent = now;
+		r = fp_session_adopt(session, &parent);
+		(void)fp_heldmap_identity(node->adopt_from, node_idx, &now);
+	}
+	explicit_bzero(&parent, sizeof(parent));
+	explicit_bzero(&now, sizeof(now));
+	return r;
+}
+
+/* The session is the node's. node->control held. */
+static int enter(struct fp_store *store, struct fp_node *node, struct fp_session *session)
+{
+	uint64_t epoch = fp_breaker_epoch(fp_node_breaker(node)) + !node->load_store;
+	struct fp_era *era = fp_era_new(session, epoch);
+	int r;
+
+	if (!era)
+		return -ENOMEM;
+	fp_store_lanes_lock(store);
+	r = fp_tend_begin_era(store, node, era); /* our copy of the parent's session goes */
+	if (r == 0 && !node->load_store)
+		fp_node_step(node, FP_BREAKER_RESUMED, 0);
+	fp_store_lanes_unlock(store);
+	if (r < 0)
+		free(era);
+	return r;
+}
+
+/* With node->control held: a session of our own by any way, which has the parent's leases. */
+static int adopt(struct fp_store *store, struct fp_node *node, unsigned *ret_way, int *ret_cause)
+{
+	struct fp_session_options options = fp_store_session_options(store, NULL);
+	unsigned node_idx = (unsigned)(node - store->nodes);
+	struct fp_session *session;
+	int r;
+
+	options.connect_ns = fp_tend_connect_ns(store, node);
+	r = fp_node_dial(node, &options, &session, ret_way, ret_cause);
+	if (r < 0)
+		return r;
+	r = adopt_parent(node, node_idx, session);
+	if (r == 0)
+		r = fp_session_identity(session, &node->identity);
+	if (r == 0 && !node->load_store)
+		r = fp_tend_attach(node, session);
+	if (r == 0)
+		r = enter(store, node, session);
+	if (r < 0)
+		fp_session_close(session);
+	return r;
+}
+
+/* node->control held, as by what follows. */
+static void adopted(struct fp_store *store, struct fp_node *node)
+{
+	unsigned node_idx = (unsigned)(node - store->nodes);
+
+	fp_heldmap_add_heir(node->adopt_from, node_idx, -1);
+	node->adopt_from = NULL; /* its map goes with its generation */
+	fp_backoff_resumed(&node->backoff, fp_clock_ns());
+	node->attempting = false;
+	node->next_heartbeat_ns = fp_clock_ns() + store->heartbeat_ns;
+	adoption_set(store, node, FP_ADOPTION_NONE);
+}
+
+static void disown(struct fp_store *store, struct fp_node *node, int error)
+{
+	fp_heldmap_add_heir(node->adopt_from, (unsigned)(node - store->nodes), -1);
+	node->adopt_from = NULL;
+	fp_tend_lose(node, error);
+	adoption_set(store, node, FP_ADOPTION_NONE);
+}
+
+static void refused(struct fp_store *store, struct fp_node *node, int error)
+{
+	atomic_store(&node->error, error);
+	fp_backoff_refused(&node->backoff, fp_clock_ns(), fp_tend_random(store));
+	fp_node_step(node, FP_BREAKER_REFUSED, 0);
+	adoption_set(store, node, FP_ADOPTION_LATER);
+}
+
+static void attempt(struct fp_store *store, struct fp_node *node)
+{
+	unsigned way;
+	int r, cause;
+
+	fp_node_step(node, FP_BREAKER_TRY, 0);
+	pthread_mutex_lock(&node->control);
+	r = adopt(store, node, &way, &cause);
+	if (r == 0)
+		adopted(store, node);
+	else if (r == -ESTALE)
+		disown(store, node, r);
+	else
+		refused(store, node, r);
+	pthread_mutex_unlock(&node->control);
+	if (r == 0)
+		fp_store_way_taken(store, node, way, cause);
+}
+
+/* As for a node that was cut off, but that what is mapped here needs no node to be read. */
+uint64_t fp_adoption_tend(struct fp_store *store, struct fp_node *node)
+{
+	uint64_t now_ns = fp_clock_ns();
+
+	if (!node->attempting) {
+		node->attempting = true;
+		fp_backoff_opened(&node->backoff, now_ns, node->identity.grace_ns, fp_tend_random(store));
+		if (node->load_store)
+			node->backoff.give_up_ns = UINT64_MAX;
+	}
+	if (now_ns >= node->backoff.give_up_ns) {
+		pthread_mutex_lock(&node->control);
+		disown(store, node, atomic_load(&node->error));
+		pthread_mutex_unlock(&node->control);
+		return UINT64_MAX;
+	}
+	if (now_ns >= node->backoff.next_ns)
+		attempt(store, node);
+	return fp_node_is_adopting(node) ? node->backoff.next_ns : fp_clock_ns();
+}
+
+/* ---- giving back ---- */
+
+void fp_inherited_unmap(struct fp_slots *slots)
+{
+	if (slots->base)
+		munmap(slots->base, (size_t)slots->n_pages * FP_PAGE_SIZE);
+}
+
+static bool is_empty(const struct fp_slots *slots)
+{
+	return slots->inherited &&
+	       atomic_load_explicit(&slots->n_free, memory_order_acquire) == slots->n_pages;
+}
+
+/*
+ * Children of ours that have not adopted need the leases that they had at their fork, so none goes while any
+ * child lives. What can't be said to the node it learns when the session ends.
+ */
+void fp_inherited_release(struct fp_store *store, struct fp_node *node)
+{
+	struct fp_slots *slots, **p = &node->leases;
+
+	if (!atomic_load_explicit(&node->n_inherited, memory_order_relaxed) ||
+	    atomic_load(&store->gens.n_living))
+		return;
+	pthread_mutex_lock(&node->control);
+	while ((slots = *p)) {
+		if (!is_empty(slots)) {
+			p = &slots->node_next;
+			continue;
+		}
+		*p = slots->node_next;
+		node->n_leases--;
+		atomic_fetch_sub(&node->n_inherited, slots->n_pages);
+		(void)fp_session_release(node->era->session, slots->lease_id);
+		fp_inherited_unmap(slots);
+		slots->released = true;
+	}
+	pthread_mutex_unlock(&node->control);
+}
+
+/* ---- in the child ---- */
+
+/*
+ * Our copies of the parent's connections. Those over queue pairs keep nothing alive, as these do not survive
+ * their process, and have to be gone before the devices are.
+ */
+static void drop_sessions(struct fp_node *node)
+{
+	struct fp_session *session = node->era->session;
+
+	while (node->ended) {
+		struct fp_era *era = node->ended;
+
+		node->ended = era->next;
+		fp_session_abandon(era->session);
+		free(era);
+	}
+	if (session && session->transport == &fp_transport_rdma) {
+		fp_session_abandon(session);
+		node->era->session = NULL;
+	}
+}
+
+static void reset_counters(struct fp_node *node)
+{
+	atomic_store(&node->read_bytes, 0);
+	atomic_store(&node->written_bytes, 0);
+	atomic_store(&node->reconnects, 0);
+	atomic_store(&node->failures, 0);
+	atomic_store(&node->degradations, 0);
+	atomic_store(&node->heartbeat_ns, 0);
+	atomic_store(&node->error, 0);
+}
+
+static void node_inherit(struct fp_store *store, struct fp_node *node)
+{
+	uint64_t word = fp_node_breaker(node);
+
+	assert(node->era->n_links == 0); /* the parent's lanes are closed */
+	node->tend_fd = store->tend_fd;
+	node->attempting = false;
+	node->backoff = (struct fp_backoff){0};
+	node->n_inherited += node->n_slots;
+	node->n_slots = 0;
+	drop_sessions(node);
+	reset_counters(node);
+	if (fp_node_is_lost(node))
+		return;
+	if (!fp_node_is_adopting(node)) /* else what the parent adopts by, it does */
+		node->adopt_from = store->gens.pending->map;
+	node->adoption = FP_ADOPTION_FIRST;
+	if (!node->load_store)
+		atomic_store(&node->breaker, fp_breaker_inherit(word));
+}
+
+static void protect_inherited(const struct fp_store *store)
+{
+	for (uint32_t i = store->gens.parents_first; i <= store->gens.n_inherited; i++) {
+		struct fp_slots *slots = store->leases[i];
+
+		if (slots->base) /* else a bug of ours would be our parent's corruption */
+			(void)mprotect(slots->base, (size_t)slots->n_pages * FP_PAGE_SIZE, PROT_READ);
+	}
+}
+
+int fp_store_fork_child(struct fp_store *store, const struct fp_store_options *options)
+{
+	int tend_fd;
+
+	assert(LIST_EMPTY(&store->lanes));
+	fp_generations_unlock(store);
+	if (!store->gens.pending)
+		return store->gens.prepare_error ? store->gens.prepare_error : -EINVAL;
+	tend_fd = fp_fd_move_high(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+	if (tend_fd < 0)
+		return -errno;
+	fp_fd_forget(store->tend_fd);
+	close(store->tend_fd);
+	store->tend_fd = tend_fd;
+	store->opener = getpid();
+	store->random = fp_clock_ns() ^ (uint64_t)getpid() << 32;
+	store->reserved_pages = 0;
+	pthread_mutex_init(&store->lanes_lock, NULL);
+	fp_adoption_init(store);
+	if (options)
+		fp_store_options_take(store, options);
+	for (unsigned i = 0; i < store->n_nodes; i++)
+		node_inherit(store, &store->nodes[i]);
+	fp_transport_forked();
+	fp_generations_born(store);
+	protect_inherited(store);
+	return 0;
+}

@@ -1,0 +1,647 @@
+/*
+ * A lane: one thread's data paths to all nodes. It gathers pages into requests and hands every page back
+ * once. Room: store. Owner thread only, on memory taken when the lane is opened; no lock, no log, no blocking
+ * call.
+ *
+ *   page ─> open request of its node ─> waiting ─> submitted to the link ─> done ─> fp_lane_poll
+ *      │                                   ▲                │
+ *      │                                   └─ link broken ──┘ until the deadline
+ *      └──── copied at once (load/store), or refused (node lost or spent) ────────────┘
+ *
+ * A link of a node that is cut off is stale: nothing more is submitted to it. It goes to the tender, which
+ * closes it; the requests that were under way on it wait again only once nothing can touch their buffers any
+ * more, and only then a fresh link is taken up. So no answer of an old link ends a request of a new one. If
+ * no tender comes for it until the first of them has reached its deadline, the link is taken back and polled
+ * to its end.
+ */
+#include <errno.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/queue.h>
+
+#include "cleanup.h"
+#include "clock.h"
+#include "lockedmem.h"
+#include "store_internal.h"
+
+#define POLL_CHUNK     16
+#define BUSY_LOOK_NS   (100 * FP_NSEC_PER_MSEC)
+#define BROKEN_LOOK_NS (10 * FP_NSEC_PER_MSEC)
+
+static_assert(FP_BATCH_MAX <= FP_IO_MAX_SEGS, "each page of a request may need its own segment");
+
+/* Pages in the order they came, linked by their next. */
+struct chain {
+	struct fp_page_io *head, *tail;
+};
+
+struct request {
+	struct fp_io io;
+	TAILQ_ENTRY(request) queue; /* in idle or waiting */
+	TAILQ_ENTRY(request) age;   /* in active */
+	uint64_t number;            /* in the order in which they began */
+	bool submitted;
+	unsigned node_idx;
+	unsigned n_pages;
+	struct chain pages;
+	struct fp_seg segs[FP_IO_MAX_SEGS];
+};
+
+TAILQ_HEAD(request_queue, request);
+
+struct path {
+	struct fp_era_link *link;     /* NULL: the node is load_store, or there is none now */
+	struct fp_era_link *lent;     /* given to the tender while requests were under way on it */
+	uint64_t n_given;             /* links given to the tender, but for those taken back */
+	bool kept;                    /* taken back: it stays until its requests have ended */
+	struct request *open;         /* still being filled */
+	struct request_queue waiting; /* in the order of their numbers, for a link or for room on it */
+	unsigned n_submitted;         /* to link, or to lent */
+};
+
+struct fp_lane {
+	struct fp_lane_shared shared;
+	struct fp_store *store;
+	size_t len_bytes;
+	pthread_t owner; /* the thread that first used the lane, or took it over */
+	bool owned;
+	unsigned max_outstanding;
+	unsigned n_outstanding; /* pages between submit and poll */
+	uint64_t n_begun;       /* requests */
+	struct chain done;
+	struct request_queue idle;
+	TAILQ_HEAD(, request) active; /* oldest first: the nearest deadline is at the head */
+	struct path paths[FP_STORE_MAX_NODES];
+	struct request requests[]; /* as many as pages: each page may need its own */
+};
+
+static void owner_check(struct fp_lane *lane)
+{
+	if (!lane->owned) {
+		lane->owner = pthread_self();
+		lane->owned = true;
+	}
+	assert(pthread_equal(lane->owner, pthread_self()));
+}
+
+static void chain_append(struct chain *chain, struct fp_page_io *page)
+{
+	page->next = NULL;
+	if (chain->head)
+		chain->tail->next = page;
+	else
+		chain->head = page;
+	chain->tail = page;
+}
+
+static struct fp_page_io *chain_pop(struct chain *chain)
+{
+	struct fp_page_io *page = chain->head;
+
+	if (page)
+		chain->head = page->next;
+	return page;
+}
+
+static void page_end(struct fp_lane *lane, struct fp_page_io *page, int status)
+{
+	page->status = status;
+	chain_append(&lane->done, page);
+}
+
+/* The one way out of a request: its pages are done. */
+static void request_end(struct fp_lane *lane, struct request *req, int status)
+{
+	struct fp_page_io *page;
+
+	assert(!req->submitted);
+	if (status == 0)
+		fp_node_count(&lane->store->nodes[req->node_idx], req->io.op,
+		              (uint64_t)req->n_pages * FP_PAGE_SIZE);
+	while ((page = chain_pop(&req->pages)))
+		page_end(lane, page, status);
+	TAILQ_REMOVE(&lane->active, req, age);
+	TAILQ_INSERT_HEAD(&lane->idle, req, queue);
+}
+
+static struct request *request_begin(struct fp_lane *lane, unsigned node_idx, enum fp_io_op op,
+                                     uint64_t deadline_ns)
+{
+	struct request *req = TAILQ_FIRST(&lane->idle);
+
+	assert(req); /* there are as many as pages may be outstanding */
+	TAILQ_REMOVE(&lane->idle, req, queue);
+	TAILQ_INSERT_TAIL(&lane->active, req, age);
+	req->io = (struct fp_io){.op = op, .segs = req->segs, .deadline_ns = deadline_ns, .user = req};
+	req->number = ++lane->n_begun;
+	req->node_idx = node_idx;
+	req->n_pages = 0;
+	req->pages = (struct chain){0};
+	return req;
+}
+
+/* Puts a request among those that wait, before all that began after it. */
+static void request_wait(struct path *path, struct request *req)
+{
+	struct request *next;
+
+	TAILQ_FOREACH(next, &path->waiting, queue)
+	if (next->number > req->number)
+		break;
+	if (next)
+		TAILQ_INSERT_BEFORE(next, req, queue);
+	else
+		TAILQ_INSERT_TAIL(&path->waiting, req, queue);
+}
+
+static struct fp_node *node_of(struct fp_lane *lane, const struct path *path)
+{
+	return &lane->store->nodes[path - lane->paths];
+}
+
+static struct fp_exchange *exchange_of(struct fp_lane *lane, const struct path *path)
+{
+	return &lane->shared.exchange[path - lane->paths];
+}
+
+static bool is_stale(const struct path *path, uint64_t breaker)
+{
+	return fp_breaker_state(breaker) != FP_BREAKER_CLOSED ||
+	       path->link->era->epoch != fp_breaker_epoch(breaker);
+}
+
+/* ---- links in and out ---- */
+
+/* Gives a stale link to the tender, unless the one before it still waits there to be closed. */
+static void path_give(struct fp_lane *lane, struct path *path)
+{
+	struct fp_era_link *none = NULL;
+
+	if (path->kept && path->n_submitted)
+		return;
+	if (!atomic_compare_exchange_strong(&exchange_of(lane, path)->given, &none, path->link))
+		return;
+	path->n_given++;
+	path->lent = path->n_submitted ? path->link : NULL;
+	path->link = NULL;
+	eventfd_write(lane->store->tend_fd, 1);
+}
+
+/* The lent link is closed: what was under way on it waits again. */
+static void path_requeue(struct fp_lane *lane, struct path *path)
+{
+	unsigned node_idx = (unsigned)(path - lane->paths);
+	struct request *req;
+
+	path->lent = NULL;
+	TAILQ_FOREACH(req, &lane->active, age)
+	{
+		if (req->node_idx != node_idx || !req->submitted)
+			continue;
+		req->submitted = false;
+		path->n_submitted--;
+		request_wait(path, req);
+	}
+	assert(path->n_submitted == 0);
+}
+
+/* Nobody came for the lent link, or it is about to be closed. */
+static void path_take_back(struct fp_lane *lane, struct path *path)
+{
+	struct fp_era_link *link = atomic_exchange(&exchange_of(lane, path)->given, NULL);
+
+	if (!link)
+		return;
+	assert(link == path->lent);
+	path->link = link;
+	path->lent = NULL;
+	path->kept = true;
+	path->n_given--;
+}
+
+static uint64_t oldest_submitted_ns(struct fp_lane *lane, const struct path *path)
+{
+	unsigned node_idx = (unsigned)(path - lane->paths);
+	struct request *req;
+
+	TAILQ_FOREACH(req, &lane->active, age)
+	if (req->node_idx == node_idx && req->submitted)
+		return req->io.deadline_ns;
+	return UINT64_MAX;
+}
+
+static void path_await_close(struct fp_lane *lane, struct path *path)
+{
+	uint64_t n_closed = atomic_load_explicit(&exchange_of(lane, path)->n_closed, memory_order_acquire);
+
+	if (n_closed == path->n_given)
+		path_requeue(lane, path);
+	else if (fp_clock_ns() >= oldest_submitted_ns(lane, path))
+		path_take_back(lane, path);
+}
+
+static void path_take_fresh(struct fp_lane *lane, struct path *path)
+{
+	struct fp_exchange *exchange = exchange_of(lane, path);
+
+	if (!atomic_load_explicit(&exchange->fresh, memory_order_relaxed))
+		return;
+	/* the law of this file: old requests have ended or wait again before a new link is used */
+	assert(!path->link && !path->lent && path->n_submitted == 0);
+	path->link = atomic_exchange(&exchange->fresh, NULL);
+	path->kept = false;
+}
+
+/*
+ * Brings the path's link up to what the breaker says. True if there is one to submit to.
+ */
+static bool path_settle(struct fp_lane *lane, struct path *path)
+{
+	struct fp_node *node = node_of(lane, path);
+
+	if (!node->resumable)
+		return path->link && fp_node_up(node);
+	if (path->lent)
+		path_await_close(lane, path);
+	if (path->link && is_stale(path, fp_node_breaker(node)))
+		path_give(lane, path);
+	if (!path->link && !path->lent && fp_node_up(node))
+		path_take_fresh(lane, path);
+	return path->link && !is_stale(path, fp_node_breaker(node));
+}
+
+/* ---- requests ---- */
+
+/* The deadline of a request has passed that waited for a link, or for room on it. */
+static void request_expire(struct fp_lane *lane, struct path *path, struct request *req)
+{
+	struct fp_node *node = node_of(lane, path);
+
+	if (path->link && !is_stale(path, fp_node_breaker(node)))
+		fp_node_report(node, path->link->era->epoch, -ETIMEDOUT);
+	else
+		fp_node_step(node, FP_BREAKER_WAITED, 0);
+	TAILQ_REMOVE(&path->waiting, req, queue);
+	request_end(lane, req, -ETIMEDOUT);
+}
+
+/* Gives the first that waits to the link. False if it takes no more now. */
+static bool path_submit(struct fp_lane *lane, struct path *path, struct request *req)
+{
+	struct fp_node *node = node_of(lane, path);
+	int r = fp_link_submit(path->link->link, &req->io);
+
+	if (r == -EAGAIN)
+		return false;
+	if (r < 0 && fp_node_is_fatal(r)) {
+		fp_node_report(node, path->link->era->epoch, r);
+		if (node->resumable)
+			return false; /* it waits for the next link */
+	}
+	TAILQ_REMOVE(&path->waiting, req, queue);
+	if (r == 0) {
+		req->submitted = true;
+		path->n_submitted++;
+	} else {
+		request_end(lane, req, r);
+	}
+	return true;
+}
+
+/* Ends what has waited for too long or waits for nothing, and submits the rest, in order, until the link is
+ * full. */
+static void path_push(struct fp_lane *lane, struct path *path)
+{
+	struct fp_node *node = node_of(lane, path);
+	bool settled = path_settle(lane, path);
+	struct request *req;
+
+	while ((req = TAILQ_FIRST(&path->waiting))) {
+		if (fp_breaker_state(fp_node_breaker(node)) == FP_BREAKER_LOST) {
+			TAILQ_REMOVE(&path->waiting, req, queue);
+			request_end(lane, req, -EHOSTDOWN);
+		} else if (settled && !is_stale(path, fp_node_breaker(node)) &&
+		           path_submit(lane, path, req)) {
+			continue;
+		} else if (fp_clock_ns() >= req->io.deadline_ns) {
+			request_expire(lane, path, req);
+		} else {
+			return;
+		}
+	}
+}
+
+/* Nothing more will join the open request. */
+static void path_flush(struct fp_lane *lane, struct path *path)
+{
+	if (!path->open)
+		return;
+	TAILQ_INSERT_TAIL(&path->waiting, path->open, queue);
+	path->open = NULL;
+	path_push(lane, path);
+}
+
+/* Whether a page just continues the last segment, here and there. */
+static bool seg_continues(const struct request *req, const struct fp_seg *seg)
+{
+	const struct fp_seg *last;
+
+	if (req->io.n_segs == 0)
+		return false;
+	last = &req->segs[req->io.n_segs - 1];
+	return last->lease_id == seg->lease_id && last->offset_bytes + last->len_bytes == seg->offset_bytes &&
+	       (char *)last->buf + last->len_bytes == (char *)seg->buf &&
+	       last->len_bytes + seg->len_bytes <= FP_SEG_MAX_BYTES;
+}
+
+static void request_add(struct request *req, const struct fp_slots *slots, struct fp_page_io *page)
+{
+	struct fp_seg seg = {
+	    .lease_id = slots->lease_id,
+	    .len_bytes = FP_PAGE_SIZE,
+	    .offset_bytes = fp_store_offset_of(page->slot),
+	    .buf = page->buf,
+	};
+
+	if (seg_continues(req, &seg))
+		req->segs[req->io.n_segs - 1].len_bytes += seg.len_bytes;
+	else
+		req->segs[req->io.n_segs++] = seg;
+	chain_append(&req->pages, page);
+	req->n_pages++;
+}
+
+static void page_copy(enum fp_io_op op, char *remote, char *local)
+{
+	if (op == FP_IO_READ)
+		memcpy(local, remote, FP_PAGE_SIZE);
+	else
+		memcpy(remote, local, FP_PAGE_SIZE);
+}
+
+/* Nobody need wait for a node that is lost, or in vain for a resume. */
+static bool refuses(uint64_t breaker)
+{
+	return fp_breaker_state(breaker) == FP_BREAKER_LOST || fp_breaker_spent(breaker);
+}
+
+static void page_start(struct fp_lane *lane, enum fp_io_op op, struct fp_page_io *page, uint64_t deadline_ns)
+{
+	const struct fp_slots *slots = fp_store_lease_of(lane->store, page->slot);
+	struct fp_node *node = &lane->store->nodes[slots->node];
+	struct path *path = &lane->paths[slots->node];
+
+	if (refuses(fp_node_breaker(node))) {
+		page_end(lane, page, -EHOSTDOWN);
+	} else if (slots->base) {
+		page_copy(op, slots->base + fp_store_offset_of(page->slot), page->buf);
+		fp_node_count(node, op, FP_PAGE_SIZE);
+		page_end(lane, page, 0);
+	} else {
+		if (!path->open)
+			path->open = request_begin(lane, slots->node, op, deadline_ns);
+		request_add(path->open, slots, page);
+		if (path->open->n_pages == FP_BATCH_MAX)
+			path_flush(lane, path);
+	}
+}
+
+static int lane_start(struct fp_lane *lane, enum fp_io_op op, struct fp_page_io *const *pages, unsigned n)
+{
+	uint64_t deadline_ns = lane->store->direct ? 0 : fp_clock_ns() + lane->store->deadline_ns;
+
+	owner_check(lane);
+	if (n > lane->max_outstanding - lane->n_outstanding)
+		return -EAGAIN;
+	lane->n_outstanding += n;
+	for (unsigned i = 0; i < n; i++)
+		page_start(lane, op, pages[i], deadline_ns);
+	for (unsigned i = 0; i < lane->store->n_nodes; i++)
+		path_flush(lane, &lane->paths[i]);
+	return 0;
+}
+
+int fp_lane_read(struct fp_lane *lane, struct fp_page_io *const *pages, unsigned n)
+{
+	return lane_start(lane, FP_IO_READ, pages, n);
+}
+
+int fp_lane_write(struct fp_lane *lane, struct fp_page_io *const *pages, unsigned n)
+{
+	return lane_start(lane, FP_IO_WRITE, pages, n);
+}
+
+/* A request has come out of its link: it is over, or waits for the next link. */
+static void request_done(struct fp_lane *lane, struct path *path, struct request *req, int status)
+{
+	struct fp_node *node = node_of(lane, path);
+	bool in_vain = path->kept;
+
+	req->submitted = false;
+	path->n_submitted--;
+	if (status < 0 && fp_node_is_fatal(status)) {
+		fp_node_report(node, path->link->era->epoch, status);
+		if (node->resumable && fp_clock_ns() < req->io.deadline_ns) {
+			request_wait(path, req);
+			return;
+		}
+		if (in_vain)
+			fp_node_step(node, FP_BREAKER_WAITED, 0);
+		if (node->resumable)
+			status = -ETIMEDOUT;
+	}
+	request_end(lane, req, status);
+}
+
+/* Collects what a link has completed, then gives it what waited for room. */
+static void path_poll(struct fp_lane *lane, struct path *path)
+{
+	struct fp_io *done[POLL_CHUNK];
+	int n = POLL_CHUNK;
+
+	while (path->link && path->n_submitted && n == POLL_CHUNK) {
+		n = fp_link_poll(path->link->link, done, POLL_CHUNK);
+		for (int i = 0; i < n; i++)
+			request_done(lane, path, done[i]->user, done[i]->status);
+	}
+	path_push(lane, path);
+}
+
+unsigned fp_lane_poll(struct fp_lane *lane, struct fp_page_io **ret_done, unsigned max)
+{
+	struct fp_page_io *page;
+	unsigned n = 0;
+
+	owner_check(lane);
+	if (!TAILQ_EMPTY(&lane->active))
+		for (unsigned i = 0; i < lane->store->n_nodes; i++)
+			path_poll(lane, &lane->paths[i]);
+	while (n < max && (page = chain_pop(&lane->done)))
+		ret_done[n++] = page;
+	lane->n_outstanding -= n;
+	return n;
+}
+
+void fp_lane_check(struct fp_lane *lane)
+{
+	owner_check(lane);
+	for (unsigned i = 0; i < lane->store->n_nodes; i++) {
+		struct path *path = &lane->paths[i];
+		struct pollfd fd;
+
+		if (!path_settle(lane, path) || path->n_submitted || !fp_link_pollfd(path->link->link, &fd))
+			continue;
+		fd.events = POLLRDHUP;
+		if (poll(&fd, 1, 0) == 1)
+			fp_node_report(&lane->store->nodes[i], path->link->era->epoch, -ECONNRESET);
+	}
+}
+
+void fp_lane_hand_over(struct fp_lane *lane)
+{
+	lane->owned = false;
+	for (unsigned i = 0; i < lane->store->n_nodes; i++)
+		if (lane->paths[i].link)
+			fp_link_hand_over(lane->paths[i].link->link);
+}
+
+unsigned fp_lane_outstanding(const struct fp_lane *lane)
+{
+	return lane->n_outstanding;
+}
+
+/*
+ * When a path must be looked at again, whatever its descriptor says: the tender closes links, opens the
+ * breaker and hands out links without a word to the owner.
+ */
+static uint64_t path_look_ns(struct fp_lane *lane, const struct path *path)
+{
+	if (!node_of(lane, path)->resumable)
+		return UINT64_MAX;
+	if (path->lent || (!path->n_submitted && !TAILQ_EMPTY(&path->waiting)))
+		return BROKEN_LOOK_NS;
+	if (path->n_submitted && is_stale(path, fp_node_breaker(node_of(lane, path))))
+		return BROKEN_LOOK_NS;
+	return path->n_submitted ? BUSY_LOOK_NS : UINT64_MAX;
+}
+
+unsigned fp_lane_pollfds(struct fp_lane *lane, struct pollfd *ret_fds, unsigned max,
+                         uint64_t *ret_deadline_ns)
+{
+	const struct request *oldest = TAILQ_FIRST(&lane->active);
+	uint64_t deadline_ns = oldest ? oldest->io.deadline_ns : UINT64_MAX, look_ns = UINT64_MAX;
+	unsigned n = 0;
+
+	owner_check(lane);
+	for (unsigned i = 0; i < lane->store->n_nodes; i++) {
+		struct path *path = &lane->paths[i];
+		uint64_t path_ns = path_look_ns(lane, path);
+
+		look_ns = FP_MIN(look_ns, path_ns);
+		if (!path->n_submitted || !path->link)
+			continue;
+		if (n < max && fp_link_pollfd(path->link->link, &ret_fds[n]))
+			n++;
+		else
+			deadline_ns = 0; /* nothing to wait on: poll again */
+	}
+	if (look_ns != UINT64_MAX && deadline_ns) {
+		look_ns += fp_clock_ns();
+		deadline_ns = FP_MIN(deadline_ns, look_ns);
+	}
+	*ret_deadline_ns = lane->done.head ? 0 : deadline_ns;
+	return n;
+}
+
+/* ---- opening and closing ---- */
+
+static int paths_open(struct fp_lane *lane)
+{
+	for (unsigned i = 0; i < lane->store->n_nodes; i++) {
+		struct fp_node *node = &lane->store->nodes[i];
+		int r = 0;
+
+		if (!node->load_store && fp_node_up(node)) /* else the tender brings one, if ever */
+			r = fp_era_link_open(node->era, &lane->shared, &lane->paths[i].link);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+int fp_lane_open(struct fp_store *store, unsigned max_outstanding, struct fp_lane **ret_lane)
+{
+	unsigned n_requests = store->direct ? 0 : max_outstanding;
+	size_t len_bytes = sizeof(struct fp_lane) + n_requests * sizeof(struct request);
+	struct fp_lane *lane;
+	int r;
+
+	if (max_outstanding == 0)
+		return -EINVAL;
+	lane = fp_lockedmem_new(len_bytes);
+	if (!lane)
+		return -ENOMEM;
+	lane->store = store;
+	lane->len_bytes = len_bytes;
+	lane->max_outstanding = max_outstanding;
+	TAILQ_INIT(&lane->idle);
+	TAILQ_INIT(&lane->active);
+	for (unsigned i = 0; i < store->n_nodes; i++)
+		TAILQ_INIT(&lane->paths[i].waiting);
+	for (unsigned i = 0; i < n_requests; i++)
+		TAILQ_INSERT_TAIL(&lane->idle, &lane->requests[i], queue);
+	fp_store_lanes_lock(store); /* no node is resumed between the link and the list */
+	LIST_INSERT_HEAD(&store->lanes, &lane->shared, entry);
+	r = paths_open(lane);
+	fp_store_lanes_unlock(store);
+	if (r < 0) {
+		fp_lane_close(lane);
+		return r;
+	}
+	*ret_lane = lane;
+	return 0;
+}
+
+int fp_lane_register(struct fp_lane *lane, void *base, size_t len_bytes)
+{
+	struct fp_lane_shared *shared = &lane->shared;
+	int r = -ENOSPC;
+
+	fp_store_lanes_lock(lane->store);
+	if (shared->n_regions < FP_LANE_MAX_REGIONS) {
+		shared->regions[shared->n_regions].base = base;
+		shared->regions[shared->n_regions++].len_bytes = len_bytes;
+		for (unsigned i = 0; i < lane->store->n_nodes; i++) {
+			struct fp_era_link *fresh = atomic_load(&shared->exchange[i].fresh);
+
+			if (lane->paths[i].link)
+				fp_link_register(lane->paths[i].link->link, base, len_bytes);
+			if (fresh) /* the owner does not run yet */
+				fp_link_register(fresh->link, base, len_bytes);
+		}
+		r = 0;
+	}
+	fp_store_lanes_unlock(lane->store);
+	return r;
+}
+
+void fp_lane_close(struct fp_lane *lane)
+{
+	if (!lane)
+		return;
+	fp_store_lanes_lock(lane->store);
+	LIST_REMOVE(&lane->shared, entry);
+	for (unsigned i = 0; i < lane->store->n_nodes; i++) {
+		struct fp_node *node = &lane->store->nodes[i];
+		struct fp_exchange *exchange = &lane->shared.exchange[i];
+		struct fp_era_link *given = atomic_exchange(&exchange->given, NULL); /* lent, or not */
+
+		/* both, where its owner was giving it when it forked: see path_give */
+		if (given != lane->paths[i].link)
+			fp_era_link_close(node, given);
+		fp_era_link_close(node, lane->paths[i].link);
+		fp_era_link_close(node, atomic_exchange(&exchange->fresh, NULL));
+	}
+	fp_store_lanes_unlock(lane->store);
+	fp_lockedmem_free(lane, lane->len_bytes);
+}

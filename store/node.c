@@ -1,0 +1,91 @@
+/*
+ * Memory nodes. Room: store. Decides what opens a node's breaker, and in which order its ways are tried; how
+ * to reach it is the transport's affair.
+ */
+#include "node.h"
+
+#include <errno.h>
+#include <sys/eventfd.h>
+
+unsigned fp_node_n_ways(const struct fp_node *node)
+{
+	return node->set->n_transports * node->set->n_addresses;
+}
+
+const struct fp_url *fp_node_way(const struct fp_node *node, unsigned way)
+{
+	unsigned n = node->set->n_addresses;
+
+	return &node->set->urls[way / n][(node->address + way % n) % n];
+}
+
+bool fp_node_way_is_lesser(const struct fp_node *node, unsigned way)
+{
+	return way >= node->set->n_addresses;
+}
+
+int fp_node_dial(const struct fp_node *node, const struct fp_session_options *options,
+                 struct fp_session **ret_session, unsigned *ret_way, int *ret_cause)
+{
+	int r = -EINVAL, cause = 0;
+
+	for (unsigned way = 0; way < fp_node_n_ways(node); way++) {
+		r = fp_session_open(fp_node_way(node, way), options, ret_session);
+		if (r == 0) {
+			*ret_way = way;
+			*ret_cause = cause;
+			return 0;
+		}
+		if (r == -ESTALE) /* the node said so, and would by every way */
+			return r;
+		cause = r;
+	}
+	return r;
+}
+
+bool fp_node_is_fatal(int error)
+{
+	switch (error) {
+	case -EACCES: /* answers of a node that lives */
+	case -EDQUOT:
+	case -EINVAL:
+	case -ENOSPC:
+	case -EPERM:
+	case -EREMOTEIO:
+	case -EUSERS:
+		return false;
+	default: /* -ETIMEDOUT too: what it asked for may still be under way, and only a resume ends that */
+		return true;
+	}
+}
+
+bool fp_node_step(struct fp_node *node, enum fp_breaker_event event, uint64_t epoch)
+{
+	uint64_t word = fp_node_breaker(node), next;
+
+	do {
+		next = fp_breaker_step(word, event, epoch);
+		if (next == word)
+			return false;
+	} while (!atomic_compare_exchange_weak(&node->breaker, &word, next));
+	return true;
+}
+
+void fp_node_report(struct fp_node *node, uint64_t epoch, int error)
+{
+	if (node->load_store)
+		return;
+	if (!fp_node_step(node, node->resumable ? FP_BREAKER_FAIL : FP_BREAKER_GONE, epoch))
+		return;
+	atomic_store(&node->error, error);
+	atomic_fetch_add_explicit(&node->failures, 1, memory_order_relaxed);
+	if (node->resumable)
+		eventfd_write(node->tend_fd, 1);
+}
+
+void fp_node_count(struct fp_node *node, enum fp_io_op op, uint64_t len_bytes)
+{
+	_Atomic uint64_t *counter = op == FP_IO_READ ? &node->read_bytes : &node->written_bytes;
+
+	atomic_fetch_add_explicit(counter, len_bytes, memory_order_relaxed);
+}

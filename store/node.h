@@ -1,0 +1,136 @@
+/*
+ * One memory node as the store sees it: the ways to it, its session, its breaker, and counters.
+ * Room: store.
+ *
+ *   era   a session of the node from one resume to the next. It outlives its end until the last link that
+ *         some idle lane still has of it is closed.
+ */
+#ifndef FP_NODE_H
+#define FP_NODE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "breaker.h"
+#include "slots.h"
+#include "transport.h"
+
+/* Whether a node waits to be given its parent's leases. */
+enum fp_adoption {
+	FP_ADOPTION_NONE,
+	FP_ADOPTION_FIRST, /* the first attempt is worth waiting for */
+	FP_ADOPTION_LATER, /* it has failed; others follow */
+};
+
+struct fp_heldmap;
+
+struct fp_era {
+	struct fp_session *session;
+	uint64_t epoch;
+	unsigned n_links;    /* open ones; under lanes_lock */
+	struct fp_era *next; /* in node->ended; under lanes_lock */
+};
+
+/* A link, and the era that it belongs to. */
+struct fp_era_link {
+	struct fp_link *link;
+	struct fp_era *era;
+};
+
+struct fp_node {
+	/* constant once open */
+	const struct fp_url_set *set; /* shared by the ports of one URL; the store's */
+	unsigned group;               /* index of the set */
+	unsigned address;             /* this port's, in the set */
+	bool load_store;              /* it never breaks: what it lent is mapped here */
+	bool resumable;
+	bool adoptable; /* a forked child can have its leases */
+	int tend_fd;    /* the store's: tells the tender that the breaker opened */
+	/*
+	 * In a forked child until it has adopted: whose session, and where its identity is. The era is the
+	 * parent's until then: its copy of the control connection keeps the leases.
+	 */
+	struct fp_heldmap *adopt_from;
+
+	/* Held across control calls. Before lanes_lock. */
+	pthread_mutex_t control;
+	struct fp_slots *leases; /* linked by node_next; under control */
+	unsigned n_leases;       /* under control */
+	struct fp_era *era;      /* written under control and the store's lanes_lock, read under either */
+	struct fp_era *ended;    /* under lanes_lock */
+
+	/* the tender's */
+	struct fp_session_identity identity;
+	struct fp_backoff backoff;
+	bool attempting; /* backoff is of the breaker's present opening */
+	uint64_t next_heartbeat_ns;
+
+	/* any thread's */
+	_Atomic uint64_t breaker;
+	_Atomic unsigned way;  /* in use, or used last */
+	_Atomic bool had_best; /* a way over the best transport was in use once */
+	_Atomic int error;     /* what opened the breaker last; 0: nothing ever did */
+	_Atomic enum fp_adoption adoption;
+	_Atomic uint64_t n_slots;     /* in all its leases */
+	_Atomic uint64_t n_inherited; /* in those of our parent's that we still have */
+	_Atomic uint64_t read_bytes;
+	_Atomic uint64_t written_bytes;
+	_Atomic uint64_t reconnects, failures, degradations, heartbeat_ns;
+};
+
+static inline uint64_t fp_node_breaker(const struct fp_node *node)
+{
+	return atomic_load_explicit(&node->breaker, memory_order_acquire);
+}
+
+/* Any thread. A node that is cut off may be up again later; one that is lost never is. */
+static inline bool fp_node_up(const struct fp_node *node)
+{
+	return fp_breaker_state(fp_node_breaker(node)) == FP_BREAKER_CLOSED;
+}
+
+static inline bool fp_node_is_lost(const struct fp_node *node)
+{
+	return fp_breaker_state(fp_node_breaker(node)) == FP_BREAKER_LOST;
+}
+
+/* Any thread. Such a node takes no control call but the tender's. */
+static inline bool fp_node_is_adopting(const struct fp_node *node)
+{
+	return atomic_load_explicit(&node->adoption, memory_order_acquire) != FP_ADOPTION_NONE;
+}
+
+/* The ways to a node, best first: over the best transport by its own address, then by the others. */
+unsigned fp_node_n_ways(const struct fp_node *node);
+const struct fp_url *fp_node_way(const struct fp_node *node, unsigned way);
+/* Whether a way is over another transport than the best. */
+bool fp_node_way_is_lesser(const struct fp_node *node, unsigned way);
+
+/*
+ * Opens a session by the first way that answers; resumes one where options say so. Blocks. 0, *ret_session,
+ * *ret_way, and *ret_cause: why the way before it failed (0: it is the first); errors of fp_session_open, of
+ * the last way; -ESTALE ends the search.
+ */
+int fp_node_dial(const struct fp_node *node, const struct fp_session_options *options,
+                 struct fp_session **ret_session, unsigned *ret_way, int *ret_cause);
+
+/* Whether a status means that the node's link or session is not to be trusted any more. */
+bool fp_node_is_fatal(int error);
+
+/*
+ * Tells the node's fate from something of an epoch that failed with error: its breaker opens, or, where it
+ * cannot be resumed, it is lost. Not for errors that concern a call alone (fp_node_is_fatal). A node reached
+ * by load and store is never lost: what it lent is mapped here and outlives its daemon. Any thread,
+ * lock-free.
+ */
+void fp_node_report(struct fp_node *node, uint64_t epoch, int error);
+
+/* Takes the breaker one step. True if that changed it. Any thread, lock-free. */
+bool fp_node_step(struct fp_node *node, enum fp_breaker_event event, uint64_t epoch);
+
+/* Counts bytes that were moved. Any thread, lock-free. */
+void fp_node_count(struct fp_node *node, enum fp_io_op op, uint64_t len_bytes);
+
+#endif

@@ -1,0 +1,263 @@
+/*
+ * Placement: from which nodes leases are taken, and how large. Room: store. Control path: blocks on the
+ * nodes, allocates.
+ */
+#include <errno.h>
+
+#include "cleanup.h"
+#include "store_internal.h"
+
+/* What may still be asked of one node in one reservation. */
+struct offer {
+	uint64_t free_bytes;  /* the same for all ports of a node that have any: they share its pools */
+	unsigned n_leases;    /* that this port has */
+	uint64_t lease_bytes; /* size of the next lease, at most free_bytes; 0: nothing more */
+};
+
+struct placement {
+	struct fp_store *store;
+	struct offer offers[FP_STORE_MAX_NODES];
+	struct fp_slots *taken, **tail; /* in the order they were taken */
+	uint64_t taken_pages;
+	uint32_t n_taken;
+	int cause; /* why the placement fails, if it does */
+};
+
+/* Whether a control call failed for a reason that says nothing about the pages at the node. */
+static bool is_passing(int error)
+{
+	return error == -ETIMEDOUT || /* requests have deadlines of their own */
+	       error == -ENOMEM || error == -EMFILE || error == -ENFILE; /* this host ran short */
+}
+
+/*
+ * Begins a control call of a node: 0 with the lock held and its era, which stands until control_end; or
+ * -EHOSTDOWN. An attempt to resume the node holds the lock for long, but then the node is not up.
+ */
+static int control_begin(struct fp_node *node, struct fp_era **ret_era)
+{
+	if (!fp_node_up(node) || fp_node_is_adopting(node))
+		return -EHOSTDOWN;
+	pthread_mutex_lock(&node->control);
+	if (!fp_node_up(node)) {
+		pthread_mutex_unlock(&node->control);
+		return -EHOSTDOWN;
+	}
+	*ret_era = node->era;
+	return 0;
+}
+
+/* Ends it; r is what came of it. */
+static int control_end(struct fp_node *node, int r)
+{
+	uint64_t epoch = node->era->epoch;
+
+	pthread_mutex_unlock(&node->control);
+	if (r < 0 && fp_node_is_fatal(r) && !is_passing(r))
+		fp_node_report(node, epoch, r);
+	return r;
+}
+
+/* A node could not help for another reason than being full. */
+static void node_failed(struct placement *p, unsigned node_idx, int error)
+{
+	p->offers[node_idx].lease_bytes = 0;
+	p->cause = error;
+}
+
+static uint64_t half(uint64_t lease_bytes)
+{
+	return lease_bytes / 2 & ~(uint64_t)(FP_PAGE_SIZE - 1);
+}
+
+/* Sets what a node has left; its leases are halved until they fit. */
+static void offer_set_free(struct offer *offer, uint64_t free_bytes)
+{
+	offer->free_bytes = free_bytes;
+	while (offer->lease_bytes > free_bytes)
+		offer->lease_bytes = half(offer->lease_bytes);
+}
+
+static int ask_free(struct fp_node *node, struct offer *ret_offer)
+{
+	struct fp_node_info info;
+	struct fp_era *era;
+	int r = control_begin(node, &era);
+
+	if (r < 0)
+		return r;
+	r = fp_session_info(era->session, &info);
+	if (r == 0)
+		*ret_offer = (struct offer){.free_bytes = info.free_bytes, .n_leases = node->n_leases};
+	return control_end(node, r);
+}
+
+/* Sets what a node has left, for all its ports. */
+static void group_set_free(struct placement *p, unsigned group, uint64_t free_bytes)
+{
+	for (unsigned i = 0; i < p->store->n_nodes; i++)
+		if (p->store->nodes[i].group == group)
+			offer_set_free(&p->offers[i], free_bytes);
+}
+
+/* Asks every node what it has left. Returns the bytes of all together. */
+static uint64_t offers_collect(struct placement *p)
+{
+	uint64_t group_free[FP_STORE_MAX_NODES], total = 0;
+
+	for (unsigned i = 0; i < p->store->n_sets; i++)
+		group_free[i] = UINT64_MAX;
+	for (unsigned i = 0; i < p->store->n_nodes; i++) {
+		unsigned group = p->store->nodes[i].group;
+		int r = ask_free(&p->store->nodes[i], &p->offers[i]);
+
+		if (r < 0) {
+			node_failed(p, i, r);
+			continue;
+		}
+		p->offers[i].lease_bytes = p->store->lease_bytes;
+		group_free[group] = FP_MIN(group_free[group], p->offers[i].free_bytes);
+	}
+	for (unsigned i = 0; i < p->store->n_sets; i++) {
+		if (group_free[i] == UINT64_MAX)
+			continue; /* no port answered */
+		group_set_free(p, i, group_free[i]);
+		total += FP_MIN(group_free[i], UINT64_MAX - total);
+	}
+	return total;
+}
+
+static bool offer_is_better(const struct offer *a, const struct offer *b)
+{
+	if (a->lease_bytes != b->lease_bytes)
+		return a->lease_bytes > b->lease_bytes;
+	if (a->free_bytes != b->free_bytes)
+		return a->free_bytes > b->free_bytes;
+	return a->n_leases < b->n_leases;
+}
+
+/*
+ * The node with the most free, and of equals the one with the fewest leases; one that refused a size comes
+ * after those that may still grant it. NULL if none has anything left.
+ */
+static struct offer *offers_best(struct placement *p)
+{
+	struct offer none = {.n_leases = UINT32_MAX}, *best = &none;
+
+	for (struct offer *offer = p->offers; offer < p->offers + p->store->n_nodes; offer++)
+		if (offer->lease_bytes && offer_is_better(offer, best))
+			best = offer;
+	return best->lease_bytes ? best : NULL;
+}
+
+/* Takes a lease of an era. node->control held. */
+static int era_lease(struct fp_node *node, struct fp_era *era, uint64_t lease_bytes,
+                     struct fp_slots **ret_slots)
+{
+	const struct fp_lease *lease;
+	struct fp_slots *slots;
+	int r = fp_session_lease(era->session, lease_bytes, &lease);
+
+	if (r < 0)
+		return r;
+	slots = fp_slots_new((uint32_t)(lease_bytes / FP_PAGE_SIZE));
+	if (!slots) {
+		(void)fp_session_release(era->session,
+		                         lease->id); /* taken back when the session ends, at worst */
+		return -ENOMEM;
+	}
+	slots->lease_id = lease->id;
+	slots->base = lease->base;
+	slots->node_next = node->leases;
+	node->leases = slots;
+	node->n_leases++;
+	*ret_slots = slots;
+	return 0;
+}
+
+/* Takes one lease of what the offer says. */
+static int lease_take(struct placement *p, unsigned node_idx)
+{
+	struct fp_node *node = &p->store->nodes[node_idx];
+	struct fp_slots *slots = NULL;
+	struct fp_era *era;
+	int r = control_begin(node, &era);
+
+	if (r < 0)
+		return r;
+	r = control_end(node, era_lease(node, era, p->offers[node_idx].lease_bytes, &slots));
+	if (r < 0)
+		return r;
+	slots->node = node_idx;
+	*p->tail = slots;
+	p->tail = &slots->next;
+	p->taken_pages += slots->n_pages;
+	p->n_taken++;
+	p->offers[node_idx].n_leases++;
+	return 0;
+}
+
+/* Takes one lease from the node with the most free, or learns that it has less. -ENOSPC: no node has any. */
+static int placement_step(struct placement *p)
+{
+	struct offer *offer = offers_best(p);
+	unsigned node_idx;
+	int r;
+
+	if (!offer || p->store->n_leases + p->n_taken + 1 >= FP_STORE_MAX_LEASES)
+		return -ENOSPC;
+	node_idx = (unsigned)(offer - p->offers);
+	r = lease_take(p, node_idx);
+	if (r == 0)
+		group_set_free(p, p->store->nodes[node_idx].group, offer->free_bytes - offer->lease_bytes);
+	else if (r == -ENOSPC || r == -EDQUOT)
+		offer->lease_bytes = half(offer->lease_bytes);
+	else if (r == -EUSERS)
+		offer->lease_bytes = 0; /* it grants no more leases to one session, of whatever size */
+	else
+		node_failed(p, node_idx, r);
+	return 0;
+}
+
+/* No resume will ask for this lease any more. If the node can't be told, it takes it back with the session.
+ */
+static void lease_release(struct fp_node *node, struct fp_slots *slots)
+{
+	struct fp_slots **p;
+
+	pthread_mutex_lock(&node->control);
+	for (p = &node->leases; *p != slots; p = &(*p)->node_next)
+		;
+	*p = slots->node_next;
+	node->n_leases--;
+	if (fp_node_up(node))
+		(void)fp_session_release(node->era->session, slots->lease_id);
+	pthread_mutex_unlock(&node->control);
+}
+
+static void give_back(struct placement *p)
+{
+	for (struct fp_slots *slots = p->taken, *next; slots; slots = next) {
+		next = slots->next;
+		lease_release(&p->store->nodes[slots->node], slots);
+		fp_slots_free(slots);
+	}
+}
+
+int fp_placement_take(struct fp_store *store, uint64_t n_pages, struct fp_slots **ret_list)
+{
+	struct placement p = {.store = store, .tail = &p.taken, .cause = -ENOSPC};
+
+	fp_adoption_await(store);
+	/* what can't succeed must not drain the pools under the eyes of other clients while it finds out */
+	if (offers_collect(&p) / FP_PAGE_SIZE < n_pages)
+		return p.cause;
+	while (p.taken_pages < n_pages) {
+		if (placement_step(&p) < 0) {
+			give_back(&p);
+			return p.cause;
+		}
+	}
+	*ret_list = p.taken;
+	return 0;
+}

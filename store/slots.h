@@ -1,0 +1,96 @@
+/*
+ * The slots of one lease: a bitmap from which any thread takes and returns pages without a lock.
+ * Room: store. It knows pages of a lease, not where the lease lies.
+ *
+ * After a fork slots are shared, and it takes two to free one:
+ *
+ *   free ── take ──► in use ── share ──► shared ── let_go ──► limbo ── settle, held by nobody ──► free
+ *    ▲                │  ▲                  │
+ *    └───── put ──────┘  └─── settle ───────┘ held by nobody else
+ */
+#ifndef FP_SLOTS_H
+#define FP_SLOTS_H
+
+#include <stdalign.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define FP_SLOT_PAGE_BITS  20 /* low bits of a slot: the page in its lease */
+#define FP_LEASE_MAX_PAGES (1u << FP_SLOT_PAGE_BITS)
+
+struct fp_slots {
+	/* Constant once published: read on the fault path, so kept off the cache lines that allocation
+	 * writes. */
+	struct fp_slots *next;      /* in a list of leases that are not published yet */
+	struct fp_slots *node_next; /* among the leases of its node */
+	uint64_t first_slot;        /* the number of page 0 */
+	char *base;                 /* where the lease is mapped here, or NULL */
+	unsigned node;
+	uint32_t lease_id;
+	uint32_t n_pages;
+	bool inherited;                   /* the parent's: all of it is shared, and nothing is taken */
+	bool released;                    /* inherited, and not held by this process any more; the tender's */
+	uint64_t held_word;               /* where its words begin in the held maps of whose it is */
+	_Atomic uint64_t *shared, *limbo; /* bitmaps as word */
+
+	alignas(64) _Atomic uint32_t n_free; /* never less than the clear bits: 0 means full */
+	_Atomic uint32_t cursor;             /* the word that the last run came from */
+	_Atomic uint32_t n_limbo;            /* never less than the set bits of limbo */
+	alignas(64) _Atomic uint64_t word[]; /* bit set: slot in use */
+};
+
+/*
+ * A bitmap of n_pages (1..FP_LEASE_MAX_PAGES) free slots; the other members are the caller's to fill. NULL if
+ * there is no memory. Control threads. Release with fp_slots_free; NULL is fine there.
+ */
+struct fp_slots *fp_slots_new(uint32_t n_pages);
+void fp_slots_free(struct fp_slots *slots);
+
+/*
+ * Takes up to n slots, in runs as long as the bitmap has them. Returns how many. Any thread, lock-free.
+ * Whoever had a slot before is done with it (acquire, paired with fp_slots_put).
+ */
+unsigned fp_slots_take(struct fp_slots *slots, unsigned n, uint64_t *ret_slots);
+
+/* Returns one slot that is not shared, or is inherited. True if the lease was full until now. Any thread,
+ * lock-free. */
+bool fp_slots_put(struct fp_slots *slots, uint64_t slot);
+
+static inline uint32_t fp_slots_n_words(const struct fp_slots *slots)
+{
+	return (slots->n_pages + 63) / 64;
+}
+
+static inline uint32_t fp_slots_word_of(const struct fp_slots *slots, uint64_t slot)
+{
+	return (uint32_t)((slot - slots->first_slot) / 64);
+}
+
+static inline uint64_t fp_slots_bit_of(const struct fp_slots *slots, uint64_t slot)
+{
+	return 1ull << ((slot - slots->first_slot) % 64);
+}
+
+/*
+ * Marks the slots of a word that are in use, and that nobody has let go of, as shared. Returns them. One
+ * thread at a time shares and settles; none of these slots is taken or returned meanwhile.
+ */
+uint64_t fp_slots_share(struct fp_slots *slots, uint32_t word);
+
+/* Any thread, lock-free. An inherited one always is. */
+bool fp_slots_is_shared(const struct fp_slots *slots, uint64_t slot);
+
+/* This process is done with a shared slot of its own. Any thread, lock-free. */
+void fp_slots_let_go(struct fp_slots *slots, uint64_t slot);
+
+/*
+ * Nobody else holds any slot of a word but held: the others are shared no more, and free if they were let go
+ * of. Returns how many that frees. As fp_slots_share for who may call it; slots may be taken, returned and
+ * let go of meanwhile.
+ */
+unsigned fp_slots_settle(struct fp_slots *slots, uint32_t word, uint64_t held);
+
+/* In a child: the lease is its parent's from now on. What the parent has let go of this process never had. */
+void fp_slots_inherit(struct fp_slots *slots);
+
+#endif

@@ -1,0 +1,550 @@
+/*
+ * The store's front: sessions to the nodes, the lease table, reservations and slots.
+ * Room: store. Control calls may block and allocate; everything about slots is lock-free on memory made
+ * beforehand.
+ *
+ * The lease table only grows. An entry is written once and then n_leases is raised with release order, so
+ * whoever sees an index in use, or holds a slot of it, sees the entry.
+ */
+#include <errno.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+
+#include "cleanup.h"
+#include "clock.h"
+#include "fdutil.h"
+#include "lockedmem.h"
+#include "log.h"
+#include "store_internal.h"
+
+#define DEADLINE_DEFAULT_NS       (5 * FP_NSEC_PER_SEC)
+#define HEARTBEAT_DEFAULT_NS      FP_NSEC_PER_SEC
+#define HEARTBEAT_DEADLINE_MAX_NS (2 * FP_NSEC_PER_SEC)
+#define NOTICE_MAX                512
+#define LEASE_DEFAULT_BYTES       (64ull << 20)
+#define LEASE_MAX_BYTES           ((uint64_t)FP_LEASE_MAX_PAGES * FP_PAGE_SIZE)
+#define SLOTS_MAX                 (1ull << FP_SLOT_BITS)
+
+FP_DEFINE_CLEANUP(struct fp_store, store, fp_store_close)
+
+static size_t lease_table_bytes(void)
+{
+	return FP_STORE_MAX_LEASES * sizeof(_Atomic(struct fp_slots *));
+}
+
+/* A copy of what the caller may free; NULL stays NULL. */
+static int copy_text(const char *text, char **ret_copy)
+{
+	*ret_copy = text ? strdup(text) : NULL;
+	return text && !*ret_copy ? -ENOMEM : 0;
+}
+
+void fp_store_options_take(struct fp_store *store, const struct fp_store_options *options)
+{
+	store->deadline_ns = options->deadline_ns ? options->deadline_ns : DEADLINE_DEFAULT_NS;
+	store->lease_bytes = options->lease_bytes ? options->lease_bytes : LEASE_DEFAULT_BYTES;
+	store->heartbeat_ns = options->heartbeat_ns ? options->heartbeat_ns : HEARTBEAT_DEFAULT_NS;
+	store->heartbeat_deadline_ns = options->heartbeat_deadline_ns;
+	if (!store->heartbeat_deadline_ns)
+		store->heartbeat_deadline_ns = FP_MIN(store->deadline_ns / 2, HEARTBEAT_DEADLINE_MAX_NS);
+	store->notice = options->notice;
+	store->notice_user = options->notice_user;
+}
+
+int fp_store_new(const struct fp_store_options *options, struct fp_store **ret_store)
+{
+	FP_CLEANUP(fp_cleanup_store) struct fp_store *store = NULL;
+	void *table;
+
+	if (options->lease_bytes % FP_PAGE_SIZE || options->lease_bytes > LEASE_MAX_BYTES)
+		return -EINVAL;
+	store = fp_lockedmem_new(sizeof(*store));
+	if (!store)
+		return -ENOMEM;
+	pthread_mutex_init(&store->reserve_lock, NULL);
+	pthread_mutex_init(&store->lanes_lock, NULL);
+	fp_generations_init(&store->gens);
+	fp_adoption_init(store);
+	LIST_INIT(&store->lanes);
+	fp_store_options_take(store, options);
+	store->opener = getpid();
+	store->random = fp_clock_ns() ^ (uint64_t)getpid() << 32;
+	store->direct = true;
+	store->cursor = 1;
+	store->tend_fd = fp_fd_move_high(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+	if (store->tend_fd < 0)
+		return -errno;
+	if (copy_text(options->client_name, &store->client_name) < 0 ||
+	    copy_text(options->secret, &store->secret) < 0)
+		return -ENOMEM;
+	table = mmap(NULL, lease_table_bytes(), PROT_READ | PROT_WRITE,
+	             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (table == MAP_FAILED)
+		return -ENOMEM;
+	store->leases = table;
+	*ret_store = fp_take_ptr(store);
+	return 0;
+}
+
+struct fp_session_options fp_store_session_options(const struct fp_store *store,
+                                                   const struct fp_session_identity *resume)
+{
+	return (struct fp_session_options){
+	    .client_name = store->client_name,
+	    .secret = store->secret,
+	    .deadline_ns = store->deadline_ns,
+	    .resume = resume,
+	};
+}
+
+/* Makes a node of a session that was opened. The session is the node's in any case. */
+static int node_begin(struct fp_store *store, struct fp_node *node, struct fp_session *session)
+{
+	int r;
+
+	node->load_store = session->transport->load_store;
+	node->tend_fd = store->tend_fd;
+	node->era = fp_era_new(session, 0);
+	if (!node->era) {
+		fp_session_close(session);
+		return -ENOMEM;
+	}
+	pthread_mutex_init(&node->control, NULL);
+	store->direct = store->direct && node->load_store;
+	store->n_nodes++;
+	r = fp_session_identity(session, &node->identity);
+	node->adoptable = r == 0;
+	node->resumable = r == 0 && !node->load_store;
+	node->next_heartbeat_ns = fp_clock_ns() + store->heartbeat_ns;
+	return r == -EOPNOTSUPP ? 0 : r;
+}
+
+static int add_port(struct fp_store *store, unsigned set_idx, unsigned address)
+{
+	struct fp_session_options options = fp_store_session_options(store, NULL);
+	struct fp_node *node = &store->nodes[store->n_nodes];
+	struct fp_session *session;
+	unsigned way;
+	int r, cause;
+
+	if (store->n_nodes == FP_STORE_MAX_NODES)
+		return -E2BIG;
+	node->set = store->sets[set_idx];
+	node->group = set_idx;
+	node->address = address;
+	r = fp_node_dial(node, &options, &session, &way, &cause);
+	if (r == 0)
+		r = node_begin(store, node, session);
+	if (r == 0)
+		fp_store_way_taken(store, node, way, cause);
+	return r;
+}
+
+int fp_store_add(struct fp_store *store, const struct fp_url_set *set)
+{
+	unsigned set_idx = store->n_sets;
+	struct fp_url_set *copy;
+	int r = 0;
+
+	if (set_idx == FP_STORE_MAX_NODES)
+		return -E2BIG;
+	copy = malloc(sizeof(*copy));
+	if (!copy)
+		return -ENOMEM;
+	*copy = *set;
+	store->sets[store->n_sets++] = copy;
+	for (unsigned i = 0; i < set->n_addresses && r == 0; i++)
+		r = add_port(store, set_idx, i);
+	return r;
+}
+
+int fp_store_open(const struct fp_store_options *options, struct fp_store **ret_store,
+                  const char **ret_failed)
+{
+	FP_CLEANUP(fp_cleanup_store) struct fp_store *store = NULL;
+	struct fp_url_set set;
+	int r;
+
+	if (options->n_urls == 0 || options->n_urls > FP_STORE_MAX_NODES)
+		return -EINVAL;
+	r = fp_store_new(options, &store);
+	if (r < 0)
+		return r;
+	for (unsigned i = 0; i < options->n_urls; i++) {
+		r = fp_url_parse_set(options->urls[i], &set);
+		if (r == 0)
+			r = fp_store_add(store, &set);
+		if (r < 0) {
+			if (ret_failed)
+				*ret_failed = options->urls[i];
+			return r;
+		}
+	}
+	*ret_store = fp_take_ptr(store);
+	return 0;
+}
+
+/*
+ * Whether a node is left without the word that gives the leases back. A connection that is broken can't carry
+ * it: no use waiting for an answer. And a child may still have to adopt them, for which this session has to
+ * last; it ends with the last copy of its connection, or with its grace.
+ */
+static bool leaves_silently(struct fp_store *store, unsigned node_idx)
+{
+	const struct fp_node *node = &store->nodes[node_idx];
+
+	return fp_node_is_adopting(node) || (node->resumable && !fp_node_up(node)) ||
+	       fp_generations_have_heir(store, node_idx);
+}
+
+static void node_end(struct fp_store *store, unsigned node_idx)
+{
+	struct fp_node *node = &store->nodes[node_idx];
+
+	/* of a forked child's copy nothing is sure that the tender had in its hands; else all lanes are
+	 * closed */
+	assert(store->opener != getpid() || !node->era->n_links);
+	if (leaves_silently(store, node_idx))
+		fp_session_abandon(node->era->session);
+	else
+		fp_session_close(node->era->session);
+	free(node->era);
+	pthread_mutex_destroy(&node->control);
+	explicit_bzero(&node->identity, sizeof(node->identity));
+}
+
+static void leases_end(struct fp_store *store)
+{
+	for (uint32_t i = 1; i <= store->n_leases; i++) {
+		struct fp_slots *slots = store->leases[i];
+
+		if (slots->inherited && !slots->released)
+			fp_inherited_unmap(slots);
+		fp_slots_free(slots);
+	}
+}
+
+void fp_store_close(struct fp_store *store)
+{
+	if (!store)
+		return;
+	for (unsigned i = 0; i < store->n_nodes; i++)
+		node_end(store, i);
+	leases_end(store);
+	fp_generations_done(&store->gens);
+	fp_adoption_done(store);
+	for (unsigned i = 0; i < store->n_sets; i++)
+		free(store->sets[i]);
+	if (store->leases)
+		munmap(store->leases, lease_table_bytes());
+	if (store->secret)
+		explicit_bzero(store->secret, strlen(store->secret));
+	free(store->secret);
+	free(store->client_name);
+	fp_cleanup_close(&store->tend_fd);
+	pthread_mutex_destroy(&store->lanes_lock);
+	pthread_mutex_destroy(&store->reserve_lock);
+	if (store->opener != getpid())
+		fp_transport_forked();
+	fp_lockedmem_free(store, sizeof(*store));
+}
+
+void fp_store_notice(const struct fp_store *store, const char *format, ...)
+{
+	char text[NOTICE_MAX];
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(text, sizeof(text), format, args);
+	va_end(args);
+	if (store->notice)
+		store->notice(store->notice_user, text);
+	else
+		fp_log(FP_LOG_NOTICE, "store", "%s", text);
+}
+
+/*
+ * Whether a way failed since this machine has no part in it, neither device nor library: no news to who only
+ * left the choice to us.
+ */
+static bool is_not_for_us(int cause)
+{
+	return cause == -ENODEV || cause == -ELIBACC;
+}
+
+void fp_store_way_taken(struct fp_store *store, struct fp_node *node, unsigned way, int cause)
+{
+	bool was_lesser = fp_node_way_is_lesser(node, atomic_exchange(&node->way, way));
+	bool is_lesser = fp_node_way_is_lesser(node, way);
+	bool was_best = atomic_load(&node->had_best);
+	char why[64];
+
+	if (!is_lesser)
+		atomic_store(&node->had_best, true);
+	if (is_lesser && !was_lesser) {
+		atomic_fetch_add_explicit(&node->degradations, 1, memory_order_relaxed);
+		if (was_best || !is_not_for_us(cause))
+			fp_store_notice(store, "node %s: goes on over %s: %s", fp_node_way(node, 0)->text,
+			                fp_node_way(node, way)->text, fp_strerror(cause, why, sizeof(why)));
+	} else if (was_lesser && !is_lesser) {
+		fp_store_notice(store, "node %s: is reached over %s again", fp_node_way(node, 0)->text,
+		                fp_node_way(node, way)->text);
+	}
+}
+
+/* Makes leases known to slot allocation. Under reserve_lock. */
+static void publish(struct fp_store *store, struct fp_slots *list)
+{
+	uint32_t index = store->n_leases;
+
+	for (struct fp_slots *slots = list; slots; slots = slots->next) {
+		slots->first_slot = (uint64_t)++index << FP_SLOT_PAGE_BITS;
+		slots->held_word = store->gens.n_held_words;
+		store->gens.n_held_words += fp_slots_n_words(slots);
+		atomic_store_explicit(&store->leases[index], slots, memory_order_release);
+		(void)mlock(&store->leases[index], 1); /* its page of the table; as lockedmem.h does */
+		atomic_fetch_add_explicit(&store->nodes[slots->node].n_slots, slots->n_pages,
+		                          memory_order_relaxed);
+	}
+	fp_store_freeing(store);
+	atomic_store_explicit(&store->n_leases, index, memory_order_release);
+	fp_store_freed(store);
+}
+
+/* fp_store_reserve under reserve_lock. */
+static int reserve(struct fp_store *store, uint64_t n_pages)
+{
+	uint64_t wanted = store->reserved_pages + n_pages; /* others can only lower the sum meanwhile */
+	uint64_t total = fp_store_slots_total(store);
+	struct fp_slots *list = NULL;
+	int r;
+
+	if (wanted > total) {
+		r = fp_placement_take(store, wanted - total, &list);
+		if (r < 0)
+			return r;
+		publish(store, list);
+	}
+	atomic_fetch_add(&store->reserved_pages, n_pages);
+	return 0;
+}
+
+int fp_store_reserve(struct fp_store *store, uint64_t n_pages)
+{
+	int r;
+
+	if (n_pages > SLOTS_MAX)
+		return -ENOSPC;
+	pthread_mutex_lock(&store->reserve_lock);
+	r = reserve(store, n_pages);
+	pthread_mutex_unlock(&store->reserve_lock);
+	return r;
+}
+
+int fp_store_extend(struct fp_store *store)
+{
+	struct fp_slots *list;
+	int r;
+
+	if (pthread_mutex_trylock(&store->reserve_lock) != 0)
+		return -EBUSY;
+	r = fp_placement_take(store, 1, &list);
+	if (r == 0)
+		publish(store, list);
+	pthread_mutex_unlock(&store->reserve_lock);
+	return r;
+}
+
+void fp_store_unreserve(struct fp_store *store, uint64_t n_pages)
+{
+	uint64_t before = atomic_fetch_sub(&store->reserved_pages, n_pages);
+
+	assert(before >= n_pages);
+	(void)before;
+}
+
+/* Takes up to n slots, lease by lease from the cursor on. */
+static unsigned slots_scan(struct fp_store *store, unsigned n, uint64_t *ret_slots)
+{
+	uint32_t n_leases = atomic_load_explicit(&store->n_leases, memory_order_acquire);
+	uint32_t index = atomic_load_explicit(&store->cursor, memory_order_relaxed);
+	unsigned got = 0;
+
+	for (uint32_t i = 0; i < n_leases && got < n; i++, index++) {
+		struct fp_slots *slots;
+
+		if (index > n_leases)
+			index = 1;
+		slots = atomic_load_explicit(&store->leases[index], memory_order_acquire);
+		if (slots->inherited || !fp_node_up(&store->nodes[slots->node]))
+			continue;
+		got += fp_slots_take(slots, n - got, ret_slots + got);
+		if (got == n)
+			atomic_store_explicit(&store->cursor, index, memory_order_relaxed);
+	}
+	return got;
+}
+
+/*
+ * A scan can miss slots that become free behind it while others take those ahead of it. Whoever holds a
+ * reservation must get its slots all the same, so only a scan is believed that no return of a slot
+ * overlapped: none was under way when it began, none began until it ended. Counting the ends alone is not
+ * enough: a thread may have cleared its bit behind the scan and sleep before it counts.
+ */
+unsigned fp_store_slot_alloc(struct fp_store *store, unsigned n, uint64_t *ret_slots)
+{
+	unsigned got = 0;
+	uint64_t n_freed;
+
+	for (bool swept = false;;) {
+		n_freed = atomic_load_explicit(&store->n_freed, memory_order_acquire);
+		got += slots_scan(store, n - got, ret_slots + got);
+		atomic_thread_fence(memory_order_seq_cst);
+		if (got == n)
+			return got;
+		if (n_freed != atomic_load_explicit(&store->n_freeing, memory_order_acquire)) {
+			sched_yield(); /* the one who returns a slot may wait for this very CPU */
+		} else if (!swept && atomic_load(&store->gens.n_limbo)) {
+			fp_store_sweep(store); /* what it frees it counts, and the next scan finds it */
+			swept = true;
+		} else {
+			return got;
+		}
+	}
+}
+
+void fp_store_slot_free(struct fp_store *store, uint64_t slot)
+{
+	struct fp_slots *slots = fp_store_lease_of(store, slot);
+
+	if (fp_slots_is_shared(slots, slot)) {
+		fp_generations_let_go(store, slots, slot);
+		return;
+	}
+	fp_store_freeing(store);
+	if (fp_slots_put(slots, slot))
+		atomic_store_explicit(&store->cursor, (uint32_t)(slot >> FP_SLOT_PAGE_BITS),
+		                      memory_order_relaxed);
+	fp_store_freed(store);
+}
+
+bool fp_store_slot_is_shared(const struct fp_store *store, uint64_t slot)
+{
+	return fp_slots_is_shared(fp_store_lease_of(store, slot), slot);
+}
+
+bool fp_store_slot_up(const struct fp_store *store, uint64_t slot)
+{
+	return fp_node_up(&store->nodes[fp_store_slot_node(store, slot)]);
+}
+
+unsigned fp_store_slot_node(const struct fp_store *store, uint64_t slot)
+{
+	return fp_store_lease_of(store, slot)->node;
+}
+
+void *fp_store_slot_direct(const struct fp_store *store, uint64_t slot)
+{
+	const struct fp_slots *slots = fp_store_lease_of(store, slot);
+
+	/* a node that did not let us adopt gives its memory to others when our parent's session ends */
+	if (!slots->base || (slots->inherited && fp_node_is_lost(&store->nodes[slots->node])))
+		return NULL;
+	return slots->base + fp_store_offset_of(slot);
+}
+
+void fp_store_slot_count(struct fp_store *store, uint64_t slot, enum fp_io_op op)
+{
+	fp_node_count(&store->nodes[fp_store_slot_node(store, slot)], op, FP_PAGE_SIZE);
+}
+
+bool fp_store_is_direct(const struct fp_store *store)
+{
+	return store->direct;
+}
+
+unsigned fp_store_n_nodes(const struct fp_store *store)
+{
+	return store->n_nodes;
+}
+
+static enum fp_store_state state_of(uint64_t breaker)
+{
+	switch (fp_breaker_state(breaker)) {
+	case FP_BREAKER_CLOSED:
+		return FP_STORE_UP;
+	case FP_BREAKER_OPEN:
+		return FP_STORE_OPEN;
+	case FP_BREAKER_HALF_OPEN:
+		return FP_STORE_HALF_OPEN;
+	case FP_BREAKER_LOST:
+		break;
+	}
+	return FP_STORE_LOST;
+}
+
+const char *fp_store_state_name(enum fp_store_state state)
+{
+	static const char *const names[] = {
+	    [FP_STORE_UP] = "up",
+	    [FP_STORE_OPEN] = "open",
+	    [FP_STORE_HALF_OPEN] = "half-open",
+	    [FP_STORE_LOST] = "lost",
+	};
+
+	return names[state];
+}
+
+void fp_store_node_info(const struct fp_store *store, unsigned node_idx, struct fp_store_node *ret_info)
+{
+	const struct fp_node *node = &store->nodes[node_idx];
+	uint64_t word = fp_node_breaker(node);
+	unsigned way = atomic_load_explicit(&node->way, memory_order_relaxed);
+
+	assert(node_idx < store->n_nodes);
+	*ret_info = (struct fp_store_node){
+	    .url = fp_node_way(node, way)->text,
+	    .state = state_of(word),
+	    .up = fp_breaker_state(word) == FP_BREAKER_CLOSED,
+	    .spent = fp_breaker_spent(word),
+	    .last_error = atomic_load(&node->error),
+	    .adopting = fp_node_is_adopting(node),
+	    .leased_bytes = atomic_load_explicit(&node->n_slots, memory_order_relaxed) * FP_PAGE_SIZE,
+	    .inherited_bytes = atomic_load_explicit(&node->n_inherited, memory_order_relaxed) * FP_PAGE_SIZE,
+	    .read_bytes = atomic_load_explicit(&node->read_bytes, memory_order_relaxed),
+	    .written_bytes = atomic_load_explicit(&node->written_bytes, memory_order_relaxed),
+	    .reconnects = atomic_load_explicit(&node->reconnects, memory_order_relaxed),
+	    .failures = atomic_load_explicit(&node->failures, memory_order_relaxed),
+	    .degradations = atomic_load_explicit(&node->degradations, memory_order_relaxed),
+	    .heartbeat_ns = atomic_load_explicit(&node->heartbeat_ns, memory_order_relaxed),
+	};
+	ret_info->degraded = ret_info->up && fp_node_way_is_lesser(node, way);
+	if (!ret_info->up) /* whoever opened the breaker may not have said why yet */
+		ret_info->error = ret_info->last_error ? ret_info->last_error : -EHOSTDOWN;
+}
+
+uint64_t fp_store_slots_used(const struct fp_store *store)
+{
+	uint32_t n_leases = atomic_load_explicit(&store->n_leases, memory_order_acquire);
+	uint64_t used = 0;
+
+	for (uint32_t i = 1; i <= n_leases; i++) {
+		struct fp_slots *slots = atomic_load_explicit(&store->leases[i], memory_order_acquire);
+
+		used += slots->n_pages - atomic_load_explicit(&slots->n_free, memory_order_relaxed);
+	}
+	return used;
+}
+
+uint64_t fp_store_slots_total(const struct fp_store *store)
+{
+	uint64_t total = 0;
+
+	for (unsigned i = 0; i < store->n_nodes; i++)
+		if (fp_node_up(&store->nodes[i]))
+			total += atomic_load_explicit(&store->nodes[i].n_slots, memory_order_relaxed);
+	return total;
+}

@@ -1,0 +1,174 @@
+/*
+ * What the files of the store share: the struct behind struct fp_store and its lease table.
+ * Room: store; included by no other folder.
+ *
+ *   slot ──>> 20──> leases[index] ──> struct fp_slots ──> node, lease id, base
+ *        └─ & 2^20-1 ─> page in lease
+ */
+#ifndef FP_STORE_INTERNAL_H
+#define FP_STORE_INTERNAL_H
+
+#include <assert.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/queue.h>
+#include <sys/types.h>
+
+#include "generation.h"
+#include "node.h"
+#include "slots.h"
+#include "store.h"
+
+#define FP_STORE_MAX_LEASES                                                                                  \
+	(1u << (FP_SLOT_BITS - FP_SLOT_PAGE_BITS)) /* index 0 stays empty: slot 0 is no slot */
+
+/*
+ * What a lane's owner and the tender exchange about one node. Pointers change hands by atomic exchange:
+ * whoever got one owns the link.
+ */
+struct fp_exchange {
+	_Atomic(struct fp_era_link *) fresh; /* from the tender: to go on with */
+	_Atomic(struct fp_era_link *) given; /* to the tender: to be closed */
+	_Atomic uint64_t n_closed;           /* how many of those given are closed */
+};
+
+/* What of a lane others than its owner may see. */
+struct fp_lane_shared {
+	LIST_ENTRY(fp_lane_shared) entry; /* under lanes_lock, as are the regions */
+	unsigned n_regions;
+	struct {
+		void *base;
+		size_t len_bytes;
+	} regions[FP_LANE_MAX_REGIONS];
+	struct fp_exchange exchange[FP_STORE_MAX_NODES];
+};
+
+struct fp_store {
+	uint64_t deadline_ns;
+	uint64_t lease_bytes;
+	uint64_t heartbeat_ns, heartbeat_deadline_ns;
+	char *client_name, *secret; /* malloc'd; NULL: none */
+	void (*notice)(void *user, const char *text);
+	void *notice_user;
+	pid_t opener; /* a forked child of it has no tender, and its locks may be anybody's */
+	int tend_fd;
+	bool direct; /* every node is load_store */
+	unsigned n_sets;
+	struct fp_url_set *sets[FP_STORE_MAX_NODES]; /* malloc'd: one a URL */
+	unsigned n_nodes;
+	struct fp_node nodes[FP_STORE_MAX_NODES];
+
+	struct fp_generations gens;
+	pthread_mutex_t adoption_lock; /* only to wait: protects nothing */
+	pthread_cond_t adoption_ended; /* an attempt to adopt has, one way or the other */
+
+	pthread_mutex_t lanes_lock; /* the last of all locks; held while links are opened and closed */
+	LIST_HEAD(, fp_lane_shared) lanes;
+	uint64_t random; /* the tender's: jitter */
+
+	_Atomic(struct fp_slots *) *leases; /* FP_STORE_MAX_LEASES of them, address space until used */
+	_Atomic uint32_t n_leases;          /* leases 1..n_leases are published */
+
+	/* Written all the time: off the cache lines above, which the fault path reads. */
+	alignas(
+	    64) _Atomic uint64_t n_freeing; /* times slots began to become free, by return or a new lease */
+	_Atomic uint64_t n_freed;           /* times that was done; equal to n_freeing in a quiet moment */
+	_Atomic uint32_t cursor;            /* the lease that allocation tries first */
+	_Atomic uint64_t reserved_pages;    /* grows under reserve_lock only */
+	pthread_mutex_t reserve_lock;       /* serialises whoever adds leases; before every node's control */
+};
+
+/* An empty store: validated options, no node yet. 0 and *ret_store; -EINVAL, -ENOMEM. */
+int fp_store_new(const struct fp_store_options *options, struct fp_store **ret_store);
+/* Opens sessions to one more node, one for each of its addresses. Before the store has any other user. */
+int fp_store_add(struct fp_store *store, const struct fp_url_set *set);
+/* What every session of the store is opened with; resume NULL: a new one. */
+struct fp_session_options fp_store_session_options(const struct fp_store *store,
+                                                   const struct fp_session_identity *resume);
+/* Tells people. Threads that may block. */
+void fp_store_notice(const struct fp_store *store, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+/* Says that a node is reached by a lesser way, or by the best again, if that changed. */
+void fp_store_way_taken(struct fp_store *store, struct fp_node *node, unsigned way, int cause);
+
+/* Begins and ends a return of slots: see fp_store_slot_alloc. Any thread, lock-free. */
+static inline void fp_store_freeing(struct fp_store *store)
+{
+	atomic_fetch_add(&store->n_freeing, 1);
+}
+
+static inline void fp_store_freed(struct fp_store *store)
+{
+	atomic_fetch_add_explicit(&store->n_freed, 1, memory_order_release);
+}
+
+/* What the options say and a forked child may change. */
+void fp_store_options_take(struct fp_store *store, const struct fp_store_options *options);
+
+void fp_adoption_init(struct fp_store *store);
+void fp_adoption_done(struct fp_store *store);
+/* Ends the mapping of an inherited lease. */
+void fp_inherited_unmap(struct fp_slots *slots);
+/*
+ * Waits until a node may take leases, or no attempt to adopt is under way that might help: a forked child's
+ * first calls. Bounded by the deadline.
+ */
+void fp_adoption_await(struct fp_store *store);
+/* The tender's step for a node that is adopting: when the next is due. */
+uint64_t fp_adoption_tend(struct fp_store *store, struct fp_node *node);
+/* Gives the node back what it lent our parent and nobody holds here any more. The tender's. */
+void fp_inherited_release(struct fp_store *store, struct fp_node *node);
+
+/* ---- what the tender does, and adopting does alike ---- */
+
+/* Any 64 bits. The tender's. */
+uint64_t fp_tend_random(struct fp_store *store);
+/* Makes the node's leases known to a session. node->control held. */
+int fp_tend_attach(struct fp_node *node, struct fp_session *session);
+/*
+ * Opens a link of the era for every lane; then all of them are the lanes' and the era is the node's. All or
+ * nothing. node->control and lanes_lock held.
+ */
+int fp_tend_begin_era(struct fp_store *store, struct fp_node *node, struct fp_era *era);
+/* The node is lost, for good. */
+void fp_tend_lose(struct fp_node *node, int error);
+/* How long one way to a node may take to open a session. */
+uint64_t fp_tend_connect_ns(const struct fp_store *store, const struct fp_node *node);
+
+/* lanes_lock is held around these three, but in a forked child, where nobody else is. */
+void fp_store_lanes_lock(struct fp_store *store);
+void fp_store_lanes_unlock(struct fp_store *store);
+/* Opens a link of an era, with the lane's regions. Blocks. 0 and *ret_link, counted in its era. */
+int fp_era_link_open(struct fp_era *era, const struct fp_lane_shared *shared, struct fp_era_link **ret_link);
+/* Closes a link, and its era's session if that has ended and this was its last. Blocks. NULL is fine. */
+void fp_era_link_close(struct fp_node *node, struct fp_era_link *link);
+/* The era of a session, without links. NULL: no memory. */
+struct fp_era *fp_era_new(struct fp_session *session, uint64_t epoch);
+/* Makes another era the node's own; node->control is held too. The one before ends. */
+void fp_node_enter(struct fp_node *node, struct fp_era *era);
+
+/*
+ * Takes leases of together at least n_pages from the nodes that are up, the one with the most free first. All
+ * or nothing; the leases are not published. reserve_lock held; blocks. 0 and *ret_list; -ENOSPC: every node
+ * is full; -EHOSTDOWN: a node that might have helped is down; or the error that a node or this host gave.
+ */
+int fp_placement_take(struct fp_store *store, uint64_t n_pages, struct fp_slots **ret_list);
+
+/* The lease of a slot that fp_store_slot_alloc handed out. Any thread, lock-free. */
+static inline struct fp_slots *fp_store_lease_of(const struct fp_store *store, uint64_t slot)
+{
+	uint64_t index = slot >> FP_SLOT_PAGE_BITS;
+	struct fp_slots *slots;
+
+	assert(index < FP_STORE_MAX_LEASES);
+	slots = atomic_load_explicit(&store->leases[index], memory_order_acquire);
+	assert(slots);
+	return slots;
+}
+
+static inline uint64_t fp_store_offset_of(uint64_t slot)
+{
+	return (slot & (FP_LEASE_MAX_PAGES - 1)) << FP_PAGE_SHIFT;
+}
+
+#endif

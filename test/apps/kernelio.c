@@ -1,0 +1,354 @@
+/*
+ * kernelio WAY [FOLDER]: hands memory of which most may be elsewhere to the kernel in the ways that pin it,
+ * share it or look at it from outside, and looks after its bytes. What it prints does not depend on where its
+ * memory is. Room: test/apps; it knows nothing of Farpage.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <liburing.h>
+#include <signal.h>
+#include <spawn.h>
+#include <string.h>
+#include <sys/ptrace.h>
+#include <sys/resource.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "bytes.h"
+
+#define SKIPPED 77
+#define BYTES   (8u * MIB)
+#define PIECE   (64u << 10)
+
+static void skip(const char *reason)
+{
+	puts(reason);
+	exit(SKIPPED);
+}
+
+static void *aligned(size_t len, uint64_t seed)
+{
+	void *memory = NULL;
+
+	require(posix_memalign(&memory, PAGE, len) == 0, "posix_memalign");
+	fill(memory, len, seed);
+	return memory;
+}
+
+static int scratch_file(const char *folder, int flags)
+{
+	char path[4096];
+	int fd;
+
+	snprintf(path, sizeof(path), "%s/kernelio.bytes", folder);
+	fd = open(path, O_RDWR | O_CREAT | O_TRUNC | flags, 0600);
+	if (fd < 0 && errno == EINVAL)
+		skip("this file system has no O_DIRECT");
+	require(fd >= 0, path);
+	unlink(path);
+	return fd;
+}
+
+/* Every byte of a plain buffer goes out to the file and into another. */
+static void direct(const char *folder)
+{
+	int fd = scratch_file(folder, O_DIRECT);
+	char *out = aligned(BYTES, 1), *in = aligned(BYTES, 2);
+
+	push_out();
+	for (size_t at = 0; at < BYTES; at += PIECE)
+		require(pwrite(fd, out + at, PIECE, (off_t)at) == PIECE, "write with O_DIRECT");
+	push_out();
+	for (size_t at = 0; at < BYTES; at += PIECE)
+		require(pread(fd, in + at, PIECE, (off_t)at) == PIECE, "read with O_DIRECT");
+	push_out();
+	verify(in, BYTES, 1, "what was read with O_DIRECT");
+	verify(out, BYTES, 1, "what was written with O_DIRECT");
+	close(fd);
+}
+
+/* ---- io_uring with registered buffers ---- */
+
+#define FIXED 8u
+
+static void transfer(struct io_uring *ring, int write, int fd, struct iovec *buffers)
+{
+	for (unsigned i = 0; i < FIXED; i++) {
+		struct io_uring_sqe *sqe = io_uring_get_sqe(ring);
+
+		if (write)
+			io_uring_prep_write_fixed(sqe, fd, buffers[i].iov_base, PIECE, i * PIECE, (int)i);
+		else
+			io_uring_prep_read_fixed(sqe, fd, buffers[i].iov_base, PIECE, i * PIECE, (int)i);
+	}
+	require(io_uring_submit(ring) == FIXED, "submit");
+	for (unsigned i = 0; i < FIXED; i++) {
+		struct io_uring_cqe *cqe;
+
+		require(io_uring_wait_cqe(ring, &cqe) == 0 && cqe->res == PIECE,
+		        "transfer of a fixed buffer");
+		io_uring_cqe_seen(ring, cqe);
+	}
+}
+
+/* The kernel keeps the pages of a registered buffer: they must stay the program's. */
+static void fixed(const char *folder)
+{
+	int fd = scratch_file(folder, 0);
+	struct iovec buffers[FIXED];
+	struct io_uring ring;
+	int r = io_uring_queue_init(FIXED, &ring, 0);
+
+	if (r == -ENOSYS || r == -EPERM)
+		skip("io_uring is not permitted here");
+	require(r == 0, "io_uring_queue_init");
+	for (unsigned i = 0; i < FIXED; i++)
+		buffers[i] = (struct iovec){aligned(PIECE, i), PIECE};
+	push_out();
+	require(io_uring_register_buffers(&ring, buffers, FIXED) == 0, "register buffers");
+	for (uint64_t round = 0; round < 3; round++) {
+		push_out();
+		for (unsigned i = 0; i < FIXED; i++)
+			fill(buffers[i].iov_base, PIECE, 100 * round + i);
+		transfer(&ring, 1, fd, buffers);
+		for (unsigned i = 0; i < FIXED; i++)
+			memset(buffers[i].iov_base, 0, PIECE);
+		push_out();
+		transfer(&ring, 0, fd, buffers);
+		for (unsigned i = 0; i < FIXED; i++)
+			verify(buffers[i].iov_base, PIECE, 100 * round + i, "a fixed buffer");
+	}
+	io_uring_queue_exit(&ring);
+	push_out();
+	for (unsigned i = 0; i < FIXED; i++)
+		verify(buffers[i].iov_base, PIECE, 200 + i, "a buffer that was fixed");
+}
+
+/* ---- pages lent to a pipe ---- */
+
+static void lend(void)
+{
+	char *out = aligned(BYTES, 7), *in = aligned(PIECE, 8);
+	int ends[2];
+
+	require(pipe(ends) == 0 && fcntl(ends[1], F_SETPIPE_SZ, PIECE) >= (int)PIECE, "pipe");
+	push_out();
+	for (size_t at = 0; at < BYTES; at += BYTES / 8) {
+		struct iovec part = {out + at, PIECE};
+		size_t got = 0;
+
+		require(vmsplice(ends[1], &part, 1, 0) == PIECE, "vmsplice");
+		push_out();
+		while (got < PIECE) {
+			ssize_t n = read(ends[0], in + got, PIECE - got);
+
+			require(n > 0, "read of what was lent");
+			got += (size_t)n;
+		}
+		require(memcmp(in, out + at, PIECE) == 0, "what was lent came through");
+	}
+	verify(out, BYTES, 7, "what was lent");
+}
+
+/* ---- another process looks ---- */
+
+static int look(pid_t pid, char *address, size_t len)
+{
+	char *copy = malloc(len);
+
+	require(copy != NULL, "malloc");
+	for (size_t at = 0; at < len; at += PIECE) {
+		struct iovec here = {copy + at, PIECE}, there = {address + at, PIECE};
+
+		require(process_vm_readv(pid, &here, 1, &there, 1, 0) == PIECE, "process_vm_readv");
+	}
+	verify(copy, len, 9, "what process_vm_readv saw");
+	fill(copy, len, 10);
+	for (size_t at = 0; at < len; at += PIECE) {
+		struct iovec here = {copy + at, PIECE}, there = {address + at, PIECE};
+
+		require(process_vm_writev(pid, &here, 1, &there, 1, 0) == PIECE, "process_vm_writev");
+	}
+	return 0;
+}
+
+/* ptrace and /proc/PID/mem may refuse a page that is not there, with EIO, but never show wrong bytes. */
+static unsigned refused;
+
+static void look_in_file(pid_t pid, const char *address, size_t len)
+{
+	uint64_t page[PAGE / 8];
+	char path[64];
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/%d/mem", (int)pid);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	require(fd >= 0, "open of mem");
+	for (size_t at = 0; at < len; at += PAGE) {
+		ssize_t n = pread(fd, page, PAGE, (off_t)(uintptr_t)(address + at));
+
+		require(n == PAGE || (n < 0 && errno == EIO), "read of mem");
+		refused += n < 0;
+		for (size_t i = 0; n > 0 && i < PAGE / 8; i++)
+			require(page[i] == word_of(at / 8 + i, 10), "what /proc/PID/mem showed");
+	}
+	close(fd);
+}
+
+static void peek_and_poke(pid_t pid, uint64_t *words, size_t i)
+{
+	long word;
+
+	errno = 0;
+	word = ptrace(PTRACE_PEEKDATA, pid, words + i, NULL);
+	require(errno == EIO || (errno == 0 && (uint64_t)word == word_of(i, 10)), "PTRACE_PEEKDATA");
+	refused += errno == EIO;
+	if (ptrace(PTRACE_POKEDATA, pid, words + i, (void *)word_of(i, 9)) < 0) {
+		require(errno == EIO, "PTRACE_POKEDATA");
+		refused++;
+		return;
+	}
+	errno = 0;
+	word = ptrace(PTRACE_PEEKDATA, pid, words + i, NULL);
+	require(errno == 0 && (uint64_t)word == word_of(i, 9), "what PTRACE_POKEDATA wrote");
+}
+
+/* A tracer that stops one thread: the others go on. */
+static int trace(pid_t pid, char *address, size_t len)
+{
+	int status;
+
+	look_in_file(pid, address, len);
+	require(ptrace(PTRACE_SEIZE, pid, NULL, NULL) == 0 && ptrace(PTRACE_INTERRUPT, pid, NULL, NULL) == 0,
+	        "PTRACE_SEIZE");
+	require(waitpid(pid, &status, __WALL) == pid && WIFSTOPPED(status), "stopped");
+	for (size_t i = 0; i < len / 8; i += PAGE / 8)
+		peek_and_poke(pid, (uint64_t *)address, i);
+	require(ptrace(PTRACE_DETACH, pid, NULL, NULL) == 0, "PTRACE_DETACH");
+	return 0;
+}
+
+static void start_looker(char *self, const char *way, const void *address, size_t len)
+{
+	char pid[24], at[24], size[24], verb[16];
+	char *argv[] = {self, verb, pid, at, size, NULL};
+	pid_t child;
+	int status;
+
+	snprintf(verb, sizeof(verb), "%s", way);
+	snprintf(pid, sizeof(pid), "%d", (int)getpid());
+	snprintf(at, sizeof(at), "%#" PRIxPTR, (uintptr_t)address);
+	snprintf(size, sizeof(size), "%zu", len);
+	require(posix_spawn(&child, self, NULL, NULL, argv, environ) == 0, "posix_spawn");
+	while (waitpid(child, &status, 0) != child)
+		require(errno == EINTR, "waitpid");
+	require(WIFEXITED(status) && WEXITSTATUS(status) == 0, way);
+}
+
+static void seen(char *self)
+{
+	char *memory = aligned(BYTES, 9);
+
+	push_out();
+	start_looker(self, "look", memory, BYTES);
+	push_out();
+	verify(memory, BYTES, 10, "what process_vm_writev wrote");
+	push_out();
+	start_looker(self, "trace", memory, BYTES);
+	push_out();
+	for (size_t i = 0; i < BYTES / 8; i++) {
+		uint64_t word = ((uint64_t *)memory)[i];
+
+		require(word == word_of(i, 10) || (i % (PAGE / 8) == 0 && word == word_of(i, 9)),
+		        "what was traced");
+	}
+}
+
+/* ---- memory that is no private memory of this process ---- */
+
+static void shared(const char *folder)
+{
+	int fd = scratch_file(folder, 0);
+	char *memory = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	char *file, *copy;
+	pid_t child;
+	int status;
+
+	require(ftruncate(fd, BYTES) == 0, "ftruncate");
+	file = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	copy = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
+	require(memory != MAP_FAILED && file != MAP_FAILED && copy != MAP_FAILED, "mmap");
+	fill(memory, BYTES, 11);
+	fill(copy, BYTES, 12);
+	push_out();
+	child = fork();
+	if (child == 0) {
+		verify(copy, BYTES, 12, "a private copy of a file, in a child");
+		fill(memory, BYTES, 13);
+		fill(file, BYTES, 14);
+		_exit(0);
+	}
+	require(waitpid(child, &status, 0) == child && status == 0, "child");
+	verify(memory, BYTES, 13, "memory that a child wrote");
+	verify(file, BYTES, 14, "a file that a child wrote");
+	verify(copy, BYTES, 12, "a private copy of a file");
+}
+
+/* ---- waiting to be looked at, and a dump ---- */
+
+/* Says where its bytes are, and waits for the end of its input. */
+static void sit(void)
+{
+	char *memory = aligned(BYTES, 15), byte;
+
+	push_out();
+	printf("%d %#" PRIxPTR " %u\n", (int)getpid(), (uintptr_t)memory, BYTES);
+	fflush(stdout);
+	while (read(STDIN_FILENO, &byte, 1) > 0)
+		;
+	verify(memory, BYTES, 15, "what was looked at");
+}
+
+static void dump(void)
+{
+	const struct rlimit any = {RLIM_INFINITY, RLIM_INFINITY};
+	char *memory = aligned(BYTES, 16);
+
+	require(setrlimit(RLIMIT_CORE, &any) == 0, "setrlimit");
+	push_out();
+	printf("%#" PRIxPTR " %u\n", (uintptr_t)memory, BYTES);
+	fflush(stdout);
+	abort();
+}
+
+int main(int argc, char **argv)
+{
+	const char *way = argc > 1 ? argv[1] : "";
+
+	if (argc == 5) {
+		char *address = (char *)(uintptr_t)strtoull(argv[3], NULL, 0);
+		pid_t pid = (pid_t)atoi(argv[2]);
+		size_t len = strtoull(argv[4], NULL, 0);
+
+		return strcmp(way, "look") == 0 ? look(pid, address, len) : trace(pid, address, len);
+	}
+	if (strcmp(way, "direct") == 0 && argc == 3)
+		direct(argv[2]);
+	else if (strcmp(way, "fixed") == 0 && argc == 3)
+		fixed(argv[2]);
+	else if (strcmp(way, "shared") == 0 && argc == 3)
+		shared(argv[2]);
+	else if (strcmp(way, "lend") == 0)
+		lend();
+	else if (strcmp(way, "seen") == 0)
+		seen(argv[0]);
+	else if (strcmp(way, "sit") == 0)
+		sit();
+	else if (strcmp(way, "dump") == 0)
+		dump();
+	else
+		return 2;
+	printf("%s: every word as it should be\n", way);
+	return 0;
+}

@@ -1,0 +1,281 @@
+#!/usr/bin/python3
+"""Programs of unusual shape, and memory in the hands of the kernel and of others: right, or refused with a message.
+
+argv: the helpers shapes, kernelio, confine and the library plugin; the fault mode, if it is not thread. Each is run plain and with far memory, and
+must print the same. What can't work is refused: the tests say with which words.
+"""
+import os
+import re
+import select
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import unittest
+
+import farapp
+
+SHAPES, KERNELIO, CONFINE, PLUGIN = sys.argv[1:5]
+MODE = sys.argv[5] if len(sys.argv) > 5 else "thread"
+LOCAL = "3M"
+TIMEOUT = 180
+REFUSED = 125
+ORDINARY_USER = 65534
+
+
+def run(*command, **options):
+    """Status, stdout and stderr."""
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False, **options)
+    return done.returncode, done.stdout, done.stderr
+
+
+def far(*command, options=(), **more):
+    return run(farapp.farpage, "run", "--fault-mode", MODE, "--local-memory", LOCAL, *options, "--", *command, **more)
+
+
+class Shapes(unittest.TestCase):
+    def assertSame(self, *command, options=(), env=None, quiet=True):
+        """Plain and far the same, not a word from Farpage, and pages came back from the node."""
+        plain = run(*command, env=env)
+        status, out, err = far(*command, options=(*options, "--report"), env=env)
+        said, _, report = err.partition("farpage: report:")
+        self.assertEqual((status, out), plain[:2], err)
+        self.assertEqual(plain[0], 0, plain[1] + plain[2])
+        if quiet:
+            self.assertEqual(said, "")
+        moved = re.search(r"moved +([0-9.]+) [KMG]iB fetched, ([0-9.]+) [KMG]iB written", report)
+        self.assertTrue(moved, f"too little moved: was it far memory?\n{err}")
+
+    def test_threads_by_the_thousand(self):
+        self.assertSame(SHAPES, "threads")
+
+    def test_signals_in_showers(self):
+        self.assertSame(SHAPES, "signals")
+
+    def test_guard_pages(self):
+        self.assertSame(SHAPES, "guards")
+
+    def test_libraries_that_come_and_go(self):
+        self.assertSame(SHAPES, "libraries", PLUGIN)
+
+    def test_locale(self):
+        """In children too, whose threads all look at it."""
+        self.assertSame(SHAPES, "locale")
+
+    def test_printf_of_its_own(self):
+        self.assertSame(SHAPES, "formats", options=("--local-memory", "1M"))
+
+    def test_preload_of_others(self):
+        """LD_PRELOAD in use already: other allocators come after ours, and are not used."""
+        libraries = {name: find_library(name) for name in ("jemalloc.so.2", "tcmalloc_minimal.so.4", "mimalloc.so.2.0")}
+        for name, path in libraries.items():
+            with self.subTest(name):
+                if not path:
+                    self.skipTest(f"lib{name} is not installed")
+                self.assertSame(SHAPES, "table", env={**os.environ, "LD_PRELOAD": path})
+        self.assertSame(SHAPES, "table", env={**os.environ, "LD_PRELOAD": PLUGIN})
+
+    def test_direct_io(self):
+        for capture in ("move", "protect"):
+            self.assertSame(KERNELIO, "direct", folder(), options=("--capture", capture))
+
+    def test_fixed_buffers(self):
+        status, out, _ = run(KERNELIO, "fixed", folder())
+        if status == farapp.SKIPPED:
+            self.skipTest(out)
+        self.assertSame(KERNELIO, "fixed", folder())
+
+    def test_pages_lent_to_a_pipe(self):
+        for capture in ("move", "protect"):
+            self.assertSame(KERNELIO, "lend", options=("--capture", capture))
+
+    def test_others_look(self):
+        self.assertSame(KERNELIO, "seen")
+
+    def test_shared_memory_stays_local(self):
+        self.assertSame(KERNELIO, "shared", folder())
+        _, _, err = far(KERNELIO, "shared", folder(), options=("--report",))
+        self.assertRegex(err, r"not far .*shared [1-9][0-9.]* MiB")
+
+    def test_userfaultfd_is_taken_away(self):
+        """By a filter, when the program runs: strictly for itself, or mildly for all its threads."""
+        for way in ("strict", "all-threads"):
+            with self.subTest(way):
+                self.assertSame(CONFINE, way)
+
+
+class Looks(unittest.TestCase):
+    """A debugger, and what a crash leaves."""
+
+    def test_debugger(self):
+        """It can't see what is far, and says so; once brought in, it can. Nothing hangs."""
+        gdb = shutil.which("gdb")
+        if not gdb:
+            self.skipTest("gdb is not installed")
+        process = subprocess.Popen(
+            [farapp.farpage, "run", "--fault-mode", MODE, "--local-memory", LOCAL, "--", KERNELIO, "sit"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        try:
+            self.assertTrue(select.select([process.stdout], [], [], TIMEOUT)[0])
+            pid, address, _ = process.stdout.readline().split()
+            status, out, err = run(
+                gdb, "--batch", "-nx", "-p", pid, "-ex", f"x/gx {address}", "-ex", f"call (int)madvise({address}, 65536, 22)",
+                "-ex", f"x/gx {address}")
+            if "ptrace:" in err:
+                self.skipTest("ptrace is not permitted here")
+            self.assertEqual(status, 0, out + err)
+            self.assertIn(f"Cannot access memory at address {address}", out + err)
+            self.assertRegex(out, r"0x9e3779b97f4a7c1a")
+            out, _ = process.communicate("", TIMEOUT)
+            self.assertEqual((process.returncode, out), (0, "sit: every word as it should be\n"))
+        finally:
+            process.kill()
+            process.wait()
+
+    def test_core_dump(self):
+        """It is written at once. What was local is right; what was far is missing, and reads as zeros."""
+        with open("/proc/sys/kernel/core_pattern", encoding="ascii") as pattern:
+            if pattern.read().strip() not in ("core", "core.%p"):
+                self.skipTest("cores do not go to the current folder here")
+        cores = os.path.join(farapp.workdir, "cores")
+        os.makedirs(cores)
+        status, out, err = far(KERNELIO, "dump", cwd=cores)
+        if not os.listdir(cores):
+            self.skipTest("this system dumps no cores")
+        self.assertEqual(status, -signal.SIGABRT, err)
+        address, length = (int(word, 0) for word in out.split())
+        memory = core_memory(os.path.join(cores, os.listdir(cores)[0]), address, length)
+        kinds = {"right": 0, "zero": 0}
+        for page in range(0, length, 4096):
+            first = page // 8
+            words = struct.unpack("<512Q", memory[page : page + 4096])
+            expected = tuple(((first + i + 1) * 0x9E3779B97F4A7C15 & (1 << 64) - 1) ^ 16 for i in range(512))
+            kinds["zero" if not any(words) else "right" if words == expected else "wrong"] += 1
+        self.assertEqual(kinds["right"] + kinds["zero"], length // 4096)
+        self.assertGreater(kinds["zero"], 0)
+
+
+class Refusals(unittest.TestCase):
+    def assertRefused(self, outcome, *words):
+        self.assertEqual(outcome[0], REFUSED, outcome)
+        for word in words:
+            self.assertIn(word, outcome[2])
+
+    def test_set_user_id(self):
+        if os.getuid():
+            self.skipTest("only root can make a set-user-ID program of another user")
+        program = os.path.join(farapp.workdir, "setuid")
+        shutil.copy(SHAPES, program)
+        os.chown(program, ORDINARY_USER, ORDINARY_USER)
+        os.chmod(program, 0o4755)
+        self.assertRefused(far(program, "table"), "set-user-ID", program)
+
+    def test_go(self):
+        """Go's own linker makes static programs; with the C library in it, a program's heap is far."""
+        go = shutil.which("go")
+        if not go:
+            self.skipTest("go is not installed")
+        self.assertRefused(far(build_go(go, cgo=False)), "statically linked", "Go", "CGO_ENABLED=1")
+        program = build_go(go, cgo=True)
+        plain, outcome = run(program), far(program)
+        self.assertEqual((plain[0], outcome[0], outcome[1]), (0, 0, plain[1]), outcome[2])
+
+    def test_docker(self):
+        """Its default profile: the private node is refused, and with another one and the device it works."""
+        status, out, _ = run(CONFINE, "docker", "/bin/true")
+        self.assertEqual(status, 0, out)
+        command = (farapp.farpage, "run", "--fault-mode", MODE, "--local-memory", LOCAL)
+        self.assertRefused(run(CONFINE, "docker", *command, "--", SHAPES, "table"), "io_uring", "seccomp")
+        node = farapp.Node("256M")
+        self.addCleanup(node.stop)
+        if os.access("/dev/userfaultfd", os.R_OK | os.W_OK):
+            outcome = run(CONFINE, "docker", *command, "--node", node.url, "--", SHAPES, "table")
+            self.assertEqual(outcome, (0, "table: every word as it should be\n", ""))
+
+    def test_limits(self):
+        """Too little address space is said; few descriptors and next to no locked memory do."""
+        limited = (farapp.farpage, "run", "--fault-mode", MODE, "--local-memory", LOCAL)
+        self.assertRefused(run("/usr/bin/prlimit", "--as=900000000", *limited, "--", SHAPES, "table"), "memory")
+        for limit in ("--nofile=32", "--memlock=65536"):
+            with self.subTest(limit):
+                outcome = run("/usr/bin/prlimit", limit, *limited, "--", SHAPES, "table")
+                self.assertEqual(outcome[:2], (0, "table: every word as it should be\n"), outcome[2])
+
+
+def folder():
+    """Where O_DIRECT works, if anywhere: not under /tmp, which may be memory."""
+    return farapp.build
+
+
+def find_library(name):
+    found = [os.path.join(top, "lib" + name) for top in ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib")]
+    return next((path for path in found if os.path.exists(path)), None)
+
+
+GO = """
+package main
+%s
+import ("fmt"; "hash/fnv"; "sort"; "sync")
+type node struct { id int; text []byte; next *node }
+func main() {
+	%s
+	var wait sync.WaitGroup
+	sums := make([]uint64, 8)
+	for w := 0; w < 8; w++ {
+		wait.Add(1)
+		go func(w int) {
+			defer wait.Done()
+			var list *node
+			byName := map[string]*node{}
+			for i := 0; i < 3000; i++ {
+				list = &node{i, make([]byte, 1000+i%%500), list}
+				for k := range list.text { list.text[k] = byte(i + k + w) }
+				if i%%3 == 0 { byName[fmt.Sprint(i, "-", w)] = list }
+			}
+			names := []string{}
+			for name := range byName { names = append(names, name) }
+			sort.Strings(names)
+			hash := fnv.New64a()
+			for _, name := range names { hash.Write([]byte(name)); hash.Write(byName[name].text) }
+			for n := list; n != nil; n = n.next { hash.Write(n.text[:8]) }
+			sums[w] = hash.Sum64()
+		}(w)
+	}
+	wait.Wait()
+	fmt.Println(sums)
+}
+"""
+
+
+def build_go(go, cgo):
+    source = os.path.join(farapp.workdir, "graph.go")
+    program = os.path.join(farapp.workdir, "go-cgo" if cgo else "go-static")
+    with open(source, "w", encoding="ascii") as out:
+        out.write(GO % (('import "C"', "_ = C.int(0)") if cgo else ("", "")))
+    env = {**os.environ, "CGO_ENABLED": str(int(cgo)), "GOCACHE": os.path.join(farapp.workdir, "go-cache"), "GO111MODULE": "off",
+           "GOFLAGS": ""}
+    status, out, err = run(go, "build", "-o", program, source, env=env)
+    farapp.check(status == 0, out + err)
+    return program
+
+
+def core_memory(path, address, length):
+    """What a core file holds of [address, address + length)."""
+    memory = bytearray(length)
+    with open(path, "rb") as core:
+        header = core.read(64)
+        offset, (size, count) = struct.unpack_from("<Q", header, 32)[0], struct.unpack_from("<HH", header, 54)
+        for i in range(count):
+            core.seek(offset + i * size)
+            kind, _, at, start, _, in_file, _, _ = struct.unpack("<IIQQQQQQ", core.read(56))
+            low, high = max(start, address), min(start + in_file, address + length)
+            if kind == 1 and low < high:
+                core.seek(at + low - start)
+                memory[low - address : high - address] = core.read(high - low)
+    return memory
+
+
+if __name__ == "__main__":
+    farapp.need_userfaultfd()
+    unittest.main(argv=sys.argv[:1], verbosity=2)

@@ -1,0 +1,203 @@
+#!/usr/bin/python3
+"""What far memory costs a program that does not need it: all of its memory fits in local memory.
+
+Each load runs plain on the C library's allocator, plain on jemalloc, and under `farpage run --heap all`, in turn, round by
+round. Its time is its own: what it takes to start `farpage run` and its node is told apart. The ratio is of medians, to the
+faster of the plain ones. FARPAGE_BUILD names the build folder; it neither passes nor fails.
+"""
+import argparse
+import ctypes.util
+import os
+import re
+import resource
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+FARPAGE = os.path.join(os.environ["FARPAGE_BUILD"], "tools", "farpage")
+BOUND = 1.03
+PYTHON_LOOP = r"""
+import json, time
+def records(n):
+    return [{"id": i, "name": "name %d" % i, "tags": [str(i % k) for k in (7, 11, 13)]} for i in range(n)]
+def fannkuch(n):
+    p, count, best = list(range(n)), [0] * n, 0
+    r = n
+    while True:
+        while r != 1: count[r - 1] = r; r -= 1
+        q, flips = p[:], 0
+        while q[0]:
+            k = q[0]; q[:k + 1] = q[k::-1]; flips += 1
+        best = max(best, flips)
+        while True:
+            if r == n: return best
+            p.insert(r, p.pop(0)); count[r] -= 1
+            if count[r] > 0: break
+            r += 1
+class Node:
+    def __init__(self, key): self.key, self.left, self.right = key, None, None
+def tree(keys):
+    root = Node(0)
+    for key in keys:
+        at = root
+        while True:
+            side = "left" if key < at.key else "right"
+            below = getattr(at, side)
+            if below is None: setattr(at, side, Node(key)); break
+            at = below
+    return root
+def work():
+    for _ in range(ROUNDS):
+        text = json.dumps(records(12000))
+        back = json.loads(text)
+        counts = {}
+        for record in back:
+            for tag in record["tags"]: counts[tag] = counts.get(tag, 0) + 1
+        " ".join(sorted(text[i:i + 8] for i in range(0, len(text), 8)))
+        fannkuch(7)
+        tree([(i * 7919) % 10007 - 5000 for i in range(4000)])
+begin = time.perf_counter()
+work()
+print(time.perf_counter() - begin)
+"""
+
+
+def jemalloc():
+    """The library that Farpage itself uses."""
+    linked = subprocess.run(["ldd", os.path.join(os.environ["FARPAGE_BUILD"], "uffd/preload/libfarpage-preload.so")],
+                            capture_output=True, text=True, check=True).stdout
+    found = re.search(r"libjemalloc\S+ => (\S+)", linked)
+    return found.group(1) if found else ctypes.util.find_library("jemalloc")
+
+
+def variants(local):
+    return {
+        "plain": ([], {}),
+        "jemalloc": ([], {"LD_PRELOAD": jemalloc()}),
+        "far": ([FARPAGE, "run", "--local-memory", local, "--pool-size", "8G", "--heap", "all", "--"], {}),
+    }
+
+
+def environment(extra):
+    return {**{k: v for k, v in os.environ.items() if not k.startswith("FARPAGE_")}, **extra, "LC_ALL": "C"}
+
+
+def run(prefix, extra, command):
+    """What it printed, and the seconds of CPU that it and all its threads and children took."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run([*prefix, *command], env=environment(extra), stdin=subprocess.DEVNULL, capture_output=True,
+                          text=True, timeout=600)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    if done.returncode:
+        sys.exit(f"{command[0]} ended with {done.returncode}: {done.stderr}")
+    return done.stdout + done.stderr, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def python_loop(prefix, extra, scale):
+    text, cpu = run(prefix, extra, ["/usr/bin/python3", "-c", PYTHON_LOOP.replace("ROUNDS", str(16 * scale))])
+    return float(text), cpu
+
+
+def stress_malloc(prefix, extra, scale):
+    """Its own measure of the time that its operations took."""
+    ops = 300000 * scale
+    text, cpu = run(prefix, extra, ["stress-ng", "--malloc", "1", "--malloc-ops", str(ops), "--metrics-brief"])
+    found = re.search(r"\bmalloc\s+(\d+)\s+([\d.]+)", text)
+    return float(found.group(2)) / int(found.group(1)) * ops, cpu
+
+
+def startup(prefix, extra, scale):
+    begin = time.monotonic()
+    _, cpu = run(prefix, extra, ["/bin/true"])
+    return time.monotonic() - begin, cpu
+
+
+class Redis:
+    """One server of each variant stands for the whole measurement; a round fills it anew and empties it."""
+
+    def __init__(self):
+        self.dir = tempfile.mkdtemp(prefix="farpage-overhead.")
+        self.servers = {}
+
+    def port_of(self, prefix, extra):
+        key = (tuple(prefix), tuple(extra.items()))
+        if key not in self.servers:
+            with socket.socket() as unused:
+                unused.bind(("127.0.0.1", 0))
+                port = str(unused.getsockname()[1])
+            process = subprocess.Popen(
+                [*prefix, "redis-server", "--port", port, "--save", "", "--dir", self.dir, "--daemonize", "no"],
+                env=environment(extra), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+            self.servers[key] = (process, port)
+            for _ in range(200):
+                if subprocess.run(["redis-cli", "-p", port, "ping"], capture_output=True).stdout == b"PONG\n":
+                    break
+                time.sleep(0.05)
+        return self.servers[key][1]
+
+    def __call__(self, prefix, extra, scale):
+        port = self.port_of(prefix, extra)
+        begin, cpu = time.monotonic(), self.cpu(port)
+        subprocess.run(["redis-benchmark", "-p", port, "-t", "set,get", "-n", str(300000 * scale), "-r", "200000",
+                        "-d", "128", "-P", "16", "-q"], check=True, capture_output=True)
+        took, cpu = time.monotonic() - begin, self.cpu(port) - cpu
+        subprocess.run(["redis-cli", "-p", port, "flushall"], check=True, capture_output=True)
+        return took, cpu
+
+    @staticmethod
+    def cpu(port):
+        """Of the server, all its threads."""
+        info = subprocess.run(["redis-cli", "-p", port, "info", "cpu"], check=True, capture_output=True, text=True).stdout
+        return sum(float(x) for x in re.findall(r"used_cpu_(?:sys|user):([\d.]+)", info))
+
+    def stop(self):
+        for process, _ in self.servers.values():
+            process.send_signal(signal.SIGTERM)
+        for process, _ in self.servers.values():
+            process.wait(30)
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+
+def measure(name, load, args):
+    times = {variant: [] for variant in variants(args.local)}
+    for _ in range(args.rounds + 1):
+        for variant, (prefix, extra) in variants(args.local).items():
+            times[variant].append(load(prefix, extra, args.scale))
+    for values in times.values():
+        del values[0]  # the first of each warms up files and servers
+    report(name, "elapsed", {variant: [wall for wall, _ in values] for variant, values in times.items()})
+    report(name, "cpu", {variant: [cpu for _, cpu in values] for variant, values in times.items()})
+
+
+def report(name, what, times):
+    medians = {variant: statistics.median(values) for variant, values in times.items()}
+    ratio = medians["far"] / max(min(medians["plain"], medians["jemalloc"]), 1e-6)
+    shown = "  ".join(f"{variant} {medians[variant]:.3f} [{min(v):.3f} {max(v):.3f}]" for variant, v in times.items())
+    print(f"{name:14} {what:8} {shown}  ratio {ratio:.3f}{'' if ratio <= BOUND else '  beyond ' + str(BOUND)}", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--scale", type=int, default=1, help="how much longer each load runs")
+    parser.add_argument("--local", default="4G")
+    parser.add_argument("load", nargs="*", help="redis, python, stress-malloc, startup")
+    args = parser.parse_args()
+    redis = Redis()
+    loads = {"redis": redis, "python": python_loop, "stress-malloc": stress_malloc, "startup": startup}
+    print(f"seconds, elapsed and of CPU; median [least greatest] of {args.rounds} rounds in turn; load average {os.getloadavg()[0]:.1f}")
+    try:
+        for name, load in loads.items():
+            if not args.load or name in args.load:
+                measure(name, load, args)
+    finally:
+        redis.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+/*
+ * A session whose leases others adopt, and what the cases about that share. Room: test/conformance. Whatever
+ * fails in here fails the test that called it.
+ */
+#ifndef FP_TEST_FAMILY_H
+#define FP_TEST_FAMILY_H
+
+#include "rig.h"
+
+#define IO_BYTES    4096u
+#define N_LEASES    2u
+#define OTHER_BYTES (MIB - IO_BYTES) /* where the second mark of a lease lies */
+
+/* One of the sessions that have the leases. */
+struct holder {
+	struct fp_session *session;
+	struct fp_link *link;
+	const struct fp_lease *leases[N_LEASES]; /* over shm the parent's alone */
+	uint8_t *inherited[N_LEASES];            /* over shm: where this one has them mapped */
+};
+
+/* A node, and a client that looks on. Most cases share one. */
+struct site {
+	struct test_daemon node;
+	struct fp_url url;
+	struct fp_session *onlooker;
+};
+
+/* A session with N_LEASES of a MiB, marked with their ids, and room for those that adopt them. */
+struct bed {
+	struct site *site, own;
+	struct holder parent, child, grandchild;
+	uint32_t ids[N_LEASES];
+};
+
+/*
+ * cmocka fixtures: for a group, the node that its cases share; for a case, a parent with its leases on that
+ * node, or on one of its own: as the shared one, with a short grace period, with a quota of 3 MiB.
+ */
+int family_setup_shared(void **state);
+int family_teardown_shared(void **state);
+int family_setup(void **state);
+int family_setup_plain(void **state);
+int family_setup_short(void **state);
+int family_setup_quota(void **state);
+int family_teardown(void **state);
+
+/* Writes value where family_assert_marks looks. */
+void family_mark(struct fp_link *link, uint32_t lease_id, uint8_t value);
+/* What the parent wrote at first is there. */
+void family_assert_marks(const struct bed *bed, const struct holder *holder);
+/* What fork does: the same memory of a MiB, at an address of its own. */
+uint8_t *family_inherit(void *base);
+
+/* The parts of family_holder_adopt: a session; all leases attached and a link. */
+void family_holder_open(const struct bed *bed, struct holder *holder);
+void family_holder_attach(const struct bed *bed, struct holder *holder);
+/* Adopts what parent has, in a session that is opened unless there is one. */
+void family_holder_adopt(const struct bed *bed, struct holder *holder, const struct holder *parent);
+/* Closes or abandons what there is of it. */
+void family_holder_leave(struct holder *holder, bool abandons);
+
+/* What the onlooker hears of the node. */
+uint64_t family_free_bytes(const struct bed *bed);
+void family_await_free(const struct bed *bed, uint64_t wanted_bytes);
+bool family_status_says(const struct bed *bed, const char *text);
+void family_await_status(const struct bed *bed, const char *text);
+/* Requests that the node, or its device, has denied so far. */
+unsigned long family_denied(const struct bed *bed);
+
+int family_resume(const struct bed *bed, const struct fp_session_identity *identity,
+                  struct fp_session **ret_session);
+/* Skips the case that calls it over shm. */
+void family_skip_if_mapped(const char *why);
+
+#endif

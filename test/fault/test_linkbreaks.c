@@ -1,0 +1,600 @@
+/*
+ * Links that break though their node lives: cut, reset, stalled, for less and for more than the deadline and
+ * the grace period; and nodes that come back without their leases. No byte is lost that a node still has,
+ * what is lost raises SIGBUS within the deadline with a reason on stderr, nothing hangs. Room: test/fault.
+ * A real farpaged over tcp, behind a proxy whose cable can be pulled.
+ */
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "agent_priv.h"
+#include "churner.h"
+#include "cleanup.h"
+#include "clock.h"
+#include "daemon.h"
+#include "cable.h"
+#include "testrng.h"
+#include "trial.h"
+
+#define SKIP        77
+#define MS          FP_NSEC_PER_MSEC
+#define SLACK_NS    (1500 * MS) /* a busy machine may be so late */
+#define TIMEOUT_S   60
+#define LOCAL_PAGES 64u
+#define PAGES       1024u
+#define THREADS     4u
+
+static const char *farpaged;
+static uint64_t seed;
+
+struct scene {
+	struct test_daemon daemon, other;
+	struct test_cable *cable;
+	struct fp_agent *agent;
+	uint64_t deadline_ns;
+	char *far;
+	_Atomic bool stop;
+	_Atomic uint64_t longest_ns, reads;
+};
+
+/* ---- set-up ---- */
+
+static int setup_with(void **state, const char *grace, bool other)
+{
+	struct scene *s = calloc(1, sizeof(*s));
+	char config[128];
+	int r;
+
+	*state = s;
+	snprintf(config, sizeof(config), "pools: [ { name: main, size: 128M } ]\nlimits: { grace: %s }\n",
+	         grace);
+	r = test_daemon_start_config(farpaged, "tcp", config, &s->daemon);
+	if (r == 0 && other)
+		r = test_daemon_start_config(farpaged, "tcp", config, &s->other);
+	return r;
+}
+
+static int setup(void **state)
+{
+	return setup_with(state, "30s", false);
+}
+
+static int setup_short_grace(void **state)
+{
+	return setup_with(state, "1s", false);
+}
+
+static int setup_two(void **state)
+{
+	return setup_with(state, "30s", true);
+}
+
+static int teardown(void **state)
+{
+	struct scene *s = *state;
+
+	test_daemon_stop(&s->daemon);
+	test_daemon_stop(&s->other);
+	free(s);
+	return 0;
+}
+
+/* ---- parts of bodies ---- */
+
+static void sleep_ns(uint64_t ns)
+{
+	const struct timespec ts = {.tv_sec = (time_t)(ns / FP_NSEC_PER_SEC),
+	                            .tv_nsec = (long)(ns % FP_NSEC_PER_SEC)};
+
+	nanosleep(&ts, NULL);
+}
+
+static char byte_of(uint32_t page)
+{
+	return (char)(page % 251 + 1);
+}
+
+static void start_agent(struct scene *s, uint64_t deadline_ns)
+{
+	struct fp_agent_options options = {.local_bytes = LOCAL_PAGES * FP_PAGE_SIZE,
+	                                   .deadline_ns = deadline_ns,
+	                                   .heartbeat_ns = 100 * MS,
+	                                   .readahead_pages = 16,
+	                                   .n_urls = 1};
+	const char *urls[1];
+
+	trial_catch_signals();
+	trial_check(test_cable_start(s->daemon.url, &s->cable) == 0, "no proxy");
+	urls[0] = test_cable_url(s->cable);
+	options.urls = urls;
+	s->deadline_ns = deadline_ns;
+	s->agent = trial_agent(&options);
+}
+
+/* An agent whose mapping is full, with most of it on the node. */
+static void begin(struct scene *s, uint64_t deadline_ns)
+{
+	void *far;
+
+	start_agent(s, deadline_ns);
+	trial_check(fp_space_map(fp_agent_space(s->agent), PAGES * FP_PAGE_SIZE, 0, PROT_READ | PROT_WRITE, 0,
+	                         &far) == 0,
+	            "no mapping");
+	s->far = far;
+	for (uint32_t p = 0; p < PAGES; p++)
+		memset(s->far + (size_t)p * FP_PAGE_SIZE, byte_of(p), FP_PAGE_SIZE);
+}
+
+static void end(struct scene *s)
+{
+	fp_agent_stop(s->agent);
+	test_cable_stop(s->cable);
+}
+
+static enum fp_store_state state_now(const struct scene *s)
+{
+	struct fp_store_node info;
+
+	fp_store_node_info(s->agent->far.store, 0, &info);
+	return info.state;
+}
+
+/* Returns how long it took. */
+static uint64_t await_state(const struct scene *s, enum fp_store_state state, uint64_t limit_ns)
+{
+	uint64_t begun_ns = fp_clock_ns();
+
+	while (state_now(s) != state) {
+		trial_check(fp_clock_ns() - begun_ns < limit_ns, "the node is %s, not %s",
+		            fp_store_state_name(state_now(s)), fp_store_state_name(state));
+		sleep_ns(MS);
+	}
+	return fp_clock_ns() - begun_ns;
+}
+
+static uint32_t a_remote_page(const struct scene *s)
+{
+	const struct fp_far *far = &s->agent->far;
+	uint32_t first = fp_far_page(far, (uintptr_t)s->far);
+
+	for (uint32_t p = 0; p < PAGES; p++)
+		if (fp_page_state(atomic_load(&far->words[first + p])) == FP_PAGE_REMOTE)
+			return p;
+	trial_check(false, "no page is remote");
+	return 0;
+}
+
+static bool is_here(const struct scene *s, uint32_t page)
+{
+	const struct fp_far *far = &s->agent->far;
+	uint32_t first = fp_far_page(far, (uintptr_t)s->far);
+
+	return fp_page_state(atomic_load(&far->words[first + page])) != FP_PAGE_REMOTE;
+}
+
+/* Each page holds its bytes, or, if lost_allowed, is lost. Returns how many are. */
+static unsigned check_pages(const struct scene *s, bool lost_allowed)
+{
+	unsigned lost = 0;
+
+	for (uint32_t p = 0; p < PAGES; p++) {
+		uint64_t ns;
+		char byte;
+		int signal = trial_read(s->far + (size_t)p * FP_PAGE_SIZE + p, &byte, &ns);
+
+		trial_check(signal == 0 || (signal == SIGBUS && lost_allowed), "signal %d at page %u", signal,
+		            p);
+		trial_check(signal || byte == byte_of(p), "page %u reads %d", p, byte);
+		trial_check(ns < s->deadline_ns + SLACK_NS, "page %u took %d ms", p, (int)(ns / MS));
+		lost += signal != 0;
+	}
+	return lost;
+}
+
+/* Reads and writes pages, which all must be good, until told to stop. */
+static void *use_pages(void *arg)
+{
+	struct scene *s = arg;
+	uint64_t rng = seed + (uint64_t)pthread_self(), ns;
+
+	while (!atomic_load(&s->stop)) {
+		uint32_t page = (uint32_t)(test_random(&rng) % PAGES);
+		char *addr = s->far + (size_t)page * FP_PAGE_SIZE + test_random(&rng) % FP_PAGE_SIZE, byte;
+		int signal = trial_read(addr, &byte, &ns);
+
+		trial_check(signal == 0 && byte == byte_of(page), "page %u: signal %d, reads %d", page,
+		            signal, byte);
+		if (test_random(&rng) % 2)
+			trial_check(trial_write(addr, byte, &ns) == 0, "page %u can't be written", page);
+		atomic_fetch_add(&s->reads, 1);
+		if (ns > atomic_load(&s->longest_ns))
+			atomic_store(&s->longest_ns, ns);
+	}
+	return NULL;
+}
+
+static void start_users(struct scene *s, pthread_t *threads)
+{
+	for (unsigned i = 0; i < THREADS; i++)
+		pthread_create(&threads[i], NULL, use_pages, s);
+	while (atomic_load(&s->reads) < 500)
+		sleep_ns(MS);
+}
+
+/* They go on for a while, and then end. */
+static void stop_users(struct scene *s, pthread_t *threads)
+{
+	uint64_t enough = atomic_load(&s->reads) + 500, until_ns = fp_clock_ns() + 10 * FP_NSEC_PER_SEC;
+
+	while (atomic_load(&s->reads) < enough) {
+		trial_check(fp_clock_ns() < until_ns, "nothing goes on");
+		sleep_ns(MS);
+	}
+	atomic_store(&s->stop, true);
+	for (unsigned i = 0; i < THREADS; i++)
+		pthread_join(threads[i], NULL);
+}
+
+/* ---- a link that flaps ---- */
+
+static void *flap(void *arg)
+{
+	struct scene *s = arg;
+	uint64_t rng = seed;
+
+	while (!atomic_load(&s->stop)) {
+		uint64_t kind = test_random(&rng) % 4, down_ns = (20 + test_random(&rng) % 100) * MS;
+
+		sleep_ns((100 + test_random(&rng) % 200) * MS);
+		if (kind == 0) {
+			test_cable_reset(s->cable);
+			continue;
+		}
+		test_cable_set(s->cable, kind == 1 ? TEST_CABLE_STALL : TEST_CABLE_CUT);
+		sleep_ns(down_ns);
+		if (kind == 1 && test_random(&rng) % 2)
+			test_cable_reset(s->cable); /* what stalled is gone */
+		test_cable_set(s->cable, TEST_CABLE_FORWARD);
+	}
+	return NULL;
+}
+
+static int body_flaps(void *arg)
+{
+	struct scene *s = arg;
+	struct churn_options churn = {
+	    .seed = seed, .n_threads = THREADS, .bytes = 8u << 20, .duration_ns = 8 * FP_NSEC_PER_SEC};
+	struct churn_result result;
+	struct fp_store_node info;
+	pthread_t flapper;
+
+	start_agent(s, 5 * FP_NSEC_PER_SEC);
+	churn.agent = s->agent;
+	pthread_create(&flapper, NULL, flap, s);
+	churn_run(&churn, &result);
+	atomic_store(&s->stop, true);
+	pthread_join(flapper, NULL);
+	fp_store_node_info(s->agent->far.store, 0, &info);
+	trial_check(info.reconnects >= 8, "only %d times resumed", (int)info.reconnects);
+	trial_check(atomic_load(&fp_agent_stats(s->agent)->lost_pages) == 0, "pages were lost");
+	trial_check(result.ops > 100, "only %d operations", (int)result.ops);
+	end(s);
+	return 0;
+}
+
+static void test_flaps(void **state)
+{
+	struct trial trial;
+
+	trial_run(body_flaps, *state, TIMEOUT_S, &trial);
+	trial_assert_good(&trial);
+	assert_null(strstr(trial.text, "SIGBUS"));
+}
+
+/* ---- a cut ---- */
+
+static unsigned count(const char *text, const char *what)
+{
+	unsigned n = 0;
+
+	while ((text = strstr(text, what))) {
+		text += strlen(what);
+		n++;
+	}
+	return n;
+}
+
+static int body_cut_briefly(void *arg)
+{
+	struct scene *s = arg;
+	pthread_t threads[THREADS];
+
+	begin(s, 8 * FP_NSEC_PER_SEC);
+	start_users(s, threads);
+	test_cable_set(s->cable, TEST_CABLE_CUT);
+	sleep_ns(2 * FP_NSEC_PER_SEC);
+	test_cable_set(s->cable, TEST_CABLE_FORWARD);
+	stop_users(s, threads);
+	trial_check(atomic_load(&s->longest_ns) > FP_NSEC_PER_SEC, "nobody noticed");
+	trial_check(state_now(s) == FP_STORE_UP, "the node is %s", fp_store_state_name(state_now(s)));
+	check_pages(s, false);
+	sleep_ns(200 * MS);
+	trial_check(atomic_load(&fp_agent_stats(s->agent)->node[0].reconnects) == 1, "reconnects");
+	trial_check(atomic_load(&fp_agent_stats(s->agent)->node[0].state) == FP_STATS_NODE_UP, "state");
+	trial_check(atomic_load(&fp_agent_stats(s->agent)->node[0].heartbeat_ns) > 0, "heartbeat");
+	end(s);
+	return 0;
+}
+
+static void test_cut_for_2_s(void **state)
+{
+	struct trial trial;
+
+	trial_run(body_cut_briefly, *state, TIMEOUT_S, &trial);
+	trial_assert_good(&trial);
+	assert_int_equal(count(trial.text, "is cut off"), 1);
+	assert_int_equal(count(trial.text, "is back after"), 1);
+	assert_null(strstr(trial.text, "SIGBUS"));
+}
+
+/* What was touched in vain is lost, the rest is there again: the program goes on. */
+static int body_cut_beyond_deadline(void *arg)
+{
+	struct scene *s = arg;
+	uint32_t page;
+	unsigned lost;
+	uint64_t ns;
+	char byte;
+
+	begin(s, FP_NSEC_PER_SEC);
+	page = a_remote_page(s);
+	for (uint32_t p = page; p < page + 4; p++) /* a pass that reads ahead, into what is remote */
+		trial_check(trial_read(s->far + (size_t)p * FP_PAGE_SIZE, &byte, &ns) == 0, "page %u", p);
+	while (is_here(s, page))
+		page++;
+	test_cable_set(s->cable, TEST_CABLE_CUT);
+	trial_check(trial_read(s->far + (size_t)page * FP_PAGE_SIZE, &byte, &ns) == SIGBUS, "no SIGBUS");
+	trial_check(ns > s->deadline_ns / 2 && ns < s->deadline_ns + SLACK_NS, "SIGBUS came after %d ms",
+	            (int)(ns / MS));
+	test_cable_set(s->cable, TEST_CABLE_FORWARD);
+	await_state(s, FP_STORE_UP, 10 * FP_NSEC_PER_SEC);
+	lost = check_pages(s, true);
+	trial_check(lost == 1, "%u pages are lost", lost);
+	end(s);
+	return 0;
+}
+
+static void test_cut_longer_than_the_deadline(void **state)
+{
+	struct trial trial;
+
+	trial_run(body_cut_beyond_deadline, *state, TIMEOUT_S, &trial);
+	trial_assert_good(&trial);
+	assert_non_null(strstr(trial.text, "SIGBUS follows"));
+	assert_int_equal(count(trial.text, "is back after"), 1);
+}
+
+static void check_loss(const struct scene *s)
+{
+	unsigned lost = check_pages(s, true);
+
+	trial_check(lost >= PAGES / 2 && lost <= PAGES - LOCAL_PAGES / 2, "%u pages are lost", lost);
+}
+
+static int body_cut_beyond_grace(void *arg)
+{
+	struct scene *s = arg;
+
+	begin(s, 2 * FP_NSEC_PER_SEC);
+	test_cable_set(s->cable, TEST_CABLE_CUT);
+	sleep_ns(2500 * MS); /* the grace period is 1 s */
+	test_cable_set(s->cable, TEST_CABLE_FORWARD);
+	await_state(s, FP_STORE_LOST, 10 * FP_NSEC_PER_SEC);
+	check_loss(s);
+	end(s);
+	return 0;
+}
+
+static void test_cut_longer_than_the_grace_period(void **state)
+{
+	struct trial trial;
+
+	trial_run(body_cut_beyond_grace, *state, TIMEOUT_S, &trial);
+	trial_assert_good(&trial);
+	assert_int_equal(count(trial.text, "is cut off"), 1);
+	assert_non_null(strstr(trial.text, "is lost: it has given our leases up"));
+	assert_non_null(strstr(trial.text, "SIGBUS follows"));
+}
+
+/* ---- no word of the break ---- */
+
+/* Nothing is asked of the node, nothing says that it is gone: the heartbeat finds out; and then a fault
+ * waits.
+ */
+static int body_stalls(void *arg)
+{
+	struct scene *s = arg;
+	uint64_t ns;
+	char byte;
+	pthread_t threads[THREADS];
+
+	begin(s, 4 * FP_NSEC_PER_SEC);
+	test_cable_set(s->cable, TEST_CABLE_STALL);
+	ns = fp_clock_ns();
+	while (state_now(s) == FP_STORE_UP) {
+		trial_check(fp_clock_ns() - ns < 2100 * MS + SLACK_NS, "nobody noticed");
+		sleep_ns(MS);
+	}
+	test_cable_reset(s->cable); /* what stalled never arrives */
+	test_cable_set(s->cable, TEST_CABLE_FORWARD);
+	trial_check(trial_read(s->far + (size_t)a_remote_page(s) * FP_PAGE_SIZE, &byte, &ns) == 0, "SIGBUS");
+	start_users(s, threads);
+	test_cable_set(s->cable, TEST_CABLE_STALL);
+	sleep_ns(FP_NSEC_PER_SEC);
+	test_cable_set(s->cable, TEST_CABLE_FORWARD);
+	stop_users(s, threads);
+	check_pages(s, false);
+	end(s);
+	return 0;
+}
+
+static void test_stalls(void **state)
+{
+	struct trial trial;
+
+	trial_run(body_stalls, *state, TIMEOUT_S, &trial);
+	trial_assert_good(&trial);
+	assert_null(strstr(trial.text, "SIGBUS"));
+}
+
+/* ---- a node that comes back without its leases ---- */
+
+static int body_restarted(void *arg)
+{
+	struct scene *s = arg;
+	uint64_t begun_ns;
+
+	begin(s, 4 * FP_NSEC_PER_SEC);
+	kill(s->daemon.pid, SIGKILL);
+	test_cable_retarget(s->cable, s->other.url);
+	begun_ns = fp_clock_ns();
+	check_loss(s);
+	trial_check(fp_clock_ns() - begun_ns < s->deadline_ns + SLACK_NS, "it hangs");
+	await_state(s, FP_STORE_LOST, FP_NSEC_PER_SEC);
+	end(s);
+	return 0;
+}
+
+static void test_restarted(void **state)
+{
+	struct trial trial;
+
+	trial_run(body_restarted, *state, TIMEOUT_S, &trial);
+	trial_assert_good(&trial);
+	assert_non_null(strstr(trial.text, "is lost: it has given our leases up"));
+	assert_non_null(strstr(trial.text, "SIGBUS follows"));
+}
+
+/* ---- local pages while it is cut off ---- */
+
+/* What is clean and local is the last copy for all that is known: it stays. */
+static int body_keeps_clean(void *arg)
+{
+	struct scene *s = arg;
+	uint64_t before;
+
+	begin(s, 2 * FP_NSEC_PER_SEC);
+	check_pages(s, false); /* what is local now is clean */
+	test_cable_set(s->cable, TEST_CABLE_CUT);
+	while (state_now(s) == FP_STORE_UP)
+		sleep_ns(MS);
+	sleep_ns(100 * MS);
+	before = atomic_load(&fp_agent_stats(s->agent)->evicted_clean);
+	trial_check(fp_space_pageout(fp_agent_space(s->agent), s->far, PAGES * FP_PAGE_SIZE) == 0, "pageout");
+	trial_check(atomic_load(&fp_agent_stats(s->agent)->evicted_clean) == before, "dropped");
+	test_cable_set(s->cable, TEST_CABLE_FORWARD);
+	await_state(s, FP_STORE_UP, 10 * FP_NSEC_PER_SEC);
+	trial_check(fp_space_pageout(fp_agent_space(s->agent), s->far, PAGES * FP_PAGE_SIZE) == 0, "pageout");
+	trial_check(atomic_load(&fp_agent_stats(s->agent)->evicted_clean) > before, "not dropped");
+	check_pages(s, false);
+	end(s);
+	return 0;
+}
+
+static void test_keeps_clean_pages(void **state)
+{
+	struct trial trial;
+
+	trial_run(body_keeps_clean, *state, TIMEOUT_S, &trial);
+	trial_assert_good(&trial);
+}
+
+/* ---- fork meanwhile ---- */
+
+static void *plug_in_soon(void *arg)
+{
+	struct scene *s = arg;
+
+	sleep_ns(700 * MS);
+	test_cable_set(s->cable, TEST_CABLE_FORWARD);
+	return NULL;
+}
+
+static int body_forks(void *arg)
+{
+	struct scene *s = arg;
+	pthread_t helper;
+	int status;
+	pid_t pid;
+
+	begin(s, 5 * FP_NSEC_PER_SEC);
+	for (unsigned i = 0; i < 3; i++) {
+		test_cable_set(s->cable, TEST_CABLE_CUT);
+		while (state_now(s) == FP_STORE_UP)
+			sleep_ns(MS);
+		pthread_create(&helper, NULL, plug_in_soon, s);
+		fp_agent_fork_quiet(s->agent);
+		fp_agent_fork_prepare(s->agent);
+		pid = fork();
+		if (pid == 0) {
+			fp_agent_fork_child(s->agent);
+			check_pages(s, false);
+			_exit(0);
+		}
+		fp_agent_fork_parent(s->agent);
+		trial_check(waitpid(pid, &status, 0) == pid && status == 0, "the child ended with %x",
+		            status);
+		pthread_join(helper, NULL);
+		check_pages(s, false);
+	}
+	end(s);
+	return 0;
+}
+
+static void test_forks_while_it_is_cut_off(void **state)
+{
+	struct trial trial;
+
+	trial_run(body_forks, *state, TIMEOUT_S, &trial);
+	trial_assert_good(&trial);
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test_setup_teardown(test_flaps, setup, teardown),
+	    cmocka_unit_test_setup_teardown(test_cut_for_2_s, setup, teardown),
+	    cmocka_unit_test_setup_teardown(test_cut_longer_than_the_deadline, setup, teardown),
+	    cmocka_unit_test_setup_teardown(test_cut_longer_than_the_grace_period, setup_short_grace,
+	                                    teardown),
+	    cmocka_unit_test_setup_teardown(test_stalls, setup, teardown),
+	    cmocka_unit_test_setup_teardown(test_restarted, setup_two, teardown),
+	    cmocka_unit_test_setup_teardown(test_keeps_clean_pages, setup, teardown),
+	    cmocka_unit_test_setup_teardown(test_forks_while_it_is_cut_off, setup, teardown),
+	};
+	struct fp_agent_error error;
+
+	if (argc < 2)
+		return 2;
+	if (argc > 2)
+		cmocka_set_test_filter(argv[2]);
+	farpaged = argv[1];
+	if (fp_agent_check_kernel(&error) < 0) {
+		fprintf(stderr, "%s\n", error.text);
+		return SKIP;
+	}
+	seed = test_seed("linkbreaks");
+	return cmocka_run_group_tests_name("linkbreaks", tests, NULL, NULL);
+}

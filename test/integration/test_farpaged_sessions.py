@@ -1,0 +1,460 @@
+"""Leases and sessions of farpaged: what they get, what they must not see, and what happens when they end."""
+import fcntl
+import mmap
+import os
+import resource
+import signal
+import socket
+import struct
+import time
+import unittest
+
+from farpaged import (ATTACH, BOTH, BUSY, BYE, DENIED, DRAIN, DRAINING, FULL, GONE, LINK, MEMFD, NOT_PERMITTED, OVER_QUOTA,
+                      PING, RESUME, Connection, Farpaged, Refused, main)
+
+MIB = 1 << 20
+F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW = 1, 2, 4
+
+
+def pool(name, size="64M", **keys):
+    return f"{{ name: {name}, size: {size}" + "".join(f", {k}: {v}" for k, v in keys.items()) + " }"
+
+
+def config(*pools, limits=""):
+    return f'listen: [ "unix:SOCKET", "tcp://127.0.0.1:0" ]\npools: [ {", ".join(pools)} ]\nlimits: {{ {limits} }}\n'
+
+
+class Case(unittest.TestCase):
+    def start(self, *args, **options):
+        node = Farpaged(*args, **options)
+        self.addCleanup(node.__exit__)
+        return node
+
+    def refused(self, status, call, *args):
+        with self.assertRaises(Refused) as refused:
+            call(*args)
+        self.assertEqual(refused.exception.status, status)
+
+    def shm_and_tcp(self, node):
+        for url in node.urls:
+            with self.subTest(url):
+                yield node.session(url, features=MEMFD if url.startswith("shm:") else 0)
+
+    def await_free(self, session):
+        """Until nothing is leased any more."""
+        session.await_status(lambda s: all(p["used_bytes"] == 0 for p in s["pools"]))
+
+
+class Leases(Case):
+    def test_memfd(self):
+        node = self.start(BOTH)
+        session = node.session(features=MEMFD)
+        lease_id, size, fd = session.lease(MIB)
+        self.assertEqual((lease_id, size, os.fstat(fd).st_size), (1, MIB, MIB))
+        self.assertEqual(fcntl.fcntl(fd, fcntl.F_GET_SEALS) & 7, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW)
+        for size in (0, 2 * MIB):
+            with self.assertRaises(PermissionError):
+                os.ftruncate(fd, size)
+        with mmap.mmap(fd, MIB) as memory:
+            self.assertEqual(memory[:], bytes(MIB))
+            memory[4096:4100] = b"mine"
+            link = session.link()
+            self.assertEqual(link.read((lease_id, 6, 4095)), b"\0mine\0", "the node and its client share the memory")
+            link.write([(lease_id, 2, 0)], b"ab")
+            self.assertEqual(memory[:3], b"ab\0")
+
+    def test_ids(self):
+        session = self.start(BOTH).session()
+        self.assertEqual([session.lease(4096)[0] for _ in range(40)], list(range(1, 41)))
+        session.release(7)
+        self.refused(DENIED, session.release, 7)
+        self.refused(DENIED, session.release, 41)
+        self.assertEqual(session.lease(4096)[0], 7)
+        self.assertEqual(session.status()["sessions"][0]["leases"], 40)
+
+    def test_full(self):
+        node = self.start(BOTH)
+        for session in self.shm_and_tcp(node):
+            other = node.session(session.url)
+            self.refused(FULL, session.lease, 64 * MIB + 4096)
+            session.lease(48 * MIB)
+            self.refused(FULL, other.lease, 16 * MIB + 4096)
+            other.lease(16 * MIB)
+            self.refused(FULL, session.lease, 4096)
+            self.assertEqual(session.info()[:3], (64 * MIB, 0, 48 * MIB))
+            session.close()
+            other.await_status(lambda s: s["pools"][0]["free_bytes"] == 48 * MIB)
+            other.lease(48 * MIB)
+            other.close()
+            self.await_free(node.session())
+
+    def test_quota(self):
+        node = self.start(config(pool("a"), limits="session_quota: 8M, max_leases: 3"))
+        session, other = node.session(), node.session()
+        self.refused(OVER_QUOTA, session.lease, 9 * MIB)
+        first = session.lease(6 * MIB)[0]
+        self.refused(OVER_QUOTA, session.lease, 3 * MIB)
+        other.lease(8 * MIB)
+        self.assertEqual(session.info(), (64 * MIB, 50 * MIB, 6 * MIB, 8 * MIB))
+        session.release(first)
+        for _ in range(3):
+            session.lease(4096)
+        self.refused(BUSY, session.lease, 4096)
+
+    def test_max_sessions(self):
+        node = self.start(config(pool("a"), limits="max_sessions: 2"))
+        first, _ = node.session(), node.session()
+        self.refused(BUSY, node.session)
+        first.link()
+        first.close()
+        node.await_log("1: test at")
+        node.await_log("ends")
+        node.session()
+
+    def test_max_connections(self):
+        node = self.start(config(pool("a"), limits="max_connections: 2"))
+        session = node.session()
+        link = session.link()
+        with self.assertRaises((EOFError, ConnectionError)):
+            node.session()
+        node.await_log("max_connections")
+        session.info()
+        link.close()
+
+    def test_no_descriptors_left(self):
+        node = self.start(BOTH, preexec=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (24, 24)))
+        session = node.session()
+        others = [node.connect() for _ in range(24)]
+        node.await_log("cannot accept a connection: Too many open files")
+        session.info()
+        for other in others:
+            other.close()
+        node.session().info()
+
+    def test_leases_of_tcp_clients_take_no_descriptors(self):
+        node = self.start(BOTH, preexec=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (24, 24)))
+        session = node.session(node.urls[1])
+        for _ in range(50):
+            session.lease(4096)
+
+    def test_many_links(self):
+        session = self.start(BOTH).session()
+        session.lease(MIB)
+        links = [session.link() for _ in range(64)]
+        self.refused(BUSY, session.link)
+        links.pop().close()
+        session.await_status(lambda s: s["sessions"][0]["links"] == 63)
+        session.link().read((1, 4096, 0))
+
+
+class Scrub(Case):
+    """What one session wrote, no other sees, whichever way it ended and whatever the pool is made of."""
+
+    POOLS = {"memfd": pool("a"), "memfd, preallocated": pool("a", preallocate="true"),
+             "anonymous": pool("a", backing="anonymous"),
+             "anonymous, preallocated": pool("a", backing="anonymous", preallocate="true")}
+
+    def test_release(self):
+        for name, one_pool in self.POOLS.items():
+            with self.subTest(name):
+                session = self.start(config(one_pool)).session()
+                link = session.link()
+                for _ in range(3):
+                    lease_id, _, _ = session.lease(64 * MIB)
+                    for offset in range(0, 64 * MIB, 4 * MIB):
+                        segments = [(lease_id, 65536, offset + (i << 16)) for i in range(64)]
+                        self.assertEqual(link.read(*segments), bytes(4 * MIB))
+                        link.write(segments, b"\xa5" * (4 * MIB))
+                    session.release(lease_id)
+
+    def test_killed_client(self):
+        for name, one_pool in self.POOLS.items():
+            with self.subTest(name):
+                node = self.start(config(one_pool))
+                for session in self.shm_and_tcp(node):
+                    session.close()
+                    pid = os.fork()
+                    if pid == 0:
+                        self.be_killed(node, session.url)
+                    os.waitpid(pid, 0)
+                    watch = node.session(session.url)
+                    self.await_free(watch)
+                    lease_id, size, _ = watch.lease(64 * MIB)
+                    link = watch.link()
+                    for offset in range(0, size, 65536):
+                        self.assertEqual(link.read((lease_id, 65536, offset)), bytes(65536))
+                    watch.close()
+                    self.await_free(node.session(session.url))
+
+    def be_killed(self, node, url):
+        session = node.session(url)
+        lease_id, size, _ = session.lease(64 * MIB)
+        link = session.link()
+        for offset in range(0, size, 65536):
+            link.write([(lease_id, 65536, offset)], b"secret.." * 8192)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def test_client_that_keeps_the_memfd(self):
+        node = self.start(BOTH)
+        session = node.session(features=MEMFD)
+        lease_id, _, fd = session.lease(64 * MIB)
+        with mmap.mmap(fd, 64 * MIB) as memory:
+            memory[0:6] = b"secret"
+            session.release(lease_id)
+            other = node.session(features=MEMFD)
+            _, _, other_fd = other.lease(64 * MIB)
+            with mmap.mmap(other_fd, 64 * MIB) as fresh:
+                self.assertEqual(fresh[0:6], bytes(6))
+                self.assertEqual(memory[0:6], bytes(6), "its pages were taken from it")
+                memory[0:6] = b"again!"
+                self.assertEqual(fresh[0:6], bytes(6))
+
+    def test_memory_returns_to_the_host(self):
+        node = self.start(config(pool("a", "256M", backing="anonymous")))
+        session = node.session()
+        lease_id, _, _ = session.lease(256 * MIB)
+        link = session.link()
+        before = node.anonymous_bytes()
+        for offset in range(0, 128 * MIB, 65536):
+            link.write([(lease_id, 65536, offset)], b"x" * 65536)
+        self.assertGreaterEqual(node.anonymous_bytes() - before, 128 * MIB)
+        session.release(lease_id)
+        session.lease(4096)  # made after the other was scrubbed
+        self.assertLess(node.anonymous_bytes() - before, 64 * MIB)
+
+    def test_preallocated_memory_stays(self):
+        node = self.start(config(pool("a", "256M", backing="anonymous", preallocate="true")))
+        self.assertGreaterEqual(node.anonymous_bytes(), 256 * MIB)
+        session = node.session()
+        for _ in range(2):
+            lease_id, _, _ = session.lease(128 * MIB)
+            self.assertGreaterEqual(node.anonymous_bytes(), 256 * MIB)
+            session.release(lease_id)
+        session.lease(4096)
+        self.assertGreaterEqual(node.anonymous_bytes(), 256 * MIB)
+
+
+class Pools(Case):
+    def test_clients_that_map_get_what_can_be_passed(self):
+        node = self.start(config(pool("private", "128M", backing="anonymous"), pool("shared")))
+        shm, tcp = node.session(node.urls[0], features=MEMFD), node.session(node.urls[1])
+        self.assertEqual((shm.info()[0], tcp.info()[0]), (64 * MIB, 192 * MIB))
+        shm.lease(64 * MIB)
+        self.refused(FULL, shm.lease, 4096)
+        tcp.lease(128 * MIB)
+        used = {p["name"]: p["used_bytes"] for p in tcp.status()["pools"]}
+        self.assertEqual(used, {"private": 128 * MIB, "shared": 64 * MIB})
+
+    def test_only_anonymous(self):
+        node = self.start(config(pool("private", backing="anonymous")))
+        shm = node.session(features=MEMFD)
+        self.refused(FULL, shm.lease, 4096)
+        self.assertEqual(shm.info()[:2], (0, 0))
+
+    def test_numa_node(self):
+        node = self.start(config(pool("a", numa_node=0), pool("b", backing="anonymous", numa_node=0, preallocate="true")))
+        session = node.session()
+        for _ in range(2):
+            lease_id, _, _ = session.lease(64 * MIB)
+            session.link().write([(lease_id, 5, 0)], b"bound")
+        with open(f"/proc/{node.process.pid}/numa_maps", encoding="ascii") as maps:
+            self.assertGreaterEqual(sum("bind:0" in line for line in maps), 2)
+
+    def test_huge_pages(self):
+        free = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
+        try:
+            with open(free, encoding="ascii") as f:
+                before = f.read()
+            with open(free, "w", encoding="ascii") as f:
+                f.write("32")
+            self.addCleanup(lambda: open(free, "w", encoding="ascii").write(before))
+            with open(free, encoding="ascii") as f:
+                if int(f.read()) < 32:
+                    self.skipTest("the host has no 32 huge pages to give")
+        except OSError as e:
+            self.skipTest(f"huge pages can't be set up here: {e}")
+        for preallocate in ("false", "true"):
+            with self.subTest(preallocate=preallocate):
+                node = self.start(config(pool("huge", backing="hugetlb", preallocate=preallocate)))
+                for session in self.shm_and_tcp(node):
+                    for _ in range(2):
+                        lease_id, size = self.lease_closed(session, 4096)
+                        self.assertEqual(size, 2 * MIB, "leases are whole huge pages")
+                        self.assertEqual(session.link().read((lease_id, 65536, 2 * MIB - 65536)), bytes(65536))
+                        session.link().write([(lease_id, 65536, 0)], b"x" * 65536)
+                        session.release(lease_id)
+                    lease_id, _ = self.lease_closed(session, 64 * MIB)
+                    self.assertEqual(session.link().read((lease_id, 65536, 0)), bytes(65536))
+                    session.close()
+                    self.await_free(node.session())
+                node.__exit__()
+
+
+    def lease_closed(self, session, size):
+        """A descriptor of huge pages that is kept keeps them from everybody else."""
+        lease_id, size, fd = session.lease(size)
+        if fd is not None:
+            os.close(fd)
+        return lease_id, size
+
+
+class Status(Case):
+    def test_status(self):
+        node = self.start(BOTH)
+        session = node.session(node.urls[1], name="a-client")
+        lease_id, _, _ = session.lease(MIB)
+        link = session.link()
+        link.write([(lease_id, 100, 0)], bytes(100))
+        link.read((lease_id, 60, 0), (lease_id, 40, 0))
+        status = session.status()
+        self.assertEqual((status["version"], status["pid"], status["state"]), ("0.1.0", node.process.pid, "serving"))
+        self.assertEqual(status["pools"], [{"name": "main", "backing": "memfd", "numa_node": -1, "preallocate": False,
+                                            "size_bytes": 64 * MIB, "used_bytes": MIB, "free_bytes": 63 * MIB,
+                                            "leases": 1}])
+        me, = status["sessions"]
+        self.assertEqual((me["name"], me["links"], me["leases"], me["leased_bytes"], me["read_bytes"], me["written_bytes"]),
+                         ("a-client", 1, 1, MIB, 100, 100))
+        self.assertTrue(me["peer"].startswith("127.0.0.1:"))
+        self.assertEqual((status["counters"]["reads"], status["counters"]["writes"]), (1, 1))
+
+    def test_more_sessions_than_fit(self):
+        node = self.start(BOTH + "limits: { max_sessions: 1000 }\n")
+        sessions = [node.session(name="x" * 63) for _ in range(400)]
+        status = sessions[0].status()
+        self.assertGreater(status["sessions_omitted"], 0)
+        self.assertEqual(len(status["sessions"]) + status["sessions_omitted"], 400)
+        for session in sessions:
+            session.close()
+
+    def test_drain(self):
+        node = self.start(BOTH)
+        local, remote = node.session(node.urls[0]), node.session(node.urls[1])
+        lease_id, _, _ = remote.lease(MIB)
+        self.refused(NOT_PERMITTED, remote.ask, DRAIN)
+        self.assertEqual(local.ask(DRAIN), MIB.to_bytes(8, "little") + (2).to_bytes(4, "little") + bytes(4))
+        for session in (local, remote):
+            self.refused(DRAINING, session.lease, 4096)
+        self.assertEqual(remote.link().read((lease_id, 4, 0)), bytes(4))
+        self.assertEqual(local.status()["state"], "draining")
+
+
+class Resumed(Case):
+    """Over tcp, with a look at the node over its UNIX socket."""
+
+    def start_watched(self, limits=""):
+        node = self.start(config(pool("main"), limits=limits))
+        return node, node.session(), node.session(node.urls[1])
+
+    def reset(self, session):
+        session.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        session.close()
+
+    def resume(self, node, session, token=None):
+        return Connection(node.connect(node.urls[1]), RESUME, session.session_id, token or session.token)
+
+    def await_state(self, watcher, session, state):
+        watcher.await_status(lambda s: any(x["id"] == session.session_id and x["state"] == state for x in s["sessions"]))
+
+    def test_ping_echoes(self):
+        for session in self.start_watched()[1:]:
+            for payload in (b"", b"x", os.urandom(4095), os.urandom(4096)):
+                self.assertEqual(session.ask(PING, payload), payload)
+
+    def test_lost_welcome(self):
+        """Until the client has used its new token, the one before can be used to resume, and brings the same new one."""
+        node, watcher, session = self.start_watched()
+        lease_id, _, _ = session.lease(MIB)
+        session.link().write([(lease_id, 4, 0)], b"kept")
+        tokens = set()
+        for end in (self.reset, Connection.close, self.reset):
+            again = self.resume(node, session)
+            tokens.add(again.token)
+            self.refused(DENIED, lambda: session.link())
+            end(again)  # it may look like the end of the client, but that has never spoken
+            self.await_state(watcher, session, "cut off")
+        again = self.resume(node, session)
+        tokens.add(again.token)
+        self.assertEqual(len(tokens), 1)
+        self.assertNotIn(session.token, tokens)
+        again.ask(PING)
+        self.refused(GONE, self.resume, node, session)
+        size, same_id, flags, address, key = struct.unpack("<QIIQI4x", again.ask(ATTACH, struct.pack("<II", lease_id, 0)))
+        self.assertEqual((size, same_id, flags, address, key), (MIB, lease_id, 0, 0, 0))
+        self.refused(DENIED, again.ask, ATTACH, struct.pack("<II", lease_id + 1, 0))
+        link = Connection(node.connect(node.urls[1]), LINK, again.session_id, again.token)
+        self.assertEqual(link.read((lease_id, 4, 0)), b"kept")
+
+    def test_link_confirms(self):
+        node, watcher, session = self.start_watched()
+        again = self.resume(node, session)
+        Connection(node.connect(node.urls[1]), LINK, again.session_id, again.token)
+        self.refused(GONE, self.resume, node, session)
+
+    def test_fence(self):
+        """The old connections have ended by the time of WELCOME, whatever they were in the middle of."""
+        node, watcher, session = self.start_watched()
+        lease_id, _, _ = session.lease(MIB)
+        links = [session.link() for _ in range(3)]
+        links[0].send(struct.pack("<IBBHIiQ", 0x50524146, 1, 0x22, 0, 24 + 4096, 0, 1) + struct.pack("<IIIIQ", 1, 0, lease_id, 4096, 0))
+        self.resume(node, session)
+        for connection in (*links, session):
+            self.assertTrue(connection.at_eof())
+
+    def test_ends(self):
+        """BYE and an end of file give back at once, a reset after the grace period, or at once if there is none."""
+        for limits, end, ends in (("", lambda s: s.ask(BYE), True), ("", Connection.close, True), ("", self.reset, False),
+                                  ("grace: 0s", self.reset, True), ("grace: 50ms", self.reset, True)):
+            with self.subTest(limits):
+                node, watcher, session = self.start_watched(limits)
+                session.lease(MIB)
+                end(session)
+                if ends:
+                    self.await_free(watcher)
+                    self.refused(GONE, self.resume, node, session)
+                else:
+                    self.await_state(watcher, session, "cut off")
+                    self.assertEqual(watcher.status()["pools"][0]["used_bytes"], MIB)
+
+    def test_unix_sockets_do_not_break(self):
+        node, watcher, session = self.start_watched()
+        self.assertEqual((watcher.grace_ms, watcher.idle_ms, session.grace_ms, session.idle_ms), (0, 0, 30000, 0))
+
+    def test_idle(self):
+        node, watcher, session = self.start_watched("idle_timeout: 300ms")
+        self.assertEqual(session.idle_ms, 300)
+        session.lease(MIB)
+        end = time.monotonic() + 1
+        while time.monotonic() < end:
+            session.ask(PING)
+            time.sleep(0.05)
+        self.assertEqual({s["state"] for s in watcher.status()["sessions"]}, {"connected"})
+        start = time.monotonic()
+        self.await_state(watcher, session, "cut off")
+        self.assertGreater(time.monotonic() - start, 0.2)
+        self.assertTrue(session.at_eof())
+        self.resume(node, session).ask(PING)
+        self.assertEqual(watcher.status()["counters"]["sessions_resumed"], 1)
+
+    def test_reload(self):
+        node, watcher, session = self.start_watched()
+        node.write_config(config(pool("main"), limits="grace: 7s, idle_timeout: 9s"))
+        node.signal(signal.SIGHUP)
+        node.await_log("limits and log level read again")
+        later = node.session(node.urls[1])
+        self.assertEqual((later.grace_ms, later.idle_ms), (7000, 9000))
+
+    def test_stopping_does_not_wait(self):
+        node, watcher, session = self.start_watched()
+        session.lease(MIB)
+        self.reset(session)
+        self.await_state(watcher, session, "cut off")
+        watcher.close()
+        start = time.monotonic()
+        node.signal(signal.SIGTERM)
+        self.assertEqual(node.wait(), 0)
+        self.assertLess(time.monotonic() - start, 5)
+        self.assertIn("0 sessions hold 0 leases", node.log())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,446 @@
+/*
+ * The C library on far memory that was paged out: its calls (callsteps.c), those that hand over more than can
+ * be resident, the objects that threads sleep on, and calls that do not return.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include <pthread.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/uio.h>
+
+#include "callsteps.h"
+#include "underpreload.h"
+
+#define PAGE     STEP_PAGE
+#define BIG      (4u << 20)
+#define PRESSURE (4 * TEST_LOCAL_BYTES)
+
+static char *far_areas, *pressure, *big_far, *big_local;
+static char folder[64];
+
+/* ---- paging out ---- */
+
+/* Far memory comes and goes until nothing of what was there is local. */
+static void evict(void)
+{
+	for (int round = 0; round < 2; round++)
+		for (size_t i = 0; i < PRESSURE; i += PAGE)
+			((volatile char *)pressure)[i]++;
+}
+
+static bool is_present(const void *addr)
+{
+	int fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+	uint64_t entry = 0;
+
+	assert_true(fd >= 0);
+	assert_int_equal(pread(fd, &entry, sizeof(entry), (off_t)((uintptr_t)addr / PAGE * sizeof(entry))),
+	                 sizeof(entry));
+	close(fd);
+	return entry >> 63;
+}
+
+void test_evict(const char *start, size_t len)
+{
+	int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
+
+	/* what a call held that never returned is let go at the thread's next hold */
+	assert_int_equal(write(null, start, 1), 1);
+	close(null);
+	evict();
+	for (size_t i = 0; i < len; i += PAGE)
+		for (int tries = 0; is_present(start + i); tries++) {
+			if (tries >= 50)
+				fail_msg("%p of %p stays", (const void *)(start + i), (const void *)start);
+			evict();
+		}
+}
+
+static void steps(void **state)
+{
+	test_call_steps(far_areas);
+}
+
+/* ---- more than can be resident ---- */
+
+static void assert_file(const char *name, const char *bytes, size_t len)
+{
+	int fd = open(name, O_RDONLY);
+
+	assert_int_equal(pread(fd, big_local, len, 0), len);
+	assert_memory_equal(big_local, bytes, len);
+	close(fd);
+}
+
+static void long_files(void **state)
+{
+	int fd = open("long", O_RDWR | O_CREAT | O_TRUNC, 0600);
+
+	test_fill(big_far, BIG, 5);
+	assert_int_equal(write(fd, big_far, BIG), BIG);
+	assert_file("long", big_far, BIG);
+	memset(big_far, 1, BIG);
+	assert_int_equal(pread(fd, big_far, BIG, 0), BIG);
+	assert_true(test_is_filled(big_far, BIG, 5));
+	memset(big_far, 1, BIG);
+	assert_int_equal(lseek(fd, 0, SEEK_SET), 0);
+	assert_int_equal(read(fd, big_far, BIG + 0), BIG);
+	assert_true(test_is_filled(big_far, BIG, 5));
+	assert_int_equal(read(fd, big_far, BIG), 0);
+	close(fd);
+}
+
+static void long_vectors(void **state)
+{
+	int fd = open("long", O_RDWR | O_CREAT | O_TRUNC, 0600);
+	struct iovec iov[4];
+
+	for (unsigned i = 0; i < 4; i++)
+		iov[i] = (struct iovec){.iov_base = big_far + i * (BIG / 4), .iov_len = BIG / 4};
+	test_fill(big_far, BIG, 6);
+	assert_int_equal(writev(fd, iov, 4), BIG);
+	assert_file("long", big_far, BIG);
+	memset(big_far, 1, BIG);
+	assert_int_equal(preadv(fd, iov, 4, 0), BIG);
+	assert_true(test_is_filled(big_far, BIG, 6));
+	close(fd);
+}
+
+static void long_streams(void **state)
+{
+	FILE *f = fopen("long", "w+");
+
+	test_fill(big_far, BIG, 7);
+	assert_int_equal(fwrite(big_far, 16, BIG / 16, f), BIG / 16);
+	fflush(f);
+	assert_file("long", big_far, BIG);
+	memset(big_far, 1, BIG);
+	rewind(f);
+	assert_int_equal(fread(big_far, 1024, BIG / 1024, f), BIG / 1024);
+	assert_true(test_is_filled(big_far, BIG, 7));
+	rewind(f);
+	memset(big_far, 'x', 100000);
+	big_far[100000] = 0;
+	evict();
+	assert_int_equal(fprintf(f, "%s!", big_far), 100001);
+	assert_int_equal(fputs(big_far, f) >= 0, 1);
+	fflush(f);
+	assert_int_equal(fseek(f, 99999, SEEK_SET), 0);
+	assert_int_equal(fgetc(f), 'x');
+	assert_int_equal(fgetc(f), '!');
+	fclose(f);
+}
+
+static void *drain(void *arg)
+{
+	int fd = *(int *)arg;
+	size_t n = 0;
+	ssize_t r;
+
+	while ((r = read(fd, big_local + n, BIG - n)) > 0)
+		n += (size_t)r;
+	return (void *)n;
+}
+
+static void long_pipe(void **state)
+{
+	pthread_t thread;
+	void *drained;
+	int ends[2];
+
+	test_fill(big_far, BIG, 8);
+	assert_int_equal(pipe(ends), 0);
+	assert_int_equal(pthread_create(&thread, NULL, drain, &ends[0]), 0);
+	assert_int_equal(write(ends[1], big_far, BIG), BIG);
+	close(ends[1]);
+	pthread_join(thread, &drained);
+	close(ends[0]);
+	assert_int_equal((size_t)drained, BIG);
+	assert_memory_equal(big_local, big_far, BIG);
+}
+
+/* A datagram can't be cut. */
+static void long_datagram(void **state)
+{
+	int pair[2], size = 1 << 20;
+	size_t len = TEST_LOCAL_BYTES / 2;
+
+	assert_int_equal(socketpair(AF_UNIX, SOCK_DGRAM, 0, pair), 0);
+	if (setsockopt(pair[0], SOL_SOCKET, SO_SNDBUFFORCE, &size, sizeof(size)) < 0)
+		len = 100000;
+	test_fill(big_far, len, 9);
+	evict();
+	assert_int_equal(send(pair[0], big_far, len, 0), len);
+	assert_int_equal(recv(pair[1], big_far + BIG / 2, BIG / 2, 0), len);
+	assert_true(test_is_filled(big_far + BIG / 2, len, 9));
+	close(pair[0]);
+	close(pair[1]);
+}
+
+/* More vectors than there is room for at first, and messages of them. */
+static void many_vectors(void **state)
+{
+	struct iovec iov[1000];
+	struct msghdr msg = {.msg_iov = iov, .msg_iovlen = 1000};
+	char got[4000];
+	int pair[2];
+
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+	test_fill(big_far, BIG, 10);
+	for (size_t i = 0; i < 1000; i++) {
+		iov[i] = (struct iovec){.iov_base = big_far + i * (PAGE - 7), .iov_len = 4};
+		memcpy(big_local + 4 * i, iov[i].iov_base, 4);
+	}
+	evict();
+	assert_int_equal(sendmsg(pair[0], &msg, 0), 4000);
+	assert_int_equal(recv(pair[1], got, 4000, MSG_WAITALL), 4000);
+	assert_memory_equal(got, big_local, 4000);
+	memset(big_far, 0, BIG);
+	assert_int_equal(writev(pair[1], &(struct iovec){got, 4000}, 1), 4000);
+	evict();
+	assert_int_equal(recvmsg(pair[0], &msg, MSG_WAITALL), 4000);
+	for (size_t i = 0; i < 1000; i++)
+		assert_memory_equal(iov[i].iov_base, got + 4 * i, 4);
+	close(pair[0]);
+	close(pair[1]);
+}
+
+struct sender {
+	int fd;
+	size_t len;
+};
+
+static void *send_slowly(void *arg)
+{
+	struct sender *s = arg;
+
+	for (size_t sent = 0; sent < s->len; sent += PAGE)
+		send(s->fd, big_local + sent, PAGE, 0);
+	return NULL;
+}
+
+static void long_receive(void **state)
+{
+	struct sender sender = {.len = BIG};
+	pthread_t thread;
+	int pair[2];
+
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+	sender.fd = pair[0];
+	test_fill(big_local, BIG, 11);
+	assert_int_equal(pthread_create(&thread, NULL, send_slowly, &sender), 0);
+	assert_int_equal(recv(pair[1], big_far, BIG, MSG_WAITALL), BIG);
+	pthread_join(thread, NULL);
+	assert_true(test_is_filled(big_far, BIG, 11));
+	close(pair[0]);
+	close(pair[1]);
+}
+
+/* What is returned is the caller's own memory, whatever the kernel was given. */
+static void long_name(void **state)
+{
+	assert_ptr_equal(getcwd(big_far, BIG), big_far);
+	assert_string_equal(big_far, folder);
+}
+
+/* ---- objects that threads sleep on ---- */
+
+#define ROUNDS  200
+#define THREADS 4
+
+struct objects {
+	pthread_mutex_t mutex;
+	char a[PAGE];
+	pthread_cond_t cond;
+	char b[PAGE];
+	pthread_rwlock_t rwlock;
+	char c[PAGE];
+	pthread_barrier_t barrier;
+	char d[PAGE];
+	sem_t sem;
+	char e[PAGE];
+	pthread_once_t once;
+	pthread_mutex_t robust;
+	unsigned turn, total;
+};
+
+static void *take_turns(void *arg)
+{
+	struct objects *o = arg;
+
+	pthread_barrier_wait(&o->barrier);
+	for (unsigned i = 0; i < ROUNDS; i++) {
+		pthread_mutex_lock(&o->mutex);
+		o->turn++;
+		pthread_cond_broadcast(&o->cond);
+		while (o->turn % THREADS != 0 && o->turn < (i + 1) * THREADS)
+			pthread_cond_wait(&o->cond, &o->mutex);
+		pthread_mutex_unlock(&o->mutex);
+		pthread_rwlock_wrlock(&o->rwlock);
+		o->total++;
+		pthread_rwlock_unlock(&o->rwlock);
+		pthread_rwlock_rdlock(&o->rwlock);
+		pthread_rwlock_unlock(&o->rwlock);
+		pthread_mutex_lock(&o->robust);
+		o->total++;
+		pthread_mutex_unlock(&o->robust);
+		sem_wait(&o->sem);
+		sem_post(&o->sem);
+	}
+	return NULL;
+}
+
+static atomic_bool go_on;
+
+static void *keep_evicting(void *unused)
+{
+	while (go_on)
+		evict();
+	return NULL;
+}
+
+static void init_objects(struct objects *o)
+{
+	pthread_mutexattr_t attr;
+
+	memset(o, 0, sizeof(*o));
+	pthread_mutex_init(&o->mutex, NULL);
+	pthread_cond_init(&o->cond, NULL);
+	pthread_rwlock_init(&o->rwlock, NULL);
+	pthread_barrier_init(&o->barrier, NULL, THREADS);
+	sem_init(&o->sem, 0, 1);
+	pthread_mutexattr_init(&attr);
+	pthread_mutexattr_setprotocol(&attr, PTHREAD_PRIO_INHERIT);
+	pthread_mutex_init(&o->robust, &attr);
+}
+
+/* Everything that threads wait on lies in far memory, which leaves all the time. */
+static void threads(void **state)
+{
+	struct objects *o = (void *)(far_areas + 100);
+	pthread_t thread[THREADS], evictor;
+
+	init_objects(o);
+	go_on = true;
+	assert_int_equal(pthread_create(&evictor, NULL, keep_evicting, NULL), 0);
+	for (int i = 0; i < THREADS; i++)
+		assert_int_equal(pthread_create(&thread[i], NULL, take_turns, o), 0);
+	for (int i = 0; i < THREADS; i++)
+		pthread_join(thread[i], NULL);
+	go_on = false;
+	pthread_join(evictor, NULL);
+	assert_int_equal(o->turn, THREADS * ROUNDS);
+}
+
+/* ---- what a call leaves behind that does not return ---- */
+
+static int silent[2];
+
+static void *read_for_ever(void *arg)
+{
+	read(silent[0], arg, 2 * PAGE);
+	return NULL;
+}
+
+static void cancelled(void **state)
+{
+	pthread_t thread;
+	void *result;
+
+	assert_int_equal(pipe(silent), 0);
+	for (int i = 0; i < 20; i++) {
+		assert_int_equal(pthread_create(&thread, NULL, read_for_ever, big_far), 0);
+		usleep(i * 100);
+		pthread_cancel(thread);
+		pthread_join(thread, &result);
+		assert_ptr_equal(result, PTHREAD_CANCELED);
+	}
+	test_evict(big_far, 2 * PAGE);
+	close(silent[0]);
+	close(silent[1]);
+}
+
+static sigjmp_buf out;
+
+static void jump(int sig)
+{
+	siglongjmp(out, 1);
+}
+
+static void jumped_out(void **state)
+{
+	struct sigaction action = {.sa_handler = jump};
+	struct itimerval soon = {.it_value.tv_usec = 5000};
+	volatile int times = 0;
+
+	assert_int_equal(pipe(silent), 0);
+	sigaction(SIGALRM, &action, NULL);
+	sigsetjmp(out, 1);
+	if (times++ < 10) {
+		setitimer(ITIMER_REAL, &soon, NULL);
+		read(silent[0], big_far, 2 * PAGE);
+		fail();
+	}
+	assert_int_equal(write(silent[1], far_areas, 10), 10); /* a hold where the one left behind was */
+	test_evict(big_far, 2 * PAGE);
+	close(silent[0]);
+	close(silent[1]);
+}
+
+/* ---- */
+
+static int begin(void **state)
+{
+	far_areas = mmap(NULL, STEP_AREAS * STEP_AREA_BYTES, PROT_READ | PROT_WRITE,
+	                 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	pressure = mmap(NULL, PRESSURE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	big_far = mmap(NULL, BIG, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	big_local = mmap(NULL, BIG, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
+	assert_true(test_is_far(far_areas) && test_is_far(pressure) && test_is_far(big_far) &&
+	            !test_is_far(big_local));
+	signal(SIGUSR1, SIG_DFL);
+	strcpy(folder, "/tmp/farpage-calls.XXXXXX");
+	return mkdtemp(folder) ? chdir(folder) : -1;
+}
+
+static int end(void **state)
+{
+	unlink("steps");
+	unlink("shifted");
+	unlink("stream");
+	unlink("long");
+	return chdir("/") | rmdir(folder);
+}
+
+static int tests(void)
+{
+	const struct CMUnitTest all[] = {
+	    cmocka_unit_test(steps),        cmocka_unit_test(long_files),   cmocka_unit_test(long_vectors),
+	    cmocka_unit_test(long_streams), cmocka_unit_test(long_pipe),    cmocka_unit_test(long_datagram),
+	    cmocka_unit_test(many_vectors), cmocka_unit_test(long_receive), cmocka_unit_test(long_name),
+	    cmocka_unit_test(threads),      cmocka_unit_test(cancelled),    cmocka_unit_test(jumped_out),
+	};
+
+	return cmocka_run_group_tests(all, begin, end);
+}
+
+int main(int argc, char **argv)
+{
+	return test_under_preload(argc, argv, tests);
+}

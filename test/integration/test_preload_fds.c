@@ -1,0 +1,102 @@
+/*
+ * Descriptors of a program with far memory: one that closes or replaces what it does not know must not meet
+ * the agent's.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "underpreload.h"
+
+#define BIG (8 * TEST_LOCAL_BYTES)
+
+static char *filled;
+
+static int fill(void **state)
+{
+	filled = malloc(BIG);
+	test_fill(filled, BIG, 1);
+	return filled ? 0 : -1;
+}
+
+/* More far memory than ever, out and in: it takes the sessions, and the budget needs the userfaultfd. */
+static void assert_agent_lives(unsigned seed)
+{
+	char *p = malloc(BIG);
+
+	test_fill(p, BIG, seed);
+	assert_true(test_is_filled(p, BIG, seed));
+	assert_true(test_is_filled(filled, BIG, 1));
+	assert_true(test_far_resident_bytes() <= TEST_LOCAL_BYTES + (1u << 20));
+	free(p);
+}
+
+static int highest_open(void)
+{
+	int fd = 4095;
+
+	while (fcntl(fd, F_GETFD) < 0)
+		fd--;
+	return fd;
+}
+
+static void close_everything(void **state)
+{
+	int own = open("/dev/null", O_RDONLY | O_CLOEXEC), agents = highest_open();
+
+	assert_true(agents >= 512);
+	assert_int_equal(own, 3); /* nothing of the agent's among the program's */
+	for (int fd = own; fd < 4096; fd++)
+		close(fd);
+	assert_int_equal(close(agents), -1);
+	assert_int_equal(errno, EBADF);
+	assert_agent_lives(50);
+	own = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	assert_int_equal(own, 3);
+	closefrom(own);
+	assert_int_equal(fcntl(own, F_GETFD), -1);
+	assert_agent_lives(51);
+	own = fcntl(0, F_DUPFD_CLOEXEC, agents + 1);
+	assert_int_equal(close_range(3, ~0u, 0), 0);
+	assert_int_equal(fcntl(own, F_GETFD), -1);
+	assert_agent_lives(52);
+}
+
+static void put_on_everything(void **state)
+{
+	for (int fd = 3; fd < 1024; fd++) {
+		bool agents = fcntl(fd, F_GETFD) >= 0;
+
+		assert_int_equal(dup2(0, fd), agents ? -1 : fd);
+		if (agents)
+			assert_int_equal(errno, EBADF);
+		assert_int_equal(dup3(0, fd, O_CLOEXEC), agents ? -1 : fd);
+	}
+	closefrom(3);
+	assert_int_equal(dup2(0, 0), 0);
+	assert_int_equal(dup2(3, 3), -1);
+	assert_int_equal(errno, EBADF);
+	assert_agent_lives(60);
+}
+
+static int tests(void)
+{
+	const struct CMUnitTest all[] = {
+	    cmocka_unit_test(close_everything),
+	    cmocka_unit_test(put_on_everything),
+	};
+
+	return cmocka_run_group_tests(all, fill, NULL);
+}
+
+int main(int argc, char **argv)
+{
+	return test_under_preload(argc, argv, tests);
+}

@@ -1,0 +1,288 @@
+/*
+ * The malloc family under each --heap mode: what is far, and that it is a malloc family.
+ */
+#include <dlfcn.h>
+#include <errno.h>
+#include <malloc.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "underpreload.h"
+
+#define SMALL 100u
+#define LARGE (1u << 20)
+
+static bool small_far, large_far; /* by FARPAGE_HEAP */
+
+/* Through pointers that the compiler can't see through: it must neither reason calls away nor warn of their
+ * absurdity. */
+static void *(*volatile allocate)(size_t size) = malloc;
+static void *(*volatile allocate_zeroed)(size_t n, size_t size) = calloc;
+static void *(*volatile resize_array)(void *ptr, size_t n, size_t size) = reallocarray;
+
+static int choose(void **state)
+{
+	const char *heap = getenv("FARPAGE_HEAP");
+
+	small_far = strcmp(heap, "all") == 0;
+	large_far = strcmp(heap, "none") != 0;
+	return 0;
+}
+
+/* Small objects come in slabs: those of before the start may be served first, so only a new slab tells. */
+static bool new_small_is_far(void)
+{
+	bool far = false;
+
+	for (unsigned i = 0; i < 10000 && !far; i++) {
+		char *p = allocate(SMALL);
+
+		memset(p, 1, SMALL);
+		far = i % 1000 == 999 && test_is_far(p);
+	}
+	return far;
+}
+
+static void what_is_far(void **state)
+{
+	char *p = allocate(LARGE);
+
+	assert_int_equal(test_is_far(p), large_far);
+	free(p);
+	assert_int_equal(new_small_is_far(), small_far);
+	p = calloc(1, LARGE);
+	assert_int_equal(test_is_far(p), large_far);
+	free(p);
+	p = aligned_alloc(LARGE, LARGE);
+	assert_int_equal(test_is_far(p), large_far);
+	free(p);
+}
+
+static void *of_a_thread(void *large)
+{
+	*(char **)large = allocate(LARGE);
+	return (void *)(intptr_t)new_small_is_far();
+}
+
+static void threads_too(void **state)
+{
+	for (unsigned i = 0; i < 10; i++) {
+		void *far, *large;
+		pthread_t thread;
+
+		assert_int_equal(pthread_create(&thread, NULL, of_a_thread, &large), 0);
+		assert_int_equal(pthread_join(thread, &far), 0);
+		assert_int_equal((intptr_t)far, small_far);
+		assert_int_equal(test_is_far(large), large_far);
+		free(large);
+	}
+}
+
+/* What the agent allocates or maps on a thread of the program is local, whatever the mode. */
+static void agent_is_local(void **state)
+{
+	void (*enter)(void) = (void (*)(void))dlsym(RTLD_DEFAULT, "fp_shim_enter_local");
+	void (*leave)(void) = (void (*)(void))dlsym(RTLD_DEFAULT, "fp_shim_leave_local");
+	void *mem[3];
+	bool small;
+
+	for (unsigned i = 0; i < 100; i++) /* far objects for the thread's cache to hand out */
+		free(allocate(SMALL));
+	enter();
+	enter();
+	leave();
+	small = new_small_is_far();
+	mem[0] = allocate(LARGE);
+	mem[1] = realloc(allocate(SMALL), LARGE);
+	mem[2] = mmap(NULL, LARGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	leave();
+	assert_false(small);
+	for (unsigned i = 0; i < 3; i++)
+		assert_false(test_is_far(mem[i]));
+	munmap(mem[2], LARGE);
+	mem[2] = allocate(LARGE);
+	assert_int_equal(test_is_far(mem[2]), large_far);
+	for (unsigned i = 0; i < 3; i++)
+		free(mem[i]);
+}
+
+static void reallocation(void **state)
+{
+	static const size_t sizes[] = {1, 100, 65535, 65536, 3 * LARGE, 65536, 60000, 100, 5 * LARGE, 8};
+	unsigned seed = 1;
+	size_t kept = 0;
+	char *p = NULL;
+
+	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+		p = realloc(p, sizes[i]);
+		assert_non_null(p);
+		assert_true(test_is_filled(p, kept < sizes[i] ? kept : sizes[i], seed));
+		if (sizes[i] >= 65536)
+			assert_int_equal(test_is_far(p), large_far);
+		else if (!small_far)
+			assert_false(test_is_far(p));
+		test_fill(p, kept = sizes[i], ++seed);
+	}
+	assert_null(realloc(p, 0));
+	p = resize_array(NULL, 1000, 1000);
+	assert_true(malloc_usable_size(p) >= 1000000);
+	errno = 0;
+	assert_null(resize_array(p, SIZE_MAX / 2, 3));
+	assert_int_equal(errno, ENOMEM);
+	free(p);
+}
+
+static void zeroed(void **state)
+{
+	static const size_t sizes[] = {SMALL, 20000, LARGE};
+
+	for (unsigned round = 0; round < 3; round++)
+		for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+			char *p = calloc(sizes[i], 1);
+
+			assert_true(p[0] == 0 && memcmp(p, p + 1, sizes[i] - 1) == 0);
+			memset(p, 0xff, sizes[i]);
+			free(p);
+		}
+}
+
+static void alignment(void **state)
+{
+	void *p = NULL;
+
+	for (size_t align = sizeof(void *); align <= 4 * LARGE; align *= 2) {
+		assert_int_equal(posix_memalign(&p, align, 3 * align / 2), 0);
+		assert_int_equal((uintptr_t)p % align, 0);
+		free(p);
+		p = memalign(align, 1);
+		assert_int_equal((uintptr_t)p % align, 0);
+		free(p);
+	}
+	assert_int_equal(posix_memalign(&p, 24, 1), EINVAL);
+	assert_int_equal(posix_memalign(&p, 2, 1), EINVAL);
+	p = valloc(1);
+	assert_int_equal((uintptr_t)p % 4096, 0);
+	free(p);
+	p = pvalloc(4097);
+	assert_true((uintptr_t)p % 4096 == 0 && malloc_usable_size(p) >= 8192);
+	free(p);
+}
+
+static void edges(void **state)
+{
+	size_t absurd = SIZE_MAX - 4000;
+	void *p = allocate(0), *q = allocate(0);
+
+	assert_true(p && q && p != q);
+	free(p);
+	free(q);
+	free(NULL);
+	assert_int_equal(malloc_usable_size(NULL), 0);
+	errno = 0;
+	assert_null(allocate(absurd));
+	assert_int_equal(errno, ENOMEM);
+	errno = 0;
+	assert_null(allocate_zeroed(absurd, 2));
+	assert_int_equal(errno, ENOMEM);
+	errno = 77;
+	assert_int_equal(posix_memalign(&p, 16, absurd), ENOMEM);
+	assert_int_equal(errno, 77);
+	assert_null(pvalloc(SIZE_MAX));
+	p = calloc(0, 0);
+	assert_non_null(p);
+	free(p);
+}
+
+/* The pool has 512 MiB. */
+static void pool_full(void **state)
+{
+	char *p = allocate((size_t)1 << 30);
+
+	if (large_far)
+		assert_null(p);
+	else
+		assert_non_null(p);
+	free(p);
+	p = allocate(LARGE);
+	assert_non_null(p);
+	free(p);
+}
+
+/* Threads that hand one another what they allocated, and check what they get. */
+#define HANDS  64
+#define ROUNDS 4000
+
+struct gift {
+	size_t words;
+	uint64_t word[];
+};
+
+static struct gift *_Atomic hands[HANDS];
+
+static void check_and_free(struct gift *gift)
+{
+	if (!gift)
+		return;
+	for (size_t i = 0; i < gift->words; i++)
+		if (gift->word[i] != gift->words + i)
+			abort();
+	free(gift);
+}
+
+static void *give(void *seed)
+{
+	unsigned random = (unsigned)(uintptr_t)seed;
+
+	for (unsigned round = 0; round < ROUNDS; round++) {
+		size_t words = 1 + (size_t)rand_r(&random) % (round % 50 ? 300 : 20000);
+		struct gift *gift = allocate(sizeof(*gift) + words * sizeof(uint64_t));
+
+		gift->words = words;
+		for (size_t i = 0; i < words; i++)
+			gift->word[i] = words + i;
+		check_and_free(atomic_exchange(&hands[(unsigned)rand_r(&random) % HANDS], gift));
+	}
+	return NULL;
+}
+
+static void many_threads(void **state)
+{
+	unsigned seed = (unsigned)getpid();
+	pthread_t thread[4];
+
+	printf("seed %u\n", seed);
+	for (unsigned i = 0; i < 4; i++)
+		assert_int_equal(pthread_create(&thread[i], NULL, give, (void *)(uintptr_t)(seed + i)), 0);
+	for (unsigned i = 0; i < 4; i++)
+		pthread_join(thread[i], NULL);
+	for (unsigned i = 0; i < HANDS; i++)
+		check_and_free(hands[i]);
+	assert_true(test_far_resident_bytes() <= TEST_LOCAL_BYTES + (1u << 20));
+}
+
+static int tests(void)
+{
+	const struct CMUnitTest all[] = {
+	    cmocka_unit_test(what_is_far),  cmocka_unit_test(threads_too), cmocka_unit_test(agent_is_local),
+	    cmocka_unit_test(reallocation), cmocka_unit_test(zeroed),      cmocka_unit_test(alignment),
+	    cmocka_unit_test(edges),        cmocka_unit_test(pool_full),   cmocka_unit_test(many_threads),
+	};
+
+	return cmocka_run_group_tests(all, choose, NULL);
+}
+
+int main(int argc, char **argv)
+{
+	return test_under_preload(argc, argv, tests);
+}

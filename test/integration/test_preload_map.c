@@ -1,0 +1,471 @@
+/*
+ * The calls on mappings, in a program whose large mappings are far: each is right, or refused.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "underpreload.h"
+
+#define PAGE 4096u
+#define BIG  (4 * TEST_LOCAL_BYTES)
+
+static char *map_anonymous(size_t len, int flags)
+{
+	return mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
+}
+
+static char *map_filled(size_t len, unsigned seed)
+{
+	char *p = map_anonymous(len, 0);
+
+	assert_ptr_not_equal(p, MAP_FAILED);
+	assert_true(test_is_far(p));
+	test_fill(p, len, seed);
+	return p;
+}
+
+static bool is_zero(const char *p, size_t len)
+{
+	return p[0] == 0 && memcmp(p, p + 1, len - 1) == 0;
+}
+
+/* True if the kernel can write there on our behalf. */
+static bool is_writable(char *p)
+{
+	int fd = open("/dev/zero", O_RDONLY | O_CLOEXEC);
+	ssize_t n = read(fd, p, 1);
+
+	close(fd);
+	return n == 1;
+}
+
+#define assert_fails(call, error)                                                                            \
+	do {                                                                                                 \
+		errno = 0;                                                                                   \
+		assert_true((intptr_t)(call) == -1);                                                         \
+		assert_int_equal(errno, error);                                                              \
+	} while (0)
+
+static void what_becomes_far(void **state)
+{
+	static const struct {
+		size_t len;
+		int flags;
+		bool far;
+	} cases[] = {
+	    {65536, 0, true},
+	    {65535, 0, false},
+	    {PAGE, 0, false},
+	    {65537, 0, true},
+	    {65536, MAP_NORESERVE, true},
+	    {65536, MAP_STACK, false},
+	    {65536, MAP_32BIT, false},
+	    {BIG, MAP_POPULATE, true},
+	};
+	char *p;
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		p = map_anonymous(cases[i].len, cases[i].flags);
+		assert_ptr_not_equal(p, MAP_FAILED);
+		assert_int_equal(test_is_far(p), cases[i].far);
+		assert_true(is_zero(p, cases[i].len));
+		assert_int_equal(munmap(p, cases[i].len), 0);
+	}
+	p = mmap(NULL, BIG, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	assert_false(test_is_far(p));
+	munmap(p, BIG);
+	p = mmap64(NULL, BIG, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	assert_true(test_is_far(p));
+	munmap(p, BIG);
+}
+
+static void bad_arguments(void **state)
+{
+	char *p = map_filled(BIG, 1);
+
+	assert_fails(map_anonymous(0, 0), EINVAL);
+	assert_fails(map_anonymous(SIZE_MAX, 0), ENOMEM);
+	assert_fails(map_anonymous((size_t)1 << 46, 0), ENOMEM);
+	assert_fails(munmap(p + 1, PAGE), EINVAL);
+	assert_fails(munmap(p, 0), EINVAL);
+	assert_fails(munmap(p, SIZE_MAX - PAGE), EINVAL);
+	assert_fails(mprotect(p + 1, PAGE, PROT_READ), EINVAL);
+	assert_int_equal(mprotect(p, 0, PROT_READ), 0);
+	assert_fails(madvise(p + 1, PAGE, MADV_DONTNEED), EINVAL);
+	assert_fails(madvise(p, PAGE, 12345), EINVAL);
+	assert_true(test_is_filled(p, BIG, 1));
+	munmap(p, BIG);
+}
+
+/* Far more than is local, so that all of it has been out and in. */
+static void bytes_and_budget(void **state)
+{
+	char *p = map_filled(4 * BIG, 2);
+
+	assert_true(test_is_filled(p, 4 * BIG, 2));
+	assert_true(test_far_resident_bytes() <= TEST_LOCAL_BYTES + (1u << 20));
+	munmap(p, 4 * BIG);
+}
+
+static void holes(void **state)
+{
+	char *p = map_filled(BIG, 3);
+
+	assert_int_equal(munmap(p + BIG / 2, PAGE + 1), 0);
+	assert_fails(madvise(p + BIG / 2, PAGE, MADV_DONTNEED), ENOMEM);
+	assert_fails(mprotect(p, BIG, PROT_READ | PROT_WRITE), ENOMEM);
+	assert_false(is_writable(p + BIG / 2));
+	assert_false(is_writable(p + BIG / 2 + PAGE));
+	assert_true(test_is_filled(p, BIG / 2, 3));
+	assert_int_equal(munmap(p, BIG), 0);
+	assert_int_equal(munmap(p, BIG), 0);
+}
+
+static void protection(void **state)
+{
+	char *p = map_filled(BIG, 4);
+
+	assert_int_equal(mprotect(p, BIG, PROT_READ), 0);
+	assert_false(is_writable(p + 5 * PAGE));
+	assert_true(test_is_filled(p, BIG, 4));
+	assert_int_equal(mprotect(p + PAGE, PAGE, PROT_READ | PROT_WRITE), 0);
+	assert_true(is_writable(p + PAGE));
+	assert_false(is_writable(p + 2 * PAGE));
+	munmap(p, BIG);
+}
+
+static void lazy_then_committed(void **state)
+{
+	char *p = mmap(NULL, 64 * BIG, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	assert_true(test_is_far(p));
+	assert_false(is_writable(p));
+	assert_int_equal(mprotect(p + BIG, BIG, PROT_READ | PROT_WRITE), 0);
+	test_fill(p + BIG, BIG, 5);
+	assert_true(test_is_filled(p + BIG, BIG, 5));
+	munmap(p, 64 * BIG);
+}
+
+static void fixed_over_far(void **state)
+{
+	char *p = map_filled(BIG, 6), *middle = p + BIG / 2;
+	const int fixed = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
+
+	assert_ptr_equal(mmap(middle, 2 * PAGE, PROT_READ, fixed, -1, 0), middle);
+	assert_true(is_zero(middle, 2 * PAGE));
+	assert_false(is_writable(middle));
+	assert_true(is_writable(middle + 2 * PAGE));
+	assert_true(test_is_filled(p, BIG / 2, 6));
+	assert_true(test_is_far(middle));
+	assert_fails(mmap(p, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0),
+	             EEXIST);
+	assert_true(test_is_filled(p, BIG / 2, 6));
+	munmap(p, BIG);
+	/* in a hole, and by a hint */
+	assert_ptr_equal(mmap(p, PAGE, PROT_READ | PROT_WRITE, fixed, -1, 0), p);
+	assert_true(test_is_far(p) && is_zero(p, PAGE) && is_writable(p));
+	assert_ptr_equal(mmap(p + PAGE, 65536, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), p + PAGE);
+	assert_true(is_zero(p + PAGE, 65536));
+	munmap(p, BIG);
+}
+
+/* A file and shared memory in the middle of far memory are the kernel's, until far memory is there again. */
+static void foreign_pieces(void **state)
+{
+	char *p = map_filled(BIG, 20), *q = p + 8 * PAGE, text[] = "in the file";
+	int fd = memfd_create("foreign", MFD_CLOEXEC);
+
+	assert_int_equal(ftruncate(fd, 4 * PAGE), 0);
+	assert_int_equal(pwrite(fd, text, sizeof(text), 0), sizeof(text));
+	assert_ptr_equal(mmap(q, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0), q);
+	assert_false(test_is_far(q));
+	assert_string_equal(q, text);
+	q[PAGE] = 'x';
+	assert_int_equal(pread(fd, text, 1, PAGE), 1);
+	assert_int_equal(text[0], 'x');
+	assert_true(test_is_filled(p, 8 * PAGE, 20));
+	/* a call that fails replaces nothing */
+	assert_fails(mmap(p, PAGE, PROT_READ, MAP_SHARED | MAP_FIXED, -1, 0), EBADF);
+	assert_fails(mmap(p, PAGE, PROT_READ, MAP_SHARED | MAP_FIXED, fd, 1), EINVAL);
+	assert_true(test_is_filled(p, 8 * PAGE, 20));
+	/* across both kinds */
+	assert_int_equal(mprotect(p, 16 * PAGE, PROT_READ), 0);
+	assert_false(is_writable(q));
+	assert_int_equal(munmap(q, 2 * PAGE), 0);
+	assert_false(is_writable(q));
+	assert_ptr_equal(
+	    mmap(q, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0), q);
+	assert_true(test_is_far(q) && test_is_far(q + 3 * PAGE));
+	assert_true(is_zero(q, 4 * PAGE) && is_writable(q + 2 * PAGE));
+	close(fd);
+	munmap(p, BIG);
+}
+
+static void advice(void **state)
+{
+	static const int ignored[] = {MADV_NORMAL,     MADV_RANDOM,   MADV_SEQUENTIAL, MADV_HUGEPAGE,
+	                              MADV_NOHUGEPAGE, MADV_DOFORK,   MADV_KEEPONFORK, MADV_DONTDUMP,
+	                              MADV_DODUMP,     MADV_WILLNEED, MADV_COLD,       MADV_PAGEOUT};
+	char *p = map_filled(BIG, 7);
+
+	for (size_t i = 0; i < sizeof(ignored) / sizeof(ignored[0]); i++)
+		assert_int_equal(madvise(p, BIG, ignored[i]), 0);
+	assert_true(test_is_filled(p, BIG, 7));
+	assert_fails(madvise(p, BIG, MADV_REMOVE), EINVAL);
+	assert_int_equal(posix_madvise(p, BIG, POSIX_MADV_DONTNEED), 0);
+	assert_int_equal(posix_madvise(p + 1, BIG, POSIX_MADV_WILLNEED), EINVAL);
+	assert_true(test_is_filled(p, BIG, 7));
+	assert_int_equal(madvise(p, PAGE, MADV_DONTNEED), 0);
+	assert_int_equal(madvise(p + PAGE, PAGE, MADV_FREE), 0);
+	assert_true(is_zero(p, 2 * PAGE));
+	assert_false(is_zero(p + 2 * PAGE, PAGE));
+	munmap(p, BIG);
+}
+
+static void pageout_is_seen(void **state)
+{
+	char *p = map_anonymous(TEST_LOCAL_BYTES / 2, 0);
+	size_t before;
+
+	test_fill(p, TEST_LOCAL_BYTES / 2, 8);
+	before = test_far_resident_bytes();
+	assert_int_equal(madvise(p, TEST_LOCAL_BYTES / 2, MADV_PAGEOUT), 0);
+	assert_true(test_far_resident_bytes() + TEST_LOCAL_BYTES / 4 < before);
+	assert_true(test_is_filled(p, TEST_LOCAL_BYTES / 2, 8));
+	munmap(p, TEST_LOCAL_BYTES / 2);
+}
+
+static void remap(void **state)
+{
+	char *p = map_filled(BIG, 9), *neighbour = map_filled(BIG, 10), *q;
+
+	q = mremap(p, BIG, 2 * BIG, MREMAP_MAYMOVE);
+	assert_ptr_not_equal(q, MAP_FAILED);
+	assert_true(test_is_far(q) && test_is_far(q + 2 * BIG - 1));
+	assert_true(test_is_filled(q, BIG, 9));
+	assert_true(is_zero(q + BIG, BIG));
+	assert_true(test_is_filled(neighbour, BIG, 10));
+	assert_ptr_equal(mremap(q, 2 * BIG, BIG / 2, 0), q);
+	assert_true(test_is_filled(q, BIG / 2, 9));
+	assert_false(is_writable(q + BIG));
+	assert_fails(mremap(q, 0, BIG / 2, MREMAP_MAYMOVE), EINVAL);
+	assert_fails(mremap(q, BIG / 2, BIG / 2, MREMAP_FIXED, neighbour), EINVAL);
+	assert_fails(mremap(q, BIG / 2, BIG / 2, MREMAP_MAYMOVE | MREMAP_FIXED, q + PAGE), EINVAL);
+	assert_fails(mremap(q, BIG, BIG, MREMAP_MAYMOVE | MREMAP_FIXED, neighbour), EFAULT);
+	assert_true(test_is_filled(q, BIG / 2, 9));
+	assert_ptr_equal(mremap(q, BIG / 2, BIG / 2, MREMAP_MAYMOVE | MREMAP_FIXED, neighbour), neighbour);
+	assert_true(test_is_filled(neighbour, BIG / 2, 9));
+	assert_false(is_writable(q));
+	p = mremap(neighbour, BIG / 2, BIG / 2, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, NULL);
+	assert_true(test_is_far(p) && test_is_filled(p, BIG / 2, 9));
+	assert_true(is_zero(neighbour, BIG / 2) && is_writable(neighbour));
+	munmap(p, BIG / 2);
+	munmap(neighbour, BIG);
+}
+
+/* Past the C library. */
+static void raw_drop(char *p)
+{
+#if defined(__x86_64__)
+	long r;
+
+	__asm__ volatile("syscall"
+	                 : "=a"(r)
+	                 : "a"(SYS_madvise), "D"(p), "S"(PAGE), "d"(MADV_DONTNEED)
+	                 : "rcx", "r11", "memory");
+	assert_int_equal(r, 0);
+#else
+	assert_int_equal(syscall(SYS_madvise, p, PAGE, MADV_DONTNEED), 0);
+#endif
+}
+
+/* A page that can't be moved, as a raw system call dropped it, must not cost the others their bytes. */
+static void remap_of_a_hole(void **state)
+{
+	const size_t half = TEST_LOCAL_BYTES / 4, rest = half - PAGE;
+	char *p = map_anonymous(2 * half, 0), *neighbour = map_filled(64 * PAGE, 11), *q;
+
+	test_fill(p, half, 12);
+	test_fill(p + half, PAGE, 13);
+	test_fill(p + half + PAGE, rest, 14);
+	raw_drop(p + half);
+	q = mremap(p, 2 * half, BIG, MREMAP_MAYMOVE);
+	if (q == MAP_FAILED)
+		q = p;
+	assert_true(test_is_filled(q, half, 12));
+	assert_true(is_zero(q + half, PAGE));
+	assert_true(test_is_filled(q + half + PAGE, rest, 14));
+	munmap(q, q == p ? 2 * half : BIG);
+	munmap(neighbour, 64 * PAGE);
+}
+
+/* A local mapping is the kernel's, also where it is moved onto far memory; that can't be moved out. */
+static void remap_local(void **state)
+{
+	char *far = map_filled(BIG, 11), *local = map_anonymous(PAGE, 0);
+
+	memset(local, 1, PAGE);
+	local = mremap(local, PAGE, 2 * PAGE, MREMAP_MAYMOVE);
+	assert_ptr_not_equal(local, MAP_FAILED);
+	assert_int_equal(local[PAGE - 1], 1);
+	assert_fails(mremap(far, PAGE, PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, local), EINVAL);
+	assert_true(test_is_filled(far, BIG, 11));
+	assert_ptr_equal(mremap(local, 2 * PAGE, 2 * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, far), far);
+	assert_false(test_is_far(far));
+	assert_int_equal(far[PAGE - 1], 1);
+	assert_false(is_writable(local));
+	munmap(far, BIG);
+}
+
+/* How many pages of the range are in local memory, says mincore. */
+static unsigned resident(char *p, size_t len)
+{
+	unsigned char vec[BIG / PAGE];
+	unsigned n = 0;
+
+	assert_int_equal(mincore(p, len, vec), 0);
+	for (size_t i = 0; i < len / PAGE; i++)
+		n += vec[i] & 1;
+	return n;
+}
+
+static void locking(void **state)
+{
+	const size_t fits = TEST_LOCAL_BYTES / 4;
+	char *far = map_filled(BIG, 12), *local = map_anonymous(PAGE, 0), *other = map_filled(2 * BIG, 14);
+	unsigned char one;
+
+	assert_int_equal(mlock(far + 1, fits - 2), 0);
+	assert_int_equal(resident(far, fits), fits / PAGE);
+	assert_true(test_is_filled(other, 2 * BIG, 14)); /* everything else came by */
+	assert_int_equal(resident(far, fits), fits / PAGE);
+	assert_fails(madvise(far, PAGE, MADV_DONTNEED), EINVAL);
+	assert_fails(madvise(far, PAGE, MADV_PAGEOUT), EINVAL);
+	assert_fails(mlock(far, BIG), ENOMEM); /* the policy */
+	assert_fails(mlock2(far, PAGE, 6), EINVAL);
+	assert_true(test_is_filled(far, BIG, 12));
+	assert_int_equal(munlock(far, BIG), 0);
+	assert_true(test_is_filled(other, 2 * BIG, 14));
+	assert_true(resident(far, fits) < fits / PAGE);
+	assert_int_equal(mlock2(far, fits, MLOCK_ONFAULT), 0);
+	assert_int_equal(munmap(far, PAGE), 0);
+	assert_fails(mlock(far, 2 * PAGE), ENOMEM);
+	assert_fails(mincore(far, PAGE, &one), ENOMEM);
+	assert_fails(mincore(far + PAGE + 1, PAGE, &one), EINVAL);
+	assert_true(test_is_filled(other, 2 * BIG, 14));
+	assert_int_equal(mlock(local, PAGE), 0);
+	assert_int_equal(munlock(local, PAGE), 0);
+	assert_fails(mlockall(0), EINVAL);
+	munmap(far, BIG);
+	munmap(other, 2 * BIG);
+	munmap(local, PAGE);
+}
+
+static void mapped_locked(void **state)
+{
+	const size_t fits = TEST_LOCAL_BYTES / 4;
+	char *p = map_anonymous(fits, MAP_LOCKED), *q = map_anonymous(fits, MAP_POPULATE);
+
+	assert_true(test_is_far(p) && test_is_far(q));
+	assert_int_equal(resident(p, fits), fits / PAGE);
+	assert_true(resident(q, fits) > 0);
+	assert_fails(map_anonymous(BIG, MAP_LOCKED), EAGAIN);
+	munmap(p, fits);
+	munmap(q, fits);
+}
+
+/* The same calls by number. */
+static void raw_calls(void **state)
+{
+	char *p =
+	    (char *)syscall(SYS_mmap, NULL, BIG, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0L);
+
+	assert_true(test_is_far(p));
+	test_fill(p, BIG, 15);
+	assert_int_equal(syscall(SYS_madvise, p, PAGE, MADV_DONTNEED), 0);
+	assert_true(is_zero(p, PAGE));
+	assert_int_equal(syscall(SYS_mprotect, p, BIG, PROT_READ), 0);
+	assert_fails(syscall(SYS_madvise, p + 1, PAGE, MADV_DONTNEED), EINVAL);
+	p = (char *)syscall(SYS_mremap, p, BIG, 2 * BIG, MREMAP_MAYMOVE, NULL);
+	assert_true(test_is_far(p) && is_zero(p + BIG, BIG));
+	assert_int_equal(syscall(SYS_munmap, p, 2 * BIG), 0);
+	assert_false(is_writable(p));
+	assert_int_equal(syscall(SYS_getpid), getpid());
+}
+
+/* Locked pages don't leave: what is too much is refused. An unprivileged process may be refused for its size.
+ */
+static void lock_everything(void **state)
+{
+	const size_t fits = TEST_LOCAL_BYTES / 4;
+	char *p = map_anonymous(BIG, 0), *q;
+
+	assert_fails(mlockall(MCL_CURRENT), ENOMEM);
+	munmap(p, BIG);
+	if (mlockall(MCL_FUTURE) < 0)
+		skip();
+	assert_fails(map_anonymous(BIG, 0), EAGAIN);
+	p = map_anonymous(fits, 0);
+	assert_int_equal(resident(p, fits), fits / PAGE);
+	assert_int_equal(munlockall(), 0);
+	q = map_filled(BIG, 13);
+	assert_true(test_is_filled(q, BIG, 13));
+	assert_true(resident(p, fits) < fits / PAGE);
+	assert_true(test_far_resident_bytes() <= TEST_LOCAL_BYTES + (1u << 20));
+	munmap(p, fits);
+	munmap(q, BIG);
+}
+
+/* The pool has 512 MiB: what can't be backed is refused now, not when it is touched. */
+static void pool_full(void **state)
+{
+	const size_t huge = (size_t)1 << 30;
+	char *p;
+
+	assert_fails(map_anonymous(huge, 0), ENOMEM);
+	p = map_anonymous(huge, MAP_NORESERVE);
+	assert_ptr_not_equal(p, MAP_FAILED);
+	munmap(p, huge);
+}
+
+static int tests(void)
+{
+	const struct CMUnitTest all[] = {
+	    cmocka_unit_test(what_becomes_far),
+	    cmocka_unit_test(bad_arguments),
+	    cmocka_unit_test(bytes_and_budget),
+	    cmocka_unit_test(holes),
+	    cmocka_unit_test(protection),
+	    cmocka_unit_test(lazy_then_committed),
+	    cmocka_unit_test(fixed_over_far),
+	    cmocka_unit_test(foreign_pieces),
+	    cmocka_unit_test(mapped_locked),
+	    cmocka_unit_test(raw_calls),
+	    cmocka_unit_test(advice),
+	    cmocka_unit_test(pageout_is_seen),
+	    cmocka_unit_test(remap),
+	    cmocka_unit_test(remap_of_a_hole),
+	    cmocka_unit_test(remap_local),
+	    cmocka_unit_test(locking),
+	    cmocka_unit_test(lock_everything),
+	    cmocka_unit_test(pool_full),
+	};
+
+	return cmocka_run_group_tests(all, NULL, NULL);
+}
+
+int main(int argc, char **argv)
+{
+	return test_under_preload(argc, argv, tests);
+}

@@ -1,0 +1,398 @@
+/*
+ * Processes and descriptors of a program with far memory: every way to a child, and a program that tidies up
+ * after descriptors that it does not know.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <spawn.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "underpreload.h"
+
+#define BIG (8 * TEST_LOCAL_BYTES)
+
+static char *filled;
+
+static int fill(void **state)
+{
+	filled = malloc(BIG);
+	test_fill(filled, BIG, 1);
+	return filled ? 0 : -1;
+}
+
+static int status_of(pid_t pid)
+{
+	int status;
+
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+/* In the child: its bytes are the parent's, and stay its own. */
+static _Noreturn void be_child(unsigned seed)
+{
+	char *more = malloc(BIG);
+
+	if (!test_is_filled(filled, BIG, 1))
+		_exit(1);
+	test_fill(filled, BIG, seed);
+	test_fill(more, BIG, seed + 1);
+	if (!test_is_filled(filled, BIG, seed) || !test_is_filled(more, BIG, seed + 1) || !test_is_far(more))
+		_exit(2);
+	_exit(0);
+}
+
+static void fork_twice(void **state)
+{
+	pid_t pid[2];
+
+	for (unsigned i = 0; i < 2; i++) {
+		pid[i] = fork();
+		if (pid[i] == 0)
+			be_child(10 + i);
+	}
+	assert_int_equal(status_of(pid[0]), 0);
+	assert_int_equal(status_of(pid[1]), 0);
+	assert_true(test_is_filled(filled, BIG, 1));
+}
+
+static void fork_in_child(void **state)
+{
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		pid = fork();
+		if (pid == 0)
+			be_child(20);
+		_exit(status_of(pid));
+	}
+	assert_int_equal(status_of(pid), 0);
+}
+
+/* Threads that allocate, and so hold the allocator's locks and the space's, at any moment of a fork. */
+static atomic_bool stop;
+
+static void *allocate_and_free(void *unused)
+{
+	size_t size = 1;
+
+	while (!atomic_load(&stop)) {
+		char *p = malloc(size),
+		     *q = mmap(NULL, 1 << 17, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+		p[0] = q[0] = 1;
+		free(p);
+		munmap(q, 1 << 17);
+		size = (size * 5 + 3) & ((8u << 20) - 1);
+	}
+	return NULL;
+}
+
+static void fork_among_threads(void **state)
+{
+	pthread_t thread[2];
+
+	for (unsigned i = 0; i < 2; i++)
+		assert_int_equal(pthread_create(&thread[i], NULL, allocate_and_free, NULL), 0);
+	for (unsigned i = 0; i < 10; i++) {
+		pid_t pid = fork();
+
+		if (pid == 0)
+			be_child(30 + i);
+		assert_int_equal(status_of(pid), 0);
+	}
+	atomic_store(&stop, true);
+	for (unsigned i = 0; i < 2; i++)
+		pthread_join(thread[i], NULL);
+}
+
+/* Threads that fork, each while others do: whoever serves a child allocates, and must not wait for one that
+ * holds the allocator's locks until it may fork itself. */
+static void *fork_some(void *ret_failures)
+{
+	for (unsigned i = 0; i < 3; i++) {
+		pid_t pid = fork();
+		int status = 1;
+
+		if (pid == 0)
+			_exit(test_is_filled(filled, BIG, 1) ? 0 : 1);
+		if (pid < 0 || waitpid(pid, &status, 0) != pid || status != 0)
+			atomic_fetch_add((_Atomic unsigned *)ret_failures, 1);
+	}
+	return NULL;
+}
+
+static void fork_at_once(void **state)
+{
+	_Atomic unsigned failures = 0;
+	pthread_t thread[3];
+
+	for (unsigned i = 0; i < 3; i++)
+		assert_int_equal(pthread_create(&thread[i], NULL, fork_some, &failures), 0);
+	for (unsigned i = 0; i < 3; i++)
+		pthread_join(thread[i], NULL);
+	assert_int_equal(failures, 0);
+}
+
+#define PART (TEST_LOCAL_BYTES / 8 * 5) /* two of these do not fit at once */
+
+static char *map_part(void)
+{
+	return mmap(NULL, PART, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+}
+
+/* The child maps, once more, where the parent's pages left without being evicted: they must be able to leave.
+ */
+static void fork_after_munmap(void **state)
+{
+	char *gone[2] = {map_part(), map_part()};
+	pid_t pid;
+
+	for (unsigned i = 0; i < 2; i++) { /* the first makes all else leave */
+		assert_true(test_is_far(gone[i]));
+		test_fill(gone[i], PART, 3);
+		munmap(gone[i], PART);
+	}
+	pid = fork();
+	if (pid == 0) {
+		alarm(20);
+		for (unsigned i = 0; i < 2; i++) {
+			if (map_part() != gone[i])
+				_exit(4);
+			test_fill(gone[i], PART, 4);
+		}
+		be_child(50);
+	}
+	assert_int_equal(status_of(pid), 0);
+}
+
+static void *fork_while_cancelled(void *unused)
+{
+	pid_t pid;
+
+	pthread_cancel(pthread_self());
+	pid = fork();
+	if (pid == 0)
+		_exit(test_is_filled(filled, BIG, 1) ? 0 : 1);
+	return (void *)(intptr_t)pid;
+}
+
+/* fork is no cancellation point, and a thread that ended in it would leave all locked. */
+static void fork_is_not_cancelled(void **state)
+{
+	pthread_t thread;
+	void *pid;
+
+	assert_int_equal(pthread_create(&thread, NULL, fork_while_cancelled, NULL), 0);
+	assert_int_equal(pthread_join(thread, &pid), 0);
+	assert_ptr_not_equal(pid, PTHREAD_CANCELED);
+	assert_int_equal(status_of((pid_t)(intptr_t)pid), 0);
+}
+
+/* A program's handlers touch far memory: prepare while the parent's agent serves, child when the child's
+ * does. */
+static char *handled;
+
+static void *outlive_the_main_thread(void *unused)
+{
+	test_fill(filled, BIG, 7);
+	return NULL;
+}
+
+static void at_the_end(void)
+{
+	_exit(test_is_filled(filled, BIG, 7) ? 42 : 1);
+}
+
+/* What the C library does for the last of a program's threads it can't see by its count: ours are in it. */
+static void ends_with_its_last_thread(void **state)
+{
+	pthread_t thread;
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		atexit(at_the_end);
+		if (pthread_create(&thread, NULL, outlive_the_main_thread, NULL) != 0)
+			_exit(2);
+		pthread_exit(NULL);
+	}
+	assert_int_equal(status_of(pid), 42);
+}
+
+static void before(void)
+{
+	if (!test_is_filled(handled, BIG, 2))
+		abort();
+}
+
+static void in_child(void)
+{
+	if (!test_is_filled(handled, BIG, 2))
+		_exit(3);
+}
+
+static void handlers_of_the_program(void **state)
+{
+	pid_t pid;
+
+	handled = malloc(BIG);
+	test_fill(handled, BIG, 2);
+	assert_int_equal(pthread_atfork(before, before, in_child), 0);
+	pid = fork();
+	if (pid == 0)
+		be_child(40);
+	assert_int_equal(status_of(pid), 0);
+}
+
+#define STACK_BYTES  (256u << 10)
+#define THREADS      3u
+#define FORKER       1u
+#define RECORD_BYTES 64u /* of a thread's record: what does not change while it lives */
+
+static struct {
+	char *stack;
+	char record[RECORD_BYTES];
+	pthread_t id;
+} stacked[THREADS];
+static pthread_barrier_t begin, end;
+
+static void *sleep_until_told(void *unused)
+{
+	pthread_barrier_wait(&end);
+	return NULL;
+}
+
+static void *fork_when_told(void *unused)
+{
+	int status = -1;
+	pid_t pid;
+
+	pthread_barrier_wait(&begin);
+	pid = fork();
+	if (pid == 0) {
+		for (unsigned i = 0; i < THREADS; i++)
+			if (memcmp(stacked[i].record, (const void *)stacked[i].id, RECORD_BYTES) != 0 ||
+			    (i != FORKER && !test_is_filled(stacked[i].stack, STACK_BYTES / 2, 60 + i)))
+				_exit(5);
+		be_child(70);
+	}
+	waitpid(pid, &status, 0);
+	pthread_barrier_wait(&end);
+	return (void *)(intptr_t)status;
+}
+
+/*
+ * The C library keeps its records of threads on their stacks, in lists, and in the child takes the thread
+ * that forked out of its list: neighbours whose stacks the program has put into far memory are written to
+ * then.
+ */
+static void fork_beside_far_stacks(void **state)
+{
+	static char local[STACK_BYTES] __attribute__((aligned(4096)));
+	pthread_attr_t attr;
+	void *status;
+
+	pthread_barrier_init(&begin, NULL, 2);
+	pthread_barrier_init(&end, NULL, THREADS + 1);
+	for (unsigned i = 0; i < THREADS; i++) {
+		pthread_attr_init(&attr);
+		stacked[i].stack = i == FORKER ? local : aligned_alloc(4096, STACK_BYTES);
+		assert_int_equal(test_is_far(stacked[i].stack), i != FORKER);
+		test_fill(stacked[i].stack, STACK_BYTES, 60 + i);
+		pthread_attr_setstack(&attr, stacked[i].stack, STACK_BYTES);
+		assert_int_equal(pthread_create(&stacked[i].id, &attr,
+		                                i == FORKER ? fork_when_told : sleep_until_told, NULL),
+		                 0);
+		memcpy(stacked[i].record, (const void *)stacked[i].id, RECORD_BYTES);
+		pthread_attr_destroy(&attr);
+	}
+	assert_true(test_is_filled(filled, BIG, 1)); /* makes all else leave */
+	pthread_barrier_wait(&begin);
+	pthread_barrier_wait(&end);
+	for (unsigned i = 0; i < THREADS; i++) {
+		pthread_join(stacked[i].id, &status);
+		assert_int_equal((intptr_t)status, 0);
+	}
+	for (unsigned i = 0; i < THREADS; i++)
+		if (i != FORKER)
+			free(stacked[i].stack);
+	pthread_barrier_destroy(&begin);
+	pthread_barrier_destroy(&end);
+}
+
+static void nothing(void)
+{
+}
+
+/* So many that the C library's list of them is not where it was at the start. */
+static void many_handlers(void **state)
+{
+	pid_t pid;
+
+	for (unsigned i = 0; i < 200; i++)
+		assert_int_equal(pthread_atfork(nothing, nothing, nothing), 0);
+	assert_true(test_is_filled(filled, BIG, 1));
+	pid = fork();
+	if (pid == 0)
+		be_child(80);
+	assert_int_equal(status_of(pid), 0);
+}
+
+static void spawned(void **state)
+{
+	char *const argv[] = {(char *)"sh", (char *)"-c", (char *)"exit 7", NULL};
+	pid_t pid;
+
+	assert_int_equal(posix_spawn(&pid, "/bin/sh", NULL, NULL, argv, environ), 0);
+	assert_int_equal(status_of(pid), 7);
+	assert_int_equal(WEXITSTATUS(system("exit 8")), 8);
+	pid = vfork();
+	if (pid == 0) {
+		execv("/bin/sh", argv);
+		_exit(127);
+	}
+	assert_int_equal(status_of(pid), 7);
+	pid = fork();
+	if (pid == 0) {
+		execv("/bin/sh", argv);
+		_exit(127);
+	}
+	assert_int_equal(status_of(pid), 7);
+}
+
+static int tests(void)
+{
+	const struct CMUnitTest all[] = {
+	    cmocka_unit_test(fork_twice),
+	    cmocka_unit_test(fork_in_child),
+	    cmocka_unit_test(fork_among_threads),
+	    cmocka_unit_test(fork_at_once),
+	    cmocka_unit_test(fork_after_munmap),
+	    cmocka_unit_test(fork_is_not_cancelled),
+	    cmocka_unit_test(ends_with_its_last_thread),
+	    cmocka_unit_test(handlers_of_the_program),
+	    cmocka_unit_test(fork_beside_far_stacks),
+	    cmocka_unit_test(many_handlers),
+	    cmocka_unit_test(spawned),
+	};
+
+	return cmocka_run_group_tests(all, fill, NULL);
+}
+
+int main(int argc, char **argv)
+{
+	return test_under_preload(argc, argv, tests);
+}

@@ -1,0 +1,244 @@
+"""farpage hist, ps and top over stats pages with known figures: every format is parsed, and what the dead leave goes away."""
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree
+
+import toolcase
+
+STATSWRITER = os.environ["FARPAGE_STATSWRITER"]
+VALUE_ERROR = 0.01
+SAMPLES = 1000  # of 1 to 1000 µs, evenly
+
+
+class WithPages(toolcase.ToolCase):
+    def setUp(self):
+        super().setUp()
+        os.makedirs(self.runtime)
+
+    def writer(self, pattern):
+        """A living program with a stats page; returns it and its process number."""
+        process = subprocess.Popen([STATSWRITER, pattern], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.addCleanup(self._end, process)
+        pid = int(self.line(process))
+        self.assertEqual(pid, process.pid)
+        return process, pid
+
+    def end(self, process):
+        process.stdin.close()
+        self.assertEqual(process.wait(toolcase.TIMEOUT), 0)
+
+    def near(self, value, expected):
+        self.assertLessEqual(abs(value - expected), VALUE_ERROR * expected, f"{value} is not {expected}")
+
+
+class Hist(WithPages):
+    def setUp(self):
+        super().setUp()
+        self.stats = self.path("some.stats")
+        self.end(self.writer(self.stats)[0])
+
+    def hist(self, *args):
+        status, out, err = self.farpage("hist", "--stats-file", self.stats, *args)
+        self.assertEqual((status, err), (0, ""))
+        return out.decode()
+
+    def test_text(self):
+        out = self.hist()
+        for word in ("fault latency", "1000", "p50", "p99"):
+            self.assertIn(word, out)
+
+    def test_json(self):
+        shown = json.loads(self.hist("--format", "json"))
+        self.assertEqual(shown["count"], SAMPLES)
+        self.near(shown["p50"], 500_000)
+        self.near(shown["p99"], 990_000)
+        self.near(shown["max"], 1_000_000)
+        self.assertEqual(sum(count for _, _, count in shown["buckets"]), SAMPLES)
+
+    def test_csv(self):
+        rows = list(csv.DictReader(io.StringIO(self.hist("--format", "csv"))))
+        self.assertEqual(list(rows[0]), ["low_ns", "high_ns", "count"])
+        self.assertEqual(sum(int(row["count"]) for row in rows), SAMPLES)
+        self.assertTrue(all(int(row["low_ns"]) <= int(row["high_ns"]) for row in rows))
+
+    def test_hgrm(self):
+        rows, summary = [], []
+        for line in self.hist("--format", "hgrm").splitlines():
+            (summary if line.startswith("#") else rows).append(line)
+        self.assertEqual(rows[0].split(), ["Value", "Percentile", "TotalCount", "1/(1-Percentile)"])
+        table = [[float(field) for field in row.split()[:3]] for row in rows[1:] if row]
+        self.assertEqual(table, sorted(table))
+        self.assertEqual(table[-1][1:], [1.0, SAMPLES])
+        median = next(value for value, percentile, _ in table if percentile >= 0.5)
+        self.near(median, 500)
+        self.assertTrue(any("Total count" in line for line in summary))
+
+    def test_svg(self):
+        root = xml.etree.ElementTree.fromstring(self.hist("--format", "svg"))
+        self.assertEqual(root.tag, "{http://www.w3.org/2000/svg}svg")
+        curve = root.find("{http://www.w3.org/2000/svg}polyline").get("points").split()
+        heights = [float(point.split(",")[1]) for point in curve]
+        self.assertEqual(heights, sorted(heights, reverse=True))
+        self.assertLess(heights[-1], heights[0])
+
+    def test_phases(self):
+        self.near(json.loads(self.hist("--format", "json", "--phase", "fetch"))["p50"], 1_000_000)
+        self.assertEqual(json.loads(self.hist("--format", "json", "--phase", "evict"))["count"], 0)
+        for form in ("text", "csv", "hgrm", "svg"):
+            self.hist("--format", form, "--phase", "writeback")
+
+    def test_live_ends_with_the_program(self):
+        process, pid = self.writer(os.path.join(self.runtime, "%p.stats"))
+        reader = self.start("hist", "--live", "--pid", str(pid), "--format", "csv", stdout=subprocess.PIPE)
+        self.assertEqual(self.line(reader), "low_ns,high_ns,count")
+        self.end(process)
+        out, _ = reader.communicate(timeout=toolcase.TIMEOUT)
+        self.assertEqual(reader.returncode, 0)
+        self.assertIn(b"low_ns,high_ns,count", out)  # a last time, with the final figures
+
+    def test_live_ends_by_interrupt(self):
+        _, pid = self.writer(os.path.join(self.runtime, "%p.stats"))
+        reader = self.start("hist", "--live", "--pid", str(pid), stdout=subprocess.PIPE)
+        self.line(reader)
+        reader.send_signal(signal.SIGINT)
+        reader.communicate(timeout=toolcase.TIMEOUT)
+        self.assertEqual(reader.returncode, 0)
+
+    def test_the_only_program(self):
+        self.assertFails(self.farpage("hist"), 1, "no program")
+        self.writer(os.path.join(self.runtime, "%p.stats"))
+        self.assertEqual(self.farpage("hist")[0], 0)
+        self.writer(os.path.join(self.runtime, "%p.stats"))
+        self.assertFails(self.farpage("hist"), 1, "--pid")
+
+    def test_bad_input(self):
+        self.assertFails(self.farpage("hist", "--pid", "1"), 1, "process 1")
+        for pid in ("x", "0", "-5", "99999999999"):
+            self.assertFails(self.farpage("hist", "--pid", pid), 2, pid)
+        self.assertFails(self.farpage("hist", "--format", "pdf"), 2, "pdf", "svg")
+        self.assertFails(self.farpage("hist", "--phase", "sleep"), 2, "sleep", "writeback")
+        self.assertFails(self.farpage("hist", "--pid", "1", "--stats-file", self.stats), 2, "exclude")
+        self.assertFails(self.farpage("hist", "more"), 2, "more")
+        self.assertFails(self.farpage("hist", "--stats-file", self.path("absent")), 1, "absent")
+        self.assertFails(self.farpage("hist", "--stats-file", self.path("text", "x" * 100_000)), 1, "text")
+        self.assertFails(self.farpage("hist", "--stats-file", self.dir), 1, self.dir)
+
+    def test_output_that_can_not_be_written(self):
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run(
+                [toolcase.FARPAGE, "hist", "--stats-file", self.stats], stdout=full, stderr=subprocess.PIPE
+            )
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(b"No space left", done.stderr)
+
+
+class Ps(WithPages):
+    def ps(self):
+        status, out, err = self.farpage("ps", "--json")
+        self.assertEqual((status, err), (0, ""))
+        return json.loads(out)
+
+    def pages(self):
+        return sorted(name for _, _, names in os.walk(self.runtime) for name in names)
+
+    def test_nobody(self):
+        self.assertEqual(self.ps(), [])
+        os.rmdir(self.runtime)
+        self.assertEqual(self.ps(), [])
+        self.assertEqual(len(self.farpage("ps")[1].splitlines()), 1)
+
+    def test_living_programs(self):
+        pids = sorted(self.writer(os.path.join(self.runtime, "%p.stats"))[1] for _ in range(3))
+        shown = self.ps()
+        self.assertEqual([program["pid"] for program in shown], pids)
+        self.assertEqual(shown[0]["command"], "statswriter")
+        self.assertEqual(shown[0]["budget_bytes"], 64 << 20)
+        self.assertEqual(shown[0]["faults"]["zero"], 100)
+        self.assertEqual(shown[0]["nodes"][0]["url"], 'tcp://far "quoted":1')
+        self.assertEqual([node["up"] for node in shown[0]["nodes"]], [True, False, False])
+        self.assertEqual([node["state"] for node in shown[0]["nodes"]], ["up", "lost", "cut off"])
+        self.assertEqual(shown[0]["nodes"][2]["way"], "tcp://other-way")
+        self.assertEqual(shown[0]["nodes"][0]["reconnects"], 3)
+        text = self.farpage("ps")[1].decode()
+        self.assertIn("statswriter", text)
+        self.assertIn("shm:/lost!", text)
+        self.assertIn("tcp://other-way?", text)
+        self.assertIn(" 3600 ", text)
+
+    def test_pages_of_the_dead_go(self):
+        living, pid = self.writer(os.path.join(self.runtime, "%p.stats"))
+        dead, _ = self.writer(os.path.join(self.runtime, "%p.stats"))
+        dead.kill()
+        dead.wait()
+        self.assertEqual(len(self.pages()), 2)
+        self.assertEqual([program["pid"] for program in self.ps()], [pid])
+        self.assertEqual(self.pages(), [f"{pid}.stats"])
+        self.end(living)
+
+    def test_other_files_stay(self):
+        for name in ("notes.txt", "1.stats"):
+            with open(os.path.join(self.runtime, name), "w") as out:
+                out.write("not a page")
+        self.assertEqual(self.ps(), [])
+        self.assertEqual(self.pages(), ["1.stats", "notes.txt"])
+
+    def test_folder_of_a_killed_run(self):
+        """It stays as long as a program in it lives."""
+        folder = os.path.join(self.runtime, "run-1")
+        os.mkdir(folder)
+        process, pid = self.writer(os.path.join(folder, "%p.stats"))
+        self.assertEqual([program["pid"] for program in self.ps()], [pid])
+        self.assertEqual(self.farpage("hist", "--pid", str(pid))[0], 0)
+        self.end(process)
+        self.assertEqual(self.ps(), [])
+        self.assertFalse(os.path.exists(folder))
+
+    def test_bad_input(self):
+        self.assertFails(self.farpage("ps", "--all"), 2, "--all")
+        self.assertFails(self.farpage("ps", "more"), 2, "more")
+        self.assertFails(self.farpage("ps", env={"FARPAGE_RUNTIME_DIR": self.path("file", "")}), 1, "folder")
+
+    def test_top_in_a_pipe(self):
+        _, pid = self.writer(os.path.join(self.runtime, "%p.stats"))
+        top = self.start("top", stdout=subprocess.PIPE)
+        lines = [self.line(top) for _ in range(5)]
+        top.send_signal(signal.SIGTERM)
+        self.assertEqual(top.wait(toolcase.TIMEOUT), 0)
+        self.assertEqual([line.split()[:2] for line in lines if "statswriter" in line], [[str(pid), "statswriter"]] * 2)
+        self.assertNotIn("\033", "".join(lines))
+
+
+class CommandLine(toolcase.ToolCase):
+    def test_help(self):
+        for tool in ("run", "hist", "ps", "top", "bench", "node"):
+            status, out, err = self.farpage(tool, "--help")
+            self.assertEqual((status, err), (0, ""))
+            self.assertTrue(out.startswith(b"usage: farpage " + tool.encode()))
+        for bench in ("fault", "touch"):
+            self.assertEqual(self.farpage("bench", bench, "--help")[0], 0)
+
+    def test_version(self):
+        self.assertRegex(self.farpage("--version")[1].decode(), r"^farpage \d+\.\d+\.\d+\n$")
+
+    def test_wrong(self):
+        self.assertFails(self.farpage(), 2, "usage")
+        self.assertFails(self.farpage("nonsense"), 2, "nonsense")
+        self.assertFails(self.farpage("bench"), 2, "usage")
+        self.assertFails(self.farpage("bench", "nonsense"), 2, "nonsense")
+        self.assertFails(self.farpage("bench", "fault", "--pages", "0"), 2, "--pages 0")
+        self.assertFails(self.farpage("bench", "fault", "--transport", "pigeon"), 2, "pigeon")
+        self.assertFails(self.farpage("bench", "touch", "--size", "1"), 2, "--size 1")
+        self.assertFails(self.farpage("node", "status"), 2, "usage")
+        self.assertFails(self.farpage("node", "explode", "tcp://x"), 2, "explode")
+        self.assertFails(self.farpage("node", "status", "pigeon:x"), 1, "pigeon:x")
+        self.assertFails(self.farpage("node", "status", "shm:" + self.path("none")), 1, "none")
+
+
+if __name__ == "__main__":
+    toolcase.main(needs_userfaultfd=False)

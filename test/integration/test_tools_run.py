@@ -1,0 +1,224 @@
+"""farpage run: the program's input, output, signals and end are its own, and whatever is wrong is said before it starts."""
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+
+import farapp
+import toolcase
+
+SMALL = ("--local-memory", "16M", "--pool-size", "256M")
+ECHO = ("/usr/bin/python3", "-c", "import sys; sys.stdout.buffer.write(sys.stdin.buffer.read())")
+CATCH = """
+import os, signal, sys
+def caught(signo, frame):  # may interrupt a print, which does not nest
+    os.write(1, signal.Signals(signo).name.encode() + b"\\n")
+    if signo == signal.SIGTERM: sys.exit(3)
+for s in (signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM): signal.signal(s, caught)
+os.write(1, b"ready\\n")
+while True: signal.pause()
+"""
+
+
+class Program(toolcase.ToolCase):
+    def run_far(self, *command, **options):
+        return self.farpage("run", *SMALL, "--", *command, **options)
+
+    def test_exit_status(self):
+        for status in (0, 1, 2, 77, 125, 255):
+            self.assertEqual(self.run_far("sh", "-c", f"exit {status}"), (status, b"", ""))
+
+    def test_end_by_signal(self):
+        for signo in (signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT):
+            self.assertEqual(self.run_far("sh", "-c", f"kill -{int(signo)} $$"), (-signo, b"", ""))
+
+    def test_streams_are_untouched(self):
+        data = os.urandom(3 << 20) + bytes(range(256))
+        status, out, err = self.run_far(*ECHO, data=data)
+        self.assertEqual((status, err), (0, ""))
+        self.assertEqual(out, data)
+
+    def test_stdin_is_not_read(self):
+        """What the program does not read is still there for the next."""
+        read_fd, write_fd = os.pipe()
+        os.write(write_fd, b"rest")
+        os.close(write_fd)
+        self.run_far("true", stdin=read_fd)
+        self.assertEqual(os.read(read_fd, 100), b"rest")
+        os.close(read_fd)
+
+    def test_no_descriptor_leaks(self):
+        status, out, _ = self.run_far("ls", "/proc/self/fd")
+        listed = subprocess.run(["ls", "/proc/self/fd"], stdin=subprocess.DEVNULL, capture_output=True, check=True)
+        own = [fd for fd in out.split() if int(fd) < 10]
+        self.assertEqual((status, own), (0, [fd for fd in listed.stdout.split() if int(fd) < 10]))
+
+    def test_arguments_and_options_after_the_command(self):
+        status, out, _ = self.run_far("printf", "%s|", "--report", "", "a b")
+        self.assertEqual((status, out), (0, b"--report||a b|"))
+        status, out, _ = self.farpage("run", *SMALL, "printf", "%s", "--report")
+        self.assertEqual((status, out), (0, b"--report"))
+
+    def test_signals_to_run_reach_the_program_once(self):
+        process = self.start("run", *SMALL, "--", "/usr/bin/python3", "-c", CATCH, stdout=subprocess.PIPE)
+        self.assertEqual(self.line(process), "ready")
+        for signo in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGINT):
+            process.send_signal(signo)
+            self.assertEqual(self.line(process), signo.name)
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(self.line(process), "SIGTERM")
+        self.assertEqual(process.stdout.read(), b"")
+        self.assertEqual(process.wait(toolcase.TIMEOUT), 3)
+
+    def test_program_goes_on_without_run(self):
+        node = farapp.Node("256M")
+        self.addCleanup(node.stop)
+        process = self.start(
+            "run", "--local-memory", "16M", "--node", node.url, "--", "/usr/bin/python3", "-c",
+            "import os, sys; print(os.getpid(), flush=True); sys.stdin.read(); print(sum(range(10 ** 6)), flush=True)",
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )
+        self.line(process)
+        process.kill()
+        process.wait()
+        process.stdin.close()
+        self.assertEqual(self.line(process), str(sum(range(10**6))))
+        self.assertEqual(process.stdout.read(), b"")
+        self.assertEqual(self.farpage("ps")[0], 0)  # takes away what the killed run left
+
+    def test_report_and_stats_file(self):
+        stats = self.path("run.stats")
+        status, out, err = self.farpage(
+            "run", *SMALL, "--report", "--stats-file", stats, "--",
+            "sh", "-c", "/usr/bin/python3 -c 'x = bytearray(64 << 20); print(len(x))'; /usr/bin/python3 -c 'print(1)'",
+        )
+        self.assertEqual((status, out), (0, b"67108864\n1\n"))
+        for word in ("report", "processes", "local memory", "faults", "moved", "evicted", "p99", "node shm:"):
+            self.assertIn(word, err)
+        self.assertEqual(self.farpage("hist", "--stats-file", stats)[0], 0)
+
+    def test_report_of_a_killed_program(self):
+        status, _, err = self.farpage(
+            "run", *SMALL, "--report", "--", "/usr/bin/python3", "-c",
+            "import os; x = bytearray(64 << 20); os.kill(os.getpid(), 9)",
+        )
+        self.assertEqual(status, -signal.SIGKILL)
+        self.assertRegex(err, r"faults +[1-9]")
+
+
+class BadInput(toolcase.ToolCase):
+    def assertRefused(self, args, *words, command=("true",), status=125, env=None):
+        self.assertFails(self.farpage("run", *args, "--", *command, env=env), status, *words)
+
+    def test_sizes(self):
+        for size in ("0", "12X", "-1", "1.5.5M", "101%", "x%", "99999999999999999999G"):
+            self.assertRefused(("--local-memory", size), "LOCAL_MEMORY")
+        self.assertRefused(("--local-memory", "32K"), "64")
+        self.assertRefused(("--local-memory", ""), "empty")
+        for size in ("0", "abc", "3"):
+            self.assertRefused(("--pool-size", size), "--pool-size", size)
+
+    def test_words(self):
+        for option in ("fault-mode", "heap", "capture", "affinity", "readahead", "deadline"):
+            self.assertRefused((f"--{option}", "nonsense"), "nonsense")
+        self.assertRefused(("--no-such-option",), "--no-such-option")
+
+    def test_variables_are_checked_too(self):
+        self.assertRefused((), "nonsense", env={"FARPAGE_LOCAL_MEMORY": "nonsense"})
+
+    def test_no_command(self):
+        self.assertFails(self.farpage("run"), 125, "no command")
+
+    def test_command_not_found(self):
+        self.assertRefused((), "no-such-program", command=("no-such-program",), status=127)
+        self.assertRefused((), "/no/such", command=("/no/such",), status=127)
+
+    def test_command_not_executable(self):
+        self.assertRefused((), "data", command=(self.path("data", "text"),), status=126)
+        self.assertRefused((), self.dir, command=(self.dir,), status=126)
+
+    def test_interpreter_missing(self):
+        script = self.path("script", "#!/no/such/interpreter\n")
+        os.chmod(script, 0o755)
+        self.assertRefused((), "/no/such/interpreter", command=(script,))
+
+    def test_static_program(self):
+        source, program = self.path("p.c", "int main(void) { return 0; }\n"), self.path("static")
+        if subprocess.run(["cc", "-static", "-o", program, source], capture_output=True).returncode:
+            self.skipTest("no compiler that links statically")
+        self.assertRefused((), "statically linked", command=(program,))
+
+    def test_absent_node(self):
+        with socket.socket() as unused:
+            unused.bind(("127.0.0.1", 0))
+            url = "tcp://127.0.0.1:%d" % unused.getsockname()[1]
+            self.assertRefused(("--node", url), url)
+        self.assertRefused(("--node", "shm:" + self.path("none.sock")), "none.sock")
+
+    def test_bad_url(self):
+        for url in ("nonsense", "tcp://", "http://localhost", "tcp://localhost:99999"):
+            self.assertRefused(("--node", url), url)
+
+    def test_peer_of_another_protocol(self):
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            def serve():
+                peer, _ = server.accept()
+                with peer:
+                    peer.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n" * 8)
+                    peer.recv(1 << 16)
+
+            thread = threading.Thread(target=serve)
+            thread.start()
+            url = "tcp://127.0.0.1:%d" % server.getsockname()[1]
+            self.assertRefused(("--node", url), url)
+            thread.join()
+
+    def test_secrets(self):
+        node = SecretNode(self, "the right one of two")
+        right, wrong = self.path("right", "the right one of two\n"), self.path("wrong", "the wrong one of two\n")
+        self.assertRefused(("--node", node.url), node.url, "secret")
+        self.assertRefused(("--node", node.url, "--secret-file", wrong), node.url, "secret")
+        self.assertRefused(("--node", node.url, "--secret-file", self.path("absent")), "absent")
+        outcome = self.farpage("run", "--local-memory", "16M", "--node", node.url, "--secret-file", right, "true")
+        self.assertEqual(outcome, (0, b"", ""))
+
+    def test_config(self):
+        for text in ("no_such_key: 1\n", "local_memory: [1]\n", "local_memory: 12X\n", "{\n"):
+            config = self.path("bad.yaml", text)
+            self.assertRefused(("--config", config), "bad.yaml:")
+        self.assertRefused(("--config", self.dir), self.dir)
+        self.assertRefused(("--config", self.path("absent.yaml")), "absent.yaml")
+
+    def test_stats_file(self):
+        self.assertRefused(("--stats-file", "/no/such/folder/x"), "/no/such/folder/x")
+
+    def test_runtime_folder(self):
+        self.assertRefused((), "FARPAGE_RUNTIME_DIR", env={"FARPAGE_RUNTIME_DIR": self.path("file", "")})
+
+    def test_parts_missing(self):
+        self.assertRefused((), "FARPAGE_PRELOAD", env={"FARPAGE_PRELOAD": self.path("none.so")})
+        self.assertRefused((), "FARPAGE_DAEMON", env={"FARPAGE_DAEMON": self.path("none")})
+
+    def test_private_node_that_ends_at_once(self):
+        self.assertRefused((), "private memory node", env={"FARPAGE_DAEMON": "/bin/false"})
+
+
+class SecretNode:
+    def __init__(self, case, secret):
+        config = case.path("node.yaml", "listen: tcp://127.0.0.1:0\npools:\n  - name: main\n    size: 256M\n"
+                                        f"auth:\n  secret: '{secret}'\n")
+        read_fd, write_fd = os.pipe()
+        self.process = subprocess.Popen(
+            [os.path.join(farapp.build, "daemon", "farpaged"), "--config", config, "--ready-fd", str(write_fd)],
+            pass_fds=[write_fd], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )
+        case.addCleanup(case._end, self.process)
+        os.close(write_fd)
+        with open(read_fd) as ready:
+            self.url = ready.readline().strip()
+
+
+if __name__ == "__main__":
+    toolcase.main()

@@ -1,0 +1,541 @@
+/*
+ * The verbs core over a real device, both ends in this process: FARPAGE_TEST_RDMA names an address of the
+ * device. Skipped without it. Room: test.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "clock.h"
+#include "testrng.h"
+#include "verbs.h"
+#include "verbs_stream.h"
+
+#define PATIENCE_NS  (20 * FP_NSEC_PER_SEC)
+#define REMOTE_BYTES (256u << 10)
+#define HELLO        "hello, node"
+#define WELCOME      "welcome"
+
+static const char *address;
+static bool iwarp;
+
+static const struct fp_verbs_conn_options options = {
+    .send_depth = 128, .recv_depth = 16, .responder = true, .retry_count = 7, .ack_timeout = 14};
+
+/* Both ends of a connection, and memory for each. */
+struct pair {
+	struct fp_verbs_listener *listener;
+	struct fp_verbs_domain *node_domain, *domain;
+	struct fp_verbs_conn *node, *conn;
+	struct fp_verbs_region remote, local;
+	uint8_t *remote_bytes, *local_bytes;
+};
+
+struct connecting {
+	uint16_t port;
+	const struct fp_verbs_conn_options *options;
+	struct fp_verbs_domain *domain;
+	struct fp_verbs_conn *conn;
+	char reply[64];
+	size_t reply_len;
+	int status;
+};
+
+static void *connect_main(void *arg)
+{
+	struct connecting *c = arg;
+
+	c->reply_len = sizeof(c->reply);
+	c->status =
+	    fp_verbs_connect(address, c->port, c->options, HELLO, sizeof(HELLO), fp_clock_ns() + PATIENCE_NS,
+	                     &c->domain, &c->conn, c->reply, &c->reply_len);
+	return NULL;
+}
+
+/* The next event of a type, or a failed test. */
+static void next_event(struct fp_verbs_listener *listener, enum fp_verbs_event_type type,
+                       struct fp_verbs_event *ret)
+{
+	struct pollfd p = {.fd = fp_verbs_listener_fd(listener), .events = POLLIN};
+
+	for (;;) {
+		assert_int_equal(fp_verbs_listener_next(listener, ret), 0);
+		if (ret->type == type)
+			return;
+		if (ret->type == FP_VERBS_EV_ESTABLISHED)
+			continue;
+		assert_int_equal(ret->type, FP_VERBS_EV_NONE);
+		assert_int_equal(poll(&p, 1, 20000), 1);
+	}
+}
+
+static void connect_both(struct pair *pair, const struct fp_verbs_conn_options *how,
+                         struct fp_stream **ret_stream)
+{
+	struct connecting c = {
+	    .port = fp_verbs_listener_port(pair->listener), .options = how, .domain = pair->domain};
+	struct fp_verbs_event event;
+	pthread_t thread;
+
+	assert_int_equal(pthread_create(&thread, NULL, connect_main, &c), 0);
+	next_event(pair->listener, FP_VERBS_EV_REQUEST, &event);
+	assert_true(event.private_len >= sizeof(HELLO));
+	assert_memory_equal(event.private_data, HELLO, sizeof(HELLO));
+	assert_int_equal(fp_verbs_prepare(event.request, how, &pair->node_domain, &pair->node), 0);
+	if (ret_stream)
+		assert_int_equal(fp_stream_new(pair->node, ret_stream), 0);
+	assert_int_equal(fp_verbs_admit(pair->node, WELCOME, sizeof(WELCOME)), 0);
+	pthread_join(thread, NULL);
+	assert_int_equal(c.status, 0);
+	assert_true(c.reply_len >= sizeof(WELCOME));
+	assert_memory_equal(c.reply, WELCOME, sizeof(WELCOME));
+	pair->domain = c.domain;
+	pair->conn = c.conn;
+}
+
+static void pair_memory(struct pair *pair)
+{
+	pair->remote_bytes = aligned_alloc(4096, REMOTE_BYTES);
+	pair->local_bytes = aligned_alloc(4096, REMOTE_BYTES);
+	assert_int_equal(fp_verbs_register(pair->node_domain, pair->remote_bytes, REMOTE_BYTES,
+	                                   FP_VERBS_REMOTE, &pair->remote),
+	                 0);
+	assert_int_equal(
+	    fp_verbs_register(pair->domain, pair->local_bytes, REMOTE_BYTES, FP_VERBS_LOCAL, &pair->local),
+	    0);
+}
+
+static void pair_open(struct pair *pair)
+{
+	*pair = (struct pair){0};
+	assert_int_equal(fp_verbs_listen(address, 0, &pair->listener), 0);
+	connect_both(pair, &options, NULL);
+	pair_memory(pair);
+	iwarp = fp_verbs_domain_limits(pair->domain)->iwarp;
+}
+
+static void pair_close(struct pair *pair)
+{
+	fp_verbs_conn_close(pair->conn);
+	fp_verbs_conn_close(pair->node);
+	fp_verbs_deregister(&pair->remote);
+	fp_verbs_deregister(&pair->local);
+	fp_verbs_domain_unref(pair->domain);
+	fp_verbs_domain_unref(pair->node_domain);
+	fp_verbs_listener_close(pair->listener);
+	free(pair->remote_bytes);
+	free(pair->local_bytes);
+}
+
+static struct fp_verbs_work work_of(const struct pair *pair, enum fp_verbs_op op, uint32_t offset,
+                                    uint32_t len)
+{
+	return (struct fp_verbs_work){
+	    .op = op,
+	    .signalled = true,
+	    .len_bytes = len,
+	    .local = pair->local_bytes + offset,
+	    .lkey = pair->local.lkey,
+	    .remote = (uintptr_t)pair->remote_bytes + offset,
+	    .rkey = pair->remote.rkey,
+	    .id = offset,
+	};
+}
+
+static struct fp_verbs_work recv_of(const struct fp_verbs_region *region, uint64_t id)
+{
+	return (struct fp_verbs_work){
+	    .op = FP_VERBS_RECV, .id = id, .local = region->base, .len_bytes = 64, .lkey = region->lkey};
+}
+
+/* Waits on the channel, as an idle thread does. */
+static void next_completion(struct fp_verbs_conn *conn, struct fp_verbs_completion *ret)
+{
+	int n;
+
+	while ((n = fp_verbs_poll(conn, ret, 1)) == 0) {
+		struct pollfd p;
+
+		assert_int_equal(fp_verbs_arm(conn, &p), 0);
+		n = fp_verbs_poll(conn, ret, 1);
+		if (n)
+			break;
+		assert_int_equal(poll(&p, 1, 20000), 1);
+	}
+	assert_int_equal(n, 1);
+}
+
+static void fill(uint8_t *bytes, uint64_t seed)
+{
+	for (unsigned i = 0; i < REMOTE_BYTES; i += 8) {
+		uint64_t v = test_random(&seed);
+
+		memcpy(bytes + i, &v, 8);
+	}
+}
+
+static void reads_and_writes_carry_the_bytes(void **state)
+{
+	uint64_t seed = test_seed(__func__);
+	struct fp_verbs_completion c;
+	struct fp_verbs_work chain[16];
+	struct pair pair;
+
+	pair_open(&pair);
+	assert_true(fp_verbs_conn_max_reads(pair.conn) >= 1);
+	fill(pair.remote_bytes, seed);
+	for (unsigned i = 0; i < 16; i++) {
+		chain[i] = work_of(&pair, FP_VERBS_READ, i * 16384, 16384);
+		chain[i].signalled = i == 15;
+	}
+	assert_int_equal(fp_verbs_post(pair.conn, chain, 16), 0);
+	next_completion(pair.conn, &c);
+	assert_int_equal(c.status, 0);
+	assert_int_equal(c.id, 15 * 16384);
+	assert_memory_equal(pair.local_bytes, pair.remote_bytes, REMOTE_BYTES);
+
+	fill(pair.local_bytes, seed + 1);
+	for (unsigned round = 0; round < 20; round++) { /* more than the depth, were it not given back */
+		for (unsigned i = 0; i < 16; i++) {
+			chain[i] = work_of(&pair, FP_VERBS_WRITE, i * 16384, 16384);
+			chain[i].signalled = i == 15;
+		}
+		assert_int_equal(fp_verbs_post(pair.conn, chain, 16), 0);
+		next_completion(pair.conn, &c);
+		assert_int_equal(c.status, 0);
+	}
+	assert_memory_equal(pair.local_bytes, pair.remote_bytes, REMOTE_BYTES);
+	pair_close(&pair);
+}
+
+static void inline_and_immediate_data_arrive(void **state)
+{
+	struct fp_verbs_completion c;
+	struct fp_verbs_work work, recv;
+	struct pair pair;
+
+	pair_open(&pair);
+	work = work_of(&pair, FP_VERBS_WRITE, 0, FP_MIN(fp_verbs_conn_max_inline(pair.conn), 32u));
+	work.inline_data = true;
+	work.lkey = 0;
+	if (work.len_bytes) {
+		fill(pair.local_bytes, 1);
+		memset(pair.remote_bytes, 0, 4096);
+		assert_int_equal(fp_verbs_post(pair.conn, &work, 1), 0);
+		next_completion(pair.conn, &c);
+		assert_int_equal(c.status, 0);
+		assert_memory_equal(pair.remote_bytes, pair.local_bytes, work.len_bytes);
+	}
+	recv = recv_of(&pair.remote, 77);
+	assert_int_equal(fp_verbs_post_recv(pair.node, &recv, 1), 0);
+	work = work_of(&pair, FP_VERBS_WRITE_IMM, 4096, 4096);
+	work.imm = 0x12345678;
+	if (iwarp) { /* RFC 5040 has no such operation; RFC 7306 adds it, siw does not */
+		print_message("iWARP: no immediate data\n");
+		pair_close(&pair);
+		return;
+	}
+	assert_int_equal(fp_verbs_post(pair.conn, &work, 1), 0);
+	next_completion(pair.conn, &c);
+	assert_int_equal(c.status, 0);
+	next_completion(pair.node, &c);
+	assert_int_equal(c.op, FP_VERBS_RECV);
+	assert_int_equal(c.id, 77);
+	assert_true(c.has_imm);
+	assert_int_equal(c.imm, 0x12345678);
+	assert_memory_equal(pair.remote_bytes + 4096, pair.local_bytes + 4096, 4096);
+	pair_close(&pair);
+}
+
+static void count_completion(const struct fp_verbs_completion *completion, void *user)
+{
+	assert_int_equal(completion->status, 0);
+	(*(unsigned *)user)++;
+}
+
+static void a_full_queue_pushes_back(void **state)
+{
+	unsigned n_posted = 0, n_done = 0;
+	struct fp_verbs_work work;
+	struct pair pair;
+	int r;
+
+	pair_open(&pair);
+	work = work_of(&pair, FP_VERBS_READ, 0, 64);
+	while ((r = fp_verbs_post(pair.conn, &work, 1)) == 0)
+		n_posted++;
+	assert_int_equal(r, -EAGAIN);
+	assert_int_equal(n_posted, options.send_depth);
+	while (n_done < n_posted)
+		assert_true(fp_verbs_dispatch(pair.conn, count_completion, &n_done) >= 0);
+	assert_int_equal(fp_verbs_post(pair.conn, &work, 1), 0);
+	while (n_done < n_posted + 1)
+		assert_true(fp_verbs_dispatch(pair.conn, count_completion, &n_done) >= 0);
+	pair_close(&pair);
+}
+
+/* Law 6: another session's domain, and a lease given back. */
+static void foreign_and_stale_keys_open_nothing(void **state)
+{
+	struct pair victim, thief = {0};
+	struct fp_verbs_completion c;
+	struct fp_verbs_event event;
+	struct fp_verbs_work work, recv;
+	const char *text;
+	uint32_t qpn;
+
+	pair_open(&victim);
+	thief.listener = victim.listener;
+	connect_both(&thief, &options, NULL);
+	pair_memory(&thief);
+	memset(victim.remote_bytes, 's', 4096);
+	memset(thief.local_bytes, 0, 4096);
+	recv = recv_of(&thief.remote, 9);
+	assert_int_equal(fp_verbs_post_recv(thief.node, &recv, 1), 0);
+	work = work_of(&thief, FP_VERBS_READ, 0, 4096);
+	work.remote = (uintptr_t)victim.remote_bytes;
+	work.rkey = victim.remote.rkey;
+	assert_int_equal(fp_verbs_post(thief.conn, &work, 1), 0);
+	next_completion(thief.conn, &c);
+	print_message("a foreign key: %s\n", fp_verbs_status_name(c.wc_status));
+	assert_true(c.status < 0);
+	if (!iwarp)
+		assert_int_equal(c.status, -EACCES);
+	assert_int_equal(thief.local_bytes[0], 0);
+	/* How the node notices: over rxe its end of the link is flushed, siw tells it as an event. */
+	if (!iwarp) {
+		next_completion(thief.node, &c);
+		assert_int_equal(c.id, 9);
+		assert_int_equal(c.status, -ECANCELED);
+	} else {
+		struct pollfd p = {.fd = fp_verbs_domain_event_fd(thief.node_domain), .events = POLLIN};
+
+		/* the thief's own flush may come before the event at the node */
+		assert_int_equal(poll(&p, 1, 20000), 1);
+		assert_int_equal(fp_verbs_domain_event(thief.node_domain, &qpn, &text), 1);
+		assert_int_equal(qpn, fp_verbs_conn_qpn(thief.node));
+	}
+	/* the victim goes on; a key that was revoked opens nothing either */
+	work = work_of(&victim, FP_VERBS_READ, 0, 4096);
+	assert_int_equal(fp_verbs_post(victim.conn, &work, 1), 0);
+	next_completion(victim.conn, &c);
+	assert_int_equal(c.status, 0);
+	assert_int_equal(victim.local_bytes[0], 's');
+	fp_verbs_deregister(&victim.remote);
+	assert_int_equal(fp_verbs_post(victim.conn, &work, 1), 0);
+	next_completion(victim.conn, &c);
+	print_message("a stale key: %s\n", fp_verbs_status_name(c.wc_status));
+	assert_true(c.status < 0);
+
+	while (fp_verbs_listener_next(victim.listener, &event) == 0 && event.type != FP_VERBS_EV_NONE)
+		;
+	thief.listener = NULL;
+	pair_close(&thief);
+	pair_close(&victim);
+}
+
+static void a_peer_that_goes_is_noticed(void **state)
+{
+	struct fp_verbs_event event;
+	struct fp_verbs_completion c;
+	struct fp_verbs_work recv;
+	uint64_t until;
+	struct pair pair;
+
+	pair_open(&pair);
+	next_event(pair.listener, FP_VERBS_EV_ESTABLISHED, &event);
+	assert_ptr_equal(event.conn, pair.node);
+	recv = recv_of(&pair.local, 5);
+	assert_int_equal(fp_verbs_post_recv(pair.conn, &recv, 1), 0);
+	fp_verbs_conn_close(pair.node);
+	pair.node = NULL;
+	next_completion(pair.conn, &c); /* flushed when the good-bye is seen */
+	assert_int_equal(c.status, -ECANCELED);
+	until = fp_clock_ns() + PATIENCE_NS; /* soft iWARP flushes before it says good-bye */
+	while (fp_verbs_conn_check(pair.conn) == 0)
+		assert_true(fp_clock_ns() < until);
+	assert_int_equal(fp_verbs_post(pair.conn, &(struct fp_verbs_work){.op = FP_VERBS_SEND}, 1),
+	                 -ECONNRESET);
+	pair_close(&pair);
+
+	pair_open(&pair);
+	next_event(pair.listener, FP_VERBS_EV_ESTABLISHED, &event);
+	fp_verbs_conn_close(pair.conn);
+	pair.conn = NULL;
+	next_event(pair.listener, FP_VERBS_EV_DISCONNECTED, &event);
+	assert_ptr_equal(event.conn, pair.node);
+	pair_close(&pair);
+}
+
+static void refusals_say_why(void **state)
+{
+	struct connecting c = {.options = &options};
+	struct fp_verbs_event event;
+	struct pair pair = {0};
+	pthread_t thread;
+	uint16_t port;
+
+	assert_int_equal(fp_verbs_listen(address, 0, &pair.listener), 0);
+	port = c.port = fp_verbs_listener_port(pair.listener);
+	assert_int_equal(pthread_create(&thread, NULL, connect_main, &c), 0);
+	next_event(pair.listener, FP_VERBS_EV_REQUEST, &event);
+	fp_verbs_reject(event.request, "no", 3);
+	pthread_join(thread, NULL);
+	assert_int_equal(c.status, -ECONNREFUSED);
+	assert_null(c.domain);
+	fp_verbs_listener_close(pair.listener);
+
+	c = (struct connecting){.options = &options, .port = port};
+	connect_main(&c);
+	assert_int_equal(c.status, -ECONNREFUSED);
+}
+
+static void flushed_work_ends_at_once(void **state)
+{
+	struct fp_verbs_completion c;
+	struct fp_verbs_work recv;
+	struct pair pair;
+
+	pair_open(&pair);
+	recv = recv_of(&pair.local, 1);
+	assert_int_equal(fp_verbs_post_recv(pair.conn, &recv, 1), 0);
+	assert_int_equal(fp_verbs_conn_flush(pair.conn), 0);
+	next_completion(pair.conn, &c);
+	assert_int_equal(c.status, -ECANCELED);
+	assert_int_equal(fp_verbs_post(pair.conn, &(struct fp_verbs_work){.op = FP_VERBS_SEND}, 1),
+	                 -ECONNRESET);
+	pair_close(&pair);
+}
+
+static void connected_by_hand(void **state)
+{
+	struct fp_verbs_address own, node;
+	struct fp_verbs_completion c;
+	struct fp_verbs_work work;
+	struct pair pair = {0};
+	int r = fp_verbs_domain_open(NULL, &pair.domain);
+
+	if (r == -ENODEV) {
+		print_message("no device here can be connected by hand\n");
+		skip();
+	}
+	assert_int_equal(r, 0);
+	assert_int_equal(fp_verbs_domain_open(NULL, &pair.node_domain), 0);
+	assert_int_equal(fp_verbs_manual_open(pair.domain, &options, &pair.conn, &own), 0);
+	assert_int_equal(fp_verbs_manual_open(pair.node_domain, &options, &pair.node, &node), 0);
+	assert_int_equal(fp_verbs_manual_connect(pair.node, &own), 0);
+	assert_int_equal(fp_verbs_manual_connect(pair.conn, &node), 0);
+	pair_memory(&pair);
+	fill(pair.remote_bytes, 3);
+	work = work_of(&pair, FP_VERBS_READ, 0, REMOTE_BYTES);
+	assert_int_equal(fp_verbs_post(pair.conn, &work, 1), 0);
+	next_completion(pair.conn, &c);
+	assert_int_equal(c.status, 0);
+	assert_memory_equal(pair.local_bytes, pair.remote_bytes, REMOTE_BYTES);
+	pair_close(&pair);
+}
+
+/* One end of a stream: writes its own random bytes, checks the other's. */
+struct talker {
+	struct fp_stream *stream;
+	uint64_t out, in;
+	size_t n_out, n_in, total;
+};
+
+static void talk(struct talker *t, uint64_t *rng)
+{
+	uint8_t bytes[9000];
+	size_t want = FP_MIN(1 + test_random(rng) % sizeof(bytes), t->total - t->n_out);
+	uint64_t keep = t->out;
+	ssize_t n;
+
+	for (size_t i = 0; i < want; i++)
+		bytes[i] = (uint8_t)test_random(&t->out);
+	n = want ? fp_stream_send(t->stream, bytes, want) : 0;
+	assert_true(n >= 0 || n == -EAGAIN);
+	t->out = keep;
+	for (ssize_t i = 0; i < n; i++)
+		(void)test_random(&t->out);
+	t->n_out += n > 0 ? (size_t)n : 0;
+	n = fp_stream_receive(t->stream, bytes, 1 + test_random(rng) % sizeof(bytes));
+	assert_true(n >= 0 || n == -EAGAIN);
+	for (ssize_t i = 0; i < n; i++)
+		assert_int_equal(bytes[i], (uint8_t)test_random(&t->in));
+	t->n_in += n > 0 ? (size_t)n : 0;
+}
+
+static void a_stream_carries_bytes_both_ways(void **state)
+{
+	uint64_t seed = test_seed(__func__), rng = seed, until = fp_clock_ns() + 60 * FP_NSEC_PER_SEC;
+	struct talker ends[2] = {{.out = seed + 1, .in = seed + 2, .total = 1 << 20},
+	                         {.out = seed + 2, .in = seed + 1, .total = 1 << 20}};
+	uint8_t byte;
+	struct pollfd p;
+	struct pair pair = {0};
+	int r;
+
+	assert_int_equal(fp_verbs_listen(address, 0, &pair.listener), 0);
+	connect_both(&pair, &fp_stream_conn_options, &ends[1].stream);
+	assert_int_equal(fp_stream_new(pair.conn, &ends[0].stream), 0);
+	talk(&ends[0], &rng); /* the client speaks first, as iWARP wants it */
+	while (ends[0].n_in < ends[0].total || ends[1].n_in < ends[1].total) {
+		assert_true(fp_clock_ns() < until);
+		/* now and then one end does not listen for a while */
+		for (unsigned i = 0, n = 1 + (unsigned)(test_random(&rng) % 40), who = test_random(&rng) % 2;
+		     i < n; i++)
+			talk(&ends[who], &rng);
+	}
+	/* waiting: for what has not come (once the last sends are confirmed), for what comes, for the end */
+	do {
+		assert_true(fp_clock_ns() < until);
+		while ((r = fp_stream_wait(ends[0].stream, &p)) == 1)
+			;
+		assert_int_equal(r, 0);
+	} while (poll(&p, 1, 100) != 0);
+	assert_int_equal(fp_stream_send(ends[1].stream, "x", 1), 1);
+	assert_int_equal(poll(&p, 1, 20000), 1);
+	while ((r = (int)fp_stream_receive(ends[0].stream, &byte, 1)) == -EAGAIN)
+		;
+	assert_int_equal(r, 1);
+	assert_int_equal(byte, 'x');
+	fp_stream_close(ends[1].stream);
+	while ((r = (int)fp_stream_receive(ends[0].stream, &byte, 1)) == -EAGAIN) {
+		assert_true(fp_clock_ns() < until);
+		if (fp_stream_wait(ends[0].stream, &p) == 0)
+			poll(&p, 1, 1000);
+	}
+	assert_int_equal(r, -ECONNRESET);
+	fp_stream_close(ends[0].stream);
+	fp_verbs_domain_unref(pair.domain);
+	fp_verbs_domain_unref(pair.node_domain);
+	fp_verbs_listener_close(pair.listener);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test(reads_and_writes_carry_the_bytes),
+	    cmocka_unit_test(inline_and_immediate_data_arrive),
+	    cmocka_unit_test(a_full_queue_pushes_back),
+	    cmocka_unit_test(foreign_and_stale_keys_open_nothing),
+	    cmocka_unit_test(a_peer_that_goes_is_noticed),
+	    cmocka_unit_test(refusals_say_why),
+	    cmocka_unit_test(flushed_work_ends_at_once),
+	    cmocka_unit_test(connected_by_hand),
+	    cmocka_unit_test(a_stream_carries_bytes_both_ways),
+	};
+
+	address = getenv("FARPAGE_TEST_RDMA");
+	if (!address) {
+		printf("no RDMA device: FARPAGE_TEST_RDMA is not set\n");
+		return 77;
+	}
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

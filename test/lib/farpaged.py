@@ -1,0 +1,263 @@
+"""A farpaged of the test's own and a client that speaks the wire by hand, so that it can also speak it wrongly.
+
+Environment: FARPAGED is the daemon to test. Nothing here sleeps: it waits for what it expects, with a deadline.
+"""
+import array
+import hashlib
+import hmac
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import tempfile
+import unittest
+
+DEADLINE_S = 20
+
+(ERROR, HELLO, CHALLENGE, AUTH, WELCOME, PING, PONG, BYE, FAREWELL) = range(1, 10)
+(LEASE, LEASED, RELEASE, RELEASED, INFO, INFO_REPLY, STATUS, STATUS_REPLY, DRAIN, DRAINED, ATTACH,
+ ATTACHED) = range(0x10, 0x1c)
+(READ, DATA, WRITE, WRITTEN, QP, QP_REPLY, ADOPT, ADOPTED) = range(0x20, 0x28)
+CONTROL, LINK, RESUME = 1, 2, 3
+(MALFORMED, VERSION_GAP, DENIED, FULL, OVER_QUOTA, DRAINING, BUSY, BAD_VALUE, NOT_PERMITTED, BROKEN,
+ GONE) = range(1, 12)
+MEMFD = 1
+HEADER = struct.Struct("<IBBHIiQ")
+MAGIC = 0x50524146
+
+
+class Refused(Exception):
+    """The node answered ERROR."""
+
+    def __init__(self, status):
+        super().__init__(f"status {status}")
+        self.status = status
+
+
+class Farpaged:
+    """One daemon; a context manager that ends it."""
+
+    def __init__(self, config=None, args=(), preexec=None, prefix=()):
+        self.dir = tempfile.TemporaryDirectory(prefix="farpaged-test.")
+        self.config_path = os.path.join(self.dir.name, "farpaged.yaml")
+        self.socket_path = os.path.join(self.dir.name, "socket")
+        self.log_path = os.path.join(self.dir.name, "log")
+        if config is not None:
+            self.write_config(config)
+            args = ["--config", self.config_path, *args]
+        ready_r, ready_w = os.pipe()
+        with open(self.log_path, "wb") as log:
+            self.process = subprocess.Popen([*prefix, os.environ["FARPAGED"], *args, "--ready-fd", str(ready_w)],
+                                            stderr=log, pass_fds=[ready_w], preexec_fn=preexec)
+        os.close(ready_w)
+        with os.fdopen(ready_r) as ready:
+            select.select([ready], [], [], DEADLINE_S)
+            self.urls = ready.readline().split()
+        if not self.urls:
+            self.wait()
+
+    def write_config(self, config):
+        with open(self.config_path, "w", encoding="utf-8") as f:
+            f.write(config.replace("SOCKET", self.socket_path))
+
+    def log(self):
+        with open(self.log_path, encoding="utf-8") as f:
+            return f.read()
+
+    def await_log(self, text):
+        """Waits until the log holds text."""
+        for _ in range(DEADLINE_S * 100):
+            if text in self.log():
+                return
+            select.select([], [], [], 0.01)
+        raise AssertionError(f"no '{text}' in the log:\n{self.log()}")
+
+    def anonymous_bytes(self):
+        """Resident private memory of the daemon."""
+        with open(f"/proc/{self.process.pid}/status", encoding="ascii") as f:
+            return next(int(line.split()[1]) << 10 for line in f if line.startswith("RssAnon"))
+
+    def signal(self, number):
+        self.process.send_signal(number)
+
+    def wait(self):
+        return self.process.wait(DEADLINE_S)
+
+    def connect(self, url=None):
+        url = url or self.urls[0]
+        if url.startswith("shm:"):
+            sock = socket.socket(socket.AF_UNIX)
+            path = url[4:]
+            sock.settimeout(DEADLINE_S)
+            sock.connect("\0" + path[1:] if path[0] == "@" else path)
+        else:
+            host, port = url[6:].rsplit(":", 1)
+            sock = socket.create_connection((host.strip("[]"), int(port)), DEADLINE_S)
+        return sock
+
+    def session(self, url=None, **options):
+        return Session(self, url or self.urls[0], **options)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.signal(signal.SIGTERM)
+            self.signal(signal.SIGTERM)
+            try:
+                assert self.wait() == 0, f"farpaged ended badly:\n{self.log()}"
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+                raise
+        self.dir.cleanup()
+
+
+def frame(kind, payload=b"", tag=0, magic=MAGIC, version=1, flags=0, length=None, status=0):
+    return HEADER.pack(magic, version, kind, flags, len(payload) if length is None else length, status, tag) + payload
+
+
+def table(segments):
+    return struct.pack("<II", len(segments), 0) + b"".join(struct.pack("<IIQ", *s) for s in segments)
+
+
+class Connection:
+    """A byte stream to the node, after its handshake unless told otherwise."""
+
+    def __init__(self, sock, purpose, session_id=0, token=bytes(16), secret=None, features=0, name="test", versions=(1, 1)):
+        self.sock = sock
+        nonce = os.urandom(32)
+        hello = struct.pack("<BBBBIQ16s32s64s", *versions, purpose, 0, features, session_id, token, nonce, name.encode())
+        self.send(frame(HELLO, hello))
+        challenge = self.answer(CHALLENGE)
+        self.wants_auth = bool(struct.unpack_from("<I", challenge, 36)[0])
+        proof = prove(secret, b"farpage/1 client", hello, challenge)
+        self.send(frame(AUTH, proof))
+        welcome = self.answer(WELCOME)
+        (self.features, self.session_id, self.token, self.max_payload, self.max_outstanding,
+         self.grace_ms, self.idle_ms, node_proof) = struct.unpack("<4xIQ16sIIII32s", welcome)
+        expected = prove(secret, b"farpage/1 server", hello, challenge, welcome[:48] + bytes(32))
+        self.node_is_right = node_proof == expected
+
+    def send(self, data):
+        self.sock.sendall(data)
+
+    def receive(self, n):
+        data = b""
+        while len(data) < n:
+            piece = self.sock.recv(n - len(data))
+            if not piece:
+                raise EOFError(f"{len(data)} of {n} bytes")
+            data += piece
+        return data
+
+    def receive_frame(self):
+        magic, version, kind, flags, length, status, tag = HEADER.unpack(self.receive(HEADER.size))
+        assert (magic, version, flags) == (MAGIC, 1, 0)
+        return kind, status, tag, self.receive(length)
+
+    def answer(self, kind, tag=0):
+        got, status, got_tag, payload = self.receive_frame()
+        if got == ERROR:
+            raise Refused(status)
+        assert (got, got_tag) == (kind, tag), (got, got_tag)
+        return payload
+
+    def ask(self, kind, payload=b"", tag=7):
+        self.send(frame(kind, payload, tag))
+        return self.answer(kind + 1, tag)
+
+    def read(self, *segments):
+        return self.ask(READ, table(segments))
+
+    def write(self, segments, data):
+        return self.ask(WRITE, table(segments) + data)
+
+    def at_eof(self):
+        """True if the node has closed (after at most one ERROR)."""
+        try:
+            data = self.sock.recv(65536)
+            return not data or not self.sock.recv(1)
+        except ConnectionError:
+            return True
+
+    def close(self):
+        self.sock.close()
+
+
+def prove(secret, label, *messages):
+    return hmac.digest(secret, label + b"".join(messages), hashlib.sha256) if secret else bytes(32)
+
+
+class Session(Connection):
+    """A control connection, and links to go with it."""
+
+    def __init__(self, node, url, features=0, secret=None, **options):
+        self.node, self.url, self.secret = node, url, secret
+        super().__init__(node.connect(url), CONTROL, secret=secret, features=features, **options)
+
+    def link(self, **options):
+        return Connection(self.node.connect(self.url), LINK, self.session_id, self.token, self.secret, **options)
+
+    def lease(self, size):
+        """Returns id, granted size and the memfd (or None)."""
+        self.send(frame(LEASE, struct.pack("<QII", size, 0, 0), tag=9))
+        fds = array.array("i")
+        data, control, _, _ = self.sock.recvmsg(56, socket.CMSG_SPACE(4))
+        for level, kind, payload in control:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                fds.frombytes(payload)
+        data += self.receive(24 - len(data)) if len(data) < 24 else b""
+        kind, status = data[5], struct.unpack_from("<i", data, 12)[0]
+        if kind == ERROR:
+            raise Refused(status)
+        data += self.receive(56 - len(data))
+        size, lease_id, flags = struct.unpack_from("<QII", data, 24)
+        assert len(fds) == flags
+        return lease_id, size, fds[0] if fds else None
+
+    def release(self, lease_id):
+        self.ask(RELEASE, struct.pack("<II", lease_id, 0))
+
+    def adopt(self, parent, session_id=None, token=None):
+        """Takes over the leases of parent (by other words if they are given); returns how many they are."""
+        n_leases, reserved = struct.unpack("<II", self.ask(
+            ADOPT, struct.pack("<Q16s", parent.session_id if session_id is None else session_id, token or parent.token)))
+        assert reserved == 0
+        return n_leases
+
+    def attach(self, lease_id):
+        """Returns size and flags."""
+        size, got_id, flags = struct.unpack_from("<QII", self.ask(ATTACH, struct.pack("<II", lease_id, 0)))
+        assert got_id == lease_id
+        return size, flags
+
+    def info(self):
+        """capacity, free, leased to this session, quota"""
+        return struct.unpack("<QQQQ", self.ask(INFO))
+
+    def status(self):
+        return json.loads(self.ask(STATUS))
+
+    def await_status(self, condition):
+        """Asks until condition(status) holds."""
+        for _ in range(DEADLINE_S * 100):
+            status = self.status()
+            if condition(status):
+                return status
+            select.select([], [], [], 0.01)
+        raise AssertionError(f"never became so: {status}")
+
+
+BOTH = """
+listen: [ "unix:SOCKET", "tcp://127.0.0.1:0" ]
+pools: [ { name: main, size: 64M } ]
+"""
+
+
+def main():
+    unittest.main(verbosity=2, warnings="ignore")

@@ -1,0 +1,56 @@
+/*
+ * A program that has a stats page with known figures and no far memory, for tests of what reads such pages:
+ *prints its process number, and lives until its stdin ends. Room: test/lib.
+ *
+ *	statswriter PATTERN   (see fp_statspage_expand)
+ */
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "statspage.h"
+
+static void fill(struct fp_statspage *page)
+{
+	snprintf(page->fault_mode, sizeof(page->fault_mode), "thread");
+	snprintf(page->capture, sizeof(page->capture), "move");
+	page->budget_bytes = 64u << 20;
+	page->mapped_bytes = page->mapped_peak_bytes = 512u << 20;
+	page->resident_bytes = page->resident_peak_bytes = 63u << 20;
+	page->remote_bytes = 400u << 20;
+	page->fetched_bytes = 1000 * 4096;
+	for (unsigned kind = 0; kind < FP_FAULT_KINDS; kind++)
+		page->faults[kind] = 100 * (kind + 1);
+	snprintf(page->node[0].url, sizeof(page->node[0].url), "tcp://far \"quoted\":1");
+	page->node[0].up = 1;
+	page->node[0].reconnects = 3;
+	page->node[0].failures = 4;
+	page->node[0].heartbeat_ns = 1500;
+	snprintf(page->node[1].url, sizeof(page->node[1].url), "shm:/lost");
+	page->node[1].state = FP_STATS_NODE_LOST;
+	snprintf(page->node[2].url, sizeof(page->node[2].url), "tcp://cut");
+	snprintf(page->node[2].way, sizeof(page->node[2].way), "tcp://other-way");
+	page->node[2].state = FP_STATS_NODE_OPEN;
+	for (unsigned us = 1; us <= 1000; us++) {
+		fp_hist_record(&page->fault_latency, us * 1000);
+		fp_hist_record(&page->fetch_latency, us * 2000);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	struct fp_statspage *page;
+	char path[PATH_MAX];
+
+	if (argc != 2 || fp_statspage_expand(argv[1], path, sizeof(path)) < 0)
+		return 2;
+	if (fp_statspage_create(path, &page) < 0)
+		return 1;
+	fill(page);
+	printf("%d\n", page->pid);
+	fflush(stdout);
+	while (getchar() != EOF)
+		;
+	fp_statspage_close(page);
+	return 0;
+}

@@ -1,0 +1,218 @@
+/* Affinity: a thread that makes most of the faults is held on its CPU, and never longer than it does. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "affinity.h"
+#include "cleanup.h"
+
+#define SKIP   77
+#define WINDOW 64u /* faults after which it decides */
+
+/* A thread of the program, blocked as if in a fault. The test's own thread plays the fault thread. */
+struct blocked {
+	pthread_t thread;
+	int pipe[2];
+	_Atomic uint32_t tid;
+	struct fp_affinity *release; /* lets go of itself before it ends, if set */
+};
+
+struct scene {
+	struct fp_affinity affinity;
+	struct blocked threads[2];
+	cpu_set_t all;
+};
+
+static void *block(void *arg)
+{
+	struct blocked *b = arg;
+	char byte;
+
+	atomic_store(&b->tid, (uint32_t)gettid());
+	if (read(b->pipe[0], &byte, 1) == 1 && b->release)
+		fp_affinity_release(b->release);
+	return NULL;
+}
+
+static int setup(void **state)
+{
+	struct scene *s = calloc(1, sizeof(*s));
+
+	for (unsigned i = 0; i < FP_ARRAY_LEN(s->threads); i++) {
+		struct blocked *b = &s->threads[i];
+
+		if (pipe(b->pipe) < 0 || pthread_create(&b->thread, NULL, block, b) != 0)
+			return -1;
+		while (atomic_load(&b->tid) == 0)
+			sched_yield();
+	}
+	sched_getaffinity(0, sizeof(s->all), &s->all);
+	fp_affinity_init(&s->affinity, true);
+	fp_affinity_join(&s->affinity);
+	*state = s;
+	return 0;
+}
+
+static void unblock(struct blocked *b)
+{
+	if (write(b->pipe[1], "", 1) == 1)
+		pthread_join(b->thread, NULL);
+	close(b->pipe[0]);
+	close(b->pipe[1]);
+	b->thread = 0;
+}
+
+static int teardown(void **state)
+{
+	struct scene *s = *state;
+
+	fp_affinity_done(&s->affinity);
+	for (unsigned i = 0; i < FP_ARRAY_LEN(s->threads); i++)
+		if (s->threads[i].thread)
+			unblock(&s->threads[i]);
+	sched_setaffinity(0, sizeof(s->all), &s->all);
+	free(s);
+	return 0;
+}
+
+static void faults(struct scene *s, unsigned thread, unsigned n)
+{
+	while (n-- > 0)
+		fp_affinity_fault(&s->affinity, atomic_load(&s->threads[thread].tid));
+}
+
+static int cpus_of(const struct scene *s, unsigned thread)
+{
+	cpu_set_t set;
+
+	assert_int_equal(sched_getaffinity((pid_t)atomic_load(&s->threads[thread].tid), sizeof(set), &set),
+	                 0);
+	return CPU_COUNT(&set);
+}
+
+static void test_majority_is_held(void **state)
+{
+	struct scene *s = *state;
+	cpu_set_t set;
+
+	faults(s, 1, 8);
+	faults(s, 0, WINDOW - 9);
+	assert_int_equal(cpus_of(s, 0), CPU_COUNT(&s->all));
+	faults(s, 0, 1);
+	assert_int_equal(cpus_of(s, 0), 1);
+	assert_int_equal(cpus_of(s, 1), CPU_COUNT(&s->all));
+	assert_true(fp_affinity_original(&s->affinity, atomic_load(&s->threads[0].tid), &set));
+	assert_true(CPU_EQUAL(&set, &s->all));
+	assert_false(fp_affinity_original(&s->affinity, atomic_load(&s->threads[1].tid), &set));
+	sched_getaffinity(0, sizeof(set), &set);
+	assert_int_equal(CPU_COUNT(&set), 1); /* the fault thread is next to it */
+}
+
+static void test_equals_are_not_held(void **state)
+{
+	struct scene *s = *state;
+
+	for (unsigned i = 0; i < 4 * WINDOW; i++)
+		faults(s, i % 2, 1);
+	assert_int_equal(cpus_of(s, 0), CPU_COUNT(&s->all));
+	assert_int_equal(cpus_of(s, 1), CPU_COUNT(&s->all));
+}
+
+static void test_hold_moves_on(void **state)
+{
+	struct scene *s = *state;
+
+	faults(s, 0, WINDOW);
+	faults(s, 1, WINDOW);
+	assert_int_equal(cpus_of(s, 0), CPU_COUNT(&s->all));
+	assert_int_equal(cpus_of(s, 1), 1);
+}
+
+static void test_who_faults_no_longer_is_let_go(void **state)
+{
+	struct scene *s = *state;
+
+	faults(s, 0, WINDOW);
+	fp_affinity_tick(&s->affinity);
+	assert_int_equal(cpus_of(s, 0), 1);
+	fp_affinity_tick(&s->affinity);
+	assert_int_equal(cpus_of(s, 0), CPU_COUNT(&s->all));
+}
+
+/* The program chose while the thread was held: that stays. */
+static void test_own_choice_stays(void **state)
+{
+	struct scene *s = *state;
+	cpu_set_t choice, now;
+	pid_t tid = (pid_t)atomic_load(&s->threads[0].tid);
+
+	faults(s, 0, WINDOW);
+	CPU_ZERO(&choice);
+	for (int cpu = 0; cpu < CPU_SETSIZE && CPU_COUNT(&choice) == 0; cpu++)
+		if (CPU_ISSET(cpu, &s->all) && cpu != s->affinity.cpu)
+			CPU_SET(cpu, &choice);
+	assert_int_equal(sched_setaffinity(tid, sizeof(choice), &choice), 0);
+	fp_affinity_done(&s->affinity);
+	sched_getaffinity(tid, sizeof(now), &now);
+	assert_true(CPU_EQUAL(&now, &choice));
+	fp_affinity_init(&s->affinity, false);
+}
+
+static void test_release_is_for_the_held_thread(void **state)
+{
+	struct scene *s = *state;
+
+	faults(s, 0, WINDOW);
+	fp_affinity_release(&s->affinity); /* of the test's own thread: it is not held */
+	assert_int_equal(cpus_of(s, 0), 1);
+	s->threads[0].release = &s->affinity;
+	unblock(&s->threads[0]);
+	assert_int_equal(atomic_load(&s->affinity.held), 0);
+}
+
+static void test_a_thread_that_ended(void **state)
+{
+	struct scene *s = *state;
+
+	unblock(&s->threads[0]);
+	faults(s, 0, WINDOW);
+	assert_int_equal(atomic_load(&s->affinity.held), 0);
+}
+
+static void test_off(void **state)
+{
+	struct scene *s = *state;
+
+	fp_affinity_init(&s->affinity, false);
+	faults(s, 0, 4 * WINDOW);
+	assert_int_equal(cpus_of(s, 0), CPU_COUNT(&s->all));
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    TEST(test_majority_is_held),    TEST(test_equals_are_not_held),
+	    TEST(test_hold_moves_on),       TEST(test_who_faults_no_longer_is_let_go),
+	    TEST(test_own_choice_stays),    TEST(test_release_is_for_the_held_thread),
+	    TEST(test_a_thread_that_ended), TEST(test_off),
+	};
+	cpu_set_t set;
+
+	sched_getaffinity(0, sizeof(set), &set);
+	if (CPU_COUNT(&set) < 2) {
+		fprintf(stderr, "affinity: two CPUs are needed, this process may use one\n");
+		return SKIP;
+	}
+	return cmocka_run_group_tests_name("affinity", tests, NULL, NULL);
+}

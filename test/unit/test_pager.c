@@ -1,0 +1,506 @@
+/*
+ * The pager, in every interleaving: a model of one page, its kernel mapping, its slot and the threads that
+ * work on it is driven through all reachable states by breadth-first search; each invariant is checked in
+ * each of them.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "pager.h"
+
+/*
+ * Contents are version numbers. Two program threads write new versions (up to VERSIONS) and read; a fault
+ * thread, an evictor and a layout thread carry the actions out in small steps, any of which another may come
+ * between.
+ */
+#define WRITES 2
+
+enum mapping { ABSENT, PROTECTED, WRITABLE, POISONED };
+enum { NONE = 0xff };
+
+/* What a program thread is doing. */
+enum app { RUNS, WAITS_MISSING_READ, WAITS_MISSING_WRITE, WAITS_WP, BUS };
+/* What an agent thread has to do next. */
+enum work {
+	IDLE,
+	DO_ZERO,
+	DO_FETCH,
+	DO_VERIFY,
+	DO_UNPROTECT,
+	DO_WAKE,
+	DO_POISON,
+	END_INSTALLED,
+	END_INSTALLED_RW,
+	DO_DROP,
+	END_DROP,
+	DO_CAPTURE,
+	DO_COPY,
+	DO_WRITE,
+	PUT_BACK_CLEAN,
+	PUT_BACK_DIRTY,
+	DO_DISCARD,
+	END_DISCARD
+};
+
+struct world {
+	uint64_t word;
+	uint8_t mapping, bytes; /* kernel: is it there, what does it hold */
+	uint8_t slot, stage;    /* what the slot and the stage hold */
+	uint8_t truth;          /* the version that the program must read */
+	uint8_t writes;         /* made so far */
+	uint8_t app[2];
+	uint8_t message[2]; /* the thread's fault message is unread */
+	uint8_t fault, evictor, layout;
+	uint8_t fault_rw;     /* the install under way is writable */
+	uint8_t old_resident; /* layout: what it claimed */
+	uint8_t discards;
+	uint8_t lost;   /* the node has been declared dead */
+	uint8_t copied; /* the stage holds a copy; the page stands in place, protected */
+};
+
+static struct world *seen;
+static uint32_t *table;
+static uint32_t n_seen, cap_seen;
+static const char *what;
+
+static void check(bool ok, const struct world *w, const char *text)
+{
+	if (ok)
+		return;
+	fail_msg("%s after %s: word %llx mapping %u bytes %u slot %u stage %u truth %u app %u,%u fault %u "
+	         "evictor %u layout %u",
+	         text, what, (unsigned long long)w->word, w->mapping, w->bytes, w->slot, w->stage, w->truth,
+	         w->app[0], w->app[1], w->fault, w->evictor, w->layout);
+}
+
+#define TABLE (1u << 22)
+
+static void visit(const struct world *w)
+{
+	const unsigned char *p = (const unsigned char *)w;
+	uint64_t h = 1469598103934665603ull;
+	uint32_t i;
+
+	for (size_t k = 0; k < sizeof(*w); k++)
+		h = (h ^ p[k]) * 1099511628211ull;
+	for (i = (uint32_t)(h >> 20) % TABLE; table[i]; i = (i + 1) % TABLE)
+		if (memcmp(&seen[table[i] - 1], w, sizeof(*w)) == 0)
+			return;
+	if (n_seen == cap_seen) {
+		cap_seen = cap_seen ? 2 * cap_seen : 1024;
+		seen = realloc(seen, cap_seen * sizeof(*seen));
+	}
+	assert_true(n_seen < TABLE / 2);
+	seen[n_seen++] = *w;
+	table[i] = n_seen;
+}
+
+static struct world copy(const struct world *w)
+{
+	struct world c;
+
+	memcpy(&c, w, sizeof(c)); /* padding too: worlds are compared as bytes */
+	return c;
+}
+
+static void wake(struct world *w)
+{
+	for (int t = 0; t < 2; t++)
+		if (w->app[t] != RUNS && w->app[t] != BUS) {
+			w->app[t] = RUNS;
+			w->message[t] = 0;
+		}
+}
+
+/* A program thread touches the page: it succeeds, or it waits with a message for the fault thread. */
+static void app_touch(const struct world *from, int t, bool write)
+{
+	struct world w = copy(from);
+
+	if (w.app[t] != RUNS || (write && w.writes == WRITES))
+		return;
+	if (w.mapping == POISONED) {
+		w.app[t] = BUS;
+	} else if (w.mapping == ABSENT) {
+		w.app[t] = write ? WAITS_MISSING_WRITE : WAITS_MISSING_READ;
+		w.message[t] = 1;
+	} else if (write && w.mapping == PROTECTED) {
+		w.app[t] = WAITS_WP;
+		w.message[t] = 1;
+	} else if (write) {
+		w.truth = ++w.writes;
+		w.bytes = w.truth;
+	} else {
+		check(w.bytes == w.truth, &w, "the program reads stale bytes");
+	}
+	visit(&w);
+}
+
+static uint8_t work_of(enum fp_page_action action)
+{
+	switch (action) {
+	case FP_ACT_ZERO:
+		return DO_ZERO;
+	case FP_ACT_FETCH:
+		return DO_FETCH;
+	case FP_ACT_VERIFY:
+		return DO_VERIFY;
+	case FP_ACT_UNPROTECT:
+		return DO_UNPROTECT;
+	case FP_ACT_WAKE:
+		return DO_WAKE;
+	case FP_ACT_POISON:
+		return DO_POISON;
+	default:
+		return IDLE;
+	}
+}
+
+static void fault_read_message(const struct world *from, int t)
+{
+	struct world w = copy(from);
+	enum fp_page_event ev;
+	struct fp_page_step s;
+
+	if (w.fault != IDLE || !w.message[t])
+		return;
+	ev = w.app[t] == WAITS_WP              ? FP_EV_FAULT_WP
+	     : w.app[t] == WAITS_MISSING_WRITE ? FP_EV_FAULT_WRITE
+	                                       : FP_EV_FAULT_READ;
+	w.message[t] = 0;
+	w.fault_rw = ev == FP_EV_FAULT_WRITE || fp_page_expects_write(w.word);
+	s = fp_pager_step(w.word, ev);
+	w.word = s.word;
+	w.fault = work_of(s.action);
+	visit(&w);
+}
+
+static void install(struct world *w, uint8_t bytes, bool rw)
+{
+	if (w->mapping == ABSENT) {
+		w->mapping = rw ? WRITABLE : PROTECTED;
+		w->bytes = bytes;
+	} else {
+		rw = true; /* EEXIST: counts as written */
+	}
+	wake(w);
+	w->fault = rw ? END_INSTALLED_RW : END_INSTALLED;
+}
+
+static void fault_step(const struct world *from)
+{
+	struct world w = copy(from);
+	struct fp_page_step s;
+
+	switch (w.fault) {
+	case IDLE:
+		return;
+	case DO_ZERO:
+		check(w.truth == 0, &w, "zeros installed over written bytes");
+		install(&w, 0, w.fault_rw);
+		break;
+	case DO_FETCH:
+		if (!w.lost) { /* either may happen: the node dies at any moment */
+			struct world dead = copy(from);
+
+			dead.lost = 1;
+			s = fp_pager_step(dead.word, FP_EV_FETCH_FAILED);
+			dead.word = s.word;
+			dead.fault = DO_POISON;
+			visit(&dead);
+		}
+		if (w.lost) {
+			w.word = fp_pager_step(w.word, FP_EV_FETCH_FAILED).word;
+			w.fault = DO_POISON;
+		} else {
+			install(&w, w.slot, w.fault_rw);
+		}
+		break;
+	case DO_VERIFY:
+		check(w.mapping != ABSENT, &w, "a resident page is not there");
+		install(&w, 0, true);
+		break;
+	case DO_UNPROTECT:
+		if (w.mapping == PROTECTED)
+			w.mapping = WRITABLE;
+		wake(&w);
+		w.fault = END_INSTALLED_RW;
+		break;
+	case DO_POISON:
+		if (w.mapping == ABSENT && fp_page_state(w.word) == FP_PAGE_LOST)
+			w.mapping = POISONED;
+		wake(&w);
+		w.fault = IDLE;
+		break;
+	case DO_WAKE:
+		wake(&w);
+		w.fault = IDLE;
+		break;
+	default:
+		s = fp_pager_step(w.word, w.fault == END_INSTALLED ? FP_EV_INSTALLED : FP_EV_INSTALLED_RW);
+		w.word = s.word;
+		w.fault = work_of(s.action);
+	}
+	visit(&w);
+}
+
+static void settle(struct world *w, struct fp_page_step s)
+{
+	w->word = s.word;
+	if (s.action == FP_ACT_WAKE)
+		wake(w);
+}
+
+static void drop_original(struct world *w)
+{
+	check(w->bytes == w->stage, w, "a write that came after the copy is dropped");
+	w->mapping = ABSENT;
+	w->copied = 0;
+}
+
+/* What was moved is put back in a further step; what was copied is in place, and its protection is lifted. */
+static void not_written(struct world *w)
+{
+	w->evictor = PUT_BACK_DIRTY;
+	if (w->copied) {
+		w->mapping = WRITABLE;
+		wake(w);
+		w->copied = 0;
+		w->evictor = END_INSTALLED_RW;
+	}
+	w->word = fp_pager_step(w->word, FP_EV_NOT_WRITTEN).word;
+}
+
+static void evictor_step(const struct world *from)
+{
+	struct world w = copy(from);
+	struct fp_page_step s;
+
+	switch (w.evictor) {
+	case IDLE:
+		s = fp_pager_step(w.word, FP_EV_EVICT);
+		w.word = s.word;
+		w.evictor = s.action == FP_ACT_DROP      ? DO_DROP
+		            : s.action == FP_ACT_CAPTURE ? DO_CAPTURE
+		                                         : IDLE;
+		break;
+	case DO_DROP:
+		check(w.bytes == (fp_page_slot(w.word) ? w.slot : 0), &w, "the last copy is dropped");
+		w.mapping = ABSENT;
+		w.evictor = END_DROP;
+		break;
+	case END_DROP:
+		settle(&w, fp_pager_step(w.word, FP_EV_DROPPED));
+		w.evictor = IDLE;
+		break;
+	case DO_CAPTURE: {
+		struct world pinned = copy(from), protected = copy(from);
+
+		protected.mapping = PROTECTED;
+		protected.copied = 1;
+		protected.evictor = DO_COPY;
+		visit(&protected);
+		settle(&pinned, fp_pager_step(pinned.word, FP_EV_REFUSED));
+		pinned.evictor = IDLE;
+		visit(&pinned);
+		w.stage = w.bytes;
+		w.mapping = ABSENT;
+		w.evictor = DO_WRITE;
+		break;
+	}
+	case DO_COPY:
+		w.stage = w.bytes;
+		w.evictor = DO_WRITE;
+		break;
+	case DO_WRITE: {
+		struct world failed = copy(from);
+
+		failed.slot = NONE; /* undefined after a failed write */
+		not_written(&failed);
+		visit(&failed);
+		if ((w.stage == 0 || !w.lost) && w.copied)
+			drop_original(&w);
+		if (w.stage == 0) {
+			settle(&w, fp_pager_step(w.word, FP_EV_WAS_ZERO));
+			w.evictor = IDLE;
+		} else if (!w.lost) {
+			w.slot = w.stage;
+			s = fp_pager_step_written(w.word, 1);
+			settle(&w, s);
+			w.evictor = s.action == FP_ACT_PUT_BACK ? PUT_BACK_CLEAN : IDLE;
+		}
+		break;
+	}
+	case PUT_BACK_CLEAN:
+	case PUT_BACK_DIRTY:
+		check(w.mapping == ABSENT, &w, "something was installed over a captured page");
+		w.bytes = w.stage;
+		w.mapping = w.evictor == PUT_BACK_DIRTY ? WRITABLE : PROTECTED;
+		wake(&w);
+		w.evictor = w.evictor == PUT_BACK_DIRTY ? END_INSTALLED_RW : END_INSTALLED;
+		break;
+	default:
+		settle(&w, fp_pager_step(w.word,
+		                         w.evictor == END_INSTALLED ? FP_EV_INSTALLED : FP_EV_INSTALLED_RW));
+		w.evictor = IDLE;
+	}
+	visit(&w);
+}
+
+/* madvise(MADV_DONTNEED) by a third thread; the program reads zeros from the moment the kernel dropped the
+ * page. */
+static void layout_step(const struct world *from)
+{
+	struct world w = copy(from);
+	struct fp_page_step s;
+
+	switch (w.layout) {
+	case IDLE:
+		if (w.discards == 1)
+			return;
+		s = fp_pager_step(w.word, FP_EV_CLAIM);
+		if (s.action == FP_ACT_BUSY)
+			return;
+		w.word = s.word;
+		w.layout = DO_DISCARD;
+		w.discards++;
+		break;
+	case DO_DISCARD:
+		w.mapping = ABSENT;
+		w.truth = 0;
+		w.layout = END_DISCARD;
+		break;
+	default:
+		settle(&w, fp_pager_step_release(w.word, FP_PAGE_ZERO));
+		w.layout = IDLE;
+	}
+	visit(&w);
+}
+
+/* Nothing more can happen by itself: then nobody may be waiting. */
+static void check_no_hang(const struct world *w)
+{
+	bool idle =
+	    w->fault == IDLE && w->layout == IDLE && w->evictor == IDLE && !w->message[0] && !w->message[1];
+
+	for (int t = 0; t < 2; t++)
+		check(!idle || w->app[t] == RUNS || w->app[t] == BUS, w, "a thread waits for ever");
+}
+
+static void check_wait_flag(const struct world *w)
+{
+	check(!(w->word & FP_PAGE_WAIT) || fp_page_state(w->word) == FP_PAGE_ARRIVING ||
+	          fp_page_state(w->word) == FP_PAGE_LEAVING || fp_page_state(w->word) == FP_PAGE_HELD,
+	      w, "WAIT is left behind in a settled state");
+}
+
+static void test_every_interleaving(void **state)
+{
+	struct world first;
+
+	(void)state;
+	memset(&first, 0, sizeof(first));
+	first.slot = first.stage = NONE;
+	table = calloc(TABLE, sizeof(*table));
+	visit(&first);
+	for (uint32_t i = 0; i < n_seen; i++) {
+		struct world w = copy(&seen[i]);
+
+		check_no_hang(&w);
+		check_wait_flag(&w);
+		for (int t = 0; t < 2; t++) {
+			what = "a read";
+			app_touch(&w, t, false);
+			what = "a write";
+			app_touch(&w, t, true);
+			what = "a fault message";
+			fault_read_message(&w, t);
+		}
+		what = "the fault thread's step";
+		fault_step(&w);
+		what = "the evictor's step";
+		evictor_step(&w);
+		what = "the layout call's step";
+		layout_step(&w);
+	}
+	printf("%u states\n", n_seen);
+	assert_true(n_seen > 1000);
+	free(seen);
+	free(table);
+}
+
+/* A resident page without a queue entry would never be evicted; with two it would fill the queue. */
+static void test_queue_entry(void **state)
+{
+	static const enum fp_page_event ends[] = {FP_EV_INSTALLED, FP_EV_INSTALLED_RW};
+	(void)state;
+	for (int i = 0; i < 2; i++) {
+		struct fp_page_step s = fp_pager_step(FP_PAGE_ARRIVING, ends[i]);
+
+		assert_true(s.enqueue && (s.word & FP_PAGE_QUEUED));
+		s = fp_pager_step(FP_PAGE_ARRIVING | FP_PAGE_QUEUED, ends[i]);
+		assert_false(s.enqueue);
+	}
+	assert_true(fp_pager_step(FP_PAGE_LEAVING | FP_PAGE_DIRTY, FP_EV_REFUSED).enqueue);
+	assert_true(fp_pager_step_release(FP_PAGE_HELD, FP_PAGE_RESIDENT | FP_PAGE_DIRTY).enqueue);
+	assert_false(fp_pager_step_release(FP_PAGE_HELD | FP_PAGE_QUEUED, FP_PAGE_RESIDENT).enqueue);
+	assert_int_equal(fp_pager_step(FP_PAGE_REMOTE | FP_PAGE_QUEUED, FP_EV_UNQUEUE).word, FP_PAGE_REMOTE);
+	assert_int_equal(fp_pager_step(FP_PAGE_ARRIVING | FP_PAGE_QUEUED, FP_EV_UNQUEUE).action, FP_ACT_BUSY);
+}
+
+static void test_write_prediction(void **state)
+{
+	uint64_t word = fp_page_with_slot(FP_PAGE_RESIDENT, 7);
+	unsigned predicted = 0;
+
+	(void)state;
+	word = fp_pager_step(word, FP_EV_FAULT_WP).word;
+	assert_true(fp_page_expects_write(word));
+	for (int i = 0; i < 5; i++) {
+		predicted += fp_page_expects_write(word);
+		word = (word & ~FP_PAGE_STATE_MASK & ~FP_PAGE_DIRTY) | FP_PAGE_REMOTE;
+		word = fp_pager_step(word, FP_EV_FAULT_READ).word;
+	}
+	assert_int_equal(predicted, FP_PAGE_HIST_MAX); /* then it asks again */
+	assert_int_equal(fp_page_slot(word), 7);
+}
+
+/* A locked page is nobody's victim, in whatever way it came; unlocked, it is in the queue again. */
+static void test_locked(void **state)
+{
+	const uint64_t locked = FP_PAGE_LOCKED, remote = fp_page_with_slot(FP_PAGE_REMOTE, 5);
+	struct fp_page_step s;
+
+	(void)state;
+	s = fp_pager_step(remote | locked, FP_EV_FAULT_READ);
+	assert_int_equal(s.action, FP_ACT_FETCH);
+	s = fp_pager_step(s.word, FP_EV_INSTALLED);
+	assert_true(s.enqueue && s.word & locked);
+	s = fp_pager_step(s.word, FP_EV_EVICT);
+	assert_int_equal(s.action, FP_ACT_NONE);
+	assert_int_equal(s.word, fp_page_with_slot(FP_PAGE_RESIDENT | locked, 5));
+	assert_int_equal(fp_pager_step(s.word, FP_EV_PAGEOUT).action, FP_ACT_NONE);
+	s = fp_pager_step(s.word, FP_EV_CLAIM);
+	assert_int_equal(s.action, FP_ACT_CLAIMED);
+	s = fp_pager_step_release(s.word, fp_page_with_slot(FP_PAGE_RESIDENT, 5));
+	assert_true(s.enqueue && !(s.word & locked));
+	assert_int_equal(fp_pager_step(s.word, FP_EV_EVICT).action, FP_ACT_DROP);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test(test_locked),
+	    cmocka_unit_test(test_every_interleaving),
+	    cmocka_unit_test(test_queue_entry),
+	    cmocka_unit_test(test_write_prediction),
+	};
+
+	return cmocka_run_group_tests_name("pager", tests, NULL, NULL);
+}

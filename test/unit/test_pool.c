@@ -1,0 +1,224 @@
+/*
+ * Pools: what a chunk is, that it comes back as zeros, and that a preallocated pool keeps what it has.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "cleanup.h"
+#include "pool.h"
+
+#define MIB (1ull << 20)
+
+static const struct fp_pool_config kinds[] = {
+    {.name = (char *)"memfd", .size_bytes = 4 * MIB, .backing = FP_BACKING_MEMFD, .numa_node = FP_NUMA_ANY},
+    {.name = (char *)"anonymous",
+     .size_bytes = 4 * MIB,
+     .backing = FP_BACKING_ANONYMOUS,
+     .numa_node = FP_NUMA_ANY},
+    {.name = (char *)"memfd-pre", .size_bytes = 4 * MIB, .numa_node = FP_NUMA_ANY, .preallocate = true},
+    {.name = (char *)"anonymous-pre",
+     .size_bytes = 4 * MIB,
+     .backing = FP_BACKING_ANONYMOUS,
+     .numa_node = FP_NUMA_ANY,
+     .preallocate = true},
+};
+
+static struct fp_pool *open_pool(const struct fp_pool_config *config)
+{
+	struct fp_conf_error error;
+	struct fp_pool *pool;
+
+	assert_int_equal(fp_pool_open(config, &pool, &error), 0);
+	return pool;
+}
+
+static bool is_zero(const uint8_t *bytes, size_t len)
+{
+	return bytes[0] == 0 && memcmp(bytes, bytes + 1, len - 1) == 0;
+}
+
+static void test_chunks_are_zeroed(void **state)
+{
+	for (size_t i = 0; i < FP_ARRAY_LEN(kinds); i++) {
+		struct fp_pool *pool = open_pool(&kinds[i]);
+
+		for (unsigned round = 0; round < 3; round++) {
+			struct fp_chunk chunk;
+
+			assert_int_equal(fp_pool_take(pool, 4 * MIB, &chunk), 0);
+			assert_int_equal(chunk.size_bytes, 4 * MIB);
+			assert_true(is_zero(chunk.base, chunk.size_bytes));
+			memset(chunk.base, 0xa5, chunk.size_bytes);
+			assert_int_equal(fp_pool_give(pool, &chunk), 0);
+			assert_int_equal(chunk.fd, -1);
+		}
+		fp_pool_close(pool);
+	}
+}
+
+static void test_memfd_is_sealed(void **state)
+{
+	struct fp_pool *pool = open_pool(&kinds[0]);
+	struct fp_chunk chunk;
+
+	assert_true(fp_pool_is_shareable(pool));
+	assert_int_equal(fp_pool_take(pool, MIB, &chunk), 0);
+	assert_int_equal(ftruncate(chunk.fd, 0), -1);
+	assert_int_equal(errno, EPERM);
+	assert_int_equal(ftruncate(chunk.fd, 2 * MIB), -1);
+	assert_int_equal(fcntl(chunk.fd, F_ADD_SEALS, F_SEAL_WRITE), -1);
+	assert_int_equal(lseek(chunk.fd, 0, SEEK_END), MIB);
+	assert_int_equal(fp_pool_give(pool, &chunk), 0);
+	fp_pool_close(pool);
+}
+
+/* A client that kept its mapping finds zeros, and finds nothing of who leases next. */
+static void test_give_takes_pages_from_who_maps_them(void **state)
+{
+	struct fp_pool *pool = open_pool(&kinds[0]);
+	struct fp_chunk chunk;
+	char *client;
+
+	assert_int_equal(fp_pool_take(pool, MIB, &chunk), 0);
+	client = mmap(NULL, MIB, PROT_READ | PROT_WRITE, MAP_SHARED, chunk.fd, 0);
+	assert_ptr_not_equal(client, MAP_FAILED);
+	strcpy(client, "secret");
+	assert_string_equal(chunk.base, "secret");
+	assert_int_equal(fp_pool_give(pool, &chunk), 0);
+	assert_true(is_zero((uint8_t *)client, MIB));
+	munmap(client, MIB);
+	fp_pool_close(pool);
+}
+
+/* A node that stops leaves to its clients what they map: for some of it that is the only copy. */
+static void test_the_end_leaves_pages_to_who_maps_them(void **state)
+{
+	for (unsigned i = 0; i < FP_ARRAY_LEN(kinds); i++) {
+		struct fp_pool *pool = open_pool(&kinds[i]);
+		struct fp_chunk chunk;
+		char *client = NULL;
+
+		assert_int_equal(fp_pool_take(pool, MIB, &chunk), 0);
+		if (chunk.fd >= 0) {
+			client = mmap(NULL, MIB, PROT_READ | PROT_WRITE, MAP_SHARED, chunk.fd, 0);
+			assert_ptr_not_equal(client, MAP_FAILED);
+			strcpy(client, "the only copy");
+		}
+		fp_pool_end(pool);
+		assert_int_equal(fp_pool_give(pool, &chunk), 0);
+		if (client) {
+			assert_string_equal(client, "the only copy");
+			munmap(client, MIB);
+		}
+		fp_pool_close(pool);
+	}
+}
+
+static void test_anonymous_has_no_descriptor(void **state)
+{
+	struct fp_pool *pool = open_pool(&kinds[1]);
+	struct fp_chunk chunk;
+
+	assert_false(fp_pool_is_shareable(pool));
+	assert_int_equal(fp_pool_take(pool, MIB, &chunk), 0);
+	assert_int_equal(chunk.fd, -1);
+	assert_int_equal(fp_pool_give(pool, &chunk), 0);
+	fp_pool_close(pool);
+}
+
+static uint64_t resident_bytes(void)
+{
+	fp_autofclose FILE *statm = fopen("/proc/self/statm", "re");
+	unsigned long long pages;
+
+	assert_non_null(statm);
+	assert_int_equal(fscanf(statm, "%*u %llu", &pages), 1);
+	return pages * 4096;
+}
+
+/* Whatever is leased, reserve and leases together are the pool. */
+static void test_preallocated_stays_resident(void **state)
+{
+	struct fp_pool_config config = kinds[3];
+	uint64_t before = resident_bytes(), slack = 4 * MIB;
+	struct fp_chunk chunk[4];
+	struct fp_pool *pool;
+
+	config.size_bytes = 64 * MIB;
+	pool = open_pool(&config);
+	assert_true(resident_bytes() + slack >= before + 64 * MIB);
+	for (unsigned i = 0; i < 4; i++) {
+		assert_int_equal(fp_pool_take(pool, 16 * MIB, &chunk[i]), 0);
+		assert_int_equal(pool->reserve_bytes, (3 - i) * 16 * MIB);
+		assert_true(resident_bytes() + slack >= before + 64 * MIB);
+		assert_true(resident_bytes() <= before + 64 * MIB + slack);
+	}
+	for (unsigned i = 0; i < 4; i++)
+		assert_int_equal(fp_pool_give(pool, &chunk[i]), 0);
+	assert_int_equal(pool->reserve_bytes, 64 * MIB);
+	assert_true(resident_bytes() + slack >= before + 64 * MIB);
+	fp_pool_close(pool);
+	assert_true(resident_bytes() <= before + slack);
+}
+
+static void test_charge(void **state)
+{
+	struct fp_pool *pool = open_pool(&kinds[0]);
+
+	assert_int_equal(fp_pool_round(pool, 1), 4096);
+	assert_int_equal(fp_pool_round(pool, 8192), 8192);
+	assert_true(fp_pool_charge(pool, 3 * MIB));
+	assert_false(fp_pool_charge(pool, 2 * MIB));
+	assert_false(fp_pool_charge(pool, UINT64_MAX));
+	assert_true(fp_pool_charge(pool, MIB));
+	assert_false(fp_pool_charge(pool, 4096));
+	fp_pool_uncharge(pool, 4 * MIB);
+	assert_int_equal(pool->used_bytes, 0);
+	fp_pool_close(pool);
+}
+
+static void test_what_is_not_to_be_had(void **state)
+{
+	struct fp_pool_config config = kinds[0];
+	struct fp_conf_error error;
+	struct fp_pool *pool = NULL;
+
+	config.backing = FP_BACKING_HUGETLB;
+	config.size_bytes = 1ull << 45;
+	assert_true(fp_pool_open(&config, &pool, &error) < 0);
+	assert_non_null(strstr(error.text, "huge page"));
+	config.size_bytes = 3 * MIB;
+	assert_int_equal(fp_pool_open(&config, &pool, &error), -EINVAL);
+	assert_non_null(strstr(error.text, "huge page"));
+	config = kinds[0];
+	config.numa_node = 1000;
+	assert_true(fp_pool_open(&config, &pool, &error) < 0);
+	assert_non_null(strstr(error.text, "NUMA node 1000"));
+	assert_null(pool);
+	fp_pool_close(NULL);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test(test_chunks_are_zeroed),
+	    cmocka_unit_test(test_memfd_is_sealed),
+	    cmocka_unit_test(test_give_takes_pages_from_who_maps_them),
+	    cmocka_unit_test(test_the_end_leaves_pages_to_who_maps_them),
+	    cmocka_unit_test(test_anonymous_has_no_descriptor),
+	    cmocka_unit_test(test_preallocated_stays_resident),
+	    cmocka_unit_test(test_charge),
+	    cmocka_unit_test(test_what_is_not_to_be_had),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

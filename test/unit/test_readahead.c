@@ -1,0 +1,121 @@
+/* Read-ahead: which walks are recognised, and how far ahead they are fetched. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "readahead.h"
+
+/* A fault whose whole window is fetched; returns the window. */
+static unsigned fault(struct fp_readahead *ra, uint32_t page)
+{
+	struct fp_stream *stream;
+	unsigned n = fp_readahead_fault(ra, page, &stream);
+
+	fp_readahead_fetched(stream, page, n);
+	return n;
+}
+
+static void test_window_doubles(void **state)
+{
+	static const unsigned windows[] = {0, 1, 2, 4, 8, 16, 20, 20};
+	struct fp_readahead ra = {.max_pages = 20};
+	uint32_t page = 1000;
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(windows) / sizeof(windows[0]); i++) {
+		unsigned n = fault(&ra, page);
+
+		assert_int_equal(n, windows[i]);
+		page += 1 + n;
+	}
+}
+
+/* What was not fetched (no room, a page that is here already) is where the next fault is expected. */
+static void test_part_of_a_window(void **state)
+{
+	struct fp_readahead ra = {.max_pages = 32};
+	struct fp_stream *stream;
+
+	(void)state;
+	fault(&ra, 10);
+	fault(&ra, 11);
+	assert_int_equal(fp_readahead_fault(&ra, 13, &stream), 2);
+	fp_readahead_fetched(stream, 13, 1);
+	assert_int_equal(fault(&ra, 15), 4);
+}
+
+static void test_random_faults_fetch_nothing(void **state)
+{
+	struct fp_readahead ra = {.max_pages = 32};
+
+	(void)state;
+	for (uint32_t i = 1; i < 1000; i++)
+		assert_int_equal(fault(&ra, i * 7919 % 100003), 0);
+}
+
+static void test_backwards_is_no_walk(void **state)
+{
+	struct fp_readahead ra = {.max_pages = 32};
+
+	(void)state;
+	for (uint32_t page = 1000; page > 900; page--)
+		assert_int_equal(fault(&ra, page), 0);
+}
+
+/* As many walks as there are streams, one page of each in turn. */
+static void test_interleaved_walks(void **state)
+{
+	struct fp_readahead ra = {.max_pages = 32};
+	uint32_t at[FP_READAHEAD_STREAMS];
+
+	(void)state;
+	for (uint32_t i = 0; i < FP_READAHEAD_STREAMS; i++)
+		at[i] = 100000 * (i + 1);
+	for (unsigned step = 0; step < 6; step++)
+		for (uint32_t i = 0; i < FP_READAHEAD_STREAMS; i++) {
+			unsigned n = fault(&ra, at[i]);
+
+			assert_int_equal(n, step ? 1u << (step - 1) : 0);
+			at[i] += 1 + n;
+		}
+}
+
+/* One walk too many takes the place of the one that has not moved for longest. */
+static void test_oldest_walk_is_forgotten(void **state)
+{
+	struct fp_readahead ra = {.max_pages = 32};
+
+	(void)state;
+	for (uint32_t i = 0; i <= FP_READAHEAD_STREAMS; i++)
+		fault(&ra, 100000 * (i + 1));
+	assert_int_equal(fault(&ra, 200001), 1);
+	assert_int_equal(fault(&ra, 100001), 0);
+}
+
+static void test_off(void **state)
+{
+	struct fp_readahead ra = {.max_pages = 0};
+
+	(void)state;
+	for (uint32_t page = 5; page < 50; page++)
+		assert_int_equal(fault(&ra, page), 0);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test(test_window_doubles),
+	    cmocka_unit_test(test_part_of_a_window),
+	    cmocka_unit_test(test_random_faults_fetch_nothing),
+	    cmocka_unit_test(test_backwards_is_no_walk),
+	    cmocka_unit_test(test_interleaved_walks),
+	    cmocka_unit_test(test_oldest_walk_is_forgotten),
+	    cmocka_unit_test(test_off),
+	};
+
+	return cmocka_run_group_tests_name("readahead", tests, NULL, NULL);
+}

@@ -1,0 +1,196 @@
+/* Room: tokens never exceed the budget, and whoever waits for one is told, once. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include <pthread.h>
+#include <sys/eventfd.h>
+
+#include "room.h"
+#include "testrng.h"
+
+#define BUDGET  64u
+#define THREADS 4u
+
+static int setup(void **state)
+{
+	static struct fp_room room;
+
+	*state = &room;
+	return fp_room_init(&room, BUDGET);
+}
+
+static int teardown(void **state)
+{
+	fp_room_done(*state);
+	return 0;
+}
+
+static unsigned signals(int fd)
+{
+	eventfd_t n;
+
+	return eventfd_read(fd, &n) == 0 ? (unsigned)n : 0;
+}
+
+static void test_take_up_to_the_budget(void **state)
+{
+	struct fp_room *room = *state;
+
+	assert_int_equal(fp_room_take(room, 60), 60);
+	assert_int_equal(fp_room_free(room), 4);
+	assert_int_equal(fp_room_take(room, 10), 4);
+	assert_int_equal(fp_room_take(room, 1), 0);
+	fp_room_give(room, 3);
+	assert_int_equal(fp_room_take(room, 10), 3);
+	assert_int_equal(atomic_load(&room->peak), BUDGET);
+}
+
+static void test_what_calls_hold_leaves_half(void **state)
+{
+	struct fp_room *room = *state;
+
+	fp_room_pin(room, BUDGET / 2);
+	assert_int_equal(fp_room_take(room, 2 * BUDGET), BUDGET);
+	fp_room_pin(room, 10);
+	assert_int_equal(fp_room_free(room), 10);
+	assert_int_equal(fp_room_take(room, 20), 10);
+	fp_room_unpin(room, BUDGET / 2 + 10);
+	assert_int_equal(fp_room_free(room), 0);
+	fp_room_give(room, 10);
+	assert_int_equal(fp_room_take(room, 1), 0);
+	fp_room_give(room, 1);
+	assert_int_equal(fp_room_take(room, 2), 1);
+}
+
+static void test_overdraft_is_paid_back_first(void **state)
+{
+	struct fp_room *room = *state;
+
+	assert_int_equal(fp_room_take(room, BUDGET), BUDGET);
+	fp_room_overdraw(room, 2);
+	assert_int_equal(atomic_load(&room->peak), BUDGET + 2);
+	assert_int_equal(fp_room_free(room), 0);
+	fp_room_give(room, 2);
+	assert_int_equal(fp_room_take(room, 1), 0);
+	fp_room_give(room, 1);
+	assert_int_equal(fp_room_take(room, 1), 1);
+}
+
+static void test_budget_shrinks_below_what_is_out(void **state)
+{
+	struct fp_room *room = *state;
+
+	assert_int_equal(fp_room_take(room, 40), 40);
+	atomic_store(&room->budget, 20);
+	assert_int_equal(fp_room_free(room), 0);
+	assert_int_equal(fp_room_take(room, 1), 0);
+	fp_room_give(room, 21);
+	assert_int_equal(fp_room_take(room, 5), 1);
+}
+
+static void test_reclaim_is_kicked_once_until_it_looks(void **state)
+{
+	struct fp_room *room = *state;
+	unsigned margin = (unsigned)fp_room_margin(room);
+
+	fp_room_take(room, BUDGET - margin);
+	assert_int_equal(signals(room->kick_fd), 0);
+	fp_room_take(room, 1);
+	fp_room_take(room, 1);
+	assert_int_equal(signals(room->kick_fd), 1);
+	atomic_store(&room->kicked, false);
+	fp_room_take(room, 1);
+	assert_int_equal(signals(room->kick_fd), 1);
+}
+
+static void test_who_starves_is_told_once(void **state)
+{
+	struct fp_room *room = *state;
+
+	fp_room_take(room, BUDGET);
+	fp_room_give(room, 1);
+	assert_int_equal(signals(room->starved_fd), 0);
+	atomic_store(&room->starved, true);
+	fp_room_give(room, 0);
+	assert_int_equal(signals(room->starved_fd), 0);
+	fp_room_give(room, 1);
+	fp_room_give(room, 1);
+	assert_int_equal(signals(room->starved_fd), 1);
+	assert_false(atomic_load(&room->starved));
+}
+
+static void test_batches_fit_the_budget(void **state)
+{
+	struct fp_room *room = *state;
+
+	for (uint64_t budget = 16; budget < 1u << 20; budget = budget * 3 / 2) {
+		atomic_store(&room->budget, budget);
+		assert_in_range(fp_room_batch(room), 1, FP_ROOM_BATCH_MAX);
+		assert_in_range(fp_room_margin(room), 1, budget / 8);
+		assert_true(fp_room_batch(room) <= fp_room_margin(room));
+	}
+}
+
+struct taker {
+	struct fp_room *room;
+	_Atomic uint64_t *out;
+	uint64_t rng;
+	bool exceeded;
+};
+
+static void *take_and_give(void *arg)
+{
+	struct taker *t = arg;
+
+	for (unsigned i = 0; i < 20000; i++) {
+		unsigned got = fp_room_take(t->room, 1 + (unsigned)(test_random(&t->rng) % 40));
+
+		t->exceeded |= atomic_fetch_add(t->out, got) + got > BUDGET;
+		atomic_fetch_sub(t->out, got);
+		fp_room_give(t->room, got);
+	}
+	return NULL;
+}
+
+static void test_threads_never_exceed_it(void **state)
+{
+	struct fp_room *room = *state;
+	struct taker takers[THREADS];
+	pthread_t threads[THREADS];
+	_Atomic uint64_t out = 0;
+	uint64_t seed = test_seed("room");
+
+	for (unsigned i = 0; i < THREADS; i++) {
+		takers[i] = (struct taker){.room = room, .out = &out, .rng = seed + i};
+		assert_int_equal(pthread_create(&threads[i], NULL, take_and_give, &takers[i]), 0);
+	}
+	for (unsigned i = 0; i < THREADS; i++) {
+		pthread_join(threads[i], NULL);
+		assert_false(takers[i].exceeded);
+	}
+	assert_int_equal(fp_room_free(room), BUDGET);
+	assert_true(atomic_load(&room->peak) <= BUDGET);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    TEST(test_take_up_to_the_budget),
+	    TEST(test_what_calls_hold_leaves_half),
+	    TEST(test_overdraft_is_paid_back_first),
+	    TEST(test_budget_shrinks_below_what_is_out),
+	    TEST(test_reclaim_is_kicked_once_until_it_looks),
+	    TEST(test_who_starves_is_told_once),
+	    TEST(test_batches_fit_the_budget),
+	    TEST(test_threads_never_exceed_it),
+	};
+
+	return cmocka_run_group_tests_name("room", tests, NULL, NULL);
+}

@@ -1,0 +1,362 @@
+/*
+ * The stats page as a file: what a reader finds, and what it refuses.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "cleanup.h"
+#include "statspage.h"
+
+static char folder[] = "/tmp/farpage-unit-XXXXXX", page_path[64];
+
+static int make_folder(void **state)
+{
+	strcpy(folder + strlen(folder) - 6, "XXXXXX");
+	if (!mkdtemp(folder))
+		return -1;
+	snprintf(page_path, sizeof(page_path), "%s/1.stats", folder);
+	return 0;
+}
+
+static unsigned remove_all(const char *dir)
+{
+	char path[PATH_MAX];
+	DIR *d = opendir(dir);
+	unsigned n = 0;
+
+	for (struct dirent *e; (e = readdir(d));) {
+		snprintf(path, sizeof(path), "%s/%s", dir, e->d_name);
+		n += remove(path) == 0;
+	}
+	closedir(d);
+	return n;
+}
+
+static int remove_folder(void **state)
+{
+	remove_all(folder);
+	return rmdir(folder);
+}
+
+static void create(void)
+{
+	struct fp_statspage *page = NULL;
+
+	assert_int_equal(fp_statspage_create(page_path, &page), 0);
+	fp_statspage_close(page);
+}
+
+/* Overwrites len bytes of the file at offset. */
+static void patch(size_t offset, const void *bytes, size_t len)
+{
+	fp_autoclose int fd = open(page_path, O_WRONLY);
+
+	assert_int_equal(pwrite(fd, bytes, len, (off_t)offset), len);
+}
+
+static int try_open(void)
+{
+	const struct fp_statspage *page = NULL;
+	int r = fp_statspage_open(page_path, &page);
+
+	assert_true((r == 0) == (page != NULL));
+	fp_statspage_close(page);
+	return r;
+}
+
+static void a_reader_sees_what_is_counted(void **state)
+{
+	struct fp_statspage *page = NULL;
+	const struct fp_statspage *view = NULL;
+	char name[16];
+	struct stat st;
+
+	assert_int_equal(fp_statspage_create(page_path, &page), 0);
+	assert_int_equal(stat(page_path, &st), 0);
+	assert_int_equal(st.st_mode, S_IFREG | 0600);
+	assert_int_equal(fp_statspage_open(page_path, &view), 0);
+	page->faults[FP_FAULT_READ] = 7;
+	fp_hist_record(&page->fault_latency, 4200);
+	assert_int_equal(view->faults[FP_FAULT_READ], 7);
+	assert_int_equal(fp_hist_count(&view->fault_latency), 1);
+	assert_int_equal(view->pid, getpid());
+	assert_int_equal(view->ppid, getppid());
+	prctl(PR_GET_NAME, name);
+	assert_string_equal(view->command, name);
+	assert_true(view->start_realtime_ns > 1700000000ull * 1000000000);
+	fp_statspage_close(view);
+	fp_statspage_close(page);
+	fp_statspage_close(NULL);
+}
+
+/* A reader of the former page keeps it; nothing but the page is left behind. */
+static void creating_again_replaces(void **state)
+{
+	struct fp_statspage *page = NULL;
+	const struct fp_statspage *former = NULL;
+
+	create();
+	assert_int_equal(fp_statspage_open(page_path, &former), 0);
+	assert_int_equal(fp_statspage_create(page_path, &page), 0);
+	page->lost_pages = 1;
+	assert_int_equal(former->lost_pages, 0);
+	fp_statspage_close(former);
+	fp_statspage_close(page);
+	assert_int_equal(remove_all(folder), 1);
+}
+
+/* While pages are created over and over, the name always leads to a whole one. */
+static void creating_is_atomic(void **state)
+{
+	int status;
+	pid_t child;
+
+	create();
+	child = fork();
+	assert_true(child >= 0);
+	if (child == 0) {
+		struct fp_statspage *page = NULL;
+
+		for (unsigned i = 0; i < 300; i++) {
+			if (fp_statspage_create(page_path, &page) < 0)
+				_exit(1);
+			fp_statspage_close(page);
+		}
+		_exit(0);
+	}
+	while (waitpid(child, &status, WNOHANG) == 0)
+		assert_int_equal(try_open(), 0);
+	assert_int_equal(status, 0);
+}
+
+static void only_own_files_are_replaced(void **state)
+{
+	struct fp_statspage *page = NULL;
+	char target[96];
+	struct stat st;
+
+	snprintf(target, sizeof(target), "%s/target", folder);
+	assert_int_equal(mkdir(page_path, 0700), 0);
+	assert_int_equal(fp_statspage_create(page_path, &page), -EEXIST);
+	rmdir(page_path);
+	assert_int_equal(symlink(target, page_path), 0);
+	assert_int_equal(fp_statspage_create(page_path, &page), -EEXIST);
+	assert_int_equal(lstat(target, &st), -1);
+	unlink(page_path);
+	if (geteuid() == 0) {
+		create();
+		assert_int_equal(chown(page_path, 65534, 65534), 0);
+		assert_int_equal(fp_statspage_create(page_path, &page), -EEXIST);
+		unlink(page_path);
+	}
+	assert_null(page);
+	assert_int_equal(remove_all(folder), 0);
+}
+
+static void bad_paths_are_refused(void **state)
+{
+	struct fp_statspage *page = NULL;
+	const struct fp_statspage *view = NULL;
+	char path[PATH_MAX + 10];
+
+	snprintf(path, sizeof(path), "%s/none/1.stats", folder);
+	assert_int_equal(fp_statspage_create(path, &page), -ENOENT);
+	assert_int_equal(fp_statspage_open(path, &view), -ENOENT);
+	memset(path, 'x', sizeof(path) - 1);
+	path[sizeof(path) - 1] = '\0';
+	assert_int_equal(fp_statspage_create(path, &page), -ENAMETOOLONG);
+	assert_null(page);
+}
+
+static void every_truncation_is_refused(void **state)
+{
+	create();
+	for (off_t len = (off_t)sizeof(struct fp_statspage) - 1; len >= 0;
+	     len = len > 64 ? len / 2 : len - 1) {
+		assert_int_equal(truncate(page_path, len), 0);
+		assert_int_equal(try_open(), -EINVAL);
+	}
+}
+
+static void other_versions_are_told_from_other_files(void **state)
+{
+	const uint32_t version = FP_STATSPAGE_VERSION + 1, size = sizeof(struct fp_statspage) + 8;
+	const uint64_t magic = FP_STATSPAGE_MAGIC + 1;
+
+	create();
+	patch(offsetof(struct fp_statspage, version), &version, sizeof(version));
+	assert_int_equal(try_open(), -EPROTO);
+	assert_int_equal(truncate(page_path, 16), 0);
+	assert_int_equal(try_open(), -EPROTO);
+	create();
+	patch(offsetof(struct fp_statspage, size_bytes), &size, sizeof(size));
+	assert_int_equal(try_open(), -EPROTO);
+	patch(0, &magic, sizeof(magic));
+	assert_int_equal(try_open(), -EINVAL);
+}
+
+static void texts_without_end_are_refused(void **state)
+{
+	static const struct {
+		size_t offset, len;
+	} texts[] = {
+	    {offsetof(struct fp_statspage, command), 64},
+	    {offsetof(struct fp_statspage, fault_mode), 16},
+	    {offsetof(struct fp_statspage, capture), 16},
+	    {offsetof(struct fp_statspage, node[FP_STATSPAGE_NODES - 1].url), 128},
+	};
+	char endless[128];
+
+	memset(endless, 'x', sizeof(endless));
+	for (unsigned i = 0; i < FP_ARRAY_LEN(texts); i++) {
+		create();
+		patch(texts[i].offset, endless, texts[i].len - 1);
+		assert_int_equal(try_open(), 0);
+		patch(texts[i].offset, endless, texts[i].len);
+		assert_int_equal(try_open(), -EINVAL);
+	}
+}
+
+/* A FIFO that nobody writes must not hold the reader. */
+static void things_that_are_no_files_are_refused(void **state)
+{
+	assert_int_equal(mkdir(page_path, 0700), 0);
+	assert_int_equal(try_open(), -EINVAL);
+	rmdir(page_path);
+	assert_int_equal(mkfifo(page_path, 0600), 0);
+	assert_int_equal(try_open(), -EINVAL);
+}
+
+static void a_page_tells_whether_its_writer_lives(void **state)
+{
+	const struct fp_statspage *view = NULL;
+	struct fp_statspage *page = NULL;
+	siginfo_t info;
+	pid_t child;
+
+	assert_int_equal(fp_statspage_create(page_path, &page), 0);
+	assert_int_equal(fp_statspage_alive(page), 1);
+	page->start_ticks++; /* the number has been given to another process since */
+	assert_int_equal(fp_statspage_alive(page), 0);
+	fp_statspage_close(page);
+
+	child = fork();
+	if (child == 0)
+		_exit(fp_statspage_create(page_path, &page) < 0);
+	assert_int_equal(waitid(P_PID, (id_t)child, &info, WEXITED | WNOWAIT), 0);
+	assert_int_equal(fp_statspage_open(page_path, &view), 0);
+	assert_int_equal(view->pid, child);
+	assert_int_equal(fp_statspage_alive(view), 0); /* a zombie */
+	waitpid(child, NULL, 0);
+	assert_int_equal(fp_statspage_alive(view), 0);
+	fp_statspage_close(view);
+}
+
+static void a_name_with_parentheses_is_read(void **state)
+{
+	const struct fp_statspage *view = NULL;
+	char before[16];
+
+	prctl(PR_GET_NAME, before);
+	prctl(PR_SET_NAME, "a) R (b) 1 2");
+	create();
+	prctl(PR_SET_NAME, before);
+	assert_int_equal(fp_statspage_open(page_path, &view), 0);
+	assert_string_equal(view->command, "a) R (b) 1 2");
+	assert_int_equal(fp_statspage_alive(view), 1);
+	fp_statspage_close(view);
+}
+
+static void the_folder_follows_the_environment(void **state)
+{
+	char buf[128], expected[128];
+
+	setenv("FARPAGE_RUNTIME_DIR", "/somewhere", 1);
+	setenv("XDG_RUNTIME_DIR", "/run/user/7", 1);
+	assert_int_equal(fp_statspage_dir(buf, sizeof(buf), 0), 0);
+	assert_string_equal(buf, "/somewhere");
+	assert_int_equal(fp_statspage_dir(buf, strlen("/somewhere"), 0), -ENAMETOOLONG);
+	assert_int_equal(fp_statspage_path(42, buf, sizeof(buf)), 0);
+	assert_string_equal(buf, "/somewhere/42.stats");
+	assert_int_equal(fp_statspage_path(42, buf, strlen("/somewhere/42.stats")), -ENAMETOOLONG);
+
+	setenv("FARPAGE_RUNTIME_DIR", "", 1);
+	assert_int_equal(fp_statspage_dir(buf, sizeof(buf), 0), 0);
+	assert_string_equal(buf, geteuid() == 0 ? "/run/farpage" : "/run/user/7/farpage");
+	unsetenv("XDG_RUNTIME_DIR");
+	snprintf(expected, sizeof(expected), "/tmp/farpage-%u", (unsigned)geteuid());
+	assert_int_equal(fp_statspage_dir(buf, sizeof(buf), 0), 0);
+	assert_string_equal(buf, geteuid() == 0 ? "/run/farpage" : expected);
+}
+
+static void the_folder_is_made_and_checked(void **state)
+{
+	char dir[64], buf[128];
+	struct stat st;
+
+	snprintf(dir, sizeof(dir), "%s/run", folder);
+	setenv("FARPAGE_RUNTIME_DIR", dir, 1);
+	assert_int_equal(fp_statspage_dir(buf, sizeof(buf), 1), 0);
+	assert_int_equal(stat(dir, &st), 0);
+	assert_int_equal(st.st_mode, S_IFDIR | 0700);
+	assert_int_equal(fp_statspage_dir(buf, sizeof(buf), 1), 0);
+	if (geteuid() == 0) {
+		assert_int_equal(chown(dir, 65534, 65534), 0);
+		assert_int_equal(fp_statspage_dir(buf, sizeof(buf), 1), -EPERM);
+	}
+	rmdir(dir);
+	assert_int_equal(symlink(folder, dir), 0);
+	assert_int_equal(fp_statspage_dir(buf, sizeof(buf), 1), -ENOTDIR);
+	unlink(dir);
+	snprintf(dir, sizeof(dir), "%s/no/run", folder);
+	setenv("FARPAGE_RUNTIME_DIR", dir, 1);
+	assert_int_equal(fp_statspage_dir(buf, sizeof(buf), 1), -ENOENT);
+	unsetenv("FARPAGE_RUNTIME_DIR");
+}
+
+static void kinds_have_distinct_names(void **state)
+{
+	for (unsigned i = 0; i < FP_FAULT_KINDS; i++)
+		for (unsigned j = 0; j < i; j++)
+			assert_string_not_equal(fp_fault_kind_name(i), fp_fault_kind_name(j));
+	assert_string_equal(fp_fault_kind_name(FP_FAULT_ZERO), "zero");
+}
+
+#define page_test(f) cmocka_unit_test_setup_teardown(f, make_folder, remove_folder)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    page_test(a_reader_sees_what_is_counted),
+	    page_test(creating_again_replaces),
+	    page_test(creating_is_atomic),
+	    page_test(only_own_files_are_replaced),
+	    page_test(bad_paths_are_refused),
+	    page_test(every_truncation_is_refused),
+	    page_test(other_versions_are_told_from_other_files),
+	    page_test(texts_without_end_are_refused),
+	    page_test(things_that_are_no_files_are_refused),
+	    page_test(a_page_tells_whether_its_writer_lives),
+	    page_test(a_name_with_parentheses_is_read),
+	    page_test(the_folder_follows_the_environment),
+	    page_test(the_folder_is_made_and_checked),
+	    cmocka_unit_test(kinds_have_distinct_names),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,794 @@
+/*
+ * Nodes that are cut off, over fake transports: what waits, what is asked again, what is lost, and that
+ * nothing is lost while a node comes back in time.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cleanup.h"
+#include "clock.h"
+#include "fakestore.h"
+#include "testrng.h"
+
+#define N_PAGES    128u
+#define PAGE_WORDS (FP_PAGE_SIZE / sizeof(uint64_t))
+
+static struct {
+	struct fp_store *store;
+	struct fp_lane *lane;
+	uint64_t memory[N_PAGES][PAGE_WORDS];
+	struct fp_page_io ios[N_PAGES];
+	struct fp_page_io *all[N_PAGES];
+	unsigned n_outstanding;
+	unsigned n_notices;
+	char notice[512];
+} b;
+
+static void take_notice(void *user, const char *text)
+{
+	assert_ptr_equal(user, &b);
+	b.n_notices++;
+	snprintf(b.notice, sizeof(b.notice), "%s", text);
+}
+
+/* A store over the ways to node 0, a lane, and a slot for every page. */
+static void bench_open_ways(unsigned n_transports, unsigned n_addresses, uint64_t deadline_ns)
+{
+	struct fp_store_options options = {.lease_bytes = FAKE_LEASE_BYTES,
+	                                   .deadline_ns = deadline_ns,
+	                                   .heartbeat_ns = 3600 * FP_NSEC_PER_SEC,
+	                                   .notice = take_notice,
+	                                   .notice_user = &b};
+	struct fp_url_set set = fake_ways(0, n_transports, n_addresses);
+
+	memset(&b, 0, sizeof(b));
+	assert_int_equal(fp_store_new(&options, &b.store), 0);
+	assert_int_equal(fp_store_add(b.store, &set), 0);
+	assert_int_equal(fp_lane_open(b.store, N_PAGES, &b.lane), 0);
+	assert_int_equal(fp_store_reserve(b.store, N_PAGES), 0);
+	for (unsigned i = 0; i < N_PAGES; i++) {
+		b.all[i] = &b.ios[i];
+		b.ios[i].buf = b.memory[i];
+		assert_int_equal(fp_store_slot_alloc(b.store, 1, &b.ios[i].slot), 1);
+	}
+}
+
+static void bench_open(void)
+{
+	bench_open_ways(1, 1, 0);
+}
+
+static void bench_close(void)
+{
+	fp_lane_close(b.lane);
+	fp_store_close(b.store);
+	assert_int_equal(fake_nodes[0].n_links, 0);
+	assert_int_equal(fake_nodes[0].n_sessions, 0);
+}
+
+static int reset(void **state)
+{
+	fake_reset(test_seed("fake"));
+	fake_nodes[0].resumable = true;
+	fake_nodes[0].grace_ns = 60 * FP_NSEC_PER_SEC;
+	return 0;
+}
+
+static struct fp_store_node info(void)
+{
+	struct fp_store_node node;
+
+	fp_store_node_info(b.store, 0, &node);
+	return node;
+}
+
+/* As tend, but the next attempt and the next heartbeat are due. */
+static void tend_now(void)
+{
+	for (unsigned i = 0; i < b.store->n_nodes; i++) {
+		struct fp_node *node = &b.store->nodes[i];
+
+		node->backoff.next_ns = node->backoff.closed_ns = node->next_heartbeat_ns = 0;
+	}
+	fp_store_tend(b.store);
+}
+
+static void fill(unsigned i, uint64_t pattern)
+{
+	for (unsigned w = 0; w < PAGE_WORDS; w++)
+		b.memory[i][w] = pattern + i * 1000003 + w;
+}
+
+static bool holds(unsigned i, uint64_t pattern)
+{
+	for (unsigned w = 0; w < PAGE_WORDS; w++)
+		if (b.memory[i][w] != pattern + i * 1000003 + w)
+			return false;
+	return true;
+}
+
+static void fill_all(uint64_t pattern)
+{
+	for (unsigned i = 0; i < N_PAGES; i++)
+		fill(i, pattern);
+}
+
+static void start(enum fp_io_op op, unsigned from, unsigned n)
+{
+	for (unsigned i = from; i < from + n; i++)
+		b.ios[i].status = 1;
+	assert_int_equal((op == FP_IO_READ ? fp_lane_read : fp_lane_write)(b.lane, b.all + from, n), 0);
+	b.n_outstanding += n;
+}
+
+static unsigned poll_once(void)
+{
+	struct fp_page_io *done[N_PAGES];
+	unsigned n = fp_lane_poll(b.lane, done, N_PAGES);
+
+	for (unsigned i = 0; i < n; i++)
+		assert_true(done[i]->status <= 0);
+	b.n_outstanding -= n;
+	assert_int_equal(fp_lane_outstanding(b.lane), b.n_outstanding);
+	return n;
+}
+
+static void drain(bool tended)
+{
+	uint64_t give_up_ns = fp_clock_ns() + 20 * FP_NSEC_PER_SEC;
+
+	while (b.n_outstanding) {
+		poll_once();
+		if (tended)
+			tend_now();
+		assert_true(fp_clock_ns() < give_up_ns);
+	}
+}
+
+static void assert_status(unsigned from, unsigned n, int status)
+{
+	for (unsigned i = from; i < from + n; i++)
+		assert_int_equal(b.ios[i].status, status);
+}
+
+static void write_all(uint64_t pattern)
+{
+	fill_all(pattern);
+	start(FP_IO_WRITE, 0, N_PAGES);
+	drain(true);
+	assert_status(0, N_PAGES, 0);
+}
+
+static void read_all_and_compare(uint64_t pattern)
+{
+	fill_all(~pattern);
+	start(FP_IO_READ, 0, N_PAGES);
+	drain(true);
+	assert_status(0, N_PAGES, 0);
+	for (unsigned i = 0; i < N_PAGES; i++)
+		assert_true(holds(i, pattern));
+}
+
+static void what_was_under_way_is_asked_again(void **state)
+{
+	struct pollfd fds[FP_STORE_MAX_NODES], tend = {.events = POLLIN};
+	uint64_t deadline_ns;
+
+	bench_open();
+	write_all(1);
+	fill_all(2);
+	start(FP_IO_READ, 0, N_PAGES);
+	fake_break(0, FAKE_CUT);
+	poll_once();
+	assert_int_equal(b.n_outstanding, N_PAGES);
+	assert_int_equal(info().state, FP_STORE_OPEN);
+	assert_false(info().up);
+	assert_int_equal(info().error, -ECONNRESET);
+	assert_false(fp_store_slot_up(b.store, b.ios[0].slot));
+	assert_int_equal(fp_store_reserve(b.store, 1), -EHOSTDOWN);
+	assert_int_equal(fp_lane_pollfds(b.lane, fds, FP_STORE_MAX_NODES, &deadline_ns), 0);
+	assert_true(deadline_ns <= fp_clock_ns() + 10 * FP_NSEC_PER_MSEC);
+	tend.fd = fp_store_tend_fd(b.store);
+	assert_int_equal(poll(&tend, 1, 0), 1); /* the tender is told */
+	fp_store_tend(b.store);                 /* the first attempt comes at once */
+	assert_int_equal(poll(&tend, 1, 0), 0);
+	assert_int_equal(info().state, FP_STORE_UP);
+	assert_true(fp_store_slot_up(b.store, b.ios[0].slot));
+	drain(false);
+	assert_status(0, N_PAGES, 0);
+	for (unsigned i = 0; i < N_PAGES; i++)
+		assert_true(holds(i, 1));
+	assert_int_equal(info().reconnects, 1);
+	assert_int_equal(info().failures, 1);
+	assert_int_equal(info().error, 0);
+	assert_int_equal(info().last_error, -ECONNRESET);
+	assert_int_equal(fp_store_reserve(b.store, 1), 0);
+	fp_store_tend(b.store);
+	assert_int_equal(fake_nodes[0].n_links, 1); /* the old are gone */
+	assert_int_equal(fake_nodes[0].n_sessions, 1);
+	bench_close();
+}
+
+static void order_is_kept(void **state)
+{
+	struct fp_page_io *done[1];
+
+	bench_open();
+	fake_nodes[0].link_depth = 3;
+	fake_nodes[0].completions = 1;
+	for (unsigned i = 0; i < 12; i++)
+		start(FP_IO_WRITE, i, 1);
+	assert_int_equal(fp_lane_poll(b.lane, done, 1), 1);
+	assert_ptr_equal(done[0], b.all[0]);
+	fake_nodes[0].order = FAKE_LIFO; /* the old link's end in the wrong order */
+	fake_break(0, FAKE_CUT);
+	for (unsigned i = 0; i < 3; i++)
+		assert_int_equal(fp_lane_poll(b.lane, done, 1), 0);
+	fake_nodes[0].order = FAKE_FIFO;
+	fp_store_tend(b.store);
+	for (unsigned i = 1; i < 12;) {
+		if (fp_lane_poll(b.lane, done, 1) == 0)
+			continue;
+		assert_ptr_equal(done[0], b.all[i]);
+		assert_int_equal(done[0]->status, 0);
+		i++;
+	}
+	bench_close();
+}
+
+/* The cable is cut: the old link never says that it is dead. Its requests go on over the next one all the
+ * same. */
+static void a_link_that_falls_silent_is_taken_away(void **state)
+{
+	bench_open();
+	write_all(3);
+	fill_all(4);
+	start(FP_IO_READ, 0, N_PAGES / 2);
+	start(FP_IO_WRITE, N_PAGES / 2, N_PAGES / 2);
+	fake_break(0, FAKE_FREEZE);
+	poll_once();
+	assert_int_equal(info().state, FP_STORE_UP); /* nobody knows yet */
+	tend_now();                                  /* the heartbeat stays away; the session is resumed */
+	assert_int_equal(info().state, FP_STORE_UP);
+	assert_int_equal(info().last_error, -ETIMEDOUT);
+	assert_int_equal(fake_nodes[0].n_resumes, 1);
+	poll_once();
+	assert_int_equal(b.n_outstanding, N_PAGES); /* the old link may still write into the buffers */
+	assert_int_equal(fake_nodes[0].n_links, 2);
+	fp_store_tend(b.store);
+	assert_int_equal(fake_nodes[0].n_links, 1);
+	drain(false);
+	assert_status(0, N_PAGES, 0);
+	for (unsigned i = 0; i < N_PAGES / 2; i++)
+		assert_true(holds(i, 3));
+	for (unsigned i = 0; i < N_PAGES / 2; i++)
+		fill(N_PAGES / 2 + i, 5);
+	start(FP_IO_READ, N_PAGES / 2, N_PAGES / 2);
+	drain(false);
+	for (unsigned i = N_PAGES / 2; i < N_PAGES; i++)
+		assert_true(holds(i, 4));
+	bench_close();
+}
+
+static void without_a_tender_all_ends_by_the_deadline(void **state)
+{
+	for (unsigned how = FAKE_CUT; how <= FAKE_FREEZE; how++) {
+		uint64_t started_ns;
+
+		reset(NULL);
+		bench_open_ways(1, 1, 30 * FP_NSEC_PER_MSEC);
+		fake_nodes[0].link_depth = 3;
+		started_ns = fp_clock_ns();
+		for (unsigned i = 0; i < 9; i++)
+			start(FP_IO_WRITE, i, 1);
+		fake_break(0, how);
+		drain(false);
+		assert_true(fp_clock_ns() >= started_ns + 30 * FP_NSEC_PER_MSEC);
+		assert_true(fp_clock_ns() < started_ns + FP_NSEC_PER_SEC);
+		assert_status(0, 9, -ETIMEDOUT);
+		assert_int_equal(info().state, FP_STORE_OPEN);
+		assert_true(info().spent);
+		start(FP_IO_READ, 0, 9);
+		assert_int_equal(poll_once(), 9); /* at once */
+		assert_status(0, 9, -EHOSTDOWN);
+		tend_now(); /* late, not too late */
+		assert_int_equal(info().state, FP_STORE_UP);
+		assert_false(info().spent);
+		start(FP_IO_READ, 0, 9);
+		fp_store_tend(b.store);
+		drain(true);
+		assert_status(0, 9, 0);
+		bench_close();
+	}
+}
+
+/* The owner lends its link, nobody comes: it takes the link back, and its requests end by themselves. */
+static void a_lent_link_is_taken_back_at_the_deadline(void **state)
+{
+	bench_open_ways(1, 1, 30 * FP_NSEC_PER_MSEC);
+	start(FP_IO_WRITE, 0, 4);
+	fake_break(0, FAKE_FREEZE);
+	fp_node_report(&b.store->nodes[0], 0, -ETIMEDOUT); /* as a heartbeat would */
+	poll_once();
+	assert_int_equal(b.n_outstanding, 4);
+	drain(false);
+	assert_status(0, 4, -ETIMEDOUT);
+	assert_true(info().spent);
+	tend_now();
+	write_all(9);
+	read_all_and_compare(9);
+	bench_close();
+}
+
+static void a_node_that_forgot_the_session_is_lost(void **state)
+{
+	bench_open();
+	start(FP_IO_READ, 0, N_PAGES);
+	fake_break(0, FAKE_CUT);
+	poll_once();
+	fake_nodes[0].forgetful = true;
+	fp_store_tend(b.store);
+	assert_int_equal(info().state, FP_STORE_LOST);
+	assert_int_equal(info().error, -ESTALE);
+	drain(false);
+	assert_status(0, N_PAGES, -EHOSTDOWN);
+	fake_nodes[0].forgetful = false;
+	tend_now();
+	assert_int_equal(info().state, FP_STORE_LOST);
+	assert_int_equal(fake_nodes[0].n_resumes, 0);
+	bench_close();
+}
+
+static void a_lease_that_is_gone_loses_the_node(void **state)
+{
+	bench_open();
+	b.store->nodes[0].leases->lease_id = 77;
+	fake_break(0, FAKE_CUT);
+	tend_now();
+	assert_int_equal(info().state, FP_STORE_LOST);
+	bench_close();
+}
+
+static void the_grace_ends(void **state)
+{
+	bench_open();
+	fake_nodes[0].resume_errors = 1000;
+	fake_break(0, FAKE_CUT);
+	tend_now();
+	assert_int_equal(info().state, FP_STORE_OPEN);
+	assert_true(b.store->nodes[0].backoff.give_up_ns >= fp_clock_ns() + 59 * FP_NSEC_PER_SEC);
+	tend_now();
+	assert_int_equal(info().state, FP_STORE_OPEN);
+	b.store->nodes[0].backoff.give_up_ns = fp_clock_ns();
+	tend_now();
+	assert_int_equal(info().state, FP_STORE_LOST);
+	assert_int_equal(info().error, -ECONNRESET);
+	bench_close();
+}
+
+static void attempts_wait_for_their_time(void **state)
+{
+	uint64_t sleep_ns, last_ns = 0;
+	unsigned attempts;
+
+	bench_open();
+	fake_nodes[0].resume_errors = 4;
+	fake_break(0, FAKE_CUT);
+	tend_now();
+	for (attempts = 1; attempts < 4; attempts++) {
+		sleep_ns = fp_store_tend(b.store); /* too early: nothing happens */
+		assert_int_equal(fake_nodes[0].n_resume_attempts, attempts);
+		assert_true(sleep_ns > last_ns && sleep_ns <= FP_BACKOFF_FIRST_NS << attempts);
+		last_ns = sleep_ns;
+		usleep((useconds_t)(sleep_ns / 1000) + 1);
+		fp_store_tend(b.store);
+		assert_int_equal(fake_nodes[0].n_resume_attempts, attempts + 1);
+	}
+	assert_int_equal(info().state, FP_STORE_OPEN);
+	tend_now();
+	assert_int_equal(info().state, FP_STORE_UP);
+	bench_close();
+}
+
+static void a_transport_that_cannot_resume_is_lost_at_once(void **state)
+{
+	fake_nodes[0].resumable = false;
+	bench_open();
+	start(FP_IO_READ, 0, 1);
+	fake_break(0, FAKE_CUT);
+	poll_once();
+	assert_status(0, 1, -ECONNRESET);
+	assert_int_equal(info().state, FP_STORE_LOST);
+	tend_now();
+	assert_int_equal(fake_nodes[0].n_pings + fake_nodes[0].n_resume_attempts, 0);
+	bench_close();
+}
+
+static void heartbeats_tell_the_round_trip(void **state)
+{
+	bench_open();
+	fp_store_tend(b.store);
+	assert_int_equal(fake_nodes[0].n_pings, 0); /* not due */
+	assert_int_equal(info().heartbeat_ns, 0);
+	tend_now();
+	assert_int_equal(fake_nodes[0].n_pings, 1);
+	assert_true(info().heartbeat_ns > 0);
+	assert_true(fp_store_tend(b.store) > 0);
+	assert_int_equal(fake_nodes[0].n_pings, 1);
+	bench_close();
+}
+
+static void a_control_call_that_breaks_opens_the_breaker(void **state)
+{
+	bench_open();
+	fake_break(0, FAKE_CUT);
+	assert_int_equal(fp_store_reserve(b.store, 10 * N_PAGES), -ECONNRESET);
+	assert_int_equal(fp_store_reserve(b.store, 10 * N_PAGES), -EHOSTDOWN);
+	fp_store_tend(b.store);
+	assert_int_equal(fp_store_reserve(b.store, 10 * N_PAGES), 0);
+	write_all(8);
+	fake_break(0, FAKE_CUT);
+	tend_now();
+	assert_int_equal(fake_nodes[0].n_attaches, N_PAGES / 64 + fake_nodes[0].n_leases);
+	read_all_and_compare(8);
+	bench_close();
+}
+
+static void an_idle_lane_holds_one_old_link(void **state)
+{
+	struct fp_lane *idle;
+
+	bench_open();
+	assert_int_equal(fp_lane_open(b.store, 4, &idle), 0);
+	write_all(0);
+	for (unsigned i = 0; i < 5; i++) {
+		fake_break(0, FAKE_CUT);
+		tend_now();
+		read_all_and_compare(0);
+		assert_int_equal(info().state, FP_STORE_UP);
+	}
+	fp_store_tend(b.store);
+	assert_int_equal(fake_nodes[0].n_sessions, 2); /* its own, and the present one */
+	assert_int_equal(fake_nodes[0].n_links, 3);    /* and the fresh one that waits for it */
+	fp_lane_check(idle);
+	fp_store_tend(b.store);
+	assert_int_equal(fake_nodes[0].n_sessions, 1);
+	assert_int_equal(fake_nodes[0].n_links, 2);
+	fp_lane_close(idle);
+	bench_close();
+}
+
+static void a_lane_opened_meanwhile_gets_its_link_later(void **state)
+{
+	struct fp_page_io *done[1];
+	struct fp_lane *late;
+
+	bench_open();
+	write_all(6);
+	fake_break(0, FAKE_CUT);
+	fp_node_report(&b.store->nodes[0], 0, -ECONNRESET);
+	assert_int_equal(fp_lane_open(b.store, 4, &late), 0);
+	fill(5, 7);
+	assert_int_equal(fp_lane_read(late, &b.all[5], 1), 0);
+	assert_int_equal(fp_lane_poll(late, done, 1), 0);
+	fp_store_tend(b.store);
+	assert_int_equal(fp_lane_poll(late, done, 1), 0); /* submitted */
+	assert_int_equal(fp_lane_poll(late, done, 1), 1);
+	assert_true(b.ios[5].status == 0 && holds(5, 6));
+	fp_lane_close(late);
+	bench_close();
+}
+
+static void every_link_learns_the_regions(void **state)
+{
+	bench_open();
+	for (unsigned i = 0; i < FP_LANE_MAX_REGIONS; i++)
+		assert_int_equal(fp_lane_register(b.lane, b.memory[i], FP_PAGE_SIZE), 0);
+	assert_int_equal(fp_lane_register(b.lane, b.memory, sizeof(b.memory)), -ENOSPC);
+	assert_int_equal(fake_nodes[0].n_registered, FP_LANE_MAX_REGIONS);
+	fake_break(0, FAKE_CUT);
+	tend_now();
+	assert_int_equal(fake_nodes[0].n_registered, 2 * FP_LANE_MAX_REGIONS);
+	bench_close();
+}
+
+static void ports_share_the_pool_and_spread_the_leases(void **state)
+{
+	fake_nodes[0].capacity_bytes = 10 * FAKE_LEASE_BYTES;
+	bench_open_ways(1, 2, 0);
+	assert_int_equal(fp_store_n_nodes(b.store), 2);
+	assert_int_equal(fake_nodes[0].n_sessions, 2);
+	assert_int_equal(b.store->nodes[0].n_leases, 1);
+	assert_int_equal(b.store->nodes[1].n_leases, 1);
+	assert_int_equal(fp_store_reserve(b.store, 9 * 64), -ENOSPC); /* the pool counts once */
+	assert_int_equal(fake_nodes[0].leased_peak_bytes, 2 * FAKE_LEASE_BYTES);
+	assert_int_equal(fp_store_reserve(b.store, 6 * 64), 0);
+	assert_int_equal(b.store->nodes[0].n_leases, 4);
+	assert_int_equal(b.store->nodes[1].n_leases, 4);
+	bench_close();
+}
+
+static void a_port_falls_back_to_the_others_address(void **state)
+{
+	struct fp_store_node node;
+
+	bench_open_ways(1, 3, 0);
+	write_all(11);
+	fp_store_node_info(b.store, 1, &node);
+	assert_string_equal(node.url, "fake://0.1");
+	fake_close_ways(0, fake_way(0, 1) | fake_way(0, 2));
+	read_all_and_compare(11);
+	for (unsigned i = 1; i < 3; i++) {
+		tend_now();
+		fp_store_node_info(b.store, i, &node);
+		assert_string_equal(node.url, "fake://0.0");
+		assert_true(node.up && !node.degraded && node.reconnects == 1);
+	}
+	assert_int_equal(info().reconnects, 0);
+	assert_int_equal(b.n_notices, 0);
+	bench_close();
+}
+
+static void a_lesser_transport_is_said_once(void **state)
+{
+	bench_open_ways(2, 1, 0);
+	write_all(12);
+	assert_string_equal(info().url, "fake://0.0");
+	fake_close_ways(0, fake_way(0, 0));
+	read_all_and_compare(12);
+	assert_string_equal(info().url, "fakeslow://0.0");
+	assert_true(info().degraded);
+	assert_int_equal(info().degradations, 1);
+	assert_int_equal(b.n_notices, 1);
+	assert_string_equal(b.notice, "node fake://0.0: goes on over fakeslow://0.0: No route to host");
+	fake_break(0, FAKE_CUT);
+	tend_now();
+	assert_int_equal(info().reconnects, 2);
+	assert_int_equal(b.n_notices, 1);
+	fake_nodes[0].closed_ways = 0;
+	fake_break(0, FAKE_CUT);
+	tend_now();
+	assert_string_equal(info().url, "fake://0.0");
+	assert_false(info().degraded);
+	assert_int_equal(b.n_notices, 2);
+	read_all_and_compare(12);
+	bench_close();
+}
+
+static void a_machine_without_the_best_transport_is_no_news(void **state)
+{
+	static const int errors[] = {-ENODEV, -ELIBACC};
+
+	for (unsigned i = 0; i < FP_ARRAY_LEN(errors); i++) {
+		reset(NULL);
+		fake_nodes[0].closed_ways = fake_way(0, 0);
+		fake_nodes[0].closed_error = errors[i];
+		bench_open_ways(2, 1, 0);
+		assert_string_equal(info().url, "fakeslow://0.0");
+		assert_true(info().degraded);
+		fake_break(0, FAKE_CUT);
+		tend_now();
+		assert_int_equal(info().reconnects, 1);
+		assert_int_equal(b.n_notices, 0);
+		bench_close();
+	}
+}
+
+static void a_device_that_went_is_news(void **state)
+{
+	bench_open_ways(2, 1, 0);
+	fake_nodes[0].closed_error = -ENODEV;
+	fake_close_ways(0, fake_way(0, 0));
+	tend_now();
+	assert_string_equal(info().url, "fakeslow://0.0");
+	assert_int_equal(b.n_notices, 1);
+	assert_string_equal(b.notice, "node fake://0.0: goes on over fakeslow://0.0: No such device");
+	bench_close();
+}
+
+static void opening_takes_the_best_way_that_answers(void **state)
+{
+	struct fp_store_options options = {.notice = take_notice, .notice_user = &b};
+	struct fp_url_set set = fake_ways(0, 2, 2);
+	struct fp_store *store;
+
+	fake_nodes[0].closed_ways = fake_way(0, 0) | fake_way(0, 1) | fake_way(1, 0);
+	bench_open_ways(2, 2, 0);
+	assert_string_equal(info().url, "fakeslow://0.1");
+	assert_int_equal(b.n_notices, 2); /* one a port */
+	bench_close();
+	fake_nodes[0].closed_ways = ~0u;
+	assert_int_equal(fp_store_new(&options, &store), 0);
+	assert_int_equal(fp_store_add(store, &set), -EHOSTUNREACH);
+	fp_store_close(store);
+}
+
+static void any_call_may_fail_while_a_node_comes_back(void **state)
+{
+	static const int errors[] = {-ECONNRESET, -ETIMEDOUT, -EMFILE, -ENOMEM};
+
+	for (unsigned e = 0; e < FP_ARRAY_LEN(errors); e++) {
+		unsigned nth = 0;
+		bool failed;
+
+		do {
+			reset(NULL);
+			bench_open_ways(2, 1, 0);
+			fake_nodes[0].link_depth = 3;
+			fake_nodes[0].order = FAKE_RANDOM;
+			write_all(nth);
+			fake_fail_nth(++nth, errors[e]);
+			for (unsigned i = 0; i < N_PAGES; i++)
+				fill(i, ~(uint64_t)nth);
+			for (unsigned i = 0; i < N_PAGES; i += 16)
+				start(FP_IO_READ, i, 16);
+			fake_break(0, nth % 2 ? FAKE_CUT : FAKE_FREEZE);
+			drain(true);
+			failed = fake_failed();
+			fake_fail_nth(0, 0);
+			assert_status(0, N_PAGES, 0);
+			for (unsigned i = 0; i < N_PAGES; i++)
+				assert_true(holds(i, nth - 1));
+			bench_close();
+		} while (failed);
+		assert_true(nth > 6);
+	}
+}
+
+/* ---- threads ---- */
+
+#define STORM_NS (700 * FP_NSEC_PER_MSEC)
+
+static struct {
+	_Atomic bool stop;
+	uint64_t seed;
+	_Atomic unsigned n_breaks, n_bad;
+} storm;
+
+static void *tender(void *arg)
+{
+	while (!storm.stop) {
+		uint64_t sleep_ns = fp_store_tend(b.store);
+		struct pollfd fd = {.fd = fp_store_tend_fd(b.store), .events = POLLIN};
+
+		for (unsigned i = 0; i < b.store->n_nodes; i++) /* its own: no storm is too quick for it */
+			b.store->nodes[i].backoff.closed_ns = 0;
+		poll(&fd, 1, (int)(FP_MIN(sleep_ns, 5 * FP_NSEC_PER_MSEC) / FP_NSEC_PER_MSEC));
+	}
+	return NULL;
+}
+
+static void *storm_maker(void *arg)
+{
+	uint64_t rng = storm.seed;
+
+	while (!storm.stop) {
+		usleep((useconds_t)(test_random(&rng) % 4000));
+		fake_break(0, test_random(&rng) % 3 ? FAKE_CUT : FAKE_FREEZE);
+		storm.n_breaks++;
+	}
+	return NULL;
+}
+
+/* Control calls and short-lived lanes, which fail or not as the storm will. */
+static void *bystander(void *arg)
+{
+	struct fp_store_node node;
+	struct fp_lane *lane;
+
+	while (!storm.stop) {
+		if (fp_store_reserve(b.store, 1) == 0)
+			fp_store_unreserve(b.store, 1);
+		if (fp_lane_open(b.store, 2, &lane) == 0)
+			fp_lane_close(lane);
+		fp_store_node_info(b.store, 0, &node);
+		storm.n_bad += node.state == FP_STORE_LOST;
+		usleep(500);
+	}
+	return NULL;
+}
+
+/* Reads and writes random pages against a shadow, waiting as the lane says. */
+static void *owner(void *arg)
+{
+	uint64_t rng = storm.seed + 1, shadow[N_PAGES] = {0}, stop_ns = fp_clock_ns() + STORM_NS;
+	struct fp_page_io *pages[N_PAGES], *done[16];
+
+	while (fp_clock_ns() < stop_ns) {
+		enum fp_io_op op = test_random(&rng) % 2 ? FP_IO_READ : FP_IO_WRITE;
+		unsigned from = (unsigned)(test_random(&rng) % N_PAGES), n = 0, left;
+
+		for (unsigned i = from; i < N_PAGES && n < 40; i += 1 + test_random(&rng) % 2) {
+			if (op == FP_IO_WRITE)
+				shadow[i] = test_random(&rng);
+			fill(i, op == FP_IO_WRITE ? shadow[i] : ~shadow[i]);
+			pages[n++] = &b.ios[i];
+		}
+		(op == FP_IO_READ ? fp_lane_read : fp_lane_write)(b.lane, pages, n);
+		for (left = n; left;) {
+			struct pollfd fds[FP_STORE_MAX_NODES];
+			uint64_t until_ns;
+			unsigned k = fp_lane_poll(b.lane, done, FP_ARRAY_LEN(done));
+
+			for (unsigned i = 0; i < k; i++)
+				storm.n_bad += done[i]->status != 0;
+			left -= k;
+			fp_lane_pollfds(b.lane, fds, FP_STORE_MAX_NODES, &until_ns);
+			if (!k && until_ns > fp_clock_ns())
+				usleep(200);
+		}
+		for (unsigned i = 0; i < n && op == FP_IO_READ; i++) {
+			unsigned page = (unsigned)(pages[i] - b.ios);
+
+			storm.n_bad += !holds(page, shadow[page]);
+		}
+	}
+	storm.stop = true;
+	return NULL;
+}
+
+static void a_storm_loses_no_byte(void **state)
+{
+	void *(*const roles[])(void *) = {tender, storm_maker, bystander, owner};
+	pthread_t threads[FP_ARRAY_LEN(roles)];
+
+	storm.stop = false;
+	storm.n_breaks = storm.n_bad = 0;
+	storm.seed = test_seed(__func__);
+	bench_open_ways(2, 1, 10 * FP_NSEC_PER_SEC);
+	fake_nodes[0].link_depth = 5;
+	fake_nodes[0].order = FAKE_RANDOM;
+	fake_nodes[0].completions = 3;
+	b.store->heartbeat_ns = 2 * FP_NSEC_PER_MSEC;
+	b.store->nodes[0].next_heartbeat_ns = 0;
+	write_all(0);
+	fp_lane_close(b.lane); /* the next one has another owner */
+	assert_int_equal(fp_lane_open(b.store, N_PAGES, &b.lane), 0);
+	for (unsigned i = 0; i < FP_ARRAY_LEN(roles); i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, roles[i], NULL), 0);
+	for (unsigned i = 0; i < FP_ARRAY_LEN(roles); i++)
+		assert_int_equal(pthread_join(threads[i], NULL), 0);
+	printf("%u breaks, %" PRIu64 " resumes, %u requests\n", storm.n_breaks, info().reconnects,
+	       fake_nodes[0].n_ios);
+	assert_int_equal(storm.n_bad, 0);
+	assert_true(info().reconnects > 10);
+	bench_close();
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test_setup(what_was_under_way_is_asked_again, reset),
+	    cmocka_unit_test_setup(order_is_kept, reset),
+	    cmocka_unit_test_setup(a_link_that_falls_silent_is_taken_away, reset),
+	    cmocka_unit_test_setup(without_a_tender_all_ends_by_the_deadline, reset),
+	    cmocka_unit_test_setup(a_lent_link_is_taken_back_at_the_deadline, reset),
+	    cmocka_unit_test_setup(a_node_that_forgot_the_session_is_lost, reset),
+	    cmocka_unit_test_setup(a_lease_that_is_gone_loses_the_node, reset),
+	    cmocka_unit_test_setup(the_grace_ends, reset),
+	    cmocka_unit_test_setup(attempts_wait_for_their_time, reset),
+	    cmocka_unit_test_setup(a_transport_that_cannot_resume_is_lost_at_once, reset),
+	    cmocka_unit_test_setup(heartbeats_tell_the_round_trip, reset),
+	    cmocka_unit_test_setup(a_control_call_that_breaks_opens_the_breaker, reset),
+	    cmocka_unit_test_setup(an_idle_lane_holds_one_old_link, reset),
+	    cmocka_unit_test_setup(a_lane_opened_meanwhile_gets_its_link_later, reset),
+	    cmocka_unit_test_setup(every_link_learns_the_regions, reset),
+	    cmocka_unit_test_setup(ports_share_the_pool_and_spread_the_leases, reset),
+	    cmocka_unit_test_setup(a_port_falls_back_to_the_others_address, reset),
+	    cmocka_unit_test_setup(a_lesser_transport_is_said_once, reset),
+	    cmocka_unit_test_setup(a_machine_without_the_best_transport_is_no_news, reset),
+	    cmocka_unit_test_setup(a_device_that_went_is_news, reset),
+	    cmocka_unit_test_setup(opening_takes_the_best_way_that_answers, reset),
+	    cmocka_unit_test_setup(any_call_may_fail_while_a_node_comes_back, reset),
+	    cmocka_unit_test_setup(a_storm_loses_no_byte, reset),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,231 @@
+/*
+ * farpage hist: a latency histogram of a program, while it runs or afterwards. Room: tools.
+ */
+#include <errno.h>
+#include <getopt.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "log.h"
+#include "pages.h"
+#include "phase.h"
+#include "tool.h"
+
+struct hist_options {
+	pid_t pid;              /* 0: not given */
+	const char *stats_file; /* NULL: not given */
+	bool live;
+	const struct fp_phase *phase;
+	int format; /* enum fp_hist_format, or FORMAT_SVG */
+};
+
+#define FORMAT_SVG (FP_HIST_HGRM + 1)
+
+static const char *const format_names[] = {"text", "json", "csv", "hgrm", "svg", NULL};
+
+static int parse_format(const char *text, int *ret_format)
+{
+	for (int i = 0; format_names[i]; i++)
+		if (strcmp(format_names[i], text) == 0) {
+			*ret_format = i;
+			return 0;
+		}
+	return -EINVAL;
+}
+
+static int parse_option(struct hist_options *options, int c)
+{
+	uint64_t pid;
+
+	switch (c) {
+	case 'p':
+		if (fp_tool_number(optarg, 1, INT_MAX, &pid) < 0)
+			return fp_tool_usage(&fp_tool_hist, "--pid %s: not a process number", optarg);
+		options->pid = (pid_t)pid;
+		return 0;
+	case 's':
+		options->stats_file = optarg;
+		return 0;
+	case 'l':
+		options->live = true;
+		return 0;
+	case 'P':
+		options->phase = fp_phase_find(optarg);
+		return options->phase
+		           ? 0
+		           : fp_tool_usage(&fp_tool_hist,
+		                           "--phase %s: allowed are fault, fetch, writeback, evict", optarg);
+	case 'f':
+		if (parse_format(optarg, &options->format) < 0)
+			return fp_tool_usage(&fp_tool_hist,
+			                     "--format %s: allowed are text, json, csv, hgrm, svg", optarg);
+		return 0;
+	default:
+		return fp_tool_usage(&fp_tool_hist, NULL);
+	}
+}
+
+/* 0; -1 if help was printed; else the exit status. */
+static int parse(int argc, char **argv, struct hist_options *options)
+{
+	static const struct option longs[] = {
+	    {"pid", required_argument, NULL, 'p'},
+	    {"stats-file", required_argument, NULL, 's'},
+	    {"live", no_argument, NULL, 'l'},
+	    {"phase", required_argument, NULL, 'P'},
+	    {"format", required_argument, NULL, 'f'},
+	    {"help", no_argument, NULL, 'h'},
+	    {NULL, 0, NULL, 0},
+	};
+	int c, status = 0;
+
+	while (status == 0 && (c = getopt_long(argc, argv, "", longs, NULL)) != -1) {
+		if (c == 'h')
+			return fp_tool_help(&fp_tool_hist) ?: -1;
+		status = parse_option(options, c);
+	}
+	if (status == 0 && optind < argc)
+		status = fp_tool_usage(&fp_tool_hist, "%s: unexpected argument", argv[optind]);
+	if (status == 0 && options->pid && options->stats_file)
+		status = fp_tool_usage(&fp_tool_hist, "--pid and --stats-file exclude each other");
+	return status;
+}
+
+static int open_file(const char *path, const struct fp_statspage **ret_page)
+{
+	char reason[64];
+	int r = fp_statspage_open(path, ret_page);
+
+	if (r == -EINVAL)
+		fp_log(FP_LOG_ERROR, "hist", "%s: not a stats file of Farpage", path);
+	else if (r == -EPROTO)
+		fp_log(FP_LOG_ERROR, "hist", "%s: written by another version of Farpage", path);
+	else if (r < 0)
+		fp_log(FP_LOG_ERROR, "hist", "%s: %s", path, fp_strerror(r, reason, sizeof(reason)));
+	return r;
+}
+
+static int read_pages(struct fp_pages *pages)
+{
+	char reason[64];
+	int r = fp_pages_read_live(pages);
+
+	if (r < 0)
+		fp_log(FP_LOG_ERROR, "hist", "stats folder: %s", fp_strerror(r, reason, sizeof(reason)));
+	return r;
+}
+
+/* The page of the process that was asked for, or of the only one there is. */
+static int choose_page(const struct fp_pages *pages, pid_t pid, const struct fp_statspage **ret_page)
+{
+	const struct fp_statspage *page = pid ? fp_pages_find(pages, pid) : NULL;
+
+	if (pid && !page)
+		fp_log(FP_LOG_ERROR, "hist",
+		       "process %d: no statistics of it. It does not run under Farpage, is another user's, "
+		       "or has "
+		       "ended (`farpage ps` lists programs; --stats-file keeps the figures of one)",
+		       (int)pid);
+	else if (!pid && pages->n == 0)
+		fp_log(FP_LOG_ERROR, "hist", "no program of this user runs under Farpage (see --stats-file)");
+	else if (!pid && pages->n > 1)
+		fp_log(FP_LOG_ERROR, "hist",
+		       "%zu programs run under Farpage: choose one with --pid (`farpage ps` "
+		       "lists them)",
+		       pages->n);
+	else
+		page = page ?: pages->items[0];
+	if (!page)
+		return -ESRCH;
+	*ret_page = page;
+	return 0;
+}
+
+static int print(const struct hist_options *options, const struct fp_statspage *page)
+{
+	const struct fp_hist *h = fp_phase_hist(options->phase, page);
+
+	if (options->format == FORMAT_SVG)
+		return fp_phase_svg(h, options->phase->title, stdout);
+	return fp_hist_print(h, (enum fp_hist_format)options->format, options->phase->title, stdout);
+}
+
+/* Prints each second until a ^C or the program's end; on a terminal in place, else block after block. */
+static int print_live(const struct hist_options *options, const struct fp_statspage *page)
+{
+	const struct timespec second = {.tv_sec = 1};
+	bool alive = true;
+	sigset_t ends;
+	int r = 0;
+
+	sigemptyset(&ends);
+	sigaddset(&ends, SIGINT);
+	sigaddset(&ends, SIGTERM);
+	sigprocmask(SIG_BLOCK, &ends, NULL);
+	while (r == 0 && alive) {
+		alive = fp_statspage_alive(page) && !page->exited;
+		if (isatty(STDOUT_FILENO))
+			fputs("\033[H\033[J", stdout);
+		r = print(options, page);
+		if (r == 0 && fflush(stdout) != 0)
+			r = -errno;
+		if (alive && sigtimedwait(&ends, NULL, &second) > 0)
+			return r;
+	}
+	return r;
+}
+
+static int show(const struct hist_options *options, const struct fp_statspage *page)
+{
+	char reason[64];
+	int r = options->live ? print_live(options, page) : print(options, page);
+
+	if (r < 0)
+		fp_log(FP_LOG_ERROR, "hist", "standard output: %s", fp_strerror(r, reason, sizeof(reason)));
+	return r < 0 ? 1 : fp_tool_flush(&fp_tool_hist);
+}
+
+static int hist_main(int argc, char **argv)
+{
+	struct hist_options options = {.phase = fp_phases, .format = FP_HIST_TEXT};
+	const struct fp_statspage *page = NULL;
+	struct fp_pages pages = {0};
+	int status = parse(argc, argv, &options);
+
+	if (status)
+		return status < 0 ? 0 : status;
+	if (options.stats_file) {
+		if (open_file(options.stats_file, &page) < 0)
+			return 1;
+		status = show(&options, page);
+		fp_statspage_close(page);
+		return status;
+	}
+	status = read_pages(&pages) == 0 && choose_page(&pages, options.pid, &page) == 0
+	             ? show(&options, page)
+	             : 1;
+	fp_pages_done(&pages);
+	return status;
+}
+
+const struct fp_tool fp_tool_hist = {
+    .name = "hist",
+    .label = "hist",
+    .summary = "latency histogram of a program, live or from its stats file",
+    .help =
+        "usage: farpage hist [--pid PID | --stats-file FILE] [--live] [--phase NAME] [--format FORMAT]\n"
+        "\n"
+        "Prints how long the faults of a program took. With neither --pid nor --stats-file: of the only\n"
+        "program of this user that runs under Farpage.\n"
+        "\n"
+        "  --pid PID          the running program with this process number\n"
+        "  --stats-file FILE  what `farpage run --stats-file FILE` wrote\n"
+        "  --live             again each second, until ^C or the program's end\n"
+        "  --phase NAME       fault (default): message read to thread woken; fetch: the remote read\n"
+        "                     alone; writeback: the remote write of a batch; evict: a batch of evictions\n"
+        "  --format FORMAT    text (default), json, csv, hgrm (HdrHistogram's plotter), svg\n",
+    .main = hist_main,
+};

@@ -1,0 +1,147 @@
+/*
+ * Running one program. Room: tools.
+ */
+#include "launch.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "cleanup.h"
+#include "clock.h"
+#include "log.h"
+#include "tool.h"
+
+/* What is passed on. SIGSTOP and SIGKILL can't be; faults such as SIGSEGV are our own. */
+static const int forwarded[] = {
+    SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGCONT, SIGTSTP, SIGWINCH, SIGPIPE,
+};
+
+static void block_signals(sigset_t *ret_waited, sigset_t *ret_before)
+{
+	sigemptyset(ret_waited);
+	sigaddset(ret_waited, SIGCHLD);
+	for (size_t i = 0; i < FP_ARRAY_LEN(forwarded); i++)
+		sigaddset(ret_waited, forwarded[i]);
+	sigprocmask(SIG_BLOCK, ret_waited, ret_before);
+}
+
+static void prepend_preload(const char *ours)
+{
+	const char *theirs = getenv("LD_PRELOAD");
+	fp_autofree char *both = NULL;
+
+	if (!theirs || !*theirs)
+		setenv("LD_PRELOAD", ours, 1);
+	else if (asprintf(&both, "%s:%s", ours, theirs) >= 0)
+		setenv("LD_PRELOAD", both, 1);
+}
+
+static _Noreturn void become_program(const struct fp_launch *launch)
+{
+	char buf[64];
+
+	prepend_preload(launch->ld_preload);
+	execvp(launch->path, launch->argv);
+	fp_log(FP_LOG_ERROR, "run", "cannot execute %s: %s", launch->path,
+	       fp_strerror(-errno, buf, sizeof(buf)));
+	_exit(FP_EXIT_NOT_EXECUTABLE);
+}
+
+/*
+ * The terminal signals the whole group, so the program has it already; so it has what it sent to the group
+ * itself. Everything else was for this process, which is the one that the caller knows.
+ */
+static bool is_for_us_alone(const siginfo_t *info, pid_t child)
+{
+	return info->si_code <= 0 && info->si_pid != child;
+}
+
+static bool is_terminal_stop(int signo)
+{
+	return signo == SIGTSTP || signo == SIGTTIN || signo == SIGTTOU;
+}
+
+/* Collects what happened to the program. Returns true, and the status, once it has ended. */
+static bool child_ended(pid_t child, int *ret_status)
+{
+	int status;
+
+	while (waitpid(child, &status, WNOHANG | WUNTRACED) > 0) {
+		if (!WIFSTOPPED(status)) {
+			*ret_status = status;
+			return true;
+		}
+		if (is_terminal_stop(WSTOPSIG(status))) {
+			raise(SIGSTOP); /* the shell that waits for us must see its job stop */
+			kill(child, SIGCONT);
+		}
+	}
+	return false;
+}
+
+static void wait_for_end(const struct fp_launch *launch, const sigset_t *waited, pid_t child, int *ret_status)
+{
+	uint64_t tick_ns = launch->tick_ns / 64; /* the first are early: many programs are short */
+	siginfo_t info;
+
+	while (!child_ended(child, ret_status)) {
+		const struct timespec tick = {.tv_sec = (time_t)(tick_ns / FP_NSEC_PER_SEC),
+		                              .tv_nsec = (long)(tick_ns % FP_NSEC_PER_SEC)};
+		int signo = sigtimedwait(waited, &info, tick_ns ? &tick : NULL);
+
+		if (signo > 0 && signo != SIGCHLD && is_for_us_alone(&info, child))
+			kill(child, signo);
+		if (signo < 0 && errno == EAGAIN) {
+			tick_ns = FP_MIN(2 * tick_ns, launch->tick_ns);
+			launch->tick(launch->user);
+		}
+	}
+}
+
+int fp_launch_run(const struct fp_launch *launch, int *ret_status)
+{
+	struct sigaction on_child, wanted = {.sa_handler = SIG_DFL};
+	sigset_t waited, before;
+	int r = 0;
+	pid_t child;
+
+	/* an ignored SIGCHLD, inherited, would take the status away from us, but is the program's to keep */
+	sigaction(SIGCHLD, &wanted, &on_child);
+	block_signals(&waited, &before);
+	fflush(NULL);
+	child = fork();
+	if (child == 0) {
+		sigaction(SIGCHLD, &on_child, NULL);
+		sigprocmask(SIG_SETMASK, &before, NULL);
+		become_program(launch);
+	}
+	if (child < 0)
+		r = -errno;
+	else
+		wait_for_end(launch, &waited, child, ret_status);
+	return r;
+}
+
+void fp_launch_end_as(int status)
+{
+	const struct rlimit no_core = {0, 0};
+	sigset_t only;
+
+	fflush(NULL);
+	if (!WIFSIGNALED(status))
+		exit(WEXITSTATUS(status));
+	setrlimit(RLIMIT_CORE, &no_core);
+	signal(WTERMSIG(status), SIG_DFL);
+	sigemptyset(&only);
+	sigaddset(&only, WTERMSIG(status));
+	sigprocmask(SIG_UNBLOCK, &only, NULL);
+	raise(WTERMSIG(status));
+	exit(128 + WTERMSIG(status)); /* not reached but for signals that do not end a process */
+}

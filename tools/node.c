@@ -1,0 +1,171 @@
+/*
+ * farpage node: a memory node's own account, and asking it to grant no more. Room: tools; speaks the wire
+ * protocol, through a session of its own.
+ */
+#include <errno.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cleanup.h"
+#include "json.h"
+#include "log.h"
+#include "outline.h"
+#include "reach.h"
+#include "secret.h"
+#include "tool.h"
+#include "transport.h"
+#include "units.h"
+
+#define DEADLINE_NS 5000000000ull
+
+struct node_options {
+	bool json;
+	char *secret; /* NULL: none */
+	int (*act)(struct fp_session *session, bool json);
+	const char *url;
+};
+
+/* A node that sends something else than an object is shown as it is. */
+static void print_status(const char *text)
+{
+	struct fp_json *json;
+
+	if (fp_json_parse(text, &json) < 0) {
+		puts(text);
+		return;
+	}
+	if (json->type == FP_JSON_OBJECT)
+		fp_outline_print(json, stdout);
+	else
+		puts(text);
+	fp_json_free(json);
+}
+
+static int show_status(struct fp_session *session, bool json)
+{
+	fp_autofree char *text = NULL;
+	int r = fp_session_status(session, &text);
+
+	if (r == 0 && json)
+		puts(text);
+	else if (r == 0)
+		print_status(text);
+	return r;
+}
+
+static int drain(struct fp_session *session, bool json)
+{
+	struct fp_drain_info info;
+	char leased[16];
+	int r = fp_session_drain(session, &info);
+
+	if (r < 0)
+		return r;
+	if (json)
+		printf("{\"leased_bytes\": %" PRIu64 ", \"sessions\": %u}\n", info.leased_bytes,
+		       info.sessions);
+	else
+		printf("no further leases are granted; still out: %s, %u sessions\n",
+		       fp_size_format(info.leased_bytes, leased, sizeof(leased)), info.sessions);
+	return 0;
+}
+
+static int ask(const struct node_options *options)
+{
+	const struct fp_session_options session_options = {.secret = options->secret,
+	                                                   .deadline_ns = DEADLINE_NS};
+	struct fp_session *session = NULL;
+	struct fp_url way;
+	char reason[64];
+	int r = fp_reach_open(options->url, &session_options, &session, &way);
+
+	if (r == 0) {
+		r = options->act(session, options->json);
+		fp_session_close(session);
+	}
+	if (r < 0)
+		fp_log(FP_LOG_ERROR, "node", "%s: %s", options->url,
+		       fp_reach_explain(r, reason, sizeof(reason)));
+	return r < 0 ? 1 : fp_tool_flush(&fp_tool_node);
+}
+
+static int read_secret(struct node_options *options, const char *path)
+{
+	char reason[64];
+	int r;
+
+	fp_secret_free(fp_take_ptr(options->secret));
+	r = fp_secret_read(path, &options->secret);
+	if (r == 0)
+		return 0;
+	fp_log(FP_LOG_ERROR, "node", "--secret-file %s: %s", path, fp_strerror(r, reason, sizeof(reason)));
+	return FP_EXIT_USAGE;
+}
+
+/* True if the node is to be asked; else *ret_status. */
+static bool parse(struct node_options *options, int argc, char **argv, int *ret_status)
+{
+	static const struct option longs[] = {{"json", no_argument, NULL, 'j'},
+	                                      {"secret-file", required_argument, NULL, 's'},
+	                                      {"help", no_argument, NULL, 'h'},
+	                                      {NULL, 0, NULL, 0}};
+	int c, status = 0;
+
+	while (status == 0 && (c = getopt_long(argc, argv, "", longs, NULL)) != -1) {
+		if (c == 'h') {
+			*ret_status = fp_tool_help(&fp_tool_node);
+			return false;
+		}
+		if (c == 's')
+			status = read_secret(options, optarg);
+		else if (c == 'j')
+			options->json = true;
+		else
+			status = fp_tool_usage(&fp_tool_node, NULL);
+	}
+	if (status == 0 && argc - optind != 2)
+		status = fp_tool_usage(&fp_tool_node, "what is wanted, of which node?");
+	if (status == 0) {
+		bool is_status = strcmp(argv[optind], "status") == 0;
+
+		options->act = is_status ? show_status : drain;
+		options->url = argv[optind + 1];
+		if (!is_status && strcmp(argv[optind], "drain") != 0)
+			status = fp_tool_usage(&fp_tool_node, "%s: allowed are status, drain", argv[optind]);
+	}
+	*ret_status = status;
+	return status == 0;
+}
+
+static int node_main(int argc, char **argv)
+{
+	struct node_options options = {0};
+	int status;
+
+	if (parse(&options, argc, argv, &status))
+		status = ask(&options);
+	fp_secret_free(options.secret);
+	return status;
+}
+
+const struct fp_tool fp_tool_node = {
+    .name = "node",
+    .label = "node",
+    .summary = "what a memory node says of itself; drain it",
+    .help =
+        "usage: farpage node status|drain URL [--json] [--secret-file FILE]\n"
+        "\n"
+        "  status  devices, pools, sessions and traffic of the node at URL: shm:PATH, tcp://HOST[:PORT],\n"
+        "          rdma://HOST[:PORT], rdma+tcp://HOST[:PORT] or auto://HOST; several hosts of one node as "
+        "A,B\n"
+        "  drain   asks it to grant no further leases to anyone until it is restarted, and says what is "
+        "still\n"
+        "          out; what is leased stays usable\n"
+        "\n"
+        "  --json              what the node says, as it says it\n"
+        "  --secret-file FILE  the node's shared secret\n",
+    .main = node_main,
+};

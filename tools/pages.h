@@ -1,0 +1,61 @@
+/*
+ * The stats pages of this user's programs: finding them, removing what the dead left behind, adding several
+ * up. Room: tools. Pages lie in the folder of fp_statspage_dir (programs started with a plain LD_PRELOAD, or
+ * users of libfarpage) and in one folder "run-PID" in it for each `farpage run`, which also holds the socket
+ * of its node.
+ */
+#ifndef FP_PAGES_H
+#define FP_PAGES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/types.h>
+
+#include "statspage.h"
+
+#define FP_PAGES_RUN_PREFIX "run-"
+
+/* Mapped pages, ordered by pid. Zero-initialise. */
+struct fp_pages {
+	const struct fp_statspage **items;
+	size_t n;
+};
+
+/*
+ * Adds every readable page of dir, but those that drop (may be NULL) says true of: these are removed from
+ * disk. 0 or a negative errno.
+ */
+int fp_pages_read_dir(struct fp_pages *pages, const char *dir,
+                      bool (*drop)(const struct fp_statspage *page, void *user), void *user);
+
+/*
+ * Adds the pages of all living programs of this user. Pages of dead programs are removed from disk, unless
+ * their `farpage run` still lives: it will want them for its report. 0 or a negative errno.
+ */
+int fp_pages_read_live(struct fp_pages *pages);
+
+/* The page of a living process, or NULL. Owned by pages. */
+const struct fp_statspage *fp_pages_find(const struct fp_pages *pages, pid_t pid);
+
+void fp_pages_done(struct fp_pages *pages);
+
+/*
+ * Adds the counters and histograms of from into sum, which holds no identity but that of the first page
+ * added. Peaks and budget are those of the largest process, since the budget is one process's; nodes are
+ * matched by url.
+ */
+void fp_pages_add(struct fp_statspage *sum, const struct fp_statspage *from);
+
+/* Faults of all kinds. */
+uint64_t fp_pages_faults(const struct fp_statspage *page);
+
+/*
+ * Creates the folder of one `farpage run`, writes its path to buf and locks it as long as *ret_lock_fd stays
+ * open. 0 or a negative errno.
+ */
+int fp_pages_run_dir_create(char *buf, size_t len, int *ret_lock_fd);
+
+/* Removes a folder with the plain files and sockets in it. Errors are ignored: `farpage ps` tries again. */
+void fp_pages_run_dir_remove(const char *dir);
+
+#endif

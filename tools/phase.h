@@ -1,0 +1,29 @@
+/*
+ * The histograms of a stats page by name, as --phase takes them, and their drawing as SVG. Room: tools.
+ */
+#ifndef FP_PHASE_H
+#define FP_PHASE_H
+
+#include <stdio.h>
+
+#include "statspage.h"
+
+struct fp_phase {
+	const char *name;  /* "fault" */
+	const char *title; /* for a person */
+	size_t offset;     /* in struct fp_statspage */
+};
+
+/* Ends with a NULL name; the first is the default. */
+extern const struct fp_phase fp_phases[];
+
+/* NULL if there is none of that name. */
+const struct fp_phase *fp_phase_find(const char *name);
+
+const struct fp_hist *fp_phase_hist(const struct fp_phase *phase, const struct fp_statspage *page);
+
+/* Draws h as a percentile curve: latency (linear) over the percentile, one nine more per step. 0 or a
+ * negative errno. */
+int fp_phase_svg(const struct fp_hist *h, const char *title, FILE *out);
+
+#endif

@@ -1,0 +1,152 @@
+/*
+ * A memory node of one's own. Room: tools.
+ */
+#include "privnode.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "cleanup.h"
+#include "log.h"
+#include "place.h"
+#include "tool.h"
+
+#define START_TIMEOUT_MS 10000
+#define STOP_TIMEOUT_MS  5000
+
+struct fp_privnode {
+	pid_t pid; /* 0: not started, or collected */
+	char url[128];
+};
+
+static void free_node(struct fp_privnode **node)
+{
+	fp_privnode_stop(*node);
+}
+
+static void daemon_exec(const char *daemon, const char *listen, uint64_t pool_bytes, int ready_fd)
+{
+	char pool[32], ready[16];
+	int null_fd = open("/dev/null", O_RDWR);
+
+	snprintf(pool, sizeof(pool), "%" PRIu64, pool_bytes);
+	snprintf(ready, sizeof(ready), "%d", ready_fd);
+	setsid();
+	dup2(null_fd, STDIN_FILENO);
+	dup2(null_fd, STDOUT_FILENO);
+	fcntl(ready_fd, F_SETFD, 0);
+	execl(daemon, daemon, "--private", "--listen", listen, "--pool-size", pool, "--ready-fd", ready,
+	      (char *)NULL);
+	fp_log(FP_LOG_ERROR, "node", "cannot execute %s: %s", daemon, strerror(errno));
+	_exit(FP_EXIT_NOT_EXECUTABLE);
+}
+
+/* The daemon writes its URL and a newline once it serves; the end of the pipe without one means that it
+ * ended. */
+static int await_ready(int fd, char *ret_url, size_t len)
+{
+	size_t n = 0;
+
+	while (n + 1 < len) {
+		struct pollfd pfd = {.fd = fd, .events = POLLIN};
+		ssize_t got;
+
+		if (poll(&pfd, 1, START_TIMEOUT_MS) == 0)
+			return -ETIMEDOUT;
+		got = read(fd, ret_url + n, len - 1 - n);
+		if (got < 0 && errno == EINTR)
+			continue;
+		if (got <= 0)
+			return got < 0 ? -errno : -ECHILD;
+		n += (size_t)got;
+		ret_url[n] = '\0';
+		if (strchr(ret_url, '\n')) {
+			*strchr(ret_url, '\n') = '\0';
+			return 0;
+		}
+	}
+	return -EPROTO;
+}
+
+static int spawn(const char *daemon, const char *listen, uint64_t pool_bytes, struct fp_privnode *node)
+{
+	fp_autoclose int read_fd = -1, write_fd = -1;
+	int fds[2];
+
+	if (pipe2(fds, O_CLOEXEC) < 0)
+		return -errno;
+	read_fd = fds[0];
+	write_fd = fds[1];
+	node->pid = fork();
+	if (node->pid < 0) {
+		node->pid = 0;
+		return -errno;
+	}
+	if (node->pid == 0)
+		daemon_exec(daemon, listen, pool_bytes, write_fd);
+	close(fp_take_fd(write_fd));
+	return await_ready(read_fd, node->url, sizeof(node->url));
+}
+
+int fp_privnode_start(enum fp_privnode_kind kind, const char *dir, uint64_t pool_bytes, char *error,
+                      size_t error_len, struct fp_privnode **ret_node)
+{
+	FP_CLEANUP(free_node) struct fp_privnode *node = calloc(1, sizeof(*node));
+	char daemon[PATH_MAX], listen[PATH_MAX + 16] = "tcp://127.0.0.1:0", reason[64];
+	int r;
+
+	if (!node)
+		return -ENOMEM;
+	if (kind == FP_PRIVNODE_SHM)
+		snprintf(listen, sizeof(listen), "unix:%s/node.sock", dir);
+	r = fp_place_daemon(daemon, sizeof(daemon));
+	if (r < 0) {
+		snprintf(error, error_len,
+		         "farpaged is not installed next to farpage: set FARPAGE_DAEMON to its path, or "
+		         "name a node with --node");
+		return r;
+	}
+	r = spawn(daemon, listen, pool_bytes, node);
+	if (r < 0) {
+		snprintf(error, error_len, "the private memory node %s: %s", daemon,
+		         r == -ECHILD ? "ended at once" : fp_strerror(r, reason, sizeof(reason)));
+		return r;
+	}
+	*ret_node = fp_take_ptr(node);
+	return 0;
+}
+
+const char *fp_privnode_url(const struct fp_privnode *node)
+{
+	return node->url;
+}
+
+void fp_privnode_stop(struct fp_privnode *node)
+{
+	fp_autoclose int pidfd = -1;
+
+	if (!node)
+		return;
+	if (node->pid > 0) {
+		struct pollfd pfd = {.events = POLLIN};
+
+		pfd.fd = pidfd = (int)syscall(SYS_pidfd_open, node->pid, 0);
+		kill(node->pid, SIGTERM);
+		if (pidfd < 0 || poll(&pfd, 1, STOP_TIMEOUT_MS) != 1)
+			kill(node->pid, SIGKILL);
+		while (waitpid(node->pid, NULL, 0) < 0 && errno == EINTR)
+			;
+	}
+	free(node);
+}

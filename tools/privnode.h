@@ -1,0 +1,32 @@
+/*
+ * A memory node of one's own: a farpaged started for the life of a command, reached through a socket that
+ * nobody else has. Room: tools; knows processes and the daemon's command line.
+ */
+#ifndef FP_PRIVNODE_H
+#define FP_PRIVNODE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct fp_privnode;
+
+enum fp_privnode_kind {
+	FP_PRIVNODE_SHM, /* on a UNIX socket in dir */
+	FP_PRIVNODE_TCP, /* on a free port of 127.0.0.1 */
+};
+
+/*
+ * Starts farpaged with one pool of pool_bytes, taken from the system on demand, and waits until it serves.
+ * dir: a folder of this process. The daemon is in a session of its own, so that a ^C ends only the program. 0
+ * and *ret_node; else a negative errno and a text in error. Release with fp_privnode_stop.
+ */
+int fp_privnode_start(enum fp_privnode_kind kind, const char *dir, uint64_t pool_bytes, char *error,
+                      size_t error_len, struct fp_privnode **ret_node);
+
+/* The URL at which it is reached. Valid until it is stopped. */
+const char *fp_privnode_url(const struct fp_privnode *node);
+
+/* Ends the daemon (forcibly if it does not within some seconds) and waits for it. NULL is fine. */
+void fp_privnode_stop(struct fp_privnode *node);
+
+#endif

@@ -1,0 +1,187 @@
+/*
+ * The program that is to be started. Room: tools.
+ */
+#include "program.h"
+
+#include <elf.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include "cleanup.h"
+#include "gonote.h"
+#include "log.h"
+
+#define MAX_INTERPRETERS 4 /* as many as the kernel follows */
+
+#if __BYTE_ORDER == __LITTLE_ENDIAN
+#define NATIVE_DATA ELFDATA2LSB
+#else
+#define NATIVE_DATA ELFDATA2MSB
+#endif
+
+/* 0 if path is a file that may be executed. */
+static int check_executable(const char *path)
+{
+	struct stat st;
+
+	if (stat(path, &st) < 0)
+		return -errno;
+	if (!S_ISREG(st.st_mode) || access(path, X_OK) < 0)
+		return -EACCES;
+	return 0;
+}
+
+/* One element of PATH, len bytes long; an empty one is the current folder. */
+static int try_folder(const char *folder, size_t len, const char *command, char *ret_path, size_t path_len)
+{
+	int n = snprintf(ret_path, path_len, "%.*s%s%s", (int)len, folder, len ? "/" : "./", command);
+
+	return (size_t)n < path_len ? check_executable(ret_path) : -ENAMETOOLONG;
+}
+
+int fp_program_find(const char *command, char *ret_path, size_t len)
+{
+	const char *folder = getenv("PATH");
+	int result = -ENOENT;
+
+	if (!*command)
+		return -ENOENT;
+	if (strchr(command, '/'))
+		return (size_t)snprintf(ret_path, len, "%s", command) < len ? check_executable(command)
+		                                                            : -ENAMETOOLONG;
+	if (!folder)
+		folder = "/usr/local/bin:/usr/bin:/bin";
+	for (;; folder++) {
+		size_t n = strcspn(folder, ":");
+		int r = try_folder(folder, n, command, ret_path, len);
+
+		if (r == 0)
+			return 0;
+		if (r == -EACCES)
+			result = r;
+		folder += n;
+		if (!*folder)
+			return result;
+	}
+}
+
+/* What makes the kernel set AT_SECURE, so that the loader ignores LD_PRELOAD. */
+static bool gains_privilege(int fd)
+{
+	struct stat st;
+
+	if (fstat(fd, &st) < 0)
+		return false;
+	return ((st.st_mode & S_ISUID) && st.st_uid != getuid()) ||
+	       ((st.st_mode & (S_ISGID | S_IXGRP)) == (S_ISGID | S_IXGRP) && st.st_gid != getgid()) ||
+	       (getuid() != 0 && fgetxattr(fd, "security.capability", NULL, 0) > 0);
+}
+
+/* 1 if the ELF file names a dynamic loader, 0 if it does not, or a negative errno. */
+static int has_loader(int fd, const Elf64_Ehdr *header)
+{
+	Elf64_Phdr segment;
+
+	for (unsigned i = 0; i < header->e_phnum; i++) {
+		off_t at = (off_t)(header->e_phoff + (uint64_t)i * header->e_phentsize);
+
+		if (pread(fd, &segment, sizeof(segment), at) != sizeof(segment))
+			return -ENOEXEC;
+		if (segment.p_type == PT_INTERP)
+			return 1;
+	}
+	return 0;
+}
+
+/* Ours is the header of the running program itself: what it was built for is what the shim was built for. */
+static bool is_native(const Elf64_Ehdr *header)
+{
+	Elf64_Ehdr ours;
+	fp_autoclose int fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+
+	return fd < 0 || pread(fd, &ours, sizeof(ours), 0) != sizeof(ours) ||
+	       (header->e_ident[EI_CLASS] == ours.e_ident[EI_CLASS] &&
+	        header->e_ident[EI_DATA] == NATIVE_DATA && header->e_machine == ours.e_machine);
+}
+
+static int check_elf(int fd, const Elf64_Ehdr *header, const char *path, char *error, size_t error_len)
+{
+	if (!is_native(header)) {
+		snprintf(error, error_len, "%s is built for another machine than Farpage is", path);
+		return -ENOEXEC;
+	}
+	if (has_loader(fd, header) == 0) {
+		snprintf(error, error_len,
+		         "%s is statically linked: a preloaded library can't reach it. %s, or link it with "
+		         "libfarpage",
+		         path,
+		         fp_gonote_found(fd, header)
+		             ? "It is a Go program: build it with CGO_ENABLED=1 and a "
+		               "package that uses cgo, so that the C "
+		               "library is in it"
+		             : "Use a dynamically linked build of it");
+		return -ENOEXEC;
+	}
+	if (gains_privilege(fd)) {
+		snprintf(
+		    error, error_len,
+		    "%s gains privileges when it starts (set-user-ID, set-group-ID or file capabilities), so "
+		    "the loader would ignore Farpage. Run it as the user that it changes to",
+		    path);
+		return -EPERM;
+	}
+	return 0;
+}
+
+/* The interpreter that a script's first line names, into path. False if it names none. */
+static bool interpreter_of(char *head, char *path, size_t len)
+{
+	char *name = head + 2 + strspn(head + 2, " \t");
+
+	if (strncmp(head, "#!", 2) != 0)
+		return false;
+	name[strcspn(name, " \t\n")] = '\0';
+	return *name && (size_t)snprintf(path, len, "%s", name) < len;
+}
+
+/* Checks the file at path. 1 if it is a script: path is its interpreter then. */
+static int check_file(char *path, size_t len, char *error, size_t error_len)
+{
+	fp_autoclose int fd = open(path, O_RDONLY | O_CLOEXEC);
+	char reason[64];
+	union {
+		Elf64_Ehdr elf;
+		char text[256];
+	} head = {0};
+
+	if (fd < 0 && errno == EACCES)
+		return 0; /* what can't be read may still be executed */
+	if (fd < 0 || pread(fd, head.text, sizeof(head.text) - 1, 0) < 0) {
+		int r = -errno;
+
+		snprintf(error, error_len, "%s: %s", path, fp_strerror(r, reason, sizeof(reason)));
+		return r;
+	}
+	if (memcmp(head.elf.e_ident, ELFMAG, SELFMAG) == 0)
+		return check_elf(fd, &head.elf, path, error, error_len);
+	return interpreter_of(head.text, path, len);
+}
+
+int fp_program_check(const char *path, char *error, size_t error_len)
+{
+	char file[PATH_MAX];
+	int r = 1;
+
+	snprintf(file, sizeof(file), "%s", path);
+	for (unsigned depth = 0; r == 1 && depth <= MAX_INTERPRETERS; depth++)
+		r = check_file(file, sizeof(file), error, error_len);
+	return r < 0 ? r : 0;
+}

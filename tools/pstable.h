@@ -1,0 +1,20 @@
+/*
+ * The table of programs that `farpage ps` and `farpage top` show. Room: tools.
+ */
+#ifndef FP_PSTABLE_H
+#define FP_PSTABLE_H
+
+#include <stdint.h>
+#include <stdio.h>
+
+#include "pages.h"
+
+/*
+ * A line for each page. rates (pages->n of them, may be NULL) replaces the faults so far by faults a second.
+ */
+void fp_pstable_text(const struct fp_pages *pages, const uint64_t *rates, FILE *out);
+
+/* An array with an object for each page. */
+void fp_pstable_json(const struct fp_pages *pages, FILE *out);
+
+#endif

@@ -1,0 +1,16 @@
+/*
+ * What `farpage run --report` prints at the end. Room: tools.
+ */
+#ifndef FP_REPORT_H
+#define FP_REPORT_H
+
+#include <stdint.h>
+#include <stdio.h>
+
+#include "runstats.h"
+
+/* Prints the report of one run to out, as of stats' last update; name is that of the program, wall_ns how
+ * long it ran. */
+void fp_report_print(const struct fp_runstats *stats, const char *name, uint64_t wall_ns, FILE *out);
+
+#endif

@@ -1,0 +1,399 @@
+/*
+ * farpage run: starts a program whose heap and large mappings are far memory. Room: tools.
+ *
+ * Everything that can be known beforehand is checked before the program starts: the program never finds out
+ * half-way that a node was not there. What the preload library needs to know goes through its environment
+ * variables, so that a plain LD_PRELOAD= can do the same.
+ */
+#include <errno.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/sysinfo.h>
+
+#include "cleanup.h"
+#include "clock.h"
+#include "farpage/farpage.h"
+#include "launch.h"
+#include "log.h"
+#include "pages.h"
+#include "place.h"
+#include "privnode.h"
+#include "program.h"
+#include "report.h"
+#include "runstats.h"
+#include "settings.h"
+#include "tool.h"
+#include "units.h"
+
+#define MIN_POOL_BYTES (1u << 20)
+#define TICK_NS        FP_NSEC_PER_SEC
+
+struct run {
+	char *const *command;
+	bool report;
+	uint64_t pool_bytes; /* of the private node */
+	char path[PATH_MAX]; /* of the program */
+	char preload[PATH_MAX];
+	char dir[PATH_MAX - 16]; /* of this run; "": not made */
+	int dir_lock_fd;
+	struct fp_privnode *node;  /* NULL: the user named nodes */
+	struct fp_runstats *stats; /* NULL: neither report nor stats file wanted */
+};
+
+/* The options that only set a variable of the preload library come first: the value is the index of its name
+ * here. */
+static const char *const variables[] = {
+    "FARPAGE_LOCAL_MEMORY", "FARPAGE_CONFIG",      "FARPAGE_FAULT_MODE", "FARPAGE_HEAP",
+    "FARPAGE_DEADLINE",     "FARPAGE_SECRET_FILE", "FARPAGE_CAPTURE",    "FARPAGE_READAHEAD",
+    "FARPAGE_AFFINITY",     "FARPAGE_STATS_FILE",  "FARPAGE_HEARTBEAT",
+};
+
+static const struct option longs[] = {
+    {"local-memory", required_argument, NULL, 0},
+    {"config", required_argument, NULL, 1},
+    {"fault-mode", required_argument, NULL, 2},
+    {"heap", required_argument, NULL, 3},
+    {"deadline", required_argument, NULL, 4},
+    {"secret-file", required_argument, NULL, 5},
+    {"capture", required_argument, NULL, 6},
+    {"readahead", required_argument, NULL, 7},
+    {"affinity", required_argument, NULL, 8},
+    {"stats-file", required_argument, NULL, 9},
+    {"heartbeat", required_argument, NULL, 10},
+    {"node", required_argument, NULL, 'n'},
+    {"overcommit", no_argument, NULL, 'o'},
+    {"pool-size", required_argument, NULL, 'p'},
+    {"report", no_argument, NULL, 'r'},
+    {"help", no_argument, NULL, 'h'},
+    {NULL, 0, NULL, 0},
+};
+
+/* The first --node replaces what the environment names, each further one is added. */
+static void add_node(const char *url, bool first)
+{
+	const char *before = getenv("FARPAGE_NODES");
+	fp_autofree char *both = NULL;
+
+	if (first)
+		setenv("FARPAGE_NODES", url, 1);
+	else if (asprintf(&both, "%s,%s", before, url) >= 0)
+		setenv("FARPAGE_NODES", both, 1);
+}
+
+static uint64_t memory_total(void)
+{
+	struct sysinfo info;
+
+	return sysinfo(&info) < 0 ? 0 : (uint64_t)info.totalram * info.mem_unit & ~4095ull;
+}
+
+static int parse_option(struct run *run, int c, bool *first_node)
+{
+	if (optarg && !*optarg) /* to the settings an empty variable is none */
+		return fp_tool_usage(&fp_tool_run, "an option has an empty value");
+	if (c >= 0 && (size_t)c < FP_ARRAY_LEN(variables)) {
+		setenv(variables[c], optarg, 1);
+		return 0;
+	}
+	switch (c) {
+	case 'n':
+		add_node(optarg, *first_node);
+		*first_node = false;
+		return 0;
+	case 'o':
+		setenv("FARPAGE_OVERCOMMIT", "1", 1);
+		return 0;
+	case 'p':
+		if (fp_size_parse(optarg, &run->pool_bytes) == 0 && run->pool_bytes >= MIN_POOL_BYTES)
+			return 0;
+		return fp_tool_usage(&fp_tool_run, "--pool-size %s: not a size of at least 1M", optarg);
+	case 'r':
+		run->report = true;
+		return 0;
+	default:
+		return fp_tool_usage(&fp_tool_run, NULL);
+	}
+}
+
+/* True if the program is to be run; else *ret_status. "+": the program's own options are its own. */
+static bool parse(struct run *run, int argc, char **argv, int *ret_status)
+{
+	bool first_node = true;
+	int c;
+
+	*ret_status = FP_EXIT_RUN_FAILED;
+	while ((c = getopt_long(argc, argv, "+", longs, NULL)) != -1) {
+		if (c == 'h') {
+			*ret_status = fp_tool_help(&fp_tool_run);
+			return false;
+		}
+		if (parse_option(run, c, &first_node))
+			return false;
+	}
+	run->command = argv + optind;
+	if (optind == argc)
+		fp_tool_usage(&fp_tool_run, "no command was given");
+	return optind < argc;
+}
+
+/* Each step below returns 0, or the exit status after it has said what is wrong. */
+
+static int find_program(struct run *run)
+{
+	char error[768];
+	int r = fp_program_find(run->command[0], run->path, sizeof(run->path));
+
+	if (r < 0) {
+		fp_log(FP_LOG_ERROR, "run", "%s: %s", run->command[0],
+		       r == -ENOENT ? "command not found" : strerror(-r));
+		return r == -ENOENT ? FP_EXIT_NOT_FOUND : FP_EXIT_NOT_EXECUTABLE;
+	}
+	r = fp_program_check(run->path, error, sizeof(error));
+	if (r < 0) {
+		fp_log(FP_LOG_ERROR, "run", "%s", error);
+		return FP_EXIT_RUN_FAILED;
+	}
+	return 0;
+}
+
+/* A path in LD_PRELOAD can hold neither of its separators. */
+static int find_preload(struct run *run)
+{
+	if (fp_place_preload(run->preload, sizeof(run->preload)) < 0) {
+		fp_log(FP_LOG_ERROR, "run",
+		       "libfarpage-preload.so is not installed next to farpage: set FARPAGE_PRELOAD to its "
+		       "path");
+		return FP_EXIT_RUN_FAILED;
+	}
+	if (strpbrk(run->preload, ": ")) {
+		fp_log(FP_LOG_ERROR, "run",
+		       "%s: LD_PRELOAD takes no path with a space or a colon: install Farpage elsewhere",
+		       run->preload);
+		return FP_EXIT_RUN_FAILED;
+	}
+	return 0;
+}
+
+static int make_dir(struct run *run)
+{
+	int r = fp_pages_run_dir_create(run->dir, sizeof(run->dir), &run->dir_lock_fd);
+
+	if (r == 0)
+		return 0;
+	fp_log(FP_LOG_ERROR, "run",
+	       "no folder for sockets and statistics: %s (FARPAGE_RUNTIME_DIR names another place)",
+	       strerror(-r));
+	return FP_EXIT_RUN_FAILED;
+}
+
+static void say_limit(int which, uint64_t enough, const char *what, const char *remedy)
+{
+	struct rlimit limit;
+
+	if (getrlimit(which, &limit) == 0 && limit.rlim_cur < enough)
+		fp_log(FP_LOG_ERROR, "run", "the limit of %s is %llu: `%s` may help", what,
+		       (unsigned long long)limit.rlim_cur, remedy);
+}
+
+/* What failed may have failed for a limit that is too low, which does not always show in its error. */
+static int fail_by_limits(void)
+{
+	say_limit(RLIMIT_NOFILE, 64, "open files", "ulimit -n 1024");
+	say_limit(RLIMIT_AS, 8ull << 30, "address space, in bytes,", "ulimit -v unlimited");
+	say_limit(RLIMIT_MEMLOCK, 1 << 20, "locked memory, in bytes,", "ulimit -l 8192");
+	return FP_EXIT_RUN_FAILED;
+}
+
+static int start_node(struct run *run)
+{
+	char error[768];
+
+	if (fp_privnode_start(FP_PRIVNODE_SHM, run->dir, run->pool_bytes, error, sizeof(error), &run->node) <
+	    0) {
+		fp_log(FP_LOG_ERROR, "run", "%s", error);
+		return fail_by_limits();
+	}
+	setenv("FARPAGE_NODES", fp_privnode_url(run->node), 1);
+	return 0;
+}
+
+static int read_settings(struct fp_settings *settings)
+{
+	struct fp_agent_error error;
+
+	if (fp_settings_read(settings, &error) == 0)
+		return 0;
+	fp_log(FP_LOG_ERROR, "run", "%s", error.text);
+	return FP_EXIT_RUN_FAILED;
+}
+
+/*
+ * Does once what the preload library will do: what a node or the kernel refuses shows now. Without a fixed
+ * budget the least will do.
+ */
+static int probe(const struct run *run, const struct fp_settings *settings)
+{
+	const char *nodes[FP_STORE_MAX_NODES + 1] = {NULL};
+	struct far_options options = {
+	    .size = sizeof(options),
+	    .local_bytes = settings->local_bytes ? settings->local_bytes : FP_BUDGET_MIN_PAGES * FP_PAGE_SIZE,
+	    .nodes = nodes,
+	    .secret = settings->secret,
+	    .deadline_ms = settings->deadline_ns / FP_NSEC_PER_MSEC,
+	};
+	struct far_memory *memory;
+	char error[768] = "";
+	int r;
+
+	if (run->node)
+		nodes[0] = fp_privnode_url(run->node);
+	for (unsigned i = 0; i < settings->n_urls && i < FP_STORE_MAX_NODES; i++)
+		nodes[i] = settings->urls[i];
+	r = far_open(&options, error, sizeof(error), &memory);
+	if (r < 0) {
+		fp_log(FP_LOG_ERROR, "run", "%s", error[0] ? error : strerror(-r));
+		return fail_by_limits();
+	}
+	far_close(memory);
+	return 0;
+}
+
+/*
+ * The program's processes each leave a page of their own in the folder of the run; what the user calls the
+ * stats file is their sum.
+ */
+static int open_stats(struct run *run)
+{
+	const char *file = getenv("FARPAGE_STATS_FILE");
+	char pattern[PATH_MAX];
+	int r;
+
+	if (!run->report && !file)
+		return 0;
+	r = fp_runstats_open(run->dir, file, &run->stats);
+	if (r < 0) {
+		fp_log(FP_LOG_ERROR, "run", "--stats-file %s: %s", file, strerror(-r));
+		return FP_EXIT_RUN_FAILED;
+	}
+	snprintf(pattern, sizeof(pattern), "%s/%%p" FP_STATSPAGE_SUFFIX, run->dir);
+	setenv("FARPAGE_STATS_FILE", pattern, 1);
+	return 0;
+}
+
+static void tick(void *user)
+{
+	fp_runstats_update(user);
+}
+
+static int launch(struct run *run, int *ret_wait_status)
+{
+	const struct fp_launch launch = {
+	    .argv = run->command,
+	    .path = run->path,
+	    .ld_preload = run->preload,
+	    .tick_ns = run->stats ? TICK_NS : 0,
+	    .tick = tick,
+	    .user = run->stats,
+	};
+	uint64_t start_ns = fp_clock_ns();
+	int r = fp_launch_run(&launch, ret_wait_status);
+
+	if (r < 0) {
+		fp_log(FP_LOG_ERROR, "run", "cannot start a process: %s", strerror(-r));
+		return FP_EXIT_RUN_FAILED;
+	}
+	if (run->stats)
+		fp_runstats_update(run->stats);
+	if (run->report)
+		fp_report_print(run->stats, run->command[0], fp_clock_ns() - start_ns, stderr);
+	return 0;
+}
+
+static void clean_up(struct run *run)
+{
+	fp_runstats_close(run->stats);
+	fp_privnode_stop(run->node);
+	if (run->dir[0])
+		fp_pages_run_dir_remove(run->dir);
+}
+
+/* Everything up to the program's end. Returns 0 and the wait status, or the exit status after a message. */
+static int run_program(struct run *run, int *ret_wait_status)
+{
+	struct fp_settings settings = {0};
+	int status;
+
+	if ((status = find_program(run)) || (status = find_preload(run)) ||
+	    (status = read_settings(&settings)) || (status = make_dir(run)))
+		return status;
+	if (settings.n_urls == 0)
+		status = start_node(run);
+	if (status == 0)
+		status = probe(run, &settings);
+	fp_settings_done(&settings);
+	if (status == 0)
+		status = open_stats(run);
+	return status ?: launch(run, ret_wait_status);
+}
+
+static int run_main(int argc, char **argv)
+{
+	fp_autofree struct run *run = calloc(1, sizeof(*run));
+	int status, wait_status = 0;
+
+	if (!run)
+		return FP_EXIT_RUN_FAILED;
+	run->dir_lock_fd = -1;
+	run->pool_bytes = memory_total();
+	if (!parse(run, argc, argv, &status))
+		return status;
+	status = run_program(run, &wait_status);
+	clean_up(run);
+	if (status)
+		return status;
+	fp_launch_end_as(wait_status);
+}
+
+const struct fp_tool fp_tool_run = {
+    .name = "run",
+    .label = "run",
+    .summary = "run a program whose heap and large mappings are far memory",
+    .help = "usage: farpage run [OPTION...] [--] COMMAND [ARG...]\n"
+            "\n"
+            "Runs COMMAND with its heap and large mappings in far memory. Its stdin, stdout, stderr, signals "
+            "and exit\n"
+            "status are its own; 125 means that farpage could not start it, 126 and 127 are as with env(1).\n"
+            "\n"
+            "  --local-memory SIZE  how much far memory may be local at once: 64M, 4G; or 50%, of the most "
+            "that the\n"
+            "                       program has had so far\n"
+            "  --node URL           keep the rest there: tcp://HOST[:PORT], rdma://HOST[:PORT], "
+            "auto://HOST (rdma where\n"
+            "                       both ends have it, else tcp), rdma+tcp://HOST[:PORT], shm:PATH; A,B for "
+            "HOST: "
+            "one node\n"
+            "                       at several addresses; may be repeated. Without it, a memory node of this "
+            "machine is\n"
+            "                       started for the life of the command\n"
+            "  --pool-size SIZE     how much that one may hold; default: as much as this machine has memory\n"
+            "  --secret-file FILE   the nodes' shared secret\n"
+            "  --config FILE        read what options and environment do not say from here (YAML)\n"
+            "  --heap WHAT          far for all (default) of the heap, for none, or for large allocations: "
+            "large, "
+            "large:SIZE\n"
+            "  --fault-mode MODE    thread (default)\n"
+            "  --deadline TIME      of one remote operation; default 5s\n"
+            "  --heartbeat TIME     between two looks whether a node is there; default 1s\n"
+            "  --overcommit         let the program map more than the nodes can back\n"
+            "  --capture HOW        how pages are taken out: auto (default), move, protect\n"
+            "  --readahead N        longest sequential read-ahead in pages\n"
+            "  --affinity HOW       auto (default): serve faults on the CPU where they happen; or off\n"
+            "  --report             print faults, traffic and latencies on stderr at the end\n"
+            "  --stats-file FILE    keep the counters there, for `farpage hist`\n",
+    .main = run_main,
+};

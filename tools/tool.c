@@ -1,0 +1,86 @@
+/*
+ * Help, usage errors and small output helpers of the subcommands. Room: tools.
+ */
+#include "tool.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "log.h"
+
+const struct fp_tool *fp_tool_find(const struct fp_tool *const *table, const char *name)
+{
+	for (; *table; table++)
+		if (strcmp((*table)->name, name) == 0)
+			return *table;
+	return NULL;
+}
+
+int fp_tool_start(const struct fp_tool *tool, int argc, char **argv)
+{
+	char name[32];
+
+	snprintf(name, sizeof(name), "farpage: %s", tool->label);
+	argv[0] = name; /* with which getopt begins its complaints */
+	return tool->main(argc, argv);
+}
+
+int fp_tool_usage(const struct fp_tool *tool, const char *format, ...)
+{
+	char text[512];
+	va_list args;
+
+	if (format) {
+		va_start(args, format);
+		vsnprintf(text, sizeof(text), format, args);
+		va_end(args);
+		fp_log(FP_LOG_ERROR, tool->label, "%s", text);
+	}
+	fprintf(stderr, "%.*s\n", (int)strcspn(tool->help, "\n"), tool->help);
+	return FP_EXIT_USAGE;
+}
+
+int fp_tool_help(const struct fp_tool *tool)
+{
+	fputs(tool->help, stdout);
+	return fp_tool_flush(tool);
+}
+
+int fp_tool_number(const char *text, uint64_t min, uint64_t max, uint64_t *ret_value)
+{
+	char *end;
+	uint64_t value;
+
+	if (*text < '0' || *text > '9')
+		return -EINVAL;
+	errno = 0;
+	value = strtoull(text, &end, 10);
+	if (errno || *end || value < min || value > max)
+		return -EINVAL;
+	*ret_value = value;
+	return 0;
+}
+
+void fp_tool_json_string(FILE *out, const char *text)
+{
+	putc('"', out);
+	for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
+		if (*c == '"' || *c == '\\')
+			fprintf(out, "\\%c", *c);
+		else if (*c < 0x20 || *c >= 0x7f)
+			fprintf(out, "\\u%04x", *c);
+		else
+			putc(*c, out);
+	}
+	putc('"', out);
+}
+
+int fp_tool_flush(const struct fp_tool *tool)
+{
+	if (fflush(stdout) == 0 && !ferror(stdout))
+		return 0;
+	fp_log(FP_LOG_ERROR, tool->label, "standard output: %s", strerror(errno));
+	return 1;
+}

@@ -1,0 +1,662 @@
+/*
+ * The control side of a session. Room: transport. Calls block, one at a time under the session's lock; the
+ * lease table is read by links without it.
+ */
+#include "control.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cleanup.h"
+#include "clock.h"
+#include "lockedmem.h"
+
+#define DEFAULT_DEADLINE_NS (5 * FP_NSEC_PER_SEC)
+#define FAREWELL_NS                                                                                          \
+	FP_NSEC_PER_SEC /* a node that is slower to take leave learns it from the end of the stream */
+
+struct fp_control {
+	struct fp_session base;
+	/* constant once open */
+	const struct fp_control_ops *ops;
+	struct fp_url url;
+	struct fp_wire_welcome welcome;
+	char client_name[FP_WIRE_NAME_BYTES];
+	char *secret;
+	uint64_t deadline_ns;
+	pid_t opener;
+	void *private;
+	/* under lock, which is held across a call: that is what serialises them */
+	pthread_mutex_t lock;
+	struct fp_dialog *dialog;
+	uint64_t last_tag;
+	int error;     /* what broke the connection; 0 while it is whole */
+	bool inherits; /* the node may know leases of it that are not known here: resumed, or adopted */
+	/* written under lock, read by links */
+	_Atomic(struct fp_lease *) leases[FP_WIRE_MAX_LEASE_ID + 1];
+};
+
+static struct fp_control *control_of(const struct fp_session *session)
+{
+	return (struct fp_control *)session;
+}
+
+/*
+ * In a forked child mappings are not the session's any more: something else may lie at their addresses by
+ * now.
+ */
+static void lease_free(struct fp_control *control, struct fp_lease *lease)
+{
+	if (lease && control->ops->detach && control->opener == getpid())
+		control->ops->detach(lease);
+	fp_lockedmem_free(lease, sizeof(*lease));
+}
+
+static void control_free(struct fp_control *control, enum fp_dialog_end end)
+{
+	bool forked = control->opener != getpid();
+
+	for (size_t i = 0; i < FP_ARRAY_LEN(control->leases); i++)
+		lease_free(control, control->leases[i]);
+	fp_dialog_end(control->dialog, forked ? FP_DIALOG_FORGET : end);
+	if (control->ops->done)
+		control->ops->done(&control->base, forked);
+	pthread_mutex_destroy(&control->lock);
+	if (control->secret)
+		explicit_bzero(control->secret, strlen(control->secret));
+	explicit_bzero(control->welcome.token, sizeof(control->welcome.token));
+	free(control->secret);
+	free(control);
+}
+
+/* One that is half open. */
+static void control_drop(struct fp_control *control)
+{
+	if (control)
+		control_free(control, FP_DIALOG_CLOSE);
+}
+FP_DEFINE_CLEANUP(struct fp_control, control, control_drop)
+
+/* As the kernel knows us: what the C library calls by the same name the program may have moved anywhere. */
+static void name_self(char *buf, size_t len)
+{
+	fp_autoclose int fd = open("/proc/self/comm", O_RDONLY | O_CLOEXEC);
+	char comm[32];
+	ssize_t n = fd < 0 ? -1 : read(fd, comm, sizeof(comm));
+
+	if (n <= 0)
+		comm[0] = '?';
+	snprintf(buf, len, "%.*s[%d]", n > 0 ? (int)n - 1 : 1, comm, (int)getpid());
+}
+
+static int control_new(const struct fp_control_ops *ops, const struct fp_url *url,
+                       const struct fp_session_options *options, struct fp_control **ret_control)
+{
+	struct fp_control *control = calloc(1, sizeof(*control));
+	char name[FP_WIRE_NAME_BYTES];
+
+	if (!control)
+		return -ENOMEM;
+	pthread_mutex_init(&control->lock, NULL);
+	control->base.transport = ops->transport;
+	control->ops = ops;
+	control->opener = getpid();
+	control->url = *url;
+	control->deadline_ns = options->deadline_ns ? options->deadline_ns : DEFAULT_DEADLINE_NS;
+	name_self(name, sizeof(name));
+	fp_wire_name_set(control->client_name, options->client_name ? options->client_name : name);
+	if (options->secret) {
+		control->secret = strdup(options->secret);
+		if (!control->secret) {
+			control_drop(control);
+			return -ENOMEM;
+		}
+	}
+	*ret_control = control;
+	return 0;
+}
+
+/* Dials and shakes hands: by the transport's own stream if it has one. */
+static int open_dialog(struct fp_control *control, const struct fp_dialog_options *hello, uint64_t connect_ns)
+{
+	uint64_t deadline_ns = fp_clock_ns() + (connect_ns ? connect_ns : control->deadline_ns);
+	struct fp_dialog_stream stream;
+	int r;
+
+	if (!control->ops->dial)
+		return fp_dialog_open(&control->url, hello, deadline_ns, &control->dialog, &control->welcome);
+	r = control->ops->dial(&control->url, hello, deadline_ns, &control->base, &stream);
+	return r < 0 ? r
+	             : fp_dialog_open_on(&stream, hello, deadline_ns, &control->dialog, &control->welcome);
+}
+
+/* A session that is resumed and then not wanted is left to others, or to its grace period. */
+static int check_open(struct fp_control *control, const struct fp_wire_welcome *resumed)
+{
+	int r = 0;
+
+	if (resumed && control->welcome.session_id != resumed->session_id)
+		r = -EPROTO;
+	else if (control->welcome.features != control->ops->features)
+		r = -EOPNOTSUPP;
+	if (r < 0 && resumed) {
+		fp_dialog_end(control->dialog, FP_DIALOG_ABORT);
+		control->dialog = NULL;
+	}
+	return r;
+}
+
+int fp_control_open(const struct fp_control_ops *ops, const struct fp_url *url,
+                    const struct fp_session_options *options, struct fp_session **ret_session)
+{
+	FP_CLEANUP(fp_cleanup_control) struct fp_control *control = NULL;
+	struct fp_dialog_options hello = {.purpose = FP_WIRE_CONTROL, .features = ops->features};
+	struct fp_wire_welcome resumed = {0};
+	int r;
+
+	if (options->secret && !*options->secret)
+		return -EINVAL;
+	if (options->resume && ops->features & FP_WIRE_FEATURE_MEMFD)
+		return -EOPNOTSUPP;
+	r = control_new(ops, url, options, &control);
+	if (r < 0)
+		return r;
+	hello.client_name = control->client_name;
+	hello.secret = control->secret;
+	control->inherits = options->resume;
+	if (options->resume) {
+		hello.purpose = FP_WIRE_RESUME;
+		hello.session = &resumed;
+		resumed.session_id = options->resume->id;
+		memcpy(resumed.token, options->resume->token, sizeof(resumed.token));
+	}
+	r = open_dialog(control, &hello, options->connect_ns);
+	if (r == 0)
+		r = check_open(control, hello.session);
+	if (r < 0)
+		return r;
+	*ret_session = &fp_take_ptr(control)->base;
+	return 0;
+}
+
+const struct fp_url *fp_control_url(const struct fp_session *session)
+{
+	return &control_of(session)->url;
+}
+
+const struct fp_wire_welcome *fp_control_welcome(const struct fp_session *session)
+{
+	return &control_of(session)->welcome;
+}
+
+void *fp_control_stream_context(const struct fp_session *session)
+{
+	const struct fp_control *control = control_of(session);
+
+	return control->dialog ? fp_dialog_stream_context(control->dialog) : NULL;
+}
+
+void **fp_control_private(struct fp_session *session)
+{
+	return &control_of(session)->private;
+}
+
+int fp_control_open_link(struct fp_session *session, struct fp_dialog **ret_dialog,
+                         struct fp_wire_welcome *ret_welcome)
+{
+	struct fp_control *control = control_of(session);
+	struct fp_dialog_options hello = {.purpose = FP_WIRE_LINK,
+	                                  .client_name = control->client_name,
+	                                  .secret = control->secret,
+	                                  .session = &control->welcome};
+
+	return fp_dialog_open(&control->url, &hello, fp_clock_ns() + control->deadline_ns, ret_dialog,
+	                      ret_welcome);
+}
+
+int fp_control_dial_link(struct fp_session *session, int *ret_fd, struct fp_wire_welcome *ret_welcome)
+{
+	struct fp_dialog *dialog;
+	int r = fp_control_open_link(session, &dialog, ret_welcome);
+
+	if (r < 0)
+		return r;
+	*ret_fd = fp_dialog_take_socket(dialog);
+	return 0;
+}
+
+uint64_t fp_control_deadline_ns(const struct fp_session *session)
+{
+	return control_of(session)->deadline_ns;
+}
+
+const struct fp_lease *fp_control_find_lease(const struct fp_session *session, uint32_t lease_id)
+{
+	return lease_id <= FP_WIRE_MAX_LEASE_ID ? control_of(session)->leases[lease_id] : NULL;
+}
+
+/* The answer to a call that had given up. A lease that nobody waits for any more goes back. */
+static int drop_late_answer(struct fp_control *control, const struct fp_wire_header *header,
+                            const void *payload, uint64_t deadline_ns)
+{
+	uint8_t bytes[sizeof(struct fp_wire_release)];
+	struct fp_wire_leased leased;
+	int r;
+
+	if (header->tag == 0 || header->tag > control->last_tag)
+		return -EPROTO;
+	if (header->type != FP_WIRE_LEASED)
+		return 0;
+	r = fp_wire_leased_decode(payload, header->length, &leased);
+	if (r < 0)
+		return r;
+	fp_wire_release_encode(&(struct fp_wire_release){.lease_id = leased.lease_id}, bytes);
+	return fp_dialog_send(control->dialog, FP_WIRE_RELEASE, ++control->last_tag, bytes, sizeof(bytes),
+	                      deadline_ns);
+}
+
+/* A control call: what is asked, and until when (0: as long as the session's calls may take). */
+struct question {
+	enum fp_wire_type type;
+	const void *payload;
+	size_t len;
+	uint64_t deadline_ns;
+};
+
+static int exchange(struct fp_control *control, const struct question *question, size_t *ret_len,
+                    const void **ret_payload)
+{
+	uint64_t tag = ++control->last_tag;
+	uint64_t deadline_ns =
+	    question->deadline_ns ? question->deadline_ns : fp_clock_ns() + control->deadline_ns;
+	struct fp_wire_header header;
+	int r = fp_dialog_send(control->dialog, question->type, tag, question->payload, question->len,
+	                       deadline_ns);
+
+	while (r >= 0) {
+		r = fp_dialog_receive(control->dialog, deadline_ns, &header, ret_payload);
+		if (r < 0)
+			break;
+		if (header.tag != tag) {
+			r = drop_late_answer(control, &header, *ret_payload, deadline_ns);
+			continue;
+		}
+		if (header.type != FP_WIRE_ERROR && header.type != question->type + 1)
+			return -EPROTO;
+		*ret_len = header.length;
+		return header.status;
+	}
+	return r;
+}
+
+/*
+ * One control call, with the lock held: sends a request and waits for its answer. Whatever goes wrong but a
+ * timeout leaves the connection out of step, and then every later call fails the same way.
+ */
+static int ask(struct fp_control *control, const struct question *question, size_t *ret_len,
+               const void **ret_payload)
+{
+	int r = control->error;
+
+	if (r < 0)
+		return r;
+	r = exchange(control, question, ret_len, ret_payload);
+	if (r > 0)
+		return fp_wire_status_to_errno(r);
+	if (r < 0 && r != -ETIMEDOUT)
+		control->error = r;
+	return r;
+}
+
+static int call(struct fp_control *control, enum fp_wire_type type, const void *request, size_t request_len,
+                size_t *ret_len, const void **ret_payload)
+{
+	struct question question = {type, request, request_len, 0};
+
+	return ask(control, &question, ret_len, ret_payload);
+}
+
+/*
+ * The word that gives the leases back at once. Whether it arrives does not matter much: the node sees the end
+ * of the stream too. A forked child has nothing to say.
+ */
+static void say_bye(struct fp_control *control)
+{
+	struct question bye = {.type = FP_WIRE_BYE};
+	const void *payload;
+	size_t len;
+
+	if (control->opener != getpid())
+		return;
+	bye.deadline_ns = fp_clock_ns() + FP_MIN(control->deadline_ns, FAREWELL_NS);
+	(void)ask(control, &bye, &len, &payload);
+}
+
+void fp_control_close(struct fp_session *session)
+{
+	say_bye(control_of(session));
+	control_free(control_of(session), FP_DIALOG_CLOSE);
+}
+
+void fp_control_abandon(struct fp_session *session)
+{
+	control_free(control_of(session), FP_DIALOG_ABORT);
+}
+
+/*
+ * The lock, unless somebody else's call takes until deadline_ns. Whoever has it gives up by a deadline of its
+ * own, so a clock that is set meanwhile costs no more than that.
+ */
+static int lock_by(struct fp_control *control, uint64_t deadline_ns)
+{
+	uint64_t now_ns = fp_clock_ns(), left_ns = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
+	struct timespec until;
+
+	clock_gettime(CLOCK_REALTIME, &until);
+	left_ns += (uint64_t)until.tv_nsec;
+	until.tv_sec += (time_t)(left_ns / FP_NSEC_PER_SEC);
+	until.tv_nsec = (long)(left_ns % FP_NSEC_PER_SEC);
+	return -pthread_mutex_timedlock(&control->lock, &until);
+}
+
+int fp_control_ping(struct fp_session *session, size_t len_bytes, uint64_t deadline_ns)
+{
+	struct fp_control *control = control_of(session);
+	uint8_t bytes[FP_WIRE_MAX_PING];
+	struct question ping = {FP_WIRE_PING, bytes, len_bytes, deadline_ns};
+	const void *payload;
+	size_t len;
+	int r;
+
+	static_assert(FP_PING_MAX_BYTES == FP_WIRE_MAX_PING, "a ping fits in a frame");
+	if (!ping.deadline_ns)
+		ping.deadline_ns = fp_clock_ns() + control->deadline_ns;
+	r = lock_by(control, ping.deadline_ns);
+	if (r < 0)
+		return r;
+	for (size_t i = 0; i < len_bytes; i++)
+		bytes[i] = (uint8_t)(control->last_tag + i);
+	r = ask(control, &ping, &len, &payload);
+	if (r == 0 && (len != len_bytes || memcmp(payload, bytes, len) != 0))
+		r = control->error = -EPROTO;
+	pthread_mutex_unlock(&control->lock);
+	return r;
+}
+
+int fp_control_identity(struct fp_session *session, struct fp_session_identity *ret_identity)
+{
+	const struct fp_control *control = control_of(session);
+	struct fp_session_identity identity = {.id = control->welcome.session_id,
+	                                       .grace_ns = control->welcome.grace_ms * FP_NSEC_PER_MSEC};
+
+	static_assert(sizeof(identity.token) == FP_WIRE_TOKEN_BYTES, "a token fits");
+	memcpy(identity.token, control->welcome.token, sizeof(identity.token));
+	*ret_identity = identity;
+	return 0;
+}
+
+static int release_locked(struct fp_control *control, uint32_t lease_id)
+{
+	struct fp_wire_release release = {.lease_id = lease_id};
+	uint8_t bytes[sizeof(release)];
+	const void *payload;
+	size_t len;
+
+	fp_wire_release_encode(&release, bytes);
+	return call(control, FP_WIRE_RELEASE, bytes, sizeof(bytes), &len, &payload);
+}
+
+/* What decodes may still be no answer to what was asked. */
+static bool lease_answers(const struct fp_control *control, const struct fp_wire_leased *leased)
+{
+	bool memfd_due = control->welcome.features & FP_WIRE_FEATURE_MEMFD;
+	bool key_due = control->welcome.features & FP_WIRE_FEATURE_KEYS;
+
+	return !control->leases[leased->lease_id] &&
+	       memfd_due == ((leased->flags & FP_WIRE_LEASED_MEMFD) != 0) &&
+	       key_due == ((leased->flags & FP_WIRE_LEASED_KEY) != 0);
+}
+
+static int ask_lease(struct fp_control *control, uint64_t size_bytes, struct fp_wire_leased *ret_leased)
+{
+	struct fp_wire_lease lease = {.size_bytes = size_bytes};
+	uint8_t bytes[sizeof(lease)];
+	const void *payload;
+	size_t len;
+	int r;
+
+	fp_wire_lease_encode(&lease, bytes);
+	r = call(control, FP_WIRE_LEASE, bytes, sizeof(bytes), &len, &payload);
+	if (r < 0)
+		return r;
+	r = fp_wire_leased_decode(payload, len, ret_leased);
+	if (r < 0 || !lease_answers(control, ret_leased) || ret_leased->size_bytes < size_bytes ||
+	    ret_leased->flags & FP_WIRE_LEASED_READ_ONLY)
+		return control->error = -EPROTO;
+	return 0;
+}
+
+static int ask_attach(struct fp_control *control, uint32_t lease_id, struct fp_wire_leased *ret_leased)
+{
+	struct fp_wire_attach attach = {.lease_id = lease_id};
+	uint8_t bytes[sizeof(attach)];
+	const void *payload;
+	size_t len;
+	int r;
+
+	fp_wire_attach_encode(&attach, bytes);
+	r = call(control, FP_WIRE_ATTACH, bytes, sizeof(bytes), &len, &payload);
+	if (r < 0)
+		return r;
+	r = fp_wire_leased_decode(payload, len, ret_leased);
+	if (r < 0 || !lease_answers(control, ret_leased) || ret_leased->lease_id != lease_id)
+		return control->error = -EPROTO;
+	return 0;
+}
+
+/* No malloc: the agent's reclaim thread takes leases, while a fork that waits for it may hold the allocator's
+ * locks. */
+static int attach_lease(struct fp_control *control, const struct fp_wire_leased *leased, int memfd,
+                        struct fp_lease **ret_lease)
+{
+	struct fp_lease *lease = fp_lockedmem_new(sizeof(*lease));
+	int r;
+
+	if (!lease)
+		return -ENOMEM;
+	*lease = (struct fp_lease){.id = leased->lease_id,
+	                           .size_bytes = leased->size_bytes,
+	                           .read_only = leased->flags & FP_WIRE_LEASED_READ_ONLY,
+	                           .remote_address = leased->address,
+	                           .remote_key = leased->key};
+	r = control->ops->attach ? control->ops->attach(lease, leased, memfd) : 0;
+	if (r < 0)
+		fp_lockedmem_free(lease, sizeof(*lease));
+	else
+		*ret_lease = lease;
+	return r;
+}
+
+static int lease_locked(struct fp_control *control, uint64_t size_bytes, const struct fp_lease **ret_lease)
+{
+	struct fp_wire_leased leased;
+	struct fp_lease *lease;
+	fp_autoclose int memfd = -1;
+	int r = ask_lease(control, size_bytes, &leased);
+
+	if (r < 0)
+		return r;
+	memfd = fp_dialog_take_memfd(control->dialog);
+	r = attach_lease(control, &leased, memfd, &lease);
+	if (r < 0) {
+		(void)release_locked(control, leased.lease_id);
+		return r;
+	}
+	control->leases[lease->id] = lease;
+	*ret_lease = lease;
+	return 0;
+}
+
+int fp_control_lease(struct fp_session *session, uint64_t size_bytes, const struct fp_lease **ret_lease)
+{
+	struct fp_control *control = control_of(session);
+	int r;
+
+	if (size_bytes == 0 || size_bytes % FP_WIRE_LEASE_ALIGN || size_bytes > FP_WIRE_MAX_LEASE)
+		return -EINVAL;
+	pthread_mutex_lock(&control->lock);
+	r = lease_locked(control, size_bytes, ret_lease);
+	pthread_mutex_unlock(&control->lock);
+	return r;
+}
+
+static int attach_locked(struct fp_control *control, uint32_t lease_id, const struct fp_lease **ret_lease)
+{
+	struct fp_lease *lease = control->leases[lease_id];
+	struct fp_wire_leased leased;
+	int r = 0;
+
+	if (!lease) {
+		r = ask_attach(control, lease_id, &leased);
+		if (r == 0)
+			r = attach_lease(control, &leased, -1, &lease);
+	}
+	if (r < 0)
+		return r;
+	control->leases[lease_id] = lease;
+	*ret_lease = lease;
+	return 0;
+}
+
+int fp_control_attach(struct fp_session *session, uint32_t lease_id, const struct fp_lease **ret_lease)
+{
+	struct fp_control *control = control_of(session);
+	int r;
+
+	if (lease_id < 1 || lease_id > FP_WIRE_MAX_LEASE_ID)
+		return -EACCES;
+	pthread_mutex_lock(&control->lock);
+	r = attach_locked(control, lease_id, ret_lease);
+	pthread_mutex_unlock(&control->lock);
+	return r;
+}
+
+static int adopt_locked(struct fp_control *control, const struct fp_session_identity *parent)
+{
+	struct fp_wire_adopt adopt = {.session_id = parent->id};
+	uint8_t bytes[sizeof(adopt)];
+	struct fp_wire_adopted adopted;
+	const void *payload;
+	size_t len;
+	int r;
+
+	memcpy(adopt.token, parent->token, sizeof(adopt.token));
+	fp_wire_adopt_encode(&adopt, bytes);
+	control->inherits = true; /* an answer that is not waited for may say so */
+	r = call(control, FP_WIRE_ADOPT, bytes, sizeof(bytes), &len, &payload);
+	explicit_bzero(&adopt, sizeof(adopt));
+	explicit_bzero(bytes, sizeof(bytes));
+	if (r == 0 && fp_wire_adopted_decode(payload, len, &adopted) < 0)
+		r = control->error = -EPROTO;
+	return r;
+}
+
+int fp_control_adopt(struct fp_session *session, const struct fp_session_identity *parent)
+{
+	struct fp_control *control = control_of(session);
+	int r;
+
+	if (!parent->id)
+		return -ESTALE;
+	pthread_mutex_lock(&control->lock);
+	r = adopt_locked(control, parent);
+	pthread_mutex_unlock(&control->lock);
+	return r;
+}
+
+/*
+ * The lease is gone here whatever the node answers; one that can't be told takes it back when the session
+ * ends.
+ */
+int fp_control_release(struct fp_session *session, uint32_t lease_id)
+{
+	struct fp_control *control = control_of(session);
+	struct fp_lease *lease = NULL;
+	int r = -EACCES;
+
+	pthread_mutex_lock(&control->lock);
+	if (lease_id <= FP_WIRE_MAX_LEASE_ID)
+		lease = atomic_exchange(&control->leases[lease_id], NULL);
+	lease_free(control, lease);
+	if (lease || (control->inherits && lease_id >= 1 && lease_id <= FP_WIRE_MAX_LEASE_ID))
+		r = release_locked(control, lease_id);
+	pthread_mutex_unlock(&control->lock);
+	return r;
+}
+
+int fp_control_info(struct fp_session *session, struct fp_node_info *ret_info)
+{
+	struct fp_control *control = control_of(session);
+	struct fp_wire_info info;
+	const void *payload;
+	size_t len;
+	int r;
+
+	pthread_mutex_lock(&control->lock);
+	r = call(control, FP_WIRE_INFO, NULL, 0, &len, &payload);
+	if (r == 0)
+		r = fp_wire_info_decode(payload, len, &info);
+	pthread_mutex_unlock(&control->lock);
+	if (r < 0)
+		return r;
+	*ret_info =
+	    (struct fp_node_info){.capacity_bytes = info.capacity_bytes, .free_bytes = info.free_bytes};
+	return 0;
+}
+
+int fp_control_status(struct fp_session *session, char **ret_json)
+{
+	struct fp_control *control = control_of(session);
+	const void *payload;
+	char *json = NULL;
+	size_t len;
+	int r;
+
+	pthread_mutex_lock(&control->lock);
+	r = call(control, FP_WIRE_STATUS, NULL, 0, &len, &payload);
+	if (r == 0)
+		json = strndup(payload, len);
+	pthread_mutex_unlock(&control->lock);
+	if (r < 0)
+		return r;
+	if (!json)
+		return -ENOMEM;
+	*ret_json = json;
+	return 0;
+}
+
+int fp_control_drain(struct fp_session *session, struct fp_drain_info *ret_info)
+{
+	struct fp_control *control = control_of(session);
+	struct fp_wire_drained drained;
+	const void *payload;
+	size_t len;
+	int r;
+
+	pthread_mutex_lock(&control->lock);
+	r = call(control, FP_WIRE_DRAIN, NULL, 0, &len, &payload);
+	if (r == 0)
+		r = fp_wire_drained_decode(payload, len, &drained);
+	pthread_mutex_unlock(&control->lock);
+	if (r < 0)
+		return r;
+	*ret_info =
+	    (struct fp_drain_info){.leased_bytes = drained.leased_bytes, .sessions = drained.sessions};
+	return 0;
+}

@@ -1,0 +1,87 @@
+/*
+ * The control side of a session, the same for all transports: one CONTROL connection, the calls over it, and
+ * the leases that came of them. Room: transport; what a transport does with a lease it adds through struct
+ * fp_control_ops.
+ */
+#ifndef FP_CONTROL_H
+#define FP_CONTROL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "dialog.h"
+#include "transport.h"
+#include "wire.h"
+
+/* Every link takes as many requests at once, at most. */
+#define FP_LINK_MAX_OUTSTANDING 256u
+
+struct fp_control;
+
+struct fp_control_ops {
+	const struct fp_transport *transport;
+	uint32_t features; /* asked for; a node that does not grant them all is refused with -EOPNOTSUPP */
+	/*
+	 * Makes the stream of the control connection, shakes no hands: fp_control_open does, over it. NULL: a
+	 * socket to the URL. options says what for (CONTROL or RESUME) and has the secret. 0 and *ret_stream;
+	 * the errors of fp_session_open.
+	 */
+	int (*dial)(const struct fp_url *url, const struct fp_dialog_options *options, uint64_t deadline_ns,
+	            struct fp_session *session, struct fp_dialog_stream *ret_stream);
+	/*
+	 * Makes a lease that was granted, or attached again, reachable. leased is what the node said of it,
+	 * validated; its address and key are in lease already. memfd (-1: none came) stays the caller's. 0 or
+	 * a negative errno. NULL: nothing to do.
+	 */
+	int (*attach)(struct fp_lease *lease, const struct fp_wire_leased *leased, int memfd);
+	/* Undoes attach. Not in a forked child. */
+	void (*detach)(struct fp_lease *lease);
+	/*
+	 * The session goes, also one whose opening failed after dial; its stream is closed already. Frees
+	 * what *fp_control_private holds; in a forked child only this process' copy. NULL: nothing to do.
+	 */
+	void (*done)(struct fp_session *session, bool forked);
+};
+
+/* These stand in for the operations of struct fp_transport; the session is a struct fp_control. */
+int fp_control_open(const struct fp_control_ops *ops, const struct fp_url *url,
+                    const struct fp_session_options *options, struct fp_session **ret_session);
+void fp_control_close(struct fp_session *session);
+int fp_control_lease(struct fp_session *session, uint64_t size_bytes, const struct fp_lease **ret_lease);
+int fp_control_release(struct fp_session *session, uint32_t lease_id);
+int fp_control_info(struct fp_session *session, struct fp_node_info *ret_info);
+int fp_control_status(struct fp_session *session, char **ret_json);
+int fp_control_drain(struct fp_session *session, struct fp_drain_info *ret_info);
+int fp_control_ping(struct fp_session *session, size_t len_bytes, uint64_t deadline_ns);
+int fp_control_identity(struct fp_session *session, struct fp_session_identity *ret_identity);
+int fp_control_attach(struct fp_session *session, uint32_t lease_id, const struct fp_lease **ret_lease);
+int fp_control_adopt(struct fp_session *session, const struct fp_session_identity *parent);
+void fp_control_abandon(struct fp_session *session);
+
+/*
+ * Opens a LINK connection of this session, a socket to its URL. 0, *ret_dialog (for frames before it becomes
+ * a data path, and fp_dialog_take_socket) and *ret_welcome.
+ */
+int fp_control_open_link(struct fp_session *session, struct fp_dialog **ret_dialog,
+                         struct fp_wire_welcome *ret_welcome);
+/*
+ * The same without the frames. 0, *ret_fd (a blocking socket: pass MSG_DONTWAIT) and
+ * *ret_welcome.
+ */
+int fp_control_dial_link(struct fp_session *session, int *ret_fd, struct fp_wire_welcome *ret_welcome);
+
+/* What the session was opened with, and what came of it: constant, so from any thread. */
+const struct fp_url *fp_control_url(const struct fp_session *session);
+const struct fp_wire_welcome *fp_control_welcome(const struct fp_session *session);
+/* The context of the stream that dial gave; NULL: a socket, or not open. */
+void *fp_control_stream_context(const struct fp_session *session);
+/* A word of the transport's own, NULL at first. Not locked. */
+void **fp_control_private(struct fp_session *session);
+
+/* How long a request of this session may take. */
+uint64_t fp_control_deadline_ns(const struct fp_session *session);
+
+/* The lease of that id, or NULL. Lock-free: any thread. */
+const struct fp_lease *fp_control_find_lease(const struct fp_session *session, uint32_t lease_id);
+
+#endif

@@ -1,0 +1,96 @@
+/*
+ * One connection to a node before it becomes a data path: dialling, the handshake, and whole frames one at a
+ * time. Shared by the control side of all transports. It runs over a socket or over whatever byte stream a
+ * transport brings. Room: transport. Not thread-safe; may block up to a deadline, so never on a fault thread.
+ */
+#ifndef FP_DIALOG_H
+#define FP_DIALOG_H
+
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "cleanup.h"
+#include "transport.h"
+#include "wire.h"
+
+struct fp_dialog;
+
+/* What HELLO says, and the secret. */
+struct fp_dialog_options {
+	enum fp_wire_purpose purpose;
+	uint32_t features;
+	const char *client_name;
+	const char *secret;                    /* NULL: none */
+	const struct fp_wire_welcome *session; /* LINK, RESUME: the session that it is about */
+};
+
+/* How a stream ends. */
+enum fp_dialog_end {
+	FP_DIALOG_CLOSE,  /* in order: the node may take it for the end of the process */
+	FP_DIALOG_ABORT,  /* as if it had broken: the session goes on, for whoever resumes it */
+	FP_DIALOG_FORGET, /* in a forked child: only this process' copy goes, nothing is said or destroyed */
+};
+
+/*
+ * What carries the bytes. send and receive never block: they return how many bytes they took or gave (at
+ * least 1), -EAGAIN, or why the stream is dead (-ECONNRESET at its end). A descriptor that came along is put
+ * into *fd, if that is -1. wait returns 0 when it is worth trying again for events (POLLIN or POLLOUT),
+ * -ETIMEDOUT at deadline_ns (absolute), or why the stream is dead.
+ */
+struct fp_dialog_stream_ops {
+	ssize_t (*send)(void *context, const void *bytes, size_t len);
+	ssize_t (*receive)(void *context, void *ret_bytes, size_t len, int *fd);
+	int (*wait)(void *context, short events, uint64_t deadline_ns);
+	void (*close)(void *context, enum fp_dialog_end end);
+};
+
+struct fp_dialog_stream {
+	const struct fp_dialog_stream_ops *ops;
+	void *context;
+};
+
+/*
+ * Connects to url and shakes hands, until deadline_ns (absolute). 0, *ret_dialog and *ret_welcome; the errors
+ * of fp_session_open. Resolving a host name is bounded by the resolver's own patience.
+ */
+int fp_dialog_open(const struct fp_url *url, const struct fp_dialog_options *options, uint64_t deadline_ns,
+                   struct fp_dialog **ret_dialog, struct fp_wire_welcome *ret_welcome);
+/*
+ * The same over a stream, which is the dialog's from the call on: it is closed with the dialog, and also if
+ * this fails.
+ */
+int fp_dialog_open_on(struct fp_dialog_stream *stream, const struct fp_dialog_options *options,
+                      uint64_t deadline_ns, struct fp_dialog **ret_dialog,
+                      struct fp_wire_welcome *ret_welcome);
+
+/* NULL is fine. */
+void fp_dialog_end(struct fp_dialog *dialog, enum fp_dialog_end end);
+/* FP_DIALOG_CLOSE. */
+void fp_dialog_close(struct fp_dialog *dialog);
+FP_DEFINE_CLEANUP(struct fp_dialog, dialog, fp_dialog_close)
+
+/* Sends a frame of at most FP_WIRE_MAX_PING bytes. -ETIMEDOUT leaves the connection in step: what is
+ * not out yet goes before the next frame. Any other error means that it is dead. */
+int fp_dialog_send(struct fp_dialog *dialog, enum fp_wire_type type, uint64_t tag, const void *payload,
+                   size_t len, uint64_t deadline_ns);
+
+/*
+ * Receives one frame. *ret_payload lies in dialog until the next call. -ETIMEDOUT leaves the connection in
+ * step: a frame that came in part is completed by the next call. Any other error means that it is dead.
+ */
+int fp_dialog_receive(struct fp_dialog *dialog, uint64_t deadline_ns, struct fp_wire_header *ret_header,
+                      const void **ret_payload);
+
+/* The descriptor that came with the last frame, now the caller's; -1 if none. */
+int fp_dialog_take_memfd(struct fp_dialog *dialog);
+
+/*
+ * Closes dialog but for its socket (a blocking one: pass MSG_DONTWAIT), which is now the caller's. Only of
+ * what fp_dialog_open gave.
+ */
+int fp_dialog_take_socket(struct fp_dialog *dialog);
+
+/* What the stream of fp_dialog_open_on was given as its context; NULL: it is a socket. */
+void *fp_dialog_stream_context(const struct fp_dialog *dialog);
+
+#endif

@@ -1,0 +1,679 @@
+/*
+ * The data path of rdma. Room: transport; see rdma_link.h.
+ *
+ *            submit            all its work posted             all its work complete
+ *   free ─────────────► waiting ─────────────────► flying ─────────────────────────► free, io done
+ *
+ * A request is carried out piece by piece, a work request and a slot each: a segment that the device can
+ * reach where it lies is one piece, any other one is cut into pieces of at most a bounce page. Requests that
+ * wait are served in order, as far as there are slots and READs may be outstanding; what can begin goes out
+ * as one chain with one doorbell.
+ *
+ * Only the last piece of a request, of a chain, and now and then a READ in between ask for a completion. What
+ * that completion says of those before it depends on the device: a READ answered means that all before it is
+ * done, a WRITE acknowledged that the WRITEs before it are (InfiniBand would promise the READs too; soft
+ * iWARP reports a WRITE that was posted behind a READ first). On iWARP a completed WRITE has merely been
+ * sent. There each request that writes ends with a READ of its last byte, which the peer answers when it has
+ * placed what came before (RFC 5040, 5.5, and RFC 5041, 5.3: delivery in order).
+ *
+ * A device cannot be asked to forget one work request. So an overdue request breaks the link like any error:
+ * the queue pair is put into its error state, and each io ends when all its work has come back, for only then
+ * nothing touches its buffers any more.
+ *
+ * All memory is allocated and registered when the link opens; after that no allocation, lock or log.
+ */
+#include "rdma_link.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+#include <sys/queue.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "control.h"
+#include "lockedmem.h"
+#include "wire.h"
+
+#define POLL_CHUNK       32u
+#define MAX_POLLS        32u /* chunks of one call: no peer keeps us in it by completing on and on */
+#define SMALL_READ_BYTES 128u
+#define CHECK_EVERY_NS   (10 * FP_NSEC_PER_MSEC)
+#define DRAIN_NS         (200 * FP_NSEC_PER_MSEC) /* in which flushed work should have come back */
+
+struct request {
+	TAILQ_ENTRY(request) entry;
+	struct fp_io *io; /* NULL: free */
+	uint64_t deadline_ns;
+	unsigned seg;      /* where its next piece begins: segment... */
+	uint32_t at;       /* ...and byte in it */
+	bool posted;       /* there is no next piece */
+	unsigned n_flying; /* pieces */
+	int status;        /* the first thing that went wrong */
+};
+TAILQ_HEAD(request_list, request);
+
+/* A work request in flight. Slot i owns page i of the bounce pool. */
+struct slot {
+	TAILQ_ENTRY(slot) entry;
+	struct request *req; /* NULL: free */
+	enum fp_verbs_op op;
+	void *copy_to; /* READ through the bounce page: where its bytes belong; else NULL */
+	uint32_t len_bytes;
+};
+TAILQ_HEAD(slot_list, slot);
+
+struct rdma_link {
+	struct fp_link base;
+	struct fp_rdma_link_options options;
+	struct fp_verbs_domain *domain;
+	struct fp_verbs_conn *conn; /* NULL: destroyed, for it would not let go of the work */
+	pid_t opener;
+	bool confirms; /* a WRITE is done only when a READ behind it is: iWARP */
+	uint32_t max_inline;
+	unsigned max_reads;
+	int error;                 /* what broke the link; 0 while it works */
+	uint64_t drain_until_ns;   /* broken: after this the queue pair is destroyed */
+	uint64_t next_deadline_ns; /* no request ends before this */
+	uint64_t next_check_ns;    /* when to ask again whether the peer is there */
+	struct request_list idle, waiting, flying;
+	struct slot_list free, busy; /* busy: in the order posted */
+	unsigned n_reads;            /* READs among the busy */
+	unsigned n_silent_reads;     /* the youngest of them that ask for no completion */
+	/* what is to be posted next; kept if the queue has no room for it yet */
+	struct fp_verbs_work chain[FP_VERBS_CHAIN_MAX];
+	unsigned n_chain;
+	struct fp_io *done, **done_end;
+	unsigned n_done;
+	struct fp_verbs_region regions[FP_RDMA_MAX_REGIONS];
+	unsigned n_regions;
+	uint8_t *bounce;
+	struct fp_verbs_region bounce_region;
+	struct request requests[FP_LINK_MAX_OUTSTANDING];
+	struct slot slots[FP_RDMA_LINK_SLOTS];
+};
+
+/* 4.096 µs << 16 is 268 ms, eight times 2.1 s; devices may take up to four times as long. */
+const struct fp_verbs_conn_options fp_rdma_link_conn_options = {
+    .send_depth = FP_RDMA_LINK_SLOTS,
+    .retry_count = 7,
+    .ack_timeout = 16,
+};
+
+static struct rdma_link *link_of(struct fp_link *link)
+{
+	return (struct rdma_link *)link;
+}
+
+/* --- ends ---------------------------------------------------------------------------------------------- */
+
+static void io_done(struct rdma_link *link, struct fp_io *io, int status)
+{
+	io->status = status;
+	io->next = NULL;
+	*link->done_end = io;
+	link->done_end = &io->next;
+	link->n_done++;
+}
+
+/* Ends a request of which nothing is in flight any more: from here on its io is the caller's. */
+static void request_end(struct rdma_link *link, struct request *req)
+{
+	assert(req->n_flying == 0);
+	TAILQ_REMOVE(req->posted ? &link->flying : &link->waiting, req, entry);
+	TAILQ_INSERT_HEAD(&link->idle, req, entry);
+	io_done(link, fp_take_ptr(req->io), req->status);
+}
+
+/* A request is over once its work is, all of it, or as far as it got before the link broke. */
+static void request_settle(struct rdma_link *link, struct request *req)
+{
+	if (req->n_flying > 0 || !(req->posted || link->error < 0))
+		return;
+	if (!req->posted && req->status == 0)
+		req->status = link->error;
+	request_end(link, req);
+}
+
+static uint8_t *page_of(const struct rdma_link *link, const struct slot *slot)
+{
+	return link->bounce + (size_t)(slot - link->slots) * FP_RDMA_BOUNCE_BYTES;
+}
+
+/* A piece is over. The device holds on to nothing of it. */
+static void slot_end(struct rdma_link *link, struct slot *slot, int status)
+{
+	struct request *req = fp_take_ptr(slot->req);
+
+	TAILQ_REMOVE(&link->busy, slot, entry);
+	TAILQ_INSERT_HEAD(&link->free, slot, entry);
+	if (slot->op == FP_VERBS_READ)
+		link->n_reads--;
+	if (status == 0 && slot->copy_to)
+		memcpy(slot->copy_to, page_of(link, slot), slot->len_bytes);
+	if (status < 0 && req->status == 0)
+		req->status = status;
+	req->n_flying--;
+	request_settle(link, req);
+}
+
+/* The queue pair is dead and gives nothing back. */
+static void drop_all(struct rdma_link *link)
+{
+	struct slot *slot;
+
+	while ((slot = TAILQ_FIRST(&link->busy)))
+		slot_end(link, slot, link->error);
+}
+
+/* Nothing touches the buffers when a queue pair is destroyed. It takes long, so it is the last resort. */
+static void destroy(struct rdma_link *link)
+{
+	fp_verbs_conn_close(fp_take_ptr(link->conn));
+	drop_all(link);
+}
+
+/*
+ * The link is of no use any more: what has not begun ends now, what has when the device lets go of it, and
+ * what is submitted later at once.
+ */
+static void link_break(struct rdma_link *link, int error)
+{
+	struct request *req, *next;
+
+	if (link->error < 0)
+		return;
+	link->error = error;
+	link->drain_until_ns = fp_clock_ns() + DRAIN_NS;
+	for (unsigned i = 0; i < link->n_chain; i++) /* was never posted */
+		slot_end(link, &link->slots[link->chain[i].id], error);
+	link->n_chain = 0;
+	for (req = TAILQ_FIRST(&link->waiting); req; req = next) {
+		next = TAILQ_NEXT(req, entry);
+		request_settle(link, req);
+	}
+	if (fp_verbs_conn_flush(link->conn) < 0)
+		drop_all(link);
+}
+
+/* --- completions --------------------------------------------------------------------------------------- */
+
+/*
+ * What the end of one piece says of the older ones: see above. Those that asked for no completion may have
+ * gone well where this one failed, but nothing proves it.
+ */
+static void end_older(struct rdma_link *link, const struct slot *than, int status)
+{
+	struct slot *slot, *next;
+
+	for (slot = TAILQ_FIRST(&link->busy); slot && slot != than; slot = next) {
+		next = TAILQ_NEXT(slot, entry);
+		if (than->op == FP_VERBS_READ || slot->op == than->op)
+			slot_end(link, slot, status < 0 ? -ECONNRESET : 0);
+	}
+}
+
+static void take_completion(struct rdma_link *link, const struct fp_verbs_completion *completion)
+{
+	struct slot *slot = completion->id < FP_RDMA_LINK_SLOTS ? &link->slots[completion->id] : NULL;
+	int status = completion->status;
+
+	if (!slot || !slot->req) {
+		link_break(link, -ECONNRESET);
+		return;
+	}
+	/* flushed: some other request is to blame, or the peer has gone */
+	if (status == -ECANCELED)
+		status = -ECONNRESET;
+	end_older(link, slot, status);
+	slot_end(link, slot, status);
+	if (status < 0)
+		link_break(link, -ECONNRESET);
+}
+
+static void take_completions(struct rdma_link *link)
+{
+	struct fp_verbs_completion completions[POLL_CHUNK];
+	int n = POLL_CHUNK;
+
+	for (unsigned i = 0; n == POLL_CHUNK && i < MAX_POLLS; i++) {
+		n = fp_verbs_poll(link->conn, completions, POLL_CHUNK);
+		for (int k = 0; k < n; k++)
+			take_completion(link, &completions[k]);
+	}
+	if (n < 0) {
+		link_break(link, -ECONNRESET);
+		destroy(link);
+	}
+}
+
+/* --- work ---------------------------------------------------------------------------------------------- */
+
+static const struct fp_verbs_region *find_region(const struct rdma_link *link, const uint8_t *buf, size_t len)
+{
+	for (unsigned i = 0; i < link->n_regions; i++) {
+		const struct fp_verbs_region *region = &link->regions[i];
+		size_t at = (size_t)(buf - (const uint8_t *)region->base);
+
+		if (buf >= (const uint8_t *)region->base && at <= region->len_bytes &&
+		    len <= region->len_bytes - at)
+			return region;
+	}
+	return NULL;
+}
+
+static bool fits_inline(const struct rdma_link *link, enum fp_verbs_op op, uint32_t len)
+{
+	enum fp_protocol protocol = link->options.protocol;
+
+	return op == FP_VERBS_WRITE && len <= link->max_inline &&
+	       (protocol == FP_PROTOCOL_AUTO || protocol == FP_PROTOCOL_INLINE);
+}
+
+static bool may_go_straight(const struct rdma_link *link)
+{
+	return link->options.protocol == FP_PROTOCOL_AUTO || link->options.protocol == FP_PROTOCOL_REGISTERED;
+}
+
+/* How the rest of a segment, or the first part of it, gets to or from buf. */
+static void choose_way(const struct rdma_link *link, struct slot *slot, struct fp_verbs_work *work,
+                       uint8_t *buf, uint32_t len)
+{
+	const struct fp_verbs_region *region = may_go_straight(link) ? find_region(link, buf, len) : NULL;
+
+	slot->copy_to = NULL;
+	work->inline_data = fits_inline(link, slot->op, len);
+	work->local = buf;
+	if (!work->inline_data && region) {
+		work->lkey = region->lkey;
+	} else if (!work->inline_data) {
+		len = FP_MIN(len, FP_RDMA_BOUNCE_BYTES);
+		work->local = page_of(link, slot);
+		work->lkey = link->bounce_region.lkey;
+		if (slot->op == FP_VERBS_READ)
+			slot->copy_to = buf;
+		else
+			memcpy(work->local, buf, len);
+	}
+	work->len_bytes = slot->len_bytes = len;
+}
+
+/* Which op the next piece of a request is: behind the last of a WRITE that is to be confirmed comes a READ.
+ */
+static enum fp_verbs_op next_op(const struct request *req)
+{
+	return req->io->op == FP_IO_READ || req->seg == req->io->n_segs ? FP_VERBS_READ : FP_VERBS_WRITE;
+}
+
+static uint64_t remote_of(const struct fp_lease *lease, const struct fp_seg *seg, uint32_t at)
+{
+	return lease->remote_address + seg->offset_bytes + at;
+}
+
+/* A READ of the last byte that the request wrote; nobody looks at it. */
+static void confirm_piece(const struct rdma_link *link, const struct request *req, struct slot *slot,
+                          struct fp_verbs_work *work)
+{
+	const struct fp_seg *seg = &req->io->segs[req->io->n_segs - 1];
+	const struct fp_lease *lease = link->options.find_lease(link->options.session, seg->lease_id);
+
+	slot->copy_to = NULL;
+	work->len_bytes = slot->len_bytes = 1;
+	work->local = page_of(link, slot);
+	work->lkey = link->bounce_region.lkey;
+	assert(lease); /* no lease is released under an io */
+	work->rkey = lease->remote_key;
+	work->remote = remote_of(lease, seg, seg->len_bytes - 1);
+}
+
+/*
+ * Soft iWARP (siw_try_1seg of Linux 6.12) garbles the answer to a READ of a few bytes, up to some 30, that
+ * lie across the end of a page: on iWARP such a piece stops there.
+ */
+static uint32_t readable_bytes(const struct rdma_link *link, const struct request *req, uint64_t remote,
+                               uint32_t len)
+{
+	uint32_t to_page_end = FP_WIRE_LEASE_ALIGN - (uint32_t)(remote % FP_WIRE_LEASE_ALIGN);
+
+	if (!link->confirms || req->io->op != FP_IO_READ || len > SMALL_READ_BYTES)
+		return len;
+	return FP_MIN(len, to_page_end);
+}
+
+static void data_piece(const struct rdma_link *link, struct request *req, struct slot *slot,
+                       struct fp_verbs_work *work)
+{
+	const struct fp_seg *seg = &req->io->segs[req->seg];
+	const struct fp_lease *lease = link->options.find_lease(link->options.session, seg->lease_id);
+
+	assert(lease); /* no lease is released under an io */
+	work->rkey = lease->remote_key;
+	work->remote = remote_of(lease, seg, req->at);
+	choose_way(link, slot, work, (uint8_t *)seg->buf + req->at,
+	           readable_bytes(link, req, work->remote, seg->len_bytes - req->at));
+	req->at += slot->len_bytes;
+	if (req->at == seg->len_bytes) {
+		req->seg++;
+		req->at = 0;
+	}
+}
+
+/* Whether a request has no piece left after the one made last. */
+static bool is_posted(const struct rdma_link *link, const struct request *req, enum fp_verbs_op last_op)
+{
+	return req->seg == req->io->n_segs &&
+	       (req->io->op == FP_IO_READ || !link->confirms || last_op == FP_VERBS_READ);
+}
+
+/* A row of READs that ask for no completion would hold up those that wait for one of them to end. */
+static bool wants_completion(struct rdma_link *link, const struct request *req, enum fp_verbs_op op)
+{
+	if (op != FP_VERBS_READ)
+		return req->posted;
+	if (!req->posted && ++link->n_silent_reads < FP_MAX(link->max_reads / 2, 1u))
+		return false;
+	link->n_silent_reads = 0;
+	return true;
+}
+
+static void add_piece(struct rdma_link *link, struct request *req)
+{
+	struct fp_verbs_work *work = &link->chain[link->n_chain++];
+	struct slot *slot = TAILQ_FIRST(&link->free);
+
+	slot->req = req;
+	slot->op = next_op(req);
+	*work = (struct fp_verbs_work){.op = slot->op, .id = (uint64_t)(slot - link->slots)};
+	if (req->seg == req->io->n_segs)
+		confirm_piece(link, req, slot, work);
+	else
+		data_piece(link, req, slot, work);
+	TAILQ_REMOVE(&link->free, slot, entry);
+	TAILQ_INSERT_TAIL(&link->busy, slot, entry);
+	link->n_reads += slot->op == FP_VERBS_READ;
+	req->n_flying++;
+	req->posted = is_posted(link, req, slot->op);
+	work->signalled = wants_completion(link, req, slot->op);
+	if (req->posted) {
+		TAILQ_REMOVE(&link->waiting, req, entry);
+		TAILQ_INSERT_TAIL(&link->flying, req, entry);
+	}
+}
+
+static bool has_room(const struct rdma_link *link, const struct request *req)
+{
+	return link->n_chain < FP_VERBS_CHAIN_MAX && !TAILQ_EMPTY(&link->free) &&
+	       (next_op(req) != FP_VERBS_READ || link->n_reads < link->max_reads);
+}
+
+/* The last of each op must tell when it is done, for nothing behind it will. */
+static void signal_last(struct rdma_link *link)
+{
+	struct fp_verbs_work *work = &link->chain[link->n_chain - 1];
+
+	work->signalled = true;
+	while (work->op != FP_VERBS_READ && work > link->chain)
+		work--;
+	if (work->op == FP_VERBS_READ) {
+		work->signalled = true;
+		link->n_silent_reads = 0;
+	}
+}
+
+static void build_chain(struct rdma_link *link)
+{
+	struct request *req;
+
+	while ((req = TAILQ_FIRST(&link->waiting)) && has_room(link, req))
+		add_piece(link, req);
+	if (link->n_chain > 0)
+		signal_last(link);
+}
+
+/* Posts what can be. A chain for which the queue has no room stays until it has. */
+static void push(struct rdma_link *link)
+{
+	while (link->error == 0) {
+		int r;
+
+		if (link->n_chain == 0)
+			build_chain(link);
+		if (link->n_chain == 0)
+			return;
+		r = fp_verbs_post(link->conn, link->chain, link->n_chain);
+		if (r == -EAGAIN)
+			return;
+		link->n_chain = 0; /* after an error part of it may be under way */
+		if (r < 0)
+			link_break(link, -ECONNRESET);
+	}
+}
+
+/* --- progress ------------------------------------------------------------------------------------------ */
+
+/* An overdue request breaks the link. Notes when to look again. */
+static void expire(struct rdma_link *link, uint64_t now_ns)
+{
+	struct request_list *lists[] = {&link->flying, &link->waiting};
+	bool overdue = false;
+
+	if (now_ns < link->next_deadline_ns || link->error < 0)
+		return;
+	link->next_deadline_ns = UINT64_MAX;
+	for (size_t i = 0; i < FP_ARRAY_LEN(lists); i++) {
+		struct request *req;
+
+		TAILQ_FOREACH(req, lists[i], entry)
+		{
+			if (req->deadline_ns > now_ns) {
+				link->next_deadline_ns = FP_MIN(link->next_deadline_ns, req->deadline_ns);
+				continue;
+			}
+			req->status = req->status ? req->status : -ETIMEDOUT;
+			overdue = true;
+		}
+	}
+	if (overdue)
+		link_break(link, -ECONNRESET);
+}
+
+static bool has_hung_up(int fd)
+{
+	struct pollfd p = {.fd = fd, .events = POLLRDHUP};
+
+	return fd >= 0 && poll(&p, 1, 0) == 1;
+}
+
+/*
+ * A peer that has gone leaves a queue pair to its retries, and one without work unaware: connection
+ * management, or the socket that a queue pair connected by hand depends on, knows earlier.
+ */
+static void check_peer(struct rdma_link *link, uint64_t now_ns)
+{
+	if (link->error < 0 || now_ns < link->next_check_ns)
+		return;
+	link->next_check_ns = now_ns + CHECK_EVERY_NS;
+	if (fp_verbs_conn_stirs(link->conn) || has_hung_up(link->options.fd))
+		link_break(link, -ECONNRESET);
+}
+
+static void progress(struct rdma_link *link)
+{
+	uint64_t now_ns;
+
+	if (!link->conn || TAILQ_EMPTY(&link->busy)) /* then none waits either */
+		return;
+	take_completions(link);
+	push(link);
+	now_ns = fp_clock_ns();
+	expire(link, now_ns);
+	check_peer(link, now_ns);
+	if (link->error < 0 && link->conn && !TAILQ_EMPTY(&link->busy) && now_ns >= link->drain_until_ns)
+		destroy(link);
+}
+
+/* A node answers for all segments before it moves a byte; here they are checked before one is asked for. */
+static bool is_allowed(const struct rdma_link *link, const struct fp_io *io)
+{
+	for (unsigned i = 0; i < io->n_segs; i++) {
+		const struct fp_seg *seg = &io->segs[i];
+		const struct fp_lease *lease = link->options.find_lease(link->options.session, seg->lease_id);
+		struct fp_wire_seg wire = {seg->lease_id, seg->len_bytes, seg->offset_bytes};
+
+		if (!lease || !fp_wire_seg_fits(&wire, lease->size_bytes) ||
+		    (io->op == FP_IO_WRITE && lease->read_only))
+			return false;
+	}
+	return true;
+}
+
+int fp_rdma_link_submit(struct fp_link *base, struct fp_io *io)
+{
+	struct rdma_link *link = link_of(base);
+	struct request *req = TAILQ_FIRST(&link->idle);
+
+	if (link->error < 0 || !is_allowed(link, io)) {
+		if (link->n_done >= FP_LINK_MAX_OUTSTANDING)
+			return -EAGAIN;
+		io_done(link, io, link->error < 0 ? link->error : -EACCES);
+		return 0;
+	}
+	if (!req)
+		return -EAGAIN;
+	*req = (struct request){.entry = req->entry, .io = io};
+	req->deadline_ns = io->deadline_ns ? io->deadline_ns : fp_clock_ns() + link->options.patience_ns;
+	link->next_deadline_ns = FP_MIN(link->next_deadline_ns, req->deadline_ns);
+	TAILQ_REMOVE(&link->idle, req, entry);
+	TAILQ_INSERT_TAIL(&link->waiting, req, entry);
+	push(link);
+	return 0;
+}
+
+int fp_rdma_link_poll(struct fp_link *base, struct fp_io **ret_done, unsigned max)
+{
+	struct rdma_link *link = link_of(base);
+	unsigned n = 0;
+
+	if (link->n_done < max)
+		progress(link);
+	for (; n < max && link->done; n++) {
+		ret_done[n] = link->done;
+		link->done = link->done->next;
+	}
+	if (!link->done)
+		link->done_end = &link->done;
+	link->n_done -= n;
+	return (int)n;
+}
+
+/* Work that came back between the last look and the arming would wake nobody: hence one more look. */
+int fp_rdma_link_pollfd(struct fp_link *base, struct pollfd *ret_pollfd)
+{
+	struct rdma_link *link = link_of(base);
+	int r;
+
+	ret_pollfd->fd = -1;
+	if (link->error < 0 || link->done || link->n_chain > 0)
+		return 0;
+	check_peer(link, fp_clock_ns());
+	r = link->error < 0 ? link->error : fp_verbs_arm(link->conn, ret_pollfd);
+	if (r < 0)
+		link_break(link, -ECONNRESET);
+	else
+		progress(link);
+	if (link->error < 0 || link->done || link->n_chain > 0) {
+		ret_pollfd->fd = -1;
+		return 0;
+	}
+	return 1;
+}
+
+/* --- opening and closing ------------------------------------------------------------------------------- */
+
+int fp_rdma_link_register(struct fp_link *base, void *mem, size_t len_bytes)
+{
+	struct rdma_link *link = link_of(base);
+	int r;
+
+	if (link->n_regions == FP_RDMA_MAX_REGIONS)
+		return -ENOSPC;
+	r = fp_verbs_register(link->domain, mem, len_bytes, FP_VERBS_LOCAL, &link->regions[link->n_regions]);
+	if (r == 0)
+		link->n_regions++;
+	return r;
+}
+
+static void link_init(struct rdma_link *link, struct fp_verbs_conn *conn)
+{
+	link->opener = getpid();
+	link->max_inline = fp_verbs_conn_max_inline(conn);
+	link->max_reads = fp_verbs_conn_max_reads(conn);
+	link->confirms = fp_verbs_domain_limits(link->domain)->iwarp;
+	link->next_deadline_ns = UINT64_MAX;
+	link->done_end = &link->done;
+	TAILQ_INIT(&link->idle);
+	TAILQ_INIT(&link->waiting);
+	TAILQ_INIT(&link->flying);
+	TAILQ_INIT(&link->free);
+	TAILQ_INIT(&link->busy);
+	for (unsigned i = 0; i < FP_LINK_MAX_OUTSTANDING; i++)
+		TAILQ_INSERT_TAIL(&link->idle, &link->requests[i], entry);
+	for (unsigned i = 0; i < FP_RDMA_LINK_SLOTS; i++)
+		TAILQ_INSERT_TAIL(&link->free, &link->slots[i], entry);
+}
+
+/* Everything but the connection, in a state of any kind. */
+static void link_free(struct rdma_link *link)
+{
+	bool ours = link->opener == getpid();
+
+	for (unsigned i = 0; ours && i < link->n_regions; i++)
+		fp_verbs_deregister(&link->regions[i]);
+	if (ours)
+		fp_verbs_deregister(&link->bounce_region);
+	fp_lockedmem_free(link->bounce, (size_t)FP_RDMA_LINK_SLOTS * FP_RDMA_BOUNCE_BYTES);
+	if (ours)
+		fp_verbs_domain_unref(link->domain);
+	fp_lockedmem_free(link, sizeof(*link));
+}
+
+int fp_rdma_link_new(struct fp_verbs_conn *conn, const struct fp_rdma_link_options *options,
+                     struct fp_link **ret_link)
+{
+	size_t bounce_bytes = (size_t)FP_RDMA_LINK_SLOTS * FP_RDMA_BOUNCE_BYTES;
+	struct rdma_link *link = fp_lockedmem_new(sizeof(*link));
+	int r = -ENOMEM;
+
+	if (!link)
+		return r;
+	link->base.transport = options->transport;
+	link->options = *options;
+	link->domain = fp_verbs_domain_ref(fp_verbs_conn_domain(conn));
+	link_init(link, conn);
+	link->bounce = fp_lockedmem_new(bounce_bytes);
+	if (link->bounce)
+		r = fp_verbs_register(link->domain, link->bounce, bounce_bytes, FP_VERBS_LOCAL,
+		                      &link->bounce_region);
+	if (r == 0 && link->max_reads == 0)
+		r = -EPROTO; /* a peer that answers no READ is no memory node */
+	if (r < 0) {
+		link_free(link);
+		return r;
+	}
+	link->conn = conn;
+	*ret_link = &link->base;
+	return 0;
+}
+
+/* A forked child has the descriptors of its parent's queue pair: destroying it here would destroy it there.
+ */
+void fp_rdma_link_close(struct fp_link *base)
+{
+	struct rdma_link *link = link_of(base);
+
+	if (link->opener == getpid())
+		fp_verbs_conn_close(link->conn);
+	if (link->options.fd >= 0)
+		close(link->options.fd);
+	link_free(link);
+}

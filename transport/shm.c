@@ -1,0 +1,173 @@
+/*
+ * The shm transport: a lease is a memfd of the node, mapped here; reads and writes are copies that are
+ * complete when submit returns, and the node does nothing. Room: transport. The control side is control.c's.
+ *
+ * A mapping outlives the node: its death is noticed by control calls, and no byte is lost.
+ */
+#include "transport.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include "control.h"
+
+struct shm_link {
+	struct fp_link base;
+	const struct fp_session *session;
+	unsigned n_done;
+	struct fp_io *done, **done_end; /* completed, in order, not yet polled */
+};
+
+/*
+ * Without its seals the node could shrink the file and our next access would be a SIGBUS. A forked child has
+ * the mapping too: it is how it reads what it adopts. That it does not write is for its caller to see to.
+ */
+static int map_lease(struct fp_lease *lease, const struct fp_wire_leased *leased, int memfd)
+{
+	struct stat st;
+	int seals;
+	void *base;
+
+	if (memfd < 0)
+		return -EMFILE; /* the one reason for which the kernel drops a descriptor that was sent */
+	seals = fcntl(memfd, F_GET_SEALS);
+	if (seals < 0 || (~seals & (F_SEAL_SHRINK | F_SEAL_GROW)) || fstat(memfd, &st) < 0 ||
+	    (uint64_t)st.st_size != lease->size_bytes)
+		return -EPROTO;
+	base = mmap(NULL, lease->size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memfd, 0);
+	if (base == MAP_FAILED)
+		return -errno;
+	lease->base = base;
+	return 0;
+}
+
+static void unmap_lease(struct fp_lease *lease)
+{
+	munmap(lease->base, lease->size_bytes);
+}
+
+static const struct fp_control_ops shm_control = {
+    .transport = &fp_transport_shm,
+    .features = FP_WIRE_FEATURE_MEMFD,
+    .attach = map_lease,
+    .detach = unmap_lease,
+};
+
+static int shm_session_open(const struct fp_url *url, const struct fp_session_options *options,
+                            struct fp_session **ret_session)
+{
+	return fp_control_open(&shm_control, url, options, ret_session);
+}
+
+static struct shm_link *link_of(struct fp_link *link)
+{
+	return (struct shm_link *)link;
+}
+
+static int shm_link_open(struct fp_session *session, struct fp_link **ret_link)
+{
+	struct shm_link *link = calloc(1, sizeof(*link));
+
+	if (!link)
+		return -ENOMEM;
+	link->base.transport = &fp_transport_shm;
+	link->session = session;
+	link->done_end = &link->done;
+	*ret_link = &link->base;
+	return 0;
+}
+
+static void shm_link_close(struct fp_link *base)
+{
+	free(link_of(base));
+}
+
+/* Where a segment lies in this process, or NULL if it is not within a lease. */
+static char *seg_address(const struct shm_link *link, const struct fp_seg *seg)
+{
+	const struct fp_lease *lease = fp_control_find_lease(link->session, seg->lease_id);
+	struct fp_wire_seg wire = {seg->lease_id, seg->len_bytes, seg->offset_bytes};
+
+	return lease && fp_wire_seg_fits(&wire, lease->size_bytes) ? (char *)lease->base + seg->offset_bytes
+	                                                           : NULL;
+}
+
+/* All of the request or nothing, as a node does it. */
+static int copy(const struct shm_link *link, const struct fp_io *io)
+{
+	char *remote[FP_IO_MAX_SEGS];
+
+	for (unsigned i = 0; i < io->n_segs; i++) {
+		remote[i] = seg_address(link, &io->segs[i]);
+		if (!remote[i])
+			return -EACCES;
+	}
+	for (unsigned i = 0; i < io->n_segs; i++) {
+		if (io->op == FP_IO_READ)
+			memcpy(io->segs[i].buf, remote[i], io->segs[i].len_bytes);
+		else
+			memcpy(remote[i], io->segs[i].buf, io->segs[i].len_bytes);
+	}
+	return 0;
+}
+
+static int shm_submit(struct fp_link *base, struct fp_io *io)
+{
+	struct shm_link *link = link_of(base);
+
+	if (link->n_done == FP_LINK_MAX_OUTSTANDING)
+		return -EAGAIN;
+	io->status = copy(link, io);
+	io->next = NULL;
+	*link->done_end = io;
+	link->done_end = &io->next;
+	link->n_done++;
+	return 0;
+}
+
+static int shm_poll(struct fp_link *base, struct fp_io **ret_done, unsigned max)
+{
+	struct shm_link *link = link_of(base);
+	unsigned n = 0;
+
+	for (; n < max && link->done; n++) {
+		ret_done[n] = link->done;
+		link->done = link->done->next;
+	}
+	if (!link->done)
+		link->done_end = &link->done;
+	link->n_done -= n;
+	return (int)n;
+}
+
+static int shm_pollfd(struct fp_link *base, struct pollfd *ret_pollfd)
+{
+	ret_pollfd->fd = -1;
+	return 0;
+}
+
+const struct fp_transport fp_transport_shm = {
+    .scheme = "shm",
+    .load_store = true,
+    .session_open = shm_session_open,
+    .session_close = fp_control_close,
+    .lease = fp_control_lease,
+    .release = fp_control_release,
+    .info = fp_control_info,
+    .status = fp_control_status,
+    .drain = fp_control_drain,
+    .ping = fp_control_ping,
+    .identity = fp_control_identity,
+    .attach = fp_control_attach,
+    .adopt = fp_control_adopt,
+    .abandon = fp_control_abandon,
+    .link_open = shm_link_open,
+    .link_close = shm_link_close,
+    .submit = shm_submit,
+    .poll = shm_poll,
+    .pollfd = shm_pollfd,
+};

@@ -1,0 +1,150 @@
+/*
+ * The front door: calls that dispatch to a session's or link's transport, and the checks that all transports
+ * share. Room: transport.
+ */
+#include "transport.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cleanup.h"
+#include "wire.h"
+
+static_assert(FP_IO_MAX_SEGS == FP_WIRE_MAX_SEGS, "a request fits in a message");
+static_assert(FP_SEG_MAX_BYTES == FP_WIRE_MAX_SEG_BYTES, "a segment fits in a message");
+
+int fp_protocol_parse(const char *text, enum fp_protocol *ret_protocol)
+{
+	static const char *const names[] = {"auto", "inline", "eager", "registered"};
+
+	for (unsigned i = 0; i < FP_ARRAY_LEN(names); i++) {
+		if (strcmp(text, names[i]) == 0) {
+			*ret_protocol = (enum fp_protocol)i;
+			return 0;
+		}
+	}
+	return -EINVAL;
+}
+
+int fp_session_open(const struct fp_url *url, const struct fp_session_options *options,
+                    struct fp_session **ret_session)
+{
+	return url->transport->session_open(url, options, ret_session);
+}
+
+void fp_session_close(struct fp_session *session)
+{
+	if (session)
+		session->transport->session_close(session);
+}
+
+int fp_session_lease(struct fp_session *session, uint64_t size_bytes, const struct fp_lease **ret_lease)
+{
+	return session->transport->lease(session, size_bytes, ret_lease);
+}
+
+int fp_session_release(struct fp_session *session, uint32_t lease_id)
+{
+	return session->transport->release(session, lease_id);
+}
+
+int fp_session_info(struct fp_session *session, struct fp_node_info *ret_info)
+{
+	return session->transport->info(session, ret_info);
+}
+
+int fp_session_status(struct fp_session *session, char **ret_json)
+{
+	return session->transport->status(session, ret_json);
+}
+
+int fp_session_drain(struct fp_session *session, struct fp_drain_info *ret_info)
+{
+	return session->transport->drain(session, ret_info);
+}
+
+int fp_session_ping(struct fp_session *session, size_t len_bytes, uint64_t deadline_ns)
+{
+	return len_bytes <= FP_PING_MAX_BYTES ? session->transport->ping(session, len_bytes, deadline_ns)
+	                                      : -EINVAL;
+}
+
+int fp_session_identity(struct fp_session *session, struct fp_session_identity *ret_identity)
+{
+	return session->transport->identity(session, ret_identity);
+}
+
+int fp_session_attach(struct fp_session *session, uint32_t lease_id, const struct fp_lease **ret_lease)
+{
+	return session->transport->attach(session, lease_id, ret_lease);
+}
+
+int fp_session_adopt(struct fp_session *session, const struct fp_session_identity *parent)
+{
+	return session->transport->adopt(session, parent);
+}
+
+void fp_session_abandon(struct fp_session *session)
+{
+	if (session)
+		session->transport->abandon(session);
+}
+
+int fp_link_open(struct fp_session *session, struct fp_link **ret_link)
+{
+	return session->transport->link_open(session, ret_link);
+}
+
+void fp_link_close(struct fp_link *link)
+{
+	if (link)
+		link->transport->link_close(link);
+}
+
+void fp_link_register(struct fp_link *link, void *base, size_t len_bytes)
+{
+	if (link->transport->link_register)
+		(void)link->transport->link_register(link, base, len_bytes);
+}
+
+static bool io_valid(const struct fp_io *io)
+{
+	if (io->n_segs < 1 || io->n_segs > FP_IO_MAX_SEGS)
+		return false;
+	for (unsigned i = 0; i < io->n_segs; i++)
+		if (io->segs[i].len_bytes < 1 || io->segs[i].len_bytes > FP_SEG_MAX_BYTES)
+			return false;
+	return true;
+}
+
+static void assert_owner(const struct fp_link *link)
+{
+	assert(!link->owned || pthread_equal(link->owner, pthread_self()));
+}
+
+void fp_link_hand_over(struct fp_link *link)
+{
+	link->owned = false;
+}
+
+int fp_link_submit(struct fp_link *link, struct fp_io *io)
+{
+	assert_owner(link);
+	link->owner = pthread_self();
+	link->owned = true;
+	return io_valid(io) ? link->transport->submit(link, io) : -EINVAL;
+}
+
+int fp_link_poll(struct fp_link *link, struct fp_io **ret_done, unsigned max)
+{
+	assert_owner(link);
+	return link->transport->poll(link, ret_done, max);
+}
+
+int fp_link_pollfd(struct fp_link *link, struct pollfd *ret_pollfd)
+{
+	assert_owner(link);
+	return link->transport->pollfd(link, ret_pollfd);
+}

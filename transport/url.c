@@ -1,0 +1,217 @@
+/*
+ * Where a node is: "shm:PATH", "tcp://HOST[:PORT]", "auto://HOST,HOST". Room: transport. Text in, struct
+ * fp_url out; nothing is resolved.
+ */
+#include "transport.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cleanup.h"
+
+/* A transport is known here once it is in this list. */
+static const struct fp_transport *const transports[] = {&fp_transport_shm, &fp_transport_tcp,
+                                                        &fp_transport_rdma, &fp_transport_rdma_tcp};
+
+/* What auto stands for, best first. rdma has a port of its own, since soft iWARP takes that of the kernel's
+ * TCP. */
+static const struct {
+	const char *scheme;
+	unsigned port_offset;
+} automatic[] = {{"rdma", 1}, {"tcp", 0}};
+
+static_assert(FP_ARRAY_LEN(automatic) <= FP_URL_MAX_TRANSPORTS, "each has its row");
+
+#define HOSTS_MAX 512 /* bytes of the text of a URL of several addresses */
+
+static const struct fp_transport *find_transport(const char *scheme, size_t len)
+{
+	for (size_t i = 0; i < FP_ARRAY_LEN(transports); i++)
+		if (strlen(transports[i]->scheme) == len && !memcmp(transports[i]->scheme, scheme, len))
+			return transports[i];
+	return NULL;
+}
+
+/* "" is 0, else ":1" to ":65535". */
+static int parse_port(const char *text, unsigned *ret_port)
+{
+	unsigned port = 0;
+
+	if (*text == '\0') {
+		*ret_port = 0;
+		return 0;
+	}
+	if (*text++ != ':' || *text == '\0' || strlen(text) > 5)
+		return -EINVAL;
+	for (; *text; text++) {
+		if (*text < '0' || *text > '9')
+			return -EINVAL;
+		port = port * 10 + (unsigned)(*text - '0');
+	}
+	if (port < 1 || port > UINT16_MAX)
+		return -EINVAL;
+	*ret_port = port;
+	return 0;
+}
+
+static int copy_host(struct fp_url *url, const char *host, size_t len)
+{
+	if (len == 0)
+		return -EINVAL;
+	if (len >= sizeof(url->host))
+		return -ENAMETOOLONG;
+	memcpy(url->host, host, len);
+	return 0;
+}
+
+/* One host; an IPv6 address stands in brackets, which are left out of url->host. *text moves behind it. */
+static int parse_host(struct fp_url *url, const char **text)
+{
+	const char *host = *text, *end;
+	int r;
+
+	if (*host == '[') {
+		host++;
+		end = host + strspn(host, "0123456789abcdefABCDEF:.");
+		if (*end != ']')
+			return -EINVAL;
+		r = copy_host(url, host, (size_t)(end - host));
+		*text = end + 1;
+	} else {
+		end = host + strcspn(host, ":,/@?#[] \t\n");
+		r = copy_host(url, host, (size_t)(end - host));
+		*text = end;
+	}
+	return r;
+}
+
+/* "//HOST[,HOST]...[:PORT]" into the hosts of one row; *ret_port: 0 if none is given. */
+static int parse_authority(const char *text, struct fp_url *row, unsigned *ret_n, unsigned *ret_port)
+{
+	unsigned n = 0;
+	int r;
+
+	if (strncmp(text, "//", 2))
+		return -EINVAL;
+	text += 2;
+	for (;; text++) {
+		if (n == FP_URL_MAX_ADDRESSES)
+			return -E2BIG;
+		r = parse_host(&row[n++], &text);
+		if (r < 0)
+			return r;
+		if (*text != ',')
+			break;
+	}
+	*ret_n = n;
+	return parse_port(text, ret_port);
+}
+
+/* What a way is called that was not given alone. */
+static void compose_text(struct fp_url *url, unsigned port)
+{
+	bool v6 = strchr(url->host, ':');
+	char number[8] = "";
+	int n;
+
+	static_assert(sizeof("rdma+tcp://[]:65535") + sizeof(url->host) <= sizeof(url->text), "each fits");
+	if (port)
+		snprintf(number, sizeof(number), ":%u", port & UINT16_MAX);
+	n = snprintf(url->text, sizeof(url->text), "%s://%s%s%s%s", url->transport->scheme, v6 ? "[" : "",
+	             url->host, v6 ? "]" : "", number);
+	assert(n > 0 && (size_t)n < sizeof(url->text));
+	(void)n;
+}
+
+/* Makes the row of one transport of the hosts in the set's first row. port 0: the transport's default. */
+static void fill_row(struct fp_url_set *set, struct fp_url *row, const struct fp_transport *transport,
+                     unsigned port)
+{
+	for (unsigned i = 0; i < set->n_addresses; i++) {
+		memcpy(row[i].host, set->urls[0][i].host, sizeof(row[i].host));
+		row[i].transport = transport;
+		row[i].port = (uint16_t)(port ? port : transport->default_port);
+		compose_text(&row[i], port);
+	}
+}
+
+static int parse_auto(const char *text, struct fp_url_set *set)
+{
+	unsigned port;
+	int r = parse_authority(text, set->urls[0], &set->n_addresses, &port);
+
+	if (r < 0)
+		return r;
+	for (size_t i = 0; i < FP_ARRAY_LEN(automatic); i++) {
+		const char *scheme = automatic[i].scheme;
+		const struct fp_transport *transport = find_transport(scheme, strlen(scheme));
+
+		if (port && port + automatic[i].port_offset > UINT16_MAX)
+			return -EINVAL;
+		if (transport)
+			fill_row(set, set->urls[set->n_transports++], transport,
+			         port ? port + automatic[i].port_offset : 0);
+	}
+	return set->n_transports ? 0 : -EPROTONOSUPPORT;
+}
+
+static int parse_given(const char *text, const struct fp_transport *transport, struct fp_url_set *set)
+{
+	unsigned port;
+	int r;
+
+	set->n_transports = 1;
+	if (!transport->default_port) {
+		set->n_addresses = 1;
+		set->urls[0][0].transport = transport;
+		return copy_host(&set->urls[0][0], text, strlen(text));
+	}
+	r = parse_authority(text, set->urls[0], &set->n_addresses, &port);
+	if (r == 0)
+		fill_row(set, set->urls[0], transport, port);
+	return r;
+}
+
+int fp_url_parse_set(const char *text, struct fp_url_set *ret_set)
+{
+	const char *colon = strchr(text, ':');
+	struct fp_url_set set = {0};
+	const struct fp_transport *transport;
+	int r;
+
+	if (!colon || colon == text)
+		return -EINVAL;
+	if (strlen(text) >= HOSTS_MAX)
+		return -ENAMETOOLONG;
+	transport = find_transport(text, (size_t)(colon - text));
+	if (transport)
+		r = parse_given(colon + 1, transport, &set);
+	else if ((size_t)(colon - text) == strlen("auto") && !memcmp(text, "auto", strlen("auto")))
+		r = parse_auto(colon + 1, &set);
+	else
+		r = -EPROTONOSUPPORT;
+	if (r < 0)
+		return r;
+	if (set.n_addresses == 1 && transport) {
+		if (strlen(text) >= sizeof(set.urls[0][0].text))
+			return -ENAMETOOLONG;
+		strcpy(set.urls[0][0].text, text);
+	}
+	*ret_set = set;
+	return 0;
+}
+
+int fp_url_parse(const char *text, struct fp_url *ret_url)
+{
+	struct fp_url_set set;
+	int r = fp_url_parse_set(text, &set);
+
+	if (r < 0)
+		return r;
+	if (set.n_addresses * set.n_transports != 1 || !strncmp(text, "auto:", 5))
+		return -EINVAL; /* what auto stands for must not depend on the build */
+	*ret_url = set.urls[0][0];
+	return 0;
+}

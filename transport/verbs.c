@@ -1,0 +1,865 @@
+/*
+ * Devices, domains, regions, queue pairs and what is posted to them. Room: transport; see verbs.h. Posting
+ * and polling never allocate, lock or log.
+ */
+#include "verbs.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "auth.h"
+#include "fdutil.h"
+#include "verbs_internal.h"
+
+#define ID_BITS 48 /* of a wr_id; above it how many work requests are done when this one is */
+#define RECV_MARK                                                                                            \
+	(1ull << 63) /* in the wr_id of a receive: the opcode of a failed completion is undefined            \
+	              */
+#define MAX_DEPTH    32767u
+#define POLL_CHUNK   16
+#define MAX_INLINE   256u
+#define RETRY_MAX    7
+#define RNR_FOR_EVER 7
+
+static struct fp_verbs_device *devices;
+static struct fp_verbs_conn *conns;
+static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER; /* of both lists */
+
+/* --- devices and domains ------------------------------------------------------------------------------ */
+
+static void set_nonblocking(int fd)
+{
+	fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+}
+
+static int device_new(struct ibv_context *context, struct fp_verbs_device **ret_device)
+{
+	fp_autofree struct fp_verbs_device *device = calloc(1, sizeof(*device));
+	struct ibv_device_attr attr;
+
+	if (!device)
+		return -ENOMEM;
+	if (fp_verbs_api->ibv.query_device(context, &attr))
+		return -EIO;
+	device->context = context;
+	device->n_asks = (unsigned)FP_MIN(FP_MAX(attr.max_qp_init_rd_atom, 1), FP_VERBS_MAX_READS);
+	device->n_answers = (unsigned)FP_MIN(FP_MAX(attr.max_qp_rd_atom, 1), FP_VERBS_MAX_READS);
+	device->limits.max_reads = FP_MIN(device->n_asks, device->n_answers);
+	device->limits.iwarp = context->device->transport_type == IBV_TRANSPORT_IWARP;
+	snprintf(device->limits.device, sizeof(device->limits.device), "%s",
+	         fp_verbs_api->ibv.get_device_name(context->device));
+	context->cmd_fd = fp_fd_move_high(context->cmd_fd);
+	context->async_fd = fp_fd_move_high(context->async_fd);
+	set_nonblocking(context->async_fd);
+	*ret_device = fp_take_ptr(device);
+	return 0;
+}
+
+/*
+ * Lets go of a device that was taken away. The kernel's removal (rdma link delete) waits until every program
+ * has closed it, but librdmacm keeps its contexts, and frees them when it likes: so the descriptors are
+ * closed and their numbers kept, for something that can be closed again. Under devices_lock.
+ */
+static void device_retire(struct fp_verbs_device *device)
+{
+	int fds[] = {device->context->cmd_fd, device->context->async_fd};
+	int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+	struct fp_verbs_device **at = &devices;
+
+	for (unsigned i = 0; null_fd >= 0 && i < FP_ARRAY_LEN(fds); i++)
+		dup3(null_fd, fds[i], O_CLOEXEC);
+	if (null_fd >= 0)
+		close(null_fd);
+	while (*at != device)
+		at = &(*at)->next;
+	*at = device->next;
+	free(device);
+}
+
+/* The device of a context, with one domain more. What librdmacm opened it hands out again. */
+static int device_get(struct ibv_context *context, struct fp_verbs_device **ret_device)
+{
+	struct fp_verbs_device *device;
+	int r = 0;
+
+	pthread_mutex_lock(&devices_lock);
+	for (device = devices; device && device->context != context; device = device->next)
+		;
+	if (!device) {
+		r = device_new(context, &device);
+		if (r == 0) {
+			device->next = devices;
+			devices = device;
+		}
+	}
+	if (r == 0 && device->dead)
+		r = -ENODEV;
+	if (r == 0)
+		device->n_domains++;
+	pthread_mutex_unlock(&devices_lock);
+	*ret_device = device;
+	return r;
+}
+
+static void device_put(struct fp_verbs_device *device)
+{
+	pthread_mutex_lock(&devices_lock);
+	if (--device->n_domains == 0 && device->dead)
+		device_retire(device);
+	pthread_mutex_unlock(&devices_lock);
+}
+
+void fp_verbs_device_note(struct ibv_context *context)
+{
+	struct fp_verbs_device *device;
+
+	if (device_get(context, &device) == 0)
+		device_put(device);
+}
+
+static int domain_new(struct ibv_context *context, struct fp_verbs_domain **ret_domain)
+{
+	fp_autofree struct fp_verbs_domain *domain = calloc(1, sizeof(*domain));
+	int r;
+
+	if (!domain)
+		return -ENOMEM;
+	r = device_get(context, &domain->device);
+	if (r < 0)
+		return r;
+	domain->pd = fp_verbs_api->ibv.alloc_pd(context);
+	if (!domain->pd) {
+		r = errno ? -errno : -EIO;
+		device_put(domain->device);
+		return r;
+	}
+	domain->n_refs = 1;
+	*ret_domain = fp_take_ptr(domain);
+	return 0;
+}
+
+int fp_verbs_domain_of(struct ibv_context *context, struct fp_verbs_domain **domain)
+{
+	if (*domain)
+		return (*domain)->device->context == context ? 0 : -EXDEV;
+	return domain_new(context, domain);
+}
+
+static int query_port(struct ibv_context *context, uint8_t port_num, struct ibv_port_attr *ret_attr)
+{
+	memset(ret_attr, 0, sizeof(*ret_attr));
+	return fp_verbs_api->ibv.query_port(context, port_num, (struct _compat_ibv_port_attr *)ret_attr);
+}
+
+/* The first active port; 0: none. */
+static uint8_t find_port(struct ibv_context *context, struct ibv_port_attr *ret_attr)
+{
+	struct ibv_device_attr device;
+
+	if (fp_verbs_api->ibv.query_device(context, &device))
+		return 0;
+	for (uint8_t port_num = 1; port_num <= device.phys_port_cnt; port_num++)
+		if (query_port(context, port_num, ret_attr) == 0 && ret_attr->state == IBV_PORT_ACTIVE)
+			return port_num;
+	return 0;
+}
+
+static bool device_is_open(const char *name, struct ibv_context **ret_context)
+{
+	struct fp_verbs_device *device;
+
+	pthread_mutex_lock(&devices_lock);
+	for (device = devices; device; device = device->next)
+		if (!device->dead && !strcmp(device->limits.device, name))
+			break;
+	pthread_mutex_unlock(&devices_lock);
+	*ret_context = device ? device->context : NULL;
+	return device;
+}
+
+/* Opens a device if it can be connected by hand; iWARP can't. */
+static bool device_suits(struct ibv_device *device, const char *name, struct ibv_context **ret_context)
+{
+	const char *own = fp_verbs_api->ibv.get_device_name(device);
+	struct ibv_port_attr port;
+	struct ibv_context *context;
+	bool open;
+
+	if ((name && strcmp(name, own)) || device->transport_type == IBV_TRANSPORT_IWARP)
+		return false;
+	open = device_is_open(own, &context);
+	if (!open)
+		context = fp_verbs_api->ibv.open_device(device);
+	if (!context)
+		return false;
+	if (find_port(context, &port)) {
+		*ret_context = context;
+		return true;
+	}
+	if (!open)
+		fp_verbs_api->ibv.close_device(context);
+	return false;
+}
+
+int fp_verbs_domain_open(const char *device, struct fp_verbs_domain **ret_domain)
+{
+	struct ibv_context *context = NULL;
+	struct ibv_device **list;
+	int n = 0, r = fp_verbs_load();
+
+	if (r < 0)
+		return r;
+	list = fp_verbs_api->ibv.get_device_list(&n);
+	for (int i = 0; list && i < n; i++)
+		if (device_suits(list[i], device, &context))
+			break;
+	r = context ? domain_new(context, ret_domain) : -ENODEV;
+	if (list)
+		fp_verbs_api->ibv.free_device_list(list);
+	return r;
+}
+
+struct fp_verbs_domain *fp_verbs_domain_ref(struct fp_verbs_domain *domain)
+{
+	atomic_fetch_add(&domain->n_refs, 1);
+	return domain;
+}
+
+void fp_verbs_domain_unref(struct fp_verbs_domain *domain)
+{
+	if (!domain || atomic_fetch_sub(&domain->n_refs, 1) > 1)
+		return;
+	fp_verbs_api->ibv.dealloc_pd(domain->pd);
+	device_put(domain->device);
+	free(domain);
+}
+
+const struct fp_verbs_limits *fp_verbs_domain_limits(const struct fp_verbs_domain *domain)
+{
+	return &domain->device->limits;
+}
+
+bool fp_verbs_domain_dead(const struct fp_verbs_domain *domain)
+{
+	return atomic_load_explicit(&domain->device->dead, memory_order_relaxed);
+}
+
+int fp_verbs_domain_event_fd(const struct fp_verbs_domain *domain)
+{
+	return domain->device->context->async_fd;
+}
+
+static const char *event_text(enum ibv_event_type type)
+{
+	switch (type) {
+	case IBV_EVENT_CQ_ERR:
+		return "completion queue overrun";
+	case IBV_EVENT_QP_FATAL:
+		return "queue pair failed";
+	case IBV_EVENT_QP_REQ_ERR:
+		return "QP request error: the peer sent what was not allowed";
+	case IBV_EVENT_QP_ACCESS_ERR:
+		return "QP access error: the peer used a key or address that is not its own";
+	case IBV_EVENT_COMM_EST:
+		return "communication established";
+	case IBV_EVENT_QP_LAST_WQE_REACHED:
+		return "last receive reached";
+	case IBV_EVENT_DEVICE_FATAL:
+		return "the device failed or was removed";
+	case IBV_EVENT_PORT_ACTIVE:
+		return "port active";
+	case IBV_EVENT_PORT_ERR:
+		return "port down";
+	case IBV_EVENT_GID_CHANGE:
+		return "address table changed";
+	default:
+		return "device event";
+	}
+}
+
+int fp_verbs_domain_event(struct fp_verbs_domain *domain, uint32_t *ret_qpn, const char **ret_text)
+{
+	struct ibv_async_event event;
+
+	if (fp_verbs_api->ibv.get_async_event(domain->device->context, &event))
+		return 0;
+	*ret_qpn = 0;
+	*ret_text = event_text(event.event_type);
+	switch (event.event_type) {
+	case IBV_EVENT_QP_FATAL:
+	case IBV_EVENT_QP_REQ_ERR:
+	case IBV_EVENT_QP_ACCESS_ERR:
+	case IBV_EVENT_COMM_EST:
+	case IBV_EVENT_QP_LAST_WQE_REACHED:
+		*ret_qpn = event.element.qp->qp_num;
+		break;
+	case IBV_EVENT_DEVICE_FATAL:
+		domain->device->dead = true;
+		break;
+	default:
+		break;
+	}
+	fp_verbs_api->ibv.ack_async_event(&event);
+	return 1;
+}
+
+/* --- regions ------------------------------------------------------------------------------------------ */
+
+int fp_verbs_register(struct fp_verbs_domain *domain, void *base, size_t len_bytes,
+                      enum fp_verbs_access access, struct fp_verbs_region *ret_region)
+{
+	int flags = IBV_ACCESS_LOCAL_WRITE;
+	struct ibv_mr *mr;
+
+	if (access == FP_VERBS_REMOTE)
+		flags |= IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE;
+	else if (access == FP_VERBS_REMOTE_READ)
+		flags = IBV_ACCESS_REMOTE_READ;
+	else if (domain->device->limits.iwarp)
+		flags |= IBV_ACCESS_REMOTE_WRITE; /* RFC 5040: the sink of a READ is written by the peer */
+	errno = 0;
+	/* in parentheses: the header's macro of that name would bypass the table */
+	mr = (fp_verbs_api->ibv.reg_mr)(domain->pd, base, len_bytes, flags);
+	if (!mr)
+		return errno ? -errno : -EIO;
+	*ret_region = (struct fp_verbs_region){
+	    .mr = mr, .base = base, .len_bytes = len_bytes, .lkey = mr->lkey, .rkey = mr->rkey};
+	return 0;
+}
+
+void fp_verbs_deregister(struct fp_verbs_region *region)
+{
+	if (region->mr)
+		fp_verbs_api->ibv.dereg_mr(region->mr);
+	*region = (struct fp_verbs_region){0};
+}
+
+/* --- connections -------------------------------------------------------------------------------------- */
+
+static void conn_list(struct fp_verbs_conn *conn)
+{
+	pthread_mutex_lock(&devices_lock);
+	conn->next = conns;
+	conn->at = &conns;
+	if (conn->next)
+		conn->next->at = &conn->next;
+	conns = conn;
+	pthread_mutex_unlock(&devices_lock);
+}
+
+static void conn_unlist(struct fp_verbs_conn *conn)
+{
+	pthread_mutex_lock(&devices_lock);
+	*conn->at = conn->next;
+	if (conn->next)
+		conn->next->at = conn->at;
+	pthread_mutex_unlock(&devices_lock);
+}
+
+int fp_verbs_conn_new(struct fp_verbs_domain *domain, const struct fp_verbs_conn_options *options,
+                      struct fp_verbs_conn **ret_conn)
+{
+	FP_CLEANUP(fp_cleanup_verbs_conn) struct fp_verbs_conn *conn = calloc(1, sizeof(*conn));
+	struct ibv_context *context = domain->device->context;
+
+	assert(options->send_depth <= MAX_DEPTH);
+	if (!conn)
+		return -ENOMEM;
+	conn->domain = fp_verbs_domain_ref(domain);
+	conn->wait_fd = -1;
+	conn_list(conn);
+	conn->options = *options;
+	conn->send_depth = options->send_depth;
+	conn->channel = fp_verbs_api->ibv.create_comp_channel(context);
+	if (!conn->channel)
+		return errno ? -errno : -EIO;
+	conn->channel->fd = fp_fd_move_high(conn->channel->fd);
+	set_nonblocking(conn->channel->fd);
+	conn->cq = fp_verbs_api->ibv.create_cq(context, (int)(options->send_depth + options->recv_depth + 1),
+	                                       NULL, conn->channel, 0);
+	if (!conn->cq)
+		return errno ? -errno : -EIO;
+	*ret_conn = fp_take_ptr(conn);
+	return 0;
+}
+
+int fp_verbs_conn_create_qp(struct fp_verbs_conn *conn,
+                            int (*create)(struct fp_verbs_conn *conn, struct ibv_qp_init_attr *attr))
+{
+	for (unsigned max_inline = MAX_INLINE;; max_inline /= 2) {
+		struct ibv_qp_init_attr attr = {
+		    .send_cq = conn->cq,
+		    .recv_cq = conn->cq,
+		    .cap = {.max_send_wr = conn->options.send_depth,
+		            .max_recv_wr = FP_MAX(conn->options.recv_depth, 1u),
+		            .max_send_sge = 1,
+		            .max_recv_sge = 1,
+		            .max_inline_data = max_inline},
+		    .qp_type = IBV_QPT_RC,
+		};
+		int r = create(conn, &attr);
+
+		if (r == 0) {
+			conn->max_inline = FP_MIN(attr.cap.max_inline_data, MAX_INLINE);
+			return 0;
+		}
+		if (max_inline == 0 || r == -ENOMEM)
+			return r;
+	}
+}
+
+static int create_by_hand(struct fp_verbs_conn *conn, struct ibv_qp_init_attr *attr)
+{
+	conn->qp = fp_verbs_api->ibv.create_qp(conn->domain->pd, attr);
+	return conn->qp ? 0 : errno ? -errno : -EIO;
+}
+
+/*
+ * The address of a port on an Ethernet fabric: RoCE v2 with an IPv4 address if there is one, since every node
+ * of a subnet has that; else the first of v2, else the first.
+ */
+static int find_gid(struct ibv_context *context, uint8_t port_num, struct ibv_gid_entry *ret_gid)
+{
+	static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
+	struct ibv_gid_entry entry;
+	int best = -1;
+
+	for (uint32_t i = 0; i < 64; i++) {
+		int rank = 0;
+
+		if (fp_verbs_api->ibv.query_gid_ex(context, port_num, i, &entry, 0, sizeof(entry)))
+			continue;
+		if (entry.gid_type == IBV_GID_TYPE_ROCE_V2)
+			rank = memcmp(entry.gid.raw, mapped, sizeof(mapped)) ? 1 : 2;
+		if (rank > best) {
+			best = rank;
+			*ret_gid = entry;
+		}
+	}
+	return best < 0 ? -EADDRNOTAVAIL : 0;
+}
+
+static int address_of(struct fp_verbs_conn *conn, struct fp_verbs_address *ret_own)
+{
+	struct ibv_context *context = conn->domain->device->context;
+	struct ibv_port_attr port;
+	struct ibv_gid_entry gid;
+	int r;
+
+	conn->port_num = find_port(context, &port);
+	if (!conn->port_num)
+		return -ENODEV;
+	r = fp_auth_random(&conn->psn, sizeof(conn->psn));
+	if (r < 0)
+		return r;
+	conn->psn &= 0xffffff;
+	*ret_own = (struct fp_verbs_address){
+	    .qpn = conn->qp->qp_num,
+	    .psn = conn->psn,
+	    .lid = port.lid,
+	    .mtu = (uint8_t)port.active_mtu,
+	    .n_reads = (uint8_t)(conn->options.responder ? conn->domain->device->n_answers : 0),
+	};
+	r = find_gid(context, conn->port_num, &gid);
+	conn->has_gid = r == 0;
+	if (conn->has_gid) {
+		conn->gid_index = (uint8_t)gid.gid_index;
+		memcpy(ret_own->gid, gid.gid.raw, sizeof(ret_own->gid));
+	}
+	return port.link_layer == IBV_LINK_LAYER_ETHERNET ? r : 0;
+}
+
+static int modify(struct fp_verbs_conn *conn, struct ibv_qp_attr *attr, int mask)
+{
+	int r = fp_verbs_api->ibv.modify_qp(conn->qp, attr, mask);
+
+	return r > 0 ? -r : r;
+}
+
+int fp_verbs_manual_open(struct fp_verbs_domain *domain, const struct fp_verbs_conn_options *options,
+                         struct fp_verbs_conn **ret_conn, struct fp_verbs_address *ret_own)
+{
+	FP_CLEANUP(fp_cleanup_verbs_conn) struct fp_verbs_conn *conn = NULL;
+	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT};
+	int r = fp_verbs_conn_new(domain, options, &conn);
+
+	if (r == 0)
+		r = fp_verbs_conn_create_qp(conn, create_by_hand);
+	if (r == 0)
+		r = address_of(conn, ret_own);
+	if (r < 0)
+		return r;
+	attr.port_num = conn->port_num;
+	attr.qp_access_flags = options->responder ? IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE : 0;
+	r = modify(conn, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+	if (r < 0)
+		return r;
+	*ret_conn = fp_take_ptr(conn);
+	return 0;
+}
+
+static int to_rtr(struct fp_verbs_conn *conn, const struct fp_verbs_address *peer, enum ibv_mtu mtu)
+{
+	static const uint8_t no_gid[sizeof(peer->gid)];
+	struct ibv_qp_attr attr = {
+	    .qp_state = IBV_QPS_RTR,
+	    .path_mtu = FP_MIN(mtu, (enum ibv_mtu)peer->mtu),
+	    .dest_qp_num = peer->qpn,
+	    .rq_psn = peer->psn,
+	    .max_dest_rd_atomic = (uint8_t)(conn->options.responder ? conn->domain->device->n_answers : 0),
+	    .min_rnr_timer = 12,
+	    .ah_attr = {.dlid = peer->lid, .port_num = conn->port_num},
+	};
+
+	if (conn->has_gid && memcmp(peer->gid, no_gid, sizeof(no_gid))) {
+		attr.ah_attr.is_global = 1;
+		attr.ah_attr.grh.hop_limit = 64;
+		attr.ah_attr.grh.sgid_index = conn->gid_index;
+		memcpy(attr.ah_attr.grh.dgid.raw, peer->gid, sizeof(peer->gid));
+	}
+	return modify(conn, &attr,
+	              IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+	                  IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+}
+
+static int to_rts(struct fp_verbs_conn *conn)
+{
+	struct ibv_qp_attr attr = {
+	    .qp_state = IBV_QPS_RTS,
+	    .timeout = conn->options.ack_timeout ? conn->options.ack_timeout : 14,
+	    .retry_cnt = FP_MIN(conn->options.retry_count, (uint8_t)RETRY_MAX),
+	    .rnr_retry = RNR_FOR_EVER,
+	    .sq_psn = conn->psn,
+	    .max_rd_atomic = (uint8_t)conn->max_reads,
+	};
+
+	return modify(conn, &attr,
+	              IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
+	                  IBV_QP_MAX_QP_RD_ATOMIC);
+}
+
+int fp_verbs_manual_connect(struct fp_verbs_conn *conn, const struct fp_verbs_address *peer)
+{
+	struct ibv_port_attr port;
+	int r;
+
+	if (peer->mtu < IBV_MTU_256 || peer->mtu > IBV_MTU_4096)
+		return -EINVAL;
+	if (query_port(conn->domain->device->context, conn->port_num, &port))
+		return -EIO;
+	conn->max_reads = FP_MIN(conn->domain->device->n_asks, (unsigned)peer->n_reads);
+	r = to_rtr(conn, peer, port.active_mtu);
+	return r < 0 ? r : to_rts(conn);
+}
+
+/* A queue that has an event unacknowledged can't be destroyed, and one that has is not asked about again. */
+static void take_channel_events(struct fp_verbs_conn *conn)
+{
+	struct ibv_cq *cq;
+	void *user;
+
+	while (fp_verbs_api->ibv.get_cq_event(conn->channel, &cq, &user) == 0) {
+		fp_verbs_api->ibv.ack_cq_events(cq, 1);
+		conn->armed = false;
+	}
+}
+
+void fp_verbs_conn_close(struct fp_verbs_conn *conn)
+{
+	if (!conn)
+		return;
+	if (conn->id)
+		fp_verbs_cm_close(conn);
+	else if (conn->qp)
+		fp_verbs_api->ibv.destroy_qp(conn->qp);
+	if (conn->cq)
+		fp_verbs_api->ibv.destroy_cq(conn->cq);
+	if (conn->channel) {
+		fp_fd_forget(conn->channel->fd);
+		fp_verbs_api->ibv.destroy_comp_channel(conn->channel);
+	}
+	fp_verbs_domain_unref(conn->domain);
+	conn_unlist(conn);
+	free(conn);
+}
+
+/* This process' copy alone: what it stands for lives on in the parent. */
+static void drop_descriptor(int fd)
+{
+	if (fd < 0)
+		return;
+	fp_fd_forget(fd);
+	close(fd);
+}
+
+void fp_verbs_drop_descriptors(void)
+{
+	for (struct fp_verbs_conn *conn = conns; conn; conn = conn->next) {
+		drop_descriptor(conn->channel ? conn->channel->fd : -1);
+		drop_descriptor(conn->events ? conn->events->fd : -1);
+		drop_descriptor(conn->wait_fd);
+	}
+	for (struct fp_verbs_device *device = devices; device; device = device->next) {
+		drop_descriptor(device->context->cmd_fd);
+		drop_descriptor(device->context->async_fd);
+	}
+	conns = NULL;
+	devices = NULL;
+	pthread_mutex_init(&devices_lock, NULL); /* whoever held it is not in this process */
+}
+
+int fp_verbs_conn_flush(struct fp_verbs_conn *conn)
+{
+	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
+
+	if (!conn->broken)
+		conn->broken = -ECONNRESET;
+	return modify(conn, &attr, IBV_QP_STATE);
+}
+
+struct fp_verbs_domain *fp_verbs_conn_domain(const struct fp_verbs_conn *conn)
+{
+	return conn->domain;
+}
+
+uint32_t fp_verbs_conn_qpn(const struct fp_verbs_conn *conn)
+{
+	return conn->qp->qp_num;
+}
+
+unsigned fp_verbs_conn_max_reads(const struct fp_verbs_conn *conn)
+{
+	return conn->max_reads;
+}
+
+unsigned fp_verbs_conn_max_inline(const struct fp_verbs_conn *conn)
+{
+	return conn->max_inline;
+}
+
+void fp_verbs_conn_set_user(struct fp_verbs_conn *conn, void *user)
+{
+	conn->user = user;
+}
+
+void *fp_verbs_conn_user(const struct fp_verbs_conn *conn)
+{
+	return conn->user;
+}
+
+/* --- posting and polling ------------------------------------------------------------------------------ */
+
+static enum ibv_wr_opcode opcode_of(enum fp_verbs_op op)
+{
+	switch (op) {
+	case FP_VERBS_READ:
+		return IBV_WR_RDMA_READ;
+	case FP_VERBS_WRITE:
+		return IBV_WR_RDMA_WRITE;
+	case FP_VERBS_WRITE_IMM:
+		return IBV_WR_RDMA_WRITE_WITH_IMM;
+	default:
+		return IBV_WR_SEND;
+	}
+}
+
+static void fill(const struct fp_verbs_work *work, uint64_t wr_id, struct ibv_send_wr *wr,
+                 struct ibv_sge *sge)
+{
+	*sge = (struct ibv_sge){(uintptr_t)work->local, work->len_bytes, work->lkey};
+	*wr = (struct ibv_send_wr){
+	    .wr_id = wr_id,
+	    .sg_list = sge,
+	    .num_sge = work->len_bytes > 0,
+	    .opcode = opcode_of(work->op),
+	    .send_flags =
+	        (work->signalled ? IBV_SEND_SIGNALED : 0u) | (work->inline_data ? IBV_SEND_INLINE : 0u),
+	    .imm_data = htobe32(work->imm),
+	    .wr.rdma = {work->remote, work->rkey},
+	};
+}
+
+/*
+ * The wr_id of the next work request. A signalled one says how many are done when it is: itself and those
+ * before it that give no sign. In the id and not in a list, since soft iWARP completes a WRITE before an
+ * earlier READ.
+ */
+static uint64_t mark(struct fp_verbs_conn *conn, const struct fp_verbs_work *work)
+{
+	uint64_t n_done = work->signalled ? conn->n_unmarked + 1 : 0;
+
+	conn->n_unmarked = work->signalled ? 0 : conn->n_unmarked + 1;
+	return work->id | n_done << ID_BITS;
+}
+
+int fp_verbs_post(struct fp_verbs_conn *conn, const struct fp_verbs_work *work, unsigned n)
+{
+	struct ibv_send_wr wr[FP_VERBS_CHAIN_MAX], *bad;
+	struct ibv_sge sge[FP_VERBS_CHAIN_MAX];
+	int r;
+
+	assert(n > 0 && n <= FP_VERBS_CHAIN_MAX);
+	if (conn->broken)
+		return conn->broken;
+	if (n > conn->send_depth - conn->n_sent)
+		return -EAGAIN;
+	for (unsigned i = 0; i < n; i++) {
+		fill(&work[i], mark(conn, &work[i]), &wr[i], &sge[i]);
+		wr[i].next = i + 1 < n ? &wr[i + 1] : NULL;
+	}
+	conn->n_sent += n;
+	r = fp_verbs_api->ibv.post_send(conn->qp, wr, &bad);
+	if (r) /* how many were posted is of no use: the queue pair must be flushed */
+		conn->broken = r > 0 ? -r : r;
+	return conn->broken;
+}
+
+int fp_verbs_post_recv(struct fp_verbs_conn *conn, const struct fp_verbs_work *work, unsigned n)
+{
+	struct ibv_recv_wr wr[FP_VERBS_CHAIN_MAX], *bad;
+	struct ibv_sge sge[FP_VERBS_CHAIN_MAX];
+	int r;
+
+	assert(n > 0 && n <= FP_VERBS_CHAIN_MAX);
+	for (unsigned i = 0; i < n; i++) {
+		sge[i] = (struct ibv_sge){(uintptr_t)work[i].local, work[i].len_bytes, work[i].lkey};
+		wr[i] = (struct ibv_recv_wr){
+		    .wr_id = work[i].id | RECV_MARK,
+		    .next = i + 1 < n ? &wr[i + 1] : NULL,
+		    .sg_list = &sge[i],
+		    .num_sge = work[i].len_bytes > 0,
+		};
+	}
+	r = fp_verbs_api->ibv.post_recv(conn->qp, wr, &bad);
+	if (r && !conn->broken)
+		conn->broken = r > 0 ? -r : r;
+	return r > 0 ? -r : r;
+}
+
+static void translate(struct fp_verbs_conn *conn, const struct ibv_wc *wc, struct fp_verbs_completion *ret)
+{
+	bool received = wc->wr_id & RECV_MARK;
+
+	*ret = (struct fp_verbs_completion){
+	    .id = wc->wr_id & ((1ull << ID_BITS) - 1),
+	    .op = received ? FP_VERBS_RECV : FP_VERBS_SEND,
+	    .status = fp_verbs_status(wc->status),
+	    .wc_status = wc->status,
+	};
+	if (wc->status != IBV_WC_SUCCESS) {
+		if (!conn->broken)
+			conn->broken = ret->status == -ECANCELED ? -ECONNRESET : ret->status;
+		return;
+	}
+	if (!received) {
+		conn->n_sent -= (unsigned)(wc->wr_id >> ID_BITS);
+		return;
+	}
+	ret->len_bytes = wc->byte_len;
+	ret->has_imm = wc->wc_flags & IBV_WC_WITH_IMM;
+	ret->imm = ret->has_imm ? be32toh(wc->imm_data) : 0;
+}
+
+int fp_verbs_poll(struct fp_verbs_conn *conn, struct fp_verbs_completion *ret, unsigned max)
+{
+	struct ibv_wc wc[POLL_CHUNK];
+	int n = fp_verbs_api->ibv.poll_cq(conn->cq, (int)FP_MIN(max, (unsigned)POLL_CHUNK), wc);
+
+	if (n < 0)
+		return conn->broken ? conn->broken : (conn->broken = -EIO);
+	for (int i = 0; i < n; i++)
+		translate(conn, &wc[i], &ret[i]);
+	return n;
+}
+
+int fp_verbs_dispatch(struct fp_verbs_conn *conn,
+                      void (*done)(const struct fp_verbs_completion *completion, void *user), void *user)
+{
+	struct fp_verbs_completion completions[POLL_CHUNK];
+	int n, total = 0;
+
+	while ((n = fp_verbs_poll(conn, completions, POLL_CHUNK)) > 0) {
+		for (int i = 0; i < n; i++)
+			done(&completions[i], user);
+		total += n;
+	}
+	return n < 0 ? n : total;
+}
+
+int fp_verbs_arm(struct fp_verbs_conn *conn, struct pollfd *ret_pollfd)
+{
+	int r = 0;
+
+	take_channel_events(conn);
+	/* what waits for an answer of a peer that has gone ends now; rdma_cm itself would allocate */
+	if (fp_verbs_conn_stirs(conn) && !conn->broken)
+		(void)fp_verbs_conn_flush(conn);
+	if (!conn->armed)
+		r = fp_verbs_api->ibv.req_notify_cq(conn->cq, 0);
+	if (r)
+		return r > 0 ? -r : r;
+	conn->armed = true;
+	*ret_pollfd =
+	    (struct pollfd){.fd = conn->wait_fd >= 0 ? conn->wait_fd : conn->channel->fd, .events = POLLIN};
+	return 0;
+}
+
+int fp_verbs_status(int wc_status)
+{
+	switch (wc_status) {
+	case IBV_WC_SUCCESS:
+		return 0;
+	case IBV_WC_WR_FLUSH_ERR:
+		return -ECANCELED;
+	case IBV_WC_REM_ACCESS_ERR:
+	case IBV_WC_REM_INV_RD_REQ_ERR:
+		return -EACCES;
+	case IBV_WC_RETRY_EXC_ERR:
+	case IBV_WC_RESP_TIMEOUT_ERR:
+		return -ETIMEDOUT;
+	case IBV_WC_RNR_RETRY_EXC_ERR:
+		return -ENOBUFS;
+	case IBV_WC_LOC_PROT_ERR:
+	case IBV_WC_LOC_ACCESS_ERR:
+		return -EFAULT;
+	default:
+		return -EIO;
+	}
+}
+
+const char *fp_verbs_status_name(int wc_status)
+{
+	static const char *const names[] = {
+	    [IBV_WC_SUCCESS] = "SUCCESS",
+	    [IBV_WC_LOC_LEN_ERR] = "LOC_LEN_ERR",
+	    [IBV_WC_LOC_QP_OP_ERR] = "LOC_QP_OP_ERR",
+	    [IBV_WC_LOC_EEC_OP_ERR] = "LOC_EEC_OP_ERR",
+	    [IBV_WC_LOC_PROT_ERR] = "LOC_PROT_ERR",
+	    [IBV_WC_WR_FLUSH_ERR] = "WR_FLUSH_ERR",
+	    [IBV_WC_MW_BIND_ERR] = "MW_BIND_ERR",
+	    [IBV_WC_BAD_RESP_ERR] = "BAD_RESP_ERR",
+	    [IBV_WC_LOC_ACCESS_ERR] = "LOC_ACCESS_ERR",
+	    [IBV_WC_REM_INV_REQ_ERR] = "REM_INV_REQ_ERR",
+	    [IBV_WC_REM_ACCESS_ERR] = "REM_ACCESS_ERR",
+	    [IBV_WC_REM_OP_ERR] = "REM_OP_ERR",
+	    [IBV_WC_RETRY_EXC_ERR] = "RETRY_EXC_ERR",
+	    [IBV_WC_RNR_RETRY_EXC_ERR] = "RNR_RETRY_EXC_ERR",
+	    [IBV_WC_LOC_RDD_VIOL_ERR] = "LOC_RDD_VIOL_ERR",
+	    [IBV_WC_REM_INV_RD_REQ_ERR] = "REM_INV_RD_REQ_ERR",
+	    [IBV_WC_REM_ABORT_ERR] = "REM_ABORT_ERR",
+	    [IBV_WC_INV_EECN_ERR] = "INV_EECN_ERR",
+	    [IBV_WC_INV_EEC_STATE_ERR] = "INV_EEC_STATE_ERR",
+	    [IBV_WC_FATAL_ERR] = "FATAL_ERR",
+	    [IBV_WC_RESP_TIMEOUT_ERR] = "RESP_TIMEOUT_ERR",
+	    [IBV_WC_GENERAL_ERR] = "GENERAL_ERR",
+	};
+
+	return wc_status >= 0 && (size_t)wc_status < FP_ARRAY_LEN(names) && names[wc_status]
+	           ? names[wc_status]
+	           : "UNKNOWN";
+}

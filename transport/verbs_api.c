@@ -1,0 +1,119 @@
+/*
+ * Loading libibverbs and librdmacm. Room: transport. They are not linked: a program whose memory comes over
+ * tcp or shm carries neither, and a machine without them still runs everything else.
+ */
+#include "verbs_api.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#include "log.h"
+#include "verbs_internal.h"
+
+#define LIBRDMACM "librdmacm.so.1"
+
+const struct fp_verbs_api *fp_verbs_api;
+
+static struct fp_verbs_api loaded;
+static pthread_mutex_t load_lock = PTHREAD_MUTEX_INITIALIZER; /* of what follows */
+static void *rdma_library;                                    /* NULL: not loaded */
+static pid_t loader;
+static int load_status; /* negative: tried in vain, which is not done again */
+
+static int post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **ret_bad)
+{
+	return ibv_post_send(qp, wr, ret_bad);
+}
+
+static int post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **ret_bad)
+{
+	return ibv_post_recv(qp, wr, ret_bad);
+}
+
+static int poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *ret_wc)
+{
+	return ibv_poll_cq(cq, n, ret_wc);
+}
+
+static int req_notify_cq(struct ibv_cq *cq, int solicited_only)
+{
+	return ibv_req_notify_cq(cq, solicited_only);
+}
+
+/* 0 if a symbol is missing. Function pointers and data pointers are the same on every system we run on. */
+static int find(void *library, const char *symbol, void *ret_function)
+{
+	void *found = library ? dlsym(library, symbol) : NULL;
+
+	*(void **)ret_function = found;
+	return found != NULL;
+}
+
+static int load(void)
+{
+	/* Global, since providers expect to find libibverbs' symbols; not closed but by a forked child: they
+	 * keep state. */
+	void *ibv = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_GLOBAL);
+	void *rdma = dlopen(LIBRDMACM, RTLD_NOW | RTLD_LOCAL);
+	int found = ibv && rdma;
+
+#define FIND_IBV(type, name, args)  found = found && find(ibv, "ibv_" #name, &loaded.ibv.name);
+#define FIND_RDMA(type, name, args) found = found && find(rdma, "rdma_" #name, &loaded.rdma.name);
+	FP_VERBS_API_IBV(FIND_IBV)
+	FP_VERBS_API_RDMA(FIND_RDMA)
+	found = found && find(ibv, "_ibv_query_gid_ex", &loaded.ibv.query_gid_ex);
+	loaded.ibv.post_send = post_send;
+	loaded.ibv.post_recv = post_recv;
+	loaded.ibv.poll_cq = poll_cq;
+	loaded.ibv.req_notify_cq = req_notify_cq;
+	if (!found)
+		return -ELIBACC; /* no news where auto: finds out that it is tcp */
+	rdma_library = rdma;
+	loader = getpid();
+	fp_verbs_api = &loaded;
+	return 0;
+}
+
+int fp_verbs_load(void)
+{
+	int r;
+
+	if (fp_verbs_api)
+		return 0;
+	pthread_mutex_lock(&load_lock);
+	if (load_status == 0 && !fp_verbs_api)
+		load_status = load();
+	r = load_status;
+	pthread_mutex_unlock(&load_lock);
+	return r;
+}
+
+bool fp_verbs_inherited(void)
+{
+	return rdma_library && loader != getpid();
+}
+
+/*
+ * librdmacm opens each device once and hands that out for ever, and nothing can tell it to begin anew: but
+ * its state is all in the library's own memory, which goes with it. libibverbs can stay: what it keeps is a
+ * list of what devices there are.
+ */
+void fp_verbs_unload(void)
+{
+	void *held;
+
+	pthread_mutex_init(&load_lock, NULL); /* whoever held it is not in this process */
+	fp_verbs_api = NULL;
+	dlclose(rdma_library);
+	rdma_library = NULL;
+	held = dlopen(LIBRDMACM, RTLD_NOW | RTLD_NOLOAD);
+	if (!held)
+		return;
+	dlclose(held);
+	load_status = -EOPNOTSUPP;
+	fp_log(FP_LOG_ERROR, "verbs",
+	       "no rdma after fork: " LIBRDMACM
+	       " is in use by the program itself, and knows its parent's devices");
+}

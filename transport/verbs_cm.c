@@ -1,0 +1,603 @@
+/*
+ * Connections through rdma_cm: the client's side, which waits for each step until a deadline, and the
+ * listening side, which is driven by events. Room: transport; see verbs.h.
+ *
+ *   client   resolve address ─► resolve route ─► queue pair ─► connect ─► ESTABLISHED | REJECTED |
+ * UNREACHABLE node     REQUEST ─► prepare (queue pair) ─► admit (accept) ─► ESTABLISHED ─► DISCONNECTED |
+ * DEVICE_GONE
+ */
+#include <arpa/inet.h>
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "fdutil.h"
+#include "verbs_internal.h"
+
+#define BACKLOG      128
+#define RNR_FOR_EVER 7
+
+struct fp_verbs_listener {
+	struct rdma_event_channel *events;
+	struct rdma_cm_id *id;
+	struct fp_verbs_request *requests; /* not answered yet */
+};
+
+struct fp_verbs_request {
+	struct fp_verbs_request *next;
+	struct fp_verbs_listener *listener;
+	struct rdma_cm_id *id;
+	uint8_t n_peer_asks,
+	    n_peer_answers; /* READs: that the peer wants to have outstanding, that it answers */
+	size_t private_len;
+	uint8_t private_data[FP_VERBS_PRIVATE_MAX];
+};
+
+static struct rdma_event_channel *channel_new(void)
+{
+	struct rdma_event_channel *channel = fp_verbs_api->rdma.create_event_channel();
+
+	if (channel) {
+		channel->fd = fp_fd_move_high(channel->fd);
+		fcntl(channel->fd, F_SETFL, fcntl(channel->fd, F_GETFL) | O_NONBLOCK);
+	}
+	return channel;
+}
+
+static void channel_free(struct rdma_event_channel *channel)
+{
+	if (!channel)
+		return;
+	fp_fd_forget(channel->fd);
+	fp_verbs_api->rdma.destroy_event_channel(channel);
+}
+
+static int failure(void)
+{
+	return errno ? -errno : -EIO;
+}
+
+static int create_qp(struct fp_verbs_conn *conn, struct ibv_qp_init_attr *attr)
+{
+	if (fp_verbs_api->rdma.create_qp(conn->id, conn->domain->pd, attr))
+		return failure();
+	conn->qp = conn->id->qp;
+	return 0;
+}
+
+static uint8_t reads_of(unsigned n)
+{
+	return (uint8_t)FP_MIN(n, (unsigned)FP_VERBS_MAX_READS);
+}
+
+void fp_verbs_cm_close(struct fp_verbs_conn *conn)
+{
+	bool listening = !conn->events;
+
+	(void)fp_verbs_conn_check(conn); /* that the device is being taken away is perhaps said here alone */
+	if (listening && !conn->admitted)
+		fp_verbs_api->rdma.reject(conn->id, NULL, 0);
+	else if (!conn->gone)
+		fp_verbs_api->rdma.disconnect(conn->id);
+	if (conn->qp)
+		fp_verbs_api->rdma.destroy_qp(conn->id);
+	fp_verbs_api->rdma.destroy_id(conn->id);
+	if (conn->wait_fd >= 0) {
+		fp_fd_forget(conn->wait_fd);
+		close(conn->wait_fd);
+	}
+	channel_free(conn->events);
+}
+
+/* --- the client's side -------------------------------------------------------------------------------- */
+
+/* What the events say about an attempt. */
+static int event_error(const struct rdma_cm_event *event)
+{
+	switch (event->event) {
+	case RDMA_CM_EVENT_ADDR_ERROR:
+	case RDMA_CM_EVENT_ROUTE_ERROR:
+	case RDMA_CM_EVENT_UNREACHABLE:
+		return event->status == -ETIMEDOUT ? -ETIMEDOUT : -EHOSTUNREACH;
+	case RDMA_CM_EVENT_REJECTED:
+		return -ECONNREFUSED;
+	case RDMA_CM_EVENT_CONNECT_ERROR:
+		return event->status < 0 ? event->status : -ECONNREFUSED;
+	case RDMA_CM_EVENT_DISCONNECTED:
+	case RDMA_CM_EVENT_TIMEWAIT_EXIT:
+		return -ECONNRESET;
+	case RDMA_CM_EVENT_DEVICE_REMOVAL:
+		return -ENODEV;
+	default:
+		return -EPROTO;
+	}
+}
+
+static int wait_readable(int fd, uint64_t deadline_ns)
+{
+	struct pollfd p = {.fd = fd, .events = POLLIN};
+
+	for (;;) {
+		uint64_t now = fp_clock_ns(), left = deadline_ns > now ? deadline_ns - now : 0;
+		struct timespec ts = {(time_t)(left / FP_NSEC_PER_SEC), (long)(left % FP_NSEC_PER_SEC)};
+		int r = ppoll(&p, 1, &ts, NULL);
+
+		if (r > 0)
+			return 0;
+		if (r == 0)
+			return -ETIMEDOUT;
+		if (errno != EINTR)
+			return -errno;
+	}
+}
+
+struct attempt {
+	struct rdma_event_channel *events;
+	struct rdma_cm_id *id;
+	uint64_t deadline_ns;
+	void *reply;
+	size_t *reply_len;
+	unsigned max_reads; /* granted, once it is established */
+};
+
+static void take_reply(struct attempt *a, const struct rdma_cm_event *event)
+{
+	bool carries = event->event == RDMA_CM_EVENT_ESTABLISHED || event->event == RDMA_CM_EVENT_REJECTED;
+	size_t len = carries ? event->param.conn.private_data_len : 0;
+
+	if (!a->reply_len)
+		return;
+	*a->reply_len = event->param.conn.private_data ? FP_MIN(len, *a->reply_len) : 0;
+	if (*a->reply_len)
+		memcpy(a->reply, event->param.conn.private_data, *a->reply_len);
+}
+
+/* Waits for one event; any but the one expected ends the attempt. */
+static int expect(struct attempt *a, enum rdma_cm_event_type type)
+{
+	struct rdma_cm_event *event;
+	int r;
+
+	while (fp_verbs_api->rdma.get_cm_event(a->events, &event)) {
+		if (errno != EAGAIN && errno != EINTR)
+			return failure();
+		r = wait_readable(a->events->fd, a->deadline_ns);
+		if (r < 0)
+			return r;
+	}
+	r = event->event == type ? 0 : event_error(event);
+	if (type == RDMA_CM_EVENT_ESTABLISHED) {
+		take_reply(a, event);
+		a->max_reads = event->param.conn.initiator_depth;
+	}
+	fp_verbs_api->rdma.ack_cm_event(event);
+	return r;
+}
+
+static int left_ms(const struct attempt *a)
+{
+	uint64_t now = fp_clock_ns();
+
+	return now >= a->deadline_ns ? 1 : (int)((a->deadline_ns - now) / FP_NSEC_PER_MSEC) + 1;
+}
+
+static int resolve(struct attempt *a, struct sockaddr *address)
+{
+	int r;
+
+	if (fp_verbs_api->rdma.create_id(a->events, &a->id, NULL, RDMA_PS_TCP))
+		return failure();
+	if (fp_verbs_api->rdma.resolve_addr(a->id, NULL, address, left_ms(a)))
+		return failure();
+	r = expect(a, RDMA_CM_EVENT_ADDR_RESOLVED);
+	if (a->id->verbs)
+		fp_verbs_device_note(a->id->verbs);
+	if (r < 0)
+		return r;
+	if (fp_verbs_api->rdma.resolve_route(a->id, left_ms(a)))
+		return failure();
+	return expect(a, RDMA_CM_EVENT_ROUTE_RESOLVED);
+}
+
+static int establish(struct attempt *a, struct fp_verbs_conn *conn, const void *private_data,
+                     size_t private_len)
+{
+	const struct fp_verbs_device *device = conn->domain->device;
+	uint8_t timeout = conn->options.ack_timeout;
+	struct rdma_conn_param param = {
+	    .private_data = private_data,
+	    .private_data_len = (uint8_t)private_len,
+	    .responder_resources = reads_of(conn->options.responder ? device->n_answers : 0),
+	    .initiator_depth = reads_of(device->n_asks),
+	    .retry_count = conn->options.retry_count,
+	    .rnr_retry_count = RNR_FOR_EVER,
+	};
+	int r;
+
+	if (timeout && !device->limits.iwarp) /* a wish: kernels before 5.2 do not know it */
+		(void)fp_verbs_api->rdma.set_option(conn->id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT,
+		                                    &timeout, sizeof(timeout));
+	if (fp_verbs_api->rdma.connect(conn->id, &param))
+		return failure();
+	r = expect(a, RDMA_CM_EVENT_ESTABLISHED);
+	/* iWARP without enhanced set-up does not say what was granted */
+	conn->max_reads = a->max_reads ? FP_MIN(a->max_reads, device->n_asks) : device->n_asks;
+	return r;
+}
+
+/* One descriptor to wait on for completions and for the peer's good-bye. */
+static int open_wait_fd(struct fp_verbs_conn *conn)
+{
+	int fds[] = {conn->channel->fd, conn->events->fd};
+
+	conn->wait_fd = fp_fd_move_high(epoll_create1(EPOLL_CLOEXEC));
+	for (unsigned i = 0; i < FP_ARRAY_LEN(fds); i++) {
+		struct epoll_event event = {.events = EPOLLIN};
+
+		if (epoll_ctl(conn->wait_fd, EPOLL_CTL_ADD, fds[i], &event) < 0)
+			return -errno;
+	}
+	return 0;
+}
+
+/* One address of the host. What attempt holds is conn's once there is one. */
+static int connect_to(struct attempt *a, struct sockaddr *address,
+                      const struct fp_verbs_conn_options *options, const void *private_data,
+                      size_t private_len, struct fp_verbs_domain **domain, struct fp_verbs_conn **ret_conn)
+{
+	FP_CLEANUP(fp_cleanup_verbs_conn) struct fp_verbs_conn *conn = NULL;
+	int r = resolve(a, address);
+
+	if (r == 0)
+		r = fp_verbs_domain_of(a->id->verbs, domain);
+	if (r == 0)
+		r = fp_verbs_conn_new(*domain, options, &conn);
+	if (r < 0)
+		return r;
+	conn->gone = -ENOTCONN; /* nobody to say good-bye to yet */
+	conn->id = fp_take_ptr(a->id);
+	conn->events = a->events;
+	a->events = NULL;
+	r = fp_verbs_conn_create_qp(conn, create_qp);
+	if (r < 0)
+		return r;
+	a->events = conn->events; /* borrowed, to wait on */
+	r = establish(a, conn, private_data, private_len);
+	a->events = NULL;
+	if (r == 0)
+		r = open_wait_fd(conn);
+	if (r < 0)
+		return r;
+	conn->gone = 0;
+	*ret_conn = fp_take_ptr(conn);
+	return 0;
+}
+
+static int find_addresses(const char *host, uint16_t port, int flags, struct addrinfo **ret_list)
+{
+	struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV | flags};
+	char service[8];
+
+	snprintf(service, sizeof(service), "%u", port);
+	switch (getaddrinfo(host, service, &hints, ret_list)) {
+	case 0:
+		return 0;
+	case EAI_MEMORY:
+		return -ENOMEM;
+	default:
+		return -EHOSTUNREACH;
+	}
+}
+
+int fp_verbs_connect(const char *host, uint16_t port, const struct fp_verbs_conn_options *options,
+                     const void *private_data, size_t private_len, uint64_t deadline_ns,
+                     struct fp_verbs_domain **domain, struct fp_verbs_conn **ret_conn, void *reply,
+                     size_t *reply_len)
+{
+	struct fp_verbs_domain *given = *domain;
+	struct addrinfo *list;
+	int r = fp_verbs_load();
+
+	assert(private_len <= FP_VERBS_PRIVATE_MAX);
+	if (r == 0)
+		r = find_addresses(host, port, 0, &list);
+	if (r < 0)
+		return r;
+	r = -EHOSTUNREACH;
+	for (struct addrinfo *address = list; address; address = address->ai_next) {
+		size_t room = reply_len ? *reply_len : 0;
+		struct attempt a = {.events = channel_new(),
+		                    .deadline_ns = deadline_ns,
+		                    .reply = reply,
+		                    .reply_len = reply_len ? &room : NULL};
+
+		r = a.events ? connect_to(&a, address->ai_addr, options, private_data, private_len, domain,
+		                          ret_conn)
+		             : failure();
+		if (a.id)
+			fp_verbs_api->rdma.destroy_id(a.id);
+		channel_free(a.events);
+		if (r < 0 && !given)
+			fp_verbs_domain_unref(fp_take_ptr(*domain));
+		if (r == 0 || r == -ECONNREFUSED || !address->ai_next) {
+			if (reply_len)
+				*reply_len = r == 0 || r == -ECONNREFUSED ? room : 0;
+			break;
+		}
+	}
+	freeaddrinfo(list);
+	return r;
+}
+
+int fp_verbs_conn_check(struct fp_verbs_conn *conn)
+{
+	struct rdma_cm_event *event;
+
+	while (conn->events && fp_verbs_api->rdma.get_cm_event(conn->events, &event) == 0) {
+		if (event->event != RDMA_CM_EVENT_ADDR_CHANGE && !conn->gone)
+			conn->gone = event_error(event);
+		if (event->event == RDMA_CM_EVENT_DEVICE_REMOVAL)
+			conn->domain->device->dead = true;
+		fp_verbs_api->rdma.ack_cm_event(event);
+	}
+	if (!conn->gone && fp_verbs_domain_dead(conn->domain))
+		conn->gone = -ENODEV;
+	return conn->gone;
+}
+
+bool fp_verbs_conn_stirs(const struct fp_verbs_conn *conn)
+{
+	struct pollfd p = {.fd = conn->events ? conn->events->fd : -1, .events = POLLIN};
+
+	return conn->gone || fp_verbs_domain_dead(conn->domain) || (conn->events && poll(&p, 1, 0) == 1);
+}
+
+/* --- the listening side ------------------------------------------------------------------------------- */
+
+static int bind_and_listen(struct fp_verbs_listener *listener, struct sockaddr *address)
+{
+	if (fp_verbs_api->rdma.create_id(listener->events, &listener->id, listener, RDMA_PS_TCP) ||
+	    fp_verbs_api->rdma.bind_addr(listener->id, address) ||
+	    fp_verbs_api->rdma.listen(listener->id, BACKLOG))
+		return failure();
+	return 0;
+}
+
+int fp_verbs_listen(const char *host, uint16_t port, struct fp_verbs_listener **ret_listener)
+{
+	struct fp_verbs_listener *listener;
+	struct addrinfo *list;
+	int r = fp_verbs_load();
+
+	if (r == 0)
+		r = find_addresses(host, port, AI_PASSIVE, &list);
+	if (r < 0)
+		return r;
+	listener = calloc(1, sizeof(*listener));
+	if (listener)
+		listener->events = channel_new();
+	r = listener && listener->events ? bind_and_listen(listener, list->ai_addr) : -ENOMEM;
+	freeaddrinfo(list);
+	if (r < 0) {
+		fp_verbs_listener_close(listener);
+		return r;
+	}
+	*ret_listener = listener;
+	return 0;
+}
+
+void fp_verbs_listener_close(struct fp_verbs_listener *listener)
+{
+	if (!listener)
+		return;
+	while (listener->requests)
+		fp_verbs_reject(listener->requests, NULL, 0);
+	if (listener->id)
+		fp_verbs_api->rdma.destroy_id(listener->id);
+	channel_free(listener->events);
+	free(listener);
+}
+
+int fp_verbs_listener_fd(const struct fp_verbs_listener *listener)
+{
+	return listener->events->fd;
+}
+
+uint16_t fp_verbs_listener_port(const struct fp_verbs_listener *listener)
+{
+	return ntohs((uint16_t)fp_verbs_api->rdma.get_src_port(listener->id));
+}
+
+static void name_peer(struct rdma_cm_id *id, char *ret_name, size_t size)
+{
+	const struct sockaddr *address = &id->route.addr.dst_addr;
+	char host[INET6_ADDRSTRLEN] = "?";
+	uint16_t port = 0;
+
+	if (address->sa_family == AF_INET) {
+		inet_ntop(AF_INET, &id->route.addr.dst_sin.sin_addr, host, sizeof(host));
+		port = ntohs(id->route.addr.dst_sin.sin_port);
+	} else if (address->sa_family == AF_INET6) {
+		inet_ntop(AF_INET6, &id->route.addr.dst_sin6.sin6_addr, host, sizeof(host));
+		port = ntohs(id->route.addr.dst_sin6.sin6_port);
+	}
+	snprintf(ret_name, size, address->sa_family == AF_INET6 ? "[%s]:%u" : "%s:%u", host, port);
+}
+
+static int request_new(struct fp_verbs_listener *listener, const struct rdma_cm_event *event,
+                       struct fp_verbs_event *ret)
+{
+	struct fp_verbs_request *request = calloc(1, sizeof(*request));
+
+	if (!request) {
+		fp_verbs_api->rdma.reject(event->id, NULL, 0);
+		return -ENOMEM;
+	}
+	request->listener = listener;
+	request->id = event->id;
+	request->id->context = NULL;
+	request->n_peer_asks = event->param.conn.responder_resources;
+	request->n_peer_answers = event->param.conn.initiator_depth;
+	request->private_len =
+	    FP_MIN((size_t)event->param.conn.private_data_len, sizeof(request->private_data));
+	if (event->param.conn.private_data)
+		memcpy(request->private_data, event->param.conn.private_data, request->private_len);
+	else
+		request->private_len = 0;
+	request->next = listener->requests;
+	listener->requests = request;
+	ret->type = FP_VERBS_EV_REQUEST;
+	ret->request = request;
+	ret->private_data = request->private_data;
+	ret->private_len = request->private_len;
+	name_peer(event->id, ret->peer, sizeof(ret->peer));
+	return 0;
+}
+
+static void forget_request(struct fp_verbs_request *request)
+{
+	struct fp_verbs_request **at = &request->listener->requests;
+
+	while (*at != request)
+		at = &(*at)->next;
+	*at = request->next;
+	free(request);
+}
+
+static void conn_event(const struct rdma_cm_event *event, struct fp_verbs_event *ret)
+{
+	ret->conn = event->id->context;
+	ret->why = "disconnected";
+	switch (event->event) {
+	case RDMA_CM_EVENT_ESTABLISHED:
+		ret->type = FP_VERBS_EV_ESTABLISHED;
+		ret->why = "established";
+		return;
+	case RDMA_CM_EVENT_DEVICE_REMOVAL:
+		ret->type = FP_VERBS_EV_DEVICE_GONE;
+		ret->why = "the device is being removed";
+		return;
+	case RDMA_CM_EVENT_REJECTED:
+		ret->why = "rejected by the peer";
+		break;
+	case RDMA_CM_EVENT_UNREACHABLE:
+		ret->why = "unreachable";
+		break;
+	case RDMA_CM_EVENT_CONNECT_ERROR:
+		ret->why = "connection set-up failed";
+		break;
+	case RDMA_CM_EVENT_TIMEWAIT_EXIT:
+		ret->why = "left timewait";
+		break;
+	case RDMA_CM_EVENT_DISCONNECTED:
+		break;
+	default: /* an address moved, multicast: nothing to us */
+		ret->conn = NULL;
+		return;
+	}
+	ret->type = FP_VERBS_EV_DISCONNECTED;
+}
+
+/* What an event means to us; type NONE: nothing. */
+static void translate(struct fp_verbs_listener *listener, const struct rdma_cm_event *event,
+                      struct fp_verbs_event *ret)
+{
+	*ret = (struct fp_verbs_event){.type = FP_VERBS_EV_NONE};
+	if (event->event == RDMA_CM_EVENT_CONNECT_REQUEST) {
+		(void)request_new(listener, event, ret);
+	} else if (event->id == listener->id) {
+		if (event->event == RDMA_CM_EVENT_DEVICE_REMOVAL)
+			ret->type = FP_VERBS_EV_DEVICE_GONE;
+		ret->why = "the device is being removed";
+	} else if (event->id->context) { /* else a request that nobody has answered: answering finds out */
+		conn_event(event, ret);
+		if (ret->type == FP_VERBS_EV_DEVICE_GONE)
+			ret->conn->domain->device->dead = true;
+		if (ret->type == FP_VERBS_EV_DISCONNECTED)
+			ret->conn->gone = -ECONNRESET;
+	}
+}
+
+int fp_verbs_listener_next(struct fp_verbs_listener *listener, struct fp_verbs_event *ret)
+{
+	struct rdma_cm_event *event;
+
+	do {
+		if (fp_verbs_api->rdma.get_cm_event(listener->events, &event)) {
+			*ret = (struct fp_verbs_event){.type = FP_VERBS_EV_NONE};
+			return errno == EAGAIN || errno == EINTR ? 0 : failure();
+		}
+		translate(listener, event, ret);
+		fp_verbs_api->rdma.ack_cm_event(event);
+	} while (ret->type == FP_VERBS_EV_NONE);
+	return 0;
+}
+
+void fp_verbs_reject(struct fp_verbs_request *request, const void *reply, size_t reply_len)
+{
+	fp_verbs_api->rdma.reject(request->id, reply, (uint8_t)reply_len);
+	fp_verbs_api->rdma.destroy_id(request->id);
+	forget_request(request);
+}
+
+static int prepare(struct fp_verbs_request *request, const struct fp_verbs_conn_options *options,
+                   struct fp_verbs_domain **domain, struct fp_verbs_conn **ret_conn)
+{
+	FP_CLEANUP(fp_cleanup_verbs_conn) struct fp_verbs_conn *conn = NULL;
+	const struct fp_verbs_device *device;
+	int r = fp_verbs_domain_of(request->id->verbs, domain);
+
+	if (r == 0)
+		r = fp_verbs_conn_new(*domain, options, &conn);
+	if (r < 0)
+		return r;
+	device = conn->domain->device;
+	conn->id = fp_take_ptr(request->id);
+	conn->id->context = conn;
+	/* asked of the peer, then what it may ask of us */
+	conn->max_reads = FP_MIN(device->n_asks, (unsigned)request->n_peer_answers);
+	conn->n_granted =
+	    reads_of(options->responder ? FP_MIN(device->n_answers, (unsigned)request->n_peer_asks) : 0);
+	r = fp_verbs_conn_create_qp(conn, create_qp);
+	if (r < 0)
+		return r;
+	*ret_conn = fp_take_ptr(conn);
+	return 0;
+}
+
+int fp_verbs_prepare(struct fp_verbs_request *request, const struct fp_verbs_conn_options *options,
+                     struct fp_verbs_domain **domain, struct fp_verbs_conn **ret_conn)
+{
+	struct fp_verbs_domain *given = *domain;
+	int r = prepare(request, options, domain, ret_conn);
+
+	if (r < 0 && !given)
+		fp_verbs_domain_unref(fp_take_ptr(*domain));
+	if (request->id)
+		fp_verbs_reject(request, NULL, 0);
+	else
+		forget_request(request);
+	return r;
+}
+
+int fp_verbs_admit(struct fp_verbs_conn *conn, const void *reply, size_t reply_len)
+{
+	struct rdma_conn_param param = {
+	    .private_data = reply,
+	    .private_data_len = (uint8_t)reply_len,
+	    .responder_resources = conn->n_granted,
+	    .initiator_depth = reads_of(conn->max_reads),
+	    .rnr_retry_count = RNR_FOR_EVER,
+	};
+
+	if (fp_verbs_api->rdma.accept(conn->id, &param))
+		return failure();
+	conn->admitted = true;
+	return 0;
+}

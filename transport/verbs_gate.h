@@ -1,0 +1,167 @@
+/*
+ * The gate: where a memory node is entered by rdma. One thread a node process owns the rdma listeners, the
+ * control stream of every peer and every queue pair. Room: transport; the daemon uses it, the compute side
+ * never. It knows connections, proofs and bytes, never frames or leases; what a lease is to be registered for
+ * its caller says.
+ *
+ *   connection request ──► magic, version, proof? ──no──► rejected with a status
+ *        │ CONTROL, RESUME                   │ LINK: peer of that session, proof by its token
+ *        ▼                                   ▼
+ *   a peer: domain of its own,          a queue pair in that peer's domain, that READs and WRITEs what is
+ *   stream ◄─pump─► socket pair         registered there and says nothing. One receive is posted on it: its
+ *                       │               flush tells that the queue pair broke
+ *                       ▼ news
+ *               the daemon's loop: a connection like any other
+ *
+ * One peer is one control connection and one protection domain. It is cut off when its connection breaks: its
+ * links are destroyed and its socket ends. The daemon ends it (fp_gate_peer_end) in any case, deregisters
+ * what it registered for it, and lets go of it. A session over tcp whose queue pairs are connected by hand
+ * has a peer too, one without a stream.
+ *
+ * Threads: everything that touches a queue pair runs on the gate's thread; calls from others post an order to
+ * it and wait until it was carried out (some milliseconds). The thread sleeps in poll(2) on completion
+ * channels, CM events, device events and socket ends, so READs and WRITEs of peers, which make none, cost no
+ * CPU. It never waits for the daemon: news that a full pipe does not take is dropped, with what it was about.
+ */
+#ifndef FP_VERBS_GATE_H
+#define FP_VERBS_GATE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "verbs.h"
+#include "wire.h"
+
+#define FP_GATE_MAX_LINKS     64u /* queue pairs of one peer, its stream not counted */
+#define FP_GATE_MAX_LISTENERS 16u
+#define FP_GATE_NAME_BYTES    80u
+
+struct fp_gate;
+struct fp_gate_peer;
+struct fp_gate_link;
+
+struct fp_gate_address {
+	const char *host; /* numeric; NULL: all devices and addresses, also those that come later */
+	uint16_t port;    /* 0: any */
+};
+
+struct fp_gate_options {
+	const struct fp_gate_address *listen;
+	unsigned n_listen;
+	const char *secret; /* copied; NULL: none */
+	const char
+	    *device; /* of queue pairs connected by hand, not iWARP: a name; "": the first; NULL: none */
+	unsigned max_peers; /* with a stream */
+};
+
+enum fp_gate_news_type {
+	FP_GATE_NEWS_PEER,     /* one has come */
+	FP_GATE_NEWS_REJECTED, /* somebody was not let in; why */
+	FP_GATE_NEWS_DENIED,   /* a link broke because its client used what it has no key for; why */
+	FP_GATE_NEWS_DEVICE,   /* why: a device or a listener went away, or came back */
+};
+
+/* What the gate tells: records of this size come out of fp_gate_news_fd. */
+struct fp_gate_news {
+	enum fp_gate_news_type type;
+	int fd;                    /* PEER: the daemon's end of its byte stream, now the reader's */
+	struct fp_gate_peer *peer; /* PEER: a reference, now the reader's; else NULL */
+	uint64_t session_id;       /* DENIED */
+	const char *why;           /* static */
+	char who[FP_GATE_NAME_BYTES];
+};
+
+/* Totals since the gate opened, and now. */
+struct fp_gate_counts {
+	uint64_t rejected, denied;
+	unsigned peers, queue_pairs;
+	unsigned listeners, listeners_down; /* configured; of them those whose device is gone */
+};
+
+/* An rdma device of this machine, and its first port. */
+struct fp_gate_device {
+	char name[64];
+	char state[16]; /* "ACTIVE", "DOWN", ... */
+	bool iwarp;
+};
+
+/* As the kernel lists them now, at most max. Returns their number. Any thread; reads a few small files. */
+unsigned fp_gate_devices(struct fp_gate_device *ret_devices, unsigned max);
+
+/*
+ * Opens listeners and starts the thread. 0 and *ret_gate; -ELIBACC (libibverbs.so.1 or librdmacm.so.1 is not
+ * installed), -ENODEV (there is no rdma device; or not that device, or none with such an address),
+ * -EADDRINUSE, -EADDRNOTAVAIL, -ENOMEM. *ret_failed: the index of the address that failed, n_listen: none of
+ * them.
+ */
+int fp_gate_open(const struct fp_gate_options *options, struct fp_gate **ret_gate, unsigned *ret_failed);
+/*
+ * Destroys all queue pairs, ends all peers, stops the thread. References to peers stay valid until they are
+ * put. NULL is fine. News that was not read is given up, with descriptors and references.
+ */
+void fp_gate_close(struct fp_gate *gate);
+FP_DEFINE_CLEANUP(struct fp_gate, gate, fp_gate_close)
+
+/* The read end of a pipe, blocking, of whole records. */
+int fp_gate_news_fd(const struct fp_gate *gate);
+/* The port of listener idx. */
+uint16_t fp_gate_port(const struct fp_gate *gate, unsigned idx);
+/* Whether fp_gate_peer_new can succeed. */
+bool fp_gate_has_device(const struct fp_gate *gate);
+void fp_gate_counts(const struct fp_gate *gate, struct fp_gate_counts *ret_counts);
+
+/*
+ * Lets links attach to peer: those that name session_id and prove token. Before the client is told either.
+ * Any thread, never blocks.
+ */
+void fp_gate_peer_admit(struct fp_gate_peer *peer, uint64_t session_id,
+                        const uint8_t token[FP_WIRE_TOKEN_BYTES]);
+/*
+ * Destroys its links and lets no more attach; its stream goes on. When this returns nothing registered for it
+ * can be reached any more, whatever is still under way. Any thread but the gate's; again is fine.
+ */
+void fp_gate_peer_fence(struct fp_gate_peer *peer);
+/*
+ * Ends it: its links and its stream are destroyed. When this returns nothing of the peer's can be reached
+ * through them any more, whatever is still under way, and no link will attach. Any thread but the gate's;
+ * again is fine.
+ */
+void fp_gate_peer_end(struct fp_gate_peer *peer);
+struct fp_gate_peer *fp_gate_peer_ref(struct fp_gate_peer *peer);
+/* NULL is fine. Its regions are gone before the last, and it was ended. Any thread. */
+void fp_gate_peer_unref(struct fp_gate_peer *peer);
+const char *fp_gate_peer_name(const struct fp_gate_peer *peer);
+/* The device that it came in by. */
+const char *fp_gate_peer_device(const struct fp_gate_peer *peer);
+/* Now: its queue pairs, links and stream; its regions. Any thread. */
+unsigned fp_gate_peer_queue_pairs(const struct fp_gate_peer *peer);
+unsigned fp_gate_peer_regions(const struct fp_gate_peer *peer);
+/* How many of its links broke because they used a key that was not theirs. */
+uint64_t fp_gate_peer_denied(const struct fp_gate_peer *peer);
+
+/*
+ * Registers memory in the peer's domain for its links to READ, and to WRITE unless access forbids it. As
+ * fp_verbs_register: any thread, may take long. Deregistration before the last reference is put; a region
+ * that is not registered is fine.
+ */
+int fp_gate_peer_register(struct fp_gate_peer *peer, void *base, size_t len_bytes,
+                          enum fp_verbs_access access, struct fp_verbs_region *ret_region);
+void fp_gate_peer_deregister(struct fp_gate_peer *peer, struct fp_verbs_region *region);
+
+/*
+ * A peer without a stream, for queue pairs connected by hand on the gate's device. 0 and *ret_peer, a
+ * reference; -EOPNOTSUPP: the gate has none; -ENODEV, -ENOMEM.
+ */
+int fp_gate_peer_new(struct fp_gate *gate, const char *name, struct fp_gate_peer **ret_peer);
+/*
+ * Connects a queue pair of its domain to the client's. 0, *ret_own to be told to the client, and *ret_link;
+ * -EINVAL (the device refuses these attributes), -EUSERS (as many as there may be), -ECONNRESET (the peer was
+ * ended), -EHOSTUNREACH, -EIO, -ENOMEM.
+ */
+int fp_gate_peer_connect(struct fp_gate_peer *peer, const struct fp_verbs_address *client,
+                         struct fp_verbs_address *ret_own, struct fp_gate_link **ret_link);
+/* Destroys the queue pair, if the end of its peer has not; a link holds its peer. NULL is fine. */
+void fp_gate_link_close(struct fp_gate_link *link);
+
+#endif

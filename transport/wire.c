@@ -1,0 +1,515 @@
+/*
+ * The codec of the wire protocol. Room: transport. Pure functions over bytes; every check of what a peer sent
+ * is here.
+ */
+#include "wire.h"
+
+#include <endian.h>
+#include <errno.h>
+#include <string.h>
+
+#include "cleanup.h"
+
+/* What a type's payload may weigh; a type that is not here does not exist. */
+static const struct {
+	uint32_t min, max;
+} lengths[] = {
+    [FP_WIRE_ERROR] = {0, 0},
+    [FP_WIRE_HELLO] = {sizeof(struct fp_wire_hello), sizeof(struct fp_wire_hello)},
+    [FP_WIRE_CHALLENGE] = {sizeof(struct fp_wire_challenge), sizeof(struct fp_wire_challenge)},
+    [FP_WIRE_AUTH] = {sizeof(struct fp_wire_auth), sizeof(struct fp_wire_auth)},
+    [FP_WIRE_WELCOME] = {sizeof(struct fp_wire_welcome), sizeof(struct fp_wire_welcome)},
+    [FP_WIRE_PING] = {0, FP_WIRE_MAX_PING},
+    [FP_WIRE_PONG] = {0, FP_WIRE_MAX_PING},
+    [FP_WIRE_BYE] = {0, 0},
+    [FP_WIRE_FAREWELL] = {0, 0},
+    [FP_WIRE_LEASE] = {sizeof(struct fp_wire_lease), sizeof(struct fp_wire_lease)},
+    [FP_WIRE_LEASED] = {sizeof(struct fp_wire_leased), sizeof(struct fp_wire_leased)},
+    [FP_WIRE_RELEASE] = {sizeof(struct fp_wire_release), sizeof(struct fp_wire_release)},
+    [FP_WIRE_RELEASED] = {0, 0},
+    [FP_WIRE_INFO] = {0, 0},
+    [FP_WIRE_INFO_REPLY] = {sizeof(struct fp_wire_info), sizeof(struct fp_wire_info)},
+    [FP_WIRE_STATUS] = {0, 0},
+    [FP_WIRE_STATUS_REPLY] = {2, FP_WIRE_MAX_STATUS},
+    [FP_WIRE_DRAIN] = {0, 0},
+    [FP_WIRE_DRAINED] = {sizeof(struct fp_wire_drained), sizeof(struct fp_wire_drained)},
+    [FP_WIRE_ATTACH] = {sizeof(struct fp_wire_attach), sizeof(struct fp_wire_attach)},
+    [FP_WIRE_ATTACHED] = {sizeof(struct fp_wire_leased), sizeof(struct fp_wire_leased)},
+    [FP_WIRE_READ] = {sizeof(struct fp_wire_io) + sizeof(struct fp_wire_seg), FP_WIRE_MAX_TABLE},
+    [FP_WIRE_DATA] = {1, FP_WIRE_MAX_DATA},
+    [FP_WIRE_WRITE] = {sizeof(struct fp_wire_io) + sizeof(struct fp_wire_seg) + 1, FP_WIRE_MAX_PAYLOAD},
+    [FP_WIRE_WRITTEN] = {0, 0},
+    [FP_WIRE_QP] = {sizeof(struct fp_wire_qp), sizeof(struct fp_wire_qp)},
+    [FP_WIRE_QP_REPLY] = {sizeof(struct fp_wire_qp), sizeof(struct fp_wire_qp)},
+    [FP_WIRE_ADOPT] = {sizeof(struct fp_wire_adopt), sizeof(struct fp_wire_adopt)},
+    [FP_WIRE_ADOPTED] = {sizeof(struct fp_wire_adopted), sizeof(struct fp_wire_adopted)},
+};
+
+static bool type_known(uint8_t type)
+{
+	return (type >= FP_WIRE_ERROR && type <= FP_WIRE_FAREWELL) ||
+	       (type >= FP_WIRE_LEASE && type <= FP_WIRE_ATTACHED) ||
+	       (type >= FP_WIRE_READ && type <= FP_WIRE_ADOPTED);
+}
+
+static bool all_zero(const void *bytes, size_t len)
+{
+	const uint8_t *p = bytes;
+
+	while (len > 0 && p[len - 1] == 0)
+		len--;
+	return len == 0;
+}
+
+/*
+ * Converts between host order and the wire's, which is its own inverse. One function a message keeps encode
+ * and decode from drifting apart.
+ */
+static void header_order(struct fp_wire_header *m)
+{
+	m->magic = htole32(m->magic);
+	m->flags = htole16(m->flags);
+	m->length = htole32(m->length);
+	m->status = (int32_t)htole32((uint32_t)m->status);
+	m->tag = htole64(m->tag);
+}
+
+static void hello_order(struct fp_wire_hello *m)
+{
+	m->features = htole32(m->features);
+	m->session_id = htole64(m->session_id);
+}
+
+static void challenge_order(struct fp_wire_challenge *m)
+{
+	m->flags = htole32(m->flags);
+}
+
+static void welcome_order(struct fp_wire_welcome *m)
+{
+	m->features = htole32(m->features);
+	m->session_id = htole64(m->session_id);
+	m->max_payload = htole32(m->max_payload);
+	m->max_outstanding = htole32(m->max_outstanding);
+	m->grace_ms = htole32(m->grace_ms);
+	m->idle_ms = htole32(m->idle_ms);
+}
+
+static void lease_order(struct fp_wire_lease *m)
+{
+	m->size_bytes = htole64(m->size_bytes);
+	m->flags = htole32(m->flags);
+	m->reserved = htole32(m->reserved);
+}
+
+static void leased_order(struct fp_wire_leased *m)
+{
+	m->size_bytes = htole64(m->size_bytes);
+	m->lease_id = htole32(m->lease_id);
+	m->flags = htole32(m->flags);
+	m->address = htole64(m->address);
+	m->key = htole32(m->key);
+	m->reserved = htole32(m->reserved);
+}
+
+static void attach_order(struct fp_wire_attach *m)
+{
+	m->lease_id = htole32(m->lease_id);
+	m->reserved = htole32(m->reserved);
+}
+
+static void release_order(struct fp_wire_release *m)
+{
+	m->lease_id = htole32(m->lease_id);
+	m->reserved = htole32(m->reserved);
+}
+
+static void adopt_order(struct fp_wire_adopt *m)
+{
+	m->session_id = htole64(m->session_id);
+}
+
+static void adopted_order(struct fp_wire_adopted *m)
+{
+	m->n_leases = htole32(m->n_leases);
+	m->reserved = htole32(m->reserved);
+}
+
+static void info_order(struct fp_wire_info *m)
+{
+	m->capacity_bytes = htole64(m->capacity_bytes);
+	m->free_bytes = htole64(m->free_bytes);
+	m->leased_bytes = htole64(m->leased_bytes);
+	m->quota_bytes = htole64(m->quota_bytes);
+}
+
+static void drained_order(struct fp_wire_drained *m)
+{
+	m->leased_bytes = htole64(m->leased_bytes);
+	m->sessions = htole32(m->sessions);
+	m->reserved = htole32(m->reserved);
+}
+
+static void qp_order(struct fp_wire_qp *m)
+{
+	m->qpn = htole32(m->qpn);
+	m->psn = htole32(m->psn);
+	m->lid = htole16(m->lid);
+	m->reserved = htole32(m->reserved);
+}
+
+static void cm_order(struct fp_wire_cm *m)
+{
+	m->magic = htole32(m->magic);
+	m->session_id = htole64(m->session_id);
+}
+
+static void cm_reply_order(struct fp_wire_cm_reply *m)
+{
+	m->magic = htole32(m->magic);
+	m->status = (int32_t)htole32((uint32_t)m->status);
+	m->reserved2 = htole32(m->reserved2);
+}
+
+static void seg_order(struct fp_wire_seg *m)
+{
+	m->lease_id = htole32(m->lease_id);
+	m->len_bytes = htole32(m->len_bytes);
+	m->offset_bytes = htole64(m->offset_bytes);
+}
+
+/* What a well-formed message of each kind fulfils, in host order. */
+static bool header_valid(const struct fp_wire_header *m)
+{
+	return m->flags == 0 && type_known(m->type) && m->length >= lengths[m->type].min &&
+	       m->length <= lengths[m->type].max && (m->status > 0) == (m->type == FP_WIRE_ERROR) &&
+	       m->status >= 0;
+}
+
+static bool name_char_valid(char c)
+{
+	return c >= 0x20 && c <= 0x7e && c != '"' && c != '\\';
+}
+
+static bool name_valid(const char name[FP_WIRE_NAME_BYTES])
+{
+	size_t len = strnlen(name, FP_WIRE_NAME_BYTES);
+
+	for (size_t i = 0; i < len; i++)
+		if (!name_char_valid(name[i]))
+			return false;
+	return len < FP_WIRE_NAME_BYTES && all_zero(name + len, FP_WIRE_NAME_BYTES - len);
+}
+
+static bool hello_valid(const struct fp_wire_hello *m)
+{
+	bool names_session = m->session_id != 0 || !all_zero(m->token, sizeof(m->token));
+
+	return m->min_version >= 1 && m->min_version <= m->max_version && m->reserved == 0 &&
+	       (m->purpose == FP_WIRE_LINK || m->purpose == FP_WIRE_RESUME ||
+	        (m->purpose == FP_WIRE_CONTROL && !names_session)) &&
+	       name_valid(m->client_name);
+}
+
+static bool challenge_valid(const struct fp_wire_challenge *m)
+{
+	return m->version >= 1 && all_zero(m->reserved, sizeof(m->reserved)) &&
+	       (m->flags & ~FP_WIRE_CHALLENGE_AUTH) == 0;
+}
+
+static bool welcome_valid(const struct fp_wire_welcome *m)
+{
+	return m->version >= 1 && all_zero(m->reserved, sizeof(m->reserved)) && m->session_id != 0 &&
+	       m->max_payload >= FP_WIRE_MAX_PAYLOAD && m->max_outstanding >= 1;
+}
+
+static bool lease_size_valid(uint64_t size_bytes)
+{
+	return size_bytes > 0 && size_bytes <= FP_WIRE_MAX_LEASE && size_bytes % FP_WIRE_LEASE_ALIGN == 0;
+}
+
+static bool lease_id_valid(uint32_t lease_id)
+{
+	return lease_id >= 1 && lease_id <= FP_WIRE_MAX_LEASE_ID;
+}
+
+static bool lease_valid(const struct fp_wire_lease *m)
+{
+	return lease_size_valid(m->size_bytes) && m->flags == 0 && m->reserved == 0;
+}
+
+static bool leased_valid(const struct fp_wire_leased *m)
+{
+	bool has_key = m->flags & FP_WIRE_LEASED_KEY;
+
+	return lease_size_valid(m->size_bytes) && lease_id_valid(m->lease_id) && m->reserved == 0 &&
+	       (m->flags & ~(FP_WIRE_LEASED_MEMFD | FP_WIRE_LEASED_KEY | FP_WIRE_LEASED_READ_ONLY)) == 0 &&
+	       (has_key ? m->address <= UINT64_MAX - m->size_bytes : m->address == 0 && m->key == 0);
+}
+
+static bool attach_valid(const struct fp_wire_attach *m)
+{
+	return lease_id_valid(m->lease_id) && m->reserved == 0;
+}
+
+static bool release_valid(const struct fp_wire_release *m)
+{
+	return lease_id_valid(m->lease_id) && m->reserved == 0;
+}
+
+static bool adopt_valid(const struct fp_wire_adopt *m)
+{
+	return m->session_id != 0;
+}
+
+static bool adopted_valid(const struct fp_wire_adopted *m)
+{
+	return m->n_leases <= FP_WIRE_MAX_LEASE_ID && m->reserved == 0;
+}
+
+static bool info_valid(const struct fp_wire_info *m)
+{
+	return m->free_bytes <= m->capacity_bytes;
+}
+
+static bool drained_valid(const struct fp_wire_drained *m)
+{
+	return m->reserved == 0;
+}
+
+static bool qp_valid(const struct fp_wire_qp *m)
+{
+	return m->qpn >= 1 && m->qpn < 1u << 24 && m->psn < 1u << 24 && m->mtu >= 1 && m->mtu <= 5 &&
+	       m->reserved == 0;
+}
+
+static bool cm_valid(const struct fp_wire_cm *m)
+{
+	return m->magic == FP_WIRE_MAGIC && m->min_version >= 1 && m->min_version <= m->max_version &&
+	       m->purpose >= FP_WIRE_CONTROL && m->purpose <= FP_WIRE_RESUME && m->reserved == 0 &&
+	       (m->purpose == FP_WIRE_LINK) == (m->session_id != 0);
+}
+
+static bool cm_reply_valid(const struct fp_wire_cm_reply *m)
+{
+	return m->magic == FP_WIRE_MAGIC && m->version >= 1 && all_zero(m->reserved, sizeof(m->reserved)) &&
+	       m->status >= 0 && m->reserved2 == 0;
+}
+
+#define DEFINE_CODEC(name)                                                                                   \
+	void fp_wire_##name##_encode(const struct fp_wire_##name *message, void *ret_bytes)                  \
+	{                                                                                                    \
+		struct fp_wire_##name m = *message;                                                          \
+                                                                                                             \
+		name##_order(&m);                                                                            \
+		memcpy(ret_bytes, &m, sizeof(m));                                                            \
+	}                                                                                                    \
+                                                                                                             \
+	int fp_wire_##name##_decode(const void *payload, size_t len, struct fp_wire_##name *ret)             \
+	{                                                                                                    \
+		struct fp_wire_##name m;                                                                     \
+                                                                                                             \
+		if (len != sizeof(m))                                                                        \
+			return -EPROTO;                                                                      \
+		memcpy(&m, payload, sizeof(m));                                                              \
+		name##_order(&m);                                                                            \
+		if (!name##_valid(&m))                                                                       \
+			return -EPROTO;                                                                      \
+		*ret = m;                                                                                    \
+		return 0;                                                                                    \
+	}
+
+DEFINE_CODEC(hello)
+DEFINE_CODEC(challenge)
+DEFINE_CODEC(welcome)
+DEFINE_CODEC(lease)
+DEFINE_CODEC(leased)
+DEFINE_CODEC(release)
+DEFINE_CODEC(info)
+DEFINE_CODEC(drained)
+DEFINE_CODEC(attach)
+DEFINE_CODEC(adopt)
+DEFINE_CODEC(adopted)
+DEFINE_CODEC(qp)
+
+/* Those that come with the magic, and padded. */
+#define DEFINE_CM_CODEC(name)                                                                                \
+	void fp_wire_##name##_encode(const struct fp_wire_##name *message, void *ret_bytes)                  \
+	{                                                                                                    \
+		struct fp_wire_##name m = *message;                                                          \
+                                                                                                             \
+		m.magic = FP_WIRE_MAGIC;                                                                     \
+		name##_order(&m);                                                                            \
+		memcpy(ret_bytes, &m, sizeof(m));                                                            \
+	}                                                                                                    \
+                                                                                                             \
+	int fp_wire_##name##_decode(const void *bytes, size_t len, struct fp_wire_##name *ret)               \
+	{                                                                                                    \
+		struct fp_wire_##name m;                                                                     \
+                                                                                                             \
+		if (len < sizeof(m))                                                                         \
+			return -EPROTO;                                                                      \
+		memcpy(&m, bytes, sizeof(m));                                                                \
+		name##_order(&m);                                                                            \
+		if (!name##_valid(&m))                                                                       \
+			return -EPROTO;                                                                      \
+		*ret = m;                                                                                    \
+		return 0;                                                                                    \
+	}
+
+DEFINE_CM_CODEC(cm)
+DEFINE_CM_CODEC(cm_reply)
+
+void fp_wire_header_encode(enum fp_wire_type type, enum fp_wire_status status, uint64_t tag, size_t length,
+                           void *ret_bytes)
+{
+	struct fp_wire_header m = {
+	    .magic = FP_WIRE_MAGIC,
+	    .version = FP_WIRE_VERSION,
+	    .type = (uint8_t)type,
+	    .length = (uint32_t)length,
+	    .status = status,
+	    .tag = tag,
+	};
+
+	assert(header_valid(&m));
+	header_order(&m);
+	memcpy(ret_bytes, &m, sizeof(m));
+}
+
+int fp_wire_header_decode(const void *bytes, struct fp_wire_header *ret)
+{
+	struct fp_wire_header m;
+
+	memcpy(&m, bytes, sizeof(m));
+	header_order(&m);
+	if (m.magic != FP_WIRE_MAGIC)
+		return -EPROTO;
+	if (m.version != FP_WIRE_VERSION)
+		return -EPROTONOSUPPORT;
+	if (!header_valid(&m))
+		return -EPROTO;
+	*ret = m;
+	return 0;
+}
+
+size_t fp_wire_table_encode(const struct fp_wire_seg *segs, unsigned n_segs, void *ret_bytes)
+{
+	struct fp_wire_io io = {.n_segs = htole32(n_segs)};
+	uint8_t *out = ret_bytes;
+
+	assert(n_segs >= 1 && n_segs <= FP_WIRE_MAX_SEGS);
+	memcpy(out, &io, sizeof(io));
+	out += sizeof(io);
+	for (unsigned i = 0; i < n_segs; i++, out += sizeof(*segs)) {
+		struct fp_wire_seg seg = segs[i];
+
+		seg_order(&seg);
+		memcpy(out, &seg, sizeof(seg));
+	}
+	return (size_t)(out - (uint8_t *)ret_bytes);
+}
+
+static bool seg_valid(const struct fp_wire_seg *seg)
+{
+	return lease_id_valid(seg->lease_id) && seg->len_bytes >= 1 &&
+	       seg->len_bytes <= FP_WIRE_MAX_SEG_BYTES && seg->offset_bytes <= FP_WIRE_MAX_LEASE;
+}
+
+int fp_wire_table_decode(const struct fp_wire_header *header, const void *payload, size_t have,
+                         struct fp_wire_table *ret)
+{
+	const uint8_t *in = payload;
+	struct fp_wire_table table = {0};
+	struct fp_wire_io io;
+
+	if (have < sizeof(io))
+		return 0;
+	memcpy(&io, in, sizeof(io));
+	table.n_segs = le32toh(io.n_segs);
+	if (io.reserved != 0 || table.n_segs < 1 || table.n_segs > FP_WIRE_MAX_SEGS)
+		return -EPROTO;
+	table.table_bytes = (uint32_t)(sizeof(io) + table.n_segs * sizeof(table.segs[0]));
+	if (table.table_bytes > header->length)
+		return -EPROTO;
+	if (have < table.table_bytes)
+		return 0;
+	memcpy(table.segs, in + sizeof(io), table.n_segs * sizeof(table.segs[0]));
+	for (unsigned i = 0; i < table.n_segs; i++) {
+		seg_order(&table.segs[i]);
+		if (!seg_valid(&table.segs[i]))
+			return -EPROTO;
+		table.data_bytes += table.segs[i].len_bytes;
+	}
+	if (header->length != table.table_bytes + (header->type == FP_WIRE_WRITE ? table.data_bytes : 0))
+		return -EPROTO;
+	*ret = table;
+	return 1;
+}
+
+bool fp_wire_seg_fits(const struct fp_wire_seg *seg, uint64_t lease_bytes)
+{
+	return seg->len_bytes <= lease_bytes && seg->offset_bytes <= lease_bytes - seg->len_bytes;
+}
+
+static int choose_version(uint8_t min_version, uint8_t max_version, uint8_t *ret_version)
+{
+	if (min_version > FP_WIRE_VERSION || max_version < FP_WIRE_VERSION)
+		return -EPROTONOSUPPORT;
+	*ret_version = FP_WIRE_VERSION;
+	return 0;
+}
+
+int fp_wire_version_choose(const struct fp_wire_hello *hello, uint8_t *ret_version)
+{
+	return choose_version(hello->min_version, hello->max_version, ret_version);
+}
+
+int fp_wire_cm_version_choose(const struct fp_wire_cm *cm, uint8_t *ret_version)
+{
+	return choose_version(cm->min_version, cm->max_version, ret_version);
+}
+
+void fp_wire_name_set(char name[FP_WIRE_NAME_BYTES], const char *text)
+{
+	size_t len = strnlen(text, FP_WIRE_NAME_BYTES - 1);
+
+	memset(name, 0, FP_WIRE_NAME_BYTES);
+	for (size_t i = 0; i < len; i++)
+		name[i] = name_char_valid(text[i]) ? text[i] : '_';
+}
+
+/* Where several statuses share an errno, the first is the one that a node sends for it. */
+static const struct {
+	enum fp_wire_status status;
+	int error;
+} statuses[] = {
+    {FP_WIRE_OK, 0},
+    {FP_WIRE_MALFORMED, -EPROTO},
+    {FP_WIRE_VERSION_GAP, -EPROTONOSUPPORT},
+    {FP_WIRE_DENIED, -EACCES},
+    {FP_WIRE_FULL, -ENOSPC},
+    {FP_WIRE_OVER_QUOTA, -EDQUOT},
+    {FP_WIRE_DRAINING, -ENOSPC}, /* to a client no different from full: it asks another node */
+    {FP_WIRE_BUSY, -EUSERS},
+    {FP_WIRE_BAD_VALUE, -EINVAL},
+    {FP_WIRE_NOT_PERMITTED, -EPERM},
+    {FP_WIRE_BROKEN, -EREMOTEIO},
+    {FP_WIRE_GONE, -ESTALE},
+};
+
+int fp_wire_status_to_errno(int32_t status)
+{
+	for (size_t i = 0; i < FP_ARRAY_LEN(statuses); i++)
+		if ((int32_t)statuses[i].status == status)
+			return statuses[i].error;
+	return -EREMOTEIO;
+}
+
+enum fp_wire_status fp_wire_status_from_errno(int negative_errno)
+{
+	for (size_t i = 0; i < FP_ARRAY_LEN(statuses); i++)
+		if (statuses[i].error == negative_errno)
+			return statuses[i].status;
+	return FP_WIRE_BROKEN;
+}

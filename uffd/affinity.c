@@ -1,0 +1,218 @@
+/* See affinity.h. No allocation, no blocking: system calls only, a few each window of faults. */
+#include "affinity.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "cleanup.h"
+
+#define WINDOW        64u
+#define MAJORITY      48u /* of a window: this thread makes most of the faults */
+#define SELDOM        32u /* faults between two ticks: no longer worth holding */
+#define CHECK_WINDOWS 16u /* windows after which to look where the held thread is */
+#define STAT_CPU      39  /* field of /proc/PID/stat, proc(5) */
+
+/* By raw system calls: the shim answers the C library's for the program, and looks them up under the loader's
+ * lock. */
+static int get_cpus(uint32_t tid, cpu_set_t *ret_set)
+{
+	CPU_ZERO(ret_set);
+	return syscall(SYS_sched_getaffinity, tid, sizeof(*ret_set), ret_set) < 0 ? -errno : 0;
+}
+
+static int set_cpus(uint32_t tid, const cpu_set_t *set)
+{
+	return syscall(SYS_sched_setaffinity, tid, sizeof(*set), set) < 0 ? -errno : 0;
+}
+
+void fp_affinity_init(struct fp_affinity *af, bool follow)
+{
+	*af = (struct fp_affinity){.follow = follow};
+	af->pid = getpid();
+	get_cpus(0, &af->own);
+	if (CPU_COUNT(&af->own) < 2)
+		af->follow = false;
+}
+
+/* "/proc/self/task/TID/stat". Not by snprintf: it looks into tables that a program can fill (see
+ * register_printf_specifier(3)), and far memory is out of bounds here. */
+static void stat_path(uint32_t tid, char ret_path[static 64])
+{
+	char digits[16], *first = digits + sizeof(digits);
+	char *end = stpcpy(ret_path, "/proc/self/task/");
+
+	do
+		*--first = (char)('0' + tid % 10);
+	while (tid /= 10);
+	end = mempcpy(end, first, (size_t)(digits + sizeof(digits) - first));
+	strcpy(end, "/stat");
+}
+
+/* The CPU on which a blocked thread last ran, or -1. */
+static int thread_cpu(uint32_t tid)
+{
+	char path[64], text[512], *p;
+	fp_autoclose int fd = -1;
+	int cpu = 0;
+	ssize_t n;
+
+	stat_path(tid, path);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	n = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
+	if (n <= 0)
+		return -1;
+	text[n] = '\0';
+	p = strrchr(text, ')');
+	for (int field = 2; p && field < STAT_CPU; field++)
+		p = strchr(p + 1, ' ');
+	if (!p)
+		return -1;
+	for (p++; *p >= '0' && *p <= '9'; p++)
+		cpu = cpu * 10 + (*p - '0');
+	return cpu;
+}
+
+static bool try_lock(struct fp_affinity *af)
+{
+	return !atomic_exchange_explicit(&af->busy, true, memory_order_acquire);
+}
+
+static void unlock(struct fp_affinity *af)
+{
+	atomic_store_explicit(&af->busy, false, memory_order_release);
+}
+
+static void place_agents(struct fp_affinity *af, const cpu_set_t *set)
+{
+	for (unsigned i = 0; i < FP_ARRAY_LEN(af->agent); i++)
+		if (atomic_load(&af->agent[i]))
+			set_cpus(atomic_load(&af->agent[i]), set);
+}
+
+/* The program may have chosen other CPUs for the thread meanwhile: then its choice stays. */
+static void let_go(struct fp_affinity *af)
+{
+	uint32_t tid = atomic_exchange(&af->held, 0);
+	cpu_set_t now;
+
+	if (!tid)
+		return;
+	if (get_cpus(tid, &now) == 0 && CPU_COUNT(&now) == 1 && CPU_ISSET(af->cpu, &now))
+		set_cpus(tid, &af->original);
+	place_agents(af, &af->own);
+}
+
+static void hold(struct fp_affinity *af, uint32_t tid)
+{
+	int cpu = thread_cpu(tid);
+	cpu_set_t one;
+
+	if (cpu < 0 || cpu >= CPU_SETSIZE || get_cpus(tid, &af->original) < 0)
+		return;
+	CPU_ZERO(&one);
+	CPU_SET(cpu, &one);
+	af->cpu = cpu;
+	if (set_cpus(tid, &one) < 0)
+		return;
+	atomic_store(&af->held, tid);
+	place_agents(af, &one);
+}
+
+/* True if the held thread still faults most, and the program has not put it elsewhere. */
+static bool stays(struct fp_affinity *af, uint32_t held)
+{
+	if (!held || af->hits < MAJORITY)
+		return false;
+	return ++af->windows % CHECK_WINDOWS || thread_cpu(held) == af->cpu;
+}
+
+static void end_window(struct fp_affinity *af)
+{
+	if (!stays(af, atomic_load_explicit(&af->held, memory_order_relaxed)) && try_lock(af)) {
+		let_go(af);
+		if (af->follow && af->votes >= 2 * MAJORITY - WINDOW)
+			hold(af, af->tid);
+		unlock(af);
+	}
+	af->faults = af->votes = af->hits = 0;
+}
+
+void fp_affinity_join(struct fp_affinity *af)
+{
+	uint32_t tid = (uint32_t)syscall(SYS_gettid);
+
+	for (unsigned i = 0; i < FP_ARRAY_LEN(af->agent); i++) {
+		uint32_t none = 0;
+
+		if (atomic_compare_exchange_strong(&af->agent[i], &none, tid))
+			return;
+	}
+}
+
+void fp_affinity_fault(struct fp_affinity *af, uint32_t tid)
+{
+	if (!af->follow)
+		return;
+	atomic_store_explicit(&af->recent, atomic_load_explicit(&af->recent, memory_order_relaxed) + 1,
+	                      memory_order_relaxed);
+	af->hits += tid == atomic_load_explicit(&af->held, memory_order_relaxed);
+	if (af->votes == 0)
+		af->tid = tid;
+	if (af->tid == tid)
+		af->votes++;
+	else
+		af->votes--;
+	if (++af->faults == WINDOW)
+		end_window(af);
+}
+
+void fp_affinity_tick(struct fp_affinity *af)
+{
+	uint32_t recent = atomic_exchange(&af->recent, 0);
+
+	if (recent < SELDOM && atomic_load(&af->held) && try_lock(af)) {
+		let_go(af);
+		unlock(af);
+	}
+}
+
+void fp_affinity_release(struct fp_affinity *af)
+{
+	cpu_set_t original;
+
+	if (atomic_load_explicit(&af->held, memory_order_relaxed) == 0)
+		return;
+	if (getpid() != af->pid) {
+		original = af->original;
+		set_cpus(0, &original);
+		return;
+	}
+	if (atomic_load(&af->held) != (uint32_t)syscall(SYS_gettid))
+		return;
+	while (!try_lock(af)) /* held for a few system calls */
+		sched_yield();
+	let_go(af);
+	unlock(af);
+}
+
+bool fp_affinity_original(struct fp_affinity *af, uint32_t tid, cpu_set_t *ret_set)
+{
+	if (atomic_load(&af->held) != tid)
+		return false;
+	*ret_set = af->original;
+	return true;
+}
+
+void fp_affinity_done(struct fp_affinity *af)
+{
+	while (!try_lock(af))
+		sched_yield();
+	af->follow = false;
+	let_go(af);
+	unlock(af);
+}

@@ -1,0 +1,539 @@
+/* See agent.h. */
+#include "agent.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#include <fcntl.h>
+
+#include "agent_priv.h"
+#include "abi.h"
+#include "cleanup.h"
+#include "evict.h"
+#include "fdutil.h"
+#include "inline.h"
+#include "log.h"
+#include "native.h"
+#include "sigbus.h"
+#include "stderr.h"
+#include "thread.h"
+
+#define DEADLINE_DEFAULT_NS (5000000000ull)
+#define PERCENT_FLOOR_BYTES (16ull << 20)
+
+static int fail(struct fp_agent_error *error, int r, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static int fail(struct fp_agent_error *error, int r, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(error->text, sizeof(error->text), format, args);
+	va_end(args);
+	return r;
+}
+
+void fp_agent_enter_local(const struct fp_agent *agent)
+{
+	if (agent->options.enter_local)
+		agent->options.enter_local();
+}
+
+void fp_agent_leave_local(const struct fp_agent *agent)
+{
+	if (agent->options.leave_local)
+		agent->options.leave_local();
+}
+
+struct fp_space *fp_agent_space(struct fp_agent *agent)
+{
+	return &agent->space;
+}
+
+struct fp_statspage *fp_agent_stats(struct fp_agent *agent)
+{
+	return agent->far.stats;
+}
+
+bool fp_agent_is_stray(const struct fp_agent *agent)
+{
+	return fp_far_is_stray(&agent->far);
+}
+
+void fp_agent_stop_stray(const struct fp_agent *agent)
+{
+	fp_far_check_family(&agent->far);
+}
+
+bool fp_agent_is_own_thread(void)
+{
+	return fp_thread_is_own();
+}
+
+void fp_agent_affinity_release(struct fp_agent *agent)
+{
+	fp_affinity_release(&agent->affinity);
+}
+
+bool fp_agent_affinity_original(struct fp_agent *agent, pid_t tid, cpu_set_t *ret_set)
+{
+	return fp_affinity_original(&agent->affinity, (uint32_t)tid, ret_set);
+}
+
+int fp_agent_check_kernel(struct fp_agent_error *error)
+{
+	struct fp_uffd uffd;
+	int r = fp_uffd_open(0, &uffd);
+
+	if (r < 0) {
+		fp_uffd_explain(r, error->text, sizeof(error->text));
+		return r;
+	}
+	fp_uffd_close(&uffd);
+	return 0;
+}
+
+/* ---- the budget ---- */
+
+static int apply_budget(struct fp_agent *agent, uint64_t bytes)
+{
+	uint64_t pages = bytes >> FP_PAGE_SHIFT;
+	int r;
+
+	/* twice as many entries as pages can be resident: a full queue then holds enough stale ones to drop
+	 */
+	r = fp_fifo_reserve(&agent->far.fifo, 2 * pages + 4096);
+	if (r < 0)
+		return r;
+	atomic_store(&agent->far.room.budget, pages);
+	atomic_store(&agent->far.stats->budget_bytes, pages << FP_PAGE_SHIFT);
+	fp_room_kick(&agent->far.room);
+	return 0;
+}
+
+int fp_agent_set_local_bytes(struct fp_agent *agent, uint64_t bytes)
+{
+	if (bytes >> FP_PAGE_SHIFT < FP_BUDGET_MIN_PAGES)
+		return -EINVAL;
+	agent->local_percent = 0;
+	return apply_budget(agent, bytes);
+}
+
+static void on_growth(void *arg, uint64_t mapped_bytes)
+{
+	struct fp_agent *agent = arg;
+
+	if (agent->local_percent)
+		apply_budget(agent, FP_MAX(mapped_bytes / 100 * agent->local_percent, PERCENT_FLOOR_BYTES));
+}
+
+/* ---- start ---- */
+
+int fp_agent_open_kernel(struct fp_agent *agent, struct fp_agent_error *error)
+{
+	enum fp_capture_mode capture = agent->options.capture;
+	bool is_inline = agent->options.fault_mode == FP_FAULT_MODE_INLINE;
+	unsigned flags = (is_inline ? FP_UFFD_SIGBUS : 0) | (agent->options.holds ? FP_UFFD_USER_ONLY : 0);
+	struct fp_far *far = &agent->far;
+	int r = fp_uffd_open(flags, &far->uffd);
+
+	if (r < 0) {
+		fp_uffd_explain(r, error->text, sizeof(error->text));
+		return r;
+	}
+	if (capture == FP_CAPTURE_MOVE && !far->uffd.has_move)
+		return fail(error, -EOPNOTSUPP,
+		            "capture: this kernel has no UFFDIO_MOVE (Linux 6.8): use auto or protect");
+	far->capture_by_move = far->uffd.has_move && capture != FP_CAPTURE_PROTECT;
+	far->mem_fd = fp_fd_move_high(open("/proc/self/mem", O_RDWR | O_CLOEXEC));
+	if (far->mem_fd < 0)
+		return fail(error, -errno, "/proc/self/mem: %s", strerror(errno));
+	far->pidfd = fp_fd_move_high((int)syscall(SYS_pidfd_open, getpid(), 0));
+	return 0;
+}
+
+/* A kernel before 6.13 refuses most advice by process_madvise: then each run is advised by itself. */
+static void probe_process_madvise(struct fp_far *far)
+{
+	struct iovec run = {.iov_base = far->base, .iov_len = FP_PAGE_SIZE};
+
+	if (far->pidfd >= 0 &&
+	    syscall(SYS_process_madvise, far->pidfd, &run, 1, MADV_DONTNEED, 0) != (ssize_t)run.iov_len) {
+		close(far->pidfd);
+		far->pidfd = -1;
+	}
+}
+
+static void on_notice(void *user, const char *text)
+{
+	if (fp_stderr_takes_text())
+		fp_log(FP_LOG_NOTICE, "store", "%s", text);
+}
+
+struct fp_store_options fp_agent_store_options(const struct fp_agent *agent)
+{
+	const struct fp_agent_options *options = &agent->options;
+
+	return (struct fp_store_options){
+	    .urls = options->urls,
+	    .n_urls = options->n_urls,
+	    .secret = options->secret,
+	    .deadline_ns = agent->far.deadline_ns,
+	    .heartbeat_ns = options->heartbeat_ns,
+	    .notice = on_notice,
+	};
+}
+
+static int open_store(struct fp_agent *agent, struct fp_agent_error *error)
+{
+	const struct fp_store_options store = fp_agent_store_options(agent);
+	const char *failed = NULL;
+	int r = fp_store_open(&store, &agent->far.store, &failed);
+
+	if (r < 0)
+		return fail(error, r, "node %s: %s", failed ? failed : "?", fp_agent_node_error(r));
+	return 0;
+}
+
+const char *fp_agent_node_error(int error)
+{
+	switch (error) {
+	case -ECONNREFUSED:
+	case -ENOENT:
+		return "nothing listens there: is farpaged running, and is the address right?";
+	case -EPROTO:
+		return "what listens there does not speak Farpage's protocol";
+	case -EPROTONOSUPPORT:
+		return "no protocol version (or transport) in common: update the older side";
+	case -EACCES:
+		return "the node refused the secret: give the one in its auth section (--secret-file)";
+	case -EKEYREJECTED:
+		return "the node could not prove that it knows the secret: it is not to be trusted";
+	case -ETIMEDOUT:
+		return "no answer within the deadline";
+	case -ELIBACC:
+		return "rdma needs libibverbs.so.1 and librdmacm.so.1: install libibverbs1, "
+		       "ibverbs-providers and "
+		       "librdmacm1";
+	case -ENODEV:
+		return "there is no RDMA device with an active port here: see `rdma link`";
+	case -EINVAL:
+		return "not a node URL: use shm:PATH, tcp://HOST[:PORT], rdma://HOST[:PORT] or auto://HOST";
+	default:
+		return strerror(-error);
+	}
+}
+
+static void describe(struct fp_agent *agent)
+{
+	struct fp_statspage *stats = agent->far.stats;
+	struct fp_store_node info;
+
+	snprintf(stats->fault_mode, sizeof(stats->fault_mode), "%s",
+	         agent->far.uffd.sigbus ? "inline" : "thread");
+	snprintf(stats->capture, sizeof(stats->capture), "%s",
+	         agent->far.capture_by_move ? "move" : "protect");
+	for (unsigned i = 0; i < fp_store_n_nodes(agent->far.store); i++) {
+		fp_store_node_info(agent->far.store, i, &info);
+		snprintf(stats->node[i].url, sizeof(stats->node[i].url), "%s", info.url);
+		atomic_store(&stats->node[i].up, info.up);
+	}
+}
+
+/* Where pages go for which nobody chose a place: asked of the environment once, as that may become far. */
+static int find_stats_place(struct fp_agent *agent, struct fp_agent_error *error)
+{
+	char dir[sizeof(agent->stats_default) - 16];
+	int r = fp_statspage_dir(dir, sizeof(dir), 1);
+
+	if (r < 0 && !agent->options.stats_path)
+		return fail(error, r, "the folder for stats files: %s", strerror(-r));
+	snprintf(agent->stats_default, sizeof(agent->stats_default), "%s/%%p" FP_STATSPAGE_SUFFIX, dir);
+	return 0;
+}
+
+int fp_agent_open_stats(struct fp_agent *agent, const char *pattern, struct fp_agent_error *error)
+{
+	int r = fp_statspage_expand(pattern, agent->stats_path, sizeof(agent->stats_path));
+
+	agent->unlink_stats = pattern == agent->stats_default;
+	if (r == 0)
+		r = fp_statspage_create(agent->stats_path, &agent->far.stats);
+	if (r < 0)
+		return fail(error, r, "stats file %s: %s", agent->stats_path, strerror(-r));
+	describe(agent);
+	return 0;
+}
+
+/* The first pages of the range are the agent's own: two stages and the bell. */
+static int open_internal(struct fp_agent *agent)
+{
+	struct fp_piece piece = {.start = 0,
+	                         .end = FP_AGENT_PAGES,
+	                         .prot = PROT_READ | PROT_WRITE,
+	                         .flags = FP_PIECE_AGENT,
+	                         .lazy = true};
+	int r = fp_layout_add(&agent->space.layout, piece);
+
+	if (r < 0)
+		return r;
+	agent->space.layout.mapped = 0;
+	if (mprotect(agent->far.base, (size_t)FP_AGENT_PAGES << FP_PAGE_SHIFT, piece.prot) < 0)
+		return -errno;
+	return 0;
+}
+
+static int start_keeper(struct fp_agent *agent)
+{
+	const struct fp_keeper_options options = {
+	    .store = agent->far.store,
+	    .deadline_ns = agent->far.deadline_ns,
+	    .enter_local = agent->options.enter_local,
+	    .leave_local = agent->options.leave_local,
+	};
+
+	return fp_keeper_start(&options, &agent->keeper);
+}
+
+/* The servers of faults in SIGBUS mode, and of holds. The fault thread needs its stage itself, where there is
+ * one. */
+static int start_inline(struct fp_agent *agent, const struct fp_fault_options *fault)
+{
+	const struct fp_inline_options options = {
+	    .far = &agent->far,
+	    .reclaim = agent->reclaim,
+	    .layout = fault->layout,
+	    .stage = agent->far.uffd.sigbus ? fault->stage : NULL,
+	    .readahead_pages = fault->readahead_pages,
+	};
+	struct fp_inline *servers;
+	int r = fp_inline_start(&options, &servers);
+
+	if (r == 0)
+		atomic_store(&agent->far.inline_servers, servers);
+	return r;
+}
+
+int fp_agent_start_threads(struct fp_agent *agent)
+{
+	struct fp_reclaim_options reclaim = {
+	    .far = &agent->far,
+	    .stage = agent->far.base,
+	    .affinity = &agent->affinity,
+	};
+	struct fp_fault_options fault = {
+	    .far = &agent->far,
+	    .stage = fp_far_addr(&agent->far, FP_STAGE_PAGES),
+	    .bell = fp_far_addr(&agent->far, 2 * FP_STAGE_PAGES),
+	    .readahead_pages = agent->options.readahead_pages,
+	    .layout = &agent->space.layout,
+	    .affinity = &agent->affinity,
+	};
+	int r;
+
+	if (!fp_agent_needs_holds(agent)) /* what the kernel fills later could not be held */
+		fp_native_open(&agent->far);
+	atomic_store(&agent->far.stats->far_start, (uintptr_t)agent->far.base);
+	atomic_store(&agent->far.stats->far_end,
+	             (uintptr_t)agent->far.base + (agent->far.n_pages << FP_PAGE_SHIFT));
+	r = fp_reclaim_start(&reclaim, &agent->reclaim);
+	if (r < 0)
+		return r;
+	agent->space.reclaim = fault.reclaim = agent->reclaim;
+	if (fp_agent_needs_holds(agent))
+		r = start_inline(agent, &fault);
+	if (r == 0 && !agent->far.uffd.sigbus)
+		r = fp_fault_loop_start(&fault, &agent->fault_loop);
+	if (r == 0 && (agent->is_child || !fp_store_is_direct(agent->far.store)))
+		r = start_keeper(agent);
+	return r;
+}
+
+static int reserve_memory(struct fp_agent *agent)
+{
+	uint64_t bytes = agent->options.local_bytes ? agent->options.local_bytes : PERCENT_FLOOR_BYTES;
+	int r = fp_far_reserve(&agent->far);
+
+	if (r == 0)
+		r = fp_room_init(&agent->far.room, bytes >> FP_PAGE_SHIFT);
+	if (r == 0)
+		r = fp_fifo_init(&agent->far.fifo, 1024);
+	if (r == 0)
+		r = apply_budget(agent, bytes);
+	if (r == 0)
+		r = fp_hold_table_init(&agent->far.holds);
+	if (r == 0)
+		r = fp_space_init(&agent->space, &agent->far, NULL);
+	return r < 0 ? r : open_internal(agent);
+}
+
+static int open_all(struct fp_agent *agent, const char *stats_path, struct fp_agent_error *error)
+{
+	int r = fp_agent_open_kernel(agent, error);
+
+	if (r == 0)
+		r = open_store(agent, error);
+	if (r == 0)
+		r = find_stats_place(agent, error);
+	return r < 0 ? r : fp_agent_open_stats(agent, stats_path ? stats_path : agent->stats_default, error);
+}
+
+static int check_options(const struct fp_agent_options *options, struct fp_agent_error *error)
+{
+	if (options->n_urls == 0 || options->n_urls > FP_STORE_MAX_NODES)
+		return fail(error, -EINVAL, "nodes: between 1 and %d are needed", FP_STORE_MAX_NODES);
+	if (options->local_bytes == 0 && (options->local_percent == 0 || options->local_percent > 100))
+		return fail(error, -EINVAL, "local memory: a size, or 1%% to 100%%");
+	if (options->local_bytes && options->local_bytes >> FP_PAGE_SHIFT < FP_BUDGET_MIN_PAGES)
+		return fail(
+		    error, -EINVAL, "local memory: %llu bytes is too little, at least %u KiB is needed",
+		    (unsigned long long)options->local_bytes, FP_BUDGET_MIN_PAGES * FP_PAGE_SIZE / 1024);
+	if (options->fault_mode == FP_FAULT_MODE_INLINE && !options->holds)
+		return fail(error, -EOPNOTSUPP, "fault mode inline is not in this version: use thread");
+	return 0;
+}
+
+static void free_options(struct fp_agent_options *options)
+{
+	for (unsigned i = 0; options->urls && i < options->n_urls; i++)
+		free((char *)options->urls[i]);
+	free((void *)options->urls);
+	free((char *)options->secret);
+	free((char *)options->stats_path);
+}
+
+static int copy_options(struct fp_agent_options *to, const struct fp_agent_options *from)
+{
+	const char **urls = calloc(from->n_urls, sizeof(*urls));
+	bool complete = urls;
+
+	*to = *from;
+	to->urls = urls;
+	to->secret = from->secret ? strdup(from->secret) : NULL;
+	to->stats_path = from->stats_path ? strdup(from->stats_path) : NULL;
+	for (unsigned i = 0; urls && i < from->n_urls; i++)
+		complete &= (urls[i] = strdup(from->urls[i])) != NULL;
+	complete &= !from->secret == !to->secret && !from->stats_path == !to->stats_path;
+	return complete ? 0 : -ENOMEM;
+}
+
+static int configure(struct fp_agent *agent, const struct fp_agent_options *options)
+{
+	agent->far = (struct fp_far){.uffd.fd = -1,
+	                             .pidfd = -1,
+	                             .mem_fd = -1,
+	                             .pagemap_fd = -1,
+	                             .room.starved_fd = -1,
+	                             .room.kick_fd = -1};
+	agent->far.deadline_ns = options->deadline_ns ? options->deadline_ns : DEADLINE_DEFAULT_NS;
+	agent->local_percent = options->local_bytes ? 0 : options->local_percent;
+	agent->space.overcommit = options->overcommit;
+	agent->space.on_growth = on_growth;
+	agent->space.on_growth_arg = agent;
+	fp_affinity_init(&agent->affinity, options->affinity == FP_AFFINITY_AUTO);
+	return copy_options(&agent->options, options);
+}
+
+static int take_signal(struct fp_agent *agent)
+{
+	int r = fp_sigbus_add(agent, (uintptr_t)agent->far.base, agent->far.n_pages << FP_PAGE_SHIFT);
+
+	return r < 0 || agent->options.own_handler ? r : fp_sigbus_install();
+}
+
+static int start(struct fp_agent *agent, const struct fp_agent_options *options, struct fp_agent_error *error)
+{
+	int r = configure(agent, options);
+
+	if (r < 0)
+		return fail(error, r, "no memory");
+	r = open_all(agent, options->stats_path, error);
+	if (r < 0)
+		return r;
+	r = reserve_memory(agent);
+	if (r < 0)
+		return fail(
+		    error, r,
+		    "no address space for far memory: %s. If it is limited, `ulimit -v unlimited` lifts that",
+		    strerror(-r));
+	probe_process_madvise(&agent->far);
+	r = agent->far.uffd.sigbus ? take_signal(agent) : 0;
+	if (r < 0)
+		return fail(error, r, "the handler of SIGBUS can't be installed: %s", strerror(-r));
+	r = fp_agent_start_threads(agent);
+	return r < 0 ? fail(error, r, "starting the fault threads: %s", strerror(-r)) : 0;
+}
+
+int fp_agent_start(const struct fp_agent_options *options, struct fp_agent **ret_agent,
+                   struct fp_agent_error *error)
+{
+	struct fp_agent *agent;
+	int r = check_options(options, error);
+
+	if (r < 0)
+		return r;
+	agent = fp_lockedmem_new(sizeof(*agent));
+	if (!agent)
+		return fail(error, -ENOMEM, "no memory");
+	pthread_mutex_init(&agent->fork.turn, NULL);
+	if (options->enter_local)
+		options->enter_local();
+	r = start(agent, options, error);
+	if (options->leave_local)
+		options->leave_local();
+	if (r < 0) {
+		fp_agent_stop(agent);
+		return r;
+	}
+	*ret_agent = agent;
+	return 0;
+}
+
+/* ---- end ---- */
+
+void fp_agent_exiting(struct fp_agent *agent)
+{
+	if (fp_agent_is_stray(agent)) /* the page is its parent's */
+		return;
+	atomic_store(&agent->far.stats->exited, 1);
+	if (agent->unlink_stats)
+		unlink(agent->stats_path);
+}
+
+/* Half-built agents end here too. The fault thread goes first: it may need the reclaim thread until its last
+ * fault, and both need the keeper where a link breaks. */
+void fp_agent_stop(struct fp_agent *agent)
+{
+	if (!agent)
+		return;
+	fp_agent_enter_local(agent);
+	fp_affinity_done(&agent->affinity);
+	fp_fault_loop_stop(agent->fault_loop);
+	fp_reclaim_stop(agent->reclaim);
+	fp_sigbus_remove(agent);
+	fp_inline_stop(atomic_load(&agent->far.inline_servers));
+	fp_keeper_stop(agent->keeper);
+	fp_store_close(agent->far.store);
+	if (agent->far.stats) {
+		fp_agent_exiting(agent);
+		fp_statspage_close(agent->far.stats);
+	}
+	fp_space_done(&agent->space);
+	fp_fifo_done(&agent->far.fifo);
+	fp_room_done(&agent->far.room);
+	fp_uffd_close(&agent->far.uffd);
+	fp_cleanup_close(&agent->far.pidfd);
+	fp_cleanup_close(&agent->far.mem_fd);
+	fp_native_close(&agent->far);
+	fp_hold_table_done(&agent->far.holds);
+	fp_far_unreserve(&agent->far);
+	free_options(&agent->options);
+	fp_agent_leave_local(agent);
+	fp_lockedmem_free(agent, sizeof(*agent));
+}

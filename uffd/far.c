@@ -1,0 +1,269 @@
+/* See far.h. */
+#include "far.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "abi.h"
+#include "clock.h"
+#include "lockedmem.h"
+#include "log.h"
+
+#define RESERVE_BYTES     (4ull << 40)
+#define RESERVE_MIN_BYTES (1ull << 30)
+#define CHUNKS(pages)     ((pages) >> FP_CHUNK_SHIFT)
+#define EXIT_REFUSED      125
+
+char fp_zeros[FP_ROOM_BATCH_MAX * FP_PAGE_SIZE] __attribute__((aligned(4096)));
+
+static void *reserve(uint64_t bytes, int prot)
+{
+	void *p = mmap(NULL, bytes, prot, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	if (p == MAP_FAILED)
+		return NULL;
+	madvise(p, bytes, MADV_NOHUGEPAGE);
+	madvise(p, bytes, MADV_DONTDUMP); /* see set_dumped in space.c */
+	return p;
+}
+
+static void release(void *p, uint64_t bytes)
+{
+	if (p)
+		munmap(p, bytes);
+}
+
+/* The tables are written by the fault threads: what is used of them stays in memory, where the limit allows.
+ */
+static void lock_on_fault(void *p, uint64_t bytes)
+{
+	mlock2(p, bytes, MLOCK_ONFAULT);
+}
+
+static bool reserve_all(struct fp_far *far, uint64_t bytes)
+{
+	far->n_pages = bytes >> FP_PAGE_SHIFT;
+	far->base = reserve(bytes, PROT_NONE);
+	far->words = reserve(far->n_pages * sizeof(*far->words), PROT_READ | PROT_WRITE);
+	far->touched = reserve(CHUNKS(far->n_pages) / 8, PROT_READ | PROT_WRITE);
+	far->native = reserve(CHUNKS(far->n_pages) * sizeof(*far->native), PROT_READ | PROT_WRITE);
+	if (far->base && far->words && far->touched && far->native)
+		return true;
+	fp_far_unreserve(far);
+	return false;
+}
+
+static int found_family(struct fp_far *far)
+{
+	far->family = fp_lockedmem_new(FP_PAGE_SIZE);
+	if (!far->family)
+		return -ENOMEM;
+	if (madvise(far->family, FP_PAGE_SIZE, MADV_WIPEONFORK) < 0)
+		return -errno;
+	fp_far_join_family(far);
+	fp_far_inherit(far, 0, (uint32_t)far->n_pages, false);
+	return 0;
+}
+
+int fp_far_reserve(struct fp_far *far)
+{
+	uint64_t bytes = RESERVE_BYTES;
+	int r;
+
+	while (!reserve_all(far, bytes)) {
+		bytes /= 2;
+		if (bytes < RESERVE_MIN_BYTES)
+			return -ENOMEM;
+	}
+	lock_on_fault(far->words, far->n_pages * sizeof(*far->words));
+	lock_on_fault(far->touched, CHUNKS(far->n_pages) / 8);
+	lock_on_fault((void *)far->native, CHUNKS(far->n_pages) * sizeof(*far->native));
+	r = fp_uffd_register(&far->uffd, far->base, bytes);
+	return r < 0 ? r : found_family(far);
+}
+
+void fp_far_unreserve(struct fp_far *far)
+{
+	release(far->base, far->n_pages << FP_PAGE_SHIFT);
+	release(far->words, far->n_pages * sizeof(*far->words));
+	release(far->touched, CHUNKS(far->n_pages) / 8);
+	release((void *)far->native, CHUNKS(far->n_pages) * sizeof(*far->native));
+	fp_lockedmem_free(far->family, FP_PAGE_SIZE);
+	far->family = NULL;
+	far->base = NULL;
+	far->words = NULL;
+	far->touched = NULL;
+	far->native = NULL;
+}
+
+/* ---- family ---- */
+
+void fp_far_inherit(struct fp_far *far, uint32_t page, uint32_t n, bool inherit)
+{
+	madvise(fp_far_addr(far, page), (size_t)n << FP_PAGE_SHIFT, inherit ? MADV_DOFORK : MADV_DONTFORK);
+}
+
+void fp_far_join_family(struct fp_far *far)
+{
+	atomic_store(far->family, 1);
+}
+
+void fp_far_check_family(const struct fp_far *far)
+{
+	static const char text[] = "farpage: this process was made by a bare system call (clone, fork), not "
+	                           "by the C library's fork: it has "
+	                           "no far memory, and ends here rather than read wrong bytes. Use fork or "
+	                           "posix_spawn, or keep this "
+	                           "program's memory local (--heap none)\n";
+
+	if (!fp_far_is_stray(far))
+		return;
+	(void)!write(STDERR_FILENO, text, sizeof(text) - 1);
+	_exit(EXIT_REFUSED);
+}
+
+/* ---- ends of transitions ---- */
+
+/* The queue is full only when many pages left by themselves: their entries are stale. */
+static void drop_stale_entries(struct fp_far *far)
+{
+	uint32_t pages[FP_ROOM_BATCH_MAX];
+	unsigned n = fp_fifo_pop(&far->fifo, pages, FP_ROOM_BATCH_MAX);
+
+	for (unsigned i = 0; i < n; i++) {
+		struct fp_page_step s = fp_pager_apply(&far->words[pages[i]], FP_EV_UNQUEUE, NULL);
+
+		if (s.action == FP_ACT_BUSY)
+			fp_fifo_push(&far->fifo, pages[i]);
+	}
+}
+
+void fp_far_settle(struct fp_far *far, uint32_t page, struct fp_page_step step)
+{
+	if (step.enqueue)
+		while (!fp_fifo_push(&far->fifo, page))
+			drop_stale_entries(far);
+	if (step.action == FP_ACT_WAKE)
+		fp_uffd_wake(&far->uffd, fp_far_addr(far, page), FP_PAGE_SIZE);
+}
+
+static void settle_event(struct fp_far *far, uint32_t page, enum fp_page_event event)
+{
+	fp_far_settle(far, page, fp_pager_apply(&far->words[page], event, NULL));
+}
+
+/* The mapping went away under the fault: whoever waits faults again and gets its SIGSEGV from the kernel. */
+static void end_gone(struct fp_far *far, uint32_t page)
+{
+	settle_event(far, page, FP_EV_NOT_INSTALLED);
+	fp_uffd_wake(&far->uffd, fp_far_addr(far, page), FP_PAGE_SIZE);
+	fp_room_give(&far->room, 1);
+	fp_count(&far->stats->faults[FP_FAULT_DROPPED], 1);
+}
+
+/* Present though the word said otherwise: its protection is unknown, so it counts as written. */
+static void end_present(struct fp_far *far, uint32_t page)
+{
+	if (fp_uffd_needs_holds(&far->uffd)) /* what counts as written must be writable: see agent_hold.c */
+		(void)fp_uffd_protect(&far->uffd, fp_far_addr(far, page), FP_PAGE_SIZE, false);
+	settle_event(far, page, FP_EV_INSTALLED_RW);
+	fp_uffd_wake(&far->uffd, fp_far_addr(far, page), FP_PAGE_SIZE);
+}
+
+/* True if the error may pass: the layout is changing, or the kernel has no memory at this moment. */
+static bool may_pass(ssize_t error, uint64_t until_ns)
+{
+	if (error != -EAGAIN && error != -ENOMEM)
+		return false;
+	sched_yield();
+	return fp_clock_ns() < until_ns;
+}
+
+unsigned fp_far_install(struct fp_far *far, uint32_t page, unsigned n, const void *src, bool writable)
+{
+	enum fp_page_event done = writable ? FP_EV_INSTALLED_RW : FP_EV_INSTALLED;
+	unsigned resident = 0;
+	uint64_t until_ns = 0;
+	const char *from = src;
+	bool singly = false;
+
+	while (n > 0) {
+		size_t len = (singly ? 1 : n) * (size_t)FP_PAGE_SIZE;
+		ssize_t r = fp_uffd_copy(&far->uffd, fp_far_addr(far, page), from, len, !writable);
+		unsigned k = r > 0 ? (unsigned)(r >> FP_PAGE_SHIFT) : 1;
+
+		if (r > 0) {
+			for (unsigned i = 0; i < k; i++)
+				settle_event(far, page + i, done);
+			resident += k;
+		} else if (r == -EEXIST) {
+			end_present(far, page);
+			resident++;
+		} else if (r == -ENOENT && len > FP_PAGE_SIZE) {
+			singly = true; /* the kernel has a boundary of mappings among these pages */
+			continue;
+		} else if (r == -ENOENT || r == -ESRCH) {
+			end_gone(far, page);
+		} else {
+			if (until_ns == 0)
+				until_ns = fp_clock_ns() + far->deadline_ns;
+			if (may_pass(r, until_ns))
+				continue;
+			fp_far_lose(far, page, true);
+		}
+		page += k;
+		from += k * (size_t)FP_PAGE_SIZE;
+		n -= k;
+	}
+	return resident;
+}
+
+void fp_far_lose(struct fp_far *far, uint32_t page, bool has_token)
+{
+	fp_pager_apply(&far->words[page], FP_EV_FETCH_FAILED, NULL);
+	fp_far_poison(far, page);
+	if (has_token)
+		fp_room_give(&far->room, 1);
+	fp_count(&far->stats->lost_pages, 1);
+}
+
+void fp_far_count_nodes(const struct fp_far *far, unsigned *ret_up, unsigned *ret_cut_off)
+{
+	struct fp_store_node info;
+
+	*ret_up = *ret_cut_off = 0;
+	for (unsigned i = 0; i < fp_store_n_nodes(far->store); i++) {
+		fp_store_node_info(far->store, i, &info);
+		*ret_up += info.state == FP_STORE_UP;
+		*ret_cut_off += info.state == FP_STORE_OPEN || info.state == FP_STORE_HALF_OPEN;
+	}
+}
+
+static void abort_unpoisonable(void)
+{
+	static const char text[] =
+	    "farpage: a page is lost and this kernel (before 6.6) can't poison it: aborting\n";
+
+	(void)!write(STDERR_FILENO, text, sizeof(text) - 1);
+	abort();
+}
+
+void fp_far_poison(struct fp_far *far, uint32_t page)
+{
+	uint64_t until_ns = fp_clock_ns() + far->deadline_ns;
+	int r;
+
+	do {
+		r = fp_uffd_poison(&far->uffd, fp_far_addr(far, page), FP_PAGE_SIZE);
+	} while (may_pass(r, until_ns));
+	if (r == -EOPNOTSUPP && !far->uffd.sigbus) /* there whoever touches it finds the word */
+		abort_unpoisonable();
+	fp_uffd_wake(&far->uffd, fp_far_addr(far, page), FP_PAGE_SIZE);
+	fp_count(&far->stats->faults[FP_FAULT_POISONED], 1);
+}

@@ -1,0 +1,38 @@
+/*
+ * The fault loop: the thread that reads the userfaultfd and brings every fault to its end (law 1).
+ * Room: uffd. The thread runs with all signals blocked, on memory that was allocated and locked before it
+ * started; it never allocates, logs or touches far memory but through userfaultfd (law 4).
+ */
+#ifndef FP_FAULT_H
+#define FP_FAULT_H
+
+#include <stdint.h>
+
+#include "far.h"
+
+struct fp_affinity;
+struct fp_layout;
+struct fp_fault_loop;
+struct fp_reclaim;
+
+struct fp_fault_options {
+	struct fp_far *far;
+	struct fp_reclaim *reclaim;     /* takes the pages that are lost, to report them */
+	char *stage;                    /* FP_STAGE_PAGES pages of the far range, opened, in no mapping */
+	const struct fp_layout *layout; /* bounds read-ahead; not locked */
+	char *bell; /* a page of the far range, opened, in no mapping: its fault wakes the thread */
+	unsigned readahead_pages;
+	struct fp_affinity *affinity; /* told of every fault; outlives the loop */
+};
+
+/* Starts the thread. 0 or a negative errno. */
+int fp_fault_loop_start(const struct fp_fault_options *options, struct fp_fault_loop **ret_loop);
+
+/* Ends the thread; faults that come later wait for ever, so nobody may touch far memory any more. NULL is
+ * fine. */
+void fp_fault_loop_stop(struct fp_fault_loop *loop);
+
+/* In the child of a fork: frees the loop, whose thread stayed with the parent. NULL is fine. */
+void fp_fault_loop_abandon(struct fp_fault_loop *loop);
+
+#endif

@@ -1,0 +1,65 @@
+/*
+ * Inline serving: faults that are brought to their end by whatever thread met them, in the handler of SIGBUS
+ * or ahead of a system call. Room: uffd. There are a few servers (serve.h); a thread takes one by an atomic
+ * exchange for as long as its fault lasts. What it had read ahead may still be on its way when it gives the
+ * server back: whoever waits for such a page looks after it, and so does the reclaim thread, now and then.
+ */
+#ifndef FP_INLINE_H
+#define FP_INLINE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "far.h"
+
+struct fp_inline;
+struct fp_layout;
+struct fp_reclaim;
+
+struct fp_inline_options {
+	struct fp_far *far;
+	struct fp_reclaim *reclaim;
+	const struct fp_layout *layout;
+	char *stage; /* FP_STAGE_PAGES pages of the far range, opened, in no mapping; NULL: no evictor */
+	unsigned readahead_pages;
+};
+
+enum fp_inline_end {
+	FP_INLINE_SERVED, /* the fault is over; or there is nothing any more that could fault */
+	FP_INLINE_BUSY, /* the page is somebody else's at the moment, or no server was free: wait, then again
+	                 */
+	FP_INLINE_LOST, /* nobody can give the page back */
+};
+
+/* Opens the servers. 0 or a negative errno. */
+int fp_inline_start(const struct fp_inline_options *options, struct fp_inline **ret_inline);
+/* Nobody may be serving any more; in the child of a fork too. NULL is fine, here and below. */
+void fp_inline_stop(struct fp_inline *in);
+
+/* Serves one fault to its end, within the deadline. Any thread, with all signals blocked. */
+enum fp_inline_end fp_inline_serve(struct fp_inline *in, const struct fp_uffd_fault *fault);
+
+/* What a thread does that met FP_INLINE_BUSY for the n-th time in a row: looks after what is on its way, and
+ * lets others run. At most a millisecond. */
+void fp_inline_wait(struct fp_inline *in, unsigned n);
+
+/*
+ * Makes n pages from page on resident, and writable if write, as far as they can be: what is unmapped or lost
+ * stays so. Who wants them to stay publishes them first (hold.h). Any thread; blocks signals itself.
+ */
+void fp_inline_bring(struct fp_inline *in, uint32_t page, uint32_t n, bool write);
+
+/* True if a page with this word is as fp_inline_bring would make it. */
+static inline bool fp_inline_is_ready(uint64_t word, bool write)
+{
+	return fp_page_state(word) == FP_PAGE_RESIDENT && (!write || (word & FP_PAGE_DIRTY));
+}
+
+/* Really all signals, which the C library's own functions would not block. Returns what to restore. */
+uint64_t fp_inline_block_signals(void);
+void fp_inline_restore_signals(uint64_t mask);
+
+/* Looks after pages that were read ahead by servers which nobody uses at the moment. Any thread. */
+void fp_inline_tend(struct fp_inline *in);
+
+#endif

@@ -1,0 +1,62 @@
+/* See lastthread.h. */
+#include "lastthread.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cleanup.h"
+#include "clock.h"
+#include "thread.h"
+
+#define LOOK_NS (200 * FP_NSEC_PER_MSEC)
+
+/* The n-th field, from 1 on, behind the name, which may hold anything; NULL: not that many. */
+static const char *field(const char *stat, unsigned n)
+{
+	const char *p = strrchr(stat, ')');
+
+	while (p && n--)
+		p = strchr(p + 1, ' ');
+	return p ? p + 1 : NULL;
+}
+
+/* proc_pid_stat(5): state, of the main thread, is field 3, num_threads field 20; the name is field 2. */
+static bool only_agent_left(void)
+{
+	fp_autoclose int fd = open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
+	const char *state, *n_threads;
+	char stat[1024];
+	ssize_t n = fd < 0 ? -1 : read(fd, stat, sizeof(stat) - 1);
+
+	if (n <= 0)
+		return false;
+	stat[n] = '\0';
+	state = field(stat, 1);
+	n_threads = field(stat, 18);
+	/* the main thread is counted until the last has ended */
+	return state && n_threads && *state == 'Z' && strtoul(n_threads, NULL, 10) == fp_thread_count() + 1ul;
+}
+
+static void *end(void *unused)
+{
+	sigset_t none;
+
+	sigemptyset(&none);
+	pthread_sigmask(SIG_SETMASK, &none, NULL);
+	exit(0);
+}
+
+void fp_lastthread_look(struct fp_lastthread *last, uint64_t now_ns)
+{
+	pthread_t thread;
+
+	if (last->ended || now_ns < last->next_look_ns)
+		return;
+	last->next_look_ns = now_ns + LOOK_NS;
+	if (only_agent_left())
+		last->ended = pthread_create(&thread, NULL, end, NULL) == 0;
+}

@@ -1,0 +1,62 @@
+/*
+ * Native memory: while there is ample room, fresh pages are filled by the kernel itself, at its own price,
+ * instead of by a fault of ours each. Room: uffd, inside.
+ *
+ *                  begin: first touch, ample room
+ *     MANAGED ───────────────────────────────────────► NATIVE
+ *        ▲            (CONVERTING on the way)             │
+ *        └────────────────────────────────────────────────┘
+ *           end: a page is to leave, or its mapping ends (ENDING on the way)
+ *
+ * A run of ZERO pages of one 2 MiB chunk, all within one mapping, is taken out of the userfaultfd's range.
+ * Each of its pages has a token, and its word says RESIDENT and DIRTY from then on, whether it was touched or
+ * not: the kernel may fill it at any moment, and what it reads then is what the word promises. What must stay
+ * true:
+ *
+ *   - A page that is not registered is RESIDENT and DIRTY without a slot, or owned (LEAVING, HELD).
+ *   - Who owns a page and wants its word to say anything else calls fp_native_end first.
+ */
+#ifndef FP_NATIVE_H
+#define FP_NATIVE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "far.h"
+#include "layout.h"
+
+/*
+ * The userfaultfd is new: it has all of the range, or will have. Before the fault threads start, in a forked
+ * child too. Without a page map to read (a process that is not dumpable) there will be no native memory.
+ */
+void fp_native_open(struct fp_far *far);
+void fp_native_close(struct fp_far *far);
+
+/*
+ * A fault on page, which the caller owns as ARRIVING and which was ZERO. True: it ended, with its neighbours;
+ * threads that waited go on. False: nothing has changed. Fault threads; never blocks.
+ */
+bool fp_native_begin(struct fp_far *far, const struct fp_layout *layout, uint32_t page);
+
+/*
+ * Makes sure that page, which the caller owns, is registered: its whole chunk is. 0, or the kernel's error
+ * (-ENOMEM: too many mappings): then nothing has changed, and the page must keep its word. Any thread of the
+ * agent's, and the program's in a layout call.
+ */
+int fp_native_end(struct fp_far *far, uint32_t page);
+
+/*
+ * Whether the kernel may fill pages of this chunk once they are dropped: to be asked before they are, as the
+ * chunk may be registered at any moment. A page whose word says that it may be native (fp_native_keeps)
+ * then keeps its word, and its token, though it is absent: a fault on it finds out.
+ */
+bool fp_native_fills(const struct fp_far *far, uint32_t page);
+bool fp_native_keeps(uint64_t word);
+
+/*
+ * True if the page, which the caller owns and which is registered, is not there: it was native and never
+ * filled, or a raw system call dropped it. It reads zeros.
+ */
+bool fp_native_is_absent(const struct fp_far *far, uint32_t page);
+
+#endif

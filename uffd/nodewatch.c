@@ -1,0 +1,84 @@
+/* See nodewatch.h. */
+#include "nodewatch.h"
+
+#include <errno.h>
+
+#include "clock.h"
+#include "log.h"
+#include "stderr.h"
+#include "units.h"
+
+enum fp_node_news fp_nodewatch_step(struct fp_node_said *said, enum fp_store_state state, uint64_t now_ns,
+                                    uint64_t *ret_outage_ns)
+{
+	enum fp_store_state before = said->state;
+
+	if (state == FP_STORE_HALF_OPEN)
+		state = FP_STORE_OPEN;
+	if (state != FP_STORE_OPEN)
+		*ret_outage_ns = said->cut_ns ? now_ns - said->cut_ns : 0;
+	said->cut_ns = state != FP_STORE_OPEN ? 0 : said->cut_ns ? said->cut_ns : now_ns;
+	if (state == before || before == FP_STORE_LOST)
+		return FP_NEWS_NONE;
+	if (state == FP_STORE_OPEN && said->back_ns && now_ns - said->back_ns < FP_NODEWATCH_FLAP_NS &&
+	    now_ns - said->cut_ns < FP_NODEWATCH_LONG_NS)
+		return FP_NEWS_NONE;
+	said->state = state;
+	switch (state) {
+	case FP_STORE_UP:
+		said->back_ns = now_ns;
+		return FP_NEWS_BACK;
+	case FP_STORE_LOST:
+		return FP_NEWS_LOST;
+	default:
+		return FP_NEWS_CUT_OFF;
+	}
+}
+
+const char *fp_nodewatch_reason(int error, char *buf, size_t len)
+{
+	if (error == -ESTALE)
+		return "it has given our leases up: it was restarted, or we were cut off beyond its grace "
+		       "period";
+	return fp_strerror(error, buf, len);
+}
+
+static void say(enum fp_node_news news, const struct fp_store_node *info, uint64_t deadline_ns,
+                uint64_t outage_ns)
+{
+	char why[64], time[24];
+
+	switch (news) {
+	case FP_NEWS_CUT_OFF:
+		fp_log(FP_LOG_WARNING, "store", "node %s is cut off: %s; what needs it waits up to %s",
+		       info->url, fp_nodewatch_reason(info->error, why, sizeof(why)),
+		       fp_time_format(deadline_ns, time, sizeof(time)));
+		break;
+	case FP_NEWS_BACK:
+		fp_log(FP_LOG_NOTICE, "store", "node %s is back after %s", info->url,
+		       fp_time_format(outage_ns, time, sizeof(time)));
+		break;
+	case FP_NEWS_LOST:
+		fp_log(FP_LOG_ERROR, "store",
+		       "node %s is lost: %s; pages that only it holds raise SIGBUS when touched", info->url,
+		       fp_nodewatch_reason(info->error, why, sizeof(why)));
+		break;
+	case FP_NEWS_NONE:
+		break;
+	}
+}
+
+void fp_nodewatch_look(struct fp_nodewatch *watch, const struct fp_store *store, uint64_t deadline_ns)
+{
+	struct fp_store_node info;
+
+	for (unsigned i = 0; i < fp_store_n_nodes(store); i++) {
+		uint64_t outage_ns = 0;
+		enum fp_node_news news;
+
+		fp_store_node_info(store, i, &info);
+		news = fp_nodewatch_step(&watch->said[i], info.state, fp_clock_ns(), &outage_ns);
+		if (news != FP_NEWS_NONE && fp_stderr_takes_text())
+			say(news, &info, deadline_ns, outage_ns);
+	}
+}

@@ -1,0 +1,93 @@
+/*
+ * getcontext, setcontext and swapcontext: the kernel reads and writes the signal mask in the program's
+ * context. Room: uffd/preload. Their caller's registers and stack are what they are about, so nothing of ours
+ * may be on it when they run: the context is held, and they are jumped to. The agent lets go of it at the
+ * thread's next hold, as of what a longjmp left behind.
+ */
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdatomic.h>
+#include <ucontext.h>
+
+#include "calls.h"
+#include "local.h"
+#include "shim.h"
+
+#if defined(__x86_64__)
+
+#define HOLD_DEPTH 3072
+
+enum { GET, SET, SWAP, N_CALLS };
+
+typedef int context_fn(ucontext_t *first, const ucontext_t *second);
+
+static context_fn *real(unsigned call)
+{
+	static const char *const names[N_CALLS] = {"getcontext", "setcontext", "swapcontext"};
+	static _Atomic(context_fn *) found[N_CALLS];
+	context_fn *fn = atomic_load_explicit(&found[call], memory_order_relaxed);
+
+	if (!fn) {
+		fn = (context_fn *)dlsym(RTLD_NEXT, names[call]);
+		atomic_store_explicit(&found[call], fn, memory_order_relaxed);
+	}
+	return fn;
+}
+
+context_fn *fp_context_prepare(ucontext_t *first, const ucontext_t *second, unsigned call);
+
+/*
+ * Deeper in the stack than any other call holds, so that the agent knows the next hold of this thread for one
+ * that comes after.
+ */
+__attribute__((noinline)) static void hold(const struct fp_hold_range *ranges, unsigned n)
+{
+	struct {
+		struct fp_hold hold;
+		char above[HOLD_DEPTH];
+	} low;
+
+	__asm__ volatile("" : : "r"(&low) : "memory");
+	fp_agent_hold(fp_shim_agent(), ranges, n, &low.hold);
+}
+
+/* Called by the three below; returns where they go on. */
+__attribute__((used)) context_fn *fp_context_prepare(ucontext_t *first, const ucontext_t *second,
+                                                     unsigned call)
+{
+	const struct fp_hold_range ranges[] = {
+	    {.addr = first, .len_bytes = sizeof(*first), .write = call != SET},
+	    {.addr = second, .len_bytes = sizeof(*second)},
+	};
+	int saved = errno;
+
+	if (fp_calls_hold() && !fp_local_is_agent())
+		hold(ranges, call == SWAP ? 2 : 1);
+	errno = saved;
+	return real(call);
+}
+
+#define CONTEXT_CALL(name, number)                                                                           \
+	__asm__(".text\n"                                                                                    \
+	        ".globl " name "\n"                                                                          \
+	        ".type " name ", @function\n" name ":\n"                                                     \
+	        "	.cfi_startproc\n"                                                                          \
+	        "	push %rdi\n"                                                                               \
+	        "	push %rsi\n"                                                                               \
+	        "	sub $8, %rsp\n"                                                                            \
+	        "	.cfi_adjust_cfa_offset 24\n"                                                               \
+	        "	mov $" number ", %edx\n"                                                             \
+	        "	call fp_context_prepare\n"                                                                 \
+	        "	add $8, %rsp\n"                                                                            \
+	        "	pop %rsi\n"                                                                                \
+	        "	pop %rdi\n"                                                                                \
+	        "	.cfi_adjust_cfa_offset -24\n"                                                              \
+	        "	jmp *%rax\n"                                                                               \
+	        "	.cfi_endproc\n"                                                                            \
+	        ".size " name ", .-" name "\n")
+
+CONTEXT_CALL("getcontext", "0");
+CONTEXT_CALL("setcontext", "1");
+CONTEXT_CALL("swapcontext", "2");
+
+#endif

@@ -1,0 +1,65 @@
+/*
+ * Closing: to the program, the agent's descriptors are not there. Room: uffd/preload. A program that closes
+ * all numbers, as daemons do, or puts a descriptor of its own on one of ours, must not cut the agent off.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "fdutil.h"
+#include "local.h"
+#include "shim.h"
+
+extern int __close(int fd); /* the C library's close, a cancellation point, by its other name */
+
+/* True if fd is ours and the caller is the program: then errno says that there is no such descriptor. */
+static bool is_hidden(int fd)
+{
+	if (!fp_fd_is_ours(fd) || fp_local_is_agent())
+		return false;
+	errno = EBADF;
+	return true;
+}
+
+FP_INTERPOSE int close(int fd)
+{
+	if (is_hidden(fd))
+		return -1;
+	if (fp_fd_is_ours(fd))
+		fp_fd_forget(fd);
+	return __close(fd);
+}
+
+FP_INTERPOSE int dup3(int old_fd, int new_fd, int flags)
+{
+	return is_hidden(new_fd) ? -1 : (int)syscall(SYS_dup3, old_fd, new_fd, flags);
+}
+
+FP_INTERPOSE int dup2(int old_fd, int new_fd)
+{
+	if (old_fd == new_fd)
+		return fcntl(old_fd, F_GETFD) < 0 ? -1 : new_fd;
+	return dup3(old_fd, new_fd, 0);
+}
+
+/* The ranges between ours. Those are close-on-exec, so a flag that sets just that may cover them as well. */
+FP_INTERPOSE int close_range(unsigned first, unsigned last, int flags)
+{
+	int ours;
+
+	if (first > last || first > INT_MAX)
+		return (int)syscall(SYS_close_range, first, last, flags);
+	while ((ours = fp_fd_next((int)first)) >= 0 && (unsigned)ours <= last) {
+		if ((unsigned)ours > first && syscall(SYS_close_range, first, (unsigned)ours - 1, flags) < 0)
+			return -1;
+		first = (unsigned)ours + 1;
+	}
+	return first > last ? 0 : (int)syscall(SYS_close_range, first, last, flags);
+}
+
+FP_INTERPOSE void closefrom(int first)
+{
+	close_range(first < 0 ? 0 : (unsigned)first, UINT_MAX, 0);
+}

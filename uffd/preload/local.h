@@ -1,0 +1,33 @@
+/*
+ * Which memory a thread gets: far, as the program's, or local, as the agent's (law 4). Room: uffd/preload.
+ *
+ * The state is one thread-local struct of the initial-exec model, so that reaching it never allocates.
+ * fast_below is the whole of malloc's fast path: sizes below it need no thought.
+ */
+#ifndef FP_LOCAL_H
+#define FP_LOCAL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct fp_local {
+	size_t fast_below; /* 0: look closer */
+	size_t restore;    /* what fast_below is outside of brackets */
+	unsigned depth;    /* brackets that are open */
+	int cancel_state;  /* the program's, outside of brackets */
+};
+
+extern __thread struct fp_local fp_local __attribute__((tls_model("initial-exec")));
+
+/*
+ * Between these, this thread is the agent's: what it allocates and maps is local, and calls on far ranges are
+ * the agent's own; and it can't be cancelled, as it may hold locks. They nest. Exported, for an agent in
+ * libfarpage.so that shares the process.
+ */
+__attribute__((visibility("default"))) void fp_shim_enter_local(void);
+__attribute__((visibility("default"))) void fp_shim_leave_local(void);
+
+/* True in a bracket, and on the agent's threads. */
+bool fp_local_is_agent(void);
+
+#endif

@@ -1,0 +1,234 @@
+/*
+ * mmap, munmap and mprotect, between the program and the far space. Room: uffd/preload. What far memory can't
+ * do is refused with a message (law 3). Its kin: remap.c, advice.c, locking.c.
+ */
+#undef _FILE_OFFSET_BITS /* it would make mmap a second name of mmap64 */
+
+#include <errno.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+
+#include "heap.h"
+#include "local.h"
+#include "place.h"
+#include "pieces.h"
+
+/* Newer than some headers that we build with. */
+#ifndef MAP_DROPPABLE
+#define MAP_DROPPABLE 0x08
+#endif
+
+/* ---- mmap ---- */
+
+static void *raw_mmap(void *addr, size_t len, int prot, int flags, int fd, long offset)
+{
+	long r = FP_RAW(SYS_mmap, addr, len, prot, flags, fd, offset);
+
+	return (void *)(intptr_t)fp_shim_return_long(r);
+}
+
+static void *map_failed(int r)
+{
+	errno = -r;
+	return MAP_FAILED;
+}
+
+static bool is_private_anonymous(int flags)
+{
+	return (flags & (MAP_TYPE | MAP_ANONYMOUS)) == (MAP_PRIVATE | MAP_ANONYMOUS);
+}
+
+/* Pages of a special kind, and stacks, stay what they are. */
+static bool may_be_far(int flags)
+{
+	return is_private_anonymous(flags) && !(flags & (MAP_GROWSDOWN | MAP_STACK | MAP_HUGETLB));
+}
+
+static bool can_be_far(int flags)
+{
+	const int placed = MAP_FIXED | MAP_FIXED_NOREPLACE | MAP_32BIT;
+
+	return may_be_far(flags) && !(flags & placed);
+}
+
+static unsigned far_flags(int flags)
+{
+	bool populates = (flags & (MAP_POPULATE | MAP_NONBLOCK)) == MAP_POPULATE;
+
+	return (flags & MAP_NORESERVE ? FP_MAP_LAZY : 0) | (flags & MAP_LOCKED ? FP_MAP_LOCKED : 0) |
+	       (populates ? FP_MAP_POPULATE : 0) | (flags & MAP_FIXED_NOREPLACE ? FP_MAP_NOREPLACE : 0);
+}
+
+/* The kernel places a mapping where it is hinted if nothing is there. */
+static int map_hinted(struct fp_space *space, void *hint, size_t len, int prot, unsigned flags)
+{
+	void *addr = (void *)((uintptr_t)hint & ~(uintptr_t)(FP_PAGE_SIZE - 1));
+
+	if (!fp_space_owns(space, addr))
+		return -EEXIST;
+	return fp_space_map_at(space, addr, len, prot, flags | FP_MAP_NOREPLACE);
+}
+
+static void say_locked(int r)
+{
+	static atomic_bool said;
+
+	if (r == -EAGAIN)
+		fp_shim_say_once(
+		    &said, "mmap: memory that is to be locked was refused: at most half of the local "
+		           "memory may be locked. Raise it, or set FARPAGE_MIN_MAPPING above the size of "
+		           "that mapping to keep it local");
+}
+
+static void *map_far(struct fp_space *space, void *hint, size_t len, int prot, int flags)
+{
+	void *addr = hint;
+	int r = -ENOMEM;
+
+	if (fp_page_round(len) < len)
+		return map_failed(-ENOMEM);
+	fp_shim_enter_local();
+	r = map_hinted(space, hint, fp_page_round(len), prot, far_flags(flags));
+	if (r == -EEXIST || r == -ENOMEM)
+		r = fp_space_map(space, fp_page_round(len), 0, prot, far_flags(flags), &addr);
+	else
+		addr = (void *)((uintptr_t)hint & ~(uintptr_t)(FP_PAGE_SIZE - 1));
+	fp_shim_leave_local();
+	say_locked(r);
+	return r < 0 ? map_failed(r) : addr;
+}
+
+/* ---- mmap at a place in the range ---- */
+
+static int refuse_placement(void *addr, const char *what)
+{
+	static atomic_bool said;
+
+	fp_shim_say_once(&said,
+	                 "mmap: %s at %p, in far memory, was refused. Keep the mapping under it local: set "
+	                 "FARPAGE_MIN_MAPPING above its size",
+	                 what, addr);
+	return -ENOMEM;
+}
+
+static int place(struct fp_space *space, void *addr, size_t len, const struct fp_foreign *what)
+{
+	if (what->flags & MAP_GROWSDOWN)
+		return refuse_placement(addr, "a stack that grows");
+	if (may_be_far(what->flags))
+		return fp_space_map_at(space, addr, len, what->prot, far_flags(what->flags));
+	return fp_space_map_foreign(space, addr, len, what);
+}
+
+/* What reaches beyond the range is not far memory of this program: it can only be the kernel's own. */
+static void *map_at(struct fp_space *space, void *addr, size_t len, const struct fp_foreign *what)
+{
+	char *start, *end, *at = addr;
+	int r;
+
+	if ((uintptr_t)addr % FP_PAGE_SIZE || len == 0)
+		return map_failed(-EINVAL);
+	len = fp_page_round(len);
+	fp_space_range(space, &start, &end);
+	fp_shim_enter_local();
+	if (at >= start && len > 0 && len <= (size_t)(end - at))
+		r = place(space, addr, len, what);
+	else if (what->flags & MAP_FIXED_NOREPLACE)
+		r = -EEXIST;
+	else
+		r = refuse_placement(addr, "a mapping beyond its borders");
+	fp_shim_leave_local();
+	say_locked(r);
+	return r < 0 ? map_failed(r) : addr;
+}
+
+void *fp_mmap(void *addr, size_t len, int prot, int flags, int fd, long offset, const void *caller)
+{
+	const struct fp_foreign what = {.prot = prot, .flags = flags, .fd = fd, .offset = offset};
+	struct fp_space *space = fp_shim_space();
+	enum fp_place rule;
+
+	if (!space || fp_heap_is_allocator(caller))
+		return raw_mmap(addr, len, prot, flags, fd, offset);
+	if ((flags & (MAP_FIXED | MAP_FIXED_NOREPLACE)) && fp_space_overlaps(space, addr, len))
+		return map_at(space, addr, len, &what);
+	rule = can_be_far(flags) ? fp_place_of(FP_RULE_MAPPINGS, len, caller) : FP_PLACE_LOCAL;
+	if (rule == FP_PLACE_FAR || (rule == FP_PLACE_UNSAID && len >= fp_shim_min_mapping()))
+		return map_far(space, addr, len, prot, flags);
+	addr = raw_mmap(addr, len, prot, flags, fd, offset);
+	if (addr != MAP_FAILED && rule == FP_PLACE_LOCAL && can_be_far(flags))
+		fp_place_kept(addr, fp_page_round(len), fp_agent_stats(fp_shim_agent()));
+	if (addr != MAP_FAILED && len >= fp_shim_min_mapping())
+		atomic_fetch_add(&fp_agent_stats(fp_shim_agent())->not_far_bytes, fp_page_round(len));
+	return addr;
+}
+
+FP_INTERPOSE void *mmap(void *addr, size_t len, int prot, int flags, int fd, off_t offset)
+{
+	return fp_mmap(addr, len, prot, flags, fd, offset, __builtin_return_address(0));
+}
+
+FP_INTERPOSE void *mmap64(void *addr, size_t len, int prot, int flags, int fd, off64_t offset)
+{
+	return fp_mmap(addr, len, prot, flags, fd, offset, __builtin_return_address(0));
+}
+
+/* ---- munmap, mprotect ---- */
+
+static int unmap_far(const struct fp_call *call, struct fp_space *space, void *addr, size_t len)
+{
+	return fp_space_unmap(space, addr, len);
+}
+
+static int unmap_plain(const struct fp_call *call, void *addr, size_t len)
+{
+	if (fp_shim_agent())
+		fp_place_gone(addr, fp_page_round(len), fp_agent_stats(fp_shim_agent()));
+	return (int)FP_RAW(SYS_munmap, addr, len, 0, 0, 0, 0);
+}
+
+FP_INTERPOSE int munmap(void *addr, size_t len)
+{
+	const struct fp_call call = {.far = unmap_far, .plain = unmap_plain};
+	struct fp_space *space = fp_touched(addr, len);
+
+	return fp_shim_return(space ? fp_for_pieces(space, addr, len, &call) : unmap_plain(&call, addr, len));
+}
+
+static int protect_far(const struct fp_call *call, struct fp_space *space, void *addr, size_t len)
+{
+	return fp_space_protect(space, addr, len, call->arg);
+}
+
+static int protect_plain(const struct fp_call *call, void *addr, size_t len)
+{
+	return (int)FP_RAW(SYS_mprotect, addr, len, call->arg, 0, 0, 0);
+}
+
+FP_INTERPOSE int mprotect(void *addr, size_t len, int prot)
+{
+	const struct fp_call call = {.far = protect_far,
+	                             .plain = protect_plain,
+	                             .arg = prot,
+	                             .overflow = -ENOMEM,
+	                             .ends_at_hole = true};
+	struct fp_space *space = fp_touched(addr, len);
+
+	return fp_shim_return(space ? fp_for_pieces(space, addr, len, &call)
+	                            : protect_plain(&call, addr, len));
+}
+
+/* Far pages come and go by the agent's hand, which keys would keep out where they must go as well. */
+FP_INTERPOSE int pkey_mprotect(void *addr, size_t len, int prot, int key)
+{
+	static atomic_bool said;
+
+	if (key == -1)
+		return mprotect(addr, len, prot);
+	if (!fp_touched(addr, len))
+		return fp_shim_return((int)FP_RAW(SYS_pkey_mprotect, addr, len, prot, key, 0, 0));
+	fp_shim_say_once(&said, "pkey_mprotect was refused for far memory. Set FARPAGE_MIN_MAPPING above the "
+	                        "size of that mapping to keep it local");
+	errno = EINVAL;
+	return -1;
+}

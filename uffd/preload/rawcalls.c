@@ -1,0 +1,81 @@
+/*
+ * The calls on mappings by number: syscall(SYS_mmap, ...) is the same to far memory as mmap. Room:
+ * uffd/preload. rawfork.c has syscall itself, and asks here; calls that are not of the family go on to the
+ * kernel.
+ */
+#include <errno.h>
+#include <stdarg.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "calls.h"
+#include "pieces.h"
+
+#if defined(__x86_64__)
+
+long fp_raw(long number, long a, long b, long c, long d, long e, long f)
+{
+	register long r10 __asm__("r10") = d, r8 __asm__("r8") = e, r9 __asm__("r9") = f;
+	long r;
+
+	__asm__ volatile("syscall"
+	                 : "=a"(r)
+	                 : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
+	                 : "rcx", "r11", "memory");
+	return r;
+}
+
+#else
+
+long fp_raw(long number, long a, long b, long c, long d, long e, long f)
+{
+	int saved = errno;
+	long r = syscall(number, a, b, c, d, e, f);
+
+	if (r == -1) {
+		r = -errno;
+		errno = saved;
+	}
+	return r;
+}
+
+#endif
+
+long fp_rawcall(long number, long a, long b, long c, long d, long e, long f);
+
+/* syscall(2) with a number of the family: called by it, with its arguments. */
+__attribute__((used)) long fp_rawcall(long number, long a, long b, long c, long d, long e, long f)
+{
+	void *addr = (void *)a;
+	size_t len = (size_t)b;
+
+	switch (number) {
+	case SYS_mmap:
+		return (long)fp_mmap(addr, len, (int)c, (int)d, (int)e, f, NULL);
+	case SYS_munmap:
+		return munmap(addr, len);
+	case SYS_mprotect:
+		return mprotect(addr, len, (int)c);
+	case SYS_mremap:
+		return (long)fp_mremap(addr, len, (size_t)c, (int)d, (void *)e);
+	case SYS_madvise:
+		return madvise(addr, len, (int)c);
+	case SYS_mincore:
+		return mincore(addr, len, (unsigned char *)c);
+	case SYS_mlock:
+		return mlock(addr, len);
+	case SYS_mlock2:
+		return mlock2(addr, len, (unsigned)c);
+	case SYS_munlock:
+		return munlock(addr, len);
+	case SYS_mlockall:
+		return mlockall((int)a);
+	case SYS_munlockall:
+		return munlockall();
+	case SYS_pkey_mprotect:
+		return pkey_mprotect(addr, len, (int)c, (int)d);
+	default:
+		return fp_call_syscall_way(number, a, b, c, d, e, f); /* of no mapping: as any */
+	}
+}

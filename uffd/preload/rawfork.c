@@ -1,0 +1,226 @@
+/*
+ * Forks that go past the C library's fork and its handlers: the system calls by syscall(2), and clone. Room:
+ * uffd/preload. Children that share the memory (threads, vfork) are let pass; a plain child becomes one of
+ * fork; what fork can't make is refused with a message.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <linux/sched.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <sys/syscall.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include "shim.h"
+
+/* Flags beyond the signal that fork can stand in for. */
+#define FLAGS_KNOWN ((uint64_t)(CLONE_PARENT_SETTID | CLONE_CHILD_SETTID))
+
+extern int __clone(int (*fn)(void *), void *stack, int flags, void *arg, ...);
+
+/* What the calls have in common. */
+struct request {
+	uint64_t flags; /* without the signal */
+	uint64_t exit_signal;
+	uint64_t stack;
+	pid_t *parent_tid, *child_tid;
+};
+
+static int refuse(const char *call)
+{
+	static atomic_bool said;
+
+	fp_shim_say_once(
+	    &said,
+	    "%s was refused: its child would not see what is far. Use fork or posix_spawn, or run "
+	    "without far memory",
+	    call);
+	errno = ENOSYS;
+	return -1;
+}
+
+static bool is_plain(const struct request *rq)
+{
+	return (rq->flags & ~FLAGS_KNOWN) == 0 && rq->exit_signal == SIGCHLD;
+}
+
+static pid_t fork_for(const struct request *rq)
+{
+	pid_t pid = fork();
+
+	if (pid == 0 && (rq->flags & CLONE_CHILD_SETTID))
+		*rq->child_tid = getpid();
+	if (pid > 0 && (rq->flags & CLONE_PARENT_SETTID))
+		*rq->parent_tid = pid;
+	return pid;
+}
+
+/* ---- the functions of the C library ---- */
+
+/* Its child may do only what is async-signal safe, and an agent can't be started so. */
+FP_INTERPOSE pid_t _Fork(void)
+{
+	return refuse("_Fork");
+}
+
+FP_INTERPOSE int clone(int (*fn)(void *), void *stack, int flags, void *arg, ...)
+{
+	struct request rq = {.flags = (uint64_t)(unsigned)flags & ~(uint64_t)CSIGNAL,
+	                     .exit_signal = (uint64_t)(unsigned)flags & CSIGNAL};
+	va_list args;
+	void *tls;
+	pid_t pid;
+
+	va_start(args, arg);
+	rq.parent_tid = va_arg(args, pid_t *);
+	tls = va_arg(args, void *);
+	rq.child_tid = va_arg(args, pid_t *);
+	va_end(args);
+	if ((flags & CLONE_VM) || !fp_shim_agent())
+		return __clone(fn, stack, flags, arg, rq.parent_tid, tls, rq.child_tid);
+	if (!is_plain(&rq))
+		return refuse("clone without CLONE_VM");
+	pid = fork_for(&rq);
+	if (pid == 0)
+		_exit(fn(arg)); /* on its copy of this stack, which is as good */
+	return pid;
+}
+
+/* ---- the system calls, by syscall(2) ---- */
+
+#if defined(__x86_64__)
+
+static void of_clone3(const struct clone_args *args, struct request *ret_rq)
+{
+	*ret_rq = (struct request){.flags = args->flags,
+	                           .exit_signal = args->exit_signal,
+	                           .stack = args->stack,
+	                           .parent_tid = (pid_t *)(uintptr_t)args->parent_tid,
+	                           .child_tid = (pid_t *)(uintptr_t)args->child_tid};
+}
+
+static void of_clone(uint64_t flags, uint64_t stack, uint64_t parent_tid, uint64_t child_tid,
+                     struct request *ret_rq)
+{
+	*ret_rq = (struct request){.flags = flags & ~(uint64_t)CSIGNAL,
+	                           .exit_signal = flags & CSIGNAL,
+	                           .stack = stack,
+	                           .parent_tid = (pid_t *)parent_tid,
+	                           .child_tid = (pid_t *)child_tid};
+}
+
+static void read_request(long number, const uint64_t *args, struct request *ret_rq)
+{
+	if (number == SYS_clone3)
+		of_clone3((const struct clone_args *)args[0], ret_rq);
+	else if (number == SYS_clone)
+		of_clone(args[0], args[1], args[2], args[3], ret_rq);
+	else
+		of_clone(SIGCHLD, 0, 0, 0, ret_rq);
+}
+
+/* Called by syscall below: whether the kernel shall do it. It must then be asked without a frame of ours on
+ * the stack, as the child may have another one. */
+__attribute__((used)) static bool is_kernels(long number, uint64_t a, uint64_t b, uint64_t c, uint64_t d)
+{
+	const uint64_t args[] = {a, b, c, d};
+	struct request rq;
+
+	if (!fp_shim_agent())
+		return true;
+	read_request(number, args, &rq);
+	return rq.flags & CLONE_VM;
+}
+
+__attribute__((used)) static long make_child(long number, uint64_t a, uint64_t b, uint64_t c, uint64_t d)
+{
+	const uint64_t args[] = {a, b, c, d};
+	struct request rq;
+
+	read_request(number, args, &rq);
+	if (!is_plain(&rq) || rq.stack)
+		return refuse(number == SYS_clone3 ? "the system call clone3" : "the system call clone");
+	return fork_for(&rq);
+}
+
+/* The numbers of fork, vfork, clone and clone3 go through the above, those of calls on mappings (9 to 28, 149
+ * to 152, 325 and 329, with others among them) to rawcalls.c; all others go the way that calls.h tells. */
+__asm__(".text\n"
+        ".globl syscall\n"
+        ".type syscall, @function\n"
+        "syscall:\n"
+        "	.cfi_startproc\n"
+        "	lea -9(%rdi), %rax\n"
+        "	cmp $19, %rax\n"
+        "	jbe 5f\n"
+        "	cmp $56, %rdi\n"
+        "	jb 4f\n"
+        "	cmp $58, %rdi\n"
+        "	jbe 3f\n"
+        "	cmp $435, %rdi\n"
+        "	je 3f\n"
+        "	lea -149(%rdi), %rax\n"
+        "	cmp $3, %rax\n"
+        "	jbe 5f\n"
+        "	cmp $325, %rdi\n"
+        "	je 5f\n"
+        "	cmp $329, %rdi\n"
+        "	je 5f\n"
+        "4:	jmp *fp_call_syscall_way(%rip)\n"
+        "5:	jmp fp_rawcall\n"
+        ".globl fp_call_raw_syscall\n"
+        ".hidden fp_call_raw_syscall\n"
+        ".type fp_call_raw_syscall, @function\n"
+        "fp_call_raw_syscall:\n"
+        "1:	mov %rdi, %rax\n"
+        "	mov %rsi, %rdi\n"
+        "	mov %rdx, %rsi\n"
+        "	mov %rcx, %rdx\n"
+        "	mov %r8, %r10\n"
+        "	mov %r9, %r8\n"
+        "	mov 8(%rsp), %r9\n"
+        "	syscall\n"
+        "	cmp $-4095, %rax\n"
+        "	jae 2f\n"
+        "	ret\n"
+        "2:	neg %eax\n"
+        "	push %rax\n"
+        "	.cfi_adjust_cfa_offset 8\n"
+        "	call __errno_location@PLT\n"
+        "	pop %rcx\n"
+        "	.cfi_adjust_cfa_offset -8\n"
+        "	mov %ecx, (%rax)\n"
+        "	mov $-1, %rax\n"
+        "	ret\n"
+        "3:	push %rdi\n"
+        "	push %rsi\n"
+        "	push %rdx\n"
+        "	push %rcx\n"
+        "	push %r8\n"
+        "	push %r9\n"
+        "	sub $8, %rsp\n"
+        "	.cfi_adjust_cfa_offset 56\n"
+        "	call is_kernels\n"
+        "	add $8, %rsp\n"
+        "	pop %r9\n"
+        "	pop %r8\n"
+        "	pop %rcx\n"
+        "	pop %rdx\n"
+        "	pop %rsi\n"
+        "	pop %rdi\n"
+        "	.cfi_adjust_cfa_offset -56\n"
+        "	test %al, %al\n"
+        "	jnz 1b\n"
+        "	jmp make_child\n"
+        "	.cfi_endproc\n"
+        ".size syscall, .-syscall\n");
+static_assert(SYS_mmap == 9 && SYS_madvise == 28 && SYS_mlock == 149 && SYS_munlockall == 152 &&
+                  SYS_mlock2 == 325 && SYS_pkey_mprotect == 329,
+              "as in the code above");
+static_assert(SYS_clone == 56 && SYS_fork == 57 && SYS_vfork == 58 && SYS_clone3 == 435,
+              "as in the code above");
+
+#endif

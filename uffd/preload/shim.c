@@ -1,0 +1,158 @@
+/*
+ * The start and the end of the shim. See shim.h.
+ *
+ * The agent starts in our constructor: before that all memory is local, and no interposed call ever finds
+ * itself starting threads and sessions from inside malloc.
+ */
+#include "shim.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "calls.h"
+#include "heap.h"
+#include "libc.h"
+#include "local.h"
+#include "log.h"
+#include "place.h"
+#include "settings.h"
+#include "signals.h"
+#include "sigmask.h"
+#include "sigstack.h"
+
+#define EXIT_REFUSED 125
+
+static struct {
+	_Atomic(struct fp_agent *) agent;
+	size_t min_mapping;
+} shim;
+
+struct fp_agent *fp_shim_agent(void)
+{
+	return atomic_load_explicit(&shim.agent, memory_order_acquire);
+}
+
+struct fp_space *fp_shim_space(void)
+{
+	struct fp_agent *agent = fp_shim_agent();
+
+	return agent && !fp_local_is_agent() ? fp_agent_space(agent) : NULL;
+}
+
+size_t fp_shim_min_mapping(void)
+{
+	return shim.min_mapping;
+}
+
+int fp_shim_return(int r)
+{
+	if (r >= 0)
+		return r;
+	errno = -r;
+	return -1;
+}
+
+long fp_shim_return_long(long r)
+{
+	if ((unsigned long)r < (unsigned long)-4095l)
+		return r;
+	errno = (int)-r;
+	return -1;
+}
+
+void fp_shim_say_once(atomic_bool *said, const char *format, ...)
+{
+	char text[512];
+	va_list args;
+
+	if (atomic_exchange(said, true))
+		return;
+	va_start(args, format);
+	vsnprintf(text, sizeof(text), format, args);
+	va_end(args);
+	fp_log(FP_LOG_WARNING, "preload", "%s", text);
+}
+
+static bool on_bus(siginfo_t *info, void *context)
+{
+	return fp_agent_signal(info, context) || (info->si_code <= 0 && fp_sigmask_defer());
+}
+
+/* What threads need to serve their own faults, before there is anything that faults. */
+static int open_inline(struct fp_agent_error *error)
+{
+	const struct fp_signal_hook hook = {.first = on_bus, .always = true};
+	int r = fp_sigstack_open();
+
+	if (r == 0)
+		r = fp_signals_take(SIGBUS, &hook);
+	if (r < 0)
+		snprintf(error->text, sizeof(error->text), "fault mode inline: the handler of SIGBUS: %s",
+		         strerror(-r));
+	else
+		fp_sigmask_open();
+	return r;
+}
+
+static int start(struct fp_agent_error *error)
+{
+	struct fp_agent_options options;
+	struct fp_settings settings;
+	struct fp_agent *agent;
+	int r = fp_settings_read(&settings, error);
+
+	if (r < 0)
+		return r;
+	fp_log_init("farpage", settings.log_level);
+	shim.min_mapping = settings.min_mapping_bytes;
+	if (settings.n_urls == 0) {
+		snprintf(error->text, sizeof(error->text),
+		         "no memory node: set FARPAGE_NODES, or start the program by `farpage run`");
+		return -EINVAL;
+	}
+	options = fp_settings_agent_options(&settings);
+	options.enter_local = fp_shim_enter_local;
+	options.leave_local = fp_shim_leave_local;
+	options.holds = options.own_handler = true;
+	r = fp_agent_start(&options, &agent, error);
+	if (r == 0 && options.fault_mode == FP_FAULT_MODE_INLINE)
+		r = open_inline(error);
+	fp_libc_open();
+	fp_place_open(&settings.rules);
+	if (r == 0)
+		r = fp_heap_open(fp_agent_space(agent), &settings, error);
+	fp_settings_done(&settings);
+	if (r == 0) {
+		atomic_store_explicit(&shim.agent, agent, memory_order_release);
+		fp_calls_open();
+	}
+	return r < 0 ? r : fp_shim_watch_strays();
+}
+
+/* A program that was promised far memory and can't have it does not run: it might need more than there is
+ * here. */
+__attribute__((constructor)) static void begin(void)
+{
+	struct fp_agent_error error = {.text = ""};
+	int r;
+
+	fp_shim_enter_local();
+	r = start(&error);
+	fp_shim_leave_local();
+	if (r < 0) {
+		fp_log(FP_LOG_ERROR, "preload", "%s", error.text);
+		_exit(EXIT_REFUSED);
+	}
+}
+
+/* The agent goes on: what runs after us at exit may still touch far memory. */
+__attribute__((destructor)) static void end(void)
+{
+	fp_shim_enter_local();
+	if (fp_shim_agent())
+		fp_agent_exiting(fp_shim_agent());
+	fp_shim_leave_local();
+}

@@ -1,0 +1,35 @@
+/*
+ * Signals that the shim must see before the program does. The program sets and asks for its own actions as
+ * ever; the kernel's action is ours, looks first and hands on what it declines, as the kernel would have.
+ * Room: uffd/preload.
+ */
+#ifndef FP_SIGNALS_H
+#define FP_SIGNALS_H
+
+#include <signal.h>
+#include <stdbool.h>
+
+struct fp_signal_hook {
+	/*
+	 * Asked first, on the thread that has the signal; true: dealt with, the thread goes on. Async-signal
+	 * safe, and must not touch far memory.
+	 */
+	bool (*first)(siginfo_t *info, void *context);
+	/*
+	 * false: first runs on the stack and under the mask that the program's handler asked for, and not at
+	 * all while the program ignores the signal. true: always, on the thread's signal stack if it has one,
+	 * with all signals blocked; the program's handler then runs on that stack too, under its own mask.
+	 */
+	bool always;
+};
+
+/*
+ * Takes a signal, SIGSEGV or SIGBUS, for the rest of the process's life; hook is copied. Once a signal;
+ * before the program runs. 0 or a negative errno.
+ */
+int fp_signals_take(int sig, const struct fp_signal_hook *hook);
+
+/* In a forked child: its own signal actions are the ones that the program sets from now on. */
+void fp_signals_forked(void);
+
+#endif

@@ -1,0 +1,126 @@
+/*
+ * The program's threads: what they start with where faults are served in the handler of SIGBUS. Room:
+ * uffd/preload.
+ */
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <threads.h>
+
+#include "local.h"
+#include "shim.h"
+#include "sigmask.h"
+#include "sigstack.h"
+
+typedef int create_fn(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *), void *arg);
+
+/* What a new thread is told; local memory, freed by it. */
+struct start {
+	void *(*run)(void *);
+	void *arg;
+	struct fp_sigstack *stack;
+	bool blocks;
+};
+
+static struct start *start_new(void *(*run)(void *), void *arg)
+{
+	struct start *s;
+
+	fp_shim_enter_local();
+	s = malloc(sizeof(*s));
+	fp_shim_leave_local();
+	if (!s)
+		return NULL;
+	*s =
+	    (struct start){.run = run, .arg = arg, .stack = fp_sigstack_new(), .blocks = fp_sigmask_blocks()};
+	if (s->stack)
+		return s;
+	free(s);
+	return NULL;
+}
+
+static void *begin(void *p)
+{
+	struct start s = *(struct start *)p;
+
+	fp_sigstack_adopt(s.stack);
+	fp_sigmask_inherit(s.blocks);
+	free(p);
+	return s.run(s.arg);
+}
+
+/* What the C library reads and writes of the program's while it has all signals blocked. */
+static int create(create_fn *real, pthread_t *thread, const pthread_attr_t *attr, struct start *s)
+{
+	const struct fp_hold_range ranges[] = {{thread, sizeof(*thread), true},
+	                                       {attr, attr ? sizeof(*attr) : 0, false}};
+	struct fp_hold hold;
+	int r;
+
+	if (fp_agent_hold(fp_shim_agent(), ranges, 2, &hold) < 0)
+		return EAGAIN;
+	r = real(thread, attr, begin, s);
+	fp_agent_unhold(fp_shim_agent(), &hold);
+	return r;
+}
+
+/* The C library keeps its record of a thread on the stack: one that the program made may be far. */
+static int note(int r, const pthread_t *thread, const pthread_attr_t *attr)
+{
+	if (r == 0 && attr && fp_shim_agent())
+		fp_agent_fork_needs(fp_shim_agent(), (void *)*thread); // NOLINT(performance-no-int-to-ptr)
+	return r;
+}
+
+FP_INTERPOSE int pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *),
+                                void *arg)
+{
+	create_fn *real = (create_fn *)dlsym(RTLD_NEXT, "pthread_create");
+	struct start *s;
+	int r;
+
+	if (fp_shim_agent())
+		fp_agent_affinity_release(fp_shim_agent());
+	if (!fp_shim_agent() || !fp_sigstack_is_open() || fp_local_is_agent())
+		return note(real(thread, attr, run, arg), thread, attr);
+	s = start_new(run, arg);
+	if (!s)
+		return EAGAIN;
+	r = create(real, thread, attr, s);
+	if (r) {
+		fp_sigstack_free(s->stack);
+		free(s);
+	}
+	return note(r, thread, attr);
+}
+
+/* ---- C11's ---- */
+
+struct c11_start {
+	thrd_start_t run;
+	void *arg;
+};
+
+static void *begin_c11(void *p)
+{
+	struct c11_start s = *(struct c11_start *)p;
+
+	free(p);
+	return (void *)(intptr_t)s.run(s.arg);
+}
+
+FP_INTERPOSE int thrd_create(thrd_t *thread, thrd_start_t run, void *arg)
+{
+	struct c11_start *s = malloc(sizeof(*s));
+	int r;
+
+	if (!s)
+		return thrd_nomem;
+	*s = (struct c11_start){run, arg};
+	r = pthread_create(thread, NULL, begin_c11, s);
+	if (r)
+		free(s);
+	return r == 0 ? thrd_success : r == ENOMEM || r == EAGAIN ? thrd_nomem : thrd_error;
+}

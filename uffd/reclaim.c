@@ -1,0 +1,390 @@
+/* See reclaim.h. */
+#include "reclaim.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "affinity.h"
+#include "cleanup.h"
+#include "clock.h"
+#include "evict.h"
+#include "inline.h"
+#include "lastthread.h"
+#include "lockedmem.h"
+#include "log.h"
+#include "nodewatch.h"
+#include "stderr.h"
+#include "thread.h"
+
+#define LANE_PAGES (4 * FP_ROOM_BATCH_MAX)
+#define LOST_MAX   256u
+#define TICK_NS    (50 * FP_NSEC_PER_MSEC)
+/* Pauses when nothing could leave (all is pinned, or no node takes it): from the first to the longest,
+ * doubling. */
+#define STUCK_NS  FP_NSEC_PER_MSEC
+#define STUCK_MAX 6u
+#define POLL_US   50
+
+/* A page whose end is the reclaim thread's: announced, then poisoned. */
+struct lost {
+	uint32_t page;
+	int status;
+	uint64_t slot;
+	_Atomic bool ready;
+};
+
+struct fp_reclaim {
+	struct fp_far *far;
+	struct fp_lane *lane; /* NULL: direct */
+	struct fp_evictor *evictor;
+	struct lost lost[LOST_MAX];
+	_Atomic uint32_t lost_in;
+	uint32_t lost_out;
+	struct fp_log_limit limit;
+	pthread_mutex_t
+	    turn; /* one pageout at a time; only the program's threads take it, with signals blocked */
+	struct {
+		_Atomic bool wanted; /* the rest is the reclaim thread's while this is set */
+		uint32_t page, n;
+	} pageout;
+	uint64_t next_extend_ns;
+	_Atomic bool resting; /* nothing is leaving, and nothing will while far->fork_freeze */
+	struct fp_affinity *affinity;
+	unsigned stuck;    /* tries in a row in which room was wanted and nothing left */
+	uint64_t retry_ns; /* when to try again, if stuck */
+	struct fp_lastthread lastthread;
+	_Atomic bool stopping;
+	struct fp_thread thread;
+};
+
+/* ---- lost pages ---- */
+
+bool fp_reclaim_report_lost(struct fp_reclaim *rc, uint32_t page, uint64_t slot, int status)
+{
+	uint32_t i = atomic_load(&rc->lost_in);
+	struct lost *l;
+
+	do { /* far fewer threads are in here at once than there are places */
+		l = &rc->lost[i % LOST_MAX];
+		if (atomic_load(&l->ready))
+			return false;
+	} while (!atomic_compare_exchange_weak(&rc->lost_in, &i, i + 1));
+	l->page = page;
+	l->slot = slot;
+	l->status = status;
+	atomic_store(&l->ready, true);
+	fp_room_kick(&rc->far->room);
+	return true;
+}
+
+static void report_page(struct fp_reclaim *rc, const struct lost *l)
+{
+	struct fp_store_node info = {.url = "none"};
+	int status = l->status;
+	char why[64];
+
+	if (!fp_log_allowed(&rc->limit, 10) || !fp_stderr_takes_text())
+		return;
+	if (l->status == -ENOSPC) {
+		fp_log(FP_LOG_ERROR, "pager",
+		       "page %p finds no room: the nodes are full, and so is local memory; SIGBUS follows",
+		       (void *)fp_far_addr(rc->far, l->page));
+		return;
+	}
+	if (l->slot)
+		fp_store_node_info(rc->far->store, fp_store_slot_node(rc->far->store, l->slot), &info);
+	if (status == -EHOSTDOWN && info.error)
+		status = info.error; /* the cause, not the consequence */
+	fp_log(FP_LOG_ERROR, "pager", "page %p is lost: node %s: %s; SIGBUS follows",
+	       (void *)fp_far_addr(rc->far, l->page), info.url,
+	       fp_nodewatch_reason(status, why, sizeof(why)));
+}
+
+static void end_lost(struct fp_reclaim *rc)
+{
+	struct lost *l;
+
+	while (atomic_load(&(l = &rc->lost[rc->lost_out % LOST_MAX])->ready)) {
+		report_page(rc, l);
+		fp_far_lose(rc->far, l->page, false);
+		rc->lost_out++;
+		atomic_store(&l->ready, false);
+	}
+}
+
+/* ---- evictions ---- */
+
+/* Ends when all of the range has left or was refused: what is still being written is reaped first. */
+static void run_pageout(struct fp_reclaim *rc)
+{
+	uint32_t next;
+
+	while (atomic_load(&rc->pageout.wanted)) {
+		fp_evictor_run_range(rc->evictor, rc->pageout.page, rc->pageout.n, &next);
+		if (next == rc->pageout.page && rc->pageout.n)
+			return; /* all batches are under way */
+		rc->pageout.n -= next - rc->pageout.page;
+		rc->pageout.page = next;
+		if (rc->pageout.n == 0 && fp_evictor_busy(rc->evictor))
+			return;
+		if (rc->pageout.n == 0)
+			atomic_store(&rc->pageout.wanted, false);
+	}
+}
+
+/* Between the watermarks: begin when less than one margin is free, end when two are. */
+static bool wants_room(const struct fp_reclaim *rc)
+{
+	const struct fp_room *room = &rc->far->room;
+
+	return fp_room_free(room) < 2 * fp_room_margin(room);
+}
+
+/* Returns false if room is wanted and none could be begun to be made. */
+static bool run_evictions(struct fp_reclaim *rc)
+{
+	bool began = false;
+
+	while (wants_room(rc)) {
+		if (fp_evictor_run(rc->evictor, fp_room_batch(&rc->far->room)) == 0)
+			return began || fp_evictor_busy(rc->evictor);
+		began = true;
+	}
+	return true;
+}
+
+/* Pages that nobody reserved slots for get theirs when they first leave. */
+static void extend_store(struct fp_reclaim *rc)
+{
+	uint64_t now = fp_clock_ns();
+	int r;
+
+	if (!atomic_load(&rc->far->wants_slots) || now < rc->next_extend_ns)
+		return;
+	if (atomic_load(&rc->far->fork_freeze))
+		return; /* a child must not inherit a control call that is under way */
+	r = fp_store_extend(rc->far->store);
+	if (r == 0)
+		atomic_store(&rc->far->wants_slots, false);
+	else
+		rc->next_extend_ns = now + TICK_NS;
+	if (r != -EBUSY)
+		atomic_store(&rc->far->full, r < 0);
+}
+
+/* Tries less and less often while nothing can leave; what else there is to do goes on meanwhile. */
+static void keep_room(struct fp_reclaim *rc)
+{
+	if (rc->stuck && fp_clock_ns() < rc->retry_ns)
+		return;
+	if (run_evictions(rc)) {
+		rc->stuck = 0;
+		return;
+	}
+	rc->retry_ns = fp_clock_ns() + (STUCK_NS << FP_MIN(rc->stuck, STUCK_MAX));
+	rc->stuck++;
+}
+
+static_assert((int)FP_STATS_NODE_UP == (int)FP_STORE_UP && (int)FP_STATS_NODE_OPEN == (int)FP_STORE_OPEN &&
+                  (int)FP_STATS_NODE_HALF_OPEN == (int)FP_STORE_HALF_OPEN &&
+                  (int)FP_STATS_NODE_LOST == (int)FP_STORE_LOST,
+              "the states of the file are the store's");
+
+static void publish_node(const struct fp_store *store, unsigned node, struct fp_stats_node *stats)
+{
+	struct fp_store_node info;
+
+	fp_store_node_info(store, node, &info);
+	if (strncmp(stats->way, info.url, sizeof(stats->way) - 1) != 0)
+		snprintf(stats->way, sizeof(stats->way), "%s", info.url);
+	atomic_store(&stats->up, info.up);
+	atomic_store(&stats->state, (uint32_t)info.state);
+	atomic_store(&stats->degraded, info.degraded);
+	atomic_store(&stats->spent, info.spent);
+	atomic_store(&stats->leased_bytes, info.leased_bytes);
+	atomic_store(&stats->read_bytes, info.read_bytes);
+	atomic_store(&stats->written_bytes, info.written_bytes);
+	atomic_store(&stats->reconnects, info.reconnects);
+	atomic_store(&stats->failures, info.failures);
+	atomic_store(&stats->heartbeat_ns, info.heartbeat_ns);
+}
+
+static void publish(struct fp_reclaim *rc)
+{
+	struct fp_statspage *stats = rc->far->stats;
+	struct fp_room *room = &rc->far->room;
+
+	atomic_store(&stats->budget_bytes, atomic_load(&room->budget) << FP_PAGE_SHIFT);
+	atomic_store(&stats->resident_bytes, atomic_load(&room->resident) << FP_PAGE_SHIFT);
+	atomic_store(&stats->resident_peak_bytes, atomic_load(&room->peak) << FP_PAGE_SHIFT);
+	atomic_store(&stats->remote_bytes, fp_store_slots_used(rc->far->store) << FP_PAGE_SHIFT);
+	for (unsigned i = 0; i < fp_store_n_nodes(rc->far->store); i++)
+		publish_node(rc->far->store, i, &stats->node[i]);
+}
+
+static void housekeep(struct fp_reclaim *rc, uint64_t *next_tick_ns)
+{
+	uint64_t now = fp_clock_ns();
+
+	if (now < *next_tick_ns)
+		return;
+	*next_tick_ns = now + TICK_NS;
+	fp_evictor_check_nodes(rc->evictor);
+	fp_store_sweep(rc->far->store);
+	publish(rc);
+	fp_affinity_tick(rc->affinity);
+	fp_lastthread_look(&rc->lastthread, now);
+}
+
+/* ---- the thread ---- */
+
+static void wait_for_work(struct fp_reclaim *rc, uint64_t until)
+{
+	struct pollfd fds[1 + FP_STORE_MAX_NODES] = {{.fd = rc->far->room.kick_fd, .events = POLLIN}};
+	uint64_t now = fp_clock_ns(), lane_ns;
+	unsigned n = 1;
+	struct timespec ts;
+	eventfd_t ignored;
+
+	if (rc->lane) {
+		n += fp_lane_pollfds(rc->lane, fds + 1, FP_STORE_MAX_NODES, &lane_ns);
+		until = FP_MIN(until, lane_ns);
+	}
+	until = until > now ? until - now : 0;
+	ts = (struct timespec){.tv_sec = (time_t)(until / FP_NSEC_PER_SEC),
+	                       .tv_nsec = (long)(until % FP_NSEC_PER_SEC)};
+	ppoll(fds, n, &ts, NULL);
+	/* in this order: a kick that came between would have its signal taken and yet count as given */
+	eventfd_read(rc->far->room.kick_fd, &ignored);
+	atomic_store(&rc->far->room.kicked, false);
+}
+
+static void *run(void *arg)
+{
+	struct fp_reclaim *rc = arg;
+	uint64_t next_tick_ns = 0;
+
+	fp_affinity_join(rc->affinity);
+	while (!atomic_load(&rc->stopping)) {
+		wait_for_work(rc, rc->stuck ? FP_MIN(next_tick_ns, rc->retry_ns) : next_tick_ns);
+		fp_evictor_reap(rc->evictor);
+		fp_inline_tend(atomic_load(&rc->far->inline_servers));
+		end_lost(rc);
+		extend_store(rc);
+		run_pageout(rc);
+		keep_room(rc);
+		atomic_store(&rc->resting,
+		             atomic_load(&rc->far->fork_freeze) && !fp_evictor_busy(rc->evictor));
+		housekeep(rc, &next_tick_ns);
+	}
+	publish(rc);
+	return NULL;
+}
+
+/* ---- calls of other threads ---- */
+
+static void pause_briefly(void)
+{
+	usleep(POLL_US);
+}
+
+void fp_reclaim_pageout(struct fp_reclaim *rc, uint32_t page, uint32_t n)
+{
+	sigset_t all, old;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	pthread_mutex_lock(&rc->turn);
+	rc->pageout.page = page;
+	rc->pageout.n = n;
+	atomic_store(&rc->pageout.wanted, true);
+	while (atomic_load(&rc->pageout.wanted)) {
+		fp_room_kick(&rc->far->room);
+		pause_briefly();
+	}
+	pthread_mutex_unlock(&rc->turn);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+}
+
+void fp_reclaim_freeze(struct fp_reclaim *rc)
+{
+	atomic_store(&rc->resting, false); /* what it says is from before, perhaps from an earlier freeze */
+	atomic_store(&rc->far->fork_freeze, true);
+	while (!atomic_load(&rc->resting) || atomic_load(&rc->far->evicting)) {
+		fp_room_kick(&rc->far->room);
+		pause_briefly();
+	}
+}
+
+void fp_reclaim_thaw(struct fp_reclaim *rc)
+{
+	atomic_store(&rc->far->fork_freeze, false);
+	fp_room_kick(&rc->far->room);
+}
+
+/* ---- life ---- */
+
+static void reclaim_free(struct fp_reclaim *rc)
+{
+	fp_evictor_free(rc->evictor);
+	fp_lane_close(rc->lane);
+	pthread_mutex_destroy(&rc->turn);
+	fp_lockedmem_free(rc, sizeof(*rc));
+}
+
+static int open_path(struct fp_reclaim *rc, char *stage)
+{
+	int r = 0;
+
+	if (!fp_store_is_direct(rc->far->store))
+		r = fp_lane_open(rc->far->store, LANE_PAGES, &rc->lane);
+	return r < 0 ? r : fp_evictor_new(rc->far, rc->lane, stage, &rc->evictor);
+}
+
+int fp_reclaim_start(const struct fp_reclaim_options *options, struct fp_reclaim **ret_reclaim)
+{
+	struct fp_reclaim *rc = fp_lockedmem_new(sizeof(*rc));
+	int r;
+
+	if (!rc)
+		return -ENOMEM;
+	rc->far = options->far;
+	rc->affinity = options->affinity;
+	pthread_mutex_init(&rc->turn, NULL);
+	r = open_path(rc, options->stage);
+	if (r == 0)
+		r = fp_thread_start(&rc->thread, "farpage-reclaim", run, rc);
+	if (r < 0) {
+		reclaim_free(rc);
+		return r;
+	}
+	*ret_reclaim = rc;
+	return 0;
+}
+
+void fp_reclaim_stop(struct fp_reclaim *rc)
+{
+	if (!rc)
+		return;
+	atomic_store(&rc->stopping, true);
+	atomic_store(&rc->far->room.kicked, false);
+	fp_room_kick(&rc->far->room);
+	fp_thread_join(&rc->thread);
+	reclaim_free(rc);
+}
+
+void fp_reclaim_abandon(struct fp_reclaim *rc)
+{
+	if (!rc)
+		return;
+	fp_thread_abandon(&rc->thread);
+	reclaim_free(rc);
+}

@@ -1,0 +1,46 @@
+/*
+ * The reclaim thread: keeps room free ahead of need, between two watermarks, and does the housekeeping that
+ * the fault threads must not do: it reports lost pages and nodes, and publishes gauges. Room: uffd.
+ */
+#ifndef FP_RECLAIM_H
+#define FP_RECLAIM_H
+
+#include <stdint.h>
+
+#include "far.h"
+
+struct fp_affinity;
+struct fp_reclaim;
+
+struct fp_reclaim_options {
+	struct fp_far *far;
+	char *stage;                  /* FP_STAGE_PAGES pages of the far range, opened, in no mapping */
+	struct fp_affinity *affinity; /* joined, and looked after; outlives the thread */
+};
+
+/* Starts the thread. 0 or a negative errno. */
+int fp_reclaim_start(const struct fp_reclaim_options *options, struct fp_reclaim **ret_reclaim);
+/* Ends the thread. Write-backs under way are abandoned: only for far memory that nobody uses any more. NULL
+ * is fine. */
+void fp_reclaim_stop(struct fp_reclaim *reclaim);
+
+/*
+ * Makes the resident pages of a range leave; waits until they have left or were refused, at most the
+ * deadline. Threads of the program.
+ */
+void fp_reclaim_pageout(struct fp_reclaim *reclaim, uint32_t page, uint32_t n);
+
+/*
+ * Hands over a page, ARRIVING, that no node can give back: the reclaim thread says so on stderr and poisons
+ * it. Never blocks: the fault thread's call. False if too many are waiting: the caller poisons it itself.
+ */
+bool fp_reclaim_report_lost(struct fp_reclaim *reclaim, uint32_t page, uint64_t slot, int status);
+
+/* Waits until nothing is on its way out and keeps it so (fork); or lets evictions go on. */
+void fp_reclaim_freeze(struct fp_reclaim *reclaim);
+void fp_reclaim_thaw(struct fp_reclaim *reclaim);
+
+/* In the child of a fork: frees it, whose thread stayed with the parent. NULL is fine. */
+void fp_reclaim_abandon(struct fp_reclaim *reclaim);
+
+#endif

@@ -1,0 +1,119 @@
+/* See room.h. */
+#include "room.h"
+
+#include <errno.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "cleanup.h"
+#include "fdutil.h"
+
+#define MARGIN_MAX 256u
+
+static void signal_fd(int fd)
+{
+	eventfd_write(fd, 1); /* can only fail by overflow: then the reader has its signal already */
+}
+
+int fp_room_init(struct fp_room *room, uint64_t budget_pages)
+{
+	*room = (struct fp_room){.starved_fd = -1, .kick_fd = -1};
+	atomic_store(&room->budget, budget_pages);
+	room->starved_fd = fp_fd_move_high(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+	room->kick_fd = fp_fd_move_high(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+	return room->starved_fd < 0 || room->kick_fd < 0 ? -errno : 0;
+}
+
+void fp_room_done(struct fp_room *room)
+{
+	fp_cleanup_close(&room->starved_fd);
+	fp_cleanup_close(&room->kick_fd);
+	room->starved_fd = room->kick_fd = -1;
+}
+
+static void note_peak(struct fp_room *room, uint64_t resident)
+{
+	uint64_t peak = atomic_load_explicit(&room->peak, memory_order_relaxed);
+
+	while (resident > peak && !atomic_compare_exchange_weak(&room->peak, &peak, resident))
+		;
+}
+
+/* The budget, and what calls hold of it and beyond. */
+static uint64_t limit(const struct fp_room *room)
+{
+	uint64_t budget = atomic_load_explicit(&room->budget, memory_order_relaxed);
+	uint64_t pinned = atomic_load_explicit(&room->pinned, memory_order_relaxed);
+
+	return FP_MAX(budget, pinned + budget / 2);
+}
+
+void fp_room_pin(struct fp_room *room, uint64_t n)
+{
+	atomic_fetch_add_explicit(&room->pinned, n, memory_order_relaxed);
+}
+
+void fp_room_unpin(struct fp_room *room, uint64_t n)
+{
+	atomic_fetch_sub_explicit(&room->pinned, n, memory_order_relaxed);
+}
+
+unsigned fp_room_take(struct fp_room *room, unsigned n)
+{
+	uint64_t budget = limit(room);
+	uint64_t resident = atomic_load(&room->resident);
+	uint64_t take;
+
+	do {
+		take = resident < budget ? FP_MIN((uint64_t)n, budget - resident) : 0;
+		if (take == 0)
+			break;
+	} while (!atomic_compare_exchange_weak(&room->resident, &resident, resident + take));
+	note_peak(room, resident + take);
+	if (resident + take + fp_room_margin(room) > budget)
+		fp_room_kick(room);
+	return (unsigned)take;
+}
+
+void fp_room_overdraw(struct fp_room *room, unsigned n)
+{
+	note_peak(room, atomic_fetch_add(&room->resident, n) + n);
+	fp_room_kick(room);
+}
+
+void fp_room_give(struct fp_room *room, unsigned n)
+{
+	if (n == 0)
+		return;
+	atomic_fetch_sub(&room->resident, n);
+	/* sequentially consistent against the waiter, who sets starved and then tries to take once more */
+	if (atomic_load(&room->starved) && atomic_exchange(&room->starved, false))
+		signal_fd(room->starved_fd);
+}
+
+uint64_t fp_room_free(const struct fp_room *room)
+{
+	uint64_t budget = limit(room);
+	uint64_t resident = atomic_load_explicit(&room->resident, memory_order_relaxed);
+
+	return resident < budget ? budget - resident : 0;
+}
+
+uint64_t fp_room_margin(const struct fp_room *room)
+{
+	uint64_t margin = atomic_load_explicit(&room->budget, memory_order_relaxed) / 16;
+
+	return margin < 1 ? 1 : FP_MIN(margin, (uint64_t)MARGIN_MAX);
+}
+
+unsigned fp_room_batch(const struct fp_room *room)
+{
+	return (unsigned)FP_MIN(fp_room_margin(room), (uint64_t)FP_ROOM_BATCH_MAX);
+}
+
+void fp_room_kick(struct fp_room *room)
+{
+	/* sequentially consistent against the reclaim thread, who clears kicked and then looks for work */
+	if (!atomic_load(&room->kicked) && !atomic_exchange(&room->kicked, true))
+		signal_fd(room->kick_fd);
+}

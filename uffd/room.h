@@ -1,0 +1,52 @@
+/*
+ * Room: how many pages may be resident, and who waits for one. A page needs a token before it is installed
+ * and gives it back when its local memory is really free, so the budget holds at every moment. Room of the
+ * house: uffd. Lock-free; any thread.
+ */
+#ifndef FP_ROOM_H
+#define FP_ROOM_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define FP_ROOM_BATCH_MAX 64u /* pages evicted at once */
+
+struct fp_room {
+	_Atomic uint64_t budget;   /* pages */
+	_Atomic uint64_t resident; /* tokens out: arriving, resident or leaving pages */
+	_Atomic uint64_t peak;
+	_Atomic uint64_t pinned; /* pages that calls hold, some perhaps counted twice */
+	_Atomic bool starved;    /* the fault thread waits for a token */
+	_Atomic bool kicked;     /* the reclaim thread has been told */
+	int starved_fd;          /* eventfd: tokens came back */
+	int kick_fd;             /* eventfd: the reclaim thread's wake-up */
+};
+
+int fp_room_init(struct fp_room *room, uint64_t budget_pages);
+void fp_room_done(struct fp_room *room);
+
+/* Takes up to n tokens; returns how many. Kicks the reclaim thread when little is left. */
+unsigned fp_room_take(struct fp_room *room, unsigned n);
+/* Takes n tokens beyond the budget: for pages that nothing could make room for. */
+void fp_room_overdraw(struct fp_room *room, unsigned n);
+void fp_room_give(struct fp_room *room, unsigned n);
+
+/*
+ * Calls hold n pages more, or fewer. What is held can't leave: beyond half of the budget it comes on top of
+ * it, so that the other half remains for what can.
+ */
+void fp_room_pin(struct fp_room *room, uint64_t n);
+void fp_room_unpin(struct fp_room *room, uint64_t n);
+
+uint64_t fp_room_free(const struct fp_room *room);
+
+/* The low watermark: eviction starts when less is free, and ends when twice as much is. */
+uint64_t fp_room_margin(const struct fp_room *room);
+/* Pages to evict at once, so that a small budget is not emptied by one batch. */
+unsigned fp_room_batch(const struct fp_room *room);
+
+/* Wakes the reclaim thread, once until it looks. */
+void fp_room_kick(struct fp_room *room);
+
+#endif

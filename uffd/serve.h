@@ -1,0 +1,110 @@
+/*
+ * Serving faults: what brings one fault to its end, whichever thread does it. Room: uffd, inside. A server is
+ * used by one thread at a time; that thread has all signals blocked, and what it runs on was allocated and
+ * locked before: nothing here allocates, logs or touches far memory but through userfaultfd (law 4).
+ */
+#ifndef FP_SERVE_H
+#define FP_SERVE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "far.h"
+#include "readahead.h"
+
+#define FP_FETCHES     256u /* pages being fetched at once by the fault thread */
+#define FP_READ_FAULTS 16u  /* arrivals that read-ahead leaves to faults */
+
+struct fp_evictor;
+struct fp_layout;
+struct fp_reclaim;
+
+/* A page that is ARRIVING by our hand and where it stands. */
+struct fp_arrival {
+	struct fp_page_io io; /* slot, buf, status */
+	uint32_t page;
+	bool zero; /* to be filled with zeros, not fetched */
+	bool writable;
+	bool demanded; /* a thread waits; else read ahead */
+	enum fp_fault_kind kind;
+	uint64_t begun_ns; /* when its message was read */
+	uint64_t sent_ns;  /* when its fetch was sent */
+	struct fp_arrival *next;
+};
+
+struct fp_server {
+	struct fp_far *far;
+	struct fp_reclaim *reclaim;
+	const struct fp_layout *layout; /* bounds read-ahead; not locked */
+	struct fp_lane *lane;           /* of pages that a thread waits for; NULL: direct */
+	struct fp_lane *ahead;          /* of pages that are read ahead; NULL: direct */
+	struct fp_evictor *evictor;     /* direct only: makes room itself when reclaim fell behind */
+	_Atomic bool *evict_turn; /* NULL: the evictor is the server's own; else true while it is in use */
+	struct fp_readahead readahead;
+	struct fp_arrival *arrivals; /* n_fetches of them */
+	struct fp_arrival *free;
+	char *bounce;                    /* n_fetches pages; NULL: direct */
+	struct fp_arrival *starved_head; /* arrivals that wait for room, oldest first */
+	struct fp_arrival **starved_tail;
+	unsigned n_free, n_fetches;
+	unsigned n_demanded; /* arrivals that a thread waits for */
+};
+
+struct fp_server_options {
+	struct fp_far *far;
+	struct fp_reclaim *reclaim;
+	const struct fp_layout *layout;
+	char *stage;                /* for an evictor of its own: FP_STAGE_PAGES pages, or NULL */
+	struct fp_evictor *evictor; /* without a stage: one that is shared; direct only */
+	_Atomic bool *evict_turn;   /* of the shared one */
+	unsigned readahead_pages;
+	unsigned n_fetches; /* more than FP_READ_FAULTS, if read-ahead is wanted */
+};
+
+/* Makes *server, zeroed, ready: lanes, buffers, records. 0 or a negative errno; fp_server_close in any case.
+ */
+int fp_server_open(struct fp_server *server, const struct fp_server_options *options);
+void fp_server_close(struct fp_server *server);
+
+/*
+ * Begins to serve a fault whose message was read at now; where the store is direct it ends before the return,
+ * unless it has to wait for room (starved_head). At least one arrival must be free.
+ */
+void fp_serve(struct fp_server *server, const struct fp_uffd_fault *fault, uint64_t now);
+
+/* Goes on with what waits for room: gets it, or ends at its deadline, as far as is possible now. */
+void fp_serve_starved(struct fp_server *server);
+
+/* Over a wire: ends what has come in; a bounded number of pages that were read ahead, all that was asked for.
+ * Returns how many. */
+unsigned fp_serve_reap(struct fp_server *server);
+
+/* The same, but stops as soon as nobody waits any more. */
+unsigned fp_serve_reap_demanded(struct fp_server *server);
+
+/* True while fetches are under way. Over a wire only. */
+bool fp_serve_is_fetching(const struct fp_server *server);
+
+/* ---- between the files of serve*.c ---- */
+
+struct fp_arrival *fp_arrive(struct fp_server *server, uint32_t page, uint64_t old, bool zero);
+void fp_arrival_put(struct fp_server *server, struct fp_arrival *a);
+unsigned fp_serve_room(struct fp_server *server, unsigned n);
+/* How far ahead of a fault to go: as far as its stream suggests, within its mapping. */
+unsigned fp_serve_ahead(struct fp_server *server, uint32_t page, struct fp_stream **ret_stream);
+void fp_serve_count(struct fp_server *server, const struct fp_arrival *a);
+/* Nobody can give the page back: it is handed over to be reported and poisoned. */
+void fp_serve_lose(struct fp_server *server, struct fp_arrival *a, bool has_token);
+void fp_serve_finish(struct fp_server *server, struct fp_arrival *a, const void *bytes);
+
+/* Store mapped: the fault, which has room, ends here and now, with what is read ahead. */
+void fp_serve_direct(struct fp_server *server, struct fp_arrival *a);
+const char *fp_serve_direct_bytes(struct fp_server *server, uint64_t slot);
+
+/* Store behind a wire: the fetch of a fault that has room goes out, with what is read ahead. */
+void fp_serve_wire(struct fp_server *server, struct fp_arrival *a);
+/* Sends arrivals that have room on one lane: zeros end here, the others when their bytes are in. */
+void fp_serve_dispatch(struct fp_server *server, struct fp_lane *lane, struct fp_arrival **arrivals,
+                       unsigned n);
+
+#endif

@@ -1,0 +1,130 @@
+/*
+ * Foreign pieces: mappings of the kernel's inside the far range. Room: uffd; see space_priv.h.
+ *
+ * The range never gets a hole in which the kernel could place somebody else's mapping: what comes is mapped
+ * over what is there, and what goes is replaced, each by one system call.
+ */
+#include "space_priv.h"
+
+#include <errno.h>
+#include <sys/mman.h>
+
+#include "cleanup.h"
+
+int fp_space_close(struct fp_space *space, uint32_t start, uint32_t end)
+{
+	char *addr = fp_far_addr(space->far, start);
+	size_t len = (size_t)(end - start) << FP_PAGE_SHIFT;
+
+	if (mmap(addr, len, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) ==
+	    MAP_FAILED)
+		return -errno;
+	madvise(addr, len, MADV_NOHUGEPAGE);
+	madvise(addr, len, MADV_DONTDUMP);
+	madvise(addr, len, MADV_DONTFORK); /* see fp_far_inherit */
+	if (space->lock_future)
+		munlock(addr, len);
+	return fp_uffd_register(&space->far->uffd, addr, len);
+}
+
+/* Whether the kernel would map it at all: asked elsewhere, as what is to be replaced can't be had back. */
+static int rehearse(size_t len, const struct fp_foreign *what)
+{
+	const int skipped = MAP_FIXED | MAP_FIXED_NOREPLACE | MAP_POPULATE | MAP_LOCKED;
+	void *p = mmap(NULL, len, what->prot, what->flags & ~skipped, what->fd, what->offset);
+
+	if (p == MAP_FAILED)
+		return -errno;
+	munmap(p, len);
+	return 0;
+}
+
+static int map_over(struct fp_space *space, uint32_t start, uint32_t end, const struct fp_foreign *what)
+{
+	struct fp_piece piece = {.start = start, .end = end, .flags = FP_PIECE_FOREIGN, .lazy = true};
+	size_t len = (size_t)(end - start) << FP_PAGE_SHIFT;
+	int flags = (what->flags & ~MAP_FIXED_NOREPLACE) | MAP_FIXED, r;
+	uint64_t none;
+
+	/* first: from here on nothing is read ahead there */
+	r = fp_layout_add(&space->layout, piece);
+	if (r < 0)
+		return r;
+	if (mmap(fp_far_addr(space->far, start), len, what->prot, flags, what->fd, what->offset) ==
+	    MAP_FAILED) {
+		r = -errno;
+		if (fp_space_close(space, start, end) == 0)
+			fp_layout_remove(&space->layout, start, end, &none);
+	}
+	/* what was under way when the piece was added has ended in nothing, or is undone here */
+	fp_space_forget(space, start, end);
+	return r;
+}
+
+int fp_space_map_foreign(struct fp_space *space, void *addr, size_t len, const struct fp_foreign *what)
+{
+	uint64_t reserved = 0;
+	uint32_t start, end;
+	sigset_t mask;
+	int r = fp_space_to_pages(space, addr, len, &start, &end);
+
+	if (r == 0)
+		r = rehearse(len, what);
+	if (r < 0)
+		return r;
+	fp_space_lock(space, &mask);
+	if ((what->flags & MAP_FIXED_NOREPLACE) && !fp_layout_is_free(&space->layout, start, end))
+		r = -EEXIST;
+	if (r == 0)
+		r = fp_space_remove(space, start, end, &reserved);
+	if (r == 0)
+		r = map_over(space, start, end, what);
+	fp_space_unlock(space, &mask);
+	fp_space_unback(space, reserved);
+	return r;
+}
+
+/* As map_over, with a mapping that is there already. */
+static int remap_over(struct fp_space *space, uint32_t start, uint32_t end, const struct fp_remap *what)
+{
+	struct fp_piece piece = {.start = start, .end = end, .flags = FP_PIECE_FOREIGN, .lazy = true};
+	int flags = MREMAP_MAYMOVE | MREMAP_FIXED, r;
+	uint64_t none;
+
+	if (what->flags & FP_REMAP_DONTUNMAP)
+		flags |= MREMAP_DONTUNMAP;
+	r = fp_layout_add(&space->layout, piece);
+	if (r < 0)
+		return r;
+	if (mremap(what->old_addr, what->old_len, what->new_len, flags, what->new_addr) == MAP_FAILED) {
+		r = -errno;
+		if (fp_space_close(space, start, end) == 0)
+			fp_layout_remove(&space->layout, start, end, &none);
+	}
+	fp_space_forget(space, start, end);
+	return r;
+}
+
+/* The kernel may refuse only after the place was cleared, as it does itself. What can be told before is. */
+int fp_space_move_in(struct fp_space *space, const struct fp_remap *what, void **ret_addr)
+{
+	uint64_t reserved = 0;
+	uint32_t start, end;
+	unsigned char here;
+	sigset_t mask;
+	int r = fp_space_to_pages(space, what->new_addr, what->new_len, &start, &end);
+
+	if (r < 0)
+		return -ENOTSUP;
+	if (mincore(what->old_addr, FP_PAGE_SIZE, &here) < 0 && errno == ENOMEM)
+		return -EFAULT;
+	fp_space_lock(space, &mask);
+	r = fp_space_remove(space, start, end, &reserved);
+	if (r == 0)
+		r = remap_over(space, start, end, what);
+	fp_space_unlock(space, &mask);
+	if (r == 0)
+		*ret_addr = what->new_addr;
+	fp_space_unback(space, reserved);
+	return r;
+}

@@ -1,0 +1,90 @@
+/* See thread.h. */
+#include "thread.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+
+#define STACK_BYTES (256u << 10)
+
+static _Atomic unsigned n_running;
+
+static __thread bool own __attribute__((tls_model("initial-exec")));
+
+static void *begin(void *p)
+{
+	struct fp_thread *thread = p;
+
+	own = true;
+	return thread->run(thread->arg);
+}
+
+static int create(struct fp_thread *thread)
+{
+	pthread_attr_t attr;
+	sigset_t all, old;
+	int r = pthread_attr_init(&attr);
+
+	if (r)
+		return -r;
+	pthread_attr_setstack(&attr, thread->stack, STACK_BYTES);
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	r = pthread_create(&thread->id, &attr, begin, thread);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	pthread_attr_destroy(&attr);
+	return -r;
+}
+
+int fp_thread_start(struct fp_thread *thread, const char *name, void *(*run)(void *), void *arg)
+{
+	int r;
+
+	thread->run = run;
+	thread->arg = arg;
+	thread->stack = mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE,
+	                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK | MAP_POPULATE, -1, 0);
+	if (thread->stack == MAP_FAILED) {
+		thread->stack = NULL;
+		return -ENOMEM;
+	}
+	mlock(thread->stack, STACK_BYTES);
+	r = create(thread);
+	if (r < 0) {
+		munmap(thread->stack, STACK_BYTES);
+		thread->stack = NULL;
+		return r;
+	}
+	pthread_setname_np(thread->id, name);
+	thread->running = true;
+	atomic_fetch_add(&n_running, 1);
+	return 0;
+}
+
+void fp_thread_join(struct fp_thread *thread)
+{
+	if (!thread->running)
+		return;
+	pthread_join(thread->id, NULL);
+	fp_thread_abandon(thread);
+}
+
+void fp_thread_abandon(struct fp_thread *thread)
+{
+	if (!thread->running)
+		return;
+	munmap(thread->stack, STACK_BYTES);
+	thread->running = false;
+	atomic_fetch_sub(&n_running, 1);
+}
+
+unsigned fp_thread_count(void)
+{
+	return atomic_load(&n_running);
+}
+
+bool fp_thread_is_own(void)
+{
+	return own;
+}

@@ -1,0 +1,203 @@
+/* See uffd.h. */
+#include "uffd.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "abi.h"
+#include "cleanup.h"
+#include "fdutil.h"
+
+#define FEATURES_NEEDED (UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_THREAD_ID)
+#define READ_MAX        32u
+
+static int uffd_ioctl(int fd, unsigned long request, void *arg)
+{
+	return ioctl(fd, request, arg) < 0 ? -errno : 0;
+}
+
+/* Newer than some headers that we build with. */
+#ifndef UFFD_USER_MODE_ONLY
+#define UFFD_USER_MODE_ONLY 1
+#endif
+
+static int open_any(bool *ret_user_only, unsigned flags)
+{
+	fp_autoclose int dev = -1;
+	int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC), error = errno;
+
+	*ret_user_only = false;
+	if (fd >= 0)
+		return fp_fd_move_high(fd);
+	dev = open("/dev/userfaultfd", O_RDWR | O_CLOEXEC);
+	if (dev >= 0)
+		fd = ioctl(dev, USERFAULTFD_IOC_NEW, O_CLOEXEC);
+	if (fd < 0 && (flags & FP_UFFD_USER_ONLY)) {
+		fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY);
+		*ret_user_only = fd >= 0;
+	}
+	return fd < 0 ? -error : fp_fd_move_high(fd);
+}
+
+/* The API handshake can be made once a descriptor, so what the kernel offers is asked on one that is thrown
+ * away. */
+static int probe_features(unsigned flags, uint64_t *ret_features)
+{
+	struct uffdio_api api = {.api = UFFD_API};
+	bool user_only;
+	fp_autoclose int fd = open_any(&user_only, flags);
+	int r;
+
+	if (fd < 0)
+		return fd;
+	r = uffd_ioctl(fd, UFFDIO_API, &api);
+	if (r < 0)
+		return r;
+	*ret_features = api.features;
+	return 0;
+}
+
+int fp_uffd_open(unsigned flags, struct fp_uffd *ret_uffd)
+{
+	const uint64_t needed = FEATURES_NEEDED | (flags & FP_UFFD_SIGBUS ? UFFD_FEATURE_SIGBUS : 0);
+	const uint64_t wanted = needed | UFFD_FEATURE_POISON | UFFD_FEATURE_MOVE;
+	fp_autoclose int fd = -1;
+	struct uffdio_api api = {.api = UFFD_API};
+	bool user_only;
+	uint64_t offered;
+	int r = probe_features(flags, &offered);
+
+	if (r < 0)
+		return r;
+	if ((offered & needed) != needed)
+		return -EOPNOTSUPP;
+	fd = open_any(&user_only, flags);
+	if (fd < 0)
+		return fd;
+	api.features = offered & wanted;
+	r = uffd_ioctl(fd, UFFDIO_API, &api);
+	if (r < 0)
+		return r;
+	ret_uffd->fd = fp_take_fd(fd);
+	ret_uffd->has_move = offered & UFFD_FEATURE_MOVE;
+	ret_uffd->has_poison = offered & UFFD_FEATURE_POISON;
+	ret_uffd->sigbus = flags & FP_UFFD_SIGBUS;
+	ret_uffd->user_only = user_only;
+	return 0;
+}
+
+void fp_uffd_close(struct fp_uffd *uffd)
+{
+	if (uffd->fd >= 0)
+		close(uffd->fd);
+	uffd->fd = -1;
+}
+
+int fp_uffd_register(const struct fp_uffd *uffd, void *addr, size_t len)
+{
+	struct uffdio_register reg = {
+	    .range = {.start = (uintptr_t)addr, .len = len},
+	    .mode = UFFDIO_REGISTER_MODE_MISSING | UFFDIO_REGISTER_MODE_WP,
+	};
+
+	return uffd_ioctl(uffd->fd, UFFDIO_REGISTER, &reg);
+}
+
+int fp_uffd_unregister(const struct fp_uffd *uffd, void *addr, size_t len)
+{
+	struct uffdio_range range = {.start = (uintptr_t)addr, .len = len};
+
+	return uffd_ioctl(uffd->fd, UFFDIO_UNREGISTER, &range);
+}
+
+int fp_uffd_set_nonblock(const struct fp_uffd *uffd, bool nonblock)
+{
+	int flags = fcntl(uffd->fd, F_GETFL);
+
+	if (flags < 0)
+		return -errno;
+	flags = nonblock ? flags | O_NONBLOCK : flags & ~O_NONBLOCK;
+	return fcntl(uffd->fd, F_SETFL, flags) < 0 ? -errno : 0;
+}
+
+int fp_uffd_read(const struct fp_uffd *uffd, struct fp_uffd_fault *ret_faults, unsigned max)
+{
+	struct uffd_msg msgs[READ_MAX];
+	ssize_t got = read(uffd->fd, msgs, sizeof(msgs[0]) * FP_MIN(max, READ_MAX));
+	int n = 0;
+
+	if (got < 0)
+		return errno == EAGAIN || errno == EINTR ? 0 : -errno;
+	for (size_t i = 0; i < (size_t)got / sizeof(msgs[0]); i++) {
+		const struct uffd_msg *m = &msgs[i];
+
+		if (m->event != UFFD_EVENT_PAGEFAULT)
+			continue;
+		ret_faults[n++] = (struct fp_uffd_fault){
+		    .addr = m->arg.pagefault.address & ~4095ull,
+		    .tid = m->arg.pagefault.feat.ptid,
+		    .write = m->arg.pagefault.flags & (UFFD_PAGEFAULT_FLAG_WRITE | UFFD_PAGEFAULT_FLAG_WP),
+		    .wp = m->arg.pagefault.flags & UFFD_PAGEFAULT_FLAG_WP,
+		};
+	}
+	return n;
+}
+
+/* A partial success is reported as EAGAIN with the bytes done; a failure may leave a negative errno there. */
+static ssize_t done_or_error(int r, int64_t done)
+{
+	if (done > 0)
+		return (ssize_t)done;
+	return r < 0 ? r : -EAGAIN;
+}
+
+ssize_t fp_uffd_copy(const struct fp_uffd *uffd, void *dst, const void *src, size_t len, bool protect)
+{
+	struct uffdio_copy copy = {
+	    .dst = (uintptr_t)dst,
+	    .src = (uintptr_t)src,
+	    .len = len,
+	    .mode = protect ? UFFDIO_COPY_MODE_WP : 0,
+	};
+	int r = uffd_ioctl(uffd->fd, UFFDIO_COPY, &copy);
+
+	return done_or_error(r, copy.copy);
+}
+
+ssize_t fp_uffd_move(const struct fp_uffd *uffd, void *dst, void *src, size_t len)
+{
+	struct uffdio_move move = {.dst = (uintptr_t)dst, .src = (uintptr_t)src, .len = len};
+	int r = uffd_ioctl(uffd->fd, UFFDIO_MOVE, &move);
+
+	return done_or_error(r, move.move);
+}
+
+int fp_uffd_protect(const struct fp_uffd *uffd, void *addr, size_t len, bool protect)
+{
+	struct uffdio_writeprotect wp = {
+	    .range = {.start = (uintptr_t)addr, .len = len},
+	    .mode = protect ? UFFDIO_WRITEPROTECT_MODE_WP : 0,
+	};
+
+	return uffd_ioctl(uffd->fd, UFFDIO_WRITEPROTECT, &wp);
+}
+
+int fp_uffd_poison(const struct fp_uffd *uffd, void *addr, size_t len)
+{
+	struct uffdio_poison poison = {.range = {.start = (uintptr_t)addr, .len = len}};
+
+	if (!uffd->has_poison)
+		return -EOPNOTSUPP;
+	return uffd_ioctl(uffd->fd, UFFDIO_POISON, &poison);
+}
+
+int fp_uffd_wake(const struct fp_uffd *uffd, void *addr, size_t len)
+{
+	struct uffdio_range range = {.start = (uintptr_t)addr, .len = len};
+
+	return uffd_ioctl(uffd->fd, UFFDIO_WAKE, &range);
+}

@@ -1,0 +1,88 @@
+/*
+ * userfaultfd(2), wrapped thinly: this is the only file of uffd/ that issues its ioctls.
+ * Room: uffd. Errors are negative errno; a call that can be partial returns the bytes it did, if any.
+ * Source: userfaultfd(2), ioctl_userfaultfd(2), and fs/userfaultfd.c of Linux 6.1 to 6.18 for what these
+ * leave out.
+ */
+#ifndef FP_UFFD_H
+#define FP_UFFD_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct fp_uffd {
+	int fd;
+	bool has_move;   /* UFFDIO_MOVE, 6.8 */
+	bool has_poison; /* UFFDIO_POISON, 6.6 */
+	bool sigbus;     /* faults raise SIGBUS in the faulting thread, and the kernel's own end by EFAULT */
+	bool user_only;  /* the kernel's own faults end by EFAULT: it was not permitted to serve them */
+};
+
+/* What fp_uffd_open shall make. */
+enum fp_uffd_flags {
+	FP_UFFD_SIGBUS = 1 << 0,    /* UFFD_FEATURE_SIGBUS */
+	FP_UFFD_USER_ONLY = 1 << 1, /* user-mode faults suffice, if more is not permitted: Linux 5.11 */
+};
+
+struct fp_uffd_fault {
+	uint64_t addr; /* page-aligned */
+	uint32_t tid;  /* of the faulting thread */
+	bool write;
+	bool wp; /* write to a protected page that is present */
+};
+
+/*
+ * Opens a userfaultfd that may serve kernel-mode faults too: by the system call, else by /dev/userfaultfd. 0
+ * and *ret_uffd; -EPERM (neither is permitted), -ENOSYS, -EOPNOTSUPP (no write-protect: Linux before 5.7).
+ */
+int fp_uffd_open(unsigned flags, struct fp_uffd *ret_uffd);
+void fp_uffd_close(struct fp_uffd *uffd);
+
+/* True if the kernel's own touches of what is registered end by EFAULT, so that holds are needed. */
+static inline bool fp_uffd_needs_holds(const struct fp_uffd *uffd)
+{
+	return uffd->sigbus || uffd->user_only;
+}
+
+/* What -EPERM and the like mean here and which remedies apply, for a person, into buf. */
+void fp_uffd_explain(int error, char *buf, size_t len);
+
+/* Registers a range for missing and write-protect faults. */
+int fp_uffd_register(const struct fp_uffd *uffd, void *addr, size_t len);
+
+/* Takes a range out again, all of which is registered, and wakes who waits there. -ENOMEM: too many mappings.
+ */
+int fp_uffd_unregister(const struct fp_uffd *uffd, void *addr, size_t len);
+
+/* Chooses whether fp_uffd_read blocks. */
+int fp_uffd_set_nonblock(const struct fp_uffd *uffd, bool nonblock);
+
+/* Reads up to max (at most 32) faults. Their number; 0: none (or a message that is no fault); negative errno.
+ */
+int fp_uffd_read(const struct fp_uffd *uffd, struct fp_uffd_fault *ret_faults, unsigned max);
+
+/*
+ * Installs len bytes at dst, write-protected if protect, and wakes who waits there. Returns the bytes
+ * installed (can be fewer than len), or -EEXIST (first page is present), -ENOENT (no mapping any more),
+ * -EAGAIN (the layout is changing), -ESRCH (the process is exiting), -ENOMEM.
+ */
+ssize_t fp_uffd_copy(const struct fp_uffd *uffd, void *dst, const void *src, size_t len, bool protect);
+
+/*
+ * Moves whole pages from src to dst, atomically each. Returns the bytes moved (may be short), or -EBUSY
+ * (pinned for I/O or shared with a forked child), -ENOENT (not there), -EINVAL (mapped read-only, or locked),
+ * -EAGAIN, -EEXIST.
+ */
+ssize_t fp_uffd_move(const struct fp_uffd *uffd, void *dst, void *src, size_t len);
+
+/* Write-protects present pages, or lifts the protection and wakes. -ENOENT: no such mapping; -EAGAIN. */
+int fp_uffd_protect(const struct fp_uffd *uffd, void *addr, size_t len, bool protect);
+
+/* Makes touches of a missing page raise SIGBUS, and wakes. -EEXIST: present (or poisoned) already. */
+int fp_uffd_poison(const struct fp_uffd *uffd, void *addr, size_t len);
+
+int fp_uffd_wake(const struct fp_uffd *uffd, void *addr, size_t len);
+
+#endif
