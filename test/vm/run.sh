@@ -76,6 +76,9 @@ describe_machine() {
 	else
 		machine+=(-accel "tcg,thread=multi,tb-size=512" -cpu "max,la57=off,pku=off,smap=off,smep=off,umip=off")
 		append+=(maxcpus=1 lpj=5000000 tsc=reliable no_timer_check)
+		if gcc -O -o "$work/tickrate" "$here/tickrate.c" 2>/dev/null; then
+			append+=("tsc_early_khz=$("$work/tickrate")")
+		fi
 	fi
 	machine+=(-append "${append[*]}")
 	add_share host / readonly=on,multidevs=remap
