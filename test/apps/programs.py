@@ -162,7 +162,8 @@ def as_somebody():
         return ()
     bin_dir = os.path.join(farapp.workdir, "bin")
     os.mkdir(bin_dir)
-    for part in ("tools/farpage", "daemon/farpaged", "uffd/preload/libfarpage-preload.so", "uffd/libfarpage.so.0"):
+    libraries = glob.glob(os.path.join(farapp.build, "uffd", "preload", "*.so"))
+    for part in ("tools/farpage", "daemon/farpaged", "uffd/libfarpage.so.0", *libraries):
         shutil.copy(os.path.join(farapp.build, part), bin_dir)
     farapp.farpage = os.path.join(bin_dir, "farpage")
     os.environ["LD_LIBRARY_PATH"] = bin_dir

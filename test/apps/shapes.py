@@ -76,6 +76,15 @@ class Shapes(unittest.TestCase):
                 self.assertSame(SHAPES, "table", env={**os.environ, "LD_PRELOAD": path})
         self.assertSame(SHAPES, "table", env={**os.environ, "LD_PRELOAD": PLUGIN})
 
+    def test_jemalloc_of_its_own(self):
+        """A library in the program's own folder that has the name of the allocator that Farpage uses, and nothing of it."""
+        if not os.path.exists(os.path.join(farapp.build, "uffd", "preload", "libfarpage-jemalloc.so")):
+            self.skipTest("Farpage was built without an archive of jemalloc")
+        own = os.path.join(farapp.workdir, "own")
+        os.mkdir(own)
+        shutil.copy(PLUGIN, os.path.join(own, "libjemalloc.so.2"))
+        self.assertSame(SHAPES, "table", env={**os.environ, "LD_LIBRARY_PATH": own})
+
     def test_direct_io(self):
         for capture in ("move", "protect"):
             self.assertSame(KERNELIO, "direct", folder(), options=("--capture", capture))
