@@ -216,6 +216,7 @@ static unsigned drop_clean(struct fp_evictor *ev)
 			left += dropped;
 		}
 	}
+	fp_room_left(&far->room, left);
 	fp_room_give(&far->room, left);
 	ev->n_drops = 0;
 	return left;
@@ -336,6 +337,7 @@ static void empty_stage(const struct batch *b)
 static void batch_close(struct fp_far *far, struct batch *b)
 {
 	empty_stage(b);
+	fp_room_left(&far->room, b->tokens);
 	fp_room_give(&far->room, b->tokens);
 	fp_hist_record(&far->stats->evict_latency, fp_clock_ns() - b->begun_ns);
 	b->n = b->tokens = 0;

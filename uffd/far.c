@@ -245,6 +245,16 @@ void fp_far_count_nodes(const struct fp_far *far, unsigned *ret_up, unsigned *re
 	}
 }
 
+int fp_far_why_stuck(const struct fp_far *far)
+{
+	unsigned up, cut_off;
+
+	fp_far_count_nodes(far, &up, &cut_off);
+	if (up == 0)
+		return -EHOSTDOWN;
+	return atomic_load(&far->full) ? -ENOSPC : 0;
+}
+
 static void abort_unpoisonable(void)
 {
 	static const char text[] =

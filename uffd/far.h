@@ -119,6 +119,9 @@ void fp_far_poison(struct fp_far *far, uint32_t page);
  * thread. */
 void fp_far_count_nodes(const struct fp_far *far, unsigned *ret_up, unsigned *ret_cut_off);
 
+/* Why nothing leaves for so long. 0: what is resident is pinned, and only overdrawing helps. Any thread. */
+int fp_far_why_stuck(const struct fp_far *far);
+
 /* A sheet of zeros as long as the longest install; never written. */
 extern char fp_zeros[FP_ROOM_BATCH_MAX * FP_PAGE_SIZE];
 

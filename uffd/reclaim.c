@@ -29,9 +29,10 @@
 #define TICK_NS    (50 * FP_NSEC_PER_MSEC)
 /* Pauses when nothing could leave (all is pinned, or no node takes it): from the first to the longest,
  * doubling. */
-#define STUCK_NS  FP_NSEC_PER_MSEC
-#define STUCK_MAX 6u
-#define POLL_US   50
+#define STUCK_NS      FP_NSEC_PER_MSEC
+#define STUCK_MAX     6u
+#define STUCK_GRANTED 2u
+#define POLL_US       50
 
 /* A page whose end is the reclaim thread's: announced, then poisoned. */
 struct lost {
@@ -189,6 +190,8 @@ static void keep_room(struct fp_reclaim *rc)
 		rc->stuck = 0;
 		return;
 	}
+	if (fp_far_why_stuck(rc->far) == 0 && fp_room_tried_in_vain(&rc->far->room))
+		rc->stuck = FP_MIN(rc->stuck, STUCK_GRANTED); /* the next batch may be wanted soon */
 	rc->retry_ns = fp_clock_ns() + (STUCK_NS << FP_MIN(rc->stuck, STUCK_MAX));
 	rc->stuck++;
 }

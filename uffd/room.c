@@ -39,13 +39,14 @@ static void note_peak(struct fp_room *room, uint64_t resident)
 		;
 }
 
-/* The budget, and what calls hold of it and beyond. */
+/* The budget, what calls hold of it and beyond, and what was granted on top. */
 static uint64_t limit(const struct fp_room *room)
 {
 	uint64_t budget = atomic_load_explicit(&room->budget, memory_order_relaxed);
 	uint64_t pinned = atomic_load_explicit(&room->pinned, memory_order_relaxed);
 
-	return FP_MAX(budget, pinned + budget / 2);
+	return FP_MAX(budget, pinned + budget / 2) +
+	       atomic_load_explicit(&room->excess, memory_order_relaxed);
 }
 
 void fp_room_pin(struct fp_room *room, uint64_t n)
@@ -89,6 +90,30 @@ void fp_room_give(struct fp_room *room, unsigned n)
 	/* sequentially consistent against the waiter, who sets starved and then tries to take once more */
 	if (atomic_load(&room->starved) && atomic_exchange(&room->starved, false))
 		signal_fd(room->starved_fd);
+}
+
+void fp_room_grant(struct fp_room *room)
+{
+	atomic_fetch_add(&room->excess, 1);
+}
+
+bool fp_room_tried_in_vain(struct fp_room *room)
+{
+	if (!atomic_load(&room->excess) || fp_room_free(room))
+		return false;
+	atomic_fetch_add(&room->excess, fp_room_batch(room));
+	if (atomic_load(&room->starved) && atomic_exchange(&room->starved, false))
+		signal_fd(room->starved_fd);
+	return true;
+}
+
+void fp_room_left(struct fp_room *room, unsigned n)
+{
+	uint64_t excess = atomic_load_explicit(&room->excess, memory_order_relaxed);
+
+	while (excess &&
+	       !atomic_compare_exchange_weak(&room->excess, &excess, excess - FP_MIN((uint64_t)n, excess)))
+		;
 }
 
 uint64_t fp_room_free(const struct fp_room *room)

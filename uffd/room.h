@@ -17,6 +17,7 @@ struct fp_room {
 	_Atomic uint64_t resident; /* tokens out: arriving, resident or leaving pages */
 	_Atomic uint64_t peak;
 	_Atomic uint64_t pinned; /* pages that calls hold, some perhaps counted twice */
+	_Atomic uint64_t excess; /* pages granted on top, as all that is resident is pinned by the program */
 	_Atomic bool starved;    /* the fault thread waits for a token */
 	_Atomic bool kicked;     /* the reclaim thread has been told */
 	int starved_fd;          /* eventfd: tokens came back */
@@ -38,6 +39,15 @@ void fp_room_give(struct fp_room *room, unsigned n);
  */
 void fp_room_pin(struct fp_room *room, uint64_t n);
 void fp_room_unpin(struct fp_room *room, uint64_t n);
+
+/*
+ * Where the program has all pinned (O_DIRECT, registered buffers), waiting gives no room. The first that
+ * waits a whole deadline in vain grants one page on top of the budget; while some are granted, each try to
+ * evict that fails grants a batch more, so that nobody waits as long again. What leaves takes as much back.
+ */
+void fp_room_grant(struct fp_room *room);
+bool fp_room_tried_in_vain(struct fp_room *room); /* true: it granted */
+void fp_room_left(struct fp_room *room, unsigned n);
 
 uint64_t fp_room_free(const struct fp_room *room);
 

@@ -134,17 +134,6 @@ static bool is_beyond_reach(const struct fp_far *far, const struct fp_arrival *a
 	return node.state == FP_STORE_LOST || node.spent;
 }
 
-/* Why nothing left within the deadline. 0: what is resident is pinned, and only overdrawing helps. */
-static int why_stuck(const struct fp_far *far)
-{
-	unsigned up, cut_off;
-
-	fp_far_count_nodes(far, &up, &cut_off);
-	if (up == 0)
-		return -EHOSTDOWN;
-	return atomic_load(&far->full) ? -ENOSPC : 0;
-}
-
 void fp_serve_starved(struct fp_server *sv)
 {
 	struct fp_arrival *a;
@@ -155,12 +144,14 @@ void fp_serve_starved(struct fp_server *sv)
 
 			if (!overdraw && !beyond && fp_clock_ns() < a->begun_ns + sv->far->deadline_ns)
 				return;
-			a->io.status = beyond ? -EHOSTDOWN : overdraw ? 0 : why_stuck(sv->far);
+			a->io.status = beyond ? -EHOSTDOWN : overdraw ? 0 : fp_far_why_stuck(sv->far);
 			if (a->io.status < 0) {
 				sv->starved_head = a->next;
 				fp_serve_lose(sv, a, false);
 				continue;
 			}
+			if (!overdraw)
+				fp_room_grant(&sv->far->room);
 			fp_room_overdraw(&sv->far->room, 1);
 		}
 		sv->starved_head = a->next;

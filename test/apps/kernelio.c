@@ -125,6 +125,39 @@ static void fixed(const char *folder)
 		verify(buffers[i].iov_base, PIECE, 200 + i, "a buffer that was fixed");
 }
 
+/* One buffer that is larger than what may be local: all of it is pinned, and the program goes on beside it.
+ */
+static void pinned(const char *folder)
+{
+	int fd = scratch_file(folder, 0);
+	struct iovec buffer = {aligned(BYTES, 20), BYTES};
+	struct io_uring ring;
+
+	require(io_uring_queue_init(FIXED, &ring, 0) == 0, "io_uring_queue_init");
+	push_out();
+	require(io_uring_register_buffers(&ring, &buffer, 1) == 0, "register buffers");
+	push_out();
+	verify(buffer.iov_base, BYTES, 20, "what is pinned");
+	fill(buffer.iov_base, BYTES, 21);
+	for (unsigned at = 0; at < BYTES; at += PIECE) {
+		struct io_uring_sqe *sqe = io_uring_get_sqe(&ring);
+		struct io_uring_cqe *cqe;
+
+		io_uring_prep_write_fixed(sqe, fd, (char *)buffer.iov_base + at, PIECE, at, 0);
+		require(io_uring_submit(&ring) == 1 && io_uring_wait_cqe(&ring, &cqe) == 0 &&
+		            cqe->res == PIECE,
+		        "write of what is pinned");
+		io_uring_cqe_seen(&ring, cqe);
+	}
+	push_out();
+	io_uring_queue_exit(&ring);
+	push_out();
+	verify(buffer.iov_base, BYTES, 21, "what was pinned");
+	for (unsigned at = 0; at < BYTES; at += PIECE)
+		require(pread(fd, (char *)buffer.iov_base + at, PIECE, at) == PIECE, "read");
+	verify(buffer.iov_base, BYTES, 21, "what was written of it");
+}
+
 /* ---- pages lent to a pipe ---- */
 
 static void lend(void)
@@ -335,6 +368,8 @@ int main(int argc, char **argv)
 	}
 	if (strcmp(way, "direct") == 0 && argc == 3)
 		direct(argv[2]);
+	else if (strcmp(way, "pinned") == 0 && argc == 3)
+		pinned(argv[2]);
 	else if (strcmp(way, "fixed") == 0 && argc == 3)
 		fixed(argv[2]);
 	else if (strcmp(way, "shared") == 0 && argc == 3)

@@ -95,6 +95,13 @@ class Shapes(unittest.TestCase):
             self.skipTest(out)
         self.assertSame(KERNELIO, "fixed", folder())
 
+    def test_more_is_pinned_than_may_be_local(self):
+        """One page waits for the deadline, not each of them: then it would take half an hour."""
+        status, out, _ = run(KERNELIO, "fixed", folder())
+        if status == farapp.SKIPPED:
+            self.skipTest(out)
+        self.assertSame(KERNELIO, "pinned", folder(), options=("--deadline", "1s"))
+
     def test_pages_lent_to_a_pipe(self):
         for capture in ("move", "protect"):
             self.assertSame(KERNELIO, "lend", options=("--capture", capture))

@@ -136,6 +136,32 @@ static void test_batches_fit_the_budget(void **state)
 	}
 }
 
+static void test_grants_are_taken_back_by_what_leaves(void **state)
+{
+	struct fp_room *room = *state;
+	unsigned batch = fp_room_batch(room);
+
+	assert_int_equal(fp_room_take(room, BUDGET), BUDGET);
+	assert_false(fp_room_tried_in_vain(room)); /* nobody has waited for so long yet */
+	assert_int_equal(fp_room_take(room, 1), 0);
+	fp_room_grant(room);
+	assert_int_equal(fp_room_take(room, 2), 1);
+	assert_true(fp_room_tried_in_vain(room));
+	assert_false(fp_room_tried_in_vain(room)); /* there is room again */
+	assert_int_equal(fp_room_take(room, batch + 1), batch);
+	fp_room_left(room, batch);
+	fp_room_give(room, batch);
+	assert_int_equal(fp_room_free(room), 0);
+	fp_room_left(room, 2); /* more than was granted */
+	fp_room_give(room, 2);
+	assert_int_equal(fp_room_free(room), 1);
+	fp_room_tried_in_vain(room);
+	assert_int_equal(fp_room_take(room, 2), 1);
+	fp_room_tried_in_vain(room); /* all grants are taken back: the next must wait as the first did */
+	assert_int_equal(fp_room_take(room, 1), 0);
+	fp_room_give(room, BUDGET);
+}
+
 struct taker {
 	struct fp_room *room;
 	_Atomic uint64_t *out;
@@ -188,6 +214,7 @@ int main(void)
 	    TEST(test_budget_shrinks_below_what_is_out),
 	    TEST(test_reclaim_is_kicked_once_until_it_looks),
 	    TEST(test_who_starves_is_told_once),
+	    TEST(test_grants_are_taken_back_by_what_leaves),
 	    TEST(test_batches_fit_the_budget),
 	    TEST(test_threads_never_exceed_it),
 	};
