@@ -5,15 +5,30 @@
 
 #include <sys/mman.h>
 
+static void *map(size_t len, int flags)
+{
+	void *mem = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
+
+	return mem == MAP_FAILED ? NULL : mem;
+}
+
 void *fp_lockedmem_new(size_t len)
 {
-	int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE;
-	void *mem = mmap(NULL, len, PROT_READ | PROT_WRITE, flags, -1, 0);
+	void *mem = map(len, MAP_POPULATE);
 
-	if (mem == MAP_FAILED)
+	if (!mem)
 		return NULL;
 	/* a limit that is too low costs latency under memory pressure, not correctness */
 	(void)mlock(mem, len);
+	return mem;
+}
+
+void *fp_lockedmem_lazy(size_t len)
+{
+	void *mem = map(len, 0);
+
+	if (mem)
+		(void)mlock2(mem, len, MLOCK_ONFAULT);
 	return mem;
 }
 

@@ -75,7 +75,10 @@ int fp_evictor_new(struct fp_far *far, struct fp_lane *lane, char *stage, struct
 	ev->lane = lane;
 	ev->n_batches = lane ? LANE_BATCHES : 1;
 	ev->batches = fp_lockedmem_new(batches_bytes(ev));
-	copies = ev->batches ? fp_lockedmem_new(copies_bytes(ev)) : NULL;
+	if (ev->batches && far->capture_by_move) /* then few pages are ever copied */
+		copies = fp_lockedmem_lazy(copies_bytes(ev));
+	else
+		copies = ev->batches ? fp_lockedmem_new(copies_bytes(ev)) : NULL;
 	/* not the stage: MOVE refuses pages that a device has pinned */
 	if (copies && lane)
 		(void)fp_lane_register(lane, copies, copies_bytes(ev)); /* a hint */

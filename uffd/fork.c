@@ -320,33 +320,44 @@ static unsigned adopt(struct fp_far *far, uint32_t page, uint64_t old)
 	return fp_page_state(word) == FP_PAGE_RESIDENT;
 }
 
-/* The pages of [start, end) in chunks that were touched; others are ZERO. */
-static void each_touched(struct fp_far *far, uint32_t start, uint32_t end,
-                         void (*act)(struct fp_far *far, uint32_t page))
+/*
+ * The pages of [start, end) in chunks that were touched; others are ZERO. The range has millions of chunks,
+ * so they are looked at by the word. The sum of what act returns.
+ */
+static unsigned each_touched(struct fp_far *far, uint32_t start, uint32_t end,
+                             unsigned (*act)(struct fp_far *far, uint32_t page))
 {
-	for (uint32_t p = start; p < end; p++) {
-		uint64_t chunk = p >> FP_CHUNK_SHIFT;
+	unsigned sum = 0;
 
-		if (atomic_load_explicit(&far->touched[chunk / 64], memory_order_relaxed) >> (chunk & 63) & 1)
-			act(far, p);
+	for (uint64_t p = start; p < end;) {
+		uint64_t chunk = p >> FP_CHUNK_SHIFT;
+		uint64_t word = atomic_load_explicit(&far->touched[chunk / 64], memory_order_relaxed);
+		uint64_t chunk_end = (chunk + 1) << FP_CHUNK_SHIFT;
+
+		if (!word)
+			p = (chunk / 64 + 1) << (FP_CHUNK_SHIFT + 6);
+		else if (!(word >> (chunk & 63) & 1))
+			p = chunk_end;
 		else
-			p |= CHUNK_PAGES - 1;
+			for (; p < FP_MIN((uint64_t)end, chunk_end); p++)
+				sum += act(far, (uint32_t)p);
 	}
+	return sum;
 }
 
-static void adopt_page(struct fp_far *far, uint32_t page)
+static unsigned adopt_page(struct fp_far *far, uint32_t page)
 {
 	uint64_t old = atomic_load_explicit(&far->words[page], memory_order_relaxed);
 
 	/* unmapped pages can have an entry in the parent's queue still; ours has none of them */
-	if (old != FP_PAGE_ZERO && adopt(far, page, old))
-		fp_room_overdraw(&far->room, 1);
+	return old == FP_PAGE_ZERO ? 0 : adopt(far, page, old);
 }
 
-static void forget_page(struct fp_far *far, uint32_t page)
+static unsigned forget_page(struct fp_far *far, uint32_t page)
 {
 	free_slot_of(far, atomic_load_explicit(&far->words[page], memory_order_relaxed));
 	atomic_store_explicit(&far->words[page], FP_PAGE_ZERO, memory_order_relaxed);
+	return 1;
 }
 
 /* ---- the child's layout ---- */
@@ -414,13 +425,18 @@ static int renew_kernel(struct fp_agent *agent, struct fp_agent_error *error)
 
 static int adopt_pages(struct fp_agent *agent)
 {
+	struct fp_far *far = &agent->far;
 	int r = follow_advice(agent);
+	unsigned n_resident;
 
 	if (r == 0)
 		r = ease_layout(agent);
-	if (r == 0)
-		each_touched(&agent->far, FP_AGENT_PAGES, (uint32_t)agent->far.n_pages, adopt_page);
-	return r;
+	if (r < 0)
+		return r;
+	n_resident = each_touched(far, FP_AGENT_PAGES, (uint32_t)far->n_pages, adopt_page);
+	if (n_resident)
+		fp_room_overdraw(&far->room, n_resident);
+	return 0;
 }
 
 /* Most children write little, and there can be many: they take little from the nodes at a time. */

@@ -6,7 +6,10 @@
 #include <stdatomic.h>
 #include <sys/mman.h>
 
-#define STACK_BYTES (256u << 10)
+#include "lockedmem.h"
+
+#define STACK_BYTES   (256u << 10)
+#define PRESENT_BYTES (64u << 10) /* far more than faults need; the rest comes when it is touched */
 
 static _Atomic unsigned n_running;
 
@@ -17,6 +20,7 @@ static void *begin(void *p)
 	struct fp_thread *thread = p;
 
 	own = true;
+	pthread_setname_np(pthread_self(), thread->name); /* by another it goes through /proc, at a price */
 	return thread->run(thread->arg);
 }
 
@@ -37,26 +41,32 @@ static int create(struct fp_thread *thread)
 	return -r;
 }
 
+/* Local. Every page that is present has to be made and freed by each child of a fork, too. */
+static void *stack_new(void)
+{
+	char *stack = fp_lockedmem_lazy(STACK_BYTES);
+
+	if (stack)
+		(void)madvise(stack + STACK_BYTES - PRESENT_BYTES, PRESENT_BYTES, MADV_POPULATE_WRITE);
+	return stack;
+}
+
 int fp_thread_start(struct fp_thread *thread, const char *name, void *(*run)(void *), void *arg)
 {
 	int r;
 
 	thread->run = run;
 	thread->arg = arg;
-	thread->stack = mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE,
-	                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK | MAP_POPULATE, -1, 0);
-	if (thread->stack == MAP_FAILED) {
-		thread->stack = NULL;
+	thread->name = name;
+	thread->stack = stack_new();
+	if (!thread->stack)
 		return -ENOMEM;
-	}
-	mlock(thread->stack, STACK_BYTES);
 	r = create(thread);
 	if (r < 0) {
-		munmap(thread->stack, STACK_BYTES);
+		fp_lockedmem_free(thread->stack, STACK_BYTES);
 		thread->stack = NULL;
 		return r;
 	}
-	pthread_setname_np(thread->id, name);
 	thread->running = true;
 	atomic_fetch_add(&n_running, 1);
 	return 0;
@@ -74,7 +84,7 @@ void fp_thread_abandon(struct fp_thread *thread)
 {
 	if (!thread->running)
 		return;
-	munmap(thread->stack, STACK_BYTES);
+	fp_lockedmem_free(thread->stack, STACK_BYTES);
 	thread->running = false;
 	atomic_fetch_sub(&n_running, 1);
 }
