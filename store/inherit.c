@@ -18,6 +18,8 @@
 #include "store_internal.h"
 
 #define IDENTITY_TRIES 4u
+#define ADOPT_DELAY_NS (50 * FP_NSEC_PER_MSEC)
+#define LEASE_ID_MAX   65535u /* of any session */
 
 /* ---- waiting for it ---- */
 
@@ -61,6 +63,14 @@ static bool is_worth_waiting(struct fp_store *store)
 	return any_first || (any_later && !any_usable);
 }
 
+void fp_adoption_want(struct fp_store *store, struct fp_node *node)
+{
+	if (!fp_node_is_adopting(node) || atomic_load_explicit(&node->adoption_wanted, memory_order_relaxed))
+		return;
+	if (!atomic_exchange(&node->adoption_wanted, true))
+		eventfd_write(store->tend_fd, 1);
+}
+
 void fp_adoption_await(struct fp_store *store)
 {
 	uint64_t until_ns;
@@ -68,6 +78,8 @@ void fp_adoption_await(struct fp_store *store)
 
 	if (!is_worth_waiting(store))
 		return;
+	for (unsigned i = 0; i < store->n_nodes; i++)
+		fp_adoption_want(store, &store->nodes[i]);
 	until_ns = fp_clock_ns() + store->deadline_ns;
 	until.tv_sec = (time_t)(until_ns / FP_NSEC_PER_SEC);
 	until.tv_nsec = (long)(until_ns % FP_NSEC_PER_SEC);
@@ -85,22 +97,50 @@ static bool is_same(const struct fp_session_identity *a, const struct fp_session
 	return a->id == b->id && memcmp(a->token, b->token, sizeof(a->token)) == 0;
 }
 
+static bool is_known(const struct fp_node *node, uint32_t lease_id)
+{
+	for (const struct fp_slots *slots = node->leases; slots; slots = slots->node_next)
+		if (slots->lease_id == lease_id)
+			return true;
+	return false;
+}
+
+/*
+ * What our parent was granted since the fork came along, and would live as long as we do. Of n leases, these
+ * go back; their numbers nobody tells, but they are small.
+ */
+static int release_strangers(const struct fp_node *node, struct fp_session *session, unsigned n)
+{
+	int r;
+
+	for (uint32_t id = 0; n > node->n_leases && id <= LEASE_ID_MAX; id++) {
+		if (is_known(node, id))
+			continue;
+		r = fp_session_release(session, id);
+		if (r < 0 && r != -EACCES)
+			return r;
+		n -= r == 0;
+	}
+	return 0;
+}
+
 /* A node may know no more the session that our parent has resumed since we looked. */
 static int adopt_parent(const struct fp_node *node, unsigned node_idx, struct fp_session *session)
 {
 	struct fp_session_identity parent, now = {0};
+	unsigned n_leases = 0;
 	int r = -ESTALE;
 
 	if (!fp_heldmap_identity(node->adopt_from, node_idx, &now))
 		return r;
 	for (unsigned i = 0; i < IDENTITY_TRIES && r == -ESTALE && (i == 0 || !is_same(&parent, &now)); i++) {
 		parent = now;
-		r = fp_session_adopt(session, &parent);
+		r = fp_session_adopt(session, &parent, &n_leases);
 		(void)fp_heldmap_identity(node->adopt_from, node_idx, &now);
 	}
 	explicit_bzero(&parent, sizeof(parent));
 	explicit_bzero(&now, sizeof(now));
-	return r;
+	return r < 0 ? r : release_strangers(node, session, n_leases);
 }
 
 /* The session is the node's. node->control held. */
@@ -194,11 +234,16 @@ static void attempt(struct fp_store *store, struct fp_node *node)
 		fp_store_way_taken(store, node, way, cause);
 }
 
-/* As for a node that was cut off, but that what is mapped here needs no node to be read. */
+/*
+ * As for a node that was cut off, but that what is mapped here needs no node to be read; and the first
+ * attempt is put off while nothing wants it, since many a child soon becomes another program.
+ */
 uint64_t fp_adoption_tend(struct fp_store *store, struct fp_node *node)
 {
 	uint64_t now_ns = fp_clock_ns();
 
+	if (!node->attempting && now_ns < node->adopt_at_ns && !atomic_load(&node->adoption_wanted))
+		return node->adopt_at_ns;
 	if (!node->attempting) {
 		node->attempting = true;
 		fp_backoff_opened(&node->backoff, now_ns, node->identity.grace_ns, fp_tend_random(store));
@@ -291,6 +336,17 @@ static void reset_counters(struct fp_node *node)
 	atomic_store(&node->error, 0);
 }
 
+/*
+ * How long the first attempt may be put off. A parent may end meanwhile: then its leases last as long as our
+ * copy of its connection, or, where that keeps nothing alive, as its grace. No node that was in trouble.
+ */
+static uint64_t delay_ns(const struct fp_node *node, uint64_t breaker)
+{
+	if (fp_breaker_state(breaker) != FP_BREAKER_CLOSED)
+		return 0;
+	return node->load_store ? ADOPT_DELAY_NS : FP_MIN(ADOPT_DELAY_NS, node->identity.grace_ns / 4);
+}
+
 static void node_inherit(struct fp_store *store, struct fp_node *node)
 {
 	uint64_t word = fp_node_breaker(node);
@@ -308,6 +364,8 @@ static void node_inherit(struct fp_store *store, struct fp_node *node)
 	if (!fp_node_is_adopting(node)) /* else what the parent adopts by, it does */
 		node->adopt_from = store->gens.pending->map;
 	node->adoption = FP_ADOPTION_FIRST;
+	node->adoption_wanted = false;
+	node->adopt_at_ns = fp_clock_ns() + delay_ns(node, word);
 	if (!node->load_store)
 		atomic_store(&node->breaker, fp_breaker_inherit(word));
 }

@@ -398,8 +398,10 @@ static void page_start(struct fp_lane *lane, enum fp_io_op op, struct fp_page_io
 		fp_node_count(node, op, FP_PAGE_SIZE);
 		page_end(lane, page, 0);
 	} else {
-		if (!path->open)
+		if (!path->open) {
+			fp_adoption_want(lane->store, node);
 			path->open = request_begin(lane, slots->node, op, deadline_ns);
+		}
 		request_add(path->open, slots, page);
 		if (path->open->n_pages == FP_BATCH_MAX)
 			path_flush(lane, path);

@@ -66,6 +66,7 @@ struct fp_node {
 	struct fp_backoff backoff;
 	bool attempting; /* backoff is of the breaker's present opening */
 	uint64_t next_heartbeat_ns;
+	uint64_t adopt_at_ns; /* the first attempt to adopt, unless adoption_wanted comes earlier */
 
 	/* any thread's */
 	_Atomic uint64_t breaker;
@@ -73,6 +74,7 @@ struct fp_node {
 	_Atomic bool had_best; /* a way over the best transport was in use once */
 	_Atomic int error;     /* what opened the breaker last; 0: nothing ever did */
 	_Atomic enum fp_adoption adoption;
+	_Atomic bool adoption_wanted; /* something waits for it */
 	_Atomic uint64_t n_slots;     /* in all its leases */
 	_Atomic uint64_t n_inherited; /* in those of our parent's that we still have */
 	_Atomic uint64_t read_bytes;

@@ -201,11 +201,12 @@ void fp_store_fork_parent(struct fp_store *store, bool forked);
  * The same thread, in the child, once the parent's lanes are closed there (fp_lane_close): the store becomes
  * this process' own. What slots held at the fork they hold here too: they can be read and freed. Leases of
  * its own it takes as before; nothing is reserved. Nodes behind a wire are cut off, and every node takes no
- * lease, until fp_store_tend has opened a session of this process' own that adopts the parent's leases; what
- * is asked meanwhile waits, each within its deadline. So the child needs a thread that tends, also if the
- * store is direct. Where it is, what is inherited is mapped, and read at once. options: as fp_store_open, but
- * for the nodes, name and secret, which stay; NULL: all stay. Blocks not on nodes; allocates. 0; the error of
- * fp_store_fork_prepare; -ENOMEM, -EMFILE, ...: then the store can only be closed.
+ * lease, until fp_store_tend has opened a session of this process' own that adopts the parent's leases: as
+ * soon as something needs it, or after a short while. What is asked meanwhile waits, each within its
+ * deadline. So the child needs a thread that tends, also if the store is direct. Where it is, what is
+ * inherited is mapped, and read at once. options: as fp_store_open, but for the nodes, name and secret, which
+ * stay; NULL: all stay. Blocks not on nodes; allocates. 0; the error of fp_store_fork_prepare; -ENOMEM,
+ * -EMFILE, ...: then the store can only be closed.
  */
 int fp_store_fork_child(struct fp_store *store, const struct fp_store_options *options);
 /*

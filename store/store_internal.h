@@ -109,6 +109,8 @@ void fp_adoption_init(struct fp_store *store);
 void fp_adoption_done(struct fp_store *store);
 /* Ends the mapping of an inherited lease. */
 void fp_inherited_unmap(struct fp_slots *slots);
+/* Something waits for the node to adopt: the tender need not put it off any longer. Any thread, lock-free. */
+void fp_adoption_want(struct fp_store *store, struct fp_node *node);
 /*
  * Waits until a node may take leases, or no attempt to adopt is under way that might help: a forked child's
  * first calls. Bounded by the deadline.

@@ -547,7 +547,8 @@ int fp_control_attach(struct fp_session *session, uint32_t lease_id, const struc
 	return r;
 }
 
-static int adopt_locked(struct fp_control *control, const struct fp_session_identity *parent)
+static int adopt_locked(struct fp_control *control, const struct fp_session_identity *parent,
+                        unsigned *ret_n_leases)
 {
 	struct fp_wire_adopt adopt = {.session_id = parent->id};
 	uint8_t bytes[sizeof(adopt)];
@@ -564,10 +565,13 @@ static int adopt_locked(struct fp_control *control, const struct fp_session_iden
 	explicit_bzero(bytes, sizeof(bytes));
 	if (r == 0 && fp_wire_adopted_decode(payload, len, &adopted) < 0)
 		r = control->error = -EPROTO;
+	if (r == 0 && ret_n_leases)
+		*ret_n_leases = adopted.n_leases;
 	return r;
 }
 
-int fp_control_adopt(struct fp_session *session, const struct fp_session_identity *parent)
+int fp_control_adopt(struct fp_session *session, const struct fp_session_identity *parent,
+                     unsigned *ret_n_leases)
 {
 	struct fp_control *control = control_of(session);
 	int r;
@@ -575,7 +579,7 @@ int fp_control_adopt(struct fp_session *session, const struct fp_session_identit
 	if (!parent->id)
 		return -ESTALE;
 	pthread_mutex_lock(&control->lock);
-	r = adopt_locked(control, parent);
+	r = adopt_locked(control, parent, ret_n_leases);
 	pthread_mutex_unlock(&control->lock);
 	return r;
 }

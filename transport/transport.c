@@ -81,9 +81,10 @@ int fp_session_attach(struct fp_session *session, uint32_t lease_id, const struc
 	return session->transport->attach(session, lease_id, ret_lease);
 }
 
-int fp_session_adopt(struct fp_session *session, const struct fp_session_identity *parent)
+int fp_session_adopt(struct fp_session *session, const struct fp_session_identity *parent,
+                     unsigned *ret_n_leases)
 {
-	return session->transport->adopt(session, parent);
+	return session->transport->adopt(session, parent, ret_n_leases);
 }
 
 void fp_session_abandon(struct fp_session *session)

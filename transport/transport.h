@@ -145,7 +145,8 @@ struct fp_transport {
 	int (*ping)(struct fp_session *session, size_t len_bytes, uint64_t deadline_ns);
 	int (*identity)(struct fp_session *session, struct fp_session_identity *ret_identity);
 	int (*attach)(struct fp_session *session, uint32_t lease_id, const struct fp_lease **ret_lease);
-	int (*adopt)(struct fp_session *session, const struct fp_session_identity *parent);
+	int (*adopt)(struct fp_session *session, const struct fp_session_identity *parent,
+	             unsigned *ret_n_leases);
 	void (*abandon)(struct fp_session *session);
 	int (*link_open)(struct fp_session *session, struct fp_link **ret_link);
 	void (*link_close)(struct fp_link *link);
@@ -234,11 +235,13 @@ int fp_session_attach(struct fp_session *session, uint32_t lease_id, const struc
  * itself had adopted comes along. The session stays an adopter through a resume.
  *
  * Over quota is no reason to refuse, but what is adopted counts for the leases that are asked for later,
- * whose ids avoid those adopted. 0; -ESTALE: the node knows no such session, or not by this token; -EINVAL:
- * the session has leases, or has adopted before, or is the parent itself; errors of control calls, after
- * which it may have adopted or not: close it and adopt with another.
+ * whose ids avoid those adopted. 0 and *ret_n_leases (may be NULL), how many it has now; -ESTALE: the node
+ * knows no such session, or not by this token; -EINVAL: the session has leases, or has adopted before, or is
+ * the parent itself; errors of control calls, after which it may have adopted or not: close it and adopt with
+ * another.
  */
-int fp_session_adopt(struct fp_session *session, const struct fp_session_identity *parent);
+int fp_session_adopt(struct fp_session *session, const struct fp_session_identity *parent,
+                     unsigned *ret_n_leases);
 
 /*
  * Closes this end of a session that was resumed, or is to be: its connection goes away without the word that

@@ -77,6 +77,8 @@ void fp_nodewatch_look(struct fp_nodewatch *watch, const struct fp_store *store,
 		enum fp_node_news news;
 
 		fp_store_node_info(store, i, &info);
+		if (info.adopting && !info.last_error)
+			continue; /* not asked for anything yet */
 		news = fp_nodewatch_step(&watch->said[i], info.state, fp_clock_ns(), &outage_ns);
 		if (news != FP_NEWS_NONE && fp_stderr_takes_text())
 			say(news, &info, deadline_ns, outage_ns);

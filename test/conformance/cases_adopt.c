@@ -151,19 +151,19 @@ static void unknown_sessions_and_wrong_tokens(void **state)
 	family_holder_open(bed, &bed->child);
 	wrong = right;
 	wrong.token[15] ^= 1;
-	assert_int_equal(fp_session_adopt(bed->child.session, &wrong), -ESTALE);
+	assert_int_equal(fp_session_adopt(bed->child.session, &wrong, NULL), -ESTALE);
 	wrong = right;
 	wrong.id += 1000;
-	assert_int_equal(fp_session_adopt(bed->child.session, &wrong), -ESTALE);
+	assert_int_equal(fp_session_adopt(bed->child.session, &wrong, NULL), -ESTALE);
 	wrong.id = 0;
-	assert_int_equal(fp_session_adopt(bed->child.session, &wrong), -ESTALE);
+	assert_int_equal(fp_session_adopt(bed->child.session, &wrong, NULL), -ESTALE);
 	assert_int_equal(fp_session_release(bed->child.session, bed->ids[0]), -EACCES);
 	/* none of it did anything */
 	family_holder_adopt(bed, &bed->child, &bed->parent);
 	family_assert_marks(bed, &bed->child);
 	family_holder_leave(&bed->parent, false);
 	family_holder_open(bed, &bed->grandchild);
-	assert_int_equal(fp_session_adopt(bed->grandchild.session, &right), -ESTALE);
+	assert_int_equal(fp_session_adopt(bed->grandchild.session, &right, NULL), -ESTALE);
 	family_assert_marks(bed, &bed->child);
 }
 
@@ -174,16 +174,16 @@ static void once_and_without_leases(void **state)
 	const struct fp_lease *own;
 
 	assert_int_equal(fp_session_identity(bed->parent.session, &parent), 0);
-	assert_int_equal(fp_session_adopt(bed->parent.session, &parent), -EINVAL);
+	assert_int_equal(fp_session_adopt(bed->parent.session, &parent, NULL), -EINVAL);
 	family_holder_open(bed, &bed->child);
 	assert_int_equal(fp_session_identity(bed->child.session, &child), 0);
-	assert_int_equal(fp_session_adopt(bed->child.session, &child), -EINVAL);
+	assert_int_equal(fp_session_adopt(bed->child.session, &child, NULL), -EINVAL);
 	assert_int_equal(fp_session_lease(bed->child.session, MIB, &own), 0);
-	assert_int_equal(fp_session_adopt(bed->child.session, &parent), -EINVAL);
+	assert_int_equal(fp_session_adopt(bed->child.session, &parent, NULL), -EINVAL);
 	assert_int_equal(fp_session_release(bed->child.session, own->id), 0);
 	family_holder_adopt(bed, &bed->child, &bed->parent);
-	assert_int_equal(fp_session_adopt(bed->child.session, &parent), -EINVAL);
-	assert_int_equal(fp_session_adopt(bed->parent.session, &child), -EINVAL);
+	assert_int_equal(fp_session_adopt(bed->child.session, &parent, NULL), -EINVAL);
+	assert_int_equal(fp_session_adopt(bed->parent.session, &child, NULL), -EINVAL);
 	family_assert_marks(bed, &bed->child);
 	family_assert_marks(bed, &bed->parent);
 }
@@ -200,14 +200,14 @@ static void tokens_of_a_resumed_parent(void **state)
 	assert_int_equal(family_resume(bed, &before, &again), 0);
 	assert_int_equal(fp_session_identity(again, &after), 0);
 	family_holder_open(bed, &bed->child);
-	assert_int_equal(fp_session_adopt(bed->child.session, &before), 0);
+	assert_int_equal(fp_session_adopt(bed->child.session, &before, NULL), 0);
 	family_holder_attach(bed, &bed->child);
 	family_holder_leave(&bed->parent, true);
 	bed->parent.session = again;
 	assert_int_equal(fp_session_ping(again, 0, 0), 0);
 	family_holder_open(bed, &bed->grandchild);
-	assert_int_equal(fp_session_adopt(bed->grandchild.session, &before), -ESTALE);
-	assert_int_equal(fp_session_adopt(bed->grandchild.session, &after), 0);
+	assert_int_equal(fp_session_adopt(bed->grandchild.session, &before, NULL), -ESTALE);
+	assert_int_equal(fp_session_adopt(bed->grandchild.session, &after, NULL), 0);
 	family_holder_attach(bed, &bed->grandchild);
 	family_assert_marks(bed, &bed->child);
 	family_assert_marks(bed, &bed->grandchild);
@@ -225,10 +225,10 @@ static void cut_off_parent(void **state)
 	family_holder_open(bed, &bed->grandchild);
 	family_holder_leave(&bed->parent, true);
 	family_await_status(bed, "\"state\":\"cut off\"");
-	assert_int_equal(fp_session_adopt(bed->child.session, &identity), 0);
+	assert_int_equal(fp_session_adopt(bed->child.session, &identity, NULL), 0);
 	family_holder_attach(bed, &bed->child);
 	family_await_status(bed, "\"sessions_expired\":1,");
-	assert_int_equal(fp_session_adopt(bed->grandchild.session, &identity), -ESTALE);
+	assert_int_equal(fp_session_adopt(bed->grandchild.session, &identity, NULL), -ESTALE);
 	family_assert_marks(bed, &bed->child);
 	assert_true(family_free_bytes(bed) == POOL_BYTES - N_LEASES * MIB);
 	family_holder_leave(&bed->child, false);
@@ -346,7 +346,7 @@ static void adopter_is_resumed(void **state)
 	assert_int_equal(family_resume(bed, &identity, &again), 0);
 	family_holder_leave(&bed->child, true);
 	bed->child.session = again;
-	assert_int_equal(fp_session_adopt(again, &parent), -EINVAL);
+	assert_int_equal(fp_session_adopt(again, &parent, NULL), -EINVAL);
 	family_holder_leave(&bed->parent, false);
 	family_holder_attach(bed, &bed->child);
 	family_assert_marks(bed, &bed->child);
@@ -426,7 +426,7 @@ static void orphan(const struct bed *bed, struct fp_session *parents, const stru
 	if (rig_keyed())
 		fp_transport_forked(); /* what the process has of devices is of no use here */
 	REQUIRE(rig_open(&bed->site->url, NULL, 0, &own) == 0);
-	REQUIRE(fp_session_adopt(own, &identity) == 0);
+	REQUIRE(fp_session_adopt(own, &identity, NULL) == 0);
 	fp_session_abandon(parents);
 	if (rig_load_store()) {
 		REQUIRE(bytes[0] == 0x66 && bytes[MIB - 1] == 0);

@@ -67,7 +67,7 @@ void family_holder_adopt(const struct bed *bed, struct holder *holder, const str
 	assert_int_equal(fp_session_identity(parent->session, &identity), 0);
 	if (!holder->session)
 		family_holder_open(bed, holder);
-	assert_int_equal(fp_session_adopt(holder->session, &identity), 0);
+	assert_int_equal(fp_session_adopt(holder->session, &identity, NULL), 0);
 	for (unsigned i = 0; i < N_LEASES && rig_load_store(); i++)
 		holder->inherited[i] =
 		    family_inherit(parent->inherited[i] ? parent->inherited[i] : parent->leases[i]->base);

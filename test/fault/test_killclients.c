@@ -144,7 +144,7 @@ static void child_main(const struct fp_url *url, struct client *c, int ready_fd)
 	r = r < 0 ? r : fp_session_open(url, &options, &c->session);
 	if (r < 0)
 		fail("the child's open", r);
-	r = fp_session_adopt(c->session, &identity);
+	r = fp_session_adopt(c->session, &identity, NULL);
 	if (r == -ESTALE && strncmp(url->transport->scheme, "rdma", 4) == 0)
 		_exit(LATE);
 	if (r < 0)

@@ -649,10 +649,12 @@ static bool has_leases(const struct fake_standing *standing)
 	return false;
 }
 
-static int adopt_from(struct fake_session *session, const struct fp_session_identity *identity)
+static int adopt_from(struct fake_session *session, const struct fp_session_identity *identity,
+                      unsigned *ret_n_leases)
 {
 	struct fake_standing *standing = session->standing, *parent;
 	int r = session_call(session);
+	unsigned n = 0;
 
 	if (r < 0)
 		return r;
@@ -666,20 +668,24 @@ static int adopt_from(struct fake_session *session, const struct fp_session_iden
 	if (parent == standing || standing->has_adopted || has_leases(standing))
 		return -EINVAL;
 	for (uint32_t id = 0; id < MAX_LEASES; id++)
-		if (parent->grants[id].memory)
+		if (parent->grants[id].memory) {
 			memory_hold(parent->grants[id].memory - 1, standing, id, true);
+			n++;
+		}
 	standing->has_adopted = true;
 	session->node->n_adoptions++;
+	if (ret_n_leases)
+		*ret_n_leases = n;
 	return 0;
 }
 
-static int adopt(struct fp_session *base, const struct fp_session_identity *parent)
+static int adopt(struct fp_session *base, const struct fp_session_identity *parent, unsigned *ret_n_leases)
 {
 	int r;
 
 	lock_world();
 	reap();
-	r = adopt_from((struct fake_session *)base, parent);
+	r = adopt_from((struct fake_session *)base, parent, ret_n_leases);
 	unlock_world();
 	return r;
 }
@@ -702,10 +708,11 @@ static int release(struct fp_session *base, uint32_t id)
 	lock_world();
 	if (session->node->dead || session->connection->cut) {
 		r = -ECONNRESET;
+	} else if (session->standing->has_adopted && !memory_of(session, id)) {
+		r = -EACCES;
 	} else {
 		assert(memory_of(session, id));
-		assert(session->attached[id] ||
-		       (base->transport->load_store && session->standing->has_adopted));
+		assert(session->attached[id] || session->standing->has_adopted);
 		if (session->shown[id].base)
 			munmap(session->shown[id].base, session->shown[id].size_bytes);
 		session->shown[id].base = NULL;

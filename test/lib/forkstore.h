@@ -83,8 +83,10 @@ static inline bool is_adopting(void)
 
 static inline void tend_now(void)
 {
-	for (unsigned i = 0; i < me.store->n_nodes; i++)
+	for (unsigned i = 0; i < me.store->n_nodes; i++) {
 		me.store->nodes[i].backoff.next_ns = me.store->nodes[i].backoff.closed_ns = 0;
+		me.store->nodes[i].adopt_at_ns = 0;
+	}
 	fp_store_tend(me.store);
 }
 

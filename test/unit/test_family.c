@@ -38,7 +38,7 @@ static void a_session_that_is_not_known_loses_the_node(void **state)
 			fake_nodes[0].forgetful = true;
 			check(info(0).adopting && info(0).inherited_bytes && !info(0).leased_bytes);
 			check(info(0).state == (way ? FP_STORE_UP : FP_STORE_OPEN));
-			fp_store_tend(me.store);
+			tend_now();
 			check(info(0).state == FP_STORE_LOST && !info(0).adopting);
 			check(info(0).error == -ESTALE);
 			check(!fp_store_slot_direct(me.store, me.page[0].slot));
@@ -84,6 +84,109 @@ static void adopting_is_tried_again(void **state)
 		assert_int_equal(fake_nodes[0].n_adoptions, 1);
 		check_all();
 		end();
+		check_nodes_empty();
+	}
+}
+
+/* Many a child soon becomes another program: none adopts before it must, or has lived for a while. */
+static void adopting_is_put_off_until_something_wants_it(void **state)
+{
+	enum { READ, RESERVE, NOTHING };
+
+	for (unsigned want = READ; want <= NOTHING; want++, reset(NULL)) {
+		struct fp_page_io io, *p = &io, *done;
+		uint64_t bytes[PAGE_WORDS], slot, far_ns = WAIT_NS;
+		pid_t pid;
+
+		begin(2, 2); /* the second is mapped */
+		write_all();
+		pid = fork_store();
+		if (!pid) {
+			struct pollfd fd = {.fd = fp_store_tend_fd(me.store), .events = POLLIN};
+
+			for (unsigned i = 0; i < 2; i++)
+				if (want != NOTHING)
+					me.store->nodes[i].adopt_at_ns = fp_clock_ns() + far_ns;
+			for (unsigned i = 0; i < 3; i++)
+				check(fp_store_tend(me.store) > 0 || want == NOTHING);
+			check(want == NOTHING || (info(0).adopting && info(1).adopting));
+			check(want == NOTHING || fake_nodes[0].n_adoptions + fake_nodes[1].n_adoptions == 0);
+			for (slot = 0; fp_store_slot_direct(me.store, me.page[slot].slot);)
+				slot++;
+			if (want == READ) {
+				io = (struct fp_page_io){.slot = me.page[slot].slot, .buf = bytes};
+				check(fp_lane_read(me.lane, &p, 1) == 0);
+				check(poll(&fd, 1, 0) == 1); /* the tender need not sleep until then */
+				fp_store_tend(me.store);
+				check(!info(0).adopting && info(1).adopting);
+				while (fp_lane_poll(me.lane, &done, 1) == 0)
+					fp_store_tend(me.store);
+				check(io.status == 0 && bytes[0] == me.page[slot].stamp);
+			} else if (want == RESERVE) {
+				me.store->deadline_ns = 0; /* we tend ourselves */
+				check(fp_store_reserve(me.store, 1) == -EHOSTDOWN);
+				check(poll(&fd, 1, 0) == 1);
+				fp_store_tend(me.store);
+				check(!is_adopting() && fp_store_reserve(me.store, 1) == 0);
+			}
+			while (want == NOTHING && is_adopting())
+				check(poll(&fd, 1, (int)(fp_store_tend(me.store) / FP_NSEC_PER_MSEC) + 1) >=
+				      0);
+			check_all();
+			_exit(0);
+		}
+		await(pid, 0);
+		check_all();
+		end();
+		check_nodes_empty();
+	}
+}
+
+/* What a parent is granted after the fork is none of the child's, whose life would hold it. */
+static void a_lease_of_after_the_fork_is_not_kept(void **state)
+{
+	for (unsigned way = 0; way < 2; way++, reset(NULL)) {
+		struct point forked = point_new(), go = point_new(), done = point_new();
+		unsigned n_leases;
+		pid_t parent;
+
+		prctl(PR_SET_CHILD_SUBREAPER, 1);
+		parent = fork();
+		if (!parent) {
+			me.is_child = true;
+			begin(1, way);
+			write_all();
+			if (fork_store()) {
+				for (unsigned i = 0; i < N_PAGES; i++)
+					page_write(i); /* to fresh slots */
+				check(fp_store_extend(me.store) == 0);
+				reach(&forked);
+				pause();
+			}
+			n_leases = me.store->nodes[0].n_leases;
+			wait_for(&go);
+			adopt();
+			check(me.store->nodes[0].n_leases == n_leases);
+			reach(&done);
+			wait_for(&go);
+			check(fake_nodes[0].n_leases == n_leases);
+			check_all();
+			end();
+			_exit(0);
+		}
+		wait_for(&forked);
+		n_leases = fake_nodes[0].n_leases;
+		reach(&go);
+		wait_for(&done);
+		assert_int_equal(fake_nodes[0].n_leases, n_leases); /* the parent has them still */
+		kill_and_await(parent);
+		fake_grace_over(0);
+		assert_true(fake_nodes[0].n_leases < n_leases);
+		reach(&go);
+		await(-1, 0);
+		point_end(&forked);
+		point_end(&go);
+		point_end(&done);
 		check_nodes_empty();
 	}
 }
@@ -685,6 +788,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test_setup(a_session_that_is_not_known_loses_the_node, reset),
 	    cmocka_unit_test_setup(adopting_is_tried_again, reset),
+	    cmocka_unit_test_setup(adopting_is_put_off_until_something_wants_it, reset),
+	    cmocka_unit_test_setup(a_lease_of_after_the_fork_is_not_kept, reset),
 	    cmocka_unit_test_setup(what_needs_a_lease_waits_for_the_session, reset),
 	    cmocka_unit_test_setup(a_child_resumes_as_anybody, reset),
 	    cmocka_unit_test_setup(an_inherited_lease_goes_back_when_it_is_empty, reset),

@@ -351,7 +351,7 @@ static void adopts(void **state)
 	assert_int_equal(own.id, 1);
 	assert_int_equal(own.grace_ns, 0);
 	assert_int_equal(fp_session_release(node->session, 3), -EACCES);
-	assert_int_equal(fp_session_adopt(node->session, &parent), 0);
+	assert_int_equal(fp_session_adopt(node->session, &parent, NULL), 0);
 	assert_int_equal(node->released_id, 0);
 	assert_int_equal(fp_session_release(node->session, 3), 0);
 	assert_int_equal(fp_session_release(node->session, 0), -EACCES);
@@ -370,7 +370,7 @@ static void adoption_of_nonsense(void **state)
 
 	node->adopted = 1ull << 32; /* reserved */
 	assert_int_equal(open_session(node), 0);
-	assert_int_equal(fp_session_adopt(node->session, &parent), -EPROTO);
+	assert_int_equal(fp_session_adopt(node->session, &parent, NULL), -EPROTO);
 	/* the peer is out of step: nothing more is asked of it */
 	assert_int_equal(fp_session_lease(node->session, LEASE_BYTES, &lease), -EPROTO);
 	assert_int_equal(fp_session_release(node->session, 1), -EPROTO);
