@@ -1,7 +1,8 @@
 # The short door: meson does the building (build/), scripts/ the rest. Each target installs what it lacks first.
 BUILD ?= build
 MINUTES ?= 10
-STEPS ?= 10000000
+STEPS ?= 2500000
+FAULT_MODE ?= thread
 # Outside CI, what needs a guest skips where there can be none.
 setup_vm = scripts/setup.sh vm || [ -z "$$CI" ]
 
@@ -46,10 +47,11 @@ churn: build ## the verifying churn test: MINUTES=10 for each transport and way 
 			--capture $$capture --local-pages 16 --seconds $$(($(MINUTES) * 60)) || exit; \
 	done; done
 
-mapdice: build ## STEPS=10000000 random calls on mappings against a plain process, over each transport and way of capture
+mapdice: build ## STEPS=2500000 random calls on mappings against a plain process, over each transport and way of capture
 	@for transport in shm tcp; do for capture in move protect; do \
-		$(BUILD)/test/integration/mapdice $(BUILD)/daemon/farpaged $(BUILD)/uffd/preload/libfarpage-preload.so \
-			$$transport $$capture 1000000 $(STEPS) || exit; \
+		$(BUILD)/test/integration/mapdice --farpaged $(BUILD)/daemon/farpaged \
+			--preload $(BUILD)/uffd/preload/libfarpage-preload.so \
+			--transport $$transport --capture $$capture --fault-mode $(FAULT_MODE) --steps $(STEPS) || exit; \
 	done; done
 
 bench: build ## the figures that README.md quotes

@@ -108,7 +108,8 @@ int fp_space_open_range(struct fp_far *far, uint32_t start, uint32_t n, int prot
 	return mprotect(fp_far_addr(far, start), (size_t)n << FP_PAGE_SHIFT, prot) < 0 ? -errno : 0;
 }
 
-/* Always on fault, to the kernel: what shall come in at once is brought in without the lock. */
+/* Always on fault, to the kernel: what shall come in at once is brought in without the lock. -EAGAIN: the
+ * kernel's limit. */
 int fp_space_dress(struct fp_space *space, uint32_t start, uint32_t end, uint32_t flags)
 {
 	char *addr = fp_far_addr(space->far, start);
@@ -123,7 +124,7 @@ int fp_space_dress(struct fp_space *space, uint32_t start, uint32_t end, uint32_
 	fp_space_mark_locked(space, start, end, true);
 	if (mlock2(addr, len, MLOCK_ONFAULT) == 0)
 		return 0;
-	r = -errno;
+	r = errno == ENOMEM ? -EAGAIN : -errno;
 	fp_space_mark_locked(space, start, end, false);
 	return r;
 }
@@ -253,12 +254,23 @@ static struct fp_piece make_piece(const struct fp_space *space, uint32_t n, int 
 	};
 }
 
-static int map_locked(struct fp_space *space, struct fp_piece *piece, uint32_t align_pages)
+/* What MAP_LOCKED and mlockall make of a new piece. It replaces n_locked pages that are locked by now. */
+static int claim_lock(struct fp_space *space, struct fp_piece *piece, unsigned flags, uint64_t n_locked)
+{
+	uint32_t locked = space->lock_future | (flags & FP_MAP_LOCKED ? FP_PIECE_LOCKED : 0);
+
+	piece->flags |= locked;
+	return locked && piece->end - piece->start > fp_space_lockable(space) + n_locked ? -EAGAIN : 0;
+}
+
+static int map_somewhere(struct fp_space *space, struct fp_piece *piece, unsigned flags, uint32_t align_pages)
 {
 	uint64_t base_page = (uintptr_t)space->far->base >> FP_PAGE_SHIFT;
 	uint32_t n = piece->end, start;
-	int r = fp_layout_find(&space->layout, n, align_pages, base_page, &start);
+	int r = claim_lock(space, piece, flags, 0);
 
+	if (r == 0)
+		r = fp_layout_find(&space->layout, n, align_pages, base_page, &start);
 	if (r < 0)
 		return r;
 	piece->start = start;
@@ -266,31 +278,20 @@ static int map_locked(struct fp_space *space, struct fp_piece *piece, uint32_t a
 	return fp_space_add(space, *piece);
 }
 
-/* What MAP_LOCKED, MAP_POPULATE and mlockall ask of a new mapping. */
-static int finish_map(struct fp_space *space, void *addr, size_t len, int prot, unsigned flags)
+/* Brings in what MAP_LOCKED, MAP_POPULATE and mlockall ask for. The kernel does not tell of failures. */
+static void finish_map(struct fp_space *space, const struct fp_piece *piece, unsigned flags)
 {
 	uint64_t easily = fp_room_free(&space->far->room) / 2;
-	uint32_t future = space->lock_future, start, end;
-	int r;
 
-	if ((flags & FP_MAP_LOCKED) || future) {
-		r = fp_space_mlock(space, addr, len,
-		                   !(flags & FP_MAP_LOCKED) && future & FP_PIECE_LOCK_ON_FAULT);
-		if (r == -ENOMEM && prot == PROT_NONE)
-			r = 0; /* nothing to bring in */
-		if (r < 0)
-			fp_space_unmap(space, addr, len);
-		return r < 0 ? -EAGAIN : 0;
-	}
-	if ((flags & FP_MAP_POPULATE) && fp_space_to_pages(space, addr, len, &start, &end) == 0)
-		(void)fp_space_populate(space, start, end, easily);
-	return 0;
+	if (piece->flags & FP_PIECE_LOCKED)
+		(void)fp_space_populate_locked(space, piece->start, piece->end);
+	else if (flags & FP_MAP_POPULATE)
+		fp_space_populate(space, piece->start, piece->end, easily);
 }
 
 int fp_space_map(struct fp_space *space, size_t len, size_t align, int prot, unsigned flags, void **ret_addr)
 {
 	struct fp_piece piece;
-	void *addr;
 	sigset_t mask;
 	int r;
 
@@ -302,17 +303,15 @@ int fp_space_map(struct fp_space *space, size_t len, size_t align, int prot, uns
 	if (back(space, piece.end, flags, &piece.lazy) < 0)
 		return -ENOMEM;
 	fp_space_lock(space, &mask);
-	r = map_locked(space, &piece, FP_MAX((uint32_t)(align >> FP_PAGE_SHIFT), 1u));
+	r = map_somewhere(space, &piece, flags, FP_MAX((uint32_t)(align >> FP_PAGE_SHIFT), 1u));
 	fp_space_unlock(space, &mask);
 	if (r < 0) {
 		fp_space_unback(space, piece.lazy ? 0 : len >> FP_PAGE_SHIFT);
 		return r;
 	}
-	addr = fp_far_addr(space->far, piece.start);
-	r = finish_map(space, addr, len, prot, flags);
-	if (r == 0)
-		*ret_addr = addr;
-	return r;
+	finish_map(space, &piece, flags);
+	*ret_addr = fp_far_addr(space->far, piece.start);
+	return 0;
 }
 
 /* ---- map at a place ---- */
@@ -352,7 +351,7 @@ static void restore_protection(struct fp_space *space, uint32_t start, uint32_t 
 }
 
 /* Protects first, so that no write that came too late outlives the drop where nothing may be written any
- * more. */
+ * more. If it fails after that, nothing is mapped there. */
 static int replace(struct fp_space *space, struct fp_piece piece, uint64_t *ret_reserved)
 {
 	int r = close_foreign(space, piece.start, piece.end);
@@ -372,6 +371,10 @@ static int replace(struct fp_space *space, struct fp_piece piece, uint64_t *ret_
 		r = fp_space_dress(space, piece.start, piece.end, piece.flags);
 	if (r == 0)
 		r = fp_layout_add(&space->layout, piece);
+	if (r < 0 && fp_layout_is_free(&space->layout, piece.start, piece.end)) {
+		fp_space_undress(space, piece.start, piece.end, piece.flags);
+		fp_space_open_range(space->far, piece.start, piece.end - piece.start, PROT_NONE);
+	}
 	fp_space_publish(space);
 	return r;
 }
@@ -416,11 +419,16 @@ int fp_space_map_at(struct fp_space *space, void *addr, size_t len, int prot, un
 	if ((flags & FP_MAP_NOREPLACE) && !fp_layout_is_free(&space->layout, piece.start, piece.end))
 		r = -EEXIST;
 	else
+		r = claim_lock(space, &piece, flags,
+		               fp_layout_count_locked(&space->layout, piece.start, piece.end));
+	if (r == 0)
 		r = replace(space, piece, &reserved);
 	fp_space_unlock(space, &mask);
 	if (r < 0 || piece.lazy)
-		fp_space_unback(space, r < 0 ? more : reserved);
-	return r < 0 ? r : finish_map(space, addr, len, prot, flags);
+		fp_space_unback(space, r < 0 ? more + reserved : reserved);
+	if (r == 0)
+		finish_map(space, &piece, flags);
+	return r;
 }
 
 /* ---- unmap ---- */

@@ -72,7 +72,7 @@ static int back_opened(struct fp_space *space, uint32_t start, uint32_t end, sig
 
 int fp_space_protect(struct fp_space *space, void *addr, size_t len, int prot)
 {
-	uint64_t more = 0, left = 0;
+	uint64_t more = 0, left = 0, locked;
 	uint32_t start, end, stop;
 	sigset_t mask;
 	int r = fp_space_to_pages(space, addr, len, &start, &end);
@@ -84,11 +84,14 @@ int fp_space_protect(struct fp_space *space, void *addr, size_t len, int prot)
 	else if ((r = back_opened(space, start, end, &mask, &more)) < 0)
 		return r;
 	stop = fp_space_mapped_until(space, start, end);
+	locked = fp_layout_count_locked(&space->layout, start, stop);
 	r = protect_locked(space, start, end, prot);
 	if (more)
 		left = fp_layout_count_unbacked(&space->layout, start, stop);
 	fp_space_unlock(space, &mask);
 	fp_space_unback(space, left);
+	if (r == 0 && locked && prot & PROT_WRITE) /* as the kernel: no fault is left to the first write */
+		(void)fp_space_populate_locked(space, start, end);
 	return r;
 }
 
@@ -185,21 +188,6 @@ static int advise_locked(struct fp_space *space, uint32_t start, uint32_t end, i
 	return start < end ? -ENOMEM : hole;
 }
 
-/* The kernel's touches are faults like any; it does not know where the range has holes. */
-static int populate(struct fp_space *space, uint32_t start, uint32_t end, int advice)
-{
-	sigset_t mask;
-	uint32_t stop;
-
-	fp_space_lock(space, &mask);
-	stop = fp_space_mapped_until(space, start, end);
-	fp_space_unlock(space, &mask);
-	if (stop > start &&
-	    madvise(fp_far_addr(space->far, start), (size_t)(stop - start) << FP_PAGE_SHIFT, advice) < 0)
-		return -errno;
-	return stop < end ? -ENOMEM : 0;
-}
-
 int fp_space_advise(struct fp_space *space, void *addr, size_t len, int advice)
 {
 	uint64_t easily = fp_room_free(&space->far->room) / 2;
@@ -210,12 +198,12 @@ int fp_space_advise(struct fp_space *space, void *addr, size_t len, int advice)
 	if (r < 0)
 		return r;
 	if (advice == MADV_POPULATE_READ || advice == MADV_POPULATE_WRITE)
-		return populate(space, start, end, advice);
+		return fp_space_populate_as(space, start, end, advice);
 	fp_space_lock(space, &mask);
 	r = advise_locked(space, start, end, advice, &stop);
 	fp_space_unlock(space, &mask);
 	if (advice == MADV_WILLNEED)
-		(void)fp_space_populate(space, start, stop, easily); /* a hint: failure is no error */
+		fp_space_populate(space, start, stop, easily);
 	else if ((advice == MADV_COLD || advice == MADV_PAGEOUT) && stop > start)
 		fp_reclaim_pageout(space->reclaim, start, stop - start);
 	return r;

@@ -14,6 +14,8 @@
 #include "cleanup.h"
 #include "inline.h"
 
+#define ANY_LOCK (FP_PIECE_LOCKED | FP_PIECE_LOCK_ON_FAULT)
+
 static size_t bytes(uint32_t start, uint32_t end)
 {
 	return (size_t)(end - start) << FP_PAGE_SHIFT;
@@ -29,30 +31,66 @@ uint64_t fp_space_lockable(const struct fp_space *space)
 
 /* ---- bringing in ---- */
 
-/* The far piece that holds start, cut to end; false at a hole or a foreign piece. */
-static bool piece_at(struct fp_space *space, uint32_t start, uint32_t end, struct fp_piece *ret_piece)
+/* The piece that holds start, or else the next one, cut to [start, end), as of a number of changes. Takes the
+ * lock. */
+static bool next_piece(struct fp_space *space, uint32_t start, uint32_t end, struct fp_piece *ret_piece,
+                       uint32_t *ret_changes)
 {
 	const struct fp_piece *p;
 	sigset_t mask;
 	bool found;
 
 	fp_space_lock(space, &mask);
-	p = fp_layout_at(&space->layout, start);
-	found = p;
+	p = fp_layout_next(&space->layout, start);
+	found = p && p->start < end;
 	if (found) {
 		*ret_piece = *p;
-		ret_piece->start = start;
+		ret_piece->start = FP_MAX(p->start, start);
 		ret_piece->end = FP_MIN(p->end, end);
+		*ret_changes = fp_layout_changes(&space->layout);
 	}
 	fp_space_unlock(space, &mask);
 	return found;
 }
 
+/* What the kernel locked without our lock may be another mapping by now, or none. */
+static void unlock_strays(struct fp_space *space, uint32_t start, uint32_t end)
+{
+	sigset_t mask;
+
+	fp_space_lock(space, &mask);
+	while (start < end) {
+		const struct fp_piece *p = fp_layout_next(&space->layout, start);
+		uint32_t from = p ? FP_MIN(FP_MAX(p->start, start), end) : end;
+		uint32_t to = p ? FP_MIN(p->end, end) : end;
+
+		if (from > start) /* a hole */
+			munlock(fp_far_addr(space->far, start), bytes(start, from));
+		if (to > from && !(p->flags & (FP_PIECE_FOREIGN | FP_PIECE_LOCKED)))
+			munlock(fp_far_addr(space->far, from), bytes(from, to));
+		start = to;
+	}
+	fp_space_unlock(space, &mask);
+}
+
+/*
+ * Brings in what is locked on fault already by locking it outright. Not under the lock, which whoever fills
+ * the pages may want.
+ */
+static int populate_by_lock(struct fp_space *space, const struct fp_piece *piece, uint32_t changes)
+{
+	int r =
+	    mlock(fp_far_addr(space->far, piece->start), bytes(piece->start, piece->end)) < 0 ? -errno : 0;
+
+	if (fp_layout_changes(&space->layout) != changes)
+		unlock_strays(space, piece->start, piece->end);
+	return r;
+}
+
 /* The kernel walks the pages, its touches are faults like any. */
-static int populate_piece(struct fp_space *space, const struct fp_piece *piece)
+static int populate_far(struct fp_space *space, const struct fp_piece *piece, uint32_t changes)
 {
 	int advice = piece->prot & PROT_WRITE ? MADV_POPULATE_WRITE : MADV_POPULATE_READ;
-	void *addr = fp_far_addr(space->far, piece->start);
 
 	if (piece->prot == PROT_NONE)
 		return -ENOMEM;
@@ -61,77 +99,116 @@ static int populate_piece(struct fp_space *space, const struct fp_piece *piece)
 		                piece->prot & PROT_WRITE);
 		return 0;
 	}
-	if (madvise(addr, bytes(piece->start, piece->end), advice) == 0)
+	if (madvise(fp_far_addr(space->far, piece->start), bytes(piece->start, piece->end), advice) == 0)
 		return 0;
-	if (errno != EINVAL) /* a kernel before 5.14 */
+	if (errno != EINVAL || !(piece->flags & FP_PIECE_LOCKED))
 		return errno == ENOMEM ? -EAGAIN : -ENOMEM;
-	return mlock(addr, bytes(piece->start, piece->end)) < 0 ? -errno : 0;
+	return populate_by_lock(space, piece, changes); /* a kernel before 5.14, or it can only be executed */
 }
 
-int fp_space_populate(struct fp_space *space, uint32_t start, uint32_t end, uint64_t room_pages)
+void fp_space_populate(struct fp_space *space, uint32_t start, uint32_t end, uint64_t room_pages)
 {
 	struct fp_piece piece;
-	int r = 0;
+	uint32_t changes;
 
 	if (end - start > room_pages)
 		end = start + (uint32_t)room_pages;
-	for (; r == 0 && start < end && piece_at(space, start, end, &piece); start = piece.end)
-		r = populate_piece(space, &piece);
+	for (; start < end && next_piece(space, start, end, &piece, &changes); start = piece.end)
+		if (!(piece.flags & FP_PIECE_FOREIGN))
+			(void)populate_far(space, &piece, changes);
+}
+
+static int populate_piece_as(struct fp_space *space, const struct fp_piece *piece, int advice)
+{
+	int needs = advice == MADV_POPULATE_WRITE ? PROT_WRITE : PROT_READ;
+	void *addr = fp_far_addr(space->far, piece->start);
+
+	if (piece->flags & FP_PIECE_FOREIGN || !atomic_load(&space->far->inline_servers))
+		return madvise(addr, bytes(piece->start, piece->end), advice) < 0 ? -errno : 0;
+	if (!(piece->prot & needs))
+		return -EINVAL;
+	fp_inline_bring(space->far->inline_servers, piece->start, piece->end - piece->start,
+	                needs == PROT_WRITE);
+	return 0;
+}
+
+int fp_space_populate_as(struct fp_space *space, uint32_t start, uint32_t end, int advice)
+{
+	struct fp_piece piece;
+	uint32_t changes;
+	int r = 0;
+
+	for (; r == 0 && start < end; start = piece.end) {
+		if (!next_piece(space, start, end, &piece, &changes) || piece.start > start)
+			return -ENOMEM;
+		r = populate_piece_as(space, &piece, advice);
+	}
 	return r;
+}
+
+/* foreign_too: the caller has locked those pieces on fault. */
+static int populate_locked(struct fp_space *space, uint32_t start, uint32_t end, bool foreign_too)
+{
+	struct fp_piece piece;
+	uint32_t changes;
+	int r = 0;
+
+	for (; r == 0 && start < end && next_piece(space, start, end, &piece, &changes); start = piece.end)
+		if (foreign_too && piece.flags & FP_PIECE_FOREIGN)
+			r = populate_by_lock(space, &piece, changes);
+		else if ((piece.flags & ANY_LOCK) == FP_PIECE_LOCKED)
+			r = populate_far(space, &piece, changes);
+	return r;
+}
+
+int fp_space_populate_locked(struct fp_space *space, uint32_t start, uint32_t end)
+{
+	return populate_locked(space, start, end, false);
 }
 
 /* ---- locking ---- */
 
-static int set_locked(struct fp_space *space, const struct fp_piece *piece, uint32_t locked)
+/* In the words of the far pieces that are not LOCKED. */
+static void mark_others(struct fp_space *space, uint32_t start, uint32_t end, bool locked)
 {
-	const struct fp_piece_change change = {
-	    .prot = -1, .set = locked, .clear = FP_PIECE_LOCKED | FP_PIECE_LOCK_ON_FAULT};
+	const struct fp_piece *p = fp_layout_after(&space->layout, start);
 
-	return fp_layout_change(&space->layout, piece->start, piece->end, &change);
+	for (; p && p->start < end; p = fp_layout_after(&space->layout, p->end))
+		if (!(p->flags & FP_PIECE_LOCKED))
+			fp_space_mark_locked(space, FP_MAX(p->start, start), FP_MIN(p->end, end), locked);
 }
 
-static int lock_piece(struct fp_space *space, const struct fp_piece *piece, uint32_t locked)
+/*
+ * Locks what is mapped without a hole: all of it or, where the kernel refuses, nothing. The words come first,
+ * as an evictor must not find the kernel's lock before it finds ours.
+ */
+static int lock_mapped(struct fp_space *space, uint32_t start, uint32_t end, uint32_t locked)
 {
-	unsigned flags = locked & FP_PIECE_LOCK_ON_FAULT ? MLOCK_ONFAULT : 0;
-	void *addr = fp_far_addr(space->far, piece->start);
-	int r;
-
-	if (piece->flags & FP_PIECE_FOREIGN)
-		return mlock2(addr, bytes(piece->start, piece->end), flags) < 0 ? -errno : 0;
-	r = fp_space_dress(space, piece->start, piece->end, locked);
-	return r < 0 ? r : set_locked(space, piece, locked);
-}
-
-static int unlock_piece(struct fp_space *space, const struct fp_piece *piece, uint32_t unused)
-{
-	int r =
-	    munlock(fp_far_addr(space->far, piece->start), bytes(piece->start, piece->end)) < 0 ? -errno : 0;
-
-	if (r < 0 || !(piece->flags & FP_PIECE_LOCKED))
-		return r;
-	fp_space_mark_locked(space, piece->start, piece->end, false);
-	return set_locked(space, piece, 0);
-}
-
-/* Up to the first hole, as the kernel. */
-static int each_piece(struct fp_space *space, uint32_t start, uint32_t end, uint32_t locked,
-                      int (*visit)(struct fp_space *space, const struct fp_piece *piece, uint32_t locked))
-{
+	const struct fp_piece_change change = {.prot = -1, .set = locked, .clear = ANY_LOCK};
 	int r = 0;
 
-	while (r == 0 && start < end) {
-		const struct fp_piece *p = fp_layout_next(&space->layout, start);
-		struct fp_piece piece;
-
-		if (!p || p->start > start)
-			return -ENOMEM;
-		piece = *p;
-		piece.start = start;
-		piece.end = FP_MIN(piece.end, end);
-		r = visit(space, &piece, locked);
-		start = piece.end;
-	}
+	if (start == end)
+		return 0;
+	mark_others(space, start, end, true);
+	if (mlock2(fp_far_addr(space->far, start), bytes(start, end), MLOCK_ONFAULT) < 0)
+		r = -errno;
+	else
+		r = fp_layout_change(&space->layout, start, end, &change);
+	if (r < 0)
+		mark_others(space, start, end, false);
 	return r;
+}
+
+static int unlock_mapped(struct fp_space *space, uint32_t start, uint32_t end)
+{
+	const struct fp_piece_change change = {.prot = -1, .clear = ANY_LOCK};
+	const struct fp_piece *p = fp_layout_after_with(&space->layout, start, FP_PIECE_LOCKED);
+
+	if (start < end && munlock(fp_far_addr(space->far, start), bytes(start, end)) < 0)
+		return -errno;
+	for (; p && p->start < end; p = fp_layout_after_with(&space->layout, p->end, FP_PIECE_LOCKED))
+		fp_space_mark_locked(space, FP_MAX(p->start, start), FP_MIN(p->end, end), false);
+	return fp_layout_change(&space->layout, start, end, &change);
 }
 
 /* Far pages of the range that are not locked yet. */
@@ -146,68 +223,73 @@ static uint64_t count_unlocked(const struct fp_space *space, uint32_t start, uin
 	return n;
 }
 
+/* As the kernel: what lies before the first hole is locked; what can't be brought in stays locked too. */
 int fp_space_mlock(struct fp_space *space, void *addr, size_t len, bool on_fault)
 {
-	uint32_t locked = FP_PIECE_LOCKED | (on_fault ? FP_PIECE_LOCK_ON_FAULT : 0), start, end;
+	uint32_t locked = FP_PIECE_LOCKED | (on_fault ? FP_PIECE_LOCK_ON_FAULT : 0), start, end, stop;
 	sigset_t mask;
 	int r = fp_space_to_pages(space, addr, len, &start, &end);
 
 	if (r < 0)
 		return r;
 	fp_space_lock(space, &mask);
-	if (count_unlocked(space, start, fp_space_mapped_until(space, start, end)) > fp_space_lockable(space))
+	stop = fp_space_mapped_until(space, start, end);
+	if (count_unlocked(space, start, stop) > fp_space_lockable(space))
 		r = -ENOSPC;
 	else
-		r = each_piece(space, start, end, locked, lock_piece);
+		r = lock_mapped(space, start, stop, locked);
 	fp_space_unlock(space, &mask);
-	if (r < 0 || on_fault)
-		return r;
-	return fp_space_populate(space, start, end, UINT64_MAX);
+	if (r == 0 && stop < end)
+		r = -ENOMEM;
+	return r < 0 || on_fault ? r : populate_locked(space, start, end, true);
 }
 
 int fp_space_munlock(struct fp_space *space, void *addr, size_t len)
 {
-	uint32_t start, end;
+	uint32_t start, end, stop;
 	sigset_t mask;
 	int r = fp_space_to_pages(space, addr, len, &start, &end);
 
 	if (r < 0)
 		return r;
 	fp_space_lock(space, &mask);
-	r = each_piece(space, start, end, 0, unlock_piece);
+	stop = fp_space_mapped_until(space, start, end);
+	r = unlock_mapped(space, start, stop);
 	fp_space_unlock(space, &mask);
-	return r;
+	return r == 0 && stop < end ? -ENOMEM : r;
 }
 
 /* ---- all of it ---- */
 
-/* Far pages that a program could touch now: what is only reserved need not be in memory. */
+/* What mlockall means: what is only reserved need not be in memory, and stays as it is. */
+static bool is_open(const struct fp_piece *piece)
+{
+	return !(piece->flags & FP_PIECE_AGENT) &&
+	       (piece->prot != PROT_NONE || piece->flags & (FP_PIECE_LOCKED | FP_PIECE_FOREIGN));
+}
+
 static uint64_t count_open(const struct fp_space *space)
 {
 	const struct fp_piece *p = fp_layout_after(&space->layout, 0);
 	uint64_t n = 0;
 
 	for (; p; p = fp_layout_after(&space->layout, p->end))
-		n += p->prot == PROT_NONE || p->flags & (FP_PIECE_LOCKED | FP_PIECE_AGENT)
-		         ? 0
-		         : p->end - p->start;
+		n += is_open(p) && !(p->flags & FP_PIECE_LOCKED) ? p->end - p->start : 0;
 	return n;
 }
 
-static int lock_open(struct fp_space *space, uint32_t locked)
+/* The kernel does not tell of what it could not lock. */
+static void lock_open(struct fp_space *space, uint32_t locked)
 {
 	const struct fp_piece *p = fp_layout_next(&space->layout, 0);
-	int r = 0;
 
-	while (r == 0 && p) {
+	while (p) {
 		struct fp_piece piece = *p;
 
-		if (!(piece.flags & FP_PIECE_AGENT) &&
-		    (piece.prot != PROT_NONE || piece.flags & (FP_PIECE_LOCKED | FP_PIECE_FOREIGN)))
-			r = lock_piece(space, &piece, locked);
+		if (is_open(&piece))
+			(void)lock_mapped(space, piece.start, piece.end, locked);
 		p = fp_layout_next(&space->layout, piece.end);
 	}
-	return r;
 }
 
 /*
@@ -225,38 +307,26 @@ static int lock_all(struct fp_space *space, int flags, uint32_t locked)
 		return 0;
 	if (munlock(space->far->base, space->far->n_pages << FP_PAGE_SHIFT) < 0)
 		return -errno;
-	return lock_open(space, locked);
-}
-
-static void populate_all(struct fp_space *space)
-{
-	const struct fp_piece *p;
-	struct fp_piece piece = {.end = 0};
-	sigset_t mask;
-
-	do {
-		fp_space_lock(space, &mask);
-		p = fp_layout_after_with(&space->layout, piece.end, FP_PIECE_LOCKED);
-		if (p)
-			piece = *p;
-		fp_space_unlock(space, &mask);
-		if (p && !(piece.flags & FP_PIECE_LOCK_ON_FAULT))
-			(void)populate_piece(space, &piece);
-	} while (p);
+	lock_open(space, locked);
+	return 0;
 }
 
 int fp_space_mlockall(struct fp_space *space, int flags)
 {
 	uint32_t locked = FP_PIECE_LOCKED | (flags & MCL_ONFAULT ? FP_PIECE_LOCK_ON_FAULT : 0);
+	uint32_t end = (uint32_t)space->far->n_pages, changes;
+	struct fp_piece piece = {.end = 0};
 	sigset_t mask;
 	int r;
 
 	fp_space_lock(space, &mask);
 	r = lock_all(space, flags, locked);
 	fp_space_unlock(space, &mask);
-	if (r == 0 && !(flags & MCL_ONFAULT))
-		populate_all(space);
-	return r;
+	if (r < 0 || !(flags & MCL_CURRENT) || flags & MCL_ONFAULT)
+		return r;
+	while (next_piece(space, piece.end, end, &piece, &changes))
+		(void)populate_locked(space, piece.start, piece.end, true);
+	return 0;
 }
 
 int fp_space_munlockall(struct fp_space *space)
@@ -267,11 +337,8 @@ int fp_space_munlockall(struct fp_space *space)
 
 	fp_space_lock(space, &mask);
 	space->lock_future = 0;
-	while (r == 0 && (p = fp_layout_after_with(&space->layout, 0, FP_PIECE_LOCKED))) {
-		struct fp_piece piece = *p;
-
-		r = unlock_piece(space, &piece, 0);
-	}
+	while (r == 0 && (p = fp_layout_after_with(&space->layout, 0, FP_PIECE_LOCKED)))
+		r = unlock_mapped(space, p->start, p->end);
 	if (munlockall() < 0)
 		r = -errno;
 	fp_space_unlock(space, &mask);

@@ -115,8 +115,16 @@ int fp_space_move_in(struct fp_space *space, const struct fp_remap *what, void *
 /* How many pages more may be locked: see fp_space_mlock. */
 uint64_t fp_space_lockable(const struct fp_space *space);
 
-/* Brings the pages of accessible pieces in, as far as room_pages go. Not under the lock. -ENOMEM at what is
- * inaccessible. */
-int fp_space_populate(struct fp_space *space, uint32_t start, uint32_t end, uint64_t room_pages);
+/* A hint: brings the far pages that are accessible in, as far as room_pages go. Not under the lock. */
+void fp_space_populate(struct fp_space *space, uint32_t start, uint32_t end, uint64_t room_pages);
+
+/* MADV_POPULATE_READ and _WRITE, piece by piece, with the kernel's errors. Not under the lock. */
+int fp_space_populate_as(struct fp_space *space, uint32_t start, uint32_t end, int advice);
+
+/*
+ * Brings in the far pages that are LOCKED and not on fault, up to the first that can't be. Not under the
+ * lock. mlock(2)'s errors: -ENOMEM at what is inaccessible, -EAGAIN.
+ */
+int fp_space_populate_locked(struct fp_space *space, uint32_t start, uint32_t end);
 
 #endif

@@ -365,8 +365,8 @@ static int remap_pages(struct fp_space *space, struct plan *plan)
 	r = carry_out(space, plan);
 	fp_space_unlock(space, &mask);
 	fp_space_unback(space, plan->given + (r < 0 ? plan->more : 0));
-	if (r == 0 && (plan->old.flags & (FP_PIECE_LOCKED | FP_PIECE_LOCK_ON_FAULT)) == FP_PIECE_LOCKED)
-		(void)fp_space_populate(space, plan->to, plan->to + plan->new_n, UINT64_MAX);
+	if (r == 0 && (plan->old.flags & FP_PIECE_LOCKED))
+		(void)fp_space_populate_locked(space, plan->to, plan->to + plan->new_n);
 	return r;
 }
 

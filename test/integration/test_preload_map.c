@@ -3,10 +3,12 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -16,6 +18,12 @@
 #include <cmocka.h>
 
 #include "underpreload.h"
+
+/* Newer than some headers that we build with. */
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ  22
+#define MADV_POPULATE_WRITE 23
+#endif
 
 #define PAGE 4096u
 #define BIG  (4 * TEST_LOCAL_BYTES)
@@ -372,6 +380,97 @@ static void locking(void **state)
 	munmap(local, PAGE);
 }
 
+/* What the kernel says of the mapping at p. */
+static bool has_vm_flag(const char *p, const char *flag)
+{
+	FILE *smaps = fopen("/proc/self/smaps", "re");
+	uintptr_t low, high, start = 0, end = 0;
+	bool has = false;
+	char line[512];
+
+	assert_non_null(smaps);
+	while (fgets(line, sizeof(line), smaps)) {
+		if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR " ", &low, &high) == 2) {
+			start = low;
+			end = high;
+		}
+		if (strncmp(line, "VmFlags:", 8) == 0 && (uintptr_t)p >= start && (uintptr_t)p < end)
+			has = strstr(line, flag);
+	}
+	fclose(smaps);
+	return has;
+}
+
+/* Of a range that has something else in it: all is locked, though a part can't be brought in; what lies
+ * behind a hole is not. */
+static void locking_in_parts(void **state)
+{
+	char *far = map_filled(16 * PAGE + BIG, 12);
+	const int fixed = MAP_FIXED | MAP_SHARED | MAP_ANONYMOUS;
+
+	assert_ptr_not_equal(mmap(far + 2 * PAGE, PAGE, PROT_NONE, fixed, -1, 0), MAP_FAILED);
+	assert_ptr_not_equal(mmap(far + 3 * PAGE, PAGE, PROT_READ, fixed, -1, 0), MAP_FAILED);
+	assert_fails(mlock(far, 6 * PAGE), ENOMEM);
+	for (unsigned i = 0; i < 6; i++)
+		assert_fails(madvise(far + i * PAGE, PAGE, MADV_DONTNEED), EINVAL);
+	assert_int_equal(madvise(far + 6 * PAGE, PAGE, MADV_DONTNEED), 0);
+	assert_int_equal(munlock(far, 6 * PAGE), 0);
+	assert_int_equal(madvise(far + 2 * PAGE, 2 * PAGE, MADV_DONTNEED), 0);
+	assert_int_equal(mprotect(far + 2 * PAGE, PAGE, PROT_READ), 0);
+	assert_int_equal(mlock(far, 6 * PAGE), 0);
+	assert_int_equal(resident(far, 6 * PAGE), 6);
+	assert_true(has_vm_flag(far + 3 * PAGE, " lo"));
+	assert_int_equal(munmap(far + 4 * PAGE, PAGE), 0);
+	assert_int_equal(munlock(far, 4 * PAGE), 0);
+	assert_fails(mlock(far, 6 * PAGE), ENOMEM);
+	assert_fails(madvise(far, PAGE, MADV_DONTNEED), EINVAL);
+	assert_int_equal(munlock(far + 5 * PAGE, PAGE), 0);
+	assert_fails(mlock(far, 8 * PAGE), ENOMEM);
+	assert_int_equal(madvise(far + 7 * PAGE, PAGE, MADV_DONTNEED), 0);
+	munmap(far, 16 * PAGE + BIG);
+}
+
+/* What is known of a mapping beyond its lock stays, and a lock holds what comes later. */
+static void locking_keeps(void **state)
+{
+	const size_t fits = TEST_LOCAL_BYTES / 4;
+	char *far = map_filled(BIG, 12), *p;
+
+	assert_int_equal(madvise(far, BIG, MADV_DONTDUMP), 0);
+	assert_int_equal(mlock(far, PAGE), 0);
+	assert_true(has_vm_flag(far, " dd"));
+	assert_int_equal(munlock(far, PAGE), 0);
+	assert_fails(mmap(far, BIG, PROT_READ, MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS | MAP_LOCKED, -1, 0),
+	             EAGAIN); /* the policy, and nothing is replaced */
+	assert_true(test_is_filled(far, BIG, 12));
+	p = mmap(NULL, fits, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_LOCKED, -1, 0);
+	assert_ptr_not_equal(p, MAP_FAILED);
+	assert_int_equal(resident(p, fits), 0);
+	assert_int_equal(mprotect(p, fits, PROT_READ | PROT_WRITE), 0);
+	assert_int_equal(resident(p, fits), fits / PAGE);
+	assert_int_equal(munlock(p, fits), 0);
+	assert_int_equal(mprotect(p, fits, PROT_EXEC), 0);
+	assert_int_equal(madvise(far, BIG, MADV_PAGEOUT), 0);
+	assert_int_equal(mlock(p, fits), 0);
+	assert_int_equal(resident(p, fits), fits / PAGE);
+	munmap(p, fits);
+	munmap(far, BIG);
+}
+
+static void populating(void **state)
+{
+	char *far = map_anonymous(BIG, 0);
+
+	assert_int_equal(madvise(far, 8 * PAGE, MADV_POPULATE_WRITE), 0);
+	assert_int_equal(resident(far, 8 * PAGE), 8);
+	assert_int_equal(mprotect(far, PAGE, PROT_READ), 0);
+	assert_fails(madvise(far, 8 * PAGE, MADV_POPULATE_WRITE), EINVAL);
+	assert_int_equal(madvise(far, 9 * PAGE, MADV_POPULATE_READ), 0);
+	assert_int_equal(munmap(far + 8 * PAGE, PAGE), 0);
+	assert_fails(madvise(far, 9 * PAGE, MADV_POPULATE_READ), ENOMEM);
+	munmap(far, BIG);
+}
+
 static void mapped_locked(void **state)
 {
 	const size_t fits = TEST_LOCAL_BYTES / 4;
@@ -458,6 +557,9 @@ static int tests(void)
 	    cmocka_unit_test(remap_of_a_hole),
 	    cmocka_unit_test(remap_local),
 	    cmocka_unit_test(locking),
+	    cmocka_unit_test(locking_in_parts),
+	    cmocka_unit_test(locking_keeps),
+	    cmocka_unit_test(populating),
 	    cmocka_unit_test(lock_everything),
 	    cmocka_unit_test(pool_full),
 	};
