@@ -114,22 +114,29 @@ static struct fp_heldmap *source_of(const struct fp_node *node, struct fp_heldma
 	return fp_node_is_lost(node) ? NULL : map;
 }
 
-static void add_heirs(struct fp_store *store, struct fp_heldmap *map, int n)
+static void bequeath(struct fp_store *store, struct fp_generation *gen)
 {
 	for (unsigned i = 0; i < store->n_nodes; i++) {
-		struct fp_heldmap *source = source_of(&store->nodes[i], map);
+		struct fp_heldmap *source = source_of(&store->nodes[i], gen->map);
 
-		if (source)
-			fp_heldmap_add_heir(source, i, n);
+		if (!source)
+			continue;
+		if (source == gen->map) {
+			fp_heldmap_set_identity(gen->map, i, &store->nodes[i].identity);
+		} else {
+			gen->source[i] = source;
+			fp_heldmap_set_lent(gen->map, i, true);
+		}
+		fp_heldmap_add_heir(source, i, 1);
 	}
 }
 
-static void bequeath(struct fp_store *store, struct fp_heldmap *map)
+/* A child has ended, or never was: it adopts nothing any more. */
+static void disinherit(const struct fp_generation *gen)
 {
-	for (unsigned i = 0; i < store->n_nodes; i++)
-		if (source_of(&store->nodes[i], map) == map)
-			fp_heldmap_set_identity(map, i, &store->nodes[i].identity);
-	add_heirs(store, map, 1);
+	for (unsigned i = 0; i < FP_HELDMAP_MAX_NODES; i++)
+		if (gen->source[i] && fp_heldmap_is_lent(gen->map, i))
+			fp_heldmap_add_heir(gen->source[i], i, -1);
 }
 
 static int prepare(struct fp_store *store, struct fp_generation **ret_gen)
@@ -147,7 +154,7 @@ static int prepare(struct fp_store *store, struct fp_generation **ret_gen)
 	if (r < 0)
 		return r;
 	share_all(store, gen->map);
-	bequeath(store, gen->map);
+	bequeath(store, gen);
 	*ret_gen = gen;
 	return 0;
 }
@@ -206,6 +213,7 @@ static bool end_dead(struct fp_generations *gens)
 			continue;
 		}
 		*p = gen->next;
+		disinherit(gen);
 		generation_end(gen);
 		atomic_fetch_sub(&gens->n_living, 1);
 		any = true;
@@ -302,7 +310,6 @@ void fp_store_fork_parent(struct fp_store *store, bool forked)
 		gens->living = gen;
 		atomic_fetch_add(&gens->n_living, 1);
 		if (!forked) {
-			add_heirs(store, gen->map, -1);
 			fd_end(&gen->alive_fd);
 			sweep(store);
 		}
@@ -347,6 +354,15 @@ void fp_generations_publish(struct fp_store *store, unsigned node_idx)
 	for (struct fp_generation *gen = gens->living; gen; gen = gen->next)
 		fp_heldmap_set_identity(gen->map, node_idx, &store->nodes[node_idx].identity);
 	pthread_mutex_unlock(&gens->lock);
+}
+
+void fp_generations_inherited(struct fp_store *store, unsigned node_idx)
+{
+	struct fp_node *node = &store->nodes[node_idx];
+
+	fp_heldmap_set_lent(store->gens.births->map, node_idx, false); /* first: see there */
+	fp_heldmap_add_heir(node->adopt_from, node_idx, -1);
+	node->adopt_from = NULL; /* its map goes with its generation */
 }
 
 bool fp_generations_have_heir(struct fp_store *store, unsigned node_idx)

@@ -23,6 +23,7 @@ struct fp_slots;
 struct fp_generation {
 	struct fp_generation *next;
 	struct fp_heldmap *map;
+	struct fp_heldmap *source[FP_HELDMAP_MAX_NODES]; /* whose heir its child is, where that is not map */
 	int alive_fd; /* of a fork of ours: the reading end of the pipe; else -1 */
 	int line_fd;  /* of the fork that made us, and while ours is under way: the writing end; else -1 */
 };
@@ -55,6 +56,9 @@ void fp_generations_let_go(struct fp_store *store, struct fp_slots *slots, uint6
 
 /* The identity of a node's session has changed: children that are to adopt it learn it. Blocks shortly. */
 void fp_generations_publish(struct fp_store *store, unsigned node_idx);
+
+/* In a child: it has adopted the node's session, or never will. node->control held. */
+void fp_generations_inherited(struct fp_store *store, unsigned node_idx);
 
 /* Whether a child may still have to adopt the node's session. One thread is left. */
 bool fp_generations_have_heir(struct fp_store *store, unsigned node_idx);

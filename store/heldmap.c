@@ -24,6 +24,7 @@ struct fp_heldmap {
 	uint64_t n_words;
 	_Atomic uint64_t n_cleared;
 	_Atomic uint32_t n_heirs[FP_HELDMAP_MAX_NODES];
+	_Atomic bool lent[FP_HELDMAP_MAX_NODES];
 	struct identity_pair identity[FP_HELDMAP_MAX_NODES];
 	_Atomic uint64_t word[];
 };
@@ -131,4 +132,14 @@ void fp_heldmap_add_heir(struct fp_heldmap *map, unsigned node, int n)
 bool fp_heldmap_has_heir(const struct fp_heldmap *map, unsigned node)
 {
 	return atomic_load(&map->n_heirs[node]) != 0;
+}
+
+void fp_heldmap_set_lent(struct fp_heldmap *map, unsigned node, bool lent)
+{
+	atomic_store(&map->lent[node], lent);
+}
+
+bool fp_heldmap_is_lent(const struct fp_heldmap *map, unsigned node)
+{
+	return atomic_load(&map->lent[node]);
 }

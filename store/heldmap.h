@@ -44,4 +44,12 @@ bool fp_heldmap_identity(const struct fp_heldmap *map, unsigned node,
 void fp_heldmap_add_heir(struct fp_heldmap *map, unsigned node, int n);
 bool fp_heldmap_has_heir(const struct fp_heldmap *map, unsigned node);
 
+/*
+ * Of a child that is to adopt what its parent would itself adopt, and so is an heir of another map: 1 until
+ * it has. Who has adopted takes itself out here first, and then of the heirs: killed in between it counts as
+ * one that may still come.
+ */
+void fp_heldmap_set_lent(struct fp_heldmap *map, unsigned node, bool lent);
+bool fp_heldmap_is_lent(const struct fp_heldmap *map, unsigned node);
+
 #endif

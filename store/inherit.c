@@ -189,10 +189,7 @@ static int adopt(struct fp_store *store, struct fp_node *node, unsigned *ret_way
 /* node->control held, as by what follows. */
 static void adopted(struct fp_store *store, struct fp_node *node)
 {
-	unsigned node_idx = (unsigned)(node - store->nodes);
-
-	fp_heldmap_add_heir(node->adopt_from, node_idx, -1);
-	node->adopt_from = NULL; /* its map goes with its generation */
+	fp_generations_inherited(store, (unsigned)(node - store->nodes));
 	fp_backoff_resumed(&node->backoff, fp_clock_ns());
 	node->attempting = false;
 	node->next_heartbeat_ns = fp_clock_ns() + store->heartbeat_ns;
@@ -201,8 +198,7 @@ static void adopted(struct fp_store *store, struct fp_node *node)
 
 static void disown(struct fp_store *store, struct fp_node *node, int error)
 {
-	fp_heldmap_add_heir(node->adopt_from, (unsigned)(node - store->nodes), -1);
-	node->adopt_from = NULL;
+	fp_generations_inherited(store, (unsigned)(node - store->nodes));
 	fp_tend_lose(node, error);
 	adoption_set(store, node, FP_ADOPTION_NONE);
 }

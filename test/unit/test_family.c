@@ -357,6 +357,57 @@ static void a_grandchild_adopts_from_who_has_a_session(void **state)
 	check_nodes_empty();
 }
 
+/* A child of a child that has not adopted may end without having done so, or never have been. */
+static void an_heir_that_ended_counts_no_more(void **state)
+{
+	struct point done = point_new(), go = point_new();
+	pid_t pid;
+
+	begin(2, 2);
+	write_all();
+	pid = fork_store();
+	if (!pid) {
+		pid_t grandchild = fork_store();
+
+		if (!grandchild)
+			_exit(0);
+		await(grandchild, 0);
+		check(fp_store_fork_prepare(me.store) == 0); /* and fork fails, which handlers are not told */
+		fp_store_fork_parent(me.store, true);
+		grandchild = fork_store();
+		if (!grandchild) {
+			adopt();
+			_exit(0);
+		}
+		await(grandchild, 0);
+		fp_store_sweep(me.store);
+		reach(&done);
+		wait_for(&go);
+		adopt();
+		check_all();
+		reach(&done);
+		wait_for(&go);
+		check_all(); /* what the first has left for good */
+		end();
+		_exit(0);
+	}
+	wait_for(&done);
+	for (unsigned i = 0; i < 2; i++)
+		assert_true(fp_generations_have_heir(me.store, i)); /* the child */
+	reach(&go);
+	wait_for(&done);
+	for (unsigned i = 0; i < 2; i++)
+		assert_false(fp_generations_have_heir(me.store, i));
+	end();
+	assert_int_equal(fake_n_standings(0), 1);
+	assert_int_equal(fake_n_standings(1), 1);
+	reach(&go);
+	await(pid, 0);
+	point_end(&done);
+	point_end(&go);
+	check_nodes_empty();
+}
+
 /* A child keeps an empty lease while a child of its own may still have to adopt it. */
 static void a_lease_is_kept_for_the_grandchild(void **state)
 {
@@ -794,6 +845,7 @@ int main(void)
 	    cmocka_unit_test_setup(a_child_resumes_as_anybody, reset),
 	    cmocka_unit_test_setup(an_inherited_lease_goes_back_when_it_is_empty, reset),
 	    cmocka_unit_test_setup(a_grandchild_adopts_from_who_has_a_session, reset),
+	    cmocka_unit_test_setup(an_heir_that_ended_counts_no_more, reset),
 	    cmocka_unit_test_setup(a_lease_is_kept_for_the_grandchild, reset),
 	    cmocka_unit_test_setup(an_identity_is_never_torn, reset),
 	    cmocka_unit_test_setup(random_families_lose_no_byte_and_no_slot, reset),
