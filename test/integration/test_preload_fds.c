@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -86,9 +87,26 @@ static void put_on_everything(void **state)
 	assert_agent_lives(60);
 }
 
+/* As who lists its descriptors does. */
+static void look_at_everything(void **state)
+{
+	int own = fcntl(0, F_DUPFD_CLOEXEC, 1000), found = 0;
+	struct stat status;
+
+	for (int fd = 512; fd < 4096; fd++) {
+		if (fstat(fd, &status) == 0)
+			found += fd == own ? 1 : 1000;
+		else
+			assert_int_equal(errno, EBADF);
+	}
+	assert_int_equal(found, 1);
+	close(own);
+}
+
 static int tests(void)
 {
 	const struct CMUnitTest all[] = {
+	    cmocka_unit_test(look_at_everything),
 	    cmocka_unit_test(close_everything),
 	    cmocka_unit_test(put_on_everything),
 	};

@@ -1,10 +1,12 @@
 /*
  * Closing: to the program, the agent's descriptors are not there. Room: uffd/preload. A program that closes
- * all numbers, as daemons do, or puts a descriptor of its own on one of ours, must not cut the agent off.
+ * all numbers, as daemons do, or puts a descriptor of its own on one of ours, must not cut the agent off. One
+ * that asks for each number what it is, to list what it has, does not find them.
  */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -62,4 +64,20 @@ FP_INTERPOSE int close_range(unsigned first, unsigned last, int flags)
 FP_INTERPOSE void closefrom(int first)
 {
 	close_range(first < 0 ? 0 : (unsigned)first, UINT_MAX, 0);
+}
+
+/* Both names, whichever of them our headers mean by the one. */
+extern int fp_call_fstat(int fd, struct stat *ret_stat);
+extern int fp_call_fstat64(int fd, struct stat *ret_stat);
+FP_INTERPOSE int fp_fds_fstat(int fd, struct stat *ret_stat) __asm__("fstat");
+FP_INTERPOSE int fp_fds_fstat64(int fd, struct stat *ret_stat) __asm__("fstat64");
+
+int fp_fds_fstat(int fd, struct stat *ret_stat)
+{
+	return is_hidden(fd) ? -1 : fp_call_fstat(fd, ret_stat);
+}
+
+int fp_fds_fstat64(int fd, struct stat *ret_stat)
+{
+	return is_hidden(fd) ? -1 : fp_call_fstat64(fd, ret_stat);
 }
