@@ -2,6 +2,7 @@
  * Children of fork that share their parent's remote pages: what they see, whatever becomes of either; and
  * that nothing stays behind of them, in the parent or on the node.
  */
+#include <dlfcn.h>
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
@@ -461,6 +462,104 @@ static void exec_at_once(void **state)
 	assert_true(all_filled(filled, 1));
 }
 
+/* ---- what the C library looks at in the child before anybody serves faults ---- */
+
+/* 'y' if the child said so; it is killed if it says nothing. */
+static char word_of_child(bool (*look)(void))
+{
+	int ends[2];
+	char word;
+	pid_t pid;
+
+	assert_int_equal(pipe(ends), 0);
+	pid = fork();
+	if (pid == 0) {
+		say(ends[1], look());
+		_exit(0);
+	}
+	close(ends[1]);
+	word = await_word(ends[0]);
+	kill(pid, SIGKILL);
+	status_of(pid);
+	close(ends[0]);
+	return word;
+}
+
+static bool look_at_filled(void)
+{
+	return all_filled(filled, 1);
+}
+
+/* Any new thread is made of the data of all modules: the agent's own in the child, too. */
+static void libraries_with_thread_data(void **state)
+{
+	char path[4096];
+	void *library;
+	ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - sizeof("/libtlslibrary.so"));
+
+	assert_true(n > 0);
+	path[n] = '\0';
+	strcpy(strrchr(path, '/'), "/libtlslibrary.so");
+	library = dlopen(path, RTLD_NOW);
+	assert_non_null(library);
+	fill_all(filled, 1); /* what can leave has left */
+	assert_int_equal(word_of_child(look_at_filled), 'y');
+	dlclose(library);
+}
+
+#define KEYS        40u /* more than a thread's own record has room for */
+#define NEIGHBOURS  64u
+#define VALUES_SIZE 512u /* the C library's blocks of values have that size */
+
+static struct {
+	char *neighbours[NEIGHBOURS];
+	pthread_key_t keys[KEYS];
+	_Atomic unsigned stage;
+} values;
+
+static void *set_values(void *arg)
+{
+	for (unsigned i = 0; i < NEIGHBOURS; i++) {
+		values.neighbours[i] = malloc(VALUES_SIZE);
+		memset(values.neighbours[i], 'v', VALUES_SIZE);
+		if (i == NEIGHBOURS / 2)
+			pthread_setspecific(values.keys[KEYS - 1], arg);
+	}
+	atomic_store(&values.stage, 1);
+	while (atomic_load(&values.stage) == 1)
+		usleep(1000);
+	return NULL;
+}
+
+static bool look_at_neighbours(void)
+{
+	for (unsigned i = 0; i < NEIGHBOURS; i++)
+		for (unsigned k = 0; k < VALUES_SIZE; k++)
+			if (values.neighbours[i][k] != 'v')
+				return false;
+	return true;
+}
+
+/* It clears the values that other threads have, without a look at whose page that is. */
+static void values_of_many_keys(void **state)
+{
+	pthread_t thread;
+
+	for (unsigned i = 0; i < KEYS; i++)
+		assert_int_equal(pthread_key_create(&values.keys[i], NULL), 0);
+	assert_int_equal(pthread_create(&thread, NULL, set_values, &values), 0);
+	while (atomic_load(&values.stage) == 0)
+		usleep(1000);
+	fill_all(filled, 1);
+	assert_int_equal(word_of_child(look_at_neighbours), 'y');
+	atomic_store(&values.stage, 2);
+	pthread_join(thread, NULL);
+	for (unsigned i = 0; i < NEIGHBOURS; i++)
+		free(values.neighbours[i]);
+	for (unsigned i = 0; i < KEYS; i++)
+		pthread_key_delete(values.keys[i]);
+}
+
 static int tests(void)
 {
 	const struct CMUnitTest all[] = {
@@ -473,6 +572,8 @@ static int tests(void)
 	    cmocka_unit_test(slots_come_back),
 	    cmocka_unit_test(the_node_gets_it_back),
 	    cmocka_unit_test(exec_at_once),
+	    cmocka_unit_test(values_of_many_keys),
+	    cmocka_unit_test(libraries_with_thread_data),
 	};
 
 	return cmocka_run_group_tests(all, fill, NULL);

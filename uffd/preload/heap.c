@@ -268,7 +268,7 @@ int fp_heap_flags(size_t size, const void *caller)
 		return 0;
 	if (!is_set_up)
 		set_up_thread();
-	if (fp_calls_hold() && fp_libc_wants_local(caller, size))
+	if (fp_libc_is_loader(caller) || (fp_calls_hold() && fp_libc_wants_local(caller, size)))
 		return MALLOCX_ARENA(0) | MALLOCX_TCACHE_NONE;
 	far = is_far(size, caller);
 	if (far == (heap.mode == FP_HEAP_ALL))

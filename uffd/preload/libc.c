@@ -29,13 +29,10 @@
 
 /* ---- whose allocation it is ---- */
 
-struct code {
-	uintptr_t known, start, end;
-};
+static struct fp_libc_code libc;
+struct fp_libc_code fp_libc_loader;
 
-static struct code libc, loader;
-
-static void look(const struct dl_phdr_info *info, struct code *code)
+static void look(const struct dl_phdr_info *info, struct fp_libc_code *code)
 {
 	uintptr_t start = UINTPTR_MAX, end = 0;
 
@@ -58,25 +55,21 @@ static void look(const struct dl_phdr_info *info, struct code *code)
 static int look_at_library(struct dl_phdr_info *info, size_t size, void *unused)
 {
 	look(info, &libc);
-	look(info, &loader);
+	look(info, &fp_libc_loader);
 	return 0;
 }
 
 void fp_libc_open(void)
 {
 	libc.known = (uintptr_t)dlsym(RTLD_NEXT, "fopen");
-	loader.known = getauxval(AT_BASE);
+	fp_libc_loader.known = getauxval(AT_BASE);
 	dl_iterate_phdr(look_at_library, NULL);
-}
-
-static bool is_in(const struct code *code, const void *addr)
-{
-	return (uintptr_t)addr - code->start < code->end - code->start;
 }
 
 bool fp_libc_wants_local(const void *code, size_t size)
 {
-	return size <= OWN_MAX && (is_in(&libc, code) || is_in(&loader, code));
+	return size <= OWN_MAX &&
+	       ((uintptr_t)code - libc.start < libc.end - libc.start || fp_libc_is_loader(code));
 }
 
 /* True if this thread's calls must not hand addr to the kernel. */

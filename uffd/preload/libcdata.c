@@ -2,11 +2,15 @@
  * What the C library allocates for the program and then looks at on every thread, the agent's own included:
  * locales, which a thread reads when it starts, and what a program taught printf, which is looked up whenever
  * anybody formats a number. All this is local. libquadmath, and with it whatever was written in Fortran,
- * teaches printf when it is loaded. Room: uffd/preload.
+ * teaches printf when it is loaded. So are the blocks in which it keeps threads' values of their keys: a
+ * child of fork clears those of the other threads before any handler runs. Room: uffd/preload.
  */
 #include <dlfcn.h>
 #include <locale.h>
 #include <printf.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <threads.h>
 
 #include "local.h"
 #include "shim.h"
@@ -58,6 +62,37 @@ FP_INTERPOSE locale_t duplocale(locale_t from)
 locale_t __duplocale(locale_t from)
 {
 	return duplocale(from);
+}
+
+/* ---- threads' values of keys ---- */
+
+/* The first keys have their place in the thread's own record. */
+#define FIRST_KEYS 32u
+
+typedef int set_fn(pthread_key_t key, const void *value);
+
+/* The allocator's first call comes before any constructor; what it sets is of a first key. */
+FP_INTERPOSE int pthread_setspecific(pthread_key_t key, const void *value)
+{
+	static _Atomic(set_fn *) known;
+	set_fn *real = atomic_load_explicit(&known, memory_order_relaxed);
+	int r;
+
+	if (!real) {
+		real = NEXT(pthread_setspecific);
+		atomic_store_explicit(&known, real, memory_order_relaxed);
+	}
+	if (key < FIRST_KEYS || !value)
+		return real(key, value);
+	fp_shim_enter_local();
+	r = real(key, value);
+	fp_shim_leave_local();
+	return r;
+}
+
+FP_INTERPOSE int tss_set(tss_t key, void *value)
+{
+	return pthread_setspecific(key, value) == 0 ? thrd_success : thrd_error;
 }
 
 /* ---- printf ---- */

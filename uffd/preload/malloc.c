@@ -1,7 +1,7 @@
 /*
  * The malloc family, in front of jemalloc's: its own calls on the fast path, else its extended ones. Room:
- * uffd/preload. The fast path is one test of a thread-local word: see local.h. C++'s operators come here
- * through the C++ library.
+ * uffd/preload. The fast path tests a thread-local word, see local.h, and who calls, see libc.h. C++'s
+ * operators come here through the C++ library.
  */
 #include <errno.h>
 #include <jemalloc/jemalloc.h>
@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "heap.h"
+#include "libc.h"
 #include "local.h"
 #include "shim.h"
 #include "store.h"
@@ -17,9 +18,9 @@
 #define likely(x) __builtin_expect(!!(x), 1)
 
 /* A size of 0 takes the slow path, too: 0 - 1 is not below anything. */
-static inline bool is_plain(size_t size)
+static inline bool is_plain(size_t size, const void *caller)
 {
-	return likely(size - 1 < fp_local.fast_below);
+	return likely(size - 1 < fp_local.fast_below) && likely(!fp_libc_is_loader(caller));
 }
 
 /* Whom an allocation is for, where that makes a difference. */
@@ -40,7 +41,7 @@ static inline size_t at_least_1(size_t size)
 
 static inline void *allocate(size_t size, const void *caller)
 {
-	if (is_plain(size))
+	if (is_plain(size, caller))
 		return fp_heap_calls.malloc(size);
 	return or_enomem(mallocx(at_least_1(size), fp_heap_flags(size, caller)));
 }
@@ -64,7 +65,7 @@ FP_INTERPOSE void *calloc(size_t n, size_t size)
 
 	if (__builtin_mul_overflow(n, size, &bytes))
 		return or_enomem(NULL);
-	if (is_plain(bytes))
+	if (is_plain(bytes, CALLER))
 		return fp_heap_calls.calloc(n, size);
 	return or_enomem(mallocx(at_least_1(bytes), fp_heap_flags(bytes, CALLER) | MALLOCX_ZERO));
 }
@@ -92,7 +93,7 @@ static void *resize(void *ptr, size_t size, const void *caller)
 	}
 	if (fp_heap_must_move(ptr, size, caller))
 		return move(ptr, size, caller);
-	if (is_plain(size))
+	if (is_plain(size, caller))
 		return fp_heap_calls.realloc(ptr, size);
 	return or_enomem(rallocx(ptr, size, fp_heap_flags(size, caller)));
 }
@@ -122,8 +123,9 @@ static void *allocate_aligned(size_t alignment, size_t size, const void *caller)
 		errno = EINVAL;
 		return NULL;
 	}
-	return or_enomem(mallocx(at_least_1(size), (is_plain(size) ? 0 : fp_heap_flags(size, caller)) |
-	                                               MALLOCX_ALIGN(alignment)));
+	return or_enomem(
+	    mallocx(at_least_1(size),
+	            (is_plain(size, caller) ? 0 : fp_heap_flags(size, caller)) | MALLOCX_ALIGN(alignment)));
 }
 
 FP_INTERPOSE void *aligned_alloc(size_t alignment, size_t size)

@@ -1,0 +1,9 @@
+/* A library with thread-local data, which test_preload_fork loads. Room: test/integration. */
+int *fp_tls_library(void);
+
+static __thread int own[64];
+
+__attribute__((visibility("default"))) int *fp_tls_library(void)
+{
+	return own;
+}
