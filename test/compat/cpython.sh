@@ -24,20 +24,41 @@ cp -r --update /usr/lib/python3.11 "$home/lib/"
 cp -r --update "$root/usr/lib/python3.11/test" "$home/lib/python3.11/"
 read -r -a list <<<"$(tr -s ' \t\n' ' ' <<<"$tests")"
 
-for how in plain far; do
-	wanted "$how" || continue
-	say "CPython, $how"
-	rm -rf "$COMPAT_DIR/cpython-$how.tmp"
-	mkdir -p "$COMPAT_DIR/cpython-$how.tmp"
-	(cd "$COMPAT_DIR/cpython-$how.tmp" && LC_ALL=C.UTF-8 TMPDIR=$COMPAT_DIR/cpython-$how.tmp \
-		pass "$how" 3M "$python" -m test -j1 --timeout 900 --junit-xml "$COMPAT_DIR/cpython-$how.xml" "${list[@]}") \
-		>"$COMPAT_DIR/cpython-$how.log" 2>&1 </dev/null || say "ended with $?"
-	"$python" - "$COMPAT_DIR/cpython-$how.xml" >"$COMPAT_DIR/cpython-$how.results" <<-'EOP'
-		import sys, xml.etree.ElementTree as tree
-		for case in tree.parse(sys.argv[1]).iter("testcase"):
+# one HOW MODULE: its tests, one a line. A module that ends badly without a test that says so counts as one more that failed.
+one() {
+	local how=$1 module=$2 results=$COMPAT_DIR/cpython-$1/$2 scratch=$COMPAT_DIR/cpython-$1.tmp status=0
+	rm -rf "$scratch" "$results.xml"
+	mkdir -p "$scratch"
+	(cd "$scratch" && LC_ALL=C.UTF-8 TMPDIR=$scratch pass "$how" 3M timeout --kill-after=60 3600 "$python" -m test -j1 --timeout 1200 \
+		--junit-xml "$results.xml" "$module") >"$results.log" 2>&1 </dev/null || status=$?
+	"$python" - "$module" "$status" "$results.xml" >"$results.results" <<-'EOP'
+		import os, sys, xml.etree.ElementTree as tree
+		module, status, path = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+		bad = 0
+		for case in tree.parse(path).iter("testcase") if os.path.exists(path) else ():
 		    kinds = {child.tag for child in case}
 		    how = "err" if kinds & {"failure", "error"} else "skip" if "skipped" in kinds or case.get("result") == "skipped" else "ok"
+		    bad += how == "err"
 		    print(how, " ".join(case.get("name").split()))
+		if status and not bad:
+		    print(f"err {module} ended with {status}")
 	EOP
+	rm -rf "$scratch"
+}
+
+# Plain and far in turn, so that what is there when a run is stopped can be compared. With COMPAT_RESUME set, what has results keeps them.
+mkdir -p "$COMPAT_DIR/cpython-plain" "$COMPAT_DIR/cpython-far"
+for module in "${list[@]}"; do
+	for how in plain far; do
+		wanted "$how" || continue
+		[[ -z ${COMPAT_RESUME:-} || ! -s $COMPAT_DIR/cpython-$how/$module.results ]] || continue
+		SECONDS=0
+		one "$how" "$module"
+		say "CPython, $module, $how: $(cut -d' ' -f1 "$COMPAT_DIR/cpython-$how/$module.results" | sort | uniq -c | xargs), $SECONDS s"
+	done
+done
+
+for how in plain far; do
+	(cd "$COMPAT_DIR/cpython-$how" && cat "${list[@]/%/.results}") >"$COMPAT_DIR/cpython-$how.results"
 done
 exec "$here/compare.py" "CPython $(version_of python3.11)" "$COMPAT_DIR/cpython-plain.results" "$COMPAT_DIR/cpython-far.results"

@@ -13,12 +13,19 @@ if [[ ! -e built ]]; then
 	touch built
 fi
 
-# one PROGRAM: its lines "name: pass", under its own name; a program that is ended counts as one more that failed.
+# one PROGRAM: its lines "name: pass", under its own name; a program that is ended counts as one more that failed. test.sh gives each the
+# MALLOC_CONF that its test asks for.
 one() {
 	local name=${1#test/} status=0
-	timeout 300 "$1" >"$COMPAT_DIR/jemalloc.out" 2>&1 </dev/null || status=$?
-	sed -nE "s,^(test_[a-z0-9_]+).*: (pass|skip|fail)$,\2 $name \1,p" "$COMPAT_DIR/jemalloc.out" | sed 's/^pass/ok/; s/^fail/err/'
-	((status < 128 && status != 124)) || echo "err $name ended with $status"
+	timeout 300 sh test/test.sh "$1" >"$COMPAT_DIR/jemalloc.out" 2>&1 </dev/null || status=$?
+	{
+		echo "== $name"
+		cat "$COMPAT_DIR/jemalloc.out"
+	} >&2
+	sed -nE "s,^(test_[A-Za-z0-9_]+).*: (pass|skip|fail)$,\2 $name \1,p" "$COMPAT_DIR/jemalloc.out" | sed 's/^pass/ok/; s/^fail/err/'
+	if ((status == 124)) || grep -q 'Test harness error' "$COMPAT_DIR/jemalloc.out"; then
+		echo "err $name ended with $status"
+	fi
 }
 export -f one
 export COMPAT_DIR
