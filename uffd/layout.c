@@ -202,6 +202,16 @@ RACY bool fp_layout_peek(const struct fp_layout *layout, uint32_t page, struct f
 	return true;
 }
 
+bool fp_layout_is_sequential(const struct fp_layout *layout, uint32_t page)
+{
+	struct fp_piece piece;
+	uint32_t changes;
+
+	return atomic_load_explicit(&layout->sequential, memory_order_relaxed) &&
+	       fp_layout_peek(layout, page, &piece, &changes) &&
+	       (piece.flags & (FP_PIECE_SEQUENTIAL | FP_PIECE_FOREIGN)) == FP_PIECE_SEQUENTIAL;
+}
+
 static void change_begin(struct fp_layout *layout)
 {
 	atomic_fetch_add_explicit(&layout->changes, 1, memory_order_relaxed);
@@ -248,6 +258,8 @@ static void account(struct fp_layout *layout, const struct fp_piece *piece, int6
 	layout->mapped += (uint64_t)n;
 	if (piece->flags & FP_PIECE_LOCKED)
 		layout->locked += (uint64_t)n;
+	if (piece->flags & FP_PIECE_SEQUENTIAL)
+		atomic_fetch_add_explicit(&layout->sequential, (uint64_t)n, memory_order_relaxed);
 }
 
 int fp_layout_add(struct fp_layout *layout, struct fp_piece piece)

@@ -166,7 +166,8 @@ void fp_serve_starved(struct fp_server *sv)
 
 unsigned fp_serve_ahead(struct fp_server *sv, uint32_t page, struct fp_stream **ret_stream)
 {
-	unsigned want = fp_readahead_fault(&sv->readahead, page, ret_stream);
+	bool sequential = fp_layout_is_sequential(sv->layout, page);
+	unsigned want = fp_readahead_fault(&sv->readahead, page, sequential, ret_stream);
 
 	return want ? fp_layout_mapped_from(sv->layout, page + 1, want) : 0;
 }

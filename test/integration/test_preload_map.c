@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -457,6 +458,39 @@ static void locking_keeps(void **state)
 	munmap(far, BIG);
 }
 
+/* How many of 64 pages are here once the first was touched, or n of them one by one; at least least. What is
+ * read ahead over a wire comes a little later. */
+static unsigned brought_in(char *p, unsigned n, unsigned least)
+{
+	const struct timespec pause = {.tv_nsec = 1000000};
+	unsigned here, tries = 0;
+
+	do {
+		assert_int_equal(madvise(p, 64 * PAGE, MADV_PAGEOUT), 0);
+		nanosleep(&pause, NULL);
+	} while (resident(p, 64 * PAGE) > 0 && ++tries < 20000);
+	for (unsigned i = 0; i < n; i++)
+		(void)((volatile char *)p)[i * PAGE];
+	for (unsigned i = 0; (here = resident(p, 64 * PAGE)) < least && i < 20000; i++)
+		nanosleep(&pause, NULL);
+	return here;
+}
+
+static void advised_order(void **state)
+{
+	char *far = map_filled(BIG, 12);
+
+	assert_true(brought_in(far, 1, 1) < 16);
+	assert_int_equal(madvise(far, 64 * PAGE, MADV_SEQUENTIAL), 0);
+	assert_true(brought_in(far, 1, 16) >= 16);
+	assert_int_equal(madvise(far, 64 * PAGE, MADV_RANDOM), 0);
+	assert_int_equal(brought_in(far, 16, 16), 16);
+	assert_int_equal(madvise(far, 64 * PAGE, MADV_NORMAL), 0);
+	assert_true(brought_in(far, 16, 17) >= 17);
+	assert_true(test_is_filled(far, BIG, 12));
+	munmap(far, BIG);
+}
+
 static void populating(void **state)
 {
 	char *far = map_anonymous(BIG, 0);
@@ -559,6 +593,7 @@ static int tests(void)
 	    cmocka_unit_test(locking),
 	    cmocka_unit_test(locking_in_parts),
 	    cmocka_unit_test(locking_keeps),
+	    cmocka_unit_test(advised_order),
 	    cmocka_unit_test(populating),
 	    cmocka_unit_test(lock_everything),
 	    cmocka_unit_test(pool_full),

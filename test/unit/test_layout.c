@@ -55,8 +55,13 @@ static bool all_far(const struct model *m, uint32_t start, uint32_t end, bool fa
 
 static void add(struct model *m, uint32_t start, uint32_t end)
 {
-	static const uint32_t kinds[] = {
-	    0, 0, FP_PIECE_NORESERVE, FP_PIECE_LOCKED, FP_PIECE_RANDOM, FP_PIECE_FOREIGN};
+	static const uint32_t kinds[] = {0,
+	                                 0,
+	                                 FP_PIECE_NORESERVE,
+	                                 FP_PIECE_LOCKED,
+	                                 FP_PIECE_RANDOM,
+	                                 FP_PIECE_SEQUENTIAL,
+	                                 FP_PIECE_FOREIGN};
 	struct fp_piece piece = {.start = start, .end = end, .prot = (int)below(m, 3), .lazy = below(m, 2)};
 
 	piece.flags = kinds[below(m, sizeof(kinds) / sizeof(kinds[0]))];
@@ -110,7 +115,7 @@ static void compare(const struct model *m)
 {
 	const struct fp_layout *layout = &m->layout;
 	struct page pages[PAGES] = {0};
-	uint64_t mapped = 0, locked = 0;
+	uint64_t mapped = 0, locked = 0, sequential = 0;
 
 	for (size_t i = 0; i < layout->n; i++) {
 		const struct fp_piece *piece = &layout->pieces[i], *next = piece + 1;
@@ -126,6 +131,7 @@ static void compare(const struct model *m)
 			    .mapped = true, .lazy = piece->lazy, .prot = piece->prot, .flags = piece->flags};
 			mapped += is_far(&pages[p]);
 			locked += is_far(&pages[p]) && piece->flags & FP_PIECE_LOCKED;
+			sequential += is_far(&pages[p]) && piece->flags & FP_PIECE_SEQUENTIAL;
 		}
 	}
 	for (uint32_t p = 0; p < PAGES; p++) {
@@ -136,6 +142,7 @@ static void compare(const struct model *m)
 	}
 	assert_int_equal(layout->mapped, mapped);
 	assert_int_equal(layout->locked, locked);
+	assert_int_equal(layout->sequential, sequential);
 }
 
 static void ask_counts(const struct model *m, uint32_t start, uint32_t end)
@@ -175,6 +182,8 @@ static void ask(struct model *m, uint32_t start, uint32_t end)
 
 	assert_int_equal(fp_layout_covers(&m->layout, start, end), all_far(m, start, end, true));
 	assert_int_equal(at != NULL, is_far(&m->pages[start]));
+	assert_int_equal(fp_layout_is_sequential(&m->layout, start),
+	                 is_far(&m->pages[start]) && m->pages[start].flags & FP_PIECE_SEQUENTIAL);
 	assert_true(!at || (at->start <= start && start < at->end && at == after));
 	assert_true(after ? after->end > start && all_far(m, start, after->start, false)
 	                  : all_far(m, start, PAGES, false));
