@@ -368,6 +368,11 @@ static void moved(struct dice *d, uint32_t start, uint32_t n, uint32_t to, uint3
 	}
 }
 
+static bool touches_locked(const struct dice *d, uint32_t start, uint32_t n, uint32_t to)
+{
+	return is_locked(d, start - 1) || is_locked(d, start + n) || to == start + n || to + n == start;
+}
+
 static void step_remap(struct dice *d, uint32_t start, uint32_t n)
 {
 	uint32_t how = below(d, 4), to = below(d, PAGES), new_n = 1 + below(d, FP_MIN(PAGES - to, 24u));
@@ -380,10 +385,11 @@ static void step_remap(struct dice *d, uint32_t start, uint32_t n)
 		to = start;
 	/* whether the place is cleared before the kernel finds that there is nothing to move is its own
 	 * affair; a locked mapping that grows may be more than our policy allows; and MREMAP_DONTUNMAP
-	 * unlocks all of the old mapping, however far it reaches beyond what is moved */
+	 * unlocks all of the old mapping, however far it reaches beyond what is moved, and into what it moved
+	 * to */
 	if (to + new_n > PAGES || !is_certain(d, start, n) || (how && !d->mapping[start]) ||
 	    (d->locked[start] && new_n > n && count_locked(d) + new_n - n > LOCKED_MAX) ||
-	    (how == 3 && d->locked[start] && (is_locked(d, start - 1) || is_locked(d, start + n)))) {
+	    (how == 3 && d->locked[start] && touches_locked(d, start, n, to))) {
 		answer(d, -2);
 		return;
 	}
