@@ -1,15 +1,20 @@
 /*
- * Proofs against values computed independently from doc/protocol.md, and what they must depend on.
+ * Proofs against values computed independently from doc/protocol.md, and what they must depend on; and that
+ * they need no memory of OpenSSL's, which would be memory of the program's.
  */
 #include "auth.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
+
+#include <openssl/crypto.h>
 
 #include <cmocka.h>
 
-#define SECRET "a shared secret of some length"
+#define SECRET      "a shared secret of some length"
+#define LONG_SECRET SECRET SECRET SECRET
 
 struct talk {
 	struct fp_wire_hello hello;
@@ -56,6 +61,20 @@ static void known_proofs(void **state)
 	memset(t.welcome.proof, 0xff, sizeof(t.welcome.proof)); /* not part of itself */
 	assert_int_equal(fp_auth_prove_server(SECRET, &t.hello, &t.challenge, &t.welcome, proof), 0);
 	assert_memory_equal(proof, server_proof, sizeof(proof));
+}
+
+/* Longer than a block of the hash. */
+static void long_secret(void **state)
+{
+	static const uint8_t expected[FP_WIRE_PROOF_BYTES] = {
+	    0x0a, 0xb9, 0x44, 0x52, 0x08, 0xbd, 0x18, 0x5c, 0x0c, 0x57, 0x68, 0x9e, 0x98, 0x8b, 0x9f, 0x86,
+	    0xf2, 0x6d, 0xde, 0xdf, 0xd1, 0x1c, 0x4c, 0x05, 0x1f, 0xcf, 0x08, 0xe0, 0x23, 0x81, 0xbf, 0xef,
+	};
+	struct talk t = talk_example();
+	uint8_t proof[FP_WIRE_PROOF_BYTES];
+
+	assert_int_equal(fp_auth_prove_client(LONG_SECRET, &t.hello, &t.challenge, proof), 0);
+	assert_memory_equal(proof, expected, sizeof(proof));
 }
 
 static void no_secret_is_zeros(void **state)
@@ -151,6 +170,32 @@ static void cm_proofs(void **state)
 	assert_memory_not_equal(proof, of_link, sizeof(proof));
 }
 
+static unsigned n_allocations;
+
+static void *allocate(size_t size, const char *file, int line)
+{
+	n_allocations++;
+	return malloc(size);
+}
+
+static void *reallocate(void *ptr, size_t size, const char *file, int line)
+{
+	n_allocations++;
+	return realloc(ptr, size);
+}
+
+static void release(void *ptr, const char *file, int line)
+{
+	free(ptr);
+}
+
+/* What OpenSSL allocates stays, and next time it is looked up: in memory of the program's, which may be far
+ * by then. */
+static void nothing_is_kept(void **state)
+{
+	assert_int_equal(n_allocations, 0);
+}
+
 static void comparison(void **state)
 {
 	uint8_t a[32] = {0}, b[32] = {0};
@@ -176,7 +221,10 @@ int main(void)
 	    cmocka_unit_test(known_proofs),      cmocka_unit_test(no_secret_is_zeros),
 	    cmocka_unit_test(everything_counts), cmocka_unit_test(comparison),
 	    cmocka_unit_test(random_differs),    cmocka_unit_test(cm_proofs),
+	    cmocka_unit_test(long_secret),       cmocka_unit_test(nothing_is_kept), /* by any of them */
 	};
 
+	if (!CRYPTO_set_mem_functions(allocate, reallocate, release))
+		return 1;
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
