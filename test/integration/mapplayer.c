@@ -198,8 +198,11 @@ static void step_unmap(struct dice *d, uint32_t start, uint32_t n)
 
 static void step_protect(struct dice *d, uint32_t start, uint32_t n)
 {
-	d->record.arg = (uint32_t)random_prot(d);
-	answer(d, mprotect(at(d, start), (size_t)n * PAGE, (int)d->record.arg));
+	int prot = random_prot(d), key = below(d, 8) ? -2 : (int)below(d, 3) - 1;
+
+	d->record.arg = (uint32_t)prot | (uint32_t)(key + 2) << 8;
+	answer(d, key == -2 ? mprotect(at(d, start), (size_t)n * PAGE, prot)
+	                    : pkey_mprotect(at(d, start), (size_t)n * PAGE, prot, key));
 	renumber(d, start, n);
 }
 

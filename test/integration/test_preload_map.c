@@ -154,6 +154,26 @@ static void protection(void **state)
 	munmap(p, BIG);
 }
 
+/* Key 0 is everybody's, if the processor has keys at all; others are refused, or the kernel's to refuse. */
+static void protection_keys(void **state)
+{
+	char *far = map_filled(BIG, 8), *local = map_anonymous(PAGE, 0);
+	int key = pkey_alloc(0, 0), r;
+
+	assert_int_equal(pkey_mprotect(far, PAGE, PROT_READ, -1), 0);
+	assert_false(is_writable(far));
+	assert_int_equal(mprotect(far, PAGE, PROT_READ | PROT_WRITE), 0);
+	assert_int_equal(madvise(far, BIG, MADV_PAGEOUT), 0);
+	r = pkey_mprotect(local, PAGE, PROT_READ, 0);
+	assert_int_equal(pkey_mprotect(far, PAGE, PROT_READ, 0), r);
+	assert_fails(pkey_mprotect(far, PAGE, PROT_READ, key > 0 ? key : 9), EINVAL);
+	assert_true(test_is_filled(far, BIG, 8));
+	assert_int_equal(is_writable(far), r < 0);
+	pkey_free(key);
+	munmap(far, BIG);
+	munmap(local, PAGE);
+}
+
 static void lazy_then_committed(void **state)
 {
 	char *p = mmap(NULL, 64 * BIG, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -580,6 +600,7 @@ static int tests(void)
 	    cmocka_unit_test(bytes_and_budget),
 	    cmocka_unit_test(holes),
 	    cmocka_unit_test(protection),
+	    cmocka_unit_test(protection_keys),
 	    cmocka_unit_test(lazy_then_committed),
 	    cmocka_unit_test(fixed_over_far),
 	    cmocka_unit_test(foreign_pieces),
