@@ -3,6 +3,7 @@ BUILD ?= build
 MINUTES ?= 10
 STEPS ?= 2500000
 FAULT_MODE ?= thread
+LOCAL ?= 256K
 # Outside CI, what needs a guest skips where there can be none.
 setup_vm = scripts/setup.sh vm || [ -z "$$CI" ]
 
@@ -51,7 +52,7 @@ mapdice: build ## STEPS=2500000 random calls on mappings against a plain process
 	@for transport in shm tcp; do for capture in move protect; do \
 		$(BUILD)/test/integration/mapdice --farpaged $(BUILD)/daemon/farpaged \
 			--preload $(BUILD)/uffd/preload/libfarpage-preload.so \
-			--transport $$transport --capture $$capture --fault-mode $(FAULT_MODE) --steps $(STEPS) || exit; \
+			--transport $$transport --capture $$capture --fault-mode $(FAULT_MODE) --local $(LOCAL) --steps $(STEPS) || exit; \
 	done; done
 
 bench: build ## the figures that README.md quotes

@@ -2,10 +2,13 @@
  * mapdice: random calls of the mapping family, each answer and what the pages hold compared with those of a
  * plain process that makes the same calls. Room: test/integration.
  *
- *   mapdice --farpaged F --preload LIB --transport T --capture C [--fault-mode M] [--seconds S] [--steps N]
+ *   mapdice --farpaged F --preload LIB --transport T --capture C [--fault-mode M] [--local SIZE] [--seconds
+ * S]
+ *           [--steps N]
  *
  * Both processes are this program; what they do depends on the seed and on answers that are compared, and on
- * nothing else. The far one has half as much local memory as it uses. Steps of which the kernel's answer
+ * nothing else. The far one has half as much local memory as it uses (256K) or, to have the kernel fill fresh
+ * pages by itself, much more than it uses. Steps of which the kernel's answer
  * depends on how it happens to have merged mappings are not taken, nor what our policy on locked memory would
  * refuse. FP_TEST_SEED=N repeats a run. --exact: for a step that ends the process, or never ends.
  */
@@ -31,12 +34,11 @@
 #include "testrng.h"
 #include "underpreload.h"
 
-#define LOCAL    "256K"
 #define HISTORY  4096u
 #define STUCK_MS 120000
 
 struct options {
-	const char *farpaged, *preload, *transport, *capture, *fault_mode;
+	const char *farpaged, *preload, *transport, *capture, *fault_mode, *local;
 	uint64_t seed, seconds, steps;
 	bool exact;
 };
@@ -194,7 +196,7 @@ static uint64_t compare(struct player *plain, struct player *far, const struct o
 
 static void set_environment(const struct test_daemon *node, const struct options *o)
 {
-	setenv("FARPAGE_LOCAL_MEMORY", LOCAL, 1);
+	setenv("FARPAGE_LOCAL_MEMORY", o->local, 1);
 	setenv("FARPAGE_NODES", node->url, 1);
 	setenv("FARPAGE_HEAP", "none", 1);
 	setenv("FARPAGE_CAPTURE", o->capture, 1);
@@ -218,13 +220,13 @@ static int run(const struct options *o, const char *self)
 	stop(&plain);
 	test_stats_remove(&node);
 	test_daemon_stop(&node);
-	printf("%s: %" PRIu64 " steps, %s, %s, %s\n", same ? "the same" : "DIFFERENT", steps, o->transport,
-	       o->capture, o->fault_mode);
+	printf("%s: %" PRIu64 " steps, %s, %s, %s, %s\n", same ? "the same" : "DIFFERENT", steps,
+	       o->transport, o->capture, o->fault_mode, o->local);
 	if (!same)
 		printf("again: FP_TEST_SEED=%" PRIu64 " %s --farpaged %s --preload %s --transport %s "
-		       "--capture %s --fault-mode %s --steps %" PRIu64 " --exact\n",
+		       "--capture %s --fault-mode %s --local %s --steps %" PRIu64 " --exact\n",
 		       o->seed, self, o->farpaged, o->preload, o->transport, o->capture, o->fault_mode,
-		       steps + MAP_BATCH);
+		       o->local, steps + MAP_BATCH);
 	return same ? 0 : 1;
 }
 
@@ -235,6 +237,7 @@ static bool parse(int argc, char **argv, struct options *o)
 	                                             {"transport", required_argument, NULL, 't'},
 	                                             {"capture", required_argument, NULL, 'c'},
 	                                             {"fault-mode", required_argument, NULL, 'm'},
+	                                             {"local", required_argument, NULL, 'l'},
 	                                             {"seconds", required_argument, NULL, 's'},
 	                                             {"steps", required_argument, NULL, 'n'},
 	                                             {"exact", no_argument, NULL, 'e'},
@@ -258,6 +261,9 @@ static bool parse(int argc, char **argv, struct options *o)
 		case 'm':
 			o->fault_mode = optarg;
 			break;
+		case 'l':
+			o->local = optarg;
+			break;
 		case 's':
 			o->seconds = strtoull(optarg, NULL, 0);
 			break;
@@ -278,6 +284,7 @@ int main(int argc, char **argv)
 	struct options o = {.transport = "shm",
 	                    .capture = "move",
 	                    .fault_mode = "thread",
+	                    .local = "256K",
 	                    .seconds = 365ull * 24 * 3600,
 	                    .steps = UINT64_MAX};
 
@@ -286,7 +293,7 @@ int main(int argc, char **argv)
 	if (!parse(argc, argv, &o)) {
 		fprintf(stderr,
 		        "usage: %s --farpaged F --preload LIB [--transport T] [--capture C] "
-		        "[--fault-mode M] [--seconds S] [--steps N] [--exact]\n",
+		        "[--fault-mode M] [--local SIZE] [--seconds S] [--steps N] [--exact]\n",
 		        argv[0]);
 		return 2;
 	}

@@ -17,6 +17,7 @@
 #define PAGE       4096u
 #define PAGES      128u
 #define LOCKED_MAX 16u
+#define CHUNK      ((size_t)2 << 20) /* what native memory is made of: see native.h */
 
 /* Newer than some headers that we build with. */
 #ifndef MADV_POPULATE_READ
@@ -503,7 +504,7 @@ int map_play(char **argv)
 {
 	struct dice d = {
 	    .rng = strtoull(argv[2], NULL, 0), .may_lock_all = atoi(argv[4]), .by_file = atoi(argv[5])};
-	char *p = mmap(NULL, (size_t)(PAGES + 2) * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	char *p = mmap(NULL, 4 * CHUNK, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	unsigned batch = (unsigned)atoi(argv[3]);
 	struct record records[MAP_BATCH];
 
@@ -511,7 +512,8 @@ int map_play(char **argv)
 		return 2;
 	if (getenv("LD_PRELOAD") && !test_is_far(p))
 		return 4;
-	d.base = p + PAGE;
+	/* half of it on each side of a border between chunks, and beyond the one of the agent's own pages */
+	d.base = p + 2 * CHUNK - (uintptr_t)p % CHUNK - (size_t)PAGES / 2 * PAGE;
 	set_mapping(&d, 0, PAGES, fresh(&d));
 	for (uint64_t i = 1;; i++) {
 		step(&d);
