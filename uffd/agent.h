@@ -47,6 +47,8 @@ struct fp_agent_options {
 	 */
 	void (*enter_local)(void);
 	void (*leave_local)(void);
+	/* True if the caller runs on a signal stack; NULL: as the kernel has it. */
+	bool (*on_signal_stack)(void);
 };
 
 /* Why a start failed, for a person: what, and the remedy. */

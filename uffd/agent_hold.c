@@ -167,21 +167,23 @@ static void drop_notes(unsigned depth)
 }
 
 /* A handler on a stack of its own interrupts frames that live, wherever they are. */
-static bool on_signal_stack(void)
+static bool on_signal_stack(const struct fp_agent *agent)
 {
 	stack_t ss;
 
+	if (agent->options.on_signal_stack)
+		return agent->options.on_signal_stack();
 	return syscall(SYS_sigaltstack, NULL, &ss) == 0 && (ss.ss_flags & SS_ONSTACK);
 }
 
 /* Ends what frames held that are no more. */
-static void drop_dead(uintptr_t frame, const struct fp_hold *hold)
+static void drop_dead(const struct fp_agent *agent, uintptr_t frame, const struct fp_hold *hold)
 {
 	unsigned live = FP_MIN(own.depth, NESTED_MAX);
 
 	while (live > 0 && (own.held[live - 1].frame < frame || own.held[live - 1].hold == hold))
 		live--;
-	if (live < FP_MIN(own.depth, NESTED_MAX) && !on_signal_stack())
+	if (live < FP_MIN(own.depth, NESTED_MAX) && !on_signal_stack(agent))
 		drop_notes(live);
 }
 
@@ -257,7 +259,7 @@ static int hold_pages(struct fp_agent *agent, const struct fp_page_range *pages,
 	int r;
 
 	if (own.depth)
-		drop_dead(frame, ret_hold);
+		drop_dead(agent, frame, ret_hold);
 	ret_hold->depth = note(agent, frame, ret_hold);
 	r = publish(agent, pages, n, ret_hold);
 	if (r < 0)

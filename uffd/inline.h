@@ -36,7 +36,9 @@ int fp_inline_start(const struct fp_inline_options *options, struct fp_inline **
 /* Nobody may be serving any more; in the child of a fork too. NULL is fine, here and below. */
 void fp_inline_stop(struct fp_inline *in);
 
-/* Serves one fault to its end, within the deadline. Any thread, with all signals blocked. */
+/* Serves one fault to its end, within the deadline. Any thread, with all signals blocked (SIGBUS need not
+ * be).
+ */
 enum fp_inline_end fp_inline_serve(struct fp_inline *in, const struct fp_uffd_fault *fault);
 
 /* What a thread does that met FP_INLINE_BUSY for the n-th time in a row: looks after what is on its way, and
@@ -55,7 +57,8 @@ static inline bool fp_inline_is_ready(uint64_t word, bool write)
 	return fp_page_state(word) == FP_PAGE_RESIDENT && (!write || (word & FP_PAGE_DIRTY));
 }
 
-/* Really all signals, which the C library's own functions would not block. Returns what to restore. */
+/* All signals, also those that the C library's own functions would not block, but for SIGBUS: the caller's
+ * stack may be far. Returns what to restore. */
 uint64_t fp_inline_block_signals(void);
 void fp_inline_restore_signals(uint64_t mask);
 

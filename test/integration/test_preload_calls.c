@@ -13,7 +13,10 @@
 
 #include <cmocka.h>
 
+#include <linux/filter.h>
+#include <linux/futex.h>
 #include <pthread.h>
+#include <sched.h>
 #include <semaphore.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -21,11 +24,16 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/uio.h>
 
 #include "callsteps.h"
 #include "underpreload.h"
+
+#ifndef SYS_futex_waitv
+#define SYS_futex_waitv 449
+#endif
 
 #define PAGE     STEP_PAGE
 #define BIG      (4u << 20)
@@ -348,6 +356,133 @@ static void threads(void **state)
 	assert_int_equal(o->turn, THREADS * ROUNDS);
 }
 
+static void *end_with_it(void *mutex)
+{
+	pthread_mutex_t *all = mutex;
+
+	for (int i = 0; i < 3; i++)
+		pthread_mutex_lock((void *)((char *)all + i * PAGE));
+	evict();
+	return NULL;
+}
+
+static void *wait_for_it(void *mutex)
+{
+	struct timespec until;
+
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += 60;
+	return (void *)(intptr_t)pthread_mutex_timedlock(mutex, &until);
+}
+
+/* A thread ends with mutexes that are far, and paged out: they are handed on, to who waits and who comes. */
+static void robust(int protocol)
+{
+	pthread_mutexattr_t attr;
+	pthread_mutex_t *mutex[3];
+
+	pthread_mutexattr_init(&attr);
+	pthread_mutexattr_setrobust(&attr, PTHREAD_MUTEX_ROBUST);
+	pthread_mutexattr_setprotocol(&attr, protocol);
+	for (int i = 0; i < 3; i++) {
+		mutex[i] = (void *)(big_far + i * PAGE);
+		assert_int_equal(pthread_mutex_init(mutex[i], &attr), 0);
+	}
+	for (int round = 0; round < 4; round++) {
+		pthread_t owner, waiter;
+		void *result;
+
+		assert_int_equal(pthread_create(&owner, NULL, end_with_it, big_far), 0);
+		if (round % 2)
+			pthread_join(owner, NULL);
+		assert_int_equal(pthread_create(&waiter, NULL, wait_for_it, mutex[1]), 0);
+		pthread_join(waiter, &result);
+		if (round % 2 == 0)
+			pthread_join(owner, NULL);
+		/* the waiter ends with it, too; or it came first, and the owner found its owner dead */
+		assert_true(result == NULL || (intptr_t)result == EOWNERDEAD);
+		for (int i = 0; i < 3; i++)
+			assert_int_equal((intptr_t)wait_for_it(mutex[i]), EOWNERDEAD);
+		for (int i = 0; i < 3; i++) {
+			assert_int_equal(pthread_mutex_consistent(mutex[i]), 0);
+			assert_int_equal(pthread_mutex_unlock(mutex[i]), 0);
+		}
+	}
+}
+
+static void robust_mutexes(void **state)
+{
+	robust(PTHREAD_PRIO_NONE);
+	robust(PTHREAD_PRIO_INHERIT);
+}
+
+/* ---- what leads on to more ---- */
+
+struct waiter {
+	uint64_t value, address;
+	uint32_t flags, reserved;
+};
+
+static void *wake(void *word)
+{
+	*(atomic_uint *)word = 1;
+	while (go_on) {
+		syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+		sched_yield();
+	}
+	return NULL;
+}
+
+static void waits_for_many(void **state)
+{
+	struct waiter *waiters = (void *)far_areas;
+	struct timespec *until = (void *)(far_areas + PAGE);
+	pthread_t thread;
+	long woken;
+
+	memset(big_far, 0, 8 * PAGE);
+	for (unsigned i = 0; i < 8; i++)
+		waiters[i] = (struct waiter){.address = (uintptr_t)big_far + i * PAGE, .flags = 2 | 128};
+	clock_gettime(CLOCK_MONOTONIC, until);
+	until->tv_sec += 60;
+	go_on = true;
+	test_evict(far_areas, 2 * PAGE);
+	test_evict(big_far, 8 * PAGE);
+	assert_int_equal(pthread_create(&thread, NULL, wake, big_far + 5 * PAGE), 0);
+	woken = syscall(SYS_futex_waitv, waiters, 8, 0, until, CLOCK_MONOTONIC);
+	go_on = false;
+	pthread_join(thread, NULL);
+	if (woken < 0 && errno == ENOSYS)
+		skip();
+	assert_true(woken == 5 || errno == EAGAIN);
+}
+
+static void filters(void **state)
+{
+	const struct sock_filter all = {.code = BPF_RET | BPF_K, .k = 3};
+	struct sock_filter *filter = (void *)(big_far + 4 * PAGE), *got = (void *)(big_far + 8 * PAGE);
+	struct sock_fprog *program = (void *)(big_far + PAGE - 8);
+	socklen_t *len = (void *)(big_far + 12 * PAGE);
+	int pair[2];
+	char bytes[8];
+
+	assert_int_equal(socketpair(AF_UNIX, SOCK_DGRAM, 0, pair), 0);
+	memset(big_far, 0, 16 * PAGE);
+	*filter = all;
+	*program = (struct sock_fprog){.len = 1, .filter = filter};
+	*len = 1;
+	test_evict(big_far, 16 * PAGE);
+	assert_int_equal(setsockopt(pair[1], SOL_SOCKET, SO_ATTACH_FILTER, program, sizeof(*program)), 0);
+	test_evict(big_far, 16 * PAGE);
+	assert_int_equal(getsockopt(pair[1], SOL_SOCKET, SO_GET_FILTER, got, len), 0);
+	assert_int_equal(*len, 1);
+	assert_memory_equal(got, &all, sizeof(all));
+	assert_int_equal(send(pair[0], "12345", 5, 0), 5);
+	assert_int_equal(recv(pair[1], bytes, sizeof(bytes), 0), 3);
+	close(pair[0]);
+	close(pair[1]);
+}
+
 /* ---- what a call leaves behind that does not return ---- */
 
 static int silent[2];
@@ -431,10 +566,14 @@ static int end(void **state)
 static int tests(void)
 {
 	const struct CMUnitTest all[] = {
-	    cmocka_unit_test(steps),        cmocka_unit_test(long_files),   cmocka_unit_test(long_vectors),
-	    cmocka_unit_test(long_streams), cmocka_unit_test(long_pipe),    cmocka_unit_test(long_datagram),
-	    cmocka_unit_test(many_vectors), cmocka_unit_test(long_receive), cmocka_unit_test(long_name),
-	    cmocka_unit_test(threads),      cmocka_unit_test(cancelled),    cmocka_unit_test(jumped_out),
+	    cmocka_unit_test(steps),          cmocka_unit_test(long_files),
+	    cmocka_unit_test(long_vectors),   cmocka_unit_test(long_streams),
+	    cmocka_unit_test(long_pipe),      cmocka_unit_test(long_datagram),
+	    cmocka_unit_test(many_vectors),   cmocka_unit_test(long_receive),
+	    cmocka_unit_test(long_name),      cmocka_unit_test(threads),
+	    cmocka_unit_test(cancelled),      cmocka_unit_test(jumped_out),
+	    cmocka_unit_test(robust_mutexes), cmocka_unit_test(waits_for_many),
+	    cmocka_unit_test(filters),
 	};
 
 	return cmocka_run_group_tests(all, begin, end);

@@ -125,10 +125,20 @@ def exceptions():
     found = {}
     with open(EXCEPTIONS, encoding="ascii") as f:
         for line in f:
-            if line.strip() and not line.startswith("#"):
+            if line.strip() and not line.startswith(("#", "number ")):
                 reason, names = line.split(":")
                 found |= {name: reason for name in names.split()}
     return found
+
+
+def numbers():
+    """System calls of the installed headers; those that the table has a row for; those that need none."""
+    source = output("gcc", "-E", "-dM", "-include", "sys/syscall.h", "-x", "c", "/dev/null")
+    with open(TABLE, encoding="ascii") as f:
+        covered = set(re.findall(r"^(?:BOTH|RAW)\((\w+)", f.read(), re.M))
+    with open(EXCEPTIONS, encoding="ascii") as f:
+        excepted = [name for line in f if line.startswith("number ") for name in line.split(":")[1].split()]
+    return set(re.findall(r"#define SYS_(\w+)", source)), covered, excepted
 
 
 class Calls(unittest.TestCase):
@@ -192,6 +202,14 @@ class Calls(unittest.TestCase):
         everything = self.direct | self.near
         self.assertEqual(sorted(set(self.exceptions) - set(everything)), [])
         self.assertEqual(sorted(set(self.exceptions) & set(self.rows)), [])
+
+    def test_numbers(self):
+        """So that syscall(2) knows of each what it hands over, or that it is nothing."""
+        known, covered, excepted = numbers()
+        self.assertGreater(len(known), 300)
+        self.assertEqual(sorted(known - covered - set(excepted)), [])
+        self.assertEqual(sorted(covered & set(excepted)), [])
+        self.assertEqual(len(excepted), len(set(excepted)))
 
     def test_library_interposes_its_rows(self):
         interposed = set(re.findall(r" [TW] (\w+)$", output("nm", "-D", "--defined-only", options.preload), re.M))

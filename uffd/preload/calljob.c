@@ -18,6 +18,7 @@
 
 #define IOVECS_MAX   1024u
 #define MESSAGES_MAX 1024u
+#define WAITERS_MAX  128u
 #define STACK_NEAR   (64u << 20)
 #define STRING_STEP  256u
 
@@ -513,6 +514,53 @@ static int add_nest(struct fp_job *job, const struct fp_piece *piece, void **pla
 	return r < 0 ? r : add_range(job, &inner, (size_t)n * piece->unit, piece->dir);
 }
 
+/* What pselect6 takes: the mask's address, and its size. */
+static int add_set_mask(struct fp_job *job, void **place)
+{
+	struct {
+		void *mask;
+		size_t size;
+	} set;
+	int r = *place ? copy_always(job, place, sizeof(set), FP_DIR_IN) : 0;
+
+	if (r < 0 || !*place)
+		return r;
+	memcpy(&set, *place, sizeof(set));
+	if (set.size != sizeof(uint64_t))
+		return 0; /* the kernel refuses it */
+	r = add_mask(job, &set.mask, set.size);
+	memcpy(*place, &set, sizeof(set));
+	return r;
+}
+
+/* The kernel's struct futex_waitv. */
+struct waiter {
+	uint64_t value, address;
+	uint32_t flags, reserved;
+};
+
+static int add_waiters(struct fp_job *job, const struct fp_piece *piece, void **place)
+{
+	size_t n = number(job, piece->n);
+	struct waiter *waiters;
+	int r = 0;
+
+	if (!*place || n == 0 || n > WAITERS_MAX)
+		return 0;
+	waiters = take(job, n * sizeof(*waiters));
+	r = waiters ? fp_job_fetch(waiters, *place, n * sizeof(*waiters)) : -E2BIG;
+	job->is_far |= fp_job_far(*place, n * sizeof(*waiters));
+	for (size_t i = 0; i < n && r == 0; i++) {
+		void *word = (void *)(uintptr_t)waiters[i].address; // NOLINT(performance-no-int-to-ptr)
+
+		if (!job->by_copy)
+			r = add_range(job, &word, sizeof(uint32_t), FP_DIR_INOUT);
+	}
+	if (r == 0)
+		*place = waiters;
+	return r;
+}
+
 static int look_at_aiocb(struct fp_job *job, const void *user)
 {
 	struct aiocb cb;
@@ -577,6 +625,10 @@ static int add_piece(struct fp_job *job, const struct fp_piece *piece)
 		return add_messages(job, piece, place);
 	case FP_PIECE_NEST:
 		return add_nest(job, piece, place);
+	case FP_PIECE_SETMASK:
+		return add_set_mask(job, place);
+	case FP_PIECE_WAITERS:
+		return add_waiters(job, piece, place);
 	default:
 		return look_at_aiocbs(job, piece, place);
 	}

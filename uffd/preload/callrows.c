@@ -5,12 +5,15 @@
 #include <aio.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/bpf.h>
 #include <linux/fiemap.h>
 #include <linux/fs.h>
 #include <linux/futex.h>
 #include <linux/sockios.h>
+#include <linux/usbdevice_fs.h>
 #include <mqueue.h>
 #include <net/if.h>
+#include <net/route.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
@@ -54,6 +57,25 @@ _Static_assert(sizeof(long) == 8 && sizeof(void *) == 8, "a wrapper's arguments 
 #endif
 #ifndef FIDEDUPERANGE
 #define FIDEDUPERANGE _IOWR(0x94, 54, struct file_dedupe_range)
+#endif
+#ifndef IPT_SO_SET_REPLACE
+#define IPT_SO_SET_REPLACE 64 /* of IPv6 as well; its header does not go with those of the C library */
+#endif
+#ifndef SYS_landlock_create_ruleset
+#define SYS_landlock_create_ruleset 444
+#define SYS_landlock_add_rule       445
+#endif
+#ifndef SYS_quotactl_fd
+#define SYS_quotactl_fd 443
+#endif
+#ifndef SYS_futex_waitv
+#define SYS_futex_waitv 449
+#endif
+#ifndef SYS_futex_wake
+#define SYS_futex_wake 454
+#endif
+#ifndef SYS_futex_wait
+#define SYS_futex_wait 455
 #endif
 #ifndef FUTEX_LOCK_PI2
 #define FUTEX_LOCK_PI2 13
@@ -100,6 +122,8 @@ _Static_assert(sizeof(long) == 8 && sizeof(void *) == 8, "a wrapper's arguments 
 #define FDS(a, n)                 PIECE(FDS, INOUT, a, n, NOARG, 0, 1)
 #define UPTO(a, size)             PIECE(UPTO, INOUT, a, NOARG, NOARG, 0, size)
 #define NEST(a, at, len_at, unit) PIECE(NEST, INOUT, a, len_at, NOARG, at, unit)
+#define SETMASK(a)                PIECE(SETMASK, IN, a, NOARG, NOARG, 0, 1)
+#define WAITERS(a, n)             PIECE(WAITERS, INOUT, a, n, NOARG, 0, 1)
 #define AIOCB(a)                  PIECE(AIOCB, INOUT, a, NOARG, NOARG, 0, 1)
 #define AIOCBS(a, n)              PIECE(AIOCB, INOUT, a, n, NOARG, 0, 1)
 
@@ -110,6 +134,9 @@ _Static_assert(sizeof(long) == 8 && sizeof(void *) == 8, "a wrapper's arguments 
 #define STREAM_WRITES (FP_HOW_STREAM | FP_HOW_WRITES)
 #define AT(n)         (FP_HOW_OFFSET | (n) << FP_HOW_ARG_SHIFT)
 #define COMMAND(n)    (FP_HOW_COMMAND | (n) << FP_HOW_ARG_SHIFT)
+#define PAIR(n)       (FP_HOW_COMMAND | FP_HOW_PAIR | (n) << FP_HOW_ARG_SHIFT)
+#define OPTION(l, o)  ((l) << 16 | (o))
+#define EXEC          FP_HOW_EXEC
 #define FLAGS_128     FP_HOW_FLAGS_128
 #define BY_NUMBER     FP_HOW_BY_NUMBER
 #define DONE_BIT      FP_HOW_DONE_BIT

@@ -135,14 +135,19 @@ static long *request_arg(struct request *q, unsigned n)
 	return &q->args[n + q->shift];
 }
 
-static long call(fp_call_fn *real, const long *args)
+static long call(const struct request *q, const long *args)
 {
-	return real(args[0], args[1], args[2], args[3], args[4], args[5], args[6]);
+	bool masked = (q->how & FP_HOW_EXEC) && fp_sigmask_begin_exec(args);
+	long ret = q->real(args[0], args[1], args[2], args[3], args[4], args[5], args[6]);
+
+	if (masked)
+		fp_sigmask_end_exec();
+	return ret;
 }
 
 static long pass(const struct request *q)
 {
-	return call(q->real, q->args);
+	return call(q, q->args);
 }
 
 /* An int's upper half means nothing. */
@@ -151,17 +156,20 @@ static bool is_fault(long ret)
 	return (int)ret == -1 && errno == EFAULT;
 }
 
-/* Structs are copied both ways: some numbers say less than the truth about their direction. */
+/*
+ * Held both ways, where it is, and with what follows: some numbers say less than the truth about the
+ * direction, and of some structs only how long their head is.
+ */
 static void choose_by_number(struct request *q, unsigned long number)
 {
 	if (_IOC_DIR(number) == _IOC_NONE || _IOC_SIZE(number) == 0)
 		return;
-	q->by_number[0] = (struct fp_piece){.kind = FP_PIECE_STRUCT,
+	q->by_number[0] = (struct fp_piece){.kind = FP_PIECE_UPTO,
 	                                    .dir = FP_DIR_INOUT,
 	                                    .arg = FP_HOW_ARG(q->how) + 1,
 	                                    .n = FP_NOARG,
 	                                    .m = FP_NOARG,
-	                                    .unit = _IOC_SIZE(number)};
+	                                    .unit = _IOC_SIZE(number) + FP_PAGE_SIZE};
 	q->pieces = q->by_number;
 }
 
@@ -170,6 +178,8 @@ static void choose_command(struct request *q)
 	unsigned number = (unsigned)*request_arg(q, FP_HOW_ARG(q->how));
 	const struct fp_cmd_row *row;
 
+	if (q->how & FP_HOW_PAIR)
+		number = number << 16 | (uint16_t)*request_arg(q, FP_HOW_ARG(q->how) + 1);
 	if (q->how & FP_HOW_FLAGS_128)
 		number &= 127;
 	row = fp_call_cmd_row(q->name, number);
@@ -197,8 +207,10 @@ static bool piece_may_be_far(struct request *q, const struct fp_piece *piece)
 	case FP_PIECE_IOVEC:
 	case FP_PIECE_MESSAGE:
 	case FP_PIECE_NEST:
+	case FP_PIECE_WAITERS:
 	case FP_PIECE_AIOCB:
 		return p != NULL;
+	case FP_PIECE_SETMASK:
 	case FP_PIECE_MASK:
 		return p != NULL && (fp_sigmask_is_open() || fp_job_far(p, 1));
 	case FP_PIECE_SIZED:
@@ -247,9 +259,9 @@ static int attempt(const struct request *q, bool by_copy, long *ret)
 	if (r < 0) /* the kernel shall find out for itself */
 		memcpy(job.args, q->args, sizeof(job.args));
 	errno = before;
-	*ret = call(q->real, job.args);
+	*ret = call(q, job.args);
 	if (r == 0 && is_fault(*ret) && fp_agent_hold_again(fp_shim_agent(), job.ranges, job.n_ranges))
-		*ret = call(q->real, job.args);
+		*ret = call(q, job.args);
 	after = errno;
 	*ret = fp_job_finish(&job, *ret);
 	if (r == 0 && job.is_far && is_guess(q) && is_fault(*ret))

@@ -41,6 +41,8 @@ enum fp_piece_kind {
 	FP_PIECE_IOVEC,   /* argument n of them; only if argument m names this process */
 	FP_PIECE_MESSAGE, /* a msghdr; if there is an n, so many mmsghdr */
 	FP_PIECE_NEST,    /* held: pointer at base, length unit * 32-bit word at n, or unit */
+	FP_PIECE_SETMASK, /* copied: a mask's address and size, and the mask as above */
+	FP_PIECE_WAITERS, /* argument n of struct futex_waitv, copied, and the words they name, held */
 	FP_PIECE_AIOCB,   /* its buffer; if there is an n, an array of so many pointers to them */
 };
 
@@ -70,9 +72,11 @@ enum fp_call_how {
 	FP_HOW_RECEIVES = 1 << 11, /* argument FP_HOW_ARG is the flags of recv */
 };
 
+#define FP_HOW_EXEC        (1u << 15) /* the mask that the program knows of goes with it */
+#define FP_HOW_PAIR        (1u << 16) /* the command is argument FP_HOW_ARG << 16 | the one after it */
 #define FP_HOW_ARG_SHIFT   12
 #define FP_HOW_ARG(how)    ((how) >> FP_HOW_ARG_SHIFT & 7)
-#define FP_HOW_FIRST_SHIFT 16 /* the call to try first, 1 + its row */
+#define FP_HOW_FIRST_SHIFT 18 /* the call to try first, 1 + its row */
 #define FP_HOW_FIRST(how)  ((how) >> FP_HOW_FIRST_SHIFT)
 
 struct fp_row {

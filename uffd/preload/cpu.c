@@ -17,6 +17,7 @@
 
 #include "calls.h"
 #include "shim.h"
+#include "sigmask.h"
 
 /* The C library's own function of that name; looked up at each call: none of these is called often. */
 #define NEXT(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
@@ -46,15 +47,21 @@ static void release_cpu(void)
 FP_INTERPOSE int posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *actions,
                              const posix_spawnattr_t *attr, char *const argv[], char *const env[])
 {
+	posix_spawnattr_t copy;
+	bool masks = fp_sigmask_spawn(attr, &copy);
+
 	release_cpu();
-	return fp_call_posix_spawn(pid, path, actions, attr, argv, env);
+	return fp_call_posix_spawn(pid, path, actions, masks ? &copy : attr, argv, env);
 }
 
 FP_INTERPOSE int posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_actions_t *actions,
                               const posix_spawnattr_t *attr, char *const argv[], char *const env[])
 {
+	posix_spawnattr_t copy;
+	bool masks = fp_sigmask_spawn(attr, &copy);
+
 	release_cpu();
-	return fp_call_posix_spawnp(pid, file, actions, attr, argv, env);
+	return fp_call_posix_spawnp(pid, file, actions, masks ? &copy : attr, argv, env);
 }
 
 FP_INTERPOSE int system(const char *command)

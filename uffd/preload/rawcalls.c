@@ -1,9 +1,10 @@
 /*
- * The calls on mappings by number: syscall(SYS_mmap, ...) is the same to far memory as mmap. Room:
- * uffd/preload. rawfork.c has syscall itself, and asks here; calls that are not of the family go on to the
- * kernel.
+ * The calls on mappings and on signals by number: syscall(SYS_mmap, ...) is the same to far memory as mmap.
+ * Room: uffd/preload. rawfork.c has syscall itself, and asks here; calls that are not of these families go on
+ * as others do.
  */
 #include <errno.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -11,6 +12,8 @@
 
 #include "calls.h"
 #include "pieces.h"
+#include "signals.h"
+#include "sigmask.h"
 
 #if defined(__x86_64__)
 
@@ -75,7 +78,13 @@ __attribute__((used)) long fp_rawcall(long number, long a, long b, long c, long 
 		return munlockall();
 	case SYS_pkey_mprotect:
 		return pkey_mprotect(addr, len, (int)c, (int)d);
+	case SYS_rt_sigaction:
+		return fp_signals_by_number((int)a, (const void *)b, (void *)c, (size_t)d);
+	case SYS_rt_sigprocmask:
+		return fp_sigmask_by_number((int)a, (const void *)b, (void *)c, (size_t)d);
+	case SYS_sigaltstack:
+		return sigaltstack((const stack_t *)a, (stack_t *)b);
 	default:
-		return fp_call_syscall_way(number, a, b, c, d, e, f); /* of no mapping: as any */
+		return fp_call_syscall_way(number, a, b, c, d, e, f); /* of no such family: as any */
 	}
 }

@@ -146,8 +146,9 @@ __attribute__((used)) static long make_child(long number, uint64_t a, uint64_t b
 	return fork_for(&rq);
 }
 
-/* The numbers of fork, vfork, clone and clone3 go through the above, those of calls on mappings (9 to 28, 149
- * to 152, 325 and 329, with others among them) to rawcalls.c; all others go the way that calls.h tells. */
+/* The numbers of fork, vfork, clone and clone3 go through the above, those of calls on mappings and signals
+ * (9 to 28, 131, 149 to 152, 325 and 329, with others among them) to rawcalls.c; all others go the way that
+ * calls.h tells. */
 __asm__(".text\n"
         ".globl syscall\n"
         ".type syscall, @function\n"
@@ -162,6 +163,8 @@ __asm__(".text\n"
         "	jbe 3f\n"
         "	cmp $435, %rdi\n"
         "	je 3f\n"
+        "	cmp $131, %rdi\n"
+        "	je 5f\n"
         "	lea -149(%rdi), %rax\n"
         "	cmp $3, %rax\n"
         "	jbe 5f\n"
@@ -218,7 +221,8 @@ __asm__(".text\n"
         "	.cfi_endproc\n"
         ".size syscall, .-syscall\n");
 static_assert(SYS_mmap == 9 && SYS_madvise == 28 && SYS_mlock == 149 && SYS_munlockall == 152 &&
-                  SYS_mlock2 == 325 && SYS_pkey_mprotect == 329,
+                  SYS_mlock2 == 325 && SYS_pkey_mprotect == 329 && SYS_rt_sigaction == 13 &&
+                  SYS_rt_sigprocmask == 14 && SYS_sigaltstack == 131,
               "as in the code above");
 static_assert(SYS_clone == 56 && SYS_fork == 57 && SYS_vfork == 58 && SYS_clone3 == 435,
               "as in the code above");

@@ -18,8 +18,10 @@
 #include "local.h"
 #include "log.h"
 #include "place.h"
+#include "robust.h"
 #include "settings.h"
 #include "signals.h"
+#include "sigframe.h"
 #include "sigmask.h"
 #include "sigstack.h"
 
@@ -82,18 +84,28 @@ static bool on_bus(siginfo_t *info, void *context)
 }
 
 /* What threads need to serve their own faults, before there is anything that faults. */
-static int open_inline(struct fp_agent_error *error)
+static int open_inline(void)
 {
 	const struct fp_signal_hook hook = {.first = on_bus, .always = true};
+	int r = fp_signals_take(SIGBUS, &hook);
+
+	if (r == 0)
+		fp_sigmask_open();
+	return r;
+}
+
+/* What signals need where the kernel can't write their frames to far memory. */
+static int open_signals(enum fp_fault_mode mode, struct fp_agent_error *error)
+{
 	int r = fp_sigstack_open();
 
 	if (r == 0)
-		r = fp_signals_take(SIGBUS, &hook);
+		fp_sigframe_open();
+	if (r == 0 && mode == FP_FAULT_MODE_INLINE)
+		r = open_inline();
 	if (r < 0)
-		snprintf(error->text, sizeof(error->text), "fault mode inline: the handler of SIGBUS: %s",
-		         strerror(-r));
-	else
-		fp_sigmask_open();
+		snprintf(error->text, sizeof(error->text),
+		         "the signals of a program without kernel faults: %s", strerror(-r));
 	return r;
 }
 
@@ -116,10 +128,13 @@ static int start(struct fp_agent_error *error)
 	options = fp_settings_agent_options(&settings);
 	options.enter_local = fp_shim_enter_local;
 	options.leave_local = fp_shim_leave_local;
+	options.on_signal_stack = fp_sigstack_in_use;
 	options.holds = options.own_handler = true;
 	r = fp_agent_start(&options, &agent, error);
-	if (r == 0 && options.fault_mode == FP_FAULT_MODE_INLINE)
-		r = open_inline(error);
+	if (r == 0)
+		r = fp_robust_open();
+	if (r == 0 && fp_agent_needs_holds(agent))
+		r = open_signals(options.fault_mode, error);
 	fp_libc_open();
 	fp_place_open(&settings.rules);
 	if (r == 0)
@@ -129,7 +144,9 @@ static int start(struct fp_agent_error *error)
 		atomic_store_explicit(&shim.agent, agent, memory_order_release);
 		fp_calls_open();
 	}
-	return r < 0 ? r : fp_shim_watch_strays();
+	if (r == 0)
+		r = fp_shim_watch_strays();
+	return r == 0 && fp_sigframe_is_open() ? fp_signals_take_rest() : r;
 }
 
 /* A program that was promised far memory and can't have it does not run: it might need more than there is

@@ -5,23 +5,23 @@
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "calljob.h"
 #include "calls.h"
 #include "local.h"
+#include "pieces.h"
 #include "shim.h"
 
-#define BUS_BIT  (1ull << (SIGBUS - 1))
-#define N_SIGNAL 65
+#define BUS_BIT (1ull << (SIGBUS - 1))
 
 typedef int mask_fn(int how, const sigset_t *set, sigset_t *ret_old);
 
-extern int __sigaction(int sig, const struct sigaction *action, struct sigaction *ret_old);
-
 static atomic_bool is_open;
-static _Atomic(mask_fn *) libc_mask;    /* pthread_sigmask */
-static atomic_bool in_action[N_SIGNAL]; /* the program's handler has SIGBUS in its mask, as it believes */
+static _Atomic(mask_fn *) libc_mask; /* pthread_sigmask */
 
 static __thread struct {
 	bool blocks;
@@ -77,6 +77,8 @@ void fp_sigmask_open(void)
 
 void fp_sigmask_inherit(bool blocks)
 {
+	if (!fp_sigmask_is_open())
+		return;
 	own.blocks = blocks;
 	unblock();
 }
@@ -92,7 +94,7 @@ static void deliver(void)
 	if (!own.pending || own.blocks)
 		return;
 	own.pending = false;
-	syscall(SYS_tgkill, getpid(), (pid_t)syscall(SYS_gettid), SIGBUS);
+	FP_RAW(SYS_tgkill, getpid(), FP_RAW(SYS_gettid, 0, 0, 0, 0, 0, 0), SIGBUS, 0, 0, 0);
 }
 
 static bool blocks_after(int how, const sigset_t *set)
@@ -107,18 +109,42 @@ static bool blocks_after(int how, const sigset_t *set)
 	}
 }
 
+/*
+ * On a stack that is itself far, the kernel may not reach our copies: they are touched, and it is asked
+ * again. It must not have changed anything by then, so it tells first and changes then.
+ */
+static int ask_again(mask_fn *by, int how, const sigset_t *set, sigset_t *ret_old)
+{
+	int r;
+
+	do {
+		sigemptyset(ret_old);
+		__asm__ volatile("" : : "r"(ret_old) : "memory");
+		r = by(SIG_BLOCK, NULL, ret_old);
+	} while (r == EFAULT);
+	while (set && r == 0 && (r = by(how, set, NULL)) == EFAULT) {
+		(void)*(const volatile uint64_t *)set;
+		r = 0;
+	}
+	return r;
+}
+
 /* An error number, as pthread_sigmask has it. The program's sets may be far: the kernel sees neither. */
-static int change(int how, const sigset_t *set, sigset_t *ret_old)
+static int change(mask_fn *by, int how, const sigset_t *set, sigset_t *ret_old)
 {
 	bool before = own.blocks, after = set ? blocks_after(how, set) : before;
 	sigset_t ours, old;
 	int r;
 
+	sigemptyset(&ours);
 	if (set)
 		ours = *set;
 	if (set && how != SIG_UNBLOCK)
 		fp_sigmask_strip(&ours);
-	r = real()(how, set ? &ours : NULL, &old);
+	if (fp_job_far(&old, sizeof(old)) || fp_job_far(&ours, sizeof(ours)))
+		r = ask_again(by, how, set ? &ours : NULL, &old);
+	else
+		r = by(how, set ? &ours : NULL, &old);
 	if (r)
 		return r;
 	own.blocks = after;
@@ -135,7 +161,7 @@ FP_INTERPOSE int pthread_sigmask(int how, const sigset_t *set, sigset_t *ret_old
 {
 	if (fp_local_is_agent() || (!fp_sigmask_is_open() && !fp_calls_hold()))
 		return real()(how, set, ret_old);
-	return change(how, set, ret_old);
+	return change(real(), how, set, ret_old);
 }
 
 FP_INTERPOSE int sigprocmask(int how, const sigset_t *set, sigset_t *ret_old)
@@ -187,35 +213,124 @@ FP_INTERPOSE int sigsetmask(int mask)
 	return change_word(SIG_SETMASK, mask);
 }
 
-/* ---- actions ---- */
+/* sigpause of all kinds: waits under the thread's mask without one signal, or under another one. */
+static int pause_under(int sig_or_mask, bool is_sig)
+{
+	sigset_t set;
+
+	sigemptyset(&set);
+	if (!is_sig)
+		*(uint64_t *)&set = (unsigned)sig_or_mask;
+	else if (sigprocmask(SIG_BLOCK, NULL, &set) < 0 || sigdelset(&set, sig_or_mask) < 0)
+		return -1;
+	return sigsuspend(&set);
+}
+
+FP_INTERPOSE int __sigpause(int sig_or_mask, int is_sig);
+int __sigpause(int sig_or_mask, int is_sig)
+{
+	return pause_under(sig_or_mask, is_sig);
+}
+
+/* By other names, as the headers say which of the two sigpause is. */
+FP_INTERPOSE int fp_sigpause_of_bsd(int mask) __asm__("sigpause");
+int fp_sigpause_of_bsd(int mask)
+{
+	return pause_under(mask, false);
+}
+
+FP_INTERPOSE int fp_sigpause_of_xpg(int sig) __asm__("__xpg_sigpause");
+int fp_sigpause_of_xpg(int sig)
+{
+	return pause_under(sig, true);
+}
+
+/* ---- by the system call's number ---- */
+
+static int kernels_mask(int how, const sigset_t *set, sigset_t *ret_old)
+{
+	return (int)-FP_RAW(SYS_rt_sigprocmask, how, set, ret_old, sizeof(uint64_t), 0, 0);
+}
+
+long fp_sigmask_by_number(int how, const void *set, void *ret_old, size_t size)
+{
+	sigset_t ours = {0}, old = {0};
+	int r;
+
+	if (!fp_sigmask_is_open() || fp_local_is_agent())
+		return fp_call_syscall_way(SYS_rt_sigprocmask, how, (long)set, (long)ret_old, (long)size, 0,
+		                           0);
+	if (size != sizeof(uint64_t)) {
+		errno = EINVAL;
+		return -1;
+	}
+	if (set)
+		memcpy(&ours, set, size);
+	r = change(kernels_mask, how, set ? &ours : NULL, ret_old ? &old : NULL);
+	if (r) {
+		errno = r;
+		return -1;
+	}
+	if (ret_old)
+		memcpy(ret_old, &old, size);
+	return 0;
+}
+
+/* ---- what another program starts with ---- */
+
+/* From here to the kernel nothing may be far. The C library may look at PATH on the way. */
+bool fp_sigmask_begin_exec(const void *args)
+{
+	const uint64_t bus = BUS_BIT;
+	const char *path = getenv("PATH");
+
+	if (!own.blocks || fp_job_far(args, 1) || (path && fp_job_far(path, 1)))
+		return false;
+	FP_RAW(SYS_rt_sigprocmask, SIG_BLOCK, &bus, NULL, sizeof(bus), 0, 0);
+	return true;
+}
+
+void fp_sigmask_end_exec(void)
+{
+	const uint64_t bus = BUS_BIT;
+
+	FP_RAW(SYS_rt_sigprocmask, SIG_UNBLOCK, &bus, NULL, sizeof(bus), 0, 0);
+}
+
+bool fp_sigmask_spawn(const posix_spawnattr_t *attr, posix_spawnattr_t *ret_copy)
+{
+	short flags = 0;
+	sigset_t mask;
+
+	if (!own.blocks || (attr && posix_spawnattr_getflags(attr, &flags) != 0) ||
+	    (flags & POSIX_SPAWN_SETSIGMASK) || sigprocmask(SIG_BLOCK, NULL, &mask) < 0)
+		return false;
+	if (attr)
+		*ret_copy = *attr;
+	else
+		posix_spawnattr_init(ret_copy);
+	posix_spawnattr_setflags(ret_copy, (short)(flags | POSIX_SPAWN_SETSIGMASK));
+	posix_spawnattr_setsigmask(ret_copy, &mask);
+	return true;
+}
+
+/* ---- around handlers ---- */
+
+void fp_sigmask_show(uint64_t *mask)
+{
+	if (own.blocks)
+		*mask |= BUS_BIT;
+}
+
+void fp_sigmask_adopt(const uint64_t *mask)
+{
+	if (!fp_sigmask_is_open())
+		return;
+	own.blocks = (*mask & BUS_BIT) != 0;
+	deliver();
+}
 
 void fp_sigmask_enter(const sigset_t *mask)
 {
-	sigset_t ours = *mask;
-
-	fp_sigmask_strip(&ours);
-	real()(SIG_SETMASK, &ours, NULL);
-}
-
-int fp_sigmask_action(int sig, const struct sigaction *action, struct sigaction *ret_old)
-{
-	bool known = sig > 0 && sig < N_SIGNAL, before;
-	struct sigaction ours, old;
-
-	if (!fp_sigmask_is_open() || !known)
-		return __sigaction(sig, action, ret_old);
-	if (action) {
-		ours = *action;
-		fp_sigmask_strip(&ours.sa_mask);
-	}
-	if (__sigaction(sig, action ? &ours : NULL, &old) < 0)
-		return -1;
-	before = action ? atomic_exchange(&in_action[sig], sigismember(&action->sa_mask, SIGBUS))
-	                : atomic_load(&in_action[sig]);
-	if (ret_old) {
-		if (before)
-			sigaddset(&old.sa_mask, SIGBUS);
-		*ret_old = old;
-	}
-	return 0;
+	FP_RAW(SYS_rt_sigprocmask, SIG_SETMASK, mask, NULL, sizeof(uint64_t), 0, 0);
 }

@@ -7,7 +7,10 @@
 #define FP_SIGMASK_H
 
 #include <signal.h>
+#include <spawn.h>
 #include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
 /* From now on SIGBUS is ours; unblocks it on the calling thread, the only one there is. */
 void fp_sigmask_open(void);
@@ -24,12 +27,25 @@ void fp_sigmask_inherit(bool blocks);
 /* A SIGBUS that was sent, not raised by a fault: true if the thread has it blocked and gets it later. */
 bool fp_sigmask_defer(void);
 
-/* Sets the kernel's mask of the calling thread alone, for a handler that is about to run; sigreturn undoes
- * it.
- */
-void fp_sigmask_enter(const sigset_t *mask);
+/* The system call rt_sigprocmask, as syscall(2) has it: -1 and errno. */
+long fp_sigmask_by_number(int how, const void *set, void *ret_old, size_t size);
 
-/* sigaction of a signal that is not taken (signals.h), without SIGBUS in the mask of its handler. */
-int fp_sigmask_action(int sig, const struct sigaction *action, struct sigaction *ret_old);
+/*
+ * Brackets a system call that replaces the program by another, which shall find blocked what this one
+ * believes to be; args are what is on its way to the kernel. False: there is nothing to do, and no end.
+ */
+bool fp_sigmask_begin_exec(const void *args);
+void fp_sigmask_end_exec(void);
+/* True and *ret_copy, to be destroyed: the attributes, which may be NULL, for a child that shall find so. */
+bool fp_sigmask_spawn(const posix_spawnattr_t *attr, posix_spawnattr_t *ret_copy);
+
+/* Puts SIGBUS into a mask, in the kernel's form, if the thread believes to have it blocked. */
+void fp_sigmask_show(uint64_t *mask);
+/* The calling thread returns to a mask: from now on it believes of SIGBUS what that says. */
+void fp_sigmask_adopt(const uint64_t *mask);
+
+/* Sets the kernel's mask of the calling thread as it is, for a handler that is about to run; sigreturn undoes
+ * it. */
+void fp_sigmask_enter(const sigset_t *mask);
 
 #endif

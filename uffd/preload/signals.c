@@ -13,16 +13,24 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "calls.h"
+#include "local.h"
+#include "pieces.h"
 #include "shim.h"
+#include "sigframe.h"
 #include "sigmask.h"
 
-#define RECORDS 64u /* of one signal: so many changes must not pass while somebody copies one */
+#define RECORDS  64u /* of one signal: so many changes must not pass while somebody copies one */
+#define N_SIGNAL 65
+#define RESTORER 0x04000000 /* SA_RESTORER, the kernel's */
+#define KEPT     (SA_RESTART | SA_NOCLDSTOP | SA_NOCLDWAIT)
 
 typedef sighandler_t set_fn(int sig, sighandler_t handler);
 typedef int interrupt_fn(int sig, int interrupt);
+typedef int action_fn(int sig, const struct sigaction *action, struct sigaction *ret_old);
 
 set_fn bsd_signal; /* in no header any more */
-extern int __sigaction(int sig, const struct sigaction *action, struct sigaction *ret_old);
+action_fn __sigaction;
 
 /* One action that the program has set. stamp: the number of the change; 0 while it is written. */
 struct record {
@@ -38,14 +46,34 @@ struct taken {
 	struct record records[RECORDS];
 };
 
-static struct taken taken_segv, taken_bus;
-static _Atomic pid_t owner; /* a vfork child shares our memory, but its actions are its own */
+static struct taken all[N_SIGNAL];
+static atomic_bool interrupts[N_SIGNAL]; /* siginterrupt was said of it */
+static _Atomic pid_t owner;              /* a vfork child shares our memory, but its actions are its own */
 
 static struct taken *taken_of(int sig)
 {
-	struct taken *t = sig == SIGSEGV ? &taken_segv : sig == SIGBUS ? &taken_bus : NULL;
+	struct taken *t = sig > 0 && sig < N_SIGNAL ? &all[sig] : NULL;
 
 	return t && atomic_load_explicit(&t->is_taken, memory_order_acquire) ? t : NULL;
+}
+
+/* The C library's own function of that name. */
+static void *next(const char *name)
+{
+	return dlsym(RTLD_NEXT, name);
+}
+
+/* Found before the program runs, as signal handlers need it. */
+static int libc_action(int sig, const struct sigaction *action, struct sigaction *ret_old)
+{
+	static _Atomic(action_fn *) found;
+	action_fn *fn = atomic_load_explicit(&found, memory_order_relaxed);
+
+	if (!fn) {
+		fn = (action_fn *)next("sigaction");
+		atomic_store_explicit(&found, fn, memory_order_relaxed);
+	}
+	return fn(sig, action, ret_old);
 }
 
 static struct record *record_of(struct taken *t, uint64_t stamp)
@@ -68,8 +96,7 @@ static uint64_t current_action(struct taken *t, struct sigaction *ret_action)
 	return stamp;
 }
 
-/* Makes action the program's. Returns the stamp of what it replaces. */
-static uint64_t change_action(struct taken *t, const struct sigaction *action, uint64_t *ret_stamp)
+static struct record *new_record(struct taken *t, const struct sigaction *action, uint64_t *ret_stamp)
 {
 	uint64_t stamp = atomic_fetch_add(&t->n_changes, 1) + 1;
 	struct record *r = record_of(t, stamp);
@@ -79,7 +106,23 @@ static uint64_t change_action(struct taken *t, const struct sigaction *action, u
 	r->action = *action;
 	atomic_store(&r->stamp, stamp);
 	*ret_stamp = stamp;
-	return atomic_exchange(&t->current, stamp);
+	return r;
+}
+
+/* Makes action the program's. Returns the stamp of what it replaces. */
+static uint64_t change_action(struct taken *t, const struct sigaction *action, uint64_t *ret_stamp)
+{
+	new_record(t, action, ret_stamp);
+	return atomic_exchange(&t->current, *ret_stamp);
+}
+
+/* The same, unless somebody else has changed it since it was before. */
+static void change_from(struct taken *t, uint64_t before, const struct sigaction *action)
+{
+	uint64_t stamp;
+
+	new_record(t, action, &stamp);
+	atomic_compare_exchange_strong(&t->current, &before, stamp);
 }
 
 /* ---- the kernel's action ---- */
@@ -92,6 +135,15 @@ static bool is_handler(const struct sigaction *action)
 	       (action->sa_handler != SIG_DFL && action->sa_handler != SIG_IGN);
 }
 
+/* On our stack, with all signals blocked but those that a fault on far memory, and one on none, raises. */
+static void install_framed(struct sigaction *action, const struct taken *t, const struct sigaction *program)
+{
+	memset(&action->sa_mask, 0xff, sizeof(action->sa_mask));
+	sigdelset(&action->sa_mask, SIGBUS);
+	sigdelset(&action->sa_mask, SIGSEGV);
+	action->sa_flags |= program->sa_flags & (t->hook.first ? KEPT : KEPT | SA_RESETHAND);
+}
+
 /* Installs what the kernel shall have while the program's action is this one. */
 static int install(int sig, const struct taken *t, const struct sigaction *program)
 {
@@ -99,15 +151,16 @@ static int install(int sig, const struct taken *t, const struct sigaction *progr
 
 	if (t->hook.always) /* all: a cancelled thread must not unwind the handler */
 		memset(&action.sa_mask, 0xff, sizeof(action.sa_mask));
-	else if (!is_handler(program) && program->sa_handler == SIG_IGN)
-		action = *program;
+	else if (is_handler(program) && fp_sigframe_is_open())
+		install_framed(&action, t, program);
 	else if (is_handler(program)) {
 		action.sa_mask = program->sa_mask;
 		action.sa_flags = (program->sa_flags & ~(int)SA_RESETHAND) | SA_SIGINFO;
-	}
+	} else if (program->sa_handler == SIG_IGN || !t->hook.first)
+		action = *program;
 	if (!t->hook.always)
 		fp_sigmask_strip(&action.sa_mask);
-	return __sigaction(sig, &action, NULL);
+	return libc_action(sig, &action, NULL);
 }
 
 /* Sets the program's action, and the kernel's to match, whoever else does so at the same time. */
@@ -127,76 +180,136 @@ static int set_action(int sig, struct taken *t, const struct sigaction *action, 
 
 /* ---- the program's handler ---- */
 
-/* What the kernel does without a handler. A fault that recurs, or a signal sent once more, ends the program.
+/* A fault: it comes again when its handler returns. */
+static bool recurs(int sig, const siginfo_t *info)
+{
+	return info->si_code > 0 &&
+	       (sig == SIGSEGV || sig == SIGBUS || sig == SIGFPE || sig == SIGILL || sig == SIGTRAP);
+}
+
+/*
+ * What the kernel does without a handler: a fault that recurs, or a signal sent once more, ends the program.
+ * A signal without a hook comes here only if another thread takes the handler away at this moment; the kernel
+ * knows as well then, or will very soon.
  */
-static void default_action(int sig, const siginfo_t *info)
+static void default_action(int sig, const struct taken *t, siginfo_t *info)
 {
 	const struct sigaction action = {.sa_handler = SIG_DFL};
 
-	__sigaction(sig, &action, NULL);
-	if (info->si_code <= 0)
-		syscall(SYS_tgkill, getpid(), (pid_t)syscall(SYS_gettid), sig);
+	if (t->hook.first)
+		libc_action(sig, &action, NULL);
+	if (!recurs(sig, info))
+		FP_RAW(SYS_rt_tgsigqueueinfo, getpid(), FP_RAW(SYS_gettid, 0, 0, 0, 0, 0, 0), sig, info, 0,
+		       0);
 }
 
-/* The mask of the program's handler, which ran with all signals blocked so far. */
-static void enter_mask(int sig, const struct sigaction *action, const ucontext_t *context)
+/* The mask under which the program's handler runs. */
+static void mask_of(int sig, const struct sigaction *action, const ucontext_t *context, sigset_t *ret_mask)
 {
-	sigset_t mask = action->sa_mask;
-
+	*ret_mask = action->sa_mask;
 	if (!(action->sa_flags & SA_NODEFER))
-		sigaddset(&mask, sig);
-	sigorset(&mask, &mask, &context->uc_sigmask);
-	fp_sigmask_enter(&mask);
+		sigaddset(ret_mask, sig);
+	*(uint64_t *)ret_mask |= *(const uint64_t *)&context->uc_sigmask;
+	fp_sigmask_strip(ret_mask);
+}
+
+static void reset_hand(int sig, struct taken *t, uint64_t stamp)
+{
+	const struct sigaction reset = {.sa_handler = SIG_DFL};
+	uint64_t before;
+
+	if (t->hook.first)
+		set_action(sig, t, &reset, &before);
+	else
+		change_from(t, stamp, &reset); /* the kernel has done its part */
+}
+
+/* The handler of a fault has done its part: from here on the thread may meet another one. */
+static void allow_faults(void)
+{
+	sigset_t faults;
+
+	sigemptyset(&faults);
+	sigaddset(&faults, SIGBUS);
+	sigaddset(&faults, SIGSEGV);
+	FP_RAW(SYS_rt_sigprocmask, SIG_UNBLOCK, &faults, NULL, sizeof(uint64_t), 0, 0);
+}
+
+static void run_handler(int sig, siginfo_t *info, void *context, const struct sigaction *action)
+{
+	bool framed = fp_sigframe_is_open();
+	sigset_t mask;
+
+	if (framed && all[sig].hook.always)
+		allow_faults();
+	if (framed) {
+		mask_of(sig, action, context, &mask);
+		fp_sigframe_run(sig, context, action, &mask);
+		fp_sigmask_enter(&mask);
+	}
+	if (action->sa_flags & SA_SIGINFO)
+		action->sa_sigaction(sig, info, context);
+	else
+		action->sa_handler(sig);
+	if (framed)
+		fp_sigmask_strip(&((ucontext_t *)context)->uc_sigmask);
 }
 
 static void on_signal(int sig, siginfo_t *info, void *context)
 {
-	static const struct sigaction reset = {.sa_handler = SIG_DFL};
-	struct taken *t = sig == SIGSEGV ? &taken_segv : &taken_bus;
+	struct taken *t = &all[sig];
 	struct sigaction action;
-	uint64_t before;
+	uint64_t stamp;
 	int saved = errno;
 
-	if (t->hook.first(info, context)) {
+	if (t->hook.first && t->hook.first(info, context)) {
 		errno = saved;
 		return;
 	}
-	current_action(t, &action);
+	stamp = current_action(t, &action);
 	if (!is_handler(&action)) {
-		if (action.sa_handler == SIG_DFL || info->si_code > 0)
-			default_action(sig, info);
+		if (action.sa_handler == SIG_DFL || recurs(sig, info))
+			default_action(sig, t, info);
 		errno = saved;
 		return;
 	}
 	if (action.sa_flags & SA_RESETHAND)
-		set_action(sig, t, &reset, &before);
-	if (t->hook.always)
-		enter_mask(sig, &action, context);
+		reset_hand(sig, t, stamp);
 	errno = saved;
-	if (action.sa_flags & SA_SIGINFO)
-		action.sa_sigaction(sig, info, context);
-	else
-		action.sa_handler(sig);
+	run_handler(sig, info, context, &action);
 }
 
 /* ---- life ---- */
 
 int fp_signals_take(int sig, const struct fp_signal_hook *hook)
 {
-	struct taken *t = sig == SIGSEGV ? &taken_segv : sig == SIGBUS ? &taken_bus : NULL;
+	struct taken *t = sig > 0 && sig < N_SIGNAL ? &all[sig] : NULL;
 	struct sigaction action;
 	uint64_t before;
 
 	if (!t || atomic_load(&t->is_taken))
 		return -EINVAL;
-	if (__sigaction(sig, NULL, &action) < 0)
+	if (libc_action(sig, NULL, &action) < 0)
 		return -errno;
+	action.sa_flags &= ~RESTORER;
 	t->hook = *hook;
 	atomic_store(&owner, getpid());
 	if (set_action(sig, t, &action, &before) < 0)
 		return -errno;
 	atomic_store_explicit(&t->is_taken, true, memory_order_release);
 	return 0;
+}
+
+int fp_signals_take_rest(void)
+{
+	const struct fp_signal_hook none = {0};
+	int r = 0;
+
+	for (int sig = 1; sig < N_SIGNAL && r == 0; sig++)
+		if (!taken_of(sig) && sig != SIGKILL && sig != SIGSTOP &&
+		    (sig < __SIGRTMIN || sig >= SIGRTMIN))
+			r = fp_signals_take(sig, &none);
+	return r;
 }
 
 void fp_signals_forked(void)
@@ -219,12 +332,13 @@ FP_INTERPOSE int sigaction(int sig, const struct sigaction *action, struct sigac
 	uint64_t before;
 
 	if (!t)
-		return fp_sigmask_action(sig, action, ret_old);
+		return libc_action(sig, action, ret_old);
 	current_action(t, &old);
 	if (action) {
 		copy = *action; /* the caller's may be far, and become ours only when it is here */
 		if (is_borrowed()) {
-			if (__sigaction(sig, &copy, NULL) < 0)
+			fp_sigmask_strip(&copy.sa_mask);
+			if (libc_action(sig, &copy, NULL) < 0)
 				return -1;
 		} else {
 			if (set_action(sig, t, &copy, &before) < 0)
@@ -238,23 +352,62 @@ FP_INTERPOSE int sigaction(int sig, const struct sigaction *action, struct sigac
 	return 0;
 }
 
-/* The C library's own. */
-static void *next(const char *name)
+FP_INTERPOSE int __sigaction(int sig, const struct sigaction *action, struct sigaction *ret_old)
 {
-	return dlsym(RTLD_NEXT, name);
+	return sigaction(sig, action, ret_old);
 }
+
+/* The kernel's form of it. */
+struct kernel_action {
+	sighandler_t handler;
+	unsigned long flags;
+	void *restorer;
+	uint64_t mask;
+};
+
+long fp_signals_by_number(int sig, const void *action, void *ret_old, size_t size)
+{
+	struct sigaction set = {0}, old = {0};
+	struct kernel_action raw;
+
+	if (!taken_of(sig) || !fp_sigframe_is_open() || fp_local_is_agent())
+		return fp_call_syscall_way(SYS_rt_sigaction, sig, (long)action, (long)ret_old, (long)size, 0,
+		                           0);
+	if (size != sizeof(raw.mask)) {
+		errno = EINVAL;
+		return -1;
+	}
+	if (action) {
+		memcpy(&raw, action, sizeof(raw));
+		set.sa_handler = raw.handler;
+		set.sa_flags = (int)raw.flags & ~RESTORER;
+		memcpy(&set.sa_mask, &raw.mask, sizeof(raw.mask));
+	}
+	if (sigaction(sig, action ? &set : NULL, &old) < 0)
+		return -1;
+	if (ret_old) {
+		raw = (struct kernel_action){.handler = old.sa_handler, .flags = (unsigned)old.sa_flags};
+		memcpy(&raw.mask, &old.sa_mask, sizeof(raw.mask));
+		memcpy(ret_old, &raw, sizeof(raw));
+	}
+	return 0;
+}
+
+/* ---- older ways to say the same ---- */
 
 /* signal of one kind or another: sets a handler, returns the one before. */
 static sighandler_t set_handler(int sig, sighandler_t handler, int flags)
 {
 	struct sigaction action = {.sa_handler = handler, .sa_flags = flags}, old;
 
+	if (!(flags & SA_NODEFER))
+		sigaddset(&action.sa_mask, sig);
 	return sigaction(sig, &action, &old) < 0 ? SIG_ERR : old.sa_handler;
 }
 
 FP_INTERPOSE sighandler_t signal(int sig, sighandler_t handler)
 {
-	return taken_of(sig) ? set_handler(sig, handler, SA_RESTART)
+	return taken_of(sig) ? set_handler(sig, handler, atomic_load(&interrupts[sig]) ? 0 : SA_RESTART)
 	                     : ((set_fn *)next("signal"))(sig, handler);
 }
 
@@ -313,6 +466,7 @@ FP_INTERPOSE int siginterrupt(int sig, int interrupt)
 		return ((interrupt_fn *)next("siginterrupt"))(sig, interrupt);
 	if (sigaction(sig, NULL, &action) < 0)
 		return -1;
+	atomic_store(&interrupts[sig], interrupt != 0);
 	action.sa_flags = interrupt ? action.sa_flags & ~SA_RESTART : action.sa_flags | SA_RESTART;
 	return sigaction(sig, &action, NULL);
 }

@@ -8,6 +8,7 @@
 
 #include <signal.h>
 #include <stdbool.h>
+#include <stddef.h>
 
 struct fp_signal_hook {
 	/*
@@ -18,16 +19,21 @@ struct fp_signal_hook {
 	/*
 	 * false: first runs on the stack and under the mask that the program's handler asked for, and not at
 	 * all while the program ignores the signal. true: always, on the thread's signal stack if it has one,
-	 * with all signals blocked; the program's handler then runs on that stack too, under its own mask.
+	 * with all signals blocked.
 	 */
 	bool always;
 };
 
 /*
- * Takes a signal, SIGSEGV or SIGBUS, for the rest of the process's life; hook is copied. Once a signal;
+ * Takes a signal for the rest of the process's life; hook is copied. Once a signal;
  * before the program runs. 0 or a negative errno.
  */
 int fp_signals_take(int sig, const struct fp_signal_hook *hook);
+/* Takes all signals that have not been taken, without hooks: their handlers are run by sigframe.h. */
+int fp_signals_take_rest(void);
+
+/* The system call rt_sigaction, as syscall(2) has it: -1 and errno. */
+long fp_signals_by_number(int sig, const void *action, void *ret_old, size_t size);
 
 /* In a forked child: its own signal actions are the ones that the program sets from now on. */
 void fp_signals_forked(void);

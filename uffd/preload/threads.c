@@ -1,22 +1,23 @@
 /*
- * The program's threads: what they start with where faults are served in the handler of SIGBUS. Room:
- * uffd/preload.
+ * The program's threads: what they start with, and need at their end. Room: uffd/preload.
  */
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <threads.h>
 
 #include "local.h"
+#include "robust.h"
 #include "shim.h"
 #include "sigmask.h"
 #include "sigstack.h"
 
 typedef int create_fn(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *), void *arg);
 
-/* What a new thread is told; local memory, freed by it. */
+/* What a new thread is told; local memory, freed by it. stack: NULL where it needs none. */
 struct start {
 	void *(*run)(void *);
 	void *arg;
@@ -24,7 +25,19 @@ struct start {
 	bool blocks;
 };
 
-static struct start *start_new(void *(*run)(void *), void *arg)
+/* What the attributes say comes before what is inherited. */
+static bool blocks(const pthread_attr_t *attr)
+{
+#if __GLIBC_PREREQ(2, 32)
+	sigset_t mask;
+
+	if (attr && pthread_attr_getsigmask_np(attr, &mask) == 0)
+		return sigismember(&mask, SIGBUS);
+#endif
+	return fp_sigmask_blocks();
+}
+
+static struct start *start_new(const pthread_attr_t *attr, void *(*run)(void *), void *arg)
 {
 	struct start *s;
 
@@ -33,9 +46,8 @@ static struct start *start_new(void *(*run)(void *), void *arg)
 	fp_shim_leave_local();
 	if (!s)
 		return NULL;
-	*s =
-	    (struct start){.run = run, .arg = arg, .stack = fp_sigstack_new(), .blocks = fp_sigmask_blocks()};
-	if (s->stack)
+	*s = (struct start){.run = run, .arg = arg, .blocks = blocks(attr)};
+	if (!fp_sigstack_is_open() || (s->stack = fp_sigstack_new()))
 		return s;
 	free(s);
 	return NULL;
@@ -45,7 +57,9 @@ static void *begin(void *p)
 {
 	struct start s = *(struct start *)p;
 
-	fp_sigstack_adopt(s.stack);
+	fp_robust_thread_begins();
+	if (s.stack)
+		fp_sigstack_adopt(s.stack);
 	fp_sigmask_inherit(s.blocks);
 	free(p);
 	return s.run(s.arg);
@@ -83,9 +97,9 @@ FP_INTERPOSE int pthread_create(pthread_t *thread, const pthread_attr_t *attr, v
 
 	if (fp_shim_agent())
 		fp_agent_affinity_release(fp_shim_agent());
-	if (!fp_shim_agent() || !fp_sigstack_is_open() || fp_local_is_agent())
+	if (!fp_shim_agent() || fp_local_is_agent())
 		return note(real(thread, attr, run, arg), thread, attr);
-	s = start_new(run, arg);
+	s = start_new(attr, run, arg);
 	if (!s)
 		return EAGAIN;
 	r = create(real, thread, attr, s);

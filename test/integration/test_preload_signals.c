@@ -1,0 +1,883 @@
+/*
+ * Signals of a program with far memory: where its handlers run, what they find there, what they leave behind;
+ * all as without Farpage, whichever way faults are served. Stacks, and what handlers touch, are far.
+ */
+#include <errno.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include <dlfcn.h>
+#include <execinfo.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <spawn.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/select.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <ucontext.h>
+
+#include "testrng.h"
+#include "underpreload.h"
+
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations" /* which programs use all the same */
+
+#define PAGE       4096u
+#define STACK      (64u << 10)
+#define PRESSURE   (4 * TEST_LOCAL_BYTES)
+#define AUTODISARM (1u << 31)
+
+static char *stack, *pressure;
+static stack_t no_stack = {.ss_flags = SS_DISABLE};
+
+static void evict(void)
+{
+	for (int round = 0; round < 2; round++)
+		for (size_t i = 0; i < PRESSURE; i += PAGE)
+			((volatile char *)pressure)[i]++;
+}
+
+static char *far_memory(size_t len)
+{
+	char *p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	assert_ptr_not_equal(p, MAP_FAILED);
+	assert_true(test_is_far(p));
+	return p;
+}
+
+static void set_stack(unsigned flags)
+{
+	const stack_t ss = {.ss_sp = stack, .ss_size = STACK, .ss_flags = (int)flags};
+
+	assert_int_equal(sigaltstack(&ss, NULL), 0);
+}
+
+static void handle(int sig, void (*handler)(int, siginfo_t *, void *), int flags)
+{
+	struct sigaction action = {.sa_sigaction = handler, .sa_flags = SA_SIGINFO | flags};
+
+	assert_int_equal(sigaction(sig, &action, NULL), 0);
+}
+
+static bool is_on_stack(const void *p)
+{
+	return (const char *)p >= stack && (const char *)p < stack + STACK;
+}
+
+/* ---- where handlers run ---- */
+
+static struct {
+	volatile int times, depth;
+	void *volatile at[8];
+	stack_t told, in_context;
+	volatile int set_in_it, set_errno;
+} seen;
+
+static void look(int sig, siginfo_t *info, void *context)
+{
+	const stack_t other = {.ss_sp = pressure, .ss_size = STACK};
+	char here;
+
+	seen.at[seen.times++ % 8] = &here;
+	sigaltstack(NULL, &seen.told);
+	seen.in_context = ((ucontext_t *)context)->uc_stack;
+	seen.set_in_it = sigaltstack(&other, NULL);
+	seen.set_errno = errno;
+}
+
+static void fresh(void)
+{
+	memset(&seen, 0, sizeof(seen));
+	evict();
+}
+
+static void on_the_programs_stack(void **state)
+{
+	char *top = stack + STACK;
+
+	set_stack(0);
+	handle(SIGUSR1, look, SA_ONSTACK);
+	fresh();
+	raise(SIGUSR1);
+	assert_int_equal(seen.times, 1);
+	assert_in_range(top - (char *)seen.at[0], 1, 16384);
+	assert_int_equal(seen.told.ss_flags, SS_ONSTACK);
+	assert_ptr_equal(seen.told.ss_sp, stack);
+	assert_int_equal(seen.told.ss_size, STACK);
+	assert_ptr_equal(seen.in_context.ss_sp, stack);
+	assert_int_equal(seen.set_in_it, -1);
+	assert_int_equal(seen.set_errno, EPERM);
+	assert_int_equal(sigaltstack(&no_stack, &seen.told), 0);
+	assert_int_equal(seen.told.ss_flags, 0);
+}
+
+static void on_the_interrupted_stack(void **state)
+{
+	char here;
+
+	set_stack(0);
+	handle(SIGUSR1, look, 0);
+	fresh();
+	raise(SIGUSR1);
+	assert_in_range(&here - (char *)seen.at[0], 0, 65536);
+	assert_int_equal(seen.told.ss_flags, 0);
+	assert_int_equal(seen.set_in_it, 0); /* and undone, as sigreturn has it */
+	sigaltstack(NULL, &seen.told);
+	assert_ptr_equal(seen.told.ss_sp, stack);
+	assert_int_equal(sigaltstack(&no_stack, NULL), 0);
+	handle(SIGUSR1, look, SA_ONSTACK); /* of which there is none */
+	fresh();
+	raise(SIGUSR1);
+	assert_in_range(&here - (char *)seen.at[0], 0, 65536);
+	assert_int_equal(seen.told.ss_flags, SS_DISABLE);
+	sigaltstack(&no_stack, NULL);
+}
+
+static void disarmed(void **state)
+{
+	set_stack(AUTODISARM);
+	handle(SIGUSR1, look, SA_ONSTACK);
+	fresh();
+	raise(SIGUSR1);
+	assert_true(is_on_stack(seen.at[0]));
+	assert_int_equal(seen.told.ss_flags, SS_DISABLE);
+	assert_int_equal((unsigned)seen.in_context.ss_flags, AUTODISARM);
+	assert_int_equal(seen.set_in_it, 0);
+	sigaltstack(NULL, &seen.told);
+	assert_ptr_equal(seen.told.ss_sp, stack);
+	assert_int_equal((unsigned)seen.told.ss_flags, AUTODISARM);
+	assert_int_equal(sigaltstack(&no_stack, NULL), 0);
+}
+
+static void again(int sig, siginfo_t *info, void *context)
+{
+	char here;
+
+	seen.at[seen.depth] = &here;
+	if (++seen.depth < 5) {
+		evict();
+		raise(seen.depth % 2 ? SIGUSR2 : SIGUSR1);
+	}
+	seen.times++;
+}
+
+static void one_in_another(void **state)
+{
+	set_stack(0);
+	handle(SIGUSR1, again, SA_ONSTACK | SA_NODEFER);
+	handle(SIGUSR2, again, SA_NODEFER);
+	fresh();
+	raise(SIGUSR1);
+	assert_int_equal(seen.times, 5);
+	for (int i = 0; i < 5; i++)
+		assert_true(is_on_stack(seen.at[i]) && (i == 0 || seen.at[i] < seen.at[i - 1]));
+	assert_int_equal(sigaltstack(&no_stack, NULL), 0);
+}
+
+static int status_of(pid_t pid)
+{
+	int status;
+
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+static void for_ever(int sig, siginfo_t *info, void *context)
+{
+	raise(sig);
+}
+
+/* A signal stack that is used up is the end. */
+static void used_up(void **state)
+{
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		set_stack(0);
+		handle(SIGUSR1, for_ever, SA_ONSTACK | SA_NODEFER);
+		raise(SIGUSR1);
+		_exit(0);
+	}
+	assert_int_equal(status_of(pid), 128 + SIGSEGV);
+}
+
+static void old_sigstack(void **state)
+{
+	int (*const old_way)(struct sigstack *, struct sigstack *) = dlsym(RTLD_DEFAULT, "sigstack");
+	struct sigstack ss = {.ss_sp = stack + STACK}, old;
+
+	assert_int_equal(old_way(&ss, &old), 0);
+	handle(SIGUSR1, look, SA_ONSTACK);
+	fresh();
+	raise(SIGUSR1);
+	assert_true(is_on_stack(seen.at[0]));
+	assert_int_equal(sigaltstack(&no_stack, NULL), 0);
+}
+
+/* ---- stacks of the program's own making ---- */
+
+static ucontext_t outside, inside;
+static volatile unsigned rounds;
+static char *coroutine_stack;
+
+/* Deep enough that the kernel's frame comes to lie where nothing of the stack has been of late. */
+__attribute__((noinline)) static unsigned deep(unsigned n)
+{
+	volatile char room[1024];
+
+	memset((char *)room, (int)n, sizeof(room));
+	return n == 0 ? (unsigned)room[5] : deep(n - 1) + (unsigned)room[7];
+}
+
+static void coroutine(void)
+{
+	for (unsigned i = 0; i < rounds; i++) {
+		deep(40);
+		evict();
+		raise(SIGUSR1);
+	}
+}
+
+static void on_a_coroutine(void **state)
+{
+	coroutine_stack = far_memory(STACK);
+	handle(SIGUSR1, look, 0);
+	memset(&seen, 0, sizeof(seen));
+	rounds = 30;
+	assert_int_equal(getcontext(&inside), 0);
+	inside.uc_stack = (stack_t){.ss_sp = coroutine_stack, .ss_size = STACK};
+	inside.uc_link = &outside;
+	makecontext(&inside, coroutine, 0);
+	assert_int_equal(swapcontext(&outside, &inside), 0);
+	assert_int_equal(seen.times, 30);
+	assert_in_range((char *)seen.at[29 % 8] - coroutine_stack, 0, STACK);
+	munmap(coroutine_stack, STACK);
+	sigaltstack(&no_stack, NULL);
+}
+
+/* The other way to make one: a handler on the signal stack is left, and returned to much later. */
+static sigjmp_buf in_main, in_handler;
+static volatile bool wants_more;
+
+static void stay(int sig, siginfo_t *info, void *context)
+{
+	char mine[1000];
+
+	memset(mine, 'm', sizeof(mine));
+	if (sigsetjmp(in_handler, 0) == 0)
+		siglongjmp(in_main, 1);
+	for (size_t i = 0; i < sizeof(mine); i++)
+		if (mine[i] != 'm')
+			_exit(9);
+	siglongjmp(in_main, 2);
+}
+
+static void handler_that_is_left_and_taken_up(void **state)
+{
+	int way;
+
+	set_stack(AUTODISARM);
+	handle(SIGUSR1, stay, SA_ONSTACK);
+	evict();
+	way = sigsetjmp(in_main, 1);
+	if (way == 0)
+		raise(SIGUSR1);
+	if (way == 1) {
+		evict();
+		siglongjmp(in_handler, 1);
+	}
+	assert_int_equal(way, 2);
+	sigaltstack(&no_stack, NULL);
+}
+
+/* ---- what handlers find and change ---- */
+
+static void spoil(int sig, siginfo_t *info, void *context)
+{
+	evict();
+	seen.times += info->si_value.sival_int == 77 && info->si_pid == getpid();
+}
+
+/* All that was in registers is there again. */
+static void registers(void **state)
+{
+#ifdef __x86_64__
+	siginfo_t info = {.si_code = SI_QUEUE};
+
+	info.si_pid = getpid();
+	info.si_value.sival_int = 77;
+	handle(SIGRTMIN, spoil, 0);
+	memset(&seen, 0, sizeof(seen));
+	for (uint64_t i = 1; i <= 50; i++) {
+		uint64_t a = i, b = ~i, c = i * 3, d = i << 40, x = 0;
+		long r;
+
+		__asm__ volatile(
+		    "movq %[a], %%xmm9\n"
+		    "mov %[pid], %%rdi\n"
+		    "mov %[sig], %%rsi\n"
+		    "mov %[info], %%rdx\n"
+		    "mov $129, %%eax\n" /* rt_sigqueueinfo */
+		    "syscall\n"
+		    "movq %%xmm9, %[x]\n"
+		    : [x] "=&b"(x), "=&a"(r), "+r"(a), "+r"(b), "+r"(c), "+r"(d)
+		    : [a] "r"(i), [pid] "r"((long)getpid()), [sig] "r"((long)SIGRTMIN), [info] "r"(&info)
+		    : "rdi", "rsi", "rdx", "rcx", "r11", "xmm9", "memory");
+		assert_true(r == 0 && x == i && a == i && b == ~i && c == i * 3 && d == i << 40);
+	}
+	assert_int_equal(seen.times, 50);
+#else
+	skip();
+#endif
+}
+
+static void block_all(int sig, siginfo_t *info, void *context)
+{
+	sigfillset(&((ucontext_t *)context)->uc_sigmask);
+}
+
+static void unblock_all(int sig, siginfo_t *info, void *context)
+{
+	sigemptyset(&((ucontext_t *)context)->uc_sigmask);
+}
+
+static void masks_that_handlers_change(void **state)
+{
+	sigset_t now, all;
+
+	handle(SIGUSR1, block_all, 0);
+	raise(SIGUSR1);
+	evict(); /* SIGBUS is blocked, as far as the program knows */
+	assert_int_equal(sigprocmask(SIG_BLOCK, NULL, &now), 0);
+	assert_true(sigismember(&now, SIGBUS) && sigismember(&now, SIGUSR2) && sigismember(&now, SIGUSR1));
+	sigemptyset(&all);
+	sigaddset(&all, SIGUSR1);
+	sigprocmask(SIG_UNBLOCK, &all, NULL);
+	handle(SIGUSR1, unblock_all, 0);
+	raise(SIGUSR1);
+	evict();
+	sigprocmask(SIG_BLOCK, NULL, &now);
+	assert_true(!sigismember(&now, SIGBUS) && !sigismember(&now, SIGUSR2));
+}
+
+static volatile int masked;
+
+static void look_at_mask(int sig, siginfo_t *info, void *context)
+{
+	sigset_t now;
+
+	evict();
+	sigprocmask(SIG_BLOCK, NULL, &now);
+	masked = sigismember(&now, SIGUSR1) + 2 * sigismember(&now, SIGUSR2) + 4 * sigismember(&now, SIGHUP);
+}
+
+static void masks_of_handlers(void **state)
+{
+	struct sigaction action = {.sa_sigaction = look_at_mask, .sa_flags = SA_SIGINFO}, old;
+	sigset_t now;
+
+	sigfillset(&action.sa_mask);
+	sigdelset(&action.sa_mask, SIGHUP);
+	assert_int_equal(sigaction(SIGUSR1, &action, NULL), 0);
+	raise(SIGUSR1);
+	assert_int_equal(masked, 3);
+	assert_int_equal(sigaction(SIGUSR1, NULL, &old), 0);
+	assert_true(sigismember(&old.sa_mask, SIGBUS) && sigismember(&old.sa_mask, SIGUSR2) &&
+	            !sigismember(&old.sa_mask, SIGHUP));
+	handle(SIGUSR1, look_at_mask, SA_NODEFER);
+	raise(SIGUSR1);
+	assert_int_equal(masked, 0);
+	sigprocmask(SIG_BLOCK, NULL, &now);
+	assert_int_equal(sigismember(&now, SIGUSR1), 0);
+}
+
+static volatile int counted;
+
+static void count(int sig)
+{
+	counted++;
+}
+
+static void ways_to_set_them(void **state)
+{
+	struct sigaction action = {.sa_handler = count, .sa_flags = SA_RESETHAND}, old;
+
+	counted = 0;
+	sigaction(SIGHUP, &action, NULL);
+	raise(SIGHUP);
+	assert_int_equal(counted, 1);
+	sigaction(SIGHUP, NULL, &old);
+	assert_ptr_equal(old.sa_handler, SIG_DFL);
+	assert_ptr_equal(signal(SIGHUP, count), SIG_DFL);
+	assert_ptr_equal(signal(SIGHUP, SIG_IGN), count);
+	raise(SIGHUP);
+	assert_ptr_equal(sysv_signal(SIGHUP, count), SIG_IGN);
+	raise(SIGHUP);
+	assert_int_equal(counted, 2);
+	assert_ptr_equal(signal(SIGHUP, count), SIG_DFL);
+	assert_int_equal(siginterrupt(SIGHUP, 1), 0);
+	sigaction(SIGHUP, NULL, &old);
+	assert_int_equal(old.sa_flags & SA_RESTART, 0);
+	assert_ptr_equal(signal(SIGHUP, count), count);
+	sigaction(SIGHUP, NULL, &old);
+	assert_int_equal(old.sa_flags & SA_RESTART, 0);
+	siginterrupt(SIGHUP, 0);
+	assert_ptr_equal(sigset(SIGHUP, SIG_DFL), count);
+	assert_int_equal(sigaction(SIGKILL, &action, NULL), -1);
+	assert_int_equal(errno, EINVAL);
+	assert_int_equal(sigaction(32, &action, NULL), -1);
+	assert_int_equal(sigaction(65, NULL, NULL), -1);
+}
+
+/* ---- by number ---- */
+
+struct kernel_action {
+	void (*handler)(int);
+	unsigned long flags;
+	void *restorer;
+	uint64_t mask;
+};
+
+static void by_number(void **state)
+{
+	const uint64_t usr1 = 1ull << (SIGUSR1 - 1), bus = 1ull << (SIGBUS - 1), all = UINT64_MAX;
+	struct kernel_action action = {.handler = count, .flags = 0x04000000, .mask = bus}, old;
+	struct {
+		const uint64_t *mask;
+		size_t size;
+	} under = {&all, 8};
+	const struct timespec soon = {.tv_nsec = 1000};
+	stack_t ss = {.ss_sp = stack, .ss_size = STACK};
+	uint64_t mask = 0;
+
+	action.restorer = (void *)_exit; /* which nobody may call: glibc's is not to be had */
+	if (!getenv("FARPAGE_FAULT_MODE") || strcmp(getenv("FARPAGE_FAULT_MODE"), "inline") != 0)
+		skip(); /* the kernel takes what it is given */
+	counted = 0;
+	assert_int_equal(syscall(SYS_rt_sigaction, SIGHUP, &action, NULL, 8), 0);
+	raise(SIGHUP);
+	assert_int_equal(counted, 1);
+	assert_int_equal(syscall(SYS_rt_sigaction, SIGHUP, NULL, &old, 8), 0);
+	assert_true(old.handler == count && old.mask == bus);
+	assert_int_equal(syscall(SYS_rt_sigaction, SIGHUP, NULL, &old, 7), -1);
+	assert_int_equal(errno, EINVAL);
+
+	assert_int_equal(syscall(SYS_rt_sigprocmask, SIG_BLOCK, &all, &mask, 8), 0);
+	evict();
+	assert_int_equal(syscall(SYS_rt_sigprocmask, SIG_SETMASK, &mask, &mask, 8), 0);
+	assert_true((mask & bus) && (mask & usr1));
+
+	assert_int_equal(syscall(SYS_sigaltstack, &ss, NULL), 0);
+	handle(SIGUSR1, look, SA_ONSTACK);
+	fresh();
+	raise(SIGUSR1);
+	assert_true(is_on_stack(seen.at[0]));
+	assert_int_equal(syscall(SYS_sigaltstack, &no_stack, NULL), 0);
+
+	for (int i = 0; i < 20; i++) {
+		assert_int_equal(syscall(SYS_pselect6, 0, NULL, NULL, NULL, &soon, &under), 0);
+		assert_int_equal(syscall(SYS_ppoll, NULL, 0, &soon, &all, 8), 0);
+	}
+}
+
+static void touch_far(int sig, siginfo_t *info, void *context)
+{
+	evict();
+	counted++;
+}
+
+/* Waits under masks that have SIGBUS in them, with a handler that touches far memory when they end. */
+static void waiting(void **state)
+{
+	struct itimerval timer = {.it_value.tv_usec = 2000};
+	struct timespec long_time = {.tv_sec = 60};
+	sigset_t but, alarm_too;
+	struct {
+		const sigset_t *mask;
+		size_t size;
+	} under = {&but, 8};
+
+	handle(SIGALRM, touch_far, 0);
+	counted = 0;
+	sigemptyset(&alarm_too);
+	sigaddset(&alarm_too, SIGALRM);
+	sigprocmask(SIG_BLOCK, &alarm_too, NULL);
+	sigfillset(&but);
+	sigdelset(&but, SIGALRM);
+	for (int i = 0; i < 5; i++) {
+		setitimer(ITIMER_REAL, &timer, NULL);
+		assert_int_equal(sigsuspend(&but), -1);
+		setitimer(ITIMER_REAL, &timer, NULL);
+		assert_int_equal(ppoll(NULL, 0, &long_time, &but), -1);
+		setitimer(ITIMER_REAL, &timer, NULL);
+		assert_int_equal(pselect(0, NULL, NULL, NULL, &long_time, &but), -1);
+		setitimer(ITIMER_REAL, &timer, NULL);
+		assert_int_equal(syscall(SYS_pselect6, 0, NULL, NULL, NULL, &long_time, &under), -1);
+		assert_int_equal(errno, EINTR);
+		setitimer(ITIMER_REAL, &timer, NULL);
+		assert_int_equal(syscall(SYS_ppoll, NULL, 0, &long_time, &but, 8), -1);
+	}
+	assert_int_equal(counted, 25);
+	sigprocmask(SIG_UNBLOCK, &alarm_too, NULL);
+}
+
+/* ---- SIGBUS of the program's own ---- */
+
+static sigjmp_buf out;
+
+static void on_bus(int sig, siginfo_t *info, void *context)
+{
+	char here;
+
+	evict();
+	seen.times++;
+	seen.at[0] = &here;
+	if (info->si_code > 0)
+		siglongjmp(out, 1);
+}
+
+static void its_own_bus(void **state)
+{
+	int fd = memfd_create("short", MFD_CLOEXEC);
+	char *p = mmap(NULL, PAGE, PROT_READ, MAP_SHARED, fd, 0);
+	sigset_t bus;
+
+	set_stack(0);
+	handle(SIGBUS, on_bus, SA_ONSTACK);
+	memset(&seen, 0, sizeof(seen));
+	for (volatile int i = 0; i < 20; i++)
+		if (sigsetjmp(out, 1) == 0)
+			fail_msg("%d", *(volatile char *)p);
+	assert_int_equal(seen.times, 20);
+	assert_true(is_on_stack(seen.at[0]));
+	sigemptyset(&bus);
+	sigaddset(&bus, SIGBUS);
+	sigprocmask(SIG_BLOCK, &bus, NULL);
+	raise(SIGBUS);
+	evict();
+	assert_int_equal(seen.times, 20);
+	sigprocmask(SIG_UNBLOCK, &bus, NULL);
+	assert_int_equal(seen.times, 21);
+	signal(SIGBUS, SIG_DFL);
+	sigaltstack(&no_stack, NULL);
+	munmap(p, PAGE);
+	close(fd);
+}
+
+/* ---- threads, and showers ---- */
+
+#define THREADS 3
+#define JUMPS   400
+
+static atomic_bool go_on;
+static atomic_ulong handled;
+static __thread sigjmp_buf away;
+static __thread volatile bool may_jump;
+
+static void shower(int sig, siginfo_t *info, void *context)
+{
+	((volatile char *)pressure)[((uintptr_t)context * 7919u + (unsigned)handled * PAGE) % PRESSURE]++;
+	handled++;
+	if (may_jump && handled % 3 == 0)
+		siglongjmp(away, 1);
+}
+
+/* Fills and checks far memory of its own, on a signal stack or not, and is jumped out of it. */
+static void *stand_in_it(void *arg)
+{
+	unsigned self = (unsigned)(uintptr_t)arg;
+	size_t len = TEST_LOCAL_BYTES / 2;
+	char *mine = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0),
+	     *own_stack = mmap(NULL, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	const stack_t ss = {.ss_sp = own_stack, .ss_size = STACK};
+	volatile bool right = true;
+	volatile unsigned n = 0;
+
+	if (self % 2)
+		sigaltstack(&ss, NULL);
+	while (go_on && right) {
+		int null = open("/dev/zero", O_RDWR | O_CLOEXEC);
+
+		test_fill(mine, len, self + n);
+		right = test_is_filled(mine, len, self + n);
+		if (sigsetjmp(away, 1) == 0) {
+			may_jump = true;
+			for (size_t i = 0; i < len; i += 3 * PAGE)
+				if (write(null, mine + i, PAGE) != PAGE && errno != EINTR)
+					right = false;
+		}
+		may_jump = false;
+		right = right && test_is_filled(mine, len, self + n++);
+		close(null);
+	}
+	sigaltstack(&no_stack, NULL);
+	munmap(mine, len);
+	munmap(own_stack, STACK);
+	return (void *)(uintptr_t)right;
+}
+
+static void *come_and_go(void *arg)
+{
+	handled++;
+	return arg;
+}
+
+static void showers(void **state)
+{
+	pthread_t thread[THREADS], other;
+	void *right;
+	unsigned sent = 0;
+
+	handle(SIGUSR1, shower, SA_ONSTACK | SA_RESTART);
+	handle(SIGUSR2, shower, SA_RESTART);
+	handled = 0;
+	go_on = true;
+	for (unsigned i = 0; i < THREADS; i++)
+		assert_int_equal(pthread_create(&thread[i], NULL, stand_in_it, (void *)(uintptr_t)i), 0);
+	while (sent < 20000 && handled < 6000) {
+		for (unsigned i = 0; i < THREADS; i++)
+			assert_int_equal(pthread_kill(thread[i], sent++ % 2 ? SIGUSR1 : SIGUSR2), 0);
+		if (sent % 16 == 0) {
+			assert_int_equal(pthread_create(&other, NULL, come_and_go, NULL), 0);
+			pthread_kill(other, SIGUSR2);
+			pthread_join(other, NULL);
+		}
+		sched_yield();
+	}
+	go_on = false;
+	for (unsigned i = 0; i < THREADS; i++) {
+		pthread_join(thread[i], &right);
+		assert_true(right);
+	}
+	assert_true(handled > 100);
+}
+
+static void jump_away(int sig, siginfo_t *info, void *context)
+{
+	evict();
+	siglongjmp(out, 1);
+}
+
+/* Out of handlers on either stack, many times over: nothing is used up. */
+static void jumps(void **state)
+{
+	volatile int n = 0;
+
+	set_stack(0);
+	handle(SIGUSR1, jump_away, SA_ONSTACK);
+	handle(SIGUSR2, jump_away, 0);
+	sigsetjmp(out, 1);
+	if (n++ < 40)
+		raise(n % 2 ? SIGUSR1 : SIGUSR2);
+	assert_int_equal(n, 41);
+	sigaltstack(&no_stack, NULL);
+}
+
+static void leave_thread(int sig, siginfo_t *info, void *context)
+{
+	pthread_exit((void *)5);
+}
+
+static void note_cleanup(void *arg)
+{
+	++*(int *)arg;
+}
+
+static void *wait_to_be_ended(void *arg)
+{
+	pthread_cleanup_push(note_cleanup, arg);
+	go_on = true;
+	for (;;)
+		pause();
+	pthread_cleanup_pop(0);
+	return NULL;
+}
+
+/* The frame of a handler is unwound as any: the function that was interrupted cleans up. */
+static void threads_that_end_in_handlers(void **state)
+{
+	int cleaned = 0;
+
+	handle(SIGUSR1, leave_thread, 0);
+	for (int i = 1; i <= 5; i++) {
+		pthread_t thread;
+		void *result;
+
+		go_on = false;
+		assert_int_equal(pthread_create(&thread, NULL, wait_to_be_ended, &cleaned), 0);
+		while (!go_on)
+			sched_yield();
+		pthread_kill(thread, SIGUSR1);
+		pthread_join(thread, &result);
+		assert_ptr_equal(result, (void *)5);
+		assert_int_equal(cleaned, i);
+	}
+}
+
+static void *frames[64];
+static volatile int n_frames;
+
+static void trace(int sig, siginfo_t *info, void *context)
+{
+	n_frames = backtrace(frames, 64);
+}
+
+__attribute__((noinline)) static void interrupted_function(void)
+{
+	raise(SIGUSR1);
+	__asm__ volatile("" : : : "memory");
+}
+
+static void backtraces(void **state)
+{
+	const char *start = (const char *)(uintptr_t)interrupted_function;
+	bool found = false;
+
+	backtrace(frames, 64); /* loads what it needs */
+	for (int with = 0; with < 2; with++) {
+		if (with)
+			set_stack(0);
+		handle(SIGUSR1, trace, with ? SA_ONSTACK : 0);
+		interrupted_function();
+		for (int i = 0; i < n_frames; i++)
+			found |= (const char *)frames[i] >= start && (const char *)frames[i] < start + 64;
+		assert_true(found);
+	}
+	sigaltstack(&no_stack, NULL);
+}
+
+/* ---- children ---- */
+
+static bool spawned_mask_has_bus(const sigset_t *mask)
+{
+	char name[] = "grep", pattern[] = "SigBlk:", file[] = "/proc/self/status";
+	char *const argv[] = {name, pattern, file, NULL}; /* a shell would clear its mask */
+	posix_spawnattr_t attr;
+	int r, status, ends[2];
+	unsigned long long blocked;
+	char text[128] = "";
+	posix_spawn_file_actions_t actions;
+	pid_t pid;
+
+	assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+	posix_spawnattr_init(&attr);
+	posix_spawn_file_actions_init(&actions);
+	posix_spawn_file_actions_adddup2(&actions, ends[1], 1);
+	if (mask) {
+		posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK);
+		posix_spawnattr_setsigmask(&attr, mask);
+	}
+	unsetenv("LD_PRELOAD");
+	r = posix_spawn(&pid, "/bin/grep", &actions, &attr, argv, environ);
+	assert_int_equal(r, 0);
+	close(ends[1]);
+	assert_true(read(ends[0], text, sizeof(text) - 1) > 0);
+	close(ends[0]);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(sscanf(text, "SigBlk: %llx", &blocked), 1);
+	posix_spawnattr_destroy(&attr);
+	posix_spawn_file_actions_destroy(&actions);
+	return blocked >> (SIGBUS - 1) & 1;
+}
+
+/* What a child starts with is what its parent believes to have blocked. */
+static void masks_of_children(void **state)
+{
+	char *preload = strdup(getenv("LD_PRELOAD"));
+	sigset_t bus, none;
+
+	sigemptyset(&none);
+	sigemptyset(&bus);
+	sigaddset(&bus, SIGBUS);
+	assert_false(spawned_mask_has_bus(NULL));
+	assert_true(spawned_mask_has_bus(&bus));
+	sigprocmask(SIG_BLOCK, &bus, NULL);
+	assert_true(spawned_mask_has_bus(NULL));
+	assert_false(spawned_mask_has_bus(&none));
+	evict();
+	sigprocmask(SIG_UNBLOCK, &bus, NULL);
+	setenv("LD_PRELOAD", preload, 1);
+	free(preload);
+}
+
+static void handlers_in_children(void **state)
+{
+	pid_t pid;
+
+	set_stack(0);
+	handle(SIGUSR1, look, SA_ONSTACK);
+	evict();
+	pid = fork();
+	if (pid == 0) {
+		memset(&seen, 0, sizeof(seen));
+		raise(SIGUSR1);
+		_exit(is_on_stack(seen.at[0]) && seen.times == 1 ? 0 : 1);
+	}
+	assert_int_equal(status_of(pid), 0);
+	pid = vfork();
+	if (pid == 0) {
+		signal(SIGUSR1, SIG_DFL);
+		_exit(0);
+	}
+	assert_int_equal(status_of(pid), 0);
+	fresh();
+	raise(SIGUSR1);
+	assert_int_equal(seen.times, 1);
+	sigaltstack(&no_stack, NULL);
+}
+
+/* ---- */
+
+static int begin(void **state)
+{
+	pressure = far_memory(PRESSURE);
+	stack = far_memory(STACK);
+	return 0;
+}
+
+static int tests(void)
+{
+	const struct CMUnitTest all[] = {
+	    cmocka_unit_test(on_the_programs_stack),
+	    cmocka_unit_test(on_the_interrupted_stack),
+	    cmocka_unit_test(disarmed),
+	    cmocka_unit_test(one_in_another),
+	    cmocka_unit_test(used_up),
+	    cmocka_unit_test(old_sigstack),
+	    cmocka_unit_test(on_a_coroutine),
+	    cmocka_unit_test(handler_that_is_left_and_taken_up),
+	    cmocka_unit_test(registers),
+	    cmocka_unit_test(masks_that_handlers_change),
+	    cmocka_unit_test(masks_of_handlers),
+	    cmocka_unit_test(ways_to_set_them),
+	    cmocka_unit_test(by_number),
+	    cmocka_unit_test(waiting),
+	    cmocka_unit_test(its_own_bus),
+	    cmocka_unit_test(showers),
+	    cmocka_unit_test(jumps),
+	    cmocka_unit_test(threads_that_end_in_handlers),
+	    cmocka_unit_test(backtraces),
+	    cmocka_unit_test(masks_of_children),
+	    cmocka_unit_test(handlers_in_children),
+	};
+
+	return cmocka_run_group_tests(all, begin, NULL);
+}
+
+int main(int argc, char **argv)
+{
+	return test_under_preload(argc, argv, tests);
+}
