@@ -18,14 +18,34 @@ source=$(fetch_source redis)
 for name in redis-server redis-cli redis-benchmark redis-check-rdb redis-check-aof redis-sentinel; do
 	ln -sf "/usr/bin/$name" "$source/src/$name"
 done
-mapfile -t options < <(tr -s ' \t' '\n' <<<"$units" | sed '/^$/d; s/^/--single\n/')
+read -r -a list <<<"$(tr -s ' \t\n' ' ' <<<"$units")"
+
+# one HOW UNIT: its tests, one a line. A unit that ends badly without a test that says so counts as one more that failed.
+one() {
+	local how=$1 unit=$2 results=$COMPAT_DIR/redis-$1/${2//\//-} status=0
+	(cd "$source" && TERM=dumb pass "$how" 2M timeout --kill-after=60 3600 ./runtest --durable --clients 1 --timeout 900 --single "$unit") \
+		>"$results.log" 2>&1 </dev/null || status=$?
+	sed -nE 's/\x1b\[[0-9;]*m//g; s/^\[(ok|err|skip|ignore|exception|timeout)\]: (.*)$/\1 \2/p' "$results.log" |
+		sed -E 's/ \([0-9]+ ms\)$//; s/ in tests\/.*$//' >"$results.results"
+	if ((status)) && ! grep -qvE '^(ok|skip|ignore) ' "$results.results"; then
+		echo "err $unit ended with $status" >>"$results.results"
+	fi
+}
+
+# Plain and far in turn, so that what is there when a run is stopped can be compared. With COMPAT_RESUME set, what has results keeps them.
+mkdir -p "$COMPAT_DIR/redis-plain" "$COMPAT_DIR/redis-far"
+for unit in "${list[@]}"; do
+	for how in plain far; do
+		wanted "$how" || continue
+		[[ -z ${COMPAT_RESUME:-} || ! -s $COMPAT_DIR/redis-$how/${unit//\//-}.results ]] || continue
+		SECONDS=0
+		one "$how" "$unit"
+		say "redis, $unit, $how: $(cut -d' ' -f1 "$COMPAT_DIR/redis-$how/${unit//\//-}.results" | sort | uniq -c | xargs), $SECONDS s"
+	done
+done
 
 for how in plain far; do
-	wanted "$how" || continue
-	say "redis, $how"
-	(cd "$source" && TERM=dumb pass "$how" 2M ./runtest --durable --clients 2 --timeout 900 "${options[@]}") \
-		>"$COMPAT_DIR/redis-$how.log" 2>&1 </dev/null || say "ended with $?"
-	sed -nE 's/\x1b\[[0-9;]*m//g; s/^\[(ok|err|skip|ignore|exception|timeout)\]: (.*)$/\1 \2/p' "$COMPAT_DIR/redis-$how.log" |
-		sed -E 's/ \([0-9]+ ms\)$//; s/ in tests\/.*$//' >"$COMPAT_DIR/redis-$how.results"
+	names=("${list[@]//\//-}")
+	(cd "$COMPAT_DIR/redis-$how" && cat "${names[@]/%/.results}") >"$COMPAT_DIR/redis-$how.results"
 done
 exec "$here/compare.py" "redis-server $(version_of redis-server)" "$COMPAT_DIR/redis-plain.results" "$COMPAT_DIR/redis-far.results"
