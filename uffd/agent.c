@@ -284,7 +284,7 @@ static int open_internal(struct fp_agent *agent)
 	if (r < 0)
 		return r;
 	agent->space.layout.mapped = 0;
-	if (mprotect(agent->far.base, (size_t)FP_AGENT_PAGES << FP_PAGE_SHIFT, piece.prot) < 0)
+	if (mprotect(agent->far.base, (size_t)FP_AGENT_USED << FP_PAGE_SHIFT, piece.prot) < 0)
 		return -errno;
 	return 0;
 }

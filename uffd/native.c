@@ -11,9 +11,12 @@
 #include "fdutil.h"
 
 #define CHUNK_PAGES  (1u << FP_CHUNK_SHIFT)
-#define FIRST_CHUNK  ((2 * FP_STAGE_PAGES >> FP_CHUNK_SHIFT) + 1) /* below: stages and bell */
-#define RUN_MIN      16u                                          /* fewer are not worth three system calls */
+#define FIRST_CHUNK  ((2 * FP_STAGE_PAGES >> FP_CHUNK_SHIFT) + 1) /* below: the agent's own */
+#define FRESH_MIN    8u                                           /* fewer are not worth three system calls */
 #define PAGEMAP_HERE (3ull << 62)                                 /* present or swapped */
+
+/* Flags of a piece that its pages can be native with. */
+#define HARMLESS ((uint32_t)(FP_PIECE_NORESERVE | FP_PIECE_RANDOM | FP_PIECE_SEQUENTIAL | FP_PIECE_DONTDUMP))
 
 /* Newer than some headers that we build with. */
 #ifndef MADV_DONTNEED_LOCKED
@@ -29,7 +32,7 @@
  * |    zero    | length  |  first  | state |
  * +------------+---------+---------+-------+
  */
-enum chunk_state { MANAGED, CONVERTING, NATIVE, ENDING };
+enum chunk_state { MANAGED, CONVERTING, NATIVE, CHANGING };
 
 #define STATE_MASK   3u
 #define FIRST_SHIFT  2
@@ -50,6 +53,16 @@ static struct run native_run(uint32_t page, uint32_t word)
 	uint32_t start = (page & ~(CHUNK_PAGES - 1)) + (word >> FIRST_SHIFT & (CHUNK_PAGES - 1));
 
 	return (struct run){.start = start, .end = start + (word >> LENGTH_SHIFT)};
+}
+
+static bool is_native_word(uint64_t word)
+{
+	return fp_page_state(word) == FP_PAGE_RESIDENT && (word & FP_PAGE_DIRTY) && !fp_page_slot(word);
+}
+
+static bool can_be_native(uint64_t word)
+{
+	return fp_page_state(word) == FP_PAGE_ZERO || is_native_word(word);
 }
 
 static _Atomic uint32_t *state_of(const struct fp_far *far, uint32_t page)
@@ -82,37 +95,104 @@ void fp_native_close(struct fp_far *far)
 /* Half of the budget is given freely; beyond that, only what goes on from native memory, up to the margin. */
 static bool is_ample(const struct fp_far *far, uint32_t page)
 {
+	const _Atomic uint32_t *state = state_of(far, page);
 	uint64_t free_pages = fp_room_free(&far->room), margin = 2 * fp_room_margin(&far->room);
 	uint64_t budget = atomic_load_explicit(&far->room.budget, memory_order_relaxed);
 
 	if (free_pages < CHUNK_PAGES + margin)
 		return false;
 	return free_pages - CHUNK_PAGES >= budget / 2 ||
-	       (atomic_load_explicit(state_of(far, page) - 1, memory_order_relaxed) & STATE_MASK) == NATIVE;
+	       ((atomic_load_explicit(state, memory_order_relaxed) |
+	         atomic_load_explicit(state - 1, memory_order_relaxed)) &
+	        NATIVE); /* or CHANGING */
 }
 
-/* Owns the ZERO pages around page, within the chunk and the mapping. */
-static struct run own_run(struct fp_far *far, const struct fp_piece *piece, uint32_t page)
+/*
+ * The pages around page that can be native with it: ZERO ones, and those that are already as native pages
+ * are. Within the chunk, the mapping and the side of the present run.
+ */
+static struct run find_run(const struct fp_far *far, const struct fp_piece *piece, uint32_t page,
+                           uint32_t word)
 {
 	uint32_t first = page & ~(CHUNK_PAGES - 1);
 	uint32_t low = FP_MAX(piece->start, first), high = FP_MIN(piece->end, first + CHUNK_PAGES);
-	struct run run = {.start = page, .end = page + 1};
+	struct run run = {.start = page, .end = page + 1}, before;
 
-	while (run.end < high &&
-	       fp_pager_apply(&far->words[run.end], FP_EV_PREZERO, NULL).action == FP_ACT_ZERO)
+	if (word != MANAGED) {
+		before = native_run(page, word);
+		if (page < before.start)
+			high = FP_MIN(high, before.start);
+		else
+			low = FP_MAX(low, before.end);
+	}
+	while (run.end < high && can_be_native(atomic_load(&far->words[run.end])))
 		run.end++;
-	while (run.start > low &&
-	       fp_pager_apply(&far->words[run.start - 1], FP_EV_PREZERO, NULL).action == FP_ACT_ZERO)
+	while (run.start > low && can_be_native(atomic_load(&far->words[run.start - 1])))
 		run.start--;
 	return run;
+}
+
+static unsigned count_fresh(const struct fp_far *far, struct run run)
+{
+	unsigned n = 1; /* the fault's own */
+
+	for (uint32_t p = run.start; p < run.end; p++)
+		n += fp_page_state(atomic_load(&far->words[p])) == FP_PAGE_ZERO;
+	return n;
+}
+
+/* One run a chunk: another must continue it, as mappings do that come one after the other. */
+static bool can_join(uint32_t page, uint32_t word, struct run run)
+{
+	struct run before = native_run(page, word);
+
+	return word == MANAGED || run.start == before.end || run.end == before.start;
+}
+
+static struct run join(uint32_t page, uint32_t word, struct run run)
+{
+	struct run before = word == MANAGED ? run : native_run(page, word);
+
+	return (struct run){.start = FP_MIN(run.start, before.start), .end = FP_MAX(run.end, before.end)};
+}
+
+static bool own_page(struct fp_far *far, uint32_t page)
+{
+	return fp_pager_apply(&far->words[page], FP_EV_PREZERO, NULL).action == FP_ACT_ZERO ||
+	       fp_pager_apply(&far->words[page], FP_EV_ADOPT, NULL).action == FP_ACT_VERIFY;
+}
+
+/* The word of a page that we own tells what it was. */
+static bool was_zero(const struct fp_far *far, uint32_t page)
+{
+	return !(atomic_load(&far->words[page]) & FP_PAGE_DIRTY);
 }
 
 /* The fault's own page goes on as it came. */
 static void disown_run(struct fp_far *far, struct run run, uint32_t page)
 {
-	for (uint32_t p = run.start; p < run.end; p++)
+	for (uint32_t p = run.start; p < run.end; p++) {
+		enum fp_page_event as_it_was = was_zero(far, p) ? FP_EV_NOT_INSTALLED : FP_EV_INSTALLED_RW;
+
 		if (p != page)
-			fp_far_settle(far, p, fp_pager_apply(&far->words[p], FP_EV_NOT_INSTALLED, NULL));
+			fp_far_settle(far, p, fp_pager_apply(&far->words[p], as_it_was, NULL));
+	}
+}
+
+/* Owns all of the run or nothing. *ret_fresh: how many of its pages have no token yet. */
+static bool own_run(struct fp_far *far, struct run run, uint32_t page, unsigned *ret_fresh)
+{
+	unsigned n = 0;
+
+	for (uint32_t p = run.start; p < run.end; p++) {
+		if (p != page && !own_page(far, p)) {
+			disown_run(far, (struct run){.start = run.start, .end = p}, page);
+			return false;
+		}
+		n += was_zero(far, p);
+	}
+	*ret_fresh = n;
+	return true;
 }
 
 static bool take_tokens(struct fp_far *far, unsigned n)
@@ -128,50 +208,68 @@ static bool take_tokens(struct fp_far *far, unsigned n)
  * Looks at the layout once more when the pages are owned: had their mapping ended before, they could be made
  * native in no mapping; if it ends now, the call that ends it waits for us.
  */
-static bool release_run(struct fp_far *far, const struct fp_layout *layout, uint32_t changes, struct run run)
+static bool release_run(struct fp_far *far, const struct fp_layout *layout, uint32_t changes, struct run run,
+                        unsigned n_fresh)
 {
-	unsigned n = run.end - run.start;
+	size_t len = (size_t)(run.end - run.start) << FP_PAGE_SHIFT;
 
-	if (n < RUN_MIN || !take_tokens(far, n))
+	if (!take_tokens(far, n_fresh))
 		return false;
 	if (fp_layout_changes(layout) == changes &&
-	    fp_uffd_unregister(&far->uffd, fp_far_addr(far, run.start), (size_t)n << FP_PAGE_SHIFT) == 0)
+	    fp_uffd_unregister(&far->uffd, fp_far_addr(far, run.start), len) == 0)
 		return true;
-	fp_room_give(&far->room, n);
+	fp_room_give(&far->room, n_fresh);
 	return false;
 }
 
-static bool convert(struct fp_far *far, const struct fp_layout *layout, uint32_t page, struct run *ret_run)
+static bool convert(struct fp_far *far, const struct fp_layout *layout, uint32_t page, uint32_t word,
+                    struct run *ret_run)
 {
 	struct fp_piece piece;
 	uint32_t changes;
+	unsigned n_fresh;
 
-	if (!fp_layout_peek(layout, page, &piece, &changes) || !(piece.prot & PROT_WRITE) || piece.flags)
+	if (!fp_layout_peek(layout, page, &piece, &changes) || !(piece.prot & PROT_WRITE) ||
+	    piece.flags & ~HARMLESS)
 		return false;
-	*ret_run = own_run(far, &piece, page);
-	if (release_run(far, layout, changes, *ret_run))
+	*ret_run = find_run(far, &piece, page, word);
+	if (!can_join(page, word, *ret_run) || count_fresh(far, *ret_run) < FRESH_MIN ||
+	    !own_run(far, *ret_run, page, &n_fresh))
+		return false;
+	if (release_run(far, layout, changes, *ret_run, n_fresh))
 		return true;
 	disown_run(far, *ret_run, page);
 	return false;
 }
 
+/* Takes the chunk into our hands, if it is in nobody's. *ret_word: what it was. */
+static bool take_chunk(_Atomic uint32_t *state, uint32_t *ret_word)
+{
+	uint32_t word = *ret_word = atomic_load(state);
+
+	return (word == MANAGED || (word & STATE_MASK) == NATIVE) &&
+	       atomic_compare_exchange_strong(state, &word, word == MANAGED ? CONVERTING : CHANGING);
+}
+
 bool fp_native_begin(struct fp_far *far, const struct fp_layout *layout, uint32_t page)
 {
 	_Atomic uint32_t *state = state_of(far, page);
-	uint32_t managed = MANAGED;
 	struct run run;
+	uint32_t word;
 
 	if (far->pagemap_fd < 0 || page >> FP_CHUNK_SHIFT < FIRST_CHUNK || !is_ample(far, page) ||
-	    !atomic_compare_exchange_strong(state, &managed, CONVERTING))
+	    !take_chunk(state, &word))
 		return false;
-	if (!convert(far, layout, page, &run)) {
-		atomic_store(state, MANAGED);
+	if (!convert(far, layout, page, word, &run)) {
+		atomic_store(state, word);
 		return false;
 	}
-	/* before the words: who takes one of these pages must find it native */
-	atomic_store(state, native_word(run));
+	/* before the words: who takes one of these pages waits until all are settled, and finds them native
+	 */
+	atomic_store(state, CHANGING);
 	for (uint32_t p = run.start; p < run.end; p++)
 		fp_far_settle(far, p, fp_pager_apply(&far->words[p], FP_EV_INSTALLED_RW, NULL));
+	atomic_store(state, native_word(join(page, word, run)));
 	return true;
 }
 
@@ -192,26 +290,15 @@ bool fp_native_is_absent(const struct fp_far *far, uint32_t page)
 	return read_pagemap(far, page, &entry, 1) && !(entry & PAGEMAP_HERE);
 }
 
-static bool is_native_word(uint64_t word)
-{
-	return fp_page_state(word) == FP_PAGE_RESIDENT && (word & FP_PAGE_DIRTY) && !fp_page_slot(word);
-}
-
-/* Owns the pages of the run that were never filled, as far as the page map tells. */
-static void own_absent(struct fp_far *far, struct run run, const uint64_t *entries, uint64_t *olds)
+/* Owns the pages of the run that were never filled, as far as the page map tells; others' entries are
+ * cleared. */
+static void own_absent(struct fp_far *far, struct run run, uint64_t *entries)
 {
 	for (uint32_t p = run.start; p < run.end; p++) {
-		uint32_t i = p - run.start;
-		uint64_t old;
+		uint64_t *entry = &entries[p - run.start];
 
-		olds[i] = 0;
-		if (entries[i] & PAGEMAP_HERE || !is_native_word(atomic_load(&far->words[p])) ||
-		    fp_pager_apply(&far->words[p], FP_EV_CLAIM, &old).action != FP_ACT_CLAIMED)
-			continue;
-		if (is_native_word(old))
-			olds[i] = old;
-		else
-			fp_far_settle(far, p, fp_pager_apply_release(&far->words[p], old));
+		*entry = !(*entry & PAGEMAP_HERE) &&
+		         fp_pager_apply(&far->words[p], FP_EV_ADOPT, NULL).action == FP_ACT_VERIFY;
 	}
 }
 
@@ -221,22 +308,21 @@ static void own_absent(struct fp_far *far, struct run run, const uint64_t *entri
  */
 static void return_absent(struct fp_far *far, struct run run)
 {
-	uint64_t entries[CHUNK_PAGES], olds[CHUNK_PAGES];
+	uint64_t owned[CHUNK_PAGES], entries[CHUNK_PAGES];
 	unsigned n = run.end - run.start, tokens = 0;
 	bool seen;
 
-	if (!read_pagemap(far, run.start, entries, n))
+	if (!read_pagemap(far, run.start, owned, n))
 		return;
-	own_absent(far, run, entries, olds);
+	own_absent(far, run, owned);
 	seen = read_pagemap(far, run.start, entries, n);
 	for (unsigned i = 0; i < n; i++) {
-		_Atomic uint64_t *word = &far->words[run.start + i];
 		bool absent = seen && !(entries[i] & PAGEMAP_HERE);
+		enum fp_page_event event = absent ? FP_EV_NOT_INSTALLED : FP_EV_INSTALLED_RW;
 
-		if (!olds[i])
+		if (!owned[i])
 			continue;
-		fp_far_settle(far, run.start + i,
-		              fp_pager_apply_release(word, absent ? FP_PAGE_ZERO : olds[i]));
+		fp_far_settle(far, run.start + i, fp_pager_apply(&far->words[run.start + i], event, NULL));
 		tokens += absent;
 	}
 	fp_room_give(&far->room, tokens);
@@ -254,23 +340,36 @@ static int end(struct fp_far *far, _Atomic uint32_t *state, struct run run)
 	return r;
 }
 
-/* A chunk that is CONVERTING was MANAGED, and what is being converted is not the caller's. */
+/* A chunk that is CONVERTING was MANAGED, and what is being converted is not the caller's. One that is
+ * CHANGING will not be for long: nobody blocks meanwhile. */
 int fp_native_end(struct fp_far *far, uint32_t page)
 {
 	_Atomic uint32_t *state = state_of(far, page);
 	uint32_t word;
 
-	while ((word = atomic_load(state)) & NATIVE) { /* NATIVE or ENDING */
-		if ((word & STATE_MASK) == NATIVE && atomic_compare_exchange_strong(state, &word, ENDING))
+	while ((word = atomic_load(state)) & NATIVE) { /* or CHANGING */
+		if ((word & STATE_MASK) == NATIVE && atomic_compare_exchange_strong(state, &word, CHANGING))
 			return end(far, state, native_run(page, word));
 		sched_yield();
 	}
 	return 0;
 }
 
+void fp_native_forget_absent(struct fp_far *far, uint32_t page)
+{
+	uint32_t first = page & ~(CHUNK_PAGES - 1), managed = MANAGED;
+	_Atomic uint32_t *state = state_of(far, page);
+
+	if (far->pagemap_fd < 0 || page >> FP_CHUNK_SHIFT < FIRST_CHUNK ||
+	    !atomic_compare_exchange_strong(state, &managed, CONVERTING))
+		return;
+	return_absent(far, (struct run){.start = first, .end = first + CHUNK_PAGES});
+	atomic_store(state, MANAGED);
+}
+
 bool fp_native_fills(const struct fp_far *far, uint32_t page)
 {
-	return atomic_load(state_of(far, page)) & NATIVE; /* NATIVE or ENDING */
+	return atomic_load(state_of(far, page)) & NATIVE; /* or CHANGING */
 }
 
 bool fp_native_keeps(uint64_t word)

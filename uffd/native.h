@@ -6,12 +6,12 @@
  *     MANAGED ───────────────────────────────────────► NATIVE
  *        ▲            (CONVERTING on the way)             │
  *        └────────────────────────────────────────────────┘
- *           end: a page is to leave, or its mapping ends (ENDING on the way)
+ *           end: a page is to leave, or its mapping ends (CHANGING on the way)
  *
  * A run of ZERO pages of one 2 MiB chunk, all within one mapping, is taken out of the userfaultfd's range.
- * Each of its pages has a token, and its word says RESIDENT and DIRTY from then on, whether it was touched or
- * not: the kernel may fill it at any moment, and what it reads then is what the word promises. What must stay
- * true:
+ * Pages of a mapping next to it continue the run when they are touched (CHANGING on the way). Each of its
+ * pages has a token, and its word says RESIDENT and DIRTY from then on, whether it was touched or not: the
+ * kernel may fill it at any moment, and what it reads then is what the word promises. What must stay true:
  *
  *   - A page that is not registered is RESIDENT and DIRTY without a slot, or owned (LEAVING, HELD).
  *   - Who owns a page and wants its word to say anything else calls fp_native_end first.
@@ -44,6 +44,13 @@ bool fp_native_begin(struct fp_far *far, const struct fp_layout *layout, uint32_
  * agent's, and the program's in a layout call.
  */
 int fp_native_end(struct fp_far *far, uint32_t page);
+
+/*
+ * A page proved to be absent though its word said RESIDENT: most likely it was native before a fork, and so
+ * were its neighbours. Those of its chunk that are absent become ZERO, so that they can be native again.
+ * Fault threads.
+ */
+void fp_native_forget_absent(struct fp_far *far, uint32_t page);
 
 /*
  * Whether the kernel may fill pages of this chunk once they are dropped: to be asked before they are, as the

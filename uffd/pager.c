@@ -90,6 +90,15 @@ static struct fp_page_step on_ahead(uint64_t word, enum fp_page_state wanted)
 	return fp_page_state(word) == wanted ? on_missing(word, false) : step(word, FP_ACT_NONE);
 }
 
+/* It ends INSTALLED_RW, or, if it proves to be absent, NOT_INSTALLED: there is no other copy. */
+static struct fp_page_step on_adopt(uint64_t word)
+{
+	if (fp_page_state(word) != FP_PAGE_RESIDENT || !(word & FP_PAGE_DIRTY) || fp_page_slot(word) ||
+	    (word & FP_PAGE_LOCKED))
+		return step(word, FP_ACT_NONE);
+	return step(with_state(word, FP_PAGE_ARRIVING), FP_ACT_VERIFY);
+}
+
 static struct fp_page_step on_evict(uint64_t word)
 {
 	if (fp_page_state(word) != FP_PAGE_RESIDENT || (word & FP_PAGE_LOCKED))
@@ -180,6 +189,8 @@ struct fp_page_step fp_pager_step(uint64_t word, enum fp_page_event event)
 		return on_ahead(word, FP_PAGE_REMOTE);
 	case FP_EV_PREZERO:
 		return on_ahead(word, FP_PAGE_ZERO);
+	case FP_EV_ADOPT:
+		return on_adopt(word);
 	case FP_EV_CLAIM:
 		return on_claim(word);
 	case FP_EV_UNQUEUE:

@@ -45,12 +45,13 @@ enum fp_page_state {
 #define FP_PAGE_SLOT_SHIFT 24
 
 enum fp_page_event {
-	FP_EV_FAULT_READ,    /* missing page, read access */
-	FP_EV_FAULT_WRITE,   /* missing page, write access */
-	FP_EV_FAULT_WP,      /* write to a write-protected page */
-	FP_EV_PREFETCH,      /* wanted ahead of need, only if it is remote */
-	FP_EV_PREZERO,       /* wanted ahead of need, only if it is zero */
-	FP_EV_INSTALLED,     /* ARRIVING ends: present, write-protected */
+	FP_EV_FAULT_READ,  /* missing page, read access */
+	FP_EV_FAULT_WRITE, /* missing page, write access */
+	FP_EV_FAULT_WP,    /* write to a write-protected page */
+	FP_EV_PREFETCH,    /* wanted ahead of need, only if it is remote */
+	FP_EV_PREZERO,     /* wanted ahead of need, only if it is zero */
+	FP_EV_ADOPT,     /* wanted as it is, only if it is resident, dirty, without a slot, and not locked */
+	FP_EV_INSTALLED, /* ARRIVING ends: present, write-protected */
 	FP_EV_INSTALLED_RW,  /* ARRIVING ends: present, writable */
 	FP_EV_NOT_INSTALLED, /* ARRIVING ends: the mapping is gone, or it was only wanted ahead; as it was
 	                        before */

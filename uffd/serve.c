@@ -206,15 +206,17 @@ static void missing(struct fp_server *sv, uint32_t page, bool write, bool zero, 
 static void verify(struct fp_server *sv, uint32_t page)
 {
 	struct fp_far *far = sv->far;
+	ssize_t r = fp_uffd_copy(&far->uffd, fp_far_addr(far, page), fp_zeros, FP_PAGE_SIZE, false);
 
 	/* Any failure but EEXIST leaves the page missing: then the thread, woken, faults on it again. It
 	 * counts as written from here on, so nothing may keep it from being so. */
-	if (fp_uffd_copy(&far->uffd, fp_far_addr(far, page), fp_zeros, FP_PAGE_SIZE, false) == -EEXIST &&
-	    fp_uffd_needs_holds(&far->uffd))
+	if (r == -EEXIST && fp_uffd_needs_holds(&far->uffd))
 		(void)fp_uffd_protect(&far->uffd, fp_far_addr(far, page), FP_PAGE_SIZE, false);
 	fp_far_settle(far, page, fp_pager_apply(&far->words[page], FP_EV_INSTALLED_RW, NULL));
 	fp_uffd_wake(&far->uffd, fp_far_addr(far, page), FP_PAGE_SIZE);
 	fp_count(&far->stats->faults[FP_FAULT_PRESENT], 1);
+	if (r > 0)
+		fp_native_forget_absent(far, page);
 }
 
 static void unprotect(struct fp_server *sv, uint32_t page, uint64_t now)

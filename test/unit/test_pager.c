@@ -37,6 +37,7 @@ enum work {
 	DO_POISON,
 	END_INSTALLED,
 	END_INSTALLED_RW,
+	END_ADOPTED,
 	DO_DROP,
 	END_DROP,
 	DO_CAPTURE,
@@ -193,6 +194,26 @@ static void install(struct world *w, uint8_t bytes, bool rw)
 	w->fault = rw ? END_INSTALLED_RW : END_INSTALLED;
 }
 
+static void settle(struct world *w, struct fp_page_step s)
+{
+	w->word = s.word;
+	if (s.action == FP_ACT_WAKE)
+		wake(w);
+}
+
+/* Another page of its chunk is about to become native, or has been: this one is looked at as well. */
+static void fault_adopts(struct world *w)
+{
+	struct fp_page_step s = fp_pager_step(w->word, FP_EV_ADOPT);
+
+	if (s.action != FP_ACT_VERIFY)
+		return;
+	check(w->mapping != ABSENT, w, "a resident page is not there");
+	w->word = s.word;
+	w->fault = END_ADOPTED;
+	visit(w);
+}
+
 static void fault_step(const struct world *from)
 {
 	struct world w = copy(from);
@@ -200,7 +221,14 @@ static void fault_step(const struct world *from)
 
 	switch (w.fault) {
 	case IDLE:
+		fault_adopts(&w);
 		return;
+	case END_ADOPTED:
+		check(w.mapping != ABSENT, &w, "an adopted page was taken away");
+		w.mapping = WRITABLE;
+		settle(&w, fp_pager_step(w.word, FP_EV_INSTALLED_RW));
+		w.fault = IDLE;
+		break;
 	case DO_ZERO:
 		check(w.truth == 0, &w, "zeros installed over written bytes");
 		install(&w, 0, w.fault_rw);
@@ -248,13 +276,6 @@ static void fault_step(const struct world *from)
 		w.fault = work_of(s.action);
 	}
 	visit(&w);
-}
-
-static void settle(struct world *w, struct fp_page_step s)
-{
-	w->word = s.word;
-	if (s.action == FP_ACT_WAKE)
-		wake(w);
 }
 
 static void drop_original(struct world *w)
@@ -493,12 +514,30 @@ static void test_locked(void **state)
 	assert_int_equal(fp_pager_step(s.word, FP_EV_EVICT).action, FP_ACT_DROP);
 }
 
+/* What has another copy, or stays where it is, is not adopted; what was and is not there is ZERO. */
+static void test_adoption(void **state)
+{
+	const uint64_t dirty = FP_PAGE_RESIDENT | FP_PAGE_DIRTY | FP_PAGE_QUEUED;
+	struct fp_page_step s = fp_pager_step(dirty, FP_EV_ADOPT);
+
+	(void)state;
+	assert_int_equal(s.action, FP_ACT_VERIFY);
+	assert_int_equal(fp_pager_step(s.word, FP_EV_INSTALLED_RW).word, dirty);
+	assert_int_equal(fp_pager_step(s.word, FP_EV_NOT_INSTALLED).word, FP_PAGE_ZERO | FP_PAGE_QUEUED);
+	for (unsigned i = 0; i < 4; i++) {
+		const uint64_t words[] = {fp_page_with_slot(dirty, 5), dirty & ~FP_PAGE_DIRTY,
+		                          dirty | FP_PAGE_LOCKED, FP_PAGE_ZERO};
+
+		s = fp_pager_step(words[i], FP_EV_ADOPT);
+		assert_true(s.action == FP_ACT_NONE && s.word == words[i]);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(test_locked),
-	    cmocka_unit_test(test_every_interleaving),
-	    cmocka_unit_test(test_queue_entry),
+	    cmocka_unit_test(test_adoption),           cmocka_unit_test(test_locked),
+	    cmocka_unit_test(test_every_interleaving), cmocka_unit_test(test_queue_entry),
 	    cmocka_unit_test(test_write_prediction),
 	};
 

@@ -1,0 +1,177 @@
+/*
+ * A program whose memory all fits in local memory: the kernel fills its fresh pages, and faults of ours are
+ * as rare as chunks. Counted, not timed.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "cleanup.h"
+#include "statspage.h"
+#include "underpreload.h"
+
+#define PAGE    4096u
+#define CHUNK   (2u << 20)
+#define REGIONS 24u
+#define ODD     (161u * PAGE) /* no two begin at the same place of a chunk */
+
+static const struct fp_statspage *stats;
+
+static int open_stats(void **state)
+{
+	char path[256];
+
+	return fp_statspage_path(getpid(), path, sizeof(path)) < 0 ? -1 : fp_statspage_open(path, &stats);
+}
+
+static uint64_t n_faults(void)
+{
+	uint64_t n = 0;
+
+	for (unsigned i = 0; i < FP_FAULT_KINDS; i++)
+		n += atomic_load(&stats->faults[i]);
+	return n;
+}
+
+static char *map(size_t len)
+{
+	char *p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	assert_true(p != MAP_FAILED);
+	assert_true(test_is_far(p));
+	return p;
+}
+
+/* Each is touched before the next is there, so what they share of a chunk becomes the kernel's bit by bit. */
+static void neighbours(void **state)
+{
+	uint64_t before = n_faults();
+	char *region[REGIONS];
+
+	for (unsigned i = 0; i < REGIONS; i++) {
+		region[i] = map(ODD);
+		test_fill(region[i], ODD, i + 1);
+	}
+	/* one fault a region, one more where it enters a chunk */
+	assert_in_range(n_faults() - before, REGIONS, 2 * REGIONS + 4);
+	for (unsigned i = 0; i < REGIONS; i += 2)
+		assert_int_equal(madvise(region[i], ODD, MADV_PAGEOUT), 0);
+	for (unsigned i = 0; i < REGIONS; i++) {
+		assert_true(test_is_filled(region[i], ODD, i + 1));
+		assert_int_equal(munmap(region[i], ODD), 0);
+	}
+}
+
+/* Holes are filled again, and read zeros, whatever the chunk has become meanwhile. */
+static void holes(void **state)
+{
+	char *region[REGIONS];
+
+	for (unsigned round = 0; round < 4; round++) {
+		for (unsigned i = round % 2; i < REGIONS; i += round ? 2 : 1) {
+			region[i] = map(ODD);
+			for (size_t at = 0; at < ODD; at += PAGE)
+				assert_int_equal(region[i][at], 0);
+			test_fill(region[i], ODD, i + 1);
+		}
+		for (unsigned i = (round + 1) % 2; i < REGIONS; i += 2) {
+			assert_true(test_is_filled(region[i], ODD, i + 1));
+			assert_int_equal(munmap(region[i], ODD), 0);
+		}
+	}
+	for (unsigned i = 1; i < REGIONS; i += 2)
+		assert_int_equal(munmap(region[i], ODD), 0);
+}
+
+/* Small objects, one after the other: the allocator asks for ever larger extents. */
+static void heap(void **state)
+{
+	enum { OBJECTS = 60000, SIZE = 800 };
+	static char *object[OBJECTS];
+	uint64_t before = n_faults(), grown;
+
+	for (unsigned i = 0; i < OBJECTS; i++) {
+		object[i] = malloc(SIZE);
+		assert_non_null(object[i]);
+		test_fill(object[i], SIZE, i);
+	}
+	grown = n_faults() - before;
+	assert_true(grown <= 3ull * OBJECTS * SIZE / CHUNK + 16);
+	for (unsigned i = 0; i < OBJECTS; i++) {
+		assert_true(test_is_filled(object[i], SIZE, i));
+		free(object[i]);
+	}
+}
+
+/* What the parent had and did not touch is fresh to its child, too. */
+static void children(void **state)
+{
+	size_t len = 4 * (size_t)CHUNK;
+	char *all = map(len + CHUNK), *p = all + (CHUNK - (uintptr_t)all % CHUNK) % CHUNK;
+	int status;
+	pid_t pid;
+
+	for (size_t at = 0; at < len; at += CHUNK)
+		test_fill(p + at, CHUNK / 4, 7);
+	pid = fork();
+	if (pid == 0) {
+		uint64_t n;
+
+		if (open_stats(NULL) < 0)
+			_exit(2);
+		n = n_faults();
+		for (size_t at = 0; at < len; at += CHUNK) {
+			if (!test_is_filled(p + at, CHUNK / 4, 7) || p[at + CHUNK / 4])
+				_exit(3);
+			test_fill(p + at + CHUNK / 4, CHUNK - CHUNK / 4, 8);
+		}
+		_exit(n_faults() - n > 4 * 4 + 8 ? 4 : 0);
+	}
+	assert_true(pid > 0 && waitpid(pid, &status, 0) == pid);
+	assert_true(WIFEXITED(status));
+	assert_int_equal(WEXITSTATUS(status), 0);
+	for (size_t at = 0; at < len; at += CHUNK)
+		assert_true(test_is_filled(p + at, CHUNK / 4, 7) && p[at + CHUNK / 4] == 0);
+	assert_int_equal(munmap(all, len + CHUNK), 0);
+}
+
+/* What is asked of residency is answered for each page, up to the first hole. */
+static void residency(void **state)
+{
+	unsigned char vec[8];
+	char *p = map(16 * PAGE);
+
+	p[0] = p[(size_t)3 * PAGE] = 1;
+	assert_int_equal(mincore(p, (size_t)8 * PAGE, vec), 0);
+	for (unsigned i = 0; i < 8; i++)
+		assert_int_equal(vec[i] & 1, i == 0 || i == 3);
+	assert_int_equal(munmap(p + (size_t)4 * PAGE, PAGE), 0);
+	assert_int_equal(mincore(p, (size_t)4 * PAGE, vec), 0);
+	assert_int_equal(mincore(p, (size_t)8 * PAGE, vec), -1);
+	assert_int_equal(munmap(p, 16 * PAGE), 0);
+}
+
+static int tests(void)
+{
+	const struct CMUnitTest all[] = {
+	    cmocka_unit_test(neighbours), cmocka_unit_test(holes),     cmocka_unit_test(heap),
+	    cmocka_unit_test(children),   cmocka_unit_test(residency),
+	};
+
+	return cmocka_run_group_tests(all, open_stats, NULL);
+}
+
+int main(int argc, char **argv)
+{
+	return test_under_preload(argc, argv, tests);
+}
