@@ -18,6 +18,7 @@
 
 #include <cmocka.h>
 
+#include "statspage.h"
 #include "underpreload.h"
 
 #define SMALL 100u
@@ -157,6 +158,53 @@ static void zeroed(void **state)
 		}
 }
 
+/* Long ones are zeroed by the page: whoever lies next to them keeps every byte. */
+static void zeroed_among_others(void **state)
+{
+	static const size_t sizes[] = {40000, 70001, LARGE + 8};
+	char *block[32];
+
+	for (size_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++) {
+		for (unsigned i = 0; i < 32; i++)
+			test_fill(block[i] = allocate(sizes[s]), sizes[s], i);
+		for (unsigned i = 0; i < 32; i += 2)
+			free(block[i]);
+		for (unsigned i = 0; i < 32; i += 2) {
+			block[i] = allocate_zeroed(1, sizes[s]);
+			assert_true(block[i][0] == 0 && memcmp(block[i], block[i] + 1, sizes[s] - 1) == 0);
+			test_fill(block[i], sizes[s], i);
+		}
+		for (unsigned i = 0; i < 32; i++) {
+			assert_true(test_is_filled(block[i], sizes[s], i));
+			free(block[i]);
+		}
+	}
+}
+
+/* What has left is not fetched to be overwritten. */
+static void zeroed_from_afar(void **state)
+{
+	const struct fp_statspage *stats;
+	uint64_t fetched;
+	char path[256];
+	char *p;
+
+	if (!small_far || getenv("FARPAGE_FAULT_MODE")) /* inline: no fast path, jemalloc writes the zeros */
+		return;
+	assert_int_equal(fp_statspage_path(getpid(), path, sizeof(path)), 0);
+	assert_int_equal(fp_statspage_open(path, &stats), 0);
+	for (unsigned round = 0; round < 4; round++) {
+		p = allocate((size_t)3 * LARGE);
+		test_fill(p, (size_t)3 * LARGE, round);
+		free(p);
+		fetched = atomic_load(&stats->fetched_bytes);
+		p = allocate_zeroed(3, LARGE);
+		assert_in_range(atomic_load(&stats->fetched_bytes) - fetched, 0, LARGE);
+		assert_true(p[0] == 0 && memcmp(p, p + 1, (size_t)3 * LARGE - 1) == 0);
+		free(p);
+	}
+}
+
 static void alignment(void **state)
 {
 	void *p = NULL;
@@ -274,9 +322,17 @@ static void many_threads(void **state)
 static int tests(void)
 {
 	const struct CMUnitTest all[] = {
-	    cmocka_unit_test(what_is_far),  cmocka_unit_test(threads_too), cmocka_unit_test(agent_is_local),
-	    cmocka_unit_test(reallocation), cmocka_unit_test(zeroed),      cmocka_unit_test(alignment),
-	    cmocka_unit_test(edges),        cmocka_unit_test(pool_full),   cmocka_unit_test(many_threads),
+	    cmocka_unit_test(what_is_far),
+	    cmocka_unit_test(threads_too),
+	    cmocka_unit_test(agent_is_local),
+	    cmocka_unit_test(reallocation),
+	    cmocka_unit_test(zeroed),
+	    cmocka_unit_test(alignment),
+	    cmocka_unit_test(edges),
+	    cmocka_unit_test(pool_full),
+	    cmocka_unit_test(many_threads),
+	    cmocka_unit_test(zeroed_among_others),
+	    cmocka_unit_test(zeroed_from_afar),
 	};
 
 	return cmocka_run_group_tests(all, choose, NULL);

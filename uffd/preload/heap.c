@@ -23,6 +23,7 @@
 #include "cleanup.h"
 #include "libc.h"
 #include "local.h"
+#include "pieces.h"
 #include "place.h"
 #include "space.h"
 
@@ -44,6 +45,12 @@ static struct {
 } heap;
 
 struct fp_heap_calls fp_heap_calls;
+
+/*
+ * jemalloc's defaults, which MALLOC_CONF and a program's own override: a thread keeps objects of up to 64 KiB
+ * at hand, not of 32 KiB, as those of a far arena that are not cost more: it keeps a list of them.
+ */
+__attribute__((visibility("default"))) const char *malloc_conf = "tcache_max:65536";
 
 /* This thread's far arena, if it needs to know it. */
 static __thread unsigned own_arena __attribute__((tls_model("initial-exec")));
@@ -274,6 +281,34 @@ int fp_heap_flags(size_t size, const void *caller)
 	if (far == (heap.mode == FP_HEAP_ALL))
 		return 0;
 	return (int)(MALLOCX_ARENA(far ? own_arena : 0) | MALLOCX_TCACHE_NONE);
+}
+
+/* The whole pages of [p, p + size), which is nobody's yet. */
+static bool discard_pages(char *p, size_t size)
+{
+	char *from = (char *)fp_page_round((size_t)p), *to = p + size - (uintptr_t)(p + size) % FP_PAGE_SIZE;
+	int saved = errno, r;
+
+	if (!fp_space_owns(heap.space, p))
+		return false;
+	fp_shim_enter_local();
+	r = fp_space_discard(heap.space, from, (size_t)(to - from));
+	fp_shim_leave_local();
+	errno = saved;
+	if (r < 0)
+		return false;
+	memset(p, 0, (size_t)(from - p));
+	memset(to, 0, (size_t)(p + size - to));
+	return true;
+}
+
+void *fp_heap_zeroed(size_t size)
+{
+	void *p = fp_heap_calls.malloc(size);
+
+	if (p && !discard_pages(p, size))
+		memset(p, 0, size);
+	return p;
 }
 
 int fp_heap_free_flags(void)

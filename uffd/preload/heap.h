@@ -36,6 +36,14 @@ int fp_heap_flags(size_t size, const void *caller);
 /* How to free on this thread, as flags of dallocx. */
 int fp_heap_free_flags(void);
 
+/*
+ * size bytes of zeros, if malloc's fast path serves that size. What is long is not written to: its pages are
+ * discarded, as jemalloc itself does where the memory is its own, so that none comes in only to be
+ * overwritten.
+ */
+#define FP_HEAP_DISCARD_FROM ((32u << 10) + 1) /* shorter ones come from a thread's cache, and are warm */
+void *fp_heap_zeroed(size_t size);
+
 /* True if ptr, given its new size by code at caller, belongs into the other kind of memory. */
 bool fp_heap_must_move(const void *ptr, size_t new_size, const void *caller);
 

@@ -66,7 +66,7 @@ FP_INTERPOSE void *calloc(size_t n, size_t size)
 	if (__builtin_mul_overflow(n, size, &bytes))
 		return or_enomem(NULL);
 	if (is_plain(bytes, CALLER))
-		return fp_heap_calls.calloc(n, size);
+		return bytes < FP_HEAP_DISCARD_FROM ? fp_heap_calls.calloc(n, size) : fp_heap_zeroed(bytes);
 	return or_enomem(mallocx(at_least_1(bytes), fp_heap_flags(bytes, CALLER) | MALLOCX_ZERO));
 }
 
