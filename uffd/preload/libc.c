@@ -9,6 +9,7 @@
 #include <link.h>
 #include <pthread.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +21,23 @@
 #include "local.h"
 #include "shim.h"
 
-#define NEXT(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
+/* The C library's own function of that name, looked up once. */
+#define NEXT(name)                                                                                           \
+	({                                                                                                   \
+		static _Atomic(void *) real_;                                                                \
+		(__typeof__(&name))next(&real_, #name);                                                      \
+	})
+
+static void *next(_Atomic(void *) *real, const char *name)
+{
+	void *found = atomic_load_explicit(real, memory_order_relaxed);
+
+	if (!found) {
+		found = dlsym(RTLD_NEXT, name);
+		atomic_store_explicit(real, found, memory_order_relaxed);
+	}
+	return found;
+}
 
 /* The longest buffer of a stream or a directory is this. */
 #define OWN_MAX (1u << 20)
