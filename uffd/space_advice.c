@@ -226,17 +226,32 @@ int fp_space_pageout(struct fp_space *space, void *addr, size_t len)
 
 /* ---- residency ---- */
 
+/* Without the lock where it can: there are programs that ask before each touch. */
+static uint32_t look_mapped_until(struct fp_space *space, uint32_t start, uint32_t end)
+{
+	struct fp_piece piece;
+	uint32_t changes;
+	sigset_t mask;
+
+	while (start < end && fp_layout_peek(&space->layout, start, &piece, &changes))
+		start = piece.end;
+	if (start >= end)
+		return end;
+	fp_space_lock(space, &mask);
+	start = fp_space_mapped_until(space, start, end);
+	fp_space_unlock(space, &mask);
+	return start;
+}
+
 int fp_space_mincore(struct fp_space *space, void *addr, size_t len, unsigned char *vec)
 {
 	uint32_t start, end, stop;
-	sigset_t mask;
 	int r = fp_space_to_pages(space, addr, len, &start, &end);
 
 	if (r < 0)
 		return r;
-	fp_space_lock(space, &mask);
-	stop = fp_space_mapped_until(space, start, end);
-	fp_space_unlock(space, &mask);
+	fp_far_check_family(space->far);
+	stop = look_mapped_until(space, start, end);
 	if (stop > start && mincore(addr, (size_t)(stop - start) << FP_PAGE_SHIFT, vec) < 0)
 		return -errno;
 	return stop < end ? -ENOMEM : 0;
