@@ -1,6 +1,7 @@
 /*
- * Memory for the fault path: zeroed, present from the start, and locked where RLIMIT_MEMLOCK allows.
- * Room: common. It comes from mmap alone, so that no allocator's lock or free list is behind it.
+ * Memory for the fault path: zeroed, present from the start, and locked where RLIMIT_MEMLOCK allows. Of a
+ * limit that holds for this process the second half is left to the program, whose own locks count against it
+ * too. Room: common. It comes from mmap alone, so that no allocator's lock or free list is behind it.
  */
 #ifndef FP_LOCKEDMEM_H
 #define FP_LOCKEDMEM_H
