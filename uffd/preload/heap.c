@@ -46,12 +46,6 @@ static struct {
 
 struct fp_heap_calls fp_heap_calls;
 
-/*
- * jemalloc's defaults, which MALLOC_CONF and a program's own override: a thread keeps objects of up to 64 KiB
- * at hand, not of 32 KiB, as those of a far arena that are not cost more: it keeps a list of them.
- */
-__attribute__((visibility("default"))) const char *malloc_conf = "tcache_max:65536";
-
 /* This thread's far arena, if it needs to know it. */
 static __thread unsigned own_arena __attribute__((tls_model("initial-exec")));
 static __thread bool is_set_up __attribute__((tls_model("initial-exec")));
