@@ -26,7 +26,7 @@ read -r -a list <<<"$(tr -s ' \t\n' ' ' <<<"$tests")"
 
 # one HOW MODULE: its tests, one a line. A module that ends badly without a test that says so counts as one more that failed.
 one() {
-	local how=$1 module=$2 results=$COMPAT_DIR/cpython-$1/$2 scratch=$COMPAT_DIR/cpython-$1.tmp status=0
+	local how=$1 module=$2 results=$COMPAT_DIR/cpython-$1/$2 scratch=$COMPAT_DIR/cpython-$1/$2.tmp status=0
 	rm -rf "$scratch" "$results.xml"
 	mkdir -p "$scratch"
 	(cd "$scratch" && LC_ALL=C.UTF-8 TMPDIR=$scratch pass "$how" 3M timeout --kill-after=60 3600 "$python" -m test -j1 --timeout 1200 \
@@ -38,8 +38,11 @@ one() {
 		for case in tree.parse(path).iter("testcase") if os.path.exists(path) else ():
 		    kinds = {child.tag for child in case}
 		    how = "err" if kinds & {"failure", "error"} else "skip" if "skipped" in kinds or case.get("result") == "skipped" else "ok"
+		    if not case.get("name"):  # the framework leaves out the rest
+		        how = "err"
 		    bad += how == "err"
-		    print(how, " ".join(case.get("name").split()))
+		    name = case.get("name") or f"{module}, a test of which parts failed"
+		    print(how, " ".join(name.split()))
 		if status and not bad:
 		    print(f"err {module} ended with {status}")
 	EOP
