@@ -55,7 +55,7 @@ const char *fp_reach_explain(int error, char *buf, size_t len)
 	case -EKEYREJECTED:
 		return "the node could not prove that it knows the secret: it is not to be trusted";
 	case -EPERM:
-		return "the node does not answer this to this client";
+		return "this user may not connect to it, or is not to know this";
 	case -ELIBACC:
 		return "rdma needs libibverbs.so.1 and librdmacm.so.1: install libibverbs1, "
 		       "ibverbs-providers "

@@ -139,6 +139,8 @@ static int connect_by(int fd, const struct sockaddr *addr, socklen_t len, uint64
 			return 0;
 		if (errno == EAGAIN || errno == EINPROGRESS || errno == EALREADY)
 			return -ETIMEDOUT;
+		if (errno == EACCES) /* the kernel's word for it; -EACCES is the node's, of a wrong secret */
+			return -EPERM;
 		if (errno != EINTR)
 			return -errno;
 	}

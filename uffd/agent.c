@@ -213,6 +213,9 @@ const char *fp_agent_node_error(int error)
 		return "no protocol version (or transport) in common: update the older side";
 	case -EACCES:
 		return "the node refused the secret: give the one in its auth section (--secret-file)";
+	case -EPERM:
+		return "this user may not connect to it: a private node serves one user, others whom their "
+		       "socket's group admits";
 	case -EKEYREJECTED:
 		return "the node could not prove that it knows the secret: it is not to be trusted";
 	case -ETIMEDOUT:

@@ -1,5 +1,8 @@
 """The preload library alone, by LD_PRELOAD: what is wrong is said in one line, and the program does not run."""
+import glob
 import os
+import shutil
+import socket
 import subprocess
 import sys
 import unittest
@@ -8,14 +11,15 @@ import farapp
 
 PRELOAD = os.path.join(farapp.build, "uffd", "preload", "libfarpage-preload.so")
 REFUSED = 125
+NOBODY = 65534
 
 
 class Refusals(unittest.TestCase):
-    def run_with(self, **variables):
+    def run_with(self, preload=PRELOAD, user=None, **variables):
         env = {name: value for name, value in os.environ.items() if not name.startswith("FARPAGE_")}
         env |= {"FARPAGE_" + name: value for name, value in variables.items()}
         done = subprocess.run(
-            ["/bin/echo", "ran"], env={**env, "LD_PRELOAD": PRELOAD}, capture_output=True, text=True, timeout=60
+            ["/bin/echo", "ran"], env={**env, "LD_PRELOAD": preload}, capture_output=True, text=True, timeout=60, user=user
         )
         return done.returncode, done.stdout, done.stderr
 
@@ -41,6 +45,20 @@ class Refusals(unittest.TestCase):
         self.assert_refused("shm:/nowhere/socket", "farpaged running", NODES="shm:/nowhere/socket")
         self.assert_refused("tcp://127.0.0.1:1", "farpaged running", NODES="tcp://127.0.0.1:1")
         self.assert_refused("ftp://x", NODES="ftp://x")
+
+    @unittest.skipIf(os.getuid(), "only root can become another user")
+    def test_another_users_node(self):
+        """As a child that gives up root finds its parent's private node."""
+        os.chmod(farapp.workdir, 0o755)
+        for library in glob.glob(os.path.join(os.path.dirname(PRELOAD), "*.so")):
+            shutil.copy(library, farapp.workdir)
+        own = os.path.join(farapp.workdir, "own")
+        os.mkdir(own, 0o700)
+        with socket.socket(socket.AF_UNIX) as node:
+            node.bind(os.path.join(own, "node.sock"))
+            node.listen()
+            preload = os.path.join(farapp.workdir, os.path.basename(PRELOAD))
+            self.assert_refused("this user may not connect", NODES=f"shm:{own}/node.sock", preload=preload, user=NOBODY)
 
 
 if __name__ == "__main__":
