@@ -14,7 +14,8 @@
 
 #define TEST_SKIPPED 77
 
-/* True, and the reason is printed, if this process may not use userfaultfd. */
+/* True, and the reason is printed, if this process may not use userfaultfd. With FP_TEST_USER_ONLY in the
+ * environment user-mode faults do: see test_useronly.py. */
 bool test_cannot_run(void);
 
 /* Where the programs of a test keep their stats pages: the node's folder; emptied before the node is stopped,

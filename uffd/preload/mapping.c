@@ -13,6 +13,10 @@
 #include "place.h"
 #include "pieces.h"
 
+#ifndef MAP_32BIT
+#define MAP_32BIT 0 /* x86-64 alone has it */
+#endif
+
 /* Newer than some headers that we build with. */
 #ifndef MAP_DROPPABLE
 #define MAP_DROPPABLE 0x08

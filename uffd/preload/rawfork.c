@@ -14,6 +14,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include "calls.h"
 #include "shim.h"
 
 /* Flags beyond the signal that fork can stand in for. */
@@ -226,5 +227,20 @@ static_assert(SYS_mmap == 9 && SYS_madvise == 28 && SYS_mlock == 149 && SYS_munl
               "as in the code above");
 static_assert(SYS_clone == 56 && SYS_fork == 57 && SYS_vfork == 58 && SYS_clone3 == 435,
               "as in the code above");
+
+#else
+
+/* Here syscall(2) is the C library's. */
+long fp_call_raw_syscall(long number, ...)
+{
+	va_list args;
+	long a[6];
+
+	va_start(args, number);
+	for (unsigned i = 0; i < 6; i++)
+		a[i] = va_arg(args, long);
+	va_end(args);
+	return syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+}
 
 #endif

@@ -97,10 +97,16 @@ static int open_inline(void)
 /* What signals need where the kernel can't write their frames to far memory. */
 static int open_signals(enum fp_fault_mode mode, struct fp_agent_error *error)
 {
-	int r = fp_sigstack_open();
+	int r = fp_sigframe_open();
 
+	if (r == -ENOTSUP) {
+		snprintf(error->text, sizeof(error->text),
+		         "where only user-mode faults are permitted, far memory needs an x86-64 processor as "
+		         "yet: allow this user all faults, by access to /dev/userfaultfd");
+		return r;
+	}
 	if (r == 0)
-		fp_sigframe_open();
+		r = fp_sigstack_open();
 	if (r == 0 && mode == FP_FAULT_MODE_INLINE)
 		r = open_inline();
 	if (r < 0)

@@ -10,6 +10,7 @@
 #include <assert.h>
 #include <dlfcn.h>
 #include <elf.h>
+#include <errno.h>
 #include <link.h>
 #include <stdatomic.h>
 #include <stddef.h>
@@ -68,9 +69,10 @@ extern const uint64_t fp_sigframe_blocked;
 /* What is blocked while a frame is on its way: on the way back, that is; the kernel's action has the same. */
 const uint64_t fp_sigframe_blocked = BUT_FAULTS(UINT64_MAX);
 
-void fp_sigframe_open(void)
+int fp_sigframe_open(void)
 {
 	atomic_store(&is_open, true);
+	return 0;
 }
 
 static size_t fp_bytes(const char *fp)
@@ -321,8 +323,9 @@ static_assert(offsetof(struct context, machine) == 40 && REG_R8 == 0 && REG_R15 
 
 #else
 
-void fp_sigframe_open(void)
+int fp_sigframe_open(void)
 {
+	return -ENOTSUP;
 }
 
 void fp_sigframe_run(int sig, void *context, const struct sigaction *action, const sigset_t *mask)

@@ -14,8 +14,8 @@
 #include <signal.h>
 #include <stdbool.h>
 
-/* From now on handlers are run so. */
-void fp_sigframe_open(void);
+/* From now on handlers are run so. 0; -ENOTSUP: not on this processor, whose frames nobody here knows. */
+int fp_sigframe_open(void);
 bool fp_sigframe_is_open(void);
 
 /*

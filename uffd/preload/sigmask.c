@@ -147,7 +147,7 @@ static int change(mask_fn *by, int how, const sigset_t *set, sigset_t *ret_old)
 		r = by(how, set ? &ours : NULL, &old);
 	if (r)
 		return r;
-	own.blocks = after;
+	own.blocks = after && fp_sigmask_is_open(); /* elsewhere the kernel knows, and tells */
 	if (ret_old) {
 		if (before)
 			sigaddset(&old, SIGBUS);
