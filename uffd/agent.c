@@ -323,12 +323,19 @@ static int start_inline(struct fp_agent *agent, const struct fp_fault_options *f
 	return r;
 }
 
+static bool follow_events(void *space)
+{
+	return fp_space_try_follow(space);
+}
+
 int fp_agent_start_threads(struct fp_agent *agent)
 {
 	struct fp_reclaim_options reclaim = {
 	    .far = &agent->far,
 	    .stage = agent->far.base,
 	    .affinity = &agent->affinity,
+	    .follow = follow_events,
+	    .follow_arg = &agent->space,
 	};
 	struct fp_fault_options fault = {
 	    .far = &agent->far,
@@ -345,6 +352,7 @@ int fp_agent_start_threads(struct fp_agent *agent)
 	atomic_store(&agent->far.stats->far_start, (uintptr_t)agent->far.base);
 	atomic_store(&agent->far.stats->far_end,
 	             (uintptr_t)agent->far.base + (agent->far.n_pages << FP_PAGE_SHIFT));
+	fp_events_renew(&agent->far);
 	r = fp_reclaim_start(&reclaim, &agent->reclaim);
 	if (r < 0)
 		return r;
@@ -363,6 +371,8 @@ static int reserve_memory(struct fp_agent *agent)
 	uint64_t bytes = agent->options.local_bytes ? agent->options.local_bytes : PERCENT_FLOOR_BYTES;
 	int r = fp_far_reserve(&agent->far);
 
+	if (r == 0)
+		r = fp_events_init(&agent->far, FP_AGENT_PAGES);
 	if (r == 0)
 		r = fp_room_init(&agent->far.room, bytes >> FP_PAGE_SHIFT);
 	if (r == 0)
@@ -399,11 +409,6 @@ static int check_options(const struct fp_agent_options *options, struct fp_agent
 		    (unsigned long long)options->local_bytes, FP_BUDGET_MIN_PAGES * FP_PAGE_SIZE / 1024);
 	if (options->fault_mode == FP_FAULT_MODE_INLINE && !options->holds)
 		return fail(error, -EOPNOTSUPP, "fault mode inline is not in this version: use thread");
-#if !defined(__x86_64__)
-	if (options->fault_mode == FP_FAULT_MODE_INLINE) /* the signal's context, frames and calls are its */
-		return fail(error, -ENOTSUP,
-		            "fault mode inline needs an x86-64 processor as yet: use thread");
-#endif
 	return 0;
 }
 
@@ -540,6 +545,7 @@ void fp_agent_stop(struct fp_agent *agent)
 	fp_cleanup_close(&agent->far.mem_fd);
 	fp_native_close(&agent->far);
 	fp_hold_table_done(&agent->far.holds);
+	fp_events_done(&agent->far);
 	fp_far_unreserve(&agent->far);
 	free_options(&agent->options);
 	fp_agent_leave_local(agent);

@@ -163,6 +163,22 @@ static void spare_held(struct fp_evictor *ev)
 	ev->n_takes = spare(ev->far, ev->takes, ev->n_takes);
 }
 
+/* In a passage: puts those back whose mapping a system call ended behind our back. They are forgotten later.
+ */
+static unsigned spare_gone(struct fp_far *far, uint32_t *pages, unsigned n)
+{
+	unsigned kept = 0;
+
+	if (!fp_events_any(&far->events))
+		return n;
+	for (unsigned i = 0; i < n; i++)
+		if (fp_events_touch(&far->events, pages[i], pages[i] + 1))
+			refuse(far, pages[i]);
+		else
+			pages[kept++] = pages[i];
+	return kept;
+}
+
 static void sort_victim(struct fp_evictor *ev, uint32_t page, enum fp_page_event event)
 {
 	uint64_t old;
@@ -204,6 +220,8 @@ static unsigned drop_clean(struct fp_evictor *ev)
 	unsigned n_runs = 0, left = 0;
 	bool all;
 
+	fp_events_enter(&far->events);
+	ev->n_drops = spare_gone(far, ev->drops, ev->n_drops);
 	qsort(ev->drops, ev->n_drops, sizeof(ev->drops[0]), by_number);
 	for (unsigned i = 0, k; i < ev->n_drops; i += k) {
 		k = run_length(ev->drops + i, ev->n_drops - i);
@@ -219,6 +237,7 @@ static unsigned drop_clean(struct fp_evictor *ev)
 			left += dropped;
 		}
 	}
+	fp_events_leave(&far->events);
 	fp_room_left(&far->room, left);
 	fp_room_give(&far->room, left);
 	ev->n_drops = 0;
@@ -269,6 +288,18 @@ static void take_by_protect(struct fp_far *far, struct batch *b, uint32_t page)
 	batch_add(b, page, false);
 }
 
+/* The kernel does not ask whose mapping it moves a page out of: see events.h. */
+static ssize_t move_out(struct fp_far *far, void *dst, uint32_t page, unsigned n)
+{
+	ssize_t r = -EAGAIN;
+
+	fp_events_enter(&far->events);
+	if (!fp_events_touch(&far->events, page, page + n))
+		r = fp_uffd_move(&far->uffd, dst, fp_far_addr(far, page), (size_t)n << FP_PAGE_SHIFT);
+	fp_events_leave(&far->events);
+	return r;
+}
+
 /*
  * After a fork a page is shared with the child until one side writes: ask the kernel for our own copy of it.
  * That is a write: to a protected page it would wait for us, who wait for it. So a dirty page is let be
@@ -286,14 +317,14 @@ static ssize_t unshare_and_move(struct fp_far *far, void *dst, uint32_t page)
 	if (fp_uffd_protect(&far->uffd, addr, FP_PAGE_SIZE, false) < 0 ||
 	    madvise(addr, FP_PAGE_SIZE, MADV_POPULATE_WRITE) < 0)
 		return -EBUSY;
-	return fp_uffd_move(&far->uffd, dst, addr, FP_PAGE_SIZE);
+	return move_out(far, dst, page, 1);
 }
 
 /* Captures the first pages of a run of neighbours; returns how many of them are dealt with, at least one. */
 static unsigned take_by_move(struct fp_far *far, struct batch *b, uint32_t page, unsigned n)
 {
-	char *addr = fp_far_addr(far, page), *dst = b->stage + (size_t)b->n * FP_PAGE_SIZE;
-	ssize_t r = fp_uffd_move(&far->uffd, dst, addr, (size_t)n << FP_PAGE_SHIFT);
+	char *dst = b->stage + (size_t)b->n * FP_PAGE_SIZE;
+	ssize_t r = move_out(far, dst, page, n);
 	unsigned k;
 
 	if (r == -EBUSY)
@@ -365,7 +396,7 @@ static void end_unwritten(struct fp_far *far, struct leaving *l)
 		fp_pager_apply(&far->words[l->page], FP_EV_NOT_WRITTEN, NULL);
 		fp_far_install(far, l->page, 1, l->io.buf, true);
 	} else {
-		fp_uffd_protect(&far->uffd, fp_far_addr(far, l->page), FP_PAGE_SIZE, false);
+		fp_far_unprotect(far, l->page);
 		fp_far_settle(far, l->page, fp_pager_apply(&far->words[l->page], FP_EV_NOT_WRITTEN, NULL));
 		fp_far_settle(far, l->page, fp_pager_apply(&far->words[l->page], FP_EV_INSTALLED_RW, NULL));
 	}
@@ -375,10 +406,18 @@ static void end_unwritten(struct fp_far *far, struct leaving *l)
 }
 
 /* A copied page's original still stands in place, protected: it goes before its word says that it is away.
- * False: it stays (mlock). */
+ * False: it stays (mlock), or is no page of ours any more. */
 static bool drop_original(struct fp_far *far, const struct leaving *l)
 {
-	return l->moved || madvise(fp_far_addr(far, l->page), FP_PAGE_SIZE, MADV_DONTNEED) == 0;
+	bool dropped;
+
+	if (l->moved)
+		return true;
+	fp_events_enter(&far->events);
+	dropped = !fp_events_touch(&far->events, l->page, l->page + 1) &&
+	          madvise(fp_far_addr(far, l->page), FP_PAGE_SIZE, MADV_DONTNEED) == 0;
+	fp_events_leave(&far->events);
+	return dropped;
 }
 
 static void end_zero(struct fp_far *far, struct leaving *l)

@@ -17,14 +17,15 @@
 
 #define RESERVE_BYTES     (4ull << 40)
 #define RESERVE_MIN_BYTES (1ull << 30)
+#define GAP_BYTES         (8ull << 40)
 #define CHUNKS(pages)     ((pages) >> FP_CHUNK_SHIFT)
 #define EXIT_REFUSED      125
 
 char fp_zeros[FP_ROOM_BATCH_MAX * FP_PAGE_SIZE] __attribute__((aligned(4096)));
 
-static void *reserve(uint64_t bytes, int prot)
+static void *reserve(void *hint, uint64_t bytes, int prot)
 {
-	void *p = mmap(NULL, bytes, prot, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	void *p = mmap(hint, bytes, prot, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
 	if (p == MAP_FAILED)
 		return NULL;
@@ -39,6 +40,23 @@ static void release(void *p, uint64_t bytes)
 		munmap(p, bytes);
 }
 
+/*
+ * The kernel looks for room from one end of its part of the address space. So the range leaves some free at
+ * that end: what a bare system call unmaps in it is not the first place that a thread's stack or a library
+ * gets.
+ */
+static void *reserve_range(uint64_t bytes)
+{
+	char *first = reserve(NULL, bytes, PROT_NONE), *lower;
+
+	if (!first || (uintptr_t)first < GAP_BYTES)
+		return first;
+	lower = reserve(first - GAP_BYTES, bytes, PROT_NONE); /* a hint: it may come to lie elsewhere */
+	if (lower)
+		release(lower > first ? lower : first, bytes);
+	return lower && lower < first ? lower : first;
+}
+
 /* The tables are written by the fault threads: what is used of them stays in memory, where the limit allows.
  */
 static void lock_on_fault(void *p, uint64_t bytes)
@@ -49,10 +67,10 @@ static void lock_on_fault(void *p, uint64_t bytes)
 static bool reserve_all(struct fp_far *far, uint64_t bytes)
 {
 	far->n_pages = bytes >> FP_PAGE_SHIFT;
-	far->base = reserve(bytes, PROT_NONE);
-	far->words = reserve(far->n_pages * sizeof(*far->words), PROT_READ | PROT_WRITE);
-	far->touched = reserve(CHUNKS(far->n_pages) / 8, PROT_READ | PROT_WRITE);
-	far->native = reserve(CHUNKS(far->n_pages) * sizeof(*far->native), PROT_READ | PROT_WRITE);
+	far->base = reserve_range(bytes);
+	far->words = reserve(NULL, far->n_pages * sizeof(*far->words), PROT_READ | PROT_WRITE);
+	far->touched = reserve(NULL, CHUNKS(far->n_pages) / 8, PROT_READ | PROT_WRITE);
+	far->native = reserve(NULL, CHUNKS(far->n_pages) * sizeof(*far->native), PROT_READ | PROT_WRITE);
 	if (far->base && far->words && far->touched && far->native)
 		return true;
 	fp_far_unreserve(far);
@@ -128,6 +146,32 @@ void fp_far_check_family(const struct fp_far *far)
 	_exit(EXIT_REFUSED);
 }
 
+/* ---- while the layout changes ---- */
+
+bool fp_far_may_pass(struct fp_far *far, ssize_t error, uint64_t until_ns)
+{
+	if (error == -EAGAIN)
+		fp_events_wait(far);
+	else if (error == -ENOMEM)
+		sched_yield();
+	else
+		return false;
+	return fp_clock_ns() < until_ns;
+}
+
+int fp_far_unprotect(struct fp_far *far, uint32_t page)
+{
+	int r = fp_uffd_protect(&far->uffd, fp_far_addr(far, page), FP_PAGE_SIZE, false);
+	uint64_t until_ns;
+
+	if (r != -EAGAIN)
+		return r;
+	until_ns = fp_clock_ns() + far->deadline_ns;
+	while (fp_far_may_pass(far, r, until_ns))
+		r = fp_uffd_protect(&far->uffd, fp_far_addr(far, page), FP_PAGE_SIZE, false);
+	return r;
+}
+
 /* ---- ends of transitions ---- */
 
 /* The queue is full only when many pages left by themselves: their entries are stale. */
@@ -171,18 +215,9 @@ static void end_gone(struct fp_far *far, uint32_t page)
 static void end_present(struct fp_far *far, uint32_t page)
 {
 	if (fp_uffd_needs_holds(&far->uffd)) /* what counts as written must be writable: see agent_hold.c */
-		(void)fp_uffd_protect(&far->uffd, fp_far_addr(far, page), FP_PAGE_SIZE, false);
+		(void)fp_far_unprotect(far, page);
 	settle_event(far, page, FP_EV_INSTALLED_RW);
 	fp_uffd_wake(&far->uffd, fp_far_addr(far, page), FP_PAGE_SIZE);
-}
-
-/* True if the error may pass: the layout is changing, or the kernel has no memory at this moment. */
-static bool may_pass(ssize_t error, uint64_t until_ns)
-{
-	if (error != -EAGAIN && error != -ENOMEM)
-		return false;
-	sched_yield();
-	return fp_clock_ns() < until_ns;
 }
 
 unsigned fp_far_install(struct fp_far *far, uint32_t page, unsigned n, const void *src, bool writable)
@@ -213,7 +248,7 @@ unsigned fp_far_install(struct fp_far *far, uint32_t page, unsigned n, const voi
 		} else {
 			if (until_ns == 0)
 				until_ns = fp_clock_ns() + far->deadline_ns;
-			if (may_pass(r, until_ns))
+			if (fp_far_may_pass(far, r, until_ns))
 				continue;
 			fp_far_lose(far, page, true);
 		}
@@ -271,7 +306,7 @@ void fp_far_poison(struct fp_far *far, uint32_t page)
 
 	do {
 		r = fp_uffd_poison(&far->uffd, fp_far_addr(far, page), FP_PAGE_SIZE);
-	} while (may_pass(r, until_ns));
+	} while (fp_far_may_pass(far, r, until_ns));
 	if (r == -EOPNOTSUPP && !far->uffd.sigbus) /* there whoever touches it finds the word */
 		abort_unpoisonable();
 	fp_uffd_wake(&far->uffd, fp_far_addr(far, page), FP_PAGE_SIZE);

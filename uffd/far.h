@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "events.h"
 #include "fifo.h"
 #include "hold.h"
 #include "pager.h"
@@ -30,6 +31,7 @@ struct fp_far {
 	_Atomic uint64_t *touched; /* one bit a chunk: some page of it may be other than ZERO */
 	_Atomic uint32_t *native;  /* one a chunk: see native.h */
 	struct fp_uffd uffd;
+	struct fp_events events;
 	struct fp_store *store;
 	struct fp_statspage *stats;
 	struct fp_room room;
@@ -111,6 +113,15 @@ unsigned fp_far_install(struct fp_far *far, uint32_t page, unsigned n, const voi
 /* Ends the ARRIVING of a page that nobody can give back: LOST, poisoned; gives its token back if it has one.
  */
 void fp_far_lose(struct fp_far *far, uint32_t page, bool has_token);
+
+/*
+ * True if what failed with error may yet work, until a deadline: a system call is changing the layout, or the
+ * kernel has no memory at this moment. Waits a little. Not in a passage (events.h).
+ */
+bool fp_far_may_pass(struct fp_far *far, ssize_t error, uint64_t until_ns);
+
+/* Lifts a page's write protection and wakes; waits for who is changing the layout. 0; -ENOENT: no mapping. */
+int fp_far_unprotect(struct fp_far *far, uint32_t page);
 
 /* Makes the page raise SIGBUS; aborts the process with a message where the kernel can't poison. */
 void fp_far_poison(struct fp_far *far, uint32_t page);

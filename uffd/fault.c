@@ -63,23 +63,69 @@ static void ring(struct fp_fault_loop *fl, uint64_t addr)
 		fp_uffd_wake(&fl->server.far->uffd, fl->bell, FP_PAGE_SIZE);
 }
 
+/* What makes the thread careful, see events.h: system calls that change the layout, past the C library. */
+static bool is_careful(const struct fp_fault_loop *fl)
+{
+	return atomic_load_explicit(&fl->server.far->events.careful, memory_order_relaxed);
+}
+
+/* Events are read by fp_events_pump; an event that comes this very moment is noted all the same. */
+static int read_carefully(struct fp_fault_loop *fl, struct fp_uffd_fault *ret_fault)
+{
+	struct fp_far *far = fl->server.far;
+
+	if (fp_uffd_is_changing(&far->uffd) || !fp_events_has_room(far)) {
+		fp_events_pump(far);
+		return 0;
+	}
+	return fp_uffd_read(&far->uffd, ret_fault, 1);
+}
+
+static int read_messages(struct fp_fault_loop *fl, struct fp_uffd_fault *ret_faults)
+{
+	unsigned max = FP_MIN(may_read(fl), fl->n_full < FULL_READS ? 1u : FP_READ_FAULTS);
+	int n = is_careful(fl) ? read_carefully(fl, ret_faults)
+	                       : fp_uffd_read(&fl->server.far->uffd, ret_faults, max);
+
+	fl->n_full = n == (int)max ? fl->n_full + 1 : 0;
+	/* before anything is done: who made the system call goes on already */
+	for (int i = 0; i < n; i++)
+		(void)fp_events_note(fl->server.far, &ret_faults[i]);
+	return n;
+}
+
+static void serve_message(struct fp_fault_loop *fl, const struct fp_uffd_fault *fault, uint64_t now)
+{
+	const struct fp_far *far = fl->server.far;
+
+	/* outside: far memory was moved there, and the process is about to be told */
+	if (fault->change != FP_UFFD_NONE || fault->addr - (uintptr_t)far->base >= far->n_pages
+	                                                                               << FP_PAGE_SHIFT)
+		return;
+	if (fault->addr <= (uintptr_t)fl->bell) {
+		ring(fl, fault->addr);
+		return;
+	}
+	fp_affinity_fault(fl->affinity, fault->tid);
+	fp_serve(&fl->server, fault, now);
+}
+
 static void serve_messages(struct fp_fault_loop *fl)
 {
 	struct fp_uffd_fault faults[FP_READ_FAULTS];
-	unsigned max = FP_MIN(may_read(fl), fl->n_full < FULL_READS ? 1u : FP_READ_FAULTS);
-	int n = fp_uffd_read(&fl->server.far->uffd, faults, max);
+	int n = read_messages(fl, faults);
 	uint64_t now = fp_clock_ns();
 
-	fl->n_full = n == (int)max ? fl->n_full + 1 : 0;
+	for (int i = 0; i < n; i++)
+		serve_message(fl, &faults[i], now);
+}
 
-	for (int i = 0; i < n; i++) {
-		if (faults[i].addr <= (uintptr_t)fl->bell) {
-			ring(fl, faults[i].addr);
-			continue;
-		}
-		fp_affinity_fault(fl->affinity, faults[i].tid);
-		fp_serve(&fl->server, &faults[i], now);
-	}
+/* Where reading does not block any more. */
+static void wait_for_message(struct fp_fault_loop *fl)
+{
+	struct pollfd fd = {.fd = fl->server.far->uffd.fd, .events = POLLIN};
+
+	poll(&fd, 1, -1);
 }
 
 static int timeout_ms(uint64_t deadline_ns)
@@ -186,12 +232,15 @@ static void *run_direct(void *arg)
 {
 	struct fp_fault_loop *fl = arg;
 
+	fp_events_be_reader();
 	fp_affinity_join(fl->affinity);
 	while (!fl->rung) {
 		if (fl->server.starved_head) {
 			wait_for_room(fl);
 			fp_serve_starved(&fl->server);
 		} else {
+			if (is_careful(fl))
+				wait_for_message(fl);
 			serve_messages(fl);
 		}
 	}
@@ -202,6 +251,7 @@ static void *run_over_wire(void *arg)
 {
 	struct fp_fault_loop *fl = arg;
 
+	fp_events_be_reader();
 	fp_affinity_join(fl->affinity);
 	while (!fl->rung) {
 		if (!spin(fl) && !linger(fl))

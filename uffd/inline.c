@@ -197,8 +197,10 @@ static enum fp_inline_end end_of(const struct fp_far *far, uint32_t page)
 
 enum fp_inline_end fp_inline_serve(struct fp_inline *in, const struct fp_uffd_fault *fault)
 {
-	struct place *p = take_any(in);
+	struct place *p;
 
+	fp_events_sync(&in->far->events);
+	p = take_any(in);
 	if (!p)
 		return FP_INLINE_BUSY;
 	fp_serve(&p->server, fault, fp_clock_ns());

@@ -1,6 +1,7 @@
 /* See native.h. On the fault path: no lock, no allocation, bounded work (law 4). */
 #include "native.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/mman.h>
@@ -204,6 +205,46 @@ static bool take_tokens(struct fp_far *far, unsigned n)
 	return got == n;
 }
 
+static bool is_hole(const struct fp_far *far, uint32_t page, unsigned n)
+{
+	unsigned char vec[CHUNK_PAGES];
+
+	return mincore(fp_far_addr(far, page), (size_t)n << FP_PAGE_SHIFT, vec) < 0 && errno == ENOMEM;
+}
+
+/* A mapping that a system call ended while its registration was being changed ended unseen: it is noted now.
+ */
+static void note_holes(struct fp_far *far, struct run run)
+{
+	if (!is_hole(far, run.start, run.end - run.start))
+		return;
+	for (uint32_t p = run.start, end; p < run.end; p = end) {
+		bool hole = is_hole(far, p, 1);
+		struct fp_uffd_fault unmapped = {.change = FP_UFFD_UNMAPPED,
+		                                 .addr = (uintptr_t)fp_far_addr(far, p)};
+
+		for (end = p + 1; end < run.end && is_hole(far, end, 1) == hole;)
+			end++;
+		unmapped.end = (uintptr_t)fp_far_addr(far, end);
+		if (hole)
+			(void)fp_events_note(far, &unmapped);
+	}
+}
+
+/* The kernel fills these pages, and still tells when their mapping ends: see events.h. */
+static int give_to_kernel(struct fp_far *far, struct run run)
+{
+	size_t len = (size_t)(run.end - run.start) << FP_PAGE_SHIFT;
+	char *addr = fp_far_addr(far, run.start);
+	int r = fp_uffd_unregister(&far->uffd, addr, len);
+
+	if (r < 0 || !far->uffd.has_events)
+		return r;
+	(void)fp_uffd_register_fills(&far->uffd, addr, len);
+	note_holes(far, run);
+	return 0;
+}
+
 /*
  * Looks at the layout once more when the pages are owned: had their mapping ended before, they could be made
  * native in no mapping; if it ends now, the call that ends it waits for us.
@@ -211,12 +252,9 @@ static bool take_tokens(struct fp_far *far, unsigned n)
 static bool release_run(struct fp_far *far, const struct fp_layout *layout, uint32_t changes, struct run run,
                         unsigned n_fresh)
 {
-	size_t len = (size_t)(run.end - run.start) << FP_PAGE_SHIFT;
-
 	if (!take_tokens(far, n_fresh))
 		return false;
-	if (fp_layout_changes(layout) == changes &&
-	    fp_uffd_unregister(&far->uffd, fp_far_addr(far, run.start), len) == 0)
+	if (fp_layout_changes(layout) == changes && give_to_kernel(far, run) == 0)
 		return true;
 	fp_room_give(&far->room, n_fresh);
 	return false;
@@ -328,11 +366,46 @@ static void return_absent(struct fp_far *far, struct run run)
 	fp_room_give(&far->room, tokens);
 }
 
+/*
+ * What a system call ended this very moment, and what it mapped there, may be among the pages: what can't be
+ * registered, page by page, is nothing, or not ours. What can is let go again when the event is followed.
+ */
+static int take_from_kernel(struct fp_far *far, struct run run)
+{
+	uint32_t end = run.end, next = run.start;
+	int r = 0;
+
+	while (next < end && (r == 0 || r == -EINVAL)) {
+		r = fp_uffd_register(&far->uffd, fp_far_addr(far, next),
+		                     (size_t)(run.end - next) << FP_PAGE_SHIFT);
+		if (r == -EINVAL && run.end - next > 1) {
+			run.end = next + (run.end - next) / 2;
+			continue;
+		}
+		next = run.end;
+		run.end = end;
+	}
+	return r == -EINVAL ? 0 : r;
+}
+
+/* Registers the pages of a run, but for those that are no longer ours: see events.h. */
+static int take_own(struct fp_far *far, struct run run)
+{
+	struct run part = run;
+	int r = 0;
+
+	fp_events_enter(&far->events);
+	for (; r == 0 && fp_events_own_stretch(&far->events, &part.start, &part.end);
+	     part = (struct run){.start = part.end, .end = run.end})
+		r = take_from_kernel(far, part);
+	fp_events_leave(&far->events);
+	return r;
+}
+
 /* While the registration is under way the kernel lets nobody fill a page; after it, nobody can but us. */
 static int end(struct fp_far *far, _Atomic uint32_t *state, struct run run)
 {
-	size_t len = (size_t)(run.end - run.start) << FP_PAGE_SHIFT;
-	int r = fp_uffd_register(&far->uffd, fp_far_addr(far, run.start), len);
+	int r = take_own(far, run);
 
 	if (r == 0)
 		return_absent(far, run);

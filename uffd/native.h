@@ -40,7 +40,8 @@ bool fp_native_begin(struct fp_far *far, const struct fp_layout *layout, uint32_
 
 /*
  * Makes sure that page, which the caller owns, is registered: its whole chunk is. 0, or the kernel's error
- * (-ENOMEM: too many mappings): then nothing has changed, and the page must keep its word. Any thread of the
+ * (-ENOMEM: too many mappings): then nothing has changed, and the page must keep its word.
+ * Pages of the chunk whose mapping a system call ended behind our back are left alone. Any thread of the
  * agent's, and the program's in a layout call.
  */
 int fp_native_end(struct fp_far *far, uint32_t page);

@@ -59,6 +59,9 @@ struct fp_reclaim {
 	uint64_t next_extend_ns;
 	_Atomic bool resting; /* nothing is leaving, and nothing will while far->fork_freeze */
 	struct fp_affinity *affinity;
+	bool (*follow)(void *arg);
+	void *follow_arg;
+	bool reads; /* the userfaultfd: where there is no fault thread, nothing but events comes from it */
 	unsigned stuck;    /* tries in a row in which room was wanted and nothing left */
 	uint64_t retry_ns; /* when to try again, if stuck */
 	struct fp_lastthread lastthread;
@@ -247,18 +250,34 @@ static void housekeep(struct fp_reclaim *rc, uint64_t *next_tick_ns)
 	fp_lastthread_look(&rc->lastthread, now);
 }
 
+/* ---- system calls past the C library ---- */
+
+static void read_events(struct fp_reclaim *rc)
+{
+	while (rc->reads && fp_events_has_room(rc->far) && fp_uffd_is_changing(&rc->far->uffd))
+		fp_events_pump(rc->far);
+}
+
+static void follow_events(struct fp_reclaim *rc, uint64_t *next_tick_ns)
+{
+	if (fp_events_any(&rc->far->events) && rc->follow(rc->follow_arg))
+		*next_tick_ns = FP_MIN(*next_tick_ns, fp_clock_ns() + FP_NSEC_PER_MSEC);
+}
+
 /* ---- the thread ---- */
 
 static void wait_for_work(struct fp_reclaim *rc, uint64_t until)
 {
-	struct pollfd fds[1 + FP_STORE_MAX_NODES] = {{.fd = rc->far->room.kick_fd, .events = POLLIN}};
+	struct pollfd fds[2 + FP_STORE_MAX_NODES] = {{.fd = rc->far->room.kick_fd, .events = POLLIN}};
 	uint64_t now = fp_clock_ns(), lane_ns;
 	unsigned n = 1;
 	struct timespec ts;
 	eventfd_t ignored;
 
+	if (rc->reads)
+		fds[n++] = (struct pollfd){.fd = rc->far->uffd.fd, .events = POLLIN};
 	if (rc->lane) {
-		n += fp_lane_pollfds(rc->lane, fds + 1, FP_STORE_MAX_NODES, &lane_ns);
+		n += fp_lane_pollfds(rc->lane, fds + n, FP_STORE_MAX_NODES, &lane_ns);
 		until = FP_MIN(until, lane_ns);
 	}
 	until = until > now ? until - now : 0;
@@ -275,9 +294,12 @@ static void *run(void *arg)
 	struct fp_reclaim *rc = arg;
 	uint64_t next_tick_ns = 0;
 
+	if (rc->reads)
+		fp_events_be_reader();
 	fp_affinity_join(rc->affinity);
 	while (!atomic_load(&rc->stopping)) {
 		wait_for_work(rc, rc->stuck ? FP_MIN(next_tick_ns, rc->retry_ns) : next_tick_ns);
+		read_events(rc);
 		fp_evictor_reap(rc->evictor);
 		fp_inline_tend(atomic_load(&rc->far->inline_servers));
 		end_lost(rc);
@@ -287,6 +309,7 @@ static void *run(void *arg)
 		atomic_store(&rc->resting,
 		             atomic_load(&rc->far->fork_freeze) && !fp_evictor_busy(rc->evictor));
 		housekeep(rc, &next_tick_ns);
+		follow_events(rc, &next_tick_ns);
 	}
 	publish(rc);
 	return NULL;
@@ -361,8 +384,13 @@ int fp_reclaim_start(const struct fp_reclaim_options *options, struct fp_reclaim
 		return -ENOMEM;
 	rc->far = options->far;
 	rc->affinity = options->affinity;
+	rc->follow = options->follow;
+	rc->follow_arg = options->follow_arg;
+	rc->reads = rc->far->uffd.sigbus && rc->far->uffd.has_events;
 	pthread_mutex_init(&rc->turn, NULL);
-	r = open_path(rc, options->stage);
+	r = rc->reads ? fp_uffd_set_nonblock(&rc->far->uffd, true) : 0;
+	if (r == 0)
+		r = open_path(rc, options->stage);
 	if (r == 0)
 		r = fp_thread_start(&rc->thread, "farpage-reclaim", run, rc);
 	if (r < 0) {

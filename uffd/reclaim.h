@@ -5,6 +5,7 @@
 #ifndef FP_RECLAIM_H
 #define FP_RECLAIM_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "far.h"
@@ -16,6 +17,8 @@ struct fp_reclaim_options {
 	struct fp_far *far;
 	char *stage;                  /* FP_STAGE_PAGES pages of the far range, opened, in no mapping */
 	struct fp_affinity *affinity; /* joined, and looked after; outlives the thread */
+	bool (*follow)(void *arg);    /* called where events.h has something noted; true: again, soon */
+	void *follow_arg;
 };
 
 /* Starts the thread. 0 or a negative errno. */

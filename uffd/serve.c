@@ -206,12 +206,16 @@ static void missing(struct fp_server *sv, uint32_t page, bool write, bool zero, 
 static void verify(struct fp_server *sv, uint32_t page)
 {
 	struct fp_far *far = sv->far;
-	ssize_t r = fp_uffd_copy(&far->uffd, fp_far_addr(far, page), fp_zeros, FP_PAGE_SIZE, false);
+	uint64_t until_ns = fp_clock_ns() + far->deadline_ns;
+	ssize_t r;
 
+	do {
+		r = fp_uffd_copy(&far->uffd, fp_far_addr(far, page), fp_zeros, FP_PAGE_SIZE, false);
+	} while (r == -EAGAIN && fp_far_may_pass(far, r, until_ns));
 	/* Any failure but EEXIST leaves the page missing: then the thread, woken, faults on it again. It
 	 * counts as written from here on, so nothing may keep it from being so. */
 	if (r == -EEXIST && fp_uffd_needs_holds(&far->uffd))
-		(void)fp_uffd_protect(&far->uffd, fp_far_addr(far, page), FP_PAGE_SIZE, false);
+		(void)fp_far_unprotect(far, page);
 	fp_far_settle(far, page, fp_pager_apply(&far->words[page], FP_EV_INSTALLED_RW, NULL));
 	fp_uffd_wake(&far->uffd, fp_far_addr(far, page), FP_PAGE_SIZE);
 	fp_count(&far->stats->faults[FP_FAULT_PRESENT], 1);
@@ -222,9 +226,9 @@ static void verify(struct fp_server *sv, uint32_t page)
 static void unprotect(struct fp_server *sv, uint32_t page, uint64_t now)
 {
 	struct fp_far *far = sv->far;
-	int r = fp_uffd_protect(&far->uffd, fp_far_addr(far, page), FP_PAGE_SIZE, false);
+	int r = fp_far_unprotect(far, page);
 
-	if (r < 0) /* no mapping any more, or the layout is changing: let the thread fault again */
+	if (r < 0) /* no mapping any more: let the thread fault again */
 		fp_uffd_wake(&far->uffd, fp_far_addr(far, page), FP_PAGE_SIZE);
 	fp_far_settle(far, page, fp_pager_apply(&far->words[page], FP_EV_INSTALLED_RW, NULL));
 	fp_count(&far->stats->faults[r < 0 ? FP_FAULT_DROPPED : FP_FAULT_PROTECT], 1);

@@ -105,14 +105,16 @@ static struct fp_uffd_fault describe(uintptr_t addr, enum fp_access access, uint
 	};
 }
 
-/* A file's page that lies in the range fails for the file's reasons. */
+/* A file's page that lies in the range fails for the file's reasons. What a bare mremap grew into a hole is
+ * registered with us. */
 static bool is_foreign(struct fp_agent *agent, uint32_t page)
 {
 	struct fp_piece piece;
 	uint32_t changes;
 
-	return page < FP_AGENT_PAGES || (fp_layout_peek(&agent->space.layout, page, &piece, &changes) &&
-	                                 (piece.flags & FP_PIECE_FOREIGN));
+	return page < FP_AGENT_PAGES ||
+	       (fp_layout_peek(&agent->space.layout, page, &piece, &changes) &&
+	        (piece.flags & FP_PIECE_FOREIGN) && fp_far_unprotect(&agent->far, page) < 0);
 }
 
 /* ---- its end ---- */
@@ -155,8 +157,10 @@ bool fp_agent_signal(const siginfo_t *info, const void *context)
 	int saved = errno;
 	bool dealt;
 
-	if (!agent || is_foreign(agent, fp_far_page(&agent->far, addr)) || is_endless(agent, addr))
+	if (!agent || is_endless(agent, addr))
 		return false;
+	if (is_foreign(agent, fp_far_page(&agent->far, addr))) /* perhaps only since it was raised */
+		return repeated.n == 1;
 	fp_agent_enter_local(agent);
 	dealt = serve(agent, addr, fp_sigbus_access(context));
 	fp_agent_leave_local(agent);

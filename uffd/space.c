@@ -32,6 +32,7 @@ void fp_space_lock(struct fp_space *space, sigset_t *ret_mask)
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, ret_mask);
 	pthread_mutex_lock(&space->lock);
+	fp_space_follow(space);
 }
 
 void fp_space_unlock(struct fp_space *space, const sigset_t *mask)
@@ -271,6 +272,8 @@ static int map_somewhere(struct fp_space *space, struct fp_piece *piece, unsigne
 
 	if (r == 0)
 		r = fp_layout_find(&space->layout, n, align_pages, base_page, &start);
+	if (r == -ENOMEM && fp_space_take_back(space))
+		r = fp_layout_find(&space->layout, n, align_pages, base_page, &start);
 	if (r < 0)
 		return r;
 	piece->start = start;
@@ -404,15 +407,13 @@ static int back_replacement(struct fp_space *space, const struct fp_piece *piece
 	}
 }
 
-int fp_space_map_at(struct fp_space *space, void *addr, size_t len, int prot, unsigned flags)
+/* piece: its place is known. */
+static int map_piece_at(struct fp_space *space, struct fp_piece piece, unsigned flags)
 {
-	struct fp_piece piece = make_piece(space, 0, prot, flags);
 	uint64_t more, reserved = 0;
 	sigset_t mask;
-	int r = fp_space_to_pages(space, addr, len, &piece.start, &piece.end);
+	int r;
 
-	if (r < 0)
-		return r;
 	r = back_replacement(space, &piece, &mask, &more);
 	if (r < 0)
 		return r;
@@ -428,6 +429,21 @@ int fp_space_map_at(struct fp_space *space, void *addr, size_t len, int prot, un
 		fp_space_unback(space, r < 0 ? more + reserved : reserved);
 	if (r == 0)
 		finish_map(space, &piece, flags);
+	return r;
+}
+
+int fp_space_map_at(struct fp_space *space, void *addr, size_t len, int prot, unsigned flags)
+{
+	struct fp_piece piece = make_piece(space, 0, prot, flags);
+	int r = fp_space_to_pages(space, addr, len, &piece.start, &piece.end);
+	uint32_t followed;
+
+	if (r < 0)
+		return r;
+	do {
+		followed = fp_space_followed(space);
+		r = map_piece_at(space, piece, flags);
+	} while (r == -ENOMEM && fp_space_learn(space, piece.start, piece.end, followed));
 	return r;
 }
 
@@ -468,16 +484,20 @@ int fp_space_remove(struct fp_space *space, uint32_t start, uint32_t end, uint64
 
 int fp_space_unmap(struct fp_space *space, void *addr, size_t len)
 {
-	uint64_t reserved = 0;
-	uint32_t start, end;
+	uint32_t start, end, followed;
 	sigset_t mask;
 	int r = fp_space_to_pages(space, addr, len, &start, &end);
 
 	if (r < 0)
 		return r;
-	fp_space_lock(space, &mask);
-	r = fp_space_remove(space, start, end, &reserved);
-	fp_space_unlock(space, &mask);
-	fp_space_unback(space, reserved);
+	do {
+		uint64_t reserved = 0;
+
+		fp_space_lock(space, &mask);
+		followed = fp_space_followed(space);
+		r = fp_space_remove(space, start, end, &reserved);
+		fp_space_unlock(space, &mask);
+		fp_space_unback(space, reserved);
+	} while (r == -ENOMEM && fp_space_learn(space, start, end, followed));
 	return r;
 }

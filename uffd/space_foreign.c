@@ -11,11 +11,20 @@
 
 #include "cleanup.h"
 
+/* What is not registered, the kernel replaces without telling the reader of the userfaultfd. Fails only where
+ * nothing is. */
+static void expect_no_event(struct fp_space *space, uint32_t start, uint32_t end)
+{
+	(void)fp_uffd_unregister(&space->far->uffd, fp_far_addr(space->far, start),
+	                         (size_t)(end - start) << FP_PAGE_SHIFT);
+}
+
 int fp_space_close(struct fp_space *space, uint32_t start, uint32_t end)
 {
 	char *addr = fp_far_addr(space->far, start);
 	size_t len = (size_t)(end - start) << FP_PAGE_SHIFT;
 
+	expect_no_event(space, start, end);
 	if (mmap(addr, len, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) ==
 	    MAP_FAILED)
 		return -errno;
@@ -24,6 +33,8 @@ int fp_space_close(struct fp_space *space, uint32_t start, uint32_t end)
 	madvise(addr, len, MADV_DONTFORK); /* see fp_far_inherit */
 	if (space->lock_future)
 		munlock(addr, len);
+	/* far pages can be there where a bare mremap grew into a hole: the kernel does not tell of that */
+	fp_space_forget(space, start, end, true);
 	return fp_uffd_register(&space->far->uffd, addr, len);
 }
 
@@ -50,6 +61,7 @@ static int map_over(struct fp_space *space, uint32_t start, uint32_t end, const 
 	r = fp_layout_add(&space->layout, piece);
 	if (r < 0)
 		return r;
+	expect_no_event(space, start, end);
 	if (mmap(fp_far_addr(space->far, start), len, what->prot, flags, what->fd, what->offset) ==
 	    MAP_FAILED) {
 		r = -errno;
@@ -57,7 +69,7 @@ static int map_over(struct fp_space *space, uint32_t start, uint32_t end, const 
 			fp_layout_remove(&space->layout, start, end, &none);
 	}
 	/* what was under way when the piece was added has ended in nothing, or is undone here */
-	fp_space_forget(space, start, end);
+	fp_space_forget(space, start, end, true);
 	return r;
 }
 
@@ -96,12 +108,13 @@ static int remap_over(struct fp_space *space, uint32_t start, uint32_t end, cons
 	r = fp_layout_add(&space->layout, piece);
 	if (r < 0)
 		return r;
+	expect_no_event(space, start, end);
 	if (mremap(what->old_addr, what->old_len, what->new_len, flags, what->new_addr) == MAP_FAILED) {
 		r = -errno;
 		if (fp_space_close(space, start, end) == 0)
 			fp_layout_remove(&space->layout, start, end, &none);
 	}
-	fp_space_forget(space, start, end);
+	fp_space_forget(space, start, end, true);
 	return r;
 }
 

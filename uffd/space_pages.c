@@ -103,7 +103,7 @@ static bool zero_in_place(struct fp_far *far, uint32_t page, uint64_t old)
 	char *addr = fp_far_addr(far, page);
 
 	if (fp_page_state(old) != FP_PAGE_RESIDENT || !fp_hold_has(&far->holds, page) ||
-	    fp_uffd_protect(&far->uffd, addr, FP_PAGE_SIZE, false) < 0 ||
+	    fp_far_unprotect(far, page) < 0 ||
 	    pwrite(far->mem_fd, fp_zeros, FP_PAGE_SIZE, (off_t)(uintptr_t)addr) != (ssize_t)FP_PAGE_SIZE)
 		return false;
 	if (fp_page_slot(old))
@@ -168,16 +168,35 @@ int fp_space_drop(struct fp_space *space, uint32_t start, uint32_t end, enum fp_
 	return r;
 }
 
-void fp_space_forget(struct fp_space *space, uint32_t start, uint32_t end)
+static bool forget_chunk(struct fp_far *far, uint32_t start, uint32_t end, bool waits)
+{
+	unsigned tokens = 0;
+	bool all = true;
+
+	for (uint32_t p = start; p < end; p++) {
+		uint64_t old;
+
+		if (waits)
+			old = fp_space_hold(far, p);
+		else if (!try_hold(far, p, &old)) {
+			all = false;
+			continue;
+		}
+		tokens += forget(far, p, old, 0);
+	}
+	fp_room_give(&far->room, tokens);
+	return all;
+}
+
+bool fp_space_forget(struct fp_space *space, uint32_t start, uint32_t end, bool waits)
 {
 	struct fp_far *far = space->far;
+	bool all = true;
 
-	for (; start < end; start = chunk_end(start, end)) {
-		if (fp_space_untouched(far, start))
-			continue;
-		for (uint32_t p = start; p < chunk_end(start, end); p++)
-			fp_room_give(&far->room, forget(far, p, fp_space_hold(far, p), 0));
-	}
+	for (; start < end; start = chunk_end(start, end))
+		if (!fp_space_untouched(far, start))
+			all &= forget_chunk(far, start, chunk_end(start, end), waits);
+	return all;
 }
 
 /* Native pages get words that tell each by itself: where the kernel fails to, they stay what they are, which

@@ -1,7 +1,7 @@
 /*
  * The inside of struct fp_space, for the agent that embeds it and the files that make it up: space.c (map and
- * unmap), space_pages.c (holding and dropping pages), space_foreign.c, space_advice.c (protection and
- * advice), space_lock.c (mlock) and space_remap.c. Room: uffd, inside.
+ * unmap), space_pages.c (holding and dropping pages), space_foreign.c, space_events.c, space_advice.c
+ * (protection and advice), space_lock.c (mlock) and space_remap.c. Room: uffd, inside.
  */
 #ifndef FP_SPACE_PRIV_H
 #define FP_SPACE_PRIV_H
@@ -95,8 +95,9 @@ enum fp_drop {
  */
 int fp_space_drop(struct fp_space *space, uint32_t start, uint32_t end, enum fp_drop how);
 
-/* For pages whose mapping the kernel has replaced since they were dropped for good: their words alone. */
-void fp_space_forget(struct fp_space *space, uint32_t start, uint32_t end);
+/* For pages whose mapping the kernel has replaced: their words alone become ZERO. Waits for those in transit,
+ * or leaves them as they are: false. */
+bool fp_space_forget(struct fp_space *space, uint32_t start, uint32_t end, bool waits);
 
 /* Sets FP_PAGE_LOCKED in all words of the range, or clears it. */
 void fp_space_mark_locked(struct fp_space *space, uint32_t start, uint32_t end, bool locked);
@@ -109,6 +110,27 @@ int fp_space_close(struct fp_space *space, uint32_t start, uint32_t end);
 
 /* Has the kernel move a mapping of its own, from outside of the range, over pages of it. Takes the lock. */
 int fp_space_move_in(struct fp_space *space, const struct fp_remap *what, void **ret_addr);
+
+/* ---- space_events.c ---- */
+
+/* Follows what system calls past the C library did to the range, so that the layout is true again. Every
+ * holder of the lock does so first. */
+void fp_space_follow(struct fp_space *space);
+
+/* The reclaim thread's turn at it, without the lock: does what needs no waiting. True if something is left.
+ */
+bool fp_space_try_follow(struct fp_space *space);
+
+/*
+ * For a call that met -ENOMEM: perhaps a system call unmapped some of it just before, whose event is read but
+ * not noted yet. Waits for that; true: it is known now, try again. followed: fp_space_followed before the
+ * call. Without the lock.
+ */
+bool fp_space_learn(struct fp_space *space, uint32_t start, uint32_t end, uint32_t followed);
+uint32_t fp_space_followed(const struct fp_space *space);
+
+/* Takes back what such calls left empty: address space has run out. True if there was any. */
+bool fp_space_take_back(struct fp_space *space);
 
 /* ---- space_lock.c ---- */
 

@@ -13,7 +13,7 @@
 #include "fdutil.h"
 
 #define FEATURES_NEEDED (UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_THREAD_ID)
-#define READ_MAX        32u
+#define FEATURES_EVENTS (UFFD_FEATURE_EVENT_UNMAP | UFFD_FEATURE_EVENT_REMAP)
 
 static int uffd_ioctl(int fd, unsigned long request, void *arg)
 {
@@ -64,7 +64,7 @@ static int probe_features(unsigned flags, uint64_t *ret_features)
 int fp_uffd_open(unsigned flags, struct fp_uffd *ret_uffd)
 {
 	const uint64_t needed = FEATURES_NEEDED | (flags & FP_UFFD_SIGBUS ? UFFD_FEATURE_SIGBUS : 0);
-	const uint64_t wanted = needed | UFFD_FEATURE_POISON | UFFD_FEATURE_MOVE;
+	const uint64_t wanted = needed | UFFD_FEATURE_POISON | UFFD_FEATURE_MOVE | FEATURES_EVENTS;
 	fp_autoclose int fd = -1;
 	struct uffdio_api api = {.api = UFFD_API};
 	bool user_only;
@@ -85,6 +85,7 @@ int fp_uffd_open(unsigned flags, struct fp_uffd *ret_uffd)
 	ret_uffd->fd = fp_take_fd(fd);
 	ret_uffd->has_move = offered & UFFD_FEATURE_MOVE;
 	ret_uffd->has_poison = offered & UFFD_FEATURE_POISON;
+	ret_uffd->has_events = (offered & FEATURES_EVENTS) == FEATURES_EVENTS;
 	ret_uffd->sigbus = flags & FP_UFFD_SIGBUS;
 	ret_uffd->user_only = user_only;
 	return 0;
@@ -97,14 +98,21 @@ void fp_uffd_close(struct fp_uffd *uffd)
 	uffd->fd = -1;
 }
 
-int fp_uffd_register(const struct fp_uffd *uffd, void *addr, size_t len)
+static int register_for(const struct fp_uffd *uffd, void *addr, size_t len, uint64_t mode)
 {
-	struct uffdio_register reg = {
-	    .range = {.start = (uintptr_t)addr, .len = len},
-	    .mode = UFFDIO_REGISTER_MODE_MISSING | UFFDIO_REGISTER_MODE_WP,
-	};
+	struct uffdio_register reg = {.range = {.start = (uintptr_t)addr, .len = len}, .mode = mode};
 
 	return uffd_ioctl(uffd->fd, UFFDIO_REGISTER, &reg);
+}
+
+int fp_uffd_register(const struct fp_uffd *uffd, void *addr, size_t len)
+{
+	return register_for(uffd, addr, len, UFFDIO_REGISTER_MODE_MISSING | UFFDIO_REGISTER_MODE_WP);
+}
+
+int fp_uffd_register_fills(const struct fp_uffd *uffd, void *addr, size_t len)
+{
+	return register_for(uffd, addr, len, UFFDIO_REGISTER_MODE_WP);
 }
 
 int fp_uffd_unregister(const struct fp_uffd *uffd, void *addr, size_t len)
@@ -124,27 +132,49 @@ int fp_uffd_set_nonblock(const struct fp_uffd *uffd, bool nonblock)
 	return fcntl(uffd->fd, F_SETFL, flags) < 0 ? -errno : 0;
 }
 
-int fp_uffd_read(const struct fp_uffd *uffd, struct fp_uffd_fault *ret_faults, unsigned max)
+/* False: nothing that we asked for. */
+static bool decode(const struct uffd_msg *m, struct fp_uffd_fault *ret_fault)
 {
-	struct uffd_msg msgs[READ_MAX];
-	ssize_t got = read(uffd->fd, msgs, sizeof(msgs[0]) * FP_MIN(max, READ_MAX));
-	int n = 0;
-
-	if (got < 0)
-		return errno == EAGAIN || errno == EINTR ? 0 : -errno;
-	for (size_t i = 0; i < (size_t)got / sizeof(msgs[0]); i++) {
-		const struct uffd_msg *m = &msgs[i];
-
-		if (m->event != UFFD_EVENT_PAGEFAULT)
-			continue;
-		ret_faults[n++] = (struct fp_uffd_fault){
+	switch (m->event) {
+	case UFFD_EVENT_PAGEFAULT:
+		*ret_fault = (struct fp_uffd_fault){
 		    .addr = m->arg.pagefault.address & ~4095ull,
 		    .tid = m->arg.pagefault.feat.ptid,
 		    .write = m->arg.pagefault.flags & (UFFD_PAGEFAULT_FLAG_WRITE | UFFD_PAGEFAULT_FLAG_WP),
 		    .wp = m->arg.pagefault.flags & UFFD_PAGEFAULT_FLAG_WP,
 		};
+		return true;
+	case UFFD_EVENT_UNMAP:
+		*ret_fault = (struct fp_uffd_fault){
+		    .change = FP_UFFD_UNMAPPED, .addr = m->arg.remove.start, .end = m->arg.remove.end};
+		return true;
+	case UFFD_EVENT_REMAP:
+		*ret_fault = (struct fp_uffd_fault){.change = FP_UFFD_MOVED,
+		                                    .addr = m->arg.remap.from,
+		                                    .end = m->arg.remap.from + m->arg.remap.len};
+		return true;
+	default:
+		return false;
 	}
+}
+
+int fp_uffd_read(const struct fp_uffd *uffd, struct fp_uffd_fault *ret_faults, unsigned max)
+{
+	struct uffd_msg msgs[FP_UFFD_READ_MAX];
+	ssize_t got = read(uffd->fd, msgs, sizeof(msgs[0]) * FP_MIN(max, FP_UFFD_READ_MAX));
+	int n = 0;
+
+	if (got < 0)
+		return errno == EAGAIN || errno == EINTR ? 0 : -errno;
+	for (size_t i = 0; i < (size_t)got / sizeof(msgs[0]); i++)
+		n += decode(&msgs[i], &ret_faults[n]);
 	return n;
+}
+
+/* It is asked before the arguments are looked at: an empty range would be EINVAL. */
+bool fp_uffd_is_changing(const struct fp_uffd *uffd)
+{
+	return fp_uffd_protect(uffd, NULL, 0, false) == -EAGAIN;
 }
 
 /* A partial success is reported as EAGAIN with the bytes done; a failure may leave a negative errno there. */

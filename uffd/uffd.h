@@ -16,6 +16,7 @@ struct fp_uffd {
 	int fd;
 	bool has_move;   /* UFFDIO_MOVE, 6.8 */
 	bool has_poison; /* UFFDIO_POISON, 6.6 */
+	bool has_events; /* it tells of mappings that end or move: see events.h */
 	bool sigbus;     /* faults raise SIGBUS in the faulting thread, and the kernel's own end by EFAULT */
 	bool user_only;  /* the kernel's own faults end by EFAULT: it was not permitted to serve them */
 };
@@ -26,9 +27,20 @@ enum fp_uffd_flags {
 	FP_UFFD_USER_ONLY = 1 << 1, /* user-mode faults suffice, if more is not permitted: Linux 5.11 */
 };
 
+#define FP_UFFD_READ_MAX 32u /* messages at once */
+
+enum fp_uffd_change {
+	FP_UFFD_NONE,     /* a fault */
+	FP_UFFD_UNMAPPED, /* [addr, end) was */
+	FP_UFFD_MOVED,    /* [addr, end) was, to elsewhere */
+};
+
+/* A message: a fault, or an event. Who caused an event waits until it is read. */
 struct fp_uffd_fault {
 	uint64_t addr; /* page-aligned */
-	uint32_t tid;  /* of the faulting thread */
+	uint64_t end;  /* of what has changed; may lie beyond what is registered */
+	enum fp_uffd_change change;
+	uint32_t tid; /* of the faulting thread */
 	bool write;
 	bool wp; /* write to a protected page that is present */
 };
@@ -52,6 +64,10 @@ void fp_uffd_explain(int error, char *buf, size_t len);
 /* Registers a range for missing and write-protect faults. */
 int fp_uffd_register(const struct fp_uffd *uffd, void *addr, size_t len);
 
+/* The same for write-protect faults alone, which nothing gives rise to: the kernel fills pages as anywhere,
+ * but tells of the mapping's end. The range is not registered. */
+int fp_uffd_register_fills(const struct fp_uffd *uffd, void *addr, size_t len);
+
 /* Takes a range out again, all of which is registered, and wakes who waits there. -ENOMEM: too many mappings.
  */
 int fp_uffd_unregister(const struct fp_uffd *uffd, void *addr, size_t len);
@@ -59,9 +75,13 @@ int fp_uffd_unregister(const struct fp_uffd *uffd, void *addr, size_t len);
 /* Chooses whether fp_uffd_read blocks. */
 int fp_uffd_set_nonblock(const struct fp_uffd *uffd, bool nonblock);
 
-/* Reads up to max (at most 32) faults. Their number; 0: none (or a message that is no fault); negative errno.
+/* Reads up to max (at most FP_UFFD_READ_MAX) messages, faults first. Their number; 0: none; negative errno.
  */
 int fp_uffd_read(const struct fp_uffd *uffd, struct fp_uffd_fault *ret_faults, unsigned max);
+
+/* True if an event is pending, or whoever caused one has yet to go on: until then all of what follows but
+ * fp_uffd_wake gives -EAGAIN. */
+bool fp_uffd_is_changing(const struct fp_uffd *uffd);
 
 /*
  * Installs len bytes at dst, write-protected if protect, and wakes who waits there. Returns the bytes
