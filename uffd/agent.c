@@ -409,6 +409,11 @@ static int check_options(const struct fp_agent_options *options, struct fp_agent
 		    (unsigned long long)options->local_bytes, FP_BUDGET_MIN_PAGES * FP_PAGE_SIZE / 1024);
 	if (options->fault_mode == FP_FAULT_MODE_INLINE && !options->holds)
 		return fail(error, -EOPNOTSUPP, "fault mode inline is not in this version: use thread");
+#if !defined(__x86_64__)
+	if (options->fault_mode == FP_FAULT_MODE_INLINE) /* the signal's context, frames and calls are its */
+		return fail(error, -ENOTSUP,
+		            "fault mode inline needs an x86-64 processor as yet: use thread");
+#endif
 	return 0;
 }
 
