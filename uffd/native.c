@@ -329,15 +329,19 @@ bool fp_native_is_absent(const struct fp_far *far, uint32_t page)
 }
 
 /* Owns the pages of the run that were never filled, as far as the page map tells; others' entries are
- * cleared. */
-static void own_absent(struct fp_far *far, struct run run, uint64_t *entries)
+ * cleared. Returns how many. */
+static unsigned own_absent(struct fp_far *far, struct run run, uint64_t *entries)
 {
+	unsigned n = 0;
+
 	for (uint32_t p = run.start; p < run.end; p++) {
 		uint64_t *entry = &entries[p - run.start];
 
 		*entry = !(*entry & PAGEMAP_HERE) &&
 		         fp_pager_apply(&far->words[p], FP_EV_ADOPT, NULL).action == FP_ACT_VERIFY;
+		n += *entry != 0;
 	}
+	return n;
 }
 
 /*
@@ -350,9 +354,8 @@ static void return_absent(struct fp_far *far, struct run run)
 	unsigned n = run.end - run.start, tokens = 0;
 	bool seen;
 
-	if (!read_pagemap(far, run.start, owned, n))
+	if (!read_pagemap(far, run.start, owned, n) || own_absent(far, run, owned) == 0)
 		return;
-	own_absent(far, run, owned);
 	seen = read_pagemap(far, run.start, entries, n);
 	for (unsigned i = 0; i < n; i++) {
 		bool absent = seen && !(entries[i] & PAGEMAP_HERE);
