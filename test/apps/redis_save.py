@@ -20,9 +20,9 @@ from redisapp import command
 TRANSPORT, ROUNDS = sys.argv[1], int(sys.argv[2])
 SMALL = TRANSPORT == "rdma"  # an emulated guest
 WRITERS = 2 if SMALL else 3
-KEYS = 1500 if SMALL else 5000  # of a writer
+KEYS = 900 if SMALL else 5000  # of a writer
 VALUE_BYTES = (64, 6000)
-LOCAL_BYTES = (2 if SMALL else 9) * farapp.MIB
+LOCAL_BYTES = (5 if SMALL else 36) * farapp.MIB // 4
 BATCH = 20
 MOVED_AT_LEAST = 1000  # fetches, or batches of evictions where nothing is fetched
 SAVED_WITHIN_S = 300
@@ -41,7 +41,7 @@ class Writer(threading.Thread):
 
     def __init__(self, server, index, seed):
         super().__init__(daemon=True)
-        self.connection = server.connect()
+        self.connection = server.connect(SAVED_WITHIN_S)
         self.index, self.random, self.log, self.number = index, random.Random(seed * 100 + index), [], 0
         self.stopping, self.filled, self.error = threading.Event(), threading.Event(), None
 
@@ -158,7 +158,7 @@ class Saves:
     """The two ways to save, on a server under load."""
 
     def __init__(self, server, writers):
-        self.server, self.writers, self.control = server, writers, server.connect()
+        self.server, self.writers, self.control = server, writers, server.connect(SAVED_WITHIN_S)
 
     def save(self, round_no, verb, running, status, copy):
         begin = time.monotonic()

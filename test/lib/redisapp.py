@@ -97,11 +97,11 @@ class Server:
     def log(self):
         return farapp.text_of(self.log_path)
 
-    def connect(self):
+    def connect(self, timeout=120):
         until = time.monotonic() + UP_WITHIN_S
         while True:
             try:
-                connection = Connection(self.path)
+                connection = Connection(self.path, timeout)
                 if connection.ask("PING") == b"PONG":
                     return connection
             except (OSError, RuntimeError):  # not listening yet, or loading
