@@ -44,9 +44,8 @@ static stack_t no_stack = {.ss_flags = SS_DISABLE};
 
 static void evict(void)
 {
-	for (int round = 0; round < 2; round++)
-		for (size_t i = 0; i < PRESSURE; i += PAGE)
-			((volatile char *)pressure)[i]++;
+	for (size_t i = 0; i < PRESSURE; i += PAGE)
+		((volatile char *)pressure)[i]++;
 }
 
 static char *far_memory(size_t len)
@@ -256,14 +255,14 @@ static void on_a_coroutine(void **state)
 	coroutine_stack = far_memory(STACK);
 	handle(SIGUSR1, look, 0);
 	memset(&seen, 0, sizeof(seen));
-	rounds = 30;
+	rounds = 15;
 	assert_int_equal(getcontext(&inside), 0);
 	inside.uc_stack = (stack_t){.ss_sp = coroutine_stack, .ss_size = STACK};
 	inside.uc_link = &outside;
 	makecontext(&inside, coroutine, 0);
 	assert_int_equal(swapcontext(&outside, &inside), 0);
-	assert_int_equal(seen.times, 30);
-	assert_in_range((char *)seen.at[29 % 8] - coroutine_stack, 0, STACK);
+	assert_int_equal(seen.times, 15);
+	assert_in_range((char *)seen.at[14 % 8] - coroutine_stack, 0, STACK);
 	munmap(coroutine_stack, STACK);
 	sigaltstack(&no_stack, NULL);
 }
@@ -321,7 +320,7 @@ static void registers(void **state)
 	info.si_value.sival_int = 77;
 	handle(SIGRTMIN, spoil, 0);
 	memset(&seen, 0, sizeof(seen));
-	for (uint64_t i = 1; i <= 50; i++) {
+	for (uint64_t i = 1; i <= 20; i++) {
 		uint64_t a = i, b = ~i, c = i * 3, d = i << 40, x = 0;
 		long r;
 
@@ -338,7 +337,7 @@ static void registers(void **state)
 		    : "rdi", "rsi", "rdx", "rcx", "r11", "xmm9", "memory");
 		assert_true(r == 0 && x == i && a == i && b == ~i && c == i * 3 && d == i << 40);
 	}
-	assert_int_equal(seen.times, 50);
+	assert_int_equal(seen.times, 20);
 #else
 	skip();
 #endif
@@ -580,7 +579,6 @@ static void its_own_bus(void **state)
 /* ---- threads, and showers ---- */
 
 #define THREADS 3
-#define JUMPS   400
 
 static atomic_bool go_on;
 static atomic_ulong handled;
@@ -647,7 +645,7 @@ static void showers(void **state)
 	go_on = true;
 	for (unsigned i = 0; i < THREADS; i++)
 		assert_int_equal(pthread_create(&thread[i], NULL, stand_in_it, (void *)(uintptr_t)i), 0);
-	while (sent < 20000 && handled < 6000) {
+	while (sent < 6000 && handled < 2000) {
 		for (unsigned i = 0; i < THREADS; i++)
 			assert_int_equal(pthread_kill(thread[i], sent++ % 2 ? SIGUSR1 : SIGUSR2), 0);
 		if (sent % 16 == 0) {
@@ -680,9 +678,9 @@ static void jumps(void **state)
 	handle(SIGUSR1, jump_away, SA_ONSTACK);
 	handle(SIGUSR2, jump_away, 0);
 	sigsetjmp(out, 1);
-	if (n++ < 40)
+	if (n++ < 20)
 		raise(n % 2 ? SIGUSR1 : SIGUSR2);
-	assert_int_equal(n, 41);
+	assert_int_equal(n, 21);
 	sigaltstack(&no_stack, NULL);
 }
 
