@@ -271,7 +271,7 @@ static void who_waits_there_is_woken(void **state)
 	struct reader readers[4];
 	char *p;
 
-	for (unsigned round = 0; round < 20; round++) {
+	for (unsigned round = 0; round < 8; round++) {
 		p = mmap(NULL, BIG, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 		memset(p, 1, BIG);
 		signal(SIGSEGV, on_segv);
@@ -310,7 +310,7 @@ static void a_hole_is_filled_at_once(void **state)
 	size_t len = BIG / 8;
 
 	churn_begin(&churner);
-	for (unsigned round = 0; round < 400; round++) {
+	for (unsigned round = 0; round < 208; round++) {
 		unsigned i = round % 16, pages = (unsigned)(test_random(&rng) % (len / PAGE - 1)) + 1;
 
 		if (round >= 16) {
@@ -328,7 +328,7 @@ static void a_hole_is_filled_at_once(void **state)
 		}
 		test_fill(kept[i], len, round);
 	}
-	for (unsigned round = 384; round < 400; round++) {
+	for (unsigned round = 192; round < 208; round++) {
 		assert_kept(kept[round % 16], len, round);
 		assert_int_equal(munmap(kept[round % 16], len), 0);
 	}
@@ -349,7 +349,7 @@ static void files_over_far_memory(void **state)
 	    (char *)bare(SYS_mmap, p, BIG, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0), p);
 	q = mmap(NULL, BIG, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	test_fill(p, BIG, 9);
-	for (unsigned i = 0; i < 20; i++) {
+	for (unsigned i = 0; i < 8; i++) {
 		char *more = map_filled(BIG, 10);
 
 		assert_kept(p, BIG, 9);
@@ -383,7 +383,7 @@ static void stacks_and_libraries_come(void **state)
 	struct churner churner;
 
 	churn_begin(&churner);
-	for (unsigned round = 0; round < 20; round++) {
+	for (unsigned round = 0; round < 8; round++) {
 		size_t len = 64u << 20;
 		char *p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 		pthread_t threads[4];
