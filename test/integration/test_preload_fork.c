@@ -4,6 +4,7 @@
  */
 #include <dlfcn.h>
 #include <errno.h>
+#include <grp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
@@ -507,6 +508,32 @@ static void libraries_with_thread_data(void **state)
 	dlclose(library);
 }
 
+#define AWAY (512u << 10) /* further than any read-ahead */
+
+static gid_t *groups;
+
+static bool take_groups(void)
+{
+	gid_t taken[2] = {0, 0};
+
+	return setgroups(2, groups) == 0 && getgroups(2, taken) == 2 && taken[0] + taken[1] == 23;
+}
+
+/* The C library has all threads take the list, so those that would bring it in as well. */
+static void groups_that_are_remote(void **state)
+{
+	char *mem = malloc(2 * AWAY);
+
+	if (geteuid())
+		skip();
+	groups = (gid_t *)(void *)(mem + AWAY);
+	groups[0] = 11;
+	groups[1] = 12;
+	fill_all(filled, 1);
+	assert_int_equal(word_of_child(take_groups), 'y');
+	free(mem);
+}
+
 #define KEYS        40u /* more than a thread's own record has room for */
 #define NEIGHBOURS  64u
 #define VALUES_SIZE 512u /* the C library's blocks of values have that size */
@@ -572,6 +599,7 @@ static int tests(void)
 	    cmocka_unit_test(slots_come_back),
 	    cmocka_unit_test(the_node_gets_it_back),
 	    cmocka_unit_test(exec_at_once),
+	    cmocka_unit_test(groups_that_are_remote),
 	    cmocka_unit_test(values_of_many_keys),
 	    cmocka_unit_test(libraries_with_thread_data),
 	};

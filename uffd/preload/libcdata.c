@@ -6,12 +6,17 @@
  * child of fork clears those of the other threads before any handler runs. Room: uffd/preload.
  */
 #include <dlfcn.h>
+#include <errno.h>
+#include <grp.h>
 #include <locale.h>
 #include <printf.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
 #include <threads.h>
 
+#include "calls.h"
 #include "local.h"
 #include "shim.h"
 
@@ -93,6 +98,35 @@ FP_INTERPOSE int pthread_setspecific(pthread_key_t key, const void *value)
 FP_INTERPOSE int tss_set(tss_t key, void *value)
 {
 	return pthread_setspecific(key, value) == 0 ? thrd_success : thrd_error;
+}
+
+/* ---- groups ---- */
+
+FP_INNER_CALL(setgroups);
+
+/*
+ * The C library has every thread make this call, the agent's own included, which would wait for themselves
+ * where the list is far. A list that is too long to be right, the kernel refuses unread.
+ */
+FP_INTERPOSE int setgroups(size_t n, const gid_t *list)
+{
+	const size_t most = 65536;
+	gid_t *copy;
+	int r;
+
+	if (n == 0 || n > most || !fp_shim_space() || !fp_space_owns(fp_shim_space(), list))
+		return fp_call_setgroups(n, list);
+	fp_shim_enter_local();
+	copy = malloc(n * sizeof(*copy));
+	fp_shim_leave_local();
+	if (!copy) {
+		errno = ENOMEM;
+		return -1;
+	}
+	memcpy(copy, list, n * sizeof(*copy));
+	r = fp_call_setgroups(n, copy);
+	free(copy);
+	return r;
 }
 
 /* ---- printf ---- */
