@@ -34,6 +34,8 @@
 #define EXIT_REFUSED      125
 #define CHILD_LEASE_BYTES (8ull << 20)
 #define CHUNK_PAGES       (1u << FP_CHUNK_SHIFT)
+#define FORK_STACK_BELOW  24u /* pages: what the C library and our handlers need, with a good margin */
+#define FORK_STACK_ABOVE  4u
 
 /* Calls act with each stretch of the range in which nothing foreign is mapped. 0, or what act failed with. */
 static int each_stretch(struct fp_agent *agent,
@@ -161,6 +163,29 @@ static void touch_needed(struct fp_agent *agent)
 }
 
 /*
+ * A program may fork on a stack in far memory (a signal stack from malloc, a coroutine's). The child runs on
+ * it from the C library's first instruction to the end of our handler, while nobody serves its faults: so
+ * what both need is there. Below the stack's end lies other memory, which it does not hurt to bring in.
+ */
+static void touch_stack(struct fp_agent *agent)
+{
+	const void *frame = __builtin_frame_address(0);
+	const struct fp_piece *piece;
+	uint32_t page;
+	char byte;
+
+	if (!fp_space_owns(&agent->space, frame))
+		return;
+	page = fp_far_page(&agent->far, (uintptr_t)frame);
+	piece = fp_layout_next(&agent->space.layout, page);
+	if (!piece || piece->start > page)
+		return;
+	for (uint32_t p = FP_MAX(piece->start, page - FORK_STACK_BELOW);
+	     p < FP_MIN(piece->end, page + FORK_STACK_ABOVE); p++)
+		(void)peek(agent, fp_far_addr(&agent->far, p), &byte, 1);
+}
+
+/*
  * What allocates must come to rest before the locks of the allocator are taken: who forks while another fork
  * is under way waits here, and so do calls that take leases, write-backs and the keeper.
  */
@@ -182,6 +207,7 @@ void fp_agent_fork_prepare(struct fp_agent *agent)
 	touch_streams(agent);
 	touch_environment(agent);
 	touch_needed(agent);
+	touch_stack(agent);
 	atomic_store(&agent->far.forked, true);
 	(void)fp_store_fork_prepare(agent->far.store); /* the child will hear of it, and refuse to go on */
 	each_stretch(agent, let_inherit);

@@ -587,6 +587,50 @@ static void values_of_many_keys(void **state)
 		pthread_key_delete(values.keys[i]);
 }
 
+/* ---- a child that is made on a stack in far memory ---- */
+
+static _Atomic int forked_status;
+
+static void fork_in_handler(int sig)
+{
+	int status = -1;
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		if (!are_filled(filled, 0, PARTS, 77))
+			_exit(2);
+		execl("/bin/true", "true", (char *)NULL);
+		_exit(3);
+	}
+	if (waitpid(pid, &status, 0) == pid)
+		forked_status = status;
+}
+
+/* The usual handler of a crash: its stack is from malloc, and only its uppermost pages have been touched. */
+static void stacks_that_are_far(void **state)
+{
+	enum { STACK_BYTES = 256 << 10 };
+	char *stack = malloc(STACK_BYTES);
+	const stack_t far_stack = {.ss_sp = stack, .ss_size = STACK_BYTES};
+	const struct sigaction action = {.sa_handler = fork_in_handler, .sa_flags = SA_ONSTACK};
+	struct sigaction old_action;
+	stack_t old_stack;
+
+	assert_non_null(stack);
+	test_fill(stack, STACK_BYTES, 5);
+	assert_int_equal(sigaltstack(&far_stack, &old_stack), 0);
+	assert_int_equal(sigaction(SIGUSR2, &action, &old_action), 0);
+	for (unsigned i = 0; i < 3; i++) {
+		fill_all(filled, 77); /* the stack is pushed out */
+		forked_status = -1;
+		raise(SIGUSR2);
+		assert_int_equal(forked_status, 0);
+	}
+	sigaction(SIGUSR2, &old_action, NULL);
+	sigaltstack(&old_stack, NULL);
+	free(stack);
+}
+
 static int tests(void)
 {
 	const struct CMUnitTest all[] = {
@@ -602,6 +646,7 @@ static int tests(void)
 	    cmocka_unit_test(groups_that_are_remote),
 	    cmocka_unit_test(values_of_many_keys),
 	    cmocka_unit_test(libraries_with_thread_data),
+	    cmocka_unit_test(stacks_that_are_far),
 	};
 
 	return cmocka_run_group_tests(all, fill, NULL);
