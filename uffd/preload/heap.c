@@ -298,8 +298,11 @@ static bool discard_pages(char *p, size_t size)
 
 void *fp_heap_zeroed(size_t size)
 {
-	void *p = fp_heap_calls.malloc(size);
+	void *p;
 
+	if (heap.mode != FP_HEAP_ALL) /* it may be local, where the allocator knows what is zero already */
+		return fp_heap_calls.calloc(1, size);
+	p = fp_heap_calls.malloc(size);
 	if (p && !discard_pages(p, size))
 		memset(p, 0, size);
 	return p;
