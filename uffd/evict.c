@@ -327,6 +327,12 @@ static unsigned take_by_move(struct fp_far *far, struct batch *b, uint32_t page,
 	ssize_t r = move_out(far, dst, page, n);
 	unsigned k;
 
+	/* it refuses what goes past the end of a mapping: only of a single page does that say that it can't
+	 * be moved */
+	while (r == -EINVAL && n > 1) {
+		n /= 2;
+		r = move_out(far, dst, page, n);
+	}
 	if (r == -EBUSY)
 		r = unshare_and_move(far, dst, page);
 	if (r > 0) {

@@ -125,6 +125,32 @@ static void fixed(const char *folder)
 		verify(buffers[i].iov_base, PIECE, 200 + i, "a buffer that was fixed");
 }
 
+/* A buffer over the border of two mappings of the kernel's: what is pinned of it must stay as well. */
+static void border(const char *folder)
+{
+	int fd = scratch_file(folder, 0);
+	char *memory = map_bytes(BYTES), *middle = memory + BYTES / 2;
+	struct iovec buffer = {middle - PIECE / 2, PIECE};
+	struct io_uring_cqe *cqe;
+	struct io_uring ring;
+	char *bytes = aligned(PIECE, 30);
+
+	require(madvise(middle, BYTES / 4, MADV_DONTDUMP) == 0, "madvise");
+	fill(memory, BYTES, 31);
+	require(pwrite(fd, bytes, PIECE, 0) == PIECE, "write");
+	require(io_uring_queue_init(FIXED, &ring, 0) == 0, "io_uring_queue_init");
+	require(io_uring_register_buffers(&ring, &buffer, 1) == 0, "register buffers");
+	require(madvise(memory, BYTES, MADV_PAGEOUT) == 0, "madvise");
+	push_out();
+	io_uring_prep_read_fixed(io_uring_get_sqe(&ring), fd, buffer.iov_base, PIECE, 0, 0);
+	require(io_uring_submit(&ring) == 1 && io_uring_wait_cqe(&ring, &cqe) == 0 && cqe->res == PIECE,
+	        "read into a buffer over a border");
+	verify(buffer.iov_base, PIECE, 30, "a buffer over a border");
+	io_uring_queue_exit(&ring);
+	push_out();
+	verify(buffer.iov_base, PIECE, 30, "a buffer that was over a border");
+}
+
 /* One buffer that is larger than what may be local: all of it is pinned, and the program goes on beside it.
  */
 static void pinned(const char *folder)
@@ -368,6 +394,8 @@ int main(int argc, char **argv)
 	}
 	if (strcmp(way, "direct") == 0 && argc == 3)
 		direct(argv[2]);
+	else if (strcmp(way, "border") == 0 && argc == 3)
+		border(argv[2]);
 	else if (strcmp(way, "pinned") == 0 && argc == 3)
 		pinned(argv[2]);
 	else if (strcmp(way, "fixed") == 0 && argc == 3)

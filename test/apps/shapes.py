@@ -94,6 +94,7 @@ class Shapes(unittest.TestCase):
         if status == farapp.SKIPPED:
             self.skipTest(out)
         self.assertSame(KERNELIO, "fixed", folder())
+        self.assertSame(KERNELIO, "border", folder())
 
     def test_more_is_pinned_than_may_be_local(self):
         """One page waits for the deadline, not each of them: then it would take half an hour."""
