@@ -292,12 +292,37 @@ static void lock_open(struct fp_space *space, uint32_t locked)
 	}
 }
 
+static int unlock_stretch(struct fp_space *space, uint32_t start, uint32_t end)
+{
+	return munlock(fp_far_addr(space->far, start), (size_t)(end - start) << FP_PAGE_SHIFT);
+}
+
+/* What is foreign stays locked, as the program wishes: and where there is nothing at all, munlock would stop.
+ */
+static int unlock_range(struct fp_space *space)
+{
+	const struct fp_layout *layout = &space->layout;
+	uint32_t start = 0, end = (uint32_t)space->far->n_pages;
+	const struct fp_piece *p;
+
+	for (p = fp_layout_next(layout, 0); p; p = fp_layout_next(layout, p->end)) {
+		if (!(p->flags & FP_PIECE_FOREIGN))
+			continue;
+		if (p->start > start && unlock_stretch(space, start, p->start) < 0)
+			return -errno;
+		start = p->end;
+	}
+	return start < end && unlock_stretch(space, start, end) < 0 ? -errno : 0;
+}
+
 /*
  * The kernel locks the whole range, the agent's pages too, which must be able to leave: so all on fault, as
  * otherwise it would bring everything in; then the range is let go, and its open pieces are locked.
  */
 static int lock_all(struct fp_space *space, int flags, uint32_t locked)
 {
+	int r;
+
 	if (flags & MCL_CURRENT && count_open(space) > fp_space_lockable(space))
 		return -ENOSPC;
 	if (mlockall(flags | MCL_ONFAULT) < 0)
@@ -305,8 +330,12 @@ static int lock_all(struct fp_space *space, int flags, uint32_t locked)
 	space->lock_future = flags & MCL_FUTURE ? locked : 0;
 	if (!(flags & MCL_CURRENT))
 		return 0;
-	if (munlock(space->far->base, space->far->n_pages << FP_PAGE_SHIFT) < 0)
-		return -errno;
+	r = unlock_range(space);
+	if (r < 0) {
+		space->lock_future = 0;
+		(void)munlockall();
+		return r;
+	}
 	lock_open(space, locked);
 	return 0;
 }
