@@ -11,6 +11,7 @@
 #include "lockedmem.h"
 
 #define EXIT_REFUSED 125
+#define CLOSE_YIELDS 2000u
 #define RING_BYTES   (FP_EVENTS_MAX * sizeof(struct fp_gone))
 
 static __thread bool is_reader __attribute__((tls_model("initial-exec")));
@@ -62,11 +63,18 @@ void fp_events_leave(struct fp_events *ev)
 	atomic_fetch_sub(&ev->passing, 1);
 }
 
-static void close_passages(struct fp_events *ev)
+/* False: somebody is inside for long, perhaps because a fault of his own waits for us (a stack in far
+ * memory). */
+static bool close_passages(struct fp_events *ev)
 {
 	atomic_store(&ev->closed, true);
-	while (atomic_load(&ev->passing))
+	for (unsigned i = 0; i < CLOSE_YIELDS; i++) {
+		if (!atomic_load(&ev->passing))
+			return true;
 		sched_yield();
+	}
+	atomic_store(&ev->closed, false);
+	return false;
 }
 
 static void open_passages(struct fp_events *ev)
@@ -91,13 +99,15 @@ bool fp_events_own_stretch(const struct fp_events *ev, uint32_t *start, uint32_t
 {
 	uint32_t first = *start, last;
 
-	while (first < *end && fp_events_touch(ev, first, first + 1))
-		first++;
-	if (first == *end)
-		return false;
-	for (last = *end; fp_events_touch(ev, first, last);)
-		last =
-		    first + (last - first + 1) / 2; /* at the latest one page is left, which is not noted */
+	do { /* a note may come between */
+		while (first < *end && fp_events_touch(ev, first, first + 1))
+			first++;
+		if (first == *end)
+			return false;
+		last = *end;
+		while (last > first + 1 && fp_events_touch(ev, first, last))
+			last = first + (last - first + 1) / 2;
+	} while (fp_events_touch(ev, first, last));
 	*start = first;
 	*end = last;
 	return true;
@@ -196,24 +206,27 @@ static int read_pending(struct fp_far *far)
 	return n;
 }
 
-void fp_events_pump(struct fp_far *far)
+bool fp_events_pump(struct fp_far *far)
 {
+	bool has_room = fp_events_has_room(far);
 	int n = 0;
 
 	be_careful(far);
-	if (fp_events_has_room(far)) {
-		close_passages(&far->events);
+	if (has_room && !close_passages(&far->events))
+		return false;
+	if (has_room) {
 		n = read_pending(far);
 		open_passages(&far->events);
 	}
 	if (n <= 0) /* it was read, and the thread that waits has yet to go on */
 		sched_yield();
+	return true;
 }
 
 void fp_events_wait(struct fp_far *far)
 {
 	if (is_reader && far->events.ring)
-		fp_events_pump(far);
+		(void)fp_events_pump(far);
 	else
 		sched_yield();
 }

@@ -58,9 +58,10 @@ bool fp_events_has_room(const struct fp_far *far);
 
 /*
  * Reads an event that is pending, while no passage is open. Faults that come before it are woken: they come
- * again. The userfaultfd does not block from then on.
+ * again. The userfaultfd does not block from then on. False: a passage stayed open, and nothing was read: the
+ * reader must serve a fault before it tries again.
  */
-void fp_events_pump(struct fp_far *far);
+bool fp_events_pump(struct fp_far *far);
 
 /* Any thread: waits a little for whoever made a system call to go on, after EAGAIN. The reader reads. */
 void fp_events_wait(struct fp_far *far);

@@ -75,8 +75,9 @@ static int read_carefully(struct fp_fault_loop *fl, struct fp_uffd_fault *ret_fa
 	struct fp_far *far = fl->server.far;
 
 	if (fp_uffd_is_changing(&far->uffd) || !fp_events_has_room(far)) {
-		fp_events_pump(far);
-		return 0;
+		if (fp_events_pump(far))
+			return 0;
+		/* faults are read before events */
 	}
 	return fp_uffd_read(&far->uffd, ret_fault, 1);
 }

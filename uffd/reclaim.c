@@ -255,7 +255,7 @@ static void housekeep(struct fp_reclaim *rc, uint64_t *next_tick_ns)
 static void read_events(struct fp_reclaim *rc)
 {
 	while (rc->reads && fp_events_has_room(rc->far) && fp_uffd_is_changing(&rc->far->uffd))
-		fp_events_pump(rc->far);
+		(void)fp_events_pump(rc->far);
 }
 
 static void follow_events(struct fp_reclaim *rc, uint64_t *next_tick_ns)

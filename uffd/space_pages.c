@@ -90,6 +90,7 @@ static int drop_held(struct fp_far *far, uint32_t start, uint32_t end, const uin
 			tokens += forget(far, p, olds[p - start], keep);
 		else
 			fp_space_release(far, p, olds[p - start]);
+	fp_room_left(&far->room, tokens);
 	fp_room_give(&far->room, tokens);
 	return r;
 }
