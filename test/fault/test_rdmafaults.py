@@ -30,6 +30,7 @@ REMOTE = os.environ.get("FARPAGE_TEST_NODE")
 SHARED = os.environ.get("FARPAGE_VM_RESULTS")
 FETCHES_AT_LEAST = 20_000
 CPU_SECONDS = 40
+CPU_TURNS = 6
 GRACE_S = 12  # test/vm/node.sh has the same
 SECRET = os.environ["FARPAGE_TEST_SECRET"] = "open-sesame-open-sesame"
 STALL_S = 9  # no operation of churn takes longer; a request may, by one second
@@ -241,9 +242,8 @@ class RdmaFaults(unittest.TestCase):
             node.await_log("thief")
             node.await_log("key")
 
-    @unittest.skipIf(REMOTE, "the node is out of reach")
-    def test_node_uses_no_cpu(self):
-        """Law 5: one-sided means one-sided. Without read-ahead each fetch is a fault's."""
+    def cpu_over_faults(self):
+        """Fetches, and CPU time of node and program over them in ns. Without read-ahead each fetch is a fault's."""
         with start_node() as node, Churn(node, CPU_SECONDS, "--readahead", "0") as churn:
             self.get_going(node)
             program = child_of(churn.process.pid)
@@ -253,7 +253,16 @@ class RdmaFaults(unittest.TestCase):
             fetches = churn.fetches() - fetches
             output, status = churn.end(90)
         self.assertEqual(status, 0, output)
-        print(f"CPU over {fetches} remote faults: program {program_ns / 1e6:.1f} ms, node {node_ns / 1e6:.1f} ms\n{output}")
+        return fetches, node_ns, program_ns
+
+    @unittest.skipIf(REMOTE, "the node is out of reach")
+    def test_node_uses_no_cpu(self):
+        """Law 5: one-sided means one-sided. A busy machine needs more than one turn."""
+        fetches = node_ns = program_ns = turns = 0
+        while fetches < FETCHES_AT_LEAST and turns < CPU_TURNS:
+            more = self.cpu_over_faults()
+            fetches, node_ns, program_ns, turns = fetches + more[0], node_ns + more[1], program_ns + more[2], turns + 1
+        print(f"CPU over {fetches} remote faults: program {program_ns / 1e6:.1f} ms, node {node_ns / 1e6:.1f} ms")
         self.assertGreaterEqual(fetches, FETCHES_AT_LEAST)
         self.assertLess(node_ns, program_ns / 100)
 
