@@ -4,8 +4,6 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#define CONFIG_SHORT CONFIG_PLAIN "limits: { grace: 300ms }\n"
-
 void family_mark(struct fp_link *link, uint32_t lease_id, uint8_t value)
 {
 	uint8_t bytes[IO_BYTES];
@@ -172,7 +170,7 @@ int family_setup_short(void **state)
 
 int family_setup_quota(void **state)
 {
-	return setup_with(state, CONFIG_PLAIN "limits: { session_quota: 3M }\n");
+	return setup_with(state, CONFIG_LIMITS(", session_quota: 3M"));
 }
 
 int family_teardown(void **state)
