@@ -11,7 +11,8 @@
 
 #include "proxy.h"
 
-#define IO_BYTES FP_SEG_MAX_BYTES
+#define CONFIG_SHORT CONFIG_PLAIN "limits: { grace: 300ms }\n"
+#define IO_BYTES     FP_SEG_MAX_BYTES
 
 /* A node, a session that reaches it through a proxy (tcp) or directly, and another client that looks on. */
 struct bed {

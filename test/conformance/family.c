@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#define CONFIG_SHORT CONFIG_PLAIN "limits: { grace: 300ms }\n"
+
 void family_mark(struct fp_link *link, uint32_t lease_id, uint8_t value)
 {
 	uint8_t bytes[IO_BYTES];
@@ -170,7 +172,7 @@ int family_setup_short(void **state)
 
 int family_setup_quota(void **state)
 {
-	return setup_with(state, CONFIG_LIMITS(", session_quota: 3M"));
+	return setup_with(state, CONFIG_PLAIN "limits: { session_quota: 3M }\n");
 }
 
 int family_teardown(void **state)

@@ -21,16 +21,11 @@
 #include "transport.h"
 #include "wire.h"
 
-#define MIB         (1ull << 20)
-#define POOL_BYTES  (64 * MIB)
-#define PATIENCE_NS (20 * FP_NSEC_PER_SEC) /* only a failure waits so long */
-/* Nodes of the cases; an emulated guest may take its time over a handshake. */
-#define CONFIG_LIMITS(more)                                                                                  \
-	"pools: [ { name: main, size: 64M } ]\nlog_level: warning\nlimits: { handshake_timeout: 30s" more    \
-	" }\n"
-#define CONFIG_PLAIN  CONFIG_LIMITS("")
-#define CONFIG_SHORT  CONFIG_LIMITS(", grace: 300ms")
-#define CONFIG_QUOTA  CONFIG_LIMITS(", session_quota: 8M")
+#define MIB           (1ull << 20)
+#define POOL_BYTES    (64 * MIB)
+#define PATIENCE_NS   (20 * FP_NSEC_PER_SEC) /* only a failure waits so long */
+#define CONFIG_PLAIN  "pools: [ { name: main, size: 64M } ]\nlog_level: warning\n"
+#define CONFIG_QUOTA  CONFIG_PLAIN "limits: { session_quota: 8M }\n"
 #define RIG_SECRET    TEST_DAEMON_SECRET
 #define CONFIG_SECRET CONFIG_PLAIN "auth: { secret: " RIG_SECRET " }\n"
 
