@@ -36,6 +36,7 @@
 struct run {
 	char *const *command;
 	bool report;
+	bool user_only;      /* the kernel's own faults are not permitted */
 	uint64_t pool_bytes; /* of the private node */
 	char path[PATH_MAX]; /* of the program */
 	char preload[PATH_MAX];
@@ -232,11 +233,28 @@ static int read_settings(struct fp_settings *settings)
 	return FP_EXIT_RUN_FAILED;
 }
 
+/* Where all faults are not permitted, those of user mode do: the preload library brackets the program's calls
+ * then, as a program of fault mode inline does itself. */
+static int open_memory(struct far_options *options, bool *ret_user_only, char *error, size_t error_len,
+                       struct far_memory **ret_memory)
+{
+	int r = far_open(options, error, error_len, ret_memory);
+
+#if defined(__x86_64__) /* elsewhere calls can't be bracketed as yet */
+	if (r == -EPERM) {
+		options->fault_mode = FAR_FAULT_INLINE;
+		r = far_open(options, error, error_len, ret_memory);
+		*ret_user_only = r == 0;
+	}
+#endif
+	return r;
+}
+
 /*
  * Does once what the preload library will do: what a node or the kernel refuses shows now. Without a fixed
  * budget the least will do.
  */
-static int probe(const struct run *run, const struct fp_settings *settings)
+static int probe(struct run *run, const struct fp_settings *settings)
 {
 	const char *nodes[FP_STORE_MAX_NODES + 1] = {NULL};
 	struct far_options options = {
@@ -254,7 +272,7 @@ static int probe(const struct run *run, const struct fp_settings *settings)
 		nodes[0] = fp_privnode_url(run->node);
 	for (unsigned i = 0; i < settings->n_urls && i < FP_STORE_MAX_NODES; i++)
 		nodes[i] = settings->urls[i];
-	r = far_open(&options, error, sizeof(error), &memory);
+	r = open_memory(&options, &run->user_only, error, sizeof(error), &memory);
 	if (r < 0) {
 		fp_log(FP_LOG_ERROR, "run", "%s", error[0] ? error : strerror(-r));
 		return fail_by_limits();
@@ -311,6 +329,10 @@ static int launch(struct run *run, int *ret_wait_status)
 		fp_runstats_update(run->stats);
 	if (run->report)
 		fp_report_print(run->stats, run->command[0], fp_clock_ns() - start_ns, stderr);
+	if (run->report && run->user_only)
+		fputs("  only user-mode faults are permitted to this user: system calls took a detour, see "
+		      "farpage-run(1)\n",
+		      stderr);
 	return 0;
 }
 
@@ -369,9 +391,9 @@ const struct fp_tool fp_tool_run = {
             "and exit\n"
             "status are its own; 125 means that farpage could not start it, 126 and 127 are as with env(1).\n"
             "\n"
-            "  --local-memory SIZE  how much far memory may be local at once: 64M, 4G; or 50%, of the most "
-            "that the\n"
-            "                       program has had so far\n"
+            "  --local-memory SIZE  how much far memory may be local at once: 64M, 4G; or of the most that "
+            "the program\n"
+            "                       has had so far: 50% (default), never below 16M\n"
             "  --node URL           keep the rest there: tcp://HOST[:PORT], rdma://HOST[:PORT], "
             "auto://HOST (rdma where\n"
             "                       both ends have it, else tcp), rdma+tcp://HOST[:PORT], shm:PATH; A,B for "
@@ -386,12 +408,13 @@ const struct fp_tool fp_tool_run = {
             "  --heap WHAT          far for all (default) of the heap, for none, or for large allocations: "
             "large, "
             "large:SIZE\n"
-            "  --fault-mode MODE    thread (default)\n"
+            "  --fault-mode MODE    who serves faults: thread (default), one of the agent's; or inline, the "
+            "faulting one\n"
             "  --deadline TIME      of one remote operation; default 5s\n"
             "  --heartbeat TIME     between two looks whether a node is there; default 1s\n"
             "  --overcommit         let the program map more than the nodes can back\n"
             "  --capture HOW        how pages are taken out: auto (default), move, protect\n"
-            "  --readahead N        longest sequential read-ahead in pages\n"
+            "  --readahead N        longest sequential read-ahead in pages, 0 to 63; default 32\n"
             "  --affinity HOW       auto (default): serve faults on the CPU where they happen; or off\n"
             "  --report             print faults, traffic and latencies on stderr at the end\n"
             "  --stats-file FILE    keep the counters there, for `farpage hist`\n",

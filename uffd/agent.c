@@ -352,6 +352,7 @@ int fp_agent_start_threads(struct fp_agent *agent)
 	atomic_store(&agent->far.stats->far_start, (uintptr_t)agent->far.base);
 	atomic_store(&agent->far.stats->far_end,
 	             (uintptr_t)agent->far.base + (agent->far.n_pages << FP_PAGE_SHIFT));
+	fp_room_show_peak(&agent->far.room, &agent->far.stats->resident_peak_bytes);
 	fp_events_renew(&agent->far);
 	r = fp_reclaim_start(&reclaim, &agent->reclaim);
 	if (r < 0)
@@ -515,13 +516,20 @@ int fp_agent_start(const struct fp_agent_options *options, struct fp_agent **ret
 
 /* ---- end ---- */
 
-void fp_agent_exiting(struct fp_agent *agent)
+static void close_account(struct fp_agent *agent)
 {
 	if (fp_agent_is_stray(agent)) /* the page is its parent's */
 		return;
 	atomic_store(&agent->far.stats->exited, 1);
 	if (agent->unlink_stats)
 		unlink(agent->stats_path);
+}
+
+void fp_agent_exiting(struct fp_agent *agent)
+{
+	if (!fp_agent_is_stray(agent))
+		fp_reclaim_publish(&agent->far);
+	close_account(agent);
 }
 
 /* Half-built agents end here too. The fault thread goes first: it may need the reclaim thread until its last
@@ -538,8 +546,9 @@ void fp_agent_stop(struct fp_agent *agent)
 	fp_inline_stop(atomic_load(&agent->far.inline_servers));
 	fp_keeper_stop(agent->keeper);
 	fp_store_close(agent->far.store);
+	fp_room_show_peak(&agent->far.room, NULL);
 	if (agent->far.stats) {
-		fp_agent_exiting(agent);
+		close_account(agent);
 		fp_statspage_close(agent->far.stats);
 	}
 	fp_space_done(&agent->space);

@@ -251,6 +251,7 @@ static void drop_inherited(struct fp_agent *agent)
 	agent->fault_loop = NULL;
 	agent->reclaim = NULL;
 	agent->keeper = NULL;
+	fp_room_show_peak(&far->room, NULL);
 	fp_statspage_close(far->stats);
 	far->stats = NULL;
 	fp_uffd_close(&far->uffd);

@@ -209,8 +209,6 @@ static void publish_node(const struct fp_store *store, unsigned node, struct fp_
 	struct fp_store_node info;
 
 	fp_store_node_info(store, node, &info);
-	if (strncmp(stats->way, info.url, sizeof(stats->way) - 1) != 0)
-		snprintf(stats->way, sizeof(stats->way), "%s", info.url);
 	atomic_store(&stats->up, info.up);
 	atomic_store(&stats->state, (uint32_t)info.state);
 	atomic_store(&stats->degraded, info.degraded);
@@ -223,17 +221,30 @@ static void publish_node(const struct fp_store *store, unsigned node, struct fp_
 	atomic_store(&stats->heartbeat_ns, info.heartbeat_ns);
 }
 
-static void publish(struct fp_reclaim *rc)
+void fp_reclaim_publish(const struct fp_far *far)
 {
-	struct fp_statspage *stats = rc->far->stats;
-	struct fp_room *room = &rc->far->room;
+	struct fp_statspage *stats = far->stats;
+	const struct fp_room *room = &far->room;
 
 	atomic_store(&stats->budget_bytes, atomic_load(&room->budget) << FP_PAGE_SHIFT);
 	atomic_store(&stats->resident_bytes, atomic_load(&room->resident) << FP_PAGE_SHIFT);
-	atomic_store(&stats->resident_peak_bytes, atomic_load(&room->peak) << FP_PAGE_SHIFT);
-	atomic_store(&stats->remote_bytes, fp_store_slots_used(rc->far->store) << FP_PAGE_SHIFT);
-	for (unsigned i = 0; i < fp_store_n_nodes(rc->far->store); i++)
-		publish_node(rc->far->store, i, &stats->node[i]);
+	atomic_store(&stats->remote_bytes, fp_store_slots_used(far->store) << FP_PAGE_SHIFT);
+	for (unsigned i = 0; i < fp_store_n_nodes(far->store); i++)
+		publish_node(far->store, i, &stats->node[i]);
+}
+
+/* The ways are text, which one thread alone may write. */
+static void publish(struct fp_reclaim *rc)
+{
+	struct fp_statspage *stats = rc->far->stats;
+	struct fp_store_node info;
+
+	for (unsigned i = 0; i < fp_store_n_nodes(rc->far->store); i++) {
+		fp_store_node_info(rc->far->store, i, &info);
+		if (strncmp(stats->node[i].way, info.url, sizeof(stats->node[i].way) - 1) != 0)
+			snprintf(stats->node[i].way, sizeof(stats->node[i].way), "%s", info.url);
+	}
+	fp_reclaim_publish(rc->far);
 }
 
 static void housekeep(struct fp_reclaim *rc, uint64_t *next_tick_ns)

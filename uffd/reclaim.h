@@ -43,6 +43,10 @@ bool fp_reclaim_report_lost(struct fp_reclaim *reclaim, uint32_t page, uint64_t 
 void fp_reclaim_freeze(struct fp_reclaim *reclaim);
 void fp_reclaim_thaw(struct fp_reclaim *reclaim);
 
+/* Brings the gauges of the stats page up to date, as the thread does some twenty times a second. Any thread.
+ */
+void fp_reclaim_publish(const struct fp_far *far);
+
 /* In the child of a fork: frees it, whose thread stayed with the parent. NULL is fine. */
 void fp_reclaim_abandon(struct fp_reclaim *reclaim);
 

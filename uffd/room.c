@@ -7,6 +7,7 @@
 
 #include "cleanup.h"
 #include "fdutil.h"
+#include "store.h"
 
 #define MARGIN_MAX 256u
 
@@ -31,12 +32,28 @@ void fp_room_done(struct fp_room *room)
 	room->starved_fd = room->kick_fd = -1;
 }
 
+static bool raise_to(_Atomic uint64_t *word, uint64_t value)
+{
+	uint64_t before = atomic_load_explicit(word, memory_order_relaxed);
+
+	while (value > before)
+		if (atomic_compare_exchange_weak(word, &before, value))
+			return true;
+	return false;
+}
+
+/* Shown as it grows: many a program is over before anybody's next look, or is killed. */
 static void note_peak(struct fp_room *room, uint64_t resident)
 {
-	uint64_t peak = atomic_load_explicit(&room->peak, memory_order_relaxed);
+	if (raise_to(&room->peak, resident) && room->peak_bytes)
+		raise_to(room->peak_bytes, resident << FP_PAGE_SHIFT);
+}
 
-	while (resident > peak && !atomic_compare_exchange_weak(&room->peak, &peak, resident))
-		;
+void fp_room_show_peak(struct fp_room *room, _Atomic uint64_t *bytes)
+{
+	room->peak_bytes = bytes;
+	if (bytes)
+		raise_to(bytes, atomic_load(&room->peak) << FP_PAGE_SHIFT);
 }
 
 /* The budget, what calls hold of it and beyond, and what was granted on top. */

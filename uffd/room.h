@@ -16,7 +16,8 @@ struct fp_room {
 	_Atomic uint64_t budget;   /* pages */
 	_Atomic uint64_t resident; /* tokens out: arriving, resident or leaving pages */
 	_Atomic uint64_t peak;
-	_Atomic uint64_t pinned; /* pages that calls hold, some perhaps counted twice */
+	_Atomic uint64_t *peak_bytes; /* raised with it, for whoever looks from outside; NULL: nobody does */
+	_Atomic uint64_t pinned;      /* pages that calls hold, some perhaps counted twice */
 	_Atomic uint64_t excess; /* pages granted on top, as all that is resident is pinned by the program */
 	_Atomic bool starved;    /* the fault thread waits for a token */
 	_Atomic bool kicked;     /* the reclaim thread has been told */
@@ -26,6 +27,10 @@ struct fp_room {
 
 int fp_room_init(struct fp_room *room, uint64_t budget_pages);
 void fp_room_done(struct fp_room *room);
+
+/* From now on *bytes is the peak in bytes, brought up to date with each growth; NULL: no longer. Before any
+ * thread takes tokens, or after the last has. */
+void fp_room_show_peak(struct fp_room *room, _Atomic uint64_t *bytes);
 
 /* Takes up to n tokens; returns how many. Kicks the reclaim thread when little is left. */
 unsigned fp_room_take(struct fp_room *room, unsigned n);

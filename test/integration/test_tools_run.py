@@ -99,6 +99,13 @@ class Program(toolcase.ToolCase):
             self.assertIn(word, err)
         self.assertEqual(self.farpage("hist", "--stats-file", stats)[0], 0)
 
+    def test_report_of_a_short_program(self):
+        """Its peak is known, though it is over before anybody looks, and however it ends."""
+        for end in ("pass", "import os; os._exit(0)", "import os; os.kill(os.getpid(), 9)"):
+            with self.subTest(end):
+                err = self.farpage("run", *SMALL, "--report", "--", "/usr/bin/python3", "-S", "-c", end)[2]
+                self.assertRegex(err, r"local memory +[1-9][0-9.]* [MK]iB at the peak, budget 16.0 MiB")
+
     def test_report_of_a_killed_program(self):
         status, _, err = self.farpage(
             "run", *SMALL, "--report", "--", "/usr/bin/python3", "-c",

@@ -47,6 +47,16 @@ class UserOnly(test_unprivileged.Unprivileged):
                                 os.path.join(farapp.build, "uffd/preload/libfarpage-preload.so"), scheme,
                                 "FARPAGE_FAULT_MODE=" + mode, "FARPAGE_HEAP=all")
 
+    def test_run(self):
+        """farpage run tries what the program will have, and says of it only in the report."""
+        for mode in ("thread", "inline"):
+            with self.subTest(mode):
+                self.assertEqual(self.run_far("closed", options=("--fault-mode", mode)), (0, test_unprivileged.FILLED, ""))
+        status, out, err = self.run_far("closed", options=("--report",))
+        self.assertEqual((status, out), (0, test_unprivileged.FILLED), err)
+        self.assertIn("only user-mode faults", err)
+        self.assertNotIn("user-mode", self.run_far("member", options=("--report",))[2])
+
     def test_it_is_so_here(self):
         status, out, err = self.run_as("closed", sys.executable, "-c", PROBE)
         self.assertEqual((status, out), (0, b"-1 1 True\n"), err)

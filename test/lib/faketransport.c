@@ -113,8 +113,8 @@ __attribute__((constructor)) static void world_begin(void)
 	pthread_mutexattr_init(&attr);
 	pthread_mutexattr_setpshared(&attr, PTHREAD_PROCESS_SHARED);
 	pthread_mutexattr_setrobust(&attr, PTHREAD_MUTEX_ROBUST);
-	/* The kernel hands such a mutex on. Of a plain one the wake-up is lost with a waiter that is killed just woken
-	 * while a newcomer holds it. */
+	/* The kernel hands such a mutex on. Of a plain one the wake-up is lost with a waiter that is killed
+	 * just woken while a newcomer holds it. */
 	pthread_mutexattr_setprotocol(&attr, PTHREAD_PRIO_INHERIT);
 	pthread_mutex_init(&world->lock, &attr);
 	pthread_mutexattr_destroy(&attr);

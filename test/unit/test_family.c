@@ -478,7 +478,8 @@ static void an_identity_is_never_torn(void **state)
 	assert_false(fp_heldmap_identity(map, 3, &identity));
 	for (unsigned round = 0; round < 40; round++) {
 		uint64_t span_ns = FP_NSEC_PER_MSEC + test_random(&rng) % 1000000;
-		uint64_t before = last, until_ns = 0; /* set by the writer's first identity: it may start late */
+		uint64_t before = last,
+		         until_ns = 0; /* set by the writer's first identity: it may start late */
 		pid_t pid = fork();
 
 		if (pid == 0) {

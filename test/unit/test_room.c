@@ -50,6 +50,27 @@ static void test_take_up_to_the_budget(void **state)
 	assert_int_equal(atomic_load(&room->peak), BUDGET);
 }
 
+static void test_the_peak_is_shown_as_it_grows(void **state)
+{
+	struct fp_room *room = *state;
+	_Atomic uint64_t shown = 0, renewed = 7 * 4096;
+
+	fp_room_take(room, 2);
+	fp_room_show_peak(room, &shown);
+	assert_int_equal(shown, 2 * 4096);
+	fp_room_take(room, 3);
+	fp_room_give(room, 5);
+	fp_room_take(room, 1);
+	assert_int_equal(shown, 5 * 4096);
+	fp_room_overdraw(room, BUDGET);
+	assert_int_equal(shown, (BUDGET + 1) * 4096);
+	fp_room_show_peak(room, NULL);
+	fp_room_overdraw(room, 1);
+	assert_int_equal(shown, (BUDGET + 1) * 4096);
+	fp_room_show_peak(room, &renewed);
+	assert_int_equal(renewed, (BUDGET + 2) * 4096);
+}
+
 static void test_what_calls_hold_leaves_half(void **state)
 {
 	struct fp_room *room = *state;
@@ -209,6 +230,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    TEST(test_take_up_to_the_budget),
+	    TEST(test_the_peak_is_shown_as_it_grows),
 	    TEST(test_what_calls_hold_leaves_half),
 	    TEST(test_overdraft_is_paid_back_first),
 	    TEST(test_budget_shrinks_below_what_is_out),
