@@ -33,6 +33,11 @@ static void add(int fd)
 		;
 }
 
+void fp_fd_keep(int fd)
+{
+	add(fd);
+}
+
 int fp_fd_next(int from)
 {
 	unsigned end = FP_MIN(atomic_load(&ours_end), FDS_MAX);

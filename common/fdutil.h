@@ -13,6 +13,9 @@
  */
 int fp_fd_move_high(int fd);
 
+/* Puts a descriptor that lies where it is to stay into that list. */
+void fp_fd_keep(int fd);
+
 /* The lowest of our descriptors that is at least from; -1: none. Lock-free: any thread, signal handlers too.
  */
 int fp_fd_next(int from);

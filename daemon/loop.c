@@ -49,6 +49,8 @@ static int explain_refusal(int r, struct fp_conf_error *error)
 		remedy = "this kernel is built without io_uring, or a seccomp profile hides it: Linux 6.1 or "
 		         "later "
 		         "is needed";
+	else if (r == -EMFILE)
+		remedy = "raise the limit of open files (LimitNOFILE=, ulimit -n)";
 	else if (r == -ENOMEM)
 		remedy = "raise the limit of locked memory (LimitMEMLOCK=, ulimit -l)";
 	snprintf(error->text, sizeof(error->text), "io_uring is refused (%s): %s",

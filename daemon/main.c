@@ -20,7 +20,7 @@
 
 static const char usage[] =
     "Usage: farpaged --config FILE [--check] [--ready-fd N]\n"
-    "       farpaged --private --listen ADDRESS --pool-size SIZE [--ready-fd N]\n"
+    "       farpaged --private --listen ADDRESS --pool-size SIZE [--ready-fd N] [--users-fd N]\n"
     "\n"
     "Lends this machine's memory to the programs of others; see farpaged(8).\n"
     "\n"
@@ -30,6 +30,8 @@ static const char usage[] =
     "  --listen ADDRESS  unix:PATH, unix:@NAME or tcp://127.0.0.1:PORT (port 0: any)\n"
     "  --pool-size SIZE  memory to lend, taken from the system as it is used; K, M, G, T\n"
     "  --ready-fd N      write the addresses as URLs and a newline to descriptor N once serving\n"
+    "  --users-fd N      descriptor N is a pipe: end with the parent only once its other end is closed\n"
+    "                    everywhere\n"
     "  --plain-receive   do without shared receive buffers, as on kernels that have none\n"
     "  --help, --version\n";
 
@@ -38,7 +40,7 @@ struct arguments {
 	const char *listen;
 	uint64_t pool_bytes;
 	bool check, private_node, plain_receive;
-	int ready_fd;
+	int ready_fd, users_fd;
 };
 
 enum {
@@ -48,6 +50,7 @@ enum {
 	OPT_LISTEN,
 	OPT_POOL_SIZE,
 	OPT_READY_FD,
+	OPT_USERS_FD,
 	OPT_PLAIN,
 	OPT_HELP,
 	OPT_VERSION
@@ -60,6 +63,7 @@ static const struct option options[] = {
     {"listen", required_argument, NULL, OPT_LISTEN},
     {"pool-size", required_argument, NULL, OPT_POOL_SIZE},
     {"ready-fd", required_argument, NULL, OPT_READY_FD},
+    {"users-fd", required_argument, NULL, OPT_USERS_FD},
     {"plain-receive", no_argument, NULL, OPT_PLAIN},
     {"help", no_argument, NULL, OPT_HELP},
     {"version", no_argument, NULL, OPT_VERSION},
@@ -78,13 +82,13 @@ __attribute__((format(printf, 1, 2))) static int wrong(const char *format, ...)
 	return -EINVAL;
 }
 
-static int parse_fd(const char *text, int *ret_fd)
+static int parse_fd(const char *option, const char *text, int *ret_fd)
 {
 	char *end;
 	long fd = strtol(text, &end, 10);
 
 	if (!*text || *end || fd < 0 || fd > 1 << 20)
-		return wrong("--ready-fd: '%s' is not a descriptor", text);
+		return wrong("%s: '%s' is not a descriptor", option, text);
 	*ret_fd = (int)fd;
 	return 0;
 }
@@ -117,7 +121,9 @@ static int parse_option(int option, struct arguments *args)
 	case OPT_POOL_SIZE:
 		return parse_pool_size(optarg, &args->pool_bytes);
 	case OPT_READY_FD:
-		return parse_fd(optarg, &args->ready_fd);
+		return parse_fd("--ready-fd", optarg, &args->ready_fd);
+	case OPT_USERS_FD:
+		return parse_fd("--users-fd", optarg, &args->users_fd);
 	case OPT_PLAIN:
 		args->plain_receive = true;
 		return 0;
@@ -145,6 +151,8 @@ static int parse(int argc, char **argv, struct arguments *args)
 		return wrong("'%s' is one argument too many", argv[optind]);
 	if (args->private_node && (args->config_path || args->check || !args->listen || !args->pool_bytes))
 		return wrong("--private goes with --listen and --pool-size, not with --config");
+	if (!args->private_node && args->users_fd >= 0)
+		return wrong("--users-fd is for --private");
 	if (!args->private_node && (!args->config_path || args->listen || args->pool_bytes))
 		return wrong("--config FILE is needed (--listen and --pool-size are for --private)");
 	return 0;
@@ -188,6 +196,23 @@ static int private_config(const struct arguments *args, struct fp_config **ret_c
 	return r;
 }
 
+/* The folder that `farpage run` made for our socket, if it has not removed it, as it could not wait for us.
+ */
+static void remove_folder(const struct arguments *args)
+{
+	static const char scheme[] = "unix:/";
+	char *path;
+
+	if (args->users_fd < 0 || strncmp(args->listen, scheme, sizeof(scheme) - 1) != 0)
+		return;
+	path = strdup(args->listen + strlen("unix:"));
+	if (path && strrchr(path, '/') != path) {
+		*strrchr(path, '/') = '\0';
+		rmdir(path); /* not if it holds anything */
+	}
+	free(path);
+}
+
 static int run(const struct arguments *args)
 {
 	struct fp_server_options server = {
@@ -195,6 +220,7 @@ static int run(const struct arguments *args)
 	    .private_node = args->private_node,
 	    .plain_receive = args->plain_receive,
 	    .ready_fd = args->ready_fd,
+	    .users_fd = args->users_fd,
 	};
 	struct fp_conf_error error;
 	int r;
@@ -212,13 +238,14 @@ static int run(const struct arguments *args)
 		printf("%s: valid\n", args->config_path);
 	else
 		r = fp_server_run(&server);
+	remove_folder(args);
 	fp_config_free(server.config);
 	return r;
 }
 
 int main(int argc, char **argv)
 {
-	struct arguments args = {.ready_fd = -1};
+	struct arguments args = {.ready_fd = -1, .users_fd = -1};
 
 	signal(SIGPIPE, SIG_IGN);
 	fp_log_init("farpaged", FP_LOG_INFO);

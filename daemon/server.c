@@ -4,6 +4,8 @@
 #include "server.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -334,6 +336,32 @@ static void read_signal(struct fp_server *server)
 	             sizeof(server->signal));
 }
 
+static void on_users_gone(struct fp_op *op, int res, unsigned flags)
+{
+	struct fp_server *server = fp_container_of(op, struct fp_server, users_op);
+
+	if (!server->stopping)
+		stop(server);
+}
+
+/* True if somebody may still need this node: then it ends when nobody can any more. */
+static bool waits_for_users(struct fp_server *server)
+{
+	fp_autoclose int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+	struct pollfd users = {.fd = server->options.users_fd};
+	struct io_uring_sqe *sqe;
+
+	if (users.fd < 0 || server->waiting || (poll(&users, 1, 0) == 1 && users.revents))
+		return false;
+	server->waiting = true;
+	if (null_fd >= 0)
+		dup2(null_fd, STDERR_FILENO); /* whoever reads there is not to wait for us, too */
+	sqe = fp_loop_sqe(&server->loop);
+	io_uring_prep_poll_add(sqe, users.fd, POLLHUP);
+	fp_loop_sqe_set(sqe, &server->users_op);
+	return true;
+}
+
 static void on_signal(struct fp_op *op, int res, unsigned flags)
 {
 	struct fp_server *server = fp_container_of(op, struct fp_server, signal_op);
@@ -346,7 +374,7 @@ static void on_signal(struct fp_op *op, int res, unsigned flags)
 		reload(server);
 	else if (again)
 		kill_all(server);
-	else
+	else if (server->signal.ssi_signo != SIGTERM || !waits_for_users(server))
 		stop(server);
 }
 
@@ -409,6 +437,19 @@ static void on_gate(struct fp_op *op, int res, unsigned flags)
 		log_gate(server, &news);
 }
 
+/* For what has no message of its own: some limit of the process, most likely. */
+static int explain_start(const char *what, int r)
+{
+	char reason[64];
+
+	if (r == -EMFILE)
+		fp_log(FP_LOG_ERROR, "node",
+		       "%s: the limit of open files is too low: raise it, `ulimit -n 1024` at least", what);
+	else if (r < 0)
+		fp_log(FP_LOG_ERROR, "node", "%s: %s", what, fp_strerror(r, reason, sizeof(reason)));
+	return r;
+}
+
 static int open_signals(struct fp_server *server)
 {
 	sigset_t set;
@@ -419,7 +460,7 @@ static int open_signals(struct fp_server *server)
 	sigaddset(&set, SIGHUP);
 	pthread_sigmask(SIG_BLOCK, &set, NULL);
 	server->signal_fd = signalfd(-1, &set, SFD_CLOEXEC);
-	return server->signal_fd < 0 ? -errno : 0;
+	return explain_start("signals", server->signal_fd < 0 ? -errno : 0);
 }
 
 /* A connection and a memfd under way are a descriptor each. */
@@ -440,7 +481,7 @@ static int open_pools(struct fp_server *server)
 
 	server->pools.items = calloc(server->config->n_pools, sizeof(server->pools.items[0]));
 	if (!server->pools.items)
-		return -ENOMEM;
+		return explain_start("pools", -ENOMEM);
 	for (unsigned i = 0; i < server->config->n_pools; i++) {
 		r = fp_pool_open(&server->config->pools[i], &server->pools.items[i], &error);
 		if (r < 0) {
@@ -476,7 +517,7 @@ static int open_listeners(struct fp_server *server)
 
 	server->listeners = calloc(listen->n, sizeof(*server->listeners));
 	if (!server->listeners)
-		return -ENOMEM;
+		return explain_start("listeners", -ENOMEM);
 	for (size_t i = 0; i < listen->n; i++) {
 		struct fp_listener *listener = &server->listeners[i];
 
@@ -631,7 +672,7 @@ static int serve(struct fp_server *server)
 		fp_log(FP_LOG_ERROR, "node", "%s", error.text);
 		return r;
 	}
-	r = fp_keeper_start(&server->keeper);
+	r = explain_start("the thread that keeps leases", fp_keeper_start(&server->keeper));
 	if (r == 0)
 		r = run_loop(server);
 	fp_loop_done(&server->loop);
@@ -663,6 +704,7 @@ int fp_server_run(const struct fp_server_options *options)
 	    .keeper_op.done = on_keeper,
 	    .gate_op.done = on_gate,
 	    .drain_op.done = on_drain_time,
+	    .users_op.done = on_users_gone,
 	};
 	char line[128];
 	int r;

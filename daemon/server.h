@@ -47,6 +47,8 @@ struct fp_server_options {
 	bool private_node;        /* serves only processes of its own user */
 	bool plain_receive;       /* do without shared receive buffers */
 	int ready_fd;             /* gets the URLs, one line, and is closed; -1: none */
+	int users_fd; /* a pipe: SIGTERM waits until its other end is closed everywhere; -1: it does not wait
+	               */
 };
 
 struct fp_server {
@@ -66,11 +68,12 @@ struct fp_server {
 	uint64_t start_ns;
 	bool draining; /* no new leases: DRAIN */
 	bool stopping; /* no new connections either: SIGTERM */
+	bool waiting;  /* SIGTERM has come, and options.users_fd is waited for */
 	struct fp_log_limit peer_log;
 	int signal_fd;
 	struct signalfd_siginfo signal;
 	uint64_t keeper_events;
-	struct fp_op signal_op, keeper_op, gate_op, drain_op, grace_op;
+	struct fp_op signal_op, keeper_op, gate_op, drain_op, grace_op, users_op;
 	struct __kernel_timespec drain_time, grace_time;
 	bool grace_timing; /* sessions are cut off: grace_op will look after them */
 };

@@ -332,6 +332,16 @@ static int reserve(struct fp_store *store, uint64_t n_pages)
 	return 0;
 }
 
+/* The program only sees that it gets no memory, of which there is enough. */
+static void tell_if_short(struct fp_store *store, int r)
+{
+	if ((r == -EMFILE || r == -ENFILE) && !atomic_exchange(&store->told_short, true))
+		fp_store_notice(store,
+		                "no further memory of a node can be had, as each piece takes a descriptor to "
+		                "hand it over: "
+		                "too many open files: raise the limit, `ulimit -n 1024` at least");
+}
+
 int fp_store_reserve(struct fp_store *store, uint64_t n_pages)
 {
 	int r;
@@ -341,6 +351,7 @@ int fp_store_reserve(struct fp_store *store, uint64_t n_pages)
 	pthread_mutex_lock(&store->reserve_lock);
 	r = reserve(store, n_pages);
 	pthread_mutex_unlock(&store->reserve_lock);
+	tell_if_short(store, r);
 	return r;
 }
 
@@ -355,6 +366,7 @@ int fp_store_extend(struct fp_store *store)
 	if (r == 0)
 		publish(store, list);
 	pthread_mutex_unlock(&store->reserve_lock);
+	tell_if_short(store, r);
 	return r;
 }
 

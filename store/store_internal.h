@@ -50,7 +50,8 @@ struct fp_store {
 	char *client_name, *secret; /* malloc'd; NULL: none */
 	void (*notice)(void *user, const char *text);
 	void *notice_user;
-	pid_t opener; /* a forked child of it has no tender, and its locks may be anybody's */
+	_Atomic bool told_short; /* of this process's want of descriptors */
+	pid_t opener;            /* a forked child of it has no tender, and its locks may be anybody's */
 	int tend_fd;
 	bool direct; /* every node is load_store */
 	unsigned n_sets;

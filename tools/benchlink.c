@@ -337,6 +337,11 @@ static int run_way(struct bench *bench, struct way *way)
 {
 	bool shm = strcmp(way->name, "shm") == 0;
 	struct fp_privnode *node = NULL;
+	const struct fp_privnode_options options = {
+	    .kind = shm ? FP_PRIVNODE_SHM : FP_PRIVNODE_TCP,
+	    .dir = bench->dir,
+	    .pool_bytes = POOL_BYTES,
+	};
 	char error[768];
 	int r;
 
@@ -345,8 +350,7 @@ static int run_way(struct bench *bench, struct way *way)
 		return -ENOMEM;
 	if (bench->named)
 		return measure_way(bench, way, way->name, bench->secret);
-	r = fp_privnode_start(shm ? FP_PRIVNODE_SHM : FP_PRIVNODE_TCP, bench->dir, POOL_BYTES, error,
-	                      sizeof(error), &node);
+	r = fp_privnode_start(&options, error, sizeof(error), &node);
 	if (r < 0) {
 		fp_log(FP_LOG_ERROR, "bench link", "%s: %s", way->name, error);
 		return r;

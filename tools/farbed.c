@@ -46,7 +46,9 @@ static int find_node(struct fp_farbed *bed, const struct fp_farbed_options *opti
 		*ret_url = fp_privnode_url(options->beside->node);
 		return 0;
 	}
-	r = fp_privnode_start(kind, options->dir, pool_bytes, error, error_len, &bed->node);
+	r = fp_privnode_start(
+	    &(struct fp_privnode_options){.kind = kind, .dir = options->dir, .pool_bytes = pool_bytes}, error,
+	    error_len, &bed->node);
 	if (r == 0)
 		*ret_url = fp_privnode_url(bed->node);
 	return r;

@@ -4,6 +4,7 @@
 #include "launch.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -17,6 +18,8 @@
 #include "clock.h"
 #include "log.h"
 #include "tool.h"
+
+#define KEPT_FD_MIN 512
 
 /* What is passed on. SIGSTOP and SIGKILL can't be; faults such as SIGSEGV are our own. */
 static const int forwarded[] = {
@@ -43,11 +46,25 @@ static void prepend_preload(const char *ours)
 		setenv("LD_PRELOAD", both, 1);
 }
 
+/* Where the program does not look for descriptors; the preload library keeps it from closing this one. */
+static void hand_down(int fd)
+{
+	int high = fd < 0 ? -1 : fcntl(fd, F_DUPFD, KEPT_FD_MIN);
+	char number[16];
+
+	unsetenv("FARPAGE_KEPT_FD");
+	if (high < 0)
+		return;
+	snprintf(number, sizeof(number), "%d", high);
+	setenv("FARPAGE_KEPT_FD", number, 1);
+}
+
 static _Noreturn void become_program(const struct fp_launch *launch)
 {
 	char buf[64];
 
 	prepend_preload(launch->ld_preload);
+	hand_down(launch->kept_fd);
 	execvp(launch->path, launch->argv);
 	fp_log(FP_LOG_ERROR, "run", "cannot execute %s: %s", launch->path,
 	       fp_strerror(-errno, buf, sizeof(buf)));

@@ -12,6 +12,7 @@ struct fp_launch {
 	char *const *argv;      /* NULL-terminated */
 	const char *path;       /* what to execute */
 	const char *ld_preload; /* put in front of the LD_PRELOAD that is there */
+	int kept_fd;            /* what the program and all that it starts keep open; -1: nothing */
 	uint64_t tick_ns;       /* how often tick is called while the program runs; 0: never */
 	void (*tick)(void *user);
 	void *user;

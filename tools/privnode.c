@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <linux/close_range.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -28,6 +29,7 @@
 struct fp_privnode {
 	pid_t pid; /* 0: not started, or collected */
 	char url[128];
+	int users_fds[2]; /* a pipe: the node waits at the one end until the other is closed everywhere */
 };
 
 static void free_node(struct fp_privnode **node)
@@ -35,19 +37,27 @@ static void free_node(struct fp_privnode **node)
 	fp_privnode_stop(*node);
 }
 
-static void daemon_exec(const char *daemon, const char *listen, uint64_t pool_bytes, int ready_fd)
+static void daemon_exec(const char *daemon, const char *listen, const struct fp_privnode_options *options,
+                        int users_fd, int ready_fd)
 {
-	char pool[32], ready[16];
+	char pool[32], ready[16], users[16];
 	int null_fd = open("/dev/null", O_RDWR);
 
-	snprintf(pool, sizeof(pool), "%" PRIu64, pool_bytes);
+	snprintf(pool, sizeof(pool), "%" PRIu64, options->pool_bytes);
 	snprintf(ready, sizeof(ready), "%d", ready_fd);
+	snprintf(users, sizeof(users), "%d", users_fd);
 	setsid();
 	dup2(null_fd, STDIN_FILENO);
 	dup2(null_fd, STDOUT_FILENO);
+	/* it may live longer than whoever waits for the end of what we inherited */
+	syscall(SYS_close_range, STDERR_FILENO + 1, ~0u, CLOSE_RANGE_CLOEXEC);
 	fcntl(ready_fd, F_SETFD, 0);
+	if (users_fd >= 0) {
+		fcntl(users_fd, F_SETFD, 0);
+		fcntl(options->dir_lock_fd, F_SETFD, 0);
+	}
 	execl(daemon, daemon, "--private", "--listen", listen, "--pool-size", pool, "--ready-fd", ready,
-	      (char *)NULL);
+	      users_fd < 0 ? (char *)NULL : "--users-fd", users, (char *)NULL);
 	fp_log(FP_LOG_ERROR, "node", "cannot execute %s: %s", daemon, strerror(errno));
 	_exit(FP_EXIT_NOT_EXECUTABLE);
 }
@@ -79,7 +89,8 @@ static int await_ready(int fd, char *ret_url, size_t len)
 	return -EPROTO;
 }
 
-static int spawn(const char *daemon, const char *listen, uint64_t pool_bytes, struct fp_privnode *node)
+static int spawn(const char *daemon, const char *listen, const struct fp_privnode_options *options,
+                 struct fp_privnode *node)
 {
 	fp_autoclose int read_fd = -1, write_fd = -1;
 	int fds[2];
@@ -94,22 +105,24 @@ static int spawn(const char *daemon, const char *listen, uint64_t pool_bytes, st
 		return -errno;
 	}
 	if (node->pid == 0)
-		daemon_exec(daemon, listen, pool_bytes, write_fd);
+		daemon_exec(daemon, listen, options, node->users_fds[0], write_fd);
 	close(fp_take_fd(write_fd));
 	return await_ready(read_fd, node->url, sizeof(node->url));
 }
 
-int fp_privnode_start(enum fp_privnode_kind kind, const char *dir, uint64_t pool_bytes, char *error,
-                      size_t error_len, struct fp_privnode **ret_node)
+int fp_privnode_start(const struct fp_privnode_options *options, char *error, size_t error_len,
+                      struct fp_privnode **ret_node)
 {
 	FP_CLEANUP(free_node) struct fp_privnode *node = calloc(1, sizeof(*node));
 	char daemon[PATH_MAX], listen[PATH_MAX + 16] = "tcp://127.0.0.1:0", reason[64];
 	int r;
 
+	snprintf(error, error_len, "no memory for a private memory node");
 	if (!node)
 		return -ENOMEM;
-	if (kind == FP_PRIVNODE_SHM)
-		snprintf(listen, sizeof(listen), "unix:%s/node.sock", dir);
+	node->users_fds[0] = node->users_fds[1] = -1;
+	if (options->kind == FP_PRIVNODE_SHM)
+		snprintf(listen, sizeof(listen), "unix:%s/node.sock", options->dir);
 	r = fp_place_daemon(daemon, sizeof(daemon));
 	if (r < 0) {
 		snprintf(error, error_len,
@@ -117,7 +130,9 @@ int fp_privnode_start(enum fp_privnode_kind kind, const char *dir, uint64_t pool
 		         "name a node with --node");
 		return r;
 	}
-	r = spawn(daemon, listen, pool_bytes, node);
+	r = options->serves_users && pipe2(node->users_fds, O_CLOEXEC) < 0 ? -errno : 0;
+	if (r == 0)
+		r = spawn(daemon, listen, options, node);
 	if (r < 0) {
 		snprintf(error, error_len, "the private memory node %s: %s", daemon,
 		         r == -ECHILD ? "ended at once" : fp_strerror(r, reason, sizeof(reason)));
@@ -130,6 +145,26 @@ int fp_privnode_start(enum fp_privnode_kind kind, const char *dir, uint64_t pool
 const char *fp_privnode_url(const struct fp_privnode *node)
 {
 	return node->url;
+}
+
+int fp_privnode_users_fd(const struct fp_privnode *node)
+{
+	return node->users_fds[1];
+}
+
+bool fp_privnode_leave(struct fp_privnode *node)
+{
+	struct pollfd users = {.fd = node ? node->users_fds[0] : -1};
+
+	if (users.fd < 0)
+		return false;
+	fp_cleanup_close(&node->users_fds[1]);
+	node->users_fds[1] = -1;
+	if (poll(&users, 1, 0) != 0)
+		return false;
+	close(users.fd);
+	free(node); /* it is told of our end by the kernel */
+	return true;
 }
 
 void fp_privnode_stop(struct fp_privnode *node)
@@ -148,5 +183,7 @@ void fp_privnode_stop(struct fp_privnode *node)
 		while (waitpid(node->pid, NULL, 0) < 0 && errno == EINTR)
 			;
 	}
+	fp_cleanup_close(&node->users_fds[0]);
+	fp_cleanup_close(&node->users_fds[1]);
 	free(node);
 }

@@ -212,10 +212,16 @@ static int fail_by_limits(void)
 
 static int start_node(struct run *run)
 {
+	const struct fp_privnode_options options = {
+	    .kind = FP_PRIVNODE_SHM,
+	    .dir = run->dir,
+	    .pool_bytes = run->pool_bytes,
+	    .serves_users = true,
+	    .dir_lock_fd = run->dir_lock_fd,
+	};
 	char error[768];
 
-	if (fp_privnode_start(FP_PRIVNODE_SHM, run->dir, run->pool_bytes, error, sizeof(error), &run->node) <
-	    0) {
+	if (fp_privnode_start(&options, error, sizeof(error), &run->node) < 0) {
 		fp_log(FP_LOG_ERROR, "run", "%s", error);
 		return fail_by_limits();
 	}
@@ -317,6 +323,7 @@ static int launch(struct run *run, int *ret_wait_status)
 	    .tick_ns = run->stats ? TICK_NS : 0,
 	    .tick = tick,
 	    .user = run->stats,
+	    .kept_fd = run->node ? fp_privnode_users_fd(run->node) : -1,
 	};
 	uint64_t start_ns = fp_clock_ns();
 	int r = fp_launch_run(&launch, ret_wait_status);
@@ -336,10 +343,20 @@ static int launch(struct run *run, int *ret_wait_status)
 	return 0;
 }
 
+/* What the program has left behind keeps its memory: the node ends with the last, and the folder with it. */
 static void clean_up(struct run *run)
 {
 	fp_runstats_close(run->stats);
+	if (fp_privnode_leave(run->node)) {
+		if (run->report)
+			fputs(
+			    "  processes that it left behind go on; their private node ends with the last\n",
+			    stderr);
+		return;
+	}
 	fp_privnode_stop(run->node);
+	fp_cleanup_close(
+	    &run->dir_lock_fd); /* first: reading the folder takes a descriptor, which may be the last */
 	if (run->dir[0])
 		fp_pages_run_dir_remove(run->dir);
 }
@@ -401,7 +418,7 @@ const struct fp_tool fp_tool_run = {
             "one node\n"
             "                       at several addresses; may be repeated. Without it, a memory node of this "
             "machine is\n"
-            "                       started for the life of the command\n"
+            "                       started for the life of the command and of what it leaves behind\n"
             "  --pool-size SIZE     how much that one may hold; default: as much as this machine has memory\n"
             "  --secret-file FILE   the nodes' shared secret\n"
             "  --config FILE        read what options and environment do not say from here (YAML)\n"

@@ -18,6 +18,23 @@ class Case(unittest.TestCase):
         return node
 
 
+class Start(unittest.TestCase):
+    def test_few_descriptors(self):
+        """It serves, or says that they are short."""
+        for limit in range(5, 13):
+            with self.subTest(limit), tempfile.TemporaryDirectory() as folder:
+                node = subprocess.Popen(["prlimit", f"--nofile={limit}", os.environ["FARPAGED"], "--private", "--listen", f"unix:{folder}/sock",
+                                         "--pool-size", "64M", "--ready-fd", "1"], stdin=subprocess.DEVNULL,
+                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                if not node.stdout.readline():
+                    self.assertRegex(node.communicate()[1], "open files")
+                    self.assertEqual(node.returncode, 1)
+                    continue
+                node.terminate()
+                self.assertEqual(node.communicate()[1], "")
+                self.assertEqual(node.returncode, 0)
+
+
 class Term(Case):
     def test_idle(self):
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -1,5 +1,7 @@
 """farpage run: the program's input, output, signals and end are its own, and whatever is wrong is said before it starts."""
+import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -19,6 +21,18 @@ def caught(signo, frame):  # may interrupt a print, which does not nest
 for s in (signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM): signal.signal(s, caught)
 os.write(1, b"ready\\n")
 while True: signal.pause()
+"""
+
+
+# Waits for a line, then needs more of the node than it had when it got it, and has a child that does so too.
+GROW = """
+import os, sys
+print("ready", flush=True)
+sys.stdin.readline()
+x = bytearray(48 << 20); x[::4096] = b"x" * 12288
+child = os.fork()
+print(sum(bytes(x)[::4096]) // ord("x"), flush=True)
+if child: os.wait()
 """
 
 
@@ -87,6 +101,64 @@ class Program(toolcase.ToolCase):
         self.assertEqual(self.line(process), str(sum(range(10**6))))
         self.assertEqual(process.stdout.read(), b"")
         self.assertEqual(self.farpage("ps")[0], 0)  # takes away what the killed run left
+
+    def node_of_its_own(self):
+        """A descriptor that tells the end of the private node, and the process that it is."""
+        run, = (name for name in os.listdir(self.runtime) if name.startswith("run-"))
+        status, out, err = self.farpage("node", "status", "--json", f"shm:{self.runtime}/{run}/node.sock")
+        self.assertEqual(status, 0, err)
+        fd = os.pidfd_open(json.loads(out)["pid"])
+        self.addCleanup(os.close, fd)
+        return fd
+
+    def goes_on_alone(self, process, node_fd):
+        """What is left of the program has its memory, and the node and its folder go with it."""
+        self.assertEqual(select.select([node_fd], [], [], 0)[0], [])
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        self.assertEqual([self.line(process), self.line(process), process.stdout.read()], ["12288", "12288", b""])
+        self.assertTrue(select.select([node_fd], [], [], toolcase.TIMEOUT)[0], "the private node is still there")
+
+    def test_what_it_leaves_behind_keeps_its_memory(self):
+        """Without holding up who waits for the command, or for the end of its stderr."""
+        process = self.start("run", "--local-memory", "1M", "--pool-size", "256M", "--", "sh", "-c",
+                             "exec 3<&0; /usr/bin/python3 -c '%s' <&3 2>/dev/null & read x" % GROW,
+                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.assertEqual(self.line(process), "ready")
+        node_fd = self.node_of_its_own()
+        process.stdin.write(b"\n")  # sh reads byte by byte
+        process.stdin.flush()
+        self.assertEqual(process.wait(toolcase.TIMEOUT), 0)
+        self.assertEqual(process.stderr.read(), b"")
+        self.goes_on_alone(process, node_fd)
+
+    def test_private_node_stays_when_run_is_killed(self):
+        process = self.start("run", "--local-memory", "1M", "--pool-size", "256M", "--", "/usr/bin/python3", "-c", GROW,
+                             stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.assertEqual(self.line(process), "ready")
+        node_fd = self.node_of_its_own()
+        process.kill()
+        process.wait()
+        self.goes_on_alone(process, node_fd)
+
+    def test_few_descriptors(self):
+        """It runs, or somebody says what is short."""
+        node = farapp.Node(config=f"listen: unix:{self.path('sock')}\npools: [{{name: main, size: 256M}}]\n")
+        self.addCleanup(node.stop)
+        fill = "x = bytearray(48 << 20); x[::4096] = b'x' * 12288; print(sum(bytes(x)[::4096]) // ord('x'))"
+        ran = []
+        for options in (("--node", node.url), ("--pool-size", "256M")):
+            for limit in range(4, 20):
+                done = subprocess.run(["prlimit", f"--nofile={limit}", farapp.farpage, "run", "--local-memory", "16M", *options,
+                                       "/usr/bin/python3", "-S", "-c", fill], capture_output=True, text=True, env=self.env,
+                                      stdin=subprocess.DEVNULL, timeout=toolcase.TIMEOUT)
+                ran.append(done.returncode == 0)
+                with self.subTest(limit=limit, options=options):
+                    if done.returncode:
+                        self.assertRegex(done.stderr, "ulimit -n|Too many open files|Error 24")
+                    else:
+                        self.assertEqual(done.stdout, "12288\n")
+        self.assertIn(True, ran)
 
     def test_report_and_stats_file(self):
         stats = self.path("run.stats")

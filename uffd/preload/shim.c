@@ -9,10 +9,13 @@
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "calls.h"
+#include "fdutil.h"
 #include "heap.h"
 #include "libc.h"
 #include "local.h"
@@ -115,6 +118,17 @@ static int open_signals(enum fp_fault_mode mode, struct fp_agent_error *error)
 	return r;
 }
 
+/* What tells a private node that somebody is there who may need it. It is handed down through exec. */
+static void keep_inherited(void)
+{
+	const char *number = getenv("FARPAGE_KEPT_FD");
+	int fd = number ? atoi(number) : -1;
+	struct stat st;
+
+	if (fd > STDERR_FILENO && fstat(fd, &st) == 0 && S_ISFIFO(st.st_mode))
+		fp_fd_keep(fd);
+}
+
 static int start(struct fp_agent_error *error)
 {
 	struct fp_agent_options options;
@@ -125,6 +139,7 @@ static int start(struct fp_agent_error *error)
 	if (r < 0)
 		return r;
 	fp_log_init("farpage", settings.log_level);
+	keep_inherited();
 	shim.min_mapping = settings.min_mapping_bytes;
 	if (settings.n_urls == 0) {
 		snprintf(error->text, sizeof(error->text),
