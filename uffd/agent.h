@@ -145,6 +145,17 @@ int fp_agent_hold(struct fp_agent *agent, const struct fp_hold_range *ranges, un
                   struct fp_hold *ret_hold);
 void fp_agent_unhold(struct fp_agent *agent, struct fp_hold *hold);
 
+/* Whether a page that a device writes into may be captured unseen: see fp_agent_pin. */
+bool fp_agent_is_blind_to_pins(const struct fp_agent *agent);
+
+/*
+ * For calls in which a device may write into memory (O_DIRECT). Where holds are needed, a hold. Where the
+ * kernel faults by itself, but capture can't tell that a page is pinned: keeps the far pages of the ranges
+ * from leaving, without bringing them in. Else nothing. As fp_agent_hold in all other respects.
+ */
+int fp_agent_pin(struct fp_agent *agent, const struct fp_hold_range *ranges, unsigned n,
+                 struct fp_hold *ret_hold);
+
 /*
  * The call answered EFAULT though all was held: looks at what the kernel really has. True if something that
  * had gone behind our back (a raw madvise) is there again, so that the call may be tried once more.

@@ -7,6 +7,7 @@
  * it: whoever settles a word so lifts the page's protection first.
  */
 #include <errno.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -40,6 +41,11 @@ static __thread struct {
 bool fp_agent_needs_holds(const struct fp_agent *agent)
 {
 	return fp_uffd_needs_holds(&agent->far.uffd);
+}
+
+bool fp_agent_is_blind_to_pins(const struct fp_agent *agent)
+{
+	return !agent->far.capture_by_move && !fp_agent_needs_holds(agent);
 }
 
 /* ---- which pages ---- */
@@ -290,6 +296,13 @@ static __attribute__((noinline)) int hold_many(struct fp_agent *agent, const str
 	return r < 0 ? r : hold_pages(agent, pages, n_pages, ret_hold, frame);
 }
 
+static int hold_ranges(struct fp_agent *agent, const struct fp_hold_range *ranges, unsigned n,
+                       struct fp_hold *ret_hold, uintptr_t frame)
+{
+	return n <= FEW ? hold_few(agent, ranges, n, ret_hold, frame)
+	                : hold_many(agent, ranges, n, ret_hold, frame);
+}
+
 int fp_agent_hold(struct fp_agent *agent, const struct fp_hold_range *ranges, unsigned n,
                   struct fp_hold *ret_hold)
 {
@@ -299,10 +312,38 @@ int fp_agent_hold(struct fp_agent *agent, const struct fp_hold_range *ranges, un
 	ret_hold->n = 0;
 	if (!fp_agent_needs_holds(agent) || !any_far(&agent->far, ranges, n))
 		return 0;
-	r = n <= FEW ? hold_few(agent, ranges, n, ret_hold, frame)
-	             : hold_many(agent, ranges, n, ret_hold, frame);
+	r = hold_ranges(agent, ranges, n, ret_hold, frame);
 	if (r == 0)
 		bring_all(agent, ranges, n);
+	return r;
+}
+
+/* An evictor that did not see the hold ends by itself: bounded as a write-back is. */
+static void await_leaving(const struct fp_far *far, const struct fp_hold_range *range)
+{
+	struct fp_page_range r;
+
+	if (!to_pages(far, range, &r))
+		return;
+	for (uint32_t p = r.page; p < r.page + r.n; p++)
+		while (fp_page_state(atomic_load(&far->words[p])) == FP_PAGE_LEAVING)
+			sched_yield();
+}
+
+int fp_agent_pin(struct fp_agent *agent, const struct fp_hold_range *ranges, unsigned n,
+                 struct fp_hold *ret_hold)
+{
+	uintptr_t frame = (uintptr_t)__builtin_frame_address(0);
+	int r;
+
+	if (!fp_agent_is_blind_to_pins(agent))
+		return fp_agent_hold(agent, ranges, n, ret_hold);
+	ret_hold->n = 0;
+	if (!any_far(&agent->far, ranges, n))
+		return 0;
+	r = hold_ranges(agent, ranges, n, ret_hold, frame);
+	for (unsigned i = 0; i < n && r == 0; i++)
+		await_leaving(&agent->far, &ranges[i]);
 	return r;
 }
 

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <liburing.h>
+#include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
 #include <string.h>
@@ -65,6 +66,60 @@ static void direct(const char *folder)
 	push_out();
 	verify(in, BYTES, 1, "what was read with O_DIRECT");
 	verify(out, BYTES, 1, "what was written with O_DIRECT");
+	close(fd);
+}
+
+/* Threads read into memory that leaves while it is read into. */
+#define READERS     4u
+#define READ_ROUNDS 40u
+
+struct reader {
+	pthread_t thread;
+	int fd;
+	unsigned number;
+	char *in, *expected;
+};
+
+/* What a device has brought is there, though the page was on its way out when it came. */
+static void *read_beside_others(void *arg)
+{
+	struct reader *r = arg;
+	unsigned random = r->number + 1;
+
+	for (unsigned round = 0; round < READ_ROUNDS; round++) {
+		size_t at = (size_t)rand_r(&random) % (MIB / PIECE) * PIECE;
+
+		memset(r->in, (int)round, MIB);
+		if (round % 2) {
+			require(pread(r->fd, r->in + at, PIECE, (off_t)at) == PIECE, "read with O_DIRECT");
+		} else {
+			struct iovec iov[] = {{r->in + at, PAGE}, {r->in + at + PAGE, PIECE - PAGE}};
+
+			require(preadv(r->fd, iov, 2, (off_t)at) == PIECE, "readv with O_DIRECT");
+		}
+		for (size_t i = 0; i < MIB; i++)
+			((volatile char *)r->in)[i];
+		if (memcmp(r->in + at, r->expected + at, PIECE) == 0)
+			continue;
+		printf("reader %u, round %u: not what is in the file\n", r->number, round);
+		exit(1);
+	}
+	return NULL;
+}
+
+static void readers(const char *folder)
+{
+	int fd = scratch_file(folder, O_DIRECT);
+	char *expected = aligned(MIB, 3);
+	struct reader r[READERS];
+
+	require(pwrite(fd, expected, MIB, 0) == (ssize_t)MIB, "write with O_DIRECT");
+	for (unsigned i = 0; i < READERS; i++) {
+		r[i] = (struct reader){.fd = fd, .number = i, .in = aligned(MIB, 4), .expected = expected};
+		require(pthread_create(&r[i].thread, NULL, read_beside_others, &r[i]) == 0, "a thread");
+	}
+	for (unsigned i = 0; i < READERS; i++)
+		require(pthread_join(r[i].thread, NULL) == 0, "its end");
 	close(fd);
 }
 
@@ -394,6 +449,8 @@ int main(int argc, char **argv)
 	}
 	if (strcmp(way, "direct") == 0 && argc == 3)
 		direct(argv[2]);
+	else if (strcmp(way, "readers") == 0 && argc == 3)
+		readers(argv[2]);
 	else if (strcmp(way, "border") == 0 && argc == 3)
 		border(argv[2]);
 	else if (strcmp(way, "pinned") == 0 && argc == 3)

@@ -88,6 +88,7 @@ class Shapes(unittest.TestCase):
     def test_direct_io(self):
         for capture in ("move", "protect"):
             self.assertSame(KERNELIO, "direct", folder(), options=("--capture", capture))
+            self.assertSame(KERNELIO, "readers", folder(), options=("--capture", capture, "--local-memory", "1M"))
 
     def test_fixed_buffers(self):
         status, out, _ = run(KERNELIO, "fixed", folder())

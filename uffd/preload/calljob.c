@@ -641,7 +641,7 @@ int fp_job_prepare(struct fp_job *job)
 	for (unsigned i = 0; i < FP_PIECES && job->pieces[i].kind != FP_PIECE_END && r == 0; i++)
 		r = add_piece(job, &job->pieces[i]);
 	if (r == 0 && job->n_ranges)
-		r = fp_agent_hold(fp_shim_agent(), job->ranges, job->n_ranges, &job->hold);
+		r = fp_agent_pin(fp_shim_agent(), job->ranges, job->n_ranges, &job->hold);
 	job->is_held = r == 0 && job->n_ranges;
 	return r;
 }

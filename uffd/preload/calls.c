@@ -9,11 +9,13 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -28,7 +30,7 @@
 #define SAID_MAX      64
 #define ROWS_MAX      1024
 
-static atomic_bool must_hold;
+static atomic_bool must_hold, must_pin;
 static _Atomic(fp_call_fn *) reals[ROWS_MAX];
 
 /* ---- the C library's functions ---- */
@@ -52,18 +54,26 @@ static fp_call_fn *resolve(unsigned row)
 	return real;
 }
 
+/* Reads by a descriptor, its argument 0: these may have a device write into the caller's memory. */
+static bool reads_descriptor(const struct fp_row *row)
+{
+	return (row->how & FP_HOW_READS) && !(row->how & FP_HOW_STREAM) && row->pieces[0].arg != 0;
+}
+
 void fp_calls_open(void)
 {
 	bool hold = fp_shim_agent() && fp_agent_needs_holds(fp_shim_agent());
+	bool pin = fp_shim_agent() && fp_agent_is_blind_to_pins(fp_shim_agent());
 
+	atomic_store_explicit(&must_pin, pin, memory_order_release);
 	atomic_store_explicit(&must_hold, hold, memory_order_release);
 	for (unsigned i = 0; i < fp_call_n_rows; i++) {
 		fp_call_fn *real = resolve(i);
 
-		if (!hold)
+		if (!hold && !(pin && reads_descriptor(&fp_call_rows[i])))
 			fp_call_entry[i] = real;
 	}
-	if (hold)
+	if (hold || pin)
 		fp_call_syscall_way = fp_call_syscall_mediated;
 }
 
@@ -345,6 +355,12 @@ static void set_chunk(struct request *q, const struct fp_piece *data, struct iov
 		*request_arg(q, data->m & FP_ARG_MASK) = (long)one->iov_len;
 }
 
+/* In whole pages, as a device must have what it reads and writes. */
+static size_t half(size_t len)
+{
+	return FP_MAX(len / 2 & ~(size_t)(FP_PAGE_SIZE - 1), PIECEWISE_MIN);
+}
+
 /* One piece: as much as can be held, down to a page; that is copied if need be. */
 static long do_chunk(const struct request *q, const struct fp_piece *data, struct rest *rest,
                      size_t *ret_asked)
@@ -365,7 +381,7 @@ static long do_chunk(const struct request *q, const struct fp_piece *data, struc
 			return ret;
 		if (rest->chunk <= PIECEWISE_MIN)
 			return refuse(q->name, ENOMEM, "not even a page of far memory could be brought in");
-		rest->chunk = FP_MAX(rest->chunk / 2, PIECEWISE_MIN);
+		rest->chunk = half(rest->chunk);
 		part = *q;
 	}
 }
@@ -436,7 +452,7 @@ static long do_long(struct request *q)
 		return piecewise_vector(q, data, cut);
 	rest.addr = (char *)*request_arg(q, data->arg);
 	rest.len = (size_t)*request_arg(q, data->n);
-	rest.chunk = FP_MAX(rest.len / 2, PIECEWISE_MIN);
+	rest.chunk = half(rest.len);
 	do_buffer(q, data, cut, &rest);
 	return (long)rest.done;
 }
@@ -475,12 +491,27 @@ static long mediate(struct request *q)
 	return do_long(q);
 }
 
+/* Where the kernel faults by itself, but does not tell of pins. */
+static bool is_direct_read(struct request *q)
+{
+	const struct fp_row row = {.how = q->how, .pieces = {q->pieces[0]}};
+	int saved = errno;
+	long flags;
+
+	if (!reads_descriptor(&row) || !may_be_far(q))
+		return false;
+	flags = fp_call_raw_syscall(SYS_fcntl, *request_arg(q, 0), F_GETFL);
+	errno = saved;
+	return flags >= 0 && (flags & O_DIRECT);
+}
+
 long fp_calls_run(unsigned row, long *args)
 {
 	struct request q = {.real = resolve(row)};
+	bool hold = fp_calls_hold();
 
 	memcpy(q.args, args, sizeof(q.args));
-	if (!fp_calls_hold() || fp_local_is_agent())
+	if ((!hold && !atomic_load_explicit(&must_pin, memory_order_relaxed)) || fp_local_is_agent())
 		return pass(&q);
 	if (fp_call_rows[row].how & FP_HOW_SYSCALL) {
 		const struct fp_row *raw = fp_call_raw_row(args[0]);
@@ -492,5 +523,5 @@ long fp_calls_run(unsigned row, long *args)
 	} else {
 		choose_row(&q, &fp_call_rows[row]);
 	}
-	return mediate(&q);
+	return hold || is_direct_read(&q) ? mediate(&q) : pass(&q);
 }
