@@ -7,7 +7,7 @@ LOCAL ?= 256K
 # Outside CI, what needs a guest skips where there can be none.
 setup_vm = scripts/setup.sh vm || [ -z "$$CI" ]
 
-.PHONY: all build demo check check-quick check-compat check-rdma check-redis-fork churn bench install format clean help
+.PHONY: all build demo check check-quick check-compat check-rdma check-redis-fork churn mapdice bench install format clean help
 all: build
 
 build: ## build everything into $(BUILD)/
@@ -59,7 +59,7 @@ bench: build ## the figures that README.md quotes
 	@$(BUILD)/tools/farpage bench fault
 	@$(BUILD)/tools/farpage bench touch
 
-install: build ## install under the prefix that meson was given (DESTDIR is honoured)
+install: build ## install under meson's prefix; configuration in /etc/farpage (DESTDIR is honoured)
 	@meson install -C $(BUILD) --no-rebuild
 	@[ -n "$(DESTDIR)" ] || ldconfig
 
@@ -71,4 +71,4 @@ clean: ## remove the build folders
 	rm -rf $(BUILD) build-asan build-tsan
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 24

@@ -93,7 +93,13 @@ static int open_contender(struct bench *bench, const char *way, bool is_inline)
 	c->is_inline = is_inline;
 	if (strcmp(way, "floor") == 0) {
 		r = fp_floor_open(bytes, options->cpu, is_inline, &c->floor);
-		snprintf(error, sizeof(error), "userfaultfd is not to be had: %s", strerror(-r));
+		snprintf(
+		    error, sizeof(error), "%s%s",
+		    r == -EPERM
+		        ? "userfaultfd is not permitted to this user: it takes access to /dev/userfaultfd, "
+		          "`sysctl vm.unprivileged_userfaultfd=1` or CAP_SYS_PTRACE"
+		        : "userfaultfd is not to be had: ",
+		    r == -EPERM ? "" : strerror(-r));
 	} else {
 		r = fp_farbed_open(&bed, error, sizeof(error), &c->bed);
 	}
@@ -319,6 +325,6 @@ const struct fp_tool fp_tool_bench_fault = {
         "is\n"
         "checked to be a fetch, and every byte that it brings.\n"
         "\n" FP_BENCHOPT_HELP("64M", "enough for all of it, so that eviction takes no part", "5",
-                              "floor,shm,tcp", "both"),
+                              "floor,shm,tcp", "thread, inline or both (default)"),
     .main = fault_main,
 };

@@ -90,6 +90,13 @@ static int parse_modes(const struct fp_tool *tool, struct fp_benchopt *options)
 	return fp_tool_usage(tool, "--fault-mode %s: allowed are thread, inline, both", optarg);
 }
 
+static bool may_run_on(int cpu)
+{
+	cpu_set_t set;
+
+	return sched_getaffinity(0, sizeof(set), &set) == 0 && CPU_ISSET(cpu, &set);
+}
+
 static int read_secret(const struct fp_tool *tool, struct fp_benchopt *options)
 {
 	char reason[64];
@@ -135,6 +142,10 @@ static int parse_option(const struct fp_tool *tool, struct fp_benchopt *options,
 	case 'c':
 		status = parse_number(tool, "--cpu", 0, CPU_SETSIZE - 1, &value);
 		options->cpu = (int)value;
+		if (status == 0 && !may_run_on(options->cpu))
+			status = fp_tool_usage(
+			    tool, "--cpu %s: there is no such CPU, or this process may not run there",
+			    optarg);
 		return status;
 	case 'S':
 		return parse_number(tool, "--seed", 0, UINT64_MAX, &options->seed);

@@ -17,7 +17,7 @@
 #define FP_BENCHOPT_HELP(size, local, rounds, ways, modes)                                                   \
 	"  --transport LIST     of floor, shm, tcp (the latter two over a node started for it); default\n"   \
 	"                       " ways "\n"                                                                  \
-	"  --fault-mode MODE    thread, inline or both; default " modes "\n"                                 \
+	"  --fault-mode MODE    " modes "\n"                                                                 \
 	"  --node URL           over this node; without --transport, beside the floor alone\n"               \
 	"  --secret-file FILE   the shared secret of the nodes named\n"                                      \
 	"  --size SIZE          how much is mapped and touched; default " size "\n"                          \

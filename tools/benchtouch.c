@@ -311,6 +311,6 @@ const struct fp_tool fp_tool_bench_touch = {
         "order, writes in random order, each in µs a page; with the median and the 99th percentile of the "
         "touches\n"
         "in the random reads that faulted, and the bare floor's fault beside them. All words are verified.\n"
-        "\n" FP_BENCHOPT_HELP("256M", "a quarter of the size", "3", "shm,tcp", "thread"),
+        "\n" FP_BENCHOPT_HELP("256M", "a quarter of the size", "3", "shm,tcp", "thread (default) or inline"),
     .main = touch_main,
 };

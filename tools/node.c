@@ -86,7 +86,13 @@ static int ask(const struct node_options *options)
 		r = options->act(session, options->json);
 		fp_session_close(session);
 	}
-	if (r < 0)
+	if (r == -EPERM && session) /* it let us in */
+		fp_log(FP_LOG_ERROR, "node",
+		       "%s: only who knows the node's secret may drain it; where it has none, its own user "
+		       "and root, "
+		       "over its UNIX socket (shm:PATH)",
+		       options->url);
+	else if (r < 0)
 		fp_log(FP_LOG_ERROR, "node", "%s: %s", options->url,
 		       fp_reach_explain(r, reason, sizeof(reason)));
 	return r < 0 ? 1 : fp_tool_flush(&fp_tool_node);
@@ -126,8 +132,12 @@ static bool parse(struct node_options *options, int argc, char **argv, int *ret_
 		else
 			status = fp_tool_usage(&fp_tool_node, NULL);
 	}
-	if (status == 0 && argc - optind != 2)
-		status = fp_tool_usage(&fp_tool_node, "what is wanted, of which node?");
+	if (status == 0 && argc - optind > 2)
+		status = fp_tool_usage(&fp_tool_node, "%s: unexpected argument", argv[optind + 2]);
+	else if (status == 0 && argc - optind < 2)
+		status = fp_tool_usage(&fp_tool_node, "%s",
+		                       argc == optind ? "status or drain, and the URL of a node, are wanted"
+		                                      : "the URL of a node is wanted");
 	if (status == 0) {
 		bool is_status = strcmp(argv[optind], "status") == 0;
 

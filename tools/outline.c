@@ -55,6 +55,8 @@ static const char *number_text(const struct fp_json *json, char buf[CELL_BYTES])
 
 	errno = 0;
 	value = strtoull(json->text, &end, 10);
+	if (strcmp(json->text, "-1") == 0) /* as the wire has "none" */
+		return "-";
 	if (errno || *end || *json->text == '-')
 		return json->text;
 	if (ends_with(name, "_bytes"))

@@ -46,6 +46,11 @@ int fp_reach_open(const char *url, const struct fp_session_options *options, str
 const char *fp_reach_explain(int error, char *buf, size_t len)
 {
 	switch (error) {
+	case -ECONNREFUSED:
+	case -ENOENT:
+		return "nothing listens there: is farpaged running, and is the address right?";
+	case -ETIMEDOUT:
+		return "no answer within the deadline";
 	case -EPROTO:
 		return "what answers there is no memory node";
 	case -EPROTONOSUPPORT:
@@ -55,7 +60,9 @@ const char *fp_reach_explain(int error, char *buf, size_t len)
 	case -EKEYREJECTED:
 		return "the node could not prove that it knows the secret: it is not to be trusted";
 	case -EPERM:
-		return "this user may not connect to it, or is not to know this";
+		return "this user may not connect to it: a private node serves one user, others whom their "
+		       "socket's "
+		       "group admits";
 	case -ELIBACC:
 		return "rdma needs libibverbs.so.1 and librdmacm.so.1: install libibverbs1, "
 		       "ibverbs-providers "

@@ -125,8 +125,10 @@ static int top_main(int argc, char **argv)
 
 	if (c == 'h')
 		return fp_tool_help(&fp_tool_top);
-	if (c != -1 || optind < argc)
+	if (c != -1)
 		return fp_tool_usage(&fp_tool_top, NULL);
+	if (optind < argc)
+		return fp_tool_usage(&fp_tool_top, "%s: unexpected argument", argv[optind]);
 	signal_fd = open_signals();
 	keys = in_place && set_keys(&before);
 	do
@@ -148,6 +150,6 @@ const struct fp_tool fp_tool_top = {
             "\n"
             "Shows the programs of this user that have far memory, as `farpage ps` does, with faults a "
             "second, each\n"
-            "second. q or ^C quits. Where output is not a terminal, a table follows the other.\n",
+            "second. q or ^C quits. Where output is not a terminal, one table follows the other.\n",
     .main = top_main,
 };

@@ -202,6 +202,7 @@ class Ps(WithPages):
     def test_bad_input(self):
         self.assertFails(self.farpage("ps", "--all"), 2, "--all")
         self.assertFails(self.farpage("ps", "more"), 2, "more")
+        self.assertFails(self.farpage("top", "more"), 2, "more")
         self.assertFails(self.farpage("ps", env={"FARPAGE_RUNTIME_DIR": self.path("file", "")}), 1, "folder")
 
     def test_top_in_a_pipe(self):
@@ -234,6 +235,7 @@ class CommandLine(toolcase.ToolCase):
         self.assertFails(self.farpage("bench", "fault", "--pages", "0"), 2, "--pages 0")
         self.assertFails(self.farpage("bench", "fault", "--transport", "pigeon"), 2, "pigeon")
         self.assertFails(self.farpage("bench", "touch", "--size", "1"), 2, "--size 1")
+        self.assertFails(self.farpage("bench", "fault", "--cpu", "1023"), 2, "--cpu 1023", "no such CPU")
         self.assertFails(self.farpage("node", "status"), 2, "usage")
         self.assertFails(self.farpage("node", "explode", "tcp://x"), 2, "explode")
         self.assertFails(self.farpage("node", "status", "pigeon:x"), 1, "pigeon:x")

@@ -104,7 +104,7 @@ class Link(toolcase.ToolCase):
         self.assertFails(self.farpage("bench", "link", *(["tcp://127.0.0.1:1"] * 9)), 2, "8")
 
     def test_no_node(self):
-        for url, word in (("tcp://127.0.0.1:1", "refused"), ("shm:" + self.path("none"), "none"), ("nonsense", "URL")):
+        for url, word in (("tcp://127.0.0.1:1", "nothing listens there"), ("shm:" + self.path("none"), "none"), ("nonsense", "URL")):
             self.assertFails(self.farpage("bench", "link", url), 1, url, word)
 
 

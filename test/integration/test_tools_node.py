@@ -50,6 +50,7 @@ class Status(toolcase.ToolCase):
         self.assertEqual([line.split()[0] for line in lines[at + 2:at + 4]], ["fast", "slow"])
         self.assertEqual(lines[at + 1].index("backing"), lines[at + 2].index("memfd"))  # aligned
         self.assertIn("64.0 MiB", lines[at + 2])
+        self.assertNotIn("-1", lines[at + 2])  # bound to no NUMA node
         self.assertRegex(text, r"(?m)^counters: .*read ")
         at = lines.index("sessions:")
         self.assertEqual(len(lines[at + 2:]), 2)
@@ -70,18 +71,24 @@ class Status(toolcase.ToolCase):
         self.assertFails(self.farpage("bench", "link", self.tcp), 1, self.tcp)
         self.assertIn("no further leases", self.farpage("node", "drain", f"shm:{self.socket}")[1].decode())
 
+    def test_who_may_not_drain(self):
+        """Over TCP nobody is known, as this node has no secret."""
+        self.assertFails(self.farpage("node", "drain", self.tcp), 1, "only who knows", "UNIX socket")
+        self.assertEqual(json.loads(self.status(self.tcp, "--json"))["state"], "serving")
+
     def test_unreachable(self):
         with socket.socket() as unused:
             unused.bind(("127.0.0.1", 0))
             port = unused.getsockname()[1]
             for url in (f"tcp://127.0.0.1:{port}", f"auto://127.0.0.1:{port}", f"tcp://127.0.0.1,127.0.0.2:{port}"):
-                self.assertFails(self.farpage("node", "status", url), 1, url)
+                self.assertFails(self.farpage("node", "status", url), 1, url, "nothing listens there")
         self.assertFails(self.farpage("node", "status", "nonsense"), 1, "URL", "rdma://")
         self.assertFails(self.farpage("node", "status", "tcp://" + ",".join(["h"] * 9)), 1, "tcp://h,h")
 
     def test_usage(self):
         for args in ((), ("status",), ("drain",), ("restart", self.tcp), ("status", self.tcp, "more")):
             self.assertFails(self.farpage("node", *args), 2, "usage: farpage node")
+        self.assertFails(self.farpage("node", "status"), 2, "the URL of a node is wanted")
 
 
 class Outline(toolcase.ToolCase):
