@@ -1,5 +1,5 @@
 /* See churner.h. */
-#include "churner.h"
+#include "churner_priv.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,59 +12,14 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "agent_priv.h"
 #include "audit.h"
 #include "cleanup.h"
 #include "clock.h"
 #include "testrng.h"
 
-#define PIECES_MAX   48u
-#define PIECE_PAGES  256u /* of a fresh mapping, at most */
-#define RANGE_PAGES  40u  /* of one operation on many pages, mostly */
-#define SHARED_PAGES 64u
-#define NOISE_BYTES  (RANGE_PAGES * FP_PAGE_SIZE)
-#define PAGE_WORDS   (FP_PAGE_SIZE / sizeof(uint64_t))
-#define COUNTER_WORD (PAGE_WORDS - 1)
-#define RW           (PROT_READ | PROT_WRITE)
-
-struct piece {
-	char *far;
-	size_t len;
-	int prot;
-};
-
-/* What all threads share. The shadow of an address is at a fixed distance: see shadow_of. */
-struct churn {
-	const struct churn_options *options;
-	struct fp_far *far;
-	struct fp_space *space;
-	char *mirror;
-	char *shared;
-	uint64_t end_ns;
-};
-
-struct churner {
-	struct churn *churn;
-	unsigned id;
-	uint64_t rng;
-	pthread_t thread;
-	struct piece pieces[PIECES_MAX];
-	unsigned n_pieces;
-	size_t mapped, limit;
-	uint64_t adds[SHARED_PAGES];
-	int memfd;
-	int pipe[2];
-	char *noise;
-	const char *op;
-	struct churn_result result;
-};
-
 /* ---- judging ---- */
 
-static void die(const struct churner *c, const char *format, ...)
-    __attribute__((format(printf, 2, 3), noreturn));
-
-static void die(const struct churner *c, const char *format, ...)
+void churn_die(const struct churner *c, const char *format, ...)
 {
 	char text[512];
 	va_list args;
@@ -77,7 +32,7 @@ static void die(const struct churner *c, const char *format, ...)
 	_exit(1);
 }
 
-static char *shadow_of(const struct churner *c, const void *far)
+char *churn_shadow_of(const struct churner *c, const void *far)
 {
 	return c->churn->mirror + ((const char *)far - c->churn->far->base);
 }
@@ -86,545 +41,37 @@ static void wrong_byte(const struct churner *c, const char *far, const char *fou
 {
 	const struct fp_far *mem = c->churn->far;
 	uint64_t word = atomic_load(&mem->words[fp_far_page(mem, (uintptr_t)far)]);
-	const char *expected = shadow_of(c, far);
+	const char *expected = churn_shadow_of(c, far);
 	size_t i = 0;
 
 	while (i + 1 < len && expected[i] == found[i])
 		i++;
-	die(c,
-	    "address %p (byte %zu of %zu): expected %02x, found %02x, now %02x; page state %u, word "
-	    "%#" PRIx64,
-	    (const void *)(far + i), i, len, (uint8_t)expected[i], (uint8_t)found[i],
-	    (uint8_t) * (const volatile char *)(far + i), fp_page_state(word), word);
+	churn_die(c,
+	          "address %p (byte %zu of %zu): expected %02x, found %02x, now %02x; page state %u, word "
+	          "%#" PRIx64,
+	          (const void *)(far + i), i, len, (uint8_t)expected[i], (uint8_t)found[i],
+	          (uint8_t) * (const volatile char *)(far + i), fp_page_state(word), word);
 }
 
 /* Compares bytes that were read at far, wherever they are now. */
-static void check_read(const struct churner *c, const char *far, const char *found, size_t len)
+void churn_check_read(const struct churner *c, const char *far, const char *found, size_t len)
 {
-	if (memcmp(found, shadow_of(c, far), len) != 0)
+	if (memcmp(found, churn_shadow_of(c, far), len) != 0)
 		wrong_byte(c, far, found, len);
 }
 
-static void check(const struct churner *c, const char *far, size_t len)
+void churn_check(const struct churner *c, const char *far, size_t len)
 {
 	char page[FP_PAGE_SIZE];
 
 	for (size_t n; len > 0; far += n, len -= n) {
 		n = FP_MIN(len, sizeof(page));
 		memcpy(page, far, n);
-		check_read(c, far, page, n);
+		churn_check_read(c, far, page, n);
 	}
-}
-
-/* ---- choosing ---- */
-
-static uint64_t below(struct churner *c, uint64_t n)
-{
-	return test_random(&c->rng) % n;
-}
-
-static bool one_in(struct churner *c, unsigned n)
-{
-	return below(c, n) == 0;
-}
-
-/* A piece with all of prot, or NULL if a few tries find none. */
-static struct piece *pick(struct churner *c, int prot)
-{
-	for (unsigned tries = 0; c->n_pieces && tries < 4; tries++) {
-		struct piece *p = &c->pieces[below(c, c->n_pieces)];
-
-		if ((p->prot & prot) == prot)
-			return p;
-	}
-	return NULL;
-}
-
-struct range {
-	char *far;
-	size_t len;
-};
-
-/* Bytes of a piece with all of prot, at most max of them; len 0 if there is none. */
-static struct range pick_bytes(struct churner *c, int prot, size_t max)
-{
-	const struct piece *p = pick(c, prot);
-	struct range r = {.len = 0};
-
-	if (!p)
-		return r;
-	r.len = 1 + below(c, FP_MIN(p->len, max));
-	r.far = p->far + below(c, p->len - r.len + 1);
-	return r;
-}
-
-/* The same for whole pages; now and then the whole piece. */
-static struct range pick_pages(struct churner *c, int prot)
-{
-	const struct piece *p = pick(c, prot);
-	struct range r = {.len = 0};
-	size_t pages, n, at;
-
-	if (!p)
-		return r;
-	pages = p->len / FP_PAGE_SIZE;
-	n = one_in(c, 16) ? pages : 1 + below(c, FP_MIN(pages, RANGE_PAGES));
-	at = below(c, pages - n + 1);
-	r.far = p->far + at * FP_PAGE_SIZE;
-	r.len = n * FP_PAGE_SIZE;
-	return r;
-}
-
-/* ---- reads and writes ---- */
-
-static void op_write_word(struct churner *c)
-{
-	struct range r = pick_bytes(c, RW, sizeof(uint64_t));
-	uint64_t word = test_random(&c->rng);
-
-	if (r.len == sizeof(word)) {
-		__builtin_memcpy(r.far, &word, sizeof(word));
-		memcpy(shadow_of(c, r.far), &word, sizeof(word));
-	} else if (r.len) {
-		*(volatile char *)r.far = (char)word;
-		*shadow_of(c, r.far) = (char)word;
-	}
-}
-
-static void op_read_word(struct churner *c)
-{
-	struct range r = pick_bytes(c, PROT_READ, sizeof(uint64_t));
-
-	if (r.len)
-		check(c, r.far, r.len);
-}
-
-static void op_read_range(struct churner *c)
-{
-	struct range r = pick_bytes(c, PROT_READ, RANGE_PAGES * FP_PAGE_SIZE);
-
-	if (r.len)
-		check(c, r.far, r.len);
-}
-
-static void op_fill(struct churner *c)
-{
-	struct range r = pick_bytes(c, RW, RANGE_PAGES * FP_PAGE_SIZE);
-	int byte = (int)below(c, 256);
-
-	if (r.len) {
-		memset(r.far, byte, r.len);
-		memset(shadow_of(c, r.far), byte, r.len);
-	}
-}
-
-static void op_noise(struct churner *c)
-{
-	struct range r = pick_bytes(c, RW, NOISE_BYTES);
-	const char *from;
-
-	if (!r.len)
-		return;
-	from = c->noise + below(c, NOISE_BYTES - r.len + 1);
-	memcpy(r.far, from, r.len);
-	memcpy(shadow_of(c, r.far), from, r.len);
-}
-
-/* From far memory to far memory, overlapping or not. */
-static void op_copy(struct churner *c)
-{
-	struct range to = pick_bytes(c, RW, RANGE_PAGES * FP_PAGE_SIZE);
-	struct range from = pick_bytes(c, PROT_READ, RANGE_PAGES * FP_PAGE_SIZE);
-	size_t n = FP_MIN(to.len, from.len);
-
-	if (n) {
-		memmove(to.far, from.far, n);
-		memmove(shadow_of(c, to.far), shadow_of(c, from.far), n);
-		check(c, to.far, FP_MIN(n, FP_PAGE_SIZE));
-	}
-}
-
-static void op_zero_pages(struct churner *c)
-{
-	struct range r = pick_pages(c, RW);
-
-	if (r.len) {
-		memset(r.far, 0, r.len);
-		memset(shadow_of(c, r.far), 0, r.len);
-	}
-}
-
-/* A word of each page, up or down, read or written: what read-ahead and write prediction look at. */
-static void op_stride(struct churner *c)
-{
-	struct range r = pick_pages(c, RW);
-	bool down = one_in(c, 4), write = one_in(c, 2);
-	size_t word = below(c, PAGE_WORDS) * sizeof(uint64_t);
-
-	for (size_t at = 0; at < r.len; at += FP_PAGE_SIZE) {
-		char *far = r.far + word + (down ? r.len - FP_PAGE_SIZE - at : at);
-		uint64_t value = test_random(&c->rng);
-
-		check(c, far, sizeof(value));
-		if (!write)
-			continue;
-		__builtin_memcpy(far, &value, sizeof(value));
-		memcpy(shadow_of(c, far), &value, sizeof(value));
-	}
-}
-
-/* ---- the kernel reads and writes far memory ---- */
-
-/* A call that hands far memory to the kernel: which, and at which offset of a file (-1: it is a pipe). */
-struct transfer {
-	int fd;
-	bool into; /* the kernel writes the memory */
-	off_t at;
-};
-
-static ssize_t call_kernel(const struct transfer *t, char *far, size_t len, size_t done)
-{
-	if (t->at < 0)
-		return t->into ? read(t->fd, far, len) : write(t->fd, far, len);
-	return t->into ? pread(t->fd, far, len, t->at + (off_t)done)
-	               : pwrite(t->fd, far, len, t->at + (off_t)done);
-}
-
-/* As a program under the shim has it: held where that is needed, piecewise if it is too long for that. */
-static ssize_t transfer(struct churner *c, const struct transfer *t, char *far, size_t len)
-{
-	struct fp_agent *agent = c->churn->options->agent;
-	size_t done = 0;
-
-	while (done < len) {
-		struct fp_hold_range range = {far + done, len - done, t->into};
-		struct fp_hold hold;
-		ssize_t n;
-		int r = fp_agent_hold(agent, &range, 1, &hold);
-
-		if (r == -E2BIG) {
-			range.len_bytes = hold.fit_bytes;
-			r = fp_agent_hold(agent, &range, 1, &hold);
-		}
-		if (r < 0)
-			die(c, "hold of %zu bytes at %p: %s", range.len_bytes, range.addr, strerror(-r));
-		n = call_kernel(t, far + done, range.len_bytes, done);
-		fp_agent_unhold(agent, &hold);
-		if (n <= 0)
-			return done ? (ssize_t)done : n;
-		done += (size_t)n;
-	}
-	return (ssize_t)done;
-}
-
-static void op_sys_write(struct churner *c)
-{
-	struct range r = pick_bytes(c, PROT_READ, NOISE_BYTES);
-	char page[FP_PAGE_SIZE];
-
-	if (!r.len)
-		return;
-	if (transfer(c, &(struct transfer){c->memfd, false, 0}, r.far, r.len) != (ssize_t)r.len)
-		die(c, "pwrite of %zu bytes at %p: %s", r.len, (void *)r.far, strerror(errno));
-	for (size_t at = 0, n; at < r.len; at += n) {
-		n = FP_MIN(r.len - at, sizeof(page));
-		if (pread(c->memfd, page, n, (off_t)at) != (ssize_t)n)
-			die(c, "reading back: %s", strerror(errno));
-		check_read(c, r.far + at, page, n);
-	}
-}
-
-static void op_sys_read(struct churner *c)
-{
-	struct range r = pick_bytes(c, RW, NOISE_BYTES);
-	const char *from;
-
-	if (!r.len)
-		return;
-	from = c->noise + below(c, NOISE_BYTES - r.len + 1);
-	if (pwrite(c->memfd, from, r.len, 0) != (ssize_t)r.len)
-		die(c, "pwrite: %s", strerror(errno));
-	if (transfer(c, &(struct transfer){c->memfd, true, 0}, r.far, r.len) != (ssize_t)r.len)
-		die(c, "pread of %zu bytes to %p: %s", r.len, (void *)r.far, strerror(errno));
-	memcpy(shadow_of(c, r.far), from, r.len);
-}
-
-/* From far memory through a pipe into far memory. */
-static void op_pipe(struct churner *c)
-{
-	struct range to = pick_bytes(c, RW, 8 * FP_PAGE_SIZE),
-	             from = pick_bytes(c, PROT_READ, 8 * FP_PAGE_SIZE);
-	size_t n = FP_MIN(to.len, from.len);
-	char expected[8 * FP_PAGE_SIZE];
-
-	if (!n)
-		return;
-	memcpy(expected, shadow_of(c, from.far), n); /* the ranges may overlap */
-	if (transfer(c, &(struct transfer){c->pipe[1], false, -1}, from.far, n) != (ssize_t)n)
-		die(c, "write of %zu bytes at %p: %s", n, (void *)from.far, strerror(errno));
-	if (transfer(c, &(struct transfer){c->pipe[0], true, -1}, to.far, n) != (ssize_t)n)
-		die(c, "read of %zu bytes to %p: %s", n, (void *)to.far, strerror(errno));
-	memcpy(shadow_of(c, to.far), expected, n);
-}
-
-/* ---- layout ---- */
-
-/* What a call may say: 0, or -ENOMEM or -EINVAL, which leave everything as it was. True if it was done. */
-static bool done(struct churner *c, const char *call, int r)
-{
-	if (r == -ENOMEM || r == -EINVAL)
-		c->result.refused++;
-	else if (r < 0)
-		die(c, "%s: %s", call, strerror(-r));
-	return r == 0;
-}
-
-static void shadow_clear(struct churner *c, const struct piece *p)
-{
-	madvise(shadow_of(c, p->far), p->len, MADV_DONTNEED);
-}
-
-/*
- * Cuts the piece so that a layout call concerns only a part of what was mapped at once. Far memory is not
- * told: for it, the parts are neighbours until they differ.
- */
-static struct piece *carve(struct churner *c, struct piece *p)
-{
-	for (unsigned i = 0; i < 2 && p->len > FP_PAGE_SIZE && c->n_pieces < PIECES_MAX && one_in(c, 2);
-	     i++) {
-		size_t head = (1 + below(c, p->len / FP_PAGE_SIZE - 1)) * FP_PAGE_SIZE;
-		struct piece *tail = &c->pieces[c->n_pieces++];
-
-		*tail = (struct piece){.far = p->far + head, .len = p->len - head, .prot = p->prot};
-		p->len = head;
-		if (one_in(c, 2))
-			p = tail;
-	}
-	return p;
-}
-
-static void forget(struct churner *c, struct piece *p)
-{
-	c->mapped -= p->len;
-	*p = c->pieces[--c->n_pieces];
-}
-
-static void op_map(struct churner *c)
-{
-	size_t len = (1 + below(c, one_in(c, 4) ? PIECE_PAGES : 8)) * FP_PAGE_SIZE;
-	size_t align = one_in(c, 4) ? (size_t)FP_PAGE_SIZE << below(c, 10) : 0;
-	struct piece *p = &c->pieces[c->n_pieces];
-	void *far;
-
-	if (c->n_pieces == PIECES_MAX || c->mapped + len > c->limit)
-		return;
-	if (!done(c, "map",
-	          fp_space_map(c->churn->space, len, align, RW, one_in(c, 8) ? FP_MAP_LAZY : 0, &far)))
-		return;
-	if (align && (uintptr_t)far % align)
-		die(c, "map: %p is not aligned to %zu", far, align);
-	*p = (struct piece){.far = far, .len = len, .prot = RW};
-	c->n_pieces++;
-	c->mapped += len;
-	if (one_in(c, 2))
-		check(c, p->far, p->len);
-}
-
-/* The shadow goes first: once the call is made, the address may be another thread's. */
-static void op_unmap(struct churner *c)
-{
-	struct piece *p = pick(c, 0);
-	int r;
-
-	if (!p)
-		return;
-	p = carve(c, p);
-	shadow_clear(c, p);
-	r = fp_space_unmap(c->churn->space, p->far, p->len);
-	if (r == 0)
-		forget(c, p);
-	else
-		die(c, "unmap of %zu bytes at %p: %s", p->len, (void *)p->far, strerror(-r));
-}
-
-static void op_discard(struct churner *c)
-{
-	struct range r = pick_pages(c, 0);
-
-	if (!r.len)
-		return;
-	if (done(c, "discard", fp_space_discard(c->churn->space, r.far, r.len)))
-		madvise(shadow_of(c, r.far), r.len, MADV_DONTNEED);
-}
-
-static size_t new_length(struct churner *c, const struct piece *p)
-{
-	size_t len = (1 + below(c, 2 * p->len / FP_PAGE_SIZE)) * FP_PAGE_SIZE;
-
-	return c->mapped - p->len + len > c->limit ? p->len : len;
-}
-
-static void op_remap(struct churner *c)
-{
-	struct piece *p = pick(c, 0);
-	bool may_move = !one_in(c, 4);
-	void *to;
-	size_t len;
-	int r;
-
-	if (!p)
-		return;
-	p = carve(c, p);
-	len = new_length(c, p);
-	fp_autofree char *saved = malloc(p->len);
-	memcpy(saved, shadow_of(c, p->far), p->len);
-	shadow_clear(c, p);
-	to = p->far;
-	r = fp_space_remap(c->churn->space, p->far, p->len, len, may_move ? FP_REMAP_MAYMOVE : 0, &to);
-	memcpy(shadow_of(c, to), saved, r == 0 ? FP_MIN(len, p->len) : p->len);
-	if ((r == -ENOMEM && !may_move) || !done(c, "remap", r))
-		return;
-	c->mapped += len - p->len;
-	p->far = to;
-	p->len = len;
-	if (p->prot & PROT_READ && one_in(c, 2))
-		check(c, p->far, p->len);
-}
-
-/* The kernel may not touch what the program may not; of what it can't read a page may be lost: SIGBUS. */
-static void check_protection(struct churner *c, const struct piece *p)
-{
-	const struct transfer out = {c->memfd, false, 0}, in = {c->memfd, true, 0};
-	bool readable = transfer(c, &out, p->far, 1) == 1;
-	bool writable = p->prot & PROT_WRITE ? true : transfer(c, &in, p->far, 1) == 1;
-
-	if (!readable && p->prot & PROT_READ)
-		(void)*(volatile const char *)p->far;
-	if (readable != ((p->prot & PROT_READ) != 0) || writable != ((p->prot & PROT_WRITE) != 0))
-		die(c, "%p has protection %d, but is readable %d, writable %d", (void *)p->far, p->prot,
-		    readable, writable);
-}
-
-static void op_protect(struct churner *c)
-{
-	static const int prots[] = {RW, RW, RW, PROT_READ, PROT_NONE};
-	struct piece *p = pick(c, 0);
-	int prot;
-
-	if (!p)
-		return;
-	p = carve(c, p);
-	prot = prots[below(c, FP_ARRAY_LEN(prots))];
-	if (!done(c, "protect", fp_space_protect(c->churn->space, p->far, p->len, prot)))
-		return;
-	p->prot = prot;
-	check_protection(c, p);
-}
-
-static void op_willneed(struct churner *c)
-{
-	struct range r = pick_pages(c, 0);
-
-	if (r.len)
-		done(c, "willneed", fp_space_willneed(c->churn->space, r.far, r.len));
-}
-
-static void op_pageout(struct churner *c)
-{
-	struct range r = pick_pages(c, 0);
-
-	if (r.len)
-		done(c, "pageout", fp_space_pageout(c->churn->space, r.far, r.len));
-}
-
-/* ---- the mapping that all share ---- */
-
-static uint64_t *own_word(struct churner *c)
-{
-	uint64_t *page = (uint64_t *)(void *)c->churn->shared + below(c, SHARED_PAGES) * PAGE_WORDS;
-	unsigned n = c->churn->options->n_threads;
-
-	return page + c->id + below(c, (COUNTER_WORD - c->id - 1) / n + 1) * n;
-}
-
-static void op_shared_write(struct churner *c)
-{
-	for (unsigned i = 0; i < 16; i++) {
-		uint64_t *far = own_word(c), value = one_in(c, 4) ? 0 : test_random(&c->rng);
-
-		check(c, (char *)far, sizeof(*far));
-		*(volatile uint64_t *)far = value;
-		memcpy(shadow_of(c, far), &value, sizeof(value));
-	}
-}
-
-static void op_shared_read(struct churner *c)
-{
-	for (unsigned i = 0; i < 16; i++)
-		check(c, (char *)own_word(c), sizeof(uint64_t));
-}
-
-static void op_shared_add(struct churner *c)
-{
-	for (unsigned i = 0; i < 16; i++) {
-		uint64_t page = below(c, SHARED_PAGES);
-		uint64_t *word = (uint64_t *)(void *)c->churn->shared + page * PAGE_WORDS + COUNTER_WORD;
-
-		__atomic_fetch_add(word, 1, __ATOMIC_RELAXED);
-		c->adds[page]++;
-	}
-}
-
-static void op_shared_pageout(struct churner *c)
-{
-	uint64_t page = below(c, SHARED_PAGES), n = 1 + below(c, SHARED_PAGES - page);
-	char *far = c->churn->shared + page * FP_PAGE_SIZE;
-
-	done(c, "pageout", fp_space_pageout(c->churn->space, far, n * FP_PAGE_SIZE));
 }
 
 /* ---- running ---- */
-
-static const struct op {
-	const char *name;
-	void (*run)(struct churner *c);
-	unsigned weight;
-} ops[] = {
-    {"writing a word", op_write_word, 200},
-    {"reading a word", op_read_word, 200},
-    {"reading a range", op_read_range, 25},
-    {"filling a range", op_fill, 15},
-    {"writing a range", op_noise, 25},
-    {"copying a range", op_copy, 15},
-    {"zeroing pages", op_zero_pages, 10},
-    {"striding", op_stride, 25},
-    {"writing to a file", op_sys_write, 10},
-    {"reading from a file", op_sys_read, 10},
-    {"piping", op_pipe, 10},
-    {"mapping", op_map, 20},
-    {"unmapping", op_unmap, 6},
-    {"discarding", op_discard, 8},
-    {"remapping", op_remap, 8},
-    {"protecting", op_protect, 12},
-    {"willneed", op_willneed, 6},
-    {"pageout", op_pageout, 6},
-    {"writing shared words", op_shared_write, 40},
-    {"reading shared words", op_shared_read, 40},
-    {"adding to shared words", op_shared_add, 40},
-    {"pageout of shared words", op_shared_pageout, 4},
-};
-
-static const struct op *pick_op(struct churner *c)
-{
-	unsigned total = 0, at;
-
-	for (size_t i = 0; i < FP_ARRAY_LEN(ops); i++)
-		total += ops[i].weight;
-	at = (unsigned)below(c, total);
-	for (const struct op *op = ops;; at -= op++->weight)
-		if (at < op->weight)
-			return op;
-}
 
 static void verify_all(struct churner *c)
 {
@@ -634,8 +81,8 @@ static void verify_all(struct churner *c)
 		int r = fp_space_protect(c->churn->space, p->far, p->len, PROT_READ);
 
 		if (r < 0)
-			die(c, "protect: %s", strerror(-r));
-		check(c, p->far, p->len);
+			churn_die(c, "protect: %s", strerror(-r));
+		churn_check(c, p->far, p->len);
 	}
 }
 
@@ -646,7 +93,7 @@ static void *churn(void *arg)
 	uint64_t now = fp_clock_ns(), before;
 
 	while ((!options->ops || c->result.ops < options->ops) && now < c->churn->end_ns) {
-		const struct op *op = pick_op(c);
+		const struct churn_op *op = churn_pick_op(c);
 
 		c->op = op->name;
 		op->run(c);
@@ -670,9 +117,9 @@ static void check_shared(struct churner *first, const struct churner *all)
 
 		for (unsigned i = 0; i < churn->options->n_threads; i++)
 			sum += all[i].adds[page];
-		memcpy(shadow_of(first, word), &sum, sizeof(sum));
+		memcpy(churn_shadow_of(first, word), &sum, sizeof(sum));
 	}
-	check(first, churn->shared, SHARED_PAGES * FP_PAGE_SIZE);
+	churn_check(first, churn->shared, SHARED_PAGES * FP_PAGE_SIZE);
 }
 
 static void check_books(struct churner *first)
@@ -681,7 +128,7 @@ static void check_books(struct churner *first)
 
 	first->op = "comparing the books";
 	if (!audit(first->churn->far, text, sizeof(text)))
-		die(first, "%s", text);
+		churn_die(first, "%s", text);
 }
 
 static void churner_init(struct churner *c, struct churn *churn, unsigned id)
@@ -696,7 +143,7 @@ static void churner_init(struct churner *c, struct churn *churn, unsigned id)
 	}
 	c->memfd = memfd_create("churn", MFD_CLOEXEC);
 	if (c->memfd < 0 || pipe2(c->pipe, O_CLOEXEC) < 0)
-		die(c, "%s", strerror(errno));
+		churn_die(c, "%s", strerror(errno));
 }
 
 static void churner_done(struct churner *c)
@@ -716,11 +163,11 @@ static void open_shared(struct churn *churn, const struct churner *first)
 	int r = fp_space_map(churn->space, SHARED_PAGES * FP_PAGE_SIZE, 0, RW, 0, &far);
 
 	if (r < 0)
-		die(first, "mapping what is shared: %s", strerror(-r));
+		churn_die(first, "mapping what is shared: %s", strerror(-r));
 	churn->shared = far;
 	churn->mirror = mmap(NULL, bytes, RW, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (churn->mirror == MAP_FAILED)
-		die(first, "no address space for the shadow: %s", strerror(errno));
+		churn_die(first, "no address space for the shadow: %s", strerror(errno));
 }
 
 void churn_run(const struct churn_options *options, struct churn_result *ret_result)
@@ -736,7 +183,7 @@ void churn_run(const struct churn_options *options, struct churn_result *ret_res
 	open_shared(&shared, &churners[0]);
 	for (unsigned i = 0; i < options->n_threads; i++)
 		if (pthread_create(&churners[i].thread, NULL, churn, &churners[i]) != 0)
-			die(&churners[i], "no thread");
+			churn_die(&churners[i], "no thread");
 	for (unsigned i = 0; i < options->n_threads; i++)
 		pthread_join(churners[i].thread, NULL);
 	check_shared(&churners[0], churners);

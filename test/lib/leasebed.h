@@ -1,0 +1,116 @@
+/*
+ * Two small pools, a keeper and one client's leases: what tests of the node's leases begin with. Room: test;
+ * unit tests of the daemon only. Include after cmocka.h.
+ */
+#ifndef FP_LEASEBED_H
+#define FP_LEASEBED_H
+
+#include <stdint.h>
+#include <string.h>
+#include <sys/eventfd.h>
+
+#include "lease.h"
+
+#define MIB (1ull << 20)
+
+static struct {
+	struct fp_keeper *keeper;
+	struct fp_pools pools;
+	struct fp_pool *items[2];
+	struct fp_node_leases leases;
+	struct fp_node_lease *last;
+	int last_status;
+	unsigned n_done, n_barriers;
+} t;
+
+static inline void on_done(struct fp_node_lease *lease, int status, void *user)
+{
+	assert_ptr_equal(user, &t);
+	t.last = status == 0 ? lease : NULL;
+	t.last_status = status;
+	t.n_done++;
+}
+
+static inline int setup(void **state)
+{
+	struct fp_pool_config memfd = {
+	    .name = (char *)"memfd", .size_bytes = 8 * MIB, .numa_node = FP_NUMA_ANY};
+	struct fp_pool_config anonymous = {.name = (char *)"anonymous",
+	                                   .size_bytes = 16 * MIB,
+	                                   .backing = FP_BACKING_ANONYMOUS,
+	                                   .numa_node = FP_NUMA_ANY};
+	struct fp_conf_error error;
+
+	memset(&t, 0, sizeof(t));
+	assert_int_equal(fp_keeper_start(&t.keeper), 0);
+	assert_int_equal(fp_pool_open(&memfd, &t.items[0], &error), 0);
+	assert_int_equal(fp_pool_open(&anonymous, &t.items[1], &error), 0);
+	t.pools = (struct fp_pools){t.items, 2};
+	return 0;
+}
+
+static inline int teardown(void **state)
+{
+	fp_node_leases_done(&t.leases);
+	fp_keeper_stop(t.keeper);
+	for (unsigned i = 0; i < 2; i++) {
+		assert_int_equal(t.items[i]->used_bytes, 0);
+		fp_pool_close(t.items[i]);
+	}
+	return 0;
+}
+
+static inline struct fp_lease_request request(uint64_t size_bytes)
+{
+	return (struct fp_lease_request){
+	    .size_bytes = size_bytes,
+	    .quota_bytes = FP_QUOTA_NONE,
+	    .max_leases = 100,
+	    .done = on_done,
+	    .user = &t,
+	};
+}
+
+static inline void await_done(unsigned n)
+{
+	eventfd_t events;
+
+	while (t.n_done < n) {
+		eventfd_read(fp_keeper_fd(t.keeper), &events);
+		fp_keeper_reap(t.keeper);
+	}
+}
+
+static inline void no_run(struct fp_job *job)
+{
+}
+
+static inline void barrier_done(struct fp_job *job)
+{
+	t.n_barriers++;
+}
+
+/* The keeper reads it: it changes when all jobs so far are over. */
+static inline void set_backing(enum fp_backing backing)
+{
+	struct fp_job barrier = {.run = no_run, .done = barrier_done};
+	unsigned n = t.n_barriers;
+	eventfd_t events;
+
+	fp_keeper_post(t.keeper, &barrier);
+	while (t.n_barriers == n) {
+		eventfd_read(fp_keeper_fd(t.keeper), &events);
+		fp_keeper_reap(t.keeper);
+	}
+	t.items[1]->backing = backing;
+}
+
+static inline struct fp_node_lease *grant(const struct fp_lease_request *r)
+{
+	assert_int_equal(fp_node_lease_grant(&t.leases, &t.pools, t.keeper, r), 0);
+	await_done(t.n_done + 1);
+	assert_int_equal(t.last_status, 0);
+	return t.last;
+}
+
+#endif
