@@ -103,7 +103,7 @@ static int parse_pool_size(const char *text, uint64_t *ret_bytes)
 	return 0;
 }
 
-static int parse_option(int option, struct arguments *args)
+static int parse_option(int option, const char *text, struct arguments *args)
 {
 	switch (option) {
 	case OPT_CONFIG:
@@ -134,7 +134,7 @@ static int parse_option(int option, struct arguments *args)
 		puts("farpaged " FP_VERSION);
 		exit(EXIT_SUCCESS);
 	default:
-		return wrong("an option that is unknown, or lacks its value");
+		return wrong("%s: it is unknown, or lacks its value, or has one too many", text);
 	}
 }
 
@@ -144,7 +144,7 @@ static int parse(int argc, char **argv, struct arguments *args)
 
 	opterr = 0;
 	while (r == 0 && (option = getopt_long(argc, argv, "", options, NULL)) != -1)
-		r = parse_option(option, args);
+		r = parse_option(option, argv[optind - 1], args);
 	if (r < 0)
 		return r;
 	if (optind < argc)

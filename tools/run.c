@@ -37,6 +37,7 @@ struct run {
 	char *const *command;
 	bool report;
 	bool user_only;      /* the kernel's own faults are not permitted */
+	unsigned options;    /* bits: which of the variables below an option has set */
 	uint64_t pool_bytes; /* of the private node */
 	char path[PATH_MAX]; /* of the program */
 	char preload[PATH_MAX];
@@ -99,6 +100,7 @@ static int parse_option(struct run *run, int c, bool *first_node)
 		return fp_tool_usage(&fp_tool_run, "an option has an empty value");
 	if (c >= 0 && (size_t)c < FP_ARRAY_LEN(variables)) {
 		setenv(variables[c], optarg, 1);
+		run->options |= 1u << c;
 		return 0;
 	}
 	switch (c) {
@@ -229,13 +231,27 @@ static int start_node(struct run *run)
 	return 0;
 }
 
-static int read_settings(struct fp_settings *settings)
+/* The settings name the variable; who gave an option knows it by that name. */
+static void say_setting(const struct run *run, const char *text)
+{
+	for (unsigned i = 0; i < FP_ARRAY_LEN(variables); i++) {
+		size_t len = strlen(variables[i]);
+
+		if (run->options >> i & 1 && strncmp(text, variables[i], len) == 0 && text[len] == ':') {
+			fp_log(FP_LOG_ERROR, "run", "--%s%s", longs[i].name, text + len);
+			return;
+		}
+	}
+	fp_log(FP_LOG_ERROR, "run", "%s", text);
+}
+
+static int read_settings(const struct run *run, struct fp_settings *settings)
 {
 	struct fp_agent_error error;
 
 	if (fp_settings_read(settings, &error) == 0)
 		return 0;
-	fp_log(FP_LOG_ERROR, "run", "%s", error.text);
+	say_setting(run, error.text);
 	return FP_EXIT_RUN_FAILED;
 }
 
@@ -368,7 +384,7 @@ static int run_program(struct run *run, int *ret_wait_status)
 	int status;
 
 	if ((status = find_program(run)) || (status = find_preload(run)) ||
-	    (status = read_settings(&settings)) || (status = make_dir(run)))
+	    (status = read_settings(run, &settings)) || (status = make_dir(run)))
 		return status;
 	if (settings.n_urls == 0)
 		status = start_node(run);

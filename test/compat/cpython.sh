@@ -29,7 +29,7 @@ one() {
 	local how=$1 module=$2 results=$COMPAT_DIR/cpython-$1/$2 scratch=$COMPAT_DIR/cpython-$1/$2.tmp status=0
 	rm -rf "$scratch" "$results.xml"
 	mkdir -p "$scratch"
-	(cd "$scratch" && LC_ALL=C.UTF-8 TMPDIR=$scratch pass "$how" 3M timeout --kill-after=60 3600 "$python" -m test -j1 --timeout 1200 \
+	(cd "$scratch" && LC_ALL=C.UTF-8 TMPDIR=$scratch pass "$how" 3M timeout --kill-after=60 7200 "$python" -m test -j1 --timeout 7000 \
 		--junit-xml "$results.xml" "$module") >"$results.log" 2>&1 </dev/null || status=$?
 	"$python" - "$module" "$status" "$results.xml" >"$results.results" <<-'EOP'
 		import os, sys, xml.etree.ElementTree as tree

@@ -193,7 +193,8 @@ class BadInput(toolcase.ToolCase):
 
     def test_sizes(self):
         for size in ("0", "12X", "-1", "1.5.5M", "101%", "x%", "99999999999999999999G"):
-            self.assertRefused(("--local-memory", size), "LOCAL_MEMORY")
+            self.assertRefused(("--local-memory", size), "--local-memory: must be")
+            self.assertRefused((), "FARPAGE_LOCAL_MEMORY: must be", env={"FARPAGE_LOCAL_MEMORY": size})
         self.assertRefused(("--local-memory", "32K"), "64")
         self.assertRefused(("--local-memory", ""), "empty")
         for size in ("0", "abc", "3"):
@@ -201,7 +202,7 @@ class BadInput(toolcase.ToolCase):
 
     def test_words(self):
         for option in ("fault-mode", "heap", "capture", "affinity", "readahead", "deadline"):
-            self.assertRefused((f"--{option}", "nonsense"), "nonsense")
+            self.assertRefused((f"--{option}", "nonsense"), f"--{option}: ", "nonsense")
         self.assertRefused(("--no-such-option",), "--no-such-option")
 
     def test_variables_are_checked_too(self):
