@@ -73,16 +73,13 @@ void fp_adoption_want(struct fp_store *store, struct fp_node *node)
 
 void fp_adoption_await(struct fp_store *store)
 {
-	uint64_t until_ns;
 	struct timespec until;
 
 	if (!is_worth_waiting(store))
 		return;
 	for (unsigned i = 0; i < store->n_nodes; i++)
 		fp_adoption_want(store, &store->nodes[i]);
-	until_ns = fp_clock_ns() + store->deadline_ns;
-	until.tv_sec = (time_t)(until_ns / FP_NSEC_PER_SEC);
-	until.tv_nsec = (long)(until_ns % FP_NSEC_PER_SEC);
+	until = fp_clock_monotonic(fp_clock_ns() + store->deadline_ns);
 	pthread_mutex_lock(&store->adoption_lock);
 	while (is_worth_waiting(store) &&
 	       pthread_cond_timedwait(&store->adoption_ended, &store->adoption_lock, &until) == 0)

@@ -26,6 +26,7 @@
 #include <unistd.h>
 
 #include "cleanup.h"
+#include "clock.h"
 #include "fdutil.h"
 #include "inline.h"
 #include "log.h"
@@ -503,6 +504,7 @@ void fp_agent_fork_child(struct fp_agent *agent)
 {
 	struct fp_fork *fk = &agent->fork;
 
+	fp_clock_forked();
 	fp_agent_enter_local(agent);
 	each_stretch(agent, keep_out);
 	fp_far_join_family(&agent->far);

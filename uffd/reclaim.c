@@ -291,10 +291,12 @@ static void wait_for_work(struct fp_reclaim *rc, uint64_t until)
 		n += fp_lane_pollfds(rc->lane, fds + n, FP_STORE_MAX_NODES, &lane_ns);
 		until = FP_MIN(until, lane_ns);
 	}
+	fp_clock_sleep(until);
 	until = until > now ? until - now : 0;
 	ts = (struct timespec){.tv_sec = (time_t)(until / FP_NSEC_PER_SEC),
 	                       .tv_nsec = (long)(until % FP_NSEC_PER_SEC)};
 	ppoll(fds, n, &ts, NULL);
+	fp_clock_wake();
 	/* in this order: a kick that came between would have its signal taken and yet count as given */
 	eventfd_read(rc->far->room.kick_fd, &ignored);
 	atomic_store(&rc->far->room.kicked, false);

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 #include <cmocka.h>
@@ -43,6 +44,7 @@ struct scene {
 	struct test_daemon other; /* where a test has two */
 	struct fp_agent *agent;
 	char *far;
+	uint32_t page; /* to be read */
 	bool writes;
 };
 
@@ -264,6 +266,66 @@ static int body_stopped_long(void *arg)
 	return 0;
 }
 
+static void *read_a_page(void *arg)
+{
+	const struct scene *s = arg;
+	uint64_t ns;
+	char byte = 0;
+	int signal = trial_read(s->far + (size_t)s->page * FP_PAGE_SIZE, &byte, &ns);
+
+	trial_check(signal == 0, "signal %d at page %u", signal, s->page);
+	trial_check(byte == byte_of(s->page), "page %u reads %d", s->page, byte);
+	trial_check(ns < DEADLINE_NS, "it counts as waiting that we were stopped");
+	return NULL;
+}
+
+/* Once told to: stops the caller for longer than the deadline, and lets it go on before the node. */
+static void stop_the_parent(int told, pid_t node)
+{
+	const struct timespec pause = {.tv_sec = 2 * DEADLINE_NS / FP_NSEC_PER_SEC};
+	const struct timespec moment = {.tv_nsec = (long)(DEADLINE_NS / 20)};
+	char byte;
+
+	if (read(told, &byte, 1) == 1) {
+		kill(getppid(), SIGSTOP);
+		nanosleep(&pause, NULL);
+		kill(getppid(), SIGCONT);
+		nanosleep(&moment, NULL);
+	}
+	kill(node, SIGCONT);
+	_exit(0);
+}
+
+/* Both are frozen, as by a debugger, or a machine that is put to sleep: nobody has waited for anybody. */
+static int body_stopped_both(void *arg)
+{
+	struct scene *s = arg;
+	pthread_t reader;
+	int pipe_fds[2];
+	pid_t helper;
+
+	trial_check(pipe(pipe_fds) == 0, "pipe");
+	helper = fork();
+	if (helper == 0) {
+		close(pipe_fds[1]);
+		stop_the_parent(pipe_fds[0], s->daemon.pid);
+	}
+	begin(s);
+	s->page = a_remote_page(s);
+	kill(s->daemon.pid, SIGSTOP);
+	pthread_create(&reader, NULL, read_a_page, s);
+	while (fp_page_state(atomic_load(
+	           &s->agent->far.words[fp_far_page(&s->agent->far, (uintptr_t)s->far) + s->page])) !=
+	       FP_PAGE_ARRIVING)
+		sched_yield();
+	trial_check(write(pipe_fds[1], "", 1) == 1, "write");
+	pthread_join(reader, NULL);
+	waitpid(helper, NULL, 0);
+	trial_check(node_is_up(s), "the node was given up");
+	fp_agent_stop(s->agent);
+	return 0;
+}
+
 static void *stop_and_go(void *arg)
 {
 	const struct scene *s = arg;
@@ -351,6 +413,14 @@ static void test_stopped_longer_than_the_deadline(void **state)
 	trial_assert_good(&trial);
 	says(&trial, *state);
 	assert_non_null(strstr(trial.text, strerror(ETIMEDOUT)));
+}
+
+static void test_stopped_with_the_program(void **state)
+{
+	struct trial trial;
+
+	trial_run(body_stopped_both, *state, TIMEOUT_S, &trial);
+	trial_assert_good(&trial);
 }
 
 static void test_stopped_for_less_than_the_deadline(void **state)
@@ -496,6 +566,7 @@ int main(int argc, char **argv)
 	    TEST(test_killed_while_it_is_idle),
 	    TEST(test_stopped_longer_than_the_deadline),
 	    TEST(test_stopped_for_less_than_the_deadline),
+	    TEST(test_stopped_with_the_program),
 	    TEST(test_stopped_before_the_start),
 	    TEST(test_killed_during_the_start),
 	    cmocka_unit_test_setup_teardown(test_one_of_two_killed, setup_two, teardown),

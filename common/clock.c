@@ -1,0 +1,106 @@
+/*
+ * See clock.h. One word holds what was taken out of the clock and when the sleeper means to wake, so that it
+ * changes at once: nobody can be met half-way, by a signal handler or in a forked child.
+ *
+ *  63       32 31     0
+ * +-----------+--------+
+ * | away, ms  | due,ms |   due: of the kernel's clock, cut to 32 bits; AWAKE while it does not sleep
+ * +-----------+--------+
+ */
+#include "clock.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#define LATE_MS 250u /* so late nobody wakes who is only waiting for a CPU, mostly */
+#define AWAKE   0u
+
+static _Atomic uint64_t state;
+
+static uint64_t kernel_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * FP_NSEC_PER_SEC + (uint64_t)ts.tv_nsec;
+}
+
+static uint64_t away_ns(uint64_t word)
+{
+	return (word >> 32) * FP_NSEC_PER_MSEC;
+}
+
+/* Milliseconds for which now is too late; 0 or less: it is not. */
+static int32_t late_ms(uint64_t word, uint64_t now)
+{
+	uint32_t due = (uint32_t)word;
+
+	return due == AWAKE ? 0 : (int32_t)((uint32_t)(now / FP_NSEC_PER_MSEC) - due - LATE_MS);
+}
+
+static uint64_t with_due(uint64_t word, uint32_t due)
+{
+	return (word >> 32) << 32 | (due == AWAKE ? due + 1 : due);
+}
+
+/*
+ * From the first late millisecond on the clock stands still, at its beginning, since what was read before was
+ * earlier. Each look takes out what has gone by since the last.
+ */
+static uint64_t stand_still(uint64_t word, uint64_t now, uint64_t *ret_word)
+{
+	uint64_t more = (uint64_t)late_ms(word, now) - 1;
+
+	*ret_word = with_due(word + (more << 32), (uint32_t)word + (uint32_t)more);
+	return (now / FP_NSEC_PER_MSEC - more) * FP_NSEC_PER_MSEC - away_ns(word);
+}
+
+/* Were the process stopped between two of these reads, the last one shows it. */
+uint64_t fp_clock_ns(void)
+{
+	uint64_t word = atomic_load(&state), next, ns;
+
+	for (;;) {
+		uint64_t now = kernel_ns();
+
+		next = word;
+		ns = late_ms(word, now) > 0 ? stand_still(word, now, &next) : now - away_ns(word);
+		if (next == word && atomic_load(&state) == word)
+			return ns;
+		if (next != word && atomic_compare_exchange_strong(&state, &word, next))
+			return ns;
+		word = atomic_load(&state);
+	}
+}
+
+void fp_clock_sleep(uint64_t until_ns)
+{
+	uint64_t now = fp_clock_ns(), due = until_ns > now ? until_ns : now, word = atomic_load(&state);
+
+	while (!atomic_compare_exchange_weak(
+	    &state, &word, with_due(word, (uint32_t)((due + away_ns(word)) / FP_NSEC_PER_MSEC))))
+		;
+}
+
+static void stay_awake(void)
+{
+	atomic_fetch_and(&state, ~(uint64_t)UINT32_MAX);
+}
+
+void fp_clock_wake(void)
+{
+	(void)fp_clock_ns();
+	stay_awake();
+}
+
+void fp_clock_forked(void)
+{
+	stay_awake();
+}
+
+struct timespec fp_clock_monotonic(uint64_t ns)
+{
+	ns += away_ns(atomic_load(&state));
+	return (struct timespec){.tv_sec = (time_t)(ns / FP_NSEC_PER_SEC),
+	                         .tv_nsec = (long)(ns % FP_NSEC_PER_SEC)};
+}
