@@ -400,7 +400,7 @@ static void end_unwritten(struct fp_far *far, struct leaving *l)
 		fp_store_slot_free(far->store, l->io.slot);
 	if (l->moved) {
 		fp_pager_apply(&far->words[l->page], FP_EV_NOT_WRITTEN, NULL);
-		fp_far_install(far, l->page, 1, l->io.buf, true);
+		fp_far_put_back(far, l->page, l->io.buf);
 	} else {
 		fp_far_unprotect(far, l->page);
 		fp_far_settle(far, l->page, fp_pager_apply(&far->words[l->page], FP_EV_NOT_WRITTEN, NULL));

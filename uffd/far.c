@@ -20,6 +20,7 @@
 #define GAP_BYTES         (8ull << 40)
 #define CHUNKS(pages)     ((pages) >> FP_CHUNK_SHIFT)
 #define EXIT_REFUSED      125
+#define FOR_EVER          UINT64_MAX
 
 char fp_zeros[FP_ROOM_BATCH_MAX * FP_PAGE_SIZE] __attribute__((aligned(4096)));
 
@@ -202,7 +203,10 @@ static void settle_event(struct fp_far *far, uint32_t page, enum fp_page_event e
 	fp_far_settle(far, page, fp_pager_apply(&far->words[page], event, NULL));
 }
 
-/* The mapping went away under the fault: whoever waits faults again and gets its SIGSEGV from the kernel. */
+/*
+ * It stays where it was. The mapping went away under the fault, and whoever waits gets its SIGSEGV from the
+ * kernel; or the kernel does not take the page now, and whoever waits faults again.
+ */
 static void end_gone(struct fp_far *far, uint32_t page)
 {
 	settle_event(far, page, FP_EV_NOT_INSTALLED);
@@ -220,12 +224,15 @@ static void end_present(struct fp_far *far, uint32_t page)
 	fp_uffd_wake(&far->uffd, fp_far_addr(far, page), FP_PAGE_SIZE);
 }
 
-unsigned fp_far_install(struct fp_far *far, uint32_t page, unsigned n, const void *src, bool writable)
+/* patience_ns: how long the kernel is waited for, while a system call changes the layout, or it has no
+ * memory.
+ */
+static unsigned install(struct fp_far *far, uint32_t page, unsigned n, const char *from, bool writable,
+                        uint64_t patience_ns)
 {
 	enum fp_page_event done = writable ? FP_EV_INSTALLED_RW : FP_EV_INSTALLED;
 	unsigned resident = 0;
 	uint64_t until_ns = 0;
-	const char *from = src;
 	bool singly = false;
 
 	while (n > 0) {
@@ -245,11 +252,13 @@ unsigned fp_far_install(struct fp_far *far, uint32_t page, unsigned n, const voi
 			continue;
 		} else if (r == -ENOENT || r == -ESRCH) {
 			end_gone(far, page);
-		} else {
+		} else if (r == -EAGAIN || r == -ENOMEM) {
 			if (until_ns == 0)
-				until_ns = fp_clock_ns() + far->deadline_ns;
+				until_ns = patience_ns == FOR_EVER ? FOR_EVER : fp_clock_ns() + patience_ns;
 			if (fp_far_may_pass(far, r, until_ns))
 				continue;
+			end_gone(far, page);
+		} else {
 			fp_far_lose(far, page, true);
 		}
 		page += k;
@@ -257,6 +266,16 @@ unsigned fp_far_install(struct fp_far *far, uint32_t page, unsigned n, const voi
 		n -= k;
 	}
 	return resident;
+}
+
+unsigned fp_far_install(struct fp_far *far, uint32_t page, unsigned n, const void *src, bool writable)
+{
+	return install(far, page, n, src, writable, far->deadline_ns);
+}
+
+void fp_far_put_back(struct fp_far *far, uint32_t page, const void *src)
+{
+	(void)install(far, page, 1, src, true, FOR_EVER);
 }
 
 void fp_far_lose(struct fp_far *far, uint32_t page, bool has_token)

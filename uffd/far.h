@@ -106,9 +106,17 @@ void fp_far_settle(struct fp_far *far, uint32_t page, struct fp_page_step step);
 /*
  * Ends the ARRIVING of n pages from page on by installing n * 4 KiB from src (local memory, present),
  * writable or write-protected. Every page ends: installed, found present, or gone (its token is given back).
- * Never blocks longer than the deadline. Returns how many pages are resident now. Agent threads.
+ * Never blocks longer than the deadline: what the kernel does not take until then, as a system call is
+ * changing the layout all that time, goes back to where it was (ZERO, REMOTE), and who waits faults again.
+ * Returns how many pages are resident now. Agent threads.
  */
 unsigned fp_far_install(struct fp_far *far, uint32_t page, unsigned n, const void *src, bool writable);
+
+/*
+ * The same, writable, for a page of which src is the only copy: it has nowhere to go back to. Blocks until
+ * the kernel takes it, or its mapping is gone: as long as a system call takes to change the layout.
+ */
+void fp_far_put_back(struct fp_far *far, uint32_t page, const void *src);
 
 /* Ends the ARRIVING of a page that nobody can give back: LOST, poisoned; gives its token back if it has one.
  */

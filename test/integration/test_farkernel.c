@@ -1,0 +1,174 @@
+/*
+ * The far range and the real kernel, without the agent's threads: system calls that change the layout stay
+ * unread for as long as a test wants, which no agent would let happen for long.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "clock.h"
+#include "far.h"
+
+#define OWN      16u                  /* pages that would be the agent's */
+#define FIRST    1024u                /* what the tests map */
+#define MAPPED   4096u                /* pages of it */
+#define ELSE     (FIRST + MAPPED - 1) /* the page that is unmapped meanwhile */
+#define SLOT     7u
+#define BUDGET   65536u
+#define DEADLINE (20 * FP_NSEC_PER_MSEC)
+
+static struct fp_far far;
+static struct fp_statspage stats;
+static char bytes[FP_PAGE_SIZE] __attribute__((aligned(4096)));
+
+static int set_up(void **state)
+{
+	memset(&stats, 0, sizeof(stats));
+	memset(bytes, 'x', sizeof(bytes));
+	far = (struct fp_far){.stats = &stats, .deadline_ns = DEADLINE, .pidfd = -1, .pagemap_fd = -1};
+	if (fp_uffd_open(0, &far.uffd) < 0 || fp_far_reserve(&far) < 0 || fp_events_init(&far, OWN) < 0 ||
+	    fp_room_init(&far.room, BUDGET) < 0 || fp_fifo_init(&far.fifo, 1024) < 0)
+		return -1;
+	far.mem_fd = open("/proc/self/mem", O_RDWR | O_CLOEXEC);
+	return mprotect(fp_far_addr(&far, FIRST), (size_t)MAPPED << FP_PAGE_SHIFT, PROT_READ | PROT_WRITE);
+}
+
+static int tear_down(void **state)
+{
+	fp_fifo_done(&far.fifo);
+	fp_room_done(&far.room);
+	fp_events_done(&far);
+	fp_uffd_close(&far.uffd);
+	fp_far_unreserve(&far);
+	close(far.mem_fd);
+	return 0;
+}
+
+/* ---- a system call that nobody reads of ---- */
+
+static void *unmap_else(void *arg)
+{
+	return munmap(fp_far_addr(&far, ELSE), FP_PAGE_SIZE) == 0 ? arg : NULL;
+}
+
+static pthread_t begin_change(void)
+{
+	pthread_t thread;
+
+	assert_int_equal(pthread_create(&thread, NULL, unmap_else, &far), 0);
+	while (!fp_uffd_is_changing(&far.uffd))
+		sched_yield();
+	return thread;
+}
+
+static void end_change(pthread_t thread)
+{
+	struct fp_uffd_fault m;
+	void *done;
+
+	assert_int_equal(fp_uffd_read(&far.uffd, &m, 1), 1);
+	assert_true(fp_events_note(&far, &m));
+	assert_int_equal(pthread_join(thread, &done), 0);
+	assert_ptr_equal(done, &far);
+	assert_false(fp_uffd_is_changing(&far.uffd));
+}
+
+static void set_word(uint32_t page, uint64_t word)
+{
+	fp_far_touch(&far, page);
+	atomic_store(&far.words[page], word);
+}
+
+static uint64_t word_of(uint32_t page)
+{
+	return atomic_load(&far.words[page]) & ~FP_PAGE_QUEUED;
+}
+
+/* ---- installs ---- */
+
+/* A page that can't be installed for as long as a fault may take is where it was, not lost. */
+static void what_is_not_installed_is_not_lost(void **state)
+{
+	uint64_t arriving = fp_page_with_slot(FP_PAGE_ARRIVING, SLOT);
+	pthread_t thread = begin_change();
+
+	set_word(FIRST, arriving);
+	set_word(FIRST + 1, FP_PAGE_ARRIVING);
+	assert_int_equal(fp_room_take(&far.room, 2), 2);
+	assert_int_equal(fp_far_install(&far, FIRST, 1, bytes, false), 0);
+	assert_int_equal(fp_far_install(&far, FIRST + 1, 1, fp_zeros, true), 0);
+	assert_int_equal(word_of(FIRST), fp_page_with_slot(FP_PAGE_REMOTE, SLOT));
+	assert_int_equal(word_of(FIRST + 1), FP_PAGE_ZERO);
+	assert_int_equal(atomic_load(&far.room.resident), 0);
+	assert_int_equal(atomic_load(&stats.lost_pages), 0);
+	end_change(thread);
+
+	set_word(FIRST, arriving);
+	assert_int_equal(fp_room_take(&far.room, 1), 1);
+	assert_int_equal(fp_far_install(&far, FIRST, 1, bytes, false), 1);
+	assert_memory_equal(fp_far_addr(&far, FIRST), bytes, FP_PAGE_SIZE);
+}
+
+static _Atomic bool is_back;
+
+static void *put_back(void *arg)
+{
+	fp_far_put_back(&far, FIRST, bytes);
+	atomic_store(&is_back, true);
+	return NULL;
+}
+
+/* The only copy of a page has nowhere to stay: it is put back when that can be done, however late. */
+static void the_only_copy_is_put_back(void **state)
+{
+	pthread_t change = begin_change(), thread;
+	uint64_t until_ns;
+
+	atomic_store(&is_back, false);
+	set_word(FIRST, fp_page_with_slot(FP_PAGE_ARRIVING, SLOT) | FP_PAGE_DIRTY);
+	assert_int_equal(fp_room_take(&far.room, 1), 1);
+	assert_int_equal(pthread_create(&thread, NULL, put_back, NULL), 0);
+	until_ns = fp_clock_ns() + 5 * DEADLINE;
+	while (fp_clock_ns() < until_ns) {
+		assert_false(atomic_load(&is_back));
+		sched_yield();
+	}
+	end_change(change);
+	assert_int_equal(pthread_join(thread, NULL), 0);
+	assert_int_equal(word_of(FIRST), fp_page_with_slot(FP_PAGE_RESIDENT | FP_PAGE_DIRTY, SLOT));
+	assert_int_equal(atomic_load(&far.room.resident), 1);
+	assert_memory_equal(fp_far_addr(&far, FIRST), bytes, FP_PAGE_SIZE);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    TEST(what_is_not_installed_is_not_lost),
+	    TEST(the_only_copy_is_put_back),
+	};
+	struct fp_uffd uffd;
+	int r = fp_uffd_open(0, &uffd);
+	bool has_events = r == 0 && uffd.has_events;
+
+	if (r == 0)
+		fp_uffd_close(&uffd);
+	if (!has_events) {
+		printf("no userfaultfd with layout events: %s\n", strerror(r < 0 ? -r : EOPNOTSUPP));
+		return 77;
+	}
+	return cmocka_run_group_tests_name("farkernel", tests, NULL, NULL);
+}
