@@ -2,17 +2,18 @@
 #include "events.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <sched.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "cleanup.h"
+#include "clock.h"
 #include "far.h"
 #include "lockedmem.h"
 
 #define EXIT_REFUSED 125
-#define CLOSE_YIELDS 2000u
-#define RING_BYTES   (FP_EVENTS_MAX * sizeof(struct fp_gone))
+#define RING_BYTES   (FP_EVENTS_MAX * sizeof(uint64_t))
 
 static __thread bool is_reader __attribute__((tls_model("initial-exec")));
 
@@ -21,13 +22,13 @@ int fp_events_init(struct fp_far *far, uint32_t own_pages)
 	far->events.own_pages = own_pages;
 	if (!far->uffd.has_events)
 		return 0;
-	far->events.ring = fp_lockedmem_new(RING_BYTES);
+	far->events.ring = fp_lockedmem_lazy(RING_BYTES);
 	return far->events.ring ? 0 : -ENOMEM;
 }
 
 void fp_events_done(struct fp_far *far)
 {
-	fp_lockedmem_free(far->events.ring, RING_BYTES);
+	fp_lockedmem_free((void *)far->events.ring, RING_BYTES);
 	far->events.ring = NULL;
 }
 
@@ -63,18 +64,12 @@ void fp_events_leave(struct fp_events *ev)
 	atomic_fetch_sub(&ev->passing, 1);
 }
 
-/* False: somebody is inside for long, perhaps because a fault of his own waits for us (a stack in far
- * memory). */
-static bool close_passages(struct fp_events *ev)
+/* Who is inside waits for nothing but the kernel. */
+static void close_passages(struct fp_events *ev)
 {
 	atomic_store(&ev->closed, true);
-	for (unsigned i = 0; i < CLOSE_YIELDS; i++) {
-		if (!atomic_load(&ev->passing))
-			return true;
+	while (atomic_load(&ev->passing))
 		sched_yield();
-	}
-	atomic_store(&ev->closed, false);
-	return false;
 }
 
 static void open_passages(struct fp_events *ev)
@@ -84,12 +79,32 @@ static void open_passages(struct fp_events *ev)
 
 /* ---- what is noted ---- */
 
+static uint64_t pack(uint32_t start, uint32_t end)
+{
+	return (uint64_t)start << 32 | end;
+}
+
+static uint32_t start_of(uint64_t note)
+{
+	return (uint32_t)(note >> 32);
+}
+
+static uint32_t end_of(uint64_t note)
+{
+	return (uint32_t)note;
+}
+
+static _Atomic uint64_t *note_at(const struct fp_events *ev, uint32_t at)
+{
+	return &ev->ring[at % FP_EVENTS_MAX];
+}
+
 bool fp_events_touch(const struct fp_events *ev, uint32_t start, uint32_t end)
 {
 	for (uint32_t i = atomic_load(&ev->out), in = atomic_load(&ev->in); i != in; i++) {
-		const struct fp_gone *g = &ev->ring[i % FP_EVENTS_MAX];
+		uint64_t note = atomic_load(note_at(ev, i));
 
-		if (atomic_load(&g->start) < end && atomic_load(&g->end) > start)
+		if (start_of(note) < end && end_of(note) > start)
 			return true;
 	}
 	return false;
@@ -118,22 +133,31 @@ void fp_events_sync(const struct fp_events *ev)
 	wait_until_open(ev);
 }
 
-bool fp_events_first(const struct fp_events *ev, uint32_t *ret_start, uint32_t *ret_end)
+bool fp_events_next(const struct fp_events *ev, uint32_t *at, uint32_t *ret_start, uint32_t *ret_end)
 {
-	uint32_t out = atomic_load(&ev->out);
-	const struct fp_gone *g;
+	for (uint32_t in = atomic_load(&ev->in); *at != in; ++*at) {
+		uint64_t note = atomic_load(note_at(ev, *at));
 
-	if (out == atomic_load(&ev->in))
-		return false;
-	g = &ev->ring[out % FP_EVENTS_MAX];
-	*ret_start = atomic_load(&g->start);
-	*ret_end = atomic_load(&g->end);
-	return true;
+		if (!note)
+			continue;
+		*ret_start = start_of(note);
+		*ret_end = end_of(note);
+		return true;
+	}
+	return false;
 }
 
-void fp_events_drop_first(struct fp_events *ev)
+bool fp_events_drop(struct fp_events *ev, uint32_t at, uint32_t start, uint32_t end)
 {
-	atomic_fetch_add(&ev->out, 1);
+	uint64_t note = pack(start, end);
+	uint32_t out = atomic_load(&ev->out);
+
+	if (!atomic_compare_exchange_strong(note_at(ev, at), &note, 0))
+		return false;
+	while (out != atomic_load(&ev->in) && !atomic_load(note_at(ev, out)))
+		out++;
+	atomic_store(&ev->out, out);
+	return true;
 }
 
 /* ---- the reader ---- */
@@ -155,11 +179,34 @@ static _Noreturn void stop(const char *text)
 	_exit(EXIT_REFUSED);
 }
 
+/* Memory that is unmapped piece by piece is one note, as long as that was not followed. */
+static bool join_newest(struct fp_events *ev, uint32_t start, uint32_t end)
+{
+	uint32_t in = atomic_load(&ev->in);
+	uint64_t old, joined;
+
+	if (in == atomic_load(&ev->out) || !(old = atomic_load(note_at(ev, in - 1))))
+		return false;
+	if (end_of(old) != start && start_of(old) != end)
+		return false;
+	joined = pack(FP_MIN(start, start_of(old)), FP_MAX(end, end_of(old)));
+	return atomic_compare_exchange_strong(note_at(ev, in - 1), &old, joined);
+}
+
+static void add_note(struct fp_events *ev, uint32_t start, uint32_t end)
+{
+	uint32_t in = atomic_load(&ev->in);
+
+	if (!join_newest(ev, start, end)) {
+		atomic_store(note_at(ev, in), pack(start, end));
+		atomic_store(&ev->in, in + 1);
+	}
+	atomic_fetch_add(&ev->n_noted, 1);
+}
+
 static void note_unmapped(struct fp_far *far, uint64_t start, uint64_t end)
 {
 	uint64_t base = (uintptr_t)far->base, limit = base + (far->n_pages << FP_PAGE_SHIFT);
-	uint32_t in = atomic_load(&far->events.in);
-	struct fp_gone *g = &far->events.ring[in % FP_EVENTS_MAX];
 
 	if (start >= limit || end <= base) /* what was moved out of the range before the process is stopped */
 		return;
@@ -167,9 +214,7 @@ static void note_unmapped(struct fp_far *far, uint64_t start, uint64_t end)
 		stop("farpage: a bare system call (munmap, mmap) unmapped memory of the far memory's own "
 		     "agent: "
 		     "this process can't go on\n");
-	atomic_store(&g->start, fp_far_page(far, start));
-	atomic_store(&g->end, fp_far_page(far, FP_MIN(end, limit)));
-	atomic_store(&far->events.in, in + 1);
+	add_note(&far->events, fp_far_page(far, start), fp_far_page(far, FP_MIN(end, limit)));
 }
 
 bool fp_events_note(struct fp_far *far, const struct fp_uffd_fault *m)
@@ -193,40 +238,82 @@ bool fp_events_has_room(const struct fp_far *far)
 	       FP_EVENTS_MAX - FP_UFFD_READ_MAX;
 }
 
-static int read_pending(struct fp_far *far)
+/* Whoever made the system calls waits meanwhile. They are followed within moments, unless the kernel refuses
+ * what that takes. */
+static void wait_for_room(struct fp_far *far)
 {
-	struct fp_uffd_fault m[FP_UFFD_READ_MAX];
-	int n = fp_uffd_read(&far->uffd, m, FP_UFFD_READ_MAX);
+	struct fp_events *ev = &far->events;
 
+	if (ev->full_since_ns == 0)
+		ev->full_since_ns = fp_clock_ns();
+	if (fp_clock_ns() - ev->full_since_ns > far->deadline_ns)
+		stop("farpage: too many bare system calls (munmap, mmap) on far memory that can't be "
+		     "followed, "
+		     "as the process has as many mappings as the kernel allows (vm.max_map_count): it can't "
+		     "go on\n");
+	fp_room_kick(&far->room);
+	sched_yield();
+}
+
+static bool may_note(struct fp_far *far)
+{
+	if (fp_events_has_room(far)) {
+		far->events.full_since_ns = 0;
+		return true;
+	}
+	wait_for_room(far);
+	return false;
+}
+
+static bool is_readable(const struct fp_far *far)
+{
+	struct pollfd fd = {.fd = far->uffd.fd, .events = POLLIN};
+
+	return poll(&fd, 1, 0) > 0;
+}
+
+static int read_and_note(struct fp_far *far, struct fp_uffd_fault *ret_messages, unsigned max)
+{
+	int n = fp_uffd_read(&far->uffd, ret_messages, max);
+
+	/* before anything is done: who made the system call goes on already */
 	for (int i = 0; i < n; i++)
-		(void)fp_events_note(far, &m[i]);
-	for (int i = 0; i < n; i++)
-		if (m[i].change == FP_UFFD_NONE)
-			fp_uffd_wake(&far->uffd, (void *)(uintptr_t)m[i].addr, FP_PAGE_SIZE);
+		(void)fp_events_note(far, &ret_messages[i]);
 	return n;
 }
 
-bool fp_events_pump(struct fp_far *far)
+int fp_events_read(struct fp_far *far, struct fp_uffd_fault *ret_messages, unsigned max)
 {
-	bool has_room = fp_events_has_room(far);
-	int n = 0;
+	int n;
+
+	if (!atomic_load_explicit(&far->events.careful, memory_order_relaxed))
+		return read_and_note(far, ret_messages, max);
+	if (!may_note(far) || !is_readable(far))
+		return 0;
+	close_passages(&far->events);
+	n = read_and_note(far, ret_messages, max);
+	open_passages(&far->events);
+	return n;
+}
+
+void fp_events_pump(struct fp_far *far)
+{
+	struct fp_uffd_fault m[FP_UFFD_READ_MAX];
+	int n;
 
 	be_careful(far);
-	if (has_room && !close_passages(&far->events))
-		return false;
-	if (has_room) {
-		n = read_pending(far);
-		open_passages(&far->events);
-	}
+	n = fp_events_read(far, m, FP_UFFD_READ_MAX);
+	for (int i = 0; i < n; i++)
+		if (m[i].change == FP_UFFD_NONE)
+			fp_uffd_wake(&far->uffd, (void *)(uintptr_t)m[i].addr, FP_PAGE_SIZE);
 	if (n <= 0) /* it was read, and the thread that waits has yet to go on */
 		sched_yield();
-	return true;
 }
 
 void fp_events_wait(struct fp_far *far)
 {
 	if (is_reader && far->events.ring)
-		(void)fp_events_pump(far);
+		fp_events_pump(far);
 	else
 		sched_yield();
 }

@@ -9,8 +9,10 @@
  *     the words follow later (space_events.c), by another thread.
  *   - What the kernel does not check against the registration by itself (UFFDIO_MOVE out of a page,
  *     MADV_DONTNEED, UFFDIO_REGISTER) is done in a *passage*, and only to pages that are not noted.
- *   - Once there was an event, the reader is *careful*: it looks whether one is pending before it reads, and
- *     then reads while no passage is open. UFFDIO_COPY and its kin fail by EAGAIN as long as one is pending.
+ *   - Once there was an event, the reader is *careful*: it reads while no passage is open, and no other time.
+ *     UFFDIO_COPY and its kin fail by EAGAIN as long as an event is pending.
+ *   - Nobody waits for a fault in a passage, as a fault may wait for the reader: so no thread goes through
+ * one whose own stack is far memory (fp_far_has_thread).
  */
 #ifndef FP_EVENTS_H
 #define FP_EVENTS_H
@@ -19,20 +21,20 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define FP_EVENTS_MAX 1024u
+/* More than the kernel lets a process have mappings, so that who holds the layout lock may take its time. */
+#define FP_EVENTS_MAX (1u << 17)
 
 struct fp_far;
 struct fp_uffd_fault;
 
-/* Pages [start, end) were mapped by others, or by nobody, at some time since. */
-struct fp_gone {
-	_Atomic uint32_t start, end;
-};
-
 struct fp_events {
-	struct fp_gone *ring;     /* NULL: the kernel tells nothing */
+	/* Pages [start, end), as start << 32 | end, were mapped by others, or by nobody, at some time since;
+	 * 0: that has been followed. NULL: the kernel tells nothing. */
+	_Atomic uint64_t *ring;
 	_Atomic uint32_t in, out; /* in: the reader's; out: of who holds the layout lock */
+	_Atomic uint32_t n_noted; /* so many so far */
 	uint32_t own_pages;       /* from the range's start on: the agent's */
+	uint64_t full_since_ns;   /* the reader's; 0: there is room */
 	_Atomic bool careful;
 	_Atomic bool closed; /* no passage may begin */
 	_Atomic unsigned passing;
@@ -49,6 +51,12 @@ void fp_events_renew(struct fp_far *far);
 /* The calling thread is the one that reads the userfaultfd. */
 void fp_events_be_reader(void);
 
+/*
+ * Reads up to max messages and notes what events are among them. Once it is careful it does not block, and
+ * waits until no passage is open. Their number; 0: none; negative errno.
+ */
+int fp_events_read(struct fp_far *far, struct fp_uffd_fault *ret_messages, unsigned max);
+
 /* Notes an event that was read. False if it is none. Ends the process, with a message, where far memory was
  * moved: its bytes are not where the program believes them. */
 bool fp_events_note(struct fp_far *far, const struct fp_uffd_fault *message);
@@ -57,11 +65,10 @@ bool fp_events_note(struct fp_far *far, const struct fp_uffd_fault *message);
 bool fp_events_has_room(const struct fp_far *far);
 
 /*
- * Reads an event that is pending, while no passage is open. Faults that come before it are woken: they come
- * again. The userfaultfd does not block from then on. False: a passage stayed open, and nothing was read: the
- * reader must serve a fault before it tries again.
+ * Reads what is pending, as above. Faults that come before an event are woken: they come again. The
+ * userfaultfd does not block from then on.
  */
-bool fp_events_pump(struct fp_far *far);
+void fp_events_pump(struct fp_far *far);
 
 /* Any thread: waits a little for whoever made a system call to go on, after EAGAIN. The reader reads. */
 void fp_events_wait(struct fp_far *far);
@@ -73,7 +80,7 @@ static inline bool fp_events_any(const struct fp_events *ev)
 	return atomic_load(&ev->in) != atomic_load(&ev->out);
 }
 
-/* A passage: short, and never waits for the reader. */
+/* A passage: short, and never waits for the reader. Not for threads on far memory. */
 void fp_events_enter(struct fp_events *events);
 void fp_events_leave(struct fp_events *events);
 
@@ -90,9 +97,9 @@ void fp_events_sync(const struct fp_events *events);
 
 /* ---- under the layout lock ---- */
 
-/* The oldest that is noted; false: none. */
-bool fp_events_first(const struct fp_events *events, uint32_t *ret_start, uint32_t *ret_end);
-/* It has been followed. */
-void fp_events_drop_first(struct fp_events *events);
+/* The next of what is noted, at *at or after, in place; the first from events->out on. False: none. */
+bool fp_events_next(const struct fp_events *events, uint32_t *at, uint32_t *ret_start, uint32_t *ret_end);
+/* It has been followed. False: it has grown meanwhile, and is to be followed again. */
+bool fp_events_drop(struct fp_events *events, uint32_t at, uint32_t start, uint32_t end);
 
 #endif

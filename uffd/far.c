@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -145,6 +146,17 @@ void fp_far_check_family(const struct fp_far *far)
 		return;
 	(void)!write(STDERR_FILENO, text, sizeof(text) - 1);
 	_exit(EXIT_REFUSED);
+}
+
+static bool is_inside(const struct fp_far *far, uintptr_t addr)
+{
+	return addr - (uintptr_t)far->base < far->n_pages << FP_PAGE_SHIFT;
+}
+
+bool fp_far_has_thread(const struct fp_far *far)
+{
+	return is_inside(far, (uintptr_t)__builtin_frame_address(0)) ||
+	       is_inside(far, (uintptr_t)pthread_self());
 }
 
 /* ---- while the layout changes ---- */

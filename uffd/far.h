@@ -24,6 +24,13 @@
 
 struct fp_inline;
 
+/* What a thread that runs on far memory asks the reclaim thread to do: see fp_native_end. One at a time. */
+struct fp_errand {
+	_Atomic bool wanted;
+	uint32_t page;
+	int result;
+};
+
 struct fp_far {
 	char *base;
 	uint64_t n_pages;
@@ -51,6 +58,7 @@ struct fp_far {
 	_Atomic uint32_t
 	    *family; /* not 0, but in a child that no fork of ours made: the kernel wipes it there */
 	_Atomic unsigned evicting; /* threads that are inside an evictor's run */
+	struct fp_errand errand;
 };
 
 static inline char *fp_far_addr(const struct fp_far *far, uint32_t page)
@@ -99,6 +107,10 @@ static inline bool fp_far_is_stray(const struct fp_far *far)
 /* Ends the process if it is such a child, with a message and status 125: before it touches what its parent's
  * agent alone may touch. */
 void fp_far_check_family(const struct fp_far *far);
+
+/* True if the calling thread's stack, or the C library's record of the thread, is far memory: any touch of
+ * its own may be a fault. */
+bool fp_far_has_thread(const struct fp_far *far);
 
 /* Carries out what a step that ended an owned state asks of anyone: the queue entry and the wake-up. */
 void fp_far_settle(struct fp_far *far, uint32_t page, struct fp_page_step step);

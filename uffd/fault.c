@@ -69,29 +69,12 @@ static bool is_careful(const struct fp_fault_loop *fl)
 	return atomic_load_explicit(&fl->server.far->events.careful, memory_order_relaxed);
 }
 
-/* Events are read by fp_events_pump; an event that comes this very moment is noted all the same. */
-static int read_carefully(struct fp_fault_loop *fl, struct fp_uffd_fault *ret_fault)
-{
-	struct fp_far *far = fl->server.far;
-
-	if (fp_uffd_is_changing(&far->uffd) || !fp_events_has_room(far)) {
-		if (fp_events_pump(far))
-			return 0;
-		/* faults are read before events */
-	}
-	return fp_uffd_read(&far->uffd, ret_fault, 1);
-}
-
 static int read_messages(struct fp_fault_loop *fl, struct fp_uffd_fault *ret_faults)
 {
 	unsigned max = FP_MIN(may_read(fl), fl->n_full < FULL_READS ? 1u : FP_READ_FAULTS);
-	int n = is_careful(fl) ? read_carefully(fl, ret_faults)
-	                       : fp_uffd_read(&fl->server.far->uffd, ret_faults, max);
+	int n = fp_events_read(fl->server.far, ret_faults, max);
 
 	fl->n_full = n == (int)max ? fl->n_full + 1 : 0;
-	/* before anything is done: who made the system call goes on already */
-	for (int i = 0; i < n; i++)
-		(void)fp_events_note(fl->server.far, &ret_faults[i]);
 	return n;
 }
 

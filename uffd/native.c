@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "cleanup.h"
@@ -14,6 +15,7 @@
 #define CHUNK_PAGES  (1u << FP_CHUNK_SHIFT)
 #define FIRST_CHUNK  ((2 * FP_STAGE_PAGES >> FP_CHUNK_SHIFT) + 1) /* below: the agent's own */
 #define FRESH_MIN    8u                                           /* fewer are not worth three system calls */
+#define ERRAND_NS    20000                                        /* between two looks whether it is done */
 #define PAGEMAP_HERE (3ull << 62)                                 /* present or swapped */
 
 /* Flags of a piece that its pages can be native with. */
@@ -416,6 +418,28 @@ static int end(struct fp_far *far, _Atomic uint32_t *state, struct run run)
 	return r;
 }
 
+/* Whoever holds the layout lock asks, so there is one at a time. */
+static int send_errand(struct fp_far *far, uint32_t page)
+{
+	const struct timespec pause = {.tv_nsec = ERRAND_NS};
+
+	far->errand.page = page;
+	atomic_store(&far->errand.wanted, true);
+	while (atomic_load(&far->errand.wanted)) {
+		fp_room_kick(&far->room);
+		nanosleep(&pause, NULL);
+	}
+	return far->errand.result;
+}
+
+void fp_native_run_errand(struct fp_far *far)
+{
+	if (!atomic_load(&far->errand.wanted))
+		return;
+	far->errand.result = fp_native_end(far, far->errand.page);
+	atomic_store(&far->errand.wanted, false);
+}
+
 /* A chunk that is CONVERTING was MANAGED, and what is being converted is not the caller's. One that is
  * CHANGING will not be for long: nobody blocks meanwhile. */
 int fp_native_end(struct fp_far *far, uint32_t page)
@@ -424,6 +448,8 @@ int fp_native_end(struct fp_far *far, uint32_t page)
 	uint32_t word;
 
 	while ((word = atomic_load(state)) & NATIVE) { /* or CHANGING */
+		if (fp_far_has_thread(far))
+			return send_errand(far, page);
 		if ((word & STATE_MASK) == NATIVE && atomic_compare_exchange_strong(state, &word, CHANGING))
 			return end(far, state, native_run(page, word));
 		sched_yield();

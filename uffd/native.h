@@ -47,6 +47,12 @@ bool fp_native_begin(struct fp_far *far, const struct fp_layout *layout, uint32_
 int fp_native_end(struct fp_far *far, uint32_t page);
 
 /*
+ * The reclaim thread's turn: what it takes goes through a passage (events.h), so a thread that runs on far
+ * memory has it done here, and waits in fp_native_end.
+ */
+void fp_native_run_errand(struct fp_far *far);
+
+/*
  * A page proved to be absent though its word said RESIDENT: most likely it was native before a fork, and so
  * were its neighbours. Those of its chunk that are absent become ZERO, so that they can be native again.
  * Fault threads.

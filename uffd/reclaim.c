@@ -20,6 +20,7 @@
 #include "lastthread.h"
 #include "lockedmem.h"
 #include "log.h"
+#include "native.h"
 #include "nodewatch.h"
 #include "stderr.h"
 #include "thread.h"
@@ -266,7 +267,7 @@ static void housekeep(struct fp_reclaim *rc, uint64_t *next_tick_ns)
 static void read_events(struct fp_reclaim *rc)
 {
 	while (rc->reads && fp_events_has_room(rc->far) && fp_uffd_is_changing(&rc->far->uffd))
-		(void)fp_events_pump(rc->far);
+		fp_events_pump(rc->far);
 }
 
 static void follow_events(struct fp_reclaim *rc, uint64_t *next_tick_ns)
@@ -316,6 +317,7 @@ static void *run(void *arg)
 		fp_evictor_reap(rc->evictor);
 		fp_inline_tend(atomic_load(&rc->far->inline_servers));
 		end_lost(rc);
+		fp_native_run_errand(rc->far);
 		extend_store(rc);
 		run_pageout(rc);
 		keep_room(rc);

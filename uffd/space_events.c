@@ -61,14 +61,16 @@ static bool follow(struct fp_space *space, uint32_t start, uint32_t end, bool wa
 static bool follow_all(struct fp_space *space, bool waits)
 {
 	struct fp_events *events = &space->far->events;
-	uint32_t start, end;
+	uint32_t at = atomic_load(&events->out), start, end;
+	bool all = true;
 
-	while (fp_events_first(events, &start, &end)) {
-		if (!follow(space, start, end, waits))
-			return false;
-		fp_events_drop_first(events);
+	while (fp_events_next(events, &at, &start, &end)) {
+		bool followed = follow(space, start, end, waits);
+
+		all &= followed;
+		at += !followed || fp_events_drop(events, at, start, end);
 	}
-	return true;
+	return all;
 }
 
 void fp_space_follow(struct fp_space *space)
@@ -122,7 +124,7 @@ static bool far_has_hole(struct fp_space *space, uint32_t start, uint32_t end)
 
 uint32_t fp_space_followed(const struct fp_space *space)
 {
-	return atomic_load(&space->far->events.in);
+	return atomic_load(&space->far->events.n_noted);
 }
 
 bool fp_space_learn(struct fp_space *space, uint32_t start, uint32_t end, uint32_t followed)

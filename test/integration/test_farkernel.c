@@ -20,14 +20,17 @@
 
 #include "clock.h"
 #include "far.h"
+#include "layout.h"
+#include "native.h"
 
-#define OWN      16u                  /* pages that would be the agent's */
-#define FIRST    1024u                /* what the tests map */
-#define MAPPED   4096u                /* pages of it */
-#define ELSE     (FIRST + MAPPED - 1) /* the page that is unmapped meanwhile */
-#define SLOT     7u
-#define BUDGET   65536u
-#define DEADLINE (20 * FP_NSEC_PER_MSEC)
+#define CHUNK_PAGES (1u << FP_CHUNK_SHIFT)
+#define OWN         16u                  /* pages that would be the agent's */
+#define FIRST       1024u                /* what the tests map */
+#define MAPPED      4096u                /* pages of it */
+#define ELSE        (FIRST + MAPPED - 1) /* the page that is unmapped meanwhile */
+#define SLOT        7u
+#define BUDGET      65536u
+#define DEADLINE    (20 * FP_NSEC_PER_MSEC)
 
 static struct fp_far far;
 static struct fp_statspage stats;
@@ -152,6 +155,128 @@ static void the_only_copy_is_put_back(void **state)
 	assert_memory_equal(fp_far_addr(&far, FIRST), bytes, FP_PAGE_SIZE);
 }
 
+/* ---- the reader ---- */
+
+static _Atomic bool has_read;
+
+static void *read_event(void *arg)
+{
+	struct fp_uffd_fault m;
+
+	fp_events_be_reader();
+	while (fp_events_read(&far, &m, 1) != 1)
+		sched_yield();
+	atomic_store(&has_read, true);
+	return NULL;
+}
+
+/* However long somebody is in a passage, no event is read meanwhile, so nobody goes on who changed the
+ * layout.
+ */
+static void no_event_is_read_in_a_passage(void **state)
+{
+	pthread_t change, reader;
+	void *done;
+
+	atomic_store(&has_read, false);
+	atomic_store(&far.events.careful, true);
+	assert_int_equal(fp_uffd_set_nonblock(&far.uffd, true), 0);
+	fp_events_enter(&far.events);
+	change = begin_change();
+	assert_int_equal(pthread_create(&reader, NULL, read_event, NULL), 0);
+	while (!atomic_load(&far.events.closed))
+		sched_yield();
+	for (unsigned i = 0; i < 100000; i++) {
+		assert_false(atomic_load(&has_read));
+		assert_true(atomic_load(&far.events.closed));
+		sched_yield();
+	}
+	assert_true(fp_uffd_is_changing(&far.uffd));
+	fp_events_leave(&far.events);
+	assert_int_equal(pthread_join(reader, NULL), 0);
+	assert_int_equal(pthread_join(change, &done), 0);
+	assert_ptr_equal(done, &far);
+	assert_true(fp_events_touch(&far.events, ELSE, ELSE + 1));
+	fp_events_enter(&far.events); /* it is open again */
+	fp_events_leave(&far.events);
+}
+
+/* ---- native memory ---- */
+
+#define CHUNK ((FIRST / CHUNK_PAGES + 1) * CHUNK_PAGES) /* the first page of one that is all mapped */
+
+static struct fp_layout layout;
+
+/* A fault on page is served by the kernel from here on, for all of its chunk. */
+static void make_native(uint32_t page)
+{
+	set_word(page, FP_PAGE_ARRIVING);
+	assert_int_equal(fp_room_take(&far.room, 1), 1);
+	assert_true(fp_native_begin(&far, &layout, page));
+	fp_room_give(&far.room, 1); /* it took one for each page */
+	assert_true(fp_native_fills(&far, page));
+	memset(fp_far_addr(&far, page), 'n', FP_PAGE_SIZE);
+}
+
+static void map_all(void)
+{
+	const struct fp_piece piece = {
+	    .start = FIRST, .end = FIRST + MAPPED, .prot = PROT_READ | PROT_WRITE, .lazy = true};
+
+	assert_int_equal(fp_layout_init(&layout, (uint32_t)far.n_pages), 0);
+	assert_int_equal(fp_layout_add(&layout, piece), 0);
+	fp_native_open(&far);
+	assert_true(far.pagemap_fd >= 0);
+}
+
+static void unmap_all(void)
+{
+	fp_native_close(&far);
+	fp_layout_done(&layout);
+}
+
+struct ender {
+	_Atomic bool ended;
+	int result;
+};
+
+static void *end_native(void *arg)
+{
+	struct ender *ender = arg;
+
+	ender->result = fp_native_end(&far, CHUNK);
+	atomic_store(&ender->ended, true);
+	return NULL;
+}
+
+/* Its own touches may be faults that wait for the reader, who waits for passages to be left. */
+static void no_thread_on_far_memory_goes_through_a_passage(void **state)
+{
+	struct ender ender = {.result = -EINPROGRESS};
+	char *stack = fp_far_addr(&far, CHUNK + 2 * CHUNK_PAGES);
+	pthread_attr_t attr;
+	pthread_t thread;
+
+	map_all();
+	make_native(CHUNK);
+	/* the kernel's, so that nobody has to serve it */
+	assert_int_equal(fp_uffd_unregister(&far.uffd, stack, CHUNK_PAGES * FP_PAGE_SIZE), 0);
+	pthread_attr_init(&attr);
+	assert_int_equal(pthread_attr_setstack(&attr, stack, CHUNK_PAGES * FP_PAGE_SIZE), 0);
+	assert_int_equal(pthread_create(&thread, &attr, end_native, &ender), 0);
+	while (!atomic_load(&far.errand.wanted)) {
+		assert_false(atomic_load(&ender.ended));
+		sched_yield();
+	}
+	assert_true(fp_native_fills(&far, CHUNK));
+	fp_native_run_errand(&far);
+	assert_int_equal(pthread_join(thread, NULL), 0);
+	assert_int_equal(ender.result, 0);
+	assert_false(fp_native_fills(&far, CHUNK));
+	assert_int_equal(*fp_far_addr(&far, CHUNK), 'n');
+	unmap_all();
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -159,6 +284,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	    TEST(what_is_not_installed_is_not_lost),
 	    TEST(the_only_copy_is_put_back),
+	    TEST(no_event_is_read_in_a_passage),
+	    TEST(no_thread_on_far_memory_goes_through_a_passage),
 	};
 	struct fp_uffd uffd;
 	int r = fp_uffd_open(0, &uffd);

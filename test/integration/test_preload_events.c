@@ -457,6 +457,69 @@ static void from_many_threads(void **state)
 	churn_end(&churner);
 }
 
+/* ---- on a stack in far memory ---- */
+
+struct caller {
+	pthread_t thread;
+	atomic_bool ended, wrong, may_go;
+};
+
+/* Calls that take long, under the layout lock, on a stack that leaves and comes back all the time. */
+static void *call_much(void *arg)
+{
+	const size_t len = 4 * BIG;
+	struct caller *caller = arg;
+
+	for (unsigned i = 0; i < 4; i++) {
+		char *p = map_filled(len, i), *q = map_filled(len, i + 1);
+
+		if (mremap(p, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, q) != q || !test_is_filled(q, len, i))
+			atomic_store(&caller->wrong, true);
+		if (munmap(q, len) != 0)
+			atomic_store(&caller->wrong, true);
+	}
+	atomic_store(&caller->ended, true);
+	while (!atomic_load(&caller->may_go))
+		usleep(1000);
+	return NULL;
+}
+
+/* More of them than can be followed while such a call goes on, each at a place of its own. */
+static void unmap_until_ended(struct caller *caller)
+{
+	while (!atomic_load(&caller->ended)) {
+		char *p = map_filled(4 * BIG, 1);
+
+		for (size_t at = 0; at < 4 * BIG; at += 2 * (size_t)PAGE)
+			bare_munmap(p + at, PAGE);
+		assert_true(is_unmapped(p));
+		assert_int_equal(munmap(p, 4 * BIG), 0);
+	}
+}
+
+static void calls_on_a_far_stack(void **state)
+{
+	const size_t len = 256 * 1024;
+	char *stack = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct caller caller = {.ended = false};
+	struct churner churner;
+	pthread_attr_t attr;
+
+	if (getenv("FARPAGE_FAULT_MODE")) /* inline: no thread's record may be far */
+		skip();
+	churn_begin(&churner);
+	pthread_attr_init(&attr);
+	assert_int_equal(pthread_attr_setstack(&attr, stack, len), 0);
+	assert_int_equal(pthread_create(&caller.thread, &attr, call_much, &caller), 0);
+	unmap_until_ended(&caller);
+	/* first: the kernel does not wait for what has left of a thread that ends */
+	churn_end(&churner);
+	atomic_store(&caller.may_go, true);
+	assert_int_equal(pthread_join(caller.thread, NULL), 0);
+	assert_false(atomic_load(&caller.wrong));
+	munmap(stack, len);
+}
+
 /* ---- fork ---- */
 
 static int status_of(pid_t pid)
@@ -601,6 +664,7 @@ static int tests(void)
 	    cmocka_unit_test(stacks_and_libraries_come),
 	    cmocka_unit_test_teardown(the_range_is_not_used_up, check_budget),
 	    cmocka_unit_test_teardown(from_many_threads, check_budget),
+	    cmocka_unit_test_teardown(calls_on_a_far_stack, check_budget),
 	    cmocka_unit_test(children_have_the_same_holes),
 	    cmocka_unit_test(cutting_is_unmapping),
 	    cmocka_unit_test_teardown(growing_in_place_is_right, check_budget),

@@ -4,6 +4,8 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -11,7 +13,7 @@
 #include "far.h"
 
 #define BASE  0x10000000ull
-#define PAGES 4096u
+#define PAGES (1u << 20)
 #define OWN   16u
 
 static struct fp_far far;
@@ -20,6 +22,7 @@ static int set_up(void **state)
 {
 	far = (struct fp_far){.base = (char *)(uintptr_t)BASE,
 	                      .n_pages = PAGES,
+	                      .deadline_ns = 1000000,
 	                      .uffd = {.fd = -1, .has_events = true},
 	                      .room = {.starved_fd = -1, .kick_fd = -1}};
 	return fp_events_init(&far, OWN);
@@ -49,9 +52,21 @@ static void faults_are_none(void **state)
 	assert_false(atomic_load(&far.events.careful));
 }
 
+/* The n-th of what is noted. */
+static bool noted(unsigned n, uint32_t *ret_at, uint32_t *ret_start, uint32_t *ret_end)
+{
+	*ret_at = atomic_load(&far.events.out);
+	while (fp_events_next(&far.events, ret_at, ret_start, ret_end)) {
+		if (n-- == 0)
+			return true;
+		++*ret_at;
+	}
+	return false;
+}
+
 static void what_is_noted_is_seen(void **state)
 {
-	uint32_t start, end;
+	uint32_t at, start, end;
 
 	note(100, 110);
 	note(200, 201);
@@ -62,30 +77,77 @@ static void what_is_noted_is_seen(void **state)
 	assert_true(fp_events_touch(&far.events, 109, 120));
 	assert_false(fp_events_touch(&far.events, 110, 200));
 	assert_true(fp_events_touch(&far.events, 0, PAGES));
-	assert_true(fp_events_first(&far.events, &start, &end));
+	assert_true(noted(0, &at, &start, &end));
 	assert_int_equal(start, 100);
 	assert_int_equal(end, 110);
-	fp_events_drop_first(&far.events);
+	assert_true(fp_events_drop(&far.events, at, start, end));
 	assert_false(fp_events_touch(&far.events, 100, 110));
-	assert_true(fp_events_first(&far.events, &start, &end));
+	assert_true(noted(0, &at, &start, &end));
 	assert_int_equal(start, 200);
 	assert_int_equal(end, 201);
-	fp_events_drop_first(&far.events);
-	assert_false(fp_events_first(&far.events, &start, &end));
+	assert_true(fp_events_drop(&far.events, at, start, end));
+	assert_false(noted(0, &at, &start, &end));
+	assert_false(fp_events_any(&far.events));
+	assert_int_equal(atomic_load(&far.events.n_noted), 2);
+}
+
+/* What can't be followed yet does not keep the others. */
+static void in_any_order(void **state)
+{
+	uint32_t at, start, end;
+
+	note(100, 110);
+	note(200, 201);
+	note(300, 301);
+	assert_true(noted(1, &at, &start, &end));
+	assert_int_equal(start, 200);
+	assert_true(fp_events_drop(&far.events, at, start, end));
+	assert_false(fp_events_touch(&far.events, 200, 201));
+	assert_true(fp_events_touch(&far.events, 100, 101));
+	assert_true(noted(1, &at, &start, &end));
+	assert_int_equal(start, 300);
+	assert_true(fp_events_drop(&far.events, at, start, end));
+	assert_true(fp_events_any(&far.events));
+	assert_true(noted(0, &at, &start, &end));
+	assert_int_equal(start, 100);
+	assert_true(fp_events_drop(&far.events, at, start, end));
+	assert_false(fp_events_any(&far.events));
+}
+
+/* Unmapped page by page, from either side: one note, that must be followed as it is now. */
+static void neighbours_are_one(void **state)
+{
+	uint32_t at, start, end;
+
+	note(100, 101);
+	assert_true(noted(0, &at, &start, &end));
+	note(101, 103);
+	note(98, 100);
+	assert_false(fp_events_drop(&far.events, at, start, end));
+	assert_true(noted(0, &at, &start, &end));
+	assert_int_equal(start, 98);
+	assert_int_equal(end, 103);
+	assert_false(noted(1, &at, &start, &end));
+	assert_true(noted(0, &at, &start, &end));
+	assert_true(fp_events_drop(&far.events, at, start, end));
+	note(103, 104);
+	assert_true(noted(0, &at, &start, &end));
+	assert_int_equal(start, 103);
+	assert_int_equal(atomic_load(&far.events.n_noted), 4);
 }
 
 /* One system call may end more than what is ours. */
 static void borders(void **state)
 {
 	const struct fp_uffd_fault below = {.change = FP_UFFD_UNMAPPED, .addr = 0x1000, .end = BASE};
-	uint32_t start, end;
+	uint32_t at, start, end;
 
 	assert_true(fp_events_note(&far, &below));
 	assert_false(fp_events_any(&far.events));
 	note(PAGES, PAGES + 100);
 	assert_false(fp_events_any(&far.events));
 	note(PAGES - 10, PAGES + 100);
-	assert_true(fp_events_first(&far.events, &start, &end));
+	assert_true(noted(0, &at, &start, &end));
 	assert_int_equal(start, PAGES - 10);
 	assert_int_equal(end, PAGES);
 }
@@ -110,21 +172,41 @@ static void stretches(void **state)
 	assert_false(fp_events_own_stretch(&far.events, &start, &end));
 }
 
+/* As many as there can be mappings, at least. */
 static void the_ring_fills(void **state)
 {
+	uint32_t at, start, end;
 	unsigned n = 0;
 
 	while (fp_events_has_room(&far)) {
-		note(100 + n % 1000, 101 + n % 1000);
+		note(100 + 2 * n, 101 + 2 * n);
 		n++;
 	}
-	assert_in_range(n, FP_EVENTS_MAX - FP_UFFD_READ_MAX, FP_EVENTS_MAX);
+	assert_in_range(n, 100000, FP_EVENTS_MAX);
 	for (unsigned i = 0; i < FP_UFFD_READ_MAX - 1; i++)
-		note(3000 + i, 3001 + i);
+		note(900001 + 2 * i, 900002 + 2 * i);
 	assert_true(fp_events_touch(&far.events, 100, 101));
-	assert_true(fp_events_touch(&far.events, 3000, 3001));
-	fp_events_drop_first(&far.events);
+	assert_true(fp_events_touch(&far.events, 900001, 900002));
+	assert_true(noted(0, &at, &start, &end));
+	assert_true(fp_events_drop(&far.events, at, start, end));
 	assert_false(fp_events_has_room(&far));
+}
+
+/* Who made the calls would wait for ever. */
+static void what_can_not_be_noted_ends_the_process(void **state)
+{
+	int status;
+	pid_t pid;
+
+	for (unsigned n = 0; fp_events_has_room(&far); n++)
+		note(100 + 2 * n, 101 + 2 * n);
+	pid = fork();
+	if (pid == 0)
+		for (;;)
+			fp_events_pump(&far);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_true(WIFEXITED(status));
+	assert_int_equal(WEXITSTATUS(status), 125);
 }
 
 /* A passage may begin again as soon as the reader is done. */
@@ -149,9 +231,12 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test_setup_teardown(faults_are_none, set_up, tear_down),
 	    cmocka_unit_test_setup_teardown(what_is_noted_is_seen, set_up, tear_down),
+	    cmocka_unit_test_setup_teardown(in_any_order, set_up, tear_down),
+	    cmocka_unit_test_setup_teardown(neighbours_are_one, set_up, tear_down),
 	    cmocka_unit_test_setup_teardown(borders, set_up, tear_down),
 	    cmocka_unit_test_setup_teardown(stretches, set_up, tear_down),
 	    cmocka_unit_test_setup_teardown(the_ring_fills, set_up, tear_down),
+	    cmocka_unit_test_setup_teardown(what_can_not_be_noted_ends_the_process, set_up, tear_down),
 	    cmocka_unit_test_setup_teardown(passages, set_up, tear_down),
 	};
 
