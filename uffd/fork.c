@@ -204,7 +204,7 @@ void fp_agent_fork_prepare(struct fp_agent *agent)
 	struct fp_fork *fk = &agent->fork;
 
 	fp_affinity_release(&agent->affinity);
-	fp_space_lock(&agent->space, &fk->mask);
+	fp_space_lock_anyway(&agent->space, &fk->mask);
 	touch_streams(agent);
 	touch_environment(agent);
 	touch_needed(agent);

@@ -233,17 +233,28 @@ static void note_holes(struct fp_far *far, struct run run)
 	}
 }
 
-/* The kernel fills these pages, and still tells when their mapping ends: see events.h. */
+/*
+ * The kernel fills these pages, and still tells when their mapping ends: see events.h. At its limit of
+ * mappings it may stop half-way, when some pages are its own already, and may have been filled. So the run is
+ * native all the same, and as much of it is registered as can be: a fault there finds a page absent that its
+ * word says is resident, and fills it.
+ */
 static int give_to_kernel(struct fp_far *far, struct run run)
 {
 	size_t len = (size_t)(run.end - run.start) << FP_PAGE_SHIFT;
 	char *addr = fp_far_addr(far, run.start);
 	int r = fp_uffd_unregister(&far->uffd, addr, len);
 
-	if (r < 0 || !far->uffd.has_events)
-		return r;
-	(void)fp_uffd_register_fills(&far->uffd, addr, len);
-	note_holes(far, run);
+	if (r < 0 && r != -ENOMEM)
+		return r; /* nothing was done */
+	if (r == 0 && far->uffd.has_events)
+		r = fp_uffd_register_fills(&far->uffd, addr, len);
+	if (r < 0) {
+		(void)fp_uffd_register(&far->uffd, addr, len);
+		fp_uffd_wake(&far->uffd, addr, len);
+	}
+	if (far->uffd.has_events)
+		note_holes(far, run);
 	return 0;
 }
 

@@ -24,7 +24,7 @@ void fp_space_done(struct fp_space *space)
 	pthread_mutex_destroy(&space->lock);
 }
 
-void fp_space_lock(struct fp_space *space, sigset_t *ret_mask)
+static bool lock_and_follow(struct fp_space *space, sigset_t *ret_mask)
 {
 	sigset_t all;
 
@@ -32,7 +32,20 @@ void fp_space_lock(struct fp_space *space, sigset_t *ret_mask)
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, ret_mask);
 	pthread_mutex_lock(&space->lock);
-	fp_space_follow(space);
+	return fp_space_follow(space);
+}
+
+int fp_space_lock(struct fp_space *space, sigset_t *ret_mask)
+{
+	if (lock_and_follow(space, ret_mask))
+		return 0;
+	fp_space_unlock(space, ret_mask);
+	return -ENOMEM;
+}
+
+void fp_space_lock_anyway(struct fp_space *space, sigset_t *ret_mask)
+{
+	(void)lock_and_follow(space, ret_mask);
 }
 
 void fp_space_unlock(struct fp_space *space, const sigset_t *mask)
@@ -305,9 +318,11 @@ int fp_space_map(struct fp_space *space, size_t len, size_t align, int prot, uns
 	piece = make_piece(space, (uint32_t)(len >> FP_PAGE_SHIFT), prot, flags);
 	if (back(space, piece.end, flags, &piece.lazy) < 0)
 		return -ENOMEM;
-	fp_space_lock(space, &mask);
-	r = map_somewhere(space, &piece, flags, FP_MAX((uint32_t)(align >> FP_PAGE_SHIFT), 1u));
-	fp_space_unlock(space, &mask);
+	r = fp_space_lock(space, &mask);
+	if (r == 0) {
+		r = map_somewhere(space, &piece, flags, FP_MAX((uint32_t)(align >> FP_PAGE_SHIFT), 1u));
+		fp_space_unlock(space, &mask);
+	}
 	if (r < 0) {
 		fp_space_unback(space, piece.lazy ? 0 : len >> FP_PAGE_SHIFT);
 		return r;
@@ -390,14 +405,17 @@ static int back_replacement(struct fp_space *space, const struct fp_piece *piece
 		uint64_t has, more;
 		int r;
 
-		fp_space_lock(space, ret_mask);
+		fp_space_lock_anyway(space, ret_mask);
 		has = fp_layout_count_backed(&space->layout, piece->start, piece->end);
 		fp_space_unlock(space, ret_mask);
 		more = piece->lazy ? 0 : piece->end - piece->start - has;
-		r = fp_space_back(space, more);
-		if (r < 0)
+		if (fp_space_back(space, more) < 0)
 			return -ENOMEM;
-		fp_space_lock(space, ret_mask);
+		r = fp_space_lock(space, ret_mask);
+		if (r < 0) {
+			fp_space_unback(space, more);
+			return r;
+		}
 		if (fp_layout_count_backed(&space->layout, piece->start, piece->end) == has) {
 			*ret_more = more;
 			return 0;
@@ -493,9 +511,13 @@ int fp_space_unmap(struct fp_space *space, void *addr, size_t len)
 	do {
 		uint64_t reserved = 0;
 
-		fp_space_lock(space, &mask);
+		/* what makes room for the kernel must not fail for what is noted elsewhere */
+		fp_space_lock_anyway(space, &mask);
 		followed = fp_space_followed(space);
-		r = fp_space_remove(space, start, end, &reserved);
+		if (fp_events_touch(&space->far->events, start, end))
+			r = -ENOMEM;
+		else
+			r = fp_space_remove(space, start, end, &reserved);
 		fp_space_unlock(space, &mask);
 		fp_space_unback(space, reserved);
 	} while (r == -ENOMEM && fp_space_learn(space, start, end, followed));

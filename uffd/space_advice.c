@@ -52,14 +52,19 @@ static int back_opened(struct fp_space *space, uint32_t start, uint32_t end, sig
 {
 	for (;;) {
 		uint64_t more;
+		int r;
 
-		fp_space_lock(space, ret_mask);
+		fp_space_lock_anyway(space, ret_mask);
 		more =
 		    fp_layout_count_unbacked(&space->layout, start, fp_space_mapped_until(space, start, end));
 		fp_space_unlock(space, ret_mask);
 		if (fp_space_back(space, more) < 0)
 			return -ENOMEM;
-		fp_space_lock(space, ret_mask);
+		r = fp_space_lock(space, ret_mask);
+		if (r < 0) {
+			fp_space_unback(space, more);
+			return r;
+		}
 		if (fp_layout_count_unbacked(&space->layout, start,
 		                             fp_space_mapped_until(space, start, end)) == more) {
 			*ret_more = more;
@@ -79,9 +84,11 @@ int fp_space_protect(struct fp_space *space, void *addr, size_t len, int prot)
 
 	if (r < 0)
 		return r;
-	if (!(prot & PROT_WRITE))
-		fp_space_lock(space, &mask);
-	else if ((r = back_opened(space, start, end, &mask, &more)) < 0)
+	if (prot & PROT_WRITE)
+		r = back_opened(space, start, end, &mask, &more);
+	else
+		r = fp_space_lock(space, &mask);
+	if (r < 0)
 		return r;
 	stop = fp_space_mapped_until(space, start, end);
 	locked = fp_layout_count_locked(&space->layout, start, stop);
@@ -199,7 +206,9 @@ int fp_space_advise(struct fp_space *space, void *addr, size_t len, int advice)
 		return r;
 	if (advice == MADV_POPULATE_READ || advice == MADV_POPULATE_WRITE)
 		return fp_space_populate_as(space, start, end, advice);
-	fp_space_lock(space, &mask);
+	r = fp_space_lock(space, &mask);
+	if (r < 0)
+		return r;
 	r = advise_locked(space, start, end, advice, &stop);
 	fp_space_unlock(space, &mask);
 	if (advice == MADV_WILLNEED)
@@ -237,7 +246,7 @@ static uint32_t look_mapped_until(struct fp_space *space, uint32_t start, uint32
 		start = piece.end;
 	if (start >= end)
 		return end;
-	fp_space_lock(space, &mask);
+	fp_space_lock_anyway(space, &mask);
 	start = fp_space_mapped_until(space, start, end);
 	fp_space_unlock(space, &mask);
 	return start;

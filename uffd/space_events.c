@@ -73,14 +73,13 @@ static bool follow_all(struct fp_space *space, bool waits)
 	return all;
 }
 
-void fp_space_follow(struct fp_space *space)
+bool fp_space_follow(struct fp_space *space)
 {
 	struct fp_events *events = &space->far->events;
 
 	if (atomic_load_explicit(&events->careful, memory_order_relaxed))
 		fp_events_sync(events);
-	if (fp_events_any(events))
-		(void)follow_all(space, true);
+	return !fp_events_any(events) || follow_all(space, true);
 }
 
 bool fp_space_try_follow(struct fp_space *space)
@@ -114,7 +113,7 @@ static bool far_has_hole(struct fp_space *space, uint32_t start, uint32_t end)
 	bool found = false;
 	sigset_t mask;
 
-	fp_space_lock(space, &mask);
+	fp_space_lock_anyway(space, &mask);
 	for (p = fp_layout_after(&space->layout, start); !found && p && p->start < end;
 	     p = fp_layout_after(&space->layout, p->end))
 		found = is_hole(space->far, FP_MAX(p->start, start), FP_MIN(p->end, end));

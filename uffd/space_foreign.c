@@ -82,9 +82,10 @@ int fp_space_map_foreign(struct fp_space *space, void *addr, size_t len, const s
 
 	if (r == 0)
 		r = rehearse(len, what);
+	if (r == 0)
+		r = fp_space_lock(space, &mask);
 	if (r < 0)
 		return r;
-	fp_space_lock(space, &mask);
 	if ((what->flags & MAP_FIXED_NOREPLACE) && !fp_layout_is_free(&space->layout, start, end))
 		r = -EEXIST;
 	if (r == 0)
@@ -131,7 +132,9 @@ int fp_space_move_in(struct fp_space *space, const struct fp_remap *what, void *
 		return -ENOTSUP;
 	if (mincore(what->old_addr, FP_PAGE_SIZE, &here) < 0 && errno == ENOMEM)
 		return -EFAULT;
-	fp_space_lock(space, &mask);
+	r = fp_space_lock(space, &mask);
+	if (r < 0)
+		return r;
 	r = fp_space_remove(space, start, end, &reserved);
 	if (r == 0)
 		r = remap_over(space, start, end, what);

@@ -40,7 +40,7 @@ static bool next_piece(struct fp_space *space, uint32_t start, uint32_t end, str
 	sigset_t mask;
 	bool found;
 
-	fp_space_lock(space, &mask);
+	fp_space_lock_anyway(space, &mask);
 	p = fp_layout_next(&space->layout, start);
 	found = p && p->start < end;
 	if (found) {
@@ -58,7 +58,7 @@ static void unlock_strays(struct fp_space *space, uint32_t start, uint32_t end)
 {
 	sigset_t mask;
 
-	fp_space_lock(space, &mask);
+	fp_space_lock_anyway(space, &mask);
 	while (start < end) {
 		const struct fp_piece *p = fp_layout_next(&space->layout, start);
 		uint32_t from = p ? FP_MIN(FP_MAX(p->start, start), end) : end;
@@ -230,9 +230,10 @@ int fp_space_mlock(struct fp_space *space, void *addr, size_t len, bool on_fault
 	sigset_t mask;
 	int r = fp_space_to_pages(space, addr, len, &start, &end);
 
+	if (r == 0)
+		r = fp_space_lock(space, &mask);
 	if (r < 0)
 		return r;
-	fp_space_lock(space, &mask);
 	stop = fp_space_mapped_until(space, start, end);
 	if (count_unlocked(space, start, stop) > fp_space_lockable(space))
 		r = -ENOSPC;
@@ -250,9 +251,10 @@ int fp_space_munlock(struct fp_space *space, void *addr, size_t len)
 	sigset_t mask;
 	int r = fp_space_to_pages(space, addr, len, &start, &end);
 
+	if (r == 0)
+		r = fp_space_lock(space, &mask);
 	if (r < 0)
 		return r;
-	fp_space_lock(space, &mask);
 	stop = fp_space_mapped_until(space, start, end);
 	r = unlock_mapped(space, start, stop);
 	fp_space_unlock(space, &mask);
@@ -348,7 +350,9 @@ int fp_space_mlockall(struct fp_space *space, int flags)
 	sigset_t mask;
 	int r;
 
-	fp_space_lock(space, &mask);
+	r = fp_space_lock(space, &mask);
+	if (r < 0)
+		return r;
 	r = lock_all(space, flags, locked);
 	fp_space_unlock(space, &mask);
 	if (r < 0 || !(flags & MCL_CURRENT) || flags & MCL_ONFAULT)
@@ -362,9 +366,10 @@ int fp_space_munlockall(struct fp_space *space)
 {
 	const struct fp_piece *p;
 	sigset_t mask;
-	int r = 0;
+	int r = fp_space_lock(space, &mask);
 
-	fp_space_lock(space, &mask);
+	if (r < 0)
+		return r;
 	space->lock_future = 0;
 	while (r == 0 && (p = fp_layout_after_with(&space->layout, 0, FP_PIECE_LOCKED)))
 		r = unlock_mapped(space, p->start, p->end);

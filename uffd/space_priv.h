@@ -31,7 +31,14 @@ struct fp_space {
 
 int fp_space_init(struct fp_space *space, struct fp_far *far, struct fp_reclaim *reclaim);
 void fp_space_done(struct fp_space *space);
-void fp_space_lock(struct fp_space *space, sigset_t *ret_mask);
+/*
+ * Every call on the layout begins so: what system calls did to it past the C library is followed first.
+ * -ENOMEM, without the lock: some of that can't be followed, by a limit of the kernel or of ours. Done later,
+ * it would undo what the call does.
+ */
+__attribute__((warn_unused_result)) int fp_space_lock(struct fp_space *space, sigset_t *ret_mask);
+/* For who only looks, or keeps off what is noted (events.h): never fails. */
+void fp_space_lock_anyway(struct fp_space *space, sigset_t *ret_mask);
 void fp_space_unlock(struct fp_space *space, const sigset_t *mask);
 /*
  * Keeps calls from taking slots, once those under way have ended: they talk to nodes and allocate, which a
@@ -114,8 +121,8 @@ int fp_space_move_in(struct fp_space *space, const struct fp_remap *what, void *
 /* ---- space_events.c ---- */
 
 /* Follows what system calls past the C library did to the range, so that the layout is true again. Every
- * holder of the lock does so first. */
-void fp_space_follow(struct fp_space *space);
+ * holder of the lock does so first. False: not all could be. */
+bool fp_space_follow(struct fp_space *space);
 
 /* The reclaim thread's turn at it, without the lock: does what needs no waiting. True if something is left.
  */

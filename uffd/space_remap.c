@@ -344,7 +344,11 @@ static int prepare(struct fp_space *space, struct plan *plan, sigset_t *ret_mask
 
 		if (r < 0)
 			return -ENOMEM;
-		fp_space_lock(space, ret_mask);
+		r = fp_space_lock(space, ret_mask);
+		if (r < 0) {
+			fp_space_unback(space, more);
+			return r;
+		}
 		r = look(space, plan);
 		if (r == 0 && plan->more == more)
 			return 0;

@@ -20,8 +20,8 @@
 
 #include "clock.h"
 #include "far.h"
-#include "layout.h"
 #include "native.h"
+#include "space_priv.h"
 
 #define CHUNK_PAGES (1u << FP_CHUNK_SHIFT)
 #define OWN         16u                  /* pages that would be the agent's */
@@ -42,7 +42,7 @@ static int set_up(void **state)
 	memset(bytes, 'x', sizeof(bytes));
 	far = (struct fp_far){.stats = &stats, .deadline_ns = DEADLINE, .pidfd = -1, .pagemap_fd = -1};
 	if (fp_uffd_open(0, &far.uffd) < 0 || fp_far_reserve(&far) < 0 || fp_events_init(&far, OWN) < 0 ||
-	    fp_room_init(&far.room, BUDGET) < 0 || fp_fifo_init(&far.fifo, 1024) < 0)
+	    fp_room_init(&far.room, BUDGET) < 0 || fp_fifo_init(&far.fifo, 1u << 16) < 0)
 		return -1;
 	far.mem_fd = open("/proc/self/mem", O_RDWR | O_CLOEXEC);
 	return mprotect(fp_far_addr(&far, FIRST), (size_t)MAPPED << FP_PAGE_SHIFT, PROT_READ | PROT_WRITE);
@@ -61,19 +61,27 @@ static int tear_down(void **state)
 
 /* ---- a system call that nobody reads of ---- */
 
-static void *unmap_else(void *arg)
+static uint32_t goes;
+
+static void *unmap_it(void *arg)
 {
-	return munmap(fp_far_addr(&far, ELSE), FP_PAGE_SIZE) == 0 ? arg : NULL;
+	return munmap(fp_far_addr(&far, goes), FP_PAGE_SIZE) == 0 ? arg : NULL;
+}
+
+static pthread_t begin_change_at(uint32_t page)
+{
+	pthread_t thread;
+
+	goes = page;
+	assert_int_equal(pthread_create(&thread, NULL, unmap_it, &far), 0);
+	while (!fp_uffd_is_changing(&far.uffd))
+		sched_yield();
+	return thread;
 }
 
 static pthread_t begin_change(void)
 {
-	pthread_t thread;
-
-	assert_int_equal(pthread_create(&thread, NULL, unmap_else, &far), 0);
-	while (!fp_uffd_is_changing(&far.uffd))
-		sched_yield();
-	return thread;
+	return begin_change_at(ELSE);
 }
 
 static void end_change(pthread_t thread)
@@ -205,14 +213,14 @@ static void no_event_is_read_in_a_passage(void **state)
 
 #define CHUNK ((FIRST / CHUNK_PAGES + 1) * CHUNK_PAGES) /* the first page of one that is all mapped */
 
-static struct fp_layout layout;
+static struct fp_space space;
 
 /* A fault on page is served by the kernel from here on, for all of its chunk. */
 static void make_native(uint32_t page)
 {
 	set_word(page, FP_PAGE_ARRIVING);
 	assert_int_equal(fp_room_take(&far.room, 1), 1);
-	assert_true(fp_native_begin(&far, &layout, page));
+	assert_true(fp_native_begin(&far, &space.layout, page));
 	fp_room_give(&far.room, 1); /* it took one for each page */
 	assert_true(fp_native_fills(&far, page));
 	memset(fp_far_addr(&far, page), 'n', FP_PAGE_SIZE);
@@ -223,8 +231,8 @@ static void map_all(void)
 	const struct fp_piece piece = {
 	    .start = FIRST, .end = FIRST + MAPPED, .prot = PROT_READ | PROT_WRITE, .lazy = true};
 
-	assert_int_equal(fp_layout_init(&layout, (uint32_t)far.n_pages), 0);
-	assert_int_equal(fp_layout_add(&layout, piece), 0);
+	assert_int_equal(fp_space_init(&space, &far, NULL), 0);
+	assert_int_equal(fp_layout_add(&space.layout, piece), 0);
 	fp_native_open(&far);
 	assert_true(far.pagemap_fd >= 0);
 }
@@ -232,7 +240,7 @@ static void map_all(void)
 static void unmap_all(void)
 {
 	fp_native_close(&far);
-	fp_layout_done(&layout);
+	fp_space_done(&space);
 }
 
 struct ender {
@@ -277,15 +285,108 @@ static void no_thread_on_far_memory_goes_through_a_passage(void **state)
 	unmap_all();
 }
 
+/* ---- at the kernel's limit of mappings ---- */
+
+#define FILLERS 200000u
+
+static struct {
+	char *page[FILLERS];
+	unsigned n;
+} fillers;
+
+/* As many mappings as the kernel allows. Neighbours differ, so that it does not join them. */
+static void fill_mappings(void)
+{
+	for (fillers.n = 0; fillers.n < FILLERS; fillers.n++) {
+		void *p = mmap(NULL, FP_PAGE_SIZE, fillers.n % 2 ? PROT_READ : PROT_NONE,
+		               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+		if (p == MAP_FAILED)
+			return;
+		fillers.page[fillers.n] = p;
+	}
+}
+
+static void drop_fillers(unsigned n)
+{
+	while (n-- && fillers.n)
+		assert_int_equal(munmap(fillers.page[--fillers.n], FP_PAGE_SIZE), 0);
+}
+
+/* A mapping can be cut in two so many times. The kernel lets there be one too many by mmap. */
+static void leave_cuts(unsigned n)
+{
+	fill_mappings();
+	if (fillers.n == FILLERS) {
+		drop_fillers(FILLERS);
+		print_message("this kernel allows more mappings than the test makes\n");
+		skip();
+	}
+	drop_fillers(n + 1);
+}
+
+static bool is_registered(uint32_t page)
+{
+	return fp_uffd_protect(&far.uffd, fp_far_addr(&far, page), FP_PAGE_SIZE, false) == 0;
+}
+
+/* Two mappings of the kernel's make up the chunk, and only the first can be cut. */
+static void a_chunk_half_given_to_the_kernel(void **state)
+{
+	uint32_t middle = CHUNK + CHUNK_PAGES / 2;
+	bool begun;
+
+	map_all();
+	assert_int_equal(madvise(fp_far_addr(&far, middle), (size_t)CHUNK_PAGES * FP_PAGE_SIZE, MADV_DODUMP),
+	                 0);
+	set_word(CHUNK, FP_PAGE_ARRIVING);
+	leave_cuts(1);
+	begun = fp_native_begin(&far, &space.layout, CHUNK);
+	drop_fillers(FILLERS);
+	assert_true(fp_page_state(word_of(CHUNK)) == (begun ? FP_PAGE_RESIDENT : FP_PAGE_ARRIVING));
+	/* what counts as never touched, the kernel must not fill without a word */
+	for (uint32_t p = CHUNK + 1; p < CHUNK + CHUNK_PAGES; p++)
+		assert_true(fp_page_state(word_of(p)) == FP_PAGE_RESIDENT || is_registered(p));
+	assert_int_equal(fp_native_end(&far, CHUNK), 0);
+	for (uint32_t p = CHUNK; p < CHUNK + CHUNK_PAGES; p++)
+		assert_true(is_registered(p));
+	unmap_all();
+}
+
+/* A call that went on would be undone when the note is followed at last. */
+static void what_can_not_be_followed_fails_the_call(void **state)
+{
+	char *elsewhere = fp_far_addr(&far, FIRST + 10),
+	     *noted = fp_far_addr(&far, CHUNK + CHUNK_PAGES + 100);
+	void *fresh;
+
+	map_all();
+	for (unsigned i = 0; i < 3; i++)
+		make_native(CHUNK + i * CHUNK_PAGES);
+	end_change(begin_change_at(CHUNK + CHUNK_PAGES + 100));
+	leave_cuts(0);
+	assert_int_equal(fp_space_advise(&space, elsewhere, FP_PAGE_SIZE, MADV_SEQUENTIAL), -ENOMEM);
+	assert_int_equal(fp_space_mlock(&space, elsewhere, FP_PAGE_SIZE, true), -ENOMEM);
+	assert_int_equal(fp_space_map(&space, FP_PAGE_SIZE, 0, PROT_NONE, FP_MAP_LAZY, &fresh), -ENOMEM);
+	assert_int_equal(fp_space_unmap(&space, noted, FP_PAGE_SIZE), -ENOMEM);
+	assert_true(fp_events_touch(&far.events, CHUNK + CHUNK_PAGES + 100, CHUNK + CHUNK_PAGES + 101));
+	/* what may make room goes on */
+	assert_int_equal(fp_space_unmap(&space, fp_far_addr(&far, FIRST), FP_PAGE_SIZE), 0);
+	drop_fillers(FILLERS);
+	assert_int_equal(fp_space_advise(&space, elsewhere, FP_PAGE_SIZE, MADV_SEQUENTIAL), 0);
+	assert_false(fp_events_any(&far.events));
+	assert_int_equal(*fp_far_addr(&far, CHUNK + CHUNK_PAGES), 'n');
+	unmap_all();
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	    TEST(what_is_not_installed_is_not_lost),
-	    TEST(the_only_copy_is_put_back),
-	    TEST(no_event_is_read_in_a_passage),
-	    TEST(no_thread_on_far_memory_goes_through_a_passage),
+	    TEST(what_is_not_installed_is_not_lost), TEST(the_only_copy_is_put_back),
+	    TEST(no_event_is_read_in_a_passage),     TEST(no_thread_on_far_memory_goes_through_a_passage),
+	    TEST(a_chunk_half_given_to_the_kernel),  TEST(what_can_not_be_followed_fails_the_call),
 	};
 	struct fp_uffd uffd;
 	int r = fp_uffd_open(0, &uffd);
