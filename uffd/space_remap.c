@@ -37,6 +37,20 @@ static int copy_page(struct fp_far *far, uint32_t from, uint32_t to)
 	return r < 0 ? (int)r : 0;
 }
 
+/* What a bare system call locked can't be dropped, and would still be read at its old place: as in the
+ * kernel, the lock goes with the bytes. */
+static int drop_copied(struct fp_far *far, uint32_t from, uint32_t to)
+{
+	char *src = fp_far_addr(far, from);
+
+	if (madvise(src, FP_PAGE_SIZE, MADV_DONTNEED) == 0)
+		return 0;
+	if (munlock(src, FP_PAGE_SIZE) < 0 || madvise(src, FP_PAGE_SIZE, MADV_DONTNEED) < 0)
+		return -errno;
+	(void)mlock2(fp_far_addr(far, to), FP_PAGE_SIZE, MLOCK_ONFAULT);
+	return 0;
+}
+
 static int move_resident(struct fp_far *far, uint32_t from, uint32_t to)
 {
 	char *src = fp_far_addr(far, from), *dst = fp_far_addr(far, to);
@@ -49,9 +63,7 @@ static int move_resident(struct fp_far *far, uint32_t from, uint32_t to)
 	r = copy_page(far, from, to);
 	if (r == -EIO && fp_native_is_absent(far, from))
 		return -ENOENT;
-	if (r == 0)
-		madvise(src, FP_PAGE_SIZE, MADV_DONTNEED);
-	return (int)r;
+	return r < 0 ? (int)r : drop_copied(far, from, to);
 }
 
 /* Holds a page of a fresh mapping. Read-ahead of zeros may have reached it: what it brought goes again. */

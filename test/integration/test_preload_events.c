@@ -630,11 +630,13 @@ static void move_within(char *p)
 	look_at((char *)bare(SYS_mremap, p, BIG, BIG, MREMAP_MAYMOVE | MREMAP_FIXED, (long)to, 0), BIG);
 }
 
-static void leave_behind(char *p)
-{
+/* Newer than some headers that we build with. */
 #ifndef MREMAP_DONTUNMAP
 #define MREMAP_DONTUNMAP 4
 #endif
+
+static void leave_behind(char *p)
+{
 	look_at((char *)bare(SYS_mremap, p, BIG, BIG, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, 0, 0), BIG);
 }
 
@@ -650,6 +652,28 @@ static void moving_is_refused(void **state)
 	}
 	assert_true(test_is_filled(p, BIG, 14));
 	assert_int_equal(munmap(p, BIG), 0);
+}
+
+/* ---- locks ---- */
+
+/* The C library's mremap of what such a call has locked: nothing of it stays where it was. */
+static void what_is_locked_unseen_moves(void **state)
+{
+	const size_t len = BIG / 4;
+	char *p = map_filled(len, 16), *q;
+
+	for (unsigned i = 1; i < 4; i++)
+		((volatile char *)p)[i * PAGE] =
+		    ((volatile char *)p)[i * PAGE]; /* inline, the kernel can't bring them in */
+	(void)bare(SYS_mlock, p + PAGE, 3 * PAGE, 0, 0, 0, 0);
+	q = mremap(p, len, len, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, NULL);
+	assert_ptr_not_equal(q, MAP_FAILED);
+	assert_ptr_not_equal(q, p);
+	assert_true(test_is_filled(q, len, 16));
+	for (size_t at = 0; at < len; at++)
+		assert_int_equal(p[at], 0);
+	assert_int_equal(munmap(p, len), 0);
+	assert_int_equal(munmap(q, len), 0);
 }
 
 static int tests(void)
@@ -669,6 +693,7 @@ static int tests(void)
 	    cmocka_unit_test(cutting_is_unmapping),
 	    cmocka_unit_test_teardown(growing_in_place_is_right, check_budget),
 	    cmocka_unit_test(moving_is_refused),
+	    cmocka_unit_test(what_is_locked_unseen_moves),
 	};
 
 	return cmocka_run_group_tests(all, open_stats, NULL);
