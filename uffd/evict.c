@@ -238,8 +238,7 @@ static unsigned drop_clean(struct fp_evictor *ev)
 		}
 	}
 	fp_events_leave(&far->events);
-	fp_room_left(&far->room, left);
-	fp_room_give(&far->room, left);
+	fp_room_leave(&far->room, left);
 	ev->n_drops = 0;
 	return left;
 }
@@ -265,7 +264,7 @@ static void vanished(struct fp_far *far, uint32_t page)
 	if (fp_page_slot(old))
 		fp_store_slot_free(far->store, fp_page_slot(old));
 	fp_far_settle(far, page, s);
-	fp_room_give(&far->room, 1);
+	fp_room_leave(&far->room, 1);
 }
 
 static void take_by_protect(struct fp_far *far, struct batch *b, uint32_t page)
@@ -377,8 +376,7 @@ static void empty_stage(const struct batch *b)
 static void batch_close(struct fp_far *far, struct batch *b)
 {
 	empty_stage(b);
-	fp_room_left(&far->room, b->tokens);
-	fp_room_give(&far->room, b->tokens);
+	fp_room_leave(&far->room, b->tokens);
 	fp_hist_record(&far->stats->evict_latency, fp_clock_ns() - b->begun_ns);
 	b->n = b->tokens = 0;
 }

@@ -223,7 +223,7 @@ static void end_gone(struct fp_far *far, uint32_t page)
 {
 	settle_event(far, page, FP_EV_NOT_INSTALLED);
 	fp_uffd_wake(&far->uffd, fp_far_addr(far, page), FP_PAGE_SIZE);
-	fp_room_give(&far->room, 1);
+	fp_room_leave(&far->room, 1);
 	fp_count(&far->stats->faults[FP_FAULT_DROPPED], 1);
 }
 
@@ -295,7 +295,7 @@ void fp_far_lose(struct fp_far *far, uint32_t page, bool has_token)
 	fp_pager_apply(&far->words[page], FP_EV_FETCH_FAILED, NULL);
 	fp_far_poison(far, page);
 	if (has_token)
-		fp_room_give(&far->room, 1);
+		fp_room_leave(&far->room, 1);
 	fp_count(&far->stats->lost_pages, 1);
 }
 

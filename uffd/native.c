@@ -379,7 +379,7 @@ static void return_absent(struct fp_far *far, struct run run)
 		fp_far_settle(far, run.start + i, fp_pager_apply(&far->words[run.start + i], event, NULL));
 		tokens += absent;
 	}
-	fp_room_give(&far->room, tokens);
+	fp_room_leave(&far->room, tokens);
 }
 
 /*

@@ -124,13 +124,19 @@ bool fp_room_tried_in_vain(struct fp_room *room)
 	return true;
 }
 
-void fp_room_left(struct fp_room *room, unsigned n)
+static void end_grants(struct fp_room *room, unsigned n)
 {
 	uint64_t excess = atomic_load_explicit(&room->excess, memory_order_relaxed);
 
 	while (excess &&
 	       !atomic_compare_exchange_weak(&room->excess, &excess, excess - FP_MIN((uint64_t)n, excess)))
 		;
+}
+
+void fp_room_leave(struct fp_room *room, unsigned n)
+{
+	end_grants(room, n);
+	fp_room_give(room, n);
 }
 
 uint64_t fp_room_free(const struct fp_room *room)

@@ -36,7 +36,10 @@ void fp_room_show_peak(struct fp_room *room, _Atomic uint64_t *bytes);
 unsigned fp_room_take(struct fp_room *room, unsigned n);
 /* Takes n tokens beyond the budget: for pages that nothing could make room for. */
 void fp_room_overdraw(struct fp_room *room, unsigned n);
+/* Gives back tokens that nothing was done with. */
 void fp_room_give(struct fp_room *room, unsigned n);
+/* The same of pages that are local no more, whichever way they went: what was granted ends first. */
+void fp_room_leave(struct fp_room *room, unsigned n);
 
 /*
  * Calls hold n pages more, or fewer. What is held can't leave: beyond half of the budget it comes on top of
@@ -52,7 +55,6 @@ void fp_room_unpin(struct fp_room *room, uint64_t n);
  */
 void fp_room_grant(struct fp_room *room);
 bool fp_room_tried_in_vain(struct fp_room *room); /* true: it granted */
-void fp_room_left(struct fp_room *room, unsigned n);
 
 uint64_t fp_room_free(const struct fp_room *room);
 

@@ -100,7 +100,7 @@ static void starve(struct fp_server *sv, struct fp_arrival *a)
 void fp_serve_lose(struct fp_server *sv, struct fp_arrival *a, bool has_token)
 {
 	if (has_token)
-		fp_room_give(&sv->far->room, 1);
+		fp_room_leave(&sv->far->room, 1);
 	if (!fp_reclaim_report_lost(sv->reclaim, a->page, a->io.slot, a->io.status))
 		fp_far_lose(sv->far, a->page, false);
 	if (a->demanded)

@@ -90,8 +90,7 @@ static int drop_held(struct fp_far *far, uint32_t start, uint32_t end, const uin
 			tokens += forget(far, p, olds[p - start], keep);
 		else
 			fp_space_release(far, p, olds[p - start]);
-	fp_room_left(&far->room, tokens);
-	fp_room_give(&far->room, tokens);
+	fp_room_leave(&far->room, tokens);
 	return r;
 }
 
@@ -185,7 +184,7 @@ static bool forget_chunk(struct fp_far *far, uint32_t start, uint32_t end, bool 
 		}
 		tokens += forget(far, p, old, 0);
 	}
-	fp_room_give(&far->room, tokens);
+	fp_room_leave(&far->room, tokens);
 	return all;
 }
 

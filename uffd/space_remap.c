@@ -78,7 +78,7 @@ static int hold_fresh(struct fp_far *far, uint32_t page)
 		fp_space_release(far, page, old);
 		return -ENOMEM;
 	}
-	fp_room_give(&far->room, 1);
+	fp_room_leave(&far->room, 1);
 	return 0;
 }
 
@@ -97,7 +97,7 @@ static int move_bytes(struct fp_far *far, uint32_t from, uint32_t to, uint64_t o
 		if (r == -ENOENT) { /* dropped behind our back: reads zeros */
 			if (fp_page_slot(old))
 				fp_store_slot_free(far->store, fp_page_slot(old));
-			fp_room_give(&far->room, 1);
+			fp_room_leave(&far->room, 1);
 			settled = FP_PAGE_ZERO | (old & FP_PAGE_LOCKED);
 			r = 0;
 		}
@@ -166,6 +166,8 @@ static void move_back(struct move *m)
 		if (r == 0)
 			r = move_bytes(far, m->to + i, m->from + i, old, &settled);
 		if (r < 0) {
+			if (fp_page_state(old) == FP_PAGE_RESIDENT)
+				fp_room_leave(&far->room, 1);
 			fp_far_poison(far, m->from + i);
 			settled = FP_PAGE_LOST;
 		}

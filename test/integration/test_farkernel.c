@@ -19,6 +19,7 @@
 #include <cmocka.h>
 
 #include "clock.h"
+#include "evict.h"
 #include "far.h"
 #include "native.h"
 #include "space_priv.h"
@@ -379,6 +380,81 @@ static void what_can_not_be_followed_fails_the_call(void **state)
 	unmap_all();
 }
 
+/* ---- grants ---- */
+
+#define GRANTED 100u
+
+/* As if all that is resident had been pinned, and the page had come on top of the budget. */
+static void grant_one(uint32_t page, uint64_t word)
+{
+	atomic_store(&far.room.excess, GRANTED);
+	assert_int_equal(fp_room_take(&far.room, 1), 1);
+	set_word(page, word);
+}
+
+static void assert_taken_back(unsigned n)
+{
+	assert_int_equal(atomic_load(&far.room.excess), GRANTED - n);
+	assert_int_equal(atomic_load(&far.room.resident), 0);
+}
+
+static void evict_absent(uint32_t page)
+{
+	struct fp_evictor *evictor;
+	uint32_t next;
+
+	assert_int_equal(fp_hold_table_init(&far.holds), 0);
+	assert_int_equal(mprotect(far.base, (size_t)FP_STAGE_PAGES << FP_PAGE_SHIFT, PROT_READ | PROT_WRITE),
+	                 0);
+	assert_int_equal(fp_evictor_new(&far, NULL, far.base, &evictor), 0);
+	(void)fp_evictor_run_range(evictor, page, 1, &next);
+	fp_evictor_free(evictor);
+	fp_hold_table_done(&far.holds);
+}
+
+/* Whichever way a page goes, what was granted for want of room ends with it. */
+static void what_goes_takes_grants_back(void **state)
+{
+	char *addr = fp_far_addr(&far, FIRST);
+	void *fresh;
+
+	map_all();
+	far.capture_by_move = far.uffd.has_move;
+	grant_one(FIRST, FP_PAGE_RESIDENT | FP_PAGE_DIRTY);
+	assert_int_equal(fp_space_discard(&space, addr, FP_PAGE_SIZE), 0);
+	assert_taken_back(1);
+
+	grant_one(FIRST, FP_PAGE_RESIDENT | FP_PAGE_DIRTY); /* a bare munmap */
+	assert_true(fp_space_forget(&space, FIRST, FIRST + 1, true));
+	assert_taken_back(1);
+
+	grant_one(FIRST, FP_PAGE_RESIDENT | FP_PAGE_DIRTY); /* a bare madvise, seen by an evictor */
+	evict_absent(FIRST);
+	assert_int_equal(word_of(FIRST), FP_PAGE_ZERO);
+	assert_taken_back(1);
+
+	grant_one(FIRST, FP_PAGE_RESIDENT | FP_PAGE_DIRTY); /* the same, seen by mremap */
+	assert_int_equal(fp_space_remap(&space, addr, FP_PAGE_SIZE, FP_PAGE_SIZE,
+	                                FP_REMAP_MAYMOVE | FP_REMAP_DONTUNMAP, &fresh),
+	                 0);
+	assert_taken_back(1);
+
+	grant_one(FIRST, FP_PAGE_ARRIVING);
+	fp_far_lose(&far, FIRST, true);
+	assert_taken_back(1);
+
+	grant_one(FIRST + 1, FP_PAGE_ARRIVING); /* its mapping has gone */
+	assert_int_equal(fp_uffd_unregister(&far.uffd, addr, 2 * FP_PAGE_SIZE), 0);
+	assert_int_equal(fp_far_install(&far, FIRST + 1, 1, bytes, true), 0);
+	assert_taken_back(1);
+
+	make_native(CHUNK); /* and was never filled, but for one page */
+	atomic_store(&far.room.excess, 2 * CHUNK_PAGES);
+	assert_int_equal(fp_native_end(&far, CHUNK), 0);
+	assert_int_equal(atomic_load(&far.room.excess), CHUNK_PAGES + 1);
+	unmap_all();
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -387,6 +463,7 @@ int main(void)
 	    TEST(what_is_not_installed_is_not_lost), TEST(the_only_copy_is_put_back),
 	    TEST(no_event_is_read_in_a_passage),     TEST(no_thread_on_far_memory_goes_through_a_passage),
 	    TEST(a_chunk_half_given_to_the_kernel),  TEST(what_can_not_be_followed_fails_the_call),
+	    TEST(what_goes_takes_grants_back),
 	};
 	struct fp_uffd uffd;
 	int r = fp_uffd_open(0, &uffd);

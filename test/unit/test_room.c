@@ -170,11 +170,11 @@ static void test_grants_are_taken_back_by_what_leaves(void **state)
 	assert_true(fp_room_tried_in_vain(room));
 	assert_false(fp_room_tried_in_vain(room)); /* there is room again */
 	assert_int_equal(fp_room_take(room, batch + 1), batch);
-	fp_room_left(room, batch);
-	fp_room_give(room, batch);
+	fp_room_give(room, 1); /* was not used: the grants stay */
+	assert_int_equal(fp_room_take(room, 2), 1);
+	fp_room_leave(room, batch);
 	assert_int_equal(fp_room_free(room), 0);
-	fp_room_left(room, 2); /* more than was granted */
-	fp_room_give(room, 2);
+	fp_room_leave(room, 2); /* more than was granted */
 	assert_int_equal(fp_room_free(room), 1);
 	fp_room_tried_in_vain(room);
 	assert_int_equal(fp_room_take(room, 2), 1);
