@@ -168,6 +168,45 @@ int fp_space_populate_locked(struct fp_space *space, uint32_t start, uint32_t en
 
 /* ---- locking ---- */
 
+/* What is the kernel's can have gone without a word to us: what is not registered has no events. */
+static bool has_hole(const struct fp_far *far, uint32_t start, uint32_t end)
+{
+	return msync(fp_far_addr(far, start), bytes(start, end), MS_ASYNC) < 0 && errno == ENOMEM;
+}
+
+/* Or end. */
+static uint32_t first_hole(const struct fp_far *far, uint32_t start, uint32_t end)
+{
+	if (!has_hole(far, start, end))
+		return end;
+	while (end - start > 1) {
+		uint32_t middle = start + (end - start) / 2;
+
+		if (has_hole(far, start, middle))
+			end = middle;
+		else
+			start = middle;
+	}
+	return start;
+}
+
+/* Where the kernel ends, as it finds nothing: at most end. */
+static uint32_t mapped_until(const struct fp_space *space, uint32_t start, uint32_t end)
+{
+	uint32_t stop = fp_space_mapped_until(space, start, end);
+
+	while (start < stop) {
+		const struct fp_piece *p = fp_layout_next(&space->layout, start);
+		uint32_t to = FP_MIN(p->end, stop);
+		uint32_t hole = p->flags & FP_PIECE_FOREIGN ? first_hole(space->far, start, to) : to;
+
+		if (hole < to)
+			return hole;
+		start = to;
+	}
+	return stop;
+}
+
 /* In the words of the far pieces that are not LOCKED. */
 static void mark_others(struct fp_space *space, uint32_t start, uint32_t end, bool locked)
 {
@@ -234,7 +273,7 @@ int fp_space_mlock(struct fp_space *space, void *addr, size_t len, bool on_fault
 		r = fp_space_lock(space, &mask);
 	if (r < 0)
 		return r;
-	stop = fp_space_mapped_until(space, start, end);
+	stop = mapped_until(space, start, end);
 	if (count_unlocked(space, start, stop) > fp_space_lockable(space))
 		r = -ENOSPC;
 	else
@@ -255,7 +294,7 @@ int fp_space_munlock(struct fp_space *space, void *addr, size_t len)
 		r = fp_space_lock(space, &mask);
 	if (r < 0)
 		return r;
-	stop = fp_space_mapped_until(space, start, end);
+	stop = mapped_until(space, start, end);
 	r = unlock_mapped(space, start, stop);
 	fp_space_unlock(space, &mask);
 	return r == 0 && stop < end ? -ENOMEM : r;

@@ -676,6 +676,30 @@ static void what_is_locked_unseen_moves(void **state)
 	assert_int_equal(munmap(q, len), 0);
 }
 
+/* A hole that only the kernel knows of, in what is its own: what lies before it is locked, and counts. */
+static void locking_up_to_a_hole_unseen(void **state)
+{
+	size_t len = atomic_load(&stats->budget_bytes) / 8 * 3, whole = len + 2 * (size_t)PAGE;
+	char *p, *q;
+
+	if (len > BIG) /* ample room: as much can't be locked everywhere */
+		skip();
+	p = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	q = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	assert_ptr_equal(mmap(p + len, 2 * PAGE, PROT_READ, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0),
+	                 p + len);
+	bare_munmap(p + len + PAGE, PAGE);
+	assert_int_equal(mlock(p, whole), -1);
+	assert_int_equal(errno, ENOMEM);
+	assert_int_equal(mlock(q, len), -1); /* more than half of the budget */
+	assert_int_equal(errno, ENOMEM);
+	assert_int_equal(munlock(p, whole), -1);
+	assert_int_equal(errno, ENOMEM);
+	assert_int_equal(mlock(q, len), 0);
+	assert_int_equal(munmap(p, whole), 0);
+	assert_int_equal(munmap(q, len), 0);
+}
+
 static int tests(void)
 {
 	const struct CMUnitTest all[] = {
@@ -694,6 +718,7 @@ static int tests(void)
 	    cmocka_unit_test_teardown(growing_in_place_is_right, check_budget),
 	    cmocka_unit_test(moving_is_refused),
 	    cmocka_unit_test(what_is_locked_unseen_moves),
+	    cmocka_unit_test(locking_up_to_a_hole_unseen),
 	};
 
 	return cmocka_run_group_tests(all, open_stats, NULL);
