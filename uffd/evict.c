@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "abi.h"
+#include "capture.h"
 #include "cleanup.h"
 #include "clock.h"
 #include "lockedmem.h"
@@ -20,33 +21,10 @@
 #define WRITE_TRIES  3u
 #define LANE_BATCHES (FP_STAGE_PAGES / BATCH)
 
-/* One page on its way out. */
-struct leaving {
-	struct fp_page_io io; /* slot, buf: where the captured bytes are */
-	uint32_t page;
-	uint32_t tries;
-	uint64_t old_slot; /* the page's own slot, or none */
-	bool moved; /* buf is the page itself, in the stage; else a copy, the original still protected in
-	               place */
-	struct batch *batch;
-};
-
-/* Pages that were captured together; their stage is given back when the last of them is done. */
-struct batch {
-	struct leaving items[BATCH];
-	unsigned n;      /* captured */
-	unsigned open;   /* not done yet; 0: the batch is free */
-	unsigned tokens; /* of pages that are gone, given back with the stage */
-	unsigned n_back; /* pages that stayed after all, since the batch was captured */
-	char *stage;     /* BATCH pages of the far range */
-	char *copies;    /* BATCH pages of plain memory */
-	uint64_t begun_ns;
-};
-
 struct fp_evictor {
 	struct fp_far *far;
 	struct fp_lane *lane;
-	struct batch *batches;
+	struct fp_batch *batches;
 	unsigned n_batches;
 	uint32_t drops[BATCH]; /* clean victims of the run */
 	unsigned n_drops;
@@ -111,16 +89,6 @@ static int by_number(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* The length of the run of neighbours that starts at pages[0]. */
-static unsigned run_length(const uint32_t *pages, unsigned n)
-{
-	unsigned k = 1;
-
-	while (k < n && pages[k] == pages[0] + k)
-		k++;
-	return k;
-}
-
 /* A clean page whose node no longer answers is the last copy: it must be written elsewhere, not dropped (law
  * 2). */
 static bool may_drop(const struct fp_far *far, uint64_t word)
@@ -128,13 +96,6 @@ static bool may_drop(const struct fp_far *far, uint64_t word)
 	uint64_t slot = fp_page_slot(word);
 
 	return !slot || fp_store_slot_up(far->store, slot);
-}
-
-/* The page can't be captured now: it stays, and gets a new place in the queue. */
-static void refuse(struct fp_far *far, uint32_t page)
-{
-	fp_far_settle(far, page, fp_pager_apply(&far->words[page], FP_EV_REFUSED, NULL));
-	fp_count(&far->stats->evict_refused, 1);
 }
 
 /*
@@ -148,7 +109,7 @@ static unsigned spare(struct fp_far *far, uint32_t *pages, unsigned n)
 
 	for (unsigned i = 0; i < n; i++)
 		if (held >> i & 1)
-			refuse(far, pages[i]);
+			fp_capture_refuse(far, pages[i]);
 		else
 			pages[kept++] = pages[i];
 	return kept;
@@ -173,7 +134,7 @@ static unsigned spare_gone(struct fp_far *far, uint32_t *pages, unsigned n)
 		return n;
 	for (unsigned i = 0; i < n; i++)
 		if (fp_events_touch(&far->events, pages[i], pages[i] + 1))
-			refuse(far, pages[i]);
+			fp_capture_refuse(far, pages[i]);
 		else
 			pages[kept++] = pages[i];
 	return kept;
@@ -187,7 +148,7 @@ static void sort_victim(struct fp_evictor *ev, uint32_t page, enum fp_page_event
 	if (action == FP_ACT_DROP && may_drop(ev->far, old))
 		ev->drops[ev->n_drops++] = page;
 	else if (action == FP_ACT_CAPTURE && fp_native_end(ev->far, page) < 0)
-		refuse(ev->far, page);
+		fp_capture_refuse(ev->far, page);
 	else if (action == FP_ACT_DROP || action == FP_ACT_CAPTURE)
 		ev->takes[ev->n_takes++] = page;
 }
@@ -224,7 +185,7 @@ static unsigned drop_clean(struct fp_evictor *ev)
 	ev->n_drops = spare_gone(far, ev->drops, ev->n_drops);
 	qsort(ev->drops, ev->n_drops, sizeof(ev->drops[0]), by_number);
 	for (unsigned i = 0, k; i < ev->n_drops; i += k) {
-		k = run_length(ev->drops + i, ev->n_drops - i);
+		k = fp_run_length(ev->drops + i, ev->n_drops - i);
 		runs[n_runs].iov_base = fp_far_addr(far, ev->drops[i]);
 		runs[n_runs++].iov_len = (size_t)k << FP_PAGE_SHIFT;
 	}
@@ -243,147 +204,17 @@ static unsigned drop_clean(struct fp_evictor *ev)
 	return left;
 }
 
-static struct leaving *batch_add(struct batch *b, uint32_t page, bool moved)
+static void batch_close(struct fp_far *far, struct fp_batch *b)
 {
-	struct leaving *l = &b->items[b->n];
-
-	*l = (struct leaving){.page = page, .moved = moved, .batch = b};
-	l->io.buf = (moved ? b->stage : b->copies) + (size_t)b->n * FP_PAGE_SIZE;
-	l->io.user = l;
-	b->n++;
-	b->open++;
-	return l;
-}
-
-/* Dropped behind our back by a raw system call: it reads zeros now, as the kernel promised the program. */
-static void vanished(struct fp_far *far, uint32_t page)
-{
-	uint64_t old;
-	struct fp_page_step s = fp_pager_apply(&far->words[page], FP_EV_WAS_ZERO, &old);
-
-	if (fp_page_slot(old))
-		fp_store_slot_free(far->store, fp_page_slot(old));
-	fp_far_settle(far, page, s);
-	fp_room_leave(&far->room, 1);
-}
-
-static void take_by_protect(struct fp_far *far, struct batch *b, uint32_t page)
-{
-	char *addr = fp_far_addr(far, page);
-	void *copy = b->copies + (size_t)b->n * FP_PAGE_SIZE;
-
-	if (fp_uffd_protect(&far->uffd, addr, FP_PAGE_SIZE, true) < 0) {
-		refuse(far, page);
-		return;
-	}
-	if (pread(far->mem_fd, copy, FP_PAGE_SIZE, (off_t)(uintptr_t)addr) != (ssize_t)FP_PAGE_SIZE) {
-		if (fp_native_is_absent(far, page))
-			vanished(far, page);
-		else
-			refuse(far,
-			       page); /* protected as it is: if it was clean, a write must not go unseen */
-		return;
-	}
-	batch_add(b, page, false);
-}
-
-/* The kernel does not ask whose mapping it moves a page out of: see events.h. */
-static ssize_t move_out(struct fp_far *far, void *dst, uint32_t page, unsigned n)
-{
-	ssize_t r = -EAGAIN;
-
-	fp_events_enter(&far->events);
-	if (!fp_events_touch(&far->events, page, page + n))
-		r = fp_uffd_move(&far->uffd, dst, fp_far_addr(far, page), (size_t)n << FP_PAGE_SHIFT);
-	fp_events_leave(&far->events);
-	return r;
-}
-
-/*
- * After a fork a page is shared with the child until one side writes: ask the kernel for our own copy of it.
- * That is a write: to a protected page it would wait for us, who wait for it. So a dirty page is let be
- * written to, until it is moved, and a clean one gives -EINVAL: protected as it is, it can be copied, and
- * nobody has it pinned to write to it.
- */
-static ssize_t unshare_and_move(struct fp_far *far, void *dst, uint32_t page)
-{
-	char *addr = fp_far_addr(far, page);
-
-	if (!atomic_load_explicit(&far->forked, memory_order_relaxed))
-		return -EBUSY;
-	if (!(atomic_load_explicit(&far->words[page], memory_order_relaxed) & FP_PAGE_DIRTY))
-		return -EINVAL;
-	if (fp_uffd_protect(&far->uffd, addr, FP_PAGE_SIZE, false) < 0 ||
-	    madvise(addr, FP_PAGE_SIZE, MADV_POPULATE_WRITE) < 0)
-		return -EBUSY;
-	return move_out(far, dst, page, 1);
-}
-
-/* Captures the first pages of a run of neighbours; returns how many of them are dealt with, at least one. */
-static unsigned take_by_move(struct fp_far *far, struct batch *b, uint32_t page, unsigned n)
-{
-	char *dst = b->stage + (size_t)b->n * FP_PAGE_SIZE;
-	ssize_t r = move_out(far, dst, page, n);
-	unsigned k;
-
-	/* it refuses what goes past the end of a mapping: only of a single page does that say that it can't
-	 * be moved */
-	while (r == -EINVAL && n > 1) {
-		n /= 2;
-		r = move_out(far, dst, page, n);
-	}
-	if (r == -EBUSY)
-		r = unshare_and_move(far, dst, page);
-	if (r > 0) {
-		k = (unsigned)(r >> FP_PAGE_SHIFT);
-		for (unsigned i = 0; i < k; i++)
-			batch_add(b, page + i, true);
-		return k;
-	}
-	if (r == -ENOENT)
-		vanished(far, page);
-	else if (r == -EINVAL)
-		take_by_protect(far, b, page);
-	else
-		refuse(far, page);
-	return 1;
-}
-
-static void take_dirty(struct fp_evictor *ev, struct batch *b)
-{
-	qsort(ev->takes, ev->n_takes, sizeof(ev->takes[0]), by_number);
-	for (unsigned i = 0; i < ev->n_takes;) {
-		if (ev->far->capture_by_move) {
-			i += take_by_move(ev->far, b, ev->takes[i],
-			                  run_length(ev->takes + i, ev->n_takes - i));
-		} else {
-			take_by_protect(ev->far, b, ev->takes[i]);
-			i++;
-		}
-	}
-	ev->n_takes = 0;
-}
-
-/* Fails if the program locked all its memory, ours with it (mlockall): that is undone. */
-static void empty_stage(const struct batch *b)
-{
-	size_t len = (size_t)b->n << FP_PAGE_SHIFT;
-
-	if (madvise(b->stage, len, MADV_DONTNEED) < 0 && munlock(b->stage, len) == 0)
-		madvise(b->stage, len, MADV_DONTNEED);
-}
-
-static void batch_close(struct fp_far *far, struct batch *b)
-{
-	empty_stage(b);
+	fp_capture_empty_stage(b);
 	fp_room_leave(&far->room, b->tokens);
 	fp_hist_record(&far->stats->evict_latency, fp_clock_ns() - b->begun_ns);
 	b->n = b->tokens = 0;
 }
 
-static void item_done(struct fp_far *far, struct leaving *l, bool gone)
+static void item_done(struct fp_far *far, struct fp_leaving *l, bool gone)
 {
-	struct batch *b = l->batch;
+	struct fp_batch *b = l->batch;
 
 	b->tokens += gone;
 	if (--b->open == 0)
@@ -392,7 +223,7 @@ static void item_done(struct fp_far *far, struct leaving *l, bool gone)
 
 /* No node took it, or it can't be dropped: the captured bytes are the only ones and go back to where they
  * came from. */
-static void end_unwritten(struct fp_far *far, struct leaving *l)
+static void end_unwritten(struct fp_far *far, struct fp_leaving *l)
 {
 	if (l->io.slot && l->io.slot != l->old_slot)
 		fp_store_slot_free(far->store, l->io.slot);
@@ -409,26 +240,11 @@ static void end_unwritten(struct fp_far *far, struct leaving *l)
 	item_done(far, l, false);
 }
 
-/* A copied page's original still stands in place, protected: it goes before its word says that it is away.
- * False: it stays (mlock), or is no page of ours any more. */
-static bool drop_original(struct fp_far *far, const struct leaving *l)
-{
-	bool dropped;
-
-	if (l->moved)
-		return true;
-	fp_events_enter(&far->events);
-	dropped = !fp_events_touch(&far->events, l->page, l->page + 1) &&
-	          madvise(fp_far_addr(far, l->page), FP_PAGE_SIZE, MADV_DONTNEED) == 0;
-	fp_events_leave(&far->events);
-	return dropped;
-}
-
-static void end_zero(struct fp_far *far, struct leaving *l)
+static void end_zero(struct fp_far *far, struct fp_leaving *l)
 {
 	struct fp_page_step s;
 
-	if (!drop_original(far, l)) {
+	if (!fp_capture_drop_original(far, l)) {
 		end_unwritten(far, l);
 		return;
 	}
@@ -442,11 +258,11 @@ static void end_zero(struct fp_far *far, struct leaving *l)
 	item_done(far, l, true);
 }
 
-static void end_written(struct fp_far *far, struct leaving *l)
+static void end_written(struct fp_far *far, struct fp_leaving *l)
 {
 	struct fp_page_step s;
 
-	if (!drop_original(far, l)) {
+	if (!fp_capture_drop_original(far, l)) {
 		end_unwritten(far, l);
 		return;
 	}
@@ -482,7 +298,7 @@ static void note_slots(struct fp_far *far, bool found)
 
 /* Gives the page a slot on a node that answers; false if there is none. A slot of its own is written in
  * place. */
-static bool choose_slot(struct fp_far *far, struct leaving *l)
+static bool choose_slot(struct fp_far *far, struct fp_leaving *l)
 {
 	unsigned up, cut_off;
 	uint64_t slot;
@@ -511,13 +327,13 @@ static bool is_zero(const char *page)
 	return first == 0 && memcmp(page, page + sizeof(first), FP_PAGE_SIZE - sizeof(first)) == 0;
 }
 
-static void choose_slots(struct fp_evictor *ev, struct batch *b)
+static void choose_slots(struct fp_evictor *ev, struct fp_batch *b)
 {
 	uint64_t fresh[BATCH];
 	unsigned need = 0, got, used = 0;
 
 	for (unsigned i = 0; i < b->n; i++) {
-		struct leaving *l = &b->items[i];
+		struct fp_leaving *l = &b->items[i];
 
 		l->old_slot =
 		    fp_page_slot(atomic_load_explicit(&ev->far->words[l->page], memory_order_relaxed));
@@ -532,9 +348,9 @@ static void choose_slots(struct fp_evictor *ev, struct batch *b)
 			b->items[i].io.slot = fresh[used++];
 }
 
-static void finish(struct fp_evictor *ev, struct leaving *l);
+static void finish(struct fp_evictor *ev, struct fp_leaving *l);
 
-static void start_write(struct fp_evictor *ev, struct leaving *l)
+static void start_write(struct fp_evictor *ev, struct fp_leaving *l)
 {
 	struct fp_page_io *io = &l->io;
 	void *direct;
@@ -554,7 +370,7 @@ static void start_write(struct fp_evictor *ev, struct leaving *l)
 	}
 }
 
-static void finish(struct fp_evictor *ev, struct leaving *l)
+static void finish(struct fp_evictor *ev, struct fp_leaving *l)
 {
 	if (l->io.status == 0)
 		end_written(ev->far, l);
@@ -564,7 +380,7 @@ static void finish(struct fp_evictor *ev, struct leaving *l)
 
 /* Writes the batch back: zero pages need no slot, mapped slots are a copy, the rest goes out as one request.
  */
-static void write_batch(struct fp_evictor *ev, struct batch *b)
+static void write_batch(struct fp_evictor *ev, struct fp_batch *b)
 {
 	struct fp_page_io *out[BATCH];
 	unsigned n_out = 0, n = b->n;
@@ -572,7 +388,7 @@ static void write_batch(struct fp_evictor *ev, struct batch *b)
 	choose_slots(ev, b);
 	b->open++; /* keeps the batch from closing while it is walked */
 	for (unsigned i = 0; i < n; i++) {
-		struct leaving *l = &b->items[i];
+		struct fp_leaving *l = &b->items[i];
 
 		if (is_zero(l->io.buf)) {
 			end_zero(ev->far, l);
@@ -590,7 +406,7 @@ static void write_batch(struct fp_evictor *ev, struct batch *b)
 		batch_close(ev->far, b);
 }
 
-static struct batch *free_batch(struct fp_evictor *ev)
+static struct fp_batch *free_batch(struct fp_evictor *ev)
 {
 	for (unsigned i = 0; i < ev->n_batches; i++)
 		if (ev->batches[i].open == 0)
@@ -599,7 +415,7 @@ static struct batch *free_batch(struct fp_evictor *ev)
 }
 
 /* Makes the sorted victims leave. */
-static unsigned evict_victims(struct fp_evictor *ev, struct batch *b)
+static unsigned evict_victims(struct fp_evictor *ev, struct fp_batch *b)
 {
 	unsigned left, n;
 
@@ -608,7 +424,9 @@ static unsigned evict_victims(struct fp_evictor *ev, struct batch *b)
 	left = drop_clean(ev);
 	if (ev->n_takes == 0)
 		return left;
-	take_dirty(ev, b);
+	qsort(ev->takes, ev->n_takes, sizeof(ev->takes[0]), by_number);
+	fp_capture(ev->far, b, ev->takes, ev->n_takes);
+	ev->n_takes = 0;
 	n = b->n;
 	b->n_back = 0;
 	if (n)
@@ -661,7 +479,7 @@ static void find_victims(struct fp_evictor *ev, unsigned want)
 
 unsigned fp_evictor_run(struct fp_evictor *ev, unsigned want)
 {
-	struct batch *b = free_batch(ev);
+	struct fp_batch *b = free_batch(ev);
 	unsigned n = 0;
 
 	if (!b || !enter(ev->far))
@@ -676,7 +494,7 @@ unsigned fp_evictor_run(struct fp_evictor *ev, unsigned want)
 
 unsigned fp_evictor_run_range(struct fp_evictor *ev, uint32_t page, uint32_t n, uint32_t *ret_next)
 {
-	struct batch *b = free_batch(ev);
+	struct fp_batch *b = free_batch(ev);
 	uint32_t end = page + n;
 	unsigned left = 0;
 

@@ -1,12 +1,7 @@
 /*
  * The evictor: takes victims and makes them leave. Clean ones are dropped; dirty ones are captured, written
  * back and, once the store has them, forgotten. One thread owns an evictor; two may run side by side on the
- * same pages' words. Room: uffd.
- *
- * Capture has two ways. MOVE takes the page out of the program's mapping by UFFDIO_MOVE, atomically: the
- * kernel refuses pages that are pinned for I/O. PROTECT, for kernels before 6.8 and for mappings that are not
- * writable, write-protects the page, copies it, and drops the original once the copy is safe. Either way a
- * write that comes too late waits in the kernel.
+ * same pages' words. Room: uffd. How bytes are captured: capture.h.
  */
 #ifndef FP_EVICT_H
 #define FP_EVICT_H

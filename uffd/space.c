@@ -102,6 +102,19 @@ uint32_t fp_space_mapped_until(const struct fp_space *space, uint32_t start, uin
 	return FP_MIN(start, end);
 }
 
+bool fp_space_next_piece(const struct fp_space *space, uint32_t start, uint32_t end,
+                         struct fp_piece *ret_piece)
+{
+	const struct fp_piece *p = fp_layout_next(&space->layout, start);
+
+	if (start >= end || !p || p->start >= end)
+		return false;
+	*ret_piece = *p;
+	ret_piece->start = FP_MAX(p->start, start);
+	ret_piece->end = FP_MIN(p->end, end);
+	return true;
+}
+
 void fp_space_publish(struct fp_space *space)
 {
 	struct fp_statspage *stats = space->far->stats;

@@ -31,16 +31,9 @@ static int protect_locked(struct fp_space *space, uint32_t start, uint32_t end, 
 {
 	int r = 0;
 
-	while (r == 0 && start < end) {
-		const struct fp_piece *p = fp_layout_next(&space->layout, start);
-		struct fp_piece piece;
-
-		if (!p || p->start > start)
+	for (struct fp_piece piece; r == 0 && start < end; start = piece.end) {
+		if (!fp_space_next_piece(space, start, end, &piece) || piece.start > start)
 			return -ENOMEM;
-		piece = *p;
-		piece.start = start;
-		piece.end = FP_MIN(piece.end, end);
-		start = piece.end;
 		r = protect_piece(space, &piece, prot);
 	}
 	return r;
@@ -172,15 +165,11 @@ static int advise_piece(struct fp_space *space, const struct fp_piece *piece, in
 /* *ret_stop: the page whose piece refused, or end. */
 static int advise_locked(struct fp_space *space, uint32_t start, uint32_t end, int advice, uint32_t *ret_stop)
 {
-	const struct fp_piece *p;
+	struct fp_piece piece;
 	int r = 0, hole = 0;
 
-	while (start < end && (p = fp_layout_next(&space->layout, start)) && p->start < end) {
-		struct fp_piece piece = *p;
-
+	while (start < end && fp_space_next_piece(space, start, end, &piece)) {
 		hole = piece.start > start ? -ENOMEM : hole;
-		piece.start = FP_MAX(piece.start, start);
-		piece.end = FP_MIN(piece.end, end);
 		*ret_stop = piece.start;
 		if (!(piece.flags & FP_PIECE_FOREIGN))
 			r = advise_piece(space, &piece, advice);

@@ -36,19 +36,13 @@ uint64_t fp_space_lockable(const struct fp_space *space)
 static bool next_piece(struct fp_space *space, uint32_t start, uint32_t end, struct fp_piece *ret_piece,
                        uint32_t *ret_changes)
 {
-	const struct fp_piece *p;
 	sigset_t mask;
 	bool found;
 
 	fp_space_lock_anyway(space, &mask);
-	p = fp_layout_next(&space->layout, start);
-	found = p && p->start < end;
-	if (found) {
-		*ret_piece = *p;
-		ret_piece->start = FP_MAX(p->start, start);
-		ret_piece->end = FP_MIN(p->end, end);
+	found = fp_space_next_piece(space, start, end, ret_piece);
+	if (found)
 		*ret_changes = fp_layout_changes(&space->layout);
-	}
 	fp_space_unlock(space, &mask);
 	return found;
 }
@@ -195,14 +189,11 @@ static uint32_t mapped_until(const struct fp_space *space, uint32_t start, uint3
 {
 	uint32_t stop = fp_space_mapped_until(space, start, end);
 
-	while (start < stop) {
-		const struct fp_piece *p = fp_layout_next(&space->layout, start);
-		uint32_t to = FP_MIN(p->end, stop);
-		uint32_t hole = p->flags & FP_PIECE_FOREIGN ? first_hole(space->far, start, to) : to;
+	for (struct fp_piece p; fp_space_next_piece(space, start, stop, &p); start = p.end) {
+		uint32_t hole = p.flags & FP_PIECE_FOREIGN ? first_hole(space->far, p.start, p.end) : p.end;
 
-		if (hole < to)
+		if (hole < p.end)
 			return hole;
-		start = to;
 	}
 	return stop;
 }

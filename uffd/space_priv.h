@@ -59,6 +59,10 @@ int fp_space_to_pages(const struct fp_space *space, const void *addr, size_t len
 /* Where the pages mapped without a hole from start on end; at most end. */
 uint32_t fp_space_mapped_until(const struct fp_space *space, uint32_t start, uint32_t end);
 
+/* The first piece of either kind in [start, end), cut to it. False: none. */
+bool fp_space_next_piece(const struct fp_space *space, uint32_t start, uint32_t end,
+                         struct fp_piece *ret_piece);
+
 /* Reserves slots for n pages, and gives that back. Blocks on the nodes: not under the lock. */
 int fp_space_back(struct fp_space *space, uint64_t n);
 /* A short wait. */
