@@ -248,6 +248,7 @@ uint64_t fp_store_tend(struct fp_store *store)
 	assert(store->opener == getpid());
 	eventfd_read(store->tend_fd, &ignored); /* first: what comes from here on says so again */
 	collect_given(store);
+	fp_transport_tend();
 	for (unsigned i = 0; i < store->n_nodes; i++)
 		due_ns = FP_MIN(due_ns, tend_node(store, &store->nodes[i]));
 	now_ns = fp_clock_ns();

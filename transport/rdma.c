@@ -45,6 +45,11 @@ static void rdma_done(struct fp_session *session, bool forked)
 	free(rdma);
 }
 
+void fp_transport_tend(void)
+{
+	fp_verbs_devices_check();
+}
+
 void fp_transport_forked(void)
 {
 	fp_verbs_forget(); /* devices are all that there is to forget */

@@ -268,6 +268,11 @@ int fp_session_drain(struct fp_session *session, struct fp_drain_info *ret_info)
  * its own: lets go of devices, so that the parent's sessions end with the parent. Again is fine. Blocks not.
  */
 void fp_transport_forked(void);
+/*
+ * To be called now and then, by a thread that may block: lets go of devices that were taken from this
+ * machine, for which whoever takes them waits.
+ */
+void fp_transport_tend(void);
 
 /* A new data path. The calling thread need not be the owner: the first to submit is. */
 int fp_link_open(struct fp_session *session, struct fp_link **ret_link);

@@ -1,12 +1,11 @@
 /*
- * Devices, domains, regions, queue pairs and what is posted to them. Room: transport; see verbs.h. Posting
- * and polling never allocate, lock or log.
+ * Domains, regions, queue pairs and what is posted to them. Room: transport; see verbs.h. Posting and polling
+ * never allocate, lock or log.
  */
 #include "verbs.h"
 
 #include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,101 +25,10 @@
 #define RETRY_MAX    7
 #define RNR_FOR_EVER 7
 
-static struct fp_verbs_device *devices;
 static struct fp_verbs_conn *conns;
-static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER; /* of both lists */
+static pthread_mutex_t conns_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* --- devices and domains ------------------------------------------------------------------------------ */
-
-static void set_nonblocking(int fd)
-{
-	fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
-}
-
-static int device_new(struct ibv_context *context, struct fp_verbs_device **ret_device)
-{
-	fp_autofree struct fp_verbs_device *device = calloc(1, sizeof(*device));
-	struct ibv_device_attr attr;
-
-	if (!device)
-		return -ENOMEM;
-	if (fp_verbs_api->ibv.query_device(context, &attr))
-		return -EIO;
-	device->context = context;
-	device->n_asks = (unsigned)FP_MIN(FP_MAX(attr.max_qp_init_rd_atom, 1), FP_VERBS_MAX_READS);
-	device->n_answers = (unsigned)FP_MIN(FP_MAX(attr.max_qp_rd_atom, 1), FP_VERBS_MAX_READS);
-	device->limits.max_reads = FP_MIN(device->n_asks, device->n_answers);
-	device->limits.iwarp = context->device->transport_type == IBV_TRANSPORT_IWARP;
-	snprintf(device->limits.device, sizeof(device->limits.device), "%s",
-	         fp_verbs_api->ibv.get_device_name(context->device));
-	context->cmd_fd = fp_fd_move_high(context->cmd_fd);
-	context->async_fd = fp_fd_move_high(context->async_fd);
-	set_nonblocking(context->async_fd);
-	*ret_device = fp_take_ptr(device);
-	return 0;
-}
-
-/*
- * Lets go of a device that was taken away. The kernel's removal (rdma link delete) waits until every program
- * has closed it, but librdmacm keeps its contexts, and frees them when it likes: so the descriptors are
- * closed and their numbers kept, for something that can be closed again. Under devices_lock.
- */
-static void device_retire(struct fp_verbs_device *device)
-{
-	int fds[] = {device->context->cmd_fd, device->context->async_fd};
-	int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
-	struct fp_verbs_device **at = &devices;
-
-	for (unsigned i = 0; null_fd >= 0 && i < FP_ARRAY_LEN(fds); i++)
-		dup3(null_fd, fds[i], O_CLOEXEC);
-	if (null_fd >= 0)
-		close(null_fd);
-	while (*at != device)
-		at = &(*at)->next;
-	*at = device->next;
-	free(device);
-}
-
-/* The device of a context, with one domain more. What librdmacm opened it hands out again. */
-static int device_get(struct ibv_context *context, struct fp_verbs_device **ret_device)
-{
-	struct fp_verbs_device *device;
-	int r = 0;
-
-	pthread_mutex_lock(&devices_lock);
-	for (device = devices; device && device->context != context; device = device->next)
-		;
-	if (!device) {
-		r = device_new(context, &device);
-		if (r == 0) {
-			device->next = devices;
-			devices = device;
-		}
-	}
-	if (r == 0 && device->dead)
-		r = -ENODEV;
-	if (r == 0)
-		device->n_domains++;
-	pthread_mutex_unlock(&devices_lock);
-	*ret_device = device;
-	return r;
-}
-
-static void device_put(struct fp_verbs_device *device)
-{
-	pthread_mutex_lock(&devices_lock);
-	if (--device->n_domains == 0 && device->dead)
-		device_retire(device);
-	pthread_mutex_unlock(&devices_lock);
-}
-
-void fp_verbs_device_note(struct ibv_context *context)
-{
-	struct fp_verbs_device *device;
-
-	if (device_get(context, &device) == 0)
-		device_put(device);
-}
+/* --- domains ------------------------------------------------------------------------------------------ */
 
 static int domain_new(struct ibv_context *context, struct fp_verbs_domain **ret_domain)
 {
@@ -129,13 +37,13 @@ static int domain_new(struct ibv_context *context, struct fp_verbs_domain **ret_
 
 	if (!domain)
 		return -ENOMEM;
-	r = device_get(context, &domain->device);
+	r = fp_verbs_device_get(context, &domain->device);
 	if (r < 0)
 		return r;
 	domain->pd = fp_verbs_api->ibv.alloc_pd(context);
 	if (!domain->pd) {
 		r = errno ? -errno : -EIO;
-		device_put(domain->device);
+		fp_verbs_device_put(domain->device);
 		return r;
 	}
 	domain->n_refs = 1;
@@ -169,19 +77,6 @@ static uint8_t find_port(struct ibv_context *context, struct ibv_port_attr *ret_
 	return 0;
 }
 
-static bool device_is_open(const char *name, struct ibv_context **ret_context)
-{
-	struct fp_verbs_device *device;
-
-	pthread_mutex_lock(&devices_lock);
-	for (device = devices; device; device = device->next)
-		if (!device->dead && !strcmp(device->limits.device, name))
-			break;
-	pthread_mutex_unlock(&devices_lock);
-	*ret_context = device ? device->context : NULL;
-	return device;
-}
-
 /* Opens a device if it can be connected by hand; iWARP can't. */
 static bool device_suits(struct ibv_device *device, const char *name, struct ibv_context **ret_context)
 {
@@ -192,7 +87,7 @@ static bool device_suits(struct ibv_device *device, const char *name, struct ibv
 
 	if ((name && strcmp(name, own)) || device->transport_type == IBV_TRANSPORT_IWARP)
 		return false;
-	open = device_is_open(own, &context);
+	open = fp_verbs_device_is_open(own, &context);
 	if (!open)
 		context = fp_verbs_api->ibv.open_device(device);
 	if (!context)
@@ -235,7 +130,7 @@ void fp_verbs_domain_unref(struct fp_verbs_domain *domain)
 	if (!domain || atomic_fetch_sub(&domain->n_refs, 1) > 1)
 		return;
 	fp_verbs_api->ibv.dealloc_pd(domain->pd);
-	device_put(domain->device);
+	fp_verbs_device_put(domain->device);
 	free(domain);
 }
 
@@ -343,22 +238,22 @@ void fp_verbs_deregister(struct fp_verbs_region *region)
 
 static void conn_list(struct fp_verbs_conn *conn)
 {
-	pthread_mutex_lock(&devices_lock);
+	pthread_mutex_lock(&conns_lock);
 	conn->next = conns;
 	conn->at = &conns;
 	if (conn->next)
 		conn->next->at = &conn->next;
 	conns = conn;
-	pthread_mutex_unlock(&devices_lock);
+	pthread_mutex_unlock(&conns_lock);
 }
 
 static void conn_unlist(struct fp_verbs_conn *conn)
 {
-	pthread_mutex_lock(&devices_lock);
+	pthread_mutex_lock(&conns_lock);
 	*conn->at = conn->next;
 	if (conn->next)
 		conn->next->at = conn->at;
-	pthread_mutex_unlock(&devices_lock);
+	pthread_mutex_unlock(&conns_lock);
 }
 
 int fp_verbs_conn_new(struct fp_verbs_domain *domain, const struct fp_verbs_conn_options *options,
@@ -379,7 +274,7 @@ int fp_verbs_conn_new(struct fp_verbs_domain *domain, const struct fp_verbs_conn
 	if (!conn->channel)
 		return errno ? -errno : -EIO;
 	conn->channel->fd = fp_fd_move_high(conn->channel->fd);
-	set_nonblocking(conn->channel->fd);
+	fp_verbs_set_nonblocking(conn->channel->fd);
 	conn->cq = fp_verbs_api->ibv.create_cq(context, (int)(options->send_depth + options->recv_depth + 1),
 	                                       NULL, conn->channel, 0);
 	if (!conn->cq)
@@ -588,8 +483,7 @@ void fp_verbs_conn_close(struct fp_verbs_conn *conn)
 	free(conn);
 }
 
-/* This process' copy alone: what it stands for lives on in the parent. */
-static void drop_descriptor(int fd)
+void fp_verbs_drop_descriptor(int fd)
 {
 	if (fd < 0)
 		return;
@@ -600,17 +494,13 @@ static void drop_descriptor(int fd)
 void fp_verbs_drop_descriptors(void)
 {
 	for (struct fp_verbs_conn *conn = conns; conn; conn = conn->next) {
-		drop_descriptor(conn->channel ? conn->channel->fd : -1);
-		drop_descriptor(conn->events ? conn->events->fd : -1);
-		drop_descriptor(conn->wait_fd);
-	}
-	for (struct fp_verbs_device *device = devices; device; device = device->next) {
-		drop_descriptor(device->context->cmd_fd);
-		drop_descriptor(device->context->async_fd);
+		fp_verbs_drop_descriptor(conn->channel ? conn->channel->fd : -1);
+		fp_verbs_drop_descriptor(conn->events ? conn->events->fd : -1);
+		fp_verbs_drop_descriptor(conn->wait_fd);
 	}
 	conns = NULL;
-	devices = NULL;
-	pthread_mutex_init(&devices_lock, NULL); /* whoever held it is not in this process */
+	pthread_mutex_init(&conns_lock, NULL); /* whoever held it is not in this process */
+	fp_verbs_devices_drop();
 }
 
 int fp_verbs_conn_flush(struct fp_verbs_conn *conn)

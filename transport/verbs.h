@@ -86,6 +86,19 @@ int fp_verbs_domain_event(struct fp_verbs_domain *domain, uint32_t *ret_qpn, con
 /* Readable when there may be an event. */
 int fp_verbs_domain_event_fd(const struct fp_verbs_domain *domain);
 
+/*
+ * Notices devices that have gone from this machine, and lets go of them once their last domain is gone: their
+ * removal waits for that. Connecting and listening do so too; whoever does neither calls this now and then.
+ * Any thread; a few system calls, no allocation.
+ */
+void fp_verbs_devices_check(void);
+/*
+ * For who would rather wait: a descriptor, the caller's to close, that is readable when there may be
+ * something for fp_verbs_devices_heard. Or a negative errno.
+ */
+int fp_verbs_devices_watch(void);
+void fp_verbs_devices_heard(int fd);
+
 /* 0 and *ret_region; -ENOMEM (RLIMIT_MEMLOCK too low is the usual reason), -EFAULT, -EIO (no device). Long
  * for much memory: 65 to 75 ms a GiB. */
 int fp_verbs_register(struct fp_verbs_domain *domain, void *base, size_t len_bytes,

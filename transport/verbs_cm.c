@@ -305,6 +305,7 @@ int fp_verbs_connect(const char *host, uint16_t port, const struct fp_verbs_conn
 	int r = fp_verbs_load();
 
 	assert(private_len <= FP_VERBS_PRIVATE_MAX);
+	fp_verbs_devices_check();
 	if (r == 0)
 		r = find_addresses(host, port, 0, &list);
 	if (r < 0)
@@ -366,6 +367,8 @@ static int bind_and_listen(struct fp_verbs_listener *listener, struct sockaddr *
 	    fp_verbs_api->rdma.bind_addr(listener->id, address) ||
 	    fp_verbs_api->rdma.listen(listener->id, BACKLOG))
 		return failure();
+	if (listener->id->verbs)
+		fp_verbs_device_note(listener->id->verbs);
 	return 0;
 }
 
@@ -375,6 +378,7 @@ int fp_verbs_listen(const char *host, uint16_t port, struct fp_verbs_listener **
 	struct addrinfo *list;
 	int r = fp_verbs_load();
 
+	fp_verbs_devices_check();
 	if (r == 0)
 		r = find_addresses(host, port, AI_PASSIVE, &list);
 	if (r < 0)
@@ -442,6 +446,7 @@ static int request_new(struct fp_verbs_listener *listener, const struct rdma_cm_
 	request->listener = listener;
 	request->id = event->id;
 	request->id->context = NULL;
+	fp_verbs_device_note(request->id->verbs); /* also if nothing comes of it */
 	request->n_peer_asks = event->param.conn.responder_resources;
 	request->n_peer_answers = event->param.conn.initiator_depth;
 	request->private_len =
@@ -512,8 +517,10 @@ static void translate(struct fp_verbs_listener *listener, const struct rdma_cm_e
 	if (event->event == RDMA_CM_EVENT_CONNECT_REQUEST) {
 		(void)request_new(listener, event, ret);
 	} else if (event->id == listener->id) {
-		if (event->event == RDMA_CM_EVENT_DEVICE_REMOVAL)
+		if (event->event == RDMA_CM_EVENT_DEVICE_REMOVAL) {
 			ret->type = FP_VERBS_EV_DEVICE_GONE;
+			fp_verbs_device_gone(listener->id->verbs);
+		}
 		ret->why = "the device is being removed";
 	} else if (event->id->context) { /* else a request that nobody has answered: answering finds out */
 		conn_event(event, ret);

@@ -70,7 +70,7 @@ void fp_gate_counts(const struct fp_gate *gate, struct fp_gate_counts *ret_count
 /* Room in the poll set for n more descriptors: it must not fail later. */
 int fp_gate_reserve_ends(struct fp_gate *gate, unsigned n)
 {
-	unsigned wanted = 1 + FP_GATE_MAX_LISTENERS + FP_GATE_MAX_DEVICES + gate->n_ends + n;
+	unsigned wanted = 2 + FP_GATE_MAX_LISTENERS + FP_GATE_MAX_DEVICES + gate->n_ends + n;
 	struct pollfd *polls;
 	short **revents;
 
@@ -125,6 +125,7 @@ static void sleep_until_something(struct fp_gate *gate, short *ret_orders)
 
 	gate->n_polls = 0;
 	watch(gate, gate->eventfd, POLLIN, ret_orders);
+	watch(gate, gate->uevents, POLLIN, &gate->uevents_revents);
 	for (unsigned i = 0; i < gate->n_listeners; i++)
 		if (gate->listeners[i].verbs)
 			watch(gate, fp_verbs_listener_fd(gate->listeners[i].verbs), POLLIN,
@@ -195,6 +196,8 @@ static bool round_of(struct fp_gate *gate)
 	eventfd_t n;
 
 	sleep_until_something(gate, &orders);
+	if (gate->uevents_revents)
+		fp_verbs_devices_heard(gate->uevents);
 	fp_gate_devices_serve(
 	    gate); /* first: iWARP says why a queue pair broke, then that its peer has gone */
 	for (unsigned i = 0; i < gate->n_listeners; i++)
@@ -263,6 +266,7 @@ static int open_pipes(struct fp_gate *gate)
 	gate->eventfd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (gate->eventfd < 0 || pipe2(fds, O_CLOEXEC) < 0)
 		return -errno;
+	gate->uevents = fp_verbs_devices_watch(); /* without, rdma_cm still says most of it */
 	gate->news_read = fds[0];
 	gate->news_write = fds[1];
 	return fcntl(gate->news_write, F_SETFL, O_NONBLOCK) < 0 ? -errno : 0;
@@ -309,6 +313,7 @@ static void free_gate(struct fp_gate *gate)
 		free(gate->listeners[i].host);
 	}
 	fp_cleanup_close(&gate->eventfd);
+	fp_cleanup_close(&gate->uevents);
 	fp_cleanup_close(&gate->news_read);
 	fp_cleanup_close(&gate->news_write);
 	free(gate->polls);
@@ -349,7 +354,7 @@ int fp_gate_open(const struct fp_gate_options *options, struct fp_gate **ret_gat
 	*ret_failed = options->n_listen;
 	if (!gate)
 		return -ENOMEM;
-	gate->eventfd = gate->news_read = gate->news_write = -1;
+	gate->eventfd = gate->uevents = gate->news_read = gate->news_write = -1;
 	gate->orders_end = &gate->orders;
 	gate->max_peers = options->max_peers;
 	pthread_mutex_init(&gate->lock, NULL);

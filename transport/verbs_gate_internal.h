@@ -100,6 +100,7 @@ struct fp_gate {
 	char *device; /* of queue pairs by hand; NULL: none */
 	unsigned max_peers;
 	int eventfd;
+	int uevents; /* devices that go; negative: none is told */
 	int news_read, news_write;
 	_Atomic unsigned n_peers, n_queue_pairs, n_down;
 	_Atomic uint64_t n_rejected, n_denied;
@@ -116,6 +117,7 @@ struct fp_gate {
 	    *watched[FP_GATE_MAX_DEVICES]; /* one domain of each device with peers; held in a round */
 	short watched_revents[FP_GATE_MAX_DEVICES];
 	unsigned n_watched;
+	short uevents_revents;
 	uint64_t retry_ns;
 };
 

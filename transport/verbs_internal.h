@@ -1,12 +1,13 @@
 /*
- * What verbs.c (devices, domains, queue pairs), verbs_cm.c (connection management), verbs_api.c (the
- * libraries) and verbs_fork.c (what a forked child forgets) share. Room: transport; included by no other
- * file.
+ * What verbs.c (domains, queue pairs), verbs_device.c (devices), verbs_cm.c (connection management),
+ * verbs_api.c (the libraries) and verbs_fork.c (what a forked child forgets) share. Room: transport; included
+ * by no other file.
  */
 #ifndef FP_VERBS_INTERNAL_H
 #define FP_VERBS_INTERNAL_H
 
 #include <stdatomic.h>
+#include <sys/stat.h>
 
 #include "verbs.h"
 #include "verbs_api.h"
@@ -24,6 +25,12 @@ struct fp_verbs_device {
 	unsigned n_asks, n_answers; /* READs that a queue pair may have outstanding, that it may answer */
 	unsigned n_domains;         /* under the lock of the list */
 	_Atomic bool dead;
+	int cmd_fd, async_fd; /* the context's, which librdmacm may have freed */
+	dev_t rdev;           /* of cmd_fd */
+	/* as the kernel lists it */
+	char uverbs[64], place[256];
+	bool listed;
+	ino_t place_ino;
 };
 
 struct fp_verbs_domain {
@@ -61,8 +68,23 @@ struct fp_verbs_conn {
 /* The domain of a context that rdma_cm gave: *domain checked or made. 0, -EXDEV, -ENOMEM, ... */
 int fp_verbs_domain_of(struct ibv_context *context, struct fp_verbs_domain **domain);
 
-/* Lists a device that rdma_cm has opened, so that a forked child finds it. A failure is none. */
+/* --- devices: verbs_device.c --------------------------------------------------------------------------- */
+
+/* The device of a context, with one domain more; -ENODEV, -EIO, -ENOMEM. What librdmacm opened it hands out
+ * again. */
+int fp_verbs_device_get(struct ibv_context *context, struct fp_verbs_device **ret_device);
+/* One domain less. A device that is dead is let go of with its last. */
+void fp_verbs_device_put(struct fp_verbs_device *device);
+/* Lists a device that rdma_cm has opened, so that it can be let go of, and a forked child finds it. A failure
+ * is none. */
 void fp_verbs_device_note(struct ibv_context *context);
+/* One by that name that is open and alive. */
+bool fp_verbs_device_is_open(const char *name, struct ibv_context **ret_context);
+/* rdma_cm says that it is being removed. */
+void fp_verbs_device_gone(const struct ibv_context *context);
+void fp_verbs_set_nonblocking(int fd);
+
+/* --- connections --------------------------------------------------------------------------------------- */
 
 /*
  * A connection without a queue pair: completion queue, channel and bookkeeping. Holds domain. Released by
@@ -86,6 +108,9 @@ void fp_verbs_cm_close(struct fp_verbs_conn *conn);
 bool fp_verbs_inherited(void);
 /* Closes this process' copies of all descriptors of devices and connections, and has neither any more. */
 void fp_verbs_drop_descriptors(void);
+/* Of devices alone; of one, if it is one. What they stand for lives on in the parent. */
+void fp_verbs_devices_drop(void);
+void fp_verbs_drop_descriptor(int fd);
 /*
  * Lets go of the libraries, so that librdmacm begins anew when it is loaded next; fp_verbs_load fails from
  * then on where somebody else holds it.

@@ -30,6 +30,7 @@ REMOTE = os.environ.get("FARPAGE_TEST_NODE")
 SHARED = os.environ.get("FARPAGE_VM_RESULTS")
 FETCHES_AT_LEAST = 20_000
 CPU_SECONDS = 40
+UNDER_WAY = 200  # fetches of a program that is at work
 CPU_TURNS = 6
 GRACE_S = 12  # test/vm/node.sh has the same
 SECRET = os.environ["FARPAGE_TEST_SECRET"] = "open-sesame-open-sesame"
@@ -105,10 +106,10 @@ class RemoteNode:
         pass
 
 
-def start_node():
+def start_node(config=CONFIG):
     if REMOTE:
         return RemoteNode()
-    node = Farpaged(CONFIG, prefix=inside(NODE_NETNS, []))
+    node = Farpaged(config, prefix=inside(NODE_NETNS, []))
     if not node.urls:
         raise AssertionError(node.log())
     return node
@@ -128,9 +129,12 @@ class Churn:
 
     def fetches(self):
         """Reads from the node so far."""
-        shown = subprocess.run([FARPAGE, "hist", "--stats-file", glob.glob(self.runtime.name + "/*.stats")[0], "--phase",
-                                "fetch", "--format", "json"], check=True, capture_output=True, text=True, timeout=30)
-        return json.loads(shown.stdout)["count"]
+        pages = glob.glob(self.runtime.name + "/*.stats")
+        if not pages:
+            return 0  # it has not come that far
+        shown = subprocess.run([FARPAGE, "hist", "--stats-file", pages[0], "--phase", "fetch", "--format", "json"],
+                               check=False, capture_output=True, text=True, timeout=30)
+        return json.loads(shown.stdout)["count"] if shown.returncode == 0 else 0
 
     def end(self, timeout):
         """Its output and status; a hang fails."""
@@ -154,12 +158,13 @@ class Churn:
 @unittest.skipUnless(ADDRESS or REMOTE, "no RDMA device: FARPAGE_TEST_RDMA is not set")
 class RdmaFaults(unittest.TestCase):
     @staticmethod
-    def get_going(node):
-        """Until the program has a session, and pages come and go."""
+    def get_going(churn):
+        """Until pages come and go."""
         until = time.monotonic() + 60
-        while not REMOTE and " begins" not in node.log() and time.monotonic() < until:
-            time.sleep(0.1)
-        time.sleep(6)
+        while churn.fetches() < UNDER_WAY and time.monotonic() < until:
+            if churn.process.poll() is not None:
+                raise AssertionError(f"it ended before it was under way:\n{churn.end(1)[0]}")
+            time.sleep(0.2)
 
     def must_survive(self, churn, node, timeout):
         output, status = churn.end(timeout)
@@ -176,7 +181,7 @@ class RdmaFaults(unittest.TestCase):
     def test_cable_pulled_for_two_seconds(self):
         # emulated guests that share busy processors may take long to find each other again
         with start_node() as node, Churn(node, 15, "--stall", str(2 * STALL_S)) as churn:
-            self.get_going(node)
+            self.get_going(churn)
             self.pull_cable(2)
             self.must_survive(churn, node, 90)
             self.assertEqual(node.log().count(" begins"), 1, node.log())  # the same session to the end
@@ -184,7 +189,7 @@ class RdmaFaults(unittest.TestCase):
     @unittest.skipUnless(NODE_NETNS or REMOTE, "there is no cable: FARPAGE_TEST_NODE_NETNS is not set")
     def test_cable_pulled_for_longer_than_the_grace(self):
         with start_node() as node, Churn(node, 120) as churn:
-            self.get_going(node)
+            self.get_going(churn)
             self.pull_cable(GRACE_S + 12)
             self.must_end_by_law_1(churn, node, 60)
             self.assertTrue(node.answers() if REMOTE else node.process.poll() is None, node.log())
@@ -211,7 +216,7 @@ class RdmaFaults(unittest.TestCase):
         for moment in (0.0, 0.5, 1.5, 6.0):  # while it connects, writes, reads
             with self.subTest(seconds=moment), start_node() as node, Churn(node, 120) as churn:
                 if moment > 2:
-                    self.get_going(node)
+                    self.get_going(churn)
                 else:
                     time.sleep(moment)
                 node.signal(signal.SIGKILL)
@@ -224,39 +229,68 @@ class RdmaFaults(unittest.TestCase):
                     self.assertNotIn("expected", output)
 
     @unittest.skipUnless(DEVICE, "no device may be removed: FARPAGE_TEST_RDMA_DEVICE is not set")
-    def test_the_device_removed_under_load(self):  # the last one: the device may not come back
+    def test_the_device_removed_under_load(self):  # with the next the last: the device may not come back
         with start_node() as node, Churn(node, 120) as churn:
-            self.get_going(node)
-            # ends when everybody has let go of the device, and cannot be interrupted before
-            deletion = subprocess.Popen(["rdma", "link", "delete", DEVICE], stderr=subprocess.DEVNULL)
+            self.get_going(churn)
+            deletion = self.delete_device()
             self.must_end_by_law_1(churn, node, 60)
-            self.assertIsNone(node.process.poll(), node.log())
-            if not ends_within(deletion, 60):
-                log = node.log()
-                node.process.kill()
-                if not ends_within(deletion, 30):
-                    self.skipTest("the kernel keeps the device, though no process has it any more")
-                self.fail(f"the node kept the device\n{log}")
-            self.assertEqual(deletion.returncode, 0, node.log())
-            subprocess.run(["rdma", "link", "add", DEVICE, "type", DEVICE.rstrip("0123456789"), "netdev", NETDEV],
-                           check=True, timeout=60)
-        with start_node() as node, Churn(node, 3) as churn:  # the device is as good as new
-            self.must_survive(churn, node, 60)
+            self.must_go(deletion, node)
+        with start_node() as node:  # the device is as good as new
+            self.must_serve(node)
+
+    @unittest.skipUnless(DEVICE, "no device may be removed: FARPAGE_TEST_RDMA_DEVICE is not set")
+    def test_the_device_removed_without_load(self):
+        """No connection is left that could be told, none ever was for queue pairs by hand; and the node serves it again
+        when it is back."""
+        with start_node(CONFIG + f"rdma: {{ device: {DEVICE} }}\n") as node:
+            for times in range(1, 3):
+                self.must_serve(node)
+                self.must_go(self.delete_device(), node)
+                self.await_return(node, times)
+
+    def await_return(self, node, times):
+        """Until the node has found the device again so many times."""
+        until = time.monotonic() + 60
+        while node.log().count("its rdma device is back") < times:
+            self.assertLess(time.monotonic(), until, node.log())
+            time.sleep(0.1)
+
+    @staticmethod
+    def delete_device():
+        """Ends when everybody has let go of the device, and cannot be interrupted before."""
+        return subprocess.Popen(["rdma", "link", "delete", DEVICE], stderr=subprocess.DEVNULL)
+
+    def must_go(self, deletion, node):
+        """It ends while the node lives; then the device is made again."""
+        if not ends_within(deletion, 60):
+            log = node.log()
+            node.process.kill()
+            if not ends_within(deletion, 30):
+                self.fail("the kernel keeps the device, though no process has it any more")
+            self.fail(f"the node kept the device\n{log}")
+        self.assertEqual(deletion.returncode, 0, node.log())
+        self.assertIsNone(node.process.poll(), node.log())
+        subprocess.run(["rdma", "link", "add", DEVICE, "type", DEVICE.rstrip("0123456789"), "netdev", NETDEV],
+                       check=True, timeout=60)
+
+    def must_serve(self, node):
+        """Two sessions that come, read and write, and go, one of them beyond its rights. Returns what was said of it."""
+        done = subprocess.run(inside(PROGRAM_NETNS, [STEALKEY, node.urls[0]]), capture_output=True, text=True,
+                              timeout=60, check=False)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr + node.log())
+        return done.stdout
 
     @unittest.skipIf(REMOTE, "the node is out of reach")
     def test_stolen_key(self):
         with start_node() as node:
-            done = subprocess.run(inside(PROGRAM_NETNS, [STEALKEY, node.urls[0]]), capture_output=True, text=True,
-                                  timeout=60, check=False)
-            self.assertEqual(done.returncode, 0, done.stdout + done.stderr + node.log())
-            print(done.stdout)
+            print(self.must_serve(node))
             node.await_log("thief")
             node.await_log("key")
 
     def cpu_over_faults(self):
         """Fetches, and CPU time of node and program over them in ns. Without read-ahead each fetch is a fault's."""
-        with start_node() as node, Churn(node, CPU_SECONDS, "--readahead", "0") as churn:
-            self.get_going(node)
+        with start_node() as node, Churn(node, CPU_SECONDS, "--readahead", "0", "--stall", str(4 * STALL_S)) as churn:
+            self.get_going(churn)
             program = child_of(churn.process.pid)
             fetches, node_ns, program_ns = churn.fetches(), cpu_ns(node.process.pid), cpu_ns(program)
             time.sleep(CPU_SECONDS - 9)

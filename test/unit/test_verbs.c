@@ -1,15 +1,19 @@
 /*
- * Queue pairs without a device: libibverbs and librdmacm are played by this file, as far as a connection
- * needs them that is armed, and closed.
+ * Queue pairs and devices without a device: libibverbs and librdmacm are played by this file, as far as a
+ * connection needs them that is armed, and closed, and a device that is opened, and goes.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -93,14 +97,75 @@ static int dereg_mr(struct ibv_mr *mr)
 	return 0;
 }
 
+/* A device that is open: its descriptors, and where the kernel lists it. */
+static struct ibv_device listed = {.name = "played0", .dev_name = "uverbs77"};
+static struct ibv_context opened;
+static struct ibv_pd pd;
+
+static int query_device(struct ibv_context *context, struct ibv_device_attr *ret_attr)
+{
+	*ret_attr = (struct ibv_device_attr){.phys_port_cnt = 1};
+	return 0;
+}
+
+static const char *get_device_name(struct ibv_device *of)
+{
+	return of->name;
+}
+
+static struct ibv_pd *alloc_pd(struct ibv_context *context)
+{
+	return &pd;
+}
+
+static int dealloc_pd(struct ibv_pd *freed)
+{
+	return 0;
+}
+
+static struct rdma_event_channel *create_event_channel(void)
+{
+	return &events;
+}
+
+static int create_id(struct rdma_event_channel *from, struct rdma_cm_id **ret_id, void *context,
+                     enum rdma_port_space ps)
+{
+	static struct rdma_cm_id id;
+
+	id = (struct rdma_cm_id){.channel = from, .context = context};
+	*ret_id = &id;
+	return 0;
+}
+
+static int bind_addr(struct rdma_cm_id *id, struct sockaddr *address)
+{
+	id->verbs = &opened;
+	return 0;
+}
+
+static int listen_for(struct rdma_cm_id *id, int backlog)
+{
+	said[0].id = id; /* whom the next event concerns */
+	return 0;
+}
+
 static const struct fp_verbs_api played = {
-    .ibv = {.reg_mr = reg_mr,
+    .ibv = {.query_device = query_device,
+            .get_device_name = get_device_name,
+            .alloc_pd = alloc_pd,
+            .dealloc_pd = dealloc_pd,
+            .reg_mr = reg_mr,
             .dereg_mr = dereg_mr,
             .get_cq_event = get_cq_event,
             .req_notify_cq = req_notify_cq,
             .modify_qp = modify_qp},
     .rdma = {.get_cm_event = get_cm_event,
              .ack_cm_event = ack_cm_event,
+             .create_event_channel = create_event_channel,
+             .create_id = create_id,
+             .bind_addr = bind_addr,
+             .listen = listen_for,
              .disconnect = disconnect,
              .destroy_id = destroy_id,
              .destroy_event_channel = destroy_event_channel},
@@ -108,7 +173,7 @@ static const struct fp_verbs_api played = {
 
 static void say(enum rdma_cm_event_type type)
 {
-	said[n_said++] = (struct rdma_cm_event){.event = type};
+	said[n_said++].event = type;
 	eventfd_write(events.fd, 1);
 }
 
@@ -125,6 +190,7 @@ static int set_up(void **state)
 	device.dead = false;
 	domain = (struct fp_verbs_domain){.device = &device, .n_refs = 1};
 	n_said = n_asked = n_flushed = n_disconnected = 0;
+	memset(said, 0, sizeof(said));
 	return events.fd < 0 ? -1 : 0;
 }
 
@@ -197,6 +263,132 @@ static void keys_allow_no_more(void **state)
 	device.limits.iwarp = false;
 }
 
+/* --- devices ------------------------------------------------------------------------------------------ */
+
+static void device_opens(void)
+{
+	snprintf(listed.dev_path, sizeof(listed.dev_path), "/tmp/farpage-test.XXXXXX");
+	assert_non_null(mkdtemp(listed.dev_path));
+	opened = (struct ibv_context){.device = &listed,
+	                              .cmd_fd = open("/dev/zero", O_RDWR | O_CLOEXEC),
+	                              .async_fd = eventfd(0, EFD_CLOEXEC)};
+	assert_true(opened.cmd_fd >= 0 && opened.async_fd >= 0);
+}
+
+/* Its descriptors' numbers stay, for librdmacm to close one day. */
+static bool is_let_go_of(void)
+{
+	struct stat now;
+
+	assert_int_equal(fstat(opened.cmd_fd, &now), 0);
+	return now.st_rdev == makedev(1, 3);
+}
+
+static void device_closes(void)
+{
+	rmdir(listed.dev_path);
+	close(opened.cmd_fd);
+	close(opened.async_fd);
+}
+
+/* Nobody is connected who could be told. */
+static void a_listener_hears_of_a_device_that_goes(void **state)
+{
+	struct fp_verbs_listener *listener;
+	struct fp_verbs_event event;
+
+	device_opens();
+	assert_int_equal(fp_verbs_listen("127.0.0.1", 0, &listener), 0);
+	assert_false(is_let_go_of());
+	say(RDMA_CM_EVENT_DEVICE_REMOVAL);
+	assert_int_equal(fp_verbs_listener_next(listener, &event), 0);
+	assert_int_equal(event.type, FP_VERBS_EV_DEVICE_GONE);
+	assert_true(is_let_go_of());
+	fp_verbs_listener_close(listener);
+	device_closes();
+}
+
+static void remove_from_list(void)
+{
+	assert_int_equal(rmdir(listed.dev_path), 0);
+	fp_verbs_devices_check();
+}
+
+/* Another device has its name by now. */
+static void replace_in_list(void)
+{
+	char other[] = "/tmp/farpage-test.XXXXXX";
+
+	assert_non_null(mkdtemp(other));
+	assert_int_equal(rename(other, listed.dev_path), 0);
+	fp_verbs_devices_check();
+}
+
+static void uevent(const char *text)
+{
+	int fds[2];
+
+	assert_int_equal(socketpair(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK, 0, fds), 0);
+	assert_int_equal(send(fds[0], text, strlen(text) + 1, 0), strlen(text) + 1);
+	fp_verbs_devices_heard(fds[1]);
+	close(fds[0]);
+	close(fds[1]);
+}
+
+static void hear_of_removal(void)
+{
+	uevent("remove@/devices/virtual/infiniband_verbs/uverbs77");
+}
+
+/* A device goes when the last that is on it has gone, and is of no use from the beginning. */
+static void what_is_not_listed_goes(void **state)
+{
+	void (*const ways[])(void) = {remove_from_list, replace_in_list, hear_of_removal};
+
+	for (unsigned i = 0; i < FP_ARRAY_LEN(ways); i++) {
+		for (unsigned n_used = 0; n_used < 2; n_used++) {
+			struct fp_verbs_domain *used = NULL, *late = NULL;
+
+			device_opens();
+			fp_verbs_device_note(&opened);
+			fp_verbs_devices_check();
+			uevent("add@/devices/virtual/infiniband_verbs/uverbs77");
+			uevent("remove@/devices/virtual/infiniband_verbs/uverbs7");
+			uevent("remove@/devices/virtual/net/uverbs77");
+			if (n_used)
+				assert_int_equal(fp_verbs_domain_of(&opened, &used), 0);
+			assert_false(is_let_go_of());
+			ways[i]();
+			if (n_used) {
+				assert_true(fp_verbs_domain_dead(used));
+				assert_false(is_let_go_of());
+				assert_int_equal(fp_verbs_domain_of(&opened, &late), -ENODEV);
+				fp_verbs_domain_unref(used);
+			}
+			assert_true(is_let_go_of());
+			device_closes();
+		}
+	}
+}
+
+/* librdmacm has closed it before us, and its numbers are somebody else's. */
+static void closed_by_others(void **state)
+{
+	struct stat now;
+	int cmd_fd, other;
+
+	device_opens();
+	fp_verbs_device_note(&opened);
+	cmd_fd = opened.cmd_fd;
+	other = open("/dev/full", O_RDWR | O_CLOEXEC);
+	assert_int_equal(dup2(other, cmd_fd), cmd_fd);
+	close(other);
+	remove_from_list();
+	assert_int_equal(fstat(cmd_fd, &now), 0);
+	assert_int_equal(now.st_rdev, makedev(1, 7));
+	device_closes();
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -204,6 +396,9 @@ int main(void)
 	    cmocka_unit_test_setup_teardown(closing_hears_of_a_device_that_goes, set_up, tear_down),
 	    cmocka_unit_test_setup_teardown(closing_says_goodbye, set_up, tear_down),
 	    cmocka_unit_test_setup_teardown(keys_allow_no_more, set_up, tear_down),
+	    cmocka_unit_test_setup_teardown(a_listener_hears_of_a_device_that_goes, set_up, tear_down),
+	    cmocka_unit_test_setup_teardown(what_is_not_listed_goes, set_up, tear_down),
+	    cmocka_unit_test_setup_teardown(closed_by_others, set_up, tear_down),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

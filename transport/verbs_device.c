@@ -1,0 +1,260 @@
+/*
+ * The devices that this process has open, and letting go of them. Room: transport; see verbs_internal.h.
+ *
+ * The kernel's removal of a soft device (rdma link delete) waits until every program has closed it, and
+ * librdmacm closes none that it has opened. So a device that is to go must be noticed, and given up as soon
+ * as nothing of ours is on it:
+ *
+ *   rdma_cm tells each id that is still bound to the device   connections, listeners: fp_verbs_device_gone
+ *   the kernel lists it no more                               fp_verbs_devices_check, by whoever comes along
+ *   the kernel tells all who listen                           fp_verbs_devices_heard, for who waits
+ *
+ * The first is not enough: connections that the peer's end took with it are told nothing any more, a
+ * listener on all addresses is bound to no device, nor is a queue pair connected by hand.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <linux/netlink.h>
+
+#include "fdutil.h"
+#include "verbs_internal.h"
+
+#define UEVENT_BYTES   8192u
+#define KERNEL_UEVENTS 1u /* the multicast group in which the kernel itself speaks */
+#define UVERBS_FOLDER  "/infiniband_verbs/"
+
+static struct fp_verbs_device *devices;
+static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER; /* of the list */
+
+void fp_verbs_set_nonblocking(int fd)
+{
+	fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+}
+
+/* What the kernel lists a device as: another one may come by the same name. Nothing where that can't be seen.
+ */
+static void note_place(struct fp_verbs_device *device)
+{
+	const struct ibv_device *of = device->context->device;
+	struct stat place;
+
+	snprintf(device->place, sizeof(device->place), "%s", of->dev_path);
+	snprintf(device->uverbs, sizeof(device->uverbs), "%s", of->dev_name);
+	device->listed = stat(device->place, &place) == 0;
+	if (device->listed)
+		device->place_ino = place.st_ino;
+	if (fstat(device->context->cmd_fd, &place) == 0)
+		device->rdev = place.st_rdev;
+}
+
+static int device_new(struct ibv_context *context, struct fp_verbs_device **ret_device)
+{
+	fp_autofree struct fp_verbs_device *device = calloc(1, sizeof(*device));
+	struct ibv_device_attr attr;
+
+	if (!device)
+		return -ENOMEM;
+	if (fp_verbs_api->ibv.query_device(context, &attr))
+		return -EIO;
+	device->context = context;
+	device->n_asks = (unsigned)FP_MIN(FP_MAX(attr.max_qp_init_rd_atom, 1), FP_VERBS_MAX_READS);
+	device->n_answers = (unsigned)FP_MIN(FP_MAX(attr.max_qp_rd_atom, 1), FP_VERBS_MAX_READS);
+	device->limits.max_reads = FP_MIN(device->n_asks, device->n_answers);
+	device->limits.iwarp = context->device->transport_type == IBV_TRANSPORT_IWARP;
+	snprintf(device->limits.device, sizeof(device->limits.device), "%s",
+	         fp_verbs_api->ibv.get_device_name(context->device));
+	context->cmd_fd = fp_fd_move_high(context->cmd_fd);
+	context->async_fd = fp_fd_move_high(context->async_fd);
+	fp_verbs_set_nonblocking(context->async_fd);
+	device->cmd_fd = context->cmd_fd;
+	device->async_fd = context->async_fd;
+	note_place(device);
+	*ret_device = fp_take_ptr(device);
+	return 0;
+}
+
+/* librdmacm may have closed a device that has gone already: then the numbers are somebody else's. */
+static bool has_descriptors(const struct fp_verbs_device *device)
+{
+	struct stat now;
+
+	return fstat(device->cmd_fd, &now) == 0 && S_ISCHR(now.st_mode) && now.st_rdev == device->rdev;
+}
+
+/*
+ * librdmacm keeps its contexts, and frees them when it likes: so the descriptors are closed and their numbers
+ * kept, for something that can be closed again. Under devices_lock.
+ */
+static void device_retire(struct fp_verbs_device *device)
+{
+	int null_fd = has_descriptors(device) ? open("/dev/null", O_RDWR | O_CLOEXEC) : -1;
+	struct fp_verbs_device **at = &devices;
+
+	if (null_fd >= 0) {
+		dup3(null_fd, device->cmd_fd, O_CLOEXEC);
+		dup3(null_fd, device->async_fd, O_CLOEXEC);
+		close(null_fd);
+	}
+	while (*at != device)
+		at = &(*at)->next;
+	*at = device->next;
+	free(device);
+}
+
+/* It is to go; at once if nothing is on it. Under devices_lock. */
+static void device_goes(struct fp_verbs_device *device)
+{
+	device->dead = true;
+	if (device->n_domains == 0)
+		device_retire(device);
+}
+
+int fp_verbs_device_get(struct ibv_context *context, struct fp_verbs_device **ret_device)
+{
+	struct fp_verbs_device *device;
+	int r = 0;
+
+	pthread_mutex_lock(&devices_lock);
+	for (device = devices; device && device->context != context; device = device->next)
+		;
+	if (!device) {
+		r = device_new(context, &device);
+		if (r == 0) {
+			device->next = devices;
+			devices = device;
+		}
+	}
+	if (r == 0 && device->dead)
+		r = -ENODEV;
+	if (r == 0)
+		device->n_domains++;
+	pthread_mutex_unlock(&devices_lock);
+	*ret_device = device;
+	return r;
+}
+
+void fp_verbs_device_put(struct fp_verbs_device *device)
+{
+	pthread_mutex_lock(&devices_lock);
+	if (--device->n_domains == 0 && device->dead)
+		device_retire(device);
+	pthread_mutex_unlock(&devices_lock);
+}
+
+void fp_verbs_device_note(struct ibv_context *context)
+{
+	struct fp_verbs_device *device;
+
+	if (fp_verbs_device_get(context, &device) == 0)
+		fp_verbs_device_put(device);
+}
+
+bool fp_verbs_device_is_open(const char *name, struct ibv_context **ret_context)
+{
+	struct fp_verbs_device *device;
+
+	pthread_mutex_lock(&devices_lock);
+	for (device = devices; device; device = device->next)
+		if (!device->dead && !strcmp(device->limits.device, name))
+			break;
+	pthread_mutex_unlock(&devices_lock);
+	*ret_context = device ? device->context : NULL;
+	return device;
+}
+
+void fp_verbs_devices_drop(void)
+{
+	for (struct fp_verbs_device *device = devices; device; device = device->next) {
+		fp_verbs_drop_descriptor(device->cmd_fd);
+		fp_verbs_drop_descriptor(device->async_fd);
+	}
+	devices = NULL;
+	pthread_mutex_init(&devices_lock, NULL); /* whoever held it is not in this process */
+}
+
+/* --- devices that go ---------------------------------------------------------------------------------- */
+
+/* Those that goes(device, about) says so of. */
+static void give_up(bool (*goes)(const struct fp_verbs_device *device, const void *about), const void *about)
+{
+	pthread_mutex_lock(&devices_lock);
+	for (struct fp_verbs_device *device = devices, *next; device; device = next) {
+		next = device->next;
+		if (goes(device, about))
+			device_goes(device);
+	}
+	pthread_mutex_unlock(&devices_lock);
+}
+
+static bool has_context(const struct fp_verbs_device *device, const void *context)
+{
+	return device->context == context;
+}
+
+void fp_verbs_device_gone(const struct ibv_context *context)
+{
+	give_up(has_context, context);
+}
+
+static bool is_unlisted(const struct fp_verbs_device *device, const void *nothing)
+{
+	struct stat place;
+
+	return device->listed && (stat(device->place, &place) < 0 || place.st_ino != device->place_ino);
+}
+
+void fp_verbs_devices_check(void)
+{
+	give_up(is_unlisted, NULL);
+}
+
+int fp_verbs_devices_watch(void)
+{
+	const struct sockaddr_nl address = {.nl_family = AF_NETLINK, .nl_groups = KERNEL_UEVENTS};
+	fp_autoclose int fd =
+	    socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_KOBJECT_UEVENT);
+
+	if (fd < 0 || bind(fd, (const struct sockaddr *)&address, sizeof(address)) < 0)
+		return -errno;
+	return fp_take_fd(fd);
+}
+
+static bool has_uverbs(const struct fp_verbs_device *device, const void *name)
+{
+	return strcmp(device->uverbs, name) == 0;
+}
+
+/* "remove@/devices/virtual/infiniband_verbs/uverbs0", of which the rest is a repetition. */
+static void take_uevent(const char *text)
+{
+	const char *folder = strncmp(text, "remove@", 7) == 0 ? strstr(text, UVERBS_FOLDER) : NULL;
+
+	if (folder)
+		give_up(has_uverbs, folder + strlen(UVERBS_FOLDER));
+}
+
+void fp_verbs_devices_heard(int fd)
+{
+	char text[UEVENT_BYTES + 1];
+
+	for (;;) {
+		struct sockaddr_nl from = {0};
+		socklen_t len = sizeof(from);
+		ssize_t n = recvfrom(fd, text, UEVENT_BYTES, 0, (struct sockaddr *)&from, &len);
+
+		if (n < 0 && errno == ENOBUFS) /* some of them are lost */
+			fp_verbs_devices_check();
+		else if (n < 0 && errno != EINTR)
+			return;
+		if (n <= 0 || from.nl_pid != 0) /* the kernel's is 0 */
+			continue;
+		text[n] = 0;
+		take_uevent(text);
+	}
+}
