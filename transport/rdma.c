@@ -21,8 +21,9 @@
 #include "verbs.h"
 #include "verbs_stream.h"
 
-#define LOOK_NS (50 * FP_NSEC_PER_MSEC) /* a control stream asks as often whether its peer has gone */
-#define QP_TAG  1u                      /* of the one request of a LINK connection */
+#define LOOK_NS  (50 * FP_NSEC_PER_MSEC) /* a control stream asks as often whether its peer has gone */
+#define NUDGE_NS (50 * FP_NSEC_PER_MSEC) /* without an answer, the first time; then twice as long each */
+#define QP_TAG   1u                      /* of the one request of a LINK connection */
 
 /* A session's own, in *fp_control_private. */
 struct rdma {
@@ -146,6 +147,30 @@ static int sleep_on(struct pollfd *p, uint64_t now_ns, uint64_t deadline_ns)
 }
 
 /*
+ * Soft iWARP (siw_accept of Linux 6.12) answers a connection request before it listens to the connection:
+ * what comes in between stays where it is until more comes. A client speaks first, so it says nothing once
+ * more, and again, until it is heard. A link has nobody who could do so: see await_acceptance.
+ */
+struct nudging {
+	uint64_t next_ns, step_ns; /* 0: not this device */
+};
+
+static struct nudging nudging_begin(struct fp_verbs_conn *conn, uint64_t now_ns)
+{
+	bool needed = fp_verbs_domain_limits(fp_verbs_conn_domain(conn))->iwarp;
+
+	return (struct nudging){now_ns + NUDGE_NS, needed ? NUDGE_NS : 0};
+}
+
+static void nudge(struct fp_stream *stream, struct nudging *nudging, uint64_t now_ns)
+{
+	if (!nudging->step_ns || now_ns < nudging->next_ns)
+		return;
+	nudging->step_ns = fp_stream_nudge(stream) ? nudging->step_ns * 2 : 0;
+	nudging->next_ns = now_ns + nudging->step_ns;
+}
+
+/*
  * The peer's end may be gone without a word on the queue pair: rdma_cm is asked, but only when it has
  * something to say, as that allocates, and the reclaim thread takes leases while a fork that waits for it
  * holds the allocator's locks. Whatever completes is a reason to try again, be it for the other direction.
@@ -153,6 +178,7 @@ static int sleep_on(struct pollfd *p, uint64_t now_ns, uint64_t deadline_ns)
 static int control_wait(void *context, short events, uint64_t deadline_ns)
 {
 	struct fp_verbs_conn *conn = fp_stream_conn(context);
+	struct nudging nudging = nudging_begin(conn, fp_clock_ns());
 	uint64_t now_ns;
 	struct pollfd p;
 	int r;
@@ -168,6 +194,7 @@ static int control_wait(void *context, short events, uint64_t deadline_ns)
 		now_ns = fp_clock_ns();
 		if (now_ns >= deadline_ns)
 			return -ETIMEDOUT;
+		nudge(context, &nudging, now_ns);
 		r = sleep_on(&p, now_ns, deadline_ns);
 		if (r < 0)
 			return r;
@@ -227,6 +254,17 @@ static int make_link(struct fp_session *session, int fd, struct fp_verbs_conn *c
 	return fp_rdma_link_new(conn, &options, ret_link);
 }
 
+/*
+ * The node's thread that accepts links is the one that carries control streams, so once a call is answered
+ * that was made after the acceptance came, soft iWARP listens to the link.
+ */
+static int await_acceptance(struct fp_session *session, uint64_t deadline_ns)
+{
+	return fp_verbs_domain_limits(rdma_of(session)->domain)->iwarp
+	           ? fp_control_ping(session, 0, deadline_ns)
+	           : 0;
+}
+
 static int rdma_link_open(struct fp_session *session, struct fp_link **ret_link)
 {
 	FP_CLEANUP(fp_cleanup_verbs_conn) struct fp_verbs_conn *conn = NULL;
@@ -237,6 +275,8 @@ static int rdma_link_open(struct fp_session *session, struct fp_link **ret_link)
 	int r = connect_cm(fp_control_url(session), &request, &fp_rdma_link_conn_options, deadline_ns,
 	                   &rdma_of(session)->domain, &conn);
 
+	if (r == 0)
+		r = await_acceptance(session, deadline_ns);
 	if (r == 0)
 		r = make_link(session, -1, conn, ret_link);
 	if (r == 0)

@@ -28,6 +28,7 @@ struct fp_stream {
 	int error;          /* what broke it; 0 while it works */
 	unsigned credits;   /* messages that the peer has room for */
 	unsigned to_return; /* receives posted again that the peer does not know of */
+	bool heard;         /* the peer has said something */
 	unsigned n_free;    /* send buffers: */
 	uint8_t free[N_SENDS];
 	unsigned first, n_arrived; /* ring of what is here to be read */
@@ -151,6 +152,7 @@ static void on_arrival(struct fp_stream *stream, const struct fp_verbs_completio
 	const uint8_t *message = stream->buffers[c->id];
 	unsigned credits = message[0];
 
+	stream->heard = true;
 	if (c->len_bytes < PREFIX_BYTES || c->len_bytes > FP_STREAM_BUFFER_BYTES || message[1] ||
 	    message[2] || message[3] || credits > FP_STREAM_BUFFERS - stream->credits) {
 		(void)fail(stream, -EPROTO);
@@ -239,6 +241,13 @@ int fp_stream_wait(struct fp_stream *stream, struct pollfd *ret_pollfd)
 	if (r < 0)
 		return fail(stream, r);
 	return progress(stream) > 0 || stream->error ? 1 : 0;
+}
+
+/* Half of the peer's receives are for this at most, until it says something and with that returns them. */
+bool fp_stream_nudge(struct fp_stream *stream)
+{
+	return !stream->heard && !stream->error && stream->credits > FP_STREAM_BUFFERS / 2 &&
+	       stream->n_free > 0 && send_message(stream, NULL, 0) == 0;
 }
 
 bool fp_stream_is_idle(const struct fp_stream *stream)

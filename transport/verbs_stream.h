@@ -41,6 +41,11 @@ ssize_t fp_stream_receive(struct fp_stream *stream, void *ret_bytes, size_t len)
  * *ret_pollfd: wait for it, then try again; 1: something came meanwhile, try at once; negative: broken.
  */
 int fp_stream_wait(struct fp_stream *stream, struct pollfd *ret_pollfd);
+/*
+ * Sends a message without bytes if the peer has said nothing yet. For a peer that may not have seen the first
+ * one: see rdma.c. False if it has seen it, or there were enough of them, or the stream is broken.
+ */
+bool fp_stream_nudge(struct fp_stream *stream);
 /* Whether all that was taken has been sent, as far as this device tells. */
 bool fp_stream_is_idle(const struct fp_stream *stream);
 struct fp_verbs_conn *fp_stream_conn(struct fp_stream *stream);

@@ -9,8 +9,6 @@
 
 #include "verbs.h"
 
-#define OPEN_AGAIN 3u
-
 const char *rig_scheme, *rig_farpaged;
 
 bool rig_load_store(void)
@@ -107,10 +105,6 @@ const char *rig_secret(const char *secret)
 	return strcmp(secret, RIG_NO_SECRET) ? secret : NULL;
 }
 
-/*
- * Over siw a handshake comes to a standstill now and then (one in a few hundred), and the node ends it when
- * its time is over. Whoever uses sessions for long tries again; so do we, and say so.
- */
 int rig_open(const struct fp_url *url, const char *secret, uint64_t deadline_ns,
              struct fp_session **ret_session)
 {
@@ -119,14 +113,8 @@ int rig_open(const struct fp_url *url, const char *secret, uint64_t deadline_ns,
 	    .secret = rig_secret(secret),
 	    .deadline_ns = deadline_ns ? deadline_ns : PATIENCE_NS,
 	};
-	int r;
 
-	r = fp_session_open(url, &options, ret_session);
-	for (unsigned i = 0; r == -ECONNRESET && rig_keyed() && i < OPEN_AGAIN; i++) {
-		print_message("the node gave up a handshake, once more\n");
-		r = fp_session_open(url, &options, ret_session);
-	}
-	return r;
+	return fp_session_open(url, &options, ret_session);
 }
 
 struct job *job_new(enum fp_io_op op, uint32_t lease_id, uint64_t offset_bytes, unsigned n_segs,

@@ -28,7 +28,7 @@ in_guest 6.1 --kernel 6.1 "${both_networks[@]}" --timeout 1500 -- \
 	integration-preload-process-tcp-all integration-churn-tcp-protect-64
 
 in_guest 6.12-faults-rxe --kernel 6.12 --setup one-namespace --timeout 1500 -- vm-rdmafork-rxe vm-redis-save-rxe \
-	vm-churn-inline-rxe vm-faults-rxe
+	vm-churn-inline-rxe vm-opens-siw vm-faults-rxe
 
 in_guest 6.12-faults-siw --kernel 6.12 --setup two-namespaces --timeout 1500 -- vm-faults-siw-namespaces
 
