@@ -20,44 +20,9 @@
 #include <stdatomic.h>
 #include <sys/mman.h>
 
-#include "underpreload.h"
+#include "farsignals.h"
 
-#define PAGE     4096u
-#define STACK    (64u << 10)
-#define PRESSURE (4 * TEST_LOCAL_BYTES)
-
-static char *stack, *pressure;
-static stack_t no_stack = {.ss_flags = SS_DISABLE};
 static sigjmp_buf out;
-
-static void evict(void)
-{
-	for (size_t i = 0; i < PRESSURE; i += PAGE)
-		((volatile char *)pressure)[i]++;
-}
-
-static char *far_memory(size_t len)
-{
-	char *p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-	assert_ptr_not_equal(p, MAP_FAILED);
-	assert_true(test_is_far(p));
-	return p;
-}
-
-static void set_stack(unsigned flags)
-{
-	const stack_t ss = {.ss_sp = stack, .ss_size = STACK, .ss_flags = (int)flags};
-
-	assert_int_equal(sigaltstack(&ss, NULL), 0);
-}
-
-static void handle(int sig, void (*handler)(int, siginfo_t *, void *), int flags)
-{
-	struct sigaction action = {.sa_sigaction = handler, .sa_flags = SA_SIGINFO | flags};
-
-	assert_int_equal(sigaction(sig, &action, NULL), 0);
-}
 
 #define THREADS 3
 
@@ -68,7 +33,8 @@ static __thread volatile bool may_jump;
 
 static void shower(int sig, siginfo_t *info, void *context)
 {
-	((volatile char *)pressure)[((uintptr_t)context * 7919u + (unsigned)handled * PAGE) % PRESSURE]++;
+	((volatile char *)
+	     test_pressure)[((uintptr_t)context * 7919u + (unsigned)handled * TEST_PAGE) % TEST_PRESSURE]++;
 	handled++;
 	if (may_jump && handled % 3 == 0)
 		siglongjmp(away, 1);
@@ -80,8 +46,8 @@ static void *stand_in_it(void *arg)
 	unsigned self = (unsigned)(uintptr_t)arg;
 	size_t len = TEST_LOCAL_BYTES / 2;
 	char *mine = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0),
-	     *own_stack = mmap(NULL, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	const stack_t ss = {.ss_sp = own_stack, .ss_size = STACK};
+	     *own_stack = mmap(NULL, TEST_STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	const stack_t ss = {.ss_sp = own_stack, .ss_size = TEST_STACK};
 	volatile bool right = true;
 	volatile unsigned n = 0;
 
@@ -94,17 +60,17 @@ static void *stand_in_it(void *arg)
 		right = test_is_filled(mine, len, self + n);
 		if (sigsetjmp(away, 1) == 0) {
 			may_jump = true;
-			for (size_t i = 0; i < len; i += 3 * PAGE)
-				if (write(null, mine + i, PAGE) != PAGE && errno != EINTR)
+			for (size_t i = 0; i < len; i += 3 * TEST_PAGE)
+				if (write(null, mine + i, TEST_PAGE) != TEST_PAGE && errno != EINTR)
 					right = false;
 		}
 		may_jump = false;
 		right = right && test_is_filled(mine, len, self + n++);
 		close(null);
 	}
-	sigaltstack(&no_stack, NULL);
+	test_no_stack();
 	munmap(mine, len);
-	munmap(own_stack, STACK);
+	munmap(own_stack, TEST_STACK);
 	return (void *)(uintptr_t)right;
 }
 
@@ -120,8 +86,8 @@ static void showers(void **state)
 	void *right;
 	unsigned sent = 0;
 
-	handle(SIGUSR1, shower, SA_ONSTACK | SA_RESTART);
-	handle(SIGUSR2, shower, SA_RESTART);
+	test_handle(SIGUSR1, shower, SA_ONSTACK | SA_RESTART);
+	test_handle(SIGUSR2, shower, SA_RESTART);
 	handled = 0;
 	go_on = true;
 	for (unsigned i = 0; i < THREADS; i++)
@@ -146,7 +112,7 @@ static void showers(void **state)
 
 static void jump_away(int sig, siginfo_t *info, void *context)
 {
-	evict();
+	test_evict();
 	siglongjmp(out, 1);
 }
 
@@ -155,14 +121,14 @@ static void jumps(void **state)
 {
 	volatile int n = 0;
 
-	set_stack(0);
-	handle(SIGUSR1, jump_away, SA_ONSTACK);
-	handle(SIGUSR2, jump_away, 0);
+	test_set_stack(0);
+	test_handle(SIGUSR1, jump_away, SA_ONSTACK);
+	test_handle(SIGUSR2, jump_away, 0);
 	sigsetjmp(out, 1);
 	if (n++ < 20)
 		raise(n % 2 ? SIGUSR1 : SIGUSR2);
 	assert_int_equal(n, 21);
-	sigaltstack(&no_stack, NULL);
+	test_no_stack();
 }
 
 static void leave_thread(int sig, siginfo_t *info, void *context)
@@ -190,7 +156,7 @@ static void threads_that_end_in_handlers(void **state)
 {
 	int cleaned = 0;
 
-	handle(SIGUSR1, leave_thread, 0);
+	test_handle(SIGUSR1, leave_thread, 0);
 	for (int i = 1; i <= 5; i++) {
 		pthread_t thread;
 		void *result;
@@ -228,24 +194,17 @@ static void backtraces(void **state)
 	backtrace(frames, 64); /* loads what it needs */
 	for (int with = 0; with < 2; with++) {
 		if (with)
-			set_stack(0);
-		handle(SIGUSR1, trace, with ? SA_ONSTACK : 0);
+			test_set_stack(0);
+		test_handle(SIGUSR1, trace, with ? SA_ONSTACK : 0);
 		interrupted_function();
 		for (int i = 0; i < n_frames; i++)
 			found |= (const char *)frames[i] >= start && (const char *)frames[i] < start + 64;
 		assert_true(found);
 	}
-	sigaltstack(&no_stack, NULL);
+	test_no_stack();
 }
 
 /* ---- */
-
-static int begin(void **state)
-{
-	pressure = far_memory(PRESSURE);
-	stack = far_memory(STACK);
-	return 0;
-}
 
 static int tests(void)
 {
@@ -256,7 +215,7 @@ static int tests(void)
 	    cmocka_unit_test(backtraces),
 	};
 
-	return cmocka_run_group_tests(all, begin, NULL);
+	return cmocka_run_group_tests(all, test_farsignals_begin, NULL);
 }
 
 int main(int argc, char **argv)

@@ -26,51 +26,13 @@
 #include <sys/wait.h>
 #include <ucontext.h>
 
-#include "underpreload.h"
+#include "farsignals.h"
 
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations" /* which programs use all the same */
 
-#define PAGE       4096u
-#define STACK      (64u << 10)
-#define PRESSURE   (4 * TEST_LOCAL_BYTES)
 #define AUTODISARM (1u << 31)
 
-static char *stack, *pressure;
-static stack_t no_stack = {.ss_flags = SS_DISABLE};
-
-static void evict(void)
-{
-	for (size_t i = 0; i < PRESSURE; i += PAGE)
-		((volatile char *)pressure)[i]++;
-}
-
-static char *far_memory(size_t len)
-{
-	char *p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-	assert_ptr_not_equal(p, MAP_FAILED);
-	assert_true(test_is_far(p));
-	return p;
-}
-
-static void set_stack(unsigned flags)
-{
-	const stack_t ss = {.ss_sp = stack, .ss_size = STACK, .ss_flags = (int)flags};
-
-	assert_int_equal(sigaltstack(&ss, NULL), 0);
-}
-
-static void handle(int sig, void (*handler)(int, siginfo_t *, void *), int flags)
-{
-	struct sigaction action = {.sa_sigaction = handler, .sa_flags = SA_SIGINFO | flags};
-
-	assert_int_equal(sigaction(sig, &action, NULL), 0);
-}
-
-static bool is_on_stack(const void *p)
-{
-	return (const char *)p >= stack && (const char *)p < stack + STACK;
-}
+static const stack_t off = {.ss_flags = SS_DISABLE};
 
 /* ---- where handlers run ---- */
 
@@ -83,7 +45,7 @@ static struct {
 
 static void look(int sig, siginfo_t *info, void *context)
 {
-	const stack_t other = {.ss_sp = pressure, .ss_size = STACK};
+	const stack_t other = {.ss_sp = test_pressure, .ss_size = TEST_STACK};
 	char here;
 
 	seen.at[seen.times++ % 8] = &here;
@@ -96,26 +58,26 @@ static void look(int sig, siginfo_t *info, void *context)
 static void fresh(void)
 {
 	memset(&seen, 0, sizeof(seen));
-	evict();
+	test_evict();
 }
 
 static void on_the_programs_stack(void **state)
 {
-	char *top = stack + STACK;
+	char *top = test_stack + TEST_STACK;
 
-	set_stack(0);
-	handle(SIGUSR1, look, SA_ONSTACK);
+	test_set_stack(0);
+	test_handle(SIGUSR1, look, SA_ONSTACK);
 	fresh();
 	raise(SIGUSR1);
 	assert_int_equal(seen.times, 1);
 	assert_in_range(top - (char *)seen.at[0], 1, 16384);
 	assert_int_equal(seen.told.ss_flags, SS_ONSTACK);
-	assert_ptr_equal(seen.told.ss_sp, stack);
-	assert_int_equal(seen.told.ss_size, STACK);
-	assert_ptr_equal(seen.in_context.ss_sp, stack);
+	assert_ptr_equal(seen.told.ss_sp, test_stack);
+	assert_int_equal(seen.told.ss_size, TEST_STACK);
+	assert_ptr_equal(seen.in_context.ss_sp, test_stack);
 	assert_int_equal(seen.set_in_it, -1);
 	assert_int_equal(seen.set_errno, EPERM);
-	assert_int_equal(sigaltstack(&no_stack, &seen.told), 0);
+	assert_int_equal(sigaltstack(&off, &seen.told), 0);
 	assert_int_equal(seen.told.ss_flags, 0);
 }
 
@@ -123,38 +85,38 @@ static void on_the_interrupted_stack(void **state)
 {
 	char here;
 
-	set_stack(0);
-	handle(SIGUSR1, look, 0);
+	test_set_stack(0);
+	test_handle(SIGUSR1, look, 0);
 	fresh();
 	raise(SIGUSR1);
 	assert_in_range(&here - (char *)seen.at[0], 0, 65536);
 	assert_int_equal(seen.told.ss_flags, 0);
 	assert_int_equal(seen.set_in_it, 0); /* and undone, as sigreturn has it */
 	sigaltstack(NULL, &seen.told);
-	assert_ptr_equal(seen.told.ss_sp, stack);
-	assert_int_equal(sigaltstack(&no_stack, NULL), 0);
-	handle(SIGUSR1, look, SA_ONSTACK); /* of which there is none */
+	assert_ptr_equal(seen.told.ss_sp, test_stack);
+	test_no_stack();
+	test_handle(SIGUSR1, look, SA_ONSTACK); /* of which there is none */
 	fresh();
 	raise(SIGUSR1);
 	assert_in_range(&here - (char *)seen.at[0], 0, 65536);
 	assert_int_equal(seen.told.ss_flags, SS_DISABLE);
-	sigaltstack(&no_stack, NULL);
+	test_no_stack();
 }
 
 static void disarmed(void **state)
 {
-	set_stack(AUTODISARM);
-	handle(SIGUSR1, look, SA_ONSTACK);
+	test_set_stack(AUTODISARM);
+	test_handle(SIGUSR1, look, SA_ONSTACK);
 	fresh();
 	raise(SIGUSR1);
-	assert_true(is_on_stack(seen.at[0]));
+	assert_true(test_is_on_stack(seen.at[0]));
 	assert_int_equal(seen.told.ss_flags, SS_DISABLE);
 	assert_int_equal((unsigned)seen.in_context.ss_flags, AUTODISARM);
 	assert_int_equal(seen.set_in_it, 0);
 	sigaltstack(NULL, &seen.told);
-	assert_ptr_equal(seen.told.ss_sp, stack);
+	assert_ptr_equal(seen.told.ss_sp, test_stack);
 	assert_int_equal((unsigned)seen.told.ss_flags, AUTODISARM);
-	assert_int_equal(sigaltstack(&no_stack, NULL), 0);
+	test_no_stack();
 }
 
 static void again(int sig, siginfo_t *info, void *context)
@@ -163,7 +125,7 @@ static void again(int sig, siginfo_t *info, void *context)
 
 	seen.at[seen.depth] = &here;
 	if (++seen.depth < 5) {
-		evict();
+		test_evict();
 		raise(seen.depth % 2 ? SIGUSR2 : SIGUSR1);
 	}
 	seen.times++;
@@ -171,23 +133,15 @@ static void again(int sig, siginfo_t *info, void *context)
 
 static void one_in_another(void **state)
 {
-	set_stack(0);
-	handle(SIGUSR1, again, SA_ONSTACK | SA_NODEFER);
-	handle(SIGUSR2, again, SA_NODEFER);
+	test_set_stack(0);
+	test_handle(SIGUSR1, again, SA_ONSTACK | SA_NODEFER);
+	test_handle(SIGUSR2, again, SA_NODEFER);
 	fresh();
 	raise(SIGUSR1);
 	assert_int_equal(seen.times, 5);
 	for (int i = 0; i < 5; i++)
-		assert_true(is_on_stack(seen.at[i]) && (i == 0 || seen.at[i] < seen.at[i - 1]));
-	assert_int_equal(sigaltstack(&no_stack, NULL), 0);
-}
-
-static int status_of(pid_t pid)
-{
-	int status;
-
-	assert_int_equal(waitpid(pid, &status, 0), pid);
-	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+		assert_true(test_is_on_stack(seen.at[i]) && (i == 0 || seen.at[i] < seen.at[i - 1]));
+	test_no_stack();
 }
 
 static void for_ever(int sig, siginfo_t *info, void *context)
@@ -201,25 +155,25 @@ static void used_up(void **state)
 	pid_t pid = fork();
 
 	if (pid == 0) {
-		set_stack(0);
-		handle(SIGUSR1, for_ever, SA_ONSTACK | SA_NODEFER);
+		test_set_stack(0);
+		test_handle(SIGUSR1, for_ever, SA_ONSTACK | SA_NODEFER);
 		raise(SIGUSR1);
 		_exit(0);
 	}
-	assert_int_equal(status_of(pid), 128 + SIGSEGV);
+	assert_int_equal(test_status_of(pid), 128 + SIGSEGV);
 }
 
 static void old_sigstack(void **state)
 {
 	int (*const old_way)(struct sigstack *, struct sigstack *) = dlsym(RTLD_DEFAULT, "sigstack");
-	struct sigstack ss = {.ss_sp = stack + STACK}, old;
+	struct sigstack ss = {.ss_sp = test_stack + TEST_STACK}, old;
 
 	assert_int_equal(old_way(&ss, &old), 0);
-	handle(SIGUSR1, look, SA_ONSTACK);
+	test_handle(SIGUSR1, look, SA_ONSTACK);
 	fresh();
 	raise(SIGUSR1);
-	assert_true(is_on_stack(seen.at[0]));
-	assert_int_equal(sigaltstack(&no_stack, NULL), 0);
+	assert_true(test_is_on_stack(seen.at[0]));
+	test_no_stack();
 }
 
 /* ---- stacks of the program's own making ---- */
@@ -241,26 +195,26 @@ static void coroutine(void)
 {
 	for (unsigned i = 0; i < rounds; i++) {
 		deep(40);
-		evict();
+		test_evict();
 		raise(SIGUSR1);
 	}
 }
 
 static void on_a_coroutine(void **state)
 {
-	coroutine_stack = far_memory(STACK);
-	handle(SIGUSR1, look, 0);
+	coroutine_stack = test_far_memory(TEST_STACK);
+	test_handle(SIGUSR1, look, 0);
 	memset(&seen, 0, sizeof(seen));
 	rounds = 15;
 	assert_int_equal(getcontext(&inside), 0);
-	inside.uc_stack = (stack_t){.ss_sp = coroutine_stack, .ss_size = STACK};
+	inside.uc_stack = (stack_t){.ss_sp = coroutine_stack, .ss_size = TEST_STACK};
 	inside.uc_link = &outside;
 	makecontext(&inside, coroutine, 0);
 	assert_int_equal(swapcontext(&outside, &inside), 0);
 	assert_int_equal(seen.times, 15);
-	assert_in_range((char *)seen.at[14 % 8] - coroutine_stack, 0, STACK);
-	munmap(coroutine_stack, STACK);
-	sigaltstack(&no_stack, NULL);
+	assert_in_range((char *)seen.at[14 % 8] - coroutine_stack, 0, TEST_STACK);
+	munmap(coroutine_stack, TEST_STACK);
+	test_no_stack();
 }
 
 /* The other way to make one: a handler on the signal stack is left, and returned to much later. */
@@ -284,25 +238,25 @@ static void handler_that_is_left_and_taken_up(void **state)
 {
 	int way;
 
-	set_stack(AUTODISARM);
-	handle(SIGUSR1, stay, SA_ONSTACK);
-	evict();
+	test_set_stack(AUTODISARM);
+	test_handle(SIGUSR1, stay, SA_ONSTACK);
+	test_evict();
 	way = sigsetjmp(in_main, 1);
 	if (way == 0)
 		raise(SIGUSR1);
 	if (way == 1) {
-		evict();
+		test_evict();
 		siglongjmp(in_handler, 1);
 	}
 	assert_int_equal(way, 2);
-	sigaltstack(&no_stack, NULL);
+	test_no_stack();
 }
 
 /* ---- what handlers find and change ---- */
 
 static void spoil(int sig, siginfo_t *info, void *context)
 {
-	evict();
+	test_evict();
 	seen.times += info->si_value.sival_int == 77 && info->si_pid == getpid();
 }
 
@@ -314,7 +268,7 @@ static void registers(void **state)
 
 	info.si_pid = getpid();
 	info.si_value.sival_int = 77;
-	handle(SIGRTMIN, spoil, 0);
+	test_handle(SIGRTMIN, spoil, 0);
 	memset(&seen, 0, sizeof(seen));
 	for (uint64_t i = 1; i <= 20; i++) {
 		uint64_t a = i, b = ~i, c = i * 3, d = i << 40, x = 0;
@@ -353,17 +307,17 @@ static void masks_that_handlers_change(void **state)
 {
 	sigset_t now, all;
 
-	handle(SIGUSR1, block_all, 0);
+	test_handle(SIGUSR1, block_all, 0);
 	raise(SIGUSR1);
-	evict(); /* SIGBUS is blocked, as far as the program knows */
+	test_evict(); /* SIGBUS is blocked, as far as the program knows */
 	assert_int_equal(sigprocmask(SIG_BLOCK, NULL, &now), 0);
 	assert_true(sigismember(&now, SIGBUS) && sigismember(&now, SIGUSR2) && sigismember(&now, SIGUSR1));
 	sigemptyset(&all);
 	sigaddset(&all, SIGUSR1);
 	sigprocmask(SIG_UNBLOCK, &all, NULL);
-	handle(SIGUSR1, unblock_all, 0);
+	test_handle(SIGUSR1, unblock_all, 0);
 	raise(SIGUSR1);
-	evict();
+	test_evict();
 	sigprocmask(SIG_BLOCK, NULL, &now);
 	assert_true(!sigismember(&now, SIGBUS) && !sigismember(&now, SIGUSR2));
 }
@@ -374,7 +328,7 @@ static void look_at_mask(int sig, siginfo_t *info, void *context)
 {
 	sigset_t now;
 
-	evict();
+	test_evict();
 	sigprocmask(SIG_BLOCK, NULL, &now);
 	masked = sigismember(&now, SIGUSR1) + 2 * sigismember(&now, SIGUSR2) + 4 * sigismember(&now, SIGHUP);
 }
@@ -392,7 +346,7 @@ static void masks_of_handlers(void **state)
 	assert_int_equal(sigaction(SIGUSR1, NULL, &old), 0);
 	assert_true(sigismember(&old.sa_mask, SIGBUS) && sigismember(&old.sa_mask, SIGUSR2) &&
 	            !sigismember(&old.sa_mask, SIGHUP));
-	handle(SIGUSR1, look_at_mask, SA_NODEFER);
+	test_handle(SIGUSR1, look_at_mask, SA_NODEFER);
 	raise(SIGUSR1);
 	assert_int_equal(masked, 0);
 	sigprocmask(SIG_BLOCK, NULL, &now);
@@ -455,11 +409,11 @@ static void by_number(void **state)
 		size_t size;
 	} under = {&all, 8};
 	const struct timespec soon = {.tv_nsec = 1000};
-	stack_t ss = {.ss_sp = stack, .ss_size = STACK};
+	stack_t ss = {.ss_sp = test_stack, .ss_size = TEST_STACK};
 	uint64_t mask = 0;
 
 	action.restorer = (void *)_exit; /* which nobody may call: glibc's is not to be had */
-	if (!getenv("FARPAGE_FAULT_MODE") || strcmp(getenv("FARPAGE_FAULT_MODE"), "inline") != 0)
+	if (!test_is_inline())
 		skip(); /* the kernel takes what it is given */
 	counted = 0;
 	assert_int_equal(syscall(SYS_rt_sigaction, SIGHUP, &action, NULL, 8), 0);
@@ -471,16 +425,16 @@ static void by_number(void **state)
 	assert_int_equal(errno, EINVAL);
 
 	assert_int_equal(syscall(SYS_rt_sigprocmask, SIG_BLOCK, &all, &mask, 8), 0);
-	evict();
+	test_evict();
 	assert_int_equal(syscall(SYS_rt_sigprocmask, SIG_SETMASK, &mask, &mask, 8), 0);
 	assert_true((mask & bus) && (mask & usr1));
 
 	assert_int_equal(syscall(SYS_sigaltstack, &ss, NULL), 0);
-	handle(SIGUSR1, look, SA_ONSTACK);
+	test_handle(SIGUSR1, look, SA_ONSTACK);
 	fresh();
 	raise(SIGUSR1);
-	assert_true(is_on_stack(seen.at[0]));
-	assert_int_equal(syscall(SYS_sigaltstack, &no_stack, NULL), 0);
+	assert_true(test_is_on_stack(seen.at[0]));
+	assert_int_equal(syscall(SYS_sigaltstack, &off, NULL), 0);
 
 	for (int i = 0; i < 20; i++) {
 		assert_int_equal(syscall(SYS_pselect6, 0, NULL, NULL, NULL, &soon, &under), 0);
@@ -490,7 +444,7 @@ static void by_number(void **state)
 
 static void touch_far(int sig, siginfo_t *info, void *context)
 {
-	evict();
+	test_evict();
 	counted++;
 }
 
@@ -505,7 +459,7 @@ static void waiting(void **state)
 		size_t size;
 	} under = {&but, 8};
 
-	handle(SIGALRM, touch_far, 0);
+	test_handle(SIGALRM, touch_far, 0);
 	counted = 0;
 	sigemptyset(&alarm_too);
 	sigaddset(&alarm_too, SIGALRM);
@@ -537,7 +491,7 @@ static void on_bus(int sig, siginfo_t *info, void *context)
 {
 	char here;
 
-	evict();
+	test_evict();
 	seen.times++;
 	seen.at[0] = &here;
 	if (info->si_code > 0)
@@ -547,28 +501,28 @@ static void on_bus(int sig, siginfo_t *info, void *context)
 static void its_own_bus(void **state)
 {
 	int fd = memfd_create("short", MFD_CLOEXEC);
-	char *p = mmap(NULL, PAGE, PROT_READ, MAP_SHARED, fd, 0);
+	char *p = mmap(NULL, TEST_PAGE, PROT_READ, MAP_SHARED, fd, 0);
 	sigset_t bus;
 
-	set_stack(0);
-	handle(SIGBUS, on_bus, SA_ONSTACK);
+	test_set_stack(0);
+	test_handle(SIGBUS, on_bus, SA_ONSTACK);
 	memset(&seen, 0, sizeof(seen));
 	for (volatile int i = 0; i < 20; i++)
 		if (sigsetjmp(out, 1) == 0)
 			fail_msg("%d", *(volatile char *)p);
 	assert_int_equal(seen.times, 20);
-	assert_true(is_on_stack(seen.at[0]));
+	assert_true(test_is_on_stack(seen.at[0]));
 	sigemptyset(&bus);
 	sigaddset(&bus, SIGBUS);
 	sigprocmask(SIG_BLOCK, &bus, NULL);
 	raise(SIGBUS);
-	evict();
+	test_evict();
 	assert_int_equal(seen.times, 20);
 	sigprocmask(SIG_UNBLOCK, &bus, NULL);
 	assert_int_equal(seen.times, 21);
 	signal(SIGBUS, SIG_DFL);
-	sigaltstack(&no_stack, NULL);
-	munmap(p, PAGE);
+	test_no_stack();
+	munmap(p, TEST_PAGE);
 	close(fd);
 }
 
@@ -620,7 +574,7 @@ static void masks_of_children(void **state)
 	sigprocmask(SIG_BLOCK, &bus, NULL);
 	assert_true(spawned_mask_has_bus(NULL));
 	assert_false(spawned_mask_has_bus(&none));
-	evict();
+	test_evict();
 	sigprocmask(SIG_UNBLOCK, &bus, NULL);
 	setenv("LD_PRELOAD", preload, 1);
 	free(preload);
@@ -630,36 +584,29 @@ static void handlers_in_children(void **state)
 {
 	pid_t pid;
 
-	set_stack(0);
-	handle(SIGUSR1, look, SA_ONSTACK);
-	evict();
+	test_set_stack(0);
+	test_handle(SIGUSR1, look, SA_ONSTACK);
+	test_evict();
 	pid = fork();
 	if (pid == 0) {
 		memset(&seen, 0, sizeof(seen));
 		raise(SIGUSR1);
-		_exit(is_on_stack(seen.at[0]) && seen.times == 1 ? 0 : 1);
+		_exit(test_is_on_stack(seen.at[0]) && seen.times == 1 ? 0 : 1);
 	}
-	assert_int_equal(status_of(pid), 0);
+	assert_int_equal(test_status_of(pid), 0);
 	pid = vfork();
 	if (pid == 0) {
 		signal(SIGUSR1, SIG_DFL);
 		_exit(0);
 	}
-	assert_int_equal(status_of(pid), 0);
+	assert_int_equal(test_status_of(pid), 0);
 	fresh();
 	raise(SIGUSR1);
 	assert_int_equal(seen.times, 1);
-	sigaltstack(&no_stack, NULL);
+	test_no_stack();
 }
 
 /* ---- */
-
-static int begin(void **state)
-{
-	pressure = far_memory(PRESSURE);
-	stack = far_memory(STACK);
-	return 0;
-}
 
 static int tests(void)
 {
@@ -683,7 +630,7 @@ static int tests(void)
 	    cmocka_unit_test(handlers_in_children),
 	};
 
-	return cmocka_run_group_tests(all, begin, NULL);
+	return cmocka_run_group_tests(all, test_farsignals_begin, NULL);
 }
 
 int main(int argc, char **argv)
