@@ -19,6 +19,7 @@ PROBE = ("import ctypes; c = ctypes.CDLL(None, use_errno=True); a = c.syscall(32
 CHURN = [("thread", "tcp", "protect", "1024"), ("inline", "shm", "move", "64"), ("thread", "shm", "move", "64"),
          ("inline", "tcp", "protect", "16")]
 PROGRAMS = [("signals", "shm", "thread"), ("showers", "shm", "thread"), ("calls", "shm", "thread"), ("map", "shm", "thread"),
+            ("masks", "shm", "thread"), ("cancel", "tcp", "thread"), ("masks", "tcp", "inline"), ("cancel", "shm", "inline"),
             ("signals", "shm", "inline"), ("showers", "tcp", "inline"), ("calls", "tcp", "thread"), ("calls", "shm", "inline"),
             ("heap", "tcp", "inline"), ("heap", "shm", "thread"), ("map", "tcp", "inline"), ("process", "shm", "thread")]
 
@@ -41,7 +42,7 @@ class UserOnly(test_unprivileged.Unprivileged):
                                 "--transport", transport, "--capture", capture, "--local-pages", pages, "--seconds", "10")
 
     def test_programs(self):
-        for name, scheme, mode in some(PROGRAMS, 4):
+        for name, scheme, mode in some(PROGRAMS, 6):
             with self.subTest(name, scheme=scheme, mode=mode):
                 self.run_closed("test_preload_" + name, os.path.join(farapp.build, "daemon/farpaged"),
                                 os.path.join(farapp.build, "uffd/preload/libfarpage-preload.so"), scheme,

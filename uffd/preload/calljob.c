@@ -116,6 +116,13 @@ static int store(void *dst, const void *src, size_t len)
 	return copy(dst, src, len);
 }
 
+int fp_job_store(void *dst, const void *src, size_t len)
+{
+	return is_on_stack(dst, len) || fp_job_far(dst, len) || fp_job_far(src, len)
+	           ? copy(dst, src, len)
+	           : copy_checked(dst, src, len);
+}
+
 /* Bytes of a far string without its NUL. */
 static int far_strlen(const char *s, size_t *ret_len)
 {
@@ -234,12 +241,13 @@ static int add_copy(struct fp_job *job, void **place, size_t len, unsigned dir)
 /* The kernel must not block SIGBUS while a handler of the program's may run. */
 static int add_mask(struct fp_job *job, void **place, size_t len)
 {
-	int r = *place && fp_sigmask_is_open() ? copy_always(job, place, len, FP_DIR_IN)
-	                                       : add_copy(job, place, len, FP_DIR_IN);
+	int r = *place ? copy_always(job, place, len, FP_DIR_IN) : 0;
 
-	if (r == 0 && *place)
-		fp_sigmask_strip(*place);
-	return r;
+	if (r < 0 || !*place)
+		return r;
+	job->wait = (struct fp_sigmask_wait){.kernels = *place, .asked = *(const uint64_t *)*place};
+	fp_sigmask_strip(*place);
+	return 0;
 }
 
 /* Holds what *place names, or copies it. */
@@ -530,6 +538,8 @@ static int add_set_mask(struct fp_job *job, void **place)
 		return 0; /* the kernel refuses it */
 	r = add_mask(job, &set.mask, set.size);
 	memcpy(*place, &set, sizeof(set));
+	if (job->wait.kernels)
+		job->wait.kernels = *place;
 	return r;
 }
 
@@ -643,6 +653,10 @@ int fp_job_prepare(struct fp_job *job)
 	if (r == 0 && job->n_ranges)
 		r = fp_agent_pin(fp_shim_agent(), job->ranges, job->n_ranges, &job->hold);
 	job->is_held = r == 0 && job->n_ranges;
+	if (r == 0 && job->wait.kernels)
+		job->wait_before = fp_sigmask_note_wait(job->wait);
+	else
+		job->wait.kernels = NULL;
 	return r;
 }
 
@@ -683,6 +697,8 @@ void fp_job_end(struct fp_job *job)
 	if (job->is_held)
 		fp_agent_unhold(fp_shim_agent(), &job->hold);
 	job->is_held = false;
+	if (job->wait.kernels)
+		fp_sigmask_note_wait(job->wait_before);
 	give_blocks(job);
 	errno = saved;
 }

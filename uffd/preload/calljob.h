@@ -12,6 +12,7 @@
 
 #include "agent.h"
 #include "calls.h"
+#include "sigmask.h"
 
 #define FP_JOB_FEW     16 /* ranges, and copies, that need no memory of their own */
 #define FP_JOB_MANY    2048
@@ -51,6 +52,7 @@ struct fp_job {
 
 	struct fp_hold hold;
 	bool is_held;
+	struct fp_sigmask_wait wait, wait_before; /* under which mask it waits, if under one of its own */
 	struct fp_job_block *blocks;
 	size_t scratch_used;
 	_Alignas(16) char scratch[FP_JOB_SCRATCH];
@@ -62,6 +64,8 @@ bool fp_job_far(const void *addr, size_t len);
 /* Copies len bytes from the program's memory, wherever it is. 0 or -EFAULT; -E2BIG if not even a page can be
  * held. */
 int fp_job_fetch(void *dst, const void *src, size_t len);
+/* The same to the program's memory. */
+int fp_job_store(void *dst, const void *src, size_t len);
 
 /* Fills *job in; the caller sets its arguments. Every begin is paired with an end, also when the thread is
  * cancelled; if a longjmp leaves the job behind, the agent lets go of what it holds at the thread's next. */

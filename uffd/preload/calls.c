@@ -219,10 +219,9 @@ static bool piece_may_be_far(struct request *q, const struct fp_piece *piece)
 	case FP_PIECE_NEST:
 	case FP_PIECE_WAITERS:
 	case FP_PIECE_AIOCB:
-		return p != NULL;
 	case FP_PIECE_SETMASK:
 	case FP_PIECE_MASK:
-		return p != NULL && (fp_sigmask_is_open() || fp_job_far(p, 1));
+		return p != NULL;
 	case FP_PIECE_SIZED:
 		return fp_job_far(p, 1) || fp_job_far((const void *)*request_arg(q, piece->n), 1);
 	default:
@@ -259,6 +258,7 @@ static int attempt(const struct request *q, bool by_copy, long *ret)
 	memcpy(job.args, q->args, sizeof(job.args));
 	job.a = job.args + q->shift;
 	r = fp_job_prepare(&job);
+	fp_local_settle();
 	if (r == -E2BIG)
 		return r;
 	if (job.refuse) {
@@ -270,8 +270,10 @@ static int attempt(const struct request *q, bool by_copy, long *ret)
 		memcpy(job.args, q->args, sizeof(job.args));
 	errno = before;
 	*ret = call(q, job.args);
-	if (r == 0 && is_fault(*ret) && fp_agent_hold_again(fp_shim_agent(), job.ranges, job.n_ranges))
+	if (r == 0 && is_fault(*ret) && fp_agent_hold_again(fp_shim_agent(), job.ranges, job.n_ranges)) {
+		fp_local_settle();
 		*ret = call(q, job.args);
+	}
 	after = errno;
 	*ret = fp_job_finish(&job, *ret);
 	if (r == 0 && job.is_far && is_guess(q) && is_fault(*ret))

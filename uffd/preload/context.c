@@ -1,17 +1,19 @@
 /*
  * getcontext, setcontext and swapcontext: the kernel reads and writes the signal mask in the program's
- * context. Room: uffd/preload. Their caller's registers and stack are what they are about, so nothing of ours
- * may be on it when they run: the context is held, and they are jumped to. The agent lets go of it at the
- * thread's next hold, as of what a longjmp left behind.
+ * context; of SIGBUS the shim does. Room: uffd/preload. Their caller's registers and stack are what they are
+ * about, so nothing of ours may be on it when they run: the context is held, and they are jumped to. The
+ * agent lets go of it at the thread's next hold, as of what a longjmp left behind.
  */
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdatomic.h>
+#include <stdint.h>
 #include <ucontext.h>
 
 #include "calls.h"
 #include "local.h"
 #include "shim.h"
+#include "sigmask.h"
 
 #if defined(__x86_64__)
 
@@ -61,8 +63,16 @@ __attribute__((used)) context_fn *fp_context_prepare(ucontext_t *first, const uc
 	};
 	int saved = errno;
 
-	if (fp_calls_hold() && !fp_local_is_agent())
+	if (fp_calls_hold() && !fp_local_is_agent()) {
 		hold(ranges, call == SWAP ? 2 : 1);
+		fp_local_settle();
+	}
+	if (call != SET)
+		fp_sigmask_save(&first->uc_sigmask);
+	if (call == SET)
+		fp_sigmask_load(&first->uc_sigmask);
+	else if (call == SWAP)
+		fp_sigmask_load((sigset_t *)(uintptr_t)&second->uc_sigmask);
 	errno = saved;
 	return real(call);
 }

@@ -2,28 +2,83 @@
 #include "local.h"
 
 #include <pthread.h>
+#include <signal.h>
+#include <stdint.h>
+#include <sys/syscall.h>
 
 #include "agent.h"
+#include "pieces.h"
+#include "sigframe.h"
+#include "signals.h"
 
 __thread struct fp_local fp_local __attribute__((tls_model("initial-exec")));
 
+#define CANCEL_BIT (1ull << (FP_SIGCANCEL - 1))
+
+static uint64_t change_mask(int how, uint64_t mask)
+{
+	uint64_t before = 0;
+
+	FP_RAW(SYS_rt_sigprocmask, how, &mask, &before, sizeof(mask), 0, 0);
+	return before;
+}
+
+/*
+ * Whoever cancels a thread of asynchronous type leaves the rest to the signal, and the C library's calls wait
+ * for that on their way out. So it is let in, also where it was blocked: in the bracket it does no more than
+ * note that the thread is cancelled. Returns whether it was.
+ */
+static bool let_cancel_in(void)
+{
+	return change_mask(SIG_UNBLOCK, CANCEL_BIT) & CANCEL_BIT;
+}
+
+/* The depth says so only when nobody can end the thread any more. */
 void fp_shim_enter_local(void)
 {
-	int state;
+	int state, type;
 
-	if (fp_local.depth++ == 0) {
-		pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
-		fp_local.cancel_state = state;
+	if (fp_local.depth > 0) {
+		fp_local.depth++;
+		return;
 	}
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
+	pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, &type);
+	fp_local.depth++;
+	fp_local.cancel_state = state;
+	fp_local.cancel_type = type;
 	fp_local.fast_below = 0;
+	fp_local.blocks_cancel = type != PTHREAD_CANCEL_DEFERRED && let_cancel_in();
 }
 
 void fp_shim_leave_local(void)
 {
+	int state = fp_local.cancel_state, type = fp_local.cancel_type;
+
 	if (--fp_local.depth > 0)
 		return;
+	if (fp_local.blocks_cancel)
+		change_mask(SIG_BLOCK, CANCEL_BIT);
 	fp_local.fast_below = fp_local.restore;
-	pthread_setcancelstate(fp_local.cancel_state, NULL);
+	pthread_setcancelstate(state, NULL); /* the type is deferred: the thread goes on */
+	if (type == PTHREAD_CANCEL_DEFERRED && !fp_local.owes_type)
+		return;
+	fp_local.owes_type = true;
+	if (!fp_sigframe_is_open() || !(change_mask(SIG_BLOCK, 0) & CANCEL_BIT))
+		fp_local_settle();
+}
+
+bool fp_local_owes(void)
+{
+	return fp_local.owes_type;
+}
+
+void fp_local_settle(void)
+{
+	if (!fp_local.owes_type || fp_local.depth > 0)
+		return;
+	fp_local.owes_type = false;
+	pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, NULL);
 }
 
 bool fp_local_is_agent(void)

@@ -11,10 +11,12 @@
 #include <stddef.h>
 
 struct fp_local {
-	size_t fast_below; /* 0: look closer */
-	size_t restore;    /* what fast_below is outside of brackets */
-	unsigned depth;    /* brackets that are open */
-	int cancel_state;  /* the program's, outside of brackets */
+	size_t fast_below;             /* 0: look closer */
+	size_t restore;                /* what fast_below is outside of brackets */
+	unsigned depth;                /* brackets that are open */
+	int cancel_state, cancel_type; /* the program's, outside of brackets */
+	bool blocks_cancel;            /* the signal of cancellation is let in for the bracket alone */
+	bool owes_type;                /* asynchronous cancellation is still to be permitted again */
 };
 
 extern __thread struct fp_local fp_local __attribute__((tls_model("initial-exec")));
@@ -29,5 +31,13 @@ __attribute__((visibility("default"))) void fp_shim_leave_local(void);
 
 /* True in a bracket, and on the agent's threads. */
 bool fp_local_is_agent(void);
+
+/*
+ * A thread whose cancellation type is asynchronous may end the moment it can be cancelled again. So where a
+ * bracket ends with signals blocked, for us, its type stays deferred: true if so. Whoever has let the signals
+ * through settles it; does not return if the thread has been cancelled.
+ */
+bool fp_local_owes(void);
+void fp_local_settle(void);
 
 #endif

@@ -16,6 +16,8 @@
 
 #include "calls.h"
 #include "shim.h"
+#include "sigmask.h"
+#include "signals.h"
 
 /* Flags beyond the signal that fork can stand in for. */
 #define FLAGS_KNOWN ((uint64_t)(CLONE_PARENT_SETTID | CLONE_CHILD_SETTID))
@@ -147,9 +149,9 @@ __attribute__((used)) static long make_child(long number, uint64_t a, uint64_t b
 	return fork_for(&rq);
 }
 
-/* The numbers of fork, vfork, clone and clone3 go through the above, those of calls on mappings and signals
- * (9 to 28, 131, 149 to 152, 325 and 329, with others among them) to rawcalls.c; all others go the way that
- * calls.h tells. */
+/* The numbers of fork, vfork, clone and clone3 go through the above, those of calls on
+ * mappings and signals (9 to 28, 131, 149 to 152, 325 and 329, with others among them) to rawcalls.c; all
+ * others go the way that calls.h tells. */
 __asm__(".text\n"
         ".globl syscall\n"
         ".type syscall, @function\n"
@@ -221,6 +223,64 @@ __asm__(".text\n"
         "	jmp make_child\n"
         "	.cfi_endproc\n"
         ".size syscall, .-syscall\n");
+
+/* The child has had its parent's thread, and what that believes, to itself. */
+__attribute__((used)) static void vfork_is_over(unsigned belief)
+{
+	fp_sigmask_believe(belief);
+	fp_signals_vforked();
+}
+
+__attribute__((used)) static unsigned before_vfork(void)
+{
+	return fp_sigmask_belief();
+}
+
+/* The child returns first, and writes over the return address: that, and the belief, stay in registers. */
+__asm__(".text\n"
+        ".globl vfork\n"
+        ".type vfork, @function\n"
+        ".globl __vfork\n"
+        ".type __vfork, @function\n"
+        "vfork:\n"
+        "__vfork:\n"
+        "	.cfi_startproc\n"
+        "	sub $8, %rsp\n"
+        "	.cfi_adjust_cfa_offset 8\n"
+        "	call before_vfork\n"
+        "	add $8, %rsp\n"
+        "	.cfi_adjust_cfa_offset -8\n"
+        "	mov %eax, %esi\n"
+        "	pop %rdi\n"
+        "	.cfi_adjust_cfa_offset -8\n"
+        "	.cfi_register %rip, %rdi\n"
+        "	mov $58, %eax\n"
+        "	syscall\n"
+        "	push %rdi\n"
+        "	.cfi_adjust_cfa_offset 8\n"
+        "	.cfi_offset %rip, -8\n"
+        "	test %rax, %rax\n"
+        "	jz 1f\n"
+        "	push %rax\n"
+        "	.cfi_adjust_cfa_offset 8\n"
+        "	mov %esi, %edi\n"
+        "	call vfork_is_over\n"
+        "	pop %rax\n"
+        "	.cfi_adjust_cfa_offset -8\n"
+        "	cmp $-4095, %rax\n"
+        "	jb 1f\n"
+        "	neg %eax\n"
+        "	push %rax\n"
+        "	.cfi_adjust_cfa_offset 8\n"
+        "	call __errno_location@PLT\n"
+        "	pop %rcx\n"
+        "	.cfi_adjust_cfa_offset -8\n"
+        "	mov %ecx, (%rax)\n"
+        "	mov $-1, %rax\n"
+        "1:	ret\n"
+        "	.cfi_endproc\n"
+        ".size vfork, .-vfork\n"
+        ".size __vfork, .-__vfork\n");
 static_assert(SYS_mmap == 9 && SYS_madvise == 28 && SYS_mlock == 149 && SYS_munlockall == 152 &&
                   SYS_mlock2 == 325 && SYS_pkey_mprotect == 329 && SYS_rt_sigaction == 13 &&
                   SYS_rt_sigprocmask == 14 && SYS_sigaltstack == 131,

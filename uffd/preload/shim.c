@@ -83,7 +83,7 @@ void fp_shim_say_once(atomic_bool *said, const char *format, ...)
 
 static bool on_bus(siginfo_t *info, void *context)
 {
-	return fp_agent_signal(info, context) || (info->si_code <= 0 && fp_sigmask_defer());
+	return fp_agent_signal(info, context) || (info->si_code <= 0 && fp_sigmask_defer(context));
 }
 
 /* What threads need to serve their own faults, before there is anything that faults. */
@@ -167,7 +167,11 @@ static int start(struct fp_agent_error *error)
 	}
 	if (r == 0)
 		r = fp_shim_watch_strays();
-	return r == 0 && fp_sigframe_is_open() ? fp_signals_take_rest() : r;
+	if (r == 0 && fp_sigframe_is_open()) {
+		fp_signals_take_internal(FP_SIGSETXID);
+		r = fp_signals_take_rest();
+	}
+	return r;
 }
 
 /* A program that was promised far memory and can't have it does not run: it might need more than there is

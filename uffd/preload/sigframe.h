@@ -13,6 +13,7 @@
 
 #include <signal.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 /* From now on handlers are run so. 0; -ENOTSUP: not on this processor, whose frames nobody here knows. */
 int fp_sigframe_open(void);
@@ -20,9 +21,13 @@ bool fp_sigframe_is_open(void);
 
 /*
  * From the handler that the kernel called, with its arguments, all signals but SIGBUS and SIGSEGV blocked:
- * runs the program's handler under mask on the stack where it belongs, and does not return. It does return if
- * that is where the caller is.
+ * runs the program's handler under mask (SIGBUS as the program sees it) on the stack where it belongs, and
+ * does not return. It does return if that is where the caller is.
  */
-void fp_sigframe_run(int sig, void *context, const struct sigaction *action, const sigset_t *mask);
+void fp_sigframe_run(int sig, void *context, const struct sigaction *action, uint64_t mask);
+
+/* True if context is that of a system call which waited under the mask that lies at mask, or that is named by
+ * what pselect6 takes at mask, and which the signal has ended. NULL: never. */
+bool fp_sigframe_waited_under(const void *context, const void *mask);
 
 #endif

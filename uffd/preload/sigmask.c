@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #include "calljob.h"
@@ -15,6 +16,8 @@
 #include "local.h"
 #include "pieces.h"
 #include "shim.h"
+#include "sigframe.h"
+#include "signals.h"
 
 #define BUS_BIT (1ull << (SIGBUS - 1))
 
@@ -26,6 +29,7 @@ static _Atomic(mask_fn *) libc_mask; /* pthread_sigmask */
 static __thread struct {
 	bool blocks;
 	bool pending; /* it was sent meanwhile */
+	struct fp_sigmask_wait wait;
 } own __attribute__((tls_model("initial-exec")));
 
 /* Its own thread's mask, by the C library: it keeps signals of its own out of it. */
@@ -83,10 +87,17 @@ void fp_sigmask_inherit(bool blocks)
 	unblock();
 }
 
-bool fp_sigmask_defer(void)
+static bool blocks_in(const void *context)
 {
-	own.pending |= own.blocks;
-	return own.blocks;
+	return fp_sigmask_of_context(context) & BUS_BIT;
+}
+
+bool fp_sigmask_defer(const void *context)
+{
+	bool blocks = blocks_in(context);
+
+	own.pending |= blocks;
+	return blocks;
 }
 
 static void deliver(void)
@@ -97,16 +108,11 @@ static void deliver(void)
 	FP_RAW(SYS_tgkill, getpid(), FP_RAW(SYS_gettid, 0, 0, 0, 0, 0, 0), SIGBUS, 0, 0, 0);
 }
 
-static bool blocks_after(int how, const sigset_t *set)
+static bool blocks_after(int how, uint64_t set)
 {
-	switch (how) {
-	case SIG_BLOCK:
-		return own.blocks || sigismember(set, SIGBUS);
-	case SIG_UNBLOCK:
-		return own.blocks && !sigismember(set, SIGBUS);
-	default:
-		return sigismember(set, SIGBUS);
-	}
+	bool has = set & BUS_BIT;
+
+	return how == SIG_BLOCK ? own.blocks || has : how == SIG_UNBLOCK ? own.blocks && !has : has;
 }
 
 /*
@@ -129,16 +135,20 @@ static int ask_again(mask_fn *by, int how, const sigset_t *set, sigset_t *ret_ol
 	return r;
 }
 
-/* An error number, as pthread_sigmask has it. The program's sets may be far: the kernel sees neither. */
-static int change(mask_fn *by, int how, const sigset_t *set, sigset_t *ret_old)
+/*
+ * An error number, as pthread_sigmask has it. The program's sets may be far, and are as long as the kernel's:
+ * it sees neither. As by it, the mask is changed even if it can't be told what it was.
+ */
+static int change(mask_fn *by, int how, const void *set, void *ret_old)
 {
-	bool before = own.blocks, after = set ? blocks_after(how, set) : before;
-	sigset_t ours, old;
-	int r;
+	bool before = own.blocks, after = before;
+	sigset_t ours = {0}, old = {0};
+	int r = set ? -fp_job_fetch(&ours, set, sizeof(uint64_t)) : 0;
 
-	sigemptyset(&ours);
+	if (r)
+		return r;
 	if (set)
-		ours = *set;
+		after = blocks_after(how, *(uint64_t *)&ours);
 	if (set && how != SIG_UNBLOCK)
 		fp_sigmask_strip(&ours);
 	if (fp_job_far(&old, sizeof(old)) || fp_job_far(&ours, sizeof(ours)))
@@ -148,13 +158,12 @@ static int change(mask_fn *by, int how, const sigset_t *set, sigset_t *ret_old)
 	if (r)
 		return r;
 	own.blocks = after && fp_sigmask_is_open(); /* elsewhere the kernel knows, and tells */
-	if (ret_old) {
-		if (before)
-			sigaddset(&old, SIGBUS);
-		*ret_old = old;
-	}
+	if (before)
+		sigaddset(&old, SIGBUS);
+	if (ret_old)
+		r = -fp_job_store(ret_old, &old, sizeof(uint64_t));
 	deliver();
-	return 0;
+	return r;
 }
 
 FP_INTERPOSE int pthread_sigmask(int how, const sigset_t *set, sigset_t *ret_old)
@@ -254,7 +263,6 @@ static int kernels_mask(int how, const sigset_t *set, sigset_t *ret_old)
 
 long fp_sigmask_by_number(int how, const void *set, void *ret_old, size_t size)
 {
-	sigset_t ours = {0}, old = {0};
 	int r;
 
 	if (!fp_sigmask_is_open() || fp_local_is_agent())
@@ -264,16 +272,11 @@ long fp_sigmask_by_number(int how, const void *set, void *ret_old, size_t size)
 		errno = EINVAL;
 		return -1;
 	}
-	if (set)
-		memcpy(&ours, set, size);
-	r = change(kernels_mask, how, set ? &ours : NULL, ret_old ? &old : NULL);
-	if (r) {
-		errno = r;
-		return -1;
-	}
-	if (ret_old)
-		memcpy(ret_old, &old, size);
-	return 0;
+	r = change(kernels_mask, how, set, ret_old);
+	if (r == 0)
+		return 0;
+	errno = r;
+	return -1;
 }
 
 /* ---- what another program starts with ---- */
@@ -283,18 +286,40 @@ bool fp_sigmask_begin_exec(const void *args)
 {
 	const uint64_t bus = BUS_BIT;
 	const char *path = getenv("PATH");
+	bool ignores;
 
-	if (!own.blocks || fp_job_far(args, 1) || (path && fp_job_far(path, 1)))
+	if (!fp_sigmask_is_open() || fp_job_far(args, 1) || (path && fp_job_far(path, 1)))
 		return false;
-	FP_RAW(SYS_rt_sigprocmask, SIG_BLOCK, &bus, NULL, sizeof(bus), 0, 0);
-	return true;
+	ignores = fp_signals_begin_exec();
+	if (own.blocks)
+		FP_RAW(SYS_rt_sigprocmask, SIG_BLOCK, &bus, NULL, sizeof(bus), 0, 0);
+	return ignores || own.blocks;
 }
 
 void fp_sigmask_end_exec(void)
 {
 	const uint64_t bus = BUS_BIT;
+	int saved = errno;
 
+	fp_signals_end_exec();
 	FP_RAW(SYS_rt_sigprocmask, SIG_UNBLOCK, &bus, NULL, sizeof(bus), 0, 0);
+	errno = saved;
+}
+
+/* ---- around vfork ---- */
+
+#define BELIEVES_BLOCKED 1u
+#define BELIEVES_PENDING 2u
+
+unsigned fp_sigmask_belief(void)
+{
+	return (own.blocks ? BELIEVES_BLOCKED : 0) | (own.pending ? BELIEVES_PENDING : 0);
+}
+
+void fp_sigmask_believe(unsigned belief)
+{
+	own.blocks = belief & BELIEVES_BLOCKED;
+	own.pending = belief & BELIEVES_PENDING;
 }
 
 bool fp_sigmask_spawn(const posix_spawnattr_t *attr, posix_spawnattr_t *ret_copy)
@@ -330,7 +355,60 @@ void fp_sigmask_adopt(const uint64_t *mask)
 	deliver();
 }
 
-void fp_sigmask_enter(const sigset_t *mask)
+struct fp_sigmask_wait fp_sigmask_note_wait(struct fp_sigmask_wait wait)
 {
-	FP_RAW(SYS_rt_sigprocmask, SIG_SETMASK, mask, NULL, sizeof(uint64_t), 0, 0);
+	struct fp_sigmask_wait before = own.wait;
+
+	own.wait = wait;
+	return before;
+}
+
+uint64_t fp_sigmask_of_context(const void *context)
+{
+	uint64_t mask = *(const uint64_t *)&((const ucontext_t *)context)->uc_sigmask;
+
+	if (fp_sigframe_waited_under(context, own.wait.kernels))
+		return own.wait.asked;
+	fp_sigmask_show(&mask);
+	return mask;
+}
+
+uint64_t fp_sigmask_begin_handler(uint64_t mask)
+{
+	if (fp_sigmask_is_open())
+		own.blocks = (mask & BUS_BIT) != 0;
+	fp_sigmask_strip(&mask);
+	return mask;
+}
+
+void fp_sigmask_enter(uint64_t mask)
+{
+	FP_RAW(SYS_rt_sigprocmask, SIG_SETMASK, &mask, NULL, sizeof(mask), 0, 0);
+}
+
+/* ---- in what the program keeps ---- */
+
+#define NOTE      (sizeof(sigset_t) / sizeof(uint64_t) - 1) /* the word of a set that nobody uses */
+#define NOTED     0x4661725061676531ull
+#define NOTED_BUS (NOTED + 1)
+
+void fp_sigmask_save(sigset_t *set)
+{
+	if (fp_sigmask_is_open())
+		((uint64_t *)set)[NOTE] = own.blocks ? NOTED_BUS : NOTED;
+}
+
+/* The bit itself is there if the program has put it in, or if the set is out of a handler's context. */
+void fp_sigmask_load(sigset_t *set)
+{
+	uint64_t *words = (uint64_t *)set;
+
+	if (!fp_sigmask_is_open())
+		return;
+	if (words[0] & BUS_BIT) {
+		words[NOTE] = NOTED_BUS;
+		words[0] &= ~BUS_BIT;
+	}
+	own.blocks = words[NOTE] == NOTED_BUS;
+	deliver();
 }

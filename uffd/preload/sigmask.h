@@ -24,15 +24,37 @@ void fp_sigmask_strip(void *mask);
 bool fp_sigmask_blocks(void);
 void fp_sigmask_inherit(bool blocks);
 
-/* A SIGBUS that was sent, not raised by a fault: true if the thread has it blocked and gets it later. */
-bool fp_sigmask_defer(void);
+/* A SIGBUS that was sent, not raised by a fault: true if the thread has it blocked and gets it later.
+ * context: what it interrupted. */
+bool fp_sigmask_defer(const void *context);
+
+/*
+ * A call that waits under a mask of its own (sigsuspend, ppoll and the like). In a handler that ends the wait
+ * that mask is the one added to, but the kernel only tells the handler which one to return to.
+ */
+struct fp_sigmask_wait {
+	const void *kernels; /* the address that the kernel gets; NULL: there is no such call */
+	uint64_t asked;      /* as the program has it, SIGBUS included */
+};
+
+/* The calling thread is about to wait so. Returns what was noted before, to be noted again afterwards. */
+struct fp_sigmask_wait fp_sigmask_note_wait(struct fp_sigmask_wait wait);
+
+/* The mask that a handler's is added to: what context, which the signal interrupted, ran under. With SIGBUS
+ * as the program believes. */
+uint64_t fp_sigmask_of_context(const void *context);
 
 /* The system call rt_sigprocmask, as syscall(2) has it: -1 and errno. */
 long fp_sigmask_by_number(int how, const void *set, void *ret_old, size_t size);
 
+/* What the calling thread believes, as a word; and back, after a child that has used this thread. */
+unsigned fp_sigmask_belief(void);
+void fp_sigmask_believe(unsigned belief);
+
 /*
- * Brackets a system call that replaces the program by another, which shall find blocked what this one
- * believes to be; args are what is on its way to the kernel. False: there is nothing to do, and no end.
+ * Brackets a system call that replaces the program by another, which shall find blocked, or ignored, what
+ * this one believes to be; args are what is on its way to the kernel. False: there is nothing to do, and no
+ * end.
  */
 bool fp_sigmask_begin_exec(const void *args);
 void fp_sigmask_end_exec(void);
@@ -44,8 +66,20 @@ void fp_sigmask_show(uint64_t *mask);
 /* The calling thread returns to a mask: from now on it believes of SIGBUS what that says. */
 void fp_sigmask_adopt(const uint64_t *mask);
 
-/* Sets the kernel's mask of the calling thread as it is, for a handler that is about to run; sigreturn undoes
- * it. */
-void fp_sigmask_enter(const sigset_t *mask);
+/*
+ * A handler is about to run under this mask: from now on the thread believes of SIGBUS what that says.
+ * Returns what the kernel's shall be. What it believed before has been put into the frame, which
+ * fp_sigmask_adopt is given at the end.
+ */
+uint64_t fp_sigmask_begin_handler(uint64_t mask);
+/* Sets the kernel's mask of the calling thread as it is; sigreturn undoes it. */
+void fp_sigmask_enter(uint64_t mask);
+
+/*
+ * What the thread believes, in a jump buffer's or a context's set of signals, past what the kernel writes
+ * there; and back from it. Nothing where SIGBUS is not ours.
+ */
+void fp_sigmask_save(sigset_t *set);
+void fp_sigmask_load(sigset_t *set);
 
 #endif

@@ -7,12 +7,14 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "calljob.h"
 #include "calls.h"
 #include "local.h"
 #include "pieces.h"
@@ -46,9 +48,18 @@ struct taken {
 	struct record records[RECORDS];
 };
 
+/* The kernel's form of an action. */
+struct kernel_action {
+	sighandler_t handler;
+	unsigned long flags;
+	void *restorer;
+	uint64_t mask;
+};
+
 static struct taken all[N_SIGNAL];
 static atomic_bool interrupts[N_SIGNAL]; /* siginterrupt was said of it */
 static _Atomic pid_t owner;              /* a vfork child shares our memory, but its actions are its own */
+static atomic_bool is_threaded;          /* the program has, or had, more than one */
 
 static struct taken *taken_of(int sig)
 {
@@ -178,6 +189,52 @@ static int set_action(int sig, struct taken *t, const struct sigaction *action, 
 	return 0;
 }
 
+/* ---- children of vfork ---- */
+
+/* True in a vfork child: what it sets must not become its parent's. */
+static bool is_borrowed(void)
+{
+	return atomic_load(&owner) != getpid() && !(fp_shim_agent() && fp_agent_is_stray(fp_shim_agent()));
+}
+
+/*
+ * A vfork child's own action for a signal that we always need: it has its parent's thread and memory to
+ * itself, but nothing of its goes into the parent's records. Only what ends with it comes of it: see
+ * fp_signals_begin_exec.
+ */
+static __thread struct {
+	pid_t child; /* 0: nobody's */
+	struct sigaction action;
+} borrowed __attribute__((tls_model("initial-exec")));
+
+static int set_borrowed(int sig, struct taken *t, const struct sigaction *action)
+{
+	struct sigaction copy = *action;
+
+	if (t->hook.always) {
+		borrowed.child = getpid();
+		borrowed.action = copy;
+		return 0;
+	}
+	fp_sigmask_strip(&copy.sa_mask);
+	return libc_action(sig, &copy, NULL);
+}
+
+/* What the calling process has set; returns the stamp of its record. */
+static uint64_t own_action(struct taken *t, struct sigaction *ret_action)
+{
+	uint64_t stamp = current_action(t, ret_action);
+
+	if (t->hook.always && borrowed.child && borrowed.child == getpid())
+		*ret_action = borrowed.action;
+	return stamp;
+}
+
+void fp_signals_vforked(void)
+{
+	borrowed.child = 0;
+}
+
 /* ---- the program's handler ---- */
 
 /* A fault: it comes again when its handler returns. */
@@ -203,14 +260,12 @@ static void default_action(int sig, const struct taken *t, siginfo_t *info)
 		       0);
 }
 
-/* The mask under which the program's handler runs. */
-static void mask_of(int sig, const struct sigaction *action, const ucontext_t *context, sigset_t *ret_mask)
+/* The mask under which the program's handler runs, as the program sees it. */
+static uint64_t mask_of(int sig, const struct sigaction *action, const void *context)
 {
-	*ret_mask = action->sa_mask;
-	if (!(action->sa_flags & SA_NODEFER))
-		sigaddset(ret_mask, sig);
-	*(uint64_t *)ret_mask |= *(const uint64_t *)&context->uc_sigmask;
-	fp_sigmask_strip(ret_mask);
+	uint64_t own = action->sa_flags & SA_NODEFER ? 0 : 1ull << (sig - 1);
+
+	return *(const uint64_t *)&action->sa_mask | own | fp_sigmask_of_context(context);
 }
 
 static void reset_hand(int sig, struct taken *t, uint64_t stamp)
@@ -238,21 +293,72 @@ static void allow_faults(void)
 static void run_handler(int sig, siginfo_t *info, void *context, const struct sigaction *action)
 {
 	bool framed = fp_sigframe_is_open();
-	sigset_t mask;
+	uint64_t *back = (uint64_t *)&((ucontext_t *)context)->uc_sigmask, mask;
 
 	if (framed && all[sig].hook.always)
 		allow_faults();
 	if (framed) {
-		mask_of(sig, action, context, &mask);
-		fp_sigframe_run(sig, context, action, &mask);
-		fp_sigmask_enter(&mask);
+		mask = mask_of(sig, action, context);
+		fp_sigframe_run(sig, context, action, mask);
+		fp_sigmask_show(back);
+		fp_sigmask_enter(fp_sigmask_begin_handler(mask));
 	}
 	if (action->sa_flags & SA_SIGINFO)
 		action->sa_sigaction(sig, info, context);
 	else
 		action->sa_handler(sig);
-	if (framed)
-		fp_sigmask_strip(&((ucontext_t *)context)->uc_sigmask);
+	if (framed) {
+		fp_sigmask_adopt(back);
+		fp_sigmask_strip(back);
+	}
+}
+
+static void settle(int sig, siginfo_t *info, void *context)
+{
+	int saved = errno;
+
+	fp_local_settle();
+	errno = saved;
+}
+
+/*
+ * As a handler of the program's would be run: the thread may end in it, of cancellation. Unless it is one of
+ * ours that was interrupted: then that does it.
+ */
+static void settle_in_frame(int sig, void *context)
+{
+	const struct sigaction action = {.sa_sigaction = settle, .sa_flags = SA_SIGINFO | SA_NODEFER};
+	uint64_t mask = *(const uint64_t *)&((const ucontext_t *)context)->uc_sigmask;
+
+	if (fp_local_owes() && !(mask >> (FP_SIGCANCEL - 1) & 1))
+		run_handler(sig, NULL, context, &action);
+}
+
+/*
+ * What the C library does of its own accord is done here, at once: until it is, its calls wait for it, also
+ * those that serve the faults of a frame on its way. In a bracket, and of deferred type (the C library's
+ * calls have another while they wait), the thread is not ended but noted as cancelled: that is settled where
+ * the program can see it.
+ */
+static bool run_internal(int sig, siginfo_t *info, void *context)
+{
+	struct sigaction action;
+	int type;
+
+	current_action(&all[sig], &action);
+	fp_shim_enter_local();
+	pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, &type);
+	action.sa_sigaction(sig, info, context);
+	pthread_setcanceltype(type, NULL);
+	fp_shim_leave_local();
+	return true;
+}
+
+static bool ask_first(int sig, const struct taken *t, siginfo_t *info, void *context)
+{
+	if (sig == FP_SIGCANCEL || sig == FP_SIGSETXID)
+		return run_internal(sig, info, context);
+	return t->hook.first && t->hook.first(info, context);
 }
 
 static void on_signal(int sig, siginfo_t *info, void *context)
@@ -262,11 +368,12 @@ static void on_signal(int sig, siginfo_t *info, void *context)
 	uint64_t stamp;
 	int saved = errno;
 
-	if (t->hook.first && t->hook.first(info, context)) {
+	if (ask_first(sig, t, info, context)) {
+		settle_in_frame(sig, context);
 		errno = saved;
 		return;
 	}
-	stamp = current_action(t, &action);
+	stamp = own_action(t, &action);
 	if (!is_handler(&action)) {
 		if (action.sa_handler == SIG_DFL || recurs(sig, info))
 			default_action(sig, t, info);
@@ -312,17 +419,48 @@ int fp_signals_take_rest(void)
 	return r;
 }
 
+void fp_signals_take_internal(int sig)
+{
+	struct kernel_action now = {0};
+	struct sigaction action = {0};
+	uint64_t stamp;
+
+	if (FP_RAW(SYS_rt_sigaction, sig, NULL, &now, sizeof(now.mask), 0, 0) < 0 || now.handler == SIG_DFL ||
+	    now.handler == SIG_IGN)
+		return;
+	action.sa_handler = now.handler;
+	action.sa_flags = (int)now.flags & ~RESTORER;
+	memcpy(&action.sa_mask, &now.mask, sizeof(now.mask));
+	change_action(&all[sig], &action, &stamp);
+	install_framed(&action, &all[sig], &action);
+	now.handler = (sighandler_t)(void *)on_signal;
+	now.flags |= SA_SIGINFO | SA_ONSTACK;
+	memcpy(&now.mask, &action.sa_mask, sizeof(now.mask));
+	FP_RAW(SYS_rt_sigaction, sig, &now, NULL, sizeof(now.mask), 0, 0);
+}
+
 void fp_signals_forked(void)
 {
 	atomic_store(&owner, getpid());
+	atomic_store(&is_threaded, false);
 }
 
 /* ---- what the program calls ---- */
 
-/* True in a vfork child: what it sets must not become its parent's. */
-static bool is_borrowed(void)
+/* In a vfork child. What it has set itself is the kernel's; of the rest that tells what its parent has. */
+static int borrowed_sigaction(int sig, struct taken *t, const struct sigaction *action,
+                              struct sigaction *ret_old)
 {
-	return atomic_load(&owner) != getpid() && !(fp_shim_agent() && fp_agent_is_stray(fp_shim_agent()));
+	struct sigaction old, kernels;
+
+	own_action(t, &old);
+	if (!t->hook.always && libc_action(sig, NULL, &kernels) == 0 && kernels.sa_sigaction != on_signal)
+		old = kernels;
+	if (action && set_borrowed(sig, t, action) < 0)
+		return -1;
+	if (ret_old)
+		*ret_old = old;
+	return 0;
 }
 
 FP_INTERPOSE int sigaction(int sig, const struct sigaction *action, struct sigaction *ret_old)
@@ -333,19 +471,15 @@ FP_INTERPOSE int sigaction(int sig, const struct sigaction *action, struct sigac
 
 	if (!t)
 		return libc_action(sig, action, ret_old);
+	if (is_borrowed())
+		return borrowed_sigaction(sig, t, action, ret_old);
 	current_action(t, &old);
 	if (action) {
 		copy = *action; /* the caller's may be far, and become ours only when it is here */
-		if (is_borrowed()) {
-			fp_sigmask_strip(&copy.sa_mask);
-			if (libc_action(sig, &copy, NULL) < 0)
-				return -1;
-		} else {
-			if (set_action(sig, t, &copy, &before) < 0)
-				return -1;
-			if (atomic_load(&record_of(t, before)->stamp) == before)
-				old = record_of(t, before)->action;
-		}
+		if (set_action(sig, t, &copy, &before) < 0)
+			return -1;
+		if (atomic_load(&record_of(t, before)->stamp) == before)
+			old = record_of(t, before)->action;
 	}
 	if (ret_old)
 		*ret_old = old;
@@ -357,18 +491,11 @@ FP_INTERPOSE int __sigaction(int sig, const struct sigaction *action, struct sig
 	return sigaction(sig, action, ret_old);
 }
 
-/* The kernel's form of it. */
-struct kernel_action {
-	sighandler_t handler;
-	unsigned long flags;
-	void *restorer;
-	uint64_t mask;
-};
-
 long fp_signals_by_number(int sig, const void *action, void *ret_old, size_t size)
 {
 	struct sigaction set = {0}, old = {0};
-	struct kernel_action raw;
+	struct kernel_action raw = {0};
+	int r;
 
 	if (!taken_of(sig) || !fp_sigframe_is_open() || fp_local_is_agent())
 		return fp_call_syscall_way(SYS_rt_sigaction, sig, (long)action, (long)ret_old, (long)size, 0,
@@ -377,20 +504,50 @@ long fp_signals_by_number(int sig, const void *action, void *ret_old, size_t siz
 		errno = EINVAL;
 		return -1;
 	}
+	r = action ? fp_job_fetch(&raw, action, sizeof(raw)) : 0;
+	if (r < 0)
+		return fp_shim_return(r);
 	if (action) {
-		memcpy(&raw, action, sizeof(raw));
 		set.sa_handler = raw.handler;
 		set.sa_flags = (int)raw.flags & ~RESTORER;
 		memcpy(&set.sa_mask, &raw.mask, sizeof(raw.mask));
 	}
 	if (sigaction(sig, action ? &set : NULL, &old) < 0)
 		return -1;
-	if (ret_old) {
-		raw = (struct kernel_action){.handler = old.sa_handler, .flags = (unsigned)old.sa_flags};
-		memcpy(&raw.mask, &old.sa_mask, sizeof(raw.mask));
-		memcpy(ret_old, &raw, sizeof(raw));
-	}
-	return 0;
+	raw = (struct kernel_action){.handler = old.sa_handler, .flags = (unsigned)old.sa_flags};
+	memcpy(&raw.mask, &old.sa_mask, sizeof(raw.mask));
+	return fp_shim_return(ret_old ? fp_job_store(ret_old, &raw, sizeof(raw)) : 0);
+}
+
+/* ---- what another program starts with ---- */
+
+void fp_signals_threaded(void)
+{
+	atomic_store_explicit(&is_threaded, true, memory_order_relaxed);
+}
+
+bool fp_signals_begin_exec(void)
+{
+	const struct sigaction ignore = {.sa_handler = SIG_IGN};
+	struct taken *t = taken_of(SIGBUS);
+	struct sigaction now;
+
+	if (!t || !t->hook.always)
+		return false;
+	own_action(t, &now);
+	if (is_handler(&now) || now.sa_handler != SIG_IGN)
+		return false;
+	if (atomic_load_explicit(&is_threaded, memory_order_relaxed) && !is_borrowed())
+		return false; /* others may fault meanwhile, and the actions are theirs too */
+	return libc_action(SIGBUS, &ignore, NULL) == 0;
+}
+
+void fp_signals_end_exec(void)
+{
+	struct sigaction now;
+
+	current_action(&all[SIGBUS], &now);
+	install(SIGBUS, &all[SIGBUS], &now);
 }
 
 /* ---- older ways to say the same ---- */

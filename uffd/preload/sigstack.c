@@ -11,6 +11,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "calljob.h"
 #include "calls.h"
 #include "cleanup.h"
 #include "shim.h"
@@ -187,12 +188,12 @@ FP_INTERPOSE int sigaltstack(const stack_t *ss, stack_t *ret_old)
 	old = own->program;
 	if (fp_sigstack_is_programs(own, here))
 		old.ss_flags |= SS_ONSTACK;
-	if (ss) {
-		wanted = *ss; /* a far one faults here, not between two changes */
+	if (ss)
+		r = fp_job_fetch(&wanted, ss, sizeof(wanted));
+	if (r == 0 && ss)
 		r = fp_sigstack_set(own, &wanted, here);
-	}
 	if (r == 0 && ret_old)
-		*ret_old = old;
+		r = fp_job_store(ret_old, &old, sizeof(old));
 	return fp_shim_return(r);
 }
 

@@ -8,13 +8,17 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <threads.h>
+#include <unistd.h>
 
 #include "local.h"
 #include "robust.h"
 #include "shim.h"
+#include "sigframe.h"
 #include "sigmask.h"
+#include "signals.h"
 #include "sigstack.h"
 
+typedef int cancel_fn(pthread_t thread);
 typedef int create_fn(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *), void *arg);
 
 /* What a new thread is told; local memory, freed by it. stack: NULL where it needs none. */
@@ -102,12 +106,54 @@ FP_INTERPOSE int pthread_create(pthread_t *thread, const pthread_attr_t *attr, v
 	s = start_new(attr, run, arg);
 	if (!s)
 		return EAGAIN;
+	fp_signals_threaded();
 	r = create(real, thread, attr, s);
 	if (r) {
 		fp_sigstack_free(s->stack);
 		free(s);
 	}
 	return note(r, thread, attr);
+}
+
+/* ---- their end ---- */
+
+static void *wait_to_be_cancelled(void *unused)
+{
+	for (;;)
+		pause();
+	return unused;
+}
+
+/*
+ * The C library sets its action for the signal of cancellation when a thread is cancelled for the first time.
+ * That is one that nobody minds, so that the action can be ours when it matters.
+ */
+static void take_cancel(void)
+{
+	cancel_fn *real = (cancel_fn *)dlsym(RTLD_NEXT, "pthread_cancel");
+	sigset_t but, before;
+	pthread_t thread;
+
+	fp_shim_enter_local();
+	sigfillset(&but);
+	sigdelset(&but, SIGBUS);
+	pthread_sigmask(SIG_SETMASK, &but, &before); /* what is the program's is not for that thread */
+	if (pthread_create(&thread, NULL, wait_to_be_cancelled, NULL) == 0) {
+		real(thread);
+		pthread_join(thread, NULL);
+		fp_signals_take_internal(FP_SIGCANCEL);
+	}
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	fp_shim_leave_local();
+}
+
+FP_INTERPOSE int pthread_cancel(pthread_t thread)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	if (fp_sigframe_is_open() && !fp_local_is_agent())
+		pthread_once(&once, take_cancel);
+	return ((cancel_fn *)dlsym(RTLD_NEXT, "pthread_cancel"))(thread);
 }
 
 /* ---- C11's ---- */
