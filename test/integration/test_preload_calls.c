@@ -13,8 +13,11 @@
 
 #include <cmocka.h>
 
+#include <arpa/inet.h>
 #include <linux/filter.h>
 #include <linux/futex.h>
+#include <linux/if_ether.h>
+#include <linux/if_packet.h>
 #include <pthread.h>
 #include <sched.h>
 #include <semaphore.h>
@@ -33,6 +36,9 @@
 
 #ifndef SYS_futex_waitv
 #define SYS_futex_waitv 449
+#endif
+#ifndef SYS_futex_requeue
+#define SYS_futex_requeue 456
 #endif
 
 #define PAGE     STEP_PAGE
@@ -457,6 +463,66 @@ static void waits_for_many(void **state)
 	assert_true(woken == 5 || errno == EAGAIN);
 }
 
+/* How many of two words' waiters are moved: none, but both words are looked at. */
+static void requeue(void **state)
+{
+	struct waiter *waiters = (void *)(far_areas + PAGE - 20);
+	_Atomic uint32_t *first = (void *)(big_far + 8), *second = (void *)(big_far + PAGE + 8);
+	long r;
+
+	*first = 7;
+	*second = 8;
+	waiters[0] = (struct waiter){.value = 7, .address = (uintptr_t)first, .flags = 2};
+	waiters[1] = (struct waiter){.value = 8, .address = (uintptr_t)second, .flags = 2};
+	test_evict(far_areas, 2 * PAGE);
+	test_evict(big_far, 2 * PAGE);
+	r = syscall(SYS_futex_requeue, waiters, 0, 1, 1);
+	if (r < 0 && errno == ENOSYS)
+		skip();
+	assert_int_equal(r, 0);
+}
+
+/* What the processor has of XSAVE, and what of it is permitted. */
+static void processor(void **state)
+{
+	static const int asks[] = {0x1021, 0x1022, 0x1024};
+	uint64_t *told = (void *)(big_far + PAGE - 4), here = 0;
+
+	for (size_t i = 0; i < sizeof(asks) / sizeof(*asks); i++) {
+		if (syscall(SYS_arch_prctl, asks[i], &here) < 0)
+			skip(); /* an older kernel, or another processor */
+		memset(told, 0, sizeof(*told));
+		test_evict(big_far, 2 * PAGE);
+		assert_int_equal(syscall(SYS_arch_prctl, asks[i], told), 0);
+		assert_memory_equal(told, &here, sizeof(here));
+	}
+}
+
+/* A program that chooses among the sockets that share an interface: needs a privilege. */
+static void fanout(void **state)
+{
+	const struct sock_filter all = {.code = BPF_RET | BPF_K, .k = 0};
+	struct sock_filter *filter = (void *)(big_far + 4 * PAGE);
+	struct sock_fprog *program = (void *)(big_far + PAGE - 8);
+	struct sockaddr_ll lo = {
+	    .sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_ALL), .sll_ifindex = 1};
+	int fd = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, htons(ETH_P_ALL)),
+	    by = PACKET_FANOUT_CBPF << 16 | (getpid() & 0xffff);
+
+	if (fd < 0)
+		skip();
+	if (bind(fd, (struct sockaddr *)&lo, sizeof(lo)) < 0 ||
+	    setsockopt(fd, SOL_PACKET, PACKET_FANOUT, &by, sizeof(by)) < 0) {
+		close(fd);
+		skip();
+	}
+	*filter = all;
+	*program = (struct sock_fprog){.len = 1, .filter = filter};
+	test_evict(big_far, 8 * PAGE);
+	assert_int_equal(setsockopt(fd, SOL_PACKET, PACKET_FANOUT_DATA, program, sizeof(*program)), 0);
+	close(fd);
+}
+
 static void filters(void **state)
 {
 	const struct sock_filter all = {.code = BPF_RET | BPF_K, .k = 3};
@@ -574,6 +640,9 @@ static int tests(void)
 	    cmocka_unit_test(cancelled),      cmocka_unit_test(jumped_out),
 	    cmocka_unit_test(robust_mutexes), cmocka_unit_test(waits_for_many),
 	    cmocka_unit_test(filters),
+	    cmocka_unit_test(requeue),
+	    cmocka_unit_test(processor),
+	    cmocka_unit_test(fanout),
 	};
 
 	return cmocka_run_group_tests(all, begin, end);

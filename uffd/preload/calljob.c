@@ -551,7 +551,7 @@ struct waiter {
 
 static int add_waiters(struct fp_job *job, const struct fp_piece *piece, void **place)
 {
-	size_t n = number(job, piece->n);
+	size_t n = piece->n == FP_NOARG ? piece->unit : number(job, piece->n);
 	struct waiter *waiters;
 	int r = 0;
 

@@ -61,6 +61,22 @@ _Static_assert(sizeof(long) == 8 && sizeof(void *) == 8, "a wrapper's arguments 
 #ifndef IPT_SO_SET_REPLACE
 #define IPT_SO_SET_REPLACE 64 /* of IPv6 as well; its header does not go with those of the C library */
 #endif
+/* Neither do those of ARP tables and bridges. */
+#ifndef ARPT_SO_SET_REPLACE
+#define ARPT_SO_SET_REPLACE 96
+#endif
+#ifndef EBT_SO_SET_ENTRIES
+#define EBT_SO_SET_ENTRIES      128
+#define EBT_SO_SET_COUNTERS     129
+#define EBT_SO_GET_ENTRIES      129
+#define EBT_SO_GET_INIT_ENTRIES 131
+#endif
+#ifndef SOL_PACKET
+#define SOL_PACKET 263
+#endif
+#ifndef PACKET_FANOUT_DATA
+#define PACKET_FANOUT_DATA 22
+#endif
 #ifndef SYS_landlock_create_ruleset
 #define SYS_landlock_create_ruleset 444
 #define SYS_landlock_add_rule       445
@@ -76,6 +92,9 @@ _Static_assert(sizeof(long) == 8 && sizeof(void *) == 8, "a wrapper's arguments 
 #endif
 #ifndef SYS_futex_wait
 #define SYS_futex_wait 455
+#endif
+#ifndef SYS_futex_requeue
+#define SYS_futex_requeue 456
 #endif
 #ifndef FUTEX_LOCK_PI2
 #define FUTEX_LOCK_PI2 13
@@ -124,6 +143,7 @@ _Static_assert(sizeof(long) == 8 && sizeof(void *) == 8, "a wrapper's arguments 
 #define NEST(a, at, len_at, unit) PIECE(NEST, INOUT, a, len_at, NOARG, at, unit)
 #define SETMASK(a)                PIECE(SETMASK, IN, a, NOARG, NOARG, 0, 1)
 #define WAITERS(a, n)             PIECE(WAITERS, INOUT, a, n, NOARG, 0, 1)
+#define TWO_WAITERS(a)            PIECE(WAITERS, INOUT, a, NOARG, NOARG, 0, 2)
 #define AIOCB(a)                  PIECE(AIOCB, INOUT, a, NOARG, NOARG, 0, 1)
 #define AIOCBS(a, n)              PIECE(AIOCB, INOUT, a, n, NOARG, 0, 1)
 
