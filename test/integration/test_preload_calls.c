@@ -504,8 +504,7 @@ static void fanout(void **state)
 	const struct sock_filter all = {.code = BPF_RET | BPF_K, .k = 0};
 	struct sock_filter *filter = (void *)(big_far + 4 * PAGE);
 	struct sock_fprog *program = (void *)(big_far + PAGE - 8);
-	struct sockaddr_ll lo = {
-	    .sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_ALL), .sll_ifindex = 1};
+	struct sockaddr_ll lo = {.sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_ALL), .sll_ifindex = 1};
 	int fd = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, htons(ETH_P_ALL)),
 	    by = PACKET_FANOUT_CBPF << 16 | (getpid() & 0xffff);
 
@@ -639,10 +638,8 @@ static int tests(void)
 	    cmocka_unit_test(long_name),      cmocka_unit_test(threads),
 	    cmocka_unit_test(cancelled),      cmocka_unit_test(jumped_out),
 	    cmocka_unit_test(robust_mutexes), cmocka_unit_test(waits_for_many),
-	    cmocka_unit_test(filters),
-	    cmocka_unit_test(requeue),
-	    cmocka_unit_test(processor),
-	    cmocka_unit_test(fanout),
+	    cmocka_unit_test(filters),        cmocka_unit_test(requeue),
+	    cmocka_unit_test(processor),      cmocka_unit_test(fanout),
 	};
 
 	return cmocka_run_group_tests(all, begin, end);
