@@ -153,11 +153,12 @@ void fp_slots_let_go(struct fp_slots *slots, uint64_t slot)
 	uint64_t bit = fp_slots_bit_of(slots, slot), limbo;
 
 	assert(slot - slots->first_slot < slots->n_pages);
+	assert(slots->word[fp_slots_word_of(slots, slot)] &
+	       bit); /* before: the next settling frees it at once */
 	atomic_fetch_add_explicit(&slots->n_limbo, 1, memory_order_relaxed);
 	limbo =
 	    atomic_fetch_or_explicit(&slots->limbo[fp_slots_word_of(slots, slot)], bit, memory_order_acq_rel);
 	assert(!(limbo & bit));
-	assert(slots->word[fp_slots_word_of(slots, slot)] & bit);
 	(void)limbo;
 }
 

@@ -166,23 +166,24 @@ static void touch_needed(struct fp_agent *agent)
 /*
  * A program may fork on a stack in far memory (a signal stack from malloc, a coroutine's). The child runs on
  * it from the C library's first instruction to the end of our handler, while nobody serves its faults: so
- * what both need is there. Below the stack's end lies other memory, which it does not hurt to bring in.
+ * what both need is there. So it is before the layout's lock is taken, whose holder blocks the signals by
+ * which fault mode inline hears of a fault. Below the stack's end lies other memory, which it does not hurt
+ * to bring in.
  */
 static void touch_stack(struct fp_agent *agent)
 {
 	const void *frame = __builtin_frame_address(0);
-	const struct fp_piece *piece;
-	uint32_t page;
+	struct fp_piece piece;
+	uint32_t page, changes;
 	char byte;
 
 	if (!fp_space_owns(&agent->space, frame))
 		return;
 	page = fp_far_page(&agent->far, (uintptr_t)frame);
-	piece = fp_layout_next(&agent->space.layout, page);
-	if (!piece || piece->start > page)
-		return;
-	for (uint32_t p = FP_MAX(piece->start, page - FORK_STACK_BELOW);
-	     p < FP_MIN(piece->end, page + FORK_STACK_ABOVE); p++)
+	while (!fp_layout_peek(&agent->space.layout, page, &piece, &changes))
+		fp_space_pause(); /* another thread is changing the layout */
+	for (uint32_t p = FP_MAX(piece.start, page - FORK_STACK_BELOW);
+	     p < FP_MIN(piece.end, page + FORK_STACK_ABOVE); p++)
 		(void)peek(agent, fp_far_addr(&agent->far, p), &byte, 1);
 }
 
@@ -197,6 +198,7 @@ void fp_agent_fork_quiet(struct fp_agent *agent)
 	fp_space_hold_backing(&agent->space);
 	fp_reclaim_freeze(agent->reclaim);
 	fp_keeper_pause(agent->keeper);
+	touch_stack(agent); /* nothing leaves any more */
 }
 
 void fp_agent_fork_prepare(struct fp_agent *agent)
@@ -208,7 +210,6 @@ void fp_agent_fork_prepare(struct fp_agent *agent)
 	touch_streams(agent);
 	touch_environment(agent);
 	touch_needed(agent);
-	touch_stack(agent);
 	atomic_store(&agent->far.forked, true);
 	(void)fp_store_fork_prepare(agent->far.store); /* the child will hear of it, and refuse to go on */
 	each_stretch(agent, let_inherit);

@@ -519,6 +519,11 @@ static void children_have_the_same_holes(void **state)
 
 /* ---- mremap ---- */
 
+static bool has_ample_room(void)
+{
+	return atomic_load(&stats->budget_bytes) / 8 * 3 > BIG;
+}
+
 static void cutting_is_unmapping(void **state)
 {
 	char *p = map_filled(BIG, 13);
@@ -534,9 +539,17 @@ static void cutting_is_unmapping(void **state)
 static void growing_in_place_is_right(void **state)
 {
 	char *p = map_filled(BIG, 13);
+	long r;
 
 	bare_munmap(p + BIG / 2, BIG / 2);
-	assert_int_equal(bare(SYS_mremap, p, BIG / 2, BIG, 0, 0, 0), (long)p);
+	r = bare(SYS_mremap, p, BIG / 2, BIG, 0, 0, 0);
+	if (r == -EFAULT) { /* ample room: part of it is native, two mappings to the kernel, which refuses */
+		assert_true(has_ample_room());
+		assert_true(test_is_filled(p, BIG / 2, 13));
+		assert_int_equal(munmap(p, BIG / 2), 0);
+		skip();
+	}
+	assert_int_equal(r, (long)p);
 	assert_true(test_is_filled(p, BIG / 2, 13));
 	for (size_t at = BIG / 2; at < BIG; at += PAGE)
 		assert_int_equal(p[at], 0);
@@ -644,7 +657,7 @@ static void locking_up_to_a_hole_unseen(void **state)
 	size_t len = atomic_load(&stats->budget_bytes) / 8 * 3, whole = len + 2 * (size_t)PAGE;
 	char *p, *q;
 
-	if (len > BIG) /* ample room: as much can't be locked everywhere */
+	if (has_ample_room()) /* as much can't be locked everywhere */
 		skip();
 	p = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	q = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
