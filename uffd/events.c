@@ -286,7 +286,7 @@ int fp_events_read(struct fp_far *far, struct fp_uffd_fault *ret_messages, unsig
 {
 	int n;
 
-	if (!atomic_load_explicit(&far->events.careful, memory_order_relaxed))
+	if (!fp_events_careful(&far->events))
 		return read_and_note(far, ret_messages, max);
 	if (!may_note(far) || !is_readable(far))
 		return 0;

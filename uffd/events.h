@@ -75,6 +75,12 @@ void fp_events_wait(struct fp_far *far);
 
 /* ---- agent threads ---- */
 
+/* True once there was one: there may be more at any time. */
+static inline bool fp_events_careful(const struct fp_events *ev)
+{
+	return atomic_load_explicit(&ev->careful, memory_order_relaxed);
+}
+
 static inline bool fp_events_any(const struct fp_events *ev)
 {
 	return atomic_load(&ev->in) != atomic_load(&ev->out);

@@ -66,7 +66,7 @@ static void ring(struct fp_fault_loop *fl, uint64_t addr)
 /* What makes the thread careful, see events.h: system calls that change the layout, past the C library. */
 static bool is_careful(const struct fp_fault_loop *fl)
 {
-	return atomic_load_explicit(&fl->server.far->events.careful, memory_order_relaxed);
+	return fp_events_careful(&fl->server.far->events);
 }
 
 static int read_messages(struct fp_fault_loop *fl, struct fp_uffd_fault *ret_faults)

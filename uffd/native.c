@@ -309,7 +309,7 @@ bool fp_native_begin(struct fp_far *far, const struct fp_layout *layout, uint32_
 	uint32_t word;
 
 	if (far->pagemap_fd < 0 || page >> FP_CHUNK_SHIFT < FIRST_CHUNK || !is_ample(far, page) ||
-	    !take_chunk(state, &word))
+	    fp_events_careful(&far->events) || !take_chunk(state, &word))
 		return false;
 	if (!convert(far, layout, page, word, &run)) {
 		atomic_store(state, word);

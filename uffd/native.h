@@ -34,7 +34,8 @@ void fp_native_close(struct fp_far *far);
 
 /*
  * A fault on page, which the caller owns as ARRIVING and which was ZERO. True: it ended, with its neighbours;
- * threads that waited go on. False: nothing has changed. Fault threads; never blocks.
+ * threads that waited go on. False: nothing has changed, as always once there was an event (events.h): while
+ * the registration is changed the kernel tells of none. Fault threads; never blocks.
  */
 bool fp_native_begin(struct fp_far *far, const struct fp_layout *layout, uint32_t page);
 

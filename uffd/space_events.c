@@ -77,7 +77,7 @@ bool fp_space_follow(struct fp_space *space)
 {
 	struct fp_events *events = &space->far->events;
 
-	if (atomic_load_explicit(&events->careful, memory_order_relaxed))
+	if (fp_events_careful(events))
 		fp_events_sync(events);
 	return !fp_events_any(events) || follow_all(space, true);
 }
@@ -178,7 +178,7 @@ bool fp_space_take_back(struct fp_space *space)
 	uint32_t page = 0;
 	bool any = false;
 
-	if (!atomic_load(&space->far->events.careful))
+	if (!fp_events_careful(&space->far->events))
 		return false;
 	while ((p = fp_layout_next(&space->layout, page))) {
 		page = p->end;
