@@ -10,8 +10,10 @@
 #
 # Measures them in turns and prints the median of each with the least and the greatest; then ratios of medians: for each
 # fault mode, fault p50 to (ib_read_lat p50 + 1.3 x the mode's floor p50), wanted at most 1; the better of sequential and
-# chained reads to ib_read_bw, at least 0.6. Ends with 0; with 1 if reads are slower than that or a fault costs twice what
-# is wanted; with 77 where perftest is not installed. In a guest: see test/vm/README.md.
+# chained reads to ib_read_bw, at least 0.6. For comparison, fault p50 with one READ of our link in the place of ib_read_lat:
+# a fault's READ comes after a pause, when a soft device's worker sleeps and must be woken; perftest never pauses. Ends
+# with 0; with 1 if reads are slower than that or a fault costs twice what is wanted; with 77 where perftest is not
+# installed. In a guest: see test/vm/README.md.
 set -euo pipefail
 
 build=${1:?the build folder}
@@ -99,7 +101,8 @@ for ((round = 1; round <= rounds; round++)); do
 	perftest ib_read_lat 5 "$iterations" >"$work/read_lat.$round"
 	bench fault --fault-mode both --cpu 0 --transport floor --node "$url" --pages 512 --rounds 1 >"$work/fault.$round"
 	perftest ib_read_bw 4 "$iterations" >"$work/read_bw.$round"
-	bench link "$url" --op read --sizes 4K,64x4K --depths 1,4 --seconds 0.5 >"$work/link.$round"
+	taskset 1 "$farpage" bench link "$url" --op read --sizes 4K,64x4K --depths 1,4 --seconds 0.5 --json \
+		--secret-file "$work/secret" >"$work/link.$round"
 	bench touch --cpu 0 --transport floor --node "$url" --size 8M --local 2M --rounds 1 >"$work/touch.$round"
 done
 
@@ -153,9 +156,11 @@ for key, name, unit in (
 worst = 0
 for mode in MODES:
     allowed = middle("lat") + 1.3 * middle(f"floor {mode}")
-    fault = middle(f"fault {mode}") / allowed
-    worst = max(worst, fault)
-    ratio(f"fault, {mode} / (ib_read_lat + 1.3 x floor = {allowed:.1f} µs)", fault, fault <= 1, "at most 1")
+    paused = middle("one") + 1.3 * middle(f"floor {mode}")
+    fault = middle(f"fault {mode}")
+    worst = max(worst, fault / allowed)
+    ratio(f"fault, {mode} / (ib_read_lat + 1.3 x floor = {allowed:.1f} µs)", fault / allowed, fault <= allowed, "at most 1")
+    print(f"    to (one READ after a pause + 1.3 x floor = {paused:.1f} µs): {fault / paused:.2f}")
 reads = max(middle("touch"), middle("chain")) / middle("bw")
 ratio("the better reads / ib_read_bw", reads, reads >= 0.6, "at least 0.60")
 sys.exit(0 if worst <= 2 and reads >= 0.6 else 1)
