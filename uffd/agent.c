@@ -383,6 +383,8 @@ static int reserve_memory(struct fp_agent *agent)
 	if (r == 0)
 		r = fp_hold_table_init(&agent->far.holds);
 	if (r == 0)
+		r = fp_leavers_init(&agent->far.leavers);
+	if (r == 0)
 		r = fp_space_init(&agent->space, &agent->far, NULL);
 	return r < 0 ? r : open_internal(agent);
 }
@@ -558,6 +560,7 @@ void fp_agent_stop(struct fp_agent *agent)
 	fp_cleanup_close(&agent->far.pidfd);
 	fp_cleanup_close(&agent->far.mem_fd);
 	fp_native_close(&agent->far);
+	fp_leavers_done(&agent->far.leavers);
 	fp_hold_table_done(&agent->far.holds);
 	fp_events_done(&agent->far);
 	fp_far_unreserve(&agent->far);

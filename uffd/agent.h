@@ -165,6 +165,10 @@ bool fp_agent_hold_again(struct fp_agent *agent, const struct fp_hold_range *ran
 /* The calling thread is ending: what it still holds is let go. */
 void fp_agent_thread_ends(struct fp_agent *agent);
 
+/* The same, of a thread whose record, the C library's, may be far: what the kernel will touch of it stays
+ * here until the thread is gone, see leavers.h. In its last destructors. */
+void fp_agent_thread_leaves(struct fp_agent *agent, const void *record, size_t len_bytes);
+
 /* True on a thread that the agent started. */
 bool fp_agent_is_own_thread(void);
 

@@ -364,6 +364,11 @@ void fp_agent_thread_ends(struct fp_agent *agent)
 	drop_notes(0);
 }
 
+void fp_agent_thread_leaves(struct fp_agent *agent, const void *record, size_t len_bytes)
+{
+	fp_leavers_add(&agent->far, record, len_bytes);
+}
+
 void fp_agent_hold_forked(struct fp_agent *agent)
 {
 	struct fp_page_range keep[NESTED_MAX] = {0};
@@ -373,6 +378,7 @@ void fp_agent_hold_forked(struct fp_agent *agent)
 	for (unsigned i = 0; i < FP_MIN(own.depth, NESTED_MAX); i++)
 		if (own.held[i].n && own.held[i].agent == agent)
 			keep[n++] = (struct fp_page_range){own.held[i].place, own.held[i].n};
+	fp_leavers_forked(&agent->far);
 	fp_hold_forked(&agent->far.holds, keep, n);
 	for (unsigned i = 0; i < n; i++)
 		for (uint32_t k = 0; k < keep[i].n; k++)

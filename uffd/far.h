@@ -14,6 +14,7 @@
 #include "events.h"
 #include "fifo.h"
 #include "hold.h"
+#include "leavers.h"
 #include "pager.h"
 #include "room.h"
 #include "statspage.h"
@@ -43,7 +44,8 @@ struct fp_far {
 	struct fp_statspage *stats;
 	struct fp_room room;
 	struct fp_fifo fifo;
-	struct fp_hold_table holds;               /* empty where the kernel can fault on far memory */
+	struct fp_hold_table holds; /* empty where the kernel can fault on far memory */
+	struct fp_leavers leavers;
 	struct fp_inline *_Atomic inline_servers; /* NULL: only the fault thread serves */
 	uint64_t deadline_ns;                     /* within which each fault ends */
 	bool capture_by_move;

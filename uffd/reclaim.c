@@ -316,6 +316,7 @@ static void *run(void *arg)
 		read_events(rc);
 		fp_evictor_reap(rc->evictor);
 		fp_inline_tend(atomic_load(&rc->far->inline_servers));
+		fp_leavers_sweep(rc->far);
 		end_lost(rc);
 		fp_native_run_errand(rc->far);
 		extend_store(rc);

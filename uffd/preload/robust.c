@@ -19,7 +19,8 @@
 #include "pieces.h"
 #include "shim.h"
 
-#define LIST_MAX 2048u /* as many as the kernel follows */
+#define RECORD_BYTES 1024u /* of the C library's record of a thread: what the kernel uses at its end */
+#define LIST_MAX     2048u /* as many as the kernel follows */
 
 static atomic_bool is_open;
 static pthread_key_t key;
@@ -94,10 +95,13 @@ static void on_thread_end(void *round)
 {
 	uintptr_t n = (uintptr_t)round;
 
-	if (n < PTHREAD_DESTRUCTOR_ITERATIONS)
+	if (n < PTHREAD_DESTRUCTOR_ITERATIONS) {
 		pthread_setspecific(key, (void *)(n + 1)); // NOLINT(performance-no-int-to-ptr)
-	else
-		hand_all_on();
+		return;
+	}
+	hand_all_on();
+	if (fp_shim_agent()) // NOLINTNEXTLINE(performance-no-int-to-ptr)
+		fp_agent_thread_leaves(fp_shim_agent(), (const void *)pthread_self(), RECORD_BYTES);
 }
 
 int fp_robust_open(void)
