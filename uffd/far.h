@@ -25,10 +25,11 @@
 
 struct fp_inline;
 
-/* What a thread that runs on far memory asks the reclaim thread to do: see fp_native_end. One at a time. */
+/* What a thread that runs on far memory asks the reclaim thread to do: see fp_native_end_held. One at a time.
+ */
 struct fp_errand {
 	_Atomic bool wanted;
-	uint32_t page;
+	uint32_t start, end; /* pages */
 	int result;
 };
 

@@ -15,8 +15,9 @@
 #define CHUNK_PAGES  (1u << FP_CHUNK_SHIFT)
 #define FIRST_CHUNK  ((2 * FP_STAGE_PAGES >> FP_CHUNK_SHIFT) + 1) /* below: the agent's own */
 #define FRESH_MIN    8u                                           /* fewer are not worth three system calls */
-#define ERRAND_NS    20000                                        /* between two looks whether it is done */
-#define PAGEMAP_HERE (3ull << 62)                                 /* present or swapped */
+#define EAGER_MAX    (2 * CHUNK_PAGES) /* of longer mappings little may ever be touched */
+#define ERRAND_NS    20000             /* between two looks whether it is done */
+#define PAGEMAP_HERE (3ull << 62)      /* present or swapped */
 
 /* Flags of a piece that its pages can be native with. */
 #define HARMLESS ((uint32_t)(FP_PIECE_NORESERVE | FP_PIECE_RANDOM | FP_PIECE_SEQUENTIAL | FP_PIECE_DONTDUMP))
@@ -302,14 +303,19 @@ static bool take_chunk(_Atomic uint32_t *state, uint32_t *ret_word)
 	       atomic_compare_exchange_strong(state, &word, word == MANAGED ? CONVERTING : CHANGING);
 }
 
+static bool may_begin(const struct fp_far *far, uint32_t page)
+{
+	return far->pagemap_fd >= 0 && page >> FP_CHUNK_SHIFT >= FIRST_CHUNK && is_ample(far, page) &&
+	       !fp_events_careful(&far->events);
+}
+
 bool fp_native_begin(struct fp_far *far, const struct fp_layout *layout, uint32_t page)
 {
 	_Atomic uint32_t *state = state_of(far, page);
 	struct run run;
 	uint32_t word;
 
-	if (far->pagemap_fd < 0 || page >> FP_CHUNK_SHIFT < FIRST_CHUNK || !is_ample(far, page) ||
-	    fp_events_careful(&far->events) || !take_chunk(state, &word))
+	if (!may_begin(far, page) || !take_chunk(state, &word))
 		return false;
 	if (!convert(far, layout, page, word, &run)) {
 		atomic_store(state, word);
@@ -322,6 +328,26 @@ bool fp_native_begin(struct fp_far *far, const struct fp_layout *layout, uint32_
 		fp_far_settle(far, p, fp_pager_apply(&far->words[p], FP_EV_INSTALLED_RW, NULL));
 	atomic_store(state, native_word(join(page, word, run)));
 	return true;
+}
+
+/* What a fault on the first page would do. */
+static void begin_chunk(struct fp_far *far, const struct fp_layout *layout, uint32_t page)
+{
+	if (!may_begin(far, page))
+		return;
+	fp_far_touch(far, page);
+	if (fp_pager_apply(&far->words[page], FP_EV_PREZERO, NULL).action == FP_ACT_ZERO &&
+	    !fp_native_begin(far, layout, page))
+		fp_far_settle(far, page, fp_pager_apply(&far->words[page], FP_EV_NOT_INSTALLED, NULL));
+}
+
+/* Nobody waits for a page of the chunks meanwhile who could be ourselves: that excludes a far stack. */
+void fp_native_begin_mapping(struct fp_far *far, const struct fp_layout *layout, uint32_t start, uint32_t end)
+{
+	if (end - start < FRESH_MIN || end - start > EAGER_MAX || fp_far_has_thread(far))
+		return;
+	for (uint32_t p = start; p < end; p = (p | (CHUNK_PAGES - 1)) + 1)
+		begin_chunk(far, layout, p);
 }
 
 /* ---- end ---- */
@@ -418,23 +444,36 @@ static int take_own(struct fp_far *far, struct run run)
 	return r;
 }
 
+/* What is left of the run before and behind the pages held. */
+static void return_absent_but(struct fp_far *far, struct run run, struct run held)
+{
+	struct run before = {.start = run.start, .end = FP_MIN(run.end, held.start)};
+	struct run behind = {.start = FP_MAX(run.start, held.end), .end = run.end};
+
+	if (before.start < before.end)
+		return_absent(far, before);
+	if (behind.start < behind.end)
+		return_absent(far, behind);
+}
+
 /* While the registration is under way the kernel lets nobody fill a page; after it, nobody can but us. */
-static int end(struct fp_far *far, _Atomic uint32_t *state, struct run run)
+static int end(struct fp_far *far, _Atomic uint32_t *state, struct run run, struct run held)
 {
 	int r = take_own(far, run);
 
 	if (r == 0)
-		return_absent(far, run);
+		return_absent_but(far, run, held);
 	atomic_store(state, r < 0 ? native_word(run) : MANAGED);
 	return r;
 }
 
 /* Whoever holds the layout lock asks, so there is one at a time. */
-static int send_errand(struct fp_far *far, uint32_t page)
+static int send_errand(struct fp_far *far, struct run held)
 {
 	const struct timespec pause = {.tv_nsec = ERRAND_NS};
 
-	far->errand.page = page;
+	far->errand.start = held.start;
+	far->errand.end = held.end;
 	atomic_store(&far->errand.wanted, true);
 	while (atomic_load(&far->errand.wanted)) {
 		fp_room_kick(&far->room);
@@ -447,25 +486,31 @@ void fp_native_run_errand(struct fp_far *far)
 {
 	if (!atomic_load(&far->errand.wanted))
 		return;
-	far->errand.result = fp_native_end(far, far->errand.page);
+	far->errand.result = fp_native_end_held(far, far->errand.start, far->errand.end);
 	atomic_store(&far->errand.wanted, false);
 }
 
 /* A chunk that is CONVERTING was MANAGED, and what is being converted is not the caller's. One that is
  * CHANGING will not be for long: nobody blocks meanwhile. */
-int fp_native_end(struct fp_far *far, uint32_t page)
+int fp_native_end_held(struct fp_far *far, uint32_t start, uint32_t held_end)
 {
-	_Atomic uint32_t *state = state_of(far, page);
+	struct run held = {.start = start, .end = held_end};
+	_Atomic uint32_t *state = state_of(far, start);
 	uint32_t word;
 
 	while ((word = atomic_load(state)) & NATIVE) { /* or CHANGING */
 		if (fp_far_has_thread(far))
-			return send_errand(far, page);
+			return send_errand(far, held);
 		if ((word & STATE_MASK) == NATIVE && atomic_compare_exchange_strong(state, &word, CHANGING))
-			return end(far, state, native_run(page, word));
+			return end(far, state, native_run(start, word), held);
 		sched_yield();
 	}
 	return 0;
+}
+
+int fp_native_end(struct fp_far *far, uint32_t page)
+{
+	return fp_native_end_held(far, page, page + 1);
 }
 
 void fp_native_forget_absent(struct fp_far *far, uint32_t page)

@@ -40,12 +40,21 @@ void fp_native_close(struct fp_far *far);
 bool fp_native_begin(struct fp_far *far, const struct fp_layout *layout, uint32_t page);
 
 /*
+ * The same for a mapping just made, so that no thread must fault first: as far as it is short, and there is
+ * room. Under the layout lock, signals blocked.
+ */
+void fp_native_begin_mapping(struct fp_far *far, const struct fp_layout *layout, uint32_t start,
+                             uint32_t end);
+
+/*
  * Makes sure that page, which the caller owns, is registered: its whole chunk is. 0, or the kernel's error
  * (-ENOMEM: too many mappings): then nothing has changed, and the page must keep its word.
  * Pages of the chunk whose mapping a system call ended behind our back are left alone. Any thread of the
  * agent's, and the program's in a layout call.
  */
 int fp_native_end(struct fp_far *far, uint32_t page);
+/* The same where the caller owns the pages [start, end) of one chunk: these are not looked at. */
+int fp_native_end_held(struct fp_far *far, uint32_t start, uint32_t end);
 
 /*
  * The reclaim thread's turn: what it takes goes through a passage (events.h), so a thread that runs on far

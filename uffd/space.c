@@ -9,6 +9,7 @@
 
 #include "abi.h"
 #include "cleanup.h"
+#include "native.h"
 
 int fp_space_init(struct fp_space *space, struct fp_far *far, struct fp_reclaim *reclaim)
 {
@@ -334,6 +335,8 @@ int fp_space_map(struct fp_space *space, size_t len, size_t align, int prot, uns
 	r = fp_space_lock(space, &mask);
 	if (r == 0) {
 		r = map_somewhere(space, &piece, flags, FP_MAX((uint32_t)(align >> FP_PAGE_SHIFT), 1u));
+		if (r == 0)
+			fp_native_begin_mapping(space->far, &space->layout, piece.start, piece.end);
 		fp_space_unlock(space, &mask);
 	}
 	if (r < 0) {

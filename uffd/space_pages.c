@@ -81,7 +81,7 @@ static int drop_held(struct fp_far *far, uint32_t start, uint32_t end, const uin
 	int advice = how == FP_DROP_LOCKED ? MADV_DONTNEED_LOCKED : MADV_DONTNEED;
 	bool for_good = how == FP_DROP_FOR_GOOD, fills = !for_good && fp_native_fills(far, start);
 	unsigned tokens = 0;
-	int r = for_good ? fp_native_end(far, start) : 0;
+	int r = for_good ? fp_native_end_held(far, start, end) : 0;
 
 	if (r == 0 && madvise(fp_far_addr(far, start), (size_t)(end - start) << FP_PAGE_SHIFT, advice) < 0)
 		r = -errno;

@@ -101,9 +101,10 @@ int test_under_preload(int argc, char **argv, int (*tests)(void))
 
 /* ---- what the kernel says ---- */
 
-/* Calls visit with each far mapping; stops when that returns true. */
-static void each_far(bool (*visit)(void *user, uintptr_t start, uintptr_t end, size_t resident_bytes),
-                     void *user)
+/* Calls visit with each mapping that has the flag; stops when that returns true. */
+static void each_flagged(const char *flag,
+                         bool (*visit)(void *user, uintptr_t start, uintptr_t end, size_t resident_bytes),
+                         void *user)
 {
 	fp_autofclose FILE *smaps = fopen("/proc/self/smaps", "re");
 	uintptr_t start = 0, end = 0, low, high;
@@ -116,7 +117,7 @@ static void each_far(bool (*visit)(void *user, uintptr_t start, uintptr_t end, s
 			end = high;
 		}
 		sscanf(line, "Rss: %zu kB", &rss_kib);
-		if (strncmp(line, "VmFlags:", 8) == 0 && strstr(line, " um") &&
+		if (strncmp(line, "VmFlags:", 8) == 0 && strstr(line, flag) &&
 		    visit(user, start, end, rss_kib << 10))
 			return;
 	}
@@ -139,8 +140,16 @@ bool test_is_far(const void *addr)
 {
 	struct search search = {.addr = (uintptr_t)addr};
 
-	each_far(visit_search, &search);
+	each_flagged(" um", visit_search, &search);
 	return search.found;
+}
+
+bool test_is_native(const void *addr)
+{
+	struct search search = {.addr = (uintptr_t)addr};
+
+	each_flagged(" uw", visit_search, &search);
+	return search.found && !test_is_far(addr);
 }
 
 static bool visit_sum(void *user, uintptr_t start, uintptr_t end, size_t resident_bytes)
@@ -153,7 +162,7 @@ size_t test_far_resident_bytes(void)
 {
 	size_t bytes = 0;
 
-	each_far(visit_sum, &bytes);
+	each_flagged(" um", visit_sum, &bytes);
 	return bytes;
 }
 

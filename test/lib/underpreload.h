@@ -31,6 +31,8 @@ int test_under_preload(int argc, char **argv, int (*tests)(void));
 
 /* True if the mapping at addr is far memory: registered with userfaultfd, says the kernel. */
 bool test_is_far(const void *addr);
+/* True if it is registered, but not for missing pages: far memory that the kernel fills. */
+bool test_is_native(const void *addr);
 
 /* Far memory in local DRAM now, by the kernel's account. */
 size_t test_far_resident_bytes(void);
