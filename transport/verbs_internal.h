@@ -1,7 +1,7 @@
 /*
  * What verbs.c (domains, queue pairs), verbs_device.c (devices), verbs_cm.c (connection management),
- * verbs_api.c (the libraries) and verbs_fork.c (what a forked child forgets) share. Room: transport; included
- * by no other file.
+ * verbs_manual.c (connections by hand), verbs_api.c (the libraries) and verbs_fork.c (what a forked child
+ * forgets) share. Room: transport; included by no other file.
  */
 #ifndef FP_VERBS_INTERNAL_H
 #define FP_VERBS_INTERNAL_H
@@ -98,6 +98,9 @@ int fp_verbs_conn_new(struct fp_verbs_domain *domain, const struct fp_verbs_conn
  */
 int fp_verbs_conn_create_qp(struct fp_verbs_conn *conn,
                             int (*create)(struct fp_verbs_conn *conn, struct ibv_qp_init_attr *attr));
+
+/* Changes the queue pair as mask says. 0 or a negative errno. */
+int fp_verbs_conn_modify(struct fp_verbs_conn *conn, struct ibv_qp_attr *attr, int mask);
 
 /* rdma_cm's part of fp_verbs_conn_close: tells the peer, destroys the queue pair and the id. */
 void fp_verbs_cm_close(struct fp_verbs_conn *conn);
