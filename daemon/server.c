@@ -15,15 +15,15 @@
 
 #include "cleanup.h"
 #include "clock.h"
+#include "server_gate.h"
 #include "status.h"
 
-#define ACCEPT_PAUSE_NS     (100 * FP_NSEC_PER_MSEC)
-#define PEER_LINES_A_SECOND 10
-#define GRACE_TICK_NS       FP_NSEC_PER_SEC /* that a shorter grace period, read again, is soon heeded */
+#define ACCEPT_PAUSE_NS (100 * FP_NSEC_PER_MSEC)
+#define GRACE_TICK_NS   FP_NSEC_PER_SEC /* that a shorter grace period, read again, is soon heeded */
 
 void fp_server_log_peer(struct fp_server *server, const struct fp_conn *conn, const char *what)
 {
-	if (fp_log_allowed(&server->peer_log, PEER_LINES_A_SECOND))
+	if (fp_log_allowed(&server->peer_log, FP_PEER_LINES_A_SECOND))
 		fp_log(FP_LOG_WARNING, "peer", "%s%s%s: %s: its connection ends, others go on", conn->peer,
 		       conn->hello.client_name[0] ? " " : "", conn->hello.client_name, what);
 }
@@ -53,7 +53,7 @@ static bool is_own_user(int fd)
 	       cred.uid == geteuid() || cred.uid == 0;
 }
 
-static void welcome_conn(struct fp_server *server, int fd, struct fp_gate_peer *gate_peer)
+void fp_server_welcome(struct fp_server *server, int fd, struct fp_gate_peer *gate_peer)
 {
 	const char *why = NULL;
 	char peer[FP_PEER_LEN];
@@ -69,7 +69,7 @@ static void welcome_conn(struct fp_server *server, int fd, struct fp_gate_peer *
 		return;
 	else
 		fd = -1;
-	if (fp_log_allowed(&server->peer_log, PEER_LINES_A_SECOND))
+	if (fp_log_allowed(&server->peer_log, FP_PEER_LINES_A_SECOND))
 		fp_log(FP_LOG_WARNING, "peer", "%s: turned away: %s",
 		       fd >= 0 ? fp_peer_name(fd, peer, sizeof(peer)) : "a connection",
 		       why ? why : "out of memory");
@@ -95,7 +95,7 @@ static void on_accept(struct fp_op *op, int res, unsigned flags)
 	char reason[64];
 
 	if (res >= 0)
-		welcome_conn(server, res, NULL);
+		fp_server_welcome(server, res, NULL);
 	if (flags & IORING_CQE_F_MORE)
 		return;
 	listener->accepting = false;
@@ -108,7 +108,7 @@ static void on_accept(struct fp_op *op, int res, unsigned flags)
 		return;
 	}
 	/* Out of descriptors or memory: at once again would find the same. */
-	if (fp_log_allowed(&server->peer_log, PEER_LINES_A_SECOND))
+	if (fp_log_allowed(&server->peer_log, FP_PEER_LINES_A_SECOND))
 		fp_log(FP_LOG_WARNING, "peer", "cannot accept a connection: %s",
 		       fp_strerror(res, reason, sizeof(reason)));
 	fp_loop_timeout(&server->loop, &listener->pause_op, &listener->pause, ACCEPT_PAUSE_NS);
@@ -392,51 +392,6 @@ static void on_keeper(struct fp_op *op, int res, unsigned flags)
 	fp_keeper_reap(server->keeper);
 }
 
-static void read_gate(struct fp_server *server)
-{
-	fp_loop_read(&server->loop, &server->gate_op, fp_gate_news_fd(server->gate), &server->gate_news,
-	             sizeof(server->gate_news));
-}
-
-static void log_gate(struct fp_server *server, const struct fp_gate_news *news)
-{
-	if (!fp_log_allowed(&server->peer_log, PEER_LINES_A_SECOND))
-		return;
-	switch (news->type) {
-	case FP_GATE_NEWS_DENIED:
-		fp_log(FP_LOG_WARNING, "peer",
-		       "%s %s: session %llu used an address or key that is not its own: %s: its link ends, "
-		       "others go "
-		       "on",
-		       news->who, fp_node_session_name(&server->sessions, news->session_id),
-		       (unsigned long long)news->session_id, news->why);
-		return;
-	case FP_GATE_NEWS_REJECTED:
-		fp_log(FP_LOG_WARNING, "peer", "%s: turned away: %s", news->who, news->why);
-		return;
-	default:
-		fp_log(FP_LOG_WARNING, "rdma", "%s: %s", news->who, news->why);
-	}
-}
-
-static void on_gate(struct fp_op *op, int res, unsigned flags)
-{
-	struct fp_server *server = fp_container_of(op, struct fp_server, gate_op);
-	struct fp_gate_news news = server->gate_news;
-
-	if (res == -EINTR || res == -EAGAIN) {
-		read_gate(server);
-		return;
-	}
-	if (res != sizeof(news))
-		return;
-	read_gate(server);
-	if (news.type == FP_GATE_NEWS_PEER)
-		welcome_conn(server, news.fd, news.peer);
-	else
-		log_gate(server, &news);
-}
-
 /* For what has no message of its own: some limit of the process, most likely. */
 static int explain_start(const char *what, int r)
 {
@@ -532,89 +487,6 @@ static int open_listeners(struct fp_server *server)
 	return 0;
 }
 
-static int explain_gate(const struct fp_server *server, const struct fp_listener *failed, int r)
-{
-	const char *device = server->config->rdma.device;
-	char url[FP_LISTEN_URL_LEN] = "rdma", reason[64];
-	uint16_t port;
-
-	if (failed) {
-		fp_listen_host(&failed->address, reason, sizeof(reason), &port);
-		fp_listen_rdma_url(&failed->address, port, url, sizeof(url));
-	}
-	if (r == -ELIBACC)
-		fp_log(
-		    FP_LOG_ERROR, "rdma",
-		    "libibverbs.so.1 or librdmacm.so.1 is not installed: install libibverbs1, librdmacm1 and "
-		    "ibverbs-providers (Debian), or libibverbs and librdmacm (Fedora)");
-	else if (r == -ENODEV && !failed && device && device[0])
-		fp_log(FP_LOG_ERROR, "rdma",
-		       "device '%s' can't be used: it is not there, has no active port, or is iWARP, whose "
-		       "queue "
-		       "pairs can't be connected by hand; see ibv_devinfo",
-		       device);
-	else if (r == -ENODEV && !failed)
-		fp_log(FP_LOG_ERROR, "rdma",
-		       "this machine has no rdma device: see ibv_devinfo and rdma link (a soft one: rdma "
-		       "link add rxe0 "
-		       "type rxe netdev eth0), or listen on unix: or tcp:// only");
-	else if (r == -ENODEV || r == -EADDRNOTAVAIL)
-		fp_log(FP_LOG_ERROR, "rdma",
-		       "%s: no rdma device here has this address or an active port; see ibv_devinfo and rdma "
-		       "link "
-		       "(a soft one: rdma link add rxe0 type rxe netdev eth0)",
-		       url);
-	else if (r == -EADDRINUSE)
-		fp_log(
-		    FP_LOG_ERROR, "rdma",
-		    "%s is in use: stop who listens there (rdma resource show cm_id), or choose another port",
-		    url);
-	else
-		fp_log(FP_LOG_ERROR, "rdma", "%s: %s", url, fp_strerror(r, reason, sizeof(reason)));
-	return r;
-}
-
-/* The gate listens where rdma:// addresses say, and has the device for queue pairs that are connected by
- * hand. */
-static int open_gate(struct fp_server *server)
-{
-	struct fp_gate_address listen[FP_GATE_MAX_LISTENERS];
-	struct fp_listener *listeners[FP_GATE_MAX_LISTENERS + 1] = {NULL};
-	char hosts[FP_GATE_MAX_LISTENERS][64];
-	struct fp_gate_options options = {
-	    .listen = listen,
-	    .secret = server->config->auth.secret,
-	    .device = server->config->rdma.given ? server->config->rdma.device : NULL,
-	    .max_peers = (unsigned)server->config->limits.max_connections,
-	};
-	unsigned failed;
-	int r;
-
-	if (server->config->rdma.given && !options.device)
-		options.device = "";
-	for (unsigned i = 0; i < server->n_listeners; i++) {
-		struct fp_listener *listener = &server->listeners[i];
-		unsigned n = options.n_listen;
-
-		if (!listener->address.rdma)
-			continue;
-		if (n == FP_GATE_MAX_LISTENERS || server->options.private_node) {
-			fp_log(FP_LOG_ERROR, "rdma", "%s",
-			       n ? "too many rdma addresses to listen on" : "a private node has no rdma");
-			return -EINVAL;
-		}
-		listener->gate_idx = n;
-		listeners[n] = listener;
-		listen[n].host =
-		    fp_listen_host(&listener->address, hosts[n], sizeof(hosts[n]), &listen[n].port);
-		options.n_listen++;
-	}
-	if (!options.n_listen && !options.device)
-		return 0;
-	r = fp_gate_open(&options, &server->gate, &failed);
-	return r < 0 ? explain_gate(server, listeners[failed], r) : 0;
-}
-
 static void listener_url(const struct fp_server *server, const struct fp_listener *listener, char *url,
                          size_t len)
 {
@@ -654,7 +526,7 @@ static int run_loop(struct fp_server *server)
 	read_signal(server);
 	read_keeper(server);
 	if (server->gate)
-		read_gate(server);
+		fp_server_gate_read(server);
 	announce(server);
 	r = fp_loop_run(&server->loop);
 	if (r < 0)
@@ -702,7 +574,6 @@ int fp_server_run(const struct fp_server_options *options)
 	    .signal_fd = -1,
 	    .signal_op.done = on_signal,
 	    .keeper_op.done = on_keeper,
-	    .gate_op.done = on_gate,
 	    .drain_op.done = on_drain_time,
 	    .users_op.done = on_users_gone,
 	};
@@ -716,7 +587,7 @@ int fp_server_run(const struct fp_server_options *options)
 	if (r == 0)
 		r = open_listeners(&server);
 	if (r == 0)
-		r = open_gate(&server);
+		r = fp_server_gate_open(&server);
 	if (r == 0)
 		r = serve(&server);
 	if (r == 0)

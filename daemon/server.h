@@ -30,6 +30,8 @@ struct fp_listener {
 	struct __kernel_timespec pause;
 };
 
+#define FP_PEER_LINES_A_SECOND 10 /* of the log, of what peers do */
+
 /* Of all connections since the start. */
 struct fp_counters {
 	uint64_t connections;
@@ -83,6 +85,10 @@ struct fp_server {
  * errno after it has logged why. Blocks SIGTERM, SIGINT and SIGHUP in the calling thread.
  */
 int fp_server_run(const struct fp_server_options *options);
+
+/* Takes a connection on, or turns it away and says why. fd and gate_peer (NULL: not by rdma) are the server's
+ * from then on. */
+void fp_server_welcome(struct fp_server *server, int fd, struct fp_gate_peer *gate_peer);
 
 /*
  * A connection has come to its end. If it was the control connection its session ends; or, if it was cut, is

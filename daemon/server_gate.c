@@ -1,0 +1,139 @@
+/*
+ * The server's side of the gate. Room: daemon; see server_gate.h.
+ */
+#include "server_gate.h"
+
+#include <errno.h>
+
+#include "cleanup.h"
+
+/* ---- opening ---- */
+
+static int explain_gate(const struct fp_server *server, const struct fp_listener *failed, int r)
+{
+	const char *device = server->config->rdma.device;
+	char url[FP_LISTEN_URL_LEN] = "rdma", reason[64];
+	uint16_t port;
+
+	if (failed) {
+		fp_listen_host(&failed->address, reason, sizeof(reason), &port);
+		fp_listen_rdma_url(&failed->address, port, url, sizeof(url));
+	}
+	if (r == -ELIBACC)
+		fp_log(
+		    FP_LOG_ERROR, "rdma",
+		    "libibverbs.so.1 or librdmacm.so.1 is not installed: install libibverbs1, librdmacm1 and "
+		    "ibverbs-providers (Debian), or libibverbs and librdmacm (Fedora)");
+	else if (r == -ENODEV && !failed && device && device[0])
+		fp_log(FP_LOG_ERROR, "rdma",
+		       "device '%s' can't be used: it is not there, has no active port, or is iWARP, whose "
+		       "queue "
+		       "pairs can't be connected by hand; see ibv_devinfo",
+		       device);
+	else if (r == -ENODEV && !failed)
+		fp_log(FP_LOG_ERROR, "rdma",
+		       "this machine has no rdma device: see ibv_devinfo and rdma link (a soft one: rdma "
+		       "link add rxe0 "
+		       "type rxe netdev eth0), or listen on unix: or tcp:// only");
+	else if (r == -ENODEV || r == -EADDRNOTAVAIL)
+		fp_log(FP_LOG_ERROR, "rdma",
+		       "%s: no rdma device here has this address or an active port; see ibv_devinfo and rdma "
+		       "link "
+		       "(a soft one: rdma link add rxe0 type rxe netdev eth0)",
+		       url);
+	else if (r == -EADDRINUSE)
+		fp_log(
+		    FP_LOG_ERROR, "rdma",
+		    "%s is in use: stop who listens there (rdma resource show cm_id), or choose another port",
+		    url);
+	else
+		fp_log(FP_LOG_ERROR, "rdma", "%s: %s", url, fp_strerror(r, reason, sizeof(reason)));
+	return r;
+}
+
+int fp_server_gate_open(struct fp_server *server)
+{
+	struct fp_gate_address listen[FP_GATE_MAX_LISTENERS];
+	struct fp_listener *listeners[FP_GATE_MAX_LISTENERS + 1] = {NULL};
+	char hosts[FP_GATE_MAX_LISTENERS][64];
+	struct fp_gate_options options = {
+	    .listen = listen,
+	    .secret = server->config->auth.secret,
+	    .device = server->config->rdma.given ? server->config->rdma.device : NULL,
+	    .max_peers = (unsigned)server->config->limits.max_connections,
+	};
+	unsigned failed;
+	int r;
+
+	if (server->config->rdma.given && !options.device)
+		options.device = "";
+	for (unsigned i = 0; i < server->n_listeners; i++) {
+		struct fp_listener *listener = &server->listeners[i];
+		unsigned n = options.n_listen;
+
+		if (!listener->address.rdma)
+			continue;
+		if (n == FP_GATE_MAX_LISTENERS || server->options.private_node) {
+			fp_log(FP_LOG_ERROR, "rdma", "%s",
+			       n ? "too many rdma addresses to listen on" : "a private node has no rdma");
+			return -EINVAL;
+		}
+		listener->gate_idx = n;
+		listeners[n] = listener;
+		listen[n].host =
+		    fp_listen_host(&listener->address, hosts[n], sizeof(hosts[n]), &listen[n].port);
+		options.n_listen++;
+	}
+	if (!options.n_listen && !options.device)
+		return 0;
+	r = fp_gate_open(&options, &server->gate, &failed);
+	return r < 0 ? explain_gate(server, listeners[failed], r) : 0;
+}
+
+/* ---- what it tells ---- */
+
+static void log_gate(struct fp_server *server, const struct fp_gate_news *news)
+{
+	if (!fp_log_allowed(&server->peer_log, FP_PEER_LINES_A_SECOND))
+		return;
+	switch (news->type) {
+	case FP_GATE_NEWS_DENIED:
+		fp_log(FP_LOG_WARNING, "peer",
+		       "%s %s: session %llu used an address or key that is not its own: %s: its link ends, "
+		       "others go "
+		       "on",
+		       news->who, fp_node_session_name(&server->sessions, news->session_id),
+		       (unsigned long long)news->session_id, news->why);
+		return;
+	case FP_GATE_NEWS_REJECTED:
+		fp_log(FP_LOG_WARNING, "peer", "%s: turned away: %s", news->who, news->why);
+		return;
+	default:
+		fp_log(FP_LOG_WARNING, "rdma", "%s: %s", news->who, news->why);
+	}
+}
+
+static void on_gate(struct fp_op *op, int res, unsigned flags)
+{
+	struct fp_server *server = fp_container_of(op, struct fp_server, gate_op);
+	struct fp_gate_news news = server->gate_news;
+
+	if (res == -EINTR || res == -EAGAIN) {
+		fp_server_gate_read(server);
+		return;
+	}
+	if (res != sizeof(news))
+		return;
+	fp_server_gate_read(server);
+	if (news.type == FP_GATE_NEWS_PEER)
+		fp_server_welcome(server, news.fd, news.peer);
+	else
+		log_gate(server, &news);
+}
+
+void fp_server_gate_read(struct fp_server *server)
+{
+	server->gate_op.done = on_gate;
+	fp_loop_read(&server->loop, &server->gate_op, fp_gate_news_fd(server->gate), &server->gate_news,
+	             sizeof(server->gate_news));
+}
