@@ -14,6 +14,7 @@
 #include "local.h"
 #include "shim.h"
 #include "sigmask.h"
+#include "trampoline.h"
 
 #if defined(__x86_64__)
 
@@ -77,27 +78,8 @@ __attribute__((used)) context_fn *fp_context_prepare(ucontext_t *first, const uc
 	return real(call);
 }
 
-#define CONTEXT_CALL(name, number)                                                                           \
-	__asm__(".text\n"                                                                                    \
-	        ".globl " name "\n"                                                                          \
-	        ".type " name ", @function\n" name ":\n"                                                     \
-	        "	.cfi_startproc\n"                                                                          \
-	        "	push %rdi\n"                                                                               \
-	        "	push %rsi\n"                                                                               \
-	        "	sub $8, %rsp\n"                                                                            \
-	        "	.cfi_adjust_cfa_offset 24\n"                                                               \
-	        "	mov $" number ", %edx\n"                                                             \
-	        "	call fp_context_prepare\n"                                                                 \
-	        "	add $8, %rsp\n"                                                                            \
-	        "	pop %rsi\n"                                                                                \
-	        "	pop %rdi\n"                                                                                \
-	        "	.cfi_adjust_cfa_offset -24\n"                                                              \
-	        "	jmp *%rax\n"                                                                               \
-	        "	.cfi_endproc\n"                                                                            \
-	        ".size " name ", .-" name "\n")
-
-CONTEXT_CALL("getcontext", "0");
-CONTEXT_CALL("setcontext", "1");
-CONTEXT_CALL("swapcontext", "2");
+FP_TRAMPOLINE("getcontext", "fp_context_prepare", "0");
+FP_TRAMPOLINE("setcontext", "fp_context_prepare", "1");
+FP_TRAMPOLINE("swapcontext", "fp_context_prepare", "2");
 
 #endif

@@ -11,6 +11,7 @@
 
 #include "shim.h"
 #include "sigmask.h"
+#include "trampoline.h"
 
 #if defined(__x86_64__)
 
@@ -50,27 +51,8 @@ call_fn *fp_jump_prepare(struct __jmp_buf_tag *env, int saves, unsigned call)
 	return real(call);
 }
 
-#define SETJMP_CALL(name, number)                                                                            \
-	__asm__(".text\n"                                                                                    \
-	        ".globl " name "\n"                                                                          \
-	        ".type " name ", @function\n" name ":\n"                                                     \
-	        "	.cfi_startproc\n"                                                                          \
-	        "	push %rdi\n"                                                                               \
-	        "	push %rsi\n"                                                                               \
-	        "	sub $8, %rsp\n"                                                                            \
-	        "	.cfi_adjust_cfa_offset 24\n"                                                               \
-	        "	mov $" number ", %edx\n"                                                             \
-	        "	call fp_jump_prepare\n"                                                                    \
-	        "	add $8, %rsp\n"                                                                            \
-	        "	pop %rsi\n"                                                                                \
-	        "	pop %rdi\n"                                                                                \
-	        "	.cfi_adjust_cfa_offset -24\n"                                                              \
-	        "	jmp *%rax\n"                                                                               \
-	        "	.cfi_endproc\n"                                                                            \
-	        ".size " name ", .-" name "\n")
-
-SETJMP_CALL("__sigsetjmp", "0");
-SETJMP_CALL("setjmp", "1");
+FP_TRAMPOLINE("__sigsetjmp", "fp_jump_prepare", "0");
+FP_TRAMPOLINE("setjmp", "fp_jump_prepare", "1");
 
 static void jump(unsigned call, struct __jmp_buf_tag *env, int value)
 {
