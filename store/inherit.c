@@ -1,7 +1,7 @@
 /*
  * What a forked child makes of the store that it inherits, and how its nodes adopt its parent's leases. Room:
  * store. The tender's work, but for fp_store_fork_child, which runs while the child has one thread, and
- * fp_adoption_await.
+ * whoever waits for it.
  *
  *   the parent's session ◄── our copy of its connection ──► kept until ...
  *   a session of our own ──► adopts the parent's, by the identity that the parent keeps current in the held
@@ -27,6 +27,7 @@ void fp_adoption_init(struct fp_store *store)
 {
 	pthread_condattr_t attr;
 
+	atomic_store(&store->adoption_until_ns, 0);
 	pthread_mutex_init(&store->adoption_lock, NULL);
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
@@ -49,7 +50,7 @@ static void adoption_set(struct fp_store *store, struct fp_node *node, enum fp_a
 }
 
 /* A node whose first attempt is under way is waited for; where it failed only if there is no other. */
-static bool is_worth_waiting(struct fp_store *store)
+bool fp_store_lacks_sessions(const struct fp_store *store)
 {
 	bool any_usable = false, any_first = false, any_later = false;
 
@@ -71,20 +72,45 @@ void fp_adoption_want(struct fp_store *store, struct fp_node *node)
 		eventfd_write(store->tend_fd, 1);
 }
 
-void fp_adoption_await(struct fp_store *store)
+/*
+ * All who wait share one deadline, from the first of them on: who comes later need not find out again that
+ * the node is gone.
+ */
+static uint64_t waits_until_ns(struct fp_store *store)
 {
+	uint64_t none = 0, until_ns = fp_clock_ns() + store->deadline_ns;
+
+	return atomic_compare_exchange_strong(&store->adoption_until_ns, &none, until_ns) ? until_ns : none;
+}
+
+static bool is_worth_waiting(struct fp_store *store, uint64_t until_ns)
+{
+	return fp_store_lacks_sessions(store) && fp_clock_ns() < until_ns;
+}
+
+bool fp_store_adopts(struct fp_store *store, uint64_t wait_ns)
+{
+	uint64_t now_ns = fp_clock_ns(), until_ns;
 	struct timespec until;
 
-	if (!is_worth_waiting(store))
-		return;
+	if (!fp_store_lacks_sessions(store))
+		return false;
+	until_ns = waits_until_ns(store);
 	for (unsigned i = 0; i < store->n_nodes; i++)
 		fp_adoption_want(store, &store->nodes[i]);
-	until = fp_clock_monotonic(fp_clock_ns() + store->deadline_ns);
+	until = fp_clock_monotonic(wait_ns < until_ns - now_ns ? now_ns + wait_ns : until_ns);
 	pthread_mutex_lock(&store->adoption_lock);
-	while (is_worth_waiting(store) &&
+	while (is_worth_waiting(store, until_ns) &&
 	       pthread_cond_timedwait(&store->adoption_ended, &store->adoption_lock, &until) == 0)
 		;
 	pthread_mutex_unlock(&store->adoption_lock);
+	return is_worth_waiting(store, until_ns);
+}
+
+void fp_adoption_await(struct fp_store *store)
+{
+	while (fp_store_adopts(store, store->deadline_ns))
+		;
 }
 
 /* ---- adopting ---- */
@@ -190,6 +216,7 @@ static void adopted(struct fp_store *store, struct fp_node *node)
 	fp_backoff_resumed(&node->backoff, fp_clock_ns());
 	node->attempting = false;
 	node->next_heartbeat_ns = fp_clock_ns() + store->heartbeat_ns;
+	atomic_store(&store->adoption_until_ns, 0); /* others may be waited for anew */
 	adoption_set(store, node, FP_ADOPTION_NONE);
 }
 

@@ -143,6 +143,16 @@ int fp_store_reserve(struct fp_store *store, uint64_t n_pages);
  * fp_store_reserve.
  */
 int fp_store_extend(struct fp_store *store);
+
+/* True in a forked child in which no node can give a lease as yet, and one that is to adopt our parent's
+ * might. Any thread, lock-free. */
+bool fp_store_lacks_sessions(const struct fp_store *store);
+
+/*
+ * True while it does, and the two above would wait for that to change; waits for it itself, wait_ns at most.
+ * All who ask wait for one deadline together: from then on the answer is false until some node has adopted.
+ */
+bool fp_store_adopts(struct fp_store *store, uint64_t wait_ns);
 /* Gives reserved backing back. Leases stay for the next reservation. Any thread, lock-free. */
 void fp_store_unreserve(struct fp_store *store, uint64_t n_pages);
 

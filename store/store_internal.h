@@ -60,8 +60,9 @@ struct fp_store {
 	struct fp_node nodes[FP_STORE_MAX_NODES];
 
 	struct fp_generations gens;
-	pthread_mutex_t adoption_lock; /* only to wait: protects nothing */
-	pthread_cond_t adoption_ended; /* an attempt to adopt has, one way or the other */
+	pthread_mutex_t adoption_lock;      /* only to wait: protects nothing */
+	pthread_cond_t adoption_ended;      /* an attempt to adopt has, one way or the other */
+	_Atomic uint64_t adoption_until_ns; /* nobody waits any longer; 0: nobody has yet */
 
 	pthread_mutex_t lanes_lock; /* the last of all locks; held while links are opened and closed */
 	LIST_HEAD(, fp_lane_shared) lanes;
@@ -114,7 +115,7 @@ void fp_inherited_unmap(struct fp_slots *slots);
 void fp_adoption_want(struct fp_store *store, struct fp_node *node);
 /*
  * Waits until a node may take leases, or no attempt to adopt is under way that might help: a forked child's
- * first calls. Bounded by the deadline.
+ * first calls. Bounded by the deadline, which is for all of them: see fp_store_adopts.
  */
 void fp_adoption_await(struct fp_store *store);
 /* The tender's step for a node that is adopting: when the next is due. */

@@ -318,7 +318,10 @@ int fp_far_why_stuck(const struct fp_far *far)
 	fp_far_count_nodes(far, &up, &cut_off);
 	if (up == 0)
 		return -EHOSTDOWN;
-	return atomic_load(&far->full) ? -ENOSPC : 0;
+	if (atomic_load(&far->full))
+		return -ENOSPC;
+	/* what is mapped here can be read meanwhile, so such a node is up */
+	return atomic_load(&far->wants_slots) && fp_store_lacks_sessions(far->store) ? -EHOSTDOWN : 0;
 }
 
 static void abort_unpoisonable(void)

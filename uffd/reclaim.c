@@ -34,6 +34,7 @@
 #define STUCK_MAX     6u
 #define STUCK_GRANTED 2u
 #define POLL_US       50
+#define ADOPTING_NS   (2 * FP_NSEC_PER_MSEC)
 
 /* A page whose end is the reclaim thread's: announced, then poisoned. */
 struct lost {
@@ -58,6 +59,8 @@ struct fp_reclaim {
 		uint32_t page, n;
 	} pageout;
 	uint64_t next_extend_ns;
+	bool adopting; /* slots are wanted as soon as a session is there, which is waited for a turn at a time
+	                */
 	_Atomic bool resting; /* nothing is leaving, and nothing will while far->fork_freeze */
 	struct fp_affinity *affinity;
 	bool (*follow)(void *arg);
@@ -172,10 +175,14 @@ static void extend_store(struct fp_reclaim *rc)
 	uint64_t now = fp_clock_ns();
 	int r;
 
+	rc->adopting = false;
 	if (!atomic_load(&rc->far->wants_slots) || now < rc->next_extend_ns)
 		return;
 	if (atomic_load(&rc->far->fork_freeze))
 		return; /* a child must not inherit a control call that is under way */
+	rc->adopting = fp_store_adopts(rc->far->store, ADOPTING_NS);
+	if (rc->adopting)
+		return;
 	r = fp_store_extend(rc->far->store);
 	if (r == 0)
 		atomic_store(&rc->far->wants_slots, false);
@@ -303,6 +310,14 @@ static void wait_for_work(struct fp_reclaim *rc, uint64_t until)
 	atomic_store(&rc->far->room.kicked, false);
 }
 
+/* When there is something to do though nobody says so. */
+static uint64_t next_turn(const struct fp_reclaim *rc, uint64_t next_tick_ns)
+{
+	if (rc->adopting)
+		return 0;
+	return rc->stuck ? FP_MIN(next_tick_ns, rc->retry_ns) : next_tick_ns;
+}
+
 static void *run(void *arg)
 {
 	struct fp_reclaim *rc = arg;
@@ -312,7 +327,7 @@ static void *run(void *arg)
 		fp_events_be_reader();
 	fp_affinity_join(rc->affinity);
 	while (!atomic_load(&rc->stopping)) {
-		wait_for_work(rc, rc->stuck ? FP_MIN(next_tick_ns, rc->retry_ns) : next_tick_ns);
+		wait_for_work(rc, next_turn(rc, next_tick_ns));
 		read_events(rc);
 		fp_evictor_reap(rc->evictor);
 		fp_inline_tend(atomic_load(&rc->far->inline_servers));

@@ -136,6 +136,13 @@ static bool is_beyond_reach(const struct fp_far *far, const struct fp_arrival *a
 	return node.state == FP_STORE_LOST || node.spent;
 }
 
+/* What becomes of it if no room is found for it until its deadline. 0: it comes all the same; one that can be
+ * read is not lost for want of room. */
+static int end_of_starved(const struct fp_far *far, const struct fp_arrival *a)
+{
+	return a->io.slot && fp_store_slot_up(far->store, a->io.slot) ? 0 : fp_far_why_stuck(far);
+}
+
 void fp_serve_starved(struct fp_server *sv)
 {
 	struct fp_arrival *a;
@@ -146,7 +153,7 @@ void fp_serve_starved(struct fp_server *sv)
 
 			if (!overdraw && !beyond && fp_clock_ns() < a->begun_ns + sv->far->deadline_ns)
 				return;
-			a->io.status = beyond ? -EHOSTDOWN : overdraw ? 0 : fp_far_why_stuck(sv->far);
+			a->io.status = beyond ? -EHOSTDOWN : overdraw ? 0 : end_of_starved(sv->far, a);
 			if (a->io.status < 0) {
 				sv->starved_head = a->next;
 				fp_serve_lose(sv, a, false);

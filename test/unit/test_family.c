@@ -204,30 +204,50 @@ static void *tender(void *arg)
 	return NULL;
 }
 
+static void reserve_with_a_tender(void)
+{
+	pthread_t thread;
+
+	me.store->deadline_ns = WAIT_NS;
+	check(pthread_create(&thread, NULL, tender, NULL) == 0);
+	check(fp_store_reserve(me.store, 1) == 0);
+	stop_tending = true;
+	pthread_join(thread, NULL);
+}
+
+/* Who waits in vain does so for all that come later. */
+static void reserve_without(void)
+{
+	uint64_t begun_ns = fp_clock_ns();
+
+	me.store->deadline_ns = 30 * FP_NSEC_PER_MSEC;
+	check(fp_store_reserve(me.store, 1) == -EHOSTDOWN);
+	check(fp_clock_ns() - begun_ns >= 30 * FP_NSEC_PER_MSEC);
+	check(!fp_store_adopts(me.store, WAIT_NS) && fp_store_lacks_sessions(me.store));
+	me.store->deadline_ns = UINT64_MAX / 2; /* as good as for ever */
+	check(fp_store_reserve(me.store, 1) == -EHOSTDOWN);
+	check(fp_store_extend(me.store) == -EHOSTDOWN);
+	me.store->deadline_ns = WAIT_NS;
+	adopt();
+	check(!fp_store_lacks_sessions(me.store) && fp_store_reserve(me.store, 1) == 0);
+}
+
 static void what_needs_a_lease_waits_for_the_session(void **state)
 {
-	for (unsigned way = 0; way < 2; way++, reset(NULL)) {
+	for (unsigned way = 0; way < 4; way++, reset(NULL)) {
 		pid_t pid;
 
-		begin(1, way);
+		begin(1, way / 2);
 		write_all();
 		fake_nodes[0].adopt_errors = 2;
 		pid = fork_store();
 		if (!pid) {
-			uint64_t begun_ns = fp_clock_ns(), slot;
-			pthread_t thread;
+			uint64_t slot;
 
-			me.store->deadline_ns = 30 * FP_NSEC_PER_MSEC;
 			check(fp_store_slots_total(me.store) == 0);
-			check(fp_store_reserve(me.store, 1) == -EHOSTDOWN); /* nobody tends */
-			check(fp_clock_ns() - begun_ns >= 30 * FP_NSEC_PER_MSEC);
-			me.store->deadline_ns = WAIT_NS;
-			check(pthread_create(&thread, NULL, tender, NULL) == 0);
-			check(fp_store_reserve(me.store, 1) == 0);
+			way % 2 ? reserve_without() : reserve_with_a_tender();
 			check(fp_store_slot_alloc(me.store, 1, &slot) == 1);
 			check(!fp_store_slot_is_shared(me.store, slot));
-			stop_tending = true;
-			pthread_join(thread, NULL);
 			fp_store_slot_free(me.store, slot);
 			check_all();
 			_exit(0);
