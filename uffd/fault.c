@@ -121,6 +121,18 @@ static int timeout_ms(uint64_t deadline_ns)
 	return deadline_ns <= now ? 0 : (int)FP_MIN((deadline_ns - now) / FP_NSEC_PER_MSEC + 1, 1000u);
 }
 
+/*
+ * While the layout changes nothing can leave, so there is no room before the change is read; and what the
+ * caller has unmapped may be all that was local.
+ */
+static void read_changes(struct fp_fault_loop *fl)
+{
+	struct fp_far *far = fl->server.far;
+
+	while (far->events.ring && fp_events_has_room(far) && fp_uffd_is_changing(&far->uffd))
+		fp_events_pump(far);
+}
+
 static void wait_for_room(struct fp_fault_loop *fl)
 {
 	struct fp_room *room = &fl->server.far->room;
@@ -220,6 +232,7 @@ static void *run_direct(void *arg)
 	fp_affinity_join(fl->affinity);
 	while (!fl->rung) {
 		if (fl->server.starved_head) {
+			read_changes(fl);
 			wait_for_room(fl);
 			fp_serve_starved(&fl->server);
 		} else {
@@ -242,6 +255,8 @@ static void *run_over_wire(void *arg)
 			wait_over_wire(fl);
 		if (may_read(fl))
 			serve_messages(fl);
+		else
+			read_changes(fl);
 		reap(fl);
 		fp_serve_starved(&fl->server);
 	}
