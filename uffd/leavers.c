@@ -15,6 +15,7 @@
 #define TABLE_BYTES (FP_HOLD_MAX * sizeof(_Atomic pid_t))
 #define LINES       64u /* threads begin to look for a place in so many lines */
 #define MANY        32u /* so many are told to the reclaim thread; fewer wait for its next turn */
+#define AWAY_MAX    16u /* more often than a page that is held can be found away right after a touch */
 
 int fp_leavers_init(struct fp_leavers *leavers)
 {
@@ -46,15 +47,22 @@ static bool to_pages(const struct fp_far *far, const void *record, size_t len, s
 	return true;
 }
 
-/* Until the page is here, writable, and whoever was about to take it has seen the hold. */
+/*
+ * Until the page is here, writable, and whoever was about to take it has seen the hold. One that stays away
+ * by its word, and yet can be touched, is the kernel's own: something that is not far was mapped there.
+ */
 static void bring(const struct fp_far *far, uint32_t page)
 {
 	_Atomic unsigned char *byte = (_Atomic unsigned char *)fp_far_addr(far, page);
 
-	for (;;) {
+	for (unsigned away = 0; away < AWAY_MAX;) {
+		uint64_t word;
+
 		(void)atomic_fetch_or(byte, 0);
-		if (fp_inline_is_ready(atomic_load(&far->words[page]), true))
+		word = atomic_load(&far->words[page]);
+		if (fp_inline_is_ready(word, true))
 			return;
+		away += fp_page_state(word) == FP_PAGE_ZERO || fp_page_state(word) == FP_PAGE_REMOTE;
 		sched_yield();
 	}
 }

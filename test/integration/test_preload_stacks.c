@@ -320,11 +320,44 @@ static void many_end_under_pressure(void **state)
 	assert_true(test_is_filled(filled, BIG, 1));
 }
 
+/* ---- stacks that only lie in far memory's range ---- */
+
+static void end_on(void *stack)
+{
+	pthread_attr_t attr;
+	pthread_t thread;
+	void *result;
+
+	assert_true(stack != MAP_FAILED);
+	pthread_attr_init(&attr);
+	assert_int_equal(pthread_attr_setstack(&attr, stack, STACK_BYTES), 0);
+	assert_int_equal(pthread_create(&thread, &attr, end_soon, stack), 0);
+	pthread_attr_destroy(&attr);
+	assert_int_equal(join(thread, &result), 0);
+	assert_ptr_equal(result, stack);
+}
+
+/* Nothing of them is far, and nothing is kept for their threads. */
+static void ends_where_another_mapping_is(void **state)
+{
+	const int prot = PROT_READ | PROT_WRITE;
+	char *stack = mmap(NULL, 2 * STACK_BYTES, prot, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	char *bare = stack + STACK_BYTES;
+
+	assert_true(stack != MAP_FAILED);
+	assert_true(test_is_far(stack));
+	end_on(mmap(stack, STACK_BYTES, prot, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0));
+	assert_int_equal(
+	    syscall(SYS_mmap, bare, STACK_BYTES, prot, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0), bare);
+	end_on(bare);
+	assert_int_equal(munmap(stack, 2 * STACK_BYTES), 0);
+}
+
 static int tests(void)
 {
 	const struct CMUnitTest all[] = {
-	    cmocka_unit_test(record_leaves_at_the_end),
-	    cmocka_unit_test(many_end_under_pressure),
+	    cmocka_unit_test(record_leaves_at_the_end), cmocka_unit_test(many_end_under_pressure),
+	    cmocka_unit_test(ends_where_another_mapping_is), // last: it is known now that such calls are made
 	};
 
 	return cmocka_run_group_tests(all, fill, NULL);
