@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,6 +20,8 @@
 
 #include "cleanup.h"
 #include "clock.h"
+
+#define TEMPORARY "XXXXXX"
 
 /* What /proc/PID/stat says of a process. */
 struct proc_stat {
@@ -117,7 +120,7 @@ int fp_statspage_create(const char *path, struct fp_statspage **ret_page)
 
 	if (r < 0)
 		return r;
-	if (snprintf(temporary, sizeof(temporary), "%s.XXXXXX", path) >= (int)sizeof(temporary))
+	if (snprintf(temporary, sizeof(temporary), "%s." TEMPORARY, path) >= (int)sizeof(temporary))
 		return -ENAMETOOLONG;
 	fd = mkostemp(temporary, O_CLOEXEC); /* 0600 */
 	if (fd < 0)
@@ -250,6 +253,25 @@ int fp_statspage_alive(const struct fp_statspage *page)
 
 	return proc_stat_read(page->pid, &stat) == 0 && stat.start_ticks == page->start_ticks &&
 	       stat.state != 'Z' && stat.state != 'X';
+}
+
+/* PID.stats.XXXXXX, as fp_statspage_create makes it of fp_statspage_path. */
+int fp_statspage_maker(const char *name)
+{
+	static const char suffix[] = FP_STATSPAGE_SUFFIX ".";
+	char *end;
+	long pid;
+
+	if (*name < '1' || *name > '9')
+		return -EINVAL;
+	errno = 0;
+	pid = strtol(name, &end, 10);
+	if (errno || pid > INT_MAX || strncmp(end, suffix, sizeof(suffix) - 1) != 0)
+		return -EINVAL;
+	end += sizeof(suffix) - 1;
+	if (strlen(end) != sizeof(TEMPORARY) - 1 || strchr(end, '.'))
+		return -EINVAL;
+	return kill((pid_t)pid, 0) < 0 && errno == ESRCH ? 0 : (int)pid;
 }
 
 const char *fp_fault_kind_name(enum fp_fault_kind kind)

@@ -125,6 +125,13 @@ int fp_statspage_expand(const char *pattern, char *buf, size_t len);
 /* 1 if the process that wrote page still lives (same pid and start time), 0 if not. */
 int fp_statspage_alive(const struct fp_statspage *page);
 
+/*
+ * Of a file called name in the folder above: the process that makes its page under this temporary name, if it
+ * still lives; 0: it is a page that no process can be making any more, as its process has ended meanwhile.
+ * -EINVAL: it is no such name.
+ */
+int fp_statspage_maker(const char *name);
+
 /* "up", "cut off", "reconnecting", "lost"; "?" for what no state is. */
 const char *fp_stats_node_state_name(uint32_t state);
 

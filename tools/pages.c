@@ -138,6 +138,8 @@ int fp_pages_read_live(struct fp_pages *pages)
 		return errno == ENOENT ? 0 : -errno; /* nobody has run anything yet */
 	r = fp_pages_read_dir(pages, dir, is_dead, NULL);
 	while (r == 0 && (entry = readdir(stream))) {
+		if (fp_statspage_maker(entry->d_name) == 0)
+			unlinkat(dirfd(stream), entry->d_name, 0);
 		if (strncmp(entry->d_name, FP_PAGES_RUN_PREFIX, strlen(FP_PAGES_RUN_PREFIX)) != 0)
 			continue;
 		snprintf(path, sizeof(path), "%s/%s", dir, entry->d_name);

@@ -29,8 +29,9 @@ int fp_pages_read_dir(struct fp_pages *pages, const char *dir,
                       bool (*drop)(const struct fp_statspage *page, void *user), void *user);
 
 /*
- * Adds the pages of all living programs of this user. Pages of dead programs are removed from disk, unless
- * their `farpage run` still lives: it will want them for its report. 0 or a negative errno.
+ * Adds the pages of all living programs of this user. Pages of dead programs are removed from disk, those
+ * that they did not come to complete too, unless their `farpage run` still lives: it will want them for its
+ * report. 0 or a negative errno.
  */
 int fp_pages_read_live(struct fp_pages *pages);
 

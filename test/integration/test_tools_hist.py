@@ -153,6 +153,21 @@ class Ps(WithPages):
         self.assertEqual(self.ps(), [])
         self.assertEqual(len(self.farpage("ps")[1].splitlines()), 1)
 
+    def test_pages_that_were_never_completed(self):
+        dead = subprocess.Popen(["true"])
+        pid = dead.pid
+        names = [f"{os.getpid()}.stats.aB3dE5", f"{pid}.stats.aB3dE", f"{pid}.stats.aB3dE5.x", f"{pid}.stat.aB3dE5",
+                 f"x{pid}.stats.aB3dE5", f"0{pid}.stats.aB3dE5", f"99999999999999999999{pid}.stats.aB3dE5",
+                 f"{pid}.stats.kept"]
+        for name in (f"{pid}.stats.aB3dE5", f"{pid}.stats.ZZZZZZ", *names):
+            self.path(os.path.join(os.path.basename(self.runtime), name), "")
+        self.assertIsNone(dead.returncode)  # not waited for: its number is its own
+        self.assertEqual(self.ps(), [])
+        self.assertIn(f"{pid}.stats.aB3dE5", self.pages())
+        dead.wait()
+        self.assertEqual(self.ps(), [])
+        self.assertEqual(self.pages(), sorted(names))
+
     def test_living_programs(self):
         pids = sorted(self.writer(os.path.join(self.runtime, "%p.stats"))[1] for _ in range(3))
         shown = self.ps()

@@ -329,6 +329,28 @@ static void the_folder_is_made_and_checked(void **state)
 	unsetenv("FARPAGE_RUNTIME_DIR");
 }
 
+/* A page that is being made shows under a temporary name, which tells whose it is. */
+static void temporary_names_tell_their_process(void **state)
+{
+	char name[64];
+	pid_t pid = fork();
+
+	snprintf(name, sizeof(name), "%d.stats.abcdef", (int)getpid());
+	assert_int_equal(fp_statspage_maker(name), getpid());
+	if (pid == 0)
+		_exit(0);
+	snprintf(name, sizeof(name), "%d.stats.abcdef", (int)pid);
+	assert_int_equal(fp_statspage_maker(name), pid); /* its parent has not heard of its end */
+	assert_int_equal(waitpid(pid, NULL, 0), pid);
+	assert_int_equal(fp_statspage_maker(name), 0);
+	name[strlen(name) - 1] = '\0';
+	assert_int_equal(fp_statspage_maker(name), -EINVAL);
+	assert_int_equal(fp_statspage_maker(".stats.abcdef"), -EINVAL);
+	assert_int_equal(fp_statspage_maker("-1.stats.abcdef"), -EINVAL);
+	assert_int_equal(fp_statspage_maker("4294967297.stats.abcdef"), -EINVAL);
+	assert_int_equal(fp_statspage_maker("run-1"), -EINVAL);
+}
+
 static void kinds_have_distinct_names(void **state)
 {
 	for (unsigned i = 0; i < FP_FAULT_KINDS; i++)
@@ -355,6 +377,7 @@ int main(void)
 	    page_test(a_name_with_parentheses_is_read),
 	    page_test(the_folder_follows_the_environment),
 	    page_test(the_folder_is_made_and_checked),
+	    cmocka_unit_test(temporary_names_tell_their_process),
 	    cmocka_unit_test(kinds_have_distinct_names),
 	};
 
