@@ -15,6 +15,7 @@
 #include "agent_priv.h"
 #include "cleanup.h"
 #include "inline.h"
+#include "ownstack.h"
 
 #define FEW         16u
 #define RANGES_MAX  1024u /* of one hold: as many as the kernel takes vectors */
@@ -379,6 +380,7 @@ void fp_agent_hold_forked(struct fp_agent *agent)
 		if (own.held[i].n && own.held[i].agent == agent)
 			keep[n++] = (struct fp_page_range){own.held[i].place, own.held[i].n};
 	fp_leavers_forked(&agent->far);
+	agent->space.stack = (struct fp_ownstack){0}; /* forgotten with the others */
 	fp_hold_forked(&agent->far.holds, keep, n);
 	for (unsigned i = 0; i < n; i++)
 		for (uint32_t k = 0; k < keep[i].n; k++)
@@ -408,6 +410,7 @@ static bool verify(struct fp_agent *agent, uint32_t page, bool write)
 
 bool fp_agent_hold_again(struct fp_agent *agent, const struct fp_hold_range *ranges, unsigned n)
 {
+	struct fp_ownstack stack;
 	struct fp_page_range r;
 	bool any = false;
 	int saved = errno;
@@ -416,12 +419,14 @@ bool fp_agent_hold_again(struct fp_agent *agent, const struct fp_hold_range *ran
 	if (!fp_agent_needs_holds(agent))
 		return false;
 	mask = fp_inline_block_signals();
+	fp_ownstack_keep(&agent->far, &stack);
 	fp_agent_enter_local(agent);
 	for (unsigned i = 0; i < n; i++)
 		if (to_pages(&agent->far, &ranges[i], &r))
 			for (uint32_t p = r.page; p < r.page + r.n; p++)
 				any |= verify(agent, p, ranges[i].write);
 	fp_agent_leave_local(agent);
+	fp_ownstack_let_go(&agent->far, &stack);
 	errno = saved;
 	fp_inline_restore_signals(mask);
 	return any;

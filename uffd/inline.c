@@ -13,6 +13,7 @@
 #include "clock.h"
 #include "evict.h"
 #include "lockedmem.h"
+#include "ownstack.h"
 #include "serve.h"
 
 #define SERVERS_MAX  16u
@@ -264,9 +265,12 @@ static void bring(struct fp_inline *in, uint32_t page, bool write)
 void fp_inline_bring(struct fp_inline *in, uint32_t page, uint32_t n, bool write)
 {
 	uint64_t mask = fp_inline_block_signals();
+	struct fp_ownstack stack;
 
+	fp_ownstack_keep(in->far, &stack);
 	for (uint32_t p = page; p < page + n; p++)
 		bring(in, p, write);
+	fp_ownstack_let_go(in->far, &stack);
 	fp_inline_restore_signals(mask);
 }
 

@@ -27,12 +27,15 @@ void fp_space_done(struct fp_space *space)
 
 static bool lock_and_follow(struct fp_space *space, sigset_t *ret_mask)
 {
+	struct fp_ownstack stack;
 	sigset_t all;
 
 	fp_far_check_family(space->far);
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, ret_mask);
+	fp_ownstack_keep(space->far, &stack);
 	pthread_mutex_lock(&space->lock);
+	space->stack = stack;
 	return fp_space_follow(space);
 }
 
@@ -51,7 +54,10 @@ void fp_space_lock_anyway(struct fp_space *space, sigset_t *ret_mask)
 
 void fp_space_unlock(struct fp_space *space, const sigset_t *mask)
 {
+	struct fp_ownstack stack = space->stack;
+
 	pthread_mutex_unlock(&space->lock);
+	fp_ownstack_let_go(space->far, &stack);
 	pthread_sigmask(SIG_SETMASK, mask, NULL);
 }
 

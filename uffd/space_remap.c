@@ -26,7 +26,7 @@ struct move {
 /* Copies a held resident page that can't be moved: its bytes are read past any protection. */
 static int copy_page(struct fp_far *far, uint32_t from, uint32_t to)
 {
-	char bytes[FP_PAGE_SIZE];
+	char bytes[FP_PAGE_SIZE] = {0}; /* written: the stack may be far, see ownstack.h */
 	ssize_t r = pread(far->mem_fd, bytes, sizeof(bytes), (off_t)(uintptr_t)fp_far_addr(far, from));
 
 	if (r != (ssize_t)sizeof(bytes))

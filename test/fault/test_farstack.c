@@ -1,0 +1,275 @@
+/*
+ * Calls of a thread whose stack is far memory, where the kernel can't fault on it (fault mode inline): right
+ * before each ioctl of the agent's whose argument is on that stack, the page of the argument is made to
+ * leave. Nothing is lost for it, and no byte is wrong. Room: test/fault.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <ucontext.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "agent_priv.h"
+#include "daemon.h"
+#include "trial.h"
+
+#define SKIP        77
+#define TIMEOUT_S   100
+#define LOCAL_PAGES 64u
+#define PAGES       512u
+#define STACK_PAGES 32u
+
+static const char *farpaged;
+
+static struct {
+	struct test_daemon daemon;
+	struct fp_agent *agent;
+	char *far, *stack;
+	ucontext_t outside, inside;
+} scene;
+
+static char byte_of(uint32_t page)
+{
+	return (char)(page % 251 + 1);
+}
+
+/* ---- what happens before an ioctl ---- */
+
+static _Atomic uint32_t victim; /* a page that shall leave; 0: none */
+static _Atomic unsigned n_victims;
+static _Atomic bool leave_me, ended;
+
+int __real_ioctl(int fd, unsigned long request, void *arg);
+int __wrap_ioctl(int fd, unsigned long request, void *arg);
+
+static void *make_leave(void *unused)
+{
+	uint32_t page;
+
+	while (!atomic_load(&ended)) {
+		page = atomic_load(&victim);
+		if (page == 0) {
+			sched_yield();
+			continue;
+		}
+		fp_reclaim_pageout(scene.agent->reclaim, page, 1);
+		atomic_fetch_add(&n_victims, 1);
+		atomic_store(&victim, 0);
+	}
+	return NULL;
+}
+
+static bool is_on_far_stack(const void *arg)
+{
+	return (uintptr_t)arg - (uintptr_t)scene.stack < STACK_PAGES * FP_PAGE_SIZE;
+}
+
+/* From the wait to the end of the call, nothing touches the stack: it would bring the page back. */
+static long wait_and_call(long fd, unsigned long request, void *arg)
+{
+	long r = SYS_ioctl;
+
+#if defined(__x86_64__)
+	__asm__ volatile("1: pause\n\t"
+	                 "cmpl $0, %[victim]\n\t"
+	                 "jne 1b\n\t"
+	                 "syscall"
+	                 : "+a"(r)
+	                 : "D"(fd), "S"(request), "d"(arg), [victim] "m"(victim)
+	                 : "rcx", "r11", "memory", "cc");
+#endif
+	return r;
+}
+
+int __wrap_ioctl(int fd, unsigned long request, void *arg)
+{
+	long r;
+
+	if (!atomic_load(&leave_me) || !is_on_far_stack(arg))
+		return __real_ioctl(fd, request, arg);
+	atomic_store(&victim, fp_far_page(&scene.agent->far, (uintptr_t)arg));
+	r = wait_and_call(fd, request, arg);
+	if (r < 0)
+		errno = (int)-r;
+	return r < 0 ? -1 : (int)r;
+}
+
+/* ---- the scene ---- */
+
+static char *map(uint32_t pages)
+{
+	void *far;
+
+	trial_check(fp_space_map(fp_agent_space(scene.agent), pages * (size_t)FP_PAGE_SIZE, 0,
+	                         PROT_READ | PROT_WRITE, 0, &far) == 0,
+	            "no mapping");
+	return far;
+}
+
+static void evict_all(void)
+{
+	trial_check(fp_space_pageout(fp_agent_space(scene.agent), scene.far, PAGES * FP_PAGE_SIZE) == 0,
+	            "pageout");
+}
+
+static void begin(const char *url)
+{
+	static char local_stack[64u << 10];
+	const stack_t signal_stack = {.ss_sp = local_stack, .ss_size = sizeof(local_stack)};
+	const struct fp_agent_options options = {.urls = &url,
+	                                         .n_urls = 1,
+	                                         .local_bytes = LOCAL_PAGES * FP_PAGE_SIZE,
+	                                         .fault_mode = FP_FAULT_MODE_INLINE,
+	                                         .holds = true};
+	struct fp_agent_error error;
+
+	trial_check(sigaltstack(&signal_stack, NULL) == 0, "sigaltstack");
+	trial_check(fp_agent_start(&options, &scene.agent, &error) == 0, "%s", error.text);
+	scene.stack = map(STACK_PAGES);
+	scene.far = map(PAGES);
+	for (uint32_t p = 0; p < PAGES; p++)
+		memset(scene.far + (size_t)p * FP_PAGE_SIZE, byte_of(p), FP_PAGE_SIZE);
+	evict_all();
+}
+
+static void run_on_far_stack(void (*body)(void))
+{
+	pthread_t thread;
+
+	pthread_create(&thread, NULL, make_leave, NULL);
+	getcontext(&scene.inside);
+	scene.inside.uc_stack = (stack_t){.ss_sp = scene.stack, .ss_size = STACK_PAGES * FP_PAGE_SIZE};
+	scene.inside.uc_link = &scene.outside;
+	makecontext(&scene.inside, body, 0);
+	trial_check(swapcontext(&scene.outside, &scene.inside) == 0, "swapcontext");
+	atomic_store(&leave_me, false);
+	atomic_store(&ended, true);
+	pthread_join(thread, NULL);
+	trial_check(atomic_load(&n_victims) > 0, "no argument was ever on the far stack");
+	trial_check(atomic_load(&scene.agent->far.stats->lost_pages) == 0, "pages are lost");
+	for (uint32_t p = 0; p < PAGES; p++)
+		for (uint32_t at = 0; at < FP_PAGE_SIZE; at += 512)
+			trial_check(scene.far[(size_t)p * FP_PAGE_SIZE + at] == byte_of(p), "page %u", p);
+}
+
+/* ---- what is done on that stack ---- */
+
+/* A buffer is given to the kernel to read. */
+static void hold_pages(void)
+{
+	atomic_store(&leave_me, true);
+	for (uint32_t p = 0; p < PAGES; p++) {
+		const struct fp_hold_range range = {
+		    .addr = scene.far + (size_t)p * FP_PAGE_SIZE, .len_bytes = 1, .write = p % 2};
+		struct fp_hold hold;
+
+		trial_check(fp_agent_hold(scene.agent, &range, 1, &hold) == 0, "page %u is not held", p);
+		fp_agent_unhold(scene.agent, &hold);
+	}
+	atomic_store(&leave_me, false);
+}
+
+/* Of each 16 pages, the first are resident, the others are not. */
+static void move_pages(void)
+{
+	struct fp_space *space = fp_agent_space(scene.agent);
+	struct fp_remap what = {.old_len = PAGES * FP_PAGE_SIZE,
+	                        .new_len = PAGES * FP_PAGE_SIZE,
+	                        .flags = FP_REMAP_MAYMOVE | FP_REMAP_FIXED};
+	char byte;
+
+	for (unsigned i = 0; i < 2; i++) {
+		void *moved = map(PAGES);
+
+		for (uint32_t p = 0; p < PAGES; p += p % 16 == 3 ? 13 : 1) {
+			byte = scene.far[(size_t)p * FP_PAGE_SIZE];
+			trial_check(byte == byte_of(p), "page %u reads %d", p, byte);
+		}
+		atomic_store(&leave_me, true);
+		what.old_addr = scene.far;
+		what.new_addr = moved;
+		trial_check(fp_space_remap_to(space, &what, &moved) == 0, "remap");
+		atomic_store(&leave_me, false);
+		scene.far = moved;
+	}
+}
+
+static int body_hold(void *arg)
+{
+	begin(scene.daemon.url);
+	run_on_far_stack(hold_pages);
+	fp_agent_stop(scene.agent);
+	return 0;
+}
+
+static int body_move(void *arg)
+{
+	begin(scene.daemon.url);
+	run_on_far_stack(move_pages);
+	fp_agent_stop(scene.agent);
+	return 0;
+}
+
+/* ---- tests ---- */
+
+static void run(const char *scheme, int (*body)(void *arg))
+{
+	struct trial trial;
+
+	assert_int_equal(test_daemon_start(farpaged, scheme, 128u << 20, &scene.daemon), 0);
+	trial_run(body, NULL, TIMEOUT_S, &trial);
+	test_daemon_stop(&scene.daemon);
+	trial_assert_good(&trial);
+}
+
+static void test_holds_over_shm(void **state)
+{
+	run("shm", body_hold);
+}
+
+static void test_holds_over_tcp(void **state)
+{
+	run("tcp", body_hold);
+}
+
+static void test_moves_over_shm(void **state)
+{
+	run("shm", body_move);
+}
+
+int main(int argc, char **argv)
+{
+	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test(test_holds_over_shm),
+	    cmocka_unit_test(test_holds_over_tcp),
+	    cmocka_unit_test(test_moves_over_shm),
+	};
+	struct fp_agent_error error;
+
+	if (argc < 2)
+		return 2;
+	if (argc > 2)
+		cmocka_set_test_filter(argv[2]);
+	farpaged = argv[1];
+	if (fp_agent_check_kernel(&error) < 0) {
+		fprintf(stderr, "%s\n", error.text);
+		return SKIP;
+	}
+#if !defined(__x86_64__)
+	fprintf(stderr, "fault mode inline is for x86-64 only\n");
+	return SKIP;
+#endif
+	return cmocka_run_group_tests_name("farstack", tests, NULL, NULL);
+}
