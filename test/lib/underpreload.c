@@ -25,7 +25,7 @@ void test_stats_remove(const struct test_daemon *node)
 	char pattern[sizeof(node->dir) + 16];
 	glob_t found = {0};
 
-	snprintf(pattern, sizeof(pattern), "%s/*.stats", node->dir);
+	snprintf(pattern, sizeof(pattern), "%s/*.stats*", node->dir);
 	if (glob(pattern, 0, NULL, &found) == 0)
 		for (size_t i = 0; i < found.gl_pathc; i++)
 			unlink(found.gl_pathv[i]);
