@@ -49,7 +49,7 @@ parse() {
 # The folder that runner and guest share: see guest.sh.
 fill_share() {
 	rm -rf "$work/share"
-	mkdir -p "$work/share" "$work/results"
+	mkdir -p "$work/share" "${results:-$work/results}"
 	cp "$here/guest.sh" "$here/network.sh" "$work/share/"
 	printf '%s=%q\n' HOME /root PATH "$PATH" CI "${CI:-}" FARPAGE_VM_KERNEL "$kernel" FARPAGE_VM_ADDRESS "$address" \
 		FARPAGE_VM_SETUP "${setups[*]:-none}" FARPAGE_VM_RESULTS /run/vm/results >"$work/share/settings"
