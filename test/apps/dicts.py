@@ -1,10 +1,9 @@
 #!/usr/bin/python3
-"""A python3 program with 500 MiB of dicts and lists: builds, looks up, changes, sorts and drops."""
+"""A python3 program with 125 MiB (large: 500) of dicts and lists: builds, looks up, changes, sorts and drops."""
 import farapp
 
-PROGRAM = """
+PROGRAM = f"N = {640_000 if farapp.large else 160_000}\n" + """
 import hashlib
-N = 640_000
 table = {i: [i, str(i * 7919), bytes([i % 251]) * 280, {"next": (i * 31 + 7) % N}] for i in range(N)}
 seen, at = hashlib.blake2b(), 1
 for _ in range(50_000):

@@ -1,11 +1,11 @@
 #!/usr/bin/python3
-"""sort of a 1 GiB file, in memory, by two threads."""
+"""sort of a file, in memory, by two threads: 256 MiB, or (large) 1 GiB."""
 import os
 import random
 
 import farapp
 
-FILE_MIB = 1024
+FILE_MIB = 1024 if farapp.large else 256
 LINE_BYTES = 1024
 LETTERS = bytes(ord("a") + i % 26 for i in range(256))
 
@@ -23,7 +23,7 @@ def write_lines(path):
 def test():
     path = os.path.join(farapp.workdir, "lines")
     write_lines(path)
-    farapp.compare([farapp.need_program("/usr/bin/sort"), "-S", "2G", "-T", farapp.workdir, path])
+    farapp.compare([farapp.need_program("/usr/bin/sort"), "-S", f"{2 * FILE_MIB}M", "-T", farapp.workdir, path])
 
 
 farapp.main(test)

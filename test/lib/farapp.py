@@ -22,6 +22,7 @@ BUDGET_FLOOR = 16 * MIB
 FETCHES_AT_LEAST = 100
 USERFAULTFD_CALL = {"x86_64": 323, "aarch64": 282}
 
+large = sys.argv[1:] == ["large"]  # the sizes of make check-compat; what runs at each check is smaller
 build = os.environ["FARPAGE_BUILD"]
 farpage = os.path.join(build, "tools", "farpage")
 workdir = tempfile.mkdtemp(prefix="farpage-app.")
