@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # scripts/check.sh [--quick|--rdma]: builds with warnings as errors, runs the suites (--quick: those that take seconds;
-# --rdma: those that run in guests), and ends with one line that counts everything that ran. Suites that measure or wait for deadlines run one test at a time, the others side by side.
+# --rdma: those that run in guests), and ends with one line that counts everything that ran. Two tests run side by side,
+# but for those that are marked to run alone, and for the fault suite, whose tests wait for deadlines.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -64,7 +65,7 @@ case ${1:-} in
 *)
 	run build 2 style unit conformance fuzz
 	under_sanitizers
-	run build 1 integration
+	run build 2 integration
 	run build 1 fault
 	run build 2 apps
 	in_guests
