@@ -5,12 +5,14 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "abi.h"
 #include "cleanup.h"
 #include "fdutil.h"
+#include "store.h"
 
 #define FEATURES_NEEDED (UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_THREAD_ID)
 #define FEATURES_EVENTS (UFFD_FEATURE_EVENT_UNMAP | UFFD_FEATURE_EVENT_REMAP)
@@ -198,11 +200,35 @@ ssize_t fp_uffd_copy(const struct fp_uffd *uffd, void *dst, const void *src, siz
 	return done_or_error(r, copy.copy);
 }
 
+static bool is_present(const char *page)
+{
+	unsigned char vec = 0;
+
+	return mincore((void *)(uintptr_t)page, FP_PAGE_SIZE, &vec) == 0 && (vec & 1);
+}
+
+/*
+ * Linux 6.18, when it has had to try again, moves pages and does not notice: it tries once more, finds their
+ * places taken, and says EEXIST, or too small a number. But dst was empty.
+ */
+static size_t moved_unsaid(const char *dst, const char *src, size_t len)
+{
+	size_t moved = 0;
+
+	while (moved < len && is_present(dst + moved) && !is_present(src + moved))
+		moved += FP_PAGE_SIZE;
+	return moved;
+}
+
 ssize_t fp_uffd_move(const struct fp_uffd *uffd, void *dst, void *src, size_t len)
 {
 	struct uffdio_move move = {.dst = (uintptr_t)dst, .src = (uintptr_t)src, .len = len};
 	int r = uffd_ioctl(uffd->fd, UFFDIO_MOVE, &move);
+	size_t told = move.move > 0 ? (size_t)move.move : 0;
 
+	if (r == -EEXIST || (told > 0 && told < len))
+		move.move =
+		    (int64_t)(told + moved_unsaid((char *)dst + told, (char *)src + told, len - told));
 	return done_or_error(r, move.move);
 }
 

@@ -91,9 +91,9 @@ bool fp_uffd_is_changing(const struct fp_uffd *uffd);
 ssize_t fp_uffd_copy(const struct fp_uffd *uffd, void *dst, const void *src, size_t len, bool protect);
 
 /*
- * Moves whole pages from src to dst, atomically each. Returns the bytes moved (may be short), or -EBUSY
- * (pinned for I/O or shared with a forked child), -ENOENT (not there), -EINVAL (mapped read-only, or locked),
- * -EAGAIN, -EEXIST.
+ * Moves whole pages from src to dst, where nothing may be, atomically each. Returns the bytes moved (may be
+ * short), or -EBUSY (pinned for I/O or shared with a forked child), -ENOENT (not there), -EINVAL (mapped
+ * read-only, or locked), -EAGAIN. What the kernel moved and did not tell counts.
  */
 ssize_t fp_uffd_move(const struct fp_uffd *uffd, void *dst, void *src, size_t len);
 

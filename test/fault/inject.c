@@ -71,7 +71,7 @@ static bool concerns_us(uintptr_t addr)
 	return addr - range_start < range_len;
 }
 
-/* What is to go wrong with this call: 0, an errno or INJECT_PARTIAL. */
+/* What is to go wrong with this call: 0, an errno, INJECT_PARTIAL or INJECT_UNSAID. */
 static int fate(enum inject_call call)
 {
 	uint64_t n = atomic_load(&countdown);
@@ -129,6 +129,22 @@ static int do_first_page(int fd, unsigned long request, void *arg)
 	return -1;
 }
 
+static int do_unsaid(int fd, unsigned long request, void *arg)
+{
+	struct uffdio_copy *copy = arg;
+	struct uffdio_move *move = arg;
+	int r = __real_ioctl(fd, request, arg);
+
+	if (r < 0)
+		return r;
+	if (request == UFFDIO_COPY)
+		copy->copy = PAGE;
+	else
+		move->move = PAGE;
+	errno = EAGAIN;
+	return -1;
+}
+
 static void forget_result(unsigned long request, void *arg)
 {
 	if (request == UFFDIO_COPY)
@@ -150,6 +166,8 @@ int __wrap_ioctl(int fd, unsigned long request, void *arg)
 	error = fate(call);
 	if (error == INJECT_PARTIAL)
 		return do_first_page(fd, request, arg);
+	if (error == INJECT_UNSAID)
+		return do_unsaid(fd, request, arg);
 	r = error == 0 || error == EEXIST ? __real_ioctl(fd, request, arg) : 0;
 	if (error && r == 0) {
 		forget_result(request, arg);

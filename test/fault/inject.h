@@ -23,7 +23,9 @@ enum inject_call {
 	INJECT_CALLS
 };
 
-#define INJECT_PARTIAL (-1) /* instead of an errno: only the first page is done, and EAGAIN */
+/* Instead of an errno: */
+#define INJECT_PARTIAL (-1) /* only the first page is done, and EAGAIN */
+#define INJECT_UNSAID  (-2) /* all is done, and EAGAIN as if it were the first page only */
 
 /* Only calls that concern [base, base + len) count: far memory. Before anything else. */
 void inject_range(const void *base, size_t len);

@@ -42,7 +42,7 @@ static struct fp_agent *start_agent(const struct scene *scene)
 {
 	const char *urls[] = {scene->daemon->url};
 	const struct fp_agent_options options = {
-	    .local_bytes = 16 * FP_PAGE_SIZE,
+	    .local_bytes = (scene->error == INJECT_UNSAID ? 256 : 16) * FP_PAGE_SIZE,
 	    .urls = urls,
 	    .n_urls = 1,
 	    .capture = scene->capture,
@@ -159,6 +159,10 @@ int main(int argc, char **argv)
 	    SWEEP("move: EBUSY, tcp", &tcp, FP_CAPTURE_MOVE, INJECT_MOVE, EBUSY),
 	    SWEEP("move: ENOMEM", &shm, FP_CAPTURE_MOVE, INJECT_MOVE, ENOMEM),
 	    SWEEP("move: EINVAL", &shm, FP_CAPTURE_MOVE, INJECT_MOVE, EINVAL),
+	    /* as Linux 6.18 does where two move at once */
+	    SWEEP("move: EEXIST, shm", &shm, FP_CAPTURE_MOVE, INJECT_MOVE, EEXIST),
+	    SWEEP("move: EEXIST, tcp", &tcp, FP_CAPTURE_MOVE, INJECT_MOVE, EEXIST),
+	    SWEEP("move: unsaid", &shm, FP_CAPTURE_MOVE, INJECT_MOVE, INJECT_UNSAID),
 	    SWEEP("move: partial", &tcp, FP_CAPTURE_MOVE, INJECT_MOVE, INJECT_PARTIAL),
 	    SWEEP("protect: EAGAIN", &shm, FP_CAPTURE_PROTECT, INJECT_PROTECT, EAGAIN),
 	    SWEEP("protect: ENOENT", &tcp, FP_CAPTURE_PROTECT, INJECT_PROTECT, ENOENT),
