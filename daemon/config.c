@@ -156,9 +156,9 @@ struct fp_config *fp_config_new(void)
 		return NULL;
 	config->limits = (struct fp_limits){
 	    .session_quota_bytes = FP_QUOTA_NONE,
-	    .max_sessions = 256,
+	    .max_sessions = 4096, /* a program is one, and each of its forked children */
 	    .max_leases = 16384,
-	    .max_connections = 4096,
+	    .max_connections = 32768,
 	    .max_requests = 256,
 	    .handshake_timeout_ns = 5 * FP_NSEC_PER_SEC,
 	    .grace_ns = 30 * FP_NSEC_PER_SEC,

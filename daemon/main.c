@@ -18,6 +18,8 @@
 #include "server.h"
 #include "units.h"
 
+#define MANY 65536 /* as many as the configuration takes */
+
 static const char usage[] =
     "Usage: farpaged --config FILE [--check] [--ready-fd N]\n"
     "       farpaged --private --listen ADDRESS --pool-size SIZE [--ready-fd N] [--users-fd N]\n"
@@ -187,6 +189,7 @@ static int private_config(const struct arguments *args, struct fp_config **ret_c
 		config->log_level = FP_LOG_WARNING - FP_LOG_ERROR;
 		config->limits.drain_timeout_ns = 0;
 		config->limits.grace_ns = 0; /* its client is its parent */
+		config->limits.max_sessions = config->limits.max_connections = MANY; /* of one user */
 		r = fp_config_check(config, UINT64_MAX, error);
 	}
 	if (r == 0)
