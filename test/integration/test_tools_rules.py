@@ -20,6 +20,10 @@ bounds()
 own = [lib.malloc(n) for n in ({sizes})]
 maps = [lib.mmap(None, n, 3, 0x22, -1, 0) for n in ({sizes})]
 for p, n in list(zip(own, ({sizes}))) + list(zip(maps, ({sizes}))): ctypes.memset(p, 1, n)
+# a fault, by which wait_for_look knows that all this was there: what is opened later is not the kernel's to fill
+last = lib.mmap(None, 100000, 0, 0x22, -1, 0)
+libc.mprotect(ctypes.c_void_p(last), ctypes.c_size_t(100000), 3)
+ctypes.memset(last, 1, 1)
 print(*own, *maps, flush=True)
 sys.stdin.read()
 """
