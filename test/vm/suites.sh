@@ -11,15 +11,15 @@
 
 both_networks=(--setup one-namespace --setup two-namespaces)
 
-# Both kernels, over each device. Beside that shm and tcp are the host's to test, whose kernel is near enough to 6.12 for one
-# test each; 6.1 is not: there are more.
-conformance=(vm-conformance-rdma-{rxe,siw})
+# Both kernels, over each way. Of the longer integration tests shm and tcp are the host's, whose kernel is near enough to
+# 6.12; 6.1 is not: there are more.
+conformance=(conformance-{shm,tcp} vm-conformance-rdma-{rxe,siw})
 integration=(integration-libfarpage-{shm,tcp} vm-{verbs,libfarpage,preload-map,preload-fds,churn-protect}-{rxe,siw})
 redis=(vm-redis-{rxe,siw-namespaces})
 
 # No UFFDIO_MOVE here: pages are captured by write-protecting and copying them.
 in_guest 6.1 --kernel 6.1 "${both_networks[@]}" --timeout 1500 -- \
-	vm-devices "${conformance[@]}" "${integration[@]}" "${redis[@]}" vm-preload-heap-siw conformance-tcp \
+	vm-devices "${conformance[@]}" "${integration[@]}" "${redis[@]}" vm-preload-heap-siw \
 	integration-storenodes integration-preload-{map,fds,rawfork}-tcp-all integration-churn-tcp-protect-64
 
 in_guest 6.12 --kernel 6.12 "${both_networks[@]}" --timeout 1500 -- \
