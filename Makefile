@@ -19,7 +19,7 @@ demo: ## redis-server with 400 MiB of data and 64 MiB of local memory, over shm 
 	@scripts/build.sh $(BUILD)
 	@scripts/demo.sh $(BUILD)
 
-check: ## every suite, and unit and conformance again under the sanitizers (some 43 minutes on two cores)
+check: ## every suite, and unit and conformance again under the sanitizers (some 46 minutes on two cores)
 	@scripts/setup.sh build demo check
 	@$(setup_vm)
 	@scripts/check.sh
