@@ -6,17 +6,25 @@
 #include "fdutil.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdatomic.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "cleanup.h"
+#include "clock.h"
 
 #define HIGH_FD 512
 #define FDS_MAX 512u
 
+#define PATIENCE_NS (500 * FP_NSEC_PER_MSEC)
+
 /* fd + 1, so that zeroed memory is an empty table */
 static _Atomic int ours[FDS_MAX];
 static _Atomic unsigned ours_end; /* entries from here on were never used */
+
+/* Who opens has it alone. */
+static pthread_rwlock_t numbers = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
 
 static void add(int fd)
 {
@@ -78,4 +86,59 @@ int fp_fd_move_high(int fd)
 	if (high >= 0)
 		add(high);
 	return high;
+}
+
+static struct timespec patience_ends(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	t.tv_nsec += (long)PATIENCE_NS;
+	if (t.tv_nsec >= (long)FP_NSEC_PER_SEC) {
+		t.tv_nsec -= (long)FP_NSEC_PER_SEC;
+		t.tv_sec++;
+	}
+	return t;
+}
+
+bool fp_fd_lock_exclusive(void)
+{
+	struct timespec until = patience_ends();
+
+	return pthread_rwlock_clockwrlock(&numbers, CLOCK_MONOTONIC, &until) == 0;
+}
+
+bool fp_fd_try_exclusive(void)
+{
+	return pthread_rwlock_trywrlock(&numbers) == 0;
+}
+
+bool fp_fd_lock_shared(void)
+{
+	struct timespec until;
+
+	if (pthread_rwlock_tryrdlock(&numbers) == 0)
+		return true;
+	until = patience_ends();
+	return pthread_rwlock_clockrdlock(&numbers, CLOCK_MONOTONIC, &until) == 0;
+}
+
+void fp_fd_unlock(bool locked)
+{
+	if (locked)
+		pthread_rwlock_unlock(&numbers);
+}
+
+void fp_fd_forked(void)
+{
+	numbers = (pthread_rwlock_t)PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
+}
+
+void fp_fd_close(int fd)
+{
+	bool locked = fp_fd_lock_exclusive();
+
+	fp_fd_forget(fd);
+	close(fd);
+	fp_fd_unlock(locked);
 }

@@ -9,9 +9,35 @@
 /*
  * Moves fd, which is close-on-exec, to 512 or above, where programs that count on low numbers, or close a
  * range of them, do not meet it, and keeps it in the process's list of our descriptors. Returns the
- * descriptor to use from now on: the old one if RLIMIT_NOFILE has no room above, or if it is negative.
+ * descriptor to use from now on: the old one if RLIMIT_NOFILE has no room above, or if it is negative. Where
+ * the program may be running, open by FP_FD_OPEN.
  */
 int fp_fd_move_high(int fd);
+
+/*
+ * The kernel hands out the lowest number, and only then it can be moved and listed. So openings exclude what
+ * the program closes or replaces, which would meet a descriptor that it takes for its own, or one whose old
+ * number we are about to close. An opening waits for calls of the program under way, a call for an opening:
+ * half a second at most, as a close may last (a lingering socket). Any thread; fp_fd_lock_shared in signal
+ * handlers too. Return whether they have it, which the same thread says to fp_fd_unlock.
+ */
+bool fp_fd_lock_exclusive(void);
+bool fp_fd_try_exclusive(void); /* waits for nobody */
+bool fp_fd_lock_shared(void);
+void fp_fd_unlock(bool locked);
+
+/* In the child of a fork, whose other threads are gone. */
+void fp_fd_forked(void);
+
+/* fp_fd_move_high of what an expression opens, with nothing in between; errno is the expression's. */
+#define FP_FD_OPEN(opening)                                                                                  \
+	({                                                                                                   \
+		bool fp_fd_locked = fp_fd_lock_exclusive();                                                  \
+		int fp_fd_opened = fp_fd_move_high(opening);                                                 \
+                                                                                                             \
+		fp_fd_unlock(fp_fd_locked);                                                                  \
+		fp_fd_opened;                                                                                \
+	})
 
 /* Puts a descriptor that lies where it is to stay into that list. */
 void fp_fd_keep(int fd);
@@ -21,7 +47,10 @@ void fp_fd_keep(int fd);
 int fp_fd_next(int from);
 bool fp_fd_is_ours(int fd);
 
-/* fd was closed, or is about to be: the number may become the program's. */
+/* fd is about to be closed, under the lock: the number may become the program's. */
 void fp_fd_forget(int fd);
+
+/* Closes one of ours, under the lock. */
+void fp_fd_close(int fd);
 
 #endif

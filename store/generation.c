@@ -29,8 +29,7 @@ static void fd_end(int *fd)
 {
 	if (*fd < 0)
 		return;
-	fp_fd_forget(*fd);
-	close(*fd);
+	fp_fd_close(*fd);
 	*fd = -1;
 }
 
@@ -64,13 +63,15 @@ void fp_generations_done(struct fp_generations *gens)
 
 static int pipe_open(struct fp_generation *gen)
 {
-	int ends[2];
+	bool locked = fp_fd_lock_exclusive();
+	int ends[2], r = pipe2(ends, O_CLOEXEC | O_NONBLOCK) < 0 ? -errno : 0;
 
-	if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) < 0)
-		return -errno;
-	gen->alive_fd = fp_fd_move_high(ends[0]);
-	gen->line_fd = fp_fd_move_high(ends[1]);
-	return 0;
+	if (r == 0) {
+		gen->alive_fd = fp_fd_move_high(ends[0]);
+		gen->line_fd = fp_fd_move_high(ends[1]);
+	}
+	fp_fd_unlock(locked);
+	return r;
 }
 
 static int generation_new(uint64_t n_words, struct fp_generation **ret_gen)

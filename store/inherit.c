@@ -408,11 +408,10 @@ int fp_store_fork_child(struct fp_store *store, const struct fp_store_options *o
 	fp_generations_unlock(store);
 	if (!store->gens.pending)
 		return store->gens.prepare_error ? store->gens.prepare_error : -EINVAL;
-	tend_fd = fp_fd_move_high(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+	tend_fd = FP_FD_OPEN(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
 	if (tend_fd < 0)
 		return -errno;
-	fp_fd_forget(store->tend_fd);
-	close(store->tend_fd);
+	fp_fd_close(store->tend_fd);
 	store->tend_fd = tend_fd;
 	store->opener = getpid();
 	store->random = fp_clock_ns() ^ (uint64_t)getpid() << 32;

@@ -74,7 +74,7 @@ int fp_store_new(const struct fp_store_options *options, struct fp_store **ret_s
 	store->random = fp_clock_ns() ^ (uint64_t)getpid() << 32;
 	store->direct = true;
 	store->cursor = 1;
-	store->tend_fd = fp_fd_move_high(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+	store->tend_fd = FP_FD_OPEN(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
 	if (store->tend_fd < 0)
 		return -errno;
 	if (copy_text(options->client_name, &store->client_name) < 0 ||

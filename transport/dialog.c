@@ -75,6 +75,7 @@ static ssize_t socket_receive(void *context, void *ret_bytes, size_t len, int *m
 	                     .msg_iovlen = 1,
 	                     .msg_control = control.bytes,
 	                     .msg_controllen = sizeof(control.bytes)};
+	bool locked = fp_fd_lock_exclusive();
 	ssize_t n;
 
 	do
@@ -82,6 +83,7 @@ static ssize_t socket_receive(void *context, void *ret_bytes, size_t len, int *m
 	while (n < 0 && errno == EINTR);
 	if (n > 0)
 		keep_memfd(&msg, memfd);
+	fp_fd_unlock(locked);
 	return n < 0 ? -errno : n == 0 ? -ECONNRESET : n;
 }
 
@@ -148,12 +150,11 @@ static int connect_by(int fd, const struct sockaddr *addr, socklen_t len, uint64
 
 static int dial_address(const struct sockaddr *addr, socklen_t len, uint64_t deadline_ns, int *ret_fd)
 {
-	fp_autoclose int fd = socket(addr->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	fp_autoclose int fd = FP_FD_OPEN(socket(addr->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
 	int r, on = 1;
 
 	if (fd < 0)
 		return -errno;
-	fd = fp_fd_move_high(fd);
 	if (addr->sa_family != AF_UNIX && (setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)) < 0 ||
 	                                   setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on)) < 0))
 		return -errno;

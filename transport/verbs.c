@@ -192,6 +192,26 @@ static void conn_unlist(struct fp_verbs_conn *conn)
 	pthread_mutex_unlock(&conns_lock);
 }
 
+static struct ibv_comp_channel *channel_new(struct ibv_context *context)
+{
+	bool locked = fp_fd_lock_exclusive();
+	struct ibv_comp_channel *channel = fp_verbs_api->ibv.create_comp_channel(context);
+
+	if (channel)
+		channel->fd = fp_fd_move_high(channel->fd);
+	fp_fd_unlock(locked);
+	return channel;
+}
+
+static void channel_free(struct ibv_comp_channel *channel)
+{
+	bool locked = fp_fd_lock_exclusive();
+
+	fp_fd_forget(channel->fd);
+	fp_verbs_api->ibv.destroy_comp_channel(channel);
+	fp_fd_unlock(locked);
+}
+
 int fp_verbs_conn_new(struct fp_verbs_domain *domain, const struct fp_verbs_conn_options *options,
                       struct fp_verbs_conn **ret_conn)
 {
@@ -206,10 +226,9 @@ int fp_verbs_conn_new(struct fp_verbs_domain *domain, const struct fp_verbs_conn
 	conn_list(conn);
 	conn->options = *options;
 	conn->send_depth = options->send_depth;
-	conn->channel = fp_verbs_api->ibv.create_comp_channel(context);
+	conn->channel = channel_new(context);
 	if (!conn->channel)
 		return errno ? -errno : -EIO;
-	conn->channel->fd = fp_fd_move_high(conn->channel->fd);
 	fp_verbs_set_nonblocking(conn->channel->fd);
 	conn->cq = fp_verbs_api->ibv.create_cq(context, (int)(options->send_depth + options->recv_depth + 1),
 	                                       NULL, conn->channel, 0);
@@ -273,10 +292,8 @@ void fp_verbs_conn_close(struct fp_verbs_conn *conn)
 		fp_verbs_api->ibv.destroy_qp(conn->qp);
 	if (conn->cq)
 		fp_verbs_api->ibv.destroy_cq(conn->cq);
-	if (conn->channel) {
-		fp_fd_forget(conn->channel->fd);
-		fp_verbs_api->ibv.destroy_comp_channel(conn->channel);
-	}
+	if (conn->channel)
+		channel_free(conn->channel);
 	fp_verbs_domain_unref(conn->domain);
 	conn_unlist(conn);
 	free(conn);
@@ -286,8 +303,7 @@ void fp_verbs_drop_descriptor(int fd)
 {
 	if (fd < 0)
 		return;
-	fp_fd_forget(fd);
-	close(fd);
+	fp_fd_close(fd);
 }
 
 void fp_verbs_drop_descriptors(void)

@@ -41,21 +41,27 @@ struct fp_verbs_request {
 
 static struct rdma_event_channel *channel_new(void)
 {
+	bool locked = fp_fd_lock_exclusive();
 	struct rdma_event_channel *channel = fp_verbs_api->rdma.create_event_channel();
 
-	if (channel) {
+	if (channel)
 		channel->fd = fp_fd_move_high(channel->fd);
+	fp_fd_unlock(locked);
+	if (channel)
 		fcntl(channel->fd, F_SETFL, fcntl(channel->fd, F_GETFL) | O_NONBLOCK);
-	}
 	return channel;
 }
 
 static void channel_free(struct rdma_event_channel *channel)
 {
+	bool locked;
+
 	if (!channel)
 		return;
+	locked = fp_fd_lock_exclusive();
 	fp_fd_forget(channel->fd);
 	fp_verbs_api->rdma.destroy_event_channel(channel);
+	fp_fd_unlock(locked);
 }
 
 static int failure(void)
@@ -88,10 +94,8 @@ void fp_verbs_cm_close(struct fp_verbs_conn *conn)
 	if (conn->qp)
 		fp_verbs_api->rdma.destroy_qp(conn->id);
 	fp_verbs_api->rdma.destroy_id(conn->id);
-	if (conn->wait_fd >= 0) {
-		fp_fd_forget(conn->wait_fd);
-		close(conn->wait_fd);
-	}
+	if (conn->wait_fd >= 0)
+		fp_fd_close(conn->wait_fd);
 	channel_free(conn->events);
 }
 
@@ -236,7 +240,7 @@ static int open_wait_fd(struct fp_verbs_conn *conn)
 {
 	int fds[] = {conn->channel->fd, conn->events->fd};
 
-	conn->wait_fd = fp_fd_move_high(epoll_create1(EPOLL_CLOEXEC));
+	conn->wait_fd = FP_FD_OPEN(epoll_create1(EPOLL_CLOEXEC));
 	for (unsigned i = 0; i < FP_ARRAY_LEN(fds); i++) {
 		struct epoll_event event = {.events = EPOLLIN};
 

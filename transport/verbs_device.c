@@ -57,6 +57,7 @@ static int device_new(struct ibv_context *context, struct fp_verbs_device **ret_
 {
 	fp_autofree struct fp_verbs_device *device = calloc(1, sizeof(*device));
 	struct ibv_device_attr attr;
+	bool locked;
 
 	if (!device)
 		return -ENOMEM;
@@ -69,8 +70,10 @@ static int device_new(struct ibv_context *context, struct fp_verbs_device **ret_
 	device->limits.iwarp = context->device->transport_type == IBV_TRANSPORT_IWARP;
 	snprintf(device->limits.device, sizeof(device->limits.device), "%s",
 	         fp_verbs_api->ibv.get_device_name(context->device));
+	locked = fp_fd_lock_exclusive();
 	context->cmd_fd = fp_fd_move_high(context->cmd_fd);
 	context->async_fd = fp_fd_move_high(context->async_fd);
+	fp_fd_unlock(locked);
 	fp_verbs_set_nonblocking(context->async_fd);
 	device->cmd_fd = context->cmd_fd;
 	device->async_fd = context->async_fd;

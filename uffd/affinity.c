@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "cleanup.h"
+#include "fdutil.h"
 
 #define WINDOW        64u
 #define MAJORITY      48u /* of a window: this thread makes most of the faults */
@@ -53,17 +54,23 @@ static void stat_path(uint32_t tid, char ret_path[static 64])
 	strcpy(end, "/stat");
 }
 
-/* The CPU on which a blocked thread last ran, or -1. */
+/*
+ * The CPU on which a blocked thread last ran; -1 if unknown, also where the program is closing something,
+ * which could take long.
+ */
 static int thread_cpu(uint32_t tid)
 {
 	char path[64], text[512], *p;
-	fp_autoclose int fd = -1;
-	int cpu = 0;
+	int cpu = 0, fd;
 	ssize_t n;
 
 	stat_path(tid, path);
+	if (!fp_fd_try_exclusive())
+		return -1;
 	fd = open(path, O_RDONLY | O_CLOEXEC);
 	n = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
+	fp_cleanup_close(&fd);
+	fp_fd_unlock(true);
 	if (n <= 0)
 		return -1;
 	text[n] = '\0';
@@ -94,15 +101,22 @@ static void place_agents(struct fp_affinity *af, const cpu_set_t *set)
 			set_cpus(atomic_load(&af->agent[i]), set);
 }
 
+/* Whether the thread is where it was put, and may be nowhere else. */
+static bool is_bound(const struct fp_affinity *af, uint32_t tid)
+{
+	cpu_set_t now;
+
+	return get_cpus(tid, &now) == 0 && CPU_COUNT(&now) == 1 && CPU_ISSET(af->cpu, &now);
+}
+
 /* The program may have chosen other CPUs for the thread meanwhile: then its choice stays. */
 static void let_go(struct fp_affinity *af)
 {
 	uint32_t tid = atomic_exchange(&af->held, 0);
-	cpu_set_t now;
 
 	if (!tid)
 		return;
-	if (get_cpus(tid, &now) == 0 && CPU_COUNT(&now) == 1 && CPU_ISSET(af->cpu, &now))
+	if (is_bound(af, tid))
 		set_cpus(tid, &af->original);
 	place_agents(af, &af->own);
 }
@@ -128,7 +142,7 @@ static bool stays(struct fp_affinity *af, uint32_t held)
 {
 	if (!held || af->hits < MAJORITY)
 		return false;
-	return ++af->windows % CHECK_WINDOWS || thread_cpu(held) == af->cpu;
+	return ++af->windows % CHECK_WINDOWS || is_bound(af, held);
 }
 
 static void end_window(struct fp_affinity *af)

@@ -151,10 +151,11 @@ int fp_agent_open_kernel(struct fp_agent *agent, struct fp_agent_error *error)
 		return fail(error, -EOPNOTSUPP,
 		            "capture: this kernel has no UFFDIO_MOVE (Linux 6.8): use auto or protect");
 	far->capture_by_move = far->uffd.has_move && capture != FP_CAPTURE_PROTECT;
-	far->mem_fd = fp_fd_move_high(open("/proc/self/mem", O_RDWR | O_CLOEXEC));
+	far->mem_fd = FP_FD_OPEN(open("/proc/self/mem", O_RDWR | O_CLOEXEC));
 	if (far->mem_fd < 0)
 		return fail(error, -errno, "/proc/self/mem: %s", strerror(errno));
-	far->pidfd = fp_fd_move_high((int)syscall(SYS_pidfd_open, getpid(), 0));
+	far->stat_fd = FP_FD_OPEN(open("/proc/self/stat", O_RDONLY | O_CLOEXEC));
+	far->pidfd = FP_FD_OPEN((int)syscall(SYS_pidfd_open, getpid(), 0));
 	return 0;
 }
 
@@ -449,6 +450,7 @@ static int configure(struct fp_agent *agent, const struct fp_agent_options *opti
 	agent->far = (struct fp_far){.uffd.fd = -1,
 	                             .pidfd = -1,
 	                             .mem_fd = -1,
+	                             .stat_fd = -1,
 	                             .pagemap_fd = -1,
 	                             .room.starved_fd = -1,
 	                             .room.kick_fd = -1};
@@ -559,6 +561,7 @@ void fp_agent_stop(struct fp_agent *agent)
 	fp_uffd_close(&agent->far.uffd);
 	fp_cleanup_close(&agent->far.pidfd);
 	fp_cleanup_close(&agent->far.mem_fd);
+	fp_cleanup_close(&agent->far.stat_fd);
 	fp_native_close(&agent->far);
 	fp_leavers_done(&agent->far.leavers);
 	fp_hold_table_done(&agent->far.holds);

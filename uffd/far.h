@@ -54,6 +54,7 @@ struct fp_far {
 	_Atomic bool full;        /* and no more slots are to be had */
 	int pidfd;                /* of this process, for process_madvise; -1: not to be had */
 	int mem_fd;               /* /proc/self/mem: reads and writes pages whatever their protection */
+	int stat_fd;              /* /proc/self/stat; -1: there is none */
 	int pagemap_fd;           /* /proc/self/pagemap; -1: no native memory */
 	_Atomic bool
 	    forked; /* pages may be shared with a child: UFFDIO_MOVE refuses those until they are unshared */

@@ -259,7 +259,8 @@ static void drop_inherited(struct fp_agent *agent)
 	fp_uffd_close(&far->uffd);
 	fp_cleanup_close(&far->pidfd);
 	fp_cleanup_close(&far->mem_fd);
-	far->pidfd = far->mem_fd = -1;
+	fp_cleanup_close(&far->stat_fd);
+	far->pidfd = far->mem_fd = far->stat_fd = -1;
 }
 
 static int renew_room(struct fp_far *far)
@@ -506,6 +507,7 @@ void fp_agent_fork_child(struct fp_agent *agent)
 	struct fp_fork *fk = &agent->fork;
 
 	fp_clock_forked();
+	fp_fd_forked();
 	fp_agent_enter_local(agent);
 	each_stretch(agent, keep_out);
 	fp_far_join_family(&agent->far);

@@ -101,7 +101,7 @@ int fp_keeper_start(const struct fp_keeper_options *options, struct fp_keeper **
 		return -ENOMEM;
 	keeper->options = *options;
 	pthread_mutex_init(&keeper->turn, NULL);
-	keeper->wake_fd = fp_fd_move_high(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+	keeper->wake_fd = FP_FD_OPEN(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
 	r = keeper->wake_fd < 0 ? -errno : fp_thread_start(&keeper->thread, "farpage-keeper", run, keeper);
 	if (r < 0) {
 		keeper_free(keeper);

@@ -1,14 +1,12 @@
 /* See lastthread.h. */
 #include "lastthread.h"
 
-#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "cleanup.h"
 #include "clock.h"
 #include "thread.h"
 
@@ -25,12 +23,11 @@ static const char *field(const char *stat, unsigned n)
 }
 
 /* proc_pid_stat(5): state, of the main thread, is field 3, num_threads field 20; the name is field 2. */
-static bool only_agent_left(void)
+static bool only_agent_left(int stat_fd)
 {
-	fp_autoclose int fd = open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
 	const char *state, *n_threads;
 	char stat[1024];
-	ssize_t n = fd < 0 ? -1 : read(fd, stat, sizeof(stat) - 1);
+	ssize_t n = stat_fd < 0 ? -1 : pread(stat_fd, stat, sizeof(stat) - 1, 0);
 
 	if (n <= 0)
 		return false;
@@ -50,13 +47,13 @@ static void *end(void *unused)
 	exit(0);
 }
 
-void fp_lastthread_look(struct fp_lastthread *last, uint64_t now_ns)
+void fp_lastthread_look(struct fp_lastthread *last, int stat_fd, uint64_t now_ns)
 {
 	pthread_t thread;
 
 	if (last->ended || now_ns < last->next_look_ns)
 		return;
 	last->next_look_ns = now_ns + LOOK_NS;
-	if (only_agent_left())
+	if (only_agent_left(stat_fd))
 		last->ended = pthread_create(&thread, NULL, end, NULL) == 0;
 }

@@ -15,9 +15,10 @@ struct fp_lastthread {
 
 /*
  * Looks, now and then, whether only agent threads are left, and then ends the process as the C library would:
- * exit(0), on a thread of its own, that can fault and be signalled like a program's. The reclaim thread's:
- * it reads a file of /proc, and allocates when the end has come.
+ * exit(0), on a thread of its own, that can fault and be signalled like a program's. stat_fd: this process's
+ * /proc/self/stat, -1 where there is none: then nobody is ended. The reclaim thread's: it allocates when the
+ * end has come.
  */
-void fp_lastthread_look(struct fp_lastthread *last, uint64_t now_ns);
+void fp_lastthread_look(struct fp_lastthread *last, int stat_fd, uint64_t now_ns);
 
 #endif

@@ -85,7 +85,7 @@ void fp_native_open(struct fp_far *far)
 	 * there */
 	if (madvise((void *)far->native, bytes, MADV_DONTNEED_LOCKED) < 0)
 		(void)madvise((void *)far->native, bytes, MADV_DONTNEED);
-	far->pagemap_fd = fp_fd_move_high(open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC));
+	far->pagemap_fd = FP_FD_OPEN(open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC));
 }
 
 void fp_native_close(struct fp_far *far)

@@ -20,8 +20,8 @@ int fp_room_init(struct fp_room *room, uint64_t budget_pages)
 {
 	*room = (struct fp_room){.starved_fd = -1, .kick_fd = -1};
 	atomic_store(&room->budget, budget_pages);
-	room->starved_fd = fp_fd_move_high(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-	room->kick_fd = fp_fd_move_high(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+	room->starved_fd = FP_FD_OPEN(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+	room->kick_fd = FP_FD_OPEN(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
 	return room->starved_fd < 0 || room->kick_fd < 0 ? -errno : 0;
 }
 

@@ -30,19 +30,19 @@ static int uffd_ioctl(int fd, unsigned long request, void *arg)
 static int open_any(bool *ret_user_only, unsigned flags)
 {
 	fp_autoclose int dev = -1;
-	int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC), error = errno;
+	int fd = FP_FD_OPEN((int)syscall(SYS_userfaultfd, O_CLOEXEC)), error = errno;
 
 	*ret_user_only = false;
 	if (fd >= 0)
-		return fp_fd_move_high(fd);
-	dev = open("/dev/userfaultfd", O_RDWR | O_CLOEXEC);
+		return fd;
+	dev = FP_FD_OPEN(open("/dev/userfaultfd", O_RDWR | O_CLOEXEC));
 	if (dev >= 0)
-		fd = ioctl(dev, USERFAULTFD_IOC_NEW, O_CLOEXEC);
+		fd = FP_FD_OPEN(ioctl(dev, USERFAULTFD_IOC_NEW, O_CLOEXEC));
 	if (fd < 0 && (flags & FP_UFFD_USER_ONLY)) {
-		fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY);
+		fd = FP_FD_OPEN((int)syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY));
 		*ret_user_only = fd >= 0;
 	}
-	return fd < 0 ? -error : fp_fd_move_high(fd);
+	return fd < 0 ? -error : fd;
 }
 
 /* The API handshake can be made once a descriptor, so what the kernel offers is asked on one that is thrown

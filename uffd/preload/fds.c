@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <pthread.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -25,18 +26,45 @@ static bool is_hidden(int fd)
 	return true;
 }
 
+/* The agent's own. It may be opening something, and then has the lock already. */
+static int close_ours(int fd)
+{
+	bool locked = fp_fd_is_ours(fd) && fp_fd_lock_exclusive();
+	int r;
+
+	fp_fd_forget(fd);
+	r = __close(fd);
+	fp_fd_unlock(locked);
+	return r;
+}
+
+static void unlock(void *locked)
+{
+	fp_fd_unlock(*(bool *)locked);
+}
+
+/* A point of cancellation. */
 FP_INTERPOSE int close(int fd)
 {
-	if (is_hidden(fd))
-		return -1;
-	if (fp_fd_is_ours(fd))
-		fp_fd_forget(fd);
-	return __close(fd);
+	bool locked;
+	int r;
+
+	if (fp_local_is_agent())
+		return close_ours(fd);
+	locked = fp_fd_lock_shared();
+	pthread_cleanup_push(unlock, &locked);
+	r = is_hidden(fd) ? -1 : __close(fd);
+	pthread_cleanup_pop(1);
+	return r;
 }
 
 FP_INTERPOSE int dup3(int old_fd, int new_fd, int flags)
 {
-	return is_hidden(new_fd) ? -1 : (int)syscall(SYS_dup3, old_fd, new_fd, flags);
+	bool locked = !fp_local_is_agent() && fp_fd_lock_shared();
+	int r = is_hidden(new_fd) ? -1 : (int)syscall(SYS_dup3, old_fd, new_fd, flags);
+
+	fp_fd_unlock(locked);
+	return r;
 }
 
 FP_INTERPOSE int dup2(int old_fd, int new_fd)
@@ -47,7 +75,7 @@ FP_INTERPOSE int dup2(int old_fd, int new_fd)
 }
 
 /* The ranges between ours. Those are close-on-exec, so a flag that sets just that may cover them as well. */
-FP_INTERPOSE int close_range(unsigned first, unsigned last, int flags)
+static int close_between(unsigned first, unsigned last, int flags)
 {
 	int ours;
 
@@ -59,6 +87,15 @@ FP_INTERPOSE int close_range(unsigned first, unsigned last, int flags)
 		first = (unsigned)ours + 1;
 	}
 	return first > last ? 0 : (int)syscall(SYS_close_range, first, last, flags);
+}
+
+FP_INTERPOSE int close_range(unsigned first, unsigned last, int flags)
+{
+	bool locked = fp_fd_lock_shared();
+	int r = close_between(first, last, flags);
+
+	fp_fd_unlock(locked);
+	return r;
 }
 
 FP_INTERPOSE void closefrom(int first)
@@ -74,10 +111,18 @@ FP_INTERPOSE int fp_fds_fstat64(int fd, struct stat *ret_stat) __asm__("fstat64"
 
 int fp_fds_fstat(int fd, struct stat *ret_stat)
 {
-	return is_hidden(fd) ? -1 : fp_call_fstat(fd, ret_stat);
+	bool locked = !fp_local_is_agent() && fp_fd_lock_shared();
+	int r = is_hidden(fd) ? -1 : fp_call_fstat(fd, ret_stat);
+
+	fp_fd_unlock(locked);
+	return r;
 }
 
 int fp_fds_fstat64(int fd, struct stat *ret_stat)
 {
-	return is_hidden(fd) ? -1 : fp_call_fstat64(fd, ret_stat);
+	bool locked = !fp_local_is_agent() && fp_fd_lock_shared();
+	int r = is_hidden(fd) ? -1 : fp_call_fstat64(fd, ret_stat);
+
+	fp_fd_unlock(locked);
+	return r;
 }
