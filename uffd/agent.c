@@ -155,6 +155,7 @@ int fp_agent_open_kernel(struct fp_agent *agent, struct fp_agent_error *error)
 	if (far->mem_fd < 0)
 		return fail(error, -errno, "/proc/self/mem: %s", strerror(errno));
 	far->stat_fd = FP_FD_OPEN(open("/proc/self/stat", O_RDONLY | O_CLOEXEC));
+	far->pagemap_fd = FP_FD_OPEN(open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC));
 	far->pidfd = FP_FD_OPEN((int)syscall(SYS_pidfd_open, getpid(), 0));
 	return 0;
 }
@@ -562,7 +563,7 @@ void fp_agent_stop(struct fp_agent *agent)
 	fp_cleanup_close(&agent->far.pidfd);
 	fp_cleanup_close(&agent->far.mem_fd);
 	fp_cleanup_close(&agent->far.stat_fd);
-	fp_native_close(&agent->far);
+	fp_cleanup_close(&agent->far.pagemap_fd);
 	fp_leavers_done(&agent->far.leavers);
 	fp_hold_table_done(&agent->far.holds);
 	fp_events_done(&agent->far);

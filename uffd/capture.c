@@ -65,7 +65,8 @@ static ssize_t move_out(struct fp_far *far, void *dst, uint32_t page, unsigned n
 
 	fp_events_enter(&far->events);
 	if (!fp_events_touch(&far->events, page, page + n))
-		r = fp_uffd_move(&far->uffd, dst, fp_far_addr(far, page), (size_t)n << FP_PAGE_SHIFT);
+		r = fp_uffd_move(&far->uffd, far->pagemap_fd, dst, fp_far_addr(far, page),
+		                 (size_t)n << FP_PAGE_SHIFT);
 	fp_events_leave(&far->events);
 	return r;
 }

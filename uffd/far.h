@@ -55,7 +55,8 @@ struct fp_far {
 	int pidfd;                /* of this process, for process_madvise; -1: not to be had */
 	int mem_fd;               /* /proc/self/mem: reads and writes pages whatever their protection */
 	int stat_fd;              /* /proc/self/stat; -1: there is none */
-	int pagemap_fd;           /* /proc/self/pagemap; -1: no native memory */
+	int pagemap_fd;           /* /proc/self/pagemap; -1: it can't be read, no native memory */
+	bool has_native;          /* what the kernel fills later need not be held: see native.h */
 	_Atomic bool
 	    forked; /* pages may be shared with a child: UFFDIO_MOVE refuses those until they are unshared */
 	_Atomic bool fork_freeze; /* a fork is being made: nothing leaves, and the budget may be overdrawn */

@@ -260,7 +260,8 @@ static void drop_inherited(struct fp_agent *agent)
 	fp_cleanup_close(&far->pidfd);
 	fp_cleanup_close(&far->mem_fd);
 	fp_cleanup_close(&far->stat_fd);
-	far->pidfd = far->mem_fd = far->stat_fd = -1;
+	fp_cleanup_close(&far->pagemap_fd);
+	far->pidfd = far->mem_fd = far->stat_fd = far->pagemap_fd = -1;
 }
 
 static int renew_room(struct fp_far *far)

@@ -2,7 +2,6 @@
 #include "native.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -10,14 +9,12 @@
 
 #include "cleanup.h"
 #include "evict.h"
-#include "fdutil.h"
 
-#define CHUNK_PAGES  (1u << FP_CHUNK_SHIFT)
-#define FIRST_CHUNK  ((2 * FP_STAGE_PAGES >> FP_CHUNK_SHIFT) + 1) /* below: the agent's own */
-#define FRESH_MIN    8u                                           /* fewer are not worth three system calls */
-#define EAGER_MAX    (2 * CHUNK_PAGES) /* of longer mappings little may ever be touched */
-#define ERRAND_NS    20000             /* between two looks whether it is done */
-#define PAGEMAP_HERE (3ull << 62)      /* present or swapped */
+#define CHUNK_PAGES (1u << FP_CHUNK_SHIFT)
+#define FIRST_CHUNK ((2 * FP_STAGE_PAGES >> FP_CHUNK_SHIFT) + 1) /* below: the agent's own */
+#define FRESH_MIN   8u                                           /* fewer are not worth three system calls */
+#define EAGER_MAX   (2 * CHUNK_PAGES) /* of longer mappings little may ever be touched */
+#define ERRAND_NS   20000             /* between two looks whether it is done */
 
 /* Flags of a piece that its pages can be native with. */
 #define HARMLESS ((uint32_t)(FP_PIECE_NORESERVE | FP_PIECE_RANDOM | FP_PIECE_SEQUENTIAL | FP_PIECE_DONTDUMP))
@@ -78,20 +75,13 @@ void fp_native_open(struct fp_far *far)
 {
 	size_t bytes = (far->n_pages >> FP_CHUNK_SHIFT) * sizeof(*far->native);
 
-	fp_native_close(far);
 	if (!far->native)
 		return;
 	/* an older kernel refuses both where it is locked, that is, in the process that made it: it is new
 	 * there */
 	if (madvise((void *)far->native, bytes, MADV_DONTNEED_LOCKED) < 0)
 		(void)madvise((void *)far->native, bytes, MADV_DONTNEED);
-	far->pagemap_fd = FP_FD_OPEN(open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC));
-}
-
-void fp_native_close(struct fp_far *far)
-{
-	fp_cleanup_close(&far->pagemap_fd);
-	far->pagemap_fd = -1;
+	far->has_native = far->pagemap_fd >= 0;
 }
 
 /* ---- begin ---- */
@@ -305,7 +295,7 @@ static bool take_chunk(_Atomic uint32_t *state, uint32_t *ret_word)
 
 static bool may_begin(const struct fp_far *far, uint32_t page)
 {
-	return far->pagemap_fd >= 0 && page >> FP_CHUNK_SHIFT >= FIRST_CHUNK && is_ample(far, page) &&
+	return far->has_native && page >> FP_CHUNK_SHIFT >= FIRST_CHUNK && is_ample(far, page) &&
 	       !fp_events_careful(&far->events);
 }
 
@@ -354,17 +344,14 @@ void fp_native_begin_mapping(struct fp_far *far, const struct fp_layout *layout,
 
 static bool read_pagemap(const struct fp_far *far, uint32_t page, uint64_t *ret_entries, unsigned n)
 {
-	size_t len = n * sizeof(*ret_entries);
-	off_t at = (off_t)(((uintptr_t)fp_far_addr(far, page) >> FP_PAGE_SHIFT) * sizeof(*ret_entries));
-
-	return pread(far->pagemap_fd, ret_entries, len, at) == (ssize_t)len;
+	return fp_uffd_pagemap(far->pagemap_fd, fp_far_addr(far, page), ret_entries, n);
 }
 
 bool fp_native_is_absent(const struct fp_far *far, uint32_t page)
 {
 	uint64_t entry;
 
-	return read_pagemap(far, page, &entry, 1) && !(entry & PAGEMAP_HERE);
+	return read_pagemap(far, page, &entry, 1) && !(entry & FP_PAGEMAP_HERE);
 }
 
 /* Owns the pages of the run that were never filled, as far as the page map tells; others' entries are
@@ -376,7 +363,7 @@ static unsigned own_absent(struct fp_far *far, struct run run, uint64_t *entries
 	for (uint32_t p = run.start; p < run.end; p++) {
 		uint64_t *entry = &entries[p - run.start];
 
-		*entry = !(*entry & PAGEMAP_HERE) &&
+		*entry = !(*entry & FP_PAGEMAP_HERE) &&
 		         fp_pager_apply(&far->words[p], FP_EV_ADOPT, NULL).action == FP_ACT_VERIFY;
 		n += *entry != 0;
 	}
@@ -397,7 +384,7 @@ static void return_absent(struct fp_far *far, struct run run)
 		return;
 	seen = read_pagemap(far, run.start, entries, n);
 	for (unsigned i = 0; i < n; i++) {
-		bool absent = seen && !(entries[i] & PAGEMAP_HERE);
+		bool absent = seen && !(entries[i] & FP_PAGEMAP_HERE);
 		enum fp_page_event event = absent ? FP_EV_NOT_INSTALLED : FP_EV_INSTALLED_RW;
 
 		if (!owned[i])
@@ -518,7 +505,7 @@ void fp_native_forget_absent(struct fp_far *far, uint32_t page)
 	uint32_t first = page & ~(CHUNK_PAGES - 1), managed = MANAGED;
 	_Atomic uint32_t *state = state_of(far, page);
 
-	if (far->pagemap_fd < 0 || page >> FP_CHUNK_SHIFT < FIRST_CHUNK ||
+	if (!far->has_native || page >> FP_CHUNK_SHIFT < FIRST_CHUNK ||
 	    !atomic_compare_exchange_strong(state, &managed, CONVERTING))
 		return;
 	return_absent(far, (struct run){.start = first, .end = first + CHUNK_PAGES});

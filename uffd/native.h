@@ -30,7 +30,6 @@
  * child too. Without a page map to read (a process that is not dumpable) there will be no native memory.
  */
 void fp_native_open(struct fp_far *far);
-void fp_native_close(struct fp_far *far);
 
 /*
  * A fault on page, which the caller owns as ARRIVING and which was ZERO. True: it ended, with its neighbours;

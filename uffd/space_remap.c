@@ -54,7 +54,8 @@ static int drop_copied(struct fp_far *far, uint32_t from, uint32_t to)
 static int move_resident(struct fp_far *far, uint32_t from, uint32_t to)
 {
 	char *src = fp_far_addr(far, from), *dst = fp_far_addr(far, to);
-	ssize_t r = far->capture_by_move ? fp_uffd_move(&far->uffd, dst, src, FP_PAGE_SIZE) : -EBUSY;
+	ssize_t r =
+	    far->capture_by_move ? fp_uffd_move(&far->uffd, far->pagemap_fd, dst, src, FP_PAGE_SIZE) : -EBUSY;
 
 	if (r > 0)
 		return 0;

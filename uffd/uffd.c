@@ -200,35 +200,47 @@ ssize_t fp_uffd_copy(const struct fp_uffd *uffd, void *dst, const void *src, siz
 	return done_or_error(r, copy.copy);
 }
 
-static bool is_present(const char *page)
+bool fp_uffd_pagemap(int pagemap_fd, const void *addr, uint64_t *ret_entries, unsigned n)
 {
+	size_t len = n * sizeof(*ret_entries);
+	off_t at = (off_t)(((uintptr_t)addr >> FP_PAGE_SHIFT) * sizeof(*ret_entries));
+
+	return pread(pagemap_fd, ret_entries, len, at) == (ssize_t)len;
+}
+
+/* A filter of system calls may refuse mincore. */
+static bool is_present(int pagemap_fd, const char *page)
+{
+	uint64_t entry = 0;
 	unsigned char vec = 0;
 
-	return mincore((void *)(uintptr_t)page, FP_PAGE_SIZE, &vec) == 0 && (vec & 1);
+	if (mincore((void *)(uintptr_t)page, FP_PAGE_SIZE, &vec) == 0)
+		return vec & 1;
+	return fp_uffd_pagemap(pagemap_fd, page, &entry, 1) && entry & FP_PAGEMAP_HERE;
 }
 
 /*
  * Linux 6.18, when it has had to try again, moves pages and does not notice: it tries once more, finds their
  * places taken, and says EEXIST, or too small a number. But dst was empty.
  */
-static size_t moved_unsaid(const char *dst, const char *src, size_t len)
+static size_t moved_unsaid(int pagemap_fd, const char *dst, const char *src, size_t len)
 {
 	size_t moved = 0;
 
-	while (moved < len && is_present(dst + moved) && !is_present(src + moved))
+	while (moved < len && is_present(pagemap_fd, dst + moved) && !is_present(pagemap_fd, src + moved))
 		moved += FP_PAGE_SIZE;
 	return moved;
 }
 
-ssize_t fp_uffd_move(const struct fp_uffd *uffd, void *dst, void *src, size_t len)
+ssize_t fp_uffd_move(const struct fp_uffd *uffd, int pagemap_fd, void *dst, void *src, size_t len)
 {
 	struct uffdio_move move = {.dst = (uintptr_t)dst, .src = (uintptr_t)src, .len = len};
 	int r = uffd_ioctl(uffd->fd, UFFDIO_MOVE, &move);
 	size_t told = move.move > 0 ? (size_t)move.move : 0;
 
 	if (r == -EEXIST || (told > 0 && told < len))
-		move.move =
-		    (int64_t)(told + moved_unsaid((char *)dst + told, (char *)src + told, len - told));
+		move.move = (int64_t)(told + moved_unsaid(pagemap_fd, (char *)dst + told, (char *)src + told,
+		                                          len - told));
 	return done_or_error(r, move.move);
 }
 

@@ -93,9 +93,10 @@ ssize_t fp_uffd_copy(const struct fp_uffd *uffd, void *dst, const void *src, siz
 /*
  * Moves whole pages from src to dst, where nothing may be, atomically each. Returns the bytes moved (may be
  * short), or -EBUSY (pinned for I/O or shared with a forked child), -ENOENT (not there), -EINVAL (mapped
- * read-only, or locked), -EAGAIN. What the kernel moved and did not tell counts.
+ * read-only, or locked), -EAGAIN. What the kernel moved and did not tell counts, if mincore is permitted or
+ * pagemap_fd is one.
  */
-ssize_t fp_uffd_move(const struct fp_uffd *uffd, void *dst, void *src, size_t len);
+ssize_t fp_uffd_move(const struct fp_uffd *uffd, int pagemap_fd, void *dst, void *src, size_t len);
 
 /* Write-protects present pages, or lifts the protection and wakes. -ENOENT: no such mapping; -EAGAIN. */
 int fp_uffd_protect(const struct fp_uffd *uffd, void *addr, size_t len, bool protect);
@@ -104,5 +105,12 @@ int fp_uffd_protect(const struct fp_uffd *uffd, void *addr, size_t len, bool pro
 int fp_uffd_poison(const struct fp_uffd *uffd, void *addr, size_t len);
 
 int fp_uffd_wake(const struct fp_uffd *uffd, void *addr, size_t len);
+
+/* Entries of the page map (/proc/self/pagemap, proc_pid_pagemap(5)) of n pages from addr on. False:
+ * unreadable.
+ */
+#define FP_PAGEMAP_HERE (3ull << 62) /* present or swapped */
+
+bool fp_uffd_pagemap(int pagemap_fd, const void *addr, uint64_t *ret_entries, unsigned n);
 
 #endif

@@ -22,9 +22,11 @@
 
 int __real_ioctl(int fd, unsigned long request, void *arg);
 int __real_madvise(void *addr, size_t len, int advice);
+int __real_mincore(void *addr, size_t len, unsigned char *ret_vec);
 long __real_syscall(long number, long a, long b, long c, long d, long e, long f);
 int __wrap_ioctl(int fd, unsigned long request, void *arg);
 int __wrap_madvise(void *addr, size_t len, int advice);
+int __wrap_mincore(void *addr, size_t len, unsigned char *ret_vec);
 long __wrap_syscall(long number, long a, long b, long c, long d, long e, long f);
 
 static uintptr_t range_start;
@@ -33,11 +35,17 @@ static enum inject_call chosen;
 static int chosen_error;
 static _Atomic uint64_t countdown; /* the call that brings it from 1 to 0 fails */
 static _Atomic uint64_t delay_rng; /* 0: no delays */
+static atomic_bool no_mincore;
 
 void inject_range(const void *base, size_t len)
 {
 	range_start = (uintptr_t)base;
 	range_len = len;
+}
+
+void inject_no_mincore(void)
+{
+	atomic_store(&no_mincore, true);
 }
 
 void inject_fail(enum inject_call call, int error, uint64_t nth)
@@ -201,6 +209,14 @@ int __wrap_madvise(void *addr, size_t len, int advice)
 		return -1;
 	}
 	return __real_madvise(addr, len, advice);
+}
+
+int __wrap_mincore(void *addr, size_t len, unsigned char *ret_vec)
+{
+	if (!atomic_load(&no_mincore))
+		return __real_mincore(addr, len, ret_vec);
+	errno = EPERM;
+	return -1;
 }
 
 long __wrap_syscall(long number, long a, long b, long c, long d, long e, long f)

@@ -33,6 +33,9 @@ void inject_range(const void *base, size_t len);
 /* Of the calls of this kind that come from now on, the nth (from 1) fails with errno error; 0: none. */
 void inject_fail(enum inject_call call, int error, uint64_t nth);
 
+/* From now on mincore is refused, as by a filter of system calls. */
+void inject_no_mincore(void);
+
 /* Whether the call that was to fail has come. */
 bool inject_failed(void);
 

@@ -34,6 +34,7 @@ struct scene {
 	enum fp_capture_mode capture;
 	enum inject_call call;
 	int error;
+	bool no_mincore;
 	uint64_t nth;
 	uint64_t duration_ns; /* of a run with delays; 0: a run in which a call fails */
 };
@@ -71,6 +72,8 @@ static void run_scene(const struct scene *scene)
 	struct churn_result result;
 	bool failed = false;
 
+	if (scene->no_mincore)
+		inject_no_mincore();
 	inject_range(far->base, far->n_pages << FP_PAGE_SHIFT);
 	if (scene->duration_ns)
 		inject_delays(churn.seed);
@@ -129,14 +132,21 @@ static void delays(void **state)
 	{                                                                                                    \
 		name, sweep, NULL, NULL, &(struct scene)                                                     \
 		{                                                                                            \
-			daemon, capture, call, error, 0, 0                                                   \
+			daemon, capture, call, error, false, 0, 0                                            \
+		}                                                                                            \
+	}
+#define SWEEP_NO_MINCORE(name, daemon, call, error)                                                          \
+	{                                                                                                    \
+		name, sweep, NULL, NULL, &(struct scene)                                                     \
+		{                                                                                            \
+			daemon, FP_CAPTURE_MOVE, call, error, true, 0, 0                                     \
 		}                                                                                            \
 	}
 #define DELAYS(name, daemon, capture)                                                                        \
 	{                                                                                                    \
 		name, delays, NULL, NULL, &(struct scene)                                                    \
 		{                                                                                            \
-			daemon, capture, INJECT_CALLS, 0, 0, 5 * FP_NSEC_PER_SEC                             \
+			daemon, capture, INJECT_CALLS, 0, false, 0, 5 * FP_NSEC_PER_SEC                      \
 		}                                                                                            \
 	}
 
@@ -163,6 +173,8 @@ int main(int argc, char **argv)
 	    SWEEP("move: EEXIST, shm", &shm, FP_CAPTURE_MOVE, INJECT_MOVE, EEXIST),
 	    SWEEP("move: EEXIST, tcp", &tcp, FP_CAPTURE_MOVE, INJECT_MOVE, EEXIST),
 	    SWEEP("move: unsaid", &shm, FP_CAPTURE_MOVE, INJECT_MOVE, INJECT_UNSAID),
+	    SWEEP_NO_MINCORE("move: unsaid, no mincore", &shm, INJECT_MOVE, INJECT_UNSAID),
+	    SWEEP_NO_MINCORE("move: EEXIST, no mincore", &tcp, INJECT_MOVE, EEXIST),
 	    SWEEP("move: partial", &tcp, FP_CAPTURE_MOVE, INJECT_MOVE, INJECT_PARTIAL),
 	    SWEEP("protect: EAGAIN", &shm, FP_CAPTURE_PROTECT, INJECT_PROTECT, EAGAIN),
 	    SWEEP("protect: ENOENT", &tcp, FP_CAPTURE_PROTECT, INJECT_PROTECT, ENOENT),

@@ -234,13 +234,15 @@ static void map_all(void)
 
 	assert_int_equal(fp_space_init(&space, &far, NULL), 0);
 	assert_int_equal(fp_layout_add(&space.layout, piece), 0);
-	fp_native_open(&far);
+	far.pagemap_fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
 	assert_true(far.pagemap_fd >= 0);
+	fp_native_open(&far);
 }
 
 static void unmap_all(void)
 {
-	fp_native_close(&far);
+	close(far.pagemap_fd);
+	far.pagemap_fd = -1;
 	fp_space_done(&space);
 }
 
