@@ -126,7 +126,8 @@ struct fp_hold {
 
 /*
  * The handler of SIGBUS, which a fault raises with FP_FAULT_MODE_INLINE, asks this first, with the arguments
- * that it got. True: it was a page of an agent in this process, and the thread may go on. False: it is the
+ * that it got. True: it was a page of an agent in this process, and the thread may go on; or it
+ * was sent while the thread worked for one, and comes once more. False: it is the
  * program's to deal with; so is the loss of a page. On any thread, on local memory, with all signals blocked;
  * it may take as long as a fault does, at most the deadline.
  */

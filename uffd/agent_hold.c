@@ -15,6 +15,7 @@
 #include "agent_priv.h"
 #include "cleanup.h"
 #include "inline.h"
+#include "ownmask.h"
 #include "ownstack.h"
 
 #define FEW         16u
@@ -131,14 +132,14 @@ static bool all_ready(const struct fp_far *far, struct fp_page_range r, bool wri
 static void bring_range(struct fp_agent *agent, struct fp_page_range r, bool write)
 {
 	/* first and last, as a handler that jumps away would leave the bracket open */
-	uint64_t mask = fp_inline_block_signals();
+	uint64_t mask = fp_ownmask_block(true, true);
 	int saved = errno;
 
 	fp_agent_enter_local(agent);
 	fp_inline_bring(atomic_load(&agent->far.inline_servers), r.page, r.n, write);
 	fp_agent_leave_local(agent);
 	errno = saved;
-	fp_inline_restore_signals(mask);
+	fp_ownmask_restore(mask);
 }
 
 /* ---- the thread's own record ---- */
@@ -418,7 +419,7 @@ bool fp_agent_hold_again(struct fp_agent *agent, const struct fp_hold_range *ran
 
 	if (!fp_agent_needs_holds(agent))
 		return false;
-	mask = fp_inline_block_signals();
+	mask = fp_ownmask_block(true, true);
 	fp_ownstack_keep(&agent->far, &stack);
 	fp_agent_enter_local(agent);
 	for (unsigned i = 0; i < n; i++)
@@ -428,6 +429,6 @@ bool fp_agent_hold_again(struct fp_agent *agent, const struct fp_hold_range *ran
 	fp_agent_leave_local(agent);
 	fp_ownstack_let_go(&agent->far, &stack);
 	errno = saved;
-	fp_inline_restore_signals(mask);
+	fp_ownmask_restore(mask);
 	return any;
 }

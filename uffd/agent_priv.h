@@ -19,7 +19,7 @@
 /* Between fp_agent_fork_prepare and its counterparts. */
 struct fp_fork {
 	pthread_mutex_t turn; /* from quiet to the end, one fork at a time: before every allocator's lock */
-	sigset_t mask;
+	uint64_t mask;
 	_Atomic unsigned n_needed; /* so far */
 	_Atomic(const void *) needed[FP_FORK_NEEDED];
 };

@@ -30,6 +30,7 @@
 #include "fdutil.h"
 #include "inline.h"
 #include "log.h"
+#include "ownmask.h"
 #include "thread.h"
 
 #define EXIT_REFUSED      125
@@ -519,5 +520,6 @@ void fp_agent_fork_child(struct fp_agent *agent)
 	fp_space_allow_backing(&agent->space);
 	start_over(agent);
 	fp_agent_leave_local(agent);
-	pthread_sigmask(SIG_SETMASK, &fk->mask, NULL);
+	fp_ownmask_forked();
+	fp_ownmask_restore(fk->mask);
 }

@@ -13,6 +13,7 @@
 #include "clock.h"
 #include "evict.h"
 #include "lockedmem.h"
+#include "ownmask.h"
 #include "ownstack.h"
 #include "serve.h"
 
@@ -212,35 +213,6 @@ enum fp_inline_end fp_inline_serve(struct fp_inline *in, const struct fp_uffd_fa
 
 /* ---- bringing pages in ---- */
 
-/* Past the preload shim, which has a syscall(2) of its own and keeps an account of what passes there. */
-static void set_mask(const uint64_t *mask, uint64_t *ret_old)
-{
-#if defined(__x86_64__)
-	register long size __asm__("r10") = sizeof(*mask);
-	long r = SYS_rt_sigprocmask;
-
-	__asm__ volatile("syscall"
-	                 : "+a"(r)
-	                 : "D"((long)SIG_SETMASK), "S"(mask), "d"(ret_old), "r"(size)
-	                 : "rcx", "r11", "memory");
-#else
-	syscall(SYS_rt_sigprocmask, SIG_SETMASK, mask, ret_old, sizeof(*mask));
-#endif
-}
-
-uint64_t fp_inline_block_signals(void)
-{
-	uint64_t all = ~(1ull << (SIGBUS - 1)), mask = 0;
-
-	set_mask(&all, &mask);
-	return mask;
-}
-
-void fp_inline_restore_signals(uint64_t mask)
-{
-	set_mask(&mask, NULL);
-}
-
 static void bring(struct fp_inline *in, uint32_t page, bool write)
 {
 	struct fp_far *far = in->far;
@@ -264,14 +236,14 @@ static void bring(struct fp_inline *in, uint32_t page, bool write)
 
 void fp_inline_bring(struct fp_inline *in, uint32_t page, uint32_t n, bool write)
 {
-	uint64_t mask = fp_inline_block_signals();
+	uint64_t mask = fp_ownmask_block(true, true);
 	struct fp_ownstack stack;
 
 	fp_ownstack_keep(in->far, &stack);
 	for (uint32_t p = page; p < page + n; p++)
 		bring(in, p, write);
 	fp_ownstack_let_go(in->far, &stack);
-	fp_inline_restore_signals(mask);
+	fp_ownmask_restore(mask);
 }
 
 /* ---- life ---- */

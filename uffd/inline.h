@@ -57,11 +57,6 @@ static inline bool fp_inline_is_ready(uint64_t word, bool write)
 	return fp_page_state(word) == FP_PAGE_RESIDENT && (!write || (word & FP_PAGE_DIRTY));
 }
 
-/* All signals, also those that the C library's own functions would not block, but for SIGBUS: the caller's
- * stack may be far. Returns what to restore. */
-uint64_t fp_inline_block_signals(void);
-void fp_inline_restore_signals(uint64_t mask);
-
 /* Looks after pages that were read ahead by servers which nobody uses at the moment. Any thread. */
 void fp_inline_tend(struct fp_inline *in);
 

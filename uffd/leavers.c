@@ -11,6 +11,7 @@
 #include "cleanup.h"
 #include "far.h"
 #include "inline.h"
+#include "ownmask.h"
 
 #define TABLE_BYTES (FP_HOLD_MAX * sizeof(_Atomic pid_t))
 #define LINES       64u /* threads begin to look for a place in so many lines */
@@ -97,9 +98,9 @@ void fp_leavers_add(struct fp_far *far, const void *record, size_t len_bytes)
 
 	if (fp_uffd_needs_holds(&far->uffd) || !to_pages(far, record, len_bytes, &pages))
 		return;
-	mask = fp_inline_block_signals();
+	mask = fp_ownmask_block(true, true);
 	add(far, &pages);
-	fp_inline_restore_signals(mask);
+	fp_ownmask_restore(mask);
 }
 
 /*

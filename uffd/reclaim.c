@@ -22,6 +22,7 @@
 #include "log.h"
 #include "native.h"
 #include "nodewatch.h"
+#include "ownmask.h"
 #include "stderr.h"
 #include "thread.h"
 
@@ -355,10 +356,8 @@ static void pause_briefly(void)
 
 void fp_reclaim_pageout(struct fp_reclaim *rc, uint32_t page, uint32_t n)
 {
-	sigset_t all, old;
+	uint64_t mask = fp_ownmask_block(false, atomic_load(&rc->far->inline_servers));
 
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
 	pthread_mutex_lock(&rc->turn);
 	rc->pageout.page = page;
 	rc->pageout.n = n;
@@ -368,7 +367,7 @@ void fp_reclaim_pageout(struct fp_reclaim *rc, uint32_t page, uint32_t n)
 		pause_briefly();
 	}
 	pthread_mutex_unlock(&rc->turn);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	fp_ownmask_restore(mask);
 }
 
 void fp_reclaim_freeze(struct fp_reclaim *rc)

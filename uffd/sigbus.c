@@ -18,6 +18,7 @@
 #include "clock.h"
 #include "inline.h"
 #include "layout.h"
+#include "ownmask.h"
 
 #define AGENTS_MAX 64u
 #define SPINS      256u /* looks at a page that is somebody else's, before the thread faults anew */
@@ -157,7 +158,9 @@ bool fp_agent_signal(const siginfo_t *info, const void *context)
 	int saved = errno;
 	bool dealt;
 
-	if (!agent || is_endless(agent, addr))
+	if (!agent)
+		return fp_ownmask_defer(info);
+	if (is_endless(agent, addr))
 		return false;
 	if (is_foreign(agent, fp_far_page(&agent->far, addr))) /* perhaps only since it was raised */
 		return repeated.n == 1;

@@ -4,12 +4,12 @@
 #include "space_priv.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <sys/mman.h>
 
 #include "abi.h"
 #include "cleanup.h"
 #include "native.h"
+#include "ownmask.h"
 
 int fp_space_init(struct fp_space *space, struct fp_far *far, struct fp_reclaim *reclaim)
 {
@@ -25,21 +25,24 @@ void fp_space_done(struct fp_space *space)
 	pthread_mutex_destroy(&space->lock);
 }
 
-static bool lock_and_follow(struct fp_space *space, sigset_t *ret_mask)
+static uint64_t block_signals(const struct fp_space *space)
+{
+	return fp_ownmask_block(false, atomic_load(&space->far->inline_servers));
+}
+
+static bool lock_and_follow(struct fp_space *space, uint64_t *ret_mask)
 {
 	struct fp_ownstack stack;
-	sigset_t all;
 
 	fp_far_check_family(space->far);
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, ret_mask);
+	*ret_mask = block_signals(space);
 	fp_ownstack_keep(space->far, &stack);
 	pthread_mutex_lock(&space->lock);
 	space->stack = stack;
 	return fp_space_follow(space);
 }
 
-int fp_space_lock(struct fp_space *space, sigset_t *ret_mask)
+int fp_space_lock(struct fp_space *space, uint64_t *ret_mask)
 {
 	if (lock_and_follow(space, ret_mask))
 		return 0;
@@ -47,18 +50,18 @@ int fp_space_lock(struct fp_space *space, sigset_t *ret_mask)
 	return -ENOMEM;
 }
 
-void fp_space_lock_anyway(struct fp_space *space, sigset_t *ret_mask)
+void fp_space_lock_anyway(struct fp_space *space, uint64_t *ret_mask)
 {
 	(void)lock_and_follow(space, ret_mask);
 }
 
-void fp_space_unlock(struct fp_space *space, const sigset_t *mask)
+void fp_space_unlock(struct fp_space *space, const uint64_t *mask)
 {
 	struct fp_ownstack stack = space->stack;
 
 	pthread_mutex_unlock(&space->lock);
 	fp_ownstack_let_go(space->far, &stack);
-	pthread_sigmask(SIG_SETMASK, mask, NULL);
+	fp_ownmask_restore(*mask);
 }
 
 /* ---- ranges ---- */
@@ -227,21 +230,23 @@ static bool begin_backing(struct fp_space *space, bool may_wait)
  * so no lock may be held; signals are, as their handlers may fork. */
 static int back(struct fp_space *space, uint64_t n, unsigned flags, bool *lazy)
 {
-	sigset_t all, mask;
+	struct fp_ownstack stack;
+	uint64_t mask;
 	int r = 0;
 
 	fp_far_check_family(space->far);
 	if (*lazy || n == 0)
 		return 0;
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &mask);
+	mask = block_signals(space);
+	fp_ownstack_keep(space->far, &stack);
 	if (begin_backing(space, !(flags & FP_MAP_HEAP))) {
 		r = fp_store_reserve(space->far->store, n);
 		atomic_fetch_sub(&space->n_backing, 1);
 	} else {
 		*lazy = true;
 	}
-	pthread_sigmask(SIG_SETMASK, &mask, NULL);
+	fp_ownstack_let_go(space->far, &stack);
+	fp_ownmask_restore(mask);
 	return r;
 }
 
@@ -328,7 +333,7 @@ static void finish_map(struct fp_space *space, const struct fp_piece *piece, uns
 int fp_space_map(struct fp_space *space, size_t len, size_t align, int prot, unsigned flags, void **ret_addr)
 {
 	struct fp_piece piece;
-	sigset_t mask;
+	uint64_t mask;
 	int r;
 
 	if (len == 0 || len % FP_PAGE_SIZE || (align & (align - 1)))
@@ -420,7 +425,7 @@ static int replace(struct fp_space *space, struct fp_piece piece, uint64_t *ret_
 }
 
 /* Reserves what a replacement of the range needs beyond what it has, and takes the lock. */
-static int back_replacement(struct fp_space *space, const struct fp_piece *piece, sigset_t *ret_mask,
+static int back_replacement(struct fp_space *space, const struct fp_piece *piece, uint64_t *ret_mask,
                             uint64_t *ret_more)
 {
 	for (;;) {
@@ -451,7 +456,7 @@ static int back_replacement(struct fp_space *space, const struct fp_piece *piece
 static int map_piece_at(struct fp_space *space, struct fp_piece piece, unsigned flags)
 {
 	uint64_t more, reserved = 0;
-	sigset_t mask;
+	uint64_t mask;
 	int r;
 
 	r = back_replacement(space, &piece, &mask, &more);
@@ -525,7 +530,7 @@ int fp_space_remove(struct fp_space *space, uint32_t start, uint32_t end, uint64
 int fp_space_unmap(struct fp_space *space, void *addr, size_t len)
 {
 	uint32_t start, end, followed;
-	sigset_t mask;
+	uint64_t mask;
 	int r = fp_space_to_pages(space, addr, len, &start, &end);
 
 	if (r < 0)

@@ -40,7 +40,7 @@ static int protect_locked(struct fp_space *space, uint32_t start, uint32_t end, 
 }
 
 /* What is opened for writing is backed from now on. Takes the lock when the slots are reserved. */
-static int back_opened(struct fp_space *space, uint32_t start, uint32_t end, sigset_t *ret_mask,
+static int back_opened(struct fp_space *space, uint32_t start, uint32_t end, uint64_t *ret_mask,
                        uint64_t *ret_more)
 {
 	for (;;) {
@@ -72,7 +72,7 @@ int fp_space_protect(struct fp_space *space, void *addr, size_t len, int prot)
 {
 	uint64_t more = 0, left = 0, locked;
 	uint32_t start, end, stop;
-	sigset_t mask;
+	uint64_t mask;
 	int r = fp_space_to_pages(space, addr, len, &start, &end);
 
 	if (r < 0)
@@ -188,7 +188,7 @@ int fp_space_advise(struct fp_space *space, void *addr, size_t len, int advice)
 {
 	uint64_t easily = fp_room_free(&space->far->room) / 2;
 	uint32_t start, end, stop = 0;
-	sigset_t mask;
+	uint64_t mask;
 	int r = fp_space_to_pages(space, addr, len, &start, &end);
 
 	if (r < 0)
@@ -229,7 +229,7 @@ static uint32_t look_mapped_until(struct fp_space *space, uint32_t start, uint32
 {
 	struct fp_piece piece;
 	uint32_t changes;
-	sigset_t mask;
+	uint64_t mask;
 
 	while (start < end && fp_layout_peek(&space->layout, start, &piece, &changes))
 		start = piece.end;

@@ -111,7 +111,7 @@ static bool far_has_hole(struct fp_space *space, uint32_t start, uint32_t end)
 {
 	const struct fp_piece *p;
 	bool found = false;
-	sigset_t mask;
+	uint64_t mask;
 
 	fp_space_lock_anyway(space, &mask);
 	for (p = fp_layout_after(&space->layout, start); !found && p && p->start < end;

@@ -77,7 +77,7 @@ int fp_space_map_foreign(struct fp_space *space, void *addr, size_t len, const s
 {
 	uint64_t reserved = 0;
 	uint32_t start, end;
-	sigset_t mask;
+	uint64_t mask;
 	int r = fp_space_to_pages(space, addr, len, &start, &end);
 
 	if (r == 0)
@@ -125,7 +125,7 @@ int fp_space_move_in(struct fp_space *space, const struct fp_remap *what, void *
 	uint64_t reserved = 0;
 	uint32_t start, end;
 	unsigned char here;
-	sigset_t mask;
+	uint64_t mask;
 	int r = fp_space_to_pages(space, what->new_addr, what->new_len, &start, &end);
 
 	if (r < 0)

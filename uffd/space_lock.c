@@ -36,7 +36,7 @@ uint64_t fp_space_lockable(const struct fp_space *space)
 static bool next_piece(struct fp_space *space, uint32_t start, uint32_t end, struct fp_piece *ret_piece,
                        uint32_t *ret_changes)
 {
-	sigset_t mask;
+	uint64_t mask;
 	bool found;
 
 	fp_space_lock_anyway(space, &mask);
@@ -50,7 +50,7 @@ static bool next_piece(struct fp_space *space, uint32_t start, uint32_t end, str
 /* What the kernel locked without our lock may be another mapping by now, or none. */
 static void unlock_strays(struct fp_space *space, uint32_t start, uint32_t end)
 {
-	sigset_t mask;
+	uint64_t mask;
 
 	fp_space_lock_anyway(space, &mask);
 	while (start < end) {
@@ -257,7 +257,7 @@ static uint64_t count_unlocked(const struct fp_space *space, uint32_t start, uin
 int fp_space_mlock(struct fp_space *space, void *addr, size_t len, bool on_fault)
 {
 	uint32_t locked = FP_PIECE_LOCKED | (on_fault ? FP_PIECE_LOCK_ON_FAULT : 0), start, end, stop;
-	sigset_t mask;
+	uint64_t mask;
 	int r = fp_space_to_pages(space, addr, len, &start, &end);
 
 	if (r == 0)
@@ -278,7 +278,7 @@ int fp_space_mlock(struct fp_space *space, void *addr, size_t len, bool on_fault
 int fp_space_munlock(struct fp_space *space, void *addr, size_t len)
 {
 	uint32_t start, end, stop;
-	sigset_t mask;
+	uint64_t mask;
 	int r = fp_space_to_pages(space, addr, len, &start, &end);
 
 	if (r == 0)
@@ -377,7 +377,7 @@ int fp_space_mlockall(struct fp_space *space, int flags)
 	uint32_t locked = FP_PIECE_LOCKED | (flags & MCL_ONFAULT ? FP_PIECE_LOCK_ON_FAULT : 0);
 	uint32_t end = (uint32_t)space->far->n_pages, changes;
 	struct fp_piece piece = {.end = 0};
-	sigset_t mask;
+	uint64_t mask;
 	int r;
 
 	r = fp_space_lock(space, &mask);
@@ -395,7 +395,7 @@ int fp_space_mlockall(struct fp_space *space, int flags)
 int fp_space_munlockall(struct fp_space *space)
 {
 	const struct fp_piece *p;
-	sigset_t mask;
+	uint64_t mask;
 	int r = fp_space_lock(space, &mask);
 
 	if (r < 0)

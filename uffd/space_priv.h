@@ -7,7 +7,7 @@
 #define FP_SPACE_PRIV_H
 
 #include <pthread.h>
-#include <signal.h>
+#include <stdint.h>
 
 #include "far.h"
 #include "layout.h"
@@ -38,10 +38,10 @@ void fp_space_done(struct fp_space *space);
  * -ENOMEM, without the lock: some of that can't be followed, by a limit of the kernel or of ours. Done later,
  * it would undo what the call does.
  */
-__attribute__((warn_unused_result)) int fp_space_lock(struct fp_space *space, sigset_t *ret_mask);
+__attribute__((warn_unused_result)) int fp_space_lock(struct fp_space *space, uint64_t *ret_mask);
 /* For who only looks, or keeps off what is noted (events.h): never fails. */
-void fp_space_lock_anyway(struct fp_space *space, sigset_t *ret_mask);
-void fp_space_unlock(struct fp_space *space, const sigset_t *mask);
+void fp_space_lock_anyway(struct fp_space *space, uint64_t *ret_mask);
+void fp_space_unlock(struct fp_space *space, const uint64_t *mask);
 /*
  * Keeps calls from taking slots, once those under way have ended: they talk to nodes and allocate, which a
  * fork must not find in the middle. Before the allocator's locks are taken. allow: lets them go on; in a

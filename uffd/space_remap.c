@@ -351,7 +351,7 @@ static int carry_out(struct fp_space *space, struct plan *plan)
 }
 
 /* Reserves what it takes, without the lock; takes the lock if there is something to be done. */
-static int prepare(struct fp_space *space, struct plan *plan, sigset_t *ret_mask)
+static int prepare(struct fp_space *space, struct plan *plan, uint64_t *ret_mask)
 {
 	for (;;) {
 		uint64_t more = plan->more;
@@ -376,7 +376,7 @@ static int prepare(struct fp_space *space, struct plan *plan, sigset_t *ret_mask
 
 static int remap_pages(struct fp_space *space, struct plan *plan)
 {
-	sigset_t mask;
+	uint64_t mask;
 	int r = prepare(space, plan, &mask);
 
 	if (r < 0)

@@ -1,6 +1,7 @@
 /* See local.h. */
 #include "local.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
@@ -13,14 +14,24 @@
 
 __thread struct fp_local fp_local __attribute__((tls_model("initial-exec")));
 
-#define CANCEL_BIT (1ull << (FP_SIGCANCEL - 1))
+static const uint64_t cancel_bit = 1ull << (FP_SIGCANCEL - 1);
 
-static uint64_t change_mask(int how, uint64_t mask)
+/* On a stack that is itself far, what the kernel was about to write may have left: it is asked again. */
+static bool blocks_cancel(void)
 {
-	uint64_t before = 0;
+	volatile uint64_t now;
+	long r;
 
-	FP_RAW(SYS_rt_sigprocmask, how, &mask, &before, sizeof(mask), 0, 0);
-	return before;
+	do {
+		now = 0;
+		r = FP_RAW(SYS_rt_sigprocmask, SIG_BLOCK, NULL, &now, sizeof(now), 0, 0);
+	} while (r == -EFAULT);
+	return now & cancel_bit;
+}
+
+static void change_cancel(int how)
+{
+	FP_RAW(SYS_rt_sigprocmask, how, &cancel_bit, NULL, sizeof(cancel_bit), 0, 0);
 }
 
 /*
@@ -30,7 +41,11 @@ static uint64_t change_mask(int how, uint64_t mask)
  */
 static bool let_cancel_in(void)
 {
-	return change_mask(SIG_UNBLOCK, CANCEL_BIT) & CANCEL_BIT;
+	bool was = blocks_cancel();
+
+	if (was)
+		change_cancel(SIG_UNBLOCK);
+	return was;
 }
 
 /* The depth says so only when nobody can end the thread any more. */
@@ -58,13 +73,13 @@ void fp_shim_leave_local(void)
 	if (--fp_local.depth > 0)
 		return;
 	if (fp_local.blocks_cancel)
-		change_mask(SIG_BLOCK, CANCEL_BIT);
+		change_cancel(SIG_BLOCK);
 	fp_local.fast_below = fp_local.restore;
 	pthread_setcancelstate(state, NULL); /* the type is deferred: the thread goes on */
 	if (type == PTHREAD_CANCEL_DEFERRED && !fp_local.owes_type)
 		return;
 	fp_local.owes_type = true;
-	if (!fp_sigframe_is_open() || !(change_mask(SIG_BLOCK, 0) & CANCEL_BIT))
+	if (!fp_sigframe_is_open() || !blocks_cancel())
 		fp_local_settle();
 }
 

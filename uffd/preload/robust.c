@@ -5,6 +5,7 @@
  */
 #include "robust.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
@@ -80,8 +81,15 @@ static void hand_all_on(void)
 	uint32_t tid = (uint32_t)FP_RAW(SYS_gettid, 0, 0, 0, 0, 0, 0);
 	size_t size = 0;
 
-	if (!fp_shim_agent() || FP_RAW(SYS_get_robust_list, 0, &head, &size, 0, 0, 0) < 0 || !head ||
-	    !is_far_list(head))
+	long r;
+
+	if (!fp_shim_agent())
+		return;
+	do { /* a stack that is itself far may leave in between */
+		*(struct robust_list_head *volatile *)&head = NULL;
+		r = FP_RAW(SYS_get_robust_list, 0, &head, &size, 0, 0, 0);
+	} while (r == -EFAULT);
+	if (r < 0 || !head || !is_far_list(head))
 		return;
 	for (unsigned n = 0; n < LIST_MAX && (entry = take(head)); n++)
 		hand_on((_Atomic uint32_t *)(void *)((char *)plain(entry) + head->futex_offset), tid,

@@ -21,6 +21,8 @@
 
 #define BUS_BIT (1ull << (SIGBUS - 1))
 
+static const uint64_t bus_alone = BUS_BIT; /* for the kernel: a stack may be far, and leave */
+
 typedef int mask_fn(int how, const sigset_t *set, sigset_t *ret_old);
 
 static atomic_bool is_open;
@@ -62,11 +64,7 @@ bool fp_sigmask_blocks(void)
 
 static void unblock(void)
 {
-	sigset_t set;
-
-	sigemptyset(&set);
-	sigaddset(&set, SIGBUS);
-	real()(SIG_UNBLOCK, &set, NULL);
+	FP_RAW(SYS_rt_sigprocmask, SIG_UNBLOCK, &bus_alone, NULL, sizeof(bus_alone), 0, 0);
 }
 
 void fp_sigmask_open(void)
@@ -284,7 +282,6 @@ long fp_sigmask_by_number(int how, const void *set, void *ret_old, size_t size)
 /* From here to the kernel nothing may be far. The C library may look at PATH on the way. */
 bool fp_sigmask_begin_exec(const void *args)
 {
-	const uint64_t bus = BUS_BIT;
 	const char *path = getenv("PATH");
 	bool ignores;
 
@@ -292,17 +289,16 @@ bool fp_sigmask_begin_exec(const void *args)
 		return false;
 	ignores = fp_signals_begin_exec();
 	if (own.blocks)
-		FP_RAW(SYS_rt_sigprocmask, SIG_BLOCK, &bus, NULL, sizeof(bus), 0, 0);
+		FP_RAW(SYS_rt_sigprocmask, SIG_BLOCK, &bus_alone, NULL, sizeof(bus_alone), 0, 0);
 	return ignores || own.blocks;
 }
 
 void fp_sigmask_end_exec(void)
 {
-	const uint64_t bus = BUS_BIT;
 	int saved = errno;
 
 	fp_signals_end_exec();
-	FP_RAW(SYS_rt_sigprocmask, SIG_UNBLOCK, &bus, NULL, sizeof(bus), 0, 0);
+	unblock();
 	errno = saved;
 }
 

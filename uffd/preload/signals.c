@@ -74,17 +74,25 @@ static void *next(const char *name)
 	return dlsym(RTLD_NEXT, name);
 }
 
-/* Found before the program runs, as signal handlers need it. */
+/*
+ * Found before the program runs, as signal handlers need it. What the kernel gets is on the C library's
+ * stack: where that is far, it may just have left.
+ */
 static int libc_action(int sig, const struct sigaction *action, struct sigaction *ret_old)
 {
 	static _Atomic(action_fn *) found;
 	action_fn *fn = atomic_load_explicit(&found, memory_order_relaxed);
+	int saved = errno, r;
 
 	if (!fn) {
 		fn = (action_fn *)next("sigaction");
 		atomic_store_explicit(&found, fn, memory_order_relaxed);
 	}
-	return fn(sig, action, ret_old);
+	do {
+		errno = saved;
+		r = fn(sig, action, ret_old);
+	} while (r < 0 && errno == EFAULT);
+	return r;
 }
 
 static struct record *record_of(struct taken *t, uint64_t stamp)
@@ -419,14 +427,28 @@ int fp_signals_take_rest(void)
 	return r;
 }
 
+/* The kernel's own words, past the C library; else as libc_action. Exactly one of the two is NULL. */
+static long kernels_action(int sig, const struct kernel_action *action, struct kernel_action *ret_old)
+{
+	long r;
+
+	do {
+		if (action)
+			(void)*(const volatile uint64_t *)&action->mask;
+		else
+			*(volatile uint64_t *)&ret_old->mask = 0;
+		r = FP_RAW(SYS_rt_sigaction, sig, action, ret_old, sizeof(uint64_t), 0, 0);
+	} while (r == -EFAULT);
+	return r;
+}
+
 void fp_signals_take_internal(int sig)
 {
 	struct kernel_action now = {0};
 	struct sigaction action = {0};
 	uint64_t stamp;
 
-	if (FP_RAW(SYS_rt_sigaction, sig, NULL, &now, sizeof(now.mask), 0, 0) < 0 || now.handler == SIG_DFL ||
-	    now.handler == SIG_IGN)
+	if (kernels_action(sig, NULL, &now) < 0 || now.handler == SIG_DFL || now.handler == SIG_IGN)
 		return;
 	action.sa_handler = now.handler;
 	action.sa_flags = (int)now.flags & ~RESTORER;
@@ -436,7 +458,7 @@ void fp_signals_take_internal(int sig)
 	now.handler = (sighandler_t)(void *)on_signal;
 	now.flags |= SA_SIGINFO | SA_ONSTACK;
 	memcpy(&now.mask, &action.sa_mask, sizeof(now.mask));
-	FP_RAW(SYS_rt_sigaction, sig, &now, NULL, sizeof(now.mask), 0, 0);
+	kernels_action(sig, &now, NULL);
 }
 
 void fp_signals_forked(void)

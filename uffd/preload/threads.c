@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "local.h"
+#include "ownmask.h"
 #include "robust.h"
 #include "shim.h"
 #include "sigframe.h"
@@ -131,19 +132,17 @@ static void *wait_to_be_cancelled(void *unused)
 static void take_cancel(void)
 {
 	cancel_fn *real = (cancel_fn *)dlsym(RTLD_NEXT, "pthread_cancel");
-	sigset_t but, before;
 	pthread_t thread;
+	uint64_t mask;
 
 	fp_shim_enter_local();
-	sigfillset(&but);
-	sigdelset(&but, SIGBUS);
-	pthread_sigmask(SIG_SETMASK, &but, &before); /* what is the program's is not for that thread */
+	mask = fp_ownmask_block(false, true); /* what is the program's is not for that thread */
 	if (pthread_create(&thread, NULL, wait_to_be_cancelled, NULL) == 0) {
 		real(thread);
 		pthread_join(thread, NULL);
 		fp_signals_take_internal(FP_SIGCANCEL);
 	}
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	fp_ownmask_restore(mask);
 	fp_shim_leave_local();
 }
 
