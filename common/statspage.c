@@ -1,7 +1,8 @@
 /*
- * The stats page as a file. Room: common. A page is built under a temporary name and renamed, so that a
- * reader finds either a whole page or none; its blocks are allocated beforehand, so that counting never meets
- * a full file system.
+ * The stats page as a file. Room: common. A page is built without a name, where the file system has such
+ * files, and under a temporary one elsewhere; it gets its name when it is whole, so that a reader finds
+ * either a whole page or none. Its blocks are allocated beforehand, so that counting never meets a full file
+ * system.
  */
 #include "statspage.h"
 
@@ -79,8 +80,8 @@ static int fill_identity(struct fp_statspage *page)
 	return 0;
 }
 
-/* Allocates, maps and fills the page in fd, and gives the file its name. */
-static int publish(int fd, const char *temporary, const char *path, struct fp_statspage **ret_page)
+/* Allocates, maps and fills the page in fd. */
+static int build(int fd, struct fp_statspage **ret_page)
 {
 	struct fp_statspage *page;
 	int r = -posix_fallocate(fd, 0, sizeof(*page));
@@ -92,8 +93,6 @@ static int publish(int fd, const char *temporary, const char *path, struct fp_st
 		return -errno;
 	(void)mlock(page, sizeof(*page)); /* counting goes on without, only with a page fault now and then */
 	r = fill_identity(page);
-	if (r == 0 && rename(temporary, path) < 0)
-		r = -errno;
 	if (r < 0) {
 		fp_statspage_close(page);
 		return r;
@@ -112,23 +111,102 @@ static int may_replace(const char *path)
 	return S_ISREG(st.st_mode) && st.st_uid == geteuid() ? 0 : -EEXIST;
 }
 
+/* A file in path's folder that has no name. */
+static int open_nameless(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+	char dir[PATH_MAX];
+	int fd;
+
+	snprintf(dir, sizeof(dir), "%.*s", slash ? (int)(slash - path + 1) : 1, slash ? path : ".");
+	fd = open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+	return fd < 0 ? -errno : fd;
+}
+
+static int give_name(int fd, const char *path)
+{
+	char self[32];
+
+	snprintf(self, sizeof(self), "/proc/self/fd/%d", fd);
+	return linkat(AT_FDCWD, self, AT_FDCWD, path, AT_SYMLINK_FOLLOW) < 0 ? -errno : 0;
+}
+
+/* temporary ends in TEMPORARY. A link replaces nothing, so a page that is to be replaced takes two steps. */
+static int replace_by(int fd, char *temporary, const char *path)
+{
+	size_t len = strlen(TEMPORARY), at = strlen(temporary) - len;
+	int r = may_replace(path);
+
+	if (r < 0)
+		return r;
+	do {
+		snprintf(temporary + at, len + 1, "%06x",
+		         (unsigned)(fp_clock_ns() * 2654435761u >> 16) & 0xffffff);
+		r = give_name(fd, temporary);
+	} while (r == -EEXIST);
+	if (r == 0 && rename(temporary, path) < 0) {
+		r = -errno;
+		unlink(temporary);
+	}
+	return r;
+}
+
+/* -EOPNOTSUPP: there are no files without a name here, or they can't get one; nothing has been done. */
+static int create_nameless(char *temporary, const char *path, struct fp_statspage **ret_page)
+{
+	fp_autoclose int fd = open_nameless(path);
+	struct fp_statspage *page;
+	int r;
+
+	if (fd < 0)
+		return -EOPNOTSUPP;
+	r = build(fd, &page);
+	if (r < 0)
+		return r;
+	r = give_name(fd, path);
+	if (r == -EEXIST)
+		r = replace_by(fd, temporary, path);
+	else if (r < 0)
+		r = -EOPNOTSUPP; /* no /proc */
+	if (r < 0) {
+		fp_statspage_close(page);
+		return r;
+	}
+	*ret_page = page;
+	return 0;
+}
+
+static int create_renamed(char *temporary, const char *path, struct fp_statspage **ret_page)
+{
+	fp_autoclose int fd = mkostemp(temporary, O_CLOEXEC); /* 0600 */
+	struct fp_statspage *page;
+	int r;
+
+	if (fd < 0)
+		return -errno;
+	r = build(fd, &page);
+	if (r == 0 && rename(temporary, path) < 0) {
+		r = -errno;
+		fp_statspage_close(page);
+	}
+	if (r < 0)
+		unlink(temporary);
+	else
+		*ret_page = page;
+	return r;
+}
+
 int fp_statspage_create(const char *path, struct fp_statspage **ret_page)
 {
 	char temporary[PATH_MAX];
-	fp_autoclose int fd = -1;
 	int r = may_replace(path);
 
 	if (r < 0)
 		return r;
 	if (snprintf(temporary, sizeof(temporary), "%s." TEMPORARY, path) >= (int)sizeof(temporary))
 		return -ENAMETOOLONG;
-	fd = mkostemp(temporary, O_CLOEXEC); /* 0600 */
-	if (fd < 0)
-		return -errno;
-	r = publish(fd, temporary, path, ret_page);
-	if (r < 0)
-		unlink(temporary);
-	return r;
+	r = create_nameless(temporary, path, ret_page);
+	return r == -EOPNOTSUPP ? create_renamed(temporary, path, ret_page) : r;
 }
 
 /* 0 if fd is a whole page of our version. Trusts only what every version has until it knows which it is. */

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -13,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -142,6 +144,34 @@ static void creating_is_atomic(void **state)
 	while (waitpid(child, &status, WNOHANG) == 0)
 		assert_int_equal(try_open(), 0);
 	assert_int_equal(status, 0);
+}
+
+/* The kernel ends it in the midst, for the size of its file. Where files need a name from the start it may
+ * leave one. */
+static void who_is_ended_meanwhile_leaves_nothing(void **state)
+{
+	const struct rlimit small = {.rlim_cur = 64, .rlim_max = 64};
+	fp_autoclose int nameless = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+	int status;
+	pid_t child;
+
+	if (nameless < 0)
+		skip();
+	for (unsigned i = 0; i < 2; i++) {
+		child = fork();
+		if (child == 0) {
+			struct fp_statspage *page;
+
+			signal(SIGXFSZ, SIG_DFL);
+			setrlimit(RLIMIT_FSIZE, &small);
+			fp_statspage_create(page_path, &page);
+			_exit(0);
+		}
+		assert_int_equal(waitpid(child, &status, 0), child);
+		assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGXFSZ);
+		assert_int_equal(remove_all(folder), i); /* the page that was there */
+		create();
+	}
 }
 
 static void only_own_files_are_replaced(void **state)
@@ -367,6 +397,7 @@ int main(void)
 	    page_test(a_reader_sees_what_is_counted),
 	    page_test(creating_again_replaces),
 	    page_test(creating_is_atomic),
+	    page_test(who_is_ended_meanwhile_leaves_nothing),
 	    page_test(only_own_files_are_replaced),
 	    page_test(bad_paths_are_refused),
 	    page_test(every_truncation_is_refused),
