@@ -5,12 +5,15 @@
 #include "log.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "clock.h"
@@ -74,6 +77,24 @@ static void blank_controls(char *line, size_t len)
 			line[i] = ' ';
 }
 
+/* To write past RLIMIT_FSIZE would end the process, by SIGXFSZ. By raw system calls: the shim that answers
+ * the C library's may not have begun. */
+static bool stderr_is_full(void)
+{
+	struct rlimit limit;
+	struct stat st;
+	long at;
+
+	if (getrlimit(RLIMIT_FSIZE, &limit) < 0 || limit.rlim_cur == RLIM_INFINITY ||
+	    fstat(STDERR_FILENO, &st) < 0 || !S_ISREG(st.st_mode))
+		return false;
+	if (syscall(SYS_fcntl, STDERR_FILENO, F_GETFL) & O_APPEND)
+		at = st.st_size;
+	else
+		at = syscall(SYS_lseek, STDERR_FILENO, 0, SEEK_CUR);
+	return at >= 0 && (rlim_t)at >= limit.rlim_cur;
+}
+
 void fp_log(enum fp_log_level level, const char *subsystem, const char *format, ...)
 {
 	int saved_errno = errno;
@@ -97,7 +118,7 @@ void fp_log(enum fp_log_level level, const char *subsystem, const char *format, 
 		len = cut_line(line, sizeof(line));
 	blank_controls(line, len);
 	line[len++] = '\n';
-	while (write(STDERR_FILENO, line, len) < 0 && errno == EINTR)
+	while (!stderr_is_full() && write(STDERR_FILENO, line, len) < 0 && errno == EINTR)
 		;
 	errno = saved_errno;
 }

@@ -16,6 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -60,43 +62,46 @@ static int proc_stat_read(pid_t pid, struct proc_stat *ret_stat)
 	return 0;
 }
 
-static int fill_identity(struct fp_statspage *page)
+static void fill_identity(struct fp_statspage *page, const struct proc_stat *self)
 {
-	struct proc_stat self;
 	struct timespec now;
-	int r = proc_stat_read(getpid(), &self);
 
-	if (r < 0)
-		return r;
 	clock_gettime(CLOCK_REALTIME, &now);
 	page->magic = FP_STATSPAGE_MAGIC;
 	page->version = FP_STATSPAGE_VERSION;
 	page->size_bytes = sizeof(*page);
 	page->pid = getpid();
 	page->ppid = getppid();
-	page->start_ticks = self.start_ticks;
+	page->start_ticks = self->start_ticks;
 	page->start_realtime_ns = (uint64_t)now.tv_sec * FP_NSEC_PER_SEC + (uint64_t)now.tv_nsec;
-	memcpy(page->command, self.command, sizeof(page->command));
-	return 0;
+	memcpy(page->command, self->command, sizeof(page->command));
+}
+
+/* Past the limit the kernel would end the process, by SIGXFSZ. */
+static int check_limit(void)
+{
+	struct rlimit limit;
+
+	return getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < sizeof(struct fp_statspage) ? -EFBIG
+	                                                                                            : 0;
 }
 
 /* Allocates, maps and fills the page in fd. */
 static int build(int fd, struct fp_statspage **ret_page)
 {
 	struct fp_statspage *page;
-	int r = -posix_fallocate(fd, 0, sizeof(*page));
+	struct proc_stat self;
+	int r = proc_stat_read(getpid(), &self);
 
+	if (r == 0)
+		r = -posix_fallocate(fd, 0, sizeof(*page));
 	if (r < 0)
 		return r;
 	page = mmap(NULL, sizeof(*page), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
 	if (page == MAP_FAILED)
 		return -errno;
 	(void)mlock(page, sizeof(*page)); /* counting goes on without, only with a page fault now and then */
-	r = fill_identity(page);
-	if (r < 0) {
-		fp_statspage_close(page);
-		return r;
-	}
+	fill_identity(page, &self);
 	*ret_page = page;
 	return 0;
 }
@@ -199,14 +204,32 @@ static int create_renamed(char *temporary, const char *path, struct fp_statspage
 int fp_statspage_create(const char *path, struct fp_statspage **ret_page)
 {
 	char temporary[PATH_MAX];
-	int r = may_replace(path);
+	int r = check_limit();
 
+	if (r == 0)
+		r = may_replace(path);
 	if (r < 0)
 		return r;
 	if (snprintf(temporary, sizeof(temporary), "%s." TEMPORARY, path) >= (int)sizeof(temporary))
 		return -ENAMETOOLONG;
 	r = create_nameless(temporary, path, ret_page);
 	return r == -EOPNOTSUPP ? create_renamed(temporary, path, ret_page) : r;
+}
+
+int fp_statspage_create_unseen(struct fp_statspage **ret_page)
+{
+	const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE;
+	struct proc_stat self = {.state = '?'};
+	struct fp_statspage *page = mmap(NULL, sizeof(*page), PROT_READ | PROT_WRITE, flags, -1, 0);
+
+	if (page == MAP_FAILED)
+		return -errno;
+	(void)mlock(page, sizeof(*page));
+	if (proc_stat_read(getpid(), &self) < 0)
+		prctl(PR_GET_NAME, self.command);
+	fill_identity(page, &self);
+	*ret_page = page;
+	return 0;
 }
 
 /* 0 if fd is a whole page of our version. Trusts only what every version has until it knows which it is. */

@@ -96,9 +96,13 @@ struct fp_statspage {
 /*
  * Creates the page at path (0600; an existing regular file of this user is replaced), fills the identity
  * fields of the calling process, and maps it. Locked in memory where the limit allows. Returns 0 and
- * *ret_page, or a negative errno. Release with fp_statspage_close. Before the fault threads start.
+ * *ret_page, or a negative errno: -EFBIG where RLIMIT_FSIZE has no room for it. Release with
+ * fp_statspage_close. Before the fault threads start.
  */
 int fp_statspage_create(const char *path, struct fp_statspage **ret_page);
+
+/* The same in memory of this process alone, for one that can't have the file: nobody else reads it. */
+int fp_statspage_create_unseen(struct fp_statspage **ret_page);
 
 /* Maps an existing page read-only. 0; -EINVAL if it is no stats page; -EPROTO if of another version. */
 int fp_statspage_open(const char *path, const struct fp_statspage **ret_page);

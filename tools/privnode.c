@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -25,6 +26,7 @@
 
 #define START_TIMEOUT_MS 10000
 #define STOP_TIMEOUT_MS  5000
+#define FILE_LIMIT_MIN   (256ull << 20) /* more than a lease */
 
 struct fp_privnode {
 	pid_t pid; /* 0: not started, or collected */
@@ -37,12 +39,32 @@ static void free_node(struct fp_privnode **node)
 	fp_privnode_stop(*node);
 }
 
+/* The program's limit of file sizes would hold for the node's shared memory, too. */
+static void lift_file_limit(void)
+{
+	struct rlimit limit = {.rlim_cur = RLIM_INFINITY, .rlim_max = RLIM_INFINITY};
+
+	if (setrlimit(RLIMIT_FSIZE, &limit) == 0 || getrlimit(RLIMIT_FSIZE, &limit) < 0)
+		return;
+	limit.rlim_cur = limit.rlim_max;
+	(void)setrlimit(RLIMIT_FSIZE, &limit);
+	if (limit.rlim_max >= FILE_LIMIT_MIN)
+		return;
+	fp_log(FP_LOG_ERROR, "node",
+	       "shared memory is limited to %llu bytes by the limit of file sizes, which only root may raise "
+	       "again: lift it (`ulimit -f unlimited`), or name a node with --node tcp://HOST",
+	       (unsigned long long)limit.rlim_max);
+	_exit(FP_EXIT_RUN_FAILED);
+}
+
 static void daemon_exec(const char *daemon, const char *listen, const struct fp_privnode_options *options,
                         int users_fd, int ready_fd)
 {
 	char pool[32], ready[16], users[16];
 	int null_fd = open("/dev/null", O_RDWR);
 
+	if (options->kind == FP_PRIVNODE_SHM)
+		lift_file_limit();
 	snprintf(pool, sizeof(pool), "%" PRIu64, options->pool_bytes);
 	snprintf(ready, sizeof(ready), "%d", ready_fd);
 	snprintf(users, sizeof(users), "%d", users_fd);

@@ -13,6 +13,7 @@
 
 #include "agent_priv.h"
 #include "abi.h"
+#include "bytes.h"
 #include "cleanup.h"
 #include "evict.h"
 #include "fdutil.h"
@@ -152,8 +153,12 @@ int fp_agent_open_kernel(struct fp_agent *agent, struct fp_agent_error *error)
 		            "capture: this kernel has no UFFDIO_MOVE (Linux 6.8): use auto or protect");
 	far->capture_by_move = far->uffd.has_move && capture != FP_CAPTURE_PROTECT;
 	far->mem_fd = FP_FD_OPEN(open("/proc/self/mem", O_RDWR | O_CLOEXEC));
-	if (far->mem_fd < 0)
-		return fail(error, -errno, "/proc/self/mem: %s", strerror(errno));
+	r = far->mem_fd < 0 ? fp_bytes_check() : 0;
+	if (r < 0)
+		return fail(error, r,
+		            "there is no /proc/self/mem, and process_vm_readv is refused (%s): mount "
+		            "/proc where the program has its root folder",
+		            strerror(-r));
 	far->stat_fd = FP_FD_OPEN(open("/proc/self/stat", O_RDONLY | O_CLOEXEC));
 	far->pagemap_fd = FP_FD_OPEN(open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC));
 	far->pidfd = FP_FD_OPEN((int)syscall(SYS_pidfd_open, getpid(), 0));
@@ -251,27 +256,42 @@ static void describe(struct fp_agent *agent)
 	}
 }
 
-/* Where pages go for which nobody chose a place: asked of the environment once, as that may become far. */
-static int find_stats_place(struct fp_agent *agent, struct fp_agent_error *error)
+/* Where pages go for which nobody chose a place: asked of the environment once, as that may become far. It
+ * stays empty where there is none. */
+static void find_stats_place(struct fp_agent *agent)
 {
 	char dir[sizeof(agent->stats_default) - 16];
 	int r = fp_statspage_dir(dir, sizeof(dir), 1);
 
-	if (r < 0 && !agent->options.stats_path)
-		return fail(error, r, "the folder for stats files: %s", strerror(-r));
-	snprintf(agent->stats_default, sizeof(agent->stats_default), "%s/%%p" FP_STATSPAGE_SUFFIX, dir);
-	return 0;
+	if (r == 0)
+		snprintf(agent->stats_default, sizeof(agent->stats_default), "%s/%%p" FP_STATSPAGE_SUFFIX,
+		         dir);
+	else if (!agent->options.stats_path)
+		fp_log(FP_LOG_NOTICE, "stats", "there is no folder for the statistics: %s", strerror(-r));
 }
 
+static int create_stats(struct fp_agent *agent, const char *pattern)
+{
+	int r =
+	    *pattern ? fp_statspage_expand(pattern, agent->stats_path, sizeof(agent->stats_path)) : -ENOENT;
+
+	return r < 0 ? r : fp_statspage_create(agent->stats_path, &agent->far.stats);
+}
+
+/* Statistics are not worth a process; but a wrong name is told to who gave it, at once. */
 int fp_agent_open_stats(struct fp_agent *agent, const char *pattern, struct fp_agent_error *error)
 {
-	int r = fp_statspage_expand(pattern, agent->stats_path, sizeof(agent->stats_path));
+	int r = create_stats(agent, pattern);
 
-	agent->unlink_stats = pattern == agent->stats_default;
-	if (r == 0)
-		r = fp_statspage_create(agent->stats_path, &agent->far.stats);
+	agent->unlink_stats = r == 0 && pattern == agent->stats_default;
+	if (r == -EFBIG || (r < 0 && (agent->is_child || pattern == agent->stats_default))) {
+		fp_log(agent->is_child ? FP_LOG_DEBUG : FP_LOG_NOTICE, "stats",
+		       "process %d goes on without statistics for others: %s%s", (int)getpid(), strerror(-r),
+		       r == -EFBIG ? " (the limit of file sizes, ulimit -f)" : "");
+		r = fp_statspage_create_unseen(&agent->far.stats);
+	}
 	if (r < 0)
-		return fail(error, r, "stats file %s: %s", agent->stats_path, strerror(-r));
+		return fail(error, r, "stats file %s: %s", pattern, strerror(-r));
 	describe(agent);
 	return 0;
 }
@@ -398,7 +418,7 @@ static int open_all(struct fp_agent *agent, const char *stats_path, struct fp_ag
 	if (r == 0)
 		r = open_store(agent, error);
 	if (r == 0)
-		r = find_stats_place(agent, error);
+		find_stats_place(agent);
 	return r < 0 ? r : fp_agent_open_stats(agent, stats_path ? stats_path : agent->stats_default, error);
 }
 

@@ -3,9 +3,9 @@
 
 #include <errno.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include "abi.h"
+#include "bytes.h"
 #include "native.h"
 
 void fp_capture_refuse(struct fp_far *far, uint32_t page)
@@ -47,7 +47,7 @@ static void take_by_protect(struct fp_far *far, struct fp_batch *b, uint32_t pag
 		fp_capture_refuse(far, page);
 		return;
 	}
-	if (pread(far->mem_fd, copy, FP_PAGE_SIZE, (off_t)(uintptr_t)addr) != (ssize_t)FP_PAGE_SIZE) {
+	if (!fp_bytes_read(far, page, copy)) {
 		if (fp_native_is_absent(far, page))
 			vanished(far, page);
 		else

@@ -53,7 +53,7 @@ struct fp_far {
 	_Atomic bool wants_slots; /* a page that was to leave found no slot on the nodes that are up */
 	_Atomic bool full;        /* and no more slots are to be had */
 	int pidfd;                /* of this process, for process_madvise; -1: not to be had */
-	int mem_fd;               /* /proc/self/mem: reads and writes pages whatever their protection */
+	int mem_fd;               /* /proc/self/mem; -1: see bytes.h */
 	int stat_fd;              /* /proc/self/stat; -1: there is none */
 	int pagemap_fd;           /* /proc/self/pagemap; -1: it can't be read, no native memory */
 	bool has_native;          /* what the kernel fills later need not be held: see native.h */

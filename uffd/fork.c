@@ -17,7 +17,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -300,15 +299,17 @@ static int renew_stats(struct fp_agent *agent, uint64_t mapped_peak_bytes, struc
 
 /* ---- the child's pages ---- */
 
+/* In memory, or in swap: asked by trying to install a page there, which is dropped again if it was not. */
 static bool is_present(const struct fp_far *far, uint32_t page)
 {
-	fp_autoclose int pagemap = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
-	uint64_t entry = 0;
+	void *addr = fp_far_addr(far, page);
+	ssize_t r = fp_uffd_copy(&far->uffd, addr, fp_zeros, FP_PAGE_SIZE, false);
 
-	if (pread(pagemap, &entry, sizeof(entry),
-	          (off_t)((uintptr_t)fp_far_addr(far, page) >> FP_PAGE_SHIFT) * 8) != sizeof(entry))
-		refuse("/proc/self/pagemap can't be read");
-	return entry >> 62; /* in memory, or in swap */
+	if (r == -EEXIST)
+		return true;
+	if (r != (ssize_t)FP_PAGE_SIZE || madvise(addr, FP_PAGE_SIZE, MADV_DONTNEED) < 0)
+		refuse("which of its pages are there can't be asked");
+	return false;
 }
 
 static void enqueue(struct fp_far *far, uint32_t page)
@@ -327,7 +328,7 @@ static void free_slot_of(struct fp_far *far, uint64_t word)
 
 /*
  * What is here counts as written: the child's page table has lost its protection, so its slot is of no use to
- * us. Of what was on its way in at the fork the page table tells whether it has come; it is not dirty if it
+ * us. Of what was on its way in at the fork the kernel tells whether it has come; it is not dirty if it
  * was to be fetched.
  */
 static unsigned adopt(struct fp_far *far, uint32_t page, uint64_t old)

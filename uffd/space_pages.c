@@ -12,6 +12,7 @@
 #include <time.h>
 
 #include "abi.h"
+#include "bytes.h"
 #include "cleanup.h"
 #include "hold.h"
 #include "inline.h"
@@ -100,11 +101,8 @@ static int drop_held(struct fp_far *far, uint32_t start, uint32_t end, const uin
  */
 static bool zero_in_place(struct fp_far *far, uint32_t page, uint64_t old)
 {
-	char *addr = fp_far_addr(far, page);
-
 	if (fp_page_state(old) != FP_PAGE_RESIDENT || !fp_hold_has(&far->holds, page) ||
-	    fp_far_unprotect(far, page) < 0 ||
-	    pwrite(far->mem_fd, fp_zeros, FP_PAGE_SIZE, (off_t)(uintptr_t)addr) != (ssize_t)FP_PAGE_SIZE)
+	    fp_far_unprotect(far, page) < 0 || !fp_bytes_clear(far, page))
 		return false;
 	if (fp_page_slot(old))
 		fp_store_slot_free(far->store, fp_page_slot(old));

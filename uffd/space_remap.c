@@ -10,9 +10,9 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include "abi.h"
+#include "bytes.h"
 #include "cleanup.h"
 #include "native.h"
 
@@ -27,10 +27,10 @@ struct move {
 static int copy_page(struct fp_far *far, uint32_t from, uint32_t to)
 {
 	char bytes[FP_PAGE_SIZE] = {0}; /* written: the stack may be far, see ownstack.h */
-	ssize_t r = pread(far->mem_fd, bytes, sizeof(bytes), (off_t)(uintptr_t)fp_far_addr(far, from));
+	ssize_t r;
 
-	if (r != (ssize_t)sizeof(bytes))
-		return r < 0 ? -errno : -EIO;
+	if (!fp_bytes_read(far, from, bytes))
+		return far->mem_fd < 0 ? -ENOMEM : -EIO;
 	do {
 		r = fp_uffd_copy(&far->uffd, fp_far_addr(far, to), bytes, sizeof(bytes), false);
 	} while (r == -EAGAIN);

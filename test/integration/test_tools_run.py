@@ -44,6 +44,17 @@ class Program(toolcase.ToolCase):
         for status in (0, 1, 2, 77, 125, 255):
             self.assertEqual(self.run_far("sh", "-c", f"exit {status}"), (status, b"", ""))
 
+    def test_file_size_limit(self):
+        """It is the program's, not its private node's; where the node can't lift it, that is said."""
+        for hard in ("unlimited", 0):
+            done = subprocess.run(["prlimit", f"--fsize=0:{hard}", farapp.farpage, "run", *SMALL, "--", "/usr/bin/python3", "-c", GROW],
+                                  input="go\n", capture_output=True, text=True, env=self.env, timeout=toolcase.TIMEOUT)
+            if done.returncode:
+                self.assertEqual((hard, done.returncode), (0, 125), done.stderr)
+                self.assertIn("ulimit -f unlimited", done.stderr)
+            else:
+                self.assertEqual(done.stdout, "ready\n12288\n12288\n", done.stderr)
+
     def test_end_by_signal(self):
         for signo in (signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT):
             self.assertEqual(self.run_far("sh", "-c", f"kill -{int(signo)} $$"), (-signo, b"", ""))

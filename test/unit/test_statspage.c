@@ -5,6 +5,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -16,6 +18,7 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -106,6 +109,38 @@ static void a_reader_sees_what_is_counted(void **state)
 	fp_statspage_close(NULL);
 }
 
+/* In a child: without the signal that ends who writes past the limit, and nothing is left behind. */
+static int create_past_limit(void)
+{
+	const struct rlimit limit = {.rlim_cur = sizeof(struct fp_statspage) - 1, .rlim_max = RLIM_INFINITY};
+	struct fp_statspage *page = NULL;
+	char name[16];
+
+	if (setrlimit(RLIMIT_FSIZE, &limit) < 0 || fp_statspage_create(page_path, &page) != -EFBIG)
+		return 1;
+	if (fp_statspage_create_unseen(&page) < 0)
+		return 2;
+	prctl(PR_GET_NAME, name);
+	if (page->pid != getpid() || strcmp(page->command, name) != 0 || access(page_path, F_OK) == 0)
+		return 3;
+	fp_hist_record(&page->fault_latency, 4200);
+	fp_statspage_close(page);
+	return 0;
+}
+
+static void without_a_file(void **state)
+{
+	int status;
+	pid_t pid;
+
+	unlink(page_path);
+	pid = fork();
+	if (pid == 0)
+		_exit(create_past_limit());
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+}
+
 /* A reader of the former page keeps it; nothing but the page is left behind. */
 static void creating_again_replaces(void **state)
 {
@@ -146,11 +181,25 @@ static void creating_is_atomic(void **state)
 	assert_int_equal(status, 0);
 }
 
-/* The kernel ends it in the midst, for the size of its file. Where files need a name from the start it may
- * leave one. */
+/* The kernel ends this process as soon as it allocates blocks of a file. */
+static void end_in_the_midst(void)
+{
+	struct sock_filter filter[] = {
+	    BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+	    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_fallocate, 0, 1),
+	    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+	    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	const struct sock_fprog program = {.len = 4, .filter = filter};
+
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 ||
+	    prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) < 0)
+		_exit(77);
+}
+
+/* Where files need a name from the start it may leave one. */
 static void who_is_ended_meanwhile_leaves_nothing(void **state)
 {
-	const struct rlimit small = {.rlim_cur = 64, .rlim_max = 64};
 	fp_autoclose int nameless = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
 	int status;
 	pid_t child;
@@ -162,13 +211,12 @@ static void who_is_ended_meanwhile_leaves_nothing(void **state)
 		if (child == 0) {
 			struct fp_statspage *page;
 
-			signal(SIGXFSZ, SIG_DFL);
-			setrlimit(RLIMIT_FSIZE, &small);
+			end_in_the_midst();
 			fp_statspage_create(page_path, &page);
 			_exit(0);
 		}
 		assert_int_equal(waitpid(child, &status, 0), child);
-		assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGXFSZ);
+		assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGSYS);
 		assert_int_equal(remove_all(folder), i); /* the page that was there */
 		create();
 	}
@@ -395,6 +443,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    page_test(a_reader_sees_what_is_counted),
+	    page_test(without_a_file),
 	    page_test(creating_again_replaces),
 	    page_test(creating_is_atomic),
 	    page_test(who_is_ended_meanwhile_leaves_nothing),

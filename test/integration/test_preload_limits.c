@@ -1,0 +1,177 @@
+/*
+ * Programs whose limits, or whose root folder, leave the agent little: no file to count in, no /proc to look
+ * at. They and their children go on with far memory.
+ */
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "underpreload.h"
+
+#define BIG   (8 * TEST_LOCAL_BYTES)
+#define AGAIN "FP_TEST_AGAIN" /* in the environment: this process is such a program */
+
+static char *filled;
+
+static int fill(void **state)
+{
+	filled = malloc(BIG);
+	if (!filled)
+		return -1;
+	test_fill(filled, BIG, 1);
+	return 0;
+}
+
+static int status_of(pid_t pid)
+{
+	int status;
+
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+/* As a child: what it inherited, what it writes, and that most of it has to leave. Then the same of a child
+ * of its own. */
+static int use_far(unsigned generations)
+{
+	pid_t pid;
+
+	if (!test_is_filled(filled, BIG, generations))
+		return 20;
+	test_fill(filled, BIG, generations + 1);
+	if (!test_is_filled(filled, BIG, generations + 1))
+		return 21;
+	if (test_far_resident_bytes() > BIG / 2)
+		return 22;
+	if (generations == 3)
+		return 0;
+	pid = fork();
+	if (pid == 0)
+		_exit(use_far(generations + 1));
+	return status_of(pid);
+}
+
+static void limit_files(void)
+{
+	const struct rlimit none = {.rlim_cur = 0, .rlim_max = 0};
+
+	signal(SIGXFSZ, SIG_DFL);
+	if (setrlimit(RLIMIT_FSIZE, &none) < 0)
+		_exit(30);
+}
+
+/* Calls restrict_self in a process of its own, and then uses far memory in its child. */
+static int child_of(void (*restrict_self)(void))
+{
+	pid_t pid = fork(), child;
+
+	if (pid != 0)
+		return status_of(pid);
+	restrict_self();
+	child = fork();
+	if (child == 0)
+		_exit(use_far(1));
+	_exit(status_of(child));
+}
+
+static void no_files_for_children(void **state)
+{
+	assert_int_equal(child_of(limit_files), 0);
+}
+
+static void no_files_at_all(void **state)
+{
+	FILE *tmp = tmpfile();
+	pid_t pid;
+
+	assert_non_null(tmp);
+	pid = fork();
+
+	if (pid == 0) {
+		setenv(AGAIN, "1", 1);
+		limit_files();
+		if (dup2(fileno(tmp), STDERR_FILENO) < 0) /* a file, which has no room for what is said */
+			_exit(33);
+		execl("/proc/self/exe", "again", (char *)NULL);
+		_exit(31);
+	}
+	assert_int_equal(status_of(pid), 0);
+	fclose(tmp);
+}
+
+/* Where there is nothing but the node's socket, which children must reach by its name. */
+static void leave_root(void)
+{
+	if (chdir(getenv("FARPAGE_RUNTIME_DIR")) < 0 || chroot(".") < 0 || access("/proc/self", F_OK) == 0)
+		_exit(32);
+}
+
+/* Has the node's socket under the same name below its folder, or takes that away. */
+static void show_socket(bool show)
+{
+	const char *dir = getenv("FARPAGE_RUNTIME_DIR"), *node = getenv("FARPAGE_NODES");
+	char inner[256], link_name[256];
+
+	if (strncmp(node, "shm:", 4) != 0)
+		return;
+	assert_int_equal(strncmp(dir, "/tmp/", 5), 0);
+	snprintf(link_name, sizeof(link_name), "%s%s", dir, node + 4);
+	snprintf(inner, sizeof(inner), "%s/tmp", dir);
+	if (show)
+		assert_int_equal(mkdir(inner, 0700), 0);
+	snprintf(inner, sizeof(inner), "%s%s", dir, dir);
+	if (show) {
+		assert_int_equal(mkdir(inner, 0700), 0);
+		assert_int_equal(link(node + 4, link_name), 0);
+		return;
+	}
+	unlink(link_name);
+	rmdir(inner);
+	*strrchr(inner, '/') = '\0';
+	rmdir(inner);
+}
+
+static void no_proc(void **state)
+{
+	int status;
+
+	if (geteuid() != 0) {
+		print_message("only root may chroot\n");
+		skip();
+	}
+	show_socket(true);
+	status = child_of(leave_root);
+	show_socket(false);
+	assert_int_equal(status, 0);
+}
+
+static int tests(void)
+{
+	const struct CMUnitTest all[] = {
+	    cmocka_unit_test(no_files_for_children),
+	    cmocka_unit_test(no_files_at_all),
+	    cmocka_unit_test(no_proc),
+	};
+
+	if (getenv(AGAIN))
+		return fill(NULL) < 0 ? 1 : use_far(1);
+	return cmocka_run_group_tests(all, fill, NULL);
+}
+
+int main(int argc, char **argv)
+{
+	return test_under_preload(argc, argv, tests);
+}
