@@ -5,6 +5,7 @@
  */
 #include "fdutil.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -17,7 +18,8 @@
 #define HIGH_FD 512
 #define FDS_MAX 512u
 
-#define PATIENCE_NS (500 * FP_NSEC_PER_MSEC)
+#define PATIENCE_NS   (500 * FP_NSEC_PER_MSEC)
+#define IMPATIENCE_NS (2 * FP_NSEC_PER_MSEC)
 
 /* fd + 1, so that zeroed memory is an empty table */
 static _Atomic int ours[FDS_MAX];
@@ -88,29 +90,26 @@ int fp_fd_move_high(int fd)
 	return high;
 }
 
-static struct timespec patience_ends(void)
+/* An instant from now. */
+static struct timespec after(uint64_t ns)
 {
 	struct timespec t;
 
 	clock_gettime(CLOCK_MONOTONIC, &t);
-	t.tv_nsec += (long)PATIENCE_NS;
-	if (t.tv_nsec >= (long)FP_NSEC_PER_SEC) {
-		t.tv_nsec -= (long)FP_NSEC_PER_SEC;
-		t.tv_sec++;
-	}
+	ns += (uint64_t)t.tv_nsec;
+	t.tv_sec += (time_t)(ns / FP_NSEC_PER_SEC);
+	t.tv_nsec = (long)(ns % FP_NSEC_PER_SEC);
 	return t;
 }
 
 bool fp_fd_lock_exclusive(void)
 {
-	struct timespec until = patience_ends();
+	static atomic_bool in_vain; /* a call that lasts does not delay each of many openings */
+	struct timespec until = after(atomic_load(&in_vain) ? IMPATIENCE_NS : PATIENCE_NS);
+	int error = pthread_rwlock_clockwrlock(&numbers, CLOCK_MONOTONIC, &until);
 
-	return pthread_rwlock_clockwrlock(&numbers, CLOCK_MONOTONIC, &until) == 0;
-}
-
-bool fp_fd_try_exclusive(void)
-{
-	return pthread_rwlock_trywrlock(&numbers) == 0;
+	atomic_store(&in_vain, error == ETIMEDOUT);
+	return error == 0;
 }
 
 bool fp_fd_lock_shared(void)
@@ -119,7 +118,7 @@ bool fp_fd_lock_shared(void)
 
 	if (pthread_rwlock_tryrdlock(&numbers) == 0)
 		return true;
-	until = patience_ends();
+	until = after(PATIENCE_NS);
 	return pthread_rwlock_clockrdlock(&numbers, CLOCK_MONOTONIC, &until) == 0;
 }
 
@@ -127,6 +126,22 @@ void fp_fd_unlock(bool locked)
 {
 	if (locked)
 		pthread_rwlock_unlock(&numbers);
+}
+
+ssize_t fp_fd_read_file(const char *path, void *ret_bytes, size_t len, bool patient)
+{
+	bool locked = patient ? fp_fd_lock_exclusive() : pthread_rwlock_trywrlock(&numbers) == 0;
+	ssize_t n = -EBUSY;
+
+	if (locked || patient) {
+		fp_autoclose int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+		n = fd < 0 ? -1 : read(fd, ret_bytes, len);
+		if (n < 0)
+			n = -errno;
+	}
+	fp_fd_unlock(locked);
+	return n;
 }
 
 void fp_fd_forked(void)

@@ -5,6 +5,8 @@
 #define FP_FDUTIL_H
 
 #include <stdbool.h>
+#include <stddef.h>
+#include <sys/types.h>
 
 /*
  * Moves fd, which is close-on-exec, to 512 or above, where programs that count on low numbers, or close a
@@ -18,13 +20,19 @@ int fp_fd_move_high(int fd);
  * The kernel hands out the lowest number, and only then it can be moved and listed. So openings exclude what
  * the program closes or replaces, which would meet a descriptor that it takes for its own, or one whose old
  * number we are about to close. An opening waits for calls of the program under way, a call for an opening:
- * half a second at most, as a close may last (a lingering socket). Any thread; fp_fd_lock_shared in signal
- * handlers too. Return whether they have it, which the same thread says to fp_fd_unlock.
+ * half a second at most, and the next opening two milliseconds, as a call may last (a lingering socket, a
+ * FIFO without a writer). Any thread; fp_fd_lock_shared in signal handlers too. Return whether they have it,
+ * which the same thread says to fp_fd_unlock.
  */
 bool fp_fd_lock_exclusive(void);
-bool fp_fd_try_exclusive(void); /* waits for nobody */
 bool fp_fd_lock_shared(void);
 void fp_fd_unlock(bool locked);
+
+/*
+ * Reads the beginning of a file, which is open under the lock only. If not patient, returns -EBUSY rather
+ * than wait for it. Returns the bytes read, or a negative errno.
+ */
+ssize_t fp_fd_read_file(const char *path, void *ret_bytes, size_t len, bool patient);
 
 /* In the child of a fork, whose other threads are gone. */
 void fp_fd_forked(void);

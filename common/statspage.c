@@ -23,6 +23,7 @@
 
 #include "cleanup.h"
 #include "clock.h"
+#include "fdutil.h"
 
 #define TEMPORARY "XXXXXX"
 
@@ -38,16 +39,12 @@ static int proc_stat_read(pid_t pid, struct proc_stat *ret_stat)
 {
 	char path[32], text[1024], *open_paren, *close_paren;
 	struct proc_stat stat = {0};
-	fp_autoclose int fd = -1;
 	ssize_t len;
 
 	snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
-		return -errno;
-	len = read(fd, text, sizeof(text) - 1);
+	len = fp_fd_read_file(path, text, sizeof(text) - 1, true);
 	if (len < 0)
-		return -errno;
+		return (int)len;
 	text[len] = '\0';
 	open_paren = strchr(text, '(');
 	close_paren = strrchr(text, ')');

@@ -6,7 +6,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -15,6 +14,7 @@
 
 #include "cleanup.h"
 #include "clock.h"
+#include "fdutil.h"
 #include "lockedmem.h"
 
 #define DEFAULT_DEADLINE_NS (5 * FP_NSEC_PER_SEC)
@@ -86,9 +86,8 @@ FP_DEFINE_CLEANUP(struct fp_control, control, control_drop)
 /* As the kernel knows us: what the C library calls by the same name the program may have moved anywhere. */
 static void name_self(char *buf, size_t len)
 {
-	fp_autoclose int fd = open("/proc/self/comm", O_RDONLY | O_CLOEXEC);
 	char comm[32];
-	ssize_t n = fd < 0 ? -1 : read(fd, comm, sizeof(comm));
+	ssize_t n = fp_fd_read_file("/proc/self/comm", comm, sizeof(comm), true);
 
 	if (n <= 0)
 		comm[0] = '?';

@@ -2,7 +2,6 @@
 #include "affinity.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,16 +60,11 @@ static void stat_path(uint32_t tid, char ret_path[static 64])
 static int thread_cpu(uint32_t tid)
 {
 	char path[64], text[512], *p;
-	int cpu = 0, fd;
+	int cpu = 0;
 	ssize_t n;
 
 	stat_path(tid, path);
-	if (!fp_fd_try_exclusive())
-		return -1;
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	n = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
-	fp_cleanup_close(&fd);
-	fp_fd_unlock(true);
+	n = fp_fd_read_file(path, text, sizeof(text) - 1, false);
 	if (n <= 0)
 		return -1;
 	text[n] = '\0';

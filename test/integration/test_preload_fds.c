@@ -9,7 +9,9 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -17,7 +19,9 @@
 #include "cleanup.h"
 #include "underpreload.h"
 
-#define BIG (8 * TEST_LOCAL_BYTES)
+#define BIG          (8 * TEST_LOCAL_BYTES)
+#define DAEMONS      60u
+#define DAEMON_OPENS 1500u
 
 static char *filled;
 
@@ -116,12 +120,44 @@ static void look_at_everything(void **state)
 	close(own);
 }
 
+/* As daemons get their standard input: by what is the lowest number. */
+static bool opens_as_input(void)
+{
+	return close(0) == 0 && open("/dev/null", O_RDONLY) == 0 && close(0) == 0 && dup(2) == 0 &&
+	       close(0) == 0 && socket(AF_UNIX, SOCK_STREAM, 0) == 0;
+}
+
+static void be_daemon(void)
+{
+	for (unsigned i = 0; i < DAEMON_OPENS; i++)
+		if (!opens_as_input())
+			_exit(1);
+	_exit(0);
+}
+
+/* The agent of a child opens its own links, at a time of its own. */
+static void a_child_opens_the_lowest(void **state)
+{
+	for (unsigned i = 0; i < DAEMONS; i++) {
+		pid_t pid = fork();
+		int status;
+
+		if (pid == 0)
+			be_daemon();
+		assert_true(pid > 0);
+		assert_int_equal(waitpid(pid, &status, 0), pid);
+		assert_int_equal(status, 0);
+	}
+	assert_agent_lives(70);
+}
+
 static int tests(void)
 {
 	const struct CMUnitTest all[] = {
 	    cmocka_unit_test(look_at_everything),
 	    cmocka_unit_test(close_everything),
 	    cmocka_unit_test(put_on_everything),
+	    cmocka_unit_test(a_child_opens_the_lowest),
 	};
 
 	return cmocka_run_group_tests(all, fill, NULL);

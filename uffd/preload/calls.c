@@ -21,6 +21,7 @@
 
 #include "calljob.h"
 #include "cleanup.h"
+#include "fdutil.h"
 #include "local.h"
 #include "shim.h"
 #include "sigmask.h"
@@ -70,7 +71,8 @@ void fp_calls_open(void)
 	for (unsigned i = 0; i < fp_call_n_rows; i++) {
 		fp_call_fn *real = resolve(i);
 
-		if (!hold && !(pin && reads_descriptor(&fp_call_rows[i])))
+		if (!hold && !(pin && reads_descriptor(&fp_call_rows[i])) &&
+		    !(fp_shim_agent() && (fp_call_rows[i].how & FP_HOW_OPENS)))
 			fp_call_entry[i] = real;
 	}
 	if (hold || pin)
@@ -145,8 +147,14 @@ static long *request_arg(struct request *q, unsigned n)
 	return &q->args[n + q->shift];
 }
 
+static void unlock(bool *locked)
+{
+	fp_fd_unlock(*locked);
+}
+
 static long call(const struct request *q, const long *args)
 {
+	__attribute__((cleanup(unlock))) bool locked = (q->how & FP_HOW_OPENS) && fp_fd_lock_shared();
 	bool masked = (q->how & FP_HOW_EXEC) && fp_sigmask_begin_exec(args);
 	long ret = q->real(args[0], args[1], args[2], args[3], args[4], args[5], args[6]);
 
@@ -513,7 +521,10 @@ long fp_calls_run(unsigned row, long *args)
 	bool hold = fp_calls_hold();
 
 	memcpy(q.args, args, sizeof(q.args));
-	if ((!hold && !atomic_load_explicit(&must_pin, memory_order_relaxed)) || fp_local_is_agent())
+	if (fp_local_is_agent())
+		return pass(&q);
+	q.how = fp_call_rows[row].how & FP_HOW_OPENS;
+	if (!hold && !atomic_load_explicit(&must_pin, memory_order_relaxed))
 		return pass(&q);
 	if (fp_call_rows[row].how & FP_HOW_SYSCALL) {
 		const struct fp_row *raw = fp_call_raw_row(args[0]);

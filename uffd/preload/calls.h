@@ -77,7 +77,8 @@ enum fp_call_how {
 #define FP_HOW_ARG_SHIFT   12
 #define FP_HOW_ARG(how)    ((how) >> FP_HOW_ARG_SHIFT & 7)
 #define FP_HOW_FIRST_SHIFT 18 /* the call to try first, 1 + its row */
-#define FP_HOW_FIRST(how)  ((how) >> FP_HOW_FIRST_SHIFT)
+#define FP_HOW_FIRST(how)  ((how) >> FP_HOW_FIRST_SHIFT & 0xfff)
+#define FP_HOW_OPENS       (1u << 31) /* no opening of the agent's meanwhile: in every fault mode */
 
 struct fp_row {
 	const char *name;
