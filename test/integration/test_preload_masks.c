@@ -16,6 +16,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <spawn.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -475,6 +476,209 @@ static void ignored_across_exec(void **state)
 		assert_true(child_ignores_bus(i & 1, i & 2));
 }
 
+static bool spawned_ignores_bus(const posix_spawnattr_t *attr, bool by_path)
+{
+	char name[] = "grep", pattern[] = "SigIgn:", file[] = "/proc/self/status",
+	     path[] = "PATH=/bin:/usr/bin";
+	char *const argv[] = {name, pattern, file, NULL}, *const env[] = {path, NULL};
+	unsigned long long ignored = 0;
+	posix_spawn_file_actions_t actions;
+	char text[128] = "";
+	int ends[2];
+	pid_t pid;
+
+	assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
+	posix_spawn_file_actions_init(&actions);
+	posix_spawn_file_actions_adddup2(&actions, ends[1], 1);
+	test_evict();
+	assert_int_equal(by_path ? posix_spawnp(&pid, name, &actions, attr, argv, env)
+	                         : posix_spawn(&pid, "/bin/grep", &actions, attr, argv, env),
+	                 0);
+	close(ends[1]);
+	assert_true(read(ends[0], text, sizeof(text) - 1) > 0);
+	close(ends[0]);
+	assert_int_equal(test_status_of(pid), 0);
+	posix_spawn_file_actions_destroy(&actions);
+	assert_int_equal(sscanf(text, "SigIgn: %llx", &ignored), 1);
+	return ignored & bit(SIGBUS);
+}
+
+static void ignored_by_the_spawned(void **state)
+{
+	posix_spawnattr_t attr;
+	sigset_t bus;
+
+	sigemptyset(&bus);
+	sigaddset(&bus, SIGBUS);
+	posix_spawnattr_init(&attr);
+	posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGDEF);
+	posix_spawnattr_setsigdefault(&attr, &bus);
+	for (int i = 0; i < 4; i++) {
+		signal(SIGBUS, SIG_IGN);
+		assert_true(spawned_ignores_bus(NULL, i & 1));
+		assert_false(spawned_ignores_bus(&attr, i & 1));
+		raise(SIGBUS);
+		test_evict();
+		signal(SIGBUS, SIG_DFL);
+		assert_false(spawned_ignores_bus(NULL, i & 1));
+	}
+	posix_spawnattr_destroy(&attr);
+}
+
+/* ---- a SIGBUS that is pending ---- */
+
+static uint64_t pending(bool by_number)
+{
+	sigset_t set = {0};
+
+	assert_int_equal(by_number ? syscall(SYS_rt_sigpending, &set, KERNELS) : sigpending(&set), 0);
+	return *(uint64_t *)&set;
+}
+
+/* In each way that there is to send one to oneself. */
+static void send_to_self(unsigned how)
+{
+	assert_int_equal(how == 0   ? raise(SIGBUS)
+	                 : how == 1 ? kill(getpid(), SIGBUS)
+	                            : sigqueue(getpid(), SIGBUS, (union sigval){.sival_int = 77}),
+	                 0);
+	assert_int_equal(buses, 0);
+	assert_int_equal(pending(how & 1), bit(SIGBUS));
+}
+
+static void look_at_bus(int sig, siginfo_t *info, void *context)
+{
+	look(sig, info, context);
+	buses += info->si_value.sival_int == 77 ? 77 : 1;
+}
+
+/* It ends each wait that lets it in, as if it came there; and none that does not. */
+static void pending_bus_ends_a_wait(void **state)
+{
+	const uint64_t outside = bit(SIGBUS) | bit(SIGUSR2);
+
+	epoll = epoll_create1(EPOLL_CLOEXEC);
+	test_handle(SIGBUS, look_at_bus, 0);
+	set_mask(outside);
+	for (unsigned i = 0; i < 3 * N_WAITS; i++) {
+		buses = times = 0;
+		send_to_self(i % 3);
+		*(uint64_t *)&during = bit(SIGHUP);
+		for_long = (struct timespec){.tv_sec = 300};
+		test_evict();
+		assert_int_equal(waits[i % N_WAITS](), -1);
+		assert_int_equal(errno, EINTR);
+		assert_int_equal(buses, i % 3 == 2 ? 77 : 1);
+		assert_int_equal(in_handler, bit(SIGHUP) | bit(SIGBUS));
+		assert_int_equal(to_return_to, outside);
+		assert_int_equal(now(), outside);
+		assert_int_equal(pending(false), 0);
+	}
+	buses = 0;
+	raise(SIGBUS);
+	*(uint64_t *)&during = bit(SIGBUS);
+	assert_int_equal(ppoll(NULL, 0, &(struct timespec){.tv_nsec = 1}, &during), 0);
+	assert_int_equal(buses, 0);
+	signal(SIGBUS, SIG_IGN);
+	*(uint64_t *)&during = 0;
+	assert_int_equal(ppoll(NULL, 0, &(struct timespec){.tv_nsec = 1}, &during), 0);
+	signal(SIGBUS, SIG_DFL);
+	set_mask(0);
+	close(epoll);
+}
+
+static int wait_for_it(unsigned how, siginfo_t *info)
+{
+	const struct timespec some = {.tv_sec = 300};
+	sigset_t *set = (sigset_t *)(void *)test_far_memory(TEST_STACK);
+	siginfo_t *far_info = (siginfo_t *)(void *)((char *)set + TEST_PAGE);
+	int sig = 0;
+
+	sigemptyset(set);
+	sigaddset(set, SIGBUS);
+	sigaddset(set, SIGHUP);
+	test_evict();
+	if (how == 0)
+		assert_int_equal(sigwait(set, &sig), 0);
+	else if (how == 1)
+		sig = sigwaitinfo(set, far_info);
+	else if (how == 2)
+		sig = sigtimedwait(set, far_info, &some);
+	else
+		sig = (int)syscall(SYS_rt_sigtimedwait, set, far_info, NULL, KERNELS);
+	*info = *far_info;
+	munmap(set, TEST_STACK);
+	return sig;
+}
+
+static void pending_bus_is_waited_for(void **state)
+{
+	const struct timespec none = {0};
+	sigset_t set = {0};
+	siginfo_t info;
+
+	test_handle(SIGBUS, look_at_bus, 0);
+	set_mask(bit(SIGBUS) | bit(SIGHUP));
+	buses = 0;
+	for (unsigned i = 0; i < 12; i++) {
+		send_to_self(i % 3);
+		assert_int_equal(wait_for_it(i % 4, &info), SIGBUS);
+		if (i % 4 > 0)
+			assert_int_equal(info.si_signo, SIGBUS);
+		if (i % 4 > 0 && i % 3 == 2)
+			assert_int_equal(info.si_value.sival_int, 77);
+		if (i % 4 > 0 && i % 4 < 3 && i % 3 == 0)
+			assert_int_equal(info.si_code, SI_USER);
+		assert_int_equal(pending(i & 1), 0);
+		raise(SIGHUP);
+		assert_int_equal(wait_for_it(i % 4, &info), SIGHUP);
+	}
+	*(uint64_t *)&set = bit(SIGBUS);
+	assert_int_equal(sigtimedwait(&set, NULL, &none), -1);
+	assert_int_equal(errno, EAGAIN);
+	set_mask(0);
+	assert_int_equal(buses, 0);
+	signal(SIGBUS, SIG_DFL);
+}
+
+/* From a child, while it waits. */
+static void bus_that_comes_in_a_wait(void **state)
+{
+	siginfo_t info;
+
+	set_mask(bit(SIGBUS) | bit(SIGHUP));
+	for (unsigned i = 0; i < 8; i++) {
+		pid_t parent = getpid(), pid = fork();
+
+		if (pid == 0)
+			_exit(kill(parent, SIGBUS) == 0 ? 0 : 9);
+		assert_int_equal(wait_for_it(i % 4, &info), SIGBUS);
+		if (i % 4 > 0)
+			assert_int_equal(info.si_pid, pid);
+		assert_int_equal(test_status_of(pid), 0);
+	}
+	set_mask(0);
+}
+
+static void pending_bus_is_no_childs(void **state)
+{
+	pid_t pid;
+
+	test_handle(SIGBUS, look_at_bus, 0);
+	set_mask(bit(SIGBUS));
+	buses = 0;
+	send_to_self(0);
+	pid = fork();
+	if (pid == 0) {
+		set_mask(0);
+		_exit(buses == 0 ? 0 : 9);
+	}
+	assert_int_equal(test_status_of(pid), 0);
+	set_mask(0);
+	assert_int_equal(buses, 1);
+	signal(SIGBUS, SIG_DFL);
+}
+
 /* ---- */
 
 static int tests(void)
@@ -489,6 +693,11 @@ static int tests(void)
 	    cmocka_unit_test(short_masks),
 	    cmocka_unit_test(vfork_children),
 	    cmocka_unit_test(ignored_across_exec),
+	    cmocka_unit_test(ignored_by_the_spawned),
+	    cmocka_unit_test(pending_bus_ends_a_wait),
+	    cmocka_unit_test(pending_bus_is_waited_for),
+	    cmocka_unit_test(bus_that_comes_in_a_wait),
+	    cmocka_unit_test(pending_bus_is_no_childs),
 	};
 
 	return cmocka_run_group_tests(all, test_farsignals_begin, NULL);

@@ -22,6 +22,7 @@
 
 #include "local.h"
 #include "shim.h"
+#include "sigmask.h"
 #include "signals.h"
 
 typedef void handler_fn(void);
@@ -56,6 +57,7 @@ static void parent(void)
 static void child(void)
 {
 	fp_signals_forked();
+	fp_sigmask_forked();
 	if (fp_shim_agent())
 		fp_agent_fork_child(fp_shim_agent());
 	fp_shim_leave_local();

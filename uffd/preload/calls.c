@@ -276,6 +276,11 @@ static int attempt(const struct request *q, bool by_copy, long *ret)
 	}
 	if (r < 0) /* the kernel shall find out for itself */
 		memcpy(job.args, q->args, sizeof(job.args));
+	if (r == 0 && fp_sigmask_ends_wait(&job.wait)) {
+		*ret = fp_job_finish(&job, -1);
+		errno = EINTR;
+		return 0;
+	}
 	errno = before;
 	*ret = call(q, job.args);
 	if (r == 0 && is_fault(*ret) && fp_agent_hold_again(fp_shim_agent(), job.ranges, job.n_ranges)) {

@@ -49,9 +49,14 @@ FP_INTERPOSE int posix_spawn(pid_t *pid, const char *path, const posix_spawn_fil
 {
 	posix_spawnattr_t copy;
 	bool masks = fp_sigmask_spawn(attr, &copy);
+	pid_t child; /* pid may be far, and the C library writes it with signals blocked */
+	int r;
 
 	release_cpu();
-	return fp_call_posix_spawn(pid, path, actions, masks ? &copy : attr, argv, env);
+	r = fp_call_posix_spawn(&child, path, actions, masks ? &copy : attr, argv, env);
+	if (r == 0 && pid)
+		*pid = child;
+	return r;
 }
 
 FP_INTERPOSE int posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_actions_t *actions,
@@ -59,9 +64,14 @@ FP_INTERPOSE int posix_spawnp(pid_t *pid, const char *file, const posix_spawn_fi
 {
 	posix_spawnattr_t copy;
 	bool masks = fp_sigmask_spawn(attr, &copy);
+	pid_t child; /* pid may be far, and the C library writes it with signals blocked */
+	int r;
 
 	release_cpu();
-	return fp_call_posix_spawnp(pid, file, actions, masks ? &copy : attr, argv, env);
+	r = fp_call_posix_spawnp(&child, file, actions, masks ? &copy : attr, argv, env);
+	if (r == 0 && pid)
+		*pid = child;
+	return r;
 }
 
 FP_INTERPOSE int system(const char *command)

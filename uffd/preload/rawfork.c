@@ -150,8 +150,8 @@ __attribute__((used)) static long make_child(long number, uint64_t a, uint64_t b
 }
 
 /* The numbers of fork, vfork, clone and clone3 go through the above, those of calls on
- * mappings and signals (9 to 28, 131, 149 to 152, 325 and 329, with others among them) to rawcalls.c; all
- * others go the way that calls.h tells. */
+ * mappings and signals (9 to 28, 127 to 131, 149 to 152, 325 and 329, with others among them) to rawcalls.c;
+ * all others go the way that calls.h tells. */
 __asm__(".text\n"
         ".globl syscall\n"
         ".type syscall, @function\n"
@@ -166,8 +166,9 @@ __asm__(".text\n"
         "	jbe 3f\n"
         "	cmp $435, %rdi\n"
         "	je 3f\n"
-        "	cmp $131, %rdi\n"
-        "	je 5f\n"
+        "	lea -127(%rdi), %rax\n"
+        "	cmp $4, %rax\n"
+        "	jbe 5f\n"
         "	lea -149(%rdi), %rax\n"
         "	cmp $3, %rax\n"
         "	jbe 5f\n"
@@ -283,7 +284,8 @@ __asm__(".text\n"
         ".size __vfork, .-__vfork\n");
 static_assert(SYS_mmap == 9 && SYS_madvise == 28 && SYS_mlock == 149 && SYS_munlockall == 152 &&
                   SYS_mlock2 == 325 && SYS_pkey_mprotect == 329 && SYS_rt_sigaction == 13 &&
-                  SYS_rt_sigprocmask == 14 && SYS_sigaltstack == 131,
+                  SYS_rt_sigprocmask == 14 && SYS_rt_sigpending == 127 && SYS_rt_sigtimedwait == 128 &&
+                  SYS_sigaltstack == 131,
               "as in the code above");
 static_assert(SYS_clone == 56 && SYS_fork == 57 && SYS_vfork == 58 && SYS_clone3 == 435,
               "as in the code above");

@@ -31,7 +31,15 @@ static _Atomic(mask_fn *) libc_mask; /* pthread_sigmask */
 static __thread struct {
 	bool blocks;
 	bool pending; /* it was sent meanwhile */
+	siginfo_t info;
 	struct fp_sigmask_wait wait;
+	struct timespec *timeout; /* of a wait for SIGBUS */
+	uint64_t told, asked;     /* masks from and for the kernel; handlers leave them as they are */
+	struct {
+		bool is_open;
+		bool blocks;
+		uint64_t mask;
+	} emulated; /* a wait that ends at once: what holds outside */
 } own __attribute__((tls_model("initial-exec")));
 
 /* Its own thread's mask, by the C library: it keeps signals of its own out of it. */
@@ -90,12 +98,43 @@ static bool blocks_in(const void *context)
 	return fp_sigmask_of_context(context) & BUS_BIT;
 }
 
-bool fp_sigmask_defer(const void *context)
+bool fp_sigmask_defer(const siginfo_t *info, const void *context)
 {
-	bool blocks = blocks_in(context);
+	if (!blocks_in(context))
+		return false;
+	if (!own.pending)
+		own.info = *info;
+	own.pending = true;
+	if (own.timeout)
+		*own.timeout = (struct timespec){0};
+	return true;
+}
 
-	own.pending |= blocks;
-	return blocks;
+bool fp_sigmask_has_pending(void)
+{
+	return own.pending;
+}
+
+bool fp_sigmask_take_pending(siginfo_t *ret_info)
+{
+	if (!own.pending) /* from here on one may come: it stays */
+		return false;
+	*ret_info = own.info;
+	own.pending = false;
+	return true;
+}
+
+void fp_sigmask_forked(void)
+{
+	own.pending = false;
+}
+
+struct timespec *fp_sigmask_note_timeout(struct timespec *timeout)
+{
+	struct timespec *before = own.timeout;
+
+	own.timeout = timeout;
+	return before;
 }
 
 static void deliver(void)
@@ -103,7 +142,8 @@ static void deliver(void)
 	if (!own.pending || own.blocks)
 		return;
 	own.pending = false;
-	FP_RAW(SYS_tgkill, getpid(), FP_RAW(SYS_gettid, 0, 0, 0, 0, 0, 0), SIGBUS, 0, 0, 0);
+	FP_RAW(SYS_rt_tgsigqueueinfo, getpid(), FP_RAW(SYS_gettid, 0, 0, 0, 0, 0, 0), SIGBUS, &own.info, 0,
+	       0);
 }
 
 static bool blocks_after(int how, uint64_t set)
@@ -357,6 +397,58 @@ struct fp_sigmask_wait fp_sigmask_note_wait(struct fp_sigmask_wait wait)
 
 	own.wait = wait;
 	return before;
+}
+
+/* By memory that is never far. */
+static void set_kernels(uint64_t mask)
+{
+	uint64_t outer = own.asked;
+
+	own.asked = mask;
+	FP_RAW(SYS_rt_sigprocmask, SIG_SETMASK, &own.asked, NULL, sizeof(mask), 0, 0);
+	own.asked = outer;
+}
+
+static uint64_t kernels_now(void)
+{
+	uint64_t outer = own.told, now;
+
+	FP_RAW(SYS_rt_sigprocmask, SIG_BLOCK, NULL, &own.told, sizeof(now), 0, 0);
+	now = own.told;
+	own.told = outer;
+	return now;
+}
+
+/* The handlers run between the two masks, as if the call had set the first and a signal had ended it. */
+bool fp_sigmask_ends_wait(const struct fp_sigmask_wait *wait)
+{
+	if (!wait->kernels || !own.pending || (wait->asked & BUS_BIT))
+		return false;
+	if (fp_signals_ignores_bus()) { /* it is gone once it is let in */
+		own.pending = false;
+		return false;
+	}
+	own.emulated.blocks = own.blocks;
+	own.emulated.mask = kernels_now();
+	own.emulated.is_open = true;
+	own.blocks = false;
+	set_kernels(wait->asked);
+	deliver();
+	if (own.emulated.is_open) { /* what is blocked since, if not by a handler's return */
+		own.blocks = own.emulated.blocks;
+		set_kernels(own.emulated.mask);
+		own.emulated.is_open = false;
+	}
+	return true;
+}
+
+void fp_sigmask_leave_wait(uint64_t *mask)
+{
+	if (!own.emulated.is_open)
+		return;
+	own.emulated.is_open = false;
+	own.blocks = own.emulated.blocks;
+	*mask = own.emulated.mask;
 }
 
 uint64_t fp_sigmask_of_context(const void *context)

@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <time.h>
 
 /* From now on SIGBUS is ours; unblocks it on the calling thread, the only one there is. */
 void fp_sigmask_open(void);
@@ -26,7 +27,15 @@ void fp_sigmask_inherit(bool blocks);
 
 /* A SIGBUS that was sent, not raised by a fault: true if the thread has it blocked and gets it later.
  * context: what it interrupted. */
-bool fp_sigmask_defer(const void *context);
+bool fp_sigmask_defer(const siginfo_t *info, const void *context);
+/* Whether there is such a one; takes it, and tells what was sent. In a forked child there is none. */
+bool fp_sigmask_has_pending(void);
+bool fp_sigmask_take_pending(siginfo_t *ret_info);
+void fp_sigmask_forked(void);
+
+/* The thread is about to wait for SIGBUS, among others, for no longer than this, which lies in memory of its
+ * own: if one comes before the kernel has read it, it becomes zero. NULL: no more. Returns what was noted. */
+struct timespec *fp_sigmask_note_timeout(struct timespec *timeout);
 
 /*
  * A call that waits under a mask of its own (sigsuspend, ppoll and the like). In a handler that ends the wait
@@ -40,12 +49,21 @@ struct fp_sigmask_wait {
 /* The calling thread is about to wait so. Returns what was noted before, to be noted again afterwards. */
 struct fp_sigmask_wait fp_sigmask_note_wait(struct fp_sigmask_wait wait);
 
+/* True if such a call need not wait: a SIGBUS that was pending has been delivered, as in the call. */
+bool fp_sigmask_ends_wait(const struct fp_sigmask_wait *wait);
+/* A handler is about to run: if that is why, the mask to return to is the one before the call. */
+void fp_sigmask_leave_wait(uint64_t *mask);
+
 /* The mask that a handler's is added to: what context, which the signal interrupted, ran under. With SIGBUS
  * as the program believes. */
 uint64_t fp_sigmask_of_context(const void *context);
 
 /* The system call rt_sigprocmask, as syscall(2) has it: -1 and errno. */
 long fp_sigmask_by_number(int how, const void *set, void *ret_old, size_t size);
+
+/* The system calls rt_sigtimedwait and rt_sigpending, as above. */
+long fp_sigwait_by_number(const void *set, void *ret_info, const void *timeout, size_t size);
+long fp_sigpending_by_number(void *set, size_t size);
 
 /* What the calling thread believes, as a word; and back, after a child that has used this thread. */
 unsigned fp_sigmask_belief(void);

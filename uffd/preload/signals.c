@@ -307,6 +307,7 @@ static void run_handler(int sig, siginfo_t *info, void *context, const struct si
 		allow_faults();
 	if (framed) {
 		mask = mask_of(sig, action, context);
+		fp_sigmask_leave_wait(back);
 		fp_sigframe_run(sig, context, action, mask);
 		fp_sigmask_show(back);
 		fp_sigmask_enter(fp_sigmask_begin_handler(mask));
@@ -548,16 +549,22 @@ void fp_signals_threaded(void)
 	atomic_store_explicit(&is_threaded, true, memory_order_relaxed);
 }
 
-bool fp_signals_begin_exec(void)
+bool fp_signals_ignores_bus(void)
 {
-	const struct sigaction ignore = {.sa_handler = SIG_IGN};
 	struct taken *t = taken_of(SIGBUS);
 	struct sigaction now;
 
 	if (!t || !t->hook.always)
 		return false;
 	own_action(t, &now);
-	if (is_handler(&now) || now.sa_handler != SIG_IGN)
+	return !is_handler(&now) && now.sa_handler == SIG_IGN;
+}
+
+bool fp_signals_begin_exec(void)
+{
+	const struct sigaction ignore = {.sa_handler = SIG_IGN};
+
+	if (!fp_signals_ignores_bus())
 		return false;
 	if (atomic_load_explicit(&is_threaded, memory_order_relaxed) && !is_borrowed())
 		return false; /* others may fault meanwhile, and the actions are theirs too */

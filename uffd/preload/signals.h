@@ -57,6 +57,9 @@ void fp_signals_threaded(void);
 bool fp_signals_begin_exec(void);
 void fp_signals_end_exec(void);
 
+/* True if the program ignores SIGBUS. */
+bool fp_signals_ignores_bus(void);
+
 /* In a forked child: its own signal actions are the ones that the program sets from now on. */
 void fp_signals_forked(void);
 
