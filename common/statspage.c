@@ -24,6 +24,7 @@
 #include "cleanup.h"
 #include "clock.h"
 #include "fdutil.h"
+#include "lockedmem.h"
 
 #define TEMPORARY "XXXXXX"
 
@@ -97,7 +98,7 @@ static int build(int fd, struct fp_statspage **ret_page)
 	page = mmap(NULL, sizeof(*page), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
 	if (page == MAP_FAILED)
 		return -errno;
-	(void)mlock(page, sizeof(*page)); /* counting goes on without, only with a page fault now and then */
+	fp_lockedmem_lock(page, sizeof(*page), false);
 	fill_identity(page, &self);
 	*ret_page = page;
 	return 0;
@@ -221,7 +222,7 @@ int fp_statspage_create_unseen(struct fp_statspage **ret_page)
 
 	if (page == MAP_FAILED)
 		return -errno;
-	(void)mlock(page, sizeof(*page));
+	fp_lockedmem_lock(page, sizeof(*page), false);
 	if (proc_stat_read(getpid(), &self) < 0)
 		prctl(PR_GET_NAME, self.command);
 	fill_identity(page, &self);
@@ -284,8 +285,10 @@ int fp_statspage_open(const char *path, const struct fp_statspage **ret_page)
 
 void fp_statspage_close(const struct fp_statspage *page)
 {
-	if (page)
-		munmap((void *)page, sizeof(*page));
+	if (!page)
+		return;
+	fp_lockedmem_forget(page, sizeof(*page));
+	munmap((void *)page, sizeof(*page));
 }
 
 static int dir_name(char *buf, size_t len)

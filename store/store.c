@@ -238,8 +238,10 @@ void fp_store_close(struct fp_store *store)
 	fp_adoption_done(store);
 	for (unsigned i = 0; i < store->n_sets; i++)
 		free(store->sets[i]);
-	if (store->leases)
+	if (store->leases) {
+		fp_lockedmem_forget(store->leases, lease_table_bytes());
 		munmap(store->leases, lease_table_bytes());
+	}
 	if (store->secret)
 		explicit_bzero(store->secret, strlen(store->secret));
 	free(store->secret);
@@ -305,7 +307,8 @@ static void publish(struct fp_store *store, struct fp_slots *list)
 		slots->held_word = store->gens.n_held_words;
 		store->gens.n_held_words += fp_slots_n_words(slots);
 		atomic_store_explicit(&store->leases[index], slots, memory_order_release);
-		(void)mlock(&store->leases[index], 1); /* its page of the table; as lockedmem.h does */
+		fp_lockedmem_lock((void *)((uintptr_t)&store->leases[index] & ~(uintptr_t)(FP_PAGE_SIZE - 1)),
+		                  FP_PAGE_SIZE, false); /* its page of the table */
 		atomic_fetch_add_explicit(&store->nodes[slots->node].n_slots, slots->n_pages,
 		                          memory_order_relaxed);
 	}

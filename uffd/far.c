@@ -38,8 +38,10 @@ static void *reserve(void *hint, uint64_t bytes, int prot)
 
 static void release(void *p, uint64_t bytes)
 {
-	if (p)
-		munmap(p, bytes);
+	if (!p)
+		return;
+	fp_lockedmem_forget(p, bytes);
+	munmap(p, bytes);
 }
 
 /*
@@ -57,13 +59,6 @@ static void *reserve_range(uint64_t bytes)
 	if (lower)
 		release(lower > first ? lower : first, bytes);
 	return lower && lower < first ? lower : first;
-}
-
-/* The tables are written by the fault threads: what is used of them stays in memory, where the limit allows.
- */
-static void lock_on_fault(void *p, uint64_t bytes)
-{
-	mlock2(p, bytes, MLOCK_ONFAULT);
 }
 
 static bool reserve_all(struct fp_far *far, uint64_t bytes)
@@ -101,9 +96,10 @@ int fp_far_reserve(struct fp_far *far)
 		if (bytes < RESERVE_MIN_BYTES)
 			return -ENOMEM;
 	}
-	lock_on_fault(far->words, far->n_pages * sizeof(*far->words));
-	lock_on_fault(far->touched, CHUNKS(far->n_pages) / 8);
-	lock_on_fault((void *)far->native, CHUNKS(far->n_pages) * sizeof(*far->native));
+	/* the fault threads write the tables: what is used of them stays in memory, the least first */
+	fp_lockedmem_lock(far->touched, CHUNKS(far->n_pages) / 8, true);
+	fp_lockedmem_lock((void *)far->native, CHUNKS(far->n_pages) * sizeof(*far->native), true);
+	fp_lockedmem_lock(far->words, far->n_pages * sizeof(*far->words), true);
 	r = fp_uffd_register(&far->uffd, far->base, bytes);
 	return r < 0 ? r : found_family(far);
 }

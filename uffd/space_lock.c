@@ -13,6 +13,7 @@
 #include "abi.h"
 #include "cleanup.h"
 #include "inline.h"
+#include "lockedmem.h"
 
 #define ANY_LOCK (FP_PIECE_LOCKED | FP_PIECE_LOCK_ON_FAULT)
 
@@ -366,6 +367,7 @@ static int lock_all(struct fp_space *space, int flags, uint32_t locked)
 	if (r < 0) {
 		space->lock_future = 0;
 		(void)munlockall();
+		fp_lockedmem_again();
 		return r;
 	}
 	lock_open(space, locked);
@@ -405,6 +407,7 @@ int fp_space_munlockall(struct fp_space *space)
 		r = unlock_mapped(space, p->start, p->end);
 	if (munlockall() < 0)
 		r = -errno;
+	fp_lockedmem_again();
 	fp_space_unlock(space, &mask);
 	return r;
 }

@@ -1,7 +1,9 @@
 /*
  * Programs whose limits, or whose root folder, leave the agent little: no file to count in, no /proc to look
- * at. They and their children go on with far memory.
+ * at, little to lock. They and their children go on with far memory.
  */
+#include <linux/capability.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -12,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -158,16 +161,124 @@ static void no_proc(void **state)
 	assert_int_equal(status, 0);
 }
 
+/* ---- locked memory ---- */
+
+#define LOCK_LIMIT (4u << 20)
+#define THREADS    100u
+
+static size_t locked_bytes(void)
+{
+	FILE *status = fopen("/proc/self/status", "re");
+	unsigned long kib = 0;
+	char line[256];
+
+	while (status && fgets(line, sizeof(line), status))
+		if (sscanf(line, "VmLck: %lu kB", &kib) == 1)
+			break;
+	if (status)
+		fclose(status);
+	return (size_t)kib << 10;
+}
+
+/* Shared memory stays local. */
+static char *map_local(size_t len)
+{
+	char *p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+	assert_ptr_not_equal(p, MAP_FAILED);
+	return p;
+}
+
+static void skip_unless_lockable(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_max >= LOCK_LIMIT)
+		return;
+	print_message("RLIMIT_MEMLOCK is below %u bytes\n", LOCK_LIMIT);
+	skip();
+}
+
+/* The agent's locks are none of the program's. */
+static void the_agent_stays_locked(void **state)
+{
+	size_t before = locked_bytes();
+	char *mine = map_local(4096);
+
+	skip_unless_lockable();
+	assert_true(before > 0);
+	assert_int_equal(mlock(mine, 4096), 0);
+	assert_true(madvise(mine, 4096, MADV_COLD) < 0);
+	assert_int_equal(munlockall(), 0);
+	assert_int_equal(madvise(mine, 4096, MADV_COLD), 0);
+	assert_true(locked_bytes() >= before);
+	munmap(mine, 4096);
+}
+
+static void *wait_for_all(void *barrier)
+{
+	pthread_barrier_wait(barrier);
+	return NULL;
+}
+
+/* In a process with such a limit: half of it is the program's, however many threads it has. */
+static int lock_half(void)
+{
+	char *mine = map_local(LOCK_LIMIT / 2);
+	pthread_t threads[THREADS];
+	pthread_barrier_t all;
+	int r;
+
+	pthread_barrier_init(&all, NULL, THREADS + 1);
+	for (unsigned i = 0; i < THREADS; i++)
+		if (pthread_create(&threads[i], NULL, wait_for_all, &all) != 0)
+			return 40;
+	if (locked_bytes() == 0)
+		return 41;
+	r = mlock(mine, LOCK_LIMIT / 2) < 0 ? 42 : 0;
+	pthread_barrier_wait(&all);
+	for (unsigned i = 0; i < THREADS; i++)
+		pthread_join(threads[i], NULL);
+	return r;
+}
+
+static void half_may_be_locked(void **state)
+{
+	const struct rlimit limit = {.rlim_cur = LOCK_LIMIT, .rlim_max = LOCK_LIMIT};
+	pid_t pid;
+
+	skip_unless_lockable();
+	pid = fork();
+	if (pid == 0) {
+		setenv(AGAIN, "lock", 1);
+		(void)prctl(PR_CAPBSET_DROP, CAP_IPC_LOCK, 0, 0, 0); /* the limit holds for root as well */
+		if (setrlimit(RLIMIT_MEMLOCK, &limit) < 0)
+			_exit(43);
+		execl("/proc/self/exe", "again", (char *)NULL);
+		_exit(31);
+	}
+	assert_int_equal(status_of(pid), 0);
+}
+
+static int again(void)
+{
+	if (strcmp(getenv(AGAIN), "lock") == 0)
+		return lock_half();
+	return fill(NULL) < 0 ? 1 : use_far(1);
+}
+
 static int tests(void)
 {
 	const struct CMUnitTest all[] = {
 	    cmocka_unit_test(no_files_for_children),
 	    cmocka_unit_test(no_files_at_all),
 	    cmocka_unit_test(no_proc),
+	    cmocka_unit_test(the_agent_stays_locked),
+	    cmocka_unit_test(half_may_be_locked),
 	};
 
 	if (getenv(AGAIN))
-		return fill(NULL) < 0 ? 1 : use_far(1);
+		return again();
 	return cmocka_run_group_tests(all, fill, NULL);
 }
 

@@ -14,6 +14,7 @@
 #include "calljob.h"
 #include "calls.h"
 #include "cleanup.h"
+#include "lockedmem.h"
 #include "shim.h"
 #include "store.h"
 
@@ -65,7 +66,7 @@ struct fp_sigstack *fp_sigstack_new(void)
 		return NULL;
 	s = (struct fp_sigstack *)(void *)(p + len - tail);
 	fp_call_raw_syscall(SYS_mprotect, p, FP_PAGE_SIZE, PROT_NONE);
-	fp_call_raw_syscall(SYS_mlock2, (char *)s - LOCKED_BYTES, LOCKED_BYTES + tail, MLOCK_ONFAULT);
+	fp_lockedmem_lock((char *)s - LOCKED_BYTES, LOCKED_BYTES + tail, true);
 	*s = (struct fp_sigstack){.memory = p,
 	                          .len = len,
 	                          .program.ss_flags = SS_DISABLE,
@@ -76,8 +77,10 @@ struct fp_sigstack *fp_sigstack_new(void)
 
 void fp_sigstack_free(struct fp_sigstack *s)
 {
-	if (s)
-		fp_call_raw_syscall(SYS_munmap, s->memory, s->len);
+	if (!s)
+		return;
+	fp_lockedmem_forget(s->memory, s->len);
+	fp_call_raw_syscall(SYS_munmap, s->memory, s->len);
 }
 
 stack_t fp_sigstack_kernels(const struct fp_sigstack *s)
