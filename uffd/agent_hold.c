@@ -132,7 +132,7 @@ static bool all_ready(const struct fp_far *far, struct fp_page_range r, bool wri
 static void bring_range(struct fp_agent *agent, struct fp_page_range r, bool write)
 {
 	/* first and last, as a handler that jumps away would leave the bracket open */
-	uint64_t mask = fp_ownmask_block(true, true);
+	uint64_t mask = fp_ownmask_block(true, agent->far.uffd.sigbus);
 	int saved = errno;
 
 	fp_agent_enter_local(agent);
@@ -419,7 +419,7 @@ bool fp_agent_hold_again(struct fp_agent *agent, const struct fp_hold_range *ran
 
 	if (!fp_agent_needs_holds(agent))
 		return false;
-	mask = fp_ownmask_block(true, true);
+	mask = fp_ownmask_block(true, agent->far.uffd.sigbus);
 	fp_ownstack_keep(&agent->far, &stack);
 	fp_agent_enter_local(agent);
 	for (unsigned i = 0; i < n; i++)

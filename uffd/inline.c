@@ -236,7 +236,7 @@ static void bring(struct fp_inline *in, uint32_t page, bool write)
 
 void fp_inline_bring(struct fp_inline *in, uint32_t page, uint32_t n, bool write)
 {
-	uint64_t mask = fp_ownmask_block(true, true);
+	uint64_t mask = fp_ownmask_block(true, in->far->uffd.sigbus);
 	struct fp_ownstack stack;
 
 	fp_ownstack_keep(in->far, &stack);

@@ -98,7 +98,7 @@ void fp_leavers_add(struct fp_far *far, const void *record, size_t len_bytes)
 
 	if (fp_uffd_needs_holds(&far->uffd) || !to_pages(far, record, len_bytes, &pages))
 		return;
-	mask = fp_ownmask_block(true, true);
+	mask = fp_ownmask_block(true, far->uffd.sigbus);
 	add(far, &pages);
 	fp_ownmask_restore(mask);
 }

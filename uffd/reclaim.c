@@ -356,7 +356,7 @@ static void pause_briefly(void)
 
 void fp_reclaim_pageout(struct fp_reclaim *rc, uint32_t page, uint32_t n)
 {
-	uint64_t mask = fp_ownmask_block(false, atomic_load(&rc->far->inline_servers));
+	uint64_t mask = fp_ownmask_block(false, rc->far->uffd.sigbus);
 
 	pthread_mutex_lock(&rc->turn);
 	rc->pageout.page = page;

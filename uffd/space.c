@@ -27,7 +27,7 @@ void fp_space_done(struct fp_space *space)
 
 static uint64_t block_signals(const struct fp_space *space)
 {
-	return fp_ownmask_block(false, atomic_load(&space->far->inline_servers));
+	return fp_ownmask_block(false, space->far->uffd.sigbus);
 }
 
 static bool lock_and_follow(struct fp_space *space, uint64_t *ret_mask)

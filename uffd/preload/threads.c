@@ -136,7 +136,8 @@ static void take_cancel(void)
 	uint64_t mask;
 
 	fp_shim_enter_local();
-	mask = fp_ownmask_block(false, true); /* what is the program's is not for that thread */
+	mask =
+	    fp_ownmask_block(false, fp_sigmask_is_open()); /* what is the program's is not for that thread */
 	if (pthread_create(&thread, NULL, wait_to_be_cancelled, NULL) == 0) {
 		real(thread);
 		pthread_join(thread, NULL);
