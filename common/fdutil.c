@@ -9,6 +9,8 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -18,8 +20,9 @@
 #define HIGH_FD 512
 #define FDS_MAX 512u
 
-#define PATIENCE_NS   (500 * FP_NSEC_PER_MSEC)
-#define IMPATIENCE_NS (2 * FP_NSEC_PER_MSEC)
+#define PATIENCE_NS         (500 * FP_NSEC_PER_MSEC) /* of calls with openings, which are short */
+#define OPENING_PATIENCE_NS (100 * FP_NSEC_PER_MSEC) /* of openings with calls, which may last for ever */
+#define IMPATIENCE_NS       (2 * FP_NSEC_PER_MSEC)
 
 /* fd + 1, so that zeroed memory is an empty table */
 static _Atomic int ours[FDS_MAX];
@@ -27,6 +30,8 @@ static _Atomic unsigned ours_end; /* entries from here on were never used */
 
 /* Who opens has it alone. */
 static pthread_rwlock_t numbers = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
+/* This thread's call that has it shared. Initial-exec: it is looked at in signal handlers. */
+static __thread struct fp_fd_hold *own_hold __attribute__((tls_model("initial-exec")));
 
 static void add(int fd)
 {
@@ -105,14 +110,14 @@ static struct timespec after(uint64_t ns)
 bool fp_fd_lock_exclusive(void)
 {
 	static atomic_bool in_vain; /* a call that lasts does not delay each of many openings */
-	struct timespec until = after(atomic_load(&in_vain) ? IMPATIENCE_NS : PATIENCE_NS);
+	struct timespec until = after(atomic_load(&in_vain) ? IMPATIENCE_NS : OPENING_PATIENCE_NS);
 	int error = pthread_rwlock_clockwrlock(&numbers, CLOCK_MONOTONIC, &until);
 
 	atomic_store(&in_vain, error == ETIMEDOUT);
 	return error == 0;
 }
 
-bool fp_fd_lock_shared(void)
+static bool lock_shared(void)
 {
 	struct timespec until;
 
@@ -120,6 +125,26 @@ bool fp_fd_lock_shared(void)
 		return true;
 	until = after(PATIENCE_NS);
 	return pthread_rwlock_clockrdlock(&numbers, CLOCK_MONOTONIC, &until) == 0;
+}
+
+/*
+ * A call may be left by a jump out of a signal handler. Its hold then lies below the next one's, which takes
+ * it over. So does one in a handler on a stack of its own, which is as good: who has lost its hold leaves the
+ * unlocking to who took it.
+ */
+void fp_fd_lock_shared(struct fp_fd_hold *hold)
+{
+	hold->is_mine = own_hold ? (uintptr_t)hold >= (uintptr_t)own_hold : lock_shared();
+	if (hold->is_mine)
+		own_hold = hold;
+}
+
+void fp_fd_unlock_shared(struct fp_fd_hold *hold)
+{
+	if (!hold->is_mine || own_hold != hold)
+		return;
+	own_hold = NULL;
+	pthread_rwlock_unlock(&numbers);
 }
 
 void fp_fd_unlock(bool locked)
@@ -144,8 +169,10 @@ ssize_t fp_fd_read_file(const char *path, void *ret_bytes, size_t len, bool pati
 	return n;
 }
 
+/* A call of this thread that a handler has interrupted to fork goes on without it. */
 void fp_fd_forked(void)
 {
+	own_hold = NULL;
 	numbers = (pthread_rwlock_t)PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
 }
 

@@ -20,13 +20,23 @@ int fp_fd_move_high(int fd);
  * The kernel hands out the lowest number, and only then it can be moved and listed. So openings exclude what
  * the program closes or replaces, which would meet a descriptor that it takes for its own, or one whose old
  * number we are about to close. An opening waits for calls of the program under way, a call for an opening:
- * half a second at most, and the next opening two milliseconds, as a call may last (a lingering socket, a
- * FIFO without a writer). Any thread; fp_fd_lock_shared in signal handlers too. Return whether they have it,
- * which the same thread says to fp_fd_unlock.
+ * a tenth of a second at most, and the next opening two milliseconds, as a call may last (a lingering socket,
+ * a FIFO without a writer). Any thread. Returns whether it has it, which the same thread says to
+ * fp_fd_unlock.
  */
 bool fp_fd_lock_exclusive(void);
-bool fp_fd_lock_shared(void);
 void fp_fd_unlock(bool locked);
+
+/*
+ * The program's side; signal handlers too, also such as interrupt a call that has it, which do without, and
+ * jump out of it, or fork. hold lies on the caller's stack.
+ */
+struct fp_fd_hold {
+	bool is_mine; /* false: unlocking does nothing */
+};
+
+void fp_fd_lock_shared(struct fp_fd_hold *hold);
+void fp_fd_unlock_shared(struct fp_fd_hold *hold);
 
 /*
  * Reads the beginning of a file, which is open under the lock only. If not patient, returns -EBUSY rather

@@ -18,6 +18,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "fdutil.h"
 
 #define LOW     64
@@ -59,20 +60,24 @@ static void *open_and_close(void *arg)
 /* As the preload library does for the program. */
 static bool put(int own, int fd)
 {
-	bool locked = fp_fd_lock_shared(), done = !fp_fd_is_ours(fd) && dup3(own, fd, O_CLOEXEC) == fd;
+	struct fp_fd_hold hold;
+	bool done;
 
-	fp_fd_unlock(locked);
+	fp_fd_lock_shared(&hold);
+	done = !fp_fd_is_ours(fd) && dup3(own, fd, O_CLOEXEC) == fd;
+	fp_fd_unlock_shared(&hold);
 	atomic_fetch_add(&steps, 1);
 	return done;
 }
 
 static void take_away(int fd)
 {
-	bool locked = fp_fd_lock_shared();
+	struct fp_fd_hold hold;
 
+	fp_fd_lock_shared(&hold);
 	if (!fp_fd_is_ours(fd))
 		close(fd);
-	fp_fd_unlock(locked);
+	fp_fd_unlock_shared(&hold);
 }
 
 static bool is_same(int own, int fd)
@@ -116,31 +121,116 @@ static void test_each_keeps_its_own(void **state)
 	close(own);
 }
 
-/* Who was in a call when another thread forked is not in the child. */
-static void test_a_child_waits_for_nobody(void **state)
+static bool is_free(void)
 {
 	char byte;
 
-	assert_true(fp_fd_lock_shared());
-	assert_int_equal(fp_fd_read_file("/proc/self/comm", &byte, 1, false), -EBUSY);
+	return fp_fd_read_file("/proc/self/comm", &byte, 1, false) == 1;
+}
+
+/*
+ * Who was in a call when another thread forked is not in the child. Who forked may be, if it was a handler
+ * that did: its end takes nothing away from others.
+ */
+static void test_a_child_waits_for_nobody(void **state)
+{
+	struct fp_fd_hold hold;
+
+	fp_fd_lock_shared(&hold);
+	assert_true(hold.is_mine);
+	assert_false(is_free());
 	fp_fd_forked();
-	assert_int_equal(fp_fd_read_file("/proc/self/comm", &byte, 1, false), 1);
-	assert_true(fp_fd_lock_exclusive());
-	fp_fd_unlock(true);
+	assert_true(is_free());
+	fp_fd_unlock_shared(&hold);
+	assert_true(is_free());
 }
 
 /* A call that lasts, in the same thread: an opening does not wait for ever, and neither does the reverse. */
 static void test_nobody_waits_for_ever(void **state)
 {
-	assert_true(fp_fd_lock_shared());
+	struct fp_fd_hold hold;
+
+	fp_fd_lock_shared(&hold);
+	assert_true(hold.is_mine);
 	assert_false(fp_fd_lock_exclusive());
-	fp_fd_unlock(true);
+	fp_fd_unlock_shared(&hold);
 	assert_true(fp_fd_lock_exclusive());
-	assert_false(fp_fd_lock_shared());
+	fp_fd_lock_shared(&hold);
+	assert_false(hold.is_mine);
 	assert_false(fp_fd_lock_exclusive());
+	fp_fd_unlock_shared(&hold);
 	fp_fd_unlock(true);
-	assert_true(fp_fd_lock_shared());
-	fp_fd_unlock(true);
+	fp_fd_lock_shared(&hold);
+	assert_true(hold.is_mine);
+	fp_fd_unlock_shared(&hold);
+	assert_true(is_free());
+}
+
+static uint64_t vain_opening_ns(void)
+{
+	uint64_t start = fp_clock_ns();
+
+	assert_false(fp_fd_lock_exclusive());
+	return fp_clock_ns() - start;
+}
+
+/* Only the first opening that meets a call that lasts holds up the others, and the first after that. */
+static void test_a_call_that_lasts_is_waited_for_once(void **state)
+{
+	struct fp_fd_hold hold;
+	uint64_t first, next = 0;
+
+	for (unsigned round = 0; round < 2; round++) {
+		fp_fd_lock_shared(&hold);
+		first = vain_opening_ns();
+		next = 0;
+		for (unsigned i = 0; i < 16; i++)
+			next += vain_opening_ns();
+		assert_true(next < 8 * first);
+		fp_fd_unlock_shared(&hold);
+		assert_true(fp_fd_lock_exclusive());
+		fp_fd_unlock(true);
+	}
+}
+
+static sigjmp_buf out;
+
+__attribute__((noinline)) static void call(void within(void))
+{
+	struct fp_fd_hold hold;
+
+	fp_fd_lock_shared(&hold);
+	if (within)
+		within();
+	assert_false(is_free());
+	fp_fd_unlock_shared(&hold);
+}
+
+static void call_once(void)
+{
+	call(NULL);
+	assert_false(is_free()); /* the outer one still has it */
+}
+
+static void jump_out(void)
+{
+	siglongjmp(out, 1);
+}
+
+/* As signal handlers do. */
+static void test_a_call_within_a_call(void **state)
+{
+	call(call_once);
+	assert_true(is_free());
+}
+
+static void test_a_call_that_is_jumped_out_of(void **state)
+{
+	if (!sigsetjmp(out, 0))
+		call(jump_out);
+	assert_false(is_free());
+	call(NULL);
+	assert_true(is_free());
 }
 
 static void test_an_error_stays_as_it_was(void **state)
@@ -156,6 +246,9 @@ int main(void)
 	    cmocka_unit_test(test_each_keeps_its_own),
 	    cmocka_unit_test(test_a_child_waits_for_nobody),
 	    cmocka_unit_test(test_nobody_waits_for_ever),
+	    cmocka_unit_test(test_a_call_that_lasts_is_waited_for_once),
+	    cmocka_unit_test(test_a_call_within_a_call),
+	    cmocka_unit_test(test_a_call_that_is_jumped_out_of),
 	    cmocka_unit_test(test_an_error_stays_as_it_was),
 	};
 

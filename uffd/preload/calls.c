@@ -147,16 +147,20 @@ static long *request_arg(struct request *q, unsigned n)
 	return &q->args[n + q->shift];
 }
 
-static void unlock(bool *locked)
+static void lock(const struct request *q, struct fp_fd_hold *hold)
 {
-	fp_fd_unlock(*locked);
+	if (q->how & FP_HOW_OPENS)
+		fp_fd_lock_shared(hold);
 }
 
 static long call(const struct request *q, const long *args)
 {
-	__attribute__((cleanup(unlock))) bool locked = (q->how & FP_HOW_OPENS) && fp_fd_lock_shared();
+	__attribute__((cleanup(fp_fd_unlock_shared))) struct fp_fd_hold hold = {false};
 	bool masked = (q->how & FP_HOW_EXEC) && fp_sigmask_begin_exec(args);
-	long ret = q->real(args[0], args[1], args[2], args[3], args[4], args[5], args[6]);
+	long ret;
+
+	lock(q, &hold);
+	ret = q->real(args[0], args[1], args[2], args[3], args[4], args[5], args[6]);
 
 	if (masked)
 		fp_sigmask_end_exec();

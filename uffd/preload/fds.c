@@ -38,21 +38,28 @@ static int close_ours(int fd)
 	return r;
 }
 
-static void unlock(void *locked)
+static void unlock(void *hold)
 {
-	fp_fd_unlock(*(bool *)locked);
+	fp_fd_unlock_shared(hold);
+}
+
+/* The agent may have the lock, for an opening, and waits for nobody. */
+static void lock(struct fp_fd_hold *hold)
+{
+	if (!fp_local_is_agent())
+		fp_fd_lock_shared(hold);
 }
 
 /* A point of cancellation. */
 FP_INTERPOSE int close(int fd)
 {
-	bool locked;
+	struct fp_fd_hold hold = {false};
 	int r;
 
 	if (fp_local_is_agent())
 		return close_ours(fd);
-	locked = fp_fd_lock_shared();
-	pthread_cleanup_push(unlock, &locked);
+	fp_fd_lock_shared(&hold);
+	pthread_cleanup_push(unlock, &hold);
 	r = is_hidden(fd) ? -1 : __close(fd);
 	pthread_cleanup_pop(1);
 	return r;
@@ -60,10 +67,12 @@ FP_INTERPOSE int close(int fd)
 
 FP_INTERPOSE int dup3(int old_fd, int new_fd, int flags)
 {
-	bool locked = !fp_local_is_agent() && fp_fd_lock_shared();
-	int r = is_hidden(new_fd) ? -1 : (int)syscall(SYS_dup3, old_fd, new_fd, flags);
+	struct fp_fd_hold hold = {false};
+	int r;
 
-	fp_fd_unlock(locked);
+	lock(&hold);
+	r = is_hidden(new_fd) ? -1 : (int)syscall(SYS_dup3, old_fd, new_fd, flags);
+	unlock(&hold);
 	return r;
 }
 
@@ -91,10 +100,12 @@ static int close_between(unsigned first, unsigned last, int flags)
 
 FP_INTERPOSE int close_range(unsigned first, unsigned last, int flags)
 {
-	bool locked = fp_fd_lock_shared();
-	int r = close_between(first, last, flags);
+	struct fp_fd_hold hold = {false};
+	int r;
 
-	fp_fd_unlock(locked);
+	lock(&hold);
+	r = close_between(first, last, flags);
+	unlock(&hold);
 	return r;
 }
 
@@ -111,18 +122,22 @@ FP_INTERPOSE int fp_fds_fstat64(int fd, struct stat *ret_stat) __asm__("fstat64"
 
 int fp_fds_fstat(int fd, struct stat *ret_stat)
 {
-	bool locked = !fp_local_is_agent() && fp_fd_lock_shared();
-	int r = is_hidden(fd) ? -1 : fp_call_fstat(fd, ret_stat);
+	struct fp_fd_hold hold = {false};
+	int r;
 
-	fp_fd_unlock(locked);
+	lock(&hold);
+	r = is_hidden(fd) ? -1 : fp_call_fstat(fd, ret_stat);
+	unlock(&hold);
 	return r;
 }
 
 int fp_fds_fstat64(int fd, struct stat *ret_stat)
 {
-	bool locked = !fp_local_is_agent() && fp_fd_lock_shared();
-	int r = is_hidden(fd) ? -1 : fp_call_fstat64(fd, ret_stat);
+	struct fp_fd_hold hold = {false};
+	int r;
 
-	fp_fd_unlock(locked);
+	lock(&hold);
+	r = is_hidden(fd) ? -1 : fp_call_fstat64(fd, ret_stat);
+	unlock(&hold);
 	return r;
 }
