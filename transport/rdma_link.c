@@ -16,6 +16,11 @@
  * sent. There each request that writes ends with a READ of its last byte, which the peer answers when it has
  * placed what came before (RFC 5040, 5.5, and RFC 5041, 5.3: delivery in order).
  *
+ * Soft RoCE (rxe_completer of Linux 6.12) may report a READ as done whose answer it could not make sense of,
+ * before it puts the queue pair into its error state: seen when the peer's interface goes down and comes
+ * back. So a READ's destination is marked at its end, which is written last, and one whose mark is still
+ * there has failed. The mark is another one each time: bytes that happen to be the same are read again.
+ *
  * A device cannot be asked to forget one work request. So an overdue request breaks the link like any error:
  * the queue pair is put into its error state, and each io ends when all its work has come back, for only then
  * nothing touches its buffers any more.
@@ -58,7 +63,9 @@ struct slot {
 	TAILQ_ENTRY(slot) entry;
 	struct request *req; /* NULL: free */
 	enum fp_verbs_op op;
-	void *copy_to; /* READ through the bounce page: where its bytes belong; else NULL */
+	void *copy_to;  /* READ through the bounce page: where its bytes belong; else NULL */
+	uint8_t *local; /* what the device reads or writes */
+	uint64_t mark;  /* READ of at least as many bytes: what its last ones are until it is done */
 	uint32_t len_bytes;
 };
 TAILQ_HEAD(slot_list, slot);
@@ -76,6 +83,7 @@ struct rdma_link {
 	uint64_t drain_until_ns;   /* broken: after this the queue pair is destroyed */
 	uint64_t next_deadline_ns; /* no request ends before this */
 	uint64_t next_check_ns;    /* when to ask again whether the peer is there */
+	uint64_t mark;             /* of the READ posted last */
 	struct request_list idle, waiting, flying;
 	struct slot_list free, busy; /* busy: in the order posted */
 	unsigned n_reads;            /* READs among the busy */
@@ -140,10 +148,34 @@ static uint8_t *page_of(const struct rdma_link *link, const struct slot *slot)
 	return link->bounce + (size_t)(slot - link->slots) * FP_RDMA_BOUNCE_BYTES;
 }
 
+static uint8_t *mark_of(const struct slot *slot)
+{
+	bool has = slot->op == FP_VERBS_READ && slot->len_bytes >= sizeof(slot->mark);
+
+	return has ? slot->local + slot->len_bytes - sizeof(slot->mark) : NULL;
+}
+
+/* Before a READ is posted. */
+static void mark(struct rdma_link *link, struct slot *slot)
+{
+	slot->mark = link->mark += 0x9e3779b97f4a7c15u;
+	if (mark_of(slot))
+		memcpy(mark_of(slot), &slot->mark, sizeof(slot->mark));
+}
+
+/* The status of a piece of which the device says that it is done. */
+static int look_at_mark(const struct slot *slot, int status)
+{
+	const uint8_t *at = status == 0 ? mark_of(slot) : NULL;
+
+	return at && memcmp(at, &slot->mark, sizeof(slot->mark)) == 0 ? -ECONNRESET : status;
+}
+
 /* A piece is over. The device holds on to nothing of it. */
-static void slot_end(struct rdma_link *link, struct slot *slot, int status)
+static void slot_end(struct rdma_link *link, struct slot *slot, int said)
 {
 	struct request *req = fp_take_ptr(slot->req);
+	int status = look_at_mark(slot, said);
 
 	TAILQ_REMOVE(&link->busy, slot, entry);
 	TAILQ_INSERT_HEAD(&link->free, slot, entry);
@@ -223,8 +255,7 @@ static void take_completion(struct rdma_link *link, const struct fp_verbs_comple
 		return;
 	}
 	/* flushed: some other request is to blame, or the peer has gone */
-	if (status == -ECANCELED)
-		status = -ECONNRESET;
+	status = status == -ECANCELED ? -ECONNRESET : look_at_mark(slot, status);
 	end_older(link, slot, status);
 	slot_end(link, slot, status);
 	if (status < 0)
@@ -295,6 +326,7 @@ static void choose_way(const struct rdma_link *link, struct slot *slot, struct f
 		else
 			memcpy(work->local, buf, len);
 	}
+	slot->local = work->local;
 	work->len_bytes = slot->len_bytes = len;
 }
 
@@ -319,7 +351,7 @@ static void confirm_piece(const struct rdma_link *link, const struct request *re
 
 	slot->copy_to = NULL;
 	work->len_bytes = slot->len_bytes = 1;
-	work->local = page_of(link, slot);
+	work->local = slot->local = page_of(link, slot);
 	work->lkey = link->bounce_region.lkey;
 	assert(lease); /* no lease is released under an io */
 	work->rkey = lease->remote_key;
@@ -388,6 +420,7 @@ static void add_piece(struct rdma_link *link, struct request *req)
 		confirm_piece(link, req, slot, work);
 	else
 		data_piece(link, req, slot, work);
+	mark(link, slot);
 	TAILQ_REMOVE(&link->free, slot, entry);
 	TAILQ_INSERT_TAIL(&link->busy, slot, entry);
 	link->n_reads += slot->op == FP_VERBS_READ;
@@ -606,6 +639,7 @@ int fp_rdma_link_register(struct fp_link *base, void *mem, size_t len_bytes)
 static void link_init(struct rdma_link *link, struct fp_verbs_conn *conn)
 {
 	link->opener = getpid();
+	link->mark = fp_clock_ns() ^ (uintptr_t)link;
 	link->max_inline = fp_verbs_conn_max_inline(conn);
 	link->max_reads = fp_verbs_conn_max_reads(conn);
 	link->confirms = fp_verbs_domain_limits(link->domain)->iwarp;

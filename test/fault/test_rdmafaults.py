@@ -166,6 +166,13 @@ class RdmaFaults(unittest.TestCase):
                 raise AssertionError(f"it ended before it was under way:\n{churn.end(1)[0]}")
             time.sleep(0.2)
 
+    @staticmethod
+    def work_on(churn):
+        """Until pages come and go again, or it has ended."""
+        before, until = churn.fetches(), time.monotonic() + 30
+        while churn.process.poll() is None and churn.fetches() < before + UNDER_WAY and time.monotonic() < until:
+            time.sleep(0.2)
+
     def must_survive(self, churn, node, timeout):
         output, status = churn.end(timeout)
         self.assertEqual(status, 0, f"{output}\n--- node:\n{node.log()}")
@@ -185,6 +192,16 @@ class RdmaFaults(unittest.TestCase):
             self.pull_cable(2)
             self.must_survive(churn, node, 90)
             self.assertEqual(node.log().count(" begins"), 1, node.log())  # the same session to the end
+
+    @unittest.skipUnless(NODE_NETNS or REMOTE, "there is no cable: FARPAGE_TEST_NODE_NETNS is not set")
+    def test_cable_pulled_again_and_again(self):
+        """Soft RoCE then says of READs that were not answered that they were: see transport/rdma_link.c."""
+        with start_node() as node, Churn(node, 40, "--stall", str(4 * STALL_S)) as churn:
+            self.get_going(churn)
+            for seconds in (1.1, 1.7, 1.3, 1.9, 1.5, 1.2, 1.8):
+                self.pull_cable(seconds)
+                self.work_on(churn)
+            self.must_survive(churn, node, 120)
 
     @unittest.skipUnless(NODE_NETNS or REMOTE, "there is no cable: FARPAGE_TEST_NODE_NETNS is not set")
     def test_cable_pulled_for_longer_than_the_grace(self):
