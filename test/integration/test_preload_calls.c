@@ -44,6 +44,7 @@
 #define PAGE     STEP_PAGE
 #define BIG      (4u << 20)
 #define PRESSURE (4 * TEST_LOCAL_BYTES)
+#define GAP      ((size_t)128 * PAGE)
 
 static char *far_areas, *pressure, *big_far, *big_local;
 static char folder[64];
@@ -609,7 +610,9 @@ static int begin(void **state)
 {
 	far_areas = mmap(NULL, STEP_AREAS * STEP_AREA_BYTES, PROT_READ | PROT_WRITE,
 	                 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	pressure = mmap(NULL, PRESSURE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	/* what is read ahead of a sweep is not its neighbours' */
+	pressure = mmap(NULL, PRESSURE + 2 * GAP, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	pressure += GAP;
 	big_far = mmap(NULL, BIG, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	big_local = mmap(NULL, BIG, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
 	assert_true(test_is_far(far_areas) && test_is_far(pressure) && test_is_far(big_far) &&
