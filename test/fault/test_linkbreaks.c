@@ -203,6 +203,14 @@ static unsigned check_pages(const struct scene *s, bool lost_allowed)
 	return lost;
 }
 
+static void note_longest(struct scene *s, uint64_t ns)
+{
+	uint64_t longest = atomic_load(&s->longest_ns);
+
+	while (ns > longest && !atomic_compare_exchange_weak(&s->longest_ns, &longest, ns))
+		;
+}
+
 /* Reads and writes pages, which all must be good, until told to stop. */
 static void *use_pages(void *arg)
 {
@@ -216,11 +224,12 @@ static void *use_pages(void *arg)
 
 		trial_check(signal == 0 && byte == byte_of(page), "page %u: signal %d, reads %d", page,
 		            signal, byte);
-		if (test_random(&rng) % 2)
+		note_longest(s, ns);
+		if (test_random(&rng) % 2) {
 			trial_check(trial_write(addr, byte, &ns) == 0, "page %u can't be written", page);
+			note_longest(s, ns);
+		}
 		atomic_fetch_add(&s->reads, 1);
-		if (ns > atomic_load(&s->longest_ns))
-			atomic_store(&s->longest_ns, ns);
 	}
 	return NULL;
 }
