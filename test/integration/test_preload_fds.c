@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -135,9 +136,14 @@ static void be_daemon(void)
 	_exit(0);
 }
 
-/* The agent of a child opens its own links, at a time of its own. */
+/* The agent of a child opens its own links, at a time of its own. What librdmacm opens is under no lock of
+ * ours. */
 static void a_child_opens_the_lowest(void **state)
 {
+	const char *nodes = getenv("FARPAGE_NODES");
+
+	if (!nodes || strncmp(nodes, "rdma", strlen("rdma")) == 0)
+		skip();
 	for (unsigned i = 0; i < DAEMONS; i++) {
 		pid_t pid = fork();
 		int status;
