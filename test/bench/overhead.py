@@ -70,10 +70,13 @@ print(time.perf_counter() - begin, time.process_time() - cpu)
 """
 
 
+def linked_with(path):
+    return subprocess.run(["ldd", path], capture_output=True, text=True, check=True).stdout
+
+
 def jemalloc():
     """The library that Farpage itself uses."""
-    linked = subprocess.run(["ldd", os.path.join(os.environ["FARPAGE_BUILD"], "uffd/preload/libfarpage-preload.so")],
-                            capture_output=True, text=True, check=True).stdout
+    linked = linked_with(os.path.join(os.environ["FARPAGE_BUILD"], "uffd/preload/libfarpage-preload.so"))
     found = re.search(r"libjemalloc\S+ => (\S+)", linked)
     return found.group(1) if found else ctypes.util.find_library("jemalloc")
 
@@ -122,63 +125,47 @@ def startup(prefix, extra, scale):
     return time.monotonic() - begin, cpu
 
 
-class Redis:
-    """One server of each variant stands for the whole measurement; a round fills it anew and empties it."""
-
-    def __init__(self):
-        self.dir = tempfile.mkdtemp(prefix="farpage-overhead.")
-        self.servers = {}
-
-    def port_of(self, prefix, extra):
-        key = (tuple(prefix), tuple(extra.items()))
-        if key not in self.servers:
-            with socket.socket() as unused:
-                unused.bind(("127.0.0.1", 0))
-                port = str(unused.getsockname()[1])
-            process = subprocess.Popen(
-                [*prefix, "redis-server", "--port", port, "--save", "", "--dir", self.dir, "--daemonize", "no"],
-                env=environment(extra), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-            self.servers[key] = (process, port)
-            for _ in range(200):
+def redis(prefix, extra, scale):
+    """A server of its own each time: where its memory happens to lie is worth some hundredths."""
+    with tempfile.TemporaryDirectory(prefix="farpage-overhead.") as folder:
+        with socket.socket() as unused:
+            unused.bind(("127.0.0.1", 0))
+            port = str(unused.getsockname()[1])
+        server = subprocess.Popen(
+            [*prefix, "redis-server", "--port", port, "--save", "", "--dir", folder, "--daemonize", "no"],
+            env=environment(extra), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        try:
+            for _ in range(400):
                 if subprocess.run(["redis-cli", "-p", port, "ping"], capture_output=True).stdout == b"PONG\n":
                     break
-                time.sleep(0.05)
-        return self.servers[key][1]
+                time.sleep(0.025)
+            begin, cpu = time.monotonic(), redis_cpu(port)
+            subprocess.run(["redis-benchmark", "-p", port, "-t", "set,get", "-n", str(round(300000 * scale)), "-r", "200000",
+                            "-d", "128", "-P", "16", "-q"], check=True, capture_output=True)
+            return time.monotonic() - begin, redis_cpu(port) - cpu
+        finally:
+            server.send_signal(signal.SIGTERM)
+            server.wait(30)
 
-    def __call__(self, prefix, extra, scale):
-        port = self.port_of(prefix, extra)
-        begin, cpu = time.monotonic(), self.cpu(port)
-        subprocess.run(["redis-benchmark", "-p", port, "-t", "set,get", "-n", str(round(300000 * scale)), "-r", "200000",
-                        "-d", "128", "-P", "16", "-q"], check=True, capture_output=True)
-        took, cpu = time.monotonic() - begin, self.cpu(port) - cpu
-        subprocess.run(["redis-cli", "-p", port, "flushall"], check=True, capture_output=True)
-        return took, cpu
 
-    @staticmethod
-    def cpu(port):
-        """Of the server, all its threads."""
-        info = subprocess.run(["redis-cli", "-p", port, "info", "cpu"], check=True, capture_output=True, text=True).stdout
-        return sum(float(x) for x in re.findall(r"used_cpu_(?:sys|user):([\d.]+)", info))
-
-    def stop(self):
-        for process, _ in self.servers.values():
-            process.send_signal(signal.SIGTERM)
-        for process, _ in self.servers.values():
-            process.wait(30)
-        shutil.rmtree(self.dir, ignore_errors=True)
+def redis_cpu(port):
+    """Of the server, all its threads."""
+    info = subprocess.run(["redis-cli", "-p", port, "info", "cpu"], check=True, capture_output=True, text=True).stdout
+    return sum(float(x) for x in re.findall(r"used_cpu_(?:sys|user):([\d.]+)", info))
 
 
 def measure(name, load, args):
     run_as = variants(args.local)
+    if load is redis and "libjemalloc" in linked_with(shutil.which("redis-server")):
+        run_as.pop("jemalloc")  # it would be the plain one twice, and the lesser of two is less by chance
     times = {variant: [] for variant in run_as}
     for variant, (prefix, extra) in run_as.items():
-        load(prefix, extra, args.scale / 10)  # warms up files and servers
+        load(prefix, extra, args.scale / 10)  # warms up files
     for _ in range(args.rounds):
         for variant, (prefix, extra) in random.sample(list(run_as.items()), len(run_as)):
             times[variant].append(load(prefix, extra, args.scale))
-        slower, faster = sorted(("plain", "jemalloc"), key=lambda variant: -times[variant][0][1])
-        if times[slower][0][1] > 2 * times[faster][0][1]:
-            run_as.pop(slower, None)
+        fastest = min(values[0][1] for variant, values in times.items() if variant != "far")
+        run_as = {variant: how for variant, how in run_as.items() if variant == "far" or times[variant][0][1] <= 2 * fastest}
     report(name, "elapsed", {variant: [wall for wall, _ in values] for variant, values in times.items()})
     report(name, "cpu", {variant: [cpu for _, cpu in values] for variant, values in times.items()})
 
@@ -211,15 +198,11 @@ def main():
     parser.add_argument("--local", default="4G")
     parser.add_argument("load", nargs="*", help="redis, python, stress-malloc, startup")
     args = parser.parse_args()
-    redis = Redis()
     loads = {"redis": redis, "python": python_loop, "stress-malloc": stress_malloc, "startup": startup}
     print(f"seconds, elapsed and of CPU; median [least greatest] of {args.rounds} rounds; load average {os.getloadavg()[0]:.1f}")
-    try:
-        for name, load in loads.items():
-            if not args.load or name in args.load:
-                measure(name, load, args)
-    finally:
-        redis.stop()
+    for name, load in loads.items():
+        if not args.load or name in args.load:
+            measure(name, load, args)
 
 
 if __name__ == "__main__":
