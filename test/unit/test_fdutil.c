@@ -121,127 +121,6 @@ static void test_each_keeps_its_own(void **state)
 	close(own);
 }
 
-static bool is_free(void)
-{
-	char byte;
-
-	return fp_fd_read_file("/proc/self/comm", &byte, 1, false) == 1;
-}
-
-static void *enter_a_call(void *hold)
-{
-	fp_fd_lock_shared(hold);
-	return NULL;
-}
-
-/*
- * Who was in a call when another thread forked is not in the child. Who forked may be, if it was a handler
- * that did: its end takes nothing away from others.
- */
-static void test_a_child_waits_for_nobody(void **state)
-{
-	struct fp_fd_hold theirs, own = {true};
-	pthread_t thread;
-
-	assert_int_equal(pthread_create(&thread, NULL, enter_a_call, &theirs), 0);
-	assert_int_equal(pthread_join(thread, NULL), 0);
-	assert_true(theirs.is_mine);
-	assert_false(is_free());
-	fp_fd_forked();
-	assert_true(is_free());
-	fp_fd_unlock_shared(&own);
-	assert_true(is_free());
-}
-
-/* A call that lasts, in the same thread: an opening does not wait for ever, and neither does the reverse. */
-static void test_nobody_waits_for_ever(void **state)
-{
-	struct fp_fd_hold hold;
-
-	fp_fd_lock_shared(&hold);
-	assert_true(hold.is_mine);
-	assert_false(fp_fd_lock_exclusive());
-	fp_fd_unlock_shared(&hold);
-	assert_true(fp_fd_lock_exclusive());
-	fp_fd_lock_shared(&hold);
-	assert_false(hold.is_mine);
-	assert_false(fp_fd_lock_exclusive());
-	fp_fd_unlock_shared(&hold);
-	fp_fd_unlock(true);
-	fp_fd_lock_shared(&hold);
-	assert_true(hold.is_mine);
-	fp_fd_unlock_shared(&hold);
-	assert_true(is_free());
-}
-
-static uint64_t vain_opening_ns(void)
-{
-	uint64_t start = fp_clock_ns();
-
-	assert_false(fp_fd_lock_exclusive());
-	return fp_clock_ns() - start;
-}
-
-/* Only the first opening that meets a call that lasts holds up the others, and the first after that. */
-static void test_a_call_that_lasts_is_waited_for_once(void **state)
-{
-	struct fp_fd_hold hold;
-	uint64_t first, next = 0;
-
-	for (unsigned round = 0; round < 2; round++) {
-		fp_fd_lock_shared(&hold);
-		first = vain_opening_ns();
-		next = 0;
-		for (unsigned i = 0; i < 16; i++)
-			next += vain_opening_ns();
-		assert_true(next < 8 * first);
-		fp_fd_unlock_shared(&hold);
-		assert_true(fp_fd_lock_exclusive());
-		fp_fd_unlock(true);
-	}
-}
-
-static sigjmp_buf out;
-
-/* Its hold lies on the stack, above those of what it calls: not where a sanitizer keeps variables. */
-__attribute__((noinline, no_sanitize("address"))) static void call(void within(void))
-{
-	struct fp_fd_hold hold;
-
-	fp_fd_lock_shared(&hold);
-	if (within)
-		within();
-	assert_false(is_free());
-	fp_fd_unlock_shared(&hold);
-}
-
-static void call_once(void)
-{
-	call(NULL);
-	assert_false(is_free()); /* the outer one still has it */
-}
-
-static void jump_out(void)
-{
-	siglongjmp(out, 1);
-}
-
-/* As signal handlers do. */
-static void test_a_call_within_a_call(void **state)
-{
-	call(call_once);
-	assert_true(is_free());
-}
-
-static void test_a_call_that_is_jumped_out_of(void **state)
-{
-	if (!sigsetjmp(out, 0))
-		call(jump_out);
-	assert_false(is_free());
-	call(NULL);
-	assert_true(is_free());
-}
-
 static void test_an_error_stays_as_it_was(void **state)
 {
 	errno = 0;
@@ -253,11 +132,6 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(test_each_keeps_its_own),
-	    cmocka_unit_test(test_a_child_waits_for_nobody),
-	    cmocka_unit_test(test_nobody_waits_for_ever),
-	    cmocka_unit_test(test_a_call_that_lasts_is_waited_for_once),
-	    cmocka_unit_test(test_a_call_within_a_call),
-	    cmocka_unit_test(test_a_call_that_is_jumped_out_of),
 	    cmocka_unit_test(test_an_error_stays_as_it_was),
 	};
 
