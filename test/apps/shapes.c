@@ -245,7 +245,8 @@ static void libraries(const char *path)
 
 	fill_table();
 	for (uint64_t i = 0; i < LOADS; i++) {
-		void *library = dlopen(path, RTLD_NOW | (i % 2 ? RTLD_GLOBAL : RTLD_LOCAL));
+		void *library = dlopen(path, RTLD_NOW | (i % 2 ? RTLD_GLOBAL : RTLD_LOCAL) |
+		                                 (i % 4 < 2 ? 0 : RTLD_DEEPBIND));
 		plugin_make *make = library ? (plugin_make *)dlsym(library, "plugin_make") : NULL;
 
 		if (!make) {
