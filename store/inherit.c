@@ -285,8 +285,12 @@ uint64_t fp_adoption_tend(struct fp_store *store, struct fp_node *node)
 
 void fp_inherited_unmap(struct fp_slots *slots)
 {
-	if (slots->base)
-		munmap(slots->base, (size_t)slots->n_pages * FP_PAGE_SIZE);
+	size_t len = (size_t)slots->n_pages * FP_PAGE_SIZE;
+
+	if (!slots->base)
+		return;
+	munmap(slots->base, len);
+	atomic_fetch_sub(&fp_transport_mapped_bytes, len);
 }
 
 static bool is_empty(const struct fp_slots *slots)

@@ -14,6 +14,7 @@
 
 #include <poll.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -166,6 +167,9 @@ struct fp_link {
 	pthread_t owner; /* who submitted last, while owned */
 	bool owned;
 };
+
+/* Bytes of leases that are mapped in this process: address space that is none of the program's. */
+extern _Atomic uint64_t fp_transport_mapped_bytes;
 
 extern const struct fp_transport fp_transport_shm, fp_transport_tcp, fp_transport_rdma, fp_transport_rdma_tcp;
 

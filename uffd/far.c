@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "abi.h"
@@ -86,9 +87,26 @@ static int found_family(struct fp_far *far)
 	return 0;
 }
 
+/*
+ * Half of a limit is left to everything else. Against RLIMIT_DATA the tables count, and what is mapped of the
+ * range: little of it is left to them.
+ */
+static uint64_t range_bytes(void)
+{
+	struct rlimit space, data;
+	uint64_t bytes = RESERVE_BYTES;
+
+	if (getrlimit(RLIMIT_AS, &space) < 0 || getrlimit(RLIMIT_DATA, &data) < 0)
+		return bytes;
+	while (bytes > RESERVE_MIN_BYTES &&
+	       (bytes > space.rlim_cur / 2 || bytes >> FP_PAGE_SHIFT > data.rlim_cur / 128))
+		bytes /= 2;
+	return bytes;
+}
+
 int fp_far_reserve(struct fp_far *far)
 {
-	uint64_t bytes = RESERVE_BYTES;
+	uint64_t bytes = range_bytes();
 	int r;
 
 	while (!reserve_all(far, bytes)) {

@@ -20,7 +20,9 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include "fdutil.h"
 #include "local.h"
+#include "rlimits.h"
 #include "shim.h"
 #include "sigmask.h"
 #include "signals.h"
@@ -54,12 +56,20 @@ static void parent(void)
 	fp_shim_leave_local();
 }
 
+static void start_child(struct fp_agent *agent)
+{
+	fp_fd_forked(); /* it opens a file */
+	fp_limits_begin();
+	fp_agent_fork_child(agent);
+	fp_limits_open();
+}
+
 static void child(void)
 {
 	fp_signals_forked();
 	fp_sigmask_forked();
 	if (fp_shim_agent())
-		fp_agent_fork_child(fp_shim_agent());
+		start_child(fp_shim_agent());
 	fp_shim_leave_local();
 }
 

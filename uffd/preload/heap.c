@@ -25,6 +25,7 @@
 #include "local.h"
 #include "pieces.h"
 #include "place.h"
+#include "rlimits.h"
 #include "space.h"
 
 #define ARENAS_MAX 64
@@ -33,7 +34,8 @@
 #define UNMAP_MIN_BYTES (4u << 20)
 
 /* jemalloc takes ever larger extents: this bounds what it has in store. */
-#define GROW_LIMIT_BYTES (16u << 20)
+#define GROW_LIMIT_BYTES     (16u << 20)
+#define GROW_LIMIT_LOW_BYTES (2u << 20) /* where what is in store counts against a limit */
 
 static struct {
 	struct fp_space *space;
@@ -58,7 +60,7 @@ static void *extent_alloc(extent_hooks_t *hooks, void *new_addr, size_t size, si
 	void *addr = NULL;
 	int saved = errno;
 
-	if (new_addr)
+	if (new_addr || fp_limits_refuse(size, PROT_READ | PROT_WRITE, MAP_PRIVATE))
 		return NULL;
 	fp_shim_enter_local();
 	if (fp_space_map(heap.space, size, alignment, PROT_READ | PROT_WRITE, FP_MAP_HEAP, &addr) == 0)
@@ -126,7 +128,8 @@ struct arena_config {
 static int make_arena(unsigned *ret_arena)
 {
 	struct arena_config config = {.extent_hooks = &far_hooks, .metadata_use_hooks = false};
-	size_t limit = GROW_LIMIT_BYTES, len = sizeof(*ret_arena);
+	size_t limit = fp_limits_are_low() ? GROW_LIMIT_LOW_BYTES : GROW_LIMIT_BYTES;
+	size_t len = sizeof(*ret_arena);
 	char name[64];
 	int r = mallctl("experimental.arenas_create_ext", ret_arena, &len, &config, sizeof(config));
 

@@ -1,12 +1,13 @@
 /*
- * The calls on mappings and on signals by number: syscall(SYS_mmap, ...) is the same to far memory as mmap.
- * Room: uffd/preload. rawfork.c has syscall itself, and asks here; calls that are not of these families go on
- * as others do.
+ * The calls on mappings, signals and limits by number: syscall(SYS_mmap, ...) is the same to far memory as
+ * mmap. Room: uffd/preload. rawfork.c has syscall itself, and asks here; calls that are not of these families
+ * go on as others do.
  */
 #include <errno.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -88,6 +89,15 @@ __attribute__((used)) long fp_rawcall(long number, long a, long b, long c, long 
 		return fp_sigpending_by_number((void *)a, (size_t)b);
 	case SYS_sigaltstack:
 		return sigaltstack((const stack_t *)a, (stack_t *)b);
+#if defined(__x86_64__)
+	case SYS_getrlimit:
+		return getrlimit((__rlimit_resource_t)a, (struct rlimit *)b);
+	case SYS_setrlimit:
+		return setrlimit((__rlimit_resource_t)a, (const struct rlimit *)b);
+	case SYS_prlimit64:
+		return prlimit((pid_t)a, (__rlimit_resource_t)b, (const struct rlimit *)c,
+		               (struct rlimit *)d);
+#endif
 	default:
 		return fp_call_syscall_way(number, a, b, c, d, e, f); /* of no such family: as any */
 	}

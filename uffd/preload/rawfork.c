@@ -150,8 +150,8 @@ __attribute__((used)) static long make_child(long number, uint64_t a, uint64_t b
 }
 
 /* The numbers of fork, vfork, clone and clone3 go through the above, those of calls on
- * mappings and signals (9 to 28, 127 to 131, 149 to 152, 325 and 329, with others among them) to rawcalls.c;
- * all others go the way that calls.h tells. */
+ * mappings, signals and limits (9 to 28, 97, 127 to 131, 149 to 152, 160, 302, 325 and 329, with others among
+ * them) to rawcalls.c; all others go the way that calls.h tells. */
 __asm__(".text\n"
         ".globl syscall\n"
         ".type syscall, @function\n"
@@ -175,6 +175,12 @@ __asm__(".text\n"
         "	cmp $325, %rdi\n"
         "	je 5f\n"
         "	cmp $329, %rdi\n"
+        "	je 5f\n"
+        "	cmp $97, %rdi\n"
+        "	je 5f\n"
+        "	cmp $160, %rdi\n"
+        "	je 5f\n"
+        "	cmp $302, %rdi\n"
         "	je 5f\n"
         "4:	jmp *fp_call_syscall_way(%rip)\n"
         "5:	jmp fp_rawcall\n"
@@ -285,7 +291,8 @@ __asm__(".text\n"
 static_assert(SYS_mmap == 9 && SYS_madvise == 28 && SYS_mlock == 149 && SYS_munlockall == 152 &&
                   SYS_mlock2 == 325 && SYS_pkey_mprotect == 329 && SYS_rt_sigaction == 13 &&
                   SYS_rt_sigprocmask == 14 && SYS_rt_sigpending == 127 && SYS_rt_sigtimedwait == 128 &&
-                  SYS_sigaltstack == 131,
+                  SYS_sigaltstack == 131 && SYS_getrlimit == 97 && SYS_setrlimit == 160 &&
+                  SYS_prlimit64 == 302,
               "as in the code above");
 static_assert(SYS_clone == 56 && SYS_fork == 57 && SYS_vfork == 58 && SYS_clone3 == 435,
               "as in the code above");

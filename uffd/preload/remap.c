@@ -7,6 +7,7 @@
 #include "cleanup.h"
 #include "local.h"
 #include "pieces.h"
+#include "rlimits.h"
 
 #ifndef MREMAP_DONTUNMAP
 #define MREMAP_DONTUNMAP 4
@@ -59,6 +60,9 @@ void *fp_mremap(void *addr, size_t old_len, size_t new_len, int flags, void *new
 	bool is_known = !(flags & ~(MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP));
 	struct fp_space *space = fp_touched(addr, FP_MAX(old_len, 1u));
 
+	if (new_len > old_len &&
+	    fp_limits_refuse(new_len - old_len, PROT_WRITE, space ? MAP_PRIVATE : MAP_SHARED))
+		return failed(-ENOMEM);
 	if (!space && (flags & MREMAP_FIXED))
 		space = fp_touched(new_addr, new_len);
 	if (!space || !is_known)

@@ -21,6 +21,7 @@
 #include "local.h"
 #include "log.h"
 #include "place.h"
+#include "rlimits.h"
 #include "robust.h"
 #include "settings.h"
 #include "signals.h"
@@ -139,6 +140,7 @@ static int start(struct fp_agent_error *error)
 	if (r < 0)
 		return r;
 	fp_log_init("farpage", settings.log_level);
+	fp_limits_begin();
 	keep_inherited();
 	shim.min_mapping = settings.min_mapping_bytes;
 	if (settings.n_urls == 0) {
@@ -164,6 +166,7 @@ static int start(struct fp_agent_error *error)
 	if (r == 0) {
 		atomic_store_explicit(&shim.agent, agent, memory_order_release);
 		fp_calls_open();
+		fp_limits_open();
 	}
 	if (r == 0)
 		r = fp_shim_watch_strays();

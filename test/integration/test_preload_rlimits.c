@@ -1,0 +1,393 @@
+/*
+ * Programs under RLIMIT_AS and RLIMIT_DATA, which a range of terabytes and its tables are far beyond: lowered
+ * by the program, by who started it, by root and by one who may raise nothing again. All are told the numbers
+ * that were set, have far memory up to them, and hand them on.
+ */
+#include <errno.h>
+#include <linux/capability.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <spawn.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "underpreload.h"
+
+/* In the environment: what this process is to do as its first, and under which limit. */
+#define STEP    "FP_TEST_STEP"
+#define KIND    "FP_TEST_KIND"
+#define HARD    "FP_TEST_HARD"
+#define PRELOAD "FP_TEST_PRELOAD"
+
+#define LIMIT    (4000ull << 20)
+#define TIGHT    (512ull << 20)
+#define BIG      (64u << 20)
+#define TOO_BIG  (1024u << 20)
+#define PART     (4u << 20)
+#define SMALL    (384ull << 20)
+#define PIECE    (8u << 20)
+#define NONSENSE ((void *)8)
+
+static const int kinds[] = {RLIMIT_AS, RLIMIT_DATA};
+
+/* Ends the process with a message. */
+#define require(what)                                                                                        \
+	do {                                                                                                 \
+		if (!(what)) {                                                                               \
+			fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #what, strerror(errno));      \
+			_exit(99);                                                                           \
+		}                                                                                            \
+	} while (0)
+
+static int status_of(pid_t pid)
+{
+	int status;
+
+	require(waitpid(pid, &status, 0) == pid);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+static void lower(int kind, rlim_t number, bool hard)
+{
+	struct rlimit limit;
+
+	require(getrlimit(kind, &limit) == 0);
+	limit.rlim_cur = number;
+	if (hard)
+		limit.rlim_max = number;
+	require(setrlimit(kind, &limit) == 0);
+}
+
+/* ---- what such a program does ---- */
+
+/* By all the ways there are to ask, in far memory too; and setting the same changes nothing. */
+static void is_told(int kind, rlim_t number, bool hard)
+{
+	struct rlimit limit = {0, 0}, *far = malloc(BIG);
+
+	require(getrlimit(kind, &limit) == 0 && limit.rlim_cur == number);
+	require(!hard || limit.rlim_max == number);
+	require(far && prlimit(0, kind, NULL, far) == 0 && memcmp(far, &limit, sizeof(limit)) == 0);
+	memset(far, 0, sizeof(*far));
+	require(syscall(SYS_prlimit64, getpid(), kind, NULL, far) == 0 &&
+	        memcmp(far, &limit, sizeof(limit)) == 0);
+	require(setrlimit(kind, far) == 0 && getrlimit(kind, far) == 0 &&
+	        memcmp(far, &limit, sizeof(limit)) == 0);
+	free(far);
+}
+
+static void *touch(void *mem)
+{
+	test_fill(mem, PART, 3);
+	return test_is_filled(mem, PART, 3) ? mem : NULL;
+}
+
+static void use_far(void)
+{
+	char *heap = calloc(1, BIG), *private, *shared;
+	pthread_t thread;
+	void *result;
+
+	require(heap && test_is_far(heap + BIG / 2));
+	private = mmap(NULL, BIG, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	require(private != MAP_FAILED && test_is_far(private));
+	shared = mmap(NULL, BIG, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	require(shared != MAP_FAILED);
+	require(pthread_create(&thread, NULL, touch, heap) == 0);
+	require(pthread_join(thread, &result) == 0 && result == heap);
+	require(touch(private) && touch(shared));
+	munmap(private, BIG);
+	munmap(shared, BIG);
+	free(heap);
+}
+
+static pid_t fork_and(void (*act)(int kind, bool hard), int kind, bool hard)
+{
+	pid_t pid = fork();
+
+	require(pid >= 0);
+	if (pid)
+		return pid;
+	act(kind, hard);
+	_exit(0);
+}
+
+static void be_told_and_use(int kind, bool hard)
+{
+	is_told(kind, LIMIT, hard);
+	use_far();
+}
+
+static void set_step(const char *step, int kind, bool hard)
+{
+	char number[16];
+
+	snprintf(number, sizeof(number), "%d", kind);
+	setenv(STEP, step, 1);
+	setenv(KIND, number, 1);
+	setenv(HARD, hard ? "1" : "0", 1);
+}
+
+static void execute(const char *step, int kind, bool hard)
+{
+	char *argv[] = {(char *)"again", NULL};
+
+	set_step(step, kind, hard);
+	require(execve("/none/such", argv, environ) < 0 && errno == ENOENT);
+	is_told(kind, LIMIT, hard);
+	execve("/proc/self/exe", argv, environ);
+	require(!"executed");
+}
+
+static void execute_and_use(int kind, bool hard)
+{
+	execute("use", kind, hard);
+}
+
+static int spawn_and_use(int kind, bool hard)
+{
+	char *argv[] = {(char *)"again", NULL};
+	pid_t pid;
+
+	set_step("use", kind, hard);
+	require(posix_spawn(&pid, "/proc/self/exe", NULL, NULL, argv, environ) == 0);
+	return status_of(pid);
+}
+
+/* In a process that is under the limit: itself, its children, what it executes. */
+static void go_through(int kind, bool hard)
+{
+	be_told_and_use(kind, hard);
+	require(status_of(fork_and(be_told_and_use, kind, hard)) == 0);
+	require(status_of(fork_and(execute_and_use, kind, hard)) == 0);
+	require(spawn_and_use(kind, hard) == 0);
+}
+
+static void lower_and_go_through(int kind, bool hard)
+{
+	lower(kind, LIMIT, hard);
+	go_through(kind, hard);
+}
+
+/* ---- up to the limit, and no further ---- */
+
+static char *map(size_t len)
+{
+	return mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+}
+
+static void meet(int kind, bool hard)
+{
+	char *before = map(TOO_BIG), *mem;
+	unsigned n = 0;
+
+	require(before != MAP_FAILED);
+	munmap(before, TOO_BIG);
+	lower(kind, TIGHT, hard);
+	require(map(TOO_BIG) == MAP_FAILED && errno == ENOMEM);
+	require(!malloc(TOO_BIG) && errno == ENOMEM);
+	mem = map(BIG);
+	require(mem != MAP_FAILED);
+	require(mremap(mem, BIG, TOO_BIG, MREMAP_MAYMOVE) == MAP_FAILED && errno == ENOMEM);
+	while (n < TIGHT / PART && map(PART) != MAP_FAILED)
+		n++;
+	require(n > TIGHT / PART / 2 && n < TIGHT / PART);
+	munmap(mem, BIG);
+	require(map(PART) != MAP_FAILED); /* there is room again */
+	lower(kind, LIMIT, false);
+	_exit(hard ? 98 : map(TOO_BIG) == MAP_FAILED);
+}
+
+/* The heap has not much more in store than what is used: of a limit that it is started under, two thirds. */
+static void fill_heap(int kind, bool hard)
+{
+	unsigned n = 0;
+
+	while (n < SMALL / PIECE && malloc(PIECE))
+		n++;
+	require(n >= SMALL / PIECE * 2 / 3 && n < SMALL / PIECE);
+}
+
+static void execute_and_fill(int kind, bool hard)
+{
+	lower(kind, SMALL, hard);
+	set_step("fill", kind, hard);
+	execl("/proc/self/exe", "again", (char *)NULL);
+	require(!"executed");
+}
+
+/* ---- the tests ---- */
+
+static void each(void (*act)(int kind, bool hard), bool hard)
+{
+	for (size_t i = 0; i < 2; i++)
+		assert_int_equal(status_of(fork_and(act, kinds[i], hard)), 0);
+}
+
+static void soft_limit(void **state)
+{
+	each(lower_and_go_through, false);
+}
+
+static void hard_limit(void **state)
+{
+	each(lower_and_go_through, true);
+}
+
+static void limit_is_met(void **state)
+{
+	each(meet, false);
+}
+
+static void heap_under_a_limit(void **state)
+{
+	each(execute_and_fill, false);
+}
+
+/* As one who may not raise what he has lowered. */
+static void become_ordinary(int kind, bool hard, const char *step)
+{
+	(void)prctl(PR_CAPBSET_DROP, CAP_SYS_RESOURCE, 0, 0, 0); /* else he is one */
+	set_step(step, kind, hard);
+	setenv(PRELOAD, getenv("LD_PRELOAD"), 1);
+	execl("/proc/self/exe", "again", (char *)NULL);
+	require(!"executed");
+}
+
+static void lower_as_ordinary(int kind, bool hard)
+{
+	become_ordinary(kind, hard, "ordinary");
+}
+
+static void ordinary_user(void **state)
+{
+	each(lower_as_ordinary, true);
+	each(lower_as_ordinary, false);
+}
+
+/* Lowered in the kernel, before the shim is there. */
+static void begin_low(int kind, bool hard)
+{
+	set_step("low", kind, hard);
+	setenv(PRELOAD, getenv("LD_PRELOAD"), 1);
+	unsetenv("LD_PRELOAD");
+	execl("/proc/self/exe", "again", (char *)NULL);
+	require(!"executed");
+}
+
+static void low_at_the_start(void **state)
+{
+	each(begin_low, true);
+	each(begin_low, false);
+}
+
+static void begin_low_as_ordinary(int kind, bool hard)
+{
+	(void)prctl(PR_CAPBSET_DROP, CAP_SYS_RESOURCE, 0, 0, 0);
+	begin_low(kind, hard);
+}
+
+static void low_for_an_ordinary_user(void **state)
+{
+	each(begin_low_as_ordinary, true);
+	each(begin_low_as_ordinary, false);
+}
+
+/* ---- the steps of programs that were executed ---- */
+
+static void ordinary(int kind, bool hard)
+{
+	struct rlimit limit;
+
+	lower_and_go_through(kind, hard);
+	require(getrlimit(kind, &limit) == 0);
+	if (!hard)
+		return;
+	limit.rlim_max += 4096;
+	require(setrlimit(kind, &limit) < 0 && errno == EPERM);
+	limit.rlim_max -= 8192;
+	require(setrlimit(kind, &limit) < 0 && errno == EINVAL); /* soft above hard */
+	limit.rlim_cur = limit.rlim_max;
+	require(setrlimit(kind, &limit) == 0);
+	is_told(kind, LIMIT - 4096, true);
+}
+
+static void low(int kind, bool hard)
+{
+	lower(kind, LIMIT, hard);
+	set_step("through", kind, hard);
+	setenv("LD_PRELOAD", getenv(PRELOAD), 1);
+	execl("/proc/self/exe", "again", (char *)NULL);
+	require(!"executed");
+}
+
+static int step(void)
+{
+	static const struct {
+		const char *name;
+		void (*act)(int kind, bool hard);
+	} steps[] = {
+	    {"use", be_told_and_use}, {"ordinary", ordinary},  {"low", low},
+	    {"fill", fill_heap},      {"through", go_through},
+	};
+	int kind = atoi(getenv(KIND));
+	bool hard = atoi(getenv(HARD));
+
+	for (size_t i = 0; i < sizeof(steps) / sizeof(*steps); i++)
+		if (strcmp(getenv(STEP), steps[i].name) == 0) {
+			steps[i].act(kind, hard);
+			return 0;
+		}
+	return 97;
+}
+
+/* Other limits are the kernel's, and so is what is wrong with a call. */
+static void other_calls(void **state)
+{
+	struct rlimit limit, same;
+	int (*volatile get)(__rlimit_resource_t, struct rlimit *) = getrlimit;
+
+	assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+	assert_int_equal(prlimit(getpid(), RLIMIT_NOFILE, &limit, &same), 0);
+	assert_memory_equal(&limit, &same, sizeof(limit));
+	assert_int_equal(get(RLIMIT_AS, NONSENSE), -1);
+	assert_int_equal(errno, EFAULT);
+	assert_int_equal(get((__rlimit_resource_t)1000, &limit), -1);
+	assert_int_equal(errno, EINVAL);
+	assert_int_equal(getrlimit(RLIMIT_AS, &limit), 0);
+	assert_int_equal(setrlimit(RLIMIT_AS, &limit), 0);
+	assert_int_equal(getrlimit(RLIMIT_AS, &same), 0);
+	assert_memory_equal(&limit, &same, sizeof(limit));
+}
+
+static int tests(void)
+{
+	const struct CMUnitTest all[] = {
+	    cmocka_unit_test(soft_limit),       cmocka_unit_test(hard_limit),
+	    cmocka_unit_test(limit_is_met),     cmocka_unit_test(ordinary_user),
+	    cmocka_unit_test(low_at_the_start), cmocka_unit_test(low_for_an_ordinary_user),
+	    cmocka_unit_test(other_calls),      cmocka_unit_test(heap_under_a_limit),
+	};
+
+	return cmocka_run_group_tests(all, NULL, NULL);
+}
+
+int main(int argc, char **argv)
+{
+	if (getenv(STEP))
+		return step();
+	return test_under_preload(argc, argv, tests);
+}
