@@ -36,10 +36,12 @@
 struct run {
 	char *const *command;
 	bool report;
-	bool user_only;      /* the kernel's own faults are not permitted */
-	unsigned options;    /* bits: which of the variables below an option has set */
-	uint64_t pool_bytes; /* of the private node */
-	char path[PATH_MAX]; /* of the program */
+	bool user_only;                 /* the kernel's own faults are not permitted */
+	unsigned options;               /* bits: which of the variables below an option has set */
+	uint64_t pool_bytes;            /* of the private node */
+	bool says_pool;                 /* by an option */
+	struct fp_launch_limits limits; /* the program's */
+	char path[PATH_MAX];            /* of the program */
 	char preload[PATH_MAX];
 	char dir[PATH_MAX - 16]; /* of this run; "": not made */
 	int dir_lock_fd;
@@ -112,6 +114,7 @@ static int parse_option(struct run *run, int c, bool *first_node)
 		setenv("FARPAGE_OVERCOMMIT", "1", 1);
 		return 0;
 	case 'p':
+		run->says_pool = true;
 		if (fp_size_parse(optarg, &run->pool_bytes) == 0 && run->pool_bytes >= MIN_POOL_BYTES)
 			return 0;
 		return fp_tool_usage(&fp_tool_run, "--pool-size %s: not a size of at least 1M", optarg);
@@ -210,6 +213,17 @@ static int fail_by_limits(void)
 	say_limit(RLIMIT_AS, 8ull << 30, "address space, in bytes,", "ulimit -v unlimited");
 	say_limit(RLIMIT_MEMLOCK, 1 << 20, "locked memory, in bytes,", "ulimit -l 8192");
 	return FP_EXIT_RUN_FAILED;
+}
+
+/* Under a limit that we may not raise, the node maps no more than half of it. */
+static void fit_pool(struct run *run)
+{
+	static const int kinds[] = {RLIMIT_AS, RLIMIT_DATA};
+	struct rlimit limit;
+
+	for (size_t i = 0; i < FP_ARRAY_LEN(kinds) && !run->says_pool; i++)
+		if (getrlimit(kinds[i], &limit) == 0 && run->pool_bytes > limit.rlim_cur / 2)
+			run->pool_bytes = FP_MAX(limit.rlim_cur / 2 & ~4095ull, (uint64_t)MIN_POOL_BYTES);
 }
 
 static int start_node(struct run *run)
@@ -339,6 +353,7 @@ static int launch(struct run *run, int *ret_wait_status)
 	    .tick_ns = run->stats ? TICK_NS : 0,
 	    .tick = tick,
 	    .user = run->stats,
+	    .limits = &run->limits,
 	    .kept_fd = run->node ? fp_privnode_users_fd(run->node) : -1,
 	};
 	uint64_t start_ns = fp_clock_ns();
@@ -386,8 +401,11 @@ static int run_program(struct run *run, int *ret_wait_status)
 	if ((status = find_program(run)) || (status = find_preload(run)) ||
 	    (status = read_settings(run, &settings)) || (status = make_dir(run)))
 		return status;
-	if (settings.n_urls == 0)
+	fp_launch_lift_limits(&run->limits);
+	if (settings.n_urls == 0) {
+		fit_pool(run);
 		status = start_node(run);
+	}
 	if (status == 0)
 		status = probe(run, &settings);
 	fp_settings_done(&settings);

@@ -55,6 +55,21 @@ class Program(toolcase.ToolCase):
             else:
                 self.assertEqual(done.stdout, "ready\n12288\n12288\n", done.stderr)
 
+    def test_address_space_limits(self):
+        """They are the program's, and neither ours nor the node's; also where they can't be raised, and with the node within them."""
+        drop = ("setpriv", "--bounding-set", "-sys_resource") if os.geteuid() == 0 else ()
+        told = "import resource; print(resource.getrlimit(resource.RLIMIT_%s), flush=True)\n"
+        for prefix in ((), drop):
+            for name, number in (("AS", 4096000000), ("DATA", 4096000000)):
+                for limit in (f"{number}:{number}", f"{number}:unlimited"):
+                    with self.subTest(prefix=prefix, name=name, limit=limit):
+                        done = subprocess.run([*prefix, "prlimit", f"--{name.lower()}={limit}", farapp.farpage, "run",
+                                               "--local-memory", "16M", "--", "/usr/bin/python3", "-c", told % name + GROW],
+                                              input="go\n", capture_output=True, text=True, env=self.env, timeout=toolcase.TIMEOUT)
+                        hard = -1 if "unlimited" in limit else number
+                        self.assertEqual((done.returncode, done.stdout, done.stderr),
+                                         (0, f"({number}, {hard})\nready\n12288\n12288\n", ""))
+
     def test_end_by_signal(self):
         for signo in (signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT):
             self.assertEqual(self.run_far("sh", "-c", f"kill -{int(signo)} $$"), (-signo, b"", ""))
