@@ -22,6 +22,7 @@
 
 #include "fdutil.h"
 #include "local.h"
+#include "ownmask.h"
 #include "rlimits.h"
 #include "shim.h"
 #include "sigmask.h"
@@ -33,9 +34,13 @@ typedef int register_fn(handler_fn *prepare, handler_fn *parent, handler_fn *chi
 extern void *__dso_handle __attribute__((visibility("hidden")));
 FP_INTERPOSE int __register_atfork(handler_fn *prepare, handler_fn *parent, handler_fn *child, void *dso);
 
+/* From quiet on: a handler that maps memory, or forks, would wait for the fork that it has interrupted. */
+static __thread uint64_t mask_before __attribute__((tls_model("initial-exec")));
+
 /* In the bracket it is no point of cancellation, as fork is none. */
 static void quiet(void)
 {
+	mask_before = fp_ownmask_block(false, fp_sigmask_is_open());
 	fp_shim_enter_local();
 	if (fp_shim_agent())
 		fp_agent_fork_quiet(fp_shim_agent());
@@ -53,7 +58,7 @@ static void parent(void)
 {
 	if (fp_shim_agent())
 		fp_agent_fork_parent(fp_shim_agent());
-	fp_shim_leave_local();
+	fp_local_leave_masked(mask_before);
 }
 
 static void start_child(struct fp_agent *agent)
@@ -70,7 +75,7 @@ static void child(void)
 	fp_sigmask_forked();
 	if (fp_shim_agent())
 		start_child(fp_shim_agent());
-	fp_shim_leave_local();
+	fp_local_leave_masked(mask_before);
 }
 
 /* ---- the order of handlers ---- */
@@ -106,11 +111,12 @@ static int register_first(register_fn *real, handler_fn *p, handler_fn *q, handl
 int __register_atfork(handler_fn *p, handler_fn *q, handler_fn *c, void *dso)
 {
 	register_fn *real = (register_fn *)dlsym(RTLD_NEXT, "__register_atfork");
+	uint64_t mask = fp_local_enter_masked();
 	int r;
 
-	fp_shim_enter_local(); /* the list of handlers is read in the child before ours has run */
+	/* the list of handlers is read in the child before ours has run */
 	r = registrations++ ? real(p, q, c, dso) : register_first(real, p, q, c, dso);
-	fp_shim_leave_local();
+	fp_local_leave_masked(mask);
 	return r;
 }
 

@@ -59,13 +59,14 @@ static void *extent_alloc(extent_hooks_t *hooks, void *new_addr, size_t size, si
 {
 	void *addr = NULL;
 	int saved = errno;
+	uint64_t mask;
 
 	if (new_addr || fp_limits_refuse(size, PROT_READ | PROT_WRITE, MAP_PRIVATE))
 		return NULL;
-	fp_shim_enter_local();
+	mask = fp_local_enter_masked();
 	if (fp_space_map(heap.space, size, alignment, PROT_READ | PROT_WRITE, FP_MAP_HEAP, &addr) == 0)
 		*zero = *commit = true;
-	fp_shim_leave_local();
+	fp_local_leave_masked(mask);
 	errno = saved;
 	return addr;
 }
@@ -74,12 +75,13 @@ static void *extent_alloc(extent_hooks_t *hooks, void *new_addr, size_t size, si
 static bool extent_dalloc(extent_hooks_t *hooks, void *addr, size_t size, bool committed, unsigned arena)
 {
 	int saved = errno, r;
+	uint64_t mask;
 
 	if (size < UNMAP_MIN_BYTES)
 		return true;
-	fp_shim_enter_local();
+	mask = fp_local_enter_masked();
 	r = fp_space_unmap(heap.space, addr, size);
-	fp_shim_leave_local();
+	fp_local_leave_masked(mask);
 	errno = saved;
 	return r < 0;
 }
@@ -88,10 +90,11 @@ static bool extent_purge(extent_hooks_t *hooks, void *addr, size_t size, size_t 
                          unsigned arena)
 {
 	int saved = errno, r;
+	uint64_t mask;
 
-	fp_shim_enter_local();
+	mask = fp_local_enter_masked();
 	r = fp_space_discard(heap.space, (char *)addr + offset, length);
-	fp_shim_leave_local();
+	fp_local_leave_masked(mask);
 	errno = saved;
 	return r < 0;
 }
@@ -240,13 +243,15 @@ static size_t fast_below(void)
  * local. */
 static void set_up_thread(void)
 {
-	fp_shim_enter_local();
+	uint64_t mask;
+
+	mask = fp_local_enter_masked();
 	if (heap.n_arenas)
 		choose_arena();
 	if (!fp_calls_hold())
 		fp_local.restore = fast_below();
 	is_set_up = true;
-	fp_shim_leave_local();
+	fp_local_leave_masked(mask);
 }
 
 static bool is_far(size_t size, const void *caller)
@@ -285,12 +290,13 @@ static bool discard_pages(char *p, size_t size)
 {
 	char *from = (char *)fp_page_round((size_t)p), *to = p + size - (uintptr_t)(p + size) % FP_PAGE_SIZE;
 	int saved = errno, r;
+	uint64_t mask;
 
 	if (!fp_space_owns(heap.space, p))
 		return false;
-	fp_shim_enter_local();
+	mask = fp_local_enter_masked();
 	r = fp_space_discard(heap.space, from, (size_t)(to - from));
-	fp_shim_leave_local();
+	fp_local_leave_masked(mask);
 	errno = saved;
 	if (r < 0)
 		return false;

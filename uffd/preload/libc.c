@@ -201,11 +201,10 @@ static int put(FILE *stream, const char *s, int n)
 __attribute__((format(printf, 3, 0))) static int print_long(FILE *stream, int flag, const char *format,
                                                             va_list args, int n)
 {
-	char *s;
+	uint64_t mask = fp_local_enter_masked();
+	char *s = malloc((size_t)n + 1);
 
-	fp_shim_enter_local();
-	s = malloc((size_t)n + 1);
-	fp_shim_leave_local();
+	fp_local_leave_masked(mask);
 	if (!s)
 		return -1;
 	n = format_to(s, (size_t)n + 1, flag, format, args);

@@ -31,21 +31,23 @@ FP_INTERPOSE locale_t __duplocale(locale_t from);
 
 FP_INTERPOSE char *setlocale(int category, const char *name)
 {
+	uint64_t signals;
 	char *chosen;
 
-	fp_shim_enter_local();
+	signals = fp_local_enter_masked();
 	chosen = NEXT(setlocale)(category, name);
-	fp_shim_leave_local();
+	fp_local_leave_masked(signals);
 	return chosen;
 }
 
 FP_INTERPOSE locale_t newlocale(int mask, const char *name, locale_t base)
 {
+	uint64_t signals;
 	locale_t made;
 
-	fp_shim_enter_local();
+	signals = fp_local_enter_masked();
 	made = NEXT(newlocale)(mask, name, base);
-	fp_shim_leave_local();
+	fp_local_leave_masked(signals);
 	return made;
 }
 
@@ -56,11 +58,12 @@ locale_t __newlocale(int mask, const char *name, locale_t base)
 
 FP_INTERPOSE locale_t duplocale(locale_t from)
 {
+	uint64_t signals;
 	locale_t made;
 
-	fp_shim_enter_local();
+	signals = fp_local_enter_masked();
 	made = NEXT(duplocale)(from);
-	fp_shim_leave_local();
+	fp_local_leave_masked(signals);
 	return made;
 }
 
@@ -81,17 +84,19 @@ FP_INTERPOSE int pthread_setspecific(pthread_key_t key, const void *value)
 {
 	static _Atomic(set_fn *) known;
 	set_fn *real = atomic_load_explicit(&known, memory_order_relaxed);
+	uint64_t signals;
 	int r;
 
 	if (!real) {
 		real = NEXT(pthread_setspecific);
 		atomic_store_explicit(&known, real, memory_order_relaxed);
 	}
-	if (key < FIRST_KEYS || !value)
+	if (key < FIRST_KEYS || !value ||
+	    pthread_getspecific(key)) /* the others are allocated for the first */
 		return real(key, value);
-	fp_shim_enter_local();
+	signals = fp_local_enter_masked();
 	r = real(key, value);
-	fp_shim_leave_local();
+	fp_local_leave_masked(signals);
 	return r;
 }
 
@@ -111,14 +116,15 @@ FP_INNER_CALL(setgroups);
 FP_INTERPOSE int setgroups(size_t n, const gid_t *list)
 {
 	const size_t most = 65536;
+	uint64_t signals;
 	gid_t *copy;
 	int r;
 
 	if (n == 0 || n > most || !fp_shim_space() || !fp_space_owns(fp_shim_space(), list))
 		return fp_call_setgroups(n, list);
-	fp_shim_enter_local();
+	signals = fp_local_enter_masked();
 	copy = malloc(n * sizeof(*copy));
-	fp_shim_leave_local();
+	fp_local_leave_masked(signals);
 	if (!copy) {
 		errno = ENOMEM;
 		return -1;
@@ -134,31 +140,34 @@ FP_INTERPOSE int setgroups(size_t n, const gid_t *list)
 FP_INTERPOSE int register_printf_specifier(int spec, printf_function *print,
                                            printf_arginfo_size_function *info)
 {
+	uint64_t signals;
 	int r;
 
-	fp_shim_enter_local();
+	signals = fp_local_enter_masked();
 	r = NEXT(register_printf_specifier)(spec, print, info);
-	fp_shim_leave_local();
+	fp_local_leave_masked(signals);
 	return r;
 }
 
 FP_INTERPOSE int register_printf_modifier(const wchar_t *text)
 {
+	uint64_t signals;
 	int r;
 
-	fp_shim_enter_local();
+	signals = fp_local_enter_masked();
 	r = NEXT(register_printf_modifier)(text);
-	fp_shim_leave_local();
+	fp_local_leave_masked(signals);
 	return r;
 }
 
 FP_INTERPOSE int register_printf_type(printf_va_arg_function *get)
 {
+	uint64_t signals;
 	int r;
 
-	fp_shim_enter_local();
+	signals = fp_local_enter_masked();
 	r = NEXT(register_printf_type)(get);
-	fp_shim_leave_local();
+	fp_local_leave_masked(signals);
 	return r;
 }
 
@@ -166,10 +175,11 @@ FP_INTERPOSE int register_printf_type(printf_va_arg_function *get)
 
 FP_INTERPOSE int register_printf_function(int spec, printf_function *print, printf_arginfo_function *info)
 {
+	uint64_t signals;
 	int r;
 
-	fp_shim_enter_local();
+	signals = fp_local_enter_masked();
 	r = NEXT(register_printf_function)(spec, print, info);
-	fp_shim_leave_local();
+	fp_local_leave_masked(signals);
 	return r;
 }

@@ -8,8 +8,10 @@
 #include <sys/syscall.h>
 
 #include "agent.h"
+#include "ownmask.h"
 #include "pieces.h"
 #include "sigframe.h"
+#include "sigmask.h"
 #include "signals.h"
 
 __thread struct fp_local fp_local __attribute__((tls_model("initial-exec")));
@@ -66,21 +68,50 @@ void fp_shim_enter_local(void)
 	fp_local.blocks_cancel = type != PTHREAD_CANCEL_DEFERRED && let_cancel_in();
 }
 
-void fp_shim_leave_local(void)
+/* True if the thread's cancellation is asynchronous outside, and the bracket was the outermost. */
+static bool end_bracket(void)
 {
 	int state = fp_local.cancel_state, type = fp_local.cancel_type;
 
 	if (--fp_local.depth > 0)
-		return;
+		return false;
 	if (fp_local.blocks_cancel)
 		change_cancel(SIG_BLOCK);
 	fp_local.fast_below = fp_local.restore;
 	pthread_setcancelstate(state, NULL); /* the type is deferred: the thread goes on */
 	if (type == PTHREAD_CANCEL_DEFERRED && !fp_local.owes_type)
-		return;
+		return false;
 	fp_local.owes_type = true;
+	return true;
+}
+
+static void settle_if_unblocked(void)
+{
 	if (!fp_sigframe_is_open() || !blocks_cancel())
 		fp_local_settle();
+}
+
+void fp_shim_leave_local(void)
+{
+	if (end_bracket())
+		settle_if_unblocked();
+}
+
+uint64_t fp_local_enter_masked(void)
+{
+	uint64_t mask = fp_ownmask_block(false, fp_sigmask_is_open());
+
+	fp_shim_enter_local();
+	return mask;
+}
+
+void fp_local_leave_masked(uint64_t mask)
+{
+	bool is_async = end_bracket();
+
+	fp_ownmask_restore(mask);
+	if (is_async)
+		settle_if_unblocked();
 }
 
 bool fp_local_owes(void)

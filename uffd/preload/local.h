@@ -9,6 +9,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 struct fp_local {
 	size_t fast_below;             /* 0: look closer */
@@ -28,6 +29,14 @@ extern __thread struct fp_local fp_local __attribute__((tls_model("initial-exec"
  */
 __attribute__((visibility("default"))) void fp_shim_enter_local(void);
 __attribute__((visibility("default"))) void fp_shim_leave_local(void);
+
+/*
+ * The same with signals blocked, for calls on mappings: a handler of the program's in the bracket would be
+ * taken for the agent, and most signals that come meanwhile would be delivered there, as the far space blocks
+ * them too. Returns what leaving takes.
+ */
+uint64_t fp_local_enter_masked(void);
+void fp_local_leave_masked(uint64_t mask);
 
 /* True in a bracket, and on the agent's threads. */
 bool fp_local_is_agent(void);

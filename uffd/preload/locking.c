@@ -115,26 +115,28 @@ static int refuse_all(void)
 FP_INTERPOSE int mlockall(int flags)
 {
 	struct fp_space *space = fp_shim_space();
+	uint64_t mask;
 	int r;
 
 	if (!space || !(flags & (MCL_CURRENT | MCL_FUTURE)) ||
 	    flags & ~(MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT))
 		return fp_shim_return((int)FP_RAW(SYS_mlockall, flags, 0, 0, 0, 0, 0));
-	fp_shim_enter_local();
+	mask = fp_local_enter_masked();
 	r = fp_space_mlockall(space, flags);
-	fp_shim_leave_local();
+	fp_local_leave_masked(mask);
 	return fp_shim_return(r == -ENOSPC ? refuse_all() : r);
 }
 
 FP_INTERPOSE int munlockall(void)
 {
 	struct fp_space *space = fp_shim_space();
+	uint64_t mask;
 	int r;
 
 	if (!space)
 		return fp_shim_return((int)FP_RAW(SYS_munlockall, 0, 0, 0, 0, 0, 0));
-	fp_shim_enter_local();
+	mask = fp_local_enter_masked();
 	r = fp_space_munlockall(space);
-	fp_shim_leave_local();
+	fp_local_leave_masked(mask);
 	return fp_shim_return(r);
 }

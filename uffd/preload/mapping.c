@@ -88,17 +88,18 @@ static void say_locked(int r)
 static void *map_far(struct fp_space *space, void *hint, size_t len, int prot, int flags)
 {
 	void *addr = hint;
+	uint64_t mask;
 	int r = -ENOMEM;
 
 	if (fp_page_round(len) < len)
 		return map_failed(-ENOMEM);
-	fp_shim_enter_local();
+	mask = fp_local_enter_masked();
 	r = map_hinted(space, hint, fp_page_round(len), prot, far_flags(flags));
 	if (r == -EEXIST || r == -ENOMEM)
 		r = fp_space_map(space, fp_page_round(len), 0, prot, far_flags(flags), &addr);
 	else
 		addr = (void *)((uintptr_t)hint & ~(uintptr_t)(FP_PAGE_SIZE - 1));
-	fp_shim_leave_local();
+	fp_local_leave_masked(mask);
 	say_locked(r);
 	return r < 0 ? map_failed(r) : addr;
 }
@@ -129,20 +130,21 @@ static int place(struct fp_space *space, void *addr, size_t len, const struct fp
 static void *map_at(struct fp_space *space, void *addr, size_t len, const struct fp_foreign *what)
 {
 	char *start, *end, *at = addr;
+	uint64_t mask;
 	int r;
 
 	if ((uintptr_t)addr % FP_PAGE_SIZE || len == 0)
 		return map_failed(-EINVAL);
 	len = fp_page_round(len);
 	fp_space_range(space, &start, &end);
-	fp_shim_enter_local();
+	mask = fp_local_enter_masked();
 	if (at >= start && len > 0 && len <= (size_t)(end - at))
 		r = place(space, addr, len, what);
 	else if (what->flags & MAP_FIXED_NOREPLACE)
 		r = -EEXIST;
 	else
 		r = refuse_placement(addr, "a mapping beyond its borders");
-	fp_shim_leave_local();
+	fp_local_leave_masked(mask);
 	say_locked(r);
 	return r < 0 ? map_failed(r) : addr;
 }

@@ -33,13 +33,14 @@ static bool next_piece(const struct fp_space *space, char *addr, char *end, size
 int fp_for_pieces(struct fp_space *space, void *start, size_t len, const struct fp_call *call)
 {
 	char *addr = start, *end = addr + fp_page_round(len);
+	uint64_t mask;
 	int r = 0;
 
 	if ((uintptr_t)addr % FP_PAGE_SIZE)
 		return -EINVAL;
 	if (fp_page_round(len) < len || end < addr)
 		return call->overflow ? call->overflow : -EINVAL;
-	fp_shim_enter_local();
+	mask = fp_local_enter_masked();
 	while (addr < end && (r == 0 || (r == -ENOMEM && !call->ends_at_hole))) {
 		size_t piece;
 		bool is_far = next_piece(space, addr, end, &piece);
@@ -48,6 +49,6 @@ int fp_for_pieces(struct fp_space *space, void *start, size_t len, const struct 
 		r = done < 0 ? done : r;
 		addr += piece;
 	}
-	fp_shim_leave_local();
+	fp_local_leave_masked(mask);
 	return r;
 }

@@ -58,9 +58,10 @@ static uint64_t libraries_of(const void *caller)
 	if (_dl_find_object((void *)caller, &found) < 0)
 		return fp_rules_match_library(&place.rules, "");
 	if (last.map != found.dlfo_link_map || last.start != found.dlfo_map_start) {
-		fp_shim_enter_local();
+		uint64_t mask = fp_local_enter_masked();
+
 		last.matched = match(found.dlfo_link_map->l_name);
-		fp_shim_leave_local();
+		fp_local_leave_masked(mask);
 		last.map = found.dlfo_link_map;
 		last.start = found.dlfo_map_start;
 	}

@@ -42,11 +42,12 @@ static void *failed(int r)
 static void *remap_far(struct fp_space *space, const struct fp_remap *what)
 {
 	void *moved;
+	uint64_t mask;
 	int r;
 
-	fp_shim_enter_local();
+	mask = fp_local_enter_masked();
 	r = fp_space_remap_to(space, what, &moved);
-	fp_shim_leave_local();
+	fp_local_leave_masked(mask);
 	return r < 0 ? failed(r) : moved;
 }
 

@@ -44,11 +44,10 @@ static bool blocks(const pthread_attr_t *attr)
 
 static struct start *start_new(const pthread_attr_t *attr, void *(*run)(void *), void *arg)
 {
-	struct start *s;
+	uint64_t mask = fp_local_enter_masked();
+	struct start *s = malloc(sizeof(*s));
 
-	fp_shim_enter_local();
-	s = malloc(sizeof(*s));
-	fp_shim_leave_local();
+	fp_local_leave_masked(mask);
 	if (!s)
 		return NULL;
 	*s = (struct start){.run = run, .arg = arg, .blocks = blocks(attr)};
