@@ -15,11 +15,14 @@
 #include "abi.h"
 #include "bytes.h"
 #include "cleanup.h"
+#include "clock.h"
 #include "evict.h"
 #include "fdutil.h"
 #include "inline.h"
 #include "log.h"
 #include "native.h"
+#include "ownmask.h"
+#include "ownstack.h"
 #include "sigbus.h"
 #include "stderr.h"
 #include "thread.h"
@@ -50,6 +53,23 @@ void fp_agent_leave_local(const struct fp_agent *agent)
 {
 	if (agent->options.leave_local)
 		agent->options.leave_local();
+}
+
+void fp_agent_await_sessions(struct fp_agent *agent)
+{
+	struct fp_ownstack stack;
+	int saved = errno;
+	uint64_t mask;
+
+	if (!fp_store_lacks_sessions(agent->far.store) || fp_agent_is_stray(agent))
+		return;
+	mask = fp_ownmask_block(true, agent->far.uffd.sigbus);
+	fp_ownstack_keep(&agent->far, &stack);
+	while (fp_store_adopts(agent->far.store, FP_NSEC_PER_SEC))
+		;
+	fp_ownstack_let_go(&agent->far, &stack);
+	errno = saved;
+	fp_ownmask_restore(mask);
 }
 
 struct fp_space *fp_agent_space(struct fp_agent *agent)

@@ -71,6 +71,13 @@ void fp_agent_stop(struct fp_agent *agent);
  */
 void fp_agent_exiting(struct fp_agent *agent);
 
+/*
+ * The process is about to become somebody whom its nodes may refuse. In a forked child that has no sessions
+ * of its own yet, waits for these, up to the deadline of its first calls. Any thread of the program; errno
+ * stays.
+ */
+void fp_agent_await_sessions(struct fp_agent *agent);
+
 struct fp_space *fp_agent_space(struct fp_agent *agent);
 struct fp_statspage *fp_agent_stats(struct fp_agent *agent);
 

@@ -534,6 +534,33 @@ static void groups_that_are_remote(void **state)
 	free(mem);
 }
 
+#define NOBODY 65534
+
+/* It reads what was remote at the fork, and needs room of its own. */
+static bool become_nobody(void)
+{
+	const size_t len = 24u << 20;
+	char *mem;
+	bool ok;
+
+	if (setgid(NOBODY) < 0 || setuid(NOBODY) < 0 || !all_filled(filled, 1) || !(mem = malloc(len)))
+		return false;
+	test_fill(mem, len, 3);
+	ok = test_is_filled(mem, len, 3) && all_filled(filled, 1);
+	free(mem);
+	return ok;
+}
+
+/* As the workers of servers do, before they touch much. */
+static void children_of_another_user(void **state)
+{
+	if (geteuid())
+		skip();
+	fill_all(filled, 1);
+	for (unsigned i = 0; i < 3; i++)
+		assert_int_equal(word_of_child(become_nobody), 'y');
+}
+
 #define KEYS        40u /* more than a thread's own record has room for */
 #define NEIGHBOURS  64u
 #define VALUES_SIZE 512u /* the C library's blocks of values have that size */
@@ -644,6 +671,7 @@ static int tests(void)
 	    cmocka_unit_test(the_node_gets_it_back),
 	    cmocka_unit_test(exec_at_once),
 	    cmocka_unit_test(groups_that_are_remote),
+	    cmocka_unit_test(children_of_another_user),
 	    cmocka_unit_test(values_of_many_keys),
 	    cmocka_unit_test(libraries_with_thread_data),
 	    cmocka_unit_test(stacks_that_are_far),
