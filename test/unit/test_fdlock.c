@@ -12,11 +12,20 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <ucontext.h>
 
 #include "clock.h"
 #include "fdlock.h"
 
-#define ROUNDS 20u
+#define ROUNDS       3u
+#define INSTRUCTIONS 300u /* of a call that need not wait; one that does may go round for long */
+
+/* Sanitizers have instructions of their own, too many to step through, and a look at signals first. */
+#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+#define CAN_STEP 1
+#else
+#define CAN_STEP 0
+#endif
 
 static bool is_free(void)
 {
@@ -140,8 +149,9 @@ static void test_a_call_that_is_jumped_out_of(void **state)
 	assert_true(is_free());
 }
 
-#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__) /* which has a look at signals first */
+#if CAN_STEP
 
+#define TRAP      0x100ll
 #define TRAP_FLAG "0x100"
 
 static atomic_bool over;
@@ -155,11 +165,13 @@ static void close_something(void)
 	fp_fd_unlock_shared(&hold);
 }
 
-/* After each instruction; the handler itself is not stepped through. */
-static void close_in_handler(int number)
+/* After each instruction, up to the one that is asked for; the handler itself is not stepped through. */
+static void close_in_handler(int number, siginfo_t *info, void *context)
 {
-	if (++instructions == interrupted)
-		close_something();
+	if (++instructions < interrupted)
+		return;
+	((ucontext_t *)context)->uc_mcontext.gregs[REG_EFL] &= ~TRAP;
+	close_something();
 }
 
 static void close_by_steps(void)
@@ -183,7 +195,7 @@ static void *open_on_and_on(void *arg)
  */
 static void test_a_handler_that_closes(void **state)
 {
-	const struct sigaction action = {.sa_handler = close_in_handler};
+	const struct sigaction action = {.sa_sigaction = close_in_handler, .sa_flags = SA_SIGINFO};
 	struct sigaction before;
 	pthread_t opens;
 
@@ -194,7 +206,7 @@ static void test_a_handler_that_closes(void **state)
 		do {
 			interrupted++;
 			close_by_steps();
-		} while (instructions >= interrupted);
+		} while (instructions >= interrupted && interrupted < INSTRUCTIONS);
 	}
 	atomic_store(&over, true);
 	assert_int_equal(pthread_join(opens, NULL), 0);
@@ -213,7 +225,7 @@ int main(void)
 		cmocka_unit_test(test_a_call_that_lasts_is_waited_for_once),
 		cmocka_unit_test(test_a_call_within_a_call),
 		cmocka_unit_test(test_a_call_that_is_jumped_out_of),
-#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
+#if CAN_STEP
 		cmocka_unit_test(test_a_handler_that_closes),
 #endif
 	};
