@@ -7,7 +7,7 @@ LOCAL ?= 256K
 # Outside CI, what needs a guest skips where there can be none.
 setup_vm = scripts/setup.sh vm || [ -z "$$CI" ]
 
-.PHONY: all build demo check check-quick check-compat check-rdma check-redis-fork churn mapdice bench install format clean help
+.PHONY: all build demo check check-quick check-compat check-rdma check-redis-fork churn mapdice steps bench install format clean help
 all: build
 
 build: ## build everything into $(BUILD)/
@@ -54,6 +54,12 @@ mapdice: build ## STEPS=2500000 random calls on mappings against a plain process
 			--preload $(BUILD)/uffd/preload/libfarpage-preload.so \
 			--transport $$transport --capture $$capture --fault-mode $(FAULT_MODE) --local $(LOCAL) --steps $(STEPS) || exit; \
 	done; done
+
+steps: build ## MINUTES=10 of signals, each after an instruction chosen at random, in both fault modes
+	@for mode in thread inline; do \
+		FP_TEST_SECONDS=$$(($(MINUTES) * 60)) LD_LIBRARY_PATH=$(BUILD)/uffd/preload $(BUILD)/test/integration/steps \
+			$(BUILD)/daemon/farpaged $(BUILD)/uffd/preload/libfarpage-preload.so shm FARPAGE_FAULT_MODE=$$mode || exit; \
+	done
 
 bench: build ## the figures that README.md quotes
 	@$(BUILD)/tools/farpage bench fault
