@@ -380,7 +380,7 @@ static const struct {
     {call_write, true, false},   {call_open, true, false},        {call_sigaction, true, false},
     {call_poll, true, false},    {call_sendmsg, false, false},    {call_wait, false, false},
     {call_mincore, true, false}, {call_stat, true, false},        {call_thread, false, true},
-    {call_fork, false, true},    {call_spawn, false, true},       {evict, true, false},
+    {call_fork, false, true},    {call_spawn, false, true},       {use_masks, false, false},
 };
 
 #define N_CALLS (sizeof(calls) / sizeof(calls[0]))
