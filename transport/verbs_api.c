@@ -7,6 +7,8 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "log.h"
@@ -22,8 +24,33 @@ static void *rdma_library;                                    /* NULL: not loade
 static pid_t loader;
 static int load_status; /* negative: tried in vain, which is not done again */
 
+/*
+ * siw sends from within the call, through a socket of the kernel's, and has it raise SIGPIPE in the calling
+ * thread if the peer is gone. A thread of the program's would be ended by that; the agent's block it.
+ */
+static int post_to_socket(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **ret_bad)
+{
+	const struct timespec now = {0, 0};
+	sigset_t pipe, before, pending;
+	int r;
+
+	sigemptyset(&pipe);
+	sigaddset(&pipe, SIGPIPE);
+	pthread_sigmask(SIG_BLOCK, &pipe, &before);
+	sigpending(&pending);
+	r = ibv_post_send(qp, wr, ret_bad);
+	if (!sigismember(&before, SIGPIPE)) {
+		if (!sigismember(&pending, SIGPIPE))
+			sigtimedwait(&pipe, NULL, &now);
+		pthread_sigmask(SIG_SETMASK, &before, NULL);
+	}
+	return r;
+}
+
 static int post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **ret_bad)
 {
+	if (qp->context->device->transport_type == IBV_TRANSPORT_IWARP)
+		return post_to_socket(qp, wr, ret_bad);
 	return ibv_post_send(qp, wr, ret_bad);
 }
 
