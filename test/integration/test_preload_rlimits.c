@@ -252,6 +252,31 @@ static void limit_is_met(void **state)
 	each(meet, false);
 }
 
+static void *lower_by_own_number(void *kind)
+{
+	struct rlimit limit;
+
+	require(getrlimit(*(int *)kind, &limit) == 0);
+	limit.rlim_cur = LIMIT;
+	require(prlimit(gettid(), *(int *)kind, &limit, NULL) == 0);
+	return NULL;
+}
+
+static void lower_by_thread(int kind, bool hard)
+{
+	pthread_t thread;
+
+	require(pthread_create(&thread, NULL, lower_by_own_number, &kind) == 0);
+	require(pthread_join(thread, NULL) == 0);
+	be_told_and_use(kind, hard);
+}
+
+/* A thread's number stands for its process. */
+static void limit_by_a_thread(void **state)
+{
+	each(lower_by_thread, false);
+}
+
 static void heap_under_a_limit(void **state)
 {
 	each(execute_and_fill, false);
@@ -376,10 +401,15 @@ static void other_calls(void **state)
 static int tests(void)
 {
 	const struct CMUnitTest all[] = {
-	    cmocka_unit_test(soft_limit),       cmocka_unit_test(hard_limit),
-	    cmocka_unit_test(limit_is_met),     cmocka_unit_test(ordinary_user),
-	    cmocka_unit_test(low_at_the_start), cmocka_unit_test(low_for_an_ordinary_user),
-	    cmocka_unit_test(other_calls),      cmocka_unit_test(heap_under_a_limit),
+	    cmocka_unit_test(soft_limit),
+	    cmocka_unit_test(hard_limit),
+	    cmocka_unit_test(limit_by_a_thread),
+	    cmocka_unit_test(limit_is_met),
+	    cmocka_unit_test(ordinary_user),
+	    cmocka_unit_test(low_at_the_start),
+	    cmocka_unit_test(low_for_an_ordinary_user),
+	    cmocka_unit_test(other_calls),
+	    cmocka_unit_test(heap_under_a_limit),
 	};
 
 	return cmocka_run_group_tests(all, NULL, NULL);

@@ -9,6 +9,7 @@
 #include "rlimits.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -43,6 +44,8 @@ static struct {
 	struct usage before;         /* the agent's start */
 	_Atomic uint64_t own[2];     /* the agent's part, its leases and the far range apart */
 	_Atomic uint64_t program[2]; /* the rest at the last look */
+	_Atomic int statm;           /* a descriptor of /proc/PID/statm and 1, of owner; 0: none */
+	_Atomic pid_t owner;         /* a vfork child shares our memory, but not our descriptors */
 } limits;
 
 FP_INNER_CALL(getrlimit);
@@ -116,7 +119,8 @@ static int set_marked(pid_t pid, int kind, const struct rlimit *now, const struc
 /* Another process counts as one with an agent if its numbers are marked. */
 static int set(pid_t pid, int kind, const struct rlimit *now, const struct rlimit *wanted)
 {
-	bool is_own = pid == 0 || pid == getpid();
+	bool is_own =
+	    pid == 0 || FP_RAW(SYS_tgkill, getpid(), pid, 0, 0, 0, 0) == 0; /* a thread of ours too */
 	bool marks = is_own ? fp_shim_agent() != NULL : is_marked(now->rlim_cur) || is_marked(now->rlim_max);
 
 	if (wanted->rlim_cur > wanted->rlim_max)
@@ -200,15 +204,50 @@ static uint64_t not_counted(int i)
 	return i == 0 ? atomic_load(&fp_transport_mapped_bytes) : 0;
 }
 
-static bool look(struct usage *ret_usage, bool patient)
+/* Stays open: a look must not wait for the lock of descriptors, nor be a call that a filter refuses later on.
+ */
+static int open_statm(void)
+{
+	int none = 0, fd = atomic_load(&limits.statm) - 1;
+	uint64_t mask;
+
+	if (fd >= 0 || getpid() != atomic_load(&limits.owner))
+		return fd;
+	mask = fp_local_enter_masked();
+	fd = FP_FD_OPEN(open("/proc/self/statm", O_RDONLY | O_CLOEXEC));
+	if (fd >= 0 && !atomic_compare_exchange_strong(&limits.statm, &none, fd + 1)) {
+		fp_fd_close(fd);
+		fd = none - 1;
+	}
+	fp_local_leave_masked(mask);
+	return fd;
+}
+
+/* The parent's, in the child of a fork. */
+static void close_statm(void)
+{
+	int fd = atomic_exchange(&limits.statm, 0) - 1;
+
+	if (fd >= 0)
+		fp_fd_close(fd);
+	atomic_store(&limits.owner, getpid());
+}
+
+/* A vfork child looks by its parent's descriptor, if that is where it was, and at its parent, as it has that
+ * one's memory. */
+static bool look(struct usage *ret_usage)
 {
 	unsigned long total, data;
+	int fd = open_statm();
 	char text[128];
-	ssize_t n;
+	long n;
 
-	fp_shim_enter_local();
-	n = fp_fd_read_file("/proc/self/statm", text, sizeof(text) - 1, patient);
-	fp_shim_leave_local();
+	if (fd < 0)
+		return false;
+	do {
+		*(volatile char *)text = '\0';
+		n = FP_RAW(SYS_pread64, fd, text, sizeof(text) - 1, 0, 0, 0);
+	} while (n == -EFAULT);
 	if (n <= 0)
 		return false;
 	text[n] = '\0';
@@ -226,7 +265,7 @@ static uint64_t used(int i)
 {
 	struct usage now;
 
-	if (look(&now, false))
+	if (look(&now))
 		for (int k = 0; k < 2; k++)
 			atomic_store(&limits.program[k],
 			             now.bytes[k] - FP_MIN(atomic_load(&limits.own[k]), now.bytes[k]));
@@ -272,7 +311,8 @@ void fp_limits_begin(void)
 {
 	struct rlimit now = {0, 0};
 
-	if (!look(&limits.before, true))
+	close_statm();
+	if (!look(&limits.before))
 		limits.before = (struct usage){.bytes = {0, 0}};
 	for (int i = 0; i < 2; i++) {
 		mark(kinds[i]);
@@ -295,7 +335,7 @@ void fp_limits_open(void)
 {
 	struct usage now;
 
-	if (!look(&now, true))
+	if (!look(&now))
 		return;
 	for (int i = 0; i < 2; i++)
 		atomic_fetch_add(&limits.own[i], now.bytes[i] - FP_MIN(limits.before.bytes[i], now.bytes[i]));

@@ -182,7 +182,7 @@ static int start(struct fp_agent_error *error)
 __attribute__((constructor)) static void begin(void)
 {
 	struct fp_agent_error error = {.text = ""};
-	int r;
+	int saved = errno, r;
 
 	fp_shim_enter_local();
 	r = start(&error);
@@ -191,6 +191,7 @@ __attribute__((constructor)) static void begin(void)
 		fp_log(FP_LOG_ERROR, "preload", "%s", error.text);
 		_exit(EXIT_REFUSED);
 	}
+	errno = saved;
 }
 
 /* The agent goes on: what runs after us at exit may still touch far memory. */
