@@ -140,6 +140,11 @@ struct fp_hold {
  */
 bool fp_agent_signal(const siginfo_t *info, const void *context);
 
+/* What the calling thread holds, as a number; and back to that, after a child of vfork that may have been
+ * killed in a call. */
+unsigned fp_agent_hold_depth(void);
+void fp_agent_hold_vforked(unsigned depth);
+
 /* Whether holds do anything here; else the calls below return at once. */
 bool fp_agent_needs_holds(const struct fp_agent *agent);
 

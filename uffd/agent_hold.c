@@ -361,6 +361,16 @@ void fp_agent_unhold(struct fp_agent *agent, struct fp_hold *hold)
 	hold->n = 0;
 }
 
+unsigned fp_agent_hold_depth(void)
+{
+	return own.depth;
+}
+
+void fp_agent_hold_vforked(unsigned depth)
+{
+	drop_notes(depth);
+}
+
 void fp_agent_thread_ends(struct fp_agent *agent)
 {
 	drop_notes(0);

@@ -247,7 +247,7 @@ static void drop_inherited(struct fp_agent *agent)
 	struct fp_far *far = &agent->far;
 
 	fp_fault_loop_abandon(agent->fault_loop);
-	fp_inline_stop(atomic_exchange(&far->inline_servers, NULL));
+	fp_inline_abandon(atomic_exchange(&far->inline_servers, NULL));
 	fp_reclaim_abandon(agent->reclaim);
 	fp_keeper_abandon(agent->keeper);
 	agent->fault_loop = NULL;

@@ -12,6 +12,7 @@
 #include "cleanup.h"
 #include "clock.h"
 #include "evict.h"
+#include "handover.h"
 #include "lockedmem.h"
 #include "ownmask.h"
 #include "ownstack.h"
@@ -41,6 +42,7 @@ struct place {
 struct fp_inline {
 	struct fp_far *far;
 	struct fp_evictor *evictor;
+	struct fp_handover *handover;
 	_Atomic bool evict_turn;
 	unsigned n_places;
 	struct place places[SERVERS_MAX];
@@ -83,7 +85,9 @@ static struct place *take_any(struct fp_inline *in)
 
 void fp_inline_tend(struct fp_inline *in)
 {
-	for (unsigned i = 0; in && i < in->n_places; i++) {
+	if (!in || fp_inline_has_guest(in))
+		return;
+	for (unsigned i = 0; i < in->n_places; i++) {
 		struct place *p = &in->places[i];
 
 		if (!atomic_load_explicit(&p->behind, memory_order_relaxed) || !take(p))
@@ -197,10 +201,23 @@ static enum fp_inline_end end_of(const struct fp_far *far, uint32_t page)
 	}
 }
 
+bool fp_inline_has_guest(const struct fp_inline *in)
+{
+	return fp_handover_is_guest(in->handover);
+}
+
+static enum fp_inline_end hand_over(struct fp_inline *in, const struct fp_uffd_fault *fault)
+{
+	fp_handover_serve(in->handover, fault);
+	return end_of(in->far, fp_far_page(in->far, fault->addr));
+}
+
 enum fp_inline_end fp_inline_serve(struct fp_inline *in, const struct fp_uffd_fault *fault)
 {
 	struct place *p;
 
+	if (fp_inline_has_guest(in))
+		return hand_over(in, fault);
 	fp_events_sync(&in->far->events);
 	p = take_any(in);
 	if (!p)
@@ -234,14 +251,24 @@ static void bring(struct fp_inline *in, uint32_t page, bool write)
 	}
 }
 
-void fp_inline_bring(struct fp_inline *in, uint32_t page, uint32_t n, bool write)
+static void bring_all(struct fp_inline *in, uint32_t page, uint32_t n, bool write)
 {
-	uint64_t mask = fp_ownmask_block(true, in->far->uffd.sigbus);
-	struct fp_ownstack stack;
-
-	fp_ownstack_keep(in->far, &stack);
 	for (uint32_t p = page; p < page + n; p++)
 		bring(in, p, write);
+}
+
+void fp_inline_bring(struct fp_inline *in, uint32_t page, uint32_t n, bool write)
+{
+	struct fp_ownstack stack;
+	uint64_t mask;
+
+	if (fp_inline_has_guest(in)) { /* it makes no ioctl, and may not hold its stack */
+		bring_all(in, page, n, write);
+		return;
+	}
+	mask = fp_ownmask_block(true, in->far->uffd.sigbus);
+	fp_ownstack_keep(in->far, &stack);
+	bring_all(in, page, n, write);
 	fp_ownstack_let_go(in->far, &stack);
 	fp_ownmask_restore(mask);
 }
@@ -288,6 +315,8 @@ int fp_inline_start(const struct fp_inline_options *options, struct fp_inline **
 		r = fp_evictor_new(options->far, NULL, options->stage, &in->evictor);
 	if (r == 0)
 		r = open_places(in, options);
+	if (r == 0)
+		r = fp_handover_start(in, &in->handover);
 	if (r < 0) {
 		fp_inline_stop(in);
 		return r;
@@ -296,12 +325,26 @@ int fp_inline_start(const struct fp_inline_options *options, struct fp_inline **
 	return 0;
 }
 
-void fp_inline_stop(struct fp_inline *in)
+static void inline_free(struct fp_inline *in)
 {
-	if (!in)
-		return;
 	for (unsigned i = 0; i < in->n_places; i++)
 		fp_server_close(&in->places[i].server);
 	fp_evictor_free(in->evictor);
 	fp_lockedmem_free(in, sizeof(*in));
+}
+
+void fp_inline_stop(struct fp_inline *in)
+{
+	if (!in)
+		return;
+	fp_handover_stop(in->handover);
+	inline_free(in);
+}
+
+void fp_inline_abandon(struct fp_inline *in)
+{
+	if (!in)
+		return;
+	fp_handover_abandon(in->handover);
+	inline_free(in);
 }

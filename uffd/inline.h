@@ -33,11 +33,15 @@ enum fp_inline_end {
 
 /* Opens the servers. 0 or a negative errno. */
 int fp_inline_start(const struct fp_inline_options *options, struct fp_inline **ret_inline);
-/* Nobody may be serving any more; in the child of a fork too. NULL is fine, here and below. */
+/* Nobody may be serving any more. abandon: in the child of a fork. NULL is fine, here and below. */
 void fp_inline_stop(struct fp_inline *in);
+void fp_inline_abandon(struct fp_inline *in);
+
+/* True if the caller is none of this process's threads, but shares its memory (handover.h). */
+bool fp_inline_has_guest(const struct fp_inline *in);
 
 /* Serves one fault to its end, within the deadline. Any thread, with all signals blocked (SIGBUS need not
- * be).
+ * be). A guest has it served by the agent.
  */
 enum fp_inline_end fp_inline_serve(struct fp_inline *in, const struct fp_uffd_fault *fault);
 

@@ -92,6 +92,16 @@ bool fp_ownmask_defer(const siginfo_t *info)
 	return true;
 }
 
+unsigned fp_ownmask_depth(void)
+{
+	return own.depth;
+}
+
+void fp_ownmask_vforked(unsigned depth)
+{
+	own.depth = depth;
+}
+
 void fp_ownmask_forked(void)
 {
 	own.pending = false;

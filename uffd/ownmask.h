@@ -23,6 +23,11 @@ void fp_ownmask_restore(uint64_t mask);
 /* In the handler of SIGBUS: true if it was sent, and comes once more when what is blocked is restored. */
 bool fp_ownmask_defer(const siginfo_t *info);
 
+/* How many are blocked and not restored; and back to so many, after a child of vfork that may have been
+ * killed between the two. */
+unsigned fp_ownmask_depth(void);
+void fp_ownmask_vforked(unsigned depth);
+
 /* In a forked child, for whom nothing was sent. */
 void fp_ownmask_forked(void);
 

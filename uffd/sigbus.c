@@ -18,7 +18,9 @@
 #include "clock.h"
 #include "inline.h"
 #include "layout.h"
+#include "log.h"
 #include "ownmask.h"
+#include "stderr.h"
 
 #define AGENTS_MAX 64u
 #define SPINS      256u /* looks at a page that is somebody else's, before the thread faults anew */
@@ -34,6 +36,7 @@ static struct {
 static __thread struct {
 	uintptr_t addr;
 	unsigned n;
+	bool told;
 	uint64_t since_ns;
 } repeated __attribute__((tls_model("initial-exec")));
 
@@ -125,10 +128,25 @@ static bool is_endless(const struct fp_agent *agent, uintptr_t addr)
 	if (repeated.addr != addr) {
 		repeated.addr = addr;
 		repeated.n = 0;
+		repeated.told = false;
 	}
 	if (++repeated.n == REPEATS)
 		repeated.since_ns = fp_clock_ns();
 	return repeated.n > REPEATS && fp_clock_ns() - repeated.since_ns > 4 * agent->far.deadline_ns;
+}
+
+static void tell_endless(const struct fp_agent *agent, uintptr_t addr)
+{
+	static struct fp_log_limit limit;
+	uint64_t word = atomic_load(&agent->far.words[fp_far_page(&agent->far, addr)]);
+
+	if (repeated.told || !fp_log_allowed(&limit, 10) || !fp_stderr_takes_text())
+		return;
+	repeated.told = true;
+	fp_log(FP_LOG_ERROR, "pager",
+	       "the fault at %p does not end (the page's word is %#llx); SIGBUS follows. Look at the nodes "
+	       "(farpage ps); if they answer, report this as a fault of Farpage, with this line",
+	       (void *)addr, (unsigned long long)word); // NOLINT(performance-no-int-to-ptr)
 }
 
 /* True: the thread goes on, and faults anew if that is called for. */
@@ -155,18 +173,25 @@ bool fp_agent_signal(const siginfo_t *info, const void *context)
 {
 	uintptr_t addr = (uintptr_t)info->si_addr;
 	struct fp_agent *agent = info->si_code == BUS_ADRERR ? agent_of(addr) : NULL;
+	enum fp_access access = fp_sigbus_access(context);
 	int saved = errno;
 	bool dealt;
 
 	if (!agent)
 		return fp_ownmask_defer(info);
-	if (is_endless(agent, addr))
+	if (is_endless(agent, addr)) {
+		tell_endless(agent, addr);
 		return false;
+	}
 	if (is_foreign(agent, fp_far_page(&agent->far, addr))) /* perhaps only since it was raised */
 		return repeated.n == 1;
-	fp_agent_enter_local(agent);
-	dealt = serve(agent, addr, fp_sigbus_access(context));
-	fp_agent_leave_local(agent);
+	if (fp_inline_has_guest(atomic_load(&agent->far.inline_servers))) {
+		dealt = serve(agent, addr, access); /* what is the thread's is its parent's: left alone */
+	} else {
+		fp_agent_enter_local(agent);
+		dealt = serve(agent, addr, access);
+		fp_agent_leave_local(agent);
+	}
 	errno = saved;
 	return dealt;
 }

@@ -114,6 +114,12 @@ void fp_local_leave_masked(uint64_t mask)
 		settle_if_unblocked();
 }
 
+void fp_local_vforked(unsigned depth)
+{
+	while (fp_local.depth > depth)
+		fp_shim_leave_local();
+}
+
 bool fp_local_owes(void)
 {
 	return fp_local.owes_type;

@@ -38,6 +38,9 @@ __attribute__((visibility("default"))) void fp_shim_leave_local(void);
 uint64_t fp_local_enter_masked(void);
 void fp_local_leave_masked(uint64_t mask);
 
+/* After a child of vfork, which may have been killed in brackets: leaves all but so many. */
+void fp_local_vforked(unsigned depth);
+
 /* True in a bracket, and on the agent's threads. */
 bool fp_local_is_agent(void);
 

@@ -15,6 +15,9 @@
 #include <unistd.h>
 
 #include "calls.h"
+#include "cleanup.h"
+#include "local.h"
+#include "ownmask.h"
 #include "shim.h"
 #include "sigmask.h"
 #include "signals.h"
@@ -45,6 +48,25 @@ static int refuse(const char *call)
 	return -1;
 }
 
+/* The kernel takes the signal stack away from such a child: no fault of its own could be served. */
+static bool lacks_stack(const struct request *rq)
+{
+	return fp_sigmask_is_open() && (rq->flags & CLONE_VM) && !(rq->flags & CLONE_VFORK);
+}
+
+static int refuse_beside(const char *call)
+{
+	static atomic_bool said;
+
+	fp_shim_say_once(
+	    &said,
+	    "%s with CLONE_VM was refused: in fault mode inline it needs CLONE_VFORK as well. Use "
+	    "pthread_create, posix_spawn or vfork, or fault mode thread",
+	    call);
+	errno = ENOSYS;
+	return -1;
+}
+
 static bool is_plain(const struct request *rq)
 {
 	return (rq->flags & ~FLAGS_KNOWN) == 0 && rq->exit_signal == SIGCHLD;
@@ -61,6 +83,37 @@ static pid_t fork_for(const struct request *rq)
 	return pid;
 }
 
+/* ---- around vfork ---- */
+
+/*
+ * A child of vfork has its parent's thread, and what that thread has noted, to itself; and it may be
+ * killed at any instant. The parent goes on with what was noted before: packed, as only registers
+ * are its own then.
+ */
+#define HOLDS_SHIFT 8
+#define LOCAL_SHIFT 16
+#define MASKS_SHIFT 40
+#define LOCAL_MASK  0xffffffu
+
+__attribute__((used)) static uint64_t before_vfork(void)
+{
+	return fp_sigmask_belief() | (uint64_t)FP_MIN(fp_agent_hold_depth(), 0xffu) << HOLDS_SHIFT |
+	       (uint64_t)(fp_local.depth & LOCAL_MASK) << LOCAL_SHIFT |
+	       (uint64_t)fp_ownmask_depth() << MASKS_SHIFT;
+}
+
+__attribute__((used)) static void vfork_is_over(uint64_t noted)
+{
+	int saved = errno;
+
+	fp_sigmask_believe((unsigned)(noted & 0xffu));
+	fp_agent_hold_vforked((unsigned)(noted >> HOLDS_SHIFT & 0xffu));
+	fp_ownmask_vforked((unsigned)(noted >> MASKS_SHIFT));
+	fp_local_vforked((unsigned)(noted >> LOCAL_SHIFT & LOCAL_MASK));
+	fp_signals_vforked();
+	errno = saved;
+}
+
 /* ---- the functions of the C library ---- */
 
 /* Its child may do only what is async-signal safe, and an agent can't be started so. */
@@ -73,6 +126,7 @@ FP_INTERPOSE int clone(int (*fn)(void *), void *stack, int flags, void *arg, ...
 {
 	struct request rq = {.flags = (uint64_t)(unsigned)flags & ~(uint64_t)CSIGNAL,
 	                     .exit_signal = (uint64_t)(unsigned)flags & CSIGNAL};
+	uint64_t noted;
 	va_list args;
 	void *tls;
 	pid_t pid;
@@ -82,8 +136,15 @@ FP_INTERPOSE int clone(int (*fn)(void *), void *stack, int flags, void *arg, ...
 	tls = va_arg(args, void *);
 	rq.child_tid = va_arg(args, pid_t *);
 	va_end(args);
-	if ((flags & CLONE_VM) || !fp_shim_agent())
-		return __clone(fn, stack, flags, arg, rq.parent_tid, tls, rq.child_tid);
+	if (lacks_stack(&rq))
+		return refuse_beside("clone");
+	if ((flags & CLONE_VM) || !fp_shim_agent()) {
+		noted = before_vfork();
+		pid = __clone(fn, stack, flags, arg, rq.parent_tid, tls, rq.child_tid);
+		if (flags & CLONE_VFORK)
+			vfork_is_over(noted);
+		return pid;
+	}
 	if (!is_plain(&rq))
 		return refuse("clone without CLONE_VM");
 	pid = fork_for(&rq);
@@ -135,17 +196,20 @@ __attribute__((used)) static bool is_kernels(long number, uint64_t a, uint64_t b
 	if (!fp_shim_agent())
 		return true;
 	read_request(number, args, &rq);
-	return rq.flags & CLONE_VM;
+	return (rq.flags & CLONE_VM) && !lacks_stack(&rq);
 }
 
 __attribute__((used)) static long make_child(long number, uint64_t a, uint64_t b, uint64_t c, uint64_t d)
 {
+	const char *call = number == SYS_clone3 ? "the system call clone3" : "the system call clone";
 	const uint64_t args[] = {a, b, c, d};
 	struct request rq;
 
 	read_request(number, args, &rq);
+	if (lacks_stack(&rq))
+		return refuse_beside(call);
 	if (!is_plain(&rq) || rq.stack)
-		return refuse(number == SYS_clone3 ? "the system call clone3" : "the system call clone");
+		return refuse(call);
 	return fork_for(&rq);
 }
 
@@ -231,19 +295,8 @@ __asm__(".text\n"
         "	.cfi_endproc\n"
         ".size syscall, .-syscall\n");
 
-/* The child has had its parent's thread, and what that believes, to itself. */
-__attribute__((used)) static void vfork_is_over(unsigned belief)
-{
-	fp_sigmask_believe(belief);
-	fp_signals_vforked();
-}
-
-__attribute__((used)) static unsigned before_vfork(void)
-{
-	return fp_sigmask_belief();
-}
-
-/* The child returns first, and writes over the return address: that, and the belief, stay in registers. */
+/* The child returns first, and writes over the return address: that, and what was noted, stay in
+ * registers. */
 __asm__(".text\n"
         ".globl vfork\n"
         ".type vfork, @function\n"
@@ -257,7 +310,7 @@ __asm__(".text\n"
         "	call before_vfork\n"
         "	add $8, %rsp\n"
         "	.cfi_adjust_cfa_offset -8\n"
-        "	mov %eax, %esi\n"
+        "	mov %rax, %rsi\n"
         "	pop %rdi\n"
         "	.cfi_adjust_cfa_offset -8\n"
         "	.cfi_register %rip, %rdi\n"
@@ -270,7 +323,7 @@ __asm__(".text\n"
         "	jz 1f\n"
         "	push %rax\n"
         "	.cfi_adjust_cfa_offset 8\n"
-        "	mov %esi, %edi\n"
+        "	mov %rsi, %rdi\n"
         "	call vfork_is_over\n"
         "	pop %rax\n"
         "	.cfi_adjust_cfa_offset -8\n"

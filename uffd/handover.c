@@ -1,0 +1,160 @@
+/*
+ * See handover.h. A request is one word, set and cleared by one atomic instruction each: a guest that is
+ * killed at any place leaves nothing half done, at worst a request that nobody waits for.
+ */
+#include "handover.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <semaphore.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <sys/types.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "inline.h"
+#include "lockedmem.h"
+#include "thread.h"
+
+#define REQUESTS 16u
+#define TRIES    256u /* at a page that is somebody else's, before the guest faults anew */
+#define YIELDS   64u  /* before a guest sleeps */
+#define NAP_NS   (50 * FP_NSEC_PER_USEC)
+
+/* What else a request says: the address is a page's. */
+#define WANTED    1ull
+#define WRITES    2ull
+#define PROTECTED 4ull
+
+struct fp_handover {
+	struct fp_inline *servers;
+	pid_t pid;
+	_Atomic uint64_t requests[REQUESTS]; /* 0: free */
+	sem_t asked;
+	_Atomic bool stopping;
+	struct fp_thread thread;
+};
+
+static uint64_t pack(const struct fp_uffd_fault *fault)
+{
+	return fault->addr | WANTED | (fault->write ? WRITES : 0) | (fault->wp ? PROTECTED : 0);
+}
+
+static struct fp_uffd_fault unpack(uint64_t request)
+{
+	return (struct fp_uffd_fault){.addr = request & ~(WANTED | WRITES | PROTECTED),
+	                              .write = request & WRITES,
+	                              .wp = request & PROTECTED};
+}
+
+/* ---- the thread ---- */
+
+static void serve(struct fp_handover *h, _Atomic uint64_t *request)
+{
+	uint64_t wanted = atomic_load(request);
+	struct fp_uffd_fault fault = unpack(wanted);
+
+	if (!wanted)
+		return;
+	for (unsigned i = 0; i < TRIES && fp_inline_serve(h->servers, &fault) == FP_INLINE_BUSY; i++)
+		fp_inline_wait(h->servers, i);
+	atomic_store(request, 0);
+}
+
+static void *run(void *arg)
+{
+	struct fp_handover *h = arg;
+
+	while (!atomic_load(&h->stopping)) {
+		if (sem_wait(&h->asked) < 0)
+			continue;
+		for (unsigned i = 0; i < REQUESTS; i++)
+			serve(h, &h->requests[i]);
+	}
+	return NULL;
+}
+
+/* ---- guests ---- */
+
+bool fp_handover_is_guest(const struct fp_handover *h)
+{
+	return getpid() != h->pid;
+}
+
+/* NULL: all are taken. */
+static _Atomic uint64_t *ask(struct fp_handover *h, uint64_t wanted)
+{
+	for (unsigned i = 0; i < REQUESTS; i++) {
+		uint64_t none = 0;
+
+		if (atomic_compare_exchange_strong(&h->requests[i], &none, wanted)) {
+			sem_post(&h->asked);
+			return &h->requests[i];
+		}
+	}
+	return NULL;
+}
+
+/* Static, as the kernel could not read it from a stack in far memory. */
+static void pause_guest(unsigned n)
+{
+	static const struct timespec nap = {.tv_nsec = NAP_NS};
+
+	if (n < YIELDS)
+		sched_yield();
+	else
+		nanosleep(&nap, NULL);
+}
+
+void fp_handover_serve(struct fp_handover *h, const struct fp_uffd_fault *fault)
+{
+	uint64_t wanted = pack(fault);
+	_Atomic uint64_t *request;
+	unsigned n = 0;
+
+	while (!(request = ask(h, wanted)))
+		pause_guest(n++);
+	while (atomic_load(request) == wanted)
+		pause_guest(n++);
+}
+
+/* ---- life ---- */
+
+int fp_handover_start(struct fp_inline *servers, struct fp_handover **ret_handover)
+{
+	struct fp_handover *h = fp_lockedmem_new(sizeof(*h));
+	int r;
+
+	if (!h)
+		return -ENOMEM;
+	h->servers = servers;
+	h->pid = getpid();
+	sem_init(&h->asked, 0, 0);
+	r = fp_thread_start(&h->thread, "farpage-guests", run, h);
+	if (r < 0) {
+		fp_lockedmem_free(h, sizeof(*h));
+		return r;
+	}
+	*ret_handover = h;
+	return 0;
+}
+
+void fp_handover_stop(struct fp_handover *h)
+{
+	if (!h)
+		return;
+	atomic_store(&h->stopping, true);
+	sem_post(&h->asked);
+	fp_thread_join(&h->thread);
+	fp_lockedmem_free(h, sizeof(*h));
+}
+
+void fp_handover_abandon(struct fp_handover *h)
+{
+	if (!h)
+		return;
+	fp_thread_abandon(&h->thread);
+	fp_lockedmem_free(h, sizeof(*h));
+}
