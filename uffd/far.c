@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -23,6 +24,11 @@
 #define CHUNKS(pages)     ((pages) >> FP_CHUNK_SHIFT)
 #define EXIT_REFUSED      125
 #define FOR_EVER          UINT64_MAX
+
+/* Newer than some headers that we build with. */
+#ifndef PR_SET_MEMORY_MERGE
+#define PR_SET_MEMORY_MERGE 67
+#endif
 
 char fp_zeros[FP_ROOM_BATCH_MAX * FP_PAGE_SIZE] __attribute__((aligned(4096)));
 
@@ -46,14 +52,26 @@ static void release(void *p, uint64_t bytes)
 }
 
 /*
+ * A process may be started with all its memory mergeable (systemd's MemoryKSM). What the kernel merges loses
+ * its write protection (mm/ksm.c, replace_page, Linux 6.18), and a page that is written after that would be
+ * dropped as clean. What is given MADV_MERGEABLE goes on being merged.
+ */
+static void end_merging(void)
+{
+	(void)prctl(PR_SET_MEMORY_MERGE, 0, 0, 0, 0);
+}
+
+/*
  * The kernel looks for room from one end of its part of the address space. So the range leaves some free at
  * that end: what a bare system call unmaps in it is not the first place that a thread's stack or a library
  * gets.
  */
 static void *reserve_range(uint64_t bytes)
 {
-	char *first = reserve(NULL, bytes, PROT_NONE), *lower;
+	char *first, *lower;
 
+	end_merging();
+	first = reserve(NULL, bytes, PROT_NONE);
 	if (!first || (uintptr_t)first < GAP_BYTES)
 		return first;
 	lower = reserve(first - GAP_BYTES, bytes, PROT_NONE); /* a hint: it may come to lie elsewhere */
