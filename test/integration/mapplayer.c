@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -38,6 +39,7 @@ struct dice {
 	bool locked[PAGES];
 	int fd;
 	bool by_file, may_lock_all;
+	int self;        /* by process_madvise, where it takes any advice; else -1 */
 	int exchange_fd; /* one page, mapped at exchange */
 	char *exchange;
 	struct record record;
@@ -207,6 +209,23 @@ static void step_protect(struct dice *d, uint32_t start, uint32_t n)
 	renumber(d, start, n);
 }
 
+/* The range in pieces, one of them empty now and then. The first that fails keeps the rest as it was. */
+static ssize_t advise_by_vector(struct dice *d, uint32_t start, uint32_t n, int advice)
+{
+	struct iovec vec[3];
+	uint32_t from = 0;
+
+	for (unsigned i = 0; i < 3; i++) {
+		uint32_t to = i == 2 ? n : from + below(d, n - from + 1);
+
+		vec[i] =
+		    (struct iovec){.iov_base = at(d, start + from), .iov_len = (size_t)(to - from) * PAGE};
+		renumber(d, start + from, to - from);
+		from = to;
+	}
+	return process_madvise(d->self, vec, 3, advice, 0);
+}
+
 static void step_advise(struct dice *d, uint32_t start, uint32_t n)
 {
 	static const int advices[] = {MADV_DONTNEED,
@@ -233,10 +252,13 @@ static void step_advise(struct dice *d, uint32_t start, uint32_t n)
 	                              MADV_POPULATE_READ,
 	                              MADV_POPULATE_WRITE};
 	int advice = advices[below(d, sizeof(advices) / sizeof(advices[0]))];
+	bool remotely = below(d, 3) == 0 && d->self >= 0;
 
-	d->record.arg = (uint32_t)advice;
-	answer(d, madvise(at(d, start), (size_t)n * PAGE, advice));
-	renumber(d, start, n);
+	d->record.arg = (uint32_t)advice | (uint32_t)remotely << 16;
+	answer(d, remotely ? advise_by_vector(d, start, n, advice)
+	                   : madvise(at(d, start), (size_t)n * PAGE, advice));
+	if (!remotely)
+		renumber(d, start, n);
 	if (advice == MADV_FREE) /* until then the kernel may leave the old bytes or not */
 		(void)madvise(at(d, start), (size_t)n * PAGE, MADV_DONTNEED);
 }
@@ -500,6 +522,15 @@ static int open_files(struct dice *d)
 	return d->exchange == MAP_FAILED ? -1 : 0;
 }
 
+static void open_self(struct dice *d)
+{
+	d->self = (int)syscall(SYS_pidfd_open, getpid(), 0);
+	if (process_madvise(d->self, NULL, 0, MADV_DONTNEED, 0) == 0)
+		return;
+	close(d->self);
+	d->self = -1;
+}
+
 int map_play(char **argv)
 {
 	struct dice d = {
@@ -512,6 +543,7 @@ int map_play(char **argv)
 		return 2;
 	if (getenv("LD_PRELOAD") && !test_is_far(p))
 		return 4;
+	open_self(&d);
 	/* half of it on each side of a border between chunks, and beyond the one of the agent's own pages */
 	d.base = p + 2 * CHUNK - (uintptr_t)p % CHUNK - (size_t)PAGES / 2 * PAGE;
 	set_mapping(&d, 0, PAGES, fresh(&d));

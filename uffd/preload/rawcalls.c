@@ -1,18 +1,22 @@
 /*
  * The calls on mappings, signals and limits by number: syscall(SYS_mmap, ...) is the same to far memory as
- * mmap. Room: uffd/preload. rawfork.c has syscall itself, and asks here; calls that are not of these families
- * go on as others do.
+ * mmap. Room: uffd/preload. rawfork.c has syscall itself, and its table says which numbers come here.
+ * doc/syscalls.md lists all numbers, and says why the others need not.
  */
 #include <errno.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/shm.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "calls.h"
 #include "pieces.h"
+#include "refusals.h"
 #include "signals.h"
 #include "sigmask.h"
 
@@ -65,6 +69,8 @@ __attribute__((used)) long fp_rawcall(long number, long a, long b, long c, long 
 		return (long)fp_mremap(addr, len, (size_t)c, (int)d, (void *)e);
 	case SYS_madvise:
 		return madvise(addr, len, (int)c);
+	case SYS_process_madvise:
+		return process_madvise((int)a, (const struct iovec *)b, (size_t)c, (int)d, (unsigned)e);
 	case SYS_mincore:
 		return mincore(addr, len, (unsigned char *)c);
 	case SYS_mlock:
@@ -79,6 +85,12 @@ __attribute__((used)) long fp_rawcall(long number, long a, long b, long c, long 
 		return munlockall();
 	case SYS_pkey_mprotect:
 		return pkey_mprotect(addr, len, (int)c, (int)d);
+	case SYS_shmat:
+		return (long)shmat((int)a, (const void *)b, (int)c);
+	case FP_SYS_MSEAL:
+		return fp_refusals_seal(addr, len, (unsigned long)c);
+	case SYS_prctl:
+		return prctl((int)a, b, c, d, e);
 	case SYS_rt_sigaction:
 		return fp_signals_by_number((int)a, (const void *)b, (void *)c, (size_t)d);
 	case SYS_rt_sigprocmask:
@@ -99,6 +111,6 @@ __attribute__((used)) long fp_rawcall(long number, long a, long b, long c, long 
 		               (struct rlimit *)d);
 #endif
 	default:
-		return fp_call_syscall_way(number, a, b, c, d, e, f); /* of no such family: as any */
+		return fp_call_syscall_way(number, a, b, c, d, e, f);
 	}
 }

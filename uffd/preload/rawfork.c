@@ -18,6 +18,7 @@
 #include "cleanup.h"
 #include "local.h"
 #include "ownmask.h"
+#include "refusals.h"
 #include "shim.h"
 #include "sigmask.h"
 #include "signals.h"
@@ -213,39 +214,36 @@ __attribute__((used)) static long make_child(long number, uint64_t a, uint64_t b
 	return fork_for(&rq);
 }
 
-/* The numbers of fork, vfork, clone and clone3 go through the above, those of calls on
- * mappings, signals and limits (9 to 28, 97, 127 to 131, 149 to 152, 160, 302, 325 and 329, with others among
- * them) to rawcalls.c; all others go the way that calls.h tells. */
+/* Where syscall takes a number: to the kernel, by the way that calls.h tells; to rawcalls.c; to the above. */
+enum { KIND_KERNEL, KIND_OURS, KIND_CHILD };
+
+#define N_KINDS 463 /* the code below has it as well */
+
+__attribute__((used)) static const uint8_t kinds[N_KINDS] = {
+    [SYS_mmap] = KIND_OURS,          [SYS_mprotect] = KIND_OURS,       [SYS_munmap] = KIND_OURS,
+    [SYS_rt_sigaction] = KIND_OURS,  [SYS_rt_sigprocmask] = KIND_OURS, [SYS_mremap] = KIND_OURS,
+    [SYS_mincore] = KIND_OURS,       [SYS_madvise] = KIND_OURS,        [SYS_shmat] = KIND_OURS,
+    [SYS_clone] = KIND_CHILD,        [SYS_fork] = KIND_CHILD,          [SYS_vfork] = KIND_CHILD,
+    [SYS_getrlimit] = KIND_OURS,     [SYS_rt_sigpending] = KIND_OURS,  [SYS_rt_sigtimedwait] = KIND_OURS,
+    [SYS_sigaltstack] = KIND_OURS,   [SYS_mlock] = KIND_OURS,          [SYS_munlock] = KIND_OURS,
+    [SYS_mlockall] = KIND_OURS,      [SYS_munlockall] = KIND_OURS,     [SYS_prctl] = KIND_OURS,
+    [SYS_setrlimit] = KIND_OURS,     [SYS_prlimit64] = KIND_OURS,      [SYS_mlock2] = KIND_OURS,
+    [SYS_pkey_mprotect] = KIND_OURS, [SYS_clone3] = KIND_CHILD,        [SYS_process_madvise] = KIND_OURS,
+    [FP_SYS_MSEAL] = KIND_OURS,
+};
+
 __asm__(".text\n"
         ".globl syscall\n"
         ".type syscall, @function\n"
         "syscall:\n"
         "	.cfi_startproc\n"
-        "	lea -9(%rdi), %rax\n"
-        "	cmp $19, %rax\n"
-        "	jbe 5f\n"
-        "	cmp $56, %rdi\n"
-        "	jb 4f\n"
-        "	cmp $58, %rdi\n"
-        "	jbe 3f\n"
-        "	cmp $435, %rdi\n"
-        "	je 3f\n"
-        "	lea -127(%rdi), %rax\n"
-        "	cmp $4, %rax\n"
-        "	jbe 5f\n"
-        "	lea -149(%rdi), %rax\n"
-        "	cmp $3, %rax\n"
-        "	jbe 5f\n"
-        "	cmp $325, %rdi\n"
+        "	cmp $463, %rdi\n"
+        "	jae 4f\n"
+        "	lea kinds(%rip), %rax\n"
+        "	movzbl (%rax,%rdi), %eax\n"
+        "	cmp $1, %eax\n"
         "	je 5f\n"
-        "	cmp $329, %rdi\n"
-        "	je 5f\n"
-        "	cmp $97, %rdi\n"
-        "	je 5f\n"
-        "	cmp $160, %rdi\n"
-        "	je 5f\n"
-        "	cmp $302, %rdi\n"
-        "	je 5f\n"
+        "	ja 3f\n"
         "4:	jmp *fp_call_syscall_way(%rip)\n"
         "5:	jmp fp_rawcall\n"
         ".globl fp_call_raw_syscall\n"
@@ -341,13 +339,7 @@ __asm__(".text\n"
         "	.cfi_endproc\n"
         ".size vfork, .-vfork\n"
         ".size __vfork, .-__vfork\n");
-static_assert(SYS_mmap == 9 && SYS_madvise == 28 && SYS_mlock == 149 && SYS_munlockall == 152 &&
-                  SYS_mlock2 == 325 && SYS_pkey_mprotect == 329 && SYS_rt_sigaction == 13 &&
-                  SYS_rt_sigprocmask == 14 && SYS_rt_sigpending == 127 && SYS_rt_sigtimedwait == 128 &&
-                  SYS_sigaltstack == 131 && SYS_getrlimit == 97 && SYS_setrlimit == 160 &&
-                  SYS_prlimit64 == 302,
-              "as in the code above");
-static_assert(SYS_clone == 56 && SYS_fork == 57 && SYS_vfork == 58 && SYS_clone3 == 435,
+static_assert(N_KINDS == 463 && KIND_KERNEL == 0 && KIND_OURS == 1 && KIND_CHILD == 2 && SYS_vfork == 58,
               "as in the code above");
 
 #else

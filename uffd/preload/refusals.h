@@ -1,0 +1,16 @@
+/*
+ * Calls that can't be made right with far memory, or with an agent that has threads, and are refused with a
+ * message. Room: uffd/preload.
+ */
+#ifndef FP_REFUSALS_H
+#define FP_REFUSALS_H
+
+#include <stddef.h>
+
+/* Newer than some headers that we build with; all processors have the same. */
+#define FP_SYS_MSEAL 462
+
+/* mseal(2), which the C library may not have: -1 and ENOSYS if it touches far memory. */
+long fp_refusals_seal(void *addr, size_t len, unsigned long flags);
+
+#endif
