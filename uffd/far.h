@@ -19,6 +19,7 @@
 #include "room.h"
 #include "statspage.h"
 #include "store.h"
+#include "thrash.h"
 #include "uffd.h"
 
 #define FP_CHUNK_SHIFT 9 /* pages of one bit in far.touched: 2 MiB */
@@ -64,6 +65,7 @@ struct fp_far {
 	    *family; /* not 0, but in a child that no fork of ours made: the kernel wipes it there */
 	_Atomic unsigned evicting; /* threads that are inside an evictor's run */
 	struct fp_errand errand;
+	struct fp_thrash thrash;
 };
 
 static inline char *fp_far_addr(const struct fp_far *far, uint32_t page)

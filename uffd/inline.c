@@ -51,6 +51,17 @@ struct fp_inline {
 /* The place that this thread had last: its streams of read-ahead are there. */
 static __thread unsigned own_place __attribute__((tls_model("initial-exec")));
 
+/* What tells this thread from others. */
+static uint32_t number(void)
+{
+	static _Atomic uint32_t last;
+	static __thread uint32_t own __attribute__((tls_model("initial-exec")));
+
+	if (own == 0)
+		own = atomic_fetch_add_explicit(&last, 1, memory_order_relaxed) + 1;
+	return own;
+}
+
 /* ---- places ---- */
 
 static bool take(struct place *p)
@@ -214,15 +225,17 @@ static enum fp_inline_end hand_over(struct fp_inline *in, const struct fp_uffd_f
 
 enum fp_inline_end fp_inline_serve(struct fp_inline *in, const struct fp_uffd_fault *fault)
 {
+	struct fp_uffd_fault mine = *fault;
 	struct place *p;
 
 	if (fp_inline_has_guest(in))
 		return hand_over(in, fault);
+	mine.tid = number();
 	fp_events_sync(&in->far->events);
 	p = take_any(in);
 	if (!p)
 		return FP_INLINE_BUSY;
-	fp_serve(&p->server, fault, fp_clock_ns());
+	fp_serve(&p->server, &mine, fp_clock_ns());
 	finish(p);
 	give_back(p);
 	return end_of(in->far, fp_far_page(in->far, fault->addr));

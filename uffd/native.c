@@ -93,7 +93,7 @@ static bool is_ample(const struct fp_far *far, uint32_t page)
 	uint64_t free_pages = fp_room_free(&far->room), margin = 2 * fp_room_margin(&far->room);
 	uint64_t budget = atomic_load_explicit(&far->room.budget, memory_order_relaxed);
 
-	if (free_pages < CHUNK_PAGES + margin)
+	if (free_pages < CHUNK_PAGES + margin || fp_room_is_thrashing(&far->room))
 		return false;
 	return free_pages - CHUNK_PAGES >= budget / 2 ||
 	       ((atomic_load_explicit(state, memory_order_relaxed) |

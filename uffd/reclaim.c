@@ -267,6 +267,7 @@ static void housekeep(struct fp_reclaim *rc, uint64_t *next_tick_ns)
 	fp_store_sweep(rc->far->store);
 	publish(rc);
 	fp_affinity_tick(rc->affinity);
+	fp_room_calm(&rc->far->room);
 	fp_lastthread_look(&rc->lastthread, rc->far->stat_fd, now);
 }
 

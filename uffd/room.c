@@ -10,6 +10,7 @@
 #include "store.h"
 
 #define MARGIN_MAX 256u
+#define CALM_LOOKS 20u /* then the budget holds again: a second */
 
 static void signal_fd(int fd)
 {
@@ -56,13 +57,14 @@ void fp_room_show_peak(struct fp_room *room, _Atomic uint64_t *bytes)
 		raise_to(bytes, atomic_load(&room->peak) << FP_PAGE_SHIFT);
 }
 
-/* The budget, what calls hold of it and beyond, and what was granted on top. */
+/* The budget, what calls hold of it and beyond, what threads need at once, and what was granted on top. */
 static uint64_t limit(const struct fp_room *room)
 {
 	uint64_t budget = atomic_load_explicit(&room->budget, memory_order_relaxed);
 	uint64_t pinned = atomic_load_explicit(&room->pinned, memory_order_relaxed);
+	uint64_t need = atomic_load_explicit(&room->need, memory_order_relaxed);
 
-	return FP_MAX(budget, pinned + budget / 2) +
+	return FP_MAX(budget, pinned + FP_MAX(budget / 2, need)) +
 	       atomic_load_explicit(&room->excess, memory_order_relaxed);
 }
 
@@ -137,6 +139,28 @@ void fp_room_leave(struct fp_room *room, unsigned n)
 {
 	end_grants(room, n);
 	fp_room_give(room, n);
+}
+
+void fp_room_need(struct fp_room *room, uint32_t n)
+{
+	uint32_t before = atomic_load_explicit(&room->need, memory_order_relaxed);
+
+	if (fp_room_free(room) > limit(room) / 2)
+		return; /* nothing was evicted: the program discards what it touches again */
+	atomic_store_explicit(&room->calm, 0, memory_order_relaxed);
+	while (n > before && !atomic_compare_exchange_weak(&room->need, &before, n))
+		;
+}
+
+void fp_room_calm(struct fp_room *room)
+{
+	if (fp_room_is_thrashing(room) && atomic_fetch_add(&room->calm, 1) + 1 >= CALM_LOOKS)
+		atomic_store(&room->need, 0);
+}
+
+bool fp_room_is_thrashing(const struct fp_room *room)
+{
+	return atomic_load_explicit(&room->need, memory_order_relaxed) > 0;
 }
 
 uint64_t fp_room_free(const struct fp_room *room)

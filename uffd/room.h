@@ -19,6 +19,8 @@ struct fp_room {
 	_Atomic uint64_t *peak_bytes; /* raised with it, for whoever looks from outside; NULL: nobody does */
 	_Atomic uint64_t pinned;      /* pages that calls hold, some perhaps counted twice */
 	_Atomic uint64_t excess; /* pages granted on top, as all that is resident is pinned by the program */
+	_Atomic uint32_t need;   /* pages that threads need at once, where they thrash; else 0 */
+	_Atomic uint32_t calm;   /* looks since they last did */
 	_Atomic bool starved;    /* the fault thread waits for a token */
 	_Atomic bool kicked;     /* the reclaim thread has been told */
 	int starved_fd;          /* eventfd: tokens came back */
@@ -55,6 +57,16 @@ void fp_room_unpin(struct fp_room *room, uint64_t n);
  */
 void fp_room_grant(struct fp_room *room);
 bool fp_room_tried_in_vain(struct fp_room *room); /* true: it granted */
+
+/*
+ * Threads thrash (thrash.h): n pages must fit at once, beside what calls hold. Where that is more than the
+ * budget, it counts as the budget until fp_room_calm has been called a number of times without another word.
+ * Ignored while half of it is free.
+ */
+void fp_room_need(struct fp_room *room, uint32_t n);
+void fp_room_calm(struct fp_room *room); /* the reclaim thread, at each of its ticks */
+/* True while it is so: nothing but what threads wait for shall come in. */
+bool fp_room_is_thrashing(const struct fp_room *room);
 
 uint64_t fp_room_free(const struct fp_room *room);
 

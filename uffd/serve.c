@@ -178,15 +178,29 @@ unsigned fp_serve_ahead(struct fp_server *sv, uint32_t page, struct fp_stream **
 	bool sequential = fp_layout_is_sequential(sv->layout, page);
 	unsigned want = fp_readahead_fault(&sv->readahead, page, sequential, ret_stream);
 
-	return want ? fp_layout_mapped_from(sv->layout, page + 1, want) : 0;
+	if (want == 0 || fp_room_is_thrashing(&sv->far->room))
+		return 0;
+	return fp_layout_mapped_from(sv->layout, page + 1, want);
 }
 
 /* ---- messages ---- */
 
-static void missing(struct fp_server *sv, uint32_t page, bool write, bool zero, uint64_t old, uint64_t now)
+static void look_for_thrashing(struct fp_far *far, uint32_t thread, uint32_t page)
 {
-	struct fp_arrival *a = fp_arrive(sv, page, old, zero);
+	uint32_t need = fp_thrash_fault(&far->thrash, thread, page);
 
+	if (need)
+		fp_room_need(&far->room, need);
+}
+
+static void missing(struct fp_server *sv, const struct fp_uffd_fault *f, bool zero, uint64_t old,
+                    uint64_t now)
+{
+	uint32_t page = fp_far_page(sv->far, f->addr);
+	struct fp_arrival *a = fp_arrive(sv, page, old, zero);
+	bool write = f->write;
+
+	look_for_thrashing(sv->far, f->tid, page);
 	assert(a); /* only as many messages are read as there are arrivals: see may_read */
 	a->demanded = true;
 	sv->n_demanded++;
@@ -257,7 +271,7 @@ void fp_serve(struct fp_server *sv, const struct fp_uffd_fault *f, uint64_t now)
 	switch (s.action) {
 	case FP_ACT_ZERO:
 	case FP_ACT_FETCH:
-		missing(sv, page, f->write, s.action == FP_ACT_ZERO, old, now);
+		missing(sv, f, s.action == FP_ACT_ZERO, old, now);
 		break;
 	case FP_ACT_VERIFY:
 		verify(sv, page);

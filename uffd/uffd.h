@@ -40,7 +40,7 @@ struct fp_uffd_fault {
 	uint64_t addr; /* page-aligned */
 	uint64_t end;  /* of what has changed; may lie beyond what is registered */
 	enum fp_uffd_change change;
-	uint32_t tid; /* of the faulting thread */
+	uint32_t tid; /* of the faulting thread; in inline.c a number of ours for it */
 	bool write;
 	bool wp; /* write to a protected page that is present */
 };

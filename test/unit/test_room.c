@@ -183,6 +183,32 @@ static void test_grants_are_taken_back_by_what_leaves(void **state)
 	fp_room_give(room, BUDGET);
 }
 
+static void test_what_threads_need_counts_for_a_while(void **state)
+{
+	struct fp_room *room = *state;
+	unsigned looks = 0;
+
+	fp_room_need(room, 2 * BUDGET); /* nothing has to leave */
+	assert_false(fp_room_is_thrashing(room));
+	assert_int_equal(fp_room_take(room, BUDGET / 2), BUDGET / 2);
+	fp_room_need(room, BUDGET / 2); /* fits */
+	assert_int_equal(fp_room_take(room, 4 * BUDGET), BUDGET / 2);
+	fp_room_need(room, 2 * BUDGET);
+	assert_int_equal(fp_room_take(room, 4 * BUDGET), BUDGET);
+	fp_room_pin(room, 3); /* is there, and of no use to them */
+	assert_int_equal(fp_room_take(room, 4 * BUDGET), 3);
+	fp_room_unpin(room, 3);
+	for (unsigned i = 0; i < 10; i++)
+		fp_room_calm(room);
+	fp_room_need(room, 1); /* more is needed already: but it goes on */
+	for (looks = 0; fp_room_is_thrashing(room); looks++)
+		fp_room_calm(room);
+	assert_true(looks > 10);
+	assert_int_equal(fp_room_free(room), 0);
+	fp_room_leave(room, BUDGET + 4);
+	assert_int_equal(fp_room_free(room), 1);
+}
+
 struct taker {
 	struct fp_room *room;
 	_Atomic uint64_t *out;
@@ -238,6 +264,7 @@ int main(void)
 	    TEST(test_who_starves_is_told_once),
 	    TEST(test_grants_are_taken_back_by_what_leaves),
 	    TEST(test_batches_fit_the_budget),
+	    TEST(test_what_threads_need_counts_for_a_while),
 	    TEST(test_threads_never_exceed_it),
 	};
 
