@@ -92,7 +92,8 @@ static void done_leave(struct fp_job *job)
 
 	if (lease->last && lease->status < 0)
 		fp_log(FP_LOG_WARNING, "pool",
-		       "%s: the host had no memory to preallocate again what a lease gave back",
+		       "%s: the host had no memory to preallocate again what a lease gave back; it is tried "
+		       "again with the next lease",
 		       lease->memory->pool->name);
 	if (lease->last)
 		free(lease->memory);

@@ -270,18 +270,36 @@ static int grow_reserve(struct fp_pool *pool, uint64_t size_bytes)
 	return r;
 }
 
+/*
+ * Brings the reserve to all that no chunk has, or at least adds size_bytes. It can lack more: a client that
+ * dies lets go of its mapping a moment after its session has ended, and one that lives may keep it.
+ */
+static int refill_reserve(struct fp_pool *pool, uint64_t size_bytes)
+{
+	uint64_t missing_bytes = pool->size_bytes - pool->taken_bytes - pool->reserve_bytes;
+
+	if (!pool->preallocate || !missing_bytes || atomic_load(&pool->ending))
+		return 0;
+	if (grow_reserve(pool, missing_bytes) == 0)
+		return 0;
+	return size_bytes && size_bytes < missing_bytes ? grow_reserve(pool, size_bytes) : -ENOMEM;
+}
+
 int fp_pool_take(struct fp_pool *pool, uint64_t size_bytes, struct fp_chunk *ret_chunk)
 {
 	int r;
 
+	(void)refill_reserve(pool, 0);
 	if (pool->preallocate) {
 		r = shrink_reserve(pool, size_bytes);
 		if (r < 0)
 			return r;
 	}
 	r = new_chunk(pool, size_bytes, ret_chunk);
-	if (r < 0 && pool->preallocate)
-		grow_reserve(pool, size_bytes);
+	if (r < 0)
+		(void)refill_reserve(pool, size_bytes);
+	else
+		pool->taken_bytes += size_bytes;
 	return r;
 }
 
@@ -294,8 +312,7 @@ int fp_pool_give(struct fp_pool *pool, struct fp_chunk *chunk)
 {
 	uint64_t size_bytes = chunk->size_bytes;
 
-	if (fp_pool_is_shareable(pool) && !atomic_load(&pool->ending))
-		madvise(chunk->base, size_bytes, MADV_REMOVE);
 	unmap_chunk(chunk);
-	return pool->preallocate && !atomic_load(&pool->ending) ? grow_reserve(pool, size_bytes) : 0;
+	pool->taken_bytes -= size_bytes;
+	return refill_reserve(pool, size_bytes);
 }

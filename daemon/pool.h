@@ -1,8 +1,8 @@
 /*
  * Pools: the memory that a node exports. Every lease gets memory of its own from a pool (a mapping, and but
- * for anonymous pools a sealed memfd, so that a client who holds it reaches nothing else), and that memory
- * goes back to the kernel when the lease ends: whoever gets those pages next, in this process or another,
- * gets them zeroed. Room: daemon. It knows sizes and mappings, never sessions.
+ * for anonymous pools a sealed memfd, so that a client who holds it reaches nothing else). When the lease
+ * ends the node lets go of it. The kernel frees the pages once no client maps them either, and gives whoever
+ * has them next zeros. Room: daemon. It knows sizes and mappings, never sessions.
  *
  * A preallocated pool holds its free part as a reserve of populated pages, so that nobody else on the host
  * can take them. A grant gives up a piece of the reserve and populates the lease; a return does the reverse.
@@ -32,9 +32,11 @@ struct fp_pool {
 	uint64_t numa_node;
 	bool preallocate;
 	_Atomic bool ending;
-	uint64_t used_bytes;     /* leased; the loop's thread alone */
-	uint64_t n_leases;       /* that these are, each once however many sessions have it; as above */
-	struct fp_chunk reserve; /* address space of a preallocated pool; the keeper's thread alone */
+	uint64_t used_bytes; /* leased; the loop's thread alone */
+	uint64_t n_leases;   /* that these are, each once however many sessions have it; as above */
+	/* the keeper's thread alone */
+	uint64_t taken_bytes;    /* of all chunks */
+	struct fp_chunk reserve; /* address space of a preallocated pool */
 	uint64_t reserve_bytes;  /* the first so many of it are populated */
 };
 
@@ -61,16 +63,14 @@ void fp_pool_uncharge(struct fp_pool *pool, uint64_t size_bytes);
  * -ENOMEM when the host has no memory. May take long: the keeper's thread.
  */
 int fp_pool_take(struct fp_pool *pool, uint64_t size_bytes, struct fp_chunk *ret_chunk);
-/*
- * The node ends: from now on chunks that clients have mapped are let go as they are, and stay theirs until
- * they unmap them. Nothing is taken any more. Any thread.
- */
+/* The node ends: what comes back is not preallocated again. Any thread. */
 void fp_pool_end(struct fp_pool *pool);
 
 /*
- * Scrubs a chunk by giving its pages back to the kernel, also where a client still maps its memfd. May take
- * long: the keeper's thread. Returns 0, or -ENOMEM if a preallocated pool could not take as much back into
- * its reserve.
+ * Lets go of a chunk. A client that maps its memfd keeps the pages, and every byte in them: it may still be
+ * reading what it has nowhere else. Nobody else is ever given that memfd. May take long: the keeper's thread.
+ * Returns 0, or -ENOMEM if a preallocated pool could not take as much back into its reserve: it tries again
+ * with every chunk.
  */
 int fp_pool_give(struct fp_pool *pool, struct fp_chunk *chunk);
 

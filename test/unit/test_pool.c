@@ -81,30 +81,15 @@ static void test_memfd_is_sealed(void **state)
 	fp_pool_close(pool);
 }
 
-/* A client that kept its mapping finds zeros, and finds nothing of who leases next. */
-static void test_give_takes_pages_from_who_maps_them(void **state)
+/*
+ * What a client maps stays its own, whoever leases next, and also when the node stops: some of it may be the
+ * only copy.
+ */
+static void test_give_leaves_pages_to_who_maps_them(void **state)
 {
-	struct fp_pool *pool = open_pool(&kinds[0]);
-	struct fp_chunk chunk;
-	char *client;
-
-	assert_int_equal(fp_pool_take(pool, MIB, &chunk), 0);
-	client = mmap(NULL, MIB, PROT_READ | PROT_WRITE, MAP_SHARED, chunk.fd, 0);
-	assert_ptr_not_equal(client, MAP_FAILED);
-	strcpy(client, "secret");
-	assert_string_equal(chunk.base, "secret");
-	assert_int_equal(fp_pool_give(pool, &chunk), 0);
-	assert_true(is_zero((uint8_t *)client, MIB));
-	munmap(client, MIB);
-	fp_pool_close(pool);
-}
-
-/* A node that stops leaves to its clients what they map: for some of it that is the only copy. */
-static void test_the_end_leaves_pages_to_who_maps_them(void **state)
-{
-	for (unsigned i = 0; i < FP_ARRAY_LEN(kinds); i++) {
-		struct fp_pool *pool = open_pool(&kinds[i]);
-		struct fp_chunk chunk;
+	for (unsigned i = 0; i < 2 * FP_ARRAY_LEN(kinds); i++) {
+		struct fp_pool *pool = open_pool(&kinds[i / 2]);
+		struct fp_chunk chunk, next;
 		char *client = NULL;
 
 		assert_int_equal(fp_pool_take(pool, MIB, &chunk), 0);
@@ -112,15 +97,40 @@ static void test_the_end_leaves_pages_to_who_maps_them(void **state)
 			client = mmap(NULL, MIB, PROT_READ | PROT_WRITE, MAP_SHARED, chunk.fd, 0);
 			assert_ptr_not_equal(client, MAP_FAILED);
 			strcpy(client, "the only copy");
+			assert_string_equal(chunk.base, "the only copy");
 		}
-		fp_pool_end(pool);
+		if (i % 2)
+			fp_pool_end(pool);
 		assert_int_equal(fp_pool_give(pool, &chunk), 0);
+		assert_int_equal(fp_pool_take(pool, 4 * MIB, &next), 0);
+		assert_true(is_zero(next.base, next.size_bytes));
 		if (client) {
 			assert_string_equal(client, "the only copy");
+			strcpy(client, "another");
+			assert_true(is_zero(next.base, next.size_bytes));
 			munmap(client, MIB);
 		}
+		assert_int_equal(fp_pool_give(pool, &next), 0);
 		fp_pool_close(pool);
 	}
+}
+
+/* What the host could not give when a chunk came back is asked for again with the next. */
+static void test_reserve_recovers(void **state)
+{
+	struct fp_pool *pool = open_pool(&kinds[3]);
+	struct fp_chunk chunk;
+
+	assert_int_equal(pool->reserve_bytes, 4 * MIB);
+	for (unsigned i = 0; i < 2; i++) {
+		pool->reserve_bytes -= 2 * MIB;
+		assert_int_equal(fp_pool_take(pool, MIB, &chunk), 0);
+		assert_int_equal(pool->reserve_bytes, 3 * MIB);
+		pool->reserve_bytes -= i * 2 * MIB;
+		assert_int_equal(fp_pool_give(pool, &chunk), 0);
+		assert_int_equal(pool->reserve_bytes, 4 * MIB);
+	}
+	fp_pool_close(pool);
 }
 
 static void test_anonymous_has_no_descriptor(void **state)
@@ -212,8 +222,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(test_chunks_are_zeroed),
 	    cmocka_unit_test(test_memfd_is_sealed),
-	    cmocka_unit_test(test_give_takes_pages_from_who_maps_them),
-	    cmocka_unit_test(test_the_end_leaves_pages_to_who_maps_them),
+	    cmocka_unit_test(test_give_leaves_pages_to_who_maps_them),
+	    cmocka_unit_test(test_reserve_recovers),
 	    cmocka_unit_test(test_anonymous_has_no_descriptor),
 	    cmocka_unit_test(test_preallocated_stays_resident),
 	    cmocka_unit_test(test_charge),
