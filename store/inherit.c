@@ -358,6 +358,7 @@ static void reset_counters(struct fp_node *node)
 	atomic_store(&node->degradations, 0);
 	atomic_store(&node->heartbeat_ns, 0);
 	atomic_store(&node->error, 0);
+	atomic_store(&node->session_error, 0);
 }
 
 /*

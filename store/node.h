@@ -70,9 +70,10 @@ struct fp_node {
 
 	/* any thread's */
 	_Atomic uint64_t breaker;
-	_Atomic unsigned way;  /* in use, or used last */
-	_Atomic bool had_best; /* a way over the best transport was in use once */
-	_Atomic int error;     /* what opened the breaker last; 0: nothing ever did */
+	_Atomic unsigned way;      /* in use, or used last */
+	_Atomic bool had_best;     /* a way over the best transport was in use once */
+	_Atomic int error;         /* what opened the breaker last; 0: nothing ever did */
+	_Atomic int session_error; /* load/store: what ended the session; 0: it stands */
 	_Atomic enum fp_adoption adoption;
 	_Atomic bool adoption_wanted; /* something waits for it */
 	_Atomic uint64_t n_slots;     /* in all its leases */

@@ -526,6 +526,7 @@ void fp_store_node_info(const struct fp_store *store, unsigned node_idx, struct 
 	    .up = fp_breaker_state(word) == FP_BREAKER_CLOSED,
 	    .spent = fp_breaker_spent(word),
 	    .last_error = atomic_load(&node->error),
+	    .session_error = atomic_load(&node->session_error),
 	    .adopting = fp_node_is_adopting(node),
 	    .leased_bytes = atomic_load_explicit(&node->n_slots, memory_order_relaxed) * FP_PAGE_SIZE,
 	    .inherited_bytes = atomic_load_explicit(&node->n_inherited, memory_order_relaxed) * FP_PAGE_SIZE,
@@ -539,6 +540,22 @@ void fp_store_node_info(const struct fp_store *store, unsigned node_idx, struct 
 	ret_info->degraded = ret_info->up && fp_node_way_is_lesser(node, way);
 	if (!ret_info->up) /* whoever opened the breaker may not have said why yet */
 		ret_info->error = ret_info->last_error ? ret_info->last_error : -EHOSTDOWN;
+}
+
+int fp_store_check_session(struct fp_store *store, unsigned node_idx)
+{
+	struct fp_node *node = &store->nodes[node_idx];
+	int r;
+
+	if (!node->load_store || fp_node_is_lost(node) || atomic_load(&node->session_error) ||
+	    pthread_mutex_trylock(&node->control) != 0) /* a call is under way: the next look tells */
+		return 0;
+	/* until it has adopted the session is our parent's */
+	r = fp_node_is_adopting(node) ? 0 : fp_session_check(node->era->session);
+	pthread_mutex_unlock(&node->control);
+	if (r < 0)
+		atomic_store(&node->session_error, r);
+	return r;
 }
 
 uint64_t fp_store_slots_used(const struct fp_store *store)

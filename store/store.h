@@ -16,8 +16,8 @@
  * good └──── backoff ───────┘
  *
  * A page whose deadline passes while the breaker is open ends with -ETIMEDOUT and leaves the breaker spent:
- * later ones end with -EHOSTDOWN at once, until an attempt succeeds. Transports that can't resume a session
- * (shm maps its leases and never breaks) are lost at their first failure.
+ * later ones end with -EHOSTDOWN at once, until an attempt succeeds. What a node lends by load and store
+ * (shm) is mapped here, and is never lost: the end of its session only means that it lends no more.
  *
  * A process that forks shares its slots with the child: each fork is a generation. A shared slot is written
  * by nobody any more; it is free again when neither the parent nor a generation that lives holds it.
@@ -70,13 +70,14 @@ enum fp_store_state {
 struct fp_store_node {
 	const char *url; /* the way in use, or used last */
 	enum fp_store_state state;
-	bool up;                  /* state is FP_STORE_UP */
-	bool spent;               /* cut off for so long that a page waited in vain */
-	bool degraded;            /* up, but not over the transport that its URL prefers */
-	bool adopting;            /* a forked child's, which has no session of its own yet */
-	int error;                /* negative errno that took it down, 0 if up */
-	int last_error;           /* the same, and kept when it is up again; 0: it never failed */
-	uint64_t leased_bytes;    /* to this process */
+	bool up;               /* state is FP_STORE_UP */
+	bool spent;            /* cut off for so long that a page waited in vain */
+	bool degraded;         /* up, but not over the transport that its URL prefers */
+	bool adopting;         /* a forked child's, which has no session of its own yet */
+	int error;             /* negative errno that took it down, 0 if up */
+	int last_error;        /* the same, and kept when it is up again; 0: it never failed */
+	int session_error;     /* load/store: what ended its session, see fp_store_check_session; 0: none */
+	uint64_t leased_bytes; /* to this process */
 	uint64_t inherited_bytes; /* of its parent's, read-only */
 	uint64_t read_bytes, written_bytes;
 	uint64_t reconnects;   /* times the session was resumed */
@@ -190,6 +191,12 @@ bool fp_store_is_direct(const struct fp_store *store);
 unsigned fp_store_n_nodes(const struct fp_store *store);
 /* Any thread. The url stays valid until the store closes. */
 void fp_store_node_info(const struct fp_store *store, unsigned node, struct fp_store_node *ret_info);
+/*
+ * Looks whether the session of a node that is reached by load and store has ended. Nothing is lost with it:
+ * what the node lent is mapped here. But it lends nothing more. The negative errno of fp_session_check, once
+ * a node; else 0. A thread that may wait a little, never blocks on the node.
+ */
+int fp_store_check_session(struct fp_store *store, unsigned node);
 uint64_t fp_store_slots_used(const struct fp_store *store);
 uint64_t fp_store_slots_total(const struct fp_store *store);
 

@@ -58,12 +58,17 @@ static void lease_free(struct fp_control *control, struct fp_lease *lease)
 	fp_lockedmem_free(lease, sizeof(*lease));
 }
 
+static void leases_free(struct fp_control *control)
+{
+	for (size_t i = 0; i < FP_ARRAY_LEN(control->leases); i++)
+		lease_free(control, atomic_exchange(&control->leases[i], NULL));
+}
+
 static void control_free(struct fp_control *control, enum fp_dialog_end end)
 {
 	bool forked = control->opener != getpid();
 
-	for (size_t i = 0; i < FP_ARRAY_LEN(control->leases); i++)
-		lease_free(control, control->leases[i]);
+	leases_free(control);
 	fp_dialog_end(control->dialog, forked ? FP_DIALOG_FORGET : end);
 	if (control->ops->done)
 		control->ops->done(&control->base, forked);
@@ -303,9 +308,10 @@ static int ask(struct fp_control *control, const struct question *question, size
 {
 	int r = control->error;
 
-	if (r < 0)
-		return r;
-	r = exchange(control, question, ret_len, ret_payload);
+	if (r == 0) /* before a byte of ours gets into what is the program's by now */
+		r = fp_dialog_check(control->dialog);
+	if (r == 0)
+		r = exchange(control, question, ret_len, ret_payload);
 	if (r > 0)
 		return fp_wire_status_to_errno(r);
 	if (r < 0 && r != -ETIMEDOUT)
@@ -339,6 +345,7 @@ static void say_bye(struct fp_control *control)
 
 void fp_control_close(struct fp_session *session)
 {
+	leases_free(control_of(session)); /* by the time that the node is told it has its memory back */
 	say_bye(control_of(session));
 	control_free(control_of(session), FP_DIALOG_CLOSE);
 }
@@ -386,6 +393,11 @@ int fp_control_ping(struct fp_session *session, size_t len_bytes, uint64_t deadl
 		r = control->error = -EPROTO;
 	pthread_mutex_unlock(&control->lock);
 	return r;
+}
+
+int fp_control_check(struct fp_session *session)
+{
+	return fp_dialog_check(control_of(session)->dialog);
 }
 
 int fp_control_identity(struct fp_session *session, struct fp_session_identity *ret_identity)

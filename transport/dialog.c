@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 
 #include "auth.h"
@@ -23,8 +24,9 @@
 
 struct fp_dialog {
 	struct fp_dialog_stream stream;
-	int fd;    /* of a socket, else -1 */
-	int memfd; /* came with the frame in `in`; -1: none */
+	int fd;      /* of a socket, else -1 */
+	ino_t inode; /* of that socket: no other has it */
+	int memfd;   /* came with the frame in `in`; -1: none */
 	size_t out_len, out_sent;
 	size_t in_got;
 	uint8_t out[MAX_SEND];                                 /* one frame on its way out */
@@ -228,6 +230,7 @@ static struct fp_dialog *dialog_new(void)
 static int dial(const struct fp_url *url, uint64_t deadline_ns, struct fp_dialog **ret_dialog)
 {
 	fp_autofree struct fp_dialog *dialog = dialog_new();
+	struct stat st;
 	int r;
 
 	if (!dialog)
@@ -236,6 +239,7 @@ static int dial(const struct fp_url *url, uint64_t deadline_ns, struct fp_dialog
 	                                 : dial_unix(url, deadline_ns, &dialog->fd);
 	if (r < 0)
 		return r;
+	dialog->inode = fstat(dialog->fd, &st) == 0 ? st.st_ino : 0;
 	*ret_dialog = fp_take_ptr(dialog);
 	return 0;
 }
@@ -267,6 +271,18 @@ int fp_dialog_take_socket(struct fp_dialog *dialog)
 	assert(dialog->stream.ops == &socket_ops);
 	dialog_free(dialog);
 	return fd;
+}
+
+int fp_dialog_check(const struct fp_dialog *dialog)
+{
+	struct pollfd p = {.fd = dialog->fd, .events = POLLRDHUP};
+	struct stat st;
+
+	if (dialog->fd < 0)
+		return 0;
+	if (fstat(dialog->fd, &st) < 0 || !S_ISSOCK(st.st_mode) || st.st_ino != dialog->inode)
+		return -EBADF;
+	return poll(&p, 1, 0) == 1 ? -ECONNRESET : 0;
 }
 
 void *fp_dialog_stream_context(const struct fp_dialog *dialog)

@@ -90,6 +90,13 @@ int fp_dialog_take_memfd(struct fp_dialog *dialog);
  */
 int fp_dialog_take_socket(struct fp_dialog *dialog);
 
+/*
+ * Whether the connection still stands: 0; -ECONNRESET: its other end has hung up, or somebody has shut it
+ * down; -EBADF: its descriptor was closed behind our back, and may be the program's by now. Reads nothing,
+ * never blocks. 0 where it is no socket: such a stream says so itself.
+ */
+int fp_dialog_check(const struct fp_dialog *dialog);
+
 /* What the stream of fp_dialog_open_on was given as its context; NULL: it is a socket. */
 void *fp_dialog_stream_context(const struct fp_dialog *dialog);
 

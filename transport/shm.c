@@ -2,7 +2,7 @@
  * The shm transport: a lease is a memfd of the node, mapped here; reads and writes are copies that are
  * complete when submit returns, and the node does nothing. Room: transport. The control side is control.c's.
  *
- * A mapping outlives the node: its death is noticed by control calls, and no byte is lost.
+ * A mapping outlives the session and the node: no byte is lost by the end of either.
  */
 #include "transport.h"
 
@@ -165,6 +165,7 @@ const struct fp_transport fp_transport_shm = {
     .status = fp_control_status,
     .drain = fp_control_drain,
     .ping = fp_control_ping,
+    .check = fp_control_check,
     .identity = fp_control_identity,
     .attach = fp_control_attach,
     .adopt = fp_control_adopt,

@@ -71,6 +71,11 @@ int fp_session_ping(struct fp_session *session, size_t len_bytes, uint64_t deadl
 	                                      : -EINVAL;
 }
 
+int fp_session_check(struct fp_session *session)
+{
+	return session->transport->check ? session->transport->check(session) : 0;
+}
+
 int fp_session_identity(struct fp_session *session, struct fp_session_identity *ret_identity)
 {
 	return session->transport->identity(session, ret_identity);

@@ -144,6 +144,7 @@ struct fp_transport {
 	int (*status)(struct fp_session *session, char **ret_json);
 	int (*drain)(struct fp_session *session, struct fp_drain_info *ret_info);
 	int (*ping)(struct fp_session *session, size_t len_bytes, uint64_t deadline_ns);
+	int (*check)(struct fp_session *session); /* NULL: its links and heartbeats tell */
 	int (*identity)(struct fp_session *session, struct fp_session_identity *ret_identity);
 	int (*attach)(struct fp_session *session, uint32_t lease_id, const struct fp_lease **ret_lease);
 	int (*adopt)(struct fp_session *session, const struct fp_session_identity *parent,
@@ -214,6 +215,13 @@ int fp_session_info(struct fp_session *session, struct fp_node_info *ret_info);
  * answer yet (the session may live); other errors: its control connection is broken.
  */
 int fp_session_ping(struct fp_session *session, size_t len_bytes, uint64_t deadline_ns);
+
+/*
+ * Whether a session whose leases are mapped still stands: 0; -ECONNRESET: the node has ended it, or was
+ * ended; -EBADF: its descriptor was closed behind our back. What is mapped stays, and stays right; the node
+ * counts it as free. 0 over other transports. Any thread; neither asks the node nor blocks.
+ */
+int fp_session_check(struct fp_session *session);
 
 /*
  * What to put into options->resume when the connection has broken, within grace_ns of that. Valid also once

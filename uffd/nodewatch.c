@@ -40,6 +40,8 @@ const char *fp_nodewatch_reason(int error, char *buf, size_t len)
 	if (error == -ESTALE)
 		return "it has given our leases up: it was restarted, or we were cut off beyond its grace "
 		       "period";
+	if (error == -EBADF)
+		return "its socket was closed by the program";
 	return fp_strerror(error, buf, len);
 }
 
@@ -82,5 +84,23 @@ void fp_nodewatch_look(struct fp_nodewatch *watch, const struct fp_store *store,
 		news = fp_nodewatch_step(&watch->said[i], info.state, fp_clock_ns(), &outage_ns);
 		if (news != FP_NEWS_NONE && fp_stderr_takes_text())
 			say(news, &info, deadline_ns, outage_ns);
+	}
+}
+
+void fp_nodewatch_check_sessions(struct fp_store *store)
+{
+	struct fp_store_node info;
+	char why[64];
+
+	for (unsigned i = 0; i < fp_store_n_nodes(store); i++) {
+		int r = fp_store_check_session(store, i);
+
+		if (r == 0 || !fp_stderr_takes_text())
+			continue;
+		fp_store_node_info(store, i, &info);
+		fp_log(FP_LOG_WARNING, "store",
+		       "node %s: the session has ended: %s; no byte is lost, but it lends no further memory "
+		       "to this process",
+		       info.url, fp_nodewatch_reason(r, why, sizeof(why)));
 	}
 }

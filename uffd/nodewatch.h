@@ -44,6 +44,9 @@ struct fp_nodewatch {
  * those who need the node are told that they wait. */
 void fp_nodewatch_look(struct fp_nodewatch *watch, const struct fp_store *store, uint64_t deadline_ns);
 
+/* Says which sessions over shm have ended, once each. Any one thread, which may block a little. */
+void fp_nodewatch_check_sessions(struct fp_store *store);
+
 /* Why a node is away, for people: into buf (at least 64 bytes), or a constant. */
 const char *fp_nodewatch_reason(int error, char *buf, size_t len);
 

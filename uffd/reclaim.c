@@ -264,6 +264,7 @@ static void housekeep(struct fp_reclaim *rc, uint64_t *next_tick_ns)
 		return;
 	*next_tick_ns = now + TICK_NS;
 	fp_evictor_check_nodes(rc->evictor);
+	fp_nodewatch_check_sessions(rc->far->store);
 	fp_store_sweep(rc->far->store);
 	publish(rc);
 	fp_affinity_tick(rc->affinity);
