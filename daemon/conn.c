@@ -4,11 +4,13 @@
 #include "conn.h"
 
 #include <errno.h>
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -19,6 +21,7 @@
 #include "server.h"
 #include "verbs_gate.h"
 
+#define CONN_FDS         8  /* promised and not received on one connection */
 #define CONTROL_REQUESTS 16 /* unanswered on a control connection: its answers can be long */
 
 bool fp_conn_is_control(const struct fp_conn *conn)
@@ -170,13 +173,79 @@ static void start_recv(struct fp_conn *conn)
 	conn->recv_cancelled = false;
 }
 
+/* ---- descriptors on their way ---- */
+
+/* A peer that has received everything has received those, too. */
+static void forget_received(struct fp_conn *conn)
+{
+	int unread_bytes = 0;
+
+	if (!conn->fds_sent || ioctl(conn->fd, SIOCOUTQ, &unread_bytes) < 0 || unread_bytes)
+		return;
+	conn->server->fds_out -= conn->fds_sent;
+	conn->fds_sent = 0;
+}
+
+bool fp_conn_promise_fd(struct fp_conn *conn)
+{
+	struct fp_server *server = conn->server;
+
+	forget_received(conn);
+	for (struct fp_conn *c = server->conns; c && server->fds_out >= server->max_fds_out; c = c->next)
+		forget_received(c);
+	if (conn->fds_promised + conn->fds_sent >= CONN_FDS || server->fds_out >= server->max_fds_out)
+		return false;
+	conn->fds_promised++;
+	server->fds_out++;
+	return true;
+}
+
+void fp_conn_unpromise_fd(struct fp_conn *conn)
+{
+	if (!conn->fds_promised)
+		return;
+	conn->fds_promised--;
+	conn->server->fds_out--;
+}
+
+static void fd_sent(struct fp_conn *conn)
+{
+	conn->fds_promised--;
+	conn->fds_sent++;
+}
+
+/* It concerns that one request, and not whoever happens to ask. */
+static void refuse_fd(struct fp_conn *conn)
+{
+	if (fp_log_allowed(&conn->server->peer_log, FP_PEER_LINES_A_SECOND))
+		fp_log(FP_LOG_WARNING, "peer",
+		       "%s: no descriptor can be passed to it: clients have not received as many as the "
+		       "limit of "
+		       "open files allows (LimitNOFILE=): its LEASE is refused",
+		       conn->peer);
+	fp_reply_refuse(conn->outbox.first, FP_WIRE_FULL);
+	fp_conn_unpromise_fd(conn);
+}
+
+/* What the kernel says when there are too many of them, or no memory for one. */
+static bool is_want_of_fds(int res)
+{
+	return res == -ETOOMANYREFS || res == -ENOMEM || res == -ENOBUFS;
+}
+
+/* ---- sending ---- */
+
 static void on_sent(struct fp_op *op, int res, unsigned flags)
 {
 	struct fp_conn *conn = fp_container_of(op, struct fp_conn, send_op);
 
 	conn->sending = false;
+	if (conn->passing && res > 0)
+		fd_sent(conn);
 	if (res >= 0)
 		fp_outbox_advance(&conn->outbox, (size_t)res);
+	else if (conn->passing && is_want_of_fds(res))
+		refuse_fd(conn);
 	else if (res != -EINTR && res != -EAGAIN && conn->eof)
 		fp_conn_kill(conn);
 	else if (res != -EINTR && res != -EAGAIN)
@@ -204,7 +273,8 @@ static void start_send(struct fp_conn *conn)
 
 	conn->msg = (struct msghdr){.msg_iov = conn->iov};
 	conn->msg.msg_iovlen = fp_outbox_gather(&conn->outbox, conn->iov, FP_CONN_IOVS, &fd);
-	if (fd >= 0)
+	conn->passing = fd >= 0;
+	if (conn->passing)
 		pass_fd(conn, fd);
 	io_uring_prep_sendmsg(sqe, conn->fd, &conn->msg, MSG_NOSIGNAL | MSG_WAITALL);
 	fp_loop_sqe_set(sqe, &conn->send_op);
@@ -353,6 +423,7 @@ static void free_conn(struct fp_conn *conn)
 {
 	fp_request_write_abandon(conn);
 	fp_outbox_clear(&conn->outbox);
+	conn->server->fds_out -= conn->fds_promised + conn->fds_sent;
 	*conn->link = conn->next;
 	if (conn->next)
 		conn->next->link = conn->link;

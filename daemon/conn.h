@@ -61,6 +61,9 @@ struct fp_conn {
 	size_t stash_bytes, stash_off;
 	uint8_t *own_buf; /* where the loop has no shared buffers */
 	struct fp_outbox outbox;
+	unsigned fds_promised; /* descriptors that are being made, or in the outbox */
+	unsigned fds_sent;     /* and those that were sent and, for all we know, not received yet */
+	bool passing;          /* the send under way takes one along */
 	struct msghdr msg;
 	struct iovec iov[FP_CONN_IOVS];
 	union {
@@ -85,6 +88,16 @@ int fp_conn_start(struct fp_server *server, int fd, struct fp_gate_peer *gate_pe
 
 /* Queues an answer and owns it; NULL (no memory for it) kills the connection. */
 void fp_conn_answer(struct fp_conn *conn, struct fp_reply *reply);
+/*
+ * Whether one more descriptor may be sent to the peer; then it is counted until the peer has received it.
+ * What is not received counts for our user, all its processes together, and past RLIMIT_NOFILE the kernel
+ * takes no descriptor for anybody (unix(7), ETOOMANYREFS). So each connection has few, and all have a part of
+ * that limit.
+ */
+bool fp_conn_promise_fd(struct fp_conn *conn);
+/* There is none after all. Fine where none was promised. */
+void fp_conn_unpromise_fd(struct fp_conn *conn);
+
 /* Answers ERROR; the connection goes on. */
 void fp_conn_answer_error(struct fp_conn *conn, const struct fp_wire_header *request,
                           enum fp_wire_status status);

@@ -8,6 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cleanup.h"
+
 struct fp_reply *fp_reply_new(const struct fp_wire_header *request, enum fp_wire_type type,
                               size_t payload_bytes, const void *fixed, size_t fixed_bytes, unsigned n_data)
 {
@@ -40,6 +42,37 @@ void fp_reply_add(struct fp_reply *reply, const void *base, size_t len_bytes, st
 	reply->parts[reply->n_parts++] = (struct fp_part){base, len_bytes, lease};
 }
 
+void fp_reply_pass(struct fp_reply *reply, int fd, struct fp_node_lease *granted)
+{
+	assert(reply->fd < 0 && !reply->granted);
+	fp_node_lease_get(granted);
+	reply->granted = granted;
+	reply->fd = fd;
+}
+
+static void unpass(struct fp_reply *reply)
+{
+	struct fp_node_lease *granted = fp_take_ptr(reply->granted);
+
+	if (reply->fd >= 0)
+		close(fp_take_fd(reply->fd));
+	if (granted)
+		fp_node_lease_put(granted);
+}
+
+void fp_reply_refuse(struct fp_reply *reply, enum fp_wire_status status)
+{
+	struct fp_wire_header header = {0};
+
+	assert(reply->n_parts == 1 && reply->granted);
+	(void)fp_wire_header_decode(reply->head, &header); /* of our own making */
+	fp_wire_header_encode(FP_WIRE_ERROR, status, header.tag, 0, reply->head);
+	reply->parts[0].len_bytes = FP_WIRE_HEADER_BYTES;
+	if (reply->granted->leases)
+		fp_node_lease_release(reply->granted);
+	unpass(reply);
+}
+
 void fp_reply_free(struct fp_reply *reply)
 {
 	if (!reply)
@@ -47,8 +80,7 @@ void fp_reply_free(struct fp_reply *reply)
 	for (unsigned i = 0; i < reply->n_parts; i++)
 		if (reply->parts[i].lease)
 			fp_node_lease_put(reply->parts[i].lease);
-	if (reply->fd >= 0)
-		close(reply->fd);
+	unpass(reply);
 	free(reply->text);
 	free(reply);
 }

@@ -22,8 +22,9 @@ struct fp_part {
 
 struct fp_reply {
 	struct fp_reply *next;
-	int fd;     /* goes along with the first byte and is closed after; -1: none */
-	char *text; /* malloc'd payload, freed after; NULL: none */
+	int fd;                        /* goes along with the first byte and is closed after; -1: none */
+	struct fp_node_lease *granted; /* held: what fd is of; NULL: none */
+	char *text;                    /* malloc'd payload, freed after; NULL: none */
 	uint8_t head[FP_WIRE_HEADER_BYTES + sizeof(struct fp_wire_welcome)]; /* the longest fixed answer */
 	unsigned n_parts;
 	struct fp_part parts[]; /* the first is head */
@@ -45,6 +46,13 @@ struct fp_reply *fp_reply_new(const struct fp_wire_header *request, enum fp_wire
 struct fp_reply *fp_reply_new_error(const struct fp_wire_header *request, enum fp_wire_status status);
 /* Appends a part; holds its lease. */
 void fp_reply_add(struct fp_reply *reply, const void *base, size_t len_bytes, struct fp_node_lease *lease);
+/* The descriptor, which the reply owns from here on, of a lease that it holds. */
+void fp_reply_pass(struct fp_reply *reply, int fd, struct fp_node_lease *granted);
+/*
+ * Turns a reply with a descriptor, of which nothing is sent, into an ERROR with that status. Its lease is
+ * given back: the client never hears of it.
+ */
+void fp_reply_refuse(struct fp_reply *reply, enum fp_wire_status status);
 /* Lets go of leases, text and descriptor. NULL is fine. */
 void fp_reply_free(struct fp_reply *reply);
 

@@ -245,7 +245,7 @@ static void answer_leased(struct fp_conn *conn, struct fp_node_lease *lease,
 	fp_wire_leased_encode(&leased, payload);
 	reply = fp_reply_new(request, type, sizeof(payload), payload, sizeof(payload), 0);
 	if (reply && conn->session->memfd)
-		reply->fd = fp_take_fd(fd);
+		fp_reply_pass(reply, fp_take_fd(fd), lease);
 	fp_conn_answer(conn, reply);
 }
 
@@ -308,6 +308,8 @@ static void lease_done(struct fp_node_lease *lease, int status, void *user)
 		       fp_strerror(status, reason, sizeof(reason)));
 		fp_conn_answer_error(conn, &conn->lease_request, FP_WIRE_FULL);
 	}
+	if (status < 0)
+		fp_conn_unpromise_fd(conn);
 	fp_conn_settle(conn);
 }
 
@@ -332,9 +334,14 @@ static void handle_lease(struct fp_conn *conn)
 		answer_status(conn, FP_WIRE_DRAINING);
 		return;
 	}
+	if (request.shareable && !fp_conn_promise_fd(conn)) {
+		answer_status(conn, FP_WIRE_FULL);
+		return;
+	}
 	request.size_bytes = lease.size_bytes;
 	r = fp_node_lease_grant(&conn->session->leases, &server->pools, server->keeper, &request);
 	if (r < 0) {
+		fp_conn_unpromise_fd(conn);
 		answer_status(conn, fp_wire_status_from_errno(r));
 		return;
 	}

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -19,6 +20,7 @@
 #include "status.h"
 
 #define ACCEPT_PAUSE_NS (100 * FP_NSEC_PER_MSEC)
+#define MIN_FDS_OUT     8ull            /* as many as one connection may have */
 #define GRACE_TICK_NS   FP_NSEC_PER_SEC /* that a shorter grace period, read again, is soon heeded */
 
 void fp_server_log_peer(struct fp_server *server, const struct fp_conn *conn, const char *what)
@@ -419,14 +421,15 @@ static int open_signals(struct fp_server *server)
 }
 
 /* A connection and a memfd under way are a descriptor each. */
-static void raise_descriptor_limit(void)
+static void raise_descriptor_limit(struct fp_server *server)
 {
-	struct rlimit limit;
+	struct rlimit limit = {0};
 
 	if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
 		limit.rlim_cur = limit.rlim_max;
 		setrlimit(RLIMIT_NOFILE, &limit);
 	}
+	server->max_fds_out = (unsigned)FP_MIN(FP_MAX(limit.rlim_cur / 4, MIN_FDS_OUT), UINT_MAX);
 }
 
 static int open_pools(struct fp_server *server)
@@ -580,7 +583,7 @@ int fp_server_run(const struct fp_server_options *options)
 	char line[128];
 	int r;
 
-	raise_descriptor_limit();
+	raise_descriptor_limit(&server);
 	r = open_signals(&server);
 	if (r == 0)
 		r = open_pools(&server);

@@ -1,16 +1,21 @@
 """Leases and sessions of farpaged: what they get, what they must not see, and what happens when they end."""
+import array
 import fcntl
 import mmap
 import os
+import random
 import resource
+import select
 import signal
 import socket
 import struct
+import tempfile
+import termios
 import time
 import unittest
 
-from farpaged import (ATTACH, BOTH, BUSY, BYE, DENIED, DRAIN, DRAINING, FULL, GONE, LINK, MEMFD, NOT_PERMITTED, OVER_QUOTA,
-                      PING, RESUME, Connection, Farpaged, Refused, main)
+from farpaged import (ATTACH, BOTH, BUSY, BYE, DEADLINE_S, DENIED, DRAIN, DRAINING, FULL, GONE, HEADER, LEASE, LINK, MEMFD,
+                      NOT_PERMITTED, OVER_QUOTA, PING, RELEASE, RESUME, Connection, Farpaged, Refused, frame, main)
 
 MIB = 1 << 20
 F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW = 1, 2, 4
@@ -232,6 +237,105 @@ class Scrub(Case):
             session.release(lease_id)
         session.lease(4096)
         self.assertGreaterEqual(node.anonymous_bytes(), 256 * MIB)
+
+
+class Unreceived(Case):
+    """Descriptors that a client is sent and does not receive count for the daemon's user: past its limit the kernel takes no more.
+    Nobody but the one who asks then may notice, and he is told that the node is full."""
+
+    LIMIT = 64
+    PAIRS = 60
+
+    def start_as_another(self):
+        """A node whose user nobody else is, and without root's exemption from that limit."""
+        def become():
+            resource.setrlimit(resource.RLIMIT_NOFILE, (self.LIMIT, self.LIMIT))
+            if os.geteuid() == 0:
+                os.setgroups([])
+                os.setresgid(uid, uid, uid)
+                os.setresuid(uid, uid, uid)
+
+        uid = random.randrange(1 << 29, 1 << 30)
+        folder = tempfile.TemporaryDirectory(prefix="farpaged-test.")
+        self.addCleanup(folder.cleanup)
+        os.chmod(folder.name, 0o755)
+        path = os.path.join(folder.name, "farpaged.yaml")
+        with open(path, "w", encoding="utf-8") as f:
+            f.write(f'listen: [ "unix:@{os.path.basename(folder.name)}" ]\npools: [ {pool("a")} ]\n')
+        return self.start(args=["--config", path], preexec=become)
+
+    def flood(self, node):
+        """Asks for leases and gives them back, and receives nothing."""
+        session = node.session(features=MEMFD)
+        session.send((frame(LEASE, struct.pack("<QII", 4096, 0, 0)) + frame(RELEASE, struct.pack("<II", 1, 0))) * self.PAIRS)
+        unread = array.array("i", [0])
+        for _ in range(DEADLINE_S * 1000):
+            fcntl.ioctl(session.sock, termios.FIONREAD, unread)
+            if unread[0] >= self.PAIRS * 2 * HEADER.size or self.is_cut(session):
+                return session
+            time.sleep(0.001)
+        self.fail(f"{unread[0]} bytes of answers\n{node.log()}")
+
+    def is_cut(self, session):
+        return any(events & select.POLLHUP for _, events in self.poll(session.sock))
+
+    @staticmethod
+    def poll(sock):
+        poll = select.poll()
+        poll.register(sock, 0)
+        return poll.poll(0)
+
+    def assert_well(self, victim, memory):
+        self.assertEqual(memory[:], b"v" * MIB)
+        self.assertEqual(victim.info()[2], MIB, "what it was refused it does not have")
+        self.assertEqual(victim.status()["pools"][0]["leases"], 1)
+
+    def test_one_client_harms_no_other(self):
+        node = self.start_as_another()
+        victim = node.session(features=MEMFD)
+        _, _, fd = victim.lease(MIB)
+        with mmap.mmap(fd, MIB) as memory:
+            os.close(fd)
+            memory[:] = b"v" * MIB
+            hostile = [self.flood(node) for _ in range(8)]
+            self.refused(FULL, victim.lease, 4096)
+            self.assert_well(victim, memory)
+            self.assertEqual([self.is_cut(session) for session in hostile], [False] * 8, node.log())
+            for session in hostile:
+                session.close()
+
+            # sessions that have ended, and of which the kernel alone knows what is under way
+            hostile = []
+            while "no descriptor can be passed" not in node.log():
+                self.assertLess(len(hostile), 20)
+                hostile.append(self.flood(node))
+                hostile[-1].sock.shutdown(socket.SHUT_WR)
+                victim.await_status(lambda s: len(s["sessions"]) == 1)
+            self.refused(FULL, victim.lease, 4096)
+            self.assert_well(victim, memory)
+            for session in hostile:
+                session.close()
+            lease_id, _, fd = self.lease_soon(victim)
+            os.close(fd)
+            victim.release(lease_id)
+            self.assert_well(victim, memory)
+
+    def lease_soon(self, session):
+        """The kernel collects what a closed socket still held in its own time."""
+        for _ in range(DEADLINE_S * 100):
+            try:
+                return session.lease(4096)
+            except Refused as refused:
+                self.assertEqual(refused.status, FULL)
+                time.sleep(0.01)
+        return session.lease(4096)
+
+    def test_who_receives_is_not_limited(self):
+        node = self.start_as_another()
+        sessions = [node.session(features=MEMFD) for _ in range(16)]
+        for _ in range(4):
+            for session in sessions:
+                os.close(session.lease(4096)[2])
 
 
 class Pools(Case):

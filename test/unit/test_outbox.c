@@ -130,6 +130,40 @@ static void test_descriptor_goes_first_and_alone(void **state)
 	assert_null(outbox.first);
 }
 
+/* What could not be passed is answered as refused, and the client does not have it. */
+static void test_refuse(void **state)
+{
+	struct fp_node_memory memory = {.size_bytes = 4096, .n_holders = 1};
+	struct fp_node_lease granted = {.id = 1, .granted = true, .memory = &memory, .uses = 1},
+	                     *table = &granted;
+	struct fp_node_leases leases = {.by_id = &table, .capacity = 1, .n = 1, .leased_bytes = 4096};
+	struct fp_wire_header header = request(9), decoded;
+	int passed, fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	struct fp_wire_leased leased = {.lease_id = 1};
+	struct fp_outbox outbox = {0};
+	struct fp_reply *reply;
+	uint8_t out[256];
+
+	granted.leases = &leases;
+	reply = fp_reply_new(&header, FP_WIRE_LEASED, sizeof(leased), &leased, sizeof(leased), 0);
+	fp_reply_pass(reply, fd, &granted);
+	assert_int_equal(granted.uses, 2);
+	fp_outbox_push(&outbox, reply);
+	fp_reply_refuse(reply, FP_WIRE_FULL);
+	assert_int_equal(granted.uses, 1); /* ours: else the keeper would have it */
+	assert_null(granted.leases);
+	assert_int_equal(leases.n, 0);
+	assert_int_equal(fcntl(fd, F_GETFD), -1);
+	assert_int_equal(take(&outbox, out, sizeof(out), &passed), FP_WIRE_HEADER_BYTES);
+	assert_int_equal(passed, -1);
+	assert_int_equal(fp_wire_header_decode(out, &decoded), 0);
+	assert_int_equal(decoded.type, FP_WIRE_ERROR);
+	assert_int_equal(decoded.status, FP_WIRE_FULL);
+	assert_int_equal(decoded.tag, 9);
+	assert_int_equal(decoded.length, 0);
+	assert_null(outbox.first);
+}
+
 static void test_clear(void **state)
 {
 	uint64_t rng = test_seed(__func__);
@@ -167,9 +201,8 @@ static void test_error(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(test_any_pace),
-	    cmocka_unit_test(test_descriptor_goes_first_and_alone),
-	    cmocka_unit_test(test_clear),
+	    cmocka_unit_test(test_any_pace), cmocka_unit_test(test_descriptor_goes_first_and_alone),
+	    cmocka_unit_test(test_refuse),   cmocka_unit_test(test_clear),
 	    cmocka_unit_test(test_error),
 	};
 
