@@ -72,6 +72,11 @@ void fp_agent_await_sessions(struct fp_agent *agent)
 	fp_ownmask_restore(mask);
 }
 
+bool fp_agent_needs_network(const struct fp_agent *agent)
+{
+	return !fp_store_is_direct(agent->far.store);
+}
+
 struct fp_space *fp_agent_space(struct fp_agent *agent)
 {
 	return &agent->space;

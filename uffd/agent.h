@@ -78,6 +78,9 @@ void fp_agent_exiting(struct fp_agent *agent);
  */
 void fp_agent_await_sessions(struct fp_agent *agent);
 
+/* True if a node is reached by a network: a child connects anew, in the network of the thread that forks. */
+bool fp_agent_needs_network(const struct fp_agent *agent);
+
 struct fp_space *fp_agent_space(struct fp_agent *agent);
 struct fp_statspage *fp_agent_stats(struct fp_agent *agent);
 

@@ -4,6 +4,7 @@
  * doc/syscalls.md lists all numbers, and says why the others need not.
  */
 #include <errno.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <sys/mman.h>
@@ -91,6 +92,10 @@ __attribute__((used)) long fp_rawcall(long number, long a, long b, long c, long 
 		return fp_refusals_seal(addr, len, (unsigned long)c);
 	case SYS_prctl:
 		return prctl((int)a, b, c, d, e);
+	case SYS_unshare:
+		return unshare((int)a);
+	case SYS_setns:
+		return setns((int)a, (int)b);
 	case SYS_rt_sigaction:
 		return fp_signals_by_number((int)a, (const void *)b, (void *)c, (size_t)d);
 	case SYS_rt_sigprocmask:

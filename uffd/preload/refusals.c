@@ -2,7 +2,10 @@
 #include "refusals.h"
 
 #include <errno.h>
+#include <linux/nsfs.h>
+#include <sched.h>
 #include <stdarg.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/shm.h>
 #include <sys/syscall.h>
@@ -15,6 +18,9 @@
 /* Newer than some headers that we build with. */
 #ifndef PR_SET_MEMORY_MERGE
 #define PR_SET_MEMORY_MERGE 67
+#endif
+#ifndef CLONE_NEWTIME
+#define CLONE_NEWTIME 0x80
 #endif
 
 /* ---- memory ---- */
@@ -34,10 +40,8 @@ long fp_refusals_seal(void *addr, size_t len, unsigned long flags)
 static size_t segment_bytes(int id)
 {
 	struct shmid_ds segment = {.shm_segsz = 0};
-	int saved = errno;
 
 	(void)FP_RAW(SYS_shmctl, id, IPC_STAT, &segment, 0, 0, 0);
-	errno = saved;
 	return segment.shm_segsz;
 }
 
@@ -80,4 +84,97 @@ FP_INTERPOSE int prctl(int option, ...)
 	if (option == PR_SET_MEMORY_MERGE && arg[0] && fp_shim_space())
 		return refuse_merging();
 	return fp_call_prctl(option, arg[0], arg[1], arg[2], arg[3]);
+}
+
+/* ---- namespaces ---- */
+
+/* The kernel gives these to a process with one thread alone. */
+#define FOR_ONE_THREAD (CLONE_NEWUSER | CLONE_NEWTIME | CLONE_VM | CLONE_SIGHAND | CLONE_THREAD)
+
+/* Children connect to the nodes anew, and could not from another network. */
+static int refuse_network(const char *call)
+{
+	static atomic_bool said;
+
+	fp_shim_say_once(&said,
+	                 "%s(CLONE_NEWNET) was refused: children would not reach the nodes from another "
+	                 "network. Enter it before the start (ip netns exec NAME farpage run ...), or use a "
+	                 "node on this host (shm:)",
+	                 call);
+	errno = EPERM;
+	return -1;
+}
+
+static bool leaves_network(int flags)
+{
+	return (flags & CLONE_NEWNET) && fp_shim_space() && fp_agent_needs_network(fp_shim_agent());
+}
+
+/* Why the kernel refused it, if that is so. errno stays. */
+static void explain(const char *call, int flags)
+{
+	static atomic_bool said;
+	int saved = errno;
+
+	if ((flags & FOR_ONE_THREAD) && (errno == EINVAL || errno == EUSERS) && fp_shim_space())
+		fp_shim_say_once(
+		    &said,
+		    "%s: the kernel refuses such a namespace to a process with threads, and far "
+		    "memory has some of its own. Enter it before the start (unshare --user "
+		    "farpage run ...), or in a program that this one executes without LD_PRELOAD",
+		    call);
+	errno = saved;
+}
+
+/* A forked child has its sessions before it goes where it might not get them. */
+static void connect_first(void)
+{
+	if (fp_shim_space())
+		fp_agent_await_sessions(fp_shim_agent());
+}
+
+FP_INTERPOSE int unshare(int flags)
+{
+	int r;
+
+	if (leaves_network(flags))
+		return refuse_network("unshare");
+	if (flags & (CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWUSER))
+		connect_first();
+	r = fp_shim_return((int)FP_RAW(SYS_unshare, flags, 0, 0, 0, 0, 0));
+	if (r < 0)
+		explain("unshare", flags);
+	return r;
+}
+
+/* What kind of namespace fd is of, if it does not name a process, whose kinds are named. */
+static int kind_of(int fd, int kinds)
+{
+	long kind = kinds ? kinds : FP_RAW(SYS_ioctl, fd, NS_GET_NSTYPE, 0, 0, 0, 0);
+
+	return kind > 0 ? (int)kind : 0;
+}
+
+/* The kernel wants a root folder that no other thread shares. The agent's threads keep theirs. */
+static int enter(int fd, int kinds, int flags)
+{
+	int r = (int)FP_RAW(SYS_setns, fd, kinds, 0, 0, 0, 0);
+
+	if (r != -EINVAL || !(flags & CLONE_NEWNS) || !fp_shim_space() ||
+	    FP_RAW(SYS_unshare, CLONE_FS, 0, 0, 0, 0, 0) < 0)
+		return r;
+	return (int)FP_RAW(SYS_setns, fd, kinds, 0, 0, 0, 0);
+}
+
+FP_INTERPOSE int setns(int fd, int kinds)
+{
+	int flags = kind_of(fd, kinds), r;
+
+	if (leaves_network(flags))
+		return refuse_network("setns");
+	connect_first();
+	r = fp_shim_return(enter(fd, kinds, flags));
+	if (r < 0)
+		explain("setns", flags);
+	return r;
 }
