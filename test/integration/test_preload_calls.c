@@ -373,6 +373,14 @@ static void *end_with_it(void *mutex)
 	return NULL;
 }
 
+/* Past the C library, and all destructors. */
+static void *exit_with_it(void *mutexes)
+{
+	end_with_it(mutexes);
+	syscall(SYS_exit, 0);
+	return NULL;
+}
+
 static void *wait_for_it(void *mutex)
 {
 	struct timespec until;
@@ -383,7 +391,7 @@ static void *wait_for_it(void *mutex)
 }
 
 /* A thread ends with mutexes that are far, and paged out: they are handed on, to who waits and who comes. */
-static void robust(int protocol)
+static void robust(int protocol, void *(*end)(void *))
 {
 	pthread_mutexattr_t attr;
 	pthread_mutex_t *mutex[3];
@@ -399,7 +407,7 @@ static void robust(int protocol)
 		pthread_t owner, waiter;
 		void *result;
 
-		assert_int_equal(pthread_create(&owner, NULL, end_with_it, big_far), 0);
+		assert_int_equal(pthread_create(&owner, NULL, end, big_far), 0);
 		if (round % 2)
 			pthread_join(owner, NULL);
 		assert_int_equal(pthread_create(&waiter, NULL, wait_for_it, mutex[1]), 0);
@@ -419,8 +427,9 @@ static void robust(int protocol)
 
 static void robust_mutexes(void **state)
 {
-	robust(PTHREAD_PRIO_NONE);
-	robust(PTHREAD_PRIO_INHERIT);
+	robust(PTHREAD_PRIO_NONE, end_with_it);
+	robust(PTHREAD_PRIO_INHERIT, end_with_it);
+	robust(PTHREAD_PRIO_NONE, exit_with_it);
 }
 
 /* ---- what leads on to more ---- */

@@ -18,6 +18,7 @@
 #include "calls.h"
 #include "pieces.h"
 #include "refusals.h"
+#include "robust.h"
 #include "signals.h"
 #include "sigmask.h"
 
@@ -92,6 +93,9 @@ __attribute__((used)) long fp_rawcall(long number, long a, long b, long c, long 
 		return fp_refusals_seal(addr, len, (unsigned long)c);
 	case SYS_prctl:
 		return prctl((int)a, b, c, d, e);
+	case SYS_exit:
+		fp_robust_thread_ends();
+		return fp_raw(number, a, 0, 0, 0, 0, 0);
 	case SYS_unshare:
 		return unshare((int)a);
 	case SYS_setns:

@@ -98,6 +98,13 @@ static void hand_all_on(void)
 
 /* ---- threads ---- */
 
+void fp_robust_thread_ends(void)
+{
+	hand_all_on();
+	if (fp_shim_agent()) // NOLINTNEXTLINE(performance-no-int-to-ptr)
+		fp_agent_thread_leaves(fp_shim_agent(), (const void *)pthread_self(), RECORD_BYTES);
+}
+
 /* Other destructors may still use their mutexes: this one comes again until the last round. */
 static void on_thread_end(void *round)
 {
@@ -107,9 +114,7 @@ static void on_thread_end(void *round)
 		pthread_setspecific(key, (void *)(n + 1)); // NOLINT(performance-no-int-to-ptr)
 		return;
 	}
-	hand_all_on();
-	if (fp_shim_agent()) // NOLINTNEXTLINE(performance-no-int-to-ptr)
-		fp_agent_thread_leaves(fp_shim_agent(), (const void *)pthread_self(), RECORD_BYTES);
+	fp_robust_thread_ends();
 }
 
 int fp_robust_open(void)

@@ -13,4 +13,7 @@ int fp_robust_open(void);
 /* The calling thread, which has just started, hands its mutexes on when it ends. */
 void fp_robust_thread_begins(void);
 
+/* The calling thread hands them on now, as it ends by the system call exit. */
+void fp_robust_thread_ends(void);
+
 #endif
