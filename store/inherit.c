@@ -166,6 +166,17 @@ static int adopt_parent(const struct fp_node *node, unsigned node_idx, struct fp
 	return r < 0 ? r : release_strangers(node, session, n_leases);
 }
 
+/*
+ * The parent's session has ended, but what it had is mapped here, and stays as it is: no node gives it to
+ * somebody else. Its leases have no ids any more: those of our own session may get the same.
+ */
+static int go_on_without(struct fp_node *node)
+{
+	for (struct fp_slots *slots = node->leases; slots; slots = slots->node_next)
+		slots->lease_id = FP_SLOTS_NO_LEASE;
+	return 0;
+}
+
 /* The session is the node's. node->control held. */
 static int enter(struct fp_store *store, struct fp_node *node, struct fp_session *session)
 {
@@ -198,6 +209,8 @@ static int adopt(struct fp_store *store, struct fp_node *node, unsigned *ret_way
 	if (r < 0)
 		return r;
 	r = adopt_parent(node, node_idx, session);
+	if (r == -ESTALE && node->load_store)
+		r = go_on_without(node);
 	if (r == 0)
 		r = fp_session_identity(session, &node->identity);
 	if (r == 0 && !node->load_store)
@@ -319,7 +332,8 @@ void fp_inherited_release(struct fp_store *store, struct fp_node *node)
 		*p = slots->node_next;
 		node->n_leases--;
 		atomic_fetch_sub(&node->n_inherited, slots->n_pages);
-		(void)fp_session_release(node->era->session, slots->lease_id);
+		if (slots->lease_id != FP_SLOTS_NO_LEASE)
+			(void)fp_session_release(node->era->session, slots->lease_id);
 		fp_inherited_unmap(slots);
 		slots->released = true;
 	}

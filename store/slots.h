@@ -18,6 +18,8 @@
 #define FP_SLOT_PAGE_BITS  20 /* low bits of a slot: the page in its lease */
 #define FP_LEASE_MAX_PAGES (1u << FP_SLOT_PAGE_BITS)
 
+#define FP_SLOTS_NO_LEASE UINT32_MAX /* no lease has this id */
+
 struct fp_slots {
 	/* Constant once published: read on the fault path, so kept off the cache lines that allocation
 	 * writes. */
@@ -26,7 +28,7 @@ struct fp_slots {
 	uint64_t first_slot;        /* the number of page 0 */
 	char *base;                 /* where the lease is mapped here, or NULL */
 	unsigned node;
-	uint32_t lease_id;
+	uint32_t lease_id; /* FP_SLOTS_NO_LEASE: its session has ended */
 	uint32_t n_pages;
 	bool inherited;                   /* the parent's: all of it is shared, and nothing is taken */
 	bool released;                    /* inherited, and not held by this process any more; the tender's */

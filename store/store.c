@@ -465,10 +465,7 @@ void *fp_store_slot_direct(const struct fp_store *store, uint64_t slot)
 {
 	const struct fp_slots *slots = fp_store_lease_of(store, slot);
 
-	/* a node that did not let us adopt gives its memory to others when our parent's session ends */
-	if (!slots->base || (slots->inherited && fp_node_is_lost(&store->nodes[slots->node])))
-		return NULL;
-	return slots->base + fp_store_offset_of(slot);
+	return slots->base ? slots->base + fp_store_offset_of(slot) : NULL;
 }
 
 void fp_store_slot_count(struct fp_store *store, uint64_t slot, enum fp_io_op op)

@@ -237,6 +237,34 @@ static int body(void *arg)
 	return 0;
 }
 
+/* A child that is born after the end has all that its parent had, and gets memory of its own. */
+static int body_forks(void *arg)
+{
+	struct scene *s = arg;
+	int status = -1;
+	pid_t pid;
+
+	begin(s);
+	trial_check(end_session(s) > 0, "nothing was ended");
+	await_free_pool(s);
+	fp_agent_fork_quiet(s->agent);
+	fp_agent_fork_prepare(s->agent);
+	pid = fork();
+	if (pid == 0) {
+		fp_agent_fork_child(s->agent);
+		check(s, 1);
+		fill(s, 2);
+		check(s, 2);
+		_exit(0);
+	}
+	fp_agent_fork_parent(s->agent);
+	waitpid(pid, &status, 0);
+	trial_check(status == 0, "the child ended with %x", (unsigned)status);
+	check(s, 1);
+	fp_agent_stop(s->agent);
+	return 0;
+}
+
 /* ---- tests ---- */
 
 static void run(void **state, enum end end)
@@ -281,6 +309,18 @@ static void test_node_killed(void **state)
 	run(state, NODE_KILLED);
 }
 
+static void test_fork_after_the_end(void **state)
+{
+	struct scene *s = *state;
+	struct trial trial;
+
+	s->end = NODES_SHUTDOWN;
+	trial_run(body_forks, s, TIMEOUT_S, &trial);
+	trial_assert_good(&trial);
+	if (strstr(trial.text, "lost: "))
+		fail_msg("%s", trial.text);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(int argc, char **argv)
@@ -288,7 +328,7 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 	    TEST(test_shut_down_at_the_node), TEST(test_shut_down_by_the_program),
 	    TEST(test_closed_by_the_program), TEST(test_replaced_by_the_program),
-	    TEST(test_node_killed),
+	    TEST(test_node_killed),           TEST(test_fork_after_the_end),
 	};
 	struct fp_agent_error error;
 

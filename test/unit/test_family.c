@@ -24,7 +24,44 @@ static struct fp_store_node info(unsigned node)
 	return ret;
 }
 
-static void a_session_that_is_not_known_loses_the_node(void **state)
+static _Noreturn void lose_the_node(void)
+{
+	uint64_t bytes[PAGE_WORDS];
+
+	check(info(0).state == FP_STORE_OPEN);
+	tend_now();
+	check(info(0).state == FP_STORE_LOST && !info(0).adopting);
+	check(info(0).error == -ESTALE);
+	check(!fp_store_slot_up(me.store, me.page[0].slot));
+	check(move_page(FP_IO_READ, me.page[0].slot, bytes) == -EHOSTDOWN);
+	check(fp_store_reserve(me.store, 1) == -EHOSTDOWN);
+	free_all();
+	end();
+	_exit(0);
+}
+
+/* What is mapped needs no session: the child has one of its own, whose leases it does not mix up with those.
+ */
+static _Noreturn void go_on_without_the_parents(void)
+{
+	unsigned n_leases = fake_nodes[0].n_leases;
+
+	check(info(0).state == FP_STORE_UP);
+	tend_now();
+	check(info(0).state == FP_STORE_UP && !info(0).adopting && info(0).inherited_bytes);
+	check_all();
+	write_all();
+	check(info(0).leased_bytes && fake_nodes[0].n_leases > n_leases);
+	n_leases = fake_nodes[0].n_leases;
+	tend_now(); /* the inherited ones are given back */
+	check(!info(0).inherited_bytes && fake_nodes[0].n_leases == n_leases);
+	check_all();
+	free_all();
+	end();
+	_exit(0);
+}
+
+static void a_session_that_is_not_known_loses_the_node_but_not_what_is_mapped(void **state)
 {
 	for (unsigned way = 0; way < 2; way++, reset(NULL)) {
 		pid_t pid;
@@ -33,21 +70,11 @@ static void a_session_that_is_not_known_loses_the_node(void **state)
 		write_all();
 		pid = fork_store();
 		if (!pid) {
-			uint64_t bytes[PAGE_WORDS];
-
 			fake_nodes[0].forgetful = true;
 			check(info(0).adopting && info(0).inherited_bytes && !info(0).leased_bytes);
-			check(info(0).state == (way ? FP_STORE_UP : FP_STORE_OPEN));
-			tend_now();
-			check(info(0).state == FP_STORE_LOST && !info(0).adopting);
-			check(info(0).error == -ESTALE);
-			check(!fp_store_slot_direct(me.store, me.page[0].slot));
-			check(!fp_store_slot_up(me.store, me.page[0].slot));
-			check(move_page(FP_IO_READ, me.page[0].slot, bytes) == -EHOSTDOWN);
-			check(fp_store_reserve(me.store, 1) == -EHOSTDOWN);
-			free_all();
-			end();
-			_exit(0);
+			if (way)
+				go_on_without_the_parents();
+			lose_the_node();
 		}
 		await(pid, 0);
 		fake_nodes[0].forgetful = false;
@@ -530,7 +557,7 @@ static void an_identity_is_never_torn(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test_setup(a_session_that_is_not_known_loses_the_node, reset),
+	    cmocka_unit_test_setup(a_session_that_is_not_known_loses_the_node_but_not_what_is_mapped, reset),
 	    cmocka_unit_test_setup(adopting_is_tried_again, reset),
 	    cmocka_unit_test_setup(adopting_is_put_off_until_something_wants_it, reset),
 	    cmocka_unit_test_setup(a_lease_of_after_the_fork_is_not_kept, reset),
