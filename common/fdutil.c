@@ -13,18 +13,59 @@
 
 #include "cleanup.h"
 
-#define HIGH_FD 512
-#define FDS_MAX 512u
+#define HIGH_FD      512
+#define EXIT_REFUSED 125
+#define FDS_MAX      512u
 
 /* fd + 1, so that zeroed memory is an empty table */
 static _Atomic int ours[FDS_MAX];
-static _Atomic unsigned ours_end; /* entries from here on were never used */
+static _Atomic bool watched[FDS_MAX]; /* of the entry with the same index */
+static _Atomic unsigned ours_end;     /* entries from here on were never used */
+
+/* The entry of fd; FDS_MAX: there is none. */
+static unsigned entry_of(int fd)
+{
+	unsigned i = 0, end = FP_MIN(atomic_load(&ours_end), FDS_MAX);
+
+	while (i < end && atomic_load(&ours[i]) != fd + 1)
+		i++;
+	return i < end ? i : FDS_MAX;
+}
+
+static bool is_watched(int fd)
+{
+	unsigned i = entry_of(fd);
+
+	return i < FDS_MAX && atomic_load(&watched[i]);
+}
+
+void fp_fd_watch(int fd)
+{
+	unsigned i = fd < 0 ? FDS_MAX : entry_of(fd);
+
+	if (i < FDS_MAX)
+		atomic_store(&watched[i], true);
+}
+
+void fp_fd_lost(void)
+{
+	static const char text[] =
+	    "farpage: this program closed or replaced a descriptor of its far memory by a bare system call, "
+	    "past the C library: it ends here rather than read wrong bytes. Close descriptors by the C "
+	    "library, "
+	    "leave numbers from 512 on alone, or run it without farpage\n";
+
+	(void)!write(STDERR_FILENO, text, sizeof(text) - 1);
+	_exit(EXIT_REFUSED);
+}
 
 static void add(int fd)
 {
 	unsigned i = 0, end = atomic_load(&ours_end);
 	int none = 0;
 
+	if (is_watched(fd))
+		fp_fd_lost();
 	if (fp_fd_is_ours(fd))
 		return;
 	while (i < FDS_MAX && !atomic_compare_exchange_strong(&ours[i], &none, fd + 1)) {
@@ -64,6 +105,9 @@ void fp_fd_forget(int fd)
 	for (unsigned i = 0; i < FDS_MAX; i++) {
 		int entry = fd + 1;
 
+		if (atomic_load(&ours[i]) != entry)
+			continue;
+		atomic_store(&watched[i], false);
 		if (atomic_compare_exchange_strong(&ours[i], &entry, 0))
 			return;
 	}
@@ -100,9 +144,14 @@ ssize_t fp_fd_read_file(const char *path, void *ret_bytes, size_t len, bool pati
 
 void fp_fd_close(int fd)
 {
-	bool locked = fp_fd_lock_exclusive();
+	int saved = errno;
+	bool locked;
 
+	if (fd < 0)
+		return;
+	locked = fp_fd_lock_exclusive();
 	fp_fd_forget(fd);
 	close(fd);
 	fp_fd_unlock(locked);
+	errno = saved;
 }

@@ -42,10 +42,20 @@ void fp_fd_keep(int fd);
 int fp_fd_next(int from);
 bool fp_fd_is_ours(int fd);
 
+/*
+ * One of ours is closed by fp_fd_close alone from now on. If the kernel hands the number out to us again
+ * before that, the program has closed it past the C library: then the process ends, as two things of ours
+ * would share a number.
+ */
+void fp_fd_watch(int fd);
+
+/* Says that a descriptor of ours is gone, by a bare system call, and ends the process with status 125. */
+_Noreturn void fp_fd_lost(void);
+
 /* fd is about to be closed, under the lock: the number may become the program's. */
 void fp_fd_forget(int fd);
 
-/* Closes one of ours, under the lock. */
+/* Closes one of ours, under the lock; a negative number is fine, errno stays. */
 void fp_fd_close(int fd);
 
 #endif

@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cleanup.h"
@@ -64,8 +65,11 @@ void fp_generations_done(struct fp_generations *gens)
 static int pipe_open(struct fp_generation *gen)
 {
 	bool locked = fp_fd_lock_exclusive();
+	struct stat st;
 	int ends[2], r = pipe2(ends, O_CLOEXEC | O_NONBLOCK) < 0 ? -errno : 0;
 
+	if (r == 0 && fstat(ends[0], &st) == 0)
+		gen->pipe = st.st_ino;
 	if (r == 0) {
 		gen->alive_fd = fp_fd_move_high(ends[0]);
 		gen->line_fd = fp_fd_move_high(ends[1]);
@@ -193,12 +197,20 @@ int fp_store_fork_prepare(struct fp_store *store)
 
 /* ---- in the parent ---- */
 
-/* Sees the end of its line as the end of file of a pipe that nobody ever writes to. */
+/*
+ * Sees the end of its line as the end of file of a pipe that nobody ever writes to. If the program has put
+ * something else at that number, the line counts as living: its slots stay.
+ */
 static bool has_ended(const struct fp_generation *gen)
 {
+	struct stat st;
 	char byte;
 
-	return gen->alive_fd < 0 || read(gen->alive_fd, &byte, 1) == 0;
+	if (gen->alive_fd < 0)
+		return true;
+	if (fstat(gen->alive_fd, &st) < 0 || !S_ISFIFO(st.st_mode) || st.st_ino != gen->pipe)
+		return false;
+	return read(gen->alive_fd, &byte, 1) == 0;
 }
 
 static bool end_dead(struct fp_generations *gens)
@@ -434,4 +446,15 @@ void fp_generations_born(struct fp_store *store)
 	gens->has_line = false;
 	gens->n_living = 0;
 	gens->n_limbo = gens->n_let_go = 0;
+}
+
+unsigned fp_store_vital_fds(const struct fp_store *store, int *ret_fds, unsigned max)
+{
+	unsigned n = 0;
+
+	if (n < max)
+		ret_fds[n++] = store->tend_fd;
+	for (const struct fp_generation *gen = store->gens.births; gen && n < max; gen = gen->next)
+		ret_fds[n++] = gen->line_fd;
+	return n;
 }

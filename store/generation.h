@@ -13,6 +13,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "heldmap.h"
 
@@ -25,6 +26,7 @@ struct fp_generation {
 	struct fp_heldmap *map;
 	struct fp_heldmap *source[FP_HELDMAP_MAX_NODES]; /* whose heir its child is, where that is not map */
 	int alive_fd; /* of a fork of ours: the reading end of the pipe; else -1 */
+	ino_t pipe;   /* what alive_fd must be, whatever the program closes or replaces */
 	int line_fd;  /* of the fork that made us, and while ours is under way: the writing end; else -1 */
 };
 

@@ -246,7 +246,7 @@ void fp_store_close(struct fp_store *store)
 		explicit_bzero(store->secret, strlen(store->secret));
 	free(store->secret);
 	free(store->client_name);
-	fp_cleanup_close(&store->tend_fd);
+	fp_fd_close(store->tend_fd);
 	pthread_mutex_destroy(&store->lanes_lock);
 	pthread_mutex_destroy(&store->reserve_lock);
 	if (store->opener != getpid())

@@ -227,6 +227,12 @@ void fp_store_fork_parent(struct fp_store *store, bool forked);
  */
 int fp_store_fork_child(struct fp_store *store, const struct fp_store_options *options);
 /*
+ * The descriptors of which a lost one would not be told: what says that we live to those whose slots we read,
+ * and what wakes the tender. At most max; returns how many. Negative numbers are none.
+ */
+unsigned fp_store_vital_fds(const struct fp_store *store, int *ret_fds, unsigned max);
+
+/*
  * Frees the slots that the parent has freed and no generation that lives holds any more. Cheap when there are
  * none, never blocks, no allocation: any thread, each tick of one that has ticks. fp_store_slot_alloc does it
  * when it finds nothing.

@@ -113,7 +113,7 @@ static void socket_close(void *context, enum fp_dialog_end end)
 
 	if (end == FP_DIALOG_ABORT)
 		(void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
-	close(fd);
+	fp_fd_close(fd);
 }
 
 static const struct fp_dialog_stream_ops socket_ops = {
@@ -240,6 +240,7 @@ static int dial(const struct fp_url *url, uint64_t deadline_ns, struct fp_dialog
 	if (r < 0)
 		return r;
 	dialog->inode = fstat(dialog->fd, &st) == 0 ? st.st_ino : 0;
+	fp_fd_watch(dialog->fd);
 	*ret_dialog = fp_take_ptr(dialog);
 	return 0;
 }

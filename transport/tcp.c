@@ -27,6 +27,7 @@
 
 #include "clock.h"
 #include "control.h"
+#include "fdutil.h"
 #include "lockedmem.h"
 
 #define SPILL_BYTES 65536u
@@ -529,17 +530,17 @@ static struct tcp_link *link_new(int fd, unsigned max_outstanding)
 
 static int tcp_link_open(struct fp_session *session, struct fp_link **ret_link)
 {
-	fp_autoclose int fd = -1;
 	struct fp_wire_welcome welcome;
 	struct tcp_link *link;
-	int r = fp_control_dial_link(session, &fd, &welcome);
+	int fd, r = fp_control_dial_link(session, &fd, &welcome);
 
 	if (r < 0)
 		return r;
 	link = link_new(fd, welcome.max_outstanding);
-	if (!link)
+	if (!link) {
+		fp_fd_close(fd);
 		return -ENOMEM;
-	fp_take_fd(fd);
+	}
 	link->patience_ns = fp_control_deadline_ns(session);
 	*ret_link = &link->base;
 	return 0;
@@ -549,7 +550,7 @@ static void tcp_link_close(struct fp_link *base)
 {
 	struct tcp_link *link = link_of(base);
 
-	close(link->fd);
+	fp_fd_close(link->fd);
 	fp_lockedmem_free(link, sizeof(*link));
 }
 

@@ -190,6 +190,18 @@ int fp_agent_open_kernel(struct fp_agent *agent, struct fp_agent_error *error)
 	return 0;
 }
 
+void fp_agent_close_kernel(struct fp_agent *agent)
+{
+	struct fp_far *far = &agent->far;
+
+	fp_uffd_close(&far->uffd);
+	fp_fd_close(far->pidfd);
+	fp_fd_close(far->mem_fd);
+	fp_fd_close(far->stat_fd);
+	fp_fd_close(far->pagemap_fd);
+	far->pidfd = far->mem_fd = far->stat_fd = far->pagemap_fd = -1;
+}
+
 /* A kernel before 6.13 refuses most advice by process_madvise: then each run is advised by itself. */
 static void probe_process_madvise(struct fp_far *far)
 {
@@ -197,7 +209,7 @@ static void probe_process_madvise(struct fp_far *far)
 
 	if (far->pidfd >= 0 &&
 	    syscall(SYS_process_madvise, far->pidfd, &run, 1, MADV_DONTNEED, 0) != (ssize_t)run.iov_len) {
-		close(far->pidfd);
+		fp_fd_close(far->pidfd);
 		far->pidfd = -1;
 	}
 }
@@ -370,6 +382,23 @@ static int start_inline(struct fp_agent *agent, const struct fp_fault_options *f
 	return r;
 }
 
+/* Last, when all that is vital is open, and before the program runs on. Links are not: that one is lost is
+ * told, and no byte is wrong. */
+static int start_guard(struct fp_agent *agent)
+{
+	const struct fp_far *far = &agent->far;
+	const int own[] = {
+	    far->uffd.fd,    far->pidfd,           far->mem_fd,       far->stat_fd,
+	    far->pagemap_fd, far->room.starved_fd, far->room.kick_fd, fp_keeper_fd(agent->keeper)};
+	int stores[FP_FDGUARD_MAX - FP_ARRAY_LEN(own)], r;
+	unsigned n = fp_store_vital_fds(far->store, stores, FP_ARRAY_LEN(stores));
+
+	fp_fdguard_add(&agent->guard, own, FP_ARRAY_LEN(own));
+	fp_fdguard_add(&agent->guard, stores, n);
+	r = fp_fdguard_start(&agent->guard, fp_reclaim_thread(agent->reclaim));
+	return r < 0 ? r : fp_fdguard_wait(&agent->guard);
+}
+
 static bool follow_events(void *space)
 {
 	return fp_space_try_follow(space);
@@ -411,7 +440,7 @@ int fp_agent_start_threads(struct fp_agent *agent)
 		r = fp_fault_loop_start(&fault, &agent->fault_loop);
 	if (r == 0 && (agent->is_child || !fp_store_is_direct(agent->far.store)))
 		r = start_keeper(agent);
-	return r;
+	return r < 0 ? r : start_guard(agent);
 }
 
 static int reserve_memory(struct fp_agent *agent)
@@ -590,6 +619,7 @@ void fp_agent_stop(struct fp_agent *agent)
 		return;
 	fp_agent_enter_local(agent);
 	fp_affinity_done(&agent->affinity);
+	fp_fdguard_stop(&agent->guard);
 	fp_fault_loop_stop(agent->fault_loop);
 	fp_reclaim_stop(agent->reclaim);
 	fp_sigbus_remove(agent);
@@ -604,11 +634,7 @@ void fp_agent_stop(struct fp_agent *agent)
 	fp_space_done(&agent->space);
 	fp_fifo_done(&agent->far.fifo);
 	fp_room_done(&agent->far.room);
-	fp_uffd_close(&agent->far.uffd);
-	fp_cleanup_close(&agent->far.pidfd);
-	fp_cleanup_close(&agent->far.mem_fd);
-	fp_cleanup_close(&agent->far.stat_fd);
-	fp_cleanup_close(&agent->far.pagemap_fd);
+	fp_agent_close_kernel(agent);
 	fp_leavers_done(&agent->far.leavers);
 	fp_hold_table_done(&agent->far.holds);
 	fp_events_done(&agent->far);

@@ -9,6 +9,7 @@
 #include "evict.h"
 #include "far.h"
 #include "fault.h"
+#include "fdguard.h"
 #include "keeper.h"
 #include "lockedmem.h"
 #include "reclaim.h"
@@ -29,6 +30,7 @@ struct fp_agent {
 	struct fp_space space;
 	struct fp_reclaim *reclaim;
 	struct fp_fault_loop *fault_loop;
+	struct fp_fdguard guard;
 	struct fp_keeper *keeper; /* NULL: the store is direct, and its sessions our own from the start */
 	struct fp_agent_options options; /* a deep copy: a child starts from it */
 	struct fp_fork fork;
@@ -43,6 +45,7 @@ struct fp_agent {
 /* The kernel's side and the stats page; start_threads then sets all to work.
  */
 int fp_agent_open_kernel(struct fp_agent *agent, struct fp_agent_error *error);
+void fp_agent_close_kernel(struct fp_agent *agent);
 int fp_agent_open_stats(struct fp_agent *agent, const char *path, struct fp_agent_error *error);
 int fp_agent_start_threads(struct fp_agent *agent);
 /* What the store is opened with; it refers to the agent's own options. */

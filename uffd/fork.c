@@ -250,18 +250,14 @@ static void drop_inherited(struct fp_agent *agent)
 	fp_inline_abandon(atomic_exchange(&far->inline_servers, NULL));
 	fp_reclaim_abandon(agent->reclaim);
 	fp_keeper_abandon(agent->keeper);
+	fp_fdguard_abandon(&agent->guard);
 	agent->fault_loop = NULL;
 	agent->reclaim = NULL;
 	agent->keeper = NULL;
 	fp_room_show_peak(&far->room, NULL);
 	fp_statspage_close(far->stats);
 	far->stats = NULL;
-	fp_uffd_close(&far->uffd);
-	fp_cleanup_close(&far->pidfd);
-	fp_cleanup_close(&far->mem_fd);
-	fp_cleanup_close(&far->stat_fd);
-	fp_cleanup_close(&far->pagemap_fd);
-	far->pidfd = far->mem_fd = far->stat_fd = far->pagemap_fd = -1;
+	fp_agent_close_kernel(agent);
 }
 
 static int renew_room(struct fp_far *far)

@@ -88,7 +88,7 @@ void fp_keeper_resume(struct fp_keeper *keeper)
 
 static void keeper_free(struct fp_keeper *keeper)
 {
-	fp_cleanup_close(&keeper->wake_fd);
+	fp_fd_close(keeper->wake_fd);
 	fp_lockedmem_free(keeper, sizeof(*keeper));
 }
 
@@ -128,4 +128,9 @@ void fp_keeper_abandon(struct fp_keeper *keeper)
 		return;
 	fp_thread_abandon(&keeper->thread);
 	keeper_free(keeper);
+}
+
+int fp_keeper_fd(const struct fp_keeper *keeper)
+{
+	return keeper ? keeper->wake_fd : -1;
 }

@@ -34,4 +34,7 @@ void fp_keeper_resume(struct fp_keeper *keeper);
 /* In the child of a fork that paused it: frees it, whose thread stayed with the parent. */
 void fp_keeper_abandon(struct fp_keeper *keeper);
 
+/* What wakes it; -1: keeper is NULL. */
+int fp_keeper_fd(const struct fp_keeper *keeper);
+
 #endif

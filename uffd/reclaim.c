@@ -451,3 +451,8 @@ void fp_reclaim_abandon(struct fp_reclaim *rc)
 	fp_thread_abandon(&rc->thread);
 	reclaim_free(rc);
 }
+
+const struct fp_thread *fp_reclaim_thread(const struct fp_reclaim *rc)
+{
+	return &rc->thread;
+}

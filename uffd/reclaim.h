@@ -11,6 +11,7 @@
 #include "far.h"
 
 struct fp_affinity;
+struct fp_thread;
 struct fp_reclaim;
 
 struct fp_reclaim_options {
@@ -46,6 +47,9 @@ void fp_reclaim_thaw(struct fp_reclaim *reclaim);
 /* Brings the gauges of the stats page up to date, as the thread does some twenty times a second. Any thread.
  */
 void fp_reclaim_publish(const struct fp_far *far);
+
+/* Its thread, until it is stopped. */
+const struct fp_thread *fp_reclaim_thread(const struct fp_reclaim *reclaim);
 
 /* In the child of a fork: frees it, whose thread stayed with the parent. NULL is fine. */
 void fp_reclaim_abandon(struct fp_reclaim *reclaim);

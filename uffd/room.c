@@ -28,8 +28,8 @@ int fp_room_init(struct fp_room *room, uint64_t budget_pages)
 
 void fp_room_done(struct fp_room *room)
 {
-	fp_cleanup_close(&room->starved_fd);
-	fp_cleanup_close(&room->kick_fd);
+	fp_fd_close(room->starved_fd);
+	fp_fd_close(room->kick_fd);
 	room->starved_fd = room->kick_fd = -1;
 }
 

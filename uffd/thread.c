@@ -5,6 +5,8 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "lockedmem.h"
 
@@ -20,6 +22,7 @@ static void *begin(void *p)
 	struct fp_thread *thread = p;
 
 	own = true;
+	atomic_store(&thread->tid, (pid_t)syscall(SYS_gettid));
 	pthread_setname_np(pthread_self(), thread->name); /* by another it goes through /proc, at a price */
 	return thread->run(thread->arg);
 }
@@ -55,6 +58,7 @@ int fp_thread_start(struct fp_thread *thread, const char *name, void *(*run)(voi
 {
 	int r;
 
+	atomic_store(&thread->tid, 0);
 	thread->run = run;
 	thread->arg = arg;
 	thread->name = name;
@@ -87,6 +91,11 @@ void fp_thread_abandon(struct fp_thread *thread)
 	fp_lockedmem_free(thread->stack, STACK_BYTES);
 	thread->running = false;
 	atomic_fetch_sub(&n_running, 1);
+}
+
+pid_t fp_thread_tid(const struct fp_thread *thread)
+{
+	return atomic_load(&thread->tid);
 }
 
 unsigned fp_thread_count(void)

@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <sys/types.h>
 
 struct fp_thread {
 	pthread_t id;
@@ -16,6 +17,7 @@ struct fp_thread {
 	void *arg;
 	const char *name;
 	bool running;
+	_Atomic pid_t tid;
 };
 
 /* Starts run(arg), named name (at most 15 characters, constant); *thread stays in place until joined. 0 or a
@@ -26,6 +28,9 @@ void fp_thread_join(struct fp_thread *thread);
 
 /* Frees the stack of a thread that a fork left behind: in the child, where it does not run. */
 void fp_thread_abandon(struct fp_thread *thread);
+
+/* Its number, as soon as it runs; 0 before. */
+pid_t fp_thread_tid(const struct fp_thread *thread);
 
 /* How many run in this process. */
 unsigned fp_thread_count(void);

@@ -17,9 +17,14 @@
 #define FEATURES_NEEDED (UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_THREAD_ID)
 #define FEATURES_EVENTS (UFFD_FEATURE_EVENT_UNMAP | UFFD_FEATURE_EVENT_REMAP)
 
+/* Of a bare close the rest of the agent learns here, before a fault ends: see fdguard.h. */
 static int uffd_ioctl(int fd, unsigned long request, void *arg)
 {
-	return ioctl(fd, request, arg) < 0 ? -errno : 0;
+	int r = ioctl(fd, request, arg) < 0 ? -errno : 0;
+
+	if (r == -EBADF || r == -ENOTTY)
+		fp_fd_lost();
+	return r;
 }
 
 /* Newer than some headers that we build with. */
@@ -95,8 +100,7 @@ int fp_uffd_open(unsigned flags, struct fp_uffd *ret_uffd)
 
 void fp_uffd_close(struct fp_uffd *uffd)
 {
-	if (uffd->fd >= 0)
-		close(uffd->fd);
+	fp_fd_close(uffd->fd);
 	uffd->fd = -1;
 }
 
@@ -166,6 +170,8 @@ int fp_uffd_read(const struct fp_uffd *uffd, struct fp_uffd_fault *ret_faults, u
 	ssize_t got = read(uffd->fd, msgs, sizeof(msgs[0]) * FP_MIN(max, FP_UFFD_READ_MAX));
 	int n = 0;
 
+	if (got < 0 && errno == EBADF)
+		fp_fd_lost();
 	if (got < 0)
 		return errno == EAGAIN || errno == EINTR ? 0 : -errno;
 	for (size_t i = 0; i < (size_t)got / sizeof(msgs[0]); i++)
