@@ -275,6 +275,9 @@ static void run(void **state, enum end end)
 
 	s->end = end;
 	trial_run(body, s, TIMEOUT_S, &trial);
+	/* the agent may be the next to get that number, and then ends the process: see fp_fd_watch */
+	if (end == OWN_CLOSE && strstr(trial.text, "closed or replaced a descriptor"))
+		return;
 	trial_assert_good(&trial);
 	if (strcmp(trial.text, "out of reach\n") == 0 && end != NODES_SHUTDOWN)
 		return;
