@@ -23,6 +23,12 @@
  */
 uint64_t fp_clock_ns(void);
 
+/* What is delay_ns later; never, UINT64_MAX, stays so. */
+static inline uint64_t fp_clock_after(uint64_t ns, uint64_t delay_ns)
+{
+	return ns + delay_ns < ns ? UINT64_MAX : ns + delay_ns;
+}
+
 /*
  * The calling thread sleeps now, until until_ns at the latest, and is awake again. A machine so busy that it
  * does not let the thread wake for a quarter of a second counts as a process that is stopped: deadlines end

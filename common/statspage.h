@@ -45,7 +45,7 @@ struct fp_stats_node {
 	_Atomic uint32_t up;       /* 1: state is FP_STATS_NODE_UP */
 	_Atomic uint32_t state;    /* enum fp_stats_node_state */
 	_Atomic uint32_t degraded; /* 1: up, but not over the transport that its URL prefers */
-	_Atomic uint32_t spent;    /* 1: cut off for so long that a page waited in vain */
+	_Atomic uint32_t spent;    /* 1: cut off for so long that a page's patience was over */
 	_Atomic uint64_t leased_bytes;
 	_Atomic uint64_t read_bytes;
 	_Atomic uint64_t written_bytes;

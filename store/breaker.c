@@ -4,6 +4,7 @@
 #include "breaker.h"
 
 #include "cleanup.h"
+#include "clock.h"
 
 #define SPENT      4ull
 #define EPOCH_UNIT (1ull << 8)
@@ -56,12 +57,16 @@ static uint64_t delay_ns(unsigned n_failed, uint64_t random)
 	return delay - delay / 4 + random % (delay / 2 + 1);
 }
 
-void fp_backoff_opened(struct fp_backoff *backoff, uint64_t now_ns, uint64_t grace_ns, uint64_t random)
+void fp_backoff_heard(struct fp_backoff *backoff, uint64_t now_ns, uint64_t wait_ns)
 {
-	uint64_t wait_ns = grace_ns + FP_BACKOFF_MARGIN_NS;
+	backoff->give_up_ns = fp_clock_after(now_ns, fp_clock_after(wait_ns, FP_BACKOFF_MARGIN_NS));
+}
+
+void fp_backoff_opened(struct fp_backoff *backoff, uint64_t now_ns, uint64_t wait_ns, uint64_t random)
+{
 	bool held = !backoff->closed_ns || now_ns - backoff->closed_ns >= FP_BACKOFF_STABLE_NS;
 
-	backoff->give_up_ns = wait_ns < grace_ns || now_ns + wait_ns < now_ns ? UINT64_MAX : now_ns + wait_ns;
+	fp_backoff_heard(backoff, now_ns, wait_ns);
 	if (held) {
 		backoff->n_failed = 0;
 		backoff->next_ns = now_ns;

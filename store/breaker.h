@@ -23,7 +23,7 @@ enum fp_breaker_event {
 	FP_BREAKER_TRY,     /* an attempt begins */
 	FP_BREAKER_REFUSED, /* it failed */
 	FP_BREAKER_RESUMED, /* it succeeded */
-	FP_BREAKER_WAITED,  /* a request waited for it until its deadline */
+	FP_BREAKER_WAITED,  /* a page waited for it until its patience was over */
 	FP_BREAKER_GONE,    /* there is nothing to come back to */
 };
 
@@ -34,7 +34,7 @@ static inline enum fp_breaker_state fp_breaker_state(uint64_t word)
 	return (enum fp_breaker_state)(word & 3);
 }
 
-/* A request waited in vain: nobody need wait any more, until an attempt succeeds. */
+/* A page waited in vain: nobody need wait any more, until an attempt succeeds. */
 static inline bool fp_breaker_spent(uint64_t word)
 {
 	return word & 4;
@@ -67,11 +67,13 @@ struct fp_backoff {
 };
 
 /*
- * The breaker has opened, of a node that keeps leases for grace_ns. The first attempt is due at once, unless
- * the last resume did not even hold for FP_BACKOFF_STABLE_NS: then it counts as one more that failed, but
- * FP_BACKOFF_FLAP at most, as a node that resumes is there.
+ * The breaker has opened, of a node that is waited for as long as wait_ns (UINT64_MAX: for ever). The first
+ * attempt is due at once, unless the last resume did not even hold for FP_BACKOFF_STABLE_NS: then it counts
+ * as one more that failed, but FP_BACKOFF_FLAP at most, as a node that resumes is there.
  */
-void fp_backoff_opened(struct fp_backoff *backoff, uint64_t now_ns, uint64_t grace_ns, uint64_t random);
+void fp_backoff_opened(struct fp_backoff *backoff, uint64_t now_ns, uint64_t wait_ns, uint64_t random);
+/* The node was heard of: the time that it is waited for begins anew. */
+void fp_backoff_heard(struct fp_backoff *backoff, uint64_t now_ns, uint64_t wait_ns);
 /* An attempt failed. random: any 64 bits. */
 void fp_backoff_refused(struct fp_backoff *backoff, uint64_t now_ns, uint64_t random);
 /* An attempt succeeded. */

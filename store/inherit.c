@@ -212,7 +212,7 @@ static int adopt(struct fp_store *store, struct fp_node *node, unsigned *ret_way
 	if (r == -ESTALE && node->load_store)
 		r = go_on_without(node);
 	if (r == 0)
-		r = fp_session_identity(session, &node->identity);
+		r = fp_node_identify(node, session);
 	if (r == 0 && !node->load_store)
 		r = fp_tend_attach(node, session);
 	if (r == 0)
@@ -279,7 +279,8 @@ uint64_t fp_adoption_tend(struct fp_store *store, struct fp_node *node)
 		return node->adopt_at_ns;
 	if (!node->attempting) {
 		node->attempting = true;
-		fp_backoff_opened(&node->backoff, now_ns, node->identity.grace_ns, fp_tend_random(store));
+		fp_backoff_opened(&node->backoff, now_ns, fp_store_outage_ns(store, node),
+		                  fp_tend_random(store));
 		if (node->load_store)
 			node->backoff.give_up_ns = UINT64_MAX;
 	}
@@ -403,6 +404,7 @@ static void node_inherit(struct fp_store *store, struct fp_node *node)
 	if (!fp_node_is_adopting(node)) /* else what the parent adopts by, it does */
 		node->adopt_from = store->gens.pending->map;
 	node->adoption = FP_ADOPTION_FIRST;
+	node->n_blocked = 0;
 	node->adoption_wanted = false;
 	node->adopt_at_ns = fp_clock_ns() + delay_ns(node, word);
 	if (!node->load_store)
@@ -435,6 +437,7 @@ int fp_store_fork_child(struct fp_store *store, const struct fp_store_options *o
 	store->opener = getpid();
 	store->random = fp_clock_ns() ^ (uint64_t)getpid() << 32;
 	store->reserved_pages = 0;
+	store->hurried = false;
 	pthread_mutex_init(&store->lanes_lock, NULL);
 	fp_adoption_init(store);
 	if (options)

@@ -5,8 +5,11 @@
  *
  *   page ─> open request of its node ─> waiting ─> submitted to the link ─> done ─> fp_lane_poll
  *      │                                   ▲                │
- *      │                                   └─ link broken ──┘ until the deadline
+ *      │                                   └─ link broken ──┘ as long as it may wait
  *      └──── copied at once (load/store), or refused (node lost or spent) ────────────┘
+ *
+ * The deadline is of one try: it breaks the link, and a read is asked again. How long the read may wait in
+ * all is its patience.
  *
  * A link of a node that is cut off is stale: nothing more is submitted to it. It goes to the tender, which
  * closes it; the requests that were under way on it wait again only once nothing can touch their buffers any
@@ -18,11 +21,14 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/queue.h>
+#include <unistd.h>
 
+#include "chain.h"
 #include "cleanup.h"
 #include "clock.h"
 #include "lockedmem.h"
 #include "store_internal.h"
+#include "tries.h"
 
 #define POLL_CHUNK     16
 #define BUSY_LOOK_NS   (100 * FP_NSEC_PER_MSEC)
@@ -30,20 +36,16 @@
 
 static_assert(FP_BATCH_MAX <= FP_IO_MAX_SEGS, "each page of a request may need its own segment");
 
-/* Pages in the order they came, linked by their next. */
-struct chain {
-	struct fp_page_io *head, *tail;
-};
-
 struct request {
 	struct fp_io io;
 	TAILQ_ENTRY(request) queue; /* in idle or waiting */
 	TAILQ_ENTRY(request) age;   /* in active */
 	uint64_t number;            /* in the order in which they began */
+	struct fp_tries tries;
 	bool submitted;
 	unsigned node_idx;
 	unsigned n_pages;
-	struct chain pages;
+	struct fp_chain pages;
 	struct fp_seg segs[FP_IO_MAX_SEGS];
 };
 
@@ -54,6 +56,7 @@ struct path {
 	struct fp_era_link *lent;     /* given to the tender while requests were under way on it */
 	uint64_t n_given;             /* links given to the tender, but for those taken back */
 	bool kept;                    /* taken back: it stays until its requests have ended */
+	bool blocked;                 /* counts in the node's n_blocked */
 	struct request *open;         /* still being filled */
 	struct request_queue waiting; /* in the order of their numbers, for a link or for room on it */
 	unsigned n_submitted;         /* to link, or to lent */
@@ -65,10 +68,11 @@ struct fp_lane {
 	size_t len_bytes;
 	pthread_t owner; /* the thread that first used the lane, or took it over */
 	bool owned;
+	bool brief; /* see fp_lane_be_brief */
 	unsigned max_outstanding;
 	unsigned n_outstanding; /* pages between submit and poll */
 	uint64_t n_begun;       /* requests */
-	struct chain done;
+	struct fp_chain done;
 	struct request_queue idle;
 	TAILQ_HEAD(, request) active; /* oldest first: the nearest deadline is at the head */
 	struct path paths[FP_STORE_MAX_NODES];
@@ -84,29 +88,10 @@ static void owner_check(struct fp_lane *lane)
 	assert(pthread_equal(lane->owner, pthread_self()));
 }
 
-static void chain_append(struct chain *chain, struct fp_page_io *page)
-{
-	page->next = NULL;
-	if (chain->head)
-		chain->tail->next = page;
-	else
-		chain->head = page;
-	chain->tail = page;
-}
-
-static struct fp_page_io *chain_pop(struct chain *chain)
-{
-	struct fp_page_io *page = chain->head;
-
-	if (page)
-		chain->head = page->next;
-	return page;
-}
-
 static void page_end(struct fp_lane *lane, struct fp_page_io *page, int status)
 {
 	page->status = status;
-	chain_append(&lane->done, page);
+	fp_chain_append(&lane->done, page);
 }
 
 /* The one way out of a request: its pages are done. */
@@ -118,33 +103,58 @@ static void request_end(struct fp_lane *lane, struct request *req, int status)
 	if (status == 0)
 		fp_node_count(&lane->store->nodes[req->node_idx], req->io.op,
 		              (uint64_t)req->n_pages * FP_PAGE_SIZE);
-	while ((page = chain_pop(&req->pages)))
+	while ((page = fp_chain_pop(&req->pages)))
 		page_end(lane, page, status);
 	TAILQ_REMOVE(&lane->active, req, age);
 	TAILQ_INSERT_HEAD(&lane->idle, req, queue);
 }
 
+/* How long a request of the node may wait, all tries together. */
+static uint64_t wait_ns(const struct fp_lane *lane, const struct fp_node *node, enum fp_io_op op)
+{
+	if (op == FP_IO_WRITE || lane->brief || !node->resumable)
+		return lane->store->deadline_ns;
+	return fp_store_page_wait_ns(lane->store, node);
+}
+
 static struct request *request_begin(struct fp_lane *lane, unsigned node_idx, enum fp_io_op op,
-                                     uint64_t deadline_ns)
+                                     uint64_t now_ns)
 {
 	struct request *req = TAILQ_FIRST(&lane->idle);
+	uint64_t deadline_ns, all_ns = wait_ns(lane, &lane->store->nodes[node_idx], op);
 
 	assert(req); /* there are as many as pages may be outstanding */
 	TAILQ_REMOVE(&lane->idle, req, queue);
 	TAILQ_INSERT_TAIL(&lane->active, req, age);
+	deadline_ns = fp_tries_begin(&req->tries, now_ns, lane->store->deadline_ns, all_ns);
 	req->io = (struct fp_io){.op = op, .segs = req->segs, .deadline_ns = deadline_ns, .user = req};
 	req->number = ++lane->n_begun;
 	req->node_idx = node_idx;
 	req->n_pages = 0;
-	req->pages = (struct chain){0};
+	req->pages = (struct fp_chain){0};
 	return req;
 }
 
+static bool is_over(const struct fp_lane *lane, const struct request *req, uint64_t now_ns)
+{
+	bool hurried = atomic_load_explicit(&lane->store->hurried, memory_order_relaxed);
+
+	return now_ns >= req->tries.until_ns ||
+	       (hurried && now_ns >= req->tries.begun_ns + lane->store->deadline_ns);
+}
+
+static void request_renew(const struct fp_lane *lane, struct request *req, uint64_t now_ns)
+{
+	req->io.deadline_ns =
+	    fp_tries_next(&req->tries, now_ns, lane->store->deadline_ns, req->io.deadline_ns);
+}
+
 /* Puts a request among those that wait, before all that began after it. */
-static void request_wait(struct path *path, struct request *req)
+static void request_wait(const struct fp_lane *lane, struct path *path, struct request *req)
 {
 	struct request *next;
 
+	request_renew(lane, req, fp_clock_ns());
 	TAILQ_FOREACH(next, &path->waiting, queue)
 	if (next->number > req->number)
 		break;
@@ -200,7 +210,7 @@ static void path_requeue(struct fp_lane *lane, struct path *path)
 			continue;
 		req->submitted = false;
 		path->n_submitted--;
-		request_wait(path, req);
+		request_wait(lane, path, req);
 	}
 	assert(path->n_submitted == 0);
 }
@@ -272,15 +282,27 @@ static bool path_settle(struct fp_lane *lane, struct path *path)
 
 /* ---- requests ---- */
 
+/* The patience for a node that is cut off is over. A page that is written, or that nobody needs, has none. */
+static void note_patience(struct fp_lane *lane, struct fp_node *node, const struct request *req)
+{
+	if (req->io.op == FP_IO_READ && !lane->brief && fp_clock_ns() >= req->tries.until_ns)
+		fp_node_step(node, FP_BREAKER_WAITED, 0);
+}
+
 /* The deadline of a request has passed that waited for a link, or for room on it. */
 static void request_expire(struct fp_lane *lane, struct path *path, struct request *req)
 {
 	struct fp_node *node = node_of(lane, path);
+	uint64_t now_ns = fp_clock_ns();
 
 	if (path->link && !is_stale(path, fp_node_breaker(node)))
 		fp_node_report(node, path->link->era->epoch, -ETIMEDOUT);
 	else
-		fp_node_step(node, FP_BREAKER_WAITED, 0);
+		note_patience(lane, node, req);
+	if (node->resumable && !is_over(lane, req, now_ns)) {
+		request_renew(lane, req, now_ns);
+		return;
+	}
 	TAILQ_REMOVE(&path->waiting, req, queue);
 	request_end(lane, req, -ETIMEDOUT);
 }
@@ -308,6 +330,18 @@ static bool path_submit(struct fp_lane *lane, struct path *path, struct request 
 	return true;
 }
 
+/* Keeps the node's count of lanes with pages that wait for it to be up again. */
+static void path_note_blocked(struct path *path, struct fp_node *node)
+{
+	bool waits = path->n_submitted || !TAILQ_EMPTY(&path->waiting);
+	bool blocked = waits && node->resumable && !fp_node_up(node);
+
+	if (blocked == path->blocked)
+		return;
+	path->blocked = blocked;
+	atomic_fetch_add(&node->n_blocked, blocked ? 1u : -1u);
+}
+
 /* Ends what has waited for too long or waits for nothing, and submits the rest, in order, until the link is
  * full. */
 static void path_push(struct fp_lane *lane, struct path *path)
@@ -323,12 +357,13 @@ static void path_push(struct fp_lane *lane, struct path *path)
 		} else if (settled && !is_stale(path, fp_node_breaker(node)) &&
 		           path_submit(lane, path, req)) {
 			continue;
-		} else if (fp_clock_ns() >= req->io.deadline_ns) {
+		} else if (fp_clock_ns() >= req->io.deadline_ns || is_over(lane, req, fp_clock_ns())) {
 			request_expire(lane, path, req);
 		} else {
-			return;
+			break;
 		}
 	}
+	path_note_blocked(path, node);
 }
 
 /* Nothing more will join the open request. */
@@ -367,7 +402,7 @@ static void request_add(struct request *req, const struct fp_slots *slots, struc
 		req->segs[req->io.n_segs - 1].len_bytes += seg.len_bytes;
 	else
 		req->segs[req->io.n_segs++] = seg;
-	chain_append(&req->pages, page);
+	fp_chain_append(&req->pages, page);
 	req->n_pages++;
 }
 
@@ -385,7 +420,7 @@ static bool refuses(uint64_t breaker)
 	return fp_breaker_state(breaker) == FP_BREAKER_LOST || fp_breaker_spent(breaker);
 }
 
-static void page_start(struct fp_lane *lane, enum fp_io_op op, struct fp_page_io *page, uint64_t deadline_ns)
+static void page_start(struct fp_lane *lane, enum fp_io_op op, struct fp_page_io *page, uint64_t now_ns)
 {
 	const struct fp_slots *slots = fp_store_lease_of(lane->store, page->slot);
 	struct fp_node *node = &lane->store->nodes[slots->node];
@@ -400,7 +435,7 @@ static void page_start(struct fp_lane *lane, enum fp_io_op op, struct fp_page_io
 	} else {
 		if (!path->open) {
 			fp_adoption_want(lane->store, node);
-			path->open = request_begin(lane, slots->node, op, deadline_ns);
+			path->open = request_begin(lane, slots->node, op, now_ns);
 		}
 		request_add(path->open, slots, page);
 		if (path->open->n_pages == FP_BATCH_MAX)
@@ -410,14 +445,14 @@ static void page_start(struct fp_lane *lane, enum fp_io_op op, struct fp_page_io
 
 static int lane_start(struct fp_lane *lane, enum fp_io_op op, struct fp_page_io *const *pages, unsigned n)
 {
-	uint64_t deadline_ns = lane->store->direct ? 0 : fp_clock_ns() + lane->store->deadline_ns;
+	uint64_t now_ns = lane->store->direct ? 0 : fp_clock_ns();
 
 	owner_check(lane);
 	if (n > lane->max_outstanding - lane->n_outstanding)
 		return -EAGAIN;
 	lane->n_outstanding += n;
 	for (unsigned i = 0; i < n; i++)
-		page_start(lane, op, pages[i], deadline_ns);
+		page_start(lane, op, pages[i], now_ns);
 	for (unsigned i = 0; i < lane->store->n_nodes; i++)
 		path_flush(lane, &lane->paths[i]);
 	return 0;
@@ -443,12 +478,12 @@ static void request_done(struct fp_lane *lane, struct path *path, struct request
 	path->n_submitted--;
 	if (status < 0 && fp_node_is_fatal(status)) {
 		fp_node_report(node, path->link->era->epoch, status);
-		if (node->resumable && fp_clock_ns() < req->io.deadline_ns) {
-			request_wait(path, req);
+		if (node->resumable && !is_over(lane, req, fp_clock_ns())) {
+			request_wait(lane, path, req);
 			return;
 		}
 		if (in_vain)
-			fp_node_step(node, FP_BREAKER_WAITED, 0);
+			note_patience(lane, node, req);
 		if (node->resumable)
 			status = -ETIMEDOUT;
 	}
@@ -478,7 +513,7 @@ unsigned fp_lane_poll(struct fp_lane *lane, struct fp_page_io **ret_done, unsign
 	if (!TAILQ_EMPTY(&lane->active))
 		for (unsigned i = 0; i < lane->store->n_nodes; i++)
 			path_poll(lane, &lane->paths[i]);
-	while (n < max && (page = chain_pop(&lane->done)))
+	while (n < max && (page = fp_chain_pop(&lane->done)))
 		ret_done[n++] = page;
 	lane->n_outstanding -= n;
 	return n;
@@ -604,6 +639,11 @@ int fp_lane_open(struct fp_store *store, unsigned max_outstanding, struct fp_lan
 	return 0;
 }
 
+void fp_lane_be_brief(struct fp_lane *lane)
+{
+	lane->brief = true;
+}
+
 int fp_lane_register(struct fp_lane *lane, void *base, size_t len_bytes)
 {
 	struct fp_lane_shared *shared = &lane->shared;
@@ -638,6 +678,8 @@ void fp_lane_close(struct fp_lane *lane)
 		struct fp_exchange *exchange = &lane->shared.exchange[i];
 		struct fp_era_link *given = atomic_exchange(&exchange->given, NULL); /* lent, or not */
 
+		if (lane->paths[i].blocked && lane->store->opener == getpid())
+			atomic_fetch_sub(&node->n_blocked, 1);
 		/* both, where its owner was giving it when it forked: see path_give */
 		if (given != lane->paths[i].link)
 			fp_era_link_close(node, given);

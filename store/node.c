@@ -43,6 +43,15 @@ int fp_node_dial(const struct fp_node *node, const struct fp_session_options *op
 	return r;
 }
 
+int fp_node_identify(struct fp_node *node, struct fp_session *session)
+{
+	int r = fp_session_identity(session, &node->identity);
+
+	if (r == 0)
+		atomic_store_explicit(&node->grace_ns, node->identity.grace_ns, memory_order_relaxed);
+	return r;
+}
+
 bool fp_node_is_fatal(int error)
 {
 	switch (error) {

@@ -70,10 +70,12 @@ struct fp_node {
 
 	/* any thread's */
 	_Atomic uint64_t breaker;
-	_Atomic unsigned way;      /* in use, or used last */
-	_Atomic bool had_best;     /* a way over the best transport was in use once */
-	_Atomic int error;         /* what opened the breaker last; 0: nothing ever did */
-	_Atomic int session_error; /* load/store: what ended the session; 0: it stands */
+	_Atomic unsigned way;       /* in use, or used last */
+	_Atomic bool had_best;      /* a way over the best transport was in use once */
+	_Atomic int error;          /* what opened the breaker last; 0: nothing ever did */
+	_Atomic int session_error;  /* load/store: what ended the session; 0: it stands */
+	_Atomic uint64_t grace_ns;  /* as the node told it last */
+	_Atomic unsigned n_blocked; /* lanes with pages that wait for it to be up again */
 	_Atomic enum fp_adoption adoption;
 	_Atomic bool adoption_wanted; /* something waits for it */
 	_Atomic uint64_t n_slots;     /* in all its leases */
@@ -118,6 +120,9 @@ bool fp_node_way_is_lesser(const struct fp_node *node, unsigned way);
  */
 int fp_node_dial(const struct fp_node *node, const struct fp_session_options *options,
                  struct fp_session **ret_session, unsigned *ret_way, int *ret_cause);
+
+/* Learns the identity of the node's session, and with it the grace. As fp_session_identity. */
+int fp_node_identify(struct fp_node *node, struct fp_session *session);
 
 /* Whether a status means that the node's link or session is not to be trusted any more. */
 bool fp_node_is_fatal(int error);

@@ -45,6 +45,7 @@ static int copy_text(const char *text, char **ret_copy)
 void fp_store_options_take(struct fp_store *store, const struct fp_store_options *options)
 {
 	store->deadline_ns = options->deadline_ns ? options->deadline_ns : DEADLINE_DEFAULT_NS;
+	store->patience_ns = options->patience_ns;
 	store->lease_bytes = options->lease_bytes ? options->lease_bytes : LEASE_DEFAULT_BYTES;
 	store->heartbeat_ns = options->heartbeat_ns ? options->heartbeat_ns : HEARTBEAT_DEFAULT_NS;
 	store->heartbeat_deadline_ns = options->heartbeat_deadline_ns;
@@ -115,7 +116,7 @@ static int node_begin(struct fp_store *store, struct fp_node *node, struct fp_se
 	pthread_mutex_init(&node->control, NULL);
 	store->direct = store->direct && node->load_store;
 	store->n_nodes++;
-	r = fp_session_identity(session, &node->identity);
+	r = fp_node_identify(node, session);
 	node->adoptable = r == 0;
 	node->resumable = r == 0 && !node->load_store;
 	node->next_heartbeat_ns = fp_clock_ns() + store->heartbeat_ns;
@@ -456,6 +457,19 @@ bool fp_store_slot_up(const struct fp_store *store, uint64_t slot)
 	return fp_node_up(&store->nodes[fp_store_slot_node(store, slot)]);
 }
 
+bool fp_store_is_blocked(const struct fp_store *store)
+{
+	for (unsigned i = 0; i < store->n_nodes; i++)
+		if (atomic_load(&store->nodes[i].n_blocked))
+			return true;
+	return false;
+}
+
+void fp_store_hurry(struct fp_store *store, bool hurried)
+{
+	atomic_store(&store->hurried, hurried);
+}
+
 unsigned fp_store_slot_node(const struct fp_store *store, uint64_t slot)
 {
 	return fp_store_lease_of(store, slot)->node;
@@ -522,6 +536,8 @@ void fp_store_node_info(const struct fp_store *store, unsigned node_idx, struct 
 	    .state = state_of(word),
 	    .up = fp_breaker_state(word) == FP_BREAKER_CLOSED,
 	    .spent = fp_breaker_spent(word),
+	    .patience_ns = fp_store_patience_ns(store, node),
+	    .wait_ns = fp_store_page_wait_ns(store, node),
 	    .last_error = atomic_load(&node->error),
 	    .session_error = atomic_load(&node->session_error),
 	    .adopting = fp_node_is_adopting(node),

@@ -9,15 +9,17 @@
  *          (a port), so that leases spread over them; each falls back to the others' addresses.
  *
  * Links break without their node having died. Then the node's breaker opens, and fp_store_tend resumes the
- * session and gives every lane a new link; pages that were under way are asked again, until their deadline:
+ * session and gives every lane a new link; pages that were under way are asked again:
  *
  *   up (closed) ── failure ─► open ── attempt ─► half-open ── resumed ─► up
- *                              ▲                    │ └─ -ESTALE, or the node's grace is over ─► lost, for
- * good └──── backoff ───────┘
+ *                              ▲                    │ └─ -ESTALE, or grace and patience are over ─► lost
+ *                              └───── backoff ──────┘                                            for good
  *
- * A page whose deadline passes while the breaker is open ends with -ETIMEDOUT and leaves the breaker spent:
- * later ones end with -EHOSTDOWN at once, until an attempt succeeds. What a node lends by load and store
- * (shm) is mapped here, and is never lost: the end of its session only means that it lends no more.
+ * A request that passes its deadline breaks its link, and is asked again over the next one. A page that is
+ * read waits until its node is up again, or lost, or until its patience is over; a page that is written waits
+ * for one deadline, as its caller still has it. Patience that is over leaves the breaker spent: later pages
+ * end with -EHOSTDOWN at once, until an attempt succeeds. What a node lends by load and store (shm) is mapped
+ * here, and is never lost: the end of its session only means that it lends no more.
  *
  * A process that forks shares its slots with the child: each fork is a generation. A shared slot is written
  * by nobody any more; it is free again when neither the parent nor a generation that lives holds it.
@@ -47,7 +49,9 @@ struct fp_store_options {
 	unsigned n_urls;
 	const char *secret;      /* NULL: none */
 	const char *client_name; /* NULL: comm and pid */
-	uint64_t deadline_ns;    /* of one request; 0: 5 s */
+	uint64_t deadline_ns;    /* of one request on one link; 0: 5 s */
+	uint64_t patience_ns;    /* how long a read waits for a node that is cut off; 0: the node's grace;
+	                            UINT64_MAX: until it is back, or says that it has given our leases up */
 	uint64_t lease_bytes;    /* wanted size of one lease; 0: 64 MiB. Halved while the pool has less. */
 	uint64_t heartbeat_ns;   /* between two heartbeats of a node that is up; 0: 1 s */
 	uint64_t heartbeat_deadline_ns; /* of one heartbeat; 0: half of deadline_ns, at most 2 s */
@@ -71,9 +75,11 @@ struct fp_store_node {
 	const char *url; /* the way in use, or used last */
 	enum fp_store_state state;
 	bool up;               /* state is FP_STORE_UP */
-	bool spent;            /* cut off for so long that a page waited in vain */
+	bool spent;            /* cut off for so long that the patience of a page was over */
 	bool degraded;         /* up, but not over the transport that its URL prefers */
 	bool adopting;         /* a forked child's, which has no session of its own yet */
+	uint64_t patience_ns;  /* how long a page waits for it; UINT64_MAX: without end */
+	uint64_t wait_ns;      /* the same, and what an end that comes late may take */
 	int error;             /* negative errno that took it down, 0 if up */
 	int last_error;        /* the same, and kept when it is up again; 0: it never failed */
 	int session_error;     /* load/store: what ended its session, see fp_store_check_session; 0: none */
@@ -180,6 +186,13 @@ unsigned fp_store_slot_node(const struct fp_store *store, uint64_t slot);
  * one that is not becomes shared by fp_store_fork_prepare alone. Lock-free: any thread.
  */
 bool fp_store_slot_is_shared(const struct fp_store *store, uint64_t slot);
+/* True while pages wait for a node that is cut off. Any thread, lock-free. */
+bool fp_store_is_blocked(const struct fp_store *store);
+/*
+ * From now on (or no longer) a page that is read waits for one deadline at most: while nobody tends, and what
+ * waits may keep the caller from tending again. Any thread, lock-free.
+ */
+void fp_store_hurry(struct fp_store *store, bool hurried);
 /* The slot's bytes where its lease is mapped here (load/store), else NULL. Lock-free: any thread. */
 void *fp_store_slot_direct(const struct fp_store *store, uint64_t slot);
 /* Counts a page that the caller moved itself, by fp_store_slot_direct. Lock-free: any thread. */
@@ -244,6 +257,10 @@ int fp_lane_open(struct fp_store *store, unsigned max_outstanding, struct fp_lan
 /* Pages in flight are abandoned; their buffers are free once this returns. Control threads. NULL is fine. */
 void fp_lane_close(struct fp_lane *lane);
 
+/* Reads over this lane wait for one deadline at most: nobody needs them. Before the first; control threads.
+ */
+void fp_lane_be_brief(struct fp_lane *lane);
+
 #define FP_LANE_MAX_REGIONS 4
 
 /*
@@ -255,9 +272,9 @@ int fp_lane_register(struct fp_lane *lane, void *base, size_t len_bytes);
 
 /*
  * Starts reading (writing) n pages, gathered into as few requests as their nodes allow. Owner thread. No
- * allocation, no blocking, no log. Every page comes out of fp_lane_poll with its own status: at its deadline,
- * or a little later (a link that is being closed has its buffers), at the latest. Returns 0, or -EAGAIN if n
- * do not fit in max_outstanding now (nothing was started).
+ * allocation, no blocking, no log. Every page comes out of fp_lane_poll with its own status: when its
+ * patience (a write: its deadline) is over, or a little later (a link that is being closed has its buffers),
+ * at the latest. Returns 0, or -EAGAIN if n do not fit in max_outstanding now (nothing was started).
  */
 int fp_lane_read(struct fp_lane *lane, struct fp_page_io *const *pages, unsigned n);
 int fp_lane_write(struct fp_lane *lane, struct fp_page_io *const *pages, unsigned n);

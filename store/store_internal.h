@@ -14,6 +14,7 @@
 #include <sys/queue.h>
 #include <sys/types.h>
 
+#include "clock.h"
 #include "generation.h"
 #include "node.h"
 #include "slots.h"
@@ -45,6 +46,8 @@ struct fp_lane_shared {
 
 struct fp_store {
 	uint64_t deadline_ns;
+	uint64_t patience_ns; /* 0: the node's grace */
+	_Atomic bool hurried; /* see fp_store_hurry */
 	uint64_t lease_bytes;
 	uint64_t heartbeat_ns, heartbeat_deadline_ns;
 	char *client_name, *secret; /* malloc'd; NULL: none */
@@ -92,6 +95,36 @@ void fp_store_notice(const struct fp_store *store, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 /* Says that a node is reached by a lesser way, or by the best again, if that changed. */
 void fp_store_way_taken(struct fp_store *store, struct fp_node *node, unsigned way, int cause);
+
+#define FP_PATIENCE_DEFAULT_NS (30 * FP_NSEC_PER_SEC) /* of nodes that tell no grace */
+
+/* How long a page is said to wait for a node that is cut off. */
+static inline uint64_t fp_store_patience_ns(const struct fp_store *store, const struct fp_node *node)
+{
+	uint64_t grace_ns = atomic_load_explicit(&node->grace_ns, memory_order_relaxed);
+
+	return store->patience_ns ? store->patience_ns : grace_ns ? grace_ns : FP_PATIENCE_DEFAULT_NS;
+}
+
+/* How long the tender waits for it: not less than the node would keep the leases. */
+static inline uint64_t fp_store_outage_ns(const struct fp_store *store, const struct fp_node *node)
+{
+	uint64_t grace_ns = atomic_load_explicit(&node->grace_ns, memory_order_relaxed);
+
+	return store->patience_ns > grace_ns ? store->patience_ns : grace_ns;
+}
+
+/*
+ * What ends a page's wait for itself. Where the grace is the measure the tender ends it, by losing the node;
+ * this is then for a store that nobody tends.
+ */
+static inline uint64_t fp_store_page_wait_ns(const struct fp_store *store, const struct fp_node *node)
+{
+	uint64_t wait_ns = fp_store_patience_ns(store, node);
+
+	return store->patience_ns ? wait_ns
+	                          : fp_clock_after(wait_ns, FP_BACKOFF_MARGIN_NS + 2 * store->deadline_ns);
+}
 
 /* Begins and ends a return of slots: see fp_store_slot_alloc. Any thread, lock-free. */
 static inline void fp_store_freeing(struct fp_store *store)

@@ -126,7 +126,8 @@ static int resume(struct fp_store *store, struct fp_node *node, unsigned *ret_wa
 	if (r < 0)
 		return r;
 	/* from here on only this session can be resumed: the one before has ended */
-	r = fp_session_identity(session, &node->identity);
+	r = fp_node_identify(node, session);
+	fp_backoff_heard(&node->backoff, fp_clock_ns(), fp_store_outage_ns(store, node));
 	if (r == 0) {
 		/* before another word is said: until then the node takes the identity before this one, too */
 		fp_generations_publish(store, (unsigned)(node - store->nodes));
@@ -186,7 +187,8 @@ static uint64_t tend_open(struct fp_store *store, struct fp_node *node)
 
 	if (!node->attempting) {
 		node->attempting = true;
-		fp_backoff_opened(&node->backoff, now_ns, node->identity.grace_ns, fp_tend_random(store));
+		fp_backoff_opened(&node->backoff, now_ns, fp_store_outage_ns(store, node),
+		                  fp_tend_random(store));
 	}
 	if (now_ns >= node->backoff.give_up_ns) {
 		fp_tend_lose(node, atomic_load(&node->error));

@@ -54,7 +54,8 @@ struct run {
 static const char *const variables[] = {
     "FARPAGE_LOCAL_MEMORY", "FARPAGE_CONFIG",      "FARPAGE_FAULT_MODE", "FARPAGE_HEAP",
     "FARPAGE_DEADLINE",     "FARPAGE_SECRET_FILE", "FARPAGE_CAPTURE",    "FARPAGE_READAHEAD",
-    "FARPAGE_AFFINITY",     "FARPAGE_STATS_FILE",  "FARPAGE_HEARTBEAT",
+    "FARPAGE_AFFINITY",     "FARPAGE_STATS_FILE",  "FARPAGE_HEARTBEAT",  "FARPAGE_PATIENCE",
+    "FARPAGE_ON_LOSS",
 };
 
 static const struct option longs[] = {
@@ -69,6 +70,8 @@ static const struct option longs[] = {
     {"affinity", required_argument, NULL, 8},
     {"stats-file", required_argument, NULL, 9},
     {"heartbeat", required_argument, NULL, 10},
+    {"patience", required_argument, NULL, 11},
+    {"on-loss", required_argument, NULL, 12},
     {"node", required_argument, NULL, 'n'},
     {"overcommit", no_argument, NULL, 'o'},
     {"pool-size", required_argument, NULL, 'p'},
@@ -436,38 +439,43 @@ const struct fp_tool fp_tool_run = {
     .name = "run",
     .label = "run",
     .summary = "run a program whose heap and large mappings are far memory",
-    .help = "usage: farpage run [OPTION...] [--] COMMAND [ARG...]\n"
-            "\n"
-            "Runs COMMAND with its heap and large mappings in far memory. Its stdin, stdout, stderr, signals "
-            "and exit\n"
-            "status are its own; 125 means that farpage could not start it, 126 and 127 are as with env(1).\n"
-            "\n"
-            "  --local-memory SIZE  how much far memory may be local at once: 64M, 4G; or of the most that "
-            "the program\n"
-            "                       has had so far: 50% (default), never below 16M\n"
-            "  --node URL           keep the rest there: tcp://HOST[:PORT], rdma://HOST[:PORT], "
-            "auto://HOST (rdma where\n"
-            "                       both ends have it, else tcp), rdma+tcp://HOST[:PORT], shm:PATH; A,B for "
-            "HOST: "
-            "one node\n"
-            "                       at several addresses; may be repeated. Without it, a memory node of this "
-            "machine is\n"
-            "                       started for the life of the command and of what it leaves behind\n"
-            "  --pool-size SIZE     how much that one may hold; default: as much as this machine has memory\n"
-            "  --secret-file FILE   the nodes' shared secret\n"
-            "  --config FILE        read what options and environment do not say from here (YAML)\n"
-            "  --heap WHAT          far for all (default) of the heap, for none, or for large allocations: "
-            "large, "
-            "large:SIZE\n"
-            "  --fault-mode MODE    who serves faults: thread (default), one of the agent's; or inline, the "
-            "faulting one\n"
-            "  --deadline TIME      of one remote operation; default 5s\n"
-            "  --heartbeat TIME     between two looks whether a node is there; default 1s\n"
-            "  --overcommit         let the program map more than the nodes can back\n"
-            "  --capture HOW        how pages are taken out: auto (default), move, protect\n"
-            "  --readahead N        longest sequential read-ahead in pages, 0 to 63; default 32\n"
-            "  --affinity HOW       auto (default): serve faults on the CPU where they happen; or off\n"
-            "  --report             print faults, traffic and latencies on stderr at the end\n"
-            "  --stats-file FILE    keep the counters there, for `farpage hist`\n",
+    .help =
+        "usage: farpage run [OPTION...] [--] COMMAND [ARG...]\n"
+        "\n"
+        "Runs COMMAND with its heap and large mappings in far memory. Its stdin, stdout, stderr, signals "
+        "and exit\n"
+        "status are its own; 125 means that farpage could not start it, 126 and 127 are as with env(1).\n"
+        "\n"
+        "  --local-memory SIZE  how much far memory may be local at once: 64M, 4G; or of the most that "
+        "the program\n"
+        "                       has had so far: 50% (default), never below 16M\n"
+        "  --node URL           keep the rest there: tcp://HOST[:PORT], rdma://HOST[:PORT], "
+        "auto://HOST (rdma where\n"
+        "                       both ends have it, else tcp), rdma+tcp://HOST[:PORT], shm:PATH; A,B for "
+        "HOST: "
+        "one node\n"
+        "                       at several addresses; may be repeated. Without it, a memory node of this "
+        "machine is\n"
+        "                       started for the life of the command and of what it leaves behind\n"
+        "  --pool-size SIZE     how much that one may hold; default: as much as this machine has memory\n"
+        "  --secret-file FILE   the nodes' shared secret\n"
+        "  --config FILE        read what options and environment do not say from here (YAML)\n"
+        "  --heap WHAT          far for all (default) of the heap, for none, or for large allocations: "
+        "large, "
+        "large:SIZE\n"
+        "  --fault-mode MODE    who serves faults: thread (default), one of the agent's; or inline, the "
+        "faulting one\n"
+        "  --deadline TIME      of one remote operation; default 5s\n"
+        "  --patience TIME      how long a page waits for a node that is cut off; default: as long as the "
+        "node keeps\n"
+        "                       what it has (its grace, 30s)\n"
+        "  --on-loss WHAT       when that is over: sigbus (default); or wait, without end\n"
+        "  --heartbeat TIME     between two looks whether a node is there; default 1s\n"
+        "  --overcommit         let the program map more than the nodes can back\n"
+        "  --capture HOW        how pages are taken out: auto (default), move, protect\n"
+        "  --readahead N        longest sequential read-ahead in pages, 0 to 63; default 32\n"
+        "  --affinity HOW       auto (default): serve faults on the CPU where they happen; or off\n"
+        "  --report             print faults, traffic and latencies on stderr at the end\n"
+        "  --stats-file FILE    keep the counters there, for `farpage hist`\n",
     .main = run_main,
 };

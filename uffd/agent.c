@@ -229,6 +229,7 @@ struct fp_store_options fp_agent_store_options(const struct fp_agent *agent)
 	    .n_urls = options->n_urls,
 	    .secret = options->secret,
 	    .deadline_ns = agent->far.deadline_ns,
+	    .patience_ns = options->on_loss == FP_ON_LOSS_WAIT ? UINT64_MAX : options->patience_ns,
 	    .heartbeat_ns = options->heartbeat_ns,
 	    .notice = on_notice,
 	};
@@ -355,7 +356,6 @@ static int start_keeper(struct fp_agent *agent)
 {
 	const struct fp_keeper_options options = {
 	    .store = agent->far.store,
-	    .deadline_ns = agent->far.deadline_ns,
 	    .enter_local = agent->options.enter_local,
 	    .leave_local = agent->options.leave_local,
 	};

@@ -23,6 +23,7 @@ struct fp_space;
 
 enum fp_fault_mode { FP_FAULT_MODE_THREAD, FP_FAULT_MODE_INLINE };
 enum fp_capture_mode { FP_CAPTURE_AUTO, FP_CAPTURE_MOVE, FP_CAPTURE_PROTECT };
+enum fp_on_loss { FP_ON_LOSS_SIGBUS, FP_ON_LOSS_WAIT };
 enum fp_affinity_mode { FP_AFFINITY_AUTO, FP_AFFINITY_OFF };
 
 struct fp_agent_options {
@@ -30,9 +31,11 @@ struct fp_agent_options {
 	unsigned local_percent;  /* of the most far memory so far, never below 16 MiB */
 	const char *const *urls; /* nodes, n_urls of them */
 	unsigned n_urls;
-	const char *secret;    /* NULL: none */
-	uint64_t deadline_ns;  /* 0: 5 s */
-	uint64_t heartbeat_ns; /* between two looks whether a node is there; 0: 1 s */
+	const char *secret;      /* NULL: none */
+	uint64_t deadline_ns;    /* of one remote operation; 0: 5 s */
+	uint64_t patience_ns;    /* how long a page waits for a node that is cut off; 0: the node's grace */
+	enum fp_on_loss on_loss; /* WAIT: patience has no end */
+	uint64_t heartbeat_ns;   /* between two looks whether a node is there; 0: 1 s */
 	enum fp_fault_mode fault_mode;
 	enum fp_capture_mode capture;
 	enum fp_affinity_mode affinity;
@@ -189,9 +192,10 @@ void fp_agent_thread_leaves(struct fp_agent *agent, const void *record, size_t l
 bool fp_agent_is_own_thread(void);
 
 /*
- * fork(2) in four parts, for pthread_atfork; the shim registers them. quiet waits, at most about the
- * deadline, for what the agent does that allocates, and for write-backs: it must come before locks of the
- * allocator are taken, and prepare follows on the same thread. prepare makes every remote page shared and
+ * fork(2) in four parts, for pthread_atfork; the shim registers them. quiet waits for nodes that are cut off,
+ * up to the deadline, or for as long as pages wait for them; then, at most about the deadline each, for what
+ * the agent does that allocates, and for write-backs: it must come before locks of the allocator are taken,
+ * and prepare follows on the same thread. prepare makes every remote page shared and
  * keeps the layout; parent lets all go on. child starts an agent of its own over the inherited address space,
  * which fetches what is remote when it is touched: it sees exactly the parent's bytes at the fork. It blocks
  * on no node: its sessions are opened meanwhile. If it can't, it prints why and ends the process with status

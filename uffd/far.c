@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "abi.h"
+#include "cleanup.h"
 #include "clock.h"
 #include "lockedmem.h"
 #include "log.h"
@@ -324,11 +325,75 @@ void fp_far_put_back(struct fp_far *far, uint32_t page, const void *src)
 
 void fp_far_lose(struct fp_far *far, uint32_t page, bool has_token)
 {
-	fp_pager_apply(&far->words[page], FP_EV_FETCH_FAILED, NULL);
+	uint64_t old;
+
 	fp_far_poison(far, page);
+	fp_far_settle(far, page, fp_pager_apply(&far->words[page], FP_EV_FETCH_FAILED, &old));
+	if (fp_page_slot(old)) /* after the word, which whoever sees the bit looks at */
+		atomic_fetch_or(&far->unreached, 1u << fp_store_slot_node(far->store, fp_page_slot(old)));
 	if (has_token)
 		fp_room_leave(&far->room, 1);
 	fp_count(&far->stats->lost_pages, 1);
+}
+
+void fp_far_poison_again(struct fp_far *far, uint32_t page)
+{
+	fp_far_poison(far, page);
+	settle_event(far, page, FP_EV_FETCH_FAILED);
+}
+
+static void revive(struct fp_far *far, uint32_t page)
+{
+	uint64_t word = atomic_load_explicit(&far->words[page], memory_order_relaxed), old;
+	bool dropped;
+
+	if (fp_page_state(word) != FP_PAGE_LOST || !fp_page_slot(word) ||
+	    !fp_store_slot_up(far->store, fp_page_slot(word)) ||
+	    fp_pager_apply(&far->words[page], FP_EV_REVIVE, &old).action != FP_ACT_CLAIMED)
+		return;
+	fp_events_enter(&far->events);
+	dropped = !fp_events_touch(&far->events, page, page + 1) &&
+	          madvise(fp_far_addr(far, page), FP_PAGE_SIZE, MADV_DONTNEED_LOCKED) == 0;
+	fp_events_leave(&far->events);
+	if (dropped)
+		old = (old & ~FP_PAGE_STATE_MASK) | FP_PAGE_REMOTE;
+	fp_far_settle(far, page, fp_pager_apply_release(&far->words[page], old));
+}
+
+void fp_far_revive(struct fp_far *far)
+{
+	uint32_t wanted = atomic_load(&far->unreached), back = 0;
+	struct fp_store_node info;
+
+	for (unsigned i = 0; wanted && i < fp_store_n_nodes(far->store); i++) {
+		fp_store_node_info(far->store, i, &info);
+		back |= (wanted >> i & info.up) << i;
+	}
+	if (!back)
+		return;
+	atomic_fetch_and(&far->unreached, ~back); /* first: what is lost from here on is looked at again */
+	for (uint64_t chunk = 0; chunk < CHUNKS(far->n_pages); chunk++) {
+		uint64_t bits = atomic_load_explicit(&far->touched[chunk / 64], memory_order_relaxed);
+
+		if (!bits)
+			chunk |= 63;
+		else if (bits >> (chunk & 63) & 1)
+			for (uint32_t i = 0; i < 1u << FP_CHUNK_SHIFT; i++)
+				revive(far, (uint32_t)(chunk << FP_CHUNK_SHIFT) + i);
+	}
+}
+
+uint64_t fp_far_patience_ns(const struct fp_far *far)
+{
+	uint64_t wait_ns = 0;
+	struct fp_store_node info;
+
+	for (unsigned i = 0; i < fp_store_n_nodes(far->store); i++) {
+		fp_store_node_info(far->store, i, &info);
+		if (info.adopting || (info.state != FP_STORE_UP && info.state != FP_STORE_LOST))
+			wait_ns = FP_MAX(wait_ns, info.wait_ns);
+	}
+	return wait_ns;
 }
 
 void fp_far_count_nodes(const struct fp_far *far, unsigned *ret_up, unsigned *ret_cut_off)

@@ -49,7 +49,7 @@ struct fp_far {
 	struct fp_hold_table holds; /* empty where the kernel can fault on far memory */
 	struct fp_leavers leavers;
 	struct fp_inline *_Atomic inline_servers; /* NULL: only the fault thread serves */
-	uint64_t deadline_ns;                     /* within which each fault ends */
+	uint64_t deadline_ns; /* of whatever a fault does, but for waiting for nodes that are cut off */
 	bool capture_by_move;
 	_Atomic bool wants_slots; /* a page that was to leave found no slot on the nodes that are up */
 	_Atomic bool full;        /* and no more slots are to be had */
@@ -60,10 +60,13 @@ struct fp_far {
 	bool has_native;          /* what the kernel fills later need not be held: see native.h */
 	_Atomic bool
 	    forked; /* pages may be shared with a child: UFFDIO_MOVE refuses those until they are unshared */
-	_Atomic bool fork_freeze; /* a fork is being made: nothing leaves, and the budget may be overdrawn */
+	_Atomic bool fork_freeze; /* a fork is about to be made, or is: nothing leaves */
+	_Atomic bool
+	    fork_overdraw; /* it is: the budget may be overdrawn, as it may wait for who needs room */
 	_Atomic uint32_t
 	    *family; /* not 0, but in a child that no fork of ours made: the kernel wipes it there */
-	_Atomic unsigned evicting; /* threads that are inside an evictor's run */
+	_Atomic uint32_t unreached; /* a bit for each node of which pages were lost, see fp_far_revive */
+	_Atomic unsigned evicting;  /* threads that are inside an evictor's run */
 	struct fp_errand errand;
 	struct fp_thrash thrash;
 };
@@ -150,12 +153,25 @@ bool fp_far_may_pass(struct fp_far *far, ssize_t error, uint64_t until_ns);
 /* Lifts a page's write protection and wakes; waits for who is changing the layout. 0; -ENOENT: no mapping. */
 int fp_far_unprotect(struct fp_far *far, uint32_t page);
 
-/* Makes the page raise SIGBUS; aborts the process with a message where the kernel can't poison. */
+/* Makes a page raise SIGBUS that is the caller's (ARRIVING, HELD), so that nobody makes it readable
+ * meanwhile; aborts the process with a message where the kernel can't poison. */
 void fp_far_poison(struct fp_far *far, uint32_t page);
+/* Ends the ARRIVING of a page that was lost already, and was touched. */
+void fp_far_poison_again(struct fp_far *far, uint32_t page);
+
+/*
+ * Lost pages of nodes that are up again (far->unreached) can be had again: what was lost by an outage alone.
+ * Looks at all words of touched chunks if there is such a node. One thread, on a local stack, not while a
+ * fork is made.
+ */
+void fp_far_revive(struct fp_far *far);
 
 /* How many nodes are up: without one nothing can leave; and how many are cut off, and may be up again. Any
  * thread. */
 void fp_far_count_nodes(const struct fp_far *far, unsigned *ret_up, unsigned *ret_cut_off);
+
+/* How long to wait for the nodes that are cut off, and may be up again; 0: there is none. Any thread. */
+uint64_t fp_far_patience_ns(const struct fp_far *far);
 
 /* Why nothing leaves for so long. 0: what is resident is pinned, and only overdrawing helps. Any thread. */
 int fp_far_why_stuck(const struct fp_far *far);

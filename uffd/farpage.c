@@ -21,6 +21,7 @@
 
 #define READAHEAD_DEFAULT 32u
 #define DEADLINE_MAX_MS   3600000u
+#define PATIENCE_MAX_MS   (24ull * 3600000u)
 
 struct far_memory {
 	struct fp_agent *agent;
@@ -136,6 +137,19 @@ static unsigned readahead_pages(uint32_t wanted)
 	return wanted == 0 ? READAHEAD_DEFAULT : wanted == 1 ? 0 : wanted;
 }
 
+static int check_options(const struct far_options *o, struct fp_agent_error *error)
+{
+	const char *wrong = o->deadline_ms > DEADLINE_MAX_MS   ? "deadline_ms: at most 3600000, an hour"
+	                    : o->patience_ms > PATIENCE_MAX_MS ? "patience_ms: at most 86400000, a day"
+	                    : o->fault_mode > FAR_FAULT_INLINE ? "fault_mode: one of enum far_fault_mode"
+	                    : o->on_loss > FAR_ON_LOSS_WAIT    ? "on_loss: one of enum far_on_loss"
+	                                                       : NULL;
+
+	if (wrong)
+		snprintf(error->text, sizeof(error->text), "%s", wrong);
+	return wrong ? -EINVAL : 0;
+}
+
 static int start(const struct far_options *o, struct far_memory *memory, struct fp_agent_error *error)
 {
 	const struct fp_agent_options options = {
@@ -144,6 +158,8 @@ static int start(const struct far_options *o, struct far_memory *memory, struct 
 	    .n_urls = count(o->nodes),
 	    .secret = o->secret,
 	    .deadline_ns = o->deadline_ms * FP_NSEC_PER_MSEC,
+	    .patience_ns = o->patience_ms * FP_NSEC_PER_MSEC,
+	    .on_loss = o->on_loss == FAR_ON_LOSS_WAIT ? FP_ON_LOSS_WAIT : FP_ON_LOSS_SIGBUS,
 	    .overcommit = o->overcommit != 0,
 	    .readahead_pages = readahead_pages(o->readahead_pages),
 	    .stats_path = o->stats_file,
@@ -152,16 +168,10 @@ static int start(const struct far_options *o, struct far_memory *memory, struct 
 	    .enter_local = enter_local,
 	    .leave_local = leave_local,
 	};
-	int r;
+	int r = check_options(o, error);
 
-	if (o->deadline_ms > DEADLINE_MAX_MS) {
-		snprintf(error->text, sizeof(error->text), "deadline_ms: at most %u", DEADLINE_MAX_MS);
-		return -EINVAL;
-	}
-	if (o->fault_mode > FAR_FAULT_INLINE) {
-		snprintf(error->text, sizeof(error->text), "fault_mode: one of enum far_fault_mode");
-		return -EINVAL;
-	}
+	if (r < 0)
+		return r;
 	enter_local();
 	r = fp_agent_start(&options, &memory->agent, error);
 	leave_local();

@@ -187,17 +187,63 @@ static void touch_stack(struct fp_agent *agent)
 		(void)peek(agent, fp_far_addr(&agent->far, p), &byte, 1);
 }
 
+static bool any_cut_off(const struct fp_agent *agent)
+{
+	struct fp_store_node info;
+
+	for (unsigned i = 0; i < fp_store_n_nodes(agent->far.store); i++) {
+		fp_store_node_info(agent->far.store, i, &info);
+		if (!info.up && info.state != FP_STORE_LOST && !info.spent && !info.adopting)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * While the keeper rests no link is resumed, and what the fork needs may be remote, or held by a thread that
+ * waits for a page. So the fork waits for nodes that are cut off: for one deadline, and longer only as long
+ * as pages do.
+ */
+static void await_nodes(const struct fp_agent *agent)
+{
+	uint64_t until_ns = fp_clock_ns() + agent->far.deadline_ns;
+
+	while (fp_store_is_blocked(agent->far.store) || (any_cut_off(agent) && fp_clock_ns() < until_ns))
+		fp_space_pause();
+}
+
+static void come_to_rest(struct fp_agent *agent)
+{
+	fp_space_hold_backing(&agent->space);
+	fp_reclaim_freeze(agent->reclaim);
+	fp_keeper_pause(agent->keeper);
+}
+
+static void go_on(struct fp_agent *agent)
+{
+	fp_keeper_resume(agent->keeper);
+	fp_reclaim_thaw(agent->reclaim);
+	fp_space_allow_backing(&agent->space);
+}
+
 /*
  * What allocates must come to rest before the locks of the allocator are taken: who forks while another fork
- * is under way waits here, and so do calls that take leases, write-backs and the keeper.
+ * is under way waits here, and so do calls that take leases, write-backs and the keeper. Only then, when the
+ * fork itself is all that there is to wait for, may the budget be overdrawn.
  */
 void fp_agent_fork_quiet(struct fp_agent *agent)
 {
 	fp_far_check_family(&agent->far);
 	pthread_mutex_lock(&agent->fork.turn);
-	fp_space_hold_backing(&agent->space);
-	fp_reclaim_freeze(agent->reclaim);
-	fp_keeper_pause(agent->keeper);
+	await_nodes(agent);
+	come_to_rest(agent);
+	while (fp_store_is_blocked(agent->far.store)) {
+		go_on(agent);
+		await_nodes(agent);
+		come_to_rest(agent);
+	}
+	fp_store_hurry(agent->far.store, true);
+	atomic_store(&agent->far.fork_overdraw, true);
 	touch_stack(agent); /* nothing leaves any more */
 }
 
@@ -223,9 +269,8 @@ void fp_agent_fork_parent(struct fp_agent *agent)
 
 	each_stretch(agent, keep_out);
 	fp_store_fork_parent(agent->far.store, true); /* that there is no child it sees by itself */
-	fp_keeper_resume(agent->keeper);
-	fp_reclaim_thaw(agent->reclaim);
-	fp_space_allow_backing(&agent->space);
+	fp_store_hurry(agent->far.store, false);
+	go_on(agent);
 	pthread_mutex_unlock(&fk->turn); /* first: from the next on signals are delivered, and may fork */
 	fp_space_unlock(&agent->space, &fk->mask);
 }
@@ -268,6 +313,8 @@ static int renew_room(struct fp_far *far)
 	pthread_mutex_init(&far->fifo.lock, NULL);
 	far->fifo.head = far->fifo.tail = 0;
 	atomic_store(&far->fork_freeze, false);
+	atomic_store(&far->fork_overdraw, false);
+	atomic_store(&far->unreached, 0);
 	atomic_store(&far->evicting, 0);
 	return fp_room_init(&far->room, budget);
 }
@@ -322,6 +369,13 @@ static void free_slot_of(struct fp_far *far, uint64_t word)
 		fp_store_slot_free(far->store, fp_page_slot(word));
 }
 
+/* The child asks its nodes itself for what its parent could not have. */
+static bool may_revive(const struct fp_far *far, uint32_t page, uint64_t word)
+{
+	return fp_page_slot(word) &&
+	       madvise(fp_far_addr(far, page), FP_PAGE_SIZE, MADV_DONTNEED) == 0; /* the poison */
+}
+
 /*
  * What is here counts as written: the child's page table has lost its protection, so its slot is of no use to
  * us. Of what was on its way in at the fork the kernel tells whether it has come; it is not dirty if it
@@ -337,7 +391,8 @@ static unsigned adopt(struct fp_far *far, uint32_t page, uint64_t old)
 		free_slot_of(far, old);
 		word = FP_PAGE_RESIDENT | FP_PAGE_DIRTY | FP_PAGE_QUEUED | history;
 		enqueue(far, page);
-	} else if (state == FP_PAGE_LOST) {
+	} else if (state == FP_PAGE_LOST && !may_revive(far, page, old)) {
+		free_slot_of(far, old);
 		word = FP_PAGE_LOST;
 	} else if (fp_page_slot(old) && !(old & FP_PAGE_DIRTY)) {
 		word = fp_page_with_slot(FP_PAGE_REMOTE | history, fp_page_slot(old));

@@ -55,7 +55,7 @@ static void *run(void *arg)
 
 		pthread_mutex_lock(&keeper->turn);
 		sleep_ns = fp_store_tend(o->store);
-		fp_nodewatch_look(&keeper->watch, o->store, o->deadline_ns);
+		fp_nodewatch_look(&keeper->watch, o->store);
 		pthread_mutex_unlock(&keeper->turn);
 		if (atomic_load(&keeper->n_asking))
 			pause_briefly();

@@ -14,7 +14,6 @@ struct fp_keeper;
 
 struct fp_keeper_options {
 	struct fp_store *store;    /* outlives the keeper */
-	uint64_t deadline_ns;      /* of faults */
 	void (*enter_local)(void); /* brackets the thread's allocations; may be NULL */
 	void (*leave_local)(void);
 };

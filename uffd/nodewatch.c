@@ -2,6 +2,7 @@
 #include "nodewatch.h"
 
 #include <errno.h>
+#include <stdio.h>
 
 #include "clock.h"
 #include "log.h"
@@ -45,16 +46,26 @@ const char *fp_nodewatch_reason(int error, char *buf, size_t len)
 	return fp_strerror(error, buf, len);
 }
 
-static void say(enum fp_node_news news, const struct fp_store_node *info, uint64_t deadline_ns,
-                uint64_t outage_ns)
+/* How long what needs a node waits for it. */
+static const char *format_patience(uint64_t patience_ns, char *buf, size_t len)
 {
-	char why[64], time[24];
+	char time[24];
+
+	if (patience_ns == UINT64_MAX)
+		return "until it is back";
+	snprintf(buf, len, "up to %s", fp_time_format(patience_ns, time, sizeof(time)));
+	return buf;
+}
+
+static void say(enum fp_node_news news, const struct fp_store_node *info, uint64_t outage_ns)
+{
+	char why[64], time[40];
 
 	switch (news) {
 	case FP_NEWS_CUT_OFF:
-		fp_log(FP_LOG_WARNING, "store", "node %s is cut off: %s; what needs it waits up to %s",
-		       info->url, fp_nodewatch_reason(info->error, why, sizeof(why)),
-		       fp_time_format(deadline_ns, time, sizeof(time)));
+		fp_log(FP_LOG_WARNING, "store", "node %s is cut off: %s; what needs it waits %s", info->url,
+		       fp_nodewatch_reason(info->last_error, why, sizeof(why)),
+		       format_patience(info->patience_ns, time, sizeof(time)));
 		break;
 	case FP_NEWS_BACK:
 		fp_log(FP_LOG_NOTICE, "store", "node %s is back after %s", info->url,
@@ -70,7 +81,7 @@ static void say(enum fp_node_news news, const struct fp_store_node *info, uint64
 	}
 }
 
-void fp_nodewatch_look(struct fp_nodewatch *watch, const struct fp_store *store, uint64_t deadline_ns)
+void fp_nodewatch_look(struct fp_nodewatch *watch, const struct fp_store *store)
 {
 	struct fp_store_node info;
 
@@ -80,10 +91,12 @@ void fp_nodewatch_look(struct fp_nodewatch *watch, const struct fp_store *store,
 
 		fp_store_node_info(store, i, &info);
 		if (info.adopting && !info.last_error)
-			continue; /* not asked for anything yet */
+			continue;  /* not asked for anything yet */
+		if (info.adopting) /* what is mapped can be read, but nothing can leave */
+			info.state = FP_STORE_OPEN;
 		news = fp_nodewatch_step(&watch->said[i], info.state, fp_clock_ns(), &outage_ns);
 		if (news != FP_NEWS_NONE && fp_stderr_takes_text())
-			say(news, &info, deadline_ns, outage_ns);
+			say(news, &info, outage_ns);
 	}
 }
 

@@ -40,9 +40,8 @@ struct fp_nodewatch {
 	struct fp_node_said said[FP_STORE_MAX_NODES];
 };
 
-/* Looks at all nodes and says what is new on stderr. One thread, which may block a little. deadline_ns: what
- * those who need the node are told that they wait. */
-void fp_nodewatch_look(struct fp_nodewatch *watch, const struct fp_store *store, uint64_t deadline_ns);
+/* Looks at all nodes and says what is new on stderr. One thread, which may block a little. */
+void fp_nodewatch_look(struct fp_nodewatch *watch, const struct fp_store *store);
 
 /* Says which sessions over shm have ended, once each. Any one thread, which may block a little. */
 void fp_nodewatch_check_sessions(struct fp_store *store);

@@ -60,7 +60,8 @@ static struct fp_page_step on_missing(uint64_t word, bool write)
 		/* A second message about a fault that has ended, or the page was dropped behind our back. */
 		return step(with_state(word, FP_PAGE_ARRIVING), FP_ACT_VERIFY);
 	case FP_PAGE_LOST:
-		return step(word, FP_ACT_POISON);
+		/* owned, as poison that came after a revival would stay */
+		return step(with_state(word, FP_PAGE_ARRIVING), FP_ACT_POISON);
 	default:
 		return step(word | FP_PAGE_WAIT, FP_ACT_NONE);
 	}
@@ -130,6 +131,13 @@ static struct fp_page_step on_claim(uint64_t word)
 	}
 }
 
+static struct fp_page_step on_revive(uint64_t word)
+{
+	if (fp_page_state(word) != FP_PAGE_LOST || !fp_page_slot(word))
+		return step(word, FP_ACT_NONE);
+	return step(with_state(word, FP_PAGE_HELD), FP_ACT_CLAIMED);
+}
+
 /* The entry of a page that is away is stale: it would be evicted again when it is back, from a new entry. */
 static struct fp_page_step on_unqueue(uint64_t word)
 {
@@ -167,12 +175,8 @@ struct fp_page_step fp_pager_step(uint64_t word, enum fp_page_event event)
 		return settle_resident(word, event == FP_EV_INSTALLED_RW);
 	case FP_EV_NOT_INSTALLED:
 		return settle_away(word);
-	case FP_EV_FETCH_FAILED: {
-		struct fp_page_step s = settle(word, FP_PAGE_LOST);
-
-		s.action = FP_ACT_POISON;
-		return s;
-	}
+	case FP_EV_FETCH_FAILED:
+		return settle(word, FP_PAGE_LOST);
 	case FP_EV_EVICT:
 		return on_evict(word & ~FP_PAGE_QUEUED);
 	case FP_EV_PAGEOUT:
@@ -193,6 +197,8 @@ struct fp_page_step fp_pager_step(uint64_t word, enum fp_page_event event)
 		return on_adopt(word);
 	case FP_EV_CLAIM:
 		return on_claim(word);
+	case FP_EV_REVIVE:
+		return on_revive(word);
 	case FP_EV_UNQUEUE:
 		return on_unqueue(word);
 	case FP_EV_WRITTEN:

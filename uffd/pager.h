@@ -30,7 +30,7 @@ enum fp_page_state {
 	FP_PAGE_REMOTE,   /* only in its slot */
 	FP_PAGE_ARRIVING, /* owned by whoever is installing it */
 	FP_PAGE_HELD,     /* owned by a layout call (munmap, madvise, mremap) */
-	FP_PAGE_LOST,     /* no replica could give it back: poisoned */
+	FP_PAGE_LOST,     /* no replica could give it back: poisoned. Its slot stays, for FP_EV_REVIVE */
 };
 
 #define FP_PAGE_STATE_MASK 7ull
@@ -55,7 +55,7 @@ enum fp_page_event {
 	FP_EV_INSTALLED_RW,  /* ARRIVING ends: present, writable */
 	FP_EV_NOT_INSTALLED, /* ARRIVING ends: the mapping is gone, or it was only wanted ahead; as it was
 	                        before */
-	FP_EV_FETCH_FAILED,  /* ARRIVING ends: nobody can give it back */
+	FP_EV_FETCH_FAILED,  /* ARRIVING ends: nobody can give it back; it is poisoned already */
 	FP_EV_EVICT,         /* a victim, taken from the eviction queue */
 	FP_EV_PAGEOUT,       /* a victim, named by the program; its queue entry stays behind */
 	FP_EV_DROPPED,       /* LEAVING ends: was clean, is gone locally */
@@ -65,6 +65,7 @@ enum fp_page_event {
 	FP_EV_NOT_WRITTEN, /* captured, but no node took it: must be put back */
 	FP_EV_REFUSED,     /* LEAVING ends: it can't be captured now (pinned for I/O); stays as it was */
 	FP_EV_CLAIM,       /* a layout call wants the page to hold still */
+	FP_EV_REVIVE,      /* the node that has it is back: wanted only if it is lost and has a slot */
 	FP_EV_UNQUEUE,     /* its entry in the eviction queue is looked at: drop it if the page is away */
 };
 
@@ -75,7 +76,7 @@ enum fp_page_action {
 	FP_ACT_VERIFY,    /* now ARRIVING: install zeros if it is really missing, or find it present */
 	FP_ACT_UNPROTECT, /* now ARRIVING: lift the write protection and wake; it ends INSTALLED_RW */
 	FP_ACT_WAKE,      /* wake the threads that wait for this address */
-	FP_ACT_POISON,    /* make touches raise SIGBUS, and wake */
+	FP_ACT_POISON,    /* now ARRIVING: make touches raise SIGBUS; it ends FETCH_FAILED */
 	FP_ACT_DROP,      /* now LEAVING: the remote copy is identical, drop the local one */
 	FP_ACT_CAPTURE,   /* now LEAVING: capture it and write it back */
 	FP_ACT_PUT_BACK,  /* now ARRIVING: install what was captured; a clean copy if the write succeeded */

@@ -94,9 +94,25 @@ bool fp_reclaim_report_lost(struct fp_reclaim *rc, uint32_t page, uint64_t slot,
 	return true;
 }
 
+/* The node of a page, or, of one that never had any, the one that takes no pages. */
+static unsigned node_to_blame(const struct fp_store *store, uint64_t slot)
+{
+	struct fp_store_node info;
+	unsigned i = 0;
+
+	if (slot)
+		return fp_store_slot_node(store, slot);
+	for (; i + 1 < fp_store_n_nodes(store); i++) {
+		fp_store_node_info(store, i, &info);
+		if (!info.up || info.adopting)
+			break;
+	}
+	return i;
+}
+
 static void report_page(struct fp_reclaim *rc, const struct lost *l)
 {
-	struct fp_store_node info = {.url = "none"};
+	struct fp_store_node info;
 	int status = l->status;
 	char why[64];
 
@@ -108,13 +124,13 @@ static void report_page(struct fp_reclaim *rc, const struct lost *l)
 		       (void *)fp_far_addr(rc->far, l->page));
 		return;
 	}
-	if (l->slot)
-		fp_store_node_info(rc->far->store, fp_store_slot_node(rc->far->store, l->slot), &info);
-	if (status == -EHOSTDOWN && info.error)
-		status = info.error; /* the cause, not the consequence */
-	fp_log(FP_LOG_ERROR, "pager", "page %p is lost: node %s: %s; SIGBUS follows",
-	       (void *)fp_far_addr(rc->far, l->page), info.url,
-	       fp_nodewatch_reason(status, why, sizeof(why)));
+	fp_store_node_info(rc->far->store, node_to_blame(rc->far->store, l->slot), &info);
+	if (status == -EHOSTDOWN && info.last_error)
+		status = info.last_error; /* the cause, not the consequence */
+	fp_log(FP_LOG_ERROR, "pager", "page %p %s: node %s: %s; SIGBUS follows%s",
+	       (void *)fp_far_addr(rc->far, l->page), l->slot ? "is lost" : "finds no room", info.url,
+	       fp_nodewatch_reason(status, why, sizeof(why)),
+	       l->slot && info.state != FP_STORE_LOST ? " until the node is back" : "");
 }
 
 static void end_lost(struct fp_reclaim *rc)
@@ -256,6 +272,20 @@ static void publish(struct fp_reclaim *rc)
 	fp_reclaim_publish(rc->far);
 }
 
+/* What an outage took from the program it can have again. Sequentially consistent against the freeze, as
+ * evictions are: no page is held while a fork is made. */
+static void revive_pages(struct fp_reclaim *rc)
+{
+	struct fp_far *far = rc->far;
+
+	if (!atomic_load_explicit(&far->unreached, memory_order_relaxed))
+		return;
+	atomic_fetch_add(&far->evicting, 1);
+	if (!atomic_load(&far->fork_freeze))
+		fp_far_revive(far);
+	atomic_fetch_sub(&far->evicting, 1);
+}
+
 static void housekeep(struct fp_reclaim *rc, uint64_t *next_tick_ns)
 {
 	uint64_t now = fp_clock_ns();
@@ -266,6 +296,7 @@ static void housekeep(struct fp_reclaim *rc, uint64_t *next_tick_ns)
 	fp_evictor_check_nodes(rc->evictor);
 	fp_nodewatch_check_sessions(rc->far->store);
 	fp_store_sweep(rc->far->store);
+	revive_pages(rc);
 	publish(rc);
 	fp_affinity_tick(rc->affinity);
 	fp_room_calm(&rc->far->room);
@@ -384,6 +415,7 @@ void fp_reclaim_freeze(struct fp_reclaim *rc)
 
 void fp_reclaim_thaw(struct fp_reclaim *rc)
 {
+	atomic_store(&rc->far->fork_overdraw, false);
 	atomic_store(&rc->far->fork_freeze, false);
 	fp_room_kick(&rc->far->room);
 }

@@ -40,7 +40,8 @@ void fp_reclaim_pageout(struct fp_reclaim *reclaim, uint32_t page, uint32_t n);
  */
 bool fp_reclaim_report_lost(struct fp_reclaim *reclaim, uint32_t page, uint64_t slot, int status);
 
-/* Waits until nothing is on its way out and keeps it so (fork); or lets evictions go on. */
+/* Waits until nothing is on its way out, at most about the deadline of a write, and keeps it so (fork); or
+ * lets evictions go on. */
 void fp_reclaim_freeze(struct fp_reclaim *reclaim);
 void fp_reclaim_thaw(struct fp_reclaim *reclaim);
 

@@ -171,6 +171,14 @@ uint64_t fp_room_free(const struct fp_room *room)
 	return resident < budget ? budget - resident : 0;
 }
 
+uint64_t fp_room_overdrawn(const struct fp_room *room)
+{
+	uint64_t budget = limit(room);
+	uint64_t resident = atomic_load_explicit(&room->resident, memory_order_relaxed);
+
+	return resident > budget ? resident - budget : 0;
+}
+
 uint64_t fp_room_margin(const struct fp_room *room)
 {
 	uint64_t margin = atomic_load_explicit(&room->budget, memory_order_relaxed) / 16;

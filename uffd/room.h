@@ -68,6 +68,9 @@ void fp_room_calm(struct fp_room *room); /* the reclaim thread, at each of its t
 /* True while it is so: nothing but what threads wait for shall come in. */
 bool fp_room_is_thrashing(const struct fp_room *room);
 
+/* Pages that are resident beyond the budget. */
+uint64_t fp_room_overdrawn(const struct fp_room *room);
+
 uint64_t fp_room_free(const struct fp_room *room);
 
 /* The low watermark: eviction starts when less is free, and ends when twice as much is. */

@@ -12,6 +12,8 @@
 #include "native.h"
 #include "reclaim.h"
 
+#define FORK_OVERDRAW 1024u /* pages */
+
 static struct fp_arrival *arrival_get(struct fp_server *sv)
 {
 	struct fp_arrival *a = sv->free;
@@ -117,11 +119,17 @@ void fp_serve_finish(struct fp_server *sv, struct fp_arrival *a, const void *byt
 
 /* ---- what waits for room ---- */
 
-/* True if waiting for room is of no use: a fork holds back what could leave, or it has a home, and only what
- * has none stays. */
-static bool must_overdraw(const struct fp_far *far, const struct fp_arrival *a)
+/*
+ * True if waiting for room is of no use: a fork holds back what could leave, or it has a home, and only what
+ * has none stays. A fork may wait for the very thread that faults: so what comes late comes anyway, but no
+ * more than FORK_OVERDRAW at once.
+ */
+static bool must_overdraw(const struct fp_far *far, const struct fp_arrival *a, uint64_t now_ns)
 {
-	return atomic_load(&far->fork_freeze) || (a->io.slot && atomic_load(&far->full));
+	if (a->io.slot && atomic_load(&far->full))
+		return true;
+	return atomic_load(&far->fork_overdraw) &&
+	       (fp_room_overdrawn(&far->room) < FORK_OVERDRAW || now_ns >= a->begun_ns + far->deadline_ns);
 }
 
 /* True if no room helps: the page's node is lost, or cut off for so long that it is not waited for any more.
@@ -136,11 +144,30 @@ static bool is_beyond_reach(const struct fp_far *far, const struct fp_arrival *a
 	return node.state == FP_STORE_LOST || node.spent;
 }
 
-/* What becomes of it if no room is found for it until its deadline. 0: it comes all the same; one that can be
- * read is not lost for want of room. */
-static int end_of_starved(const struct fp_far *far, const struct fp_arrival *a)
+#define WAITS 1
+
+/*
+ * What becomes of it, for which there is no room: WAITS; 0: it comes all the same; or why it is lost. The
+ * want of room alone loses nothing: it waits while a node may come back that could take what is here. One
+ * that can be read is not lost for want of room.
+ */
+static int fate_of_starved(struct fp_far *far, const struct fp_arrival *a)
 {
-	return a->io.slot && fp_store_slot_up(far->store, a->io.slot) ? 0 : fp_far_why_stuck(far);
+	uint64_t now_ns = fp_clock_ns();
+	int r;
+
+	if (is_beyond_reach(far, a))
+		return -EHOSTDOWN;
+	if (must_overdraw(far, a, now_ns))
+		return 0;
+	if (now_ns < a->begun_ns + far->deadline_ns)
+		return WAITS;
+	r = a->io.slot && fp_store_slot_up(far->store, a->io.slot) ? 0 : fp_far_why_stuck(far);
+	if (r == -EHOSTDOWN && now_ns < fp_clock_after(a->begun_ns, fp_far_patience_ns(far)))
+		return WAITS;
+	if (r == 0)
+		fp_room_grant(&far->room);
+	return r;
 }
 
 void fp_serve_starved(struct fp_server *sv)
@@ -149,18 +176,16 @@ void fp_serve_starved(struct fp_server *sv)
 
 	while ((a = sv->starved_head)) {
 		if (fp_serve_room(sv, 1) == 0) {
-			bool overdraw = must_overdraw(sv->far, a), beyond = is_beyond_reach(sv->far, a);
+			int fate = fate_of_starved(sv->far, a);
 
-			if (!overdraw && !beyond && fp_clock_ns() < a->begun_ns + sv->far->deadline_ns)
+			if (fate == WAITS)
 				return;
-			a->io.status = beyond ? -EHOSTDOWN : overdraw ? 0 : end_of_starved(sv->far, a);
-			if (a->io.status < 0) {
+			a->io.status = fate;
+			if (fate < 0) {
 				sv->starved_head = a->next;
 				fp_serve_lose(sv, a, false);
 				continue;
 			}
-			if (!overdraw)
-				fp_room_grant(&sv->far->room);
 			fp_room_overdraw(&sv->far->room, 1);
 		}
 		sv->starved_head = a->next;
@@ -284,7 +309,7 @@ void fp_serve(struct fp_server *sv, const struct fp_uffd_fault *f, uint64_t now)
 		fp_count(&far->stats->faults[FP_FAULT_PRESENT], 1);
 		break;
 	case FP_ACT_POISON:
-		fp_far_poison(far, page);
+		fp_far_poison_again(far, page);
 		break;
 	default: /* its owner will wake the thread */
 		break;
@@ -312,6 +337,7 @@ static int open_wire(struct fp_server *sv)
 		r = fp_lane_open(sv->far->store, sv->n_fetches, &sv->ahead);
 	if (r < 0)
 		return r;
+	fp_lane_be_brief(sv->ahead); /* it keeps arrivals from those that somebody waits for */
 	/* hints, so that bytes land where UFFDIO_COPY takes them from */
 	(void)fp_lane_register(sv->lane, sv->bounce, bounce_bytes(sv));
 	(void)fp_lane_register(sv->ahead, sv->bounce, bounce_bytes(sv));

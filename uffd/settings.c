@@ -20,6 +20,7 @@
 
 static const char *const fault_modes[] = {"thread", "inline", NULL};
 static const char *const captures[] = {"auto", "move", "protect", NULL};
+static const char *const on_losses[] = {"sigbus", "wait", NULL}; /* as enum fp_on_loss */
 static const char *const affinities[] = {"auto", "off", NULL};
 static const char *const heaps[] = {"all", "large", "none", NULL}; /* as enum fp_heap_mode */
 static const char *const places[] = {"far", "local", NULL};
@@ -31,9 +32,9 @@ struct raw {
 	char *local_memory, *secret_file, *stats_file, *heap;
 	struct fp_rules rules;
 	struct fp_conf_strings nodes;
-	uint64_t deadline_ns, heartbeat_ns, readahead_pages, min_mapping_bytes;
+	uint64_t deadline_ns, patience_ns, heartbeat_ns, readahead_pages, min_mapping_bytes;
 	bool overcommit;
-	int fault_mode, capture, affinity, log_level;
+	int fault_mode, capture, affinity, log_level, on_loss;
 };
 
 #define KEY(name, kind, member, ...)                                                                         \
@@ -65,6 +66,8 @@ static const struct fp_conf_field keys[] = {
     KEY("secret_file", FP_CONF_STRING, secret_file),
     KEY("stats_file", FP_CONF_STRING, stats_file),
     KEY("deadline", FP_CONF_TIME, deadline_ns, .min = FP_NSEC_PER_MSEC, .max = 3600 * FP_NSEC_PER_SEC),
+    KEY("patience", FP_CONF_TIME, patience_ns, .min = FP_NSEC_PER_MSEC, .max = 24 * 3600 * FP_NSEC_PER_SEC),
+    KEY("on_loss", FP_CONF_ENUM, on_loss, .choices = on_losses),
     KEY("heartbeat", FP_CONF_TIME, heartbeat_ns, .min = 10 * FP_NSEC_PER_MSEC, .max = 3600 * FP_NSEC_PER_SEC),
     KEY("readahead", FP_CONF_U64, readahead_pages, .max = FP_READAHEAD_MAX),
     KEY("min_mapping", FP_CONF_SIZE, min_mapping_bytes, .min = FP_PAGE_SIZE),
@@ -389,6 +392,7 @@ static int take_modes(const struct raw *raw, struct fp_settings *settings, struc
 	settings->fault_mode = (enum fp_fault_mode)raw->fault_mode;
 	settings->capture = (enum fp_capture_mode)raw->capture;
 	settings->affinity = (enum fp_affinity_mode)raw->affinity;
+	settings->on_loss = (enum fp_on_loss)raw->on_loss;
 	settings->log_level = (enum fp_log_level)(FP_LOG_ERROR + raw->log_level);
 	return 0;
 }
@@ -406,6 +410,7 @@ static int take(struct raw *raw, struct fp_settings *settings, struct fp_agent_e
 	if (r < 0)
 		return r;
 	settings->deadline_ns = raw->deadline_ns;
+	settings->patience_ns = raw->patience_ns;
 	settings->heartbeat_ns = raw->heartbeat_ns;
 	settings->readahead_pages = raw->readahead_pages;
 	settings->min_mapping_bytes = raw->min_mapping_bytes;
@@ -461,6 +466,8 @@ struct fp_agent_options fp_settings_agent_options(const struct fp_settings *sett
 	    .n_urls = settings->n_urls,
 	    .secret = settings->secret,
 	    .deadline_ns = settings->deadline_ns,
+	    .patience_ns = settings->patience_ns,
+	    .on_loss = settings->on_loss,
 	    .heartbeat_ns = settings->heartbeat_ns,
 	    .fault_mode = settings->fault_mode,
 	    .capture = settings->capture,

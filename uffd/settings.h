@@ -29,6 +29,8 @@ struct fp_settings {
 	char *secret;     /* NULL: none */
 	char *stats_path; /* NULL: the default place */
 	uint64_t deadline_ns;
+	uint64_t patience_ns; /* 0: the nodes' grace */
+	enum fp_on_loss on_loss;
 	uint64_t heartbeat_ns;
 	uint64_t readahead_pages;
 	uint64_t min_mapping_bytes; /* smaller mappings stay local */

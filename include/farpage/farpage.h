@@ -4,7 +4,8 @@
  *
  * Every function returns 0 or a negative errno; outputs come last and stay untouched on failure. All
  * functions may be called from any thread unless said otherwise, and block as long as a control request to a
- * node takes (at most the deadline). A page that no node can give back any more raises SIGBUS when touched.
+ * node takes (at most the deadline). A page that no node can give back any more raises SIGBUS when touched,
+ * see patience_ms and on_loss.
  */
 #ifndef FARPAGE_H
 #define FARPAGE_H
@@ -32,6 +33,9 @@ struct far_options {
 	const char
 	    *stats_file;     /* for `farpage hist --stats-file`; NULL: found by PID while the program lives */
 	uint32_t fault_mode; /* enum far_fault_mode */
+	uint32_t on_loss;    /* enum far_on_loss */
+	/* how long a page waits for a node that is cut off; 0: as long as the node keeps its leases */
+	uint64_t patience_ms;
 };
 
 enum far_fault_mode {
@@ -43,6 +47,11 @@ enum far_fault_mode {
 	 * memory may block SIGBUS, nor run on a stack in it without a signal stack elsewhere.
 	 */
 	FAR_FAULT_INLINE,
+};
+
+enum far_on_loss {
+	FAR_ON_LOSS_SIGBUS, /* a page that has waited in vain raises SIGBUS */
+	FAR_ON_LOSS_WAIT,   /* it waits until the node is back, or says that it has the page no more */
 };
 
 enum far_advice {

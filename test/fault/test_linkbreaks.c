@@ -43,8 +43,9 @@ struct scene {
 	struct test_daemon daemon, other;
 	struct test_cable *cable;
 	struct fp_agent *agent;
-	uint64_t deadline_ns;
-	char *far;
+	uint64_t deadline_ns, patience_ns; /* patience_ns 0: as the deadline */
+	enum fp_on_loss on_loss;
+	char *far, *fresh;
 	_Atomic bool stop;
 	_Atomic uint64_t longest_ns, reads;
 };
@@ -110,6 +111,8 @@ static void start_agent(struct scene *s, uint64_t deadline_ns)
 {
 	struct fp_agent_options options = {.local_bytes = LOCAL_PAGES * FP_PAGE_SIZE,
 	                                   .deadline_ns = deadline_ns,
+	                                   .patience_ns = s->patience_ns,
+	                                   .on_loss = s->on_loss,
 	                                   .heartbeat_ns = 100 * MS,
 	                                   .readahead_pages = 16,
 	                                   .n_urls = 1};
@@ -325,6 +328,38 @@ static unsigned count(const char *text, const char *what)
 	return n;
 }
 
+static void *plug_in_later(void *arg)
+{
+	struct scene *s = arg;
+
+	sleep_ns(4 * s->deadline_ns);
+	test_cable_set(s->cable, TEST_CABLE_FORWARD);
+	return NULL;
+}
+
+static void *reset_later(void *arg)
+{
+	struct scene *s = arg;
+
+	sleep_ns(2 * FP_NSEC_PER_SEC);
+	test_cable_reset(s->cable);
+	test_cable_set(s->cable, TEST_CABLE_FORWARD);
+	return NULL;
+}
+
+/* A page that raised SIGBUS can be read. */
+static void await_revival(const struct scene *s, uint32_t page)
+{
+	uint64_t until_ns = fp_clock_ns() + 10 * FP_NSEC_PER_SEC, ns;
+	char byte = 0;
+
+	while (trial_read(s->far + (size_t)page * FP_PAGE_SIZE, &byte, &ns) != 0) {
+		trial_check(fp_clock_ns() < until_ns, "page %u stays lost", page);
+		sleep_ns(MS);
+	}
+	trial_check(byte == byte_of(page), "page %u reads %d", page, byte);
+}
+
 static int body_cut_briefly(void *arg)
 {
 	struct scene *s = arg;
@@ -358,12 +393,70 @@ static void test_cut_for_2_s(void **state)
 	assert_null(strstr(trial.text, "SIGBUS"));
 }
 
-/* What was touched in vain is lost, the rest is there again: the program goes on. */
+/* Nobody is lost whom the node may still help: neither who reads, nor who only wants room. */
 static int body_cut_beyond_deadline(void *arg)
 {
 	struct scene *s = arg;
+	pthread_t threads[THREADS], plugger;
+	void *fresh;
+
+	begin(s, 300 * MS);
+	trial_check(fp_space_map(fp_agent_space(s->agent), PAGES * FP_PAGE_SIZE, 0, PROT_READ | PROT_WRITE, 0,
+	                         &fresh) == 0,
+	            "no mapping");
+	start_users(s, threads);
+	test_cable_set(s->cable, TEST_CABLE_CUT);
+	await_state(s, FP_STORE_OPEN, 10 * FP_NSEC_PER_SEC);
+	pthread_create(&plugger, NULL, plug_in_later, s);
+	for (uint32_t p = 0; p < PAGES; p++) {
+		uint64_t ns;
+
+		trial_check(trial_write((char *)fresh + (size_t)p * FP_PAGE_SIZE, 1, &ns) == 0,
+		            "no room for page %u", p);
+		note_longest(s, ns);
+	}
+	pthread_join(plugger, NULL);
+	stop_users(s, threads);
+	trial_check(atomic_load(&s->longest_ns) > 3 * s->deadline_ns, "nobody has waited");
+	s->deadline_ns = s->patience_ns; /* of what check_pages allows */
+	trial_check(check_pages(s, false) == 0, "pages are lost");
+	end(s);
+	return 0;
+}
+
+static void test_cut_longer_than_the_deadline(void **state)
+{
+	struct scene *s = *state;
+	struct trial trial;
+
+	s->patience_ns = 20 * FP_NSEC_PER_SEC;
+	trial_run(body_cut_beyond_deadline, s, TIMEOUT_S, &trial);
+	trial_assert_good(&trial);
+	assert_non_null(strstr(trial.text, "what needs it waits up to 20.0 s"));
+	assert_int_equal(count(trial.text, "is cut off"), 1);
+	assert_int_equal(count(trial.text, "is back after"), 1);
+	assert_null(strstr(trial.text, "SIGBUS"));
+}
+
+/* With no patience and no end: what is said is that it waits until the node is back. */
+static void test_waits_without_end(void **state)
+{
+	struct scene *s = *state;
+	struct trial trial;
+
+	s->patience_ns = MS;
+	s->on_loss = FP_ON_LOSS_WAIT;
+	trial_run(body_cut_beyond_deadline, s, TIMEOUT_S, &trial);
+	trial_assert_good(&trial);
+	assert_non_null(strstr(trial.text, "what needs it waits until it is back"));
+	assert_null(strstr(trial.text, "SIGBUS"));
+}
+
+/* What was touched in vain is there again once the node is, and so is the rest: the program goes on. */
+static int body_out_of_patience(void *arg)
+{
+	struct scene *s = arg;
 	uint32_t page;
-	unsigned lost;
 	uint64_t ns;
 	char byte;
 
@@ -379,19 +472,19 @@ static int body_cut_beyond_deadline(void *arg)
 	            (int)(ns / MS));
 	test_cable_set(s->cable, TEST_CABLE_FORWARD);
 	await_state(s, FP_STORE_UP, 10 * FP_NSEC_PER_SEC);
-	lost = check_pages(s, true);
-	trial_check(lost == 1, "%u pages are lost", lost);
+	await_revival(s, page);
+	check_pages(s, false);
 	end(s);
 	return 0;
 }
 
-static void test_cut_longer_than_the_deadline(void **state)
+static void test_cut_longer_than_the_patience(void **state)
 {
 	struct trial trial;
 
-	trial_run(body_cut_beyond_deadline, *state, TIMEOUT_S, &trial);
+	trial_run(body_out_of_patience, *state, TIMEOUT_S, &trial);
 	trial_assert_good(&trial);
-	assert_non_null(strstr(trial.text, "SIGBUS follows"));
+	assert_non_null(strstr(trial.text, "SIGBUS follows until the node is back"));
 	assert_int_equal(count(trial.text, "is back after"), 1);
 }
 
@@ -580,6 +673,69 @@ static void test_forks_while_it_is_cut_off(void **state)
 	trial_assert_good(&trial);
 }
 
+/* ---- fork while an attempt to resume lasts ---- */
+
+#define FRESH_PAGES 16384u
+#define BEYOND_MAX  2048u /* pages: what a fork may overdraw, and what is always allowed */
+
+static void *touch_fresh_pages(void *arg)
+{
+	struct scene *s = arg;
+	char *fresh = s->fresh;
+	uint64_t ns;
+
+	for (uint32_t p = 0; p < FRESH_PAGES && !atomic_load(&s->stop); p++)
+		trial_check(trial_write(fresh + (size_t)p * FP_PAGE_SIZE, 1, &ns) == 0, "page %u", p);
+	return NULL;
+}
+
+/* The fork waits for the attempt; whoever touches memory meanwhile waits for room as ever. */
+static int body_fork_overdraws(void *arg)
+{
+	struct scene *s = arg;
+	pthread_t toucher, plugger;
+	uint64_t peak;
+	int status;
+	void *fresh;
+	pid_t pid;
+
+	begin(s, 3 * FP_NSEC_PER_SEC);
+	trial_check(fp_space_map(fp_agent_space(s->agent), (size_t)FRESH_PAGES * FP_PAGE_SIZE, 0,
+	                         PROT_READ | PROT_WRITE, 0, &fresh) == 0,
+	            "no mapping");
+	s->fresh = fresh;
+	test_cable_set(s->cable, TEST_CABLE_STALL); /* nobody is refused: an attempt takes its time */
+	await_state(s, FP_STORE_HALF_OPEN, 10 * FP_NSEC_PER_SEC);
+	pthread_create(&toucher, NULL, touch_fresh_pages, s);
+	pthread_create(&plugger, NULL, reset_later, s);
+	fp_agent_fork_quiet(s->agent);
+	fp_agent_fork_prepare(s->agent);
+	pid = fork();
+	if (pid == 0)
+		_exit(0);
+	fp_agent_fork_parent(s->agent);
+	peak = atomic_load(&s->agent->far.room.peak);
+	fprintf(stderr, "%d pages at most\n", (int)peak);
+	trial_check(waitpid(pid, &status, 0) == pid && status == 0, "the child ended with %x", status);
+	pthread_join(plugger, NULL);
+	atomic_store(&s->stop, true);
+	pthread_join(toucher, NULL);
+	trial_check(peak < LOCAL_PAGES + BEYOND_MAX, "%d pages are local", (int)peak);
+	end(s);
+	return 0;
+}
+
+static void test_a_fork_that_waits_overdraws_little(void **state)
+{
+	struct scene *s = *state;
+	struct trial trial;
+
+	s->patience_ns = 30 * FP_NSEC_PER_SEC;
+	trial_run(body_fork_overdraws, s, TIMEOUT_S, &trial);
+	trial_assert_good(&trial);
+	print_message("%s", trial.text);
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
@@ -588,6 +744,9 @@ int main(int argc, char **argv)
 	    cmocka_unit_test_setup_teardown(test_cut_longer_than_the_deadline, setup, teardown),
 	    cmocka_unit_test_setup_teardown(test_cut_longer_than_the_grace_period, setup_short_grace,
 	                                    teardown),
+	    cmocka_unit_test_setup_teardown(test_waits_without_end, setup, teardown),
+	    cmocka_unit_test_setup_teardown(test_cut_longer_than_the_patience, setup, teardown),
+	    cmocka_unit_test_setup_teardown(test_a_fork_that_waits_overdraws_little, setup, teardown),
 	    cmocka_unit_test_setup_teardown(test_stalls, setup, teardown),
 	    cmocka_unit_test_setup_teardown(test_restarted, setup_two, teardown),
 	    cmocka_unit_test_setup_teardown(test_keeps_clean_pages, setup, teardown),

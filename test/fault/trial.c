@@ -76,6 +76,8 @@ struct fp_agent *trial_agent(const struct fp_agent_options *options)
 	struct fp_agent_error error;
 	struct fp_agent *agent;
 
+	if (!chosen.patience_ns) /* so that what is lost is so soon */
+		chosen.patience_ns = chosen.deadline_ns;
 	if (mode && strcmp(mode, "inline") == 0) {
 		chosen.fault_mode = FP_FAULT_MODE_INLINE;
 		chosen.holds = true;

@@ -28,7 +28,7 @@ void trial_assert_good(const struct trial *trial);
 void trial_check(bool ok, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* In a body: an agent, or the end of the trial. FP_TEST_FAULT_MODE=inline in the environment: of that mode.
- */
+ * Its patience is its deadline, unless options say something else. */
 struct fp_agent *trial_agent(const struct fp_agent_options *options);
 
 /*

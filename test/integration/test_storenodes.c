@@ -1,7 +1,7 @@
 /*
  * The store over two real memory nodes: pages keep their bytes over every mix of transports, and a node that
- * is killed or stopped takes only its own pages with it, by the deadline. Connections that are reset lose
- * nothing while somebody tends the store.
+ * is killed or stopped takes only its own pages with it, when the patience for it is over. Connections that
+ * are reset lose nothing while somebody tends the store.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -46,8 +46,11 @@ static struct {
 static void store_open(uint64_t deadline_ns)
 {
 	const char *urls[] = {t.nodes[0].url, t.nodes[1].url};
-	struct fp_store_options options = {
-	    .urls = urls, .n_urls = 2, .lease_bytes = LEASE_BYTES, .deadline_ns = deadline_ns};
+	struct fp_store_options options = {.urls = urls,
+	                                   .n_urls = 2,
+	                                   .lease_bytes = LEASE_BYTES,
+	                                   .deadline_ns = deadline_ns,
+	                                   .patience_ns = deadline_ns ? deadline_ns : 5 * FP_NSEC_PER_SEC};
 
 	assert_int_equal(fp_store_open(&options, &t.store, NULL), 0);
 	assert_int_equal(fp_lane_open(t.store, LANE_PAGES, &t.lane), 0);

@@ -227,7 +227,7 @@ class BadInput(toolcase.ToolCase):
             self.assertRefused(("--pool-size", size), "--pool-size", size)
 
     def test_words(self):
-        for option in ("fault-mode", "heap", "capture", "affinity", "readahead", "deadline"):
+        for option in ("fault-mode", "heap", "capture", "affinity", "readahead", "deadline", "patience", "on-loss"):
             self.assertRefused((f"--{option}", "nonsense"), f"--{option}: ", "nonsense")
         self.assertRefused(("--no-such-option",), "--no-such-option")
 

@@ -35,6 +35,7 @@ enum work {
 	DO_UNPROTECT,
 	DO_WAKE,
 	DO_POISON,
+	END_POISONED,
 	END_INSTALLED,
 	END_INSTALLED_RW,
 	END_ADOPTED,
@@ -46,7 +47,9 @@ enum work {
 	PUT_BACK_CLEAN,
 	PUT_BACK_DIRTY,
 	DO_DISCARD,
-	END_DISCARD
+	END_DISCARD,
+	DO_UNPOISON,
+	END_REVIVED
 };
 
 struct world {
@@ -57,11 +60,12 @@ struct world {
 	uint8_t writes;         /* made so far */
 	uint8_t app[2];
 	uint8_t message[2]; /* the thread's fault message is unread */
-	uint8_t fault, evictor, layout;
+	uint8_t fault, evictor, layout, reviver;
 	uint8_t fault_rw;     /* the install under way is writable */
 	uint8_t old_resident; /* layout: what it claimed */
 	uint8_t discards;
-	uint8_t lost;   /* the node has been declared dead */
+	uint8_t lost; /* the node is away: it has the slot's bytes still */
+	uint8_t revivals;
 	uint8_t copied; /* the stage holds a copy; the page stands in place, protected */
 };
 
@@ -238,13 +242,10 @@ static void fault_step(const struct world *from)
 			struct world dead = copy(from);
 
 			dead.lost = 1;
-			s = fp_pager_step(dead.word, FP_EV_FETCH_FAILED);
-			dead.word = s.word;
 			dead.fault = DO_POISON;
 			visit(&dead);
 		}
 		if (w.lost) {
-			w.word = fp_pager_step(w.word, FP_EV_FETCH_FAILED).word;
 			w.fault = DO_POISON;
 		} else {
 			install(&w, w.slot, w.fault_rw);
@@ -261,9 +262,13 @@ static void fault_step(const struct world *from)
 		w.fault = END_INSTALLED_RW;
 		break;
 	case DO_POISON:
-		if (w.mapping == ABSENT && fp_page_state(w.word) == FP_PAGE_LOST)
+		if (w.mapping == ABSENT)
 			w.mapping = POISONED;
 		wake(&w);
+		w.fault = END_POISONED;
+		break;
+	case END_POISONED:
+		settle(&w, fp_pager_step(w.word, FP_EV_FETCH_FAILED));
 		w.fault = IDLE;
 		break;
 	case DO_WAKE:
@@ -404,14 +409,56 @@ static void layout_step(const struct world *from)
 	visit(&w);
 }
 
+/* The node is back: what was lost can be had again, and whoever had a SIGBUS may touch it again. */
+static void reviver_step(const struct world *from)
+{
+	struct world w = copy(from);
+	struct fp_page_step s;
+
+	switch (w.reviver) {
+	case IDLE:
+		s = fp_pager_step(w.word, FP_EV_REVIVE);
+		if (s.action != FP_ACT_CLAIMED || w.revivals == 1)
+			return;
+		w.lost = 0;
+		w.revivals++;
+		w.word = s.word;
+		w.reviver = DO_UNPOISON;
+		break;
+	case DO_UNPOISON:
+		check(w.mapping == POISONED || w.mapping == ABSENT, &w, "a lost page is there");
+		w.mapping = ABSENT;
+		w.reviver = END_REVIVED;
+		break;
+	default:
+		check(w.slot == w.truth, &w, "what is revived is not in its slot");
+		settle(&w, fp_pager_step_release(w.word, fp_page_with_slot(FP_PAGE_REMOTE, 1)));
+		w.reviver = IDLE;
+		for (int t = 0; t < 2; t++)
+			if (w.app[t] == BUS)
+				w.app[t] = RUNS;
+	}
+	visit(&w);
+}
+
 /* Nothing more can happen by itself: then nobody may be waiting. */
 static void check_no_hang(const struct world *w)
 {
-	bool idle =
-	    w->fault == IDLE && w->layout == IDLE && w->evictor == IDLE && !w->message[0] && !w->message[1];
+	bool idle = w->fault == IDLE && w->layout == IDLE && w->evictor == IDLE && w->reviver == IDLE &&
+	            !w->message[0] && !w->message[1];
 
 	for (int t = 0; t < 2; t++)
 		check(!idle || w->app[t] == RUNS || w->app[t] == BUS, w, "a thread waits for ever");
+}
+
+/* Poison that nobody means would last: each fault on the page is the kernel's. */
+static void check_poison(const struct world *w)
+{
+	enum fp_page_state state = fp_page_state(w->word);
+
+	check(w->mapping != POISONED || state == FP_PAGE_LOST || state == FP_PAGE_ARRIVING ||
+	          state == FP_PAGE_HELD,
+	      w, "a page that can be had is poisoned");
 }
 
 static void check_wait_flag(const struct world *w)
@@ -435,6 +482,7 @@ static void test_every_interleaving(void **state)
 
 		check_no_hang(&w);
 		check_wait_flag(&w);
+		check_poison(&w);
 		for (int t = 0; t < 2; t++) {
 			what = "a read";
 			app_touch(&w, t, false);
@@ -449,6 +497,8 @@ static void test_every_interleaving(void **state)
 		evictor_step(&w);
 		what = "the layout call's step";
 		layout_step(&w);
+		what = "the reviver's step";
+		reviver_step(&w);
 	}
 	printf("%u states\n", n_seen);
 	assert_true(n_seen > 1000);

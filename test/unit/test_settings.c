@@ -172,6 +172,8 @@ static void defaults(void **state)
 	assert_null(s.secret);
 	assert_null(s.stats_path);
 	assert_int_equal(s.deadline_ns, 5000000000);
+	assert_int_equal(s.patience_ns, 0);
+	assert_int_equal(s.on_loss, FP_ON_LOSS_SIGBUS);
 	assert_int_equal(s.heartbeat_ns, 1000000000);
 	assert_int_equal(s.min_mapping_bytes, 65536);
 	assert_int_equal(s.heap, FP_HEAP_ALL);
@@ -189,7 +191,7 @@ static void from_file(void **state)
 	write_file(secret, "xyzzy\nnot this\n");
 	use_config("local_memory: 64M\nnodes: [tcp://a, 'shm:/b']\nheap: large\ndeadline: 2s\nlog: debug\n"
 	           "overcommit: true\nheartbeat: 3s\nreadahead: 7\nmin_mapping: 1M\nstats_file: "
-	           "/x/%p\ncapture: protect\n");
+	           "/x/%p\ncapture: protect\npatience: 2m\non_loss: wait\n");
 	setenv("FARPAGE_SECRET_FILE", secret, 1);
 	s = read_good();
 	assert_int_equal(s.local_bytes, 64 << 20);
@@ -200,6 +202,8 @@ static void from_file(void **state)
 	assert_int_equal(s.heap, FP_HEAP_LARGE);
 	assert_int_equal(s.deadline_ns, 2000000000);
 	assert_int_equal(s.heartbeat_ns, 3000000000);
+	assert_int_equal(s.patience_ns, 120000000000);
+	assert_int_equal(s.on_loss, FP_ON_LOSS_WAIT);
 	assert_int_equal(s.log_level, FP_LOG_DEBUG);
 	assert_true(s.overcommit);
 	assert_int_equal(s.readahead_pages, 7);
@@ -259,6 +263,8 @@ static void agent_options(void **state)
 	setenv("FARPAGE_LOCAL_MEMORY", "64K", 1);
 	setenv("FARPAGE_DEADLINE", "300ms", 1);
 	setenv("FARPAGE_HEARTBEAT", "50ms", 1);
+	setenv("FARPAGE_PATIENCE", "1s", 1);
+	setenv("FARPAGE_ON_LOSS", "wait", 1);
 	setenv("FARPAGE_AFFINITY", "off", 1);
 	setenv("FARPAGE_READAHEAD", "0", 1);
 	s = read_good();
@@ -268,6 +274,8 @@ static void agent_options(void **state)
 	assert_string_equal(o.urls[0], "shm:/x");
 	assert_int_equal(o.deadline_ns, 300000000);
 	assert_int_equal(o.heartbeat_ns, 50000000);
+	assert_int_equal(o.patience_ns, 1000000000);
+	assert_int_equal(o.on_loss, FP_ON_LOSS_WAIT);
 	assert_int_equal(o.affinity, FP_AFFINITY_OFF);
 	assert_int_equal(o.readahead_pages, 0);
 	fp_settings_done(&s);

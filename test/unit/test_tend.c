@@ -277,17 +277,96 @@ static void a_link_that_falls_silent_is_taken_away(void **state)
 	bench_close();
 }
 
-static void without_a_tender_all_ends_by_the_deadline(void **state)
+/* What is read waits as long as the node may come back, over as many tries as it takes; what is written can
+ * go elsewhere, and does not. */
+static void a_read_outlives_its_deadline_and_a_write_does_not(void **state)
+{
+	for (unsigned how = FAKE_CUT; how <= FAKE_FREEZE; how++) {
+		uint64_t until_ns;
+
+		reset(NULL);
+		bench_open_ways(1, 1, 10 * FP_NSEC_PER_MSEC);
+		write_all(21);
+		fill_all(22);
+		fake_nodes[0].resume_errors = 1;
+		start(FP_IO_READ, 0, 8);
+		fake_break(0, how);
+		for (until_ns = fp_clock_ns() + 100 * FP_NSEC_PER_MSEC; fp_clock_ns() < until_ns;)
+			assert_int_equal(poll_once(), 0);
+		assert_false(info().spent);
+		assert_true(fp_store_is_blocked(b.store));
+		fp_lane_be_brief(b.lane); /* of those that come from here on */
+		start(FP_IO_READ, 8, 1);
+		for (until_ns = fp_clock_ns() + FP_NSEC_PER_MSEC; fp_clock_ns() < until_ns;)
+			assert_int_equal(poll_once(), 0);
+		tend_now(); /* the one that fails */
+		tend_now();
+		assert_int_equal(info().state, FP_STORE_UP);
+		drain(true);
+		assert_status(0, 8, 0);
+		for (unsigned i = 0; i < 8; i++)
+			assert_true(holds(i, 21));
+		assert_false(fp_store_is_blocked(b.store));
+		fake_break(0, how);
+		start(FP_IO_WRITE, 0, 4);
+		drain(false);
+		assert_status(0, 4, -ETIMEDOUT);
+		assert_false(info().spent); /* nobody who reads has waited */
+		bench_close();
+	}
+}
+
+/* While nobody tends, a page must not wait for what nobody does. */
+static void in_a_hurry_a_read_waits_for_one_deadline(void **state)
+{
+	bench_open_ways(1, 1, 10 * FP_NSEC_PER_MSEC);
+	fp_store_hurry(b.store, true);
+	start(FP_IO_READ, 0, 4);
+	fake_break(0, FAKE_CUT);
+	drain(false);
+	assert_status(0, 4, -ETIMEDOUT);
+	assert_false(info().spent);
+	fp_store_hurry(b.store, false);
+	tend_now();
+	write_all(23);
+	read_all_and_compare(23);
+	bench_close();
+}
+
+static void endless_patience_gives_up_what_says_it_is_gone_alone(void **state)
+{
+	bench_open();
+	b.store->patience_ns = UINT64_MAX;
+	fake_nodes[0].resume_errors = 3;
+	start(FP_IO_READ, 0, 4);
+	fake_break(0, FAKE_CUT);
+	poll_once();
+	for (unsigned i = 0; i < 3; i++) {
+		tend_now();
+		assert_int_equal(info().state, FP_STORE_OPEN);
+		assert_true(b.store->nodes[0].backoff.give_up_ns == UINT64_MAX);
+		assert_int_equal(poll_once(), 0);
+	}
+	assert_true(info().patience_ns == UINT64_MAX);
+	fake_nodes[0].forgetful = true;
+	tend_now();
+	drain(false);
+	assert_status(0, 4, -EHOSTDOWN);
+	bench_close();
+}
+
+static void without_a_tender_all_ends_when_patience_is_over(void **state)
 {
 	for (unsigned how = FAKE_CUT; how <= FAKE_FREEZE; how++) {
 		uint64_t started_ns;
 
 		reset(NULL);
-		bench_open_ways(1, 1, 30 * FP_NSEC_PER_MSEC);
+		bench_open_ways(1, 1, 10 * FP_NSEC_PER_MSEC);
+		b.store->patience_ns = 30 * FP_NSEC_PER_MSEC;
 		fake_nodes[0].link_depth = 3;
 		started_ns = fp_clock_ns();
 		for (unsigned i = 0; i < 9; i++)
-			start(FP_IO_WRITE, i, 1);
+			start(FP_IO_READ, i, 1);
 		fake_break(0, how);
 		drain(false);
 		assert_true(fp_clock_ns() >= started_ns + 30 * FP_NSEC_PER_MSEC);
@@ -320,7 +399,6 @@ static void a_lent_link_is_taken_back_at_the_deadline(void **state)
 	assert_int_equal(b.n_outstanding, 4);
 	drain(false);
 	assert_status(0, 4, -ETIMEDOUT);
-	assert_true(info().spent);
 	tend_now();
 	write_all(9);
 	read_all_and_compare(9);
@@ -768,7 +846,10 @@ int main(void)
 	    cmocka_unit_test_setup(what_was_under_way_is_asked_again, reset),
 	    cmocka_unit_test_setup(order_is_kept, reset),
 	    cmocka_unit_test_setup(a_link_that_falls_silent_is_taken_away, reset),
-	    cmocka_unit_test_setup(without_a_tender_all_ends_by_the_deadline, reset),
+	    cmocka_unit_test_setup(a_read_outlives_its_deadline_and_a_write_does_not, reset),
+	    cmocka_unit_test_setup(in_a_hurry_a_read_waits_for_one_deadline, reset),
+	    cmocka_unit_test_setup(endless_patience_gives_up_what_says_it_is_gone_alone, reset),
+	    cmocka_unit_test_setup(without_a_tender_all_ends_when_patience_is_over, reset),
 	    cmocka_unit_test_setup(a_lent_link_is_taken_back_at_the_deadline, reset),
 	    cmocka_unit_test_setup(a_node_that_forgot_the_session_is_lost, reset),
 	    cmocka_unit_test_setup(a_lease_that_is_gone_loses_the_node, reset),
