@@ -18,8 +18,8 @@ TABLE = os.path.join(HERE, "../../uffd/preload/calls.def")
 SKIPPED = 77
 WORDS = {"right", "refused", "ended", "loud", "silent", "-"}
 CHANGES = {"memory", "place", "descriptors", "sharing", "limits"}
-# By the C library or syscall() nothing may be silent. Two are, and the page says why.
-SILENT = {"IORING_OP_MADVISE", "set_tid_address"}
+# By the C library or syscall() nothing may be silent. One is, and the page says why.
+SILENT = {"set_tid_address"}
 LAST_OF_DEBIAN_12 = 450
 SYS_MADVISE, SYS_URING_SETUP, SYS_URING_REGISTER, REGISTER_PROBE = 28, 425, 427, 8
 BEYOND = 16  # numbers that are tried past the last of the page

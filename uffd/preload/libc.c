@@ -20,6 +20,7 @@
 #include "calls.h"
 #include "local.h"
 #include "shim.h"
+#include "uring.h"
 
 /* The C library's own function of that name, looked up once. */
 #define NEXT(name)                                                                                           \
@@ -285,43 +286,46 @@ FP_INTERPOSE __attribute__((format(printf, 2, 3))) int __printf_chk(int flag, co
 
 /* ---- libraries whose system calls do not go through the C library ---- */
 
-typedef int setup_fn(long a, long b, long c);
-
 /* A library's function, wherever it was loaded from. */
-static setup_fn *find(const char *soname, const char *name)
+static fp_uring_fn *find(const char *soname, const char *name)
 {
 	void *library = dlopen(soname, RTLD_LAZY | RTLD_NOLOAD);
-	setup_fn *fn = library ? (setup_fn *)dlsym(library, name) : NULL;
+	fp_uring_fn *fn = library ? (fp_uring_fn *)dlsym(library, name) : NULL;
 
 	if (library)
 		dlclose(library);
-	return fn ? fn : (setup_fn *)dlsym(RTLD_NEXT, name);
+	return fn ? fn : (fp_uring_fn *)dlsym(RTLD_NEXT, name);
 }
 
-/* Both libraries return negative errno. */
-static int set_up(const char *soname, const char *name, long a, long b, long c)
+/* NULL if it may not be called. */
+static fp_uring_fn *find_permitted(const char *soname, const char *name)
 {
 	static atomic_bool said;
-	setup_fn *fn;
 
-	if (!fp_calls_hold() || fp_local_is_agent()) {
-		fn = find(soname, name);
-		return fn ? fn(a, b, c) : -ENOSYS;
-	}
+	if (!fp_calls_hold() || fp_local_is_agent())
+		return find(soname, name);
 	fp_shim_say_once(
 	    &said, "%s was refused: the kernel would use memory after the call, which may be far. " REMEDY,
 	    name);
-	return -ENOSYS;
+	return NULL;
 }
 
-#define SETUP(soname, name)                                                                                  \
+static int plainly(fp_uring_fn *real, long a, long b, long c)
+{
+	return real(a, b, c);
+}
+
+/* Both libraries return negative errno. */
+#define SETUP(soname, name, way)                                                                             \
 	FP_INTERPOSE int name(long a, long b, long c);                                                       \
 	int name(long a, long b, long c)                                                                     \
 	{                                                                                                    \
-		return set_up(soname, #name, a, b, c);                                                       \
+		fp_uring_fn *real = find_permitted(soname, #name);                                           \
+                                                                                                             \
+		return real ? way(real, a, b, c) : -ENOSYS;                                                  \
 	}
 
-SETUP("libaio.so.1", io_setup)
-SETUP("libaio.so.1", io_queue_init)
-SETUP("liburing.so.2", io_uring_queue_init)
-SETUP("liburing.so.2", io_uring_queue_init_params)
+SETUP("libaio.so.1", io_setup, plainly)
+SETUP("libaio.so.1", io_queue_init, plainly)
+SETUP("liburing.so.2", io_uring_queue_init, fp_uring_queue)
+SETUP("liburing.so.2", io_uring_queue_init_params, fp_uring_queue_params)

@@ -21,6 +21,7 @@
 #include "robust.h"
 #include "signals.h"
 #include "sigmask.h"
+#include "uring.h"
 
 #if defined(__x86_64__)
 
@@ -96,6 +97,10 @@ __attribute__((used)) long fp_rawcall(long number, long a, long b, long c, long 
 	case SYS_exit:
 		fp_robust_thread_ends();
 		return fp_raw(number, a, 0, 0, 0, 0, 0);
+	case SYS_io_uring_setup:
+		if (!fp_calls_hold())
+			return fp_shim_return_long(fp_uring_setup((unsigned)a, (struct io_uring_params *)b));
+		return fp_call_syscall_way(number, a, b, c, d, e, f); /* refused */
 	case SYS_unshare:
 		return unshare((int)a);
 	case SYS_setns:

@@ -235,7 +235,7 @@ __attribute__((used)) static const uint8_t kinds[N_KINDS] = {
     [SYS_prlimit64] = KIND_OURS,      [SYS_setns] = KIND_OURS,
     [SYS_mlock2] = KIND_OURS,         [SYS_pkey_mprotect] = KIND_OURS,
     [SYS_clone3] = KIND_CHILD,        [SYS_process_madvise] = KIND_OURS,
-    [FP_SYS_MSEAL] = KIND_OURS,
+    [FP_SYS_MSEAL] = KIND_OURS,       [SYS_io_uring_setup] = KIND_OURS,
 };
 
 __asm__(".text\n"

@@ -1,0 +1,190 @@
+/*
+ * Rings of io_uring in a program with far memory: what the kernel would do to it behind everybody's back is
+ * refused by the kernel, and all else goes on. Where rings can not be right they are refused.
+ */
+#include <errno.h>
+#include <liburing.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "underpreload.h"
+
+#define PAGE    4096u
+#define BIG     (8 * TEST_LOCAL_BYTES)
+#define ENTRIES 8u
+
+static char *far_memory;
+
+static int fill(void **state)
+{
+	far_memory = mmap(NULL, BIG, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (far_memory == MAP_FAILED)
+		return -1;
+	test_fill(far_memory, BIG, 1);
+	return 0;
+}
+
+static bool is_inline(void)
+{
+	const char *mode = getenv("FARPAGE_FAULT_MODE");
+
+	return mode && strcmp(mode, "inline") == 0;
+}
+
+/* How a program can have one. */
+enum by { BY_FLAGS, BY_PARAMS, BY_NUMBER, N_BY };
+
+static int set_up(enum by by, struct io_uring *ring, unsigned flags)
+{
+	struct io_uring_params params = {.flags = flags};
+	int fd, r;
+
+	if (by == BY_FLAGS)
+		return io_uring_queue_init(ENTRIES, ring, flags);
+	if (by == BY_PARAMS)
+		return io_uring_queue_init_params(ENTRIES, ring, &params);
+	fd = (int)syscall(SYS_io_uring_setup, ENTRIES, &params);
+	if (fd < 0)
+		return -errno;
+	assert_int_equal(params.flags & ~flags, 0);
+	r = io_uring_queue_mmap(fd, &params, ring);
+	for (unsigned i = 0; r == 0 && i < ENTRIES; i++)
+		ring->sq.array[i] = i; /* as io_uring_queue_init does */
+	return r;
+}
+
+/* False if there is none to be had here: where calls are held, as a message says; or by the host. */
+static bool can_set_up(enum by by, struct io_uring *ring, unsigned flags)
+{
+	int r = set_up(by, ring, flags);
+
+	if (is_inline()) {
+		assert_int_equal(r, -ENOSYS);
+		return false;
+	}
+	if (r == -ENOSYS || r == -EPERM)
+		skip();
+	assert_int_equal(r, 0);
+	return true;
+}
+
+static int do_one(struct io_uring *ring)
+{
+	struct io_uring_cqe *cqe;
+	int r;
+
+	assert_int_equal(io_uring_submit(ring), 1);
+	assert_int_equal(io_uring_wait_cqe(ring, &cqe), 0);
+	r = cqe->res;
+	io_uring_cqe_seen(ring, cqe);
+	return r;
+}
+
+static int advise(struct io_uring *ring, void *addr, size_t len, int advice)
+{
+	io_uring_prep_madvise(io_uring_get_sqe(ring), addr, (off_t)len, advice);
+	return do_one(ring);
+}
+
+static long do_register(const struct io_uring *ring, unsigned what, const void *arg, unsigned n)
+{
+	return syscall(SYS_io_uring_register, ring->ring_fd, what, arg, n);
+}
+
+static void advice_is_refused(void **state)
+{
+	for (enum by by = 0; by < N_BY; by++) {
+		struct io_uring ring;
+
+		if (!can_set_up(by, &ring, 0))
+			continue;
+		assert_int_equal(advise(&ring, far_memory, BIG, MADV_DONTNEED), -EACCES);
+		assert_true(test_is_filled(far_memory, BIG, 1));
+		io_uring_queue_exit(&ring);
+	}
+}
+
+/* Into far memory that has left, and buffers that the kernel keeps. */
+static void all_else_goes_on(void **state)
+{
+	int fd = memfd_create("uring", MFD_CLOEXEC);
+	char *text = malloc(BIG);
+
+	test_fill(text, BIG, 2);
+	assert_int_equal(write(fd, text, BIG), BIG);
+	for (enum by by = 0; by < N_BY; by++) {
+		struct iovec buffer = {.iov_base = far_memory + BIG / 2, .iov_len = 16 * PAGE};
+		struct io_uring ring;
+
+		test_fill(far_memory, BIG, 1);
+		if (!can_set_up(by, &ring, by == BY_PARAMS ? IORING_SETUP_SINGLE_ISSUER : 0))
+			continue;
+		io_uring_prep_read(io_uring_get_sqe(&ring), fd, far_memory, 16 * PAGE, 0);
+		assert_int_equal(do_one(&ring), 16 * PAGE);
+		assert_true(test_is_filled(far_memory, 16 * PAGE, 2));
+		assert_int_equal(io_uring_register_buffers(&ring, &buffer, 1), 0);
+		io_uring_prep_read_fixed(io_uring_get_sqe(&ring), fd, buffer.iov_base, 16 * PAGE, 0, 0);
+		assert_int_equal(do_one(&ring), 16 * PAGE);
+		assert_true(test_is_filled(buffer.iov_base, 16 * PAGE, 2));
+		io_uring_prep_nop(io_uring_get_sqe(&ring));
+		assert_int_equal(do_one(&ring), 0);
+		io_uring_queue_exit(&ring);
+	}
+	free(text);
+	close(fd);
+}
+
+/* Restrictions can be given once: they stay the program's to give. */
+static void its_own_restrictions(void **state)
+{
+	struct io_uring_restriction nop = {.opcode = IORING_RESTRICTION_SQE_OP, .sqe_op = IORING_OP_NOP};
+	struct io_uring ring;
+
+	if (!can_set_up(BY_FLAGS, &ring, IORING_SETUP_R_DISABLED))
+		return;
+	assert_int_equal(do_register(&ring, IORING_REGISTER_RESTRICTIONS, &nop, 1), 0);
+	assert_int_equal(do_register(&ring, IORING_REGISTER_ENABLE_RINGS, NULL, 0), 0);
+	io_uring_prep_nop(io_uring_get_sqe(&ring));
+	assert_int_equal(do_one(&ring), 0);
+	assert_int_equal(advise(&ring, far_memory, BIG, MADV_DONTNEED), -EACCES);
+	io_uring_queue_exit(&ring);
+}
+
+static void mistakes_are_the_kernels(void **state)
+{
+	struct io_uring_params params = {.flags = UINT32_MAX};
+
+	if (is_inline())
+		return;
+	assert_int_equal(syscall(SYS_io_uring_setup, ENTRIES, &params), -1);
+	assert_true(params.flags == UINT32_MAX);
+	errno = 0;
+	assert_int_equal(syscall(SYS_io_uring_setup, ENTRIES, (void *)8), -1);
+	assert_true(errno == EFAULT || errno == ENOSYS || errno == EPERM);
+}
+
+static int tests(void)
+{
+	const struct CMUnitTest all[] = {
+	    cmocka_unit_test(advice_is_refused),
+	    cmocka_unit_test(all_else_goes_on),
+	    cmocka_unit_test(its_own_restrictions),
+	    cmocka_unit_test(mistakes_are_the_kernels),
+	};
+
+	return cmocka_run_group_tests(all, fill, NULL);
+}
+
+int main(int argc, char **argv)
+{
+	return test_under_preload(argc, argv, tests);
+}
