@@ -25,7 +25,7 @@
 struct fp_dialog {
 	struct fp_dialog_stream stream;
 	int fd;      /* of a socket, else -1 */
-	ino_t inode; /* of that socket: no other has it */
+	ino_t inode; /* of that socket: no other has it; 0: not known */
 	int memfd;   /* came with the frame in `in`; -1: none */
 	size_t out_len, out_sent;
 	size_t in_got;
@@ -274,14 +274,23 @@ int fp_dialog_take_socket(struct fp_dialog *dialog)
 	return fd;
 }
 
+/* Whether the descriptor is known to be no more what it was. A program may deny us to look (seccomp). */
+static bool is_stranger(const struct fp_dialog *dialog)
+{
+	struct stat st;
+
+	if (fstat(dialog->fd, &st) < 0)
+		return errno == EBADF;
+	return dialog->inode && (!S_ISSOCK(st.st_mode) || st.st_ino != dialog->inode);
+}
+
 int fp_dialog_check(const struct fp_dialog *dialog)
 {
 	struct pollfd p = {.fd = dialog->fd, .events = POLLRDHUP};
-	struct stat st;
 
 	if (dialog->fd < 0)
 		return 0;
-	if (fstat(dialog->fd, &st) < 0 || !S_ISSOCK(st.st_mode) || st.st_ino != dialog->inode)
+	if (is_stranger(dialog))
 		return -EBADF;
 	return poll(&p, 1, 0) == 1 ? -ECONNRESET : 0;
 }
