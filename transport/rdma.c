@@ -17,6 +17,7 @@
 #include "auth.h"
 #include "clock.h"
 #include "control.h"
+#include "fdutil.h"
 #include "rdma_link.h"
 #include "verbs.h"
 #include "verbs_stream.h"
@@ -358,8 +359,7 @@ static int by_hand_link_open(struct fp_session *session, struct fp_link **ret_li
 	FP_CLEANUP(fp_cleanup_verbs_conn) struct fp_verbs_conn *conn = NULL;
 	FP_CLEANUP(fp_cleanup_dialog) struct fp_dialog *dialog = NULL;
 	struct fp_wire_welcome welcome;
-	fp_autoclose int fd = -1;
-	int r = fp_control_open_link(session, &dialog, &welcome);
+	int fd, r = fp_control_open_link(session, &dialog, &welcome);
 
 	if (r == 0)
 		r = connect_by_hand(session, dialog, &conn);
@@ -368,10 +368,10 @@ static int by_hand_link_open(struct fp_session *session, struct fp_link **ret_li
 	fd = fp_dialog_take_socket(fp_take_ptr(dialog));
 	r = make_link(session, fd, conn, ret_link);
 	if (r < 0)
-		return r;
-	(void)fp_take_ptr(conn);
-	(void)fp_take_fd(fd);
-	return 0;
+		fp_fd_close(fd);
+	else
+		(void)fp_take_ptr(conn);
+	return r;
 }
 
 static const struct fp_control_ops by_hand_control = {

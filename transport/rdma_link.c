@@ -37,6 +37,7 @@
 
 #include "clock.h"
 #include "control.h"
+#include "fdutil.h"
 #include "lockedmem.h"
 #include "wire.h"
 
@@ -707,7 +708,6 @@ void fp_rdma_link_close(struct fp_link *base)
 
 	if (link->opener == getpid())
 		fp_verbs_conn_close(link->conn);
-	if (link->options.fd >= 0)
-		close(link->options.fd);
+	fp_fd_close(link->options.fd);
 	link_free(link);
 }

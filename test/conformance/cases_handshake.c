@@ -9,6 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "fdutil.h"
+
 static void opens(void **state)
 {
 	struct rig *rig = *state;
@@ -101,7 +103,7 @@ static int connect_raw(struct rig *rig)
 	assert_int_equal(getpeername(fd, (struct sockaddr *)&addr, &len), 0);
 	raw = socket(addr.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	assert_int_equal(connect(raw, (struct sockaddr *)&addr, len), 0);
-	close(fd);
+	fp_fd_close(fd);
 	return raw;
 }
 
