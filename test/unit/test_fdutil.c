@@ -16,6 +16,7 @@
 #include <stdatomic.h>
 #include <sys/eventfd.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "clock.h"
@@ -128,11 +129,43 @@ static void test_an_error_stays_as_it_was(void **state)
 	assert_int_equal(errno, ENOENT);
 }
 
+static void be_child(bool past_us)
+{
+	int fd = FP_FD_OPEN(eventfd(0, EFD_CLOEXEC)), again;
+
+	fp_fd_watch(fd);
+	if (past_us)
+		close(fd);
+	else
+		fp_fd_close(fd);
+	again = FP_FD_OPEN(eventfd(0, EFD_CLOEXEC));
+	_exit(again == fd ? 0 : 1);
+}
+
+static void run_child(bool past_us, int expected)
+{
+	pid_t pid = fork();
+	int status;
+
+	if (pid == 0)
+		be_child(past_us);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_true(WIFEXITED(status));
+	assert_int_equal(WEXITSTATUS(status), expected);
+}
+
+static void test_a_watched_number_that_comes_again_ends_the_process(void **state)
+{
+	run_child(false, 0);
+	run_child(true, 125);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(test_each_keeps_its_own),
 	    cmocka_unit_test(test_an_error_stays_as_it_was),
+	    cmocka_unit_test(test_a_watched_number_that_comes_again_ends_the_process),
 	};
 
 	return cmocka_run_group_tests_name("fdutil", tests, NULL, NULL);
