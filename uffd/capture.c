@@ -149,8 +149,7 @@ bool fp_capture_drop_original(struct fp_far *far, const struct fp_leaving *l)
 	if (l->moved)
 		return true;
 	fp_events_enter(&far->events);
-	dropped = !fp_events_touch(&far->events, l->page, l->page + 1) &&
-	          madvise(fp_far_addr(far, l->page), FP_PAGE_SIZE, MADV_DONTNEED) == 0;
+	dropped = !fp_events_touch(&far->events, l->page, l->page + 1) && fp_far_drop(far, l->page, 1);
 	fp_events_leave(&far->events);
 	return dropped;
 }

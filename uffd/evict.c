@@ -191,9 +191,10 @@ static unsigned drop_clean(struct fp_evictor *ev)
 	}
 	all = n_runs > 0 && drop_vectored(far, runs, n_runs);
 	for (unsigned r = 0, i = 0; r < n_runs; r++) {
-		bool dropped = all || madvise(runs[r].iov_base, runs[r].iov_len, MADV_DONTNEED) == 0;
+		unsigned k = (unsigned)(runs[r].iov_len >> FP_PAGE_SHIFT);
+		bool dropped = all || fp_far_drop(far, ev->drops[i], k);
 
-		for (unsigned k = (unsigned)(runs[r].iov_len >> FP_PAGE_SHIFT); k > 0; k--, i++) {
+		for (; k > 0; k--, i++) {
 			finish_drop(far, ev->drops[i], dropped);
 			left += dropped;
 		}

@@ -155,6 +155,15 @@ void fp_far_unreserve(struct fp_far *far)
 	far->native = NULL;
 }
 
+bool fp_far_drop(struct fp_far *far, uint32_t page, uint32_t n)
+{
+	if (madvise(fp_far_addr(far, page), (size_t)n << FP_PAGE_SHIFT, MADV_DONTNEED) == 0)
+		return true;
+	if (errno == EPERM)
+		atomic_store_explicit(&far->sealed, true, memory_order_relaxed);
+	return false;
+}
+
 /* ---- family ---- */
 
 void fp_far_inherit(struct fp_far *far, uint32_t page, uint32_t n, bool inherit)

@@ -53,6 +53,7 @@ struct fp_far {
 	bool capture_by_move;
 	_Atomic bool wants_slots; /* a page that was to leave found no slot on the nodes that are up */
 	_Atomic bool full;        /* and no more slots are to be had */
+	_Atomic bool sealed;      /* the kernel refused to drop a page (EPERM) since reclaim last looked */
 	int pidfd;                /* of this process, for process_madvise; -1: not to be had */
 	int mem_fd;               /* /proc/self/mem; -1: see bytes.h */
 	int stat_fd;              /* /proc/self/stat; -1: there is none */
@@ -100,6 +101,9 @@ static inline void fp_count(_Atomic uint64_t *counter, uint64_t n)
  */
 int fp_far_reserve(struct fp_far *far);
 void fp_far_unreserve(struct fp_far *far);
+
+/* madvise(MADV_DONTNEED) of n pages, to have them leave. False: they stay. errno is the kernel's. */
+bool fp_far_drop(struct fp_far *far, uint32_t page, uint32_t n);
 
 /*
  * Whether a child that is made now has n pages of the range as well: only while a fork of ours is under way,

@@ -53,6 +53,7 @@ struct fp_reclaim {
 	_Atomic uint32_t lost_in;
 	uint32_t lost_out;
 	struct fp_log_limit limit;
+	bool told_of_seal;
 	pthread_mutex_t
 	    turn; /* one pageout at a time; only the program's threads take it, with signals blocked */
 	struct {
@@ -209,6 +210,26 @@ static void extend_store(struct fp_reclaim *rc)
 		atomic_store(&rc->far->full, r < 0);
 }
 
+static void tell_of_seal(struct fp_reclaim *rc)
+{
+	if (rc->told_of_seal || !fp_stderr_takes_text())
+		return;
+	rc->told_of_seal = true;
+	fp_log(FP_LOG_WARNING, "pager",
+	       "the kernel refuses to drop far memory (EPERM): it is sealed (mseal), or a seccomp filter "
+	       "forbids madvise. It stays local, beyond the local memory if it must: keep that mapping local "
+	       "by FARPAGE_MIN_MAPPING or a rule");
+}
+
+/* True if pages were met since the last time that can never leave. */
+static bool met_seal(struct fp_reclaim *rc)
+{
+	if (!atomic_exchange(&rc->far->sealed, false))
+		return false;
+	tell_of_seal(rc);
+	return true;
+}
+
 /* Tries less and less often while nothing can leave; what else there is to do goes on meanwhile. */
 static void keep_room(struct fp_reclaim *rc)
 {
@@ -218,7 +239,7 @@ static void keep_room(struct fp_reclaim *rc)
 		rc->stuck = 0;
 		return;
 	}
-	if (fp_far_why_stuck(rc->far) == 0 && fp_room_tried_in_vain(&rc->far->room))
+	if (fp_far_why_stuck(rc->far) == 0 && fp_room_tried_in_vain(&rc->far->room, met_seal(rc)))
 		rc->stuck = FP_MIN(rc->stuck, STUCK_GRANTED); /* the next batch may be wanted soon */
 	rc->retry_ns = fp_clock_ns() + (STUCK_NS << FP_MIN(rc->stuck, STUCK_MAX));
 	rc->stuck++;

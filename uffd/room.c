@@ -116,9 +116,9 @@ void fp_room_grant(struct fp_room *room)
 	atomic_fetch_add(&room->excess, 1);
 }
 
-bool fp_room_tried_in_vain(struct fp_room *room)
+bool fp_room_tried_in_vain(struct fp_room *room, bool for_good)
 {
-	if (!atomic_load(&room->excess) || fp_room_free(room))
+	if ((!for_good && !atomic_load(&room->excess)) || fp_room_free(room))
 		return false;
 	atomic_fetch_add(&room->excess, fp_room_batch(room));
 	if (atomic_load(&room->starved) && atomic_exchange(&room->starved, false))

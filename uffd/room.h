@@ -54,9 +54,10 @@ void fp_room_unpin(struct fp_room *room, uint64_t n);
  * Where the program has all pinned (O_DIRECT, registered buffers), waiting gives no room. The first that
  * waits a whole deadline in vain grants one page on top of the budget; while some are granted, each try to
  * evict that fails grants a batch more, so that nobody waits as long again. What leaves takes as much back.
+ * for_good: no wait would help, so nobody need have waited.
  */
 void fp_room_grant(struct fp_room *room);
-bool fp_room_tried_in_vain(struct fp_room *room); /* true: it granted */
+bool fp_room_tried_in_vain(struct fp_room *room, bool for_good); /* true: it granted */
 
 /*
  * Threads thrash (thrash.h): n pages must fit at once, beside what calls hold. Where that is more than the

@@ -163,12 +163,12 @@ static void test_grants_are_taken_back_by_what_leaves(void **state)
 	unsigned batch = fp_room_batch(room);
 
 	assert_int_equal(fp_room_take(room, BUDGET), BUDGET);
-	assert_false(fp_room_tried_in_vain(room)); /* nobody has waited for so long yet */
+	assert_false(fp_room_tried_in_vain(room, false)); /* nobody has waited for so long yet */
 	assert_int_equal(fp_room_take(room, 1), 0);
 	fp_room_grant(room);
 	assert_int_equal(fp_room_take(room, 2), 1);
-	assert_true(fp_room_tried_in_vain(room));
-	assert_false(fp_room_tried_in_vain(room)); /* there is room again */
+	assert_true(fp_room_tried_in_vain(room, false));
+	assert_false(fp_room_tried_in_vain(room, false)); /* there is room again */
 	assert_int_equal(fp_room_take(room, batch + 1), batch);
 	fp_room_give(room, 1); /* was not used: the grants stay */
 	assert_int_equal(fp_room_take(room, 2), 1);
@@ -176,10 +176,14 @@ static void test_grants_are_taken_back_by_what_leaves(void **state)
 	assert_int_equal(fp_room_free(room), 0);
 	fp_room_leave(room, 2); /* more than was granted */
 	assert_int_equal(fp_room_free(room), 1);
-	fp_room_tried_in_vain(room);
+	fp_room_tried_in_vain(room, false);
 	assert_int_equal(fp_room_take(room, 2), 1);
-	fp_room_tried_in_vain(room); /* all grants are taken back: the next must wait as the first did */
+	fp_room_tried_in_vain(room,
+	                      false); /* all grants are taken back: the next must wait as the first did */
 	assert_int_equal(fp_room_take(room, 1), 0);
+	assert_true(fp_room_tried_in_vain(room, true)); /* but where waiting would never help */
+	assert_int_equal(fp_room_take(room, batch + 1), batch);
+	fp_room_leave(room, batch);
 	fp_room_give(room, BUDGET);
 }
 
