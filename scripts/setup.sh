@@ -16,7 +16,7 @@ packages_of() {
 	demo) echo redis-server redis-tools ;;
 	check)
 		echo sqlite3 stress-ng xz-utils clang-format-14? clang-tidy-14?
-		echo gdb memcached imagemagick-6.q16? python3-numpy openjdk-17-jdk-headless?
+		echo gdb memcached imagemagick-6.q16? luajit? python3-numpy openjdk-17-jdk-headless?
 		;;
 	compat) # programs, and what it takes to run other projects' test-suites
 		echo postgresql nodejs golang-go libtcmalloc-minimal4? libmimalloc2.0? libjemalloc2 dpkg-dev tcl redis-server redis-tools

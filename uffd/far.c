@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -21,10 +22,13 @@
 
 #define RESERVE_BYTES     (4ull << 40)
 #define RESERVE_MIN_BYTES (1ull << 30)
-#define GAP_BYTES         (8ull << 40)
-#define CHUNKS(pages)     ((pages) >> FP_CHUNK_SHIFT)
-#define EXIT_REFUSED      125
-#define FOR_EVER          UINT64_MAX
+/* The lowest 2 GiB are left to MAP_32BIT, and to programs that are not position-independent. */
+#define LOW_START            (2ull << 30)
+#define LOW_START_OVER_BREAK (32ull << 30)
+#define GAP_BYTES            (8ull << 40)
+#define CHUNKS(pages)        ((pages) >> FP_CHUNK_SHIFT)
+#define EXIT_REFUSED         125
+#define FOR_EVER             UINT64_MAX
 
 /* Newer than some headers that we build with. */
 #ifndef PR_SET_MEMORY_MERGE
@@ -63,16 +67,43 @@ static void end_merging(void)
 }
 
 /*
+ * Low in the address space, where programs ask by a hint for their heaps: a Java VM below 32 GiB, to have
+ * short pointers; Go, GHC and SBCL below 1 TiB. So such heaps are far and lie where they should. The break of
+ * a program that is not position-independent starts below, and has room to grow. NULL: it is taken, or the
+ * limits allow less than all of the range.
+ */
+static void *reserve_low(uint64_t bytes)
+{
+	uintptr_t low = (uintptr_t)sbrk(0) < LOW_START ? LOW_START_OVER_BREAK : LOW_START;
+	void *p = bytes < RESERVE_BYTES
+	              ? NULL
+	              : reserve((void *)low, bytes, PROT_NONE); /* NOLINT(performance-no-int-to-ptr) */
+
+	if ((uintptr_t)p == low)
+		return p;
+	release(p, bytes);
+	return NULL;
+}
+
+/* What is low lies at no random place. So what is mapped there without a hint does, as precisely as the
+ * kernel places large mappings itself, in the third quarter: hints ask for less. */
+static uint32_t random_origin(uint64_t n_pages)
+{
+	uint64_t number = 0;
+
+	(void)!getrandom(&number, sizeof(number), GRND_NONBLOCK);
+	return (uint32_t)(n_pages / 2 + number % (CHUNKS(n_pages) / 4) * (1u << FP_CHUNK_SHIFT));
+}
+
+/*
  * The kernel looks for room from one end of its part of the address space. So the range leaves some free at
  * that end: what a bare system call unmaps in it is not the first place that a thread's stack or a library
  * gets.
  */
-static void *reserve_range(uint64_t bytes)
+static void *reserve_high(uint64_t bytes)
 {
-	char *first, *lower;
+	char *first = reserve(NULL, bytes, PROT_NONE), *lower;
 
-	end_merging();
-	first = reserve(NULL, bytes, PROT_NONE);
 	if (!first || (uintptr_t)first < GAP_BYTES)
 		return first;
 	lower = reserve(first - GAP_BYTES, bytes, PROT_NONE); /* a hint: it may come to lie elsewhere */
@@ -81,10 +112,19 @@ static void *reserve_range(uint64_t bytes)
 	return lower && lower < first ? lower : first;
 }
 
+static void reserve_range(struct fp_far *far, uint64_t bytes)
+{
+	end_merging();
+	far->base = reserve_low(bytes);
+	far->origin = far->base ? random_origin(far->n_pages) : 0;
+	if (!far->base)
+		far->base = reserve_high(bytes);
+}
+
 static bool reserve_all(struct fp_far *far, uint64_t bytes)
 {
 	far->n_pages = bytes >> FP_PAGE_SHIFT;
-	far->base = reserve_range(bytes);
+	reserve_range(far, bytes);
 	far->words = reserve(NULL, far->n_pages * sizeof(*far->words), PROT_READ | PROT_WRITE);
 	far->touched = reserve(NULL, CHUNKS(far->n_pages) / 8, PROT_READ | PROT_WRITE);
 	far->native = reserve(NULL, CHUNKS(far->n_pages) * sizeof(*far->native), PROT_READ | PROT_WRITE);

@@ -37,6 +37,7 @@ struct fp_errand {
 struct fp_far {
 	char *base;
 	uint64_t n_pages;
+	uint32_t origin;           /* page from which on mappings are placed that ask for no place */
 	_Atomic uint64_t *words;   /* one a page, reserved lazily */
 	_Atomic uint64_t *touched; /* one bit a chunk: some page of it may be other than ZERO */
 	_Atomic uint32_t *native;  /* one a chunk: see native.h */

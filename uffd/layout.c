@@ -142,15 +142,19 @@ bool fp_layout_covers(const struct fp_layout *layout, uint32_t start, uint32_t e
 	return true;
 }
 
-int fp_layout_find(const struct fp_layout *layout, uint32_t n, uint32_t align_pages, uint64_t base_page,
-                   uint32_t *ret_start)
-{
-	uint64_t start = 0;
+struct align {
+	uint32_t pages;
+	uint64_t base_page;
+};
 
-	for (size_t i = 0; i <= layout->n; i++) {
+static int find_from(const struct fp_layout *layout, uint64_t start, uint32_t n, struct align align,
+                     uint32_t *ret_start)
+{
+	for (size_t i = index_after(layout, (uint32_t)start); i <= layout->n; i++) {
 		uint64_t gap_end = i < layout->n ? layout->pieces[i].start : layout->end;
 
-		start = (start + base_page + align_pages - 1) / align_pages * align_pages - base_page;
+		start =
+		    (start + align.base_page + align.pages - 1) / align.pages * align.pages - align.base_page;
 		if (start + n <= gap_end) {
 			*ret_start = (uint32_t)start;
 			return 0;
@@ -159,6 +163,15 @@ int fp_layout_find(const struct fp_layout *layout, uint32_t n, uint32_t align_pa
 			start = layout->pieces[i].end;
 	}
 	return -ENOMEM;
+}
+
+int fp_layout_find(const struct fp_layout *layout, uint32_t n, uint32_t align_pages, uint64_t base_page,
+                   uint32_t *ret_start)
+{
+	const struct align align = {.pages = align_pages, .base_page = base_page};
+	int r = find_from(layout, layout->origin, n, align, ret_start);
+
+	return r < 0 ? find_from(layout, 0, n, align, ret_start) : r;
 }
 
 /* A sequence lock's read side: what is read while a change goes on is thrown away. The array itself never

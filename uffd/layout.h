@@ -46,6 +46,7 @@ struct fp_layout {
 	struct fp_piece *pieces; /* sorted; mapped lazily for as many as there can be */
 	size_t n;
 	uint32_t end;                /* pages of the range */
+	uint32_t origin;             /* where the search for room begins */
 	uint64_t mapped;             /* far pages */
 	uint64_t locked;             /* of them in LOCKED pieces */
 	_Atomic uint64_t sequential; /* of them in SEQUENTIAL pieces */
@@ -56,8 +57,8 @@ struct fp_layout {
 int fp_layout_init(struct fp_layout *layout, uint32_t n_pages);
 void fp_layout_done(struct fp_layout *layout);
 
-/* The first gap of n pages whose start is a multiple of align_pages after base_page is added. 0 and
- * *ret_start; -ENOMEM. */
+/* The first gap of n pages from the origin on, or else from the start on, whose start is a multiple of
+ * align_pages after base_page is added. 0 and *ret_start; -ENOMEM. */
 int fp_layout_find(const struct fp_layout *layout, uint32_t n, uint32_t align_pages, uint64_t base_page,
                    uint32_t *ret_start);
 

@@ -13,10 +13,14 @@
 
 int fp_space_init(struct fp_space *space, struct fp_far *far, struct fp_reclaim *reclaim)
 {
+	int r;
+
 	space->far = far;
 	space->reclaim = reclaim;
 	pthread_mutex_init(&space->lock, NULL);
-	return fp_layout_init(&space->layout, (uint32_t)far->n_pages);
+	r = fp_layout_init(&space->layout, (uint32_t)far->n_pages);
+	space->layout.origin = far->origin;
+	return r;
 }
 
 void fp_space_done(struct fp_space *space)

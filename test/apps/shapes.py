@@ -174,6 +174,33 @@ class Looks(unittest.TestCase):
         self.assertGreater(kinds["zero"], 0)
 
 
+class Places(unittest.TestCase):
+    """Programs that want memory at a place of their choice, and have it plain."""
+
+    def test_luajit(self):
+        """Machine code lies near its compiler. Without, nothing is compiled."""
+        luajit = shutil.which("luajit")
+        if not luajit:
+            self.skipTest("luajit is not installed")
+        script = "local s = 0 for i = 1, 1e6 do s = (s + i) % 7 end print(s, require('jit.util').traceinfo(1) ~= nil)"
+        plain = run(luajit, "-e", script)
+        self.assertIn("true", plain[1])
+        self.assertEqual(far(luajit, "-e", script), plain)
+
+    def test_java(self):
+        """A heap that ends below 4 GiB, or 32, has short pointers without a base to add."""
+        java = shutil.which("java")
+        if not java:
+            self.skipTest("java is not installed")
+        for size, mode in (("1G", "32-bit"), ("6G", "Zero based")):
+            with self.subTest(size):
+                command = (java, f"-Xmx{size}", "-Xlog:gc+heap+coops=debug", "-version")
+                self.assertIn(mode, run(*command)[1])
+                status, out, err = far(*command)
+                self.assertEqual(status, 0, err)
+                self.assertIn(mode, out)
+
+
 class Refusals(unittest.TestCase):
     def assertRefused(self, outcome, *words):
         self.assertEqual(outcome[0], REFUSED, outcome)

@@ -160,10 +160,26 @@ static void step_write(struct dice *d, uint32_t start)
 		*(volatile uint64_t *)(at(d, start) + 8) = stamp;
 }
 
+static bool is_free(const struct dice *d, uint32_t start, uint32_t end)
+{
+	for (uint32_t p = start; p < end; p++)
+		if (d->mapping[p])
+			return false;
+	return true;
+}
+
+/* By a place, or by a hint where it is sure to be kept: nothing is there. */
+static int how_placed(struct dice *d, uint32_t start, uint32_t n)
+{
+	if (is_free(d, start, start + n) && below(d, 2))
+		return 0;
+	return below(d, 4) ? MAP_FIXED : MAP_FIXED_NOREPLACE;
+}
+
 static void step_map(struct dice *d, uint32_t start, uint32_t n)
 {
 	static const int more[] = {0, 0, MAP_NORESERVE, MAP_POPULATE, 0, MAP_LOCKED};
-	int flags = MAP_PRIVATE | MAP_ANONYMOUS | (below(d, 4) ? MAP_FIXED : MAP_FIXED_NOREPLACE);
+	int flags = MAP_PRIVATE | MAP_ANONYMOUS | how_placed(d, start, n);
 	void *p;
 
 	flags |= more[below(d, 6)];
@@ -181,13 +197,23 @@ static void step_map(struct dice *d, uint32_t start, uint32_t n)
 static void step_foreign(struct dice *d, uint32_t start, uint32_t n)
 {
 	bool shared = below(d, 2);
-	int flags = MAP_FIXED | (shared ? MAP_SHARED | MAP_ANONYMOUS : MAP_PRIVATE);
+	int flags = how_placed(d, start, n) | (shared ? MAP_SHARED | MAP_ANONYMOUS : MAP_PRIVATE);
 	void *p = mmap(at(d, start), (size_t)n * PAGE, random_prot(d), flags, shared ? -1 : d->fd,
 	               below(d, 8) ? 0 : 1);
 
 	answer_addr(d, p);
 	if (p != MAP_FAILED)
 		set_mapping(d, start, n, fresh(d) | FOREIGN);
+}
+
+/* More than far memory has addresses for. */
+static void step_reserve(struct dice *d)
+{
+	const size_t vast = (size_t)(5 + below(d, 40)) << 40;
+	int prot = random_prot(d), lazy = below(d, 2) ? MAP_NORESERVE : 0;
+	void *p = mmap(NULL, vast, lazy ? prot : PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | lazy, -1, 0);
+
+	answer(d, p == MAP_FAILED ? -1 : munmap(p, vast));
 }
 
 static void step_unmap(struct dice *d, uint32_t start, uint32_t n)
@@ -365,14 +391,6 @@ static bool is_certain(const struct dice *d, uint32_t start, uint32_t n)
 	return true;
 }
 
-static bool is_free(const struct dice *d, uint32_t start, uint32_t end)
-{
-	for (uint32_t p = start; p < end; p++)
-		if (d->mapping[p])
-			return false;
-	return true;
-}
-
 static void moved(struct dice *d, uint32_t start, uint32_t n, uint32_t to, uint32_t new_n, bool keep)
 {
 	bool locked = d->locked[start];
@@ -452,6 +470,8 @@ static void step(struct dice *d)
 
 	if (d->may_lock_all && below(d, 128) == 0)
 		op = OP_LOCK_ALL;
+	if (below(d, 256) == 0)
+		op = OP_RESERVE;
 	d->record = (struct record){.op = op, .start = start, .n = n};
 	errno = 0;
 	switch (op) {
@@ -478,6 +498,9 @@ static void step(struct dice *d)
 		break;
 	case OP_REMAP:
 		step_remap(d, start, n);
+		break;
+	case OP_RESERVE:
+		step_reserve(d);
 		break;
 	case OP_LOCK_ALL:
 		step_lock_all(d, start, FP_MIN(n, 20u));

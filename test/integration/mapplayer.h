@@ -20,6 +20,7 @@ enum op {
 	OP_REMAP,
 	OP_MINCORE,
 	OP_LOCK_ALL,
+	OP_RESERVE,
 };
 
 /* What one step tells. */

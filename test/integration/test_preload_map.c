@@ -209,6 +209,91 @@ static void fixed_over_far(void **state)
 	munmap(p, BIG);
 }
 
+#define GIB ((size_t)1 << 30)
+
+static char *hint_reserve(uintptr_t hint, size_t len)
+{
+	return mmap((void *)hint, len, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+}
+
+/* Where programs want their heaps, these get far memory: the Java VM below 32 GiB, Go, GHC. */
+static void hints_of_heaps(void **state)
+{
+	static const struct {
+		uintptr_t hint;
+		size_t len;
+	} heaps[] = {
+	    {0xc0000000, GIB}, {0x100000000, 4 * GIB}, {0xc000000000, GIB / 16}, {0x4200000000, 256 * GIB}};
+
+	for (size_t i = 0; i < sizeof(heaps) / sizeof(heaps[0]); i++) {
+		char *p = hint_reserve(heaps[i].hint, heaps[i].len), *q;
+
+		assert_ptr_equal(p, (void *)heaps[i].hint);
+		assert_int_equal(mprotect(p + BIG, BIG, PROT_READ | PROT_WRITE), 0);
+		assert_true(test_is_far(p + BIG));
+		test_fill(p + BIG, BIG, 21);
+		q = hint_reserve(heaps[i].hint, heaps[i].len); /* taken: somewhere else */
+		assert_true(q != MAP_FAILED && q != p && test_is_far(q));
+		assert_true(test_is_filled(p + BIG, BIG, 21));
+		munmap(p, heaps[i].len);
+		munmap(q, heaps[i].len);
+	}
+}
+
+/* Machine code wants to be near the code that calls it: there, memory is the kernel's. */
+static void hints_of_code(void **state)
+{
+	uintptr_t code = (uintptr_t)hints_of_code & ~(uintptr_t)0xffff;
+	char *p, *q;
+
+	p = mmap((void *)(code - GIB), 65536, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	assert_ptr_equal(p, code - GIB);
+	assert_false(test_is_far(p));
+	q = mmap(p, 65536, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	assert_true(q != p && test_is_far(q)); /* as if it had not asked */
+	munmap(p, 65536);
+	munmap(q, 65536);
+	p = mmap((void *)(code - 8 * GIB), BIG, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	assert_true(test_is_far(p));
+	munmap(p, BIG);
+}
+
+static void hints_of_files(void **state)
+{
+	char *hint = (char *)0x18000000000, text[] = "in the file"; /* 1.5 TiB */
+	int fd = memfd_create("hinted", MFD_CLOEXEC);
+	char *p, *q;
+
+	assert_int_equal(pwrite(fd, text, sizeof(text), 0), sizeof(text));
+	p = mmap(hint + 1, PAGE, PROT_READ, MAP_SHARED, fd, 0);
+	assert_ptr_equal(p, hint);
+	assert_string_equal(p, text);
+	q = mmap(hint, PAGE, PROT_READ, MAP_SHARED, fd, 0);
+	assert_true(q != MAP_FAILED && q != p);
+	assert_string_equal(q, text);
+	assert_fails(mmap(hint + PAGE, PAGE, PROT_READ, MAP_SHARED, fd, 1), EINVAL);
+	munmap(p, PAGE);
+	munmap(q, PAGE);
+	close(fd);
+}
+
+/* More than the far range has is the kernel's to reserve, as it is without us. */
+static void vast_reservations(void **state)
+{
+	const size_t vast = (size_t)64 << 40;
+	char *p = hint_reserve(0, vast);
+
+	assert_ptr_not_equal(p, MAP_FAILED);
+	assert_false(test_is_far(p));
+	assert_int_equal(mprotect(p + vast / 2, BIG, PROT_READ | PROT_WRITE), 0);
+	test_fill(p + vast / 2, BIG, 22);
+	assert_true(test_is_filled(p + vast / 2, BIG, 22));
+	assert_int_equal(munmap(p, vast), 0);
+	p = map_anonymous(vast, MAP_NORESERVE);
+	assert_ptr_not_equal(p, MAP_FAILED);
+	assert_int_equal(munmap(p, vast), 0);
+}
+
 /* A file and shared memory in the middle of far memory are the kernel's, until far memory is there again. */
 static void foreign_pieces(void **state)
 {
@@ -603,6 +688,10 @@ static int tests(void)
 	    cmocka_unit_test(protection_keys),
 	    cmocka_unit_test(lazy_then_committed),
 	    cmocka_unit_test(fixed_over_far),
+	    cmocka_unit_test(hints_of_heaps),
+	    cmocka_unit_test(hints_of_code),
+	    cmocka_unit_test(hints_of_files),
+	    cmocka_unit_test(vast_reservations),
 	    cmocka_unit_test(foreign_pieces),
 	    cmocka_unit_test(mapped_locked),
 	    cmocka_unit_test(raw_calls),

@@ -196,15 +196,23 @@ static void ask(struct model *m, uint32_t start, uint32_t end)
 	ask_with(m, start, 1u << (2 + below(m, 7)));
 }
 
-/* The first gap, and only a gap: what a search page by page finds. */
+static bool is_gap(struct model *m, uint32_t at, uint32_t n, uint32_t align, uint32_t base)
+{
+	return (at + base) % align == 0 && all(m, at, at + n, false);
+}
+
+/* The first gap from a place on, and only a gap: what a search page by page finds. */
 static void find(struct model *m)
 {
-	uint32_t n = 1 + below(m, 12), align = 1u << below(m, 5), base = below(m, 64), at = 0,
-	         found = UINT32_MAX;
+	uint32_t n = 1 + below(m, 12), align = 1u << below(m, 5), base = below(m, 64), found = UINT32_MAX,
+	         origin = m->layout.origin = below(m, PAGES / 4), at = origin;
 	int r = fp_layout_find(&m->layout, n, align, base, &found);
 
-	while (at + n <= PAGES && ((at + base) % align || !all(m, at, at + n, false)))
+	while (at + n <= PAGES && !is_gap(m, at, n, align, base))
 		at++;
+	if (at + n > PAGES)
+		for (at = 0; at + n <= PAGES && !is_gap(m, at, n, align, base);)
+			at++;
 	if (at + n > PAGES)
 		assert_int_equal(r, -ENOMEM);
 	else

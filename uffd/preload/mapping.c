@@ -5,6 +5,7 @@
 #undef _FILE_OFFSET_BITS /* it would make mmap a second name of mmap64 */
 
 #include <errno.h>
+#include <stddef.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
@@ -22,6 +23,8 @@
 #ifndef MAP_DROPPABLE
 #define MAP_DROPPABLE 0x08
 #endif
+
+#define NEAR_BYTES ((ptrdiff_t)2 << 30)
 
 /* ---- mmap ---- */
 
@@ -56,22 +59,18 @@ static bool can_be_far(int flags)
 	return may_be_far(flags) && !(flags & placed);
 }
 
+/* Pages of other sizes are not placed by ours, and what grows down is a stack. */
+static bool follows_hint(int flags)
+{
+	return !(flags & (MAP_FIXED | MAP_FIXED_NOREPLACE | MAP_32BIT | MAP_GROWSDOWN | MAP_HUGETLB));
+}
+
 static unsigned far_flags(int flags)
 {
 	bool populates = (flags & (MAP_POPULATE | MAP_NONBLOCK)) == MAP_POPULATE;
 
 	return (flags & MAP_NORESERVE ? FP_MAP_LAZY : 0) | (flags & MAP_LOCKED ? FP_MAP_LOCKED : 0) |
 	       (populates ? FP_MAP_POPULATE : 0) | (flags & MAP_FIXED_NOREPLACE ? FP_MAP_NOREPLACE : 0);
-}
-
-/* The kernel places a mapping where it is hinted if nothing is there. */
-static int map_hinted(struct fp_space *space, void *hint, size_t len, int prot, unsigned flags)
-{
-	void *addr = (void *)((uintptr_t)hint & ~(uintptr_t)(FP_PAGE_SIZE - 1));
-
-	if (!fp_space_owns(space, addr))
-		return -EEXIST;
-	return fp_space_map_at(space, addr, len, prot, flags | FP_MAP_NOREPLACE);
 }
 
 static void say_locked(int r)
@@ -85,23 +84,25 @@ static void say_locked(int r)
 		           "that mapping to keep it local");
 }
 
-static void *map_far(struct fp_space *space, void *hint, size_t len, int prot, int flags)
+static void *map_far(struct fp_space *space, size_t len, int prot, int flags)
 {
-	void *addr = hint;
+	void *addr = NULL;
 	uint64_t mask;
-	int r = -ENOMEM;
+	int r;
 
 	if (fp_page_round(len) < len)
 		return map_failed(-ENOMEM);
 	mask = fp_local_enter_masked();
-	r = map_hinted(space, hint, fp_page_round(len), prot, far_flags(flags));
-	if (r == -EEXIST || r == -ENOMEM)
-		r = fp_space_map(space, fp_page_round(len), 0, prot, far_flags(flags), &addr);
-	else
-		addr = (void *)((uintptr_t)hint & ~(uintptr_t)(FP_PAGE_SIZE - 1));
+	r = fp_space_map(space, fp_page_round(len), 0, prot, far_flags(flags), &addr);
 	fp_local_leave_masked(mask);
 	say_locked(r);
 	return r < 0 ? map_failed(r) : addr;
+}
+
+/* It takes no slots, so the range alone can be too small for it. */
+static bool is_reservation(int prot, int flags)
+{
+	return prot == PROT_NONE || flags & MAP_NORESERVE;
 }
 
 /* ---- mmap at a place in the range ---- */
@@ -149,11 +150,49 @@ static void *map_at(struct fp_space *space, void *addr, size_t len, const struct
 	return r < 0 ? map_failed(r) : addr;
 }
 
+/* ---- mmap ---- */
+
+static void *map_local(void *addr, size_t len, const struct fp_foreign *what)
+{
+	void *p = raw_mmap(addr, len, what->prot, what->flags, what->fd, what->offset);
+
+	if (p != MAP_FAILED && len >= fp_shim_min_mapping())
+		atomic_fetch_add(&fp_agent_stats(fp_shim_agent())->not_far_bytes, fp_page_round(len));
+	return p;
+}
+
+/* Code reaches so far by the addresses in its instructions. */
+static bool is_near(const char *code, const char *addr)
+{
+	ptrdiff_t distance = addr - code;
+
+	return code && distance > -NEAR_BYTES && distance < NEAR_BYTES;
+}
+
+/*
+ * A place that is free is kept: in the range as what it would be there by MAP_FIXED; near the code that asks
+ * as local memory, as it is for machine code that a compiler makes at run time. Other hints are not followed:
+ * V8, for one, asks for its heap at random places. Fails with whatever error.
+ */
+static void *map_hinted(struct fp_space *space, void *hint, size_t len, const struct fp_foreign *asked,
+                        const void *caller)
+{
+	char *addr = (char *)hint - (uintptr_t)hint % FP_PAGE_SIZE;
+	struct fp_foreign what = *asked;
+
+	what.flags |= MAP_FIXED_NOREPLACE;
+	if (fp_space_owns(space, addr))
+		return map_at(space, addr, len, &what);
+	return is_near(caller, addr) ? map_local(addr, len, &what) : MAP_FAILED;
+}
+
 void *fp_mmap(void *addr, size_t len, int prot, int flags, int fd, long offset, const void *caller)
 {
 	const struct fp_foreign what = {.prot = prot, .flags = flags, .fd = fd, .offset = offset};
 	struct fp_space *space = fp_shim_space();
 	enum fp_place rule;
+	bool is_far;
+	void *p;
 
 	/* what is mapped over something else adds less, or nothing */
 	if (!(flags & MAP_FIXED) && fp_limits_refuse(len, prot, flags))
@@ -163,14 +202,21 @@ void *fp_mmap(void *addr, size_t len, int prot, int flags, int fd, long offset, 
 	if ((flags & (MAP_FIXED | MAP_FIXED_NOREPLACE)) && fp_space_overlaps(space, addr, len))
 		return map_at(space, addr, len, &what);
 	rule = can_be_far(flags) ? fp_place_of(FP_RULE_MAPPINGS, len, caller) : FP_PLACE_LOCAL;
-	if (rule == FP_PLACE_FAR || (rule == FP_PLACE_UNSAID && len >= fp_shim_min_mapping()))
-		return map_far(space, addr, len, prot, flags);
-	addr = raw_mmap(addr, len, prot, flags, fd, offset);
-	if (addr != MAP_FAILED && rule == FP_PLACE_LOCAL && can_be_far(flags))
-		fp_place_kept(addr, fp_page_round(len), fp_agent_stats(fp_shim_agent()));
-	if (addr != MAP_FAILED && len >= fp_shim_min_mapping())
-		atomic_fetch_add(&fp_agent_stats(fp_shim_agent())->not_far_bytes, fp_page_round(len));
-	return addr;
+	is_far = rule == FP_PLACE_FAR || (rule == FP_PLACE_UNSAID && len >= fp_shim_min_mapping());
+	if (addr && follows_hint(flags) && (rule != FP_PLACE_LOCAL || !can_be_far(flags))) {
+		p = map_hinted(space, addr, len, &what, caller);
+		if (p != MAP_FAILED)
+			return p;
+	}
+	if (is_far) {
+		p = map_far(space, len, prot, flags);
+		if (p != MAP_FAILED || errno != ENOMEM || !is_reservation(prot, flags))
+			return p;
+	}
+	p = map_local(addr, len, &what);
+	if (p != MAP_FAILED && rule == FP_PLACE_LOCAL && can_be_far(flags))
+		fp_place_kept(p, fp_page_round(len), fp_agent_stats(fp_shim_agent()));
+	return p;
 }
 
 FP_INTERPOSE void *mmap(void *addr, size_t len, int prot, int flags, int fd, off_t offset)
