@@ -125,11 +125,11 @@ void fp_store_close(struct fp_store *store);
  *
  *   while (!stop) { ns = fp_store_tend(store); ppoll(fp_store_tend_fd(store) and what else wakes you, ns); }
  *
- * It blocks on nodes (an attempt: half of deadline_ns in all, or 200 ms a way), allocates, logs and
- * takes locks that control calls hold: never a thread that faults depend on, nor one that a fork waits for
- * while it holds the allocator's locks. Its thread's buffers and stack must not be far memory. In a forked
- * child only after fp_store_fork_child. A store that nobody tends is no less safe: what breaks then ends by
- * its deadline.
+ * It blocks on nodes (to connect: half of deadline_ns in all, all of it after two attempts, or 200 ms a way),
+ * allocates, logs and takes locks that control calls hold: never a thread that faults depend on, nor one that
+ * a fork waits for while it holds the allocator's locks. Its thread's buffers and stack must not be far
+ * memory. In a forked child only after fp_store_fork_child. A store that nobody tends is no less safe: what
+ * breaks then ends by its deadline.
  */
 uint64_t fp_store_tend(struct fp_store *store);
 /* An eventfd, nonblocking, readable while fp_store_tend has work that was not due when it returned. The

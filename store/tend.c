@@ -17,6 +17,7 @@
 #include "store_internal.h"
 
 #define CONNECT_MIN_NS  (200 * FP_NSEC_PER_MSEC)
+#define CONNECT_BRIEFLY 2u /* attempts */
 #define CONTROL_BUSY_NS (50 * FP_NSEC_PER_MSEC)
 #define MAX_SLEEP_NS    (60 * FP_NSEC_PER_SEC)
 
@@ -109,7 +110,11 @@ int fp_tend_begin_era(struct fp_store *store, struct fp_node *node, struct fp_er
 
 uint64_t fp_tend_connect_ns(const struct fp_store *store, const struct fp_node *node)
 {
-	return FP_MAX(store->deadline_ns / 2 / fp_node_n_ways(node), CONNECT_MIN_NS);
+	/* a node that did not answer in time may be slow */
+	uint64_t all_ns =
+	    node->backoff.n_failed < CONNECT_BRIEFLY ? store->deadline_ns / 2 : store->deadline_ns;
+
+	return FP_MAX(all_ns / fp_node_n_ways(node), CONNECT_MIN_NS);
 }
 
 /* With node->control held: a session by any way, its leases attached, links for all lanes. */

@@ -37,6 +37,7 @@
 #define CHUNK_PAGES       (1u << FP_CHUNK_SHIFT)
 #define FORK_STACK_BELOW  24u /* pages: what the C library and our handlers need, with a good margin */
 #define FORK_STACK_ABOVE  4u
+#define NODE_LOOK_US      1000u
 
 /* Calls act with each stretch of the range in which nothing foreign is mapped. 0, or what act failed with. */
 static int each_stretch(struct fp_agent *agent,
@@ -209,7 +210,7 @@ static void await_nodes(const struct fp_agent *agent)
 	uint64_t until_ns = fp_clock_ns() + agent->far.deadline_ns;
 
 	while (fp_store_is_blocked(agent->far.store) || (any_cut_off(agent) && fp_clock_ns() < until_ns))
-		fp_space_pause();
+		usleep(NODE_LOOK_US);
 }
 
 static void come_to_rest(struct fp_agent *agent)

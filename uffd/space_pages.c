@@ -31,7 +31,7 @@ void fp_space_pause(void)
 	nanosleep(&pause, NULL);
 }
 
-/* Transitions are bounded by the store's deadline. */
+/* Transitions are bounded by the patience for nodes. */
 uint64_t fp_space_hold(struct fp_far *far, uint32_t page)
 {
 	uint64_t old;

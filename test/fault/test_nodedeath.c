@@ -46,6 +46,8 @@ struct scene {
 	char *far;
 	uint32_t page; /* to be read */
 	bool writes;
+	uint64_t deadline_ns, patience_ns; /* 0: DEADLINE_NS, and the same */
+	_Atomic bool stop, has_waited;
 };
 
 static int setup(void **state)
@@ -53,7 +55,8 @@ static int setup(void **state)
 	struct scene *s = calloc(1, sizeof(*s));
 
 	*state = s;
-	return test_daemon_start(farpaged, "tcp", 128u << 20, &s->daemon);
+	return test_daemon_start_config(farpaged, "tcp", "pools: [ { name: main, size: 128M } ]\n",
+	                                &s->daemon);
 }
 
 static int teardown(void **state)
@@ -86,7 +89,8 @@ static void begin(struct scene *s)
 	const struct fp_agent_options options = {.urls = urls,
 	                                         .n_urls = s->other.pid ? 2 : 1,
 	                                         .local_bytes = LOCAL_PAGES * FP_PAGE_SIZE,
-	                                         .deadline_ns = DEADLINE_NS};
+	                                         .deadline_ns = s->deadline_ns ? s->deadline_ns : DEADLINE_NS,
+	                                         .patience_ns = s->patience_ns};
 	void *far;
 
 	trial_catch_signals();
@@ -364,6 +368,70 @@ static int body_stopped_briefly(void *arg)
 	return 0;
 }
 
+/* ---- a node that is alive, and slow ---- */
+
+#define SLOW_DEADLINE_NS (FP_NSEC_PER_SEC / 2)
+#define SLOW_STOPS       8u
+
+/* As where many want its processor: it runs for a moment, less often than any deadline allows. */
+static void *run_seldom(void *arg)
+{
+	const struct scene *s = arg;
+	const struct timespec stopped = {.tv_nsec = (long)(SLOW_DEADLINE_NS * 8 / 5)};
+	const struct timespec runs = {.tv_nsec = (long)(SLOW_DEADLINE_NS / 10)};
+
+	for (unsigned i = 0; i < SLOW_STOPS; i++) {
+		kill(s->daemon.pid, SIGSTOP);
+		nanosleep(&stopped, NULL);
+		kill(s->daemon.pid, SIGCONT);
+		nanosleep(&runs, NULL);
+	}
+	return NULL;
+}
+
+/* Reads and writes pages, of which none may be lost, until told to stop. */
+static void *use_pages(void *arg)
+{
+	struct scene *s = arg;
+	uint64_t rng = seed + (uint64_t)pthread_self(), ns;
+
+	while (!atomic_load(&s->stop)) {
+		uint32_t page = (uint32_t)(test_random(&rng) % PAGES);
+		char *addr = s->far + (size_t)page * FP_PAGE_SIZE + test_random(&rng) % FP_PAGE_SIZE,
+		     byte = 0;
+		int signal = trial_read(addr, &byte, &ns);
+
+		trial_check(signal == 0 && byte == byte_of(page), "page %u: signal %d, reads %d", page,
+		            signal, byte);
+		if (ns > SLOW_DEADLINE_NS)
+			atomic_store(&s->has_waited, true);
+		if (test_random(&rng) % 2)
+			trial_check(trial_write(addr, byte, &ns) == 0, "page %u can't be written", page);
+	}
+	return NULL;
+}
+
+static int body_slow(void *arg)
+{
+	struct scene *s = arg;
+	pthread_t threads[THREADS], stopper;
+
+	s->deadline_ns = SLOW_DEADLINE_NS;
+	s->patience_ns = 30 * FP_NSEC_PER_SEC;
+	begin(s);
+	for (unsigned i = 0; i < THREADS; i++)
+		pthread_create(&threads[i], NULL, use_pages, s);
+	pthread_create(&stopper, NULL, run_seldom, s);
+	pthread_join(stopper, NULL);
+	atomic_store(&s->stop, true);
+	for (unsigned i = 0; i < THREADS; i++)
+		pthread_join(threads[i], NULL);
+	trial_check(atomic_load(&fp_agent_stats(s->agent)->lost_pages) == 0, "pages were lost");
+	trial_check(atomic_load(&s->has_waited), "nobody noticed");
+	fp_agent_stop(s->agent);
+	return 0;
+}
+
 /* ---- tests ---- */
 
 static void says(const struct trial *trial, const struct scene *s)
@@ -430,6 +498,15 @@ static void test_stopped_for_less_than_the_deadline(void **state)
 	trial_run(body_stopped_briefly, *state, TIMEOUT_S, &trial);
 	trial_assert_good(&trial);
 	assert_string_equal(trial.text, "");
+}
+
+static void test_slower_than_the_deadline(void **state)
+{
+	struct trial trial;
+
+	trial_run(body_slow, *state, 2 * TIMEOUT_S, &trial);
+	trial_assert_good(&trial);
+	assert_null(strstr(trial.text, "SIGBUS"));
 }
 
 /* ---- connection set-up ---- */
@@ -566,6 +643,7 @@ int main(int argc, char **argv)
 	    TEST(test_killed_while_it_is_idle),
 	    TEST(test_stopped_longer_than_the_deadline),
 	    TEST(test_stopped_for_less_than_the_deadline),
+	    TEST(test_slower_than_the_deadline),
 	    TEST(test_stopped_with_the_program),
 	    TEST(test_stopped_before_the_start),
 	    TEST(test_killed_during_the_start),

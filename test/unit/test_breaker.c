@@ -1,5 +1,5 @@
 /*
- * The breaker: every state met by every event, and the times of attempts.
+ * The breaker: every state met by every event, and the times of attempts and of tries.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,6 +11,7 @@
 #include "cleanup.h"
 #include "clock.h"
 #include "testrng.h"
+#include "tries.h"
 
 #define N_STATES 4
 #define N_EVENTS 6
@@ -134,6 +135,36 @@ static void an_endless_grace_does_not_wrap(void **state)
 	assert_true(backoff.give_up_ns == UINT64_MAX);
 }
 
+static void what_is_heard_of_is_waited_for_anew(void **state)
+{
+	struct fp_backoff backoff = {0};
+
+	fp_backoff_opened(&backoff, 1000, 10, 0);
+	fp_backoff_heard(&backoff, 5000, 10);
+	assert_int_equal(backoff.give_up_ns, 5010 + FP_BACKOFF_MARGIN_NS);
+	assert_int_equal(backoff.next_ns, 1000);
+}
+
+/* A slow node gets more and more time, up to a bound, and never more than the request has in all. */
+static void later_tries_have_more_time(void **state)
+{
+	static const uint64_t expected[] = {20, 40, 80, 80, 80};
+	struct fp_tries tries;
+	uint64_t now_ns = 1000, deadline_ns = fp_tries_begin(&tries, now_ns, 10, 2000);
+
+	assert_int_equal(deadline_ns, 1010);
+	assert_int_equal(fp_tries_next(&tries, 1005, 10, deadline_ns), 1015); /* its link broke before */
+	for (unsigned i = 0; i < FP_ARRAY_LEN(expected); i++) {
+		now_ns = deadline_ns;
+		deadline_ns = fp_tries_next(&tries, now_ns, 10, deadline_ns);
+		assert_int_equal(deadline_ns, now_ns + expected[i]);
+	}
+	assert_int_equal(fp_tries_next(&tries, 2990, 10, 2980), 3000);
+	assert_int_equal(fp_tries_begin(&tries, now_ns, 10, 5), now_ns + 5);
+	fp_tries_begin(&tries, now_ns, 10, UINT64_MAX);
+	assert_true(tries.until_ns == UINT64_MAX);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -143,6 +174,8 @@ int main(void)
 	    cmocka_unit_test(jitter_reaches_both_ends),
 	    cmocka_unit_test(a_resume_that_does_not_hold_counts_as_refused),
 	    cmocka_unit_test(an_endless_grace_does_not_wrap),
+	    cmocka_unit_test(what_is_heard_of_is_waited_for_anew),
+	    cmocka_unit_test(later_tries_have_more_time),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
