@@ -9,19 +9,40 @@
  */
 #include "clock.h"
 
+#include <errno.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #define LATE_MS 250u /* so late nobody wakes who is only waiting for a CPU, mostly */
 #define AWAKE   0u
 
 static _Atomic uint64_t state;
 
-static uint64_t kernel_ns(void)
+static atomic_bool asks_kernel;
+
+/* The stack may be far, where the kernel can't write it before it is there. */
+static void ask_kernel(volatile struct timespec *ret)
+{
+	int saved = errno;
+	long r;
+
+	do {
+		ret->tv_sec = ret->tv_nsec = 0;
+		r = syscall(SYS_clock_gettime, CLOCK_MONOTONIC, ret);
+	} while (r < 0 && errno == EFAULT);
+	errno = saved;
+}
+
+uint64_t fp_clock_kernel_ns(void)
 {
 	struct timespec ts;
 
-	clock_gettime(CLOCK_MONOTONIC, &ts);
+	if (atomic_load_explicit(&asks_kernel, memory_order_relaxed))
+		ask_kernel(&ts);
+	else
+		clock_gettime(CLOCK_MONOTONIC, &ts);
 	return (uint64_t)ts.tv_sec * FP_NSEC_PER_SEC + (uint64_t)ts.tv_nsec;
 }
 
@@ -61,7 +82,7 @@ uint64_t fp_clock_ns(void)
 	uint64_t word = atomic_load(&state), next, ns;
 
 	for (;;) {
-		uint64_t now = kernel_ns();
+		uint64_t now = fp_clock_kernel_ns();
 
 		next = word;
 		ns = late_ms(word, now) > 0 ? stand_still(word, now, &next) : now - away_ns(word);
@@ -71,6 +92,11 @@ uint64_t fp_clock_ns(void)
 			return ns;
 		word = atomic_load(&state);
 	}
+}
+
+void fp_clock_ask_kernel(void)
+{
+	atomic_store(&asks_kernel, true);
 }
 
 void fp_clock_sleep(uint64_t until_ns)

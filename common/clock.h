@@ -29,6 +29,15 @@ static inline uint64_t fp_clock_after(uint64_t ns, uint64_t delay_ns)
 	return ns + delay_ns < ns ? UINT64_MAX : ns + delay_ns;
 }
 
+/* CLOCK_MONOTONIC as the kernel has it. Any thread, signal handlers too. */
+uint64_t fp_clock_kernel_ns(void);
+
+/*
+ * From now on the clock is read by a system call. For a program that forbids one of its threads the
+ * time stamp counter (PR_SET_TSC): the usual way would end that thread by SIGSEGV.
+ */
+void fp_clock_ask_kernel(void);
+
 /*
  * The calling thread sleeps now, until until_ns at the latest, and is awake again. A machine so busy that it
  * does not let the thread wake for a quarter of a second counts as a process that is stopped: deadlines end

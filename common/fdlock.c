@@ -38,13 +38,9 @@ static __thread bool is_opener __attribute__((tls_model("initial-exec")));
 /* An instant from now. */
 static struct timespec after(uint64_t ns)
 {
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	ns += (uint64_t)t.tv_nsec;
-	t.tv_sec += (time_t)(ns / FP_NSEC_PER_SEC);
-	t.tv_nsec = (long)(ns % FP_NSEC_PER_SEC);
-	return t;
+	ns += fp_clock_kernel_ns();
+	return (struct timespec){.tv_sec = (time_t)(ns / FP_NSEC_PER_SEC),
+	                         .tv_nsec = (long)(ns % FP_NSEC_PER_SEC)};
 }
 
 /* False: it is too late. True: look again. */

@@ -15,6 +15,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -373,6 +375,37 @@ static void spawned(void **state)
 	assert_int_equal(status_of(pid), 7);
 }
 
+/* What a thread forbids itself, the agent does without where it works on that thread. */
+static void *work_without_counter(void *by_number)
+{
+	bool right;
+	int r = by_number ? (int)syscall(SYS_prctl, PR_SET_TSC, PR_TSC_SIGSEGV, 0, 0, 0)
+	                  : prctl(PR_SET_TSC, PR_TSC_SIGSEGV, 0, 0, 0);
+	char *more = malloc(BIG);
+
+	test_fill(more, BIG, 8);
+	right = r == 0 && test_is_filled(more, BIG, 8) && test_is_filled(filled, BIG, 1);
+	free(more);
+	prctl(PR_SET_TSC, PR_TSC_ENABLE, 0, 0, 0);
+	return (void *)(uintptr_t)right;
+}
+
+static void without_the_time_stamp_counter(void **state)
+{
+#if defined(__x86_64__)
+	for (uintptr_t by_number = 0; by_number < 2; by_number++) {
+		pthread_t thread;
+		void *right;
+
+		assert_int_equal(pthread_create(&thread, NULL, work_without_counter, (void *)by_number), 0);
+		assert_int_equal(pthread_join(thread, &right), 0);
+		assert_ptr_equal(right, (void *)1);
+	}
+#else
+	skip();
+#endif
+}
+
 static int tests(void)
 {
 	const struct CMUnitTest all[] = {
@@ -387,6 +420,7 @@ static int tests(void)
 	    cmocka_unit_test(fork_beside_far_stacks),
 	    cmocka_unit_test(many_handlers),
 	    cmocka_unit_test(spawned),
+	    cmocka_unit_test(without_the_time_stamp_counter),
 	};
 
 	return cmocka_run_group_tests(all, fill, NULL);

@@ -11,6 +11,7 @@
 #include <sys/syscall.h>
 
 #include "calls.h"
+#include "clock.h"
 #include "pieces.h"
 
 #define KEEP_LOCAL "Set FARPAGE_MIN_MAPPING above the size of that mapping to keep it local"
@@ -83,6 +84,8 @@ FP_INTERPOSE int prctl(int option, ...)
 	va_end(args);
 	if (option == PR_SET_MEMORY_MERGE && arg[0] && fp_shim_space())
 		return refuse_merging();
+	if (option == PR_SET_TSC && arg[0] == PR_TSC_SIGSEGV)
+		fp_clock_ask_kernel(); /* the agent reads its clock on the program's threads, too */
 	return fp_call_prctl(option, arg[0], arg[1], arg[2], arg[3]);
 }
 
