@@ -65,7 +65,7 @@ static int copy_checked(void *dst, const void *src, size_t len)
 
 	errno = 0; /* by hand if the kernel is not asked */
 	if (!fp_job_far(&to, sizeof(to)))
-		r = fp_call_raw_syscall(SYS_process_vm_readv, getpid(), &to, 1, &from, 1, 0);
+		r = fp_call_raw_syscall(SYS_process_vm_readv, getpid(), &to, 1, &from, 1, 0L);
 	if (r < 0 && errno != EFAULT) { /* a filter forbids it */
 		memcpy(dst, src, len);
 		r = (ssize_t)len;
@@ -156,7 +156,7 @@ static void *take_block(struct fp_job *job, size_t len)
 	int saved = errno;
 
 	block = (void *)fp_call_raw_syscall(SYS_mmap, NULL, whole, PROT_READ | PROT_WRITE,
-	                                    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	                                    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0L);
 	errno = saved;
 	if (block == MAP_FAILED)
 		return NULL;

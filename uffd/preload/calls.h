@@ -113,6 +113,7 @@ bool fp_calls_hold(void);
 /* How syscall(2) goes on; straight to the kernel, at first. See rawfork.c. */
 extern fp_call_fn *fp_call_syscall_way;
 fp_call_fn fp_call_syscall_mediated;
+/* The last of six arguments goes over the stack, and has to be a long: of an int half would be garbage. */
 long fp_call_raw_syscall(long number, ...);
 
 /* A wrapper's long way: args are FP_CALL_ARGS words. */

@@ -58,8 +58,9 @@ struct fp_sigstack *fp_sigstack_new(void)
 	size_t frame = FP_MAX(getauxval(AT_MINSIGSTKSZ), (unsigned long)FRAME_LEAST);
 	size_t head = (sizeof(struct fp_sigstack) + 63) & ~(size_t)63, tail = to_pages(head + frame);
 	size_t len = FP_PAGE_SIZE + STACK_BYTES + tail;
-	char *p = (char *)fp_call_raw_syscall(SYS_mmap, NULL, len, PROT_READ | PROT_WRITE,
-	                                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
+	char *p =
+	    (char *)fp_call_raw_syscall(SYS_mmap, NULL, len, PROT_READ | PROT_WRITE,
+	                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0L);
 	struct fp_sigstack *s;
 
 	if (p == MAP_FAILED)
