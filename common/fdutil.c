@@ -12,10 +12,10 @@
 #include <unistd.h>
 
 #include "cleanup.h"
+#include "end.h"
 
-#define HIGH_FD      512
-#define EXIT_REFUSED 125
-#define FDS_MAX      512u
+#define HIGH_FD 512
+#define FDS_MAX 512u
 
 /* fd + 1, so that zeroed memory is an empty table */
 static _Atomic int ours[FDS_MAX];
@@ -49,14 +49,11 @@ void fp_fd_watch(int fd)
 
 void fp_fd_lost(void)
 {
-	static const char text[] =
-	    "farpage: this program closed or replaced a descriptor of its far memory by a bare system call, "
-	    "past the C library: it ends here rather than read wrong bytes. Close descriptors by the C "
-	    "library, "
-	    "leave numbers from 512 on alone, or run it without farpage\n";
-
-	(void)!write(STDERR_FILENO, text, sizeof(text) - 1);
-	_exit(EXIT_REFUSED);
+	fp_end_refused("fds",
+	               "this program closed or replaced a descriptor of its far memory by a bare "
+	               "system call, past the C library: it ends here rather than read wrong bytes. "
+	               "Close descriptors by the C library, leave numbers from 512 on alone, or run it "
+	               "without farpage");
 }
 
 static void add(int fd)

@@ -4,16 +4,14 @@
 #include <errno.h>
 #include <poll.h>
 #include <sched.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "cleanup.h"
 #include "clock.h"
+#include "end.h"
 #include "far.h"
 #include "lockedmem.h"
 
-#define EXIT_REFUSED 125
-#define RING_BYTES   (FP_EVENTS_MAX * sizeof(uint64_t))
+#define RING_BYTES (FP_EVENTS_MAX * sizeof(uint64_t))
 
 static __thread bool is_reader __attribute__((tls_model("initial-exec")));
 
@@ -173,12 +171,6 @@ static void be_careful(struct fp_far *far)
 		(void)fp_uffd_set_nonblock(&far->uffd, true);
 }
 
-static _Noreturn void stop(const char *text)
-{
-	(void)!write(STDERR_FILENO, text, strlen(text));
-	_exit(EXIT_REFUSED);
-}
-
 /* Memory that is unmapped piece by piece is one note, as long as that was not followed. */
 static bool join_newest(struct fp_events *ev, uint32_t start, uint32_t end)
 {
@@ -211,9 +203,10 @@ static void note_unmapped(struct fp_far *far, uint64_t start, uint64_t end)
 	if (start >= limit || end <= base) /* what was moved out of the range before the process is stopped */
 		return;
 	if (start < base + ((uint64_t)far->events.own_pages << FP_PAGE_SHIFT))
-		stop("farpage: a bare system call (munmap, mmap) unmapped memory of the far memory's own "
-		     "agent: "
-		     "this process can't go on\n");
+		fp_end_refused("events",
+		               "a bare system call (munmap, mmap) unmapped memory of the far memory's own "
+		               "agent: this process can't go on. Unmap by the C library, and only what the "
+		               "program has mapped itself");
 	add_note(&far->events, fp_far_page(far, start), fp_far_page(far, FP_MIN(end, limit)));
 }
 
@@ -222,10 +215,11 @@ bool fp_events_note(struct fp_far *far, const struct fp_uffd_fault *m)
 	if (m->change == FP_UFFD_NONE)
 		return false;
 	if (m->change == FP_UFFD_MOVED)
-		stop("farpage: a bare system call (mremap) moved far memory, past the C library: what is "
-		     "remote "
-		     "of it can't follow, and the process ends here rather than read wrong bytes. Use the C "
-		     "library's mremap, or keep this program's memory local (--heap none)\n");
+		fp_end_refused("events",
+		               "a bare system call (mremap) moved far memory, past the C library: what is "
+		               "remote of it can't follow, and the process ends here rather than read wrong "
+		               "bytes. Use the C library's mremap, or keep this program's memory local "
+		               "(--heap none)");
 	be_careful(far);
 	note_unmapped(far, m->addr, m->end);
 	fp_room_kick(&far->room); /* the reclaim thread follows */
@@ -247,10 +241,10 @@ static void wait_for_room(struct fp_far *far)
 	if (ev->full_since_ns == 0)
 		ev->full_since_ns = fp_clock_ns();
 	if (fp_clock_ns() - ev->full_since_ns > far->deadline_ns)
-		stop("farpage: too many bare system calls (munmap, mmap) on far memory that can't be "
-		     "followed, "
-		     "as the process has as many mappings as the kernel allows (vm.max_map_count): it can't "
-		     "go on\n");
+		fp_end_refused("events",
+		               "too many bare system calls (munmap, mmap) on far memory that can't be "
+		               "followed, as the process has as many mappings as the kernel allows: it can't "
+		               "go on. Raise vm.max_map_count (sysctl)");
 	fp_room_kick(&far->room);
 	sched_yield();
 }

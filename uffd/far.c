@@ -17,8 +17,10 @@
 #include "abi.h"
 #include "cleanup.h"
 #include "clock.h"
+#include "end.h"
 #include "lockedmem.h"
 #include "log.h"
+#include "stderr.h"
 
 #define RESERVE_BYTES     (4ull << 40)
 #define RESERVE_MIN_BYTES (1ull << 30)
@@ -27,7 +29,6 @@
 #define LOW_START_OVER_BREAK (32ull << 30)
 #define GAP_BYTES            (8ull << 40)
 #define CHUNKS(pages)        ((pages) >> FP_CHUNK_SHIFT)
-#define EXIT_REFUSED         125
 #define FOR_EVER             UINT64_MAX
 
 /* Newer than some headers that we build with. */
@@ -218,16 +219,11 @@ void fp_far_join_family(struct fp_far *far)
 
 void fp_far_check_family(const struct fp_far *far)
 {
-	static const char text[] = "farpage: this process was made by a bare system call (clone, fork), not "
-	                           "by the C library's fork: it has "
-	                           "no far memory, and ends here rather than read wrong bytes. Use fork or "
-	                           "posix_spawn, or keep this "
-	                           "program's memory local (--heap none)\n";
-
-	if (!fp_far_is_stray(far))
-		return;
-	(void)!write(STDERR_FILENO, text, sizeof(text) - 1);
-	_exit(EXIT_REFUSED);
+	if (fp_far_is_stray(far))
+		fp_end_refused("fork", "this process was made by a bare system call (clone, fork), not by "
+		                       "the C library's fork: it has no far memory, and ends here rather "
+		                       "than read wrong bytes. Use fork or posix_spawn, or keep this "
+		                       "program's memory local (--heap none)");
 }
 
 static bool is_inside(const struct fp_far *far, uintptr_t addr)
@@ -318,6 +314,19 @@ static void end_present(struct fp_far *far, uint32_t page)
 	fp_uffd_wake(&far->uffd, fp_far_addr(far, page), FP_PAGE_SIZE);
 }
 
+/* For a reason that nobody foresaw. */
+static void say_refused(const struct fp_far *far, uint32_t page, int error)
+{
+	static struct fp_log_limit limit;
+	char why[64];
+
+	if (fp_log_allowed(&limit, 10) && fp_stderr_takes_text())
+		fp_log(FP_LOG_ERROR, "pager",
+		       "page %p is lost: the kernel refuses to install it: %s; SIGBUS follows. Please report "
+		       "this",
+		       (void *)fp_far_addr(far, page), fp_strerror(error, why, sizeof(why)));
+}
+
 /* patience_ns: how long the kernel is waited for, while a system call changes the layout, or it has no
  * memory.
  */
@@ -353,6 +362,7 @@ static unsigned install(struct fp_far *far, uint32_t page, unsigned n, const cha
 				continue;
 			end_gone(far, page);
 		} else {
+			say_refused(far, page, (int)r);
 			fp_far_lose(far, page, true);
 		}
 		page += k;
@@ -470,15 +480,6 @@ int fp_far_why_stuck(const struct fp_far *far)
 	return atomic_load(&far->wants_slots) && fp_store_lacks_sessions(far->store) ? -EHOSTDOWN : 0;
 }
 
-static void abort_unpoisonable(void)
-{
-	static const char text[] =
-	    "farpage: a page is lost and this kernel (before 6.6) can't poison it: aborting\n";
-
-	(void)!write(STDERR_FILENO, text, sizeof(text) - 1);
-	abort();
-}
-
 void fp_far_poison(struct fp_far *far, uint32_t page)
 {
 	uint64_t until_ns = fp_clock_ns() + far->deadline_ns;
@@ -488,7 +489,8 @@ void fp_far_poison(struct fp_far *far, uint32_t page)
 		r = fp_uffd_poison(&far->uffd, fp_far_addr(far, page), FP_PAGE_SIZE);
 	} while (fp_far_may_pass(far, r, until_ns));
 	if (r == -EOPNOTSUPP && !far->uffd.sigbus) /* there whoever touches it finds the word */
-		abort_unpoisonable();
+		fp_end_aborted("pager", "a page is lost, and this kernel (before 6.6) can't make its touches "
+		                        "fail. Use Linux 6.6 or later, or fault mode inline");
 	fp_uffd_wake(&far->uffd, fp_far_addr(far, page), FP_PAGE_SIZE);
 	fp_count(&far->stats->faults[FP_FAULT_POISONED], 1);
 }

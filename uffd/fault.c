@@ -17,6 +17,7 @@
 #include "affinity.h"
 #include "cleanup.h"
 #include "clock.h"
+#include "end.h"
 #include "lockedmem.h"
 #include "serve.h"
 #include "thread.h"
@@ -52,12 +53,10 @@ static unsigned may_read(const struct fp_fault_loop *fl)
  * than wrong ones. */
 static void ring(struct fp_fault_loop *fl, uint64_t addr)
 {
-	static const char text[] = "farpage: a captured page vanished from the staging area: aborting\n";
-
-	if (addr != (uintptr_t)fl->bell) {
-		(void)!write(STDERR_FILENO, text, sizeof(text) - 1);
-		abort();
-	}
+	if (addr != (uintptr_t)fl->bell)
+		fp_end_aborted("pager",
+		               "a captured page vanished from the staging area, and its bytes with "
+		               "it: something else dropped or remapped that memory. Please report this");
 	fl->rung = fp_uffd_copy(&fl->server.far->uffd, fl->bell, fp_zeros, FP_PAGE_SIZE, false) > 0;
 	if (!fl->rung) /* let it ring again */
 		fp_uffd_wake(&fl->server.far->uffd, fl->bell, FP_PAGE_SIZE);

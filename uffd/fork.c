@@ -26,13 +26,13 @@
 
 #include "cleanup.h"
 #include "clock.h"
+#include "end.h"
 #include "fdutil.h"
 #include "inline.h"
 #include "log.h"
 #include "ownmask.h"
 #include "thread.h"
 
-#define EXIT_REFUSED      125
 #define CHILD_LEASE_BYTES (8ull << 20)
 #define CHUNK_PAGES       (1u << FP_CHUNK_SHIFT)
 #define FORK_STACK_BELOW  24u /* pages: what the C library and our handlers need, with a good margin */
@@ -280,11 +280,10 @@ void fp_agent_fork_parent(struct fp_agent *agent)
 
 static void refuse(const char *why)
 {
-	fp_log(FP_LOG_ERROR, "fork",
-	       "the child can't get its own far memory (%s); it ends here rather than read wrong bytes. "
-	       "Use posix_spawn, or keep this program's memory local (--heap none)",
-	       why);
-	_exit(EXIT_REFUSED);
+	fp_end_refused("fork",
+	               "the child can't get its own far memory (%s); it ends here rather than read wrong "
+	               "bytes. Use posix_spawn, or keep this program's memory local (--heap none)",
+	               why);
 }
 
 /* What belongs to the parent's threads is dropped without a word to anybody. */

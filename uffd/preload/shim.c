@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "calls.h"
+#include "end.h"
 #include "fdutil.h"
 #include "heap.h"
 #include "libc.h"
@@ -28,8 +29,6 @@
 #include "sigframe.h"
 #include "sigmask.h"
 #include "sigstack.h"
-
-#define EXIT_REFUSED 125
 
 static struct {
 	_Atomic(struct fp_agent *) agent;
@@ -187,10 +186,8 @@ __attribute__((constructor)) static void begin(void)
 	fp_shim_enter_local();
 	r = start(&error);
 	fp_shim_leave_local();
-	if (r < 0) {
-		fp_log(FP_LOG_ERROR, "preload", "%s", error.text);
-		_exit(EXIT_REFUSED);
-	}
+	if (r < 0)
+		fp_end_refused("preload", "%s", error.text);
 	errno = saved;
 }
 
