@@ -673,6 +673,65 @@ static void test_forks_while_it_is_cut_off(void **state)
 	trial_assert_good(&trial);
 }
 
+/* ---- fork while pages wait ---- */
+
+static void *read_remote_page(void *arg)
+{
+	struct scene *s = arg;
+	uint32_t page = a_remote_page(s);
+	uint64_t ns;
+	char byte = 0;
+	int signal = trial_read(s->far + (size_t)page * FP_PAGE_SIZE, &byte, &ns);
+
+	trial_check(signal == 0 && byte == byte_of(page), "page %u: signal %d, reads %d", page, signal, byte);
+	note_longest(s, ns);
+	return NULL;
+}
+
+/* What waits for the node is not given up for the fork's sake: the fork waits as well. */
+static int body_forks_while_pages_wait(void *arg)
+{
+	struct scene *s = arg;
+	pthread_t reader, plugger;
+	int status;
+	pid_t pid;
+
+	begin(s, 300 * MS);
+	test_cable_set(s->cable, TEST_CABLE_CUT);
+	await_state(s, FP_STORE_OPEN, 10 * FP_NSEC_PER_SEC);
+	pthread_create(&reader, NULL, read_remote_page, s);
+	while (!fp_store_is_blocked(s->agent->far.store))
+		sleep_ns(MS);
+	pthread_create(&plugger, NULL, plug_in_later, s);
+	fp_agent_fork_quiet(s->agent);
+	fp_agent_fork_prepare(s->agent);
+	pid = fork();
+	if (pid == 0) {
+		fp_agent_fork_child(s->agent);
+		s->deadline_ns = s->patience_ns;
+		check_pages(s, false);
+		_exit(0);
+	}
+	fp_agent_fork_parent(s->agent);
+	trial_check(waitpid(pid, &status, 0) == pid && status == 0, "the child ended with %x", status);
+	pthread_join(plugger, NULL);
+	pthread_join(reader, NULL);
+	trial_check(atomic_load(&s->longest_ns) > 2 * s->deadline_ns, "the page has not waited");
+	end(s);
+	return 0;
+}
+
+static void test_forks_while_pages_wait(void **state)
+{
+	struct scene *s = *state;
+	struct trial trial;
+
+	s->patience_ns = 20 * FP_NSEC_PER_SEC;
+	trial_run(body_forks_while_pages_wait, s, TIMEOUT_S, &trial);
+	trial_assert_good(&trial);
+	assert_null(strstr(trial.text, "SIGBUS"));
+}
+
 /* ---- fork while an attempt to resume lasts ---- */
 
 #define FRESH_PAGES 16384u
@@ -747,6 +806,7 @@ int main(int argc, char **argv)
 	    cmocka_unit_test_setup_teardown(test_waits_without_end, setup, teardown),
 	    cmocka_unit_test_setup_teardown(test_cut_longer_than_the_patience, setup, teardown),
 	    cmocka_unit_test_setup_teardown(test_a_fork_that_waits_overdraws_little, setup, teardown),
+	    cmocka_unit_test_setup_teardown(test_forks_while_pages_wait, setup, teardown),
 	    cmocka_unit_test_setup_teardown(test_stalls, setup, teardown),
 	    cmocka_unit_test_setup_teardown(test_restarted, setup_two, teardown),
 	    cmocka_unit_test_setup_teardown(test_keeps_clean_pages, setup, teardown),
