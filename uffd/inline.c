@@ -223,12 +223,12 @@ static enum fp_inline_end hand_over(struct fp_inline *in, const struct fp_uffd_f
 	return end_of(in->far, fp_far_page(in->far, fault->addr));
 }
 
-enum fp_inline_end fp_inline_serve(struct fp_inline *in, const struct fp_uffd_fault *fault)
+enum fp_inline_end fp_inline_serve_as(struct fp_inline *in, const struct fp_uffd_fault *fault, bool guest)
 {
 	struct fp_uffd_fault mine = *fault;
 	struct place *p;
 
-	if (fp_inline_has_guest(in))
+	if (guest)
 		return hand_over(in, fault);
 	mine.tid = number();
 	fp_events_sync(&in->far->events);
@@ -239,6 +239,11 @@ enum fp_inline_end fp_inline_serve(struct fp_inline *in, const struct fp_uffd_fa
 	finish(p);
 	give_back(p);
 	return end_of(in->far, fp_far_page(in->far, fault->addr));
+}
+
+enum fp_inline_end fp_inline_serve(struct fp_inline *in, const struct fp_uffd_fault *fault)
+{
+	return fp_inline_serve_as(in, fault, fp_inline_has_guest(in));
 }
 
 /* ---- bringing pages in ---- */

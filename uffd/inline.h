@@ -44,6 +44,8 @@ bool fp_inline_has_guest(const struct fp_inline *in);
  * be). A guest has it served by the agent.
  */
 enum fp_inline_end fp_inline_serve(struct fp_inline *in, const struct fp_uffd_fault *fault);
+/* The same, where fp_inline_has_guest has been asked: it is a system call. */
+enum fp_inline_end fp_inline_serve_as(struct fp_inline *in, const struct fp_uffd_fault *fault, bool guest);
 
 /* What a thread does that met FP_INLINE_BUSY for the n-th time in a row: looks after what is on its way, and
  * lets others run. At most a millisecond. */

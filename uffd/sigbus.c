@@ -150,7 +150,7 @@ static void tell_endless(const struct fp_agent *agent, uintptr_t addr)
 }
 
 /* True: the thread goes on, and faults anew if that is called for. */
-static bool serve(struct fp_agent *agent, uintptr_t addr, enum fp_access access)
+static bool serve(struct fp_agent *agent, uintptr_t addr, enum fp_access access, bool guest)
 {
 	struct fp_far *far = &agent->far;
 	uint32_t page = fp_far_page(far, addr);
@@ -160,7 +160,7 @@ static bool serve(struct fp_agent *agent, uintptr_t addr, enum fp_access access)
 	for (unsigned i = 0; end == FP_INLINE_BUSY && i < SPINS; i++) {
 		struct fp_uffd_fault fault = describe(addr, access, atomic_load(&far->words[page]));
 
-		end = fp_inline_serve(far->inline_servers, &fault);
+		end = fp_inline_serve_as(far->inline_servers, &fault, guest);
 		if (end == FP_INLINE_BUSY)
 			fp_inline_wait(far->inline_servers, i);
 	}
@@ -175,7 +175,7 @@ bool fp_agent_signal(const siginfo_t *info, const void *context)
 	struct fp_agent *agent = info->si_code == BUS_ADRERR ? agent_of(addr) : NULL;
 	enum fp_access access = fp_sigbus_access(context);
 	int saved = errno;
-	bool dealt;
+	bool dealt, guest;
 
 	if (!agent)
 		return fp_ownmask_defer(info);
@@ -185,13 +185,12 @@ bool fp_agent_signal(const siginfo_t *info, const void *context)
 	}
 	if (is_foreign(agent, fp_far_page(&agent->far, addr))) /* perhaps only since it was raised */
 		return repeated.n == 1;
-	if (fp_inline_has_guest(atomic_load(&agent->far.inline_servers))) {
-		dealt = serve(agent, addr, access); /* what is the thread's is its parent's: left alone */
-	} else {
+	guest = fp_inline_has_guest(atomic_load(&agent->far.inline_servers));
+	if (!guest) /* whose thread-local state is its parent's: left alone */
 		fp_agent_enter_local(agent);
-		dealt = serve(agent, addr, access);
+	dealt = serve(agent, addr, access, guest);
+	if (!guest)
 		fp_agent_leave_local(agent);
-	}
 	errno = saved;
 	return dealt;
 }
