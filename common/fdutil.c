@@ -7,8 +7,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/kcmp.h>
 #include <stdatomic.h>
 #include <stddef.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "cleanup.h"
@@ -20,7 +22,8 @@
 /* fd + 1, so that zeroed memory is an empty table */
 static _Atomic int ours[FDS_MAX];
 static _Atomic bool watched[FDS_MAX]; /* of the entry with the same index */
-static _Atomic unsigned ours_end;     /* entries from here on were never used */
+static _Atomic pid_t table_tid;
+static _Atomic unsigned ours_end; /* entries from here on were never used */
 
 /* The entry of fd; FDS_MAX: there is none. */
 static unsigned entry_of(int fd)
@@ -56,12 +59,24 @@ void fp_fd_lost(void)
 	               "without farpage");
 }
 
+void fp_fd_watch_table(pid_t tid)
+{
+	atomic_store(&table_tid, tid);
+}
+
+static bool has_watched_table(void)
+{
+	pid_t tid = atomic_load(&table_tid);
+
+	return tid == 0 || syscall(SYS_kcmp, (pid_t)syscall(SYS_gettid), tid, KCMP_FILES, 0, 0) == 0;
+}
+
 static void add(int fd)
 {
 	unsigned i = 0, end = atomic_load(&ours_end);
 	int none = 0;
 
-	if (is_watched(fd))
+	if (is_watched(fd) && has_watched_table())
 		fp_fd_lost();
 	if (fp_fd_is_ours(fd))
 		return;

@@ -401,14 +401,24 @@ void fp_far_poison_again(struct fp_far *far, uint32_t page)
 	settle_event(far, page, FP_EV_FETCH_FAILED);
 }
 
+/* The page is LOST as yet, though its node has been back: a later turn revives it. */
+static void look_again(struct fp_far *far, uint64_t slot)
+{
+	atomic_fetch_or(&far->unreached, 1u << fp_store_slot_node(far->store, slot));
+}
+
 static void revive(struct fp_far *far, uint32_t page)
 {
 	uint64_t word = atomic_load_explicit(&far->words[page], memory_order_relaxed), old;
 	bool dropped;
 
-	if (fp_page_state(word) != FP_PAGE_LOST || !fp_page_slot(word) ||
-	    !fp_store_slot_up(far->store, fp_page_slot(word)) ||
-	    fp_pager_apply(&far->words[page], FP_EV_REVIVE, &old).action != FP_ACT_CLAIMED)
+	if (fp_page_state(word) != FP_PAGE_LOST || !fp_page_slot(word) || (word & FP_PAGE_DIRTY))
+		return;
+	if (!fp_store_slot_up(far->store, fp_page_slot(word))) {
+		look_again(far, fp_page_slot(word));
+		return;
+	}
+	if (fp_pager_apply(&far->words[page], FP_EV_REVIVE, &old).action != FP_ACT_CLAIMED)
 		return;
 	fp_events_enter(&far->events);
 	dropped = !fp_events_touch(&far->events, page, page + 1) &&
@@ -416,6 +426,8 @@ static void revive(struct fp_far *far, uint32_t page)
 	fp_events_leave(&far->events);
 	if (dropped)
 		old = (old & ~FP_PAGE_STATE_MASK) | FP_PAGE_REMOTE;
+	else
+		look_again(far, fp_page_slot(old));
 	fp_far_settle(far, page, fp_pager_apply_release(&far->words[page], old));
 }
 

@@ -78,6 +78,7 @@ static void compare(const struct fp_fdguard *guard)
 {
 	pid_t own = (pid_t)syscall(SYS_gettid), peer = fp_thread_tid(guard->peer);
 
+	fp_fd_watch_table(peer);
 	for (unsigned i = 0; i < guard->n_fds; i++) {
 		long r = syscall(SYS_kcmp, peer, own, KCMP_FILE, guard->fds[i], guard->fds[i]);
 
@@ -137,6 +138,7 @@ int fp_fdguard_wait(struct fp_fdguard *guard)
 {
 	while (sem_wait(&guard->ready) < 0)
 		;
+	fp_fd_watch_table(fp_thread_tid(guard->peer));
 	return guard->result;
 }
 
@@ -144,6 +146,7 @@ void fp_fdguard_stop(struct fp_fdguard *guard)
 {
 	if (!guard->thread.running)
 		return;
+	fp_fd_watch_table(0);
 	atomic_store(&guard->stopping, 1);
 	syscall(SYS_futex, &guard->stopping, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 	fp_thread_join(&guard->thread);
@@ -152,5 +155,6 @@ void fp_fdguard_stop(struct fp_fdguard *guard)
 void fp_fdguard_abandon(struct fp_fdguard *guard)
 {
 	fp_thread_abandon(&guard->thread);
+	fp_fd_watch_table(0);
 	guard->n_fds = 0;
 }

@@ -372,7 +372,7 @@ static void free_slot_of(struct fp_far *far, uint64_t word)
 /* The child asks its nodes itself for what its parent could not have. */
 static bool may_revive(const struct fp_far *far, uint32_t page, uint64_t word)
 {
-	return fp_page_slot(word) &&
+	return fp_page_slot(word) && !(word & FP_PAGE_DIRTY) &&
 	       madvise(fp_far_addr(far, page), FP_PAGE_SIZE, MADV_DONTNEED) == 0; /* the poison */
 }
 

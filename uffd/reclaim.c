@@ -235,7 +235,8 @@ static void keep_room(struct fp_reclaim *rc)
 {
 	if (rc->stuck && fp_clock_ns() < rc->retry_ns)
 		return;
-	if (run_evictions(rc)) {
+	/* where capture is by protect, a page is written before the kernel refuses to drop it */
+	if (run_evictions(rc) && !atomic_load(&rc->far->sealed)) {
 		rc->stuck = 0;
 		return;
 	}

@@ -130,7 +130,8 @@ static bool is_endless(const struct fp_agent *agent, uintptr_t addr)
 		repeated.n = 0;
 		repeated.told = false;
 	}
-	if (++repeated.n == REPEATS)
+	/* what waits for a node that is cut off waits for its patience, not for us */
+	if (++repeated.n == REPEATS || (repeated.n > REPEATS && fp_far_patience_ns(&agent->far)))
 		repeated.since_ns = fp_clock_ns();
 	return repeated.n > REPEATS && fp_clock_ns() - repeated.since_ns > 4 * agent->far.deadline_ns;
 }
