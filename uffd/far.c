@@ -24,8 +24,9 @@
 
 #define RESERVE_BYTES     (4ull << 40)
 #define RESERVE_MIN_BYTES (1ull << 30)
-/* The lowest 2 GiB are left to MAP_32BIT, and to programs that are not position-independent. */
-#define LOW_START            (2ull << 30)
+/* The lowest 4 GiB are left to emulators, which take all of them, to MAP_32BIT and to programs that are not
+ * position-independent. */
+#define LOW_START            (4ull << 30)
 #define LOW_START_OVER_BREAK (32ull << 30)
 #define GAP_BYTES            (8ull << 40)
 #define CHUNKS(pages)        ((pages) >> FP_CHUNK_SHIFT)

@@ -222,8 +222,7 @@ static void hints_of_heaps(void **state)
 	static const struct {
 		uintptr_t hint;
 		size_t len;
-	} heaps[] = {
-	    {0xc0000000, GIB}, {0x100000000, 4 * GIB}, {0xc000000000, GIB / 16}, {0x4200000000, 256 * GIB}};
+	} heaps[] = {{0x140000000, 4 * GIB}, {0xc000000000, GIB / 16}, {0x4200000000, 256 * GIB}};
 
 	for (size_t i = 0; i < sizeof(heaps) / sizeof(heaps[0]); i++) {
 		char *p = hint_reserve(heaps[i].hint, heaps[i].len), *q;
@@ -238,6 +237,17 @@ static void hints_of_heaps(void **state)
 		munmap(p, heaps[i].len);
 		munmap(q, heaps[i].len);
 	}
+}
+
+/* As an emulator of a machine with 32 bits takes them: all that is below 4 GiB and free. */
+static void the_low_4_gib(void **state)
+{
+	char *low = (char *)(GIB / 4); // NOLINT(performance-no-int-to-ptr)
+	char *p = mmap(low, 4 * GIB - GIB / 4, PROT_NONE,
+	               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+
+	assert_ptr_equal(p, low);
+	assert_int_equal(munmap(p, 4 * GIB - GIB / 4), 0);
 }
 
 /* Machine code wants to be near the code that calls it: there, memory is the kernel's. */
@@ -689,6 +699,7 @@ static int tests(void)
 	    cmocka_unit_test(lazy_then_committed),
 	    cmocka_unit_test(fixed_over_far),
 	    cmocka_unit_test(hints_of_heaps),
+	    cmocka_unit_test(the_low_4_gib),
 	    cmocka_unit_test(hints_of_code),
 	    cmocka_unit_test(hints_of_files),
 	    cmocka_unit_test(vast_reservations),
