@@ -240,8 +240,8 @@ void fp_store_fork_parent(struct fp_store *store, bool forked);
  */
 int fp_store_fork_child(struct fp_store *store, const struct fp_store_options *options);
 /*
- * The descriptors of which a lost one would not be told: what says that we live to those whose slots we read,
- * and what wakes the tender. At most max; returns how many. Negative numbers are none.
+ * The descriptors whose loss nobody would notice. One tells our parent that we live and read its slots; one
+ * wakes the tender. Writes at most max numbers and returns how many; a negative number is none.
  */
 unsigned fp_store_vital_fds(const struct fp_store *store, int *ret_fds, unsigned max);
 

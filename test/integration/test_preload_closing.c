@@ -1,6 +1,6 @@
 /*
- * Descriptors of the agent that the program closes or replaces past the C library. Whatever it closes, at
- * whatever moment: it reads its own bytes, or ends with a message. Each case is a program of its own.
+ * A program closes or replaces descriptors of the agent past the C library. It then reads its own bytes, or
+ * ends with a message. Each case is a program of its own.
  */
 #include <errno.h>
 #include <fcntl.h>
