@@ -383,14 +383,35 @@ void fp_far_put_back(struct fp_far *far, uint32_t page, const void *src)
 	(void)install(far, page, 1, src, true, FOR_EVER);
 }
 
+/* A bit for each node that is cut off. */
+static uint32_t cut_off_nodes(const struct fp_far *far)
+{
+	uint32_t nodes = 0;
+	struct fp_store_node info;
+
+	for (unsigned i = 0; i < fp_store_n_nodes(far->store); i++) {
+		fp_store_node_info(far->store, i, &info);
+		nodes |= (uint32_t)(info.state != FP_STORE_UP && info.state != FP_STORE_LOST) << i;
+	}
+	return nodes;
+}
+
+/* The page is LOST as yet: it is revived once its node is back. One without a slot only wanted for room. */
+static void look_again(struct fp_far *far, uint64_t word)
+{
+	uint64_t slot = fp_page_slot(word);
+
+	atomic_fetch_or(&far->unreached,
+	                slot ? 1u << fp_store_slot_node(far->store, slot) : cut_off_nodes(far));
+}
+
 void fp_far_lose(struct fp_far *far, uint32_t page, bool has_token)
 {
 	uint64_t old;
 
 	fp_far_poison(far, page);
 	fp_far_settle(far, page, fp_pager_apply(&far->words[page], FP_EV_FETCH_FAILED, &old));
-	if (fp_page_slot(old)) /* after the word, which whoever sees the bit looks at */
-		atomic_fetch_or(&far->unreached, 1u << fp_store_slot_node(far->store, fp_page_slot(old)));
+	look_again(far, old); /* after the word, which whoever sees the bits looks at */
 	if (has_token)
 		fp_room_leave(&far->room, 1);
 	fp_count(&far->stats->lost_pages, 1);
@@ -402,21 +423,15 @@ void fp_far_poison_again(struct fp_far *far, uint32_t page)
 	settle_event(far, page, FP_EV_FETCH_FAILED);
 }
 
-/* The page is LOST as yet, though its node has been back: a later turn revives it. */
-static void look_again(struct fp_far *far, uint64_t slot)
-{
-	atomic_fetch_or(&far->unreached, 1u << fp_store_slot_node(far->store, slot));
-}
-
 static void revive(struct fp_far *far, uint32_t page)
 {
 	uint64_t word = atomic_load_explicit(&far->words[page], memory_order_relaxed), old;
 	bool dropped;
 
-	if (fp_page_state(word) != FP_PAGE_LOST || !fp_page_slot(word) || (word & FP_PAGE_DIRTY))
+	if (fp_page_state(word) != FP_PAGE_LOST || (word & FP_PAGE_DIRTY))
 		return;
-	if (!fp_store_slot_up(far->store, fp_page_slot(word))) {
-		look_again(far, fp_page_slot(word));
+	if (fp_page_slot(word) && !fp_store_slot_up(far->store, fp_page_slot(word))) {
+		look_again(far, word);
 		return;
 	}
 	if (fp_pager_apply(&far->words[page], FP_EV_REVIVE, &old).action != FP_ACT_CLAIMED)
@@ -426,9 +441,9 @@ static void revive(struct fp_far *far, uint32_t page)
 	          madvise(fp_far_addr(far, page), FP_PAGE_SIZE, MADV_DONTNEED_LOCKED) == 0;
 	fp_events_leave(&far->events);
 	if (dropped)
-		old = (old & ~FP_PAGE_STATE_MASK) | FP_PAGE_REMOTE;
+		old = (old & ~FP_PAGE_STATE_MASK) | (fp_page_slot(old) ? FP_PAGE_REMOTE : FP_PAGE_ZERO);
 	else
-		look_again(far, fp_page_slot(old));
+		look_again(far, old);
 	fp_far_settle(far, page, fp_pager_apply_release(&far->words[page], old));
 }
 

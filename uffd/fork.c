@@ -372,7 +372,7 @@ static void free_slot_of(struct fp_far *far, uint64_t word)
 /* The child asks its nodes itself for what its parent could not have. */
 static bool may_revive(const struct fp_far *far, uint32_t page, uint64_t word)
 {
-	return fp_page_slot(word) && !(word & FP_PAGE_DIRTY) &&
+	return !(word & FP_PAGE_DIRTY) &&
 	       madvise(fp_far_addr(far, page), FP_PAGE_SIZE, MADV_DONTNEED) == 0; /* the poison */
 }
 
@@ -393,7 +393,7 @@ static unsigned adopt(struct fp_far *far, uint32_t page, uint64_t old)
 		enqueue(far, page);
 	} else if (state == FP_PAGE_LOST && !may_revive(far, page, old)) {
 		free_slot_of(far, old);
-		word = FP_PAGE_LOST;
+		word = FP_PAGE_LOST | FP_PAGE_DIRTY;
 	} else if (fp_page_slot(old) && !(old & FP_PAGE_DIRTY)) {
 		word = fp_page_with_slot(FP_PAGE_REMOTE | history, fp_page_slot(old));
 	} else {

@@ -133,8 +133,7 @@ static struct fp_page_step on_claim(uint64_t word)
 
 static struct fp_page_step on_revive(uint64_t word)
 {
-	/* the node's copy of a DIRTY page is an old one */
-	if (fp_page_state(word) != FP_PAGE_LOST || !fp_page_slot(word) || (word & FP_PAGE_DIRTY))
+	if (fp_page_state(word) != FP_PAGE_LOST || (word & FP_PAGE_DIRTY))
 		return step(word, FP_ACT_NONE);
 	return step(with_state(word, FP_PAGE_HELD), FP_ACT_CLAIMED);
 }

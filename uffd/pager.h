@@ -30,7 +30,8 @@ enum fp_page_state {
 	FP_PAGE_REMOTE,   /* only in its slot */
 	FP_PAGE_ARRIVING, /* owned by whoever is installing it */
 	FP_PAGE_HELD,     /* owned by a layout call (munmap, madvise, mremap) */
-	FP_PAGE_LOST,     /* no replica could give it back: poisoned. Its slot stays, for FP_EV_REVIVE */
+	FP_PAGE_LOST,     /* poisoned. Its node could not give it back, or there was no room for a fresh one:
+	                   * its slot, if any, stays for FP_EV_REVIVE. DIRTY: lost for good */
 };
 
 #define FP_PAGE_STATE_MASK 7ull
@@ -65,7 +66,7 @@ enum fp_page_event {
 	FP_EV_NOT_WRITTEN, /* captured, but no node took it: must be put back */
 	FP_EV_REFUSED,     /* LEAVING ends: it can't be captured now (pinned for I/O); stays as it was */
 	FP_EV_CLAIM,       /* a layout call wants the page to hold still */
-	FP_EV_REVIVE,      /* the node that has it is back: wanted only if it is lost and has a slot */
+	FP_EV_REVIVE,      /* its node is back: wanted only if it is lost, and not for good */
 	FP_EV_UNQUEUE,     /* its entry in the eviction queue is looked at: drop it if the page is away */
 };
 

@@ -165,8 +165,6 @@ static int fate_of_starved(struct fp_far *far, const struct fp_arrival *a)
 	r = a->io.slot && fp_store_slot_up(far->store, a->io.slot) ? 0 : fp_far_why_stuck(far);
 	if (r == -EHOSTDOWN && now_ns < fp_clock_after(a->begun_ns, fp_far_patience_ns(far)))
 		return WAITS;
-	if (r == -EHOSTDOWN && a->zero && fp_far_patience_ns(far))
-		r = 0; /* it needs no node, and one may still come back */
 	if (r == 0)
 		fp_room_grant(&far->room);
 	return r;

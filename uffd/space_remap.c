@@ -170,7 +170,7 @@ static void move_back(struct move *m)
 			if (fp_page_state(old) == FP_PAGE_RESIDENT)
 				fp_room_leave(&far->room, 1);
 			fp_far_poison(far, m->from + i);
-			settled = FP_PAGE_LOST;
+			settled = FP_PAGE_LOST | FP_PAGE_DIRTY;
 		}
 		fp_space_release(far, m->to + i, FP_PAGE_ZERO);
 		fp_space_release(far, m->from + i, settled);

@@ -393,17 +393,25 @@ static void test_cut_for_2_s(void **state)
 	assert_null(strstr(trial.text, "SIGBUS"));
 }
 
+static void *map_fresh(const struct scene *s)
+{
+	void *fresh;
+
+	trial_check(fp_space_map(fp_agent_space(s->agent), PAGES * FP_PAGE_SIZE, 0, PROT_READ | PROT_WRITE, 0,
+	                         &fresh) == 0,
+	            "no mapping");
+	return fresh;
+}
+
 /* Nobody is lost whom the node may still help: neither who reads, nor who only wants room. */
 static int body_cut_beyond_deadline(void *arg)
 {
 	struct scene *s = arg;
 	pthread_t threads[THREADS], plugger;
-	void *fresh;
+	char *fresh;
 
 	begin(s, 300 * MS);
-	trial_check(fp_space_map(fp_agent_space(s->agent), PAGES * FP_PAGE_SIZE, 0, PROT_READ | PROT_WRITE, 0,
-	                         &fresh) == 0,
-	            "no mapping");
+	fresh = map_fresh(s);
 	start_users(s, threads);
 	test_cable_set(s->cable, TEST_CABLE_CUT);
 	await_state(s, FP_STORE_OPEN, 10 * FP_NSEC_PER_SEC);
@@ -411,8 +419,8 @@ static int body_cut_beyond_deadline(void *arg)
 	for (uint32_t p = 0; p < PAGES; p++) {
 		uint64_t ns;
 
-		trial_check(trial_write((char *)fresh + (size_t)p * FP_PAGE_SIZE, 1, &ns) == 0,
-		            "no room for page %u", p);
+		trial_check(trial_write(fresh + (size_t)p * FP_PAGE_SIZE, 1, &ns) == 0, "no room for page %u",
+		            p);
 		note_longest(s, ns);
 	}
 	pthread_join(plugger, NULL);
@@ -452,6 +460,27 @@ static void test_waits_without_end(void **state)
 	assert_null(strstr(trial.text, "SIGBUS"));
 }
 
+/* Until there is no room. Returns the page that found none. */
+static uint32_t write_fresh(char *fresh)
+{
+	uint32_t page = 0;
+	uint64_t ns;
+
+	while (trial_write(fresh + (size_t)page * FP_PAGE_SIZE, 1, &ns) == 0)
+		trial_check(++page < PAGES, "there is room without end");
+	return page;
+}
+
+static void await_room(char *page)
+{
+	uint64_t until_ns = fp_clock_ns() + 10 * FP_NSEC_PER_SEC, ns;
+
+	while (trial_write(page, 1, &ns) != 0) {
+		trial_check(fp_clock_ns() < until_ns, "a fresh page stays lost");
+		sleep_ns(MS);
+	}
+}
+
 /* What was touched in vain is there again once the node is, and so is the rest: the program goes on. */
 static int body_out_of_patience(void *arg)
 {
@@ -459,8 +488,10 @@ static int body_out_of_patience(void *arg)
 	uint32_t page;
 	uint64_t ns;
 	char byte;
+	char *fresh;
 
 	begin(s, FP_NSEC_PER_SEC);
+	fresh = map_fresh(s);
 	page = a_remote_page(s);
 	for (uint32_t p = page; p < page + 4; p++) /* a pass that reads ahead, into what is remote */
 		trial_check(trial_read(s->far + (size_t)p * FP_PAGE_SIZE, &byte, &ns) == 0, "page %u", p);
@@ -470,9 +501,11 @@ static int body_out_of_patience(void *arg)
 	trial_check(trial_read(s->far + (size_t)page * FP_PAGE_SIZE, &byte, &ns) == SIGBUS, "no SIGBUS");
 	trial_check(ns > s->deadline_ns / 2 && ns < s->deadline_ns + SLACK_NS, "SIGBUS came after %d ms",
 	            (int)(ns / MS));
+	fresh += (size_t)write_fresh(fresh) * FP_PAGE_SIZE;
 	test_cable_set(s->cable, TEST_CABLE_FORWARD);
 	await_state(s, FP_STORE_UP, 10 * FP_NSEC_PER_SEC);
 	await_revival(s, page);
+	await_room(fresh);
 	check_pages(s, false);
 	end(s);
 	return 0;

@@ -235,7 +235,17 @@ static void fault_step(const struct world *from)
 		break;
 	case DO_ZERO:
 		check(w.truth == 0, &w, "zeros installed over written bytes");
-		install(&w, 0, w.fault_rw);
+		if (!w.lost) { /* either may happen: there is no room, and nothing can leave */
+			struct world starved = copy(from);
+
+			starved.lost = 1;
+			starved.fault = DO_POISON;
+			visit(&starved);
+		}
+		if (w.lost)
+			w.fault = DO_POISON;
+		else
+			install(&w, 0, w.fault_rw);
 		break;
 	case DO_FETCH:
 		if (!w.lost) { /* either may happen: the node dies at any moment */
@@ -431,8 +441,10 @@ static void reviver_step(const struct world *from)
 		w.reviver = END_REVIVED;
 		break;
 	default:
-		check(w.slot == w.truth, &w, "what is revived is not in its slot");
-		settle(&w, fp_pager_step_release(w.word, fp_page_with_slot(FP_PAGE_REMOTE, 1)));
+		s.word = fp_page_slot(w.word) ? fp_page_with_slot(FP_PAGE_REMOTE, 1) : FP_PAGE_ZERO;
+		check(w.truth == (fp_page_slot(w.word) ? w.slot : 0), &w,
+		      "what is revived is not what was lost");
+		settle(&w, fp_pager_step_release(w.word, s.word));
 		w.reviver = IDLE;
 		for (int t = 0; t < 2; t++)
 			if (w.app[t] == BUS)
