@@ -18,11 +18,10 @@
 
 #include "clock.h"
 
-#define LINE_MAX_BYTES 1024
-
-static const char *log_program = "farpage";
-static enum fp_log_level log_max_level = FP_LOG_NOTICE;
-static bool log_to_journal;
+static const char *_Atomic log_program = "farpage";
+static _Atomic enum fp_log_level log_max_level = FP_LOG_NOTICE;
+static atomic_bool log_to_journal;
+static bool (*_Atomic log_take)(const char *subsystem, const char *line, size_t len);
 
 /* systemd names the device and inode of the stream that it connected: stderr may have been redirected since.
  */
@@ -95,10 +94,22 @@ static bool stderr_is_full(void)
 	return at >= 0 && (rlim_t)at >= limit.rlim_cur;
 }
 
+void fp_log_divert(bool (*take)(const char *subsystem, const char *line, size_t len))
+{
+	log_take = take;
+}
+
+void fp_log_write(const char *line, size_t len)
+{
+	while (!stderr_is_full() && write(STDERR_FILENO, line, len) < 0 && errno == EINTR)
+		;
+}
+
 void fp_log(enum fp_log_level level, const char *subsystem, const char *format, ...)
 {
+	bool (*take)(const char *subsystem, const char *line, size_t len) = log_take;
 	int saved_errno = errno;
-	char line[LINE_MAX_BYTES];
+	char line[FP_LOG_LINE_BYTES];
 	size_t len;
 	va_list args;
 
@@ -118,8 +129,8 @@ void fp_log(enum fp_log_level level, const char *subsystem, const char *format, 
 		len = cut_line(line, sizeof(line));
 	blank_controls(line, len);
 	line[len++] = '\n';
-	while (!stderr_is_full() && write(STDERR_FILENO, line, len) < 0 && errno == EINTR)
-		;
+	if (!take || !take(subsystem, line, len))
+		fp_log_write(line, len);
 	errno = saved_errno;
 }
 

@@ -30,13 +30,25 @@ void fp_log_init(const char *program, enum fp_log_level max_level);
  */
 int fp_log_level_parse(const char *text, enum fp_log_level *ret_level);
 
+#define FP_LOG_LINE_BYTES 1024 /* the longest line, with its end */
+
 /*
  * Prints one line "program: subsystem: text" by a single write(2) on stderr. Formats on the stack (lines are
- * cut at 1 KiB), never allocates, takes no lock, keeps errno: safe on any thread. It may block on a stderr
- * that is a full pipe, so fault threads must not call it (they count, and post to the housekeeping thread).
+ * cut at FP_LOG_LINE_BYTES), never allocates, takes no lock, keeps errno: safe on any thread. It may block on
+ * a stderr that is a full pipe, so fault threads must not call it (they count, and post to the housekeeping
+ * thread).
  */
 void fp_log(enum fp_log_level level, const char *subsystem, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+
+/*
+ * Has take see each finished line (of len bytes, its newline the last) on the thread that logs it. True: take
+ * has it now. False: fp_log writes it, as it does by default.
+ */
+void fp_log_divert(bool (*take)(const char *subsystem, const char *line, size_t len));
+
+/* Writes a finished line to stderr, as fp_log does: it may block. */
+void fp_log_write(const char *line, size_t len);
 
 /* A token bucket for lines that a storm could repeat. Zero-initialise; any thread. */
 struct fp_log_limit {

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <yaml.h>
 
@@ -487,11 +488,16 @@ static int read_stream(struct reader *r, const struct fp_conf_field *fields, voi
 
 static int read_file(struct reader *r)
 {
-	fp_autoclose int fd = open(r->file, O_RDONLY | O_CLOEXEC);
+	fp_autoclose int fd = open(r->file, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	struct stat st;
 	ssize_t n;
 
-	if (fd < 0)
+	if (fd < 0 || fstat(fd, &st) < 0)
 		return -errno;
+	if (!S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)) { /* a FIFO may keep whoever reads it waiting */
+		snprintf(r->error->text, sizeof(r->error->text), "%s: not a regular file", r->file);
+		return -EINVAL;
+	}
 	r->text = malloc(MAX_FILE_BYTES + 1);
 	if (!r->text)
 		return -ENOMEM;

@@ -51,7 +51,7 @@ struct fp_conf_error {
  * Reads path into target as fields describes. Keys not in the file leave the target as it was. Each key at
  * most once. Returns 0; -ENOENT and the like if the file can't be read (a directory is -EISDIR), -EINVAL if
  * it is not valid; error->text then says what and where, and target holds what was read so far. A file may
- * have 1 MiB. Control plane only: allocates.
+ * have 1 MiB. A FIFO or a device is refused: it could keep the caller waiting. Control plane only: allocates.
  */
 int fp_conf_read(const char *path, const struct fp_conf_field *fields, void *target,
                  struct fp_conf_error *error);

@@ -217,12 +217,10 @@ static void fd_sent(struct fp_conn *conn)
 /* It concerns that one request, and not whoever happens to ask. */
 static void refuse_fd(struct fp_conn *conn)
 {
-	if (fp_log_allowed(&conn->server->peer_log, FP_PEER_LINES_A_SECOND))
-		fp_log(FP_LOG_WARNING, "peer",
-		       "%s: no descriptor can be passed to it: clients have not received as many as the "
-		       "limit of "
-		       "open files allows (LimitNOFILE=): its LEASE is refused",
-		       conn->peer);
+	fp_log(FP_LOG_WARNING, "peer",
+	       "%s: no descriptor can be passed to it: clients have not received as many as the limit of "
+	       "open files allows (LimitNOFILE=): its LEASE is refused",
+	       conn->peer);
 	fp_reply_refuse(conn->outbox.first, FP_WIRE_FULL);
 	fp_conn_unpromise_fd(conn);
 }

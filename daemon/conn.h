@@ -101,7 +101,7 @@ void fp_conn_unpromise_fd(struct fp_conn *conn);
 /* Answers ERROR; the connection goes on. */
 void fp_conn_answer_error(struct fp_conn *conn, const struct fp_wire_header *request,
                           enum fp_wire_status status);
-/* Answers ERROR, logs why (rate-limited) and closes once it is sent. */
+/* Answers ERROR, logs why and closes once it is sent. */
 void fp_conn_refuse(struct fp_conn *conn, enum fp_wire_status status, const char *reason);
 /* Ends it at once, whatever is under way. */
 void fp_conn_kill(struct fp_conn *conn);

@@ -136,6 +136,7 @@ int fp_loop_run(struct fp_loop *loop)
 		}
 		io_uring_cq_advance(&loop->ring, n);
 	}
+	io_uring_submit(&loop->ring); /* what can go at once goes, such as a last word to systemd */
 	return 0;
 }
 

@@ -11,11 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <systemd/sd-daemon.h>
 #include <unistd.h>
 
 #include "cleanup.h"
 #include "clock.h"
+#include "logwriter.h"
 #include "server_gate.h"
 #include "status.h"
 
@@ -25,16 +25,15 @@
 
 void fp_server_log_peer(struct fp_server *server, const struct fp_conn *conn, const char *what)
 {
-	if (fp_log_allowed(&server->peer_log, FP_PEER_LINES_A_SECOND))
-		fp_log(FP_LOG_WARNING, "peer", "%s%s%s: %s: its connection ends, others go on", conn->peer,
-		       conn->hello.client_name[0] ? " " : "", conn->hello.client_name, what);
+	fp_log(FP_LOG_WARNING, "peer", "%s%s%s: %s: its connection ends, others go on", conn->peer,
+	       conn->hello.client_name[0] ? " " : "", conn->hello.client_name, what);
 }
 
 void fp_server_sessions_changed(struct fp_server *server)
 {
 	char line[128];
 
-	sd_notifyf(0, "STATUS=%s", fp_status_line(server, line, sizeof(line)));
+	fp_notify(&server->notify, "STATUS=%s", fp_status_line(server, line, sizeof(line)));
 }
 
 static void start_accept(struct fp_listener *listener)
@@ -71,10 +70,8 @@ void fp_server_welcome(struct fp_server *server, int fd, struct fp_gate_peer *ga
 		return;
 	else
 		fd = -1;
-	if (fp_log_allowed(&server->peer_log, FP_PEER_LINES_A_SECOND))
-		fp_log(FP_LOG_WARNING, "peer", "%s: turned away: %s",
-		       fd >= 0 ? fp_peer_name(fd, peer, sizeof(peer)) : "a connection",
-		       why ? why : "out of memory");
+	fp_log(FP_LOG_WARNING, "peer", "%s: turned away: %s",
+	       fd >= 0 ? fp_peer_name(fd, peer, sizeof(peer)) : "a connection", why ? why : "out of memory");
 	if (fd < 0)
 		return;
 	close(fd);
@@ -110,9 +107,8 @@ static void on_accept(struct fp_op *op, int res, unsigned flags)
 		return;
 	}
 	/* Out of descriptors or memory: at once again would find the same. */
-	if (fp_log_allowed(&server->peer_log, FP_PEER_LINES_A_SECOND))
-		fp_log(FP_LOG_WARNING, "peer", "cannot accept a connection: %s",
-		       fp_strerror(res, reason, sizeof(reason)));
+	fp_log(FP_LOG_WARNING, "peer", "cannot accept a connection: %s",
+	       fp_strerror(res, reason, sizeof(reason)));
 	fp_loop_timeout(&server->loop, &listener->pause_op, &listener->pause, ACCEPT_PAUSE_NS);
 }
 
@@ -282,7 +278,7 @@ static void stop(struct fp_server *server)
 	server->stopping = true;
 	for (unsigned i = 0; i < server->pools.n; i++)
 		fp_pool_end(server->pools.items[i]);
-	sd_notify(0, "STOPPING=1");
+	fp_notify(&server->notify, "STOPPING=1");
 	end_expired(server, true);
 	fp_log(FP_LOG_NOTICE, "node", "stopping: %s; requests under way have %llu s to end (again: at once)",
 	       fp_status_line(server, line, sizeof(line)),
@@ -314,8 +310,8 @@ static void reload(struct fp_server *server)
 		       "nothing to read again: this node was started without a file");
 		return;
 	}
-	sd_notifyf(0, "RELOADING=1\nMONOTONIC_USEC=%llu",
-	           (unsigned long long)(fp_clock_ns() / FP_NSEC_PER_USEC));
+	fp_notify(&server->notify, "RELOADING=1\nMONOTONIC_USEC=%llu",
+	          (unsigned long long)(fp_clock_ns() / FP_NSEC_PER_USEC));
 	if (fp_config_read(server->options.config_path, &next, &error) < 0) {
 		fp_log(FP_LOG_ERROR, "config", "%s: the node goes on with what it had", error.text);
 	} else {
@@ -329,7 +325,7 @@ static void reload(struct fp_server *server)
 		       server->options.config_path);
 		fp_config_free(next);
 	}
-	sd_notify(0, "READY=1");
+	fp_notify(&server->notify, "READY=1");
 }
 
 static void read_signal(struct fp_server *server)
@@ -515,7 +511,7 @@ static void announce(struct fp_server *server)
 		dprintf(server->options.ready_fd, "\n");
 		close(fp_take_fd(server->options.ready_fd));
 	}
-	sd_notifyf(0, "READY=1\nSTATUS=%s", fp_status_line(server, line, sizeof(line)));
+	fp_notify(&server->notify, "READY=1\nSTATUS=%s", fp_status_line(server, line, sizeof(line)));
 }
 
 static int run_loop(struct fp_server *server)
@@ -564,6 +560,7 @@ static void done(struct fp_server *server)
 	for (unsigned i = 0; i < server->pools.n; i++)
 		fp_pool_close(server->pools.items[i]);
 	free(server->pools.items);
+	fp_notify_close(&server->notify);
 	if (server->signal_fd >= 0)
 		close(server->signal_fd);
 }
@@ -586,6 +583,9 @@ int fp_server_run(const struct fp_server_options *options)
 	raise_descriptor_limit(&server);
 	r = open_signals(&server);
 	if (r == 0)
+		r = explain_start("the thread that writes the log", fp_logwriter_start());
+	fp_notify_open(&server.notify, &server.loop);
+	if (r == 0)
 		r = open_pools(&server);
 	if (r == 0)
 		r = open_listeners(&server);
@@ -596,5 +596,6 @@ int fp_server_run(const struct fp_server_options *options)
 	if (r == 0)
 		fp_log(FP_LOG_NOTICE, "node", "stopped: %s", fp_status_line(&server, line, sizeof(line)));
 	done(&server);
+	fp_logwriter_stop();
 	return r;
 }

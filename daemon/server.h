@@ -17,6 +17,7 @@
 #include "listen.h"
 #include "log.h"
 #include "loop.h"
+#include "notify.h"
 #include "session.h"
 #include "verbs_gate.h"
 
@@ -29,8 +30,6 @@ struct fp_listener {
 	struct fp_op accept_op, pause_op;
 	struct __kernel_timespec pause;
 };
-
-#define FP_PEER_LINES_A_SECOND 10 /* of the log, of what peers do */
 
 /* Of all connections since the start. */
 struct fp_counters {
@@ -67,13 +66,12 @@ struct fp_server {
 	unsigned n_conns;
 	unsigned fds_out, max_fds_out; /* descriptors that all connections have promised or sent */
 	struct fp_node_sessions sessions;
-	struct fp_clients clients;
 	struct fp_counters counters;
 	uint64_t start_ns;
 	bool draining; /* no new leases: DRAIN */
 	bool stopping; /* no new connections either: SIGTERM */
 	bool waiting;  /* SIGTERM has come, and options.users_fd is waited for */
-	struct fp_log_limit peer_log;
+	struct fp_notify notify;
 	int signal_fd;
 	struct signalfd_siginfo signal;
 	uint64_t keeper_events;
@@ -107,10 +105,10 @@ void fp_server_fence(struct fp_server *server, struct fp_node_session *session);
 /* Ends the session of a control connection: its links end, its leases go back. The connection goes on. */
 void fp_server_end_session(struct fp_server *server, struct fp_conn *conn);
 
-/* A session was opened or has ended: tells systemd. */
+/* A session was opened or has ended: tells systemd, if it listens. */
 void fp_server_sessions_changed(struct fp_server *server);
 
-/* Logs what a peer did wrong, at most some lines a second. */
+/* Logs what a peer did wrong. */
 void fp_server_log_peer(struct fp_server *server, const struct fp_conn *conn, const char *what);
 
 #endif

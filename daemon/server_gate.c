@@ -94,8 +94,6 @@ int fp_server_gate_open(struct fp_server *server)
 
 static void log_gate(struct fp_server *server, const struct fp_gate_news *news)
 {
-	if (!fp_log_allowed(&server->peer_log, FP_PEER_LINES_A_SECOND))
-		return;
 	switch (news->type) {
 	case FP_GATE_NEWS_DENIED:
 		fp_log(FP_LOG_WARNING, "peer",

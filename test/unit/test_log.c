@@ -156,6 +156,27 @@ static void an_event_is_one_line(void **state)
 	assert_string_equal(logged(), "unit: conn: peer says 'a farpaged: pool: all is well [2J  '\n");
 }
 
+static char taken[64];
+
+static bool take_errors(const char *subsystem, const char *line, size_t len)
+{
+	if (strcmp(subsystem, "error") != 0)
+		return false;
+	memcpy(taken, line, len);
+	return true;
+}
+
+static void lines_can_be_diverted(void **state)
+{
+	fp_log_divert(take_errors);
+	fp_log(FP_LOG_ERROR, "error", "one");
+	assert_string_equal(logged(), "");
+	assert_string_equal(taken, "unit: error: one\n");
+	fp_log(FP_LOG_ERROR, "other", "two");
+	assert_string_equal(logged(), "unit: other: two\n");
+	fp_log_divert(NULL);
+}
+
 static void a_program_name_may_be_long(void **state)
 {
 	static char name[2000];
@@ -217,6 +238,7 @@ int main(void)
 	    log_test(long_lines_are_cut),
 	    log_test(a_cut_leaves_whole_characters),
 	    log_test(an_event_is_one_line),
+	    log_test(lines_can_be_diverted),
 	    log_test(a_program_name_may_be_long),
 	    cmocka_unit_test(levels_are_parsed),
 	    cmocka_unit_test(a_storm_is_limited),
