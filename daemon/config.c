@@ -69,9 +69,9 @@ static const struct fp_conf_field pool_fields[] = {
 };
 
 static const struct fp_conf_field limit_fields[] = {
-    {.key = "session_quota",
+    {.key = "client_quota",
      .type = FP_CONF_SIZE,
-     .offset = offsetof(struct fp_limits, session_quota_bytes),
+     .offset = offsetof(struct fp_limits, client_quota_bytes),
      .min = 4096,
      .max = FP_POOL_MAX_BYTES},
     {.key = "max_sessions",
@@ -155,7 +155,7 @@ struct fp_config *fp_config_new(void)
 	if (!config)
 		return NULL;
 	config->limits = (struct fp_limits){
-	    .session_quota_bytes = FP_QUOTA_NONE,
+	    .client_quota_bytes = FP_QUOTA_NONE,
 	    .max_sessions = 4096, /* a program is one, and each of its forked children */
 	    .max_leases = 16384,
 	    .max_connections = 32768,

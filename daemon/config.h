@@ -33,7 +33,7 @@ struct fp_pool_config {
 
 /* What SIGHUP may change. */
 struct fp_limits {
-	uint64_t session_quota_bytes; /* FP_QUOTA_NONE: as much as the pools hold */
+	uint64_t client_quota_bytes; /* FP_QUOTA_NONE: as much as the pools hold */
 	uint64_t max_sessions;
 	uint64_t max_leases;      /* of one session */
 	uint64_t max_connections; /* of all sessions, and of those that are not one yet */

@@ -69,12 +69,14 @@ static struct fp_node_lease *lease_of(struct fp_job *job)
 static void charge(struct fp_node_memory *memory)
 {
 	fp_pool_charge(memory->pool, memory->size_bytes);
+	fp_client_charge(memory->client, memory->size_bytes);
 	memory->pool->n_leases++;
 }
 
 static void uncharge(struct fp_node_memory *memory)
 {
 	fp_pool_uncharge(memory->pool, memory->size_bytes);
+	fp_client_uncharge(memory->client, memory->size_bytes);
 	memory->pool->n_leases--;
 }
 
@@ -177,7 +179,7 @@ static int find_id(struct fp_node_leases *leases, uint32_t *ret_id)
 }
 
 /* With memory of its own, of which nothing is there yet. NULL: no memory. */
-static struct fp_node_lease *lease_new(struct fp_pool *pool, uint64_t size_bytes)
+static struct fp_node_lease *lease_new(struct fp_pool *pool, struct fp_client *client, uint64_t size_bytes)
 {
 	fp_autofree struct fp_node_lease *lease = calloc(1, sizeof(*lease));
 	struct fp_node_memory *memory = calloc(1, sizeof(*memory));
@@ -186,7 +188,8 @@ static struct fp_node_lease *lease_new(struct fp_pool *pool, uint64_t size_bytes
 		free(memory);
 		return NULL;
 	}
-	*memory = (struct fp_node_memory){.pool = pool, .size_bytes = size_bytes, .n_holders = 1};
+	*memory =
+	    (struct fp_node_memory){.pool = pool, .client = client, .size_bytes = size_bytes, .n_holders = 1};
 	lease->memory = memory;
 	return fp_take_ptr(lease);
 }
@@ -212,13 +215,13 @@ int fp_node_lease_grant(struct fp_node_leases *leases, const struct fp_pools *po
 	if (!pool)
 		return -ENOSPC;
 	size_bytes = fp_pool_round(pool, request->size_bytes);
-	if (leases->leased_bytes > request->quota_bytes ||
-	    size_bytes > request->quota_bytes - leases->leased_bytes)
+	if (request->client->leased_bytes > request->quota_bytes ||
+	    size_bytes > request->quota_bytes - request->client->leased_bytes)
 		return -EDQUOT;
 	r = leases->n < request->max_leases ? find_id(leases, &id) : -EUSERS;
 	if (r < 0)
 		return r;
-	lease = lease_new(pool, size_bytes);
+	lease = lease_new(pool, request->client, size_bytes);
 	if (!lease)
 		return -ENOMEM;
 	lease->id = id;

@@ -19,6 +19,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "client.h"
 #include "keeper.h"
 #include "pool.h"
 #include "verbs_gate.h"
@@ -50,6 +51,7 @@ struct fp_lease_key {
 /* What a lease is about. Freed with the last of its holders. */
 struct fp_node_memory {
 	struct fp_pool *pool;
+	struct fp_client *client; /* whom it is charged to, until the last holder has left */
 	uint64_t size_bytes;
 	struct fp_chunk chunk; /* the keeper's until granted and after the last holder left */
 	unsigned n_holders;    /* leases, those released that are still used included */
@@ -73,8 +75,9 @@ struct fp_node_lease {
 
 struct fp_lease_request {
 	uint64_t size_bytes;
-	bool shareable;       /* it will be passed to the client */
-	uint64_t quota_bytes; /* of the session */
+	bool shareable;           /* it will be passed to the client */
+	struct fp_client *client; /* it is charged to him */
+	uint64_t quota_bytes;     /* his, of all his sessions */
 	uint64_t max_leases;
 	/* Called once after a grant that was begun: 0, or -ENOMEM and the like, or -ECANCELED where the
 	 * session has ended meanwhile (the lease is gone when it returns). */
@@ -105,8 +108,8 @@ int fp_node_lease_grant(struct fp_node_leases *leases, const struct fp_pools *po
                         const struct fp_lease_request *request);
 
 /*
- * Gives leases, of which there is none, every granted one of from: read-only, by the same ids. The quota is
- * not asked, but they count for it. 0; -ENOMEM: none is adopted.
+ * Gives leases, of which there is none, every granted one of from: read-only, by the same ids. They stay
+ * charged to whom they were granted. 0; -ENOMEM: none is adopted.
  */
 int fp_node_leases_adopt(struct fp_node_leases *leases, const struct fp_node_leases *from);
 

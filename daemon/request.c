@@ -65,14 +65,32 @@ static bool proof_is_right(const struct fp_conn *conn, const char *secret)
 	                   fp_auth_equal(proof, fp_inbox_payload(&conn->inbox), sizeof(proof)));
 }
 
+/* Who he is, now that he is let in: he has proved the secret, or there is none. NULL: no memory. */
+static struct fp_client *identify(const struct fp_conn *conn)
+{
+	struct fp_server *server = conn->server;
+	char name[FP_CLIENT_NAME_LEN];
+
+	return fp_client_get(&server->clients,
+	                     server->config->auth.secret
+	                         ? "secret"
+	                         : fp_client_peer_name(conn->is_unix ? conn->fd : -1, conn->peer, name));
+}
+
 static int open_session(struct fp_conn *conn)
 {
 	struct fp_server *server = conn->server;
+	struct fp_client *client;
 	int r;
 
 	if (server->sessions.n >= server->config->limits.max_sessions)
 		return -EUSERS;
-	r = fp_node_session_open(&server->sessions, conn->hello.client_name, conn->peer, &conn->session);
+	client = identify(conn);
+	if (!client)
+		return -ENOMEM;
+	r = fp_node_session_open(&server->sessions, client, conn->hello.client_name, conn->peer,
+	                         &conn->session);
+	fp_client_put(client); /* his session holds him */
 	if (r < 0)
 		return r;
 	conn->session->memfd = conn->is_unix && conn->hello.features & FP_WIRE_FEATURE_MEMFD;
@@ -318,7 +336,8 @@ static void handle_lease(struct fp_conn *conn)
 	struct fp_server *server = conn->server;
 	struct fp_lease_request request = {
 	    .shareable = conn->session->memfd,
-	    .quota_bytes = server->config->limits.session_quota_bytes,
+	    .client = conn->session->client,
+	    .quota_bytes = server->config->limits.client_quota_bytes,
 	    .max_leases = server->config->limits.max_leases,
 	    .done = lease_done,
 	    .user = conn,
@@ -451,7 +470,7 @@ static void handle_qp(struct fp_conn *conn)
 
 static void handle_info(struct fp_conn *conn)
 {
-	uint64_t quota_bytes = conn->server->config->limits.session_quota_bytes, used_bytes;
+	uint64_t quota_bytes = conn->server->config->limits.client_quota_bytes, used_bytes;
 	struct fp_wire_info info = {
 	    .leased_bytes = conn->session->leases.leased_bytes,
 	    .quota_bytes = quota_bytes == FP_QUOTA_NONE ? 0 : quota_bytes,

@@ -66,6 +66,7 @@ struct fp_server {
 	unsigned n_conns;
 	unsigned fds_out, max_fds_out; /* descriptors that all connections have promised or sent */
 	struct fp_node_sessions sessions;
+	struct fp_clients clients;
 	struct fp_counters counters;
 	uint64_t start_ns;
 	bool draining; /* no new leases: DRAIN */

@@ -12,8 +12,8 @@
 #include "cleanup.h"
 #include "clock.h"
 
-int fp_node_session_open(struct fp_node_sessions *sessions, const char *name, const char *peer,
-                         struct fp_node_session **ret_session)
+int fp_node_session_open(struct fp_node_sessions *sessions, struct fp_client *client, const char *name,
+                         const char *peer, struct fp_node_session **ret_session)
 {
 	fp_autofree struct fp_node_session *session = calloc(1, sizeof(*session));
 	int r;
@@ -23,6 +23,8 @@ int fp_node_session_open(struct fp_node_sessions *sessions, const char *name, co
 	r = fp_auth_random(session->token, sizeof(session->token));
 	if (r < 0)
 		return r;
+	session->client = fp_client_ref(client);
+	client->n_sessions++;
 	snprintf(session->name, sizeof(session->name), "%s", name);
 	snprintf(session->peer, sizeof(session->peer), "%s", peer);
 	session->transport = "tcp";
@@ -78,6 +80,8 @@ void fp_node_session_end(struct fp_node_sessions *sessions, struct fp_node_sessi
 	sessions->n--;
 	fp_node_session_disarm(session);
 	fp_node_leases_done(&session->leases);
+	session->client->n_sessions--;
+	fp_client_put(session->client);
 	explicit_bzero(session, sizeof(*session));
 	free(session);
 }

@@ -14,6 +14,7 @@
 #ifndef FP_NODE_SESSION_H
 #define FP_NODE_SESSION_H
 
+#include "client.h"
 #include "lease.h"
 #include "wire.h"
 
@@ -28,7 +29,8 @@ struct fp_node_session {
 	bool cut_off;     /* it has no control connection; it ends at expires_ns */
 	uint64_t expires_ns;
 	unsigned n_resumes;
-	uint64_t parent_id; /* whose leases it has adopted, which may have ended; 0: nobody's */
+	uint64_t parent_id;       /* whose leases it has adopted, which may have ended; 0: nobody's */
+	struct fp_client *client; /* held: whose it is, also when others carry it on */
 	char name[FP_WIRE_NAME_BYTES];
 	char peer[FP_PEER_LEN];
 	const char *transport; /* static, of its newest connection: "shm", "tcp", "rdma", "rdma+tcp" */
@@ -48,10 +50,10 @@ struct fp_node_sessions {
 	uint64_t last_id;
 };
 
-/* Opens a session with a new id and token. 0 and *ret_session, owned by sessions; -ENOMEM, or what getrandom
- * says. */
-int fp_node_session_open(struct fp_node_sessions *sessions, const char *name, const char *peer,
-                         struct fp_node_session **ret_session);
+/* Opens a session of client with a new id and token. 0 and *ret_session, owned by sessions; -ENOMEM, or what
+ * getrandom says. */
+int fp_node_session_open(struct fp_node_sessions *sessions, struct fp_client *client, const char *name,
+                         const char *peer, struct fp_node_session **ret_session);
 /* Lets links of the gate's peer reach its leases as they get their keys. own_peer as above. */
 void fp_node_session_arm(struct fp_node_session *session, struct fp_gate_peer *gate_peer, bool own_peer);
 /*

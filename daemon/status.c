@@ -35,6 +35,30 @@ static void print_pools(const struct fp_server *server, FILE *out)
 	fprintf(out, "],");
 }
 
+static uint64_t printable_quota(const struct fp_server *server)
+{
+	uint64_t quota_bytes = server->config->limits.client_quota_bytes;
+
+	return quota_bytes == FP_QUOTA_NONE ? 0 : quota_bytes;
+}
+
+/* Of sessions and clients as many are told as the message holds: at most half of it is of clients. */
+static void print_clients(const struct fp_server *server, FILE *out)
+{
+	unsigned omitted = server->clients.n;
+	const char *comma = "";
+
+	fprintf(out, "\"clients\":[");
+	for (const struct fp_client *c = server->clients.first; c && ftell(out) < FP_WIRE_MAX_STATUS / 2;
+	     c = c->next) {
+		fprintf(out, "%s{\"name\":\"%s\",\"sessions\":%u,\"leased_bytes\":%llu,\"quota_bytes\":%llu}",
+		        comma, c->name, c->n_sessions, (ull)c->leased_bytes, (ull)printable_quota(server));
+		comma = ",";
+		omitted--;
+	}
+	fprintf(out, "],\"clients_omitted\":%u,", omitted);
+}
+
 static ull grace_left_ms(const struct fp_node_session *session)
 {
 	uint64_t now_ns = fp_clock_ns();
@@ -52,12 +76,13 @@ static unsigned regions(const struct fp_node_session *session)
 static void print_session(const struct fp_node_session *session, FILE *out)
 {
 	fprintf(out,
-	        "{\"id\":%llu,\"name\":\"%s\",\"peer\":\"%s\",\"state\":\"%s\",\"grace_left_ms\":%llu,"
+	        "{\"id\":%llu,\"client\":\"%s\",\"name\":\"%s\",\"peer\":\"%s\",\"state\":\"%s\",\"grace_"
+	        "left_ms\":%llu,"
 	        "\"resumes\":%u,\"age_s\":%llu,\"transport\":\"%s\",\"memfd\":%s,\"links\":%u,"
 	        "\"queue_pairs\":%u,\"regions\":%u,\"leases\":%u,\"adopted_leases\":%u,\"parent\":%llu,"
 	        "\"leased_bytes\":%llu,\"read_bytes\":%llu,\"written_bytes\":%llu}",
-	        (ull)session->id, session->name, session->peer, session->cut_off ? "cut off" : "connected",
-	        grace_left_ms(session), session->n_resumes,
+	        (ull)session->id, session->client->name, session->name, session->peer,
+	        session->cut_off ? "cut off" : "connected", grace_left_ms(session), session->n_resumes,
 	        (ull)((fp_clock_ns() - session->opened_ns) / FP_NSEC_PER_SEC), session->transport,
 	        session->memfd ? "true" : "false", session->n_links,
 	        session->gate_peer ? fp_gate_peer_queue_pairs(session->gate_peer) : 0, regions(session),
@@ -155,6 +180,7 @@ int fp_status_json(const struct fp_server *server, char **ret_text, size_t *ret_
 	print_pools(server, out);
 	print_counters(server, out);
 	print_rdma(server, out);
+	print_clients(server, out);
 	print_sessions(server, out);
 	fprintf(out, "}");
 	if (fclose(out) != 0) {

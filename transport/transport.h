@@ -246,8 +246,8 @@ int fp_session_attach(struct fp_session *session, uint32_t lease_id, const struc
  * its parent's, see fp_session_abandon), but fp_session_release takes these ids all the same. What the parent
  * itself had adopted comes along. The session stays an adopter through a resume.
  *
- * Over quota is no reason to refuse, but what is adopted counts for the leases that are asked for later,
- * whose ids avoid those adopted. 0 and *ret_n_leases (may be NULL), how many it has now; -ESTALE: the node
+ * Its memory stays charged to the client that it was granted to, until nobody has it. Leases that are asked
+ * for later have other ids. 0 and *ret_n_leases (may be NULL), how many it has now; -ESTALE: the node
  * knows no such session, or not by this token; -EINVAL: the session has leases, or has adopted before, or is
  * the parent itself; errors of control calls, after which it may have adopted or not: close it and adopt with
  * another.

@@ -193,7 +193,7 @@ struct fp_wire_info {
 	uint64_t capacity_bytes; /* of all pools that this session can lease from */
 	uint64_t free_bytes;
 	uint64_t leased_bytes; /* to this session */
-	uint64_t quota_bytes;  /* of this session; 0: none */
+	uint64_t quota_bytes;  /* of its client, in all sessions; 0: none */
 };
 
 struct fp_wire_drained {

@@ -132,10 +132,10 @@ static void over_quota(void **state)
 	struct bed *bed = *state;
 	const struct fp_lease *own;
 
-	family_holder_adopt(bed, &bed->child, &bed->parent);
+	family_holder_adopt(bed, &bed->child, &bed->parent); /* the two count once: they are one client's */
 	assert_int_equal(fp_session_lease(bed->child.session, 2 * MIB, &own), -EDQUOT);
 	assert_int_equal(fp_session_lease(bed->child.session, MIB, &own), 0);
-	family_holder_adopt(bed, &bed->grandchild, &bed->child); /* three: all that there may be */
+	family_holder_adopt(bed, &bed->grandchild, &bed->child);
 	assert_int_equal(fp_session_lease(bed->grandchild.session, 4096, &own), -EDQUOT);
 	family_assert_marks(bed, &bed->grandchild);
 }

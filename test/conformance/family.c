@@ -172,7 +172,7 @@ int family_setup_short(void **state)
 
 int family_setup_quota(void **state)
 {
-	return setup_with(state, CONFIG_PLAIN "limits: { session_quota: 3M }\n");
+	return setup_with(state, CONFIG_PLAIN "limits: { client_quota: 3M }\n");
 }
 
 int family_teardown(void **state)

@@ -25,7 +25,7 @@
 #define POOL_BYTES    (64 * MIB)
 #define PATIENCE_NS   (20 * FP_NSEC_PER_SEC) /* only a failure waits so long */
 #define CONFIG_PLAIN  "pools: [ { name: main, size: 64M } ]\nlog_level: warning\n"
-#define CONFIG_QUOTA  CONFIG_PLAIN "limits: { session_quota: 8M }\n"
+#define CONFIG_QUOTA  CONFIG_PLAIN "limits: { client_quota: 8M }\n"
 #define RIG_SECRET    TEST_DAEMON_SECRET
 #define CONFIG_SECRET CONFIG_PLAIN "auth: { secret: " RIG_SECRET " }\n"
 

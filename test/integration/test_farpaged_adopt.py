@@ -252,15 +252,17 @@ class Ends(Case):
 
 class Counts(Case):
     def test_quota(self):
-        node = self.start(BOTH + "limits: { session_quota: 3M, max_leases: 3 }\n")
+        node = self.start(BOTH + "limits: { client_quota: 3M, max_leases: 3 }\n")
         parent, child = self.family(node, 3)
         self.assertEqual(child.info(), (64 * MIB, 61 * MIB, 3 * MIB, 3 * MIB))
         self.refused(OVER_QUOTA, child.lease, 4096)
         child.release(1)
+        self.refused(OVER_QUOTA, child.lease, 4096)
+        parent.release(1)
         child.lease(MIB)
         self.refused(OVER_QUOTA, parent.lease, 4096)
         parent.release(2)
-        self.assertEqual(child.info()[:3], (64 * MIB, 60 * MIB, 3 * MIB))
+        self.assertEqual(child.info()[:3], (64 * MIB, 61 * MIB, 3 * MIB))
         self.assert_reads(child, 2, 3)
         node = self.start(BOTH + "limits: { max_leases: 2 }\n")
         _, child = self.family(node, 2)

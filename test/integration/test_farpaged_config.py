@@ -74,7 +74,7 @@ class Config(unittest.TestCase):
             with self.subTest(name):
                 self.refused(f"listen: unix:DIR/s\npools: [ {{ name: {name}, size: 1G }} ]\n", "name")
         self.refused("listen: unix:DIR/s\npools: [ { name: a, size: 1G }, { name: a, size: 1G } ]\n", "'a' is taken")
-        for limit in ("max_sessions: 0", "max_leases: 65536", "session_quota: 0", "max_requests: many",
+        for limit in ("max_sessions: 0", "max_leases: 65536", "client_quota: 0", "max_requests: many",
                       "handshake_timeout: 0", "drain_timeout: 10d"):
             with self.subTest(limit):
                 self.refused(f"listen: unix:DIR/s\nlimits: {{ {limit} }}\n" + POOL, limit.split(":")[0])

@@ -94,13 +94,13 @@ class Leases(Case):
             self.await_free(node.session())
 
     def test_quota(self):
-        node = self.start(config(pool("a"), limits="session_quota: 8M, max_leases: 3"))
+        node = self.start(config(pool("a"), limits="client_quota: 8M, max_leases: 3"))
         session, other = node.session(), node.session()
         self.refused(OVER_QUOTA, session.lease, 9 * MIB)
         first = session.lease(6 * MIB)[0]
         self.refused(OVER_QUOTA, session.lease, 3 * MIB)
-        other.lease(8 * MIB)
-        self.assertEqual(session.info(), (64 * MIB, 50 * MIB, 6 * MIB, 8 * MIB))
+        other.lease(2 * MIB)
+        self.assertEqual(session.info(), (64 * MIB, 56 * MIB, 6 * MIB, 8 * MIB))
         session.release(first)
         for _ in range(3):
             session.lease(4096)

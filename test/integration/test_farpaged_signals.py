@@ -110,7 +110,7 @@ class Term(Case):
 
 
 class Reload(Case):
-    LIMITED = BOTH + "limits: { session_quota: %s, max_sessions: %d }\nlog_level: %s\n"
+    LIMITED = BOTH + "limits: { client_quota: %s, max_sessions: %d }\nlog_level: %s\n"
 
     def reload(self, node, text, expected):
         node.write_config(text)

@@ -16,6 +16,8 @@
 static struct {
 	struct fp_keeper *keeper;
 	struct fp_pools pools;
+	struct fp_clients clients;
+	struct fp_client *client;
 	struct fp_pool *items[2];
 	struct fp_node_leases leases;
 	struct fp_node_lease *last;
@@ -46,6 +48,8 @@ static inline int setup(void **state)
 	assert_int_equal(fp_pool_open(&memfd, &t.items[0], &error), 0);
 	assert_int_equal(fp_pool_open(&anonymous, &t.items[1], &error), 0);
 	t.pools = (struct fp_pools){t.items, 2};
+	t.client = fp_client_get(&t.clients, "client");
+	assert_non_null(t.client);
 	return 0;
 }
 
@@ -53,6 +57,9 @@ static inline int teardown(void **state)
 {
 	fp_node_leases_done(&t.leases);
 	fp_keeper_stop(t.keeper);
+	assert_int_equal(t.client->leased_bytes, 0);
+	fp_client_put(t.client);
+	assert_int_equal(t.clients.n, 0);
 	for (unsigned i = 0; i < 2; i++) {
 		assert_int_equal(t.items[i]->used_bytes, 0);
 		fp_pool_close(t.items[i]);
@@ -64,6 +71,7 @@ static inline struct fp_lease_request request(uint64_t size_bytes)
 {
 	return (struct fp_lease_request){
 	    .size_bytes = size_bytes,
+	    .client = t.client,
 	    .quota_bytes = FP_QUOTA_NONE,
 	    .max_leases = 100,
 	    .done = on_done,

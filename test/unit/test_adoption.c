@@ -27,9 +27,11 @@ static void begin_family(void)
 	struct fp_lease_request r = request(MIB);
 
 	family = (struct family){0};
-	assert_int_equal(fp_node_session_open(&family.sessions, "parent", "here", &family.parent), 0);
-	assert_int_equal(fp_node_session_open(&family.sessions, "child", "here", &family.child), 0);
-	assert_int_equal(fp_node_session_open(&family.sessions, "grandchild", "here", &family.grandchild), 0);
+	assert_int_equal(fp_node_session_open(&family.sessions, t.client, "parent", "here", &family.parent),
+	                 0);
+	assert_int_equal(fp_node_session_open(&family.sessions, t.client, "child", "here", &family.child), 0);
+	assert_int_equal(
+	    fp_node_session_open(&family.sessions, t.client, "grandchild", "here", &family.grandchild), 0);
 	for (unsigned i = 1; i <= 3; i++) {
 		assert_int_equal(fp_node_lease_grant(&family.parent->leases, &t.pools, t.keeper, &r), 0);
 		await_done(t.n_done + 1);
@@ -210,14 +212,14 @@ static void test_adopted_while_being_made(void **state)
 	assert_scrubbed();
 }
 
-/* Adopted leases count, but are had whatever the limits say; what is leased later has other ids. */
+/* Adopted leases count as leases, and their memory counts once; what is leased later has other ids. */
 static void test_adopted_and_leased(void **state)
 {
 	struct fp_lease_request r = request(MIB);
 
 	begin_family();
 	assert_int_equal(fp_node_session_adopt(family.child, family.parent), 0);
-	r.quota_bytes = 2 * MIB;
+	r.quota_bytes = 3 * MIB;
 	assert_int_equal(fp_node_lease_grant(&family.child->leases, &t.pools, t.keeper, &r), -EDQUOT);
 	r.quota_bytes = 4 * MIB;
 	r.max_leases = 3;
@@ -230,6 +232,8 @@ static void test_adopted_and_leased(void **state)
 	assert_int_equal(family.child->leases.n_adopted, 3);
 	assert_leased(4);
 	fp_node_lease_release(fp_node_lease_find(&family.child->leases, 2));
+	assert_int_equal(fp_node_lease_grant(&family.child->leases, &t.pools, t.keeper, &r), -EDQUOT);
+	r.quota_bytes = 5 * MIB; /* the parent still has its 2 */
 	assert_int_equal(fp_node_lease_grant(&family.child->leases, &t.pools, t.keeper, &r), 0);
 	await_done(t.n_done + 1);
 	assert_int_equal(t.last->id, 2); /* the parent's 2 is another lease now */
@@ -311,7 +315,7 @@ static void crowd_open(struct crowd *crowd, struct fp_node_session **at)
 {
 	const struct fp_node_session *parent = crowd->live[test_random(&crowd->rng) % N_SESSIONS];
 
-	assert_int_equal(fp_node_session_open(&crowd->sessions, "s", "here", at), 0);
+	assert_int_equal(fp_node_session_open(&crowd->sessions, t.client, "s", "here", at), 0);
 	if (parent && test_random(&crowd->rng) % 2)
 		assert_int_equal(fp_node_session_adopt(*at, parent), 0);
 }

@@ -140,8 +140,8 @@ static void test_sessions(void **state)
 	uint8_t wrong[FP_WIRE_TOKEN_BYTES];
 	uint64_t leases, bytes;
 
-	assert_int_equal(fp_node_session_open(&sessions, "a", "here", &a), 0);
-	assert_int_equal(fp_node_session_open(&sessions, "b", "there", &b), 0);
+	assert_int_equal(fp_node_session_open(&sessions, t.client, "a", "here", &a), 0);
+	assert_int_equal(fp_node_session_open(&sessions, t.client, "b", "there", &b), 0);
 	assert_int_not_equal(a->id, b->id);
 	assert_memory_not_equal(a->token, b->token, sizeof(a->token));
 	assert_ptr_equal(fp_node_session_find(&sessions, a->id, a->token), a);
@@ -170,7 +170,7 @@ static void test_ended_while_being_made(void **state)
 	struct fp_lease_request r = request(MIB), missing = request(8 * MIB);
 	struct fp_node_session *session;
 
-	assert_int_equal(fp_node_session_open(&sessions, "a", "here", &session), 0);
+	assert_int_equal(fp_node_session_open(&sessions, t.client, "a", "here", &session), 0);
 	for (unsigned i = 0; i < 3; i++)
 		assert_int_equal(fp_node_lease_grant(&session->leases, &t.pools, t.keeper, &r), 0);
 	fp_node_session_end(&sessions, session);
@@ -181,7 +181,7 @@ static void test_ended_while_being_made(void **state)
 	/* also one that could not be made */
 	set_backing(FP_BACKING_HUGETLB);
 	missing.size_bytes = 4096;
-	assert_int_equal(fp_node_session_open(&sessions, "a", "here", &session), 0);
+	assert_int_equal(fp_node_session_open(&sessions, t.client, "a", "here", &session), 0);
 	assert_int_equal(fp_node_lease_grant(&session->leases, &t.pools, t.keeper, &missing), 0);
 	fp_node_session_end(&sessions, session);
 	await_done(4);
@@ -196,7 +196,7 @@ static void test_tokens(void **state)
 	struct fp_node_session *a;
 	uint8_t first[FP_WIRE_TOKEN_BYTES], second[FP_WIRE_TOKEN_BYTES];
 
-	assert_int_equal(fp_node_session_open(&sessions, "a", "here", &a), 0);
+	assert_int_equal(fp_node_session_open(&sessions, t.client, "a", "here", &a), 0);
 	memcpy(first, a->token, sizeof(first));
 	assert_int_equal(fp_node_session_renew(a), 0);
 	memcpy(second, a->token, sizeof(second));
@@ -224,7 +224,7 @@ static void test_next_to_expire(void **state)
 
 	assert_null(fp_node_sessions_next_to_expire(&sessions, &n));
 	for (unsigned i = 0; i < 4; i++) {
-		assert_int_equal(fp_node_session_open(&sessions, "a", "here", &all[i]), 0);
+		assert_int_equal(fp_node_session_open(&sessions, t.client, "a", "here", &all[i]), 0);
 		all[i]->expires_ns = 10 - i;
 		all[i]->cut_off = i < 3;
 	}

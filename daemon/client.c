@@ -1,0 +1,74 @@
+/*
+ * Clients. Room: daemon; see client.h.
+ */
+#include "client.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+const char *fp_client_peer_name(int unix_fd, const char *peer, char buf[FP_CLIENT_NAME_LEN])
+{
+	struct ucred cred = {.uid = (uid_t)-1};
+	socklen_t len = sizeof(cred);
+	const char *port = strrchr(peer, ':');
+
+	if (unix_fd >= 0) {
+		getsockopt(unix_fd, SOL_SOCKET, SO_PEERCRED, &cred, &len);
+		snprintf(buf, FP_CLIENT_NAME_LEN, "uid %u", cred.uid);
+	} else {
+		snprintf(buf, FP_CLIENT_NAME_LEN, "%.*s", port ? (int)(port - peer) : FP_CLIENT_NAME_LEN,
+		         peer);
+	}
+	return buf;
+}
+
+struct fp_client *fp_client_ref(struct fp_client *client)
+{
+	client->refs++;
+	return client;
+}
+
+struct fp_client *fp_client_get(struct fp_clients *clients, const char *name)
+{
+	struct fp_client *client = clients->first;
+
+	while (client && strcmp(client->name, name) != 0)
+		client = client->next;
+	if (!client) {
+		client = calloc(1, sizeof(*client));
+		if (!client)
+			return NULL;
+		snprintf(client->name, sizeof(client->name), "%s", name);
+		client->clients = clients;
+		client->next = clients->first;
+		clients->first = client;
+		clients->n++;
+	}
+	return fp_client_ref(client);
+}
+
+void fp_client_put(struct fp_client *client)
+{
+	struct fp_client **p = &client->clients->first;
+
+	if (--client->refs)
+		return;
+	while (*p != client)
+		p = &(*p)->next;
+	*p = client->next;
+	client->clients->n--;
+	free(client);
+}
+
+void fp_client_charge(struct fp_client *client, uint64_t bytes)
+{
+	fp_client_ref(client)->leased_bytes += bytes;
+}
+
+void fp_client_uncharge(struct fp_client *client, uint64_t bytes)
+{
+	client->leased_bytes -= bytes;
+	fp_client_put(client);
+}

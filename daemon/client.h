@@ -1,0 +1,46 @@
+/*
+ * Clients: who stands behind sessions, whatever number of them and of connections he opens. A client has a
+ * name: that of the secret that he proved; without secrets his uid on a UNIX socket, and else the address of
+ * his machine. Room: daemon. It knows no session and no lease: these hold it. The loop's thread.
+ */
+#ifndef FP_CLIENT_H
+#define FP_CLIENT_H
+
+#include <stdint.h>
+
+#define FP_CLIENT_NAME_LEN 64
+
+struct fp_clients;
+
+struct fp_client {
+	struct fp_client *next;
+	struct fp_clients *clients;
+	char name[FP_CLIENT_NAME_LEN];
+	unsigned refs;
+	unsigned n_sessions;
+	uint64_t
+	    leased_bytes; /* until the memory is back: until nobody has it leased and no request uses it */
+};
+
+/* Zero-initialised it is empty. */
+struct fp_clients {
+	struct fp_client *first;
+	unsigned n;
+};
+
+/* The name of a peer who proved no secret: "uid 1000" behind a UNIX socket fd; else peer ("10.0.0.7:5022",
+ * "[::1]:5022") without its port. Returns buf. */
+const char *fp_client_peer_name(int unix_fd, const char *peer, char buf[FP_CLIENT_NAME_LEN]);
+
+/* The client of that name, who is new if nobody holds him. The caller holds him now. NULL: no memory. */
+struct fp_client *fp_client_get(struct fp_clients *clients, const char *name);
+/* Holds him once more. Returns client. */
+struct fp_client *fp_client_ref(struct fp_client *client);
+/* Holds him no longer; whom nobody holds is forgotten. */
+void fp_client_put(struct fp_client *client);
+
+/* Memory is leased to him, and is back: it holds him in between. */
+void fp_client_charge(struct fp_client *client, uint64_t bytes);
+void fp_client_uncharge(struct fp_client *client, uint64_t bytes);
+
+#endif
