@@ -25,6 +25,7 @@
 #include "clock.h"
 #include "fdutil.h"
 #include "lockedmem.h"
+#include "rundir.h"
 
 #define TEMPORARY "XXXXXX"
 
@@ -261,15 +262,12 @@ static bool texts_end(const struct fp_statspage *page)
 	return end;
 }
 
-int fp_statspage_open(const char *path, const struct fp_statspage **ret_page)
+/* Maps the page in fd. */
+static int map_page(int fd, const struct fp_statspage **ret_page)
 {
-	fp_autoclose int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 	struct fp_statspage *page;
-	int r;
+	int r = check_header(fd);
 
-	if (fd < 0)
-		return -errno;
-	r = check_header(fd);
 	if (r < 0)
 		return r;
 	page = mmap(NULL, sizeof(*page), PROT_READ, MAP_SHARED, fd, 0);
@@ -283,6 +281,23 @@ int fp_statspage_open(const char *path, const struct fp_statspage **ret_page)
 	return 0;
 }
 
+int fp_statspage_open(const char *path, const struct fp_statspage **ret_page)
+{
+	fp_autoclose int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+
+	return fd < 0 ? -errno : map_page(fd, ret_page);
+}
+
+int fp_statspage_openat(int dir_fd, const char *name, const struct fp_statspage **ret_page)
+{
+	fp_autoclose int fd = openat(dir_fd, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+	struct stat st;
+
+	if (fd < 0 || fstat(fd, &st) < 0)
+		return -errno;
+	return st.st_uid == geteuid() ? map_page(fd, ret_page) : -EPERM;
+}
+
 void fp_statspage_close(const struct fp_statspage *page)
 {
 	if (!page)
@@ -291,47 +306,10 @@ void fp_statspage_close(const struct fp_statspage *page)
 	munmap((void *)page, sizeof(*page));
 }
 
-static int dir_name(char *buf, size_t len)
-{
-	const char *own = getenv("FARPAGE_RUNTIME_DIR"), *xdg = getenv("XDG_RUNTIME_DIR");
-	int n;
-
-	if (own && *own)
-		n = snprintf(buf, len, "%s", own);
-	else if (geteuid() == 0)
-		n = snprintf(buf, len, "/run/farpage");
-	else if (xdg && *xdg)
-		n = snprintf(buf, len, "%s/farpage", xdg);
-	else
-		n = snprintf(buf, len, "/tmp/farpage-%u", (unsigned)geteuid());
-	return (size_t)n < len ? 0 : -ENAMETOOLONG;
-}
-
-/* In /tmp, anybody could have made the folder first, and would own what we put there. */
-static int dir_create(const char *dir)
-{
-	struct stat st;
-
-	if (mkdir(dir, 0700) < 0 && errno != EEXIST)
-		return -errno;
-	if (lstat(dir, &st) < 0)
-		return -errno;
-	if (!S_ISDIR(st.st_mode))
-		return -ENOTDIR;
-	return st.st_uid == geteuid() ? 0 : -EPERM;
-}
-
-int fp_statspage_dir(char *buf, size_t len, int create)
-{
-	int r = dir_name(buf, len);
-
-	return r == 0 && create ? dir_create(buf) : r;
-}
-
 int fp_statspage_path(pid_t pid, char *buf, size_t len)
 {
 	char dir[PATH_MAX];
-	int r = fp_statspage_dir(dir, sizeof(dir), 0);
+	int r = fp_rundir_path(dir, sizeof(dir));
 
 	if (r < 0)
 		return r;
@@ -356,10 +334,9 @@ int fp_statspage_alive(const struct fp_statspage *page)
 	       stat.state != 'Z' && stat.state != 'X';
 }
 
-/* PID.stats.XXXXXX, as fp_statspage_create makes it of fp_statspage_path. */
-int fp_statspage_maker(const char *name)
+/* The process in PID.stats..., and what follows; -EINVAL. */
+static int name_pid(const char *name, const char **ret_rest)
 {
-	static const char suffix[] = FP_STATSPAGE_SUFFIX ".";
 	char *end;
 	long pid;
 
@@ -367,12 +344,29 @@ int fp_statspage_maker(const char *name)
 		return -EINVAL;
 	errno = 0;
 	pid = strtol(name, &end, 10);
-	if (errno || pid > INT_MAX || strncmp(end, suffix, sizeof(suffix) - 1) != 0)
+	if (errno || pid > INT_MAX || strncmp(end, FP_STATSPAGE_SUFFIX, strlen(FP_STATSPAGE_SUFFIX)) != 0)
 		return -EINVAL;
-	end += sizeof(suffix) - 1;
-	if (strlen(end) != sizeof(TEMPORARY) - 1 || strchr(end, '.'))
+	*ret_rest = end + strlen(FP_STATSPAGE_SUFFIX);
+	return (int)pid;
+}
+
+int fp_statspage_owner(const char *name)
+{
+	const char *rest;
+	int pid = name_pid(name, &rest);
+
+	return pid < 0 || *rest ? -EINVAL : pid;
+}
+
+/* PID.stats.XXXXXX, as fp_statspage_create makes it of fp_statspage_path. */
+int fp_statspage_maker(const char *name)
+{
+	const char *rest;
+	int pid = name_pid(name, &rest);
+
+	if (pid < 0 || *rest != '.' || strlen(rest + 1) != strlen(TEMPORARY) || strchr(rest + 1, '.'))
 		return -EINVAL;
-	return kill((pid_t)pid, 0) < 0 && errno == ESRCH ? 0 : (int)pid;
+	return kill(pid, 0) < 0 && errno == ESRCH ? 0 : pid;
 }
 
 const char *fp_fault_kind_name(enum fp_fault_kind kind)

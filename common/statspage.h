@@ -107,17 +107,13 @@ int fp_statspage_create_unseen(struct fp_statspage **ret_page);
 /* Maps an existing page read-only. 0; -EINVAL if it is no stats page; -EPROTO if of another version. */
 int fp_statspage_open(const char *path, const struct fp_statspage **ret_page);
 
+/* The same for a file in an open folder: -EPERM if it is another user's, -ELOOP if a link. */
+int fp_statspage_openat(int dir_fd, const char *name, const struct fp_statspage **ret_page);
+
 /* Unmaps; NULL is fine. */
 void fp_statspage_close(const struct fp_statspage *page);
 
-/*
- * The folder for pages of programs that were given no --stats-file: $FARPAGE_RUNTIME_DIR, else /run/farpage
- * for root, else $XDG_RUNTIME_DIR/farpage, else /tmp/farpage-UID. Created (0700; owner checked) if create.
- * Writes it to buf; 0 or a negative errno.
- */
-int fp_statspage_dir(char *buf, size_t len, int create);
-
-/* DIR/PID.stats into buf. */
+/* PID.stats in the folder of fp_rundir_path, which programs use that were given no --stats-file. */
 int fp_statspage_path(pid_t pid, char *buf, size_t len);
 
 /*
@@ -128,6 +124,9 @@ int fp_statspage_expand(const char *pattern, char *buf, size_t len);
 
 /* 1 if the process that wrote page still lives (same pid and start time), 0 if not. */
 int fp_statspage_alive(const struct fp_statspage *page);
+
+/* The process whose page is called name, PID.stats; -EINVAL: it is no such name. */
+int fp_statspage_owner(const char *name);
 
 /*
  * Of a file called name in the folder above: the process that makes its page under this temporary name, if it

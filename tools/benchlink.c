@@ -507,18 +507,6 @@ static void print_json(const struct bench *bench)
 
 /* --- all of it -------------------------------------------------------------------------------------- */
 
-static int open_dir(struct bench *bench)
-{
-	char reason[64];
-	int r = fp_pages_run_dir_create(bench->dir, sizeof(bench->dir), &bench->dir_lock_fd);
-
-	if (r < 0)
-		fp_log(FP_LOG_ERROR, "bench link",
-		       "no folder for sockets: %s (FARPAGE_RUNTIME_DIR names another place)",
-		       fp_strerror(r, reason, sizeof(reason)));
-	return r;
-}
-
 static void done(struct bench *bench)
 {
 	for (unsigned i = 0; i < bench->n_ways; i++)
@@ -542,7 +530,9 @@ static int link_main(int argc, char **argv)
 	int status, r = -EINVAL;
 
 	if (parse(&bench, argc, argv, &status)) {
-		r = bench.named ? 0 : open_dir(&bench);
+		r = bench.named ? 0
+		                : fp_pages_run_dir_create("bench link", bench.dir, sizeof(bench.dir),
+		                                          &bench.dir_lock_fd);
 		for (unsigned i = 0; r == 0 && i < bench.n_ways; i++)
 			r = run_way(&bench, &bench.ways[i]);
 		if (r == 0)

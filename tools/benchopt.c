@@ -156,18 +156,9 @@ static int parse_option(const struct fp_tool *tool, struct fp_benchopt *options,
 
 static int finish(const struct fp_tool *tool, struct fp_benchopt *options)
 {
-	char reason[64];
-	int r;
-
 	put_floor_first(options);
-	r = fp_pages_run_dir_create(options->dir, sizeof(options->dir), &options->dir_lock_fd);
-	if (r < 0) {
-		fp_log(FP_LOG_ERROR, tool->label,
-		       "no folder for sockets: %s (FARPAGE_RUNTIME_DIR names another place)",
-		       fp_strerror(r, reason, sizeof(reason)));
-		return 1;
-	}
-	return 0;
+	return fp_pages_run_dir_create(tool->label, options->dir, sizeof(options->dir),
+	                               &options->dir_lock_fd) < 0;
 }
 
 bool fp_benchopt_parse(const struct fp_tool *tool, int argc, char **argv, const char *default_ways,

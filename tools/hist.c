@@ -108,16 +108,6 @@ static int open_file(const char *path, const struct fp_statspage **ret_page)
 	return r;
 }
 
-static int read_pages(struct fp_pages *pages)
-{
-	char reason[64];
-	int r = fp_pages_read_live(pages);
-
-	if (r < 0)
-		fp_log(FP_LOG_ERROR, "hist", "stats folder: %s", fp_strerror(r, reason, sizeof(reason)));
-	return r;
-}
-
 /* The page of the process that was asked for, or of the only one there is. */
 static int choose_page(const struct fp_pages *pages, pid_t pid, const struct fp_statspage **ret_page)
 {
@@ -204,7 +194,7 @@ static int hist_main(int argc, char **argv)
 		fp_statspage_close(page);
 		return status;
 	}
-	status = read_pages(&pages) == 0 && choose_page(&pages, options.pid, &page) == 0
+	status = fp_pages_read_live(&pages, "hist") == 0 && choose_page(&pages, options.pid, &page) == 0
 	             ? show(&options, page)
 	             : 1;
 	fp_pages_done(&pages);

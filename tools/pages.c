@@ -6,6 +6,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,10 @@
 #include <unistd.h>
 
 #include "cleanup.h"
+#include "log.h"
+#include "privnode.h"
+#include "rundir.h"
+#include "tool.h"
 
 #define fp_autoclosedir FP_CLEANUP(cleanup_closedir)
 
@@ -23,11 +28,15 @@ static void cleanup_closedir(DIR **dir)
 		closedir(*dir);
 }
 
-static bool is_page_name(const char *name)
+/* The folder in dir_fd, read from its start; NULL and errno. */
+static DIR *list(int dir_fd)
 {
-	size_t len = strlen(name), suffix = strlen(FP_STATSPAGE_SUFFIX);
+	fp_autoclose int fd = openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	DIR *stream = fd < 0 ? NULL : fdopendir(fd);
 
-	return len > suffix && strcmp(name + len - suffix, FP_STATSPAGE_SUFFIX) == 0;
+	if (stream)
+		fp_take_fd(fd);
+	return stream;
 }
 
 static int by_pid(const void *a, const void *b)
@@ -48,12 +57,11 @@ static int append(struct fp_pages *pages, const struct fp_statspage *page)
 	return 0;
 }
 
-int fp_pages_read_dir(struct fp_pages *pages, const char *dir,
+int fp_pages_read_dir(struct fp_pages *pages, int dir_fd,
                       bool (*drop)(const struct fp_statspage *page, void *user), void *user)
 {
-	fp_autoclosedir DIR *stream = opendir(dir);
+	fp_autoclosedir DIR *stream = list(dir_fd);
 	struct dirent *entry;
-	char path[PATH_MAX];
 	int r = 0;
 
 	if (!stream)
@@ -61,13 +69,11 @@ int fp_pages_read_dir(struct fp_pages *pages, const char *dir,
 	while (r == 0 && (entry = readdir(stream))) {
 		const struct fp_statspage *page;
 
-		if (!is_page_name(entry->d_name))
-			continue;
-		snprintf(path, sizeof(path), "%s/%s", dir, entry->d_name);
-		if (fp_statspage_open(path, &page) < 0)
-			continue; /* just removed, or of another version: not ours to judge */
+		if (fp_statspage_owner(entry->d_name) < 0 ||
+		    fp_statspage_openat(dir_fd, entry->d_name, &page) < 0)
+			continue; /* not ours, just removed, or of another version: not ours to judge */
 		if (drop && drop(page, user)) {
-			unlink(path);
+			unlinkat(dir_fd, entry->d_name, 0);
 			fp_statspage_close(page);
 			continue;
 		}
@@ -100,21 +106,93 @@ static size_t keep_living(struct fp_pages *pages)
 	return kept;
 }
 
-/* True while a `farpage run` holds the lock of its folder. */
-static bool run_dir_is_held(const char *dir)
+static void say_dir(const char *label, const char *dir, int r)
 {
-	fp_autoclose int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	char reason[64];
 
-	return fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK;
+	if (!*dir)
+		fp_log(
+		    FP_LOG_ERROR, label,
+		    "no folder for sockets and statistics: set HOME, XDG_RUNTIME_DIR or FARPAGE_RUNTIME_DIR");
+	else if (r == -EPERM)
+		fp_log(FP_LOG_ERROR, label,
+		       "%s: the folder for sockets and statistics must be this user's alone: `chmod 700` it, "
+		       "or name another in FARPAGE_RUNTIME_DIR",
+		       dir);
+	else
+		fp_log(FP_LOG_ERROR, label,
+		       "%s: no folder for sockets and statistics: %s (FARPAGE_RUNTIME_DIR names another)",
+		       dir, fp_strerror(r, reason, sizeof(reason)));
 }
 
-static int read_run_dir(struct fp_pages *pages, const char *dir)
+static bool is_own(int dir_fd, const char *name, mode_t type)
 {
-	struct fp_pages mine = {0};
-	int r = fp_pages_read_dir(&mine, dir, NULL, NULL);
+	struct stat st;
 
-	if (keep_living(&mine) == 0 && !run_dir_is_held(dir))
-		fp_pages_run_dir_remove(dir);
+	return fstatat(dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && (st.st_mode & S_IFMT) == type &&
+	       st.st_uid == geteuid();
+}
+
+/* A page of any version. */
+static bool has_magic(int dir_fd, const char *name)
+{
+	fp_autoclose int fd = openat(dir_fd, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+	uint64_t magic;
+
+	return fd >= 0 && read(fd, &magic, sizeof(magic)) == sizeof(magic) && magic == FP_STATSPAGE_MAGIC;
+}
+
+/* Removes what Farpage left of a kind that it makes, and nothing else that somebody may have put there. */
+static void remove_litter(int dir_fd, const char *name)
+{
+	bool is_litter = false;
+
+	if (strcmp(name, FP_PRIVNODE_SOCKET) == 0)
+		is_litter = is_own(dir_fd, name, S_IFSOCK);
+	else if (fp_statspage_maker(name) == 0)
+		is_litter = is_own(dir_fd, name, S_IFREG);
+	else if (fp_statspage_owner(name) > 0)
+		is_litter = is_own(dir_fd, name, S_IFREG) && has_magic(dir_fd, name);
+	if (is_litter)
+		unlinkat(dir_fd, name, 0);
+}
+
+/* Removes the folder called name, which is open in dir_fd; it stays if it holds what is not ours. */
+static void remove_run_dir(int parent_fd, const char *name, int dir_fd)
+{
+	fp_autoclosedir DIR *stream = list(dir_fd);
+	struct dirent *entry;
+
+	while (stream && (entry = readdir(stream)))
+		remove_litter(dir_fd, entry->d_name);
+	unlinkat(parent_fd, name, AT_REMOVEDIR);
+}
+
+/* run-PID */
+static bool is_run_dir_name(const char *name)
+{
+	size_t len = strlen(FP_PAGES_RUN_PREFIX);
+	uint64_t pid;
+	char exact[32];
+
+	if (strncmp(name, FP_PAGES_RUN_PREFIX, len) != 0 || fp_tool_number(name + len, 1, INT_MAX, &pid) < 0)
+		return false;
+	snprintf(exact, sizeof(exact), FP_PAGES_RUN_PREFIX "%" PRIu64, pid);
+	return strcmp(name, exact) == 0;
+}
+
+static int read_run_dir(struct fp_pages *pages, int parent_fd, const char *name)
+{
+	fp_autoclose int fd = fp_rundir_openat(parent_fd, name);
+	struct fp_pages mine = {0};
+	int r;
+
+	if (fd < 0) /* its run ended just now; or it is none of ours */
+		return fd == -ENOENT || fd == -ENOTDIR || fd == -EPERM || fd == -EACCES ? 0 : fd;
+	r = fp_pages_read_dir(&mine, fd, NULL, NULL);
+	/* a `farpage run` holds the lock of its folder */
+	if (keep_living(&mine) == 0 && flock(fd, LOCK_EX | LOCK_NB) == 0)
+		remove_run_dir(parent_fd, name, fd);
 	while (r == 0 && mine.n) {
 		r = append(pages, mine.items[mine.n - 1]);
 		if (r == 0)
@@ -124,31 +202,41 @@ static int read_run_dir(struct fp_pages *pages, const char *dir)
 	return r;
 }
 
-int fp_pages_read_live(struct fp_pages *pages)
+static int read_live(struct fp_pages *pages, int dir_fd)
 {
-	fp_autoclosedir DIR *stream = NULL;
+	fp_autoclosedir DIR *stream = list(dir_fd);
 	struct dirent *entry;
-	char dir[PATH_MAX - NAME_MAX - 1], path[PATH_MAX];
-	int r = fp_statspage_dir(dir, sizeof(dir), 0);
+	int r;
 
-	if (r < 0)
-		return r;
-	stream = opendir(dir);
 	if (!stream)
-		return errno == ENOENT ? 0 : -errno; /* nobody has run anything yet */
-	r = fp_pages_read_dir(pages, dir, is_dead, NULL);
+		return -errno;
+	r = fp_pages_read_dir(pages, dir_fd, is_dead, NULL);
 	while (r == 0 && (entry = readdir(stream))) {
-		if (fp_statspage_maker(entry->d_name) == 0)
-			unlinkat(dirfd(stream), entry->d_name, 0);
-		if (strncmp(entry->d_name, FP_PAGES_RUN_PREFIX, strlen(FP_PAGES_RUN_PREFIX)) != 0)
-			continue;
-		snprintf(path, sizeof(path), "%s/%s", dir, entry->d_name);
-		r = read_run_dir(pages, path);
-		if (r == -ENOENT)
-			r = 0; /* its run ended just now */
+		if (is_run_dir_name(entry->d_name))
+			r = read_run_dir(pages, dir_fd, entry->d_name);
+		else if (fp_statspage_maker(entry->d_name) == 0)
+			remove_litter(dir_fd, entry->d_name);
 	}
 	if (pages->n)
 		qsort(pages->items, pages->n, sizeof(*pages->items), by_pid);
+	return r;
+}
+
+int fp_pages_read_live(struct fp_pages *pages, const char *label)
+{
+	fp_autoclose int fd = -1;
+	char dir[PATH_MAX] = "";
+	int r = fp_rundir_path(dir, sizeof(dir));
+
+	if (r == 0) {
+		fd = r = fp_rundir_openat(AT_FDCWD, dir);
+		if (fd == -ENOENT)
+			return 0; /* nobody has run anything yet */
+	}
+	if (r >= 0)
+		r = read_live(pages, fd);
+	if (r < 0)
+		say_dir(label, dir, r);
 	return r;
 }
 
@@ -247,9 +335,9 @@ static int make_locked_dir(const char *path, int *ret_fd)
 
 	if (mkdir(path, 0700) < 0)
 		return -errno;
-	fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	fd = fp_rundir_openat(AT_FDCWD, path);
 	if (fd < 0)
-		return errno == ENOENT ? -ESTALE : -errno;
+		return fd == -ENOENT ? -ESTALE : fd;
 	if (flock(fd, LOCK_EX) < 0 || fstat(fd, &st) < 0)
 		return -errno;
 	if (st.st_nlink == 0)
@@ -258,35 +346,32 @@ static int make_locked_dir(const char *path, int *ret_fd)
 	return 0;
 }
 
-int fp_pages_run_dir_create(char *buf, size_t len, int *ret_lock_fd)
+int fp_pages_run_dir_create(const char *label, char *buf, size_t len, int *ret_lock_fd)
 {
-	fp_autoclose int fd = -1;
-	char parent[PATH_MAX];
-	int r = fp_statspage_dir(parent, sizeof(parent), 1);
+	char parent[PATH_MAX] = "";
+	int r = fp_rundir_make(parent, sizeof(parent));
 
-	if (r < 0)
+	if (r < 0) {
+		say_dir(label, parent, r);
 		return r;
-	if ((size_t)snprintf(buf, len, "%s/" FP_PAGES_RUN_PREFIX "%d", parent, (int)getpid()) >= len)
-		return -ENAMETOOLONG;
-	do { /* again if a `farpage ps` took the new folder, not yet locked, for a stale one */
-		fp_pages_run_dir_remove(buf);
-		r = make_locked_dir(buf, &fd);
-	} while (r == -ESTALE);
+	}
+	r = (size_t)snprintf(buf, len, "%s/" FP_PAGES_RUN_PREFIX "%d", parent, (int)getpid()) < len
+	        ? 0
+	        : -ENAMETOOLONG;
+	if (r == 0)
+		do { /* again if a `farpage ps` took the new folder, not yet locked, for a stale one */
+			fp_pages_run_dir_remove(buf);
+			r = make_locked_dir(buf, ret_lock_fd);
+		} while (r == -ESTALE);
 	if (r < 0)
-		return r;
-	*ret_lock_fd = fp_take_fd(fd);
-	return 0;
+		say_dir(label, buf, r);
+	return r;
 }
 
 void fp_pages_run_dir_remove(const char *dir)
 {
-	fp_autoclosedir DIR *stream = opendir(dir);
-	struct dirent *entry;
+	fp_autoclose int fd = fp_rundir_openat(AT_FDCWD, dir);
 
-	if (!stream)
-		return;
-	while ((entry = readdir(stream)))
-		if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
-			unlinkat(dirfd(stream), entry->d_name, 0);
-	rmdir(dir);
+	if (fd >= 0)
+		remove_run_dir(AT_FDCWD, dir, fd);
 }

@@ -1,6 +1,6 @@
 /*
  * The stats pages of this user's programs: finding them, removing what the dead left behind, adding several
- * up. Room: tools. Pages lie in the folder of fp_statspage_dir (programs started with a plain LD_PRELOAD, or
+ * up. Room: tools. Pages lie in the folder of fp_rundir_path (programs started with a plain LD_PRELOAD, or
  * users of libfarpage) and in one folder "run-PID" in it for each `farpage run`, which also holds the socket
  * of its node.
  */
@@ -22,18 +22,18 @@ struct fp_pages {
 };
 
 /*
- * Adds every readable page of dir, but those that drop (may be NULL) says true of: these are removed from
- * disk. 0 or a negative errno.
+ * Adds every readable page PID.stats of this user in an open folder, but those that drop (may be NULL) says
+ * true of: these are removed from disk. 0 or a negative errno.
  */
-int fp_pages_read_dir(struct fp_pages *pages, const char *dir,
+int fp_pages_read_dir(struct fp_pages *pages, int dir_fd,
                       bool (*drop)(const struct fp_statspage *page, void *user), void *user);
 
 /*
  * Adds the pages of all living programs of this user. Pages of dead programs are removed from disk, those
  * that they did not come to complete too, unless their `farpage run` still lives: it will want them for its
- * report. 0 or a negative errno.
+ * report. 0, or a negative errno after a message under label.
  */
-int fp_pages_read_live(struct fp_pages *pages);
+int fp_pages_read_live(struct fp_pages *pages, const char *label);
 
 /* The page of a living process, or NULL. Owned by pages. */
 const struct fp_statspage *fp_pages_find(const struct fp_pages *pages, pid_t pid);
@@ -52,11 +52,14 @@ uint64_t fp_pages_faults(const struct fp_statspage *page);
 
 /*
  * Creates the folder of one `farpage run`, writes its path to buf and locks it as long as *ret_lock_fd stays
- * open. 0 or a negative errno.
+ * open. 0, or a negative errno after a message under label.
  */
-int fp_pages_run_dir_create(char *buf, size_t len, int *ret_lock_fd);
+int fp_pages_run_dir_create(const char *label, char *buf, size_t len, int *ret_lock_fd);
 
-/* Removes a folder with the plain files and sockets in it. Errors are ignored: `farpage ps` tries again. */
+/*
+ * Removes such a folder with the pages and the node's socket in it. It stays if it holds anything else, or is
+ * not this user's alone. Errors are ignored: `farpage ps` tries again.
+ */
 void fp_pages_run_dir_remove(const char *dir);
 
 #endif

@@ -144,7 +144,7 @@ int fp_privnode_start(const struct fp_privnode_options *options, char *error, si
 		return -ENOMEM;
 	node->users_fds[0] = node->users_fds[1] = -1;
 	if (options->kind == FP_PRIVNODE_SHM)
-		snprintf(listen, sizeof(listen), "unix:%s/node.sock", options->dir);
+		snprintf(listen, sizeof(listen), "unix:%s/" FP_PRIVNODE_SOCKET, options->dir);
 	r = fp_place_daemon(daemon, sizeof(daemon));
 	if (r < 0) {
 		snprintf(error, error_len,

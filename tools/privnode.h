@@ -9,6 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define FP_PRIVNODE_SOCKET "node.sock"
+
 struct fp_privnode;
 
 enum fp_privnode_kind {

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "log.h"
 #include "pages.h"
 #include "pstable.h"
 #include "tool.h"
@@ -17,8 +16,7 @@ static int ps_main(int argc, char **argv)
 	    {"json", no_argument, NULL, 'j'}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
 	struct fp_pages pages = {0};
 	bool json = false;
-	char reason[64];
-	int c, r;
+	int c;
 
 	while ((c = getopt_long(argc, argv, "", longs, NULL)) != -1) {
 		if (c == 'h')
@@ -29,11 +27,8 @@ static int ps_main(int argc, char **argv)
 	}
 	if (optind < argc)
 		return fp_tool_usage(&fp_tool_ps, "%s: unexpected argument", argv[optind]);
-	r = fp_pages_read_live(&pages);
-	if (r < 0) {
-		fp_log(FP_LOG_ERROR, "ps", "stats folder: %s", fp_strerror(r, reason, sizeof(reason)));
+	if (fp_pages_read_live(&pages, "ps") < 0)
 		return 1;
-	}
 	if (json)
 		fp_pstable_json(&pages, stdout);
 	else

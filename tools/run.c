@@ -190,14 +190,9 @@ static int find_preload(struct run *run)
 
 static int make_dir(struct run *run)
 {
-	int r = fp_pages_run_dir_create(run->dir, sizeof(run->dir), &run->dir_lock_fd);
+	int r = fp_pages_run_dir_create("run", run->dir, sizeof(run->dir), &run->dir_lock_fd);
 
-	if (r == 0)
-		return 0;
-	fp_log(FP_LOG_ERROR, "run",
-	       "no folder for sockets and statistics: %s (FARPAGE_RUNTIME_DIR names another place)",
-	       strerror(-r));
-	return FP_EXIT_RUN_FAILED;
+	return r < 0 ? FP_EXIT_RUN_FAILED : 0;
 }
 
 static void say_limit(int which, uint64_t enough, const char *what, const char *remedy)
@@ -332,7 +327,7 @@ static int open_stats(struct run *run)
 
 	if (!run->report && !file)
 		return 0;
-	r = fp_runstats_open(run->dir, file, &run->stats);
+	r = fp_runstats_open(run->dir_lock_fd, file, &run->stats);
 	if (r < 0) {
 		fp_log(FP_LOG_ERROR, "run", "--stats-file %s: %s", file, strerror(-r));
 		return FP_EXIT_RUN_FAILED;

@@ -4,7 +4,6 @@
 #include "runstats.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +12,7 @@
 #include "pages.h"
 
 struct fp_runstats {
-	char dir[PATH_MAX];
+	int dir_fd;                /* not ours */
 	struct fp_statspage *file; /* mapped; NULL: none was asked for */
 	struct fp_statspage
 	    ended; /* sum of the processes that have ended: their pages are gone from the folder */
@@ -28,14 +27,14 @@ static void free_stats(struct fp_runstats **stats)
 	fp_runstats_close(*stats);
 }
 
-int fp_runstats_open(const char *dir, const char *file, struct fp_runstats **ret_stats)
+int fp_runstats_open(int dir_fd, const char *file, struct fp_runstats **ret_stats)
 {
 	FP_CLEANUP(free_stats) struct fp_runstats *stats = calloc(1, sizeof(*stats));
 	int r = 0;
 
 	if (!stats)
 		return -ENOMEM;
-	snprintf(stats->dir, sizeof(stats->dir), "%s", dir);
+	stats->dir_fd = dir_fd;
 	if (file)
 		r = fp_statspage_create(file, &stats->file);
 	if (r < 0)
@@ -83,7 +82,7 @@ void fp_runstats_update(struct fp_runstats *stats)
 {
 	struct fp_pages living = {0};
 
-	(void)fp_pages_read_dir(&living, stats->dir, fold_ended,
+	(void)fp_pages_read_dir(&living, stats->dir_fd, fold_ended,
 	                        stats); /* what can't be read now comes next time */
 	memcpy(&stats->sum, &stats->ended, sizeof(stats->sum));
 	for (size_t i = 0; i < living.n; i++)

@@ -12,10 +12,10 @@
 struct fp_runstats;
 
 /*
- * dir: the folder in which the processes of the run leave their pages. file: where the sum of them is kept,
- * or NULL. 0 and *ret_stats, or a negative errno (of creating file).
+ * dir_fd: the folder in which the processes of the run leave their pages; the caller's. file: where the sum
+ * of them is kept, or NULL. 0 and *ret_stats, or a negative errno (of creating file).
  */
-int fp_runstats_open(const char *dir, const char *file, struct fp_runstats **ret_stats);
+int fp_runstats_open(int dir_fd, const char *file, struct fp_runstats **ret_stats);
 
 /* Adds up all pages there are, and brings the file up to date. */
 void fp_runstats_update(struct fp_runstats *stats);

@@ -63,7 +63,7 @@ static int show(struct history *history, bool in_place)
 {
 	struct fp_pages pages = {0};
 	fp_autofree uint64_t *rates = NULL;
-	int r = fp_pages_read_live(&pages);
+	int r = fp_pages_read_live(&pages, "top");
 
 	if (r == 0)
 		rates = calloc(pages.n + 1, sizeof(*rates));
@@ -137,8 +137,6 @@ static int top_main(int argc, char **argv)
 	if (keys)
 		tcsetattr(STDIN_FILENO, TCSANOW, &before);
 	free(history.samples);
-	if (r < 0)
-		fp_log(FP_LOG_ERROR, "top", "stats folder: %s", fp_strerror(r, (char[64]){0}, 64));
 	return r ? 1 : 0;
 }
 

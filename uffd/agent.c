@@ -23,6 +23,7 @@
 #include "native.h"
 #include "ownmask.h"
 #include "ownstack.h"
+#include "rundir.h"
 #include "sigbus.h"
 #include "stderr.h"
 #include "thread.h"
@@ -299,7 +300,7 @@ static void describe(struct fp_agent *agent)
 static void find_stats_place(struct fp_agent *agent)
 {
 	char dir[sizeof(agent->stats_default) - 16];
-	int r = fp_statspage_dir(dir, sizeof(dir), 1);
+	int r = fp_rundir_make(dir, sizeof(dir));
 
 	if (r == 0)
 		snprintf(agent->stats_default, sizeof(agent->stats_default), "%s/%%p" FP_STATSPAGE_SUFFIX,

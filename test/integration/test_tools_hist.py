@@ -19,7 +19,7 @@ SAMPLES = 1000  # of 1 to 1000 µs, evenly
 class WithPages(toolcase.ToolCase):
     def setUp(self):
         super().setUp()
-        os.makedirs(self.runtime)
+        os.makedirs(self.runtime, mode=0o700)
 
     def writer(self, pattern):
         """A living program with a stats page; returns it and its process number."""
@@ -206,7 +206,7 @@ class Ps(WithPages):
     def test_folder_of_a_killed_run(self):
         """It stays as long as a program in it lives."""
         folder = os.path.join(self.runtime, "run-1")
-        os.mkdir(folder)
+        os.mkdir(folder, 0o700)
         process, pid = self.writer(os.path.join(folder, "%p.stats"))
         self.assertEqual([program["pid"] for program in self.ps()], [pid])
         self.assertEqual(self.farpage("hist", "--pid", str(pid))[0], 0)

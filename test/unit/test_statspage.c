@@ -360,51 +360,23 @@ static void a_name_with_parentheses_is_read(void **state)
 	fp_statspage_close(view);
 }
 
-static void the_folder_follows_the_environment(void **state)
+static void a_file_in_a_folder_is_ours_and_no_link(void **state)
 {
-	char buf[128], expected[128];
+	fp_autoclose int dir_fd = open(folder, O_RDONLY | O_DIRECTORY);
+	const struct fp_statspage *view = NULL;
+	char link[96];
 
-	setenv("FARPAGE_RUNTIME_DIR", "/somewhere", 1);
-	setenv("XDG_RUNTIME_DIR", "/run/user/7", 1);
-	assert_int_equal(fp_statspage_dir(buf, sizeof(buf), 0), 0);
-	assert_string_equal(buf, "/somewhere");
-	assert_int_equal(fp_statspage_dir(buf, strlen("/somewhere"), 0), -ENAMETOOLONG);
-	assert_int_equal(fp_statspage_path(42, buf, sizeof(buf)), 0);
-	assert_string_equal(buf, "/somewhere/42.stats");
-	assert_int_equal(fp_statspage_path(42, buf, strlen("/somewhere/42.stats")), -ENAMETOOLONG);
-
-	setenv("FARPAGE_RUNTIME_DIR", "", 1);
-	assert_int_equal(fp_statspage_dir(buf, sizeof(buf), 0), 0);
-	assert_string_equal(buf, geteuid() == 0 ? "/run/farpage" : "/run/user/7/farpage");
-	unsetenv("XDG_RUNTIME_DIR");
-	snprintf(expected, sizeof(expected), "/tmp/farpage-%u", (unsigned)geteuid());
-	assert_int_equal(fp_statspage_dir(buf, sizeof(buf), 0), 0);
-	assert_string_equal(buf, geteuid() == 0 ? "/run/farpage" : expected);
-}
-
-static void the_folder_is_made_and_checked(void **state)
-{
-	char dir[64], buf[128];
-	struct stat st;
-
-	snprintf(dir, sizeof(dir), "%s/run", folder);
-	setenv("FARPAGE_RUNTIME_DIR", dir, 1);
-	assert_int_equal(fp_statspage_dir(buf, sizeof(buf), 1), 0);
-	assert_int_equal(stat(dir, &st), 0);
-	assert_int_equal(st.st_mode, S_IFDIR | 0700);
-	assert_int_equal(fp_statspage_dir(buf, sizeof(buf), 1), 0);
+	create();
+	assert_int_equal(fp_statspage_openat(dir_fd, "1.stats", &view), 0);
+	fp_statspage_close(view);
+	snprintf(link, sizeof(link), "%s/2.stats", folder);
+	assert_int_equal(symlink(page_path, link), 0);
+	assert_int_equal(fp_statspage_openat(dir_fd, "2.stats", &view), -ELOOP);
+	assert_int_equal(fp_statspage_openat(dir_fd, "3.stats", &view), -ENOENT);
 	if (geteuid() == 0) {
-		assert_int_equal(chown(dir, 65534, 65534), 0);
-		assert_int_equal(fp_statspage_dir(buf, sizeof(buf), 1), -EPERM);
+		assert_int_equal(chown(page_path, 65534, 65534), 0);
+		assert_int_equal(fp_statspage_openat(dir_fd, "1.stats", &view), -EPERM);
 	}
-	rmdir(dir);
-	assert_int_equal(symlink(folder, dir), 0);
-	assert_int_equal(fp_statspage_dir(buf, sizeof(buf), 1), -ENOTDIR);
-	unlink(dir);
-	snprintf(dir, sizeof(dir), "%s/no/run", folder);
-	setenv("FARPAGE_RUNTIME_DIR", dir, 1);
-	assert_int_equal(fp_statspage_dir(buf, sizeof(buf), 1), -ENOENT);
-	unsetenv("FARPAGE_RUNTIME_DIR");
 }
 
 /* A page that is being made shows under a temporary name, which tells whose it is. */
@@ -427,6 +399,23 @@ static void temporary_names_tell_their_process(void **state)
 	assert_int_equal(fp_statspage_maker("-1.stats.abcdef"), -EINVAL);
 	assert_int_equal(fp_statspage_maker("4294967297.stats.abcdef"), -EINVAL);
 	assert_int_equal(fp_statspage_maker("run-1"), -EINVAL);
+}
+
+static void names_tell_their_process(void **state)
+{
+	static const char *const wrong[] = {
+	    "",         ".stats",   "0.stats",   "01.stats",         "-1.stats",
+	    "x1.stats", "1.statsx", "1.stats.x", "4294967297.stats", "1"};
+	char path[64];
+
+	assert_int_equal(fp_statspage_owner("42.stats"), 42);
+	for (size_t i = 0; i < FP_ARRAY_LEN(wrong); i++)
+		assert_int_equal(fp_statspage_owner(wrong[i]), -EINVAL);
+	setenv("FARPAGE_RUNTIME_DIR", "/somewhere", 1);
+	assert_int_equal(fp_statspage_path(42, path, sizeof(path)), 0);
+	assert_string_equal(path, "/somewhere/42.stats");
+	assert_int_equal(fp_statspage_path(42, path, strlen("/somewhere/42.stats")), -ENAMETOOLONG);
+	unsetenv("FARPAGE_RUNTIME_DIR");
 }
 
 static void kinds_have_distinct_names(void **state)
@@ -455,9 +444,9 @@ int main(void)
 	    page_test(things_that_are_no_files_are_refused),
 	    page_test(a_page_tells_whether_its_writer_lives),
 	    page_test(a_name_with_parentheses_is_read),
-	    page_test(the_folder_follows_the_environment),
-	    page_test(the_folder_is_made_and_checked),
+	    page_test(a_file_in_a_folder_is_ours_and_no_link),
 	    cmocka_unit_test(temporary_names_tell_their_process),
+	    cmocka_unit_test(names_tell_their_process),
 	    cmocka_unit_test(kinds_have_distinct_names),
 	};
 

@@ -1,0 +1,160 @@
+"""The folder for statistics and sockets: only one of this user alone counts, and only our own files in it go.
+
+As root, two users without a name in a mount namespace with a /tmp of its own: one sets traps, the other falls in, or not.
+"""
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import unittest
+
+import farapp
+import toolcase
+
+VICTIM, OTHER = 64123, 64125
+STATSWRITER = os.environ["FARPAGE_STATSWRITER"]
+DEAD = 4194304  # above every pid_max
+TRAP = f"""
+mount -t tmpfs -o mode=1777 tmpfs /tmp
+setpriv --reuid={OTHER} --regid={OTHER} --clear-groups sh -c '
+	mkdir /tmp/farpage-{VICTIM} && chmod 755 /tmp/farpage-{VICTIM} && ln -s "$1" /tmp/farpage-{VICTIM}/run-1' sh "$1"
+shift
+exec setpriv --reuid={VICTIM} --regid={VICTIM} --clear-groups "$@"
+"""
+
+
+def touch(folder, *names):
+    for name in names:
+        with open(os.path.join(folder, name), "w") as out:
+            out.write("precious")
+
+
+class OwnFolder(toolcase.ToolCase):
+    def setUp(self):
+        super().setUp()
+        os.mkdir(self.runtime, 0o700)
+
+    def tearDown(self):
+        """Folders stay, on purpose."""
+
+    def run_dir(self, name, mode=0o700):
+        folder = os.path.join(self.runtime, name)
+        os.mkdir(folder)
+        os.chmod(folder, mode)
+        return folder
+
+    def dead_page(self, folder, name):
+        subprocess.run([STATSWRITER, os.path.join(folder, name)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True)
+
+    def readers(self):
+        self.assertEqual(self.farpage("ps", "--json"), (0, b"[]\n", ""))
+        self.assertFails(self.farpage("hist"), 1, "no program")
+
+    def test_a_dead_run_goes(self):
+        folder = self.run_dir("run-77")
+        self.dead_page(folder, "%p.stats")
+        open(os.path.join(folder, f"{DEAD}.stats.abcdef"), "w").close()
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(os.path.join(folder, "node.sock"))
+        self.readers()
+        self.assertFalse(os.path.exists(folder))
+
+    def test_what_is_not_ours_stays(self):
+        folder = self.run_dir("run-77")
+        kept = ["1.stats", "notes.txt", "node.sock", "x.stats", f"0{DEAD}.stats", f"{DEAD}.stats.abcdefg", ".hidden"]
+        touch(folder, *kept)
+        self.dead_page(folder, "mine.stats")
+        os.symlink("/etc/hostname", os.path.join(folder, f"{DEAD}.stats.abcdef"))
+        self.readers()
+        self.assertEqual(sorted(os.listdir(folder)), sorted([*kept, "mine.stats", f"{DEAD}.stats.abcdef"]))
+
+    def test_a_link_is_no_folder(self):
+        target = self.path("documents")
+        os.mkdir(target, 0o700)
+        self.dead_page(target, "%p.stats")
+        link = os.path.join(self.runtime, "run-77")
+        os.symlink(target, link)
+        self.readers()
+        self.assertEqual(len(os.listdir(target)), 1)
+
+    def test_names_are_exact(self):
+        for name in ("run-", "run-77x", "run-077", "run-x", "run-77.old"):
+            folder = self.run_dir(name)
+            self.dead_page(folder, "%p.stats")
+            self.readers()
+            self.assertEqual(len(os.listdir(folder)), 1, name)
+
+    def test_an_open_folder_does_not_count(self):
+        folder = self.run_dir("run-77", 0o770)
+        self.dead_page(folder, "%p.stats")
+        self.readers()
+        self.assertEqual(len(os.listdir(folder)), 1)
+        self.dead_page(self.runtime, "%p.stats")
+        os.chmod(self.runtime, 0o777)
+        for command in (("ps",), ("top",), ("hist",), ("run", "true"), ("bench", "link")):
+            status, out, err = self.farpage(*command)
+            self.assertEqual(status, 125 if command[0] == "run" else 1, command)
+            for word in (self.runtime, "chmod 700", "FARPAGE_RUNTIME_DIR"):
+                self.assertIn(word, err, command)
+        self.assertEqual(len(os.listdir(self.runtime)), 2)
+
+
+@unittest.skipIf(os.geteuid(), "needs root, to become two users")
+class TwoUsers(unittest.TestCase):
+    def setUp(self):
+        self.dir = tempfile.mkdtemp(prefix="farpage-rundir.", dir="/var/tmp")
+        self.addCleanup(shutil.rmtree, self.dir)
+        os.chmod(self.dir, 0o755)
+        self.home = os.path.join(self.dir, "home")
+        self.documents = os.path.join(self.home, "documents")
+        for path in (self.home, self.documents):
+            os.mkdir(path, 0o700)
+        touch(self.documents, "thesis.tex", "1.stats")
+        subprocess.run([STATSWRITER, os.path.join(self.documents, "%p.stats")], stdin=subprocess.DEVNULL,
+                       stdout=subprocess.PIPE, check=True)
+        self.precious = sorted(os.listdir(self.documents))
+        for folder, _, names in os.walk(self.home):
+            for path in (folder, *(os.path.join(folder, name) for name in names)):
+                os.chown(path, VICTIM, VICTIM)
+
+    def run_trapped(self, *command, **env):
+        """As the victim, whose folder somebody else has made in /tmp."""
+        done = subprocess.run(
+            ["unshare", "--mount", "--propagation", "private", "sh", "-c", "set -e" + TRAP, "sh", self.documents, *command],
+            capture_output=True, timeout=toolcase.TIMEOUT, stdin=subprocess.DEVNULL,
+            env={"PATH": os.environ["PATH"], "LC_ALL": "C", **env})
+        return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+    def assert_untouched(self):
+        self.assertEqual(sorted(os.listdir(self.documents)), self.precious)
+
+    def test_a_planted_link(self):
+        for command, status in ((("ps", "--json"), 0), (("hist",), 1), (("ps",), 0)):
+            done = self.run_trapped(toolcase.FARPAGE, *command, HOME=self.home)
+            self.assertEqual(done[0], status, done)
+            self.assert_untouched()
+
+    def test_a_planted_link_in_a_folder_that_is_named(self):
+        for command in ("ps", "hist", "top"):
+            status, out, err = self.run_trapped(toolcase.FARPAGE, command, HOME=self.home,
+                                                FARPAGE_RUNTIME_DIR=f"/tmp/farpage-{VICTIM}")
+            self.assertEqual((status, out), (1, ""), command)
+            self.assertIn("FARPAGE_RUNTIME_DIR", err)
+            self.assert_untouched()
+
+    def test_the_fallback_is_at_home(self):
+        writes = f'd=$HOME/.cache/farpage && {farapp.farpage} ps >/dev/null; {farapp.farpage} bench link --op rpc ' \
+                 '--sizes 4K --depths 1 --seconds 0.01 >/dev/null && stat -c "%a %u" $HOME/.cache $d && ls -A $d'
+        self.assertEqual(self.run_trapped("sh", "-c", writes, HOME=self.home),
+                         (0, f"700 {VICTIM}\n700 {VICTIM}\n", ""))
+
+    def test_nothing_names_a_folder(self):
+        status, out, err = self.run_trapped(toolcase.FARPAGE, "ps")
+        self.assertEqual((status, out), (1, ""))
+        for name in ("FARPAGE_RUNTIME_DIR", "HOME"):
+            self.assertIn(name, err)
+
+
+if __name__ == "__main__":
+    toolcase.main(needs_userfaultfd=False)
