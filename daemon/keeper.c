@@ -1,5 +1,5 @@
 /*
- * The keeper's thread and its two queues. Room: daemon; see keeper.h.
+ * The keeper's thread and its queues. Room: daemon; see keeper.h.
  */
 #include "keeper.h"
 
@@ -12,8 +12,9 @@
 
 #include "cleanup.h"
 
-struct queue {
-	struct fp_job *first, **end;
+/* Lines whose first job can run. */
+struct ready {
+	struct fp_job_line *first, **end;
 };
 
 struct fp_keeper {
@@ -21,63 +22,81 @@ struct fp_keeper {
 	int eventfd;
 	pthread_mutex_t lock; /* of what follows */
 	pthread_cond_t posted;
-	struct queue todo, finished;
+	struct ready ready[2]; /* [1]: a client waits for their first job */
+	bool turn;             /* the kind that ran last */
+	struct fp_job *finished, **finished_end;
 	bool stopping;
 };
 
-static void queue_init(struct queue *queue)
+static void push_ready(struct fp_keeper *keeper, struct fp_job_line *line)
 {
-	queue->first = NULL;
-	queue->end = &queue->first;
+	struct ready *ready = &keeper->ready[line->first->awaited];
+
+	line->next = NULL;
+	*ready->end = line;
+	ready->end = &line->next;
 }
 
-static void queue_push(struct queue *queue, struct fp_job *job)
+static struct fp_job_line *pop_ready(struct ready *ready)
 {
-	job->next = NULL;
-	*queue->end = job;
-	queue->end = &job->next;
-}
+	struct fp_job_line *line = ready->first;
 
-static struct fp_job *queue_pop(struct queue *queue)
-{
-	struct fp_job *job = queue->first;
-
-	if (!job)
+	if (!line)
 		return NULL;
-	queue->first = job->next;
-	if (!queue->first)
-		queue->end = &queue->first;
-	return job;
+	ready->first = line->next;
+	if (!ready->first)
+		ready->end = &ready->first;
+	return line;
 }
 
-static struct fp_job *next_job(struct fp_keeper *keeper)
+/* Both kinds have their turns: where clients never stop asking, memory still comes back. */
+static struct fp_job_line *take_turn(struct fp_keeper *keeper)
 {
-	struct fp_job *job;
+	struct fp_job_line *line;
+
+	keeper->turn = !keeper->turn;
+	line = pop_ready(&keeper->ready[keeper->turn]);
+	return line ? line : pop_ready(&keeper->ready[!keeper->turn]);
+}
+
+static struct fp_job_line *next_line(struct fp_keeper *keeper)
+{
+	struct fp_job_line *line;
 
 	pthread_mutex_lock(&keeper->lock);
-	while (!(job = queue_pop(&keeper->todo)) && !keeper->stopping)
+	while (!(line = take_turn(keeper)) && !keeper->stopping)
 		pthread_cond_wait(&keeper->posted, &keeper->lock);
 	pthread_mutex_unlock(&keeper->lock);
-	return job;
+	return line;
 }
 
-static void finish(struct fp_keeper *keeper, struct fp_job *job)
+/* Who gets the finished job may free it, and the line with it. */
+static void end_turn(struct fp_keeper *keeper, struct fp_job_line *line, bool more)
 {
+	struct fp_job *job = line->first;
+
 	pthread_mutex_lock(&keeper->lock);
-	queue_push(&keeper->finished, job);
+	if (!more)
+		line->first = job->next;
+	if (line->first)
+		push_ready(keeper, line);
+	if (!more) {
+		job->next = NULL;
+		*keeper->finished_end = job;
+		keeper->finished_end = &job->next;
+	}
 	pthread_mutex_unlock(&keeper->lock);
-	eventfd_write(keeper->eventfd, 1);
+	if (!more)
+		eventfd_write(keeper->eventfd, 1);
 }
 
 static void *keep(void *arg)
 {
 	struct fp_keeper *keeper = arg;
-	struct fp_job *job;
+	struct fp_job_line *line;
 
-	while ((job = next_job(keeper))) {
-		job->run(job);
-		finish(keeper, job);
-	}
+	while ((line = next_line(keeper)))
+		end_turn(keeper, line, line->first->run(line->first));
 	return NULL;
 }
 
@@ -88,8 +107,9 @@ int fp_keeper_start(struct fp_keeper **ret_keeper)
 
 	if (!keeper)
 		return -ENOMEM;
-	queue_init(&keeper->todo);
-	queue_init(&keeper->finished);
+	for (unsigned i = 0; i < FP_ARRAY_LEN(keeper->ready); i++)
+		keeper->ready[i].end = &keeper->ready[i].first;
+	keeper->finished_end = &keeper->finished;
 	pthread_mutex_init(&keeper->lock, NULL);
 	pthread_cond_init(&keeper->posted, NULL);
 	keeper->eventfd = eventfd(0, EFD_CLOEXEC);
@@ -120,10 +140,16 @@ void fp_keeper_stop(struct fp_keeper *keeper)
 	free(keeper);
 }
 
-void fp_keeper_post(struct fp_keeper *keeper, struct fp_job *job)
+void fp_keeper_post(struct fp_keeper *keeper, struct fp_job_line *line, struct fp_job *job)
 {
+	job->next = NULL;
 	pthread_mutex_lock(&keeper->lock);
-	queue_push(&keeper->todo, job);
+	if (line->first) {
+		line->last = line->last->next = job;
+	} else {
+		line->first = line->last = job;
+		push_ready(keeper, line);
+	}
 	pthread_cond_signal(&keeper->posted);
 	pthread_mutex_unlock(&keeper->lock);
 }
@@ -134,7 +160,11 @@ void fp_keeper_reap(struct fp_keeper *keeper)
 
 	for (;;) {
 		pthread_mutex_lock(&keeper->lock);
-		job = queue_pop(&keeper->finished);
+		job = keeper->finished;
+		if (job)
+			keeper->finished = job->next;
+		if (!keeper->finished)
+			keeper->finished_end = &keeper->finished;
 		pthread_mutex_unlock(&keeper->lock);
 		if (!job)
 			return;

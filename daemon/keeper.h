@@ -1,18 +1,35 @@
 /*
  * The keeper: one thread that does what may take long (giving pages to leases and taking them back), so that
- * the loop, which serves everybody, never waits for it. Jobs run one after another in the order posted:
- * memory that was given back before a lease was asked for has been scrubbed and freed before that lease is
- * made. Room: daemon. It knows no memory, only jobs.
+ * the loop, which serves everybody, never waits for it. Room: daemon. It knows no memory, only jobs.
+ *
+ *   line of a memory:  job ◄ job ◄ job      one after another, in the order posted
+ *                      │ first of its line
+ *                      ▼
+ *   clients wait:      line ◄ line ◄ line ──┐ in turn: one slice of each kind, then its line
+ *   nobody waits:      line ◄ line ─────────┴► goes to the end
+ *
+ * So a short job waits for one slice of each long one of its kind, and for as many of those nobody waits for.
  */
 #ifndef FP_KEEPER_H
 #define FP_KEEPER_H
 
+#include <stdbool.h>
+
 struct fp_keeper;
+struct fp_job;
+
+/* What must happen in order. Zero-initialised it is empty. It stays in place until its jobs are done. */
+struct fp_job_line {
+	struct fp_job *first, *last; /* the keeper's */
+	struct fp_job_line *next;
+};
 
 /* Embedded in what it works on, which stays in place from post until done is called. */
 struct fp_job {
-	void (*run)(struct fp_job *job);  /* on the keeper's thread */
+	/* On the keeper's thread: a slice of its work, a few milliseconds. True: there is more. */
+	bool (*run)(struct fp_job *job);
 	void (*done)(struct fp_job *job); /* on the thread that calls fp_keeper_reap; may free the job */
+	bool awaited;                     /* a client waits for it */
 	struct fp_job *next;
 };
 
@@ -20,8 +37,8 @@ int fp_keeper_start(struct fp_keeper **ret_keeper);
 /* Waits for all jobs, calls their done, ends the thread. NULL is fine. */
 void fp_keeper_stop(struct fp_keeper *keeper);
 
-/* Never blocks long, never fails. The loop's thread. */
-void fp_keeper_post(struct fp_keeper *keeper, struct fp_job *job);
+/* Posts a job behind those of its line. Never blocks long, never fails. The loop's thread. */
+void fp_keeper_post(struct fp_keeper *keeper, struct fp_job_line *line, struct fp_job *job);
 
 /* Calls done of every finished job. The loop's thread, when the event descriptor is readable. */
 void fp_keeper_reap(struct fp_keeper *keeper);

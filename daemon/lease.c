@@ -20,13 +20,14 @@ struct fp_pool *fp_pools_choose(const struct fp_pools *pools, uint64_t size_byte
 	for (unsigned i = 0; i < pools->n; i++) {
 		struct fp_pool *pool = pools->items[i];
 		uint64_t free_bytes = pool->size_bytes - pool->used_bytes;
+		uint64_t room_bytes = free_bytes - FP_MIN(free_bytes, pool->leaving_bytes);
 
 		if ((shareable && !fp_pool_is_shareable(pool)) ||
 		    free_bytes < fp_pool_round(pool, size_bytes))
 			continue;
-		if (!best || free_bytes > best_bytes) {
+		if (!best || room_bytes > best_bytes) {
 			best = pool;
-			best_bytes = free_bytes;
+			best_bytes = room_bytes;
 		}
 	}
 	return best;
@@ -80,39 +81,70 @@ static void uncharge(struct fp_node_memory *memory)
 	memory->pool->n_leases--;
 }
 
-static void run_leave(struct fp_job *job)
+static bool run_refill(struct fp_job *job)
+{
+	struct fp_pool *pool = fp_job_of(job, struct fp_pool, refill);
+
+	pool->refill_status = fp_pool_refill(pool);
+	return pool->refill_status > 0;
+}
+
+static void done_refill(struct fp_job *job)
+{
+	struct fp_pool *pool = fp_job_of(job, struct fp_pool, refill);
+
+	if (pool->refill_status < 0 && !pool->lacks)
+		fp_log(FP_LOG_WARNING, "pool",
+		       "%s: the host had no memory to preallocate again what a lease gave back; it is tried "
+		       "again with every lease",
+		       pool->name);
+	pool->lacks = pool->refill_status < 0;
+	pool->refilling = false;
+}
+
+/* One job a pool, behind what clients wait for: the reserve may be short for a while. */
+static void refill(struct fp_keeper *keeper, struct fp_pool *pool)
+{
+	if (!pool->preallocate || pool->refilling)
+		return;
+	pool->refilling = true;
+	pool->refill = (struct fp_job){.run = run_refill, .done = done_refill};
+	fp_keeper_post(keeper, &pool->refill_line, &pool->refill);
+}
+
+static bool run_leave(struct fp_job *job)
 {
 	struct fp_node_lease *lease = lease_of(job);
 
-	if (lease->last)
-		lease->status = fp_pool_give(lease->memory->pool, &lease->memory->chunk);
+	return lease->last && fp_pool_give(lease->memory->pool, &lease->memory->chunk) > 0;
 }
 
 static void done_leave(struct fp_job *job)
 {
 	struct fp_node_lease *lease = lease_of(job);
 
-	if (lease->last && lease->status < 0)
-		fp_log(FP_LOG_WARNING, "pool",
-		       "%s: the host had no memory to preallocate again what a lease gave back; it is tried "
-		       "again with the next lease",
-		       lease->memory->pool->name);
-	if (lease->last)
+	if (lease->last) {
+		lease->memory->pool->leaving_bytes -= lease->memory->size_bytes;
+		refill(lease->keeper, lease->memory->pool);
 		free(lease->memory);
+	}
 	free(lease);
 }
 
 /*
- * A holder leaves. If it is the last the bytes count as free from here on: the keeper makes no later lease
- * before these are scrubbed. Any other waits for the keeper too, whose jobs for its key still point at it.
+ * A holder leaves. If it is the last the bytes count as free from here on: a later lease that needs them
+ * waits until they are scrubbed. Any other waits for the keeper too, whose jobs for its key still point at
+ * it.
  */
 static void leave(struct fp_node_lease *lease)
 {
 	lease->last = --lease->memory->n_holders == 0;
-	if (lease->last)
+	if (lease->last) {
 		uncharge(lease->memory);
+		lease->memory->pool->leaving_bytes += lease->memory->size_bytes;
+	}
 	lease->job = (struct fp_job){.run = run_leave, .done = done_leave};
-	fp_keeper_post(lease->keeper, &lease->job);
+	fp_keeper_post(lease->keeper, &lease->memory->line, &lease->job);
 }
 
 static void detach(struct fp_node_lease *lease)
@@ -127,12 +159,13 @@ static void detach(struct fp_node_lease *lease)
 	lease->leases = NULL;
 }
 
-static void run_take(struct fp_job *job)
+static bool run_take(struct fp_job *job)
 {
 	struct fp_node_lease *lease = lease_of(job);
 	struct fp_node_memory *memory = lease->memory;
 
 	lease->status = fp_pool_take(memory->pool, memory->size_bytes, &memory->chunk);
+	return lease->status > 0;
 }
 
 static void done_take(struct fp_job *job)
@@ -142,6 +175,7 @@ static void done_take(struct fp_job *job)
 	int r = lease->status;
 
 	lease->granted = r == 0 && !session_ended;
+	refill(lease->keeper, lease->memory->pool);
 	lease->done(lease, session_ended ? -ECANCELED : r, lease->user);
 	if (r == 0) {
 		if (session_ended)
@@ -226,12 +260,12 @@ int fp_node_lease_grant(struct fp_node_leases *leases, const struct fp_pools *po
 		return -ENOMEM;
 	lease->id = id;
 	lease->keeper = keeper;
-	lease->job = (struct fp_job){.run = run_take, .done = done_take};
+	lease->job = (struct fp_job){.run = run_take, .done = done_take, .awaited = true};
 	lease->done = request->done;
 	lease->user = request->user;
 	charge(lease->memory);
 	enter(leases, lease);
-	fp_keeper_post(keeper, &lease->job);
+	fp_keeper_post(keeper, &lease->memory->line, &lease->job);
 	return 0;
 }
 
@@ -316,13 +350,18 @@ void fp_node_lease_release(struct fp_node_lease *lease)
 
 /* --- keys ----------------------------------------------------------------------------------------------- */
 
-static void run_make(struct fp_job *job)
+/* Registration pins all pages in one go. They are there by then: to clear them takes longest. */
+static bool run_make(struct fp_job *job)
 {
 	struct fp_lease_key *key = fp_job_of(job, struct fp_lease_key, make);
-	const struct fp_chunk *chunk = &key->lease->memory->chunk;
+	struct fp_node_memory *memory = key->lease->memory;
 	enum fp_verbs_access access = key->lease->read_only ? FP_VERBS_REMOTE_READ : FP_VERBS_REMOTE;
 
-	key->status = fp_gate_peer_register(key->peer, chunk->base, chunk->size_bytes, access, &key->region);
+	key->status = fp_pool_populate(memory->pool, &memory->chunk);
+	if (key->status == 0)
+		key->status = fp_gate_peer_register(key->peer, memory->chunk.base, memory->chunk.size_bytes,
+		                                    access, &key->region);
+	return key->status > 0;
 }
 
 /* The lease still stands: its memory is given back by a job that comes later. */
@@ -334,11 +373,12 @@ static void done_make(struct fp_job *job)
 	key->done(key->lease, key->revoked ? -ECANCELED : key->status, key->user);
 }
 
-static void run_revoke(struct fp_job *job)
+static bool run_revoke(struct fp_job *job)
 {
 	struct fp_lease_key *key = fp_job_of(job, struct fp_lease_key, revoke);
 
 	fp_gate_peer_deregister(key->peer, &key->region);
+	return false;
 }
 
 static void done_revoke(struct fp_job *job)
@@ -361,13 +401,13 @@ int fp_node_lease_key_make(struct fp_node_lease *lease, struct fp_gate_peer *pee
 	*key = (struct fp_lease_key){
 	    .peer = fp_gate_peer_ref(peer),
 	    .lease = lease,
-	    .make = {.run = run_make, .done = done_make},
+	    .make = {.run = run_make, .done = done_make, .awaited = true},
 	    .revoke = {.run = run_revoke, .done = done_revoke},
 	    .done = done,
 	    .user = user,
 	};
 	lease->key = key;
-	fp_keeper_post(lease->keeper, &key->make);
+	fp_keeper_post(lease->keeper, &lease->memory->line, &key->make);
 	return 0;
 }
 
@@ -378,7 +418,7 @@ void fp_node_lease_key_revoke(struct fp_node_lease *lease)
 	if (!key)
 		return;
 	key->revoked = true;
-	fp_keeper_post(lease->keeper, &key->revoke);
+	fp_keeper_post(lease->keeper, &lease->memory->line, &key->revoke);
 }
 
 void fp_node_leases_revoke(struct fp_node_leases *leases)

@@ -53,8 +53,9 @@ struct fp_node_memory {
 	struct fp_pool *pool;
 	struct fp_client *client; /* whom it is charged to, until the last holder has left */
 	uint64_t size_bytes;
-	struct fp_chunk chunk; /* the keeper's until granted and after the last holder left */
-	unsigned n_holders;    /* leases, those released that are still used included */
+	struct fp_chunk chunk;   /* the keeper's until granted and after the last holder left */
+	struct fp_job_line line; /* made, then its keys made and revoked, then given back */
+	unsigned n_holders;      /* leases, those released that are still used included */
 };
 
 struct fp_node_lease {
@@ -91,7 +92,10 @@ struct fp_pools {
 	unsigned n;
 };
 
-/* The pool with the most room that can back the request, or NULL. */
+/*
+ * The pool that can back the request and has the most room, or NULL. What is being given back is free, but
+ * the lease waits for it.
+ */
 struct fp_pool *fp_pools_choose(const struct fp_pools *pools, uint64_t size_bytes, bool shareable);
 /* Sums over the pools that can serve such a client. */
 void fp_pools_sum(const struct fp_pools *pools, bool shareable, uint64_t *ret_size_bytes,

@@ -22,6 +22,11 @@
 
 #define NUMA_NODES 1024
 
+/* A slice takes some milliseconds. Each that goes back to a reserve of huge pages stays a mapping of its own.
+ */
+#define SLICE_BYTES      (4ull << 20)
+#define HUGE_SLICE_BYTES (32ull << 20)
+
 /* The size of the huge pages that MAP_HUGETLB and MFD_HUGETLB give, 0 if this kernel has none. */
 static uint64_t huge_page_bytes(void)
 {
@@ -57,6 +62,13 @@ static int populate(void *base, uint64_t size_bytes)
 	return r == -EFAULT ? -ENOMEM : r; /* huge pages that are not there */
 }
 
+static uint64_t slice(const struct fp_pool *pool, uint64_t left_bytes)
+{
+	bool huge = pool->backing == FP_BACKING_HUGETLB;
+
+	return FP_MIN(huge ? FP_MAX(pool->unit_bytes, HUGE_SLICE_BYTES) : SLICE_BYTES, left_bytes);
+}
+
 /* Flags of an anonymous mapping that takes the kind of pages that the pool consists of. */
 static int page_flags(const struct fp_pool *pool)
 {
@@ -86,7 +98,8 @@ static int create_memfd(const struct fp_pool *pool, uint64_t size_bytes, int *re
 
 static void unmap_chunk(struct fp_chunk *chunk)
 {
-	munmap(chunk->base, chunk->size_bytes);
+	if (chunk->mapped_bytes)
+		munmap(chunk->base, chunk->mapped_bytes);
 	if (chunk->fd >= 0)
 		close(chunk->fd);
 	*chunk = (struct fp_chunk){.fd = -1};
@@ -95,7 +108,7 @@ static void unmap_chunk(struct fp_chunk *chunk)
 /* Maps fd, or anonymous pages if it is -1, which becomes the chunk's on success. */
 static int map_chunk(const struct fp_pool *pool, uint64_t size_bytes, int fd, struct fp_chunk *ret_chunk)
 {
-	struct fp_chunk chunk = {.size_bytes = size_bytes, .fd = -1};
+	struct fp_chunk chunk = {.size_bytes = size_bytes, .mapped_bytes = size_bytes, .fd = -1};
 	int r;
 
 	chunk.base =
@@ -105,8 +118,6 @@ static int map_chunk(const struct fp_pool *pool, uint64_t size_bytes, int fd, st
 	madvise(chunk.base, size_bytes,
 	        MADV_DONTDUMP); /* other people's bytes have no place in our core dump */
 	r = bind_node(pool, chunk.base, size_bytes);
-	if (r == 0 && pool->preallocate)
-		r = populate(chunk.base, size_bytes);
 	if (r < 0) {
 		unmap_chunk(&chunk);
 		return r;
@@ -157,7 +168,7 @@ static int explain(const struct fp_pool *pool, int r, struct fp_conf_error *erro
 	return r;
 }
 
-/* Takes the whole size once; what is not preallocated goes back, the reserve of what is stays. */
+/* Maps the whole size once; what is not preallocated goes back, the reserve of what is stays. */
 static int prove(struct fp_pool *pool)
 {
 	struct fp_chunk chunk;
@@ -171,6 +182,11 @@ static int prove(struct fp_pool *pool)
 	if (!pool->preallocate) {
 		unmap_chunk(&chunk);
 		return 0;
+	}
+	r = populate(chunk.base, chunk.size_bytes);
+	if (r < 0) {
+		unmap_chunk(&chunk);
+		return r;
 	}
 	pool->reserve = chunk;
 	pool->reserve_bytes = pool->size_bytes;
@@ -248,14 +264,10 @@ static int remap_reserve(struct fp_pool *pool, uint64_t offset, uint64_t size_by
 
 static int shrink_reserve(struct fp_pool *pool, uint64_t size_bytes)
 {
-	uint64_t cut_bytes = FP_MIN(size_bytes, pool->reserve_bytes);
-	int r;
+	int r = remap_reserve(pool, pool->reserve_bytes - size_bytes, size_bytes, false);
 
-	if (!cut_bytes)
-		return 0;
-	r = remap_reserve(pool, pool->reserve_bytes - cut_bytes, cut_bytes, false);
 	if (r == 0)
-		pool->reserve_bytes -= cut_bytes;
+		pool->reserve_bytes -= size_bytes;
 	return r;
 }
 
@@ -270,36 +282,59 @@ static int grow_reserve(struct fp_pool *pool, uint64_t size_bytes)
 	return r;
 }
 
-/*
- * Brings the reserve to all that no chunk has, or at least adds size_bytes. It can lack more: a client that
- * dies lets go of its mapping a moment after its session has ended, and one that lives may keep it.
- */
-static int refill_reserve(struct fp_pool *pool, uint64_t size_bytes)
+int fp_pool_refill(struct fp_pool *pool)
 {
-	uint64_t missing_bytes = pool->size_bytes - pool->taken_bytes - pool->reserve_bytes;
+	uint64_t have_bytes = pool->taken_bytes + pool->reserve_bytes;
+	int r;
 
-	if (!pool->preallocate || !missing_bytes || atomic_load(&pool->ending))
+	if (!pool->preallocate || have_bytes >= pool->size_bytes || atomic_load(&pool->ending))
 		return 0;
-	if (grow_reserve(pool, missing_bytes) == 0)
-		return 0;
-	return size_bytes && size_bytes < missing_bytes ? grow_reserve(pool, size_bytes) : -ENOMEM;
+	r = grow_reserve(pool, slice(pool, pool->size_bytes - have_bytes));
+	return r < 0 ? -ENOMEM : pool->taken_bytes + pool->reserve_bytes < pool->size_bytes;
 }
 
-int fp_pool_take(struct fp_pool *pool, uint64_t size_bytes, struct fp_chunk *ret_chunk)
+int fp_pool_populate(const struct fp_pool *pool, struct fp_chunk *chunk)
+{
+	uint64_t len_bytes = slice(pool, chunk->size_bytes - chunk->populated_bytes);
+	int r = len_bytes ? populate((char *)chunk->base + chunk->populated_bytes, len_bytes) : 0;
+
+	if (r < 0)
+		return r;
+	chunk->populated_bytes += len_bytes;
+	return chunk->populated_bytes < chunk->size_bytes;
+}
+
+/* The reserve gives up its pages first: a mapping of huge pages is refused where as many are not free. */
+static int take_slice(struct fp_pool *pool, struct fp_chunk *chunk)
+{
+	uint64_t have_bytes = pool->taken_bytes + pool->reserve_bytes;
+	int r;
+
+	if (chunk->base)
+		return fp_pool_populate(pool, chunk);
+	if (pool->preallocate && have_bytes > pool->size_bytes) {
+		r = shrink_reserve(pool, slice(pool, have_bytes - pool->size_bytes));
+		return r < 0 ? r : 1;
+	}
+	r = new_chunk(pool, chunk->size_bytes, chunk);
+	return r < 0 ? r : pool->preallocate;
+}
+
+int fp_pool_take(struct fp_pool *pool, uint64_t size_bytes, struct fp_chunk *chunk)
 {
 	int r;
 
-	(void)refill_reserve(pool, 0);
-	if (pool->preallocate) {
-		r = shrink_reserve(pool, size_bytes);
-		if (r < 0)
-			return r;
-	}
-	r = new_chunk(pool, size_bytes, ret_chunk);
-	if (r < 0)
-		(void)refill_reserve(pool, size_bytes);
-	else
+	if (!chunk->size_bytes) {
+		if (size_bytes > pool->size_bytes - pool->taken_bytes)
+			return 1;
+		*chunk = (struct fp_chunk){.size_bytes = size_bytes, .fd = -1};
 		pool->taken_bytes += size_bytes;
+	}
+	r = take_slice(pool, chunk);
+	if (r < 0) {
+		unmap_chunk(chunk);
+		pool->taken_bytes -= size_bytes;
+	}
 	return r;
 }
 
@@ -310,9 +345,17 @@ void fp_pool_end(struct fp_pool *pool)
 
 int fp_pool_give(struct fp_pool *pool, struct fp_chunk *chunk)
 {
-	uint64_t size_bytes = chunk->size_bytes;
+	uint64_t len_bytes = slice(pool, chunk->mapped_bytes);
+	char *base = (char *)chunk->base + chunk->mapped_bytes - len_bytes;
 
+	/* Else the last slice would free the pages of all. */
+	if (pool->backing != FP_BACKING_ANONYMOUS && !chunk->passed)
+		madvise(base, len_bytes, MADV_REMOVE);
+	munmap(base, len_bytes);
+	chunk->mapped_bytes -= len_bytes;
+	if (chunk->mapped_bytes)
+		return 1;
+	pool->taken_bytes -= chunk->size_bytes;
 	unmap_chunk(chunk);
-	pool->taken_bytes -= size_bytes;
-	return refill_reserve(pool, size_bytes);
+	return 0;
 }

@@ -5,7 +5,11 @@
  * has them next zeros. Room: daemon. It knows sizes and mappings, never sessions.
  *
  * A preallocated pool holds its free part as a reserve of populated pages, so that nobody else on the host
- * can take them. A grant gives up a piece of the reserve and populates the lease; a return does the reverse.
+ * can take them. A grant gives up a piece of the reserve and populates the lease; after a return it is
+ * refilled.
+ *
+ * What is done to many pages is done in slices. Functions that do one return 1 while there is more: call
+ * again.
  */
 #ifndef FP_POOL_H
 #define FP_POOL_H
@@ -16,12 +20,15 @@
 #include <stdint.h>
 
 #include "config.h"
+#include "keeper.h"
 
-/* The memory of one lease. */
+/* The memory of one lease. Zero-initialised there is none yet. */
 struct fp_chunk {
 	void *base;
 	uint64_t size_bytes;
-	int fd; /* -1: anonymous, or given away */
+	uint64_t mapped_bytes, populated_bytes; /* from base on; the keeper's */
+	int fd;                                 /* -1: anonymous, or given away */
+	bool passed;                            /* a client was given the memfd, and may keep what it maps */
 };
 
 struct fp_pool {
@@ -32,8 +39,13 @@ struct fp_pool {
 	uint64_t numa_node;
 	bool preallocate;
 	_Atomic bool ending;
-	uint64_t used_bytes; /* leased; the loop's thread alone */
-	uint64_t n_leases;   /* that these are, each once however many sessions have it; as above */
+	uint64_t used_bytes;    /* leased; the loop's thread alone */
+	uint64_t n_leases;      /* that these are, each once however many sessions have it; as above */
+	uint64_t leaving_bytes; /* no longer leased, and not given back yet; as above */
+	struct fp_job refill;   /* while refilling: one for all chunks that came back; as above */
+	struct fp_job_line refill_line;
+	int refill_status;
+	bool refilling, lacks; /* the host had no memory for all of the reserve; as above */
 	/* the keeper's thread alone */
 	uint64_t taken_bytes;    /* of all chunks */
 	struct fp_chunk reserve; /* address space of a preallocated pool */
@@ -59,19 +71,27 @@ bool fp_pool_charge(struct fp_pool *pool, uint64_t size_bytes);
 void fp_pool_uncharge(struct fp_pool *pool, uint64_t size_bytes);
 
 /*
- * Maps a zeroed chunk of size_bytes (rounded and charged before). 0 and *ret_chunk, or a negative errno:
- * -ENOMEM when the host has no memory. May take long: the keeper's thread.
+ * A slice of making a zeroed chunk of size_bytes (rounded and charged before); *chunk is empty at first.
+ * Waits (1, with nothing done) for chunks whose bytes are charged again, and which are being given back. 1,
+ * 0, or a negative errno, and *chunk is empty: -ENOMEM when the host has no memory. The keeper's thread.
  */
-int fp_pool_take(struct fp_pool *pool, uint64_t size_bytes, struct fp_chunk *ret_chunk);
+int fp_pool_take(struct fp_pool *pool, uint64_t size_bytes, struct fp_chunk *chunk);
+/* A slice of giving a chunk all its pages. 1, 0 or -ENOMEM. The keeper's thread. */
+int fp_pool_populate(const struct fp_pool *pool, struct fp_chunk *chunk);
 /* The node ends: what comes back is not preallocated again. Any thread. */
 void fp_pool_end(struct fp_pool *pool);
 
 /*
- * Lets go of a chunk. A client that maps its memfd keeps the pages, and every byte in them: it may still be
- * reading what it has nowhere else. Nobody else is ever given that memfd. May take long: the keeper's thread.
- * Returns 0, or -ENOMEM if a preallocated pool could not take as much back into its reserve: it tries again
- * with every chunk.
+ * A slice of letting go of a chunk: 1 or 0. A client that maps its memfd keeps the pages, and every byte in
+ * them: it may still be reading what it has nowhere else. Nobody else is ever given that memfd. The last
+ * slice of a memfd that was passed, and that no client has any more, frees all of it. The keeper's thread.
  */
 int fp_pool_give(struct fp_pool *pool, struct fp_chunk *chunk);
+/*
+ * A slice of bringing the reserve of a preallocated pool to all that no chunk has. It can fail: a client that
+ * dies lets go of its mapping a moment after its session has ended, and one that lives may keep it. 1, 0, or
+ * -ENOMEM: to be tried again with every chunk. The keeper's thread.
+ */
+int fp_pool_refill(struct fp_pool *pool);
 
 #endif

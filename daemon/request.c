@@ -262,8 +262,10 @@ static void answer_leased(struct fp_conn *conn, struct fp_node_lease *lease,
 	}
 	fp_wire_leased_encode(&leased, payload);
 	reply = fp_reply_new(request, type, sizeof(payload), payload, sizeof(payload), 0);
-	if (reply && conn->session->memfd)
+	if (reply && conn->session->memfd) {
+		lease->memory->chunk.passed = true;
 		fp_reply_pass(reply, fp_take_fd(fd), lease);
+	}
 	fp_conn_answer(conn, reply);
 }
 

@@ -22,7 +22,7 @@ static struct {
 	struct fp_node_leases leases;
 	struct fp_node_lease *last;
 	int last_status;
-	unsigned n_done, n_barriers;
+	unsigned n_done;
 } t;
 
 static inline void on_done(struct fp_node_lease *lease, int status, void *user)
@@ -89,27 +89,21 @@ static inline void await_done(unsigned n)
 	}
 }
 
-static inline void no_run(struct fp_job *job)
+/* Until memory that was released has been given back. */
+static inline void await_given(const struct fp_pool *pool)
 {
-}
-
-static inline void barrier_done(struct fp_job *job)
-{
-	t.n_barriers++;
-}
-
-/* The keeper reads it: it changes when all jobs so far are over. */
-static inline void set_backing(enum fp_backing backing)
-{
-	struct fp_job barrier = {.run = no_run, .done = barrier_done};
-	unsigned n = t.n_barriers;
 	eventfd_t events;
 
-	fp_keeper_post(t.keeper, &barrier);
-	while (t.n_barriers == n) {
+	while (pool->leaving_bytes) {
 		eventfd_read(fp_keeper_fd(t.keeper), &events);
 		fp_keeper_reap(t.keeper);
 	}
+}
+
+/* The keeper reads it: it changes when there is no job. */
+static inline void set_backing(enum fp_backing backing)
+{
+	await_given(t.items[1]);
 	t.items[1]->backing = backing;
 }
 

@@ -41,6 +41,30 @@ static struct fp_pool *open_pool(const struct fp_pool_config *config)
 	return pool;
 }
 
+static int take(struct fp_pool *pool, uint64_t size_bytes, struct fp_chunk *ret_chunk)
+{
+	int r;
+
+	*ret_chunk = (struct fp_chunk){0};
+	do
+		r = fp_pool_take(pool, size_bytes, ret_chunk);
+	while (r == 1);
+	return r;
+}
+
+/* Gives it back and refills the reserve. */
+static int give(struct fp_pool *pool, struct fp_chunk *chunk)
+{
+	int r;
+
+	while (fp_pool_give(pool, chunk) == 1)
+		;
+	do
+		r = fp_pool_refill(pool);
+	while (r == 1);
+	return r;
+}
+
 static bool is_zero(const uint8_t *bytes, size_t len)
 {
 	return bytes[0] == 0 && memcmp(bytes, bytes + 1, len - 1) == 0;
@@ -54,11 +78,11 @@ static void test_chunks_are_zeroed(void **state)
 		for (unsigned round = 0; round < 3; round++) {
 			struct fp_chunk chunk;
 
-			assert_int_equal(fp_pool_take(pool, 4 * MIB, &chunk), 0);
+			assert_int_equal(take(pool, 4 * MIB, &chunk), 0);
 			assert_int_equal(chunk.size_bytes, 4 * MIB);
 			assert_true(is_zero(chunk.base, chunk.size_bytes));
 			memset(chunk.base, 0xa5, chunk.size_bytes);
-			assert_int_equal(fp_pool_give(pool, &chunk), 0);
+			assert_int_equal(give(pool, &chunk), 0);
 			assert_int_equal(chunk.fd, -1);
 		}
 		fp_pool_close(pool);
@@ -71,13 +95,13 @@ static void test_memfd_is_sealed(void **state)
 	struct fp_chunk chunk;
 
 	assert_true(fp_pool_is_shareable(pool));
-	assert_int_equal(fp_pool_take(pool, MIB, &chunk), 0);
+	assert_int_equal(take(pool, MIB, &chunk), 0);
 	assert_int_equal(ftruncate(chunk.fd, 0), -1);
 	assert_int_equal(errno, EPERM);
 	assert_int_equal(ftruncate(chunk.fd, 2 * MIB), -1);
 	assert_int_equal(fcntl(chunk.fd, F_ADD_SEALS, F_SEAL_WRITE), -1);
 	assert_int_equal(lseek(chunk.fd, 0, SEEK_END), MIB);
-	assert_int_equal(fp_pool_give(pool, &chunk), 0);
+	assert_int_equal(give(pool, &chunk), 0);
 	fp_pool_close(pool);
 }
 
@@ -92,17 +116,18 @@ static void test_give_leaves_pages_to_who_maps_them(void **state)
 		struct fp_chunk chunk, next;
 		char *client = NULL;
 
-		assert_int_equal(fp_pool_take(pool, MIB, &chunk), 0);
+		assert_int_equal(take(pool, MIB, &chunk), 0);
 		if (chunk.fd >= 0) {
 			client = mmap(NULL, MIB, PROT_READ | PROT_WRITE, MAP_SHARED, chunk.fd, 0);
 			assert_ptr_not_equal(client, MAP_FAILED);
+			chunk.passed = true;
 			strcpy(client, "the only copy");
 			assert_string_equal(chunk.base, "the only copy");
 		}
 		if (i % 2)
 			fp_pool_end(pool);
-		assert_int_equal(fp_pool_give(pool, &chunk), 0);
-		assert_int_equal(fp_pool_take(pool, 4 * MIB, &next), 0);
+		assert_int_equal(give(pool, &chunk), 0);
+		assert_int_equal(take(pool, 4 * MIB, &next), 0);
 		assert_true(is_zero(next.base, next.size_bytes));
 		if (client) {
 			assert_string_equal(client, "the only copy");
@@ -110,12 +135,12 @@ static void test_give_leaves_pages_to_who_maps_them(void **state)
 			assert_true(is_zero(next.base, next.size_bytes));
 			munmap(client, MIB);
 		}
-		assert_int_equal(fp_pool_give(pool, &next), 0);
+		assert_int_equal(give(pool, &next), 0);
 		fp_pool_close(pool);
 	}
 }
 
-/* What the host could not give when a chunk came back is asked for again with the next. */
+/* What the host could not give when a chunk came back is asked for again later. */
 static void test_reserve_recovers(void **state)
 {
 	struct fp_pool *pool = open_pool(&kinds[3]);
@@ -124,12 +149,49 @@ static void test_reserve_recovers(void **state)
 	assert_int_equal(pool->reserve_bytes, 4 * MIB);
 	for (unsigned i = 0; i < 2; i++) {
 		pool->reserve_bytes -= 2 * MIB;
-		assert_int_equal(fp_pool_take(pool, MIB, &chunk), 0);
+		assert_int_equal(take(pool, MIB, &chunk), 0);
+		assert_int_equal(pool->reserve_bytes, 2 * MIB);
+		assert_int_equal(fp_pool_refill(pool), 0);
 		assert_int_equal(pool->reserve_bytes, 3 * MIB);
 		pool->reserve_bytes -= i * 2 * MIB;
-		assert_int_equal(fp_pool_give(pool, &chunk), 0);
+		assert_int_equal(give(pool, &chunk), 0);
 		assert_int_equal(pool->reserve_bytes, 4 * MIB);
 	}
+	fp_pool_close(pool);
+}
+
+/* Two that are made at once and one that is given back: each slice leaves reserve and chunks together the
+ * pool. */
+static void test_slices_take_turns(void **state)
+{
+	struct fp_pool_config config = kinds[3];
+	struct fp_chunk a = {0}, b = {0}, c = {0};
+	struct fp_pool *pool;
+	bool a_waited = false;
+
+	config.size_bytes = 48 * MIB;
+	pool = open_pool(&config);
+	assert_int_equal(take(pool, 32 * MIB, &c), 0);
+	memset(c.base, 1, c.size_bytes);
+	for (int more = 1, more_a = 1, more_b = 1, more_c = 1; more; more = more_a || more_b || more_c) {
+		if (more_a)
+			more_a = fp_pool_take(pool, 32 * MIB, &a);
+		a_waited = a_waited || (more_a && !a.base);
+		if (more_b)
+			more_b = fp_pool_take(pool, 16 * MIB, &b);
+		if (more_c)
+			more_c = fp_pool_give(pool, &c);
+		assert_true(fp_pool_refill(pool) >= 0);
+		assert_int_equal(more_a < 0 || more_b < 0 || more_c < 0, 0);
+		assert_true(pool->taken_bytes <= 48 * MIB);
+	}
+	assert_true(a_waited);
+	assert_true(is_zero(a.base, a.size_bytes));
+	assert_true(is_zero(b.base, b.size_bytes));
+	assert_int_equal(pool->reserve_bytes, 0);
+	assert_int_equal(give(pool, &a), 0);
+	assert_int_equal(give(pool, &b), 0);
+	assert_int_equal(pool->reserve_bytes, 48 * MIB);
 	fp_pool_close(pool);
 }
 
@@ -139,9 +201,9 @@ static void test_anonymous_has_no_descriptor(void **state)
 	struct fp_chunk chunk;
 
 	assert_false(fp_pool_is_shareable(pool));
-	assert_int_equal(fp_pool_take(pool, MIB, &chunk), 0);
+	assert_int_equal(take(pool, MIB, &chunk), 0);
 	assert_int_equal(chunk.fd, -1);
-	assert_int_equal(fp_pool_give(pool, &chunk), 0);
+	assert_int_equal(give(pool, &chunk), 0);
 	fp_pool_close(pool);
 }
 
@@ -167,13 +229,13 @@ static void test_preallocated_stays_resident(void **state)
 	pool = open_pool(&config);
 	assert_true(resident_bytes() + slack >= before + 64 * MIB);
 	for (unsigned i = 0; i < 4; i++) {
-		assert_int_equal(fp_pool_take(pool, 16 * MIB, &chunk[i]), 0);
+		assert_int_equal(take(pool, 16 * MIB, &chunk[i]), 0);
 		assert_int_equal(pool->reserve_bytes, (3 - i) * 16 * MIB);
 		assert_true(resident_bytes() + slack >= before + 64 * MIB);
 		assert_true(resident_bytes() <= before + 64 * MIB + slack);
 	}
 	for (unsigned i = 0; i < 4; i++)
-		assert_int_equal(fp_pool_give(pool, &chunk[i]), 0);
+		assert_int_equal(give(pool, &chunk[i]), 0);
 	assert_int_equal(pool->reserve_bytes, 64 * MIB);
 	assert_true(resident_bytes() + slack >= before + 64 * MIB);
 	fp_pool_close(pool);
@@ -224,6 +286,7 @@ int main(void)
 	    cmocka_unit_test(test_memfd_is_sealed),
 	    cmocka_unit_test(test_give_leaves_pages_to_who_maps_them),
 	    cmocka_unit_test(test_reserve_recovers),
+	    cmocka_unit_test(test_slices_take_turns),
 	    cmocka_unit_test(test_anonymous_has_no_descriptor),
 	    cmocka_unit_test(test_preallocated_stays_resident),
 	    cmocka_unit_test(test_charge),
