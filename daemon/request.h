@@ -7,6 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "wire.h"
+
 struct fp_conn;
 
 /* Handles the request whose head is complete in conn's inbox. */
@@ -16,5 +18,8 @@ void fp_request_handle(struct fp_conn *conn);
 size_t fp_request_write_data(struct fp_conn *conn, const uint8_t *bytes, size_t len);
 /* Forgets a WRITE that will not be completed. */
 void fp_request_write_abandon(struct fp_conn *conn);
+
+/* Answers the request in conn's inbox with a payload of a fixed form, which fits a reply's head. */
+void fp_request_answer(struct fp_conn *conn, enum fp_wire_type type, const void *payload, size_t len);
 
 #endif

@@ -1,0 +1,225 @@
+/*
+ * The handshake. Room: daemon; see handshake.h.
+ */
+#include "handshake.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "auth.h"
+#include "cleanup.h"
+#include "clock.h"
+#include "request.h"
+#include "server.h"
+
+#define MAX_LINKS 64 /* of one session */
+
+void fp_handshake_hello(struct fp_conn *conn)
+{
+	struct fp_wire_challenge *challenge = &conn->challenge;
+	uint8_t payload[sizeof(*challenge)];
+
+	if (fp_wire_hello_decode(fp_inbox_payload(&conn->inbox), conn->inbox.header.length, &conn->hello) <
+	    0) {
+		fp_conn_refuse(conn, FP_WIRE_MALFORMED, "its HELLO is malformed");
+		return;
+	}
+	if (fp_wire_version_choose(&conn->hello, &challenge->version) < 0) {
+		fp_conn_refuse(conn, FP_WIRE_VERSION_GAP, "it speaks no version of the protocol that we do");
+		return;
+	}
+	if (fp_auth_random(challenge->nonce, sizeof(challenge->nonce)) < 0) {
+		fp_conn_refuse(conn, FP_WIRE_BROKEN, "no random bytes for its challenge");
+		return;
+	}
+	challenge->flags = conn->server->config->auth.secret ? FP_WIRE_CHALLENGE_AUTH : 0;
+	fp_wire_challenge_encode(challenge, payload);
+	fp_request_answer(conn, FP_WIRE_CHALLENGE, payload, sizeof(payload));
+	conn->state = FP_CONN_AUTH;
+}
+
+static bool proof_is_right(const struct fp_conn *conn, const char *secret)
+{
+	uint8_t proof[FP_WIRE_PROOF_BYTES];
+
+	return !secret || (fp_auth_prove_client(secret, &conn->hello, &conn->challenge, proof) == 0 &&
+	                   fp_auth_equal(proof, fp_inbox_payload(&conn->inbox), sizeof(proof)));
+}
+
+/* Who he is, now that he is let in: he has proved the secret, or there is none. NULL: no memory. */
+static struct fp_client *identify(const struct fp_conn *conn)
+{
+	struct fp_server *server = conn->server;
+	char name[FP_CLIENT_NAME_LEN];
+
+	return fp_client_get(&server->clients,
+	                     server->config->auth.secret
+	                         ? "secret"
+	                         : fp_client_peer_name(conn->is_unix ? conn->fd : -1, conn->peer, name));
+}
+
+static int open_session(struct fp_conn *conn)
+{
+	struct fp_server *server = conn->server;
+	struct fp_client *client;
+	int r;
+
+	if (server->sessions.n >= server->config->limits.max_sessions)
+		return -EUSERS;
+	client = identify(conn);
+	if (!client)
+		return -ENOMEM;
+	r = fp_node_session_open(&server->sessions, client, conn->hello.client_name, conn->peer,
+	                         &conn->session);
+	fp_client_put(client); /* his session holds him */
+	if (r < 0)
+		return r;
+	conn->session->memfd = conn->is_unix && conn->hello.features & FP_WIRE_FEATURE_MEMFD;
+	server->counters.sessions++;
+	fp_log(FP_LOG_INFO, "session", "%llu: %s at %s begins", (unsigned long long)conn->session->id,
+	       conn->session->name, conn->peer);
+	fp_server_sessions_changed(server);
+	return 0;
+}
+
+static int attach_link(struct fp_conn *conn)
+{
+	struct fp_node_session *session =
+	    fp_node_session_find(&conn->server->sessions, conn->hello.session_id, conn->hello.token);
+
+	if (!session)
+		return -EACCES;
+	if (session->n_links >= MAX_LINKS)
+		return -EUSERS;
+	fp_node_session_confirm(session);
+	session->n_links++;
+	conn->session = session;
+	return 0;
+}
+
+/* What the old connections of the session had under way has landed, or never will, before the answer. */
+static int resume_session(struct fp_conn *conn)
+{
+	struct fp_server *server = conn->server;
+	struct fp_node_session *session =
+	    fp_node_session_find_resumable(&server->sessions, conn->hello.session_id, conn->hello.token);
+	int r;
+
+	if (!session)
+		return -ESTALE;
+	r = fp_node_session_renew(session);
+	if (r < 0)
+		return r;
+	fp_server_fence(server, session);
+	session->memfd = false; /* what was passed of its leases is gone */
+	session->n_resumes++;
+	snprintf(session->peer, sizeof(session->peer), "%s", conn->peer);
+	conn->session = session;
+	server->counters.resumed++;
+	fp_log(FP_LOG_NOTICE, "session", "%llu: %s at %s is back: it has %u leases",
+	       (unsigned long long)session->id, session->name, conn->peer, session->leases.n);
+	fp_server_sessions_changed(server);
+	return 0;
+}
+
+/* Keys for its leases, if it wants them and a device reaches it. */
+static void arm_session(struct fp_conn *conn)
+{
+	struct fp_gate *gate = conn->server->gate;
+	struct fp_gate_peer *peer;
+
+	conn->session->transport = conn->gate_peer ? "rdma" : conn->is_unix ? "shm" : "tcp";
+	if (!(conn->hello.features & FP_WIRE_FEATURE_KEYS) || conn->is_unix)
+		return;
+	if (conn->gate_peer) {
+		fp_node_session_arm(conn->session, conn->gate_peer, false);
+	} else if (gate && fp_gate_has_device(gate) && fp_gate_peer_new(gate, conn->peer, &peer) == 0) {
+		fp_node_session_arm(conn->session, peer, true);
+		conn->session->transport = "rdma+tcp";
+		fp_gate_peer_unref(peer);
+	}
+}
+
+static uint32_t milliseconds(uint64_t ns)
+{
+	return (uint32_t)FP_MIN((ns + FP_NSEC_PER_MSEC - 1) / FP_NSEC_PER_MSEC, UINT32_MAX);
+}
+
+static int welcome(struct fp_conn *conn, const char *secret)
+{
+	const struct fp_limits *limits = &conn->server->config->limits;
+	struct fp_wire_welcome welcome = {
+	    .version = conn->challenge.version,
+	    .features = conn->session->memfd ? FP_WIRE_FEATURE_MEMFD : 0,
+	    .session_id = conn->session->id,
+	    .max_payload = FP_WIRE_MAX_PAYLOAD,
+	    .max_outstanding = (uint32_t)limits->max_requests,
+	};
+	uint8_t payload[sizeof(welcome)];
+	int r;
+
+	if (fp_conn_may_break(conn)) {
+		welcome.grace_ms = milliseconds(limits->grace_ns);
+		welcome.idle_ms = milliseconds(limits->idle_timeout_ns);
+	}
+	if (conn->session->gate_peer)
+		welcome.features |= conn->hello.features & FP_WIRE_FEATURE_KEYS;
+	if (fp_conn_is_control(conn))
+		memcpy(welcome.token, conn->session->token, sizeof(welcome.token));
+	if (fp_conn_is_control(conn) && conn->session->gate_peer)
+		fp_gate_peer_admit(conn->session->gate_peer, conn->session->id, conn->session->token);
+	r = fp_auth_prove_server(secret, &conn->hello, &conn->challenge, &welcome, welcome.proof);
+	if (r < 0)
+		return r;
+	fp_wire_welcome_encode(&welcome, payload);
+	fp_request_answer(conn, FP_WIRE_WELCOME, payload, sizeof(payload));
+	return 0;
+}
+
+static const char *refusal(int r)
+{
+	switch (r) {
+	case -EUSERS:
+		return "as many sessions or links as limits allow are open (max_sessions)";
+	case -EACCES:
+		return "it named a session that is not there, or its wrong token";
+	case -ESTALE:
+		return "it came back for a session that is not there any more, or with the wrong token";
+	default:
+		return "out of memory";
+	}
+}
+
+/* What the handshake was for. */
+static int enter(struct fp_conn *conn)
+{
+	switch (conn->hello.purpose) {
+	case FP_WIRE_CONTROL:
+		return open_session(conn);
+	case FP_WIRE_RESUME:
+		return resume_session(conn);
+	default:
+		return attach_link(conn);
+	}
+}
+
+void fp_handshake_auth(struct fp_conn *conn)
+{
+	const char *secret = conn->server->config->auth.secret;
+	int r;
+
+	if (!proof_is_right(conn, secret)) {
+		fp_conn_refuse(conn, FP_WIRE_DENIED, "it does not know the secret");
+		return;
+	}
+	r = enter(conn);
+	if (r == 0 && fp_conn_is_control(conn))
+		arm_session(conn);
+	if (r == 0)
+		r = welcome(conn, secret);
+	if (r < 0)
+		fp_conn_refuse(conn, fp_wire_status_from_errno(r), refusal(r));
+	else if (conn->state != FP_CONN_KILLED)
+		conn->state = FP_CONN_OPEN;
+}
