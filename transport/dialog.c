@@ -130,13 +130,15 @@ static const struct fp_dialog_stream_ops socket_ops = {
 static int connect_by(int fd, const struct sockaddr *addr, socklen_t len, uint64_t deadline_ns)
 {
 	for (;;) {
-		uint64_t now = fp_clock_ns();
+		uint64_t now = fp_clock_ns(), left_us;
 		struct timeval tv;
 
 		if (now >= deadline_ns)
 			return -ETIMEDOUT;
-		tv.tv_sec = (time_t)((deadline_ns - now) / FP_NSEC_PER_SEC);
-		tv.tv_usec = (suseconds_t)((deadline_ns - now) % FP_NSEC_PER_SEC / FP_NSEC_PER_USEC) + 1;
+		/* never 0, which is no limit, and never a whole second of microseconds, which is EDOM */
+		left_us = (deadline_ns - now) / FP_NSEC_PER_USEC + 1;
+		tv.tv_sec = (time_t)(left_us / (FP_NSEC_PER_SEC / FP_NSEC_PER_USEC));
+		tv.tv_usec = (suseconds_t)(left_us % (FP_NSEC_PER_SEC / FP_NSEC_PER_USEC));
 		if (setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &tv, sizeof(tv)) < 0)
 			return -errno;
 		if (connect(fd, addr, len) == 0)
