@@ -209,7 +209,7 @@ int fp_url_parse(const char *text, struct fp_url *ret_url)
 	int r = fp_url_parse_set(text, &set);
 
 	if (r < 0)
-		return r;
+		return r == -E2BIG ? -EINVAL : r; /* more addresses than a set has are also more than one */
 	if (set.n_addresses * set.n_transports != 1 || !strncmp(text, "auto:", 5))
 		return -EINVAL; /* what auto stands for must not depend on the build */
 	*ret_url = set.urls[0][0];
