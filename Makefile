@@ -2,12 +2,14 @@
 BUILD ?= build
 MINUTES ?= 10
 STEPS ?= 2500000
+TARGET ?= wire
+SECONDS ?= 3600
 FAULT_MODE ?= thread
 LOCAL ?= 256K
 # Outside CI, what needs a guest skips where there can be none.
 setup_vm = scripts/setup.sh vm || [ -z "$$CI" ]
 
-.PHONY: all build demo check check-quick check-compat check-rdma check-redis-fork churn mapdice steps bench install format clean help
+.PHONY: all build demo check check-quick check-compat check-rdma check-redis-fork churn mapdice steps fuzz bench install format clean help
 all: build
 
 build: ## build everything into $(BUILD)/
@@ -61,6 +63,10 @@ steps: build ## MINUTES=10 of signals, each after an instruction chosen at rando
 			$(BUILD)/daemon/farpaged $(BUILD)/uffd/preload/libfarpage-preload.so shm FARPAGE_FAULT_MODE=$$mode || exit; \
 	done
 
+fuzz: ## TARGET=wire SECONDS=3600 of libFuzzer on a target of test/fuzz, under the sanitizers (needs clang)
+	@scripts/setup.sh build
+	@scripts/fuzz.sh $(TARGET) $(SECONDS)
+
 bench: build ## the figures that README.md quotes
 	@$(BUILD)/tools/farpage bench fault
 	@$(BUILD)/tools/farpage bench touch
@@ -74,7 +80,7 @@ format: ## put our C in its house form
 	@test/style/format.sh --fix
 
 clean: ## remove the build folders
-	rm -rf $(BUILD) build-asan build-tsan
+	rm -rf $(BUILD) build-asan build-tsan build-fuzz
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 24

@@ -1,5 +1,6 @@
 /*
- * Gives a fuzz target every file of a folder, whole and cut short at each length: a corpus as a plain test.
+ * Gives a fuzz target every file of a folder: whole, cut short at each length, and changed at random as often
+ * as was asked. A corpus as a plain test.
  */
 #include <dirent.h>
 #include <fcntl.h>
@@ -10,22 +11,63 @@
 
 #include "cleanup.h"
 #include "fuzz.h"
+#include "testrng.h"
 
 #define MAX_INPUT_BYTES 65536
+#define MAX_CHANGES     4
 
-/* Each prefix lies at the very end of its own memory, so that the sanitizers see a read beyond it. */
-static void replay_prefixes(const uint8_t *bytes, size_t len)
+struct replay {
+	unsigned mutations; /* of each file */
+	uint64_t rng;
+};
+
+/* The bytes lie at the very end of their own memory, so that the sanitizers see a read beyond them. */
+static void give(const uint8_t *bytes, size_t len)
 {
-	for (size_t n = 0; n <= len; n++) {
-		fp_autofree uint8_t *copy = malloc(n);
+	fp_autofree uint8_t *copy = malloc(len);
 
-		if (n > 0)
-			memcpy(copy, bytes, n);
-		LLVMFuzzerTestOneInput(copy, n);
+	if (len > 0)
+		memcpy(copy, bytes, len);
+	LLVMFuzzerTestOneInput(copy, len);
+}
+
+/* One byte replaced, one bit turned, a piece taken out, or a piece copied over another. */
+static size_t change(uint8_t *bytes, size_t len, uint64_t *rng)
+{
+	size_t at = test_random(rng) % len, from = test_random(rng) % len;
+	size_t n = 1 + test_random(rng) % (len - FP_MAX(at, from));
+
+	switch (test_random(rng) % 4) {
+	case 0:
+		bytes[at] = (uint8_t)test_random(rng);
+		return len;
+	case 1:
+		bytes[at] ^= (uint8_t)(1u << test_random(rng) % 8);
+		return len;
+	case 2:
+		memmove(bytes + at, bytes + at + n, len - at - n);
+		return len - n;
+	default:
+		memmove(bytes + at, bytes + from, n);
+		return len;
 	}
 }
 
-static int replay_file(int folder, const char *name)
+static void give_mutations(struct replay *replay, const uint8_t *bytes, size_t len)
+{
+	static uint8_t changed[MAX_INPUT_BYTES];
+
+	for (unsigned i = 0; i < replay->mutations; i++) {
+		size_t changed_len = len;
+
+		memcpy(changed, bytes, len);
+		for (uint64_t n = 1 + test_random(&replay->rng) % MAX_CHANGES; n > 0 && changed_len > 0; n--)
+			changed_len = change(changed, changed_len, &replay->rng);
+		give(changed, changed_len);
+	}
+}
+
+static int replay_file(struct replay *replay, int folder, const char *name)
 {
 	fp_autoclose int fd = openat(folder, name, O_RDONLY | O_CLOEXEC);
 	static uint8_t bytes[MAX_INPUT_BYTES];
@@ -36,23 +78,29 @@ static int replay_file(int folder, const char *name)
 		return 1;
 	}
 	printf("%s: %zd bytes\n", name, len);
-	replay_prefixes(bytes, (size_t)len);
+	fflush(stdout);
+	for (size_t n = 0; n <= (size_t)len; n++)
+		give(bytes, n);
+	give_mutations(replay, bytes, (size_t)len);
 	return 0;
 }
 
 int main(int argc, char **argv)
 {
-	DIR *folder = argc == 2 ? opendir(argv[1]) : NULL;
+	DIR *folder = argc == 3 ? opendir(argv[1]) : NULL;
+	struct replay replay = {0};
 	unsigned files = 0;
 	int failed = 0;
 
 	if (!folder) {
-		fprintf(stderr, "usage: %s FOLDER\n", argv[0]);
+		fprintf(stderr, "usage: %s FOLDER MUTATIONS\n", argv[0]);
 		return 2;
 	}
+	replay.mutations = (unsigned)atoi(argv[2]);
+	replay.rng = test_seed(argv[0]);
 	for (struct dirent *e; (e = readdir(folder));)
 		if (e->d_type == DT_REG) {
-			failed |= replay_file(dirfd(folder), e->d_name);
+			failed |= replay_file(&replay, dirfd(folder), e->d_name);
 			files++;
 		}
 	closedir(folder);
