@@ -296,7 +296,7 @@ static void request_expire(struct fp_lane *lane, struct path *path, struct reque
 	uint64_t now_ns = fp_clock_ns();
 
 	if (path->link && !is_stale(path, fp_node_breaker(node)))
-		fp_node_report(node, path->link->era->epoch, -ETIMEDOUT);
+		fp_node_report(node, path->link->era->epoch, -ETIMEDOUT, NULL);
 	else
 		note_patience(lane, node, req);
 	if (node->resumable && !is_over(lane, req, now_ns)) {
@@ -316,7 +316,7 @@ static bool path_submit(struct fp_lane *lane, struct path *path, struct request 
 	if (r == -EAGAIN)
 		return false;
 	if (r < 0 && fp_node_is_fatal(r)) {
-		fp_node_report(node, path->link->era->epoch, r);
+		fp_node_report(node, path->link->era->epoch, r, fp_link_why(path->link->link));
 		if (node->resumable)
 			return false; /* it waits for the next link */
 	}
@@ -477,7 +477,7 @@ static void request_done(struct fp_lane *lane, struct path *path, struct request
 	req->submitted = false;
 	path->n_submitted--;
 	if (status < 0 && fp_node_is_fatal(status)) {
-		fp_node_report(node, path->link->era->epoch, status);
+		fp_node_report(node, path->link->era->epoch, status, fp_link_why(path->link->link));
 		if (node->resumable && !is_over(lane, req, fp_clock_ns())) {
 			request_wait(lane, path, req);
 			return;
@@ -530,7 +530,7 @@ void fp_lane_check(struct fp_lane *lane)
 			continue;
 		fd.events = POLLRDHUP;
 		if (poll(&fd, 1, 0) == 1)
-			fp_node_report(&lane->store->nodes[i], path->link->era->epoch, -ECONNRESET);
+			fp_node_report(&lane->store->nodes[i], path->link->era->epoch, -ECONNRESET, NULL);
 	}
 }
 

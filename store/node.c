@@ -80,12 +80,13 @@ bool fp_node_step(struct fp_node *node, enum fp_breaker_event event, uint64_t ep
 	return true;
 }
 
-void fp_node_report(struct fp_node *node, uint64_t epoch, int error)
+void fp_node_report(struct fp_node *node, uint64_t epoch, int error, const char *why)
 {
 	if (node->load_store)
 		return;
 	if (!fp_node_step(node, node->resumable ? FP_BREAKER_FAIL : FP_BREAKER_GONE, epoch))
 		return;
+	atomic_store(&node->why, why);
 	atomic_store(&node->error, error);
 	atomic_fetch_add_explicit(&node->failures, 1, memory_order_relaxed);
 	if (node->resumable)

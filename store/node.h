@@ -73,6 +73,7 @@ struct fp_node {
 	_Atomic unsigned way;       /* in use, or used last */
 	_Atomic bool had_best;      /* a way over the best transport was in use once */
 	_Atomic int error;          /* what opened the breaker last; 0: nothing ever did */
+	const char *_Atomic why;    /* the same in the words of a device (fp_link_why); NULL: it has none */
 	_Atomic int session_error;  /* load/store: what ended the session; 0: it stands */
 	_Atomic uint64_t grace_ns;  /* as the node told it last */
 	_Atomic unsigned n_blocked; /* lanes with pages that wait for it to be up again */
@@ -129,11 +130,11 @@ bool fp_node_is_fatal(int error);
 
 /*
  * Tells the node's fate from something of an epoch that failed with error: its breaker opens, or, where it
- * cannot be resumed, it is lost. Not for errors that concern a call alone (fp_node_is_fatal). A node reached
- * by load and store is never lost: what it lent is mapped here and outlives its daemon. Any thread,
- * lock-free.
+ * cannot be resumed, it is lost. why: see fp_link_why, or NULL. Not for errors that concern a call alone
+ * (fp_node_is_fatal). A node reached by load and store is never lost: what it lent is mapped here and
+ * outlives its daemon. Any thread, lock-free.
  */
-void fp_node_report(struct fp_node *node, uint64_t epoch, int error);
+void fp_node_report(struct fp_node *node, uint64_t epoch, int error, const char *why);
 
 /* Takes the breaker one step. True if that changed it. Any thread, lock-free. */
 bool fp_node_step(struct fp_node *node, enum fp_breaker_event event, uint64_t epoch);

@@ -54,7 +54,7 @@ static int control_end(struct fp_node *node, int r)
 
 	pthread_mutex_unlock(&node->control);
 	if (r < 0 && fp_node_is_fatal(r) && !is_passing(r))
-		fp_node_report(node, epoch, r);
+		fp_node_report(node, epoch, r, NULL);
 	return r;
 }
 

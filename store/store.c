@@ -539,6 +539,7 @@ void fp_store_node_info(const struct fp_store *store, unsigned node_idx, struct 
 	    .patience_ns = fp_store_patience_ns(store, node),
 	    .wait_ns = fp_store_page_wait_ns(store, node),
 	    .last_error = atomic_load(&node->error),
+	    .why = atomic_load(&node->why),
 	    .session_error = atomic_load(&node->session_error),
 	    .adopting = fp_node_is_adopting(node),
 	    .leased_bytes = atomic_load_explicit(&node->n_slots, memory_order_relaxed) * FP_PAGE_SIZE,

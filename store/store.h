@@ -82,6 +82,7 @@ struct fp_store_node {
 	uint64_t wait_ns;      /* the same, and what an end that comes late may take */
 	int error;             /* negative errno that took it down, 0 if up */
 	int last_error;        /* the same, and kept when it is up again; 0: it never failed */
+	const char *why;       /* last_error in the words of a device, static; NULL: it has none */
 	int session_error;     /* load/store: what ended its session, see fp_store_check_session; 0: none */
 	uint64_t leased_bytes; /* to this process */
 	uint64_t inherited_bytes; /* of its parent's, read-only */

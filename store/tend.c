@@ -223,7 +223,7 @@ static uint64_t tend_closed(struct fp_store *store, struct fp_node *node)
 	r = fp_session_ping(node->era->session, 0, now_ns + store->heartbeat_deadline_ns);
 	pthread_mutex_unlock(&node->control);
 	if (r < 0)
-		fp_node_report(node, epoch, r);
+		fp_node_report(node, epoch, r, NULL);
 	else
 		atomic_store_explicit(&node->heartbeat_ns, fp_clock_ns() - now_ns, memory_order_relaxed);
 	node->next_heartbeat_ns = now_ns + store->heartbeat_ns;

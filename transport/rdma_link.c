@@ -257,6 +257,8 @@ static void take_completion(struct rdma_link *link, const struct fp_verbs_comple
 	}
 	/* flushed: some other request is to blame, or the peer has gone */
 	status = status == -ECANCELED ? -ECONNRESET : look_at_mark(slot, status);
+	if (completion->status < 0 && completion->status != -ECANCELED && link->error == 0)
+		link->base.why = fp_verbs_status_text(completion->wc_status);
 	end_older(link, slot, status);
 	slot_end(link, slot, status);
 	if (status < 0)

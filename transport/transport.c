@@ -143,6 +143,11 @@ int fp_link_submit(struct fp_link *link, struct fp_io *io)
 	return io_valid(io) ? link->transport->submit(link, io) : -EINVAL;
 }
 
+const char *fp_link_why(const struct fp_link *link)
+{
+	return link->why;
+}
+
 int fp_link_poll(struct fp_link *link, struct fp_io **ret_done, unsigned max)
 {
 	assert_owner(link);

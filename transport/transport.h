@@ -167,6 +167,7 @@ struct fp_link {
 	const struct fp_transport *transport;
 	pthread_t owner; /* who submitted last, while owned */
 	bool owned;
+	const char *why; /* see fp_link_why */
 };
 
 /* Bytes of leases that are mapped in this process: address space that is none of the program's. */
@@ -312,6 +313,12 @@ int fp_link_submit(struct fp_link *link, struct fp_io *io);
 
 /* Makes progress and hands out up to max completed ios. Returns their number (0: none yet). Never blocks. */
 int fp_link_poll(struct fp_link *link, struct fp_io **ret_done, unsigned max);
+
+/*
+ * What broke the link, in the words of its device, such as "transport retry counter exceeded"; NULL: it
+ * works, or its errors say all that is known. Static. Its owner's.
+ */
+const char *fp_link_why(const struct fp_link *link);
 
 /*
  * What to wait for until fp_link_poll may have more: fd and events; fd -1 where completions are always

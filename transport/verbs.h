@@ -198,7 +198,7 @@ struct fp_verbs_completion {
 	uint64_t id;
 	enum fp_verbs_op op; /* FP_VERBS_RECV, or FP_VERBS_SEND for all that was posted by fp_verbs_post */
 	int status;          /* 0, or see fp_verbs_status */
-	int wc_status;       /* enum ibv_wc_status, for fp_verbs_status_name */
+	int wc_status;       /* enum ibv_wc_status, for fp_verbs_status_text */
 	uint32_t len_bytes;  /* received */
 	bool has_imm;
 	uint32_t imm;
@@ -229,8 +229,9 @@ int fp_verbs_arm(struct fp_verbs_conn *conn, struct pollfd *ret_pollfd);
  * exceeded: it had no receive posted), -EFAULT (protection error at this end), -EIO (all others).
  */
 int fp_verbs_status(int wc_status);
-/* Its name in the field: "RETRY_EXC_ERR". Static. */
-const char *fp_verbs_status_name(int wc_status);
+/* What it says to a person: "transport retry counter exceeded". Static, also once the connection is closed.
+ */
+const char *fp_verbs_status_text(int wc_status);
 
 /* --- the listening side (one thread) ------------------------------------------------------------------- */
 

@@ -35,7 +35,8 @@
 	X(int, modify_qp, (struct ibv_qp *, struct ibv_qp_attr *, int)) \
 	X(int, destroy_qp, (struct ibv_qp *)) \
 	X(int, get_async_event, (struct ibv_context *, struct ibv_async_event *)) \
-	X(void, ack_async_event, (struct ibv_async_event *))
+	X(void, ack_async_event, (struct ibv_async_event *)) \
+	X(const char *, wc_status_str, (enum ibv_wc_status))
 
 #define FP_VERBS_API_RDMA(X) \
 	X(struct rdma_event_channel *, create_event_channel, (void)) \

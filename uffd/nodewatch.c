@@ -36,14 +36,19 @@ enum fp_node_news fp_nodewatch_step(struct fp_node_said *said, enum fp_store_sta
 	}
 }
 
-const char *fp_nodewatch_reason(int error, char *buf, size_t len)
+const char *fp_nodewatch_reason(int error, const char *why, char *buf, size_t len)
 {
+	const char *text;
+	char reason[64];
+
 	if (error == -ESTALE)
 		return "it has given our leases up: it was restarted, or we were cut off beyond its grace "
 		       "period";
 	if (error == -EBADF)
 		return "its socket was closed by the program";
-	return fp_strerror(error, buf, len);
+	text = fp_strerror(error, reason, sizeof(reason));
+	snprintf(buf, len, why ? "%s (%s)" : "%s", text, why);
+	return buf;
 }
 
 /* How long what needs a node waits for it. */
@@ -59,12 +64,12 @@ static const char *format_patience(uint64_t patience_ns, char *buf, size_t len)
 
 static void say(enum fp_node_news news, const struct fp_store_node *info, uint64_t outage_ns)
 {
-	char why[64], time[40];
+	char why[FP_NODEWATCH_REASON_LEN], time[40];
 
 	switch (news) {
 	case FP_NEWS_CUT_OFF:
 		fp_log(FP_LOG_WARNING, "store", "node %s is cut off: %s; what needs it waits %s", info->url,
-		       fp_nodewatch_reason(info->last_error, why, sizeof(why)),
+		       fp_nodewatch_reason(info->last_error, info->why, why, sizeof(why)),
 		       format_patience(info->patience_ns, time, sizeof(time)));
 		break;
 	case FP_NEWS_BACK:
@@ -74,7 +79,7 @@ static void say(enum fp_node_news news, const struct fp_store_node *info, uint64
 	case FP_NEWS_LOST:
 		fp_log(FP_LOG_ERROR, "store",
 		       "node %s is lost: %s; pages that only it holds raise SIGBUS when touched", info->url,
-		       fp_nodewatch_reason(info->error, why, sizeof(why)));
+		       fp_nodewatch_reason(info->error, info->why, why, sizeof(why)));
 		break;
 	case FP_NEWS_NONE:
 		break;
@@ -103,7 +108,7 @@ void fp_nodewatch_look(struct fp_nodewatch *watch, const struct fp_store *store)
 void fp_nodewatch_check_sessions(struct fp_store *store)
 {
 	struct fp_store_node info;
-	char why[64];
+	char why[FP_NODEWATCH_REASON_LEN];
 
 	for (unsigned i = 0; i < fp_store_n_nodes(store); i++) {
 		int r = fp_store_check_session(store, i);
@@ -114,6 +119,6 @@ void fp_nodewatch_check_sessions(struct fp_store *store)
 		fp_log(FP_LOG_WARNING, "store",
 		       "node %s: the session has ended: %s; no byte is lost, but it lends no further memory "
 		       "to this process",
-		       info.url, fp_nodewatch_reason(r, why, sizeof(why)));
+		       info.url, fp_nodewatch_reason(r, NULL, why, sizeof(why)));
 	}
 }

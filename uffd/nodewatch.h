@@ -46,7 +46,9 @@ void fp_nodewatch_look(struct fp_nodewatch *watch, const struct fp_store *store)
 /* Says which sessions over shm have ended, once each. Any one thread, which may block a little. */
 void fp_nodewatch_check_sessions(struct fp_store *store);
 
-/* Why a node is away, for people: into buf (at least 64 bytes), or a constant. */
-const char *fp_nodewatch_reason(int error, char *buf, size_t len);
+#define FP_NODEWATCH_REASON_LEN 128
+
+/* Why a node is away, for people, with what its device says (NULL: nothing): in buf, or a constant. */
+const char *fp_nodewatch_reason(int error, const char *why, char *buf, size_t len);
 
 #endif

@@ -115,7 +115,7 @@ static void report_page(struct fp_reclaim *rc, const struct lost *l)
 {
 	struct fp_store_node info;
 	int status = l->status;
-	char why[64];
+	char why[FP_NODEWATCH_REASON_LEN];
 
 	if (!fp_log_allowed(&rc->limit, 10) || !fp_stderr_takes_text())
 		return;
@@ -130,7 +130,7 @@ static void report_page(struct fp_reclaim *rc, const struct lost *l)
 		status = info.last_error; /* the cause, not the consequence */
 	fp_log(FP_LOG_ERROR, "pager", "page %p %s: node %s: %s; SIGBUS follows%s",
 	       (void *)fp_far_addr(rc->far, l->page), l->slot ? "is lost" : "finds no room", info.url,
-	       fp_nodewatch_reason(status, why, sizeof(why)),
+	       fp_nodewatch_reason(status, status == info.last_error ? info.why : NULL, why, sizeof(why)),
 	       l->slot && info.state != FP_STORE_LOST ? " until the node is back" : "");
 }
 

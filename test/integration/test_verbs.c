@@ -304,7 +304,7 @@ static void foreign_and_stale_keys_open_nothing(void **state)
 	work.rkey = victim.remote.rkey;
 	assert_int_equal(fp_verbs_post(thief.conn, &work, 1), 0);
 	next_completion(thief.conn, &c);
-	print_message("a foreign key: %s\n", fp_verbs_status_name(c.wc_status));
+	print_message("a foreign key: %s\n", fp_verbs_status_text(c.wc_status));
 	assert_true(c.status < 0);
 	if (!iwarp)
 		assert_int_equal(c.status, -EACCES);
@@ -331,7 +331,7 @@ static void foreign_and_stale_keys_open_nothing(void **state)
 	fp_verbs_deregister(&victim.remote);
 	assert_int_equal(fp_verbs_post(victim.conn, &work, 1), 0);
 	next_completion(victim.conn, &c);
-	print_message("a stale key: %s\n", fp_verbs_status_name(c.wc_status));
+	print_message("a stale key: %s\n", fp_verbs_status_text(c.wc_status));
 	assert_true(c.status < 0);
 
 	while (fp_verbs_listener_next(victim.listener, &event) == 0 && event.type != FP_VERBS_EV_NONE)

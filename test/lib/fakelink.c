@@ -147,6 +147,8 @@ static void io_finish(struct fake_link *link, struct fp_io *io, int status)
 	}
 	io->status = status;
 	io->tag = 0;
+	if (status == -ECONNRESET)
+		link->base.why = FAKE_LINK_WHY;
 	if (status && !session->connection->cut)
 		fake_scribble(session, io);
 	for (unsigned i = 0; i < io->n_segs; i++)

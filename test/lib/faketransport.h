@@ -21,6 +21,8 @@
 
 #define FAKE_NODES 4
 
+#define FAKE_LINK_WHY "the cable is out" /* fp_link_why of a link that was cut */
+
 enum fake_order { FAKE_FIFO, FAKE_LIFO, FAKE_RANDOM };
 
 struct fake_node {

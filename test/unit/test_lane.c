@@ -359,7 +359,7 @@ static void opening_fails_with_the_link(void **state)
 	assert_int_equal(fp_lane_open(store, 8, &lane), -EMFILE);
 	assert_null(lane);
 	assert_int_equal(fake_nodes[0].n_links + fake_nodes[1].n_links, 0);
-	fp_node_report(&store->nodes[1], 0, -EPIPE); /* a node known to be lost is passed over */
+	fp_node_report(&store->nodes[1], 0, -EPIPE, NULL); /* a node known to be lost is passed over */
 	assert_int_equal(fp_lane_open(store, 8, &lane), 0);
 	fp_lane_close(lane);
 	fp_store_close(store);

@@ -1,6 +1,7 @@
 /*
  * What is said of a node that is cut off, back, lost, or flaps. Room: test/unit.
  */
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -63,12 +64,24 @@ static void of_a_link_that_flaps_only_long_outages_are_told(void **state)
 	assert_int_equal(step(&said, FP_STORE_LOST, now_ns + 2 * S + 1), FP_NEWS_LOST);
 }
 
+static void a_reason_has_the_words_of_the_device(void **state)
+{
+	char buf[FP_NODEWATCH_REASON_LEN];
+
+	assert_string_equal(fp_nodewatch_reason(-ECONNRESET, NULL, buf, sizeof(buf)),
+	                    "Connection reset by peer");
+	assert_string_equal(
+	    fp_nodewatch_reason(-ECONNRESET, "transport retry counter exceeded", buf, sizeof(buf)),
+	    "Connection reset by peer (transport retry counter exceeded)");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(an_outage_is_told_once_and_so_is_its_end),
 	    cmocka_unit_test(lost_is_for_good),
 	    cmocka_unit_test(of_a_link_that_flaps_only_long_outages_are_told),
+	    cmocka_unit_test(a_reason_has_the_words_of_the_device),
 	};
 
 	return cmocka_run_group_tests_name("nodewatch", tests, NULL, NULL);

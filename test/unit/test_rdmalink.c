@@ -183,11 +183,16 @@ int fp_verbs_post(struct fp_verbs_conn *c, const struct fp_verbs_work *work, uns
 	return 0;
 }
 
+#define WC_SAID 77 /* wc_status of what fails first; what is flushed has another */
+
 static void complete(const struct fp_verbs_work *work, int status)
 {
 	if (work->signalled || status < 0)
 		conn.done[conn.n_done++] =
-		    (struct fp_verbs_completion){.id = work->id, .op = FP_VERBS_SEND, .status = status};
+		    (struct fp_verbs_completion){.id = work->id,
+		                                 .op = FP_VERBS_SEND,
+		                                 .status = status,
+		                                 .wc_status = status == -ECANCELED ? 5 : WC_SAID};
 }
 
 /* Takes one out of the queue and carries it out, or fails it. A READ that is CUT misses its last packet, and
@@ -216,6 +221,11 @@ static void work_all(void)
 {
 	while (conn.n_queue > 0)
 		work_one(0, 0);
+}
+
+const char *fp_verbs_status_text(int wc_status)
+{
+	return wc_status == WC_SAID ? "the device says why" : "some other status";
 }
 
 int fp_verbs_conn_flush(struct fp_verbs_conn *c)
@@ -705,6 +715,7 @@ static void refused_by_the_peer(void **state)
 	submit_some(jobs, 4096);
 	work_one(0, -EACCES);
 	assert_broken(jobs, 0, -EACCES);
+	assert_string_equal(fp_link_why(link_), "the device says why");
 }
 
 static void nobody_acknowledges(void **state)
@@ -717,6 +728,7 @@ static void nobody_acknowledges(void **state)
 	submit(jobs[0]);
 	work_one(0, -ETIMEDOUT);
 	assert_broken(jobs, 1, -ETIMEDOUT);
+	assert_string_equal(fp_link_why(link_), "the device says why");
 }
 
 /* As soft RoCE does before it breaks the connection. */
@@ -763,6 +775,7 @@ static void overdue(void **state)
 	for (unsigned i = 0; i < 6; i++)
 		memset(jobs[i]->buf, POISON, jobs[i]->len);
 	assert_broken(jobs, 0, -ETIMEDOUT);
+	assert_null(fp_link_why(link_)); /* overdue: the device said nothing */
 }
 
 static void device_gone(void **state)
@@ -816,6 +829,7 @@ static void nothing_comes_back(void **state)
 	assert_null(take());
 	assert_false(conn.closed);
 	assert_broken(jobs, 0, -EACCES);
+	assert_string_equal(fp_link_why(link_), "the device says why");
 	assert_true(conn.closed);
 }
 

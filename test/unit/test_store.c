@@ -154,7 +154,7 @@ static void slots_of_a_lost_node_no_longer_count(void **state)
 	assert_int_equal(fp_store_reserve(store, 2 * LEASE_PAGES), 0); /* equal nodes: one lease each */
 	assert_int_equal(fp_store_slot_alloc(store, 2, out), 2);
 	assert_int_equal(fp_store_slot_node(store, out[0]), 0);
-	fp_node_report(&store->nodes[0], 0, -EPIPE);
+	fp_node_report(&store->nodes[0], 0, -EPIPE, NULL);
 	assert_false(fp_store_slot_up(store, out[0]));
 	assert_int_equal(fp_store_slots_total(store), LEASE_PAGES);
 	assert_int_equal(fp_store_slots_used(store), 2);

@@ -209,6 +209,7 @@ static void what_was_under_way_is_asked_again(void **state)
 	assert_int_equal(info().failures, 1);
 	assert_int_equal(info().error, 0);
 	assert_int_equal(info().last_error, -ECONNRESET);
+	assert_string_equal(info().why, FAKE_LINK_WHY);
 	assert_int_equal(fp_store_reserve(b.store, 1), 0);
 	fp_store_tend(b.store);
 	assert_int_equal(fake_nodes[0].n_links, 1); /* the old are gone */
@@ -258,6 +259,7 @@ static void a_link_that_falls_silent_is_taken_away(void **state)
 	tend_now();                                  /* the heartbeat stays away; the session is resumed */
 	assert_int_equal(info().state, FP_STORE_UP);
 	assert_int_equal(info().last_error, -ETIMEDOUT);
+	assert_null(info().why);
 	assert_int_equal(fake_nodes[0].n_resumes, 1);
 	poll_once();
 	assert_int_equal(b.n_outstanding, N_PAGES); /* the old link may still write into the buffers */
@@ -394,7 +396,7 @@ static void a_lent_link_is_taken_back_at_the_deadline(void **state)
 	bench_open_ways(1, 1, 30 * FP_NSEC_PER_MSEC);
 	start(FP_IO_WRITE, 0, 4);
 	fake_break(0, FAKE_FREEZE);
-	fp_node_report(&b.store->nodes[0], 0, -ETIMEDOUT); /* as a heartbeat would */
+	fp_node_report(&b.store->nodes[0], 0, -ETIMEDOUT, NULL); /* as a heartbeat would */
 	poll_once();
 	assert_int_equal(b.n_outstanding, 4);
 	drain(false);
@@ -551,7 +553,7 @@ static void a_lane_opened_meanwhile_gets_its_link_later(void **state)
 	bench_open();
 	write_all(6);
 	fake_break(0, FAKE_CUT);
-	fp_node_report(&b.store->nodes[0], 0, -ECONNRESET);
+	fp_node_report(&b.store->nodes[0], 0, -ECONNRESET, NULL);
 	assert_int_equal(fp_lane_open(b.store, 4, &late), 0);
 	fill(5, 7);
 	assert_int_equal(fp_lane_read(late, &b.all[5], 1), 0);
