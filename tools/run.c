@@ -5,6 +5,7 @@
  * half-way that a node was not there. What the preload library needs to know goes through its environment
  * variables, so that a plain LD_PRELOAD= can do the same.
  */
+#include <ctype.h>
 #include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
@@ -28,7 +29,6 @@
 #include "runstats.h"
 #include "settings.h"
 #include "tool.h"
-#include "units.h"
 
 #define MIN_POOL_BYTES (1u << 20)
 #define TICK_NS        FP_NSEC_PER_SEC
@@ -37,9 +37,9 @@ struct run {
 	char *const *command;
 	bool report;
 	bool user_only;                 /* the kernel's own faults are not permitted */
-	unsigned options;               /* bits: which of the variables below an option has set */
+	unsigned options;               /* bits: which of the settings below an option has set */
 	uint64_t pool_bytes;            /* of the private node */
-	bool says_pool;                 /* by an option */
+	bool says_pool;                 /* the user does */
 	struct fp_launch_limits limits; /* the program's */
 	char path[PATH_MAX];            /* of the program */
 	char preload[PATH_MAX];
@@ -49,36 +49,43 @@ struct run {
 	struct fp_runstats *stats; /* NULL: neither report nor stats file wanted */
 };
 
-/* The options that only set a variable of the preload library come first: the value is the index of its name
- * here. */
-static const char *const variables[] = {
-    "FARPAGE_LOCAL_MEMORY", "FARPAGE_CONFIG",      "FARPAGE_FAULT_MODE", "FARPAGE_HEAP",
-    "FARPAGE_DEADLINE",     "FARPAGE_SECRET_FILE", "FARPAGE_CAPTURE",    "FARPAGE_READAHEAD",
-    "FARPAGE_AFFINITY",     "FARPAGE_STATS_FILE",  "FARPAGE_HEARTBEAT",  "FARPAGE_PATIENCE",
-    "FARPAGE_ON_LOSS",
-};
-
+/*
+ * All but the last two set a variable of their name, by which the settings know them; a switch sets it to 1.
+ * Their value is their place here. No two may be alike: getopt_long(3) would not tell that a short form is
+ * ambiguous.
+ */
 static const struct option longs[] = {
     {"local-memory", required_argument, NULL, 0},
-    {"config", required_argument, NULL, 1},
-    {"fault-mode", required_argument, NULL, 2},
-    {"heap", required_argument, NULL, 3},
-    {"deadline", required_argument, NULL, 4},
-    {"secret-file", required_argument, NULL, 5},
-    {"capture", required_argument, NULL, 6},
-    {"readahead", required_argument, NULL, 7},
-    {"affinity", required_argument, NULL, 8},
-    {"stats-file", required_argument, NULL, 9},
-    {"heartbeat", required_argument, NULL, 10},
-    {"patience", required_argument, NULL, 11},
-    {"on-loss", required_argument, NULL, 12},
+    {"pool-size", required_argument, NULL, 1},
+    {"secret-file", required_argument, NULL, 2},
+    {"config", required_argument, NULL, 3},
+    {"heap", required_argument, NULL, 4},
+    {"fault-mode", required_argument, NULL, 5},
+    {"deadline", required_argument, NULL, 6},
+    {"patience", required_argument, NULL, 7},
+    {"on-loss", required_argument, NULL, 8},
+    {"heartbeat", required_argument, NULL, 9},
+    {"overcommit", no_argument, NULL, 10},
+    {"capture", required_argument, NULL, 11},
+    {"readahead", required_argument, NULL, 12},
+    {"affinity", required_argument, NULL, 13},
+    {"report", no_argument, NULL, 14},
+    {"stats-file", required_argument, NULL, 15},
     {"node", required_argument, NULL, 'n'},
-    {"overcommit", no_argument, NULL, 'o'},
-    {"pool-size", required_argument, NULL, 'p'},
-    {"report", no_argument, NULL, 'r'},
     {"help", no_argument, NULL, 'h'},
     {NULL, 0, NULL, 0},
 };
+
+#define VARIABLE_LEN 64
+
+/* FARPAGE_LOCAL_MEMORY of local-memory. */
+static const char *variable_of(const char *option, char buf[VARIABLE_LEN])
+{
+	snprintf(buf, VARIABLE_LEN, "FARPAGE_%s", option);
+	for (char *p = buf; *p; p++)
+		*p = *p == '-' ? '_' : (char)toupper((unsigned char)*p);
+	return buf;
+}
 
 /* The first --node replaces what the environment names, each further one is added. */
 static void add_node(const char *url, bool first)
@@ -101,32 +108,20 @@ static uint64_t memory_total(void)
 
 static int parse_option(struct run *run, int c, bool *first_node)
 {
+	char name[VARIABLE_LEN];
+
 	if (optarg && !*optarg) /* to the settings an empty variable is none */
 		return fp_tool_usage(&fp_tool_run, "an option has an empty value");
-	if (c >= 0 && (size_t)c < FP_ARRAY_LEN(variables)) {
-		setenv(variables[c], optarg, 1);
-		run->options |= 1u << c;
-		return 0;
-	}
-	switch (c) {
-	case 'n':
+	if (c == 'n') {
 		add_node(optarg, *first_node);
 		*first_node = false;
 		return 0;
-	case 'o':
-		setenv("FARPAGE_OVERCOMMIT", "1", 1);
-		return 0;
-	case 'p':
-		run->says_pool = true;
-		if (fp_size_parse(optarg, &run->pool_bytes) == 0 && run->pool_bytes >= MIN_POOL_BYTES)
-			return 0;
-		return fp_tool_usage(&fp_tool_run, "--pool-size %s: not a size of at least 1M", optarg);
-	case 'r':
-		run->report = true;
-		return 0;
-	default:
-		return fp_tool_usage(&fp_tool_run, NULL);
 	}
+	if (c == '?')
+		return fp_tool_usage(&fp_tool_run, NULL);
+	setenv(variable_of(longs[c].name, name), optarg ?: "1", 1);
+	run->options |= 1u << c;
+	return 0;
 }
 
 /* True if the program is to be run; else *ret_status. "+": the program's own options are its own. */
@@ -246,10 +241,12 @@ static int start_node(struct run *run)
 /* The settings name the variable; who gave an option knows it by that name. */
 static void say_setting(const struct run *run, const char *text)
 {
-	for (unsigned i = 0; i < FP_ARRAY_LEN(variables); i++) {
-		size_t len = strlen(variables[i]);
+	char name[VARIABLE_LEN];
 
-		if (run->options >> i & 1 && strncmp(text, variables[i], len) == 0 && text[len] == ':') {
+	for (unsigned i = 0; longs[i].name; i++) {
+		size_t len = strlen(variable_of(longs[i].name, name));
+
+		if (run->options >> i & 1 && strncmp(text, name, len) == 0 && text[len] == ':') {
 			fp_log(FP_LOG_ERROR, "run", "--%s%s", longs[i].name, text + len);
 			return;
 		}
@@ -257,14 +254,18 @@ static void say_setting(const struct run *run, const char *text)
 	fp_log(FP_LOG_ERROR, "run", "%s", text);
 }
 
-static int read_settings(const struct run *run, struct fp_settings *settings)
+static int read_settings(struct run *run, struct fp_settings *settings)
 {
 	struct fp_agent_error error;
 
-	if (fp_settings_read(settings, &error) == 0)
-		return 0;
-	say_setting(run, error.text);
-	return FP_EXIT_RUN_FAILED;
+	if (fp_settings_read(settings, &error) < 0) {
+		say_setting(run, error.text);
+		return FP_EXIT_RUN_FAILED;
+	}
+	run->report = settings->report;
+	run->says_pool = settings->pool_bytes > 0;
+	run->pool_bytes = settings->pool_bytes ?: memory_total();
+	return 0;
 }
 
 /* Where all faults are not permitted, those of user mode do: the preload library brackets the program's calls
@@ -420,7 +421,6 @@ static int run_main(int argc, char **argv)
 	if (!run)
 		return FP_EXIT_RUN_FAILED;
 	run->dir_lock_fd = -1;
-	run->pool_bytes = memory_total();
 	if (!parse(run, argc, argv, &status))
 		return status;
 	status = run_program(run, &wait_status);

@@ -17,6 +17,7 @@
 #include "yamlconf.h"
 
 #define LOCAL_MEMORY_DEFAULT "50%"
+#define MIN_POOL_BYTES       (1u << 20)
 
 static const char *const fault_modes[] = {"thread", "inline", NULL};
 static const char *const captures[] = {"auto", "move", "protect", NULL};
@@ -33,7 +34,8 @@ struct raw {
 	struct fp_rules rules;
 	struct fp_conf_strings nodes;
 	uint64_t deadline_ns, patience_ns, heartbeat_ns, readahead_pages, min_mapping_bytes;
-	bool overcommit;
+	uint64_t pool_bytes;
+	bool overcommit, report;
 	int fault_mode, capture, affinity, log_level, on_loss;
 };
 
@@ -72,6 +74,8 @@ static const struct fp_conf_field keys[] = {
     KEY("readahead", FP_CONF_U64, readahead_pages, .max = FP_READAHEAD_MAX),
     KEY("min_mapping", FP_CONF_SIZE, min_mapping_bytes, .min = FP_PAGE_SIZE),
     KEY("overcommit", FP_CONF_BOOL, overcommit),
+    KEY("pool_size", FP_CONF_SIZE, pool_bytes, .min = MIN_POOL_BYTES),
+    KEY("report", FP_CONF_BOOL, report),
     KEY("fault_mode", FP_CONF_ENUM, fault_mode, .choices = fault_modes),
     KEY("capture", FP_CONF_ENUM, capture, .choices = captures),
     KEY("affinity", FP_CONF_ENUM, affinity, .choices = affinities),
@@ -415,6 +419,8 @@ static int take(struct raw *raw, struct fp_settings *settings, struct fp_agent_e
 	settings->readahead_pages = raw->readahead_pages;
 	settings->min_mapping_bytes = raw->min_mapping_bytes;
 	settings->overcommit = raw->overcommit;
+	settings->report = raw->report;
+	settings->pool_bytes = raw->pool_bytes;
 	settings->stats_path = fp_take_ptr(raw->stats_file);
 	settings->n_urls = (unsigned)raw->nodes.n;
 	settings->urls = raw->nodes.items;

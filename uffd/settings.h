@@ -37,6 +37,8 @@ struct fp_settings {
 	uint64_t large_bytes;       /* of the heap; min_mapping_bytes unless said */
 	struct fp_rules rules;      /* before heap and min_mapping; of the file alone */
 	bool overcommit;
+	bool report;         /* of `farpage run`, at the end */
+	uint64_t pool_bytes; /* of its private node; 0: as much as this machine has memory */
 	enum fp_fault_mode fault_mode;
 	enum fp_capture_mode capture;
 	enum fp_affinity_mode affinity;

@@ -1,6 +1,7 @@
 """farpage run: the program's input, output, signals and end are its own, and whatever is wrong is said before it starts."""
 import json
 import os
+import re
 import select
 import signal
 import socket
@@ -11,6 +12,7 @@ import threading
 import farapp
 import toolcase
 
+MAN = os.path.join(os.path.dirname(__file__), "..", "..", "doc", "man")
 SMALL = ("--local-memory", "16M", "--pool-size", "256M")
 ECHO = ("/usr/bin/python3", "-c", "import sys; sys.stdout.buffer.write(sys.stdin.buffer.read())")
 CATCH = """
@@ -296,6 +298,49 @@ class BadInput(toolcase.ToolCase):
             self.assertRefused(("--config", config), "bad.yaml:")
         self.assertRefused(("--config", self.dir), self.dir)
         self.assertRefused(("--config", self.path("absent.yaml")), "absent.yaml")
+
+    def options(self):
+        """All that the command knows: each begins with nothing, so that nothing is an abbreviation of all."""
+        err = self.farpage("run", "--=x")[2]
+        found = set(re.findall("'--([a-z-]+)'", err)) - {"help"}
+        self.assertGreater(len(found), 15, err)
+        return found
+
+    def test_each_option_has_a_variable_a_key_and_its_lines(self):
+        page, preload = (self.man(name) for name in ("farpage-run.1", "farpage-preload.7"))
+        shown = self.farpage("run", "--help")[1].decode()
+        for option in sorted(self.options()):
+            with self.subTest(option):
+                key = {"node": "nodes"}.get(option, option.replace("-", "_"))
+                variable = "FARPAGE_" + key.upper()
+                self.assertIn(f"  --{option} ", shown)
+                self.assertTrue(re.search(rf"(?m)^--{option}( .*)?\({variable}[,)]", page), "farpage-run.1")
+                if option == "config":
+                    self.assertTrue(variable in preload, "farpage-preload.7")
+                    continue
+                self.assertTrue(re.search(rf"(?m)^{variable} \({key}\)$", preload), "farpage-preload.7")
+                # a map is no value of any setting, and no key of another name is known
+                self.assertRefused(("--config", self.path("map.yaml", key + ": {a: 1}\n")), "map.yaml:1", key)
+
+    @staticmethod
+    def man(name):
+        """A page as text, without its macros of font."""
+        with open(os.path.join(MAN, name), encoding="utf-8") as page:
+            return re.sub(r"\\f.", "", page.read()).replace("\\-", "-")
+
+    def test_report_and_pool_size_without_options(self):
+        config = self.path("far.yaml", "report: true\npool_size: 32M\nlocal_memory: 16M\n")
+        status, out, err = self.farpage("run", "--config", config, "true")
+        self.assertEqual((status, out), (0, b""), err)
+        self.assertIn("faults", err)
+        self.assertEqual(self.farpage("run", "--config", config, "true", env={"FARPAGE_REPORT": "0"}), (0, b"", ""))
+        self.assertIn("faults", self.farpage("run", "true", env={"FARPAGE_REPORT": "1"})[2])
+        fill = (sys.executable, "-c", "x = bytearray(64 << 20)")
+        for args, env in ((("--config", config), {}), ((), {"FARPAGE_POOL_SIZE": "32M"})):
+            status, _, err = self.farpage("run", *args, *fill, env=env)
+            self.assertNotEqual(status, 0)
+            self.assertIn("MemoryError", err)
+        self.assertRefused((), "FARPAGE_POOL_SIZE", "1.0 MiB", env={"FARPAGE_POOL_SIZE": "1023K"})
 
     def test_stats_file(self):
         self.assertRefused(("--stats-file", "/no/such/folder/x"), "/no/such/folder/x")

@@ -181,6 +181,8 @@ static void defaults(void **state)
 	assert_int_equal(s.affinity, FP_AFFINITY_AUTO);
 	assert_int_equal(s.log_level, FP_LOG_NOTICE);
 	assert_false(s.overcommit);
+	assert_false(s.report);
+	assert_int_equal(s.pool_bytes, 0);
 	fp_settings_done(&s);
 }
 
@@ -191,7 +193,7 @@ static void from_file(void **state)
 	write_file(secret, "xyzzy\nnot this\n");
 	use_config("local_memory: 64M\nnodes: [tcp://a, 'shm:/b']\nheap: large\ndeadline: 2s\nlog: debug\n"
 	           "overcommit: true\nheartbeat: 3s\nreadahead: 7\nmin_mapping: 1M\nstats_file: "
-	           "/x/%p\ncapture: protect\npatience: 2m\non_loss: wait\n");
+	           "/x/%p\ncapture: protect\npatience: 2m\non_loss: wait\nreport: true\npool_size: 3M\n");
 	setenv("FARPAGE_SECRET_FILE", secret, 1);
 	s = read_good();
 	assert_int_equal(s.local_bytes, 64 << 20);
@@ -206,6 +208,8 @@ static void from_file(void **state)
 	assert_int_equal(s.on_loss, FP_ON_LOSS_WAIT);
 	assert_int_equal(s.log_level, FP_LOG_DEBUG);
 	assert_true(s.overcommit);
+	assert_true(s.report);
+	assert_int_equal(s.pool_bytes, 3 << 20);
 	assert_int_equal(s.readahead_pages, 7);
 	assert_int_equal(s.min_mapping_bytes, 1 << 20);
 	assert_string_equal(s.stats_path, "/x/%p");
