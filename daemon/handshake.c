@@ -90,6 +90,8 @@ static int attach_link(struct fp_conn *conn)
 
 	if (!session)
 		return -EACCES;
+	if (session->memfd)
+		return -EPERM; /* it can take the pages away that we would read and write for it */
 	if (session->n_links >= MAX_LINKS)
 		return -EUSERS;
 	fp_node_session_confirm(session);
@@ -184,6 +186,8 @@ static const char *refusal(int r)
 		return "as many sessions or links as limits allow are open (max_sessions)";
 	case -EACCES:
 		return "it named a session that is not there, or its wrong token";
+	case -EPERM:
+		return "it asked for a link to leases that it maps";
 	case -ESTALE:
 		return "it came back for a session that is not there any more, or with the wrong token";
 	default:

@@ -317,7 +317,8 @@ static int take_slice(struct fp_pool *pool, struct fp_chunk *chunk)
 		return r < 0 ? r : 1;
 	}
 	r = new_chunk(pool, chunk->size_bytes, chunk);
-	return r < 0 ? r : pool->preallocate;
+	/* a huge page that lacks here is an error; one that lacks at a write is a SIGBUS */
+	return r < 0 ? r : pool->preallocate || pool->backing == FP_BACKING_HUGETLB;
 }
 
 int fp_pool_take(struct fp_pool *pool, uint64_t size_bytes, struct fp_chunk *chunk)

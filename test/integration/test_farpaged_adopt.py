@@ -167,17 +167,19 @@ class Ends(Case):
         """The node has a memory back when its last holder has left; who still maps the memfd keeps every byte of it."""
         node = self.start()
         parent, child = node.session(features=MEMFD, name="parent"), node.session(features=MEMFD, name="child")
-        another = node.session(features=MEMFD)
+        another, reader = node.session(features=MEMFD), node.session(node.urls[1])
         lease_id, _, fd = parent.lease(MIB)
         with mmap.mmap(fd, MIB) as memory:
             os.close(fd)
             memory[:] = b"s" * MIB
-            self.assertEqual(child.adopt(parent), 1)
+            self.assertEqual((child.adopt(parent), reader.adopt(parent)), (1, 1))
             self.refused(NOT_PERMITTED, child.attach, lease_id)
+            self.refused(NOT_PERMITTED, child.link)
             parent.ask(BYE)
             self.assertEqual(node.session().info()[1], 63 * MIB)
             self.assertEqual(memory[:], b"s" * MIB)
-            self.assertEqual(child.link().read((lease_id, 4, MIB - 4)), b"ssss")
+            self.assertEqual(reader.link().read((lease_id, 4, MIB - 4)), b"ssss")
+            reader.release(lease_id)
             child.release(lease_id)
             child.await_status(lambda s: s["pools"][0]["used_bytes"] == 0)
             with mmap.mmap(another.lease(64 * MIB)[2], 64 * MIB) as fresh:  # made after the other was given back

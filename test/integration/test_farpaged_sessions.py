@@ -70,10 +70,9 @@ class Leases(Case):
         with mmap.mmap(fd, MIB) as memory:
             self.assertEqual(memory[:], bytes(MIB))
             memory[4096:4100] = b"mine"
-            link = session.link()
-            self.assertEqual(link.read((lease_id, 6, 4095)), b"\0mine\0", "the node and its client share the memory")
-            link.write([(lease_id, 2, 0)], b"ab")
-            self.assertEqual(memory[:3], b"ab\0")
+            reader = node.session(node.urls[1])
+            reader.adopt(session)
+            self.assertEqual(reader.link().read((lease_id, 6, 4095)), b"\0mine\0", "the node and its client share the memory")
 
     def test_ids(self):
         session = self.start(BOTH).session()
@@ -387,24 +386,26 @@ class Pools(Case):
                 node = self.start(config(pool("huge", backing="hugetlb", preallocate=preallocate)))
                 for session in self.shm_and_tcp(node):
                     for _ in range(2):
-                        lease_id, size = self.lease_closed(session, 4096)
+                        lease_id, size, fd = session.lease(4096)
                         self.assertEqual(size, 2 * MIB, "leases are whole huge pages")
-                        self.assertEqual(session.link().read((lease_id, 65536, 2 * MIB - 65536)), bytes(65536))
-                        session.link().write([(lease_id, 65536, 0)], b"x" * 65536)
+                        self.use(session, lease_id, fd, size)
                         session.release(lease_id)
-                    lease_id, _ = self.lease_closed(session, 64 * MIB)
-                    self.assertEqual(session.link().read((lease_id, 65536, 0)), bytes(65536))
+                    lease_id, size, fd = session.lease(64 * MIB)
+                    self.use(session, lease_id, fd, size)
                     session.close()
                     self.await_free(node.session())
                 node.__exit__()
 
-
-    def lease_closed(self, session, size):
-        """A descriptor of huge pages that is kept keeps them from everybody else."""
-        lease_id, size, fd = session.lease(size)
-        if fd is not None:
+    def use(self, session, lease_id, fd, size):
+        """Finds zeros and leaves others. A descriptor of huge pages that is kept keeps them from everybody else."""
+        if fd is None:
+            self.assertEqual(session.link().read((lease_id, 65536, size - 65536)), bytes(65536))
+            session.link().write([(lease_id, 65536, size - 65536)], b"x" * 65536)
+            return
+        with mmap.mmap(fd, size) as memory:
             os.close(fd)
-        return lease_id, size
+            self.assertEqual(memory[-65536:], bytes(65536))
+            memory[-65536:] = b"x" * 65536
 
 
 class Status(Case):
