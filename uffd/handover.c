@@ -19,9 +19,9 @@
 #include "thread.h"
 
 #define REQUESTS 16u
-#define TRIES    256u /* at a page that is somebody else's, before the guest faults anew */
-#define YIELDS   64u  /* before a guest sleeps */
+#define YIELDS   64u /* before a guest sleeps */
 #define NAP_NS   (50 * FP_NSEC_PER_USEC)
+#define TURN_NS  FP_NSEC_PER_MSEC /* between two looks at a page that is on its way */
 
 /* What else a request says: the address is a page's. */
 #define WANTED    1ull
@@ -51,27 +51,47 @@ static struct fp_uffd_fault unpack(uint64_t request)
 
 /* ---- the thread ---- */
 
-static void serve(struct fp_handover *h, _Atomic uint64_t *request)
+/* False if it is to be tried again: the page is on its way, or somebody else's. */
+static bool serve(struct fp_handover *h, _Atomic uint64_t *request)
 {
 	uint64_t wanted = atomic_load(request);
 	struct fp_uffd_fault fault = unpack(wanted);
 
 	if (!wanted)
-		return;
-	for (unsigned i = 0; i < TRIES && fp_inline_serve(h->servers, &fault) == FP_INLINE_BUSY; i++)
-		fp_inline_wait(h->servers, i);
+		return true;
+	if (fp_inline_serve(h->servers, &fault) == FP_INLINE_BUSY)
+		return false;
 	atomic_store(request, 0);
+	return true;
+}
+
+/* One guest's page may wait for a node that is cut off: no other guest waits for that. */
+static void wait_for_guests(struct fp_handover *h, bool again)
+{
+	struct timespec until;
+
+	if (!again) {
+		sem_wait(&h->asked);
+		return;
+	}
+	fp_inline_tend(h->servers);
+	clock_gettime(CLOCK_MONOTONIC, &until);
+	until.tv_nsec += TURN_NS;
+	until.tv_sec += until.tv_nsec / (long)FP_NSEC_PER_SEC;
+	until.tv_nsec %= (long)FP_NSEC_PER_SEC;
+	sem_clockwait(&h->asked, CLOCK_MONOTONIC, &until);
 }
 
 static void *run(void *arg)
 {
 	struct fp_handover *h = arg;
+	bool again = false;
 
 	while (!atomic_load(&h->stopping)) {
-		if (sem_wait(&h->asked) < 0)
-			continue;
+		wait_for_guests(h, again);
+		again = false;
 		for (unsigned i = 0; i < REQUESTS; i++)
-			serve(h, &h->requests[i]);
+			again |= !serve(h, &h->requests[i]);
 	}
 	return NULL;
 }

@@ -22,10 +22,7 @@ void fp_handover_abandon(struct fp_handover *handover);
 /* True if the calling task is a guest. One system call. */
 bool fp_handover_is_guest(const struct fp_handover *handover);
 
-/*
- * Has one fault served, or tried once more while its page was somebody else's. Called by a guest; waits as
- * long as a fault may last.
- */
+/* Has one fault served. Called by a guest; waits as long as a fault may last. */
 void fp_handover_serve(struct fp_handover *handover, const struct fp_uffd_fault *fault);
 
 #endif

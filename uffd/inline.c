@@ -26,14 +26,16 @@
 #define SPIN_SCORE   16
 #define SPIN_PROBE   128u
 #define NAP_NS       (50 * FP_NSEC_PER_USEC)
-#define YIELDS       64u /* before a thread that waits for others sleeps */
+#define NAP_MAX_NS   (10 * FP_NSEC_PER_MSEC)
+#define LEAVE_NS     (10 * FP_NSEC_PER_MSEC) /* a thread keeps a server no longer to wait for its page */
+#define YIELDS       64u                     /* before a thread that waits for others sleeps */
 #define LOOK_MS      10
 #define GONE_TRIES   3u /* installs that left nothing, until the page counts as unmapped */
 
 /* One server and what goes with it. */
 struct place {
 	_Atomic bool busy;   /* whoever sets it owns the rest */
-	_Atomic bool behind; /* pages that nobody waits for are on their way */
+	_Atomic bool behind; /* pages are on their way, or wait for room, and nobody has the server */
 	struct fp_server server;
 	int spin_score; /* above 0: spinning for answers pays */
 	unsigned waits;
@@ -74,22 +76,36 @@ static void give_back(struct place *p)
 	struct fp_server *sv = &p->server;
 
 	if (sv->lane) {
-		atomic_store_explicit(&p->behind, fp_serve_is_fetching(sv), memory_order_relaxed);
+		atomic_store_explicit(&p->behind, sv->starved_head || fp_serve_is_fetching(sv),
+		                      memory_order_relaxed);
 		fp_lane_hand_over(sv->lane);
 		fp_lane_hand_over(sv->ahead);
 	}
 	atomic_store_explicit(&p->busy, false, memory_order_release);
 }
 
-static struct place *take_any(struct fp_inline *in)
+/* Pages that were left behind occupy records. Some are kept for faults that wait for no node. */
+static bool has_record(const struct fp_server *sv, uint64_t word)
+{
+	bool waits = sv->lane && fp_page_state(word) == FP_PAGE_REMOTE &&
+	             !fp_store_slot_up(sv->far->store, fp_page_slot(word));
+
+	return sv->n_free > (waits ? FP_READ_FAULTS : 0);
+}
+
+static struct place *take_any(struct fp_inline *in, uint64_t word)
 {
 	for (unsigned i = 0; i < in->n_places; i++) {
 		unsigned k = (own_place + i) % in->n_places;
+		struct place *p = &in->places[k];
 
-		if (take(&in->places[k])) {
+		if (!take(p))
+			continue;
+		if (has_record(&p->server, word)) {
 			own_place = k;
-			return &in->places[k];
+			return p;
 		}
+		give_back(p);
 	}
 	return NULL;
 }
@@ -104,6 +120,7 @@ void fp_inline_tend(struct fp_inline *in)
 		if (!atomic_load_explicit(&p->behind, memory_order_relaxed) || !take(p))
 			continue;
 		fp_serve_reap(&p->server);
+		fp_serve_starved(&p->server);
 		give_back(p);
 	}
 }
@@ -123,7 +140,7 @@ void fp_inline_wait(struct fp_inline *in, unsigned n)
 	if (n < YIELDS)
 		sched_yield();
 	else
-		nap(FP_MIN(NAP_NS * (n - YIELDS + 1), FP_NSEC_PER_MSEC));
+		nap(FP_MIN(NAP_NS * (n - YIELDS + 1), NAP_MAX_NS));
 }
 
 /* Room comes back from the reclaim thread, and from pages that leave: nothing here can hasten it. */
@@ -165,21 +182,26 @@ static void score(struct place *p, bool spun, bool probe, bool paid)
 		p->spin_score = FP_MAX(p->spin_score - 2, 0);
 }
 
-/* Until nobody waits for this server any more. Each page that is waited for has its deadline. */
+/*
+ * Until the page is there, or takes so long that the server is left with it: its node may be cut off for
+ * minutes, and other faults need no node.
+ */
 static void finish_over_wire(struct place *p)
 {
 	struct fp_server *sv = &p->server;
 	bool probe, spins = may_spin(p, &probe), paid = true;
-	uint64_t until_ns = fp_clock_ns() + SPIN_NS;
+	uint64_t begun_ns = fp_clock_ns();
 
 	while (sv->n_demanded > 0) {
 		if (fp_serve_reap_demanded(sv) > 0)
 			continue;
-		if (sv->starved_head) {
+		if (fp_clock_ns() - begun_ns >= LEAVE_NS) {
+			fp_serve_leave(sv);
+		} else if (sv->starved_head) {
 			wait_for_room(sv);
 		} else if (spins && paid) {
 			sched_yield(); /* whom the answer needs may want this CPU */
-			paid = fp_clock_ns() < until_ns;
+			paid = fp_clock_ns() < begun_ns + SPIN_NS;
 		} else {
 			sleep_for_answer(sv);
 		}
@@ -232,7 +254,7 @@ enum fp_inline_end fp_inline_serve_as(struct fp_inline *in, const struct fp_uffd
 		return hand_over(in, fault);
 	mine.tid = number();
 	fp_events_sync(&in->far->events);
-	p = take_any(in);
+	p = take_any(in, atomic_load(&in->far->words[fp_far_page(in->far, fault->addr)]));
 	if (!p)
 		return FP_INLINE_BUSY;
 	fp_serve(&p->server, &mine, fp_clock_ns());

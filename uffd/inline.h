@@ -1,8 +1,9 @@
 /*
  * Inline serving: faults that are brought to their end by whatever thread met them, in the handler of SIGBUS
  * or ahead of a system call. Room: uffd. There are a few servers (serve.h); a thread takes one by an atomic
- * exchange for as long as its fault lasts. What it had read ahead may still be on its way when it gives the
- * server back: whoever waits for such a page looks after it, and so does the reclaim thread, now and then.
+ * exchange for as long as its fault lasts, but for a few milliseconds at most. Its page, or what it had read
+ * ahead, may still be on its way when it gives the server back. Whoever waits for such a page looks after it,
+ * and so does the reclaim thread, now and then.
  */
 #ifndef FP_INLINE_H
 #define FP_INLINE_H
@@ -26,7 +27,7 @@ struct fp_inline_options {
 
 enum fp_inline_end {
 	FP_INLINE_SERVED, /* the fault is over; or there is nothing any more that could fault */
-	FP_INLINE_BUSY, /* the page is somebody else's at the moment, or no server was free: wait, then again
+	FP_INLINE_BUSY, /* the page is on its way or somebody else's, or no server was free: wait, then again
 	                 */
 	FP_INLINE_LOST, /* nobody can give the page back */
 };
@@ -40,15 +41,15 @@ void fp_inline_abandon(struct fp_inline *in);
 /* True if the caller is none of this process's threads, but shares its memory (handover.h). */
 bool fp_inline_has_guest(const struct fp_inline *in);
 
-/* Serves one fault to its end, within the deadline. Any thread, with all signals blocked (SIGBUS need not
- * be). A guest has it served by the agent.
+/* Serves one fault to its end, or as long as that takes milliseconds. Any thread, with all signals blocked
+ * (SIGBUS need not be). A guest has it served by the agent.
  */
 enum fp_inline_end fp_inline_serve(struct fp_inline *in, const struct fp_uffd_fault *fault);
 /* The same, where fp_inline_has_guest has been asked: it is a system call. */
 enum fp_inline_end fp_inline_serve_as(struct fp_inline *in, const struct fp_uffd_fault *fault, bool guest);
 
 /* What a thread does that met FP_INLINE_BUSY for the n-th time in a row: looks after what is on its way, and
- * lets others run. At most a millisecond. */
+ * lets others run. At most ten milliseconds, and a tenth of what it has waited so far. */
 void fp_inline_wait(struct fp_inline *in, unsigned n);
 
 /*
@@ -63,7 +64,7 @@ static inline bool fp_inline_is_ready(uint64_t word, bool write)
 	return fp_page_state(word) == FP_PAGE_RESIDENT && (!write || (word & FP_PAGE_DIRTY));
 }
 
-/* Looks after pages that were read ahead by servers which nobody uses at the moment. Any thread. */
+/* Looks after pages that were left behind in servers which nobody uses at the moment. Any thread. */
 void fp_inline_tend(struct fp_inline *in);
 
 #endif

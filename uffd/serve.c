@@ -28,8 +28,8 @@ static struct fp_arrival *arrival_get(struct fp_server *sv)
 
 void fp_arrival_put(struct fp_server *sv, struct fp_arrival *a)
 {
-	sv->n_demanded -= a->demanded;
-	a->demanded = false;
+	sv->n_demanded -= a->demanded && !a->left;
+	a->demanded = a->left = false;
 	a->next = sv->free;
 	sv->free = a;
 	sv->n_free++;
@@ -206,6 +206,13 @@ unsigned fp_serve_ahead(struct fp_server *sv, uint32_t page, struct fp_stream **
 	if (want == 0 || fp_room_is_thrashing(&sv->far->room))
 		return 0;
 	return fp_layout_mapped_from(sv->layout, page + 1, want);
+}
+
+void fp_serve_leave(struct fp_server *sv)
+{
+	for (unsigned i = 0; i < sv->n_fetches; i++)
+		sv->arrivals[i].left = sv->arrivals[i].demanded;
+	sv->n_demanded = 0;
 }
 
 /* ---- messages ---- */

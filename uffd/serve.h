@@ -26,6 +26,7 @@ struct fp_arrival {
 	bool zero; /* to be filled with zeros, not fetched */
 	bool writable;
 	bool demanded; /* a thread waits; else read ahead */
+	bool left;     /* that thread does not have the server any more */
 	enum fp_fault_kind kind;
 	uint64_t begun_ns; /* when its message was read */
 	uint64_t sent_ns;  /* when its fetch was sent */
@@ -47,7 +48,7 @@ struct fp_server {
 	struct fp_arrival *starved_head; /* arrivals that wait for room, oldest first */
 	struct fp_arrival **starved_tail;
 	unsigned n_free, n_fetches;
-	unsigned n_demanded; /* arrivals that a thread waits for */
+	unsigned n_demanded; /* arrivals that a thread waits for, without those left */
 };
 
 struct fp_server_options {
@@ -81,6 +82,10 @@ unsigned fp_serve_reap(struct fp_server *server);
 
 /* The same, but stops as soon as nobody waits any more. */
 unsigned fp_serve_reap_demanded(struct fp_server *server);
+
+/* Inline: the caller gives the server back before its page is there. The page comes, or is lost, when
+ * somebody reaps, or goes on with what waits for room. */
+void fp_serve_leave(struct fp_server *server);
 
 /* True while fetches are under way. Over a wire only. */
 bool fp_serve_is_fetching(const struct fp_server *server);

@@ -47,7 +47,7 @@ struct scene {
 	enum fp_on_loss on_loss;
 	char *far, *fresh;
 	_Atomic bool stop;
-	_Atomic uint64_t longest_ns, reads;
+	_Atomic uint64_t longest_ns, reads, ends;
 };
 
 /* ---- set-up ---- */
@@ -765,6 +765,94 @@ static void test_forks_while_pages_wait(void **state)
 	assert_null(strstr(trial.text, "SIGBUS"));
 }
 
+/* ---- faults that need no node ---- */
+
+#define READERS     12u /* more than there are servers of inline faults over a wire */
+#define FRESH_FEW   8u
+#define READ_BEFORE 8u
+
+struct reader {
+	struct scene *s;
+	uint32_t page;
+};
+
+static void *read_page(void *arg)
+{
+	const struct reader *r = arg;
+	uint64_t ns;
+	char byte = 0;
+	int signal;
+
+	atomic_fetch_add(&r->s->reads, 1);
+	signal = trial_read(r->s->far + (size_t)r->page * FP_PAGE_SIZE, &byte, &ns);
+	atomic_fetch_add(&r->s->ends, 1);
+	trial_check(signal == 0 && byte == byte_of(r->page), "page %u: signal %d, reads %d", r->page, signal,
+	            byte);
+	return NULL;
+}
+
+static void start_readers(struct scene *s, struct reader *readers, pthread_t *threads)
+{
+	uint32_t page = PAGES;
+
+	for (unsigned i = 0; i < READERS; i++) {
+		while (is_here(s, --page))
+			;
+		readers[i] = (struct reader){.s = s, .page = page};
+		pthread_create(&threads[i], NULL, read_page, &readers[i]);
+	}
+	while (atomic_load(&s->reads) < READERS || !fp_store_is_blocked(s->agent->far.store))
+		sleep_ns(MS);
+	sleep_ns(200 * MS); /* so that all have met the fault */
+}
+
+/* While each page that is remote waits for its node, what is local is written, and fresh memory comes. */
+static int body_needs_no_node(void *arg)
+{
+	struct scene *s = arg;
+	struct reader readers[READERS];
+	pthread_t threads[READERS];
+	void *fresh;
+	uint64_t ns;
+	char byte;
+
+	begin(s, FP_NSEC_PER_SEC);
+	trial_check(fp_space_map(fp_agent_space(s->agent), FRESH_FEW * FP_PAGE_SIZE, 0,
+	                         PROT_READ | PROT_WRITE, 0, &fresh) == 0,
+	            "no mapping");
+	trial_check(fp_space_pageout(fp_agent_space(s->agent), s->far, PAGES * FP_PAGE_SIZE) == 0, "pageout");
+	for (uint32_t p = 0; p < READ_BEFORE; p++) /* clean: to write them is a fault */
+		trial_check(trial_read(s->far + (size_t)p * FP_PAGE_SIZE, &byte, &ns) == 0, "page %u", p);
+	test_cable_set(s->cable, TEST_CABLE_CUT);
+	await_state(s, FP_STORE_OPEN, 10 * FP_NSEC_PER_SEC);
+	start_readers(s, readers, threads);
+	for (uint32_t p = 0; p < READ_BEFORE; p++)
+		trial_check(trial_write(s->far + (size_t)p * FP_PAGE_SIZE, byte_of(p), &ns) == 0, "page %u",
+		            p);
+	for (uint32_t p = 0; p < FRESH_FEW; p++)
+		trial_check(trial_write((char *)fresh + (size_t)p * FP_PAGE_SIZE, 1, &ns) == 0, "fresh %u",
+		            p);
+	trial_check(atomic_load(&s->ends) == 0, "it waited until others had waited enough");
+	test_cable_set(s->cable, TEST_CABLE_FORWARD);
+	for (unsigned i = 0; i < READERS; i++)
+		pthread_join(threads[i], NULL);
+	s->deadline_ns = s->patience_ns;
+	check_pages(s, false);
+	end(s);
+	return 0;
+}
+
+static void test_what_needs_no_node_does_not_wait(void **state)
+{
+	struct scene *s = *state;
+	struct trial trial;
+
+	s->patience_ns = 15 * FP_NSEC_PER_SEC;
+	trial_run(body_needs_no_node, s, TIMEOUT_S, &trial);
+	trial_assert_good(&trial);
+	assert_null(strstr(trial.text, "SIGBUS"));
+}
+
 /* ---- fork while an attempt to resume lasts ---- */
 
 #define FRESH_PAGES 16384u
@@ -840,6 +928,7 @@ int main(int argc, char **argv)
 	    cmocka_unit_test_setup_teardown(test_cut_longer_than_the_patience, setup, teardown),
 	    cmocka_unit_test_setup_teardown(test_a_fork_that_waits_overdraws_little, setup, teardown),
 	    cmocka_unit_test_setup_teardown(test_forks_while_pages_wait, setup, teardown),
+	    cmocka_unit_test_setup_teardown(test_what_needs_no_node_does_not_wait, setup, teardown),
 	    cmocka_unit_test_setup_teardown(test_stalls, setup, teardown),
 	    cmocka_unit_test_setup_teardown(test_restarted, setup_two, teardown),
 	    cmocka_unit_test_setup_teardown(test_keeps_clean_pages, setup, teardown),
