@@ -526,6 +526,16 @@ static int parse_file(struct reader *r, const struct fp_conf_field *fields, void
 	return ret;
 }
 
+int fp_conf_refuse(struct fp_conf_error *error, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(error->text, sizeof(error->text), format, args);
+	va_end(args);
+	return -EINVAL;
+}
+
 int fp_conf_read(const char *path, const struct fp_conf_field *fields, void *target,
                  struct fp_conf_error *error)
 {

@@ -56,6 +56,10 @@ struct fp_conf_error {
 int fp_conf_read(const char *path, const struct fp_conf_field *fields, void *target,
                  struct fp_conf_error *error);
 
+/* For checks that the table can't express: writes error->text and returns -EINVAL. */
+__attribute__((format(printf, 2, 3))) int fp_conf_refuse(struct fp_conf_error *error, const char *format,
+                                                         ...);
+
 void fp_conf_strings_done(struct fp_conf_strings *strings);
 
 #endif

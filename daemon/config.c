@@ -5,20 +5,16 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cleanup.h"
 #include "clock.h"
 #include "listen.h"
-#include "secret.h"
 #include "wire.h"
 
-#define SECRET_MIN_BYTES 16
-#define NAME_MAX_BYTES   63
+#define NAME_MAX_BYTES 63
 
 static const char *const backing_names[] = {"memfd", "anonymous", "hugetlb", NULL};
 static const char name_chars[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
@@ -35,6 +31,11 @@ static void *begin_auth(void *target)
 
 	config->auth.given = true;
 	return &config->auth;
+}
+
+static void *new_secret(void *auth)
+{
+	return fp_secrets_add(&((struct fp_auth_config *)auth)->secrets);
 }
 
 static void *begin_rdma(void *target)
@@ -114,11 +115,27 @@ static const struct fp_conf_field limit_fields[] = {
     {0},
 };
 
-#define AUTH(member) (offsetof(struct fp_config, auth.member) - offsetof(struct fp_config, auth))
+static const struct fp_conf_field secret_fields[] = {
+    {.key = "name",
+     .type = FP_CONF_STRING,
+     .offset = offsetof(struct fp_node_secret, name),
+     .required = true},
+    {.key = "file",
+     .type = FP_CONF_STRING,
+     .offset = offsetof(struct fp_node_secret, file),
+     .required = true},
+    {.key = "rights", .type = FP_CONF_STRINGS, .offset = offsetof(struct fp_node_secret, rights_said)},
+    {.key = "quota",
+     .type = FP_CONF_SIZE,
+     .offset = offsetof(struct fp_node_secret, quota_bytes),
+     .min = 4096,
+     .max = FP_POOL_MAX_BYTES},
+    {0},
+};
 
 static const struct fp_conf_field auth_fields[] = {
-    {.key = "secret", .type = FP_CONF_STRING, .offset = AUTH(secret)},
-    {.key = "secret_file", .type = FP_CONF_STRING, .offset = AUTH(secret_file)},
+    {.key = "secret_file", .type = FP_CONF_STRING, .offset = offsetof(struct fp_auth_config, secret_file)},
+    {.key = "secrets", .type = FP_CONF_LIST, .fields = secret_fields, .item = new_secret},
     {0},
 };
 
@@ -165,6 +182,7 @@ struct fp_config *fp_config_new(void)
 	    .drain_timeout_ns = 10 * FP_NSEC_PER_SEC,
 	};
 	config->log_level = FP_LOG_INFO - FP_LOG_ERROR;
+	fp_secrets_init(&config->auth.secrets);
 	return config;
 }
 
@@ -176,7 +194,7 @@ void fp_config_free(struct fp_config *config)
 	for (unsigned i = 0; i < config->n_pools; i++)
 		free(config->pools[i].name);
 	free(config->pools);
-	fp_secret_free(config->auth.secret);
+	fp_secrets_done(&config->auth.secrets);
 	free(config->auth.secret_file);
 	free(config->rdma.device);
 	free(config);
@@ -210,31 +228,22 @@ struct fp_pool_config *fp_config_add_pool(struct fp_config *config)
 	return &pools[config->n_pools++];
 }
 
-__attribute__((format(printf, 2, 3))) static int refuse(struct fp_conf_error *error, const char *format, ...)
-{
-	va_list ap;
-
-	va_start(ap, format);
-	vsnprintf(error->text, sizeof(error->text), format, ap);
-	va_end(ap);
-	return -EINVAL;
-}
-
 static int check_listen(const struct fp_config *config, struct fp_conf_error *error)
 {
 	if (!config->listen.n)
-		return refuse(error, "listen: no address; say for example unix:/run/farpaged/socket");
+		return fp_conf_refuse(error, "listen: no address; say for example unix:/run/farpaged/socket");
 	for (size_t i = 0; i < config->listen.n; i++) {
 		const char *text = config->listen.items[i];
 		struct fp_listen_address address;
 
 		if (fp_listen_parse(text, &address) < 0)
-			return refuse(error,
-			              "listen: '%s' is not unix:PATH, unix:@NAME, tcp://ADDRESS:PORT or "
-			              "rdma://ADDRESS:PORT (a numeric address or localhost)",
-			              text);
-		if (!config->auth.secret && !fp_listen_is_local(&address))
-			return refuse(
+			return fp_conf_refuse(
+			    error,
+			    "listen: '%s' is not unix:PATH, unix:@NAME, tcp://ADDRESS:PORT or "
+			    "rdma://ADDRESS:PORT (a numeric address or localhost)",
+			    text);
+		if (!config->auth.given && !fp_listen_is_local(&address))
+			return fp_conf_refuse(
 			    error,
 			    "listen: '%s' can be reached from other machines: add an auth: section with "
 			    "secret_file, or listen on 127.0.0.1, [::1] or a UNIX socket",
@@ -257,16 +266,17 @@ static int check_pool(const struct fp_config *config, unsigned idx, struct fp_co
 
 	if (!pool->name[0] || strlen(pool->name) > NAME_MAX_BYTES ||
 	    pool->name[strspn(pool->name, name_chars)])
-		return refuse(error, "pools[%u].name: must be 1 to %d letters, digits, '.', '_' or '-'", idx,
-		              NAME_MAX_BYTES);
+		return fp_conf_refuse(error,
+		                      "pools[%u].name: must be 1 to %d letters, digits, '.', '_' or '-'", idx,
+		                      NAME_MAX_BYTES);
 	for (unsigned i = 0; i < idx; i++)
 		if (strcmp(config->pools[i].name, pool->name) == 0)
-			return refuse(error, "pools[%u].name: '%s' is taken by pools[%u]", idx, pool->name,
-			              i);
+			return fp_conf_refuse(error, "pools[%u].name: '%s' is taken by pools[%u]", idx,
+			                      pool->name, i);
 	if (pool->size_bytes % 4096)
-		return refuse(error, "pools[%u].size: must be a multiple of 4096 bytes", idx);
+		return fp_conf_refuse(error, "pools[%u].size: must be a multiple of 4096 bytes", idx);
 	if (pool->numa_node != FP_NUMA_ANY && !numa_node_exists(pool->numa_node))
-		return refuse(
+		return fp_conf_refuse(
 		    error, "pools[%u].numa_node: this machine has no node %llu; see /sys/devices/system/node",
 		    idx, (unsigned long long)pool->numa_node);
 	return 0;
@@ -281,7 +291,7 @@ int fp_config_check(const struct fp_config *config, uint64_t memory_bytes, struc
 	if (r < 0)
 		return r;
 	if (!config->n_pools)
-		return refuse(error, "pools: none; at least one with a name and a size is needed");
+		return fp_conf_refuse(error, "pools: none; at least one with a name and a size is needed");
 	for (unsigned i = 0; i < config->n_pools; i++) {
 		r = check_pool(config, i, error);
 		if (r < 0)
@@ -290,7 +300,7 @@ int fp_config_check(const struct fp_config *config, uint64_t memory_bytes, struc
 			committed_bytes += config->pools[i].size_bytes;
 	}
 	if (committed_bytes > memory_bytes)
-		return refuse(
+		return fp_conf_refuse(
 		    error,
 		    "pools: preallocate wants %llu MiB in all, this machine has %llu MiB: make the pools "
 		    "smaller",
@@ -298,45 +308,26 @@ int fp_config_check(const struct fp_config *config, uint64_t memory_bytes, struc
 	return 0;
 }
 
-/* Others must not be able to read it. */
-static int read_secret(const char *path, char **ret_secret, struct fp_conf_error *error)
+/* One secret_file is a secret that may do all. */
+static int settle_auth(struct fp_auth_config *auth, struct fp_conf_error *error)
 {
-	struct stat st;
-	int r;
+	struct fp_node_secret *secret;
 
-	if (stat(path, &st) == 0 && (!S_ISREG(st.st_mode) || st.st_mode & S_IROTH))
-		return refuse(
-		    error, "auth.secret_file: %s must be a regular file that others can't read: chmod o-r it",
-		    path);
-	r = fp_secret_read(path, ret_secret);
-	if (r == 0)
-		return 0;
-	return refuse(error, "auth.secret_file: %s: %s", path,
-	              r == -ENODATA ? "its first line, which is the secret, is empty" : strerror(-r));
-}
-
-static int settle_secret(struct fp_config *config, struct fp_conf_error *error)
-{
-	size_t len_bytes;
-	int r;
-
-	if (config->auth.secret && config->auth.secret_file)
-		return refuse(error, "auth: give secret or secret_file, not both");
-	if (config->auth.secret_file) {
-		r = read_secret(config->auth.secret_file, &config->auth.secret, error);
-		if (r < 0)
-			return r;
+	if (auth->secret_file && auth->secrets.n)
+		return fp_conf_refuse(error, "auth: give secret_file or secrets, not both");
+	if (auth->secret_file) {
+		secret = fp_secrets_add(&auth->secrets);
+		if (!secret)
+			return -ENOMEM;
+		secret->name = strdup("default");
+		secret->file = fp_take_ptr(auth->secret_file);
+		secret->rights = FP_RIGHTS_ALL;
+		if (!secret->name)
+			return -ENOMEM;
 	}
-	if (!config->auth.given)
-		return 0;
-	if (!config->auth.secret)
-		return refuse(error, "auth: give a secret_file (or a secret)");
-	len_bytes = strlen(config->auth.secret);
-	if (len_bytes < SECRET_MIN_BYTES || len_bytes > FP_SECRET_MAX_BYTES)
-		return refuse(
-		    error, "auth: the secret must have %d to %d bytes; make one with: openssl rand -hex 32",
-		    SECRET_MIN_BYTES, FP_SECRET_MAX_BYTES);
-	return 0;
+	if (auth->given && !auth->secrets.n)
+		return fp_conf_refuse(error, "auth: give a secret_file, or secrets");
+	return fp_secrets_read(&auth->secrets, error);
 }
 
 int fp_config_read(const char *path, struct fp_config **ret_config, struct fp_conf_error *error)
@@ -352,7 +343,7 @@ int fp_config_read(const char *path, struct fp_config **ret_config, struct fp_co
 	r = fp_conf_read(path, config_fields, config, error);
 	if (r < 0)
 		return r;
-	r = settle_secret(config, error);
+	r = settle_auth(&config->auth, error);
 	if (r == 0)
 		r = fp_config_check(config, memory_bytes, error);
 	if (r < 0) {
@@ -392,15 +383,25 @@ static bool same_pools(const struct fp_config *a, const struct fp_config *b)
 	return same;
 }
 
-const char *fp_config_reload(struct fp_config *running, const struct fp_config *next)
+uint64_t fp_config_quota(const struct fp_config *config, const char *client)
+{
+	const struct fp_node_secret *secret = fp_secrets_find(&config->auth.secrets, client);
+
+	return secret && secret->quota_bytes ? secret->quota_bytes : config->limits.client_quota_bytes;
+}
+
+/* Secrets may change, but neither come nor go: with the last one everybody would be let in. */
+const char *fp_config_reload(struct fp_config *running, struct fp_config *next)
 {
 	running->limits = next->limits;
+	if (running->auth.given && next->auth.given)
+		fp_secrets_swap(&running->auth.secrets, &next->auth.secrets);
 	running->log_level = next->log_level;
 	if (!same_listen(&running->listen, &next->listen))
 		return "listen";
 	if (!same_pools(running, next))
 		return "pools";
-	if (!same_text(running->auth.secret, next->auth.secret))
+	if (running->auth.given != next->auth.given)
 		return "auth";
 	if (running->rdma.given != next->rdma.given || !same_text(running->rdma.device, next->rdma.device))
 		return "rdma";

@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "log.h"
+#include "secrets.h"
 #include "yamlconf.h"
 
 #define FP_POOL_MIN_BYTES (1ull << 20)
@@ -44,16 +45,18 @@ struct fp_limits {
 	uint64_t drain_timeout_ns;
 };
 
+struct fp_auth_config {
+	bool given;        /* then there is a secret, else anybody is let in */
+	char *secret_file; /* while it is read: it becomes a secret of its own */
+	struct fp_secrets secrets;
+};
+
 struct fp_config {
 	struct fp_conf_strings listen;
 	struct fp_pool_config *pools;
 	unsigned n_pools;
 	struct fp_limits limits;
-	struct {
-		bool given;
-		char *secret; /* after fp_config_read also where a file was given; NULL: no authentication */
-		char *secret_file;
-	} auth;
+	struct fp_auth_config auth;
 	struct {
 		bool given;
 		char *device; /* for queue pairs connected by hand; NULL: the first that is active */
@@ -80,11 +83,15 @@ struct fp_pool_config *fp_config_add_pool(struct fp_config *config);
  */
 int fp_config_check(const struct fp_config *config, uint64_t memory_bytes, struct fp_conf_error *error);
 
+/* What all leases of a client may have together, or FP_QUOTA_NONE. */
+uint64_t fp_config_quota(const struct fp_config *config, const char *client);
+
 /*
- * Takes over into running what may change without a restart. Returns the name of the first part of next that
- * differs and was not taken over ("listen", "pools", "auth", "rdma"), or NULL.
+ * Takes over into running what may change without a restart: limits, log level, secrets (next gets the old).
+ * Returns the name of the first part of next that differs and was not taken over ("listen", "pools", "auth",
+ * "rdma"), or NULL.
  */
-const char *fp_config_reload(struct fp_config *running, const struct fp_config *next);
+const char *fp_config_reload(struct fp_config *running, struct fp_config *next);
 
 enum fp_log_level fp_config_log_level(const struct fp_config *config);
 const char *fp_backing_name(int backing);

@@ -33,33 +33,29 @@ void fp_handshake_hello(struct fp_conn *conn)
 		fp_conn_refuse(conn, FP_WIRE_BROKEN, "no random bytes for its challenge");
 		return;
 	}
-	challenge->flags = conn->server->config->auth.secret ? FP_WIRE_CHALLENGE_AUTH : 0;
+	challenge->flags = conn->server->config->auth.given ? FP_WIRE_CHALLENGE_AUTH : 0;
 	fp_wire_challenge_encode(challenge, payload);
 	fp_request_answer(conn, FP_WIRE_CHALLENGE, payload, sizeof(payload));
 	conn->state = FP_CONN_AUTH;
 }
 
-static bool proof_is_right(const struct fp_conn *conn, const char *secret)
+/* secret: what was proved; NULL: there is none. The caller holds the client; NULL: no memory. */
+static struct fp_client *identify(const struct fp_conn *conn, const struct fp_node_secret *secret)
 {
-	uint8_t proof[FP_WIRE_PROOF_BYTES];
-
-	return !secret || (fp_auth_prove_client(secret, &conn->hello, &conn->challenge, proof) == 0 &&
-	                   fp_auth_equal(proof, fp_inbox_payload(&conn->inbox), sizeof(proof)));
-}
-
-/* Who he is, now that he is let in: he has proved the secret, or there is none. NULL: no memory. */
-static struct fp_client *identify(const struct fp_conn *conn)
-{
-	struct fp_server *server = conn->server;
 	char name[FP_CLIENT_NAME_LEN];
 
-	return fp_client_get(&server->clients,
-	                     server->config->auth.secret
-	                         ? "secret"
-	                         : fp_client_peer_name(conn->is_unix ? conn->fd : -1, conn->peer, name));
+	return fp_client_get(&conn->server->clients,
+	                     secret ? secret->name
+	                            : fp_client_peer_name(conn->is_unix ? conn->fd : -1, conn->peer, name));
 }
 
-static int open_session(struct fp_conn *conn)
+/* A token can be overheard: whoever proves another secret does not reach the session by it. */
+static bool owns(const struct fp_node_secret *secret, const struct fp_node_session *session)
+{
+	return !secret || strcmp(secret->name, session->client->name) == 0;
+}
+
+static int open_session(struct fp_conn *conn, const struct fp_node_secret *secret)
 {
 	struct fp_server *server = conn->server;
 	struct fp_client *client;
@@ -67,7 +63,7 @@ static int open_session(struct fp_conn *conn)
 
 	if (server->sessions.n >= server->config->limits.max_sessions)
 		return -EUSERS;
-	client = identify(conn);
+	client = identify(conn, secret);
 	if (!client)
 		return -ENOMEM;
 	r = fp_node_session_open(&server->sessions, client, conn->hello.client_name, conn->peer,
@@ -77,18 +73,19 @@ static int open_session(struct fp_conn *conn)
 		return r;
 	conn->session->memfd = conn->is_unix && conn->hello.features & FP_WIRE_FEATURE_MEMFD;
 	server->counters.sessions++;
-	fp_log(FP_LOG_INFO, "session", "%llu: %s at %s begins", (unsigned long long)conn->session->id,
-	       conn->session->name, conn->peer);
+	fp_log(FP_LOG_INFO, "session", "%llu: %s at %s begins, of client %s",
+	       (unsigned long long)conn->session->id, conn->session->name, conn->peer,
+	       conn->session->client->name);
 	fp_server_sessions_changed(server);
 	return 0;
 }
 
-static int attach_link(struct fp_conn *conn)
+static int attach_link(struct fp_conn *conn, const struct fp_node_secret *secret)
 {
 	struct fp_node_session *session =
 	    fp_node_session_find(&conn->server->sessions, conn->hello.session_id, conn->hello.token);
 
-	if (!session)
+	if (!session || !owns(secret, session))
 		return -EACCES;
 	if (session->memfd)
 		return -EPERM; /* it can take the pages away that we would read and write for it */
@@ -101,14 +98,14 @@ static int attach_link(struct fp_conn *conn)
 }
 
 /* What the old connections of the session had under way has landed, or never will, before the answer. */
-static int resume_session(struct fp_conn *conn)
+static int resume_session(struct fp_conn *conn, const struct fp_node_secret *secret)
 {
 	struct fp_server *server = conn->server;
 	struct fp_node_session *session =
 	    fp_node_session_find_resumable(&server->sessions, conn->hello.session_id, conn->hello.token);
 	int r;
 
-	if (!session)
+	if (!session || !owns(secret, session))
 		return -ESTALE;
 	r = fp_node_session_renew(session);
 	if (r < 0)
@@ -148,7 +145,7 @@ static uint32_t milliseconds(uint64_t ns)
 	return (uint32_t)FP_MIN((ns + FP_NSEC_PER_MSEC - 1) / FP_NSEC_PER_MSEC, UINT32_MAX);
 }
 
-static int welcome(struct fp_conn *conn, const char *secret)
+static int welcome(struct fp_conn *conn, const struct fp_node_secret *secret)
 {
 	const struct fp_limits *limits = &conn->server->config->limits;
 	struct fp_wire_welcome welcome = {
@@ -171,7 +168,8 @@ static int welcome(struct fp_conn *conn, const char *secret)
 		memcpy(welcome.token, conn->session->token, sizeof(welcome.token));
 	if (fp_conn_is_control(conn) && conn->session->gate_peer)
 		fp_gate_peer_admit(conn->session->gate_peer, conn->session->id, conn->session->token);
-	r = fp_auth_prove_server(secret, &conn->hello, &conn->challenge, &welcome, welcome.proof);
+	r = fp_auth_prove_server(secret ? secret->text : NULL, &conn->hello, &conn->challenge, &welcome,
+	                         welcome.proof);
 	if (r < 0)
 		return r;
 	fp_wire_welcome_encode(&welcome, payload);
@@ -196,28 +194,30 @@ static const char *refusal(int r)
 }
 
 /* What the handshake was for. */
-static int enter(struct fp_conn *conn)
+static int enter(struct fp_conn *conn, const struct fp_node_secret *secret)
 {
 	switch (conn->hello.purpose) {
 	case FP_WIRE_CONTROL:
-		return open_session(conn);
+		return open_session(conn, secret);
 	case FP_WIRE_RESUME:
-		return resume_session(conn);
+		return resume_session(conn, secret);
 	default:
-		return attach_link(conn);
+		return attach_link(conn, secret);
 	}
 }
 
 void fp_handshake_auth(struct fp_conn *conn)
 {
-	const char *secret = conn->server->config->auth.secret;
+	const struct fp_auth_config *auth = &conn->server->config->auth;
+	const struct fp_node_secret *secret =
+	    fp_secrets_proven(&auth->secrets, &conn->hello, &conn->challenge, fp_inbox_payload(&conn->inbox));
 	int r;
 
-	if (!proof_is_right(conn, secret)) {
-		fp_conn_refuse(conn, FP_WIRE_DENIED, "it does not know the secret");
+	if (auth->given && !secret) {
+		fp_conn_refuse(conn, FP_WIRE_DENIED, "it knows no secret of this node");
 		return;
 	}
-	r = enter(conn);
+	r = enter(conn, secret);
 	if (r == 0 && fp_conn_is_control(conn))
 		arm_session(conn);
 	if (r == 0)

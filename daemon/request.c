@@ -29,6 +29,23 @@ static void answer_status(struct fp_conn *conn, enum fp_wire_status status)
 	fp_conn_answer_error(conn, &conn->inbox.header, status);
 }
 
+/* Who has lost his secret may do nothing more with the node but use what he has. */
+static bool may(const struct fp_conn *conn, enum fp_right right)
+{
+	const struct fp_config *config = conn->server->config;
+	const struct fp_node_secret *secret;
+	struct ucred cred;
+	socklen_t len = sizeof(cred);
+
+	if (config->auth.given) {
+		secret = fp_secrets_find(&config->auth.secrets, conn->session->client->name);
+		return secret && secret->rights & right;
+	}
+	return right != FP_RIGHT_ADMIN ||
+	       (conn->is_unix && getsockopt(conn->fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) == 0 &&
+	        (cred.uid == 0 || cred.uid == geteuid()));
+}
+
 static void answer_leased(struct fp_conn *conn, struct fp_node_lease *lease,
                           const struct fp_wire_header *request, enum fp_wire_type type)
 {
@@ -126,7 +143,7 @@ static void handle_lease(struct fp_conn *conn)
 	struct fp_lease_request request = {
 	    .shareable = conn->session->memfd,
 	    .client = conn->session->client,
-	    .quota_bytes = server->config->limits.client_quota_bytes,
+	    .quota_bytes = fp_config_quota(server->config, conn->session->client->name),
 	    .max_leases = server->config->limits.max_leases,
 	    .done = lease_done,
 	    .user = conn,
@@ -214,7 +231,7 @@ static void handle_adopt(struct fp_conn *conn)
 		return;
 	}
 	parent = fp_node_session_find_resumable(&conn->server->sessions, adopt.session_id, adopt.token);
-	if (parent)
+	if (parent && (!conn->server->config->auth.given || parent->client == conn->session->client))
 		r = fp_node_session_adopt(conn->session, parent);
 	if (r < 0) {
 		answer_status(conn, fp_wire_status_from_errno(r));
@@ -259,7 +276,8 @@ static void handle_qp(struct fp_conn *conn)
 
 static void handle_info(struct fp_conn *conn)
 {
-	uint64_t quota_bytes = conn->server->config->limits.client_quota_bytes, used_bytes;
+	uint64_t quota_bytes = fp_config_quota(conn->server->config, conn->session->client->name);
+	uint64_t used_bytes;
 	struct fp_wire_info info = {
 	    .leased_bytes = conn->session->leases.leased_bytes,
 	    .quota_bytes = quota_bytes == FP_QUOTA_NONE ? 0 : quota_bytes,
@@ -292,35 +310,28 @@ static void handle_status(struct fp_conn *conn)
 	fp_conn_answer(conn, reply);
 }
 
-/* Whoever knows the secret may, and where there is none the node's own user and root on this machine. */
-static bool may_drain(const struct fp_conn *conn)
-{
-	struct ucred cred;
-	socklen_t len = sizeof(cred);
-
-	if (conn->server->config->auth.secret)
-		return true;
-	return conn->is_unix && getsockopt(conn->fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) == 0 &&
-	       (cred.uid == 0 || cred.uid == geteuid());
-}
-
 static void handle_drain(struct fp_conn *conn)
 {
 	struct fp_wire_drained drained = {.sessions = conn->server->sessions.n};
 	uint8_t payload[sizeof(drained)];
 	uint64_t leases;
 
-	if (!may_drain(conn)) {
-		answer_status(conn, FP_WIRE_NOT_PERMITTED);
-		return;
-	}
 	if (!conn->server->draining)
-		fp_log(FP_LOG_NOTICE, "node", "drained by %s: no lease will be granted until a restart",
-		       conn->peer);
+		fp_log(FP_LOG_NOTICE, "node", "drained by %s at %s: no lease is granted until UNDRAIN",
+		       conn->session->client->name, conn->peer);
 	conn->server->draining = true;
 	fp_pools_leased(&conn->server->pools, &leases, &drained.leased_bytes);
 	fp_wire_drained_encode(&drained, payload);
 	fp_request_answer(conn, FP_WIRE_DRAINED, payload, sizeof(payload));
+}
+
+static void handle_undrain(struct fp_conn *conn)
+{
+	if (conn->server->draining)
+		fp_log(FP_LOG_NOTICE, "node", "undrained by %s at %s: leases are granted again",
+		       conn->session->client->name, conn->peer);
+	conn->server->draining = false;
+	fp_request_answer(conn, FP_WIRE_UNDRAINED, NULL, 0);
 }
 
 /* Finds the leases of all segments, or none of the request is done. */
@@ -461,25 +472,27 @@ static void handle_ping(struct fp_conn *conn)
 /* Who may say what, and when. */
 static const struct {
 	enum fp_conn_state state;
-	unsigned purposes; /* bits; the purpose is known once HELLO was */
+	unsigned purposes;   /* bits; the purpose is known once HELLO was */
+	enum fp_right right; /* without it: NOT_PERMITTED; 0: none is needed */
 	void (*handle)(struct fp_conn *conn);
 } handlers[] = {
 #define CONTROL (1u << FP_WIRE_CONTROL | 1u << FP_WIRE_RESUME)
 #define LINK    (1u << FP_WIRE_LINK)
-    [FP_WIRE_HELLO] = {FP_CONN_HELLO, 1u << 0, fp_handshake_hello},
-    [FP_WIRE_AUTH] = {FP_CONN_AUTH, CONTROL | LINK, fp_handshake_auth},
-    [FP_WIRE_PING] = {FP_CONN_OPEN, CONTROL | LINK, handle_ping},
-    [FP_WIRE_BYE] = {FP_CONN_OPEN, CONTROL, handle_bye},
-    [FP_WIRE_LEASE] = {FP_CONN_OPEN, CONTROL, handle_lease},
-    [FP_WIRE_RELEASE] = {FP_CONN_OPEN, CONTROL, handle_release},
-    [FP_WIRE_ATTACH] = {FP_CONN_OPEN, CONTROL, handle_attach},
-    [FP_WIRE_ADOPT] = {FP_CONN_OPEN, CONTROL, handle_adopt},
-    [FP_WIRE_INFO] = {FP_CONN_OPEN, CONTROL, handle_info},
-    [FP_WIRE_STATUS] = {FP_CONN_OPEN, CONTROL, handle_status},
-    [FP_WIRE_DRAIN] = {FP_CONN_OPEN, CONTROL, handle_drain},
-    [FP_WIRE_QP] = {FP_CONN_OPEN, LINK, handle_qp},
-    [FP_WIRE_READ] = {FP_CONN_OPEN, LINK, handle_read},
-    [FP_WIRE_WRITE] = {FP_CONN_OPEN, LINK, handle_write},
+    [FP_WIRE_HELLO] = {FP_CONN_HELLO, 1u << 0, 0, fp_handshake_hello},
+    [FP_WIRE_AUTH] = {FP_CONN_AUTH, CONTROL | LINK, 0, fp_handshake_auth},
+    [FP_WIRE_PING] = {FP_CONN_OPEN, CONTROL | LINK, 0, handle_ping},
+    [FP_WIRE_BYE] = {FP_CONN_OPEN, CONTROL, 0, handle_bye},
+    [FP_WIRE_LEASE] = {FP_CONN_OPEN, CONTROL, FP_RIGHT_LEASE, handle_lease},
+    [FP_WIRE_RELEASE] = {FP_CONN_OPEN, CONTROL, 0, handle_release},
+    [FP_WIRE_ATTACH] = {FP_CONN_OPEN, CONTROL, 0, handle_attach},
+    [FP_WIRE_ADOPT] = {FP_CONN_OPEN, CONTROL, FP_RIGHT_LEASE, handle_adopt},
+    [FP_WIRE_INFO] = {FP_CONN_OPEN, CONTROL, 0, handle_info},
+    [FP_WIRE_STATUS] = {FP_CONN_OPEN, CONTROL, FP_RIGHT_STATUS, handle_status},
+    [FP_WIRE_DRAIN] = {FP_CONN_OPEN, CONTROL, FP_RIGHT_ADMIN, handle_drain},
+    [FP_WIRE_UNDRAIN] = {FP_CONN_OPEN, CONTROL, FP_RIGHT_ADMIN, handle_undrain},
+    [FP_WIRE_QP] = {FP_CONN_OPEN, LINK, 0, handle_qp},
+    [FP_WIRE_READ] = {FP_CONN_OPEN, LINK, 0, handle_read},
+    [FP_WIRE_WRITE] = {FP_CONN_OPEN, LINK, 0, handle_write},
 };
 
 void fp_request_handle(struct fp_conn *conn)
@@ -488,9 +501,11 @@ void fp_request_handle(struct fp_conn *conn)
 
 	if (conn->session && conn->session->unconfirmed)
 		fp_node_session_confirm(conn->session);
-	if (type < FP_ARRAY_LEN(handlers) && handlers[type].handle && handlers[type].state == conn->state &&
-	    handlers[type].purposes & 1u << conn->hello.purpose)
-		handlers[type].handle(conn);
-	else
+	if (type >= FP_ARRAY_LEN(handlers) || !handlers[type].handle || handlers[type].state != conn->state ||
+	    !(handlers[type].purposes & 1u << conn->hello.purpose))
 		refuse_turn(conn);
+	else if (handlers[type].right && !may(conn, handlers[type].right))
+		answer_status(conn, FP_WIRE_NOT_PERMITTED);
+	else
+		handlers[type].handle(conn);
 }

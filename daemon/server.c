@@ -321,7 +321,7 @@ static void reload(struct fp_server *server)
 			fp_log(FP_LOG_WARNING, "config",
 			       "%s: '%s' can't change while the node runs: restart it",
 			       server->options.config_path, fixed);
-		fp_log(FP_LOG_NOTICE, "config", "%s: limits and log level read again",
+		fp_log(FP_LOG_NOTICE, "config", "%s: limits, secrets and log level read again",
 		       server->options.config_path);
 		fp_config_free(next);
 	}

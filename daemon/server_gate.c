@@ -58,7 +58,8 @@ int fp_server_gate_open(struct fp_server *server)
 	char hosts[FP_GATE_MAX_LISTENERS][64];
 	struct fp_gate_options options = {
 	    .listen = listen,
-	    .secret = server->config->auth.secret,
+	    .admits = fp_secrets_admit,
+	    .user = &server->config->auth.secrets,
 	    .device = server->config->rdma.given ? server->config->rdma.device : NULL,
 	    .max_peers = (unsigned)server->config->limits.max_connections,
 	};

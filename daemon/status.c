@@ -35,9 +35,9 @@ static void print_pools(const struct fp_server *server, FILE *out)
 	fprintf(out, "],");
 }
 
-static uint64_t printable_quota(const struct fp_server *server)
+static uint64_t printable_quota(const struct fp_server *server, const struct fp_client *client)
 {
-	uint64_t quota_bytes = server->config->limits.client_quota_bytes;
+	uint64_t quota_bytes = fp_config_quota(server->config, client->name);
 
 	return quota_bytes == FP_QUOTA_NONE ? 0 : quota_bytes;
 }
@@ -52,7 +52,7 @@ static void print_clients(const struct fp_server *server, FILE *out)
 	for (const struct fp_client *c = server->clients.first; c && ftell(out) < FP_WIRE_MAX_STATUS / 2;
 	     c = c->next) {
 		fprintf(out, "%s{\"name\":\"%s\",\"sessions\":%u,\"leased_bytes\":%llu,\"quota_bytes\":%llu}",
-		        comma, c->name, c->n_sessions, (ull)c->leased_bytes, (ull)printable_quota(server));
+		        comma, c->name, c->n_sessions, (ull)c->leased_bytes, (ull)printable_quota(server, c));
 		comma = ",";
 		omitted--;
 	}

@@ -1,6 +1,6 @@
 /*
- * farpage node: a memory node's own account, and asking it to grant no more. Room: tools; speaks the wire
- * protocol, through a session of its own.
+ * farpage node: a memory node's own account, and asking it to grant no more, or again. Room: tools; speaks
+ * the wire protocol, through a session of its own.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -73,6 +73,20 @@ static int drain(struct fp_session *session, bool json)
 	return 0;
 }
 
+static int undrain(struct fp_session *session, bool json)
+{
+	int r = fp_session_undrain(session);
+
+	if (r == 0)
+		puts(json ? "{}" : "leases are granted again");
+	return r;
+}
+
+static const struct {
+	const char *name;
+	int (*act)(struct fp_session *session, bool json);
+} commands[] = {{"status", show_status}, {"drain", drain}, {"undrain", undrain}};
+
 static int ask(const struct node_options *options)
 {
 	const struct fp_session_options session_options = {.secret = options->secret,
@@ -87,11 +101,11 @@ static int ask(const struct node_options *options)
 		fp_session_close(session);
 	}
 	if (r == -EPERM && session) /* it let us in */
-		fp_log(FP_LOG_ERROR, "node",
-		       "%s: only who knows the node's secret may drain it; where it has none, its own user "
-		       "and root, "
-		       "over its UNIX socket (shm:PATH)",
-		       options->url);
+		fp_log(
+		    FP_LOG_ERROR, "node",
+		    "%s: not permitted: the secret needs the right status, or admin to drain; where the node "
+		    "has no secret, only its own user and root may drain it, over its UNIX socket (shm:PATH)",
+		    options->url);
 	else if (r < 0)
 		fp_log(FP_LOG_ERROR, "node", "%s: %s", options->url,
 		       fp_reach_explain(r, reason, sizeof(reason)));
@@ -136,15 +150,17 @@ static bool parse(struct node_options *options, int argc, char **argv, int *ret_
 		status = fp_tool_usage(&fp_tool_node, "%s: unexpected argument", argv[optind + 2]);
 	else if (status == 0 && argc - optind < 2)
 		status = fp_tool_usage(&fp_tool_node, "%s",
-		                       argc == optind ? "status or drain, and the URL of a node, are wanted"
-		                                      : "the URL of a node is wanted");
+		                       argc == optind
+		                           ? "status, drain or undrain, and the URL of a node, are wanted"
+		                           : "the URL of a node is wanted");
 	if (status == 0) {
-		bool is_status = strcmp(argv[optind], "status") == 0;
-
-		options->act = is_status ? show_status : drain;
 		options->url = argv[optind + 1];
-		if (!is_status && strcmp(argv[optind], "drain") != 0)
-			status = fp_tool_usage(&fp_tool_node, "%s: allowed are status, drain", argv[optind]);
+		for (size_t i = 0; i < FP_ARRAY_LEN(commands); i++)
+			if (strcmp(argv[optind], commands[i].name) == 0)
+				options->act = commands[i].act;
+		if (!options->act)
+			status = fp_tool_usage(&fp_tool_node, "%s: allowed are status, drain, undrain",
+			                       argv[optind]);
 	}
 	*ret_status = status;
 	return status == 0;
@@ -166,16 +182,16 @@ const struct fp_tool fp_tool_node = {
     .label = "node",
     .summary = "what a memory node says of itself; drain it",
     .help =
-        "usage: farpage node status|drain URL [--json] [--secret-file FILE]\n"
+        "usage: farpage node status|drain|undrain URL [--json] [--secret-file FILE]\n"
         "\n"
         "  status  devices, pools, sessions and traffic of the node at URL: shm:PATH, tcp://HOST[:PORT],\n"
         "          rdma://HOST[:PORT], rdma+tcp://HOST[:PORT] or auto://HOST; several hosts of one node as "
         "A,B\n"
-        "  drain   asks it to grant no further leases to anyone until it is restarted, and says what is "
-        "still\n"
-        "          out; what is leased stays usable\n"
+        "  drain   asks it to grant no further leases to anyone, and says what is still out; what is leased\n"
+        "          stays usable\n"
+        "  undrain takes that back\n"
         "\n"
         "  --json              what the node says, as it says it\n"
-        "  --secret-file FILE  the node's shared secret\n",
+        "  --secret-file FILE  a secret of the node with the right status, or admin to drain\n",
     .main = node_main,
 };

@@ -656,6 +656,19 @@ int fp_control_status(struct fp_session *session, char **ret_json)
 	return 0;
 }
 
+int fp_control_undrain(struct fp_session *session)
+{
+	struct fp_control *control = control_of(session);
+	const void *payload;
+	size_t len;
+	int r;
+
+	pthread_mutex_lock(&control->lock);
+	r = call(control, FP_WIRE_UNDRAIN, NULL, 0, &len, &payload);
+	pthread_mutex_unlock(&control->lock);
+	return r;
+}
+
 int fp_control_drain(struct fp_session *session, struct fp_drain_info *ret_info)
 {
 	struct fp_control *control = control_of(session);

@@ -52,6 +52,7 @@ int fp_control_release(struct fp_session *session, uint32_t lease_id);
 int fp_control_info(struct fp_session *session, struct fp_node_info *ret_info);
 int fp_control_status(struct fp_session *session, char **ret_json);
 int fp_control_drain(struct fp_session *session, struct fp_drain_info *ret_info);
+int fp_control_undrain(struct fp_session *session);
 int fp_control_ping(struct fp_session *session, size_t len_bytes, uint64_t deadline_ns);
 int fp_control_check(struct fp_session *session);
 int fp_control_identity(struct fp_session *session, struct fp_session_identity *ret_identity);

@@ -407,10 +407,10 @@ static int by_hand_session_open(const struct fp_url *url, const struct fp_sessio
 #define RDMA_OPERATIONS                                                                                      \
 	.session_close = fp_control_close, .lease = fp_control_lease, .release = fp_control_release,         \
 	.info = fp_control_info, .status = fp_control_status, .drain = fp_control_drain,                     \
-	.ping = fp_control_ping, .identity = fp_control_identity, .attach = fp_control_attach,               \
-	.adopt = fp_control_adopt, .abandon = fp_control_abandon, .link_close = fp_rdma_link_close,          \
-	.link_register = fp_rdma_link_register, .submit = fp_rdma_link_submit, .poll = fp_rdma_link_poll,    \
-	.pollfd = fp_rdma_link_pollfd
+	.undrain = fp_control_undrain, .ping = fp_control_ping, .identity = fp_control_identity,             \
+	.attach = fp_control_attach, .adopt = fp_control_adopt, .abandon = fp_control_abandon,               \
+	.link_close = fp_rdma_link_close, .link_register = fp_rdma_link_register,                            \
+	.submit = fp_rdma_link_submit, .poll = fp_rdma_link_poll, .pollfd = fp_rdma_link_pollfd
 
 const struct fp_transport fp_transport_rdma = {
     .scheme = "rdma",

@@ -164,6 +164,7 @@ const struct fp_transport fp_transport_shm = {
     .info = fp_control_info,
     .status = fp_control_status,
     .drain = fp_control_drain,
+    .undrain = fp_control_undrain,
     .ping = fp_control_ping,
     .check = fp_control_check,
     .identity = fp_control_identity,

@@ -572,6 +572,7 @@ const struct fp_transport fp_transport_tcp = {
     .info = fp_control_info,
     .status = fp_control_status,
     .drain = fp_control_drain,
+    .undrain = fp_control_undrain,
     .ping = fp_control_ping,
     .identity = fp_control_identity,
     .attach = fp_control_attach,

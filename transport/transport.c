@@ -65,6 +65,11 @@ int fp_session_drain(struct fp_session *session, struct fp_drain_info *ret_info)
 	return session->transport->drain(session, ret_info);
 }
 
+int fp_session_undrain(struct fp_session *session)
+{
+	return session->transport->undrain(session);
+}
+
 int fp_session_ping(struct fp_session *session, size_t len_bytes, uint64_t deadline_ns)
 {
 	return len_bytes <= FP_PING_MAX_BYTES ? session->transport->ping(session, len_bytes, deadline_ns)

@@ -143,6 +143,7 @@ struct fp_transport {
 	int (*info)(struct fp_session *session, struct fp_node_info *ret_info);
 	int (*status)(struct fp_session *session, char **ret_json);
 	int (*drain)(struct fp_session *session, struct fp_drain_info *ret_info);
+	int (*undrain)(struct fp_session *session);
 	int (*ping)(struct fp_session *session, size_t len_bytes, uint64_t deadline_ns);
 	int (*check)(struct fp_session *session); /* NULL: its links and heartbeats tell */
 	int (*identity)(struct fp_session *session, struct fp_session_identity *ret_identity);
@@ -275,6 +276,8 @@ int fp_session_status(struct fp_session *session, char **ret_json);
 
 /* Asks the node to grant no further leases to anyone; what is leased stays usable. -EPERM as above. */
 int fp_session_drain(struct fp_session *session, struct fp_drain_info *ret_info);
+/* Takes that back: the node grants leases again. Fine where it was not asked. -EPERM as above. */
+int fp_session_undrain(struct fp_session *session);
 
 /*
  * In a forked child, once it has closed its copies of its parent's links and sessions, and before it opens

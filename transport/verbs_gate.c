@@ -274,9 +274,8 @@ static int open_pipes(struct fp_gate *gate)
 
 static int copy_texts(struct fp_gate *gate, const struct fp_gate_options *options)
 {
-	gate->secret = options->secret ? strdup(options->secret) : NULL;
 	gate->device = options->device ? strdup(options->device) : NULL;
-	return (options->secret && !gate->secret) || (options->device && !gate->device) ? -ENOMEM : 0;
+	return options->device && !gate->device ? -ENOMEM : 0;
 }
 
 /* Signals are the program's other threads'. */
@@ -318,9 +317,6 @@ static void free_gate(struct fp_gate *gate)
 	fp_cleanup_close(&gate->news_write);
 	free(gate->polls);
 	free(gate->revents);
-	if (gate->secret)
-		explicit_bzero(gate->secret, strlen(gate->secret));
-	free(gate->secret);
 	free(gate->device);
 	pthread_mutex_destroy(&gate->lock);
 	pthread_cond_destroy(&gate->obeyed);
@@ -357,6 +353,8 @@ int fp_gate_open(const struct fp_gate_options *options, struct fp_gate **ret_gat
 	gate->eventfd = gate->uevents = gate->news_read = gate->news_write = -1;
 	gate->orders_end = &gate->orders;
 	gate->max_peers = options->max_peers;
+	gate->admits = options->admits;
+	gate->user = options->user;
 	pthread_mutex_init(&gate->lock, NULL);
 	pthread_cond_init(&gate->obeyed, NULL);
 	r = prepare_gate(gate, options, ret_failed);

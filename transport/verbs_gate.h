@@ -49,7 +49,9 @@ struct fp_gate_address {
 struct fp_gate_options {
 	const struct fp_gate_address *listen;
 	unsigned n_listen;
-	const char *secret; /* copied; NULL: none */
+	/* Whether who asks for a CONTROL or RESUME is let in. On the gate's thread; must not block. */
+	bool (*admits)(void *user, const struct fp_wire_cm *cm);
+	void *user;
 	const char
 	    *device; /* of queue pairs connected by hand, not iWARP: a name; "": the first; NULL: none */
 	unsigned max_peers; /* with a stream */

@@ -96,7 +96,8 @@ struct fp_gate {
 	pthread_t thread;
 	struct fp_gate_listener listeners[FP_GATE_MAX_LISTENERS];
 	unsigned n_listeners;
-	char *secret;
+	bool (*admits)(void *user, const struct fp_wire_cm *cm);
+	void *user;
 	char *device; /* of queue pairs by hand; NULL: none */
 	unsigned max_peers;
 	int eventfd;

@@ -32,11 +32,11 @@ static int admit(struct fp_verbs_conn *conn)
 	return fp_verbs_admit(conn, reply, sizeof(reply));
 }
 
-static bool proof_is_right(const char *secret, const uint8_t *token, const struct fp_wire_cm *cm)
+static bool proves_token(const uint8_t *token, const struct fp_wire_cm *cm)
 {
 	uint8_t proof[FP_WIRE_CM_PROOF_BYTES];
 
-	return fp_auth_prove_cm(secret, token, cm, proof) == 0 &&
+	return fp_auth_prove_cm(NULL, token, cm, proof) == 0 &&
 	       fp_auth_equal(proof, cm->proof, sizeof(proof));
 }
 
@@ -46,7 +46,7 @@ static bool is_peer_of(struct fp_gate_peer *peer, const struct fp_wire_cm *cm)
 
 	pthread_mutex_lock(&peer->lock);
 	right = peer->open && peer->session_id && peer->session_id == cm->session_id &&
-	        proof_is_right(NULL, peer->token, cm);
+	        proves_token(peer->token, cm);
 	pthread_mutex_unlock(&peer->lock);
 	return right;
 }
@@ -77,7 +77,7 @@ static enum fp_wire_status judge_request(const struct fp_gate *gate, const struc
 			return FP_WIRE_DENIED;
 		return (*ret_peer)->n_links < FP_GATE_MAX_LINKS ? FP_WIRE_OK : FP_WIRE_BUSY;
 	}
-	if (gate->secret && !proof_is_right(gate->secret, NULL, ret_cm))
+	if (!gate->admits(gate->user, ret_cm))
 		return FP_WIRE_DENIED;
 	return atomic_load(&gate->n_peers) < gate->max_peers ? FP_WIRE_OK : FP_WIRE_BUSY;
 }
@@ -141,7 +141,7 @@ static int let_link_in(struct fp_gate_peer *peer, struct fp_gate_listener *liste
 static const char *const refusals[] = {
     [FP_WIRE_MALFORMED] = "its connection request is not of the protocol",
     [FP_WIRE_VERSION_GAP] = "it speaks no version of the protocol that we do",
-    [FP_WIRE_DENIED] = "its connection request proves neither the secret nor a session's token",
+    [FP_WIRE_DENIED] = "its connection request proves neither a secret nor a session's token",
     [FP_WIRE_BUSY] = "as many connections or links as the limits allow are open (max_connections)",
     [FP_WIRE_BROKEN] = "no queue pair could be made for it",
 };

@@ -35,6 +35,8 @@ static const struct {
     [FP_WIRE_DRAINED] = {sizeof(struct fp_wire_drained), sizeof(struct fp_wire_drained)},
     [FP_WIRE_ATTACH] = {sizeof(struct fp_wire_attach), sizeof(struct fp_wire_attach)},
     [FP_WIRE_ATTACHED] = {sizeof(struct fp_wire_leased), sizeof(struct fp_wire_leased)},
+    [FP_WIRE_UNDRAIN] = {0, 0},
+    [FP_WIRE_UNDRAINED] = {0, 0},
     [FP_WIRE_READ] = {sizeof(struct fp_wire_io) + sizeof(struct fp_wire_seg), FP_WIRE_MAX_TABLE},
     [FP_WIRE_DATA] = {1, FP_WIRE_MAX_DATA},
     [FP_WIRE_WRITE] = {sizeof(struct fp_wire_io) + sizeof(struct fp_wire_seg) + 1, FP_WIRE_MAX_PAYLOAD},
@@ -48,7 +50,7 @@ static const struct {
 static bool type_known(uint8_t type)
 {
 	return (type >= FP_WIRE_ERROR && type <= FP_WIRE_FAREWELL) ||
-	       (type >= FP_WIRE_LEASE && type <= FP_WIRE_ATTACHED) ||
+	       (type >= FP_WIRE_LEASE && type <= FP_WIRE_UNDRAINED) ||
 	       (type >= FP_WIRE_READ && type <= FP_WIRE_ADOPTED);
 }
 

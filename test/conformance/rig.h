@@ -27,7 +27,7 @@
 #define CONFIG_PLAIN  "pools: [ { name: main, size: 64M } ]\nlog_level: warning\n"
 #define CONFIG_QUOTA  CONFIG_PLAIN "limits: { client_quota: 8M }\n"
 #define RIG_SECRET    TEST_DAEMON_SECRET
-#define CONFIG_SECRET CONFIG_PLAIN "auth: { secret: " RIG_SECRET " }\n"
+#define CONFIG_SECRET CONFIG_PLAIN TEST_DAEMON_AUTH
 
 /* What the suite runs over, from its command line. */
 extern const char *rig_scheme, *rig_farpaged;

@@ -9,7 +9,7 @@ import subprocess
 import time
 import unittest
 
-from farpaged import Farpaged
+from farpaged import Farpaged, auth
 
 KILLER = os.environ["KILLCLIENTS"]
 KILLS = int(os.environ.get("FARPAGE_TEST_KILLS", "300"))
@@ -78,7 +78,7 @@ class KilledClients(unittest.TestCase):
         self.over_rdma(families=True)
 
     def over_rdma(self, families=False):
-        with Farpaged(CONFIG.replace("LISTEN", f"rdma://{ADDRESS}:7461") + f"auth: {{ secret: {SECRET} }}\n") as node:
+        with Farpaged(CONFIG.replace("LISTEN", f"rdma://{ADDRESS}:7461") + auth(SECRET)) as node:
             self.kill_them(node, 2)
             before = self.settle({})
             self.kill_them(node, families=families)

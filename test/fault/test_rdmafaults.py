@@ -16,7 +16,7 @@ import tempfile
 import time
 import unittest
 
-from farpaged import Farpaged
+from farpaged import Farpaged, auth
 
 ADDRESS = os.environ.get("FARPAGE_TEST_RDMA")
 NODE_NETNS = os.environ.get("FARPAGE_TEST_NODE_NETNS")
@@ -42,9 +42,7 @@ pools:
     size: 512M
 limits:
   grace: {GRACE_S}s
-auth:
-  secret: {SECRET}
-"""
+{auth(SECRET)}"""
 
 
 def inside(netns, command):

@@ -11,7 +11,7 @@ import subprocess
 import time
 import unittest
 
-from farpaged import DEADLINE_S, Farpaged
+from farpaged import DEADLINE_S, Farpaged, auth
 
 ADDRESS = os.environ.get("FARPAGE_TEST_RDMA")
 GRACE_S = 2
@@ -23,9 +23,7 @@ pools:
     size: 512M
 limits:
   grace: {GRACE_S}s
-auth:
-  secret: {SECRET}
-"""
+{auth(SECRET)}"""
 KINDS = ("qp", "cq", "mr", "pd", "cm_id", "ctx")
 
 

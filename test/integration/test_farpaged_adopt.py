@@ -8,7 +8,7 @@ import unittest
 
 from farpaged import (ADOPT, ATTACH, BAD_VALUE, BOTH, BUSY, BYE, DATA, DENIED, DRAIN, GONE, MALFORMED, MEMFD,
                       NOT_PERMITTED, OVER_QUOTA, PING, READ, RELEASE, RESUME, Connection, Farpaged, Refused, frame, main,
-                      table)
+                      table, auth)
 
 MIB = 1 << 20
 READ_ONLY = 4
@@ -124,7 +124,7 @@ class Rights(Case):
 
     def test_secret(self):
         secret = b"0123456789abcdef0123456789abcdef"
-        node = self.start(BOTH + f"auth: {{ secret: {secret.decode()} }}\n")
+        node = self.start(BOTH + auth(secret.decode()))
         _, child = self.family(node, secret=secret)
         self.assertEqual(child.attach(2), (MIB, READ_ONLY))
         self.assertEqual(child.link().read((2, 4, 0)), b"\2" * 4)

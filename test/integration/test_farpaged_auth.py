@@ -1,8 +1,11 @@
 """Who may talk to a farpaged that has a secret."""
 import os
+import signal
+import struct
 import unittest
 
-from farpaged import BOTH, CONTROL, DENIED, DRAIN, LINK, Connection, Farpaged, Refused, main
+from farpaged import (BOTH, CONTROL, DENIED, DRAIN, DRAINING, GONE, LINK, NOT_PERMITTED, OVER_QUOTA, RESUME, STATUS, UNDRAIN,
+                      Connection, Farpaged, Refused, auth, main, secret_file)
 
 SECRET = "0123456789abcdef0123456789abcdef"
 
@@ -10,7 +13,7 @@ SECRET = "0123456789abcdef0123456789abcdef"
 class Auth(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.node = Farpaged(BOTH + f"auth: {{ secret: {SECRET} }}\n")
+        cls.node = Farpaged(BOTH + auth(SECRET))
         cls.addClassCleanup(cls.node.__exit__)
 
     def urls(self):
@@ -36,7 +39,7 @@ class Auth(unittest.TestCase):
                 with self.subTest(secret), self.assertRaises(Refused) as refused:
                     self.node.session(url, secret=secret)
                 self.assertEqual(refused.exception.status, DENIED)
-        self.node.await_log("does not know the secret")
+        self.node.await_log("knows no secret")
         self.assertNotIn(SECRET, self.node.log())
 
     def test_a_link_needs_it_too(self):
@@ -67,13 +70,108 @@ class Auth(unittest.TestCase):
             self.assertFalse(session.wants_auth)
             self.assertFalse(session.node_is_right)
 
-    def test_secret_file(self):
-        with Farpaged() as unused:
-            path = os.path.join(unused.dir.name, "secret")
-            with open(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600), "w", encoding="ascii") as f:
-                f.write(SECRET + "\n")
-            with Farpaged(BOTH + f"auth: {{ secret_file: {path} }}\n") as node:
-                node.session(secret=SECRET.encode()).info()
+
+MIB = 1 << 20
+ALICE, BOB, EYE, ROOT = ("-".join([name] * 4) for name in ("alice", "bobby", "eyeys", "rooty"))
+
+
+def named(*entries):
+    return BOTH + "auth:\n  secrets:\n" + "".join(
+        f"    - {{ name: {text.split('-')[0]}, file: {secret_file(text)}{more} }}\n" for text, more in entries)
+
+
+ALL = ((ALICE, ", quota: 8M"), (BOB, ""), (EYE, ", rights: status"), (ROOT, ", rights: [admin, status]"))
+
+
+class Named(unittest.TestCase):
+    """Several secrets, each with rights and a quota, that change while the node runs."""
+
+    def setUp(self):
+        self.node = Farpaged(named(*ALL))
+        self.addCleanup(self.node.__exit__)
+
+    def open(self, secret, **options):
+        return self.node.session(self.node.urls[1], secret=secret.encode(), **options)
+
+    def refused(self, status, call, *args, **options):
+        with self.assertRaises(Refused) as refused:
+            call(*args, **options)
+        self.assertEqual(refused.exception.status, status)
+
+    def reload(self, config, expected="read again"):
+        self.node.write_config(config)
+        self.node.signal(signal.SIGHUP)
+        self.node.await_log(expected)
+
+    def test_a_client_is_the_name_of_its_secret(self):
+        alice, shm, eye = self.open(ALICE), self.node.session(secret=ALICE.encode()), self.open(EYE)
+        alice.lease(MIB)
+        shm.lease(MIB)
+        self.assertTrue(alice.node_is_right)
+        clients = {c["name"]: c for c in eye.status()["clients"]}
+        self.assertEqual(set(clients), {"alice", "eyeys"})
+        self.assertEqual([clients["alice"][k] for k in ("sessions", "leased_bytes", "quota_bytes")], [2, 2 * MIB, 8 * MIB])
+        self.assertEqual(clients["eyeys"]["quota_bytes"], 0)
+
+    def test_rights(self):
+        alice, eye, root = self.open(ALICE), self.open(EYE), self.open(ROOT)
+        alice.lease(MIB)
+        for session, what in ((alice, STATUS), (alice, DRAIN), (alice, UNDRAIN), (eye, DRAIN), (eye, UNDRAIN)):
+            self.refused(NOT_PERMITTED, session.ask, what)
+        for session in eye, root:
+            session.status()
+            self.refused(NOT_PERMITTED, session.lease, 4096)
+            self.refused(NOT_PERMITTED, session.adopt, alice)
+        root.ask(DRAIN)
+        self.refused(DRAINING, alice.lease, 4096)
+        self.assertEqual(eye.status()["state"], "draining")
+        root.ask(UNDRAIN)
+        alice.lease(4096)
+        self.assertEqual(eye.status()["state"], "serving")
+
+    def test_quotas(self):
+        alice, bob = self.open(ALICE), self.open(BOB)
+        alice.lease(8 * MIB)
+        self.refused(OVER_QUOTA, self.open(ALICE).lease, 4096)
+        self.assertEqual((alice.info()[3], bob.info()[3]), (8 * MIB, 0))
+        bob.lease(48 * MIB)
+
+    def test_a_token_is_no_use_to_another_client(self):
+        alice, bob = self.open(ALICE), self.open(BOB)
+        alice.lease(MIB)
+
+        def connect(purpose, secret):
+            return Connection(self.node.connect(self.node.urls[1]), purpose, alice.session_id, alice.token, secret.encode())
+
+        self.refused(DENIED, connect, LINK, BOB)
+        self.refused(GONE, connect, RESUME, BOB)
+        self.refused(GONE, bob.adopt, alice)
+        connect(LINK, ALICE).read((1, 4, 0))
+        connect(RESUME, ALICE).ask(0x1a, struct.pack("<II", 1, 0))
+
+    def test_change(self):
+        alice, bob = self.open(ALICE), self.open(BOB)
+        alice.lease(MIB)
+        link = alice.link()
+        carol = "-".join(["carol"] * 4)
+        self.reload(named((BOB, ", rights: [lease, status], quota: 1M"), (carol, "")))
+        new = self.open(carol)
+        new.lease(2 * MIB)
+        bob.lease(MIB)
+        self.refused(OVER_QUOTA, bob.lease, 4096)
+        self.assertEqual(link.read((1, 4, 0)), bytes(4), "what is leased stays usable")
+        self.refused(NOT_PERMITTED, alice.lease, 4096)
+        self.refused(DENIED, self.open, ALICE)
+        self.refused(DENIED, alice.link)
+        alice.close()
+        bob.await_status(lambda s: {c["name"]: c["leased_bytes"] for c in s["clients"]} == {"bobby": MIB, "carol": 2 * MIB})
+
+    def test_a_broken_change_changes_nothing(self):
+        self.reload(named((BOB, ", rights: [root]")), "no right is called 'root'")
+        self.reload(named((BOB, ""), (BOB, "")), "with the name 'bobby'")
+        self.reload(BOTH, "'auth' can't change")
+        self.open(ALICE).lease(MIB)
+        self.refused(DENIED, self.node.session)
 
 
 if __name__ == "__main__":

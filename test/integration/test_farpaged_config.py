@@ -87,10 +87,11 @@ class Config(unittest.TestCase):
                 self.refused(f"listen: '{address}'\n" + POOL, "listen", "tcp://ADDRESS:PORT")
 
     def test_secret_is_needed_beyond_this_machine(self):
+        self.write("0123456789abcdef\n", "secret", 0o600)
         for address in ("tcp://0.0.0.0:0", "tcp://[::]:0", "tcp://192.0.2.1:7460"):
             with self.subTest(address):
                 self.refused(f"listen: '{address}'\n" + POOL, address, "auth")
-                self.accepted(f"listen: '{address}'\nauth: {{ secret: 0123456789abcdef }}\n" + POOL)
+                self.accepted(f"listen: '{address}'\nauth: {{ secret_file: DIR/secret }}\n" + POOL)
 
     def test_secret(self):
         config = "listen: unix:DIR/s\nauth: { secret_file: DIR/secret }\n" + POOL
@@ -102,8 +103,24 @@ class Config(unittest.TestCase):
         self.write("short\n", "secret")
         self.refused(config, "16")
         self.refused("listen: unix:DIR/s\nauth: { secret_file: DIR }\n" + POOL, "regular file")
-        self.refused("listen: unix:DIR/s\nauth: { secret: 0123456789abcdef, secret_file: DIR/secret }\n" + POOL, "both")
         self.refused("listen: unix:DIR/s\nauth: { }\n" + POOL, "auth")
+        self.refused("listen: unix:DIR/s\nauth: { secret: 0123456789abcdef }\n" + POOL, "unknown key", "secret_file")
+
+    def test_secrets(self):
+        config = "listen: unix:DIR/s\n" + POOL + "auth:\n  secrets:\n"
+        one = "    - { name: one, file: DIR/secret }\n"
+        self.write("0123456789abcdef\n", "secret", 0o600)
+        self.write("fedcba9876543210\n", "other", 0o600)
+        self.accepted(config + one + "    - { name: two, file: DIR/other, rights: [lease, admin], quota: 1G }\n")
+        self.refused(config, "list")
+        self.refused(config + "    - { name: one }\n", "'file' is missing")
+        self.refused(config + one + "    - { name: two, file: DIR/secret }\n", "same secret")
+        self.refused(config + one + "    - { name: one, file: DIR/other }\n", "'one'")
+        self.refused(config + "    - { name: uid 0, file: DIR/secret }\n", "name")
+        self.refused(config + "    - { name: x, file: DIR/secret, rights: [lease, root] }\n", "'root'", "status")
+        self.refused(config + "    - { name: x, file: DIR/none }\n", "No such file")
+        self.refused(config + one + "  secret_file: DIR/other\n", "both")
+        self.refused(config + "".join(f"    - {{ name: n{i}, file: DIR/secret }}\n" for i in range(33)), "32")
 
     def test_file(self):
         for path, word in ((self.dir.name, "irectory"), ("/nonexistent/farpaged.yaml", "/nonexistent/farpaged.yaml")):

@@ -549,7 +549,7 @@ class Resumed(Case):
         node, watcher, session = self.start_watched()
         node.write_config(config(pool("main"), limits="grace: 7s, idle_timeout: 9s"))
         node.signal(signal.SIGHUP)
-        node.await_log("limits and log level read again")
+        node.await_log("limits, secrets and log level read again")
         later = node.session(node.urls[1])
         self.assertEqual((later.grace_ms, later.idle_ms), (7000, 9000))
 

@@ -6,7 +6,7 @@ import subprocess
 import tempfile
 import unittest
 
-from farpaged import BOTH, DATA, HEADER, OVER_QUOTA, READ, WRITE, WRITTEN, Farpaged, Refused, frame, main, table
+from farpaged import BOTH, DATA, HEADER, OVER_QUOTA, READ, WRITE, WRITTEN, Farpaged, Refused, auth, frame, main, table
 
 MIB = 1 << 20
 
@@ -141,7 +141,7 @@ class Reload(Case):
         session.lease(MIB)
         self.reload(node, BOTH.replace("64M", "128M"), "'pools' can't change")
         self.reload(node, BOTH.replace("tcp://127.0.0.1:0", "tcp://127.0.0.2:0"), "'listen' can't change")
-        self.reload(node, BOTH + "auth: { secret: 0123456789abcdef }\n", "'auth' can't change")
+        self.reload(node, BOTH + auth("0123456789abcdef"), "'auth' can't change")
         self.assertEqual(session.info()[0], 64 * MIB)
         node.session(node.urls[1]).info()
 

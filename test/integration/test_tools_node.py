@@ -70,10 +70,15 @@ class Status(toolcase.ToolCase):
         self.assertEqual(json.loads(self.status(self.tcp, "--json"))["state"], "draining")
         self.assertFails(self.farpage("bench", "link", self.tcp), 1, self.tcp)
         self.assertIn("no further leases", self.farpage("node", "drain", f"shm:{self.socket}")[1].decode())
+        self.assertIn("granted again", self.farpage("node", "undrain", f"shm:{self.socket}")[1].decode())
+        self.assertEqual(json.loads(self.status(self.tcp, "--json"))["state"], "serving")
+        status, out, err = self.farpage("bench", "link", self.tcp, "--seconds", "0.1")
+        self.assertEqual(status, 0, err)
 
     def test_who_may_not_drain(self):
         """Over TCP nobody is known, as this node has no secret."""
-        self.assertFails(self.farpage("node", "drain", self.tcp), 1, "only who knows", "UNIX socket")
+        for command in "drain", "undrain":
+            self.assertFails(self.farpage("node", command, self.tcp), 1, "not permitted", "UNIX socket")
         self.assertEqual(json.loads(self.status(self.tcp, "--json"))["state"], "serving")
 
     def test_unreachable(self):

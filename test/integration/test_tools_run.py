@@ -359,7 +359,8 @@ class BadInput(toolcase.ToolCase):
 class SecretNode:
     def __init__(self, case, secret):
         config = case.path("node.yaml", "listen: tcp://127.0.0.1:0\npools:\n  - name: main\n    size: 256M\n"
-                                        f"auth:\n  secret: '{secret}'\n")
+                                        f"auth:\n  secret_file: {case.path('node.secret', secret)}\n")
+        os.chmod(os.path.join(os.path.dirname(config), "node.secret"), 0o600)
         read_fd, write_fd = os.pipe()
         self.process = subprocess.Popen(
             [os.path.join(farapp.build, "daemon", "farpaged"), "--config", config, "--ready-fd", str(write_fd)],

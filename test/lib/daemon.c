@@ -147,14 +147,6 @@ int test_daemon_start(const char *path, const char *scheme, uint64_t pool_bytes,
 	return r < 0 ? r : start(&command, scheme, &daemon, ret_daemon);
 }
 
-/* What a node over this scheme needs beside the configuration that a test wants. */
-static const char *needed_config(const char *scheme, const char *config)
-{
-	if (strcmp(scheme, "rdma") == 0 && !strstr(config, "auth:"))
-		return "auth: { secret: " TEST_DAEMON_SECRET " }\n";
-	return strcmp(scheme, "rdma+tcp") == 0 ? "rdma: {}\n" : "";
-}
-
 static int write_file(const char *path, const char *first, const char *second, const char *third)
 {
 	fp_autofclose FILE *f = fopen(path, "we");
@@ -164,19 +156,24 @@ static int write_file(const char *path, const char *first, const char *second, c
 	return fprintf(f, "%s%s%s", first, second, third) < 0 || fflush(f) ? -EIO : 0;
 }
 
-static int write_config(const struct test_daemon *daemon, const char *path, const char *listen,
-                        const char *config, const char *more)
+/* more: what a node over this scheme needs beside the configuration that a test wants. */
+static int write_config(const struct test_daemon *daemon, const char *scheme, const char *path,
+                        const char *listen, const char *config)
 {
-	char first[160], secret[96];
+	char first[160], secret[96], more[160] = "";
 	int r;
 
 	snprintf(first, sizeof(first), "listen: [ \"%s\" ]\n", listen);
-	r = write_file(path, first, config, more);
-	if (r < 0 || !daemon->secret)
-		return r;
 	snprintf(secret, sizeof(secret), "%s/secret", daemon->dir);
-	r = write_file(secret, daemon->secret, "\n", "");
-	return r == 0 && chmod(secret, 0600) < 0 ? -errno : r;
+	if (daemon->secret || strstr(config, TEST_DAEMON_AUTH)) {
+		snprintf(more, sizeof(more), "auth: { secret_file: %s }\n", secret);
+		r = write_file(secret, TEST_DAEMON_SECRET, "\n", "");
+		if (r < 0 || chmod(secret, 0600) < 0)
+			return r < 0 ? r : -errno;
+	}
+	if (strcmp(scheme, "rdma+tcp") == 0)
+		strcat(more, "rdma: {}\n");
+	return write_file(path, first, config, more);
 }
 
 int test_daemon_start_config(const char *path, const char *scheme, const char *config,
@@ -190,9 +187,9 @@ int test_daemon_start_config(const char *path, const char *scheme, const char *c
 	if (r < 0)
 		return r;
 	snprintf(file, sizeof(file), "%s/node.yaml", daemon.dir);
-	if (strstr(needed_config(scheme, config), TEST_DAEMON_SECRET))
+	if (strcmp(scheme, "rdma") == 0 && !strstr(config, TEST_DAEMON_AUTH))
 		daemon.secret = TEST_DAEMON_SECRET;
-	r = write_config(&daemon, file, listen, config, needed_config(scheme, config));
+	r = write_config(&daemon, scheme, file, listen, config);
 	if (r < 0) {
 		test_daemon_stop(&daemon);
 		return r;

@@ -9,6 +9,8 @@
 
 /* Of a node over rdma whose configuration names none: it serves nobody else where others could reach it. */
 #define TEST_DAEMON_SECRET "0123456789abcdef0123456789abcdef"
+/* In a configuration: it is to have that secret. */
+#define TEST_DAEMON_AUTH "# and a secret\n"
 
 struct test_daemon {
 	pid_t pid; /* 0: not running */

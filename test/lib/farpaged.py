@@ -16,10 +16,11 @@ import tempfile
 import unittest
 
 DEADLINE_S = 20
+secrets_dir = tempfile.TemporaryDirectory(prefix="farpaged-test.secrets.")
 
 (ERROR, HELLO, CHALLENGE, AUTH, WELCOME, PING, PONG, BYE, FAREWELL) = range(1, 10)
 (LEASE, LEASED, RELEASE, RELEASED, INFO, INFO_REPLY, STATUS, STATUS_REPLY, DRAIN, DRAINED, ATTACH,
- ATTACHED) = range(0x10, 0x1c)
+ ATTACHED, UNDRAIN, UNDRAINED) = range(0x10, 0x1e)
 (READ, DATA, WRITE, WRITTEN, QP, QP_REPLY, ADOPT, ADOPTED) = range(0x20, 0x28)
 CONTROL, LINK, RESUME = 1, 2, 3
 (MALFORMED, VERSION_GAP, DENIED, FULL, OVER_QUOTA, DRAINING, BUSY, BAD_VALUE, NOT_PERMITTED, BROKEN,
@@ -251,6 +252,18 @@ class Session(Connection):
                 return status
             select.select([], [], [], 0.01)
         raise AssertionError(f"never became so: {status}")
+
+
+def secret_file(secret):
+    """A file that holds it, as a configuration names it."""
+    path = os.path.join(secrets_dir.name, hashlib.sha256(secret.encode()).hexdigest())
+    with open(path, "w", encoding="ascii", opener=lambda p, flags: os.open(p, flags, 0o600)) as f:
+        f.write(secret + "\n")
+    return path
+
+
+def auth(secret):
+    return f"auth: {{ secret_file: {secret_file(secret)} }}\n"
 
 
 BOTH = """

@@ -25,10 +25,10 @@ def inside(variable, command):
 
 
 class RdmaNode(farapp.Node):
-    CONFIG = f'listen: "rdma://{ADDRESS}:7461"\npools: [ {{ name: main, size: 256M }} ]\nauth: {{ secret: {SECRET} }}\n'
+    CONFIG = f'listen: "rdma://{ADDRESS}:7461"\npools: [ {{ name: main, size: 256M }} ]\n'
 
     def __init__(self):
-        super().__init__(config=self.CONFIG, prefix=inside("FARPAGE_TEST_NODE_NETNS", []))
+        super().__init__(config=self.CONFIG + f"auth: {{ secret_file: {secret_file()} }}\n", prefix=inside("FARPAGE_TEST_NODE_NETNS", []))
 
 
 def secret_file():

@@ -357,11 +357,19 @@ bool fp_stream_is_idle(const struct fp_stream *stream)
 
 /* --- tests ---------------------------------------------------------------------------------------------- */
 
+static bool knows_secret(void *user, const struct fp_wire_cm *cm)
+{
+	uint8_t proof[FP_WIRE_CM_PROOF_BYTES];
+
+	return fp_auth_prove_cm(SECRET, NULL, cm, proof) == 0 &&
+	       fp_auth_equal(proof, cm->proof, sizeof(proof));
+}
+
 static struct fp_gate *gate_open(void)
 {
 	const struct fp_gate_address address = {.host = "10.0.0.1", .port = 7461};
 	const struct fp_gate_options options = {
-	    .listen = &address, .n_listen = 1, .secret = SECRET, .device = "", .max_peers = 2};
+	    .listen = &address, .n_listen = 1, .admits = knows_secret, .device = "", .max_peers = 2};
 	struct fp_gate *gate;
 	unsigned failed;
 

@@ -8,11 +8,12 @@ build=$1
 shared=$FARPAGE_VM_RESULTS
 
 "$(dirname "${BASH_SOURCE[0]}")/devices.sh" node
+(umask 077 && echo open-sesame-open-sesame >/run/node.secret)
 cat >/run/node.yaml <<-YAML
 	listen: "rdma://10.77.3.1:7461"
 	pools: [ { name: main, size: 512M } ]
 	limits: { grace: 12s }
-	auth: { secret: open-sesame-open-sesame }
+	auth: { secret_file: /run/node.secret }
 YAML
 "$build/daemon/farpaged" --config /run/node.yaml 2>"$shared/node.log" &
 node=$!

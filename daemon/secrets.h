@@ -1,0 +1,64 @@
+/*
+ * The secrets of a node. Each has a name, and whoever proves it is the client of that name, with its rights
+ * and its quota. Room: daemon. The texts are here and nowhere else in the daemon.
+ */
+#ifndef FP_SECRETS_H
+#define FP_SECRETS_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "wire.h"
+#include "yamlconf.h"
+
+#define FP_MAX_SECRETS 32 /* a proof is compared with each */
+
+enum fp_right {
+	FP_RIGHT_LEASE = 1 << 0,  /* LEASE, ADOPT */
+	FP_RIGHT_STATUS = 1 << 1, /* STATUS */
+	FP_RIGHT_ADMIN = 1 << 2,  /* DRAIN, UNDRAIN */
+	FP_RIGHTS_ALL = (1 << 3) - 1,
+};
+
+struct fp_node_secret {
+	char *name, *file;
+	struct fp_conf_strings rights_said;
+	unsigned rights;      /* enum fp_right */
+	uint64_t quota_bytes; /* 0: what limits.client_quota says */
+	char *text;
+};
+
+/* The loop's thread changes it, under the lock; it reads it without. Other threads read it under the lock. */
+struct fp_secrets {
+	pthread_mutex_t lock;
+	struct fp_node_secret *items;
+	unsigned n;
+};
+
+void fp_secrets_init(struct fp_secrets *secrets);
+void fp_secrets_done(struct fp_secrets *secrets);
+
+/* Appends one without name and file that may lease. NULL: no memory. */
+struct fp_node_secret *fp_secrets_add(struct fp_secrets *secrets);
+
+/* Checks names and rights and reads the files. 0, or -EINVAL and error->text. Blocks on the files. */
+int fp_secrets_read(struct fp_secrets *secrets, struct fp_conf_error *error);
+
+/* Exchanges what the two hold, while other threads may read either. */
+void fp_secrets_swap(struct fp_secrets *a, struct fp_secrets *b);
+
+/* By name, or NULL. */
+const struct fp_node_secret *fp_secrets_find(const struct fp_secrets *secrets, const char *name);
+
+/* The one that this proof of a client proves, or NULL. Compares with each in constant time. */
+const struct fp_node_secret *fp_secrets_proven(const struct fp_secrets *secrets,
+                                               const struct fp_wire_hello *hello,
+                                               const struct fp_wire_challenge *challenge,
+                                               const uint8_t proof[FP_WIRE_PROOF_BYTES]);
+
+/* Whether a connection request proves one of the secrets, or there is none. Any thread; the gate's calls it.
+ */
+bool fp_secrets_admit(void *secrets, const struct fp_wire_cm *cm);
+
+#endif
