@@ -437,7 +437,7 @@ int fp_store_fork_child(struct fp_store *store, const struct fp_store_options *o
 	store->opener = getpid();
 	store->random = fp_clock_ns() ^ (uint64_t)getpid() << 32;
 	store->reserved_pages = 0;
-	store->hurried = false;
+	store->hurried_ns = 0;
 	pthread_mutex_init(&store->lanes_lock, NULL);
 	fp_adoption_init(store);
 	if (options)

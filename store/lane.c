@@ -57,6 +57,7 @@ struct path {
 	uint64_t n_given;             /* links given to the tender, but for those taken back */
 	bool kept;                    /* taken back: it stays until its requests have ended */
 	bool blocked;                 /* counts in the node's n_blocked */
+	uint64_t blocked_ns;          /* since when */
 	struct request *open;         /* still being filled */
 	struct request_queue waiting; /* in the order of their numbers, for a link or for room on it */
 	unsigned n_submitted;         /* to link, or to lent */
@@ -135,12 +136,15 @@ static struct request *request_begin(struct fp_lane *lane, unsigned node_idx, en
 	return req;
 }
 
-static bool is_over(const struct fp_lane *lane, const struct request *req, uint64_t now_ns)
+/* In a hurry a node that is cut off is not waited for. One that is merely slow is. */
+static bool is_over(const struct fp_lane *lane, const struct path *path, const struct request *req,
+                    uint64_t now_ns)
 {
-	bool hurried = atomic_load_explicit(&lane->store->hurried, memory_order_relaxed);
+	uint64_t hurried_ns = atomic_load_explicit(&lane->store->hurried_ns, memory_order_relaxed);
 
 	return now_ns >= req->tries.until_ns ||
-	       (hurried && now_ns >= req->tries.begun_ns + lane->store->deadline_ns);
+	       (hurried_ns && path->blocked &&
+	        now_ns >= FP_MAX(hurried_ns, path->blocked_ns) + lane->store->deadline_ns);
 }
 
 static void request_renew(const struct fp_lane *lane, struct request *req, uint64_t now_ns)
@@ -299,7 +303,7 @@ static void request_expire(struct fp_lane *lane, struct path *path, struct reque
 		fp_node_report(node, path->link->era->epoch, -ETIMEDOUT, NULL);
 	else
 		note_patience(lane, node, req);
-	if (node->resumable && !is_over(lane, req, now_ns)) {
+	if (node->resumable && !is_over(lane, path, req, now_ns)) {
 		request_renew(lane, req, now_ns);
 		return;
 	}
@@ -339,6 +343,7 @@ static void path_note_blocked(struct path *path, struct fp_node *node)
 	if (blocked == path->blocked)
 		return;
 	path->blocked = blocked;
+	path->blocked_ns = fp_clock_ns();
 	atomic_fetch_add(&node->n_blocked, blocked ? 1u : -1u);
 }
 
@@ -357,7 +362,7 @@ static void path_push(struct fp_lane *lane, struct path *path)
 		} else if (settled && !is_stale(path, fp_node_breaker(node)) &&
 		           path_submit(lane, path, req)) {
 			continue;
-		} else if (fp_clock_ns() >= req->io.deadline_ns || is_over(lane, req, fp_clock_ns())) {
+		} else if (fp_clock_ns() >= req->io.deadline_ns || is_over(lane, path, req, fp_clock_ns())) {
 			request_expire(lane, path, req);
 		} else {
 			break;
@@ -478,7 +483,7 @@ static void request_done(struct fp_lane *lane, struct path *path, struct request
 	path->n_submitted--;
 	if (status < 0 && fp_node_is_fatal(status)) {
 		fp_node_report(node, path->link->era->epoch, status, fp_link_why(path->link->link));
-		if (node->resumable && !is_over(lane, req, fp_clock_ns())) {
+		if (node->resumable && !is_over(lane, path, req, fp_clock_ns())) {
 			request_wait(lane, path, req);
 			return;
 		}

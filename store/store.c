@@ -467,7 +467,7 @@ bool fp_store_is_blocked(const struct fp_store *store)
 
 void fp_store_hurry(struct fp_store *store, bool hurried)
 {
-	atomic_store(&store->hurried, hurried);
+	atomic_store(&store->hurried_ns, hurried ? fp_clock_ns() : 0);
 }
 
 unsigned fp_store_slot_node(const struct fp_store *store, uint64_t slot)

@@ -190,8 +190,8 @@ bool fp_store_slot_is_shared(const struct fp_store *store, uint64_t slot);
 /* True while pages wait for a node that is cut off. Any thread, lock-free. */
 bool fp_store_is_blocked(const struct fp_store *store);
 /*
- * From now on (or no longer) a page that is read waits for one deadline at most: while nobody tends, and what
- * waits may keep the caller from tending again. Any thread, lock-free.
+ * From now on (or no longer) a page that is read waits for one deadline at most for a node that is cut off:
+ * while nobody tends, and what waits may keep the caller from tending again. Any thread, lock-free.
  */
 void fp_store_hurry(struct fp_store *store, bool hurried);
 /* The slot's bytes where its lease is mapped here (load/store), else NULL. Lock-free: any thread. */

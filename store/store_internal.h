@@ -46,8 +46,8 @@ struct fp_lane_shared {
 
 struct fp_store {
 	uint64_t deadline_ns;
-	uint64_t patience_ns; /* 0: the node's grace */
-	_Atomic bool hurried; /* see fp_store_hurry */
+	uint64_t patience_ns;        /* 0: the node's grace */
+	_Atomic uint64_t hurried_ns; /* since when, see fp_store_hurry; 0: not */
 	uint64_t lease_bytes;
 	uint64_t heartbeat_ns, heartbeat_deadline_ns;
 	char *client_name, *secret; /* malloc'd; NULL: none */

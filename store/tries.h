@@ -16,7 +16,7 @@
 #define FP_TRIES_GROW 3u /* each of so many tries has twice the time of the one before */
 
 struct fp_tries {
-	uint64_t begun_ns, until_ns;
+	uint64_t until_ns;
 	unsigned n_late; /* tries that have passed their deadline */
 };
 
@@ -24,7 +24,7 @@ struct fp_tries {
 static inline uint64_t fp_tries_begin(struct fp_tries *tries, uint64_t now_ns, uint64_t deadline_ns,
                                       uint64_t wait_ns)
 {
-	*tries = (struct fp_tries){.begun_ns = now_ns, .until_ns = fp_clock_after(now_ns, wait_ns)};
+	*tries = (struct fp_tries){.until_ns = fp_clock_after(now_ns, wait_ns)};
 	return FP_MIN(fp_clock_after(now_ns, deadline_ns), tries->until_ns);
 }
 

@@ -335,6 +335,28 @@ static void in_a_hurry_a_read_waits_for_one_deadline(void **state)
 	bench_close();
 }
 
+/* Nobody need tend a node that is merely slow. */
+static void in_a_hurry_a_slow_node_is_waited_for(void **state)
+{
+	bench_open();
+	write_all(24);
+	fill_all(25);
+	fake_nodes[0].link_depth = 1;
+	fake_nodes[0].silent = true;
+	start(FP_IO_READ, 0, 1);
+	start(FP_IO_READ, 1, 1);  /* waits for room on the link */
+	b.store->deadline_ns = 1; /* one has passed since they began */
+	fp_store_hurry(b.store, true);
+	assert_int_equal(poll_once(), 0);
+	assert_int_equal(info().failures, 0);
+	fake_nodes[0].silent = false;
+	b.store->deadline_ns = 5 * FP_NSEC_PER_SEC;
+	drain(false);
+	assert_status(0, 2, 0);
+	assert_true(holds(0, 24) && holds(1, 24));
+	bench_close();
+}
+
 static void endless_patience_gives_up_what_says_it_is_gone_alone(void **state)
 {
 	bench_open();
@@ -850,6 +872,7 @@ int main(void)
 	    cmocka_unit_test_setup(a_link_that_falls_silent_is_taken_away, reset),
 	    cmocka_unit_test_setup(a_read_outlives_its_deadline_and_a_write_does_not, reset),
 	    cmocka_unit_test_setup(in_a_hurry_a_read_waits_for_one_deadline, reset),
+	    cmocka_unit_test_setup(in_a_hurry_a_slow_node_is_waited_for, reset),
 	    cmocka_unit_test_setup(endless_patience_gives_up_what_says_it_is_gone_alone, reset),
 	    cmocka_unit_test_setup(without_a_tender_all_ends_when_patience_is_over, reset),
 	    cmocka_unit_test_setup(a_lent_link_is_taken_back_at_the_deadline, reset),
