@@ -1,5 +1,11 @@
 /*
- * Two words: whether somebody opens, and how many calls are under way. Room: common.
+ * A word that says whether somebody opens, and a table of the threads with a call under way. Room: common.
+ *
+ *   call       own number into a slot, then a look at the opener ── none: go on, else out again and wait
+ *   opening    the opener's word, then a look at each slot ── wait for those that are taken
+ *
+ * A thread may end in the middle of anything here. So its number in a slot is all that says that it has a
+ * call: one instruction puts it there or takes it away, and an opening clears those of threads that are gone.
  *
  * A lock of the C library's will not do: close() is allowed in signal handlers, and one that interrupts a
  * pthread_rwlock_unlock in the wrong place, and asks for the same lock, waits for ever for what it has
@@ -23,17 +29,20 @@
 #define PATIENCE_NS         (500 * FP_NSEC_PER_MSEC) /* of calls with openings, which are short */
 #define OPENING_PATIENCE_NS (100 * FP_NSEC_PER_MSEC) /* of openings with calls, which may last for ever */
 #define IMPATIENCE_NS       (2 * FP_NSEC_PER_MSEC)
+#define N_SLOTS             128u
+#define N_TRIES             4u /* slots that a thread looks at: with none free it goes on without the lock */
 
 enum { NOBODY, OPENS, OPENS_WITH_WAITERS };
 
 static _Atomic uint32_t opener;
-static _Atomic uint32_t calls;
+static _Atomic uint32_t calls[N_SLOTS]; /* 0: free */
 static atomic_bool in_vain; /* the last opening met a call that lasts: it does not delay each of many */
 
 /* This thread's call that has it, and whether it opens. Initial-exec: they are looked at in signal handlers.
  */
 static __thread struct fp_fd_hold *own_hold __attribute__((tls_model("initial-exec")));
 static __thread bool is_opener __attribute__((tls_model("initial-exec")));
+static __thread uint32_t own_number __attribute__((tls_model("initial-exec"))); /* 0: not known yet */
 
 /* An instant from now. */
 static struct timespec after(uint64_t ns)
@@ -79,10 +88,36 @@ static void end_opening(void)
 		wake_all(&opener);
 }
 
+static bool is_gone(uint32_t thread)
+{
+	int saved = errno;
+	bool gone = syscall(SYS_tgkill, getpid(), thread, 0) < 0 && errno == ESRCH;
+
+	errno = saved;
+	return gone;
+}
+
 /* Without until: only if it need not wait. */
+static bool wait_for_call(_Atomic uint32_t *slot, const struct timespec *until)
+{
+	bool waits = until;
+	uint32_t thread;
+
+	while ((thread = atomic_load(slot))) {
+		if (is_gone(thread))
+			atomic_compare_exchange_strong(slot, &thread, 0);
+		else if (!waits)
+			return false;
+		else
+			waits = wait_while(slot, thread, until);
+	}
+	return true;
+}
+
+/* As above. */
 static bool begin_opening(const struct timespec *until)
 {
-	uint32_t nobody = NOBODY, n;
+	uint32_t nobody = NOBODY;
 
 	while (!atomic_compare_exchange_strong(&opener, &nobody, OPENS)) {
 		if (!until || !wait_for_opener(until))
@@ -91,8 +126,8 @@ static bool begin_opening(const struct timespec *until)
 	}
 	/* no call begins from now on, but a handler's in this thread, which ends before we open anything */
 	is_opener = true;
-	while ((n = atomic_load(&calls))) {
-		if (!until || !wait_while(&calls, n, until)) {
+	for (unsigned i = 0; i < N_SLOTS; i++) {
+		if (!wait_for_call(&calls[i], until)) {
 			end_opening();
 			return false;
 		}
@@ -124,15 +159,45 @@ void fp_fd_unlock(bool locked)
 		end_opening();
 }
 
-/* Never below zero: a handler may have interrupted begin_call to fork. */
+static uint32_t number(void)
+{
+	if (!own_number)
+		own_number = (uint32_t)syscall(SYS_gettid);
+	return own_number;
+}
+
+/* The i-th slot that a thread looks at. */
+static _Atomic uint32_t *slot_of(uint32_t thread, unsigned i)
+{
+	return &calls[(thread + i) % N_SLOTS];
+}
+
+/* Also one that a jump has left behind. */
 static void end_call(void)
 {
-	uint32_t n = atomic_load(&calls);
+	uint32_t thread = number();
 
-	while (n && !atomic_compare_exchange_weak(&calls, &n, n - 1))
-		;
-	if (n == 1 && atomic_load(&opener) != NOBODY)
-		wake_all(&calls);
+	for (unsigned i = 0; i < N_TRIES; i++) {
+		if (atomic_load(slot_of(thread, i)) != thread)
+			continue;
+		atomic_store(slot_of(thread, i), 0);
+		if (atomic_load(&opener) != NOBODY)
+			wake_all(slot_of(thread, i));
+	}
+}
+
+/* False: too many calls are under way. */
+static bool take_slot(void)
+{
+	uint32_t thread = number();
+
+	for (unsigned i = 0; i < N_TRIES; i++) {
+		uint32_t taken = 0;
+
+		if (atomic_compare_exchange_strong(slot_of(thread, i), &taken, thread) || taken == thread)
+			return true;
+	}
+	return false;
 }
 
 static bool begin_call(void)
@@ -140,8 +205,7 @@ static bool begin_call(void)
 	struct timespec until;
 	bool waited = false;
 
-	for (;;) {
-		atomic_fetch_add(&calls, 1);
+	while (take_slot()) {
 		if (atomic_load(&opener) == NOBODY)
 			return true;
 		end_call();
@@ -151,6 +215,7 @@ static bool begin_call(void)
 		if (!wait_for_opener(&until))
 			return false;
 	}
+	return false;
 }
 
 /*
@@ -160,26 +225,34 @@ static bool begin_call(void)
  */
 void fp_fd_lock_shared(struct fp_fd_hold *hold)
 {
-	if (own_hold)
-		hold->is_mine = (uintptr_t)hold >= (uintptr_t)own_hold;
-	else
-		hold->is_mine = !is_opener && begin_call();
-	if (hold->is_mine)
-		own_hold = hold;
+	hold->is_mine = !is_opener && (!own_hold || (uintptr_t)hold >= (uintptr_t)own_hold);
+	if (!hold->is_mine)
+		return;
+	own_hold = hold; /* first: a handler from here on does without */
+	hold->is_mine = begin_call();
+	if (!hold->is_mine)
+		own_hold = NULL;
 }
 
 void fp_fd_unlock_shared(struct fp_fd_hold *hold)
 {
 	if (!hold->is_mine || own_hold != hold)
 		return;
-	own_hold = NULL;
 	end_call();
+	own_hold = NULL; /* last: a jump out of a handler up to here leaves a hold that the next takes over */
+}
+
+void fp_fd_vforked(void)
+{
+	own_number = 0;
 }
 
 void fp_fd_forked(void)
 {
 	own_hold = NULL;
+	own_number = 0;
 	is_opener = false;
-	atomic_store(&calls, 0);
+	for (unsigned i = 0; i < N_SLOTS; i++)
+		atomic_store_explicit(&calls[i], 0, memory_order_relaxed);
 	atomic_store(&opener, NOBODY);
 }

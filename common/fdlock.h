@@ -23,8 +23,8 @@ void fp_fd_unlock(bool locked);
 
 /*
  * A call of the program's; it waits half a second at most. Signal handlers too, also such as interrupt a call
- * that has the lock, or this very function: they do without, and may jump out of the call, or fork. hold lies
- * on the caller's stack. errno stays.
+ * that has the lock, or this very function: they do without, and may jump out of the call, fork, or end the
+ * thread. hold lies on the caller's stack. errno stays.
  */
 struct fp_fd_hold {
 	bool is_mine; /* false: unlocking does nothing */
@@ -36,5 +36,8 @@ void fp_fd_unlock_shared(struct fp_fd_hold *hold);
 /* In the child of a fork, whose other threads are gone. A call that a handler interrupted to fork goes on
  * without the lock. */
 void fp_fd_forked(void);
+
+/* A child of vfork, which called as this thread, is gone. */
+void fp_fd_vforked(void);
 
 #endif

@@ -22,7 +22,7 @@ only '#include <linux/userfaultfd.h>' 'uffd/(uffd\.c|abi\.h)' 'tools/floor\.c'
 # No end without a word: common/end.c speaks first. Otherwise: what a program's own child returns (rawfork.c), the C library's
 # end of a program (lastthread.c, by exit), and the other programs of ours.
 only '(^|[^_[:alnum:]])(_exit|_Exit|quick_exit|abort)\(|[(]SYS_exit' 'common/end\.c' 'uffd/preload/rawfork\.c' '(daemon|tools)/.*'
-# Signals to the process itself: those of the program that are sent once more, or are what the kernel would do.
+# Signals to the process itself: those of the program that are sent once more, or are what the kernel would do. None: is it there?
 only '(^|[^_[:alnum:]])(raise|kill|tgkill|pthread_kill)\(|SYS_(tgkill|tkill|kill|rt_tgsigqueueinfo)' \
-	'uffd/(ownmask|sigbus|leavers)\.c' 'uffd/preload/(signals|sigmask|sigframe|rlimits)\.c' 'common/statspage\.c' '(daemon|tools)/.*'
+	'uffd/(ownmask|sigbus|leavers)\.c' 'uffd/preload/(signals|sigmask|sigframe|rlimits)\.c' 'common/(statspage|fdlock)\.c' '(daemon|tools)/.*'
 exit "$failed"

@@ -12,7 +12,9 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <sys/syscall.h>
 #include <ucontext.h>
+#include <unistd.h>
 
 #include "clock.h"
 #include "fdlock.h"
@@ -35,9 +37,13 @@ static bool is_free(void)
 	return locked;
 }
 
-static void *enter_a_call(void *hold)
+static pthread_barrier_t in_call, over_there;
+
+static void *stay_in_a_call(void *hold)
 {
 	fp_fd_lock_shared(hold);
+	pthread_barrier_wait(&in_call);
+	pthread_barrier_wait(&over_there);
 	return NULL;
 }
 
@@ -50,14 +56,18 @@ static void test_a_child_waits_for_nobody(void **state)
 	struct fp_fd_hold theirs, own = {true};
 	pthread_t thread;
 
-	assert_int_equal(pthread_create(&thread, NULL, enter_a_call, &theirs), 0);
-	assert_int_equal(pthread_join(thread, NULL), 0);
+	pthread_barrier_init(&in_call, NULL, 2);
+	pthread_barrier_init(&over_there, NULL, 2);
+	assert_int_equal(pthread_create(&thread, NULL, stay_in_a_call, &theirs), 0);
+	pthread_barrier_wait(&in_call);
 	assert_true(theirs.is_mine);
 	assert_false(is_free());
 	fp_fd_forked();
 	assert_true(is_free());
 	fp_fd_unlock_shared(&own);
 	assert_true(is_free());
+	pthread_barrier_wait(&over_there);
+	assert_int_equal(pthread_join(thread, NULL), 0);
 }
 
 /* A call that lasts, in the same thread: an opening does not wait for ever, and neither does the reverse. */
@@ -174,6 +184,13 @@ static void close_in_handler(int number, siginfo_t *info, void *context)
 	close_something();
 }
 
+/* As a thread that is cancelled in the middle of it, without what that calls. */
+static void end_in_handler(int number, siginfo_t *info, void *context)
+{
+	if (++instructions >= interrupted)
+		syscall(SYS_exit, 0);
+}
+
 static void close_by_steps(void)
 {
 	instructions = 0;
@@ -215,6 +232,42 @@ static void test_a_handler_that_closes(void **state)
 	assert_true(is_free());
 }
 
+static void *close_by_steps_thread(void *arg)
+{
+	close_by_steps();
+	return NULL;
+}
+
+static bool becomes_free(void)
+{
+	uint64_t give_up_ns = fp_clock_ns() + 10 * FP_NSEC_PER_SEC;
+
+	while (!is_free()) /* a thread is joined before it is quite gone */
+		if (fp_clock_ns() > give_up_ns)
+			return false;
+	return true;
+}
+
+/* Whichever instruction a thread ends at, it has no call under way then. */
+static void test_a_thread_that_ends(void **state)
+{
+	const struct sigaction action = {.sa_sigaction = end_in_handler, .sa_flags = SA_SIGINFO};
+	struct sigaction before;
+
+	sigaction(SIGTRAP, &action, &before);
+	interrupted = 0;
+	do {
+		pthread_t thread;
+
+		interrupted++;
+		assert_int_equal(pthread_create(&thread, NULL, close_by_steps_thread, NULL), 0);
+		assert_int_equal(pthread_join(thread, NULL), 0);
+		assert_true(becomes_free());
+	} while (instructions >= interrupted && interrupted < INSTRUCTIONS);
+	sigaction(SIGTRAP, &before, NULL);
+	assert_true(interrupted > 20);
+}
+
 #endif
 
 int main(void)
@@ -227,6 +280,7 @@ int main(void)
 		cmocka_unit_test(test_a_call_that_is_jumped_out_of),
 #if CAN_STEP
 		cmocka_unit_test(test_a_handler_that_closes),
+		cmocka_unit_test(test_a_thread_that_ends),
 #endif
 	};
 

@@ -16,6 +16,7 @@
 
 #include "calls.h"
 #include "cleanup.h"
+#include "fdlock.h"
 #include "local.h"
 #include "ownmask.h"
 #include "refusals.h"
@@ -112,6 +113,7 @@ __attribute__((used)) static void vfork_is_over(uint64_t noted)
 	fp_ownmask_vforked((unsigned)(noted >> MASKS_SHIFT));
 	fp_local_vforked((unsigned)(noted >> LOCAL_SHIFT & LOCAL_MASK));
 	fp_signals_vforked();
+	fp_fd_vforked();
 	errno = saved;
 }
 
