@@ -1,6 +1,6 @@
 /*
  * Eras: the sessions that a node has had, and the links that hang on them. Room: store. Control threads and
- * the tender; under lanes_lock.
+ * the nodes' tenders; under lanes_lock.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -11,13 +11,19 @@
 void fp_store_lanes_lock(struct fp_store *store)
 {
 	if (store->opener == getpid())
-		pthread_mutex_lock(&store->lanes_lock);
+		pthread_rwlock_wrlock(&store->lanes_lock);
+}
+
+void fp_store_lanes_share(struct fp_store *store)
+{
+	if (store->opener == getpid())
+		pthread_rwlock_rdlock(&store->lanes_lock);
 }
 
 void fp_store_lanes_unlock(struct fp_store *store)
 {
 	if (store->opener == getpid())
-		pthread_mutex_unlock(&store->lanes_lock);
+		pthread_rwlock_unlock(&store->lanes_lock);
 }
 
 struct fp_era *fp_era_new(struct fp_session *session, uint64_t epoch)

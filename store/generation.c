@@ -452,8 +452,8 @@ unsigned fp_store_vital_fds(const struct fp_store *store, int *ret_fds, unsigned
 {
 	unsigned n = 0;
 
-	if (n < max)
-		ret_fds[n++] = store->tend_fd;
+	for (unsigned i = 0; i < store->n_nodes && n < max; i++)
+		ret_fds[n++] = store->nodes[i].tend_fd;
 	for (const struct fp_generation *gen = store->gens.births; gen && n < max; gen = gen->next)
 		ret_fds[n++] = gen->line_fd;
 	return n;

@@ -69,7 +69,7 @@ void fp_adoption_want(struct fp_store *store, struct fp_node *node)
 	if (!fp_node_is_adopting(node) || atomic_load_explicit(&node->adoption_wanted, memory_order_relaxed))
 		return;
 	if (!atomic_exchange(&node->adoption_wanted, true))
-		eventfd_write(store->tend_fd, 1);
+		eventfd_write(node->tend_fd, 1);
 }
 
 /*
@@ -186,7 +186,7 @@ static int enter(struct fp_store *store, struct fp_node *node, struct fp_session
 
 	if (!era)
 		return -ENOMEM;
-	fp_store_lanes_lock(store);
+	fp_store_lanes_share(store);
 	r = fp_tend_begin_era(store, node, era); /* our copy of the parent's session goes */
 	if (r == 0 && !node->load_store)
 		fp_node_step(node, FP_BREAKER_RESUMED, 0);
@@ -392,7 +392,6 @@ static void node_inherit(struct fp_store *store, struct fp_node *node)
 	uint64_t word = fp_node_breaker(node);
 
 	assert(node->era->n_links == 0); /* the parent's lanes are closed */
-	node->tend_fd = store->tend_fd;
 	node->attempting = false;
 	node->backoff = (struct fp_backoff){0};
 	node->n_inherited += node->n_slots;
@@ -421,24 +420,35 @@ static void protect_inherited(const struct fp_store *store)
 	}
 }
 
+/* An event counter of the child's own. */
+static int renew_tend_fd(struct fp_node *node)
+{
+	int fd = FP_FD_OPEN(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+
+	if (fd < 0)
+		return -errno;
+	fp_fd_close(node->tend_fd);
+	node->tend_fd = fd;
+	return 0;
+}
+
 int fp_store_fork_child(struct fp_store *store, const struct fp_store_options *options)
 {
-	int tend_fd;
+	int r = 0;
 
 	assert(LIST_EMPTY(&store->lanes));
 	fp_generations_unlock(store);
 	if (!store->gens.pending)
 		return store->gens.prepare_error ? store->gens.prepare_error : -EINVAL;
-	tend_fd = FP_FD_OPEN(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-	if (tend_fd < 0)
-		return -errno;
-	fp_fd_close(store->tend_fd);
-	store->tend_fd = tend_fd;
+	for (unsigned i = 0; i < store->n_nodes && r == 0; i++)
+		r = renew_tend_fd(&store->nodes[i]);
+	if (r < 0)
+		return r;
 	store->opener = getpid();
 	store->random = fp_clock_ns() ^ (uint64_t)getpid() << 32;
 	store->reserved_pages = 0;
 	store->hurried_ns = 0;
-	pthread_mutex_init(&store->lanes_lock, NULL);
+	pthread_rwlock_init(&store->lanes_lock, NULL);
 	fp_adoption_init(store);
 	if (options)
 		fp_store_options_take(store, options);

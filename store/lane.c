@@ -198,7 +198,7 @@ static void path_give(struct fp_lane *lane, struct path *path)
 	path->n_given++;
 	path->lent = path->n_submitted ? path->link : NULL;
 	path->link = NULL;
-	eventfd_write(lane->store->tend_fd, 1);
+	eventfd_write(node_of(lane, path)->tend_fd, 1);
 }
 
 /* The lent link is closed: what was under way on it waits again. */

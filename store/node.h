@@ -47,7 +47,7 @@ struct fp_node {
 	bool load_store;              /* it never breaks: what it lent is mapped here */
 	bool resumable;
 	bool adoptable; /* a forked child can have its leases */
-	int tend_fd;    /* the store's: tells the tender that the breaker opened */
+	int tend_fd;    /* tells the tender that it has work; another one in a forked child */
 	/*
 	 * In a forked child until it has adopted: whose session, and where its identity is. The era is the
 	 * parent's until then: its copy of the control connection keeps the leases.
@@ -61,7 +61,7 @@ struct fp_node {
 	struct fp_era *era;      /* written under control and the store's lanes_lock, read under either */
 	struct fp_era *ended;    /* under lanes_lock */
 
-	/* the tender's */
+	/* its tender's */
 	struct fp_session_identity identity;
 	struct fp_backoff backoff;
 	bool attempting; /* backoff is of the breaker's present opening */

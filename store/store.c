@@ -66,7 +66,7 @@ int fp_store_new(const struct fp_store_options *options, struct fp_store **ret_s
 	if (!store)
 		return -ENOMEM;
 	pthread_mutex_init(&store->reserve_lock, NULL);
-	pthread_mutex_init(&store->lanes_lock, NULL);
+	pthread_rwlock_init(&store->lanes_lock, NULL);
 	fp_generations_init(&store->gens);
 	fp_adoption_init(store);
 	LIST_INIT(&store->lanes);
@@ -75,9 +75,6 @@ int fp_store_new(const struct fp_store_options *options, struct fp_store **ret_s
 	store->random = fp_clock_ns() ^ (uint64_t)getpid() << 32;
 	store->direct = true;
 	store->cursor = 1;
-	store->tend_fd = FP_FD_OPEN(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-	if (store->tend_fd < 0)
-		return -errno;
 	if (copy_text(options->client_name, &store->client_name) < 0 ||
 	    copy_text(options->secret, &store->secret) < 0)
 		return -ENOMEM;
@@ -107,11 +104,13 @@ static int node_begin(struct fp_store *store, struct fp_node *node, struct fp_se
 	int r;
 
 	node->load_store = session->transport->load_store;
-	node->tend_fd = store->tend_fd;
-	node->era = fp_era_new(session, 0);
+	node->tend_fd = FP_FD_OPEN(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+	r = node->tend_fd < 0 ? -errno : 0;
+	node->era = r == 0 ? fp_era_new(session, 0) : NULL;
 	if (!node->era) {
 		fp_session_close(session);
-		return -ENOMEM;
+		fp_fd_close(node->tend_fd);
+		return r < 0 ? r : -ENOMEM;
 	}
 	pthread_mutex_init(&node->control, NULL);
 	store->direct = store->direct && node->load_store;
@@ -213,6 +212,7 @@ static void node_end(struct fp_store *store, unsigned node_idx)
 	else
 		fp_session_close(node->era->session);
 	free(node->era);
+	fp_fd_close(node->tend_fd);
 	pthread_mutex_destroy(&node->control);
 	explicit_bzero(&node->identity, sizeof(node->identity));
 }
@@ -247,8 +247,7 @@ void fp_store_close(struct fp_store *store)
 		explicit_bzero(store->secret, strlen(store->secret));
 	free(store->secret);
 	free(store->client_name);
-	fp_fd_close(store->tend_fd);
-	pthread_mutex_destroy(&store->lanes_lock);
+	pthread_rwlock_destroy(&store->lanes_lock);
 	pthread_mutex_destroy(&store->reserve_lock);
 	if (store->opener != getpid())
 		fp_transport_forked();

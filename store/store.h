@@ -116,26 +116,27 @@ int fp_store_open(const struct fp_store_options *options, struct fp_store **ret_
 void fp_store_close(struct fp_store *store);
 
 /*
- * Keeps the nodes' links healthy: sends heartbeats, opens the breaker of a node that misses one, attempts to
- * resume what is cut off (at once, then with exponential backoff and jitter), attaches its leases again,
- * opens links for every lane and closes those that the lanes gave up. Does what is due, then returns how long
- * the caller may sleep before the next call, in ns (0: call again now), unless fp_store_tend_fd says that
- * work has come earlier.
+ * Keeps a node's links healthy: sends heartbeats, opens the breaker when one is missed, attempts to resume
+ * what is cut off (at once, then with exponential backoff and jitter), attaches its leases again, opens links
+ * for every lane and closes those that the lanes gave up. Does what is due, then returns how long the caller
+ * may sleep before the next call, in ns (0: call again now), unless fp_store_tend_fd says that work has come
+ * earlier.
  *
- * One thread calls it, in a loop, from the opening of the store until its lanes are idle or closed:
+ * One thread a node calls it, in a loop, from the opening of the store until its lanes are idle or closed. A
+ * thread that tends several nodes in turn lets each wait for the others.
  *
- *   while (!stop) { ns = fp_store_tend(store); ppoll(fp_store_tend_fd(store) and what else wakes you, ns); }
+ *   while (!stop) { ns = fp_store_tend(store, i); ppoll(fp_store_tend_fd(store, i) and what wakes you, ns); }
  *
- * It blocks on nodes (to connect: half of deadline_ns in all, all of it after two attempts, or 200 ms a way),
+ * It blocks on its node (to connect: half of deadline_ns in all, all of it after two attempts, 200 ms a way),
  * allocates, logs and takes locks that control calls hold: never a thread that faults depend on, nor one that
  * a fork waits for while it holds the allocator's locks. Its thread's buffers and stack must not be far
  * memory. In a forked child only after fp_store_fork_child. A store that nobody tends is no less safe: what
  * breaks then ends by its deadline.
  */
-uint64_t fp_store_tend(struct fp_store *store);
+uint64_t fp_store_tend(struct fp_store *store, unsigned node);
 /* An eventfd, nonblocking, readable while fp_store_tend has work that was not due when it returned. The
  * store's: do not read it. Valid until the store closes. */
-int fp_store_tend_fd(const struct fp_store *store);
+int fp_store_tend_fd(const struct fp_store *store, unsigned node);
 
 /*
  * Backs n_pages more of address space: takes leases, from the node with the most free first, until all
@@ -234,15 +235,15 @@ void fp_store_fork_parent(struct fp_store *store, bool forked);
  * its own it takes as before; nothing is reserved. Nodes behind a wire are cut off, and every node takes no
  * lease, until fp_store_tend has opened a session of this process' own that adopts the parent's leases: as
  * soon as something needs it, or after a short while. What is asked meanwhile waits, each within its
- * deadline. So the child needs a thread that tends, also if the store is direct. Where it is, what is
+ * deadline. So the child needs threads that tend, also if the store is direct. Where it is, what is
  * inherited is mapped, and read at once. options: as fp_store_open, but for the nodes, name and secret, which
  * stay; NULL: all stay. Blocks not on nodes; allocates. 0; the error of fp_store_fork_prepare; -ENOMEM,
  * -EMFILE, ...: then the store can only be closed.
  */
 int fp_store_fork_child(struct fp_store *store, const struct fp_store_options *options);
 /*
- * The descriptors whose loss nobody would notice. One tells our parent that we live and read its slots; one
- * wakes the tender. Writes at most max numbers and returns how many; a negative number is none.
+ * The descriptors whose loss nobody would notice. One tells our parent that we live and read its slots; one a
+ * node wakes its tender. Writes at most max numbers and returns how many; a negative number is none.
  */
 unsigned fp_store_vital_fds(const struct fp_store *store, int *ret_fds, unsigned max);
 

@@ -55,8 +55,7 @@ struct fp_store {
 	void *notice_user;
 	_Atomic bool told_short; /* of this process's want of descriptors */
 	pid_t opener;            /* a forked child of it has no tender, and its locks may be anybody's */
-	int tend_fd;
-	bool direct; /* every node is load_store */
+	bool direct;             /* every node is load_store */
 	unsigned n_sets;
 	struct fp_url_set *sets[FP_STORE_MAX_NODES]; /* malloc'd: one a URL */
 	unsigned n_nodes;
@@ -67,9 +66,14 @@ struct fp_store {
 	pthread_cond_t adoption_ended;      /* an attempt to adopt has, one way or the other */
 	_Atomic uint64_t adoption_until_ns; /* nobody waits any longer; 0: nobody has yet */
 
-	pthread_mutex_t lanes_lock; /* the last of all locks; held while links are opened and closed */
+	/*
+	 * The last of all locks; held while links are opened and closed. The tender of a node shares it with
+	 * those of others, and changes what is its node's alone; whoever opens or closes a lane has it to
+	 * himself.
+	 */
+	pthread_rwlock_t lanes_lock;
 	LIST_HEAD(, fp_lane_shared) lanes;
-	uint64_t random; /* the tender's: jitter */
+	_Atomic uint64_t random; /* the tenders': jitter */
 
 	_Atomic(struct fp_slots *) *leases; /* FP_STORE_MAX_LEASES of them, address space until used */
 	_Atomic uint32_t n_leases;          /* leases 1..n_leases are published */
@@ -158,7 +162,7 @@ void fp_inherited_release(struct fp_store *store, struct fp_node *node);
 
 /* ---- what the tender does, and adopting does alike ---- */
 
-/* Any 64 bits. The tender's. */
+/* Any 64 bits. */
 uint64_t fp_tend_random(struct fp_store *store);
 /* Makes the node's leases known to a session. node->control held. */
 int fp_tend_attach(struct fp_node *node, struct fp_session *session);
@@ -172,8 +176,10 @@ void fp_tend_lose(struct fp_node *node, int error);
 /* How long one way to a node may take to open a session. */
 uint64_t fp_tend_connect_ns(const struct fp_store *store, const struct fp_node *node);
 
-/* lanes_lock is held around these three, but in a forked child, where nobody else is. */
+/* lanes_lock, all of it or a tender's share, is held around what follows, but in a forked child, where nobody
+ * else is. */
 void fp_store_lanes_lock(struct fp_store *store);
+void fp_store_lanes_share(struct fp_store *store);
 void fp_store_lanes_unlock(struct fp_store *store);
 /* Opens a link of an era, with the lane's regions. Blocks. 0 and *ret_link, counted in its era. */
 int fp_era_link_open(struct fp_era *era, const struct fp_lane_shared *shared, struct fp_era_link **ret_link);

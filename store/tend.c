@@ -1,7 +1,7 @@
 /*
- * The tender: heartbeats, attempts to resume what is cut off, links in and out of lanes. Room: store. One
- * thread that may block; it shares node->control with control calls and the lanes' exchanges with their
- * owners.
+ * The tender of a node: heartbeats, attempts to resume what is cut off, links in and out of lanes. Room:
+ * store. One thread a node, which may block, and is not waited for by the others; it shares node->control
+ * with control calls and the lanes' exchanges with their owners.
  *
  *   lane's owner                    tender
  *   link broken: given ───────────► closed (n_closed), so that nothing touches its requests' buffers
@@ -24,7 +24,7 @@
 /* splitmix64 */
 uint64_t fp_tend_random(struct fp_store *store)
 {
-	uint64_t z = store->random += 0x9e3779b97f4a7c15u;
+	uint64_t z = atomic_fetch_add(&store->random, 0x9e3779b97f4a7c15u);
 
 	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
 	z = (z ^ z >> 27) * 0x94d049bb133111ebu;
@@ -32,22 +32,20 @@ uint64_t fp_tend_random(struct fp_store *store)
 }
 
 /* Closes what the owners have given up. */
-static void collect_given(struct fp_store *store)
+static void collect_given(struct fp_store *store, struct fp_node *node)
 {
 	struct fp_lane_shared *lane;
 
-	fp_store_lanes_lock(store);
+	fp_store_lanes_share(store);
 	LIST_FOREACH(lane, &store->lanes, entry)
 	{
-		for (unsigned i = 0; i < store->n_nodes; i++) {
-			struct fp_exchange *exchange = &lane->exchange[i];
-			struct fp_era_link *link = atomic_exchange(&exchange->given, NULL);
+		struct fp_exchange *exchange = &lane->exchange[node - store->nodes];
+		struct fp_era_link *link = atomic_exchange(&exchange->given, NULL);
 
-			if (!link)
-				continue;
-			fp_era_link_close(&store->nodes[i], link);
-			atomic_fetch_add_explicit(&exchange->n_closed, 1, memory_order_release);
-		}
+		if (!link)
+			continue;
+		fp_era_link_close(node, link);
+		atomic_fetch_add_explicit(&exchange->n_closed, 1, memory_order_release);
 	}
 	fp_store_lanes_unlock(store);
 }
@@ -143,7 +141,7 @@ static int resume(struct fp_store *store, struct fp_node *node, unsigned *ret_wa
 		fp_session_abandon(session);
 		return r < 0 ? r : -ENOMEM;
 	}
-	fp_store_lanes_lock(store);
+	fp_store_lanes_share(store);
 	r = fp_tend_begin_era(store, node, era);
 	if (r == 0)
 		fp_node_step(node, FP_BREAKER_RESUMED, 0);
@@ -247,22 +245,23 @@ static uint64_t tend_node(struct fp_store *store, struct fp_node *node)
 	return due_ns;
 }
 
-uint64_t fp_store_tend(struct fp_store *store)
+uint64_t fp_store_tend(struct fp_store *store, unsigned node_idx)
 {
-	uint64_t due_ns = fp_clock_ns() + MAX_SLEEP_NS, now_ns;
+	struct fp_node *node = &store->nodes[node_idx];
+	uint64_t due_ns = fp_clock_ns() + MAX_SLEEP_NS, node_due_ns, now_ns;
 	eventfd_t ignored;
 
 	assert(store->opener == getpid());
-	eventfd_read(store->tend_fd, &ignored); /* first: what comes from here on says so again */
-	collect_given(store);
+	eventfd_read(node->tend_fd, &ignored); /* first: what comes from here on says so again */
+	collect_given(store, node);
 	fp_transport_tend();
-	for (unsigned i = 0; i < store->n_nodes; i++)
-		due_ns = FP_MIN(due_ns, tend_node(store, &store->nodes[i]));
+	node_due_ns = tend_node(store, node);
+	due_ns = FP_MIN(due_ns, node_due_ns);
 	now_ns = fp_clock_ns();
 	return due_ns > now_ns ? due_ns - now_ns : 0;
 }
 
-int fp_store_tend_fd(const struct fp_store *store)
+int fp_store_tend_fd(const struct fp_store *store, unsigned node_idx)
 {
-	return store->tend_fd;
+	return store->nodes[node_idx].tend_fd;
 }

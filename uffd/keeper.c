@@ -18,14 +18,22 @@
 
 #define POLL_US 200
 
+/* The thread of one node. */
+struct tender {
+	struct fp_keeper *keeper;
+	unsigned node;
+	struct fp_node_said said;
+	pthread_mutex_t turn; /* held while the node is tended, and from pause to resume */
+	struct fp_thread thread;
+};
+
 struct fp_keeper {
 	struct fp_keeper_options options;
-	struct fp_nodewatch watch;
-	pthread_mutex_t turn;      /* held while the store is tended, and from pause to resume */
-	_Atomic unsigned n_asking; /* threads that want the turn: a mutex alone need not be fair */
-	int wake_fd;
+	_Atomic unsigned n_asking; /* threads that want the turns: a mutex alone need not be fair */
+	int wake_fd;               /* readable from the stop on */
 	_Atomic bool stopping;
-	struct fp_thread thread;
+	unsigned n_tenders;
+	struct tender tenders[FP_STORE_MAX_NODES];
 };
 
 static void pause_briefly(void)
@@ -33,10 +41,12 @@ static void pause_briefly(void)
 	usleep(POLL_US);
 }
 
-static void wait_for_work(const struct fp_keeper *keeper, uint64_t sleep_ns)
+static void wait_for_work(const struct tender *tender, uint64_t sleep_ns)
 {
-	struct pollfd fds[] = {{.fd = keeper->wake_fd, .events = POLLIN},
-	                       {.fd = fp_store_tend_fd(keeper->options.store), .events = POLLIN}};
+	const struct fp_keeper *keeper = tender->keeper;
+	struct pollfd fds[] = {
+	    {.fd = keeper->wake_fd, .events = POLLIN},
+	    {.fd = fp_store_tend_fd(keeper->options.store, tender->node), .events = POLLIN}};
 	struct timespec ts = {.tv_sec = (time_t)(sleep_ns / FP_NSEC_PER_SEC),
 	                      .tv_nsec = (long)(sleep_ns % FP_NSEC_PER_SEC)};
 
@@ -45,7 +55,8 @@ static void wait_for_work(const struct fp_keeper *keeper, uint64_t sleep_ns)
 
 static void *run(void *arg)
 {
-	struct fp_keeper *keeper = arg;
+	struct tender *tender = arg;
+	struct fp_keeper *keeper = tender->keeper;
 	struct fp_keeper_options *o = &keeper->options;
 
 	if (o->enter_local)
@@ -53,14 +64,14 @@ static void *run(void *arg)
 	while (!atomic_load(&keeper->stopping)) {
 		uint64_t sleep_ns;
 
-		pthread_mutex_lock(&keeper->turn);
-		sleep_ns = fp_store_tend(o->store);
-		fp_nodewatch_look(&keeper->watch, o->store);
-		pthread_mutex_unlock(&keeper->turn);
+		pthread_mutex_lock(&tender->turn);
+		sleep_ns = fp_store_tend(o->store, tender->node);
+		fp_nodewatch_look(&tender->said, o->store, tender->node);
+		pthread_mutex_unlock(&tender->turn);
 		if (atomic_load(&keeper->n_asking))
 			pause_briefly();
 		else
-			wait_for_work(keeper, sleep_ns);
+			wait_for_work(tender, sleep_ns);
 	}
 	if (o->leave_local)
 		o->leave_local();
@@ -74,14 +85,15 @@ void fp_keeper_pause(struct fp_keeper *keeper)
 	if (!keeper)
 		return;
 	atomic_fetch_add(&keeper->n_asking, 1);
-	pthread_mutex_lock(&keeper->turn);
+	for (unsigned i = 0; i < keeper->n_tenders; i++)
+		pthread_mutex_lock(&keeper->tenders[i].turn);
 	atomic_fetch_sub(&keeper->n_asking, 1);
 }
 
 void fp_keeper_resume(struct fp_keeper *keeper)
 {
-	if (keeper)
-		pthread_mutex_unlock(&keeper->turn);
+	for (unsigned i = 0; keeper && i < keeper->n_tenders; i++)
+		pthread_mutex_unlock(&keeper->tenders[i].turn);
 }
 
 /* ---- life ---- */
@@ -92,6 +104,19 @@ static void keeper_free(struct fp_keeper *keeper)
 	fp_lockedmem_free(keeper, sizeof(*keeper));
 }
 
+static int start_tender(struct fp_keeper *keeper, unsigned node)
+{
+	struct tender *tender = &keeper->tenders[node];
+	int r;
+
+	tender->keeper = keeper;
+	tender->node = node;
+	pthread_mutex_init(&tender->turn, NULL);
+	r = fp_thread_start(&tender->thread, "farpage-keeper", run, tender);
+	keeper->n_tenders += r == 0;
+	return r;
+}
+
 int fp_keeper_start(const struct fp_keeper_options *options, struct fp_keeper **ret_keeper)
 {
 	struct fp_keeper *keeper = fp_lockedmem_new(sizeof(*keeper));
@@ -100,11 +125,12 @@ int fp_keeper_start(const struct fp_keeper_options *options, struct fp_keeper **
 	if (!keeper)
 		return -ENOMEM;
 	keeper->options = *options;
-	pthread_mutex_init(&keeper->turn, NULL);
 	keeper->wake_fd = FP_FD_OPEN(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-	r = keeper->wake_fd < 0 ? -errno : fp_thread_start(&keeper->thread, "farpage-keeper", run, keeper);
+	r = keeper->wake_fd < 0 ? -errno : 0;
+	for (unsigned i = 0; i < fp_store_n_nodes(options->store) && r == 0; i++)
+		r = start_tender(keeper, i);
 	if (r < 0) {
-		keeper_free(keeper);
+		fp_keeper_stop(keeper);
 		return r;
 	}
 	*ret_keeper = keeper;
@@ -117,8 +143,10 @@ void fp_keeper_stop(struct fp_keeper *keeper)
 		return;
 	atomic_store(&keeper->stopping, true);
 	eventfd_write(keeper->wake_fd, 1);
-	fp_thread_join(&keeper->thread);
-	pthread_mutex_destroy(&keeper->turn);
+	for (unsigned i = 0; i < keeper->n_tenders; i++) {
+		fp_thread_join(&keeper->tenders[i].thread);
+		pthread_mutex_destroy(&keeper->tenders[i].turn);
+	}
 	keeper_free(keeper);
 }
 
@@ -126,7 +154,8 @@ void fp_keeper_abandon(struct fp_keeper *keeper)
 {
 	if (!keeper)
 		return;
-	fp_thread_abandon(&keeper->thread);
+	for (unsigned i = 0; i < keeper->n_tenders; i++)
+		fp_thread_abandon(&keeper->tenders[i].thread);
 	keeper_free(keeper);
 }
 

@@ -86,23 +86,20 @@ static void say(enum fp_node_news news, const struct fp_store_node *info, uint64
 	}
 }
 
-void fp_nodewatch_look(struct fp_nodewatch *watch, const struct fp_store *store)
+void fp_nodewatch_look(struct fp_node_said *said, const struct fp_store *store, unsigned node)
 {
 	struct fp_store_node info;
+	uint64_t outage_ns = 0;
+	enum fp_node_news news;
 
-	for (unsigned i = 0; i < fp_store_n_nodes(store); i++) {
-		uint64_t outage_ns = 0;
-		enum fp_node_news news;
-
-		fp_store_node_info(store, i, &info);
-		if (info.adopting && !info.last_error)
-			continue;  /* not asked for anything yet */
-		if (info.adopting) /* what is mapped can be read, but nothing can leave */
-			info.state = FP_STORE_OPEN;
-		news = fp_nodewatch_step(&watch->said[i], info.state, fp_clock_ns(), &outage_ns);
-		if (news != FP_NEWS_NONE && fp_stderr_takes_text())
-			say(news, &info, outage_ns);
-	}
+	fp_store_node_info(store, node, &info);
+	if (info.adopting && !info.last_error)
+		return;    /* not asked for anything yet */
+	if (info.adopting) /* what is mapped can be read, but nothing can leave */
+		info.state = FP_STORE_OPEN;
+	news = fp_nodewatch_step(said, info.state, fp_clock_ns(), &outage_ns);
+	if (news != FP_NEWS_NONE && fp_stderr_takes_text())
+		say(news, &info, outage_ns);
 }
 
 void fp_nodewatch_check_sessions(struct fp_store *store)

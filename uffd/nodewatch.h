@@ -36,12 +36,8 @@ struct fp_node_said {
 enum fp_node_news fp_nodewatch_step(struct fp_node_said *said, enum fp_store_state state, uint64_t now_ns,
                                     uint64_t *ret_outage_ns);
 
-struct fp_nodewatch {
-	struct fp_node_said said[FP_STORE_MAX_NODES];
-};
-
-/* Looks at all nodes and says what is new on stderr. One thread, which may block a little. */
-void fp_nodewatch_look(struct fp_nodewatch *watch, const struct fp_store *store);
+/* Looks at a node and says what is new on stderr. One thread a node, which may block a little. */
+void fp_nodewatch_look(struct fp_node_said *said, const struct fp_store *store, unsigned node);
 
 /* Says which sessions over shm have ended, once each. Any one thread, which may block a little. */
 void fp_nodewatch_check_sessions(struct fp_store *store);

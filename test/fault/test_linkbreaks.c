@@ -42,6 +42,7 @@ static uint64_t seed;
 struct scene {
 	struct test_daemon daemon, other;
 	struct test_cable *cable;
+	struct test_cable *silent[2]; /* to nodes that will answer no more; NULL: none */
 	struct fp_agent *agent;
 	uint64_t deadline_ns, patience_ns; /* patience_ns 0: as the deadline */
 	enum fp_on_loss on_loss;
@@ -116,11 +117,14 @@ static void start_agent(struct scene *s, uint64_t deadline_ns)
 	                                   .heartbeat_ns = 100 * MS,
 	                                   .readahead_pages = 16,
 	                                   .n_urls = 1};
-	const char *urls[1];
+	const char *urls[3];
 
 	trial_catch_signals();
 	trial_check(test_cable_start(s->daemon.url, &s->cable) == 0, "no proxy");
 	urls[0] = test_cable_url(s->cable);
+	for (unsigned i = 0; i < FP_ARRAY_LEN(s->silent); i++)
+		if (s->silent[i])
+			urls[options.n_urls++] = test_cable_url(s->silent[i]);
 	options.urls = urls;
 	s->deadline_ns = deadline_ns;
 	s->agent = trial_agent(&options);
@@ -916,6 +920,55 @@ static void test_a_fork_that_waits_overdraws_little(void **state)
 	print_message("%s", trial.text);
 }
 
+/* ---- beside nodes that are silent ---- */
+
+static uint64_t reconnects_of(const struct scene *s, unsigned node)
+{
+	struct fp_store_node info;
+
+	fp_store_node_info(s->agent->far.store, node, &info);
+	return info.reconnects;
+}
+
+/* Two nodes take connections and say nothing. A third, whose link is reset, is back at once all the same. */
+static int body_silent_nodes(void *arg)
+{
+	struct scene *s = arg;
+
+	for (unsigned i = 0; i < FP_ARRAY_LEN(s->silent); i++)
+		trial_check(test_cable_start(s->daemon.url, &s->silent[i]) == 0, "no proxy");
+	start_agent(s, 8 * FP_NSEC_PER_SEC);
+	for (unsigned i = 0; i < FP_ARRAY_LEN(s->silent); i++) {
+		test_cable_set(s->silent[i], TEST_CABLE_STALL);
+		test_cable_reset(s->silent[i]);
+	}
+	for (uint64_t n = 0; n < 4; n++) {
+		uint64_t begun_ns = fp_clock_ns();
+
+		test_cable_reset(s->cable);
+		while (reconnects_of(s, 0) == n)
+			sleep_ns(MS);
+		note_longest(s, fp_clock_ns() - begun_ns);
+		sleep_ns(1100 * MS); /* a link that held for less is one that flaps */
+	}
+	trial_check(reconnects_of(s, 1) + reconnects_of(s, 2) == 0, "a silent node came back");
+	trial_check(atomic_load(&s->longest_ns) < SLACK_NS, "it was cut off for %d ms",
+	            (int)(atomic_load(&s->longest_ns) / MS));
+	fp_agent_stop(s->agent);
+	test_cable_stop(s->cable);
+	for (unsigned i = 0; i < FP_ARRAY_LEN(s->silent); i++)
+		test_cable_stop(s->silent[i]);
+	return 0;
+}
+
+static void test_is_back_beside_silent_nodes(void **state)
+{
+	struct trial trial;
+
+	trial_run(body_silent_nodes, *state, TIMEOUT_S, &trial);
+	trial_assert_good(&trial);
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
@@ -929,6 +982,7 @@ int main(int argc, char **argv)
 	    cmocka_unit_test_setup_teardown(test_a_fork_that_waits_overdraws_little, setup, teardown),
 	    cmocka_unit_test_setup_teardown(test_forks_while_pages_wait, setup, teardown),
 	    cmocka_unit_test_setup_teardown(test_what_needs_no_node_does_not_wait, setup, teardown),
+	    cmocka_unit_test_setup_teardown(test_is_back_beside_silent_nodes, setup, teardown),
 	    cmocka_unit_test_setup_teardown(test_stalls, setup, teardown),
 	    cmocka_unit_test_setup_teardown(test_restarted, setup_two, teardown),
 	    cmocka_unit_test_setup_teardown(test_keeps_clean_pages, setup, teardown),

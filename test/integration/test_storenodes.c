@@ -302,9 +302,11 @@ static _Atomic bool tender_stop;
 
 static void *tender(void *arg)
 {
+	unsigned node = (unsigned)(uintptr_t)arg;
+
 	while (!tender_stop) {
-		struct pollfd fd = {.fd = fp_store_tend_fd(t.store), .events = POLLIN};
-		uint64_t sleep_ns = fp_store_tend(t.store);
+		struct pollfd fd = {.fd = fp_store_tend_fd(t.store, node), .events = POLLIN};
+		uint64_t sleep_ns = fp_store_tend(t.store, node);
 
 		poll(&fd, 1, (int)(FP_MIN(sleep_ns, 20 * FP_NSEC_PER_MSEC) / FP_NSEC_PER_MSEC));
 	}
@@ -337,7 +339,7 @@ static void connections_that_are_reset_lose_nothing(void **state)
 	static const char config[] = "pools: [ { name: main, size: 8M } ]\nlimits: { grace: 20s }\n"
 	                             "log_level: error\n";
 	struct fp_store_node info;
-	pthread_t thread;
+	pthread_t threads[2];
 	uint64_t give_up_ns;
 
 	memset(&t, 0, sizeof(t));
@@ -345,7 +347,8 @@ static void connections_that_are_reset_lose_nothing(void **state)
 		assert_int_equal(test_daemon_start_config(farpaged, "tcp", config, &t.nodes[i]), 0);
 	set_up_pages(10 * FP_NSEC_PER_SEC);
 	tender_stop = false;
-	assert_int_equal(pthread_create(&thread, NULL, tender, NULL), 0);
+	for (uintptr_t i = 0; i < FP_ARRAY_LEN(threads); i++)
+		assert_int_equal(pthread_create(&threads[i], NULL, tender, (void *)i), 0);
 	fill(t.seed);
 	for (unsigned round = 0; round < 6; round++) {
 		for (unsigned i = 0; i < LANE_PAGES; i += 64)
@@ -367,7 +370,8 @@ static void connections_that_are_reset_lose_nothing(void **state)
 		assert_true(info.up && info.reconnects >= 6);
 	}
 	tender_stop = true;
-	assert_int_equal(pthread_join(thread, NULL), 0);
+	for (unsigned i = 0; i < FP_ARRAY_LEN(threads); i++)
+		assert_int_equal(pthread_join(threads[i], NULL), 0);
 	tear_down();
 }
 

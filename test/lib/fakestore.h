@@ -4,6 +4,7 @@
 #ifndef FP_FAKESTORE_H
 #define FP_FAKESTORE_H
 
+#include "cleanup.h"
 #include "faketransport.h"
 #include "store_internal.h"
 
@@ -40,6 +41,19 @@ static inline int fake_store_open(unsigned n_nodes, unsigned load_store, uint64_
 	}
 	*ret_store = store;
 	return 0;
+}
+
+/* Tends all nodes in turn, as the threads of the agent do at once. */
+static inline uint64_t fake_tend(struct fp_store *store)
+{
+	uint64_t sleep_ns = UINT64_MAX;
+
+	for (unsigned i = 0; i < fp_store_n_nodes(store); i++) {
+		uint64_t ns = fp_store_tend(store, i);
+
+		sleep_ns = FP_MIN(sleep_ns, ns);
+	}
+	return sleep_ns;
 }
 
 #endif

@@ -87,7 +87,7 @@ static inline void tend_now(void)
 		me.store->nodes[i].backoff.next_ns = me.store->nodes[i].backoff.closed_ns = 0;
 		me.store->nodes[i].adopt_at_ns = 0;
 	}
-	fp_store_tend(me.store);
+	fake_tend(me.store);
 }
 
 static inline void adopt(void)

@@ -99,7 +99,7 @@ static void adopting_is_tried_again(void **state)
 				check(is_adopting() && info(0).last_error == -ECONNREFUSED);
 				check(way == 0 || page_holds(i));
 			}
-			check(fp_store_tend(me.store) > 0); /* not before its time */
+			check(fake_tend(me.store) > 0); /* not before its time */
 			check(is_adopting());
 			tend_now();
 			check(!is_adopting() && info(0).up && info(0).reconnects == 0);
@@ -129,13 +129,13 @@ static void adopting_is_put_off_until_something_wants_it(void **state)
 		write_all();
 		pid = fork_store();
 		if (!pid) {
-			struct pollfd fd = {.fd = fp_store_tend_fd(me.store), .events = POLLIN};
+			struct pollfd fd = {.fd = fp_store_tend_fd(me.store, 0), .events = POLLIN};
 
 			for (unsigned i = 0; i < 2; i++)
 				if (want != NOTHING)
 					me.store->nodes[i].adopt_at_ns = fp_clock_ns() + far_ns;
 			for (unsigned i = 0; i < 3; i++)
-				check(fp_store_tend(me.store) > 0 || want == NOTHING);
+				check(fake_tend(me.store) > 0 || want == NOTHING);
 			check(want == NOTHING || (info(0).adopting && info(1).adopting));
 			check(want == NOTHING || fake_nodes[0].n_adoptions + fake_nodes[1].n_adoptions == 0);
 			for (slot = 0; fp_store_slot_direct(me.store, me.page[slot].slot);)
@@ -144,21 +144,20 @@ static void adopting_is_put_off_until_something_wants_it(void **state)
 				io = (struct fp_page_io){.slot = me.page[slot].slot, .buf = bytes};
 				check(fp_lane_read(me.lane, &p, 1) == 0);
 				check(poll(&fd, 1, 0) == 1); /* the tender need not sleep until then */
-				fp_store_tend(me.store);
+				fake_tend(me.store);
 				check(!info(0).adopting && info(1).adopting);
 				while (fp_lane_poll(me.lane, &done, 1) == 0)
-					fp_store_tend(me.store);
+					fake_tend(me.store);
 				check(io.status == 0 && bytes[0] == me.page[slot].stamp);
 			} else if (want == RESERVE) {
 				me.store->deadline_ns = 0; /* we tend ourselves */
 				check(fp_store_reserve(me.store, 1) == -EHOSTDOWN);
 				check(poll(&fd, 1, 0) == 1);
-				fp_store_tend(me.store);
+				fake_tend(me.store);
 				check(!is_adopting() && fp_store_reserve(me.store, 1) == 0);
 			}
 			while (want == NOTHING && is_adopting())
-				check(poll(&fd, 1, (int)(fp_store_tend(me.store) / FP_NSEC_PER_MSEC) + 1) >=
-				      0);
+				check(poll(&fd, 1, (int)(fake_tend(me.store) / FP_NSEC_PER_MSEC) + 1) >= 0);
 			check_all();
 			_exit(0);
 		}
@@ -223,8 +222,8 @@ static _Atomic bool stop_tending;
 static void *tender(void *arg)
 {
 	while (!stop_tending) {
-		uint64_t sleep_ns = fp_store_tend(me.store);
-		struct pollfd fd = {.fd = fp_store_tend_fd(me.store), .events = POLLIN};
+		uint64_t sleep_ns = fake_tend(me.store);
+		struct pollfd fd = {.fd = fp_store_tend_fd(me.store, 0), .events = POLLIN};
 
 		poll(&fd, 1, (int)(FP_MIN(sleep_ns, 5 * FP_NSEC_PER_MSEC) / FP_NSEC_PER_MSEC));
 	}
@@ -300,7 +299,7 @@ static void a_child_resumes_as_anybody(void **state)
 		for (unsigned i = 0; i < 3; i++) {
 			fake_break(0, i % 2 ? FAKE_FREEZE : FAKE_CUT);
 			me.store->nodes[0].next_heartbeat_ns = 0;
-			fp_store_tend(me.store);
+			fake_tend(me.store);
 			check_all();
 			page_write(i + 1);
 		}
@@ -339,9 +338,9 @@ static void an_inherited_lease_goes_back_when_it_is_empty(void **state)
 			wait_for(&go);
 			for (unsigned i = 0; i < N_PAGES; i++)
 				page_write(i);
-			fp_store_tend(me.store);
+			fake_tend(me.store);
 			check(info(0).inherited_bytes == 0);
-			fp_store_tend(me.store);
+			fake_tend(me.store);
 			check_all();
 			reach(&done);
 			wait_for(&go);
@@ -478,12 +477,12 @@ static void a_lease_is_kept_for_the_grandchild(void **state)
 				_exit(0);
 			}
 			free_all();
-			fp_store_tend(me.store);
+			fake_tend(me.store);
 			check(info(0).inherited_bytes > 0);
 			reach(&go);
 			await(grandchild, 0);
 			fp_store_sweep(me.store);
-			fp_store_tend(me.store);
+			fake_tend(me.store);
 			check(info(0).inherited_bytes == 0);
 			end();
 			_exit(0);

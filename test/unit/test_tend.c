@@ -97,7 +97,7 @@ static void tend_now(void)
 
 		node->backoff.next_ns = node->backoff.closed_ns = node->next_heartbeat_ns = 0;
 	}
-	fp_store_tend(b.store);
+	fake_tend(b.store);
 }
 
 static void fill(unsigned i, uint64_t pattern)
@@ -195,9 +195,9 @@ static void what_was_under_way_is_asked_again(void **state)
 	assert_int_equal(fp_store_reserve(b.store, 1), -EHOSTDOWN);
 	assert_int_equal(fp_lane_pollfds(b.lane, fds, FP_STORE_MAX_NODES, &deadline_ns), 0);
 	assert_true(deadline_ns <= fp_clock_ns() + 10 * FP_NSEC_PER_MSEC);
-	tend.fd = fp_store_tend_fd(b.store);
+	tend.fd = fp_store_tend_fd(b.store, 0);
 	assert_int_equal(poll(&tend, 1, 0), 1); /* the tender is told */
-	fp_store_tend(b.store);                 /* the first attempt comes at once */
+	fake_tend(b.store);                     /* the first attempt comes at once */
 	assert_int_equal(poll(&tend, 1, 0), 0);
 	assert_int_equal(info().state, FP_STORE_UP);
 	assert_true(fp_store_slot_up(b.store, b.ios[0].slot));
@@ -211,7 +211,7 @@ static void what_was_under_way_is_asked_again(void **state)
 	assert_int_equal(info().last_error, -ECONNRESET);
 	assert_string_equal(info().why, FAKE_LINK_WHY);
 	assert_int_equal(fp_store_reserve(b.store, 1), 0);
-	fp_store_tend(b.store);
+	fake_tend(b.store);
 	assert_int_equal(fake_nodes[0].n_links, 1); /* the old are gone */
 	assert_int_equal(fake_nodes[0].n_sessions, 1);
 	bench_close();
@@ -233,7 +233,7 @@ static void order_is_kept(void **state)
 	for (unsigned i = 0; i < 3; i++)
 		assert_int_equal(fp_lane_poll(b.lane, done, 1), 0);
 	fake_nodes[0].order = FAKE_FIFO;
-	fp_store_tend(b.store);
+	fake_tend(b.store);
 	for (unsigned i = 1; i < 12;) {
 		if (fp_lane_poll(b.lane, done, 1) == 0)
 			continue;
@@ -264,7 +264,7 @@ static void a_link_that_falls_silent_is_taken_away(void **state)
 	poll_once();
 	assert_int_equal(b.n_outstanding, N_PAGES); /* the old link may still write into the buffers */
 	assert_int_equal(fake_nodes[0].n_links, 2);
-	fp_store_tend(b.store);
+	fake_tend(b.store);
 	assert_int_equal(fake_nodes[0].n_links, 1);
 	drain(false);
 	assert_status(0, N_PAGES, 0);
@@ -405,7 +405,7 @@ static void without_a_tender_all_ends_when_patience_is_over(void **state)
 		assert_int_equal(info().state, FP_STORE_UP);
 		assert_false(info().spent);
 		start(FP_IO_READ, 0, 9);
-		fp_store_tend(b.store);
+		fake_tend(b.store);
 		drain(true);
 		assert_status(0, 9, 0);
 		bench_close();
@@ -436,7 +436,7 @@ static void a_node_that_forgot_the_session_is_lost(void **state)
 	fake_break(0, FAKE_CUT);
 	poll_once();
 	fake_nodes[0].forgetful = true;
-	fp_store_tend(b.store);
+	fake_tend(b.store);
 	assert_int_equal(info().state, FP_STORE_LOST);
 	assert_int_equal(info().error, -ESTALE);
 	drain(false);
@@ -485,12 +485,12 @@ static void attempts_wait_for_their_time(void **state)
 	fake_break(0, FAKE_CUT);
 	tend_now();
 	for (attempts = 1; attempts < 4; attempts++) {
-		sleep_ns = fp_store_tend(b.store); /* too early: nothing happens */
+		sleep_ns = fake_tend(b.store); /* too early: nothing happens */
 		assert_int_equal(fake_nodes[0].n_resume_attempts, attempts);
 		assert_true(sleep_ns > last_ns && sleep_ns <= FP_BACKOFF_FIRST_NS << attempts);
 		last_ns = sleep_ns;
 		usleep((useconds_t)(sleep_ns / 1000) + 1);
-		fp_store_tend(b.store);
+		fake_tend(b.store);
 		assert_int_equal(fake_nodes[0].n_resume_attempts, attempts + 1);
 	}
 	assert_int_equal(info().state, FP_STORE_OPEN);
@@ -516,13 +516,13 @@ static void a_transport_that_cannot_resume_is_lost_at_once(void **state)
 static void heartbeats_tell_the_round_trip(void **state)
 {
 	bench_open();
-	fp_store_tend(b.store);
+	fake_tend(b.store);
 	assert_int_equal(fake_nodes[0].n_pings, 0); /* not due */
 	assert_int_equal(info().heartbeat_ns, 0);
 	tend_now();
 	assert_int_equal(fake_nodes[0].n_pings, 1);
 	assert_true(info().heartbeat_ns > 0);
-	assert_true(fp_store_tend(b.store) > 0);
+	assert_true(fake_tend(b.store) > 0);
 	assert_int_equal(fake_nodes[0].n_pings, 1);
 	bench_close();
 }
@@ -533,7 +533,7 @@ static void a_control_call_that_breaks_opens_the_breaker(void **state)
 	fake_break(0, FAKE_CUT);
 	assert_int_equal(fp_store_reserve(b.store, 10 * N_PAGES), -ECONNRESET);
 	assert_int_equal(fp_store_reserve(b.store, 10 * N_PAGES), -EHOSTDOWN);
-	fp_store_tend(b.store);
+	fake_tend(b.store);
 	assert_int_equal(fp_store_reserve(b.store, 10 * N_PAGES), 0);
 	write_all(8);
 	fake_break(0, FAKE_CUT);
@@ -556,11 +556,11 @@ static void an_idle_lane_holds_one_old_link(void **state)
 		read_all_and_compare(0);
 		assert_int_equal(info().state, FP_STORE_UP);
 	}
-	fp_store_tend(b.store);
+	fake_tend(b.store);
 	assert_int_equal(fake_nodes[0].n_sessions, 2); /* its own, and the present one */
 	assert_int_equal(fake_nodes[0].n_links, 3);    /* and the fresh one that waits for it */
 	fp_lane_check(idle);
-	fp_store_tend(b.store);
+	fake_tend(b.store);
 	assert_int_equal(fake_nodes[0].n_sessions, 1);
 	assert_int_equal(fake_nodes[0].n_links, 2);
 	fp_lane_close(idle);
@@ -580,7 +580,7 @@ static void a_lane_opened_meanwhile_gets_its_link_later(void **state)
 	fill(5, 7);
 	assert_int_equal(fp_lane_read(late, &b.all[5], 1), 0);
 	assert_int_equal(fp_lane_poll(late, done, 1), 0);
-	fp_store_tend(b.store);
+	fake_tend(b.store);
 	assert_int_equal(fp_lane_poll(late, done, 1), 0); /* submitted */
 	assert_int_equal(fp_lane_poll(late, done, 1), 1);
 	assert_true(b.ios[5].status == 0 && holds(5, 6));
@@ -757,8 +757,8 @@ static struct {
 static void *tender(void *arg)
 {
 	while (!storm.stop) {
-		uint64_t sleep_ns = fp_store_tend(b.store);
-		struct pollfd fd = {.fd = fp_store_tend_fd(b.store), .events = POLLIN};
+		uint64_t sleep_ns = fake_tend(b.store);
+		struct pollfd fd = {.fd = fp_store_tend_fd(b.store, 0), .events = POLLIN};
 
 		for (unsigned i = 0; i < b.store->n_nodes; i++) /* its own: no storm is too quick for it */
 			b.store->nodes[i].backoff.closed_ns = 0;
