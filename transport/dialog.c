@@ -6,7 +6,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
@@ -19,6 +18,7 @@
 #include "auth.h"
 #include "clock.h"
 #include "fdutil.h"
+#include "names.h"
 
 #define MAX_SEND (FP_WIRE_HEADER_BYTES + FP_WIRE_MAX_PING)
 
@@ -184,36 +184,18 @@ static int dial_unix(const struct fp_url *url, uint64_t deadline_ns, int *ret_fd
 	                    (socklen_t)(offsetof(struct sockaddr_un, sun_path) + len), deadline_ns, ret_fd);
 }
 
-static int resolve(const struct fp_url *url, struct addrinfo **ret_list)
-{
-	struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
-	char port[8];
-
-	snprintf(port, sizeof(port), "%u", url->port);
-	switch (getaddrinfo(url->host, port, &hints, ret_list)) {
-	case 0:
-		return 0;
-	case EAI_MEMORY:
-		return -ENOMEM;
-	case EAI_SYSTEM:
-		return -errno;
-	default:
-		return -EHOSTUNREACH;
-	}
-}
-
 /* The first of the host's addresses that answers; if none does, the last one's error. */
 static int dial_host(const struct fp_url *url, uint64_t deadline_ns, int *ret_fd)
 {
-	struct addrinfo *list;
-	int r = resolve(url, &list);
+	struct fp_addresses addresses;
+	int r = fp_names_find(url->host, url->port, &addresses);
 
 	if (r < 0)
 		return r;
 	r = -EHOSTUNREACH;
-	for (const struct addrinfo *a = list; a && r < 0; a = a->ai_next)
-		r = dial_address(a->ai_addr, a->ai_addrlen, deadline_ns, ret_fd);
-	freeaddrinfo(list);
+	for (unsigned i = 0; i < addresses.n && r < 0; i++)
+		r = dial_address(&addresses.list[i].any, addresses.list[i].len, deadline_ns, ret_fd);
+	fp_names_tried(url->host, r == 0);
 	return r;
 }
 

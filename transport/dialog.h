@@ -51,7 +51,8 @@ struct fp_dialog_stream {
 
 /*
  * Connects to url and shakes hands, until deadline_ns (absolute). 0, *ret_dialog and *ret_welcome; the errors
- * of fp_session_open. Resolving a host name is bounded by the resolver's own patience.
+ * of fp_session_open. A host name that has to be looked up (names.h) takes
+ * as long as the resolver likes.
  */
 int fp_dialog_open(const struct fp_url *url, const struct fp_dialog_options *options, uint64_t deadline_ns,
                    struct fp_dialog **ret_dialog, struct fp_wire_welcome *ret_welcome);

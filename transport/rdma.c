@@ -18,6 +18,7 @@
 #include "clock.h"
 #include "control.h"
 #include "fdutil.h"
+#include "names.h"
 #include "rdma_link.h"
 #include "verbs.h"
 #include "verbs_stream.h"
@@ -54,7 +55,8 @@ void fp_transport_tend(void)
 
 void fp_transport_forked(void)
 {
-	fp_verbs_forget(); /* devices are all that there is to forget */
+	fp_verbs_forget();
+	fp_names_forked();
 }
 
 static struct rdma *rdma_new(struct fp_session *session)

@@ -281,7 +281,8 @@ int fp_session_undrain(struct fp_session *session);
 
 /*
  * In a forked child, once it has closed its copies of its parent's links and sessions, and before it opens
- * its own: lets go of devices, so that the parent's sessions end with the parent. Again is fine. Blocks not.
+ * its own: lets go of devices, so that the parent's sessions end with the parent, and of locks. Again is
+ * fine. Blocks not.
  */
 void fp_transport_forked(void);
 /*

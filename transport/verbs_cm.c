@@ -18,6 +18,7 @@
 
 #include "clock.h"
 #include "fdutil.h"
+#include "names.h"
 #include "verbs_internal.h"
 
 #define BACKLOG      128
@@ -283,60 +284,44 @@ static int connect_to(struct attempt *a, struct sockaddr *address,
 	return 0;
 }
 
-static int find_addresses(const char *host, uint16_t port, int flags, struct addrinfo **ret_list)
-{
-	struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV | flags};
-	char service[8];
-
-	snprintf(service, sizeof(service), "%u", port);
-	switch (getaddrinfo(host, service, &hints, ret_list)) {
-	case 0:
-		return 0;
-	case EAI_MEMORY:
-		return -ENOMEM;
-	default:
-		return -EHOSTUNREACH;
-	}
-}
-
 int fp_verbs_connect(const char *host, uint16_t port, const struct fp_verbs_conn_options *options,
                      const void *private_data, size_t private_len, uint64_t deadline_ns,
                      struct fp_verbs_domain **domain, struct fp_verbs_conn **ret_conn, void *reply,
                      size_t *reply_len)
 {
 	struct fp_verbs_domain *given = *domain;
-	struct addrinfo *list;
+	struct fp_addresses addresses;
 	int r = fp_verbs_load();
 
 	assert(private_len <= FP_VERBS_PRIVATE_MAX);
 	fp_verbs_devices_check();
 	if (r == 0)
-		r = find_addresses(host, port, 0, &list);
+		r = fp_names_find(host, port, &addresses);
 	if (r < 0)
 		return r;
 	r = -EHOSTUNREACH;
-	for (struct addrinfo *address = list; address; address = address->ai_next) {
+	for (unsigned i = 0; i < addresses.n; i++) {
 		size_t room = reply_len ? *reply_len : 0;
 		struct attempt a = {.events = channel_new(),
 		                    .deadline_ns = deadline_ns,
 		                    .reply = reply,
 		                    .reply_len = reply_len ? &room : NULL};
 
-		r = a.events ? connect_to(&a, address->ai_addr, options, private_data, private_len, domain,
-		                          ret_conn)
+		r = a.events ? connect_to(&a, &addresses.list[i].any, options, private_data, private_len,
+		                          domain, ret_conn)
 		             : failure();
 		if (a.id)
 			fp_verbs_api->rdma.destroy_id(a.id);
 		channel_free(a.events);
 		if (r < 0 && !given)
 			fp_verbs_domain_unref(fp_take_ptr(*domain));
-		if (r == 0 || r == -ECONNREFUSED || !address->ai_next) {
+		if (r == 0 || r == -ECONNREFUSED || i + 1 == addresses.n) {
 			if (reply_len)
 				*reply_len = r == 0 || r == -ECONNREFUSED ? room : 0;
 			break;
 		}
 	}
-	freeaddrinfo(list);
+	fp_names_tried(host, r == 0 || r == -ECONNREFUSED);
 	return r;
 }
 
@@ -376,6 +361,22 @@ static int bind_and_listen(struct fp_verbs_listener *listener, struct sockaddr *
 	return 0;
 }
 
+static int find_own_address(const char *host, uint16_t port, struct addrinfo **ret_list)
+{
+	const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV | AI_PASSIVE};
+	char service[8];
+
+	snprintf(service, sizeof(service), "%u", port);
+	switch (getaddrinfo(host, service, &hints, ret_list)) {
+	case 0:
+		return 0;
+	case EAI_MEMORY:
+		return -ENOMEM;
+	default:
+		return -EHOSTUNREACH;
+	}
+}
+
 int fp_verbs_listen(const char *host, uint16_t port, struct fp_verbs_listener **ret_listener)
 {
 	struct fp_verbs_listener *listener;
@@ -384,7 +385,7 @@ int fp_verbs_listen(const char *host, uint16_t port, struct fp_verbs_listener **
 
 	fp_verbs_devices_check();
 	if (r == 0)
-		r = find_addresses(host, port, AI_PASSIVE, &list);
+		r = find_own_address(host, port, &list);
 	if (r < 0)
 		return r;
 	listener = calloc(1, sizeof(*listener));

@@ -1,0 +1,38 @@
+/*
+ * The addresses of host names. Each name is looked up once and its addresses are kept, so that no resume
+ * waits for a resolver in the middle of an outage. Room: transport. Any thread.
+ */
+#ifndef FP_NAMES_H
+#define FP_NAMES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/socket.h>
+
+#define FP_ADDRESSES_MAX 8u /* of one name; further ones are not used */
+
+struct fp_addresses {
+	unsigned n; /* at least one */
+	struct {
+		socklen_t len;
+		union {
+			struct sockaddr any;
+			struct sockaddr_storage room;
+		};
+	} list[FP_ADDRESSES_MAX];
+};
+
+/*
+ * The addresses of a host, with a port in each: those that are kept, or what a look-up finds. There is one
+ * for a name that is not known, and one after all its addresses have failed several times in a row. Where
+ * the second fails too, what was kept stays. A look-up blocks as long as the resolver likes. 0 and
+ * *ret_addresses; -EHOSTUNREACH, -ENOMEM, or what the system said.
+ */
+int fp_names_find(const char *host, uint16_t port, struct fp_addresses *ret_addresses);
+/* To be called once the addresses were tried: whether one of them answered. */
+void fp_names_tried(const char *host, bool answered);
+
+/* In a forked child, which has one thread. */
+void fp_names_forked(void);
+
+#endif
