@@ -401,6 +401,8 @@ static void look_again(struct fp_far *far, uint64_t word)
 {
 	uint64_t slot = fp_page_slot(word);
 
+	if (word & FP_PAGE_DIRTY)
+		return;
 	atomic_fetch_or(&far->unreached,
 	                slot ? 1u << fp_store_slot_node(far->store, slot) : cut_off_nodes(far));
 }

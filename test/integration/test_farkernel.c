@@ -441,7 +441,7 @@ static void what_goes_takes_grants_back(void **state)
 	                 0);
 	assert_taken_back(1);
 
-	grant_one(FIRST, FP_PAGE_ARRIVING);
+	grant_one(FIRST, FP_PAGE_ARRIVING | FP_PAGE_DIRTY); /* for good: no node is asked for it */
 	fp_far_lose(&far, FIRST, true);
 	assert_taken_back(1);
 
