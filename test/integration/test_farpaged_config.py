@@ -50,6 +50,12 @@ class Config(unittest.TestCase):
         example = os.environ["FARPAGED_EXAMPLE"]
         status, _, err = farpaged("--config", example, "--check")
         self.assertEqual((status, err), (0, ""))
+        with open(example, encoding="utf-8") as f:
+            config = f.read()
+        self.assertIn("/run/farpaged/socket", config)
+        with Farpaged(config.replace("/run/farpaged/socket", "SOCKET")) as node:
+            self.assertEqual(node.urls, [f"shm:{node.socket_path}"], "whom file permissions keep out stays out")
+            self.assertEqual(os.stat(node.socket_path).st_mode & 0o777, 0o660)
 
     def test_keys(self):
         self.refused("listen: unix:DIR/s\nlisen: 3\n" + POOL, "farpaged.yaml:2:", "lisen")
