@@ -289,6 +289,8 @@ static int exchange(struct fp_control *control, const struct question *question,
 			break;
 		if (header.tag != tag) {
 			r = drop_late_answer(control, &header, *ret_payload, deadline_ns);
+			if (r >= 0 && fp_clock_ns() >= deadline_ns) /* there may be no end of them */
+				r = -ETIMEDOUT;
 			continue;
 		}
 		if (header.type != FP_WIRE_ERROR && header.type != question->type + 1)

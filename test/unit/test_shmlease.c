@@ -6,6 +6,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/sockios.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -13,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -47,7 +49,10 @@ struct node {
 	uint32_t released_id;       /* what the client gave back by RELEASE */
 	struct fp_wire_adopt adopt; /* what it asked to adopt by */
 	uint64_t adopted;           /* the answer, as on the wire */
+	_Atomic int fd;             /* the client's connection, once it has sent a PING */
 };
+
+#define OLD_ANSWERS 64u
 
 static void send_frame(int fd, enum fp_wire_type type, uint64_t tag, const void *payload, size_t len)
 {
@@ -84,6 +89,18 @@ static void send_leased(int fd, const struct offer *offer, uint64_t tag)
 	(void)!sendmsg(fd, &msg, MSG_NOSIGNAL);
 }
 
+/* Answers the first PING too often, and no other one at all. */
+static void answer_ping(struct node *node, int fd, uint64_t tag)
+{
+	uint8_t frames[OLD_ANSWERS][FP_WIRE_HEADER_BYTES];
+
+	node->fd = fd;
+	for (unsigned i = 0; i < OLD_ANSWERS; i++)
+		fp_wire_header_encode(FP_WIRE_PONG, FP_WIRE_OK, tag, 0, frames[i]);
+	if (tag == 1)
+		(void)!send(fd, frames, sizeof(frames), MSG_NOSIGNAL);
+}
+
 static void answer(struct node *node, int fd, const struct fp_wire_header *header, const void *payload)
 {
 	struct fp_wire_challenge challenge = {.version = 1};
@@ -113,6 +130,9 @@ static void answer(struct node *node, int fd, const struct fp_wire_header *heade
 	case FP_WIRE_ADOPT:
 		(void)fp_wire_adopt_decode(payload, header->length, &node->adopt);
 		send_frame(fd, FP_WIRE_ADOPTED, header->tag, &node->adopted, sizeof(node->adopted));
+		break;
+	case FP_WIRE_PING:
+		answer_ping(node, fd, header->tag);
 		break;
 	case FP_WIRE_RELEASE:
 		(void)fp_wire_release_decode(payload, header->length, &release);
@@ -448,6 +468,19 @@ static void child_unmaps_nothing(void **state)
 	assert_int_equal(status, 0);
 }
 
+/* A node may have any number of them: a call whose deadline has passed does not read them all. */
+static void old_answers_hold_no_call_up(void **state)
+{
+	struct node *node = *state;
+	int unread = 0;
+
+	assert_int_equal(open_session(node), 0);
+	assert_int_equal(fp_session_ping(node->session, 0, 0), 0);
+	assert_int_equal(fp_session_ping(node->session, 0, fp_clock_ns()), -ETIMEDOUT);
+	assert_int_equal(ioctl(node->fd, SIOCOUTQ, &unread), 0);
+	assert_true(unread > 0);
+}
+
 #define with_node(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 
 int main(void)
@@ -466,6 +499,7 @@ int main(void)
 	    with_node(adopts),
 	    with_node(adoption_of_nonsense),
 	    with_node(node_without_memfds),
+	    with_node(old_answers_hold_no_call_up),
 	    with_node(child_inherits_the_mapping),
 	    with_node(child_unmaps_nothing),
 	};
