@@ -226,7 +226,7 @@ static void link_break(struct rdma_link *link, int error)
 		request_settle(link, req);
 	}
 	if (fp_verbs_conn_flush(link->conn) < 0)
-		drop_all(link);
+		link->drain_until_ns = 0; /* the next look destroys the queue pair */
 }
 
 /* --- completions --------------------------------------------------------------------------------------- */

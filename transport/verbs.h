@@ -154,7 +154,7 @@ void fp_verbs_conn_close(struct fp_verbs_conn *conn);
 FP_DEFINE_CLEANUP(struct fp_verbs_conn, verbs_conn, fp_verbs_conn_close)
 /*
  * Puts the queue pair into its error state: all outstanding work completes with -ECANCELED, then nothing
- * touches its buffers. 0, or a negative errno when the device is gone: the work is dead without completions.
+ * touches its buffers. 0, or a negative errno: nothing is known of the work, before the connection is closed.
  */
 int fp_verbs_conn_flush(struct fp_verbs_conn *conn);
 struct fp_verbs_domain *fp_verbs_conn_domain(const struct fp_verbs_conn *conn);
