@@ -258,7 +258,8 @@ static bool texts_end(const struct fp_statspage *page)
 	           memchr(page->capture, '\0', sizeof(page->capture));
 
 	for (unsigned i = 0; i < FP_STATSPAGE_NODES; i++)
-		end = end && memchr(page->node[i].url, '\0', sizeof(page->node[i].url));
+		end = end && memchr(page->node[i].url, '\0', sizeof(page->node[i].url)) &&
+		      memchr(page->node[i].way, '\0', sizeof(page->node[i].way));
 	return end;
 }
 

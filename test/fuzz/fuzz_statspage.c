@@ -22,6 +22,7 @@ static void check(const struct fp_statspage *page)
 	assert(memchr(page->capture, '\0', sizeof(page->capture)));
 	for (unsigned i = 0; i < FP_STATSPAGE_NODES; i++) {
 		assert(memchr(page->node[i].url, '\0', sizeof(page->node[i].url)));
+		assert(memchr(page->node[i].way, '\0', sizeof(page->node[i].way)));
 		assert(fp_stats_node_state_name(page->node[i].state));
 	}
 	(void)fp_statspage_alive(page);

@@ -297,6 +297,7 @@ static void texts_without_end_are_refused(void **state)
 	    {offsetof(struct fp_statspage, fault_mode), 16},
 	    {offsetof(struct fp_statspage, capture), 16},
 	    {offsetof(struct fp_statspage, node[FP_STATSPAGE_NODES - 1].url), 128},
+	    {offsetof(struct fp_statspage, node[FP_STATSPAGE_NODES - 1].way), 128},
 	};
 	char endless[128];
 
