@@ -1,12 +1,14 @@
 /*
  * farpage bench touch: what passes over far memory cost when little of it is local. Room: tools.
  *
- * Three timed passes a round touch one word of every page: reads in order, reads in random order, writes in
- * random order (each page that leaves is then dirty). A timed pass checks the word that it reads; after the
- * reads and after the writes a pass that is not timed checks every word of every page.
+ * Three timed passes a round touch the first word of every page: one load each in order, one load each in
+ * random order, one store each in random order (each page that leaves is then dirty). A timed pass checks the
+ * word that it loads; after the loads and after the stores a pass that is not timed checks every word of
+ * every page. The library's counters tell what the pages of a timed pass met.
  */
 #include <errno.h>
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,7 +16,6 @@
 #include "cleanup.h"
 #include "clock.h"
 #include "farbed.h"
-#include "farpage/farpage.h"
 #include "floor.h"
 #include "hist.h"
 #include "log.h"
@@ -33,9 +34,31 @@ static const char *const metric_names[METRICS] = {
     "random_read_fault_p50_us",    "random_read_fault_p99_us",
 };
 
+enum pass { PASS_SEQUENTIAL, PASS_RANDOM_READ, PASS_RANDOM_WRITE, PASSES };
+
+static const char *const pass_names[PASSES] = {"sequential read", "random read", "random write"};
+static const char *const pass_keys[PASSES] = {"sequential_read", "random_read", "random_write"};
+
+/* What becomes of a page that is touched, or of one that is not yet. */
+static const struct counter {
+	const char *name;
+	size_t at; /* in struct far_stats */
+} counters[] = {
+    {"zero", offsetof(struct far_stats, zero_faults)},
+    {"read", offsetof(struct far_stats, read_faults)},
+    {"write", offsetof(struct far_stats, write_faults)},
+    {"protect", offsetof(struct far_stats, protect_faults)},
+    {"rescued", offsetof(struct far_stats, rescued_faults)},
+    {"present", offsetof(struct far_stats, present_faults)},
+    {"prefetched", offsetof(struct far_stats, prefetched_pages)},
+};
+
+#define COUNTERS FP_ARRAY_LEN(counters)
+
 struct contender {
 	const char *name;
 	struct fp_farbed *bed;
+	uint64_t counts[PASSES][COUNTERS]; /* of all rounds */
 	double values[METRICS][FP_BENCH_MAX_ROUNDS];
 	struct fp_spread spread[METRICS];
 };
@@ -117,22 +140,43 @@ static int verify(const struct bench *bench, const struct contender *c, unsigned
 	return -EBADMSG;
 }
 
+static uint64_t counted(const struct far_stats *stats, size_t counter)
+{
+	return *(const uint64_t *)((const char *)stats + counters[counter].at);
+}
+
+/* What has been counted since *stats, which is brought up to date. */
+static void count_pass(struct contender *c, enum pass pass, struct far_stats *stats)
+{
+	struct far_stats now = fp_farbed_stats(c->bed);
+
+	for (size_t i = 0; i < COUNTERS; i++)
+		c->counts[pass][i] += counted(&now, i) - counted(stats, i);
+	*stats = now;
+}
+
 static int run_contender(struct bench *bench, struct contender *c, unsigned round)
 {
 	fp_autofree struct fp_hist *h = calloc(1, sizeof(*h));
+	struct far_stats stats;
 	size_t wrong;
 	int r;
 
 	if (!h)
 		return -ENOMEM;
+	stats = fp_farbed_stats(c->bed);
 	wrong = read_in_order(bench, c, round);
+	count_pass(c, PASS_SEQUENTIAL, &stats);
 	fp_pattern_shuffle(bench->options.seed + 2 * round, bench->n_pages, bench->order);
 	wrong += read_at_random(bench, c, round, h);
+	count_pass(c, PASS_RANDOM_READ, &stats);
 	r = verify(bench, c, round, wrong);
 	if (r < 0)
 		return r;
 	fp_pattern_shuffle(bench->options.seed + 2 * round + 1, bench->n_pages, bench->order);
+	stats = fp_farbed_stats(c->bed);
 	write_at_random(bench, c, round);
+	count_pass(c, PASS_RANDOM_WRITE, &stats);
 	return verify(bench, c, round + 1, 0);
 }
 
@@ -228,14 +272,45 @@ static int run_rounds(struct bench *bench)
 	return 0;
 }
 
+/* In percent of the pages, so that sizes and rounds can be compared. */
+static void print_counts(const struct bench *bench)
+{
+	double pages = (double)bench->n_pages * bench->options.rounds;
+
+	printf("\nfaults in %% of the pages touched; the rest was local, or prefetched in time\n%-24s %-16s",
+	       "over", "pass");
+	for (size_t i = 0; i < COUNTERS; i++)
+		printf(" %10s", counters[i].name);
+	for (unsigned i = 0; i < bench->n; i++)
+		for (enum pass pass = 0; pass < PASSES; pass++) {
+			printf("\n%-24s %-16s", bench->contender[i].name, pass_names[pass]);
+			for (size_t k = 0; k < COUNTERS; k++)
+				printf(" %10.1f", 100 * (double)bench->contender[i].counts[pass][k] / pages);
+		}
+	putchar('\n');
+}
+
+/* Of all rounds. */
+static void print_counts_json(const struct contender *c)
+{
+	fputs(", \"faults\": {", stdout);
+	for (enum pass pass = 0; pass < PASSES; pass++) {
+		printf("%s\"%s\": {", pass ? ", " : "", pass_keys[pass]);
+		for (size_t i = 0; i < COUNTERS; i++)
+			printf("%s\"%s\": %" PRIu64, i ? ", " : "", counters[i].name, c->counts[pass][i]);
+		putchar('}');
+	}
+	putchar('}');
+}
+
 static void print_text(const struct bench *bench)
 {
 	const struct fp_benchopt *options = &bench->options;
 	char size[16], local[16];
 
-	printf("bench touch: fault mode %s, %s mapped, %s local, one word of each page touched, %u rounds in "
-	       "turn, CPU %d, "
-	       "seed %" PRIu64 "\nevery word verified; µs: median [least greatest]; ",
+	printf("bench touch: fault mode %s, %s mapped, %s local, %u rounds in turn, CPU %d, seed %" PRIu64
+	       "\none operation, on each page once: a read is one load, a write one store, of its first 8 "
+	       "bytes\nevery word verified; µs: median [least greatest]; ",
 	       is_inline(bench) ? "inline" : "thread", fp_size_format(options->map_bytes, size, sizeof(size)),
 	       fp_size_format(options->local_bytes, local, sizeof(local)), options->rounds, options->cpu,
 	       options->seed);
@@ -249,6 +324,7 @@ static void print_text(const struct bench *bench)
 			fp_spread_print(bench->contender[i].spread[m], 6, 2, stdout);
 		putchar('\n');
 	}
+	print_counts(bench);
 }
 
 static void print_json(const struct bench *bench)
@@ -264,6 +340,7 @@ static void print_json(const struct bench *bench)
 			fputs(", ", stdout);
 			fp_spread_json(metric_names[m], bench->contender[i].spread[m], stdout);
 		}
+		print_counts_json(&bench->contender[i]);
 		putchar('}');
 	}
 	puts("]}");
@@ -306,11 +383,13 @@ const struct fp_tool fp_tool_bench_touch = {
     .help =
         "usage: farpage bench touch [--json] [--transport LIST] [--node URL]... [OPTION...]\n"
         "\n"
-        "Fills memory with incompressible data and touches a word of each page: reads in order, reads in "
-        "random\n"
-        "order, writes in random order, each in µs a page; with the median and the 99th percentile of the "
-        "touches\n"
-        "in the random reads that faulted, and the bare floor's fault beside them. All words are verified.\n"
+        "Fills memory with incompressible data and touches the first word of each page: one load in order, "
+        "one load\n"
+        "in random order, one store in random order, each in µs a page; with the median and the 99th "
+        "percentile of\n"
+        "the random loads that faulted, and the bare floor's fault beside them. Counts by kind the faults "
+        "that each\n"
+        "pass took, and the pages that were prefetched. All words are verified.\n"
         "\n" FP_BENCHOPT_HELP("256M", "a quarter of the size", "3", "shm,tcp", "thread (default) or inline"),
     .main = touch_main,
 };

@@ -12,7 +12,6 @@
 
 #include "cleanup.h"
 #include "clock.h"
-#include "farpage/farpage.h"
 #include "privnode.h"
 
 #define PUSH_ATTEMPTS 20
@@ -132,6 +131,20 @@ uint64_t fp_farbed_fetched(const struct fp_farbed *bed, uint64_t expected)
 		nanosleep(&pause, NULL);
 	}
 	return stats.fetched_bytes;
+}
+
+struct far_stats fp_farbed_stats(const struct fp_farbed *bed)
+{
+	const struct timespec pause = {.tv_nsec = FP_NSEC_PER_MSEC};
+	struct far_stats before = {.size = sizeof(before)}, now = before;
+
+	far_get_stats(bed->memory, &now);
+	for (unsigned ms = 0; ms < 1000 && memcmp(&before, &now, sizeof(now)) != 0; ms++) {
+		before = now;
+		nanosleep(&pause, NULL);
+		far_get_stats(bed->memory, &now);
+	}
+	return now;
 }
 
 void fp_farbed_close(struct fp_farbed *bed)

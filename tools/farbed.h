@@ -8,6 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "farpage/farpage.h"
+
 struct fp_farbed;
 
 struct fp_farbed_options {
@@ -36,6 +38,9 @@ int fp_farbed_push_out(struct fp_farbed *bed);
  * there yet, waits for the last ones, for at most a second.
  */
 uint64_t fp_farbed_fetched(const struct fp_farbed *bed, uint64_t expected);
+
+/* What the library has counted. Waits until that stands still, for at most a second, for the same reason. */
+struct far_stats fp_farbed_stats(const struct fp_farbed *bed);
 
 /* NULL is fine. */
 void fp_farbed_close(struct fp_farbed *bed);

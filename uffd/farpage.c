@@ -319,6 +319,13 @@ int far_get_stats(struct far_memory *memory, struct far_stats *stats)
 	    .fault_p50_ns = fp_hist_quantile(&page->fault_latency, 0.5),
 	    .fault_p99_ns = fp_hist_quantile(&page->fault_latency, 0.99),
 	    .lost_pages = atomic_load(&page->lost_pages),
+	    .zero_faults = atomic_load(&page->faults[FP_FAULT_ZERO]),
+	    .read_faults = atomic_load(&page->faults[FP_FAULT_READ]),
+	    .write_faults = atomic_load(&page->faults[FP_FAULT_WRITE]),
+	    .protect_faults = atomic_load(&page->faults[FP_FAULT_PROTECT]),
+	    .rescued_faults = atomic_load(&page->faults[FP_FAULT_RESCUED]),
+	    .present_faults = atomic_load(&page->faults[FP_FAULT_PRESENT]),
+	    .prefetched_pages = atomic_load(&page->prefetched_pages),
 	};
 
 	if (stats->size < sizeof(stats->size))

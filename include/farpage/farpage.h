@@ -71,6 +71,14 @@ struct far_stats {
 	uint64_t fault_p50_ns;
 	uint64_t fault_p99_ns;
 	uint64_t lost_pages;
+	/* of the faults, by how they ended */
+	uint64_t zero_faults;      /* the page was never written: filled with zeros here */
+	uint64_t read_faults;      /* a read that fetched it from a node */
+	uint64_t write_faults;     /* a write that fetched it */
+	uint64_t protect_faults;   /* a write to a page that was here, and clean */
+	uint64_t rescued_faults;   /* the page was on its way out, and is put back */
+	uint64_t present_faults;   /* it had arrived meanwhile */
+	uint64_t prefetched_pages; /* that no fault asked for */
 };
 
 /*
