@@ -5,20 +5,25 @@
 #include "handover.h"
 
 #include <errno.h>
+#include <linux/futex.h>
+#include <pthread.h>
 #include <sched.h>
 #include <semaphore.h>
 #include <stdatomic.h>
 #include <stdint.h>
+#include <sys/syscall.h>
 #include <sys/types.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "clock.h"
+#include "end.h"
 #include "inline.h"
 #include "lockedmem.h"
 #include "thread.h"
 
 #define REQUESTS 16u
+#define LOW_PIDS 300 /* a new namespace counts from 1 */
 #define YIELDS   64u /* before a guest sleeps */
 #define NAP_NS   (50 * FP_NSEC_PER_USEC)
 #define TURN_NS  FP_NSEC_PER_MSEC /* between two looks at a page that is on its way */
@@ -32,9 +37,10 @@ struct fp_handover {
 	struct fp_inline *servers;
 	pid_t pid;
 	_Atomic uint64_t requests[REQUESTS]; /* 0: free */
-	sem_t asked;
+	sem_t asked, began;
 	_Atomic bool stopping;
 	struct fp_thread thread;
+	pthread_mutex_t alive; /* the thread has it: robust, so that the kernel says when that has ended */
 };
 
 static uint64_t pack(const struct fp_uffd_fault *fault)
@@ -87,20 +93,26 @@ static void *run(void *arg)
 	struct fp_handover *h = arg;
 	bool again = false;
 
+	pthread_mutex_lock(&h->alive);
+	sem_post(&h->began);
 	while (!atomic_load(&h->stopping)) {
 		wait_for_guests(h, again);
 		again = false;
 		for (unsigned i = 0; i < REQUESTS; i++)
 			again |= !serve(h, &h->requests[i]);
 	}
+	pthread_mutex_unlock(&h->alive);
 	return NULL;
 }
 
 /* ---- guests ---- */
 
+/* In a namespace of its own a guest may have the number of its process, where that is low: there it does not
+ * find the process's threads. */
 bool fp_handover_is_guest(const struct fp_handover *h)
 {
-	return getpid() != h->pid;
+	return getpid() != h->pid ||
+	       (h->pid < LOW_PIDS && syscall(SYS_tgkill, h->pid, fp_thread_tid(&h->thread), 0) < 0);
 }
 
 /* NULL: all are taken. */
@@ -117,15 +129,27 @@ static _Atomic uint64_t *ask(struct fp_handover *h, uint64_t wanted)
 	return NULL;
 }
 
+/* The guest may be in another namespace, without descriptors: no number of the process's tells. What the
+ * kernel does to a robust mutex does. */
+static void end_if_left(const struct fp_handover *h)
+{
+	if (*(const volatile int *)&h->alive.__data.__lock & FUTEX_OWNER_DIED)
+		fp_end_refused("pager", "the process whose memory this child of vfork shares has ended, and "
+		                        "with it what serves far memory. Execute a program, or end, before "
+		                        "the parent does");
+}
+
 /* Static, as the kernel could not read it from a stack in far memory. */
-static void pause_guest(unsigned n)
+static void pause_guest(const struct fp_handover *h, unsigned n)
 {
 	static const struct timespec nap = {.tv_nsec = NAP_NS};
 
-	if (n < YIELDS)
+	if (n < YIELDS) {
 		sched_yield();
-	else
-		nanosleep(&nap, NULL);
+		return;
+	}
+	end_if_left(h);
+	nanosleep(&nap, NULL);
 }
 
 void fp_handover_serve(struct fp_handover *h, const struct fp_uffd_fault *fault)
@@ -135,12 +159,22 @@ void fp_handover_serve(struct fp_handover *h, const struct fp_uffd_fault *fault)
 	unsigned n = 0;
 
 	while (!(request = ask(h, wanted)))
-		pause_guest(n++);
+		pause_guest(h, n++);
 	while (atomic_load(request) == wanted)
-		pause_guest(n++);
+		pause_guest(h, n++);
 }
 
 /* ---- life ---- */
+
+static void make_robust(pthread_mutex_t *mutex)
+{
+	pthread_mutexattr_t attr;
+
+	pthread_mutexattr_init(&attr);
+	pthread_mutexattr_setrobust(&attr, PTHREAD_MUTEX_ROBUST);
+	pthread_mutex_init(mutex, &attr);
+	pthread_mutexattr_destroy(&attr);
+}
 
 int fp_handover_start(struct fp_inline *servers, struct fp_handover **ret_handover)
 {
@@ -152,11 +186,15 @@ int fp_handover_start(struct fp_inline *servers, struct fp_handover **ret_handov
 	h->servers = servers;
 	h->pid = getpid();
 	sem_init(&h->asked, 0, 0);
+	sem_init(&h->began, 0, 0);
+	make_robust(&h->alive);
 	r = fp_thread_start(&h->thread, "farpage-guests", run, h);
 	if (r < 0) {
 		fp_lockedmem_free(h, sizeof(*h));
 		return r;
 	}
+	while (sem_wait(&h->began) < 0)
+		;
 	*ret_handover = h;
 	return 0;
 }

@@ -18,6 +18,8 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -188,12 +190,115 @@ static void clone_as_vfork(void **state)
 	    0);
 }
 
+/* ---- whose parent is gone ---- */
+
+/* Says its number, and goes on when its parent has ended. */
+static void outlive(int says)
+{
+	pid_t parent = getppid(), own = getpid();
+
+	(void)!write(says, &own, sizeof(own));
+	while (getppid() == parent)
+		usleep(1000);
+	touch_all();
+	_exit(0);
+}
+
+static void be_left(int says)
+{
+	pid_t pid = vfork();
+
+	if (pid == 0)
+		outlive(says);
+	_exit(1);
+}
+
+/* The kernel gives it to us. */
+static void await_orphan(pid_t pid, int *ret_status)
+{
+	double begun = now();
+
+	while (waitpid(pid, ret_status, WNOHANG) <= 0) {
+		if (now() - begun > PATIENCE)
+			kill(pid, SIGKILL);
+		usleep(1000);
+	}
+}
+
+/* Nobody serves it any more: it ends, and says why. */
+static void left_by_its_process(void **state)
+{
+	char text[512] = "";
+	int fds[2], status;
+	pid_t pid, orphan;
+
+	if (!test_is_inline())
+		skip();
+	assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), 0);
+	assert_int_equal(pipe(fds), 0);
+	pid = fork();
+	if (pid == 0) {
+		dup2(fds[1], STDERR_FILENO);
+		be_left(fds[1]);
+	}
+	assert_int_equal(read(fds[0], &orphan, sizeof(orphan)), sizeof(orphan));
+	kill(pid, SIGKILL);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	await_orphan(orphan, &status);
+	assert_true(WIFEXITED(status));
+	assert_int_equal(WEXITSTATUS(status), 125);
+	assert_true(read(fds[0], text, sizeof(text) - 1) > 0);
+	assert_non_null(strstr(text, "has ended"));
+	close(fds[0]);
+	close(fds[1]);
+	prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0);
+}
+
+/* ---- in a namespace of its own ---- */
+
+static int close_all_and_check(void *unused)
+{
+	syscall(SYS_close_range, 3, ~0u, 0);
+	return is_right(NULL);
+}
+
+/* It is number 1 of its namespace, as its parent is. */
+static void be_first(void)
+{
+	static char stack[1u << 16] __attribute__((aligned(16)));
+	int flags = CLONE_VM | CLONE_VFORK | CLONE_NEWPID | SIGCHLD;
+	pid_t pid = fork();
+
+	if (pid > 0)
+		_exit(test_status_of(pid));
+	if (pid < 0 || getpid() != 1)
+		_exit(2);
+	_exit(test_status_of(clone(close_all_and_check, stack + sizeof(stack), flags, NULL)));
+}
+
+static void numbered_as_its_parent(void **state)
+{
+	pid_t pid = fork();
+	int status;
+
+	if (pid == 0) {
+		if (unshare(CLONE_NEWPID) < 0)
+			_exit(TEST_SKIPPED);
+		be_first();
+	}
+	status = test_status_of(pid);
+	if (status == TEST_SKIPPED)
+		skip();
+	assert_int_equal(status, 0);
+}
+
 static int tests(void)
 {
 	const struct CMUnitTest all[] = {
 	    cmocka_unit_test(killed_in_a_fault),          cmocka_unit_test(killed_in_a_call),
 	    cmocka_unit_test(killed_without_descriptors), cmocka_unit_test(the_thread_is_as_it_was),
 	    cmocka_unit_test(clone_beside_its_parent),    cmocka_unit_test(clone_as_vfork),
+	    cmocka_unit_test(left_by_its_process),        cmocka_unit_test(numbered_as_its_parent),
 	};
 
 	return cmocka_run_group_tests(all, fill, NULL);

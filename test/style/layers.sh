@@ -24,5 +24,5 @@ only '#include <linux/userfaultfd.h>' 'uffd/(uffd\.c|abi\.h)' 'tools/floor\.c'
 only '(^|[^_[:alnum:]])(_exit|_Exit|quick_exit|abort)\(|[(]SYS_exit' 'common/end\.c' 'uffd/preload/rawfork\.c' '(daemon|tools)/.*'
 # Signals to the process itself: those of the program that are sent once more, or are what the kernel would do. None: is it there?
 only '(^|[^_[:alnum:]])(raise|kill|tgkill|pthread_kill)\(|SYS_(tgkill|tkill|kill|rt_tgsigqueueinfo)' \
-	'uffd/(ownmask|sigbus|leavers)\.c' 'uffd/preload/(signals|sigmask|sigframe|rlimits)\.c' 'common/(statspage|fdlock)\.c' '(daemon|tools)/.*'
+	'uffd/(ownmask|sigbus|leavers|handover)\.c' 'uffd/preload/(signals|sigmask|sigframe|rlimits)\.c' 'common/(statspage|fdlock)\.c' '(daemon|tools)/.*'
 exit "$failed"
