@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -14,13 +15,21 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "clock.h"
 
+#define PATIENCE_NS (100 * FP_NSEC_PER_MSEC)
+
 static const char *_Atomic log_program = "farpage";
 static _Atomic enum fp_log_level log_max_level = FP_LOG_NOTICE;
 static atomic_bool log_to_journal;
+static struct {
+	atomic_bool known;
+	_Atomic dev_t dev;
+	_Atomic ino_t ino; /* 0: it was closed */
+} stderr_at_start;
 static bool (*_Atomic log_take)(const char *subsystem, const char *line, size_t len);
 
 /* systemd names the device and inode of the stream that it connected: stderr may have been redirected since.
@@ -35,11 +44,22 @@ static bool stderr_is_journal(void)
 	       st.st_dev == dev && st.st_ino == ino;
 }
 
+static void note_stderr(void)
+{
+	struct stat st = {.st_ino = 0};
+
+	(void)fstat(STDERR_FILENO, &st);
+	stderr_at_start.dev = st.st_dev;
+	stderr_at_start.ino = st.st_ino;
+	stderr_at_start.known = true;
+}
+
 void fp_log_init(const char *program, enum fp_log_level max_level)
 {
 	log_program = program;
 	log_max_level = max_level;
 	log_to_journal = stderr_is_journal();
+	note_stderr();
 }
 
 int fp_log_level_parse(const char *text, enum fp_log_level *ret_level)
@@ -94,6 +114,33 @@ static bool stderr_is_full(void)
 	return at >= 0 && (rlim_t)at >= limit.rlim_cur;
 }
 
+/* ---- whose descriptor 2 is ---- */
+
+/*
+ * A program may close its standard error, and the next thing that it opens has that number. What was not
+ * there at the start, and is a socket, or a file that can be read and is not appended to, is no log.
+ */
+static bool stderr_is_programs(void)
+{
+	long flags = syscall(SYS_fcntl, STDERR_FILENO, F_GETFL);
+	struct stat st;
+
+	if (!stderr_at_start.known || fstat(STDERR_FILENO, &st) < 0 ||
+	    (st.st_dev == stderr_at_start.dev && st.st_ino == stderr_at_start.ino))
+		return false;
+	return S_ISSOCK(st.st_mode) || ((S_ISREG(st.st_mode) || S_ISBLK(st.st_mode)) &&
+	                                (flags & O_ACCMODE) == O_RDWR && !(flags & O_APPEND));
+}
+
+bool fp_log_takes_text(void)
+{
+	struct pollfd fd = {.fd = STDERR_FILENO, .events = POLLOUT};
+	const struct timespec patience = {.tv_nsec = PATIENCE_NS};
+
+	return syscall(SYS_ppoll, &fd, 1, &patience, NULL, 0) == 1 &&
+	       (fd.revents & (POLLOUT | POLLERR)) == POLLOUT && !stderr_is_programs();
+}
+
 void fp_log_divert(bool (*take)(const char *subsystem, const char *line, size_t len))
 {
 	log_take = take;
@@ -129,7 +176,7 @@ void fp_log(enum fp_log_level level, const char *subsystem, const char *format, 
 		len = cut_line(line, sizeof(line));
 	blank_controls(line, len);
 	line[len++] = '\n';
-	if (!take || !take(subsystem, line, len))
+	if ((!take || !take(subsystem, line, len)) && fp_log_takes_text())
 		fp_log_write(line, len);
 	errno = saved_errno;
 }

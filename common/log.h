@@ -34,12 +34,19 @@ int fp_log_level_parse(const char *text, enum fp_log_level *ret_level);
 
 /*
  * Prints one line "program: subsystem: text" by a single write(2) on stderr. Formats on the stack (lines are
- * cut at FP_LOG_LINE_BYTES), never allocates, takes no lock, keeps errno: safe on any thread. It may block on
- * a stderr that is a full pipe, so fault threads must not call it (they count, and post to the housekeeping
- * thread).
+ * cut at FP_LOG_LINE_BYTES), never allocates, takes no lock, keeps errno: safe on any thread. What
+ * fp_log_takes_text refuses is dropped. That may take its time, so fault threads must not call it (they
+ * count, and post to the housekeeping thread).
  */
 void fp_log(enum fp_log_level level, const char *subsystem, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+
+/*
+ * Whether a line can be written now. A full pipe that nobody reads must keep neither a program from its end
+ * nor a node from being resumed: it is waited for 100 ms at most. And what a program opened as descriptor 2
+ * since fp_log_init, to hold its data, is not written to.
+ */
+bool fp_log_takes_text(void);
 
 /*
  * Has take see each finished line (of len bytes, its newline the last) on the thread that logs it. True: take

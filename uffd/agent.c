@@ -25,7 +25,6 @@
 #include "ownstack.h"
 #include "rundir.h"
 #include "sigbus.h"
-#include "stderr.h"
 #include "thread.h"
 
 #define DEADLINE_DEFAULT_NS (5000000000ull)
@@ -217,8 +216,7 @@ static void probe_process_madvise(struct fp_far *far)
 
 static void on_notice(void *user, const char *text)
 {
-	if (fp_stderr_takes_text())
-		fp_log(FP_LOG_NOTICE, "store", "%s", text);
+	fp_log(FP_LOG_NOTICE, "store", "%s", text);
 }
 
 struct fp_store_options fp_agent_store_options(const struct fp_agent *agent)

@@ -20,7 +20,6 @@
 #include "end.h"
 #include "lockedmem.h"
 #include "log.h"
-#include "stderr.h"
 
 #define RESERVE_BYTES     (4ull << 40)
 #define RESERVE_MIN_BYTES (1ull << 30)
@@ -321,7 +320,7 @@ static void say_refused(const struct fp_far *far, uint32_t page, int error)
 	static struct fp_log_limit limit;
 	char why[64];
 
-	if (fp_log_allowed(&limit, 10) && fp_stderr_takes_text())
+	if (fp_log_allowed(&limit, 10))
 		fp_log(FP_LOG_ERROR, "pager",
 		       "page %p is lost: the kernel refuses to install it: %s; SIGBUS follows. Please report "
 		       "this",

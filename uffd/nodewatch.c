@@ -6,7 +6,6 @@
 
 #include "clock.h"
 #include "log.h"
-#include "stderr.h"
 #include "units.h"
 
 enum fp_node_news fp_nodewatch_step(struct fp_node_said *said, enum fp_store_state state, uint64_t now_ns,
@@ -98,7 +97,7 @@ void fp_nodewatch_look(struct fp_node_said *said, const struct fp_store *store, 
 	if (info.adopting) /* what is mapped can be read, but nothing can leave */
 		info.state = FP_STORE_OPEN;
 	news = fp_nodewatch_step(said, info.state, fp_clock_ns(), &outage_ns);
-	if (news != FP_NEWS_NONE && fp_stderr_takes_text())
+	if (news != FP_NEWS_NONE)
 		say(news, &info, outage_ns);
 }
 
@@ -110,7 +109,7 @@ void fp_nodewatch_check_sessions(struct fp_store *store)
 	for (unsigned i = 0; i < fp_store_n_nodes(store); i++) {
 		int r = fp_store_check_session(store, i);
 
-		if (r == 0 || !fp_stderr_takes_text())
+		if (r == 0)
 			continue;
 		fp_store_node_info(store, i, &info);
 		fp_log(FP_LOG_WARNING, "store",

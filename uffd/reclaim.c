@@ -23,7 +23,6 @@
 #include "native.h"
 #include "nodewatch.h"
 #include "ownmask.h"
-#include "stderr.h"
 #include "thread.h"
 
 #define LANE_PAGES (4 * FP_ROOM_BATCH_MAX)
@@ -117,7 +116,7 @@ static void report_page(struct fp_reclaim *rc, const struct lost *l)
 	int status = l->status;
 	char why[FP_NODEWATCH_REASON_LEN];
 
-	if (!fp_log_allowed(&rc->limit, 10) || !fp_stderr_takes_text())
+	if (!fp_log_allowed(&rc->limit, 10))
 		return;
 	if (l->status == -ENOSPC) {
 		fp_log(FP_LOG_ERROR, "pager",
@@ -212,7 +211,7 @@ static void extend_store(struct fp_reclaim *rc)
 
 static void tell_of_seal(struct fp_reclaim *rc)
 {
-	if (rc->told_of_seal || !fp_stderr_takes_text())
+	if (rc->told_of_seal || !fp_log_takes_text())
 		return;
 	rc->told_of_seal = true;
 	fp_log(FP_LOG_WARNING, "pager",

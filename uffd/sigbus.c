@@ -20,7 +20,6 @@
 #include "layout.h"
 #include "log.h"
 #include "ownmask.h"
-#include "stderr.h"
 
 #define AGENTS_MAX 64u
 #define SPINS      256u /* looks at a page that is somebody else's, before the thread faults anew */
@@ -141,7 +140,7 @@ static void tell_endless(const struct fp_agent *agent, uintptr_t addr)
 	static struct fp_log_limit limit;
 	uint64_t word = atomic_load(&agent->far.words[fp_far_page(&agent->far, addr)]);
 
-	if (repeated.told || !fp_log_allowed(&limit, 10) || !fp_stderr_takes_text())
+	if (repeated.told || !fp_log_allowed(&limit, 10) || !fp_log_takes_text())
 		return;
 	repeated.told = true;
 	fp_log(FP_LOG_ERROR, "pager",

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -156,6 +157,59 @@ static void an_event_is_one_line(void **state)
 	assert_string_equal(logged(), "unit: conn: peer says 'a farpaged: pool: all is well [2J  '\n");
 }
 
+/* A process that shall end does not wait for who reads its pipe. */
+static void a_full_pipe_keeps_nobody(void **state)
+{
+	int fds[2];
+
+	assert_int_equal(pipe2(fds, O_CLOEXEC), 0);
+	assert_int_equal(fcntl(fds[1], F_SETPIPE_SZ, 4096), 4096);
+	for (unsigned i = 0; i < 4096; i++)
+		assert_int_equal(write(fds[1], "x", 1), 1);
+	dup2(fds[1], STDERR_FILENO);
+	alarm(60);
+	fp_log(FP_LOG_ERROR, "conn", "nobody reads this");
+	alarm(0);
+	close(fds[0]);
+	close(fds[1]);
+	fp_log(FP_LOG_ERROR, "conn", "a reader that is gone raises no SIGPIPE");
+}
+
+static off_t logged_to(int type, int flags)
+{
+	char name[] = "/tmp/farpage-log.XXXXXX";
+	int made = type == S_IFREG ? mkstemp(name) : -1, fd, pair[2] = {-1, -1};
+	char bytes[100];
+	off_t len;
+
+	if (type == S_IFREG)
+		fd = open(name, flags | O_CLOEXEC);
+	else
+		fd = socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair) == 0 ? dup(pair[0]) : -1;
+	assert_true(fd >= 0);
+	dup2(fd, STDERR_FILENO);
+	fp_log(FP_LOG_ERROR, "pager", "text");
+	len = type == S_IFREG ? lseek(made, 0, SEEK_END) : recv(pair[1], bytes, sizeof(bytes), 0);
+	if (type == S_IFREG)
+		unlink(name);
+	for (unsigned i = 0; i < 2; i++)
+		close(pair[i]);
+	close(made);
+	close(fd);
+	return len;
+}
+
+/* A program closed its standard error, and what it opened next has that number. */
+static void data_of_the_program_is_not_written_to(void **state)
+{
+	const off_t len = (off_t)strlen("unit: pager: text\n");
+
+	assert_int_equal(logged_to(S_IFREG, O_RDWR), 0);
+	assert_int_equal(logged_to(S_IFREG, O_RDWR | O_APPEND), len);
+	assert_int_equal(logged_to(S_IFREG, O_WRONLY), len);
+	assert_int_equal(logged_to(S_IFSOCK, 0), -1);
+}
+
 static char taken[64];
 
 static bool take_errors(const char *subsystem, const char *line, size_t len)
@@ -238,6 +292,8 @@ int main(void)
 	    log_test(long_lines_are_cut),
 	    log_test(a_cut_leaves_whole_characters),
 	    log_test(an_event_is_one_line),
+	    log_test(a_full_pipe_keeps_nobody),
+	    log_test(data_of_the_program_is_not_written_to),
 	    log_test(lines_can_be_diverted),
 	    log_test(a_program_name_may_be_long),
 	    cmocka_unit_test(levels_are_parsed),
