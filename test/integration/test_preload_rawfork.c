@@ -118,6 +118,42 @@ static void what_fork_cannot_make_is_refused(void **state)
 	assert_int_equal(errno, ENOSYS);
 }
 
+static int is_right(void *unused)
+{
+	return test_is_filled(filled, BIG, 1) ? 0 : 1;
+}
+
+/* The word would not be cleared, and who waits for it would wait for ever. */
+static void no_word_is_cleared_in_far_memory(void **state)
+{
+	static char stack[1u << 16] __attribute__((aligned(16)));
+	struct clone_args args = {.flags = CLONE_VM | CLONE_VFORK | CLONE_CHILD_CLEARTID,
+	                          .exit_signal = SIGCHLD,
+	                          .stack = (uintptr_t)stack,
+	                          .stack_size = sizeof(stack),
+	                          .child_tid = (uintptr_t)filled};
+	static pid_t local;
+	pid_t pid = fork();
+
+	if (pid == 0)
+		_exit(syscall(SYS_set_tid_address, filled) == -1 && errno == EINVAL &&
+		              syscall(SYS_set_tid_address, &local) == getpid()
+		          ? 0
+		          : 1);
+	assert_int_equal(status_of(pid), 0);
+	assert_int_equal(syscall(SYS_clone3, &args, sizeof(args)), -1);
+	assert_int_equal(errno, EINVAL);
+	assert_int_equal(clone(is_right, stack + sizeof(stack),
+	                       CLONE_VM | CLONE_VFORK | CLONE_CHILD_CLEARTID | SIGCHLD, NULL, NULL, NULL,
+	                       filled),
+	                 -1);
+	assert_int_equal(errno, EINVAL);
+	assert_int_equal(status_of(clone(is_right, stack + sizeof(stack),
+	                                 CLONE_VM | CLONE_VFORK | CLONE_CHILD_CLEARTID | SIGCHLD, NULL, NULL,
+	                                 NULL, &local)),
+	                 0);
+}
+
 static void other_system_calls_pass(void **state)
 {
 	char *p;
@@ -414,6 +450,7 @@ static int tests(void)
 	    cmocka_unit_test(system_calls_fork),
 	    cmocka_unit_test(clone_forks),
 	    cmocka_unit_test(what_fork_cannot_make_is_refused),
+	    cmocka_unit_test(no_word_is_cleared_in_far_memory),
 	    cmocka_unit_test(other_system_calls_pass),
 #ifdef __x86_64__
 	    cmocka_unit_test(bare_children_are_stopped),

@@ -92,6 +92,8 @@ __attribute__((used)) long fp_rawcall(long number, long a, long b, long c, long 
 		return (long)shmat((int)a, (const void *)b, (int)c);
 	case FP_SYS_MSEAL:
 		return fp_refusals_seal(addr, len, (unsigned long)c);
+	case SYS_set_tid_address:
+		return fp_refusals_clear_tid(addr) ? -1 : fp_raw(number, a, 0, 0, 0, 0, 0);
 	case SYS_prctl:
 		return prctl((int)a, b, c, d, e);
 	case SYS_exit:

@@ -69,6 +69,13 @@ static int refuse_beside(const char *call)
 	return -1;
 }
 
+/* As threads ask for, and children that share the memory. */
+static bool clears_far(const struct request *rq)
+{
+	return (rq->flags & CLONE_VM) && (rq->flags & CLONE_CHILD_CLEARTID) &&
+	       fp_refusals_clear_tid(rq->child_tid);
+}
+
 static bool is_plain(const struct request *rq)
 {
 	return (rq->flags & ~FLAGS_KNOWN) == 0 && rq->exit_signal == SIGCHLD;
@@ -141,6 +148,8 @@ FP_INTERPOSE int clone(int (*fn)(void *), void *stack, int flags, void *arg, ...
 	va_end(args);
 	if (lacks_stack(&rq))
 		return refuse_beside("clone");
+	if (clears_far(&rq))
+		return -1;
 	if ((flags & CLONE_VM) || !fp_shim_agent()) {
 		noted = before_vfork();
 		pid = __clone(fn, stack, flags, arg, rq.parent_tid, tls, rq.child_tid);
@@ -199,7 +208,7 @@ __attribute__((used)) static bool is_kernels(long number, uint64_t a, uint64_t b
 	if (!fp_shim_agent())
 		return true;
 	read_request(number, args, &rq);
-	return (rq.flags & CLONE_VM) && !lacks_stack(&rq);
+	return (rq.flags & CLONE_VM) && !lacks_stack(&rq) && !clears_far(&rq);
 }
 
 __attribute__((used)) static long make_child(long number, uint64_t a, uint64_t b, uint64_t c, uint64_t d)
@@ -211,6 +220,8 @@ __attribute__((used)) static long make_child(long number, uint64_t a, uint64_t b
 	read_request(number, args, &rq);
 	if (lacks_stack(&rq))
 		return refuse_beside(call);
+	if (clears_far(&rq))
+		return -1;
 	if (!is_plain(&rq) || rq.stack)
 		return refuse(call);
 	return fork_for(&rq);
@@ -222,22 +233,39 @@ enum { KIND_KERNEL, KIND_OURS, KIND_CHILD };
 #define N_KINDS 463 /* the code below has it as well */
 
 __attribute__((used)) static const uint8_t kinds[N_KINDS] = {
-    [SYS_mmap] = KIND_OURS,           [SYS_mprotect] = KIND_OURS,
-    [SYS_munmap] = KIND_OURS,         [SYS_rt_sigaction] = KIND_OURS,
-    [SYS_rt_sigprocmask] = KIND_OURS, [SYS_mremap] = KIND_OURS,
-    [SYS_mincore] = KIND_OURS,        [SYS_madvise] = KIND_OURS,
-    [SYS_shmat] = KIND_OURS,          [SYS_clone] = KIND_CHILD,
-    [SYS_fork] = KIND_CHILD,          [SYS_vfork] = KIND_CHILD,
-    [SYS_exit] = KIND_OURS,           [SYS_getrlimit] = KIND_OURS,
-    [SYS_rt_sigpending] = KIND_OURS,  [SYS_rt_sigtimedwait] = KIND_OURS,
-    [SYS_sigaltstack] = KIND_OURS,    [SYS_mlock] = KIND_OURS,
-    [SYS_munlock] = KIND_OURS,        [SYS_mlockall] = KIND_OURS,
-    [SYS_munlockall] = KIND_OURS,     [SYS_prctl] = KIND_OURS,
-    [SYS_setrlimit] = KIND_OURS,      [SYS_unshare] = KIND_OURS,
-    [SYS_prlimit64] = KIND_OURS,      [SYS_setns] = KIND_OURS,
-    [SYS_mlock2] = KIND_OURS,         [SYS_pkey_mprotect] = KIND_OURS,
-    [SYS_clone3] = KIND_CHILD,        [SYS_process_madvise] = KIND_OURS,
-    [FP_SYS_MSEAL] = KIND_OURS,       [SYS_io_uring_setup] = KIND_OURS,
+    [SYS_mmap] = KIND_OURS,
+    [SYS_mprotect] = KIND_OURS,
+    [SYS_munmap] = KIND_OURS,
+    [SYS_rt_sigaction] = KIND_OURS,
+    [SYS_rt_sigprocmask] = KIND_OURS,
+    [SYS_mremap] = KIND_OURS,
+    [SYS_mincore] = KIND_OURS,
+    [SYS_madvise] = KIND_OURS,
+    [SYS_shmat] = KIND_OURS,
+    [SYS_clone] = KIND_CHILD,
+    [SYS_fork] = KIND_CHILD,
+    [SYS_vfork] = KIND_CHILD,
+    [SYS_exit] = KIND_OURS,
+    [SYS_getrlimit] = KIND_OURS,
+    [SYS_rt_sigpending] = KIND_OURS,
+    [SYS_rt_sigtimedwait] = KIND_OURS,
+    [SYS_sigaltstack] = KIND_OURS,
+    [SYS_mlock] = KIND_OURS,
+    [SYS_munlock] = KIND_OURS,
+    [SYS_mlockall] = KIND_OURS,
+    [SYS_munlockall] = KIND_OURS,
+    [SYS_prctl] = KIND_OURS,
+    [SYS_setrlimit] = KIND_OURS,
+    [SYS_unshare] = KIND_OURS,
+    [SYS_prlimit64] = KIND_OURS,
+    [SYS_setns] = KIND_OURS,
+    [SYS_mlock2] = KIND_OURS,
+    [SYS_pkey_mprotect] = KIND_OURS,
+    [SYS_clone3] = KIND_CHILD,
+    [SYS_process_madvise] = KIND_OURS,
+    [FP_SYS_MSEAL] = KIND_OURS,
+    [SYS_io_uring_setup] = KIND_OURS,
+    [SYS_set_tid_address] = KIND_OURS,
 };
 
 __asm__(".text\n"

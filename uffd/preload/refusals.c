@@ -38,6 +38,19 @@ long fp_refusals_seal(void *addr, size_t len, unsigned long flags)
 	return -1;
 }
 
+bool fp_refusals_clear_tid(const void *word)
+{
+	static atomic_bool said;
+
+	if (!fp_touched(word, sizeof(pid_t)))
+		return false;
+	fp_shim_say_once(&said,
+	                 "a thread whose number the kernel shall clear in far memory was refused "
+	                 "(set_tid_address, CLONE_CHILD_CLEARTID): give it a word of a static variable");
+	errno = EINVAL;
+	return true;
+}
+
 static size_t segment_bytes(int id)
 {
 	struct shmid_ds segment = {.shm_segsz = 0};

@@ -5,6 +5,7 @@
 #ifndef FP_REFUSALS_H
 #define FP_REFUSALS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 /* Newer than some headers that we build with; all processors have the same. */
@@ -12,5 +13,11 @@
 
 /* mseal(2), which the C library may not have: -1 and ENOSYS if it touches far memory. */
 long fp_refusals_seal(void *addr, size_t len, unsigned long flags);
+
+/*
+ * The kernel clears the word at the end of a thread, when it serves no fault of that thread any more. True,
+ * with EINVAL and a message, if the word is in far memory.
+ */
+bool fp_refusals_clear_tid(const void *word);
 
 #endif
