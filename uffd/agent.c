@@ -383,7 +383,7 @@ static int start_inline(struct fp_agent *agent, const struct fp_fault_options *f
 
 /* Last, when all that is vital is open, and before the program runs on. Links are not: that one is lost is
  * told, and no byte is wrong. */
-static int start_guard(struct fp_agent *agent)
+static int start_guard(struct fp_agent *agent, struct fp_agent_error *error)
 {
 	const struct fp_far *far = &agent->far;
 	const int own[] = {
@@ -395,7 +395,23 @@ static int start_guard(struct fp_agent *agent)
 	fp_fdguard_add(&agent->guard, own, FP_ARRAY_LEN(own));
 	fp_fdguard_add(&agent->guard, stores, n);
 	r = fp_fdguard_start(&agent->guard, fp_reclaim_thread(agent->reclaim));
-	return r < 0 ? r : fp_fdguard_wait(&agent->guard);
+	if (r < 0)
+		return fail(error, r, "the thread that guards descriptors can't be started: %s",
+		            strerror(-r));
+	r = fp_fdguard_wait(&agent->guard);
+	if (r < 0)
+		return fail(
+		    error, r,
+		    "a thread of ours gets no descriptor table of its own: unshare(CLONE_FILES): %s. A "
+		    "filter of system calls (seccomp) must allow unshare, or close_range with "
+		    "CLOSE_RANGE_UNSHARE",
+		    strerror(-r));
+	return 0;
+}
+
+static int fail_threads(struct fp_agent_error *error, int r)
+{
+	return fail(error, r, "the fault threads can't be started: %s", strerror(-r));
 }
 
 static bool follow_events(void *space)
@@ -403,7 +419,7 @@ static bool follow_events(void *space)
 	return fp_space_try_follow(space);
 }
 
-int fp_agent_start_threads(struct fp_agent *agent)
+int fp_agent_start_threads(struct fp_agent *agent, struct fp_agent_error *error)
 {
 	struct fp_reclaim_options reclaim = {
 	    .far = &agent->far,
@@ -431,7 +447,7 @@ int fp_agent_start_threads(struct fp_agent *agent)
 	fp_events_renew(&agent->far);
 	r = fp_reclaim_start(&reclaim, &agent->reclaim);
 	if (r < 0)
-		return r;
+		return fail_threads(error, r);
 	agent->space.reclaim = fault.reclaim = agent->reclaim;
 	if (fp_agent_needs_holds(agent))
 		r = start_inline(agent, &fault);
@@ -439,7 +455,7 @@ int fp_agent_start_threads(struct fp_agent *agent)
 		r = fp_fault_loop_start(&fault, &agent->fault_loop);
 	if (r == 0 && (agent->is_child || !fp_store_is_direct(agent->far.store)))
 		r = start_keeper(agent);
-	return r < 0 ? r : start_guard(agent);
+	return r < 0 ? fail_threads(error, r) : start_guard(agent, error);
 }
 
 static int reserve_memory(struct fp_agent *agent)
@@ -563,8 +579,7 @@ static int start(struct fp_agent *agent, const struct fp_agent_options *options,
 	r = agent->far.uffd.sigbus ? take_signal(agent) : 0;
 	if (r < 0)
 		return fail(error, r, "the handler of SIGBUS can't be installed: %s", strerror(-r));
-	r = fp_agent_start_threads(agent);
-	return r < 0 ? fail(error, r, "starting the fault threads: %s", strerror(-r)) : 0;
+	return fp_agent_start_threads(agent, error);
 }
 
 int fp_agent_start(const struct fp_agent_options *options, struct fp_agent **ret_agent,

@@ -47,7 +47,7 @@ struct fp_agent {
 int fp_agent_open_kernel(struct fp_agent *agent, struct fp_agent_error *error);
 void fp_agent_close_kernel(struct fp_agent *agent);
 int fp_agent_open_stats(struct fp_agent *agent, const char *path, struct fp_agent_error *error);
-int fp_agent_start_threads(struct fp_agent *agent);
+int fp_agent_start_threads(struct fp_agent *agent, struct fp_agent_error *error);
 /* What the store is opened with; it refers to the agent's own options. */
 struct fp_store_options fp_agent_store_options(const struct fp_agent *agent);
 /* In a forked child, once its room is new. */

@@ -17,8 +17,10 @@
 #include "clock.h"
 #include "fdutil.h"
 
-#define TICK_NS     (250 * FP_NSEC_PER_MSEC)
-#define NUMBERS_MAX (1u << 16) /* closed one by one, on kernels before 5.9 */
+#define TICK_NS (250 * FP_NSEC_PER_MSEC)
+#define NUMBERS_MAX                                                                                          \
+	(1u << 16) /* closed one by one, on kernels before 5.9 and where a filter forbids more               \
+	            */
 
 /* ---- the guard's table ---- */
 
@@ -28,7 +30,7 @@ static int close_numbers(unsigned first, unsigned last, unsigned flags)
 
 	if (syscall(SYS_close_range, first, last, flags) == 0)
 		return 0;
-	if (errno != ENOSYS || flags)
+	if ((errno != ENOSYS && errno != EPERM) || flags)
 		return -errno;
 	getrlimit(RLIMIT_NOFILE, &limit);
 	last = (unsigned)FP_MIN(FP_MIN(limit.rlim_cur, (rlim_t)NUMBERS_MAX), (rlim_t)last);

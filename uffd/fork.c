@@ -551,9 +551,9 @@ static void start_over(struct fp_agent *agent)
 	if (r < 0)
 		refuse(error.text);
 	fp_agent_hold_forked(agent);
-	r = fp_agent_start_threads(agent);
+	r = fp_agent_start_threads(agent, &error);
 	if (r < 0)
-		refuse("its threads can't be started");
+		refuse(error.text);
 }
 
 void fp_agent_fork_child(struct fp_agent *agent)

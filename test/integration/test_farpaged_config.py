@@ -1,14 +1,14 @@
 """farpaged and what it is told: each mistake has a message that names it, and a non-zero exit."""
-import ctypes
 import os
 import socket
-import struct
 import subprocess
 import tempfile
 import unittest
 
+import seccomp
 from farpaged import BOTH, Farpaged, main
 
+IO_URING_SETUP = 425  # on every processor
 POOL = "pools: [ { name: main, size: 64M } ]\n"
 
 
@@ -167,21 +167,10 @@ class Config(unittest.TestCase):
     def test_io_uring_refused(self):
         path = self.write("listen: unix:DIR/s\n" + POOL)
         done = subprocess.run([os.environ["FARPAGED"], "--config", path], capture_output=True, text=True, timeout=20,
-                              check=False, preexec_fn=refuse_io_uring)
+                              check=False, preexec_fn=lambda: seccomp.refuse(IO_URING_SETUP))
         self.assertEqual(done.returncode, 1)
         self.assertIn("kernel.io_uring_disabled", done.stderr)
         self.assertIn("seccomp", done.stderr)
-
-
-def refuse_io_uring():
-    """As containers do: io_uring_setup, number 425 on every architecture, gives EPERM."""
-    program = b"".join(struct.pack("<HBBI", *i) for i in ((0x20, 0, 0, 0), (0x15, 0, 1, 425), (0x06, 0, 0, 0x00050001),
-                                                          (0x06, 0, 0, 0x7fff0000)))
-    code = ctypes.create_string_buffer(program, len(program))
-    filter_program = ctypes.create_string_buffer(struct.pack("@HP", 4, ctypes.addressof(code)))
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(38, 1, 0, 0, 0) or libc.prctl(22, 2, filter_program, 0, 0):
-        raise OSError(ctypes.get_errno(), "prctl")
 
 
 class CommandLine(unittest.TestCase):

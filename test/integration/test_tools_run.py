@@ -1,6 +1,7 @@
 """farpage run: the program's input, output, signals and end are its own, and whatever is wrong is said before it starts."""
 import json
 import os
+import platform
 import re
 import select
 import signal
@@ -10,11 +11,13 @@ import sys
 import threading
 
 import farapp
+import seccomp
 import toolcase
 
 MAN = os.path.join(os.path.dirname(__file__), "..", "..", "doc", "man")
 SMALL = ("--local-memory", "16M", "--pool-size", "256M")
 ECHO = ("/usr/bin/python3", "-c", "import sys; sys.stdout.buffer.write(sys.stdin.buffer.read())")
+CLOSE_RANGE = 436  # on every processor
 CATCH = """
 import os, signal, sys
 def caught(signo, frame):  # may interrupt a print, which does not nest
@@ -56,6 +59,17 @@ class Program(toolcase.ToolCase):
                 self.assertIn("ulimit -f unlimited", done.stderr)
             else:
                 self.assertEqual(done.stdout, "ready\n12288\n12288\n", done.stderr)
+
+    def test_filter_of_system_calls(self):
+        """One way to a descriptor table of its own is enough; where there is none, the message names both."""
+        unshare = 97 if platform.machine() == "aarch64" else 272
+        for numbers, status in (([unshare], 0), ([CLOSE_RANGE], 0), ([unshare, CLOSE_RANGE], 125)):
+            done = subprocess.run([farapp.farpage, "run", *SMALL, "--", "true"], capture_output=True, text=True, env=self.env,
+                                  timeout=toolcase.TIMEOUT, preexec_fn=lambda numbers=numbers: seccomp.refuse(*numbers))
+            self.assertEqual(done.returncode, status, done.stderr)
+            if status:
+                self.assertIn("unshare(CLONE_FILES): Operation not permitted", done.stderr)
+                self.assertIn("CLOSE_RANGE_UNSHARE", done.stderr)
 
     def test_address_space_limits(self):
         """They are the program's, and neither ours nor the node's; also where they can't be raised, and with the node within them."""
