@@ -658,6 +658,58 @@ static void stacks_that_are_far(void **state)
 	free(stack);
 }
 
+/* ---- a thread with descriptors of its own ---- */
+
+static int said[2];
+
+/* Forks again, which opens what the other table does not get. */
+static void fork_once(void)
+{
+	pid_t pid = fork();
+
+	if (pid == 0)
+		_exit(0);
+	assert_int_equal(status_of(pid), 0);
+}
+
+static void *fork_apart(void *unused)
+{
+	pid_t pid;
+
+	if (unshare(CLONE_FILES) < 0)
+		return NULL;
+	fork_once();
+	dup2(said[1], STDERR_FILENO);
+	close(said[1]);
+	pid = fork();
+	if (pid == 0)
+		_exit(are_filled(filled, 0, PARTS, 1) ? 0 : 1);
+	return (void *)(uintptr_t)(1000 + status_of(pid));
+}
+
+/* What its child lacks is in the other table: right, or ended with a message. */
+static void descriptors_of_its_own(void **state)
+{
+	char text[1024] = "";
+	pthread_t thread;
+	void *status;
+
+	fill_all(filled, 1);
+	assert_int_equal(pipe(said), 0);
+	assert_int_equal(pthread_create(&thread, NULL, fork_apart, NULL), 0);
+	for (unsigned i = 0; i < 3; i++)
+		fork_once();
+	assert_int_equal(pthread_join(thread, &status), 0);
+	close(said[1]);
+	if ((uintptr_t)status == 1000 + 125) {
+		assert_true(read(said[0], text, sizeof(text) - 1) > 0);
+		assert_non_null(strstr(text, "farpage: "));
+	} else {
+		assert_int_equal((uintptr_t)status, 1000);
+	}
+	close(said[0]);
+}
+
 static int tests(void)
 {
 	const struct CMUnitTest all[] = {
@@ -675,6 +727,7 @@ static int tests(void)
 	    cmocka_unit_test(values_of_many_keys),
 	    cmocka_unit_test(libraries_with_thread_data),
 	    cmocka_unit_test(stacks_that_are_far),
+	    cmocka_unit_test(descriptors_of_its_own),
 	};
 
 	return cmocka_run_group_tests(all, fill, NULL);
