@@ -546,6 +546,7 @@ static int configure(struct fp_agent *agent, const struct fp_agent_options *opti
 	                             .room.kick_fd = -1};
 	agent->far.deadline_ns = options->deadline_ns ? options->deadline_ns : DEADLINE_DEFAULT_NS;
 	agent->local_percent = options->local_bytes ? 0 : options->local_percent;
+	agent->far.low = options->low;
 	agent->space.overcommit = options->overcommit;
 	agent->space.on_growth = on_growth;
 	agent->space.on_growth_arg = agent;

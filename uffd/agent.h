@@ -42,6 +42,7 @@ struct fp_agent_options {
 	unsigned readahead_pages; /* longest sequential read-ahead window; 0: none */
 	bool overcommit;          /* map without reserving slots */
 	bool holds;               /* the caller brackets its system calls by holds where they are needed */
+	bool low;                 /* the range begins at 4 GiB, where it can: for hints in it */
 	bool own_handler;         /* the caller has a handler of SIGBUS, which asks fp_agent_signal first */
 	const char *stats_path;   /* see fp_statspage_expand; NULL: the default place, unlinked at the end */
 	/*

@@ -116,7 +116,7 @@ static void *reserve_high(uint64_t bytes)
 static void reserve_range(struct fp_far *far, uint64_t bytes)
 {
 	end_merging();
-	far->base = reserve_low(bytes);
+	far->base = far->low ? reserve_low(bytes) : NULL;
 	far->origin = far->base ? random_origin(far->n_pages) : 0;
 	if (!far->base)
 		far->base = reserve_high(bytes);

@@ -37,6 +37,7 @@ struct fp_errand {
 struct fp_far {
 	char *base;
 	uint64_t n_pages;
+	bool low;                  /* the range may begin at 4 GiB */
 	uint32_t origin;           /* page from which on mappings are placed that ask for no place */
 	_Atomic uint64_t *words;   /* one a page, reserved lazily */
 	_Atomic uint64_t *touched; /* one bit a chunk: some page of it may be other than ZERO */
