@@ -54,9 +54,10 @@ void fp_fd_lost(void)
 {
 	fp_end_refused("fds",
 	               "this program closed or replaced a descriptor of its far memory by a bare "
-	               "system call, past the C library: it ends here rather than read wrong bytes. "
-	               "Close descriptors by the C library, leave numbers from 512 on alone, or run it "
-	               "without farpage");
+	               "system call, past the C library, or forked from a thread that has descriptors of "
+	               "its own (unshare): it ends here rather than read wrong bytes. Close descriptors "
+	               "by the C library, leave numbers from 512 on alone, fork from a thread that shares "
+	               "them, or run it without farpage");
 }
 
 void fp_fd_watch_table(pid_t tid)
