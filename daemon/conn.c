@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "dialog.h"
 #include "listen.h"
 #include "log.h"
 #include "request.h"
@@ -286,11 +287,11 @@ static void start_timer(struct fp_conn *conn, uint64_t ns)
 	fp_loop_timeout(&conn->server->loop, &conn->time_op, &conn->time, ns);
 }
 
-/* How long a control connection may still be silent. While we keep it waiting, silence is no sign. */
+/* How long a control connection may still be silent. While it waits for a lease, silence is no sign. */
 static uint64_t idle_left_ns(const struct fp_conn *conn)
 {
 	uint64_t limit_ns = conn->server->config->limits.idle_timeout_ns;
-	uint64_t silent_ns = is_paused(conn) ? 0 : fp_clock_ns() - conn->heard_ns;
+	uint64_t silent_ns = conn->leasing ? 0 : fp_clock_ns() - conn->heard_ns;
 
 	return limit_ns > silent_ns ? limit_ns - silent_ns : 0;
 }
@@ -312,20 +313,6 @@ static void on_time(struct fp_op *op, int res, unsigned flags)
 		fp_conn_kill(conn);
 	}
 	fp_conn_settle(conn);
-}
-
-/*
- * A machine that vanished without a word is noticed within a minute: its leases are needed elsewhere. A
- * process that is merely stopped is not: its kernel answers.
- */
-static void keep_alive(int fd)
-{
-	const int one = 1, idle_s = 15, interval_s = 5, count = 6;
-
-	setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
-	setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof(idle_s));
-	setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof(interval_s));
-	setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof(count));
 }
 
 static bool is_unix_socket(int fd)
@@ -353,7 +340,7 @@ static void know_peer(struct fp_conn *conn, struct fp_gate_peer *gate_peer)
 	else
 		fp_peer_name(conn->fd, conn->peer, sizeof(conn->peer));
 	if (!conn->is_unix && !gate_peer)
-		keep_alive(conn->fd);
+		fp_dialog_keep_alive(conn->fd);
 }
 
 int fp_conn_start(struct fp_server *server, int fd, struct fp_gate_peer *gate_peer)

@@ -228,7 +228,7 @@ static void adopted(struct fp_store *store, struct fp_node *node)
 	fp_generations_inherited(store, (unsigned)(node - store->nodes));
 	fp_backoff_resumed(&node->backoff, fp_clock_ns());
 	node->attempting = false;
-	node->next_heartbeat_ns = fp_clock_ns() + store->heartbeat_ns;
+	node->next_heartbeat_ns = fp_tend_next_heartbeat(store, node);
 	atomic_store(&store->adoption_until_ns, 0); /* others may be waited for anew */
 	adoption_set(store, node, FP_ADOPTION_NONE);
 }

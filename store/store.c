@@ -118,7 +118,7 @@ static int node_begin(struct fp_store *store, struct fp_node *node, struct fp_se
 	r = fp_node_identify(node, session);
 	node->adoptable = r == 0;
 	node->resumable = r == 0 && !node->load_store;
-	node->next_heartbeat_ns = fp_clock_ns() + store->heartbeat_ns;
+	node->next_heartbeat_ns = fp_tend_next_heartbeat(store, node);
 	return r == -EOPNOTSUPP ? 0 : r;
 }
 

@@ -162,6 +162,8 @@ void fp_inherited_release(struct fp_store *store, struct fp_node *node);
 
 /* ---- what the tender does, and adopting does alike ---- */
 
+/* When the next heartbeat is due: the node hears several before it takes silence for a break. */
+uint64_t fp_tend_next_heartbeat(const struct fp_store *store, const struct fp_node *node);
 /* Any 64 bits. */
 uint64_t fp_tend_random(struct fp_store *store);
 /* Makes the node's leases known to a session. node->control held. */

@@ -173,7 +173,7 @@ static void attempt(struct fp_store *store, struct fp_node *node)
 		atomic_fetch_add_explicit(&node->reconnects, 1, memory_order_relaxed);
 		fp_backoff_resumed(&node->backoff, fp_clock_ns());
 		node->attempting = false;
-		node->next_heartbeat_ns = fp_clock_ns() + store->heartbeat_ns;
+		node->next_heartbeat_ns = fp_tend_next_heartbeat(store, node);
 		fp_store_way_taken(store, node, way, cause ? cause : atomic_load(&node->error));
 	} else if (r == -ESTALE) {
 		fp_tend_lose(node, r);
@@ -205,6 +205,13 @@ static uint64_t tend_open(struct fp_store *store, struct fp_node *node)
 	return node->backoff.next_ns;
 }
 
+uint64_t fp_tend_next_heartbeat(const struct fp_store *store, const struct fp_node *node)
+{
+	uint64_t idle_ns = node->identity.idle_ns;
+
+	return fp_clock_ns() + (idle_ns ? FP_MIN(store->heartbeat_ns, idle_ns / 4) : store->heartbeat_ns);
+}
+
 /* A node that is up: when its next heartbeat is due. */
 static uint64_t tend_closed(struct fp_store *store, struct fp_node *node)
 {
@@ -224,7 +231,7 @@ static uint64_t tend_closed(struct fp_store *store, struct fp_node *node)
 		fp_node_report(node, epoch, r, NULL);
 	else
 		atomic_store_explicit(&node->heartbeat_ns, fp_clock_ns() - now_ns, memory_order_relaxed);
-	node->next_heartbeat_ns = now_ns + store->heartbeat_ns;
+	node->next_heartbeat_ns = fp_tend_next_heartbeat(store, node);
 	return node->next_heartbeat_ns;
 }
 

@@ -406,6 +406,7 @@ int fp_control_identity(struct fp_session *session, struct fp_session_identity *
 {
 	const struct fp_control *control = control_of(session);
 	struct fp_session_identity identity = {.id = control->welcome.session_id,
+	                                       .idle_ns = control->welcome.idle_ms * FP_NSEC_PER_MSEC,
 	                                       .grace_ns = control->welcome.grace_ms * FP_NSEC_PER_MSEC};
 
 	static_assert(sizeof(identity.token) == FP_WIRE_TOKEN_BYTES, "a token fits");

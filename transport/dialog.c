@@ -152,6 +152,17 @@ static int connect_by(int fd, const struct sockaddr *addr, socklen_t len, uint64
 	}
 }
 
+void fp_dialog_keep_alive(int fd)
+{
+	const int one = 1, idle_s = 15, interval_s = 5, count = 6, unacknowledged_ms = 45000;
+
+	(void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
+	(void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof(idle_s));
+	(void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof(interval_s));
+	(void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof(count));
+	(void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &unacknowledged_ms, sizeof(unacknowledged_ms));
+}
+
 static int dial_address(const struct sockaddr *addr, socklen_t len, uint64_t deadline_ns, int *ret_fd)
 {
 	fp_autoclose int fd = FP_FD_OPEN(socket(addr->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -159,9 +170,11 @@ static int dial_address(const struct sockaddr *addr, socklen_t len, uint64_t dea
 
 	if (fd < 0)
 		return -errno;
-	if (addr->sa_family != AF_UNIX && (setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)) < 0 ||
-	                                   setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on)) < 0))
-		return -errno;
+	if (addr->sa_family != AF_UNIX) {
+		if (setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)) < 0)
+			return -errno;
+		fp_dialog_keep_alive(fd);
+	}
 	r = connect_by(fd, addr, len, deadline_ns);
 	if (r < 0)
 		return r;

@@ -86,6 +86,13 @@ int fp_dialog_receive(struct fp_dialog *dialog, uint64_t deadline_ns, struct fp_
 int fp_dialog_take_memfd(struct fp_dialog *dialog);
 
 /*
+ * Has the kernel break a TCP connection within a minute of the other machine's vanishing: by probes while
+ * nothing is under way, by a limit for what is not acknowledged. A process there that is stopped, but whose
+ * kernel answers, it does not notice.
+ */
+void fp_dialog_keep_alive(int fd);
+
+/*
  * Closes dialog but for its socket (a blocking one: pass MSG_DONTWAIT), which is now the caller's. Only of
  * what fp_dialog_open gave.
  */

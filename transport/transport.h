@@ -68,6 +68,7 @@ struct fp_session_options {
 /* What a session whose connection broke is resumed by, and its leases adopted. A secret: whoever has it
  * reaches the leases. */
 struct fp_session_identity {
+	uint64_t idle_ns; /* the node takes a connection that is silent for so long as broken; 0: never */
 	uint64_t id;
 	uint8_t token[16];
 	uint64_t grace_ns; /* how long the node keeps the leases of a session that is cut off */

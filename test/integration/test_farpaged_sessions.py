@@ -527,7 +527,7 @@ class Resumed(Case):
 
     def test_unix_sockets_do_not_break(self):
         node, watcher, session = self.start_watched()
-        self.assertEqual((watcher.grace_ms, watcher.idle_ms, session.grace_ms, session.idle_ms), (0, 0, 30000, 0))
+        self.assertEqual((watcher.grace_ms, watcher.idle_ms, session.grace_ms, session.idle_ms), (0, 0, 30000, 30000))
 
     def test_idle(self):
         node, watcher, session = self.start_watched("idle_timeout: 300ms")

@@ -201,8 +201,9 @@ static int identity(struct fp_session *base, struct fp_session_identity *ret_ide
 
 	if (!session->node->resumable)
 		return -EOPNOTSUPP;
-	*ret_identity =
-	    (struct fp_session_identity){.id = session->standing->id, .grace_ns = session->node->grace_ns};
+	*ret_identity = (struct fp_session_identity){.id = session->standing->id,
+	                                             .idle_ns = session->node->idle_ns,
+	                                             .grace_ns = session->node->grace_ns};
 	memcpy(ret_identity->token, &session->standing->token, sizeof(uint64_t));
 	return 0;
 }

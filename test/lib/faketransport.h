@@ -39,7 +39,7 @@ struct fake_node {
 	bool forgetful;         /* every resume is answered by -ESTALE */
 	unsigned resume_errors; /* so many resumes fail first */
 	int resume_error;       /* with this; 0: -ECONNREFUSED */
-	uint64_t grace_ns;
+	uint64_t grace_ns, idle_ns;
 	unsigned closed_ways; /* bit fake_way(...): sessions do not open by that way */
 	int closed_error;     /* but fail with this; 0: -EHOSTUNREACH */
 	/* what happened */

@@ -864,6 +864,18 @@ static void a_storm_loses_no_byte(void **state)
 	bench_close();
 }
 
+/* However seldom they are asked for: a node that takes silence for a break hears several in that time. */
+static void heartbeats_keep_a_session(void **state)
+{
+	fake_nodes[0].idle_ns = 4 * FP_NSEC_PER_SEC;
+	bench_open();
+	assert_true(fp_store_tend(b.store, 0) <= FP_NSEC_PER_SEC);
+	tend_now();
+	assert_int_equal(fake_nodes[0].n_pings, 1);
+	assert_true(fp_store_tend(b.store, 0) <= FP_NSEC_PER_SEC);
+	bench_close();
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -882,6 +894,7 @@ int main(void)
 	    cmocka_unit_test_setup(attempts_wait_for_their_time, reset),
 	    cmocka_unit_test_setup(a_transport_that_cannot_resume_is_lost_at_once, reset),
 	    cmocka_unit_test_setup(heartbeats_tell_the_round_trip, reset),
+	    cmocka_unit_test_setup(heartbeats_keep_a_session, reset),
 	    cmocka_unit_test_setup(a_control_call_that_breaks_opens_the_breaker, reset),
 	    cmocka_unit_test_setup(an_idle_lane_holds_one_old_link, reset),
 	    cmocka_unit_test_setup(a_lane_opened_meanwhile_gets_its_link_later, reset),
