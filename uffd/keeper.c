@@ -64,14 +64,15 @@ static void *run(void *arg)
 	while (!atomic_load(&keeper->stopping)) {
 		uint64_t sleep_ns;
 
+		if (atomic_load(&keeper->n_asking)) { /* it may wait for another node's attempt */
+			pause_briefly();
+			continue;
+		}
 		pthread_mutex_lock(&tender->turn);
 		sleep_ns = fp_store_tend(o->store, tender->node);
 		fp_nodewatch_look(&tender->said, o->store, tender->node);
 		pthread_mutex_unlock(&tender->turn);
-		if (atomic_load(&keeper->n_asking))
-			pause_briefly();
-		else
-			wait_for_work(tender, sleep_ns);
+		wait_for_work(tender, sleep_ns);
 	}
 	if (o->leave_local)
 		o->leave_local();
