@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <malloc.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -20,7 +21,8 @@
 #include "status.h"
 
 #define ACCEPT_PAUSE_NS (100 * FP_NSEC_PER_MSEC)
-#define MIN_FDS_OUT     8ull            /* as many as one connection may have */
+#define MIN_FDS_OUT     8ull /* as many as one connection may have */
+#define TRIM_DELAY_NS   FP_NSEC_PER_SEC
 #define GRACE_TICK_NS   FP_NSEC_PER_SEC /* that a shorter grace period, read again, is soon heeded */
 
 void fp_server_log_peer(struct fp_server *server, const struct fp_conn *conn, const char *what)
@@ -240,9 +242,27 @@ static void link_ended(struct fp_server *server, struct fp_node_session *session
 		fp_conn_settle(conn);
 }
 
+static void on_trim(struct fp_op *op, int res, unsigned flags)
+{
+	struct fp_server *server = fp_container_of(op, struct fp_server, trim_op);
+
+	server->trim_timing = false;
+	malloc_trim(0);
+}
+
+/* The allocator keeps what is freed below a piece that is still in use. A second of ends is one trim. */
+static void trim_soon(struct fp_server *server)
+{
+	if (server->trim_timing || server->stopping)
+		return;
+	server->trim_timing = true;
+	fp_loop_timeout(&server->loop, &server->trim_op, &server->trim_time, TRIM_DELAY_NS);
+}
+
 void fp_server_conn_ended(struct fp_server *server, struct fp_conn *conn)
 {
 	server->n_conns--;
+	trim_soon(server);
 	if (conn->session && fp_conn_is_control(conn) && outlives(server, conn))
 		cut_off_session(server, conn->session);
 	else if (conn->session && fp_conn_is_control(conn))
@@ -576,6 +596,7 @@ int fp_server_run(const struct fp_server_options *options)
 	    .keeper_op.done = on_keeper,
 	    .drain_op.done = on_drain_time,
 	    .users_op.done = on_users_gone,
+	    .trim_op.done = on_trim,
 	};
 	char line[128];
 	int r;
