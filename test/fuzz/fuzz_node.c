@@ -152,8 +152,11 @@ static size_t receive(int fd, uint8_t *ret_bytes, size_t len)
 	while (have < len) {
 		struct pollfd p = {.fd = fd, .events = POLLIN};
 		ssize_t n;
+		int ready;
 
-		assert(poll(&p, 1, (int)(DEADLINE_NS / FP_NSEC_PER_MSEC)) == 1);
+		while ((ready = poll(&p, 1, (int)(DEADLINE_NS / FP_NSEC_PER_MSEC))) < 0 && errno == EINTR)
+			;
+		assert(ready == 1);
 		n = ret_bytes ? recv(fd, ret_bytes + have, len - have, 0)
 		              : recv(fd, trash, FP_MIN(len - have, sizeof(trash)), 0);
 		if (n <= 0)
