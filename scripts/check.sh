@@ -66,6 +66,7 @@ case ${1:-} in
 	run build 2 style unit conformance fuzz
 	under_sanitizers
 	run build 2 integration
+	run build 1 hostile
 	run build 1 fault
 	run build 2 apps
 	in_guests

@@ -41,6 +41,8 @@ class Refused(Exception):
 class Farpaged:
     """One daemon; a context manager that ends it."""
 
+    source = None  # the address that this process connects from over TCP
+
     def __init__(self, config=None, args=(), preexec=None, prefix=()):
         self.dir = tempfile.TemporaryDirectory(prefix="farpaged-test.")
         self.config_path = os.path.join(self.dir.name, "farpaged.yaml")
@@ -96,7 +98,7 @@ class Farpaged:
             sock.connect("\0" + path[1:] if path[0] == "@" else path)
         else:
             host, port = url[6:].rsplit(":", 1)
-            sock = socket.create_connection((host.strip("[]"), int(port)), DEADLINE_S)
+            sock = socket.create_connection((host.strip("[]"), int(port)), DEADLINE_S, self.source)
         return sock
 
     def session(self, url=None, **options):

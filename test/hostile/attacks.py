@@ -1,0 +1,382 @@
+"""What hostile clients do. Each attack runs in one process or several, says when it has begun, and goes on until it is killed."""
+import contextlib
+import ctypes
+import mmap
+import multiprocessing
+import os
+import random
+import select
+import signal
+import struct
+import tempfile
+import time
+
+from farpaged import (CONTROL, HELLO, LEASE, MEMFD, PING, READ, RELEASE, STATUS, WRITE, Refused, frame, table)
+
+MIB = 1 << 20
+PAGE = 4096
+HUGE = 2 * MIB
+HUGE_PAGES = 8
+HUGE_PAGES_FILE = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
+MAX_SEG = 65536
+SECRET = b"the well-behaved client's secret"
+FULL_READ = frame(READ, table([(1, MAX_SEG, 0)] * 64), tag=1)
+
+
+def flood(connections, request, receives=True):
+    """Sends request over and over on each connection, as fast as the node takes it; drops what it answers, or never reads it."""
+    poller = select.poll()
+    left = {}
+    for connection in connections:
+        connection.sock.setblocking(False)
+        poller.register(connection.sock, select.POLLOUT | (select.POLLIN if receives else 0))
+        left[connection.sock.fileno()] = (connection.sock, b"")
+    burst = request * max(1, 65536 // len(request))
+    trash = bytearray(MIB)
+    while left:
+        for fd, events in poller.poll():
+            sock, rest = left[fd]
+            try:
+                if events & select.POLLIN:
+                    sock.recv_into(trash)
+                if events & select.POLLOUT:
+                    rest = rest or burst
+                    left[fd] = sock, rest[sock.send(rest):]
+            except BlockingIOError:
+                pass
+            except ConnectionError:
+                events = select.POLLERR
+            if events & (select.POLLERR | select.POLLHUP | select.POLLNVAL):
+                poller.unregister(fd)
+                del left[fd]
+
+
+def lease_all(session, size, keep):
+    """Leases pieces of size until the node refuses; returns how many."""
+    count = 0
+    try:
+        while True:
+            keep.append(session.lease(size))
+            count += 1
+    except Refused:
+        return count
+
+
+class Attack:
+    """Defaults; each attack says what differs."""
+
+    transports = ("tcp", "shm")
+    processes = 1
+    resumes = False  # whether the client beside it breaks its connections and comes back
+    pool = "{ name: main, size: 64M }"
+    limits = ""
+    authenticated = False
+    bound_bytes = 32 * MIB  # of private memory that the daemon may take for it
+    verdict = None  # called with the node at the end
+
+    def why_not(self):
+        """Why it cannot run here; None: it can."""
+        return None
+
+    def stage(self):
+        """What the machine must have while it runs."""
+        return contextlib.nullcontext()
+
+    def secret(self):
+        return SECRET if self.authenticated else None
+
+    def secret_file(self):
+        self.file = tempfile.NamedTemporaryFile(prefix="farpaged-secret.")  # pylint: disable=consider-using-with
+        self.file.write(SECRET)
+        self.file.flush()
+        return self.file.name
+
+    def config(self, transport):
+        auth = f"auth: {{ secret_file: {self.secret_file()} }}\n" if self.authenticated else ""
+        return (f'listen: [ "unix:@hostile-{os.getpid()}", "tcp://127.0.0.1:0" ]\npools: [ {self.pool} ]\n'
+                f"limits: {{ grace: 2s, {self.limits} }}\n{auth}")
+
+    def run(self, node, url, ready):
+        raise NotImplementedError
+
+    @staticmethod
+    def session(node, url):
+        return node.session(url, features=MEMFD if url.startswith("shm:") else 0, name="hostile")
+
+
+class LeasesUnread(Attack):
+    """LEASE and RELEASE in turn on many connections, no answer is ever read."""
+
+    def run(self, node, url, ready):
+        sessions = [self.session(node, url) for _ in range(16)]
+        ready.set()
+        flood(sessions, frame(LEASE, struct.pack("<QII", PAGE, 0, 0)) + frame(RELEASE, struct.pack("<II", 1, 0)), receives=False)
+
+
+class PingsUnread(Attack):
+    """The longest PINGs on many links, no PONG is ever read."""
+
+    def run(self, node, url, ready):
+        session = node.session(url, name="hostile")
+        links = [session.link() for _ in range(60)]
+        ready.set()
+        flood(links, frame(PING, bytes(4096)), receives=False)
+
+
+class StatusFlood(Attack):
+    """The dearest question, asked by many sessions without a pause."""
+
+    def run(self, node, url, ready):
+        sessions = [self.session(node, url) for _ in range(60)]
+        ready.set()
+        flood(sessions, frame(STATUS))
+
+
+class LinkFlood(Attack):
+    """The longest READs on many links at once."""
+
+    def run(self, node, url, ready):
+        session = node.session(url, name="hostile")
+        session.lease(MIB)
+        links = [session.link() for _ in range(60)]
+        ready.set()
+        flood(links, FULL_READ)
+
+
+class ReadsUnread(Attack):
+    """READs of 4 MiB on many links by a client that stops."""
+
+    def run(self, node, url, ready):
+        session = node.session(url, name="hostile")
+        session.lease(MIB)
+        links = [session.link() for _ in range(16)]
+        for link in links:
+            link.sock.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    link.sock.send(FULL_READ)
+        ready.set()
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+class AdoptFlood(Attack):
+    """One session with many leases, adopted by session after session."""
+
+    limits = "max_leases: 16384"
+
+    def run(self, node, url, ready):
+        parent = node.session(url, name="hostile")
+        lease_all_of = []
+        with contextlib.suppress(Refused):
+            for _ in range(4096):
+                lease_all_of.append(parent.lease(PAGE))
+        ready.set()
+        children = []
+        with contextlib.suppress(Refused, ConnectionError, EOFError):
+            while True:
+                child = node.session(url, name="hostile")
+                child.adopt(parent)
+                children.append(child)
+
+
+class SmallLeases(Attack):
+    """The smallest leases until the node refuses."""
+
+    processes = 4
+    pool = "{ name: main, size: 4G }"
+    limits = "max_leases: 65535"
+
+    def run(self, node, url, ready):
+        sessions = [node.session(url, name="hostile")]
+        lease_all(sessions[0], PAGE, [])
+        ready.set()
+
+
+class Quota(Attack):
+    """Many sessions of one client, each up to its quota."""
+
+    limits = "client_quota: 8M"
+
+    def run(self, node, url, ready):
+        sessions = []
+        with contextlib.suppress(Refused):
+            while len(sessions) < 16:
+                sessions.append(self.session(node, url))
+                lease_all(sessions[-1], MIB, [])
+        ready.set()
+        signal.pause()
+
+
+class KeptMemory(Attack):
+    """Leases memory, fills it, gives the lease back and keeps the memory."""
+
+    transports = ("shm",)
+    kept = multiprocessing.Value("Q", 0)
+
+    def run(self, node, url, ready):
+        session = self.session(node, url)
+        memories = []
+        ready.set()
+        with contextlib.suppress(Refused):
+            while len(memories) < 512:
+                lease_id, _, fd = session.lease(MIB)
+                memories.append(mmap.mmap(fd, MIB))
+                memories[-1][:] = b"k" * MIB
+                os.close(fd)
+                session.release(lease_id)
+                with self.kept.get_lock():
+                    self.kept.value = max(self.kept.value, len(memories) * MIB)
+
+    def verdict(self, _):
+        print(f"memory kept after RELEASE: {self.kept.value // MIB} MiB of a pool of 64 MiB")
+        assert self.kept.value <= 64 * MIB, "clients hold more memory than the pool has"
+
+
+class Strangers(Attack):
+    """Connections without a secret take all that max_connections allows, and open again what is closed."""
+
+    transports = ("tcp",)
+    processes = 2
+    resumes = True
+    authenticated = True
+    limits = "max_connections: 100, handshake_timeout: 5s"
+
+    def run(self, node, url, ready):
+        held = []
+        begun = time.monotonic()
+        while True:
+            with contextlib.suppress(OSError):
+                held.append(node.connect(url))
+            for sock in select.select(held, [], [], 0)[0]:  # the node has closed it
+                held.remove(sock)
+                sock.close()
+            if time.monotonic() > begun + 0.2:
+                ready.set()
+
+
+class HalfOpen(Attack):
+    """Handshakes that never end, their HELLO sent byte by byte."""
+
+    limits = "handshake_timeout: 1s"
+
+    def run(self, node, url, ready):
+        hello = frame(HELLO, struct.pack("<BBBBIQ16s32s64s", 1, 1, CONTROL, 0, 0, 0, bytes(16), bytes(32), b"slow"))
+        held = []
+        ready.set()
+        while True:
+            with contextlib.suppress(OSError):
+                held.append([node.connect(url), 0])
+            for entry in list(held):
+                sock, sent = entry
+                try:
+                    sock.send(hello[sent:sent + 1])
+                    entry[1] += sent < len(hello) - 2
+                except OSError:
+                    held.remove(entry)
+            time.sleep(0.005)
+
+
+class Garbage(Attack):
+    """Frames that are wrong in one place or in many, before the handshake and after."""
+
+    processes = 2
+
+    def run(self, node, url, ready):
+        dice = random.Random(os.getpid())
+        ready.set()
+        while True:
+            with contextlib.suppress(OSError, EOFError, Refused):
+                if dice.random() < 0.5:
+                    sock = node.connect(url)
+                else:
+                    sock = node.session(url, name="hostile").sock
+                wrong = bytearray(frame(dice.randrange(0x30), dice.randbytes(dice.choice((0, 8, 16, 24, 128, 1032)))))
+                for _ in range(dice.randrange(4)):
+                    wrong[dice.randrange(len(wrong))] = dice.randrange(256)
+                sock.sendall(bytes(wrong))
+                sock.close()
+
+
+class Churn(Attack):
+    """Sessions that come and go as fast as they can, each with a line in the log."""
+
+    processes = 2
+
+    def run(self, node, url, ready):
+        ready.set()
+        while True:
+            with contextlib.suppress(OSError, EOFError, Refused):
+                self.session(node, url).close()
+
+
+class DyingLease(Attack):
+    """A client that dies with a large lease, again and again: the node scrubs it for those who come after."""
+
+    pool = "{ name: main, size: 2G, backing: anonymous, preallocate: true }"
+    transports = ("tcp",)
+
+    def run(self, node, url, ready):
+        ready.set()
+        while True:
+            with contextlib.suppress(OSError, EOFError, Refused):
+                session = self.session(node, url)
+                session.lease(1024 * MIB)
+                session.close()
+
+
+class PunchedMemory(Attack):
+    """Punches holes into huge pages that it shares with the node, takes the freed pages, and has the node write there."""
+
+    transports = ("shm",)
+    pool = f"{{ name: main, size: {HUGE_PAGES * HUGE // MIB}M, backing: hugetlb, preallocate: true }}"
+
+    def why_not(self):
+        if os.geteuid() != 0 or not os.path.exists(HUGE_PAGES_FILE):
+            return "it needs root and huge pages"
+        return None
+
+    @contextlib.contextmanager
+    def stage(self):
+        with open(HUGE_PAGES_FILE, encoding="ascii") as f:
+            before = f.read()
+        try:
+            with open(HUGE_PAGES_FILE, "w", encoding="ascii") as f:
+                f.write(str(int(before) + HUGE_PAGES))
+            yield
+        finally:
+            with open(HUGE_PAGES_FILE, "w", encoding="ascii") as f:
+                f.write(before)
+
+    def run(self, node, url, ready):
+        session = self.session(node, url)
+        keep_size, punch_hole = 1, 2
+        lease_id, size, fd = session.lease(HUGE)
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+        libc.fallocate(fd, keep_size | punch_hole, 0, size)
+        taken = os.memfd_create("taken", 0x4)  # MFD_HUGETLB
+        libc.fallocate(taken, 0, 0, size)
+        ready.set()
+        with contextlib.suppress(Refused, OSError, EOFError):
+            link = session.link()
+            link.ask(WRITE, table([(lease_id, PAGE, 0)]) + bytes(PAGE))
+            link.ask(READ, table([(lease_id, PAGE, 0)]))
+
+
+ATTACKS = {
+    "adopt-flood": AdoptFlood(),
+    "churn": Churn(),
+    "dying-lease": DyingLease(),
+    "garbage": Garbage(),
+    "half-open": HalfOpen(),
+    "kept-memory": KeptMemory(),
+    "leases-unread": LeasesUnread(),
+    "link-flood": LinkFlood(),
+    "pings-unread": PingsUnread(),
+    "punched-memory": PunchedMemory(),
+    "quota": Quota(),
+    "reads-unread": ReadsUnread(),
+    "small-leases": SmallLeases(),
+    "status-flood": StatusFlood(),
+    "strangers": Strangers(),
+}

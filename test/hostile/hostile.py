@@ -1,0 +1,190 @@
+"""hostile.py ATTACK TRANSPORT: one attack on a farpaged beside a client that behaves well.
+
+Turns of the client alone and turns beside the attack alternate. The client may lose no byte and no session. The median p99 of its
+turns beside the attack is at most SLOWER times that of its turns alone. The daemon's memory and descriptors stay within bounds, and
+are back to the start when the attackers are gone.
+"""
+import ctypes
+import multiprocessing
+import os
+import random
+import signal
+import statistics
+import sys
+import time
+import traceback
+
+import attacks
+from farpaged import DEADLINE_S, Farpaged
+from wellbehaved import WellBehavedProcess
+
+TURNS = 3
+MAX_TURNS = 7
+TURN_S = 1.0
+SLOWER = 5
+FLOOR_S = 0.02  # a p99 below it says more about the scheduler than about the node
+SLACK_BYTES = 8 << 20  # what an allocator may keep
+SAMPLE_S = 0.05
+SKIPPED = 77
+SEED = int(os.environ.get("SEED", random.randrange(1 << 32)))
+ATTACKER_UID = 65534  # nobody: on UNIX sockets a client without a secret is a user,
+ATTACKER_ADDRESS = ("127.0.0.2", 0)  # and over TCP an address
+
+
+def resident_bytes(pid):
+    with open(f"/proc/{pid}/status", encoding="ascii") as f:
+        return sum(int(line.split()[1]) << 10 for line in f if line.startswith(("RssAnon", "RssShmem", "HugetlbPages")))
+
+
+def descriptors(pid):
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def p99(samples):
+    return sorted(samples)[int(len(samples) * 0.99)] if samples else 0.0
+
+
+def die_with_parent():
+    """For what is started here: nothing may outlive a test that is killed."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+class Attackers:
+    """The processes of one turn of an attack. They run until they are killed, as crashing clients do."""
+
+    def __init__(self, attack, node, url):
+        self.go = multiprocessing.Event()
+        self.ready = [multiprocessing.Event() for _ in range(attack.processes)]
+        self.processes = [multiprocessing.Process(target=self.serve, args=(attack, node, url, ready), daemon=True)
+                          for ready in self.ready]
+        for process in self.processes:
+            process.start()
+        for ready in self.ready:
+            if not ready.wait(DEADLINE_S):
+                raise AssertionError("an attacker could not begin")
+
+    def serve(self, attack, node, url, ready):
+        node.source = ATTACKER_ADDRESS
+        if url.startswith("shm:") and os.geteuid() == 0:
+            os.setgid(ATTACKER_UID)
+            os.setuid(ATTACKER_UID)
+        die_with_parent()  # after setuid, which forgets it
+        try:
+            attack.run(node, url, ready)
+        except Exception:  # pylint: disable=broad-except
+            traceback.print_exc()
+        ready.set()
+        signal.pause()  # what it has, it keeps until the turn is over
+
+    def end(self):
+        for process in self.processes:
+            process.kill()
+        for process in self.processes:
+            process.join()
+
+
+class Trial:
+    """One attack over one transport."""
+
+    def __init__(self, attack, transport):
+        self.attack = attack
+        self.node = Farpaged(attack.config(transport), preexec=die_with_parent)
+        self.pid = self.node.process.pid
+        self.url = next(url for url in self.node.urls if url.startswith(transport))
+        self.secret = attack.secret()
+        self.good = WellBehavedProcess(self.node, self.url, self.secret, SEED)
+        self.watcher = self.node.session(self.url, secret=self.secret)
+        self.alone, self.beside, self.peak_bytes, self.peak_fds = [], [], 0, 0
+        self.good.call("run", TURN_S, attack.resumes)  # warm
+        self.start_free = self.watcher.info()[1]
+        self.start_bytes, self.start_fds = resident_bytes(self.pid), descriptors(self.pid)
+
+    def watch(self, seconds):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and self.node.process.poll() is None:
+            self.peak_bytes = max(self.peak_bytes, resident_bytes(self.pid))
+            self.peak_fds = max(self.peak_fds, descriptors(self.pid))
+            time.sleep(SAMPLE_S)
+
+    def turn(self):
+        self.alone.append(self.good.call("run", TURN_S, self.attack.resumes))
+        attackers = Attackers(self.attack, self.node, self.url)
+        try:
+            self.good.pipe.send(("run", TURN_S, self.attack.resumes))
+            self.watch(TURN_S)
+            self.beside.append(self.good.answer())
+        finally:
+            attackers.end()
+        self.await_calm()
+
+    def await_calm(self):
+        """What the attackers had must be given back soon after they are gone."""
+        end = time.monotonic() + DEADLINE_S
+        while True:
+            missing, grown = self.start_free - self.watcher.info()[1], resident_bytes(self.pid) - self.start_bytes
+            more = descriptors(self.pid) - self.start_fds
+            if missing <= 0 and grown <= SLACK_BYTES and more <= 0:
+                return
+            if time.monotonic() > end:
+                raise AssertionError(f"the attackers are gone, but the pool misses {missing >> 10} KiB, and the daemon has "
+                                     f"{grown >> 10} KiB and {more} descriptors more than before")
+            time.sleep(SAMPLE_S)
+
+    def too_slow(self, kind):
+        """Why the calls of a kind are too slow beside the attack; None: they are not."""
+        alone = statistics.median(p99(turn[kind]) for turn in self.alone)
+        beside = statistics.median(p99(turn[kind]) for turn in self.beside)
+        n = sum(len(turn[kind]) for turn in self.beside)
+        print(f"{kind}: p99 {alone * 1e3:.2f} ms alone, {beside * 1e3:.2f} ms beside the attack ({n} calls)", flush=True)
+        if beside > max(SLOWER * alone, FLOOR_S):
+            return f"{kind}: more than {SLOWER} times slower beside the attack"
+        return None if n else f"{kind}: never done beside the attack"
+
+    def check_speed(self):
+        """A busy machine may spoil a turn: more of them are taken before the attack is blamed."""
+        kinds = [kind for kind in self.alone[0] if self.alone[0][kind]]
+        while reasons := [reason for kind in kinds if (reason := self.too_slow(kind))]:
+            if len(self.alone) == MAX_TURNS:
+                raise AssertionError("; ".join(reasons))
+            self.turn()
+
+    def check_bounds(self):
+        grown = self.peak_bytes - self.start_bytes
+        print(f"memory: {grown >> 20} MiB more at most; descriptors: {self.peak_fds - self.start_fds} more at most", flush=True)
+        if grown > self.attack.bound_bytes:
+            raise AssertionError(f"the daemon grew by {grown >> 20} MiB: more than {self.attack.bound_bytes >> 20} MiB")
+
+    def run(self):
+        for _ in range(TURNS):
+            self.turn()
+        self.check_speed()
+        self.good.call("verify_all")
+        self.check_bounds()
+        self.good.end()
+        self.watcher.close()
+        if self.attack.verdict:
+            self.attack.verdict(self.node)
+
+
+def main():
+    attack, transport = attacks.ATTACKS[sys.argv[1]], sys.argv[2]
+    print(f"SEED={SEED}", flush=True)
+    random.seed(SEED)
+    reason = attack.why_not()
+    if reason:
+        print(f"skipped: {reason}")
+        return SKIPPED
+    with attack.stage():
+        trial = Trial(attack, transport)
+        try:
+            trial.run()
+        except BaseException:
+            print(trial.node.log()[-1000:])
+            trial.node.process.kill()
+            raise
+        trial.node.__exit__()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
