@@ -368,6 +368,8 @@ static enum ibv_wr_opcode opcode_of(enum fp_verbs_op op)
 		return IBV_WR_RDMA_WRITE;
 	case FP_VERBS_WRITE_IMM:
 		return IBV_WR_RDMA_WRITE_WITH_IMM;
+	case FP_VERBS_SEND_IMM:
+		return IBV_WR_SEND_WITH_IMM;
 	default:
 		return IBV_WR_SEND;
 	}

@@ -175,8 +175,9 @@ bool fp_verbs_conn_stirs(const struct fp_verbs_conn *conn);
 enum fp_verbs_op {
 	FP_VERBS_READ,
 	FP_VERBS_WRITE,
-	FP_VERBS_WRITE_IMM, /* the peer gets a completion of one of its receives, with imm */
-	FP_VERBS_SEND,
+	FP_VERBS_WRITE_IMM, /* the peer gets a completion of one of its receives, with imm; not on iWARP */
+	FP_VERBS_SEND,      /* into one of the peer's receives */
+	FP_VERBS_SEND_IMM,  /* the same, with imm */
 	FP_VERBS_RECV,
 };
 

@@ -7,13 +7,14 @@ import os
 import subprocess
 import unittest
 
-from farpaged import Farpaged
+from farpaged import Farpaged, auth, secret_file
 
 ADDRESS = os.environ.get("FARPAGE_TEST_RDMA")
+SECRET = "open-sesame-open-sesame"
 CONFIG = f"""
 listen: [ "rdma://{ADDRESS}:7461" ]
 pools: [ {{ name: main, size: 64M }} ]
-"""
+{auth(SECRET)}"""
 
 
 @unittest.skipUnless(ADDRESS, "no RDMA device: FARPAGE_TEST_RDMA is not set")
@@ -21,7 +22,7 @@ class RdmaBench(unittest.TestCase):
     def bench(self, *args):
         """The cells of a way, by operation, bytes of a request and depth."""
         done = subprocess.run([os.environ["FARPAGE"], "bench", "link", f"rdma://{ADDRESS}:7461", "--json", "--seconds", "0.05",
-                               *args], capture_output=True, text=True, timeout=120, check=False)
+                               "--secret-file", secret_file(SECRET), *args], capture_output=True, text=True, timeout=120, check=False)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         way, = json.loads(done.stdout)["ways"]
         self.assertEqual(way["transport"], "rdma")
@@ -39,7 +40,7 @@ class RdmaBench(unittest.TestCase):
             op + protocol for op in ("read", "write") for protocol in ("", ", inline", ", eager", ", registered")})
         for (op, size, depth), cell in cells.items():
             self.assertGreater(cell["requests"], 0)
-            print(f"{op} of {size} bytes, {depth} at a time: p50 {cell['p50_us']:.1f} µs, {cell['gib_per_second']:.4f} GiB/s")
+            print(f"{op} of {size} bytes, {depth} at a time: p50 {cell['p50_us']:.1f} µs, {cell['gib_per_second'] * 1024:.2f} MiB/s")
 
 
 if __name__ == "__main__":

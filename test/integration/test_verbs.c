@@ -254,6 +254,110 @@ static void inline_and_immediate_data_arrive(void **state)
 	pair_close(&pair);
 }
 
+/* What a queue pair can be asked for, and what the peer sees of it. */
+struct operation {
+	enum fp_verbs_op op;
+	const char *name;
+	bool receives; /* uses up one of the peer's receives */
+	bool has_imm;
+};
+
+static const struct operation operations[] = {
+    {FP_VERBS_READ, "READ", false, false},
+    {FP_VERBS_WRITE, "WRITE", false, false},
+    {FP_VERBS_SEND, "SEND", true, false},
+    {FP_VERBS_WRITE_IMM, "WRITE with immediate", true, true},
+    {FP_VERBS_SEND_IMM, "SEND with immediate", true, true},
+};
+
+#define WINDOW    16 /* requests under way at once: no more than receives */
+#define BUSY_NS   (100 * FP_NSEC_PER_MSEC)
+#define IMMEDIATE 0xabcd0000u
+
+static void post_receives(const struct pair *pair, uint32_t len)
+{
+	struct fp_verbs_work receives[WINDOW];
+
+	for (unsigned i = 0; i < WINDOW; i++) {
+		receives[i] = recv_of(&pair->remote, i);
+		receives[i].local = pair->remote_bytes + i * len;
+		receives[i].len_bytes = len;
+	}
+	assert_int_equal(fp_verbs_post_recv(pair->node, receives, WINDOW), 0);
+}
+
+static void check_received(const struct pair *pair, const struct operation *operation, uint32_t len)
+{
+	struct fp_verbs_completion c;
+
+	for (unsigned i = 0; i < WINDOW; i++) {
+		next_completion(pair->node, &c);
+		assert_int_equal(c.status, 0);
+		assert_int_equal(c.op, FP_VERBS_RECV);
+		assert_int_equal(c.id, i);
+		assert_int_equal(c.len_bytes, len);
+		assert_int_equal(c.has_imm, operation->has_imm);
+		assert_int_equal(c.imm, operation->has_imm ? IMMEDIATE + i : 0);
+	}
+}
+
+/* A window of requests to its end. */
+static void run_window(const struct pair *pair, const struct operation *operation, uint32_t len)
+{
+	struct fp_verbs_work chain[WINDOW];
+	struct fp_verbs_completion c;
+
+	if (operation->receives)
+		post_receives(pair, len);
+	for (unsigned i = 0; i < WINDOW; i++) {
+		chain[i] = work_of(pair, operation->op, i * len, len);
+		chain[i].signalled = i == WINDOW - 1;
+		chain[i].imm = IMMEDIATE + i;
+	}
+	assert_int_equal(fp_verbs_post(pair->conn, chain, WINDOW), 0);
+	next_completion(pair->conn, &c);
+	assert_int_equal(c.status, 0);
+	if (operation->receives)
+		check_received(pair, operation, len);
+}
+
+static void run_operation(const struct pair *pair, const struct operation *operation, uint32_t len)
+{
+	bool reads = operation->op == FP_VERBS_READ;
+	uint8_t *from = reads ? pair->remote_bytes : pair->local_bytes;
+	uint8_t *to = reads ? pair->local_bytes : pair->remote_bytes;
+	uint64_t start_ns, elapsed_ns, n = 0;
+	double per_s;
+
+	fill(from, fp_clock_ns());
+	memset(to, 0, WINDOW * len);
+	start_ns = fp_clock_ns();
+	do {
+		run_window(pair, operation, len);
+		n += WINDOW;
+		elapsed_ns = fp_clock_ns() - start_ns;
+	} while (elapsed_ns < BUSY_NS);
+	if (!iwarp || operation->receives || reads) /* a WRITE of iWARP is done when it has been sent */
+		assert_memory_equal(to, from, WINDOW * len);
+	per_s = (double)n * FP_NSEC_PER_SEC / (double)elapsed_ns;
+	print_message("%s: %s of %u bytes, %d at a time: %.0f/s, %.2f MiB/s\n",
+	              iwarp ? "iWARP" : "RoCE, InfiniBand", operation->name, len, WINDOW, per_s,
+	              per_s * len / (1 << 20));
+}
+
+static void each_operation_carries_the_bytes(void **state)
+{
+	static const uint32_t lens[] = {64, 4096, REMOTE_BYTES / WINDOW};
+	struct pair pair;
+
+	pair_open(&pair);
+	for (unsigned i = 0; i < FP_ARRAY_LEN(operations); i++)
+		for (unsigned k = 0; k < FP_ARRAY_LEN(lens); k++)
+			if (!iwarp || !operations[i].has_imm) /* siw has no immediate data (RFC 7306) */
+				run_operation(&pair, &operations[i], lens[k]);
+	pair_close(&pair);
+}
+
 static void count_completion(const struct fp_verbs_completion *completion, void *user)
 {
 	assert_int_equal(completion->status, 0);
@@ -523,6 +627,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(reads_and_writes_carry_the_bytes),
 	    cmocka_unit_test(inline_and_immediate_data_arrive),
+	    cmocka_unit_test(each_operation_carries_the_bytes),
 	    cmocka_unit_test(a_full_queue_pushes_back),
 	    cmocka_unit_test(foreign_and_stale_keys_open_nothing),
 	    cmocka_unit_test(a_peer_that_goes_is_noticed),

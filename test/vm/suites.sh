@@ -24,7 +24,7 @@ in_guest 6.1 --kernel 6.1 "${both_networks[@]}" --timeout 1500 -- \
 
 in_guest 6.12 --kernel 6.12 "${both_networks[@]}" --timeout 1500 -- \
 	vm-devices "${conformance[@]}" "${integration[@]}" "${redis[@]}" vm-preload-heap-rxe vm-conformance-rdma+tcp-rxe \
-	vm-churn-move-{rxe,siw}
+	vm-churn-move-{rxe,siw} vm-bench-{rxe,siw}
 
 in_guest 6.12-faults-rxe --kernel 6.12 --setup one-namespace --timeout 1500 -- vm-rdmafork-rxe vm-redis-save-rxe \
 	vm-churn-inline-rxe vm-opens-siw vm-faults-rxe
