@@ -28,6 +28,14 @@ struct node_options {
 	const char *url;
 };
 
+/* What a node sends goes to a terminal. JSON has no control characters but white space. */
+static void blank_controls(char *text)
+{
+	for (char *c = text; *c; c++)
+		if (((unsigned char)*c < 0x20 && *c != '\n') || *c == 0x7f)
+			*c = ' ';
+}
+
 /* A node that sends something else than an object is shown as it is. */
 static void print_status(const char *text)
 {
@@ -49,6 +57,8 @@ static int show_status(struct fp_session *session, bool json)
 	fp_autofree char *text = NULL;
 	int r = fp_session_status(session, &text);
 
+	if (r == 0)
+		blank_controls(text);
 	if (r == 0 && json)
 		puts(text);
 	else if (r == 0)

@@ -99,9 +99,9 @@ class Status(toolcase.ToolCase):
 class Outline(toolcase.ToolCase):
     """The text form fits what a node sends, whatever it is: a node of the test's own says it."""
 
-    def shown(self, text):
+    def shown(self, text, *args):
         node = Speaker(self, text)
-        status, out, err = self.farpage("node", "status", node.url)
+        status, out, err = self.farpage("node", "status", node.url, *args)
         self.assertEqual((status, err), (0, ""))
         return out.decode()
 
@@ -125,6 +125,9 @@ class Outline(toolcase.ToolCase):
 
     def test_control_characters_stay_out_of_the_terminal(self):
         self.assertEqual(self.shown('{"name":"a\\u001b[31mb\\u0041\\u20ac\\n"}'), "name a?[31mbA? \n")
+        raw = '{"name":\n"\x1b[31m\x07'  # no JSON: shown as it is but for these
+        for args in ((), ("--json",)):
+            self.assertEqual(self.shown(raw, *args), '{"name":\n" [31m \n', args)
 
     def test_what_is_no_object_is_shown_as_it_is(self):
         for text in ("[1,2]", '{"open":', "{}}", '{"a":tru}', "[" * 40 + "]" * 40, '{"a":"\\x"}'):
