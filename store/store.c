@@ -75,8 +75,8 @@ int fp_store_new(const struct fp_store_options *options, struct fp_store **ret_s
 	store->random = fp_clock_ns() ^ (uint64_t)getpid() << 32;
 	store->direct = true;
 	store->cursor = 1;
-	if (copy_text(options->client_name, &store->client_name) < 0 ||
-	    copy_text(options->secret, &store->secret) < 0)
+	store->secret = options->secret;
+	if (copy_text(options->client_name, &store->client_name) < 0)
 		return -ENOMEM;
 	table = mmap(NULL, lease_table_bytes(), PROT_READ | PROT_WRITE,
 	             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -243,9 +243,6 @@ void fp_store_close(struct fp_store *store)
 		fp_lockedmem_forget(store->leases, lease_table_bytes());
 		munmap(store->leases, lease_table_bytes());
 	}
-	if (store->secret)
-		explicit_bzero(store->secret, strlen(store->secret));
-	free(store->secret);
 	free(store->client_name);
 	pthread_rwlock_destroy(&store->lanes_lock);
 	pthread_mutex_destroy(&store->reserve_lock);

@@ -47,7 +47,7 @@ struct fp_lane;
 struct fp_store_options {
 	const char *const *urls; /* n_urls of them, at least one */
 	unsigned n_urls;
-	const char *secret;      /* NULL: none */
+	const char *secret;      /* not copied: it outlives the store; NULL: none */
 	const char *client_name; /* NULL: comm and pid */
 	uint64_t deadline_ns;    /* of one request on one link; 0: 5 s */
 	uint64_t patience_ns;    /* how long a read waits for a node that is cut off; 0: the node's grace;

@@ -28,7 +28,7 @@ struct fp_control {
 	struct fp_url url;
 	struct fp_wire_welcome welcome;
 	char client_name[FP_WIRE_NAME_BYTES];
-	char *secret;
+	const char *secret; /* the opener's; NULL: none */
 	uint64_t deadline_ns;
 	pid_t opener;
 	void *private;
@@ -73,10 +73,7 @@ static void control_free(struct fp_control *control, enum fp_dialog_end end)
 	if (control->ops->done)
 		control->ops->done(&control->base, forked);
 	pthread_mutex_destroy(&control->lock);
-	if (control->secret)
-		explicit_bzero(control->secret, strlen(control->secret));
 	explicit_bzero(control->welcome.token, sizeof(control->welcome.token));
-	free(control->secret);
 	free(control);
 }
 
@@ -115,13 +112,7 @@ static int control_new(const struct fp_control_ops *ops, const struct fp_url *ur
 	control->deadline_ns = options->deadline_ns ? options->deadline_ns : DEFAULT_DEADLINE_NS;
 	name_self(name, sizeof(name));
 	fp_wire_name_set(control->client_name, options->client_name ? options->client_name : name);
-	if (options->secret) {
-		control->secret = strdup(options->secret);
-		if (!control->secret) {
-			control_drop(control);
-			return -ENOMEM;
-		}
-	}
+	control->secret = options->secret;
 	*ret_control = control;
 	return 0;
 }

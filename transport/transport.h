@@ -57,7 +57,7 @@ int fp_protocol_parse(const char *text, enum fp_protocol *ret_protocol);
 
 struct fp_session_options {
 	const char *client_name; /* shown by the node; NULL: comm and pid */
-	const char *secret;      /* shared secret; NULL: none */
+	const char *secret;      /* of this client; not copied: it outlives the session; NULL: none */
 	uint64_t deadline_ns;    /* of each control call and, unless an io says otherwise, each request */
 	uint64_t connect_ns;     /* of the opening alone; 0: deadline_ns */
 	const struct fp_session_identity *resume; /* NULL: a new session; else this one goes on */

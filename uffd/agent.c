@@ -24,6 +24,7 @@
 #include "ownmask.h"
 #include "ownstack.h"
 #include "rundir.h"
+#include "secret.h"
 #include "sigbus.h"
 #include "thread.h"
 
@@ -516,7 +517,7 @@ static void free_options(struct fp_agent_options *options)
 	for (unsigned i = 0; options->urls && i < options->n_urls; i++)
 		free((char *)options->urls[i]);
 	free((void *)options->urls);
-	free((char *)options->secret);
+	fp_secret_free((char *)options->secret);
 	free((char *)options->stats_path);
 }
 

@@ -1,11 +1,12 @@
 """Who may talk to a farpaged that has a secret."""
+import hashlib
 import os
 import signal
 import struct
 import unittest
 
 from farpaged import (BOTH, CONTROL, DENIED, DRAIN, DRAINING, GONE, LINK, NOT_PERMITTED, OVER_QUOTA, RESUME, STATUS, UNDRAIN,
-                      Connection, Farpaged, Refused, auth, main, secret_file)
+                      Connection, Farpaged, Refused, auth, copies_in_memory, main, secret_file)
 
 SECRET = "0123456789abcdef0123456789abcdef"
 
@@ -72,7 +73,8 @@ class Auth(unittest.TestCase):
 
 
 MIB = 1 << 20
-ALICE, BOB, EYE, ROOT = ("-".join([name] * 4) for name in ("alice", "bobby", "eyeys", "rooty"))
+ALICE, BOB, EYE, ROOT, CAROL = (name + "-" + hashlib.sha256(name.encode()).hexdigest()
+                                for name in ("alice", "bobby", "eyeys", "rooty", "carol"))
 
 
 def named(*entries):
@@ -153,9 +155,8 @@ class Named(unittest.TestCase):
         alice, bob = self.open(ALICE), self.open(BOB)
         alice.lease(MIB)
         link = alice.link()
-        carol = "-".join(["carol"] * 4)
-        self.reload(named((BOB, ", rights: [lease, status], quota: 1M"), (carol, "")))
-        new = self.open(carol)
+        self.reload(named((BOB, ", rights: [lease, status], quota: 1M"), (CAROL, "")))
+        new = self.open(CAROL)
         new.lease(2 * MIB)
         bob.lease(MIB)
         self.refused(OVER_QUOTA, bob.lease, 4096)
@@ -165,6 +166,14 @@ class Named(unittest.TestCase):
         self.refused(DENIED, alice.link)
         alice.close()
         bob.await_status(lambda s: {c["name"]: c["leased_bytes"] for c in s["clients"]} == {"bobby": MIB, "carol": 2 * MIB})
+
+    def test_one_copy_is_in_memory(self):
+        pid = self.node.process.pid
+        sessions = [self.open(secret) for secret in (ALICE, BOB, ROOT)]
+        sessions.append(sessions[0].link())
+        self.assertEqual([copies_in_memory(pid, secret) for secret, _ in ALL], [1] * 4)
+        self.reload(named((BOB, "")))
+        self.assertEqual([copies_in_memory(pid, secret) for secret, _ in ALL], [0, 1, 0, 0])
 
     def test_a_broken_change_changes_nothing(self):
         self.reload(named((BOB, ", rights: [root]")), "no right is called 'root'")

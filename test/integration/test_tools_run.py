@@ -11,6 +11,7 @@ import sys
 import threading
 
 import farapp
+import farpaged
 import seccomp
 import toolcase
 
@@ -305,6 +306,21 @@ class BadInput(toolcase.ToolCase):
         self.assertRefused(("--node", node.url, "--secret-file", self.path("absent")), "absent")
         outcome = self.farpage("run", "--local-memory", "16M", "--node", node.url, "--secret-file", right, "true")
         self.assertEqual(outcome, (0, b"", ""))
+
+    def test_one_copy_of_the_secret_is_in_memory(self):
+        secret = "a secret of this test alone"
+        node = SecretNode(self, secret)
+        program = self.start("run", "--local-memory", "16M", "--node", node.url, "--secret-file", self.path("file", secret), "cat",
+                             stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        program.stdin.write(b"up\n")
+        program.stdin.flush()
+        self.assertEqual(program.stdout.readline(), b"up\n")
+        with open(f"/proc/{program.pid}/task/{program.pid}/children", encoding="ascii") as children:
+            pids = [program.pid, *map(int, children.read().split())]
+        self.assertEqual([farpaged.copies_in_memory(pid, secret) for pid in pids], [0, 1])
+        program.stdin.close()
+        self.assertEqual(program.wait(toolcase.TIMEOUT), 0)
+        program.stdout.close()
 
     def test_config(self):
         for text in ("no_such_key: 1\n", "local_memory: [1]\n", "local_memory: 12X\n", "{\n"):

@@ -264,6 +264,26 @@ def secret_file(secret):
     return path
 
 
+def copies_in_memory(pid, text):
+    """How often the memory of a process holds text, or the rest of it: free() writes over the first bytes."""
+    rest = text[len(text) // 2:].encode()
+    n = 0
+    with open(f"/proc/{pid}/maps", encoding="ascii") as maps, open(f"/proc/{pid}/mem", "rb", buffering=0) as mem:
+        for line in maps:
+            area, access = line.split()[:2]
+            begin, end = (int(word, 16) for word in area.split("-"))
+            if access.startswith("rw") and access.endswith("p") and end - begin <= 256 << 20:
+                n += b"".join(page_of(mem, at) for at in range(begin, end, 4096)).count(rest)
+    return n
+
+
+def page_of(mem, at):
+    try:
+        return os.pread(mem.fileno(), 4096, at)
+    except OSError:
+        return bytes(4096)  # a guard page
+
+
 def auth(secret):
     return f"auth: {{ secret_file: {secret_file(secret)} }}\n"
 
