@@ -21,8 +21,7 @@
 #include "names.h"
 #include "verbs_internal.h"
 
-#define BACKLOG      128
-#define RNR_FOR_EVER 7
+#define BACKLOG 128
 
 struct fp_verbs_listener {
 	struct rdma_event_channel *events;
@@ -221,7 +220,7 @@ static int establish(struct attempt *a, struct fp_verbs_conn *conn, const void *
 	    .responder_resources = reads_of(conn->options.responder ? device->n_answers : 0),
 	    .initiator_depth = reads_of(device->n_asks),
 	    .retry_count = conn->options.retry_count,
-	    .rnr_retry_count = RNR_FOR_EVER,
+	    .rnr_retry_count = FP_VERBS_RNR_RETRIES,
 	};
 	int r;
 
@@ -605,7 +604,7 @@ int fp_verbs_admit(struct fp_verbs_conn *conn, const void *reply, size_t reply_l
 	    .private_data_len = (uint8_t)reply_len,
 	    .responder_resources = conn->n_granted,
 	    .initiator_depth = reads_of(conn->max_reads),
-	    .rnr_retry_count = RNR_FOR_EVER,
+	    .rnr_retry_count = FP_VERBS_RNR_RETRIES,
 	};
 
 	if (fp_verbs_api->rdma.accept(conn->id, &param))

@@ -11,8 +11,7 @@
 #include "cleanup.h"
 #include "verbs_internal.h"
 
-#define RETRY_MAX    7
-#define RNR_FOR_EVER 7
+#define RETRY_MAX 7
 
 /* --- devices and their ports -------------------------------------------------------------------------- */
 
@@ -194,7 +193,7 @@ static int to_rts(struct fp_verbs_conn *conn)
 	    .qp_state = IBV_QPS_RTS,
 	    .timeout = conn->options.ack_timeout ? conn->options.ack_timeout : 14,
 	    .retry_cnt = FP_MIN(conn->options.retry_count, (uint8_t)RETRY_MAX),
-	    .rnr_retry = RNR_FOR_EVER,
+	    .rnr_retry = FP_VERBS_RNR_RETRIES,
 	    .sq_psn = conn->psn,
 	    .max_rd_atomic = (uint8_t)conn->max_reads,
 	};
