@@ -10,8 +10,10 @@ while [[ ! -e $shared/url ]]; do
 	sleep 0.2
 done
 echo open-sesame-open-sesame >/run/secret
-FARPAGE_SECRET_FILE=/run/secret "$build/tools/farpage" run --local-memory 16M --heap all --node "$(<"$shared/url")" -- \
-	/usr/bin/python3 -c 'x = bytearray(b"x") * (64 << 20); import time; time.sleep(3600)' &
+until FARPAGE_SECRET_FILE=/run/secret "$build/tools/farpage" run --local-memory 16M --heap all --node "$(<"$shared/url")" -- \
+	/usr/bin/python3 -c 'x = bytearray(b"x") * (64 << 20); import time; time.sleep(3600)'; do
+	sleep 1 # the guests are slow at first
+done &
 while [[ ! -e $shared/vanish ]]; do
 	sleep 0.2
 done
