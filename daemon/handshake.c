@@ -107,11 +107,12 @@ static int resume_session(struct fp_conn *conn, const struct fp_node_secret *sec
 
 	if (!session || !owns(secret, session))
 		return -ESTALE;
+	if (session->memfd)
+		return -EPERM;
 	r = fp_node_session_renew(session);
 	if (r < 0)
 		return r;
 	fp_server_fence(server, session);
-	session->memfd = false; /* what was passed of its leases is gone */
 	session->n_resumes++;
 	snprintf(session->peer, sizeof(session->peer), "%s", conn->peer);
 	conn->session = session;
@@ -185,7 +186,7 @@ static const char *refusal(int r)
 	case -EACCES:
 		return "it named a session that is not there, or its wrong token";
 	case -EPERM:
-		return "it asked for a link to leases that it maps";
+		return "its session maps its leases: there is no LINK and no RESUME";
 	case -ESTALE:
 		return "it came back for a session that is not there any more, or with the wrong token";
 	default:

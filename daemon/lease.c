@@ -9,8 +9,13 @@
 #include <string.h>
 
 #include "cleanup.h"
+#include "clock.h"
 #include "log.h"
 #include "wire.h"
+
+/* What a look at kept memory costs the loop: a millisecond at most, and a tenth of its time. */
+#define COLLECT_MAX      512u
+#define COLLECT_PAUSE_NS (10 * FP_NSEC_PER_MSEC)
 
 struct fp_pool *fp_pools_choose(const struct fp_pools *pools, uint64_t size_bytes, bool shareable)
 {
@@ -54,7 +59,7 @@ void fp_pools_leased(const struct fp_pools *pools, uint64_t *ret_leases, uint64_
 
 	for (unsigned i = 0; i < pools->n; i++) {
 		leases += pools->items[i]->n_leases;
-		bytes += pools->items[i]->used_bytes;
+		bytes += pools->items[i]->used_bytes - pools->items[i]->kept_bytes;
 	}
 	*ret_leases = leases;
 	*ret_bytes = bytes;
@@ -72,13 +77,13 @@ static void charge(struct fp_node_memory *memory)
 	fp_pool_charge(memory->pool, memory->size_bytes);
 	fp_client_charge(memory->client, memory->size_bytes);
 	memory->pool->n_leases++;
+	memory->pools->n_shared += memory->shareable;
 }
 
 static void uncharge(struct fp_node_memory *memory)
 {
 	fp_pool_uncharge(memory->pool, memory->size_bytes);
 	fp_client_uncharge(memory->client, memory->size_bytes);
-	memory->pool->n_leases--;
 }
 
 static bool run_refill(struct fp_job *job)
@@ -112,39 +117,118 @@ static void refill(struct fp_keeper *keeper, struct fp_pool *pool)
 	fp_keeper_post(keeper, &pool->refill_line, &pool->refill);
 }
 
+static void memory_free(struct fp_node_memory *memory)
+{
+	memory->pools->n_shared -= memory->shareable;
+	free(memory);
+}
+
+static bool run_give(struct fp_job *job)
+{
+	struct fp_node_memory *memory = fp_job_of(job, struct fp_node_memory, give);
+
+	return fp_pool_give(memory->pool, &memory->chunk) > 0;
+}
+
+static void done_give(struct fp_job *job)
+{
+	struct fp_node_memory *memory = fp_job_of(job, struct fp_node_memory, give);
+
+	memory->pool->leaving_bytes -= memory->size_bytes;
+	refill(memory->keeper, memory->pool);
+	memory_free(memory);
+}
+
+/* The bytes count as free from here on: a later lease that needs them waits until they are scrubbed. */
+static void give(struct fp_node_memory *memory)
+{
+	uncharge(memory);
+	memory->pool->leaving_bytes += memory->size_bytes;
+	memory->give = (struct fp_job){.run = run_give, .done = done_give};
+	fp_keeper_post(memory->keeper, &memory->line, &memory->give);
+}
+
+static void keep(struct fp_node_memory *memory)
+{
+	TAILQ_INSERT_TAIL(&memory->pools->kept, memory, kept);
+	memory->pools->n_kept++;
+	memory->pool->kept_bytes += memory->size_bytes;
+}
+
+static void unkeep(struct fp_node_memory *memory)
+{
+	TAILQ_REMOVE(&memory->pools->kept, memory, kept);
+	memory->pools->n_kept--;
+	memory->pool->kept_bytes -= memory->size_bytes;
+}
+
+void fp_pools_init(struct fp_pools *pools, unsigned max_shared)
+{
+	*pools = (struct fp_pools){.max_shared = max_shared};
+	TAILQ_INIT(&pools->kept);
+}
+
+void fp_pools_done(struct fp_pools *pools)
+{
+	struct fp_node_memory *memory;
+
+	while ((memory = TAILQ_FIRST(&pools->kept))) {
+		unkeep(memory);
+		uncharge(memory);
+		fp_pool_leave(memory->pool, &memory->chunk);
+		memory_free(memory);
+	}
+}
+
+/* Whoever never lets go is looked at again after all others. */
+bool fp_pools_collect(struct fp_pools *pools)
+{
+	unsigned n = FP_MIN(pools->n_kept, COLLECT_MAX);
+	uint64_t now_ns = fp_clock_ns();
+	bool any = false;
+
+	if (now_ns - pools->collected_ns < COLLECT_PAUSE_NS)
+		return false;
+	pools->collected_ns = now_ns;
+	while (n--) {
+		struct fp_node_memory *memory = TAILQ_FIRST(&pools->kept);
+
+		unkeep(memory);
+		if (!fp_chunk_is_alone(&memory->chunk)) {
+			keep(memory);
+			continue;
+		}
+		give(memory);
+		any = true;
+	}
+	return any;
+}
+
 static bool run_leave(struct fp_job *job)
 {
-	struct fp_node_lease *lease = lease_of(job);
-
-	return lease->last && fp_pool_give(lease->memory->pool, &lease->memory->chunk) > 0;
+	return false;
 }
 
 static void done_leave(struct fp_job *job)
 {
-	struct fp_node_lease *lease = lease_of(job);
-
-	if (lease->last) {
-		lease->memory->pool->leaving_bytes -= lease->memory->size_bytes;
-		refill(lease->keeper, lease->memory->pool);
-		free(lease->memory);
-	}
-	free(lease);
+	free(lease_of(job));
 }
 
-/*
- * A holder leaves. If it is the last the bytes count as free from here on: a later lease that needs them
- * waits until they are scrubbed. Any other waits for the keeper too, whose jobs for its key still point at
- * it.
+/* A holder leaves, behind the keeper's jobs for its key, which point at it. After the last the memory goes.
  */
 static void leave(struct fp_node_lease *lease)
 {
-	lease->last = --lease->memory->n_holders == 0;
-	if (lease->last) {
-		uncharge(lease->memory);
-		lease->memory->pool->leaving_bytes += lease->memory->size_bytes;
-	}
+	struct fp_node_memory *memory = lease->memory;
+
 	lease->job = (struct fp_job){.run = run_leave, .done = done_leave};
-	fp_keeper_post(lease->keeper, &lease->memory->line, &lease->job);
+	fp_keeper_post(lease->keeper, &memory->line, &lease->job);
+	if (--memory->n_holders)
+		return;
+	memory->pool->n_leases--;
+	if (fp_chunk_is_alone(&memory->chunk))
+		give(memory);
+	else
+		keep(memory);
 }
 
 static void detach(struct fp_node_lease *lease)
@@ -184,8 +268,9 @@ static void done_take(struct fp_job *job)
 	}
 	if (!session_ended)
 		detach(lease);
+	lease->memory->pool->n_leases--;
 	uncharge(lease->memory);
-	free(lease->memory);
+	memory_free(lease->memory);
 	free(lease);
 }
 
@@ -213,7 +298,8 @@ static int find_id(struct fp_node_leases *leases, uint32_t *ret_id)
 }
 
 /* With memory of its own, of which nothing is there yet. NULL: no memory. */
-static struct fp_node_lease *lease_new(struct fp_pool *pool, struct fp_client *client, uint64_t size_bytes)
+static struct fp_node_lease *lease_new(struct fp_pools *pools, struct fp_pool *pool, struct fp_keeper *keeper,
+                                       const struct fp_lease_request *request)
 {
 	fp_autofree struct fp_node_lease *lease = calloc(1, sizeof(*lease));
 	struct fp_node_memory *memory = calloc(1, sizeof(*memory));
@@ -222,9 +308,17 @@ static struct fp_node_lease *lease_new(struct fp_pool *pool, struct fp_client *c
 		free(memory);
 		return NULL;
 	}
-	*memory =
-	    (struct fp_node_memory){.pool = pool, .client = client, .size_bytes = size_bytes, .n_holders = 1};
+	*memory = (struct fp_node_memory){.pools = pools,
+	                                  .pool = pool,
+	                                  .keeper = keeper,
+	                                  .shareable = request->shareable,
+	                                  .client = request->client,
+	                                  .size_bytes = fp_pool_round(pool, request->size_bytes),
+	                                  .n_holders = 1};
 	lease->memory = memory;
+	lease->keeper = keeper;
+	lease->done = request->done;
+	lease->user = request->user;
 	return fp_take_ptr(lease);
 }
 
@@ -237,32 +331,41 @@ static void enter(struct fp_node_leases *leases, struct fp_node_lease *lease)
 	leases->leased_bytes += lease->memory->size_bytes;
 }
 
-int fp_node_lease_grant(struct fp_node_leases *leases, const struct fp_pools *pools, struct fp_keeper *keeper,
-                        const struct fp_lease_request *request)
+/* The pool for a request that the limits allow. */
+static int admit(const struct fp_pools *pools, const struct fp_lease_request *request,
+                 struct fp_pool **ret_pool)
 {
 	struct fp_pool *pool = fp_pools_choose(pools, request->size_bytes, request->shareable);
-	struct fp_node_lease *lease;
-	uint64_t size_bytes;
-	uint32_t id;
-	int r;
+	uint64_t charged_bytes = request->client->leased_bytes;
 
-	if (!pool)
+	if (!pool || (request->shareable && pools->n_shared >= pools->max_shared))
 		return -ENOSPC;
-	size_bytes = fp_pool_round(pool, request->size_bytes);
-	if (request->client->leased_bytes > request->quota_bytes ||
-	    size_bytes > request->quota_bytes - request->client->leased_bytes)
+	if (charged_bytes > request->quota_bytes ||
+	    fp_pool_round(pool, request->size_bytes) > request->quota_bytes - charged_bytes)
 		return -EDQUOT;
-	r = leases->n < request->max_leases ? find_id(leases, &id) : -EUSERS;
+	*ret_pool = pool;
+	return 0;
+}
+
+int fp_node_lease_grant(struct fp_node_leases *leases, struct fp_pools *pools, struct fp_keeper *keeper,
+                        const struct fp_lease_request *request)
+{
+	struct fp_node_lease *lease;
+	struct fp_pool *pool;
+	uint32_t id = 0;
+	int r = admit(pools, request, &pool);
+
+	if (r < 0 && fp_pools_collect(pools))
+		r = admit(pools, request, &pool);
+	if (r == 0)
+		r = leases->n < request->max_leases ? find_id(leases, &id) : -EUSERS;
 	if (r < 0)
 		return r;
-	lease = lease_new(pool, request->client, size_bytes);
+	lease = lease_new(pools, pool, keeper, request);
 	if (!lease)
 		return -ENOMEM;
 	lease->id = id;
-	lease->keeper = keeper;
 	lease->job = (struct fp_job){.run = run_take, .done = done_take, .awaited = true};
-	lease->done = request->done;
-	lease->user = request->user;
 	charge(lease->memory);
 	enter(leases, lease);
 	fp_keeper_post(keeper, &lease->memory->line, &lease->job);

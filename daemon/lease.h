@@ -18,6 +18,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/queue.h>
 
 #include "client.h"
 #include "keeper.h"
@@ -48,9 +49,17 @@ struct fp_lease_key {
 	void *user;
 };
 
-/* What a lease is about. Freed with the last of its holders. */
+/*
+ * What a lease is about. When its last holder has left it is given back, or kept until the client to which it
+ * was passed has let go of it: then it is still charged.
+ */
 struct fp_node_memory {
+	struct fp_pools *pools;
 	struct fp_pool *pool;
+	struct fp_keeper *keeper;
+	TAILQ_ENTRY(fp_node_memory) kept;
+	struct fp_job give;
+	bool shareable;           /* it counts for pools->max_shared */
 	struct fp_client *client; /* whom it is charged to, until the last holder has left */
 	uint64_t size_bytes;
 	struct fp_chunk chunk;   /* the keeper's until granted and after the last holder left */
@@ -62,7 +71,6 @@ struct fp_node_lease {
 	uint32_t id; /* 1.. */
 	bool granted;
 	bool read_only;                /* adopted */
-	bool last;                     /* it has left, and nobody else holds the memory */
 	unsigned uses;                 /* requests that read or write the memory now */
 	struct fp_node_leases *leases; /* NULL: released */
 	struct fp_keeper *keeper;
@@ -90,7 +98,21 @@ struct fp_lease_request {
 struct fp_pools {
 	struct fp_pool **items;
 	unsigned n;
+	unsigned n_shared, max_shared; /* memories that clients map: each takes a descriptor here */
+	TAILQ_HEAD(, fp_node_memory) kept;
+	unsigned n_kept;
+	uint64_t collected_ns;
 };
+
+void fp_pools_init(struct fp_pools *pools, unsigned max_shared);
+/* Forgets what is kept: it is the clients' from then on. After the keeper; the pools stay the caller's. */
+void fp_pools_done(struct fp_pools *pools);
+
+/*
+ * Looks at what is kept, some hundred memories at a time and not too often, and gives back what clients have
+ * let go of. True if there was any.
+ */
+bool fp_pools_collect(struct fp_pools *pools);
 
 /*
  * The pool that can back the request and has the most room, or NULL. What is being given back is free, but
@@ -101,14 +123,15 @@ struct fp_pool *fp_pools_choose(const struct fp_pools *pools, uint64_t size_byte
 void fp_pools_sum(const struct fp_pools *pools, bool shareable, uint64_t *ret_size_bytes,
                   uint64_t *ret_used_bytes);
 
-/* Sums over all of them: leases, and the bytes that they take, both once however many sessions hold them. */
+/* Sums over all of them: leases, and the bytes that they take, both once however many sessions hold them.
+ * Without what is kept. */
 void fp_pools_leased(const struct fp_pools *pools, uint64_t *ret_leases, uint64_t *ret_bytes);
 
 /*
  * Begins a grant: accounts for it and lets the keeper make the memory. 0: request->done will be called;
  * -EDQUOT, -ENOSPC, -EUSERS (too many leases), -ENOMEM: it will not.
  */
-int fp_node_lease_grant(struct fp_node_leases *leases, const struct fp_pools *pools, struct fp_keeper *keeper,
+int fp_node_lease_grant(struct fp_node_leases *leases, struct fp_pools *pools, struct fp_keeper *keeper,
                         const struct fp_lease_request *request);
 
 /*
@@ -126,8 +149,8 @@ void fp_node_lease_get(struct fp_node_lease *lease);
 void fp_node_lease_put(struct fp_node_lease *lease);
 
 /*
- * Takes a lease away from its session; the memory is scrubbed and returned once it is made, nobody uses it
- * and no other session has it.
+ * Takes a lease away from its session; the memory is scrubbed and returned once it is made, nobody uses it,
+ * no other session has it and no client still has the memfd.
  */
 void fp_node_lease_release(struct fp_node_lease *lease);
 

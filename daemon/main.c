@@ -251,6 +251,7 @@ int main(int argc, char **argv)
 	struct arguments args = {.ready_fd = -1, .users_fd = -1};
 
 	signal(SIGPIPE, SIG_IGN);
+	signal(SIGIO, SIG_IGN);   /* who opens a memfd while we look whether it is ours alone */
 	signal(SIGXFSZ, SIG_IGN); /* RLIMIT_FSIZE holds for memfds: a lease is refused, then */
 	fp_log_init("farpaged", FP_LOG_INFO);
 	if (parse(argc, argv, &args) < 0)

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -76,6 +77,20 @@ static int page_flags(const struct fp_pool *pool)
 	       (pool->backing == FP_BACKING_HUGETLB ? MAP_HUGETLB : MAP_NORESERVE);
 }
 
+/* The file once more, so that the kernel counts it as open by somebody else. */
+static int open_again(int fd, int *ret_fd)
+{
+	char path[32];
+	int again;
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	again = open(path, O_RDWR | O_CLOEXEC);
+	if (again < 0)
+		return -errno;
+	*ret_fd = again;
+	return 0;
+}
+
 static int create_memfd(const struct fp_pool *pool, uint64_t size_bytes, int *ret_fd)
 {
 	unsigned flags =
@@ -90,10 +105,31 @@ static int create_memfd(const struct fp_pool *pool, uint64_t size_bytes, int *re
 	if (fd < 0 || ftruncate(fd, (off_t)size_bytes) < 0)
 		return -errno;
 	/* Who maps it can rely on its size: no SIGBUS from a peer that truncates. */
-	if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
+	if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0 || fchmod(fd, 0600) < 0)
 		return -errno;
-	*ret_fd = fp_take_fd(fd);
-	return 0;
+	return open_again(fd, ret_fd);
+}
+
+int fp_chunk_pass(struct fp_chunk *chunk, int *ret_fd)
+{
+	int r = open_again(chunk->fd, ret_fd);
+
+	if (r == 0)
+		chunk->passed = true;
+	return r;
+}
+
+static bool is_open_once(int fd)
+{
+	if (fcntl(fd, F_SETLEASE, F_WRLCK) < 0)
+		return false;
+	fcntl(fd, F_SETLEASE, F_UNLCK);
+	return true;
+}
+
+bool fp_chunk_is_alone(const struct fp_chunk *chunk)
+{
+	return !chunk->passed || is_open_once(chunk->fd);
 }
 
 static void unmap_chunk(struct fp_chunk *chunk)
@@ -159,6 +195,9 @@ static int explain(const struct fp_pool *pool, int r, struct fp_conf_error *erro
 		         "pool '%s': %s needs %llu free huge pages: raise them with 'sysctl "
 		         "vm.nr_hugepages=N', or use memfd",
 		         pool->name, size, (unsigned long long)(pool->size_bytes / pool->unit_bytes));
+	else if (r == -EOPNOTSUPP)
+		snprintf(error->text, sizeof(error->text),
+		         "pool '%s': memfds need 'sysctl fs.leases-enable=1', or use anonymous", pool->name);
 	else if (pool->numa_node != FP_NUMA_ANY)
 		snprintf(error->text, sizeof(error->text), "pool '%s': %s of memory on NUMA node %llu: %s",
 		         pool->name, size, (unsigned long long)pool->numa_node, reason);
@@ -166,6 +205,15 @@ static int explain(const struct fp_pool *pool, int r, struct fp_conf_error *erro
 		snprintf(error->text, sizeof(error->text), "pool '%s': %s of memory: %s", pool->name, size,
 		         reason);
 	return r;
+}
+
+/* Whether a memfd that comes back will be seen to. */
+static int prove_watch(const struct fp_pool *pool)
+{
+	fp_autoclose int fd = -1;
+	int r = create_memfd(pool, pool->unit_bytes, &fd);
+
+	return r == 0 && !is_open_once(fd) ? -EOPNOTSUPP : r;
 }
 
 /* Maps the whole size once; what is not preallocated goes back, the reserve of what is stays. */
@@ -176,7 +224,9 @@ static int prove(struct fp_pool *pool)
 
 	if (!pool->unit_bytes || pool->size_bytes % pool->unit_bytes)
 		return -EINVAL;
-	r = map_chunk(pool, pool->size_bytes, -1, &chunk);
+	r = fp_pool_is_shareable(pool) ? prove_watch(pool) : 0;
+	if (r == 0)
+		r = map_chunk(pool, pool->size_bytes, -1, &chunk);
 	if (r < 0)
 		return r;
 	if (!pool->preallocate) {
@@ -339,6 +389,12 @@ int fp_pool_take(struct fp_pool *pool, uint64_t size_bytes, struct fp_chunk *chu
 	return r;
 }
 
+void fp_pool_leave(struct fp_pool *pool, struct fp_chunk *chunk)
+{
+	pool->taken_bytes -= chunk->size_bytes;
+	unmap_chunk(chunk);
+}
+
 void fp_pool_end(struct fp_pool *pool)
 {
 	atomic_store(&pool->ending, true);
@@ -350,7 +406,7 @@ int fp_pool_give(struct fp_pool *pool, struct fp_chunk *chunk)
 	char *base = (char *)chunk->base + chunk->mapped_bytes - len_bytes;
 
 	/* Else the last slice would free the pages of all. */
-	if (pool->backing != FP_BACKING_ANONYMOUS && !chunk->passed)
+	if (pool->backing != FP_BACKING_ANONYMOUS)
 		madvise(base, len_bytes, MADV_REMOVE);
 	munmap(base, len_bytes);
 	chunk->mapped_bytes -= len_bytes;

@@ -1,8 +1,14 @@
 /*
  * Pools: the memory that a node exports. Every lease gets memory of its own from a pool (a mapping, and but
- * for anonymous pools a sealed memfd, so that a client who holds it reaches nothing else). When the lease
- * ends the node lets go of it. The kernel frees the pages once no client maps them either, and gives whoever
- * has them next zeros. Room: daemon. It knows sizes and mappings, never sessions.
+ * for anonymous pools a sealed memfd, so that a client who holds it reaches nothing else). What was passed to
+ * a client comes back when the client has let go of it, and not before. The kernel gives whoever has the
+ * pages next zeros. Room: daemon. It knows sizes and mappings, never sessions.
+ *
+ * How a node sees that it has a memfd alone: it opens the file once for itself and once for the client, and
+ * closes what memfd_create gave, which the kernel does not count. A write lease (fcntl(2), F_SETLEASE) is
+ * then granted only if nobody else has the file open: in a descriptor, under way in a socket, or in a mapping
+ * of any kind. Nobody else opens it anew: its mode is 0600. A name for it (O_PATH) is not seen, but has no
+ * pages once these were punched.
  *
  * A preallocated pool holds its free part as a reserve of populated pages, so that nobody else on the host
  * can take them. A grant gives up a piece of the reserve and populates the lease; after a return it is
@@ -27,8 +33,8 @@ struct fp_chunk {
 	void *base;
 	uint64_t size_bytes;
 	uint64_t mapped_bytes, populated_bytes; /* from base on; the keeper's */
-	int fd;                                 /* -1: anonymous, or given away */
-	bool passed;                            /* a client was given the memfd, and may keep what it maps */
+	int fd;                                 /* a memfd's; -1: anonymous, or for nobody but us */
+	bool passed; /* a client was given another descriptor of the memfd: fp_chunk_is_alone tells */
 };
 
 struct fp_pool {
@@ -39,7 +45,8 @@ struct fp_pool {
 	uint64_t numa_node;
 	bool preallocate;
 	_Atomic bool ending;
-	uint64_t used_bytes;    /* leased; the loop's thread alone */
+	uint64_t used_bytes;    /* leased or kept; the loop's thread alone */
+	uint64_t kept_bytes;    /* no longer leased, but clients still have it; as above */
 	uint64_t n_leases;      /* that these are, each once however many sessions have it; as above */
 	uint64_t leaving_bytes; /* no longer leased, and not given back yet; as above */
 	struct fp_job refill;   /* while refilling: one for all chunks that came back; as above */
@@ -82,11 +89,17 @@ int fp_pool_populate(const struct fp_pool *pool, struct fp_chunk *chunk);
 void fp_pool_end(struct fp_pool *pool);
 
 /*
- * A slice of letting go of a chunk: 1 or 0. A client that maps its memfd keeps the pages, and every byte in
- * them: it may still be reading what it has nowhere else. Nobody else is ever given that memfd. The last
- * slice of a memfd that was passed, and that no client has any more, frees all of it. The keeper's thread.
+ * A slice of freeing a chunk that nobody else has: 1 or 0. Its pages go also from who holds a name for its
+ * memfd. Nobody else is ever given that memfd. The keeper's thread.
  */
 int fp_pool_give(struct fp_pool *pool, struct fp_chunk *chunk);
+/* Lets go of a chunk that a client still has, whose bytes stay: it may have them nowhere else. */
+void fp_pool_leave(struct fp_pool *pool, struct fp_chunk *chunk);
+
+/* A descriptor of a memfd for a client, who has it from then on. 0 and *ret_fd, or a negative errno. */
+int fp_chunk_pass(struct fp_chunk *chunk, int *ret_fd);
+/* Whether no client has it any more. Some microseconds; any thread. */
+bool fp_chunk_is_alone(const struct fp_chunk *chunk);
 /*
  * A slice of bringing the reserve of a preallocated pool to all that no chunk has. It can fail: a client that
  * dies lets go of its mapping a moment after its session has ended, and one that lives may keep it. 1, 0, or

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cleanup.h"
 #include "handshake.h"
@@ -46,15 +47,32 @@ static bool may(const struct fp_conn *conn, enum fp_right right)
 	        (cred.uid == 0 || cred.uid == geteuid()));
 }
 
+/* A descriptor for the client that maps it. For any other the memory is mapped here, which is enough. */
+static int pass_memory(const struct fp_conn *conn, struct fp_node_lease *lease, int *ret_fd)
+{
+	struct fp_chunk *chunk = &lease->memory->chunk;
+
+	if (conn->session->memfd)
+		return fp_chunk_pass(chunk, ret_fd);
+	if (chunk->fd >= 0 && !chunk->passed)
+		close(fp_take_fd(chunk->fd));
+	return 0;
+}
+
 static void answer_leased(struct fp_conn *conn, struct fp_node_lease *lease,
                           const struct fp_wire_header *request, enum fp_wire_type type)
 {
-	fp_autoclose int fd =
-	    fp_take_fd(lease->memory->chunk.fd); /* mapped here: only a client may still need it */
+	fp_autoclose int fd = -1;
 	struct fp_wire_leased leased = {.size_bytes = lease->memory->size_bytes, .lease_id = lease->id};
 	uint8_t payload[sizeof(leased)];
 	struct fp_reply *reply;
 
+	if (pass_memory(conn, lease, &fd) < 0) {
+		fp_node_lease_release(lease);
+		fp_conn_unpromise_fd(conn);
+		fp_conn_answer_error(conn, request, FP_WIRE_FULL);
+		return;
+	}
 	if (conn->session->memfd)
 		leased.flags = FP_WIRE_LEASED_MEMFD;
 	if (lease->read_only)
@@ -66,10 +84,8 @@ static void answer_leased(struct fp_conn *conn, struct fp_node_lease *lease,
 	}
 	fp_wire_leased_encode(&leased, payload);
 	reply = fp_reply_new(request, type, sizeof(payload), payload, sizeof(payload), 0);
-	if (reply && conn->session->memfd) {
-		lease->memory->chunk.passed = true;
+	if (reply && conn->session->memfd)
 		fp_reply_pass(reply, fp_take_fd(fd), lease);
-	}
 	fp_conn_answer(conn, reply);
 }
 

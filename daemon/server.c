@@ -23,6 +23,7 @@
 #define ACCEPT_PAUSE_NS (100 * FP_NSEC_PER_MSEC)
 #define MIN_FDS_OUT     8ull /* as many as one connection may have */
 #define TRIM_DELAY_NS   FP_NSEC_PER_SEC
+#define KEPT_TICK_NS    (100 * FP_NSEC_PER_MSEC)
 #define GRACE_TICK_NS   FP_NSEC_PER_SEC /* that a shorter grace period, read again, is soon heeded */
 
 void fp_server_log_peer(struct fp_server *server, const struct fp_conn *conn, const char *what)
@@ -402,12 +403,34 @@ static void read_keeper(struct fp_server *server)
 	             sizeof(server->keeper_events));
 }
 
+static void on_kept(struct fp_op *op, int res, unsigned flags);
+
+/* Nothing tells when a client lets go of memory: it is looked at again and again while there is any. */
+static void watch_kept(struct fp_server *server)
+{
+	if (!server->pools.n_kept || server->kept_timing)
+		return;
+	server->kept_op.done = on_kept;
+	server->kept_timing = true;
+	fp_loop_timeout(&server->loop, &server->kept_op, &server->kept_time, KEPT_TICK_NS);
+}
+
+static void on_kept(struct fp_op *op, int res, unsigned flags)
+{
+	struct fp_server *server = fp_container_of(op, struct fp_server, kept_op);
+
+	server->kept_timing = false;
+	fp_pools_collect(&server->pools);
+	watch_kept(server);
+}
+
 static void on_keeper(struct fp_op *op, int res, unsigned flags)
 {
 	struct fp_server *server = fp_container_of(op, struct fp_server, keeper_op);
 
 	read_keeper(server);
 	fp_keeper_reap(server->keeper);
+	watch_kept(server); /* whoever gave up a lease has posted a job */
 }
 
 /* For what has no message of its own: some limit of the process, most likely. */
@@ -436,7 +459,7 @@ static int open_signals(struct fp_server *server)
 	return explain_start("signals", server->signal_fd < 0 ? -errno : 0);
 }
 
-/* A connection and a memfd under way are a descriptor each. */
+/* A connection, a memfd that a client maps, and one under way are a descriptor each. */
 static void raise_descriptor_limit(struct fp_server *server)
 {
 	struct rlimit limit = {0};
@@ -446,6 +469,7 @@ static void raise_descriptor_limit(struct fp_server *server)
 		setrlimit(RLIMIT_NOFILE, &limit);
 	}
 	server->max_fds_out = (unsigned)FP_MIN(FP_MAX(limit.rlim_cur / 4, MIN_FDS_OUT), UINT_MAX);
+	fp_pools_init(&server->pools, (unsigned)FP_MIN(limit.rlim_cur / 2, UINT_MAX));
 }
 
 static int open_pools(struct fp_server *server)
@@ -577,6 +601,7 @@ static void done(struct fp_server *server)
 	for (unsigned i = 0; i < server->n_listeners; i++)
 		close_listener(&server->listeners[i]);
 	free(server->listeners);
+	fp_pools_done(&server->pools);
 	for (unsigned i = 0; i < server->pools.n; i++)
 		fp_pool_close(server->pools.items[i]);
 	free(server->pools.items);

@@ -76,9 +76,10 @@ struct fp_server {
 	int signal_fd;
 	struct signalfd_siginfo signal;
 	uint64_t keeper_events;
-	struct fp_op signal_op, keeper_op, gate_op, drain_op, grace_op, users_op, trim_op;
-	struct __kernel_timespec drain_time, grace_time, trim_time;
+	struct fp_op signal_op, keeper_op, gate_op, drain_op, grace_op, kept_op, users_op, trim_op;
+	struct __kernel_timespec drain_time, grace_time, kept_time, trim_time;
 	bool trim_timing;  /* connections have ended: memory goes back to the system soon */
+	bool kept_timing;  /* clients keep memory: kept_op will look after it */
 	bool grace_timing; /* sessions are cut off: grace_op will look after them */
 };
 

@@ -26,11 +26,13 @@ static void print_pools(const struct fp_server *server, FILE *out)
 
 		fprintf(out,
 		        "%s{\"name\":\"%s\",\"backing\":\"%s\",\"numa_node\":%lld,\"preallocate\":%s,"
-		        "\"size_bytes\":%llu,\"used_bytes\":%llu,\"free_bytes\":%llu,\"leases\":%llu}",
+		        "\"size_bytes\":%llu,\"used_bytes\":%llu,\"kept_bytes\":%llu,\"free_bytes\":%llu,"
+		        "\"leases\":%llu}",
 		        i ? "," : "", pool->name, fp_backing_name(pool->backing),
 		        pool->numa_node == FP_NUMA_ANY ? -1ll : (long long)pool->numa_node,
 		        pool->preallocate ? "true" : "false", (ull)pool->size_bytes, (ull)pool->used_bytes,
-		        (ull)(pool->size_bytes - pool->used_bytes), (ull)pool->n_leases);
+		        (ull)pool->kept_bytes, (ull)(pool->size_bytes - pool->used_bytes),
+		        (ull)pool->n_leases);
 	}
 	fprintf(out, "],");
 }

@@ -333,9 +333,9 @@ void fp_inherited_release(struct fp_store *store, struct fp_node *node)
 		*p = slots->node_next;
 		node->n_leases--;
 		atomic_fetch_sub(&node->n_inherited, slots->n_pages);
+		fp_inherited_unmap(slots); /* by the time that the node is told it has its memory back */
 		if (slots->lease_id != FP_SLOTS_NO_LEASE)
 			(void)fp_session_release(node->era->session, slots->lease_id);
-		fp_inherited_unmap(slots);
 		slots->released = true;
 	}
 	pthread_mutex_unlock(&node->control);

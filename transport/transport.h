@@ -221,8 +221,8 @@ int fp_session_ping(struct fp_session *session, size_t len_bytes, uint64_t deadl
 
 /*
  * Whether a session whose leases are mapped still stands: 0; -ECONNRESET: the node has ended it, or was
- * ended; -EBADF: its descriptor was closed behind our back. What is mapped stays, and stays right; the node
- * counts it as free. 0 over other transports. Any thread; neither asks the node nor blocks.
+ * ended; -EBADF: its descriptor was closed behind our back. What is mapped stays, and stays right; a node
+ * that runs on counts it as kept. 0 over other transports. Any thread; neither asks the node nor blocks.
  */
 int fp_session_check(struct fp_session *session);
 

@@ -240,6 +240,7 @@ static void cut_off_parent(void **state)
 static void release(const struct bed *bed, struct holder *holder)
 {
 	for (unsigned i = 0; i < N_LEASES; i++) {
+		family_unmap(holder, i); /* first: what is still mapped is not free */
 		assert_int_equal(fp_session_release(holder->session, bed->ids[i]), 0);
 		assert_int_equal(fp_session_release(holder->session, bed->ids[i]), -EACCES);
 	}
@@ -280,6 +281,7 @@ static void parent_ends(void **state)
 	struct holder *child = &bed->child;
 	uint8_t bytes[IO_BYTES];
 	uint8_t *seen = NULL;
+	uint64_t kept_bytes;
 
 	family_holder_adopt(bed, child, &bed->parent);
 	family_holder_leave(&bed->parent, false);
@@ -288,10 +290,11 @@ static void parent_ends(void **state)
 	if (child->inherited[0])
 		seen = family_inherit(child->inherited[0]);
 	family_holder_leave(child, false);
-	assert_true(family_free_bytes(bed) == POOL_BYTES);
+	kept_bytes = seen ? MIB : 0;
+	assert_true(family_free_bytes(bed) == POOL_BYTES - kept_bytes);
 	/* what is granted afterwards reads as zeros; who maps what was granted before keeps it as it was */
 	family_holder_open(bed, child);
-	assert_int_equal(fp_session_lease(child->session, POOL_BYTES, &all), 0);
+	assert_int_equal(fp_session_lease(child->session, POOL_BYTES - kept_bytes, &all), 0);
 	assert_int_equal(fp_link_open(child->session, &child->link), 0);
 	for (uint64_t at = 0; at < 4 * MIB; at += 63 * IO_BYTES) {
 		assert_int_equal(rig_read(child->link, all->id, at, bytes, sizeof(bytes)), 0);

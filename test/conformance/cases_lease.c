@@ -159,7 +159,7 @@ static void foreign_leases(void **state)
 static void many_leases(void **state)
 {
 	struct rig *rig = *state;
-	const struct fp_lease *leases[100];
+	const struct fp_lease *leases[40];
 	char text[32], back[32];
 
 	for (unsigned i = 0; i < FP_ARRAY_LEN(leases); i++) {

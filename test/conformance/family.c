@@ -74,16 +74,22 @@ void family_holder_adopt(const struct bed *bed, struct holder *holder, const str
 	family_holder_attach(bed, holder);
 }
 
+void family_unmap(struct holder *holder, unsigned i)
+{
+	if (holder->inherited[i])
+		munmap(holder->inherited[i], MIB);
+	holder->inherited[i] = NULL;
+}
+
 void family_holder_leave(struct holder *holder, bool abandons)
 {
 	fp_link_close(holder->link);
+	for (unsigned i = 0; i < N_LEASES; i++)
+		family_unmap(holder, i);
 	if (abandons)
 		fp_session_abandon(holder->session);
 	else
 		fp_session_close(holder->session);
-	for (unsigned i = 0; i < N_LEASES; i++)
-		if (holder->inherited[i])
-			munmap(holder->inherited[i], MIB);
 	*holder = (struct holder){0};
 }
 

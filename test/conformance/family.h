@@ -58,6 +58,8 @@ void family_holder_attach(const struct bed *bed, struct holder *holder);
 /* Adopts what parent has, in a session that is opened unless there is one. */
 void family_holder_adopt(const struct bed *bed, struct holder *holder, const struct holder *parent);
 /* Closes or abandons what there is of it. */
+/* Unmaps the lease with that index; not mapped is fine. */
+void family_unmap(struct holder *holder, unsigned i);
 void family_holder_leave(struct holder *holder, bool abandons);
 
 /* What the onlooker hears of the node. */

@@ -107,6 +107,8 @@ class Attack:
 class LeasesUnread(Attack):
     """LEASE and RELEASE in turn on many connections, no answer is ever read."""
 
+    pool = "{ name: main, size: 512M }"  # what is under way to a client is kept: eight leases a connection
+
     def run(self, node, url, ready):
         sessions = [self.session(node, url) for _ in range(16)]
         ready.set()

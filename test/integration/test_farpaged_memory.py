@@ -1,9 +1,13 @@
 """The memory of farpaged against clients that mean it harm: it is never more than its pools, and no touch of it kills the node."""
+import contextlib
 import mmap
 import os
+import signal
+import struct
+import time
 import unittest
 
-from farpaged import MEMFD, NOT_PERMITTED, Farpaged, Refused, main
+from farpaged import FULL, LEASE, MEMFD, NOT_PERMITTED, RELEASE, Farpaged, Refused, frame, main
 
 MIB = 1 << 20
 HUGE = 2 * MIB
@@ -100,6 +104,132 @@ class Links(Case):
         session = self.start(config()).session(features=MEMFD)
         self.refused(NOT_PERMITTED, session.link)
         session.info()
+
+
+class Kept(Case):
+    """Who was passed a memfd may keep it for as long as it likes, after RELEASE and after its session: the pool has its bytes
+    back when it has let go, and not before."""
+
+    def pool(self, session):
+        return session.status()["pools"][0]
+
+    def await_back(self, session):
+        session.await_status(lambda s: (s["pools"][0]["used_bytes"], s["pools"][0]["kept_bytes"]) == (0, 0))
+
+    def assert_kept(self, session, kept):
+        pool = self.pool(session)
+        self.assertEqual((pool["leases"], pool["used_bytes"], pool["kept_bytes"], pool["free_bytes"]),
+                         (0, kept, kept, 64 * MIB - kept))
+
+    def test_charged_until_it_is_back(self):
+        node = self.start(config())
+        session, other = node.session(features=MEMFD), node.session(features=MEMFD)
+        lease_id, memory = self.lease_mapped(session, 64 * MIB)
+        memory[:4] = b"mine"
+        session.release(lease_id)
+        self.assert_kept(other, 64 * MIB)
+        for watch in other, session:
+            self.refused(FULL, watch.lease, MIB)
+            self.assertEqual(watch.info()[1], 0)
+        self.assertEqual(memory[:4], b"mine", "it is not taken away from who still reads it")
+        memory.close()
+        self.await_back(other)
+        other.lease(64 * MIB)
+
+    def test_who_unmaps_first_has_it_back_at_once(self):
+        node = self.start(config())
+        session = node.session(features=MEMFD)
+        for _ in range(50):
+            lease_id, memory = self.lease_mapped(session, 64 * MIB)
+            memory[:4] = b"mine"
+            memory.close()
+            session.release(lease_id)
+
+    def test_pool_never_grows(self):
+        """Leases that are given back and kept, in session after session: no more than the pool is ever out."""
+        node = self.start(config())
+        kept = []
+        with self.assertRaises(Refused) as refused:
+            for _ in range(20):
+                with contextlib.closing(node.session(features=MEMFD)) as session:
+                    lease_id, memory = self.lease_mapped(session, 8 * MIB)
+                    memory[:] = b"k" * (8 * MIB)
+                    kept.append(memory)
+                    session.release(lease_id)
+        self.assertEqual((refused.exception.status, len(kept)), (FULL, 8))
+        while kept:
+            self.assert_kept(node.session(), len(kept) * 8 * MIB)
+            kept.pop().close()
+            node.session().await_status(lambda s: s["pools"][0]["kept_bytes"] == len(kept) * 8 * MIB)
+
+    def test_ways_to_keep(self):
+        """A descriptor, one under way, a private mapping, one of a forked child: whatever it is that holds the memory."""
+        node = self.start(config())
+        for how in "descriptor", "copy", "under way", "read-only", "private", "child":
+            with self.subTest(how):
+                session, watch = node.session(features=MEMFD), node.session()
+                if how == "under way":
+                    session.send(frame(LEASE, struct.pack("<QII", 64 * MIB, 0, 0)))
+                    watch.await_status(lambda s: s["pools"][0]["leases"] == 1)
+                    let_go = session.close
+                    session.send(frame(RELEASE, struct.pack("<II", 1, 0)))
+                    watch.await_status(lambda s: s["pools"][0]["leases"] == 0)
+                else:
+                    lease_id, _, fd = session.lease(64 * MIB)
+                    let_go = self.keep(how, fd)
+                    session.release(lease_id)
+                self.assert_kept(watch, 64 * MIB)
+                let_go()
+                self.await_back(watch)
+
+    def keep(self, how, fd):
+        if how == "descriptor":
+            return lambda: os.close(fd)
+        if how == "copy":
+            copy = os.dup(fd)
+            os.close(fd)
+            return lambda: os.close(copy)
+        flags = mmap.MAP_PRIVATE if how == "private" else mmap.MAP_SHARED
+        memory = mmap.mmap(fd, 64 * MIB, flags, mmap.PROT_READ)
+        os.close(fd)
+        if how != "child":
+            return memory.close
+        child = os.fork()
+        if child == 0:
+            time.sleep(30)
+            os._exit(0)
+        memory.close()
+        return lambda: (os.kill(child, signal.SIGKILL), os.waitpid(child, 0))
+
+    def test_a_name_for_it_keeps_no_page(self):
+        """O_PATH holds a file that nobody has open, so that nobody sees it: its pages go, and do not come back."""
+        node = self.start(config())
+        session, watch = node.session(features=MEMFD), node.session()
+        lease_id, size, fd = session.lease(8 * MIB)
+        with mmap.mmap(fd, size) as memory:
+            memory[:] = b"k" * size
+        name = os.open(f"/proc/self/fd/{fd}", os.O_PATH)
+        self.assertEqual(os.stat(f"/proc/self/fd/{name}").st_mode & 0o777, 0o600, "nobody else opens it by this name")
+        os.close(fd)
+        session.release(lease_id)
+        self.await_back(watch)
+        watch.lease(64 * MIB)  # made after the other was given back
+        self.assertEqual(os.stat(f"/proc/self/fd/{name}").st_blocks, 0)
+        os.close(name)
+
+    def test_killed_with_threads_and_children(self):
+        node = self.start(config())
+        for _ in range(10):
+            pid = os.fork()
+            if pid == 0:
+                session = node.session(features=MEMFD)
+                _, memory = self.lease_mapped(session, 64 * MIB)
+                memory[:] = b"k" * (64 * MIB)
+                os.kill(os.getpid(), signal.SIGKILL)
+            os.waitpid(pid, 0)
+            self.await_back(node.session())
+            with contextlib.closing(node.session(features=MEMFD)) as session:
+                os.close(session.lease(64 * MIB)[2])
 
 
 if __name__ == "__main__":

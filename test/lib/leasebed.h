@@ -47,7 +47,9 @@ static inline int setup(void **state)
 	assert_int_equal(fp_keeper_start(&t.keeper), 0);
 	assert_int_equal(fp_pool_open(&memfd, &t.items[0], &error), 0);
 	assert_int_equal(fp_pool_open(&anonymous, &t.items[1], &error), 0);
-	t.pools = (struct fp_pools){t.items, 2};
+	fp_pools_init(&t.pools, 100);
+	t.pools.items = t.items;
+	t.pools.n = 2;
 	t.client = fp_client_get(&t.clients, "client");
 	assert_non_null(t.client);
 	return 0;

@@ -105,37 +105,34 @@ static void test_memfd_is_sealed(void **state)
 	fp_pool_close(pool);
 }
 
-/*
- * What a client maps stays its own, whoever leases next, and also when the node stops: some of it may be the
- * only copy.
- */
-static void test_give_leaves_pages_to_who_maps_them(void **state)
+/* A client has it in a descriptor, then in a mapping. What it maps stays its own when the node stops: some of
+ * it may be the only copy. */
+static void test_passed(void **state)
 {
-	for (unsigned i = 0; i < 2 * FP_ARRAY_LEN(kinds); i++) {
-		struct fp_pool *pool = open_pool(&kinds[i / 2]);
-		struct fp_chunk chunk, next;
-		char *client = NULL;
+	for (unsigned i = 0; i < 4; i++) {
+		struct fp_pool *pool = open_pool(&kinds[i < 2 ? 0 : 2]);
+		struct fp_chunk chunk;
+		char *client;
+		int fd = -1;
 
 		assert_int_equal(take(pool, MIB, &chunk), 0);
-		if (chunk.fd >= 0) {
-			client = mmap(NULL, MIB, PROT_READ | PROT_WRITE, MAP_SHARED, chunk.fd, 0);
-			assert_ptr_not_equal(client, MAP_FAILED);
-			chunk.passed = true;
-			strcpy(client, "the only copy");
-			assert_string_equal(chunk.base, "the only copy");
-		}
+		assert_true(fp_chunk_is_alone(&chunk));
+		assert_int_equal(fp_chunk_pass(&chunk, &fd), 0);
+		assert_false(fp_chunk_is_alone(&chunk));
+		client = mmap(NULL, MIB, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+		assert_ptr_not_equal(client, MAP_FAILED);
+		close(fd);
+		assert_false(fp_chunk_is_alone(&chunk));
+		strcpy(client, "the only copy");
+		assert_string_equal(chunk.base, "the only copy");
 		if (i % 2)
-			fp_pool_end(pool);
-		assert_int_equal(give(pool, &chunk), 0);
-		assert_int_equal(take(pool, 4 * MIB, &next), 0);
-		assert_true(is_zero(next.base, next.size_bytes));
-		if (client) {
-			assert_string_equal(client, "the only copy");
-			strcpy(client, "another");
-			assert_true(is_zero(next.base, next.size_bytes));
-			munmap(client, MIB);
+			fp_pool_leave(pool, &chunk);
+		assert_string_equal(client, "the only copy");
+		munmap(client, MIB);
+		if (i % 2 == 0) {
+			assert_true(fp_chunk_is_alone(&chunk));
+			assert_int_equal(give(pool, &chunk), 0);
 		}
-		assert_int_equal(give(pool, &next), 0);
 		fp_pool_close(pool);
 	}
 }
@@ -284,7 +281,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(test_chunks_are_zeroed),
 	    cmocka_unit_test(test_memfd_is_sealed),
-	    cmocka_unit_test(test_give_leaves_pages_to_who_maps_them),
+	    cmocka_unit_test(test_passed),
 	    cmocka_unit_test(test_reserve_recovers),
 	    cmocka_unit_test(test_slices_take_turns),
 	    cmocka_unit_test(test_anonymous_has_no_descriptor),
