@@ -17,6 +17,18 @@
 #define COLLECT_MAX      512u
 #define COLLECT_PAUSE_NS (10 * FP_NSEC_PER_MSEC)
 
+#define LEAST_BYTES (1ull << 20)
+#define MAX_LEASES  32768u
+
+uint64_t fp_pools_least_bytes(uint64_t size_bytes)
+{
+	uint64_t least_bytes = LEAST_BYTES;
+
+	while (size_bytes / least_bytes > MAX_LEASES)
+		least_bytes *= 2;
+	return least_bytes;
+}
+
 struct fp_pool *fp_pools_choose(const struct fp_pools *pools, uint64_t size_bytes, bool shareable)
 {
 	struct fp_pool *best = NULL;

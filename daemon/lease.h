@@ -109,6 +109,12 @@ void fp_pools_init(struct fp_pools *pools, unsigned max_shared);
 void fp_pools_done(struct fp_pools *pools);
 
 /*
+ * The least size of a lease from pools of size_bytes together. Each lease is a mapping, of which the kernel
+ * allows a process 65530 (vm.max_map_count): the pools are to be full before these are used up.
+ */
+uint64_t fp_pools_least_bytes(uint64_t size_bytes);
+
+/*
  * Looks at what is kept, some hundred memories at a time and not too often, and gives back what clients have
  * let go of. True if there was any.
  */

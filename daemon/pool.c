@@ -257,6 +257,7 @@ int fp_pool_open(const struct fp_pool_config *config, struct fp_pool **ret_pool,
 	pool->numa_node = config->numa_node;
 	pool->preallocate = config->preallocate;
 	pool->unit_bytes = pool->backing == FP_BACKING_HUGETLB ? huge_page_bytes() : 4096;
+	pool->least_bytes = pool->unit_bytes;
 	r = prove(pool);
 	if (r < 0)
 		return explain(pool, r, error);
@@ -278,9 +279,14 @@ bool fp_pool_is_shareable(const struct fp_pool *pool)
 	return pool->backing != FP_BACKING_ANONYMOUS;
 }
 
+void fp_pool_set_least(struct fp_pool *pool, uint64_t least_bytes)
+{
+	pool->least_bytes = FP_MAX(pool->unit_bytes, least_bytes);
+}
+
 uint64_t fp_pool_round(const struct fp_pool *pool, uint64_t size_bytes)
 {
-	return (size_bytes + pool->unit_bytes - 1) / pool->unit_bytes * pool->unit_bytes;
+	return (size_bytes + pool->least_bytes - 1) / pool->least_bytes * pool->least_bytes;
 }
 
 bool fp_pool_charge(struct fp_pool *pool, uint64_t size_bytes)

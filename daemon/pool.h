@@ -40,7 +40,8 @@ struct fp_chunk {
 struct fp_pool {
 	char name[64];
 	uint64_t size_bytes;
-	uint64_t unit_bytes; /* sizes are multiples of it */
+	uint64_t unit_bytes;  /* its size is a multiple of it */
+	uint64_t least_bytes; /* leases are multiples of it */
 	int backing;
 	uint64_t numa_node;
 	bool preallocate;
@@ -70,7 +71,9 @@ void fp_pool_close(struct fp_pool *pool);
 /* True if leases of it can be passed to clients on this machine. */
 bool fp_pool_is_shareable(const struct fp_pool *pool);
 
-/* size_bytes rounded up to the pool's unit; at most FP_POOL_MAX_BYTES may be asked. */
+/* Leases are at least so large, and multiples of it: a power of two. */
+void fp_pool_set_least(struct fp_pool *pool, uint64_t least_bytes);
+/* size_bytes rounded up to what a lease takes; at most FP_POOL_MAX_BYTES may be asked. */
 uint64_t fp_pool_round(const struct fp_pool *pool, uint64_t size_bytes);
 
 /* Accounting: takes size_bytes (rounded) out of what is free, or not. The loop's thread. */

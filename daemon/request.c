@@ -248,7 +248,7 @@ static void handle_adopt(struct fp_conn *conn)
 	}
 	parent = fp_node_session_find_resumable(&conn->server->sessions, adopt.session_id, adopt.token);
 	if (parent && (!conn->server->config->auth.given || parent->client == conn->session->client))
-		r = fp_node_session_adopt(conn->session, parent);
+		r = fp_node_session_adopt(&conn->server->sessions, conn->session, parent);
 	if (r < 0) {
 		answer_status(conn, fp_wire_status_from_errno(r));
 		return;

@@ -58,12 +58,26 @@ void fp_node_session_disarm(struct fp_node_session *session)
 	fp_gate_peer_unref(gate_peer);
 }
 
-int fp_node_session_adopt(struct fp_node_session *session, const struct fp_node_session *parent)
+/* A place in a table takes memory here, whether there is a lease at it or not. */
+static uint64_t adopted_places(const struct fp_node_sessions *sessions, const struct fp_client *client)
+{
+	uint64_t sum = 0;
+
+	for (const struct fp_node_session *s = sessions->first; s; s = s->next)
+		if (s->client == client && s->parent_id)
+			sum += s->leases.capacity;
+	return sum;
+}
+
+int fp_node_session_adopt(const struct fp_node_sessions *sessions, struct fp_node_session *session,
+                          const struct fp_node_session *parent)
 {
 	int r;
 
 	if (session == parent || session->parent_id || session->leases.n)
 		return -EINVAL;
+	if (adopted_places(sessions, session->client) + parent->leases.capacity > FP_MAX_ADOPTED)
+		return -ENOSPC;
 	r = fp_node_leases_adopt(&session->leases, &parent->leases);
 	if (r == 0)
 		session->parent_id = parent->id;

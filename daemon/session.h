@@ -20,6 +20,8 @@
 
 #define FP_PEER_LEN 80
 
+#define FP_MAX_ADOPTED (1u << 17) /* by one client: 500 children of a parent with 256 leases */
+
 struct fp_node_session {
 	struct fp_node_session *next;
 	uint64_t id; /* never reused while the node runs */
@@ -64,9 +66,11 @@ void fp_node_session_disarm(struct fp_node_session *session);
 
 /*
  * Gives a session the leases of its parent, read-only; at most once. 0; -EINVAL: it has leases, or has
- * adopted before, or is the parent; -ENOMEM.
+ * adopted before, or is the parent; -ENOSPC: the sessions of its client have adopted FP_MAX_ADOPTED, which is
+ * some ten MiB here; -ENOMEM.
  */
-int fp_node_session_adopt(struct fp_node_session *session, const struct fp_node_session *parent);
+int fp_node_session_adopt(const struct fp_node_sessions *sessions, struct fp_node_session *session,
+                          const struct fp_node_session *parent);
 
 /* Ends it and gives its leases back. */
 void fp_node_session_end(struct fp_node_sessions *sessions, struct fp_node_session *session);

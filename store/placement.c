@@ -160,7 +160,7 @@ static int era_lease(struct fp_node *node, struct fp_era *era, uint64_t lease_by
 
 	if (r < 0)
 		return r;
-	slots = fp_slots_new((uint32_t)(lease_bytes / FP_PAGE_SIZE));
+	slots = fp_slots_new((uint32_t)FP_MIN(lease->size_bytes / FP_PAGE_SIZE, FP_LEASE_MAX_PAGES));
 	if (!slots) {
 		(void)fp_session_release(era->session,
 		                         lease->id); /* taken back when the session ends, at worst */

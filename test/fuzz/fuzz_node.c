@@ -25,7 +25,7 @@
 #include "server.h"
 
 #define MAX_INPUT_BYTES 4096u
-#define LEASE_BYTES     65536u
+#define LEASE_BYTES     (1u << 20)
 #define POOL_BYTES      (8u << 20)
 #define DEADLINE_NS     (60 * FP_NSEC_PER_SEC) /* of what a sound node does at once */
 

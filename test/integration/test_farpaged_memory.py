@@ -232,5 +232,39 @@ class Kept(Case):
                 os.close(session.lease(64 * MIB)[2])
 
 
+class Adoption(Case):
+    def test_heap_is_bounded(self):
+        """Sessions that adopt and adopt the leases of one: each is a table in the node, and somewhere is an end."""
+        node = self.start(config("4G", limits="max_leases: 4096, max_sessions: 400"))
+        parent = node.session(node.urls[1])
+        for _ in range(2048):
+            parent.lease(4096)
+        before, adopters = node.anonymous_bytes(), []
+        with self.assertRaises(Refused) as refused:
+            for _ in range(300):
+                adopters.append(node.session(node.urls[1]))
+                adopters[-1].adopt(parent)
+        self.assertEqual(refused.exception.status, FULL)
+        self.assertLess(node.anonymous_bytes() - before, 40 * MIB)
+        adopters[0].close()
+        adopters[-1].await_status(lambda s: len(s["sessions"]) == len(adopters))
+        self.assertEqual(adopters[-1].adopt(parent), 2048)
+
+
+class LeastLease(Case):
+    def test_small_leases_use_up_no_mappings(self):
+        """Each lease is a mapping here, of which the kernel allows so many (vm.max_map_count): FULL means that the pool is."""
+        node = self.start(config("512M"))
+        sessions = [node.session(node.urls[1]) for _ in range(4)]
+        self.assertEqual(sessions[0].lease(4096)[1], MIB)
+        with self.assertRaises(Refused) as refused:
+            while True:
+                for session in sessions:
+                    session.lease(4096)
+        self.assertEqual((refused.exception.status, sessions[0].info()[1]), (FULL, 0))
+        with open(f"/proc/{node.process.pid}/maps", encoding="ascii") as maps:
+            self.assertLess(len(maps.readlines()), 1000)
+
+
 if __name__ == "__main__":
     main()

@@ -87,7 +87,7 @@ static void assert_scrubbed(void)
 static void test_adopted(void **state)
 {
 	begin_family();
-	assert_int_equal(fp_node_session_adopt(family.child, family.parent), 0);
+	assert_int_equal(fp_node_session_adopt(&family.sessions, family.child, family.parent), 0);
 	assert_has(family.parent, false);
 	assert_has(family.child, true);
 	assert_ptr_equal(fp_node_lease_find(&family.parent->leases, 2)->memory,
@@ -97,7 +97,7 @@ static void test_adopted(void **state)
 	assert_has(family.child, true);
 	assert_leased(3);
 	/* what the child hands on is all that it has */
-	assert_int_equal(fp_node_session_adopt(family.grandchild, family.child), 0);
+	assert_int_equal(fp_node_session_adopt(&family.sessions, family.grandchild, family.child), 0);
 	fp_node_session_end(&family.sessions, family.child);
 	assert_has(family.grandchild, true);
 	assert_leased(3);
@@ -108,8 +108,8 @@ static void test_adopted(void **state)
 static void test_adopter_ends_first(void **state)
 {
 	begin_family();
-	assert_int_equal(fp_node_session_adopt(family.child, family.parent), 0);
-	assert_int_equal(fp_node_session_adopt(family.grandchild, family.parent), 0);
+	assert_int_equal(fp_node_session_adopt(&family.sessions, family.child, family.parent), 0);
+	assert_int_equal(fp_node_session_adopt(&family.sessions, family.grandchild, family.parent), 0);
 	fp_node_session_end(&family.sessions, family.child);
 	assert_has(family.parent, false);
 	assert_has(family.grandchild, true);
@@ -123,7 +123,7 @@ static void test_adopter_ends_first(void **state)
 static void test_adopted_and_released(void **state)
 {
 	begin_family();
-	assert_int_equal(fp_node_session_adopt(family.child, family.parent), 0);
+	assert_int_equal(fp_node_session_adopt(&family.sessions, family.child, family.parent), 0);
 	for (uint32_t id = 1; id <= 3; id++) {
 		fp_node_lease_release(fp_node_lease_find(&family.parent->leases, id));
 		assert_null(fp_node_lease_find(&family.parent->leases, id));
@@ -146,7 +146,7 @@ static void test_adopted_and_in_use(void **state)
 	struct fp_node_lease *used[2];
 
 	begin_family();
-	assert_int_equal(fp_node_session_adopt(family.child, family.parent), 0);
+	assert_int_equal(fp_node_session_adopt(&family.sessions, family.child, family.parent), 0);
 	used[0] = fp_node_lease_find(&family.parent->leases, 1);
 	used[1] = fp_node_lease_find(&family.child->leases, 1);
 	for (unsigned i = 0; i < 2; i++)
@@ -167,23 +167,25 @@ static void test_adoptions_refused(void **state)
 	struct fp_lease_request r = request(MIB);
 
 	begin_family();
-	assert_int_equal(fp_node_session_adopt(family.parent, family.parent), -EINVAL);
-	assert_int_equal(fp_node_session_adopt(family.child, family.child), -EINVAL);
+	assert_int_equal(fp_node_session_adopt(&family.sessions, family.parent, family.parent), -EINVAL);
+	assert_int_equal(fp_node_session_adopt(&family.sessions, family.child, family.child), -EINVAL);
 	assert_int_equal(fp_node_lease_grant(&family.child->leases, &t.pools, t.keeper, &r), 0);
-	assert_int_equal(fp_node_session_adopt(family.child, family.parent), -EINVAL); /* one is being made */
+	assert_int_equal(fp_node_session_adopt(&family.sessions, family.child, family.parent),
+	                 -EINVAL); /* one is being made */
 	await_done(t.n_done + 1);
-	assert_int_equal(fp_node_session_adopt(family.child, family.parent), -EINVAL);
+	assert_int_equal(fp_node_session_adopt(&family.sessions, family.child, family.parent), -EINVAL);
 	fp_node_lease_release(fp_node_lease_find(&family.child->leases, 1));
-	assert_int_equal(fp_node_session_adopt(family.child, family.parent), 0); /* it has none any more */
+	assert_int_equal(fp_node_session_adopt(&family.sessions, family.child, family.parent),
+	                 0); /* it has none any more */
 	assert_has(family.child, true);
-	assert_int_equal(fp_node_session_adopt(family.child, family.grandchild), -EINVAL);
+	assert_int_equal(fp_node_session_adopt(&family.sessions, family.child, family.grandchild), -EINVAL);
 	/* there was nothing to adopt, and yet it has adopted */
 	fp_node_lease_release(fp_node_lease_find(&family.child->leases, 1));
 	for (uint32_t id = 2; id <= 3; id++)
 		fp_node_lease_release(fp_node_lease_find(&family.child->leases, id));
-	assert_int_equal(fp_node_session_adopt(family.grandchild, family.child), 0);
+	assert_int_equal(fp_node_session_adopt(&family.sessions, family.grandchild, family.child), 0);
 	assert_int_equal(family.grandchild->leases.n, 0);
-	assert_int_equal(fp_node_session_adopt(family.grandchild, family.parent), -EINVAL);
+	assert_int_equal(fp_node_session_adopt(&family.sessions, family.grandchild, family.parent), -EINVAL);
 	end_family();
 	assert_scrubbed();
 }
@@ -195,7 +197,7 @@ static void test_adopted_while_being_made(void **state)
 
 	begin_family();
 	assert_int_equal(fp_node_lease_grant(&family.parent->leases, &t.pools, t.keeper, &r), 0);
-	assert_int_equal(fp_node_session_adopt(family.child, family.parent), 0);
+	assert_int_equal(fp_node_session_adopt(&family.sessions, family.child, family.parent), 0);
 	await_done(t.n_done + 1);
 	assert_non_null(fp_node_lease_find(&family.parent->leases, 4));
 	assert_null(fp_node_lease_find(&family.child->leases, 4));
@@ -203,7 +205,7 @@ static void test_adopted_while_being_made(void **state)
 	set_backing(FP_BACKING_HUGETLB);
 	missing.size_bytes = 4096;
 	assert_int_equal(fp_node_lease_grant(&family.parent->leases, &t.pools, t.keeper, &missing), 0);
-	assert_int_equal(fp_node_session_adopt(family.grandchild, family.parent), 0);
+	assert_int_equal(fp_node_session_adopt(&family.sessions, family.grandchild, family.parent), 0);
 	await_done(t.n_done + 1);
 	set_backing(FP_BACKING_ANONYMOUS);
 	assert_true(t.last_status < 0);
@@ -218,7 +220,7 @@ static void test_adopted_and_leased(void **state)
 	struct fp_lease_request r = request(MIB);
 
 	begin_family();
-	assert_int_equal(fp_node_session_adopt(family.child, family.parent), 0);
+	assert_int_equal(fp_node_session_adopt(&family.sessions, family.child, family.parent), 0);
 	r.quota_bytes = 3 * MIB;
 	assert_int_equal(fp_node_lease_grant(&family.child->leases, &t.pools, t.keeper, &r), -EDQUOT);
 	r.quota_bytes = 4 * MIB;
@@ -267,7 +269,7 @@ static void test_adopted_without_memory(void **state)
 	begin_family();
 	do {
 		n_until_failure = nth++;
-		r = fp_node_session_adopt(family.child, family.parent);
+		r = fp_node_session_adopt(&family.sessions, family.child, family.parent);
 		if (r < 0) {
 			assert_int_equal(r, -ENOMEM);
 			assert_int_equal(n_until_failure, 0);
@@ -317,7 +319,7 @@ static void crowd_open(struct crowd *crowd, struct fp_node_session **at)
 
 	assert_int_equal(fp_node_session_open(&crowd->sessions, t.client, "s", "here", at), 0);
 	if (parent && test_random(&crowd->rng) % 2)
-		assert_int_equal(fp_node_session_adopt(*at, parent), 0);
+		assert_int_equal(fp_node_session_adopt(&crowd->sessions, *at, parent), 0);
 }
 
 static void crowd_lease(struct fp_node_leases *leases)

@@ -71,6 +71,18 @@ static void test_limits(void **state)
 	assert_int_equal(t.leases.leased_bytes, 3 * MIB + 4096);
 }
 
+static void test_least_size(void **state)
+{
+	struct fp_lease_request r = request(4096);
+
+	assert_int_equal(fp_pools_least_bytes(MIB), MIB);
+	assert_int_equal(fp_pools_least_bytes(MIB << 15), MIB);
+	assert_int_equal(fp_pools_least_bytes((MIB << 15) + 4 * MIB), 2 * MIB);
+	assert_int_equal(fp_pools_least_bytes(1ull << 46), 1ull << 31);
+	fp_pool_set_least(t.items[1], MIB);
+	assert_int_equal(grant(&r)->memory->size_bytes, MIB);
+}
+
 /* The bytes of a lease in the making are taken: two can't both be promised the same. */
 static void test_accounted_at_once(void **state)
 {
@@ -240,6 +252,7 @@ int main(void)
 	    cmocka_unit_test_setup_teardown(test_pool_with_most_room, setup, teardown),
 	    cmocka_unit_test_setup_teardown(test_ids_are_the_lowest_free, setup, teardown),
 	    cmocka_unit_test_setup_teardown(test_limits, setup, teardown),
+	    cmocka_unit_test_setup_teardown(test_least_size, setup, teardown),
 	    cmocka_unit_test_setup_teardown(test_accounted_at_once, setup, teardown),
 	    cmocka_unit_test_setup_teardown(test_memory_in_use_outlives_the_release, setup, teardown),
 	    cmocka_unit_test_setup_teardown(test_scrubbed_before_it_is_leased_again, setup, teardown),
