@@ -164,7 +164,8 @@ class ReadsUnread(Attack):
 class AdoptFlood(Attack):
     """One session with many leases, adopted by session after session."""
 
-    limits = "max_leases: 16384"
+    limits = "max_leases: 16384, client_quota: 32M"
+    bound_bytes = 96 * MIB  # thousands of sessions, as max_sessions allows
 
     def run(self, node, url, ready):
         parent = node.session(url, name="hostile")
@@ -213,6 +214,7 @@ class KeptMemory(Attack):
     """Leases memory, fills it, gives the lease back and keeps the memory."""
 
     transports = ("shm",)
+    limits = "client_quota: 32M"
     kept = multiprocessing.Value("Q", 0)
 
     def run(self, node, url, ready):
