@@ -8,6 +8,8 @@
 
 #include <stdint.h>
 
+#include "turns.h"
+
 #define FP_CLIENT_NAME_LEN 64
 
 struct fp_clients;
@@ -18,6 +20,7 @@ struct fp_client {
 	char name[FP_CLIENT_NAME_LEN];
 	unsigned refs;
 	unsigned n_sessions;
+	struct fp_turn_client turns; /* his sessions' */
 	uint64_t
 	    leased_bytes; /* until the memory is back: until nobody has it leased and no request uses it */
 };

@@ -24,6 +24,12 @@
 
 #define CONN_FDS         8  /* promised and not received on one connection */
 #define CONTROL_REQUESTS 16 /* unanswered on a control connection: its answers can be long */
+#define LINGER_NS        (FP_NSEC_PER_SEC / 2)
+#define HELD_BYTES       (128u << 10) /* of memory that the answers of one connection may hold, about */
+
+/* What a piece of work costs beyond its bytes, in bytes copied: measured on loopback. */
+#define REQUEST_COST 2048u
+#define SEND_COST    16384u
 
 bool fp_conn_is_control(const struct fp_conn *conn)
 {
@@ -47,7 +53,24 @@ static bool is_paused(const struct fp_conn *conn)
 
 	if (conn->hello.purpose != FP_WIRE_LINK && limit > CONTROL_REQUESTS)
 		limit = CONTROL_REQUESTS;
-	return conn->leasing || conn->outbox.n >= limit;
+	return conn->leasing || conn->outbox.n >= limit || conn->outbox.held_bytes >= HELD_BYTES;
+}
+
+/* Whose share of the loop's time its work is. */
+static struct fp_share *share_of(const struct fp_conn *conn)
+{
+	return conn->session ? &conn->session->share : &conn->server->strangers;
+}
+
+/* Whether it may do a piece of work now. If not, it is settled again when its turn comes. */
+static bool take_turn(struct fp_conn *conn)
+{
+	return fp_turn_take(&conn->server->turns, &conn->turn, share_of(conn));
+}
+
+void fp_conn_charge(const struct fp_conn *conn, uint64_t bytes)
+{
+	fp_turn_charge(&conn->server->turns, share_of(conn), bytes);
 }
 
 static void refuse_frame(struct fp_conn *conn, int r)
@@ -71,42 +94,42 @@ static size_t feed_some(struct fp_conn *conn, const uint8_t *bytes, size_t len)
 	if (r < 0)
 		refuse_frame(conn, r);
 	else if (r == 1) {
+		fp_conn_charge(conn, REQUEST_COST);
 		fp_request_handle(conn);
 		fp_inbox_next(&conn->inbox);
 	}
 	return used;
 }
 
-/* Returns the bytes consumed: all, unless the connection is paused. */
+/* Returns the bytes consumed: all, unless the connection is paused or its share is used up. */
 static size_t feed(struct fp_conn *conn, const uint8_t *bytes, size_t len)
 {
 	size_t used = 0;
 
-	while (used < len && wants_input(conn) && (conn->write.active || !is_paused(conn)))
+	while (used < len && wants_input(conn) && (conn->write.active || !is_paused(conn)) && take_turn(conn))
 		used += feed_some(conn, bytes + used, len - used);
 	return wants_input(conn) ? used : len;
 }
 
 static void stash(struct fp_conn *conn, const uint8_t *bytes, size_t len)
 {
-	uint8_t *grown;
-
 	if (!len)
 		return;
-	grown = realloc(conn->stash, conn->stash_bytes + len);
-	if (!grown) {
+	conn->stash = malloc(len);
+	if (!conn->stash) {
 		fp_conn_kill(conn);
 		return;
 	}
-	conn->stash = grown;
-	memcpy(conn->stash + conn->stash_bytes, bytes, len);
-	conn->stash_bytes += len;
+	memcpy(conn->stash, bytes, len);
+	conn->stash_bytes = len;
 }
 
 static void input(struct fp_conn *conn, const uint8_t *bytes, size_t len)
 {
-	size_t used = conn->stash_bytes ? 0 : feed(conn, bytes, len);
+	size_t used;
 
+	fp_conn_charge(conn, len);
+	used = feed(conn, bytes, len);
 	stash(conn, bytes + used, len - used);
 }
 
@@ -141,12 +164,11 @@ static void on_recv(struct fp_op *op, int res, unsigned flags)
 	struct fp_loop *loop = &conn->server->loop;
 	bool shared = flags & IORING_CQE_F_BUFFER;
 
-	if (!(flags & IORING_CQE_F_MORE))
-		conn->receiving = false;
+	conn->receiving = false;
 	if (res > 0) {
 		conn->heard_ns = fp_clock_ns();
 		input(conn, shared ? fp_loop_buf(loop, flags) : conn->own_buf, (size_t)res);
-	} else if (res != -ENOBUFS && res != -ECANCELED && res != -EINTR) {
+	} else if (res != -ENOBUFS && res != -EINTR) {
 		conn->eof = true;
 		if (res < 0)
 			cut(conn);
@@ -156,14 +178,14 @@ static void on_recv(struct fp_op *op, int res, unsigned flags)
 	fp_conn_settle(conn);
 }
 
-/* Many completions by one submission where the loop has buffers to share, one otherwise. */
+/* One buffer at a time: a peer that sends more than it is served keeps the rest in its own socket. */
 static void start_recv(struct fp_conn *conn)
 {
 	struct fp_loop *loop = &conn->server->loop;
 	struct io_uring_sqe *sqe = fp_loop_sqe(loop);
 
 	if (loop->bufs) {
-		io_uring_prep_recv_multishot(sqe, conn->fd, NULL, 0, 0);
+		io_uring_prep_recv(sqe, conn->fd, NULL, FP_LOOP_BUF_BYTES, 0);
 		sqe->flags |= IOSQE_BUFFER_SELECT;
 		sqe->buf_group = 0;
 	} else {
@@ -171,7 +193,6 @@ static void start_recv(struct fp_conn *conn)
 	}
 	fp_loop_sqe_set(sqe, &conn->recv_op);
 	conn->receiving = true;
-	conn->recv_cancelled = false;
 }
 
 /* ---- descriptors on their way ---- */
@@ -245,7 +266,8 @@ static void on_sent(struct fp_op *op, int res, unsigned flags)
 		fp_outbox_advance(&conn->outbox, (size_t)res);
 	else if (conn->passing && is_want_of_fds(res))
 		refuse_fd(conn);
-	else if (res != -EINTR && res != -EAGAIN && conn->eof)
+	else if (res == -EPIPE &&
+	         conn->eof) /* a reset is another error, even if the receive saw its end only */
 		fp_conn_kill(conn);
 	else if (res != -EINTR && res != -EAGAIN)
 		cut(conn);
@@ -271,11 +293,14 @@ static void start_send(struct fp_conn *conn)
 	int fd;
 
 	conn->msg = (struct msghdr){.msg_iov = conn->iov};
-	conn->msg.msg_iovlen = fp_outbox_gather(&conn->outbox, conn->iov, FP_CONN_IOVS, &fd);
+	conn->msg.msg_iovlen = fp_outbox_gather(&conn->outbox, conn->iov, FP_CONN_IOVS, FP_TURN_BYTES, &fd);
 	conn->passing = fd >= 0;
 	if (conn->passing)
 		pass_fd(conn, fd);
-	io_uring_prep_sendmsg(sqe, conn->fd, &conn->msg, MSG_NOSIGNAL | MSG_WAITALL);
+	for (size_t i = 0; i < conn->msg.msg_iovlen; i++)
+		fp_conn_charge(conn, conn->iov[i].iov_len);
+	fp_conn_charge(conn, SEND_COST);
+	io_uring_prep_sendmsg(sqe, conn->fd, &conn->msg, MSG_NOSIGNAL);
 	fp_loop_sqe_set(sqe, &conn->send_op);
 	conn->sending = true;
 }
@@ -287,11 +312,12 @@ static void start_timer(struct fp_conn *conn, uint64_t ns)
 	fp_loop_timeout(&conn->server->loop, &conn->time_op, &conn->time, ns);
 }
 
-/* How long a control connection may still be silent. While it waits for a lease, silence is no sign. */
+/* How long a control connection may still be silent. While it waits for a lease or its turn, silence is no
+ * sign. */
 static uint64_t idle_left_ns(const struct fp_conn *conn)
 {
 	uint64_t limit_ns = conn->server->config->limits.idle_timeout_ns;
-	uint64_t silent_ns = conn->leasing ? 0 : fp_clock_ns() - conn->heard_ns;
+	uint64_t silent_ns = conn->leasing || conn->turn.share ? 0 : fp_clock_ns() - conn->heard_ns;
 
 	return limit_ns > silent_ns ? limit_ns - silent_ns : 0;
 }
@@ -399,13 +425,20 @@ void fp_conn_refuse(struct fp_conn *conn, enum fp_wire_status status, const char
 
 void fp_conn_kill(struct fp_conn *conn)
 {
-	if (conn->state != FP_CONN_KILLED)
-		shutdown(conn->fd, SHUT_RDWR);
+	struct fp_server *server = conn->server;
+
+	if (conn->state == FP_CONN_KILLED)
+		return;
 	conn->state = FP_CONN_KILLED;
+	shutdown(conn->fd, SHUT_RDWR);
+	/* it is settled soon, whatever it waited for, and its session may end before */
+	fp_turn_leave(&server->turns, &conn->turn);
+	fp_turn_wait(&server->turns, &conn->turn, &server->strangers);
 }
 
 static void free_conn(struct fp_conn *conn)
 {
+	fp_turn_leave(&conn->server->turns, &conn->turn);
 	fp_request_write_abandon(conn);
 	fp_outbox_clear(&conn->outbox);
 	conn->server->fds_out -= conn->fds_promised + conn->fds_sent;
@@ -441,6 +474,28 @@ static bool is_finished(const struct fp_conn *conn)
 	       (conn->state == FP_CONN_CLOSING && conn->eof && !conn->outbox.n);
 }
 
+/*
+ * The peer has not received all descriptors that it was sent. They count for our user until it does, or
+ * closes: so does the connection. Whoever is told to stop does not wait for that.
+ */
+static bool owes_fds(struct fp_conn *conn)
+{
+	forget_received(conn);
+	return conn->fds_sent && !conn->server->stopping;
+}
+
+/* Gives back all but the connection itself, and looks again later. */
+static void linger(struct fp_conn *conn)
+{
+	fp_conn_kill(conn);
+	fp_request_write_abandon(conn);
+	fp_outbox_clear(&conn->outbox);
+	while (conn->fds_promised)
+		fp_conn_unpromise_fd(conn);
+	fp_server_session_left(conn->server, conn);
+	start_timer(conn, LINGER_NS);
+}
+
 static void settle_input(struct fp_conn *conn)
 {
 	if (conn->stash_bytes && wants_input(conn))
@@ -465,14 +520,11 @@ static void settle_input(struct fp_conn *conn)
 
 static void settle_recv(struct fp_conn *conn)
 {
-	bool wanted = !conn->eof && conn->state != FP_CONN_KILLED && (!wants_input(conn) || !is_paused(conn));
+	bool wanted = !conn->eof && conn->state != FP_CONN_KILLED && !conn->stash_bytes &&
+	              (!wants_input(conn) || !is_paused(conn));
 
-	if (wanted && !conn->receiving)
+	if (wanted && !conn->receiving && take_turn(conn))
 		start_recv(conn);
-	else if (!wanted && conn->receiving && !conn->recv_cancelled) {
-		fp_loop_cancel(&conn->server->loop, &conn->recv_op);
-		conn->recv_cancelled = true;
-	}
 }
 
 /*
@@ -500,10 +552,11 @@ static void settle_send(struct fp_conn *conn)
 {
 	if (conn->sending || conn->state == FP_CONN_KILLED)
 		return;
-	if (conn->outbox.n)
-		start_send(conn);
-	else if (conn->state == FP_CONN_CLOSING && !conn->leasing && !conn->half_closed &&
-	         !waits_for_links(conn)) {
+	if (conn->outbox.n) {
+		if (take_turn(conn))
+			start_send(conn);
+	} else if (conn->state == FP_CONN_CLOSING && !conn->leasing && !conn->half_closed &&
+	           !waits_for_links(conn)) {
 		conn->half_closed = true;
 		shutdown(conn->fd, SHUT_WR);
 	}
@@ -515,6 +568,15 @@ void fp_conn_settle(struct fp_conn *conn)
 	settle_recv(conn);
 	settle_timer(conn);
 	settle_send(conn);
-	if (is_finished(conn))
+	if (!is_finished(conn))
+		return;
+	if (owes_fds(conn))
+		linger(conn);
+	else
 		free_conn(conn);
+}
+
+void fp_conn_go_on(struct fp_turn *turn)
+{
+	fp_conn_settle(fp_container_of(turn, struct fp_conn, turn));
 }

@@ -17,6 +17,7 @@
 #include "loop.h"
 #include "outbox.h"
 #include "session.h"
+#include "turns.h"
 
 #define FP_CONN_IOVS 256
 
@@ -44,20 +45,21 @@ struct fp_conn {
 	struct fp_gate_peer *gate_peer; /* it came in by rdma: fd is a socket pair's end; NULL: a socket */
 	struct fp_gate_link *gate_link; /* of a LINK whose queue pairs were connected by hand */
 	enum fp_conn_state state;
-	bool receiving, sending, timing;      /* operations in flight */
-	bool recv_cancelled, timer_cancelled; /* their end was asked for */
-	bool timing_idle;                     /* the timer is that of an open control connection */
-	bool eof;                             /* nothing more will come */
-	bool half_closed;                     /* we said that nothing more will come */
-	bool drained;                         /* while stopping: the peer can send nothing more */
-	bool cut;                             /* it broke, or fell silent: its session may go on without it */
+	bool receiving, sending, timing; /* operations in flight */
+	bool timer_cancelled;            /* its end was asked for */
+	bool timing_idle;                /* the timer is that of an open control connection */
+	bool eof;                        /* nothing more will come */
+	bool half_closed;                /* we said that nothing more will come */
+	bool drained;                    /* while stopping: the peer can send nothing more */
+	bool cut;                        /* it broke, or fell silent: its session may go on without it */
 	bool leasing; /* a lease is being made for it: further requests wait, answers keep their order */
 	struct fp_op recv_op, send_op, time_op;
 	struct __kernel_timespec time;
 	uint64_t heard_ns; /* when something came last */
 	struct fp_inbox inbox;
 	struct fp_conn_write write;
-	uint8_t *stash; /* received, and not yet looked at */
+	struct fp_turn turn;
+	uint8_t *stash; /* received, and not yet looked at: then nothing more is received */
 	size_t stash_bytes, stash_off;
 	uint8_t *own_buf; /* where the loop has no shared buffers */
 	struct fp_outbox outbox;
@@ -105,10 +107,14 @@ void fp_conn_answer_error(struct fp_conn *conn, const struct fp_wire_header *req
 void fp_conn_refuse(struct fp_conn *conn, enum fp_wire_status status, const char *reason);
 /* Ends it at once, whatever is under way. */
 void fp_conn_kill(struct fp_conn *conn);
+/* Charges a piece of work, in bytes that could be copied meanwhile, to its share of the loop's time. */
+void fp_conn_charge(const struct fp_conn *conn, uint64_t bytes);
 /*
  * Does what is due: sends, resumes or stops receiving, ends. To be called after anything about conn has
  * changed, last of all, since it may free it.
  */
 void fp_conn_settle(struct fp_conn *conn);
+/* Its turn has come: settles the connection of turn. */
+void fp_conn_go_on(struct fp_turn *turn);
 
 #endif

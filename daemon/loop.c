@@ -122,10 +122,13 @@ static void dispatch(const struct io_uring_cqe *cqe)
 
 int fp_loop_run(struct fp_loop *loop)
 {
+	bool busy = false;
+
 	while (!loop->stopped) {
 		struct io_uring_cqe *cqe;
 		unsigned head, n = 0;
-		int r = io_uring_submit_and_wait(&loop->ring, 1);
+		int r = busy ? io_uring_submit_and_get_events(&loop->ring)
+		             : io_uring_submit_and_wait(&loop->ring, 1);
 
 		if (r < 0 && r != -EINTR && r != -EAGAIN && r != -EBUSY)
 			return r;
@@ -135,6 +138,7 @@ int fp_loop_run(struct fp_loop *loop)
 			n++;
 		}
 		io_uring_cq_advance(&loop->ring, n);
+		busy = loop->between_rounds && loop->between_rounds(loop);
 	}
 	io_uring_submit(&loop->ring); /* what can go at once goes, such as a last word to systemd */
 	return 0;

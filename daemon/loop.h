@@ -27,6 +27,8 @@ struct fp_loop {
 	    *bufs; /* receive buffers that all connections share; NULL: each brings its own */
 	uint8_t *buf_memory;
 	bool stopped;
+	/* Unless NULL: called after each round of completions; true: the next round does not wait for one. */
+	bool (*between_rounds)(struct fp_loop *loop);
 };
 
 #define fp_container_of(ptr, type, member) ((type *)(void *)((char *)(ptr)-offsetof(type, member)))

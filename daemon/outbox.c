@@ -13,12 +13,13 @@
 struct fp_reply *fp_reply_new(const struct fp_wire_header *request, enum fp_wire_type type,
                               size_t payload_bytes, const void *fixed, size_t fixed_bytes, unsigned n_data)
 {
-	struct fp_reply *reply = malloc(sizeof(*reply) + (1 + n_data) * sizeof(reply->parts[0]));
+	size_t size = sizeof(struct fp_reply) + (1 + n_data) * sizeof(struct fp_part);
+	struct fp_reply *reply = malloc(size);
 
 	assert(FP_WIRE_HEADER_BYTES + fixed_bytes <= sizeof(reply->head));
 	if (!reply)
 		return NULL;
-	*reply = (struct fp_reply){.fd = -1};
+	*reply = (struct fp_reply){.fd = -1, .held_bytes = size};
 	fp_wire_header_encode(type, FP_WIRE_OK, request->tag, payload_bytes, reply->head);
 	if (fixed_bytes)
 		memcpy(reply->head + FP_WIRE_HEADER_BYTES, fixed, fixed_bytes);
@@ -40,6 +41,14 @@ void fp_reply_add(struct fp_reply *reply, const void *base, size_t len_bytes, st
 	if (lease)
 		fp_node_lease_get(lease);
 	reply->parts[reply->n_parts++] = (struct fp_part){base, len_bytes, lease};
+}
+
+void fp_reply_add_text(struct fp_reply *reply, char *text, size_t len_bytes)
+{
+	assert(!reply->text);
+	reply->text = text;
+	reply->held_bytes += len_bytes;
+	fp_reply_add(reply, text, len_bytes, NULL);
 }
 
 void fp_reply_pass(struct fp_reply *reply, int fd, struct fp_node_lease *granted)
@@ -102,9 +111,11 @@ void fp_outbox_push(struct fp_outbox *outbox, struct fp_reply *reply)
 		outbox->first = reply;
 	outbox->last = reply;
 	outbox->n++;
+	outbox->held_bytes += reply->held_bytes;
 }
 
-unsigned fp_outbox_gather(const struct fp_outbox *outbox, struct iovec *iov, unsigned max, int *ret_fd)
+unsigned fp_outbox_gather(const struct fp_outbox *outbox, struct iovec *iov, unsigned max, size_t max_bytes,
+                          int *ret_fd)
 {
 	size_t skip = outbox->sent_bytes;
 	unsigned n = 0;
@@ -113,7 +124,7 @@ unsigned fp_outbox_gather(const struct fp_outbox *outbox, struct iovec *iov, uns
 	for (const struct fp_reply *reply = outbox->first; reply; reply = reply->next) {
 		if (reply->fd >= 0 && reply != outbox->first)
 			break;
-		for (unsigned i = 0; i < reply->n_parts && n < max; i++) {
+		for (unsigned i = 0; i < reply->n_parts && n < max && max_bytes; i++) {
 			const struct fp_part *part = &reply->parts[i];
 
 			if (skip >= part->len_bytes) {
@@ -121,11 +132,12 @@ unsigned fp_outbox_gather(const struct fp_outbox *outbox, struct iovec *iov, uns
 				continue;
 			}
 			iov[n].iov_base = (char *)(uintptr_t)part->base + skip;
-			iov[n].iov_len = part->len_bytes - skip;
+			iov[n].iov_len = FP_MIN(part->len_bytes - skip, max_bytes);
+			max_bytes -= iov[n].iov_len;
 			skip = 0;
 			n++;
 		}
-		if (n == max || *ret_fd >= 0)
+		if (n == max || !max_bytes || *ret_fd >= 0)
 			break;
 	}
 	return n;
@@ -139,6 +151,7 @@ static void pop(struct fp_outbox *outbox)
 	if (!outbox->first)
 		outbox->last = NULL;
 	outbox->n--;
+	outbox->held_bytes -= reply->held_bytes;
 	outbox->sent_bytes = 0;
 	fp_reply_free(reply);
 }

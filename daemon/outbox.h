@@ -25,6 +25,7 @@ struct fp_reply {
 	int fd;                        /* goes along with the first byte and is closed after; -1: none */
 	struct fp_node_lease *granted; /* held: what fd is of; NULL: none */
 	char *text;                    /* malloc'd payload, freed after; NULL: none */
+	size_t held_bytes;             /* of memory that is ours, not a lease's */
 	uint8_t head[FP_WIRE_HEADER_BYTES + sizeof(struct fp_wire_welcome)]; /* the longest fixed answer */
 	unsigned n_parts;
 	struct fp_part parts[]; /* the first is head */
@@ -33,6 +34,7 @@ struct fp_reply {
 struct fp_outbox {
 	struct fp_reply *first, *last;
 	unsigned n;
+	size_t held_bytes; /* by all replies */
 	size_t sent_bytes; /* of first */
 };
 
@@ -46,6 +48,8 @@ struct fp_reply *fp_reply_new(const struct fp_wire_header *request, enum fp_wire
 struct fp_reply *fp_reply_new_error(const struct fp_wire_header *request, enum fp_wire_status status);
 /* Appends a part; holds its lease. */
 void fp_reply_add(struct fp_reply *reply, const void *base, size_t len_bytes, struct fp_node_lease *lease);
+/* Appends a payload that is not a lease's: malloc'd text, which the reply owns from here on. */
+void fp_reply_add_text(struct fp_reply *reply, char *text, size_t len_bytes);
 /* The descriptor, which the reply owns from here on, of a lease that it holds. */
 void fp_reply_pass(struct fp_reply *reply, int fd, struct fp_node_lease *granted);
 /*
@@ -59,11 +63,12 @@ void fp_reply_free(struct fp_reply *reply);
 /* The outbox owns the reply from here on. */
 void fp_outbox_push(struct fp_outbox *outbox, struct fp_reply *reply);
 /*
- * Fills up to max vectors with what is to be sent next; returns their number. *ret_fd: to be passed along, or
- * -1. A reply with a descriptor is never gathered together with others, so that the descriptor comes with its
- * first byte.
+ * Fills up to max vectors with what is to be sent next, max_bytes at most; returns their number. *ret_fd: to
+ * be passed along, or -1. A reply with a descriptor is never gathered together with others, so that the
+ * descriptor comes with its first byte.
  */
-unsigned fp_outbox_gather(const struct fp_outbox *outbox, struct iovec *iov, unsigned max, int *ret_fd);
+unsigned fp_outbox_gather(const struct fp_outbox *outbox, struct iovec *iov, unsigned max, size_t max_bytes,
+                          int *ret_fd);
 /* So many bytes were sent: frees the replies that are through. */
 void fp_outbox_advance(struct fp_outbox *outbox, size_t sent_bytes);
 /* Drops everything. */

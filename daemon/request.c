@@ -15,6 +15,8 @@
 #include "server.h"
 #include "status.h"
 
+#define STATUS_COST 12u /* a byte of it takes as long to print as so many to copy */
+
 static void refuse_turn(struct fp_conn *conn)
 {
 	fp_conn_refuse(conn, FP_WIRE_MALFORMED, "it sent a message out of turn");
@@ -316,13 +318,12 @@ static void handle_status(struct fp_conn *conn)
 		answer_status(conn, FP_WIRE_BROKEN);
 		return;
 	}
+	fp_conn_charge(conn, STATUS_COST * len);
 	reply = fp_reply_new(&conn->inbox.header, FP_WIRE_STATUS_REPLY, len, NULL, 0, 1);
-	if (reply) {
-		reply->text = text;
-		fp_reply_add(reply, text, len, NULL);
-	} else {
+	if (reply)
+		fp_reply_add_text(reply, text, len);
+	else
 		free(text);
-	}
 	fp_conn_answer(conn, reply);
 }
 
@@ -471,16 +472,14 @@ static void handle_ping(struct fp_conn *conn)
 {
 	size_t len = conn->inbox.header.length;
 	struct fp_reply *reply = fp_reply_new(&conn->inbox.header, FP_WIRE_PONG, len, NULL, 0, 1);
+	char *text = malloc(len + !len);
 
-	if (reply && len) {
-		reply->text = malloc(len);
-		if (!reply->text) {
-			fp_reply_free(reply);
-			reply = NULL;
-		} else {
-			memcpy(reply->text, fp_inbox_payload(&conn->inbox), len);
-			fp_reply_add(reply, reply->text, len, NULL);
-		}
+	if (reply && text) {
+		memcpy(text, fp_inbox_payload(&conn->inbox), len);
+		fp_reply_add_text(reply, text, len);
+	} else {
+		free(text);
+		fp_reply_free(fp_take_ptr(reply));
 	}
 	fp_conn_answer(conn, reply);
 }

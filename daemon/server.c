@@ -260,16 +260,22 @@ static void trim_soon(struct fp_server *server)
 	fp_loop_timeout(&server->loop, &server->trim_op, &server->trim_time, TRIM_DELAY_NS);
 }
 
-void fp_server_conn_ended(struct fp_server *server, struct fp_conn *conn)
+void fp_server_session_left(struct fp_server *server, struct fp_conn *conn)
 {
-	server->n_conns--;
-	trim_soon(server);
 	if (conn->session && fp_conn_is_control(conn) && outlives(server, conn))
 		cut_off_session(server, conn->session);
 	else if (conn->session && fp_conn_is_control(conn))
 		end_session(server, conn->session);
 	else if (conn->session)
 		link_ended(server, conn->session);
+	conn->session = NULL;
+}
+
+void fp_server_conn_ended(struct fp_server *server, struct fp_conn *conn)
+{
+	server->n_conns--;
+	trim_soon(server);
+	fp_server_session_left(server, conn);
 	if (server->stopping && !server->n_conns)
 		fp_loop_stop(&server->loop);
 }
@@ -562,6 +568,13 @@ static void announce(struct fp_server *server)
 	fp_notify(&server->notify, "READY=1\nSTATUS=%s", fp_status_line(server, line, sizeof(line)));
 }
 
+static bool take_turns(struct fp_loop *loop)
+{
+	struct fp_server *server = fp_container_of(loop, struct fp_server, loop);
+
+	return fp_turns_round(&server->turns, fp_conn_go_on);
+}
+
 static int run_loop(struct fp_server *server)
 {
 	char reason[64];
@@ -570,6 +583,7 @@ static int run_loop(struct fp_server *server)
 	for (unsigned i = 0; i < server->n_listeners; i++)
 		if (server->listeners[i].fd >= 0)
 			start_accept(&server->listeners[i]);
+	server->loop.between_rounds = take_turns;
 	read_signal(server);
 	read_keeper(server);
 	if (server->gate)
@@ -630,6 +644,8 @@ int fp_server_run(const struct fp_server_options *options)
 	char line[128];
 	int r;
 
+	fp_turns_init(&server.turns);
+	server.strangers.client = &server.no_client;
 	raise_descriptor_limit(&server);
 	r = open_signals(&server);
 	if (r == 0)

@@ -19,6 +19,7 @@
 #include "loop.h"
 #include "notify.h"
 #include "session.h"
+#include "turns.h"
 #include "verbs_gate.h"
 
 struct fp_listener {
@@ -64,6 +65,9 @@ struct fp_server {
 	unsigned n_listeners;
 	struct fp_conn *conns;
 	unsigned n_conns;
+	struct fp_turns turns;
+	struct fp_turn_client no_client;
+	struct fp_share strangers;     /* of connections without a session */
 	unsigned fds_out, max_fds_out; /* descriptors that all connections have promised or sent */
 	struct fp_node_sessions sessions;
 	struct fp_clients clients;
@@ -94,9 +98,11 @@ int fp_server_run(const struct fp_server_options *options);
 void fp_server_welcome(struct fp_server *server, int fd, struct fp_gate_peer *gate_peer);
 
 /*
- * A connection has come to its end. If it was the control connection its session ends; or, if it was cut, is
- * cut off, and ends when its grace period is over.
+ * A connection has nothing more to do with its session, if it has one. If it was the control connection the
+ * session ends; or, if it was cut, is cut off, and ends when its grace period is over.
  */
+void fp_server_session_left(struct fp_server *server, struct fp_conn *conn);
+/* A connection has come to its end, and is about to be freed. It leaves its session. */
 void fp_server_conn_ended(struct fp_server *server, struct fp_conn *conn);
 
 /*

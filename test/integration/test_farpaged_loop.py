@@ -1,8 +1,12 @@
 """The loop of farpaged waits for nobody: whoever does not read, or does not write, keeps nobody else waiting."""
 import os
+import select
 import signal
 import socket
+import subprocess
+import sys
 import tempfile
+import time
 import unittest
 
 from farpaged import BOTH, Farpaged, main
@@ -56,6 +60,68 @@ class Log(Case):
         left_out = sum(int(line.split()[2]) for line in lines if "were left out" in line)
         self.assertGreater(left_out, 0)
         self.assertEqual(left_out + sum("were left out" not in line for line in lines), 400, "begins and ends")
+
+
+class Flood(Case):
+    """Beside a client that asks for more than it can get, in many connections, the others get their share."""
+    TURNS = 4
+
+    def flood(self, node, kind, n):
+        flood = subprocess.Popen([sys.executable, sys.modules["farpaged"].__file__.replace("farpaged.py", "flood.py"), kind,
+                                  node.urls[1], str(n)], stdout=subprocess.PIPE)
+        self.addCleanup(flood.stdout.close)
+        self.addCleanup(flood.wait)
+        self.addCleanup(flood.kill)
+        flood.stdout.readline()
+        return flood
+
+    def rate(self, link):
+        """READs a second."""
+        end, n = time.monotonic() + 0.5, 0
+        while time.monotonic() < end:
+            link.read((1, 4096, 0))
+            n += 1
+        return n * 2
+
+    def rates(self, kind, n):
+        """Alone and beside the flood, the best of several turns."""
+        node = self.start(BOTH)
+        session = node.session(node.urls[1])
+        session.lease(MIB)
+        link = session.link()
+        others = [node.session() for _ in range(100)]
+        alone = beside = 0
+        for _ in range(self.TURNS):
+            alone = max(alone, self.rate(link))
+            flood = self.flood(node, kind, n)
+            beside = max(beside, self.rate(link))
+            flood.kill()
+            flood.wait()
+        print(f"{kind}: {alone} READs a second alone, {beside} beside {n} connections that flood", flush=True)
+        for other in others:
+            other.close()
+        return alone, beside
+
+    def test_reads(self):
+        alone, beside = self.rates("read", 60)
+        self.assertGreater(beside * 40, alone)
+
+    def test_status(self):
+        alone, beside = self.rates("status", 16)
+        self.assertGreater(beside * 100, alone)
+
+    def test_unread_pings(self):
+        """What nobody reads takes little memory."""
+        node = self.start(BOTH)
+        before = node.anonymous_bytes()
+        flood = self.flood(node, "ping", 60)
+        most = 0
+        for _ in range(100):
+            most = max(most, node.anonymous_bytes() - before)
+            self.assertIsNone(flood.poll())
+            select.select([], [], [], 0.01)
+        print(f"unread PINGs hold {most >> 10} KiB, {most // 60 >> 10} a link", flush=True)
+        self.assertLess(most, 60 * 320 << 10)
 
 
 class Files(Case):

@@ -64,7 +64,7 @@ static struct fp_reply *data_reply(uint64_t tag, unsigned n_parts, uint64_t *rng
 static size_t take(struct fp_outbox *outbox, uint8_t *out, size_t max, int *ret_fd)
 {
 	struct iovec iov[7];
-	unsigned n = fp_outbox_gather(outbox, iov, FP_ARRAY_LEN(iov), ret_fd);
+	unsigned n = fp_outbox_gather(outbox, iov, FP_ARRAY_LEN(iov), max, ret_fd);
 	size_t taken = 0;
 
 	for (unsigned i = 0; i < n && taken < max; i++) {

@@ -1,0 +1,175 @@
+/*
+ * Turns: every client gets the same, whatever its sessions and connections; who wants little never waits; and
+ * nobody who waits is forgotten.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "cleanup.h"
+#include "testrng.h"
+#include "turns.h"
+
+#define MAX_CONNS 64
+
+/* A connection that has work without end, in pieces. */
+struct conn {
+	struct fp_turn turn; /* first: conn and turn have one address */
+	struct fp_share *share;
+	uint64_t piece_bytes, done_bytes;
+};
+
+static struct fp_turns turns;
+static struct conn conns[MAX_CONNS];
+static unsigned n_conns;
+
+static void work(struct fp_turn *turn)
+{
+	struct conn *conn = (struct conn *)(void *)turn;
+
+	while (fp_turn_take(&turns, turn, conn->share)) {
+		fp_turn_charge(&turns, conn->share, conn->piece_bytes);
+		conn->done_bytes += conn->piece_bytes;
+	}
+}
+
+static void add(struct fp_share *share, uint64_t piece_bytes)
+{
+	struct conn *conn = &conns[n_conns++];
+
+	*conn = (struct conn){.share = share, .piece_bytes = piece_bytes};
+	work(&conn->turn);
+}
+
+static int begin(void **state)
+{
+	fp_turns_init(&turns);
+	n_conns = 0;
+	return 0;
+}
+
+static void run(unsigned n_rounds)
+{
+	while (n_rounds--)
+		assert_true(fp_turns_round(&turns, work));
+}
+
+static uint64_t done_by(const struct fp_share *share)
+{
+	uint64_t sum = 0;
+
+	for (unsigned i = 0; i < n_conns; i++)
+		sum += conns[i].share == share ? conns[i].done_bytes : 0;
+	return sum;
+}
+
+static void assert_like(uint64_t a, uint64_t b)
+{
+	assert_true(a * 20 > b * 19 && b * 20 > a * 19);
+}
+
+static void links_do_not_multiply_a_share(void **state)
+{
+	struct fp_turn_client clients[2] = {{0}};
+	struct fp_share one = {.client = &clients[0]}, other = {.client = &clients[1]};
+
+	for (unsigned i = 0; i < 40; i++)
+		add(&one, 48 << 10);
+	add(&other, 4096);
+	run(2000);
+	assert_like(done_by(&one), done_by(&other));
+	for (unsigned i = 1; i < 40; i++)
+		assert_like(conns[i].done_bytes, conns[0].done_bytes);
+}
+
+static void sessions_do_not_multiply_a_share(void **state)
+{
+	struct fp_turn_client clients[2] = {{0}};
+	struct fp_share other = {.client = &clients[1]}, of_one[30] = {{0}};
+	uint64_t sum = 0;
+
+	for (unsigned i = 0; i < FP_ARRAY_LEN(of_one); i++) {
+		of_one[i].client = &clients[0];
+		add(&of_one[i], 100 + 1000 * i);
+	}
+	add(&other, 64 << 10);
+	run(5000);
+	for (unsigned i = 0; i < FP_ARRAY_LEN(of_one); i++) {
+		assert_like(done_by(&of_one[i]), done_by(&of_one[0]));
+		sum += done_by(&of_one[i]);
+	}
+	assert_like(sum, done_by(&other));
+}
+
+static void who_wants_little_goes_at_once(void **state)
+{
+	struct fp_turn_client client = {0};
+	struct fp_share greedy = {.client = &client}, modest = {.client = &client};
+	struct fp_turn turn = {0};
+
+	for (unsigned i = 0; i < 40; i++)
+		add(&greedy, 128 << 10);
+	for (unsigned i = 0; i < 100; i++) {
+		run(1);
+		assert_true(fp_turn_take(&turns, &turn, &modest));
+		fp_turn_charge(&turns, &modest, 16 << 10);
+	}
+}
+
+/* Even if one piece is worth many rounds, or a client's part of a round is less than a byte. */
+static void every_round_lets_somebody_go_on(void **state)
+{
+	struct fp_turn_client client = {0};
+	struct fp_share share = {.client = &client};
+
+	add(&share, 64 << 20);
+	for (unsigned i = 1; i <= 100; i++) {
+		run(1);
+		assert_int_equal(done_by(&share), (uint64_t)(i + 1) * (64 << 20));
+	}
+}
+
+/* Turns are left in any order, also from within a round, and the next in line is still called. */
+static void leave_others(struct fp_turn *turn)
+{
+	work(turn);
+	for (unsigned i = 0; i < n_conns; i += 3)
+		fp_turn_leave(&turns, &conns[i].turn);
+}
+
+static void who_leaves_is_not_called(void **state)
+{
+	struct fp_turn_client client = {0};
+	struct fp_share share = {.client = &client};
+	uint64_t before[MAX_CONNS];
+
+	for (unsigned i = 0; i < 30; i++)
+		add(&share, 30000);
+	fp_turns_round(&turns, leave_others);
+	for (unsigned i = 0; i < n_conns; i++)
+		before[i] = conns[i].done_bytes;
+	run(100);
+	for (unsigned i = 0; i < n_conns; i++)
+		assert_int_equal(conns[i].done_bytes > before[i], i % 3 != 0);
+	for (unsigned i = 0; i < n_conns; i++)
+		fp_turn_leave(&turns, &conns[i].turn);
+	assert_false(fp_turns_round(&turns, work));
+	assert_int_equal(client.n_waiting, 0);
+	assert_int_equal(share.n_waiting, 0);
+}
+
+#define turns_test(f) cmocka_unit_test_setup(f, begin)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    turns_test(links_do_not_multiply_a_share), turns_test(sessions_do_not_multiply_a_share),
+	    turns_test(who_wants_little_goes_at_once), turns_test(every_round_lets_somebody_go_on),
+	    turns_test(who_leaves_is_not_called),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
