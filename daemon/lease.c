@@ -13,9 +13,9 @@
 #include "log.h"
 #include "wire.h"
 
-/* What a look at kept memory costs the loop: a millisecond at most, and a tenth of its time. */
-#define COLLECT_MAX      512u
-#define COLLECT_PAUSE_NS (10 * FP_NSEC_PER_MSEC)
+/* What looks at kept memory cost the loop: some hundred microseconds at most, and a tenth of its time. */
+#define COLLECT_MAX      128u
+#define COLLECT_PAUSE_NS FP_NSEC_PER_MSEC
 
 #define LEAST_BYTES (1ull << 20)
 #define MAX_LEASES  32768u

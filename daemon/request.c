@@ -302,6 +302,7 @@ static void handle_info(struct fp_conn *conn)
 	};
 	uint8_t payload[sizeof(info)];
 
+	fp_pools_collect(&conn->server->pools); /* a program that has just ended lets go a moment later */
 	fp_pools_sum(&conn->server->pools, conn->session->memfd, &info.capacity_bytes, &used_bytes);
 	info.free_bytes = info.capacity_bytes - used_bytes;
 	fp_wire_info_encode(&info, payload);

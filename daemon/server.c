@@ -23,7 +23,7 @@
 #define ACCEPT_PAUSE_NS (100 * FP_NSEC_PER_MSEC)
 #define MIN_FDS_OUT     8ull /* as many as one connection may have */
 #define TRIM_DELAY_NS   FP_NSEC_PER_SEC
-#define KEPT_TICK_NS    (100 * FP_NSEC_PER_MSEC)
+#define KEPT_TICK_NS    (50 * FP_NSEC_PER_MSEC)
 #define GRACE_TICK_NS   FP_NSEC_PER_SEC /* that a shorter grace period, read again, is soon heeded */
 
 void fp_server_log_peer(struct fp_server *server, const struct fp_conn *conn, const char *what)

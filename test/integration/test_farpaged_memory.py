@@ -145,6 +145,17 @@ class Kept(Case):
             memory.close()
             session.release(lease_id)
 
+    def test_who_asks_hears_of_it_at_once(self):
+        """A program looks for room in the moment in which another, which ended before, lets go of its memory."""
+        node = self.start(config())
+        session, other = node.session(features=MEMFD), node.session(features=MEMFD)
+        for _ in range(20):
+            lease_id, memory = self.lease_mapped(session, 64 * MIB)
+            session.release(lease_id)
+            memory.close()
+            time.sleep(0.005)
+            self.assertEqual(other.info()[1], 64 * MIB)
+
     def test_pool_never_grows(self):
         """Leases that are given back and kept, in session after session: no more than the pool is ever out."""
         node = self.start(config())
