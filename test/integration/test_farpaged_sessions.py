@@ -240,7 +240,7 @@ class Scrub(Case):
         session = node.session()
         for _ in range(2):
             lease_id, _, _ = session.lease(128 * MIB)
-            self.assertGreaterEqual(node.anonymous_bytes(), 256 * MIB)
+            self.await_anonymous(node, lambda n: n >= 256 * MIB)
             session.release(lease_id)
             self.await_anonymous(node, lambda n: n >= 256 * MIB)
 
