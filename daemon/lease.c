@@ -278,7 +278,7 @@ static void done_take(struct fp_job *job)
 			leave(lease);
 		return;
 	}
-	if (!session_ended)
+	if (lease->leases) /* done may have ended the session */
 		detach(lease);
 	lease->memory->pool->n_leases--;
 	uncharge(lease->memory);
