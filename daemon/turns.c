@@ -76,36 +76,48 @@ void fp_turn_charge(struct fp_turns *turns, struct fp_share *share, uint64_t byt
 	share->credit_bytes -= (int64_t)bytes;
 }
 
-/* Those that begin to wait meanwhile come in the next round. Returns how many went on. */
-static unsigned look_at_all(struct fp_turns *turns, void (*go)(struct fp_turn *turn))
+static uint64_t rounds_to_credit(const struct fp_share *share)
+{
+	return (uint64_t)(-share->credit_bytes / part_bytes(share)) + 1;
+}
+
+/*
+ * Those that begin to wait meanwhile come in the next round. Returns how many rounds pass until somebody goes
+ * on: 0 if somebody did.
+ */
+static uint64_t look_at_all(struct fp_turns *turns, void (*go)(struct fp_turn *turn))
 {
 	struct fp_turn end = {0}, *turn;
 	struct fp_turn_client nobody = {0};
 	struct fp_share none = {.client = &nobody};
-	unsigned n = 0;
+	uint64_t rounds = UINT64_MAX;
 
 	fp_turn_wait(turns, &end, &none);
 	turns->cursor = turns->first;
 	while ((turn = turns->cursor) != &end) {
 		turns->cursor = turn->next;
-		if (!has_credit(turns, turn->share))
+		if (!has_credit(turns, turn->share)) {
+			rounds = FP_MIN(rounds, rounds_to_credit(turn->share));
 			continue;
+		}
 		fp_turn_leave(turns, turn);
 		turns->current = turn;
 		go(turn);
 		turns->current = NULL;
-		n++;
+		rounds = 0;
 	}
 	fp_turn_leave(turns, &end);
 	turns->cursor = NULL;
-	return n;
+	return rounds;
 }
 
-/* Rounds in which nobody can go on pass at once. */
+/* Rounds in which nobody can go on pass at once: a debt may be worth thousands. */
 bool fp_turns_round(struct fp_turns *turns, void (*go)(struct fp_turn *turn))
 {
+	uint64_t rounds = 1;
+
 	do
-		turns->round++;
-	while (turns->first && !look_at_all(turns, go));
+		turns->round += rounds;
+	while (turns->first && (rounds = look_at_all(turns, go)));
 	return turns->first;
 }
