@@ -298,6 +298,7 @@ static int read_strings(struct reader *r, const yaml_event_t *start, const struc
                         struct fp_conf_strings *strings)
 {
 	fp_conf_strings_done(strings);
+	strings->given = true;
 	if (is_text(start))
 		return strings_add(strings, start);
 	if (start->type != YAML_SEQUENCE_START_EVENT)

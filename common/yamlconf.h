@@ -25,6 +25,7 @@ enum fp_conf_type {
 struct fp_conf_strings {
 	char **items; /* each malloc'd; freed by fp_conf_strings_done */
 	size_t n;
+	bool given; /* an empty list is one, too */
 };
 
 struct fp_conf_field {

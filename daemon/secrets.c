@@ -68,7 +68,7 @@ static int read_rights(struct fp_node_secret *secret, struct fp_conf_error *erro
 {
 	const struct fp_conf_strings *said = &secret->rights_said;
 
-	if (said->n)
+	if (said->given)
 		secret->rights = 0;
 	for (size_t i = 0; i < said->n; i++) {
 		unsigned right = 0;

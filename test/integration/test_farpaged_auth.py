@@ -124,6 +124,10 @@ class Named(unittest.TestCase):
             session.status()
             self.refused(NOT_PERMITTED, session.lease, 4096)
             self.refused(NOT_PERMITTED, session.adopt, alice)
+        self.reload(named(*ALL, (CAROL, ", rights: []")))
+        for what in STATUS, DRAIN:
+            self.refused(NOT_PERMITTED, self.open(CAROL).ask, what)
+        self.refused(NOT_PERMITTED, self.open(CAROL).lease, 4096)
         root.ask(DRAIN)
         self.refused(DRAINING, alice.lease, 4096)
         self.assertEqual(eye.status()["state"], "draining")
