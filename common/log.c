@@ -176,7 +176,7 @@ void fp_log(enum fp_log_level level, const char *subsystem, const char *format, 
 		len = cut_line(line, sizeof(line));
 	blank_controls(line, len);
 	line[len++] = '\n';
-	if ((!take || !take(subsystem, line, len)) && fp_log_takes_text())
+	if (take ? !take(subsystem, line, len) : fp_log_takes_text())
 		fp_log_write(line, len);
 	errno = saved_errno;
 }

@@ -50,7 +50,7 @@ bool fp_log_takes_text(void);
 
 /*
  * Has take see each finished line (of len bytes, its newline the last) on the thread that logs it. True: take
- * has it now. False: fp_log writes it, as it does by default.
+ * has it now. False: fp_log writes it, however long that takes.
  */
 void fp_log_divert(bool (*take)(const char *subsystem, const char *line, size_t len));
 
