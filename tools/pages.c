@@ -134,12 +134,15 @@ static bool is_own(int dir_fd, const char *name, mode_t type)
 }
 
 /* A page of any version. */
-static bool has_magic(int dir_fd, const char *name)
+/* One that its maker had not finished may have nothing in it yet. */
+static bool is_page(int dir_fd, const char *name, bool finished)
 {
 	fp_autoclose int fd = openat(dir_fd, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
-	uint64_t magic;
+	uint64_t magic = 0;
 
-	return fd >= 0 && read(fd, &magic, sizeof(magic)) == sizeof(magic) && magic == FP_STATSPAGE_MAGIC;
+	return fd >= 0 && is_own(dir_fd, name, S_IFREG) &&
+	       (read(fd, &magic, sizeof(magic)) == sizeof(magic) || !finished) &&
+	       (magic == FP_STATSPAGE_MAGIC || (!magic && !finished));
 }
 
 /* Removes what Farpage left of a kind that it makes, and nothing else that somebody may have put there. */
@@ -150,9 +153,9 @@ static void remove_litter(int dir_fd, const char *name)
 	if (strcmp(name, FP_PRIVNODE_SOCKET) == 0)
 		is_litter = is_own(dir_fd, name, S_IFSOCK);
 	else if (fp_statspage_maker(name) == 0)
-		is_litter = is_own(dir_fd, name, S_IFREG);
+		is_litter = is_page(dir_fd, name, false);
 	else if (fp_statspage_owner(name) > 0)
-		is_litter = is_own(dir_fd, name, S_IFREG) && has_magic(dir_fd, name);
+		is_litter = is_page(dir_fd, name, true);
 	if (is_litter)
 		unlinkat(dir_fd, name, 0);
 }
