@@ -193,6 +193,7 @@ static void path_give(struct fp_lane *lane, struct path *path)
 
 	if (path->kept && path->n_submitted)
 		return;
+	fp_link_hand_over(path->link->link); /* who takes it back may be the lane's next owner */
 	if (!atomic_compare_exchange_strong(&exchange_of(lane, path)->given, &none, path->link))
 		return;
 	path->n_given++;
