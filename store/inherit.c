@@ -243,6 +243,7 @@ static void disown(struct fp_store *store, struct fp_node *node, int error)
 static void refused(struct fp_store *store, struct fp_node *node, int error)
 {
 	atomic_store(&node->error, error);
+	atomic_store(&node->why, NULL);
 	fp_backoff_refused(&node->backoff, fp_clock_ns(), fp_tend_random(store));
 	fp_node_step(node, FP_BREAKER_REFUSED, 0);
 	adoption_set(store, node, FP_ADOPTION_LATER);
@@ -373,6 +374,7 @@ static void reset_counters(struct fp_node *node)
 	atomic_store(&node->degradations, 0);
 	atomic_store(&node->heartbeat_ns, 0);
 	atomic_store(&node->error, 0);
+	atomic_store(&node->why, NULL);
 	atomic_store(&node->session_error, 0);
 }
 

@@ -166,9 +166,9 @@ bool fp_verbs_device_is_open(const char *name, struct ibv_context **ret_context)
 	for (device = devices; device; device = device->next)
 		if (!device->dead && !strcmp(device->limits.device, name))
 			break;
-	pthread_mutex_unlock(&devices_lock);
 	*ret_context = device ? device->context : NULL;
-	return device;
+	pthread_mutex_unlock(&devices_lock);
+	return *ret_context;
 }
 
 void fp_verbs_devices_drop(void)

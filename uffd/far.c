@@ -382,17 +382,18 @@ void fp_far_put_back(struct fp_far *far, uint32_t page, const void *src)
 	(void)install(far, page, 1, src, true, FOR_EVER);
 }
 
-/* A bit for each node that is cut off. */
-static uint32_t cut_off_nodes(const struct fp_far *far)
+/* A bit for each node whose return makes room. It may be back by now: then any that is there does. */
+static uint32_t wanted_nodes(const struct fp_far *far)
 {
-	uint32_t nodes = 0;
+	uint32_t away = 0, all = 0;
 	struct fp_store_node info;
 
 	for (unsigned i = 0; i < fp_store_n_nodes(far->store); i++) {
 		fp_store_node_info(far->store, i, &info);
-		nodes |= (uint32_t)(info.state != FP_STORE_UP && info.state != FP_STORE_LOST) << i;
+		all |= (uint32_t)(info.state != FP_STORE_LOST) << i;
+		away |= (uint32_t)(info.state != FP_STORE_LOST && (!info.up || info.adopting)) << i;
 	}
-	return nodes;
+	return away || atomic_load(&far->full) ? away : all;
 }
 
 /* The page is LOST as yet: it is revived once its node is back. One without a slot only wanted for room. */
@@ -403,7 +404,7 @@ static void look_again(struct fp_far *far, uint64_t word)
 	if (word & FP_PAGE_DIRTY)
 		return;
 	atomic_fetch_or(&far->unreached,
-	                slot ? 1u << fp_store_slot_node(far->store, slot) : cut_off_nodes(far));
+	                slot ? 1u << fp_store_slot_node(far->store, slot) : wanted_nodes(far));
 }
 
 void fp_far_lose(struct fp_far *far, uint32_t page, bool has_token)
@@ -420,8 +421,11 @@ void fp_far_lose(struct fp_far *far, uint32_t page, bool has_token)
 
 void fp_far_poison_again(struct fp_far *far, uint32_t page)
 {
+	uint64_t old;
+
 	fp_far_poison(far, page);
-	settle_event(far, page, FP_EV_FETCH_FAILED);
+	fp_far_settle(far, page, fp_pager_apply(&far->words[page], FP_EV_FETCH_FAILED, &old));
+	look_again(far, old); /* it may have been passed over meanwhile */
 }
 
 static void revive(struct fp_far *far, uint32_t page)
@@ -455,7 +459,7 @@ void fp_far_revive(struct fp_far *far)
 
 	for (unsigned i = 0; wanted && i < fp_store_n_nodes(far->store); i++) {
 		fp_store_node_info(far->store, i, &info);
-		back |= (wanted >> i & info.up) << i;
+		back |= (wanted >> i & (info.up && !info.adopting)) << i;
 	}
 	if (!back)
 		return;

@@ -111,8 +111,13 @@ static void *run(void *arg)
  * find the process's threads. */
 bool fp_handover_is_guest(const struct fp_handover *h)
 {
-	return getpid() != h->pid ||
-	       (h->pid < LOW_PIDS && syscall(SYS_tgkill, h->pid, fp_thread_tid(&h->thread), 0) < 0);
+	int saved_errno = errno;
+	bool is_guest = getpid() != h->pid;
+
+	if (!is_guest && h->pid < LOW_PIDS)
+		is_guest = syscall(SYS_tgkill, h->pid, fp_thread_tid(&h->thread), 0) < 0 && errno == ESRCH;
+	errno = saved_errno;
+	return is_guest;
 }
 
 /* NULL: all are taken. */

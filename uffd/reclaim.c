@@ -26,7 +26,7 @@
 #include "thread.h"
 
 #define LANE_PAGES (4 * FP_ROOM_BATCH_MAX)
-#define LOST_MAX   1024u /* more than can be on their way: each has its line before its SIGBUS */
+#define LOST_MAX   1024u /* more than can be on their way: each is told of, at ten lines a second */
 #define TICK_NS    (50 * FP_NSEC_PER_MSEC)
 /* Pauses when nothing could leave (all is pinned, or no node takes it): from the first to the longest,
  * doubling. */

@@ -69,7 +69,8 @@ void fp_serve_wire(struct fp_server *sv, struct fp_arrival *a)
 	unsigned ahead = fp_serve_ahead(sv, a->page, &stream), n = 0, along;
 
 	arrivals[0] = a;
-	if (ahead) {
+	if (ahead &&
+	    (a->zero || fp_store_slot_up(sv->far->store, a->io.slot))) { /* else they wait, with room */
 		n = arrive_ahead(sv, a, ahead, arrivals + 1);
 		fp_readahead_fetched(stream, a->page, n);
 	}
