@@ -97,7 +97,7 @@ static int attach_link(struct fp_conn *conn, const struct fp_node_secret *secret
 	return 0;
 }
 
-/* What the old connections of the session had under way has landed, or never will, before the answer. */
+/* Before the answer all WRITEs of the old connections have landed, or never will. */
 static int resume_session(struct fp_conn *conn, const struct fp_node_secret *secret)
 {
 	struct fp_server *server = conn->server;

@@ -71,7 +71,8 @@ static bool serve(struct fp_handover *h, _Atomic uint64_t *request)
 	return true;
 }
 
-/* One guest's page may wait for a node that is cut off: no other guest waits for that. */
+/* The page of one guest may wait for a node that is cut off. Other guests do not wait with it, while a
+ * request is free: there are REQUESTS. */
 static void wait_for_guests(struct fp_handover *h, bool again)
 {
 	struct timespec until;

@@ -1,30 +1,17 @@
 """Who a client is, and what he may have in all his sessions together."""
 import os
-import unittest
 
-from farpaged import BOTH, OVER_QUOTA, READ, Farpaged, Refused, frame, main, table
+from farpaged import BOTH, OVER_QUOTA, READ, NodeCase, frame, main, table
 
 MIB = 1 << 20
 QUOTA = BOTH + "limits: { client_quota: 8M }\n"
-
-
-class Case(unittest.TestCase):
-    def start(self, config):
-        node = Farpaged(config)
-        self.addCleanup(node.__exit__)
-        return node
-
-    def refused(self, status, call, *args):
-        with self.assertRaises(Refused) as refused:
-            call(*args)
-        self.assertEqual(refused.exception.status, status)
 
 
 def clients(session):
     return {c["name"]: (c["sessions"], c["leased_bytes"]) for c in session.status()["clients"]}
 
 
-class Identity(Case):
+class Identity(NodeCase):
     def test_uid_and_address(self):
         node = self.start(BOTH)
         shm, tcp = node.session(node.urls[0]), node.session(node.urls[1])
@@ -39,7 +26,7 @@ class Identity(Case):
         tcp.await_status(lambda s: [c["name"] for c in s["clients"]] == ["127.0.0.1"])
 
 
-class Quota(Case):
+class Quota(NodeCase):
     def test_sessions_do_not_multiply_it(self):
         node = self.start(QUOTA)
         mine = [node.session(node.urls[1]) for _ in range(8)]

@@ -7,19 +7,13 @@ import subprocess
 import sys
 import tempfile
 import time
-import unittest
 
-from farpaged import BOTH, Farpaged, main
+from farpaged import BOTH, NodeCase, main
 
 MIB = 1 << 20
 
 
-class Case(unittest.TestCase):
-    def start(self, *args, **options):
-        node = Farpaged(*args, **options)
-        self.addCleanup(node.__exit__)
-        return node
-
+class Case(NodeCase):
     def serves_and_ends(self, node, n_sessions):
         for i in range(n_sessions):
             session = node.session(node.urls[i % 2])

@@ -5,9 +5,8 @@ import os
 import signal
 import struct
 import time
-import unittest
 
-from farpaged import FULL, LEASE, MEMFD, NOT_PERMITTED, RELEASE, Farpaged, Refused, frame, main
+from farpaged import FULL, LEASE, MEMFD, NOT_PERMITTED, RELEASE, NodeCase, Refused, frame, main
 
 MIB = 1 << 20
 HUGE = 2 * MIB
@@ -21,17 +20,7 @@ def config(size="64M", limits="", **keys):
             f"limits: {{ {limits} }}\n")
 
 
-class Case(unittest.TestCase):
-    def start(self, *args, **options):
-        node = Farpaged(*args, **options)
-        self.addCleanup(node.__exit__)
-        return node
-
-    def refused(self, status, call, *args):
-        with self.assertRaises(Refused) as refused:
-            call(*args)
-        self.assertEqual(refused.exception.status, status)
-
+class Case(NodeCase):
     def lease_mapped(self, session, size):
         lease_id, size, fd = session.lease(size)
         memory = mmap.mmap(fd, size)

@@ -12,10 +12,9 @@ import struct
 import tempfile
 import termios
 import time
-import unittest
 
-from farpaged import (ATTACH, BOTH, BUSY, BYE, DEADLINE_S, DENIED, DRAIN, DRAINING, FULL, GONE, HEADER, LEASE, LINK, MEMFD,
-                      NOT_PERMITTED, OVER_QUOTA, PING, RELEASE, RESUME, Connection, Farpaged, Refused, frame, main)
+from farpaged import (ATTACH, BOTH, BUSY, BYE, DEADLINE_S, DENIED, DRAIN, DRAINING, FULL, GONE, HEADER, LEASE, LINK,
+                      MEMFD, NOT_PERMITTED, OVER_QUOTA, PING, RELEASE, RESUME, Connection, NodeCase, Refused, frame, main)
 
 MIB = 1 << 20
 F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW = 1, 2, 4
@@ -29,17 +28,7 @@ def config(*pools, limits=""):
     return f'listen: [ "unix:SOCKET", "tcp://127.0.0.1:0" ]\npools: [ {", ".join(pools)} ]\nlimits: {{ {limits} }}\n'
 
 
-class Case(unittest.TestCase):
-    def start(self, *args, **options):
-        node = Farpaged(*args, **options)
-        self.addCleanup(node.__exit__)
-        return node
-
-    def refused(self, status, call, *args):
-        with self.assertRaises(Refused) as refused:
-            call(*args)
-        self.assertEqual(refused.exception.status, status)
-
+class Case(NodeCase):
     def shm_and_tcp(self, node):
         for url in node.urls:
             with self.subTest(url):

@@ -6,16 +6,9 @@ import subprocess
 import tempfile
 import unittest
 
-from farpaged import BOTH, DATA, HEADER, OVER_QUOTA, READ, WRITE, WRITTEN, Farpaged, Refused, auth, frame, main, table
+from farpaged import BOTH, DATA, HEADER, OVER_QUOTA, READ, WRITE, WRITTEN, NodeCase, Refused, auth, frame, main, table
 
 MIB = 1 << 20
-
-
-class Case(unittest.TestCase):
-    def start(self, *args, **options):
-        node = Farpaged(*args, **options)
-        self.addCleanup(node.__exit__)
-        return node
 
 
 class Start(unittest.TestCase):
@@ -35,7 +28,7 @@ class Start(unittest.TestCase):
                 self.assertEqual(node.returncode, 0)
 
 
-class Term(Case):
+class Term(NodeCase):
     def test_idle(self):
         for number in (signal.SIGTERM, signal.SIGINT):
             node = self.start(BOTH)
@@ -109,7 +102,7 @@ class Term(Case):
         self.assertEqual(node.wait(), 0)
 
 
-class Reload(Case):
+class Reload(NodeCase):
     LIMITED = BOTH + "limits: { client_quota: %s, max_sessions: %d }\nlog_level: %s\n"
 
     def reload(self, node, text, expected):
@@ -160,7 +153,7 @@ class Reload(Case):
         node.session().lease(MIB)
 
 
-class Notify(Case):
+class Notify(NodeCase):
     def test_states(self):
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify, tempfile.TemporaryDirectory() as folder:
             notify.settimeout(20)
@@ -187,7 +180,7 @@ class Notify(Case):
                 return
 
 
-class Private(Case):
+class Private(NodeCase):
     def private(self, listen, *args):
         return self.start(args=["--private", "--listen", listen, "--pool-size", "1T", *args])
 

@@ -294,5 +294,19 @@ pools: [ { name: main, size: 64M } ]
 """
 
 
+class NodeCase(unittest.TestCase):
+    """Of a daemon that the test starts; it ends with the test."""
+
+    def start(self, *args, **options):
+        node = Farpaged(*args, **options)
+        self.addCleanup(node.__exit__)
+        return node
+
+    def refused(self, status, call, *args, **options):
+        with self.assertRaises(Refused) as refused:
+            call(*args, **options)
+        self.assertEqual(refused.exception.status, status)
+
+
 def main():
     unittest.main(verbosity=2, warnings="ignore")
