@@ -525,6 +525,32 @@ static void test_cut_longer_than_the_patience(void **state)
 	assert_int_equal(count(trial.text, "is back after"), 1);
 }
 
+/* Nothing but fresh pages was touched in vain: no slot tells whose return they wait for. */
+static int body_without_room(void *arg)
+{
+	struct scene *s = arg;
+	char *fresh;
+
+	begin(s, FP_NSEC_PER_SEC);
+	fresh = map_fresh(s);
+	test_cable_set(s->cable, TEST_CABLE_CUT);
+	fresh += (size_t)write_fresh(fresh) * FP_PAGE_SIZE;
+	test_cable_set(s->cable, TEST_CABLE_FORWARD);
+	await_state(s, FP_STORE_UP, 10 * FP_NSEC_PER_SEC);
+	await_room(fresh);
+	check_pages(s, false);
+	end(s);
+	return 0;
+}
+
+static void test_fresh_pages_come_back(void **state)
+{
+	struct trial trial;
+
+	trial_run(body_without_room, *state, TIMEOUT_S, &trial);
+	trial_assert_good(&trial);
+}
+
 static void check_loss(const struct scene *s)
 {
 	unsigned lost = check_pages(s, true);
@@ -979,6 +1005,7 @@ int main(int argc, char **argv)
 	                                    teardown),
 	    cmocka_unit_test_setup_teardown(test_waits_without_end, setup, teardown),
 	    cmocka_unit_test_setup_teardown(test_cut_longer_than_the_patience, setup, teardown),
+	    cmocka_unit_test_setup_teardown(test_fresh_pages_come_back, setup, teardown),
 	    cmocka_unit_test_setup_teardown(test_a_fork_that_waits_overdraws_little, setup, teardown),
 	    cmocka_unit_test_setup_teardown(test_forks_while_pages_wait, setup, teardown),
 	    cmocka_unit_test_setup_teardown(test_what_needs_no_node_does_not_wait, setup, teardown),
