@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -85,13 +86,17 @@ static int check_limit(void)
 	                                                                                            : 0;
 }
 
-/* Allocates, maps and fills the page in fd. */
+/*
+ * Allocates, maps and fills the page in fd. The lock is the mapping's from then on: the kernel gives it up
+ * with the last that maps the page, whatever the end of the process.
+ */
 static int build(int fd, struct fp_statspage **ret_page)
 {
 	struct fp_statspage *page;
 	struct proc_stat self;
 	int r = proc_stat_read(getpid(), &self);
 
+	(void)flock(fd, LOCK_EX | LOCK_NB); /* without locks a page is judged by its process number alone */
 	if (r == 0)
 		r = -posix_fallocate(fd, 0, sizeof(*page));
 	if (r < 0)
@@ -105,14 +110,23 @@ static int build(int fd, struct fp_statspage **ret_page)
 	return 0;
 }
 
+static bool is_locked(const char *path)
+{
+	fp_autoclose int fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+
+	return fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) < 0 && errno == EWOULDBLOCK;
+}
+
 /* 0 if path is free or a file that we may replace: no device, no link, nothing that is another user's. */
-static int may_replace(const char *path)
+static int may_replace(const char *path, bool yields)
 {
 	struct stat st;
 
 	if (lstat(path, &st) < 0)
 		return errno == ENOENT ? 0 : -errno;
-	return S_ISREG(st.st_mode) && st.st_uid == geteuid() ? 0 : -EEXIST;
+	if (!S_ISREG(st.st_mode) || st.st_uid != geteuid())
+		return -EEXIST;
+	return yields && is_locked(path) ? -EBUSY : 0;
 }
 
 /* A file in path's folder that has no name. */
@@ -136,10 +150,10 @@ static int give_name(int fd, const char *path)
 }
 
 /* temporary ends in TEMPORARY. A link replaces nothing, so a page that is to be replaced takes two steps. */
-static int replace_by(int fd, char *temporary, const char *path)
+static int replace_by(int fd, char *temporary, const char *path, bool yields)
 {
 	size_t len = strlen(TEMPORARY), at = strlen(temporary) - len;
-	int r = may_replace(path);
+	int r = may_replace(path, yields);
 
 	if (r < 0)
 		return r;
@@ -156,7 +170,7 @@ static int replace_by(int fd, char *temporary, const char *path)
 }
 
 /* -EOPNOTSUPP: there are no files without a name here, or they can't get one; nothing has been done. */
-static int create_nameless(char *temporary, const char *path, struct fp_statspage **ret_page)
+static int create_nameless(char *temporary, const char *path, bool yields, struct fp_statspage **ret_page)
 {
 	fp_autoclose int fd = open_nameless(path);
 	struct fp_statspage *page;
@@ -169,7 +183,7 @@ static int create_nameless(char *temporary, const char *path, struct fp_statspag
 		return r;
 	r = give_name(fd, path);
 	if (r == -EEXIST)
-		r = replace_by(fd, temporary, path);
+		r = replace_by(fd, temporary, path, yields);
 	else if (r < 0)
 		r = -EOPNOTSUPP; /* no /proc */
 	if (r < 0) {
@@ -200,18 +214,18 @@ static int create_renamed(char *temporary, const char *path, struct fp_statspage
 	return r;
 }
 
-int fp_statspage_create(const char *path, struct fp_statspage **ret_page)
+int fp_statspage_create(const char *path, bool yields, struct fp_statspage **ret_page)
 {
 	char temporary[PATH_MAX];
 	int r = check_limit();
 
 	if (r == 0)
-		r = may_replace(path);
+		r = may_replace(path, yields);
 	if (r < 0)
 		return r;
 	if (snprintf(temporary, sizeof(temporary), "%s." TEMPORARY, path) >= (int)sizeof(temporary))
 		return -ENAMETOOLONG;
-	r = create_nameless(temporary, path, ret_page);
+	r = create_nameless(temporary, path, yields, ret_page);
 	return r == -EOPNOTSUPP ? create_renamed(temporary, path, ret_page) : r;
 }
 
@@ -229,74 +243,6 @@ int fp_statspage_create_unseen(struct fp_statspage **ret_page)
 	fill_identity(page, &self);
 	*ret_page = page;
 	return 0;
-}
-
-/* 0 if fd is a whole page of our version. Trusts only what every version has until it knows which it is. */
-static int check_header(int fd)
-{
-	struct {
-		uint64_t magic;
-		uint32_t version, size_bytes;
-	} header;
-	struct stat st;
-
-	if (fstat(fd, &st) < 0)
-		return -errno;
-	if (!S_ISREG(st.st_mode) || pread(fd, &header, sizeof(header), 0) != sizeof(header) ||
-	    header.magic != FP_STATSPAGE_MAGIC)
-		return -EINVAL;
-	if (header.version != FP_STATSPAGE_VERSION || header.size_bytes != sizeof(struct fp_statspage))
-		return -EPROTO;
-	return st.st_size < (off_t)sizeof(struct fp_statspage) ? -EINVAL : 0;
-}
-
-/* Readers print the texts of a page as they are: each must end. */
-static bool texts_end(const struct fp_statspage *page)
-{
-	bool end = memchr(page->command, '\0', sizeof(page->command)) &&
-	           memchr(page->fault_mode, '\0', sizeof(page->fault_mode)) &&
-	           memchr(page->capture, '\0', sizeof(page->capture));
-
-	for (unsigned i = 0; i < FP_STATSPAGE_NODES; i++)
-		end = end && memchr(page->node[i].url, '\0', sizeof(page->node[i].url)) &&
-		      memchr(page->node[i].way, '\0', sizeof(page->node[i].way));
-	return end;
-}
-
-/* Maps the page in fd. */
-static int map_page(int fd, const struct fp_statspage **ret_page)
-{
-	struct fp_statspage *page;
-	int r = check_header(fd);
-
-	if (r < 0)
-		return r;
-	page = mmap(NULL, sizeof(*page), PROT_READ, MAP_SHARED, fd, 0);
-	if (page == MAP_FAILED)
-		return -errno;
-	if (!texts_end(page)) {
-		fp_statspage_close(page);
-		return -EINVAL;
-	}
-	*ret_page = page;
-	return 0;
-}
-
-int fp_statspage_open(const char *path, const struct fp_statspage **ret_page)
-{
-	fp_autoclose int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-
-	return fd < 0 ? -errno : map_page(fd, ret_page);
-}
-
-int fp_statspage_openat(int dir_fd, const char *name, const struct fp_statspage **ret_page)
-{
-	fp_autoclose int fd = openat(dir_fd, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
-	struct stat st;
-
-	if (fd < 0 || fstat(fd, &st) < 0)
-		return -errno;
-	return st.st_uid == geteuid() ? map_page(fd, ret_page) : -EPERM;
 }
 
 void fp_statspage_close(const struct fp_statspage *page)
@@ -318,10 +264,10 @@ int fp_statspage_path(pid_t pid, char *buf, size_t len)
 	return (size_t)r < len ? 0 : -ENAMETOOLONG;
 }
 
-int fp_statspage_expand(const char *pattern, char *buf, size_t len)
+int fp_statspage_expand(const char *pattern, pid_t pid, char *buf, size_t len)
 {
 	const char *mark = strstr(pattern, "%p");
-	int n = mark ? snprintf(buf, len, "%.*s%d%s", (int)(mark - pattern), pattern, (int)getpid(), mark + 2)
+	int n = mark ? snprintf(buf, len, "%.*s%d%s", (int)(mark - pattern), pattern, (int)pid, mark + 2)
 	             : snprintf(buf, len, "%s", pattern);
 
 	return (size_t)n < len ? 0 : -ENAMETOOLONG;

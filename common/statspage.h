@@ -1,11 +1,13 @@
 /*
- * The stats page: a memory-mapped file in which an agent counts and which readers open without stopping
- * anyone. Room: common. Writers (uffd/) only add with relaxed atomics; readers (tools/) only load. It
- * outlives the program when the path was given by the user (--stats-file), and is unlinked at exit otherwise.
+ * The stats page: a memory-mapped file in which an agent counts and which readers copy (statsview.h) without
+ * stopping anyone. Room: common. Writers (uffd/) only add with relaxed atomics. It outlives the program when
+ * the path was given by the user (--stats-file), and is unlinked at exit otherwise. Its writer has a lock on
+ * the file (flock) as long as it maps it, so that another pid namespace knows a living writer, too.
  */
 #ifndef FP_STATSPAGE_H
 #define FP_STATSPAGE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -97,18 +99,13 @@ struct fp_statspage {
  * Creates the page at path (0600; an existing regular file of this user is replaced), fills the identity
  * fields of the calling process, and maps it. Locked in memory where the limit allows. Returns 0 and
  * *ret_page, or a negative errno: -EFBIG where RLIMIT_FSIZE has no room for it. Release with
- * fp_statspage_close. Before the fault threads start.
+ * fp_statspage_close. Before the fault threads start. One that yields replaces no page whose lock is held:
+ * -EBUSY.
  */
-int fp_statspage_create(const char *path, struct fp_statspage **ret_page);
+int fp_statspage_create(const char *path, bool yields, struct fp_statspage **ret_page);
 
 /* The same in memory of this process alone, for one that can't have the file: nobody else reads it. */
 int fp_statspage_create_unseen(struct fp_statspage **ret_page);
-
-/* Maps an existing page read-only. 0; -EINVAL if it is no stats page; -EPROTO if of another version. */
-int fp_statspage_open(const char *path, const struct fp_statspage **ret_page);
-
-/* The same for a file in an open folder: -EPERM if it is another user's, -ELOOP if a link. */
-int fp_statspage_openat(int dir_fd, const char *name, const struct fp_statspage **ret_page);
 
 /* Unmaps; NULL is fine. */
 void fp_statspage_close(const struct fp_statspage *page);
@@ -117,15 +114,15 @@ void fp_statspage_close(const struct fp_statspage *page);
 int fp_statspage_path(pid_t pid, char *buf, size_t len);
 
 /*
- * Where a user wants the calling process to have its page: pattern, with the first "%p" replaced by the
- * process number, so that a program and its children keep apart. Writes it to buf; 0 or -ENAMETOOLONG.
+ * Where a user wants a process to have its page: pattern, with the first "%p" replaced by the process
+ * number, so that a program and its children keep apart. Writes it to buf; 0 or -ENAMETOOLONG.
  */
-int fp_statspage_expand(const char *pattern, char *buf, size_t len);
+int fp_statspage_expand(const char *pattern, pid_t pid, char *buf, size_t len);
 
 /* 1 if the process that wrote page still lives (same pid and start time), 0 if not. */
 int fp_statspage_alive(const struct fp_statspage *page);
 
-/* The process whose page is called name, PID.stats; -EINVAL: it is no such name. */
+/* The number in a page's name, PID.stats; -EINVAL: it is no such name. Mostly its process's. */
 int fp_statspage_owner(const char *name);
 
 /*

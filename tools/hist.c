@@ -94,26 +94,26 @@ static int parse(int argc, char **argv, struct hist_options *options)
 	return status;
 }
 
-static int open_file(const char *path, const struct fp_statspage **ret_page)
+static void say_look(const char *file, int r)
 {
 	char reason[64];
-	int r = fp_statspage_open(path, ret_page);
 
 	if (r == -EINVAL)
-		fp_log(FP_LOG_ERROR, "hist", "%s: not a stats file of Farpage", path);
+		fp_log(FP_LOG_ERROR, "hist", "%s: not a stats file of Farpage", file);
+	else if (r == -ENODATA)
+		fp_log(FP_LOG_ERROR, "hist", "%s: a stats file of Farpage that was cut short", file);
 	else if (r == -EPROTO)
-		fp_log(FP_LOG_ERROR, "hist", "%s: written by another version of Farpage", path);
-	else if (r < 0)
-		fp_log(FP_LOG_ERROR, "hist", "%s: %s", path, fp_strerror(r, reason, sizeof(reason)));
-	return r;
+		fp_log(FP_LOG_ERROR, "hist", "%s: written by another version of Farpage", file);
+	else
+		fp_log(FP_LOG_ERROR, "hist", "%s: %s", file, fp_strerror(r, reason, sizeof(reason)));
 }
 
-/* The page of the process that was asked for, or of the only one there is. */
-static int choose_page(const struct fp_pages *pages, pid_t pid, const struct fp_statspage **ret_page)
+/* The page of the process that was asked for, or of the only one there is; NULL after a message. */
+static struct fp_statsview *choose_page(const struct fp_pages *pages, pid_t pid)
 {
-	const struct fp_statspage *page = pid ? fp_pages_find(pages, pid) : NULL;
+	struct fp_statsview *view = pid ? fp_pages_find(pages, pid) : NULL;
 
-	if (pid && !page)
+	if (pid && !view)
 		fp_log(FP_LOG_ERROR, "hist",
 		       "process %d: no statistics of it. It does not run under Farpage, is another user's, "
 		       "or has "
@@ -127,11 +127,8 @@ static int choose_page(const struct fp_pages *pages, pid_t pid, const struct fp_
 		       "lists them)",
 		       pages->n);
 	else
-		page = page ?: pages->items[0];
-	if (!page)
-		return -ESRCH;
-	*ret_page = page;
-	return 0;
+		view = view ?: pages->items[0];
+	return view;
 }
 
 static int print(const struct hist_options *options, const struct fp_statspage *page)
@@ -143,8 +140,33 @@ static int print(const struct hist_options *options, const struct fp_statspage *
 	return fp_hist_print(h, (enum fp_hist_format)options->format, options->phase->title, stdout);
 }
 
+/* 0 or a negative errno after a message, which names the file. */
+static int look(struct fp_statsview *view)
+{
+	char self[32], file[PATH_MAX] = "";
+	int r = fp_statsview_look(view);
+
+	snprintf(self, sizeof(self), "/proc/self/fd/%d", view->fd);
+	if (r < 0 && readlink(self, file, sizeof(file) - 1) >= 0)
+		say_look(file, r);
+	return r;
+}
+
+/* Prints and flushes. 0 or a negative errno after a message. */
+static int print_now(const struct hist_options *options, const struct fp_statspage *page)
+{
+	int r = print(options, page);
+
+	if (r < 0) {
+		char reason[64];
+
+		fp_log(FP_LOG_ERROR, "hist", "standard output: %s", fp_strerror(r, reason, sizeof(reason)));
+	}
+	return r < 0 ? r : fp_tool_flush(&fp_tool_hist);
+}
+
 /* Prints each second until a ^C or the program's end; on a terminal in place, else block after block. */
-static int print_live(const struct hist_options *options, const struct fp_statspage *page)
+static int print_live(const struct hist_options *options, struct fp_statsview *view)
 {
 	const struct timespec second = {.tv_sec = 1};
 	bool alive = true;
@@ -156,47 +178,40 @@ static int print_live(const struct hist_options *options, const struct fp_statsp
 	sigaddset(&ends, SIGTERM);
 	sigprocmask(SIG_BLOCK, &ends, NULL);
 	while (r == 0 && alive) {
-		alive = fp_statspage_alive(page) && !page->exited;
-		if (isatty(STDOUT_FILENO))
+		alive = fp_statspage_alive(&view->page) && !view->page.exited;
+		r = look(view);
+		if (r == 0 && isatty(STDOUT_FILENO))
 			fputs("\033[H\033[J", stdout);
-		r = print(options, page);
-		if (r == 0 && fflush(stdout) != 0)
-			r = -errno;
-		if (alive && sigtimedwait(&ends, NULL, &second) > 0)
-			return r;
+		if (r == 0)
+			r = print_now(options, &view->page);
+		if (r == 0 && alive && sigtimedwait(&ends, NULL, &second) > 0)
+			return 0;
 	}
 	return r;
-}
-
-static int show(const struct hist_options *options, const struct fp_statspage *page)
-{
-	char reason[64];
-	int r = options->live ? print_live(options, page) : print(options, page);
-
-	if (r < 0)
-		fp_log(FP_LOG_ERROR, "hist", "standard output: %s", fp_strerror(r, reason, sizeof(reason)));
-	return r < 0 ? 1 : fp_tool_flush(&fp_tool_hist);
 }
 
 static int hist_main(int argc, char **argv)
 {
 	struct hist_options options = {.phase = fp_phases, .format = FP_HIST_TEXT};
-	const struct fp_statspage *page = NULL;
+	struct fp_statsview *view = NULL;
 	struct fp_pages pages = {0};
-	int status = parse(argc, argv, &options);
+	int status = parse(argc, argv, &options), r;
 
 	if (status)
 		return status < 0 ? 0 : status;
+	pages.follow = options.live;
 	if (options.stats_file) {
-		if (open_file(options.stats_file, &page) < 0)
-			return 1;
-		status = show(&options, page);
-		fp_statspage_close(page);
-		return status;
-	}
-	status = fp_pages_read_live(&pages, "hist") == 0 && choose_page(&pages, options.pid, &page) == 0
-	             ? show(&options, page)
-	             : 1;
+		r = fp_statsview_open(options.stats_file, &view);
+		if (r < 0)
+			say_look(options.stats_file, r);
+	} else if (fp_pages_read_live(&pages, "hist") == 0)
+		view = choose_page(&pages, options.pid);
+	if (!view)
+		status = 1;
+	else
+		status = (options.live ? print_live(&options, view) : print_now(&options, &view->page)) != 0;
+	if (options.stats_file)
+		fp_statsview_close(view);
 	fp_pages_done(&pages);
 	return status;
 }

@@ -53,6 +53,8 @@ int fp_kinds_read(const struct fp_statspage *page, struct fp_kinds *ret_kinds)
 	char path[32], line[512];
 	uint64_t kib;
 
+	if (!fp_statspage_alive(page)) /* the number is another's here: it lives in another pid namespace */
+		return -ENOENT;
 	snprintf(path, sizeof(path), "/proc/%d/smaps", page->pid);
 	FP_CLEANUP(close_file) FILE *file = fopen(path, "re");
 	if (!file)

@@ -41,24 +41,24 @@ static DIR *list(int dir_fd)
 
 static int by_pid(const void *a, const void *b)
 {
-	const struct fp_statspage *const *x = a, *const *y = b;
+	const struct fp_statsview *const *x = a, *const *y = b;
 
-	return ((*x)->pid > (*y)->pid) - ((*x)->pid < (*y)->pid);
+	return ((*x)->page.pid > (*y)->page.pid) - ((*x)->page.pid < (*y)->page.pid);
 }
 
-static int append(struct fp_pages *pages, const struct fp_statspage *page)
+static int append(struct fp_pages *pages, struct fp_statsview *view)
 {
-	const struct fp_statspage **items = reallocarray(pages->items, pages->n + 1, sizeof(*items));
+	struct fp_statsview **items = reallocarray(pages->items, pages->n + 1, sizeof(*items));
 
 	if (!items)
 		return -ENOMEM;
 	pages->items = items;
-	items[pages->n++] = page;
+	items[pages->n++] = view;
 	return 0;
 }
 
 int fp_pages_read_dir(struct fp_pages *pages, int dir_fd,
-                      bool (*drop)(const struct fp_statspage *page, void *user), void *user)
+                      bool (*drop)(const struct fp_statsview *view, void *user), void *user)
 {
 	fp_autoclosedir DIR *stream = list(dir_fd);
 	struct dirent *entry;
@@ -67,38 +67,44 @@ int fp_pages_read_dir(struct fp_pages *pages, int dir_fd,
 	if (!stream)
 		return -errno;
 	while (r == 0 && (entry = readdir(stream))) {
-		const struct fp_statspage *page;
+		struct fp_statsview *view;
 
-		if (fp_statspage_owner(entry->d_name) < 0 ||
-		    fp_statspage_openat(dir_fd, entry->d_name, &page) < 0)
-			continue; /* not ours, just removed, or of another version: not ours to judge */
-		if (drop && drop(page, user)) {
-			unlinkat(dir_fd, entry->d_name, 0);
-			fp_statspage_close(page);
+		if (fp_statspage_owner(entry->d_name) < 0)
+			continue;
+		r = fp_statsview_openat(dir_fd, entry->d_name, pages->follow, &view);
+		if (r == -ENODATA)
+			fp_log(FP_LOG_WARNING, "stats", "%s: cut short", entry->d_name);
+		if (r < 0) { /* not ours, just removed, or of another version: not ours to judge */
+			r = r == -EMFILE || r == -ENFILE ? r : 0;
 			continue;
 		}
-		r = append(pages, page);
+		if (drop && drop(view, user)) {
+			unlinkat(dir_fd, entry->d_name, 0);
+			fp_statsview_close(view);
+			continue;
+		}
+		r = append(pages, view);
 		if (r < 0)
-			fp_statspage_close(page);
+			fp_statsview_close(view);
 	}
 	if (pages->n)
 		qsort(pages->items, pages->n, sizeof(*pages->items), by_pid);
 	return r;
 }
 
-static bool is_dead(const struct fp_statspage *page, void *user)
+static bool is_dead(const struct fp_statsview *view, void *user)
 {
-	return !fp_statspage_alive(page);
+	return view->dead;
 }
 
-/* Closes the pages of the dead; returns how many are left. */
+/* Closes the pages of those that do not live here; returns how many are left. */
 static size_t keep_living(struct fp_pages *pages)
 {
 	size_t kept = 0;
 
 	for (size_t i = 0; i < pages->n; i++) {
-		if (is_dead(pages->items[i], NULL))
-			fp_statspage_close(pages->items[i]);
+		if (!fp_statspage_alive(&pages->items[i]->page))
+			fp_statsview_close(pages->items[i]);
 		else
 			pages->items[kept++] = pages->items[i];
 	}
@@ -133,14 +139,13 @@ static bool is_own(int dir_fd, const char *name, mode_t type)
 	       st.st_uid == geteuid();
 }
 
-/* A page of any version. */
-/* One that its maker had not finished may have nothing in it yet. */
-static bool is_page(int dir_fd, const char *name, bool finished)
+/* A page of any version that nobody maps. One that its maker had not finished may have nothing in it yet. */
+static bool is_free_page(int dir_fd, const char *name, bool finished)
 {
 	fp_autoclose int fd = openat(dir_fd, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
 	uint64_t magic = 0;
 
-	return fd >= 0 && is_own(dir_fd, name, S_IFREG) &&
+	return fd >= 0 && is_own(dir_fd, name, S_IFREG) && flock(fd, LOCK_SH | LOCK_NB) == 0 &&
 	       (read(fd, &magic, sizeof(magic)) == sizeof(magic) || !finished) &&
 	       (magic == FP_STATSPAGE_MAGIC || (!magic && !finished));
 }
@@ -153,9 +158,9 @@ static void remove_litter(int dir_fd, const char *name)
 	if (strcmp(name, FP_PRIVNODE_SOCKET) == 0)
 		is_litter = is_own(dir_fd, name, S_IFSOCK);
 	else if (fp_statspage_maker(name) == 0)
-		is_litter = is_page(dir_fd, name, false);
+		is_litter = is_free_page(dir_fd, name, false);
 	else if (fp_statspage_owner(name) > 0)
-		is_litter = is_page(dir_fd, name, true);
+		is_litter = is_free_page(dir_fd, name, true);
 	if (is_litter)
 		unlinkat(dir_fd, name, 0);
 }
@@ -187,7 +192,7 @@ static bool is_run_dir_name(const char *name)
 static int read_run_dir(struct fp_pages *pages, int parent_fd, const char *name)
 {
 	fp_autoclose int fd = fp_rundir_openat(parent_fd, name);
-	struct fp_pages mine = {0};
+	struct fp_pages mine = {.follow = pages->follow};
 	int r;
 
 	if (fd < 0) /* its run ended just now; or it is none of ours */
@@ -214,6 +219,7 @@ static int read_live(struct fp_pages *pages, int dir_fd)
 	if (!stream)
 		return -errno;
 	r = fp_pages_read_dir(pages, dir_fd, is_dead, NULL);
+	keep_living(pages);
 	while (r == 0 && (entry = readdir(stream))) {
 		if (is_run_dir_name(entry->d_name))
 			r = read_run_dir(pages, dir_fd, entry->d_name);
@@ -243,10 +249,10 @@ int fp_pages_read_live(struct fp_pages *pages, const char *label)
 	return r;
 }
 
-const struct fp_statspage *fp_pages_find(const struct fp_pages *pages, pid_t pid)
+struct fp_statsview *fp_pages_find(const struct fp_pages *pages, pid_t pid)
 {
 	for (size_t i = 0; i < pages->n; i++)
-		if (pages->items[i]->pid == pid)
+		if (pages->items[i]->page.pid == pid)
 			return pages->items[i];
 	return NULL;
 }
@@ -254,7 +260,7 @@ const struct fp_statspage *fp_pages_find(const struct fp_pages *pages, pid_t pid
 void fp_pages_done(struct fp_pages *pages)
 {
 	for (size_t i = 0; i < pages->n; i++)
-		fp_statspage_close(pages->items[i]);
+		fp_statsview_close(pages->items[i]);
 	free(pages->items);
 	*pages = (struct fp_pages){0};
 }
@@ -349,23 +355,35 @@ static int make_locked_dir(const char *path, int *ret_fd)
 	return 0;
 }
 
+/* A folder that was left behind; its `farpage run`, wherever that lives, holds its lock. */
+static void remove_stale(const char *dir)
+{
+	fp_autoclose int fd = fp_rundir_openat(AT_FDCWD, dir);
+
+	if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0)
+		remove_run_dir(AT_FDCWD, dir, fd);
+}
+
 int fp_pages_run_dir_create(const char *label, char *buf, size_t len, int *ret_lock_fd)
 {
 	char parent[PATH_MAX] = "";
-	int r = fp_rundir_make(parent, sizeof(parent));
+	int number = (int)getpid(), r = fp_rundir_make(parent, sizeof(parent));
 
 	if (r < 0) {
 		say_dir(label, parent, r);
 		return r;
 	}
-	r = (size_t)snprintf(buf, len, "%s/" FP_PAGES_RUN_PREFIX "%d", parent, (int)getpid()) < len
-	        ? 0
-	        : -ENAMETOOLONG;
-	if (r == 0)
-		do { /* again if a `farpage ps` took the new folder, not yet locked, for a stale one */
-			fp_pages_run_dir_remove(buf);
-			r = make_locked_dir(buf, ret_lock_fd);
-		} while (r == -ESTALE);
+	/* the next number if another pid namespace has ours, or a reader took the new folder, not yet locked,
+	 * for a stale one */
+	do {
+		r = snprintf(buf, len, "%s/" FP_PAGES_RUN_PREFIX "%d", parent, number++);
+		if ((size_t)r >= len) {
+			r = -ENAMETOOLONG;
+			break;
+		}
+		remove_stale(buf);
+		r = make_locked_dir(buf, ret_lock_fd);
+	} while (r == -ESTALE || r == -EEXIST);
 	if (r < 0)
 		say_dir(label, buf, r);
 	return r;

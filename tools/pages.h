@@ -11,14 +11,15 @@
 #include <stddef.h>
 #include <sys/types.h>
 
-#include "statspage.h"
+#include "statsview.h"
 
 #define FP_PAGES_RUN_PREFIX "run-"
 
-/* Mapped pages, ordered by pid. Zero-initialise. */
+/* Copies of pages, ordered by pid. Zero-initialise; follow keeps their files open for fp_statsview_look. */
 struct fp_pages {
-	const struct fp_statspage **items;
+	struct fp_statsview **items;
 	size_t n;
+	bool follow;
 };
 
 /*
@@ -26,17 +27,18 @@ struct fp_pages {
  * true of: these are removed from disk. 0 or a negative errno.
  */
 int fp_pages_read_dir(struct fp_pages *pages, int dir_fd,
-                      bool (*drop)(const struct fp_statspage *page, void *user), void *user);
+                      bool (*drop)(const struct fp_statsview *view, void *user), void *user);
 
 /*
- * Adds the pages of all living programs of this user. Pages of dead programs are removed from disk, those
- * that they did not come to complete too, unless their `farpage run` still lives: it will want them for its
- * report. 0, or a negative errno after a message under label.
+ * Adds the pages of all programs of this user that live in this pid namespace. Pages of dead programs, whose
+ * locks nobody has, are removed from disk, those that they did not come to complete too, unless their
+ * `farpage run` still lives: it will want them for its report. 0, or a negative errno after a message under
+ * label.
  */
 int fp_pages_read_live(struct fp_pages *pages, const char *label);
 
 /* The page of a living process, or NULL. Owned by pages. */
-const struct fp_statspage *fp_pages_find(const struct fp_pages *pages, pid_t pid);
+struct fp_statsview *fp_pages_find(const struct fp_pages *pages, pid_t pid);
 
 void fp_pages_done(struct fp_pages *pages);
 
@@ -57,8 +59,8 @@ uint64_t fp_pages_faults(const struct fp_statspage *page);
 int fp_pages_run_dir_create(const char *label, char *buf, size_t len, int *ret_lock_fd);
 
 /*
- * Removes such a folder with the pages and the node's socket in it. It stays if it holds anything else, or is
- * not this user's alone. Errors are ignored: `farpage ps` tries again.
+ * Removes such a folder with the pages of the dead and the node's socket in it. It stays if it holds anything
+ * else, or is not this user's alone. Errors are ignored: `farpage ps` tries again.
  */
 void fp_pages_run_dir_remove(const char *dir);
 

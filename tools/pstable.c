@@ -69,9 +69,11 @@ void fp_pstable_text(const struct fp_pages *pages, const uint64_t *rates, FILE *
 	fprintf(out, "%7s %-15s %-6s %10s %10s/%-10s %10s %10s %9s %9s  %s\n", "PID", "COMMAND", "MODE",
 	        "FAR", "LOCAL", "BUDGET", "REMOTE", rates ? "FAULTS/S" : "FAULTS", "P50", "P99", "NODES");
 	for (size_t i = 0; i < pages->n; i++) {
-		print_line(pages->items[i], rates ? rates[i] : fp_pages_faults(pages->items[i]), out);
+		const struct fp_statspage *page = &pages->items[i]->page;
+
+		print_line(page, rates ? rates[i] : fp_pages_faults(page), out);
 		if (!rates)
-			print_kinds(pages->items[i], out);
+			print_kinds(page, out);
 	}
 }
 
@@ -147,7 +149,7 @@ void fp_pstable_json(const struct fp_pages *pages, FILE *out)
 	putc('[', out);
 	for (size_t i = 0; i < pages->n; i++) {
 		fputs(i ? ",\n " : "", out);
-		print_object(pages->items[i], out);
+		print_object(&pages->items[i]->page, out);
 	}
 	fputs("]\n", out);
 }

@@ -36,7 +36,7 @@ int fp_runstats_open(int dir_fd, const char *file, struct fp_runstats **ret_stat
 		return -ENOMEM;
 	stats->dir_fd = dir_fd;
 	if (file)
-		r = fp_statspage_create(file, &stats->file);
+		r = fp_statspage_create(file, false, &stats->file);
 	if (r < 0)
 		return r;
 	*ret_stats = fp_take_ptr(stats);
@@ -45,13 +45,13 @@ int fp_runstats_open(int dir_fd, const char *file, struct fp_runstats **ret_stat
 
 /* The page of a process that has ended is final: it is counted once and removed, so that a run of many is no
  * burden. */
-static bool fold_ended(const struct fp_statspage *page, void *user)
+static bool fold_ended(const struct fp_statsview *view, void *user)
 {
 	struct fp_runstats *stats = user;
 
-	if (fp_statspage_alive(page))
+	if (!view->dead)
 		return false;
-	fp_pages_add(&stats->ended, page);
+	fp_pages_add(&stats->ended, &view->page);
 	stats->n_ended++;
 	return true;
 }
@@ -62,7 +62,7 @@ static void note_kinds(struct fp_runstats *stats, const struct fp_pages *living)
 	uint64_t total;
 
 	for (size_t i = 0; i < living->n; i++)
-		if (fp_kinds_read(living->items[i], &kinds) == 0)
+		if (fp_kinds_read(&living->items[i]->page, &kinds) == 0)
 			fp_kinds_add(&sum, &kinds);
 	total = sum.rule_bytes;
 	for (unsigned i = 0; i < FP_KINDS; i++)
@@ -86,7 +86,7 @@ void fp_runstats_update(struct fp_runstats *stats)
 	                        stats); /* what can't be read now comes next time */
 	memcpy(&stats->sum, &stats->ended, sizeof(stats->sum));
 	for (size_t i = 0; i < living.n; i++)
-		fp_pages_add(&stats->sum, living.items[i]);
+		fp_pages_add(&stats->sum, &living.items[i]->page);
 	stats->n_living = living.n;
 	note_kinds(stats, &living);
 	fp_pages_done(&living);

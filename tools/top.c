@@ -48,10 +48,10 @@ static bool take_rates(struct history *history, const struct fp_pages *pages, ui
 	if (!samples)
 		return false;
 	for (size_t i = 0; i < pages->n; i++) {
-		uint64_t now = fp_pages_faults(pages->items[i]);
-		uint64_t since = now - faults_before(history, pages->items[i]->pid, now);
+		const struct fp_statspage *page = &pages->items[i]->page;
+		uint64_t now = fp_pages_faults(page), since = now - faults_before(history, page->pid, now);
 
-		samples[i] = (struct sample){pages->items[i]->pid, now};
+		samples[i] = (struct sample){page->pid, now};
 		rates[i] = (uint64_t)((double)since * (double)FP_NSEC_PER_SEC / (double)passed_ns);
 	}
 	free(history->samples);

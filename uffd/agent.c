@@ -308,12 +308,20 @@ static void find_stats_place(struct fp_agent *agent)
 		fp_log(FP_LOG_NOTICE, "stats", "there is no folder for the statistics: %s", strerror(-r));
 }
 
+/* A process of another pid namespace may have our number, and our page's name: then we take the next one. */
 static int create_stats(struct fp_agent *agent, const char *pattern)
 {
-	int r =
-	    *pattern ? fp_statspage_expand(pattern, agent->stats_path, sizeof(agent->stats_path)) : -ENOENT;
+	pid_t number = getpid();
+	int r;
 
-	return r < 0 ? r : fp_statspage_create(agent->stats_path, &agent->far.stats);
+	do {
+		r = *pattern
+		        ? fp_statspage_expand(pattern, number++, agent->stats_path, sizeof(agent->stats_path))
+		        : -ENOENT;
+		if (r == 0)
+			r = fp_statspage_create(agent->stats_path, strstr(pattern, "%p"), &agent->far.stats);
+	} while (r == -EBUSY);
+	return r;
 }
 
 /* Statistics are not worth a process; but a wrong name is told to who gave it, at once. */

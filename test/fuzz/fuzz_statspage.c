@@ -12,7 +12,7 @@
 
 #include "cleanup.h"
 #include "fuzz.h"
-#include "statspage.h"
+#include "statsview.h"
 
 static void check(const struct fp_statspage *page)
 {
@@ -32,7 +32,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 {
 	static struct fp_statspage file;
 	fp_autoclose int fd = memfd_create("page", MFD_CLOEXEC);
-	const struct fp_statspage *page;
+	struct fp_statsview *view;
 	char path[32];
 	uint16_t size;
 	int r;
@@ -48,11 +48,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 	if (size != UINT16_MAX && ftruncate(fd, size) < 0)
 		abort();
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-	r = fp_statspage_open(path, &page);
-	assert(r == 0 || r == -EINVAL || r == -EPROTO);
+	r = fp_statsview_open(path, &view);
+	assert(r == 0 || r == -EINVAL || r == -EPROTO || r == -ENODATA);
 	if (r < 0)
 		return 0;
-	check(page);
-	fp_statspage_close(page);
+	check(&view->page);
+	fp_statsview_close(view);
 	return 0;
 }

@@ -17,7 +17,7 @@
 #include <cmocka.h>
 
 #include "cleanup.h"
-#include "statspage.h"
+#include "statsmap.h"
 #include "underpreload.h"
 
 #define PAGE    4096u
@@ -29,9 +29,8 @@ static const struct fp_statspage *stats;
 
 static int open_stats(void **state)
 {
-	char path[256];
-
-	return fp_statspage_path(getpid(), path, sizeof(path)) < 0 ? -1 : fp_statspage_open(path, &stats);
+	stats = fp_statsmap_own();
+	return stats ? 0 : -1;
 }
 
 static uint64_t n_faults(void)

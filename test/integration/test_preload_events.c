@@ -23,7 +23,7 @@
 
 #include "barecall.h"
 #include "clock.h"
-#include "statspage.h"
+#include "statsmap.h"
 #include "testrng.h"
 #include "underpreload.h"
 
@@ -61,9 +61,8 @@ static const struct fp_statspage *stats;
 
 static int open_stats(void **state)
 {
-	char path[256];
-
-	return fp_statspage_path(getpid(), path, sizeof(path)) < 0 ? -1 : fp_statspage_open(path, &stats);
+	stats = fp_statsmap_own();
+	return stats ? 0 : -1;
 }
 
 /* Gauges follow within a tick of the reclaim thread's. A deadline of the test's own ends this otherwise. */

@@ -25,7 +25,7 @@
 #include <cmocka.h>
 
 #include "clock.h"
-#include "statspage.h"
+#include "statsmap.h"
 #include "testrng.h"
 #include "transport.h"
 #include "underpreload.h"
@@ -65,11 +65,9 @@ static bool all_filled(const char *mem, unsigned seed)
 
 static int fill(void **state)
 {
-	char path[256];
-
 	filled = malloc(BIG);
-	if (!filled || fp_statspage_path(getpid(), path, sizeof(path)) < 0 ||
-	    fp_statspage_open(path, &stats) < 0)
+	stats = fp_statsmap_own();
+	if (!filled || !stats)
 		return -1;
 	fill_all(filled, 1);
 	return 0;

@@ -18,7 +18,7 @@
 
 #include <cmocka.h>
 
-#include "statspage.h"
+#include "statsmap.h"
 #include "underpreload.h"
 
 #define SMALL 100u
@@ -186,13 +186,12 @@ static void zeroed_from_afar(void **state)
 {
 	const struct fp_statspage *stats;
 	uint64_t fetched;
-	char path[256];
 	char *p;
 
 	if (!small_far || getenv("FARPAGE_FAULT_MODE")) /* inline: no fast path, jemalloc writes the zeros */
 		return;
-	assert_int_equal(fp_statspage_path(getpid(), path, sizeof(path)), 0);
-	assert_int_equal(fp_statspage_open(path, &stats), 0);
+	stats = fp_statsmap_own();
+	assert_non_null(stats);
 	for (unsigned round = 0; round < 4; round++) {
 		p = allocate((size_t)3 * LARGE);
 		test_fill(p, (size_t)3 * LARGE, round);

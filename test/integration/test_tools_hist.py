@@ -110,6 +110,20 @@ class Hist(WithPages):
         reader.communicate(timeout=toolcase.TIMEOUT)
         self.assertEqual(reader.returncode, 0)
 
+    def test_live_of_a_file_that_is_cut_short(self):
+        path = os.path.join(self.runtime, "%p.stats")
+        for named in (False, True):
+            _, pid = self.writer(path)
+            stats = path.replace("%p", str(pid))
+            of = ("--stats-file", stats) if named else ("--pid", str(pid))
+            reader = self.start("hist", "--live", "--format", "csv", *of, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            self.assertEqual(self.line(reader), "low_ns,high_ns,count")
+            os.truncate(stats, 4096)
+            _, err = reader.communicate(timeout=toolcase.TIMEOUT)
+            self.assertEqual(reader.returncode, 1)
+            self.assertIn(f"{stats}: a stats file of Farpage that was cut short", err.decode())
+            self.assertFails(self.farpage("hist", "--stats-file", stats), 1, stats, "cut short")
+
     def test_the_only_program(self):
         self.assertFails(self.farpage("hist"), 1, "no program")
         self.writer(os.path.join(self.runtime, "%p.stats"))
@@ -224,6 +238,9 @@ class Ps(WithPages):
         _, pid = self.writer(os.path.join(self.runtime, "%p.stats"))
         top = self.start("top", stdout=subprocess.PIPE)
         lines = [self.line(top) for _ in range(5)]
+        os.truncate(os.path.join(self.runtime, f"{pid}.stats"), 4096)
+        while "statswriter" in self.line(top):  # with the next look there is one less to show
+            self.line(top)
         top.send_signal(signal.SIGTERM)
         self.assertEqual(top.wait(toolcase.TIMEOUT), 0)
         self.assertEqual([line.split()[:2] for line in lines if "statswriter" in line], [[str(pid), "statswriter"]] * 2)

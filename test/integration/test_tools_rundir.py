@@ -2,17 +2,31 @@
 
 As root, two users without a name in a mount namespace with a /tmp of its own: one sets traps, the other falls in, or not.
 """
+import json
 import os
 import shutil
 import socket
 import subprocess
 import tempfile
+import time
 import unittest
 
 import farapp
 import toolcase
 
 VICTIM, OTHER = 64123, 64125
+PRELOAD = os.path.join(farapp.build, "uffd", "preload", "libfarpage-preload.so")
+# Needs more of its node when a line comes, and its child connects to the node itself.
+GROW = """
+import os
+y = bytearray(b"y" * (24 << 20))
+print(os.getpid(), flush=True)
+input()
+x = bytearray(48 << 20); x[::4096] = b"x" * 12288
+child = os.fork()
+print(sum(bytes(x)[::4096]) // ord("x"), flush=True)
+if child: os.wait()
+"""
 STATSWRITER = os.environ["FARPAGE_STATSWRITER"]
 DEAD = 4194304  # above every pid_max
 TRAP = f"""
@@ -154,6 +168,88 @@ class TwoUsers(unittest.TestCase):
         self.assertEqual((status, out), (1, ""))
         for name in ("FARPAGE_RUNTIME_DIR", "HOME"):
             self.assertIn(name, err)
+
+
+@unittest.skipIf(os.geteuid(), "needs root, to make pid namespaces")
+class OtherNamespaces(toolcase.ToolCase):
+    """Programs in several pid namespaces, as in containers, have the same numbers and share the folder."""
+
+    def elsewhere(self, *command, **env):
+        """The first process of a pid namespace of its own."""
+        process = subprocess.Popen(
+            ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "env", *command], env={**self.env, **env},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.addCleanup(self._end, process)
+        self.first_line = self.line(process)
+        return process
+
+    def end(self, process, *lines):
+        out, _ = process.communicate(b"\n", toolcase.TIMEOUT)
+        self.assertEqual((process.returncode, out.decode().split()), (0, list(lines)))
+
+    def within_deadline(self, holds):
+        deadline = time.monotonic() + toolcase.TIMEOUT
+        while not holds():
+            self.assertLess(time.monotonic(), deadline)
+
+    def names(self):
+        return sorted(os.listdir(self.runtime))
+
+    def test_a_page_is_not_taken_for_a_dead_ones(self):
+        os.mkdir(self.runtime, 0o700)
+        process = self.elsewhere(STATSWRITER, os.path.join(self.runtime, "%p.stats"))
+        self.assertEqual(self.first_line, "1")
+        for command in (("ps", "--json"), ("ps",)):
+            self.assertEqual(self.farpage(*command)[0], 0)
+            self.assertEqual(self.names(), ["1.stats"])
+        self.assertEqual(self.farpage("ps", "--json"), (0, b"[]\n", ""))
+        self.assertFails(self.farpage("hist", "--pid", "1"), 1, "process 1")
+        process.kill()
+        self.within_deadline(lambda: self.farpage("ps")[0] == 0 and not self.names())
+
+    def test_programs_with_the_same_number(self):
+        farapp.need_userfaultfd()
+        socket_path = self.path("socket")
+        node = farapp.Node(config=f"listen: unix:{socket_path}\npools: [{{name: main, size: 512M}}]\n")
+        self.addCleanup(node.stop)
+        env = {"FARPAGE_NODES": f"shm:{socket_path}", "FARPAGE_LOCAL_MEMORY": "16M"}
+        program = (f"LD_PRELOAD={PRELOAD}", "/usr/bin/python3", "-c", GROW)
+        one = self.elsewhere(*program, **env)
+        self.assertEqual(self.names(), ["1.stats"])
+        two = self.elsewhere(*program, **env)
+        self.assertEqual(self.names(), ["1.stats", "2.stats"])
+        self.end(one, "12288", "12288")
+        self.assertEqual(self.names(), ["2.stats"])
+        self.end(two, "12288", "12288")
+        self.assertEqual(self.names(), [])
+
+    def test_runs_with_the_same_number(self):
+        farapp.need_userfaultfd()
+        run = (toolcase.FARPAGE, "run", "--local-memory", "16M", "--pool-size", "256M", "--", "/usr/bin/python3", "-c", GROW)
+        one, two = self.elsewhere(*run), self.elsewhere(*run)
+        self.assertEqual(self.farpage("ps", "--json"), (0, b"[]\n", ""))
+        self.assertEqual([name for name in self.names() if name.startswith("run-")], ["run-1", "run-2"])
+        self.end(one, "12288", "12288")
+        self.assertEqual([name for name in self.names() if name.startswith("run-")], ["run-2"])
+        self.end(two, "12288", "12288")
+        self.assertEqual(self.names(), [])
+
+    def test_a_program_below_its_run(self):
+        """It counts until its end, although its number is another's for `farpage run`."""
+        farapp.need_userfaultfd()
+        inside = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "/usr/bin/python3", "-c", GROW)
+        process = self.start("run", "--local-memory", "16M", "--pool-size", "1G", "--stats-file", self.path("sum"), "--",
+                             *inside, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.assertEqual(self.line(process), "1")
+        self.within_deadline(lambda: self.faults() > 0)
+        before = self.faults()
+        self.end(process, "12288", "12288")
+        self.assertGreater(self.faults(), before + 1000)
+
+    def faults(self):
+        status, out, err = self.farpage("hist", "--stats-file", self.path("sum"), "--format", "json")
+        self.assertEqual(status, 0, err)
+        return json.loads(out)["count"]
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
 /*
  * A program that has a stats page with known figures and no far memory, for tests of what reads such pages:
- *prints its process number, and lives until its stdin ends. Room: test/lib.
+ * prints its process number, and lives until its stdin ends. Room: test/lib.
  *
  *	statswriter PATTERN   (see fp_statspage_expand)
  */
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "statspage.h"
 
@@ -42,9 +43,9 @@ int main(int argc, char **argv)
 	struct fp_statspage *page;
 	char path[PATH_MAX];
 
-	if (argc != 2 || fp_statspage_expand(argv[1], path, sizeof(path)) < 0)
+	if (argc != 2 || fp_statspage_expand(argv[1], getpid(), path, sizeof(path)) < 0)
 		return 2;
-	if (fp_statspage_create(path, &page) < 0)
+	if (fp_statspage_create(path, false, &page) < 0)
 		return 1;
 	fill(page);
 	printf("%d\n", page->pid);

@@ -25,7 +25,7 @@
 #include <cmocka.h>
 
 #include "cleanup.h"
-#include "statspage.h"
+#include "statsview.h"
 
 static char folder[] = "/tmp/farpage-unit-XXXXXX", page_path[64];
 
@@ -62,7 +62,7 @@ static void create(void)
 {
 	struct fp_statspage *page = NULL;
 
-	assert_int_equal(fp_statspage_create(page_path, &page), 0);
+	assert_int_equal(fp_statspage_create(page_path, false, &page), 0);
 	fp_statspage_close(page);
 }
 
@@ -76,35 +76,37 @@ static void patch(size_t offset, const void *bytes, size_t len)
 
 static int try_open(void)
 {
-	const struct fp_statspage *page = NULL;
-	int r = fp_statspage_open(page_path, &page);
+	struct fp_statsview *view = NULL;
+	int r = fp_statsview_open(page_path, &view);
 
-	assert_true((r == 0) == (page != NULL));
-	fp_statspage_close(page);
+	assert_true((r == 0) == (view != NULL));
+	fp_statsview_close(view);
 	return r;
 }
 
 static void a_reader_sees_what_is_counted(void **state)
 {
 	struct fp_statspage *page = NULL;
-	const struct fp_statspage *view = NULL;
+	struct fp_statsview *view = NULL;
 	char name[16];
 	struct stat st;
 
-	assert_int_equal(fp_statspage_create(page_path, &page), 0);
+	assert_int_equal(fp_statspage_create(page_path, false, &page), 0);
 	assert_int_equal(stat(page_path, &st), 0);
 	assert_int_equal(st.st_mode, S_IFREG | 0600);
-	assert_int_equal(fp_statspage_open(page_path, &view), 0);
+	assert_int_equal(fp_statsview_open(page_path, &view), 0);
 	page->faults[FP_FAULT_READ] = 7;
 	fp_hist_record(&page->fault_latency, 4200);
-	assert_int_equal(view->faults[FP_FAULT_READ], 7);
-	assert_int_equal(fp_hist_count(&view->fault_latency), 1);
-	assert_int_equal(view->pid, getpid());
-	assert_int_equal(view->ppid, getppid());
+	assert_int_equal(view->page.faults[FP_FAULT_READ], 0);
+	assert_int_equal(fp_statsview_look(view), 0);
+	assert_int_equal(view->page.faults[FP_FAULT_READ], 7);
+	assert_int_equal(fp_hist_count(&view->page.fault_latency), 1);
+	assert_int_equal(view->page.pid, getpid());
+	assert_int_equal(view->page.ppid, getppid());
 	prctl(PR_GET_NAME, name);
-	assert_string_equal(view->command, name);
-	assert_true(view->start_realtime_ns > 1700000000ull * 1000000000);
-	fp_statspage_close(view);
+	assert_string_equal(view->page.command, name);
+	assert_true(view->page.start_realtime_ns > 1700000000ull * 1000000000);
+	fp_statsview_close(view);
 	fp_statspage_close(page);
 	fp_statspage_close(NULL);
 }
@@ -116,7 +118,7 @@ static int create_past_limit(void)
 	struct fp_statspage *page = NULL;
 	char name[16];
 
-	if (setrlimit(RLIMIT_FSIZE, &limit) < 0 || fp_statspage_create(page_path, &page) != -EFBIG)
+	if (setrlimit(RLIMIT_FSIZE, &limit) < 0 || fp_statspage_create(page_path, false, &page) != -EFBIG)
 		return 1;
 	if (fp_statspage_create_unseen(&page) < 0)
 		return 2;
@@ -145,14 +147,15 @@ static void without_a_file(void **state)
 static void creating_again_replaces(void **state)
 {
 	struct fp_statspage *page = NULL;
-	const struct fp_statspage *former = NULL;
+	struct fp_statsview *former = NULL;
 
 	create();
-	assert_int_equal(fp_statspage_open(page_path, &former), 0);
-	assert_int_equal(fp_statspage_create(page_path, &page), 0);
+	assert_int_equal(fp_statsview_open(page_path, &former), 0);
+	assert_int_equal(fp_statspage_create(page_path, false, &page), 0);
 	page->lost_pages = 1;
-	assert_int_equal(former->lost_pages, 0);
-	fp_statspage_close(former);
+	assert_int_equal(fp_statsview_look(former), 0);
+	assert_int_equal(former->page.lost_pages, 0);
+	fp_statsview_close(former);
 	fp_statspage_close(page);
 	assert_int_equal(remove_all(folder), 1);
 }
@@ -170,7 +173,7 @@ static void creating_is_atomic(void **state)
 		struct fp_statspage *page = NULL;
 
 		for (unsigned i = 0; i < 300; i++) {
-			if (fp_statspage_create(page_path, &page) < 0)
+			if (fp_statspage_create(page_path, false, &page) < 0)
 				_exit(1);
 			fp_statspage_close(page);
 		}
@@ -212,7 +215,7 @@ static void who_is_ended_meanwhile_leaves_nothing(void **state)
 			struct fp_statspage *page;
 
 			end_in_the_midst();
-			fp_statspage_create(page_path, &page);
+			fp_statspage_create(page_path, false, &page);
 			_exit(0);
 		}
 		assert_int_equal(waitpid(child, &status, 0), child);
@@ -230,16 +233,16 @@ static void only_own_files_are_replaced(void **state)
 
 	snprintf(target, sizeof(target), "%s/target", folder);
 	assert_int_equal(mkdir(page_path, 0700), 0);
-	assert_int_equal(fp_statspage_create(page_path, &page), -EEXIST);
+	assert_int_equal(fp_statspage_create(page_path, false, &page), -EEXIST);
 	rmdir(page_path);
 	assert_int_equal(symlink(target, page_path), 0);
-	assert_int_equal(fp_statspage_create(page_path, &page), -EEXIST);
+	assert_int_equal(fp_statspage_create(page_path, false, &page), -EEXIST);
 	assert_int_equal(lstat(target, &st), -1);
 	unlink(page_path);
 	if (geteuid() == 0) {
 		create();
 		assert_int_equal(chown(page_path, 65534, 65534), 0);
-		assert_int_equal(fp_statspage_create(page_path, &page), -EEXIST);
+		assert_int_equal(fp_statspage_create(page_path, false, &page), -EEXIST);
 		unlink(page_path);
 	}
 	assert_null(page);
@@ -249,15 +252,15 @@ static void only_own_files_are_replaced(void **state)
 static void bad_paths_are_refused(void **state)
 {
 	struct fp_statspage *page = NULL;
-	const struct fp_statspage *view = NULL;
+	struct fp_statsview *view = NULL;
 	char path[PATH_MAX + 10];
 
 	snprintf(path, sizeof(path), "%s/none/1.stats", folder);
-	assert_int_equal(fp_statspage_create(path, &page), -ENOENT);
-	assert_int_equal(fp_statspage_open(path, &view), -ENOENT);
+	assert_int_equal(fp_statspage_create(path, false, &page), -ENOENT);
+	assert_int_equal(fp_statsview_open(path, &view), -ENOENT);
 	memset(path, 'x', sizeof(path) - 1);
 	path[sizeof(path) - 1] = '\0';
-	assert_int_equal(fp_statspage_create(path, &page), -ENAMETOOLONG);
+	assert_int_equal(fp_statspage_create(path, false, &page), -ENAMETOOLONG);
 	assert_null(page);
 }
 
@@ -267,8 +270,43 @@ static void every_truncation_is_refused(void **state)
 	for (off_t len = (off_t)sizeof(struct fp_statspage) - 1; len >= 0;
 	     len = len > 64 ? len / 2 : len - 1) {
 		assert_int_equal(truncate(page_path, len), 0);
-		assert_int_equal(try_open(), -EINVAL);
+		assert_int_equal(try_open(), len < 16 ? -EINVAL : -ENODATA);
 	}
+}
+
+/* Between two looks of a reader. What it has copied stays readable. */
+static void a_page_that_is_cut_short_harms_no_reader(void **state)
+{
+	struct fp_statsview *view = NULL;
+
+	create();
+	assert_int_equal(fp_statsview_open(page_path, &view), 0);
+	assert_int_equal(truncate(page_path, 4096), 0);
+	assert_int_equal(fp_hist_count(&view->page.evict_latency), 0);
+	assert_int_equal(fp_statsview_look(view), -ENODATA);
+	assert_int_equal(truncate(page_path, 0), 0);
+	assert_int_equal(fp_statsview_look(view), -EINVAL);
+	assert_int_equal(fp_hist_count(&view->page.evict_latency), 0);
+	fp_statsview_close(view);
+}
+
+/* A process number says nothing to another pid namespace. The lock does. */
+static void a_page_is_its_writers_as_long_as_it_is_mapped(void **state)
+{
+	struct fp_statspage *page = NULL, *other = NULL;
+	struct fp_statsview *view = NULL;
+
+	assert_int_equal(fp_statspage_create(page_path, true, &page), 0);
+	page->start_ticks++; /* as seen from elsewhere: no such process */
+	assert_int_equal(fp_statsview_open(page_path, &view), 0);
+	assert_false(view->dead);
+	assert_int_equal(fp_statspage_create(page_path, true, &other), -EBUSY);
+	fp_statspage_close(page);
+	assert_int_equal(fp_statsview_look(view), 0);
+	assert_true(view->dead);
+	fp_statsview_close(view);
+	assert_int_equal(fp_statspage_create(page_path, true, &other), 0);
+	fp_statspage_close(other);
 }
 
 static void other_versions_are_told_from_other_files(void **state)
@@ -323,12 +361,12 @@ static void things_that_are_no_files_are_refused(void **state)
 
 static void a_page_tells_whether_its_writer_lives(void **state)
 {
-	const struct fp_statspage *view = NULL;
+	struct fp_statsview *view = NULL;
 	struct fp_statspage *page = NULL;
 	siginfo_t info;
 	pid_t child;
 
-	assert_int_equal(fp_statspage_create(page_path, &page), 0);
+	assert_int_equal(fp_statspage_create(page_path, false, &page), 0);
 	assert_int_equal(fp_statspage_alive(page), 1);
 	page->start_ticks++; /* the number has been given to another process since */
 	assert_int_equal(fp_statspage_alive(page), 0);
@@ -336,47 +374,47 @@ static void a_page_tells_whether_its_writer_lives(void **state)
 
 	child = fork();
 	if (child == 0)
-		_exit(fp_statspage_create(page_path, &page) < 0);
+		_exit(fp_statspage_create(page_path, false, &page) < 0);
 	assert_int_equal(waitid(P_PID, (id_t)child, &info, WEXITED | WNOWAIT), 0);
-	assert_int_equal(fp_statspage_open(page_path, &view), 0);
-	assert_int_equal(view->pid, child);
-	assert_int_equal(fp_statspage_alive(view), 0); /* a zombie */
+	assert_int_equal(fp_statsview_open(page_path, &view), 0);
+	assert_int_equal(view->page.pid, child);
+	assert_int_equal(fp_statspage_alive(&view->page), 0); /* a zombie */
 	waitpid(child, NULL, 0);
-	assert_int_equal(fp_statspage_alive(view), 0);
-	fp_statspage_close(view);
+	assert_int_equal(fp_statspage_alive(&view->page), 0);
+	fp_statsview_close(view);
 }
 
 static void a_name_with_parentheses_is_read(void **state)
 {
-	const struct fp_statspage *view = NULL;
+	struct fp_statsview *view = NULL;
 	char before[16];
 
 	prctl(PR_GET_NAME, before);
 	prctl(PR_SET_NAME, "a) R (b) 1 2");
 	create();
 	prctl(PR_SET_NAME, before);
-	assert_int_equal(fp_statspage_open(page_path, &view), 0);
-	assert_string_equal(view->command, "a) R (b) 1 2");
-	assert_int_equal(fp_statspage_alive(view), 1);
-	fp_statspage_close(view);
+	assert_int_equal(fp_statsview_open(page_path, &view), 0);
+	assert_string_equal(view->page.command, "a) R (b) 1 2");
+	assert_int_equal(fp_statspage_alive(&view->page), 1);
+	fp_statsview_close(view);
 }
 
 static void a_file_in_a_folder_is_ours_and_no_link(void **state)
 {
 	fp_autoclose int dir_fd = open(folder, O_RDONLY | O_DIRECTORY);
-	const struct fp_statspage *view = NULL;
+	struct fp_statsview *view = NULL;
 	char link[96];
 
 	create();
-	assert_int_equal(fp_statspage_openat(dir_fd, "1.stats", &view), 0);
-	fp_statspage_close(view);
+	assert_int_equal(fp_statsview_openat(dir_fd, "1.stats", false, &view), 0);
+	fp_statsview_close(view);
 	snprintf(link, sizeof(link), "%s/2.stats", folder);
 	assert_int_equal(symlink(page_path, link), 0);
-	assert_int_equal(fp_statspage_openat(dir_fd, "2.stats", &view), -ELOOP);
-	assert_int_equal(fp_statspage_openat(dir_fd, "3.stats", &view), -ENOENT);
+	assert_int_equal(fp_statsview_openat(dir_fd, "2.stats", false, &view), -ELOOP);
+	assert_int_equal(fp_statsview_openat(dir_fd, "3.stats", false, &view), -ENOENT);
 	if (geteuid() == 0) {
 		assert_int_equal(chown(page_path, 65534, 65534), 0);
-		assert_int_equal(fp_statspage_openat(dir_fd, "1.stats", &view), -EPERM);
+		assert_int_equal(fp_statsview_openat(dir_fd, "1.stats", false, &view), -EPERM);
 	}
 }
 
@@ -440,6 +478,8 @@ int main(void)
 	    page_test(only_own_files_are_replaced),
 	    page_test(bad_paths_are_refused),
 	    page_test(every_truncation_is_refused),
+	    page_test(a_page_that_is_cut_short_harms_no_reader),
+	    page_test(a_page_is_its_writers_as_long_as_it_is_mapped),
 	    page_test(other_versions_are_told_from_other_files),
 	    page_test(texts_without_end_are_refused),
 	    page_test(things_that_are_no_files_are_refused),

@@ -1,0 +1,110 @@
+/* See statsview.h. */
+#include "statsview.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cleanup.h"
+
+#define HEADER_BYTES (offsetof(struct fp_statspage, size_bytes) + sizeof(uint32_t))
+
+/* Readers print the texts of a page as they are: each must end. */
+static bool texts_end(const struct fp_statspage *page)
+{
+	bool end = memchr(page->command, '\0', sizeof(page->command)) &&
+	           memchr(page->fault_mode, '\0', sizeof(page->fault_mode)) &&
+	           memchr(page->capture, '\0', sizeof(page->capture));
+
+	for (unsigned i = 0; i < FP_STATSPAGE_NODES; i++)
+		end = end && memchr(page->node[i].url, '\0', sizeof(page->node[i].url)) &&
+		      memchr(page->node[i].way, '\0', sizeof(page->node[i].way));
+	return end;
+}
+
+/* Trusts only what every version has until it knows which it is. */
+static int copy(int fd, struct fp_statspage *ret_page)
+{
+	ssize_t len = pread(fd, ret_page, sizeof(*ret_page), 0);
+
+	if (len < 0)
+		return errno == EISDIR || errno == ESPIPE ? -EINVAL : -errno;
+	if (len < (ssize_t)HEADER_BYTES || ret_page->magic != FP_STATSPAGE_MAGIC)
+		return -EINVAL;
+	if (ret_page->version != FP_STATSPAGE_VERSION || ret_page->size_bytes != sizeof(*ret_page))
+		return -EPROTO;
+	if (len < (ssize_t)sizeof(*ret_page))
+		return -ENODATA;
+	return texts_end(ret_page) ? 0 : -EINVAL;
+}
+
+/* A process that is not here may live in another pid namespace: what it maps keeps the lock. */
+static bool is_dead(const struct fp_statsview *view)
+{
+	return !fp_statspage_alive(&view->page) && flock(view->fd, LOCK_SH | LOCK_NB) == 0;
+}
+
+int fp_statsview_look(struct fp_statsview *view)
+{
+	int r = copy(view->fd, &view->page);
+
+	if (r < 0 || view->dead || !is_dead(view))
+		return r;
+	view->dead = true;
+	return copy(view->fd, &view->page); /* its last words */
+}
+
+/* Takes fd, which may be an error. */
+static int view_new(int fd, struct fp_statsview **ret_view)
+{
+	struct fp_statsview *view = fd < 0 ? NULL : calloc(1, sizeof(*view));
+	int r;
+
+	if (fd < 0)
+		return fd;
+	if (!view) {
+		close(fd);
+		return -ENOMEM;
+	}
+	view->fd = fd;
+	r = fp_statsview_look(view);
+	if (r < 0)
+		fp_statsview_close(view);
+	else
+		*ret_view = view;
+	return r;
+}
+
+int fp_statsview_open(const char *path, struct fp_statsview **ret_view)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+
+	return view_new(fd < 0 ? -errno : fd, ret_view);
+}
+
+int fp_statsview_openat(int dir_fd, const char *name, bool follow, struct fp_statsview **ret_view)
+{
+	fp_autoclose int fd = openat(dir_fd, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+	struct stat st;
+	int r;
+
+	if (fd < 0 || fstat(fd, &st) < 0)
+		return -errno;
+	r = st.st_uid == geteuid() ? view_new(fp_take_fd(fd), ret_view) : -EPERM;
+	if (r == 0 && !follow) {
+		close((*ret_view)->fd);
+		(*ret_view)->fd = -1;
+	}
+	return r;
+}
+
+void fp_statsview_close(struct fp_statsview *view)
+{
+	if (view && view->fd >= 0)
+		close(view->fd);
+	free(view);
+}
