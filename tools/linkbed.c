@@ -27,6 +27,7 @@
 #define STRIDE         2654435761u      /* a prime greater than the number of ranges of a lease */
 #define DEADLINE_NS    (5 * FP_NSEC_PER_SEC)
 #define NAP_MS         100
+#define HEARTBEAT_NS   FP_NSEC_PER_SEC
 #define MAX_COMPLETION 64
 
 struct slot {
@@ -44,6 +45,7 @@ struct fp_linkbed {
 	const struct fp_lease *lease;
 	char *buffer; /* MAP_FAILED: none. COPY_BYTES for filling, then those of the slots */
 	size_t buffer_bytes;
+	uint64_t heartbeat_ns, next_heartbeat_ns;
 	bool filled;         /* the lease holds generation 0 */
 	unsigned generation; /* of the last cell that wrote */
 	struct slot slots[FP_LINKBED_MAX_DEPTH];
@@ -110,6 +112,15 @@ static int await(struct fp_linkbed *bed, struct fp_io **ret_done, unsigned max)
 			poll(&pfd, 1, NAP_MS);
 	}
 	return n;
+}
+
+/* A node gives up a session whose control connection says nothing. */
+static int heartbeat(struct fp_linkbed *bed, uint64_t now_ns)
+{
+	if (now_ns < bed->next_heartbeat_ns)
+		return 0;
+	bed->next_heartbeat_ns = now_ns + bed->heartbeat_ns;
+	return fp_session_ping(bed->session, 0, 0);
 }
 
 /* One request of one segment at offset, to its end. */
@@ -212,6 +223,7 @@ static int keep_busy(struct fp_linkbed *bed, struct run *run)
 		int n = await(bed, done, MAX_COMPLETION);
 		uint64_t now_ns = fp_clock_ns();
 
+		r = heartbeat(bed, now_ns); /* of one request at a time none has to wait for it */
 		for (int i = 0; r == 0 && i < n; i++)
 			r = complete(bed, run, done[i]->user, now_ns);
 	}
@@ -344,8 +356,8 @@ int fp_linkbed_run(struct fp_linkbed *bed, const struct fp_linkbed_cell *cell,
 	fp_autofree struct run *run = calloc(1, sizeof(*run));
 	int r = run ? 0 : -ENOMEM;
 
-	if (r == 0) /* a node may give up a session whose control connection says nothing */
-		r = fp_session_ping(bed->session, 0, 0);
+	if (r == 0)
+		r = heartbeat(bed, fp_clock_ns());
 	if (r < 0)
 		return r;
 	run->cell = cell;
@@ -369,8 +381,11 @@ static int open_buffer(struct fp_linkbed *bed)
 static int open_link(struct fp_linkbed *bed)
 {
 	enum fp_protocol protocol = bed->options.protocol;
+	struct fp_session_identity identity = {0};
 	int r = fp_session_lease(bed->session, LEASE_BYTES, &bed->lease);
 
+	(void)fp_session_identity(bed->session, &identity);
+	bed->heartbeat_ns = identity.idle_ns ? FP_MIN(identity.idle_ns / 4, HEARTBEAT_NS) : HEARTBEAT_NS;
 	if (r == 0)
 		r = fp_link_open(bed->session, &bed->link);
 	if (r == 0 && (protocol == FP_PROTOCOL_AUTO || protocol == FP_PROTOCOL_REGISTERED))

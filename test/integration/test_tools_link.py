@@ -92,6 +92,15 @@ class Link(toolcase.ToolCase):
         self.assertEqual(sum(pool["used_bytes"] for pool in status["pools"]), 0)  # nothing stays leased
         self.assertGreater(status["counters"]["read_bytes"], 8 << 20)
 
+    def test_a_cell_that_outlasts_the_nodes_patience(self):
+        """A session whose control connection says nothing is given up."""
+        node = farapp.Node(config="listen: tcp://127.0.0.1:0\nlimits: {idle_timeout: 1s}\n"
+                                  "pools: [{name: main, size: 64M}]\n")
+        self.addCleanup(node.stop)
+        way, = self.ways(node.url, "--sizes", "4K", "--depths", "16,1", "--op", "read", "--seconds", "2.5")
+        for depth in (16, 1):
+            self.check_cell(self.cell(way, "read", 4096, depth))
+
     def test_wrong_bytes_are_noticed(self):
         """Between the node and the bench sits one who flips a bit of every answer that carries data."""
         node = farapp.Node("64M")
