@@ -619,8 +619,8 @@ int fp_control_info(struct fp_session *session, struct fp_node_info *ret_info)
 
 	pthread_mutex_lock(&control->lock);
 	r = call(control, FP_WIRE_INFO, NULL, 0, &len, &payload);
-	if (r == 0)
-		r = fp_wire_info_decode(payload, len, &info);
+	if (r == 0 && fp_wire_info_decode(payload, len, &info) < 0)
+		r = control->error = -EPROTO;
 	pthread_mutex_unlock(&control->lock);
 	if (r < 0)
 		return r;
@@ -673,8 +673,8 @@ int fp_control_drain(struct fp_session *session, struct fp_drain_info *ret_info)
 
 	pthread_mutex_lock(&control->lock);
 	r = call(control, FP_WIRE_DRAIN, NULL, 0, &len, &payload);
-	if (r == 0)
-		r = fp_wire_drained_decode(payload, len, &drained);
+	if (r == 0 && fp_wire_drained_decode(payload, len, &drained) < 0)
+		r = control->error = -EPROTO;
 	pthread_mutex_unlock(&control->lock);
 	if (r < 0)
 		return r;
