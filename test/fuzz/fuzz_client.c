@@ -1,7 +1,8 @@
 /*
  * Fuzz target: any bytes as what a node says to a client, from the handshake through the control calls to the
  * farewell. The first byte chooses how the session is opened, the next ones, up to a zero, are the calls; the
- * rest is what the node says. A client with a secret believes no node that cannot prove it.
+ * rest is what the node says. Where WELCOME holds 32 times 0xee for a proof, the node's proof is put in. A
+ * client with a secret believes no other. A client that was told nonsense is through with the connection.
  */
 #include <assert.h>
 #include <errno.h>
@@ -9,40 +10,99 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "auth.h"
 #include "cleanup.h"
 #include "control.h"
+#include "frames.h"
 #include "fuzz.h"
 
 #define HAS_SECRET 1u
 #define RESUMES    2u
 #define HAS_KEYS   4u
-#define N_OPENINGS 8u
+#define MAPS       8u
 
 #define MAX_PIECE_BYTES 100u
+#define MAX_INPUT_BYTES 4096u
+#define SECRET          "secret"
+#define BLANK           0xee
 
-struct node {
-	const uint8_t *bytes;
-	size_t len;
-};
+/* Ends that are no status: the node has proved the secret; the answer to a call that had given up. */
+#define PROVED 16
+#define LATE   17
 
-static struct node node;
+#define FRAME_BYTES(type) (FP_WIRE_HEADER_BYTES + sizeof(struct fp_wire_##type))
 
-static ssize_t take_all(void *context, const void *bytes, size_t len)
+static struct {
+	uint8_t bytes[MAX_INPUT_BYTES];
+	size_t len, said;
+	bool has_secret, proved;
+	unsigned n_heard;
+	uint8_t asked; /* the type of the call under way */
+} node;
+
+/* ---- the node ---- */
+
+/* The proof in WELCOME, if the input leaves it to us. */
+static void prove(const uint8_t *hello_frame)
 {
+	const uint8_t *at = node.bytes + FP_WIRE_HEADER_BYTES;
+	uint8_t *payload = node.bytes + FRAME_BYTES(challenge) + FP_WIRE_HEADER_BYTES,
+	        blank[FP_WIRE_PROOF_BYTES];
+	struct fp_wire_hello hello;
+	struct fp_wire_challenge challenge;
+	struct fp_wire_welcome welcome;
+
+	memset(blank, BLANK, sizeof(blank));
+	if (!node.has_secret || node.len < FRAME_BYTES(challenge) + FRAME_BYTES(welcome) ||
+	    fp_wire_hello_decode(hello_frame + FP_WIRE_HEADER_BYTES, sizeof(hello), &hello) < 0 ||
+	    fp_wire_challenge_decode(at, sizeof(challenge), &challenge) < 0 ||
+	    fp_wire_welcome_decode(payload, sizeof(welcome), &welcome) < 0 ||
+	    memcmp(welcome.proof, blank, sizeof(blank)) != 0)
+		return;
+	assert(fp_auth_prove_server(SECRET, &hello, &challenge, &welcome,
+	                            payload + offsetof(struct fp_wire_welcome, proof)) == 0);
+	node.proved = true;
+}
+
+/* A client sends each frame in one piece. */
+static ssize_t hear(void *context, const void *bytes, size_t len)
+{
+	struct fp_wire_header header;
+
+	assert(len >= FP_WIRE_HEADER_BYTES && fp_wire_header_decode(bytes, &header) == 0);
+	assert(len == FP_WIRE_HEADER_BYTES + header.length);
+	if (!node.n_heard++) {
+		assert(header.type == FP_WIRE_HELLO);
+		prove(bytes);
+	}
+	if (header.type == FP_WIRE_RELEASE && node.asked != FP_WIRE_RELEASE && node.asked != FP_WIRE_LEASE)
+		frames_note(FP_WIRE_LEASED, LATE);
 	return (ssize_t)len;
 }
 
 /* A few bytes at a time; at the end the node is gone. */
 static ssize_t say(void *context, void *ret_bytes, size_t len, int *fd)
 {
-	size_t n = FP_MIN(FP_MIN(len, node.len), MAX_PIECE_BYTES);
+	size_t n = FP_MIN(FP_MIN(len, node.len - node.said), MAX_PIECE_BYTES);
 
 	if (n == 0)
 		return -ECONNRESET;
-	memcpy(ret_bytes, node.bytes, n);
-	node.bytes += n;
-	node.len -= n;
+	memcpy(ret_bytes, node.bytes + node.said, n);
+	node.said += n;
 	return (ssize_t)n;
+}
+
+/* The type of the last frame that was said whole; 0: it was none. */
+static uint8_t last_said(void)
+{
+	struct fp_wire_header header = {0};
+
+	for (size_t at = 0; at < node.said; at += FP_WIRE_HEADER_BYTES + header.length)
+		if (node.said - at < FP_WIRE_HEADER_BYTES ||
+		    fp_wire_header_decode(node.bytes + at, &header) < 0 ||
+		    node.said - at < FP_WIRE_HEADER_BYTES + header.length)
+			return 0;
+	return header.type;
 }
 
 static int wait_for_nothing(void *context, short events, uint64_t deadline_ns)
@@ -54,7 +114,7 @@ static void forget(void *context, enum fp_dialog_end end)
 {
 }
 
-static const struct fp_dialog_stream_ops stream_ops = {take_all, say, wait_for_nothing, forget};
+static const struct fp_dialog_stream_ops stream_ops = {hear, say, wait_for_nothing, forget};
 
 static int dial(const struct fp_url *url, const struct fp_dialog_options *options, uint64_t deadline_ns,
                 struct fp_session *session, struct fp_dialog_stream *ret_stream)
@@ -63,7 +123,9 @@ static int dial(const struct fp_url *url, const struct fp_dialog_options *option
 	return 0;
 }
 
-static int call(struct fp_session *session, uint8_t which)
+/* ---- the client ---- */
+
+static int call(struct fp_session *session, enum fp_wire_type type)
 {
 	const struct fp_session_identity parent = {.id = 1};
 	const struct fp_lease *lease;
@@ -72,55 +134,146 @@ static int call(struct fp_session *session, uint8_t which)
 	fp_autofree char *json = NULL;
 	int r;
 
-	switch (which % 8) {
-	case 0:
+	switch (type) {
+	case FP_WIRE_LEASE:
 		r = fp_control_lease(session, 4096, &lease);
 		assert(r < 0 || (lease->size_bytes >= 4096 && !lease->read_only &&
 		                 fp_control_find_lease(session, lease->id) == lease));
 		return r;
-	case 1:
+	case FP_WIRE_ATTACH:
 		r = fp_control_attach(session, 1, &lease);
 		assert(r < 0 || lease->id == 1);
 		return r;
-	case 2:
+	case FP_WIRE_RELEASE:
 		return fp_control_release(session, 1);
-	case 3:
+	case FP_WIRE_INFO:
 		return fp_control_info(session, &info);
-	case 4:
+	case FP_WIRE_STATUS:
 		r = fp_control_status(session, &json);
 		assert(r < 0 || strlen(json) <= FP_WIRE_MAX_STATUS);
 		return r;
-	case 5:
+	case FP_WIRE_DRAIN:
 		return fp_control_drain(session, &drain);
-	case 6:
+	case FP_WIRE_UNDRAIN:
+		return fp_control_undrain(session);
+	case FP_WIRE_PING:
 		return fp_control_ping(session, 16, 0);
 	default:
 		return fp_control_adopt(session, &parent, NULL);
 	}
 }
 
+static unsigned end_of(int r)
+{
+	return r == -EKEYREJECTED ? FP_WIRE_DENIED
+	       : r == -EOPNOTSUPP ? FP_WIRE_NOT_PERMITTED
+	                          : fp_wire_status_from_errno(r);
+}
+
+/* By the numbers that an input has; calls end with a zero, so the first has its place behind the last. */
+static const uint8_t calls[] = {FP_WIRE_UNDRAIN, FP_WIRE_ATTACH, FP_WIRE_RELEASE,
+                                FP_WIRE_INFO,    FP_WIRE_STATUS, FP_WIRE_DRAIN,
+                                FP_WIRE_PING,    FP_WIRE_ADOPT,  FP_WIRE_LEASE};
+
+/* Whether it asks in any case, whatever leases the client has. */
+static bool always_asks(uint8_t type)
+{
+	return type != FP_WIRE_ATTACH && type != FP_WIRE_RELEASE;
+}
+
+static void talk(struct fp_session *session, const uint8_t *numbers, const uint8_t *end)
+{
+	bool broken = false;
+
+	for (; numbers < end; numbers++) {
+		int r;
+
+		node.asked = calls[*numbers % sizeof(calls)];
+		r = call(session, (enum fp_wire_type)node.asked);
+		assert(r <= 0 && (!broken || !always_asks(node.asked) || r == -EPROTO));
+		broken = broken || (r == -EPROTO && last_said() != FP_WIRE_ERROR);
+		frames_note(r < 0 && last_said() == FP_WIRE_ERROR ? FP_WIRE_ERROR : node.asked + 1,
+		            end_of(r));
+	}
+	node.asked = FP_WIRE_BYE;
+	fp_control_close(session);
+	if (last_said() == FP_WIRE_FAREWELL)
+		frames_note(FP_WIRE_FAREWELL, FP_WIRE_OK);
+}
+
+/* HELLO is answered by CHALLENGE, AUTH by WELCOME. */
+static void note_handshake(int r)
+{
+	if (last_said() == FP_WIRE_ERROR)
+		frames_note(FP_WIRE_ERROR, end_of(r));
+	else
+		frames_note(node.n_heard > 1 ? FP_WIRE_WELCOME : FP_WIRE_CHALLENGE, end_of(r));
+	if (node.n_heard > 1)
+		frames_note(FP_WIRE_CHALLENGE, FP_WIRE_OK);
+	if (r == 0 && node.has_secret)
+		frames_note(FP_WIRE_WELCOME, PROVED);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 {
 	const struct fp_session_identity resumed = {.id = 1};
 	const struct fp_url url = {.transport = &fp_transport_tcp};
-	uint8_t opening = len ? bytes[0] % N_OPENINGS : 0;
-	const uint8_t *calls = bytes + 1, *end = len ? memchr(calls, 0, len - 1) : NULL;
+	uint8_t opening = len ? bytes[0] : 0;
+	const uint8_t *numbers = bytes + 1, *end = len ? memchr(numbers, 0, len - 1) : NULL;
 	const struct fp_control_ops ops = {.transport = &fp_transport_tcp,
-	                                   .features = opening & HAS_KEYS ? FP_WIRE_FEATURE_KEYS : 0,
+	                                   .features = (opening & HAS_KEYS ? FP_WIRE_FEATURE_KEYS : 0) |
+	                                               (opening & MAPS ? FP_WIRE_FEATURE_MEMFD : 0),
 	                                   .dial = dial};
 	const struct fp_session_options options = {.client_name = "fuzz",
-	                                           .secret = opening & HAS_SECRET ? "secret" : NULL,
+	                                           .secret = opening & HAS_SECRET ? SECRET : NULL,
 	                                           .resume = opening & RESUMES ? &resumed : NULL};
 	struct fp_session *session;
+	int r;
 
 	if (!end)
 		return 0;
-	node = (struct node){end + 1, len - (size_t)(end + 1 - bytes)};
-	if (fp_control_open(&ops, &url, &options, &session) < 0)
+	memset(&node, 0, sizeof(node));
+	node.has_secret = opening & HAS_SECRET;
+	node.len = FP_MIN(len - (size_t)(end + 1 - bytes), MAX_INPUT_BYTES);
+	memcpy(node.bytes, end + 1, node.len);
+	r = fp_control_open(&ops, &url, &options, &session);
+	if (node.n_heard)
+		note_handshake(r);
+	if (r < 0)
 		return 0;
-	assert(!(opening & HAS_SECRET));
-	for (; calls < end; calls++)
-		assert(call(session, *calls) <= 0);
-	fp_control_close(session);
+	assert(!node.has_secret || node.proved);
+	talk(session, numbers, end);
 	return 0;
+}
+
+/* ---- what the corpus must reach ---- */
+
+static uint32_t wanted(uint8_t type)
+{
+	switch (type) {
+#define ENDS(name) FRAMES_ENDS(FP_WIRE_##name)
+	case FP_WIRE_ERROR:
+		return ENDS(MALFORMED) | ENDS(VERSION_GAP) | ENDS(DENIED) | ENDS(FULL) | ENDS(OVER_QUOTA) |
+		       ENDS(BUSY) | ENDS(BAD_VALUE) | ENDS(NOT_PERMITTED) | ENDS(BROKEN) | ENDS(GONE);
+	case FP_WIRE_CHALLENGE:
+		return ENDS(OK) | ENDS(MALFORMED) | ENDS(VERSION_GAP);
+	case FP_WIRE_WELCOME:
+		return ENDS(OK) | ENDS(MALFORMED) | ENDS(DENIED) | ENDS(NOT_PERMITTED) | FRAMES_ENDS(PROVED);
+	case FP_WIRE_LEASED:
+		return ENDS(OK) | ENDS(MALFORMED) | FRAMES_ENDS(LATE);
+	case FP_WIRE_FAREWELL:
+		return ENDS(OK);
+	case FP_WIRE_DATA: /* fuzz_link.c */
+	case FP_WIRE_WRITTEN:
+	case FP_WIRE_QP_REPLY: /* needs a device */
+		return 0;
+	default:
+		return type & 1 ? ENDS(OK) | ENDS(MALFORMED) : 0;
+#undef ENDS
+	}
+}
+
+unsigned fuzz_missing(void)
+{
+	return frames_missing(wanted);
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "cleanup.h"
+#include "frames.h"
 #include "fuzz.h"
 #include "inbox.h"
 
@@ -34,6 +35,7 @@ static void note_frame(const struct fp_inbox *inbox, struct frames *frames)
 	assert(inbox->header.type % 2 == 0);
 	memset(&frames->frame[i], 0, sizeof(frames->frame[i]));
 	frames->frame[i].header = inbox->header;
+	frames_note(inbox->header.type, FP_WIRE_OK);
 	if (io)
 		frames->frame[i].n_segs = inbox->table.n_segs;
 	if (inbox->header.type == FP_WIRE_WRITE)
@@ -62,8 +64,11 @@ static void receive(const uint8_t *bytes, size_t len, size_t piece_bytes, struct
 		r = fp_inbox_feed(&inbox, bytes + at, n, &used);
 		assert(used <= n && (r != 0 || used == n));
 		at += used;
-		if (r < 0)
+		if (r < 0) {
 			ret->refused = r;
+			frames_note(inbox.head[offsetof(struct fp_wire_header, type)],
+			            fp_wire_status_from_errno(r));
+		}
 		if (r != 1)
 			continue;
 		note_frame(&inbox, ret);
@@ -84,4 +89,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 	assert(!memcmp(&whole, &pieces, sizeof(whole)));
 	assert(whole.refused == 0 || whole.refused == -EPROTO || whole.refused == -EPROTONOSUPPORT);
 	return 0;
+}
+
+/* Requests come out, answers are refused. */
+static uint32_t wanted(uint8_t type)
+{
+	bool has_table = type == FP_WIRE_READ || type == FP_WIRE_WRITE;
+
+	return (type & 1 ? 0 : FRAMES_ENDS(FP_WIRE_OK)) |
+	       (type & 1 || has_table ? FRAMES_ENDS(FP_WIRE_MALFORMED) : 0);
+}
+
+unsigned fuzz_missing(void)
+{
+	return frames_missing(wanted);
 }

@@ -1,13 +1,18 @@
 /*
- * Fuzz target: any bytes as all that a client says to a running node on one connection. Every answer is a
- * frame of the protocol, the node then ends the connection, and takes back what was leased over it; another
- * client's session is served as before.
+ * Fuzz target: any bytes as all that a client says to a running node on one connection. Each answer is the
+ * one that its request may have; the node then ends the connection, and takes back what was leased over it;
+ * other clients' sessions are served as before. The first byte says which node is asked: with secrets or
+ * without, over which socket.
  *
- * Where the bytes hold 24 times 0xee, that session's id and token are put: a LINK, a RESUME or an ADOPT then
- * reaches what it holds. DRAIN, which would outlast the input, becomes STATUS.
+ * Some things no input can know. They are put in where the bytes hold a blank, one byte as often as the thing
+ * is long:
+ *
+ *   24 times 0xee, 0xed    id and token of another client's session; of one that maps its leases
+ *   32 times 0xec, 0xeb    in an AUTH: the proof of the secret with all rights; of the one that has none
  */
 #include <assert.h>
 #include <errno.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -17,36 +22,91 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "auth.h"
 #include "cleanup.h"
 #include "clock.h"
 #include "dialog.h"
+#include "frames.h"
 #include "fuzz.h"
 #include "log.h"
 #include "server.h"
 
+#define HAS_SECRET 1u
+#define OVER_TCP   2u
+
 #define MAX_INPUT_BYTES 4096u
 #define LEASE_BYTES     (1u << 20)
 #define POOL_BYTES      (8u << 20)
+#define QUOTA_BYTES     (4u << 20) /* where there are secrets */
+#define MAX_LEASES      3
 #define DEADLINE_NS     (60 * FP_NSEC_PER_SEC) /* of what a sound node does at once */
 
-static struct {
-	struct fp_config *config;
-	char socket[64];
-	struct fp_dialog *dialog; /* of the other client's session; NULL: an input has taken it over */
+#define BLANK_OTHER 0xee
+#define BLANK_MAPS  0xed
+#define BLANK_ALL   0xec
+#define BLANK_NONE  0xeb
+
+/* Another client's session. dialog NULL: it is not open, or an input has taken it over. */
+struct session {
+	struct fp_dialog *dialog;
 	struct fp_wire_welcome welcome;
 	uint64_t tag;
-} t;
+};
 
-static void *serve(void *ready_fd)
+struct node {
+	struct fp_config *config;
+	bool has_secret;
+	int ready_fd;
+	char socket[64];
+	uint16_t port;
+	struct session other, maps;
+};
+
+static struct node nodes[2];
+
+/* One input, as the node that it was for answers it. */
+struct talk {
+	struct node *node;
+	int fd;
+	bool proved; /* that it knows a secret, with our help */
+	bool drained;
+	unsigned n_frames, n_answers;
+	struct fp_wire_header frames[MAX_INPUT_BYTES / FP_WIRE_HEADER_BYTES + 1]; /* type 0: it is none */
+};
+
+/* ---- the nodes, and the sessions of others ---- */
+
+static const struct {
+	const char *name, *text;
+	unsigned rights;
+} secrets[] = {
+    {"all", "the secret that may do everything", FP_RIGHTS_ALL},
+    {"none", "the secret that may do nothing", 0},
+};
+
+static void add_secrets(struct fp_auth_config *auth)
 {
+	auth->given = true;
+	for (size_t i = 0; i < FP_ARRAY_LEN(secrets); i++) {
+		struct fp_node_secret *secret = fp_secrets_add(&auth->secrets);
+
+		secret->name = strdup(secrets[i].name);
+		secret->text = strdup(secrets[i].text);
+		secret->rights = secrets[i].rights;
+	}
+}
+
+static void *serve(void *arg)
+{
+	struct node *node = arg;
 	struct fp_server_options options = {
-	    .config = t.config, .ready_fd = (int)(intptr_t)ready_fd, .users_fd = -1};
+	    .config = node->config, .ready_fd = node->ready_fd, .users_fd = -1};
 
 	assert(fp_server_run(&options) == 0);
 	return NULL;
 }
 
-static void start_node(void)
+static void start_node(struct node *node)
 {
 	struct fp_pool_config *pool;
 	char listen[80], urls[128];
@@ -54,99 +114,177 @@ static void start_node(void)
 	int ready[2];
 	FILE *said;
 
-	fp_log_init("fuzz_node", FP_LOG_ERROR);
-	snprintf(t.socket, sizeof(t.socket), "@fuzz-node-%d", (int)getpid());
-	snprintf(listen, sizeof(listen), "unix:%s", t.socket);
-	t.config = fp_config_new();
-	pool = fp_config_add_pool(t.config);
+	snprintf(node->socket, sizeof(node->socket), "@fuzz-node-%d-%d", (int)getpid(), (int)(node - nodes));
+	snprintf(listen, sizeof(listen), "unix:%s", node->socket);
+	node->config = fp_config_new();
+	pool = fp_config_add_pool(node->config);
 	pool->name = strdup("main");
 	pool->size_bytes = POOL_BYTES;
-	assert(fp_config_add_listen(t.config, listen) == 0 && pipe(ready) == 0);
-	assert(pthread_create(&thread, NULL, serve, (void *)(intptr_t)ready[1]) == 0);
+	node->config->limits.max_leases = MAX_LEASES;
+	node->config->limits.grace_ns = FP_NSEC_PER_MSEC; /* a connection that is cut costs no more time */
+	if (node->has_secret) {
+		add_secrets(&node->config->auth);
+		node->config->limits.client_quota_bytes = QUOTA_BYTES;
+	}
+	assert(fp_config_add_listen(node->config, listen) == 0);
+	assert(fp_config_add_listen(node->config, "tcp://127.0.0.1:0") == 0 && pipe(ready) == 0);
+	node->ready_fd = ready[1];
+	assert(pthread_create(&thread, NULL, serve, node) == 0);
 	said = fdopen(ready[0], "r");
 	assert(said && fgets(urls, sizeof(urls), said));
+	node->port = (uint16_t)atoi(strrchr(urls, ':') + 1);
 	fclose(said);
 }
 
-/* Asks the node for the other client. 0, or negative: its session is gone. */
-static int ask(enum fp_wire_type type, const void *request, size_t len, const void **ret_payload)
+/* Asks the node in another client's session. 0, or negative: it is gone. */
+static int ask(struct session *session, enum fp_wire_type type, const void *request, size_t len,
+               const void **ret_payload)
 {
 	uint64_t deadline_ns = fp_clock_ns() + DEADLINE_NS;
 	struct fp_wire_header header;
-	int r = fp_dialog_send(t.dialog, type, ++t.tag, request, len, deadline_ns);
+	int r = fp_dialog_send(session->dialog, type, ++session->tag, request, len, deadline_ns);
 
 	if (r == 0)
-		r = fp_dialog_receive(t.dialog, deadline_ns, &header, ret_payload);
+		r = fp_dialog_receive(session->dialog, deadline_ns, &header, ret_payload);
 	if (r < 0) {
 		assert(r == -ECONNRESET || r == -EPIPE);
 		return r;
 	}
-	assert(header.tag == t.tag && header.type == type + 1);
+	assert(header.tag == session->tag && header.type == type + 1);
 	return 0;
 }
 
-static void open_session(void)
+static void open_session(const struct node *node, struct session *session, uint32_t features)
 {
-	const struct fp_dialog_options options = {.purpose = FP_WIRE_CONTROL, .client_name = "other"};
+	const struct fp_dialog_options options = {.purpose = FP_WIRE_CONTROL,
+	                                          .client_name = "other",
+	                                          .features = features,
+	                                          .secret = node->has_secret ? secrets[0].text : NULL};
 	const struct fp_wire_lease lease = {.size_bytes = LEASE_BYTES};
 	uint8_t bytes[sizeof(lease)];
 	struct fp_url url = {.transport = &fp_transport_shm};
 	const void *payload;
 
-	memcpy(url.host, t.socket, sizeof(t.socket));
-	assert(fp_dialog_open(&url, &options, fp_clock_ns() + DEADLINE_NS, &t.dialog, &t.welcome) == 0);
+	if (session->dialog)
+		return;
+	memcpy(url.host, node->socket, sizeof(node->socket));
+	assert(fp_dialog_open(&url, &options, fp_clock_ns() + DEADLINE_NS, &session->dialog,
+	                      &session->welcome) == 0);
 	fp_wire_lease_encode(&lease, bytes);
-	assert(ask(FP_WIRE_LEASE, bytes, sizeof(bytes), &payload) == 0);
+	assert(ask(session, FP_WIRE_LEASE, bytes, sizeof(bytes), &payload) == 0);
 }
 
-/* Its session must have what it had, and the pool all else: at once, or when what is freed was scrubbed. */
-static void check_session(void)
+/* It must have what it had, and the pool all else: at once, or when what is freed was scrubbed. */
+static void check_session(const struct node *node, struct session *session)
 {
 	uint64_t give_up_ns = fp_clock_ns() + DEADLINE_NS;
+	uint64_t leased_bytes = node->other.dialog ? 2 * LEASE_BYTES : LEASE_BYTES;
 	struct fp_wire_info info;
 	const void *payload;
 
 	do {
 		assert(fp_clock_ns() < give_up_ns);
-		if (ask(FP_WIRE_INFO, NULL, 0, &payload) < 0) {
-			fp_dialog_close(fp_take_ptr(t.dialog));
+		if (ask(session, FP_WIRE_INFO, NULL, 0, &payload) < 0) {
+			fp_dialog_close(fp_take_ptr(session->dialog));
 			return;
 		}
 		assert(fp_wire_info_decode(payload, sizeof(info), &info) == 0);
 		assert(info.leased_bytes == LEASE_BYTES && info.capacity_bytes == POOL_BYTES);
-	} while (info.free_bytes != POOL_BYTES - LEASE_BYTES);
+	} while (info.free_bytes != POOL_BYTES - leased_bytes);
 }
 
-static void fill_in(uint8_t *bytes, size_t len)
+static void check_others(const struct talk *talk)
 {
-	static const uint8_t drain[] = {'F', 'A', 'R', 'P', FP_WIRE_VERSION, FP_WIRE_DRAIN};
-	uint8_t blank[sizeof(uint64_t) + FP_WIRE_TOKEN_BYTES], own[sizeof(blank)], *at;
+	struct node *node = talk->node;
+	const void *payload;
 
-	memset(blank, 0xee, sizeof(blank));
-	memcpy(own, &t.welcome.session_id, sizeof(uint64_t));
-	memcpy(own + sizeof(uint64_t), t.welcome.token, FP_WIRE_TOKEN_BYTES);
-	while ((at = memmem(bytes, len, blank, sizeof(blank))))
-		memcpy(at, own, sizeof(own));
-	while ((at = memmem(bytes, len, drain, sizeof(drain))))
-		at[5] = FP_WIRE_STATUS;
+	if (talk->drained)
+		assert(ask(&node->maps, FP_WIRE_UNDRAIN, NULL, 0, &payload) == 0);
+	check_session(node, &node->other);
+	check_session(node, &node->maps);
+	assert(node->maps.dialog);
 }
 
-static int dial(void)
-{
-	struct sockaddr_un addr = {.sun_family = AF_UNIX};
-	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+/* ---- what the input cannot know ---- */
 
-	memcpy(addr.sun_path + 1, t.socket + 1, strlen(t.socket) - 1);
+static uint8_t *find_blank(uint8_t *bytes, size_t len, uint8_t blank, size_t blank_len)
+{
+	uint8_t whole[FP_WIRE_PROOF_BYTES];
+
+	memset(whole, blank, blank_len);
+	return memmem(bytes, len, whole, blank_len);
+}
+
+static void fill_in_sessions(const struct node *node, uint8_t *bytes, size_t len)
+{
+	const struct {
+		uint8_t blank;
+		const struct fp_wire_welcome *welcome;
+	} known[] = {{BLANK_OTHER, &node->other.welcome}, {BLANK_MAPS, &node->maps.welcome}};
+	uint8_t *at;
+
+	for (size_t i = 0; i < FP_ARRAY_LEN(known); i++)
+		while ((at = find_blank(bytes, len, known[i].blank, sizeof(struct fp_wire_adopt)))) {
+			const struct fp_wire_adopt own = {.session_id = known[i].welcome->session_id};
+
+			fp_wire_adopt_encode(&own, at);
+			memcpy(at + offsetof(struct fp_wire_adopt, token), known[i].welcome->token,
+			       FP_WIRE_TOKEN_BYTES);
+		}
+}
+
+/* Which of the secrets the AUTH wants to be proved; negative: none. */
+static int wanted_secret(const struct talk *talk, uint8_t *auth)
+{
+	static const uint8_t blanks[] = {BLANK_ALL, BLANK_NONE}; /* in the order of the secrets */
+
+	if (talk->n_frames < 2 || talk->frames[0].type != FP_WIRE_HELLO ||
+	    talk->frames[1].type != FP_WIRE_AUTH)
+		return -1;
+	for (int i = 0; i < (int)sizeof(blanks); i++)
+		if (find_blank(auth, FP_WIRE_PROOF_BYTES, blanks[i], FP_WIRE_PROOF_BYTES))
+			return i;
+	return -1;
+}
+
+/* The frames of the input, up to one that is none or is not whole. */
+static void find_frames(struct talk *talk, const uint8_t *bytes, size_t len)
+{
+	size_t at = 0;
+
+	while (at < len && talk->n_frames < FP_ARRAY_LEN(talk->frames)) {
+		struct fp_wire_header *header = &talk->frames[talk->n_frames++];
+
+		if (len - at < FP_WIRE_HEADER_BYTES || fp_wire_header_decode(bytes + at, header) < 0) {
+			header->type = 0;
+			return;
+		}
+		at += FP_WIRE_HEADER_BYTES + header->length;
+	}
+}
+
+/* ---- the conversation ---- */
+
+static int dial(const struct node *node, bool over_tcp)
+{
+	struct sockaddr_in in = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	struct sockaddr_un un = {.sun_family = AF_UNIX};
+	socklen_t un_len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(node->socket));
+	int fd = socket(over_tcp ? AF_INET : AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	memcpy(un.sun_path + 1, node->socket + 1, strlen(node->socket) - 1);
+	in.sin_port = htons(node->port);
 	assert(fd >= 0);
-	assert(connect(fd, (struct sockaddr *)&addr,
-	               (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(t.socket))) == 0);
+	if (over_tcp)
+		assert(connect(fd, (struct sockaddr *)&in, sizeof(in)) == 0);
+	else
+		assert(connect(fd, (struct sockaddr *)&un, un_len) == 0);
 	return fd;
 }
 
-/* Up to len bytes; fewer at the end of the stream. Nothing: they are dropped. */
+/* Up to len bytes; fewer at the end of the stream. */
 static size_t receive(int fd, uint8_t *ret_bytes, size_t len)
 {
-	uint8_t trash[65536];
 	size_t have = 0;
 
 	while (have < len) {
@@ -157,8 +295,7 @@ static size_t receive(int fd, uint8_t *ret_bytes, size_t len)
 		while ((ready = poll(&p, 1, (int)(DEADLINE_NS / FP_NSEC_PER_MSEC))) < 0 && errno == EINTR)
 			;
 		assert(ready == 1);
-		n = ret_bytes ? recv(fd, ret_bytes + have, len - have, 0)
-		              : recv(fd, trash, FP_MIN(len - have, sizeof(trash)), 0);
+		n = recv(fd, ret_bytes + have, len - have, 0);
 		if (n <= 0)
 			break;
 		have += (size_t)n;
@@ -166,35 +303,130 @@ static size_t receive(int fd, uint8_t *ret_bytes, size_t len)
 	return have;
 }
 
-static void check_answers(int fd)
+/* The answer belongs to the next of the frames: the node keeps the order, and answers each once. */
+static void check_answer(struct talk *talk, const struct fp_wire_header *answer)
 {
+	const struct fp_wire_header *frame = &talk->frames[talk->n_answers++];
+	bool out_of_step = answer->status == FP_WIRE_MALFORMED || answer->status == FP_WIRE_VERSION_GAP;
+
+	assert(talk->n_answers <= talk->n_frames);
+	assert(answer->type == FP_WIRE_ERROR || answer->type == frame->type + 1);
+	assert(answer->tag == frame->tag || (out_of_step && answer->tag == 0));
+	assert(answer->type != FP_WIRE_WELCOME || talk->proved || !talk->node->has_secret);
+	talk->drained |= answer->type == FP_WIRE_DRAINED;
+	frames_note(frame->type, (unsigned)answer->status);
+}
+
+/* Receives one, whose payload (if it is so long) is put into ret_payload. False: there are no more. */
+static bool next_answer(struct talk *talk, void *ret_payload, size_t len)
+{
+	static uint8_t payload[FP_WIRE_MAX_DATA];
 	uint8_t bytes[FP_WIRE_HEADER_BYTES];
 	struct fp_wire_header header;
 
-	while (receive(fd, bytes, sizeof(bytes)) == sizeof(bytes)) {
-		assert(fp_wire_header_decode(bytes, &header) == 0);
-		assert(header.type & 1);
-		if (receive(fd, NULL, header.length) < header.length)
-			break;
+	if (receive(talk->fd, bytes, sizeof(bytes)) < sizeof(bytes))
+		return false;
+	assert(fp_wire_header_decode(bytes, &header) == 0 && header.length <= sizeof(payload));
+	if (receive(talk->fd, payload, header.length) < header.length)
+		return false;
+	check_answer(talk, &header);
+	if (len > 0 && header.length == len)
+		memcpy(ret_payload, payload, len);
+	return true;
+}
+
+/* Says HELLO and has the proof in AUTH be right. Returns how much was said. */
+static size_t prove(struct talk *talk, uint8_t *input)
+{
+	const size_t hello_bytes = FP_WIRE_HEADER_BYTES + sizeof(struct fp_wire_hello);
+	uint8_t *auth = input + hello_bytes + FP_WIRE_HEADER_BYTES,
+	        bytes[sizeof(struct fp_wire_challenge)] = {0};
+	int secret = wanted_secret(talk, auth);
+	struct fp_wire_challenge challenge;
+	struct fp_wire_hello hello;
+
+	if (secret < 0)
+		return 0;
+	assert(send(talk->fd, input, hello_bytes, MSG_NOSIGNAL) == (ssize_t)hello_bytes);
+	if (next_answer(talk, bytes, sizeof(bytes)) &&
+	    fp_wire_hello_decode(input + FP_WIRE_HEADER_BYTES, sizeof(hello), &hello) == 0 &&
+	    fp_wire_challenge_decode(bytes, sizeof(bytes), &challenge) == 0) {
+		assert(fp_auth_prove_client(secrets[secret].text, &hello, &challenge, auth) == 0);
+		talk->proved = true;
 	}
+	return hello_bytes;
+}
+
+static struct node *choose_node(uint8_t how)
+{
+	struct node *node = &nodes[how & HAS_SECRET];
+
+	if (!node->config) {
+		fp_log_init("fuzz_node", FP_LOG_ERROR);
+		node->has_secret = how & HAS_SECRET;
+		start_node(node);
+	}
+	open_session(node, &node->other, 0);
+	open_session(node, &node->maps, FP_WIRE_FEATURE_MEMFD);
+	return node;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 {
-	uint8_t input[MAX_INPUT_BYTES];
-	fp_autoclose int fd = -1;
+	uint8_t input[MAX_INPUT_BYTES + FP_WIRE_PROOF_BYTES] = {0};
+	uint8_t how = len ? bytes[0] : 0;
+	struct talk talk = {.node = choose_node(how)};
+	size_t said;
 
-	if (!t.config)
-		start_node();
-	if (!t.dialog)
-		open_session();
-	len = FP_MIN(len, sizeof(input));
-	memcpy(input, bytes, len);
-	fill_in(input, len);
-	fd = dial();
-	(void)send(fd, input, len, MSG_NOSIGNAL); /* the node may have refused the first half already */
-	shutdown(fd, SHUT_WR);
-	check_answers(fd);
-	check_session();
+	if (!len)
+		return 0;
+	len = FP_MIN(len - 1, MAX_INPUT_BYTES);
+	memcpy(input, bytes + 1, len);
+	fill_in_sessions(talk.node, input, len);
+	find_frames(&talk, input, len);
+	talk.fd = dial(talk.node, how & OVER_TCP);
+	said = FP_MIN(prove(&talk, input), len);
+	(void)send(talk.fd, input + said, len - said, MSG_NOSIGNAL); /* the node may have refused the first */
+	shutdown(talk.fd, SHUT_WR);
+	while (next_answer(&talk, NULL, 0))
+		;
+	close(talk.fd);
+	check_others(&talk);
 	return 0;
+}
+
+/* ---- what the corpus must reach ---- */
+
+static uint32_t wanted(uint8_t type)
+{
+#define ENDS(name) FRAMES_ENDS(FP_WIRE_##name)
+	static const uint32_t refusals[] = {
+	    [FP_WIRE_HELLO] = ENDS(MALFORMED) | ENDS(VERSION_GAP),
+	    [FP_WIRE_AUTH] = ENDS(MALFORMED) | ENDS(DENIED) | ENDS(NOT_PERMITTED) | ENDS(GONE),
+	    [FP_WIRE_PING] = ENDS(MALFORMED),
+	    [FP_WIRE_BYE] = ENDS(MALFORMED),
+	    [FP_WIRE_LEASE] = ENDS(MALFORMED) | ENDS(FULL) | ENDS(OVER_QUOTA) | ENDS(DRAINING) | ENDS(BUSY) |
+	                      ENDS(NOT_PERMITTED),
+	    [FP_WIRE_RELEASE] = ENDS(MALFORMED) | ENDS(DENIED),
+	    [FP_WIRE_ATTACH] = ENDS(MALFORMED) | ENDS(DENIED) | ENDS(NOT_PERMITTED),
+	    [FP_WIRE_ADOPT] = ENDS(MALFORMED) | ENDS(BAD_VALUE) | ENDS(GONE) | ENDS(NOT_PERMITTED),
+	    [FP_WIRE_INFO] = ENDS(MALFORMED),
+	    [FP_WIRE_STATUS] = ENDS(MALFORMED) | ENDS(NOT_PERMITTED),
+	    [FP_WIRE_DRAIN] = ENDS(MALFORMED) | ENDS(NOT_PERMITTED),
+	    [FP_WIRE_UNDRAIN] = ENDS(MALFORMED) | ENDS(NOT_PERMITTED),
+	    [FP_WIRE_QP] = ENDS(MALFORMED) | ENDS(NOT_PERMITTED),
+	    [FP_WIRE_READ] = ENDS(MALFORMED) | ENDS(DENIED),
+	    [FP_WIRE_WRITE] = ENDS(MALFORMED) | ENDS(DENIED),
+	};
+#undef ENDS
+
+	if (type & 1) /* a node's; the inbox refuses it whatever it holds */
+		return 0;
+	return (type < FP_ARRAY_LEN(refusals) ? refusals[type] : 0) |
+	       (type == FP_WIRE_QP ? 0 : FRAMES_ENDS(FP_WIRE_OK)); /* a QP needs a device */
+}
+
+unsigned fuzz_missing(void)
+{
+	return frames_missing(wanted);
 }

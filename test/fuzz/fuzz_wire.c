@@ -6,12 +6,14 @@
 #include <errno.h>
 #include <string.h>
 
+#include "cleanup.h"
+#include "frames.h"
 #include "fuzz.h"
 #include "wire.h"
 
 /* The decoder of one message: refused as a whole, or the same bytes again. */
 #define ROUND_TRIP(name)                                                                                     \
-	static void round_trip_##name(const uint8_t *bytes, size_t len)                                      \
+	static int round_trip_##name(const uint8_t *bytes, size_t len)                                       \
 	{                                                                                                    \
 		struct fp_wire_##name message;                                                               \
 		uint8_t again[sizeof(message)];                                                              \
@@ -19,10 +21,11 @@
                                                                                                              \
 		assert(r == 0 || r == -EPROTO || r == -EPROTONOSUPPORT);                                     \
 		if (r < 0)                                                                                   \
-			return;                                                                              \
+			return r;                                                                            \
 		assert(len >= sizeof(message));                                                              \
 		fp_wire_##name##_encode(&message, again);                                                    \
 		assert(!memcmp(again, bytes, sizeof(again)));                                                \
+		return 0;                                                                                    \
 	}
 
 ROUND_TRIP(hello)
@@ -40,7 +43,7 @@ ROUND_TRIP(qp)
 ROUND_TRIP(cm)
 ROUND_TRIP(cm_reply)
 
-static void (*const payloads[])(const uint8_t *bytes, size_t len) = {
+static int (*const payloads[])(const uint8_t *bytes, size_t len) = {
     [FP_WIRE_HELLO] = round_trip_hello,     [FP_WIRE_CHALLENGE] = round_trip_challenge,
     [FP_WIRE_WELCOME] = round_trip_welcome, [FP_WIRE_LEASE] = round_trip_lease,
     [FP_WIRE_LEASED] = round_trip_leased,   [FP_WIRE_RELEASE] = round_trip_release,
@@ -51,7 +54,7 @@ static void (*const payloads[])(const uint8_t *bytes, size_t len) = {
 };
 
 /* The table of a READ or WRITE, of whose payload `have` bytes are here. */
-static void check_table(const struct fp_wire_header *header, const uint8_t *payload, size_t have)
+static int check_table(const struct fp_wire_header *header, const uint8_t *payload, size_t have)
 {
 	uint8_t again[FP_WIRE_MAX_TABLE];
 	struct fp_wire_table table;
@@ -60,7 +63,7 @@ static void check_table(const struct fp_wire_header *header, const uint8_t *payl
 
 	assert(r == 0 || r == 1 || r == -EPROTO);
 	if (r != 1)
-		return;
+		return r;
 	assert(table.n_segs >= 1 && table.n_segs <= FP_WIRE_MAX_SEGS && table.table_bytes <= have);
 	for (unsigned i = 0; i < table.n_segs; i++)
 		data_bytes += table.segs[i].len_bytes;
@@ -68,13 +71,35 @@ static void check_table(const struct fp_wire_header *header, const uint8_t *payl
 	assert(header->length == table.table_bytes + (header->type == FP_WIRE_WRITE ? data_bytes : 0));
 	assert(fp_wire_table_encode(table.segs, table.n_segs, again) == table.table_bytes);
 	assert(!memcmp(again, payload, table.table_bytes));
+	return 1;
+}
+
+static bool has_table(uint8_t type)
+{
+	return type == FP_WIRE_READ || type == FP_WIRE_WRITE;
+}
+
+static bool has_decoder(uint8_t type)
+{
+	return type < FP_ARRAY_LEN(payloads) && payloads[type];
+}
+
+static void check_payload(const struct fp_wire_header *header, const uint8_t *payload, size_t have)
+{
+	int r = 0;
+
+	if (has_table(header->type))
+		r = check_table(header, payload, FP_MIN(have, header->length));
+	else if (have < header->length)
+		return;
+	else if (has_decoder(header->type))
+		r = payloads[header->type](payload, header->length);
+	frames_note(header->type, r < 0 ? FP_WIRE_MALFORMED : FP_WIRE_OK);
 }
 
 static void check_frame(const uint8_t *bytes, size_t len)
 {
-	const uint8_t *payload = bytes + FP_WIRE_HEADER_BYTES;
 	struct fp_wire_header header;
-	size_t have;
 	int r;
 
 	if (len < FP_WIRE_HEADER_BYTES)
@@ -86,12 +111,7 @@ static void check_frame(const uint8_t *bytes, size_t len)
 	assert(header.length <= FP_WIRE_MAX_PAYLOAD);
 	assert((header.type == FP_WIRE_ERROR) == (header.status != FP_WIRE_OK));
 	assert(fp_wire_status_to_errno(header.status) <= 0);
-	have = len - FP_WIRE_HEADER_BYTES;
-	if (header.type == FP_WIRE_READ || header.type == FP_WIRE_WRITE)
-		check_table(&header, payload, have < header.length ? have : header.length);
-	else if (have >= header.length && header.type < sizeof(payloads) / sizeof(payloads[0]) &&
-	         payloads[header.type])
-		payloads[header.type](payload, header.length);
+	check_payload(&header, bytes + FP_WIRE_HEADER_BYTES, len - FP_WIRE_HEADER_BYTES);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
@@ -100,4 +120,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 	round_trip_cm(bytes, len);
 	round_trip_cm_reply(bytes, len);
 	return 0;
+}
+
+static uint32_t wanted(uint8_t type)
+{
+	return FRAMES_ENDS(FP_WIRE_OK) |
+	       (has_table(type) || has_decoder(type) ? FRAMES_ENDS(FP_WIRE_MALFORMED) : 0);
+}
+
+unsigned fuzz_missing(void)
+{
+	return frames_missing(wanted);
 }
