@@ -8,6 +8,18 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#include "cleanup.h"
+
+static bool is_loopback(const char *peer)
+{
+	static const char *const prefixes[] = {"127.", "[::1]", "[::ffff:127."};
+
+	for (unsigned i = 0; i < FP_ARRAY_LEN(prefixes); i++)
+		if (strncmp(peer, prefixes[i], strlen(prefixes[i])) == 0)
+			return true;
+	return false;
+}
+
 const char *fp_client_peer_name(int unix_fd, const char *peer, char buf[FP_CLIENT_NAME_LEN])
 {
 	struct ucred cred = {.uid = (uid_t)-1};
@@ -17,6 +29,8 @@ const char *fp_client_peer_name(int unix_fd, const char *peer, char buf[FP_CLIEN
 	if (unix_fd >= 0) {
 		getsockopt(unix_fd, SOL_SOCKET, SO_PEERCRED, &cred, &len);
 		snprintf(buf, FP_CLIENT_NAME_LEN, "uid %u", cred.uid);
+	} else if (is_loopback(peer)) {
+		snprintf(buf, FP_CLIENT_NAME_LEN, "loopback");
 	} else {
 		snprintf(buf, FP_CLIENT_NAME_LEN, "%.*s", port ? (int)(port - peer) : FP_CLIENT_NAME_LEN,
 		         peer);

@@ -1,11 +1,13 @@
 /*
  * Clients: who stands behind sessions, whatever number of them and of connections he opens. A client has a
  * name: that of the secret that he proved; without secrets his uid on a UNIX socket, and else the address of
- * his machine. Room: daemon. It knows no session and no lease: these hold it. The loop's thread.
+ * his machine; all addresses of loopback are one, as everybody there may use each of them. Room: daemon. It
+ * knows no session and no lease: these hold it. The loop's thread.
  */
 #ifndef FP_CLIENT_H
 #define FP_CLIENT_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "turns.h"
@@ -31,8 +33,8 @@ struct fp_clients {
 	unsigned n;
 };
 
-/* The name of a peer who proved no secret: "uid 1000" behind a UNIX socket fd; else peer ("10.0.0.7:5022",
- * "[::1]:5022") without its port. Returns buf. */
+/* The name of a peer who proved no secret: "uid 1000" behind a UNIX socket fd; "loopback"; else peer
+ * ("10.0.0.7:5022", "[fd00::7]:5022") without its port. Returns buf. */
 const char *fp_client_peer_name(int unix_fd, const char *peer, char buf[FP_CLIENT_NAME_LEN]);
 
 /* The client of that name, who is new if nobody holds him. The caller holds him now. NULL: no memory. */

@@ -8,10 +8,9 @@ import random
 import select
 import signal
 import struct
-import tempfile
 import time
 
-from farpaged import (CONTROL, HELLO, LEASE, MEMFD, PING, READ, RELEASE, STATUS, WRITE, Refused, frame, table)
+from farpaged import (CONTROL, HELLO, LEASE, MEMFD, PING, READ, RELEASE, STATUS, WRITE, Refused, frame, secret_file, table)
 
 MIB = 1 << 20
 PAGE = 4096
@@ -19,7 +18,7 @@ HUGE = 2 * MIB
 HUGE_PAGES = 8
 HUGE_PAGES_FILE = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
 MAX_SEG = 65536
-SECRET = b"the well-behaved client's secret"
+SECRETS = b"the well-behaved client's secret", b"the hostile client's secret"
 FULL_READ = frame(READ, table([(1, MAX_SEG, 0)] * 64), tag=1)
 
 
@@ -70,7 +69,6 @@ class Attack:
     resumes = False  # whether the client beside it breaks its connections and comes back
     pool = "{ name: main, size: 64M }"
     limits = ""
-    authenticated = False
     bound_bytes = 32 * MIB  # of private memory that the daemon may take for it
     verdict = None  # called with the node at the end
 
@@ -82,17 +80,14 @@ class Attack:
         """What the machine must have while it runs."""
         return contextlib.nullcontext()
 
-    def secret(self):
-        return SECRET if self.authenticated else None
-
-    def secret_file(self):
-        self.file = tempfile.NamedTemporaryFile(prefix="farpaged-secret.")  # pylint: disable=consider-using-with
-        self.file.write(SECRET)
-        self.file.flush()
-        return self.file.name
+    def secrets(self, url):
+        """Of the client that behaves well and of the attackers. Without them loopback is one client, and a UNIX socket has one a user."""
+        return SECRETS if url.startswith("tcp") else (None, None)
 
     def config(self, transport):
-        auth = f"auth: {{ secret_file: {self.secret_file()} }}\n" if self.authenticated else ""
+        items = ", ".join(f"{{ name: client{i}, file: {secret_file(secret.decode())}, rights: [ lease, status ] }}"
+                          for i, secret in enumerate(self.secrets(transport)) if secret)
+        auth = f"auth: {{ secrets: [ {items} ] }}\n" if items else ""
         return (f'listen: [ "unix:@hostile-{os.getpid()}", "tcp://127.0.0.1:0" ]\npools: [ {self.pool} ]\n'
                 f"limits: {{ grace: 2s, {self.limits} }}\n{auth}")
 
@@ -242,8 +237,10 @@ class Strangers(Attack):
     transports = ("tcp",)
     processes = 2
     resumes = True
-    authenticated = True
     limits = "max_connections: 100, handshake_timeout: 5s"
+
+    def secrets(self, url):
+        return SECRETS[0], None
 
     def run(self, node, url, ready):
         held = []

@@ -27,8 +27,7 @@ SLACK_BYTES = 8 << 20  # what an allocator may keep
 SAMPLE_S = 0.05
 SKIPPED = 77
 SEED = int(os.environ.get("SEED", random.randrange(1 << 32)))
-ATTACKER_UID = 65534  # nobody: on UNIX sockets a client without a secret is a user,
-ATTACKER_ADDRESS = ("127.0.0.2", 0)  # and over TCP an address
+ATTACKER_UID = 65534  # nobody: on UNIX sockets a client without a secret is a user
 
 
 def resident_bytes(pid):
@@ -64,7 +63,7 @@ class Attackers:
                 raise AssertionError("an attacker could not begin")
 
     def serve(self, attack, node, url, ready):
-        node.source = ATTACKER_ADDRESS
+        node.secret = attack.secrets(url)[1]
         if url.startswith("shm:") and os.geteuid() == 0:
             os.setgid(ATTACKER_UID)
             os.setuid(ATTACKER_UID)
@@ -91,7 +90,7 @@ class Trial:
         self.node = Farpaged(attack.config(transport), preexec=die_with_parent)
         self.pid = self.node.process.pid
         self.url = next(url for url in self.node.urls if url.startswith(transport))
-        self.secret = attack.secret()
+        self.secret = attack.secrets(self.url)[0]
         self.good = WellBehavedProcess(self.node, self.url, self.secret, SEED)
         self.watcher = self.node.session(self.url, secret=self.secret)
         self.alone, self.beside, self.peak_bytes, self.peak_fds = [], [], 0, 0

@@ -19,11 +19,18 @@ class Identity(NodeCase):
         shm.lease(MIB)
         more.lease(2 * MIB)
         user = f"uid {os.geteuid()}"
-        self.assertEqual(clients(tcp), {user: (1, MIB), "127.0.0.1": (2, 2 * MIB)})
+        self.assertEqual(clients(tcp), {user: (1, MIB), "loopback": (2, 2 * MIB)})
         self.assertEqual({s["id"]: s["client"] for s in tcp.status()["sessions"]},
-                         {shm.session_id: user, tcp.session_id: "127.0.0.1", more.session_id: "127.0.0.1"})
+                         {shm.session_id: user, tcp.session_id: "loopback", more.session_id: "loopback"})
         shm.close()
-        tcp.await_status(lambda s: [c["name"] for c in s["clients"]] == ["127.0.0.1"])
+        tcp.await_status(lambda s: [c["name"] for c in s["clients"]] == ["loopback"])
+
+    def test_loopback_is_one(self):
+        node = self.start(BOTH.replace("]", ', "tcp://[::1]:0" ]', 1))
+        sessions = [node.session(node.urls[2])]
+        for node.source in ("127.0.0.2", 0), ("127.1.2.3", 0), None:
+            sessions.append(node.session(node.urls[1]))
+        self.assertEqual(clients(sessions[0]), {"loopback": (4, 0)})
 
 
 class Quota(NodeCase):
@@ -52,7 +59,7 @@ class Quota(NodeCase):
         session.await_status(lambda s: s["counters"]["reads"] == 8)
         session.release(lease)
         self.assertEqual(session.status()["pools"][0]["used_bytes"], 8 * MIB)
-        self.assertEqual(clients(session), {"127.0.0.1": (1, 8 * MIB)})
+        self.assertEqual(clients(session), {"loopback": (1, 8 * MIB)})
         self.refused(OVER_QUOTA, session.lease, 4096)
         link.close()
         session.await_status(lambda s: s["clients"][0]["leased_bytes"] == 0)
@@ -67,7 +74,7 @@ class Quota(NodeCase):
         self.refused(OVER_QUOTA, child.lease, 4096)
         parent.close()
         child.await_status(lambda s: len(s["sessions"]) == 1)
-        self.assertEqual(clients(child), {"127.0.0.1": (1, 8 * MIB)})
+        self.assertEqual(clients(child), {"loopback": (1, 8 * MIB)})
         child.release(1)
         child.lease(5 * MIB)
 

@@ -42,6 +42,7 @@ class Farpaged:
     """One daemon; a context manager that ends it."""
 
     source = None  # the address that this process connects from over TCP
+    secret = None  # what its sessions prove, unless they are told another
 
     def __init__(self, config=None, args=(), preexec=None, prefix=()):
         self.dir = tempfile.TemporaryDirectory(prefix="farpaged-test.")
@@ -200,8 +201,8 @@ class Session(Connection):
     """A control connection, and links to go with it."""
 
     def __init__(self, node, url, features=0, secret=None, **options):
-        self.node, self.url, self.secret = node, url, secret
-        super().__init__(node.connect(url), CONTROL, secret=secret, features=features, **options)
+        self.node, self.url, self.secret = node, url, secret or node.secret
+        super().__init__(node.connect(url), CONTROL, secret=self.secret, features=features, **options)
 
     def link(self, **options):
         return Connection(self.node.connect(self.url), LINK, self.session_id, self.token, self.secret, **options)

@@ -15,6 +15,8 @@ BATCH = 256
 class Node:
     """What a session wants to know of a node that is not ours."""
 
+    secret = None
+
     def connect(self, url):
         if url.startswith("shm:"):
             sock = socket.socket(socket.AF_UNIX)
