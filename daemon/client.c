@@ -76,6 +76,24 @@ void fp_client_put(struct fp_client *client)
 	free(client);
 }
 
+uint64_t fp_client_share(const struct fp_client *client, uint64_t max)
+{
+	return client->clients->alone ? max : max - max / 4;
+}
+
+void fp_client_join(struct fp_client *client)
+{
+	fp_client_ref(client)->n_conns++;
+	client->clients->n_conns++;
+}
+
+void fp_client_leave(struct fp_client *client)
+{
+	client->n_conns--;
+	client->clients->n_conns--;
+	fp_client_put(client);
+}
+
 void fp_client_charge(struct fp_client *client, uint64_t bytes)
 {
 	fp_client_ref(client)->leased_bytes += bytes;

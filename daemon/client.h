@@ -22,6 +22,9 @@ struct fp_client {
 	char name[FP_CLIENT_NAME_LEN];
 	unsigned refs;
 	unsigned n_sessions;
+	unsigned n_conns;
+	unsigned n_fds_out;          /* descriptors that he was promised or sent, and has not received */
+	unsigned n_shared;           /* memories that he maps, or mapped until they are given back */
 	struct fp_turn_client turns; /* his sessions' */
 	uint64_t
 	    leased_bytes; /* until the memory is back: until nobody has it leased and no request uses it */
@@ -31,6 +34,8 @@ struct fp_client {
 struct fp_clients {
 	struct fp_client *first;
 	unsigned n;
+	unsigned n_conns; /* of all of them */
+	bool alone;       /* the node has one user: he may have all */
 };
 
 /* The name of a peer who proved no secret: "uid 1000" behind a UNIX socket fd; "loopback"; else peer
@@ -43,6 +48,15 @@ struct fp_client *fp_client_get(struct fp_clients *clients, const char *name);
 struct fp_client *fp_client_ref(struct fp_client *client);
 /* Holds him no longer; whom nobody holds is forgotten. */
 void fp_client_put(struct fp_client *client);
+
+/*
+ * How many he may have of what there are max of: three quarters, so that no client can keep all others out.
+ */
+uint64_t fp_client_share(const struct fp_client *client, uint64_t max);
+
+/* A connection becomes his, and is no longer: it holds him in between. */
+void fp_client_join(struct fp_client *client);
+void fp_client_leave(struct fp_client *client);
 
 /* Memory is leased to him, and is back: it holds him in between. */
 void fp_client_charge(struct fp_client *client, uint64_t bytes);

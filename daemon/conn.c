@@ -14,6 +14,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "cleanup.h"
 #include "clock.h"
 #include "dialog.h"
 #include "listen.h"
@@ -59,7 +60,7 @@ static bool is_paused(const struct fp_conn *conn)
 /* Whose share of the loop's time its work is. */
 static struct fp_share *share_of(const struct fp_conn *conn)
 {
-	return conn->session ? &conn->session->share : &conn->server->strangers;
+	return conn->session ? &conn->session->share : &conn->server->strangers.share;
 }
 
 /* Whether it may do a piece of work now. If not, it is settled again when its turn comes. */
@@ -197,6 +198,13 @@ static void start_recv(struct fp_conn *conn)
 
 /* ---- descriptors on their way ---- */
 
+static void count_fds_out(const struct fp_conn *conn, int change)
+{
+	conn->server->fds_out += (unsigned)change;
+	if (conn->client)
+		conn->client->n_fds_out += (unsigned)change;
+}
+
 /* A peer that has received everything has received those, too. */
 static void forget_received(struct fp_conn *conn)
 {
@@ -204,21 +212,28 @@ static void forget_received(struct fp_conn *conn)
 
 	if (!conn->fds_sent || ioctl(conn->fd, SIOCOUTQ, &unread_bytes) < 0 || unread_bytes)
 		return;
-	conn->server->fds_out -= conn->fds_sent;
+	count_fds_out(conn, -(int)conn->fds_sent);
 	conn->fds_sent = 0;
+}
+
+/* All clients together have as many as there may be, or its client as many as one may have. */
+static bool are_fds_out(const struct fp_conn *conn)
+{
+	const struct fp_server *server = conn->server;
+
+	return server->fds_out >= server->max_fds_out ||
+	       conn->client->n_fds_out >= fp_client_share(conn->client, server->max_fds_out);
 }
 
 bool fp_conn_promise_fd(struct fp_conn *conn)
 {
-	struct fp_server *server = conn->server;
-
 	forget_received(conn);
-	for (struct fp_conn *c = server->conns; c && server->fds_out >= server->max_fds_out; c = c->next)
+	for (struct fp_conn *c = conn->server->conns; c && are_fds_out(conn); c = c->next)
 		forget_received(c);
-	if (conn->fds_promised + conn->fds_sent >= CONN_FDS || server->fds_out >= server->max_fds_out)
+	if (conn->fds_promised + conn->fds_sent >= CONN_FDS || are_fds_out(conn))
 		return false;
 	conn->fds_promised++;
-	server->fds_out++;
+	count_fds_out(conn, 1);
 	return true;
 }
 
@@ -227,7 +242,7 @@ void fp_conn_unpromise_fd(struct fp_conn *conn)
 	if (!conn->fds_promised)
 		return;
 	conn->fds_promised--;
-	conn->server->fds_out--;
+	count_fds_out(conn, -1);
 }
 
 static void fd_sent(struct fp_conn *conn)
@@ -369,18 +384,13 @@ static void know_peer(struct fp_conn *conn, struct fp_gate_peer *gate_peer)
 		fp_dialog_keep_alive(conn->fd);
 }
 
-int fp_conn_start(struct fp_server *server, int fd, struct fp_gate_peer *gate_peer)
+static struct fp_conn *conn_new(struct fp_server *server, int fd, struct fp_gate_peer *gate_peer)
 {
-	struct fp_conn *conn = calloc(1, sizeof(*conn));
+	fp_autofree struct fp_conn *conn = calloc(1, sizeof(*conn));
+	fp_autofree uint8_t *own_buf = server->loop.bufs ? NULL : malloc(FP_LOOP_BUF_BYTES);
 
-	if (conn && !server->loop.bufs)
-		conn->own_buf = malloc(FP_LOOP_BUF_BYTES);
-	if (!conn || (!server->loop.bufs && !conn->own_buf)) {
-		free(conn);
-		close(fd);
-		end_gate_peer(gate_peer);
-		return -ENOMEM;
-	}
+	if (!conn || (!server->loop.bufs && !own_buf))
+		return NULL;
 	conn->server = server;
 	conn->fd = fd;
 	conn->recv_op.done = on_recv;
@@ -388,6 +398,21 @@ int fp_conn_start(struct fp_server *server, int fd, struct fp_gate_peer *gate_pe
 	conn->time_op.done = on_time;
 	conn->heard_ns = fp_clock_ns();
 	know_peer(conn, gate_peer);
+	if (fp_stranger_add(conn) < 0)
+		return NULL;
+	conn->own_buf = fp_take_ptr(own_buf);
+	return fp_take_ptr(conn);
+}
+
+int fp_conn_start(struct fp_server *server, int fd, struct fp_gate_peer *gate_peer)
+{
+	struct fp_conn *conn = conn_new(server, fd, gate_peer);
+
+	if (!conn) {
+		close(fd);
+		end_gate_peer(gate_peer);
+		return -ENOMEM;
+	}
 	conn->next = server->conns;
 	conn->link = &server->conns;
 	if (conn->next)
@@ -433,7 +458,7 @@ void fp_conn_kill(struct fp_conn *conn)
 	shutdown(conn->fd, SHUT_RDWR);
 	/* it is settled soon, whatever it waited for, and its session may end before */
 	fp_turn_leave(&server->turns, &conn->turn);
-	fp_turn_wait(&server->turns, &conn->turn, &server->strangers);
+	fp_turn_wait(&server->turns, &conn->turn, &server->strangers.share);
 }
 
 static void free_conn(struct fp_conn *conn)
@@ -441,7 +466,8 @@ static void free_conn(struct fp_conn *conn)
 	fp_turn_leave(&conn->server->turns, &conn->turn);
 	fp_request_write_abandon(conn);
 	fp_outbox_clear(&conn->outbox);
-	conn->server->fds_out -= conn->fds_promised + conn->fds_sent;
+	count_fds_out(conn, -(int)(conn->fds_promised + conn->fds_sent));
+	fp_conn_give(conn, NULL);
 	*conn->link = conn->next;
 	if (conn->next)
 		conn->next->link = conn->link;

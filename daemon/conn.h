@@ -12,6 +12,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/queue.h>
 
 #include "inbox.h"
 #include "loop.h"
@@ -38,6 +39,8 @@ struct fp_conn_write {
 
 struct fp_conn {
 	struct fp_conn *next, **link;
+	TAILQ_ENTRY(fp_conn) stranger;
+	struct fp_client *client; /* whose it is, held: a stranger's is his origin; NULL: it was evicted */
 	struct fp_server *server;
 	int fd;
 	bool is_unix;
@@ -94,7 +97,7 @@ void fp_conn_answer(struct fp_conn *conn, struct fp_reply *reply);
  * Whether one more descriptor may be sent to the peer; then it is counted until the peer has received it.
  * What is not received counts for our user, all its processes together, and past RLIMIT_NOFILE the kernel
  * takes no descriptor for anybody (unix(7), ETOOMANYREFS). So each connection has few, and all have a part of
- * that limit.
+ * that limit, of which no client has more than three quarters.
  */
 bool fp_conn_promise_fd(struct fp_conn *conn);
 /* There is none after all. Fine where none was promised. */

@@ -15,6 +15,39 @@
 
 #define MAX_LINKS 64 /* of one session */
 
+/*
+ * Makes the connection its client's. -EUSERS, and *ret_why: he, or all together, have as many as there may
+ * be.
+ */
+static int take_place(struct fp_conn *conn, struct fp_client *client, const char **ret_why)
+{
+	uint64_t max = conn->server->config->limits.max_connections;
+
+	if (conn->client == client)
+		return 0;
+	if (client->clients->n_conns >= max) {
+		*ret_why = "as many connections as limits allow are open (max_connections)";
+	} else if (client->n_conns >= fp_client_share(client, max)) {
+		*ret_why = "its client has three quarters of max_connections, and may have no more";
+	} else {
+		fp_conn_give(conn, client);
+		return 0;
+	}
+	return -EUSERS;
+}
+
+/* Whoever has a session's token is no stranger: a flood of these can't keep him from coming back. */
+static void trust_token(struct fp_conn *conn)
+{
+	const struct fp_wire_hello *hello = &conn->hello;
+	struct fp_node_session *session =
+	    fp_node_session_find_resumable(&conn->server->sessions, hello->session_id, hello->token);
+	const char *why;
+
+	if (session && hello->purpose != FP_WIRE_CONTROL)
+		(void)take_place(conn, session->client, &why); /* no place: AUTH will say so */
+}
+
 void fp_handshake_hello(struct fp_conn *conn)
 {
 	struct fp_wire_challenge *challenge = &conn->challenge;
@@ -37,6 +70,7 @@ void fp_handshake_hello(struct fp_conn *conn)
 	fp_wire_challenge_encode(challenge, payload);
 	fp_request_answer(conn, FP_WIRE_CHALLENGE, payload, sizeof(payload));
 	conn->state = FP_CONN_AUTH;
+	trust_token(conn);
 }
 
 /* secret: what was proved; NULL: there is none. The caller holds the client; NULL: no memory. */
@@ -55,20 +89,36 @@ static bool owns(const struct fp_node_secret *secret, const struct fp_node_sessi
 	return !secret || strcmp(secret->name, session->client->name) == 0;
 }
 
-static int open_session(struct fp_conn *conn, const struct fp_node_secret *secret)
+/* 0, or -EUSERS and *ret_why. */
+static int may_open_session(const struct fp_server *server, const struct fp_client *client,
+                            const char **ret_why)
+{
+	uint64_t max = server->config->limits.max_sessions;
+
+	if (server->sessions.n >= max)
+		*ret_why = "as many sessions as limits allow are open (max_sessions)";
+	else if (client->n_sessions >= fp_client_share(client, max))
+		*ret_why = "its client has three quarters of max_sessions, and may have no more";
+	else
+		return 0;
+	return -EUSERS;
+}
+
+static int open_session(struct fp_conn *conn, const struct fp_node_secret *secret, const char **ret_why)
 {
 	struct fp_server *server = conn->server;
-	struct fp_client *client;
+	struct fp_client *client = identify(conn, secret);
 	int r;
 
-	if (server->sessions.n >= server->config->limits.max_sessions)
-		return -EUSERS;
-	client = identify(conn, secret);
 	if (!client)
 		return -ENOMEM;
-	r = fp_node_session_open(&server->sessions, client, conn->hello.client_name, conn->peer,
-	                         &conn->session);
-	fp_client_put(client); /* his session holds him */
+	r = may_open_session(server, client, ret_why);
+	if (r == 0)
+		r = take_place(conn, client, ret_why);
+	if (r == 0)
+		r = fp_node_session_open(&server->sessions, client, conn->hello.client_name, conn->peer,
+		                         &conn->session);
+	fp_client_put(client); /* his connection holds him */
 	if (r < 0)
 		return r;
 	conn->session->memfd = conn->is_unix && conn->hello.features & FP_WIRE_FEATURE_MEMFD;
@@ -80,24 +130,30 @@ static int open_session(struct fp_conn *conn, const struct fp_node_secret *secre
 	return 0;
 }
 
-static int attach_link(struct fp_conn *conn, const struct fp_node_secret *secret)
+static int attach_link(struct fp_conn *conn, const struct fp_node_secret *secret, const char **ret_why)
 {
 	struct fp_node_session *session =
 	    fp_node_session_find(&conn->server->sessions, conn->hello.session_id, conn->hello.token);
+	int r;
 
 	if (!session || !owns(secret, session))
 		return -EACCES;
 	if (session->memfd)
 		return -EPERM; /* it can take the pages away that we would read and write for it */
-	if (session->n_links >= MAX_LINKS)
-		return -EUSERS;
+	*ret_why = "its session has as many links as one may have";
+	r = session->n_links < MAX_LINKS ? take_place(conn, session->client, ret_why) : -EUSERS;
+	if (r < 0)
+		return r;
 	fp_node_session_confirm(session);
 	session->n_links++;
 	conn->session = session;
 	return 0;
 }
 
-/* Before the answer all WRITEs of the old connections have landed, or never will. */
+/*
+ * Before the answer all WRITEs of the old connections have landed, or never will. It always finds a place: a
+ * session has one control connection.
+ */
 static int resume_session(struct fp_conn *conn, const struct fp_node_secret *secret)
 {
 	struct fp_server *server = conn->server;
@@ -113,6 +169,7 @@ static int resume_session(struct fp_conn *conn, const struct fp_node_secret *sec
 	if (r < 0)
 		return r;
 	fp_server_fence(server, session);
+	fp_conn_give(conn, session->client);
 	session->n_resumes++;
 	snprintf(session->peer, sizeof(session->peer), "%s", conn->peer);
 	conn->session = session;
@@ -178,11 +235,12 @@ static int welcome(struct fp_conn *conn, const struct fp_node_secret *secret)
 	return 0;
 }
 
-static const char *refusal(int r)
+/* why: of -EUSERS. */
+static const char *refusal(int r, const char *why)
 {
 	switch (r) {
 	case -EUSERS:
-		return "as many sessions or links as limits allow are open (max_sessions)";
+		return why;
 	case -EACCES:
 		return "it named a session that is not there, or its wrong token";
 	case -EPERM:
@@ -195,15 +253,15 @@ static const char *refusal(int r)
 }
 
 /* What the handshake was for. */
-static int enter(struct fp_conn *conn, const struct fp_node_secret *secret)
+static int enter(struct fp_conn *conn, const struct fp_node_secret *secret, const char **ret_why)
 {
 	switch (conn->hello.purpose) {
 	case FP_WIRE_CONTROL:
-		return open_session(conn, secret);
+		return open_session(conn, secret, ret_why);
 	case FP_WIRE_RESUME:
 		return resume_session(conn, secret);
 	default:
-		return attach_link(conn, secret);
+		return attach_link(conn, secret, ret_why);
 	}
 }
 
@@ -212,19 +270,20 @@ void fp_handshake_auth(struct fp_conn *conn)
 	const struct fp_auth_config *auth = &conn->server->config->auth;
 	const struct fp_node_secret *secret =
 	    fp_secrets_proven(&auth->secrets, &conn->hello, &conn->challenge, fp_inbox_payload(&conn->inbox));
+	const char *why = NULL;
 	int r;
 
 	if (auth->given && !secret) {
 		fp_conn_refuse(conn, FP_WIRE_DENIED, "it knows no secret of this node");
 		return;
 	}
-	r = enter(conn, secret);
+	r = enter(conn, secret, &why);
 	if (r == 0 && fp_conn_is_control(conn))
 		arm_session(conn);
 	if (r == 0)
 		r = welcome(conn, secret);
 	if (r < 0)
-		fp_conn_refuse(conn, fp_wire_status_from_errno(r), refusal(r));
+		fp_conn_refuse(conn, fp_wire_status_from_errno(r), refusal(r, why));
 	else if (conn->state != FP_CONN_KILLED)
 		conn->state = FP_CONN_OPEN;
 }

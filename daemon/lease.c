@@ -90,6 +90,7 @@ static void charge(struct fp_node_memory *memory)
 	fp_client_charge(memory->client, memory->size_bytes);
 	memory->pool->n_leases++;
 	memory->pools->n_shared += memory->shareable;
+	fp_client_ref(memory->client)->n_shared += memory->shareable;
 }
 
 static void uncharge(struct fp_node_memory *memory)
@@ -132,6 +133,8 @@ static void refill(struct fp_keeper *keeper, struct fp_pool *pool)
 static void memory_free(struct fp_node_memory *memory)
 {
 	memory->pools->n_shared -= memory->shareable;
+	memory->client->n_shared -= memory->shareable;
+	fp_client_put(memory->client);
 	free(memory);
 }
 
@@ -352,6 +355,9 @@ static int admit(const struct fp_pools *pools, const struct fp_lease_request *re
 
 	if (!pool || (request->shareable && pools->n_shared >= pools->max_shared))
 		return -ENOSPC;
+	if (request->shareable &&
+	    request->client->n_shared >= fp_client_share(request->client, pools->max_shared))
+		return -EMFILE;
 	if (charged_bytes > request->quota_bytes ||
 	    fp_pool_round(pool, request->size_bytes) > request->quota_bytes - charged_bytes)
 		return -EDQUOT;

@@ -60,7 +60,7 @@ struct fp_node_memory {
 	TAILQ_ENTRY(fp_node_memory) kept;
 	struct fp_job give;
 	bool shareable;           /* it counts for pools->max_shared */
-	struct fp_client *client; /* whom it is charged to, until the last holder has left */
+	struct fp_client *client; /* held: whom it is charged to, until the last holder has left */
 	uint64_t size_bytes;
 	struct fp_chunk chunk;   /* the keeper's until granted and after the last holder left */
 	struct fp_job_line line; /* made, then its keys made and revoked, then given back */
@@ -135,7 +135,8 @@ void fp_pools_leased(const struct fp_pools *pools, uint64_t *ret_leases, uint64_
 
 /*
  * Begins a grant: accounts for it and lets the keeper make the memory. 0: request->done will be called;
- * -EDQUOT, -ENOSPC, -EUSERS (too many leases), -ENOMEM: it will not.
+ * -EDQUOT, -ENOSPC, -EMFILE (the client maps as many as one may), -EUSERS (too many leases), -ENOMEM: it will
+ * not.
  */
 int fp_node_lease_grant(struct fp_node_leases *leases, struct fp_pools *pools, struct fp_keeper *keeper,
                         const struct fp_lease_request *request);

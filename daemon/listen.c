@@ -19,7 +19,8 @@
 #include "cleanup.h"
 #include "wire.h"
 
-#define BACKLOG       128
+#define BACKLOG       4096 /* over TCP, where those that find no place try again after a second only */
+#define UNIX_BACKLOG  128  /* they wait in line */
 #define BIND_RETRIES  20
 #define BIND_PAUSE_NS 50000000
 
@@ -188,7 +189,7 @@ int fp_listen_open(const struct fp_listen_address *address, int *ret_fd)
 	r = bind_to(fd, address);
 	if (r < 0)
 		return r;
-	if (listen(fd, BACKLOG) < 0)
+	if (listen(fd, address->sockaddr.ss_family == AF_UNIX ? UNIX_BACKLOG : BACKLOG) < 0)
 		return -errno;
 	*ret_fd = fp_take_fd(fd);
 	return 0;

@@ -155,6 +155,17 @@ static void lease_done(struct fp_node_lease *lease, int status, void *user)
 	fp_conn_settle(conn);
 }
 
+/* Of those that count for the limit of open files. */
+static void refuse_descriptor(struct fp_conn *conn)
+{
+	fp_log(
+	    FP_LOG_WARNING, "client",
+	    "%s: %s at %s has as many descriptors of memory as a connection (8 that are not received) or a "
+	    "client (three quarters of what LimitNOFILE= allows) may have: its LEASE is refused",
+	    conn->client->name, conn->session->name, conn->peer);
+	answer_status(conn, FP_WIRE_FULL);
+}
+
 static void handle_lease(struct fp_conn *conn)
 {
 	struct fp_server *server = conn->server;
@@ -178,13 +189,18 @@ static void handle_lease(struct fp_conn *conn)
 		return;
 	}
 	if (request.shareable && !fp_conn_promise_fd(conn)) {
-		answer_status(conn, FP_WIRE_FULL);
+		refuse_descriptor(conn);
 		return;
 	}
 	request.size_bytes = lease.size_bytes;
 	r = fp_node_lease_grant(&conn->session->leases, &server->pools, server->keeper, &request);
-	if (r < 0) {
+	if (r < 0)
 		fp_conn_unpromise_fd(conn);
+	if (r == -EMFILE) {
+		refuse_descriptor(conn);
+		return;
+	}
+	if (r < 0) {
 		answer_status(conn, fp_wire_status_from_errno(r));
 		return;
 	}

@@ -28,7 +28,8 @@
 
 void fp_server_log_peer(struct fp_server *server, const struct fp_conn *conn, const char *what)
 {
-	fp_log(FP_LOG_WARNING, "peer", "%s%s%s: %s: its connection ends, others go on", conn->peer,
+	fp_log(FP_LOG_WARNING, conn->session ? "peer" : "stranger",
+	       "%s%s%s: %s: its connection ends, others go on", conn->peer,
 	       conn->hello.client_name[0] ? " " : "", conn->hello.client_name, what);
 }
 
@@ -39,11 +40,12 @@ void fp_server_sessions_changed(struct fp_server *server)
 	fp_notify(&server->notify, "STATUS=%s", fp_status_line(server, line, sizeof(line)));
 }
 
+/* One in a round: what a flood has queued up by then must not keep others waiting. */
 static void start_accept(struct fp_listener *listener)
 {
 	struct io_uring_sqe *sqe = fp_loop_sqe(&listener->server->loop);
 
-	io_uring_prep_multishot_accept(sqe, listener->fd, NULL, NULL, SOCK_CLOEXEC);
+	io_uring_prep_accept(sqe, listener->fd, NULL, NULL, SOCK_CLOEXEC);
 	fp_loop_sqe_set(sqe, &listener->accept_op);
 	listener->accepting = true;
 }
@@ -65,15 +67,13 @@ void fp_server_welcome(struct fp_server *server, int fd, struct fp_gate_peer *ga
 	server->counters.connections++;
 	if (server->stopping)
 		why = "the node is stopping";
-	else if (server->n_conns >= server->config->limits.max_connections)
-		why = "as many connections as the limits allow are open (max_connections)";
 	else if (server->options.private_node && !is_own_user(fd))
 		why = "this node serves one user only";
 	else if (fp_conn_start(server, fd, gate_peer) == 0)
 		return;
 	else
 		fd = -1;
-	fp_log(FP_LOG_WARNING, "peer", "%s: turned away: %s",
+	fp_log(FP_LOG_WARNING, "stranger", "%s: turned away: %s",
 	       fd >= 0 ? fp_peer_name(fd, peer, sizeof(peer)) : "a connection", why ? why : "out of memory");
 	if (fd < 0)
 		return;
@@ -98,8 +98,6 @@ static void on_accept(struct fp_op *op, int res, unsigned flags)
 
 	if (res >= 0)
 		fp_server_welcome(server, res, NULL);
-	if (flags & IORING_CQE_F_MORE)
-		return;
 	listener->accepting = false;
 	if (server->stopping) {
 		close_listener(listener);
@@ -110,7 +108,7 @@ static void on_accept(struct fp_op *op, int res, unsigned flags)
 		return;
 	}
 	/* Out of descriptors or memory: at once again would find the same. */
-	fp_log(FP_LOG_WARNING, "peer", "cannot accept a connection: %s",
+	fp_log(FP_LOG_WARNING, "stranger", "cannot accept a connection: %s",
 	       fp_strerror(res, reason, sizeof(reason)));
 	fp_loop_timeout(&server->loop, &listener->pause_op, &listener->pause, ACCEPT_PAUSE_NS);
 }
@@ -645,7 +643,8 @@ int fp_server_run(const struct fp_server_options *options)
 	int r;
 
 	fp_turns_init(&server.turns);
-	server.strangers.client = &server.no_client;
+	fp_strangers_init(&server.strangers);
+	server.clients.alone = options->private_node;
 	raise_descriptor_limit(&server);
 	r = open_signals(&server);
 	if (r == 0)

@@ -19,6 +19,7 @@
 #include "loop.h"
 #include "notify.h"
 #include "session.h"
+#include "stranger.h"
 #include "turns.h"
 #include "verbs_gate.h"
 
@@ -38,6 +39,7 @@ struct fp_counters {
 	uint64_t sessions;
 	uint64_t cut_off, resumed, expired; /* sessions; those that expired were cut off before */
 	uint64_t refused;                   /* connections closed for what the peer did */
+	uint64_t evicted;                   /* strangers */
 	uint64_t reads, writes;
 	uint64_t read_bytes, written_bytes;
 	uint64_t denied; /* requests that named memory they have no lease of */
@@ -65,9 +67,8 @@ struct fp_server {
 	unsigned n_listeners;
 	struct fp_conn *conns;
 	unsigned n_conns;
+	struct fp_strangers strangers;
 	struct fp_turns turns;
-	struct fp_turn_client no_client;
-	struct fp_share strangers;     /* of connections without a session */
 	unsigned fds_out, max_fds_out; /* descriptors that all connections have promised or sent */
 	struct fp_node_sessions sessions;
 	struct fp_clients clients;

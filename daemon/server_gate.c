@@ -56,12 +56,14 @@ int fp_server_gate_open(struct fp_server *server)
 	struct fp_gate_address listen[FP_GATE_MAX_LISTENERS];
 	struct fp_listener *listeners[FP_GATE_MAX_LISTENERS + 1] = {NULL};
 	char hosts[FP_GATE_MAX_LISTENERS][64];
+	unsigned max_strangers = fp_strangers_max(server);
 	struct fp_gate_options options = {
 	    .listen = listen,
 	    .admits = fp_secrets_admit,
 	    .user = &server->config->auth.secrets,
 	    .device = server->config->rdma.given ? server->config->rdma.device : NULL,
-	    .max_peers = (unsigned)server->config->limits.max_connections,
+	    .max_peers = (unsigned)server->config->limits.max_connections + 2 * max_strangers,
+	    .max_unfinished = max_strangers,
 	};
 	unsigned failed;
 	int r;
@@ -105,7 +107,7 @@ static void log_gate(struct fp_server *server, const struct fp_gate_news *news)
 		       (unsigned long long)news->session_id, news->why);
 		return;
 	case FP_GATE_NEWS_REJECTED:
-		fp_log(FP_LOG_WARNING, "peer", "%s: turned away: %s", news->who, news->why);
+		fp_log(FP_LOG_WARNING, "stranger", "%s: turned away: %s", news->who, news->why);
 		return;
 	default:
 		fp_log(FP_LOG_WARNING, "rdma", "%s: %s", news->who, news->why);

@@ -157,12 +157,12 @@ static void print_counters(const struct fp_server *server, FILE *out)
 
 	fprintf(out,
 	        "\"counters\":{\"connections\":%llu,\"sessions\":%llu,\"sessions_cut_off\":%llu,"
-	        "\"sessions_resumed\":%llu,\"sessions_expired\":%llu,\"refused\":%llu,\"denied\":%llu,"
-	        "\"reads\":%llu,"
+	        "\"sessions_resumed\":%llu,\"sessions_expired\":%llu,\"refused\":%llu,\"evicted\":%llu,"
+	        "\"denied\":%llu,\"reads\":%llu,"
 	        "\"writes\":%llu,\"read_bytes\":%llu,\"written_bytes\":%llu},",
 	        (ull)c->connections, (ull)c->sessions, (ull)c->cut_off, (ull)c->resumed, (ull)c->expired,
-	        (ull)c->refused, (ull)denied(server), (ull)c->reads, (ull)c->writes, (ull)c->read_bytes,
-	        (ull)c->written_bytes);
+	        (ull)c->refused, (ull)c->evicted, (ull)denied(server), (ull)c->reads, (ull)c->writes,
+	        (ull)c->read_bytes, (ull)c->written_bytes);
 }
 
 int fp_status_json(const struct fp_server *server, char **ret_text, size_t *ret_len)
@@ -173,12 +173,14 @@ int fp_status_json(const struct fp_server *server, char **ret_text, size_t *ret_
 
 	if (!out)
 		return -ENOMEM;
-	fprintf(out, "{\"version\":\"%s\",\"pid\":%d,\"uptime_s\":%llu,\"state\":\"%s\",\"connections\":%u,",
+	fprintf(out,
+	        "{\"version\":\"%s\",\"pid\":%d,\"uptime_s\":%llu,\"state\":\"%s\",\"connections\":%u,"
+	        "\"strangers\":%u,",
 	        FP_VERSION, getpid(), (ull)((fp_clock_ns() - server->start_ns) / FP_NSEC_PER_SEC),
 	        server->stopping   ? "stopping"
 	        : server->draining ? "draining"
 	                           : "serving",
-	        server->n_conns);
+	        server->n_conns, server->strangers.origins.n_conns);
 	print_pools(server, out);
 	print_counters(server, out);
 	print_rdma(server, out);

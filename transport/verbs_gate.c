@@ -353,6 +353,7 @@ int fp_gate_open(const struct fp_gate_options *options, struct fp_gate **ret_gat
 	gate->eventfd = gate->uevents = gate->news_read = gate->news_write = -1;
 	gate->orders_end = &gate->orders;
 	gate->max_peers = options->max_peers;
+	gate->max_unfinished = options->max_unfinished;
 	gate->admits = options->admits;
 	gate->user = options->user;
 	pthread_mutex_init(&gate->lock, NULL);

@@ -54,7 +54,8 @@ struct fp_gate_options {
 	void *user;
 	const char
 	    *device; /* of queue pairs connected by hand, not iWARP: a name; "": the first; NULL: none */
-	unsigned max_peers; /* with a stream */
+	unsigned max_peers;      /* with a stream */
+	unsigned max_unfinished; /* of them: requests whose connection is not there yet; the oldest goes */
 };
 
 enum fp_gate_news_type {

@@ -99,7 +99,7 @@ struct fp_gate {
 	bool (*admits)(void *user, const struct fp_wire_cm *cm);
 	void *user;
 	char *device; /* of queue pairs by hand; NULL: none */
-	unsigned max_peers;
+	unsigned max_peers, max_unfinished;
 	int eventfd;
 	int uevents; /* devices that go; negative: none is told */
 	int news_read, news_write;

@@ -103,12 +103,29 @@ static int make_stream(struct fp_gate_peer *peer, struct fp_gate_listener *liste
 	return admit(fp_take_ptr(peer->conn));
 }
 
+/* Whoever asks and does not go on makes room for those who come. */
+static void limit_unfinished(struct fp_gate *gate)
+{
+	struct fp_gate_peer *oldest = NULL;
+	unsigned n = 0;
+
+	for (struct fp_gate_peer *peer = gate->peers; peer; peer = peer->next)
+		if (!peer->handed) {
+			oldest = peer;
+			n++;
+		}
+	if (oldest && n >= gate->max_unfinished)
+		fp_gate_peer_remove(oldest);
+}
+
 static int let_peer_in(struct fp_gate *gate, struct fp_gate_listener *listener,
                        const struct fp_verbs_event *event)
 {
 	struct fp_gate_peer *peer;
-	int r = fp_gate_peer_add(gate, event->peer, &peer);
+	int r;
 
+	limit_unfinished(gate);
+	r = fp_gate_peer_add(gate, event->peer, &peer);
 	if (r < 0) {
 		fp_verbs_reject(event->request, NULL, 0);
 		return r;

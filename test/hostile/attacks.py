@@ -10,7 +10,7 @@ import signal
 import struct
 import time
 
-from farpaged import (CONTROL, HELLO, LEASE, MEMFD, PING, READ, RELEASE, STATUS, WRITE, Refused, frame, secret_file, table)
+from farpaged import (CONTROL, HELLO, LEASE, LINK, MEMFD, PING, READ, RELEASE, STATUS, WRITE, Refused, frame, secret_file, table)
 
 MIB = 1 << 20
 PAGE = 4096
@@ -66,9 +66,10 @@ class Attack:
 
     transports = ("tcp", "shm")
     processes = 1
-    resumes = False  # whether the client beside it breaks its connections and comes back
+    resumes = False  # whether the client beside it opens sessions, breaks its connections and comes back
     pool = "{ name: main, size: 64M }"
     limits = ""
+    descriptors = None  # the daemon's limit of open files
     bound_bytes = 32 * MIB  # of private memory that the daemon may take for it
     verdict = None  # called with the node at the end
 
@@ -232,10 +233,9 @@ class KeptMemory(Attack):
 
 
 class Strangers(Attack):
-    """Connections without a secret take all that max_connections allows, and open again what is closed."""
+    """Connections without a secret, as many as the node takes; what it closes is opened again. Over TCP they come from the client's
+    own address, on UNIX sockets from another user."""
 
-    transports = ("tcp",)
-    processes = 2
     resumes = True
     limits = "max_connections: 100, handshake_timeout: 5s"
 
@@ -245,14 +245,56 @@ class Strangers(Attack):
     def run(self, node, url, ready):
         held = []
         begun = time.monotonic()
+        hello = frame(HELLO, struct.pack("<BBBBIQ16s32s64s", 1, 1, LINK, 0, 0, 1, bytes(16), bytes(32), b"stranger"))
         while True:
             with contextlib.suppress(OSError):
                 held.append(node.connect(url))
-            for sock in select.select(held, [], [], 0)[0]:  # the node has closed it
-                held.remove(sock)
+                if len(held) % 2:
+                    held[-1].send(hello)
+            for sock in select.select(held, [], [], 0)[0]:
+                with contextlib.suppress(OSError):
+                    if sock.recv(4096):
+                        continue
+                held.remove(sock)  # the node has closed it
                 sock.close()
             if time.monotonic() > begun + 0.2:
                 ready.set()
+
+
+class Sessions(Attack):
+    """As many sessions as the node gives, and as many links."""
+
+    processes = 2
+    resumes = True
+    limits = "max_sessions: 64, max_connections: 256"
+
+    def run(self, node, url, ready):
+        sessions, links = [], []
+        while True:
+            with contextlib.suppress(Refused, OSError, EOFError):
+                while True:
+                    sessions.append(node.session(url, name="hostile"))
+            with contextlib.suppress(Refused, OSError, EOFError):
+                while sessions:
+                    links.append(random.choice(sessions).link())
+            ready.set()
+
+
+class Descriptors(Attack):
+    """Leases whose descriptors are not received, and others that are kept, as many as the node gives."""
+
+    transports = ("shm",)
+    descriptors = 512
+    pool = "{ name: main, size: 512M }"
+
+    def run(self, node, url, ready):
+        unread = [self.session(node, url) for _ in range(32)]
+        for session in unread:
+            session.send(frame(LEASE, struct.pack("<QII", PAGE, 0, 0)) * 8)
+        session = self.session(node, url)
+        while True:
+            lease_all(session, PAGE, [])
+            ready.set()
 
 
 class HalfOpen(Attack):
@@ -368,6 +410,7 @@ ATTACKS = {
     "adopt-flood": AdoptFlood(),
     "churn": Churn(),
     "dying-lease": DyingLease(),
+    "descriptors": Descriptors(),
     "garbage": Garbage(),
     "half-open": HalfOpen(),
     "kept-memory": KeptMemory(),
@@ -377,6 +420,7 @@ ATTACKS = {
     "punched-memory": PunchedMemory(),
     "quota": Quota(),
     "reads-unread": ReadsUnread(),
+    "sessions": Sessions(),
     "small-leases": SmallLeases(),
     "status-flood": StatusFlood(),
     "strangers": Strangers(),

@@ -8,6 +8,7 @@ import ctypes
 import multiprocessing
 import os
 import random
+import resource
 import signal
 import statistics
 import sys
@@ -87,7 +88,7 @@ class Trial:
 
     def __init__(self, attack, transport):
         self.attack = attack
-        self.node = Farpaged(attack.config(transport), preexec=die_with_parent)
+        self.node = Farpaged(attack.config(transport), preexec=self.prepare)
         self.pid = self.node.process.pid
         self.url = next(url for url in self.node.urls if url.startswith(transport))
         self.secret = attack.secrets(self.url)[0]
@@ -97,6 +98,11 @@ class Trial:
         self.good.call("run", TURN_S, attack.resumes)  # warm
         self.start_free = self.watcher.info()[1]
         self.start_bytes, self.start_fds = resident_bytes(self.pid), descriptors(self.pid)
+
+    def prepare(self):
+        die_with_parent()
+        if self.attack.descriptors:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (self.attack.descriptors,) * 2)
 
     def watch(self, seconds):
         end = time.monotonic() + seconds

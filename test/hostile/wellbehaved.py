@@ -35,6 +35,7 @@ class WellBehaved:
         self.session.sock.settimeout(CALL_DEADLINE_S)
         self.lease_id, _, fd = self.session.lease(LEASE_PAGES * PAGE)
         self.versions = [0] * LEASE_PAGES
+        self.evicted = 0
         if self.shm:
             self.memory = mmap.mmap(fd, LEASE_PAGES * PAGE)
             os.close(fd)
@@ -96,9 +97,21 @@ class WellBehaved:
             return False
         return True
 
+    def visit(self):
+        """Opens a session more, as another program of the same client does."""
+        until = time.monotonic() + CALL_DEADLINE_S
+        while True:
+            try:
+                Session(self.node, self.url, secret=self.secret).close()
+                return
+            except (ConnectionError, EOFError):
+                self.evicted += 1
+                if time.monotonic() > until:
+                    raise
+
     def run(self, seconds, resumes):
         """Latencies in seconds by kind of call."""
-        took = {"page": [], "lease": [], "resume": []}
+        took = {"page": [], "lease": [], "visit": [], "resume": []}
         end = time.monotonic() + seconds
         count = 0
         while time.monotonic() < end:
@@ -107,12 +120,14 @@ class WellBehaved:
             kind, call = ("page", lambda: self.write(page)) if count % 8 == 0 else ("page", lambda: self.verify(page))
             if count % 16 == 0:
                 kind, call = "lease", self.lease_and_release
-            if resumes and count % 64 == 0:
-                kind, call = "resume", self.resume
+            if resumes and count % 32 == 0:
+                kind, call = ("visit", self.visit) if self.shm or count % 64 else ("resume", self.resume)
             start = time.monotonic()
             call()
             took[kind].append(time.monotonic() - start)
             time.sleep(PACE_S)
+        if self.evicted:
+            print(f"{self.evicted} times its handshake was cut short", flush=True)
         return took
 
     def verify_all(self):

@@ -1,7 +1,12 @@
 """Who a client is, and what he may have in all his sessions together."""
+import contextlib
 import os
+import resource
+import socket
+import struct
 
-from farpaged import BOTH, OVER_QUOTA, READ, NodeCase, frame, main, table
+from farpaged import (AUTH, BOTH, BUSY, CHALLENGE, CONTROL, FULL, HELLO, LEASE, LINK, MEMFD, OVER_QUOTA, READ, RESUME, WELCOME,
+                      Connection, NodeCase, Refused, frame, main, secret_file, table)
 
 MIB = 1 << 20
 QUOTA = BOTH + "limits: { client_quota: 8M }\n"
@@ -77,6 +82,147 @@ class Quota(NodeCase):
         self.assertEqual(clients(child), {"loopback": (1, 8 * MIB)})
         child.release(1)
         child.lease(5 * MIB)
+
+
+class Strangers(NodeCase):
+    """Eight may be there at once. A newcomer evicts the oldest of the origin that has most."""
+
+    CONFIG = BOTH + "limits: { max_connections: 32, handshake_timeout: 60s, grace: 30s }\n"
+
+    def setUp(self):
+        self.node = self.start(self.CONFIG)
+        self.unix, self.tcp = self.node.urls
+        self.watcher = self.node.session(self.unix)
+
+    def flood(self, n):
+        """Strangers from loopback, whose places are taken when this returns."""
+        before = self.watcher.status()["counters"]["connections"]
+        flood = [self.node.connect(self.tcp) for _ in range(n)]
+        self.watcher.await_status(lambda s: s["counters"]["connections"] == before + n and s["strangers"] == 8)
+        return flood
+
+    def is_open(self, sock):
+        sock.setblocking(False)
+        try:
+            with contextlib.suppress(ConnectionError):
+                return sock.recv(1) != b""
+            return False
+        except BlockingIOError:
+            return True
+
+    def say_hello(self, url, purpose, session_id=0, token=bytes(16)):
+        connection = Connection.__new__(Connection)
+        connection.sock = self.node.connect(url)
+        connection.send(frame(HELLO, struct.pack("<BBBBIQ16s32s64s", 1, 1, purpose, 0, 0, session_id, token, bytes(32), b"test")))
+        connection.answer(CHALLENGE)
+        return connection
+
+    def test_a_flood_evicts_its_own(self):
+        other = self.node.connect(self.unix)
+        flood = self.flood(100)
+        self.assertEqual([self.is_open(sock) for sock in flood], [False] * 93 + [True] * 7)
+        self.assertTrue(self.is_open(other))
+        self.assertEqual(self.watcher.status()["counters"]["evicted"], 93)
+        self.node.await_log("stranger: 127.0.0.1")
+        other.setblocking(True)
+        Connection(other, CONTROL)
+        for _ in range(20):
+            self.node.session(self.unix).close()
+            self.node.session(self.tcp).close()
+
+    def test_their_lines_in_the_log_are_their_own(self):
+        client = self.node.session(self.tcp)
+        for _ in range(100):
+            sock = self.node.connect(self.tcp)
+            sock.sendall(bytes(32))
+            sock.recv(4096)
+        client.send(bytes(32))
+        self.node.await_log("peer: 127.0.0.1")
+        self.node.await_log("stranger: ")
+
+    def test_a_session_comes_back(self):
+        session = self.node.session(self.tcp)
+        lease_id, _, _ = session.lease(MIB)
+        flood = self.flood(50)
+        session.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        session.close()
+        again = Connection(self.node.connect(self.tcp), RESUME, session.session_id, session.token)
+        link = Connection(self.node.connect(self.tcp), LINK, again.session_id, again.token)
+        self.assertEqual(link.read((lease_id, 4096, 0)), bytes(4096))
+        del flood
+
+    def test_a_token_makes_no_stranger(self):
+        session = self.node.session(self.tcp)
+        for purpose in LINK, RESUME:
+            known = self.say_hello(self.tcp, purpose, session.session_id, session.token)
+            guessed = self.say_hello(self.tcp, purpose, session.session_id, bytes(16))
+            unknown = self.say_hello(self.tcp, CONTROL)
+            flood = self.flood(50)
+            known.send(frame(AUTH, bytes(32)))
+            known.answer(WELCOME)
+            self.assertFalse(self.is_open(guessed.sock))
+            self.assertFalse(self.is_open(unknown.sock))
+            del flood
+
+
+class Shares(NodeCase):
+    """No client has more than three quarters of what there is a number of."""
+
+    def take(self, take):
+        taken = []
+        with contextlib.suppress(Refused):
+            while True:
+                taken.append(take())
+        return taken
+
+    def test_sessions(self):
+        node = self.start(BOTH + "limits: { max_sessions: 8 }\n")
+        taken = self.take(lambda: node.session(node.urls[1]))
+        self.assertEqual(len(taken), 6)
+        node.await_log("three quarters of max_sessions")
+        taken += [node.session(node.urls[0]) for _ in range(2)]
+        self.refused(BUSY, node.session, node.urls[0])
+        node.await_log("(max_sessions)")
+
+    def test_connections(self):
+        node = self.start(BOTH + "limits: { max_connections: 8 }\n")
+        session = node.session(node.urls[1])
+        links = self.take(session.link)
+        self.assertEqual(len(links), 5)
+        node.await_log("three quarters of max_connections")
+        others = [node.session(node.urls[0]) for _ in range(2)]
+        self.refused(BUSY, others[0].link)
+        node.await_log("(max_connections)")
+
+    SECRETS = ("the secret of one client", "the secret of the other")
+
+    def start_with_64_descriptors(self):
+        """Of which 32 may be of memory that clients map, and 16 under way to them."""
+        one, other = map(secret_file, self.SECRETS)
+        secrets = f"auth: {{ secrets: [ {{ name: one, file: {one} }}, {{ name: other, file: {other} }} ] }}\n"
+        node = self.start(BOTH + secrets, preexec=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)))
+        return node, lambda i: node.session(secret=self.SECRETS[i].encode(), features=MEMFD)
+
+    def lease(self, session):
+        fd = session.lease(MIB)[2]
+        self.addCleanup(os.close, fd)
+
+    def test_descriptors_that_are_mapped(self):
+        node, session = self.start_with_64_descriptors()
+        one, other = session(0), session(1)
+        self.assertEqual(len(self.take(lambda: self.lease(one))), 24)
+        node.await_log("client: one: test at")
+        for _ in range(8):
+            self.lease(other)
+        self.refused(FULL, other.lease, MIB)
+
+    def test_descriptors_that_are_not_received(self):
+        node, session = self.start_with_64_descriptors()
+        unread = [session(0) for _ in range(4)]
+        for hostile in unread:
+            hostile.send(frame(LEASE, struct.pack("<QII", 4096, 0, 0)) * 8)
+        node.await_log("client: one: test at")
+        self.lease(session(1))
 
 
 if __name__ == "__main__":

@@ -117,8 +117,8 @@ class Leases(Case):
         node = self.start(config(pool("a"), limits="max_connections: 2"))
         session = node.session()
         link = session.link()
-        with self.assertRaises((EOFError, ConnectionError)):
-            node.session()
+        self.refused(BUSY, node.session)
+        self.refused(BUSY, session.link)
         node.await_log("max_connections")
         session.info()
         link.close()
@@ -126,7 +126,12 @@ class Leases(Case):
     def test_no_descriptors_left(self):
         node = self.start(BOTH, preexec=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (24, 24)))
         session = node.session()
-        others = [node.connect() for _ in range(24)]
+        others = [session.link()]
+        with self.assertRaises(TimeoutError):
+            while True:
+                others.append(node.connect())
+                others[-1].settimeout(1)
+                others.append(Connection(others.pop(), LINK, session.session_id, session.token))
         node.await_log("cannot accept a connection: Too many open files")
         session.info()
         for other in others:

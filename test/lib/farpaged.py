@@ -95,8 +95,9 @@ class Farpaged:
         if url.startswith("shm:"):
             sock = socket.socket(socket.AF_UNIX)
             path = url[4:]
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", DEADLINE_S, 0))
+            sock.connect("\0" + path[1:] if path[0] == "@" else path)  # it waits for its place in the backlog
             sock.settimeout(DEADLINE_S)
-            sock.connect("\0" + path[1:] if path[0] == "@" else path)
         else:
             host, port = url[6:].rsplit(":", 1)
             sock = socket.create_connection((host.strip("[]"), int(port)), DEADLINE_S, self.source)

@@ -368,8 +368,12 @@ static bool knows_secret(void *user, const struct fp_wire_cm *cm)
 static struct fp_gate *gate_open(void)
 {
 	const struct fp_gate_address address = {.host = "10.0.0.1", .port = 7461};
-	const struct fp_gate_options options = {
-	    .listen = &address, .n_listen = 1, .admits = knows_secret, .device = "", .max_peers = 2};
+	const struct fp_gate_options options = {.listen = &address,
+	                                        .n_listen = 1,
+	                                        .admits = knows_secret,
+	                                        .device = "",
+	                                        .max_peers = 2,
+	                                        .max_unfinished = 1};
 	struct fp_gate *gate;
 	unsigned failed;
 
@@ -523,6 +527,22 @@ static void no_more_than_allowed(void **state)
 	leave(&second);
 	client_fd = first_client;
 	leave(&first);
+}
+
+/* Requests that are not finished take no place from those who come in. */
+static void the_oldest_unfinished_goes(void **state)
+{
+	struct fp_gate_news news;
+	struct fp_verbs_request request;
+
+	for (unsigned i = 0; i < 5; i++) {
+		ask(&request, SECRET, 0, NULL);
+		await(&request.answer, -2);
+		await_conns(1);
+	}
+	news = enter(*state);
+	await_conns(1);
+	leave(&news);
 }
 
 /* More than both buffers hold: each side is held up by the other, and no byte is lost. */
@@ -702,6 +722,7 @@ int main(void)
 	    cmocka_unit_test(opening_fails_by_name),
 	    on(strangers_get_no_queue_pair),
 	    on(no_more_than_allowed),
+	    on(the_oldest_unfinished_goes),
 	    on(bytes_go_both_ways),
 	    on(the_end_of_a_connection),
 	    on(the_daemon_closes),

@@ -1,0 +1,89 @@
+/*
+ * Strangers. Room: daemon; see stranger.h.
+ */
+#include "stranger.h"
+
+#include <errno.h>
+
+#include "cleanup.h"
+#include "server.h"
+
+#define MIN_STRANGERS 8u
+#define MAX_STRANGERS 1024u
+
+#define EVICTIONS_A_SECOND 10 /* that are told */
+
+void fp_strangers_init(struct fp_strangers *strangers)
+{
+	TAILQ_INIT(&strangers->list);
+	strangers->share.client = &strangers->turns;
+}
+
+unsigned fp_strangers_max(const struct fp_server *server)
+{
+	uint64_t quarter = FP_MIN(server->config->limits.max_connections / 4, server->max_fds_out / 2);
+
+	return (unsigned)FP_MIN(FP_MAX(quarter, MIN_STRANGERS), MAX_STRANGERS);
+}
+
+static bool is_stranger(const struct fp_conn *conn)
+{
+	return conn->client && conn->client->clients == &conn->server->strangers.origins;
+}
+
+/* The oldest one of the origin that has most. */
+static struct fp_conn *choose(const struct fp_strangers *strangers)
+{
+	struct fp_conn *conn, *chosen = TAILQ_FIRST(&strangers->list);
+
+	TAILQ_FOREACH(conn, &strangers->list, stranger)
+	if (conn->client->n_conns > chosen->client->n_conns)
+		chosen = conn;
+	return chosen;
+}
+
+/* Most lines of a flood are not even formatted: that takes longer than an eviction. */
+static void evict(struct fp_conn *conn)
+{
+	if (fp_log_allowed(&conn->server->strangers.evictions, EVICTIONS_A_SECOND))
+		fp_log(FP_LOG_WARNING, "stranger",
+		       "%s: evicted with its handshake unfinished: there are %u, as many as there may be (a "
+		       "quarter of "
+		       "max_connections), and %u came from there",
+		       conn->peer, conn->server->strangers.origins.n_conns, conn->client->n_conns);
+	conn->server->counters.evicted++;
+	fp_conn_give(conn, NULL);
+	fp_conn_kill(conn);
+	fp_conn_settle(conn); /* its turn may be far away, as many as strangers come */
+}
+
+int fp_stranger_add(struct fp_conn *conn)
+{
+	struct fp_server *server = conn->server;
+	struct fp_strangers *strangers = &server->strangers;
+	char name[FP_CLIENT_NAME_LEN];
+	struct fp_client *origin = fp_client_get(
+	    &strangers->origins, fp_client_peer_name(conn->is_unix ? conn->fd : -1, conn->peer, name));
+
+	if (!origin)
+		return -ENOMEM;
+	fp_conn_give(conn, origin);
+	fp_client_put(origin);
+	TAILQ_INSERT_TAIL(&strangers->list, conn, stranger);
+	if (strangers->origins.n_conns > fp_strangers_max(server) && !server->options.private_node)
+		evict(choose(strangers));
+	return 0;
+}
+
+void fp_conn_give(struct fp_conn *conn, struct fp_client *client)
+{
+	struct fp_client *before = conn->client;
+
+	if (is_stranger(conn))
+		TAILQ_REMOVE(&conn->server->strangers.list, conn, stranger);
+	conn->client = client;
+	if (client)
+		fp_client_join(client);
+	if (before)
+		fp_client_leave(before);
+}

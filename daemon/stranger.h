@@ -1,0 +1,44 @@
+/*
+ * Strangers: connections that belong to no client yet, because their handshake is not finished. Room: daemon.
+ * The loop's thread.
+ *
+ *   accept ──► stranger ─── AUTH, or HELLO with a session's token ───► a client's connection
+ *                 │
+ *                 └── evicted: there are too many, and its origin has most of them
+ *
+ * They have places beside max_connections, and can't keep clients out of those. An origin is an address
+ * without its port, or a user id on a UNIX socket. A newcomer never waits: he evicts the oldest of the origin
+ * that has most strangers. So a flood evicts its own.
+ */
+#ifndef FP_STRANGER_H
+#define FP_STRANGER_H
+
+#include <stdbool.h>
+#include <sys/queue.h>
+
+#include "client.h"
+#include "log.h"
+
+struct fp_conn;
+struct fp_server;
+
+/* Zero-initialised but for list. */
+struct fp_strangers {
+	TAILQ_HEAD(, fp_conn) list;  /* the oldest first */
+	struct fp_clients origins;   /* a stranger's client is one of these */
+	struct fp_turn_client turns; /* they are one client together in the loop's time */
+	struct fp_share share;
+	struct fp_log_limit evictions;
+};
+
+void fp_strangers_init(struct fp_strangers *strangers);
+/* How many there may be: a quarter of max_connections, an eighth of the limit of open files, 8 to 1024. */
+unsigned fp_strangers_max(const struct fp_server *server);
+
+/* A connection begins as one; another may be evicted for it. -ENOMEM: it does not. */
+int fp_stranger_add(struct fp_conn *conn);
+
+/* It is client's from now on, who is held meanwhile. NULL: nobody's, it ends. */
+void fp_conn_give(struct fp_conn *conn, struct fp_client *client);
+
+#endif
