@@ -33,6 +33,7 @@
 #define N_TRIES             4u /* slots that a thread looks at: with none free it goes on without the lock */
 
 enum { NOBODY, OPENS, OPENS_WITH_WAITERS };
+enum { IN_OPENING = 1, IN_CALL = 2 }; /* a thread, when it calls vfork in a signal handler */
 
 static _Atomic uint32_t opener;
 static _Atomic uint32_t calls[N_SLOTS]; /* 0: free */
@@ -88,10 +89,11 @@ static void end_opening(void)
 		wake_all(&opener);
 }
 
+/* Of whatever process: a child of vfork asks for its parent's threads. */
 static bool is_gone(uint32_t thread)
 {
 	int saved = errno;
-	bool gone = syscall(SYS_tgkill, getpid(), thread, 0) < 0 && errno == ESRCH;
+	bool gone = syscall(SYS_tkill, thread, 0) < 0 && errno == ESRCH;
 
 	errno = saved;
 	return gone;
@@ -242,8 +244,20 @@ void fp_fd_unlock_shared(struct fp_fd_hold *hold)
 	own_hold = NULL; /* last: a jump out of a handler up to here leaves a hold that the next takes over */
 }
 
-void fp_fd_vforked(void)
+unsigned fp_fd_before_vfork(void)
 {
+	return (is_opener ? IN_OPENING : 0) | (own_hold ? IN_CALL : 0);
+}
+
+/* Whoever is killed in an opening leaves a word for which each call would wait half a second. */
+void fp_fd_vforked(unsigned before)
+{
+	if (is_opener && !(before & IN_OPENING))
+		end_opening();
+	if (own_hold && !(before & IN_CALL)) {
+		end_call(); /* by the number that the child took for its own */
+		own_hold = NULL;
+	}
 	own_number = 0;
 }
 

@@ -37,7 +37,11 @@ void fp_fd_unlock_shared(struct fp_fd_hold *hold);
  * without the lock. */
 void fp_fd_forked(void);
 
-/* A child of vfork, which called as this thread, is gone. */
-void fp_fd_vforked(void);
+/*
+ * Around vfork, whose child calls as this thread and may be killed at any instant. What it has left locked is
+ * unlocked; before, two bits, is what this thread had itself.
+ */
+unsigned fp_fd_before_vfork(void);
+void fp_fd_vforked(unsigned before);
 
 #endif

@@ -13,6 +13,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <ucontext.h>
 #include <unistd.h>
 
@@ -89,6 +90,48 @@ static void test_nobody_waits_for_ever(void **state)
 	assert_true(hold.is_mine);
 	fp_fd_unlock_shared(&hold);
 	assert_true(is_free());
+}
+
+static bool locks(struct fp_fd_hold *hold, bool opens)
+{
+	if (opens)
+		return fp_fd_lock_exclusive();
+	fp_fd_lock_shared(hold);
+	return hold->is_mine;
+}
+
+static __attribute__((noinline)) void lock_and_die(bool opens)
+{
+	struct fp_fd_hold hold;
+
+	locks(&hold, opens);
+	kill(getpid(), SIGKILL);
+}
+
+/* It calls as this thread. What this thread had before, in a call that a handler interrupts, it has still. */
+static void test_a_child_of_vfork_is_killed(void **state)
+{
+	struct fp_fd_hold own;
+
+	for (unsigned i = 0; i < 6; i++) {
+		bool calls = i / 2 == 1, opens = i / 2 == 2;
+		unsigned before;
+		pid_t pid;
+
+		if (calls || opens)
+			assert_true(locks(&own, opens));
+		before = fp_fd_before_vfork();
+		pid = vfork();
+		if (pid == 0)
+			lock_and_die(i % 2);
+		assert_int_equal(waitpid(pid, NULL, 0), pid);
+		fp_fd_vforked(before);
+		assert_int_equal(is_free(), !calls && !opens);
+		if (calls)
+			fp_fd_unlock_shared(&own);
+		fp_fd_unlock(opens);
+		assert_true(is_free());
+	}
 }
 
 static uint64_t vain_opening_ns(void)
@@ -275,6 +318,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_a_child_waits_for_nobody),
 		cmocka_unit_test(test_nobody_waits_for_ever),
+		cmocka_unit_test(test_a_child_of_vfork_is_killed),
 		cmocka_unit_test(test_a_call_that_lasts_is_waited_for_once),
 		cmocka_unit_test(test_a_call_within_a_call),
 		cmocka_unit_test(test_a_call_that_is_jumped_out_of),

@@ -102,13 +102,16 @@ static pid_t fork_for(const struct request *rq)
 #define HOLDS_SHIFT 8
 #define LOCAL_SHIFT 16
 #define MASKS_SHIFT 40
+#define FDS_SHIFT   62
 #define LOCAL_MASK  0xffffffu
+#define MASKS_MASK  0x3fffffu
 
 __attribute__((used)) static uint64_t before_vfork(void)
 {
 	return fp_sigmask_belief() | (uint64_t)FP_MIN(fp_agent_hold_depth(), 0xffu) << HOLDS_SHIFT |
 	       (uint64_t)(fp_local.depth & LOCAL_MASK) << LOCAL_SHIFT |
-	       (uint64_t)fp_ownmask_depth() << MASKS_SHIFT;
+	       (uint64_t)(fp_ownmask_depth() & MASKS_MASK) << MASKS_SHIFT |
+	       (uint64_t)fp_fd_before_vfork() << FDS_SHIFT;
 }
 
 __attribute__((used)) static void vfork_is_over(uint64_t noted)
@@ -117,10 +120,10 @@ __attribute__((used)) static void vfork_is_over(uint64_t noted)
 
 	fp_sigmask_believe((unsigned)(noted & 0xffu));
 	fp_agent_hold_vforked((unsigned)(noted >> HOLDS_SHIFT & 0xffu));
-	fp_ownmask_vforked((unsigned)(noted >> MASKS_SHIFT));
+	fp_ownmask_vforked((unsigned)(noted >> MASKS_SHIFT & MASKS_MASK));
 	fp_local_vforked((unsigned)(noted >> LOCAL_SHIFT & LOCAL_MASK));
 	fp_signals_vforked();
-	fp_fd_vforked();
+	fp_fd_vforked((unsigned)(noted >> FDS_SHIFT));
 	errno = saved;
 }
 
