@@ -134,6 +134,11 @@ void fp_store_close(struct fp_store *store);
  * breaks then ends by its deadline.
  */
 uint64_t fp_store_tend(struct fp_store *store, unsigned node);
+/*
+ * Looks names of a node up again that may mean something else by now. Between two calls of fp_store_tend, by
+ * the same thread. It blocks as long as the resolver likes, also while the process forks: no fork waits.
+ */
+void fp_store_refresh_names(const struct fp_store *store, unsigned node);
 /* An eventfd, nonblocking, readable while fp_store_tend has work that was not due when it returned. The
  * store's: do not read it. Valid until the store closes. */
 int fp_store_tend_fd(const struct fp_store *store, unsigned node);

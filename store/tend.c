@@ -14,6 +14,7 @@
 
 #include "cleanup.h"
 #include "clock.h"
+#include "names.h"
 #include "store_internal.h"
 
 #define CONNECT_MIN_NS  (200 * FP_NSEC_PER_MSEC)
@@ -266,6 +267,14 @@ uint64_t fp_store_tend(struct fp_store *store, unsigned node_idx)
 	due_ns = FP_MIN(due_ns, node_due_ns);
 	now_ns = fp_clock_ns();
 	return due_ns > now_ns ? due_ns - now_ns : 0;
+}
+
+void fp_store_refresh_names(const struct fp_store *store, unsigned node_idx)
+{
+	const struct fp_node *node = &store->nodes[node_idx];
+
+	for (unsigned way = 0; way < fp_node_n_ways(node); way++)
+		fp_names_refresh(fp_node_way(node, way)->host);
 }
 
 int fp_store_tend_fd(const struct fp_store *store, unsigned node_idx)

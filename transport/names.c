@@ -90,22 +90,15 @@ static void keep(const char *host, const struct fp_addresses *addresses)
 	pthread_mutex_unlock(&names_lock);
 }
 
-/* True: no need to look it up. */
-static bool take_kept(const char *host, struct fp_addresses *ret_addresses)
+static void take_kept(const char *host, struct fp_addresses *ret_addresses)
 {
 	struct name *name;
-	bool good;
 
 	pthread_mutex_lock(&names_lock);
 	name = known(host);
-	good = name && name->n_failed < FAILURES_MAX;
-	if (name) {
+	if (name)
 		*ret_addresses = name->addresses;
-		if (!good)
-			name->n_failed = 0;
-	}
 	pthread_mutex_unlock(&names_lock);
-	return good;
 }
 
 static void set_port(struct sockaddr *address, uint16_t port)
@@ -119,15 +112,15 @@ static void set_port(struct sockaddr *address, uint16_t port)
 int fp_names_find(const char *host, uint16_t port, struct fp_addresses *ret_addresses)
 {
 	struct fp_addresses addresses = {0};
-	int r = 0;
+	int r;
 
-	if (!take_kept(host, &addresses)) {
+	take_kept(host, &addresses);
+	if (!addresses.n) {
 		r = look_up(host, &addresses);
-		if (r == 0)
-			keep(host, &addresses);
+		if (r < 0)
+			return r;
+		keep(host, &addresses);
 	}
-	if (!addresses.n)
-		return r;
 	for (unsigned i = 0; i < addresses.n; i++)
 		set_port(&addresses.list[i].any, port);
 	*ret_addresses = addresses;
@@ -143,6 +136,22 @@ void fp_names_tried(const char *host, bool answered)
 	if (name)
 		name->n_failed = answered ? 0 : name->n_failed + 1;
 	pthread_mutex_unlock(&names_lock);
+}
+
+void fp_names_refresh(const char *host)
+{
+	struct fp_addresses addresses;
+	struct name *name;
+	bool stale;
+
+	pthread_mutex_lock(&names_lock);
+	name = known(host);
+	stale = name && name->n_failed >= FAILURES_MAX;
+	if (stale)
+		name->n_failed = 0;
+	pthread_mutex_unlock(&names_lock);
+	if (stale && look_up(host, &addresses) == 0)
+		keep(host, &addresses);
 }
 
 void fp_names_forked(void)

@@ -68,6 +68,7 @@ static void *run(void *arg)
 			pause_briefly();
 			continue;
 		}
+		fp_store_refresh_names(o->store, tender->node); /* no fork waits for a resolver */
 		pthread_mutex_lock(&tender->turn);
 		sleep_ns = fp_store_tend(o->store, tender->node);
 		fp_nodewatch_look(&tender->said, o->store, tender->node);

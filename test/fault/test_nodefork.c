@@ -2,9 +2,12 @@
  * Children forked after the node has gone for good: what they write beyond their local memory can leave to
  * nowhere, and they reach their end within a deadline or so, not after one for each page. Room: test/fault.
  */
+#include <arpa/inet.h>
+#include <netdb.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -29,6 +32,7 @@
 #define PAGES       1024u
 #define MORE        (1u << 19) /* pages: more than is reserved already */
 #define CALLS       3u
+#define SILENCE_S   20u        /* of a resolver */
 #define CHILDS      ((char)-1) /* bytes that the child writes */
 
 static const char *farpaged;
@@ -137,15 +141,86 @@ static int body_forks(void *arg)
 	return 0;
 }
 
+/* ---- a name that is looked up meanwhile ---- */
+
+static _Atomic bool resolver_is_silent, resolver_is_asked;
+
+/* In place of the C library's. */
+int getaddrinfo(const char *node, const char *service, const struct addrinfo *hints, struct addrinfo **res)
+{
+	struct {
+		struct addrinfo info;
+		struct sockaddr_in address;
+	} *answer = calloc(1, sizeof(*answer));
+
+	resolver_is_asked = true;
+	if (resolver_is_silent)
+		sleep(SILENCE_S);
+	answer->address.sin_family = AF_INET;
+	inet_pton(AF_INET, node, &answer->address.sin_addr);
+	answer->info = (struct addrinfo){.ai_family = AF_INET,
+	                                 .ai_addrlen = sizeof(answer->address),
+	                                 .ai_addr = (struct sockaddr *)&answer->address};
+	*res = &answer->info;
+	return 0;
+}
+
+void freeaddrinfo(struct addrinfo *list)
+{
+	free(list);
+}
+
+static int body_forks_in_a_look_up(void *arg)
+{
+	struct scene *s = arg;
+	uint64_t begun_ns;
+	int status;
+	pid_t pid;
+
+	begin(s);
+	kill(s->daemon.pid, SIGKILL);
+	resolver_is_asked = false;
+	resolver_is_silent = true;
+	begun_ns = fp_clock_ns();
+	while (!resolver_is_asked && fp_clock_ns() - begun_ns < TIMEOUT_S / 2 * FP_NSEC_PER_SEC)
+		usleep(1000);
+	trial_check(resolver_is_asked, "the name is not looked up again");
+	begun_ns = fp_clock_ns();
+	fp_agent_fork_quiet(s->agent);
+	fp_agent_fork_prepare(s->agent);
+	pid = fork();
+	if (pid == 0) {
+		fp_agent_fork_child(s->agent);
+		_exit(0);
+	}
+	fp_agent_fork_parent(s->agent);
+	check_time(begun_ns, "the fork waited for the resolver");
+	trial_check(waitpid(pid, &status, 0) == pid && status == 0, "the child ended with %x", status);
+	return 0;
+}
+
+static void run_body(int (*body)(void *), const char *scheme, struct scene *s, struct trial *trial)
+{
+	assert_int_equal(test_daemon_start(farpaged, scheme, 128u << 20, &s->daemon), 0);
+	trial_run(body, s, TIMEOUT_S, trial);
+	test_daemon_stop(&s->daemon);
+	trial_assert_good(trial);
+}
+
+static void test_a_fork_waits_for_no_resolver(void **state)
+{
+	struct scene s = {.written = LOCAL_PAGES / 4};
+	struct trial trial;
+
+	run_body(body_forks_in_a_look_up, "tcp", &s, &trial);
+}
+
 static void run(const char *scheme, uint32_t written, bool all)
 {
 	struct scene s = {.written = written, .all = all};
 	struct trial trial;
 
-	assert_int_equal(test_daemon_start(farpaged, scheme, 128u << 20, &s.daemon), 0);
-	trial_run(body_forks, &s, TIMEOUT_S, &trial);
-	test_daemon_stop(&s.daemon);
-	trial_assert_good(&trial);
+	run_body(body_forks, scheme, &s, &trial);
 	assert_true(all || strstr(trial.text, "SIGBUS"));
 }
 
@@ -180,7 +255,7 @@ int main(int argc, char **argv)
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test(test_fresh_pages_over_shm), cmocka_unit_test(test_few_written_over_shm),
 	    cmocka_unit_test(test_all_written_over_shm), cmocka_unit_test(test_fresh_pages_over_tcp),
-	    cmocka_unit_test(test_few_written_over_tcp),
+	    cmocka_unit_test(test_few_written_over_tcp), cmocka_unit_test(test_a_fork_waits_for_no_resolver),
 	};
 	struct fp_agent_error error;
 

@@ -18,6 +18,7 @@
 
 #include "clock.h"
 #include "dialog.h"
+#include "names.h"
 
 static struct {
 	unsigned n_asked;
@@ -73,7 +74,7 @@ static int listener_new(struct sockaddr_in *ret_address)
 	return fd;
 }
 
-/* -ETIMEDOUT: somebody took the connection. */
+/* As a resume does it. -ETIMEDOUT: somebody took the connection. */
 static int dial(const char *host, const struct sockaddr_in *address)
 {
 	const struct fp_dialog_options hello = {.purpose = FP_WIRE_CONTROL, .client_name = "test"};
@@ -84,6 +85,7 @@ static int dial(const char *host, const struct sockaddr_in *address)
 
 	snprintf(text, sizeof(text), "tcp://%s:%u", host, ntohs(address->sin_port));
 	assert_int_equal(fp_url_parse(text, &url), 0);
+	fp_names_refresh(host);
 	return fp_dialog_open(&url, &hello, fp_clock_ns() + 20 * FP_NSEC_PER_MSEC, &dialog, &welcome);
 }
 
@@ -130,6 +132,22 @@ static void a_name_that_has_moved_is_found(void **state)
 	close(fd);
 }
 
+/* Only who says so waits for the resolver: nobody else, however often a node has failed. */
+static void only_a_refresh_looks_up_again(void **state)
+{
+	struct fp_addresses addresses;
+
+	assert_int_equal(fp_names_find("named", 1, &addresses), 0);
+	for (unsigned i = 0; i < 9; i++) {
+		fp_names_tried("named", false);
+		assert_int_equal(fp_names_find("named", 1, &addresses), 0);
+	}
+	assert_int_equal(resolver.n_asked, 1);
+	for (unsigned i = 0; i < 2; i++)
+		fp_names_refresh("named");
+	assert_int_equal(resolver.n_asked, 2);
+}
+
 /* The resolver is away together with the node: what was known is tried on. */
 static void a_silent_resolver_takes_nothing_away(void **state)
 {
@@ -156,6 +174,7 @@ int main(void)
 	    cmocka_unit_test_setup(a_name_is_looked_up_once, setup),
 	    cmocka_unit_test_setup(what_is_not_known_is_asked_for_each_time, setup),
 	    cmocka_unit_test_setup(a_name_that_has_moved_is_found, setup),
+	    cmocka_unit_test_setup(only_a_refresh_looks_up_again, setup),
 	    cmocka_unit_test_setup(a_silent_resolver_takes_nothing_away, setup),
 	};
 
