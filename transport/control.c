@@ -51,24 +51,24 @@ static struct fp_control *control_of(const struct fp_session *session)
  * In a forked child mappings are not the session's any more: something else may lie at their addresses by
  * now.
  */
-static void lease_free(struct fp_control *control, struct fp_lease *lease)
+static void lease_free(struct fp_control *control, struct fp_lease *lease, bool detach)
 {
-	if (lease && control->ops->detach && control->opener == getpid())
+	if (lease && detach && control->ops->detach && control->opener == getpid())
 		control->ops->detach(lease);
 	fp_lockedmem_free(lease, sizeof(*lease));
 }
 
-static void leases_free(struct fp_control *control)
+static void leases_free(struct fp_control *control, bool detach)
 {
 	for (size_t i = 0; i < FP_ARRAY_LEN(control->leases); i++)
-		lease_free(control, atomic_exchange(&control->leases[i], NULL));
+		lease_free(control, atomic_exchange(&control->leases[i], NULL), detach);
 }
 
 static void control_free(struct fp_control *control, enum fp_dialog_end end)
 {
 	bool forked = control->opener != getpid();
 
-	leases_free(control);
+	leases_free(control, false);
 	fp_dialog_end(control->dialog, forked ? FP_DIALOG_FORGET : end);
 	if (control->ops->done)
 		control->ops->done(&control->base, forked);
@@ -338,7 +338,7 @@ static void say_bye(struct fp_control *control)
 
 void fp_control_close(struct fp_session *session)
 {
-	leases_free(control_of(session)); /* by the time that the node is told it has its memory back */
+	leases_free(control_of(session), true); /* by the time that the node is told it has its memory back */
 	say_bye(control_of(session));
 	control_free(control_of(session), FP_DIALOG_CLOSE);
 }
@@ -602,7 +602,7 @@ int fp_control_release(struct fp_session *session, uint32_t lease_id)
 	pthread_mutex_lock(&control->lock);
 	if (lease_id <= FP_WIRE_MAX_LEASE_ID)
 		lease = atomic_exchange(&control->leases[lease_id], NULL);
-	lease_free(control, lease);
+	lease_free(control, lease, true);
 	if (lease || (control->inherits && lease_id >= 1 && lease_id <= FP_WIRE_MAX_LEASE_ID))
 		r = release_locked(control, lease_id);
 	pthread_mutex_unlock(&control->lock);

@@ -105,6 +105,16 @@ static int socket_wait(void *context, short events, uint64_t deadline_ns)
 	return r > 0 ? 0 : -ETIMEDOUT;
 }
 
+/* Whether the descriptor is known to be no more what it was. A program may deny us to look (seccomp). */
+static bool is_stranger(const struct fp_dialog *dialog)
+{
+	struct stat st;
+
+	if (fstat(dialog->fd, &st) < 0)
+		return errno == EBADF;
+	return dialog->inode && (!S_ISSOCK(st.st_mode) || st.st_ino != dialog->inode);
+}
+
 /* What closes a TCP socket with a reset (RFC 9293, 3.10.4, and socket(7) on SO_LINGER). */
 static void socket_close(void *context, enum fp_dialog_end end)
 {
@@ -113,7 +123,10 @@ static void socket_close(void *context, enum fp_dialog_end end)
 
 	if (end == FP_DIALOG_ABORT)
 		(void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
-	fp_fd_close(fd);
+	if (is_stranger(context)) /* the program's file */
+		fp_fd_forget(fd);
+	else
+		fp_fd_close(fd);
 }
 
 static const struct fp_dialog_stream_ops socket_ops = {
@@ -269,16 +282,6 @@ int fp_dialog_take_socket(struct fp_dialog *dialog)
 	assert(dialog->stream.ops == &socket_ops);
 	dialog_free(dialog);
 	return fd;
-}
-
-/* Whether the descriptor is known to be no more what it was. A program may deny us to look (seccomp). */
-static bool is_stranger(const struct fp_dialog *dialog)
-{
-	struct stat st;
-
-	if (fstat(dialog->fd, &st) < 0)
-		return errno == EBADF;
-	return dialog->inode && (!S_ISSOCK(st.st_mode) || st.st_ino != dialog->inode);
 }
 
 int fp_dialog_check(const struct fp_dialog *dialog)

@@ -260,12 +260,11 @@ int fp_session_adopt(struct fp_session *session, const struct fp_session_identit
 
 /*
  * Closes this end of a session that was resumed, or is to be: its connection goes away without the word that
- * gives the leases back. After its links. fp_session_close says that word, so that the node frees them at
- * once.
+ * gives the leases back. After its links. Leases that are mapped stay so, and are the caller's to unmap.
+ * fp_session_close unmaps them and says that word, so that the node frees them at once.
  *
- * In a forked child both close its copies of the descriptors and say nothing; leases that are mapped stay so,
- * and are the caller's to unmap. As long as the child has its copy of a socket, the node does not see the
- * parent's end.
+ * In a forked child both close its copies of the descriptors, say nothing and unmap nothing. As long as the
+ * child has its copy of a socket, the node does not see the parent's end.
  */
 void fp_session_abandon(struct fp_session *session);
 
