@@ -373,6 +373,8 @@ void fp_generations_inherited(struct fp_store *store, unsigned node_idx)
 {
 	struct fp_node *node = &store->nodes[node_idx];
 
+	if (!node->adopt_from)
+		return;
 	fp_heldmap_set_lent(store->gens.births->map, node_idx, false); /* first: see there */
 	fp_heldmap_add_heir(node->adopt_from, node_idx, -1);
 	node->adopt_from = NULL; /* its map goes with its generation */

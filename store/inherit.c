@@ -1,7 +1,7 @@
 /*
- * What a forked child makes of the store that it inherits, and how its nodes adopt its parent's leases. Room:
- * store. The tender's work, but for fp_store_fork_child, which runs while the child has one thread, and
- * whoever waits for it.
+ * What a forked child makes of the store that it inherits, and how its nodes adopt its parent's leases; how a
+ * node over shm gets another session when its own has ended. Room: store. The tender's work, but for
+ * fp_store_fork_child, which runs while the child has one thread, and whoever waits for it.
  *
  *   the parent's session ◄── our copy of its connection ──► kept until ...
  *   a session of our own ──► adopts the parent's, by the identity that the parent keeps current in the held
@@ -39,6 +39,16 @@ void fp_adoption_done(struct fp_store *store)
 {
 	pthread_cond_destroy(&store->adoption_ended);
 	pthread_mutex_destroy(&store->adoption_lock);
+}
+
+void fp_adoption_begin(struct fp_node *node, int error)
+{
+	atomic_store(&node->session_error, error);
+	atomic_store(&node->error, error);
+	atomic_fetch_add_explicit(&node->failures, 1, memory_order_relaxed);
+	node->adopt_at_ns = 0;
+	atomic_store(&node->adoption, FP_ADOPTION_FIRST); /* from here on the rest is the tender's */
+	eventfd_write(node->tend_fd, 1);
 }
 
 static void adoption_set(struct fp_store *store, struct fp_node *node, enum fp_adoption adoption)
@@ -154,7 +164,7 @@ static int adopt_parent(const struct fp_node *node, unsigned node_idx, struct fp
 	unsigned n_leases = 0;
 	int r = -ESTALE;
 
-	if (!fp_heldmap_identity(node->adopt_from, node_idx, &now))
+	if (!node->adopt_from || !fp_heldmap_identity(node->adopt_from, node_idx, &now))
 		return r;
 	for (unsigned i = 0; i < IDENTITY_TRIES && r == -ESTALE && (i == 0 || !is_same(&parent, &now)); i++) {
 		parent = now;
@@ -167,14 +177,16 @@ static int adopt_parent(const struct fp_node *node, unsigned node_idx, struct fp
 }
 
 /*
- * The parent's session has ended, but what it had is mapped here, and stays as it is: no node gives it to
- * somebody else. Its leases have no ids any more: those of our own session may get the same.
+ * The session, our parent's or our own, has ended, but what it had is mapped here, and stays as it is: no
+ * node gives it to somebody else. Its leases have no ids any more: those of the next session may get the
+ * same.
  */
-static int go_on_without(struct fp_node *node)
+void fp_leases_outlive(struct fp_node *node)
 {
 	for (struct fp_slots *slots = node->leases; slots; slots = slots->node_next)
 		slots->lease_id = FP_SLOTS_NO_LEASE;
-	return 0;
+	node->n_leases = 0;
+	node->has_former = true;
 }
 
 /* The session is the node's. node->control held. */
@@ -187,7 +199,7 @@ static int enter(struct fp_store *store, struct fp_node *node, struct fp_session
 	if (!era)
 		return -ENOMEM;
 	fp_store_lanes_share(store);
-	r = fp_tend_begin_era(store, node, era); /* our copy of the parent's session goes */
+	r = fp_tend_begin_era(store, node, era); /* the one that ended goes, or our copy of the parent's */
 	if (r == 0 && !node->load_store)
 		fp_node_step(node, FP_BREAKER_RESUMED, 0);
 	fp_store_lanes_unlock(store);
@@ -209,8 +221,10 @@ static int adopt(struct fp_store *store, struct fp_node *node, unsigned *ret_way
 	if (r < 0)
 		return r;
 	r = adopt_parent(node, node_idx, session);
-	if (r == -ESTALE && node->load_store)
-		r = go_on_without(node);
+	if (r == -ESTALE && node->load_store) {
+		fp_leases_outlive(node);
+		r = 0;
+	}
 	if (r == 0)
 		r = fp_node_identify(node, session);
 	if (r == 0 && !node->load_store)
@@ -229,6 +243,8 @@ static void adopted(struct fp_store *store, struct fp_node *node)
 	fp_backoff_resumed(&node->backoff, fp_clock_ns());
 	node->attempting = false;
 	node->next_heartbeat_ns = fp_tend_next_heartbeat(store, node);
+	if (atomic_exchange(&node->session_error, 0))
+		atomic_fetch_add_explicit(&node->reconnects, 1, memory_order_relaxed);
 	atomic_store(&store->adoption_until_ns, 0); /* others may be waited for anew */
 	adoption_set(store, node, FP_ADOPTION_NONE);
 }
@@ -298,46 +314,87 @@ uint64_t fp_adoption_tend(struct fp_store *store, struct fp_node *node)
 
 /* ---- giving back ---- */
 
-void fp_inherited_unmap(struct fp_slots *slots)
+void fp_lease_unmap(struct fp_slots *slots)
 {
 	size_t len = (size_t)slots->n_pages * FP_PAGE_SIZE;
 
 	if (!slots->base)
 		return;
 	munmap(slots->base, len);
+	slots->base = NULL;
 	atomic_fetch_sub(&fp_transport_mapped_bytes, len);
 }
 
-static bool is_empty(const struct fp_slots *slots)
+/* What can't be said to the node it learns when the session ends. */
+void fp_lease_end(struct fp_node *node, struct fp_slots *slots)
 {
-	return slots->inherited &&
-	       atomic_load_explicit(&slots->n_free, memory_order_acquire) == slots->n_pages;
+	struct fp_slots **p;
+
+	for (p = &node->leases; *p != slots; p = &(*p)->node_next)
+		;
+	*p = slots->node_next;
+	if (slots->inherited || slots->lease_id == FP_SLOTS_NO_LEASE) /* else its session does it */
+		fp_lease_unmap(slots); /* by the time that the node is told it has its memory back */
+	if (slots->lease_id == FP_SLOTS_NO_LEASE)
+		return;
+	node->n_leases--;
+	if (fp_node_up(node))
+		(void)fp_session_release(node->era->session, slots->lease_id);
+}
+
+static bool is_former(const struct fp_slots *slots)
+{
+	return slots->lease_id == FP_SLOTS_NO_LEASE && !atomic_load(&slots->retired);
+}
+
+/* Under reserve_lock leases come and go at our hands alone. */
+static bool retire(struct fp_store *store, struct fp_node *node)
+{
+	uint64_t n_pages = 0;
+
+	for (const struct fp_slots *slots = node->leases; slots; slots = slots->node_next)
+		n_pages += is_former(slots) ? slots->n_pages : 0;
+	if (n_pages && fp_store_grow(store, n_pages) < 0)
+		return false;
+	for (struct fp_slots *slots = node->leases; slots; slots = slots->node_next) {
+		if (!is_former(slots))
+			continue;
+		atomic_store(&slots->retired, true); /* after the new ones are there: see slots_scan */
+		atomic_fetch_sub(&node->n_slots, slots->n_pages);
+		atomic_fetch_add(&node->n_retired, slots->n_pages);
+	}
+	return true;
+}
+
+/* Until the nodes have lent as much anew, the slots that there are go on being taken: some are reserved. */
+void fp_leases_retire(struct fp_store *store, struct fp_node *node)
+{
+	if (!node->has_former)
+		return;
+	pthread_mutex_lock(&store->reserve_lock);
+	node->has_former = !retire(store, node);
+	pthread_mutex_unlock(&store->reserve_lock);
 }
 
 /*
- * Children of ours that have not adopted need the leases that they had at their fork, so none goes while any
- * child lives. What can't be said to the node it learns when the session ends.
+ * Children of ours that have not adopted need the leases that they had at their fork and can adopt: none of
+ * these goes while any child lives.
  */
-void fp_inherited_release(struct fp_store *store, struct fp_node *node)
+void fp_retired_release(struct fp_store *store, struct fp_node *node)
 {
-	struct fp_slots *slots, **p = &node->leases;
+	bool any_child = atomic_load(&store->gens.n_living);
 
-	if (!atomic_load_explicit(&node->n_inherited, memory_order_relaxed) ||
-	    atomic_load(&store->gens.n_living))
+	if (!atomic_load_explicit(&node->n_retired, memory_order_relaxed))
 		return;
 	pthread_mutex_lock(&node->control);
-	while ((slots = *p)) {
-		if (!is_empty(slots)) {
-			p = &slots->node_next;
+	for (struct fp_slots *slots = node->leases, *next; slots; slots = next) {
+		next = slots->node_next;
+		if (any_child && slots->lease_id != FP_SLOTS_NO_LEASE)
 			continue;
-		}
-		*p = slots->node_next;
-		node->n_leases--;
-		atomic_fetch_sub(&node->n_inherited, slots->n_pages);
-		fp_inherited_unmap(slots); /* by the time that the node is told it has its memory back */
-		if (slots->lease_id != FP_SLOTS_NO_LEASE)
-			(void)fp_session_release(node->era->session, slots->lease_id);
-		slots->released = true;
+		if (!atomic_load(&slots->retired) || !fp_slots_close(slots))
+			continue;
+		atomic_fetch_sub(&node->n_retired, slots->n_pages);
+		fp_lease_end(node, slots);
 	}
 	pthread_mutex_unlock(&node->control);
 }
@@ -396,7 +453,7 @@ static void node_inherit(struct fp_store *store, struct fp_node *node)
 	assert(node->era->n_links == 0); /* the parent's lanes are closed */
 	node->attempting = false;
 	node->backoff = (struct fp_backoff){0};
-	node->n_inherited += node->n_slots;
+	node->n_retired += node->n_slots;
 	node->n_slots = 0;
 	drop_sessions(node);
 	reset_counters(node);

@@ -3,7 +3,7 @@
  * Room: store.
  *
  *   era   a session of the node from one resume to the next. It outlives its end until the last link that
- *         some idle lane still has of it is closed.
+ *         some idle lane still has of it is closed. What a session over shm lent outlives both: it is mapped.
  */
 #ifndef FP_NODE_H
 #define FP_NODE_H
@@ -17,7 +17,8 @@
 #include "slots.h"
 #include "transport.h"
 
-/* Whether a node waits to be given its parent's leases. */
+/* Whether a node waits for a session: a forked child's to be given its parent's leases, one over shm whose
+ * session has ended for another. */
 enum fp_adoption {
 	FP_ADOPTION_NONE,
 	FP_ADOPTION_FIRST, /* the first attempt is worth waiting for */
@@ -50,14 +51,14 @@ struct fp_node {
 	int tend_fd;    /* tells the tender that it has work; another one in a forked child */
 	/*
 	 * In a forked child until it has adopted: whose session, and where its identity is. The era is the
-	 * parent's until then: its copy of the control connection keeps the leases.
+	 * parent's until then: its copy of the control connection keeps the leases. NULL: there is none.
 	 */
 	struct fp_heldmap *adopt_from;
 
 	/* Held across control calls. Before lanes_lock. */
 	pthread_mutex_t control;
 	struct fp_slots *leases; /* linked by node_next; under control */
-	unsigned n_leases;       /* under control */
+	unsigned n_leases;       /* that its session knows; under control */
 	struct fp_era *era;      /* written under control and the store's lanes_lock, read under either */
 	struct fp_era *ended;    /* under lanes_lock */
 
@@ -65,6 +66,7 @@ struct fp_node {
 	struct fp_session_identity identity;
 	struct fp_backoff backoff;
 	bool attempting; /* backoff is of the breaker's present opening */
+	bool has_former; /* of its leases some may be of a session that has ended, and are not retired yet */
 	uint64_t next_heartbeat_ns;
 	uint64_t adopt_at_ns; /* the first attempt to adopt, unless adoption_wanted comes earlier */
 
@@ -74,13 +76,13 @@ struct fp_node {
 	_Atomic bool had_best;      /* a way over the best transport was in use once */
 	_Atomic int error;          /* what opened the breaker last; 0: nothing ever did */
 	const char *_Atomic why;    /* the same in the words of a device (fp_link_why); NULL: it has none */
-	_Atomic int session_error;  /* load/store: what ended the session; 0: it stands */
+	_Atomic int session_error;  /* load/store: what ended the session; 0: it stands, or another does */
 	_Atomic uint64_t grace_ns;  /* as the node told it last */
 	_Atomic unsigned n_blocked; /* lanes with pages that wait for it to be up again */
 	_Atomic enum fp_adoption adoption;
 	_Atomic bool adoption_wanted; /* something waits for it */
-	_Atomic uint64_t n_slots;     /* in all its leases */
-	_Atomic uint64_t n_inherited; /* in those of our parent's that we still have */
+	_Atomic uint64_t n_slots;     /* in all leases that are not retired */
+	_Atomic uint64_t n_retired;   /* in those that are, and are still mapped or held */
 	_Atomic uint64_t read_bytes;
 	_Atomic uint64_t written_bytes;
 	_Atomic uint64_t reconnects, failures, degradations, heartbeat_ns;

@@ -219,27 +219,13 @@ static int placement_step(struct placement *p)
 	return 0;
 }
 
-/* No resume will ask for this lease any more. If the node can't be told, it takes it back with the session.
- */
-static void lease_release(struct fp_node *node, struct fp_slots *slots)
-{
-	struct fp_slots **p;
-
-	pthread_mutex_lock(&node->control);
-	for (p = &node->leases; *p != slots; p = &(*p)->node_next)
-		;
-	*p = slots->node_next;
-	node->n_leases--;
-	if (fp_node_up(node))
-		(void)fp_session_release(node->era->session, slots->lease_id);
-	pthread_mutex_unlock(&node->control);
-}
-
 static void give_back(struct placement *p)
 {
 	for (struct fp_slots *slots = p->taken, *next; slots; slots = next) {
 		next = slots->next;
-		lease_release(&p->store->nodes[slots->node], slots);
+		pthread_mutex_lock(&p->store->nodes[slots->node].control);
+		fp_lease_end(&p->store->nodes[slots->node], slots);
+		pthread_mutex_unlock(&p->store->nodes[slots->node].control);
 		fp_slots_free(slots);
 	}
 }

@@ -26,6 +26,12 @@ static size_t size_bytes(uint32_t n_pages)
 	return sizeof(struct fp_slots) + BITMAPS * words_of(n_pages) * sizeof(uint64_t);
 }
 
+/* A word of which no slot is in use: bits behind the last page are never free. */
+static uint64_t unused_word(const struct fp_slots *slots, uint32_t word)
+{
+	return word == slots->n_pages / WORD_BITS ? ~0ull << (slots->n_pages % WORD_BITS) : 0;
+}
+
 struct fp_slots *fp_slots_new(uint32_t n_pages)
 {
 	struct fp_slots *slots;
@@ -38,8 +44,8 @@ struct fp_slots *fp_slots_new(uint32_t n_pages)
 	slots->n_free = n_pages;
 	slots->shared = slots->word + words_of(n_pages);
 	slots->limbo = slots->shared + words_of(n_pages);
-	if (n_pages % WORD_BITS) /* bits behind the last page are never free */
-		slots->word[n_pages / WORD_BITS] = ~0ull << (n_pages % WORD_BITS);
+	if (n_pages % WORD_BITS)
+		slots->word[n_pages / WORD_BITS] = unused_word(slots, n_pages / WORD_BITS);
 	return slots;
 }
 
@@ -125,6 +131,26 @@ bool fp_slots_put(struct fp_slots *slots, uint64_t slot)
 	return n_free == 0;
 }
 
+/* n_free stays: nobody uses these slots. */
+bool fp_slots_close(struct fp_slots *slots)
+{
+	uint32_t n_words = words_of(slots->n_pages), w;
+	uint64_t unused;
+
+	if (atomic_load_explicit(&slots->n_free, memory_order_acquire) != slots->n_pages)
+		return false;
+	for (w = 0; w < n_words; w++) {
+		unused = unused_word(slots, w);
+		if (!atomic_compare_exchange_strong(&slots->word[w], &unused, ~0ull))
+			break;
+	}
+	if (w == n_words)
+		return true;
+	while (w--)
+		atomic_store(&slots->word[w], unused_word(slots, w));
+	return false;
+}
+
 uint64_t fp_slots_share(struct fp_slots *slots, uint32_t word)
 {
 	uint64_t used = atomic_load_explicit(&slots->word[word], memory_order_acquire);
@@ -198,4 +224,5 @@ void fp_slots_inherit(struct fp_slots *slots)
 	}
 	slots->n_limbo = 0;
 	slots->inherited = true;
+	slots->retired = true;
 }

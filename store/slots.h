@@ -26,13 +26,13 @@ struct fp_slots {
 	struct fp_slots *next;      /* in a list of leases that are not published yet */
 	struct fp_slots *node_next; /* among the leases of its node */
 	uint64_t first_slot;        /* the number of page 0 */
-	char *base;                 /* where the lease is mapped here, or NULL */
+	char *base;                 /* where the lease is mapped here, or NULL; NULL once it is unmapped */
 	unsigned node;
-	uint32_t lease_id; /* FP_SLOTS_NO_LEASE: its session has ended */
+	uint32_t lease_id; /* FP_SLOTS_NO_LEASE: its session has ended; under node->control */
 	uint32_t n_pages;
-	bool inherited;                   /* the parent's: all of it is shared, and nothing is taken */
-	bool released;                    /* inherited, and not held by this process any more; the tender's */
-	uint64_t held_word;               /* where its words begin in the held maps of whose it is */
+	bool inherited;       /* the parent's: all of it is shared, and nothing is taken */
+	_Atomic bool retired; /* nothing is taken: inherited, or lent anew since its session ended */
+	uint64_t held_word;   /* where its words begin in the held maps of whose it is */
 	_Atomic uint64_t *shared, *limbo; /* bitmaps as word */
 
 	alignas(64) _Atomic uint32_t n_free; /* never less than the clear bits: 0 means full */
@@ -57,6 +57,9 @@ unsigned fp_slots_take(struct fp_slots *slots, unsigned n, uint64_t *ret_slots);
 /* Returns one slot that is not shared, or is inherited. True if the lease was full until now. Any thread,
  * lock-free. */
 bool fp_slots_put(struct fp_slots *slots, uint64_t slot);
+
+/* Takes all slots, if none is in use. Any thread, lock-free. */
+bool fp_slots_close(struct fp_slots *slots);
 
 static inline uint32_t fp_slots_n_words(const struct fp_slots *slots)
 {

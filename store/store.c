@@ -207,10 +207,12 @@ static void node_end(struct fp_store *store, unsigned node_idx)
 	/* of a forked child's copy nothing is sure that the tender had in its hands; else all lanes are
 	 * closed */
 	assert(store->opener != getpid() || !node->era->n_links);
-	if (leaves_silently(store, node_idx))
+	if (leaves_silently(store, node_idx)) {
+		fp_leases_outlive(node);
 		fp_session_abandon(node->era->session);
-	else
+	} else {
 		fp_session_close(node->era->session);
+	}
 	free(node->era);
 	fp_fd_close(node->tend_fd);
 	pthread_mutex_destroy(&node->control);
@@ -222,8 +224,8 @@ static void leases_end(struct fp_store *store)
 	for (uint32_t i = 1; i <= store->n_leases; i++) {
 		struct fp_slots *slots = store->leases[i];
 
-		if (slots->inherited && !slots->released)
-			fp_inherited_unmap(slots);
+		if (slots->inherited || slots->lease_id == FP_SLOTS_NO_LEASE)
+			fp_lease_unmap(slots);
 		fp_slots_free(slots);
 	}
 }
@@ -314,22 +316,39 @@ static void publish(struct fp_store *store, struct fp_slots *list)
 	fp_store_freed(store);
 }
 
+int fp_store_grow(struct fp_store *store, uint64_t n_pages)
+{
+	struct fp_slots *list;
+	int r = fp_placement_take(store, n_pages, &list);
+
+	if (r == 0)
+		publish(store, list);
+	return r;
+}
+
+/* The same, and where a session has ended its successor is waited for. */
+static int grow_patiently(struct fp_store *store, uint64_t n_pages)
+{
+	int r = fp_store_grow(store, n_pages);
+
+	if (r == 0 || r == -ENOSPC)
+		return r;
+	fp_store_check_sessions(store);
+	return fp_store_lacks_sessions(store) ? fp_store_grow(store, n_pages) : r;
+}
+
 /* fp_store_reserve under reserve_lock. */
 static int reserve(struct fp_store *store, uint64_t n_pages)
 {
 	uint64_t wanted = store->reserved_pages + n_pages; /* others can only lower the sum meanwhile */
 	uint64_t total = fp_store_slots_total(store);
-	struct fp_slots *list = NULL;
-	int r;
+	int r = 0;
 
-	if (wanted > total) {
-		r = fp_placement_take(store, wanted - total, &list);
-		if (r < 0)
-			return r;
-		publish(store, list);
-	}
-	atomic_fetch_add(&store->reserved_pages, n_pages);
-	return 0;
+	if (wanted > total)
+		r = grow_patiently(store, wanted - total);
+	if (r == 0)
+		atomic_fetch_add(&store->reserved_pages, n_pages);
+	return r;
 }
 
 /* The program only sees that it gets no memory, of which there is enough. */
@@ -357,14 +376,11 @@ int fp_store_reserve(struct fp_store *store, uint64_t n_pages)
 
 int fp_store_extend(struct fp_store *store)
 {
-	struct fp_slots *list;
 	int r;
 
 	if (pthread_mutex_trylock(&store->reserve_lock) != 0)
 		return -EBUSY;
-	r = fp_placement_take(store, 1, &list);
-	if (r == 0)
-		publish(store, list);
+	r = fp_store_grow(store, 1);
 	pthread_mutex_unlock(&store->reserve_lock);
 	tell_if_short(store, r);
 	return r;
@@ -391,7 +407,8 @@ static unsigned slots_scan(struct fp_store *store, unsigned n, uint64_t *ret_slo
 		if (index > n_leases)
 			index = 1;
 		slots = atomic_load_explicit(&store->leases[index], memory_order_acquire);
-		if (slots->inherited || !fp_node_up(&store->nodes[slots->node]))
+		if (atomic_load_explicit(&slots->retired, memory_order_acquire) ||
+		    !fp_node_up(&store->nodes[slots->node]))
 			continue;
 		got += fp_slots_take(slots, n - got, ret_slots + got);
 		if (got == n)
@@ -539,7 +556,7 @@ void fp_store_node_info(const struct fp_store *store, unsigned node_idx, struct 
 	    .session_error = atomic_load(&node->session_error),
 	    .adopting = fp_node_is_adopting(node),
 	    .leased_bytes = atomic_load_explicit(&node->n_slots, memory_order_relaxed) * FP_PAGE_SIZE,
-	    .inherited_bytes = atomic_load_explicit(&node->n_inherited, memory_order_relaxed) * FP_PAGE_SIZE,
+	    .retired_bytes = atomic_load_explicit(&node->n_retired, memory_order_relaxed) * FP_PAGE_SIZE,
 	    .read_bytes = atomic_load_explicit(&node->read_bytes, memory_order_relaxed),
 	    .written_bytes = atomic_load_explicit(&node->written_bytes, memory_order_relaxed),
 	    .reconnects = atomic_load_explicit(&node->reconnects, memory_order_relaxed),
@@ -552,20 +569,23 @@ void fp_store_node_info(const struct fp_store *store, unsigned node_idx, struct 
 		ret_info->error = ret_info->last_error ? ret_info->last_error : -EHOSTDOWN;
 }
 
-int fp_store_check_session(struct fp_store *store, unsigned node_idx)
+static void check_session(struct fp_node *node)
 {
-	struct fp_node *node = &store->nodes[node_idx];
 	int r;
 
-	if (!node->load_store || fp_node_is_lost(node) || atomic_load(&node->session_error) ||
+	if (!node->load_store || fp_node_is_lost(node) || fp_node_is_adopting(node) ||
 	    pthread_mutex_trylock(&node->control) != 0) /* a call is under way: the next look tells */
-		return 0;
-	/* until it has adopted the session is our parent's */
-	r = fp_node_is_adopting(node) ? 0 : fp_session_check(node->era->session);
+		return;
+	r = fp_session_check(node->era->session);
+	if (r < 0 && !fp_node_is_adopting(node))
+		fp_adoption_begin(node, r);
 	pthread_mutex_unlock(&node->control);
-	if (r < 0)
-		atomic_store(&node->session_error, r);
-	return r;
+}
+
+void fp_store_check_sessions(struct fp_store *store)
+{
+	for (unsigned i = 0; i < store->n_nodes; i++)
+		check_session(&store->nodes[i]);
 }
 
 uint64_t fp_store_slots_used(const struct fp_store *store)

@@ -19,7 +19,8 @@
  * read waits until its node is up again, or lost, or until its patience is over; a page that is written waits
  * for one deadline, as its caller still has it. Patience that is over leaves the breaker spent: later pages
  * end with -EHOSTDOWN at once, until an attempt succeeds. What a node lends by load and store (shm) is mapped
- * here, and is never lost: the end of its session only means that it lends no more.
+ * here, and is never lost: its session ends only for what is still to be lent, until fp_store_tend has opened
+ * another.
  *
  * A process that forks shares its slots with the child: each fork is a generation. A shared slot is written
  * by nobody any more; it is free again when neither the parent nor a generation that lives holds it.
@@ -74,20 +75,20 @@ enum fp_store_state {
 struct fp_store_node {
 	const char *url; /* the way in use, or used last */
 	enum fp_store_state state;
-	bool up;               /* state is FP_STORE_UP */
-	bool spent;            /* cut off for so long that the patience of a page was over */
-	bool degraded;         /* up, but not over the transport that its URL prefers */
-	bool adopting;         /* a forked child's, which has no session of its own yet */
-	uint64_t patience_ns;  /* how long a page waits for it; UINT64_MAX: without end */
-	uint64_t wait_ns;      /* the same, and what an end that comes late may take */
-	int error;             /* negative errno that took it down, 0 if up */
-	int last_error;        /* the same, and kept when it is up again; 0: it never failed */
-	const char *why;       /* last_error in the words of a device, static; NULL: it has none */
-	int session_error;     /* load/store: what ended its session, see fp_store_check_session; 0: none */
-	uint64_t leased_bytes; /* to this process */
-	uint64_t inherited_bytes; /* of its parent's, read-only */
+	bool up;                /* state is FP_STORE_UP */
+	bool spent;             /* cut off for so long that the patience of a page was over */
+	bool degraded;          /* up, but not over the transport that its URL prefers */
+	bool adopting;          /* it has no session yet: a forked child's, or over shm when it has ended */
+	uint64_t patience_ns;   /* how long a page waits for it; UINT64_MAX: without end */
+	uint64_t wait_ns;       /* the same, and what an end that comes late may take */
+	int error;              /* negative errno that took it down, 0 if up */
+	int last_error;         /* the same, and kept when it is up again; 0: it never failed */
+	const char *why;        /* last_error in the words of a device, static; NULL: it has none */
+	int session_error;      /* load/store: what ended its session, until there is another; 0: none */
+	uint64_t leased_bytes;  /* to this process */
+	uint64_t retired_bytes; /* of which nothing is taken: its parent's, or of a session that has ended */
 	uint64_t read_bytes, written_bytes;
-	uint64_t reconnects;   /* times the session was resumed */
+	uint64_t reconnects;   /* times the session was resumed, or over shm replaced */
 	uint64_t failures;     /* times the breaker opened */
 	uint64_t degradations; /* times a lesser transport was taken */
 	uint64_t heartbeat_ns; /* round trip of the last heartbeat that was answered; 0: none yet */
@@ -212,11 +213,11 @@ unsigned fp_store_n_nodes(const struct fp_store *store);
 /* Any thread. The url stays valid until the store closes. */
 void fp_store_node_info(const struct fp_store *store, unsigned node, struct fp_store_node *ret_info);
 /*
- * Looks whether the session of a node that is reached by load and store has ended. Nothing is lost with it:
- * what the node lent is mapped here. But it lends nothing more. The negative errno of fp_session_check, once
- * a node; else 0. A thread that may wait a little, never blocks on the node.
+ * Looks whether the sessions of nodes that are reached by load and store have ended, and has fp_store_tend
+ * open others: now and then. Nothing is lost with them: what the nodes lent is mapped here, and stays in use.
+ * A thread that may wait a little, never blocks on a node.
  */
-int fp_store_check_session(struct fp_store *store, unsigned node);
+void fp_store_check_sessions(struct fp_store *store);
 uint64_t fp_store_slots_used(const struct fp_store *store);
 uint64_t fp_store_slots_total(const struct fp_store *store);
 

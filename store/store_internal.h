@@ -147,8 +147,14 @@ void fp_store_options_take(struct fp_store *store, const struct fp_store_options
 
 void fp_adoption_init(struct fp_store *store);
 void fp_adoption_done(struct fp_store *store);
-/* Ends the mapping of an inherited lease. */
-void fp_inherited_unmap(struct fp_slots *slots);
+/* Ends the mapping of a lease that no session of ours has. */
+void fp_lease_unmap(struct fp_slots *slots);
+/* Takes a lease off its node: it is unmapped, and given back. node->control held. */
+void fp_lease_end(struct fp_node *node, struct fp_slots *slots);
+/* Their session is not ours any more, but what is mapped stays. node->control held. */
+void fp_leases_outlive(struct fp_node *node);
+/* The session of a node over shm has ended: the tender is to open another. node->control held. */
+void fp_adoption_begin(struct fp_node *node, int error);
 /* Something waits for the node to adopt: the tender need not put it off any longer. Any thread, lock-free. */
 void fp_adoption_want(struct fp_store *store, struct fp_node *node);
 /*
@@ -158,8 +164,14 @@ void fp_adoption_want(struct fp_store *store, struct fp_node *node);
 void fp_adoption_await(struct fp_store *store);
 /* The tender's step for a node that is adopting: when the next is due. */
 uint64_t fp_adoption_tend(struct fp_store *store, struct fp_node *node);
-/* Gives the node back what it lent our parent and nobody holds here any more. The tender's. */
-void fp_inherited_release(struct fp_store *store, struct fp_node *node);
+/*
+ * What was lent to an ended session is taken from no more, once as much has been lent to its successor; and
+ * what is retired and nobody holds here goes back. The tender's.
+ */
+void fp_leases_retire(struct fp_store *store, struct fp_node *node);
+void fp_retired_release(struct fp_store *store, struct fp_node *node);
+/* Takes leases of n_pages more. reserve_lock held. As fp_store_reserve. */
+int fp_store_grow(struct fp_store *store, uint64_t n_pages);
 
 /* ---- what the tender does, and adopting does alike ---- */
 

@@ -462,7 +462,7 @@ int fp_agent_start_threads(struct fp_agent *agent, struct fp_agent_error *error)
 		r = start_inline(agent, &fault);
 	if (r == 0 && !agent->far.uffd.sigbus)
 		r = fp_fault_loop_start(&fault, &agent->fault_loop);
-	if (r == 0 && (agent->is_child || !fp_store_is_direct(agent->far.store)))
+	if (r == 0)
 		r = start_keeper(agent);
 	return r < 0 ? fail_threads(error, r) : start_guard(agent, error);
 }

@@ -31,7 +31,7 @@ struct fp_agent {
 	struct fp_reclaim *reclaim;
 	struct fp_fault_loop *fault_loop;
 	struct fp_fdguard guard;
-	struct fp_keeper *keeper; /* NULL: the store is direct, and its sessions our own from the start */
+	struct fp_keeper *keeper;
 	struct fp_agent_options options; /* a deep copy: a child starts from it */
 	struct fp_fork fork;
 	unsigned local_percent; /* 0: the budget is fixed */

@@ -67,6 +67,13 @@ static void say(enum fp_node_news news, const struct fp_store_node *info, uint64
 
 	switch (news) {
 	case FP_NEWS_CUT_OFF:
+		if (info->session_error) {
+			fp_log(FP_LOG_WARNING, "store",
+			       "node %s: the session has ended: %s; no byte is lost, but it lends no further "
+			       "memory to this process until it is back",
+			       info->url, fp_nodewatch_reason(info->session_error, NULL, why, sizeof(why)));
+			break;
+		}
 		fp_log(FP_LOG_WARNING, "store", "node %s is cut off: %s; what needs it waits %s", info->url,
 		       fp_nodewatch_reason(info->last_error, info->why, why, sizeof(why)),
 		       format_patience(info->patience_ns, time, sizeof(time)));
@@ -99,22 +106,4 @@ void fp_nodewatch_look(struct fp_node_said *said, const struct fp_store *store, 
 	news = fp_nodewatch_step(said, info.state, fp_clock_ns(), &outage_ns);
 	if (news != FP_NEWS_NONE)
 		say(news, &info, outage_ns);
-}
-
-void fp_nodewatch_check_sessions(struct fp_store *store)
-{
-	struct fp_store_node info;
-	char why[FP_NODEWATCH_REASON_LEN];
-
-	for (unsigned i = 0; i < fp_store_n_nodes(store); i++) {
-		int r = fp_store_check_session(store, i);
-
-		if (r == 0)
-			continue;
-		fp_store_node_info(store, i, &info);
-		fp_log(FP_LOG_WARNING, "store",
-		       "node %s: the session has ended: %s; no byte is lost, but it lends no further memory "
-		       "to this process",
-		       info.url, fp_nodewatch_reason(r, NULL, why, sizeof(why)));
-	}
 }

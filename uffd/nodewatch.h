@@ -39,9 +39,6 @@ enum fp_node_news fp_nodewatch_step(struct fp_node_said *said, enum fp_store_sta
 /* Looks at a node and says what is new on stderr. One thread a node, which may block a little. */
 void fp_nodewatch_look(struct fp_node_said *said, const struct fp_store *store, unsigned node);
 
-/* Says which sessions over shm have ended, once each. Any one thread, which may block a little. */
-void fp_nodewatch_check_sessions(struct fp_store *store);
-
 #define FP_NODEWATCH_REASON_LEN 128
 
 /* Why a node is away, for people, with what its device says (NULL: nothing): in buf, or a constant. */

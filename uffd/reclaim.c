@@ -315,7 +315,7 @@ static void housekeep(struct fp_reclaim *rc, uint64_t *next_tick_ns)
 		return;
 	*next_tick_ns = now + TICK_NS;
 	fp_evictor_check_nodes(rc->evictor);
-	fp_nodewatch_check_sessions(rc->far->store);
+	fp_store_check_sessions(rc->far->store);
 	fp_store_sweep(rc->far->store);
 	revive_pages(rc);
 	publish(rc);

@@ -147,6 +147,16 @@ int test_daemon_start(const char *path, const char *scheme, uint64_t pool_bytes,
 	return r < 0 ? r : start(&command, scheme, &daemon, ret_daemon);
 }
 
+int test_daemon_restart(const char *path, uint64_t pool_bytes, struct test_daemon *daemon)
+{
+	char listen[128], pool[32];
+	struct command command = {path, {"--private", "--listen", listen, "--pool-size", pool}};
+
+	snprintf(listen, sizeof(listen), "unix:%s/node.sock", daemon->dir);
+	snprintf(pool, sizeof(pool), "%" PRIu64, pool_bytes);
+	return spawn(&command, daemon);
+}
+
 static int write_file(const char *path, const char *first, const char *second, const char *third)
 {
 	fp_autofclose FILE *f = fopen(path, "we");
@@ -205,15 +215,20 @@ static void remove_file(const struct test_daemon *daemon, const char *name)
 	unlink(path);
 }
 
-void test_daemon_stop(struct test_daemon *daemon)
+void test_daemon_kill(struct test_daemon *daemon)
 {
 	if (daemon->pid > 0) {
 		kill(daemon->pid, SIGKILL);
 		waitpid(daemon->pid, NULL, 0);
 	}
+	daemon->pid = 0;
+}
+
+void test_daemon_stop(struct test_daemon *daemon)
+{
+	test_daemon_kill(daemon);
 	remove_file(daemon, "node.sock");
 	remove_file(daemon, "node.yaml");
 	remove_file(daemon, "secret");
 	rmdir(daemon->dir);
-	daemon->pid = 0;
 }

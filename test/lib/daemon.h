@@ -35,6 +35,11 @@ int test_daemon_start(const char *path, const char *scheme, uint64_t pool_bytes,
 int test_daemon_start_config(const char *path, const char *scheme, const char *config,
                              struct test_daemon *ret_daemon);
 
+/* Kills it and waits until it is gone; its folder stays. */
+void test_daemon_kill(struct test_daemon *daemon);
+/* Another daemon over shm in the place of one that has ended, a child of the caller. */
+int test_daemon_restart(const char *path, uint64_t pool_bytes, struct test_daemon *daemon);
+
 /* The address that an rdma device of this machine answers at, from FARPAGE_TEST_RDMA. NULL: there is none. */
 const char *test_daemon_rdma_host(void);
 

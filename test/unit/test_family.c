@@ -48,13 +48,13 @@ static _Noreturn void go_on_without_the_parents(void)
 
 	check(info(0).state == FP_STORE_UP);
 	tend_now();
-	check(info(0).state == FP_STORE_UP && !info(0).adopting && info(0).inherited_bytes);
+	check(info(0).state == FP_STORE_UP && !info(0).adopting && info(0).retired_bytes);
 	check_all();
 	write_all();
 	check(info(0).leased_bytes && fake_nodes[0].n_leases > n_leases);
 	n_leases = fake_nodes[0].n_leases;
 	tend_now(); /* the inherited ones are given back */
-	check(!info(0).inherited_bytes && fake_nodes[0].n_leases == n_leases);
+	check(!info(0).retired_bytes && fake_nodes[0].n_leases == n_leases);
 	check_all();
 	free_all();
 	end();
@@ -71,7 +71,7 @@ static void a_session_that_is_not_known_loses_the_node_but_not_what_is_mapped(vo
 		pid = fork_store();
 		if (!pid) {
 			fake_nodes[0].forgetful = true;
-			check(info(0).adopting && info(0).inherited_bytes && !info(0).leased_bytes);
+			check(info(0).adopting && info(0).retired_bytes && !info(0).leased_bytes);
 			if (way)
 				go_on_without_the_parents();
 			lose_the_node();
@@ -339,7 +339,7 @@ static void an_inherited_lease_goes_back_when_it_is_empty(void **state)
 			for (unsigned i = 0; i < N_PAGES; i++)
 				page_write(i);
 			fake_tend(me.store);
-			check(info(0).inherited_bytes == 0);
+			check(info(0).retired_bytes == 0);
 			fake_tend(me.store);
 			check_all();
 			reach(&done);
@@ -478,12 +478,12 @@ static void a_lease_is_kept_for_the_grandchild(void **state)
 			}
 			free_all();
 			fake_tend(me.store);
-			check(info(0).inherited_bytes > 0);
+			check(info(0).retired_bytes > 0);
 			reach(&go);
 			await(grandchild, 0);
 			fp_store_sweep(me.store);
 			fake_tend(me.store);
-			check(info(0).inherited_bytes == 0);
+			check(info(0).retired_bytes == 0);
 			end();
 			_exit(0);
 		}

@@ -218,13 +218,39 @@ static void threads_never_share_a_slot(void **state)
 	fp_slots_free(crowd.slots);
 }
 
+/* Whose lease is closed, its slots are nobody's to take; one that is in use keeps it from that. */
+static void closes_when_nothing_is_in_use(void **state)
+{
+	for (uint32_t n_pages = 1; n_pages <= 200; n_pages++) {
+		struct fp_slots *slots = slots_new(n_pages);
+		uint64_t out[200], last;
+
+		assert_int_equal(fp_slots_take(slots, n_pages, out), n_pages);
+		last = out[n_pages - 1];
+		for (uint32_t i = 0; i + 1 < n_pages; i++)
+			fp_slots_put(slots, out[i]);
+		assert_false(fp_slots_close(slots));
+		assert_int_equal(fp_slots_take(slots, n_pages, out), n_pages - 1);
+		for (uint32_t i = 0; i + 1 < n_pages; i++)
+			fp_slots_put(slots, out[i]);
+		fp_slots_put(slots, last);
+		assert_true(fp_slots_close(slots));
+		assert_int_equal(fp_slots_take(slots, n_pages, out), 0);
+		fp_slots_free(slots);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(hands_out_every_slot_once),         cmocka_unit_test(batches_follow_one_another),
-	    cmocka_unit_test(prefers_the_longest_hole),          cmocka_unit_test(tells_when_it_was_full),
-	    cmocka_unit_test(aborts_on_double_and_foreign_free), cmocka_unit_test(random_ops_match_a_shadow),
+	    cmocka_unit_test(hands_out_every_slot_once),
+	    cmocka_unit_test(batches_follow_one_another),
+	    cmocka_unit_test(prefers_the_longest_hole),
+	    cmocka_unit_test(tells_when_it_was_full),
+	    cmocka_unit_test(aborts_on_double_and_foreign_free),
+	    cmocka_unit_test(random_ops_match_a_shadow),
 	    cmocka_unit_test(threads_never_share_a_slot),
+	    cmocka_unit_test(closes_when_nothing_is_in_use),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
