@@ -41,13 +41,18 @@ setup_two-namespaces() {
 	ip netns exec program rdma link add siw_program type siw netdev eth0
 }
 
-# Between two guests: rxe0 on the cable, at the address that the runner chose.
+# Between two guests: rxe0 on one cable, at the address that the runner chose, and siw0 on another, at 10.77.4 of the same end.
 setup_cable() {
 	ip -batch - <<-LINKS
 		link set eth0 mtu 9000 up
+		link set eth1 mtu 9000 up
 		addr add $FARPAGE_VM_ADDRESS/24 dev eth0
+		addr add 10.77.4.${FARPAGE_VM_ADDRESS##*.}/24 dev eth1
 	LINKS
-	rdma link add rxe0 type rxe netdev eth0
+	rdma -b - <<-DEVICES
+		link add rxe0 type rxe netdev eth0
+		link add siw0 type siw netdev eth1
+	DEVICES
 }
 
 setup_none() {

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # test/vm/pair.sh [OPTION...] -- NODE-COMMAND PROGRAM-COMMAND: runs two commands, each with bash in a guest of its own. A
-# cable joins the guests: rxe0 at 10.77.3.1 in the first and at 10.77.3.2 in the second, on eth0. Both may write the
-# results folder, which is also where they can wait for each other.
+# cable joins the guests: rxe0 at 10.77.3.1 in the first and at 10.77.3.2 in the second, on eth0. Another joins siw0 at
+# 10.77.4.1 and 10.77.4.2, on eth1. Both may write the results folder, which is also where they can wait for each other.
 #
 #   --kernel, --memory, --timeout, --results: as run.sh has them; one processor each, as rxe starves with more
 #
@@ -46,11 +46,11 @@ guest() {
 
 # The emulator that connects wants the other to listen already.
 start_both() {
-	rm -f "$work/cable"
+	rm -f "$work"/cable.*
 	guests=()
 	guest node "listen:$work/cable,10.77.3.1" "$node_command"
 	node=$guest
-	while [[ ! -S $work/cable ]] && kill -0 "$node" 2>/dev/null; do
+	while [[ ! -S $work/cable.rxe || ! -S $work/cable.siw ]] && kill -0 "$node" 2>/dev/null; do
 		sleep 0.1
 	done
 	guest program "connect:$work/cable,10.77.3.2" "$program_command"

@@ -8,7 +8,8 @@
 #   --setup NETWORK       none, one-namespace or two-namespaces: see network.sh; may be given several times (none)
 #   --append WORD         one more word on the kernel's command line; may be given several times
 #   --results FOLDER      a folder of the host that the guest may write, at /run/vm/results there
-#   --cable END,ADDRESS   for pair.sh: END is listen:PATH or connect:PATH, of a UNIX socket; brings --setup cable along
+#   --cable END,ADDRESS   for pair.sh: END is listen:PATH or connect:PATH, of UNIX sockets (PATH.rxe, PATH.siw); brings
+#                         --setup cable along
 #
 # The guest's root is the host's, read-only under an overlay of memory: what it writes elsewhere is gone when it ends. The
 # command starts in the current folder. Its output is passed on, and its status is the status; 124: the time was up; 125:
@@ -85,8 +86,8 @@ describe_machine() {
 	add_share share "$work/share" multidevs=remap
 	add_share results "${results:-$work/results}" multidevs=remap
 	case $cable in
-	listen:*) add_cable on 01 ;;
-	connect:*) add_cable off 02 ;;
+	listen:*) add_cables on 01 ;;
+	connect:*) add_cables off 02 ;;
 	esac
 }
 
@@ -94,9 +95,15 @@ add_share() {
 	machine+=(-fsdev "local,id=$1,path=$2,security_model=none,$3" -device "virtio-9p-pci,fsdev=$1,mount_tag=$1")
 }
 
+# Two, as each kind of device wants an interface of its own: rdma_cm finds devices by their addresses.
+add_cables() {
+	add_cable rxe "$1" "00:$2"
+	add_cable siw "$1" "01:$2"
+}
+
 add_cable() {
-	machine+=(-netdev "stream,id=cable,server=$1,addr.type=unix,addr.path=${cable#*:}"
-		-device "virtio-net-pci,netdev=cable,mac=52:54:00:77:00:$2,host_mtu=9000,romfile=")
+	machine+=(-netdev "stream,id=$1,server=$2,addr.type=unix,addr.path=${cable#*:}.$1"
+		-device "virtio-net-pci,netdev=$1,mac=52:54:00:77:$3,host_mtu=9000,romfile=")
 }
 
 # Ends with the guest. Waits for the command to start no longer than for a boot.

@@ -36,7 +36,7 @@ in_guest 6.12-faults-siw --kernel 6.12 --setup two-namespaces --timeout 1500 -- 
 in_pair 6.12-pair --kernel 6.12 --timeout 900 -- "test/vm/node.sh $build" \
 	vm-pair-devices vm-redis-rxe-guests vm-faults-rxe-guests
 in_pair 6.1-pair --kernel 6.1 --timeout 700 -- "test/vm/node.sh $build" vm-pair-devices vm-redis-rxe-guests
-in_pair 6.12-vanish --kernel 6.12 --timeout 500 -- "test/vm/victim.sh $build" vm-vanished-rxe-guests
+in_pair 6.12-vanish --kernel 6.12 --timeout 500 -- "test/vm/victim.sh $build" vm-vanished-guests
 
 # What is compared is measured alone, with processors that do not sleep.
 wait # for the others
