@@ -434,6 +434,7 @@ static void on_keeper(struct fp_op *op, int res, unsigned flags)
 
 	read_keeper(server);
 	fp_keeper_reap(server->keeper);
+	trim_soon(server);  /* a lease is freed behind its jobs, maybe after the trim for its connection */
 	watch_kept(server); /* whoever gave up a lease has posted a job */
 }
 
