@@ -176,6 +176,7 @@ class AdoptFlood(Attack):
                 child = node.session(url, name="hostile")
                 child.adopt(parent)
                 children.append(child)
+        signal.pause()
 
 
 class SmallLeases(Attack):
@@ -183,12 +184,20 @@ class SmallLeases(Attack):
 
     processes = 4
     pool = "{ name: main, size: 4G }"
-    limits = "max_leases: 65535"
+    limits = "max_leases: 65535, client_quota: 3G"
+    granted = multiprocessing.Value("Q", 0)
 
     def run(self, node, url, ready):
-        sessions = [node.session(url, name="hostile")]
-        lease_all(sessions[0], PAGE, [])
+        session = node.session(url, name="hostile")
+        count = lease_all(session, PAGE, [])
+        with self.granted.get_lock():
+            self.granted.value = max(self.granted.value, count)
         ready.set()
+        signal.pause()
+
+    def verdict(self, _):
+        print(f"leases of one session: {self.granted.value}")
+        assert 0 < self.granted.value <= 3072, "leases are smaller than 1 MiB"
 
 
 class Quota(Attack):
@@ -226,6 +235,7 @@ class KeptMemory(Attack):
                 session.release(lease_id)
                 with self.kept.get_lock():
                     self.kept.value = max(self.kept.value, len(memories) * MIB)
+        signal.pause()
 
     def verdict(self, _):
         print(f"memory kept after RELEASE: {self.kept.value // MIB} MiB of a pool of 64 MiB")
@@ -300,7 +310,8 @@ class Descriptors(Attack):
 class HalfOpen(Attack):
     """Handshakes that never end, their HELLO sent byte by byte."""
 
-    limits = "handshake_timeout: 1s"
+    limits = "handshake_timeout: 200ms"
+    ended = multiprocessing.Value("Q", 0)  # connections, by the node
 
     def run(self, node, url, ready):
         hello = frame(HELLO, struct.pack("<BBBBIQ16s32s64s", 1, 1, CONTROL, 0, 0, 0, bytes(16), bytes(32), b"slow"))
@@ -316,7 +327,13 @@ class HalfOpen(Attack):
                     entry[1] += sent < len(hello) - 2
                 except OSError:
                     held.remove(entry)
+                    with self.ended.get_lock():
+                        self.ended.value += 1
             time.sleep(0.005)
+
+    def verdict(self, _):
+        print(f"handshakes that the node gave up: {self.ended.value}")
+        assert self.ended.value > 0, "a handshake may last for ever"
 
 
 class Garbage(Attack):
@@ -333,7 +350,8 @@ class Garbage(Attack):
                     sock = node.connect(url)
                 else:
                     sock = node.session(url, name="hostile").sock
-                wrong = bytearray(frame(dice.randrange(0x30), dice.randbytes(dice.choice((0, 8, 16, 24, 128, 1032)))))
+                wrong = bytearray(frame(dice.randrange(0x30), dice.randbytes(dice.choice((0, 8, 16, 24, 128, 1032, 32768))),
+                                        length=dice.choice((None, None, 32768, (1 << 32) - 1))))
                 for _ in range(dice.randrange(4)):
                     wrong[dice.randrange(len(wrong))] = dice.randrange(256)
                 sock.sendall(bytes(wrong))
