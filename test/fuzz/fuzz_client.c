@@ -64,6 +64,16 @@ static void prove(const uint8_t *hello_frame)
 	node.proved = true;
 }
 
+/* A nonce that comes twice would let a recorded node be played again. */
+static void check_nonce(const uint8_t *hello_frame)
+{
+	static uint8_t last[FP_WIRE_NONCE_BYTES];
+	const uint8_t *nonce = hello_frame + FP_WIRE_HEADER_BYTES + offsetof(struct fp_wire_hello, nonce);
+
+	assert(memcmp(nonce, last, sizeof(last)) != 0);
+	memcpy(last, nonce, sizeof(last));
+}
+
 /* A client sends each frame in one piece. */
 static ssize_t hear(void *context, const void *bytes, size_t len)
 {
@@ -73,6 +83,7 @@ static ssize_t hear(void *context, const void *bytes, size_t len)
 	assert(len == FP_WIRE_HEADER_BYTES + header.length);
 	if (!node.n_heard++) {
 		assert(header.type == FP_WIRE_HELLO);
+		check_nonce(bytes);
 		prove(bytes);
 	}
 	if (header.type == FP_WIRE_RELEASE && node.asked != FP_WIRE_RELEASE && node.asked != FP_WIRE_LEASE)
