@@ -25,7 +25,7 @@ struct fp_client {
 	unsigned n_conns;
 	unsigned n_fds_out;          /* descriptors that he was promised or sent, and has not received */
 	unsigned n_shared;           /* memories that he maps, or mapped until they are given back */
-	struct fp_turn_client turns; /* his sessions' */
+	struct fp_turn_client turns; /* of his connections */
 	uint64_t
 	    leased_bytes; /* until the memory is back: until nobody has it leased and no request uses it */
 };

@@ -26,11 +26,13 @@
 #define CONN_FDS         8  /* promised and not received on one connection */
 #define CONTROL_REQUESTS 16 /* unanswered on a control connection: its answers can be long */
 #define LINGER_NS        (FP_NSEC_PER_SEC / 2)
+#define IDLE_BYTES       8192u /* that it is ready to receive while it is quiet: a page to write fits */
 #define HELD_BYTES       (128u << 10) /* of memory that the answers of one connection may hold, about */
 
 /* What a piece of work costs beyond its bytes, in bytes copied: measured on loopback. */
 #define REQUEST_COST 2048u
 #define SEND_COST    16384u
+#define END_COST     32768u
 
 bool fp_conn_is_control(const struct fp_conn *conn)
 {
@@ -58,20 +60,20 @@ static bool is_paused(const struct fp_conn *conn)
 }
 
 /* Whose share of the loop's time its work is. */
-static struct fp_share *share_of(const struct fp_conn *conn)
+static struct fp_turn_client *client_of(const struct fp_conn *conn)
 {
-	return conn->session ? &conn->session->share : &conn->server->strangers.share;
+	return conn->session ? &conn->session->client->turns : &conn->server->strangers.turns;
 }
 
 /* Whether it may do a piece of work now. If not, it is settled again when its turn comes. */
 static bool take_turn(struct fp_conn *conn)
 {
-	return fp_turn_take(&conn->server->turns, &conn->turn, share_of(conn));
+	return fp_turn_take(&conn->server->turns, &conn->turn, client_of(conn));
 }
 
 void fp_conn_charge(const struct fp_conn *conn, uint64_t bytes)
 {
-	fp_turn_charge(&conn->server->turns, share_of(conn), bytes);
+	fp_turn_charge(&conn->server->turns, client_of(conn), bytes);
 }
 
 static void refuse_frame(struct fp_conn *conn, int r)
@@ -102,7 +104,7 @@ static size_t feed_some(struct fp_conn *conn, const uint8_t *bytes, size_t len)
 	return used;
 }
 
-/* Returns the bytes consumed: all, unless the connection is paused or its share is used up. */
+/* Returns the bytes consumed: all, unless the connection is paused or its turn is over. */
 static size_t feed(struct fp_conn *conn, const uint8_t *bytes, size_t len)
 {
 	size_t used = 0;
@@ -166,6 +168,7 @@ static void on_recv(struct fp_op *op, int res, unsigned flags)
 	bool shared = flags & IORING_CQE_F_BUFFER;
 
 	conn->receiving = false;
+	conn->recv_bytes = res == (int)conn->recv_bytes ? FP_LOOP_BUF_BYTES : IDLE_BYTES;
 	if (res > 0) {
 		conn->heard_ns = fp_clock_ns();
 		input(conn, shared ? fp_loop_buf(loop, flags) : conn->own_buf, (size_t)res);
@@ -179,18 +182,21 @@ static void on_recv(struct fp_op *op, int res, unsigned flags)
 	fp_conn_settle(conn);
 }
 
-/* One buffer at a time: a peer that sends more than it is served keeps the rest in its own socket. */
+/*
+ * One buffer at a time: a peer that sends more than it is served keeps the rest in its own socket. Thousands
+ * of quiet ones may speak at once, and have to wait then: so a quiet one gets a part of a buffer.
+ */
 static void start_recv(struct fp_conn *conn)
 {
 	struct fp_loop *loop = &conn->server->loop;
 	struct io_uring_sqe *sqe = fp_loop_sqe(loop);
 
 	if (loop->bufs) {
-		io_uring_prep_recv(sqe, conn->fd, NULL, FP_LOOP_BUF_BYTES, 0);
+		io_uring_prep_recv(sqe, conn->fd, NULL, conn->recv_bytes, 0);
 		sqe->flags |= IOSQE_BUFFER_SELECT;
 		sqe->buf_group = 0;
 	} else {
-		io_uring_prep_recv(sqe, conn->fd, conn->own_buf, FP_LOOP_BUF_BYTES, 0);
+		io_uring_prep_recv(sqe, conn->fd, conn->own_buf, conn->recv_bytes, 0);
 	}
 	fp_loop_sqe_set(sqe, &conn->recv_op);
 	conn->receiving = true;
@@ -332,7 +338,7 @@ static void start_timer(struct fp_conn *conn, uint64_t ns)
 static uint64_t idle_left_ns(const struct fp_conn *conn)
 {
 	uint64_t limit_ns = conn->server->config->limits.idle_timeout_ns;
-	uint64_t silent_ns = conn->leasing || conn->turn.share ? 0 : fp_clock_ns() - conn->heard_ns;
+	uint64_t silent_ns = conn->leasing || conn->turn.client ? 0 : fp_clock_ns() - conn->heard_ns;
 
 	return limit_ns > silent_ns ? limit_ns - silent_ns : 0;
 }
@@ -393,6 +399,7 @@ static struct fp_conn *conn_new(struct fp_server *server, int fd, struct fp_gate
 		return NULL;
 	conn->server = server;
 	conn->fd = fd;
+	conn->recv_bytes = IDLE_BYTES;
 	conn->recv_op.done = on_recv;
 	conn->send_op.done = on_sent;
 	conn->time_op.done = on_time;
@@ -458,7 +465,7 @@ void fp_conn_kill(struct fp_conn *conn)
 	shutdown(conn->fd, SHUT_RDWR);
 	/* it is settled soon, whatever it waited for, and its session may end before */
 	fp_turn_leave(&server->turns, &conn->turn);
-	fp_turn_wait(&server->turns, &conn->turn, &server->strangers.share);
+	fp_turn_wait(&server->turns, &conn->turn, &server->strangers.turns);
 }
 
 static void free_conn(struct fp_conn *conn)
@@ -588,13 +595,24 @@ static void settle_send(struct fp_conn *conn)
 	}
 }
 
+/* Thousands of sessions may end at once. Strangers, and links of a session that has ended, never wait. */
+static bool may_end(struct fp_conn *conn)
+{
+	if (!conn->session)
+		return true;
+	if (!take_turn(conn))
+		return false;
+	fp_conn_charge(conn, END_COST);
+	return true;
+}
+
 void fp_conn_settle(struct fp_conn *conn)
 {
 	settle_input(conn);
 	settle_recv(conn);
 	settle_timer(conn);
 	settle_send(conn);
-	if (!is_finished(conn))
+	if (!is_finished(conn) || !may_end(conn))
 		return;
 	if (owes_fds(conn))
 		linger(conn);

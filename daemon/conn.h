@@ -56,6 +56,7 @@ struct fp_conn {
 	bool drained;                    /* while stopping: the peer can send nothing more */
 	bool cut;                        /* it broke, or fell silent: its session may go on without it */
 	bool leasing; /* a lease is being made for it: further requests wait, answers keep their order */
+	unsigned recv_bytes; /* to be received at once */
 	struct fp_op recv_op, send_op, time_op;
 	struct __kernel_timespec time;
 	uint64_t heard_ns; /* when something came last */
@@ -110,7 +111,8 @@ void fp_conn_answer_error(struct fp_conn *conn, const struct fp_wire_header *req
 void fp_conn_refuse(struct fp_conn *conn, enum fp_wire_status status, const char *reason);
 /* Ends it at once, whatever is under way. */
 void fp_conn_kill(struct fp_conn *conn);
-/* Charges a piece of work, in bytes that could be copied meanwhile, to its share of the loop's time. */
+/* Charges a piece of work, in bytes that could be copied meanwhile, to its client's share of the loop's time.
+ */
 void fp_conn_charge(const struct fp_conn *conn, uint64_t bytes);
 /*
  * Does what is due: sends, resumes or stops receiving, ends. To be called after anything about conn has

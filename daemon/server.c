@@ -22,7 +22,7 @@
 
 #define ACCEPT_PAUSE_NS (100 * FP_NSEC_PER_MSEC)
 #define MIN_FDS_OUT     8ull /* as many as one connection may have */
-#define TRIM_DELAY_NS   FP_NSEC_PER_SEC
+#define TRIM_DELAY_NS   (5 * FP_NSEC_PER_SEC)
 #define KEPT_TICK_NS    (50 * FP_NSEC_PER_MSEC)
 #define GRACE_TICK_NS   FP_NSEC_PER_SEC /* that a shorter grace period, read again, is soon heeded */
 
@@ -249,7 +249,8 @@ static void on_trim(struct fp_op *op, int res, unsigned flags)
 	malloc_trim(0);
 }
 
-/* The allocator keeps what is freed below a piece that is still in use. A second of ends is one trim. */
+/* The allocator keeps what is freed below a piece that is still in use. The ends of some seconds are one
+ * trim, for which the loop stands still: 10 ms where thousands have ended. */
 static void trim_soon(struct fp_server *server)
 {
 	if (server->trim_timing || server->stopping)

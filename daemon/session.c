@@ -25,7 +25,6 @@ int fp_node_session_open(struct fp_node_sessions *sessions, struct fp_client *cl
 		return r;
 	session->client = fp_client_ref(client);
 	client->n_sessions++;
-	session->share.client = &client->turns;
 	snprintf(session->name, sizeof(session->name), "%s", name);
 	snprintf(session->peer, sizeof(session->peer), "%s", peer);
 	session->transport = "tcp";

@@ -40,7 +40,6 @@ struct fp_node_session {
 	struct fp_gate_peer *gate_peer; /* held: its leases have keys for this peer's links; NULL: none */
 	bool own_peer; /* made for queue pairs by hand: no connection of the gate's ends it */
 	unsigned n_links;
-	struct fp_share share; /* of the loop's time */
 	uint64_t opened_ns;
 	uint64_t read_bytes, written_bytes;
 	struct fp_node_leases leases;

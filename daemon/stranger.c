@@ -16,7 +16,6 @@
 void fp_strangers_init(struct fp_strangers *strangers)
 {
 	TAILQ_INIT(&strangers->list);
-	strangers->share.client = &strangers->turns;
 }
 
 unsigned fp_strangers_max(const struct fp_server *server)

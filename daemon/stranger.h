@@ -27,7 +27,6 @@ struct fp_strangers {
 	TAILQ_HEAD(, fp_conn) list;  /* the oldest first */
 	struct fp_clients origins;   /* a stranger's client is one of these */
 	struct fp_turn_client turns; /* they are one client together in the loop's time */
-	struct fp_share share;
 	struct fp_log_limit evictions;
 };
 

@@ -7,107 +7,97 @@
 
 #include "cleanup.h"
 
-#define MAX_ROUNDS 65536u /* that a share may have missed and is paid for: more than any overdraft takes */
-
 void fp_turns_init(struct fp_turns *turns)
 {
 	*turns = (struct fp_turns){.round = 1};
-	turns->end = &turns->first;
+	TAILQ_INIT(&turns->line);
 }
 
-/* A share of which nobody waits counts as one more of its client's that want some. */
-static int64_t part_bytes(const struct fp_share *share)
+static bool has_credit(const struct fp_turns *turns, struct fp_turn_client *client)
 {
-	unsigned n = share->client->n_waiting + !share->n_waiting;
+	int64_t rounds = (int64_t)(turns->round - client->round);
 
-	return FP_MAX(FP_TURN_BYTES / n, 1u);
+	client->round = turns->round;
+	if (rounds)
+		client->credit_bytes = FP_MIN(client->credit_bytes + rounds * FP_TURN_BYTES, FP_TURN_BYTES);
+	return client->credit_bytes > 0;
 }
 
-static bool has_credit(const struct fp_turns *turns, struct fp_share *share)
+void fp_turn_wait(struct fp_turns *turns, struct fp_turn *turn, struct fp_turn_client *client)
 {
-	int64_t rounds = (int64_t)FP_MIN(turns->round - share->round, MAX_ROUNDS);
-	int64_t part = part_bytes(share);
-
-	if (rounds) {
-		share->round = turns->round;
-		share->credit_bytes = FP_MIN(share->credit_bytes + rounds * part, part);
+	if (TAILQ_EMPTY(&client->waiting)) {
+		TAILQ_INIT(&client->waiting);
+		TAILQ_INSERT_TAIL(&turns->line, client, entry);
+		turns->n_clients++;
 	}
-	return share->credit_bytes > 0;
-}
-
-void fp_turn_wait(struct fp_turns *turns, struct fp_turn *turn, struct fp_share *share)
-{
-	turn->share = share;
-	share->client->n_waiting += !share->n_waiting++;
-	turn->next = NULL;
-	turn->link = turns->end;
-	*turns->end = turn;
-	turns->end = &turn->next;
+	TAILQ_INSERT_TAIL(&client->waiting, turn, entry);
+	turn->client = client;
 }
 
 void fp_turn_leave(struct fp_turns *turns, struct fp_turn *turn)
 {
-	if (!turn->share)
+	struct fp_turn_client *client = turn->client;
+
+	if (!client)
 		return;
-	turn->share->client->n_waiting -= !--turn->share->n_waiting;
-	turn->share = NULL;
-	*turn->link = turn->next;
-	if (turn->next)
-		turn->next->link = turn->link;
-	else
-		turns->end = turn->link;
-	if (turns->cursor == turn)
-		turns->cursor = turn->next;
+	turn->client = NULL;
+	TAILQ_REMOVE(&client->waiting, turn, entry);
+	if (TAILQ_EMPTY(&client->waiting)) {
+		TAILQ_REMOVE(&turns->line, client, entry);
+		turns->n_clients--;
+	}
 }
 
-bool fp_turn_take(struct fp_turns *turns, struct fp_turn *turn, struct fp_share *share)
+/* Before others of its client, that is. */
+static bool may_go_on(const struct fp_turns *turns, const struct fp_turn *turn,
+                      const struct fp_turn_client *client)
 {
-	if (turn->share)
+	return turn == turns->current && client->credit_bytes > turns->until_bytes;
+}
+
+bool fp_turn_take(struct fp_turns *turns, struct fp_turn *turn, struct fp_turn_client *client)
+{
+	if (turn->client)
 		return false;
-	if ((turn == turns->current || !share->n_waiting) && has_credit(turns, share))
+	if ((may_go_on(turns, turn, client) || TAILQ_EMPTY(&client->waiting)) && has_credit(turns, client))
 		return true;
-	fp_turn_wait(turns, turn, share);
+	fp_turn_wait(turns, turn, client);
 	return false;
 }
 
-void fp_turn_charge(struct fp_turns *turns, struct fp_share *share, uint64_t bytes)
+void fp_turn_charge(const struct fp_turns *turns, struct fp_turn_client *client, uint64_t bytes)
 {
-	(void)has_credit(turns, share); /* what is used now is of this round */
-	share->credit_bytes -= (int64_t)bytes;
+	(void)has_credit(turns, client); /* what is used now is of this round */
+	client->credit_bytes -= (int64_t)bytes;
 }
 
-static uint64_t rounds_to_credit(const struct fp_share *share)
+static void go_on(struct fp_turns *turns, struct fp_turn_client *client, void (*go)(struct fp_turn *turn))
 {
-	return (uint64_t)(-share->credit_bytes / part_bytes(share)) + 1;
+	struct fp_turn *turn = TAILQ_FIRST(&client->waiting);
+
+	fp_turn_leave(turns, turn);
+	turns->current = turn;
+	turns->until_bytes = client->credit_bytes - FP_TURN_BYTES / 8;
+	go(turn);
+	turns->current = NULL;
 }
 
-/*
- * Those that begin to wait meanwhile come in the next round. Returns how many rounds pass until somebody goes
- * on: 0 if somebody did.
- */
+/* Returns how many rounds pass until somebody goes on: 0 if somebody did. */
 static uint64_t look_at_all(struct fp_turns *turns, void (*go)(struct fp_turn *turn))
 {
-	struct fp_turn end = {0}, *turn;
-	struct fp_turn_client nobody = {0};
-	struct fp_share none = {.client = &nobody};
+	struct fp_turn_client *client;
 	uint64_t rounds = UINT64_MAX;
 
-	fp_turn_wait(turns, &end, &none);
-	turns->cursor = turns->first;
-	while ((turn = turns->cursor) != &end) {
-		turns->cursor = turn->next;
-		if (!has_credit(turns, turn->share)) {
-			rounds = FP_MIN(rounds, rounds_to_credit(turn->share));
+	for (unsigned n = turns->n_clients; n && (client = TAILQ_FIRST(&turns->line)); n--) {
+		/* who is not the first any more may be gone */
+		for (; client == TAILQ_FIRST(&turns->line) && has_credit(turns, client); rounds = 0)
+			go_on(turns, client, go);
+		if (client != TAILQ_FIRST(&turns->line))
 			continue;
-		}
-		fp_turn_leave(turns, turn);
-		turns->current = turn;
-		go(turn);
-		turns->current = NULL;
-		rounds = 0;
+		rounds = FP_MIN(rounds, (uint64_t)(-client->credit_bytes / FP_TURN_BYTES) + 1);
+		TAILQ_REMOVE(&turns->line, client, entry);
+		TAILQ_INSERT_TAIL(&turns->line, client, entry);
 	}
-	fp_turn_leave(turns, &end);
-	turns->cursor = NULL;
 	return rounds;
 }
 
@@ -118,6 +108,6 @@ bool fp_turns_round(struct fp_turns *turns, void (*go)(struct fp_turn *turn))
 
 	do
 		turns->round += rounds;
-	while (turns->first && (rounds = look_at_all(turns, go)));
-	return turns->first;
+	while (turns->n_clients && (rounds = look_at_all(turns, go)));
+	return turns->n_clients;
 }

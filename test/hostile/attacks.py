@@ -179,6 +179,18 @@ class AdoptFlood(Attack):
         signal.pause()
 
 
+class SessionFlood(Attack):
+    """Thousands of sessions that all ask, all the time."""
+
+    limits = "max_sessions: 16384"  # those of an earlier turn may be within their grace period
+    bound_bytes = 128 * MIB  # for each 32 KiB of input, and answers not taken yet
+
+    def run(self, node, url, ready):
+        sessions = [self.session(node, url) for _ in range(2000)]
+        ready.set()
+        flood(sessions, frame(PING, bytes(4096)))
+
+
 class SmallLeases(Attack):
     """The smallest leases until the node refuses."""
 
@@ -438,6 +450,7 @@ ATTACKS = {
     "punched-memory": PunchedMemory(),
     "quota": Quota(),
     "reads-unread": ReadsUnread(),
+    "session-flood": SessionFlood(),
     "sessions": Sessions(),
     "small-leases": SmallLeases(),
     "status-flood": StatusFlood(),

@@ -23,7 +23,8 @@ TURNS = 3
 MAX_TURNS = 7
 TURN_S = 1.0
 SLOWER = 5
-FLOOR_S = 0.02  # a p99 below it says more about the scheduler than about the node
+FLOOR_S = 0.002  # a p99 below it says more about the machine than about the node
+SHARED_FLOOR_S = 0.02  # the same where the attackers, who would have machines of their own, take the node's processors
 SLACK_BYTES = 8 << 20  # what an allocator may keep
 SAMPLE_S = 0.05
 SKIPPED = 77
@@ -42,6 +43,17 @@ def descriptors(pid):
 
 def p99(samples):
     return sorted(samples)[int(len(samples) * 0.99)] if samples else 0.0
+
+
+def prefer(pid, client_pid):
+    """The node's loop and the client run before all else on this machine; then the node's other threads. False: not allowed."""
+    try:
+        for tid in map(int, os.listdir(f"/proc/{pid}/task")):
+            os.sched_setscheduler(tid, os.SCHED_RR, os.sched_param(2 if tid == pid else 1))
+        os.sched_setscheduler(client_pid, os.SCHED_RR, os.sched_param(2))
+    except PermissionError:
+        return False
+    return True
 
 
 def die_with_parent():
@@ -93,6 +105,7 @@ class Trial:
         self.url = next(url for url in self.node.urls if url.startswith(transport))
         self.secret = attack.secrets(self.url)[0]
         self.good = WellBehavedProcess(self.node, self.url, self.secret, SEED)
+        self.floor_s = FLOOR_S if prefer(self.pid, self.good.process.pid) else SHARED_FLOOR_S
         self.watcher = self.node.session(self.url, secret=self.secret)
         self.alone, self.beside, self.peak_bytes, self.peak_fds = [], [], 0, 0
         self.good.call("run", TURN_S, attack.resumes)  # warm
@@ -141,7 +154,7 @@ class Trial:
         beside = statistics.median(p99(turn[kind]) for turn in self.beside)
         n = sum(len(turn[kind]) for turn in self.beside)
         print(f"{kind}: p99 {alone * 1e3:.2f} ms alone, {beside * 1e3:.2f} ms beside the attack ({n} calls)", flush=True)
-        if beside > max(SLOWER * alone, FLOOR_S):
+        if beside > max(SLOWER * alone, self.floor_s):
             return f"{kind}: more than {SLOWER} times slower beside the attack"
         return None if n else f"{kind}: never done beside the attack"
 

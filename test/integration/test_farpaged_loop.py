@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 
-from farpaged import BOTH, NodeCase, main
+from farpaged import BOTH, NodeCase, main, secret_file
 
 MIB = 1 << 20
 
@@ -59,10 +59,13 @@ class Log(Case):
 class Flood(Case):
     """Beside a client that asks for more than it can get, in many connections, the others get their share."""
     TURNS = 4
+    GOOD, BAD = "the secret of the client that is measured", "the secret of the client that floods"
+    CONFIG = (f"{BOTH}auth:\n  secrets:\n    - {{ name: good, file: {secret_file(GOOD)} }}\n"
+              f"    - {{ name: bad, file: {secret_file(BAD)}, rights: [ lease, status ] }}\n")
 
     def flood(self, node, kind, n):
         flood = subprocess.Popen([sys.executable, sys.modules["farpaged"].__file__.replace("farpaged.py", "flood.py"), kind,
-                                  node.urls[1], str(n)], stdout=subprocess.PIPE)
+                                  node.urls[1], str(n), self.BAD], stdout=subprocess.PIPE)
         self.addCleanup(flood.stdout.close)
         self.addCleanup(flood.wait)
         self.addCleanup(flood.kill)
@@ -79,11 +82,11 @@ class Flood(Case):
 
     def rates(self, kind, n):
         """Alone and beside the flood, the best of several turns."""
-        node = self.start(BOTH)
-        session = node.session(node.urls[1])
+        node = self.start(self.CONFIG)
+        session = node.session(node.urls[1], secret=self.GOOD.encode())
         session.lease(MIB)
         link = session.link()
-        others = [node.session() for _ in range(100)]
+        others = [node.session(secret=self.GOOD.encode()) for _ in range(100)]
         alone = beside = 0
         for _ in range(self.TURNS):
             alone = max(alone, self.rate(link))
@@ -106,7 +109,7 @@ class Flood(Case):
 
     def test_unread_pings(self):
         """What nobody reads takes little memory."""
-        node = self.start(BOTH)
+        node = self.start(self.CONFIG)
         before = node.anonymous_bytes()
         flood = self.flood(node, "ping", 60)
         most = 0

@@ -1,4 +1,4 @@
-"""flood.py KIND URL N: N connections of one session that ask for more than they can get, for ever.
+"""flood.py KIND URL N SECRET: N connections of one session that ask for more than they can get, for ever.
 
 KIND: read (READs of 16 bytes, answers thrown away), ping (4 KiB PINGs, unread), status (STATUS, thrown away).
 Writes a newline when all of them flood. The caller ends it by a signal.
@@ -26,12 +26,12 @@ class Node:
         return socket.create_connection((host, int(port)))
 
 
-def open_flood(kind, url, n):
+def open_flood(kind, url, n, secret):
     """Returns connections, and what each sends over and over."""
     node = Node()
     if kind == "status":
-        return [Session(node, url) for _ in range(n)], frame(STATUS) * BATCH
-    session = Session(node, url)
+        return [Session(node, url, secret=secret) for _ in range(n)], frame(STATUS) * BATCH
+    session = Session(node, url, secret=secret)
     if kind == "read":
         lease_id, _, _ = session.lease(1 << 20)
         request = frame(READ, table([(lease_id, 16, 0)])) * BATCH
@@ -41,8 +41,8 @@ def open_flood(kind, url, n):
 
 
 def main():
-    kind, url, n = sys.argv[1], sys.argv[2], int(sys.argv[3])
-    conns, request = open_flood(kind, url, n)
+    kind, url, n, secret = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4].encode()
+    conns, request = open_flood(kind, url, n, secret)
     selector = selectors.DefaultSelector()
     sent = {}
     waste = bytearray(1 << 20)
