@@ -337,7 +337,7 @@ static void start_timer(struct fp_conn *conn, uint64_t ns)
  * sign. */
 static uint64_t idle_left_ns(const struct fp_conn *conn)
 {
-	uint64_t limit_ns = conn->server->config->limits.idle_timeout_ns;
+	uint64_t limit_ns = conn->session->idle_timeout_ns;
 	uint64_t silent_ns = conn->leasing || conn->turn.client ? 0 : fp_clock_ns() - conn->heard_ns;
 
 	return limit_ns > silent_ns ? limit_ns - silent_ns : 0;
@@ -349,8 +349,7 @@ static void on_time(struct fp_op *op, int res, unsigned flags)
 
 	conn->timing = false;
 	if (res == -ETIME && conn->state == FP_CONN_OPEN) {
-		if (conn->timing_idle && conn->server->config->limits.idle_timeout_ns &&
-		    !idle_left_ns(conn)) {
+		if (conn->timing_idle && conn->session->idle_timeout_ns && !idle_left_ns(conn)) {
 			fp_server_log_peer(conn->server, conn, "it was silent for longer than idle_timeout");
 			cut(conn);
 		}
@@ -568,7 +567,7 @@ static void settle_timer(struct fp_conn *conn)
 {
 	const struct fp_limits *limits = &conn->server->config->limits;
 	bool idle = conn->state == FP_CONN_OPEN && fp_conn_is_control(conn) && fp_conn_may_break(conn) &&
-	            limits->idle_timeout_ns;
+	            conn->session->idle_timeout_ns;
 	bool wanted = conn->state == FP_CONN_HELLO || conn->state == FP_CONN_AUTH ||
 	              (conn->state == FP_CONN_CLOSING && !conn->eof) || idle;
 

@@ -206,10 +206,11 @@ static uint32_t milliseconds(uint64_t ns)
 static int welcome(struct fp_conn *conn, const struct fp_node_secret *secret)
 {
 	const struct fp_limits *limits = &conn->server->config->limits;
+	struct fp_node_session *session = conn->session;
 	struct fp_wire_welcome welcome = {
 	    .version = conn->challenge.version,
-	    .features = conn->session->memfd ? FP_WIRE_FEATURE_MEMFD : 0,
-	    .session_id = conn->session->id,
+	    .features = session->memfd ? FP_WIRE_FEATURE_MEMFD : 0,
+	    .session_id = session->id,
 	    .max_payload = FP_WIRE_MAX_PAYLOAD,
 	    .max_outstanding = (uint32_t)limits->max_requests,
 	};
@@ -217,15 +218,19 @@ static int welcome(struct fp_conn *conn, const struct fp_node_secret *secret)
 	int r;
 
 	if (fp_conn_may_break(conn)) {
-		welcome.grace_ms = milliseconds(limits->grace_ns);
-		welcome.idle_ms = milliseconds(limits->idle_timeout_ns);
+		if (fp_conn_is_control(conn)) {
+			session->grace_ns = limits->grace_ns;
+			session->idle_timeout_ns = limits->idle_timeout_ns;
+		}
+		welcome.grace_ms = milliseconds(session->grace_ns);
+		welcome.idle_ms = milliseconds(session->idle_timeout_ns);
 	}
-	if (conn->session->gate_peer)
+	if (session->gate_peer)
 		welcome.features |= conn->hello.features & FP_WIRE_FEATURE_KEYS;
 	if (fp_conn_is_control(conn))
-		memcpy(welcome.token, conn->session->token, sizeof(welcome.token));
-	if (fp_conn_is_control(conn) && conn->session->gate_peer)
-		fp_gate_peer_admit(conn->session->gate_peer, conn->session->id, conn->session->token);
+		memcpy(welcome.token, session->token, sizeof(welcome.token));
+	if (fp_conn_is_control(conn) && session->gate_peer)
+		fp_gate_peer_admit(conn->session->gate_peer, session->id, session->token);
 	r = fp_auth_prove_server(secret ? secret->text : NULL, &conn->hello, &conn->challenge, &welcome,
 	                         welcome.proof);
 	if (r < 0)

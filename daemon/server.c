@@ -24,7 +24,7 @@
 #define MIN_FDS_OUT     8ull /* as many as one connection may have */
 #define TRIM_DELAY_NS   (5 * FP_NSEC_PER_SEC)
 #define KEPT_TICK_NS    (50 * FP_NSEC_PER_MSEC)
-#define GRACE_TICK_NS   FP_NSEC_PER_SEC /* that a shorter grace period, read again, is soon heeded */
+#define GRACE_TICK_NS   FP_NSEC_PER_SEC /* that a shorter grace period, told later, is soon heeded */
 
 void fp_server_log_peer(struct fp_server *server, const struct fp_conn *conn, const char *what)
 {
@@ -203,12 +203,12 @@ static void on_grace(struct fp_op *op, int res, unsigned flags)
 static bool outlives(const struct fp_server *server, const struct fp_conn *conn)
 {
 	return (conn->cut || conn->session->unconfirmed) && fp_conn_may_break(conn) && !server->stopping &&
-	       server->config->limits.grace_ns;
+	       conn->session->grace_ns;
 }
 
 static void cut_off_session(struct fp_server *server, struct fp_node_session *session)
 {
-	uint64_t grace_ns = server->config->limits.grace_ns;
+	uint64_t grace_ns = session->grace_ns;
 
 	fp_log(FP_LOG_NOTICE, "session", "%llu: %s at %s is cut off: its %u leases are kept for %llu ms",
 	       (unsigned long long)session->id, session->name, session->peer, session->leases.n,

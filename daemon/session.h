@@ -27,8 +27,9 @@ struct fp_node_session {
 	uint64_t id; /* never reused while the node runs */
 	uint8_t token[FP_WIRE_TOKEN_BYTES];
 	uint8_t token_before[FP_WIRE_TOKEN_BYTES];
-	bool unconfirmed; /* token_before is good for a RESUME */
-	bool cut_off;     /* it has no control connection; it ends at expires_ns */
+	bool unconfirmed;                   /* token_before is good for a RESUME */
+	uint64_t grace_ns, idle_timeout_ns; /* that its client was told last, whatever a reload says */
+	bool cut_off;                       /* it has no control connection; it ends at expires_ns */
 	uint64_t expires_ns;
 	unsigned n_resumes;
 	uint64_t parent_id;       /* whose leases it has adopted, which may have ended; 0: nobody's */

@@ -561,6 +561,19 @@ class Resumed(Case):
         later = node.session(node.urls[1])
         self.assertEqual((later.grace_ms, later.idle_ms), (7000, 9000))
 
+    def test_reload_keeps_what_was_told(self):
+        """A session has the limits of its last WELCOME."""
+        node, watcher, session = self.start_watched()
+        node.write_config(config(pool("main"), limits="grace: 0s, idle_timeout: 200ms"))
+        node.signal(signal.SIGHUP)
+        node.await_log("limits, secrets and log level read again")
+        later = node.session(node.urls[1])
+        self.assertTrue(later.at_eof(), "silent for longer than idle_timeout")
+        session.ask(PING)
+        self.reset(session)
+        self.await_state(watcher, session, "cut off")
+        self.assertEqual(self.resume(node, session).idle_ms, 200)
+
     def test_stopping_does_not_wait(self):
         node, watcher, session = self.start_watched()
         session.lease(MIB)
