@@ -381,6 +381,11 @@ class Churn(Attack):
             with contextlib.suppress(OSError, EOFError, Refused):
                 self.session(node, url).close()
 
+    def verdict(self, node):
+        lines = node.log().count("\n")
+        print(f"lines in the log: {lines}")
+        assert lines < 4000, "sessions that come and go fill the log"
+
 
 class DyingLease(Attack):
     """A client that dies with a large lease, again and again: the node scrubs it for those who come after."""
