@@ -35,7 +35,7 @@
 static struct {
 	uint8_t bytes[MAX_INPUT_BYTES];
 	size_t len, said;
-	bool has_secret, proved;
+	bool has_secret, has_keys, proved;
 	unsigned n_heard;
 	uint8_t asked; /* the type of the call under way */
 } node;
@@ -96,6 +96,7 @@ static ssize_t say(void *context, void *ret_bytes, size_t len, int *fd)
 {
 	size_t n = FP_MIN(FP_MIN(len, node.len - node.said), MAX_PIECE_BYTES);
 
+	assert(len <= FP_WIRE_HEADER_BYTES + FP_WIRE_MAX_STATUS); /* more has no room in a dialog */
 	if (n == 0)
 		return -ECONNRESET;
 	memcpy(ret_bytes, node.bytes + node.said, n);
@@ -114,6 +115,19 @@ static uint8_t last_said(void)
 		    node.said - at < FP_WIRE_HEADER_BYTES + header.length)
 			return 0;
 	return header.type;
+}
+
+/* Whether all that was said after the handshake answers something, now or late. */
+static bool was_asked(void)
+{
+	struct fp_wire_header header = {0};
+	unsigned n = 0;
+
+	for (size_t at = 0; at < node.said; at += FP_WIRE_HEADER_BYTES + header.length)
+		if (fp_wire_header_decode(node.bytes + at, &header) < 0 ||
+		    (n++ >= 2 && (header.tag < 1 || header.tag > node.n_heard - 2)))
+			return false;
+	return true;
 }
 
 static int wait_for_nothing(void *context, short events, uint64_t deadline_ns)
@@ -150,6 +164,7 @@ static int call(struct fp_session *session, enum fp_wire_type type)
 		r = fp_control_lease(session, 4096, &lease);
 		assert(r < 0 || (lease->size_bytes >= 4096 && !lease->read_only &&
 		                 fp_control_find_lease(session, lease->id) == lease));
+		assert(r < 0 || node.has_keys || (!lease->remote_address && !lease->remote_key));
 		return r;
 	case FP_WIRE_ATTACH:
 		r = fp_control_attach(session, 1, &lease);
@@ -202,6 +217,7 @@ static void talk(struct fp_session *session, const uint8_t *numbers, const uint8
 		node.asked = calls[*numbers % sizeof(calls)];
 		r = call(session, (enum fp_wire_type)node.asked);
 		assert(r <= 0 && (!broken || !always_asks(node.asked) || r == -EPROTO));
+		assert(r < 0 || was_asked());
 		broken = broken || (r == -EPROTO && last_said() != FP_WIRE_ERROR);
 		frames_note(r < 0 && last_said() == FP_WIRE_ERROR ? FP_WIRE_ERROR : node.asked + 1,
 		            end_of(r));
@@ -245,6 +261,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 		return 0;
 	memset(&node, 0, sizeof(node));
 	node.has_secret = opening & HAS_SECRET;
+	node.has_keys = opening & HAS_KEYS;
 	node.len = FP_MIN(len - (size_t)(end + 1 - bytes), MAX_INPUT_BYTES);
 	memcpy(node.bytes, end + 1, node.len);
 	r = fp_control_open(&ops, &url, &options, &session);
