@@ -15,25 +15,18 @@
 
 #define MAX_LINKS 64 /* of one session */
 
-/*
- * Makes the connection its client's. -EUSERS, and *ret_why: he, or all together, have as many as there may
- * be.
- */
+/* Makes the connection its client's. -EUSERS, and *ret_why: there are too many. */
 static int take_place(struct fp_conn *conn, struct fp_client *client, const char **ret_why)
 {
 	uint64_t max = conn->server->config->limits.max_connections;
 
 	if (conn->client == client)
 		return 0;
-	if (client->clients->n_conns >= max) {
-		*ret_why = "as many connections as limits allow are open (max_connections)";
-	} else if (client->n_conns >= fp_client_share(client, max)) {
-		*ret_why = "its client has three quarters of max_connections, and may have no more";
-	} else {
-		fp_conn_give(conn, client);
-		return 0;
-	}
-	return -EUSERS;
+	*ret_why = "max_connections are open, or its client has three quarters of max_connections";
+	if (client->clients->n_conns >= max || client->n_conns >= fp_client_share(client, max))
+		return -EUSERS;
+	fp_conn_give(conn, client);
+	return 0;
 }
 
 /* Whoever has a session's token is no stranger: a flood of these can't keep him from coming back. */
@@ -89,31 +82,18 @@ static bool owns(const struct fp_node_secret *secret, const struct fp_node_sessi
 	return !secret || strcmp(secret->name, session->client->name) == 0;
 }
 
-/* 0, or -EUSERS and *ret_why. */
-static int may_open_session(const struct fp_server *server, const struct fp_client *client,
-                            const char **ret_why)
-{
-	uint64_t max = server->config->limits.max_sessions;
-
-	if (server->sessions.n >= max)
-		*ret_why = "as many sessions as limits allow are open (max_sessions)";
-	else if (client->n_sessions >= fp_client_share(client, max))
-		*ret_why = "its client has three quarters of max_sessions, and may have no more";
-	else
-		return 0;
-	return -EUSERS;
-}
-
 static int open_session(struct fp_conn *conn, const struct fp_node_secret *secret, const char **ret_why)
 {
 	struct fp_server *server = conn->server;
 	struct fp_client *client = identify(conn, secret);
+	uint64_t max = server->config->limits.max_sessions;
 	int r;
 
 	if (!client)
 		return -ENOMEM;
-	r = may_open_session(server, client, ret_why);
-	if (r == 0)
+	*ret_why = "max_sessions are open, or its client has three quarters of max_sessions";
+	r = -EUSERS;
+	if (server->sessions.n < max && client->n_sessions < fp_client_share(client, max))
 		r = take_place(conn, client, ret_why);
 	if (r == 0)
 		r = fp_node_session_open(&server->sessions, client, conn->hello.client_name, conn->peer,

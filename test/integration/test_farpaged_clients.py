@@ -182,7 +182,7 @@ class Shares(NodeCase):
         node.await_log("three quarters of max_sessions")
         taken += [node.session(node.urls[0]) for _ in range(2)]
         self.refused(BUSY, node.session, node.urls[0])
-        node.await_log("(max_sessions)")
+        node.await_log(f"pid {os.getpid()} uid {os.geteuid()} test: max_sessions")
 
     def test_connections(self):
         node = self.start(BOTH + "limits: { max_connections: 8 }\n")
@@ -192,7 +192,7 @@ class Shares(NodeCase):
         node.await_log("three quarters of max_connections")
         others = [node.session(node.urls[0]) for _ in range(2)]
         self.refused(BUSY, others[0].link)
-        node.await_log("(max_connections)")
+        node.await_log(f"pid {os.getpid()} uid {os.geteuid()} test: max_connections")
 
     SECRETS = ("the secret of one client", "the secret of the other")
 
