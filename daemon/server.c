@@ -235,9 +235,11 @@ static void link_ended(struct fp_server *server, struct fp_node_session *session
 	struct fp_conn *conn = server->conns;
 
 	session->n_links--;
+	if (!server->stopping)
+		return;
 	while (conn && (conn->session != session || !fp_conn_is_control(conn)))
 		conn = conn->next;
-	if (conn && server->stopping)
+	if (conn)
 		fp_conn_settle(conn);
 }
 
