@@ -11,11 +11,16 @@
 #include "cleanup.h"
 #include "clock.h"
 #include "log.h"
+#include "units.h"
 #include "wire.h"
 
 /* What looks at kept memory cost the loop: some hundred microseconds at most, and a tenth of its time. */
 #define COLLECT_MAX      128u
 #define COLLECT_PAUSE_NS FP_NSEC_PER_MSEC
+
+/* The host is not asked at each LEASE. */
+#define HOST_AGE_NS      (100 * FP_NSEC_PER_MSEC)
+#define REFUSED_PAUSE_NS (10 * FP_NSEC_PER_SEC)
 
 #define LEAST_BYTES (1ull << 20)
 #define MAX_LEASES  32768u
@@ -29,14 +34,60 @@ uint64_t fp_pools_least_bytes(uint64_t size_bytes)
 	return least_bytes;
 }
 
-struct fp_pool *fp_pools_choose(const struct fp_pools *pools, uint64_t size_bytes, bool shareable)
+static const struct fp_hostmem *look_at_host(struct fp_pools *pools, uint64_t max_age_ns)
+{
+	uint64_t now_ns = fp_clock_ns();
+
+	if (!pools->host_ns || now_ns - pools->host_ns > max_age_ns) {
+		fp_hostmem_read("", &pools->host);
+		pools->host_ns = now_ns;
+	}
+	return &pools->host;
+}
+
+/* What is being given back will be there when a new lease is touched. */
+static uint64_t host_bytes(struct fp_pools *pools)
+{
+	uint64_t bytes = look_at_host(pools, HOST_AGE_NS)->available_bytes;
+
+	for (unsigned i = 0; i < pools->n && bytes != UINT64_MAX; i++)
+		if (!fp_pool_is_reserved(pools->items[i]))
+			bytes += pools->items[i]->leaving_bytes;
+	return bytes;
+}
+
+uint64_t fp_pools_free(struct fp_pools *pools, const struct fp_pool *pool)
+{
+	uint64_t free_bytes = pool->size_bytes - pool->used_bytes;
+
+	return fp_pool_is_reserved(pool) ? free_bytes : FP_MIN(free_bytes, host_bytes(pools));
+}
+
+void fp_pools_warn(struct fp_pools *pools)
+{
+	uint64_t promised_bytes = 0;
+	char promised[16], available[16];
+
+	for (unsigned i = 0; i < pools->n; i++)
+		if (!fp_pool_is_reserved(pools->items[i]))
+			promised_bytes += pools->items[i]->size_bytes;
+	if (promised_bytes > host_bytes(pools))
+		fp_log(
+		    FP_LOG_WARNING, "pool",
+		    "pools without preallocate are %s, of which the node can have %s now (%s): leases beyond "
+		    "that are refused",
+		    fp_size_format(promised_bytes, promised, sizeof(promised)),
+		    fp_size_format(host_bytes(pools), available, sizeof(available)), pools->host.bound);
+}
+
+struct fp_pool *fp_pools_choose(struct fp_pools *pools, uint64_t size_bytes, bool shareable)
 {
 	struct fp_pool *best = NULL;
 	uint64_t best_bytes = 0;
 
 	for (unsigned i = 0; i < pools->n; i++) {
 		struct fp_pool *pool = pools->items[i];
-		uint64_t free_bytes = pool->size_bytes - pool->used_bytes;
+		uint64_t free_bytes = fp_pools_free(pools, pool);
 		uint64_t room_bytes = free_bytes - FP_MIN(free_bytes, pool->leaving_bytes);
 
 		if ((shareable && !fp_pool_is_shareable(pool)) ||
@@ -50,19 +101,21 @@ struct fp_pool *fp_pools_choose(const struct fp_pools *pools, uint64_t size_byte
 	return best;
 }
 
-void fp_pools_sum(const struct fp_pools *pools, bool shareable, uint64_t *ret_size_bytes,
-                  uint64_t *ret_used_bytes)
+void fp_pools_sum(struct fp_pools *pools, bool shareable, uint64_t *ret_size_bytes, uint64_t *ret_free_bytes)
 {
-	uint64_t size_bytes = 0, used_bytes = 0;
+	uint64_t size_bytes = 0, reserved_bytes = 0, promised_bytes = 0;
 
 	for (unsigned i = 0; i < pools->n; i++) {
-		if (shareable && !fp_pool_is_shareable(pools->items[i]))
+		const struct fp_pool *pool = pools->items[i];
+
+		if (shareable && !fp_pool_is_shareable(pool))
 			continue;
-		size_bytes += pools->items[i]->size_bytes;
-		used_bytes += pools->items[i]->used_bytes;
+		size_bytes += pool->size_bytes;
+		*(fp_pool_is_reserved(pool) ? &reserved_bytes : &promised_bytes) +=
+		    pool->size_bytes - pool->used_bytes;
 	}
 	*ret_size_bytes = size_bytes;
-	*ret_used_bytes = used_bytes;
+	*ret_free_bytes = reserved_bytes + FP_MIN(promised_bytes, host_bytes(pools));
 }
 
 void fp_pools_leased(const struct fp_pools *pools, uint64_t *ret_leases, uint64_t *ret_bytes)
@@ -346,13 +399,40 @@ static void enter(struct fp_node_leases *leases, struct fp_node_lease *lease)
 	leases->leased_bytes += lease->memory->size_bytes;
 }
 
+/* Once in a while: a pool would have room, and the host has none. */
+static void log_refusal(struct fp_pools *pools, const struct fp_lease_request *request)
+{
+	uint64_t now_ns = fp_clock_ns();
+	char size[16], available[16];
+
+	for (unsigned i = 0; i < pools->n; i++) {
+		const struct fp_pool *pool = pools->items[i];
+		uint64_t free_bytes = pool->size_bytes - pool->used_bytes;
+
+		if ((request->shareable && !fp_pool_is_shareable(pool)) ||
+		    free_bytes < fp_pool_round(pool, request->size_bytes) ||
+		    (pools->refused_ns && now_ns - pools->refused_ns < REFUSED_PAUSE_NS))
+			continue;
+		pools->refused_ns = now_ns;
+		fp_log(FP_LOG_WARNING, "pool",
+		       "%s: a lease of %s is refused, as the node can have only %s more (%s)", pool->name,
+		       fp_size_format(request->size_bytes, size, sizeof(size)),
+		       fp_size_format(host_bytes(pools), available, sizeof(available)), pools->host.bound);
+	}
+}
+
 /* The pool for a request that the limits allow. */
-static int admit(const struct fp_pools *pools, const struct fp_lease_request *request,
-                 struct fp_pool **ret_pool)
+static int admit(struct fp_pools *pools, const struct fp_lease_request *request, struct fp_pool **ret_pool)
 {
 	struct fp_pool *pool = fp_pools_choose(pools, request->size_bytes, request->shareable);
 	uint64_t charged_bytes = request->client->leased_bytes;
 
+	if (!pool) { /* memory may have come back since the last look */
+		look_at_host(pools, FP_NSEC_PER_MSEC);
+		pool = fp_pools_choose(pools, request->size_bytes, request->shareable);
+	}
+	if (!pool)
+		log_refusal(pools, request);
 	if (!pool || (request->shareable && pools->n_shared >= pools->max_shared))
 		return -ENOSPC;
 	if (request->shareable &&

@@ -102,6 +102,8 @@ struct fp_pools {
 	TAILQ_HEAD(, fp_node_memory) kept;
 	unsigned n_kept;
 	uint64_t collected_ns;
+	struct fp_hostmem host; /* as it was at host_ns */
+	uint64_t host_ns, refused_ns;
 };
 
 void fp_pools_init(struct fp_pools *pools, unsigned max_shared);
@@ -121,13 +123,20 @@ uint64_t fp_pools_least_bytes(uint64_t size_bytes);
 bool fp_pools_collect(struct fp_pools *pools);
 
 /*
+ * What a pool can still lease: what is free of it; where the host has not set it aside, at most what the host
+ * can give. Clients of a node before this one may still have that memory.
+ */
+uint64_t fp_pools_free(struct fp_pools *pools, const struct fp_pool *pool);
+
+/*
  * The pool that can back the request and has the most room, or NULL. What is being given back is free, but
  * the lease waits for it.
  */
-struct fp_pool *fp_pools_choose(const struct fp_pools *pools, uint64_t size_bytes, bool shareable);
+struct fp_pool *fp_pools_choose(struct fp_pools *pools, uint64_t size_bytes, bool shareable);
 /* Sums over the pools that can serve such a client. */
-void fp_pools_sum(const struct fp_pools *pools, bool shareable, uint64_t *ret_size_bytes,
-                  uint64_t *ret_used_bytes);
+void fp_pools_sum(struct fp_pools *pools, bool shareable, uint64_t *ret_size_bytes, uint64_t *ret_free_bytes);
+/* Logs it if pools that take memory as it is used are larger than what the host can give now. */
+void fp_pools_warn(struct fp_pools *pools);
 
 /* Sums over all of them: leases, and the bytes that they take, both once however many sessions hold them.
  * Without what is kept. */

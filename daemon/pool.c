@@ -243,6 +243,24 @@ static int prove(struct fp_pool *pool)
 	return 0;
 }
 
+/* Without the look, the kernel would end this process, or another one. */
+static int check_host(const struct fp_pool *pool, struct fp_conf_error *error)
+{
+	char size[16], available[16];
+	struct fp_hostmem host;
+
+	fp_hostmem_read("", &host);
+	if (!pool->preallocate || pool->backing == FP_BACKING_HUGETLB ||
+	    pool->size_bytes <= host.available_bytes)
+		return 0;
+	snprintf(error->text, sizeof(error->text),
+	         "pool '%s': preallocate wants %s, of which the node can have %s (%s): make the pool "
+	         "smaller, or raise that limit",
+	         pool->name, fp_size_format(pool->size_bytes, size, sizeof(size)),
+	         fp_size_format(host.available_bytes, available, sizeof(available)), host.bound);
+	return -ENOMEM;
+}
+
 int fp_pool_open(const struct fp_pool_config *config, struct fp_pool **ret_pool, struct fp_conf_error *error)
 {
 	fp_autofree struct fp_pool *pool = calloc(1, sizeof(*pool));
@@ -258,6 +276,9 @@ int fp_pool_open(const struct fp_pool_config *config, struct fp_pool **ret_pool,
 	pool->preallocate = config->preallocate;
 	pool->unit_bytes = pool->backing == FP_BACKING_HUGETLB ? huge_page_bytes() : 4096;
 	pool->least_bytes = pool->unit_bytes;
+	r = check_host(pool, error);
+	if (r < 0)
+		return r;
 	r = prove(pool);
 	if (r < 0)
 		return explain(pool, r, error);
@@ -272,6 +293,11 @@ void fp_pool_close(struct fp_pool *pool)
 	if (pool->reserve.base)
 		unmap_chunk(&pool->reserve);
 	free(pool);
+}
+
+bool fp_pool_is_reserved(const struct fp_pool *pool)
+{
+	return pool->preallocate || pool->backing == FP_BACKING_HUGETLB;
 }
 
 bool fp_pool_is_shareable(const struct fp_pool *pool)
@@ -374,7 +400,7 @@ static int take_slice(struct fp_pool *pool, struct fp_chunk *chunk)
 	}
 	r = new_chunk(pool, chunk->size_bytes, chunk);
 	/* a huge page that lacks here is an error; one that lacks at a write is a SIGBUS */
-	return r < 0 ? r : pool->preallocate || pool->backing == FP_BACKING_HUGETLB;
+	return r < 0 ? r : fp_pool_is_reserved(pool);
 }
 
 int fp_pool_take(struct fp_pool *pool, uint64_t size_bytes, struct fp_chunk *chunk)

@@ -26,6 +26,7 @@
 #include <stdint.h>
 
 #include "config.h"
+#include "hostmem.h"
 #include "keeper.h"
 
 /* The memory of one lease. Zero-initialised there is none yet. */
@@ -62,11 +63,14 @@ struct fp_pool {
 
 /*
  * Makes a pool and proves that its memory is to be had: preallocates, reserves huge pages, tries the NUMA
- * binding. 0 and *ret_pool; else a negative errno and error->text. Release with fp_pool_close when all chunks
- * are back.
+ * binding. What the host cannot give is refused before it is touched. 0 and *ret_pool; else a negative errno
+ * and error->text. Release with fp_pool_close when all chunks are back.
  */
 int fp_pool_open(const struct fp_pool_config *config, struct fp_pool **ret_pool, struct fp_conf_error *error);
 void fp_pool_close(struct fp_pool *pool);
+
+/* True if the host has set its memory aside: what is free of it is to be had. */
+bool fp_pool_is_reserved(const struct fp_pool *pool);
 
 /* True if leases of it can be passed to clients on this machine. */
 bool fp_pool_is_shareable(const struct fp_pool *pool);

@@ -311,7 +311,6 @@ static void handle_qp(struct fp_conn *conn)
 static void handle_info(struct fp_conn *conn)
 {
 	uint64_t quota_bytes = fp_config_quota(conn->server->config, conn->session->client->name);
-	uint64_t used_bytes;
 	struct fp_wire_info info = {
 	    .leased_bytes = conn->session->leases.leased_bytes,
 	    .quota_bytes = quota_bytes == FP_QUOTA_NONE ? 0 : quota_bytes,
@@ -319,8 +318,7 @@ static void handle_info(struct fp_conn *conn)
 	uint8_t payload[sizeof(info)];
 
 	fp_pools_collect(&conn->server->pools); /* a program that has just ended lets go a moment later */
-	fp_pools_sum(&conn->server->pools, conn->session->memfd, &info.capacity_bytes, &used_bytes);
-	info.free_bytes = info.capacity_bytes - used_bytes;
+	fp_pools_sum(&conn->server->pools, conn->session->memfd, &info.capacity_bytes, &info.free_bytes);
 	fp_wire_info_encode(&info, payload);
 	fp_request_answer(conn, FP_WIRE_INFO_REPLY, payload, sizeof(payload));
 }

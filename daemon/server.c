@@ -483,7 +483,7 @@ static void raise_descriptor_limit(struct fp_server *server)
 static int open_pools(struct fp_server *server)
 {
 	struct fp_conf_error error;
-	uint64_t size_bytes, used_bytes;
+	uint64_t size_bytes, free_bytes;
 	int r;
 
 	server->pools.items = calloc(server->config->n_pools, sizeof(server->pools.items[0]));
@@ -497,9 +497,11 @@ static int open_pools(struct fp_server *server)
 		}
 		server->pools.n++;
 	}
-	fp_pools_sum(&server->pools, false, &size_bytes, &used_bytes);
+	fp_pools_sum(&server->pools, false, &size_bytes, &free_bytes);
 	for (unsigned i = 0; i < server->pools.n; i++)
 		fp_pool_set_least(server->pools.items[i], fp_pools_least_bytes(size_bytes));
+	if (!server->options.private_node) /* its pool is the machine's memory, unless told otherwise */
+		fp_pools_warn(&server->pools);
 	return 0;
 }
 

@@ -18,7 +18,7 @@
 
 typedef unsigned long long ull;
 
-static void print_pools(const struct fp_server *server, FILE *out)
+static void print_pools(struct fp_server *server, FILE *out)
 {
 	fprintf(out, "\"pools\":[");
 	for (unsigned i = 0; i < server->pools.n; i++) {
@@ -31,8 +31,7 @@ static void print_pools(const struct fp_server *server, FILE *out)
 		        i ? "," : "", pool->name, fp_backing_name(pool->backing),
 		        pool->numa_node == FP_NUMA_ANY ? -1ll : (long long)pool->numa_node,
 		        pool->preallocate ? "true" : "false", (ull)pool->size_bytes, (ull)pool->used_bytes,
-		        (ull)pool->kept_bytes, (ull)(pool->size_bytes - pool->used_bytes),
-		        (ull)pool->n_leases);
+		        (ull)pool->kept_bytes, (ull)fp_pools_free(&server->pools, pool), (ull)pool->n_leases);
 	}
 	fprintf(out, "],");
 }
@@ -165,7 +164,7 @@ static void print_counters(const struct fp_server *server, FILE *out)
 	        (ull)c->read_bytes, (ull)c->written_bytes);
 }
 
-int fp_status_json(const struct fp_server *server, char **ret_text, size_t *ret_len)
+int fp_status_json(struct fp_server *server, char **ret_text, size_t *ret_len)
 {
 	char *text = NULL;
 	size_t len = 0;
@@ -196,13 +195,13 @@ int fp_status_json(const struct fp_server *server, char **ret_text, size_t *ret_
 	return 0;
 }
 
-const char *fp_status_line(const struct fp_server *server, char *buf, size_t len)
+const char *fp_status_line(struct fp_server *server, char *buf, size_t len)
 {
-	uint64_t leases, leased_bytes, size_bytes, used_bytes;
+	uint64_t leases, leased_bytes, size_bytes, free_bytes;
 	char leased[16], size[16];
 
 	fp_pools_leased(&server->pools, &leases, &leased_bytes);
-	fp_pools_sum(&server->pools, false, &size_bytes, &used_bytes);
+	fp_pools_sum(&server->pools, false, &size_bytes, &free_bytes);
 	snprintf(buf, len, "%u sessions hold %llu leases, %s of %s", server->sessions.n, (ull)leases,
 	         fp_size_format(leased_bytes, leased, sizeof(leased)),
 	         fp_size_format(size_bytes, size, sizeof(size)));

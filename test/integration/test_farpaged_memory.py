@@ -6,7 +6,8 @@ import signal
 import struct
 import time
 
-from farpaged import FULL, LEASE, MEMFD, NOT_PERMITTED, RELEASE, NodeCase, Refused, frame, main
+from farpaged import FULL, LEASE, MEMFD, NOT_PERMITTED, RELEASE, Farpaged, NodeCase, Refused, frame, main
+from memcgroup import MemoryCgroup, find_parent
 
 MIB = 1 << 20
 HUGE = 2 * MIB
@@ -249,6 +250,74 @@ class Adoption(Case):
         adopters[0].close()
         adopters[-1].await_status(lambda s: len(s["sessions"]) == len(adopters))
         self.assertEqual(adopters[-1].adopt(parent), 2048)
+
+
+class Limited(Case):
+    """A node in a cgroup that allows less memory than its pools have: it says so, and is not killed for it."""
+
+    def setUp(self):
+        if os.geteuid() != 0 or not find_parent():
+            self.skipTest("no cgroup with a memory limit can be made here")
+        self.cgroup = MemoryCgroup(256 * MIB)
+        self.addCleanup(self.cgroup.remove)
+
+    def test_preallocate_more_than_the_limit(self):
+        for size in "512M", "256M":  # the node itself takes a little, too
+            node = Farpaged(config(size, preallocate="true"), preexec=self.cgroup.enter)
+            self.assertEqual(node.process.returncode, 1, node.log())
+            self.assertIn("'main': preallocate wants " + size[:-1], node.log())
+            self.assertIn(self.cgroup.limit_name + " is 256.0 MiB", node.log())
+            node.dir.cleanup()
+        self.start(config("128M", preallocate="true"), preexec=self.cgroup.enter).session().lease(128 * MIB)
+
+    def test_promises_what_the_limit_allows(self):
+        node = self.start(config("512M"), preexec=self.cgroup.enter)
+        self.assertIn("pools without preallocate are 512.0 MiB", node.log())
+        self.assertIn(self.cgroup.limit_name + " is 256.0 MiB", node.log())
+        session = node.session(node.urls[1])
+        free = session.info()[1]
+        self.assertTrue(128 * MIB < free < 256 * MIB, free)
+        self.assertLess(session.status()["pools"][0]["free_bytes"], 256 * MIB)
+        self.refused(FULL, session.lease, 256 * MIB)
+        node.await_log("a lease of 256.0 MiB is refused")
+        link = session.link()
+        written = []
+        with self.assertRaises(Refused) as refused:  # and what it grants, it has
+            while True:
+                written.append(session.lease(16 * MIB)[0])
+                for offset in range(0, 16 * MIB, 1 << 16):
+                    link.write([(written[-1], 1 << 16, offset)], b"w" * (1 << 16))
+        self.assertEqual(refused.exception.status, FULL)
+        self.assertGreater(len(written), 8)
+        session.release(written.pop())
+        session.lease(8 * MIB)
+
+    def test_restarted_under_its_clients(self):
+        """Whoever still maps what a node before has lent keeps it. This one does not lend it again."""
+        node = self.start(config("192M"), preexec=self.cgroup.enter)
+        ready, holder = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            self.cgroup.enter()
+            _, memory = self.lease_mapped(node.session(features=MEMFD), 160 * MIB)
+            for offset in range(0, len(memory), MIB):
+                memory[offset:offset + MIB] = b"h" * MIB
+            os.write(holder, b"!")
+            signal.pause()
+        os.close(holder)
+        self.addCleanup(os.waitpid, pid, 0)
+        self.addCleanup(os.kill, pid, signal.SIGKILL)
+        self.assertEqual(os.read(ready, 1), b"!")
+        node.process.kill()
+        node.wait()
+        again = self.start(config("192M"), preexec=self.cgroup.enter)
+        session = again.session(features=MEMFD)
+        capacity, free = session.info()[:2]
+        self.assertEqual(capacity, 192 * MIB)
+        self.assertLess(free, 96 * MIB)
+        self.refused(FULL, session.lease, 128 * MIB)
+        _, memory = self.lease_mapped(session, 32 * MIB)
+        memory[:] = b"n" * (32 * MIB)
 
 
 class LeastLease(Case):

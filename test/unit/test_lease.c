@@ -17,7 +17,7 @@
 static void test_pool_with_most_room(void **state)
 {
 	struct fp_lease_request any = request(MIB), shareable = request(MIB);
-	uint64_t size, used;
+	uint64_t size, left;
 
 	shareable.shareable = true;
 	assert_ptr_equal(grant(&any)->memory->pool, t.items[1]);
@@ -25,12 +25,12 @@ static void test_pool_with_most_room(void **state)
 	assert_ptr_equal(fp_pools_choose(&t.pools, 15 * MIB, false), t.items[1]);
 	assert_null(fp_pools_choose(&t.pools, 15 * MIB, true));
 	assert_null(fp_pools_choose(&t.pools, 16 * MIB, false));
-	fp_pools_sum(&t.pools, false, &size, &used);
+	fp_pools_sum(&t.pools, false, &size, &left);
 	assert_int_equal(size, 24 * MIB);
-	assert_int_equal(used, 2 * MIB);
-	fp_pools_sum(&t.pools, true, &size, &used);
+	assert_int_equal(left, 22 * MIB);
+	fp_pools_sum(&t.pools, true, &size, &left);
 	assert_int_equal(size, 8 * MIB);
-	assert_int_equal(used, MIB);
+	assert_int_equal(left, 7 * MIB);
 }
 
 static void test_ids_are_the_lowest_free(void **state)
