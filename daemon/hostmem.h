@@ -15,7 +15,7 @@ struct fp_hostmem {
 
 /*
  * Reads it from /proc and the mounted cgroups below root: "" but for tests. What can't be read is no bound.
- * Some ten microseconds. Any thread.
+ * It takes about 60 µs. Any thread.
  */
 void fp_hostmem_read(const char *root, struct fp_hostmem *ret_host);
 

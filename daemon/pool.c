@@ -22,11 +22,11 @@
 #endif
 
 #define NUMA_NODES 1024
+#define LONG_BITS  (8 * sizeof(unsigned long))
+#define NUMA_WORDS (NUMA_NODES / LONG_BITS)
 
-/* A slice takes some milliseconds. Each that goes back to a reserve of huge pages stays a mapping of its own.
- */
-#define SLICE_BYTES      (4ull << 20)
-#define HUGE_SLICE_BYTES (32ull << 20)
+/* Of which a slice is at least a page. To clear it takes some hundred microseconds. */
+#define SLICE_BYTES (1ull << 20)
 
 /* The size of the huge pages that MAP_HUGETLB and MFD_HUGETLB give, 0 if this kernel has none. */
 static uint64_t huge_page_bytes(void)
@@ -41,16 +41,44 @@ static uint64_t huge_page_bytes(void)
 	return kib << 10;
 }
 
+/* The kernel wants one bit more than it reads. */
+#define MASK_BITS (NUMA_NODES + 1)
+
+static void node_mask(uint64_t node, unsigned long mask[NUMA_WORDS])
+{
+	memset(mask, 0, NUMA_WORDS * sizeof(mask[0]));
+	mask[node / LONG_BITS] = 1ul << (node % LONG_BITS);
+}
+
 static int bind_node(const struct fp_pool *pool, void *base, uint64_t size_bytes)
 {
-	unsigned long mask[NUMA_NODES / (8 * sizeof(unsigned long))] = {0};
-	const unsigned bits = 8 * sizeof(mask[0]);
+	unsigned long mask[NUMA_WORDS];
 
 	if (pool->numa_node == FP_NUMA_ANY)
 		return 0;
-	mask[pool->numa_node / bits] = 1ul << (pool->numa_node % bits);
-	/* the kernel wants one bit more than it reads */
-	return syscall(SYS_mbind, base, size_bytes, MPOL_BIND, mask, NUMA_NODES + 1, 0) < 0 ? -errno : 0;
+	node_mask(pool->numa_node, mask);
+	return syscall(SYS_mbind, base, size_bytes, MPOL_BIND, mask, MASK_BITS, 0) < 0 ? -errno : 0;
+}
+
+/* Pages for a file come from where the thread's memory does. */
+static int bind_thread(const struct fp_pool *pool)
+{
+	unsigned long mask[NUMA_WORDS];
+
+	if (pool->numa_node == FP_NUMA_ANY)
+		return 0;
+	node_mask(pool->numa_node, mask);
+	return syscall(SYS_set_mempolicy, MPOL_BIND, mask, MASK_BITS) < 0 ? -errno : 0;
+}
+
+static int change_file(int fd, int mode, uint64_t offset, uint64_t size_bytes)
+{
+	int r;
+
+	do
+		r = fallocate(fd, mode, (off_t)offset, (off_t)size_bytes) < 0 ? -errno : 0;
+	while (r == -EINTR);
+	return r;
 }
 
 static int populate(void *base, uint64_t size_bytes)
@@ -65,9 +93,7 @@ static int populate(void *base, uint64_t size_bytes)
 
 static uint64_t slice(const struct fp_pool *pool, uint64_t left_bytes)
 {
-	bool huge = pool->backing == FP_BACKING_HUGETLB;
-
-	return FP_MIN(huge ? FP_MAX(pool->unit_bytes, HUGE_SLICE_BYTES) : SLICE_BYTES, left_bytes);
+	return FP_MIN(FP_MAX(pool->unit_bytes, SLICE_BYTES), left_bytes);
 }
 
 /* Flags of an anonymous mapping that takes the kind of pages that the pool consists of. */
@@ -216,7 +242,23 @@ static int prove_watch(const struct fp_pool *pool)
 	return r == 0 && !is_open_once(fd) ? -EOPNOTSUPP : r;
 }
 
-/* Maps the whole size once; what is not preallocated goes back, the reserve of what is stays. */
+static int grow_reserve(struct fp_pool *pool, uint64_t size_bytes)
+{
+	int r = bind_thread(pool);
+
+	if (r == 0)
+		r = change_file(pool->reserve_fd, 0, pool->reserve_bytes, size_bytes);
+	if (r == 0)
+		pool->reserve_bytes += size_bytes;
+	else /* some pages may have been there */
+		change_file(pool->reserve_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, pool->reserve_bytes,
+		            size_bytes);
+	if (pool->numa_node != FP_NUMA_ANY)
+		syscall(SYS_set_mempolicy, MPOL_DEFAULT, NULL, 0);
+	return r == -ENOSPC ? -ENOMEM : r; /* huge pages that are not there */
+}
+
+/* Maps the whole size once: huge pages and the NUMA node show whether they are there. */
 static int prove(struct fp_pool *pool)
 {
 	struct fp_chunk chunk;
@@ -229,18 +271,11 @@ static int prove(struct fp_pool *pool)
 		r = map_chunk(pool, pool->size_bytes, -1, &chunk);
 	if (r < 0)
 		return r;
-	if (!pool->preallocate) {
-		unmap_chunk(&chunk);
+	unmap_chunk(&chunk);
+	if (!pool->preallocate)
 		return 0;
-	}
-	r = populate(chunk.base, chunk.size_bytes);
-	if (r < 0) {
-		unmap_chunk(&chunk);
-		return r;
-	}
-	pool->reserve = chunk;
-	pool->reserve_bytes = pool->size_bytes;
-	return 0;
+	r = create_memfd(pool, pool->size_bytes, &pool->reserve_fd);
+	return r < 0 ? r : grow_reserve(pool, pool->size_bytes);
 }
 
 /* Without the look, the kernel would end this process, or another one. */
@@ -261,9 +296,18 @@ static int check_host(const struct fp_pool *pool, struct fp_conf_error *error)
 	return -ENOMEM;
 }
 
+void fp_pool_close(struct fp_pool *pool)
+{
+	if (pool && pool->reserve_fd >= 0)
+		close(pool->reserve_fd);
+	free(pool);
+}
+
+FP_DEFINE_CLEANUP(struct fp_pool, pool, fp_pool_close)
+
 int fp_pool_open(const struct fp_pool_config *config, struct fp_pool **ret_pool, struct fp_conf_error *error)
 {
-	fp_autofree struct fp_pool *pool = calloc(1, sizeof(*pool));
+	FP_CLEANUP(fp_cleanup_pool) struct fp_pool *pool = calloc(1, sizeof(*pool));
 	int r;
 
 	snprintf(error->text, sizeof(error->text), "pool '%s': out of memory", config->name);
@@ -274,6 +318,7 @@ int fp_pool_open(const struct fp_pool_config *config, struct fp_pool **ret_pool,
 	pool->backing = config->backing;
 	pool->numa_node = config->numa_node;
 	pool->preallocate = config->preallocate;
+	pool->reserve_fd = -1;
 	pool->unit_bytes = pool->backing == FP_BACKING_HUGETLB ? huge_page_bytes() : 4096;
 	pool->least_bytes = pool->unit_bytes;
 	r = check_host(pool, error);
@@ -284,15 +329,6 @@ int fp_pool_open(const struct fp_pool_config *config, struct fp_pool **ret_pool,
 		return explain(pool, r, error);
 	*ret_pool = fp_take_ptr(pool);
 	return 0;
-}
-
-void fp_pool_close(struct fp_pool *pool)
-{
-	if (!pool)
-		return;
-	if (pool->reserve.base)
-		unmap_chunk(&pool->reserve);
-	free(pool);
 }
 
 bool fp_pool_is_reserved(const struct fp_pool *pool)
@@ -328,39 +364,13 @@ void fp_pool_uncharge(struct fp_pool *pool, uint64_t size_bytes)
 	pool->used_bytes -= size_bytes;
 }
 
-/* Lays a fresh mapping over a part of the reserve: its pages are free, the addresses remain ours. */
-static int remap_reserve(struct fp_pool *pool, uint64_t offset, uint64_t size_bytes, bool with_pages)
-{
-	int flags = with_pages ? page_flags(pool) : MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-	int prot = with_pages ? PROT_READ | PROT_WRITE : PROT_NONE;
-	char *base = (char *)pool->reserve.base + offset;
-	int r;
-
-	if (mmap(base, size_bytes, prot, flags | MAP_FIXED, -1, 0) == MAP_FAILED)
-		return -errno;
-	if (!with_pages)
-		return 0;
-	r = bind_node(pool, base, size_bytes);
-	return r < 0 ? r : populate(base, size_bytes);
-}
-
 static int shrink_reserve(struct fp_pool *pool, uint64_t size_bytes)
 {
-	int r = remap_reserve(pool, pool->reserve_bytes - size_bytes, size_bytes, false);
+	int r = change_file(pool->reserve_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+	                    pool->reserve_bytes - size_bytes, size_bytes);
 
 	if (r == 0)
 		pool->reserve_bytes -= size_bytes;
-	return r;
-}
-
-static int grow_reserve(struct fp_pool *pool, uint64_t size_bytes)
-{
-	int r = remap_reserve(pool, pool->reserve_bytes, size_bytes, true);
-
-	if (r < 0)
-		remap_reserve(pool, pool->reserve_bytes, size_bytes, false);
-	else
-		pool->reserve_bytes += size_bytes;
 	return r;
 }
 
@@ -386,16 +396,22 @@ int fp_pool_populate(const struct fp_pool *pool, struct fp_chunk *chunk)
 	return chunk->populated_bytes < chunk->size_bytes;
 }
 
-/* The reserve gives up its pages first: a mapping of huge pages is refused where as many are not free. */
+/*
+ * The reserve gives up its pages first: a mapping of huge pages is refused where as many are not free. What
+ * it gives up for other chunks is their business: a small one does not wait for a large one.
+ */
 static int take_slice(struct fp_pool *pool, struct fp_chunk *chunk)
 {
 	uint64_t have_bytes = pool->taken_bytes + pool->reserve_bytes;
+	uint64_t over_bytes = have_bytes - FP_MIN(have_bytes, pool->size_bytes);
+	uint64_t len_bytes = slice(pool, FP_MIN(over_bytes, chunk->size_bytes - chunk->freed_bytes));
 	int r;
 
 	if (chunk->base)
 		return fp_pool_populate(pool, chunk);
-	if (pool->preallocate && have_bytes > pool->size_bytes) {
-		r = shrink_reserve(pool, slice(pool, have_bytes - pool->size_bytes));
+	if (pool->preallocate && len_bytes) {
+		r = shrink_reserve(pool, len_bytes);
+		chunk->freed_bytes += len_bytes;
 		return r < 0 ? r : 1;
 	}
 	r = new_chunk(pool, chunk->size_bytes, chunk);
@@ -442,9 +458,9 @@ int fp_pool_give(struct fp_pool *pool, struct fp_chunk *chunk)
 		madvise(base, len_bytes, MADV_REMOVE);
 	munmap(base, len_bytes);
 	chunk->mapped_bytes -= len_bytes;
+	pool->taken_bytes -= len_bytes;
 	if (chunk->mapped_bytes)
 		return 1;
-	pool->taken_bytes -= chunk->size_bytes;
 	unmap_chunk(chunk);
 	return 0;
 }

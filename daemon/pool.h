@@ -10,9 +10,9 @@
  * of any kind. Nobody else opens it anew: its mode is 0600. A name for it (O_PATH) is not seen, but has no
  * pages once these were punched.
  *
- * A preallocated pool holds its free part as a reserve of populated pages, so that nobody else on the host
- * can take them. A grant gives up a piece of the reserve and populates the lease; after a return it is
- * refilled.
+ * A preallocated pool holds its free part as a reserve of pages, so that nobody else on the host can take
+ * them. The reserve is a file that nobody maps: what fails to fill it changes no address. A grant gives up a
+ * piece of it and populates the lease; after a return it is refilled.
  *
  * What is done to many pages is done in slices. Functions that do one return 1 while there is more: call
  * again.
@@ -34,6 +34,7 @@ struct fp_chunk {
 	void *base;
 	uint64_t size_bytes;
 	uint64_t mapped_bytes, populated_bytes; /* from base on; the keeper's */
+	uint64_t freed_bytes;                   /* that the reserve gave up for it, before it is mapped */
 	int fd;                                 /* a memfd's; -1: anonymous, or for nobody but us */
 	bool passed; /* a client was given another descriptor of the memfd: fp_chunk_is_alone tells */
 };
@@ -56,9 +57,9 @@ struct fp_pool {
 	int refill_status;
 	bool refilling, lacks; /* the host had no memory for all of the reserve; as above */
 	/* the keeper's thread alone */
-	uint64_t taken_bytes;    /* of all chunks */
-	struct fp_chunk reserve; /* address space of a preallocated pool */
-	uint64_t reserve_bytes;  /* the first so many of it are populated */
+	uint64_t taken_bytes;   /* of all chunks */
+	int reserve_fd;         /* of a preallocated pool; else -1 */
+	uint64_t reserve_bytes; /* the first so many of it have pages */
 };
 
 /*

@@ -1,5 +1,6 @@
 """The memory of farpaged against clients that mean it harm: it is never more than its pools, and no touch of it kills the node."""
 import contextlib
+import fcntl
 import mmap
 import os
 import signal
@@ -34,8 +35,10 @@ class HugePages(Case):
 
     def setUp(self):
         try:
-            with open(HUGE_PAGES, encoding="ascii") as f:
-                before = int(f.read())
+            lock = open(HUGE_PAGES, "r+", encoding="ascii")  # other tests change it, too
+            self.addCleanup(lock.close)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            before = int(lock.read())
             self.set_pages(before + self.PAGES)
             self.addCleanup(self.set_pages, before)
             with open(HUGE_PAGES, encoding="ascii") as f:

@@ -84,6 +84,12 @@ class Farpaged:
         with open(f"/proc/{self.process.pid}/status", encoding="ascii") as f:
             return next(int(line.split()[1]) << 10 for line in f if line.startswith("RssAnon"))
 
+    def reserved_bytes(self):
+        """Of the memfds that the daemon has open: with anonymous pools, their reserves alone."""
+        fds = f"/proc/{self.process.pid}/fd"
+        return sum(os.stat(f"{fds}/{fd}").st_blocks * 512 for fd in os.listdir(fds)
+                   if os.readlink(f"{fds}/{fd}").startswith("/memfd:farpage"))
+
     def signal(self, number):
         self.process.send_signal(number)
 

@@ -3,12 +3,16 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -192,6 +196,40 @@ static void test_slices_take_turns(void **state)
 	fp_pool_close(pool);
 }
 
+/* How many slices a chunk of a MiB takes. */
+static unsigned slices(struct fp_pool *pool)
+{
+	struct fp_chunk chunk = {0};
+	unsigned n = 1;
+
+	while (fp_pool_take(pool, MIB, &chunk) == 1)
+		n++;
+	assert_int_equal(give(pool, &chunk), 0);
+	return n;
+}
+
+/* Neither for one that is being made, nor for one that is being given back. */
+static void test_small_does_not_wait_for_large(void **state)
+{
+	struct fp_pool_config config = kinds[3];
+	struct fp_chunk large = {0}, rest;
+	struct fp_pool *pool;
+
+	config.size_bytes = 48 * MIB;
+	pool = open_pool(&config);
+	assert_int_equal(fp_pool_take(pool, 40 * MIB, &large), 1);
+	assert_in_range(slices(pool), 1, 4);
+	while (fp_pool_take(pool, 40 * MIB, &large) == 1)
+		;
+	assert_int_equal(take(pool, 8 * MIB, &rest), 0);
+	assert_int_equal(fp_pool_give(pool, &large), 1);
+	assert_in_range(slices(pool), 1, 4);
+	assert_int_equal(give(pool, &large), 0);
+	assert_int_equal(give(pool, &rest), 0);
+	assert_int_equal(pool->reserve_bytes, 48 * MIB);
+	fp_pool_close(pool);
+}
+
 static void test_anonymous_has_no_descriptor(void **state)
 {
 	struct fp_pool *pool = open_pool(&kinds[1]);
@@ -214,6 +252,15 @@ static uint64_t resident_bytes(void)
 	return pages * 4096;
 }
 
+/* What this process has mapped, and the reserve. */
+static uint64_t held_bytes(const struct fp_pool *pool)
+{
+	struct stat reserve;
+
+	assert_int_equal(fstat(pool->reserve_fd, &reserve), 0);
+	return resident_bytes() + (uint64_t)reserve.st_blocks * 512;
+}
+
 /* Whatever is leased, reserve and leases together are the pool. */
 static void test_preallocated_stays_resident(void **state)
 {
@@ -224,19 +271,105 @@ static void test_preallocated_stays_resident(void **state)
 
 	config.size_bytes = 64 * MIB;
 	pool = open_pool(&config);
-	assert_true(resident_bytes() + slack >= before + 64 * MIB);
+	assert_true(held_bytes(pool) + slack >= before + 64 * MIB);
 	for (unsigned i = 0; i < 4; i++) {
 		assert_int_equal(take(pool, 16 * MIB, &chunk[i]), 0);
 		assert_int_equal(pool->reserve_bytes, (3 - i) * 16 * MIB);
-		assert_true(resident_bytes() + slack >= before + 64 * MIB);
-		assert_true(resident_bytes() <= before + 64 * MIB + slack);
+		assert_true(held_bytes(pool) + slack >= before + 64 * MIB);
+		assert_true(held_bytes(pool) <= before + 64 * MIB + slack);
 	}
 	for (unsigned i = 0; i < 4; i++)
 		assert_int_equal(give(pool, &chunk[i]), 0);
 	assert_int_equal(pool->reserve_bytes, 64 * MIB);
-	assert_true(resident_bytes() + slack >= before + 64 * MIB);
+	assert_true(held_bytes(pool) + slack >= before + 64 * MIB);
 	fp_pool_close(pool);
 	assert_true(resident_bytes() <= before + slack);
+}
+
+static struct {
+	int file, watched; /* -1: none are to be had here */
+	pid_t restorer;
+} huge = {.file = -1};
+
+/* Four more than the machine has, for this test alone. A child restores the number, also if the test dies. */
+static int take_huge_pages(void **state)
+{
+	int file = open("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", O_RDWR | O_CLOEXEC),
+	    ends[2];
+	char before[32] = "", more[32], byte;
+
+	if (file < 0 || flock(file, LOCK_EX) < 0 || pread(file, before, sizeof(before) - 1, 0) <= 0 ||
+	    pipe2(ends, O_CLOEXEC) < 0)
+		return 0;
+	huge.restorer = fork();
+	if (huge.restorer == 0) {
+		close(ends[1]);
+		(void)!read(ends[0], &byte, 1);
+		(void)!pwrite(file, before, strlen(before), 0);
+		_exit(0);
+	}
+	close(ends[0]);
+	huge.file = file;
+	huge.watched = ends[1];
+	snprintf(more, sizeof(more), "%lu", strtoul(before, NULL, 10) + 4);
+	return pwrite(file, more, strlen(more), 0) > 0 ? 0 : -1;
+}
+
+static int return_huge_pages(void **state)
+{
+	if (huge.file < 0)
+		return 0;
+	close(huge.watched);
+	waitpid(huge.restorer, NULL, 0);
+	return close(huge.file);
+}
+
+static _Atomic bool stop_mapping;
+
+/* Whatever another thread maps is its own. */
+static void *map_and_write(void *arg)
+{
+	while (!stop_mapping) {
+		char *bytes = mmap(NULL, MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+		assert_ptr_not_equal(bytes, MAP_FAILED);
+		memset(bytes, 1, 64 << 10);
+		munmap(bytes, MIB);
+	}
+	return NULL;
+}
+
+/* Somebody else has the huge pages that a lease gave back: the reserve does without until they are there. */
+static void test_huge_pages_taken_by_others(void **state)
+{
+	struct fp_pool_config config = {.name = (char *)"huge",
+	                                .size_bytes = 8 * MIB,
+	                                .backing = FP_BACKING_HUGETLB,
+	                                .numa_node = FP_NUMA_ANY,
+	                                .preallocate = true};
+	struct fp_pool *pool = NULL;
+	struct fp_conf_error error;
+	struct fp_chunk chunk;
+	pthread_t thread;
+	char *taken;
+
+	if (huge.file < 0 || fp_pool_open(&config, &pool, &error) < 0)
+		skip(); /* the host has none to give */
+	assert_int_equal(take(pool, 4 * MIB, &chunk), 0);
+	while (fp_pool_give(pool, &chunk) == 1)
+		;
+	taken = mmap(NULL, 4 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
+	assert_ptr_not_equal(taken, MAP_FAILED);
+	assert_int_equal(pthread_create(&thread, NULL, map_and_write, NULL), 0);
+	for (unsigned i = 0; i < 20000; i++)
+		assert_int_equal(fp_pool_refill(pool), -ENOMEM);
+	stop_mapping = true;
+	pthread_join(thread, NULL);
+	munmap(taken, 4 * MIB);
+	while (fp_pool_refill(pool) == 1)
+		;
+	assert_int_equal(pool->reserve_bytes, 8 * MIB);
+	fp_pool_close(pool);
 }
 
 static void test_charge(void **state)
@@ -284,8 +417,11 @@ int main(void)
 	    cmocka_unit_test(test_passed),
 	    cmocka_unit_test(test_reserve_recovers),
 	    cmocka_unit_test(test_slices_take_turns),
+	    cmocka_unit_test(test_small_does_not_wait_for_large),
 	    cmocka_unit_test(test_anonymous_has_no_descriptor),
 	    cmocka_unit_test(test_preallocated_stays_resident),
+	    cmocka_unit_test_setup_teardown(test_huge_pages_taken_by_others, take_huge_pages,
+	                                    return_huge_pages),
 	    cmocka_unit_test(test_charge),
 	    cmocka_unit_test(test_what_is_not_to_be_had),
 	};
