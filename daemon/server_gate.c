@@ -109,6 +109,9 @@ static void log_gate(struct fp_server *server, const struct fp_gate_news *news)
 	case FP_GATE_NEWS_REJECTED:
 		fp_log(FP_LOG_WARNING, "stranger", "%s: turned away: %s", news->who, news->why);
 		return;
+	case FP_GATE_NEWS_BROKEN:
+		fp_log(FP_LOG_WARNING, "peer", "%s: its control connection broke: %s", news->who, news->why);
+		return;
 	default:
 		fp_log(FP_LOG_WARNING, "rdma", "%s: %s", news->who, news->why);
 	}

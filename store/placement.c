@@ -50,11 +50,12 @@ static int control_begin(struct fp_node *node, struct fp_era **ret_era)
 /* Ends it; r is what came of it. */
 static int control_end(struct fp_node *node, int r)
 {
+	const char *why = fp_session_why(node->era->session);
 	uint64_t epoch = node->era->epoch;
 
 	pthread_mutex_unlock(&node->control);
 	if (r < 0 && fp_node_is_fatal(r) && !is_passing(r))
-		fp_node_report(node, epoch, r, NULL);
+		fp_node_report(node, epoch, r, why);
 	return r;
 }
 

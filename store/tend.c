@@ -217,6 +217,7 @@ uint64_t fp_tend_next_heartbeat(const struct fp_store *store, const struct fp_no
 static uint64_t tend_closed(struct fp_store *store, struct fp_node *node)
 {
 	uint64_t now_ns = fp_clock_ns(), epoch;
+	const char *why;
 	int r;
 
 	if (now_ns < node->next_heartbeat_ns)
@@ -227,9 +228,10 @@ static uint64_t tend_closed(struct fp_store *store, struct fp_node *node)
 	}
 	epoch = node->era->epoch;
 	r = fp_session_ping(node->era->session, 0, now_ns + store->heartbeat_deadline_ns);
+	why = fp_session_why(node->era->session);
 	pthread_mutex_unlock(&node->control);
 	if (r < 0)
-		fp_node_report(node, epoch, r, NULL);
+		fp_node_report(node, epoch, r, why);
 	else
 		atomic_store_explicit(&node->heartbeat_ns, fp_clock_ns() - now_ns, memory_order_relaxed);
 	node->next_heartbeat_ns = fp_tend_next_heartbeat(store, node);

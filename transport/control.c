@@ -190,13 +190,6 @@ const struct fp_wire_welcome *fp_control_welcome(const struct fp_session *sessio
 	return &control_of(session)->welcome;
 }
 
-void *fp_control_stream_context(const struct fp_session *session)
-{
-	const struct fp_control *control = control_of(session);
-
-	return control->dialog ? fp_dialog_stream_context(control->dialog) : NULL;
-}
-
 void **fp_control_private(struct fp_session *session)
 {
 	return &control_of(session)->private;
@@ -307,8 +300,10 @@ static int ask(struct fp_control *control, const struct question *question, size
 		r = exchange(control, question, ret_len, ret_payload);
 	if (r > 0)
 		return fp_wire_status_to_errno(r);
-	if (r < 0 && r != -ETIMEDOUT)
+	if (r < 0 && r != -ETIMEDOUT) {
 		control->error = r;
+		control->base.why = fp_dialog_why(control->dialog);
+	}
 	return r;
 }
 

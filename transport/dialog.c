@@ -295,9 +295,9 @@ int fp_dialog_check(const struct fp_dialog *dialog)
 	return poll(&p, 1, 0) == 1 ? -ECONNRESET : 0;
 }
 
-void *fp_dialog_stream_context(const struct fp_dialog *dialog)
+const char *fp_dialog_why(const struct fp_dialog *dialog)
 {
-	return dialog->stream.ops == &socket_ops ? NULL : dialog->stream.context;
+	return dialog->stream.ops->why ? dialog->stream.ops->why(dialog->stream.context) : NULL;
 }
 
 int fp_dialog_take_memfd(struct fp_dialog *dialog)

@@ -35,13 +35,15 @@ enum fp_dialog_end {
  * What carries the bytes. send and receive never block: they return how many bytes they took or gave (at
  * least 1), -EAGAIN, or why the stream is dead (-ECONNRESET at its end). A descriptor that came along is put
  * into *fd, if that is -1. wait returns 0 when it is worth trying again for events (POLLIN or POLLOUT),
- * -ETIMEDOUT at deadline_ns (absolute), or why the stream is dead.
+ * -ETIMEDOUT at deadline_ns (absolute), or why the stream is dead. why says the same in the words of a
+ * device, or NULL (static; a NULL function: always).
  */
 struct fp_dialog_stream_ops {
 	ssize_t (*send)(void *context, const void *bytes, size_t len);
 	ssize_t (*receive)(void *context, void *ret_bytes, size_t len, int *fd);
 	int (*wait)(void *context, short events, uint64_t deadline_ns);
 	void (*close)(void *context, enum fp_dialog_end end);
+	const char *(*why)(void *context);
 };
 
 struct fp_dialog_stream {
@@ -105,7 +107,7 @@ int fp_dialog_take_socket(struct fp_dialog *dialog);
  */
 int fp_dialog_check(const struct fp_dialog *dialog);
 
-/* What the stream of fp_dialog_open_on was given as its context; NULL: it is a socket. */
-void *fp_dialog_stream_context(const struct fp_dialog *dialog);
+/* What broke the stream: see struct fp_dialog_stream_ops. */
+const char *fp_dialog_why(const struct fp_dialog *dialog);
 
 #endif

@@ -204,6 +204,11 @@ static int control_wait(void *context, short events, uint64_t deadline_ns)
 	}
 }
 
+static const char *control_why(void *context)
+{
+	return fp_stream_why(context);
+}
+
 /* Leaving in order has been said by a frame; the connection's end says the same to either. */
 static void control_close(void *context, enum fp_dialog_end end)
 {
@@ -215,6 +220,7 @@ static const struct fp_dialog_stream_ops control_stream = {
     .send = control_send,
     .receive = control_receive,
     .wait = control_wait,
+    .why = control_why,
     .close = control_close,
 };
 

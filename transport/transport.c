@@ -148,6 +148,11 @@ int fp_link_submit(struct fp_link *link, struct fp_io *io)
 	return io_valid(io) ? link->transport->submit(link, io) : -EINVAL;
 }
 
+const char *fp_session_why(const struct fp_session *session)
+{
+	return session->why;
+}
+
 const char *fp_link_why(const struct fp_link *link)
 {
 	return link->why;

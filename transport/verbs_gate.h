@@ -62,6 +62,7 @@ enum fp_gate_news_type {
 	FP_GATE_NEWS_PEER,     /* one has come */
 	FP_GATE_NEWS_REJECTED, /* somebody was not let in; why */
 	FP_GATE_NEWS_DENIED,   /* a link broke because its client used what it has no key for; why */
+	FP_GATE_NEWS_BROKEN,   /* a peer's control connection broke; why, in the words of its device */
 	FP_GATE_NEWS_DEVICE,   /* why: a device or a listener went away, or came back */
 };
 
@@ -70,7 +71,7 @@ struct fp_gate_news {
 	enum fp_gate_news_type type;
 	int fd;                    /* PEER: the daemon's end of its byte stream, now the reader's */
 	struct fp_gate_peer *peer; /* PEER: a reference, now the reader's; else NULL */
-	uint64_t session_id;       /* DENIED */
+	uint64_t session_id;       /* DENIED, BROKEN */
 	const char *why;           /* static */
 	char who[FP_GATE_NAME_BYTES];
 };

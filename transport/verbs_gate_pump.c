@@ -109,6 +109,12 @@ static bool has_farewelled(const struct fp_gate_peer *peer)
 
 void fp_gate_pump(struct fp_gate_peer *peer)
 {
-	if (fp_gate_pump_until_still(peer) < 0 || has_farewelled(peer))
+	int r = fp_gate_pump_until_still(peer);
+	const char *why = fp_stream_why(peer->stream);
+
+	if (r < 0 && why)
+		fp_gate_tell_why(peer->gate, FP_GATE_NEWS_BROKEN, peer->name, fp_gate_peer_session(peer),
+		                 why);
+	if (r < 0 || has_farewelled(peer))
 		fp_gate_peer_cut_off(peer);
 }

@@ -26,6 +26,7 @@ struct fp_stream {
 	struct fp_verbs_conn *conn;
 	struct fp_verbs_region region;
 	int error;          /* what broke it; 0 while it works */
+	const char *why;    /* see fp_stream_why */
 	unsigned credits;   /* messages that the peer has room for */
 	unsigned to_return; /* receives posted again that the peer does not know of */
 	bool heard;         /* the peer has said something */
@@ -173,8 +174,10 @@ static void on_completion(const struct fp_verbs_completion *c, void *user)
 
 	if (c->op != FP_VERBS_RECV)
 		stream->free[stream->n_free++] = (uint8_t)c->id;
+	if (c->status < 0 && c->status != -ECANCELED && !stream->error)
+		stream->why = fp_verbs_status_text(c->wc_status);
 	if (c->status < 0)
-		(void)fail(stream, c->status);
+		(void)fail(stream, -ECONNRESET);
 	else if (c->op == FP_VERBS_RECV)
 		on_arrival(stream, c);
 }
@@ -248,6 +251,11 @@ bool fp_stream_nudge(struct fp_stream *stream)
 {
 	return !stream->heard && !stream->error && stream->credits > FP_STREAM_BUFFERS / 2 &&
 	       stream->n_free > 0 && send_message(stream, NULL, 0) == 0;
+}
+
+const char *fp_stream_why(const struct fp_stream *stream)
+{
+	return stream->why;
 }
 
 bool fp_stream_is_idle(const struct fp_stream *stream)

@@ -46,6 +46,8 @@ int fp_stream_wait(struct fp_stream *stream, struct pollfd *ret_pollfd);
  * one: see rdma.c. False if it has seen it, or there were enough of them, or the stream is broken.
  */
 bool fp_stream_nudge(struct fp_stream *stream);
+/* What broke it, in the words of its device: as fp_link_why. */
+const char *fp_stream_why(const struct fp_stream *stream);
 /* Whether all that was taken has been sent, as far as this device tells. */
 bool fp_stream_is_idle(const struct fp_stream *stream);
 struct fp_verbs_conn *fp_stream_conn(struct fp_stream *stream);

@@ -139,7 +139,7 @@ static void forget(void *context, enum fp_dialog_end end)
 {
 }
 
-static const struct fp_dialog_stream_ops stream_ops = {hear, say, wait_for_nothing, forget};
+static const struct fp_dialog_stream_ops stream_ops = {hear, say, wait_for_nothing, forget, NULL};
 
 static int dial(const struct fp_url *url, const struct fp_dialog_options *options, uint64_t deadline_ns,
                 struct fp_session *session, struct fp_dialog_stream *ret_stream)

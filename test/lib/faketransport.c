@@ -78,6 +78,8 @@ int fake_session_call(struct fake_session *session)
 
 	if (r < 0)
 		return r;
+	if (session->connection->cut)
+		session->base.why = FAKE_LINK_WHY;
 	if (session->connection->frozen || session->connection->cut)
 		return session->connection->frozen ? -ETIMEDOUT : -ECONNRESET;
 	session->standing->unconfirmed = false;

@@ -21,7 +21,7 @@
 
 #define FAKE_NODES 4
 
-#define FAKE_LINK_WHY "the cable is out" /* fp_link_why of a link that was cut */
+#define FAKE_LINK_WHY "the cable is out" /* why a link or a session that was cut broke */
 
 enum fake_order { FAKE_FIFO, FAKE_LIFO, FAKE_RANDOM };
 

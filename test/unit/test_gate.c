@@ -61,6 +61,7 @@ static struct fp_verbs_event events[MAX_EVENTS];
 static unsigned n_events;
 static struct fp_verbs_conn *last_conn;
 static int client_fd; /* the other end of the last stream */
+static const char *_Atomic stream_why;
 
 const struct fp_verbs_conn_options fp_stream_conn_options = {.send_depth = 1};
 static const struct fp_verbs_limits limits = {.device = "played0"};
@@ -350,6 +351,11 @@ int fp_stream_wait(struct fp_stream *stream, struct pollfd *ret_pollfd)
 	return 0;
 }
 
+const char *fp_stream_why(const struct fp_stream *stream)
+{
+	return stream_why;
+}
+
 bool fp_stream_is_idle(const struct fp_stream *stream)
 {
 	return true;
@@ -595,6 +601,20 @@ static void the_end_of_a_connection(void **state)
 	leave(&news);
 }
 
+static void what_broke_a_control_connection_is_told(void **state)
+{
+	struct fp_gate_news news = enter(*state), told;
+
+	stream_why = "said by the device";
+	shutdown(client_fd, SHUT_RDWR);
+	told = next_news(*state);
+	assert_int_equal(told.type, FP_GATE_NEWS_BROKEN);
+	assert_string_equal(told.why, "said by the device");
+	assert_string_equal(told.who, "10.0.0.2:4");
+	stream_why = NULL;
+	leave(&news);
+}
+
 /* What the daemon said last goes out when it closes its end. */
 static void the_daemon_closes(void **state)
 {
@@ -725,6 +745,7 @@ int main(void)
 	    on(the_oldest_unfinished_goes),
 	    on(bytes_go_both_ways),
 	    on(the_end_of_a_connection),
+	    on(what_broke_a_control_connection_is_told),
 	    on(the_daemon_closes),
 	    on(links_need_the_token),
 	    on(a_link_that_breaks_is_told),

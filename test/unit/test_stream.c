@@ -15,6 +15,7 @@
 
 #define PREFIX_BYTES 4u
 #define MAX_SENT     64u
+#define WC_SAID      12 /* wc_status of what fails first */
 
 struct message {
 	uint32_t len_bytes;
@@ -96,6 +97,11 @@ int fp_verbs_dispatch(struct fp_verbs_conn *conn,
 	return n;
 }
 
+const char *fp_verbs_status_text(int wc_status)
+{
+	return wc_status == WC_SAID ? "said by the device" : "flushed";
+}
+
 int fp_verbs_arm(struct fp_verbs_conn *conn, struct pollfd *ret_pollfd)
 {
 	*ret_pollfd = (struct pollfd){.fd = -1};
@@ -165,6 +171,20 @@ static void an_answer_ends_them(void **state)
 	assert_int_equal(fp_stream_receive(*state, bytes, sizeof(bytes)), -EAGAIN);
 }
 
+/* The first error is the reason: what is flushed behind it only follows. */
+static void what_the_device_says_is_told(void **state)
+{
+	assert_int_equal(fp_stream_send(*state, "hello", 5), 5);
+	assert_int_equal(fp_stream_send(*state, "again", 5), 5);
+	assert_null(fp_stream_why(*state));
+	completions[n_completions - 1].status = -ETIMEDOUT;
+	completions[n_completions - 1].wc_status = WC_SAID;
+	completions[n_completions++] =
+	    (struct fp_verbs_completion){.id = 77, .op = FP_VERBS_RECV, .status = -ECANCELED, .wc_status = 5};
+	assert_int_equal(fp_stream_send(*state, "more", 4), -ECONNRESET);
+	assert_string_equal(fp_stream_why(*state), "said by the device");
+}
+
 static void a_broken_stream_has_none(void **state)
 {
 	post_result = -ECONNRESET;
@@ -179,6 +199,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 	    cmocka_unit_test_setup_teardown(nudges_say_nothing, set_up, tear_down),
 	    cmocka_unit_test_setup_teardown(an_answer_ends_them, set_up, tear_down),
+	    cmocka_unit_test_setup_teardown(what_the_device_says_is_told, set_up, tear_down),
 	    cmocka_unit_test_setup_teardown(a_broken_stream_has_none, set_up, tear_down),
 	};
 
