@@ -42,7 +42,7 @@ static void *begin_rdma(void *target)
 {
 	struct fp_config *config = target;
 
-	config->rdma.given = true;
+	config->by_hand = true;
 	return &config->rdma;
 }
 
@@ -139,13 +139,6 @@ static const struct fp_conf_field auth_fields[] = {
     {0},
 };
 
-static const struct fp_conf_field rdma_fields[] = {
-    {.key = "device",
-     .type = FP_CONF_STRING,
-     .offset = offsetof(struct fp_config, rdma.device) - offsetof(struct fp_config, rdma)},
-    {0},
-};
-
 static const struct fp_conf_field config_fields[] = {
     {.key = "listen",
      .type = FP_CONF_STRINGS,
@@ -157,7 +150,7 @@ static const struct fp_conf_field config_fields[] = {
      .offset = offsetof(struct fp_config, limits),
      .fields = limit_fields},
     {.key = "auth", .type = FP_CONF_MAP, .fields = auth_fields, .item = begin_auth},
-    {.key = "rdma", .type = FP_CONF_MAP, .fields = rdma_fields, .item = begin_rdma},
+    {.key = "rdma", .type = FP_CONF_MAP, .fields = fp_rdma_node_fields, .item = begin_rdma},
     {.key = "log_level",
      .type = FP_CONF_ENUM,
      .offset = offsetof(struct fp_config, log_level),
@@ -182,6 +175,7 @@ struct fp_config *fp_config_new(void)
 	    .idle_timeout_ns = 30 * FP_NSEC_PER_SEC,
 	    .drain_timeout_ns = 10 * FP_NSEC_PER_SEC,
 	};
+	config->rdma = fp_rdma_defaults;
 	config->log_level = FP_LOG_INFO - FP_LOG_ERROR;
 	fp_secrets_init(&config->auth.secrets);
 	return config;
@@ -361,6 +355,12 @@ static bool same_text(const char *a, const char *b)
 	return a && b ? strcmp(a, b) == 0 : a == b;
 }
 
+static bool same_rdma(const struct fp_rdma_options *a, const struct fp_rdma_options *b)
+{
+	return same_text(a->device, b->device) && a->device_port == b->device_port &&
+	       a->rnr_retry_count == b->rnr_retry_count && a->ack_timeout_ns == b->ack_timeout_ns;
+}
+
 static bool same_listen(const struct fp_conf_strings *a, const struct fp_conf_strings *b)
 {
 	bool same = a->n == b->n;
@@ -404,7 +404,7 @@ const char *fp_config_reload(struct fp_config *running, struct fp_config *next)
 		return "pools";
 	if (running->auth.given != next->auth.given)
 		return "auth";
-	if (running->rdma.given != next->rdma.given || !same_text(running->rdma.device, next->rdma.device))
+	if (running->by_hand != next->by_hand || !same_rdma(&running->rdma, &next->rdma))
 		return "rdma";
 	return NULL;
 }

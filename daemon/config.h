@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "log.h"
+#include "rdma_options.h"
 #include "secrets.h"
 #include "yamlconf.h"
 
@@ -57,10 +58,8 @@ struct fp_config {
 	unsigned n_pools;
 	struct fp_limits limits;
 	struct fp_auth_config auth;
-	struct {
-		bool given;
-		char *device; /* for queue pairs connected by hand; NULL: the first that is active */
-	} rdma;
+	bool by_hand; /* queue pairs are connected by hand, too: there is an rdma section */
+	struct fp_rdma_options rdma;
 	int log_level; /* index into the names; see fp_config_log_level */
 };
 

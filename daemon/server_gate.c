@@ -6,13 +6,13 @@
 #include <errno.h>
 
 #include "cleanup.h"
+#include "transport.h"
 
 /* ---- opening ---- */
 
 static int explain_gate(const struct fp_server *server, const struct fp_listener *failed, int r)
 {
-	const char *device = server->config->rdma.device;
-	char url[FP_LISTEN_URL_LEN] = "rdma", reason[64];
+	char url[FP_LISTEN_URL_LEN] = "rdma", reason[64], devices[FP_EXPLAIN_LEN];
 	uint16_t port;
 
 	if (failed) {
@@ -24,17 +24,11 @@ static int explain_gate(const struct fp_server *server, const struct fp_listener
 		    FP_LOG_ERROR, "rdma",
 		    "libibverbs.so.1 or librdmacm.so.1 is not installed: install libibverbs1, librdmacm1 and "
 		    "ibverbs-providers (Debian), or libibverbs and librdmacm (Fedora)");
-	else if (r == -ENODEV && !failed && device && device[0])
-		fp_log(FP_LOG_ERROR, "rdma",
-		       "device '%s' can't be used: it is not there, has no active port, or is iWARP, whose "
-		       "queue "
-		       "pairs can't be connected by hand; see ibv_devinfo",
-		       device);
 	else if (r == -ENODEV && !failed)
 		fp_log(FP_LOG_ERROR, "rdma",
-		       "this machine has no rdma device: see ibv_devinfo and rdma link (a soft one: rdma "
-		       "link add rxe0 "
-		       "type rxe netdev eth0), or listen on unix: or tcp:// only");
+		       "%s (a soft one: rdma link add rxe0 type rxe netdev eth0); or listen on unix: or "
+		       "tcp:// only",
+		       fp_rdma_explain_device(&server->config->rdma, devices, sizeof(devices)));
 	else if (r == -ENODEV || r == -EADDRNOTAVAIL)
 		fp_log(FP_LOG_ERROR, "rdma",
 		       "%s: no rdma device here has this address or an active port; see ibv_devinfo and rdma "
@@ -61,15 +55,14 @@ int fp_server_gate_open(struct fp_server *server)
 	    .listen = listen,
 	    .admits = fp_secrets_admit,
 	    .user = &server->config->auth.secrets,
-	    .device = server->config->rdma.given ? server->config->rdma.device : NULL,
+	    .rdma = &server->config->rdma,
+	    .by_hand = server->config->by_hand,
 	    .max_peers = (unsigned)server->config->limits.max_connections + 2 * max_strangers,
 	    .max_unfinished = max_strangers,
 	};
 	unsigned failed;
 	int r;
 
-	if (server->config->rdma.given && !options.device)
-		options.device = "";
 	for (unsigned i = 0; i < server->n_listeners; i++) {
 		struct fp_listener *listener = &server->listeners[i];
 		unsigned n = options.n_listen;
@@ -87,7 +80,7 @@ int fp_server_gate_open(struct fp_server *server)
 		    fp_listen_host(&listener->address, hosts[n], sizeof(hosts[n]), &listen[n].port);
 		options.n_listen++;
 	}
-	if (!options.n_listen && !options.device)
+	if (!options.n_listen && !options.by_hand)
 		return 0;
 	r = fp_gate_open(&options, &server->gate, &failed);
 	return r < 0 ? explain_gate(server, listeners[failed], r) : 0;

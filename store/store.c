@@ -76,6 +76,7 @@ int fp_store_new(const struct fp_store_options *options, struct fp_store **ret_s
 	store->direct = true;
 	store->cursor = 1;
 	store->secret = options->secret;
+	store->rdma = options->rdma;
 	if (copy_text(options->client_name, &store->client_name) < 0)
 		return -ENOMEM;
 	table = mmap(NULL, lease_table_bytes(), PROT_READ | PROT_WRITE,
@@ -93,6 +94,7 @@ struct fp_session_options fp_store_session_options(const struct fp_store *store,
 	return (struct fp_session_options){
 	    .client_name = store->client_name,
 	    .secret = store->secret,
+	    .rdma = store->rdma,
 	    .deadline_ns = store->deadline_ns,
 	    .resume = resume,
 	};

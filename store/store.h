@@ -48,13 +48,14 @@ struct fp_lane;
 struct fp_store_options {
 	const char *const *urls; /* n_urls of them, at least one */
 	unsigned n_urls;
-	const char *secret;      /* not copied: it outlives the store; NULL: none */
-	const char *client_name; /* NULL: comm and pid */
-	uint64_t deadline_ns;    /* of one request on one link; 0: 5 s */
-	uint64_t patience_ns;    /* how long a read waits for a node that is cut off; 0: the node's grace;
-	                            UINT64_MAX: until it is back, or says that it has given our leases up */
-	uint64_t lease_bytes;    /* wanted size of one lease; 0: 64 MiB. Halved while the pool has less. */
-	uint64_t heartbeat_ns;   /* between two heartbeats of a node that is up; 0: 1 s */
+	const char *secret;                 /* not copied: it outlives the store; NULL: none */
+	const struct fp_rdma_options *rdma; /* likewise; NULL: the defaults */
+	const char *client_name;            /* NULL: comm and pid */
+	uint64_t deadline_ns;               /* of one request on one link; 0: 5 s */
+	uint64_t patience_ns;  /* how long a read waits for a node that is cut off; 0: the node's grace;
+	                          UINT64_MAX: until it is back, or says that it has given our leases up */
+	uint64_t lease_bytes;  /* wanted size of one lease; 0: 64 MiB. Halved while the pool has less. */
+	uint64_t heartbeat_ns; /* between two heartbeats of a node that is up; 0: 1 s */
 	uint64_t heartbeat_deadline_ns; /* of one heartbeat; 0: half of deadline_ns, at most 2 s */
 	/*
 	 * Told one line for people, rarely: a node is reached by a lesser way than it could be, or by its

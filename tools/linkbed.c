@@ -20,6 +20,7 @@
 #include "hist.h"
 #include "pattern.h"
 #include "reach.h"
+#include "settings.h"
 
 #define LEASE_BYTES    (8u << 20)
 #define LEASE_WORDS    (LEASE_BYTES / sizeof(uint64_t))
@@ -39,6 +40,7 @@ struct slot {
 
 struct fp_linkbed {
 	struct fp_linkbed_options options;
+	struct fp_rdma_options rdma;
 	struct fp_url way;
 	struct fp_session *session; /* NULL: not open */
 	struct fp_link *link;       /* NULL: not open */
@@ -396,13 +398,14 @@ static int open_link(struct fp_linkbed *bed)
 int fp_linkbed_open(const struct fp_linkbed_options *options, char *error, size_t error_len,
                     struct fp_linkbed **ret_bed)
 {
-	const struct fp_session_options session = {
+	struct fp_session_options session = {
 	    .secret = options->secret,
 	    .deadline_ns = DEADLINE_NS,
 	    .protocol = options->protocol,
 	};
 	FP_CLEANUP(free_bed) struct fp_linkbed *bed = calloc(1, sizeof(*bed));
-	char reason[64];
+	struct fp_agent_error wrong;
+	char reason[FP_EXPLAIN_LEN];
 	int r;
 
 	if (!bed) {
@@ -410,13 +413,19 @@ int fp_linkbed_open(const struct fp_linkbed_options *options, char *error, size_
 		return -ENOMEM;
 	}
 	bed->options = *options;
+	r = fp_settings_read_rdma(&bed->rdma, &wrong);
+	if (r < 0) {
+		snprintf(error, error_len, "%s", wrong.text);
+		return r;
+	}
+	session.rdma = &bed->rdma;
 	r = open_buffer(bed);
 	if (r == 0)
 		r = fp_reach_open(options->url, &session, &bed->session, &bed->way);
 	if (r == 0)
 		r = open_link(bed);
 	if (r < 0) {
-		snprintf(error, error_len, "%s", fp_reach_explain(r, reason, sizeof(reason)));
+		snprintf(error, error_len, "%s", fp_session_explain(r, session.rdma, reason, sizeof(reason)));
 		return r;
 	}
 	*ret_bed = fp_take_ptr(bed);
@@ -436,5 +445,6 @@ void fp_linkbed_close(struct fp_linkbed *bed)
 	fp_session_close(bed->session);
 	if (bed->buffer && bed->buffer != MAP_FAILED)
 		munmap(bed->buffer, bed->buffer_bytes);
+	free(bed->rdma.device);
 	free(bed);
 }

@@ -15,6 +15,7 @@
 #include "outline.h"
 #include "reach.h"
 #include "secret.h"
+#include "settings.h"
 #include "tool.h"
 #include "transport.h"
 #include "units.h"
@@ -99,13 +100,20 @@ static const struct {
 
 static int ask(const struct node_options *options)
 {
-	const struct fp_session_options session_options = {.secret = options->secret,
-	                                                   .deadline_ns = DEADLINE_NS};
+	struct fp_rdma_options rdma = {.device = NULL};
+	const struct fp_session_options session_options = {
+	    .secret = options->secret, .deadline_ns = DEADLINE_NS, .rdma = &rdma};
+	struct fp_agent_error wrong;
 	struct fp_session *session = NULL;
 	struct fp_url way;
-	char reason[64];
-	int r = fp_reach_open(options->url, &session_options, &session, &way);
+	char reason[FP_EXPLAIN_LEN];
+	int r = fp_settings_read_rdma(&rdma, &wrong);
 
+	if (r < 0) {
+		fp_log(FP_LOG_ERROR, "node", "%s", wrong.text);
+		return 1;
+	}
+	r = fp_reach_open(options->url, &session_options, &session, &way);
 	if (r == 0) {
 		r = options->act(session, options->json);
 		fp_session_close(session);
@@ -118,7 +126,8 @@ static int ask(const struct node_options *options)
 		    options->url);
 	else if (r < 0)
 		fp_log(FP_LOG_ERROR, "node", "%s: %s", options->url,
-		       fp_reach_explain(r, reason, sizeof(reason)));
+		       fp_session_explain(r, session_options.rdma, reason, sizeof(reason)));
+	free(rdma.device);
 	return r < 0 ? 1 : fp_tool_flush(&fp_tool_node);
 }
 

@@ -18,7 +18,4 @@
 int fp_reach_open(const char *url, const struct fp_session_options *options, struct fp_session **ret_session,
                   struct fp_url *ret_way);
 
-/* What such an error means and what to do, for a person: buf (at least 64 bytes) or a constant. */
-const char *fp_reach_explain(int error, char *buf, size_t len);
-
 #endif

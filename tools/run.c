@@ -298,6 +298,8 @@ static int probe(struct run *run, const struct fp_settings *settings)
 	    .nodes = nodes,
 	    .secret = settings->secret,
 	    .deadline_ms = settings->deadline_ns / FP_NSEC_PER_MSEC,
+	    .rdma_device = settings->rdma.device,
+	    .rdma_device_port = (uint32_t)settings->rdma.device_port,
 	};
 	struct far_memory *memory;
 	char error[768] = "";

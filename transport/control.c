@@ -28,7 +28,8 @@ struct fp_control {
 	struct fp_url url;
 	struct fp_wire_welcome welcome;
 	char client_name[FP_WIRE_NAME_BYTES];
-	const char *secret; /* the opener's; NULL: none */
+	const char *secret;                 /* the opener's; NULL: none */
+	const struct fp_rdma_options *rdma; /* likewise */
 	uint64_t deadline_ns;
 	pid_t opener;
 	void *private;
@@ -113,6 +114,7 @@ static int control_new(const struct fp_control_ops *ops, const struct fp_url *ur
 	name_self(name, sizeof(name));
 	fp_wire_name_set(control->client_name, options->client_name ? options->client_name : name);
 	control->secret = options->secret;
+	control->rdma = options->rdma;
 	*ret_control = control;
 	return 0;
 }
@@ -188,6 +190,11 @@ const struct fp_url *fp_control_url(const struct fp_session *session)
 const struct fp_wire_welcome *fp_control_welcome(const struct fp_session *session)
 {
 	return &control_of(session)->welcome;
+}
+
+const struct fp_rdma_options *fp_control_rdma(const struct fp_session *session)
+{
+	return control_of(session)->rdma;
 }
 
 void **fp_control_private(struct fp_session *session)

@@ -76,6 +76,8 @@ int fp_control_dial_link(struct fp_session *session, int *ret_fd, struct fp_wire
 /* What the session was opened with, and what came of it: constant, so from any thread. */
 const struct fp_url *fp_control_url(const struct fp_session *session);
 const struct fp_wire_welcome *fp_control_welcome(const struct fp_session *session);
+/* The options' rdma; NULL: the defaults. */
+const struct fp_rdma_options *fp_control_rdma(const struct fp_session *session);
 /* A word of the transport's own, NULL at first. Not locked. */
 void **fp_control_private(struct fp_session *session);
 

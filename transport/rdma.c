@@ -229,13 +229,14 @@ static int rdma_dial(const struct fp_url *url, const struct fp_dialog_options *o
 {
 	FP_CLEANUP(fp_cleanup_verbs_conn) struct fp_verbs_conn *conn = NULL;
 	struct request request = {.purpose = options->purpose, .secret = options->secret};
+	struct fp_verbs_conn_options how = fp_stream_conn_options(fp_control_rdma(session));
 	struct rdma *rdma = rdma_new(session);
 	struct fp_stream *stream;
 	int r;
 
 	if (!rdma)
 		return -ENOMEM;
-	r = connect_cm(url, &request, &fp_stream_conn_options, deadline_ns, &rdma->domain, &conn);
+	r = connect_cm(url, &request, &how, deadline_ns, &rdma->domain, &conn);
 	if (r < 0)
 		return r;
 	r = fp_stream_new(conn, &stream);
@@ -257,6 +258,7 @@ static int make_link(struct fp_session *session, int fd, struct fp_verbs_conn *c
 	    .find_lease = fp_control_find_lease,
 	    .protocol = rdma_of(session)->protocol,
 	    .patience_ns = fp_control_deadline_ns(session),
+	    .n_slots = fp_rdma_link_conn_options(fp_control_rdma(session)).send_depth,
 	    .fd = fd,
 	};
 
@@ -280,9 +282,10 @@ static int rdma_link_open(struct fp_session *session, struct fp_link **ret_link)
 	const struct fp_wire_welcome *welcome = fp_control_welcome(session);
 	struct request request = {
 	    .purpose = FP_WIRE_LINK, .session_id = welcome->session_id, .token = welcome->token};
+	struct fp_verbs_conn_options how = fp_rdma_link_conn_options(fp_control_rdma(session));
 	uint64_t deadline_ns = fp_clock_ns() + fp_control_deadline_ns(session);
-	int r = connect_cm(fp_control_url(session), &request, &fp_rdma_link_conn_options, deadline_ns,
-	                   &rdma_of(session)->domain, &conn);
+	int r = connect_cm(fp_control_url(session), &request, &how, deadline_ns, &rdma_of(session)->domain,
+	                   &conn);
 
 	if (r == 0)
 		r = await_acceptance(session, deadline_ns);
@@ -351,7 +354,8 @@ static int connect_by_hand(struct fp_session *session, struct fp_dialog *dialog,
 	FP_CLEANUP(fp_cleanup_verbs_conn) struct fp_verbs_conn *conn = NULL;
 	uint64_t deadline_ns = fp_clock_ns() + fp_control_deadline_ns(session);
 	struct fp_verbs_address own, peer;
-	int r = fp_verbs_manual_open(rdma_of(session)->domain, &fp_rdma_link_conn_options, &conn, &own);
+	struct fp_verbs_conn_options how = fp_rdma_link_conn_options(fp_control_rdma(session));
+	int r = fp_verbs_manual_open(rdma_of(session)->domain, &how, &conn, &own);
 
 	if (r == 0)
 		r = exchange(dialog, deadline_ns, &own, &peer);
@@ -394,8 +398,9 @@ static int by_hand_session_open(const struct fp_url *url, const struct fp_sessio
 {
 	FP_CLEANUP(fp_cleanup_verbs_domain) struct fp_verbs_domain *domain = NULL;
 	struct fp_session *session;
+	const struct fp_rdma_options *how = options->rdma ? options->rdma : &fp_rdma_defaults;
 	struct rdma *rdma;
-	int r = fp_verbs_domain_open(options->device, &domain);
+	int r = fp_verbs_domain_open(how->device, (uint8_t)how->device_port, &domain);
 
 	if (r == 0)
 		r = fp_control_open(&by_hand_control, url, options, &session);

@@ -45,7 +45,9 @@
 #define MAX_POLLS        32u /* chunks of one call: no peer keeps us in it by completing on and on */
 #define SMALL_READ_BYTES 128u
 #define CHECK_EVERY_NS   (10 * FP_NSEC_PER_MSEC)
-#define DRAIN_NS         (200 * FP_NSEC_PER_MSEC) /* in which flushed work should have come back */
+/* 4.096 µs << 16 is 268 ms, eight times 2.1 s; devices may take up to four times as long. */
+#define ACK_TIMEOUT_DEFAULT 16
+#define DRAIN_NS            (200 * FP_NSEC_PER_MSEC) /* in which flushed work should have come back */
 
 struct request {
 	TAILQ_ENTRY(request) entry;
@@ -99,15 +101,17 @@ struct rdma_link {
 	uint8_t *bounce;
 	struct fp_verbs_region bounce_region;
 	struct request requests[FP_LINK_MAX_OUTSTANDING];
-	struct slot slots[FP_RDMA_LINK_SLOTS];
+	struct slot slots[]; /* options.n_slots of them */
 };
 
-/* 4.096 µs << 16 is 268 ms, eight times 2.1 s; devices may take up to four times as long. */
-const struct fp_verbs_conn_options fp_rdma_link_conn_options = {
-    .send_depth = FP_RDMA_LINK_SLOTS,
-    .retry_count = 7,
-    .ack_timeout = 16,
-};
+struct fp_verbs_conn_options fp_rdma_link_conn_options(const struct fp_rdma_options *rdma)
+{
+	struct fp_verbs_conn_options options = fp_rdma_conn_options(rdma);
+
+	if (!options.ack_timeout)
+		options.ack_timeout = ACK_TIMEOUT_DEFAULT;
+	return options;
+}
 
 static struct rdma_link *link_of(struct fp_link *link)
 {
@@ -248,7 +252,7 @@ static void end_older(struct rdma_link *link, const struct slot *than, int statu
 
 static void take_completion(struct rdma_link *link, const struct fp_verbs_completion *completion)
 {
-	struct slot *slot = completion->id < FP_RDMA_LINK_SLOTS ? &link->slots[completion->id] : NULL;
+	struct slot *slot = completion->id < link->options.n_slots ? &link->slots[completion->id] : NULL;
 	int status = completion->status;
 
 	if (!slot || !slot->req) {
@@ -655,8 +659,18 @@ static void link_init(struct rdma_link *link, struct fp_verbs_conn *conn)
 	TAILQ_INIT(&link->busy);
 	for (unsigned i = 0; i < FP_LINK_MAX_OUTSTANDING; i++)
 		TAILQ_INSERT_TAIL(&link->idle, &link->requests[i], entry);
-	for (unsigned i = 0; i < FP_RDMA_LINK_SLOTS; i++)
+	for (unsigned i = 0; i < link->options.n_slots; i++)
 		TAILQ_INSERT_TAIL(&link->free, &link->slots[i], entry);
+}
+
+static size_t link_bytes(unsigned n_slots)
+{
+	return sizeof(struct rdma_link) + n_slots * sizeof(struct slot);
+}
+
+static size_t bounce_bytes(unsigned n_slots)
+{
+	return (size_t)n_slots * FP_RDMA_BOUNCE_BYTES;
 }
 
 /* Everything but the connection, in a state of any kind. */
@@ -668,17 +682,16 @@ static void link_free(struct rdma_link *link)
 		fp_verbs_deregister(&link->regions[i]);
 	if (ours)
 		fp_verbs_deregister(&link->bounce_region);
-	fp_lockedmem_free(link->bounce, (size_t)FP_RDMA_LINK_SLOTS * FP_RDMA_BOUNCE_BYTES);
+	fp_lockedmem_free(link->bounce, bounce_bytes(link->options.n_slots));
 	if (ours)
 		fp_verbs_domain_unref(link->domain);
-	fp_lockedmem_free(link, sizeof(*link));
+	fp_lockedmem_free(link, link_bytes(link->options.n_slots));
 }
 
 int fp_rdma_link_new(struct fp_verbs_conn *conn, const struct fp_rdma_link_options *options,
                      struct fp_link **ret_link)
 {
-	size_t bounce_bytes = (size_t)FP_RDMA_LINK_SLOTS * FP_RDMA_BOUNCE_BYTES;
-	struct rdma_link *link = fp_lockedmem_new(sizeof(*link));
+	struct rdma_link *link = fp_lockedmem_new(link_bytes(options->n_slots));
 	int r = -ENOMEM;
 
 	if (!link)
@@ -687,10 +700,10 @@ int fp_rdma_link_new(struct fp_verbs_conn *conn, const struct fp_rdma_link_optio
 	link->options = *options;
 	link->domain = fp_verbs_domain_ref(fp_verbs_conn_domain(conn));
 	link_init(link, conn);
-	link->bounce = fp_lockedmem_new(bounce_bytes);
+	link->bounce = fp_lockedmem_new(bounce_bytes(options->n_slots));
 	if (link->bounce)
-		r = fp_verbs_register(link->domain, link->bounce, bounce_bytes, FP_VERBS_LOCAL,
-		                      &link->bounce_region);
+		r = fp_verbs_register(link->domain, link->bounce, bounce_bytes(options->n_slots),
+		                      FP_VERBS_LOCAL, &link->bounce_region);
 	if (r == 0 && link->max_reads == 0)
 		r = -EPROTO; /* a peer that answers no READ is no memory node */
 	if (r < 0) {

@@ -6,10 +6,10 @@
 #ifndef FP_RDMA_LINK_H
 #define FP_RDMA_LINK_H
 
+#include "rdma_options.h"
 #include "transport.h"
 #include "verbs.h"
 
-#define FP_RDMA_LINK_SLOTS   256u  /* work requests of a link in flight, each with a bounce page of its own */
 #define FP_RDMA_BOUNCE_BYTES 4096u /* of one such page */
 #define FP_RDMA_MAX_REGIONS  4u    /* of buffers that fp_link_register names; further ones are copied */
 
@@ -19,14 +19,15 @@ struct fp_rdma_link_options {
 	const struct fp_lease *(*find_lease)(const struct fp_session *session, uint32_t lease_id);
 	enum fp_protocol protocol;
 	uint64_t patience_ns; /* deadline of an io that has none */
+	unsigned n_slots;     /* work requests in flight, each with a bounce page of its own: send_depth */
 	int fd; /* closed with the link: the connection that keeps the queue pair alive; -1: none */
 };
 
 /*
  * What options a link's connection needs. Timed so that the device itself rides out a cut of less than a
- * second and gives up on one of about two.
+ * second and gives up on one of about two, unless rdma says otherwise. rdma NULL: the defaults.
  */
-extern const struct fp_verbs_conn_options fp_rdma_link_conn_options;
+struct fp_verbs_conn_options fp_rdma_link_conn_options(const struct fp_rdma_options *rdma);
 
 /*
  * Makes a link of conn. Allocates and registers all that it will ever need. On success conn and options->fd

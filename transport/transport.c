@@ -10,6 +10,8 @@
 #include <string.h>
 
 #include "cleanup.h"
+#include "log.h"
+#include "rdma_options.h"
 #include "wire.h"
 
 static_assert(FP_IO_MAX_SEGS == FP_WIRE_MAX_SEGS, "a request fits in a message");
@@ -32,6 +34,37 @@ int fp_session_open(const struct fp_url *url, const struct fp_session_options *o
                     struct fp_session **ret_session)
 {
 	return url->transport->session_open(url, options, ret_session);
+}
+
+const char *fp_session_explain(int error, const struct fp_rdma_options *rdma, char *buf, size_t len)
+{
+	switch (error) {
+	case -ECONNREFUSED:
+	case -ENOENT:
+		return "nothing listens there: is farpaged running, and is the address right?";
+	case -ETIMEDOUT:
+		return "no answer within the deadline";
+	case -EPROTO:
+		return "what answers there is no memory node";
+	case -EPROTONOSUPPORT:
+		return "no protocol version (or transport) in common: update the older side";
+	case -EACCES:
+		return "the node refused the secret: give the one of its auth section with --secret-file";
+	case -EKEYREJECTED:
+		return "the node could not prove that it knows the secret: it is not to be trusted";
+	case -EPERM:
+		return "this user may not connect to it: a private node serves one user, others whom their "
+		       "socket's group admits";
+	case -ELIBACC:
+		return "rdma needs libibverbs.so.1 and librdmacm.so.1: install libibverbs1, "
+		       "ibverbs-providers and librdmacm1 (rdma-core)";
+	case -ENODEV:
+		return fp_rdma_explain_device(rdma, buf, len);
+	case -EINVAL:
+		return "not a node URL: use shm:PATH, tcp://HOST[:PORT], rdma://HOST[:PORT] or auto://HOST";
+	default:
+		return fp_strerror(error, buf, len);
+	}
 }
 
 void fp_session_close(struct fp_session *session)

@@ -24,6 +24,7 @@
 
 struct fp_session;
 struct fp_link;
+struct fp_rdma_options;
 
 /* One way to a node: one address over one transport. */
 struct fp_url {
@@ -62,7 +63,7 @@ struct fp_session_options {
 	uint64_t connect_ns;     /* of the opening alone; 0: deadline_ns */
 	const struct fp_session_identity *resume; /* NULL: a new session; else this one goes on */
 	enum fp_protocol protocol;                /* of its links */
-	const char *device; /* rdma+tcp: the device of its queue pairs; NULL: the first with an active port */
+	const struct fp_rdma_options *rdma; /* not copied: it outlives the session; NULL: the defaults */
 };
 
 /* What a session whose connection broke is resumed by, and its leases adopted. A secret: whoever has it
@@ -201,6 +202,13 @@ int fp_url_parse_set(const char *text, struct fp_url_set *ret_set);
  */
 int fp_session_open(const struct fp_url *url, const struct fp_session_options *options,
                     struct fp_session **ret_session);
+#define FP_EXPLAIN_LEN 512
+/*
+ * What such an error means and what to do, for a person; rdma as in the session's options. Returns buf
+ * (FP_EXPLAIN_LEN bytes) or a constant. May read a few small files.
+ */
+const char *fp_session_explain(int error, const struct fp_rdma_options *rdma, char *buf, size_t len);
+
 void fp_session_close(struct fp_session *session);
 
 /* Asks for size_bytes (a multiple of 4 KiB), zeroed. -ENOSPC: pools are full; -EDQUOT: over the quota. */

@@ -65,11 +65,11 @@ enum fp_verbs_access {
 };
 
 /*
- * A domain on a device by name, or, name NULL, on the first with an active port: for queue pairs connected by
- * hand. Others come from fp_verbs_connect and fp_verbs_accept. 0; -ENODEV, -ENOMEM, ... Counted: every
- * connection of a domain holds it too.
+ * A domain on a device by name, or, name NULL, on the first with an active port, which has to be port_num
+ * unless that is 0: for queue pairs connected by hand. Others come from fp_verbs_connect and fp_verbs_accept.
+ * 0; -ENODEV, -ENOMEM, ... Counted: every connection of a domain holds it too.
  */
-int fp_verbs_domain_open(const char *device, struct fp_verbs_domain **ret_domain);
+int fp_verbs_domain_open(const char *device, uint8_t port_num, struct fp_verbs_domain **ret_domain);
 struct fp_verbs_domain *fp_verbs_domain_ref(struct fp_verbs_domain *domain);
 /* NULL is fine. Regions must be gone before the last. */
 void fp_verbs_domain_unref(struct fp_verbs_domain *domain);
@@ -113,7 +113,10 @@ struct fp_verbs_conn_options {
 	unsigned recv_depth; /* receives posted; 0: none ever */
 	bool responder;      /* the peer will READ from here: grant it all READs that the device can answer */
 	uint8_t retry_count; /* of a request that nobody acknowledges, 0 to 7 */
-	uint8_t ack_timeout; /* 4.096 µs << this between retries; 0: the fabric's default */
+	uint8_t rnr_retry_count; /* by the peer, of a message for which nothing was received, 0 to 6; 7: for
+	                            ever */
+	uint8_t ack_timeout;     /* 4.096 µs << this between retries, 1 to 31; 0: the fabric's default */
+	uint8_t port_num;        /* by hand: of the device; 0: the first that is active */
 };
 
 /*

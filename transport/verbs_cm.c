@@ -99,6 +99,16 @@ void fp_verbs_cm_close(struct fp_verbs_conn *conn)
 	channel_free(conn->events);
 }
 
+/* Before the queue pair is connected. A wish: kernels before 5.2 do not know it. */
+static void wish_ack_timeout(struct fp_verbs_conn *conn)
+{
+	uint8_t timeout = conn->options.ack_timeout;
+
+	if (timeout && !conn->domain->device->limits.iwarp)
+		(void)fp_verbs_api->rdma.set_option(conn->id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT,
+		                                    &timeout, sizeof(timeout));
+}
+
 /* --- the client's side -------------------------------------------------------------------------------- */
 
 /* What the events say about an attempt. */
@@ -213,20 +223,17 @@ static int establish(struct attempt *a, struct fp_verbs_conn *conn, const void *
                      size_t private_len)
 {
 	const struct fp_verbs_device *device = conn->domain->device;
-	uint8_t timeout = conn->options.ack_timeout;
 	struct rdma_conn_param param = {
 	    .private_data = private_data,
 	    .private_data_len = (uint8_t)private_len,
 	    .responder_resources = reads_of(conn->options.responder ? device->n_answers : 0),
 	    .initiator_depth = reads_of(device->n_asks),
 	    .retry_count = conn->options.retry_count,
-	    .rnr_retry_count = FP_VERBS_RNR_RETRIES,
+	    .rnr_retry_count = conn->options.rnr_retry_count,
 	};
 	int r;
 
-	if (timeout && !device->limits.iwarp) /* a wish: kernels before 5.2 do not know it */
-		(void)fp_verbs_api->rdma.set_option(conn->id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT,
-		                                    &timeout, sizeof(timeout));
+	wish_ack_timeout(conn);
 	if (fp_verbs_api->rdma.connect(conn->id, &param))
 		return failure();
 	r = expect(a, RDMA_CM_EVENT_ESTABLISHED);
@@ -604,9 +611,10 @@ int fp_verbs_admit(struct fp_verbs_conn *conn, const void *reply, size_t reply_l
 	    .private_data_len = (uint8_t)reply_len,
 	    .responder_resources = conn->n_granted,
 	    .initiator_depth = reads_of(conn->max_reads),
-	    .rnr_retry_count = FP_VERBS_RNR_RETRIES,
+	    .rnr_retry_count = conn->options.rnr_retry_count,
 	};
 
+	wish_ack_timeout(conn);
 	if (fp_verbs_api->rdma.accept(conn->id, &param))
 		return failure();
 	conn->admitted = true;

@@ -50,7 +50,7 @@ uint16_t fp_gate_port(const struct fp_gate *gate, unsigned idx)
 
 bool fp_gate_has_device(const struct fp_gate *gate)
 {
-	return gate->device != NULL;
+	return gate->by_hand;
 }
 
 void fp_gate_counts(const struct fp_gate *gate, struct fp_gate_counts *ret_counts)
@@ -251,12 +251,17 @@ static bool any_device(void)
 	return fp_gate_devices(&device, 1) > 0;
 }
 
+int fp_gate_domain_open(const struct fp_gate *gate, struct fp_verbs_domain **ret_domain)
+{
+	return fp_verbs_domain_open(gate->rdma->device, (uint8_t)gate->rdma->device_port, ret_domain);
+}
+
 /* There is none of iWARP that could be connected by hand. */
 static int check_device(const struct fp_gate *gate)
 {
 	FP_CLEANUP(fp_cleanup_verbs_domain) struct fp_verbs_domain *domain = NULL;
 
-	return fp_verbs_domain_open(gate->device[0] ? gate->device : NULL, &domain);
+	return fp_gate_domain_open(gate, &domain);
 }
 
 static int open_pipes(struct fp_gate *gate)
@@ -270,12 +275,6 @@ static int open_pipes(struct fp_gate *gate)
 	gate->news_read = fds[0];
 	gate->news_write = fds[1];
 	return fcntl(gate->news_write, F_SETFL, O_NONBLOCK) < 0 ? -errno : 0;
-}
-
-static int copy_texts(struct fp_gate *gate, const struct fp_gate_options *options)
-{
-	gate->device = options->device ? strdup(options->device) : NULL;
-	return options->device && !gate->device ? -ENOMEM : 0;
 }
 
 /* Signals are the program's other threads'. */
@@ -317,7 +316,6 @@ static void free_gate(struct fp_gate *gate)
 	fp_cleanup_close(&gate->news_write);
 	free(gate->polls);
 	free(gate->revents);
-	free(gate->device);
 	pthread_mutex_destroy(&gate->lock);
 	pthread_cond_destroy(&gate->obeyed);
 	free(gate);
@@ -330,12 +328,10 @@ static int prepare_gate(struct fp_gate *gate, const struct fp_gate_options *opti
 	if (r == 0 && !any_device())
 		r = -ENODEV;
 	if (r == 0)
-		r = copy_texts(gate, options);
-	if (r == 0)
 		r = open_pipes(gate);
 	if (r == 0)
 		r = fp_gate_reserve_ends(gate, 0);
-	if (r == 0 && gate->device)
+	if (r == 0 && gate->by_hand)
 		r = check_device(gate);
 	if (r == 0)
 		r = fp_gate_listeners_open(gate, options, ret_failed);
@@ -356,6 +352,8 @@ int fp_gate_open(const struct fp_gate_options *options, struct fp_gate **ret_gat
 	gate->max_unfinished = options->max_unfinished;
 	gate->admits = options->admits;
 	gate->user = options->user;
+	gate->rdma = options->rdma ? options->rdma : &fp_rdma_defaults;
+	gate->by_hand = options->by_hand;
 	pthread_mutex_init(&gate->lock, NULL);
 	pthread_cond_init(&gate->obeyed, NULL);
 	r = prepare_gate(gate, options, ret_failed);

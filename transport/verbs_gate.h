@@ -52,8 +52,8 @@ struct fp_gate_options {
 	/* Whether who asks for a CONTROL or RESUME is let in. On the gate's thread; must not block. */
 	bool (*admits)(void *user, const struct fp_wire_cm *cm);
 	void *user;
-	const char
-	    *device; /* of queue pairs connected by hand, not iWARP: a name; "": the first; NULL: none */
+	const struct fp_rdma_options *rdma; /* not copied: it outlives the gate; NULL: the defaults */
+	bool by_hand;            /* queue pairs are connected by hand, too: on a device of rdma, not iWARP */
 	unsigned max_peers;      /* with a stream */
 	unsigned max_unfinished; /* of them: requests whose connection is not there yet; the oldest goes */
 };

@@ -98,7 +98,8 @@ struct fp_gate {
 	unsigned n_listeners;
 	bool (*admits)(void *user, const struct fp_wire_cm *cm);
 	void *user;
-	char *device; /* of queue pairs by hand; NULL: none */
+	const struct fp_rdma_options *rdma;
+	bool by_hand;
 	unsigned max_peers, max_unfinished;
 	int eventfd;
 	int uevents; /* devices that go; negative: none is told */
@@ -169,7 +170,10 @@ static inline bool fp_gate_half_is_empty(const struct fp_gate_half *half)
 
 /* --- verbs_gate_link.c ------------------------------------------------------------------------------- */
 
-extern const struct fp_verbs_conn_options fp_gate_link_options;
+/* Of a link's connection, which the client alone asks for something. */
+struct fp_verbs_conn_options fp_gate_link_options(const struct fp_gate *gate);
+/* A domain for queue pairs by hand. As fp_verbs_domain_open. */
+int fp_gate_domain_open(const struct fp_gate *gate, struct fp_verbs_domain **ret_domain);
 
 /* Makes conn, which the link owns from then on, a link of peer. 0 and *ret_link; -ENOMEM, -EIO, ... */
 int fp_gate_link_add(struct fp_gate_peer *peer, struct fp_verbs_conn *conn, struct fp_gate_link **ret_link);

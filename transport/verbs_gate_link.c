@@ -21,8 +21,14 @@ static bool is_iwarp(const struct fp_gate_peer *peer)
 	return fp_verbs_domain_limits(peer->domain)->iwarp;
 }
 
-const struct fp_verbs_conn_options fp_gate_link_options = {
-    .send_depth = 1, .recv_depth = 1, .responder = true};
+struct fp_verbs_conn_options fp_gate_link_options(const struct fp_gate *gate)
+{
+	struct fp_verbs_conn_options options = fp_rdma_conn_options(gate->rdma);
+
+	options.send_depth = options.recv_depth = 1;
+	options.responder = true;
+	return options;
+}
 
 void fp_gate_link_destroy(struct fp_gate_link *link)
 {

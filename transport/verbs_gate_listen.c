@@ -85,7 +85,8 @@ static enum fp_wire_status judge_request(const struct fp_gate *gate, const struc
 static int make_stream(struct fp_gate_peer *peer, struct fp_gate_listener *listener,
                        struct fp_verbs_request *request)
 {
-	int r = fp_verbs_prepare(request, &fp_stream_conn_options, &peer->domain, &peer->conn);
+	struct fp_verbs_conn_options how = fp_stream_conn_options(peer->gate->rdma);
+	int r = fp_verbs_prepare(request, &how, &peer->domain, &peer->conn);
 
 	if (r < 0)
 		return r;
@@ -141,7 +142,8 @@ static int let_link_in(struct fp_gate_peer *peer, struct fp_gate_listener *liste
 {
 	FP_CLEANUP(fp_cleanup_verbs_conn) struct fp_verbs_conn *conn = NULL;
 	struct fp_gate_link *link;
-	int r = fp_verbs_prepare(request, &fp_gate_link_options, &peer->domain, &conn);
+	struct fp_verbs_conn_options how = fp_gate_link_options(peer->gate);
+	int r = fp_verbs_prepare(request, &how, &peer->domain, &conn);
 
 	if (r == 0)
 		r = fp_gate_link_add(peer, conn, &link);

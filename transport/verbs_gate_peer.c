@@ -174,7 +174,7 @@ static void run_new(struct fp_gate *gate, struct fp_gate_order *order)
 	if (order->result < 0)
 		return;
 	peer->handed = peer->open = true;
-	order->result = fp_verbs_domain_open(gate->device[0] ? gate->device : NULL, &peer->domain);
+	order->result = fp_gate_domain_open(gate, &peer->domain);
 	if (order->result < 0)
 		fp_gate_peer_remove(peer);
 	else
@@ -185,7 +185,7 @@ int fp_gate_peer_new(struct fp_gate *gate, const char *name, struct fp_gate_peer
 {
 	struct fp_gate_order order = {.run = run_new, .name = name};
 
-	if (!gate->device)
+	if (!gate->by_hand)
 		return -EOPNOTSUPP;
 	fp_gate_give_order(gate, &order);
 	if (order.result == 0)
@@ -196,7 +196,8 @@ int fp_gate_peer_new(struct fp_gate *gate, const char *name, struct fp_gate_peer
 static int connect_by_hand(struct fp_gate_peer *peer, struct fp_gate_order *order)
 {
 	FP_CLEANUP(fp_cleanup_verbs_conn) struct fp_verbs_conn *conn = NULL;
-	int r = fp_verbs_manual_open(peer->domain, &fp_gate_link_options, &conn, &order->own);
+	struct fp_verbs_conn_options how = fp_gate_link_options(peer->gate);
+	int r = fp_verbs_manual_open(peer->domain, &how, &conn, &order->own);
 
 	if (r == 0)
 		r = fp_verbs_manual_connect(conn, order->client);

@@ -12,12 +12,6 @@
 #include "verbs.h"
 #include "verbs_api.h"
 
-/*
- * Of a SEND whose receiver has no buffer. A stream's credits see to it that there is one, so this never
- * happens between two of ours; 7 would mean for ever. The pause is the receiver's word: 0.66 s from rdma_cm.
- */
-#define FP_VERBS_RNR_RETRIES 6
-
 #define FP_VERBS_MAX_READS 128 /* that we ask for or grant; a byte on the wire, and no device needs more */
 
 /*

@@ -21,21 +21,23 @@ static int query_port(struct ibv_context *context, uint8_t port_num, struct ibv_
 	return fp_verbs_api->ibv.query_port(context, port_num, (struct _compat_ibv_port_attr *)ret_attr);
 }
 
-/* The first active port; 0: none. */
-static uint8_t find_port(struct ibv_context *context, struct ibv_port_attr *ret_attr)
+/* The first active port, or wanted if that is not 0; 0: none. */
+static uint8_t find_port(struct ibv_context *context, uint8_t wanted, struct ibv_port_attr *ret_attr)
 {
 	struct ibv_device_attr device;
 
 	if (fp_verbs_api->ibv.query_device(context, &device))
 		return 0;
 	for (uint8_t port_num = 1; port_num <= device.phys_port_cnt; port_num++)
-		if (query_port(context, port_num, ret_attr) == 0 && ret_attr->state == IBV_PORT_ACTIVE)
+		if ((!wanted || port_num == wanted) && query_port(context, port_num, ret_attr) == 0 &&
+		    ret_attr->state == IBV_PORT_ACTIVE)
 			return port_num;
 	return 0;
 }
 
 /* Opens a device if it can be connected by hand; iWARP can't. */
-static bool device_suits(struct ibv_device *device, const char *name, struct ibv_context **ret_context)
+static bool device_suits(struct ibv_device *device, const char *name, uint8_t port_num,
+                         struct ibv_context **ret_context)
 {
 	const char *own = fp_verbs_api->ibv.get_device_name(device);
 	struct ibv_port_attr port;
@@ -49,7 +51,7 @@ static bool device_suits(struct ibv_device *device, const char *name, struct ibv
 		context = fp_verbs_api->ibv.open_device(device);
 	if (!context)
 		return false;
-	if (find_port(context, &port)) {
+	if (find_port(context, port_num, &port)) {
 		*ret_context = context;
 		return true;
 	}
@@ -58,7 +60,7 @@ static bool device_suits(struct ibv_device *device, const char *name, struct ibv
 	return false;
 }
 
-int fp_verbs_domain_open(const char *device, struct fp_verbs_domain **ret_domain)
+int fp_verbs_domain_open(const char *device, uint8_t port_num, struct fp_verbs_domain **ret_domain)
 {
 	struct ibv_context *context = NULL;
 	struct ibv_device **list;
@@ -69,7 +71,7 @@ int fp_verbs_domain_open(const char *device, struct fp_verbs_domain **ret_domain
 		return r;
 	list = fp_verbs_api->ibv.get_device_list(&n);
 	for (int i = 0; list && i < n; i++)
-		if (device_suits(list[i], device, &context))
+		if (device_suits(list[i], device, port_num, &context))
 			break;
 	r = context ? fp_verbs_domain_of(context, ret_domain) : -ENODEV;
 	if (list)
@@ -117,7 +119,7 @@ static int address_of(struct fp_verbs_conn *conn, struct fp_verbs_address *ret_o
 	struct ibv_gid_entry gid;
 	int r;
 
-	conn->port_num = find_port(context, &port);
+	conn->port_num = find_port(context, conn->options.port_num, &port);
 	if (!conn->port_num)
 		return -ENODEV;
 	r = fp_auth_random(&conn->psn, sizeof(conn->psn));
@@ -193,7 +195,7 @@ static int to_rts(struct fp_verbs_conn *conn)
 	    .qp_state = IBV_QPS_RTS,
 	    .timeout = conn->options.ack_timeout ? conn->options.ack_timeout : 14,
 	    .retry_cnt = FP_MIN(conn->options.retry_count, (uint8_t)RETRY_MAX),
-	    .rnr_retry = FP_VERBS_RNR_RETRIES,
+	    .rnr_retry = conn->options.rnr_retry_count,
 	    .sq_psn = conn->psn,
 	    .max_rd_atomic = (uint8_t)conn->max_reads,
 	};

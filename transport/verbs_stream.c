@@ -37,11 +37,14 @@ struct fp_stream {
 	uint8_t buffers[N_BUFFERS][FP_STREAM_BUFFER_BYTES];
 };
 
-const struct fp_verbs_conn_options fp_stream_conn_options = {
-    .send_depth = N_SENDS,
-    .recv_depth = FP_STREAM_BUFFERS,
-    .retry_count = 7,
-};
+struct fp_verbs_conn_options fp_stream_conn_options(const struct fp_rdma_options *rdma)
+{
+	struct fp_verbs_conn_options options = fp_rdma_conn_options(rdma);
+
+	options.send_depth = N_SENDS;
+	options.recv_depth = FP_STREAM_BUFFERS;
+	return options;
+}
 
 static int post_recv(struct fp_stream *stream, unsigned buffer)
 {

@@ -11,6 +11,7 @@
 #ifndef FP_VERBS_STREAM_H
 #define FP_VERBS_STREAM_H
 
+#include "rdma_options.h"
 #include "verbs.h"
 
 #define FP_STREAM_BUFFERS      16u
@@ -18,8 +19,9 @@
 
 struct fp_stream;
 
-/* What options a stream's connection needs: enough depth for its buffers, responder false. */
-extern const struct fp_verbs_conn_options fp_stream_conn_options;
+/* What options a stream's connection needs: enough depth for its buffers, responder false. rdma NULL: the
+ * defaults. */
+struct fp_verbs_conn_options fp_stream_conn_options(const struct fp_rdma_options *rdma);
 
 /*
  * Makes a stream of conn, which stays the caller's until this has succeeded and is the stream's from then on.

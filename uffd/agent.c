@@ -23,6 +23,7 @@
 #include "native.h"
 #include "ownmask.h"
 #include "ownstack.h"
+#include "rdma_options.h"
 #include "rundir.h"
 #include "secret.h"
 #include "sigbus.h"
@@ -228,6 +229,7 @@ struct fp_store_options fp_agent_store_options(const struct fp_agent *agent)
 	    .urls = options->urls,
 	    .n_urls = options->n_urls,
 	    .secret = options->secret,
+	    .rdma = options->rdma,
 	    .deadline_ns = agent->far.deadline_ns,
 	    .patience_ns = options->on_loss == FP_ON_LOSS_WAIT ? UINT64_MAX : options->patience_ns,
 	    .heartbeat_ns = options->heartbeat_ns,
@@ -239,43 +241,13 @@ static int open_store(struct fp_agent *agent, struct fp_agent_error *error)
 {
 	const struct fp_store_options store = fp_agent_store_options(agent);
 	const char *failed = NULL;
+	char reason[FP_EXPLAIN_LEN];
 	int r = fp_store_open(&store, &agent->far.store, &failed);
 
 	if (r < 0)
-		return fail(error, r, "node %s: %s", failed ? failed : "?", fp_agent_node_error(r));
+		return fail(error, r, "node %s: %s", failed ? failed : "?",
+		            fp_session_explain(r, store.rdma, reason, sizeof(reason)));
 	return 0;
-}
-
-const char *fp_agent_node_error(int error)
-{
-	switch (error) {
-	case -ECONNREFUSED:
-	case -ENOENT:
-		return "nothing listens there: is farpaged running, and is the address right?";
-	case -EPROTO:
-		return "what listens there does not speak Farpage's protocol";
-	case -EPROTONOSUPPORT:
-		return "no protocol version (or transport) in common: update the older side";
-	case -EACCES:
-		return "the node refused the secret: give the one in its auth section (--secret-file)";
-	case -EPERM:
-		return "this user may not connect to it: a private node serves one user, others whom their "
-		       "socket's group admits";
-	case -EKEYREJECTED:
-		return "the node could not prove that it knows the secret: it is not to be trusted";
-	case -ETIMEDOUT:
-		return "no answer within the deadline";
-	case -ELIBACC:
-		return "rdma needs libibverbs.so.1 and librdmacm.so.1: install libibverbs1, "
-		       "ibverbs-providers and "
-		       "librdmacm1";
-	case -ENODEV:
-		return "there is no RDMA device with an active port here: see `rdma link`";
-	case -EINVAL:
-		return "not a node URL: use shm:PATH, tcp://HOST[:PORT], rdma://HOST[:PORT] or auto://HOST";
-	default:
-		return strerror(-error);
-	}
 }
 
 static void describe(struct fp_agent *agent)
@@ -526,6 +498,7 @@ static void free_options(struct fp_agent_options *options)
 		free((char *)options->urls[i]);
 	free((void *)options->urls);
 	fp_secret_free((char *)options->secret);
+	fp_rdma_options_free((struct fp_rdma_options *)options->rdma);
 	free((char *)options->stats_path);
 }
 
@@ -537,10 +510,12 @@ static int copy_options(struct fp_agent_options *to, const struct fp_agent_optio
 	*to = *from;
 	to->urls = urls;
 	to->secret = from->secret ? strdup(from->secret) : NULL;
+	to->rdma = from->rdma ? fp_rdma_options_dup(from->rdma) : NULL;
 	to->stats_path = from->stats_path ? strdup(from->stats_path) : NULL;
 	for (unsigned i = 0; urls && i < from->n_urls; i++)
 		complete &= (urls[i] = strdup(from->urls[i])) != NULL;
-	complete &= !from->secret == !to->secret && !from->stats_path == !to->stats_path;
+	complete &=
+	    !from->secret == !to->secret && !from->rdma == !to->rdma && !from->stats_path == !to->stats_path;
 	return complete ? 0 : -ENOMEM;
 }
 

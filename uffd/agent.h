@@ -31,8 +31,9 @@ struct fp_agent_options {
 	unsigned local_percent;  /* of the most far memory so far, never below 16 MiB */
 	const char *const *urls; /* nodes, n_urls of them */
 	unsigned n_urls;
-	const char *secret;      /* NULL: none */
-	uint64_t deadline_ns;    /* of one remote operation; 0: 5 s */
+	const char *secret;                 /* NULL: none */
+	const struct fp_rdma_options *rdma; /* NULL: the defaults */
+	uint64_t deadline_ns;               /* of one remote operation; 0: 5 s */
 	uint64_t patience_ns;    /* how long a page waits for a node that is cut off; 0: the node's grace */
 	enum fp_on_loss on_loss; /* WAIT: patience has no end */
 	uint64_t heartbeat_ns;   /* between two looks whether a node is there; 0: 1 s */

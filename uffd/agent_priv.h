@@ -60,7 +60,4 @@ void fp_agent_leave_local(const struct fp_agent *agent);
 #define FP_AGENT_USED  (2 * FP_STAGE_PAGES + 1)
 #define FP_AGENT_PAGES (((FP_AGENT_USED - 1) | ((1u << FP_CHUNK_SHIFT) - 1)) + 1)
 
-/* What an error of fp_store_open means, for a person. */
-const char *fp_agent_node_error(int error);
-
 #endif

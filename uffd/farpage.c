@@ -17,6 +17,7 @@
 #include "agent.h"
 #include "cleanup.h"
 #include "clock.h"
+#include "rdma_options.h"
 #include "space.h"
 
 #define READAHEAD_DEFAULT 32u
@@ -143,6 +144,7 @@ static int check_options(const struct far_options *o, struct fp_agent_error *err
 	                    : o->patience_ms > PATIENCE_MAX_MS ? "patience_ms: at most 86400000, a day"
 	                    : o->fault_mode > FAR_FAULT_INLINE ? "fault_mode: one of enum far_fault_mode"
 	                    : o->on_loss > FAR_ON_LOSS_WAIT    ? "on_loss: one of enum far_on_loss"
+	                    : o->rdma_device_port > UINT8_MAX  ? "rdma_device_port: at most 255"
 	                                                       : NULL;
 
 	if (wrong)
@@ -152,11 +154,13 @@ static int check_options(const struct far_options *o, struct fp_agent_error *err
 
 static int start(const struct far_options *o, struct far_memory *memory, struct fp_agent_error *error)
 {
+	struct fp_rdma_options rdma = fp_rdma_defaults;
 	const struct fp_agent_options options = {
 	    .local_bytes = o->local_bytes,
 	    .urls = o->nodes,
 	    .n_urls = count(o->nodes),
 	    .secret = o->secret,
+	    .rdma = &rdma,
 	    .deadline_ns = o->deadline_ms * FP_NSEC_PER_MSEC,
 	    .patience_ns = o->patience_ms * FP_NSEC_PER_MSEC,
 	    .on_loss = o->on_loss == FAR_ON_LOSS_WAIT ? FP_ON_LOSS_WAIT : FP_ON_LOSS_SIGBUS,
@@ -172,6 +176,8 @@ static int start(const struct far_options *o, struct far_memory *memory, struct 
 
 	if (r < 0)
 		return r;
+	rdma.device = (char *)o->rdma_device;
+	rdma.device_port = o->rdma_device_port;
 	enter_local();
 	r = fp_agent_start(&options, &memory->agent, error);
 	leave_local();

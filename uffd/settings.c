@@ -32,6 +32,7 @@ static const char *const log_levels[] = {"error", "warning", "notice", "info", "
 struct raw {
 	char *local_memory, *secret_file, *stats_file, *heap;
 	struct fp_rules rules;
+	struct fp_rdma_options rdma;
 	struct fp_conf_strings nodes;
 	uint64_t deadline_ns, patience_ns, heartbeat_ns, readahead_pages, min_mapping_bytes;
 	uint64_t pool_bytes;
@@ -80,6 +81,7 @@ static const struct fp_conf_field keys[] = {
     KEY("capture", FP_CONF_ENUM, capture, .choices = captures),
     KEY("affinity", FP_CONF_ENUM, affinity, .choices = affinities),
     KEY("heap", FP_CONF_STRING, heap),
+    KEY("rdma", FP_CONF_MAP, rdma, .fields = fp_rdma_fields),
     KEY("log", FP_CONF_ENUM, log_level, .choices = log_levels),
     KEY("rules", FP_CONF_LIST, rules, .fields = rule_keys, .item = new_rule),
     {.key = NULL},
@@ -91,6 +93,7 @@ static void raw_done(struct raw *raw)
 	free(raw->secret_file);
 	free(raw->stats_file);
 	free(raw->heap);
+	free(raw->rdma.device);
 	fp_rules_done(&raw->rules);
 	fp_conf_strings_done(&raw->nodes);
 }
@@ -128,12 +131,13 @@ static const char *variable(const char *key)
 }
 
 /* "FARPAGE_HEAP: must be one of all, large, none, not 'x'" */
-static int fail_value(const struct fp_conf_field *field, const char *text, struct fp_agent_error *error)
+static int fail_value(const char *key, const struct fp_conf_field *field, const char *text,
+                      struct fp_agent_error *error)
 {
 	char name[VARIABLE_LEN], low[24], high[24], allowed[128] = "";
 	size_t len = 0;
 
-	variable_name(field->key, name);
+	variable_name(key, name);
 	switch (field->type) {
 	case FP_CONF_BOOL:
 		return fail(error, -EINVAL, "%s: must be 1 or 0 (true or false), not '%.60s'", name, text);
@@ -247,9 +251,9 @@ static int parse_strings(const char *text, struct fp_conf_strings *strings)
 	return 0;
 }
 
-static int parse_variable(const struct fp_conf_field *field, const char *text, struct raw *raw)
+static int parse_variable(const struct fp_conf_field *field, const char *text, void *into)
 {
-	void *target = (char *)raw + field->offset;
+	void *target = (char *)into + field->offset;
 
 	switch (field->type) {
 	case FP_CONF_BOOL:
@@ -265,16 +269,26 @@ static int parse_variable(const struct fp_conf_field *field, const char *text, s
 	}
 }
 
-static int read_environment(struct raw *raw, struct fp_agent_error *error)
+/* A key in a mapping has both names: FARPAGE_RDMA_DEVICE. */
+static int read_environment(const char *prefix, const struct fp_conf_field *fields, void *into,
+                            struct fp_agent_error *error)
 {
-	for (const struct fp_conf_field *field = keys; field->key; field++) {
-		const char *text = field->type == FP_CONF_LIST ? NULL : variable(field->key);
-		int r = text ? parse_variable(field, text, raw) : 0;
+	for (const struct fp_conf_field *field = fields; field->key; field++) {
+		bool map = field->type == FP_CONF_MAP;
+		char key[VARIABLE_LEN - sizeof("FARPAGE_")];
+		const char *text;
+		int r = 0;
 
-		if (r == -EINVAL)
-			return fail_value(field, text, error);
+		snprintf(key, sizeof(key), "%s%s%s", prefix, field->key, map ? "_" : "");
+		text = map || field->type == FP_CONF_LIST ? NULL : variable(key);
+		if (map)
+			r = read_environment(key, field->fields, (char *)into + field->offset, error);
+		else if (text)
+			r = parse_variable(field, text, into);
 		if (r < 0)
-			return fail(error, r, "no memory");
+			return map            ? r
+			       : r == -EINVAL ? fail_value(key, field, text, error)
+			                      : fail(error, r, "no memory");
 	}
 	return 0;
 }
@@ -421,6 +435,8 @@ static int take(struct raw *raw, struct fp_settings *settings, struct fp_agent_e
 	settings->overcommit = raw->overcommit;
 	settings->report = raw->report;
 	settings->pool_bytes = raw->pool_bytes;
+	settings->rdma = raw->rdma;
+	raw->rdma.device = NULL;
 	settings->stats_path = fp_take_ptr(raw->stats_file);
 	settings->n_urls = (unsigned)raw->nodes.n;
 	settings->urls = raw->nodes.items;
@@ -430,21 +446,41 @@ static int take(struct raw *raw, struct fp_settings *settings, struct fp_agent_e
 	return 0;
 }
 
-int fp_settings_read(struct fp_settings *ret_settings, struct fp_agent_error *error)
+/* *ret_raw is to be released in any case. */
+static int read_raw(struct raw *ret_raw, struct fp_agent_error *error)
 {
-	FP_CLEANUP(raw_done)
-	struct raw raw = {
+	int r;
+
+	*ret_raw = (struct raw){
 	    .deadline_ns = 5 * FP_NSEC_PER_SEC,
 	    .heartbeat_ns = FP_NSEC_PER_SEC,
 	    .readahead_pages = 32,
 	    .min_mapping_bytes = 64 << 10,
+	    .rdma = fp_rdma_defaults,
 	    .log_level = FP_LOG_NOTICE - FP_LOG_ERROR,
 	};
-	struct fp_settings settings = {0};
-	int r = read_file(&raw, error);
+	r = read_file(ret_raw, error);
+	return r < 0 ? r : read_environment("", keys, ret_raw, error);
+}
 
-	if (r == 0)
-		r = read_environment(&raw, error);
+int fp_settings_read_rdma(struct fp_rdma_options *ret_rdma, struct fp_agent_error *error)
+{
+	FP_CLEANUP(raw_done) struct raw raw;
+	int r = read_raw(&raw, error);
+
+	if (r < 0)
+		return r;
+	*ret_rdma = raw.rdma;
+	raw.rdma.device = NULL;
+	return 0;
+}
+
+int fp_settings_read(struct fp_settings *ret_settings, struct fp_agent_error *error)
+{
+	FP_CLEANUP(raw_done) struct raw raw;
+	struct fp_settings settings = {0};
+	int r = read_raw(&raw, error);
+
 	if (r == 0)
 		r = take(&raw, &settings, error);
 	if (r == 0)
@@ -458,6 +494,7 @@ void fp_settings_done(struct fp_settings *settings)
 		free(settings->urls[i]);
 	free(settings->urls);
 	free(settings->stats_path);
+	free(settings->rdma.device);
 	fp_rules_done(&settings->rules);
 	fp_secret_free(settings->secret);
 	*settings = (struct fp_settings){0};
@@ -471,6 +508,7 @@ struct fp_agent_options fp_settings_agent_options(const struct fp_settings *sett
 	    .urls = (const char *const *)settings->urls,
 	    .n_urls = settings->n_urls,
 	    .secret = settings->secret,
+	    .rdma = &settings->rdma,
 	    .deadline_ns = settings->deadline_ns,
 	    .patience_ns = settings->patience_ns,
 	    .on_loss = settings->on_loss,

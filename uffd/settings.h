@@ -2,7 +2,8 @@
  * What the agent of a program is told from outside: environment variables and a YAML file. Room: uffd, on its
  * outer side: the preload shim and `farpage run` read the same settings by the same rules.
  *
- * Each key of the file has a variable, FARPAGE_ and the key in capitals; the variable wins. Options of a
+ * Each key of the file has a variable, FARPAGE_ and the key in capitals (of one in a mapping: both keys); the
+ * variable wins. Options of a
  * command line are put into the environment by whoever has them.
  */
 #ifndef FP_SETTINGS_H
@@ -13,6 +14,7 @@
 
 #include "agent.h"
 #include "log.h"
+#include "rdma_options.h"
 #include "rules.h"
 
 enum fp_heap_mode {
@@ -26,7 +28,8 @@ struct fp_settings {
 	unsigned local_percent;
 	char **urls; /* n_urls of them; none is no error here */
 	unsigned n_urls;
-	char *secret;     /* NULL: none */
+	char *secret; /* NULL: none */
+	struct fp_rdma_options rdma;
 	char *stats_path; /* NULL: the default place */
 	uint64_t deadline_ns;
 	uint64_t patience_ns; /* 0: the nodes' grace */
@@ -54,6 +57,9 @@ struct fp_settings {
  */
 int fp_settings_read(struct fp_settings *ret_settings, struct fp_agent_error *error);
 void fp_settings_done(struct fp_settings *settings);
+
+/* Those of rdma alone, for who opens sessions without an agent. As above; the caller frees the device. */
+int fp_settings_read_rdma(struct fp_rdma_options *ret_rdma, struct fp_agent_error *error);
 
 /* What an agent is started with. Points into settings. */
 struct fp_agent_options fp_settings_agent_options(const struct fp_settings *settings);

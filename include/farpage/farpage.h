@@ -36,6 +36,10 @@ struct far_options {
 	uint32_t on_loss;    /* enum far_on_loss */
 	/* how long a page waits for a node that is cut off; 0: as long as the node keeps its leases */
 	uint64_t patience_ms;
+	/* of rdma+tcp: the device by name, NULL: the first with an active port; and which of its ports, 0:
+	 * the first that is active */
+	const char *rdma_device;
+	uint32_t rdma_device_port;
 };
 
 enum far_fault_mode {

@@ -43,7 +43,7 @@ const char *rig_obstacle(void)
 		return "FARPAGE_TEST_RDMA names no address of an rdma device";
 	if (!rig_socket())
 		return NULL;
-	if (fp_verbs_domain_open(NULL, &domain) < 0)
+	if (fp_verbs_domain_open(NULL, 0, &domain) < 0)
 		return "there is no rdma device whose queue pairs can be connected by hand";
 	fp_verbs_domain_unref(domain);
 	return NULL;

@@ -16,7 +16,7 @@ import tempfile
 import time
 import unittest
 
-from farpaged import Farpaged, auth
+from farpaged import Farpaged, auth, secret_file
 
 ADDRESS = os.environ.get("FARPAGE_TEST_RDMA")
 NODE_NETNS = os.environ.get("FARPAGE_TEST_NODE_NETNS")
@@ -208,6 +208,32 @@ class RdmaFaults(unittest.TestCase):
             self.pull_cable(GRACE_S + 12)
             self.must_end_by_law_1(churn, node, 60)
             self.assertTrue(node.answers() if REMOTE else node.process.poll() is None, node.log())
+
+    @unittest.skipUnless(NODE_NETNS or REMOTE, "there is no cable: FARPAGE_TEST_NODE_NETNS is not set")
+    def test_retries_are_chosen_and_told(self):
+        """A program that is idle but for heartbeats: with the default its queue pair would wait for longer than these do."""
+        with start_node() as node, tempfile.NamedTemporaryFile("w+") as err, tempfile.TemporaryDirectory() as runtime:
+            url = next(u for u in node.urls if u.startswith("rdma:"))
+            program = subprocess.Popen(
+                inside(PROGRAM_NETNS, [FARPAGE, "run", "--local-memory", "16M", "--node", url, "--secret-file", secret_file(SECRET),
+                                       "--heartbeat", "200ms", "--", "cat"]),
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=err, text=True, env={
+                    **os.environ, "FARPAGE_RUNTIME_DIR": runtime, "FARPAGE_RDMA_RETRY_COUNT": "1",
+                    "FARPAGE_RDMA_ACK_TIMEOUT": "30ms"})
+            self.addCleanup(program.kill)
+            program.stdin.write("ready\n")
+            program.stdin.flush()
+            self.assertEqual(program.stdout.readline(), "ready\n")
+            self.pull_cable(4)
+            said, until = "", time.monotonic() + 60
+            while " is back after " not in said and time.monotonic() < until:
+                time.sleep(0.2)
+                err.seek(0)
+                said = err.read()
+            self.assertIn("transport retry counter exceeded", said, node.log())
+            self.assertIn(" is back after ", said)
+            program.communicate(timeout=30)
+            self.assertEqual(program.returncode, 0)
 
     @staticmethod
     def pull_cable(seconds):

@@ -352,6 +352,26 @@ class BadInput(toolcase.ToolCase):
                 # a map is no value of any setting, and no key of another name is known
                 self.assertRefused(("--config", self.path("map.yaml", key + ": {a: 1}\n")), "map.yaml:1", key)
 
+    def test_each_key_of_a_mapping_has_a_variable_and_its_lines(self):
+        """These have no option."""
+        preload = self.man("farpage-preload.7")
+        for mapping in ("rdma",):
+            err = self.farpage("run", "--config", self.path("map.yaml", mapping + ": {no_such_key: 1}\n"), "true")[2]
+            keys = re.search(r"allowed here: (.*)", err)[1].split(", ")
+            self.assertGreater(len(keys), 2, err)
+            for key in keys:
+                with self.subTest(mapping, key=key):
+                    variable = f"FARPAGE_{mapping}_{key}".upper()
+                    self.assertTrue(re.search(rf"(?m)^{variable} \({mapping}\.{key}\)$", preload), "farpage-preload.7")
+                    if key != "device":  # any name may be one's
+                        self.assertRefused((), variable, "nonsense", env={variable: "nonsense"})
+
+    def test_rdma_device_that_does_not_exist(self):
+        for how in ({"env": {"FARPAGE_RDMA_DEVICE": "nosuch0", "FARPAGE_RDMA_DEVICE_PORT": "2"}},
+                    {"options": ("--config", self.path("far.yaml", "rdma: {device: nosuch0, device_port: 2}\n"))}):
+            self.assertRefused((*how.get("options", ()), "--node", "rdma+tcp://127.0.0.1"),
+                               "no RDMA device 'nosuch0' with an active port 2 here: this machine has", env=how.get("env", {}))
+
     @staticmethod
     def man(name):
         """A page as text, without its macros of font."""

@@ -2,6 +2,7 @@
  * The verbs core over a real device, both ends in this process: FARPAGE_TEST_RDMA names an address of the
  * device. Skipped without it. Room: test.
  */
+#include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -15,7 +16,8 @@
 
 #include "clock.h"
 #include "testrng.h"
-#include "verbs.h"
+#include "rdma_link.h"
+#include "verbs_internal.h"
 #include "verbs_stream.h"
 
 #define PATIENCE_NS  (20 * FP_NSEC_PER_SEC)
@@ -26,8 +28,12 @@
 static const char *address;
 static bool iwarp;
 
-static const struct fp_verbs_conn_options options = {
-    .send_depth = 128, .recv_depth = 16, .responder = true, .retry_count = 7, .ack_timeout = 14};
+static const struct fp_verbs_conn_options options = {.send_depth = 128,
+                                                     .recv_depth = 16,
+                                                     .responder = true,
+                                                     .retry_count = 7,
+                                                     .rnr_retry_count = 6,
+                                                     .ack_timeout = 14};
 
 /* Both ends of a connection, and memory for each. */
 struct pair {
@@ -524,14 +530,14 @@ static void connected_by_hand(void **state)
 	struct fp_verbs_completion c;
 	struct fp_verbs_work work;
 	struct pair pair = {0};
-	int r = fp_verbs_domain_open(NULL, &pair.domain);
+	int r = fp_verbs_domain_open(NULL, 0, &pair.domain);
 
 	if (r == -ENODEV) {
 		print_message("no device here can be connected by hand\n");
 		skip();
 	}
 	assert_int_equal(r, 0);
-	assert_int_equal(fp_verbs_domain_open(NULL, &pair.node_domain), 0);
+	assert_int_equal(fp_verbs_domain_open(NULL, 0, &pair.node_domain), 0);
 	assert_int_equal(fp_verbs_manual_open(pair.domain, &options, &pair.conn, &own), 0);
 	assert_int_equal(fp_verbs_manual_open(pair.node_domain, &options, &pair.node, &node), 0);
 	assert_int_equal(fp_verbs_manual_connect(pair.node, &own), 0);
@@ -544,6 +550,79 @@ static void connected_by_hand(void **state)
 	assert_int_equal(c.status, 0);
 	assert_memory_equal(pair.local_bytes, pair.remote_bytes, REMOTE_BYTES);
 	pair_close(&pair);
+}
+
+/* What the device has of a queue pair; the product never asks. */
+static struct ibv_qp_attr queried(struct fp_verbs_conn *conn)
+{
+	int (*query_qp)(struct ibv_qp *, struct ibv_qp_attr *, int, struct ibv_qp_init_attr *);
+	struct ibv_qp_init_attr init;
+	struct ibv_qp_attr attr;
+
+	query_qp = (typeof(query_qp))dlsym(dlopen("libibverbs.so.1", RTLD_NOW), "ibv_query_qp");
+	assert_non_null(query_qp);
+	assert_int_equal(query_qp(conn->qp, &attr,
+	                          IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_CAP, &init),
+	                 0);
+	return attr;
+}
+
+/* Retries, timeout and depth are as chosen: by the client, by hand or not; of a node's messages by the node.
+ */
+static void queue_pairs_are_as_chosen(void **state)
+{
+	const struct fp_rdma_options mine = {.retry_count = 3,
+	                                     .rnr_retry_count = 2,
+	                                     .ack_timeout_ns = 20 * FP_NSEC_PER_MSEC,
+	                                     .send_depth = 33};
+	struct fp_verbs_conn_options how = fp_rdma_link_conn_options(&mine);
+	struct fp_verbs_address own, node;
+	struct pair pair = {0};
+
+	assert_int_equal(fp_verbs_listen(address, 0, &pair.listener), 0);
+	how.recv_depth = 1;
+	how.responder = true;
+	connect_both(&pair, &how, NULL);
+	pair_memory(&pair);
+	assert_true(queried(pair.conn).cap.max_send_wr >= 33);
+	if (!fp_verbs_domain_limits(pair.domain)->iwarp) {
+		for (unsigned i = 0; i < 2; i++) {
+			struct ibv_qp_attr attr = queried(i ? pair.node : pair.conn);
+
+			assert_int_equal(attr.retry_cnt, 3);
+			assert_int_equal(attr.rnr_retry, 2);
+			assert_int_equal(attr.timeout, 13);
+		}
+		fp_verbs_conn_close(fp_take_ptr(pair.conn));
+		fp_verbs_conn_close(fp_take_ptr(pair.node));
+		assert_int_equal(fp_verbs_manual_open(pair.domain, &how, &pair.conn, &own), 0);
+		assert_int_equal(fp_verbs_manual_open(pair.node_domain, &options, &pair.node, &node), 0);
+		assert_int_equal(fp_verbs_manual_connect(pair.conn, &node), 0);
+		assert_int_equal(queried(pair.conn).retry_cnt, 3);
+		assert_int_equal(queried(pair.conn).timeout, 13);
+	}
+	pair_close(&pair);
+}
+
+/* By name and port, also where the first would do. */
+static void a_device_is_chosen_by_name(void **state)
+{
+	struct fp_verbs_domain *first, *named;
+	char device[64], text[512];
+
+	if (fp_verbs_domain_open(NULL, 0, &first) == -ENODEV)
+		skip();
+	snprintf(device, sizeof(device), "%s", fp_verbs_domain_limits(first)->device);
+	assert_int_equal(fp_verbs_domain_open(device, 1, &named), 0);
+	assert_string_equal(fp_verbs_domain_limits(named)->device, device);
+	fp_verbs_domain_unref(named);
+	assert_int_equal(fp_verbs_domain_open(device, 2, &named), -ENODEV);
+	assert_int_equal(fp_verbs_domain_open("nosuch0", 0, &named), -ENODEV);
+	fp_rdma_explain_device(&(struct fp_rdma_options){.device = (char *)"nosuch0"}, text, sizeof(text));
+	print_message("%s\n", text);
+	assert_non_null(strstr(text, "no RDMA device 'nosuch0'"));
+	assert_non_null(strstr(text, device));
+	fp_verbs_domain_unref(first);
 }
 
 /* One end of a stream: writes its own random bytes, checks the other's. */
@@ -582,11 +661,12 @@ static void a_stream_carries_bytes_both_ways(void **state)
 	                         {.out = seed + 2, .in = seed + 1, .total = 1 << 20}};
 	uint8_t byte;
 	struct pollfd p;
+	struct fp_verbs_conn_options how = fp_stream_conn_options(NULL);
 	struct pair pair = {0};
 	int r;
 
 	assert_int_equal(fp_verbs_listen(address, 0, &pair.listener), 0);
-	connect_both(&pair, &fp_stream_conn_options, &ends[1].stream);
+	connect_both(&pair, &how, &ends[1].stream);
 	assert_int_equal(fp_stream_new(pair.conn, &ends[0].stream), 0);
 	talk(&ends[0], &rng); /* the client speaks first, as iWARP wants it */
 	while (ends[0].n_in < ends[0].total || ends[1].n_in < ends[1].total) {
@@ -634,6 +714,8 @@ int main(void)
 	    cmocka_unit_test(refusals_say_why),
 	    cmocka_unit_test(flushed_work_ends_at_once),
 	    cmocka_unit_test(connected_by_hand),
+	    cmocka_unit_test(queue_pairs_are_as_chosen),
+	    cmocka_unit_test(a_device_is_chosen_by_name),
 	    cmocka_unit_test(a_stream_carries_bytes_both_ways),
 	};
 

@@ -63,7 +63,6 @@ static struct fp_verbs_conn *last_conn;
 static int client_fd; /* the other end of the last stream */
 static const char *_Atomic stream_why;
 
-const struct fp_verbs_conn_options fp_stream_conn_options = {.send_depth = 1};
 static const struct fp_verbs_limits limits = {.device = "played0"};
 
 int fp_verbs_load(void)
@@ -158,7 +157,7 @@ void fp_verbs_domain_unref(struct fp_verbs_domain *domain)
 	pthread_mutex_unlock(&lock);
 }
 
-int fp_verbs_domain_open(const char *device, struct fp_verbs_domain **ret_domain)
+int fp_verbs_domain_open(const char *device, uint8_t port_num, struct fp_verbs_domain **ret_domain)
 {
 	pthread_mutex_lock(&lock);
 	*ret_domain = calloc(1, sizeof(**ret_domain));
@@ -212,7 +211,7 @@ static struct fp_verbs_conn *conn_new(struct fp_verbs_domain **domain)
 	struct fp_verbs_conn *conn = calloc(1, sizeof(*conn));
 
 	if (!*domain)
-		fp_verbs_domain_open(NULL, domain);
+		fp_verbs_domain_open(NULL, 0, domain);
 	conn->domain = fp_verbs_domain_ref(*domain);
 	conn->fd = eventfd(0, EFD_NONBLOCK);
 	pthread_mutex_lock(&lock);
@@ -351,6 +350,11 @@ int fp_stream_wait(struct fp_stream *stream, struct pollfd *ret_pollfd)
 	return 0;
 }
 
+struct fp_verbs_conn_options fp_stream_conn_options(const struct fp_rdma_options *rdma)
+{
+	return fp_rdma_conn_options(rdma);
+}
+
 const char *fp_stream_why(const struct fp_stream *stream)
 {
 	return stream_why;
@@ -377,7 +381,7 @@ static struct fp_gate *gate_open(void)
 	const struct fp_gate_options options = {.listen = &address,
 	                                        .n_listen = 1,
 	                                        .admits = knows_secret,
-	                                        .device = "",
+	                                        .by_hand = true,
 	                                        .max_peers = 2,
 	                                        .max_unfinished = 1};
 	struct fp_gate *gate;

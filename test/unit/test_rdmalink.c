@@ -23,6 +23,7 @@
 #define LEASE_AT    0x700000000000ull
 #define LEASE_KEY   0xabcdu
 #define QUEUE       1024u
+#define SLOTS       256u
 #define PATIENCE_NS (20 * FP_NSEC_PER_SEC) /* of the test: only a failure waits so long */
 #define POISON      0xee
 
@@ -266,6 +267,7 @@ int fp_verbs_arm(struct fp_verbs_conn *c, struct pollfd *ret_pollfd)
 /* --- the rig ------------------------------------------------------------------------------------------- */
 
 static struct fp_link *link_;
+static unsigned n_slots = SLOTS;
 
 static const struct fp_lease *find_lease(const struct fp_session *session, uint32_t lease_id)
 {
@@ -288,13 +290,14 @@ static void open_link(enum fp_protocol protocol, bool iwarp, unsigned max_reads)
 	    .find_lease = find_lease,
 	    .protocol = protocol,
 	    .patience_ns = PATIENCE_NS,
+	    .n_slots = n_slots,
 	    .fd = -1,
 	};
 
 	memset(&domain, 0, sizeof(domain));
 	memset(&conn, 0, sizeof(conn));
 	domain.limits = (struct fp_verbs_limits){.iwarp = iwarp, .max_reads = max_reads};
-	conn.depth = FP_RDMA_LINK_SLOTS;
+	conn.depth = SLOTS;
 	remote = calloc(1, LEASE_BYTES);
 	assert_non_null(remote);
 	assert_int_equal(fp_rdma_link_new(&conn, &options, &link_), 0);
@@ -572,7 +575,7 @@ static void one_read_at_a_time(void **state)
 
 static void no_node_without_reads(void **state)
 {
-	struct fp_rdma_link_options options = {.find_lease = find_lease, .fd = -1};
+	struct fp_rdma_link_options options = {.find_lease = find_lease, .n_slots = SLOTS, .fd = -1};
 	struct fp_link *other;
 
 	domain.limits.max_reads = 0;
@@ -591,7 +594,7 @@ static void as_many_as_the_link_takes(void **state)
 	while (n < FP_ARRAY_LEN(jobs) && fp_link_submit(link_, &jobs[n]->io) == 0)
 		n++;
 	assert_int_equal(n, 256);
-	assert_int_equal(conn.n_queue, FP_RDMA_LINK_SLOTS);
+	assert_int_equal(conn.n_queue, SLOTS);
 	for (unsigned i = 0; i < n; i++) {
 		struct job *done;
 
@@ -973,11 +976,13 @@ static void random_work(void **state)
 	uint8_t *shadow = calloc(1, LEASE_BYTES);
 
 	for (unsigned round = 0; round < 50; round++) {
-		unsigned n = 1 + (unsigned)(test_random(&rng) % 40), n_done = 0;
+		unsigned n = 1 + (unsigned)(test_random(&rng) % 40), n_done = 0, chain;
 		struct job *jobs[40];
 
+		n_slots = 1 + (unsigned)(test_random(&rng) % (round % 2 ? SLOTS : 4));
+		chain = FP_MIN(n_slots, (unsigned)FP_VERBS_CHAIN_MAX);
 		open_link(FP_PROTOCOL_AUTO, test_random(&rng) % 2, 1 + (unsigned)(test_random(&rng) % 20));
-		conn.depth = 64 + (unsigned)(test_random(&rng) % (FP_RDMA_LINK_SLOTS - 63));
+		conn.depth = chain + (unsigned)(test_random(&rng) % (n_slots - chain + 1));
 		for (unsigned i = 0; i < n; i++) {
 			uint64_t share = LEASE_BYTES / 40, at = i * share;
 
@@ -1011,6 +1016,7 @@ static void random_work(void **state)
 			job_free(jobs[i]);
 	}
 	free(shadow);
+	n_slots = SLOTS;
 }
 
 #define with_link(test) cmocka_unit_test_setup_teardown(test, setup, teardown)

@@ -18,6 +18,8 @@
 
 #include <cmocka.h>
 
+#include "clock.h"
+#include "rdma_options.h"
 #include "verbs_internal.h"
 
 static struct fp_verbs_device device;
@@ -104,7 +106,37 @@ static struct ibv_pd pd;
 
 static int query_device(struct ibv_context *context, struct ibv_device_attr *ret_attr)
 {
-	*ret_attr = (struct ibv_device_attr){.phys_port_cnt = 1};
+	*ret_attr = (struct ibv_device_attr){.phys_port_cnt = 3};
+	return 0;
+}
+
+#define ACTIVE_PORT 2
+
+static int query_port(struct ibv_context *context, uint8_t port_num, struct _compat_ibv_port_attr *ret_attr)
+{
+	((struct ibv_port_attr *)ret_attr)->state = port_num == ACTIVE_PORT ? IBV_PORT_ACTIVE : IBV_PORT_DOWN;
+	return 0;
+}
+
+static struct ibv_device **get_device_list(int *ret_n)
+{
+	static struct ibv_device *list[] = {&listed, NULL};
+
+	*ret_n = 1;
+	return list;
+}
+
+static void free_device_list(struct ibv_device **list)
+{
+}
+
+static struct ibv_context *open_device(struct ibv_device *of)
+{
+	return &opened;
+}
+
+static int close_device(struct ibv_context *context)
+{
 	return 0;
 }
 
@@ -150,7 +182,16 @@ static int listen_for(struct rdma_cm_id *id, int backlog)
 	return 0;
 }
 
-static uint8_t rnr_retries; /* of what a device was asked for last */
+static uint8_t rnr_retries, ack_timeout; /* of what a device was asked for last */
+
+static int set_option(struct rdma_cm_id *id, int level, int option, void *value, size_t len)
+{
+	assert_int_equal(level, RDMA_OPTION_ID);
+	assert_int_equal(option, RDMA_OPTION_ID_ACK_TIMEOUT);
+	assert_int_equal(len, 1);
+	ack_timeout = *(uint8_t *)value;
+	return 0;
+}
 
 static int accept_with(struct rdma_cm_id *id, struct rdma_conn_param *param)
 {
@@ -160,6 +201,11 @@ static int accept_with(struct rdma_cm_id *id, struct rdma_conn_param *param)
 
 static const struct fp_verbs_api played = {
     .ibv = {.query_device = query_device,
+            .query_port = query_port,
+            .get_device_list = get_device_list,
+            .free_device_list = free_device_list,
+            .open_device = open_device,
+            .close_device = close_device,
             .get_device_name = get_device_name,
             .alloc_pd = alloc_pd,
             .dealloc_pd = dealloc_pd,
@@ -175,6 +221,7 @@ static const struct fp_verbs_api played = {
              .bind_addr = bind_addr,
              .listen = listen_for,
              .accept = accept_with,
+             .set_option = set_option,
              .disconnect = disconnect,
              .destroy_id = destroy_id,
              .destroy_event_channel = destroy_event_channel},
@@ -252,8 +299,40 @@ static void who_is_never_ready_is_not_waited_for(void **state)
 {
 	struct fp_verbs_conn conn = connected();
 
+	conn.options = fp_rdma_conn_options(NULL);
+	ack_timeout = 0;
 	assert_int_equal(fp_verbs_admit(&conn, NULL, 0), 0);
 	assert_in_range(rnr_retries, 1, 6);
+	assert_int_equal(ack_timeout, 0); /* the fabric's default */
+}
+
+static void a_device_is_asked_for_what_was_chosen(void **state)
+{
+	const struct fp_rdma_options rdma = {
+	    .rnr_retry_count = 2, .retry_count = 3, .ack_timeout_ns = 20 * FP_NSEC_PER_MSEC};
+	struct fp_verbs_conn conn = connected();
+
+	conn.options = fp_rdma_conn_options(&rdma);
+	assert_int_equal(conn.options.retry_count, 3);
+	assert_int_equal(fp_verbs_admit(&conn, NULL, 0), 0);
+	assert_int_equal(rnr_retries, 2);
+	assert_int_equal(ack_timeout, 13); /* 4.096 µs << 13 is 33.6 ms */
+}
+
+/* Never shorter than what was chosen. */
+static void timeouts_are_powers_of_two(void **state)
+{
+	static const struct {
+		uint64_t ns;
+		uint8_t exponent;
+	} cases[] = {{0, 0},          {8192, 1}, {8193, 2}, {4096ull << 16, 16}, {(4096ull << 16) + 1, 17},
+	             {UINT64_MAX, 31}};
+
+	for (size_t i = 0; i < FP_ARRAY_LEN(cases); i++) {
+		struct fp_rdma_options rdma = {.ack_timeout_ns = cases[i].ns};
+
+		assert_int_equal(fp_rdma_conn_options(&rdma).ack_timeout, cases[i].exponent);
+	}
 }
 
 static int access_of(enum fp_verbs_access access)
@@ -324,6 +403,29 @@ static void a_listener_hears_of_a_device_that_goes(void **state)
 	assert_true(is_let_go_of());
 	fp_verbs_listener_close(listener);
 	device_closes();
+}
+
+/* By name and port, or the first that is active. */
+static void a_device_and_a_port_are_chosen(void **state)
+{
+	static const struct {
+		const char *device;
+		uint8_t port_num;
+		int error;
+	} cases[] = {{NULL, 0, 0},          {NULL, ACTIVE_PORT, 0},  {NULL, 1, -ENODEV},
+	             {"played0", 0, 0},     {"played0", 3, -ENODEV}, {"played0", 9, -ENODEV},
+	             {"played", 0, -ENODEV}};
+
+	for (size_t i = 0; i < FP_ARRAY_LEN(cases); i++) {
+		struct fp_verbs_domain *chosen;
+
+		device_opens();
+		assert_int_equal(fp_verbs_domain_open(cases[i].device, cases[i].port_num, &chosen),
+		                 cases[i].error);
+		fp_verbs_domain_unref(chosen);
+		device_closes();
+		fp_verbs_devices_check();
+	}
 }
 
 static void remove_from_list(void)
@@ -414,7 +516,10 @@ int main(void)
 	    cmocka_unit_test_setup_teardown(closing_hears_of_a_device_that_goes, set_up, tear_down),
 	    cmocka_unit_test_setup_teardown(closing_says_goodbye, set_up, tear_down),
 	    cmocka_unit_test_setup_teardown(who_is_never_ready_is_not_waited_for, set_up, tear_down),
+	    cmocka_unit_test_setup_teardown(a_device_is_asked_for_what_was_chosen, set_up, tear_down),
+	    cmocka_unit_test_setup_teardown(timeouts_are_powers_of_two, set_up, tear_down),
 	    cmocka_unit_test_setup_teardown(keys_allow_no_more, set_up, tear_down),
+	    cmocka_unit_test_setup_teardown(a_device_and_a_port_are_chosen, set_up, tear_down),
 	    cmocka_unit_test_setup_teardown(a_listener_hears_of_a_device_that_goes, set_up, tear_down),
 	    cmocka_unit_test_setup_teardown(what_is_not_listed_goes, set_up, tear_down),
 	    cmocka_unit_test_setup_teardown(closed_by_others, set_up, tear_down),

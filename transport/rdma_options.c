@@ -1,0 +1,101 @@
+/* See rdma_options.h. */
+#include "rdma_options.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "clock.h"
+#include "verbs_gate.h"
+
+#define ACK_TIMEOUT_UNIT_NS 4096u /* of a queue pair's timeout, which is a power of two of it */
+#define ACK_TIMEOUT_MAX     31u
+#define MAX_DEVICES         16u
+
+const struct fp_rdma_options fp_rdma_defaults = {.retry_count = 7, .rnr_retry_count = 6, .send_depth = 256};
+
+#define KEY(name, kind, member, ...)                                                                         \
+	{                                                                                                    \
+		.key = (name), .type = (kind), .offset = offsetof(struct fp_rdma_options, member),           \
+		__VA_ARGS__                                                                                  \
+	}
+#define DEVICE      KEY("device", FP_CONF_STRING, device)
+#define DEVICE_PORT KEY("device_port", FP_CONF_U64, device_port, .min = 1, .max = 255)
+#define RNR_RETRIES KEY("rnr_retry_count", FP_CONF_U64, rnr_retry_count, .max = 6)
+#define ACK_TIMEOUT                                                                                          \
+	KEY("ack_timeout", FP_CONF_TIME, ack_timeout_ns, .min = FP_NSEC_PER_MSEC, .max = 8 * FP_NSEC_PER_SEC)
+
+const struct fp_conf_field fp_rdma_fields[] = {
+    DEVICE,        DEVICE_PORT, KEY("retry_count", FP_CONF_U64, retry_count, .max = 7),
+    RNR_RETRIES,   ACK_TIMEOUT, KEY("send_depth", FP_CONF_U64, send_depth, .min = 1, .max = 1024),
+    {.key = NULL},
+};
+
+const struct fp_conf_field fp_rdma_node_fields[] = {
+    DEVICE, DEVICE_PORT, RNR_RETRIES, ACK_TIMEOUT, {.key = NULL},
+};
+
+void fp_rdma_options_free(struct fp_rdma_options *rdma)
+{
+	if (rdma)
+		free(rdma->device);
+	free(rdma);
+}
+
+struct fp_rdma_options *fp_rdma_options_dup(const struct fp_rdma_options *rdma)
+{
+	struct fp_rdma_options *copy = malloc(sizeof(*copy));
+
+	if (!copy)
+		return NULL;
+	*copy = *rdma;
+	copy->device = rdma->device ? strdup(rdma->device) : NULL;
+	if (!rdma->device == !copy->device)
+		return copy;
+	free(copy);
+	return NULL;
+}
+
+/* The exponent of the least timeout that is not shorter; 0: none was chosen. */
+static uint8_t ack_timeout_of(uint64_t ns)
+{
+	uint8_t exponent = ns > 0;
+
+	while (exponent && exponent < ACK_TIMEOUT_MAX && (uint64_t)ACK_TIMEOUT_UNIT_NS << exponent < ns)
+		exponent++;
+	return exponent;
+}
+
+struct fp_verbs_conn_options fp_rdma_conn_options(const struct fp_rdma_options *rdma)
+{
+	if (!rdma)
+		rdma = &fp_rdma_defaults;
+	return (struct fp_verbs_conn_options){
+	    .send_depth = (unsigned)rdma->send_depth,
+	    .retry_count = (uint8_t)rdma->retry_count,
+	    .rnr_retry_count = (uint8_t)rdma->rnr_retry_count,
+	    .ack_timeout = ack_timeout_of(rdma->ack_timeout_ns),
+	    .port_num = (uint8_t)rdma->device_port,
+	};
+}
+
+const char *fp_rdma_explain_device(const struct fp_rdma_options *rdma, char *buf, size_t len)
+{
+	struct fp_gate_device devices[MAX_DEVICES];
+	unsigned n = fp_gate_devices(devices, MAX_DEVICES);
+	const char *name = rdma && rdma->device ? rdma->device : NULL;
+	char port[8] = "";
+	size_t at;
+
+	if (rdma && rdma->device_port)
+		snprintf(port, sizeof(port), " %u", (unsigned)rdma->device_port);
+	at = (size_t)snprintf(
+	    buf, len, "there is no RDMA device%s%.63s%s with an active port%s here: this machine has ",
+	    name ? " '" : "", name ? name : "", name ? "'" : "", port);
+	for (unsigned i = 0; i < n && at < len; i++)
+		at += (size_t)snprintf(buf + at, len - at, "%s%s (%s%s)", i ? ", " : "", devices[i].name,
+		                       devices[i].state, devices[i].iwarp ? ", iWARP: not for rdma+tcp" : "");
+	if (at < len)
+		snprintf(buf + at, len - at, "%s; see `rdma link`", n ? "" : "none");
+	return buf;
+}
