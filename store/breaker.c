@@ -47,13 +47,14 @@ uint64_t fp_breaker_inherit(uint64_t word)
 }
 
 /* How long to wait after n_failed (at least 1) attempts. */
-static uint64_t delay_ns(unsigned n_failed, uint64_t random)
+static uint64_t delay_ns(const struct fp_reconnect_options *options, unsigned n_failed, uint64_t random)
 {
-	uint64_t delay = FP_BACKOFF_FIRST_NS;
+	uint64_t delay = options->backoff_first_ns ?: FP_BACKOFF_FIRST_NS;
+	uint64_t max = options->backoff_max_ns ?: FP_BACKOFF_MAX_NS;
 
-	while (--n_failed && delay < FP_BACKOFF_MAX_NS)
+	while (--n_failed && delay < max)
 		delay *= 2;
-	delay = FP_MIN(delay, FP_BACKOFF_MAX_NS);
+	delay = FP_MIN(delay, max);
 	return delay - delay / 4 + random % (delay / 2 + 1);
 }
 
@@ -80,7 +81,7 @@ void fp_backoff_refused(struct fp_backoff *backoff, uint64_t now_ns, uint64_t ra
 {
 	if (backoff->n_failed < UINT32_MAX)
 		backoff->n_failed++;
-	backoff->next_ns = now_ns + delay_ns(backoff->n_failed, random);
+	backoff->next_ns = now_ns + delay_ns(&backoff->options, backoff->n_failed, random);
 }
 
 void fp_backoff_resumed(struct fp_backoff *backoff, uint64_t now_ns)

@@ -52,14 +52,24 @@ uint64_t fp_breaker_step(uint64_t word, enum fp_breaker_event event, uint64_t ep
 /* The word of a forked child, whose own session is still to be opened: cut off, unless the node is lost. */
 uint64_t fp_breaker_inherit(uint64_t word);
 
-#define FP_BACKOFF_FIRST_NS  50000000ull   /* after the first attempt failed; doubles from there */
-#define FP_BACKOFF_MAX_NS    2000000000ull /* but for jitter: 25 % more or less */
+/* How a node that is cut off is reached again. Of each, 0 is the default. */
+struct fp_reconnect_options {
+	uint64_t
+	    missed_heartbeats; /* so many in a row open the breaker; a connection that broke does at once */
+	uint64_t backoff_first_ns; /* after the first attempt failed; doubles from there */
+	uint64_t backoff_max_ns;   /* but for jitter: 25 % more or less */
+};
+
+#define FP_MISSED_HEARTBEATS 1u
+#define FP_BACKOFF_FIRST_NS  50000000ull
+#define FP_BACKOFF_MAX_NS    2000000000ull
 #define FP_BACKOFF_STABLE_NS 1000000000ull /* a resume that held so long was a good one */
 #define FP_BACKOFF_FLAP      2u            /* attempts that a resume that was not counts for at most */
 #define FP_BACKOFF_MARGIN_NS 5000000000ull /* the node may notice later than we do */
 
-/* When attempts are due. Zero-initialise. Times are of one clock, in ns. */
+/* When attempts are due. Zero-initialise, but for the options. Times are of one clock, in ns. */
 struct fp_backoff {
+	struct fp_reconnect_options options;
 	uint64_t next_ns;    /* the next attempt */
 	uint64_t give_up_ns; /* the grace is over */
 	uint64_t closed_ns;  /* the last resume; 0: none yet */

@@ -452,7 +452,7 @@ static void node_inherit(struct fp_store *store, struct fp_node *node)
 
 	assert(node->era->n_links == 0); /* the parent's lanes are closed */
 	node->attempting = false;
-	node->backoff = (struct fp_backoff){0};
+	node->backoff = (struct fp_backoff){.options = node->backoff.options};
 	node->n_retired += node->n_slots;
 	node->n_slots = 0;
 	drop_sessions(node);

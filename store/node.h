@@ -68,6 +68,7 @@ struct fp_node {
 	bool attempting; /* backoff is of the breaker's present opening */
 	bool has_former; /* of its leases some may be of a session that has ended, and are not retired yet */
 	uint64_t next_heartbeat_ns;
+	unsigned n_missed;    /* heartbeats, since the last one that was answered */
 	uint64_t adopt_at_ns; /* the first attempt to adopt, unless adoption_wanted comes earlier */
 
 	/* any thread's */

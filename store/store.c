@@ -48,6 +48,7 @@ void fp_store_options_take(struct fp_store *store, const struct fp_store_options
 	store->patience_ns = options->patience_ns;
 	store->lease_bytes = options->lease_bytes ? options->lease_bytes : LEASE_DEFAULT_BYTES;
 	store->heartbeat_ns = options->heartbeat_ns ? options->heartbeat_ns : HEARTBEAT_DEFAULT_NS;
+	store->reconnect = options->reconnect;
 	store->heartbeat_deadline_ns = options->heartbeat_deadline_ns;
 	if (!store->heartbeat_deadline_ns)
 		store->heartbeat_deadline_ns = FP_MIN(store->deadline_ns / 2, HEARTBEAT_DEADLINE_MAX_NS);
@@ -120,6 +121,7 @@ static int node_begin(struct fp_store *store, struct fp_node *node, struct fp_se
 	r = fp_node_identify(node, session);
 	node->adoptable = r == 0;
 	node->resumable = r == 0 && !node->load_store;
+	node->backoff.options = store->reconnect;
 	node->next_heartbeat_ns = fp_tend_next_heartbeat(store, node);
 	return r == -EOPNOTSUPP ? 0 : r;
 }

@@ -33,6 +33,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "breaker.h"
 #include "transport.h"
 
 #define FP_PAGE_SHIFT      12
@@ -57,6 +58,7 @@ struct fp_store_options {
 	uint64_t lease_bytes;  /* wanted size of one lease; 0: 64 MiB. Halved while the pool has less. */
 	uint64_t heartbeat_ns; /* between two heartbeats of a node that is up; 0: 1 s */
 	uint64_t heartbeat_deadline_ns; /* of one heartbeat; 0: half of deadline_ns, at most 2 s */
+	struct fp_reconnect_options reconnect;
 	/*
 	 * Told one line for people, rarely: a node is reached by a lesser way than it could be, or by its
 	 * best again. On the thread of fp_store_open or fp_store_tend, which may block. NULL: fp_log.

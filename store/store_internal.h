@@ -50,6 +50,7 @@ struct fp_store {
 	_Atomic uint64_t hurried_ns; /* since when, see fp_store_hurry; 0: not */
 	uint64_t lease_bytes;
 	uint64_t heartbeat_ns, heartbeat_deadline_ns;
+	struct fp_reconnect_options reconnect;
 	char *client_name;                  /* malloc'd; NULL: none */
 	const char *secret;                 /* the opener's; NULL: none */
 	const struct fp_rdma_options *rdma; /* likewise */

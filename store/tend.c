@@ -174,6 +174,7 @@ static void attempt(struct fp_store *store, struct fp_node *node)
 		atomic_fetch_add_explicit(&node->reconnects, 1, memory_order_relaxed);
 		fp_backoff_resumed(&node->backoff, fp_clock_ns());
 		node->attempting = false;
+		node->n_missed = 0;
 		node->next_heartbeat_ns = fp_tend_next_heartbeat(store, node);
 		fp_store_way_taken(store, node, way, cause ? cause : atomic_load(&node->error));
 	} else if (r == -ESTALE) {
@@ -230,10 +231,12 @@ static uint64_t tend_closed(struct fp_store *store, struct fp_node *node)
 	r = fp_session_ping(node->era->session, 0, now_ns + store->heartbeat_deadline_ns);
 	why = fp_session_why(node->era->session);
 	pthread_mutex_unlock(&node->control);
-	if (r < 0)
-		fp_node_report(node, epoch, r, why);
-	else
+	node->n_missed = r < 0 ? node->n_missed + 1 : 0;
+	if (r == 0)
 		atomic_store_explicit(&node->heartbeat_ns, fp_clock_ns() - now_ns, memory_order_relaxed);
+	else if (r != -ETIMEDOUT ||
+	         node->n_missed >= (node->backoff.options.missed_heartbeats ?: FP_MISSED_HEARTBEATS))
+		fp_node_report(node, epoch, r, why);
 	node->next_heartbeat_ns = fp_tend_next_heartbeat(store, node);
 	return node->next_heartbeat_ns;
 }

@@ -233,6 +233,7 @@ struct fp_store_options fp_agent_store_options(const struct fp_agent *agent)
 	    .deadline_ns = agent->far.deadline_ns,
 	    .patience_ns = options->on_loss == FP_ON_LOSS_WAIT ? UINT64_MAX : options->patience_ns,
 	    .heartbeat_ns = options->heartbeat_ns,
+	    .reconnect = options->reconnect,
 	    .notice = on_notice,
 	};
 }

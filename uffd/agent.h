@@ -37,6 +37,7 @@ struct fp_agent_options {
 	uint64_t patience_ns;    /* how long a page waits for a node that is cut off; 0: the node's grace */
 	enum fp_on_loss on_loss; /* WAIT: patience has no end */
 	uint64_t heartbeat_ns;   /* between two looks whether a node is there; 0: 1 s */
+	struct fp_reconnect_options reconnect;
 	enum fp_fault_mode fault_mode;
 	enum fp_capture_mode capture;
 	enum fp_affinity_mode affinity;

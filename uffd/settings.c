@@ -33,6 +33,7 @@ struct raw {
 	char *local_memory, *secret_file, *stats_file, *heap;
 	struct fp_rules rules;
 	struct fp_rdma_options rdma;
+	struct fp_reconnect_options reconnect;
 	struct fp_conf_strings nodes;
 	uint64_t deadline_ns, patience_ns, heartbeat_ns, readahead_pages, min_mapping_bytes;
 	uint64_t pool_bytes;
@@ -55,6 +56,25 @@ static const struct fp_conf_field rule_keys[] = {
     {.key = "min", .type = FP_CONF_SIZE, .offset = offsetof(struct fp_rule, min_bytes)},
     {.key = "max", .type = FP_CONF_SIZE, .offset = offsetof(struct fp_rule, max_bytes), .min = 1},
     {.key = "library", .type = FP_CONF_STRING, .offset = offsetof(struct fp_rule, library)},
+    {.key = NULL},
+};
+
+static const struct fp_conf_field reconnect_keys[] = {
+    {.key = "missed_heartbeats",
+     .type = FP_CONF_U64,
+     .offset = offsetof(struct fp_reconnect_options, missed_heartbeats),
+     .min = 1,
+     .max = 100},
+    {.key = "backoff_first",
+     .type = FP_CONF_TIME,
+     .offset = offsetof(struct fp_reconnect_options, backoff_first_ns),
+     .min = FP_NSEC_PER_MSEC,
+     .max = 60 * FP_NSEC_PER_SEC},
+    {.key = "backoff_max",
+     .type = FP_CONF_TIME,
+     .offset = offsetof(struct fp_reconnect_options, backoff_max_ns),
+     .min = FP_NSEC_PER_MSEC,
+     .max = 3600 * FP_NSEC_PER_SEC},
     {.key = NULL},
 };
 
@@ -81,6 +101,7 @@ static const struct fp_conf_field keys[] = {
     KEY("capture", FP_CONF_ENUM, capture, .choices = captures),
     KEY("affinity", FP_CONF_ENUM, affinity, .choices = affinities),
     KEY("heap", FP_CONF_STRING, heap),
+    KEY("reconnect", FP_CONF_MAP, reconnect, .fields = reconnect_keys),
     KEY("rdma", FP_CONF_MAP, rdma, .fields = fp_rdma_fields),
     KEY("log", FP_CONF_ENUM, log_level, .choices = log_levels),
     KEY("rules", FP_CONF_LIST, rules, .fields = rule_keys, .item = new_rule),
@@ -430,6 +451,7 @@ static int take(struct raw *raw, struct fp_settings *settings, struct fp_agent_e
 	settings->deadline_ns = raw->deadline_ns;
 	settings->patience_ns = raw->patience_ns;
 	settings->heartbeat_ns = raw->heartbeat_ns;
+	settings->reconnect = raw->reconnect;
 	settings->readahead_pages = raw->readahead_pages;
 	settings->min_mapping_bytes = raw->min_mapping_bytes;
 	settings->overcommit = raw->overcommit;
@@ -457,6 +479,7 @@ static int read_raw(struct raw *ret_raw, struct fp_agent_error *error)
 	    .readahead_pages = 32,
 	    .min_mapping_bytes = 64 << 10,
 	    .rdma = fp_rdma_defaults,
+	    .reconnect = {FP_MISSED_HEARTBEATS, FP_BACKOFF_FIRST_NS, FP_BACKOFF_MAX_NS},
 	    .log_level = FP_LOG_NOTICE - FP_LOG_ERROR,
 	};
 	r = read_file(ret_raw, error);
@@ -513,6 +536,7 @@ struct fp_agent_options fp_settings_agent_options(const struct fp_settings *sett
 	    .patience_ns = settings->patience_ns,
 	    .on_loss = settings->on_loss,
 	    .heartbeat_ns = settings->heartbeat_ns,
+	    .reconnect = settings->reconnect,
 	    .fault_mode = settings->fault_mode,
 	    .capture = settings->capture,
 	    .affinity = settings->affinity,

@@ -35,6 +35,7 @@ struct fp_settings {
 	uint64_t patience_ns; /* 0: the nodes' grace */
 	enum fp_on_loss on_loss;
 	uint64_t heartbeat_ns;
+	struct fp_reconnect_options reconnect;
 	uint64_t readahead_pages;
 	uint64_t min_mapping_bytes; /* smaller mappings stay local */
 	uint64_t large_bytes;       /* of the heap; min_mapping_bytes unless said */

@@ -355,7 +355,7 @@ class BadInput(toolcase.ToolCase):
     def test_each_key_of_a_mapping_has_a_variable_and_its_lines(self):
         """These have no option."""
         preload = self.man("farpage-preload.7")
-        for mapping in ("rdma",):
+        for mapping in ("rdma", "reconnect"):
             err = self.farpage("run", "--config", self.path("map.yaml", mapping + ": {no_such_key: 1}\n"), "true")[2]
             keys = re.search(r"allowed here: (.*)", err)[1].split(", ")
             self.assertGreater(len(keys), 2, err)

@@ -90,6 +90,18 @@ static void attempts_are_ever_rarer(void **state)
 	}
 }
 
+static void the_backoff_is_as_chosen(void **state)
+{
+	static const uint64_t expected_ns[] = {700, 1400, 2800, 5000, 5000};
+	struct fp_backoff backoff = {.options = {.backoff_first_ns = 700, .backoff_max_ns = 5000}};
+
+	fp_backoff_opened(&backoff, 0, 10, 0);
+	for (unsigned i = 0; i < FP_ARRAY_LEN(expected_ns); i++) {
+		fp_backoff_refused(&backoff, 0, expected_ns[i] / 4); /* as much jitter as takes nothing */
+		assert_int_equal(backoff.next_ns, expected_ns[i]);
+	}
+}
+
 static void jitter_reaches_both_ends(void **state)
 {
 	struct fp_backoff low = {0}, high = {0};
@@ -171,6 +183,7 @@ int main(void)
 	    cmocka_unit_test(every_state_meets_every_event),
 	    cmocka_unit_test(what_fails_of_another_epoch_says_nothing),
 	    cmocka_unit_test(attempts_are_ever_rarer),
+	    cmocka_unit_test(the_backoff_is_as_chosen),
 	    cmocka_unit_test(jitter_reaches_both_ends),
 	    cmocka_unit_test(a_resume_that_does_not_hold_counts_as_refused),
 	    cmocka_unit_test(an_endless_grace_does_not_wrap),

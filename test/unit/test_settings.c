@@ -287,6 +287,25 @@ static void rdma(void **state)
 	}
 }
 
+static void reconnect(void **state)
+{
+	struct fp_settings s = read_good();
+
+	assert_int_equal(s.reconnect.missed_heartbeats, 1);
+	assert_int_equal(s.reconnect.backoff_first_ns, 50000000);
+	assert_int_equal(s.reconnect.backoff_max_ns, 2000000000);
+	fp_settings_done(&s);
+	use_config("reconnect: { missed_heartbeats: 3, backoff_first: 200ms, backoff_max: 10s }\n");
+	setenv("FARPAGE_RECONNECT_BACKOFF_MAX", "1m", 1);
+	s = read_good();
+	assert_int_equal(fp_settings_agent_options(&s).reconnect.missed_heartbeats, 3);
+	assert_int_equal(s.reconnect.backoff_first_ns, 200000000);
+	assert_int_equal(s.reconnect.backoff_max_ns, 60000000000);
+	fp_settings_done(&s);
+	use_config("reconnect: { backoff_first: 1us }\n");
+	assert_refused(-EINVAL, "far.yaml:1:29: reconnect.backoff_first", "1.00 ms..60.0 s");
+}
+
 /* A comma separates nodes, and the addresses of one. */
 static void nodes_of_several_addresses(void **state)
 {
@@ -368,6 +387,9 @@ static void bad_variables(void **state)
 	    {"FARPAGE_RDMA_ACK_TIMEOUT", "14", -EINVAL, "within 1.00 ms..8.00 s"},
 	    {"FARPAGE_RDMA_SEND_DEPTH", "1025", -EINVAL, "1..1024"},
 	    {"FARPAGE_RDMA_DEVICE_PORT", "0", -EINVAL, "1..255"},
+	    {"FARPAGE_RECONNECT_MISSED_HEARTBEATS", "0", -EINVAL, "1..100"},
+	    {"FARPAGE_RECONNECT_BACKOFF_FIRST", "0", -EINVAL, "within"},
+	    {"FARPAGE_RECONNECT_BACKOFF_MAX", "2h", -EINVAL, "within"},
 	};
 
 	_Static_assert(FP_READAHEAD_MAX == 63, "named by the messages above");
@@ -430,6 +452,7 @@ int main(void)
 	    cmocka_unit_test_setup(from_file, clean_environment),
 	    cmocka_unit_test_setup(environment_wins, clean_environment),
 	    cmocka_unit_test_setup(rdma, clean_environment),
+	    cmocka_unit_test_setup(reconnect, clean_environment),
 	    cmocka_unit_test_setup(nodes_of_several_addresses, clean_environment),
 	    cmocka_unit_test_setup(agent_options, clean_environment),
 	    cmocka_unit_test_setup(bad_variables, clean_environment),

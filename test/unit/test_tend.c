@@ -527,6 +527,26 @@ static void heartbeats_tell_the_round_trip(void **state)
 	bench_close();
 }
 
+/* So many in a row; what says that it broke is not waited for. */
+static void heartbeats_are_missed_as_often_as_chosen(void **state)
+{
+	bench_open();
+	b.store->nodes[0].backoff.options.missed_heartbeats = 3;
+	for (unsigned n_outages = 0; n_outages < 2; n_outages++) {
+		fake_break(0, FAKE_FREEZE);
+		for (unsigned i = 0; i < 2; i++)
+			tend_now();
+		assert_int_equal(info().failures, n_outages);
+		tend_now();
+		assert_int_equal(info().failures, n_outages + 1);
+		assert_int_equal(info().reconnects, n_outages + 1);
+	}
+	fake_break(0, FAKE_CUT);
+	tend_now();
+	assert_int_equal(info().failures, 3);
+	bench_close();
+}
+
 static void a_control_call_that_breaks_opens_the_breaker(void **state)
 {
 	bench_open();
@@ -895,6 +915,7 @@ int main(void)
 	    cmocka_unit_test_setup(attempts_wait_for_their_time, reset),
 	    cmocka_unit_test_setup(a_transport_that_cannot_resume_is_lost_at_once, reset),
 	    cmocka_unit_test_setup(heartbeats_tell_the_round_trip, reset),
+	    cmocka_unit_test_setup(heartbeats_are_missed_as_often_as_chosen, reset),
 	    cmocka_unit_test_setup(heartbeats_keep_a_session, reset),
 	    cmocka_unit_test_setup(a_control_call_that_breaks_opens_the_breaker, reset),
 	    cmocka_unit_test_setup(an_idle_lane_holds_one_old_link, reset),
