@@ -173,6 +173,7 @@ CORPORA = {
         "lease-short": client([LEASE, INFO], met(leased(size=0))),
         "lease-twice": client([LEASE, LEASE], met(leased(), leased(tag=2))),
         "attach": client([ATTACH], met(leased(ATTACHED, flags=4), frame(FAREWELL, tag=2)), RESUMED),
+        "attach-broken": client([LEASE, INFO, ATTACH], met(leased(), frame(INFO_REPLY, INFO_PAYLOAD, 99))),
         "attach-other": client([ATTACH, INFO], met(leased(ATTACHED, lease_id=2)), RESUMED),
         "release-resumed": client([RELEASE, RELEASE], met(frame(RELEASED, tag=1), frame(ERROR, status=DENIED, tag=2)), RESUMED),
         "release-wrong": client([LEASE, RELEASE], met(leased(), leased(tag=2))),
