@@ -135,6 +135,24 @@ static void end_links(struct fp_server *server, struct fp_node_session *session)
 	}
 }
 
+static void on_trim(struct fp_op *op, int res, unsigned flags)
+{
+	struct fp_server *server = fp_container_of(op, struct fp_server, trim_op);
+
+	server->trim_timing = false;
+	malloc_trim(0);
+}
+
+/* The allocator keeps what is freed below a piece that is still in use. The ends of some seconds are one
+ * trim, for which the loop stands still: 10 ms where thousands have ended. */
+static void trim_soon(struct fp_server *server)
+{
+	if (server->trim_timing || server->stopping)
+		return;
+	server->trim_timing = true;
+	fp_loop_timeout(&server->loop, &server->trim_op, &server->trim_time, TRIM_DELAY_NS);
+}
+
 static void end_session(struct fp_server *server, struct fp_node_session *session)
 {
 	unsigned long long leases = session->leases.n, mib = session->leases.leased_bytes >> 20;
@@ -146,6 +164,7 @@ static void end_session(struct fp_server *server, struct fp_node_session *sessio
 	       (unsigned long long)session->written_bytes >> 20);
 	end_links(server, session);
 	fp_node_session_end(&server->sessions, session);
+	trim_soon(server); /* one that expired has ended long after its connection */
 	fp_server_sessions_changed(server);
 }
 
@@ -241,24 +260,6 @@ static void link_ended(struct fp_server *server, struct fp_node_session *session
 		conn = conn->next;
 	if (conn)
 		fp_conn_settle(conn);
-}
-
-static void on_trim(struct fp_op *op, int res, unsigned flags)
-{
-	struct fp_server *server = fp_container_of(op, struct fp_server, trim_op);
-
-	server->trim_timing = false;
-	malloc_trim(0);
-}
-
-/* The allocator keeps what is freed below a piece that is still in use. The ends of some seconds are one
- * trim, for which the loop stands still: 10 ms where thousands have ended. */
-static void trim_soon(struct fp_server *server)
-{
-	if (server->trim_timing || server->stopping)
-		return;
-	server->trim_timing = true;
-	fp_loop_timeout(&server->loop, &server->trim_op, &server->trim_time, TRIM_DELAY_NS);
 }
 
 void fp_server_session_left(struct fp_server *server, struct fp_conn *conn)

@@ -183,7 +183,7 @@ class SessionFlood(Attack):
     """Thousands of sessions that all ask, all the time."""
 
     limits = "max_sessions: 16384"  # those of an earlier turn may be within their grace period
-    bound_bytes = 128 * MIB  # for each 32 KiB of input, and answers not taken yet
+    bound_bytes = 320 * MIB  # of each session 32 KiB of input, and 128 KiB of answers that are not taken yet
 
     def run(self, node, url, ready):
         sessions = [self.session(node, url) for _ in range(2000)]
