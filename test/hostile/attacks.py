@@ -1,6 +1,7 @@
 """What hostile clients do. Each attack runs in one process or several, says when it has begun, and goes on until it is killed."""
 import contextlib
 import ctypes
+import itertools
 import mmap
 import multiprocessing
 import os
@@ -8,8 +9,10 @@ import random
 import select
 import signal
 import struct
+import threading
 import time
 
+import rdmaclient
 from farpaged import (CONTROL, HELLO, LEASE, LINK, MEMFD, PING, READ, RELEASE, STATUS, WRITE, Refused, frame, secret_file, table)
 
 MIB = 1 << 20
@@ -19,6 +22,7 @@ HUGE_PAGES = 8
 HUGE_PAGES_FILE = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
 MAX_SEG = 65536
 SECRETS = b"the well-behaved client's secret", b"the hostile client's secret"
+RDMA_QUOTA_BYTES = 96 * MIB
 FULL_READ = frame(READ, table([(1, MAX_SEG, 0)] * 64), tag=1)
 
 
@@ -50,6 +54,11 @@ def flood(connections, request, receives=True):
                 del left[fd]
 
 
+def many(url):
+    """Connections of a flood. Over rdma the device that they load is a guest's emulated processor."""
+    return 8 if url.startswith("rdma:") else 60
+
+
 def lease_all(session, size, keep):
     """Leases pieces of size until the node refuses; returns how many."""
     count = 0
@@ -62,15 +71,17 @@ def lease_all(session, size, keep):
 
 
 class Attack:
-    """Defaults; each attack says what differs."""
+    """Defaults; each attack says what differs. Its counts have no lock: who is killed with one in hand keeps it for ever."""
 
     transports = ("tcp", "shm")
     processes = 1
     resumes = False  # whether the client beside it opens sessions, breaks its connections and comes back
     pool = "{ name: main, size: 64M }"
     limits = ""
+    guest_limits = None  # instead of these over rdma: a guest is small and slow
     descriptors = None  # the daemon's limit of open files
     bound_bytes = 32 * MIB  # of private memory that the daemon may take for it
+    numbers = itertools.count()
     verdict = None  # called with the node at the end
 
     def why_not(self):
@@ -83,14 +94,19 @@ class Attack:
 
     def secrets(self, url):
         """Of the client that behaves well and of the attackers. Without them loopback is one client, and a UNIX socket has one a user."""
-        return SECRETS if url.startswith("tcp") else (None, None)
+        return SECRETS if url.startswith(("tcp", "rdma")) else (None, None)
 
     def config(self, transport):
         items = ", ".join(f"{{ name: client{i}, file: {secret_file(secret.decode())}, rights: [ lease, status ] }}"
                           for i, secret in enumerate(self.secrets(transport)) if secret)
         auth = f"auth: {{ secrets: [ {items} ] }}\n" if items else ""
-        return (f'listen: [ "unix:@hostile-{os.getpid()}", "tcp://127.0.0.1:0" ]\npools: [ {self.pool} ]\n'
-                f"limits: {{ grace: 2s, {self.limits} }}\n{auth}")
+        way, pool, limits = "tcp://127.0.0.1:0", self.pool, ["grace: 2s", "idle_timeout: 5m", self.limits]
+        if transport == "rdma":
+            way = f"rdma://{os.environ.get('FARPAGE_TEST_RDMA')}:0"
+            pool, limits = "{ name: main, size: 128M }", [*limits[:2], self.guest_limits or self.limits]
+            limits += [] if "client_quota" in limits[-1] else [f"client_quota: {RDMA_QUOTA_BYTES}"]
+        return (f'listen: [ "unix:@hostile-{os.getpid()}-{next(self.numbers)}", "{way}" ]\npools: [ {pool} ]\n'
+                f"limits: {{ {', '.join(filter(None, limits))} }}\n{auth}")
 
     def run(self, node, url, ready):
         raise NotImplementedError
@@ -106,26 +122,26 @@ class LeasesUnread(Attack):
     pool = "{ name: main, size: 512M }"  # what is under way to a client is kept: eight leases a connection
 
     def run(self, node, url, ready):
-        sessions = [self.session(node, url) for _ in range(16)]
+        sessions = [self.session(node, url) for _ in range(min(16, many(url)))]
         ready.set()
         flood(sessions, frame(LEASE, struct.pack("<QII", PAGE, 0, 0)) + frame(RELEASE, struct.pack("<II", 1, 0)), receives=False)
 
 
 class PingsUnread(Attack):
-    """The longest PINGs on many links, no PONG is ever read."""
+    """The longest PINGs on many connections, no PONG is ever read."""
 
     def run(self, node, url, ready):
         session = node.session(url, name="hostile")
-        links = [session.link() for _ in range(60)]
+        connections = [node.session(url, name="hostile") if url.startswith("rdma:") else session.link() for _ in range(many(url))]
         ready.set()
-        flood(links, frame(PING, bytes(4096)), receives=False)
+        flood(connections, frame(PING, bytes(4096)), receives=False)
 
 
 class StatusFlood(Attack):
     """The dearest question, asked by many sessions without a pause."""
 
     def run(self, node, url, ready):
-        sessions = [self.session(node, url) for _ in range(60)]
+        sessions = [self.session(node, url) for _ in range(many(url))]
         ready.set()
         flood(sessions, frame(STATUS))
 
@@ -135,10 +151,13 @@ class LinkFlood(Attack):
 
     def run(self, node, url, ready):
         session = node.session(url, name="hostile")
-        session.lease(MIB)
-        links = [session.link() for _ in range(60)]
+        lease_id, _, _ = session.lease(MIB)
+        links = [session.link() for _ in range(many(url))]
         ready.set()
-        flood(links, FULL_READ)
+        if url.startswith("rdma:"):
+            rdmaclient.flood(links, lease_id)
+        else:
+            flood(links, FULL_READ)
 
 
 class ReadsUnread(Attack):
@@ -197,13 +216,13 @@ class SmallLeases(Attack):
     processes = 4
     pool = "{ name: main, size: 4G }"
     limits = "max_leases: 65535, client_quota: 3G"
-    granted = multiprocessing.Value("Q", 0)
+    guest_limits = "max_leases: 65535"
+    granted = multiprocessing.RawValue("Q", 0)
 
     def run(self, node, url, ready):
         session = node.session(url, name="hostile")
         count = lease_all(session, PAGE, [])
-        with self.granted.get_lock():
-            self.granted.value = max(self.granted.value, count)
+        self.granted.value = max(self.granted.value, count)
         ready.set()
         signal.pause()
 
@@ -220,7 +239,7 @@ class Quota(Attack):
     def run(self, node, url, ready):
         sessions = []
         with contextlib.suppress(Refused):
-            while len(sessions) < 16:
+            while len(sessions) < min(16, many(url)):
                 sessions.append(self.session(node, url))
                 lease_all(sessions[-1], MIB, [])
         ready.set()
@@ -232,7 +251,7 @@ class KeptMemory(Attack):
 
     transports = ("shm",)
     limits = "client_quota: 32M"
-    kept = multiprocessing.Value("Q", 0)
+    kept = multiprocessing.RawValue("Q", 0)
 
     def run(self, node, url, ready):
         session = self.session(node, url)
@@ -245,8 +264,7 @@ class KeptMemory(Attack):
                 memories[-1][:] = b"k" * MIB
                 os.close(fd)
                 session.release(lease_id)
-                with self.kept.get_lock():
-                    self.kept.value = max(self.kept.value, len(memories) * MIB)
+                self.kept.value = max(self.kept.value, len(memories) * MIB)
         signal.pause()
 
     def verdict(self, _):
@@ -323,13 +341,15 @@ class HalfOpen(Attack):
     """Handshakes that never end, their HELLO sent byte by byte."""
 
     limits = "handshake_timeout: 200ms"
-    ended = multiprocessing.Value("Q", 0)  # connections, by the node
+    guest_limits = "handshake_timeout: 500ms"
+    ended = multiprocessing.RawValue("Q", 0)  # connections, by the node
 
     def run(self, node, url, ready):
         hello = frame(HELLO, struct.pack("<BBBBIQ16s32s64s", 1, 1, CONTROL, 0, 0, 0, bytes(16), bytes(32), b"slow"))
         held = []
-        ready.set()
-        while True:
+        for opened in itertools.count():
+            if opened == 8:  # over rdma each takes its time
+                ready.set()
             with contextlib.suppress(OSError):
                 held.append([node.connect(url), 0])
             for entry in list(held):
@@ -339,8 +359,7 @@ class HalfOpen(Attack):
                     entry[1] += sent < len(hello) - 2
                 except OSError:
                     held.remove(entry)
-                    with self.ended.get_lock():
-                        self.ended.value += 1
+                    self.ended.value += 1
             time.sleep(0.005)
 
     def verdict(self, _):
@@ -368,6 +387,43 @@ class Garbage(Attack):
                     wrong[dice.randrange(len(wrong))] = dice.randrange(256)
                 sock.sendall(bytes(wrong))
                 sock.close()
+
+
+class WrongRequests(Attack):
+    """Connection requests that are none, prove nothing, or ask for links of others; and right ones that say nothing more."""
+
+    transports = ("rdma",)
+    processes = 2
+    limits = "handshake_timeout: 1s"
+    let_in = multiprocessing.RawValue("Q", 0)
+    refused = multiprocessing.RawValue("Q", 0)
+
+    def run(self, node, url, ready):
+        for _ in range(4):  # a connection request takes its time
+            threading.Thread(target=self.ask, args=(node, url), daemon=True).start()
+        ready.set()
+
+    def ask(self, node, url):
+        dice = random.Random()
+        held = []
+        while True:
+            proven = rdmaclient.request(CONTROL, node.secret)
+            private = dice.choice((
+                proven, dice.randbytes(48), b"", rdmaclient.request(CONTROL, dice.randbytes(16)),
+                rdmaclient.request(LINK, dice.randbytes(16), dice.randrange(1, 9))))
+            try:
+                held.append(rdmaclient.dial(url, private))
+                self.let_in.value += private != proven
+            except ConnectionRefusedError:
+                self.refused.value += 1
+            except OSError:
+                pass
+            if len(held) == 8:
+                held.pop(0).close()
+
+    def verdict(self, _):
+        print(f"wrong requests refused: {self.refused.value}, let in: {self.let_in.value}")
+        assert self.refused.value and not self.let_in.value
 
 
 class Churn(Attack):
@@ -462,4 +518,5 @@ ATTACKS = {
     "small-leases": SmallLeases(),
     "status-flood": StatusFlood(),
     "strangers": Strangers(),
+    "wrong-requests": WrongRequests(),
 }

@@ -10,7 +10,7 @@ import socket
 import struct
 import time
 
-from farpaged import INFO, PING, RESUME, Connection, Session
+from farpaged import INFO, MEMFD, PING, RESUME, Connection, Session
 
 PAGE = 4096
 LEASE_PAGES = 512
@@ -25,13 +25,13 @@ def content(page, version):
 
 
 class WellBehaved:
-    """One session and its link. Over shm it reaches its pages by load and store, and asks the node only control calls."""
+    """One session and its link. Over shm and rdma it reaches its pages without the node, which it asks only control calls."""
 
     def __init__(self, node, url, secret, seed):
         self.node, self.url, self.secret = node, url, secret
         self.random = random.Random(seed)
-        self.shm = url.startswith("shm:")
-        self.session = Session(node, url, secret=secret, features=1 if self.shm else 0)
+        self.shm, self.rdma = url.startswith("shm:"), url.startswith("rdma:")
+        self.session = Session(node, url, secret=secret, features=MEMFD if self.shm else 0)
         self.session.sock.settimeout(CALL_DEADLINE_S)
         self.lease_id, _, fd = self.session.lease(LEASE_PAGES * PAGE)
         self.versions = [0] * LEASE_PAGES
@@ -46,7 +46,8 @@ class WellBehaved:
     def open_link(self):
         if not self.shm:
             self.link = self.session.link()
-            self.link.sock.settimeout(CALL_DEADLINE_S)
+            if not self.rdma:
+                self.link.sock.settimeout(CALL_DEADLINE_S)
 
     def write(self, page):
         self.versions[page] += 1
@@ -76,17 +77,18 @@ class WellBehaved:
         """Breaks its connections as a network does, and comes back within the grace period."""
         until = time.monotonic() + self.session.grace_ms / 1000
         for broken in (self.link, self.session):
-            broken.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            if not self.rdma:
+                broken.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             broken.close()
         while not self.try_resume(time.monotonic() > until):
             time.sleep(RETRY_S)
 
     def try_resume(self, is_last):
         session = Session.__new__(Session)
-        session.node, session.url, session.secret = self.node, self.url, self.secret
+        session.node, session.url, session.secret, session.keys = self.node, self.url, self.secret, {}
         try:
-            Connection.__init__(session, self.node.connect(self.url), RESUME, self.session.session_id, self.session.token,
-                                self.secret)
+            Connection.__init__(session, self.node.connect(self.url, RESUME, self.secret), RESUME, self.session.session_id,
+                                self.session.token, self.secret, self.session.features)
             session.sock.settimeout(CALL_DEADLINE_S)
             self.session = session
             session.attach(self.lease_id)
@@ -111,14 +113,16 @@ class WellBehaved:
 
     def run(self, seconds, resumes):
         """Latencies in seconds by kind of call."""
-        took = {"page": [], "lease": [], "visit": [], "resume": []}
+        took = {"page": [], "ping": [], "lease": [], "visit": [], "resume": []}
         end = time.monotonic() + seconds
         count = 0
         while time.monotonic() < end:
             count += 1
             page = self.random.randrange(LEASE_PAGES)
             kind, call = ("page", lambda: self.write(page)) if count % 8 == 0 else ("page", lambda: self.verify(page))
-            if count % 16 == 0:
+            if self.rdma and count % 4 == 1:  # it asks the node for nothing else as often
+                kind, call = "ping", lambda: self.session.ask(PING, b"p" * 64)
+            if count % 16 == 0 or self.rdma and count % 8 == 3:
                 kind, call = "lease", self.lease_and_release
             if resumes and count % 32 == 0:
                 kind, call = ("visit", self.visit) if self.shm or count % 64 else ("resume", self.resume)

@@ -15,6 +15,8 @@ import subprocess
 import tempfile
 import unittest
 
+import rdmaclient
+
 DEADLINE_S = 20
 secrets_dir = tempfile.TemporaryDirectory(prefix="farpaged-test.secrets.")
 
@@ -25,7 +27,7 @@ secrets_dir = tempfile.TemporaryDirectory(prefix="farpaged-test.secrets.")
 CONTROL, LINK, RESUME = 1, 2, 3
 (MALFORMED, VERSION_GAP, DENIED, FULL, OVER_QUOTA, DRAINING, BUSY, BAD_VALUE, NOT_PERMITTED, BROKEN,
  GONE) = range(1, 12)
-MEMFD = 1
+MEMFD, KEYS = 1, 2
 HEADER = struct.Struct("<IBBHIiQ")
 MAGIC = 0x50524146
 
@@ -96,9 +98,13 @@ class Farpaged:
     def wait(self):
         return self.process.wait(DEADLINE_S)
 
-    def connect(self, url=None):
+    def connect(self, url=None, purpose=CONTROL, secret=None):
+        """A byte stream. Purpose and secret matter over rdma alone, where they are in the connection request."""
         url = url or self.urls[0]
-        if url.startswith("shm:"):
+        if url.startswith("rdma:"):
+            sock = rdmaclient.dial(url, rdmaclient.request(purpose, secret or self.secret))
+            sock.settimeout(DEADLINE_S)
+        elif url.startswith("shm:"):
             sock = socket.socket(socket.AF_UNIX)
             path = url[4:]
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", DEADLINE_S, 0))
@@ -209,9 +215,14 @@ class Session(Connection):
 
     def __init__(self, node, url, features=0, secret=None, **options):
         self.node, self.url, self.secret = node, url, secret or node.secret
-        super().__init__(node.connect(url), CONTROL, secret=self.secret, features=features, **options)
+        self.keys = {}  # over rdma: of each lease, its address and its key
+        features |= KEYS if url.startswith("rdma:") else 0
+        super().__init__(node.connect(url, secret=secret), CONTROL, secret=self.secret, features=features, **options)
 
     def link(self, **options):
+        if self.url.startswith("rdma:"):
+            private = rdmaclient.request(LINK, self.token, self.session_id)
+            return rdmaclient.RdmaLink(self.url, private, self.keys)
         return Connection(self.node.connect(self.url), LINK, self.session_id, self.token, self.secret, **options)
 
     def lease(self, size):
@@ -227,8 +238,9 @@ class Session(Connection):
         if kind == ERROR:
             raise Refused(status)
         data += self.receive(56 - len(data))
-        size, lease_id, flags = struct.unpack_from("<QII", data, 24)
-        assert len(fds) == flags
+        size, lease_id, flags, *key = struct.unpack_from("<QIIQI", data, 24)
+        assert len(fds) == flags & MEMFD
+        self.keys[lease_id] = key
         return lease_id, size, fds[0] if fds else None
 
     def release(self, lease_id):
@@ -243,8 +255,9 @@ class Session(Connection):
 
     def attach(self, lease_id):
         """Returns size and flags."""
-        size, got_id, flags = struct.unpack_from("<QII", self.ask(ATTACH, struct.pack("<II", lease_id, 0)))
+        size, got_id, flags, *key = struct.unpack_from("<QIIQI", self.ask(ATTACH, struct.pack("<II", lease_id, 0)))
         assert got_id == lease_id
+        self.keys[lease_id] = key
         return size, flags
 
     def info(self):

@@ -17,7 +17,7 @@ class Node:
 
     secret = None
 
-    def connect(self, url):
+    def connect(self, url, **_):
         if url.startswith("shm:"):
             sock = socket.socket(socket.AF_UNIX)
             sock.connect(url[4:])

@@ -29,7 +29,9 @@ in_guest 6.12 --kernel 6.12 "${both_networks[@]}" --timeout 1500 -- \
 in_guest 6.12-faults-rxe --kernel 6.12 --setup one-namespace --timeout 1500 -- vm-rdmafork-rxe vm-redis-save-rxe \
 	vm-churn-inline-rxe vm-opens-siw vm-faults-rxe
 
-in_guest 6.12-killclients --kernel 6.12 --setup one-namespace --timeout 1500 -- vm-killclients-rxe
+in_guest 6.12-killclients --kernel 6.12 --setup one-namespace --timeout 1500 -- vm-killclients-rxe \
+	vm-hostile-{adopt-flood,churn,garbage,half-open,leases-unread,link-flood,pings-unread,quota,small-leases,status-flood}-rxe \
+	vm-hostile-wrong-requests-rxe
 
 in_guest 6.12-faults-siw --kernel 6.12 --setup two-namespaces --timeout 1500 -- vm-faults-siw-namespaces
 
