@@ -48,7 +48,7 @@ static const struct fp_hostmem *look_at_host(struct fp_pools *pools, uint64_t ma
 /* What is being given back will be there when a new lease is touched. */
 static uint64_t host_bytes(struct fp_pools *pools)
 {
-	uint64_t bytes = look_at_host(pools, HOST_AGE_NS)->available_bytes;
+	uint64_t bytes = pools->unlimited ? UINT64_MAX : look_at_host(pools, HOST_AGE_NS)->available_bytes;
 
 	for (unsigned i = 0; i < pools->n && bytes != UINT64_MAX; i++)
 		if (!fp_pool_is_reserved(pools->items[i]))

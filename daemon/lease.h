@@ -102,6 +102,7 @@ struct fp_pools {
 	TAILQ_HEAD(, fp_node_memory) kept;
 	unsigned n_kept;
 	uint64_t collected_ns;
+	bool unlimited;         /* by what the host has: a program may map more than it touches */
 	struct fp_hostmem host; /* as it was at host_ns */
 	uint64_t host_ns, refused_ns;
 };

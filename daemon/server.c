@@ -487,6 +487,7 @@ static int open_pools(struct fp_server *server)
 	uint64_t size_bytes, free_bytes;
 	int r;
 
+	server->pools.unlimited = server->options.private_node;
 	server->pools.items = calloc(server->config->n_pools, sizeof(server->pools.items[0]));
 	if (!server->pools.items)
 		return explain_start("pools", -ENOMEM);
@@ -501,8 +502,7 @@ static int open_pools(struct fp_server *server)
 	fp_pools_sum(&server->pools, false, &size_bytes, &free_bytes);
 	for (unsigned i = 0; i < server->pools.n; i++)
 		fp_pool_set_least(server->pools.items[i], fp_pools_least_bytes(size_bytes));
-	if (!server->options.private_node) /* its pool is the machine's memory, unless told otherwise */
-		fp_pools_warn(&server->pools);
+	fp_pools_warn(&server->pools);
 	return 0;
 }
 

@@ -81,7 +81,7 @@ class Silence(unittest.TestCase):
                           f"{auth(SECRET.decode())}limits: {{ {limits} }}\n",
                           prefix=["ip", "netns", "exec", names[0]])
         sock = self.connect_inside(names[1], "10.78.0.1", 7461)
-        node.connect = lambda url, connect=node.connect: sock if url.startswith("tcp") else connect(url)
+        node.connect = lambda url, connect=node.connect, **options: sock if url.startswith("tcp") else connect(url, **options)
         session = Session(node, node.urls[1], secret=SECRET)
         session.lease(MIB)
         if unacknowledged:
