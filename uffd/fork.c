@@ -312,8 +312,6 @@ static int renew_room(struct fp_far *far)
 	fp_room_done(&far->room);
 	pthread_mutex_init(&far->fifo.lock, NULL);
 	far->fifo.head = far->fifo.tail = 0;
-	atomic_store(&far->fork_freeze, false);
-	atomic_store(&far->fork_overdraw, false);
 	atomic_store(&far->unreached, 0);
 	atomic_store(&far->evicting, 0);
 	return fp_room_init(&far->room, budget);
@@ -554,6 +552,7 @@ static void start_over(struct fp_agent *agent)
 	r = fp_agent_start_threads(agent, &error);
 	if (r < 0)
 		refuse(error.text);
+	fp_reclaim_thaw(agent->reclaim); /* not before: our stack may be far, and who serves it had to begin */
 }
 
 void fp_agent_fork_child(struct fp_agent *agent)

@@ -645,7 +645,7 @@ static void stacks_that_are_far(void **state)
 	test_fill(stack, STACK_BYTES, 5);
 	assert_int_equal(sigaltstack(&far_stack, &old_stack), 0);
 	assert_int_equal(sigaction(SIGUSR2, &action, &old_action), 0);
-	for (unsigned i = 0; i < 3; i++) {
+	for (unsigned i = 0; i < 10; i++) {
 		fill_all(filled, 77); /* the stack is pushed out */
 		forked_status = -1;
 		raise(SIGUSR2);
