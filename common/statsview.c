@@ -42,10 +42,12 @@ static int copy(int fd, struct fp_statspage *ret_page)
 	return texts_end(ret_page) ? 0 : -EINVAL;
 }
 
-/* A process that is not here may live in another pid namespace: what it maps keeps the lock. */
+/* A process that is not here may live in another pid namespace: what it maps keeps the lock. Some file
+ * systems have no locks. */
 static bool is_dead(const struct fp_statsview *view)
 {
-	return !fp_statspage_alive(&view->page) && flock(view->fd, LOCK_SH | LOCK_NB) == 0;
+	return !fp_statspage_alive(&view->page) &&
+	       (flock(view->fd, LOCK_SH | LOCK_NB) == 0 || errno != EWOULDBLOCK);
 }
 
 int fp_statsview_look(struct fp_statsview *view)

@@ -184,13 +184,13 @@ static void creating_is_atomic(void **state)
 	assert_int_equal(status, 0);
 }
 
-/* The kernel ends this process as soon as it allocates blocks of a file. */
-static void end_in_the_midst(void)
+/* What the kernel does when this process calls nr from now on. */
+static void meet(uint32_t nr, uint32_t action)
 {
 	struct sock_filter filter[] = {
 	    BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-	    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_fallocate, 0, 1),
-	    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+	    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, nr, 0, 1),
+	    BPF_STMT(BPF_RET | BPF_K, action),
 	    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
 	};
 	const struct sock_fprog program = {.len = 4, .filter = filter};
@@ -214,7 +214,7 @@ static void who_is_ended_meanwhile_leaves_nothing(void **state)
 		if (child == 0) {
 			struct fp_statspage *page;
 
-			end_in_the_midst();
+			meet(SYS_fallocate, SECCOMP_RET_KILL_PROCESS);
 			fp_statspage_create(page_path, false, &page);
 			_exit(0);
 		}
@@ -307,6 +307,26 @@ static void a_page_is_its_writers_as_long_as_it_is_mapped(void **state)
 	fp_statsview_close(view);
 	assert_int_equal(fp_statspage_create(page_path, true, &other), 0);
 	fp_statspage_close(other);
+}
+
+/* As over NFS without its lock service. */
+static void where_locks_fail_a_page_of_nobody_is_dead(void **state)
+{
+	struct fp_statspage *page = NULL;
+	struct fp_statsview *view = NULL;
+	int status;
+	pid_t pid;
+
+	assert_int_equal(fp_statspage_create(page_path, true, &page), 0);
+	page->start_ticks++; /* no such process */
+	pid = fork();
+	if (pid == 0) {
+		meet(SYS_flock, SECCOMP_RET_ERRNO | ENOLCK);
+		_exit(fp_statsview_open(page_path, &view) < 0 || !view->dead);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+	fp_statspage_close(page);
 }
 
 static void other_versions_are_told_from_other_files(void **state)
@@ -480,6 +500,7 @@ int main(void)
 	    page_test(every_truncation_is_refused),
 	    page_test(a_page_that_is_cut_short_harms_no_reader),
 	    page_test(a_page_is_its_writers_as_long_as_it_is_mapped),
+	    page_test(where_locks_fail_a_page_of_nobody_is_dead),
 	    page_test(other_versions_are_told_from_other_files),
 	    page_test(texts_without_end_are_refused),
 	    page_test(things_that_are_no_files_are_refused),
