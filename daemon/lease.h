@@ -104,7 +104,7 @@ struct fp_pools {
 	uint64_t collected_ns;
 	bool unlimited;         /* by what the host has: a program may map more than it touches */
 	struct fp_hostmem host; /* as it was at host_ns */
-	uint64_t host_ns, refused_ns;
+	uint64_t host_ns, host_took_ns, refused_ns;
 };
 
 void fp_pools_init(struct fp_pools *pools, unsigned max_shared);
