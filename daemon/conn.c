@@ -234,9 +234,11 @@ static bool are_fds_out(const struct fp_conn *conn)
 bool fp_conn_promise_fd(struct fp_conn *conn)
 {
 	forget_received(conn);
+	if (conn->fds_promised + conn->fds_sent >= CONN_FDS)
+		return false;
 	for (struct fp_conn *c = conn->server->conns; c && are_fds_out(conn); c = c->next)
 		forget_received(c);
-	if (conn->fds_promised + conn->fds_sent >= CONN_FDS || are_fds_out(conn))
+	if (are_fds_out(conn))
 		return false;
 	conn->fds_promised++;
 	count_fds_out(conn, 1);
@@ -427,6 +429,15 @@ int fp_conn_start(struct fp_server *server, int fd, struct fp_gate_peer *gate_pe
 	server->n_conns++;
 	fp_conn_settle(conn);
 	return 0;
+}
+
+void fp_conn_enter(struct fp_conn *conn, struct fp_node_session *session)
+{
+	if (conn->session)
+		LIST_REMOVE(conn, in_session);
+	conn->session = session;
+	if (session)
+		LIST_INSERT_HEAD(&session->conns, conn, in_session);
 }
 
 void fp_conn_answer(struct fp_conn *conn, struct fp_reply *reply)

@@ -40,6 +40,7 @@ struct fp_conn_write {
 struct fp_conn {
 	struct fp_conn *next, **link;
 	TAILQ_ENTRY(fp_conn) stranger;
+	LIST_ENTRY(fp_conn) in_session;
 	struct fp_client *client; /* whose it is, held: a stranger's is his origin; NULL: it was evicted */
 	struct fp_server *server;
 	int fd;
@@ -91,6 +92,9 @@ bool fp_conn_may_break(const struct fp_conn *conn);
 /* Begins to serve fd and, unless NULL, the gate's peer behind it; both are its own from here on (also on
  * failure: the peer is then ended). 0 or -ENOMEM. */
 int fp_conn_start(struct fp_server *server, int fd, struct fp_gate_peer *gate_peer);
+
+/* It is session's from now on; NULL: nobody's. It leaves the one before. */
+void fp_conn_enter(struct fp_conn *conn, struct fp_node_session *session);
 
 /* Queues an answer and owns it; NULL (no memory for it) kills the connection. */
 void fp_conn_answer(struct fp_conn *conn, struct fp_reply *reply);

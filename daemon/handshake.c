@@ -87,6 +87,7 @@ static int open_session(struct fp_conn *conn, const struct fp_node_secret *secre
 	struct fp_server *server = conn->server;
 	struct fp_client *client = identify(conn, secret);
 	uint64_t max = server->config->limits.max_sessions;
+	struct fp_node_session *session;
 	int r;
 
 	if (!client)
@@ -97,15 +98,15 @@ static int open_session(struct fp_conn *conn, const struct fp_node_secret *secre
 		r = take_place(conn, client, ret_why);
 	if (r == 0)
 		r = fp_node_session_open(&server->sessions, client, conn->hello.client_name, conn->peer,
-		                         &conn->session);
+		                         &session);
 	fp_client_put(client); /* his connection holds him */
 	if (r < 0)
 		return r;
-	conn->session->memfd = conn->is_unix && conn->hello.features & FP_WIRE_FEATURE_MEMFD;
+	fp_conn_enter(conn, session);
+	session->memfd = conn->is_unix && conn->hello.features & FP_WIRE_FEATURE_MEMFD;
 	server->counters.sessions++;
-	fp_log(FP_LOG_INFO, "session", "%llu: %s at %s begins, of client %s",
-	       (unsigned long long)conn->session->id, conn->session->name, conn->peer,
-	       conn->session->client->name);
+	fp_log(FP_LOG_INFO, "session", "%llu: %s at %s begins, of client %s", (unsigned long long)session->id,
+	       session->name, conn->peer, session->client->name);
 	fp_server_sessions_changed(server);
 	return 0;
 }
@@ -126,7 +127,7 @@ static int attach_link(struct fp_conn *conn, const struct fp_node_secret *secret
 		return r;
 	fp_node_session_confirm(session);
 	session->n_links++;
-	conn->session = session;
+	fp_conn_enter(conn, session);
 	return 0;
 }
 
@@ -152,7 +153,7 @@ static int resume_session(struct fp_conn *conn, const struct fp_node_secret *sec
 	fp_conn_give(conn, session->client);
 	session->n_resumes++;
 	snprintf(session->peer, sizeof(session->peer), "%s", conn->peer);
-	conn->session = session;
+	fp_conn_enter(conn, session);
 	server->counters.resumed++;
 	fp_log(FP_LOG_NOTICE, "session", "%llu: %s at %s is back: it has %u leases",
 	       (unsigned long long)session->id, session->name, conn->peer, session->leases.n);

@@ -125,12 +125,10 @@ static void on_accept_paused(struct fp_op *op, int res, unsigned flags)
  * A connection that is killed reads nothing more from what it has received; a WRITE of which a part has
  * arrived stays a part.
  */
-static void end_links(struct fp_server *server, struct fp_node_session *session)
+static void end_links(struct fp_node_session *session)
 {
-	for (struct fp_conn *conn = server->conns; conn; conn = conn->next) {
-		if (conn->session != session)
-			continue;
-		conn->session = NULL;
+	for (struct fp_conn *conn; (conn = LIST_FIRST(&session->conns));) {
+		fp_conn_enter(conn, NULL);
 		fp_conn_kill(conn);
 	}
 }
@@ -162,7 +160,7 @@ static void end_session(struct fp_server *server, struct fp_node_session *sessio
 	       (unsigned long long)session->id, session->name, session->peer, leases, mib,
 	       (unsigned long long)session->read_bytes >> 20,
 	       (unsigned long long)session->written_bytes >> 20);
-	end_links(server, session);
+	end_links(session);
 	fp_node_session_end(&server->sessions, session);
 	trim_soon(server); /* one that expired has ended long after its connection */
 	fp_server_sessions_changed(server);
@@ -170,7 +168,7 @@ static void end_session(struct fp_server *server, struct fp_node_session *sessio
 
 void fp_server_fence(struct fp_server *server, struct fp_node_session *session)
 {
-	end_links(server, session);
+	end_links(session);
 	fp_node_session_disarm(session);
 	session->n_links = 0;
 	session->cut_off = false;
@@ -244,33 +242,39 @@ void fp_server_end_session(struct fp_server *server, struct fp_conn *conn)
 {
 	struct fp_node_session *session = conn->session;
 
-	conn->session = NULL;
+	fp_conn_enter(conn, NULL);
 	end_session(server, session);
 }
 
 /* While the node stops, the control connection waits for the last of its links. */
 static void link_ended(struct fp_server *server, struct fp_node_session *session)
 {
-	struct fp_conn *conn = server->conns;
+	struct fp_conn *conn;
 
 	session->n_links--;
 	if (!server->stopping)
 		return;
-	while (conn && (conn->session != session || !fp_conn_is_control(conn)))
-		conn = conn->next;
+	LIST_FOREACH(conn, &session->conns, in_session)
+	if (fp_conn_is_control(conn))
+		break;
 	if (conn)
 		fp_conn_settle(conn);
 }
 
 void fp_server_session_left(struct fp_server *server, struct fp_conn *conn)
 {
-	if (conn->session && fp_conn_is_control(conn) && outlives(server, conn))
-		cut_off_session(server, conn->session);
-	else if (conn->session && fp_conn_is_control(conn))
-		end_session(server, conn->session);
-	else if (conn->session)
-		link_ended(server, conn->session);
-	conn->session = NULL;
+	struct fp_node_session *session = conn->session;
+	bool stays = session && fp_conn_is_control(conn) && outlives(server, conn);
+
+	if (!session)
+		return;
+	fp_conn_enter(conn, NULL);
+	if (stays)
+		cut_off_session(server, session);
+	else if (fp_conn_is_control(conn))
+		end_session(server, session);
+	else
+		link_ended(server, session);
 }
 
 void fp_server_conn_ended(struct fp_server *server, struct fp_conn *conn)

@@ -14,6 +14,8 @@
 #ifndef FP_NODE_SESSION_H
 #define FP_NODE_SESSION_H
 
+#include <sys/queue.h>
+
 #include "client.h"
 #include "lease.h"
 #include "wire.h"
@@ -41,6 +43,7 @@ struct fp_node_session {
 	struct fp_gate_peer *gate_peer; /* held: its leases have keys for this peer's links; NULL: none */
 	bool own_peer; /* made for queue pairs by hand: no connection of the gate's ends it */
 	unsigned n_links;
+	LIST_HEAD(, fp_conn) conns; /* control connection and links, for the server */
 	uint64_t opened_ns;
 	uint64_t read_bytes, written_bytes;
 	struct fp_node_leases leases;
