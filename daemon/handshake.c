@@ -15,14 +15,22 @@
 
 #define MAX_LINKS 64 /* of one session */
 
+/* A connection is a descriptor. Of sessions there are no more than that: a RESUME asks for no place. */
+static uint64_t limit_by_fds(const struct fp_server *server, uint64_t max)
+{
+	return server->options.private_node ? max : FP_MIN(max, server->max_fds_out);
+}
+
 /* Makes the connection its client's. -EUSERS, and *ret_why: there are too many. */
 static int take_place(struct fp_conn *conn, struct fp_client *client, const char **ret_why)
 {
-	uint64_t max = conn->server->config->limits.max_connections;
+	uint64_t max = limit_by_fds(conn->server, conn->server->config->limits.max_connections);
 
 	if (conn->client == client)
 		return 0;
-	*ret_why = "max_connections are open, or its client has three quarters of max_connections";
+	*ret_why =
+	    "max_connections are open, or a quarter of LimitNOFILE=, or its client has three quarters of "
+	    "max_connections or that";
 	if (client->clients->n_conns >= max || client->n_conns >= fp_client_share(client, max))
 		return -EUSERS;
 	fp_conn_give(conn, client);
@@ -86,13 +94,14 @@ static int open_session(struct fp_conn *conn, const struct fp_node_secret *secre
 {
 	struct fp_server *server = conn->server;
 	struct fp_client *client = identify(conn, secret);
-	uint64_t max = server->config->limits.max_sessions;
+	uint64_t max = limit_by_fds(server, server->config->limits.max_sessions);
 	struct fp_node_session *session;
 	int r;
 
 	if (!client)
 		return -ENOMEM;
-	*ret_why = "max_sessions are open, or its client has three quarters of max_sessions";
+	*ret_why = "max_sessions are open, or a quarter of LimitNOFILE=, or its client has three quarters of "
+	           "max_sessions or that";
 	r = -EUSERS;
 	if (server->sessions.n < max && client->n_sessions < fp_client_share(client, max))
 		r = take_place(conn, client, ret_why);

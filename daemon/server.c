@@ -472,7 +472,8 @@ static int open_signals(struct fp_server *server)
 	return explain_start("signals", server->signal_fd < 0 ? -errno : 0);
 }
 
-/* A connection, a memfd that a client maps, and one under way are a descriptor each. */
+/* A connection, a memfd that a client maps, and one under way are a descriptor each: a quarter, half, and a
+ * quarter (which are not open) of the limit. */
 static void raise_descriptor_limit(struct fp_server *server)
 {
 	struct rlimit limit = {0};

@@ -69,7 +69,8 @@ struct fp_server {
 	unsigned n_conns;
 	struct fp_strangers strangers;
 	struct fp_turns turns;
-	unsigned fds_out, max_fds_out; /* descriptors that all connections have promised or sent */
+	unsigned fds_out;     /* descriptors that all connections have promised or sent */
+	unsigned max_fds_out; /* of these; and of connections: a quarter of those that we may have open */
 	struct fp_node_sessions sessions;
 	struct fp_clients clients;
 	struct fp_counters counters;

@@ -45,11 +45,11 @@ static struct fp_conn *choose(const struct fp_strangers *strangers)
 static void evict(struct fp_conn *conn)
 {
 	if (fp_log_allowed(&conn->server->strangers.evictions, EVICTIONS_A_SECOND))
-		fp_log(FP_LOG_WARNING, "stranger",
-		       "%s: evicted with its handshake unfinished: there are %u, as many as there may be (a "
-		       "quarter of "
-		       "max_connections), and %u came from there",
-		       conn->peer, conn->server->strangers.origins.n_conns, conn->client->n_conns);
+		fp_log(
+		    FP_LOG_WARNING, "stranger",
+		    "%s: evicted with its handshake unfinished: there are %u, as many as there may be, and "
+		    "%u came from there",
+		    conn->peer, conn->server->strangers.origins.n_conns, conn->client->n_conns);
 	conn->server->counters.evicted++;
 	fp_conn_give(conn, NULL);
 	fp_conn_kill(conn);

@@ -194,6 +194,20 @@ class Shares(NodeCase):
         self.refused(BUSY, others[0].link)
         node.await_log(f"pid {os.getpid()} uid {os.geteuid()} test: max_connections")
 
+    def test_connections_where_descriptors_are_few(self):
+        """A quarter of them, whatever max_connections and max_sessions are."""
+        for links in False, True:
+            with self.subTest(links=links):
+                node = self.start(BOTH, preexec=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256)))
+                first = node.session(node.urls[1])
+                taken = self.take(first.link if links else lambda: node.session(node.urls[1]))  # pylint: disable=cell-var-from-loop
+                self.assertEqual(1 + len(taken), 48)
+                others = self.take(lambda: node.session(node.urls[0]))  # pylint: disable=cell-var-from-loop
+                self.assertEqual(len(others), 16)
+                first.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                first.close()
+                Connection(node.connect(node.urls[1]), RESUME, first.session_id, first.token)
+
     SECRETS = ("the secret of one client", "the secret of the other")
 
     def start_with_64_descriptors(self):

@@ -124,7 +124,9 @@ class Leases(Case):
         link.close()
 
     def test_no_descriptors_left(self):
-        node = self.start(BOTH, preexec=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (24, 24)))
+        """A private node has one user, who may have them all."""
+        node = self.start(args=["--private", "--listen", f"unix:@farpaged-test-{os.getpid()}", "--pool-size", "64M"],
+                          preexec=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (24, 24)))
         session = node.session()
         others = [session.link()]
         with self.assertRaises(TimeoutError):
@@ -342,7 +344,7 @@ class Unreceived(Case):
 
     def test_who_receives_is_not_limited(self):
         node = self.start_as_another()
-        sessions = [node.session(features=MEMFD) for _ in range(16)]
+        sessions = [node.session(features=MEMFD) for _ in range(12)]
         for _ in range(4):
             for session in sessions:
                 lease_id, _, fd = session.lease(4096)
