@@ -41,12 +41,13 @@ void fp_adoption_done(struct fp_store *store)
 	pthread_mutex_destroy(&store->adoption_lock);
 }
 
-void fp_adoption_begin(struct fp_node *node, int error)
+void fp_adoption_begin(struct fp_store *store, struct fp_node *node, int error)
 {
 	atomic_store(&node->session_error, error);
 	atomic_store(&node->error, error);
 	atomic_fetch_add_explicit(&node->failures, 1, memory_order_relaxed);
 	node->adopt_at_ns = 0;
+	atomic_store(&store->adoption_until_ns, 0);       /* of an outage before */
 	atomic_store(&node->adoption, FP_ADOPTION_FIRST); /* from here on the rest is the tender's */
 	eventfd_write(node->tend_fd, 1);
 }
@@ -275,7 +276,7 @@ static void attempt(struct fp_store *store, struct fp_node *node)
 	r = adopt(store, node, &way, &cause);
 	if (r == 0)
 		adopted(store, node);
-	else if (r == -ESTALE)
+	else if (r == -ESTALE && !node->load_store) /* what is mapped here no answer takes away */
 		disown(store, node, r);
 	else
 		refused(store, node, r);
@@ -366,14 +367,19 @@ static bool retire(struct fp_store *store, struct fp_node *node)
 	return true;
 }
 
-/* Until the nodes have lent as much anew, the slots that there are go on being taken: some are reserved. */
-void fp_leases_retire(struct fp_store *store, struct fp_node *node)
+/*
+ * Until the nodes have lent as much anew, the slots that there are go on being taken: some are reserved. Who
+ * has the lock may wait for the tender to adopt: it waits for nobody.
+ */
+bool fp_leases_retire(struct fp_store *store, struct fp_node *node)
 {
 	if (!node->has_former)
-		return;
-	pthread_mutex_lock(&store->reserve_lock);
+		return true;
+	if (pthread_mutex_trylock(&store->reserve_lock) != 0)
+		return false;
 	node->has_former = !retire(store, node);
 	pthread_mutex_unlock(&store->reserve_lock);
+	return true;
 }
 
 /*

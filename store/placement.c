@@ -235,7 +235,6 @@ int fp_placement_take(struct fp_store *store, uint64_t n_pages, struct fp_slots 
 {
 	struct placement p = {.store = store, .tail = &p.taken, .cause = -ENOSPC};
 
-	fp_adoption_await(store);
 	/* what can't succeed must not drain the pools under the eyes of other clients while it finds out */
 	if (offers_collect(&p) / FP_PAGE_SIZE < n_pages)
 		return p.cause;

@@ -330,15 +330,22 @@ int fp_store_grow(struct fp_store *store, uint64_t n_pages)
 	return r;
 }
 
+/* The same for others than the tender, once sessions are there that it is about to open. */
+static int await_and_grow(struct fp_store *store, uint64_t n_pages)
+{
+	fp_adoption_await(store);
+	return fp_store_grow(store, n_pages);
+}
+
 /* The same, and where a session has ended its successor is waited for. */
 static int grow_patiently(struct fp_store *store, uint64_t n_pages)
 {
-	int r = fp_store_grow(store, n_pages);
+	int r = await_and_grow(store, n_pages);
 
 	if (r == 0 || r == -ENOSPC)
 		return r;
 	fp_store_check_sessions(store);
-	return fp_store_lacks_sessions(store) ? fp_store_grow(store, n_pages) : r;
+	return fp_store_lacks_sessions(store) ? await_and_grow(store, n_pages) : r;
 }
 
 /* fp_store_reserve under reserve_lock. */
@@ -384,7 +391,7 @@ int fp_store_extend(struct fp_store *store)
 
 	if (pthread_mutex_trylock(&store->reserve_lock) != 0)
 		return -EBUSY;
-	r = fp_store_grow(store, 1);
+	r = await_and_grow(store, 1);
 	pthread_mutex_unlock(&store->reserve_lock);
 	tell_if_short(store, r);
 	return r;
@@ -573,7 +580,7 @@ void fp_store_node_info(const struct fp_store *store, unsigned node_idx, struct 
 		ret_info->error = ret_info->last_error ? ret_info->last_error : -EHOSTDOWN;
 }
 
-static void check_session(struct fp_node *node)
+static void check_session(struct fp_store *store, struct fp_node *node)
 {
 	int r;
 
@@ -582,14 +589,14 @@ static void check_session(struct fp_node *node)
 		return;
 	r = fp_session_check(node->era->session);
 	if (r < 0 && !fp_node_is_adopting(node))
-		fp_adoption_begin(node, r);
+		fp_adoption_begin(store, node, r);
 	pthread_mutex_unlock(&node->control);
 }
 
 void fp_store_check_sessions(struct fp_store *store)
 {
 	for (unsigned i = 0; i < store->n_nodes; i++)
-		check_session(&store->nodes[i]);
+		check_session(store, &store->nodes[i]);
 }
 
 uint64_t fp_store_slots_used(const struct fp_store *store)

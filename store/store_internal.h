@@ -156,7 +156,7 @@ void fp_lease_end(struct fp_node *node, struct fp_slots *slots);
 /* Their session is not ours any more, but what is mapped stays. node->control held. */
 void fp_leases_outlive(struct fp_node *node);
 /* The session of a node over shm has ended: the tender is to open another. node->control held. */
-void fp_adoption_begin(struct fp_node *node, int error);
+void fp_adoption_begin(struct fp_store *store, struct fp_node *node, int error);
 /* Something waits for the node to adopt: the tender need not put it off any longer. Any thread, lock-free. */
 void fp_adoption_want(struct fp_store *store, struct fp_node *node);
 /*
@@ -168,11 +168,12 @@ void fp_adoption_await(struct fp_store *store);
 uint64_t fp_adoption_tend(struct fp_store *store, struct fp_node *node);
 /*
  * What was lent to an ended session is taken from no more, once as much has been lent to its successor; and
- * what is retired and nobody holds here goes back. The tender's.
+ * what is retired and nobody holds here goes back. The tender's. Retiring is false, and is to be tried again
+ * soon, while others add leases.
  */
-void fp_leases_retire(struct fp_store *store, struct fp_node *node);
+bool fp_leases_retire(struct fp_store *store, struct fp_node *node);
 void fp_retired_release(struct fp_store *store, struct fp_node *node);
-/* Takes leases of n_pages more. reserve_lock held. As fp_store_reserve. */
+/* Takes leases of n_pages more; waits for no session. reserve_lock held. As fp_store_reserve. */
 int fp_store_grow(struct fp_store *store, uint64_t n_pages);
 
 /* ---- what the tender does, and adopting does alike ---- */

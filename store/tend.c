@@ -248,11 +248,13 @@ static uint64_t tend_node(struct fp_store *store, struct fp_node *node)
 	if (fp_node_is_adopting(node))
 		return fp_adoption_tend(store, node);
 	if (fp_node_up(node)) {
-		fp_leases_retire(store, node);
+		if (!fp_leases_retire(store, node))
+			due_ns = fp_clock_ns() + CONTROL_BUSY_NS;
 		fp_retired_release(store, node);
 	}
 	if (!node->resumable)
-		return atomic_load(&node->n_retired) ? fp_tend_next_heartbeat(store, node) : UINT64_MAX;
+		return atomic_load(&node->n_retired) ? FP_MIN(due_ns, fp_tend_next_heartbeat(store, node))
+		                                     : due_ns;
 	if (fp_node_up(node))
 		due_ns = tend_closed(store, node);
 	if (fp_breaker_state(fp_node_breaker(node)) == FP_BREAKER_OPEN)

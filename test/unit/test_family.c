@@ -553,6 +553,113 @@ static void an_identity_is_never_torn(void **state)
 	fp_heldmap_free(map);
 }
 
+/* What a child has let go of while it had a child of its own is its parent's again once that has ended. */
+static void a_closed_lease_does_not_keep_its_slots_from_their_owner(void **state)
+{
+	struct point freed = point_new(), go = point_new(), live = point_new();
+	pid_t pid;
+
+	begin(1, 1);
+	write_all();
+	pid = fork_store();
+	if (!pid) {
+		pid_t grandchild;
+
+		fake_nodes[0].forgetful = true;
+		adopt();
+		grandchild = fork_store();
+		if (!grandchild) {
+			wait_for(&live);
+			_exit(0);
+		}
+		free_all();
+		fake_tend(me.store);
+		check(info(0).retired_bytes == 0);
+		reach(&live);
+		await(grandchild, 0);
+		fp_store_sweep(me.store);
+		reach(&freed);
+		wait_for(&go);
+		end();
+		_exit(0);
+	}
+	wait_for(&freed);
+	fake_nodes[0].forgetful = false;
+	free_all();
+	check(used_after_sweep() == 0);
+	reach(&go);
+	await(pid, 0);
+	point_end(&freed);
+	point_end(&go);
+	point_end(&live);
+	end();
+	check_nodes_empty();
+}
+
+/* ---- a session of our own that ends ---- */
+
+static void session_ends(void)
+{
+	struct fp_node *node = &me.store->nodes[0];
+
+	pthread_mutex_lock(&node->control);
+	fp_adoption_begin(me.store, node, -ECONNRESET);
+	pthread_mutex_unlock(&node->control);
+}
+
+/* Whoever adds leases may wait for the tender, which waits neither for him nor for itself. */
+static void the_tender_waits_for_nobody_who_waits_for_it(void **state)
+{
+	uint64_t begun_ns = fp_clock_ns();
+
+	begin(1, 1);
+	write_all();
+	me.store->deadline_ns = WAIT_NS;
+	session_ends();
+	adopt();
+	pthread_mutex_lock(&me.store->reserve_lock);
+	check(fake_tend(me.store) <= 50 * FP_NSEC_PER_MSEC);
+	pthread_mutex_unlock(&me.store->reserve_lock);
+	session_ends();
+	check(fp_leases_retire(me.store, &me.store->nodes[0]));
+	check(fp_clock_ns() - begun_ns < WAIT_NS / 2);
+	check(!info(0).retired_bytes);
+	adopt();
+	fake_tend(me.store);
+	check(info(0).retired_bytes);
+	end();
+	check_nodes_empty();
+}
+
+static void each_session_that_ends_is_waited_for(void **state)
+{
+	begin(1, 1);
+	atomic_store(&me.store->adoption_until_ns, 1); /* of one who came late in the outage before */
+	session_ends();
+	check(fp_store_adopts(me.store, FP_NSEC_PER_MSEC));
+	adopt();
+	check(!fp_store_lacks_sessions(me.store));
+	end();
+	check_nodes_empty();
+}
+
+static void no_answer_takes_away_what_is_mapped(void **state)
+{
+	begin(1, 1);
+	write_all();
+	fake_nodes[0].closed_ways = ~0u;
+	fake_nodes[0].closed_error = -ESTALE;
+	session_ends();
+	tend_now();
+	check(info(0).adopting && info(0).state == FP_STORE_UP);
+	check_all();
+	fake_nodes[0].closed_ways = 0;
+	adopt();
+	check(info(0).state == FP_STORE_UP);
+	end();
+	check_nodes_empty();
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -567,6 +674,10 @@ int main(void)
 	    cmocka_unit_test_setup(an_heir_that_ended_counts_no_more, reset),
 	    cmocka_unit_test_setup(a_lease_is_kept_for_the_grandchild, reset),
 	    cmocka_unit_test_setup(an_identity_is_never_torn, reset),
+	    cmocka_unit_test_setup(a_closed_lease_does_not_keep_its_slots_from_their_owner, reset),
+	    cmocka_unit_test_setup(the_tender_waits_for_nobody_who_waits_for_it, reset),
+	    cmocka_unit_test_setup(each_session_that_ends_is_waited_for, reset),
+	    cmocka_unit_test_setup(no_answer_takes_away_what_is_mapped, reset),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
