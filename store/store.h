@@ -139,8 +139,9 @@ void fp_store_close(struct fp_store *store);
  */
 uint64_t fp_store_tend(struct fp_store *store, unsigned node);
 /*
- * Looks names of a node up again that may mean something else by now. Between two calls of fp_store_tend, by
- * the same thread. It blocks as long as the resolver likes, also while the process forks: no fork waits.
+ * Looks names of a node up again that may mean something else by now, while it is not up. Between two calls
+ * of fp_store_tend, by the same thread. It blocks as long as the resolver likes, also while the process
+ * forks: no fork waits.
  */
 void fp_store_refresh_names(const struct fp_store *store, unsigned node);
 /* An eventfd, nonblocking, readable while fp_store_tend has work that was not due when it returned. The

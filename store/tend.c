@@ -282,6 +282,8 @@ void fp_store_refresh_names(const struct fp_store *store, unsigned node_idx)
 {
 	const struct fp_node *node = &store->nodes[node_idx];
 
+	if (fp_node_up(node) && !fp_node_is_adopting(node))
+		return;
 	for (unsigned way = 0; way < fp_node_n_ways(node); way++)
 		fp_names_refresh(fp_node_way(node, way)->host);
 }
