@@ -392,7 +392,9 @@ int fp_control_ping(struct fp_session *session, size_t len_bytes, uint64_t deadl
 
 int fp_control_check(struct fp_session *session)
 {
-	return fp_dialog_check(control_of(session)->dialog);
+	const struct fp_control *control = control_of(session);
+
+	return control->error ? control->error : fp_dialog_check(control->dialog);
 }
 
 int fp_control_identity(struct fp_session *session, struct fp_session_identity *ret_identity)

@@ -121,12 +121,13 @@ static void socket_close(void *context, enum fp_dialog_end end)
 	const struct linger at_once = {.l_onoff = 1};
 	int fd = socket_of(context);
 
+	if (is_stranger(context)) { /* the program's file */
+		fp_fd_forget(fd);
+		return;
+	}
 	if (end == FP_DIALOG_ABORT)
 		(void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
-	if (is_stranger(context)) /* the program's file */
-		fp_fd_forget(fd);
-	else
-		fp_fd_close(fd);
+	fp_fd_close(fd);
 }
 
 static const struct fp_dialog_stream_ops socket_ops = {
