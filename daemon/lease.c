@@ -141,8 +141,17 @@ static struct fp_node_lease *lease_of(struct fp_job *job)
 	return fp_job_of(job, struct fp_node_lease, job);
 }
 
+/* The last look has not seen it. */
+static void charge_host(struct fp_hostmem *host, uint64_t size_bytes)
+{
+	if (host->available_bytes != UINT64_MAX)
+		host->available_bytes -= FP_MIN(host->available_bytes, size_bytes);
+}
+
 static void charge(struct fp_node_memory *memory)
 {
+	if (!fp_pool_is_reserved(memory->pool))
+		charge_host(&memory->pools->host, memory->size_bytes);
 	fp_pool_charge(memory->pool, memory->size_bytes);
 	fp_client_charge(memory->client, memory->size_bytes);
 	memory->pool->n_leases++;
