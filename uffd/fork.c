@@ -552,7 +552,7 @@ static void start_over(struct fp_agent *agent)
 	r = fp_agent_start_threads(agent, &error);
 	if (r < 0)
 		refuse(error.text);
-	fp_reclaim_thaw(agent->reclaim); /* not before: our stack may be far, and who serves it had to begin */
+	fp_reclaim_thaw(agent->reclaim); /* only now: our stack may be far, and needs who serves it */
 }
 
 void fp_agent_fork_child(struct fp_agent *agent)
