@@ -53,14 +53,14 @@ churn: build ## the verifying churn test: MINUTES=10 for each transport and way 
 mapdice: build ## STEPS=2500000 random calls on mappings against a plain process, over each transport and way of capture
 	@for transport in shm tcp; do for capture in move protect; do \
 		$(BUILD)/test/integration/mapdice --farpaged $(BUILD)/daemon/farpaged \
-			--preload $(BUILD)/uffd/preload/libfarpage-preload.so \
+			--preload $(BUILD)/preload/libfarpage-preload.so \
 			--transport $$transport --capture $$capture --fault-mode $(FAULT_MODE) --local $(LOCAL) --steps $(STEPS) || exit; \
 	done; done
 
 steps: build ## MINUTES=10 of signals, each after an instruction chosen at random, in both fault modes
 	@for mode in thread inline; do \
-		FP_TEST_SECONDS=$$(($(MINUTES) * 60)) LD_LIBRARY_PATH=$(BUILD)/uffd/preload $(BUILD)/test/integration/steps \
-			$(BUILD)/daemon/farpaged $(BUILD)/uffd/preload/libfarpage-preload.so shm FARPAGE_FAULT_MODE=$$mode || exit; \
+		FP_TEST_SECONDS=$$(($(MINUTES) * 60)) LD_LIBRARY_PATH=$(BUILD)/preload $(BUILD)/test/integration/steps \
+			$(BUILD)/daemon/farpaged $(BUILD)/preload/libfarpage-preload.so shm FARPAGE_FAULT_MODE=$$mode || exit; \
 	done
 
 fuzz: ## TARGET=wire SECONDS=3600 of libFuzzer on a target of test/fuzz, under the sanitizers (needs clang)

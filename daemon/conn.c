@@ -16,12 +16,12 @@
 
 #include "cleanup.h"
 #include "clock.h"
-#include "dialog.h"
+#include "handshake.h"
 #include "listen.h"
 #include "log.h"
 #include "request.h"
 #include "server.h"
-#include "verbs_gate.h"
+#include "verbs_cm_server.h"
 
 #define CONN_FDS         8  /* promised and not received on one connection */
 #define CONTROL_REQUESTS 16 /* unanswered on a control connection: its answers can be long */
@@ -371,27 +371,27 @@ static bool is_unix_socket(int fd)
 	return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &len) == 0 && domain == AF_UNIX;
 }
 
-static void end_gate_peer(struct fp_gate_peer *gate_peer)
+static void end_gate_peer(struct fp_cm_server_peer *gate_peer)
 {
 	if (!gate_peer)
 		return;
-	fp_gate_peer_end(gate_peer);
-	fp_gate_peer_unref(gate_peer);
+	fp_cm_server_peer_end(gate_peer);
+	fp_cm_server_peer_unref(gate_peer);
 }
 
-static void know_peer(struct fp_conn *conn, struct fp_gate_peer *gate_peer)
+static void know_peer(struct fp_conn *conn, struct fp_cm_server_peer *gate_peer)
 {
 	conn->gate_peer = gate_peer;
 	conn->is_unix = !gate_peer && is_unix_socket(conn->fd);
 	if (gate_peer)
-		snprintf(conn->peer, sizeof(conn->peer), "%s", fp_gate_peer_name(gate_peer));
+		snprintf(conn->peer, sizeof(conn->peer), "%s", fp_cm_server_peer_name(gate_peer));
 	else
 		fp_peer_name(conn->fd, conn->peer, sizeof(conn->peer));
 	if (!conn->is_unix && !gate_peer)
-		fp_dialog_keep_alive(conn->fd);
+		fp_handshake_keep_alive(conn->fd);
 }
 
-static struct fp_conn *conn_new(struct fp_server *server, int fd, struct fp_gate_peer *gate_peer)
+static struct fp_conn *conn_new(struct fp_server *server, int fd, struct fp_cm_server_peer *gate_peer)
 {
 	fp_autofree struct fp_conn *conn = calloc(1, sizeof(*conn));
 	fp_autofree uint8_t *own_buf = server->loop.bufs ? NULL : malloc(FP_LOOP_BUF_BYTES);
@@ -412,7 +412,7 @@ static struct fp_conn *conn_new(struct fp_server *server, int fd, struct fp_gate
 	return fp_take_ptr(conn);
 }
 
-int fp_conn_start(struct fp_server *server, int fd, struct fp_gate_peer *gate_peer)
+int fp_conn_start(struct fp_server *server, int fd, struct fp_cm_server_peer *gate_peer)
 {
 	struct fp_conn *conn = conn_new(server, fd, gate_peer);
 
@@ -491,7 +491,7 @@ static void free_conn(struct fp_conn *conn)
 	close(conn->fd);
 	drop_stash(conn);
 	free(conn->own_buf);
-	fp_gate_link_close(conn->gate_link);
+	fp_cm_server_link_close(conn->gate_link);
 	fp_server_conn_ended(conn->server, conn);
 	end_gate_peer(conn->gate_peer);
 	free(conn);

@@ -134,11 +134,11 @@ void fp_pools_leased(const struct fp_pools *pools, uint64_t *ret_leases, uint64_
 	*ret_bytes = bytes;
 }
 
-#define fp_job_of(ptr, type, member) ((type *)(void *)((char *)(ptr)-offsetof(type, member)))
+#define fp_call_args_of(ptr, type, member) ((type *)(void *)((char *)(ptr)-offsetof(type, member)))
 
-static struct fp_node_lease *lease_of(struct fp_job *job)
+static struct fp_node_lease *lease_of(struct fp_call_args *job)
 {
-	return fp_job_of(job, struct fp_node_lease, job);
+	return fp_call_args_of(job, struct fp_node_lease, job);
 }
 
 /* The last look has not seen it. */
@@ -165,17 +165,17 @@ static void uncharge(struct fp_node_memory *memory)
 	fp_client_uncharge(memory->client, memory->size_bytes);
 }
 
-static bool run_refill(struct fp_job *job)
+static bool run_refill(struct fp_call_args *job)
 {
-	struct fp_pool *pool = fp_job_of(job, struct fp_pool, refill);
+	struct fp_pool *pool = fp_call_args_of(job, struct fp_pool, refill);
 
 	pool->refill_status = fp_pool_refill(pool);
 	return pool->refill_status > 0;
 }
 
-static void done_refill(struct fp_job *job)
+static void done_refill(struct fp_call_args *job)
 {
-	struct fp_pool *pool = fp_job_of(job, struct fp_pool, refill);
+	struct fp_pool *pool = fp_call_args_of(job, struct fp_pool, refill);
 
 	if (pool->refill_status < 0 && !pool->lacks)
 		fp_log(FP_LOG_WARNING, "pool",
@@ -187,13 +187,13 @@ static void done_refill(struct fp_job *job)
 }
 
 /* One job a pool, behind what clients wait for: the reserve may be short for a while. */
-static void refill(struct fp_keeper *keeper, struct fp_pool *pool)
+static void refill(struct fp_worker *keeper, struct fp_pool *pool)
 {
 	if (!pool->preallocate || pool->refilling)
 		return;
 	pool->refilling = true;
-	pool->refill = (struct fp_job){.run = run_refill, .done = done_refill};
-	fp_keeper_post(keeper, &pool->refill_line, &pool->refill);
+	pool->refill = (struct fp_call_args){.run = run_refill, .done = done_refill};
+	fp_worker_post(keeper, &pool->refill_line, &pool->refill);
 }
 
 static void memory_free(struct fp_node_memory *memory)
@@ -204,16 +204,16 @@ static void memory_free(struct fp_node_memory *memory)
 	free(memory);
 }
 
-static bool run_give(struct fp_job *job)
+static bool run_give(struct fp_call_args *job)
 {
-	struct fp_node_memory *memory = fp_job_of(job, struct fp_node_memory, give);
+	struct fp_node_memory *memory = fp_call_args_of(job, struct fp_node_memory, give);
 
 	return fp_pool_give(memory->pool, &memory->chunk) > 0;
 }
 
-static void done_give(struct fp_job *job)
+static void done_give(struct fp_call_args *job)
 {
-	struct fp_node_memory *memory = fp_job_of(job, struct fp_node_memory, give);
+	struct fp_node_memory *memory = fp_call_args_of(job, struct fp_node_memory, give);
 
 	memory->pool->leaving_bytes -= memory->size_bytes;
 	refill(memory->keeper, memory->pool);
@@ -225,8 +225,8 @@ static void give(struct fp_node_memory *memory)
 {
 	uncharge(memory);
 	memory->pool->leaving_bytes += memory->size_bytes;
-	memory->give = (struct fp_job){.run = run_give, .done = done_give};
-	fp_keeper_post(memory->keeper, &memory->line, &memory->give);
+	memory->give = (struct fp_call_args){.run = run_give, .done = done_give};
+	fp_worker_post(memory->keeper, &memory->line, &memory->give);
 }
 
 static void keep(struct fp_node_memory *memory)
@@ -285,12 +285,12 @@ bool fp_pools_collect(struct fp_pools *pools)
 	return any;
 }
 
-static bool run_leave(struct fp_job *job)
+static bool run_leave(struct fp_call_args *job)
 {
 	return false;
 }
 
-static void done_leave(struct fp_job *job)
+static void done_leave(struct fp_call_args *job)
 {
 	free(lease_of(job));
 }
@@ -301,8 +301,8 @@ static void leave(struct fp_node_lease *lease)
 {
 	struct fp_node_memory *memory = lease->memory;
 
-	lease->job = (struct fp_job){.run = run_leave, .done = done_leave};
-	fp_keeper_post(lease->keeper, &memory->line, &lease->job);
+	lease->job = (struct fp_call_args){.run = run_leave, .done = done_leave};
+	fp_worker_post(lease->keeper, &memory->line, &lease->job);
 	if (--memory->n_holders)
 		return;
 	memory->pool->n_leases--;
@@ -324,7 +324,7 @@ static void detach(struct fp_node_lease *lease)
 	lease->leases = NULL;
 }
 
-static bool run_take(struct fp_job *job)
+static bool run_take(struct fp_call_args *job)
 {
 	struct fp_node_lease *lease = lease_of(job);
 	struct fp_node_memory *memory = lease->memory;
@@ -333,7 +333,7 @@ static bool run_take(struct fp_job *job)
 	return lease->status > 0;
 }
 
-static void done_take(struct fp_job *job)
+static void done_take(struct fp_call_args *job)
 {
 	struct fp_node_lease *lease = lease_of(job);
 	bool session_ended = !lease->leases;
@@ -379,7 +379,7 @@ static int find_id(struct fp_node_leases *leases, uint32_t *ret_id)
 }
 
 /* With memory of its own, of which nothing is there yet. NULL: no memory. */
-static struct fp_node_lease *lease_new(struct fp_pools *pools, struct fp_pool *pool, struct fp_keeper *keeper,
+static struct fp_node_lease *lease_new(struct fp_pools *pools, struct fp_pool *pool, struct fp_worker *keeper,
                                        const struct fp_lease_request *request)
 {
 	fp_autofree struct fp_node_lease *lease = calloc(1, sizeof(*lease));
@@ -458,7 +458,7 @@ static int admit(struct fp_pools *pools, const struct fp_lease_request *request,
 	return 0;
 }
 
-int fp_node_lease_grant(struct fp_node_leases *leases, struct fp_pools *pools, struct fp_keeper *keeper,
+int fp_node_lease_grant(struct fp_node_leases *leases, struct fp_pools *pools, struct fp_worker *keeper,
                         const struct fp_lease_request *request)
 {
 	struct fp_node_lease *lease;
@@ -476,10 +476,10 @@ int fp_node_lease_grant(struct fp_node_leases *leases, struct fp_pools *pools, s
 	if (!lease)
 		return -ENOMEM;
 	lease->id = id;
-	lease->job = (struct fp_job){.run = run_take, .done = done_take, .awaited = true};
+	lease->job = (struct fp_call_args){.run = run_take, .done = done_take, .awaited = true};
 	charge(lease->memory);
 	enter(leases, lease);
-	fp_keeper_post(keeper, &lease->memory->line, &lease->job);
+	fp_worker_post(keeper, &lease->memory->line, &lease->job);
 	return 0;
 }
 
@@ -565,45 +565,45 @@ void fp_node_lease_release(struct fp_node_lease *lease)
 /* --- keys ----------------------------------------------------------------------------------------------- */
 
 /* Registration pins all pages in one go. They are there by then: to clear them takes longest. */
-static bool run_make(struct fp_job *job)
+static bool run_make(struct fp_call_args *job)
 {
-	struct fp_lease_key *key = fp_job_of(job, struct fp_lease_key, make);
+	struct fp_lease_key *key = fp_call_args_of(job, struct fp_lease_key, make);
 	struct fp_node_memory *memory = key->lease->memory;
 	enum fp_verbs_access access = key->lease->read_only ? FP_VERBS_REMOTE_READ : FP_VERBS_REMOTE;
 
 	key->status = fp_pool_populate(memory->pool, &memory->chunk);
 	if (key->status == 0)
-		key->status = fp_gate_peer_register(key->peer, memory->chunk.base, memory->chunk.size_bytes,
-		                                    access, &key->region);
+		key->status = fp_cm_server_peer_register(key->peer, memory->chunk.base,
+		                                         memory->chunk.size_bytes, access, &key->region);
 	return key->status > 0;
 }
 
 /* The lease still stands: its memory is given back by a job that comes later. */
-static void done_make(struct fp_job *job)
+static void done_make(struct fp_call_args *job)
 {
-	struct fp_lease_key *key = fp_job_of(job, struct fp_lease_key, make);
+	struct fp_lease_key *key = fp_call_args_of(job, struct fp_lease_key, make);
 
 	key->made = key->status == 0;
 	key->done(key->lease, key->revoked ? -ECANCELED : key->status, key->user);
 }
 
-static bool run_revoke(struct fp_job *job)
+static bool run_revoke(struct fp_call_args *job)
 {
-	struct fp_lease_key *key = fp_job_of(job, struct fp_lease_key, revoke);
+	struct fp_lease_key *key = fp_call_args_of(job, struct fp_lease_key, revoke);
 
-	fp_gate_peer_deregister(key->peer, &key->region);
+	fp_cm_server_peer_deregister(key->peer, &key->region);
 	return false;
 }
 
-static void done_revoke(struct fp_job *job)
+static void done_revoke(struct fp_call_args *job)
 {
-	struct fp_lease_key *key = fp_job_of(job, struct fp_lease_key, revoke);
+	struct fp_lease_key *key = fp_call_args_of(job, struct fp_lease_key, revoke);
 
-	fp_gate_peer_unref(key->peer);
+	fp_cm_server_peer_unref(key->peer);
 	free(key);
 }
 
-int fp_node_lease_key_make(struct fp_node_lease *lease, struct fp_gate_peer *peer,
+int fp_node_lease_key_make(struct fp_node_lease *lease, struct fp_cm_server_peer *peer,
                            void (*done)(struct fp_node_lease *lease, int status, void *user), void *user)
 {
 	struct fp_lease_key *key = calloc(1, sizeof(*key));
@@ -613,7 +613,7 @@ int fp_node_lease_key_make(struct fp_node_lease *lease, struct fp_gate_peer *pee
 		return -ENOMEM;
 	fp_node_lease_key_revoke(lease);
 	*key = (struct fp_lease_key){
-	    .peer = fp_gate_peer_ref(peer),
+	    .peer = fp_cm_server_peer_ref(peer),
 	    .lease = lease,
 	    .make = {.run = run_make, .done = done_make, .awaited = true},
 	    .revoke = {.run = run_revoke, .done = done_revoke},
@@ -621,7 +621,7 @@ int fp_node_lease_key_make(struct fp_node_lease *lease, struct fp_gate_peer *pee
 	    .user = user,
 	};
 	lease->key = key;
-	fp_keeper_post(lease->keeper, &lease->memory->line, &key->make);
+	fp_worker_post(lease->keeper, &lease->memory->line, &key->make);
 	return 0;
 }
 
@@ -632,7 +632,7 @@ void fp_node_lease_key_revoke(struct fp_node_lease *lease)
 	if (!key)
 		return;
 	key->revoked = true;
-	fp_keeper_post(lease->keeper, &lease->memory->line, &key->revoke);
+	fp_worker_post(lease->keeper, &lease->memory->line, &key->revoke);
 }
 
 void fp_node_leases_revoke(struct fp_node_leases *leases)

@@ -21,9 +21,9 @@
 #include <sys/queue.h>
 
 #include "client.h"
-#include "keeper.h"
+#include "worker.h"
 #include "pool.h"
-#include "verbs_gate.h"
+#include "verbs_cm_server.h"
 
 /* All leases of a session. Zero-initialised it is empty. */
 struct fp_node_leases {
@@ -39,12 +39,12 @@ struct fp_node_leases {
  * revocation on it belongs to the keeper's job, and no longer to the lease.
  */
 struct fp_lease_key {
-	struct fp_gate_peer *peer; /* held */
+	struct fp_cm_server_peer *peer; /* held */
 	struct fp_node_lease *lease;
 	struct fp_verbs_region region; /* the keeper's until made and after the revocation */
 	bool made, revoked;
 	int status;
-	struct fp_job make, revoke;
+	struct fp_call_args make, revoke;
 	void (*done)(struct fp_node_lease *lease, int status, void *user);
 	void *user;
 };
@@ -56,15 +56,15 @@ struct fp_lease_key {
 struct fp_node_memory {
 	struct fp_pools *pools;
 	struct fp_pool *pool;
-	struct fp_keeper *keeper;
+	struct fp_worker *keeper;
 	TAILQ_ENTRY(fp_node_memory) kept;
-	struct fp_job give;
+	struct fp_call_args give;
 	bool shareable;           /* it counts for pools->max_shared */
 	struct fp_client *client; /* held: whom it is charged to, until the last holder has left */
 	uint64_t size_bytes;
-	struct fp_chunk chunk;   /* the keeper's until granted and after the last holder left */
-	struct fp_job_line line; /* made, then its keys made and revoked, then given back */
-	unsigned n_holders;      /* leases, those released that are still used included */
+	struct fp_chunk chunk;         /* the keeper's until granted and after the last holder left */
+	struct fp_call_args_line line; /* made, then its keys made and revoked, then given back */
+	unsigned n_holders;            /* leases, those released that are still used included */
 };
 
 struct fp_node_lease {
@@ -73,11 +73,11 @@ struct fp_node_lease {
 	bool read_only;                /* adopted */
 	unsigned uses;                 /* requests that read or write the memory now */
 	struct fp_node_leases *leases; /* NULL: released */
-	struct fp_keeper *keeper;
+	struct fp_worker *keeper;
 	struct fp_node_memory *memory; /* held */
 	struct fp_lease_key *key;      /* NULL: reached by no link of the gate's */
 	int status;                    /* of the keeper's work */
-	struct fp_job job;
+	struct fp_call_args job;
 	void (*done)(struct fp_node_lease *lease, int status, void *user);
 	void *user;
 };
@@ -148,7 +148,7 @@ void fp_pools_leased(const struct fp_pools *pools, uint64_t *ret_leases, uint64_
  * -EDQUOT, -ENOSPC, -EMFILE (the client maps as many as one may), -EUSERS (too many leases), -ENOMEM: it will
  * not.
  */
-int fp_node_lease_grant(struct fp_node_leases *leases, struct fp_pools *pools, struct fp_keeper *keeper,
+int fp_node_lease_grant(struct fp_node_leases *leases, struct fp_pools *pools, struct fp_worker *keeper,
                         const struct fp_lease_request *request);
 
 /*
@@ -177,7 +177,7 @@ void fp_node_lease_release(struct fp_node_lease *lease);
  * registration says (-ENOMEM: the limit of locked memory): the lease is the caller's to keep or release. Else
  * -ENOMEM, and it will not.
  */
-int fp_node_lease_key_make(struct fp_node_lease *lease, struct fp_gate_peer *peer,
+int fp_node_lease_key_make(struct fp_node_lease *lease, struct fp_cm_server_peer *peer,
                            void (*done)(struct fp_node_lease *lease, int status, void *user), void *user);
 /* No new connection gets in by it; the memory is deregistered by the keeper. None is fine. */
 void fp_node_lease_key_revoke(struct fp_node_lease *lease);

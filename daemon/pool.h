@@ -27,7 +27,7 @@
 
 #include "config.h"
 #include "hostmem.h"
-#include "keeper.h"
+#include "worker.h"
 
 /* The memory of one lease. Zero-initialised there is none yet. */
 struct fp_chunk {
@@ -48,12 +48,12 @@ struct fp_pool {
 	uint64_t numa_node;
 	bool preallocate;
 	_Atomic bool ending;
-	uint64_t used_bytes;    /* leased or kept; the loop's thread alone */
-	uint64_t kept_bytes;    /* no longer leased, but clients still have it; as above */
-	uint64_t n_leases;      /* that these are, each once however many sessions have it; as above */
-	uint64_t leaving_bytes; /* no longer leased, and not given back yet; as above */
-	struct fp_job refill;   /* while refilling: one for all chunks that came back; as above */
-	struct fp_job_line refill_line;
+	uint64_t used_bytes;        /* leased or kept; the loop's thread alone */
+	uint64_t kept_bytes;        /* no longer leased, but clients still have it; as above */
+	uint64_t n_leases;          /* that these are, each once however many sessions have it; as above */
+	uint64_t leaving_bytes;     /* no longer leased, and not given back yet; as above */
+	struct fp_call_args refill; /* while refilling: one for all chunks that came back; as above */
+	struct fp_call_args_line refill_line;
 	int refill_status;
 	bool refilling, lacks; /* the host had no memory for all of the reserve; as above */
 	/* the keeper's thread alone */

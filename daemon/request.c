@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "cleanup.h"
-#include "handshake.h"
+#include "admission.h"
 #include "server.h"
 #include "status.h"
 
@@ -296,7 +296,7 @@ static void handle_qp(struct fp_conn *conn)
 	    .qpn = qp.qpn, .psn = qp.psn, .lid = qp.lid, .mtu = qp.mtu, .n_reads = qp.n_reads};
 	memcpy(client.gid, qp.gid, sizeof(client.gid));
 	if (conn->session->own_peer && !conn->gate_link)
-		r = fp_gate_peer_connect(conn->session->gate_peer, &client, &own, &conn->gate_link);
+		r = fp_cm_server_peer_connect(conn->session->gate_peer, &client, &own, &conn->gate_link);
 	if (r < 0) {
 		answer_status(conn, fp_wire_status_from_errno(r));
 		return;
@@ -508,8 +508,8 @@ static const struct {
 } handlers[] = {
 #define CONTROL (1u << FP_WIRE_CONTROL | 1u << FP_WIRE_RESUME)
 #define LINK    (1u << FP_WIRE_LINK)
-    [FP_WIRE_HELLO] = {FP_CONN_HELLO, 1u << 0, 0, fp_handshake_hello},
-    [FP_WIRE_AUTH] = {FP_CONN_AUTH, CONTROL | LINK, 0, fp_handshake_auth},
+    [FP_WIRE_HELLO] = {FP_CONN_HELLO, 1u << 0, 0, fp_admission_hello},
+    [FP_WIRE_AUTH] = {FP_CONN_AUTH, CONTROL | LINK, 0, fp_admission_auth},
     [FP_WIRE_PING] = {FP_CONN_OPEN, CONTROL | LINK, 0, handle_ping},
     [FP_WIRE_BYE] = {FP_CONN_OPEN, CONTROL, 0, handle_bye},
     [FP_WIRE_LEASE] = {FP_CONN_OPEN, CONTROL, FP_RIGHT_LEASE, handle_lease},

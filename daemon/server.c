@@ -17,7 +17,7 @@
 #include "cleanup.h"
 #include "clock.h"
 #include "logwriter.h"
-#include "server_gate.h"
+#include "server_rdma.h"
 #include "status.h"
 
 #define ACCEPT_PAUSE_NS (100 * FP_NSEC_PER_MSEC)
@@ -59,7 +59,7 @@ static bool is_own_user(int fd)
 	       cred.uid == geteuid() || cred.uid == 0;
 }
 
-void fp_server_welcome(struct fp_server *server, int fd, struct fp_gate_peer *gate_peer)
+void fp_server_welcome(struct fp_server *server, int fd, struct fp_cm_server_peer *gate_peer)
 {
 	const char *why = NULL;
 	char peer[FP_PEER_LEN];
@@ -79,8 +79,8 @@ void fp_server_welcome(struct fp_server *server, int fd, struct fp_gate_peer *ga
 		return;
 	close(fd);
 	if (gate_peer) {
-		fp_gate_peer_end(gate_peer);
-		fp_gate_peer_unref(gate_peer);
+		fp_cm_server_peer_end(gate_peer);
+		fp_cm_server_peer_unref(gate_peer);
 	}
 }
 
@@ -411,7 +411,7 @@ static void on_signal(struct fp_op *op, int res, unsigned flags)
 
 static void read_keeper(struct fp_server *server)
 {
-	fp_loop_read(&server->loop, &server->keeper_op, fp_keeper_fd(server->keeper), &server->keeper_events,
+	fp_loop_read(&server->loop, &server->keeper_op, fp_worker_fd(server->keeper), &server->keeper_events,
 	             sizeof(server->keeper_events));
 }
 
@@ -441,7 +441,7 @@ static void on_keeper(struct fp_op *op, int res, unsigned flags)
 	struct fp_server *server = fp_container_of(op, struct fp_server, keeper_op);
 
 	read_keeper(server);
-	fp_keeper_reap(server->keeper);
+	fp_worker_reap(server->keeper);
 	trim_soon(server);  /* a lease is freed behind its jobs, maybe after the trim for its connection */
 	watch_kept(server); /* whoever gave up a lease has posted a job */
 }
@@ -554,8 +554,8 @@ static void listener_url(const struct fp_server *server, const struct fp_listene
                          size_t len)
 {
 	if (listener->address.rdma)
-		fp_listen_rdma_url(&listener->address, fp_gate_port(server->gate, listener->gate_idx), url,
-		                   len);
+		fp_listen_rdma_url(&listener->address, fp_cm_server_port(server->gate, listener->gate_idx),
+		                   url, len);
 	else
 		fp_listen_url(listener->fd, url, len);
 }
@@ -597,7 +597,7 @@ static int run_loop(struct fp_server *server)
 	read_signal(server);
 	read_keeper(server);
 	if (server->gate)
-		fp_server_gate_read(server);
+		fp_server_rdma_read(server);
 	announce(server);
 	r = fp_loop_run(&server->loop);
 	if (r < 0)
@@ -615,17 +615,17 @@ static int serve(struct fp_server *server)
 		fp_log(FP_LOG_ERROR, "node", "%s", error.text);
 		return r;
 	}
-	r = explain_start("the thread that keeps leases", fp_keeper_start(&server->keeper));
+	r = explain_start("the thread that keeps leases", fp_worker_start(&server->keeper));
 	if (r == 0)
 		r = run_loop(server);
 	fp_loop_done(&server->loop);
-	fp_keeper_stop(server->keeper);
+	fp_worker_stop(server->keeper);
 	return r;
 }
 
 static void done(struct fp_server *server)
 {
-	fp_gate_close(server->gate); /* after the keeper: nothing is registered any more */
+	fp_cm_server_close(server->gate); /* after the keeper: nothing is registered any more */
 	for (unsigned i = 0; i < server->n_listeners; i++)
 		close_listener(&server->listeners[i]);
 	free(server->listeners);
@@ -667,7 +667,7 @@ int fp_server_run(const struct fp_server_options *options)
 	if (r == 0)
 		r = open_listeners(&server);
 	if (r == 0)
-		r = fp_server_gate_open(&server);
+		r = fp_server_rdma_open(&server);
 	if (r == 0)
 		r = serve(&server);
 	if (r == 0)

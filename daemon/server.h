@@ -12,7 +12,7 @@
 
 #include "config.h"
 #include "conn.h"
-#include "keeper.h"
+#include "worker.h"
 #include "lease.h"
 #include "listen.h"
 #include "log.h"
@@ -21,7 +21,7 @@
 #include "session.h"
 #include "stranger.h"
 #include "turns.h"
-#include "verbs_gate.h"
+#include "verbs_cm_server.h"
 
 struct fp_listener {
 	struct fp_server *server;
@@ -57,9 +57,9 @@ struct fp_server_options {
 
 struct fp_server {
 	struct fp_loop loop;
-	struct fp_keeper *keeper;
-	struct fp_gate *gate; /* NULL: no rdma is configured */
-	struct fp_gate_news gate_news;
+	struct fp_worker *keeper;
+	struct fp_cm_server *gate; /* NULL: no rdma is configured */
+	struct fp_cm_server_news gate_news;
 	struct fp_server_options options;
 	struct fp_config *config; /* as options.config */
 	struct fp_pools pools;
@@ -97,7 +97,7 @@ int fp_server_run(const struct fp_server_options *options);
 
 /* Takes a connection on, or turns it away and says why. fd and gate_peer (NULL: not by rdma) are the server's
  * from then on. */
-void fp_server_welcome(struct fp_server *server, int fd, struct fp_gate_peer *gate_peer);
+void fp_server_welcome(struct fp_server *server, int fd, struct fp_cm_server_peer *gate_peer);
 
 /*
  * A connection has nothing more to do with its session, if it has one. If it was the control connection the

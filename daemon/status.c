@@ -71,7 +71,7 @@ static ull grace_left_ms(const struct fp_node_session *session)
 
 static unsigned regions(const struct fp_node_session *session)
 {
-	return session->gate_peer ? fp_gate_peer_regions(session->gate_peer) : 0;
+	return session->gate_peer ? fp_cm_server_peer_regions(session->gate_peer) : 0;
 }
 
 static void print_session(const struct fp_node_session *session, FILE *out)
@@ -86,7 +86,7 @@ static void print_session(const struct fp_node_session *session, FILE *out)
 	        session->cut_off ? "cut off" : "connected", grace_left_ms(session), session->n_resumes,
 	        (ull)((fp_clock_ns() - session->opened_ns) / FP_NSEC_PER_SEC), session->transport,
 	        session->memfd ? "true" : "false", session->n_links,
-	        session->gate_peer ? fp_gate_peer_queue_pairs(session->gate_peer) : 0, regions(session),
+	        session->gate_peer ? fp_cm_server_peer_queue_pairs(session->gate_peer) : 0, regions(session),
 	        session->leases.n, session->leases.n_adopted, (ull)session->parent_id,
 	        (ull)session->leases.leased_bytes, (ull)session->read_bytes, (ull)session->written_bytes);
 }
@@ -111,8 +111,8 @@ static void print_sessions(const struct fp_server *server, FILE *out)
 
 static void print_devices(FILE *out)
 {
-	struct fp_gate_device devices[MAX_DEVICES];
-	unsigned n = fp_gate_devices(devices, MAX_DEVICES);
+	struct fp_cm_server_device devices[MAX_DEVICES];
+	unsigned n = fp_cm_server_devices(devices, MAX_DEVICES);
 
 	fprintf(out, "\"devices\":[");
 	for (unsigned i = 0; i < n; i++)
@@ -123,12 +123,12 @@ static void print_devices(FILE *out)
 
 static void print_rdma(const struct fp_server *server, FILE *out)
 {
-	struct fp_gate_counts c;
+	struct fp_cm_server_counts c;
 	unsigned n_regions = 0;
 
 	if (!server->gate)
 		return;
-	fp_gate_counts(server->gate, &c);
+	fp_cm_server_counts(server->gate, &c);
 	for (const struct fp_node_session *s = server->sessions.first; s; s = s->next)
 		n_regions += regions(s);
 	fprintf(out,
@@ -143,10 +143,10 @@ static void print_rdma(const struct fp_server *server, FILE *out)
 /* What one-sided requests were denied the device says to the gate. */
 static uint64_t denied(const struct fp_server *server)
 {
-	struct fp_gate_counts c = {0};
+	struct fp_cm_server_counts c = {0};
 
 	if (server->gate)
-		fp_gate_counts(server->gate, &c);
+		fp_cm_server_counts(server->gate, &c);
 	return server->counters.denied + c.denied;
 }
 

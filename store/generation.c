@@ -19,7 +19,7 @@
 #include "lockedmem.h"
 #include "store_internal.h"
 
-static_assert(FP_HELDMAP_MAX_NODES >= FP_STORE_MAX_NODES, "an identity for each node");
+static_assert(FP_SHARED_SLOTS_MAX_NODES >= FP_STORE_MAX_NODES, "an identity for each node");
 
 void fp_generations_init(struct fp_generations *gens)
 {
@@ -38,7 +38,7 @@ static void generation_end(struct fp_generation *gen)
 {
 	fd_end(&gen->alive_fd);
 	fd_end(&gen->line_fd);
-	fp_heldmap_free(gen->map);
+	fp_shared_slots_free(gen->map);
 	fp_lockedmem_free(gen, sizeof(*gen));
 }
 
@@ -86,7 +86,7 @@ static int generation_new(uint64_t n_words, struct fp_generation **ret_gen)
 	if (!gen)
 		return -ENOMEM;
 	gen->alive_fd = gen->line_fd = -1;
-	r = fp_heldmap_new(n_words, &gen->map);
+	r = fp_shared_slots_new(n_words, &gen->map);
 	if (r == 0)
 		r = pipe_open(gen);
 	if (r < 0)
@@ -97,7 +97,7 @@ static int generation_new(uint64_t n_words, struct fp_generation **ret_gen)
 }
 
 /* Each slot of our own in use is shared now; what we inherited is already, and stays our parent's to free. */
-static void share_all(struct fp_store *store, struct fp_heldmap *map)
+static void share_all(struct fp_store *store, struct fp_shared_slots *map)
 {
 	for (uint32_t i = store->gens.n_inherited + 1; i <= store->n_leases; i++) {
 		struct fp_slots *slots = store->leases[i];
@@ -106,13 +106,13 @@ static void share_all(struct fp_store *store, struct fp_heldmap *map)
 			uint64_t used = fp_slots_share(slots, w);
 
 			if (used)
-				fp_heldmap_set(map, slots->held_word + w, used);
+				fp_shared_slots_set(map, slots->held_word + w, used);
 		}
 	}
 }
 
 /* What the child finds the identity in by which it adopts a node's leases; NULL: it has none to adopt. */
-static struct fp_heldmap *source_of(const struct fp_node *node, struct fp_heldmap *map)
+static struct fp_shared_slots *source_of(const struct fp_node *node, struct fp_shared_slots *map)
 {
 	if (fp_node_is_adopting(node))
 		return node->adopt_from;
@@ -122,26 +122,26 @@ static struct fp_heldmap *source_of(const struct fp_node *node, struct fp_heldma
 static void bequeath(struct fp_store *store, struct fp_generation *gen)
 {
 	for (unsigned i = 0; i < store->n_nodes; i++) {
-		struct fp_heldmap *source = source_of(&store->nodes[i], gen->map);
+		struct fp_shared_slots *source = source_of(&store->nodes[i], gen->map);
 
 		if (!source)
 			continue;
 		if (source == gen->map) {
-			fp_heldmap_set_identity(gen->map, i, &store->nodes[i].identity);
+			fp_shared_slots_set_identity(gen->map, i, &store->nodes[i].identity);
 		} else {
 			gen->source[i] = source;
-			fp_heldmap_set_lent(gen->map, i, true);
+			fp_shared_slots_set_lent(gen->map, i, true);
 		}
-		fp_heldmap_add_heir(source, i, 1);
+		fp_shared_slots_add_heir(source, i, 1);
 	}
 }
 
 /* A child has ended, or never was: it adopts nothing any more. */
 static void disinherit(const struct fp_generation *gen)
 {
-	for (unsigned i = 0; i < FP_HELDMAP_MAX_NODES; i++)
-		if (gen->source[i] && fp_heldmap_is_lent(gen->map, i))
-			fp_heldmap_add_heir(gen->source[i], i, -1);
+	for (unsigned i = 0; i < FP_SHARED_SLOTS_MAX_NODES; i++)
+		if (gen->source[i] && fp_shared_slots_is_lent(gen->map, i))
+			fp_shared_slots_add_heir(gen->source[i], i, -1);
 }
 
 static int prepare(struct fp_store *store, struct fp_generation **ret_gen)
@@ -240,7 +240,7 @@ static uint64_t held_by_any(const struct fp_generations *gens, uint64_t word)
 	uint64_t held = 0;
 
 	for (const struct fp_generation *gen = gens->living; gen; gen = gen->next)
-		held |= fp_heldmap_get(gen->map, word);
+		held |= fp_shared_slots_get(gen->map, word);
 	return held;
 }
 
@@ -250,7 +250,7 @@ static uint64_t sweep_mark(const struct fp_generations *gens)
 	uint64_t mark = atomic_load_explicit(&gens->n_let_go, memory_order_acquire);
 
 	for (const struct fp_generation *gen = gens->living; gen; gen = gen->next)
-		mark += fp_heldmap_n_cleared(gen->map);
+		mark += fp_shared_slots_n_cleared(gen->map);
 	return mark;
 }
 
@@ -282,11 +282,11 @@ static void end_line(struct fp_store *store)
 		struct fp_slots *slots = store->leases[i];
 
 		for (uint32_t w = 0; w < fp_slots_n_words(slots); w++) {
-			uint64_t gone = fp_heldmap_get(gens->births->map, slots->held_word + w) &
+			uint64_t gone = fp_shared_slots_get(gens->births->map, slots->held_word + w) &
 			                ~atomic_load(&slots->word[w]);
 
 			if (gone)
-				fp_heldmap_clear(gens->births->map, slots->held_word + w, gone);
+				fp_shared_slots_clear(gens->births->map, slots->held_word + w, gone);
 		}
 	}
 }
@@ -355,8 +355,8 @@ void fp_generations_let_go(struct fp_store *store, struct fp_slots *slots, uint6
 	fp_slots_put(slots, slot);
 	atomic_thread_fence(memory_order_seq_cst); /* see end_line */
 	if (slot >> FP_SLOT_PAGE_BITS >= gens->parents_first && !atomic_load(&gens->has_line))
-		fp_heldmap_clear(gens->births->map, slots->held_word + fp_slots_word_of(slots, slot),
-		                 fp_slots_bit_of(slots, slot));
+		fp_shared_slots_clear(gens->births->map, slots->held_word + fp_slots_word_of(slots, slot),
+		                      fp_slots_bit_of(slots, slot));
 }
 
 void fp_generations_publish(struct fp_store *store, unsigned node_idx)
@@ -365,7 +365,7 @@ void fp_generations_publish(struct fp_store *store, unsigned node_idx)
 
 	pthread_mutex_lock(&gens->lock);
 	for (struct fp_generation *gen = gens->living; gen; gen = gen->next)
-		fp_heldmap_set_identity(gen->map, node_idx, &store->nodes[node_idx].identity);
+		fp_shared_slots_set_identity(gen->map, node_idx, &store->nodes[node_idx].identity);
 	pthread_mutex_unlock(&gens->lock);
 }
 
@@ -375,8 +375,8 @@ void fp_generations_inherited(struct fp_store *store, unsigned node_idx)
 
 	if (!node->adopt_from)
 		return;
-	fp_heldmap_set_lent(store->gens.births->map, node_idx, false); /* first: see there */
-	fp_heldmap_add_heir(node->adopt_from, node_idx, -1);
+	fp_shared_slots_set_lent(store->gens.births->map, node_idx, false); /* first: see there */
+	fp_shared_slots_add_heir(node->adopt_from, node_idx, -1);
 	node->adopt_from = NULL; /* its map goes with its generation */
 }
 
@@ -386,14 +386,14 @@ bool fp_generations_have_heir(struct fp_store *store, unsigned node_idx)
 
 	end_dead(gens);
 	for (struct fp_generation *gen = gens->living; gen; gen = gen->next)
-		if (fp_heldmap_has_heir(gen->map, node_idx))
+		if (fp_shared_slots_has_heir(gen->map, node_idx))
 			return true;
 	return false;
 }
 
 /* ---- in the child ---- */
 
-static bool is_adopted_from(const struct fp_store *store, const struct fp_heldmap *map)
+static bool is_adopted_from(const struct fp_store *store, const struct fp_shared_slots *map)
 {
 	for (unsigned i = 0; i < store->n_nodes; i++)
 		if (store->nodes[i].adopt_from == map)
@@ -416,7 +416,7 @@ static void forget_ancestors(struct fp_store *store, struct fp_generation **p)
 		struct fp_generation *gen = *p;
 
 		if (gen->map && !is_adopted_from(store, gen->map)) {
-			fp_heldmap_free(gen->map);
+			fp_shared_slots_free(gen->map);
 			gen->map = NULL;
 		}
 		if (is_orphaned(gen))

@@ -15,7 +15,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "heldmap.h"
+#include "shared_slots.h"
 
 struct fp_store;
 struct fp_slots;
@@ -23,11 +23,12 @@ struct fp_slots;
 /* One fork, as the process sees it that forked, or that was born. */
 struct fp_generation {
 	struct fp_generation *next;
-	struct fp_heldmap *map;
-	struct fp_heldmap *source[FP_HELDMAP_MAX_NODES]; /* whose heir its child is, where that is not map */
-	int alive_fd; /* of a fork of ours: the reading end of the pipe; else -1 */
-	ino_t pipe;   /* what alive_fd must be, whatever the program closes or replaces */
-	int line_fd;  /* of the fork that made us, and while ours is under way: the writing end; else -1 */
+	struct fp_shared_slots *map;
+	struct fp_shared_slots
+	    *source[FP_SHARED_SLOTS_MAX_NODES]; /* whose heir its child is, where that is not map */
+	int alive_fd;                           /* of a fork of ours: the reading end of the pipe; else -1 */
+	ino_t pipe;  /* what alive_fd must be, whatever the program closes or replaces */
+	int line_fd; /* of the fork that made us, and while ours is under way: the writing end; else -1 */
 };
 
 /* A part of struct fp_store. */

@@ -165,12 +165,12 @@ static int adopt_parent(const struct fp_node *node, unsigned node_idx, struct fp
 	unsigned n_leases = 0;
 	int r = -ESTALE;
 
-	if (!node->adopt_from || !fp_heldmap_identity(node->adopt_from, node_idx, &now))
+	if (!node->adopt_from || !fp_shared_slots_identity(node->adopt_from, node_idx, &now))
 		return r;
 	for (unsigned i = 0; i < IDENTITY_TRIES && r == -ESTALE && (i == 0 || !is_same(&parent, &now)); i++) {
 		parent = now;
 		r = fp_session_adopt(session, &parent, &n_leases);
-		(void)fp_heldmap_identity(node->adopt_from, node_idx, &now);
+		(void)fp_shared_slots_identity(node->adopt_from, node_idx, &now);
 	}
 	explicit_bzero(&parent, sizeof(parent));
 	explicit_bzero(&now, sizeof(now));
@@ -194,13 +194,14 @@ void fp_leases_outlive(struct fp_node *node)
 static int enter(struct fp_store *store, struct fp_node *node, struct fp_session *session)
 {
 	uint64_t epoch = fp_breaker_epoch(fp_node_breaker(node)) + !node->load_store;
-	struct fp_era *era = fp_era_new(session, epoch);
+	struct fp_session_epoch *era = fp_session_epoch_new(session, epoch);
 	int r;
 
 	if (!era)
 		return -ENOMEM;
 	fp_store_lanes_share(store);
-	r = fp_tend_begin_era(store, node, era); /* the one that ended goes, or our copy of the parent's */
+	r = fp_reconnect_begin_epoch(store, node,
+	                             era); /* the one that ended goes, or our copy of the parent's */
 	if (r == 0 && !node->load_store)
 		fp_node_step(node, FP_BREAKER_RESUMED, 0);
 	fp_store_lanes_unlock(store);
@@ -217,7 +218,7 @@ static int adopt(struct fp_store *store, struct fp_node *node, unsigned *ret_way
 	struct fp_session *session;
 	int r;
 
-	options.connect_ns = fp_tend_connect_ns(store, node);
+	options.connect_ns = fp_reconnect_connect_ns(store, node);
 	r = fp_node_dial(node, &options, &session, ret_way, ret_cause);
 	if (r < 0)
 		return r;
@@ -229,7 +230,7 @@ static int adopt(struct fp_store *store, struct fp_node *node, unsigned *ret_way
 	if (r == 0)
 		r = fp_node_identify(node, session);
 	if (r == 0 && !node->load_store)
-		r = fp_tend_attach(node, session);
+		r = fp_reconnect_attach(node, session);
 	if (r == 0)
 		r = enter(store, node, session);
 	if (r < 0)
@@ -243,7 +244,7 @@ static void adopted(struct fp_store *store, struct fp_node *node)
 	fp_generations_inherited(store, (unsigned)(node - store->nodes));
 	fp_backoff_resumed(&node->backoff, fp_clock_ns());
 	node->attempting = false;
-	node->next_heartbeat_ns = fp_tend_next_heartbeat(store, node);
+	node->next_heartbeat_ns = fp_reconnect_next_heartbeat(store, node);
 	if (atomic_exchange(&node->session_error, 0))
 		atomic_fetch_add_explicit(&node->reconnects, 1, memory_order_relaxed);
 	atomic_store(&store->adoption_until_ns, 0); /* others may be waited for anew */
@@ -253,7 +254,7 @@ static void adopted(struct fp_store *store, struct fp_node *node)
 static void disown(struct fp_store *store, struct fp_node *node, int error)
 {
 	fp_generations_inherited(store, (unsigned)(node - store->nodes));
-	fp_tend_lose(node, error);
+	fp_reconnect_lose(node, error);
 	adoption_set(store, node, FP_ADOPTION_NONE);
 }
 
@@ -261,7 +262,7 @@ static void refused(struct fp_store *store, struct fp_node *node, int error)
 {
 	atomic_store(&node->error, error);
 	atomic_store(&node->why, NULL);
-	fp_backoff_refused(&node->backoff, fp_clock_ns(), fp_tend_random(store));
+	fp_backoff_refused(&node->backoff, fp_clock_ns(), fp_reconnect_random(store));
 	fp_node_step(node, FP_BREAKER_REFUSED, 0);
 	adoption_set(store, node, FP_ADOPTION_LATER);
 }
@@ -298,7 +299,7 @@ uint64_t fp_adoption_tend(struct fp_store *store, struct fp_node *node)
 	if (!node->attempting) {
 		node->attempting = true;
 		fp_backoff_opened(&node->backoff, now_ns, fp_store_outage_ns(store, node),
-		                  fp_tend_random(store));
+		                  fp_reconnect_random(store));
 		if (node->load_store)
 			node->backoff.give_up_ns = UINT64_MAX;
 	}
@@ -416,7 +417,7 @@ static void drop_sessions(struct fp_node *node)
 	struct fp_session *session = node->era->session;
 
 	while (node->ended) {
-		struct fp_era *era = node->ended;
+		struct fp_session_epoch *era = node->ended;
 
 		node->ended = era->next;
 		fp_session_abandon(era->session);

@@ -52,15 +52,15 @@ struct request {
 TAILQ_HEAD(request_queue, request);
 
 struct path {
-	struct fp_era_link *link;     /* NULL: the node is load_store, or there is none now */
-	struct fp_era_link *lent;     /* given to the tender while requests were under way on it */
-	uint64_t n_given;             /* links given to the tender, but for those taken back */
-	bool kept;                    /* taken back: it stays until its requests have ended */
-	bool blocked;                 /* counts in the node's n_blocked */
-	uint64_t blocked_ns;          /* since when */
-	struct request *open;         /* still being filled */
-	struct request_queue waiting; /* in the order of their numbers, for a link or for room on it */
-	unsigned n_submitted;         /* to link, or to lent */
+	struct fp_session_epoch_link *link; /* NULL: the node is load_store, or there is none now */
+	struct fp_session_epoch_link *lent; /* given to the tender while requests were under way on it */
+	uint64_t n_given;                   /* links given to the tender, but for those taken back */
+	bool kept;                          /* taken back: it stays until its requests have ended */
+	bool blocked;                       /* counts in the node's n_blocked */
+	uint64_t blocked_ns;                /* since when */
+	struct request *open;               /* still being filled */
+	struct request_queue waiting;       /* in the order of their numbers, for a link or for room on it */
+	unsigned n_submitted;               /* to link, or to lent */
 };
 
 struct fp_lane {
@@ -189,7 +189,7 @@ static bool is_stale(const struct path *path, uint64_t breaker)
 /* Gives a stale link to the tender, unless the one before it still waits there to be closed. */
 static void path_give(struct fp_lane *lane, struct path *path)
 {
-	struct fp_era_link *none = NULL;
+	struct fp_session_epoch_link *none = NULL;
 
 	if (path->kept && path->n_submitted)
 		return;
@@ -223,7 +223,7 @@ static void path_requeue(struct fp_lane *lane, struct path *path)
 /* Nobody came for the lent link, or it is about to be closed. */
 static void path_take_back(struct fp_lane *lane, struct path *path)
 {
-	struct fp_era_link *link = atomic_exchange(&exchange_of(lane, path)->given, NULL);
+	struct fp_session_epoch_link *link = atomic_exchange(&exchange_of(lane, path)->given, NULL);
 
 	if (!link)
 		return;
@@ -605,7 +605,7 @@ static int paths_open(struct fp_lane *lane)
 		int r = 0;
 
 		if (!node->load_store && fp_node_up(node)) /* else the tender brings one, if ever */
-			r = fp_era_link_open(node->era, &lane->shared, &lane->paths[i].link);
+			r = fp_session_epoch_link_open(node->era, &lane->shared, &lane->paths[i].link);
 		if (r < 0)
 			return r;
 	}
@@ -660,7 +660,7 @@ int fp_lane_register(struct fp_lane *lane, void *base, size_t len_bytes)
 		shared->regions[shared->n_regions].base = base;
 		shared->regions[shared->n_regions++].len_bytes = len_bytes;
 		for (unsigned i = 0; i < lane->store->n_nodes; i++) {
-			struct fp_era_link *fresh = atomic_load(&shared->exchange[i].fresh);
+			struct fp_session_epoch_link *fresh = atomic_load(&shared->exchange[i].fresh);
 
 			if (lane->paths[i].link)
 				fp_link_register(lane->paths[i].link->link, base, len_bytes);
@@ -682,15 +682,16 @@ void fp_lane_close(struct fp_lane *lane)
 	for (unsigned i = 0; i < lane->store->n_nodes; i++) {
 		struct fp_node *node = &lane->store->nodes[i];
 		struct fp_exchange *exchange = &lane->shared.exchange[i];
-		struct fp_era_link *given = atomic_exchange(&exchange->given, NULL); /* lent, or not */
+		struct fp_session_epoch_link *given =
+		    atomic_exchange(&exchange->given, NULL); /* lent, or not */
 
 		if (lane->paths[i].blocked && lane->store->opener == getpid())
 			atomic_fetch_sub(&node->n_blocked, 1);
 		/* both, where its owner was giving it when it forked: see path_give */
 		if (given != lane->paths[i].link)
-			fp_era_link_close(node, given);
-		fp_era_link_close(node, lane->paths[i].link);
-		fp_era_link_close(node, atomic_exchange(&exchange->fresh, NULL));
+			fp_session_epoch_link_close(node, given);
+		fp_session_epoch_link_close(node, lane->paths[i].link);
+		fp_session_epoch_link_close(node, atomic_exchange(&exchange->fresh, NULL));
 	}
 	fp_store_lanes_unlock(lane->store);
 	fp_lockedmem_free(lane, lane->len_bytes);

@@ -25,19 +25,19 @@ enum fp_adoption {
 	FP_ADOPTION_LATER, /* it has failed; others follow */
 };
 
-struct fp_heldmap;
+struct fp_shared_slots;
 
-struct fp_era {
+struct fp_session_epoch {
 	struct fp_session *session;
 	uint64_t epoch;
-	unsigned n_links;    /* open ones; under lanes_lock */
-	struct fp_era *next; /* in node->ended; under lanes_lock */
+	unsigned n_links;              /* open ones; under lanes_lock */
+	struct fp_session_epoch *next; /* in node->ended; under lanes_lock */
 };
 
 /* A link, and the era that it belongs to. */
-struct fp_era_link {
+struct fp_session_epoch_link {
 	struct fp_link *link;
-	struct fp_era *era;
+	struct fp_session_epoch *era;
 };
 
 struct fp_node {
@@ -53,14 +53,15 @@ struct fp_node {
 	 * In a forked child until it has adopted: whose session, and where its identity is. The era is the
 	 * parent's until then: its copy of the control connection keeps the leases. NULL: there is none.
 	 */
-	struct fp_heldmap *adopt_from;
+	struct fp_shared_slots *adopt_from;
 
 	/* Held across control calls. Before lanes_lock. */
 	pthread_mutex_t control;
 	struct fp_slots *leases; /* linked by node_next; under control */
 	unsigned n_leases;       /* that its session knows; under control */
-	struct fp_era *era;      /* written under control and the store's lanes_lock, read under either */
-	struct fp_era *ended;    /* under lanes_lock */
+	struct fp_session_epoch
+	    *era; /* written under control and the store's lanes_lock, read under either */
+	struct fp_session_epoch *ended; /* under lanes_lock */
 
 	/* its tender's */
 	struct fp_session_identity identity;

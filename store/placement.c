@@ -34,7 +34,7 @@ static bool is_passing(int error)
  * Begins a control call of a node: 0 with the lock held and its era, which stands until control_end; or
  * -EHOSTDOWN. An attempt to resume the node holds the lock for long, but then the node is not up.
  */
-static int control_begin(struct fp_node *node, struct fp_era **ret_era)
+static int control_begin(struct fp_node *node, struct fp_session_epoch **ret_era)
 {
 	if (!fp_node_up(node) || fp_node_is_adopting(node))
 		return -EHOSTDOWN;
@@ -82,7 +82,7 @@ static void offer_set_free(struct offer *offer, uint64_t free_bytes)
 static int ask_free(struct fp_node *node, struct offer *ret_offer)
 {
 	struct fp_node_info info;
-	struct fp_era *era;
+	struct fp_session_epoch *era;
 	int r = control_begin(node, &era);
 
 	if (r < 0)
@@ -152,7 +152,7 @@ static struct offer *offers_best(struct placement *p)
 }
 
 /* Takes a lease of an era. node->control held. */
-static int era_lease(struct fp_node *node, struct fp_era *era, uint64_t lease_bytes,
+static int era_lease(struct fp_node *node, struct fp_session_epoch *era, uint64_t lease_bytes,
                      struct fp_slots **ret_slots)
 {
 	const struct fp_lease *lease;
@@ -181,7 +181,7 @@ static int lease_take(struct placement *p, unsigned node_idx)
 {
 	struct fp_node *node = &p->store->nodes[node_idx];
 	struct fp_slots *slots = NULL;
-	struct fp_era *era;
+	struct fp_session_epoch *era;
 	int r = control_begin(node, &era);
 
 	if (r < 0)

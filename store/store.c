@@ -109,7 +109,7 @@ static int node_begin(struct fp_store *store, struct fp_node *node, struct fp_se
 	node->load_store = session->transport->load_store;
 	node->tend_fd = FP_FD_OPEN(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
 	r = node->tend_fd < 0 ? -errno : 0;
-	node->era = r == 0 ? fp_era_new(session, 0) : NULL;
+	node->era = r == 0 ? fp_session_epoch_new(session, 0) : NULL;
 	if (!node->era) {
 		fp_session_close(session);
 		fp_fd_close(node->tend_fd);
@@ -122,7 +122,7 @@ static int node_begin(struct fp_store *store, struct fp_node *node, struct fp_se
 	node->adoptable = r == 0;
 	node->resumable = r == 0 && !node->load_store;
 	node->backoff.options = store->reconnect;
-	node->next_heartbeat_ns = fp_tend_next_heartbeat(store, node);
+	node->next_heartbeat_ns = fp_reconnect_next_heartbeat(store, node);
 	return r == -EOPNOTSUPP ? 0 : r;
 }
 

@@ -28,9 +28,9 @@
  * whoever got one owns the link.
  */
 struct fp_exchange {
-	_Atomic(struct fp_era_link *) fresh; /* from the tender: to go on with */
-	_Atomic(struct fp_era_link *) given; /* to the tender: to be closed */
-	_Atomic uint64_t n_closed;           /* how many of those given are closed */
+	_Atomic(struct fp_session_epoch_link *) fresh; /* from the tender: to go on with */
+	_Atomic(struct fp_session_epoch_link *) given; /* to the tender: to be closed */
+	_Atomic uint64_t n_closed;                     /* how many of those given are closed */
 };
 
 /* What of a lane others than its owner may see. */
@@ -179,20 +179,20 @@ int fp_store_grow(struct fp_store *store, uint64_t n_pages);
 /* ---- what the tender does, and adopting does alike ---- */
 
 /* When the next heartbeat is due: the node hears several before it takes silence for a break. */
-uint64_t fp_tend_next_heartbeat(const struct fp_store *store, const struct fp_node *node);
+uint64_t fp_reconnect_next_heartbeat(const struct fp_store *store, const struct fp_node *node);
 /* Any 64 bits. */
-uint64_t fp_tend_random(struct fp_store *store);
+uint64_t fp_reconnect_random(struct fp_store *store);
 /* Makes the node's leases known to a session. node->control held. */
-int fp_tend_attach(struct fp_node *node, struct fp_session *session);
+int fp_reconnect_attach(struct fp_node *node, struct fp_session *session);
 /*
  * Opens a link of the era for every lane; then all of them are the lanes' and the era is the node's. All or
  * nothing. node->control and lanes_lock held.
  */
-int fp_tend_begin_era(struct fp_store *store, struct fp_node *node, struct fp_era *era);
+int fp_reconnect_begin_epoch(struct fp_store *store, struct fp_node *node, struct fp_session_epoch *era);
 /* The node is lost, for good. */
-void fp_tend_lose(struct fp_node *node, int error);
+void fp_reconnect_lose(struct fp_node *node, int error);
 /* How long one way to a node may take to open a session. */
-uint64_t fp_tend_connect_ns(const struct fp_store *store, const struct fp_node *node);
+uint64_t fp_reconnect_connect_ns(const struct fp_store *store, const struct fp_node *node);
 
 /* lanes_lock, all of it or a tender's share, is held around what follows, but in a forked child, where nobody
  * else is. */
@@ -200,13 +200,14 @@ void fp_store_lanes_lock(struct fp_store *store);
 void fp_store_lanes_share(struct fp_store *store);
 void fp_store_lanes_unlock(struct fp_store *store);
 /* Opens a link of an era, with the lane's regions. Blocks. 0 and *ret_link, counted in its era. */
-int fp_era_link_open(struct fp_era *era, const struct fp_lane_shared *shared, struct fp_era_link **ret_link);
+int fp_session_epoch_link_open(struct fp_session_epoch *era, const struct fp_lane_shared *shared,
+                               struct fp_session_epoch_link **ret_link);
 /* Closes a link, and its era's session if that has ended and this was its last. Blocks. NULL is fine. */
-void fp_era_link_close(struct fp_node *node, struct fp_era_link *link);
+void fp_session_epoch_link_close(struct fp_node *node, struct fp_session_epoch_link *link);
 /* The era of a session, without links. NULL: no memory. */
-struct fp_era *fp_era_new(struct fp_session *session, uint64_t epoch);
+struct fp_session_epoch *fp_session_epoch_new(struct fp_session *session, uint64_t epoch);
 /* Makes another era the node's own; node->control is held too. The one before ends. */
-void fp_node_enter(struct fp_node *node, struct fp_era *era);
+void fp_node_enter(struct fp_node *node, struct fp_session_epoch *era);
 
 /*
  * Takes leases of together at least n_pages from the nodes that are up, the one with the most free first. All

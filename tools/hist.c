@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "log.h"
-#include "pages.h"
+#include "stats_dir.h"
 #include "phase.h"
 #include "tool.h"
 
@@ -109,9 +109,9 @@ static void say_look(const char *file, int r)
 }
 
 /* The page of the process that was asked for, or of the only one there is; NULL after a message. */
-static struct fp_statsview *choose_page(const struct fp_pages *pages, pid_t pid)
+static struct fp_statsview *choose_page(const struct fp_stats_dir *pages, pid_t pid)
 {
-	struct fp_statsview *view = pid ? fp_pages_find(pages, pid) : NULL;
+	struct fp_statsview *view = pid ? fp_stats_dir_find(pages, pid) : NULL;
 
 	if (pid && !view)
 		fp_log(FP_LOG_ERROR, "hist",
@@ -194,7 +194,7 @@ static int hist_main(int argc, char **argv)
 {
 	struct hist_options options = {.phase = fp_phases, .format = FP_HIST_TEXT};
 	struct fp_statsview *view = NULL;
-	struct fp_pages pages = {0};
+	struct fp_stats_dir pages = {0};
 	int status = parse(argc, argv, &options), r;
 
 	if (status)
@@ -204,7 +204,7 @@ static int hist_main(int argc, char **argv)
 		r = fp_statsview_open(options.stats_file, &view);
 		if (r < 0)
 			say_look(options.stats_file, r);
-	} else if (fp_pages_read_live(&pages, "hist") == 0)
+	} else if (fp_stats_dir_read_live(&pages, "hist") == 0)
 		view = choose_page(&pages, options.pid);
 	if (!view)
 		status = 1;
@@ -212,7 +212,7 @@ static int hist_main(int argc, char **argv)
 		status = (options.live ? print_live(&options, view) : print_now(&options, &view->page)) != 0;
 	if (options.stats_file)
 		fp_statsview_close(view);
-	fp_pages_done(&pages);
+	fp_stats_dir_done(&pages);
 	return status;
 }
 

@@ -12,8 +12,8 @@
 #include "cleanup.h"
 #include "json.h"
 #include "log.h"
-#include "outline.h"
-#include "reach.h"
+#include "json_table.h"
+#include "connect.h"
 #include "secret.h"
 #include "settings.h"
 #include "tool.h"
@@ -47,7 +47,7 @@ static void print_status(const char *text)
 		return;
 	}
 	if (json->type == FP_JSON_OBJECT)
-		fp_outline_print(json, stdout);
+		fp_json_table_print(json, stdout);
 	else
 		puts(text);
 	fp_json_free(json);
@@ -113,7 +113,7 @@ static int ask(const struct node_options *options)
 		fp_log(FP_LOG_ERROR, "node", "%s", wrong.text);
 		return 1;
 	}
-	r = fp_reach_open(options->url, &session_options, &session, &way);
+	r = fp_connect_open(options->url, &session_options, &session, &way);
 	if (r == 0) {
 		r = options->act(session, options->json);
 		fp_session_close(session);

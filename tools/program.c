@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "cleanup.h"
-#include "gonote.h"
+#include "go_note.h"
 #include "log.h"
 
 #define MAX_INTERPRETERS 4 /* as many as the kernel follows */
@@ -123,7 +123,7 @@ static int check_elf(int fd, const Elf64_Ehdr *header, const char *path, char *e
 		         "%s is statically linked: a preloaded library can't reach it. %s, or link it with "
 		         "libfarpage",
 		         path,
-		         fp_gonote_found(fd, header)
+		         fp_go_note_found(fd, header)
 		             ? "It is a Go program: build it with CGO_ENABLED=1 and a "
 		               "package that uses cgo, so that the C "
 		               "library is in it"

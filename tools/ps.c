@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "pages.h"
+#include "stats_dir.h"
 #include "pstable.h"
 #include "tool.h"
 
@@ -14,7 +14,7 @@ static int ps_main(int argc, char **argv)
 {
 	static const struct option longs[] = {
 	    {"json", no_argument, NULL, 'j'}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
-	struct fp_pages pages = {0};
+	struct fp_stats_dir pages = {0};
 	bool json = false;
 	int c;
 
@@ -27,13 +27,13 @@ static int ps_main(int argc, char **argv)
 	}
 	if (optind < argc)
 		return fp_tool_usage(&fp_tool_ps, "%s: unexpected argument", argv[optind]);
-	if (fp_pages_read_live(&pages, "ps") < 0)
+	if (fp_stats_dir_read_live(&pages, "ps") < 0)
 		return 1;
 	if (json)
 		fp_pstable_json(&pages, stdout);
 	else
 		fp_pstable_text(&pages, NULL, stdout);
-	fp_pages_done(&pages);
+	fp_stats_dir_done(&pages);
 	return fp_tool_flush(&fp_tool_ps);
 }
 

@@ -5,7 +5,7 @@
 
 #include <inttypes.h>
 
-#include "kinds.h"
+#include "smaps.h"
 #include "tool.h"
 #include "units.h"
 
@@ -51,27 +51,27 @@ static void print_line(const struct fp_statspage *page, uint64_t faults, FILE *o
 /* What is not far, under the line of its program. Who has ended meanwhile has none. */
 static void print_kinds(const struct fp_statspage *page, FILE *out)
 {
-	struct fp_kinds kinds;
+	struct fp_smaps kinds;
 	char size[16];
 
-	if (fp_kinds_read(page, &kinds) < 0)
+	if (fp_smaps_read(page, &kinds) < 0)
 		return;
 	fprintf(out, "%7s not far: %s by rule; resident:", "",
 	        fp_size_format(kinds.rule_bytes, size, sizeof(size)));
-	for (unsigned i = 0; i < FP_KINDS; i++)
+	for (unsigned i = 0; i < FP_SMAPS; i++)
 		fprintf(out, "%s %s %s", i ? "," : "", fp_kind_name(i),
 		        fp_size_format(kinds.bytes[i], size, sizeof(size)));
 	putc('\n', out);
 }
 
-void fp_pstable_text(const struct fp_pages *pages, const uint64_t *rates, FILE *out)
+void fp_pstable_text(const struct fp_stats_dir *pages, const uint64_t *rates, FILE *out)
 {
 	fprintf(out, "%7s %-15s %-6s %10s %10s/%-10s %10s %10s %9s %9s  %s\n", "PID", "COMMAND", "MODE",
 	        "FAR", "LOCAL", "BUDGET", "REMOTE", rates ? "FAULTS/S" : "FAULTS", "P50", "P99", "NODES");
 	for (size_t i = 0; i < pages->n; i++) {
 		const struct fp_statspage *page = &pages->items[i]->page;
 
-		print_line(page, rates ? rates[i] : fp_pages_faults(page), out);
+		print_line(page, rates ? rates[i] : fp_stats_dir_faults(page), out);
 		if (!rates)
 			print_kinds(page, out);
 	}
@@ -107,14 +107,14 @@ static void print_faults_json(const struct fp_statspage *page, FILE *out)
 
 static void print_kinds_json(const struct fp_statspage *page, FILE *out)
 {
-	struct fp_kinds kinds;
+	struct fp_smaps kinds;
 
-	if (fp_kinds_read(page, &kinds) < 0) {
+	if (fp_smaps_read(page, &kinds) < 0) {
 		fputs("null", out);
 		return;
 	}
 	fprintf(out, "{\"by_rule_bytes\": %" PRIu64, kinds.rule_bytes);
-	for (unsigned i = 0; i < FP_KINDS; i++)
+	for (unsigned i = 0; i < FP_SMAPS; i++)
 		fprintf(out, ", \"%s_bytes\": %" PRIu64, fp_kind_name(i), kinds.bytes[i]);
 	putc('}', out);
 }
@@ -144,7 +144,7 @@ static void print_object(const struct fp_statspage *page, FILE *out)
 	fputs("]}", out);
 }
 
-void fp_pstable_json(const struct fp_pages *pages, FILE *out)
+void fp_pstable_json(const struct fp_stats_dir *pages, FILE *out)
 {
 	putc('[', out);
 	for (size_t i = 0; i < pages->n; i++) {

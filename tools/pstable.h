@@ -7,14 +7,14 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "pages.h"
+#include "stats_dir.h"
 
 /*
  * A line for each page. rates (pages->n of them, may be NULL) replaces the faults so far by faults a second.
  */
-void fp_pstable_text(const struct fp_pages *pages, const uint64_t *rates, FILE *out);
+void fp_pstable_text(const struct fp_stats_dir *pages, const uint64_t *rates, FILE *out);
 
 /* An array with an object for each page. */
-void fp_pstable_json(const struct fp_pages *pages, FILE *out);
+void fp_pstable_json(const struct fp_stats_dir *pages, FILE *out);
 
 #endif

@@ -5,13 +5,13 @@
 
 #include <inttypes.h>
 
-#include "pages.h"
+#include "stats_dir.h"
 #include "phase.h"
 #include "units.h"
 
 static void print_faults(const struct fp_statspage *sum, FILE *out)
 {
-	fprintf(out, "  faults           %" PRIu64 ":", fp_pages_faults(sum));
+	fprintf(out, "  faults           %" PRIu64 ":", fp_stats_dir_faults(sum));
 	for (unsigned kind = 0; kind < FP_FAULT_KINDS; kind++)
 		fprintf(out, "%s %s %" PRIu64, kind ? "," : "", fp_fault_kind_name(kind), sum->faults[kind]);
 	putc('\n', out);
@@ -110,7 +110,7 @@ static void print_nodes(const struct fp_statspage *sum, FILE *out)
 }
 
 /* Nobody looks at a program that ends before the first look. */
-static void print_kinds(const struct fp_kinds *kinds, FILE *out)
+static void print_kinds(const struct fp_smaps *kinds, FILE *out)
 {
 	char size[16];
 
@@ -120,7 +120,7 @@ static void print_kinds(const struct fp_kinds *kinds, FILE *out)
 	}
 	fprintf(out, "  not far          %s mapped by rule; resident at most:",
 	        fp_size_format(kinds->rule_bytes, size, sizeof(size)));
-	for (unsigned i = 0; i < FP_KINDS; i++)
+	for (unsigned i = 0; i < FP_SMAPS; i++)
 		fprintf(out, "%s %s %s", i ? "," : "", fp_kind_name(i),
 		        fp_size_format(kinds->bytes[i], size, sizeof(size)));
 	putc('\n', out);

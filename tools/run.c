@@ -21,8 +21,8 @@
 #include "farpage/farpage.h"
 #include "launch.h"
 #include "log.h"
-#include "pages.h"
-#include "place.h"
+#include "stats_dir.h"
+#include "install_paths.h"
 #include "privnode.h"
 #include "program.h"
 #include "report.h"
@@ -168,7 +168,7 @@ static int find_program(struct run *run)
 /* A path in LD_PRELOAD can hold neither of its separators. */
 static int find_preload(struct run *run)
 {
-	if (fp_place_preload(run->preload, sizeof(run->preload)) < 0) {
+	if (fp_install_path_preload(run->preload, sizeof(run->preload)) < 0) {
 		fp_log(FP_LOG_ERROR, "run",
 		       "libfarpage-preload.so is not installed next to farpage: set FARPAGE_PRELOAD to its "
 		       "path");
@@ -185,7 +185,7 @@ static int find_preload(struct run *run)
 
 static int make_dir(struct run *run)
 {
-	int r = fp_pages_run_dir_create("run", run->dir, sizeof(run->dir), &run->dir_lock_fd);
+	int r = fp_stats_dir_run_dir_create("run", run->dir, sizeof(run->dir), &run->dir_lock_fd);
 
 	return r < 0 ? FP_EXIT_RUN_FAILED : 0;
 }
@@ -390,7 +390,7 @@ static void clean_up(struct run *run)
 	fp_cleanup_close(
 	    &run->dir_lock_fd); /* first: reading the folder takes a descriptor, which may be the last */
 	if (run->dir[0])
-		fp_pages_run_dir_remove(run->dir);
+		fp_stats_dir_run_dir_remove(run->dir);
 }
 
 /* Everything up to the program's end. Returns 0 and the wait status, or the exit status after a message. */

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "cleanup.h"
-#include "pages.h"
+#include "stats_dir.h"
 
 struct fp_runstats {
 	int dir_fd;                /* not ours */
@@ -18,7 +18,7 @@ struct fp_runstats {
 	    ended; /* sum of the processes that have ended: their pages are gone from the folder */
 	struct fp_statspage sum; /* of all */
 	size_t n_ended, n_living;
-	struct fp_kinds kinds; /* of the living, at their most */
+	struct fp_smaps kinds; /* of the living, at their most */
 	uint64_t kinds_total;
 };
 
@@ -51,21 +51,21 @@ static bool fold_ended(const struct fp_statsview *view, void *user)
 
 	if (!view->dead)
 		return false;
-	fp_pages_add(&stats->ended, &view->page);
+	fp_stats_dir_add(&stats->ended, &view->page);
 	stats->n_ended++;
 	return true;
 }
 
-static void note_kinds(struct fp_runstats *stats, const struct fp_pages *living)
+static void note_kinds(struct fp_runstats *stats, const struct fp_stats_dir *living)
 {
-	struct fp_kinds sum = {.rule_bytes = 0}, kinds;
+	struct fp_smaps sum = {.rule_bytes = 0}, kinds;
 	uint64_t total;
 
 	for (size_t i = 0; i < living->n; i++)
-		if (fp_kinds_read(&living->items[i]->page, &kinds) == 0)
-			fp_kinds_add(&sum, &kinds);
+		if (fp_smaps_read(&living->items[i]->page, &kinds) == 0)
+			fp_smaps_add(&sum, &kinds);
 	total = sum.rule_bytes;
-	for (unsigned i = 0; i < FP_KINDS; i++)
+	for (unsigned i = 0; i < FP_SMAPS; i++)
 		total += sum.bytes[i];
 	if (total <= stats->kinds_total)
 		return;
@@ -73,23 +73,23 @@ static void note_kinds(struct fp_runstats *stats, const struct fp_pages *living)
 	stats->kinds_total = total;
 }
 
-const struct fp_kinds *fp_runstats_kinds(const struct fp_runstats *stats)
+const struct fp_smaps *fp_runstats_kinds(const struct fp_runstats *stats)
 {
 	return stats->kinds_total ? &stats->kinds : NULL;
 }
 
 void fp_runstats_update(struct fp_runstats *stats)
 {
-	struct fp_pages living = {0};
+	struct fp_stats_dir living = {0};
 
-	(void)fp_pages_read_dir(&living, stats->dir_fd, fold_ended,
-	                        stats); /* what can't be read now comes next time */
+	(void)fp_stats_dir_read_dir(&living, stats->dir_fd, fold_ended,
+	                            stats); /* what can't be read now comes next time */
 	memcpy(&stats->sum, &stats->ended, sizeof(stats->sum));
 	for (size_t i = 0; i < living.n; i++)
-		fp_pages_add(&stats->sum, &living.items[i]->page);
+		fp_stats_dir_add(&stats->sum, &living.items[i]->page);
 	stats->n_living = living.n;
 	note_kinds(stats, &living);
-	fp_pages_done(&living);
+	fp_stats_dir_done(&living);
 	if (stats->file && stats->sum.magic)
 		memcpy(stats->file, &stats->sum, sizeof(stats->sum));
 }

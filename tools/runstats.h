@@ -6,7 +6,7 @@
 
 #include <stddef.h>
 
-#include "kinds.h"
+#include "smaps.h"
 #include "statspage.h"
 
 struct fp_runstats;
@@ -25,7 +25,7 @@ const struct fp_statspage *fp_runstats_sum(const struct fp_runstats *stats);
 /*
  * What was not far of the processes that lived at an update, where that was most; NULL: none lived at any.
  */
-const struct fp_kinds *fp_runstats_kinds(const struct fp_runstats *stats);
+const struct fp_smaps *fp_runstats_kinds(const struct fp_runstats *stats);
 size_t fp_runstats_processes(const struct fp_runstats *stats);
 
 /* NULL is fine. */

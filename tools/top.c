@@ -13,7 +13,7 @@
 #include "cleanup.h"
 #include "clock.h"
 #include "log.h"
-#include "pages.h"
+#include "stats_dir.h"
 #include "pstable.h"
 #include "tool.h"
 
@@ -40,7 +40,7 @@ static uint64_t faults_before(const struct history *history, pid_t pid, uint64_t
 }
 
 /* Fills rates for pages and replaces the history. False: no memory. */
-static bool take_rates(struct history *history, const struct fp_pages *pages, uint64_t *rates)
+static bool take_rates(struct history *history, const struct fp_stats_dir *pages, uint64_t *rates)
 {
 	uint64_t now_ns = fp_clock_ns(), passed_ns = FP_MAX(now_ns - history->time_ns, 1u);
 	struct sample *samples = calloc(pages->n + 1, sizeof(*samples));
@@ -49,7 +49,8 @@ static bool take_rates(struct history *history, const struct fp_pages *pages, ui
 		return false;
 	for (size_t i = 0; i < pages->n; i++) {
 		const struct fp_statspage *page = &pages->items[i]->page;
-		uint64_t now = fp_pages_faults(page), since = now - faults_before(history, page->pid, now);
+		uint64_t now = fp_stats_dir_faults(page),
+		         since = now - faults_before(history, page->pid, now);
 
 		samples[i] = (struct sample){page->pid, now};
 		rates[i] = (uint64_t)((double)since * (double)FP_NSEC_PER_SEC / (double)passed_ns);
@@ -61,9 +62,9 @@ static bool take_rates(struct history *history, const struct fp_pages *pages, ui
 
 static int show(struct history *history, bool in_place)
 {
-	struct fp_pages pages = {0};
+	struct fp_stats_dir pages = {0};
 	fp_autofree uint64_t *rates = NULL;
-	int r = fp_pages_read_live(&pages, "top");
+	int r = fp_stats_dir_read_live(&pages, "top");
 
 	if (r == 0)
 		rates = calloc(pages.n + 1, sizeof(*rates));
@@ -72,7 +73,7 @@ static int show(struct history *history, bool in_place)
 		fp_pstable_text(&pages, rates, stdout);
 		fputs(in_place ? "\nq: quit\n" : "\n", stdout);
 	}
-	fp_pages_done(&pages);
+	fp_stats_dir_done(&pages);
 	return r < 0 ? r : fp_tool_flush(&fp_tool_top);
 }
 

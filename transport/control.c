@@ -35,7 +35,7 @@ struct fp_control {
 	void *private;
 	/* under lock, which is held across a call: that is what serialises them */
 	pthread_mutex_t lock;
-	struct fp_dialog *dialog;
+	struct fp_handshake *dialog;
 	uint64_t last_tag;
 	int error;     /* what broke the connection; 0 while it is whole */
 	bool inherits; /* the node may know leases of it that are not known here: resumed, or adopted */
@@ -65,12 +65,12 @@ static void leases_free(struct fp_control *control, bool detach)
 		lease_free(control, atomic_exchange(&control->leases[i], NULL), detach);
 }
 
-static void control_free(struct fp_control *control, enum fp_dialog_end end)
+static void control_free(struct fp_control *control, enum fp_handshake_end end)
 {
 	bool forked = control->opener != getpid();
 
 	leases_free(control, false);
-	fp_dialog_end(control->dialog, forked ? FP_DIALOG_FORGET : end);
+	fp_handshake_end(control->dialog, forked ? FP_HANDSHAKE_FORGET : end);
 	if (control->ops->done)
 		control->ops->done(&control->base, forked);
 	pthread_mutex_destroy(&control->lock);
@@ -82,7 +82,7 @@ static void control_free(struct fp_control *control, enum fp_dialog_end end)
 static void control_drop(struct fp_control *control)
 {
 	if (control)
-		control_free(control, FP_DIALOG_CLOSE);
+		control_free(control, FP_HANDSHAKE_CLOSE);
 }
 FP_DEFINE_CLEANUP(struct fp_control, control, control_drop)
 
@@ -120,17 +120,19 @@ static int control_new(const struct fp_control_ops *ops, const struct fp_url *ur
 }
 
 /* Dials and shakes hands: by the transport's own stream if it has one. */
-static int open_dialog(struct fp_control *control, const struct fp_dialog_options *hello, uint64_t connect_ns)
+static int open_dialog(struct fp_control *control, const struct fp_handshake_options *hello,
+                       uint64_t connect_ns)
 {
 	uint64_t deadline_ns = fp_clock_ns() + (connect_ns ? connect_ns : control->deadline_ns);
-	struct fp_dialog_stream stream;
+	struct fp_handshake_stream stream;
 	int r;
 
 	if (!control->ops->dial)
-		return fp_dialog_open(&control->url, hello, deadline_ns, &control->dialog, &control->welcome);
+		return fp_handshake_open(&control->url, hello, deadline_ns, &control->dialog,
+		                         &control->welcome);
 	r = control->ops->dial(&control->url, hello, deadline_ns, &control->base, &stream);
 	return r < 0 ? r
-	             : fp_dialog_open_on(&stream, hello, deadline_ns, &control->dialog, &control->welcome);
+	             : fp_handshake_open_on(&stream, hello, deadline_ns, &control->dialog, &control->welcome);
 }
 
 /* A session that is resumed and then not wanted is left to others, or to its grace period. */
@@ -143,7 +145,7 @@ static int check_open(struct fp_control *control, const struct fp_wire_welcome *
 	else if (control->welcome.features != control->ops->features)
 		r = -EOPNOTSUPP;
 	if (r < 0 && resumed) {
-		fp_dialog_end(control->dialog, FP_DIALOG_ABORT);
+		fp_handshake_end(control->dialog, FP_HANDSHAKE_ABORT);
 		control->dialog = NULL;
 	}
 	return r;
@@ -153,7 +155,7 @@ int fp_control_open(const struct fp_control_ops *ops, const struct fp_url *url,
                     const struct fp_session_options *options, struct fp_session **ret_session)
 {
 	FP_CLEANUP(fp_cleanup_control) struct fp_control *control = NULL;
-	struct fp_dialog_options hello = {.purpose = FP_WIRE_CONTROL, .features = ops->features};
+	struct fp_handshake_options hello = {.purpose = FP_WIRE_CONTROL, .features = ops->features};
 	struct fp_wire_welcome resumed = {0};
 	int r;
 
@@ -202,27 +204,27 @@ void **fp_control_private(struct fp_session *session)
 	return &control_of(session)->private;
 }
 
-int fp_control_open_link(struct fp_session *session, struct fp_dialog **ret_dialog,
+int fp_control_open_link(struct fp_session *session, struct fp_handshake **ret_dialog,
                          struct fp_wire_welcome *ret_welcome)
 {
 	struct fp_control *control = control_of(session);
-	struct fp_dialog_options hello = {.purpose = FP_WIRE_LINK,
-	                                  .client_name = control->client_name,
-	                                  .secret = control->secret,
-	                                  .session = &control->welcome};
+	struct fp_handshake_options hello = {.purpose = FP_WIRE_LINK,
+	                                     .client_name = control->client_name,
+	                                     .secret = control->secret,
+	                                     .session = &control->welcome};
 
-	return fp_dialog_open(&control->url, &hello, fp_clock_ns() + control->deadline_ns, ret_dialog,
-	                      ret_welcome);
+	return fp_handshake_open(&control->url, &hello, fp_clock_ns() + control->deadline_ns, ret_dialog,
+	                         ret_welcome);
 }
 
 int fp_control_dial_link(struct fp_session *session, int *ret_fd, struct fp_wire_welcome *ret_welcome)
 {
-	struct fp_dialog *dialog;
+	struct fp_handshake *dialog;
 	int r = fp_control_open_link(session, &dialog, ret_welcome);
 
 	if (r < 0)
 		return r;
-	*ret_fd = fp_dialog_take_socket(dialog);
+	*ret_fd = fp_handshake_take_socket(dialog);
 	return 0;
 }
 
@@ -252,8 +254,8 @@ static int drop_late_answer(struct fp_control *control, const struct fp_wire_hea
 	if (r < 0)
 		return r;
 	fp_wire_release_encode(&(struct fp_wire_release){.lease_id = leased.lease_id}, bytes);
-	return fp_dialog_send(control->dialog, FP_WIRE_RELEASE, ++control->last_tag, bytes, sizeof(bytes),
-	                      deadline_ns);
+	return fp_handshake_send(control->dialog, FP_WIRE_RELEASE, ++control->last_tag, bytes, sizeof(bytes),
+	                         deadline_ns);
 }
 
 /* A control call: what is asked, and until when (0: as long as the session's calls may take). */
@@ -271,11 +273,11 @@ static int exchange(struct fp_control *control, const struct question *question,
 	uint64_t deadline_ns =
 	    question->deadline_ns ? question->deadline_ns : fp_clock_ns() + control->deadline_ns;
 	struct fp_wire_header header;
-	int r = fp_dialog_send(control->dialog, question->type, tag, question->payload, question->len,
-	                       deadline_ns);
+	int r = fp_handshake_send(control->dialog, question->type, tag, question->payload, question->len,
+	                          deadline_ns);
 
 	while (r >= 0) {
-		r = fp_dialog_receive(control->dialog, deadline_ns, &header, ret_payload);
+		r = fp_handshake_receive(control->dialog, deadline_ns, &header, ret_payload);
 		if (r < 0)
 			break;
 		if (header.tag != tag) {
@@ -302,14 +304,14 @@ static int ask(struct fp_control *control, const struct question *question, size
 	int r = control->error;
 
 	if (r == 0) /* before a byte of ours gets into what is the program's by now */
-		r = fp_dialog_check(control->dialog);
+		r = fp_handshake_check(control->dialog);
 	if (r == 0)
 		r = exchange(control, question, ret_len, ret_payload);
 	if (r > 0)
 		return fp_wire_status_to_errno(r);
 	if (r < 0 && r != -ETIMEDOUT) {
 		control->error = r;
-		control->base.why = fp_dialog_why(control->dialog);
+		control->base.why = fp_handshake_why(control->dialog);
 	}
 	return r;
 }
@@ -342,12 +344,12 @@ void fp_control_close(struct fp_session *session)
 {
 	leases_free(control_of(session), true); /* by the time that the node is told it has its memory back */
 	say_bye(control_of(session));
-	control_free(control_of(session), FP_DIALOG_CLOSE);
+	control_free(control_of(session), FP_HANDSHAKE_CLOSE);
 }
 
 void fp_control_abandon(struct fp_session *session)
 {
-	control_free(control_of(session), FP_DIALOG_ABORT);
+	control_free(control_of(session), FP_HANDSHAKE_ABORT);
 }
 
 /*
@@ -394,7 +396,7 @@ int fp_control_check(struct fp_session *session)
 {
 	const struct fp_control *control = control_of(session);
 
-	return control->error ? control->error : fp_dialog_check(control->dialog);
+	return control->error ? control->error : fp_handshake_check(control->dialog);
 }
 
 int fp_control_identity(struct fp_session *session, struct fp_session_identity *ret_identity)
@@ -501,7 +503,7 @@ static int lease_locked(struct fp_control *control, uint64_t size_bytes, const s
 
 	if (r < 0)
 		return r;
-	memfd = fp_dialog_take_memfd(control->dialog);
+	memfd = fp_handshake_take_memfd(control->dialog);
 	r = attach_lease(control, &leased, memfd, &lease);
 	if (r < 0) {
 		(void)release_locked(control, leased.lease_id);

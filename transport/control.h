@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "dialog.h"
+#include "handshake.h"
 #include "transport.h"
 #include "wire.h"
 
@@ -26,8 +26,8 @@ struct fp_control_ops {
 	 * socket to the URL. options says what for (CONTROL or RESUME) and has the secret. 0 and *ret_stream;
 	 * the errors of fp_session_open.
 	 */
-	int (*dial)(const struct fp_url *url, const struct fp_dialog_options *options, uint64_t deadline_ns,
-	            struct fp_session *session, struct fp_dialog_stream *ret_stream);
+	int (*dial)(const struct fp_url *url, const struct fp_handshake_options *options,
+	            uint64_t deadline_ns, struct fp_session *session, struct fp_handshake_stream *ret_stream);
 	/*
 	 * Makes a lease that was granted, or attached again, reachable. leased is what the node said of it,
 	 * validated; its address and key are in lease already. memfd (-1: none came) stays the caller's. 0 or
@@ -63,9 +63,9 @@ void fp_control_abandon(struct fp_session *session);
 
 /*
  * Opens a LINK connection of this session, a socket to its URL. 0, *ret_dialog (for frames before it becomes
- * a data path, and fp_dialog_take_socket) and *ret_welcome.
+ * a data path, and fp_handshake_take_socket) and *ret_welcome.
  */
-int fp_control_open_link(struct fp_session *session, struct fp_dialog **ret_dialog,
+int fp_control_open_link(struct fp_session *session, struct fp_handshake **ret_dialog,
                          struct fp_wire_welcome *ret_welcome);
 /*
  * The same without the frames. 0, *ret_fd (a blocking socket: pass MSG_DONTWAIT) and

@@ -210,13 +210,13 @@ static const char *control_why(void *context)
 }
 
 /* Leaving in order has been said by a frame; the connection's end says the same to either. */
-static void control_close(void *context, enum fp_dialog_end end)
+static void control_close(void *context, enum fp_handshake_end end)
 {
-	if (end != FP_DIALOG_FORGET)
+	if (end != FP_HANDSHAKE_FORGET)
 		fp_stream_close(context);
 }
 
-static const struct fp_dialog_stream_ops control_stream = {
+static const struct fp_handshake_stream_ops control_stream = {
     .send = control_send,
     .receive = control_receive,
     .wait = control_wait,
@@ -224,8 +224,8 @@ static const struct fp_dialog_stream_ops control_stream = {
     .close = control_close,
 };
 
-static int rdma_dial(const struct fp_url *url, const struct fp_dialog_options *options, uint64_t deadline_ns,
-                     struct fp_session *session, struct fp_dialog_stream *ret_stream)
+static int rdma_dial(const struct fp_url *url, const struct fp_handshake_options *options,
+                     uint64_t deadline_ns, struct fp_session *session, struct fp_handshake_stream *ret_stream)
 {
 	FP_CLEANUP(fp_cleanup_verbs_conn) struct fp_verbs_conn *conn = NULL;
 	struct request request = {.purpose = options->purpose, .secret = options->secret};
@@ -243,7 +243,7 @@ static int rdma_dial(const struct fp_url *url, const struct fp_dialog_options *o
 	if (r < 0)
 		return r;
 	(void)fp_take_ptr(conn);
-	*ret_stream = (struct fp_dialog_stream){&control_stream, stream};
+	*ret_stream = (struct fp_handshake_stream){&control_stream, stream};
 	return 0;
 }
 
@@ -319,7 +319,7 @@ static int rdma_session_open(const struct fp_url *url, const struct fp_session_o
 /* --- queue pairs connected by hand --------------------------------------------------------------------- */
 
 /* Tells the node of our queue pair and hears of its. */
-static int exchange(struct fp_dialog *dialog, uint64_t deadline_ns, const struct fp_verbs_address *own,
+static int exchange(struct fp_handshake *dialog, uint64_t deadline_ns, const struct fp_verbs_address *own,
                     struct fp_verbs_address *ret_peer)
 {
 	struct fp_wire_qp qp = {
@@ -331,9 +331,9 @@ static int exchange(struct fp_dialog *dialog, uint64_t deadline_ns, const struct
 
 	memcpy(qp.gid, own->gid, sizeof(qp.gid));
 	fp_wire_qp_encode(&qp, bytes);
-	r = fp_dialog_send(dialog, FP_WIRE_QP, QP_TAG, bytes, sizeof(bytes), deadline_ns);
+	r = fp_handshake_send(dialog, FP_WIRE_QP, QP_TAG, bytes, sizeof(bytes), deadline_ns);
 	if (r == 0)
-		r = fp_dialog_receive(dialog, deadline_ns, &header, &payload);
+		r = fp_handshake_receive(dialog, deadline_ns, &header, &payload);
 	if (r < 0)
 		return r;
 	if (header.type == FP_WIRE_ERROR)
@@ -348,7 +348,7 @@ static int exchange(struct fp_dialog *dialog, uint64_t deadline_ns, const struct
 	return 0;
 }
 
-static int connect_by_hand(struct fp_session *session, struct fp_dialog *dialog,
+static int connect_by_hand(struct fp_session *session, struct fp_handshake *dialog,
                            struct fp_verbs_conn **ret_conn)
 {
 	FP_CLEANUP(fp_cleanup_verbs_conn) struct fp_verbs_conn *conn = NULL;
@@ -369,7 +369,7 @@ static int connect_by_hand(struct fp_session *session, struct fp_dialog *dialog,
 static int by_hand_link_open(struct fp_session *session, struct fp_link **ret_link)
 {
 	FP_CLEANUP(fp_cleanup_verbs_conn) struct fp_verbs_conn *conn = NULL;
-	FP_CLEANUP(fp_cleanup_dialog) struct fp_dialog *dialog = NULL;
+	FP_CLEANUP(fp_cleanup_dialog) struct fp_handshake *dialog = NULL;
 	struct fp_wire_welcome welcome;
 	int fd, r = fp_control_open_link(session, &dialog, &welcome);
 
@@ -377,7 +377,7 @@ static int by_hand_link_open(struct fp_session *session, struct fp_link **ret_li
 		r = connect_by_hand(session, dialog, &conn);
 	if (r < 0)
 		return r;
-	fd = fp_dialog_take_socket(fp_take_ptr(dialog));
+	fd = fp_handshake_take_socket(fp_take_ptr(dialog));
 	r = make_link(session, fd, conn, ret_link);
 	if (r < 0)
 		fp_fd_close(fd);

@@ -16,7 +16,8 @@
 
 #define ID_BITS 48 /* of a wr_id; above it how many work requests are done when this one is */
 #define RECV_MARK                                                                                            \
-	(1ull << 63) /* in the wr_id of a receive: the opcode of a failed completion is undefined            \
+	(1ull                                                                                                \
+	 << 63) /* in the wr_id of a receive: the opcode of a failed completion is undefined            \
 	              */
 #define MAX_DEPTH  32767u
 #define POLL_CHUNK 16

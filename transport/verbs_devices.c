@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "cleanup.h"
-#include "verbs_gate.h"
+#include "verbs_cm_server.h"
 
 #define DEVICES_FOLDER "/sys/class/infiniband"
 
@@ -22,14 +22,14 @@ static void read_word(const char *device, const char *file, char *ret_word, size
 		snprintf(ret_word, size, "?");
 }
 
-unsigned fp_gate_devices(struct fp_gate_device *ret_devices, unsigned max)
+unsigned fp_cm_server_devices(struct fp_cm_server_device *ret_devices, unsigned max)
 {
 	DIR *dir = opendir(DEVICES_FOLDER);
 	struct dirent *entry;
 	unsigned n = 0;
 
 	while (dir && n < max && (entry = readdir(dir))) {
-		struct fp_gate_device *device = &ret_devices[n];
+		struct fp_cm_server_device *device = &ret_devices[n];
 		char type[16];
 
 		if (entry->d_name[0] == '.' || strlen(entry->d_name) >= sizeof(device->name))

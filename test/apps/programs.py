@@ -162,7 +162,7 @@ def as_somebody():
         return ()
     bin_dir = os.path.join(farapp.workdir, "bin")
     os.mkdir(bin_dir)
-    libraries = glob.glob(os.path.join(farapp.build, "uffd", "preload", "*.so"))
+    libraries = glob.glob(os.path.join(farapp.build, "preload", "*.so"))
     for part in ("tools/farpage", "daemon/farpaged", "uffd/libfarpage.so.0", *libraries):
         shutil.copy(os.path.join(farapp.build, part), bin_dir)
     farapp.farpage = os.path.join(bin_dir, "farpage")

@@ -78,7 +78,7 @@ class Shapes(unittest.TestCase):
 
     def test_jemalloc_of_its_own(self):
         """A library in the program's own folder that has the name of the allocator that Farpage uses, and nothing of it."""
-        if not os.path.exists(os.path.join(farapp.build, "uffd", "preload", "libfarpage-jemalloc.so")):
+        if not os.path.exists(os.path.join(farapp.build, "preload", "libfarpage-jemalloc.so")):
             self.skipTest("Farpage was built without an archive of jemalloc")
         own = os.path.join(farapp.workdir, "own")
         os.mkdir(own)

@@ -76,7 +76,7 @@ def linked_with(path):
 
 def jemalloc():
     """The library that Farpage itself uses."""
-    linked = linked_with(os.path.join(os.environ["FARPAGE_BUILD"], "uffd/preload/libfarpage-preload.so"))
+    linked = linked_with(os.path.join(os.environ["FARPAGE_BUILD"], "preload/libfarpage-preload.so"))
     found = re.search(r"libjemalloc\S+ => (\S+)", linked)
     return found.group(1) if found else ctypes.util.find_library("jemalloc")
 

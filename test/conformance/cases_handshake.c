@@ -61,19 +61,19 @@ static void node_without_the_secret(void **state)
 #define STREAM_ONLY "this is about bytes on a socket, which rdma has none of"
 
 static int dialog(struct rig *rig, enum fp_wire_purpose purpose, const struct fp_wire_welcome *session,
-                  struct fp_dialog **ret_dialog, struct fp_wire_welcome *ret_welcome)
+                  struct fp_handshake **ret_dialog, struct fp_wire_welcome *ret_welcome)
 {
-	struct fp_dialog_options options = {
+	struct fp_handshake_options options = {
 	    .purpose = purpose, .client_name = "conformance", .session = session};
 
-	return fp_dialog_open(&rig->url, &options, fp_clock_ns() + PATIENCE_NS, ret_dialog, ret_welcome);
+	return fp_handshake_open(&rig->url, &options, fp_clock_ns() + PATIENCE_NS, ret_dialog, ret_welcome);
 }
 
 static void link_to_a_session_of_others(void **state)
 {
 	struct rig *rig = *state;
 	struct fp_wire_welcome welcome, wrong, link_welcome;
-	struct fp_dialog *control, *link;
+	struct fp_handshake *control, *link;
 
 	if (!rig_socket())
 		rig_skip(STREAM_ONLY);
@@ -85,8 +85,8 @@ static void link_to_a_session_of_others(void **state)
 	wrong.session_id += 1000;
 	assert_int_equal(dialog(rig, FP_WIRE_LINK, &wrong, &link, &link_welcome), -EACCES);
 	assert_int_equal(dialog(rig, FP_WIRE_LINK, &welcome, &link, &link_welcome), 0);
-	fp_dialog_close(link);
-	fp_dialog_close(control);
+	fp_handshake_close(link);
+	fp_handshake_close(control);
 }
 
 /* A plain connection to where a session's socket is connected to. */
@@ -95,11 +95,11 @@ static int connect_raw(struct rig *rig)
 	struct fp_wire_welcome welcome;
 	struct sockaddr_storage addr;
 	socklen_t len = sizeof(addr);
-	struct fp_dialog *control;
+	struct fp_handshake *control;
 	int fd, raw;
 
 	assert_int_equal(dialog(rig, FP_WIRE_CONTROL, NULL, &control, &welcome), 0);
-	fd = fp_dialog_take_socket(control);
+	fd = fp_handshake_take_socket(control);
 	assert_int_equal(getpeername(fd, (struct sockaddr *)&addr, &len), 0);
 	raw = socket(addr.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	assert_int_equal(connect(raw, (struct sockaddr *)&addr, len), 0);

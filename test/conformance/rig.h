@@ -17,7 +17,7 @@
 #include "cleanup.h"
 #include "clock.h"
 #include "daemon.h"
-#include "dialog.h"
+#include "handshake.h"
 #include "transport.h"
 #include "wire.h"
 

@@ -194,9 +194,9 @@ static void hold_pages(void)
 {
 	atomic_store(&leave_me, true);
 	for (uint32_t p = 0; p < PAGES; p++) {
-		const struct fp_hold_range range = {
+		const struct fp_pin_range range = {
 		    .addr = scene.far + (size_t)p * FP_PAGE_SIZE, .len_bytes = 1, .write = p % 2};
-		struct fp_hold hold;
+		struct fp_pin hold;
 
 		trial_check(fp_agent_hold(scene.agent, &range, 1, &hold) == 0, "page %u is not held", p);
 		fp_agent_unhold(scene.agent, &hold);

@@ -135,16 +135,16 @@ static int wait_for_nothing(void *context, short events, uint64_t deadline_ns)
 	return 0;
 }
 
-static void forget(void *context, enum fp_dialog_end end)
+static void forget(void *context, enum fp_handshake_end end)
 {
 }
 
-static const struct fp_dialog_stream_ops stream_ops = {hear, say, wait_for_nothing, forget, NULL};
+static const struct fp_handshake_stream_ops stream_ops = {hear, say, wait_for_nothing, forget, NULL};
 
-static int dial(const struct fp_url *url, const struct fp_dialog_options *options, uint64_t deadline_ns,
-                struct fp_session *session, struct fp_dialog_stream *ret_stream)
+static int dial(const struct fp_url *url, const struct fp_handshake_options *options, uint64_t deadline_ns,
+                struct fp_session *session, struct fp_handshake_stream *ret_stream)
 {
-	*ret_stream = (struct fp_dialog_stream){.ops = &stream_ops};
+	*ret_stream = (struct fp_handshake_stream){.ops = &stream_ops};
 	return 0;
 }
 

@@ -25,7 +25,7 @@
 #include "auth.h"
 #include "cleanup.h"
 #include "clock.h"
-#include "dialog.h"
+#include "handshake.h"
 #include "frames.h"
 #include "fuzz.h"
 #include "log.h"
@@ -48,7 +48,7 @@
 
 /* Another client's session. dialog NULL: it is not open, or an input has taken it over. */
 struct session {
-	struct fp_dialog *dialog;
+	struct fp_handshake *dialog;
 	struct fp_wire_welcome welcome;
 	uint64_t tag;
 };
@@ -142,10 +142,10 @@ static int ask(struct session *session, enum fp_wire_type type, const void *requ
 {
 	uint64_t deadline_ns = fp_clock_ns() + DEADLINE_NS;
 	struct fp_wire_header header;
-	int r = fp_dialog_send(session->dialog, type, ++session->tag, request, len, deadline_ns);
+	int r = fp_handshake_send(session->dialog, type, ++session->tag, request, len, deadline_ns);
 
 	if (r == 0)
-		r = fp_dialog_receive(session->dialog, deadline_ns, &header, ret_payload);
+		r = fp_handshake_receive(session->dialog, deadline_ns, &header, ret_payload);
 	if (r < 0) {
 		assert(r == -ECONNRESET || r == -EPIPE);
 		return r;
@@ -156,10 +156,10 @@ static int ask(struct session *session, enum fp_wire_type type, const void *requ
 
 static void open_session(const struct node *node, struct session *session, uint32_t features)
 {
-	const struct fp_dialog_options options = {.purpose = FP_WIRE_CONTROL,
-	                                          .client_name = "other",
-	                                          .features = features,
-	                                          .secret = node->has_secret ? secrets[0].text : NULL};
+	const struct fp_handshake_options options = {.purpose = FP_WIRE_CONTROL,
+	                                             .client_name = "other",
+	                                             .features = features,
+	                                             .secret = node->has_secret ? secrets[0].text : NULL};
 	const struct fp_wire_lease lease = {.size_bytes = LEASE_BYTES};
 	uint8_t bytes[sizeof(lease)];
 	struct fp_url url = {.transport = &fp_transport_shm};
@@ -168,8 +168,8 @@ static void open_session(const struct node *node, struct session *session, uint3
 	if (session->dialog)
 		return;
 	memcpy(url.host, node->socket, sizeof(node->socket));
-	assert(fp_dialog_open(&url, &options, fp_clock_ns() + DEADLINE_NS, &session->dialog,
-	                      &session->welcome) == 0);
+	assert(fp_handshake_open(&url, &options, fp_clock_ns() + DEADLINE_NS, &session->dialog,
+	                         &session->welcome) == 0);
 	fp_wire_lease_encode(&lease, bytes);
 	assert(ask(session, FP_WIRE_LEASE, bytes, sizeof(bytes), &payload) == 0);
 }
@@ -185,7 +185,7 @@ static void check_session(const struct node *node, struct session *session)
 	do {
 		assert(fp_clock_ns() < give_up_ns);
 		if (ask(session, FP_WIRE_INFO, NULL, 0, &payload) < 0) {
-			fp_dialog_close(fp_take_ptr(session->dialog));
+			fp_handshake_close(fp_take_ptr(session->dialog));
 			return;
 		}
 		assert(fp_wire_info_decode(payload, sizeof(info), &info) == 0);

@@ -195,8 +195,8 @@ static ssize_t transfer(struct churner *c, const struct transfer *t, char *far, 
 	size_t done = 0;
 
 	while (done < len) {
-		struct fp_hold_range range = {far + done, len - done, t->into};
-		struct fp_hold hold;
+		struct fp_pin_range range = {far + done, len - done, t->into};
+		struct fp_pin hold;
 		ssize_t n;
 		int r = fp_agent_hold(agent, &range, 1, &hold);
 

@@ -21,7 +21,7 @@
 #include "clock.h"
 #include "evict.h"
 #include "far.h"
-#include "native.h"
+#include "kernel_filled.h"
 #include "space_priv.h"
 
 #define CHUNK_PAGES (1u << FP_CHUNK_SHIFT)
@@ -43,7 +43,7 @@ static int set_up(void **state)
 	memset(bytes, 'x', sizeof(bytes));
 	far = (struct fp_far){.stats = &stats, .deadline_ns = DEADLINE, .pidfd = -1, .pagemap_fd = -1};
 	if (fp_uffd_open(0, &far.uffd) < 0 || fp_far_reserve(&far) < 0 || fp_events_init(&far, OWN) < 0 ||
-	    fp_room_init(&far.room, BUDGET) < 0 || fp_fifo_init(&far.fifo, 1u << 16) < 0)
+	    fp_budget_init(&far.room, BUDGET) < 0 || fp_evict_queue_init(&far.fifo, 1u << 16) < 0)
 		return -1;
 	far.mem_fd = open("/proc/self/mem", O_RDWR | O_CLOEXEC);
 	return mprotect(fp_far_addr(&far, FIRST), (size_t)MAPPED << FP_PAGE_SHIFT, PROT_READ | PROT_WRITE);
@@ -51,8 +51,8 @@ static int set_up(void **state)
 
 static int tear_down(void **state)
 {
-	fp_fifo_done(&far.fifo);
-	fp_room_done(&far.room);
+	fp_evict_queue_done(&far.fifo);
+	fp_budget_done(&far.room);
 	fp_events_done(&far);
 	fp_uffd_close(&far.uffd);
 	fp_far_unreserve(&far);
@@ -118,7 +118,7 @@ static void what_is_not_installed_is_not_lost(void **state)
 
 	set_word(FIRST, arriving);
 	set_word(FIRST + 1, FP_PAGE_ARRIVING);
-	assert_int_equal(fp_room_take(&far.room, 2), 2);
+	assert_int_equal(fp_budget_take(&far.room, 2), 2);
 	assert_int_equal(fp_far_install(&far, FIRST, 1, bytes, false), 0);
 	assert_int_equal(fp_far_install(&far, FIRST + 1, 1, fp_zeros, true), 0);
 	assert_int_equal(word_of(FIRST), fp_page_with_slot(FP_PAGE_REMOTE, SLOT));
@@ -128,7 +128,7 @@ static void what_is_not_installed_is_not_lost(void **state)
 	end_change(thread);
 
 	set_word(FIRST, arriving);
-	assert_int_equal(fp_room_take(&far.room, 1), 1);
+	assert_int_equal(fp_budget_take(&far.room, 1), 1);
 	assert_int_equal(fp_far_install(&far, FIRST, 1, bytes, false), 1);
 	assert_memory_equal(fp_far_addr(&far, FIRST), bytes, FP_PAGE_SIZE);
 }
@@ -150,7 +150,7 @@ static void the_only_copy_is_put_back(void **state)
 
 	atomic_store(&is_back, false);
 	set_word(FIRST, fp_page_with_slot(FP_PAGE_ARRIVING, SLOT) | FP_PAGE_DIRTY);
-	assert_int_equal(fp_room_take(&far.room, 1), 1);
+	assert_int_equal(fp_budget_take(&far.room, 1), 1);
 	assert_int_equal(pthread_create(&thread, NULL, put_back, NULL), 0);
 	until_ns = fp_clock_ns() + 5 * DEADLINE;
 	while (fp_clock_ns() < until_ns) {
@@ -220,10 +220,10 @@ static struct fp_space space;
 static void make_native(uint32_t page)
 {
 	set_word(page, FP_PAGE_ARRIVING);
-	assert_int_equal(fp_room_take(&far.room, 1), 1);
-	assert_true(fp_native_begin(&far, &space.layout, page));
-	fp_room_give(&far.room, 1); /* it took one for each page */
-	assert_true(fp_native_fills(&far, page));
+	assert_int_equal(fp_budget_take(&far.room, 1), 1);
+	assert_true(fp_kernel_filled_begin(&far, &space.layout, page));
+	fp_budget_give(&far.room, 1); /* it took one for each page */
+	assert_true(fp_kernel_filled_fills(&far, page));
 	memset(fp_far_addr(&far, page), 'n', FP_PAGE_SIZE);
 }
 
@@ -236,7 +236,7 @@ static void map_all(void)
 	assert_int_equal(fp_layout_add(&space.layout, piece), 0);
 	far.pagemap_fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
 	assert_true(far.pagemap_fd >= 0);
-	fp_native_open(&far);
+	fp_kernel_filled_open(&far);
 }
 
 static void unmap_all(void)
@@ -255,7 +255,7 @@ static void *end_native(void *arg)
 {
 	struct ender *ender = arg;
 
-	ender->result = fp_native_end(&far, CHUNK);
+	ender->result = fp_kernel_filled_end(&far, CHUNK);
 	atomic_store(&ender->ended, true);
 	return NULL;
 }
@@ -279,11 +279,11 @@ static void no_thread_on_far_memory_goes_through_a_passage(void **state)
 		assert_false(atomic_load(&ender.ended));
 		sched_yield();
 	}
-	assert_true(fp_native_fills(&far, CHUNK));
-	fp_native_run_errand(&far);
+	assert_true(fp_kernel_filled_fills(&far, CHUNK));
+	fp_kernel_filled_run_errand(&far);
 	assert_int_equal(pthread_join(thread, NULL), 0);
 	assert_int_equal(ender.result, 0);
-	assert_false(fp_native_fills(&far, CHUNK));
+	assert_false(fp_kernel_filled_fills(&far, CHUNK));
 	assert_int_equal(*fp_far_addr(&far, CHUNK), 'n');
 	unmap_all();
 }
@@ -344,13 +344,13 @@ static void a_chunk_half_given_to_the_kernel(void **state)
 	                 0);
 	set_word(CHUNK, FP_PAGE_ARRIVING);
 	leave_cuts(1);
-	begun = fp_native_begin(&far, &space.layout, CHUNK);
+	begun = fp_kernel_filled_begin(&far, &space.layout, CHUNK);
 	drop_fillers(FILLERS);
 	assert_true(fp_page_state(word_of(CHUNK)) == (begun ? FP_PAGE_RESIDENT : FP_PAGE_ARRIVING));
 	/* what counts as never touched, the kernel must not fill without a word */
 	for (uint32_t p = CHUNK + 1; p < CHUNK + CHUNK_PAGES; p++)
 		assert_true(fp_page_state(word_of(p)) == FP_PAGE_RESIDENT || is_registered(p));
-	assert_int_equal(fp_native_end(&far, CHUNK), 0);
+	assert_int_equal(fp_kernel_filled_end(&far, CHUNK), 0);
 	for (uint32_t p = CHUNK; p < CHUNK + CHUNK_PAGES; p++)
 		assert_true(is_registered(p));
 	unmap_all();
@@ -390,7 +390,7 @@ static void what_can_not_be_followed_fails_the_call(void **state)
 static void grant_one(uint32_t page, uint64_t word)
 {
 	atomic_store(&far.room.excess, GRANTED);
-	assert_int_equal(fp_room_take(&far.room, 1), 1);
+	assert_int_equal(fp_budget_take(&far.room, 1), 1);
 	set_word(page, word);
 }
 
@@ -405,13 +405,13 @@ static void evict_absent(uint32_t page)
 	struct fp_evictor *evictor;
 	uint32_t next;
 
-	assert_int_equal(fp_hold_table_init(&far.holds), 0);
+	assert_int_equal(fp_pin_table_init(&far.holds), 0);
 	assert_int_equal(mprotect(far.base, (size_t)FP_STAGE_PAGES << FP_PAGE_SHIFT, PROT_READ | PROT_WRITE),
 	                 0);
 	assert_int_equal(fp_evictor_new(&far, NULL, far.base, &evictor), 0);
 	(void)fp_evictor_run_range(evictor, page, 1, &next);
 	fp_evictor_free(evictor);
-	fp_hold_table_done(&far.holds);
+	fp_pin_table_done(&far.holds);
 }
 
 /* Whichever way a page goes, what was granted for want of room ends with it. */
@@ -452,7 +452,7 @@ static void what_goes_takes_grants_back(void **state)
 
 	make_native(CHUNK); /* and was never filled, but for one page */
 	atomic_store(&far.room.excess, 2 * CHUNK_PAGES);
-	assert_int_equal(fp_native_end(&far, CHUNK), 0);
+	assert_int_equal(fp_kernel_filled_end(&far, CHUNK), 0);
 	assert_int_equal(atomic_load(&far.room.excess), CHUNK_PAGES + 1);
 	unmap_all();
 }

@@ -1,7 +1,7 @@
 """Every function of the installed C library that makes a system call with a pointer is in the table of calls.
 
 The list comes from the library itself: its exported functions whose code holds a syscall instruction, or which directly
-call code that does, crossed with the prototypes in its headers. Each must have a row in uffd/preload/calls.def, or stand in
+call code that does, crossed with the prototypes in its headers. Each must have a row in preload/syscalls/calls.def, or stand in
 calls_exceptions.txt with the reason why none is needed. --verbose shows which.
 """
 import argparse
@@ -15,7 +15,7 @@ import tempfile
 import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-TABLE = os.path.join(HERE, "../../uffd/preload/calls.def")
+TABLE = os.path.join(HERE, "../../preload/syscalls/calls.def")
 EXCEPTIONS = os.path.join(HERE, "calls_exceptions.txt")
 SKIPPED = 77
 POINTER = re.compile(r"[*\[]|\.\.\.|va_list|_SOCKADDR_ARG|_ptr_t")

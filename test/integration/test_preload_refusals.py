@@ -9,7 +9,7 @@ import unittest
 
 import farapp
 
-PRELOAD = os.path.join(farapp.build, "uffd", "preload", "libfarpage-preload.so")
+PRELOAD = os.path.join(farapp.build, "preload", "libfarpage-preload.so")
 REFUSED = 125
 NOBODY = 65534
 

@@ -15,7 +15,7 @@ import farapp
 import toolcase
 
 VICTIM, OTHER = 64123, 64125
-PRELOAD = os.path.join(farapp.build, "uffd", "preload", "libfarpage-preload.so")
+PRELOAD = os.path.join(farapp.build, "preload", "libfarpage-preload.so")
 # Needs more of its node when a line comes, and its child connects to the node itself.
 GROW = """
 import os

@@ -45,7 +45,7 @@ class UserOnly(test_unprivileged.Unprivileged):
         for name, scheme, mode in some(PROGRAMS, 6):
             with self.subTest(name, scheme=scheme, mode=mode):
                 self.run_closed("test_preload_" + name, os.path.join(farapp.build, "daemon/farpaged"),
-                                os.path.join(farapp.build, "uffd/preload/libfarpage-preload.so"), scheme,
+                                os.path.join(farapp.build, "preload/libfarpage-preload.so"), scheme,
                                 "FARPAGE_FAULT_MODE=" + mode, "FARPAGE_HEAP=all")
 
     def test_run(self):

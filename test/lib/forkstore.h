@@ -148,7 +148,7 @@ static inline void check_unheld(uint64_t slot)
 
 	check(!fp_store_slot_is_shared(me.store, slot));
 	for (struct fp_generation *gen = me.store->gens.living; gen; gen = gen->next)
-		check(!(fp_heldmap_get(gen->map, word) & fp_slots_bit_of(slots, slot)));
+		check(!(fp_shared_slots_get(gen->map, word) & fp_slots_bit_of(slots, slot)));
 }
 
 static inline uint64_t slot_take(void)

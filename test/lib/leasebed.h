@@ -14,7 +14,7 @@
 #define MIB (1ull << 20)
 
 static struct {
-	struct fp_keeper *keeper;
+	struct fp_worker *keeper;
 	struct fp_pools pools;
 	struct fp_clients clients;
 	struct fp_client *client;
@@ -44,7 +44,7 @@ static inline int setup(void **state)
 	struct fp_conf_error error;
 
 	memset(&t, 0, sizeof(t));
-	assert_int_equal(fp_keeper_start(&t.keeper), 0);
+	assert_int_equal(fp_worker_start(&t.keeper), 0);
 	assert_int_equal(fp_pool_open(&memfd, &t.items[0], &error), 0);
 	assert_int_equal(fp_pool_open(&anonymous, &t.items[1], &error), 0);
 	fp_pools_init(&t.pools, 100);
@@ -58,7 +58,7 @@ static inline int setup(void **state)
 static inline int teardown(void **state)
 {
 	fp_node_leases_done(&t.leases);
-	fp_keeper_stop(t.keeper);
+	fp_worker_stop(t.keeper);
 	assert_int_equal(t.client->leased_bytes, 0);
 	fp_client_put(t.client);
 	assert_int_equal(t.clients.n, 0);
@@ -86,8 +86,8 @@ static inline void await_done(unsigned n)
 	eventfd_t events;
 
 	while (t.n_done < n) {
-		eventfd_read(fp_keeper_fd(t.keeper), &events);
-		fp_keeper_reap(t.keeper);
+		eventfd_read(fp_worker_fd(t.keeper), &events);
+		fp_worker_reap(t.keeper);
 	}
 }
 
@@ -97,8 +97,8 @@ static inline void await_given(const struct fp_pool *pool)
 	eventfd_t events;
 
 	while (pool->leaving_bytes) {
-		eventfd_read(fp_keeper_fd(t.keeper), &events);
-		fp_keeper_reap(t.keeper);
+		eventfd_read(fp_worker_fd(t.keeper), &events);
+		fp_worker_reap(t.keeper);
 	}
 }
 

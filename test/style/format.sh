@@ -10,7 +10,7 @@ if [[ -z $program || $("$program" --version) != *"version $major."* ]]; then
 	echo "clang-format $major is not installed"
 	exit 77
 fi
-mapfile -t files < <(find common transport store uffd daemon tools include test -name '*.[ch]')
+mapfile -t files < <(find common transport store uffd preload daemon tools include test -name '*.[ch]')
 case ${1:-} in
 --check) "$program" --dry-run --Werror "${files[@]}" ;;
 --fix) "$program" -i "${files[@]}" ;;

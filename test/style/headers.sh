@@ -8,10 +8,14 @@ declare -A may_use=(
 	[common]="common"
 	[transport]="common transport"
 	[store]="common transport store"
-	[uffd]="common transport store uffd"
 	[daemon]="common transport daemon"
-	[tools]="common transport tools"
+	[tools]="common transport uffd/agent tools"
+	[tools/bench]="common transport tools tools/bench"
 )
+
+uffd="common transport store $(echo uffd/{kernel,pager,core,space,fault,evict,agent})"
+for room in uffd/*/; do may_use[${room%/}]=$uffd; done
+for room in preload/*/; do may_use[${room%/}]="$uffd $(echo preload/*/)"; done
 
 failed=0
 for folder in "${!may_use[@]}"; do

@@ -14,7 +14,7 @@ import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PAGE = os.path.join(HERE, "../../doc/syscalls.md")
-TABLE = os.path.join(HERE, "../../uffd/preload/calls.def")
+TABLE = os.path.join(HERE, "../../preload/syscalls/calls.def")
 SKIPPED = 77
 WORDS = {"right", "refused", "ended", "loud", "silent", "-"}
 CHANGES = {"memory", "place", "descriptors", "sharing", "limits"}

@@ -517,10 +517,10 @@ static void an_identity_is_never_torn(void **state)
 {
 	uint64_t rng = test_seed(__func__), last = 0;
 	struct fp_session_identity identity;
-	struct fp_heldmap *map;
+	struct fp_shared_slots *map;
 
-	assert_int_equal(fp_heldmap_new(1, &map), 0);
-	assert_false(fp_heldmap_identity(map, 3, &identity));
+	assert_int_equal(fp_shared_slots_new(1, &map), 0);
+	assert_false(fp_shared_slots_identity(map, 3, &identity));
 	for (unsigned round = 0; round < 40; round++) {
 		uint64_t span_ns = FP_NSEC_PER_MSEC + test_random(&rng) % 1000000;
 		uint64_t before = last,
@@ -530,11 +530,11 @@ static void an_identity_is_never_torn(void **state)
 		if (pid == 0) {
 			for (uint64_t n = last;;) {
 				identity = identity_of(++n);
-				fp_heldmap_set_identity(map, 3, &identity);
+				fp_shared_slots_set_identity(map, 3, &identity);
 			}
 		}
 		while (until_ns == 0 || fp_clock_ns() < until_ns) {
-			if (fp_heldmap_identity(map, 3, &identity)) {
+			if (fp_shared_slots_identity(map, 3, &identity)) {
 				assert_true(is_whole(&identity));
 				assert_true(identity.id >= last);
 				last = identity.id;
@@ -545,12 +545,12 @@ static void an_identity_is_never_torn(void **state)
 				sched_yield();
 		}
 		kill_and_await(pid);
-		if (fp_heldmap_identity(map, 3, &identity))
+		if (fp_shared_slots_identity(map, 3, &identity))
 			last = identity.id;
 		assert_true(last == 0 || is_whole(&identity));
 	}
 	assert_true(last > 0);
-	fp_heldmap_free(map);
+	fp_shared_slots_free(map);
 }
 
 /* What a child has let go of while it had a child of its own is its parent's again once that has ended. */

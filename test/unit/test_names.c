@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #include "clock.h"
-#include "dialog.h"
+#include "handshake.h"
 #include "names.h"
 
 static struct {
@@ -77,16 +77,16 @@ static int listener_new(struct sockaddr_in *ret_address)
 /* As a resume does it. -ETIMEDOUT: somebody took the connection. */
 static int dial(const char *host, const struct sockaddr_in *address)
 {
-	const struct fp_dialog_options hello = {.purpose = FP_WIRE_CONTROL, .client_name = "test"};
+	const struct fp_handshake_options hello = {.purpose = FP_WIRE_CONTROL, .client_name = "test"};
 	struct fp_wire_welcome welcome;
-	struct fp_dialog *dialog;
+	struct fp_handshake *dialog;
 	struct fp_url url;
 	char text[64];
 
 	snprintf(text, sizeof(text), "tcp://%s:%u", host, ntohs(address->sin_port));
 	assert_int_equal(fp_url_parse(text, &url), 0);
 	fp_names_refresh(host);
-	return fp_dialog_open(&url, &hello, fp_clock_ns() + 20 * FP_NSEC_PER_MSEC, &dialog, &welcome);
+	return fp_handshake_open(&url, &hello, fp_clock_ns() + 20 * FP_NSEC_PER_MSEC, &dialog, &welcome);
 }
 
 static void a_name_is_looked_up_once(void **state)

@@ -1,0 +1,285 @@
+/*
+ * The handshake. Room: daemon; see handshake.h.
+ */
+#include "admission.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "auth.h"
+#include "cleanup.h"
+#include "clock.h"
+#include "request.h"
+#include "server.h"
+
+#define MAX_LINKS 64 /* of one session */
+
+/* A connection is a descriptor. Of sessions there are no more than that: a RESUME asks for no place. */
+static uint64_t limit_by_fds(const struct fp_server *server, uint64_t max)
+{
+	return server->options.private_node ? max : FP_MIN(max, server->max_fds_out);
+}
+
+/* Makes the connection its client's. -EUSERS, and *ret_why: there are too many. */
+static int take_place(struct fp_conn *conn, struct fp_client *client, const char **ret_why)
+{
+	uint64_t max = limit_by_fds(conn->server, conn->server->config->limits.max_connections);
+
+	if (conn->client == client)
+		return 0;
+	*ret_why =
+	    "max_connections are open, or a quarter of LimitNOFILE=, or its client has three quarters of "
+	    "max_connections or that";
+	if (client->clients->n_conns >= max || client->n_conns >= fp_client_share(client, max))
+		return -EUSERS;
+	fp_conn_give(conn, client);
+	return 0;
+}
+
+/* Whoever has a session's token is no stranger: a flood of these can't keep him from coming back. */
+static void trust_token(struct fp_conn *conn)
+{
+	const struct fp_wire_hello *hello = &conn->hello;
+	struct fp_node_session *session =
+	    fp_node_session_find_resumable(&conn->server->sessions, hello->session_id, hello->token);
+	const char *why;
+
+	if (session && hello->purpose != FP_WIRE_CONTROL)
+		(void)take_place(conn, session->client, &why); /* no place: AUTH will say so */
+}
+
+void fp_admission_hello(struct fp_conn *conn)
+{
+	struct fp_wire_challenge *challenge = &conn->challenge;
+	uint8_t payload[sizeof(*challenge)];
+
+	if (fp_wire_hello_decode(fp_inbox_payload(&conn->inbox), conn->inbox.header.length, &conn->hello) <
+	    0) {
+		fp_conn_refuse(conn, FP_WIRE_MALFORMED, "its HELLO is malformed");
+		return;
+	}
+	if (fp_wire_version_choose(&conn->hello, &challenge->version) < 0) {
+		fp_conn_refuse(conn, FP_WIRE_VERSION_GAP, "it speaks no version of the protocol that we do");
+		return;
+	}
+	if (fp_auth_random(challenge->nonce, sizeof(challenge->nonce)) < 0) {
+		fp_conn_refuse(conn, FP_WIRE_BROKEN, "no random bytes for its challenge");
+		return;
+	}
+	challenge->flags = conn->server->config->auth.given ? FP_WIRE_CHALLENGE_AUTH : 0;
+	fp_wire_challenge_encode(challenge, payload);
+	fp_request_answer(conn, FP_WIRE_CHALLENGE, payload, sizeof(payload));
+	conn->state = FP_CONN_AUTH;
+	trust_token(conn);
+}
+
+/* secret: what was proved; NULL: there is none. The caller holds the client; NULL: no memory. */
+static struct fp_client *identify(const struct fp_conn *conn, const struct fp_node_secret *secret)
+{
+	char name[FP_CLIENT_NAME_LEN];
+
+	return fp_client_get(&conn->server->clients,
+	                     secret ? secret->name
+	                            : fp_client_peer_name(conn->is_unix ? conn->fd : -1, conn->peer, name));
+}
+
+/* A token can be overheard: whoever proves another secret does not reach the session by it. */
+static bool owns(const struct fp_node_secret *secret, const struct fp_node_session *session)
+{
+	return !secret || strcmp(secret->name, session->client->name) == 0;
+}
+
+static int open_session(struct fp_conn *conn, const struct fp_node_secret *secret, const char **ret_why)
+{
+	struct fp_server *server = conn->server;
+	struct fp_client *client = identify(conn, secret);
+	uint64_t max = limit_by_fds(server, server->config->limits.max_sessions);
+	struct fp_node_session *session;
+	int r;
+
+	if (!client)
+		return -ENOMEM;
+	*ret_why = "max_sessions are open, or a quarter of LimitNOFILE=, or its client has three quarters of "
+	           "max_sessions or that";
+	r = -EUSERS;
+	if (server->sessions.n < max && client->n_sessions < fp_client_share(client, max))
+		r = take_place(conn, client, ret_why);
+	if (r == 0)
+		r = fp_node_session_open(&server->sessions, client, conn->hello.client_name, conn->peer,
+		                         &session);
+	fp_client_put(client); /* his connection holds him */
+	if (r < 0)
+		return r;
+	fp_conn_enter(conn, session);
+	session->memfd = conn->is_unix && conn->hello.features & FP_WIRE_FEATURE_MEMFD;
+	server->counters.sessions++;
+	fp_log(FP_LOG_INFO, "session", "%llu: %s at %s begins, of client %s", (unsigned long long)session->id,
+	       session->name, conn->peer, session->client->name);
+	fp_server_sessions_changed(server);
+	return 0;
+}
+
+static int attach_link(struct fp_conn *conn, const struct fp_node_secret *secret, const char **ret_why)
+{
+	struct fp_node_session *session =
+	    fp_node_session_find(&conn->server->sessions, conn->hello.session_id, conn->hello.token);
+	int r;
+
+	if (!session || !owns(secret, session))
+		return -EACCES;
+	if (session->memfd)
+		return -EPERM; /* it can take the pages away that we would read and write for it */
+	*ret_why = "its session has as many links as one may have";
+	r = session->n_links < MAX_LINKS ? take_place(conn, session->client, ret_why) : -EUSERS;
+	if (r < 0)
+		return r;
+	fp_node_session_confirm(session);
+	session->n_links++;
+	fp_conn_enter(conn, session);
+	return 0;
+}
+
+/*
+ * Before the answer all WRITEs of the old connections have landed, or never will. It always finds a place: a
+ * session has one control connection.
+ */
+static int resume_session(struct fp_conn *conn, const struct fp_node_secret *secret)
+{
+	struct fp_server *server = conn->server;
+	struct fp_node_session *session =
+	    fp_node_session_find_resumable(&server->sessions, conn->hello.session_id, conn->hello.token);
+	int r;
+
+	if (!session || !owns(secret, session))
+		return -ESTALE;
+	if (session->memfd)
+		return -EPERM;
+	r = fp_node_session_renew(session);
+	if (r < 0)
+		return r;
+	fp_server_fence(server, session);
+	fp_conn_give(conn, session->client);
+	session->n_resumes++;
+	snprintf(session->peer, sizeof(session->peer), "%s", conn->peer);
+	fp_conn_enter(conn, session);
+	server->counters.resumed++;
+	fp_log(FP_LOG_NOTICE, "session", "%llu: %s at %s is back: it has %u leases",
+	       (unsigned long long)session->id, session->name, conn->peer, session->leases.n);
+	fp_server_sessions_changed(server);
+	return 0;
+}
+
+/* Keys for its leases, if it wants them and a device reaches it. */
+static void arm_session(struct fp_conn *conn)
+{
+	struct fp_cm_server *gate = conn->server->gate;
+	struct fp_cm_server_peer *peer;
+
+	conn->session->transport = conn->gate_peer ? "rdma" : conn->is_unix ? "shm" : "tcp";
+	if (!(conn->hello.features & FP_WIRE_FEATURE_KEYS) || conn->is_unix)
+		return;
+	if (conn->gate_peer) {
+		fp_node_session_arm(conn->session, conn->gate_peer, false);
+	} else if (gate && fp_cm_server_has_device(gate) &&
+	           fp_cm_server_peer_new(gate, conn->peer, &peer) == 0) {
+		fp_node_session_arm(conn->session, peer, true);
+		conn->session->transport = "rdma+tcp";
+		fp_cm_server_peer_unref(peer);
+	}
+}
+
+static uint32_t milliseconds(uint64_t ns)
+{
+	return (uint32_t)FP_MIN((ns + FP_NSEC_PER_MSEC - 1) / FP_NSEC_PER_MSEC, UINT32_MAX);
+}
+
+static int welcome(struct fp_conn *conn, const struct fp_node_secret *secret)
+{
+	const struct fp_limits *limits = &conn->server->config->limits;
+	struct fp_node_session *session = conn->session;
+	struct fp_wire_welcome welcome = {
+	    .version = conn->challenge.version,
+	    .features = session->memfd ? FP_WIRE_FEATURE_MEMFD : 0,
+	    .session_id = session->id,
+	    .max_payload = FP_WIRE_MAX_PAYLOAD,
+	    .max_outstanding = (uint32_t)limits->max_requests,
+	};
+	uint8_t payload[sizeof(welcome)];
+	int r;
+
+	if (fp_conn_may_break(conn)) {
+		if (fp_conn_is_control(conn)) {
+			session->grace_ns = limits->grace_ns;
+			session->idle_timeout_ns = limits->idle_timeout_ns;
+		}
+		welcome.grace_ms = milliseconds(session->grace_ns);
+		welcome.idle_ms = milliseconds(session->idle_timeout_ns);
+	}
+	if (session->gate_peer)
+		welcome.features |= conn->hello.features & FP_WIRE_FEATURE_KEYS;
+	if (fp_conn_is_control(conn))
+		memcpy(welcome.token, session->token, sizeof(welcome.token));
+	if (fp_conn_is_control(conn) && session->gate_peer)
+		fp_cm_server_peer_admit(conn->session->gate_peer, session->id, session->token);
+	r = fp_auth_prove_server(secret ? secret->text : NULL, &conn->hello, &conn->challenge, &welcome,
+	                         welcome.proof);
+	if (r < 0)
+		return r;
+	fp_wire_welcome_encode(&welcome, payload);
+	fp_request_answer(conn, FP_WIRE_WELCOME, payload, sizeof(payload));
+	return 0;
+}
+
+/* why: of -EUSERS. */
+static const char *refusal(int r, const char *why)
+{
+	switch (r) {
+	case -EUSERS:
+		return why;
+	case -EACCES:
+		return "it named a session that is not there, or its wrong token";
+	case -EPERM:
+		return "its session maps its leases: there is no LINK and no RESUME";
+	case -ESTALE:
+		return "it came back for a session that is not there any more, or with the wrong token";
+	default:
+		return "out of memory";
+	}
+}
+
+/* What the handshake was for. */
+static int enter(struct fp_conn *conn, const struct fp_node_secret *secret, const char **ret_why)
+{
+	switch (conn->hello.purpose) {
+	case FP_WIRE_CONTROL:
+		return open_session(conn, secret, ret_why);
+	case FP_WIRE_RESUME:
+		return resume_session(conn, secret);
+	default:
+		return attach_link(conn, secret, ret_why);
+	}
+}
+
+void fp_admission_auth(struct fp_conn *conn)
+{
+	const struct fp_auth_config *auth = &conn->server->config->auth;
+	const struct fp_node_secret *secret =
+	    fp_secrets_proven(&auth->secrets, &conn->hello, &conn->challenge, fp_inbox_payload(&conn->inbox));
+	const char *why = NULL;
+	int r;
+
+	if (auth->given && !secret) {
+		fp_conn_refuse(conn, FP_WIRE_DENIED, "it knows no secret of this node");
+		return;
+	}
+	r = enter(conn, secret, &why);
+	if (r == 0 && fp_conn_is_control(conn))
+		arm_session(conn);
+	if (r == 0)
+		r = welcome(conn, secret);
+	if (r < 0)
+		fp_conn_refuse(conn, fp_wire_status_from_errno(r), refusal(r, why));
+	else if (conn->state != FP_CONN_KILLED)
+		conn->state = FP_CONN_OPEN;
+}

@@ -1,0 +1,20 @@
+/*
+ * The gate of a server: where rdma:// addresses are listened to (transport/verbs_cm_server.h). Room: daemon; the
+ * loop's thread.
+ */
+#ifndef FP_SERVER_RDMA_H
+#define FP_SERVER_RDMA_H
+
+#include "server.h"
+
+/*
+ * Opens server->gate if the configuration has rdma:// addresses, or a device for queue pairs that are
+ * connected by hand; else it stays NULL. 0, or a negative errno after it has logged why.
+ */
+int fp_server_rdma_open(struct fp_server *server);
+
+/* Has the loop read what the gate tells: peers that come are welcomed, the rest is logged. Once, when it
+ * runs. */
+void fp_server_rdma_read(struct fp_server *server);
+
+#endif

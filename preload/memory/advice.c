@@ -1,0 +1,208 @@
+/*
+ * madvise, posix_madvise, process_madvise and mincore, between the program and the far space. Room:
+ * preload.
+ */
+#include <errno.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "call_args.h"
+#include "calls.h"
+#include "cleanup.h"
+#include "local.h"
+#include "far_pieces.h"
+
+/* Newer than some headers that we build with. */
+#define ADVICE_COLLAPSE      25
+#define ADVICE_GUARD_INSTALL 102
+#define ADVICE_GUARD_REMOVE  103
+
+static int advise_plain(const struct fp_call *call, void *addr, size_t len)
+{
+	return (int)FP_RAW(SYS_madvise, addr, len, call->arg, 0, 0, 0);
+}
+
+static int advise_far(const struct fp_call *call, struct fp_space *space, void *addr, size_t len)
+{
+	return fp_space_advise(space, addr, len, call->arg);
+}
+
+/* What the kernel can do to its own memory, and nobody to far memory. */
+static const char *name_of_refused(int advice)
+{
+	switch (advice) {
+	case ADVICE_COLLAPSE:
+		return "MADV_COLLAPSE";
+	case MADV_HWPOISON:
+		return "MADV_HWPOISON";
+	case ADVICE_GUARD_INSTALL:
+	case ADVICE_GUARD_REMOVE:
+		return "MADV_GUARD_INSTALL";
+	default:
+		return NULL;
+	}
+}
+
+static void say_refused(int advice)
+{
+	static atomic_bool said;
+	const char *name = name_of_refused(advice);
+
+	if (name)
+		fp_shim_say_once(&said,
+		                 "madvise(%s) was refused for far memory. Set FARPAGE_MIN_MAPPING above the "
+		                 "size of that mapping to keep it local",
+		                 name);
+}
+
+static int advise(struct fp_space *space, void *addr, size_t len, int advice)
+{
+	const struct fp_call call = {.far = advise_far, .plain = advise_plain, .arg = advice};
+	/* advice that this kernel does not know it refuses for nothing at all, too */
+	int r = space ? (int)FP_RAW(SYS_madvise, 0, 0, advice, 0, 0, 0) : 0;
+
+	if (r == -EINVAL)
+		return r;
+	if (!space)
+		return advise_plain(&call, addr, len);
+	r = fp_for_pieces(space, addr, len, &call);
+	if (r == -EINVAL)
+		say_refused(advice);
+	return r;
+}
+
+FP_INTERPOSE int madvise(void *addr, size_t len, int advice)
+{
+	return fp_shim_return(advise(fp_touched(addr, len), addr, len, advice));
+}
+
+/* POSIX's "don't need" keeps the bytes: to far memory, that they may leave; to the C library, nothing. */
+FP_INTERPOSE int posix_madvise(void *addr, size_t len, int advice)
+{
+	struct fp_space *space = fp_touched(addr, len);
+
+	if (advice == POSIX_MADV_DONTNEED && !space)
+		return 0;
+	return -advise(space, addr, len, advice == POSIX_MADV_DONTNEED ? MADV_COLD : advice);
+}
+
+/* ---- process_madvise ---- */
+
+/* Newer than some headers that we build with: both came with 6.13, and with it any advice to oneself. Before,
+ * hints alone could be given, and these change nothing if the kernel follows them. */
+#define PIDFD_SELF_THREAD       (-10000)
+#define PIDFD_SELF_THREAD_GROUP (-10001)
+#define PIDFD_GET_INFO          _IOWR(0xff, 11, struct pidfd_ids)
+
+struct pidfd_ids {
+	uint64_t mask, cgroup;
+	uint32_t pid, tgid, more[10];
+};
+
+#define VECTOR_MAX 1024                                      /* the kernel's UIO_MAXIOV */
+#define BYTES_MAX  ((size_t)INT32_MAX & ~(FP_PAGE_SIZE - 1)) /* and its MAX_RW_COUNT */
+
+static bool is_self(int pidfd)
+{
+	struct pidfd_ids ids = {.mask = 0};
+	int saved = errno, r;
+
+	if (pidfd == PIDFD_SELF_THREAD || pidfd == PIDFD_SELF_THREAD_GROUP)
+		return true;
+	r = ioctl(pidfd, PIDFD_GET_INFO, &ids);
+	errno = saved;
+	return r == 0 && ids.tgid == (uint32_t)getpid();
+}
+
+/* 1 if any of it is far, 0 if not; or what the kernel says of such a vector. */
+static int look_at_vector(const struct iovec *vec, size_t n)
+{
+	int is_far = 0;
+
+	for (size_t i = 0; i < n; i++) {
+		struct iovec one;
+
+		if (fp_call_args_fetch(&one, &vec[i], sizeof(one)) < 0)
+			return -EFAULT;
+		if ((ssize_t)one.iov_len < 0)
+			return -EINVAL;
+		is_far |= fp_touched(one.iov_base, one.iov_len) != NULL;
+	}
+	return is_far;
+}
+
+/* As the kernel: what was done before an error counts, and the error is told if that is nothing. */
+static ssize_t advise_vector(const struct iovec *vec, size_t n, int advice)
+{
+	size_t done = 0;
+
+	for (size_t i = 0; i < n && done < BYTES_MAX; i++) {
+		struct iovec one;
+		int r = fp_call_args_fetch(&one, &vec[i], sizeof(one));
+
+		one.iov_len = FP_MIN(one.iov_len, BYTES_MAX - done);
+		if (r == 0)
+			r = advise(fp_touched(one.iov_base, one.iov_len), one.iov_base, one.iov_len, advice);
+		if (r < 0)
+			return done ? (ssize_t)done : r;
+		done += one.iov_len;
+	}
+	return (ssize_t)done;
+}
+
+FP_INNER_CALL(process_madvise);
+
+FP_INTERPOSE ssize_t process_madvise(int pidfd, const struct iovec *vec, size_t n, int advice, unsigned flags)
+{
+	int r;
+
+	/* for nothing at all, it says what it thinks of the rest */
+	if (!fp_shim_space() || n == 0 || n > VECTOR_MAX || !is_self(pidfd) ||
+	    FP_RAW(SYS_process_madvise, pidfd, 0, 0, advice, flags, 0) < 0)
+		return fp_call_process_madvise(pidfd, vec, n, advice, flags);
+	r = look_at_vector(vec, n);
+	if (r == 0)
+		return fp_call_process_madvise(pidfd, vec, n, advice, flags);
+	return fp_shim_return_long(r < 0 ? r : advise_vector(vec, n, advice));
+}
+
+/* ---- mincore ---- */
+
+/* Where the answers go, as the pieces come one after the other. */
+struct answers {
+	struct fp_call call;
+	unsigned char *next;
+};
+
+static unsigned char *take(const struct fp_call *call, size_t len)
+{
+	struct answers *answers = (struct answers *)call; /* call is its first member */
+	unsigned char *vec = answers->next;
+
+	answers->next += len / FP_PAGE_SIZE;
+	return vec;
+}
+
+static int ask_far(const struct fp_call *call, struct fp_space *space, void *addr, size_t len)
+{
+	return fp_space_mincore(space, addr, len, take(call, len));
+}
+
+static int ask_plain(const struct fp_call *call, void *addr, size_t len)
+{
+	return (int)FP_RAW(SYS_mincore, addr, len, take(call, len), 0, 0, 0);
+}
+
+FP_INTERPOSE int mincore(void *addr, size_t len, unsigned char *vec)
+{
+	struct answers answers = {
+	    .call = {.far = ask_far, .plain = ask_plain, .overflow = -ENOMEM, .ends_at_hole = true},
+	    .next = vec};
+	struct fp_space *space = fp_touched(addr, len);
+
+	return fp_shim_return(space ? fp_for_pieces(space, addr, len, &answers.call)
+	                            : (int)FP_RAW(SYS_mincore, addr, len, vec, 0, 0, 0));
+}

@@ -1,0 +1,54 @@
+/* See pieces.h. */
+#include "far_pieces.h"
+
+#include <errno.h>
+#include <unistd.h>
+
+#include "cleanup.h"
+#include "local.h"
+
+size_t fp_page_round(size_t len)
+{
+	return (len + FP_PAGE_SIZE - 1) & ~(size_t)(FP_PAGE_SIZE - 1);
+}
+
+struct fp_space *fp_touched(const void *addr, size_t len)
+{
+	struct fp_space *space = fp_shim_space();
+
+	return space && fp_space_overlaps(space, addr, len) ? space : NULL;
+}
+
+/* The next piece of [addr, end) that is all far or all plain. */
+static bool next_piece(const struct fp_space *space, char *addr, char *end, size_t *ret_len)
+{
+	char *far_start, *far_end, *stop;
+
+	fp_space_range(space, &far_start, &far_end);
+	stop = addr < far_start ? far_start : addr < far_end ? far_end : end;
+	*ret_len = (size_t)(FP_MIN(stop, end) - addr);
+	return addr >= far_start && addr < far_end;
+}
+
+int fp_for_pieces(struct fp_space *space, void *start, size_t len, const struct fp_call *call)
+{
+	char *addr = start, *end = addr + fp_page_round(len);
+	uint64_t mask;
+	int r = 0;
+
+	if ((uintptr_t)addr % FP_PAGE_SIZE)
+		return -EINVAL;
+	if (fp_page_round(len) < len || end < addr)
+		return call->overflow ? call->overflow : -EINVAL;
+	mask = fp_local_enter_masked();
+	while (addr < end && (r == 0 || (r == -ENOMEM && !call->ends_at_hole))) {
+		size_t piece;
+		bool is_far = next_piece(space, addr, end, &piece);
+		int done = is_far ? call->far(call, space, addr, piece) : call->plain(call, addr, piece);
+
+		r = done < 0 ? done : r;
+		addr += piece;
+	}
+	fp_local_leave_masked(mask);
+	return r;
+}

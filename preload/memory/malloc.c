@@ -1,0 +1,171 @@
+/*
+ * The malloc family, in front of jemalloc's: its own calls on the fast path, else its extended ones. Room:
+ * preload. The fast path tests a thread-local word, see local.h, and who calls, see libc.h. C++'s
+ * operators come here through the C++ library.
+ */
+#include <errno.h>
+#include <jemalloc/jemalloc.h>
+#include <malloc.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "heap.h"
+#include "libc.h"
+#include "local.h"
+#include "shim.h"
+#include "store.h"
+
+#define likely(x) __builtin_expect(!!(x), 1)
+
+/* A size of 0 takes the slow path, too: 0 - 1 is not below anything. */
+static inline bool is_plain(size_t size, const void *caller)
+{
+	return likely(size - 1 < fp_local.fast_below) && likely(!fp_libc_is_loader(caller));
+}
+
+/* Whom an allocation is for, where that makes a difference. */
+#define CALLER __builtin_return_address(0)
+
+static inline void *or_enomem(void *p)
+{
+	if (!likely(p))
+		errno = ENOMEM;
+	return p;
+}
+
+/* jemalloc's extended calls know no size of 0. */
+static inline size_t at_least_1(size_t size)
+{
+	return size + !size;
+}
+
+static inline void *allocate(size_t size, const void *caller)
+{
+	if (is_plain(size, caller))
+		return fp_heap_calls.malloc(size);
+	return or_enomem(mallocx(at_least_1(size), fp_heap_flags(size, caller)));
+}
+
+FP_INTERPOSE void *malloc(size_t size)
+{
+	return allocate(size, CALLER);
+}
+
+FP_INTERPOSE void free(void *ptr)
+{
+	if (likely(fp_local.fast_below))
+		fp_heap_calls.free(ptr);
+	else if (ptr)
+		dallocx(ptr, fp_heap_free_flags());
+}
+
+FP_INTERPOSE void *calloc(size_t n, size_t size)
+{
+	size_t bytes;
+
+	if (__builtin_mul_overflow(n, size, &bytes))
+		return or_enomem(NULL);
+	if (is_plain(bytes, CALLER))
+		return bytes < FP_HEAP_DISCARD_FROM ? fp_heap_calls.calloc(n, size) : fp_heap_zeroed(bytes);
+	return or_enomem(mallocx(at_least_1(bytes), fp_heap_flags(bytes, CALLER) | MALLOCX_ZERO));
+}
+
+/* A realloc that leads from local memory to far, or back: jemalloc might grow in place instead. */
+static void *move(void *ptr, size_t size, const void *caller)
+{
+	size_t old_size = sallocx(ptr, 0);
+	void *p = allocate(size, caller);
+
+	if (!p)
+		return NULL;
+	memcpy(p, ptr, size < old_size ? size : old_size);
+	free(ptr);
+	return p;
+}
+
+static void *resize(void *ptr, size_t size, const void *caller)
+{
+	if (!ptr)
+		return allocate(size, caller);
+	if (size == 0) {
+		free(ptr);
+		return NULL;
+	}
+	if (fp_heap_must_move(ptr, size, caller))
+		return move(ptr, size, caller);
+	if (is_plain(size, caller))
+		return fp_heap_calls.realloc(ptr, size);
+	return or_enomem(rallocx(ptr, size, fp_heap_flags(size, caller)));
+}
+
+FP_INTERPOSE void *realloc(void *ptr, size_t size)
+{
+	return resize(ptr, size, CALLER);
+}
+
+FP_INTERPOSE void *reallocarray(void *ptr, size_t n, size_t size)
+{
+	size_t bytes;
+
+	if (__builtin_mul_overflow(n, size, &bytes))
+		return or_enomem(NULL);
+	return resize(ptr, bytes, CALLER);
+}
+
+static bool is_power_of_2(size_t n)
+{
+	return n && !(n & (n - 1));
+}
+
+static void *allocate_aligned(size_t alignment, size_t size, const void *caller)
+{
+	if (!is_power_of_2(alignment)) {
+		errno = EINVAL;
+		return NULL;
+	}
+	return or_enomem(
+	    mallocx(at_least_1(size),
+	            (is_plain(size, caller) ? 0 : fp_heap_flags(size, caller)) | MALLOCX_ALIGN(alignment)));
+}
+
+FP_INTERPOSE void *aligned_alloc(size_t alignment, size_t size)
+{
+	return allocate_aligned(alignment, size, CALLER);
+}
+
+FP_INTERPOSE int posix_memalign(void **ret_ptr, size_t alignment, size_t size)
+{
+	int saved = errno;
+	void *p;
+
+	if (!is_power_of_2(alignment) || alignment % sizeof(void *))
+		return EINVAL;
+	p = allocate_aligned(alignment, size, CALLER);
+	errno = saved;
+	if (!p)
+		return ENOMEM;
+	*ret_ptr = p;
+	return 0;
+}
+
+FP_INTERPOSE void *memalign(size_t alignment, size_t size)
+{
+	return allocate_aligned(alignment, size, CALLER);
+}
+
+FP_INTERPOSE void *valloc(size_t size)
+{
+	return allocate_aligned(FP_PAGE_SIZE, size, CALLER);
+}
+
+FP_INTERPOSE void *pvalloc(size_t size)
+{
+	size_t rounded = (size + FP_PAGE_SIZE - 1) & ~(size_t)(FP_PAGE_SIZE - 1);
+
+	return rounded < size ? or_enomem(NULL) : allocate_aligned(FP_PAGE_SIZE, rounded, CALLER);
+}
+
+FP_INTERPOSE size_t malloc_usable_size(void *ptr)
+{
+	return ptr ? sallocx(ptr, 0) : 0;
+}

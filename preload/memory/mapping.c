@@ -1,0 +1,308 @@
+/*
+ * mmap, munmap and mprotect, between the program and the far space. Room: preload. What far memory can't
+ * do is refused with a message (law 3). Its kin: remap.c, advice.c, locking.c.
+ */
+#undef _FILE_OFFSET_BITS /* it would make mmap a second name of mmap64 */
+
+#include <errno.h>
+#include <stddef.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+
+#include "heap.h"
+#include "local.h"
+#include "local_rules.h"
+#include "far_pieces.h"
+#include "rlimits.h"
+
+#ifndef MAP_32BIT
+#define MAP_32BIT 0 /* x86-64 alone has it */
+#endif
+
+/* Newer than some headers that we build with. */
+#ifndef MAP_DROPPABLE
+#define MAP_DROPPABLE 0x08
+#endif
+
+#define NEAR_BYTES ((ptrdiff_t)2 << 30)
+
+/* ---- mmap ---- */
+
+static void *raw_mmap(void *addr, size_t len, int prot, int flags, int fd, long offset)
+{
+	long r = FP_RAW(SYS_mmap, addr, len, prot, flags, fd, offset);
+
+	return (void *)(intptr_t)fp_shim_return_long(r);
+}
+
+static void *map_failed(int r)
+{
+	errno = -r;
+	return MAP_FAILED;
+}
+
+static bool is_private_anonymous(int flags)
+{
+	return (flags & (MAP_TYPE | MAP_ANONYMOUS)) == (MAP_PRIVATE | MAP_ANONYMOUS);
+}
+
+/* Pages of a special kind, and stacks, stay what they are. */
+static bool may_be_far(int flags)
+{
+	return is_private_anonymous(flags) && !(flags & (MAP_GROWSDOWN | MAP_STACK | MAP_HUGETLB));
+}
+
+static bool can_be_far(int flags)
+{
+	const int placed = MAP_FIXED | MAP_FIXED_NOREPLACE | MAP_32BIT;
+
+	return may_be_far(flags) && !(flags & placed);
+}
+
+/* Pages of other sizes are not placed by ours, and what grows down is a stack. */
+static bool follows_hint(int flags)
+{
+	return !(flags & (MAP_FIXED | MAP_FIXED_NOREPLACE | MAP_32BIT | MAP_GROWSDOWN | MAP_HUGETLB));
+}
+
+static unsigned far_flags(int flags)
+{
+	bool populates = (flags & (MAP_POPULATE | MAP_NONBLOCK)) == MAP_POPULATE;
+
+	return (flags & MAP_NORESERVE ? FP_MAP_LAZY : 0) | (flags & MAP_LOCKED ? FP_MAP_LOCKED : 0) |
+	       (populates ? FP_MAP_POPULATE : 0) | (flags & MAP_FIXED_NOREPLACE ? FP_MAP_NOREPLACE : 0);
+}
+
+static void say_locked(int r)
+{
+	static atomic_bool said;
+
+	if (r == -EAGAIN)
+		fp_shim_say_once(
+		    &said, "mmap: memory that is to be locked was refused: at most half of the local "
+		           "memory may be locked. Raise it, or set FARPAGE_MIN_MAPPING above the size of "
+		           "that mapping to keep it local");
+}
+
+static void *map_far(struct fp_space *space, size_t len, int prot, int flags)
+{
+	void *addr = NULL;
+	uint64_t mask;
+	int r;
+
+	if (fp_page_round(len) < len)
+		return map_failed(-ENOMEM);
+	mask = fp_local_enter_masked();
+	r = fp_space_map(space, fp_page_round(len), 0, prot, far_flags(flags), &addr);
+	fp_local_leave_masked(mask);
+	say_locked(r);
+	return r < 0 ? map_failed(r) : addr;
+}
+
+/* It takes no slots, so the range alone can be too small for it. */
+static bool is_reservation(int prot, int flags)
+{
+	return prot == PROT_NONE || flags & MAP_NORESERVE;
+}
+
+/* ---- mmap at a place in the range ---- */
+
+static int refuse_placement(void *addr, const char *what)
+{
+	static atomic_bool said;
+
+	fp_shim_say_once(&said,
+	                 "mmap: %s at %p, in far memory, was refused. Keep the mapping under it local: set "
+	                 "FARPAGE_MIN_MAPPING above its size",
+	                 what, addr);
+	return -ENOMEM;
+}
+
+static int place(struct fp_space *space, void *addr, size_t len, const struct fp_foreign *what)
+{
+	if (what->flags & MAP_GROWSDOWN)
+		return refuse_placement(addr, "a stack that grows");
+	if (may_be_far(what->flags))
+		return fp_space_map_at(space, addr, len, what->prot, far_flags(what->flags));
+	return fp_space_map_foreign(space, addr, len, what);
+}
+
+/* What reaches beyond the range is not far memory of this program: it can only be the kernel's own. */
+static void *map_at(struct fp_space *space, void *addr, size_t len, const struct fp_foreign *what)
+{
+	char *start, *end, *at = addr;
+	uint64_t mask;
+	int r;
+
+	if ((uintptr_t)addr % FP_PAGE_SIZE || len == 0)
+		return map_failed(-EINVAL);
+	len = fp_page_round(len);
+	fp_space_range(space, &start, &end);
+	mask = fp_local_enter_masked();
+	if (at >= start && len > 0 && len <= (size_t)(end - at))
+		r = place(space, addr, len, what);
+	else if (what->flags & MAP_FIXED_NOREPLACE)
+		r = -EEXIST;
+	else
+		r = refuse_placement(addr, "a mapping beyond its borders");
+	fp_local_leave_masked(mask);
+	say_locked(r);
+	return r < 0 ? map_failed(r) : addr;
+}
+
+/* ---- mmap ---- */
+
+static void *map_local(void *addr, size_t len, const struct fp_foreign *what)
+{
+	void *p = raw_mmap(addr, len, what->prot, what->flags, what->fd, what->offset);
+
+	if (p != MAP_FAILED && len >= fp_shim_min_mapping())
+		atomic_fetch_add(&fp_agent_stats(fp_shim_agent())->not_far_bytes, fp_page_round(len));
+	return p;
+}
+
+/* Code reaches so far by the addresses in its instructions. */
+static bool is_near(const char *code, const char *addr)
+{
+	ptrdiff_t distance = addr - code;
+
+	return code && distance > -NEAR_BYTES && distance < NEAR_BYTES;
+}
+
+/*
+ * A place that is free is kept: in the range as what it would be there by MAP_FIXED; near the code that asks
+ * as local memory, as it is for machine code that a compiler makes at run time. Other hints are not followed:
+ * V8, for one, asks for its heap at random places. Fails with whatever error.
+ */
+static void *map_hinted(struct fp_space *space, void *hint, size_t len, const struct fp_foreign *asked,
+                        const void *caller)
+{
+	char *addr = (char *)hint - (uintptr_t)hint % FP_PAGE_SIZE;
+	struct fp_foreign what = *asked;
+
+	what.flags |= MAP_FIXED_NOREPLACE;
+	if (fp_space_owns(space, addr))
+		return map_at(space, addr, len, &what);
+	return is_near(caller, addr) ? map_local(addr, len, &what) : MAP_FAILED;
+}
+
+void *fp_mmap(void *addr, size_t len, int prot, int flags, int fd, long offset, const void *caller)
+{
+	const struct fp_foreign what = {.prot = prot, .flags = flags, .fd = fd, .offset = offset};
+	struct fp_space *space = fp_shim_space();
+	enum fp_place rule;
+	bool is_far;
+	void *p;
+
+	/* what is mapped over something else adds less, or nothing */
+	if (!(flags & MAP_FIXED) && fp_limits_refuse(len, prot, flags))
+		return map_failed(-ENOMEM);
+	if (!space || fp_heap_is_allocator(caller))
+		return raw_mmap(addr, len, prot, flags, fd, offset);
+	if ((flags & (MAP_FIXED | MAP_FIXED_NOREPLACE)) && fp_space_overlaps(space, addr, len))
+		return map_at(space, addr, len, &what);
+	rule = can_be_far(flags) ? fp_local_rules_of(FP_RULE_MAPPINGS, len, caller) : FP_PLACE_LOCAL;
+	is_far = rule == FP_PLACE_FAR || (rule == FP_PLACE_UNSAID && len >= fp_shim_min_mapping());
+	if (addr && follows_hint(flags) && (rule != FP_PLACE_LOCAL || !can_be_far(flags))) {
+		p = map_hinted(space, addr, len, &what, caller);
+		if (p != MAP_FAILED)
+			return p;
+	}
+	if (is_far) {
+		p = map_far(space, len, prot, flags);
+		if (p != MAP_FAILED || errno != ENOMEM || !is_reservation(prot, flags))
+			return p;
+	}
+	p = map_local(addr, len, &what);
+	if (p != MAP_FAILED && rule == FP_PLACE_LOCAL && can_be_far(flags))
+		fp_local_rules_kept(p, fp_page_round(len), fp_agent_stats(fp_shim_agent()));
+	return p;
+}
+
+FP_INTERPOSE void *mmap(void *addr, size_t len, int prot, int flags, int fd, off_t offset)
+{
+	return fp_mmap(addr, len, prot, flags, fd, offset, __builtin_return_address(0));
+}
+
+FP_INTERPOSE void *mmap64(void *addr, size_t len, int prot, int flags, int fd, off64_t offset)
+{
+	return fp_mmap(addr, len, prot, flags, fd, offset, __builtin_return_address(0));
+}
+
+/* ---- munmap, mprotect ---- */
+
+static int unmap_far(const struct fp_call *call, struct fp_space *space, void *addr, size_t len)
+{
+	return fp_space_unmap(space, addr, len);
+}
+
+static int unmap_plain(const struct fp_call *call, void *addr, size_t len)
+{
+	if (fp_shim_agent())
+		fp_local_rules_gone(addr, fp_page_round(len), fp_agent_stats(fp_shim_agent()));
+	return (int)FP_RAW(SYS_munmap, addr, len, 0, 0, 0, 0);
+}
+
+FP_INTERPOSE int munmap(void *addr, size_t len)
+{
+	const struct fp_call call = {.far = unmap_far, .plain = unmap_plain};
+	struct fp_space *space = fp_touched(addr, len);
+
+	return fp_shim_return(space ? fp_for_pieces(space, addr, len, &call) : unmap_plain(&call, addr, len));
+}
+
+static int protect_far(const struct fp_call *call, struct fp_space *space, void *addr, size_t len)
+{
+	return fp_space_protect(space, addr, len, call->arg);
+}
+
+static int protect_plain(const struct fp_call *call, void *addr, size_t len)
+{
+	return (int)FP_RAW(SYS_mprotect, addr, len, call->arg, 0, 0, 0);
+}
+
+FP_INTERPOSE int mprotect(void *addr, size_t len, int prot)
+{
+	const struct fp_call call = {.far = protect_far,
+	                             .plain = protect_plain,
+	                             .arg = prot,
+	                             .overflow = -ENOMEM,
+	                             .ends_at_hole = true};
+	struct fp_space *space = fp_touched(addr, len);
+
+	return fp_shim_return(space ? fp_for_pieces(space, addr, len, &call)
+	                            : protect_plain(&call, addr, len));
+}
+
+/* Whether the process has the key: the kernel looks at that before it looks at mappings. */
+static int check_key(int key)
+{
+	void *page = raw_mmap(NULL, FP_PAGE_SIZE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	int r;
+
+	if (page == MAP_FAILED)
+		return -ENOMEM;
+	r = (int)FP_RAW(SYS_pkey_mprotect, page, FP_PAGE_SIZE, PROT_NONE, key, 0, 0);
+	FP_RAW(SYS_munmap, page, FP_PAGE_SIZE, 0, 0, 0, 0);
+	return r;
+}
+
+/* Far pages come and go by the agent's hand, which keys would keep out where they must go as well. So all of
+ * them have key 0, as every mapping has at first. */
+FP_INTERPOSE int pkey_mprotect(void *addr, size_t len, int prot, int key)
+{
+	static atomic_bool said;
+	int r;
+
+	if (key == -1)
+		return mprotect(addr, len, prot);
+	if (!fp_touched(addr, len))
+		return fp_shim_return((int)FP_RAW(SYS_pkey_mprotect, addr, len, prot, key, 0, 0));
+	r = check_key(key);
+	if (r == 0 && key == 0)
+		return mprotect(addr, len, prot);
+	if (r == 0)
+		fp_shim_say_once(&said, "pkey_mprotect was refused for far memory. Set FARPAGE_MIN_MAPPING "
+		                        "above the size of that mapping to keep it local");
+	return fp_shim_return(r < 0 ? r : -EINVAL);
+}

@@ -1,0 +1,84 @@
+/* mremap, between the program and the far space. Room: preload. */
+#include <errno.h>
+#include <stdarg.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+
+#include "cleanup.h"
+#include "local.h"
+#include "far_pieces.h"
+#include "rlimits.h"
+
+#ifndef MREMAP_DONTUNMAP
+#define MREMAP_DONTUNMAP 4
+#endif
+
+static unsigned far_flags(int flags)
+{
+	return (flags & MREMAP_MAYMOVE ? FP_REMAP_MAYMOVE : 0) | (flags & MREMAP_FIXED ? FP_REMAP_FIXED : 0) |
+	       (flags & MREMAP_DONTUNMAP ? FP_REMAP_DONTUNMAP : 0);
+}
+
+/* -1 and errno for what the program is to see. */
+static void *failed(int r)
+{
+	static atomic_bool said_where, said_locked;
+
+	if (r == -ENOTSUP)
+		fp_shim_say_once(&said_where,
+		                 "mremap: far memory can't be moved out of its range, nor a file or shared "
+		                 "mapping that lies inside. Set FARPAGE_MIN_MAPPING above the size of that "
+		                 "mapping to keep it local");
+	if (r == -ENOSPC)
+		fp_shim_say_once(
+		    &said_locked,
+		    "mremap: locked memory can't grow: at most half of the local memory may be "
+		    "locked. Raise it, or set FARPAGE_MIN_MAPPING above the size of that mapping "
+		    "to keep it local");
+	errno = r == -ENOTSUP ? EINVAL : r == -ENOSPC ? EAGAIN : -r;
+	return MAP_FAILED;
+}
+
+static void *remap_far(struct fp_space *space, const struct fp_remap *what)
+{
+	void *moved;
+	uint64_t mask;
+	int r;
+
+	mask = fp_local_enter_masked();
+	r = fp_space_remap_to(space, what, &moved);
+	fp_local_leave_masked(mask);
+	return r < 0 ? failed(r) : moved;
+}
+
+void *fp_mremap(void *addr, size_t old_len, size_t new_len, int flags, void *new_addr)
+{
+	const struct fp_remap what = {.old_addr = addr,
+	                              .old_len = old_len,
+	                              .new_len = new_len,
+	                              .flags = far_flags(flags),
+	                              .new_addr = new_addr};
+	bool is_known = !(flags & ~(MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP));
+	struct fp_space *space = fp_touched(addr, FP_MAX(old_len, 1u));
+
+	if (new_len > old_len &&
+	    fp_limits_refuse(new_len - old_len, PROT_WRITE, space ? MAP_PRIVATE : MAP_SHARED))
+		return failed(-ENOMEM);
+	if (!space && (flags & MREMAP_FIXED))
+		space = fp_touched(new_addr, new_len);
+	if (!space || !is_known)
+		return (void *)(intptr_t)fp_shim_return_long(
+		    FP_RAW(SYS_mremap, addr, old_len, new_len, flags, new_addr, 0));
+	return remap_far(space, &what);
+}
+
+FP_INTERPOSE void *mremap(void *addr, size_t old_len, size_t new_len, int flags, ...)
+{
+	void *new_addr;
+	va_list args;
+
+	va_start(args, flags);
+	new_addr = va_arg(args, void *);
+	va_end(args);
+	return fp_mremap(addr, old_len, new_len, flags, new_addr);
+}

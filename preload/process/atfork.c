@@ -1,0 +1,140 @@
+/*
+ * fork: the agent's three parts, in the right places among everybody's handlers. Room: preload.
+ *
+ * Handlers of prepare run last registered first, those of parent and child first registered first. An
+ * allocating thread takes jemalloc's locks first and the space's then, so fork must as well: jemalloc's
+ * prepare has to come before ours, that is, be registered after it. In the child, on the other hand, the
+ * agent must run again before anybody else touches far memory, but it needs an allocator: jemalloc has to
+ * come right before. Hence:
+ *
+ *     registered:   our prepare | jemalloc's three | our quiet, parent and child | everybody else's
+ *
+ * jemalloc registers when it is first used, before any constructor of ours, so the registration itself is
+ * interposed.
+ *
+ * Between our prepare and our parent or child jemalloc is locked: the agent's prepare does not allocate, and
+ * waits for no thread that does. Our quiet, which waits for one, runs before jemalloc's prepare.
+ */
+#include <dlfcn.h>
+#include <jemalloc/jemalloc.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include "fdutil.h"
+#include "local.h"
+#include "agent_sigmask.h"
+#include "rlimits.h"
+#include "shim.h"
+#include "sigmask.h"
+#include "signals.h"
+
+typedef void handler_fn(void);
+typedef int register_fn(handler_fn *prepare, handler_fn *parent, handler_fn *child, void *dso);
+
+extern void *__dso_handle __attribute__((visibility("hidden")));
+FP_INTERPOSE int __register_atfork(handler_fn *prepare, handler_fn *parent, handler_fn *child, void *dso);
+
+/* From quiet on: a handler that maps memory, or forks, would wait for the fork that it has interrupted. */
+static __thread uint64_t mask_before __attribute__((tls_model("initial-exec")));
+
+/* In the bracket it is no point of cancellation, as fork is none. */
+static void quiet(void)
+{
+	mask_before = fp_agent_sigmask_block(false, fp_sigmask_is_open());
+	fp_shim_enter_local();
+	if (fp_shim_agent())
+		fp_agent_fork_quiet(fp_shim_agent());
+	fp_shim_leave_local();
+}
+
+static void prepare(void)
+{
+	fp_shim_enter_local();
+	if (fp_shim_agent())
+		fp_agent_fork_prepare(fp_shim_agent());
+}
+
+static void parent(void)
+{
+	if (fp_shim_agent())
+		fp_agent_fork_parent(fp_shim_agent());
+	fp_local_leave_masked(mask_before);
+}
+
+static void start_child(struct fp_agent *agent)
+{
+	fp_fd_forked(); /* it opens a file */
+	fp_limits_begin();
+	fp_agent_fork_child(agent);
+	fp_limits_open();
+}
+
+static void child(void)
+{
+	fp_signals_forked();
+	fp_sigmask_forked();
+	if (fp_shim_agent())
+		start_child(fp_shim_agent());
+	fp_local_leave_masked(mask_before);
+}
+
+/* ---- the order of handlers ---- */
+
+static unsigned registrations;
+
+/* jemalloc registers when it is initialised: in here, unless it is on its way already. */
+static void wake_allocator(void)
+{
+	void *p = mallocx(1, 0);
+
+	if (p)
+		dallocx(p, 0);
+}
+
+/* The first call of all is jemalloc's, or comes before it. */
+static int register_first(register_fn *real, handler_fn *p, handler_fn *q, handler_fn *c, void *dso)
+{
+	int r = real(prepare, NULL, NULL, &__dso_handle);
+	bool is_allocator;
+
+	wake_allocator();
+	is_allocator = registrations == 1;
+	if (r == 0 && is_allocator)
+		r = real(p, q, c, dso);
+	if (r == 0)
+		r = real(quiet, parent, child, &__dso_handle);
+	if (r == 0 && !is_allocator)
+		r = real(p, q, c, dso);
+	return r;
+}
+
+int __register_atfork(handler_fn *p, handler_fn *q, handler_fn *c, void *dso)
+{
+	register_fn *real = (register_fn *)dlsym(RTLD_NEXT, "__register_atfork");
+	uint64_t mask = fp_local_enter_masked();
+	int r;
+
+	/* the list of handlers is read in the child before ours has run */
+	r = registrations++ ? real(p, q, c, dso) : register_first(real, p, q, c, dso);
+	fp_local_leave_masked(mask);
+	return r;
+}
+
+/* ---- children of bare system calls ---- */
+
+/* A touch of far memory where there is none: the range is kept out of children that we know nothing of. */
+static bool on_segv(siginfo_t *info, void *context)
+{
+	struct fp_agent *agent = fp_shim_agent();
+
+	if (info->si_code > 0 && fp_space_owns(fp_agent_space(agent), info->si_addr))
+		fp_agent_stop_stray(agent);
+	return false;
+}
+
+int fp_shim_watch_strays(void)
+{
+	static const struct fp_signal_hook hook = {.first = on_segv};
+
+	return fp_signals_take(SIGSEGV, &hook);
+}

@@ -1,0 +1,143 @@
+/*
+ * Closing: to the program, the agent's descriptors are not there. Room: preload. A program that closes
+ * all numbers, as daemons do, or puts a descriptor of its own on one of ours, must not cut the agent off. One
+ * that asks for each number what it is, to list what it has, does not find them.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "fdutil.h"
+#include "local.h"
+#include "shim.h"
+
+extern int __close(int fd); /* the C library's close, a cancellation point, by its other name */
+
+/* True if fd is ours and the caller is the program: then errno says that there is no such descriptor. */
+static bool is_hidden(int fd)
+{
+	if (!fp_fd_is_ours(fd) || fp_local_is_agent())
+		return false;
+	errno = EBADF;
+	return true;
+}
+
+/* The agent's own. It may be opening something, and then has the lock already. */
+static int close_ours(int fd)
+{
+	bool locked = fp_fd_is_ours(fd) && fp_fd_lock_exclusive();
+	int r;
+
+	fp_fd_forget(fd);
+	r = __close(fd);
+	fp_fd_unlock(locked);
+	return r;
+}
+
+static void unlock(void *hold)
+{
+	fp_fd_unlock_shared(hold);
+}
+
+/* The agent may have the lock, for an opening, and waits for nobody. */
+static void lock(struct fp_fd_hold *hold)
+{
+	if (!fp_local_is_agent())
+		fp_fd_lock_shared(hold);
+}
+
+/* A point of cancellation. */
+FP_INTERPOSE int close(int fd)
+{
+	struct fp_fd_hold hold = {false};
+	int r;
+
+	if (fp_local_is_agent())
+		return close_ours(fd);
+	fp_fd_lock_shared(&hold);
+	pthread_cleanup_push(unlock, &hold);
+	r = is_hidden(fd) ? -1 : __close(fd);
+	pthread_cleanup_pop(1);
+	return r;
+}
+
+FP_INTERPOSE int dup3(int old_fd, int new_fd, int flags)
+{
+	struct fp_fd_hold hold = {false};
+	int r;
+
+	lock(&hold);
+	r = is_hidden(new_fd) ? -1 : (int)syscall(SYS_dup3, old_fd, new_fd, flags);
+	unlock(&hold);
+	return r;
+}
+
+FP_INTERPOSE int dup2(int old_fd, int new_fd)
+{
+	if (old_fd == new_fd)
+		return fcntl(old_fd, F_GETFD) < 0 ? -1 : new_fd;
+	return dup3(old_fd, new_fd, 0);
+}
+
+/* The ranges between ours. Those are close-on-exec, so a flag that sets just that may cover them as well. */
+static int close_between(unsigned first, unsigned last, int flags)
+{
+	int ours;
+
+	if (first > last || first > INT_MAX)
+		return (int)syscall(SYS_close_range, first, last, flags);
+	while ((ours = fp_fd_next((int)first)) >= 0 && (unsigned)ours <= last) {
+		if ((unsigned)ours > first && syscall(SYS_close_range, first, (unsigned)ours - 1, flags) < 0)
+			return -1;
+		first = (unsigned)ours + 1;
+	}
+	return first > last ? 0 : (int)syscall(SYS_close_range, first, last, flags);
+}
+
+FP_INTERPOSE int close_range(unsigned first, unsigned last, int flags)
+{
+	struct fp_fd_hold hold = {false};
+	int r;
+
+	lock(&hold);
+	r = close_between(first, last, flags);
+	unlock(&hold);
+	return r;
+}
+
+FP_INTERPOSE void closefrom(int first)
+{
+	close_range(first < 0 ? 0 : (unsigned)first, UINT_MAX, 0);
+}
+
+/* Both names, whichever of them our headers mean by the one. */
+extern int fp_call_fstat(int fd, struct stat *ret_stat);
+extern int fp_call_fstat64(int fd, struct stat *ret_stat);
+FP_INTERPOSE int fp_fds_fstat(int fd, struct stat *ret_stat) __asm__("fstat");
+FP_INTERPOSE int fp_fds_fstat64(int fd, struct stat *ret_stat) __asm__("fstat64");
+
+int fp_fds_fstat(int fd, struct stat *ret_stat)
+{
+	struct fp_fd_hold hold = {false};
+	int r;
+
+	lock(&hold);
+	r = is_hidden(fd) ? -1 : fp_call_fstat(fd, ret_stat);
+	unlock(&hold);
+	return r;
+}
+
+int fp_fds_fstat64(int fd, struct stat *ret_stat)
+{
+	struct fp_fd_hold hold = {false};
+	int r;
+
+	lock(&hold);
+	r = is_hidden(fd) ? -1 : fp_call_fstat64(fd, ret_stat);
+	unlock(&hold);
+	return r;
+}

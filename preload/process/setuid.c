@@ -1,0 +1,83 @@
+/*
+ * The program becomes another user. A node looks at who connects, and a forked child connects only once it
+ * needs to: so it does before, while it may. Servers fork their workers like this, and give up root in these.
+ * Room: preload.
+ */
+#include <dlfcn.h>
+#include <stdatomic.h>
+#include <unistd.h>
+
+#include "shim.h"
+
+/* The C library's own function of that name, looked up once. */
+#define NEXT(name)                                                                                           \
+	({                                                                                                   \
+		static _Atomic(void *) real_;                                                                \
+		(__typeof__(&name))next(&real_, #name);                                                      \
+	})
+
+static void *next(_Atomic(void *) *real, const char *name)
+{
+	void *found = atomic_load_explicit(real, memory_order_relaxed);
+
+	if (!found) {
+		found = dlsym(RTLD_NEXT, name);
+		atomic_store_explicit(real, found, memory_order_relaxed);
+	}
+	return found;
+}
+
+static void connect_first(void)
+{
+	if (fp_shim_space()) /* none on the agent's own threads */
+		fp_agent_await_sessions(fp_shim_agent());
+}
+
+FP_INTERPOSE int setuid(uid_t user)
+{
+	connect_first();
+	return NEXT(setuid)(user);
+}
+
+FP_INTERPOSE int seteuid(uid_t user)
+{
+	connect_first();
+	return NEXT(seteuid)(user);
+}
+
+FP_INTERPOSE int setreuid(uid_t real, uid_t effective)
+{
+	connect_first();
+	return NEXT(setreuid)(real, effective);
+}
+
+FP_INTERPOSE int setresuid(uid_t real, uid_t effective, uid_t saved)
+{
+	connect_first();
+	return NEXT(setresuid)(real, effective, saved);
+}
+
+/* A socket may admit a group. */
+FP_INTERPOSE int setgid(gid_t group)
+{
+	connect_first();
+	return NEXT(setgid)(group);
+}
+
+FP_INTERPOSE int setegid(gid_t group)
+{
+	connect_first();
+	return NEXT(setegid)(group);
+}
+
+FP_INTERPOSE int setregid(gid_t real, gid_t effective)
+{
+	connect_first();
+	return NEXT(setregid)(real, effective);
+}
+
+FP_INTERPOSE int setresgid(gid_t real, gid_t effective, gid_t saved)
+{
+	connect_first();
+	return NEXT(setresgid)(real, effective, saved);
+}

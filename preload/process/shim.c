@@ -1,0 +1,201 @@
+/*
+ * The start and the end of the shim. See shim.h.
+ *
+ * The agent starts in our constructor: before that all memory is local, and no interposed call ever finds
+ * itself starting threads and sessions from inside malloc.
+ */
+#include "shim.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "calls.h"
+#include "end.h"
+#include "fdutil.h"
+#include "heap.h"
+#include "libc.h"
+#include "local.h"
+#include "log.h"
+#include "local_rules.h"
+#include "rlimits.h"
+#include "robust.h"
+#include "settings.h"
+#include "signals.h"
+#include "sigframe.h"
+#include "sigmask.h"
+#include "sigstack.h"
+
+static struct {
+	_Atomic(struct fp_agent *) agent;
+	size_t min_mapping;
+} shim;
+
+struct fp_agent *fp_shim_agent(void)
+{
+	return atomic_load_explicit(&shim.agent, memory_order_acquire);
+}
+
+struct fp_space *fp_shim_space(void)
+{
+	struct fp_agent *agent = fp_shim_agent();
+
+	return agent && !fp_local_is_agent() ? fp_agent_space(agent) : NULL;
+}
+
+size_t fp_shim_min_mapping(void)
+{
+	return shim.min_mapping;
+}
+
+int fp_shim_return(int r)
+{
+	if (r >= 0)
+		return r;
+	errno = -r;
+	return -1;
+}
+
+long fp_shim_return_long(long r)
+{
+	if ((unsigned long)r < (unsigned long)-4095l)
+		return r;
+	errno = (int)-r;
+	return -1;
+}
+
+void fp_shim_say_once(atomic_bool *said, const char *format, ...)
+{
+	char text[512];
+	va_list args;
+
+	if (atomic_exchange(said, true))
+		return;
+	va_start(args, format);
+	vsnprintf(text, sizeof(text), format, args);
+	va_end(args);
+	fp_log(FP_LOG_WARNING, "preload", "%s", text);
+}
+
+static bool on_bus(siginfo_t *info, void *context)
+{
+	return fp_agent_signal(info, context) || (info->si_code <= 0 && fp_sigmask_defer(info, context));
+}
+
+/* What threads need to serve their own faults, before there is anything that faults. */
+static int open_inline(void)
+{
+	const struct fp_signal_hook hook = {.first = on_bus, .always = true};
+	int r = fp_signals_take(SIGBUS, &hook);
+
+	if (r == 0)
+		fp_sigmask_open();
+	return r;
+}
+
+/* What signals need where the kernel can't write their frames to far memory. */
+static int open_signals(enum fp_fault_mode mode, struct fp_agent_error *error)
+{
+	int r = fp_sigframe_open();
+
+	if (r == -ENOTSUP) {
+		snprintf(error->text, sizeof(error->text),
+		         "where only user-mode faults are permitted, far memory needs an x86-64 processor as "
+		         "yet: allow this user all faults, by access to /dev/userfaultfd");
+		return r;
+	}
+	if (r == 0)
+		r = fp_sigstack_open();
+	if (r == 0 && mode == FP_FAULT_MODE_INLINE)
+		r = open_inline();
+	if (r < 0)
+		snprintf(error->text, sizeof(error->text),
+		         "the signals of a program without kernel faults: %s", strerror(-r));
+	return r;
+}
+
+/* What tells a private node that somebody is there who may need it. It is handed down through exec. */
+static void keep_inherited(void)
+{
+	const char *number = getenv("FARPAGE_KEPT_FD");
+	int fd = number ? atoi(number) : -1;
+	struct stat st;
+
+	if (fd > STDERR_FILENO && fstat(fd, &st) == 0 && S_ISFIFO(st.st_mode))
+		fp_fd_keep(fd);
+}
+
+static int start(struct fp_agent_error *error)
+{
+	struct fp_agent_options options;
+	struct fp_settings settings;
+	struct fp_agent *agent;
+	int r = fp_settings_read(&settings, error);
+
+	if (r < 0)
+		return r;
+	fp_log_init("farpage", settings.log_level);
+	fp_limits_begin();
+	keep_inherited();
+	shim.min_mapping = settings.min_mapping_bytes;
+	if (settings.n_urls == 0) {
+		snprintf(error->text, sizeof(error->text),
+		         "no memory node: set FARPAGE_NODES, or start the program by `farpage run`");
+		return -EINVAL;
+	}
+	options = fp_settings_agent_options(&settings);
+	options.enter_local = fp_shim_enter_local;
+	options.leave_local = fp_shim_leave_local;
+	options.on_signal_stack = fp_sigstack_in_use;
+	options.holds = options.own_handler = options.low = true;
+	r = fp_agent_start(&options, &agent, error);
+	if (r == 0)
+		r = fp_robust_open();
+	if (r == 0 && fp_agent_needs_holds(agent))
+		r = open_signals(options.fault_mode, error);
+	fp_libc_open();
+	fp_local_rules_open(&settings.rules);
+	if (r == 0)
+		r = fp_heap_open(fp_agent_space(agent), &settings, error);
+	fp_settings_done(&settings);
+	if (r == 0) {
+		atomic_store_explicit(&shim.agent, agent, memory_order_release);
+		fp_calls_open();
+		fp_limits_open();
+	}
+	if (r == 0)
+		r = fp_shim_watch_strays();
+	if (r == 0 && fp_sigframe_is_open()) {
+		fp_signals_take_internal(FP_SIGSETXID);
+		r = fp_signals_take_rest();
+	}
+	return r;
+}
+
+/* A program that was promised far memory and can't have it does not run: it might need more than there is
+ * here. */
+__attribute__((constructor)) static void begin(void)
+{
+	struct fp_agent_error error = {.text = ""};
+	int saved = errno, r;
+
+	fp_shim_enter_local();
+	r = start(&error);
+	fp_shim_leave_local();
+	if (r < 0)
+		fp_end_refused("preload", "%s", error.text);
+	errno = saved;
+}
+
+/* The agent goes on: what runs after us at exit may still touch far memory. */
+__attribute__((destructor)) static void end(void)
+{
+	fp_shim_enter_local();
+	if (fp_shim_agent())
+		fp_agent_exiting(fp_shim_agent());
+	fp_shim_leave_local();
+}

@@ -1,0 +1,185 @@
+/*
+ * The program's threads: what they start with, and need at their end. Room: preload.
+ */
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <threads.h>
+#include <unistd.h>
+
+#include "local.h"
+#include "agent_sigmask.h"
+#include "robust.h"
+#include "shim.h"
+#include "sigframe.h"
+#include "sigmask.h"
+#include "signals.h"
+#include "sigstack.h"
+
+typedef int cancel_fn(pthread_t thread);
+typedef int create_fn(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *), void *arg);
+
+/* What a new thread is told; local memory, freed by it. stack: NULL where it needs none. */
+struct start {
+	void *(*run)(void *);
+	void *arg;
+	struct fp_sigstack *stack;
+	bool blocks;
+};
+
+/* What the attributes say comes before what is inherited. */
+static bool blocks(const pthread_attr_t *attr)
+{
+#if __GLIBC_PREREQ(2, 32)
+	sigset_t mask;
+
+	if (attr && pthread_attr_getsigmask_np(attr, &mask) == 0)
+		return sigismember(&mask, SIGBUS);
+#endif
+	return fp_sigmask_blocks();
+}
+
+static struct start *start_new(const pthread_attr_t *attr, void *(*run)(void *), void *arg)
+{
+	uint64_t mask = fp_local_enter_masked();
+	struct start *s = malloc(sizeof(*s));
+
+	fp_local_leave_masked(mask);
+	if (!s)
+		return NULL;
+	*s = (struct start){.run = run, .arg = arg, .blocks = blocks(attr)};
+	if (!fp_sigstack_is_open() || (s->stack = fp_sigstack_new()))
+		return s;
+	free(s);
+	return NULL;
+}
+
+static void *begin(void *p)
+{
+	struct start s = *(struct start *)p;
+
+	fp_robust_thread_begins();
+	if (s.stack)
+		fp_sigstack_adopt(s.stack);
+	fp_sigmask_inherit(s.blocks);
+	free(p);
+	return s.run(s.arg);
+}
+
+/* What the C library reads and writes of the program's while it has all signals blocked. */
+static int create(create_fn *real, pthread_t *thread, const pthread_attr_t *attr, struct start *s)
+{
+	const struct fp_pin_range ranges[] = {{thread, sizeof(*thread), true},
+	                                      {attr, attr ? sizeof(*attr) : 0, false}};
+	struct fp_pin hold;
+	int r;
+
+	if (fp_agent_hold(fp_shim_agent(), ranges, 2, &hold) < 0)
+		return EAGAIN;
+	r = real(thread, attr, begin, s);
+	fp_agent_unhold(fp_shim_agent(), &hold);
+	return r;
+}
+
+/* The C library keeps its record of a thread on the stack: one that the program made may be far. */
+static int note(int r, const pthread_t *thread, const pthread_attr_t *attr)
+{
+	if (r == 0 && attr && fp_shim_agent())
+		fp_agent_fork_needs(fp_shim_agent(), (void *)*thread); // NOLINT(performance-no-int-to-ptr)
+	return r;
+}
+
+FP_INTERPOSE int pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *),
+                                void *arg)
+{
+	create_fn *real = (create_fn *)dlsym(RTLD_NEXT, "pthread_create");
+	struct start *s;
+	int r;
+
+	if (fp_shim_agent())
+		fp_agent_affinity_release(fp_shim_agent());
+	if (!fp_shim_agent() || fp_local_is_agent())
+		return note(real(thread, attr, run, arg), thread, attr);
+	s = start_new(attr, run, arg);
+	if (!s)
+		return EAGAIN;
+	fp_signals_threaded();
+	r = create(real, thread, attr, s);
+	if (r) {
+		fp_sigstack_free(s->stack);
+		free(s);
+	}
+	return note(r, thread, attr);
+}
+
+/* ---- their end ---- */
+
+static void *wait_to_be_cancelled(void *unused)
+{
+	for (;;)
+		pause();
+	return unused;
+}
+
+/*
+ * The C library sets its action for the signal of cancellation when a thread is cancelled for the first time.
+ * That is one that nobody minds, so that the action can be ours when it matters.
+ */
+static void take_cancel(void)
+{
+	cancel_fn *real = (cancel_fn *)dlsym(RTLD_NEXT, "pthread_cancel");
+	pthread_t thread;
+	uint64_t mask;
+
+	fp_shim_enter_local();
+	mask = fp_agent_sigmask_block(
+	    false, fp_sigmask_is_open()); /* what is the program's is not for that thread */
+	if (pthread_create(&thread, NULL, wait_to_be_cancelled, NULL) == 0) {
+		real(thread);
+		pthread_join(thread, NULL);
+		fp_signals_take_internal(FP_SIGCANCEL);
+	}
+	fp_agent_sigmask_restore(mask);
+	fp_shim_leave_local();
+}
+
+FP_INTERPOSE int pthread_cancel(pthread_t thread)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	if (fp_sigframe_is_open() && !fp_local_is_agent())
+		pthread_once(&once, take_cancel);
+	return ((cancel_fn *)dlsym(RTLD_NEXT, "pthread_cancel"))(thread);
+}
+
+/* ---- C11's ---- */
+
+struct c11_start {
+	thrd_start_t run;
+	void *arg;
+};
+
+static void *begin_c11(void *p)
+{
+	struct c11_start s = *(struct c11_start *)p;
+
+	free(p);
+	return (void *)(intptr_t)s.run(s.arg);
+}
+
+FP_INTERPOSE int thrd_create(thrd_t *thread, thrd_start_t run, void *arg)
+{
+	struct c11_start *s = malloc(sizeof(*s));
+	int r;
+
+	if (!s)
+		return thrd_nomem;
+	*s = (struct c11_start){run, arg};
+	r = pthread_create(thread, NULL, begin_c11, s);
+	if (r)
+		free(s);
+	return r == 0 ? thrd_success : r == ENOMEM || r == EAGAIN ? thrd_nomem : thrd_error;
+}

@@ -1,0 +1,85 @@
+/*
+ * getcontext, setcontext and swapcontext: the kernel reads and writes the signal mask in the program's
+ * context; of SIGBUS the shim does. Room: preload. Their caller's registers and stack are what they are
+ * about, so nothing of ours may be on it when they run: the context is held, and they are jumped to. The
+ * agent lets go of it at the thread's next hold, as of what a longjmp left behind.
+ */
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <ucontext.h>
+
+#include "calls.h"
+#include "local.h"
+#include "shim.h"
+#include "sigmask.h"
+#include "trampoline.h"
+
+#if defined(__x86_64__)
+
+#define HOLD_DEPTH 3072
+
+enum { GET, SET, SWAP, N_CALLS };
+
+typedef int context_fn(ucontext_t *first, const ucontext_t *second);
+
+static context_fn *real(unsigned call)
+{
+	static const char *const names[N_CALLS] = {"getcontext", "setcontext", "swapcontext"};
+	static _Atomic(context_fn *) found[N_CALLS];
+	context_fn *fn = atomic_load_explicit(&found[call], memory_order_relaxed);
+
+	if (!fn) {
+		fn = (context_fn *)dlsym(RTLD_NEXT, names[call]);
+		atomic_store_explicit(&found[call], fn, memory_order_relaxed);
+	}
+	return fn;
+}
+
+context_fn *fp_context_prepare(ucontext_t *first, const ucontext_t *second, unsigned call);
+
+/*
+ * Deeper in the stack than any other call holds, so that the agent knows the next hold of this thread for one
+ * that comes after.
+ */
+__attribute__((noinline)) static void hold(const struct fp_pin_range *ranges, unsigned n)
+{
+	struct {
+		struct fp_pin hold;
+		char above[HOLD_DEPTH];
+	} low;
+
+	__asm__ volatile("" : : "r"(&low) : "memory");
+	fp_agent_hold(fp_shim_agent(), ranges, n, &low.hold);
+}
+
+/* Called by the three below; returns where they go on. */
+__attribute__((used)) context_fn *fp_context_prepare(ucontext_t *first, const ucontext_t *second,
+                                                     unsigned call)
+{
+	const struct fp_pin_range ranges[] = {
+	    {.addr = first, .len_bytes = sizeof(*first), .write = call != SET},
+	    {.addr = second, .len_bytes = sizeof(*second)},
+	};
+	int saved = errno;
+
+	if (fp_calls_hold() && !fp_local_is_agent()) {
+		hold(ranges, call == SWAP ? 2 : 1);
+		fp_local_settle();
+	}
+	if (call != SET)
+		fp_sigmask_save(&first->uc_sigmask);
+	if (call == SET)
+		fp_sigmask_load(&first->uc_sigmask);
+	else if (call == SWAP)
+		fp_sigmask_load((sigset_t *)(uintptr_t)&second->uc_sigmask);
+	errno = saved;
+	return real(call);
+}
+
+FP_TRAMPOLINE("getcontext", "fp_context_prepare", "0");
+FP_TRAMPOLINE("setcontext", "fp_context_prepare", "1");
+FP_TRAMPOLINE("swapcontext", "fp_context_prepare", "2");
+
+#endif

@@ -1,0 +1,375 @@
+/*
+ * See sigframe.h. The frame is the kernel's own, as x86-64 makes it: what a handler, a debugger or an
+ * unwinder finds there is what it would find without us.
+ *
+ * A fault on far memory may come at any place below, and is served deeper on the stack of ours; that is why
+ * nothing of the program's stays there while its handler runs, where each fault begins at the top again.
+ */
+#include "sigframe.h"
+
+#include <assert.h>
+#include <dlfcn.h>
+#include <elf.h>
+#include <errno.h>
+#include <link.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+#include "log.h"
+#include "far_pieces.h"
+#include "sigmask.h"
+#include "sigstack.h"
+
+static atomic_bool is_open;
+
+bool fp_sigframe_is_open(void)
+{
+	return atomic_load_explicit(&is_open, memory_order_relaxed);
+}
+
+#if defined(__x86_64__)
+
+#define RED_ZONE      128u
+#define FP_ALIGN      64u
+#define FP_LEGACY     512u /* bytes of FXSAVE; in them, at FP_SOFTWARE, the kernel tells of more */
+#define FP_SOFTWARE   464u
+#define FP_MAGIC      0x46505853u /* FP_XSTATE_MAGIC1 */
+#define DISARM        (1u << 31)  /* SS_AUTODISARM */
+#define PAIR_NEAR     4096u
+#define GO_NOTE       "Go" /* whose runtime every Go program carries in a note */
+#define BUT_FAULTS(m) ((m) & ~(1ull << (SIGBUS - 1)) & ~(1ull << (SIGSEGV - 1)))
+
+/* The kernel's struct ucontext. */
+struct context {
+	unsigned long flags;
+	void *link;
+	stack_t stack;
+	mcontext_t machine;
+	uint64_t mask;
+};
+
+/* The kernel's struct rt_sigframe. */
+struct frame {
+	void (*back)(void);
+	struct context context;
+	siginfo_t info;
+};
+
+static_assert(sizeof(struct context) == 304 && sizeof(struct frame) == 440, "as the kernel has them");
+static_assert(offsetof(struct context, mask) == offsetof(ucontext_t, uc_sigmask), "as the program sees it");
+
+_Noreturn void fp_sigframe_jump(struct frame *frame, void *handler, int sig, const uint64_t *mask);
+void fp_sigframe_back(void);
+struct context *fp_sigframe_leave(struct context *context);
+extern const uint64_t fp_sigframe_blocked;
+
+/* What is blocked while a frame is on its way: on the way back, that is; the kernel's action has the same. */
+const uint64_t fp_sigframe_blocked = BUT_FAULTS(UINT64_MAX);
+
+int fp_sigframe_open(void)
+{
+	atomic_store(&is_open, true);
+	return 0;
+}
+
+static size_t fp_process_memory(const char *fp)
+{
+	uint32_t told[2];
+
+	if (!fp)
+		return 0;
+	memcpy(told, fp + FP_SOFTWARE, sizeof(told));
+	return told[0] == FP_MAGIC ? told[1] : FP_LEGACY;
+}
+
+/* ---- whose stack is it ---- */
+
+static bool has_go_note(const char *p, const char *end)
+{
+	while ((size_t)(end - p) >= sizeof(ElfW(Nhdr))) {
+		const ElfW(Nhdr) *note = (const void *)p;
+		size_t name = (note->n_namesz + 3u) & ~3u, desc = (note->n_descsz + 3u) & ~3u;
+
+		p += sizeof(*note);
+		if ((size_t)(end - p) < name + desc)
+			return false;
+		if (note->n_namesz == sizeof(GO_NOTE) + 1 && memcmp(p, GO_NOTE "\0", sizeof(GO_NOTE)) == 0)
+			return true;
+		p += name + desc;
+	}
+	return false;
+}
+
+/*
+ * Go asks the kernel itself which signal stack a thread has, and takes the one that it finds, ours, for its
+ * own: its handlers insist on running there, although the program has set none that we know of.
+ */
+static bool is_gos(const void *handler)
+{
+#if __GLIBC_PREREQ(2, 35)
+	struct dl_find_object found;
+	const ElfW(Ehdr) * elf;
+	const ElfW(Phdr) * ph;
+
+	if (_dl_find_object((void *)(uintptr_t)handler, &found) != 0)
+		return false;
+	elf = found.dlfo_map_start;
+	if (memcmp(elf->e_ident, ELFMAG, SELFMAG) != 0)
+		return false;
+	ph = (const void *)((const char *)elf + elf->e_phoff);
+	for (unsigned i = 0; i < elf->e_phnum; i++) {
+		const char *notes = (const char *)found.dlfo_link_map->l_addr + ph[i].p_vaddr;
+
+		if (ph[i].p_type == PT_NOTE && has_go_note(notes, notes + ph[i].p_memsz))
+			return true;
+	}
+	return false;
+#else
+	return dlsym(RTLD_DEFAULT, "_cgo_topofstack") != NULL;
+#endif
+}
+
+/* Where the kernel would begin, had it no stack of ours: above the frame. 0: here. */
+static uintptr_t find_top(const struct fp_sigstack *s, uintptr_t sp, const struct sigaction *action,
+                          bool *ret_bounded)
+{
+	bool is_on = fp_sigstack_is_programs(s, sp);
+
+	*ret_bounded = is_on;
+	if (fp_sigstack_has(s, sp))
+		return 0; /* a handler that runs here was interrupted: the kernel did what it should */
+	if (!(action->sa_flags & SA_ONSTACK) || is_on)
+		return sp - RED_ZONE;
+	if (s->program.ss_flags & SS_DISABLE)
+		return is_gos((const void *)action->sa_sigaction) ? 0 : sp - RED_ZONE;
+	*ret_bounded = true;
+	return (uintptr_t)s->program.ss_sp + s->program.ss_size;
+}
+
+/* ---- there ---- */
+
+/* What the kernel does when it can't make a frame. */
+static void give_up(int sig)
+{
+	const uint64_t only = 1ull << (SIGSEGV - 1);
+	const struct {
+		void *handler;
+		unsigned long flags;
+		void *restorer;
+		uint64_t mask;
+	} none = {0};
+
+	fp_log(FP_LOG_ERROR, "signals",
+	       "the program's signal stack is full, signal %d finds no room there: SIGSEGV follows, as "
+	       "without Farpage. Give it a larger one (sigaltstack)",
+	       sig);
+	FP_RAW(SYS_rt_sigaction, SIGSEGV, &none, NULL, sizeof(only), 0, 0);
+	FP_RAW(SYS_tgkill, getpid(), FP_RAW(SYS_gettid, 0, 0, 0, 0, 0, 0), SIGSEGV, 0, 0, 0);
+	FP_RAW(SYS_rt_sigprocmask, SIG_UNBLOCK, &only, NULL, sizeof(only), 0, 0);
+}
+
+static void note_entry(struct fp_sigstack *s, uintptr_t frame)
+{
+	uintptr_t start = (uintptr_t)s->program.ss_sp, end = start + s->program.ss_size;
+
+	if (!(s->program.ss_flags & SS_DISABLE) && frame > start && frame <= end) {
+		s->entered = start;
+		s->entered_end = end;
+	}
+	if ((unsigned)s->program.ss_flags & DISARM)
+		s->program = (stack_t){.ss_flags = SS_DISABLE};
+}
+
+void fp_sigframe_run(int sig, void *context, const struct sigaction *action, uint64_t mask)
+{
+	struct fp_sigstack *s = fp_sigstack_own();
+	const struct frame *from = (const void *)((char *)context - offsetof(struct frame, context));
+	const char *fp = (const char *)from->context.machine.fpregs;
+	size_t fp_len = fp_process_memory(fp);
+	uintptr_t top, fp_at, at;
+	struct frame *to;
+	bool bounded;
+
+	if (!s || !fp_sigstack_has(s, (uintptr_t)from))
+		return;
+	top = find_top(s, (uintptr_t)from->context.machine.gregs[REG_RSP], action, &bounded);
+	if (top == 0)
+		return;
+	fp_at = (top - fp_len) & ~(uintptr_t)(FP_ALIGN - 1);
+	at = ((fp_at - sizeof(*from)) & ~(uintptr_t)15) - sizeof(from->back);
+	if (bounded && at <= (uintptr_t)s->program.ss_sp) {
+		give_up(sig);
+		return;
+	}
+	to = (struct frame *)at; // NOLINT(performance-no-int-to-ptr)
+	if (fp)
+		memcpy((char *)to + (fp_at - at), fp, fp_len);
+	to->info = from->info;
+	to->context = from->context;
+	to->context.stack = s->program;
+	if (fp)
+		to->context.machine.fpregs = (void *)((char *)to + (fp_at - at));
+	fp_sigmask_show(&to->context.mask);
+	to->back = fp_sigframe_back;
+	note_entry(s, at);
+	mask = fp_sigmask_begin_handler(mask);
+	fp_sigframe_jump(to, (void *)action->sa_sigaction, sig, &mask);
+}
+
+/* Nothing may touch the frame between the mask and the handler: whatever comes then finds it in use. */
+__asm__(".text\n"
+        ".globl fp_sigframe_jump\n"
+        ".hidden fp_sigframe_jump\n"
+        ".type fp_sigframe_jump, @function\n"
+        "fp_sigframe_jump:\n"
+        "	mov %rdi, %rsp\n"
+        "	mov %rsi, %rbx\n"
+        "	mov %edx, %ebp\n"
+        "	mov $2, %edi\n" /* SIG_SETMASK */
+        "	mov %rcx, %rsi\n"
+        "	xor %edx, %edx\n"
+        "	mov $8, %r10d\n"
+        "	mov $14, %eax\n" /* rt_sigprocmask */
+        "	syscall\n"
+        "	mov %ebp, %edi\n"
+        "	lea 312(%rsp), %rsi\n" /* info */
+        "	lea 8(%rsp), %rdx\n"   /* context */
+        "	xor %eax, %eax\n"
+        "	jmp *%rbx\n"
+        ".size fp_sigframe_jump, .-fp_sigframe_jump\n");
+static_assert(offsetof(struct frame, info) == 312 && offsetof(struct frame, context) == 8,
+              "as in the code above");
+static_assert(SYS_rt_sigprocmask == 14 && SYS_rt_sigreturn == 15 && SIG_SETMASK == 2, "and below");
+
+/* ---- and back ---- */
+
+/* What sigreturn does for the program beyond what we leave to the kernel. */
+static void restore_programs(struct fp_sigstack *s, const struct context *context)
+{
+	const stack_t *ss = &context->stack;
+
+	if (ss->ss_sp != s->program.ss_sp || ss->ss_size != s->program.ss_size ||
+	    ss->ss_flags != s->program.ss_flags)
+		fp_sigstack_set(s, ss, (uintptr_t)context->machine.gregs[REG_RSP]);
+	fp_sigmask_adopt(&context->mask);
+}
+
+/*
+ * Called by the code below on the program's stack, with all signals blocked. Copies the frame to memory of
+ * ours, as the kernel could not read it here. A handler for a lost page, run meanwhile, returns this way too:
+ * then the copy is made again.
+ */
+__attribute__((used)) struct context *fp_sigframe_leave(struct context *context)
+{
+	struct fp_sigstack *s = fp_sigstack_own();
+	size_t fp_len = fp_process_memory((const char *)context->machine.fpregs),
+	       head = sizeof(struct context);
+	struct context *back = s ? (struct context *)(void *)s->back : context;
+	unsigned turn;
+
+	head = (head + FP_ALIGN - 1) & ~(size_t)(FP_ALIGN - 1);
+	if (s)
+		restore_programs(s, context);
+	do {
+		turn = s ? ++s->returns : 0;
+		atomic_signal_fence(memory_order_seq_cst);
+		*back = *context;
+		if (s && fp_len && head + fp_len <= s->back_len) {
+			memcpy(s->back + head, context->machine.fpregs, fp_len);
+			back->machine.fpregs = (void *)(s->back + head);
+		}
+		back->stack = fp_sigstack_kernels(s);
+		fp_sigmask_strip(&back->mask);
+		atomic_signal_fence(memory_order_seq_cst);
+	} while (s && s->returns != turn);
+	return back;
+}
+
+/*
+ * Where handlers return to: the stack pointer is at the context. Unwinders get on from here to what was
+ * interrupted: each register is in the context at its place, as in the C library's own code for this.
+ */
+#define AT(reg, low, high) "	.cfi_escape 0x10, " #reg ", 3, 0x77, " #low ", " #high "\n"
+__asm__(".text\n"
+        "	.cfi_startproc simple\n"
+        "	.cfi_signal_frame\n"
+        "	.cfi_escape 0x0f, 4, 0x77, 0xa0, 0x01, 0x06\n" /* CFA: what the context has for rsp */
+        AT(8, 0xa8, 0x00) AT(9, 0xb0, 0x00) AT(10, 0xb8, 0x00) AT(11, 0xc0, 0x00) AT(12, 0xc8, 0x00)
+            AT(13, 0xd0, 0x00) AT(14, 0xd8, 0x00) AT(15, 0xe0, 0x00) AT(5, 0xe8, 0x00) AT(4, 0xf0, 0x00)
+                AT(6, 0xf8, 0x00) AT(3, 0x80, 0x01) AT(1, 0x88, 0x01) AT(0, 0x90, 0x01) AT(2, 0x98, 0x01)
+                    AT(7, 0xa0, 0x01)
+                        AT(16, 0xa8, 0x01) "	nop\n" /* as unwinders look up the byte before */
+                                           ".globl fp_sigframe_back\n"
+                                           ".hidden fp_sigframe_back\n"
+                                           ".type fp_sigframe_back, @function\n"
+                                           "fp_sigframe_back:\n"
+                                           "	mov %rsp, %rbx\n"
+                                           "	mov $2, %edi\n" /* SIG_SETMASK */
+                                           "	lea fp_sigframe_blocked(%rip), %rsi\n"
+                                           "	xor %edx, %edx\n"
+                                           "	mov $8, %r10d\n"
+                                           "	mov $14, %eax\n" /* rt_sigprocmask */
+                                           "	syscall\n"
+                                           "	mov %rbx, %rdi\n"
+                                           "	cld\n"
+                                           "	call fp_sigframe_leave\n"
+                                           "	mov %rax, %rsp\n"
+                                           "	mov $15, %eax\n" /* rt_sigreturn */
+                                           "	syscall\n"
+                                           "	ud2\n"
+                                           "	.cfi_endproc\n"
+                                           ".size fp_sigframe_back, .-fp_sigframe_back\n");
+static_assert(offsetof(struct context, machine) == 40 && REG_R8 == 0 && REG_R15 == 7 && REG_RDI == 8 &&
+                  REG_RSI == 9 && REG_RBP == 10 && REG_RBX == 11 && REG_RDX == 12 && REG_RAX == 13 &&
+                  REG_RCX == 14 && REG_RSP == 15 && REG_RIP == 16,
+              "as in the code above");
+
+/* ---- what was interrupted ---- */
+
+/* What the C library's pselect makes on its stack for the kernel: the mask's address, and its size. */
+static bool is_pair_of(const greg_t *regs, const void *mask)
+{
+	uintptr_t pair = (uintptr_t)regs[REG_R9], sp = (uintptr_t)regs[REG_RSP];
+
+	return pair % sizeof(mask) == 0 && pair - sp < PAIR_NEAR &&
+	       *(const void *const *)pair == mask; // NOLINT(performance-no-int-to-ptr)
+}
+
+/*
+ * Which system call it was is not told, but it has left its arguments in the registers: the mask's address
+ * and size as rt_sigsuspend, ppoll and epoll_pwait have them, or the pair that pselect6 takes.
+ */
+bool fp_sigframe_waited_under(const void *context, const void *mask)
+{
+	const greg_t *regs = ((const ucontext_t *)context)->uc_mcontext.gregs;
+	const greg_t at = (greg_t)mask, size = sizeof(uint64_t);
+
+	if (!mask || regs[REG_RAX] != -EINTR)
+		return false;
+	return (regs[REG_RDI] == at && regs[REG_RSI] == size) ||
+	       (regs[REG_R10] == at && regs[REG_R8] == size) ||
+	       (regs[REG_R8] == at && regs[REG_R9] == size) || regs[REG_R9] == at || is_pair_of(regs, mask);
+}
+
+#else
+
+int fp_sigframe_open(void)
+{
+	return -ENOTSUP;
+}
+
+void fp_sigframe_run(int sig, void *context, const struct sigaction *action, uint64_t mask)
+{
+}
+
+bool fp_sigframe_waited_under(const void *context, const void *mask)
+{
+	return false;
+}
+
+#endif

@@ -1,0 +1,658 @@
+/*
+ * See signals.h. What the program has set is kept in records that are written once and published by an atomic
+ * index: sigaction is async-signal safe, and must not find a lock that the interrupted thread, or one that a
+ * fork left behind, holds.
+ */
+#include "signals.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "call_args.h"
+#include "calls.h"
+#include "local.h"
+#include "far_pieces.h"
+#include "shim.h"
+#include "sigframe.h"
+#include "sigmask.h"
+
+#define RECORDS  64u /* of one signal: so many changes must not pass while somebody copies one */
+#define N_SIGNAL 65
+#define RESTORER 0x04000000 /* SA_RESTORER, the kernel's */
+#define KEPT     (SA_RESTART | SA_NOCLDSTOP | SA_NOCLDWAIT)
+
+typedef sighandler_t set_fn(int sig, sighandler_t handler);
+typedef int interrupt_fn(int sig, int interrupt);
+typedef int action_fn(int sig, const struct sigaction *action, struct sigaction *ret_old);
+
+set_fn bsd_signal; /* in no header any more */
+action_fn __sigaction;
+
+/* One action that the program has set. stamp: the number of the change; 0 while it is written. */
+struct record {
+	_Atomic uint64_t stamp;
+	struct sigaction action;
+};
+
+struct taken {
+	atomic_bool is_taken;
+	struct fp_signal_hook hook;
+	_Atomic uint64_t n_changes; /* begun */
+	_Atomic uint64_t current;   /* stamp of the one that holds */
+	struct record records[RECORDS];
+};
+
+/* The kernel's form of an action. */
+struct kernel_action {
+	sighandler_t handler;
+	unsigned long flags;
+	void *restorer;
+	uint64_t mask;
+};
+
+static struct taken all[N_SIGNAL];
+static atomic_bool interrupts[N_SIGNAL]; /* siginterrupt was said of it */
+static _Atomic pid_t owner;              /* a vfork child shares our memory, but its actions are its own */
+static atomic_bool is_threaded;          /* the program has, or had, more than one */
+
+static struct taken *taken_of(int sig)
+{
+	struct taken *t = sig > 0 && sig < N_SIGNAL ? &all[sig] : NULL;
+
+	return t && atomic_load_explicit(&t->is_taken, memory_order_acquire) ? t : NULL;
+}
+
+/* The C library's own function of that name. */
+static void *next(const char *name)
+{
+	return dlsym(RTLD_NEXT, name);
+}
+
+/*
+ * Found before the program runs, as signal handlers need it. What the kernel gets is on the C library's
+ * stack: where that is far, it may just have left.
+ */
+static int libc_action(int sig, const struct sigaction *action, struct sigaction *ret_old)
+{
+	static _Atomic(action_fn *) found;
+	action_fn *fn = atomic_load_explicit(&found, memory_order_relaxed);
+	int saved = errno, r;
+
+	if (!fn) {
+		fn = (action_fn *)next("sigaction");
+		atomic_store_explicit(&found, fn, memory_order_relaxed);
+	}
+	do {
+		errno = saved;
+		r = fn(sig, action, ret_old);
+	} while (r < 0 && errno == EFAULT);
+	return r;
+}
+
+static struct record *record_of(struct taken *t, uint64_t stamp)
+{
+	return &t->records[stamp % RECORDS];
+}
+
+/* What the program has set; returns its stamp. */
+static uint64_t current_action(struct taken *t, struct sigaction *ret_action)
+{
+	uint64_t stamp;
+	struct record *r;
+
+	do {
+		stamp = atomic_load(&t->current);
+		r = record_of(t, stamp);
+		*ret_action = r->action;
+		atomic_thread_fence(memory_order_acquire);
+	} while (atomic_load(&r->stamp) != stamp);
+	return stamp;
+}
+
+static struct record *new_record(struct taken *t, const struct sigaction *action, uint64_t *ret_stamp)
+{
+	uint64_t stamp = atomic_fetch_add(&t->n_changes, 1) + 1;
+	struct record *r = record_of(t, stamp);
+
+	atomic_store(&r->stamp, 0);
+	atomic_thread_fence(memory_order_release);
+	r->action = *action;
+	atomic_store(&r->stamp, stamp);
+	*ret_stamp = stamp;
+	return r;
+}
+
+/* Makes action the program's. Returns the stamp of what it replaces. */
+static uint64_t change_action(struct taken *t, const struct sigaction *action, uint64_t *ret_stamp)
+{
+	new_record(t, action, ret_stamp);
+	return atomic_exchange(&t->current, *ret_stamp);
+}
+
+/* The same, unless somebody else has changed it since it was before. */
+static void change_from(struct taken *t, uint64_t before, const struct sigaction *action)
+{
+	uint64_t stamp;
+
+	new_record(t, action, &stamp);
+	atomic_compare_exchange_strong(&t->current, &before, stamp);
+}
+
+/* ---- the kernel's action ---- */
+
+static void on_signal(int sig, siginfo_t *info, void *context);
+
+static bool is_handler(const struct sigaction *action)
+{
+	return (action->sa_flags & SA_SIGINFO) ||
+	       (action->sa_handler != SIG_DFL && action->sa_handler != SIG_IGN);
+}
+
+/* On our stack, with all signals blocked but those that a fault on far memory, and one on none, raises. */
+static void install_framed(struct sigaction *action, const struct taken *t, const struct sigaction *program)
+{
+	memset(&action->sa_mask, 0xff, sizeof(action->sa_mask));
+	sigdelset(&action->sa_mask, SIGBUS);
+	sigdelset(&action->sa_mask, SIGSEGV);
+	action->sa_flags |= program->sa_flags & (t->hook.first ? KEPT : KEPT | SA_RESETHAND);
+}
+
+/* Installs what the kernel shall have while the program's action is this one. */
+static int install(int sig, const struct taken *t, const struct sigaction *program)
+{
+	struct sigaction action = {.sa_sigaction = on_signal, .sa_flags = SA_SIGINFO | SA_ONSTACK};
+
+	if (t->hook.always) /* all: a cancelled thread must not unwind the handler */
+		memset(&action.sa_mask, 0xff, sizeof(action.sa_mask));
+	else if (is_handler(program) && fp_sigframe_is_open())
+		install_framed(&action, t, program);
+	else if (is_handler(program)) {
+		action.sa_mask = program->sa_mask;
+		action.sa_flags = (program->sa_flags & ~(int)SA_RESETHAND) | SA_SIGINFO;
+	} else if (program->sa_handler == SIG_IGN || !t->hook.first)
+		action = *program;
+	if (!t->hook.always)
+		fp_sigmask_strip(&action.sa_mask);
+	return libc_action(sig, &action, NULL);
+}
+
+/* Sets the program's action, and the kernel's to match, whoever else does so at the same time. */
+static int set_action(int sig, struct taken *t, const struct sigaction *action, uint64_t *ret_before)
+{
+	struct sigaction now = *action;
+	uint64_t stamp;
+
+	*ret_before = change_action(t, action, &stamp);
+	do {
+		if (install(sig, t, &now) < 0)
+			return -1;
+		stamp = atomic_load(&t->current);
+	} while (current_action(t, &now) != stamp);
+	return 0;
+}
+
+/* ---- children of vfork ---- */
+
+/* True in a vfork child: what it sets must not become its parent's. */
+static bool is_borrowed(void)
+{
+	return atomic_load(&owner) != getpid() && !(fp_shim_agent() && fp_agent_is_stray(fp_shim_agent()));
+}
+
+/*
+ * A vfork child's own action for a signal that we always need: it has its parent's thread and memory to
+ * itself, but nothing of its goes into the parent's records. Only what ends with it comes of it: see
+ * fp_signals_begin_exec.
+ */
+static __thread struct {
+	pid_t child; /* 0: nobody's */
+	struct sigaction action;
+} borrowed __attribute__((tls_model("initial-exec")));
+
+static int set_borrowed(int sig, struct taken *t, const struct sigaction *action)
+{
+	struct sigaction copy = *action;
+
+	if (t->hook.always) {
+		borrowed.child = getpid();
+		borrowed.action = copy;
+		return 0;
+	}
+	fp_sigmask_strip(&copy.sa_mask);
+	return libc_action(sig, &copy, NULL);
+}
+
+/* What the calling process has set; returns the stamp of its record. */
+static uint64_t own_action(struct taken *t, struct sigaction *ret_action)
+{
+	uint64_t stamp = current_action(t, ret_action);
+
+	if (t->hook.always && borrowed.child && borrowed.child == getpid())
+		*ret_action = borrowed.action;
+	return stamp;
+}
+
+void fp_signals_vforked(void)
+{
+	borrowed.child = 0;
+}
+
+/* ---- the program's handler ---- */
+
+/* A fault: it comes again when its handler returns. */
+static bool recurs(int sig, const siginfo_t *info)
+{
+	return info->si_code > 0 &&
+	       (sig == SIGSEGV || sig == SIGBUS || sig == SIGFPE || sig == SIGILL || sig == SIGTRAP);
+}
+
+/*
+ * What the kernel does without a handler: a fault that recurs, or a signal sent once more, ends the program.
+ * A signal without a hook comes here only if another thread takes the handler away at this moment; the kernel
+ * knows as well then, or will very soon.
+ */
+static void default_action(int sig, const struct taken *t, siginfo_t *info)
+{
+	const struct sigaction action = {.sa_handler = SIG_DFL};
+
+	if (t->hook.first)
+		libc_action(sig, &action, NULL);
+	if (!recurs(sig, info))
+		FP_RAW(SYS_rt_tgsigqueueinfo, getpid(), FP_RAW(SYS_gettid, 0, 0, 0, 0, 0, 0), sig, info, 0,
+		       0);
+}
+
+/* The mask under which the program's handler runs, as the program sees it. */
+static uint64_t mask_of(int sig, const struct sigaction *action, const void *context)
+{
+	uint64_t own = action->sa_flags & SA_NODEFER ? 0 : 1ull << (sig - 1);
+
+	return *(const uint64_t *)&action->sa_mask | own | fp_sigmask_of_context(context);
+}
+
+static void reset_hand(int sig, struct taken *t, uint64_t stamp)
+{
+	const struct sigaction reset = {.sa_handler = SIG_DFL};
+	uint64_t before;
+
+	if (t->hook.first)
+		set_action(sig, t, &reset, &before);
+	else
+		change_from(t, stamp, &reset); /* the kernel has done its part */
+}
+
+/* The handler of a fault has done its part: from here on the thread may meet another one. */
+static void allow_faults(void)
+{
+	sigset_t faults;
+
+	sigemptyset(&faults);
+	sigaddset(&faults, SIGBUS);
+	sigaddset(&faults, SIGSEGV);
+	FP_RAW(SYS_rt_sigprocmask, SIG_UNBLOCK, &faults, NULL, sizeof(uint64_t), 0, 0);
+}
+
+static void run_handler(int sig, siginfo_t *info, void *context, const struct sigaction *action)
+{
+	bool framed = fp_sigframe_is_open();
+	uint64_t *back = (uint64_t *)&((ucontext_t *)context)->uc_sigmask, mask;
+
+	if (framed && all[sig].hook.always)
+		allow_faults();
+	if (framed) {
+		mask = mask_of(sig, action, context);
+		fp_sigmask_leave_wait(back);
+		fp_sigframe_run(sig, context, action, mask);
+		fp_sigmask_show(back);
+		fp_sigmask_enter(fp_sigmask_begin_handler(mask));
+	}
+	if (action->sa_flags & SA_SIGINFO)
+		action->sa_sigaction(sig, info, context);
+	else
+		action->sa_handler(sig);
+	if (framed) {
+		fp_sigmask_adopt(back);
+		fp_sigmask_strip(back);
+	}
+}
+
+static void settle(int sig, siginfo_t *info, void *context)
+{
+	int saved = errno;
+
+	fp_local_settle();
+	errno = saved;
+}
+
+/*
+ * As a handler of the program's would be run: the thread may end in it, of cancellation. Unless it is one of
+ * ours that was interrupted: then that does it.
+ */
+static void settle_in_frame(int sig, void *context)
+{
+	const struct sigaction action = {.sa_sigaction = settle, .sa_flags = SA_SIGINFO | SA_NODEFER};
+	uint64_t mask = *(const uint64_t *)&((const ucontext_t *)context)->uc_sigmask;
+
+	if (fp_local_owes() && !(mask >> (FP_SIGCANCEL - 1) & 1))
+		run_handler(sig, NULL, context, &action);
+}
+
+/*
+ * What the C library does of its own accord is done here, at once: until it is, its calls wait for it, also
+ * those that serve the faults of a frame on its way. In a bracket, and of deferred type (the C library's
+ * calls have another while they wait), the thread is not ended but noted as cancelled: that is settled where
+ * the program can see it.
+ */
+static bool run_internal(int sig, siginfo_t *info, void *context)
+{
+	struct sigaction action;
+	int type;
+
+	current_action(&all[sig], &action);
+	fp_shim_enter_local();
+	pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, &type);
+	action.sa_sigaction(sig, info, context);
+	pthread_setcanceltype(type, NULL);
+	fp_shim_leave_local();
+	return true;
+}
+
+static bool ask_first(int sig, const struct taken *t, siginfo_t *info, void *context)
+{
+	if (sig == FP_SIGCANCEL || sig == FP_SIGSETXID)
+		return run_internal(sig, info, context);
+	return t->hook.first && t->hook.first(info, context);
+}
+
+static void on_signal(int sig, siginfo_t *info, void *context)
+{
+	struct taken *t = &all[sig];
+	struct sigaction action;
+	uint64_t stamp;
+	int saved = errno;
+
+	if (ask_first(sig, t, info, context)) {
+		settle_in_frame(sig, context);
+		errno = saved;
+		return;
+	}
+	stamp = own_action(t, &action);
+	if (!is_handler(&action)) {
+		if (action.sa_handler == SIG_DFL || recurs(sig, info))
+			default_action(sig, t, info);
+		errno = saved;
+		return;
+	}
+	if (action.sa_flags & SA_RESETHAND)
+		reset_hand(sig, t, stamp);
+	errno = saved;
+	run_handler(sig, info, context, &action);
+}
+
+/* ---- life ---- */
+
+int fp_signals_take(int sig, const struct fp_signal_hook *hook)
+{
+	struct taken *t = sig > 0 && sig < N_SIGNAL ? &all[sig] : NULL;
+	struct sigaction action;
+	uint64_t before;
+
+	if (!t || atomic_load(&t->is_taken))
+		return -EINVAL;
+	if (libc_action(sig, NULL, &action) < 0)
+		return -errno;
+	action.sa_flags &= ~RESTORER;
+	t->hook = *hook;
+	atomic_store(&owner, getpid());
+	if (set_action(sig, t, &action, &before) < 0)
+		return -errno;
+	atomic_store_explicit(&t->is_taken, true, memory_order_release);
+	return 0;
+}
+
+int fp_signals_take_rest(void)
+{
+	const struct fp_signal_hook none = {0};
+	int r = 0;
+
+	for (int sig = 1; sig < N_SIGNAL && r == 0; sig++)
+		if (!taken_of(sig) && sig != SIGKILL && sig != SIGSTOP &&
+		    (sig < __SIGRTMIN || sig >= SIGRTMIN))
+			r = fp_signals_take(sig, &none);
+	return r;
+}
+
+/* The kernel's own words, past the C library; else as libc_action. Exactly one of the two is NULL. */
+static long kernels_action(int sig, const struct kernel_action *action, struct kernel_action *ret_old)
+{
+	long r;
+
+	do {
+		if (action)
+			(void)*(const volatile uint64_t *)&action->mask;
+		else
+			*(volatile uint64_t *)&ret_old->mask = 0;
+		r = FP_RAW(SYS_rt_sigaction, sig, action, ret_old, sizeof(uint64_t), 0, 0);
+	} while (r == -EFAULT);
+	return r;
+}
+
+void fp_signals_take_internal(int sig)
+{
+	struct kernel_action now = {0};
+	struct sigaction action = {0};
+	uint64_t stamp;
+
+	if (kernels_action(sig, NULL, &now) < 0 || now.handler == SIG_DFL || now.handler == SIG_IGN)
+		return;
+	action.sa_handler = now.handler;
+	action.sa_flags = (int)now.flags & ~RESTORER;
+	memcpy(&action.sa_mask, &now.mask, sizeof(now.mask));
+	change_action(&all[sig], &action, &stamp);
+	install_framed(&action, &all[sig], &action);
+	now.handler = (sighandler_t)(void *)on_signal;
+	now.flags |= SA_SIGINFO | SA_ONSTACK;
+	memcpy(&now.mask, &action.sa_mask, sizeof(now.mask));
+	kernels_action(sig, &now, NULL);
+}
+
+void fp_signals_forked(void)
+{
+	atomic_store(&owner, getpid());
+	atomic_store(&is_threaded, false);
+}
+
+/* ---- what the program calls ---- */
+
+/* In a vfork child. What it has set itself is the kernel's; of the rest that tells what its parent has. */
+static int borrowed_sigaction(int sig, struct taken *t, const struct sigaction *action,
+                              struct sigaction *ret_old)
+{
+	struct sigaction old, kernels;
+
+	own_action(t, &old);
+	if (!t->hook.always && libc_action(sig, NULL, &kernels) == 0 && kernels.sa_sigaction != on_signal)
+		old = kernels;
+	if (action && set_borrowed(sig, t, action) < 0)
+		return -1;
+	if (ret_old)
+		*ret_old = old;
+	return 0;
+}
+
+FP_INTERPOSE int sigaction(int sig, const struct sigaction *action, struct sigaction *ret_old)
+{
+	struct taken *t = taken_of(sig);
+	struct sigaction old, copy;
+	uint64_t before;
+
+	if (!t)
+		return libc_action(sig, action, ret_old);
+	if (is_borrowed())
+		return borrowed_sigaction(sig, t, action, ret_old);
+	current_action(t, &old);
+	if (action) {
+		copy = *action; /* the caller's may be far, and become ours only when it is here */
+		if (set_action(sig, t, &copy, &before) < 0)
+			return -1;
+		if (atomic_load(&record_of(t, before)->stamp) == before)
+			old = record_of(t, before)->action;
+	}
+	if (ret_old)
+		*ret_old = old;
+	return 0;
+}
+
+FP_INTERPOSE int __sigaction(int sig, const struct sigaction *action, struct sigaction *ret_old)
+{
+	return sigaction(sig, action, ret_old);
+}
+
+long fp_signals_by_number(int sig, const void *action, void *ret_old, size_t size)
+{
+	struct sigaction set = {0}, old = {0};
+	struct kernel_action raw = {0};
+	int r;
+
+	if (!taken_of(sig) || !fp_sigframe_is_open() || fp_local_is_agent())
+		return fp_call_syscall_way(SYS_rt_sigaction, sig, (long)action, (long)ret_old, (long)size, 0,
+		                           0);
+	if (size != sizeof(raw.mask)) {
+		errno = EINVAL;
+		return -1;
+	}
+	r = action ? fp_call_args_fetch(&raw, action, sizeof(raw)) : 0;
+	if (r < 0)
+		return fp_shim_return(r);
+	if (action) {
+		set.sa_handler = raw.handler;
+		set.sa_flags = (int)raw.flags & ~RESTORER;
+		memcpy(&set.sa_mask, &raw.mask, sizeof(raw.mask));
+	}
+	if (sigaction(sig, action ? &set : NULL, &old) < 0)
+		return -1;
+	raw = (struct kernel_action){.handler = old.sa_handler, .flags = (unsigned)old.sa_flags};
+	memcpy(&raw.mask, &old.sa_mask, sizeof(raw.mask));
+	return fp_shim_return(ret_old ? fp_call_args_store(ret_old, &raw, sizeof(raw)) : 0);
+}
+
+/* ---- what another program starts with ---- */
+
+void fp_signals_threaded(void)
+{
+	atomic_store_explicit(&is_threaded, true, memory_order_relaxed);
+}
+
+bool fp_signals_ignores_bus(void)
+{
+	struct taken *t = taken_of(SIGBUS);
+	struct sigaction now;
+
+	if (!t || !t->hook.always)
+		return false;
+	own_action(t, &now);
+	return !is_handler(&now) && now.sa_handler == SIG_IGN;
+}
+
+bool fp_signals_begin_exec(void)
+{
+	const struct sigaction ignore = {.sa_handler = SIG_IGN};
+
+	if (!fp_signals_ignores_bus())
+		return false;
+	if (atomic_load_explicit(&is_threaded, memory_order_relaxed) && !is_borrowed())
+		return false; /* others may fault meanwhile, and the actions are theirs too */
+	return libc_action(SIGBUS, &ignore, NULL) == 0;
+}
+
+void fp_signals_end_exec(void)
+{
+	struct sigaction now;
+
+	current_action(&all[SIGBUS], &now);
+	install(SIGBUS, &all[SIGBUS], &now);
+}
+
+/* ---- older ways to say the same ---- */
+
+/* signal of one kind or another: sets a handler, returns the one before. */
+static sighandler_t set_handler(int sig, sighandler_t handler, int flags)
+{
+	struct sigaction action = {.sa_handler = handler, .sa_flags = flags}, old;
+
+	if (!(flags & SA_NODEFER))
+		sigaddset(&action.sa_mask, sig);
+	return sigaction(sig, &action, &old) < 0 ? SIG_ERR : old.sa_handler;
+}
+
+FP_INTERPOSE sighandler_t signal(int sig, sighandler_t handler)
+{
+	return taken_of(sig) ? set_handler(sig, handler, atomic_load(&interrupts[sig]) ? 0 : SA_RESTART)
+	                     : ((set_fn *)next("signal"))(sig, handler);
+}
+
+FP_INTERPOSE sighandler_t bsd_signal(int sig, sighandler_t handler)
+{
+	return signal(sig, handler);
+}
+
+FP_INTERPOSE sighandler_t ssignal(int sig, sighandler_t handler)
+{
+	return signal(sig, handler);
+}
+
+FP_INTERPOSE sighandler_t __sysv_signal(int sig, sighandler_t handler)
+{
+	return taken_of(sig) ? set_handler(sig, handler, SA_RESETHAND | SA_NODEFER)
+	                     : ((set_fn *)next("__sysv_signal"))(sig, handler);
+}
+
+FP_INTERPOSE sighandler_t sysv_signal(int sig, sighandler_t handler)
+{
+	return __sysv_signal(sig, handler);
+}
+
+/* The System V way: the signal's place in the thread's mask goes with it. */
+FP_INTERPOSE sighandler_t sigset(int sig, sighandler_t disposition)
+{
+	struct sigaction old;
+	sigset_t set, before;
+
+	if (!taken_of(sig))
+		return ((set_fn *)next("sigset"))(sig, disposition);
+	sigemptyset(&set);
+	sigaddset(&set, sig);
+	if (sigaction(sig, NULL, &old) < 0)
+		return SIG_ERR;
+	if (disposition != SIG_HOLD && set_handler(sig, disposition, 0) == SIG_ERR)
+		return SIG_ERR;
+	pthread_sigmask(disposition == SIG_HOLD ? SIG_BLOCK : SIG_UNBLOCK, &set, &before);
+	return sigismember(&before, sig) ? SIG_HOLD : old.sa_handler;
+}
+
+FP_INTERPOSE int sigignore(int sig)
+{
+	const struct sigaction action = {.sa_handler = SIG_IGN};
+
+	return sigaction(sig, &action, NULL);
+}
+
+/* Whether calls restart is a flag of the action: here of what the program has set. */
+FP_INTERPOSE int siginterrupt(int sig, int interrupt)
+{
+	struct sigaction action;
+
+	if (!taken_of(sig))
+		return ((interrupt_fn *)next("siginterrupt"))(sig, interrupt);
+	if (sigaction(sig, NULL, &action) < 0)
+		return -1;
+	atomic_store(&interrupts[sig], interrupt != 0);
+	action.sa_flags = interrupt ? action.sa_flags & ~SA_RESTART : action.sa_flags | SA_RESTART;
+	return sigaction(sig, &action, NULL);
+}

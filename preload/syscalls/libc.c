@@ -1,0 +1,331 @@
+/*
+ * Functions of the C library that would take far memory for use in system calls of their own, where the
+ * kernel does not fault on it for us: each is given local memory instead. Elsewhere they are the C library's.
+ */
+#include "libc.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <link.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/auxv.h>
+
+#include "call_args.h"
+#include "calls.h"
+#include "local.h"
+#include "shim.h"
+#include "uring.h"
+
+/* The C library's own function of that name, looked up once. */
+#define NEXT(name)                                                                                           \
+	({                                                                                                   \
+		static _Atomic(void *) real_;                                                                \
+		(__typeof__(&name))next(&real_, #name);                                                      \
+	})
+
+static void *next(_Atomic(void *) *real, const char *name)
+{
+	void *found = atomic_load_explicit(real, memory_order_relaxed);
+
+	if (!found) {
+		found = dlsym(RTLD_NEXT, name);
+		atomic_store_explicit(real, found, memory_order_relaxed);
+	}
+	return found;
+}
+
+/* The longest buffer of a stream or a directory is this. */
+#define OWN_MAX (1u << 20)
+
+#define REMEDY "Keep that memory local (FARPAGE_HEAP, FARPAGE_MIN_MAPPING), or use fault mode thread"
+
+/* ---- whose allocation it is ---- */
+
+static struct fp_libc_code libc;
+struct fp_libc_code fp_libc_loader;
+
+static void look(const struct dl_phdr_info *info, struct fp_libc_code *code)
+{
+	uintptr_t start = UINTPTR_MAX, end = 0;
+
+	for (unsigned i = 0; i < info->dlpi_phnum; i++) {
+		const ElfW(Phdr) *ph = &info->dlpi_phdr[i];
+
+		if (ph->p_type != PT_LOAD)
+			continue;
+		if (info->dlpi_addr + ph->p_vaddr < start)
+			start = info->dlpi_addr + ph->p_vaddr;
+		if (info->dlpi_addr + ph->p_vaddr + ph->p_memsz > end)
+			end = info->dlpi_addr + ph->p_vaddr + ph->p_memsz;
+	}
+	if (code->known < start || code->known >= end)
+		return;
+	code->start = start;
+	code->end = end;
+}
+
+static int look_at_library(struct dl_phdr_info *info, size_t size, void *unused)
+{
+	look(info, &libc);
+	look(info, &fp_libc_loader);
+	return 0;
+}
+
+void fp_libc_open(void)
+{
+	libc.known = (uintptr_t)dlsym(RTLD_NEXT, "fopen");
+	fp_libc_loader.known = getauxval(AT_BASE);
+	dl_iterate_phdr(look_at_library, NULL);
+}
+
+bool fp_libc_wants_local(const void *code, size_t size)
+{
+	return size <= OWN_MAX &&
+	       ((uintptr_t)code - libc.start < libc.end - libc.start || fp_libc_is_loader(code));
+}
+
+/* True if this thread's calls must not hand addr to the kernel. */
+static bool is_awkward(const void *addr)
+{
+	return fp_calls_hold() && !fp_local_is_agent() && fp_call_args_far(addr, 1);
+}
+
+/* What these return is the program's, and far as anything of its: the C library's own uses do not come here.
+ */
+FP_INTERPOSE char *strndup(const char *s, size_t max)
+{
+	size_t len = strnlen(s, max);
+	char *copy = malloc(len + 1);
+
+	if (!copy)
+		return NULL;
+	memcpy(copy, s, len);
+	copy[len] = '\0';
+	return copy;
+}
+
+FP_INTERPOSE char *strdup(const char *s)
+{
+	return strndup(s, SIZE_MAX - 1);
+}
+
+/* ---- buffers and stacks that the program brings along: the library's own do as well ---- */
+
+FP_INTERPOSE int setvbuf(FILE *stream, char *buffer, int mode, size_t size)
+{
+	return NEXT(setvbuf)(stream, buffer && is_awkward(buffer) ? NULL : buffer, mode, size);
+}
+
+FP_INTERPOSE void setbuffer(FILE *stream, char *buffer, size_t size)
+{
+	setvbuf(stream, buffer, buffer ? _IOFBF : _IONBF, size);
+}
+
+FP_INTERPOSE void setbuf(FILE *stream, char *buffer)
+{
+	setbuffer(stream, buffer, BUFSIZ);
+}
+
+static void say_stack(void)
+{
+	static atomic_bool said;
+
+	fp_shim_say_once(&said,
+	                 "pthread_attr_setstack: a stack in far memory is not used, the thread gets one "
+	                 "of the C library's of the same size. " REMEDY);
+}
+
+/* A stack that was set before can't be unset: the next thread would share it. */
+static bool has_stack(const pthread_attr_t *attr)
+{
+	size_t size;
+	void *stack;
+
+	return pthread_attr_getstack(attr, &stack, &size) == 0 && (uintptr_t)stack + size != 0;
+}
+
+FP_INTERPOSE int pthread_attr_setstack(pthread_attr_t *attr, void *stack, size_t size)
+{
+	if (!is_awkward(stack))
+		return NEXT(pthread_attr_setstack)(attr, stack, size);
+	say_stack();
+	return has_stack(attr) ? EINVAL : pthread_attr_setstacksize(attr, size);
+}
+
+/* By another name, as the headers call the real one deprecated. */
+FP_INTERPOSE int pthread_attr_setstack_of_old(pthread_attr_t *attr,
+                                              void *stack) __asm__("pthread_attr_setstackaddr");
+
+int pthread_attr_setstack_of_old(pthread_attr_t *attr, void *stack)
+{
+	if (!is_awkward((char *)stack - 1))
+		return ((__typeof__(&pthread_attr_setstack_of_old))dlsym(
+		    RTLD_NEXT, "pthread_attr_setstackaddr"))(attr, stack);
+	say_stack();
+	return has_stack(attr) ? EINVAL : 0;
+}
+
+/* ---- formatted output: long strings go from the caller's memory to the kernel ---- */
+
+int __vfprintf_chk(FILE *stream, int flag, const char *format, va_list args);
+int __fprintf_chk(FILE *stream, int flag, const char *format, ...);
+int __vprintf_chk(int flag, const char *format, va_list args);
+int __printf_chk(int flag, const char *format, ...);
+int __vsnprintf_chk(char *s, size_t max, int flag, size_t size, const char *format, va_list args);
+
+#define UNCHECKED (-1)
+
+__attribute__((format(printf, 4, 0))) static int format_to(char *s, size_t size, int flag, const char *format,
+                                                           va_list args)
+{
+	va_list again;
+	int n;
+
+	va_copy(again, args);
+	n = flag == UNCHECKED ? vsnprintf(s, size, format, again)
+	                      : NEXT(__vsnprintf_chk)(s, size, flag, size, format, again);
+	va_end(again);
+	return n;
+}
+
+static int put(FILE *stream, const char *s, int n)
+{
+	return fwrite(s, 1, (size_t)n, stream) == (size_t)n ? n : -1;
+}
+
+__attribute__((format(printf, 3, 0))) static int print_long(FILE *stream, int flag, const char *format,
+                                                            va_list args, int n)
+{
+	uint64_t mask = fp_local_enter_masked();
+	char *s = malloc((size_t)n + 1);
+
+	fp_local_leave_masked(mask);
+	if (!s)
+		return -1;
+	n = format_to(s, (size_t)n + 1, flag, format, args);
+	n = n < 0 ? n : put(stream, s, n);
+	free(s);
+	return n;
+}
+
+__attribute__((format(printf, 3, 0))) static int print(FILE *stream, int flag, const char *format,
+                                                       va_list args)
+{
+	char small[1024];
+	int n;
+
+	if (!fp_calls_hold() || fp_local_is_agent())
+		return flag == UNCHECKED ? NEXT(vfprintf)(stream, format, args)
+		                         : NEXT(__vfprintf_chk)(stream, flag, format, args);
+	n = format_to(small, sizeof(small), flag, format, args);
+	if (n < 0)
+		return n;
+	return (size_t)n < sizeof(small) ? put(stream, small, n) : print_long(stream, flag, format, args, n);
+}
+
+FP_INTERPOSE int vfprintf(FILE *stream, const char *format, va_list args)
+{
+	return print(stream, UNCHECKED, format, args);
+}
+
+FP_INTERPOSE int vprintf(const char *format, va_list args)
+{
+	return print(stdout, UNCHECKED, format, args);
+}
+
+FP_INTERPOSE __attribute__((format(printf, 3, 0))) int __vfprintf_chk(FILE *stream, int flag,
+                                                                      const char *format, va_list args)
+{
+	return print(stream, flag, format, args);
+}
+
+FP_INTERPOSE __attribute__((format(printf, 2, 0))) int __vprintf_chk(int flag, const char *format,
+                                                                     va_list args)
+{
+	return print(stdout, flag, format, args);
+}
+
+/* The rest differs in where the arguments begin. */
+#define PRINT(stream, flag, format)                                                                          \
+	({                                                                                                   \
+		va_list args;                                                                                \
+		int n;                                                                                       \
+                                                                                                             \
+		va_start(args, format);                                                                      \
+		n = print(stream, flag, format, args);                                                       \
+		va_end(args);                                                                                \
+		n;                                                                                           \
+	})
+
+FP_INTERPOSE int fprintf(FILE *stream, const char *format, ...)
+{
+	return PRINT(stream, UNCHECKED, format);
+}
+
+FP_INTERPOSE int printf(const char *format, ...)
+{
+	return PRINT(stdout, UNCHECKED, format);
+}
+
+FP_INTERPOSE __attribute__((format(printf, 3, 4))) int __fprintf_chk(FILE *stream, int flag,
+                                                                     const char *format, ...)
+{
+	return PRINT(stream, flag, format);
+}
+
+FP_INTERPOSE __attribute__((format(printf, 2, 3))) int __printf_chk(int flag, const char *format, ...)
+{
+	return PRINT(stdout, flag, format);
+}
+
+/* ---- libraries whose system calls do not go through the C library ---- */
+
+/* A library's function, wherever it was loaded from. */
+static fp_uring_fn *find(const char *soname, const char *name)
+{
+	void *library = dlopen(soname, RTLD_LAZY | RTLD_NOLOAD);
+	fp_uring_fn *fn = library ? (fp_uring_fn *)dlsym(library, name) : NULL;
+
+	if (library)
+		dlclose(library);
+	return fn ? fn : (fp_uring_fn *)dlsym(RTLD_NEXT, name);
+}
+
+/* NULL if it may not be called. */
+static fp_uring_fn *find_permitted(const char *soname, const char *name)
+{
+	static atomic_bool said;
+
+	if (!fp_calls_hold() || fp_local_is_agent())
+		return find(soname, name);
+	fp_shim_say_once(
+	    &said, "%s was refused: the kernel would use memory after the call, which may be far. " REMEDY,
+	    name);
+	return NULL;
+}
+
+static int plainly(fp_uring_fn *real, long a, long b, long c)
+{
+	return real(a, b, c);
+}
+
+/* Both libraries return negative errno. */
+#define SETUP(soname, name, way)                                                                             \
+	FP_INTERPOSE int name(long a, long b, long c);                                                       \
+	int name(long a, long b, long c)                                                                     \
+	{                                                                                                    \
+		fp_uring_fn *real = find_permitted(soname, #name);                                           \
+                                                                                                             \
+		return real ? way(real, a, b, c) : -ENOSYS;                                                  \
+	}
+
+SETUP("libaio.so.1", io_setup, plainly)
+SETUP("libaio.so.1", io_queue_init, plainly)
+SETUP("liburing.so.2", io_uring_queue_init, fp_uring_queue)
+SETUP("liburing.so.2", io_uring_queue_init_params, fp_uring_queue_params)

@@ -1,0 +1,185 @@
+/*
+ * What the C library allocates for the program and then looks at on every thread, the agent's own included:
+ * locales, which a thread reads when it starts, and what a program taught printf, which is looked up whenever
+ * anybody formats a number. All this is local. libquadmath, and with it whatever was written in Fortran,
+ * teaches printf when it is loaded. So are the blocks in which it keeps threads' values of their keys: a
+ * child of fork clears those of the other threads before any handler runs. Room: preload.
+ */
+#include <dlfcn.h>
+#include <errno.h>
+#include <grp.h>
+#include <locale.h>
+#include <printf.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <threads.h>
+
+#include "calls.h"
+#include "local.h"
+#include "shim.h"
+
+/* The C library's own function of that name. */
+#define NEXT(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
+
+/* The names by which libstdc++ calls them. */
+FP_INTERPOSE locale_t __newlocale(int mask, const char *name, locale_t base);
+FP_INTERPOSE locale_t __duplocale(locale_t from);
+
+/* ---- locales ---- */
+
+FP_INTERPOSE char *setlocale(int category, const char *name)
+{
+	uint64_t signals;
+	char *chosen;
+
+	signals = fp_local_enter_masked();
+	chosen = NEXT(setlocale)(category, name);
+	fp_local_leave_masked(signals);
+	return chosen;
+}
+
+FP_INTERPOSE locale_t newlocale(int mask, const char *name, locale_t base)
+{
+	uint64_t signals;
+	locale_t made;
+
+	signals = fp_local_enter_masked();
+	made = NEXT(newlocale)(mask, name, base);
+	fp_local_leave_masked(signals);
+	return made;
+}
+
+locale_t __newlocale(int mask, const char *name, locale_t base)
+{
+	return newlocale(mask, name, base);
+}
+
+FP_INTERPOSE locale_t duplocale(locale_t from)
+{
+	uint64_t signals;
+	locale_t made;
+
+	signals = fp_local_enter_masked();
+	made = NEXT(duplocale)(from);
+	fp_local_leave_masked(signals);
+	return made;
+}
+
+locale_t __duplocale(locale_t from)
+{
+	return duplocale(from);
+}
+
+/* ---- threads' values of keys ---- */
+
+/* The first keys have their place in the thread's own record. */
+#define FIRST_KEYS 32u
+
+typedef int set_fn(pthread_key_t key, const void *value);
+
+/* The allocator's first call comes before any constructor; what it sets is of a first key. */
+FP_INTERPOSE int pthread_setspecific(pthread_key_t key, const void *value)
+{
+	static _Atomic(set_fn *) known;
+	set_fn *real = atomic_load_explicit(&known, memory_order_relaxed);
+	uint64_t signals;
+	int r;
+
+	if (!real) {
+		real = NEXT(pthread_setspecific);
+		atomic_store_explicit(&known, real, memory_order_relaxed);
+	}
+	if (key < FIRST_KEYS || !value ||
+	    pthread_getspecific(key)) /* the others are allocated for the first */
+		return real(key, value);
+	signals = fp_local_enter_masked();
+	r = real(key, value);
+	fp_local_leave_masked(signals);
+	return r;
+}
+
+FP_INTERPOSE int tss_set(tss_t key, void *value)
+{
+	return pthread_setspecific(key, value) == 0 ? thrd_success : thrd_error;
+}
+
+/* ---- groups ---- */
+
+FP_INNER_CALL(setgroups);
+
+/*
+ * The C library has every thread make this call, the agent's own included, which would wait for themselves
+ * where the list is far. A list that is too long to be right, the kernel refuses unread.
+ */
+FP_INTERPOSE int setgroups(size_t n, const gid_t *list)
+{
+	const size_t most = 65536;
+	uint64_t signals;
+	gid_t *copy;
+	int r;
+
+	if (n == 0 || n > most || !fp_shim_space() || !fp_space_owns(fp_shim_space(), list))
+		return fp_call_setgroups(n, list);
+	signals = fp_local_enter_masked();
+	copy = malloc(n * sizeof(*copy));
+	fp_local_leave_masked(signals);
+	if (!copy) {
+		errno = ENOMEM;
+		return -1;
+	}
+	memcpy(copy, list, n * sizeof(*copy));
+	r = fp_call_setgroups(n, copy);
+	free(copy);
+	return r;
+}
+
+/* ---- printf ---- */
+
+FP_INTERPOSE int register_printf_specifier(int spec, printf_function *print,
+                                           printf_arginfo_size_function *info)
+{
+	uint64_t signals;
+	int r;
+
+	signals = fp_local_enter_masked();
+	r = NEXT(register_printf_specifier)(spec, print, info);
+	fp_local_leave_masked(signals);
+	return r;
+}
+
+FP_INTERPOSE int register_printf_modifier(const wchar_t *text)
+{
+	uint64_t signals;
+	int r;
+
+	signals = fp_local_enter_masked();
+	r = NEXT(register_printf_modifier)(text);
+	fp_local_leave_masked(signals);
+	return r;
+}
+
+FP_INTERPOSE int register_printf_type(printf_va_arg_function *get)
+{
+	uint64_t signals;
+	int r;
+
+	signals = fp_local_enter_masked();
+	r = NEXT(register_printf_type)(get);
+	fp_local_leave_masked(signals);
+	return r;
+}
+
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+
+FP_INTERPOSE int register_printf_function(int spec, printf_function *print, printf_arginfo_function *info)
+{
+	uint64_t signals;
+	int r;
+
+	signals = fp_local_enter_masked();
+	r = NEXT(register_printf_function)(spec, print, info);
+	fp_local_leave_masked(signals);
+	return r;
+}

@@ -1,0 +1,132 @@
+/*
+ * The calls on mappings, signals and limits by number: syscall(SYS_mmap, ...) is the same to far memory as
+ * mmap. Room: preload. rawfork.c has syscall itself, and its table says which numbers come here.
+ * doc/syscalls.md lists all numbers, and says why the others need not.
+ */
+#include <errno.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/shm.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "calls.h"
+#include "far_pieces.h"
+#include "refusals.h"
+#include "robust.h"
+#include "signals.h"
+#include "sigmask.h"
+#include "uring.h"
+
+#if defined(__x86_64__)
+
+long fp_raw(long number, long a, long b, long c, long d, long e, long f)
+{
+	register long r10 __asm__("r10") = d, r8 __asm__("r8") = e, r9 __asm__("r9") = f;
+	long r;
+
+	__asm__ volatile("syscall"
+	                 : "=a"(r)
+	                 : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
+	                 : "rcx", "r11", "memory");
+	return r;
+}
+
+#else
+
+long fp_raw(long number, long a, long b, long c, long d, long e, long f)
+{
+	int saved = errno;
+	long r = syscall(number, a, b, c, d, e, f);
+
+	if (r == -1) {
+		r = -errno;
+		errno = saved;
+	}
+	return r;
+}
+
+#endif
+
+long fp_rawcall(long number, long a, long b, long c, long d, long e, long f);
+
+/* syscall(2) with a number of the family: called by it, with its arguments. */
+__attribute__((used)) long fp_rawcall(long number, long a, long b, long c, long d, long e, long f)
+{
+	void *addr = (void *)a;
+	size_t len = (size_t)b;
+
+	switch (number) {
+	case SYS_mmap:
+		return (long)fp_mmap(addr, len, (int)c, (int)d, (int)e, f, NULL);
+	case SYS_munmap:
+		return munmap(addr, len);
+	case SYS_mprotect:
+		return mprotect(addr, len, (int)c);
+	case SYS_mremap:
+		return (long)fp_mremap(addr, len, (size_t)c, (int)d, (void *)e);
+	case SYS_madvise:
+		return madvise(addr, len, (int)c);
+	case SYS_process_madvise:
+		return process_madvise((int)a, (const struct iovec *)b, (size_t)c, (int)d, (unsigned)e);
+	case SYS_mincore:
+		return mincore(addr, len, (unsigned char *)c);
+	case SYS_mlock:
+		return mlock(addr, len);
+	case SYS_mlock2:
+		return mlock2(addr, len, (unsigned)c);
+	case SYS_munlock:
+		return munlock(addr, len);
+	case SYS_mlockall:
+		return mlockall((int)a);
+	case SYS_munlockall:
+		return munlockall();
+	case SYS_pkey_mprotect:
+		return pkey_mprotect(addr, len, (int)c, (int)d);
+	case SYS_shmat:
+		return (long)shmat((int)a, (const void *)b, (int)c);
+	case FP_SYS_MSEAL:
+		return fp_refusals_seal(addr, len, (unsigned long)c);
+	case SYS_set_tid_address:
+		return fp_refusals_clear_tid(addr) ? -1 : fp_raw(number, a, 0, 0, 0, 0, 0);
+	case SYS_prctl:
+		return prctl((int)a, b, c, d, e);
+	case SYS_exit:
+		fp_robust_thread_ends();
+		return fp_raw(number, a, 0, 0, 0, 0, 0);
+	case SYS_io_uring_setup:
+		if (!fp_calls_hold())
+			return fp_shim_return_long(fp_uring_setup((unsigned)a, (struct io_uring_params *)b));
+		return fp_call_syscall_way(number, a, b, c, d, e, f); /* refused */
+	case SYS_unshare:
+		return unshare((int)a);
+	case SYS_setns:
+		return setns((int)a, (int)b);
+	case SYS_rt_sigaction:
+		return fp_signals_by_number((int)a, (const void *)b, (void *)c, (size_t)d);
+	case SYS_rt_sigprocmask:
+		return fp_sigmask_by_number((int)a, (const void *)b, (void *)c, (size_t)d);
+	case SYS_rt_sigtimedwait:
+		return fp_sigwait_by_number((const void *)a, (void *)b, (const void *)c, (size_t)d);
+	case SYS_rt_sigpending:
+		return fp_sigpending_by_number((void *)a, (size_t)b);
+	case SYS_sigaltstack:
+		return sigaltstack((const stack_t *)a, (stack_t *)b);
+#if defined(__x86_64__)
+	case SYS_getrlimit:
+		return getrlimit((__rlimit_resource_t)a, (struct rlimit *)b);
+	case SYS_setrlimit:
+		return setrlimit((__rlimit_resource_t)a, (const struct rlimit *)b);
+	case SYS_prlimit64:
+		return prlimit((pid_t)a, (__rlimit_resource_t)b, (const struct rlimit *)c,
+		               (struct rlimit *)d);
+#endif
+	default:
+		return fp_call_syscall_way(number, a, b, c, d, e, f);
+	}
+}

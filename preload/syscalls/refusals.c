@@ -1,0 +1,196 @@
+/* See refusals.h. What is asked beside far memory goes on to the kernel. */
+#include "refusals.h"
+
+#include <errno.h>
+#include <linux/nsfs.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/shm.h>
+#include <sys/syscall.h>
+
+#include "calls.h"
+#include "clock.h"
+#include "far_pieces.h"
+
+#define KEEP_LOCAL "Set FARPAGE_MIN_MAPPING above the size of that mapping to keep it local"
+
+/* Newer than some headers that we build with. */
+#ifndef PR_SET_MEMORY_MERGE
+#define PR_SET_MEMORY_MERGE 67
+#endif
+#ifndef CLONE_NEWTIME
+#define CLONE_NEWTIME 0x80
+#endif
+
+/* ---- memory ---- */
+
+/* The agent itself could not unmap it then, nor open and close it. */
+long fp_refusals_seal(void *addr, size_t len, unsigned long flags)
+{
+	static atomic_bool said;
+
+	if (!fp_touched(addr, len))
+		return fp_shim_return_long(FP_RAW(FP_SYS_MSEAL, addr, len, flags, 0, 0, 0));
+	fp_shim_say_once(&said, "mseal was refused for far memory. " KEEP_LOCAL);
+	errno = ENOSYS;
+	return -1;
+}
+
+bool fp_refusals_clear_tid(const void *word)
+{
+	static atomic_bool said;
+
+	if (!fp_touched(word, sizeof(pid_t)))
+		return false;
+	fp_shim_say_once(&said,
+	                 "a thread whose number the kernel shall clear in far memory was refused "
+	                 "(set_tid_address, CLONE_CHILD_CLEARTID): give it a word of a static variable");
+	errno = EINVAL;
+	return true;
+}
+
+static size_t segment_bytes(int id)
+{
+	struct shmid_ds segment = {.shm_segsz = 0};
+
+	(void)FP_RAW(SYS_shmctl, id, IPC_STAT, &segment, 0, 0, 0);
+	return segment.shm_segsz;
+}
+
+/* The kernel tells nobody that it replaces far memory. */
+FP_INTERPOSE void *shmat(int id, const void *addr, int flags)
+{
+	static atomic_bool said;
+
+	if (!(flags & SHM_REMAP) || !fp_touched(addr, segment_bytes(id)))
+		return (void *)fp_shim_return_long(FP_RAW(SYS_shmat, id, addr, flags, 0, 0, 0));
+	fp_shim_say_once(&said, "shmat(SHM_REMAP) over far memory was refused. " KEEP_LOCAL);
+	errno = EINVAL;
+	return (void *)-1;
+}
+
+/* ---- the process ---- */
+
+FP_INNER_CALL(prctl);
+
+/* Pages that the kernel merges lose their write protection, by which the agent knows what was written. */
+static int refuse_merging(void)
+{
+	static atomic_bool said;
+
+	fp_shim_say_once(&said, "prctl(PR_SET_MEMORY_MERGE) was refused: far memory can't be merged. Give "
+	                        "madvise(MADV_MERGEABLE) to what shall be");
+	errno = EPERM;
+	return -1;
+}
+
+FP_INTERPOSE int prctl(int option, ...)
+{
+	unsigned long arg[4];
+	va_list args;
+
+	va_start(args, option);
+	for (unsigned i = 0; i < 4; i++)
+		arg[i] = va_arg(args, unsigned long);
+	va_end(args);
+	if (option == PR_SET_MEMORY_MERGE && arg[0] && fp_shim_space())
+		return refuse_merging();
+	if (option == PR_SET_TSC && arg[0] == PR_TSC_SIGSEGV)
+		fp_clock_ask_kernel(); /* the agent reads its clock on the program's threads, too */
+	return fp_call_prctl(option, arg[0], arg[1], arg[2], arg[3]);
+}
+
+/* ---- namespaces ---- */
+
+/* The kernel gives these to a process with one thread alone. */
+#define FOR_ONE_THREAD (CLONE_NEWUSER | CLONE_NEWTIME | CLONE_VM | CLONE_SIGHAND | CLONE_THREAD)
+
+/* Children connect to the nodes anew, and could not from another network. */
+static int refuse_network(const char *call)
+{
+	static atomic_bool said;
+
+	fp_shim_say_once(&said,
+	                 "%s(CLONE_NEWNET) was refused: children would not reach the nodes from another "
+	                 "network. Enter it before the start (ip netns exec NAME farpage run ...), or use a "
+	                 "node on this host (shm:)",
+	                 call);
+	errno = EPERM;
+	return -1;
+}
+
+static bool leaves_network(int flags)
+{
+	return (flags & CLONE_NEWNET) && fp_shim_space() && fp_agent_needs_network(fp_shim_agent());
+}
+
+/* Why the kernel refused it, if that is so. errno stays. */
+static void explain(const char *call, int flags)
+{
+	static atomic_bool said;
+	int saved = errno;
+
+	if ((flags & FOR_ONE_THREAD) && (errno == EINVAL || errno == EUSERS) && fp_shim_space())
+		fp_shim_say_once(
+		    &said,
+		    "%s: the kernel refuses such a namespace to a process with threads, and far "
+		    "memory has some of its own. Enter it before the start (unshare --user "
+		    "farpage run ...), or in a program that this one executes without LD_PRELOAD",
+		    call);
+	errno = saved;
+}
+
+/* A forked child has its sessions before it goes where it might not get them. */
+static void connect_first(void)
+{
+	if (fp_shim_space())
+		fp_agent_await_sessions(fp_shim_agent());
+}
+
+FP_INTERPOSE int unshare(int flags)
+{
+	int r;
+
+	if (leaves_network(flags))
+		return refuse_network("unshare");
+	if (flags & (CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWUSER))
+		connect_first();
+	r = fp_shim_return((int)FP_RAW(SYS_unshare, flags, 0, 0, 0, 0, 0));
+	if (r < 0)
+		explain("unshare", flags);
+	return r;
+}
+
+/* What kind of namespace fd is of, if it does not name a process, whose kinds are named. */
+static int kind_of(int fd, int kinds)
+{
+	long kind = kinds ? kinds : FP_RAW(SYS_ioctl, fd, NS_GET_NSTYPE, 0, 0, 0, 0);
+
+	return kind > 0 ? (int)kind : 0;
+}
+
+/* The kernel wants a root folder that no other thread shares. The agent's threads keep theirs. */
+static int enter(int fd, int kinds, int flags)
+{
+	int r = (int)FP_RAW(SYS_setns, fd, kinds, 0, 0, 0, 0);
+
+	if (r != -EINVAL || !(flags & CLONE_NEWNS) || !fp_shim_space() ||
+	    FP_RAW(SYS_unshare, CLONE_FS, 0, 0, 0, 0, 0) < 0)
+		return r;
+	return (int)FP_RAW(SYS_setns, fd, kinds, 0, 0, 0, 0);
+}
+
+FP_INTERPOSE int setns(int fd, int kinds)
+{
+	int flags = kind_of(fd, kinds), r;
+
+	if (leaves_network(flags))
+		return refuse_network("setns");
+	connect_first();
+	r = fp_shim_return(enter(fd, kinds, flags));
+	if (r < 0)
+		explain("setns", flags);
+	return r;
+}

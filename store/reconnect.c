@@ -1,0 +1,296 @@
+/*
+ * The tender of a node: heartbeats, attempts to resume what is cut off, links in and out of lanes. Room:
+ * store. One thread a node, which may block, and is not waited for by the others; it shares node->control
+ * with control calls and the lanes' exchanges with their owners.
+ *
+ *   lane's owner                    tender
+ *   link broken: given ───────────► closed (n_closed), so that nothing touches its requests' buffers
+ *                                   attempt: session resumed, leases attached, a link for every lane
+ *   takes it up      ◄───────────── fresh, then the breaker closes
+ */
+#include <errno.h>
+#include <string.h>
+#include <sys/eventfd.h>
+
+#include "cleanup.h"
+#include "clock.h"
+#include "names.h"
+#include "store_internal.h"
+
+#define CONNECT_MIN_NS  (200 * FP_NSEC_PER_MSEC)
+#define CONNECT_BRIEFLY 2u /* attempts */
+#define CONTROL_BUSY_NS (50 * FP_NSEC_PER_MSEC)
+#define MAX_SLEEP_NS    (60 * FP_NSEC_PER_SEC)
+
+/* splitmix64 */
+uint64_t fp_reconnect_random(struct fp_store *store)
+{
+	uint64_t z = atomic_fetch_add(&store->random, 0x9e3779b97f4a7c15u);
+
+	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+	z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+	return z ^ z >> 31;
+}
+
+/* Closes what the owners have given up. */
+static void collect_given(struct fp_store *store, struct fp_node *node)
+{
+	struct fp_lane_shared *lane;
+
+	fp_store_lanes_share(store);
+	LIST_FOREACH(lane, &store->lanes, entry)
+	{
+		struct fp_exchange *exchange = &lane->exchange[node - store->nodes];
+		struct fp_session_epoch_link *link = atomic_exchange(&exchange->given, NULL);
+
+		if (!link)
+			continue;
+		fp_session_epoch_link_close(node, link);
+		atomic_fetch_add_explicit(&exchange->n_closed, 1, memory_order_release);
+	}
+	fp_store_lanes_unlock(store);
+}
+
+int fp_reconnect_attach(struct fp_node *node, struct fp_session *session)
+{
+	const struct fp_lease *lease;
+
+	for (struct fp_slots *slots = node->leases; slots; slots = slots->node_next) {
+		int r = fp_session_attach(session, slots->lease_id, &lease);
+
+		if (r < 0)
+			return r == -EACCES ? -ESTALE : r; /* the session lives, but not its leases */
+		if (lease->size_bytes / FP_PAGE_SIZE < slots->n_pages)
+			return -EPROTO;
+	}
+	return 0;
+}
+
+struct fresh {
+	struct fp_lane_shared *lane;
+	struct fp_session_epoch_link *link;
+};
+
+int fp_reconnect_begin_epoch(struct fp_store *store, struct fp_node *node, struct fp_session_epoch *era)
+{
+	size_t idx = (size_t)(node - store->nodes);
+	fp_autofree struct fresh *fresh = NULL;
+	struct fp_lane_shared *lane;
+	unsigned n_lanes = 0, n = 0;
+	int r = 0;
+
+	LIST_FOREACH(lane, &store->lanes, entry)
+	n_lanes++;
+	fresh = calloc(n_lanes + 1, sizeof(*fresh));
+	if (!fresh)
+		return -ENOMEM;
+	LIST_FOREACH(lane, &store->lanes, entry)
+	{
+		if (node->load_store)
+			break; /* nothing is asked of it */
+		fresh[n].lane = lane;
+		r = fp_session_epoch_link_open(era, lane, &fresh[n].link);
+		if (r < 0)
+			break;
+		n++;
+	}
+	if (r < 0) {
+		era->n_links++; /* it ends with the caller, not with its last link */
+		while (n)
+			fp_session_epoch_link_close(node, fresh[--n].link);
+		era->n_links--;
+		return r;
+	}
+	for (unsigned i = 0; i < n; i++)
+		fp_session_epoch_link_close(
+		    node, atomic_exchange(&fresh[i].lane->exchange[idx].fresh, fresh[i].link));
+	fp_node_enter(node, era);
+	return 0;
+}
+
+uint64_t fp_reconnect_connect_ns(const struct fp_store *store, const struct fp_node *node)
+{
+	/* a node that did not answer in time may be slow */
+	uint64_t all_ns =
+	    node->backoff.n_failed < CONNECT_BRIEFLY ? store->deadline_ns / 2 : store->deadline_ns;
+
+	return FP_MAX(all_ns / fp_node_n_ways(node), CONNECT_MIN_NS);
+}
+
+/* With node->control held: a session by any way, its leases attached, links for all lanes. */
+static int resume(struct fp_store *store, struct fp_node *node, unsigned *ret_way, int *ret_cause)
+{
+	struct fp_session_options options = fp_store_session_options(store, &node->identity);
+	uint64_t epoch = fp_breaker_epoch(fp_node_breaker(node)) + 1;
+	struct fp_session *session;
+	struct fp_session_epoch *era;
+	int r;
+
+	options.connect_ns = fp_reconnect_connect_ns(store, node);
+	r = fp_node_dial(node, &options, &session, ret_way, ret_cause);
+	if (r < 0)
+		return r;
+	/* from here on only this session can be resumed: the one before has ended */
+	r = fp_node_identify(node, session);
+	fp_backoff_heard(&node->backoff, fp_clock_ns(), fp_store_outage_ns(store, node));
+	if (r == 0) {
+		/* before another word is said: until then the node takes the identity before this one, too */
+		fp_generations_publish(store, (unsigned)(node - store->nodes));
+		r = fp_reconnect_attach(node, session);
+	}
+	era = r == 0 ? fp_session_epoch_new(session, epoch) : NULL;
+	if (!era) {
+		fp_session_abandon(session);
+		return r < 0 ? r : -ENOMEM;
+	}
+	fp_store_lanes_share(store);
+	r = fp_reconnect_begin_epoch(store, node, era);
+	if (r == 0)
+		fp_node_step(node, FP_BREAKER_RESUMED, 0);
+	fp_store_lanes_unlock(store);
+	if (r < 0) {
+		fp_session_abandon(session);
+		free(era);
+	}
+	return r;
+}
+
+void fp_reconnect_lose(struct fp_node *node, int error)
+{
+	atomic_store(&node->error, error);
+	fp_node_step(node, FP_BREAKER_GONE, 0);
+	explicit_bzero(&node->identity, sizeof(node->identity));
+}
+
+static void attempt(struct fp_store *store, struct fp_node *node)
+{
+	unsigned way;
+	int r, cause;
+
+	fp_node_step(node, FP_BREAKER_TRY, 0);
+	pthread_mutex_lock(&node->control); /* a call that is under way ends by its deadline */
+	r = resume(store, node, &way, &cause);
+	pthread_mutex_unlock(&node->control);
+	if (r == 0) {
+		atomic_fetch_add_explicit(&node->reconnects, 1, memory_order_relaxed);
+		fp_backoff_resumed(&node->backoff, fp_clock_ns());
+		node->attempting = false;
+		node->n_missed = 0;
+		node->next_heartbeat_ns = fp_reconnect_next_heartbeat(store, node);
+		fp_store_way_taken(store, node, way, cause ? cause : atomic_load(&node->error));
+	} else if (r == -ESTALE) {
+		fp_reconnect_lose(node, r);
+	} else {
+		fp_backoff_refused(&node->backoff, fp_clock_ns(), fp_reconnect_random(store));
+		fp_node_step(node, FP_BREAKER_REFUSED, 0);
+	}
+}
+
+/* A node that is cut off: when its next attempt is due; UINT64_MAX: it is lost. */
+static uint64_t tend_open(struct fp_store *store, struct fp_node *node)
+{
+	uint64_t now_ns = fp_clock_ns();
+
+	if (!node->attempting) {
+		node->attempting = true;
+		fp_backoff_opened(&node->backoff, now_ns, fp_store_outage_ns(store, node),
+		                  fp_reconnect_random(store));
+	}
+	if (now_ns >= node->backoff.give_up_ns) {
+		fp_reconnect_lose(node, atomic_load(&node->error));
+		return UINT64_MAX;
+	}
+	if (now_ns >= node->backoff.next_ns) {
+		attempt(store, node);
+		if (fp_node_up(node))
+			return node->next_heartbeat_ns;
+	}
+	return node->backoff.next_ns;
+}
+
+uint64_t fp_reconnect_next_heartbeat(const struct fp_store *store, const struct fp_node *node)
+{
+	uint64_t idle_ns = node->identity.idle_ns;
+
+	return fp_clock_ns() + (idle_ns ? FP_MIN(store->heartbeat_ns, idle_ns / 4) : store->heartbeat_ns);
+}
+
+/* A node that is up: when its next heartbeat is due. */
+static uint64_t tend_closed(struct fp_store *store, struct fp_node *node)
+{
+	uint64_t now_ns = fp_clock_ns(), epoch;
+	const char *why;
+	int r;
+
+	if (now_ns < node->next_heartbeat_ns)
+		return node->next_heartbeat_ns;
+	if (pthread_mutex_trylock(&node->control) != 0) { /* a call is under way, which tells as much */
+		node->next_heartbeat_ns = now_ns + CONTROL_BUSY_NS;
+		return node->next_heartbeat_ns;
+	}
+	epoch = node->era->epoch;
+	r = fp_session_ping(node->era->session, 0, now_ns + store->heartbeat_deadline_ns);
+	why = fp_session_why(node->era->session);
+	pthread_mutex_unlock(&node->control);
+	node->n_missed = r < 0 ? node->n_missed + 1 : 0;
+	if (r == 0)
+		atomic_store_explicit(&node->heartbeat_ns, fp_clock_ns() - now_ns, memory_order_relaxed);
+	else if (r != -ETIMEDOUT ||
+	         node->n_missed >= (node->backoff.options.missed_heartbeats ?: FP_MISSED_HEARTBEATS))
+		fp_node_report(node, epoch, r, why);
+	node->next_heartbeat_ns = fp_reconnect_next_heartbeat(store, node);
+	return node->next_heartbeat_ns;
+}
+
+static uint64_t tend_node(struct fp_store *store, struct fp_node *node)
+{
+	uint64_t due_ns = UINT64_MAX;
+
+	if (fp_node_is_adopting(node))
+		return fp_adoption_tend(store, node);
+	if (fp_node_up(node)) {
+		if (!fp_leases_retire(store, node))
+			due_ns = fp_clock_ns() + CONTROL_BUSY_NS;
+		fp_retired_release(store, node);
+	}
+	if (!node->resumable)
+		return atomic_load(&node->n_retired)
+		           ? FP_MIN(due_ns, fp_reconnect_next_heartbeat(store, node))
+		           : due_ns;
+	if (fp_node_up(node))
+		due_ns = tend_closed(store, node);
+	if (fp_breaker_state(fp_node_breaker(node)) == FP_BREAKER_OPEN)
+		due_ns = tend_open(store, node);
+	return due_ns;
+}
+
+uint64_t fp_store_tend(struct fp_store *store, unsigned node_idx)
+{
+	struct fp_node *node = &store->nodes[node_idx];
+	uint64_t due_ns = fp_clock_ns() + MAX_SLEEP_NS, node_due_ns, now_ns;
+	eventfd_t ignored;
+
+	assert(store->opener == getpid());
+	eventfd_read(node->tend_fd, &ignored); /* first: what comes from here on says so again */
+	collect_given(store, node);
+	fp_transport_tend();
+	node_due_ns = tend_node(store, node);
+	due_ns = FP_MIN(due_ns, node_due_ns);
+	now_ns = fp_clock_ns();
+	return due_ns > now_ns ? due_ns - now_ns : 0;
+}
+
+void fp_store_refresh_names(const struct fp_store *store, unsigned node_idx)
+{
+	const struct fp_node *node = &store->nodes[node_idx];
+
+	if (fp_node_up(node) && !fp_node_is_adopting(node))
+		return;
+	for (unsigned way = 0; way < fp_node_n_ways(node); way++)
+		fp_names_refresh(fp_node_way(node, way)->host);
+}
+
+int fp_store_tend_fd(const struct fp_store *store, unsigned node_idx)
+{
+	return store->nodes[node_idx].tend_fd;
+}

@@ -1,0 +1,95 @@
+/*
+ * Eras: the sessions that a node has had, and the links that hang on them. Room: store. Control threads and
+ * the nodes' tenders; under lanes_lock.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "store_internal.h"
+
+void fp_store_lanes_lock(struct fp_store *store)
+{
+	if (store->opener == getpid())
+		pthread_rwlock_wrlock(&store->lanes_lock);
+}
+
+void fp_store_lanes_share(struct fp_store *store)
+{
+	if (store->opener == getpid())
+		pthread_rwlock_rdlock(&store->lanes_lock);
+}
+
+void fp_store_lanes_unlock(struct fp_store *store)
+{
+	if (store->opener == getpid())
+		pthread_rwlock_unlock(&store->lanes_lock);
+}
+
+struct fp_session_epoch *fp_session_epoch_new(struct fp_session *session, uint64_t epoch)
+{
+	struct fp_session_epoch *era = calloc(1, sizeof(*era));
+
+	if (era)
+		*era = (struct fp_session_epoch){.session = session, .epoch = epoch};
+	return era;
+}
+
+static void era_free(struct fp_session_epoch *era)
+{
+	assert(era->n_links == 0);
+	fp_session_abandon(era->session);
+	free(era);
+}
+
+void fp_node_enter(struct fp_node *node, struct fp_session_epoch *era)
+{
+	struct fp_session_epoch *before = node->era;
+
+	node->era = era;
+	if (before->n_links == 0) {
+		era_free(before);
+	} else {
+		before->next = node->ended;
+		node->ended = before;
+	}
+}
+
+int fp_session_epoch_link_open(struct fp_session_epoch *era, const struct fp_lane_shared *shared,
+                               struct fp_session_epoch_link **ret_link)
+{
+	struct fp_session_epoch_link *link = calloc(1, sizeof(*link));
+	int r;
+
+	if (!link)
+		return -ENOMEM;
+	r = fp_link_open(era->session, &link->link);
+	if (r < 0) {
+		free(link);
+		return r;
+	}
+	link->era = era;
+	era->n_links++;
+	for (unsigned i = 0; i < shared->n_regions; i++)
+		fp_link_register(link->link, shared->regions[i].base, shared->regions[i].len_bytes);
+	*ret_link = link;
+	return 0;
+}
+
+void fp_session_epoch_link_close(struct fp_node *node, struct fp_session_epoch_link *link)
+{
+	struct fp_session_epoch *era, **p;
+
+	if (!link)
+		return;
+	era = link->era;
+	fp_link_close(link->link);
+	free(link);
+	if (--era->n_links || era == node->era)
+		return;
+	for (p = &node->ended; *p && *p != era; p = &(*p)->next)
+		;
+	if (*p) /* else it never began */
+		*p = era->next;
+	era_free(era);
+}

@@ -1,0 +1,145 @@
+/*
+ * The memory that the two sides of a fork share. Room: store.
+ */
+#include "shared_slots.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/mman.h>
+
+/* An identity as words that can be read while they are written. */
+struct identity_words {
+	_Atomic uint64_t id, token[2], grace_ns;
+};
+
+/* Of the two copies the last bit of version names the valid one; 0: none is. */
+struct identity_pair {
+	_Atomic uint64_t version;
+	struct identity_words copy[2];
+};
+
+struct fp_shared_slots {
+	uint64_t n_words;
+	_Atomic uint64_t n_cleared;
+	_Atomic uint32_t n_heirs[FP_SHARED_SLOTS_MAX_NODES];
+	_Atomic bool lent[FP_SHARED_SLOTS_MAX_NODES];
+	struct identity_pair identity[FP_SHARED_SLOTS_MAX_NODES];
+	_Atomic uint64_t word[];
+};
+
+static_assert(sizeof(((struct fp_session_identity *)0)->token) == 2 * sizeof(uint64_t),
+              "a token is two words");
+
+static size_t size_bytes(uint64_t n_words)
+{
+	return sizeof(struct fp_shared_slots) + n_words * sizeof(uint64_t);
+}
+
+int fp_shared_slots_new(uint64_t n_words, struct fp_shared_slots **ret_map)
+{
+	struct fp_shared_slots *map =
+	    mmap(NULL, size_bytes(n_words), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+	if (map == MAP_FAILED)
+		return -ENOMEM;
+	map->n_words = n_words;
+	*ret_map = map;
+	return 0;
+}
+
+void fp_shared_slots_free(struct fp_shared_slots *map)
+{
+	if (map)
+		munmap(map, size_bytes(map->n_words));
+}
+
+uint64_t fp_shared_slots_get(const struct fp_shared_slots *map, uint64_t word)
+{
+	return word < map->n_words ? atomic_load_explicit(&map->word[word], memory_order_acquire) : 0;
+}
+
+void fp_shared_slots_set(struct fp_shared_slots *map, uint64_t word, uint64_t bits)
+{
+	assert(word < map->n_words);
+	atomic_store_explicit(&map->word[word], bits, memory_order_relaxed);
+}
+
+void fp_shared_slots_clear(struct fp_shared_slots *map, uint64_t word, uint64_t bits)
+{
+	assert(word < map->n_words);
+	atomic_fetch_and_explicit(&map->word[word], ~bits, memory_order_release);
+	atomic_fetch_add_explicit(&map->n_cleared, 1, memory_order_release);
+}
+
+uint64_t fp_shared_slots_n_cleared(const struct fp_shared_slots *map)
+{
+	return atomic_load_explicit(&map->n_cleared, memory_order_acquire);
+}
+
+void fp_shared_slots_set_identity(struct fp_shared_slots *map, unsigned node,
+                                  const struct fp_session_identity *identity)
+{
+	struct identity_pair *pair = &map->identity[node];
+	uint64_t version = atomic_load_explicit(&pair->version, memory_order_relaxed) + 1, token[2];
+	struct identity_words *words = &pair->copy[version & 1];
+
+	memcpy(token, identity->token, sizeof(token));
+	/* who still reads the copy before last sees the version that ended it (fp_shared_slots_identity's fence)
+	 */
+	atomic_thread_fence(memory_order_release);
+	atomic_store_explicit(&words->id, identity->id, memory_order_relaxed);
+	atomic_store_explicit(&words->token[0], token[0], memory_order_relaxed);
+	atomic_store_explicit(&words->token[1], token[1], memory_order_relaxed);
+	atomic_store_explicit(&words->grace_ns, identity->grace_ns, memory_order_relaxed);
+	atomic_store_explicit(&pair->version, version, memory_order_release);
+}
+
+static void copy_words(const struct identity_words *words, struct fp_session_identity *ret_identity)
+{
+	uint64_t token[2] = {atomic_load_explicit(&words->token[0], memory_order_relaxed),
+	                     atomic_load_explicit(&words->token[1], memory_order_relaxed)};
+
+	ret_identity->id = atomic_load_explicit(&words->id, memory_order_relaxed);
+	ret_identity->grace_ns = atomic_load_explicit(&words->grace_ns, memory_order_relaxed);
+	memcpy(ret_identity->token, token, sizeof(token));
+}
+
+bool fp_shared_slots_identity(const struct fp_shared_slots *map, unsigned node,
+                              struct fp_session_identity *ret_identity)
+{
+	const struct identity_pair *pair = &map->identity[node];
+	struct fp_session_identity identity;
+	uint64_t version;
+
+	do { /* again only while the parent sets one after another */
+		version = atomic_load_explicit(&pair->version, memory_order_acquire);
+		if (version == 0)
+			return false;
+		copy_words(&pair->copy[version & 1], &identity);
+		atomic_thread_fence(memory_order_acquire);
+	} while (atomic_load_explicit(&pair->version, memory_order_relaxed) != version);
+	*ret_identity = identity;
+	return true;
+}
+
+void fp_shared_slots_add_heir(struct fp_shared_slots *map, unsigned node, int n)
+{
+	atomic_fetch_add(&map->n_heirs[node], (uint32_t)n);
+}
+
+bool fp_shared_slots_has_heir(const struct fp_shared_slots *map, unsigned node)
+{
+	return atomic_load(&map->n_heirs[node]) != 0;
+}
+
+void fp_shared_slots_set_lent(struct fp_shared_slots *map, unsigned node, bool lent)
+{
+	atomic_store(&map->lent[node], lent);
+}
+
+bool fp_shared_slots_is_lent(const struct fp_shared_slots *map, unsigned node)
+{
+	return atomic_load(&map->lent[node]);
+}

@@ -1,0 +1,276 @@
+/* Room: tokens never exceed the budget, and whoever waits for one is told, once. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include <pthread.h>
+#include <sys/eventfd.h>
+
+#include "budget.h"
+#include "testrng.h"
+
+#define BUDGET  64u
+#define THREADS 4u
+
+static int setup(void **state)
+{
+	static struct fp_budget room;
+
+	*state = &room;
+	return fp_budget_init(&room, BUDGET);
+}
+
+static int teardown(void **state)
+{
+	fp_budget_done(*state);
+	return 0;
+}
+
+static unsigned signals(int fd)
+{
+	eventfd_t n;
+
+	return eventfd_read(fd, &n) == 0 ? (unsigned)n : 0;
+}
+
+static void test_take_up_to_the_budget(void **state)
+{
+	struct fp_budget *room = *state;
+
+	assert_int_equal(fp_budget_take(room, 60), 60);
+	assert_int_equal(fp_budget_free(room), 4);
+	assert_int_equal(fp_budget_take(room, 10), 4);
+	assert_int_equal(fp_budget_take(room, 1), 0);
+	fp_budget_give(room, 3);
+	assert_int_equal(fp_budget_take(room, 10), 3);
+	assert_int_equal(atomic_load(&room->peak), BUDGET);
+}
+
+static void test_the_peak_is_shown_as_it_grows(void **state)
+{
+	struct fp_budget *room = *state;
+	_Atomic uint64_t shown = 0, renewed = 7 * 4096;
+
+	fp_budget_take(room, 2);
+	fp_budget_show_peak(room, &shown);
+	assert_int_equal(shown, 2 * 4096);
+	fp_budget_take(room, 3);
+	fp_budget_give(room, 5);
+	fp_budget_take(room, 1);
+	assert_int_equal(shown, 5 * 4096);
+	fp_budget_overdraw(room, BUDGET);
+	assert_int_equal(shown, (BUDGET + 1) * 4096);
+	fp_budget_show_peak(room, NULL);
+	fp_budget_overdraw(room, 1);
+	assert_int_equal(shown, (BUDGET + 1) * 4096);
+	fp_budget_show_peak(room, &renewed);
+	assert_int_equal(renewed, (BUDGET + 2) * 4096);
+}
+
+static void test_what_calls_hold_leaves_half(void **state)
+{
+	struct fp_budget *room = *state;
+
+	fp_budget_pin(room, BUDGET / 2);
+	assert_int_equal(fp_budget_take(room, 2 * BUDGET), BUDGET);
+	fp_budget_pin(room, 10);
+	assert_int_equal(fp_budget_free(room), 10);
+	assert_int_equal(fp_budget_take(room, 20), 10);
+	fp_budget_unpin(room, BUDGET / 2 + 10);
+	assert_int_equal(fp_budget_free(room), 0);
+	fp_budget_give(room, 10);
+	assert_int_equal(fp_budget_take(room, 1), 0);
+	fp_budget_give(room, 1);
+	assert_int_equal(fp_budget_take(room, 2), 1);
+}
+
+static void test_overdraft_is_paid_back_first(void **state)
+{
+	struct fp_budget *room = *state;
+
+	assert_int_equal(fp_budget_take(room, BUDGET), BUDGET);
+	fp_budget_overdraw(room, 2);
+	assert_int_equal(atomic_load(&room->peak), BUDGET + 2);
+	assert_int_equal(fp_budget_free(room), 0);
+	fp_budget_give(room, 2);
+	assert_int_equal(fp_budget_take(room, 1), 0);
+	fp_budget_give(room, 1);
+	assert_int_equal(fp_budget_take(room, 1), 1);
+}
+
+static void test_budget_shrinks_below_what_is_out(void **state)
+{
+	struct fp_budget *room = *state;
+
+	assert_int_equal(fp_budget_take(room, 40), 40);
+	atomic_store(&room->budget, 20);
+	assert_int_equal(fp_budget_free(room), 0);
+	assert_int_equal(fp_budget_take(room, 1), 0);
+	fp_budget_give(room, 21);
+	assert_int_equal(fp_budget_take(room, 5), 1);
+}
+
+static void test_reclaim_is_kicked_once_until_it_looks(void **state)
+{
+	struct fp_budget *room = *state;
+	unsigned margin = (unsigned)fp_budget_margin(room);
+
+	fp_budget_take(room, BUDGET - margin);
+	assert_int_equal(signals(room->kick_fd), 0);
+	fp_budget_take(room, 1);
+	fp_budget_take(room, 1);
+	assert_int_equal(signals(room->kick_fd), 1);
+	atomic_store(&room->kicked, false);
+	fp_budget_take(room, 1);
+	assert_int_equal(signals(room->kick_fd), 1);
+}
+
+static void test_who_starves_is_told_once(void **state)
+{
+	struct fp_budget *room = *state;
+
+	fp_budget_take(room, BUDGET);
+	fp_budget_give(room, 1);
+	assert_int_equal(signals(room->starved_fd), 0);
+	atomic_store(&room->starved, true);
+	fp_budget_give(room, 0);
+	assert_int_equal(signals(room->starved_fd), 0);
+	fp_budget_give(room, 1);
+	fp_budget_give(room, 1);
+	assert_int_equal(signals(room->starved_fd), 1);
+	assert_false(atomic_load(&room->starved));
+}
+
+static void test_batches_fit_the_budget(void **state)
+{
+	struct fp_budget *room = *state;
+
+	for (uint64_t budget = 16; budget < 1u << 20; budget = budget * 3 / 2) {
+		atomic_store(&room->budget, budget);
+		assert_in_range(fp_budget_batch(room), 1, FP_BUDGET_BATCH_MAX);
+		assert_in_range(fp_budget_margin(room), 1, budget / 8);
+		assert_true(fp_budget_batch(room) <= fp_budget_margin(room));
+	}
+}
+
+static void test_grants_are_taken_back_by_what_leaves(void **state)
+{
+	struct fp_budget *room = *state;
+	unsigned batch = fp_budget_batch(room);
+
+	assert_int_equal(fp_budget_take(room, BUDGET), BUDGET);
+	assert_false(fp_budget_tried_in_vain(room, false)); /* nobody has waited for so long yet */
+	assert_int_equal(fp_budget_take(room, 1), 0);
+	fp_budget_grant(room);
+	assert_int_equal(fp_budget_take(room, 2), 1);
+	assert_true(fp_budget_tried_in_vain(room, false));
+	assert_false(fp_budget_tried_in_vain(room, false)); /* there is room again */
+	assert_int_equal(fp_budget_take(room, batch + 1), batch);
+	fp_budget_give(room, 1); /* was not used: the grants stay */
+	assert_int_equal(fp_budget_take(room, 2), 1);
+	fp_budget_leave(room, batch);
+	assert_int_equal(fp_budget_free(room), 0);
+	fp_budget_leave(room, 2); /* more than was granted */
+	assert_int_equal(fp_budget_free(room), 1);
+	fp_budget_tried_in_vain(room, false);
+	assert_int_equal(fp_budget_take(room, 2), 1);
+	fp_budget_tried_in_vain(room,
+	                        false); /* all grants are taken back: the next must wait as the first did */
+	assert_int_equal(fp_budget_take(room, 1), 0);
+	assert_true(fp_budget_tried_in_vain(room, true)); /* but where waiting would never help */
+	assert_int_equal(fp_budget_take(room, batch + 1), batch);
+	fp_budget_leave(room, batch);
+	fp_budget_give(room, BUDGET);
+}
+
+static void test_what_threads_need_counts_for_a_while(void **state)
+{
+	struct fp_budget *room = *state;
+	unsigned looks = 0;
+
+	fp_budget_need(room, 2 * BUDGET); /* nothing has to leave */
+	assert_false(fp_budget_is_thrashing(room));
+	assert_int_equal(fp_budget_take(room, BUDGET / 2), BUDGET / 2);
+	fp_budget_need(room, BUDGET / 2); /* fits */
+	assert_int_equal(fp_budget_take(room, 4 * BUDGET), BUDGET / 2);
+	fp_budget_need(room, 2 * BUDGET);
+	assert_int_equal(fp_budget_take(room, 4 * BUDGET), BUDGET);
+	fp_budget_pin(room, 3); /* is there, and of no use to them */
+	assert_int_equal(fp_budget_take(room, 4 * BUDGET), 3);
+	fp_budget_unpin(room, 3);
+	for (unsigned i = 0; i < 10; i++)
+		fp_budget_calm(room);
+	fp_budget_need(room, 1); /* more is needed already: but it goes on */
+	for (looks = 0; fp_budget_is_thrashing(room); looks++)
+		fp_budget_calm(room);
+	assert_true(looks > 10);
+	assert_int_equal(fp_budget_free(room), 0);
+	fp_budget_leave(room, BUDGET + 4);
+	assert_int_equal(fp_budget_free(room), 1);
+}
+
+struct taker {
+	struct fp_budget *room;
+	_Atomic uint64_t *out;
+	uint64_t rng;
+	bool exceeded;
+};
+
+static void *take_and_give(void *arg)
+{
+	struct taker *t = arg;
+
+	for (unsigned i = 0; i < 20000; i++) {
+		unsigned got = fp_budget_take(t->room, 1 + (unsigned)(test_random(&t->rng) % 40));
+
+		t->exceeded |= atomic_fetch_add(t->out, got) + got > BUDGET;
+		atomic_fetch_sub(t->out, got);
+		fp_budget_give(t->room, got);
+	}
+	return NULL;
+}
+
+static void test_threads_never_exceed_it(void **state)
+{
+	struct fp_budget *room = *state;
+	struct taker takers[THREADS];
+	pthread_t threads[THREADS];
+	_Atomic uint64_t out = 0;
+	uint64_t seed = test_seed("room");
+
+	for (unsigned i = 0; i < THREADS; i++) {
+		takers[i] = (struct taker){.room = room, .out = &out, .rng = seed + i};
+		assert_int_equal(pthread_create(&threads[i], NULL, take_and_give, &takers[i]), 0);
+	}
+	for (unsigned i = 0; i < THREADS; i++) {
+		pthread_join(threads[i], NULL);
+		assert_false(takers[i].exceeded);
+	}
+	assert_int_equal(fp_budget_free(room), BUDGET);
+	assert_true(atomic_load(&room->peak) <= BUDGET);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+	    TEST(test_take_up_to_the_budget),
+	    TEST(test_the_peak_is_shown_as_it_grows),
+	    TEST(test_what_calls_hold_leaves_half),
+	    TEST(test_overdraft_is_paid_back_first),
+	    TEST(test_budget_shrinks_below_what_is_out),
+	    TEST(test_reclaim_is_kicked_once_until_it_looks),
+	    TEST(test_who_starves_is_told_once),
+	    TEST(test_grants_are_taken_back_by_what_leaves),
+	    TEST(test_batches_fit_the_budget),
+	    TEST(test_what_threads_need_counts_for_a_while),
+	    TEST(test_threads_never_exceed_it),
+	};
+
+	return cmocka_run_group_tests_name("room", tests, NULL, NULL);
+}

@@ -1,0 +1,16 @@
+/*
+ * Where the other parts of Farpage are: next to this executable in a build tree or an installation, else
+ * where they were configured to go. Room: tools.
+ */
+#ifndef FP_INSTALL_PATHS_H
+#define FP_INSTALL_PATHS_H
+
+#include <stddef.h>
+
+/* The preload library: $FARPAGE_PRELOAD or as above. 0 and ret_path, or -ENOENT. */
+int fp_install_path_preload(char *ret_path, size_t len);
+
+/* The memory node's program: $FARPAGE_DAEMON or as above. 0 and ret_path, or -ENOENT. */
+int fp_install_path_daemon(char *ret_path, size_t len);
+
+#endif

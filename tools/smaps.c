@@ -1,0 +1,86 @@
+/* See kinds.h. */
+#include "smaps.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cleanup.h"
+
+/* One mapping, by the first of its lines. */
+struct mapping {
+	uint64_t start, end;
+	char rights[5];
+	unsigned long inode;
+	char name[128];
+};
+
+/* False: the line is one of those that describe a mapping further. */
+static bool parse_mapping(const char *line, struct mapping *ret_mapping)
+{
+	struct mapping m = {.start = 0};
+
+	if (sscanf(line, "%" SCNx64 "-%" SCNx64 " %4s %*x %*s %lu %127[^\n]", &m.start, &m.end, m.rights,
+	           &m.inode, m.name) < 4)
+		return false;
+	*ret_mapping = m;
+	return true;
+}
+
+static enum fp_kind kind_of(const struct mapping *m)
+{
+	if (m->rights[3] == 's')
+		return FP_KIND_SHARED;
+	if (strcmp(m->name, "[stack]") == 0)
+		return FP_KIND_STACK;
+	if (m->rights[2] == 'x' && (m->inode || strcmp(m->name, "[vdso]") == 0))
+		return FP_KIND_CODE;
+	return m->inode ? FP_KIND_FILE : FP_KIND_OTHER;
+}
+
+static void close_file(FILE **file)
+{
+	if (*file)
+		fclose(*file);
+}
+
+int fp_smaps_read(const struct fp_statspage *page, struct fp_smaps *ret_kinds)
+{
+	struct fp_smaps kinds = {.rule_bytes = page->rule_local_bytes};
+	struct mapping m = {.start = 0};
+	char path[32], line[512];
+	uint64_t kib;
+
+	if (!fp_statspage_alive(page)) /* the number is another's here: it lives in another pid namespace */
+		return -ENOENT;
+	snprintf(path, sizeof(path), "/proc/%d/smaps", page->pid);
+	FP_CLEANUP(close_file) FILE *file = fopen(path, "re");
+	if (!file)
+		return -errno;
+	while (fgets(line, sizeof(line), file)) {
+		if (parse_mapping(line, &m) || sscanf(line, "Rss: %" SCNu64 " kB", &kib) != 1)
+			continue;
+		if (m.start < page->far_start || m.start >= page->far_end)
+			kinds.bytes[kind_of(&m)] += kib << 10;
+	}
+	if (ferror(file))
+		return -EIO;
+	*ret_kinds = kinds;
+	return 0;
+}
+
+void fp_smaps_add(struct fp_smaps *sum, const struct fp_smaps *from)
+{
+	for (unsigned i = 0; i < FP_SMAPS; i++)
+		sum->bytes[i] += from->bytes[i];
+	sum->rule_bytes += from->rule_bytes;
+}
+
+const char *fp_kind_name(enum fp_kind kind)
+{
+	static const char *const names[FP_SMAPS] = {"code", "file", "shared", "stack", "anonymous"};
+
+	return names[kind];
+}

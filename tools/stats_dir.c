@@ -1,0 +1,398 @@
+/*
+ * The stats pages of this user's programs. Room: tools.
+ */
+#include "stats_dir.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cleanup.h"
+#include "log.h"
+#include "privnode.h"
+#include "rundir.h"
+#include "tool.h"
+
+#define fp_autoclosedir FP_CLEANUP(cleanup_closedir)
+
+static void cleanup_closedir(DIR **dir)
+{
+	if (*dir)
+		closedir(*dir);
+}
+
+/* The folder in dir_fd, read from its start; NULL and errno. */
+static DIR *list(int dir_fd)
+{
+	fp_autoclose int fd = openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	DIR *stream = fd < 0 ? NULL : fdopendir(fd);
+
+	if (stream)
+		fp_take_fd(fd);
+	return stream;
+}
+
+static int by_pid(const void *a, const void *b)
+{
+	const struct fp_statsview *const *x = a, *const *y = b;
+
+	return ((*x)->page.pid > (*y)->page.pid) - ((*x)->page.pid < (*y)->page.pid);
+}
+
+static int append(struct fp_stats_dir *pages, struct fp_statsview *view)
+{
+	struct fp_statsview **items = reallocarray(pages->items, pages->n + 1, sizeof(*items));
+
+	if (!items)
+		return -ENOMEM;
+	pages->items = items;
+	items[pages->n++] = view;
+	return 0;
+}
+
+int fp_stats_dir_read_dir(struct fp_stats_dir *pages, int dir_fd,
+                          bool (*drop)(const struct fp_statsview *view, void *user), void *user)
+{
+	fp_autoclosedir DIR *stream = list(dir_fd);
+	struct dirent *entry;
+	int r = 0;
+
+	if (!stream)
+		return -errno;
+	while (r == 0 && (entry = readdir(stream))) {
+		struct fp_statsview *view;
+
+		if (fp_statspage_owner(entry->d_name) < 0)
+			continue;
+		r = fp_statsview_openat(dir_fd, entry->d_name, pages->follow, &view);
+		if (r == -ENODATA)
+			fp_log(FP_LOG_WARNING, "stats", "%s: cut short", entry->d_name);
+		if (r < 0) { /* not ours, just removed, or of another version: not ours to judge */
+			r = r == -EMFILE || r == -ENFILE ? r : 0;
+			continue;
+		}
+		if (drop && drop(view, user)) {
+			unlinkat(dir_fd, entry->d_name, 0);
+			fp_statsview_close(view);
+			continue;
+		}
+		r = append(pages, view);
+		if (r < 0)
+			fp_statsview_close(view);
+	}
+	if (pages->n)
+		qsort(pages->items, pages->n, sizeof(*pages->items), by_pid);
+	return r;
+}
+
+static bool is_dead(const struct fp_statsview *view, void *user)
+{
+	return view->dead;
+}
+
+/* Closes the pages of those that do not live here; returns how many are left. */
+static size_t keep_living(struct fp_stats_dir *pages)
+{
+	size_t kept = 0;
+
+	for (size_t i = 0; i < pages->n; i++) {
+		if (!fp_statspage_alive(&pages->items[i]->page))
+			fp_statsview_close(pages->items[i]);
+		else
+			pages->items[kept++] = pages->items[i];
+	}
+	pages->n = kept;
+	return kept;
+}
+
+static void say_dir(const char *label, const char *dir, int r)
+{
+	char reason[64];
+
+	if (!*dir)
+		fp_log(
+		    FP_LOG_ERROR, label,
+		    "no folder for sockets and statistics: set HOME, XDG_RUNTIME_DIR or FARPAGE_RUNTIME_DIR");
+	else if (r == -EPERM)
+		fp_log(FP_LOG_ERROR, label,
+		       "%s: the folder for sockets and statistics must be this user's alone: `chmod 700` it, "
+		       "or name another in FARPAGE_RUNTIME_DIR",
+		       dir);
+	else
+		fp_log(FP_LOG_ERROR, label,
+		       "%s: no folder for sockets and statistics: %s (FARPAGE_RUNTIME_DIR names another)",
+		       dir, fp_strerror(r, reason, sizeof(reason)));
+}
+
+static bool is_own(int dir_fd, const char *name, mode_t type)
+{
+	struct stat st;
+
+	return fstatat(dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && (st.st_mode & S_IFMT) == type &&
+	       st.st_uid == geteuid();
+}
+
+/* A page of any version that nobody maps. One that its maker had not finished may have nothing in it yet. */
+static bool is_free_page(int dir_fd, const char *name, bool finished)
+{
+	fp_autoclose int fd = openat(dir_fd, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+	uint64_t magic = 0;
+
+	return fd >= 0 && is_own(dir_fd, name, S_IFREG) && flock(fd, LOCK_SH | LOCK_NB) == 0 &&
+	       (read(fd, &magic, sizeof(magic)) == sizeof(magic) || !finished) &&
+	       (magic == FP_STATSPAGE_MAGIC || (!magic && !finished));
+}
+
+/* Removes what Farpage left of a kind that it makes, and nothing else that somebody may have put there. */
+static void remove_litter(int dir_fd, const char *name)
+{
+	bool is_litter = false;
+
+	if (strcmp(name, FP_PRIVNODE_SOCKET) == 0)
+		is_litter = is_own(dir_fd, name, S_IFSOCK);
+	else if (fp_statspage_maker(name) == 0)
+		is_litter = is_free_page(dir_fd, name, false);
+	else if (fp_statspage_owner(name) > 0)
+		is_litter = is_free_page(dir_fd, name, true);
+	if (is_litter)
+		unlinkat(dir_fd, name, 0);
+}
+
+/* Removes the folder called name, which is open in dir_fd; it stays if it holds what is not ours. */
+static void remove_run_dir(int parent_fd, const char *name, int dir_fd)
+{
+	fp_autoclosedir DIR *stream = list(dir_fd);
+	struct dirent *entry;
+
+	while (stream && (entry = readdir(stream)))
+		remove_litter(dir_fd, entry->d_name);
+	unlinkat(parent_fd, name, AT_REMOVEDIR);
+}
+
+/* run-PID */
+static bool is_run_dir_name(const char *name)
+{
+	size_t len = strlen(FP_PAGES_RUN_PREFIX);
+	uint64_t pid;
+	char exact[32];
+
+	if (strncmp(name, FP_PAGES_RUN_PREFIX, len) != 0 || fp_tool_number(name + len, 1, INT_MAX, &pid) < 0)
+		return false;
+	snprintf(exact, sizeof(exact), FP_PAGES_RUN_PREFIX "%" PRIu64, pid);
+	return strcmp(name, exact) == 0;
+}
+
+static int read_run_dir(struct fp_stats_dir *pages, int parent_fd, const char *name)
+{
+	fp_autoclose int fd = fp_rundir_openat(parent_fd, name);
+	struct fp_stats_dir mine = {.follow = pages->follow};
+	int r;
+
+	if (fd < 0) /* its run ended just now; or it is none of ours */
+		return fd == -ENOENT || fd == -ENOTDIR || fd == -EPERM || fd == -EACCES ? 0 : fd;
+	r = fp_stats_dir_read_dir(&mine, fd, NULL, NULL);
+	/* a `farpage run` holds the lock of its folder */
+	if (keep_living(&mine) == 0 && flock(fd, LOCK_EX | LOCK_NB) == 0)
+		remove_run_dir(parent_fd, name, fd);
+	while (r == 0 && mine.n) {
+		r = append(pages, mine.items[mine.n - 1]);
+		if (r == 0)
+			mine.n--;
+	}
+	fp_stats_dir_done(&mine);
+	return r;
+}
+
+static int read_live(struct fp_stats_dir *pages, int dir_fd)
+{
+	fp_autoclosedir DIR *stream = list(dir_fd);
+	struct dirent *entry;
+	int r;
+
+	if (!stream)
+		return -errno;
+	r = fp_stats_dir_read_dir(pages, dir_fd, is_dead, NULL);
+	keep_living(pages);
+	while (r == 0 && (entry = readdir(stream))) {
+		if (is_run_dir_name(entry->d_name))
+			r = read_run_dir(pages, dir_fd, entry->d_name);
+		else if (fp_statspage_maker(entry->d_name) == 0)
+			remove_litter(dir_fd, entry->d_name);
+	}
+	if (pages->n)
+		qsort(pages->items, pages->n, sizeof(*pages->items), by_pid);
+	return r;
+}
+
+int fp_stats_dir_read_live(struct fp_stats_dir *pages, const char *label)
+{
+	fp_autoclose int fd = -1;
+	char dir[PATH_MAX] = "";
+	int r = fp_rundir_path(dir, sizeof(dir));
+
+	if (r == 0) {
+		fd = r = fp_rundir_openat(AT_FDCWD, dir);
+		if (fd == -ENOENT)
+			return 0; /* nobody has run anything yet */
+	}
+	if (r >= 0)
+		r = read_live(pages, fd);
+	if (r < 0)
+		say_dir(label, dir, r);
+	return r;
+}
+
+struct fp_statsview *fp_stats_dir_find(const struct fp_stats_dir *pages, pid_t pid)
+{
+	for (size_t i = 0; i < pages->n; i++)
+		if (pages->items[i]->page.pid == pid)
+			return pages->items[i];
+	return NULL;
+}
+
+void fp_stats_dir_done(struct fp_stats_dir *pages)
+{
+	for (size_t i = 0; i < pages->n; i++)
+		fp_statsview_close(pages->items[i]);
+	free(pages->items);
+	*pages = (struct fp_stats_dir){0};
+}
+
+uint64_t fp_stats_dir_faults(const struct fp_statspage *page)
+{
+	uint64_t sum = 0;
+
+	for (unsigned kind = 0; kind < FP_FAULT_KINDS; kind++)
+		sum += page->faults[kind];
+	return sum;
+}
+
+static void add_node(struct fp_statspage *sum, const struct fp_stats_node *from)
+{
+	for (unsigned i = 0; i < FP_STATSPAGE_NODES; i++) {
+		struct fp_stats_node *node = &sum->node[i];
+
+		if (node->url[0] && strcmp(node->url, from->url) != 0)
+			continue;
+		node->up = node->url[0] ? node->up && from->up : from->up;
+		/* the worst that any process sees */
+		node->state = FP_MAX(node->state, from->state);
+		node->degraded |= from->degraded;
+		node->spent |= from->spent;
+		node->heartbeat_ns = FP_MAX(node->heartbeat_ns, from->heartbeat_ns);
+		node->reconnects += from->reconnects;
+		node->failures += from->failures;
+		memcpy(node->url, from->url, sizeof(node->url));
+		memcpy(node->way, from->way, sizeof(node->way));
+		node->leased_bytes += from->leased_bytes;
+		node->read_bytes += from->read_bytes;
+		node->written_bytes += from->written_bytes;
+		return;
+	}
+}
+
+static void add_peaks(struct fp_statspage *sum, const struct fp_statspage *from)
+{
+	if (from->resident_peak_bytes >= sum->resident_peak_bytes) {
+		sum->resident_peak_bytes = from->resident_peak_bytes;
+		sum->budget_bytes = from->budget_bytes;
+	}
+	if (from->mapped_peak_bytes > sum->mapped_peak_bytes)
+		sum->mapped_peak_bytes = from->mapped_peak_bytes;
+}
+
+void fp_stats_dir_add(struct fp_statspage *sum, const struct fp_statspage *from)
+{
+	if (!sum->magic) /* identity: all that stands before the first counter */
+		memcpy(sum, from, offsetof(struct fp_statspage, exited));
+	add_peaks(sum, from);
+	sum->mapped_bytes += from->mapped_bytes;
+	sum->resident_bytes += from->resident_bytes;
+	sum->remote_bytes += from->remote_bytes;
+	for (unsigned kind = 0; kind < FP_FAULT_KINDS; kind++)
+		sum->faults[kind] += from->faults[kind];
+	sum->prefetched_pages += from->prefetched_pages;
+	sum->fetched_bytes += from->fetched_bytes;
+	sum->written_bytes += from->written_bytes;
+	sum->evicted_clean += from->evicted_clean;
+	sum->evicted_dirty += from->evicted_dirty;
+	sum->evicted_zero += from->evicted_zero;
+	sum->evict_refused += from->evict_refused;
+	sum->waits_for_room += from->waits_for_room;
+	sum->lost_pages += from->lost_pages;
+	sum->not_far_bytes += from->not_far_bytes;
+	for (unsigned i = 0; i < FP_STATSPAGE_NODES && from->node[i].url[0]; i++)
+		add_node(sum, &from->node[i]);
+	fp_hist_merge(&sum->fault_latency, &from->fault_latency);
+	fp_hist_merge(&sum->fetch_latency, &from->fetch_latency);
+	fp_hist_merge(&sum->writeback_latency, &from->writeback_latency);
+	fp_hist_merge(&sum->evict_latency, &from->evict_latency);
+}
+
+/* -ESTALE if the folder was removed before the lock was ours. */
+static int make_locked_dir(const char *path, int *ret_fd)
+{
+	fp_autoclose int fd = -1;
+	struct stat st;
+
+	if (mkdir(path, 0700) < 0)
+		return -errno;
+	fd = fp_rundir_openat(AT_FDCWD, path);
+	if (fd < 0)
+		return fd == -ENOENT ? -ESTALE : fd;
+	if (flock(fd, LOCK_EX) < 0 || fstat(fd, &st) < 0)
+		return -errno;
+	if (st.st_nlink == 0)
+		return -ESTALE;
+	*ret_fd = fp_take_fd(fd);
+	return 0;
+}
+
+/* A folder that was left behind; its `farpage run`, wherever that lives, holds its lock. */
+static void remove_stale(const char *dir)
+{
+	fp_autoclose int fd = fp_rundir_openat(AT_FDCWD, dir);
+
+	if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0)
+		remove_run_dir(AT_FDCWD, dir, fd);
+}
+
+int fp_stats_dir_run_dir_create(const char *label, char *buf, size_t len, int *ret_lock_fd)
+{
+	char parent[PATH_MAX] = "";
+	int number = (int)getpid(), r = fp_rundir_make(parent, sizeof(parent));
+
+	if (r < 0) {
+		say_dir(label, parent, r);
+		return r;
+	}
+	/* the next number if another pid namespace has ours, or a reader took the new folder, not yet locked,
+	 * for a stale one */
+	do {
+		r = snprintf(buf, len, "%s/" FP_PAGES_RUN_PREFIX "%d", parent, number++);
+		if ((size_t)r >= len) {
+			r = -ENAMETOOLONG;
+			break;
+		}
+		remove_stale(buf);
+		r = make_locked_dir(buf, ret_lock_fd);
+	} while (r == -ESTALE || r == -EEXIST);
+	if (r < 0)
+		say_dir(label, buf, r);
+	return r;
+}
+
+void fp_stats_dir_run_dir_remove(const char *dir)
+{
+	fp_autoclose int fd = fp_rundir_openat(AT_FDCWD, dir);
+
+	if (fd >= 0)
+		remove_run_dir(AT_FDCWD, dir, fd);
+}

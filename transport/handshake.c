@@ -1,0 +1,508 @@
+/*
+ * Dialling, handshake and frames of the control side. Room: transport. Knows streams (of its own: sockets)
+ * and the wire, not what is asked over them.
+ */
+#include "handshake.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include "auth.h"
+#include "clock.h"
+#include "fdutil.h"
+#include "names.h"
+
+#define MAX_SEND (FP_WIRE_HEADER_BYTES + FP_WIRE_MAX_PING)
+
+struct fp_handshake {
+	struct fp_handshake_stream stream;
+	int fd;      /* of a socket, else -1 */
+	ino_t inode; /* of that socket: no other has it; 0: not known */
+	int memfd;   /* came with the frame in `in`; -1: none */
+	size_t out_len, out_sent;
+	size_t in_got;
+	uint8_t out[MAX_SEND];                                 /* one frame on its way out */
+	uint8_t in[FP_WIRE_HEADER_BYTES + FP_WIRE_MAX_STATUS]; /* one frame on its way in */
+};
+
+static int socket_of(void *context)
+{
+	return ((struct fp_handshake *)context)->fd;
+}
+
+static ssize_t socket_send(void *context, const void *bytes, size_t len)
+{
+	ssize_t n;
+
+	do
+		n = send(socket_of(context), bytes, len, MSG_NOSIGNAL | MSG_DONTWAIT);
+	while (n < 0 && errno == EINTR);
+	return n < 0 ? -errno : n;
+}
+
+/* Keeps the first descriptor that came, closes any further: a node sends one a frame. */
+static void keep_memfd(struct msghdr *msg, int *memfd)
+{
+	for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c)) {
+		size_t n = c->cmsg_type == SCM_RIGHTS ? (c->cmsg_len - CMSG_LEN(0)) / sizeof(int) : 0;
+
+		for (size_t i = 0; i < n; i++) {
+			int fd;
+
+			memcpy(&fd, CMSG_DATA(c) + i * sizeof(fd), sizeof(fd));
+			if (*memfd < 0)
+				*memfd = fp_fd_move_high(fd);
+			else
+				close(fd);
+		}
+	}
+}
+
+static ssize_t socket_receive(void *context, void *ret_bytes, size_t len, int *memfd)
+{
+	union {
+		struct cmsghdr align;
+		char bytes[CMSG_SPACE(sizeof(int))];
+	} control;
+	struct iovec iov = {ret_bytes, len};
+	struct msghdr msg = {.msg_iov = &iov,
+	                     .msg_iovlen = 1,
+	                     .msg_control = control.bytes,
+	                     .msg_controllen = sizeof(control.bytes)};
+	bool locked = fp_fd_lock_exclusive();
+	ssize_t n;
+
+	do
+		n = recvmsg(socket_of(context), &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+	while (n < 0 && errno == EINTR);
+	if (n > 0)
+		keep_memfd(&msg, memfd);
+	fp_fd_unlock(locked);
+	return n < 0 ? -errno : n == 0 ? -ECONNRESET : n;
+}
+
+static int socket_wait(void *context, short events, uint64_t deadline_ns)
+{
+	struct pollfd p = {.fd = socket_of(context), .events = events};
+	int r;
+
+	do {
+		uint64_t now = fp_clock_ns(), left = deadline_ns > now ? deadline_ns - now : 0;
+		struct timespec ts = {(time_t)(left / FP_NSEC_PER_SEC), (long)(left % FP_NSEC_PER_SEC)};
+
+		r = ppoll(&p, 1, &ts, NULL);
+	} while (r < 0 && errno == EINTR);
+	if (r < 0)
+		return -errno;
+	return r > 0 ? 0 : -ETIMEDOUT;
+}
+
+/* Whether the descriptor is known to be no more what it was. A program may deny us to look (seccomp). */
+static bool is_stranger(const struct fp_handshake *dialog)
+{
+	struct stat st;
+
+	if (fstat(dialog->fd, &st) < 0)
+		return errno == EBADF;
+	return dialog->inode && (!S_ISSOCK(st.st_mode) || st.st_ino != dialog->inode);
+}
+
+/* What closes a TCP socket with a reset (RFC 9293, 3.10.4, and socket(7) on SO_LINGER). */
+static void socket_close(void *context, enum fp_handshake_end end)
+{
+	const struct linger at_once = {.l_onoff = 1};
+	int fd = socket_of(context);
+
+	if (is_stranger(context)) { /* the program's file */
+		fp_fd_forget(fd);
+		return;
+	}
+	if (end == FP_HANDSHAKE_ABORT)
+		(void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
+	fp_fd_close(fd);
+}
+
+static const struct fp_handshake_stream_ops socket_ops = {
+    .send = socket_send,
+    .receive = socket_receive,
+    .wait = socket_wait,
+    .close = socket_close,
+};
+
+/*
+ * connect(2) that ends by the deadline. It blocks with a send timeout rather than polling, because a UNIX
+ * socket whose listener has a full backlog can't be polled for room.
+ */
+static int connect_by(int fd, const struct sockaddr *addr, socklen_t len, uint64_t deadline_ns)
+{
+	for (;;) {
+		uint64_t now = fp_clock_ns(), left_us;
+		struct timeval tv;
+
+		if (now >= deadline_ns)
+			return -ETIMEDOUT;
+		/* never 0, which is no limit, and never a whole second of microseconds, which is EDOM */
+		left_us = (deadline_ns - now) / FP_NSEC_PER_USEC + 1;
+		tv.tv_sec = (time_t)(left_us / (FP_NSEC_PER_SEC / FP_NSEC_PER_USEC));
+		tv.tv_usec = (suseconds_t)(left_us % (FP_NSEC_PER_SEC / FP_NSEC_PER_USEC));
+		if (setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &tv, sizeof(tv)) < 0)
+			return -errno;
+		if (connect(fd, addr, len) == 0)
+			return 0;
+		if (errno == EAGAIN || errno == EINPROGRESS || errno == EALREADY)
+			return -ETIMEDOUT;
+		if (errno == EACCES) /* the kernel's word for it; -EACCES is the node's, of a wrong secret */
+			return -EPERM;
+		if (errno != EINTR)
+			return -errno;
+	}
+}
+
+void fp_handshake_keep_alive(int fd)
+{
+	const int one = 1, idle_s = 15, interval_s = 5, count = 6, unacknowledged_ms = 45000;
+
+	(void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
+	(void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof(idle_s));
+	(void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof(interval_s));
+	(void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof(count));
+	(void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &unacknowledged_ms, sizeof(unacknowledged_ms));
+}
+
+static int dial_address(const struct sockaddr *addr, socklen_t len, uint64_t deadline_ns, int *ret_fd)
+{
+	fp_autoclose int fd = FP_FD_OPEN(socket(addr->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+	int r, on = 1;
+
+	if (fd < 0)
+		return -errno;
+	if (addr->sa_family != AF_UNIX) {
+		if (setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)) < 0)
+			return -errno;
+		fp_handshake_keep_alive(fd);
+	}
+	r = connect_by(fd, addr, len, deadline_ns);
+	if (r < 0)
+		return r;
+	*ret_fd = fp_take_fd(fd);
+	return 0;
+}
+
+static int dial_unix(const struct fp_url *url, uint64_t deadline_ns, int *ret_fd)
+{
+	struct sockaddr_un addr = {.sun_family = AF_UNIX};
+	size_t len = strlen(url->host);
+
+	static_assert(sizeof(url->host) <= sizeof(addr.sun_path), "what parses fits");
+	memcpy(addr.sun_path, url->host, len);
+	if (addr.sun_path[0] == '@')
+		addr.sun_path[0] = '\0';
+	else
+		len++;
+	return dial_address((struct sockaddr *)&addr,
+	                    (socklen_t)(offsetof(struct sockaddr_un, sun_path) + len), deadline_ns, ret_fd);
+}
+
+/* The first of the host's addresses that answers; if none does, the last one's error. */
+static int dial_host(const struct fp_url *url, uint64_t deadline_ns, int *ret_fd)
+{
+	struct fp_addresses addresses;
+	int r = fp_names_find(url->host, url->port, &addresses);
+
+	if (r < 0)
+		return r;
+	r = -EHOSTUNREACH;
+	for (unsigned i = 0; i < addresses.n && r < 0; i++)
+		r = dial_address(&addresses.list[i].any, addresses.list[i].len, deadline_ns, ret_fd);
+	fp_names_tried(url->host, r == 0);
+	return r;
+}
+
+static struct fp_handshake *dialog_new(void)
+{
+	struct fp_handshake *dialog = malloc(sizeof(*dialog));
+
+	if (!dialog)
+		return NULL;
+	dialog->stream = (struct fp_handshake_stream){&socket_ops, dialog};
+	dialog->fd = dialog->memfd = -1;
+	dialog->out_len = dialog->out_sent = dialog->in_got = 0;
+	return dialog;
+}
+
+static int dial(const struct fp_url *url, uint64_t deadline_ns, struct fp_handshake **ret_dialog)
+{
+	fp_autofree struct fp_handshake *dialog = dialog_new();
+	struct stat st;
+	int r;
+
+	if (!dialog)
+		return -ENOMEM;
+	r = url->transport->default_port ? dial_host(url, deadline_ns, &dialog->fd)
+	                                 : dial_unix(url, deadline_ns, &dialog->fd);
+	if (r < 0)
+		return r;
+	dialog->inode = fstat(dialog->fd, &st) == 0 ? st.st_ino : 0;
+	fp_fd_watch(dialog->fd);
+	*ret_dialog = fp_take_ptr(dialog);
+	return 0;
+}
+
+static void dialog_free(struct fp_handshake *dialog)
+{
+	if (dialog->memfd >= 0)
+		close(dialog->memfd);
+	free(dialog);
+}
+
+void fp_handshake_end(struct fp_handshake *dialog, enum fp_handshake_end end)
+{
+	if (!dialog)
+		return;
+	dialog->stream.ops->close(dialog->stream.context, end);
+	dialog_free(dialog);
+}
+
+void fp_handshake_close(struct fp_handshake *dialog)
+{
+	fp_handshake_end(dialog, FP_HANDSHAKE_CLOSE);
+}
+
+int fp_handshake_take_socket(struct fp_handshake *dialog)
+{
+	int fd = dialog->fd;
+
+	assert(dialog->stream.ops == &socket_ops);
+	dialog_free(dialog);
+	return fd;
+}
+
+int fp_handshake_check(const struct fp_handshake *dialog)
+{
+	struct pollfd p = {.fd = dialog->fd, .events = POLLRDHUP};
+
+	if (dialog->fd < 0)
+		return 0;
+	if (is_stranger(dialog))
+		return -EBADF;
+	return poll(&p, 1, 0) == 1 ? -ECONNRESET : 0;
+}
+
+const char *fp_handshake_why(const struct fp_handshake *dialog)
+{
+	return dialog->stream.ops->why ? dialog->stream.ops->why(dialog->stream.context) : NULL;
+}
+
+int fp_handshake_take_memfd(struct fp_handshake *dialog)
+{
+	return fp_take_fd(dialog->memfd);
+}
+
+static int flush(struct fp_handshake *dialog, uint64_t deadline_ns)
+{
+	const struct fp_handshake_stream *stream = &dialog->stream;
+
+	while (dialog->out_sent < dialog->out_len) {
+		ssize_t n = stream->ops->send(stream->context, dialog->out + dialog->out_sent,
+		                              dialog->out_len - dialog->out_sent);
+
+		if (n == -EAGAIN)
+			n = stream->ops->wait(stream->context, POLLOUT, deadline_ns);
+		else if (n > 0)
+			dialog->out_sent += (size_t)n;
+		if (n < 0)
+			return (int)n;
+	}
+	return 0;
+}
+
+int fp_handshake_send(struct fp_handshake *dialog, enum fp_wire_type type, uint64_t tag, const void *payload,
+                      size_t len, uint64_t deadline_ns)
+{
+	int r = flush(dialog, deadline_ns);
+
+	if (r < 0)
+		return r;
+	assert(FP_WIRE_HEADER_BYTES + len <= sizeof(dialog->out));
+	fp_wire_header_encode(type, FP_WIRE_OK, tag, len, dialog->out);
+	if (len > 0)
+		memcpy(dialog->out + FP_WIRE_HEADER_BYTES, payload, len);
+	dialog->out_len = FP_WIRE_HEADER_BYTES + len;
+	dialog->out_sent = 0;
+	return flush(dialog, deadline_ns);
+}
+
+/*
+ * Reads on until `want` bytes of the frame are here, and never beyond: a descriptor belongs to the frame it
+ * came with.
+ */
+static int fill(struct fp_handshake *dialog, size_t want, uint64_t deadline_ns)
+{
+	const struct fp_handshake_stream *stream = &dialog->stream;
+
+	while (dialog->in_got < want) {
+		ssize_t n = stream->ops->receive(stream->context, dialog->in + dialog->in_got,
+		                                 want - dialog->in_got, &dialog->memfd);
+
+		if (n == -EAGAIN)
+			n = stream->ops->wait(stream->context, POLLIN, deadline_ns);
+		else if (n > 0)
+			dialog->in_got += (size_t)n;
+		if (n < 0)
+			return (int)n;
+	}
+	return 0;
+}
+
+int fp_handshake_receive(struct fp_handshake *dialog, uint64_t deadline_ns, struct fp_wire_header *ret_header,
+                         const void **ret_payload)
+{
+	struct fp_wire_header header;
+	int r;
+
+	if (dialog->in_got == 0 && dialog->memfd >= 0)
+		close(fp_handshake_take_memfd(dialog));
+	r = fill(dialog, FP_WIRE_HEADER_BYTES, deadline_ns);
+	if (r < 0)
+		return r;
+	r = fp_wire_header_decode(dialog->in, &header);
+	if (r < 0)
+		return r;
+	if (header.length > sizeof(dialog->in) - FP_WIRE_HEADER_BYTES)
+		return -EPROTO;
+	r = fill(dialog, FP_WIRE_HEADER_BYTES + header.length, deadline_ns);
+	if (r < 0)
+		return r;
+	dialog->in_got = 0;
+	*ret_header = header;
+	*ret_payload = dialog->in + FP_WIRE_HEADER_BYTES;
+	return 0;
+}
+
+/* Receives the one answer that the handshake allows next. Returns the length of its payload. */
+static int expect(struct fp_handshake *dialog, enum fp_wire_type type, uint64_t deadline_ns,
+                  const void **ret_payload)
+{
+	struct fp_wire_header header;
+	int r = fp_handshake_receive(dialog, deadline_ns, &header, ret_payload);
+
+	if (r < 0)
+		return r;
+	if (header.type == FP_WIRE_ERROR)
+		return fp_wire_status_to_errno(header.status);
+	return header.type == type ? (int)header.length : -EPROTO;
+}
+
+static int send_hello(struct fp_handshake *dialog, const struct fp_handshake_options *options,
+                      uint64_t deadline_ns, struct fp_wire_hello *ret_hello)
+{
+	struct fp_wire_hello hello = {.min_version = FP_WIRE_VERSION,
+	                              .max_version = FP_WIRE_VERSION,
+	                              .purpose = (uint8_t)options->purpose,
+	                              .features = options->features};
+	uint8_t bytes[sizeof(hello)];
+	int r = fp_auth_random(hello.nonce, sizeof(hello.nonce));
+
+	if (r < 0)
+		return r;
+	if (options->session) {
+		hello.session_id = options->session->session_id;
+		memcpy(hello.token, options->session->token, sizeof(hello.token));
+	}
+	fp_wire_name_set(hello.client_name, options->client_name);
+	fp_wire_hello_encode(&hello, bytes);
+	*ret_hello = hello;
+	return fp_handshake_send(dialog, FP_WIRE_HELLO, 0, bytes, sizeof(bytes), deadline_ns);
+}
+
+/* A client with a secret trusts only a node that proves it, whatever the node says that it wants. */
+static int check_welcome(const char *secret, const struct fp_wire_hello *hello,
+                         const struct fp_wire_challenge *challenge, const struct fp_wire_welcome *welcome)
+{
+	uint8_t proof[FP_WIRE_PROOF_BYTES];
+	int r = fp_auth_prove_server(secret, hello, challenge, welcome, proof);
+
+	if (r < 0)
+		return r;
+	if (secret && !fp_auth_equal(proof, welcome->proof, sizeof(proof)))
+		return -EKEYREJECTED;
+	if (welcome->version != challenge->version || (welcome->features & ~hello->features))
+		return -EPROTO;
+	return 0;
+}
+
+static int shake_hands(struct fp_handshake *dialog, const struct fp_handshake_options *options,
+                       uint64_t deadline_ns, struct fp_wire_welcome *ret_welcome)
+{
+	struct fp_wire_hello hello;
+	struct fp_wire_challenge challenge;
+	struct fp_wire_welcome welcome;
+	struct fp_wire_auth auth;
+	const void *payload;
+	int r;
+
+	if ((r = send_hello(dialog, options, deadline_ns, &hello)) < 0 ||
+	    (r = expect(dialog, FP_WIRE_CHALLENGE, deadline_ns, &payload)) < 0 ||
+	    (r = fp_wire_challenge_decode(payload, (size_t)r, &challenge)) < 0)
+		return r;
+	if (challenge.version < hello.min_version || challenge.version > hello.max_version)
+		return -EPROTONOSUPPORT;
+	if ((r = fp_auth_prove_client(options->secret, &hello, &challenge, auth.proof)) < 0 ||
+	    (r = fp_handshake_send(dialog, FP_WIRE_AUTH, 0, &auth, sizeof(auth), deadline_ns)) < 0 ||
+	    (r = expect(dialog, FP_WIRE_WELCOME, deadline_ns, &payload)) < 0 ||
+	    (r = fp_wire_welcome_decode(payload, (size_t)r, &welcome)) < 0 ||
+	    (r = check_welcome(options->secret, &hello, &challenge, &welcome)) < 0)
+		return r;
+	*ret_welcome = welcome;
+	return 0;
+}
+
+/*
+ * A RESUME that failed half-way may have been understood by the node: then it must look broken, not ended, or
+ * the leases would go.
+ */
+static int open_dialog(struct fp_handshake *dialog, const struct fp_handshake_options *options,
+                       uint64_t deadline_ns, struct fp_handshake **ret_dialog,
+                       struct fp_wire_welcome *ret_welcome)
+{
+	int r = shake_hands(dialog, options, deadline_ns, ret_welcome);
+
+	if (r < 0)
+		fp_handshake_end(dialog, options->purpose == FP_WIRE_RESUME ? FP_HANDSHAKE_ABORT
+		                                                            : FP_HANDSHAKE_CLOSE);
+	else
+		*ret_dialog = dialog;
+	return r;
+}
+
+int fp_handshake_open(const struct fp_url *url, const struct fp_handshake_options *options,
+                      uint64_t deadline_ns, struct fp_handshake **ret_dialog,
+                      struct fp_wire_welcome *ret_welcome)
+{
+	struct fp_handshake *dialog;
+	int r = dial(url, deadline_ns, &dialog);
+
+	return r < 0 ? r : open_dialog(dialog, options, deadline_ns, ret_dialog, ret_welcome);
+}
+
+int fp_handshake_open_on(struct fp_handshake_stream *stream, const struct fp_handshake_options *options,
+                         uint64_t deadline_ns, struct fp_handshake **ret_dialog,
+                         struct fp_wire_welcome *ret_welcome)
+{
+	struct fp_handshake *dialog = dialog_new();
+
+	if (!dialog) {
+		stream->ops->close(stream->context, FP_HANDSHAKE_CLOSE);
+		return -ENOMEM;
+	}
+	dialog->stream = *stream;
+	return open_dialog(dialog, options, deadline_ns, ret_dialog, ret_welcome);
+}

@@ -1,0 +1,114 @@
+/*
+ * One connection to a node before it becomes a data path: dialling, the handshake, and whole frames one at a
+ * time. Shared by the control side of all transports. It runs over a socket or over whatever byte stream a
+ * transport brings. Room: transport. Not thread-safe; may block up to a deadline, so never on a fault thread.
+ */
+#ifndef FP_HANDSHAKE_H
+#define FP_HANDSHAKE_H
+
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "cleanup.h"
+#include "transport.h"
+#include "wire.h"
+
+struct fp_handshake;
+
+/* What HELLO says, and the secret. */
+struct fp_handshake_options {
+	enum fp_wire_purpose purpose;
+	uint32_t features;
+	const char *client_name;
+	const char *secret;                    /* NULL: none */
+	const struct fp_wire_welcome *session; /* LINK, RESUME: the session that it is about */
+};
+
+/* How a stream ends. */
+enum fp_handshake_end {
+	FP_HANDSHAKE_CLOSE, /* in order: the node may take it for the end of the process */
+	FP_HANDSHAKE_ABORT, /* as if it had broken: the session goes on, for whoever resumes it */
+	FP_HANDSHAKE_FORGET, /* in a forked child: only this process' copy goes, nothing is said or destroyed */
+};
+
+/*
+ * What carries the bytes. send and receive never block: they return how many bytes they took or gave (at
+ * least 1), -EAGAIN, or why the stream is dead (-ECONNRESET at its end). A descriptor that came along is put
+ * into *fd, if that is -1. wait returns 0 when it is worth trying again for events (POLLIN or POLLOUT),
+ * -ETIMEDOUT at deadline_ns (absolute), or why the stream is dead. why says the same in the words of a
+ * device, or NULL (static; a NULL function: always).
+ */
+struct fp_handshake_stream_ops {
+	ssize_t (*send)(void *context, const void *bytes, size_t len);
+	ssize_t (*receive)(void *context, void *ret_bytes, size_t len, int *fd);
+	int (*wait)(void *context, short events, uint64_t deadline_ns);
+	void (*close)(void *context, enum fp_handshake_end end);
+	const char *(*why)(void *context);
+};
+
+struct fp_handshake_stream {
+	const struct fp_handshake_stream_ops *ops;
+	void *context;
+};
+
+/*
+ * Connects to url and shakes hands, until deadline_ns (absolute). 0, *ret_dialog and *ret_welcome; the errors
+ * of fp_session_open. A host name that has to be looked up (names.h) takes
+ * as long as the resolver likes.
+ */
+int fp_handshake_open(const struct fp_url *url, const struct fp_handshake_options *options,
+                      uint64_t deadline_ns, struct fp_handshake **ret_dialog,
+                      struct fp_wire_welcome *ret_welcome);
+/*
+ * The same over a stream, which is the dialog's from the call on: it is closed with the dialog, and also if
+ * this fails.
+ */
+int fp_handshake_open_on(struct fp_handshake_stream *stream, const struct fp_handshake_options *options,
+                         uint64_t deadline_ns, struct fp_handshake **ret_dialog,
+                         struct fp_wire_welcome *ret_welcome);
+
+/* NULL is fine. */
+void fp_handshake_end(struct fp_handshake *dialog, enum fp_handshake_end end);
+/* FP_HANDSHAKE_CLOSE. */
+void fp_handshake_close(struct fp_handshake *dialog);
+FP_DEFINE_CLEANUP(struct fp_handshake, dialog, fp_handshake_close)
+
+/* Sends a frame of at most FP_WIRE_MAX_PING bytes. -ETIMEDOUT leaves the connection in step: what is
+ * not out yet goes before the next frame. Any other error means that it is dead. */
+int fp_handshake_send(struct fp_handshake *dialog, enum fp_wire_type type, uint64_t tag, const void *payload,
+                      size_t len, uint64_t deadline_ns);
+
+/*
+ * Receives one frame. *ret_payload lies in dialog until the next call. -ETIMEDOUT leaves the connection in
+ * step: a frame that came in part is completed by the next call. Any other error means that it is dead.
+ */
+int fp_handshake_receive(struct fp_handshake *dialog, uint64_t deadline_ns, struct fp_wire_header *ret_header,
+                         const void **ret_payload);
+
+/* The descriptor that came with the last frame, now the caller's; -1 if none. */
+int fp_handshake_take_memfd(struct fp_handshake *dialog);
+
+/*
+ * Has the kernel break a TCP connection within a minute of the other machine's vanishing: by probes while
+ * nothing is under way, by a limit for what is not acknowledged. A process there that is stopped, but whose
+ * kernel answers, it does not notice.
+ */
+void fp_handshake_keep_alive(int fd);
+
+/*
+ * Closes dialog but for its socket (a blocking one: pass MSG_DONTWAIT), which is now the caller's. Only of
+ * what fp_handshake_open gave.
+ */
+int fp_handshake_take_socket(struct fp_handshake *dialog);
+
+/*
+ * Whether the connection still stands: 0; -ECONNRESET: its other end has hung up, or somebody has shut it
+ * down; -EBADF: its descriptor was closed behind our back, and may be the program's by now. Reads nothing,
+ * never blocks. 0 where it is no socket: such a stream says so itself.
+ */
+int fp_handshake_check(const struct fp_handshake *dialog);
+
+/* What broke the stream: see struct fp_handshake_stream_ops. */
+const char *fp_handshake_why(const struct fp_handshake *dialog);
+
+#endif

@@ -1,0 +1,645 @@
+/* See agent.h. */
+#include "agent.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#include <fcntl.h>
+
+#include "agent_priv.h"
+#include "abi.h"
+#include "process_memory.h"
+#include "cleanup.h"
+#include "clock.h"
+#include "evict.h"
+#include "fdutil.h"
+#include "inline.h"
+#include "log.h"
+#include "kernel_filled.h"
+#include "agent_sigmask.h"
+#include "agent_stack.h"
+#include "rdma_options.h"
+#include "rundir.h"
+#include "secret.h"
+#include "sigbus.h"
+#include "thread.h"
+
+#define DEADLINE_DEFAULT_NS (5000000000ull)
+#define PERCENT_FLOOR_BYTES (16ull << 20)
+
+static int fail(struct fp_agent_error *error, int r, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static int fail(struct fp_agent_error *error, int r, const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(error->text, sizeof(error->text), format, args);
+	va_end(args);
+	return r;
+}
+
+void fp_agent_enter_local(const struct fp_agent *agent)
+{
+	if (agent->options.enter_local)
+		agent->options.enter_local();
+}
+
+void fp_agent_leave_local(const struct fp_agent *agent)
+{
+	if (agent->options.leave_local)
+		agent->options.leave_local();
+}
+
+void fp_agent_await_sessions(struct fp_agent *agent)
+{
+	struct fp_agent_stack stack;
+	int saved = errno;
+	uint64_t mask;
+
+	if (!fp_store_lacks_sessions(agent->far.store) || fp_agent_is_stray(agent))
+		return;
+	mask = fp_agent_sigmask_block(true, agent->far.uffd.sigbus);
+	fp_agent_stack_keep(&agent->far, &stack);
+	while (fp_store_adopts(agent->far.store, FP_NSEC_PER_SEC))
+		;
+	fp_agent_stack_let_go(&agent->far, &stack);
+	errno = saved;
+	fp_agent_sigmask_restore(mask);
+}
+
+bool fp_agent_needs_network(const struct fp_agent *agent)
+{
+	return !fp_store_is_direct(agent->far.store);
+}
+
+struct fp_space *fp_agent_space(struct fp_agent *agent)
+{
+	return &agent->space;
+}
+
+struct fp_statspage *fp_agent_stats(struct fp_agent *agent)
+{
+	return agent->far.stats;
+}
+
+bool fp_agent_is_stray(const struct fp_agent *agent)
+{
+	return fp_far_is_stray(&agent->far);
+}
+
+void fp_agent_stop_stray(const struct fp_agent *agent)
+{
+	fp_far_check_family(&agent->far);
+}
+
+bool fp_agent_is_own_thread(void)
+{
+	return fp_thread_is_own();
+}
+
+void fp_agent_affinity_release(struct fp_agent *agent)
+{
+	fp_affinity_release(&agent->affinity);
+}
+
+bool fp_agent_affinity_original(struct fp_agent *agent, pid_t tid, cpu_set_t *ret_set)
+{
+	return fp_affinity_original(&agent->affinity, (uint32_t)tid, ret_set);
+}
+
+int fp_agent_check_kernel(struct fp_agent_error *error)
+{
+	struct fp_uffd uffd;
+	int r = fp_uffd_open(0, &uffd);
+
+	if (r < 0) {
+		fp_uffd_explain(r, error->text, sizeof(error->text));
+		return r;
+	}
+	fp_uffd_close(&uffd);
+	return 0;
+}
+
+/* ---- the budget ---- */
+
+static int apply_budget(struct fp_agent *agent, uint64_t bytes)
+{
+	uint64_t pages = bytes >> FP_PAGE_SHIFT;
+	int r;
+
+	/* twice as many entries as pages can be resident: a full queue then holds enough stale ones to drop
+	 */
+	r = fp_evict_queue_reserve(&agent->far.fifo, 2 * pages + 4096);
+	if (r < 0)
+		return r;
+	atomic_store(&agent->far.room.budget, pages);
+	atomic_store(&agent->far.stats->budget_bytes, pages << FP_PAGE_SHIFT);
+	fp_budget_kick(&agent->far.room);
+	return 0;
+}
+
+int fp_agent_set_local_bytes(struct fp_agent *agent, uint64_t bytes)
+{
+	if (bytes >> FP_PAGE_SHIFT < FP_BUDGET_MIN_PAGES)
+		return -EINVAL;
+	agent->local_percent = 0;
+	return apply_budget(agent, bytes);
+}
+
+static void on_growth(void *arg, uint64_t mapped_bytes)
+{
+	struct fp_agent *agent = arg;
+
+	if (agent->local_percent)
+		apply_budget(agent, FP_MAX(mapped_bytes / 100 * agent->local_percent, PERCENT_FLOOR_BYTES));
+}
+
+/* ---- start ---- */
+
+int fp_agent_open_kernel(struct fp_agent *agent, struct fp_agent_error *error)
+{
+	enum fp_capture_mode capture = agent->options.capture;
+	bool is_inline = agent->options.fault_mode == FP_FAULT_MODE_INLINE;
+	unsigned flags = (is_inline ? FP_UFFD_SIGBUS : 0) | (agent->options.holds ? FP_UFFD_USER_ONLY : 0);
+	struct fp_far *far = &agent->far;
+	int r = fp_uffd_open(flags, &far->uffd);
+
+	if (r < 0) {
+		fp_uffd_explain(r, error->text, sizeof(error->text));
+		return r;
+	}
+	if (capture == FP_CAPTURE_MOVE && !far->uffd.has_move)
+		return fail(error, -EOPNOTSUPP,
+		            "capture: this kernel has no UFFDIO_MOVE (Linux 6.8): use auto or protect");
+	far->capture_by_move = far->uffd.has_move && capture != FP_CAPTURE_PROTECT;
+	far->mem_fd = FP_FD_OPEN(open("/proc/self/mem", O_RDWR | O_CLOEXEC));
+	r = far->mem_fd < 0 ? fp_process_memory_check() : 0;
+	if (r < 0)
+		return fail(error, r,
+		            "there is no /proc/self/mem, and process_vm_readv is refused (%s): mount "
+		            "/proc where the program has its root folder",
+		            strerror(-r));
+	far->stat_fd = FP_FD_OPEN(open("/proc/self/stat", O_RDONLY | O_CLOEXEC));
+	far->pagemap_fd = FP_FD_OPEN(open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC));
+	far->pidfd = FP_FD_OPEN((int)syscall(SYS_pidfd_open, getpid(), 0));
+	return 0;
+}
+
+void fp_agent_close_kernel(struct fp_agent *agent)
+{
+	struct fp_far *far = &agent->far;
+
+	fp_uffd_close(&far->uffd);
+	fp_fd_close(far->pidfd);
+	fp_fd_close(far->mem_fd);
+	fp_fd_close(far->stat_fd);
+	fp_fd_close(far->pagemap_fd);
+	far->pidfd = far->mem_fd = far->stat_fd = far->pagemap_fd = -1;
+}
+
+/* A kernel before 6.13 refuses most advice by process_madvise: then each run is advised by itself. */
+static void probe_process_madvise(struct fp_far *far)
+{
+	struct iovec run = {.iov_base = far->base, .iov_len = FP_PAGE_SIZE};
+
+	if (far->pidfd >= 0 &&
+	    syscall(SYS_process_madvise, far->pidfd, &run, 1, MADV_DONTNEED, 0) != (ssize_t)run.iov_len) {
+		fp_fd_close(far->pidfd);
+		far->pidfd = -1;
+	}
+}
+
+static void on_notice(void *user, const char *text)
+{
+	fp_log(FP_LOG_NOTICE, "store", "%s", text);
+}
+
+struct fp_store_options fp_agent_store_options(const struct fp_agent *agent)
+{
+	const struct fp_agent_options *options = &agent->options;
+
+	return (struct fp_store_options){
+	    .urls = options->urls,
+	    .n_urls = options->n_urls,
+	    .secret = options->secret,
+	    .rdma = options->rdma,
+	    .deadline_ns = agent->far.deadline_ns,
+	    .patience_ns = options->on_loss == FP_ON_LOSS_WAIT ? UINT64_MAX : options->patience_ns,
+	    .heartbeat_ns = options->heartbeat_ns,
+	    .reconnect = options->reconnect,
+	    .notice = on_notice,
+	};
+}
+
+static int open_store(struct fp_agent *agent, struct fp_agent_error *error)
+{
+	const struct fp_store_options store = fp_agent_store_options(agent);
+	const char *failed = NULL;
+	char reason[FP_EXPLAIN_LEN];
+	int r = fp_store_open(&store, &agent->far.store, &failed);
+
+	if (r < 0)
+		return fail(error, r, "node %s: %s", failed ? failed : "?",
+		            fp_session_explain(r, store.rdma, reason, sizeof(reason)));
+	return 0;
+}
+
+static void describe(struct fp_agent *agent)
+{
+	struct fp_statspage *stats = agent->far.stats;
+	struct fp_store_node info;
+
+	snprintf(stats->fault_mode, sizeof(stats->fault_mode), "%s",
+	         agent->far.uffd.sigbus ? "inline" : "thread");
+	snprintf(stats->capture, sizeof(stats->capture), "%s",
+	         agent->far.capture_by_move ? "move" : "protect");
+	for (unsigned i = 0; i < fp_store_n_nodes(agent->far.store); i++) {
+		fp_store_node_info(agent->far.store, i, &info);
+		snprintf(stats->node[i].url, sizeof(stats->node[i].url), "%s", info.url);
+		atomic_store(&stats->node[i].up, info.up);
+	}
+}
+
+/* Where pages go for which nobody chose a place: asked of the environment once, as that may become far. It
+ * stays empty where there is none. */
+static void find_stats_place(struct fp_agent *agent)
+{
+	char dir[sizeof(agent->stats_default) - 16];
+	int r = fp_rundir_make(dir, sizeof(dir));
+
+	if (r == 0)
+		snprintf(agent->stats_default, sizeof(agent->stats_default), "%s/%%p" FP_STATSPAGE_SUFFIX,
+		         dir);
+	else if (!agent->options.stats_path)
+		fp_log(FP_LOG_NOTICE, "stats", "there is no folder for the statistics: %s", strerror(-r));
+}
+
+/* A process of another pid namespace may have our number, and our page's name: then we take the next one. */
+static int create_stats(struct fp_agent *agent, const char *pattern)
+{
+	pid_t number = getpid();
+	int r;
+
+	do {
+		r = *pattern
+		        ? fp_statspage_expand(pattern, number++, agent->stats_path, sizeof(agent->stats_path))
+		        : -ENOENT;
+		if (r == 0)
+			r = fp_statspage_create(agent->stats_path, strstr(pattern, "%p"), &agent->far.stats);
+	} while (r == -EBUSY);
+	return r;
+}
+
+/* Statistics are not worth a process; but a wrong name is told to who gave it, at once. */
+int fp_agent_open_stats(struct fp_agent *agent, const char *pattern, struct fp_agent_error *error)
+{
+	int r = create_stats(agent, pattern);
+
+	agent->unlink_stats = r == 0 && pattern == agent->stats_default;
+	if (r == -EFBIG || (r < 0 && (agent->is_child || pattern == agent->stats_default))) {
+		fp_log(agent->is_child ? FP_LOG_DEBUG : FP_LOG_NOTICE, "stats",
+		       "process %d goes on without statistics for others: %s%s", (int)getpid(), strerror(-r),
+		       r == -EFBIG ? " (the limit of file sizes, ulimit -f)" : "");
+		r = fp_statspage_create_unseen(&agent->far.stats);
+	}
+	if (r < 0)
+		return fail(error, r, "stats file %s: %s", pattern, strerror(-r));
+	describe(agent);
+	return 0;
+}
+
+/* The first pages of the range are the agent's own: two stages and the bell. */
+static int open_internal(struct fp_agent *agent)
+{
+	struct fp_piece piece = {.start = 0,
+	                         .end = FP_AGENT_PAGES,
+	                         .prot = PROT_READ | PROT_WRITE,
+	                         .flags = FP_PIECE_AGENT,
+	                         .lazy = true};
+	int r = fp_layout_add(&agent->space.layout, piece);
+
+	if (r < 0)
+		return r;
+	agent->space.layout.mapped = 0;
+	if (mprotect(agent->far.base, (size_t)FP_AGENT_USED << FP_PAGE_SHIFT, piece.prot) < 0)
+		return -errno;
+	return 0;
+}
+
+static int start_keeper(struct fp_agent *agent)
+{
+	const struct fp_reconnector_options options = {
+	    .store = agent->far.store,
+	    .enter_local = agent->options.enter_local,
+	    .leave_local = agent->options.leave_local,
+	};
+
+	return fp_reconnector_start(&options, &agent->keeper);
+}
+
+/* The servers of faults in SIGBUS mode, and of holds. The fault thread needs its stage itself, where there is
+ * one. */
+static int start_inline(struct fp_agent *agent, const struct fp_fault_options *fault)
+{
+	const struct fp_inline_options options = {
+	    .far = &agent->far,
+	    .reclaim = agent->reclaim,
+	    .layout = fault->layout,
+	    .stage = agent->far.uffd.sigbus ? fault->stage : NULL,
+	    .readahead_pages = fault->readahead_pages,
+	};
+	struct fp_inline *servers;
+	int r = fp_inline_start(&options, &servers);
+
+	if (r == 0)
+		atomic_store(&agent->far.inline_servers, servers);
+	return r;
+}
+
+/* Last, when all that is vital is open, and before the program runs on. Links are not: that one is lost is
+ * told, and no byte is wrong. */
+static int start_guard(struct fp_agent *agent, struct fp_agent_error *error)
+{
+	const struct fp_far *far = &agent->far;
+	const int own[] = {
+	    far->uffd.fd,    far->pidfd,           far->mem_fd,       far->stat_fd,
+	    far->pagemap_fd, far->room.starved_fd, far->room.kick_fd, fp_reconnector_fd(agent->keeper)};
+	int stores[FP_FDGUARD_MAX - FP_ARRAY_LEN(own)], r;
+	unsigned n = fp_store_vital_fds(far->store, stores, FP_ARRAY_LEN(stores));
+
+	fp_fdguard_add(&agent->guard, own, FP_ARRAY_LEN(own));
+	fp_fdguard_add(&agent->guard, stores, n);
+	r = fp_fdguard_start(&agent->guard, fp_reclaim_thread(agent->reclaim));
+	if (r < 0)
+		return fail(error, r, "the thread that guards descriptors can't be started: %s",
+		            strerror(-r));
+	r = fp_fdguard_wait(&agent->guard);
+	if (r < 0)
+		return fail(
+		    error, r,
+		    "a thread of ours gets no descriptor table of its own: unshare(CLONE_FILES): %s. A "
+		    "filter of system calls (seccomp) must allow unshare, or close_range with "
+		    "CLOSE_RANGE_UNSHARE",
+		    strerror(-r));
+	return 0;
+}
+
+static int fail_threads(struct fp_agent_error *error, int r)
+{
+	return fail(error, r, "the fault threads can't be started: %s", strerror(-r));
+}
+
+static bool follow_events(void *space)
+{
+	return fp_space_try_follow(space);
+}
+
+int fp_agent_start_threads(struct fp_agent *agent, struct fp_agent_error *error)
+{
+	struct fp_reclaim_options reclaim = {
+	    .far = &agent->far,
+	    .stage = agent->far.base,
+	    .affinity = &agent->affinity,
+	    .follow = follow_events,
+	    .follow_arg = &agent->space,
+	};
+	struct fp_fault_options fault = {
+	    .far = &agent->far,
+	    .stage = fp_far_addr(&agent->far, FP_STAGE_PAGES),
+	    .bell = fp_far_addr(&agent->far, 2 * FP_STAGE_PAGES),
+	    .readahead_pages = agent->options.readahead_pages,
+	    .layout = &agent->space.layout,
+	    .affinity = &agent->affinity,
+	};
+	int r;
+
+	if (!fp_agent_needs_holds(agent)) /* what the kernel fills later could not be held */
+		fp_kernel_filled_open(&agent->far);
+	atomic_store(&agent->far.stats->far_start, (uintptr_t)agent->far.base);
+	atomic_store(&agent->far.stats->far_end,
+	             (uintptr_t)agent->far.base + (agent->far.n_pages << FP_PAGE_SHIFT));
+	fp_budget_show_peak(&agent->far.room, &agent->far.stats->resident_peak_bytes);
+	fp_events_renew(&agent->far);
+	r = fp_reclaim_start(&reclaim, &agent->reclaim);
+	if (r < 0)
+		return fail_threads(error, r);
+	agent->space.reclaim = fault.reclaim = agent->reclaim;
+	if (fp_agent_needs_holds(agent))
+		r = start_inline(agent, &fault);
+	if (r == 0 && !agent->far.uffd.sigbus)
+		r = fp_fault_loop_start(&fault, &agent->fault_loop);
+	if (r == 0)
+		r = start_keeper(agent);
+	return r < 0 ? fail_threads(error, r) : start_guard(agent, error);
+}
+
+static int reserve_memory(struct fp_agent *agent)
+{
+	uint64_t bytes = agent->options.local_bytes ? agent->options.local_bytes : PERCENT_FLOOR_BYTES;
+	int r = fp_far_reserve(&agent->far);
+
+	if (r == 0)
+		r = fp_events_init(&agent->far, FP_AGENT_PAGES);
+	if (r == 0)
+		r = fp_budget_init(&agent->far.room, bytes >> FP_PAGE_SHIFT);
+	if (r == 0)
+		r = fp_evict_queue_init(&agent->far.fifo, 1024);
+	if (r == 0)
+		r = apply_budget(agent, bytes);
+	if (r == 0)
+		r = fp_pin_table_init(&agent->far.holds);
+	if (r == 0)
+		r = fp_exiting_threads_init(&agent->far.leavers);
+	if (r == 0)
+		r = fp_space_init(&agent->space, &agent->far, NULL);
+	return r < 0 ? r : open_internal(agent);
+}
+
+static int open_all(struct fp_agent *agent, const char *stats_path, struct fp_agent_error *error)
+{
+	int r = fp_agent_open_kernel(agent, error);
+
+	if (r == 0)
+		r = open_store(agent, error);
+	if (r == 0)
+		find_stats_place(agent);
+	return r < 0 ? r : fp_agent_open_stats(agent, stats_path ? stats_path : agent->stats_default, error);
+}
+
+static int check_options(const struct fp_agent_options *options, struct fp_agent_error *error)
+{
+	if (options->n_urls == 0 || options->n_urls > FP_STORE_MAX_NODES)
+		return fail(error, -EINVAL, "nodes: between 1 and %d are needed", FP_STORE_MAX_NODES);
+	if (options->local_bytes == 0 && (options->local_percent == 0 || options->local_percent > 100))
+		return fail(error, -EINVAL, "local memory: a size, or 1%% to 100%%");
+	if (options->local_bytes && options->local_bytes >> FP_PAGE_SHIFT < FP_BUDGET_MIN_PAGES)
+		return fail(
+		    error, -EINVAL, "local memory: %llu bytes is too little, at least %u KiB is needed",
+		    (unsigned long long)options->local_bytes, FP_BUDGET_MIN_PAGES * FP_PAGE_SIZE / 1024);
+	if (options->fault_mode == FP_FAULT_MODE_INLINE && !options->holds)
+		return fail(error, -EOPNOTSUPP, "fault mode inline is not in this version: use thread");
+#if !defined(__x86_64__)
+	if (options->fault_mode == FP_FAULT_MODE_INLINE) /* the signal's context, frames and calls are its */
+		return fail(error, -ENOTSUP,
+		            "fault mode inline needs an x86-64 processor as yet: use thread");
+#endif
+	return 0;
+}
+
+static void free_options(struct fp_agent_options *options)
+{
+	for (unsigned i = 0; options->urls && i < options->n_urls; i++)
+		free((char *)options->urls[i]);
+	free((void *)options->urls);
+	fp_secret_free((char *)options->secret);
+	fp_rdma_options_free((struct fp_rdma_options *)options->rdma);
+	free((char *)options->stats_path);
+}
+
+static int copy_options(struct fp_agent_options *to, const struct fp_agent_options *from)
+{
+	const char **urls = calloc(from->n_urls, sizeof(*urls));
+	bool complete = urls;
+
+	*to = *from;
+	to->urls = urls;
+	to->secret = from->secret ? strdup(from->secret) : NULL;
+	to->rdma = from->rdma ? fp_rdma_options_dup(from->rdma) : NULL;
+	to->stats_path = from->stats_path ? strdup(from->stats_path) : NULL;
+	for (unsigned i = 0; urls && i < from->n_urls; i++)
+		complete &= (urls[i] = strdup(from->urls[i])) != NULL;
+	complete &=
+	    !from->secret == !to->secret && !from->rdma == !to->rdma && !from->stats_path == !to->stats_path;
+	return complete ? 0 : -ENOMEM;
+}
+
+static int configure(struct fp_agent *agent, const struct fp_agent_options *options)
+{
+	agent->far = (struct fp_far){.uffd.fd = -1,
+	                             .pidfd = -1,
+	                             .mem_fd = -1,
+	                             .stat_fd = -1,
+	                             .pagemap_fd = -1,
+	                             .room.starved_fd = -1,
+	                             .room.kick_fd = -1};
+	agent->far.deadline_ns = options->deadline_ns ? options->deadline_ns : DEADLINE_DEFAULT_NS;
+	agent->local_percent = options->local_bytes ? 0 : options->local_percent;
+	agent->far.low = options->low;
+	agent->space.overcommit = options->overcommit;
+	agent->space.on_growth = on_growth;
+	agent->space.on_growth_arg = agent;
+	fp_affinity_init(&agent->affinity, options->affinity == FP_AFFINITY_AUTO);
+	return copy_options(&agent->options, options);
+}
+
+static int take_signal(struct fp_agent *agent)
+{
+	int r = fp_sigbus_add(agent, (uintptr_t)agent->far.base, agent->far.n_pages << FP_PAGE_SHIFT);
+
+	return r < 0 || agent->options.own_handler ? r : fp_sigbus_install();
+}
+
+static int start(struct fp_agent *agent, const struct fp_agent_options *options, struct fp_agent_error *error)
+{
+	int r = configure(agent, options);
+
+	if (r < 0)
+		return fail(error, r, "no memory");
+	r = open_all(agent, options->stats_path, error);
+	if (r < 0)
+		return r;
+	r = reserve_memory(agent);
+	if (r < 0)
+		return fail(
+		    error, r,
+		    "no address space for far memory: %s. If it is limited, `ulimit -v unlimited` lifts that",
+		    strerror(-r));
+	probe_process_madvise(&agent->far);
+	r = agent->far.uffd.sigbus ? take_signal(agent) : 0;
+	if (r < 0)
+		return fail(error, r, "the handler of SIGBUS can't be installed: %s", strerror(-r));
+	return fp_agent_start_threads(agent, error);
+}
+
+int fp_agent_start(const struct fp_agent_options *options, struct fp_agent **ret_agent,
+                   struct fp_agent_error *error)
+{
+	struct fp_agent *agent;
+	int r = check_options(options, error);
+
+	if (r < 0)
+		return r;
+	agent = fp_lockedmem_new(sizeof(*agent));
+	if (!agent)
+		return fail(error, -ENOMEM, "no memory");
+	pthread_mutex_init(&agent->fork.turn, NULL);
+	if (options->enter_local)
+		options->enter_local();
+	r = start(agent, options, error);
+	if (options->leave_local)
+		options->leave_local();
+	if (r < 0) {
+		fp_agent_stop(agent);
+		return r;
+	}
+	*ret_agent = agent;
+	return 0;
+}
+
+/* ---- end ---- */
+
+static void close_account(struct fp_agent *agent)
+{
+	if (fp_agent_is_stray(agent)) /* the page is its parent's */
+		return;
+	atomic_store(&agent->far.stats->exited, 1);
+	if (agent->unlink_stats)
+		unlink(agent->stats_path);
+}
+
+void fp_agent_exiting(struct fp_agent *agent)
+{
+	if (!fp_agent_is_stray(agent))
+		fp_reclaim_publish(&agent->far);
+	close_account(agent);
+}
+
+/* Half-built agents end here too. The fault thread goes first: it may need the reclaim thread until its last
+ * fault, and both need the keeper where a link breaks. */
+void fp_agent_stop(struct fp_agent *agent)
+{
+	if (!agent)
+		return;
+	fp_agent_enter_local(agent);
+	fp_affinity_done(&agent->affinity);
+	fp_fdguard_stop(&agent->guard);
+	fp_fault_loop_stop(agent->fault_loop);
+	fp_reclaim_stop(agent->reclaim);
+	fp_sigbus_remove(agent);
+	fp_inline_stop(atomic_load(&agent->far.inline_servers));
+	fp_reconnector_stop(agent->keeper);
+	fp_store_close(agent->far.store);
+	fp_budget_show_peak(&agent->far.room, NULL);
+	if (agent->far.stats) {
+		close_account(agent);
+		fp_statspage_close(agent->far.stats);
+	}
+	fp_space_done(&agent->space);
+	fp_evict_queue_done(&agent->far.fifo);
+	fp_budget_done(&agent->far.room);
+	fp_agent_close_kernel(agent);
+	fp_exiting_threads_done(&agent->far.leavers);
+	fp_pin_table_done(&agent->far.holds);
+	fp_events_done(&agent->far);
+	fp_far_unreserve(&agent->far);
+	free_options(&agent->options);
+	fp_agent_leave_local(agent);
+	fp_lockedmem_free(agent, sizeof(*agent));
+}

@@ -1,0 +1,443 @@
+/*
+ * Holds: what a system call is handed is made resident and kept so, where the kernel can't fault on far
+ * memory itself. See agent.h for the calls and hold.h for the protocol. Room: uffd. On the program's threads
+ * and in their signal handlers: no lock, no allocation; all signals are blocked while a page is served.
+ *
+ * That a page's word says RESIDENT must mean that the kernel can read it, and with DIRTY that it can write
+ * it: whoever settles a word so lifts the page's protection first.
+ */
+#include <errno.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "agent_priv.h"
+#include "cleanup.h"
+#include "inline.h"
+#include "agent_sigmask.h"
+#include "agent_stack.h"
+
+#define FEW         16u
+#define RANGES_MAX  1024u /* of one hold: as many as the kernel takes vectors */
+#define NESTED_MAX  8u    /* holds that a thread's frames are remembered of */
+#define QUARTER_MIN 4u    /* pages that can be held whatever the budget */
+#define LINES       64u   /* new threads begin to look for a place in so many lines, in turn */
+
+/*
+ * What this thread holds, the outermost first. A frame that was left by longjmp shows when a hold is made
+ * above its place on the stack, or in the same struct. Written by this thread and its signal handlers, which
+ * come and go in between.
+ */
+static __thread struct {
+	unsigned depth;
+	uint32_t hint; /* the place taken last, plus one */
+	struct {
+		uintptr_t frame; /* where fp_agent_hold ran: callers' frames are above */
+		const struct fp_pin *hold;
+		struct fp_agent *agent;
+		uint32_t place, n;
+	} held[NESTED_MAX];
+} own __attribute__((tls_model("initial-exec")));
+
+bool fp_agent_needs_holds(const struct fp_agent *agent)
+{
+	return fp_uffd_needs_holds(&agent->far.uffd);
+}
+
+bool fp_agent_is_blind_to_pins(const struct fp_agent *agent)
+{
+	return !agent->far.capture_by_move && !fp_agent_needs_holds(agent);
+}
+
+/* ---- which pages ---- */
+
+/* The far pages of a range, without the agent's own. False: none. */
+static bool to_pages(const struct fp_far *far, const struct fp_pin_range *range, struct fp_page_range *ret)
+{
+	uintptr_t base = (uintptr_t)fp_far_addr(far, FP_AGENT_PAGES), start = (uintptr_t)range->addr;
+	uintptr_t limit = (uintptr_t)far->base + (far->n_pages << FP_PAGE_SHIFT), end;
+
+	if (__builtin_add_overflow(start, range->len_bytes, &end))
+		end = UINTPTR_MAX;
+	start = FP_MAX(start, base);
+	end = FP_MIN(end, limit);
+	if (range->len_bytes == 0 || start >= end)
+		return false;
+	ret->page = fp_far_page(far, start);
+	ret->n = fp_far_page(far, end - 1) - ret->page + 1;
+	return true;
+}
+
+static uint64_t quarter(const struct fp_far *far)
+{
+	return FP_MAX(atomic_load_explicit(&far->room.budget, memory_order_relaxed) / 4,
+	              (uint64_t)QUARTER_MIN);
+}
+
+/* How many bytes of a range, which is too long, touch no more than n far pages. */
+static size_t fitting_bytes(const struct fp_far *far, const struct fp_pin_range *range, uint64_t n)
+{
+	uintptr_t base = (uintptr_t)fp_far_addr(far, FP_AGENT_PAGES), start = (uintptr_t)range->addr;
+	uintptr_t first = FP_MAX(start, base) & ~(uintptr_t)(FP_PAGE_SIZE - 1);
+
+	return n == 0 && start >= base ? 0 : first + (n << FP_PAGE_SHIFT) - start;
+}
+
+/* Joins neighbours, as the vectors of a call often are. */
+static void add(struct fp_page_range *pages, uint32_t *n, struct fp_page_range more)
+{
+	struct fp_page_range *last = *n ? &pages[*n - 1] : NULL;
+	uint64_t last_end = last ? (uint64_t)last->page + last->n : 0;
+
+	if (last && more.page >= last->page && more.page <= last_end) {
+		last->n = (uint32_t)(FP_MAX(last_end, (uint64_t)more.page + more.n) - last->page);
+		return;
+	}
+	pages[(*n)++] = more;
+}
+
+/* 0 and *ret_n ranges of pages, or -E2BIG and what would fit. */
+static int collect(const struct fp_far *far, const struct fp_pin_range *ranges, unsigned n,
+                   struct fp_page_range *ret_pages, uint32_t *ret_n, struct fp_pin *hold)
+{
+	uint64_t left = quarter(far);
+	struct fp_page_range more;
+
+	*ret_n = 0;
+	for (unsigned i = 0; i < n; i++) {
+		if (!to_pages(far, &ranges[i], &more))
+			continue;
+		if (more.n > left || *ret_n == RANGES_MAX) {
+			hold->fit_ranges = i;
+			hold->fit_bytes = *ret_n < RANGES_MAX ? fitting_bytes(far, &ranges[i], left) : 0;
+			return -E2BIG;
+		}
+		left -= more.n;
+		add(ret_pages, ret_n, more);
+	}
+	return 0;
+}
+
+/* ---- bringing them in ---- */
+
+static bool all_ready(const struct fp_far *far, struct fp_page_range r, bool write)
+{
+	for (uint32_t p = r.page; p < r.page + r.n; p++)
+		if (!fp_inline_is_ready(atomic_load_explicit(&far->words[p], memory_order_relaxed), write))
+			return false;
+	return true;
+}
+
+static void bring_range(struct fp_agent *agent, struct fp_page_range r, bool write)
+{
+	/* first and last, as a handler that jumps away would leave the bracket open */
+	uint64_t mask = fp_agent_sigmask_block(true, agent->far.uffd.sigbus);
+	int saved = errno;
+
+	fp_agent_enter_local(agent);
+	fp_inline_bring(atomic_load(&agent->far.inline_servers), r.page, r.n, write);
+	fp_agent_leave_local(agent);
+	errno = saved;
+	fp_agent_sigmask_restore(mask);
+}
+
+/* ---- the thread's own record ---- */
+
+static uint32_t hint(void)
+{
+	static _Atomic uint32_t line;
+
+	if (own.hint == 0)
+		own.hint = atomic_fetch_add(&line, 1) % LINES * FP_PIN_LINE + 1;
+	return own.hint - 1;
+}
+
+static void let_go(struct fp_agent *agent, uint32_t place, uint32_t n)
+{
+	uint64_t pages = 0;
+
+	for (uint32_t i = 0; i < n; i++)
+		pages += fp_pin_at(&agent->far.holds, place + i).n;
+	fp_pin_clear(&agent->far.holds, place, n);
+	fp_budget_unpin(&agent->far.room, pages);
+}
+
+/* Ends what is noted at depth and beyond. */
+static void drop_notes(unsigned depth)
+{
+	while (own.depth > depth) {
+		unsigned i = --own.depth;
+
+		if (i < NESTED_MAX && own.held[i].n)
+			let_go(own.held[i].agent, own.held[i].place, own.held[i].n);
+	}
+}
+
+/* A handler on a stack of its own interrupts frames that live, wherever they are. */
+static bool on_signal_stack(const struct fp_agent *agent)
+{
+	stack_t ss;
+
+	if (agent->options.on_signal_stack)
+		return agent->options.on_signal_stack();
+	return syscall(SYS_sigaltstack, NULL, &ss) == 0 && (ss.ss_flags & SS_ONSTACK);
+}
+
+/* Ends what frames held that are no more. */
+static void drop_dead(const struct fp_agent *agent, uintptr_t frame, const struct fp_pin *hold)
+{
+	unsigned live = FP_MIN(own.depth, NESTED_MAX);
+
+	while (live > 0 && (own.held[live - 1].frame < frame || own.held[live - 1].hold == hold))
+		live--;
+	if (live < FP_MIN(own.depth, NESTED_MAX) && !on_signal_stack(agent))
+		drop_notes(live);
+}
+
+/* The frame is noted before the places are taken: a signal handler in between finds an empty record. */
+static uint32_t note(struct fp_agent *agent, uintptr_t frame, const struct fp_pin *hold)
+{
+	unsigned i = own.depth;
+
+	if (i < NESTED_MAX) {
+		own.held[i].n = 0;
+		own.held[i].frame = frame;
+		own.held[i].hold = hold;
+		own.held[i].agent = agent;
+	}
+	atomic_signal_fence(memory_order_seq_cst);
+	own.depth = i + 1;
+	atomic_signal_fence(memory_order_seq_cst);
+	return i;
+}
+
+static void fill_note(const struct fp_pin *hold)
+{
+	if (hold->depth >= NESTED_MAX)
+		return;
+	own.held[hold->depth].place = hold->place;
+	atomic_signal_fence(memory_order_seq_cst);
+	own.held[hold->depth].n = hold->n;
+}
+
+/* ---- the calls ---- */
+
+static int publish(struct fp_agent *agent, const struct fp_page_range *pages, uint32_t n, struct fp_pin *hold)
+{
+	uint64_t total = 0;
+
+	for (uint32_t i = 0; i < n; i++)
+		total += pages[i].n;
+	fp_budget_pin(&agent->far.room, total);
+	hold->place = fp_pin_publish(&agent->far.holds, pages, n, hint());
+	if (hold->place == FP_PIN_NO_PLACE) {
+		fp_budget_unpin(&agent->far.room, total);
+		return -ENOMEM;
+	}
+	hold->n = n;
+	own.hint = hold->place + 1;
+	fp_pin_fence();
+	return 0;
+}
+
+static void bring_all(struct fp_agent *agent, const struct fp_pin_range *ranges, unsigned n)
+{
+	struct fp_page_range r;
+
+	for (unsigned i = 0; i < n; i++)
+		if (to_pages(&agent->far, &ranges[i], &r) && !all_ready(&agent->far, r, ranges[i].write))
+			bring_range(agent, r, ranges[i].write);
+}
+
+static bool any_far(const struct fp_far *far, const struct fp_pin_range *ranges, unsigned n)
+{
+	struct fp_page_range r;
+
+	for (unsigned i = 0; i < n; i++)
+		if (to_pages(far, &ranges[i], &r))
+			return true;
+	return false;
+}
+
+static int hold_pages(struct fp_agent *agent, const struct fp_page_range *pages, uint32_t n,
+                      struct fp_pin *ret_hold, uintptr_t frame)
+{
+	int r;
+
+	if (own.depth)
+		drop_dead(agent, frame, ret_hold);
+	ret_hold->depth = note(agent, frame, ret_hold);
+	r = publish(agent, pages, n, ret_hold);
+	if (r < 0)
+		drop_notes(ret_hold->depth);
+	else
+		fill_note(ret_hold);
+	return r;
+}
+
+/* Two sizes of the same, as threads can have small stacks. */
+static __attribute__((noinline)) int hold_few(struct fp_agent *agent, const struct fp_pin_range *ranges,
+                                              unsigned n, struct fp_pin *ret_hold, uintptr_t frame)
+{
+	struct fp_page_range pages[FEW];
+	uint32_t n_pages;
+	int r = collect(&agent->far, ranges, n, pages, &n_pages, ret_hold);
+
+	return r < 0 ? r : hold_pages(agent, pages, n_pages, ret_hold, frame);
+}
+
+static __attribute__((noinline)) int hold_many(struct fp_agent *agent, const struct fp_pin_range *ranges,
+                                               unsigned n, struct fp_pin *ret_hold, uintptr_t frame)
+{
+	struct fp_page_range pages[RANGES_MAX];
+	uint32_t n_pages;
+	int r = collect(&agent->far, ranges, n, pages, &n_pages, ret_hold);
+
+	return r < 0 ? r : hold_pages(agent, pages, n_pages, ret_hold, frame);
+}
+
+static int hold_ranges(struct fp_agent *agent, const struct fp_pin_range *ranges, unsigned n,
+                       struct fp_pin *ret_hold, uintptr_t frame)
+{
+	return n <= FEW ? hold_few(agent, ranges, n, ret_hold, frame)
+	                : hold_many(agent, ranges, n, ret_hold, frame);
+}
+
+int fp_agent_hold(struct fp_agent *agent, const struct fp_pin_range *ranges, unsigned n,
+                  struct fp_pin *ret_hold)
+{
+	uintptr_t frame = (uintptr_t)__builtin_frame_address(0);
+	int r;
+
+	ret_hold->n = 0;
+	if (!fp_agent_needs_holds(agent) || !any_far(&agent->far, ranges, n))
+		return 0;
+	r = hold_ranges(agent, ranges, n, ret_hold, frame);
+	if (r == 0)
+		bring_all(agent, ranges, n);
+	return r;
+}
+
+/* An evictor that did not see the hold ends by itself: bounded as a write-back is. */
+static void await_leaving(const struct fp_far *far, const struct fp_pin_range *range)
+{
+	struct fp_page_range r;
+
+	if (!to_pages(far, range, &r))
+		return;
+	for (uint32_t p = r.page; p < r.page + r.n; p++)
+		while (fp_page_state(atomic_load(&far->words[p])) == FP_PAGE_LEAVING)
+			sched_yield();
+}
+
+int fp_agent_pin(struct fp_agent *agent, const struct fp_pin_range *ranges, unsigned n,
+                 struct fp_pin *ret_hold)
+{
+	uintptr_t frame = (uintptr_t)__builtin_frame_address(0);
+	int r;
+
+	if (!fp_agent_is_blind_to_pins(agent))
+		return fp_agent_hold(agent, ranges, n, ret_hold);
+	ret_hold->n = 0;
+	if (!any_far(&agent->far, ranges, n))
+		return 0;
+	r = hold_ranges(agent, ranges, n, ret_hold, frame);
+	for (unsigned i = 0; i < n && r == 0; i++)
+		await_leaving(&agent->far, &ranges[i]);
+	return r;
+}
+
+void fp_agent_unhold(struct fp_agent *agent, struct fp_pin *hold)
+{
+	if (hold->n == 0)
+		return;
+	drop_notes(hold->depth + 1);
+	if (hold->depth < NESTED_MAX)
+		own.held[hold->depth].n = 0;
+	let_go(agent, hold->place, hold->n);
+	own.depth = hold->depth;
+	hold->n = 0;
+}
+
+unsigned fp_agent_hold_depth(void)
+{
+	return own.depth;
+}
+
+void fp_agent_hold_vforked(unsigned depth)
+{
+	drop_notes(depth);
+}
+
+void fp_agent_thread_ends(struct fp_agent *agent)
+{
+	drop_notes(0);
+}
+
+void fp_agent_thread_leaves(struct fp_agent *agent, const void *record, size_t len_bytes)
+{
+	fp_exiting_threads_add(&agent->far, record, len_bytes);
+}
+
+void fp_agent_hold_forked(struct fp_agent *agent)
+{
+	struct fp_page_range keep[NESTED_MAX] = {0};
+	uint64_t pages = 0;
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < FP_MIN(own.depth, NESTED_MAX); i++)
+		if (own.held[i].n && own.held[i].agent == agent)
+			keep[n++] = (struct fp_page_range){own.held[i].place, own.held[i].n};
+	fp_exiting_threads_forked(&agent->far);
+	agent->space.stack = (struct fp_agent_stack){0}; /* forgotten with the others */
+	fp_pin_forked(&agent->far.holds, keep, n);
+	for (unsigned i = 0; i < n; i++)
+		for (uint32_t k = 0; k < keep[i].n; k++)
+			pages += fp_pin_at(&agent->far.holds, keep[i].page + k).n;
+	fp_budget_pin(&agent->far.room, pages);
+}
+
+/* ---- behind our back ---- */
+
+static bool is_absent(const void *addr)
+{
+	unsigned char vec = 1;
+
+	return syscall(SYS_mincore, addr, FP_PAGE_SIZE, &vec) == 0 && !(vec & 1);
+}
+
+/* A page whose word promises more than the kernel has: see verify in serve.c. */
+static bool verify(struct fp_agent *agent, uint32_t page, bool write)
+{
+	char *addr = fp_far_addr(&agent->far, page);
+	struct fp_uffd_fault fault = {.addr = (uintptr_t)addr, .write = write, .wp = !is_absent(addr)};
+
+	if (!fp_inline_is_ready(atomic_load(&agent->far.words[page]), write) || (fault.wp && !write))
+		return false;
+	return fp_inline_serve(atomic_load(&agent->far.inline_servers), &fault) == FP_INLINE_SERVED;
+}
+
+bool fp_agent_hold_again(struct fp_agent *agent, const struct fp_pin_range *ranges, unsigned n)
+{
+	struct fp_agent_stack stack;
+	struct fp_page_range r;
+	bool any = false;
+	int saved = errno;
+	uint64_t mask;
+
+	if (!fp_agent_needs_holds(agent))
+		return false;
+	mask = fp_agent_sigmask_block(true, agent->far.uffd.sigbus);
+	fp_agent_stack_keep(&agent->far, &stack);
+	fp_agent_enter_local(agent);
+	for (unsigned i = 0; i < n; i++)
+		if (to_pages(&agent->far, &ranges[i], &r))
+			for (uint32_t p = r.page; p < r.page + r.n; p++)
+				any |= verify(agent, p, ranges[i].write);
+	fp_agent_leave_local(agent);
+	fp_agent_stack_let_go(&agent->far, &stack);
+	errno = saved;
+	fp_agent_sigmask_restore(mask);
+	return any;
+}

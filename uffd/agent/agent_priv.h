@@ -1,0 +1,63 @@
+/*
+ * The inside of struct fp_agent, for agent.c and fork.c. Room: uffd, inside.
+ */
+#ifndef FP_AGENT_PRIV_H
+#define FP_AGENT_PRIV_H
+
+#include "affinity.h"
+#include "agent.h"
+#include "evict.h"
+#include "far.h"
+#include "fault.h"
+#include "fdguard.h"
+#include "reconnector.h"
+#include "lockedmem.h"
+#include "reclaim.h"
+#include "space_priv.h"
+
+#define FP_FORK_NEEDED 1024u /* addresses that are remembered, see fp_agent_fork_needs */
+
+/* Between fp_agent_fork_prepare and its counterparts. */
+struct fp_fork {
+	pthread_mutex_t turn; /* from quiet to the end, one fork at a time: before every allocator's lock */
+	uint64_t mask;
+	_Atomic unsigned n_needed; /* so far */
+	_Atomic(const void *) needed[FP_FORK_NEEDED];
+};
+
+struct fp_agent {
+	struct fp_far far;
+	struct fp_space space;
+	struct fp_reclaim *reclaim;
+	struct fp_fault_loop *fault_loop;
+	struct fp_fdguard guard;
+	struct fp_reconnector *keeper;
+	struct fp_agent_options options; /* a deep copy: a child starts from it */
+	struct fp_fork fork;
+	unsigned local_percent; /* 0: the budget is fixed */
+	struct fp_affinity affinity;
+	bool is_child; /* of a fork: the store's sessions are yet to be opened */
+	bool unlink_stats;
+	char stats_path[256];
+	char stats_default[256]; /* a pattern: of children whose parent's page has a name of its own, too */
+};
+
+/* The kernel's side and the stats page; start_threads then sets all to work.
+ */
+int fp_agent_open_kernel(struct fp_agent *agent, struct fp_agent_error *error);
+void fp_agent_close_kernel(struct fp_agent *agent);
+int fp_agent_open_stats(struct fp_agent *agent, const char *path, struct fp_agent_error *error);
+int fp_agent_start_threads(struct fp_agent *agent, struct fp_agent_error *error);
+/* What the store is opened with; it refers to the agent's own options. */
+struct fp_store_options fp_agent_store_options(const struct fp_agent *agent);
+/* In a forked child, once its room is new. */
+void fp_agent_hold_forked(struct fp_agent *agent);
+void fp_agent_enter_local(const struct fp_agent *agent);
+void fp_agent_leave_local(const struct fp_agent *agent);
+
+/* The pages of the range that are the agent's own, at its start: two stages and the bell. The rest of their
+ * chunk is in no mapping: the program's memory begins with a whole one (see native.h). */
+#define FP_AGENT_USED  (2 * FP_STAGE_PAGES + 1)
+#define FP_AGENT_PAGES (((FP_AGENT_USED - 1) | ((1u << FP_CHUNK_SHIFT) - 1)) + 1)
+
+#endif

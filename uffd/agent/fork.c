@@ -1,0 +1,577 @@
+/*
+ * fork: the child sees exactly the parent's bytes at the moment of the fork, at the cost of a fork: nothing
+ * is fetched. See agent.h, fp_agent_fork_*, and doc/architecture.md. Room: uffd.
+ *
+ *     parent                                 child
+ *     quiet: no control call is under way,
+ *       nothing leaves, the keeper rests
+ *     prepare: layout locked, slots shared
+ *     fork ────────────────────────────────► own userfaultfd and threads; a look at each word; returns
+ *     thaw, unlock, keeper goes on           keeper: own sessions, which adopt the parent's leases
+ *
+ * Faults of the parent's other threads go on meanwhile; what they bring in may overdraw the budget. None can
+ * install a page while the kernel copies the page tables, and a word says ARRIVING before its page is there
+ * and RESIDENT only after: so what a word promises the child is so, and ARRIVING is looked up.
+ */
+#include "agent_priv.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "cleanup.h"
+#include "clock.h"
+#include "end.h"
+#include "fdutil.h"
+#include "inline.h"
+#include "log.h"
+#include "agent_sigmask.h"
+#include "thread.h"
+
+#define CHILD_LEASE_BYTES (8ull << 20)
+#define CHUNK_PAGES       (1u << FP_CHUNK_SHIFT)
+#define FORK_STACK_BELOW  24u /* pages: what the C library and our handlers need, with a good margin */
+#define FORK_STACK_ABOVE  4u
+#define NODE_LOOK_US      1000u
+
+/* Calls act with each stretch of the range in which nothing foreign is mapped. 0, or what act failed with. */
+static int each_stretch(struct fp_agent *agent,
+                        int (*act)(struct fp_agent *agent, uint32_t start, uint32_t end))
+{
+	const struct fp_layout *layout = &agent->space.layout;
+	uint32_t start = 0, end = (uint32_t)agent->far.n_pages;
+	const struct fp_piece *p;
+	int r = 0;
+
+	for (p = fp_layout_next(layout, 0); p && r == 0; p = fp_layout_next(layout, p->end)) {
+		if (!(p->flags & FP_PIECE_FOREIGN))
+			continue;
+		if (p->start > start)
+			r = act(agent, start, p->start);
+		start = p->end;
+	}
+	return r < 0 || start == end ? r : act(agent, start, end);
+}
+
+static int let_inherit(struct fp_agent *agent, uint32_t start, uint32_t end)
+{
+	fp_far_inherit(&agent->far, start, end - start, true);
+	return 0;
+}
+
+static int keep_out(struct fp_agent *agent, uint32_t start, uint32_t end)
+{
+	fp_far_inherit(&agent->far, start, end - start, false);
+	return 0;
+}
+
+/* ---- before ---- */
+
+/* glibc's list of all open streams, exported since 2.2.5 though no header declares it. */
+extern FILE *_IO_list_all __attribute__((weak));
+extern void _IO_list_lock(void) __attribute__((weak));
+extern void _IO_list_unlock(void) __attribute__((weak));
+
+static void bring_in(struct fp_agent *agent, const volatile void *addr, size_t len)
+{
+	struct fp_inline *servers = atomic_load(&agent->far.inline_servers);
+	uint32_t page = fp_far_page(&agent->far, (uintptr_t)addr);
+
+	if (!servers) /* the fault thread is there */
+		(void)*(const volatile char *)addr;
+	else if (fp_space_overlaps(&agent->space, (const void *)addr, len))
+		fp_inline_bring(servers, page, fp_far_page(&agent->far, (uintptr_t)addr + len - 1) - page + 1,
+		                false);
+}
+
+/*
+ * In the child, the C library resets the locks of all open streams before any handler of ours runs; a stream
+ * whose memory is remote would read zeros there. So each is brought in now; nothing leaves any more.
+ */
+static void touch_streams(struct fp_agent *agent)
+{
+	if (!&_IO_list_all || !_IO_list_lock || !_IO_list_unlock)
+		return; /* another C library, which does not do so */
+	_IO_list_lock();
+	for (FILE *f = _IO_list_all; f; f = f->_chain) {
+		bring_in(agent, f, sizeof(*f));
+		if (f->_lock)
+			bring_in(agent, f->_lock, 1);
+	}
+	_IO_list_unlock();
+}
+
+/* Copies what is still there: other threads change the environment as they like. Brings in what is far. */
+static size_t peek(struct fp_agent *agent, const void *from, void *to, size_t len)
+{
+	struct iovec local = {.iov_base = to, .iov_len = len};
+	struct iovec remote = {.iov_base = (void *)(uintptr_t)from, .iov_len = len};
+	ssize_t n;
+
+	if (atomic_load(&agent->far.inline_servers)) /* the kernel's touches are no faults of ours */
+		bring_in(agent, from, len);
+	n = process_vm_readv(getpid(), &local, 1, &remote, 1, 0);
+	return n < 0 ? 0 : (size_t)n;
+}
+
+/*
+ * The keeper of the child uses libraries that ask the environment, which a program may have moved into far
+ * memory (so that ps shows another title): what brings far memory must not need it.
+ */
+static void touch_environment(struct fp_agent *agent)
+{
+	char *some[64], *const *at = environ, first;
+	size_t n = 0;
+
+	for (size_t i = 0; at; i++) {
+		if (i == n) {
+			n = peek(agent, at, some, sizeof(some)) / sizeof(some[0]);
+			at += n;
+			i = 0;
+		}
+		if (n == 0 || !some[i])
+			return;
+		if (fp_space_owns(&agent->space, some[i]))
+			(void)peek(agent, some[i], &first, sizeof(first));
+	}
+}
+
+void fp_agent_fork_needs(struct fp_agent *agent, const void *addr)
+{
+	if (fp_space_owns(&agent->space, addr))
+		atomic_store(&agent->fork.needed[atomic_fetch_add(&agent->fork.n_needed, 1) % FP_FORK_NEEDED],
+		             addr);
+}
+
+/* The child of a fork takes its parent's other threads out of lists that go through their records. */
+static void touch_needed(struct fp_agent *agent)
+{
+	unsigned n = FP_MIN(atomic_load(&agent->fork.n_needed), FP_FORK_NEEDED);
+	char byte;
+
+	for (unsigned i = 0; i < n; i++) {
+		const char *addr = atomic_load(&agent->fork.needed[i]);
+
+		if (addr) { /* a record is smaller than a page */
+			(void)peek(agent, addr, &byte, 1);
+			(void)peek(agent, addr + FP_PAGE_SIZE - 1, &byte, 1);
+		}
+	}
+}
+
+/*
+ * A program may fork on a stack in far memory (a signal stack from malloc, a coroutine's). The child runs on
+ * it from the C library's first instruction to the end of our handler, while nobody serves its faults: so
+ * what both need is there. So it is before the layout's lock is taken, whose holder blocks the signals by
+ * which fault mode inline hears of a fault. Below the stack's end lies other memory, which it does not hurt
+ * to bring in.
+ */
+static void touch_stack(struct fp_agent *agent)
+{
+	const void *frame = __builtin_frame_address(0);
+	struct fp_piece piece;
+	uint32_t page, changes;
+	char byte;
+
+	if (!fp_space_owns(&agent->space, frame))
+		return;
+	page = fp_far_page(&agent->far, (uintptr_t)frame);
+	while (!fp_layout_peek(&agent->space.layout, page, &piece, &changes))
+		fp_space_pause(); /* another thread is changing the layout */
+	for (uint32_t p = FP_MAX(piece.start, page - FORK_STACK_BELOW);
+	     p < FP_MIN(piece.end, page + FORK_STACK_ABOVE); p++)
+		(void)peek(agent, fp_far_addr(&agent->far, p), &byte, 1);
+}
+
+static bool any_cut_off(const struct fp_agent *agent)
+{
+	struct fp_store_node info;
+
+	for (unsigned i = 0; i < fp_store_n_nodes(agent->far.store); i++) {
+		fp_store_node_info(agent->far.store, i, &info);
+		if (!info.up && info.state != FP_STORE_LOST && !info.spent && !info.adopting)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * While the keeper rests no link is resumed, and what the fork needs may be remote, or held by a thread that
+ * waits for a page. So the fork waits for nodes that are cut off: for one deadline, and longer only as long
+ * as pages do.
+ */
+static void await_nodes(const struct fp_agent *agent)
+{
+	uint64_t until_ns = fp_clock_ns() + agent->far.deadline_ns;
+
+	while (fp_store_is_blocked(agent->far.store) || (any_cut_off(agent) && fp_clock_ns() < until_ns))
+		usleep(NODE_LOOK_US);
+}
+
+static void come_to_rest(struct fp_agent *agent)
+{
+	fp_space_hold_backing(&agent->space);
+	fp_reclaim_freeze(agent->reclaim);
+	fp_reconnector_pause(agent->keeper);
+}
+
+static void go_on(struct fp_agent *agent)
+{
+	fp_reconnector_resume(agent->keeper);
+	fp_reclaim_thaw(agent->reclaim);
+	fp_space_allow_backing(&agent->space);
+}
+
+/*
+ * What allocates must come to rest before the locks of the allocator are taken: who forks while another fork
+ * is under way waits here, and so do calls that take leases, write-backs and the keeper. Only then, when the
+ * fork itself is all that there is to wait for, may the budget be overdrawn.
+ */
+void fp_agent_fork_quiet(struct fp_agent *agent)
+{
+	fp_far_check_family(&agent->far);
+	pthread_mutex_lock(&agent->fork.turn);
+	await_nodes(agent);
+	come_to_rest(agent);
+	while (fp_store_is_blocked(agent->far.store)) {
+		go_on(agent);
+		await_nodes(agent);
+		come_to_rest(agent);
+	}
+	fp_store_hurry(agent->far.store, true);
+	atomic_store(&agent->far.fork_overdraw, true);
+	touch_stack(agent); /* nothing leaves any more */
+}
+
+void fp_agent_fork_prepare(struct fp_agent *agent)
+{
+	struct fp_fork *fk = &agent->fork;
+
+	fp_affinity_release(&agent->affinity);
+	fp_space_lock_anyway(&agent->space, &fk->mask);
+	touch_streams(agent);
+	touch_environment(agent);
+	touch_needed(agent);
+	atomic_store(&agent->far.forked, true);
+	(void)fp_store_fork_prepare(agent->far.store); /* the child will hear of it, and refuse to go on */
+	each_stretch(agent, let_inherit);
+}
+
+/* ---- the parent ---- */
+
+void fp_agent_fork_parent(struct fp_agent *agent)
+{
+	struct fp_fork *fk = &agent->fork;
+
+	each_stretch(agent, keep_out);
+	fp_store_fork_parent(agent->far.store, true); /* that there is no child it sees by itself */
+	fp_store_hurry(agent->far.store, false);
+	go_on(agent);
+	pthread_mutex_unlock(&fk->turn); /* first: from the next on signals are delivered, and may fork */
+	fp_space_unlock(&agent->space, &fk->mask);
+}
+
+/* ---- the child ---- */
+
+static void refuse(const char *why)
+{
+	fp_end_refused("fork",
+	               "the child can't get its own far memory (%s); it ends here rather than read wrong "
+	               "bytes. Use posix_spawn, or keep this program's memory local (--heap none)",
+	               why);
+}
+
+/* What belongs to the parent's threads is dropped without a word to anybody. */
+static void drop_inherited(struct fp_agent *agent)
+{
+	struct fp_far *far = &agent->far;
+
+	fp_fault_loop_abandon(agent->fault_loop);
+	fp_inline_abandon(atomic_exchange(&far->inline_servers, NULL));
+	fp_reclaim_abandon(agent->reclaim);
+	fp_reconnector_abandon(agent->keeper);
+	fp_fdguard_abandon(&agent->guard);
+	agent->fault_loop = NULL;
+	agent->reclaim = NULL;
+	agent->keeper = NULL;
+	fp_budget_show_peak(&far->room, NULL);
+	fp_statspage_close(far->stats);
+	far->stats = NULL;
+	fp_agent_close_kernel(agent);
+}
+
+static int renew_room(struct fp_far *far)
+{
+	uint64_t budget = atomic_load(&far->room.budget);
+
+	fp_budget_done(&far->room);
+	pthread_mutex_init(&far->fifo.lock, NULL);
+	far->fifo.head = far->fifo.tail = 0;
+	atomic_store(&far->unreached, 0);
+	atomic_store(&far->evicting, 0);
+	return fp_budget_init(&far->room, budget);
+}
+
+static int take_over(struct fp_agent *agent, uint32_t start, uint32_t end)
+{
+	return fp_uffd_register(&agent->far.uffd, fp_far_addr(&agent->far, start),
+	                        (size_t)(end - start) << FP_PAGE_SHIFT);
+}
+
+/* A stats page of the child's own. A name without the process number in it is the parent's alone. */
+static int renew_stats(struct fp_agent *agent, uint64_t mapped_peak_bytes, struct fp_agent_error *error)
+{
+	const char *path = agent->options.stats_path;
+	struct fp_far *far = &agent->far;
+	int r = fp_agent_open_stats(agent, path && strstr(path, "%p") ? path : agent->stats_default, error);
+
+	if (r < 0)
+		return r;
+	atomic_store(&far->stats->mapped_bytes, agent->space.layout.mapped << FP_PAGE_SHIFT);
+	atomic_store(&far->stats->mapped_peak_bytes, mapped_peak_bytes);
+	atomic_store(&far->stats->budget_bytes, atomic_load(&far->room.budget) << FP_PAGE_SHIFT);
+	return 0;
+}
+
+/* ---- the child's pages ---- */
+
+/* In memory, or in swap: asked by trying to install a page there, which is dropped again if it was not. */
+static bool is_present(const struct fp_far *far, uint32_t page)
+{
+	void *addr = fp_far_addr(far, page);
+	ssize_t r = fp_uffd_copy(&far->uffd, addr, fp_zeros, FP_PAGE_SIZE, false);
+
+	if (r == -EEXIST)
+		return true;
+	if (r != (ssize_t)FP_PAGE_SIZE || madvise(addr, FP_PAGE_SIZE, MADV_DONTNEED) < 0)
+		refuse("which of its pages are there can't be asked");
+	return false;
+}
+
+static void enqueue(struct fp_far *far, uint32_t page)
+{
+	if (fp_evict_queue_push(&far->fifo, page))
+		return;
+	if (fp_evict_queue_reserve(&far->fifo, 2 * far->fifo.capacity) < 0 ||
+	    !fp_evict_queue_push(&far->fifo, page))
+		refuse("no memory");
+}
+
+static void free_slot_of(struct fp_far *far, uint64_t word)
+{
+	if (fp_page_slot(word))
+		fp_store_slot_free(far->store, fp_page_slot(word));
+}
+
+/* The child asks its nodes itself for what its parent could not have. */
+static bool may_revive(const struct fp_far *far, uint32_t page, uint64_t word)
+{
+	return !(word & FP_PAGE_DIRTY) &&
+	       madvise(fp_far_addr(far, page), FP_PAGE_SIZE, MADV_DONTNEED) == 0; /* the poison */
+}
+
+/*
+ * What is here counts as written: the child's page table has lost its protection, so its slot is of no use to
+ * us. Of what was on its way in at the fork the kernel tells whether it has come; it is not dirty if it
+ * was to be fetched.
+ */
+static unsigned adopt(struct fp_far *far, uint32_t page, uint64_t old)
+{
+	enum fp_page_state state = fp_page_state(old);
+	uint64_t history = old & FP_PAGE_HIST_MASK, word = FP_PAGE_ZERO;
+
+	assert(state != FP_PAGE_LEAVING && state != FP_PAGE_HELD); /* frozen, locked */
+	if (state == FP_PAGE_RESIDENT || (state == FP_PAGE_ARRIVING && is_present(far, page))) {
+		free_slot_of(far, old);
+		word = FP_PAGE_RESIDENT | FP_PAGE_DIRTY | FP_PAGE_QUEUED | history;
+		enqueue(far, page);
+	} else if (state == FP_PAGE_LOST && !may_revive(far, page, old)) {
+		free_slot_of(far, old);
+		word = FP_PAGE_LOST | FP_PAGE_DIRTY;
+	} else if (fp_page_slot(old) && !(old & FP_PAGE_DIRTY)) {
+		word = fp_page_with_slot(FP_PAGE_REMOTE | history, fp_page_slot(old));
+	} else {
+		free_slot_of(far, old);
+	}
+	if (word != old)
+		atomic_store_explicit(&far->words[page], word, memory_order_relaxed);
+	return fp_page_state(word) == FP_PAGE_RESIDENT;
+}
+
+/*
+ * The pages of [start, end) in chunks that were touched; others are ZERO. The range has millions of chunks,
+ * so they are looked at by the word. The sum of what act returns.
+ */
+static unsigned each_touched(struct fp_far *far, uint32_t start, uint32_t end,
+                             unsigned (*act)(struct fp_far *far, uint32_t page))
+{
+	unsigned sum = 0;
+
+	for (uint64_t p = start; p < end;) {
+		uint64_t chunk = p >> FP_CHUNK_SHIFT;
+		uint64_t word = atomic_load_explicit(&far->touched[chunk / 64], memory_order_relaxed);
+		uint64_t chunk_end = (chunk + 1) << FP_CHUNK_SHIFT;
+
+		if (!word)
+			p = (chunk / 64 + 1) << (FP_CHUNK_SHIFT + 6);
+		else if (!(word >> (chunk & 63) & 1))
+			p = chunk_end;
+		else
+			for (; p < FP_MIN((uint64_t)end, chunk_end); p++)
+				sum += act(far, (uint32_t)p);
+	}
+	return sum;
+}
+
+static unsigned adopt_page(struct fp_far *far, uint32_t page)
+{
+	uint64_t old = atomic_load_explicit(&far->words[page], memory_order_relaxed);
+
+	/* unmapped pages can have an entry in the parent's queue still; ours has none of them */
+	return old == FP_PAGE_ZERO ? 0 : adopt(far, page, old);
+}
+
+static unsigned forget_page(struct fp_far *far, uint32_t page)
+{
+	free_slot_of(far, atomic_load_explicit(&far->words[page], memory_order_relaxed));
+	atomic_store_explicit(&far->words[page], FP_PAGE_ZERO, memory_order_relaxed);
+	return 1;
+}
+
+/* ---- the child's layout ---- */
+
+static int forget_pages(struct fp_far *far, uint32_t start, uint32_t end)
+{
+	each_touched(far, start, end, forget_page);
+	return madvise(fp_far_addr(far, start), (size_t)(end - start) << FP_PAGE_SHIFT, MADV_DONTNEED) < 0
+	           ? -errno
+	           : 0;
+}
+
+/* What the program has advised not to be there in a child, or to be zeros. */
+static int follow_advice(struct fp_agent *agent)
+{
+	struct fp_layout *layout = &agent->space.layout;
+	struct fp_far *far = &agent->far;
+	const struct fp_piece *p;
+	uint64_t reserved;
+	int r = 0;
+
+	for (p = fp_layout_after_with(layout, 0, FP_PIECE_WIPEONFORK); p && r == 0;
+	     p = fp_layout_after_with(layout, p->end, FP_PIECE_WIPEONFORK))
+		r = forget_pages(far, p->start, p->end);
+	while (r == 0 && (p = fp_layout_after_with(layout, 0, FP_PIECE_DONTFORK))) {
+		uint32_t start = p->start, end = p->end;
+
+		r = forget_pages(far, start, end);
+		if (r == 0 &&
+		    mprotect(fp_far_addr(far, start), (size_t)(end - start) << FP_PAGE_SHIFT, PROT_NONE) < 0)
+			r = -errno;
+		if (r == 0)
+			r = fp_layout_remove(layout, start, end, &reserved);
+	}
+	return r;
+}
+
+/* Nothing is reserved for what is inherited, and no lock in memory is. */
+static int ease_layout(struct fp_agent *agent)
+{
+	const struct fp_piece_change change = {.prot = -1, .clear = FP_PIECE_LOCKED | FP_PIECE_LOCK_ON_FAULT};
+	struct fp_layout *layout = &agent->space.layout;
+
+	for (size_t i = 0; i < layout->n; i++)
+		layout->pieces[i].lazy = true;
+	agent->space.lock_future = 0;
+	return fp_layout_change(layout, 0, layout->end, &change);
+}
+
+/* ---- the child begins ---- */
+
+static int renew_kernel(struct fp_agent *agent, struct fp_agent_error *error)
+{
+	struct fp_far *far = &agent->far;
+	int r = fp_agent_open_kernel(agent, error);
+
+	if (r < 0)
+		return r;
+	snprintf(error->text, sizeof(error->text), "registering its range with userfaultfd failed");
+	/* its threads' staged bytes are none of ours, and the bell must be absent */
+	madvise(far->base, (size_t)FP_AGENT_PAGES << FP_PAGE_SHIFT, MADV_DONTNEED);
+	r = each_stretch(agent, take_over);
+	return r < 0 ? r : renew_room(far);
+}
+
+static int adopt_pages(struct fp_agent *agent)
+{
+	struct fp_far *far = &agent->far;
+	int r = follow_advice(agent);
+	unsigned n_resident;
+
+	if (r == 0)
+		r = ease_layout(agent);
+	if (r < 0)
+		return r;
+	n_resident = each_touched(far, FP_AGENT_PAGES, (uint32_t)far->n_pages, adopt_page);
+	if (n_resident)
+		fp_budget_overdraw(&far->room, n_resident);
+	return 0;
+}
+
+/* Most children write little, and there can be many: they take little from the nodes at a time. */
+static int renew_store(struct fp_agent *agent)
+{
+	struct fp_store_options options = fp_agent_store_options(agent);
+
+	options.lease_bytes = CHILD_LEASE_BYTES;
+	return fp_store_fork_child(agent->far.store, &options);
+}
+
+static void start_over(struct fp_agent *agent)
+{
+	uint64_t mapped_peak = atomic_load(&agent->far.stats->mapped_peak_bytes);
+	struct fp_agent_error error;
+	int r;
+
+	drop_inherited(agent);
+	r = renew_kernel(agent, &error);
+	if (r < 0)
+		refuse(error.text);
+	r = renew_store(agent);
+	if (r == 0)
+		r = adopt_pages(agent);
+	if (r < 0)
+		refuse(strerror(-r));
+	r = renew_stats(agent, mapped_peak, &error);
+	if (r < 0)
+		refuse(error.text);
+	fp_agent_hold_forked(agent);
+	r = fp_agent_start_threads(agent, &error);
+	if (r < 0)
+		refuse(error.text);
+	fp_reclaim_thaw(agent->reclaim); /* only now: our stack may be far, and needs who serves it */
+}
+
+void fp_agent_fork_child(struct fp_agent *agent)
+{
+	struct fp_fork *fk = &agent->fork;
+
+	fp_clock_forked();
+	fp_fd_forked();
+	fp_agent_enter_local(agent);
+	each_stretch(agent, keep_out);
+	fp_far_join_family(&agent->far);
+	agent->is_child = true;
+	fp_affinity_init(&agent->affinity, agent->options.affinity == FP_AFFINITY_AUTO);
+	pthread_mutex_init(&fk->turn, NULL);
+	pthread_mutex_init(&agent->space.lock, NULL);
+	fp_space_allow_backing(&agent->space);
+	start_over(agent);
+	fp_agent_leave_local(agent);
+	fp_agent_sigmask_forked();
+	fp_agent_sigmask_restore(fk->mask);
+}

@@ -1,0 +1,529 @@
+/* See far.h. */
+#include "far.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "abi.h"
+#include "cleanup.h"
+#include "clock.h"
+#include "end.h"
+#include "lockedmem.h"
+#include "log.h"
+
+#define RESERVE_BYTES     (4ull << 40)
+#define RESERVE_MIN_BYTES (1ull << 30)
+/* The lowest 4 GiB are left to emulators, which take all of them, to MAP_32BIT and to programs that are not
+ * position-independent. */
+#define LOW_START            (4ull << 30)
+#define LOW_START_OVER_BREAK (32ull << 30)
+#define GAP_BYTES            (8ull << 40)
+#define CHUNKS(pages)        ((pages) >> FP_CHUNK_SHIFT)
+#define FOR_EVER             UINT64_MAX
+
+/* Newer than some headers that we build with. */
+#ifndef PR_SET_MEMORY_MERGE
+#define PR_SET_MEMORY_MERGE 67
+#endif
+
+char fp_zeros[FP_BUDGET_BATCH_MAX * FP_PAGE_SIZE] __attribute__((aligned(4096)));
+
+static void *reserve(void *hint, uint64_t bytes, int prot)
+{
+	void *p = mmap(hint, bytes, prot, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	if (p == MAP_FAILED)
+		return NULL;
+	madvise(p, bytes, MADV_NOHUGEPAGE);
+	madvise(p, bytes, MADV_DONTDUMP); /* see set_dumped in space.c */
+	return p;
+}
+
+static void release(void *p, uint64_t bytes)
+{
+	if (!p)
+		return;
+	fp_lockedmem_forget(p, bytes);
+	munmap(p, bytes);
+}
+
+/*
+ * A process may be started with all its memory mergeable (systemd's MemoryKSM). What the kernel merges loses
+ * its write protection (mm/ksm.c, replace_page, Linux 6.18), and a page that is written after that would be
+ * dropped as clean. What is given MADV_MERGEABLE goes on being merged.
+ */
+static void end_merging(void)
+{
+	(void)prctl(PR_SET_MEMORY_MERGE, 0, 0, 0, 0);
+}
+
+/*
+ * Low in the address space, where programs ask by a hint for their heaps: a Java VM below 32 GiB, to have
+ * short pointers; Go, GHC and SBCL below 1 TiB. So such heaps are far and lie where they should. The break of
+ * a program that is not position-independent starts below, and has room to grow. NULL: it is taken, or the
+ * limits allow less than all of the range.
+ */
+static void *reserve_low(uint64_t bytes)
+{
+	uintptr_t low = (uintptr_t)sbrk(0) < LOW_START ? LOW_START_OVER_BREAK : LOW_START;
+	void *p = bytes < RESERVE_BYTES
+	              ? NULL
+	              : reserve((void *)low, bytes, PROT_NONE); /* NOLINT(performance-no-int-to-ptr) */
+
+	if ((uintptr_t)p == low)
+		return p;
+	release(p, bytes);
+	return NULL;
+}
+
+/* What is low lies at no random place. So what is mapped there without a hint does, as precisely as the
+ * kernel places large mappings itself, in the third quarter: hints ask for less. */
+static uint32_t random_origin(uint64_t n_pages)
+{
+	uint64_t number = 0;
+
+	(void)!getrandom(&number, sizeof(number), GRND_NONBLOCK);
+	return (uint32_t)(n_pages / 2 + number % (CHUNKS(n_pages) / 4) * (1u << FP_CHUNK_SHIFT));
+}
+
+/*
+ * The kernel looks for room from one end of its part of the address space. So the range leaves some free at
+ * that end: what a bare system call unmaps in it is not the first place that a thread's stack or a library
+ * gets.
+ */
+static void *reserve_high(uint64_t bytes)
+{
+	char *first = reserve(NULL, bytes, PROT_NONE), *lower;
+
+	if (!first || (uintptr_t)first < GAP_BYTES)
+		return first;
+	lower = reserve(first - GAP_BYTES, bytes, PROT_NONE); /* a hint: it may come to lie elsewhere */
+	if (lower)
+		release(lower > first ? lower : first, bytes);
+	return lower && lower < first ? lower : first;
+}
+
+static void reserve_range(struct fp_far *far, uint64_t bytes)
+{
+	end_merging();
+	far->base = far->low ? reserve_low(bytes) : NULL;
+	far->origin = far->base ? random_origin(far->n_pages) : 0;
+	if (!far->base)
+		far->base = reserve_high(bytes);
+}
+
+static bool reserve_all(struct fp_far *far, uint64_t bytes)
+{
+	far->n_pages = bytes >> FP_PAGE_SHIFT;
+	reserve_range(far, bytes);
+	far->words = reserve(NULL, far->n_pages * sizeof(*far->words), PROT_READ | PROT_WRITE);
+	far->touched = reserve(NULL, CHUNKS(far->n_pages) / 8, PROT_READ | PROT_WRITE);
+	far->native = reserve(NULL, CHUNKS(far->n_pages) * sizeof(*far->native), PROT_READ | PROT_WRITE);
+	if (far->base && far->words && far->touched && far->native)
+		return true;
+	fp_far_unreserve(far);
+	return false;
+}
+
+static int found_family(struct fp_far *far)
+{
+	far->family = fp_lockedmem_new(FP_PAGE_SIZE);
+	if (!far->family)
+		return -ENOMEM;
+	if (madvise(far->family, FP_PAGE_SIZE, MADV_WIPEONFORK) < 0)
+		return -errno;
+	fp_far_join_family(far);
+	fp_far_inherit(far, 0, (uint32_t)far->n_pages, false);
+	return 0;
+}
+
+/*
+ * Half of a limit is left to everything else. Against RLIMIT_DATA the tables count, and what is mapped of the
+ * range: little of it is left to them.
+ */
+static uint64_t range_bytes(void)
+{
+	struct rlimit space, data;
+	uint64_t bytes = RESERVE_BYTES;
+
+	if (getrlimit(RLIMIT_AS, &space) < 0 || getrlimit(RLIMIT_DATA, &data) < 0)
+		return bytes;
+	while (bytes > RESERVE_MIN_BYTES &&
+	       (bytes > space.rlim_cur / 2 || bytes >> FP_PAGE_SHIFT > data.rlim_cur / 128))
+		bytes /= 2;
+	return bytes;
+}
+
+int fp_far_reserve(struct fp_far *far)
+{
+	uint64_t bytes = range_bytes();
+	int r;
+
+	while (!reserve_all(far, bytes)) {
+		bytes /= 2;
+		if (bytes < RESERVE_MIN_BYTES)
+			return -ENOMEM;
+	}
+	/* the fault threads write the tables: what is used of them stays in memory, the least first */
+	fp_lockedmem_lock(far->touched, CHUNKS(far->n_pages) / 8, true);
+	fp_lockedmem_lock((void *)far->native, CHUNKS(far->n_pages) * sizeof(*far->native), true);
+	fp_lockedmem_lock(far->words, far->n_pages * sizeof(*far->words), true);
+	r = fp_uffd_register(&far->uffd, far->base, bytes);
+	return r < 0 ? r : found_family(far);
+}
+
+void fp_far_unreserve(struct fp_far *far)
+{
+	release(far->base, far->n_pages << FP_PAGE_SHIFT);
+	release(far->words, far->n_pages * sizeof(*far->words));
+	release(far->touched, CHUNKS(far->n_pages) / 8);
+	release((void *)far->native, CHUNKS(far->n_pages) * sizeof(*far->native));
+	fp_lockedmem_free(far->family, FP_PAGE_SIZE);
+	far->family = NULL;
+	far->base = NULL;
+	far->words = NULL;
+	far->touched = NULL;
+	far->native = NULL;
+}
+
+bool fp_far_drop(struct fp_far *far, uint32_t page, uint32_t n)
+{
+	if (madvise(fp_far_addr(far, page), (size_t)n << FP_PAGE_SHIFT, MADV_DONTNEED) == 0)
+		return true;
+	if (errno == EPERM)
+		atomic_store_explicit(&far->sealed, true, memory_order_relaxed);
+	return false;
+}
+
+/* ---- family ---- */
+
+void fp_far_inherit(struct fp_far *far, uint32_t page, uint32_t n, bool inherit)
+{
+	madvise(fp_far_addr(far, page), (size_t)n << FP_PAGE_SHIFT, inherit ? MADV_DOFORK : MADV_DONTFORK);
+}
+
+void fp_far_join_family(struct fp_far *far)
+{
+	atomic_store(far->family, 1);
+}
+
+void fp_far_check_family(const struct fp_far *far)
+{
+	if (fp_far_is_stray(far))
+		fp_end_refused("fork", "this process was made by a bare system call (clone, fork), not by "
+		                       "the C library's fork: it has no far memory, and ends here rather "
+		                       "than read wrong bytes. Use fork or posix_spawn, or keep this "
+		                       "program's memory local (--heap none)");
+}
+
+static bool is_inside(const struct fp_far *far, uintptr_t addr)
+{
+	return addr - (uintptr_t)far->base < far->n_pages << FP_PAGE_SHIFT;
+}
+
+bool fp_far_has_thread(const struct fp_far *far)
+{
+	return is_inside(far, (uintptr_t)__builtin_frame_address(0)) ||
+	       is_inside(far, (uintptr_t)pthread_self());
+}
+
+/* ---- while the layout changes ---- */
+
+bool fp_far_may_pass(struct fp_far *far, ssize_t error, uint64_t until_ns)
+{
+	if (error == -EAGAIN)
+		fp_events_wait(far);
+	else if (error == -ENOMEM)
+		sched_yield();
+	else
+		return false;
+	return fp_clock_ns() < until_ns;
+}
+
+int fp_far_unprotect(struct fp_far *far, uint32_t page)
+{
+	int r = fp_uffd_protect(&far->uffd, fp_far_addr(far, page), FP_PAGE_SIZE, false);
+	uint64_t until_ns;
+
+	if (r != -EAGAIN)
+		return r;
+	until_ns = fp_clock_ns() + far->deadline_ns;
+	while (fp_far_may_pass(far, r, until_ns))
+		r = fp_uffd_protect(&far->uffd, fp_far_addr(far, page), FP_PAGE_SIZE, false);
+	return r;
+}
+
+/* ---- ends of transitions ---- */
+
+/* The queue is full only when many pages left by themselves: their entries are stale. */
+static void drop_stale_entries(struct fp_far *far)
+{
+	uint32_t pages[FP_BUDGET_BATCH_MAX];
+	unsigned n = fp_evict_queue_pop(&far->fifo, pages, FP_BUDGET_BATCH_MAX);
+
+	for (unsigned i = 0; i < n; i++) {
+		struct fp_page_step s = fp_pager_apply(&far->words[pages[i]], FP_EV_UNQUEUE, NULL);
+
+		if (s.action == FP_ACT_BUSY)
+			fp_evict_queue_push(&far->fifo, pages[i]);
+	}
+}
+
+void fp_far_settle(struct fp_far *far, uint32_t page, struct fp_page_step step)
+{
+	if (step.enqueue)
+		while (!fp_evict_queue_push(&far->fifo, page))
+			drop_stale_entries(far);
+	if (step.action == FP_ACT_WAKE)
+		fp_uffd_wake(&far->uffd, fp_far_addr(far, page), FP_PAGE_SIZE);
+}
+
+static void settle_event(struct fp_far *far, uint32_t page, enum fp_page_event event)
+{
+	fp_far_settle(far, page, fp_pager_apply(&far->words[page], event, NULL));
+}
+
+/*
+ * It stays where it was. The mapping went away under the fault, and whoever waits gets its SIGSEGV from the
+ * kernel; or the kernel does not take the page now, and whoever waits faults again.
+ */
+static void end_gone(struct fp_far *far, uint32_t page)
+{
+	settle_event(far, page, FP_EV_NOT_INSTALLED);
+	fp_uffd_wake(&far->uffd, fp_far_addr(far, page), FP_PAGE_SIZE);
+	fp_budget_leave(&far->room, 1);
+	fp_count(&far->stats->faults[FP_FAULT_DROPPED], 1);
+}
+
+/* Present though the word said otherwise: its protection is unknown, so it counts as written. */
+static void end_present(struct fp_far *far, uint32_t page)
+{
+	if (fp_uffd_needs_holds(&far->uffd)) /* what counts as written must be writable: see agent_hold.c */
+		(void)fp_far_unprotect(far, page);
+	settle_event(far, page, FP_EV_INSTALLED_RW);
+	fp_uffd_wake(&far->uffd, fp_far_addr(far, page), FP_PAGE_SIZE);
+}
+
+/* For a reason that nobody foresaw. */
+static void say_refused(const struct fp_far *far, uint32_t page, int error)
+{
+	static struct fp_log_limit limit;
+	char why[64];
+
+	if (fp_log_allowed(&limit, 10))
+		fp_log(FP_LOG_ERROR, "pager",
+		       "page %p is lost: the kernel refuses to install it: %s; SIGBUS follows. Please report "
+		       "this",
+		       (void *)fp_far_addr(far, page), fp_strerror(error, why, sizeof(why)));
+}
+
+/* patience_ns: how long the kernel is waited for, while a system call changes the layout, or it has no
+ * memory.
+ */
+static unsigned install(struct fp_far *far, uint32_t page, unsigned n, const char *from, bool writable,
+                        uint64_t patience_ns)
+{
+	enum fp_page_event done = writable ? FP_EV_INSTALLED_RW : FP_EV_INSTALLED;
+	unsigned resident = 0;
+	uint64_t until_ns = 0;
+	bool singly = false;
+
+	while (n > 0) {
+		size_t len = (singly ? 1 : n) * (size_t)FP_PAGE_SIZE;
+		ssize_t r = fp_uffd_copy(&far->uffd, fp_far_addr(far, page), from, len, !writable);
+		unsigned k = r > 0 ? (unsigned)(r >> FP_PAGE_SHIFT) : 1;
+
+		if (r > 0) {
+			for (unsigned i = 0; i < k; i++)
+				settle_event(far, page + i, done);
+			resident += k;
+		} else if (r == -EEXIST) {
+			end_present(far, page);
+			resident++;
+		} else if (r == -ENOENT && len > FP_PAGE_SIZE) {
+			singly = true; /* the kernel has a boundary of mappings among these pages */
+			continue;
+		} else if (r == -ENOENT || r == -ESRCH) {
+			end_gone(far, page);
+		} else if (r == -EAGAIN || r == -ENOMEM) {
+			if (until_ns == 0)
+				until_ns = patience_ns == FOR_EVER ? FOR_EVER : fp_clock_ns() + patience_ns;
+			if (fp_far_may_pass(far, r, until_ns))
+				continue;
+			end_gone(far, page);
+		} else {
+			say_refused(far, page, (int)r);
+			fp_far_lose(far, page, true);
+		}
+		page += k;
+		from += k * (size_t)FP_PAGE_SIZE;
+		n -= k;
+	}
+	return resident;
+}
+
+unsigned fp_far_install(struct fp_far *far, uint32_t page, unsigned n, const void *src, bool writable)
+{
+	return install(far, page, n, src, writable, far->deadline_ns);
+}
+
+void fp_far_put_back(struct fp_far *far, uint32_t page, const void *src)
+{
+	(void)install(far, page, 1, src, true, FOR_EVER);
+}
+
+/* A bit for each node whose return makes room. It may be back by now: then any that is there does. */
+static uint32_t wanted_nodes(const struct fp_far *far)
+{
+	uint32_t away = 0, all = 0;
+	struct fp_store_node info;
+
+	for (unsigned i = 0; i < fp_store_n_nodes(far->store); i++) {
+		fp_store_node_info(far->store, i, &info);
+		all |= (uint32_t)(info.state != FP_STORE_LOST) << i;
+		away |= (uint32_t)(info.state != FP_STORE_LOST && (!info.up || info.adopting)) << i;
+	}
+	return away || atomic_load(&far->full) ? away : all;
+}
+
+/* The page is LOST as yet: it is revived once its node is back. One without a slot only wanted for room. */
+static void look_again(struct fp_far *far, uint64_t word)
+{
+	uint64_t slot = fp_page_slot(word);
+
+	if (word & FP_PAGE_DIRTY)
+		return;
+	atomic_fetch_or(&far->unreached,
+	                slot ? 1u << fp_store_slot_node(far->store, slot) : wanted_nodes(far));
+}
+
+void fp_far_lose(struct fp_far *far, uint32_t page, bool has_token)
+{
+	uint64_t old;
+
+	fp_far_poison(far, page);
+	fp_far_settle(far, page, fp_pager_apply(&far->words[page], FP_EV_FETCH_FAILED, &old));
+	look_again(far, old); /* after the word, which whoever sees the bits looks at */
+	if (has_token)
+		fp_budget_leave(&far->room, 1);
+	fp_count(&far->stats->lost_pages, 1);
+}
+
+void fp_far_poison_again(struct fp_far *far, uint32_t page)
+{
+	uint64_t old;
+
+	fp_far_poison(far, page);
+	fp_far_settle(far, page, fp_pager_apply(&far->words[page], FP_EV_FETCH_FAILED, &old));
+	look_again(far, old); /* it may have been passed over meanwhile */
+}
+
+static void revive(struct fp_far *far, uint32_t page)
+{
+	uint64_t word = atomic_load_explicit(&far->words[page], memory_order_relaxed), old;
+	bool dropped;
+
+	if (fp_page_state(word) != FP_PAGE_LOST || (word & FP_PAGE_DIRTY))
+		return;
+	if (fp_page_slot(word) && !fp_store_slot_up(far->store, fp_page_slot(word))) {
+		look_again(far, word);
+		return;
+	}
+	if (fp_pager_apply(&far->words[page], FP_EV_REVIVE, &old).action != FP_ACT_CLAIMED)
+		return;
+	fp_events_enter(&far->events);
+	dropped = !fp_events_touch(&far->events, page, page + 1) &&
+	          madvise(fp_far_addr(far, page), FP_PAGE_SIZE, MADV_DONTNEED_LOCKED) == 0;
+	fp_events_leave(&far->events);
+	if (dropped)
+		old = (old & ~FP_PAGE_STATE_MASK) | (fp_page_slot(old) ? FP_PAGE_REMOTE : FP_PAGE_ZERO);
+	else
+		look_again(far, old);
+	fp_far_settle(far, page, fp_pager_apply_release(&far->words[page], old));
+}
+
+void fp_far_revive(struct fp_far *far)
+{
+	uint32_t wanted = atomic_load(&far->unreached), back = 0;
+	struct fp_store_node info;
+
+	for (unsigned i = 0; wanted && i < fp_store_n_nodes(far->store); i++) {
+		fp_store_node_info(far->store, i, &info);
+		back |= (wanted >> i & (info.up && !info.adopting)) << i;
+	}
+	if (!back)
+		return;
+	atomic_fetch_and(&far->unreached, ~back); /* first: what is lost from here on is looked at again */
+	for (uint64_t chunk = 0; chunk < CHUNKS(far->n_pages); chunk++) {
+		uint64_t bits = atomic_load_explicit(&far->touched[chunk / 64], memory_order_relaxed);
+
+		if (!bits)
+			chunk |= 63;
+		else if (bits >> (chunk & 63) & 1)
+			for (uint32_t i = 0; i < 1u << FP_CHUNK_SHIFT; i++)
+				revive(far, (uint32_t)(chunk << FP_CHUNK_SHIFT) + i);
+	}
+}
+
+uint64_t fp_far_patience_ns(const struct fp_far *far)
+{
+	uint64_t wait_ns = 0;
+	struct fp_store_node info;
+
+	for (unsigned i = 0; i < fp_store_n_nodes(far->store); i++) {
+		fp_store_node_info(far->store, i, &info);
+		if (info.adopting || (info.state != FP_STORE_UP && info.state != FP_STORE_LOST))
+			wait_ns = FP_MAX(wait_ns, info.wait_ns);
+	}
+	return wait_ns;
+}
+
+void fp_far_count_nodes(const struct fp_far *far, unsigned *ret_up, unsigned *ret_cut_off)
+{
+	struct fp_store_node info;
+
+	*ret_up = *ret_cut_off = 0;
+	for (unsigned i = 0; i < fp_store_n_nodes(far->store); i++) {
+		fp_store_node_info(far->store, i, &info);
+		*ret_up += info.state == FP_STORE_UP;
+		*ret_cut_off += info.state == FP_STORE_OPEN || info.state == FP_STORE_HALF_OPEN;
+	}
+}
+
+int fp_far_why_stuck(const struct fp_far *far)
+{
+	unsigned up, cut_off;
+
+	fp_far_count_nodes(far, &up, &cut_off);
+	if (up == 0)
+		return -EHOSTDOWN;
+	if (atomic_load(&far->full))
+		return -ENOSPC;
+	/* what is mapped here can be read meanwhile, so such a node is up */
+	return atomic_load(&far->wants_slots) && fp_store_lacks_sessions(far->store) ? -EHOSTDOWN : 0;
+}
+
+void fp_far_poison(struct fp_far *far, uint32_t page)
+{
+	uint64_t until_ns = fp_clock_ns() + far->deadline_ns;
+	int r;
+
+	do {
+		r = fp_uffd_poison(&far->uffd, fp_far_addr(far, page), FP_PAGE_SIZE);
+	} while (fp_far_may_pass(far, r, until_ns));
+	if (r == -EOPNOTSUPP && !far->uffd.sigbus) /* there whoever touches it finds the word */
+		fp_end_aborted("pager", "a page is lost, and this kernel (before 6.6) can't make its touches "
+		                        "fail. Use Linux 6.6 or later, or fault mode inline");
+	fp_uffd_wake(&far->uffd, fp_far_addr(far, page), FP_PAGE_SIZE);
+	fp_count(&far->stats->faults[FP_FAULT_POISONED], 1);
+}

@@ -1,0 +1,524 @@
+/* See native.h. On the fault path: no lock, no allocation, bounded work (law 4). */
+#include "kernel_filled.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cleanup.h"
+#include "evict.h"
+
+#define CHUNK_PAGES (1u << FP_CHUNK_SHIFT)
+#define FIRST_CHUNK ((2 * FP_STAGE_PAGES >> FP_CHUNK_SHIFT) + 1) /* below: the agent's own */
+#define FRESH_MIN   8u                                           /* fewer are not worth three system calls */
+#define EAGER_MAX   (2 * CHUNK_PAGES) /* of longer mappings little may ever be touched */
+#define ERRAND_NS   20000             /* between two looks whether it is done */
+
+/* Flags of a piece that its pages can be native with. */
+#define HARMLESS ((uint32_t)(FP_PIECE_NORESERVE | FP_PIECE_RANDOM | FP_PIECE_SEQUENTIAL | FP_PIECE_DONTDUMP))
+
+/* Newer than some headers that we build with. */
+#ifndef MADV_DONTNEED_LOCKED
+#define MADV_DONTNEED_LOCKED 24
+#endif
+
+/*
+ * A chunk's word: its state, and which run of its pages is native. The rest of it may hold other mappings,
+ * foreign ones too, which must not be registered.
+ *
+ *  31        21 20     11 10      2 1     0
+ * +------------+---------+---------+-------+
+ * |    zero    | length  |  first  | state |
+ * +------------+---------+---------+-------+
+ */
+enum chunk_state { MANAGED, CONVERTING, NATIVE, CHANGING };
+
+#define STATE_MASK   3u
+#define FIRST_SHIFT  2
+#define LENGTH_SHIFT 11
+
+struct run {
+	uint32_t start, end;
+};
+
+static uint32_t native_word(struct run run)
+{
+	return NATIVE | (run.start & (CHUNK_PAGES - 1)) << FIRST_SHIFT |
+	       (run.end - run.start) << LENGTH_SHIFT;
+}
+
+static struct run native_run(uint32_t page, uint32_t word)
+{
+	uint32_t start = (page & ~(CHUNK_PAGES - 1)) + (word >> FIRST_SHIFT & (CHUNK_PAGES - 1));
+
+	return (struct run){.start = start, .end = start + (word >> LENGTH_SHIFT)};
+}
+
+static bool is_native_word(uint64_t word)
+{
+	return fp_page_state(word) == FP_PAGE_RESIDENT && (word & FP_PAGE_DIRTY) && !fp_page_slot(word);
+}
+
+static bool can_be_native(uint64_t word)
+{
+	return fp_page_state(word) == FP_PAGE_ZERO || is_native_word(word);
+}
+
+static _Atomic uint32_t *state_of(const struct fp_far *far, uint32_t page)
+{
+	return &far->native[page >> FP_CHUNK_SHIFT];
+}
+
+void fp_kernel_filled_open(struct fp_far *far)
+{
+	size_t bytes = (far->n_pages >> FP_CHUNK_SHIFT) * sizeof(*far->native);
+
+	if (!far->native)
+		return;
+	/* an older kernel refuses both where it is locked, that is, in the process that made it: it is new
+	 * there */
+	if (madvise((void *)far->native, bytes, MADV_DONTNEED_LOCKED) < 0)
+		(void)madvise((void *)far->native, bytes, MADV_DONTNEED);
+	far->has_native = far->pagemap_fd >= 0;
+}
+
+/* ---- begin ---- */
+
+/* Half of the budget is given freely; beyond that, only what goes on from native memory, up to the margin. */
+static bool is_ample(const struct fp_far *far, uint32_t page)
+{
+	const _Atomic uint32_t *state = state_of(far, page);
+	uint64_t free_pages = fp_budget_free(&far->room), margin = 2 * fp_budget_margin(&far->room);
+	uint64_t budget = atomic_load_explicit(&far->room.budget, memory_order_relaxed);
+
+	if (free_pages < CHUNK_PAGES + margin || fp_budget_is_thrashing(&far->room))
+		return false;
+	return free_pages - CHUNK_PAGES >= budget / 2 ||
+	       ((atomic_load_explicit(state, memory_order_relaxed) |
+	         atomic_load_explicit(state - 1, memory_order_relaxed)) &
+	        NATIVE); /* or CHANGING */
+}
+
+/*
+ * The pages around page that can be native with it: ZERO ones, and those that are already as native pages
+ * are. Within the chunk, the mapping and the side of the present run.
+ */
+static struct run find_run(const struct fp_far *far, const struct fp_piece *piece, uint32_t page,
+                           uint32_t word)
+{
+	uint32_t first = page & ~(CHUNK_PAGES - 1);
+	uint32_t low = FP_MAX(piece->start, first), high = FP_MIN(piece->end, first + CHUNK_PAGES);
+	struct run run = {.start = page, .end = page + 1}, before;
+
+	if (word != MANAGED) {
+		before = native_run(page, word);
+		if (page < before.start)
+			high = FP_MIN(high, before.start);
+		else
+			low = FP_MAX(low, before.end);
+	}
+	while (run.end < high && can_be_native(atomic_load(&far->words[run.end])))
+		run.end++;
+	while (run.start > low && can_be_native(atomic_load(&far->words[run.start - 1])))
+		run.start--;
+	return run;
+}
+
+static unsigned count_fresh(const struct fp_far *far, struct run run)
+{
+	unsigned n = 1; /* the fault's own */
+
+	for (uint32_t p = run.start; p < run.end; p++)
+		n += fp_page_state(atomic_load(&far->words[p])) == FP_PAGE_ZERO;
+	return n;
+}
+
+/* One run a chunk: another must continue it, as mappings do that come one after the other. */
+static bool can_join(uint32_t page, uint32_t word, struct run run)
+{
+	struct run before = native_run(page, word);
+
+	return word == MANAGED || run.start == before.end || run.end == before.start;
+}
+
+static struct run join(uint32_t page, uint32_t word, struct run run)
+{
+	struct run before = word == MANAGED ? run : native_run(page, word);
+
+	return (struct run){.start = FP_MIN(run.start, before.start), .end = FP_MAX(run.end, before.end)};
+}
+
+static bool own_page(struct fp_far *far, uint32_t page)
+{
+	return fp_pager_apply(&far->words[page], FP_EV_PREZERO, NULL).action == FP_ACT_ZERO ||
+	       fp_pager_apply(&far->words[page], FP_EV_ADOPT, NULL).action == FP_ACT_VERIFY;
+}
+
+/* The word of a page that we own tells what it was. */
+static bool was_zero(const struct fp_far *far, uint32_t page)
+{
+	return !(atomic_load(&far->words[page]) & FP_PAGE_DIRTY);
+}
+
+/* The fault's own page goes on as it came. */
+static void disown_run(struct fp_far *far, struct run run, uint32_t page)
+{
+	for (uint32_t p = run.start; p < run.end; p++) {
+		enum fp_page_event as_it_was = was_zero(far, p) ? FP_EV_NOT_INSTALLED : FP_EV_INSTALLED_RW;
+
+		if (p != page)
+			fp_far_settle(far, p, fp_pager_apply(&far->words[p], as_it_was, NULL));
+	}
+}
+
+/* Owns all of the run or nothing. *ret_fresh: how many of its pages have no token yet. */
+static bool own_run(struct fp_far *far, struct run run, uint32_t page, unsigned *ret_fresh)
+{
+	unsigned n = 0;
+
+	for (uint32_t p = run.start; p < run.end; p++) {
+		if (p != page && !own_page(far, p)) {
+			disown_run(far, (struct run){.start = run.start, .end = p}, page);
+			return false;
+		}
+		n += was_zero(far, p);
+	}
+	*ret_fresh = n;
+	return true;
+}
+
+static bool take_tokens(struct fp_far *far, unsigned n)
+{
+	unsigned got = fp_budget_take(&far->room, n);
+
+	if (got < n)
+		fp_budget_give(&far->room, got);
+	return got == n;
+}
+
+static bool is_hole(const struct fp_far *far, uint32_t page, unsigned n)
+{
+	unsigned char vec[CHUNK_PAGES];
+
+	return mincore(fp_far_addr(far, page), (size_t)n << FP_PAGE_SHIFT, vec) < 0 && errno == ENOMEM;
+}
+
+/* A mapping that a system call ended while its registration was being changed ended unseen: it is noted now.
+ */
+static void note_holes(struct fp_far *far, struct run run)
+{
+	if (!is_hole(far, run.start, run.end - run.start))
+		return;
+	for (uint32_t p = run.start, end; p < run.end; p = end) {
+		bool hole = is_hole(far, p, 1);
+		struct fp_uffd_fault unmapped = {.change = FP_UFFD_UNMAPPED,
+		                                 .addr = (uintptr_t)fp_far_addr(far, p)};
+
+		for (end = p + 1; end < run.end && is_hole(far, end, 1) == hole;)
+			end++;
+		unmapped.end = (uintptr_t)fp_far_addr(far, end);
+		if (hole)
+			(void)fp_events_note(far, &unmapped);
+	}
+}
+
+/*
+ * The kernel fills these pages, and still tells when their mapping ends: see events.h. At its limit of
+ * mappings it may stop half-way, when some pages are its own already, and may have been filled. So the run is
+ * native all the same, and as much of it is registered as can be: a fault there finds a page absent that its
+ * word says is resident, and fills it.
+ */
+static int give_to_kernel(struct fp_far *far, struct run run)
+{
+	size_t len = (size_t)(run.end - run.start) << FP_PAGE_SHIFT;
+	char *addr = fp_far_addr(far, run.start);
+	int r = fp_uffd_unregister(&far->uffd, addr, len);
+
+	if (r < 0 && r != -ENOMEM)
+		return r; /* nothing was done */
+	if (r == 0 && far->uffd.has_events)
+		r = fp_uffd_register_fills(&far->uffd, addr, len);
+	if (r < 0) {
+		(void)fp_uffd_register(&far->uffd, addr, len);
+		fp_uffd_wake(&far->uffd, addr, len);
+	}
+	if (far->uffd.has_events)
+		note_holes(far, run);
+	return 0;
+}
+
+/*
+ * Looks at the layout once more when the pages are owned: had their mapping ended before, they could be made
+ * native in no mapping; if it ends now, the call that ends it waits for us.
+ */
+static bool release_run(struct fp_far *far, const struct fp_layout *layout, uint32_t changes, struct run run,
+                        unsigned n_fresh)
+{
+	if (!take_tokens(far, n_fresh))
+		return false;
+	if (fp_layout_changes(layout) == changes && give_to_kernel(far, run) == 0)
+		return true;
+	fp_budget_give(&far->room, n_fresh);
+	return false;
+}
+
+static bool convert(struct fp_far *far, const struct fp_layout *layout, uint32_t page, uint32_t word,
+                    struct run *ret_run)
+{
+	struct fp_piece piece;
+	uint32_t changes;
+	unsigned n_fresh;
+
+	if (!fp_layout_peek(layout, page, &piece, &changes) || !(piece.prot & PROT_WRITE) ||
+	    piece.flags & ~HARMLESS)
+		return false;
+	*ret_run = find_run(far, &piece, page, word);
+	if (!can_join(page, word, *ret_run) || count_fresh(far, *ret_run) < FRESH_MIN ||
+	    !own_run(far, *ret_run, page, &n_fresh))
+		return false;
+	if (release_run(far, layout, changes, *ret_run, n_fresh))
+		return true;
+	disown_run(far, *ret_run, page);
+	return false;
+}
+
+/* Takes the chunk into our hands, if it is in nobody's. *ret_word: what it was. */
+static bool take_chunk(_Atomic uint32_t *state, uint32_t *ret_word)
+{
+	uint32_t word = *ret_word = atomic_load(state);
+
+	return (word == MANAGED || (word & STATE_MASK) == NATIVE) &&
+	       atomic_compare_exchange_strong(state, &word, word == MANAGED ? CONVERTING : CHANGING);
+}
+
+static bool may_begin(const struct fp_far *far, uint32_t page)
+{
+	return far->has_native && page >> FP_CHUNK_SHIFT >= FIRST_CHUNK && is_ample(far, page) &&
+	       !fp_events_careful(&far->events);
+}
+
+bool fp_kernel_filled_begin(struct fp_far *far, const struct fp_layout *layout, uint32_t page)
+{
+	_Atomic uint32_t *state = state_of(far, page);
+	struct run run;
+	uint32_t word;
+
+	if (!may_begin(far, page) || !take_chunk(state, &word))
+		return false;
+	if (!convert(far, layout, page, word, &run)) {
+		atomic_store(state, word);
+		return false;
+	}
+	/* before the words: who takes one of these pages waits until all are settled, and finds them native
+	 */
+	atomic_store(state, CHANGING);
+	for (uint32_t p = run.start; p < run.end; p++)
+		fp_far_settle(far, p, fp_pager_apply(&far->words[p], FP_EV_INSTALLED_RW, NULL));
+	atomic_store(state, native_word(join(page, word, run)));
+	return true;
+}
+
+/* What a fault on the first page would do. */
+static void begin_chunk(struct fp_far *far, const struct fp_layout *layout, uint32_t page)
+{
+	if (!may_begin(far, page))
+		return;
+	fp_far_touch(far, page);
+	if (fp_pager_apply(&far->words[page], FP_EV_PREZERO, NULL).action == FP_ACT_ZERO &&
+	    !fp_kernel_filled_begin(far, layout, page))
+		fp_far_settle(far, page, fp_pager_apply(&far->words[page], FP_EV_NOT_INSTALLED, NULL));
+}
+
+/* Nobody waits for a page of the chunks meanwhile who could be ourselves: that excludes a far stack. */
+void fp_kernel_filled_begin_mapping(struct fp_far *far, const struct fp_layout *layout, uint32_t start,
+                                    uint32_t end)
+{
+	if (end - start < FRESH_MIN || end - start > EAGER_MAX || fp_far_has_thread(far))
+		return;
+	for (uint32_t p = start; p < end; p = (p | (CHUNK_PAGES - 1)) + 1)
+		begin_chunk(far, layout, p);
+}
+
+/* ---- end ---- */
+
+static bool read_pagemap(const struct fp_far *far, uint32_t page, uint64_t *ret_entries, unsigned n)
+{
+	return fp_uffd_pagemap(far->pagemap_fd, fp_far_addr(far, page), ret_entries, n);
+}
+
+bool fp_kernel_filled_is_absent(const struct fp_far *far, uint32_t page)
+{
+	uint64_t entry;
+
+	return read_pagemap(far, page, &entry, 1) && !(entry & FP_PAGEMAP_HERE);
+}
+
+/* Owns the pages of the run that were never filled, as far as the page map tells; others' entries are
+ * cleared. Returns how many. */
+static unsigned own_absent(struct fp_far *far, struct run run, uint64_t *entries)
+{
+	unsigned n = 0;
+
+	for (uint32_t p = run.start; p < run.end; p++) {
+		uint64_t *entry = &entries[p - run.start];
+
+		*entry = !(*entry & FP_PAGEMAP_HERE) &&
+		         fp_pager_apply(&far->words[p], FP_EV_ADOPT, NULL).action == FP_ACT_VERIFY;
+		n += *entry != 0;
+	}
+	return n;
+}
+
+/*
+ * What was given to the kernel and never filled goes back to ZERO, and its tokens to the room. A page may be
+ * filled between the look and the claim, so those that are owned are looked at again: now nobody can.
+ */
+static void return_absent(struct fp_far *far, struct run run)
+{
+	uint64_t owned[CHUNK_PAGES], entries[CHUNK_PAGES];
+	unsigned n = run.end - run.start, tokens = 0;
+	bool seen;
+
+	if (!read_pagemap(far, run.start, owned, n) || own_absent(far, run, owned) == 0)
+		return;
+	seen = read_pagemap(far, run.start, entries, n);
+	for (unsigned i = 0; i < n; i++) {
+		bool absent = seen && !(entries[i] & FP_PAGEMAP_HERE);
+		enum fp_page_event event = absent ? FP_EV_NOT_INSTALLED : FP_EV_INSTALLED_RW;
+
+		if (!owned[i])
+			continue;
+		fp_far_settle(far, run.start + i, fp_pager_apply(&far->words[run.start + i], event, NULL));
+		tokens += absent;
+	}
+	fp_budget_leave(&far->room, tokens);
+}
+
+/*
+ * What a system call ended this very moment, and what it mapped there, may be among the pages: what can't be
+ * registered, page by page, is nothing, or not ours. What can is let go again when the event is followed.
+ */
+static int take_from_kernel(struct fp_far *far, struct run run)
+{
+	uint32_t end = run.end, next = run.start;
+	int r = 0;
+
+	while (next < end && (r == 0 || r == -EINVAL)) {
+		r = fp_uffd_register(&far->uffd, fp_far_addr(far, next),
+		                     (size_t)(run.end - next) << FP_PAGE_SHIFT);
+		if (r == -EINVAL && run.end - next > 1) {
+			run.end = next + (run.end - next) / 2;
+			continue;
+		}
+		next = run.end;
+		run.end = end;
+	}
+	return r == -EINVAL ? 0 : r;
+}
+
+/* Registers the pages of a run, but for those that are no longer ours: see events.h. */
+static int take_own(struct fp_far *far, struct run run)
+{
+	struct run part = run;
+	int r = 0;
+
+	fp_events_enter(&far->events);
+	for (; r == 0 && fp_events_own_stretch(&far->events, &part.start, &part.end);
+	     part = (struct run){.start = part.end, .end = run.end})
+		r = take_from_kernel(far, part);
+	fp_events_leave(&far->events);
+	return r;
+}
+
+/* What is left of the run before and behind the pages held. */
+static void return_absent_but(struct fp_far *far, struct run run, struct run held)
+{
+	struct run before = {.start = run.start, .end = FP_MIN(run.end, held.start)};
+	struct run behind = {.start = FP_MAX(run.start, held.end), .end = run.end};
+
+	if (before.start < before.end)
+		return_absent(far, before);
+	if (behind.start < behind.end)
+		return_absent(far, behind);
+}
+
+/* While the registration is under way the kernel lets nobody fill a page; after it, nobody can but us. */
+static int end(struct fp_far *far, _Atomic uint32_t *state, struct run run, struct run held)
+{
+	int r = take_own(far, run);
+
+	if (r == 0)
+		return_absent_but(far, run, held);
+	atomic_store(state, r < 0 ? native_word(run) : MANAGED);
+	return r;
+}
+
+/* Whoever holds the layout lock asks, so there is one at a time. */
+static int send_errand(struct fp_far *far, struct run held)
+{
+	const struct timespec pause = {.tv_nsec = ERRAND_NS};
+
+	far->errand.start = held.start;
+	far->errand.end = held.end;
+	atomic_store(&far->errand.wanted, true);
+	while (atomic_load(&far->errand.wanted)) {
+		fp_budget_kick(&far->room);
+		nanosleep(&pause, NULL);
+	}
+	return far->errand.result;
+}
+
+void fp_kernel_filled_run_errand(struct fp_far *far)
+{
+	if (!atomic_load(&far->errand.wanted))
+		return;
+	far->errand.result = fp_kernel_filled_end_held(far, far->errand.start, far->errand.end);
+	atomic_store(&far->errand.wanted, false);
+}
+
+/* A chunk that is CONVERTING was MANAGED, and what is being converted is not the caller's. One that is
+ * CHANGING will not be for long: nobody blocks meanwhile. */
+int fp_kernel_filled_end_held(struct fp_far *far, uint32_t start, uint32_t held_end)
+{
+	struct run held = {.start = start, .end = held_end};
+	_Atomic uint32_t *state = state_of(far, start);
+	uint32_t word;
+
+	while ((word = atomic_load(state)) & NATIVE) { /* or CHANGING */
+		if (fp_far_has_thread(far))
+			return send_errand(far, held);
+		if ((word & STATE_MASK) == NATIVE && atomic_compare_exchange_strong(state, &word, CHANGING))
+			return end(far, state, native_run(start, word), held);
+		sched_yield();
+	}
+	return 0;
+}
+
+int fp_kernel_filled_end(struct fp_far *far, uint32_t page)
+{
+	return fp_kernel_filled_end_held(far, page, page + 1);
+}
+
+void fp_kernel_filled_forget_absent(struct fp_far *far, uint32_t page)
+{
+	uint32_t first = page & ~(CHUNK_PAGES - 1), managed = MANAGED;
+	_Atomic uint32_t *state = state_of(far, page);
+
+	if (!far->has_native || page >> FP_CHUNK_SHIFT < FIRST_CHUNK ||
+	    !atomic_compare_exchange_strong(state, &managed, CONVERTING))
+		return;
+	return_absent(far, (struct run){.start = first, .end = first + CHUNK_PAGES});
+	atomic_store(state, MANAGED);
+}
+
+bool fp_kernel_filled_fills(const struct fp_far *far, uint32_t page)
+{
+	return atomic_load(state_of(far, page)) & NATIVE; /* or CHANGING */
+}
+
+bool fp_kernel_filled_keeps(uint64_t word)
+{
+	return is_native_word(word);
+}

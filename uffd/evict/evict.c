@@ -1,0 +1,539 @@
+/* See evict.h. Lives on the fault path: everything is allocated by fp_evictor_new (law 4). */
+#include "evict.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "abi.h"
+#include "capture.h"
+#include "cleanup.h"
+#include "clock.h"
+#include "lockedmem.h"
+#include "kernel_filled.h"
+
+#define BATCH        FP_BUDGET_BATCH_MAX
+#define WRITE_TRIES  3u
+#define LANE_BATCHES (FP_STAGE_PAGES / BATCH)
+
+struct fp_evictor {
+	struct fp_far *far;
+	struct fp_lane *lane;
+	struct fp_batch *batches;
+	unsigned n_batches;
+	uint32_t drops[BATCH]; /* clean victims of the run */
+	unsigned n_drops;
+	uint32_t takes[BATCH]; /* dirty victims of the run */
+	unsigned n_takes;
+};
+
+static size_t batches_bytes(const struct fp_evictor *ev)
+{
+	return ev->n_batches * sizeof(*ev->batches);
+}
+
+static size_t copies_bytes(const struct fp_evictor *ev)
+{
+	return (size_t)ev->n_batches * BATCH * FP_PAGE_SIZE;
+}
+
+int fp_evictor_new(struct fp_far *far, struct fp_lane *lane, char *stage, struct fp_evictor **ret_evictor)
+{
+	struct fp_evictor *ev = fp_lockedmem_new(sizeof(*ev));
+	char *copies;
+
+	if (!ev)
+		return -ENOMEM;
+	ev->far = far;
+	ev->lane = lane;
+	ev->n_batches = lane ? LANE_BATCHES : 1;
+	ev->batches = fp_lockedmem_new(batches_bytes(ev));
+	if (ev->batches && far->capture_by_move) /* then few pages are ever copied */
+		copies = fp_lockedmem_lazy(copies_bytes(ev));
+	else
+		copies = ev->batches ? fp_lockedmem_new(copies_bytes(ev)) : NULL;
+	/* not the stage: MOVE refuses pages that a device has pinned */
+	if (copies && lane)
+		(void)fp_lane_register(lane, copies, copies_bytes(ev)); /* a hint */
+	if (!copies) {
+		fp_evictor_free(ev);
+		return -ENOMEM;
+	}
+	for (unsigned i = 0; i < ev->n_batches; i++) {
+		ev->batches[i].stage = stage + (size_t)i * BATCH * FP_PAGE_SIZE;
+		ev->batches[i].copies = copies + (size_t)i * BATCH * FP_PAGE_SIZE;
+	}
+	*ret_evictor = ev;
+	return 0;
+}
+
+void fp_evictor_free(struct fp_evictor *ev)
+{
+	if (!ev)
+		return;
+	if (ev->batches)
+		fp_lockedmem_free(ev->batches[0].copies, copies_bytes(ev));
+	fp_lockedmem_free(ev->batches, batches_bytes(ev));
+	fp_lockedmem_free(ev, sizeof(*ev));
+}
+
+static int by_number(const void *a, const void *b)
+{
+	uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+
+	return (x > y) - (x < y);
+}
+
+/* A clean page whose node no longer answers is the last copy: it must be written elsewhere, not dropped (law
+ * 2). */
+static bool may_drop(const struct fp_far *far, uint64_t word)
+{
+	uint64_t slot = fp_page_slot(word);
+
+	return !slot || fp_store_slot_up(far->store, slot);
+}
+
+/*
+ * Puts those back that a call has handed to the kernel, and closes the gaps. The words say LEAVING already:
+ * who holds a page from now on sees that, and waits.
+ */
+static unsigned spare(struct fp_far *far, uint32_t *pages, unsigned n)
+{
+	uint64_t held = fp_pin_look(&far->holds, pages, n);
+	unsigned kept = 0;
+
+	for (unsigned i = 0; i < n; i++)
+		if (held >> i & 1)
+			fp_capture_refuse(far, pages[i]);
+		else
+			pages[kept++] = pages[i];
+	return kept;
+}
+
+static void spare_held(struct fp_evictor *ev)
+{
+	static_assert(BATCH <= 64, "a bit each");
+
+	fp_pin_fence();
+	ev->n_drops = spare(ev->far, ev->drops, ev->n_drops);
+	ev->n_takes = spare(ev->far, ev->takes, ev->n_takes);
+}
+
+/* In a passage: puts those back whose mapping a system call ended behind our back. They are forgotten later.
+ */
+static unsigned spare_gone(struct fp_far *far, uint32_t *pages, unsigned n)
+{
+	unsigned kept = 0;
+
+	if (!fp_events_any(&far->events))
+		return n;
+	for (unsigned i = 0; i < n; i++)
+		if (fp_events_touch(&far->events, pages[i], pages[i] + 1))
+			fp_capture_refuse(far, pages[i]);
+		else
+			pages[kept++] = pages[i];
+	return kept;
+}
+
+static void sort_victim(struct fp_evictor *ev, uint32_t page, enum fp_page_event event)
+{
+	uint64_t old;
+	enum fp_page_action action = fp_pager_apply(&ev->far->words[page], event, &old).action;
+
+	if (action == FP_ACT_DROP && may_drop(ev->far, old))
+		ev->drops[ev->n_drops++] = page;
+	else if (action == FP_ACT_CAPTURE && fp_kernel_filled_end(ev->far, page) < 0)
+		fp_capture_refuse(ev->far, page);
+	else if (action == FP_ACT_DROP || action == FP_ACT_CAPTURE)
+		ev->takes[ev->n_takes++] = page;
+}
+
+/* MADV_DONTNEED on each run of pages, in one call where the kernel lets a process advise itself so (6.13). */
+static bool drop_vectored(const struct fp_far *far, const struct iovec *runs, unsigned n_runs)
+{
+	size_t want = 0;
+
+	if (far->pidfd < 0)
+		return false;
+	for (unsigned i = 0; i < n_runs; i++)
+		want += runs[i].iov_len;
+	return syscall(SYS_process_madvise, far->pidfd, runs, n_runs, MADV_DONTNEED, 0) == (ssize_t)want;
+}
+
+static void finish_drop(struct fp_far *far, uint32_t page, bool dropped)
+{
+	struct fp_page_step s =
+	    fp_pager_apply(&far->words[page], dropped ? FP_EV_DROPPED : FP_EV_REFUSED, NULL);
+
+	fp_far_settle(far, page, s);
+	fp_count(dropped ? &far->stats->evicted_clean : &far->stats->evict_refused, 1);
+}
+
+static unsigned drop_clean(struct fp_evictor *ev)
+{
+	struct fp_far *far = ev->far;
+	struct iovec runs[BATCH];
+	unsigned n_runs = 0, left = 0;
+	bool all;
+
+	fp_events_enter(&far->events);
+	ev->n_drops = spare_gone(far, ev->drops, ev->n_drops);
+	qsort(ev->drops, ev->n_drops, sizeof(ev->drops[0]), by_number);
+	for (unsigned i = 0, k; i < ev->n_drops; i += k) {
+		k = fp_run_length(ev->drops + i, ev->n_drops - i);
+		runs[n_runs].iov_base = fp_far_addr(far, ev->drops[i]);
+		runs[n_runs++].iov_len = (size_t)k << FP_PAGE_SHIFT;
+	}
+	all = n_runs > 0 && drop_vectored(far, runs, n_runs);
+	for (unsigned r = 0, i = 0; r < n_runs; r++) {
+		unsigned k = (unsigned)(runs[r].iov_len >> FP_PAGE_SHIFT);
+		bool dropped = all || fp_far_drop(far, ev->drops[i], k);
+
+		for (; k > 0; k--, i++) {
+			finish_drop(far, ev->drops[i], dropped);
+			left += dropped;
+		}
+	}
+	fp_events_leave(&far->events);
+	fp_budget_leave(&far->room, left);
+	ev->n_drops = 0;
+	return left;
+}
+
+static void batch_close(struct fp_far *far, struct fp_batch *b)
+{
+	fp_capture_empty_stage(b);
+	fp_budget_leave(&far->room, b->tokens);
+	fp_hist_record(&far->stats->evict_latency, fp_clock_ns() - b->begun_ns);
+	b->n = b->tokens = 0;
+}
+
+static void item_done(struct fp_far *far, struct fp_leaving *l, bool gone)
+{
+	struct fp_batch *b = l->batch;
+
+	b->tokens += gone;
+	if (--b->open == 0)
+		batch_close(far, b);
+}
+
+/* No node took it, or it can't be dropped: the captured bytes are the only ones and go back to where they
+ * came from. */
+static void end_unwritten(struct fp_far *far, struct fp_leaving *l)
+{
+	if (l->io.slot && l->io.slot != l->old_slot)
+		fp_store_slot_free(far->store, l->io.slot);
+	if (l->moved) {
+		fp_pager_apply(&far->words[l->page], FP_EV_NOT_WRITTEN, NULL);
+		fp_far_put_back(far, l->page, l->io.buf);
+	} else {
+		fp_far_unprotect(far, l->page);
+		fp_far_settle(far, l->page, fp_pager_apply(&far->words[l->page], FP_EV_NOT_WRITTEN, NULL));
+		fp_far_settle(far, l->page, fp_pager_apply(&far->words[l->page], FP_EV_INSTALLED_RW, NULL));
+	}
+	fp_count(&far->stats->evict_refused, 1);
+	l->batch->n_back++;
+	item_done(far, l, false);
+}
+
+static void end_zero(struct fp_far *far, struct fp_leaving *l)
+{
+	struct fp_page_step s;
+
+	if (!fp_capture_drop_original(far, l)) {
+		end_unwritten(far, l);
+		return;
+	}
+	s = fp_pager_apply(&far->words[l->page], FP_EV_WAS_ZERO, NULL);
+	if (l->io.slot && l->io.slot != l->old_slot)
+		fp_store_slot_free(far->store, l->io.slot);
+	if (l->old_slot)
+		fp_store_slot_free(far->store, l->old_slot);
+	fp_far_settle(far, l->page, s);
+	fp_count(&far->stats->evicted_zero, 1);
+	item_done(far, l, true);
+}
+
+static void end_written(struct fp_far *far, struct fp_leaving *l)
+{
+	struct fp_page_step s;
+
+	if (!fp_capture_drop_original(far, l)) {
+		end_unwritten(far, l);
+		return;
+	}
+	s = fp_pager_apply_written(&far->words[l->page], l->io.slot, NULL);
+	if (l->old_slot && l->old_slot != l->io.slot)
+		fp_store_slot_free(far->store, l->old_slot);
+	fp_count(&far->stats->evicted_dirty, 1);
+	fp_count(&far->stats->written_bytes, FP_PAGE_SIZE);
+	if (s.action == FP_ACT_PUT_BACK) {
+		fp_count(&far->stats->faults[FP_FAULT_RESCUED], 1);
+		fp_far_install(far, l->page, 1, l->io.buf, false);
+	} else {
+		fp_far_settle(far, l->page, s);
+	}
+	item_done(far, l, s.action != FP_ACT_PUT_BACK);
+}
+
+/* A slot that a child or a parent may read is not written. */
+static bool is_shared(const struct fp_far *far, uint64_t slot)
+{
+	return slot && fp_store_slot_is_shared(far->store, slot);
+}
+
+/* Whether more slots are wanted: the reclaim thread then asks for them, and finds out if there are none. */
+static void note_slots(struct fp_far *far, bool found)
+{
+	if (atomic_load_explicit(&far->wants_slots, memory_order_relaxed) == !found)
+		return;
+	atomic_store_explicit(&far->wants_slots, !found, memory_order_relaxed);
+	if (found)
+		atomic_store_explicit(&far->full, false, memory_order_relaxed);
+}
+
+/* Gives the page a slot on a node that answers; false if there is none. A slot of its own is written in
+ * place. */
+static bool choose_slot(struct fp_far *far, struct fp_leaving *l)
+{
+	unsigned up, cut_off;
+	uint64_t slot;
+
+	if (l->tries++ == WRITE_TRIES)
+		return false;
+	if (l->io.slot && fp_store_slot_up(far->store, l->io.slot) && !is_shared(far, l->io.slot))
+		return true;
+	if (l->io.slot && l->io.slot != l->old_slot)
+		fp_store_slot_free(far->store, l->io.slot);
+	l->io.slot = fp_store_slot_alloc(far->store, 1, &slot) ? slot : 0;
+	fp_far_count_nodes(far, &up, &cut_off);
+	/* a node that is cut off may have slots: who needs room waits for it */
+	if (l->io.slot || !cut_off)
+		note_slots(far, l->io.slot);
+	return l->io.slot;
+}
+
+/* ISA-free zero test: a page that begins with a word of zeros and equals itself shifted by one word is all
+ * zeros. */
+static bool is_zero(const char *page)
+{
+	uint64_t first;
+
+	memcpy(&first, page, sizeof(first));
+	return first == 0 && memcmp(page, page + sizeof(first), FP_PAGE_SIZE - sizeof(first)) == 0;
+}
+
+static void choose_slots(struct fp_evictor *ev, struct fp_batch *b)
+{
+	uint64_t fresh[BATCH];
+	unsigned need = 0, got, used = 0;
+
+	for (unsigned i = 0; i < b->n; i++) {
+		struct fp_leaving *l = &b->items[i];
+
+		l->old_slot =
+		    fp_page_slot(atomic_load_explicit(&ev->far->words[l->page], memory_order_relaxed));
+		l->io.slot = is_shared(ev->far, l->old_slot) ? 0 : l->old_slot;
+		need += !l->io.slot;
+	}
+	got = need ? fp_store_slot_alloc(ev->far->store, need, fresh) : 0;
+	if (got)
+		note_slots(ev->far, true);
+	for (unsigned i = 0; i < b->n && used < got; i++)
+		if (!b->items[i].io.slot)
+			b->items[i].io.slot = fresh[used++];
+}
+
+static void finish(struct fp_evictor *ev, struct fp_leaving *l);
+
+static void start_write(struct fp_evictor *ev, struct fp_leaving *l)
+{
+	struct fp_page_io *io = &l->io;
+	void *direct;
+
+	if (!choose_slot(ev->far, l)) {
+		end_unwritten(ev->far, l);
+		return;
+	}
+	direct = fp_store_slot_direct(ev->far->store, io->slot);
+	if (direct) {
+		memcpy(direct, io->buf, FP_PAGE_SIZE);
+		fp_store_slot_count(ev->far->store, io->slot, FP_IO_WRITE);
+		io->status = 0;
+		finish(ev, l);
+	} else if (fp_lane_write(ev->lane, &io, 1) < 0) {
+		end_unwritten(ev->far, l);
+	}
+}
+
+static void finish(struct fp_evictor *ev, struct fp_leaving *l)
+{
+	if (l->io.status == 0)
+		end_written(ev->far, l);
+	else
+		start_write(ev, l); /* its node is lost: another one, while there is one */
+}
+
+/* Writes the batch back: zero pages need no slot, mapped slots are a copy, the rest goes out as one request.
+ */
+static void write_batch(struct fp_evictor *ev, struct fp_batch *b)
+{
+	struct fp_page_io *out[BATCH];
+	unsigned n_out = 0, n = b->n;
+
+	choose_slots(ev, b);
+	b->open++; /* keeps the batch from closing while it is walked */
+	for (unsigned i = 0; i < n; i++) {
+		struct fp_leaving *l = &b->items[i];
+
+		if (is_zero(l->io.buf)) {
+			end_zero(ev->far, l);
+		} else if (ev->lane && l->io.slot && !fp_store_slot_direct(ev->far->store, l->io.slot) &&
+		           choose_slot(ev->far, l)) {
+			out[n_out++] = &l->io;
+		} else {
+			start_write(ev, l);
+		}
+	}
+	if (n_out && fp_lane_write(ev->lane, out, n_out) < 0)
+		for (unsigned i = 0; i < n_out; i++)
+			end_unwritten(ev->far, out[i]->user);
+	if (--b->open == 0)
+		batch_close(ev->far, b);
+}
+
+static struct fp_batch *free_batch(struct fp_evictor *ev)
+{
+	for (unsigned i = 0; i < ev->n_batches; i++)
+		if (ev->batches[i].open == 0)
+			return &ev->batches[i];
+	return NULL;
+}
+
+/* Makes the sorted victims leave. */
+static unsigned evict_victims(struct fp_evictor *ev, struct fp_batch *b)
+{
+	unsigned left, n;
+
+	b->begun_ns = fp_clock_ns();
+	spare_held(ev);
+	left = drop_clean(ev);
+	if (ev->n_takes == 0)
+		return left;
+	qsort(ev->takes, ev->n_takes, sizeof(ev->takes[0]), by_number);
+	fp_capture(ev->far, b, ev->takes, ev->n_takes);
+	ev->n_takes = 0;
+	n = b->n;
+	b->n_back = 0;
+	if (n)
+		write_batch(ev, b);
+	return left + n - b->n_back;
+}
+
+/* Sequentially consistent against fp_reclaim_freeze: either it sees us inside, or we see the freeze. */
+static bool enter(struct fp_far *far)
+{
+	atomic_fetch_add(&far->evicting, 1);
+	if (!atomic_load(&far->fork_freeze))
+		return true;
+	atomic_fetch_sub(&far->evicting, 1);
+	return false;
+}
+
+static void leave(struct fp_far *far)
+{
+	atomic_fetch_sub(&far->evicting, 1);
+}
+
+/* While no node is up nothing can leave: what is captured would only be put back. */
+static bool can_leave(struct fp_evictor *ev)
+{
+	unsigned up, cut_off;
+
+	if (!ev->lane)
+		return true;
+	fp_evictor_check_nodes(ev);
+	fp_far_count_nodes(ev->far, &up, &cut_off);
+	return up > 0;
+}
+
+/*
+ * Takes the oldest entries until want victims are found or none is left: there can be tens of thousands of
+ * stale entries in a row, after a large munmap, and whoever asks for room must not mistake those for a queue
+ * without victims.
+ */
+static void find_victims(struct fp_evictor *ev, unsigned want)
+{
+	uint32_t pages[BATCH];
+	unsigned n;
+
+	while (ev->n_drops + ev->n_takes < want &&
+	       (n = fp_evict_queue_pop(&ev->far->fifo, pages, want - ev->n_drops - ev->n_takes)) > 0)
+		for (unsigned i = 0; i < n; i++)
+			sort_victim(ev, pages[i], FP_EV_EVICT);
+}
+
+unsigned fp_evictor_run(struct fp_evictor *ev, unsigned want)
+{
+	struct fp_batch *b = free_batch(ev);
+	unsigned n = 0;
+
+	if (!b || !enter(ev->far))
+		return 0;
+	if (can_leave(ev)) {
+		find_victims(ev, FP_MIN(want, BATCH));
+		n = evict_victims(ev, b);
+	}
+	leave(ev->far);
+	return n;
+}
+
+unsigned fp_evictor_run_range(struct fp_evictor *ev, uint32_t page, uint32_t n, uint32_t *ret_next)
+{
+	struct fp_batch *b = free_batch(ev);
+	uint32_t end = page + n;
+	unsigned left = 0;
+
+	if (b && enter(ev->far)) {
+		if (!can_leave(ev))
+			page = end; /* all of it is refused */
+		for (; page < end && ev->n_drops + ev->n_takes < BATCH; page++)
+			sort_victim(ev, page, FP_EV_PAGEOUT);
+		left = evict_victims(ev, b);
+		leave(ev->far);
+	}
+	*ret_next = page;
+	return left;
+}
+
+unsigned fp_evictor_reap(struct fp_evictor *ev)
+{
+	struct fp_page_io *done[BATCH];
+	unsigned n, total = 0;
+
+	while (ev->lane && (n = fp_lane_poll(ev->lane, done, BATCH)) > 0) {
+		for (unsigned i = 0; i < n; i++)
+			finish(ev, done[i]->user);
+		total += n;
+	}
+	return total;
+}
+
+void fp_evictor_check_nodes(struct fp_evictor *ev)
+{
+	if (ev->lane)
+		fp_lane_check(ev->lane);
+}
+
+bool fp_evictor_busy(const struct fp_evictor *ev)
+{
+	for (unsigned i = 0; i < ev->n_batches; i++)
+		if (ev->batches[i].open)
+			return true;
+	return false;
+}

@@ -1,0 +1,511 @@
+/* See reclaim.h. */
+#include "reclaim.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "affinity.h"
+#include "cleanup.h"
+#include "clock.h"
+#include "evict.h"
+#include "inline.h"
+#include "lastthread.h"
+#include "lockedmem.h"
+#include "log.h"
+#include "kernel_filled.h"
+#include "nodewatch.h"
+#include "agent_sigmask.h"
+#include "thread.h"
+
+#define LANE_PAGES (4 * FP_BUDGET_BATCH_MAX)
+#define LOST_MAX   1024u /* more than can be on their way: each is told of, at ten lines a second */
+#define TICK_NS    (50 * FP_NSEC_PER_MSEC)
+/* Pauses when nothing could leave (all is pinned, or no node takes it): from the first to the longest,
+ * doubling. */
+#define STUCK_NS      FP_NSEC_PER_MSEC
+#define STUCK_MAX     6u
+#define STUCK_GRANTED 2u
+#define POLL_US       50
+#define ADOPTING_NS   (2 * FP_NSEC_PER_MSEC)
+
+/* A page whose end is the reclaim thread's: announced, then poisoned. */
+struct lost {
+	uint32_t page;
+	int status;
+	uint64_t slot;
+	_Atomic bool ready;
+};
+
+struct fp_reclaim {
+	struct fp_far *far;
+	struct fp_lane *lane; /* NULL: direct */
+	struct fp_evictor *evictor;
+	struct lost lost[LOST_MAX];
+	_Atomic uint32_t lost_in;
+	uint32_t lost_out;
+	struct fp_log_limit limit;
+	bool told_of_seal;
+	pthread_mutex_t
+	    turn; /* one pageout at a time; only the program's threads take it, with signals blocked */
+	struct {
+		_Atomic bool wanted; /* the rest is the reclaim thread's while this is set */
+		uint32_t page, n;
+	} pageout;
+	uint64_t next_extend_ns;
+	bool adopting; /* slots are wanted as soon as a session is there, which is waited for a turn at a time
+	                */
+	_Atomic bool resting; /* nothing is leaving, and nothing will while far->fork_freeze */
+	struct fp_affinity *affinity;
+	bool (*follow)(void *arg);
+	void *follow_arg;
+	bool reads; /* the userfaultfd: where there is no fault thread, nothing but events comes from it */
+	unsigned stuck;    /* tries in a row in which room was wanted and nothing left */
+	uint64_t retry_ns; /* when to try again, if stuck */
+	struct fp_lastthread lastthread;
+	_Atomic bool stopping;
+	struct fp_thread thread;
+};
+
+/* ---- lost pages ---- */
+
+bool fp_reclaim_report_lost(struct fp_reclaim *rc, uint32_t page, uint64_t slot, int status)
+{
+	uint32_t i = atomic_load(&rc->lost_in);
+	struct lost *l;
+
+	do { /* far fewer threads are in here at once than there are places */
+		l = &rc->lost[i % LOST_MAX];
+		if (atomic_load(&l->ready))
+			return false;
+	} while (!atomic_compare_exchange_weak(&rc->lost_in, &i, i + 1));
+	l->page = page;
+	l->slot = slot;
+	l->status = status;
+	atomic_store(&l->ready, true);
+	fp_budget_kick(&rc->far->room);
+	return true;
+}
+
+/* The node of a page, or, of one that never had any, the one that takes no pages. */
+static unsigned node_to_blame(const struct fp_store *store, uint64_t slot)
+{
+	struct fp_store_node info;
+	unsigned i = 0;
+
+	if (slot)
+		return fp_store_slot_node(store, slot);
+	for (; i + 1 < fp_store_n_nodes(store); i++) {
+		fp_store_node_info(store, i, &info);
+		if (!info.up || info.adopting)
+			break;
+	}
+	return i;
+}
+
+static void report_page(struct fp_reclaim *rc, const struct lost *l)
+{
+	struct fp_store_node info;
+	int status = l->status;
+	char why[FP_NODEWATCH_REASON_LEN];
+
+	if (!fp_log_allowed(&rc->limit, 10))
+		return;
+	if (l->status == -ENOSPC) {
+		fp_log(FP_LOG_ERROR, "pager",
+		       "page %p finds no room: the nodes are full, and so is local memory; SIGBUS follows",
+		       (void *)fp_far_addr(rc->far, l->page));
+		return;
+	}
+	fp_store_node_info(rc->far->store, node_to_blame(rc->far->store, l->slot), &info);
+	if (status == -EHOSTDOWN && info.last_error)
+		status = info.last_error; /* the cause, not the consequence */
+	fp_log(FP_LOG_ERROR, "pager", "page %p %s: node %s: %s; SIGBUS follows%s",
+	       (void *)fp_far_addr(rc->far, l->page), l->slot ? "is lost" : "finds no room", info.url,
+	       fp_nodewatch_reason(status, status == info.last_error ? info.why : NULL, why, sizeof(why)),
+	       l->slot && info.state != FP_STORE_LOST ? " until the node is back" : "");
+}
+
+static void end_lost(struct fp_reclaim *rc)
+{
+	struct lost *l;
+
+	while (atomic_load(&(l = &rc->lost[rc->lost_out % LOST_MAX])->ready)) {
+		report_page(rc, l);
+		fp_far_lose(rc->far, l->page, false);
+		rc->lost_out++;
+		atomic_store(&l->ready, false);
+	}
+}
+
+/* ---- evictions ---- */
+
+/* Ends when all of the range has left or was refused: what is still being written is reaped first. */
+static void run_pageout(struct fp_reclaim *rc)
+{
+	uint32_t next;
+
+	while (atomic_load(&rc->pageout.wanted)) {
+		fp_evictor_run_range(rc->evictor, rc->pageout.page, rc->pageout.n, &next);
+		if (next == rc->pageout.page && rc->pageout.n)
+			return; /* all batches are under way */
+		rc->pageout.n -= next - rc->pageout.page;
+		rc->pageout.page = next;
+		if (rc->pageout.n == 0 && fp_evictor_busy(rc->evictor))
+			return;
+		if (rc->pageout.n == 0)
+			atomic_store(&rc->pageout.wanted, false);
+	}
+}
+
+/* Between the watermarks: begin when less than one margin is free, end when two are. */
+static bool wants_room(const struct fp_reclaim *rc)
+{
+	const struct fp_budget *room = &rc->far->room;
+
+	return fp_budget_free(room) < 2 * fp_budget_margin(room);
+}
+
+/* Returns false if room is wanted and none could be begun to be made. */
+static bool run_evictions(struct fp_reclaim *rc)
+{
+	bool began = false;
+
+	while (wants_room(rc)) {
+		if (fp_evictor_run(rc->evictor, fp_budget_batch(&rc->far->room)) == 0)
+			return began || fp_evictor_busy(rc->evictor);
+		began = true;
+	}
+	return true;
+}
+
+/* Pages that nobody reserved slots for get theirs when they first leave. */
+static void extend_store(struct fp_reclaim *rc)
+{
+	uint64_t now = fp_clock_ns();
+	int r;
+
+	rc->adopting = false;
+	if (!atomic_load(&rc->far->wants_slots) || now < rc->next_extend_ns)
+		return;
+	if (atomic_load(&rc->far->fork_freeze))
+		return; /* a child must not inherit a control call that is under way */
+	rc->adopting = fp_store_adopts(rc->far->store, ADOPTING_NS);
+	if (rc->adopting)
+		return;
+	r = fp_store_extend(rc->far->store);
+	if (r == 0)
+		atomic_store(&rc->far->wants_slots, false);
+	else
+		rc->next_extend_ns = now + TICK_NS;
+	if (r != -EBUSY)
+		atomic_store(&rc->far->full, r < 0);
+}
+
+static void tell_of_seal(struct fp_reclaim *rc)
+{
+	if (rc->told_of_seal || !fp_log_takes_text())
+		return;
+	rc->told_of_seal = true;
+	fp_log(FP_LOG_WARNING, "pager",
+	       "the kernel refuses to drop far memory (EPERM): it is sealed (mseal), or a seccomp filter "
+	       "forbids madvise. It stays local, beyond the local memory if it must: keep that mapping local "
+	       "by FARPAGE_MIN_MAPPING or a rule");
+}
+
+/* True if pages were met since the last time that can never leave. */
+static bool met_seal(struct fp_reclaim *rc)
+{
+	if (!atomic_exchange(&rc->far->sealed, false))
+		return false;
+	tell_of_seal(rc);
+	return true;
+}
+
+/* Tries less and less often while nothing can leave; what else there is to do goes on meanwhile. */
+static void keep_room(struct fp_reclaim *rc)
+{
+	if (rc->stuck && fp_clock_ns() < rc->retry_ns)
+		return;
+	/* where capture is by protect, a page is written before the kernel refuses to drop it */
+	if (run_evictions(rc) && !atomic_load(&rc->far->sealed)) {
+		rc->stuck = 0;
+		return;
+	}
+	if (fp_far_why_stuck(rc->far) == 0 && fp_budget_tried_in_vain(&rc->far->room, met_seal(rc)))
+		rc->stuck = FP_MIN(rc->stuck, STUCK_GRANTED); /* the next batch may be wanted soon */
+	rc->retry_ns = fp_clock_ns() + (STUCK_NS << FP_MIN(rc->stuck, STUCK_MAX));
+	rc->stuck++;
+}
+
+static_assert((int)FP_STATS_NODE_UP == (int)FP_STORE_UP && (int)FP_STATS_NODE_OPEN == (int)FP_STORE_OPEN &&
+                  (int)FP_STATS_NODE_HALF_OPEN == (int)FP_STORE_HALF_OPEN &&
+                  (int)FP_STATS_NODE_LOST == (int)FP_STORE_LOST,
+              "the states of the file are the store's");
+
+static void publish_node(const struct fp_store *store, unsigned node, struct fp_stats_node *stats)
+{
+	struct fp_store_node info;
+
+	fp_store_node_info(store, node, &info);
+	atomic_store(&stats->up, info.up);
+	atomic_store(&stats->state, (uint32_t)info.state);
+	atomic_store(&stats->degraded, info.degraded);
+	atomic_store(&stats->spent, info.spent);
+	atomic_store(&stats->leased_bytes, info.leased_bytes);
+	atomic_store(&stats->read_bytes, info.read_bytes);
+	atomic_store(&stats->written_bytes, info.written_bytes);
+	atomic_store(&stats->reconnects, info.reconnects);
+	atomic_store(&stats->failures, info.failures);
+	atomic_store(&stats->heartbeat_ns, info.heartbeat_ns);
+}
+
+void fp_reclaim_publish(const struct fp_far *far)
+{
+	struct fp_statspage *stats = far->stats;
+	const struct fp_budget *room = &far->room;
+
+	atomic_store(&stats->budget_bytes, atomic_load(&room->budget) << FP_PAGE_SHIFT);
+	atomic_store(&stats->resident_bytes, atomic_load(&room->resident) << FP_PAGE_SHIFT);
+	atomic_store(&stats->remote_bytes, fp_store_slots_used(far->store) << FP_PAGE_SHIFT);
+	for (unsigned i = 0; i < fp_store_n_nodes(far->store); i++)
+		publish_node(far->store, i, &stats->node[i]);
+}
+
+/* The ways are text, which one thread alone may write. */
+static void publish(struct fp_reclaim *rc)
+{
+	struct fp_statspage *stats = rc->far->stats;
+	struct fp_store_node info;
+
+	for (unsigned i = 0; i < fp_store_n_nodes(rc->far->store); i++) {
+		fp_store_node_info(rc->far->store, i, &info);
+		if (strncmp(stats->node[i].way, info.url, sizeof(stats->node[i].way) - 1) != 0)
+			snprintf(stats->node[i].way, sizeof(stats->node[i].way), "%s", info.url);
+	}
+	fp_reclaim_publish(rc->far);
+}
+
+/* What an outage took from the program it can have again. Sequentially consistent against the freeze, as
+ * evictions are: no page is held while a fork is made. */
+static void revive_pages(struct fp_reclaim *rc)
+{
+	struct fp_far *far = rc->far;
+
+	if (!atomic_load_explicit(&far->unreached, memory_order_relaxed))
+		return;
+	atomic_fetch_add(&far->evicting, 1);
+	if (!atomic_load(&far->fork_freeze))
+		fp_far_revive(far);
+	atomic_fetch_sub(&far->evicting, 1);
+}
+
+static void housekeep(struct fp_reclaim *rc, uint64_t *next_tick_ns)
+{
+	uint64_t now = fp_clock_ns();
+
+	if (now < *next_tick_ns)
+		return;
+	*next_tick_ns = now + TICK_NS;
+	fp_evictor_check_nodes(rc->evictor);
+	fp_store_check_sessions(rc->far->store);
+	fp_store_sweep(rc->far->store);
+	revive_pages(rc);
+	publish(rc);
+	fp_affinity_tick(rc->affinity);
+	fp_budget_calm(&rc->far->room);
+	fp_lastthread_look(&rc->lastthread, rc->far->stat_fd, now);
+}
+
+/* ---- system calls past the C library ---- */
+
+static void read_events(struct fp_reclaim *rc)
+{
+	while (rc->reads && fp_events_has_room(rc->far) && fp_uffd_is_changing(&rc->far->uffd))
+		fp_events_pump(rc->far);
+}
+
+static void follow_events(struct fp_reclaim *rc, uint64_t *next_tick_ns)
+{
+	if (fp_events_any(&rc->far->events) && rc->follow(rc->follow_arg))
+		*next_tick_ns = FP_MIN(*next_tick_ns, fp_clock_ns() + FP_NSEC_PER_MSEC);
+}
+
+/* ---- the thread ---- */
+
+static void wait_for_work(struct fp_reclaim *rc, uint64_t until)
+{
+	struct pollfd fds[2 + FP_STORE_MAX_NODES] = {{.fd = rc->far->room.kick_fd, .events = POLLIN}};
+	uint64_t now = fp_clock_ns(), lane_ns;
+	unsigned n = 1;
+	struct timespec ts;
+	eventfd_t ignored;
+
+	if (rc->reads)
+		fds[n++] = (struct pollfd){.fd = rc->far->uffd.fd, .events = POLLIN};
+	if (rc->lane) {
+		n += fp_lane_pollfds(rc->lane, fds + n, FP_STORE_MAX_NODES, &lane_ns);
+		until = FP_MIN(until, lane_ns);
+	}
+	fp_clock_sleep(until);
+	until = until > now ? until - now : 0;
+	ts = (struct timespec){.tv_sec = (time_t)(until / FP_NSEC_PER_SEC),
+	                       .tv_nsec = (long)(until % FP_NSEC_PER_SEC)};
+	ppoll(fds, n, &ts, NULL);
+	fp_clock_wake();
+	/* in this order: a kick that came between would have its signal taken and yet count as given */
+	eventfd_read(rc->far->room.kick_fd, &ignored);
+	atomic_store(&rc->far->room.kicked, false);
+}
+
+/* When there is something to do though nobody says so. */
+static uint64_t next_turn(const struct fp_reclaim *rc, uint64_t next_tick_ns)
+{
+	if (rc->adopting)
+		return 0;
+	return rc->stuck ? FP_MIN(next_tick_ns, rc->retry_ns) : next_tick_ns;
+}
+
+static void *run(void *arg)
+{
+	struct fp_reclaim *rc = arg;
+	uint64_t next_tick_ns = 0;
+
+	if (rc->reads)
+		fp_events_be_reader();
+	fp_affinity_join(rc->affinity);
+	while (!atomic_load(&rc->stopping)) {
+		wait_for_work(rc, next_turn(rc, next_tick_ns));
+		read_events(rc);
+		fp_evictor_reap(rc->evictor);
+		fp_inline_tend(atomic_load(&rc->far->inline_servers));
+		fp_exiting_threads_sweep(rc->far);
+		end_lost(rc);
+		fp_kernel_filled_run_errand(rc->far);
+		extend_store(rc);
+		run_pageout(rc);
+		keep_room(rc);
+		atomic_store(&rc->resting,
+		             atomic_load(&rc->far->fork_freeze) && !fp_evictor_busy(rc->evictor));
+		housekeep(rc, &next_tick_ns);
+		follow_events(rc, &next_tick_ns);
+	}
+	publish(rc);
+	return NULL;
+}
+
+/* ---- calls of other threads ---- */
+
+static void pause_briefly(void)
+{
+	usleep(POLL_US);
+}
+
+void fp_reclaim_pageout(struct fp_reclaim *rc, uint32_t page, uint32_t n)
+{
+	uint64_t mask = fp_agent_sigmask_block(false, rc->far->uffd.sigbus);
+
+	pthread_mutex_lock(&rc->turn);
+	rc->pageout.page = page;
+	rc->pageout.n = n;
+	atomic_store(&rc->pageout.wanted, true);
+	while (atomic_load(&rc->pageout.wanted)) {
+		fp_budget_kick(&rc->far->room);
+		pause_briefly();
+	}
+	pthread_mutex_unlock(&rc->turn);
+	fp_agent_sigmask_restore(mask);
+}
+
+void fp_reclaim_freeze(struct fp_reclaim *rc)
+{
+	atomic_store(&rc->resting, false); /* what it says is from before, perhaps from an earlier freeze */
+	atomic_store(&rc->far->fork_freeze, true);
+	while (!atomic_load(&rc->resting) || atomic_load(&rc->far->evicting)) {
+		fp_budget_kick(&rc->far->room);
+		pause_briefly();
+	}
+}
+
+void fp_reclaim_thaw(struct fp_reclaim *rc)
+{
+	atomic_store(&rc->far->fork_overdraw, false);
+	atomic_store(&rc->far->fork_freeze, false);
+	fp_budget_kick(&rc->far->room);
+}
+
+/* ---- life ---- */
+
+static void reclaim_free(struct fp_reclaim *rc)
+{
+	fp_evictor_free(rc->evictor);
+	fp_lane_close(rc->lane);
+	pthread_mutex_destroy(&rc->turn);
+	fp_lockedmem_free(rc, sizeof(*rc));
+}
+
+static int open_path(struct fp_reclaim *rc, char *stage)
+{
+	int r = 0;
+
+	if (!fp_store_is_direct(rc->far->store))
+		r = fp_lane_open(rc->far->store, LANE_PAGES, &rc->lane);
+	return r < 0 ? r : fp_evictor_new(rc->far, rc->lane, stage, &rc->evictor);
+}
+
+int fp_reclaim_start(const struct fp_reclaim_options *options, struct fp_reclaim **ret_reclaim)
+{
+	struct fp_reclaim *rc = fp_lockedmem_new(sizeof(*rc));
+	int r;
+
+	if (!rc)
+		return -ENOMEM;
+	rc->far = options->far;
+	rc->affinity = options->affinity;
+	rc->follow = options->follow;
+	rc->follow_arg = options->follow_arg;
+	rc->reads = rc->far->uffd.sigbus && rc->far->uffd.has_events;
+	pthread_mutex_init(&rc->turn, NULL);
+	r = rc->reads ? fp_uffd_set_nonblock(&rc->far->uffd, true) : 0;
+	if (r == 0)
+		r = open_path(rc, options->stage);
+	if (r == 0)
+		r = fp_thread_start(&rc->thread, "farpage-reclaim", run, rc);
+	if (r < 0) {
+		reclaim_free(rc);
+		return r;
+	}
+	*ret_reclaim = rc;
+	return 0;
+}
+
+void fp_reclaim_stop(struct fp_reclaim *rc)
+{
+	if (!rc)
+		return;
+	atomic_store(&rc->stopping, true);
+	atomic_store(&rc->far->room.kicked, false);
+	fp_budget_kick(&rc->far->room);
+	fp_thread_join(&rc->thread);
+	reclaim_free(rc);
+}
+
+void fp_reclaim_abandon(struct fp_reclaim *rc)
+{
+	if (!rc)
+		return;
+	fp_thread_abandon(&rc->thread);
+	reclaim_free(rc);
+}
+
+const struct fp_thread *fp_reclaim_thread(const struct fp_reclaim *rc)
+{
+	return &rc->thread;
+}

@@ -1,0 +1,320 @@
+/*
+ * The fault loop. See fault.h.
+ *
+ * Two ways to wait: when every node is reached by load and store, a fault is finished before the next is
+ * looked at, and the thread blocks in read (the fastest way to be woken). Otherwise fetches are in flight,
+ * and the thread polls the userfaultfd, the lanes and the room at once.
+ */
+#include "fault.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "affinity.h"
+#include "cleanup.h"
+#include "clock.h"
+#include "end.h"
+#include "lockedmem.h"
+#include "serve.h"
+#include "thread.h"
+
+#define ROOM_WAIT_NS (2 * FP_NSEC_PER_MSEC)
+#define SPIN_NS      (250 * FP_NSEC_PER_USEC) /* no longer than a sleep and a wake-up would cost */
+#define FULL_READS   4 /* reads of one message that found one, before more are asked for: asking costs time */
+#define SPIN_LOOKS   32u  /* for answers, between two looks for messages */
+#define SPIN_SCORE   16   /* spins that paid, at most remembered */
+#define SPIN_PROBE   128u /* waits between two tries while spinning does not pay */
+
+struct fp_fault_loop {
+	struct fp_server server;
+	struct fp_affinity *affinity;
+	char *bell;
+	int spin_score;  /* above 0: spinning for answers pays */
+	unsigned n_full; /* reads in a row that got all that they asked for */
+	bool answered;   /* pages were installed since the thread last lingered */
+	unsigned waits;
+	bool rung; /* the bell: the thread shall end */
+	struct fp_thread thread;
+};
+
+/* ---- the loop ---- */
+
+/* Only as many messages are read as can be begun: the rest waits in the kernel. */
+static unsigned may_read(const struct fp_fault_loop *fl)
+{
+	return FP_MIN(fl->server.n_free, FP_READ_FAULTS);
+}
+
+/* The agent's own pages lie below the bell: a fault there means that captured bytes are gone. Better none
+ * than wrong ones. */
+static void ring(struct fp_fault_loop *fl, uint64_t addr)
+{
+	if (addr != (uintptr_t)fl->bell)
+		fp_end_aborted("pager",
+		               "a captured page vanished from the staging area, and its bytes with "
+		               "it: something else dropped or remapped that memory. Please report this");
+	fl->rung = fp_uffd_copy(&fl->server.far->uffd, fl->bell, fp_zeros, FP_PAGE_SIZE, false) > 0;
+	if (!fl->rung) /* let it ring again */
+		fp_uffd_wake(&fl->server.far->uffd, fl->bell, FP_PAGE_SIZE);
+}
+
+/* What makes the thread careful, see events.h: system calls that change the layout, past the C library. */
+static bool is_careful(const struct fp_fault_loop *fl)
+{
+	return fp_events_careful(&fl->server.far->events);
+}
+
+static int read_messages(struct fp_fault_loop *fl, struct fp_uffd_fault *ret_faults)
+{
+	unsigned max = FP_MIN(may_read(fl), fl->n_full < FULL_READS ? 1u : FP_READ_FAULTS);
+	int n = fp_events_read(fl->server.far, ret_faults, max);
+
+	fl->n_full = n == (int)max ? fl->n_full + 1 : 0;
+	return n;
+}
+
+static void serve_message(struct fp_fault_loop *fl, const struct fp_uffd_fault *fault, uint64_t now)
+{
+	const struct fp_far *far = fl->server.far;
+
+	/* outside: far memory was moved there, and the process is about to be told */
+	if (fault->change != FP_UFFD_NONE || fault->addr - (uintptr_t)far->base >= far->n_pages
+	                                                                               << FP_PAGE_SHIFT)
+		return;
+	if (fault->addr <= (uintptr_t)fl->bell) {
+		ring(fl, fault->addr);
+		return;
+	}
+	fp_affinity_fault(fl->affinity, fault->tid);
+	fp_serve(&fl->server, fault, now);
+}
+
+static void serve_messages(struct fp_fault_loop *fl)
+{
+	struct fp_uffd_fault faults[FP_READ_FAULTS];
+	int n = read_messages(fl, faults);
+	uint64_t now = fp_clock_ns();
+
+	for (int i = 0; i < n; i++)
+		serve_message(fl, &faults[i], now);
+}
+
+/* Where reading does not block any more. */
+static void wait_for_message(struct fp_fault_loop *fl)
+{
+	struct pollfd fd = {.fd = fl->server.far->uffd.fd, .events = POLLIN};
+
+	poll(&fd, 1, -1);
+}
+
+static int timeout_ms(uint64_t deadline_ns)
+{
+	uint64_t now = fp_clock_ns();
+
+	if (deadline_ns == UINT64_MAX)
+		return -1;
+	return deadline_ns <= now ? 0 : (int)FP_MIN((deadline_ns - now) / FP_NSEC_PER_MSEC + 1, 1000u);
+}
+
+/*
+ * While the layout changes nothing can leave, so there is no room before the change is read; and what the
+ * caller has unmapped may be all that was local.
+ */
+static void read_changes(struct fp_fault_loop *fl)
+{
+	struct fp_far *far = fl->server.far;
+
+	while (far->events.ring && fp_events_has_room(far) && fp_uffd_is_changing(&far->uffd))
+		fp_events_pump(far);
+}
+
+static void wait_for_room(struct fp_fault_loop *fl)
+{
+	struct fp_budget *room = &fl->server.far->room;
+	struct pollfd fd = {.fd = room->starved_fd, .events = POLLIN};
+	eventfd_t ignored;
+
+	atomic_store(&room->starved, true);
+	fp_budget_kick(room);
+	fp_serve_starved(&fl->server); /* once more, now that whoever gives room would tell us */
+	if (!fl->server.starved_head)
+		return;
+	poll(&fd, 1, 1);
+	eventfd_read(room->starved_fd, &ignored);
+}
+
+static unsigned reap(struct fp_fault_loop *fl)
+{
+	unsigned n = fp_serve_reap(&fl->server);
+
+	fl->answered |= n > 0;
+	return n;
+}
+
+/*
+ * After the last answer, lets the program go on before anything else: on this CPU it often comes to its next
+ * fault before it is preempted, and then neither a sleep nor a wake-up is needed. True if it did.
+ */
+static bool linger(struct fp_fault_loop *fl)
+{
+	if (!fl->answered || fl->server.starved_head || fp_serve_is_fetching(&fl->server))
+		return false;
+	fl->answered = false;
+	sched_yield();
+	return true;
+}
+
+/*
+ * Waits for an answer by looking for it, which saves a wake-up. Where that does not pay, because the node is
+ * far or needs this very CPU, it is tried only now and then. True if something came.
+ */
+static bool spin(struct fp_fault_loop *fl)
+{
+	uint64_t until_ns;
+	bool probe;
+
+	if (!fp_serve_is_fetching(&fl->server) || fl->server.starved_head)
+		return false;
+	probe = ++fl->waits % SPIN_PROBE == 0;
+	if (fl->spin_score <= 0 && !probe)
+		return false;
+	until_ns = fp_clock_ns() + SPIN_NS;
+	do {
+		for (unsigned i = 0; i < SPIN_LOOKS; i++) {
+			if (reap(fl) == 0)
+				continue;
+			fl->spin_score = FP_MIN(fl->spin_score + (probe ? 4 : 1), SPIN_SCORE);
+			(void)linger(fl);
+			return true;
+		}
+		if (may_read(fl))
+			serve_messages(fl);
+		sched_yield(); /* whom the answer needs may want this CPU: a soft device's worker, a node */
+	} while (fp_clock_ns() < until_ns && !fl->rung);
+	fl->spin_score = FP_MAX(fl->spin_score - 2, 0);
+	return false;
+}
+
+static void wait_over_wire(struct fp_fault_loop *fl)
+{
+	struct fp_budget *room = &fl->server.far->room;
+	struct pollfd fds[2 + 2 * FP_STORE_MAX_NODES];
+	uint64_t deadline_ns, ahead_ns;
+	unsigned n = 2;
+	eventfd_t ignored;
+
+	fds[0] = (struct pollfd){.fd = may_read(fl) ? fl->server.far->uffd.fd : -1, .events = POLLIN};
+	fds[1] = (struct pollfd){.fd = room->starved_fd, .events = POLLIN};
+	n += fp_lane_pollfds(fl->server.lane, fds + n, FP_STORE_MAX_NODES, &deadline_ns);
+	n += fp_lane_pollfds(fl->server.ahead, fds + n, FP_STORE_MAX_NODES, &ahead_ns);
+	deadline_ns = FP_MIN(deadline_ns, ahead_ns);
+	if (fl->server.starved_head) {
+		atomic_store(&room->starved, true);
+		fp_budget_kick(room);
+		fp_serve_starved(&fl->server);
+		deadline_ns = FP_MIN(deadline_ns, fp_clock_ns() + ROOM_WAIT_NS);
+	}
+	poll(fds, n, timeout_ms(deadline_ns));
+	if (fds[1].revents)
+		eventfd_read(room->starved_fd, &ignored);
+}
+
+static void *run_direct(void *arg)
+{
+	struct fp_fault_loop *fl = arg;
+
+	fp_events_be_reader();
+	fp_affinity_join(fl->affinity);
+	while (!fl->rung) {
+		if (fl->server.starved_head) {
+			read_changes(fl);
+			wait_for_room(fl);
+			fp_serve_starved(&fl->server);
+		} else {
+			if (is_careful(fl))
+				wait_for_message(fl);
+			serve_messages(fl);
+		}
+	}
+	return NULL;
+}
+
+static void *run_over_wire(void *arg)
+{
+	struct fp_fault_loop *fl = arg;
+
+	fp_events_be_reader();
+	fp_affinity_join(fl->affinity);
+	while (!fl->rung) {
+		if (!spin(fl) && !linger(fl))
+			wait_over_wire(fl);
+		if (may_read(fl))
+			serve_messages(fl);
+		else
+			read_changes(fl);
+		reap(fl);
+		fp_serve_starved(&fl->server);
+	}
+	return NULL;
+}
+
+/* ---- life ---- */
+
+static void loop_free(struct fp_fault_loop *fl)
+{
+	fp_server_close(&fl->server);
+	fp_lockedmem_free(fl, sizeof(*fl));
+}
+
+int fp_fault_loop_start(const struct fp_fault_options *options, struct fp_fault_loop **ret_loop)
+{
+	const struct fp_server_options server = {
+	    .far = options->far,
+	    .reclaim = options->reclaim,
+	    .layout = options->layout,
+	    .stage = options->stage,
+	    .readahead_pages = options->readahead_pages,
+	    .n_fetches = FP_FETCHES,
+	};
+	struct fp_fault_loop *fl = fp_lockedmem_new(sizeof(*fl));
+	bool direct = fp_store_is_direct(options->far->store);
+	int r;
+
+	if (!fl)
+		return -ENOMEM;
+	fl->bell = options->bell;
+	fl->affinity = options->affinity;
+	r = direct ? 0 : fp_uffd_set_nonblock(&options->far->uffd, true);
+	if (r == 0)
+		r = fp_server_open(&fl->server, &server);
+	if (r == 0)
+		r = fp_thread_start(&fl->thread, "farpage-fault", direct ? run_direct : run_over_wire, fl);
+	if (r < 0) {
+		loop_free(fl);
+		return r;
+	}
+	*ret_loop = fl;
+	return 0;
+}
+
+void fp_fault_loop_stop(struct fp_fault_loop *fl)
+{
+	if (!fl)
+		return;
+	(void)*(volatile char *)
+	    fl->bell; /* a fault like any other: it wakes the thread, whichever way it waits */
+	fp_thread_join(&fl->thread);
+	loop_free(fl);
+}
+
+void fp_fault_loop_abandon(struct fp_fault_loop *fl)
+{
+	if (!fl)
+		return;
+	fp_thread_abandon(&fl->thread);
+	loop_free(fl);
+}

@@ -1,0 +1,390 @@
+/* See inline.h. Under law 4 as the fault thread is: nothing here allocates but start and stop. */
+#include "inline.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cleanup.h"
+#include "clock.h"
+#include "evict.h"
+#include "handover.h"
+#include "lockedmem.h"
+#include "agent_sigmask.h"
+#include "agent_stack.h"
+#include "serve.h"
+
+#define SERVERS_MAX  16u
+#define DIRECT_MAX   16u /* servers where they have no links: nothing but a read-ahead table */
+#define WIRE_MAX     8u  /* two links to each node a server */
+#define WIRE_FETCHES 96u
+#define SPIN_NS      (250 * FP_NSEC_PER_USEC)
+#define SPIN_SCORE   16
+#define SPIN_PROBE   128u
+#define NAP_NS       (50 * FP_NSEC_PER_USEC)
+#define NAP_MAX_NS   (10 * FP_NSEC_PER_MSEC)
+#define LEAVE_NS     (10 * FP_NSEC_PER_MSEC) /* a thread keeps a server no longer to wait for its page */
+#define YIELDS       64u                     /* before a thread that waits for others sleeps */
+#define LOOK_MS      10
+#define GONE_TRIES   3u /* installs that left nothing, until the page counts as unmapped */
+
+/* One server and what goes with it. */
+struct place {
+	_Atomic bool busy;   /* whoever sets it owns the rest */
+	_Atomic bool behind; /* pages are on their way, or wait for room, and nobody has the server */
+	struct fp_server server;
+	int spin_score; /* above 0: spinning for answers pays */
+	unsigned waits;
+} __attribute__((aligned(64)));
+
+struct fp_inline {
+	struct fp_far *far;
+	struct fp_evictor *evictor;
+	struct fp_handover *handover;
+	_Atomic bool evict_turn;
+	unsigned n_places;
+	struct place places[SERVERS_MAX];
+};
+
+/* The place that this thread had last: its streams of read-ahead are there. */
+static __thread unsigned own_place __attribute__((tls_model("initial-exec")));
+
+/* What tells this thread from others. */
+static uint32_t number(void)
+{
+	static _Atomic uint32_t last;
+	static __thread uint32_t own __attribute__((tls_model("initial-exec")));
+
+	if (own == 0)
+		own = atomic_fetch_add_explicit(&last, 1, memory_order_relaxed) + 1;
+	return own;
+}
+
+/* ---- places ---- */
+
+static bool take(struct place *p)
+{
+	return !atomic_load_explicit(&p->busy, memory_order_relaxed) && !atomic_exchange(&p->busy, true);
+}
+
+static void give_back(struct place *p)
+{
+	struct fp_server *sv = &p->server;
+
+	if (sv->lane) {
+		atomic_store_explicit(&p->behind, sv->starved_head || fp_serve_is_fetching(sv),
+		                      memory_order_relaxed);
+		fp_lane_hand_over(sv->lane);
+		fp_lane_hand_over(sv->ahead);
+	}
+	atomic_store_explicit(&p->busy, false, memory_order_release);
+}
+
+/* Pages that were left behind occupy records. Some are kept for faults that wait for no node. */
+static bool has_record(const struct fp_server *sv, uint64_t word)
+{
+	bool waits = sv->lane && fp_page_state(word) == FP_PAGE_REMOTE &&
+	             !fp_store_slot_up(sv->far->store, fp_page_slot(word));
+
+	return sv->n_free > (waits ? FP_READ_FAULTS : 0);
+}
+
+static struct place *take_any(struct fp_inline *in, uint64_t word)
+{
+	for (unsigned i = 0; i < in->n_places; i++) {
+		unsigned k = (own_place + i) % in->n_places;
+		struct place *p = &in->places[k];
+
+		if (!take(p))
+			continue;
+		if (has_record(&p->server, word)) {
+			own_place = k;
+			return p;
+		}
+		give_back(p);
+	}
+	return NULL;
+}
+
+void fp_inline_tend(struct fp_inline *in)
+{
+	if (!in || fp_inline_has_guest(in))
+		return;
+	for (unsigned i = 0; i < in->n_places; i++) {
+		struct place *p = &in->places[i];
+
+		if (!atomic_load_explicit(&p->behind, memory_order_relaxed) || !take(p))
+			continue;
+		fp_serve_reap(&p->server);
+		fp_serve_starved(&p->server);
+		give_back(p);
+	}
+}
+
+/* ---- waiting ---- */
+
+static void nap(uint64_t ns)
+{
+	const struct timespec ts = {.tv_nsec = (long)ns};
+
+	nanosleep(&ts, NULL);
+}
+
+void fp_inline_wait(struct fp_inline *in, unsigned n)
+{
+	fp_inline_tend(in);
+	if (n < YIELDS)
+		sched_yield();
+	else
+		nap(FP_MIN(NAP_NS * (n - YIELDS + 1), NAP_MAX_NS));
+}
+
+/* Room comes back from the reclaim thread, and from pages that leave: nothing here can hasten it. */
+static void wait_for_room(struct fp_server *sv)
+{
+	fp_budget_kick(&sv->far->room);
+	sched_yield();
+	fp_serve_starved(sv);
+	if (sv->starved_head)
+		nap(NAP_NS);
+}
+
+static void sleep_for_answer(struct fp_server *sv)
+{
+	struct pollfd fds[2 * FP_STORE_MAX_NODES];
+	uint64_t deadline_ns, ahead_ns, now = fp_clock_ns();
+	unsigned n = fp_lane_pollfds(sv->lane, fds, FP_STORE_MAX_NODES, &deadline_ns);
+
+	n += fp_lane_pollfds(sv->ahead, fds + n, FP_STORE_MAX_NODES, &ahead_ns);
+	deadline_ns = FP_MIN(deadline_ns, ahead_ns);
+	if (deadline_ns > now)
+		poll(fds, n, (int)FP_MIN((deadline_ns - now) / FP_NSEC_PER_MSEC + 1, (uint64_t)LOOK_MS));
+}
+
+/* Whether to look for the answer for a while before sleeping: where that paid, and else now and then. */
+static bool may_spin(struct place *p, bool *ret_probe)
+{
+	*ret_probe = ++p->waits % SPIN_PROBE == 0;
+	return p->spin_score > 0 || *ret_probe;
+}
+
+static void score(struct place *p, bool spun, bool probe, bool paid)
+{
+	if (!spun)
+		return;
+	if (paid)
+		p->spin_score = FP_MIN(p->spin_score + (probe ? 4 : 1), SPIN_SCORE);
+	else
+		p->spin_score = FP_MAX(p->spin_score - 2, 0);
+}
+
+/*
+ * Until the page is there, or takes so long that the server is left with it: its node may be cut off for
+ * minutes, and other faults need no node.
+ */
+static void finish_over_wire(struct place *p)
+{
+	struct fp_server *sv = &p->server;
+	bool probe, spins = may_spin(p, &probe), paid = true;
+	uint64_t begun_ns = fp_clock_ns();
+
+	while (sv->n_demanded > 0) {
+		if (fp_serve_reap_demanded(sv) > 0)
+			continue;
+		if (fp_clock_ns() - begun_ns >= LEAVE_NS) {
+			fp_serve_leave(sv);
+		} else if (sv->starved_head) {
+			wait_for_room(sv);
+		} else if (spins && paid) {
+			sched_yield(); /* whom the answer needs may want this CPU */
+			paid = fp_clock_ns() < begun_ns + SPIN_NS;
+		} else {
+			sleep_for_answer(sv);
+		}
+	}
+	score(p, spins, probe, paid);
+}
+
+static void finish(struct place *p)
+{
+	if (p->server.lane)
+		finish_over_wire(p);
+	else
+		while (p->server.n_demanded > 0)
+			wait_for_room(&p->server);
+}
+
+/* ---- faults ---- */
+
+static enum fp_inline_end end_of(const struct fp_far *far, uint32_t page)
+{
+	switch (fp_page_state(atomic_load(&far->words[page]))) {
+	case FP_PAGE_ARRIVING:
+	case FP_PAGE_LEAVING:
+	case FP_PAGE_HELD:
+		return FP_INLINE_BUSY;
+	case FP_PAGE_LOST:
+		return FP_INLINE_LOST;
+	default:
+		return FP_INLINE_SERVED;
+	}
+}
+
+bool fp_inline_has_guest(const struct fp_inline *in)
+{
+	return fp_handover_is_guest(in->handover);
+}
+
+static enum fp_inline_end hand_over(struct fp_inline *in, const struct fp_uffd_fault *fault)
+{
+	fp_handover_serve(in->handover, fault);
+	return end_of(in->far, fp_far_page(in->far, fault->addr));
+}
+
+enum fp_inline_end fp_inline_serve_as(struct fp_inline *in, const struct fp_uffd_fault *fault, bool guest)
+{
+	struct fp_uffd_fault mine = *fault;
+	struct place *p;
+
+	if (guest)
+		return hand_over(in, fault);
+	mine.tid = number();
+	fp_events_sync(&in->far->events);
+	p = take_any(in, atomic_load(&in->far->words[fp_far_page(in->far, fault->addr)]));
+	if (!p)
+		return FP_INLINE_BUSY;
+	fp_serve(&p->server, &mine, fp_clock_ns());
+	finish(p);
+	give_back(p);
+	return end_of(in->far, fp_far_page(in->far, fault->addr));
+}
+
+enum fp_inline_end fp_inline_serve(struct fp_inline *in, const struct fp_uffd_fault *fault)
+{
+	return fp_inline_serve_as(in, fault, fp_inline_has_guest(in));
+}
+
+/* ---- bringing pages in ---- */
+
+static void bring(struct fp_inline *in, uint32_t page, bool write)
+{
+	struct fp_far *far = in->far;
+	unsigned gone = 0, busy = 0;
+
+	while (gone < GONE_TRIES) {
+		uint64_t word = atomic_load(&far->words[page]);
+		struct fp_uffd_fault fault = {.addr = (uintptr_t)fp_far_addr(far, page), .write = write};
+
+		if (fp_inline_is_ready(word, write) || fp_page_state(word) == FP_PAGE_LOST)
+			return;
+		fault.wp = fp_page_state(word) == FP_PAGE_RESIDENT;
+		if (end_of(far, page) == FP_INLINE_BUSY || fp_inline_serve(in, &fault) == FP_INLINE_BUSY) {
+			fp_inline_wait(in, busy++);
+			continue;
+		}
+		word = atomic_load(&far->words[page]);
+		gone += fp_page_state(word) == FP_PAGE_ZERO || fp_page_state(word) == FP_PAGE_REMOTE;
+	}
+}
+
+static void bring_all(struct fp_inline *in, uint32_t page, uint32_t n, bool write)
+{
+	for (uint32_t p = page; p < page + n; p++)
+		bring(in, p, write);
+}
+
+void fp_inline_bring(struct fp_inline *in, uint32_t page, uint32_t n, bool write)
+{
+	struct fp_agent_stack stack;
+	uint64_t mask;
+
+	if (fp_inline_has_guest(in)) { /* it makes no ioctl, and may not hold its stack */
+		bring_all(in, page, n, write);
+		return;
+	}
+	mask = fp_agent_sigmask_block(true, in->far->uffd.sigbus);
+	fp_agent_stack_keep(in->far, &stack);
+	bring_all(in, page, n, write);
+	fp_agent_stack_let_go(in->far, &stack);
+	fp_agent_sigmask_restore(mask);
+}
+
+/* ---- life ---- */
+
+static unsigned count_places(const struct fp_far *far)
+{
+	long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+	unsigned wanted = 2 * (unsigned)FP_MAX(cpus, 1L);
+
+	return FP_MIN(wanted, fp_store_is_direct(far->store) ? DIRECT_MAX : WIRE_MAX);
+}
+
+static int open_places(struct fp_inline *in, const struct fp_inline_options *options)
+{
+	bool direct = fp_store_is_direct(options->far->store);
+	const struct fp_server_options server = {
+	    .far = options->far,
+	    .reclaim = options->reclaim,
+	    .layout = options->layout,
+	    .evictor = in->evictor,
+	    .evict_turn = &in->evict_turn,
+	    .readahead_pages = options->readahead_pages,
+	    .n_fetches = direct ? 2 : WIRE_FETCHES,
+	};
+	unsigned n = count_places(options->far);
+	int r = 0;
+
+	for (unsigned i = 0; r == 0 && i < n; i++, in->n_places++)
+		r = fp_server_open(&in->places[i].server, &server);
+	return r;
+}
+
+int fp_inline_start(const struct fp_inline_options *options, struct fp_inline **ret_inline)
+{
+	struct fp_inline *in = fp_lockedmem_new(sizeof(*in));
+	int r = 0;
+
+	if (!in)
+		return -ENOMEM;
+	in->far = options->far;
+	if (options->stage && fp_store_is_direct(options->far->store))
+		r = fp_evictor_new(options->far, NULL, options->stage, &in->evictor);
+	if (r == 0)
+		r = open_places(in, options);
+	if (r == 0)
+		r = fp_handover_start(in, &in->handover);
+	if (r < 0) {
+		fp_inline_stop(in);
+		return r;
+	}
+	*ret_inline = in;
+	return 0;
+}
+
+static void inline_free(struct fp_inline *in)
+{
+	for (unsigned i = 0; i < in->n_places; i++)
+		fp_server_close(&in->places[i].server);
+	fp_evictor_free(in->evictor);
+	fp_lockedmem_free(in, sizeof(*in));
+}
+
+void fp_inline_stop(struct fp_inline *in)
+{
+	if (!in)
+		return;
+	fp_handover_stop(in->handover);
+	inline_free(in);
+}
+
+void fp_inline_abandon(struct fp_inline *in)
+{
+	if (!in)
+		return;
+	fp_handover_abandon(in->handover);
+	inline_free(in);
+}

@@ -1,0 +1,108 @@
+/* See ownmask.h. What is kept here is changed by its thread and that one's signal handlers alone. */
+#include "agent_sigmask.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define BIT(sig)  (1ull << ((sig)-1))
+#define INTERNALS (BIT(32) | BIT(33)) /* the C library's own: of cancellation, and of setuid */
+
+static const uint64_t to_block[2][2] = {
+    {~INTERNALS, ~INTERNALS & ~BIT(SIGBUS)},
+    {~0ull, ~BIT(SIGBUS)},
+};
+
+/*
+ * Between two lines of what is below, a handler of the program's for a SIGBUS that was sent may run, and go
+ * through here: it leaves told and asked as it found them.
+ */
+static __thread struct {
+	uint64_t told, asked; /* masks on their way from the kernel and to it */
+	unsigned depth;       /* what is blocked and not yet restored */
+	bool pending;         /* a SIGBUS was sent meanwhile */
+	siginfo_t info;       /* that one */
+} own __attribute__((tls_model("initial-exec")));
+
+/* Past the preload shim, which has a syscall(2) of its own and keeps an account of what passes there. */
+static long raw(long number, long a, const void *b, const void *c, const void *d)
+{
+#if defined(__x86_64__)
+	register const void *r10 __asm__("r10") = d;
+	long r = number;
+
+	__asm__ volatile("syscall" : "+a"(r) : "D"(a), "S"(b), "d"(c), "r"(r10) : "rcx", "r11", "memory");
+	return r;
+#else
+	int saved = errno;
+	long r = syscall(number, a, b, c, d);
+
+	errno = saved;
+	return r;
+#endif
+}
+
+static void set_mask(const uint64_t *mask, uint64_t *ret_old)
+{
+	raw(SYS_rt_sigprocmask, SIG_SETMASK, mask, ret_old, (const void *)sizeof(*mask));
+}
+
+uint64_t fp_agent_sigmask_block(bool all, bool faults)
+{
+	uint64_t outer = own.told, mask;
+
+	set_mask(&to_block[all][faults], &own.told);
+	mask = own.told;
+	own.told = outer;
+	own.depth++;
+	return mask;
+}
+
+static void send_once_more(void)
+{
+	long tid = raw(SYS_gettid, 0, NULL, NULL, NULL);
+
+	own.pending = false;
+	raw(SYS_rt_tgsigqueueinfo, getpid(), (const void *)tid, // NOLINT(performance-no-int-to-ptr)
+	    (const void *)SIGBUS, &own.info);
+}
+
+void fp_agent_sigmask_restore(uint64_t mask)
+{
+	uint64_t outer = own.asked;
+
+	own.depth--;
+	atomic_signal_fence(memory_order_seq_cst);
+	own.asked = mask;
+	set_mask(&own.asked, NULL);
+	own.asked = outer;
+	if (own.depth == 0 && own.pending)
+		send_once_more();
+}
+
+bool fp_agent_sigmask_defer(const siginfo_t *info)
+{
+	if (own.depth == 0 || info->si_code > 0)
+		return false;
+	if (!own.pending)
+		own.info = *info;
+	own.pending = true;
+	return true;
+}
+
+unsigned fp_agent_sigmask_depth(void)
+{
+	return own.depth;
+}
+
+void fp_agent_sigmask_vforked(unsigned depth)
+{
+	own.depth = depth;
+}
+
+void fp_agent_sigmask_forked(void)
+{
+	own.pending = false;
+}

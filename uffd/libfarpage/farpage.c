@@ -1,0 +1,348 @@
+/*
+ * libfarpage: the public API over an agent of its own. Room: uffd, on its outer side: it uses agent.h and
+ * space.h only. All memories of the process are in one list, so that a fork finds them: the child gets agents
+ * of its own.
+ */
+#include "farpage/farpage.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "agent.h"
+#include "cleanup.h"
+#include "clock.h"
+#include "rdma_options.h"
+#include "space.h"
+
+#define READAHEAD_DEFAULT 32u
+#define DEADLINE_MAX_MS   3600000u
+#define PATIENCE_MAX_MS   (24ull * 3600000u)
+
+struct far_memory {
+	struct fp_agent *agent;
+	struct far_memory *next;
+};
+
+static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct far_memory *list;
+
+/*
+ * In a program that runs under the preload shim as well, what an agent allocates must not become far memory
+ * of the shim's agent: the shim exports these.
+ */
+extern void fp_shim_enter_local(void) __attribute__((weak, visibility("default")));
+extern void fp_shim_leave_local(void) __attribute__((weak, visibility("default")));
+
+static void enter_local(void)
+{
+	if (fp_shim_enter_local)
+		fp_shim_enter_local();
+}
+
+static void leave_local(void)
+{
+	if (fp_shim_leave_local)
+		fp_shim_leave_local();
+}
+
+/* ---- fork ---- */
+
+static void fork_prepare(void)
+{
+	pthread_mutex_lock(&list_lock);
+	for (struct far_memory *m = list; m; m = m->next)
+		fp_agent_fork_quiet(m->agent);
+	for (struct far_memory *m = list; m; m = m->next)
+		fp_agent_fork_prepare(m->agent);
+}
+
+/* Backwards, as each agent restores the signal mask that it found. */
+static void each_backwards(struct far_memory *m, void (*call)(struct fp_agent *))
+{
+	if (!m)
+		return;
+	each_backwards(m->next, call);
+	call(m->agent);
+}
+
+static void fork_parent(void)
+{
+	each_backwards(list, fp_agent_fork_parent);
+	pthread_mutex_unlock(&list_lock);
+}
+
+static void fork_child(void)
+{
+	each_backwards(list, fp_agent_fork_child);
+	pthread_mutex_unlock(&list_lock);
+}
+
+static void watch_forks(void)
+{
+	pthread_atfork(fork_prepare, fork_parent, fork_child);
+}
+
+static void list_add(struct far_memory *memory)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	pthread_once(&once, watch_forks);
+	pthread_mutex_lock(&list_lock);
+	memory->next = list;
+	list = memory;
+	pthread_mutex_unlock(&list_lock);
+}
+
+static void list_remove(struct far_memory *memory)
+{
+	struct far_memory **at = &list;
+
+	pthread_mutex_lock(&list_lock);
+	while (*at != memory)
+		at = &(*at)->next;
+	*at = memory->next;
+	pthread_mutex_unlock(&list_lock);
+}
+
+/* ---- open, close ---- */
+
+/* The caller's struct may be older (shorter) or newer than ours; what we do not know must not be set. */
+static int copy_options(const struct far_options *from, struct far_options *ret_options)
+{
+	const char *bytes = (const char *)from;
+
+	for (size_t i = sizeof(*ret_options); i < from->size; i++)
+		if (bytes[i])
+			return -E2BIG;
+	memcpy(ret_options, from, FP_MIN(from->size, sizeof(*ret_options)));
+	return 0;
+}
+
+static unsigned count(const char *const *list_of_texts)
+{
+	unsigned n = 0;
+
+	while (list_of_texts && list_of_texts[n])
+		n++;
+	return n;
+}
+
+static unsigned readahead_pages(uint32_t wanted)
+{
+	return wanted == 0 ? READAHEAD_DEFAULT : wanted == 1 ? 0 : wanted;
+}
+
+static int check_options(const struct far_options *o, struct fp_agent_error *error)
+{
+	const char *wrong = o->deadline_ms > DEADLINE_MAX_MS   ? "deadline_ms: at most 3600000, an hour"
+	                    : o->patience_ms > PATIENCE_MAX_MS ? "patience_ms: at most 86400000, a day"
+	                    : o->fault_mode > FAR_FAULT_INLINE ? "fault_mode: one of enum far_fault_mode"
+	                    : o->on_loss > FAR_ON_LOSS_WAIT    ? "on_loss: one of enum far_on_loss"
+	                    : o->rdma_device_port > UINT8_MAX  ? "rdma_device_port: at most 255"
+	                                                       : NULL;
+
+	if (wrong)
+		snprintf(error->text, sizeof(error->text), "%s", wrong);
+	return wrong ? -EINVAL : 0;
+}
+
+static int start(const struct far_options *o, struct far_memory *memory, struct fp_agent_error *error)
+{
+	struct fp_rdma_options rdma = fp_rdma_defaults;
+	const struct fp_agent_options options = {
+	    .local_bytes = o->local_bytes,
+	    .urls = o->nodes,
+	    .n_urls = count(o->nodes),
+	    .secret = o->secret,
+	    .rdma = &rdma,
+	    .deadline_ns = o->deadline_ms * FP_NSEC_PER_MSEC,
+	    .patience_ns = o->patience_ms * FP_NSEC_PER_MSEC,
+	    .on_loss = o->on_loss == FAR_ON_LOSS_WAIT ? FP_ON_LOSS_WAIT : FP_ON_LOSS_SIGBUS,
+	    .overcommit = o->overcommit != 0,
+	    .readahead_pages = readahead_pages(o->readahead_pages),
+	    .stats_path = o->stats_file,
+	    .fault_mode = o->fault_mode == FAR_FAULT_INLINE ? FP_FAULT_MODE_INLINE : FP_FAULT_MODE_THREAD,
+	    .holds = o->fault_mode == FAR_FAULT_INLINE,
+	    .enter_local = enter_local,
+	    .leave_local = leave_local,
+	};
+	int r = check_options(o, error);
+
+	if (r < 0)
+		return r;
+	rdma.device = (char *)o->rdma_device;
+	rdma.device_port = o->rdma_device_port;
+	enter_local();
+	r = fp_agent_start(&options, &memory->agent, error);
+	leave_local();
+	return r;
+}
+
+int far_open(const struct far_options *options, char *error_text, size_t error_len,
+             struct far_memory **ret_memory)
+{
+	fp_autofree struct far_memory *memory = calloc(1, sizeof(*memory));
+	struct fp_agent_error error = {.text = "no memory"};
+	struct far_options known = {0};
+	int r = memory ? 0 : -ENOMEM;
+
+	if (r == 0 && (r = copy_options(options, &known)) < 0)
+		snprintf(error.text, sizeof(error.text),
+		         "options that this version of libfarpage does not know are set");
+	if (r == 0)
+		r = start(&known, memory, &error);
+	if (r < 0) {
+		if (error_text && error_len)
+			snprintf(error_text, error_len, "%s", error.text);
+		return r;
+	}
+	list_add(memory);
+	*ret_memory = fp_take_ptr(memory);
+	return 0;
+}
+
+void far_close(struct far_memory *memory)
+{
+	if (!memory)
+		return;
+	list_remove(memory);
+	enter_local();
+	fp_agent_stop(memory->agent);
+	leave_local();
+	free(memory);
+}
+
+/* ---- ranges ---- */
+
+static size_t round_up(size_t bytes)
+{
+	return (bytes + FP_PAGE_SIZE - 1) & ~(size_t)(FP_PAGE_SIZE - 1);
+}
+
+int far_map(struct far_memory *memory, size_t length, void **ret_address)
+{
+	int r;
+
+	if (length == 0)
+		return -EINVAL;
+	if (round_up(length) < length)
+		return -ENOMEM;
+	enter_local();
+	r = fp_space_map(fp_agent_space(memory->agent), round_up(length), 0, PROT_READ | PROT_WRITE, 0,
+	                 ret_address);
+	leave_local();
+	return r;
+}
+
+int far_unmap(struct far_memory *memory, void *address, size_t length)
+{
+	int r;
+
+	if (length == 0 || round_up(length) < length)
+		return -EINVAL;
+	enter_local();
+	r = fp_space_unmap(fp_agent_space(memory->agent), address, round_up(length));
+	leave_local();
+	return r;
+}
+
+static int advise(struct fp_space *space, uintptr_t start, uintptr_t end, enum far_advice advice)
+{
+	void *address = (void *)start;
+
+	if (start >= end)
+		return 0;
+	switch (advice) {
+	case FAR_ADVICE_WILLNEED:
+		return fp_space_willneed(space, address, end - start);
+	case FAR_ADVICE_COLD:
+		return fp_space_pageout(space, address, end - start);
+	case FAR_ADVICE_DISCARD:
+		return fp_space_discard(space, address, end - start);
+	}
+	return -EINVAL;
+}
+
+int far_advise(struct far_memory *memory, void *address, size_t length, enum far_advice advice)
+{
+	uintptr_t start = (uintptr_t)address, end = start + length;
+	const uintptr_t mask = ~(uintptr_t)(FP_PAGE_SIZE - 1);
+	int r;
+
+	if (end < start)
+		return -EINVAL;
+	if (advice == FAR_ADVICE_DISCARD) {
+		start = round_up(start);
+		end &= mask;
+	} else {
+		start &= mask;
+		end = round_up(end);
+	}
+	enter_local();
+	r = advise(fp_agent_space(memory->agent), start, end, advice);
+	leave_local();
+	return r;
+}
+
+/* ---- holds ---- */
+
+static_assert(sizeof(struct fp_pin) <= sizeof(((struct far_hold *)NULL)->reserved), "it lies in there");
+
+int far_hold(struct far_memory *memory, const void *address, size_t length, int write, struct far_hold *hold)
+{
+	const struct fp_pin_range range = {address, length, write != 0};
+	struct fp_pin *inner = (struct fp_pin *)hold->reserved;
+	int r = fp_agent_hold(memory->agent, &range, 1, inner);
+
+	if (r == -E2BIG)
+		hold->fit_bytes = inner->fit_bytes;
+	return r;
+}
+
+void far_unhold(struct far_memory *memory, struct far_hold *hold)
+{
+	fp_agent_unhold(memory->agent, (struct fp_pin *)hold->reserved);
+}
+
+/* ---- what happened ---- */
+
+int far_get_stats(struct far_memory *memory, struct far_stats *stats)
+{
+	const struct fp_statspage *page = fp_agent_stats(memory->agent);
+	struct far_stats all = {
+	    .size = stats->size,
+	    .mapped_bytes = atomic_load(&page->mapped_bytes),
+	    .resident_bytes = atomic_load(&page->resident_bytes),
+	    .remote_bytes = atomic_load(&page->remote_bytes),
+	    .fetched_bytes = atomic_load(&page->fetched_bytes),
+	    .written_bytes = atomic_load(&page->written_bytes),
+	    .fault_p50_ns = fp_hist_quantile(&page->fault_latency, 0.5),
+	    .fault_p99_ns = fp_hist_quantile(&page->fault_latency, 0.99),
+	    .lost_pages = atomic_load(&page->lost_pages),
+	    .zero_faults = atomic_load(&page->faults[FP_FAULT_ZERO]),
+	    .read_faults = atomic_load(&page->faults[FP_FAULT_READ]),
+	    .write_faults = atomic_load(&page->faults[FP_FAULT_WRITE]),
+	    .protect_faults = atomic_load(&page->faults[FP_FAULT_PROTECT]),
+	    .rescued_faults = atomic_load(&page->faults[FP_FAULT_RESCUED]),
+	    .present_faults = atomic_load(&page->faults[FP_FAULT_PRESENT]),
+	    .prefetched_pages = atomic_load(&page->prefetched_pages),
+	};
+
+	if (stats->size < sizeof(stats->size))
+		return -EINVAL;
+	for (unsigned i = 0; i < FP_FAULT_KINDS; i++)
+		all.faults += atomic_load(&page->faults[i]);
+	memcpy(stats, &all, FP_MIN(stats->size, sizeof(all)));
+	return 0;
+}
+
+const char *far_version(void)
+{
+	return FP_VERSION;
+}

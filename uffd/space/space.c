@@ -1,0 +1,556 @@
+/*
+ * The far address space: mappings as pieces of the reserved range. See space.h.
+ */
+#include "space_priv.h"
+
+#include <errno.h>
+#include <sys/mman.h>
+
+#include "abi.h"
+#include "cleanup.h"
+#include "kernel_filled.h"
+#include "agent_sigmask.h"
+
+int fp_space_init(struct fp_space *space, struct fp_far *far, struct fp_reclaim *reclaim)
+{
+	int r;
+
+	space->far = far;
+	space->reclaim = reclaim;
+	pthread_mutex_init(&space->lock, NULL);
+	r = fp_layout_init(&space->layout, (uint32_t)far->n_pages);
+	space->layout.origin = far->origin;
+	return r;
+}
+
+void fp_space_done(struct fp_space *space)
+{
+	fp_layout_done(&space->layout);
+	pthread_mutex_destroy(&space->lock);
+}
+
+static uint64_t block_signals(const struct fp_space *space)
+{
+	return fp_agent_sigmask_block(false, space->far->uffd.sigbus);
+}
+
+static bool lock_and_follow(struct fp_space *space, uint64_t *ret_mask)
+{
+	struct fp_agent_stack stack;
+
+	fp_far_check_family(space->far);
+	*ret_mask = block_signals(space);
+	fp_agent_stack_keep(space->far, &stack);
+	pthread_mutex_lock(&space->lock);
+	space->stack = stack;
+	return fp_space_follow(space);
+}
+
+int fp_space_lock(struct fp_space *space, uint64_t *ret_mask)
+{
+	if (lock_and_follow(space, ret_mask))
+		return 0;
+	fp_space_unlock(space, ret_mask);
+	return -ENOMEM;
+}
+
+void fp_space_lock_anyway(struct fp_space *space, uint64_t *ret_mask)
+{
+	(void)lock_and_follow(space, ret_mask);
+}
+
+void fp_space_unlock(struct fp_space *space, const uint64_t *mask)
+{
+	struct fp_agent_stack stack = space->stack;
+
+	pthread_mutex_unlock(&space->lock);
+	fp_agent_stack_let_go(space->far, &stack);
+	fp_agent_sigmask_restore(*mask);
+}
+
+/* ---- ranges ---- */
+
+bool fp_space_owns(const struct fp_space *space, const void *addr)
+{
+	return (uintptr_t)addr - (uintptr_t)space->far->base < space->far->n_pages << FP_PAGE_SHIFT;
+}
+
+bool fp_space_overlaps(const struct fp_space *space, const void *addr, size_t len)
+{
+	uintptr_t base = (uintptr_t)space->far->base, start = (uintptr_t)addr;
+
+	return start < base + (space->far->n_pages << FP_PAGE_SHIFT) && len > 0 && start + len > base;
+}
+
+void fp_space_range(const struct fp_space *space, char **ret_start, char **ret_end)
+{
+	*ret_start = space->far->base;
+	*ret_end = space->far->base + (space->far->n_pages << FP_PAGE_SHIFT);
+}
+
+uint64_t fp_space_mapped_bytes(const struct fp_space *space)
+{
+	return atomic_load(&space->far->stats->mapped_bytes);
+}
+
+int fp_space_to_pages(const struct fp_space *space, const void *addr, size_t len, uint32_t *ret_start,
+                      uint32_t *ret_end)
+{
+	uint64_t offset = (uintptr_t)addr - (uintptr_t)space->far->base;
+
+	if ((uintptr_t)addr % FP_PAGE_SIZE || len % FP_PAGE_SIZE)
+		return -EINVAL;
+	if (!fp_space_owns(space, addr) || len > (space->far->n_pages << FP_PAGE_SHIFT) - offset)
+		return -ENOMEM;
+	*ret_start = (uint32_t)(offset >> FP_PAGE_SHIFT);
+	*ret_end = *ret_start + (uint32_t)(len >> FP_PAGE_SHIFT);
+	return 0;
+}
+
+uint32_t fp_space_mapped_until(const struct fp_space *space, uint32_t start, uint32_t end)
+{
+	const struct fp_piece *p;
+
+	while (start < end && (p = fp_layout_next(&space->layout, start)) && p->start <= start)
+		start = p->end;
+	return FP_MIN(start, end);
+}
+
+bool fp_space_next_piece(const struct fp_space *space, uint32_t start, uint32_t end,
+                         struct fp_piece *ret_piece)
+{
+	const struct fp_piece *p = fp_layout_next(&space->layout, start);
+
+	if (start >= end || !p || p->start >= end)
+		return false;
+	*ret_piece = *p;
+	ret_piece->start = FP_MAX(p->start, start);
+	ret_piece->end = FP_MIN(p->end, end);
+	return true;
+}
+
+void fp_space_publish(struct fp_space *space)
+{
+	struct fp_statspage *stats = space->far->stats;
+	uint64_t bytes = space->layout.mapped << FP_PAGE_SHIFT;
+
+	atomic_store(&stats->mapped_bytes, bytes);
+	if (bytes > atomic_load(&stats->mapped_peak_bytes)) {
+		atomic_store(&stats->mapped_peak_bytes, bytes);
+		if (space->on_growth)
+			space->on_growth(space->on_growth_arg, bytes);
+	}
+}
+
+/* ---- what pieces are to the kernel ---- */
+
+int fp_space_open_range(struct fp_far *far, uint32_t start, uint32_t n, int prot)
+{
+	return mprotect(fp_far_addr(far, start), (size_t)n << FP_PAGE_SHIFT, prot) < 0 ? -errno : 0;
+}
+
+/* Always on fault, to the kernel: what shall come in at once is brought in without the lock. -EAGAIN: the
+ * kernel's limit. */
+int fp_space_dress(struct fp_space *space, uint32_t start, uint32_t end, uint32_t flags)
+{
+	char *addr = fp_far_addr(space->far, start);
+	size_t len = (size_t)(end - start) << FP_PAGE_SHIFT;
+	int r;
+
+	/* what is not mapped stays out of core dumps: the kernel would look at all of the range, page by page
+	 */
+	madvise(addr, len, flags & FP_PIECE_DONTDUMP ? MADV_DONTDUMP : MADV_DODUMP);
+	if (!(flags & FP_PIECE_LOCKED))
+		return 0;
+	fp_space_mark_locked(space, start, end, true);
+	if (mlock2(addr, len, MLOCK_ONFAULT) == 0)
+		return 0;
+	r = errno == ENOMEM ? -EAGAIN : -errno;
+	fp_space_mark_locked(space, start, end, false);
+	return r;
+}
+
+void fp_space_undress(struct fp_space *space, uint32_t start, uint32_t end, uint32_t flags)
+{
+	char *addr = fp_far_addr(space->far, start);
+	size_t len = (size_t)(end - start) << FP_PAGE_SHIFT;
+
+	madvise(addr, len, MADV_DONTDUMP);
+	if (flags & FP_PIECE_LOCKED) {
+		munlock(addr, len);
+		fp_space_mark_locked(space, start, end, false);
+	}
+}
+
+/* Undresses the far pieces of a range that is about to be replaced. */
+static void undress_all(struct fp_space *space, uint32_t start, uint32_t end)
+{
+	const struct fp_piece *p = fp_layout_after_with(&space->layout, start, FP_PIECE_LOCKED);
+
+	for (; p && p->start < end; p = fp_layout_after_with(&space->layout, p->end, FP_PIECE_LOCKED))
+		fp_space_undress(space, FP_MAX(p->start, start), FP_MIN(p->end, end), p->flags);
+}
+
+/* Drops pages that a raw system call may have locked. */
+static int drop_unlocked(struct fp_space *space, uint32_t start, uint32_t end)
+{
+	int r = fp_space_drop(space, start, end, FP_DROP_FOR_GOOD);
+
+	if (r == -EINVAL &&
+	    munlock(fp_far_addr(space->far, start), (size_t)(end - start) << FP_PAGE_SHIFT) == 0)
+		r = fp_space_drop(space, start, end, FP_DROP_FOR_GOOD);
+	return r;
+}
+
+/* ---- map ---- */
+
+void fp_space_hold_backing(struct fp_space *space)
+{
+	atomic_store(&space->forking, true);
+	while (atomic_load(&space->n_backing))
+		fp_space_pause();
+}
+
+void fp_space_allow_backing(struct fp_space *space)
+{
+	atomic_store(&space->forking, false);
+}
+
+/* False: a fork is under way, and waits perhaps for what an allocator holds that calls us. */
+static bool begin_backing(struct fp_space *space, bool may_wait)
+{
+	for (;;) {
+		atomic_fetch_add(&space->n_backing, 1);
+		if (!atomic_load(&space->forking))
+			return true;
+		atomic_fetch_sub(&space->n_backing, 1);
+		if (!may_wait)
+			return false;
+		fp_space_pause();
+	}
+}
+
+/* Backs n pages unless nobody asked for that, or a fork forbids it: then *lazy is set. Blocks on the nodes,
+ * so no lock may be held; signals are, as their handlers may fork. */
+static int back(struct fp_space *space, uint64_t n, unsigned flags, bool *lazy)
+{
+	struct fp_agent_stack stack;
+	uint64_t mask;
+	int r = 0;
+
+	fp_far_check_family(space->far);
+	if (*lazy || n == 0)
+		return 0;
+	mask = block_signals(space);
+	fp_agent_stack_keep(space->far, &stack);
+	if (begin_backing(space, !(flags & FP_MAP_HEAP))) {
+		r = fp_store_reserve(space->far->store, n);
+		atomic_fetch_sub(&space->n_backing, 1);
+	} else {
+		*lazy = true;
+	}
+	fp_agent_stack_let_go(space->far, &stack);
+	fp_agent_sigmask_restore(mask);
+	return r;
+}
+
+int fp_space_back(struct fp_space *space, uint64_t n)
+{
+	bool lazy = false;
+
+	return back(space, n, 0, &lazy);
+}
+
+void fp_space_unback(struct fp_space *space, uint64_t n)
+{
+	if (n)
+		fp_store_unreserve(space->far->store, n);
+}
+
+int fp_space_add(struct fp_space *space, struct fp_piece piece)
+{
+	int r = fp_space_open_range(space->far, piece.start, piece.end - piece.start, piece.prot);
+
+	if (r == 0)
+		r = fp_space_dress(space, piece.start, piece.end, piece.flags);
+	if (r == 0)
+		r = fp_layout_add(&space->layout, piece);
+	if (r < 0) {
+		fp_space_undress(space, piece.start, piece.end, piece.flags);
+		fp_space_open_range(space->far, piece.start, piece.end - piece.start, PROT_NONE);
+	} else {
+		fp_space_publish(space);
+	}
+	return r;
+}
+
+/* A new piece of n pages, its place yet unknown. */
+static struct fp_piece make_piece(const struct fp_space *space, uint32_t n, int prot, unsigned flags)
+{
+	bool never = space->overcommit || (flags & FP_MAP_LAZY);
+
+	return (struct fp_piece){
+	    .end = n,
+	    .prot = prot & (PROT_READ | PROT_WRITE | PROT_EXEC),
+	    .flags = never ? FP_PIECE_NORESERVE : 0,
+	    .lazy = never || prot == PROT_NONE,
+	};
+}
+
+/* What MAP_LOCKED and mlockall make of a new piece. It replaces n_locked pages that are locked by now. */
+static int claim_lock(struct fp_space *space, struct fp_piece *piece, unsigned flags, uint64_t n_locked)
+{
+	uint32_t locked = space->lock_future | (flags & FP_MAP_LOCKED ? FP_PIECE_LOCKED : 0);
+
+	piece->flags |= locked;
+	return locked && piece->end - piece->start > fp_space_lockable(space) + n_locked ? -EAGAIN : 0;
+}
+
+static int map_somewhere(struct fp_space *space, struct fp_piece *piece, unsigned flags, uint32_t align_pages)
+{
+	uint64_t base_page = (uintptr_t)space->far->base >> FP_PAGE_SHIFT;
+	uint32_t n = piece->end, start;
+	int r = claim_lock(space, piece, flags, 0);
+
+	if (r == 0)
+		r = fp_layout_find(&space->layout, n, align_pages, base_page, &start);
+	if (r == -ENOMEM && fp_space_take_back(space))
+		r = fp_layout_find(&space->layout, n, align_pages, base_page, &start);
+	if (r < 0)
+		return r;
+	piece->start = start;
+	piece->end = start + n;
+	return fp_space_add(space, *piece);
+}
+
+/* Brings in what MAP_LOCKED, MAP_POPULATE and mlockall ask for. The kernel does not tell of failures. */
+static void finish_map(struct fp_space *space, const struct fp_piece *piece, unsigned flags)
+{
+	uint64_t easily = fp_budget_free(&space->far->room) / 2;
+
+	if (piece->flags & FP_PIECE_LOCKED)
+		(void)fp_space_populate_locked(space, piece->start, piece->end);
+	else if (flags & FP_MAP_POPULATE)
+		fp_space_populate(space, piece->start, piece->end, easily);
+}
+
+int fp_space_map(struct fp_space *space, size_t len, size_t align, int prot, unsigned flags, void **ret_addr)
+{
+	struct fp_piece piece;
+	uint64_t mask;
+	int r;
+
+	if (len == 0 || len % FP_PAGE_SIZE || (align & (align - 1)))
+		return -EINVAL;
+	if (len >> FP_PAGE_SHIFT > space->far->n_pages || align >> FP_PAGE_SHIFT > space->far->n_pages)
+		return -ENOMEM;
+	piece = make_piece(space, (uint32_t)(len >> FP_PAGE_SHIFT), prot, flags);
+	if (back(space, piece.end, flags, &piece.lazy) < 0)
+		return -ENOMEM;
+	r = fp_space_lock(space, &mask);
+	if (r == 0) {
+		r = map_somewhere(space, &piece, flags, FP_MAX((uint32_t)(align >> FP_PAGE_SHIFT), 1u));
+		if (r == 0)
+			fp_kernel_filled_begin_mapping(space->far, &space->layout, piece.start, piece.end);
+		fp_space_unlock(space, &mask);
+	}
+	if (r < 0) {
+		fp_space_unback(space, piece.lazy ? 0 : len >> FP_PAGE_SHIFT);
+		return r;
+	}
+	finish_map(space, &piece, flags);
+	*ret_addr = fp_far_addr(space->far, piece.start);
+	return 0;
+}
+
+/* ---- map at a place ---- */
+
+static int close_foreign(struct fp_space *space, uint32_t start, uint32_t end)
+{
+	const struct fp_piece *p = fp_layout_next(&space->layout, start);
+	uint64_t none;
+	int r = 0;
+
+	while (r == 0 && p && p->start < end) {
+		uint32_t from = FP_MAX(p->start, start), to = FP_MIN(p->end, end), behind = p->end;
+
+		if (p->flags & FP_PIECE_FOREIGN) {
+			r = fp_space_close(space, from, to);
+			if (r == 0)
+				r = fp_layout_remove(&space->layout, from, to, &none);
+		}
+		p = fp_layout_next(&space->layout, behind);
+	}
+	return r;
+}
+
+/* After a protection that the kernel refused half-way: as the layout has it. */
+static void restore_protection(struct fp_space *space, uint32_t start, uint32_t end)
+{
+	const struct fp_piece *p = fp_layout_after(&space->layout, start);
+
+	for (; p && p->start < end; p = fp_layout_after(&space->layout, p->end)) {
+		uint32_t from = FP_MAX(p->start, start), to = FP_MIN(p->end, end);
+
+		fp_space_open_range(space->far, start, from - start, PROT_NONE);
+		fp_space_open_range(space->far, from, to - from, p->prot);
+		start = to;
+	}
+	fp_space_open_range(space->far, start, end - start, PROT_NONE);
+}
+
+/* Protects first, so that no write that came too late outlives the drop where nothing may be written any
+ * more. If it fails after that, nothing is mapped there. */
+static int replace(struct fp_space *space, struct fp_piece piece, uint64_t *ret_reserved)
+{
+	int r = close_foreign(space, piece.start, piece.end);
+
+	if (r < 0)
+		return r;
+	r = fp_space_open_range(space->far, piece.start, piece.end - piece.start, piece.prot);
+	if (r < 0) {
+		restore_protection(space, piece.start, piece.end);
+		return r;
+	}
+	undress_all(space, piece.start, piece.end);
+	r = drop_unlocked(space, piece.start, piece.end);
+	if (r == 0)
+		r = fp_layout_remove(&space->layout, piece.start, piece.end, ret_reserved);
+	if (r == 0)
+		r = fp_space_dress(space, piece.start, piece.end, piece.flags);
+	if (r == 0)
+		r = fp_layout_add(&space->layout, piece);
+	if (r < 0 && fp_layout_is_free(&space->layout, piece.start, piece.end)) {
+		fp_space_undress(space, piece.start, piece.end, piece.flags);
+		fp_space_open_range(space->far, piece.start, piece.end - piece.start, PROT_NONE);
+	}
+	fp_space_publish(space);
+	return r;
+}
+
+/* Reserves what a replacement of the range needs beyond what it has, and takes the lock. */
+static int back_replacement(struct fp_space *space, const struct fp_piece *piece, uint64_t *ret_mask,
+                            uint64_t *ret_more)
+{
+	for (;;) {
+		uint64_t has, more;
+		int r;
+
+		fp_space_lock_anyway(space, ret_mask);
+		has = fp_layout_count_backed(&space->layout, piece->start, piece->end);
+		fp_space_unlock(space, ret_mask);
+		more = piece->lazy ? 0 : piece->end - piece->start - has;
+		if (fp_space_back(space, more) < 0)
+			return -ENOMEM;
+		r = fp_space_lock(space, ret_mask);
+		if (r < 0) {
+			fp_space_unback(space, more);
+			return r;
+		}
+		if (fp_layout_count_backed(&space->layout, piece->start, piece->end) == has) {
+			*ret_more = more;
+			return 0;
+		}
+		fp_space_unlock(space, ret_mask);
+		fp_space_unback(space, more);
+	}
+}
+
+/* piece: its place is known. */
+static int map_piece_at(struct fp_space *space, struct fp_piece piece, unsigned flags)
+{
+	uint64_t more, reserved = 0;
+	uint64_t mask;
+	int r;
+
+	r = back_replacement(space, &piece, &mask, &more);
+	if (r < 0)
+		return r;
+	if ((flags & FP_MAP_NOREPLACE) && !fp_layout_is_free(&space->layout, piece.start, piece.end))
+		r = -EEXIST;
+	else
+		r = claim_lock(space, &piece, flags,
+		               fp_layout_count_locked(&space->layout, piece.start, piece.end));
+	if (r == 0)
+		r = replace(space, piece, &reserved);
+	fp_space_unlock(space, &mask);
+	if (r < 0 || piece.lazy)
+		fp_space_unback(space, r < 0 ? more + reserved : reserved);
+	if (r == 0)
+		finish_map(space, &piece, flags);
+	return r;
+}
+
+int fp_space_map_at(struct fp_space *space, void *addr, size_t len, int prot, unsigned flags)
+{
+	struct fp_piece piece = make_piece(space, 0, prot, flags);
+	int r = fp_space_to_pages(space, addr, len, &piece.start, &piece.end);
+	uint32_t followed;
+
+	if (r < 0)
+		return r;
+	do {
+		followed = fp_space_followed(space);
+		r = map_piece_at(space, piece, flags);
+	} while (r == -ENOMEM && fp_space_learn(space, piece.start, piece.end, followed));
+	return r;
+}
+
+/* ---- unmap ---- */
+
+/* Closes first, so that nobody can bring a page back while it is dropped. */
+static int remove_far(struct fp_space *space, uint32_t from, uint32_t to, uint32_t flags)
+{
+	int r = fp_space_open_range(space->far, from, to - from, PROT_NONE);
+
+	if (r < 0)
+		return r;
+	fp_space_undress(space, from, to, flags);
+	return drop_unlocked(space, from, to);
+}
+
+int fp_space_remove(struct fp_space *space, uint32_t start, uint32_t end, uint64_t *ret_reserved)
+{
+	const struct fp_piece *p;
+	uint64_t reserved;
+	int r;
+
+	for (p = fp_layout_next(&space->layout, start); p && p->start < end;
+	     p = fp_layout_next(&space->layout, p->end)) {
+		uint32_t from = FP_MAX(p->start, start), to = FP_MIN(p->end, end);
+
+		r = p->flags & FP_PIECE_FOREIGN ? fp_space_close(space, from, to)
+		                                : remove_far(space, from, to, p->flags);
+		if (r < 0)
+			return r;
+	}
+	r = fp_layout_remove(&space->layout, start, end, &reserved);
+	if (r == 0)
+		*ret_reserved += reserved;
+	fp_space_publish(space);
+	return r;
+}
+
+int fp_space_unmap(struct fp_space *space, void *addr, size_t len)
+{
+	uint32_t start, end, followed;
+	uint64_t mask;
+	int r = fp_space_to_pages(space, addr, len, &start, &end);
+
+	if (r < 0)
+		return r;
+	do {
+		uint64_t reserved = 0;
+
+		/* what makes room for the kernel must not fail for what is noted elsewhere */
+		fp_space_lock_anyway(space, &mask);
+		followed = fp_space_followed(space);
+		if (fp_events_touch(&space->far->events, start, end))
+			r = -ENOMEM;
+		else
+			r = fp_space_remove(space, start, end, &reserved);
+		fp_space_unlock(space, &mask);
+		fp_space_unback(space, reserved);
+	} while (r == -ENOMEM && fp_space_learn(space, start, end, followed));
+	return r;
+}

@@ -1,0 +1,256 @@
+/*
+ * Protection and advice of far pieces. Room: uffd; see space.h. Where a call meets several pieces, it does
+ * what the kernel does: mprotect ends at the first hole, madvise goes on behind it and tells of it at the
+ * end, and both end at the first piece that refuses.
+ */
+#include "space_priv.h"
+
+#include <errno.h>
+#include <sys/mman.h>
+
+#include "abi.h"
+#include "cleanup.h"
+
+/* ---- protection ---- */
+
+static int protect_piece(struct fp_space *space, const struct fp_piece *piece, int prot)
+{
+	const struct fp_piece_change change = {
+	    .prot = prot & (PROT_READ | PROT_WRITE | PROT_EXEC),
+	    .back = prot & PROT_WRITE,
+	};
+	int r = fp_space_open_range(space->far, piece->start, piece->end - piece->start, prot);
+
+	if (r < 0 || (piece->flags & FP_PIECE_FOREIGN))
+		return r;
+	return fp_layout_change(&space->layout, piece->start, piece->end, &change);
+}
+
+/* Protects what is mapped without a hole from start on. */
+static int protect_locked(struct fp_space *space, uint32_t start, uint32_t end, int prot)
+{
+	int r = 0;
+
+	for (struct fp_piece piece; r == 0 && start < end; start = piece.end) {
+		if (!fp_space_next_piece(space, start, end, &piece) || piece.start > start)
+			return -ENOMEM;
+		r = protect_piece(space, &piece, prot);
+	}
+	return r;
+}
+
+/* What is opened for writing is backed from now on. Takes the lock when the slots are reserved. */
+static int back_opened(struct fp_space *space, uint32_t start, uint32_t end, uint64_t *ret_mask,
+                       uint64_t *ret_more)
+{
+	for (;;) {
+		uint64_t more;
+		int r;
+
+		fp_space_lock_anyway(space, ret_mask);
+		more =
+		    fp_layout_count_unbacked(&space->layout, start, fp_space_mapped_until(space, start, end));
+		fp_space_unlock(space, ret_mask);
+		if (fp_space_back(space, more) < 0)
+			return -ENOMEM;
+		r = fp_space_lock(space, ret_mask);
+		if (r < 0) {
+			fp_space_unback(space, more);
+			return r;
+		}
+		if (fp_layout_count_unbacked(&space->layout, start,
+		                             fp_space_mapped_until(space, start, end)) == more) {
+			*ret_more = more;
+			return 0;
+		}
+		fp_space_unlock(space, ret_mask);
+		fp_space_unback(space, more);
+	}
+}
+
+int fp_space_protect(struct fp_space *space, void *addr, size_t len, int prot)
+{
+	uint64_t more = 0, left = 0, locked;
+	uint32_t start, end, stop;
+	uint64_t mask;
+	int r = fp_space_to_pages(space, addr, len, &start, &end);
+
+	if (r < 0)
+		return r;
+	if (prot & PROT_WRITE)
+		r = back_opened(space, start, end, &mask, &more);
+	else
+		r = fp_space_lock(space, &mask);
+	if (r < 0)
+		return r;
+	stop = fp_space_mapped_until(space, start, end);
+	locked = fp_layout_count_locked(&space->layout, start, stop);
+	r = protect_locked(space, start, end, prot);
+	if (more)
+		left = fp_layout_count_unbacked(&space->layout, start, stop);
+	fp_space_unlock(space, &mask);
+	fp_space_unback(space, left);
+	if (r == 0 && locked && prot & PROT_WRITE) /* as the kernel: no fault is left to the first write */
+		(void)fp_space_populate_locked(space, start, end);
+	return r;
+}
+
+/* ---- advice ---- */
+
+static int change_flags(struct fp_space *space, const struct fp_piece *piece, uint32_t set, uint32_t clear)
+{
+	const struct fp_piece_change change = {.prot = -1, .set = set, .clear = clear};
+
+	return fp_layout_change(&space->layout, piece->start, piece->end, &change);
+}
+
+static int drop_piece(struct fp_space *space, const struct fp_piece *piece, int advice)
+{
+	if ((piece->flags & FP_PIECE_LOCKED) && advice != MADV_DONTNEED_LOCKED)
+		return -EINVAL;
+	return fp_space_drop(space, piece->start, piece->end,
+	                     advice == MADV_DONTNEED_LOCKED ? FP_DROP_LOCKED : FP_DROP);
+}
+
+static int dump_piece(struct fp_space *space, const struct fp_piece *piece, int advice)
+{
+	bool dont = advice == MADV_DONTDUMP;
+	size_t len = (size_t)(piece->end - piece->start) << FP_PAGE_SHIFT;
+
+	if (madvise(fp_far_addr(space->far, piece->start), len, advice) < 0)
+		return -errno;
+	return change_flags(space, piece, dont ? FP_PIECE_DONTDUMP : 0, FP_PIECE_DONTDUMP);
+}
+
+static int advise_piece(struct fp_space *space, const struct fp_piece *piece, int advice)
+{
+	const uint32_t order = FP_PIECE_RANDOM | FP_PIECE_SEQUENTIAL;
+
+	switch (advice) {
+	case MADV_DONTNEED:
+	case MADV_DONTNEED_LOCKED:
+	case MADV_FREE:
+		return drop_piece(space, piece, advice);
+	case MADV_COLD:
+	case MADV_PAGEOUT: /* done when the lock is given back */
+		return piece->flags & FP_PIECE_LOCKED ? -EINVAL : 0;
+	case MADV_NORMAL:
+		return change_flags(space, piece, 0, order);
+	case MADV_RANDOM:
+		return change_flags(space, piece, FP_PIECE_RANDOM, order);
+	case MADV_SEQUENTIAL:
+		return change_flags(space, piece, FP_PIECE_SEQUENTIAL, order);
+	case MADV_DONTFORK:
+	case MADV_DOFORK:
+		return change_flags(space, piece, advice == MADV_DONTFORK ? FP_PIECE_DONTFORK : 0,
+		                    FP_PIECE_DONTFORK);
+	case MADV_WIPEONFORK:
+	case MADV_KEEPONFORK:
+		return change_flags(space, piece, advice == MADV_WIPEONFORK ? FP_PIECE_WIPEONFORK : 0,
+		                    FP_PIECE_WIPEONFORK);
+	case MADV_DONTDUMP:
+	case MADV_DODUMP:
+		return dump_piece(space, piece, advice);
+	case MADV_WILLNEED: /* done when the lock is given back */
+	case MADV_HUGEPAGE: /* hints on what far memory does in its own way */
+	case MADV_NOHUGEPAGE:
+	case MADV_MERGEABLE:
+	case MADV_UNMERGEABLE:
+		return 0;
+	default:
+		return -EINVAL;
+	}
+}
+
+/* *ret_stop: the page whose piece refused, or end. */
+static int advise_locked(struct fp_space *space, uint32_t start, uint32_t end, int advice, uint32_t *ret_stop)
+{
+	struct fp_piece piece;
+	int r = 0, hole = 0;
+
+	while (start < end && fp_space_next_piece(space, start, end, &piece)) {
+		hole = piece.start > start ? -ENOMEM : hole;
+		*ret_stop = piece.start;
+		if (!(piece.flags & FP_PIECE_FOREIGN))
+			r = advise_piece(space, &piece, advice);
+		else if (madvise(fp_far_addr(space->far, piece.start),
+		                 (size_t)(piece.end - piece.start) << FP_PAGE_SHIFT, advice) < 0)
+			r = -errno;
+		if (r < 0)
+			return r;
+		start = piece.end;
+	}
+	*ret_stop = end;
+	return start < end ? -ENOMEM : hole;
+}
+
+int fp_space_advise(struct fp_space *space, void *addr, size_t len, int advice)
+{
+	uint64_t easily = fp_budget_free(&space->far->room) / 2;
+	uint32_t start, end, stop = 0;
+	uint64_t mask;
+	int r = fp_space_to_pages(space, addr, len, &start, &end);
+
+	if (r < 0)
+		return r;
+	if (advice == MADV_POPULATE_READ || advice == MADV_POPULATE_WRITE)
+		return fp_space_populate_as(space, start, end, advice);
+	r = fp_space_lock(space, &mask);
+	if (r < 0)
+		return r;
+	r = advise_locked(space, start, end, advice, &stop);
+	fp_space_unlock(space, &mask);
+	if (advice == MADV_WILLNEED)
+		fp_space_populate(space, start, stop, easily);
+	else if ((advice == MADV_COLD || advice == MADV_PAGEOUT) && stop > start)
+		fp_reclaim_pageout(space->reclaim, start, stop - start);
+	return r;
+}
+
+int fp_space_discard(struct fp_space *space, void *addr, size_t len)
+{
+	return fp_space_advise(space, addr, len, MADV_DONTNEED);
+}
+
+int fp_space_willneed(struct fp_space *space, void *addr, size_t len)
+{
+	return fp_space_advise(space, addr, len, MADV_WILLNEED);
+}
+
+int fp_space_pageout(struct fp_space *space, void *addr, size_t len)
+{
+	return fp_space_advise(space, addr, len, MADV_PAGEOUT);
+}
+
+/* ---- residency ---- */
+
+/* Without the lock where it can: there are programs that ask before each touch. */
+static uint32_t look_mapped_until(struct fp_space *space, uint32_t start, uint32_t end)
+{
+	struct fp_piece piece;
+	uint32_t changes;
+	uint64_t mask;
+
+	while (start < end && fp_layout_peek(&space->layout, start, &piece, &changes))
+		start = piece.end;
+	if (start >= end)
+		return end;
+	fp_space_lock_anyway(space, &mask);
+	start = fp_space_mapped_until(space, start, end);
+	fp_space_unlock(space, &mask);
+	return start;
+}
+
+int fp_space_mincore(struct fp_space *space, void *addr, size_t len, unsigned char *vec)
+{
+	uint32_t start, end, stop;
+	int r = fp_space_to_pages(space, addr, len, &start, &end);
+
+	if (r < 0)
+		return r;
+	fp_far_check_family(space->far);
+	stop = look_mapped_until(space, start, end);
+	if (stop > start && mincore(addr, (size_t)(stop - start) << FP_PAGE_SHIFT, vec) < 0)
+		return -errno;
+	return stop < end ? -ENOMEM : 0;
+}

@@ -1,0 +1,189 @@
+/*
+ * Following system calls that bypass the C library (events.h): the layout and the words become true again.
+ * Room: uffd; see space_priv.h.
+ *
+ * What such a call unmapped, or mapped something else over, is foreign from then on: the kernel's alone. It
+ * is followed by whoever takes the lock next, so that no layout call meets a layout that is not true, or by
+ * the reclaim thread, which must not wait for pages that may be its own.
+ */
+#include "space_priv.h"
+
+#include <errno.h>
+#include <sys/mman.h>
+
+#include "cleanup.h"
+#include "clock.h"
+#include "kernel_filled.h"
+
+#define TAKE_BACK_MIN 512u /* pages: less is not looked for */
+
+/* The chunks' other pages are registered again, so that no run is native that reaches in here. */
+static bool end_native(struct fp_space *space, uint32_t start, uint32_t end)
+{
+	bool all = true;
+
+	for (uint32_t p = start; p < end; p = (p | ((1u << FP_CHUNK_SHIFT) - 1)) + 1)
+		all &= fp_space_untouched(space->far, p) || fp_kernel_filled_end(space->far, p) == 0;
+	return all;
+}
+
+static bool make_foreign(struct fp_space *space, uint32_t start, uint32_t end)
+{
+	const struct fp_piece piece = {.start = start, .end = end, .flags = FP_PIECE_FOREIGN, .lazy = true};
+	uint64_t reserved;
+
+	if (fp_layout_remove(&space->layout, start, end, &reserved) < 0)
+		return false;
+	fp_space_unback(space, reserved);
+	fp_space_publish(space);
+	return fp_layout_add(&space->layout, piece) == 0;
+}
+
+/*
+ * Can be repeated until it is done: where it fails (by a limit of the kernel) the pages stay noted, and
+ * nobody goes there. Who waits there faults again, and gets what the kernel has for it.
+ */
+static bool follow(struct fp_space *space, uint32_t start, uint32_t end, bool waits)
+{
+	struct fp_far *far = space->far;
+	size_t len = (size_t)(end - start) << FP_PAGE_SHIFT;
+
+	if (!make_foreign(space, start, end) || !end_native(space, start, end))
+		return false;
+	/* fails where nothing is; finds something if that came while native memory ended there */
+	(void)fp_uffd_unregister(&far->uffd, fp_far_addr(far, start), len);
+	if (!fp_space_forget(space, start, end, waits))
+		return false;
+	fp_uffd_wake(&far->uffd, fp_far_addr(far, start), len);
+	return true;
+}
+
+static bool follow_all(struct fp_space *space, bool waits)
+{
+	struct fp_events *events = &space->far->events;
+	uint32_t at = atomic_load(&events->out), start, end;
+	bool all = true;
+
+	while (fp_events_next(events, &at, &start, &end)) {
+		bool followed = follow(space, start, end, waits);
+
+		all &= followed;
+		at += !followed || fp_events_drop(events, at, start, end);
+	}
+	return all;
+}
+
+bool fp_space_follow(struct fp_space *space)
+{
+	struct fp_events *events = &space->far->events;
+
+	if (fp_events_careful(events))
+		fp_events_sync(events);
+	return !fp_events_any(events) || follow_all(space, true);
+}
+
+bool fp_space_try_follow(struct fp_space *space)
+{
+	bool done;
+
+	if (pthread_mutex_trylock(&space->lock) != 0)
+		return true;
+	done = follow_all(space, false);
+	pthread_mutex_unlock(&space->lock);
+	return !done;
+}
+
+/* ---- holes ---- */
+
+static bool is_hole(const struct fp_far *far, uint32_t start, uint32_t end)
+{
+	unsigned char vec[1u << FP_CHUNK_SHIFT] = {0}; /* written: the stack may be far, see ownstack.h */
+
+	for (uint32_t n; start < end; start += n) {
+		n = FP_MIN(end - start, (uint32_t)sizeof(vec));
+		if (mincore(fp_far_addr(far, start), (size_t)n << FP_PAGE_SHIFT, vec) < 0 && errno == ENOMEM)
+			return true;
+	}
+	return false;
+}
+
+static bool far_has_hole(struct fp_space *space, uint32_t start, uint32_t end)
+{
+	const struct fp_piece *p;
+	bool found = false;
+	uint64_t mask;
+
+	fp_space_lock_anyway(space, &mask);
+	for (p = fp_layout_after(&space->layout, start); !found && p && p->start < end;
+	     p = fp_layout_after(&space->layout, p->end))
+		found = is_hole(space->far, FP_MAX(p->start, start), FP_MIN(p->end, end));
+	fp_space_unlock(space, &mask);
+	return found;
+}
+
+uint32_t fp_space_followed(const struct fp_space *space)
+{
+	return atomic_load(&space->far->events.n_noted);
+}
+
+bool fp_space_learn(struct fp_space *space, uint32_t start, uint32_t end, uint32_t followed)
+{
+	uint64_t until_ns = fp_clock_ns() + space->far->deadline_ns;
+
+	if (!space->far->uffd.has_events)
+		return false;
+	while (far_has_hole(space, start, end)) {
+		if (fp_clock_ns() > until_ns)
+			return false;
+		fp_space_pause();
+	}
+	return fp_space_followed(space) != followed;
+}
+
+static bool plug(struct fp_space *space, uint32_t start, uint32_t end)
+{
+	char *addr = fp_far_addr(space->far, start);
+	size_t len = (size_t)(end - start) << FP_PAGE_SHIFT;
+	const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE;
+	void *p = mmap(addr, len, PROT_NONE, flags, -1, 0);
+	uint64_t none;
+
+	if (p == MAP_FAILED)
+		return false;
+	if (p != addr) /* a kernel before 4.17 */
+		munmap(p, len);
+	return p == addr && fp_space_close(space, start, end) == 0 &&
+	       fp_layout_remove(&space->layout, start, end, &none) == 0;
+}
+
+/* What is in use is told by the kernel alone: it is tried, and tried again by halves. */
+static bool plug_what_is_empty(struct fp_space *space, uint32_t start, uint32_t end)
+{
+	uint32_t middle = start + (end - start) / 2;
+
+	if (plug(space, start, end))
+		return true;
+	if (end - start < 2 * TAKE_BACK_MIN)
+		return false;
+	return plug_what_is_empty(space, start, middle) | plug_what_is_empty(space, middle, end);
+}
+
+/*
+ * Only when there is no other way: a program that unmapped a place by a system call may come back to it in
+ * the same manner, and would not be seen while the place is ours and not registered yet.
+ */
+bool fp_space_take_back(struct fp_space *space)
+{
+	const struct fp_piece *p;
+	uint32_t page = 0;
+	bool any = false;
+
+	if (!fp_events_careful(&space->far->events))
+		return false;
+	while ((p = fp_layout_next(&space->layout, page))) {
+		page = p->end;
+		if (p->flags & FP_PIECE_FOREIGN)
+			any |= plug_what_is_empty(space, p->start, p->end);
+	}
+	return any;
+}

@@ -1,0 +1,222 @@
+/*
+ * The pages that a layout call works on. Room: uffd; see space_priv.h.
+ *
+ * A layout call claims its pages (HELD), waiting for those in transit; does its work with the kernel; then
+ * releases them with their new words. Faults on held pages wait in the kernel meanwhile.
+ */
+#include "space_priv.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#include "abi.h"
+#include "process_memory.h"
+#include "cleanup.h"
+#include "pin.h"
+#include "inline.h"
+#include "kernel_filled.h"
+
+/* Takes the page if it is in no one's hands. */
+static bool try_hold(struct fp_far *far, uint32_t page, uint64_t *ret_old)
+{
+	return fp_pager_apply(&far->words[page], FP_EV_CLAIM, ret_old).action != FP_ACT_BUSY;
+}
+
+void fp_space_pause(void)
+{
+	const struct timespec pause = {.tv_nsec = 20000};
+
+	nanosleep(&pause, NULL);
+}
+
+/* Transitions are bounded by the patience for nodes. */
+uint64_t fp_space_hold(struct fp_far *far, uint32_t page)
+{
+	uint64_t old;
+
+	for (unsigned tries = 0; !try_hold(far, page, &old); tries++) {
+		fp_inline_tend(atomic_load(&far->inline_servers));
+		if (tries < 16)
+			sched_yield();
+		else
+			fp_space_pause();
+	}
+	return old;
+}
+
+void fp_space_release(struct fp_far *far, uint32_t page, uint64_t settled)
+{
+	fp_far_settle(far, page, fp_pager_apply_release(&far->words[page], settled));
+}
+
+bool fp_space_untouched(const struct fp_far *far, uint32_t page)
+{
+	uint64_t chunk = page >> FP_CHUNK_SHIFT;
+
+	return !(atomic_load(&far->touched[chunk / 64]) >> (chunk & 63) & 1);
+}
+
+/* The next chunk's first page, or end. */
+static uint32_t chunk_end(uint32_t page, uint32_t end)
+{
+	uint32_t next = (page | ((1u << FP_CHUNK_SHIFT) - 1)) + 1;
+
+	return FP_MIN(end, next);
+}
+
+/* Forgets a held page: its slot is free, its local memory is gone. Returns the tokens that it had. */
+static unsigned forget(struct fp_far *far, uint32_t page, uint64_t old, uint64_t keep)
+{
+	if (fp_page_slot(old))
+		fp_store_slot_free(far->store, fp_page_slot(old));
+	fp_space_release(far, page, FP_PAGE_ZERO | (old & keep));
+	return fp_page_state(old) == FP_PAGE_RESIDENT;
+}
+
+/* Drops and releases held pages; if the kernel refuses, everything stays as it was. */
+static int drop_held(struct fp_far *far, uint32_t start, uint32_t end, const uint64_t *olds, enum fp_drop how)
+{
+	uint64_t keep = how == FP_DROP_LOCKED ? FP_PAGE_LOCKED : 0;
+	int advice = how == FP_DROP_LOCKED ? MADV_DONTNEED_LOCKED : MADV_DONTNEED;
+	bool for_good = how == FP_DROP_FOR_GOOD, fills = !for_good && fp_kernel_filled_fills(far, start);
+	unsigned tokens = 0;
+	int r = for_good ? fp_kernel_filled_end_held(far, start, end) : 0;
+
+	if (r == 0 && madvise(fp_far_addr(far, start), (size_t)(end - start) << FP_PAGE_SHIFT, advice) < 0)
+		r = -errno;
+	for (uint32_t p = start; p < end; p++)
+		if (r == 0 && !(fills && fp_kernel_filled_keeps(olds[p - start])))
+			tokens += forget(far, p, olds[p - start], keep);
+		else
+			fp_space_release(far, p, olds[p - start]);
+	fp_budget_leave(&far->room, tokens);
+	return r;
+}
+
+/*
+ * A page that a call has handed to the kernel stays there for as long as the call takes: it becomes zeros
+ * where it stands. The words of all of them say HELD already: see hold.h.
+ */
+static bool zero_in_place(struct fp_far *far, uint32_t page, uint64_t old)
+{
+	if (fp_page_state(old) != FP_PAGE_RESIDENT || !fp_pin_has(&far->holds, page) ||
+	    fp_far_unprotect(far, page) < 0 || !fp_process_memory_clear(far, page))
+		return false;
+	if (fp_page_slot(old))
+		fp_store_slot_free(far->store, fp_page_slot(old));
+	fp_space_release(far, page, FP_PAGE_RESIDENT | FP_PAGE_DIRTY | (old & FP_PAGE_LOCKED));
+	return true;
+}
+
+static int drop_unless_handed(struct fp_space *space, uint32_t start, uint32_t end, enum fp_drop how)
+{
+	struct fp_far *far = space->far;
+	uint64_t *olds = space->olds;
+	int r = 0;
+
+	fp_pin_fence();
+	for (uint32_t p = start;
+	     how != FP_DROP_FOR_GOOD && atomic_load(&far->holds.held) && p < end && r == 0; p++) {
+		if (!zero_in_place(far, p, olds[p - start]))
+			continue;
+		if (p > start)
+			r = drop_held(far, start, p, olds, how);
+		olds += p + 1 - start;
+		start = p + 1;
+	}
+	if (r < 0) {
+		for (uint32_t p = start; p < end; p++)
+			fp_space_release(far, p, olds[p - start]);
+		return r;
+	}
+	return start < end ? drop_held(far, start, end, olds, how) : 0;
+}
+
+/* A page that must be waited for may itself wait for room: what is held already goes first, as it may be all
+ * there is. */
+static int drop_some(struct fp_space *space, uint32_t start, uint32_t end, enum fp_drop how)
+{
+	for (uint32_t p = start; p < end; p++) {
+		int r;
+
+		if (try_hold(space->far, p, &space->olds[p - start]))
+			continue;
+		r = drop_unless_handed(space, start, p, how);
+		if (r < 0)
+			return r;
+		start = p;
+		space->olds[0] = fp_space_hold(space->far, p);
+	}
+	return drop_unless_handed(space, start, end, how);
+}
+
+int fp_space_drop(struct fp_space *space, uint32_t start, uint32_t end, enum fp_drop how)
+{
+	int r = 0;
+
+	while (start < end && r == 0) {
+		uint32_t stop = chunk_end(start, end);
+
+		if (!fp_space_untouched(space->far, start))
+			r = drop_some(space, start, stop, how);
+		start = stop;
+	}
+	return r;
+}
+
+static bool forget_chunk(struct fp_far *far, uint32_t start, uint32_t end, bool waits)
+{
+	unsigned tokens = 0;
+	bool all = true;
+
+	for (uint32_t p = start; p < end; p++) {
+		uint64_t old;
+
+		if (waits)
+			old = fp_space_hold(far, p);
+		else if (!try_hold(far, p, &old)) {
+			all = false;
+			continue;
+		}
+		tokens += forget(far, p, old, 0);
+	}
+	fp_budget_leave(&far->room, tokens);
+	return all;
+}
+
+bool fp_space_forget(struct fp_space *space, uint32_t start, uint32_t end, bool waits)
+{
+	struct fp_far *far = space->far;
+	bool all = true;
+
+	for (; start < end; start = chunk_end(start, end))
+		if (!fp_space_untouched(far, start))
+			all &= forget_chunk(far, start, chunk_end(start, end), waits);
+	return all;
+}
+
+/* Native pages get words that tell each by itself: where the kernel fails to, they stay what they are, which
+ * the kernel's own lock holds as well. */
+static void mark(struct fp_far *far, uint32_t page, bool locked)
+{
+	uint64_t old = fp_space_hold(far, page);
+
+	if (locked)
+		(void)fp_kernel_filled_end(far, page);
+	fp_space_release(far, page, locked ? old | FP_PAGE_LOCKED : old & ~FP_PAGE_LOCKED);
+}
+
+void fp_space_mark_locked(struct fp_space *space, uint32_t start, uint32_t end, bool locked)
+{
+	struct fp_far *far = space->far;
+
+	for (; start < end; start = chunk_end(start, end)) {
+		if (!locked && fp_space_untouched(far, start))
+			continue;
+		fp_far_touch(far, start);
+		for (uint32_t p = start; p < chunk_end(start, end); p++)
+			mark(far, p, locked);
+	}
+}

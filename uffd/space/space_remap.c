@@ -1,0 +1,484 @@
+/*
+ * mremap of far memory. Room: uffd; see space.h.
+ *
+ * A mapping moves page by page: what is resident by UFFDIO_MOVE (or a copy), what is remote by handing its
+ * slot over. The old pages stay HELD until all have moved, so that who touches them meanwhile waits, as in
+ * the kernel, and then finds what mremap leaves there: nothing, or zeros.
+ */
+#include "space_priv.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "abi.h"
+#include "process_memory.h"
+#include "cleanup.h"
+#include "kernel_filled.h"
+
+/* A move under way: n pages from one start to the other. */
+struct move {
+	struct fp_space *space;
+	uint32_t from, to, n;
+	uint32_t moved; /* so many of them have been dealt with */
+};
+
+/* Copies a held resident page that can't be moved: its bytes are read past any protection. */
+static int copy_page(struct fp_far *far, uint32_t from, uint32_t to)
+{
+	char bytes[FP_PAGE_SIZE] = {0}; /* written: the stack may be far, see ownstack.h */
+	ssize_t r;
+
+	if (!fp_process_memory_read(far, from, bytes))
+		return far->mem_fd < 0 ? -ENOMEM : -EIO;
+	do {
+		r = fp_uffd_copy(&far->uffd, fp_far_addr(far, to), bytes, sizeof(bytes), false);
+	} while (r == -EAGAIN);
+	return r < 0 ? (int)r : 0;
+}
+
+/* What a bare system call locked can't be dropped, and would still be read at its old place: as in the
+ * kernel, the lock goes with the bytes. */
+static int drop_copied(struct fp_far *far, uint32_t from, uint32_t to)
+{
+	char *src = fp_far_addr(far, from);
+
+	if (madvise(src, FP_PAGE_SIZE, MADV_DONTNEED) == 0)
+		return 0;
+	if (munlock(src, FP_PAGE_SIZE) < 0 || madvise(src, FP_PAGE_SIZE, MADV_DONTNEED) < 0)
+		return -errno;
+	(void)mlock2(fp_far_addr(far, to), FP_PAGE_SIZE, MLOCK_ONFAULT);
+	return 0;
+}
+
+static int move_resident(struct fp_far *far, uint32_t from, uint32_t to)
+{
+	char *src = fp_far_addr(far, from), *dst = fp_far_addr(far, to);
+	ssize_t r =
+	    far->capture_by_move ? fp_uffd_move(&far->uffd, far->pagemap_fd, dst, src, FP_PAGE_SIZE) : -EBUSY;
+
+	if (r > 0)
+		return 0;
+	if (r == -ENOENT)
+		return -ENOENT;
+	r = copy_page(far, from, to);
+	if (r == -EIO && fp_kernel_filled_is_absent(far, from))
+		return -ENOENT;
+	return r < 0 ? (int)r : drop_copied(far, from, to);
+}
+
+/* Holds a page of a fresh mapping. Read-ahead of zeros may have reached it: what it brought goes again. */
+static int hold_fresh(struct fp_far *far, uint32_t page)
+{
+	uint64_t old = fp_space_hold(far, page);
+	int r = fp_kernel_filled_end(far, page);
+
+	if (r == 0 && fp_page_state(old) != FP_PAGE_RESIDENT)
+		return 0;
+	if (r < 0 || madvise(fp_far_addr(far, page), FP_PAGE_SIZE, MADV_DONTNEED) < 0) {
+		fp_space_release(far, page, old);
+		return -ENOMEM;
+	}
+	fp_budget_leave(&far->room, 1);
+	return 0;
+}
+
+/*
+ * Moves the bytes of a page, both ends held; old is the word that it had. *ret_settled: the word that it has
+ * at its new place. What was clean counts as written: its protection is lost.
+ */
+static int move_bytes(struct fp_far *far, uint32_t from, uint32_t to, uint64_t old, uint64_t *ret_settled)
+{
+	uint64_t settled = old & ~(FP_PAGE_WAIT | FP_PAGE_QUEUED);
+	int r = 0;
+
+	if (fp_page_state(old) == FP_PAGE_RESIDENT) {
+		r = move_resident(far, from, to);
+		settled |= FP_PAGE_DIRTY;
+		if (r == -ENOENT) { /* dropped behind our back: reads zeros */
+			if (fp_page_slot(old))
+				fp_store_slot_free(far->store, fp_page_slot(old));
+			fp_budget_leave(&far->room, 1);
+			settled = FP_PAGE_ZERO | (old & FP_PAGE_LOCKED);
+			r = 0;
+		}
+	}
+	if (fp_page_state(old) == FP_PAGE_LOST) {
+		fp_far_poison(far, to);
+		madvise(fp_far_addr(far, from), FP_PAGE_SIZE, MADV_DONTNEED); /* the poison */
+	}
+	*ret_settled = settled;
+	return r;
+}
+
+/* The old page stays held, unless the move fails. */
+static int move_page(struct fp_far *far, uint32_t from, uint32_t to)
+{
+	uint64_t old = fp_space_hold(far, from), settled;
+	int r = hold_fresh(far, to);
+
+	if (r == 0) {
+		r = fp_kernel_filled_end(far, from);
+		if (r == 0)
+			r = move_bytes(far, from, to, old, &settled);
+		fp_space_release(far, to, r == 0 ? settled : FP_PAGE_ZERO);
+	}
+	if (r < 0)
+		fp_space_release(far, from, old);
+	else
+		atomic_fetch_or(&far->words[from], FP_PAGE_MOVED);
+	return r;
+}
+
+static int move_pages(struct move *m)
+{
+	struct fp_far *far = m->space->far;
+	int r = 0;
+
+	for (m->moved = 0; r == 0 && m->moved < m->n; m->moved += r == 0) {
+		if (fp_space_untouched(far, m->from + m->moved))
+			continue;
+		fp_far_touch(far, m->to + m->moved);
+		r = move_page(far, m->from + m->moved, m->to + m->moved);
+	}
+	return r;
+}
+
+/* True if the old page is in our hands. */
+static bool is_moved(const struct fp_far *far, uint32_t page)
+{
+	return !fp_space_untouched(far, page) && (atomic_load(&far->words[page]) & FP_PAGE_MOVED);
+}
+
+/* Back to where they came from. It fails for a page only if memory is short or the page is gone: it is lost
+ * then. */
+static void move_back(struct move *m)
+{
+	struct fp_far *far = m->space->far;
+
+	for (uint32_t i = 0; i < m->moved; i++) {
+		uint64_t old, settled = FP_PAGE_ZERO;
+		int r;
+
+		if (!is_moved(far, m->from + i))
+			continue;
+		old = fp_space_hold(far, m->to + i);
+		r = fp_kernel_filled_end(far, m->to + i);
+		if (r == 0)
+			r = move_bytes(far, m->to + i, m->from + i, old, &settled);
+		if (r < 0) {
+			if (fp_page_state(old) == FP_PAGE_RESIDENT)
+				fp_budget_leave(&far->room, 1);
+			fp_far_poison(far, m->from + i);
+			settled = FP_PAGE_LOST | FP_PAGE_DIRTY;
+		}
+		fp_space_release(far, m->to + i, FP_PAGE_ZERO);
+		fp_space_release(far, m->from + i, settled);
+	}
+}
+
+static void release_old(struct move *m)
+{
+	struct fp_far *far = m->space->far;
+
+	for (uint32_t i = 0; i < m->n; i++)
+		if (is_moved(far, m->from + i))
+			fp_space_release(far, m->from + i, FP_PAGE_ZERO);
+}
+
+/* ---- mappings ---- */
+
+static bool free_behind(const struct fp_layout *layout, uint32_t end, uint32_t n)
+{
+	return (uint64_t)end + n <= layout->end && fp_layout_is_free(layout, end, end + n);
+}
+
+/* What the piece is to the kernel goes with it. Locks are counted twice for no moment. */
+static int dress_moved(struct fp_space *space, const struct fp_piece *old, struct fp_piece fresh)
+{
+	const struct fp_piece_change worn = {.prot = -1, .set = old->flags};
+	int r = 0;
+
+	if (old->prot != fresh.prot) {
+		r = fp_space_open_range(space->far, fresh.start, fresh.end - fresh.start, old->prot);
+		if (r == 0)
+			r = fp_layout_protect(&space->layout, fresh.start, fresh.end, old->prot);
+	}
+	if (r == 0)
+		r = fp_space_dress(space, fresh.start, fresh.end, old->flags);
+	if (r == 0)
+		r = fp_layout_change(&space->layout, fresh.start, fresh.end, &worn);
+	return r;
+}
+
+/* The old place: unmapped, or mapped still and empty. */
+static int leave_old(struct move *m, const struct fp_piece *old, bool keep)
+{
+	const struct fp_piece_change unlocked = {.prot = -1,
+	                                         .clear = FP_PIECE_LOCKED | FP_PIECE_LOCK_ON_FAULT};
+	struct fp_space *space = m->space;
+	uint64_t carried = 0; /* slots reserved for what is unmapped here: they go on with the bytes */
+	int r = 0;
+
+	if (!keep)
+		r = fp_space_open_range(space->far, old->start, m->n, PROT_NONE);
+	release_old(m);
+	if (keep)
+		return fp_layout_change(&space->layout, old->start, old->start + m->n, &unlocked);
+	return r < 0 ? r : fp_space_remove(space, old->start, old->start + m->n, &carried);
+}
+
+/*
+ * Moves the first n pages of the piece old to a new piece of new_n pages at to, which is free. A failure
+ * half-way (no memory, a page that can't be read) undoes what was moved.
+ */
+static int relocate(struct fp_space *space, struct fp_piece old, uint32_t to, uint32_t new_n, bool keep)
+{
+	const uint32_t worn = FP_PIECE_LOCKED | FP_PIECE_LOCK_ON_FAULT | FP_PIECE_DONTDUMP;
+	struct fp_piece fresh = {.start = to,
+	                         .end = to + new_n,
+	                         .prot = PROT_READ | PROT_WRITE, /* as UFFDIO_MOVE wants it */
+	                         .flags = old.flags & ~worn,
+	                         .lazy = old.lazy};
+	struct move m = {
+	    .space = space, .from = old.start, .to = to, .n = FP_MIN(old.end - old.start, new_n)};
+	uint64_t carried = 0;
+	int r = fp_space_add(space, fresh);
+
+	if (r < 0)
+		return r;
+	/* in the kernel alone: the words say still that nothing may leave */
+	if (old.flags & FP_PIECE_LOCKED)
+		munlock(fp_far_addr(space->far, old.start), (size_t)m.n << FP_PAGE_SHIFT);
+	r = move_pages(&m);
+	if (r == 0)
+		r = dress_moved(space, &old, fresh);
+	if (r == 0)
+		return leave_old(&m, &old, keep);
+	move_back(&m);
+	if (old.flags & FP_PIECE_LOCKED)
+		mlock2(fp_far_addr(space->far, old.start), (size_t)m.n << FP_PAGE_SHIFT, MLOCK_ONFAULT);
+	fp_space_remove(space, to, to + new_n, &carried);
+	return r;
+}
+
+/* ---- the call ---- */
+
+/* What is asked for, in pages, and what was found. */
+struct plan {
+	uint32_t start, end, new_n;
+	uint32_t to; /* with FP_REMAP_FIXED */
+	unsigned flags;
+	struct fp_piece old; /* cut to the range */
+	uint64_t more;       /* slots that it takes beyond what there is */
+	uint64_t given;      /* slots that are free again */
+};
+
+/* The range that is remapped must lie in one piece: mremap(2) says EFAULT otherwise. */
+static int find_piece(struct fp_space *space, struct plan *plan)
+{
+	const struct fp_piece *p = fp_layout_next(&space->layout, plan->start);
+	uint32_t n = plan->end - plan->start;
+
+	if (!p || p->start > plan->start || (p->end < plan->end && plan->new_n >= n))
+		return -EFAULT;
+	if (n == 0) /* a second mapping of the same pages: only what is shared can have one */
+		return -EINVAL;
+	if (p->flags & FP_PIECE_FOREIGN)
+		return -ENOTSUP;
+	plan->old = *p;
+	plan->old.start = plan->start;
+	plan->old.end = plan->start + FP_MIN(n, plan->new_n);
+	return plan->old.end > p->end ? -EFAULT : 0;
+}
+
+static uint32_t grows_by(const struct plan *plan)
+{
+	uint32_t n = plan->end - plan->start;
+
+	return plan->flags & FP_REMAP_DONTUNMAP ? plan->new_n : plan->new_n > n ? plan->new_n - n : 0;
+}
+
+/* Looks what is there; counts what it takes. */
+static int look(struct fp_space *space, struct plan *plan)
+{
+	int r = find_piece(space, plan);
+
+	if (r < 0)
+		return r;
+	plan->more = plan->old.lazy ? 0 : grows_by(plan);
+	if ((plan->old.flags & FP_PIECE_LOCKED) && !(plan->flags & FP_REMAP_DONTUNMAP) &&
+	    grows_by(plan) > fp_space_lockable(space))
+		return -ENOSPC;
+	return 0;
+}
+
+static int move_to(struct fp_space *space, struct plan *plan)
+{
+	uint64_t base_page = (uintptr_t)space->far->base >> FP_PAGE_SHIFT;
+	int r;
+
+	if (plan->flags & FP_REMAP_FIXED)
+		r = fp_space_remove(space, plan->to, plan->to + plan->new_n, &plan->given);
+	else
+		r = fp_layout_find(&space->layout, plan->new_n, 1, base_page, &plan->to);
+	if (r < 0)
+		return r;
+	return relocate(space, plan->old, plan->to, plan->new_n, plan->flags & FP_REMAP_DONTUNMAP);
+}
+
+static int carry_out(struct fp_space *space, struct plan *plan)
+{
+	uint32_t n = plan->end - plan->start;
+	struct fp_piece behind = plan->old;
+	int r = 0;
+
+	/* what is cut off, also before a move */
+	if (plan->new_n < n)
+		r = fp_space_remove(space, plan->start + plan->new_n, plan->end, &plan->given);
+	if (r < 0)
+		return r;
+	if (plan->flags & (FP_REMAP_FIXED | FP_REMAP_DONTUNMAP))
+		return move_to(space, plan);
+	plan->to = plan->start;
+	if (plan->new_n <= n)
+		return 0;
+	behind.start = plan->end;
+	behind.end = plan->start + plan->new_n;
+	if (free_behind(&space->layout, plan->end, plan->new_n - n))
+		return fp_space_add(space, behind);
+	return plan->flags & FP_REMAP_MAYMOVE ? move_to(space, plan) : -ENOMEM;
+}
+
+/* Reserves what it takes, without the lock; takes the lock if there is something to be done. */
+static int prepare(struct fp_space *space, struct plan *plan, uint64_t *ret_mask)
+{
+	for (;;) {
+		uint64_t more = plan->more;
+		int r = fp_space_back(space, more);
+
+		if (r < 0)
+			return -ENOMEM;
+		r = fp_space_lock(space, ret_mask);
+		if (r < 0) {
+			fp_space_unback(space, more);
+			return r;
+		}
+		r = look(space, plan);
+		if (r == 0 && plan->more == more)
+			return 0;
+		fp_space_unlock(space, ret_mask);
+		fp_space_unback(space, more);
+		if (r < 0)
+			return r;
+	}
+}
+
+static int remap_pages(struct fp_space *space, struct plan *plan)
+{
+	uint64_t mask;
+	int r = prepare(space, plan, &mask);
+
+	if (r < 0)
+		return r;
+	r = carry_out(space, plan);
+	fp_space_unlock(space, &mask);
+	fp_space_unback(space, plan->given + (r < 0 ? plan->more : 0));
+	if (r == 0 && (plan->old.flags & FP_PIECE_LOCKED))
+		(void)fp_space_populate_locked(space, plan->to, plan->to + plan->new_n);
+	return r;
+}
+
+/* A foreign piece can be cut, as that leaves no hole. */
+static int cut_foreign(struct fp_space *space, const struct fp_remap *what, void **ret_addr)
+{
+	bool stays = !(what->flags & (FP_REMAP_FIXED | FP_REMAP_DONTUNMAP));
+	int r = -ENOTSUP;
+
+	if (stays && what->new_len == what->old_len)
+		r = 0;
+	else if (stays && what->new_len < what->old_len)
+		r = fp_space_unmap(space, (char *)what->old_addr + what->new_len,
+		                   what->old_len - what->new_len);
+	if (r == 0)
+		*ret_addr = what->old_addr;
+	return r;
+}
+
+static size_t page_round(size_t len)
+{
+	return (len + FP_PAGE_SIZE - 1) & ~(size_t)(FP_PAGE_SIZE - 1);
+}
+
+/* The kernel's own look at the arguments, before it looks at mappings. */
+static int check(const struct fp_remap *what)
+{
+	uintptr_t old = (uintptr_t)what->old_addr, new = (uintptr_t)what->new_addr;
+	size_t old_len = page_round(what->old_len), new_len = page_round(what->new_len);
+	const unsigned moves = FP_REMAP_FIXED | FP_REMAP_DONTUNMAP;
+
+	if ((what->flags & moves) && !(what->flags & FP_REMAP_MAYMOVE))
+		return -EINVAL;
+	if ((what->flags & FP_REMAP_DONTUNMAP) && old_len != new_len)
+		return -EINVAL;
+	if (old % FP_PAGE_SIZE || new_len == 0 || new_len < what->new_len || old_len < what->old_len)
+		return -EINVAL;
+	if (!(what->flags & FP_REMAP_FIXED))
+		return 0;
+	if (new % FP_PAGE_SIZE || new + new_len < new || (old < new + new_len &&new < old + old_len))
+		return -EINVAL;
+	return 0;
+}
+
+/* Cut to what the range has: beyond it is nothing that this call could mean. */
+static int make_plan(struct fp_space *space, const struct fp_remap *what, struct plan *plan)
+{
+	size_t old_len = page_round(what->old_len), new_len = page_round(what->new_len);
+	uint32_t to_end;
+	int r = fp_space_to_pages(space, what->old_addr, old_len, &plan->start, &plan->end);
+
+	if (r < 0)
+		return -EFAULT;
+	if (new_len >> FP_PAGE_SHIFT > space->far->n_pages)
+		return -ENOMEM;
+	plan->new_n = (uint32_t)(new_len >> FP_PAGE_SHIFT);
+	plan->flags = what->flags;
+	if ((what->flags & FP_REMAP_FIXED) &&
+	    fp_space_to_pages(space, what->new_addr, new_len, &plan->to, &to_end) < 0)
+		return -ENOTSUP;
+	return 0;
+}
+
+int fp_space_remap_to(struct fp_space *space, const struct fp_remap *what, void **ret_addr)
+{
+	struct fp_remap rounded = *what;
+	struct plan plan = {.more = 0};
+	int r = check(what);
+
+	if (r < 0)
+		return r;
+	rounded.old_len = page_round(what->old_len);
+	rounded.new_len = page_round(what->new_len);
+	if (!fp_space_owns(space, what->old_addr))
+		return fp_space_move_in(space, &rounded, ret_addr);
+	r = make_plan(space, &rounded, &plan);
+	if (r < 0)
+		return r;
+	r = remap_pages(space, &plan);
+	if (r == -ENOTSUP)
+		return cut_foreign(space, &rounded, ret_addr);
+	if (r == 0)
+		*ret_addr = fp_far_addr(space->far, plan.to);
+	return r;
+}
+
+int fp_space_remap(struct fp_space *space, void *old_addr, size_t old_len, size_t new_len, unsigned flags,
+                   void **ret_addr)
+{
+	const struct fp_remap what = {
+	    .old_addr = old_addr, .old_len = old_len, .new_len = new_len, .flags = flags};
+
+	if (old_len % FP_PAGE_SIZE || new_len % FP_PAGE_SIZE || old_len == 0)
+		return -EINVAL;
+	return fp_space_remap_to(space, &what, ret_addr);
+}
