@@ -11,7 +11,7 @@ packages_of() {
 	case $1 in
 	build)
 		echo gcc libc6-dev meson ninja-build pkgconf
-		echo libcmocka-dev libibverbs-dev libjemalloc-dev librdmacm-dev libssl-dev liburing-dev libyaml-dev
+		echo libcmocka-dev libibverbs-dev libjansson-dev libjemalloc-dev librdmacm-dev libssl-dev liburing-dev libyaml-dev
 		;;
 	demo) echo redis-server redis-tools ;;
 	check)

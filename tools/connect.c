@@ -5,9 +5,10 @@
 
 #include <errno.h>
 #include <stdbool.h>
-#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 
-#include "log.h"
+#include "settings.h"
 
 /* True if another address or transport of the same node may do better. */
 static bool worth_another_way(int error)
@@ -23,8 +24,7 @@ static bool worth_another_way(int error)
 	}
 }
 
-int fp_connect_open(const char *url, const struct fp_session_options *options,
-                    struct fp_session **ret_session, struct fp_url *ret_way)
+static int try_all(struct fp_connect *connect, const char *url, const struct fp_session_options *options)
 {
 	struct fp_url_set set;
 	int r = fp_url_parse_set(url, &set);
@@ -34,11 +34,41 @@ int fp_connect_open(const char *url, const struct fp_session_options *options,
 	r = -ENODEV;
 	for (unsigned t = 0; t < set.n_transports; t++)
 		for (unsigned a = 0; a < set.n_addresses; a++) {
-			r = fp_session_open(&set.urls[t][a], options, ret_session);
-			if (r == 0)
-				*ret_way = set.urls[t][a];
+			connect->way = set.urls[t][a];
+			r = fp_session_open(&connect->way, options, &connect->session);
 			if (r == 0 || !worth_another_way(r))
 				return r;
 		}
 	return r;
+}
+
+int fp_connect_open(struct fp_connect *connect, const char *url, const struct fp_session_options *options,
+                    char *error, size_t error_len)
+{
+	struct fp_session_options session_options = *options;
+	struct fp_agent_error wrong;
+	char reason[FP_EXPLAIN_LEN];
+	int r;
+
+	*connect = (struct fp_connect){.session = NULL};
+	r = fp_settings_read_rdma(&connect->rdma, &wrong);
+	if (r < 0) {
+		snprintf(error, error_len, "%s", wrong.text);
+		return r;
+	}
+	session_options.rdma = &connect->rdma;
+	r = try_all(connect, url, &session_options);
+	if (r < 0) {
+		snprintf(error, error_len, "%s",
+		         fp_session_explain(r, &connect->rdma, reason, sizeof(reason)));
+		fp_connect_close(connect);
+	}
+	return r;
+}
+
+void fp_connect_close(struct fp_connect *connect)
+{
+	fp_session_close(connect->session);
+	free(connect->rdma.device);
+	*connect = (struct fp_connect){.session = NULL};
 }

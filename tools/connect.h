@@ -1,21 +1,30 @@
 /*
- * A session of a tool's own at a node, by whichever way its URL allows. Room: tools; speaks the wire
- * protocol.
+ * A session of a tool's own at a node, over any transport and address that its URL allows. Room: tools; speaks
+ * the wire protocol.
  */
 #ifndef FP_CONNECT_H
 #define FP_CONNECT_H
 
 #include <stddef.h>
 
+#include "rdma_options.h"
 #include "transport.h"
 
+struct fp_connect {
+	struct fp_rdma_options rdma; /* as the settings say */
+	struct fp_session *session;
+	struct fp_url way; /* how the node was reached */
+};
+
 /*
- * Opens a session at the node that url names: "auto" and several addresses are tried in order, until one
- * answers; an answer that would be the same on every way (a wrong secret) ends the search. 0, *ret_session
- * (release with fp_session_close) and *ret_way, the way that was taken; else the errors of fp_url_parse_set
- * and fp_session_open. Blocks up to options->deadline_ns a way.
+ * Opens a session at the node that url names: tries "auto" and several addresses in order, until one answers.
+ * An answer that would be the same everywhere (a wrong secret) ends the search. options->rdma is set here. 0:
+ * release with fp_connect_close; else a negative errno and a text in error, and there is nothing to release.
+ * Blocks up to options->deadline_ns for each address and transport.
  */
-int fp_connect_open(const char *url, const struct fp_session_options *options,
-                    struct fp_session **ret_session, struct fp_url *ret_way);
+int fp_connect_open(struct fp_connect *connect, const char *url, const struct fp_session_options *options,
+                    char *error, size_t error_len);
+
+void fp_connect_close(struct fp_connect *connect);
 
 #endif

@@ -50,7 +50,7 @@ static int find(const char *variable, const char *const *candidates, char *ret_p
 	return -ENOENT;
 }
 
-int fp_install_path_preload(char *ret_path, size_t len)
+int fp_install_paths_preload(char *ret_path, size_t len)
 {
 	static const char *const candidates[] = {
 	    "../preload/" PRELOAD,
@@ -63,7 +63,7 @@ int fp_install_path_preload(char *ret_path, size_t len)
 	return find("FARPAGE_PRELOAD", candidates, ret_path, len);
 }
 
-int fp_install_path_daemon(char *ret_path, size_t len)
+int fp_install_paths_daemon(char *ret_path, size_t len)
 {
 	static const char *const candidates[] = {
 	    "../daemon/" DAEMON,

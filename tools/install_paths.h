@@ -8,9 +8,9 @@
 #include <stddef.h>
 
 /* The preload library: $FARPAGE_PRELOAD or as above. 0 and ret_path, or -ENOENT. */
-int fp_install_path_preload(char *ret_path, size_t len);
+int fp_install_paths_preload(char *ret_path, size_t len);
 
 /* The memory node's program: $FARPAGE_DAEMON or as above. 0 and ret_path, or -ENOENT. */
-int fp_install_path_daemon(char *ret_path, size_t len);
+int fp_install_paths_daemon(char *ret_path, size_t len);
 
 #endif

@@ -1,12 +1,12 @@
 /*
- * JSON as aligned text. Room: tools; see outline.h.
+ * JSON as aligned text. Room: tools; see json_table.h.
  */
 #include "json_table.h"
 
 #include <errno.h>
 #include <inttypes.h>
+#include <jansson.h>
 #include <stdbool.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "cleanup.h"
@@ -24,74 +24,114 @@ static bool ends_with(const char *name, const char *tail)
 	return len > tail_len && strcmp(name + len - tail_len, tail) == 0;
 }
 
-static bool is_list(const struct fp_json *json)
+static bool is_list(const json_t *value)
 {
-	return json->type == FP_JSON_ARRAY || json->type == FP_JSON_OBJECT;
+	return json_is_array(value) || json_is_object(value);
+}
+
+static bool is_table(const json_t *value)
+{
+	return json_is_array(value) &&
+	       (json_array_size(value) == 0 || json_is_object(json_array_get(value, 0)));
+}
+
+/* U+0000 to U+001F, U+007F to U+009F. The latter begin with 0xc2 in UTF-8. */
+static bool is_control(const unsigned char *c)
+{
+	return *c < ' ' || *c == 0x7f || (*c == 0xc2 && c[1] < 0xa0);
+}
+
+static const char *printable(const char *text, char buf[CELL_BYTES])
+{
+	const unsigned char *from = (const unsigned char *)text;
+	size_t n = 0;
+
+	for (; *from && n < CELL_BYTES - 1; from++) {
+		bool control = is_control(from);
+
+		buf[n++] = control ? '?' : (char)*from;
+		from += control && *from == 0xc2;
+	}
+	buf[n] = '\0';
+	return buf;
 }
 
 /* "leased_bytes" as "leased", "grace_ms" as "grace", "numa_node" as "numa node". */
 static const char *title_of(const char *name, char buf[CELL_BYTES])
 {
 	static const char *const units[] = {"_bytes", "_ms", "_s"};
-	size_t len = strlen(name);
 
+	printable(name, buf);
 	for (size_t i = 0; i < FP_ARRAY_LEN(units); i++)
-		if (ends_with(name, units[i])) {
-			len -= strlen(units[i]);
+		if (ends_with(buf, units[i])) {
+			buf[strlen(buf) - strlen(units[i])] = '\0';
 			break;
 		}
-	snprintf(buf, CELL_BYTES, "%.*s", (int)len, name);
 	for (char *c = buf; *c; c++)
 		if (*c == '_')
 			*c = ' ';
 	return buf;
 }
 
-static const char *number_text(const struct fp_json *json, char buf[CELL_BYTES])
+static const char *integer_text(const char *name, int64_t value, char buf[CELL_BYTES])
 {
-	const char *name = json->name ? json->name : "";
-	uint64_t value, unit_ns = ends_with(name, "_ms") ? FP_NSEC_PER_MSEC : FP_NSEC_PER_SEC;
-	char *end;
+	uint64_t unit_ns = ends_with(name, "_ms") ? FP_NSEC_PER_MSEC : FP_NSEC_PER_SEC;
 
-	errno = 0;
-	value = strtoull(json->text, &end, 10);
-	if (strcmp(json->text, "-1") == 0) /* as the wire has "none" */
+	if (value == -1) /* as the wire has "none" */
 		return "-";
-	if (errno || *end || *json->text == '-')
-		return json->text;
-	if (ends_with(name, "_bytes"))
-		return fp_size_format(value, buf, CELL_BYTES);
-	if ((ends_with(name, "_s") || ends_with(name, "_ms")) && value > 0 && value < UINT64_MAX / unit_ns)
-		return fp_time_format(value * unit_ns, buf, CELL_BYTES);
-	return json->text;
+	if (value >= 0 && ends_with(name, "_bytes"))
+		return fp_size_format((uint64_t)value, buf, CELL_BYTES);
+	if (value > 0 && (ends_with(name, "_s") || ends_with(name, "_ms")) &&
+	    (uint64_t)value < UINT64_MAX / unit_ns)
+		return fp_time_format((uint64_t)value * unit_ns, buf, CELL_BYTES);
+	snprintf(buf, CELL_BYTES, "%" PRId64, value);
+	return buf;
 }
 
-/* The text of a value, also of a list: what is in it, separated by commas. */
-static const char *value_text(const struct fp_json *json, char buf[CELL_BYTES])
+static const char *plain_text(const char *name, const json_t *value, char buf[CELL_BYTES])
 {
-	char one[CELL_BYTES];
-	size_t n = 0;
-
-	switch (json->type) {
-	case FP_JSON_NULL:
+	switch (json_typeof(value)) {
+	case JSON_TRUE:
+		return "yes";
+	case JSON_FALSE:
+		return "no";
+	case JSON_INTEGER:
+		return integer_text(name, json_integer_value(value), buf);
+	case JSON_REAL:
+		snprintf(buf, CELL_BYTES, "%g", json_real_value(value));
+		return buf;
+	case JSON_STRING:
+		return json_string_length(value) ? printable(json_string_value(value), buf) : "-";
+	case JSON_NULL:
 		return "-";
-	case FP_JSON_BOOL:
-		return strcmp(json->text, "true") == 0 ? "yes" : "no";
-	case FP_JSON_NUMBER:
-		return number_text(json, buf);
-	case FP_JSON_STRING:
-		return *json->text ? json->text : "-";
 	default:
-		break;
+		return "...";
 	}
-	snprintf(buf, CELL_BYTES, "-");
-	for (const struct fp_json *m = json->first; m && n < CELL_BYTES; m = m->next) {
-		const char *comma = m == json->first ? "" : ",";
+}
 
-		n += (size_t)snprintf(buf + n, CELL_BYTES - n, "%s%s%s%s", comma, m->name ? m->name : "",
-		                      m->name ? "=" : "", is_list(m) ? "..." : value_text(m, one));
-	}
-	return buf;
+static void append(char buf[CELL_BYTES], const char *name, const char *equals, const char *text)
+{
+	size_t len = strlen(buf);
+
+	snprintf(buf + len, CELL_BYTES - len, "%s%s%s%s", len ? "," : "", name, equals, text);
+}
+
+/* Of a list: its elements, separated by commas. */
+static const char *value_text(const char *name, json_t *value, char buf[CELL_BYTES])
+{
+	char one[CELL_BYTES], title[CELL_BYTES];
+	const char *key;
+	json_t *item;
+	size_t i;
+
+	if (!is_list(value))
+		return plain_text(name, value, buf);
+	buf[0] = '\0';
+	json_array_foreach (value, i, item)
+		append(buf, "", "", plain_text("", item, one));
+	json_object_foreach (value, key, item)
+		append(buf, printable(key, title), "=", plain_text(key, item, one));
+	return buf[0] ? buf : "-";
 }
 
 /* Columns as they appear on a terminal: bytes that do not continue a UTF-8 character. */
@@ -104,22 +144,22 @@ static int width_of(const char *text)
 	return width;
 }
 
-static void print_padded(const char *text, int width, FILE *out)
+static void print_cell(const char *text, int width, FILE *out)
 {
-	fprintf(out, "%s%*s", text, FP_MAX(width - width_of(text), 0), "");
+	fprintf(out, "%*s%s%*s", GAP, "", text, FP_MAX(width - width_of(text), 0), "");
 }
 
-struct column {
+struct json_column {
 	const char *name;
-	int width;
+	int width; /* the last one's stays 0 */
 };
 
-struct table {
-	struct column columns[MAX_COLUMNS];
+struct json_table {
+	struct json_column columns[MAX_COLUMNS];
 	unsigned n;
 };
 
-static struct column *column_of(struct table *table, const char *name)
+static struct json_column *column_of(struct json_table *table, const char *name)
 {
 	char title[CELL_BYTES];
 
@@ -128,90 +168,110 @@ static struct column *column_of(struct table *table, const char *name)
 			return &table->columns[i];
 	if (table->n == MAX_COLUMNS)
 		return NULL;
-	table->columns[table->n] = (struct column){name, width_of(title_of(name, title))};
+	table->columns[table->n] = (struct json_column){name, width_of(title_of(name, title))};
 	return &table->columns[table->n++];
 }
 
 /* A column for each name that any row has. */
-static void measure_table(const struct fp_json *list, struct table *table)
+static void measure_table(const json_t *list, struct json_table *table)
 {
 	char text[CELL_BYTES];
+	const char *key;
+	json_t *row, *value;
+	size_t i;
 
-	for (const struct fp_json *row = list->first; row; row = row->next)
-		for (const struct fp_json *m = row->type == FP_JSON_OBJECT ? row->first : NULL; m;
-		     m = m->next) {
-			struct column *column = column_of(table, m->name);
+	json_array_foreach (list, i, row)
+		json_object_foreach (row, key, value) {
+			struct json_column *column = column_of(table, key);
 
 			if (column)
-				column->width = FP_MAX(column->width, width_of(value_text(m, text)));
+				column->width = FP_MAX(column->width, width_of(value_text(key, value, text)));
 		}
+	if (table->n)
+		table->columns[table->n - 1].width = 0;
 }
 
 /* within: the name of the object that has the list; NULL: the outermost. */
-static void print_table(const struct fp_json *list, const char *within, FILE *out)
+static void print_table(const char *name, const json_t *list, const char *within, FILE *out)
 {
-	struct table table = {.n = 0};
+	struct json_table table = {.n = 0};
+	const struct json_column *columns = table.columns;
 	char text[CELL_BYTES];
+	json_t *row;
+	size_t i;
 
 	measure_table(list, &table);
 	if (within)
 		fprintf(out, "%s ", title_of(within, text));
-	fprintf(out, "%s:%s\n", title_of(list->name, text), list->first ? "" : " none");
-	for (unsigned i = 0; i < table.n; i++) {
-		fprintf(out, "%*s", GAP, "");
-		print_padded(title_of(table.columns[i].name, text),
-		             i + 1 < table.n ? table.columns[i].width : 0, out);
-	}
+	fprintf(out, "%s:%s\n", title_of(name, text), json_array_size(list) ? "" : " none");
+	for (unsigned c = 0; c < table.n; c++)
+		print_cell(title_of(columns[c].name, text), columns[c].width, out);
 	if (table.n)
 		fputc('\n', out);
-	for (const struct fp_json *row = list->first; row; row = row->next) {
-		for (unsigned i = 0; i < table.n; i++) {
-			const struct fp_json *m = fp_json_member(row, table.columns[i].name);
+	json_array_foreach (list, i, row) {
+		for (unsigned c = 0; c < table.n; c++) {
+			json_t *value = json_object_get(row, columns[c].name);
 
-			fprintf(out, "%*s", GAP, "");
-			print_padded(m ? value_text(m, text) : "-",
-			             i + 1 < table.n ? table.columns[i].width : 0, out);
+			print_cell(value ? value_text(columns[c].name, value, text) : "-", columns[c].width,
+			           out);
 		}
 		fputc('\n', out);
 	}
 }
 
-static bool is_table(const struct fp_json *json)
-{
-	return json->type == FP_JSON_ARRAY && (!json->first || json->first->type == FP_JSON_OBJECT);
-}
-
 /* "name value, name value", of all but tables. lists: those too that are no plain values. */
-static void print_members(const struct fp_json *object, bool lists, FILE *out)
+static void print_members(json_t *object, bool lists, FILE *out)
 {
-	const char *comma = "";
+	const char *comma = "", *key;
 	char title[CELL_BYTES], text[CELL_BYTES];
+	json_t *value;
 
-	for (const struct fp_json *m = object->first; m; m = m->next) {
-		if (is_table(m) || (!lists && is_list(m)))
+	json_object_foreach (object, key, value) {
+		if (is_table(value) || (!lists && is_list(value)))
 			continue;
-		fprintf(out, "%s%s %s", comma, title_of(m->name, title), value_text(m, text));
+		fprintf(out, "%s%s %s", comma, title_of(key, title), value_text(key, value, text));
 		comma = ", ";
 	}
 	fputc('\n', out);
 }
 
-void fp_json_table_print(const struct fp_json *object, FILE *out)
+static void print_tables(json_t *object, const char *within, FILE *out)
+{
+	const char *key;
+	json_t *value;
+
+	json_object_foreach (object, key, value)
+		if (is_table(value))
+			print_table(key, value, within, out);
+}
+
+static void print_object(json_t *object, FILE *out)
 {
 	char title[CELL_BYTES], text[CELL_BYTES];
+	const char *key;
+	json_t *value;
 
 	print_members(object, false, out);
-	for (const struct fp_json *m = object->first; m; m = m->next) {
-		if (is_table(m)) {
-			print_table(m, NULL, out);
-		} else if (m->type == FP_JSON_OBJECT) {
-			fprintf(out, "%s: ", title_of(m->name, title));
-			print_members(m, true, out);
-			for (const struct fp_json *inner = m->first; inner; inner = inner->next)
-				if (is_table(inner))
-					print_table(inner, m->name, out);
-		} else if (m->type == FP_JSON_ARRAY) {
-			fprintf(out, "%s: %s\n", title_of(m->name, title), value_text(m, text));
+	json_object_foreach (object, key, value) {
+		if (is_table(value)) {
+			print_table(key, value, NULL, out);
+		} else if (json_is_object(value)) {
+			fprintf(out, "%s: ", title_of(key, title));
+			print_members(value, true, out);
+			print_tables(value, key, out);
+		} else if (json_is_array(value)) {
+			fprintf(out, "%s: %s\n", title_of(key, title), value_text(key, value, text));
 		}
 	}
+}
+
+int fp_json_table_print(const char *text, FILE *out)
+{
+	json_t *object = json_loads(text, 0, NULL);
+	bool is_object = json_is_object(object);
+
+	if (is_object)
+		print_object(object, out);
+	json_decref(object);
+	return is_object ? 0 : -EINVAL;
 }

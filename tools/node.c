@@ -10,12 +10,10 @@
 #include <string.h>
 
 #include "cleanup.h"
-#include "json.h"
-#include "log.h"
-#include "json_table.h"
 #include "connect.h"
+#include "json_table.h"
+#include "log.h"
 #include "secret.h"
-#include "settings.h"
 #include "tool.h"
 #include "transport.h"
 #include "units.h"
@@ -37,22 +35,6 @@ static void blank_controls(char *text)
 			*c = ' ';
 }
 
-/* A node that sends something else than an object is shown as it is. */
-static void print_status(const char *text)
-{
-	struct fp_json *json;
-
-	if (fp_json_parse(text, &json) < 0) {
-		puts(text);
-		return;
-	}
-	if (json->type == FP_JSON_OBJECT)
-		fp_json_table_print(json, stdout);
-	else
-		puts(text);
-	fp_json_free(json);
-}
-
 static int show_status(struct fp_session *session, bool json)
 {
 	fp_autofree char *text = NULL;
@@ -60,10 +42,8 @@ static int show_status(struct fp_session *session, bool json)
 
 	if (r == 0)
 		blank_controls(text);
-	if (r == 0 && json)
+	if (r == 0 && (json || fp_json_table_print(text, stdout) < 0))
 		puts(text);
-	else if (r == 0)
-		print_status(text);
 	return r;
 }
 
@@ -100,25 +80,18 @@ static const struct {
 
 static int ask(const struct node_options *options)
 {
-	struct fp_rdma_options rdma = {.device = NULL};
-	const struct fp_session_options session_options = {
-	    .secret = options->secret, .deadline_ns = DEADLINE_NS, .rdma = &rdma};
-	struct fp_agent_error wrong;
-	struct fp_session *session = NULL;
-	struct fp_url way;
-	char reason[FP_EXPLAIN_LEN];
-	int r = fp_settings_read_rdma(&rdma, &wrong);
+	const struct fp_session_options session_options = {.secret = options->secret,
+	                                                   .deadline_ns = DEADLINE_NS};
+	struct fp_connect connect;
+	char error[FP_EXPLAIN_LEN], reason[FP_EXPLAIN_LEN];
+	int r = fp_connect_open(&connect, options->url, &session_options, error, sizeof(error));
 
 	if (r < 0) {
-		fp_log(FP_LOG_ERROR, "node", "%s", wrong.text);
+		fp_log(FP_LOG_ERROR, "node", "%s: %s", options->url, error);
 		return 1;
 	}
-	r = fp_connect_open(options->url, &session_options, &session, &way);
-	if (r == 0) {
-		r = options->act(session, options->json);
-		fp_session_close(session);
-	}
-	if (r == -EPERM && session) /* it let us in */
+	r = options->act(connect.session, options->json);
+	if (r == -EPERM)
 		fp_log(
 		    FP_LOG_ERROR, "node",
 		    "%s: not permitted: the secret needs the right status, or admin to drain; where the node "
@@ -126,22 +99,9 @@ static int ask(const struct node_options *options)
 		    options->url);
 	else if (r < 0)
 		fp_log(FP_LOG_ERROR, "node", "%s: %s", options->url,
-		       fp_session_explain(r, session_options.rdma, reason, sizeof(reason)));
-	free(rdma.device);
+		       fp_session_explain(r, &connect.rdma, reason, sizeof(reason)));
+	fp_connect_close(&connect);
 	return r < 0 ? 1 : fp_tool_flush(&fp_tool_node);
-}
-
-static int read_secret(struct node_options *options, const char *path)
-{
-	char reason[64];
-	int r;
-
-	fp_secret_free(fp_take_ptr(options->secret));
-	r = fp_secret_read(path, &options->secret);
-	if (r == 0)
-		return 0;
-	fp_log(FP_LOG_ERROR, "node", "--secret-file %s: %s", path, fp_strerror(r, reason, sizeof(reason)));
-	return FP_EXIT_USAGE;
 }
 
 /* True if the node is to be asked; else *ret_status. */
@@ -159,7 +119,7 @@ static bool parse(struct node_options *options, int argc, char **argv, int *ret_
 			return false;
 		}
 		if (c == 's')
-			status = read_secret(options, optarg);
+			status = fp_tool_secret(&fp_tool_node, optarg, &options->secret);
 		else if (c == 'j')
 			options->json = true;
 		else

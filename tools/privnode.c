@@ -145,7 +145,7 @@ int fp_privnode_start(const struct fp_privnode_options *options, char *error, si
 	node->users_fds[0] = node->users_fds[1] = -1;
 	if (options->kind == FP_PRIVNODE_SHM)
 		snprintf(listen, sizeof(listen), "unix:%s/" FP_PRIVNODE_SOCKET, options->dir);
-	r = fp_install_path_daemon(daemon, sizeof(daemon));
+	r = fp_install_paths_daemon(daemon, sizeof(daemon));
 	if (r < 0) {
 		snprintf(error, error_len,
 		         "farpaged is not installed next to farpage: set FARPAGE_DAEMON to its path, or "

@@ -58,8 +58,8 @@ static void print_kinds(const struct fp_statspage *page, FILE *out)
 		return;
 	fprintf(out, "%7s not far: %s by rule; resident:", "",
 	        fp_size_format(kinds.rule_bytes, size, sizeof(size)));
-	for (unsigned i = 0; i < FP_SMAPS; i++)
-		fprintf(out, "%s %s %s", i ? "," : "", fp_kind_name(i),
+	for (unsigned i = 0; i < FP_SMAPS_KINDS; i++)
+		fprintf(out, "%s %s %s", i ? "," : "", fp_smaps_kind_name(i),
 		        fp_size_format(kinds.bytes[i], size, sizeof(size)));
 	putc('\n', out);
 }
@@ -114,8 +114,8 @@ static void print_kinds_json(const struct fp_statspage *page, FILE *out)
 		return;
 	}
 	fprintf(out, "{\"by_rule_bytes\": %" PRIu64, kinds.rule_bytes);
-	for (unsigned i = 0; i < FP_SMAPS; i++)
-		fprintf(out, ", \"%s_bytes\": %" PRIu64, fp_kind_name(i), kinds.bytes[i]);
+	for (unsigned i = 0; i < FP_SMAPS_KINDS; i++)
+		fprintf(out, ", \"%s_bytes\": %" PRIu64, fp_smaps_kind_name(i), kinds.bytes[i]);
 	putc('}', out);
 }
 

@@ -120,8 +120,8 @@ static void print_kinds(const struct fp_smaps *kinds, FILE *out)
 	}
 	fprintf(out, "  not far          %s mapped by rule; resident at most:",
 	        fp_size_format(kinds->rule_bytes, size, sizeof(size)));
-	for (unsigned i = 0; i < FP_SMAPS; i++)
-		fprintf(out, "%s %s %s", i ? "," : "", fp_kind_name(i),
+	for (unsigned i = 0; i < FP_SMAPS_KINDS; i++)
+		fprintf(out, "%s %s %s", i ? "," : "", fp_smaps_kind_name(i),
 		        fp_size_format(kinds->bytes[i], size, sizeof(size)));
 	putc('\n', out);
 }

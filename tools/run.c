@@ -33,7 +33,7 @@
 #define MIN_POOL_BYTES (1u << 20)
 #define TICK_NS        FP_NSEC_PER_SEC
 
-struct run {
+struct run_command {
 	char *const *command;
 	bool report;
 	bool user_only;                 /* the kernel's own faults are not permitted */
@@ -106,7 +106,7 @@ static uint64_t memory_total(void)
 	return sysinfo(&info) < 0 ? 0 : (uint64_t)info.totalram * info.mem_unit & ~4095ull;
 }
 
-static int parse_option(struct run *run, int c, bool *first_node)
+static int parse_option(struct run_command *run, int c, bool *first_node)
 {
 	char name[VARIABLE_LEN];
 
@@ -125,7 +125,7 @@ static int parse_option(struct run *run, int c, bool *first_node)
 }
 
 /* True if the program is to be run; else *ret_status. "+": the program's own options are its own. */
-static bool parse(struct run *run, int argc, char **argv, int *ret_status)
+static bool parse(struct run_command *run, int argc, char **argv, int *ret_status)
 {
 	bool first_node = true;
 	int c;
@@ -147,7 +147,7 @@ static bool parse(struct run *run, int argc, char **argv, int *ret_status)
 
 /* Each step below returns 0, or the exit status after it has said what is wrong. */
 
-static int find_program(struct run *run)
+static int find_program(struct run_command *run)
 {
 	char error[768];
 	int r = fp_program_find(run->command[0], run->path, sizeof(run->path));
@@ -166,9 +166,9 @@ static int find_program(struct run *run)
 }
 
 /* A path in LD_PRELOAD can hold neither of its separators. */
-static int find_preload(struct run *run)
+static int find_preload(struct run_command *run)
 {
-	if (fp_install_path_preload(run->preload, sizeof(run->preload)) < 0) {
+	if (fp_install_paths_preload(run->preload, sizeof(run->preload)) < 0) {
 		fp_log(FP_LOG_ERROR, "run",
 		       "libfarpage-preload.so is not installed next to farpage: set FARPAGE_PRELOAD to its "
 		       "path");
@@ -183,7 +183,7 @@ static int find_preload(struct run *run)
 	return 0;
 }
 
-static int make_dir(struct run *run)
+static int make_dir(struct run_command *run)
 {
 	int r = fp_stats_dir_run_dir_create("run", run->dir, sizeof(run->dir), &run->dir_lock_fd);
 
@@ -209,7 +209,7 @@ static int fail_by_limits(void)
 }
 
 /* Under a limit that we may not raise, the node maps no more than half of it. */
-static void fit_pool(struct run *run)
+static void fit_pool(struct run_command *run)
 {
 	static const int kinds[] = {RLIMIT_AS, RLIMIT_DATA};
 	struct rlimit limit;
@@ -219,7 +219,7 @@ static void fit_pool(struct run *run)
 			run->pool_bytes = FP_MAX(limit.rlim_cur / 2 & ~4095ull, (uint64_t)MIN_POOL_BYTES);
 }
 
-static int start_node(struct run *run)
+static int start_node(struct run_command *run)
 {
 	const struct fp_privnode_options options = {
 	    .kind = FP_PRIVNODE_SHM,
@@ -239,7 +239,7 @@ static int start_node(struct run *run)
 }
 
 /* The settings name the variable; who gave an option knows it by that name. */
-static void say_setting(const struct run *run, const char *text)
+static void say_setting(const struct run_command *run, const char *text)
 {
 	char name[VARIABLE_LEN];
 
@@ -254,7 +254,7 @@ static void say_setting(const struct run *run, const char *text)
 	fp_log(FP_LOG_ERROR, "run", "%s", text);
 }
 
-static int read_settings(struct run *run, struct fp_settings *settings)
+static int read_settings(struct run_command *run, struct fp_settings *settings)
 {
 	struct fp_agent_error error;
 
@@ -289,7 +289,7 @@ static int open_memory(struct far_options *options, bool *ret_user_only, char *e
  * Does once what the preload library will do: what a node or the kernel refuses shows now. Without a fixed
  * budget the least will do.
  */
-static int probe(struct run *run, const struct fp_settings *settings)
+static int probe(struct run_command *run, const struct fp_settings *settings)
 {
 	const char *nodes[FP_STORE_MAX_NODES + 1] = {NULL};
 	struct far_options options = {
@@ -322,7 +322,7 @@ static int probe(struct run *run, const struct fp_settings *settings)
  * The program's processes each leave a page of their own in the folder of the run; what the user calls the
  * stats file is their sum.
  */
-static int open_stats(struct run *run)
+static int open_stats(struct run_command *run)
 {
 	const char *file = getenv("FARPAGE_STATS_FILE");
 	char pattern[PATH_MAX];
@@ -345,7 +345,7 @@ static void tick(void *user)
 	fp_runstats_update(user);
 }
 
-static int launch(struct run *run, int *ret_wait_status)
+static int launch(struct run_command *run, int *ret_wait_status)
 {
 	const struct fp_launch launch = {
 	    .argv = run->command,
@@ -376,7 +376,7 @@ static int launch(struct run *run, int *ret_wait_status)
 }
 
 /* What the program has left behind keeps its memory: the node ends with the last, and the folder with it. */
-static void clean_up(struct run *run)
+static void clean_up(struct run_command *run)
 {
 	fp_runstats_close(run->stats);
 	if (fp_privnode_leave(run->node)) {
@@ -394,7 +394,7 @@ static void clean_up(struct run *run)
 }
 
 /* Everything up to the program's end. Returns 0 and the wait status, or the exit status after a message. */
-static int run_program(struct run *run, int *ret_wait_status)
+static int run_program(struct run_command *run, int *ret_wait_status)
 {
 	struct fp_settings settings = {0};
 	int status;
@@ -417,7 +417,7 @@ static int run_program(struct run *run, int *ret_wait_status)
 
 static int run_main(int argc, char **argv)
 {
-	fp_autofree struct run *run = calloc(1, sizeof(*run));
+	fp_autofree struct run_command *run = calloc(1, sizeof(*run));
 	int status, wait_status = 0;
 
 	if (!run)

@@ -65,7 +65,7 @@ static void note_kinds(struct fp_runstats *stats, const struct fp_stats_dir *liv
 		if (fp_smaps_read(&living->items[i]->page, &kinds) == 0)
 			fp_smaps_add(&sum, &kinds);
 	total = sum.rule_bytes;
-	for (unsigned i = 0; i < FP_SMAPS; i++)
+	for (unsigned i = 0; i < FP_SMAPS_KINDS; i++)
 		total += sum.bytes[i];
 	if (total <= stats->kinds_total)
 		return;

@@ -29,15 +29,15 @@ static bool parse_mapping(const char *line, struct mapping *ret_mapping)
 	return true;
 }
 
-static enum fp_kind kind_of(const struct mapping *m)
+static enum fp_smaps_kind kind_of(const struct mapping *m)
 {
 	if (m->rights[3] == 's')
-		return FP_KIND_SHARED;
+		return FP_SMAPS_SHARED;
 	if (strcmp(m->name, "[stack]") == 0)
-		return FP_KIND_STACK;
+		return FP_SMAPS_STACK;
 	if (m->rights[2] == 'x' && (m->inode || strcmp(m->name, "[vdso]") == 0))
-		return FP_KIND_CODE;
-	return m->inode ? FP_KIND_FILE : FP_KIND_OTHER;
+		return FP_SMAPS_CODE;
+	return m->inode ? FP_SMAPS_FILE : FP_SMAPS_OTHER;
 }
 
 static void close_file(FILE **file)
@@ -73,14 +73,14 @@ int fp_smaps_read(const struct fp_statspage *page, struct fp_smaps *ret_kinds)
 
 void fp_smaps_add(struct fp_smaps *sum, const struct fp_smaps *from)
 {
-	for (unsigned i = 0; i < FP_SMAPS; i++)
+	for (unsigned i = 0; i < FP_SMAPS_KINDS; i++)
 		sum->bytes[i] += from->bytes[i];
 	sum->rule_bytes += from->rule_bytes;
 }
 
-const char *fp_kind_name(enum fp_kind kind)
+const char *fp_smaps_kind_name(enum fp_smaps_kind kind)
 {
-	static const char *const names[FP_SMAPS] = {"code", "file", "shared", "stack", "anonymous"};
+	static const char *const names[FP_SMAPS_KINDS] = {"code", "file", "shared", "stack", "anonymous"};
 
 	return names[kind];
 }

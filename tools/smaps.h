@@ -10,18 +10,18 @@
 
 #include "statspage.h"
 
-enum fp_kind {
-	FP_KIND_CODE,   /* files mapped to be executed */
-	FP_KIND_FILE,   /* other private mappings of files */
-	FP_KIND_SHARED, /* MAP_SHARED, System V */
-	FP_KIND_STACK,  /* the main thread's; those of others are anonymous memory */
-	FP_KIND_OTHER,  /* anonymous, local by a rule or by its kind */
-	FP_SMAPS
+enum fp_smaps_kind {
+	FP_SMAPS_CODE,   /* files mapped to be executed */
+	FP_SMAPS_FILE,   /* other private mappings of files */
+	FP_SMAPS_SHARED, /* MAP_SHARED, System V */
+	FP_SMAPS_STACK,  /* the main thread's; those of others are anonymous memory */
+	FP_SMAPS_OTHER,  /* anonymous, local by a rule or by its kind */
+	FP_SMAPS_KINDS
 };
 
 /* Resident bytes by kind, and the mappings that a rule keeps local. */
 struct fp_smaps {
-	uint64_t bytes[FP_SMAPS];
+	uint64_t bytes[FP_SMAPS_KINDS];
 	uint64_t rule_bytes; /* mapped */
 };
 
@@ -32,6 +32,6 @@ int fp_smaps_read(const struct fp_statspage *page, struct fp_smaps *ret_kinds);
 void fp_smaps_add(struct fp_smaps *sum, const struct fp_smaps *from);
 
 /* "code", "file", ... */
-const char *fp_kind_name(enum fp_kind kind);
+const char *fp_smaps_kind_name(enum fp_smaps_kind kind);
 
 #endif

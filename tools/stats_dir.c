@@ -179,13 +179,14 @@ static void remove_run_dir(int parent_fd, const char *name, int dir_fd)
 /* run-PID */
 static bool is_run_dir_name(const char *name)
 {
-	size_t len = strlen(FP_PAGES_RUN_PREFIX);
+	size_t len = strlen(FP_STATS_DIR_RUN_PREFIX);
 	uint64_t pid;
 	char exact[32];
 
-	if (strncmp(name, FP_PAGES_RUN_PREFIX, len) != 0 || fp_tool_number(name + len, 1, INT_MAX, &pid) < 0)
+	if (strncmp(name, FP_STATS_DIR_RUN_PREFIX, len) != 0 ||
+	    fp_tool_number(name + len, 1, INT_MAX, &pid) < 0)
 		return false;
-	snprintf(exact, sizeof(exact), FP_PAGES_RUN_PREFIX "%" PRIu64, pid);
+	snprintf(exact, sizeof(exact), FP_STATS_DIR_RUN_PREFIX "%" PRIu64, pid);
 	return strcmp(name, exact) == 0;
 }
 
@@ -376,7 +377,7 @@ int fp_stats_dir_run_dir_create(const char *label, char *buf, size_t len, int *r
 	/* the next number if another pid namespace has ours, or a reader took the new folder, not yet locked,
 	 * for a stale one */
 	do {
-		r = snprintf(buf, len, "%s/" FP_PAGES_RUN_PREFIX "%d", parent, number++);
+		r = snprintf(buf, len, "%s/" FP_STATS_DIR_RUN_PREFIX "%d", parent, number++);
 		if ((size_t)r >= len) {
 			r = -ENAMETOOLONG;
 			break;

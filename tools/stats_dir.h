@@ -13,7 +13,7 @@
 
 #include "statsview.h"
 
-#define FP_PAGES_RUN_PREFIX "run-"
+#define FP_STATS_DIR_RUN_PREFIX "run-"
 
 /* Copies of pages, ordered by pid. Zero-initialise; follow keeps their files open for fp_statsview_look. */
 struct fp_stats_dir {

@@ -8,7 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cleanup.h"
 #include "log.h"
+#include "secret.h"
 
 const struct fp_tool *fp_tool_find(const struct fp_tool *const *table, const char *name)
 {
@@ -61,6 +63,18 @@ int fp_tool_number(const char *text, uint64_t min, uint64_t max, uint64_t *ret_v
 		return -EINVAL;
 	*ret_value = value;
 	return 0;
+}
+
+int fp_tool_secret(const struct fp_tool *tool, const char *path, char **secret)
+{
+	char reason[64];
+	int r;
+
+	fp_secret_free(fp_take_ptr(*secret));
+	r = fp_secret_read(path, secret);
+	if (r == 0)
+		return 0;
+	return fp_tool_usage(tool, "--secret-file %s: %s", path, fp_strerror(r, reason, sizeof(reason)));
 }
 
 void fp_tool_json_string(FILE *out, const char *text)

@@ -23,7 +23,6 @@ struct fp_tool {
 };
 
 extern const struct fp_tool fp_tool_run, fp_tool_hist, fp_tool_ps, fp_tool_top, fp_tool_node, fp_tool_bench;
-extern const struct fp_tool fp_tool_bench_fault, fp_tool_bench_link, fp_tool_bench_touch;
 
 /* Finds name in a table that ends with NULL. NULL if it is not there. */
 const struct fp_tool *fp_tool_find(const struct fp_tool *const *table, const char *name);
@@ -40,6 +39,12 @@ int fp_tool_help(const struct fp_tool *tool);
 
 /* Parses a plain decimal number in min..max. 0 and *ret_value, or -EINVAL. */
 int fp_tool_number(const char *text, uint64_t min, uint64_t max, uint64_t *ret_value);
+
+/*
+ * Reads the secret in the file that the option --secret-file names, in place of the one in *secret (NULL:
+ * none). 0, or FP_EXIT_USAGE after a message. Release with fp_secret_free.
+ */
+int fp_tool_secret(const struct fp_tool *tool, const char *path, char **secret);
 
 /* Writes text to out as a JSON string, quotes included. What is not ASCII is taken for Latin-1: valid,
  * whatever it is. */

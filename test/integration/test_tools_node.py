@@ -124,7 +124,7 @@ class Outline(toolcase.ToolCase):
         ])
 
     def test_control_characters_stay_out_of_the_terminal(self):
-        self.assertEqual(self.shown('{"name":"a\\u001b[31mb\\u0041\\u20ac\\n"}'), "name a?[31mbA? \n")
+        self.assertEqual(self.shown('{"name":"a\\u001b[31mb\\u0041\\u20ac\\n"}'), "name a?[31mbA€?\n")
         raw = '{"name":\n"\x1b[31m\x07'  # no JSON: shown as it is but for these
         for args in ((), ("--json",)):
             self.assertEqual(self.shown(raw, *args), '{"name":\n" [31m \n', args)

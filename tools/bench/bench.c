@@ -3,7 +3,7 @@
  */
 #include <string.h>
 
-#include "tool.h"
+#include "bench.h"
 
 static const struct fp_tool *const benches[] = {&fp_tool_bench_fault, &fp_tool_bench_link,
                                                 &fp_tool_bench_touch, NULL};

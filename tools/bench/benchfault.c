@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench.h"
 #include "benchopt.h"
 #include "cleanup.h"
 #include "clock.h"
@@ -25,7 +26,7 @@
 
 #define NO_READAHEAD 1
 
-enum metric { P50, P90, P99, P999, RATE, RATIO, METRICS };
+enum fault_metric { P50, P90, P99, P999, RATE, RATIO, METRICS };
 
 static const struct {
 	const char *name; /* in JSON */
@@ -33,36 +34,36 @@ static const struct {
 } metrics[METRICS] = {{"p50_us", 0.5},    {"p90_us", 0.9},          {"p99_us", 0.99},
                       {"p999_us", 0.999}, {"faults_per_second", 0}, {"ratio_to_floor", 0}};
 
-struct contender {
+struct fault_contender {
 	const char *name;
 	bool is_inline;
-	const struct contender *floor_of; /* what it is compared with; NULL: the floors take no part */
-	struct fp_floor *floor;           /* exactly one of these two is there */
+	const struct fault_contender *floor_of; /* what it is compared with; NULL: the floors take no part */
+	struct fp_floor *floor;                 /* exactly one of these two is there */
 	struct fp_farbed *bed;
 	double values[METRICS][FP_BENCH_MAX_ROUNDS];
 	struct fp_spread spread[METRICS];
 };
 
-struct bench {
+struct bench_fault {
 	struct fp_benchopt options;
-	struct contender contender[2 * FP_BENCH_MAX_WAYS];
+	struct fault_contender contender[2 * FP_BENCH_MAX_WAYS];
 	unsigned n;
 	size_t n_pages;
 	uint32_t *order;
 };
 
-static void *memory_of(const struct contender *c)
+static void *memory_of(const struct fault_contender *c)
 {
 	return c->floor ? fp_floor_memory(c->floor) : fp_farbed_memory(c->bed);
 }
 
-static const char *mode_name(const struct contender *c)
+static const char *mode_name(const struct fault_contender *c)
 {
 	return c->is_inline ? "inline" : "thread";
 }
 
 /* The bed of the other fault mode over the same way, if it is there. */
-static const struct fp_farbed *find_twin(const struct bench *bench, const char *way)
+static const struct fp_farbed *find_twin(const struct bench_fault *bench, const char *way)
 {
 	for (unsigned i = 0; i < bench->n; i++)
 		if (bench->contender[i].bed && strcmp(bench->contender[i].name, way) == 0)
@@ -70,11 +71,11 @@ static const struct fp_farbed *find_twin(const struct bench *bench, const char *
 	return NULL;
 }
 
-static int open_contender(struct bench *bench, const char *way, bool is_inline)
+static int open_contender(struct bench_fault *bench, const char *way, bool is_inline)
 {
 	const struct fp_benchopt *options = &bench->options;
 	const struct fp_farbed *twin = find_twin(bench, way);
-	struct contender *c = &bench->contender[bench->n++];
+	struct fault_contender *c = &bench->contender[bench->n++];
 	size_t bytes = bench->n_pages * FP_PATTERN_PAGE_BYTES;
 	struct fp_farbed_options bed = {
 	    .way = way,
@@ -112,7 +113,7 @@ static int open_contender(struct bench *bench, const char *way, bool is_inline)
 	return 0;
 }
 
-static int send_away(struct contender *c)
+static int send_away(struct fault_contender *c)
 {
 	int r = c->floor ? fp_floor_reset(c->floor) : fp_farbed_push_out(c->bed);
 
@@ -123,7 +124,8 @@ static int send_away(struct contender *c)
 }
 
 /* Touches every page once. Returns how many gave a wrong word. */
-static size_t touch_all(const struct bench *bench, const struct contender *c, struct fp_hist *ret_hist)
+static size_t touch_all(const struct bench_fault *bench, const struct fault_contender *c,
+                        struct fp_hist *ret_hist)
 {
 	const char *base = memory_of(c);
 	size_t wrong = 0;
@@ -140,8 +142,8 @@ static size_t touch_all(const struct bench *bench, const struct contender *c, st
 }
 
 /* What was timed must have been real fetches, every one, and must have brought the right bytes. */
-static int check_round(const struct bench *bench, const struct contender *c, uint64_t fetched_before,
-                       size_t wrong)
+static int check_round(const struct bench_fault *bench, const struct fault_contender *c,
+                       uint64_t fetched_before, size_t wrong)
 {
 	uint64_t bytes = bench->n_pages * FP_PATTERN_PAGE_BYTES;
 	uint64_t fetched =
@@ -162,17 +164,17 @@ static int check_round(const struct bench *bench, const struct contender *c, uin
 	return 0;
 }
 
-static void note_round(struct contender *c, unsigned round, const struct fp_hist *h)
+static void note_round(struct fault_contender *c, unsigned round, const struct fp_hist *h)
 {
-	const struct contender *floor = c->floor_of;
+	const struct fault_contender *floor = c->floor_of;
 
-	for (enum metric m = P50; m <= P999; m++)
+	for (enum fault_metric m = P50; m <= P999; m++)
 		c->values[m][round] = (double)fp_hist_quantile(h, metrics[m].quantile) / FP_NSEC_PER_USEC;
 	c->values[RATE][round] = (double)FP_NSEC_PER_SEC / fp_hist_mean(h);
 	c->values[RATIO][round] = floor ? c->values[P50][round] / floor->values[P50][round] : 0;
 }
 
-static int run_round(struct bench *bench, unsigned round, struct contender *c)
+static int run_round(struct bench_fault *bench, unsigned round, struct fault_contender *c)
 {
 	fp_autofree struct fp_hist *h = calloc(1, sizeof(*h));
 	uint64_t fetched_before;
@@ -191,7 +193,7 @@ static int run_round(struct bench *bench, unsigned round, struct contender *c)
 	return check_round(bench, c, fetched_before, wrong);
 }
 
-static int run_rounds(struct bench *bench)
+static int run_rounds(struct bench_fault *bench)
 {
 	int r = 0;
 
@@ -201,13 +203,13 @@ static int run_rounds(struct bench *bench)
 			r = run_round(bench, round, &bench->contender[i]);
 	}
 	for (unsigned i = 0; r == 0 && i < bench->n; i++)
-		for (enum metric m = 0; m < METRICS; m++)
+		for (enum fault_metric m = 0; m < METRICS; m++)
 			bench->contender[i].spread[m] =
 			    fp_spread_of(bench->contender[i].values[m], bench->options.rounds);
 	return r;
 }
 
-static void print_text(const struct bench *bench)
+static void print_text(const struct bench_fault *bench)
 {
 	const struct fp_benchopt *options = &bench->options;
 
@@ -217,10 +219,10 @@ static void print_text(const struct bench *bench)
 	printf("%-24s %-7s %6s %-15s %6s %-15s %6s %-15s %6s %-15s %9s %6s\n", "over", "mode", "p50", "",
 	       "p90", "", "p99", "", "p99.9", "", "faults/s", "ratio");
 	for (unsigned i = 0; i < bench->n; i++) {
-		const struct contender *c = &bench->contender[i];
+		const struct fault_contender *c = &bench->contender[i];
 
 		printf("%-24s %-7s", c->name, mode_name(c));
-		for (enum metric m = P50; m <= P999; m++)
+		for (enum fault_metric m = P50; m <= P999; m++)
 			fp_spread_print(c->spread[m], 7, m < P99 ? 2 : 1, stdout);
 		printf("%10.0f", c->spread[RATE].median);
 		if (c->floor_of)
@@ -229,17 +231,17 @@ static void print_text(const struct bench *bench)
 	}
 }
 
-static void print_json(const struct bench *bench)
+static void print_json(const struct bench_fault *bench)
 {
 	fp_benchopt_json(&bench->options);
 	fputs("\"contenders\": [", stdout);
 	for (unsigned i = 0; i < bench->n; i++) {
-		const struct contender *c = &bench->contender[i];
+		const struct fault_contender *c = &bench->contender[i];
 
 		fputs(i ? ",\n {\"over\": " : "\n {\"over\": ", stdout);
 		fp_tool_json_string(stdout, c->name);
 		printf(", \"fault_mode\": \"%s\"", mode_name(c));
-		for (enum metric m = 0; m < (c->floor_of ? METRICS : RATIO); m++) {
+		for (enum fault_metric m = 0; m < (c->floor_of ? METRICS : RATIO); m++) {
 			fputs(", ", stdout);
 			fp_spread_json(metrics[m].name, c->spread[m], stdout);
 		}
@@ -249,20 +251,20 @@ static void print_json(const struct bench *bench)
 }
 
 /* A mode's floor, if floors take part, goes first in each round, since the others are compared with it. */
-static int open_mode(struct bench *bench, bool is_inline)
+static int open_mode(struct bench_fault *bench, bool is_inline)
 {
 	const struct fp_benchopt *options = &bench->options;
-	struct contender *first = &bench->contender[bench->n];
+	struct fault_contender *first = &bench->contender[bench->n];
 	int r = 0;
 
 	for (unsigned i = 0; r == 0 && i < options->n_ways; i++)
 		r = open_contender(bench, options->ways[i], is_inline);
-	for (struct contender *c = first; c < &bench->contender[bench->n]; c++)
+	for (struct fault_contender *c = first; c < &bench->contender[bench->n]; c++)
 		c->floor_of = first->floor ? first : NULL;
 	return r;
 }
 
-static int open_all(struct bench *bench)
+static int open_all(struct bench_fault *bench)
 {
 	const struct fp_benchopt *options = &bench->options;
 	int r = 0;
@@ -278,10 +280,10 @@ static int open_all(struct bench *bench)
 	return r;
 }
 
-static void close_all(struct bench *bench)
+static void close_all(struct bench_fault *bench)
 {
 	while (bench->n > 0) { /* the last first: its node may be another's */
-		struct contender *c = &bench->contender[--bench->n];
+		struct fault_contender *c = &bench->contender[--bench->n];
 
 		fp_floor_close(c->floor);
 		fp_farbed_close(c->bed);
@@ -292,7 +294,7 @@ static void close_all(struct bench *bench)
 
 static int fault_main(int argc, char **argv)
 {
-	fp_autofree struct bench *bench = calloc(1, sizeof(*bench));
+	fp_autofree struct bench_fault *bench = calloc(1, sizeof(*bench));
 	int status, r;
 
 	if (!bench)

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/utsname.h>
 
+#include "bench.h"
 #include "cleanup.h"
 #include "clock.h"
 #include "linkbed.h"
@@ -53,7 +54,7 @@ struct way {
 	struct measurement *items; /* MAX_CELLS */
 };
 
-struct bench {
+struct bench_link {
 	bool json;
 	bool named; /* nodes were; else private ones are started */
 	bool ops[FP_ARRAY_LEN(op_names)];
@@ -89,7 +90,7 @@ static int parse_shape(const char *text, struct shape *ret_shape)
 	return 0;
 }
 
-static int add_shape(struct bench *bench, const char *text)
+static int add_shape(struct bench_link *bench, const char *text)
 {
 	if (bench->n_shapes == MAX_LIST || parse_shape(text, &bench->shapes[bench->n_shapes]) < 0)
 		return fp_tool_usage(
@@ -101,7 +102,7 @@ static int add_shape(struct bench *bench, const char *text)
 	return 0;
 }
 
-static int add_depth(struct bench *bench, const char *text)
+static int add_depth(struct bench_link *bench, const char *text)
 {
 	uint64_t value;
 
@@ -113,7 +114,7 @@ static int add_depth(struct bench *bench, const char *text)
 	return 0;
 }
 
-static int add_op(struct bench *bench, const char *text)
+static int add_op(struct bench_link *bench, const char *text)
 {
 	for (size_t i = 0; i < FP_ARRAY_LEN(op_names); i++)
 		if (strcmp(text, op_names[i]) == 0) {
@@ -124,7 +125,8 @@ static int add_op(struct bench *bench, const char *text)
 }
 
 /* Replaces the default list, or an earlier one. */
-static int parse_list(struct bench *bench, const char *text, int (*add)(struct bench *, const char *))
+static int parse_list(struct bench_link *bench, const char *text,
+                      int (*add)(struct bench_link *, const char *))
 {
 	fp_autofree char *copy = strdup(text);
 	char *rest = copy;
@@ -135,7 +137,7 @@ static int parse_list(struct bench *bench, const char *text, int (*add)(struct b
 	return status;
 }
 
-static int parse_seconds(struct bench *bench)
+static int parse_seconds(struct bench_link *bench)
 {
 	if (fp_time_parse(optarg, &bench->duration_ns) == 0 && bench->duration_ns >= FP_NSEC_PER_MSEC &&
 	    bench->duration_ns <= MAX_SECONDS * FP_NSEC_PER_SEC)
@@ -143,20 +145,7 @@ static int parse_seconds(struct bench *bench)
 	return fp_tool_usage(&fp_tool_bench_link, "--seconds %s: not a time from 1ms to 1h", optarg);
 }
 
-static int read_secret(struct bench *bench)
-{
-	char reason[64];
-	int r;
-
-	fp_secret_free(fp_take_ptr(bench->secret));
-	r = fp_secret_read(optarg, &bench->secret);
-	if (r < 0)
-		return fp_tool_usage(&fp_tool_bench_link, "--secret-file %s: %s", optarg,
-		                     fp_strerror(r, reason, sizeof(reason)));
-	return 0;
-}
-
-static int parse_option(struct bench *bench, int c)
+static int parse_option(struct bench_link *bench, int c)
 {
 	switch (c) {
 	case 'j':
@@ -178,7 +167,7 @@ static int parse_option(struct bench *bench, int c)
 			return 0;
 		return fp_tool_usage(&fp_tool_bench_link, "--spin %s: not a time", optarg);
 	case 'f':
-		return read_secret(bench);
+		return fp_tool_secret(&fp_tool_bench_link, optarg, &bench->secret);
 	case 'p':
 		if (fp_protocol_parse(optarg, &bench->protocol) < 0)
 			return fp_tool_usage(&fp_tool_bench_link,
@@ -194,7 +183,7 @@ static int parse_option(struct bench *bench, int c)
 	}
 }
 
-static int finish(struct bench *bench, char **urls)
+static int finish(struct bench_link *bench, char **urls)
 {
 	static const char *const private_ways[] = {"shm", "tcp", NULL};
 	int status = 0;
@@ -213,7 +202,7 @@ static int finish(struct bench *bench, char **urls)
 	return status;
 }
 
-static bool parse(struct bench *bench, int argc, char **argv, int *ret_status)
+static bool parse(struct bench_link *bench, int argc, char **argv, int *ret_status)
 {
 	static const struct option longs[] = {
 	    {"json", no_argument, NULL, 'j'},
@@ -243,7 +232,7 @@ static bool parse(struct bench *bench, int argc, char **argv, int *ret_status)
 
 /* --- measuring -------------------------------------------------------------------------------------- */
 
-static size_t largest_cell_bytes(const struct bench *bench)
+static size_t largest_cell_bytes(const struct bench_link *bench)
 {
 	size_t bytes = 0;
 
@@ -254,7 +243,7 @@ static size_t largest_cell_bytes(const struct bench *bench)
 	return bytes;
 }
 
-static int measure(const struct bench *bench, struct way *way, struct fp_linkbed *bed,
+static int measure(const struct bench_link *bench, struct way *way, struct fp_linkbed *bed,
                    const struct fp_linkbed_cell *cell)
 {
 	struct measurement *m = &way->items[way->n];
@@ -276,7 +265,7 @@ static int measure(const struct bench *bench, struct way *way, struct fp_linkbed
 	return r;
 }
 
-static int measure_one_sided(const struct bench *bench, struct way *way, struct fp_linkbed *bed,
+static int measure_one_sided(const struct bench_link *bench, struct way *way, struct fp_linkbed *bed,
                              enum fp_linkbed_op op)
 {
 	int r = 0;
@@ -292,7 +281,7 @@ static int measure_one_sided(const struct bench *bench, struct way *way, struct 
 }
 
 /* An empty call, and each size of one piece that a call can carry. */
-static int measure_rpc(const struct bench *bench, struct way *way, struct fp_linkbed *bed)
+static int measure_rpc(const struct bench_link *bench, struct way *way, struct fp_linkbed *bed)
 {
 	struct fp_linkbed_cell cell = {.op = FP_LINKBED_RPC, .n_segs = 1, .depth = 1};
 	int r = measure(bench, way, bed, &cell);
@@ -305,7 +294,7 @@ static int measure_rpc(const struct bench *bench, struct way *way, struct fp_lin
 	return r;
 }
 
-static int measure_way(const struct bench *bench, struct way *way, const char *url, const char *secret)
+static int measure_way(const struct bench_link *bench, struct way *way, const char *url, const char *secret)
 {
 	const struct fp_linkbed_options options = {
 	    .url = url,
@@ -316,7 +305,7 @@ static int measure_way(const struct bench *bench, struct way *way, const char *u
 	    .buffer_bytes = largest_cell_bytes(bench),
 	};
 	struct fp_linkbed *bed;
-	char error[256];
+	char error[FP_EXPLAIN_LEN];
 	int r = fp_linkbed_open(&options, error, sizeof(error), &bed);
 
 	if (r < 0) {
@@ -333,7 +322,7 @@ static int measure_way(const struct bench *bench, struct way *way, const char *u
 	return r;
 }
 
-static int run_way(struct bench *bench, struct way *way)
+static int run_way(struct bench_link *bench, struct way *way)
 {
 	bool shm = strcmp(way->name, "shm") == 0;
 	struct fp_privnode *node = NULL;
@@ -450,7 +439,7 @@ static void print_comparison(const struct way *way)
 		       served_by(way->transport));
 }
 
-static void print_text(const struct bench *bench)
+static void print_text(const struct bench_link *bench)
 {
 	printf("bench link: %.3g s a cell, awake for %.0f µs of a wait, seed %" PRIu64
 	       ", what was moved is verified; µs from submission to completion\n",
@@ -475,7 +464,7 @@ static void print_cell_json(const struct measurement *m)
 	       requests_per_s(m));
 }
 
-static void print_json(const struct bench *bench)
+static void print_json(const struct bench_link *bench)
 {
 	static const char *const protocols[] = {"auto", "inline", "eager", "registered"};
 	struct utsname system;
@@ -507,7 +496,7 @@ static void print_json(const struct bench *bench)
 
 /* --- all of it -------------------------------------------------------------------------------------- */
 
-static void done(struct bench *bench)
+static void done(struct bench_link *bench)
 {
 	for (unsigned i = 0; i < bench->n_ways; i++)
 		free(bench->ways[i].items);
@@ -520,7 +509,7 @@ static void done(struct bench *bench)
 
 static int link_main(int argc, char **argv)
 {
-	struct bench bench = {
+	struct bench_link bench = {
 	    .ops = {true, true, true},
 	    .seed = fp_clock_ns(),
 	    .duration_ns = DEFAULT_NS,

@@ -97,19 +97,6 @@ static bool may_run_on(int cpu)
 	return sched_getaffinity(0, sizeof(set), &set) == 0 && CPU_ISSET(cpu, &set);
 }
 
-static int read_secret(const struct fp_tool *tool, struct fp_benchopt *options)
-{
-	char reason[64];
-	int r;
-
-	fp_secret_free(fp_take_ptr(options->secret));
-	r = fp_secret_read(optarg, &options->secret);
-	if (r < 0)
-		return fp_tool_usage(tool, "--secret-file %s: %s", optarg,
-		                     fp_strerror(r, reason, sizeof(reason)));
-	return 0;
-}
-
 static int parse_option(const struct fp_tool *tool, struct fp_benchopt *options, int c)
 {
 	uint64_t value = 0;
@@ -126,7 +113,7 @@ static int parse_option(const struct fp_tool *tool, struct fp_benchopt *options,
 	case 'n':
 		return add_way(tool, options, optarg);
 	case 'f':
-		return read_secret(tool, options);
+		return fp_tool_secret(tool, optarg, &options->secret);
 	case 's':
 		return parse_size(tool, "--size", &options->map_bytes);
 	case 'l':

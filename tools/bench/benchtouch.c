@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "bench.h"
 #include "benchopt.h"
 #include "cleanup.h"
 #include "clock.h"
@@ -27,7 +28,7 @@
 #define LOCAL_TOUCH_NS 1000
 #define FLOOR_PAGES    4096u
 
-enum metric { SEQUENTIAL, RANDOM_READ, RANDOM_WRITE, READ_P50, READ_P99, METRICS };
+enum touch_metric { SEQUENTIAL, RANDOM_READ, RANDOM_WRITE, READ_P50, READ_P99, METRICS };
 
 static const char *const metric_names[METRICS] = {
     "sequential_read_us_per_page", "random_read_us_per_page",  "random_write_us_per_page",
@@ -55,7 +56,7 @@ static const struct counter {
 
 #define COUNTERS FP_ARRAY_LEN(counters)
 
-struct contender {
+struct touch_contender {
 	const char *name;
 	struct fp_farbed *bed;
 	uint64_t counts[PASSES][COUNTERS]; /* of all rounds */
@@ -63,9 +64,9 @@ struct contender {
 	struct fp_spread spread[METRICS];
 };
 
-struct bench {
+struct bench_touch {
 	struct fp_benchopt options;
-	struct contender contender[FP_BENCH_MAX_WAYS];
+	struct touch_contender contender[FP_BENCH_MAX_WAYS];
 	unsigned n;
 	double floor_us[FP_BENCH_MAX_ROUNDS];
 	struct fp_spread floor;
@@ -73,7 +74,7 @@ struct bench {
 	uint32_t *order;
 };
 
-static volatile uint64_t *first_word(const struct contender *c, size_t page)
+static volatile uint64_t *first_word(const struct touch_contender *c, size_t page)
 {
 	return (void *)((char *)fp_farbed_memory(c->bed) + page * FP_PATTERN_PAGE_BYTES);
 }
@@ -84,7 +85,7 @@ static double us_per_page(uint64_t start_ns, size_t n_pages)
 }
 
 /* Returns the number of wrong words. */
-static size_t read_in_order(const struct bench *bench, struct contender *c, unsigned round)
+static size_t read_in_order(const struct bench_touch *bench, struct touch_contender *c, unsigned round)
 {
 	uint64_t start_ns = fp_clock_ns();
 	size_t wrong = 0;
@@ -95,7 +96,7 @@ static size_t read_in_order(const struct bench *bench, struct contender *c, unsi
 	return wrong;
 }
 
-static size_t read_at_random(const struct bench *bench, struct contender *c, unsigned round,
+static size_t read_at_random(const struct bench_touch *bench, struct touch_contender *c, unsigned round,
                              struct fp_hist *h)
 {
 	uint64_t start_ns = fp_clock_ns(), before_ns = start_ns;
@@ -116,7 +117,7 @@ static size_t read_at_random(const struct bench *bench, struct contender *c, uns
 	return wrong;
 }
 
-static void write_at_random(const struct bench *bench, struct contender *c, unsigned round)
+static void write_at_random(const struct bench_touch *bench, struct touch_contender *c, unsigned round)
 {
 	uint64_t start_ns = fp_clock_ns();
 
@@ -128,7 +129,8 @@ static void write_at_random(const struct bench *bench, struct contender *c, unsi
 	c->values[RANDOM_WRITE][round] = us_per_page(start_ns, bench->n_pages);
 }
 
-static int verify(const struct bench *bench, const struct contender *c, unsigned generation, size_t wrong)
+static int verify(const struct bench_touch *bench, const struct touch_contender *c, unsigned generation,
+                  size_t wrong)
 {
 	size_t bad = 0;
 
@@ -146,7 +148,7 @@ static uint64_t counted(const struct far_stats *stats, size_t counter)
 }
 
 /* What has been counted since *stats, which is brought up to date. */
-static void count_pass(struct contender *c, enum pass pass, struct far_stats *stats)
+static void count_pass(struct touch_contender *c, enum pass pass, struct far_stats *stats)
 {
 	struct far_stats now = fp_farbed_stats(c->bed);
 
@@ -155,7 +157,7 @@ static void count_pass(struct contender *c, enum pass pass, struct far_stats *st
 	*stats = now;
 }
 
-static int run_contender(struct bench *bench, struct contender *c, unsigned round)
+static int run_contender(struct bench_touch *bench, struct touch_contender *c, unsigned round)
 {
 	fp_autofree struct fp_hist *h = calloc(1, sizeof(*h));
 	struct far_stats stats;
@@ -181,12 +183,12 @@ static int run_contender(struct bench *bench, struct contender *c, unsigned roun
 }
 
 /* The median touch of the bare floor. */
-static bool is_inline(const struct bench *bench)
+static bool is_inline(const struct bench_touch *bench)
 {
 	return bench->options.modes == FP_BENCH_INLINE;
 }
 
-static int measure_floor(struct bench *bench, unsigned round)
+static int measure_floor(struct bench_touch *bench, unsigned round)
 {
 	fp_autofree struct fp_hist *h = calloc(1, sizeof(*h));
 	struct fp_floor *floor;
@@ -215,10 +217,10 @@ static int measure_floor(struct bench *bench, unsigned round)
 	return r;
 }
 
-static int open_contender(struct bench *bench, const char *way)
+static int open_contender(struct bench_touch *bench, const char *way)
 {
 	const struct fp_benchopt *options = &bench->options;
-	struct contender *c = &bench->contender[bench->n++];
+	struct touch_contender *c = &bench->contender[bench->n++];
 	const struct fp_farbed_options bed = {
 	    .way = way,
 	    .dir = options->dir,
@@ -238,7 +240,7 @@ static int open_contender(struct bench *bench, const char *way)
 	return r;
 }
 
-static int open_all(struct bench *bench)
+static int open_all(struct bench_touch *bench)
 {
 	const struct fp_benchopt *options = &bench->options;
 	int r = 0;
@@ -253,7 +255,7 @@ static int open_all(struct bench *bench)
 	return r;
 }
 
-static int run_rounds(struct bench *bench)
+static int run_rounds(struct bench_touch *bench)
 {
 	unsigned rounds = bench->options.rounds;
 	int r = 0;
@@ -267,13 +269,13 @@ static int run_rounds(struct bench *bench)
 		return r;
 	bench->floor = fp_spread_of(bench->floor_us, rounds);
 	for (unsigned i = 0; i < bench->n; i++)
-		for (enum metric m = 0; m < METRICS; m++)
+		for (enum touch_metric m = 0; m < METRICS; m++)
 			bench->contender[i].spread[m] = fp_spread_of(bench->contender[i].values[m], rounds);
 	return 0;
 }
 
 /* In percent of the pages, so that sizes and rounds can be compared. */
-static void print_counts(const struct bench *bench)
+static void print_counts(const struct bench_touch *bench)
 {
 	double pages = (double)bench->n_pages * bench->options.rounds;
 
@@ -291,7 +293,7 @@ static void print_counts(const struct bench *bench)
 }
 
 /* Of all rounds. */
-static void print_counts_json(const struct contender *c)
+static void print_counts_json(const struct touch_contender *c)
 {
 	fputs(", \"faults\": {", stdout);
 	for (enum pass pass = 0; pass < PASSES; pass++) {
@@ -303,7 +305,7 @@ static void print_counts_json(const struct contender *c)
 	putchar('}');
 }
 
-static void print_text(const struct bench *bench)
+static void print_text(const struct bench_touch *bench)
 {
 	const struct fp_benchopt *options = &bench->options;
 	char size[16], local[16];
@@ -320,14 +322,14 @@ static void print_text(const struct bench *bench)
 	       "random write/page", "random fault p50", "p99");
 	for (unsigned i = 0; i < bench->n; i++) {
 		printf("%-24s", bench->contender[i].name);
-		for (enum metric m = 0; m < METRICS; m++)
+		for (enum touch_metric m = 0; m < METRICS; m++)
 			fp_spread_print(bench->contender[i].spread[m], 6, 2, stdout);
 		putchar('\n');
 	}
 	print_counts(bench);
 }
 
-static void print_json(const struct bench *bench)
+static void print_json(const struct bench_touch *bench)
 {
 	fp_benchopt_json(&bench->options);
 	printf("\"fault_mode\": \"%s\", ", is_inline(bench) ? "inline" : "thread");
@@ -336,7 +338,7 @@ static void print_json(const struct bench *bench)
 	for (unsigned i = 0; i < bench->n; i++) {
 		fputs(i ? ",\n {\"over\": " : "\n {\"over\": ", stdout);
 		fp_tool_json_string(stdout, bench->contender[i].name);
-		for (enum metric m = 0; m < METRICS; m++) {
+		for (enum touch_metric m = 0; m < METRICS; m++) {
 			fputs(", ", stdout);
 			fp_spread_json(metric_names[m], bench->contender[i].spread[m], stdout);
 		}
@@ -348,7 +350,7 @@ static void print_json(const struct bench *bench)
 
 static int touch_main(int argc, char **argv)
 {
-	fp_autofree struct bench *bench = calloc(1, sizeof(*bench));
+	fp_autofree struct bench_touch *bench = calloc(1, sizeof(*bench));
 	int status, r;
 
 	if (!bench)

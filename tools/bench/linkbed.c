@@ -20,7 +20,6 @@
 #include "hist.h"
 #include "pattern.h"
 #include "connect.h"
-#include "settings.h"
 
 #define LEASE_BYTES    (8u << 20)
 #define LEASE_WORDS    (LEASE_BYTES / sizeof(uint64_t))
@@ -31,7 +30,7 @@
 #define HEARTBEAT_NS   FP_NSEC_PER_SEC
 #define MAX_COMPLETION 64
 
-struct slot {
+struct linkbed_slot {
 	struct fp_io io;
 	struct fp_seg segs[FP_IO_MAX_SEGS];
 	char *buf;
@@ -40,21 +39,19 @@ struct slot {
 
 struct fp_linkbed {
 	struct fp_linkbed_options options;
-	struct fp_rdma_options rdma;
-	struct fp_url way;
-	struct fp_session *session; /* NULL: not open */
-	struct fp_link *link;       /* NULL: not open */
+	struct fp_connect connect;
+	struct fp_link *link; /* NULL: not open */
 	const struct fp_lease *lease;
 	char *buffer; /* MAP_FAILED: none. COPY_BYTES for filling, then those of the slots */
 	size_t buffer_bytes;
 	uint64_t heartbeat_ns, next_heartbeat_ns;
 	bool filled;         /* the lease holds generation 0 */
 	unsigned generation; /* of the last cell that wrote */
-	struct slot slots[FP_LINKBED_MAX_DEPTH];
+	struct linkbed_slot slots[FP_LINKBED_MAX_DEPTH];
 };
 
 /* One run of a cell. */
-struct run {
+struct linkbed_run {
 	const struct fp_linkbed_cell *cell;
 	size_t request_bytes;
 	uint64_t n_ranges; /* pieces of the lease as long as a request */
@@ -122,7 +119,7 @@ static int heartbeat(struct fp_linkbed *bed, uint64_t now_ns)
 	if (now_ns < bed->next_heartbeat_ns)
 		return 0;
 	bed->next_heartbeat_ns = now_ns + bed->heartbeat_ns;
-	return fp_session_ping(bed->session, 0, 0);
+	return fp_session_ping(bed->connect.session, 0, 0);
 }
 
 /* One request of one segment at offset, to its end. */
@@ -152,12 +149,12 @@ static int fill_lease(struct fp_linkbed *bed)
 
 /* --- a cell ----------------------------------------------------------------------------------------- */
 
-static uint64_t range_of(const struct run *run, uint64_t n)
+static uint64_t range_of(const struct linkbed_run *run, uint64_t n)
 {
 	return n * STRIDE % run->n_ranges;
 }
 
-static int submit(struct fp_linkbed *bed, struct run *run, struct slot *slot)
+static int submit(struct fp_linkbed *bed, struct linkbed_run *run, struct linkbed_slot *slot)
 {
 	uint64_t at = range_of(run, run->n_submitted) * run->request_bytes;
 	int r;
@@ -184,14 +181,16 @@ static int submit(struct fp_linkbed *bed, struct run *run, struct slot *slot)
 }
 
 /* What the slot's last READ brought. */
-static bool read_right(const struct fp_linkbed *bed, const struct run *run, const struct slot *slot)
+static bool read_right(const struct fp_linkbed *bed, const struct linkbed_run *run,
+                       const struct linkbed_slot *slot)
 {
 	return words_right(bed, slot->buf, run->request_bytes, slot->segs[0].offset_bytes / sizeof(uint64_t),
 	                   0);
 }
 
 /* Submits the slot again while there is time. */
-static int complete(struct fp_linkbed *bed, struct run *run, struct slot *slot, uint64_t now_ns)
+static int complete(struct fp_linkbed *bed, struct linkbed_run *run, struct linkbed_slot *slot,
+                    uint64_t now_ns)
 {
 	run->outstanding--;
 	if (slot->io.status < 0)
@@ -207,7 +206,7 @@ static int complete(struct fp_linkbed *bed, struct run *run, struct slot *slot, 
 }
 
 /* As many as the link takes of the cell's depth. */
-static int submit_first(struct fp_linkbed *bed, struct run *run)
+static int submit_first(struct fp_linkbed *bed, struct linkbed_run *run)
 {
 	int r = 0;
 
@@ -216,7 +215,7 @@ static int submit_first(struct fp_linkbed *bed, struct run *run)
 	return r == -EAGAIN && run->outstanding > 0 ? 0 : r;
 }
 
-static int keep_busy(struct fp_linkbed *bed, struct run *run)
+static int keep_busy(struct fp_linkbed *bed, struct linkbed_run *run)
 {
 	struct fp_io *done[MAX_COMPLETION];
 	int r = 0;
@@ -233,7 +232,7 @@ static int keep_busy(struct fp_linkbed *bed, struct run *run)
 }
 
 /* The buffers of the slots: empty for READs, the cell's content for WRITEs. */
-static void prepare_slots(struct fp_linkbed *bed, const struct run *run)
+static void prepare_slots(struct fp_linkbed *bed, const struct linkbed_run *run)
 {
 	for (unsigned i = 0; i < run->cell->depth; i++) {
 		bed->slots[i].buf = bed->buffer + COPY_BYTES + i * run->request_bytes;
@@ -245,7 +244,8 @@ static void prepare_slots(struct fp_linkbed *bed, const struct run *run)
 }
 
 /* Of a piece of the lease that was read back: the parts that the cell wrote. Ranges may cross pieces. */
-static bool piece_right(const struct fp_linkbed *bed, const struct run *run, const bool *written, uint64_t at)
+static bool piece_right(const struct fp_linkbed *bed, const struct linkbed_run *run, const bool *written,
+                        uint64_t at)
 {
 	const uint64_t *words = (const void *)bed->buffer;
 	uint64_t words_per_request = run->request_bytes / sizeof(*words), first = at / sizeof(*words);
@@ -260,7 +260,7 @@ static bool piece_right(const struct fp_linkbed *bed, const struct run *run, con
 	return true;
 }
 
-static int check_written(struct fp_linkbed *bed, const struct run *run)
+static int check_written(struct fp_linkbed *bed, const struct linkbed_run *run)
 {
 	fp_autofree bool *written = calloc(run->n_ranges, sizeof(*written));
 	int r = 0;
@@ -279,7 +279,7 @@ static int check_written(struct fp_linkbed *bed, const struct run *run)
 }
 
 /* At depth 1 each was checked as it came. */
-static int check_read(const struct fp_linkbed *bed, const struct run *run, unsigned n_slots)
+static int check_read(const struct fp_linkbed *bed, const struct linkbed_run *run, unsigned n_slots)
 {
 	for (unsigned i = 0; run->cell->depth > 1 && i < n_slots; i++)
 		if (!read_right(bed, run, &bed->slots[i]))
@@ -287,7 +287,7 @@ static int check_read(const struct fp_linkbed *bed, const struct run *run, unsig
 	return 0;
 }
 
-static void note(const struct run *run, uint64_t elapsed_ns, unsigned in_flight,
+static void note(const struct linkbed_run *run, uint64_t elapsed_ns, unsigned in_flight,
                  struct fp_linkbed_result *ret_result)
 {
 	*ret_result = (struct fp_linkbed_result){
@@ -301,7 +301,7 @@ static void note(const struct run *run, uint64_t elapsed_ns, unsigned in_flight,
 	};
 }
 
-static int run_io(struct fp_linkbed *bed, struct run *run, struct fp_linkbed_result *ret_result)
+static int run_io(struct fp_linkbed *bed, struct linkbed_run *run, struct fp_linkbed_result *ret_result)
 {
 	bool reads = run->cell->op == FP_LINKBED_READ;
 	uint64_t start_ns, elapsed_ns;
@@ -329,7 +329,7 @@ static int run_io(struct fp_linkbed *bed, struct run *run, struct fp_linkbed_res
 	return r;
 }
 
-static int run_rpc(struct fp_linkbed *bed, struct run *run, struct fp_linkbed_result *ret_result)
+static int run_rpc(struct fp_linkbed *bed, struct linkbed_run *run, struct fp_linkbed_result *ret_result)
 {
 	uint64_t start_ns, now_ns = fp_clock_ns();
 	int r;
@@ -337,7 +337,7 @@ static int run_rpc(struct fp_linkbed *bed, struct run *run, struct fp_linkbed_re
 	run->end_ns = now_ns + run->cell->duration_ns;
 	do {
 		start_ns = fp_clock_ns();
-		r = fp_session_ping(bed->session, run->cell->seg_bytes, 0);
+		r = fp_session_ping(bed->connect.session, run->cell->seg_bytes, 0);
 		now_ns = fp_clock_ns();
 		fp_hist_record(&run->latency, now_ns - start_ns);
 		run->sum_ns += now_ns - start_ns;
@@ -355,7 +355,7 @@ size_t fp_linkbed_request_bytes(const struct fp_linkbed_cell *cell)
 int fp_linkbed_run(struct fp_linkbed *bed, const struct fp_linkbed_cell *cell,
                    struct fp_linkbed_result *ret_result)
 {
-	fp_autofree struct run *run = calloc(1, sizeof(*run));
+	fp_autofree struct linkbed_run *run = calloc(1, sizeof(*run));
 	int r = run ? 0 : -ENOMEM;
 
 	if (r == 0)
@@ -384,12 +384,12 @@ static int open_link(struct fp_linkbed *bed)
 {
 	enum fp_protocol protocol = bed->options.protocol;
 	struct fp_session_identity identity = {0};
-	int r = fp_session_lease(bed->session, LEASE_BYTES, &bed->lease);
+	int r = fp_session_lease(bed->connect.session, LEASE_BYTES, &bed->lease);
 
-	(void)fp_session_identity(bed->session, &identity);
+	(void)fp_session_identity(bed->connect.session, &identity);
 	bed->heartbeat_ns = identity.idle_ns ? FP_MIN(identity.idle_ns / 4, HEARTBEAT_NS) : HEARTBEAT_NS;
 	if (r == 0)
-		r = fp_link_open(bed->session, &bed->link);
+		r = fp_link_open(bed->connect.session, &bed->link);
 	if (r == 0 && (protocol == FP_PROTOCOL_AUTO || protocol == FP_PROTOCOL_REGISTERED))
 		fp_link_register(bed->link, bed->buffer, bed->buffer_bytes);
 	return r;
@@ -398,34 +398,28 @@ static int open_link(struct fp_linkbed *bed)
 int fp_linkbed_open(const struct fp_linkbed_options *options, char *error, size_t error_len,
                     struct fp_linkbed **ret_bed)
 {
-	struct fp_session_options session = {
+	const struct fp_session_options session = {
 	    .secret = options->secret,
 	    .deadline_ns = DEADLINE_NS,
 	    .protocol = options->protocol,
 	};
 	FP_CLEANUP(free_bed) struct fp_linkbed *bed = calloc(1, sizeof(*bed));
-	struct fp_agent_error wrong;
 	char reason[FP_EXPLAIN_LEN];
 	int r;
 
-	if (!bed) {
-		snprintf(error, error_len, "no memory");
+	snprintf(error, error_len, "no memory");
+	if (!bed)
 		return -ENOMEM;
-	}
 	bed->options = *options;
-	r = fp_settings_read_rdma(&bed->rdma, &wrong);
-	if (r < 0) {
-		snprintf(error, error_len, "%s", wrong.text);
-		return r;
-	}
-	session.rdma = &bed->rdma;
 	r = open_buffer(bed);
 	if (r == 0)
-		r = fp_connect_open(options->url, &session, &bed->session, &bed->way);
-	if (r == 0)
-		r = open_link(bed);
+		r = fp_connect_open(&bed->connect, options->url, &session, error, error_len);
+	if (r < 0)
+		return r;
+	r = open_link(bed);
 	if (r < 0) {
-		snprintf(error, error_len, "%s", fp_session_explain(r, session.rdma, reason, sizeof(reason)));
+		snprintf(error, error_len, "%s",
+		         fp_session_explain(r, &bed->connect.rdma, reason, sizeof(reason)));
 		return r;
 	}
 	*ret_bed = fp_take_ptr(bed);
@@ -434,7 +428,7 @@ int fp_linkbed_open(const struct fp_linkbed_options *options, char *error, size_
 
 const char *fp_linkbed_transport(const struct fp_linkbed *bed)
 {
-	return bed->way.transport->scheme;
+	return bed->connect.way.transport->scheme;
 }
 
 void fp_linkbed_close(struct fp_linkbed *bed)
@@ -442,9 +436,8 @@ void fp_linkbed_close(struct fp_linkbed *bed)
 	if (!bed)
 		return;
 	fp_link_close(bed->link);
-	fp_session_close(bed->session);
+	fp_connect_close(&bed->connect);
 	if (bed->buffer && bed->buffer != MAP_FAILED)
 		munmap(bed->buffer, bed->buffer_bytes);
-	free(bed->rdma.device);
 	free(bed);
 }

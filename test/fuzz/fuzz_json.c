@@ -1,0 +1,32 @@
+/*
+ * Fuzz target: any text as the status of a node, printed for a person.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cleanup.h"
+#include "fuzz.h"
+#include "json_table.h"
+
+/* What a terminal would obey. Text that is not a JSON object prints nothing. */
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
+{
+	fp_autofree char *text = strndup((const char *)bytes, len);
+	char *shown = NULL;
+	size_t shown_len = 0;
+	FILE *out = open_memstream(&shown, &shown_len);
+	int r = fp_json_table_print(text, out);
+
+	assert(fclose(out) == 0);
+	assert(r == 0 || (r == -EINVAL && shown_len == 0));
+	for (size_t i = 0; i < shown_len; i++) {
+		unsigned char c = (unsigned char)shown[i];
+
+		assert((c >= ' ' && c != 0x7f) || c == '\n');
+		assert(c != 0xc2 || (unsigned char)shown[i + 1] >= 0xa0);
+	}
+	free(shown);
+	return 0;
+}
