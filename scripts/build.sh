@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# scripts/build.sh FOLDER [MESON-OPTION...]: configures FOLDER on first use, or again with the given options, and builds it.
+# scripts/build.sh FOLDER [MESON-OPTION...]: configures FOLDER on first use, or again with the given
+# options, and builds it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

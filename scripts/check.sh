@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# scripts/check.sh [--quick|--rdma]: builds with warnings as errors, runs the suites (--quick: those that take seconds;
-# --rdma: those that run in guests), and ends with one line that counts everything that ran. Two tests run side by side,
-# but for those that are marked to run alone, and for the fault suite, whose tests wait for deadlines.
+# scripts/check.sh [--quick|--rdma]: builds with warnings as errors, runs the suites (--quick: those
+# that take seconds; --rdma: those that run in guests), and ends with one line that counts
+# everything that ran. Two tests run side by side, but for those that are marked to run alone, and
+# for the fault suite, whose tests wait for deadlines.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -21,7 +22,8 @@ run() {
 	stages+=("$status:$folder/meson-logs/$name.json")
 }
 
-# ThreadSanitizer needs the address space where it expects it; containers may forbid asking for that.
+# ThreadSanitizer needs the address space where it expects it; containers may forbid asking for
+# that.
 fixed_addresses() {
 	local machine
 	machine=$(uname -m)
@@ -42,7 +44,8 @@ under_sanitizers() {
 	unset ASAN_OPTIONS UBSAN_OPTIONS TSAN_OPTIONS
 }
 
-# Guests start from images that are made meanwhile, at low priority; test/vm/check.sh waits for them.
+# Guests start from images that are made meanwhile, at low priority; test/vm/check.sh waits for
+# them.
 prepare_guests() {
 	mkdir -p build
 	setpriv --pdeathsig TERM nice -n 19 test/vm/prepare.sh >build/vm-prepare.txt 2>&1 </dev/null &

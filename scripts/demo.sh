@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# scripts/demo.sh BUILD-FOLDER: a stock redis-server keeps over 400 MiB of data in 64 MiB of local memory, first over shm
-# with a private memory node, then over tcp with one of its own; redis-benchmark drives it, every value is read back and
-# compared, and the report and the histogram are shown.
+# scripts/demo.sh BUILD-FOLDER: a stock redis-server keeps over 400 MiB of data in 64 MiB of local
+# memory, first over shm with a private memory node, then over tcp with one of its own;
+# redis-benchmark drives it, every value is read back and compared, and the report and the histogram
+# are shown.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

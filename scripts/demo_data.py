@@ -1,9 +1,11 @@
 #!/usr/bin/python3
-"""scripts/demo_data.py load|verify SOCKET [KEYS]: fills a redis-server with values that follow from their keys, and reads every one
-back, in another order, to compare it byte for byte. `benchmark-value` prints the value that redis-benchmark is to set.
-KEYS, a multiple of 500, stands for a run without redis-benchmark.
+"""scripts/demo_data.py load|verify SOCKET [KEYS]: fills a redis-server with values that follow from
+their keys, and reads every one back, in another order, to compare it byte for byte.
+`benchmark-value` prints the value that redis-benchmark is to set. KEYS, a multiple of 500, stands
+for a run without redis-benchmark.
 
-Speaks the protocol itself, many requests at once, so that the server and not this client is what takes the time.
+Speaks the protocol itself, many requests at once, so that the server and not this client is what
+takes the time.
 """
 import random
 import socket

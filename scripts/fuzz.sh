@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# scripts/fuzz.sh TARGET SECONDS: lets libFuzzer look for inputs that break a target of test/fuzz, under the sanitizers.
-# What it finds on the way stays in build-fuzz/corpus/TARGET; an input that breaks something is build-fuzz/TARGET-*.
+# scripts/fuzz.sh TARGET SECONDS: lets libFuzzer look for inputs that break a target of test/fuzz,
+# under the sanitizers. What it finds on the way stays in build-fuzz/corpus/TARGET; an input that
+# breaks something is build-fuzz/TARGET-*.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# scripts/redis_fork.sh BUILD-FOLDER ROUNDS: redis-server saves itself while it is written to, and a plain one loads what was
-# saved (test/apps/redis_save.py), over shm, over tcp, and over rdma in a guest with a soft device.
+# scripts/redis_fork.sh BUILD-FOLDER ROUNDS: redis-server saves itself while it is written to, and a
+# plain one loads what was saved (test/apps/redis_save.py), over shm, over tcp, and over rdma in a
+# guest with a soft device.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

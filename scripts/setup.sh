@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# scripts/setup.sh SET...: installs the packages that each SET (build, demo, check, compat, vm) needs and that are missing, and says
-# which. Silent when nothing is. Without apt-get it lists what to install and stops; SETUP=no skips it altogether.
+# scripts/setup.sh SET...: installs the packages that each SET (build, demo, check, compat, vm)
+# needs and that are missing, and says which. Silent when nothing is. Without apt-get it lists what
+# to install and stops; SETUP=no skips it altogether.
 set -euo pipefail
 
 policy=/usr/sbin/policy-rc.d
 
-# A package that ends in ? is installed where the distribution has it; elsewhere, what wants it skips and says why.
-# meson brings python3 along.
+# A package that ends in ? is installed where the distribution has it; elsewhere, what wants it
+# skips and says why. meson brings python3 along.
 packages_of() {
 	case $1 in
 	build)
@@ -61,13 +62,15 @@ all_known() {
 	done
 }
 
-# A third-party source that does not answer is no reason to stop: what matters is whether the install then works.
+# A third-party source that does not answer is no reason to stop: what matters is whether the
+# install then works.
 refresh_lists() {
 	say "refreshing the package lists"
 	apt update >/dev/null || say "some package lists could not be refreshed; going on with what there is"
 }
 
-# A package that brings a service must not start it, now or at the next boot: redis-server is wanted as a program.
+# A package that brings a service must not start it, now or at the next boot: redis-server is wanted
+# as a program.
 forbid_services() {
 	[[ -e $policy ]] && return
 	trap 'as_root rm -f "$policy"' EXIT

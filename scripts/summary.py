@@ -1,10 +1,11 @@
 #!/usr/bin/python3
 """scripts/summary.py STATUS:LOG[:PLACE]...: adds up what stages of `meson test` came to.
 
-Each LOG is one that meson wrote (one JSON object a line, one for each test); STATUS is meson's exit status; PLACE says
-where the tests ran, if not on this machine. Prints what failed and what was skipped and why, then 'N passed, N failed,
-N skipped'. Ends with 1 if anything failed. A stage that broke without naming a failed test counts as one failure; so does
-a run in which nothing passed and nothing gave a reason to skip.
+Each LOG is one that meson wrote (one JSON object a line, one for each test); STATUS is meson's exit
+status; PLACE says where the tests ran, if not on this machine. Prints what failed and what was
+skipped and why, then 'N passed, N failed, N skipped'. Ends with 1 if anything failed. A stage that
+broke without naming a failed test counts as one failure; so does a run in which nothing passed and
+nothing gave a reason to skip.
 """
 import json
 import os

@@ -1,6 +1,6 @@
 /*
- * Memory whose every word is known, for the helper programs of this folder. Room: test/apps; nothing here
- * knows of Farpage.
+ * Memory whose every word is known, for the helper programs of this folder. Room: test/apps;
+ * nothing here knows of Farpage.
  */
 #ifndef BYTES_H
 #define BYTES_H

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""Programs that start others: a forked child sees its parent's bytes; posix_spawn, vfork and exec, and pipelines of the
-shell just work. argv: the helper program `children`."""
+"""Programs that start others: a forked child sees its parent's bytes; posix_spawn, vfork and exec,
+and pipelines of the shell just work. argv: the helper program `children`."""
 import sys
 
 import farapp

@@ -1,6 +1,6 @@
 /*
- * confine WAY ...: programs whose system calls are filtered, and one that has a userfaultfd of its own. Room:
- * test/apps; it knows nothing of Farpage.
+ * confine WAY ...: programs whose system calls are filtered, and one that has a userfaultfd of its
+ * own. Room: test/apps; it knows nothing of Farpage.
  *
  *   docker COMMAND...  runs a command without io_uring and userfaultfd, as Docker's default profile does
  *   strict             allows itself nothing any more but to write and to end, then looks after its bytes

@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""A python3 program with 125 MiB (large: 500) of dicts and lists: builds, looks up, changes, sorts and drops."""
+"""A python3 program with 125 MiB (large: 500) of dicts and lists: builds, looks up, changes, sorts
+and drops."""
 import farapp
 
 PROGRAM = f"N = {640_000 if farapp.large else 160_000}\n" + """

@@ -1,7 +1,7 @@
 /*
- * kernelio WAY [FOLDER]: hands memory of which most may be elsewhere to the kernel in the ways that pin it,
- * share it or look at it from outside, and looks after its bytes. What it prints does not depend on where its
- * memory is. Room: test/apps; it knows nothing of Farpage.
+ * kernelio WAY [FOLDER]: hands memory of which most may be elsewhere to the kernel in the ways that
+ * pin it, share it or look at it from outside, and looks after its bytes. What it prints does not
+ * depend on where its memory is. Room: test/apps; it knows nothing of Farpage.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -180,7 +180,8 @@ static void fixed(const char *folder)
 		verify(buffers[i].iov_base, PIECE, 200 + i, "a buffer that was fixed");
 }
 
-/* A buffer over the border of two mappings of the kernel's: what is pinned of it must stay as well. */
+/* A buffer over the border of two mappings of the kernel's: what is pinned of it must stay as
+ * well. */
 static void border(const char *folder)
 {
 	int fd = scratch_file(folder, 0);
@@ -206,7 +207,8 @@ static void border(const char *folder)
 	verify(buffer.iov_base, PIECE, 30, "a buffer that was over a border");
 }
 
-/* One buffer that is larger than what may be local: all of it is pinned, and the program goes on beside it.
+/* One buffer that is larger than what may be local: all of it is pinned, and the program goes on
+ * beside it.
  */
 static void pinned(const char *folder)
 {
@@ -287,7 +289,8 @@ static int look(pid_t pid, char *address, size_t len)
 	return 0;
 }
 
-/* ptrace and /proc/PID/mem may refuse a page that is not there, with EIO, but never show wrong bytes. */
+/* ptrace and /proc/PID/mem may refuse a page that is not there, with EIO, but never show wrong
+ * bytes. */
 static unsigned refused;
 
 static void look_in_file(pid_t pid, const char *address, size_t len)

@@ -1,6 +1,7 @@
 #!/usr/bin/python3
-"""memcached_load.py FOLDER MIB: starts memcached with four threads, fills it with MIB of values from eight clients at once, changes some of
-them in several ways while others are read back, and verifies every answer. Prints what is in it at the end.
+"""memcached_load.py FOLDER MIB: starts memcached with four threads, fills it with MIB of values
+from eight clients at once, changes some of them in several ways while others are read back, and
+verifies every answer. Prints what is in it at the end.
 """
 import hashlib
 import os

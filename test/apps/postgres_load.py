@@ -1,6 +1,7 @@
 #!/usr/bin/python3
-"""postgres_load.py FOLDER small|large: makes a PostgreSQL cluster, runs pgbench on it with several clients, checks that the books balance,
-sorts and joins in memory, stops it by force in the middle of work and looks what recovery makes of it. Prints what does not depend on time.
+"""postgres_load.py FOLDER small|large: makes a PostgreSQL cluster, runs pgbench on it with several
+clients, checks that the books balance, sorts and joins in memory, stops it by force in the middle
+of work and looks what recovery makes of it. Prints what does not depend on time.
 """
 import glob
 import os

@@ -1,6 +1,7 @@
 #!/usr/bin/python3
-"""programs.py ROW [small|large] [FAULT-MODE]: a program that everybody knows, plain and with a quarter of its peak local: what it prints must be
-the same. Rows are the functions below; what they return is run twice.
+"""programs.py ROW [small|large] [FAULT-MODE]: a program that everybody knows, plain and with a
+quarter of its peak local: what it prints must be the same. Rows are the functions below; what they
+return is run twice.
 """
 import glob
 import os
@@ -146,7 +147,8 @@ def memcached(large):
 
 
 def postgres(large):
-    """Processes that fork, with shared memory between them; all of it under Farpage, as an ordinary user."""
+    """Processes that fork, with shared memory between them; all of it under Farpage, as an ordinary
+    user."""
     if not glob.glob("/usr/lib/postgresql/*/bin/initdb"):
         farapp.skip("postgresql is not installed")
     folder = farapp.workdir if os.getuid() == 0 else HERE
@@ -157,7 +159,8 @@ ROWS = {row.__name__: row for row in (numpy, node, java, gcc, convert, memcached
 
 
 def as_somebody():
-    """Postgres refuses root: what runs it then is a user that may use userfaultfd, in folders that this user can read."""
+    """Postgres refuses root: what runs it then is a user that may use userfaultfd, in folders that
+    this user can read."""
     if os.getuid():
         return ()
     bin_dir = os.path.join(farapp.workdir, "bin")

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""redis-server over rdma, with local memory a quarter of its data: it is filled, and every value is read back and compared
-byte for byte, by scripts/demo_data.py.
+"""redis-server over rdma, with local memory a quarter of its data: it is filled, and every value is
+read back and compared byte for byte, by scripts/demo_data.py.
 
 Environment: FARPAGE_BUILD, and that of redisapp.
 """

@@ -1,9 +1,11 @@
 #!/usr/bin/python3
-"""BGSAVE and BGREWRITEAOF of a redis-server with a quarter of its data local, while clients write. What is saved, loaded
-by a plain redis-server, must be what the keys were at the fork, exactly. argv: shm, tcp or rdma, and how many rounds.
+"""BGSAVE and BGREWRITEAOF of a redis-server with a quarter of its data local, while clients write.
+What is saved, loaded by a plain redis-server, must be what the keys were at the fork, exactly.
+argv: shm, tcp or rdma, and how many rounds.
 
-Every write is a transaction that also counts a clock up, so that the replies tell in which order the server did them all:
-the clock in a dump says which writes belong in it, and the log of the clients says what they wrote.
+Every write is a transaction that also counts a clock up, so that the replies tell in which order
+the server did them all: the clock in a dump says which writes belong in it, and the log of the
+clients says what they wrote.
 """
 import collections
 import os

@@ -1,8 +1,8 @@
 /*
- * shapes WAY [LIBRARY]: a program of an unusual shape that looks after its bytes: threads that come and go by
- * the thousand, signals in showers with their stack in its own heap, guard pages handled by its own SIGSEGV
- * handler, libraries that are loaded and unloaded. What it prints does not depend on where its memory is.
- * Room: test/apps; it knows nothing of Farpage.
+ * shapes WAY [LIBRARY]: a program of an unusual shape that looks after its bytes: threads that come
+ * and go by the thousand, signals in showers with their stack in its own heap, guard pages handled
+ * by its own SIGSEGV handler, libraries that are loaded and unloaded. What it prints does not
+ * depend on where its memory is. Room: test/apps; it knows nothing of Farpage.
  */
 #include <ctype.h>
 #include <dlfcn.h>

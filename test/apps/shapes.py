@@ -1,8 +1,10 @@
 #!/usr/bin/python3
-"""Programs of unusual shape, and memory in the hands of the kernel and of others: right, or refused with a message.
+"""Programs of unusual shape, and memory in the hands of the kernel and of others: right, or refused
+with a message.
 
-argv: the helpers shapes, kernelio, confine and the library plugin; the fault mode, if it is not thread. Each is run plain and with far memory, and
-must print the same. What can't work is refused: the tests say with which words.
+argv: the helpers shapes, kernelio, confine and the library plugin; the fault mode, if it is not
+thread. Each is run plain and with far memory, and must print the same. What can't work is refused:
+the tests say with which words.
 """
 import os
 import re
@@ -77,7 +79,8 @@ class Shapes(unittest.TestCase):
         self.assertSame(SHAPES, "table", env={**os.environ, "LD_PRELOAD": PLUGIN})
 
     def test_jemalloc_of_its_own(self):
-        """A library in the program's own folder that has the name of the allocator that Farpage uses, and nothing of it."""
+        """A library in the program's own folder that has the name of the allocator that Farpage
+        uses, and nothing of it."""
         if not os.path.exists(os.path.join(farapp.build, "preload", "libfarpage-jemalloc.so")):
             self.skipTest("Farpage was built without an archive of jemalloc")
         own = os.path.join(farapp.workdir, "own")
@@ -117,7 +120,8 @@ class Shapes(unittest.TestCase):
         self.assertRegex(err, r"not far .*shared [1-9][0-9.]* MiB")
 
     def test_userfaultfd_is_taken_away(self):
-        """By a filter, when the program runs: strictly for itself, or mildly for all its threads."""
+        """By a filter, when the program runs: strictly for itself, or mildly for all its
+        threads."""
         for way in ("strict", "all-threads"):
             with self.subTest(way):
                 self.assertSame(CONFINE, way)
@@ -152,7 +156,8 @@ class Looks(unittest.TestCase):
             process.wait()
 
     def test_core_dump(self):
-        """It is written at once. What was local is right; what was far is missing, and reads as zeros."""
+        """It is written at once. What was local is right; what was far is missing, and reads as
+        zeros."""
         with open("/proc/sys/kernel/core_pattern", encoding="ascii") as pattern:
             if pattern.read().strip() not in ("core", "core.%p"):
                 self.skipTest("cores do not go to the current folder here")
@@ -217,7 +222,8 @@ class Refusals(unittest.TestCase):
         self.assertRefused(far(program, "table"), "set-user-ID", program)
 
     def test_go(self):
-        """Go's own linker makes static programs; with the C library in it, a program's heap is far."""
+        """Go's own linker makes static programs; with the C library in it, a program's heap is
+        far."""
         go = shutil.which("go")
         if not go:
             self.skipTest("go is not installed")
@@ -227,7 +233,8 @@ class Refusals(unittest.TestCase):
         self.assertEqual((plain[0], outcome[0], outcome[1]), (0, 0, plain[1]), outcome[2])
 
     def test_docker(self):
-        """Its default profile: the private node is refused, and with another one and the device it works."""
+        """Its default profile: the private node is refused, and with another one and the device it
+        works."""
         status, out, _ = run(CONFINE, "docker", "/bin/true")
         self.assertEqual(status, 0, out)
         command = (farapp.farpage, "run", "--fault-mode", MODE, "--local-memory", LOCAL)

@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""stress-ng's memory methods, which verify what they wrote: 128 MiB for 24 s, or (large) 256 MiB for a minute.
+"""stress-ng's memory methods, which verify what they wrote: 128 MiB for 24 s, or (large) 256 MiB
+for a minute.
 
 The plain run only shows the peak.
 """

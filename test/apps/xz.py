@@ -11,7 +11,8 @@ BLOCK_BYTES = 32 << 10
 
 
 def write_blocks(path):
-    """Noise, then copies of blocks from anywhere before: what the match finder finds is far back. The same each time."""
+    """Noise, then copies of blocks from anywhere before: what the match finder finds is far back.
+    The same each time."""
     source = random.Random(2)
     blocks = [source.randbytes(BLOCK_BYTES) for _ in range(NOISE_MIB * farapp.MIB // BLOCK_BYTES)]
     while len(blocks) < INPUT_MIB * farapp.MIB // BLOCK_BYTES:

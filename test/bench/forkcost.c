@@ -1,7 +1,7 @@
 /*
- * What fork costs a program with far memory, beside a plain one of the same size: how long the call takes in
- * the parent, until the child runs, and until it has ended; the same with another program in the child, and
- * by ways that need no copy. Medians, µs. Room: test/bench.
+ * What fork costs a program with far memory, beside a plain one of the same size: how long the call
+ * takes in the parent, until the child runs, and until it has ended; the same with another program
+ * in the child, and by ways that need no copy. Medians, µs. Room: test/bench.
  *
  *   forkcost FARPAGE [MIB...]     compares: each size plain, all of it local, and a quarter of it local
  *   forkcost measure MIB          one row, of this process
@@ -129,7 +129,8 @@ static double median(double (*rows)[COLUMNS], unsigned column)
 	return values[ROUNDS / 2];
 }
 
-/* The children run plain programs: what another program's start costs under the shim is not fork's. */
+/* The children run plain programs: what another program's start costs under the shim is not
+ * fork's. */
 static void measure(size_t bytes)
 {
 	double rows[ROUNDS][COLUMNS];

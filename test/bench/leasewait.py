@@ -1,9 +1,10 @@
 #!/usr/bin/python3
 """What a LEASE waits for while the node takes back, or makes, a big one.
 
-A client leases 64 MiB every 50 ms and gives them back. Beside it another client's lease of --size dies, and one of that size is
-asked for: p50, p99 and max of LEASE, alone and in the seconds after each. A preallocated pool of --size and 512 MiB.
-FARPAGED is the daemon; --over shm passes the big lease as a memfd. It neither passes nor fails.
+A client leases 64 MiB every 50 ms and gives them back. Beside it another client's lease of --size
+dies, and one of that size is asked for: p50, p99 and max of LEASE, alone and in the seconds after
+each. A preallocated pool of --size and 512 MiB. FARPAGED is the daemon; --over shm passes the big
+lease as a memfd. It neither passes nor fails.
 """
 import argparse
 import threading

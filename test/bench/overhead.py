@@ -1,11 +1,14 @@
 #!/usr/bin/python3
 """What far memory costs a program that does not need it: all of its memory fits in local memory.
 
-Each load runs plain on the C library's allocator, plain on jemalloc, and under `farpage run --heap all`, in random order,
-round by round. Its time and its CPU seconds, those of all its threads, the agent's too, are its own: what it takes to start
-`farpage run` and its node is told apart. The ratio is of medians, to the faster of the plain ones; in parentheses what it
-comes to in 95 of 100 resamplings of the rounds; then that of the fastest quarters' means, as whatever else the machine does only
-adds. A plain one that takes twice as long as the other in the first round is not run again. On a busy machine believe the CPU seconds. FARPAGE_BUILD names the build folder; it neither passes nor fails.
+Each load runs plain on the C library's allocator, plain on jemalloc, and under
+`farpage run --heap all`, in random order, round by round. Its time and its CPU seconds, those of
+all its threads, the agent's too, are its own: what it takes to start `farpage run` and its node is
+told apart. The ratio is of medians, to the faster of the plain ones; in parentheses what it comes
+to in 95 of 100 resamplings of the rounds; then that of the fastest quarters' means, as whatever
+else the machine does only adds. A plain one that takes twice as long as the other in the first
+round is not run again. On a busy machine believe the CPU seconds. FARPAGE_BUILD names the build
+folder; it neither passes nor fails.
 """
 import argparse
 import ctypes.util

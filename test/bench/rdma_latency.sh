@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# test/bench/rdma_latency.sh BUILD [ADDRESS [DEVICE]]: what a remote fault and chained reads cost over rdma, beside what the
-# device itself gives, in one run on one machine whose DEVICE (rxe0) reaches itself at ADDRESS (10.77.0.1).
+# test/bench/rdma_latency.sh BUILD [ADDRESS [DEVICE]]: what a remote fault and chained reads cost
+# over rdma, beside what the device itself gives, in one run on one machine whose DEVICE (rxe0)
+# reaches itself at ADDRESS (10.77.0.1).
 #
 #   ib_read_lat -s 4096, ib_read_bw -s 4096   the device: perftest, both ends here
 #   floor                                     a userfaultfd fault that only copies a page (farpage bench fault)
@@ -8,12 +9,13 @@
 #   sequential read                           Farpage's, with its own prefetch (farpage bench touch)
 #   chained reads                             64 pages a request over one link (farpage bench link)
 #
-# Measures them in turns and prints the median of each with the least and the greatest; then ratios of medians: for each
-# fault mode, fault p50 to (ib_read_lat p50 + 1.3 x the mode's floor p50), wanted at most 1; the better of sequential and
-# chained reads to ib_read_bw, at least 0.6. For comparison, fault p50 with one READ of our link in the place of ib_read_lat:
-# a fault's READ comes after a pause, when a soft device's worker sleeps and must be woken; perftest never pauses. Ends
-# with 0; with 1 if reads are slower than that or a fault costs twice what is wanted; with 77 where perftest is not
-# installed. In a guest: see test/vm/README.md.
+# Measures them in turns and prints the median of each with the least and the greatest; then ratios
+# of medians: for each fault mode, fault p50 to (ib_read_lat p50 + 1.3 x the mode's floor p50),
+# wanted at most 1; the better of sequential and chained reads to ib_read_bw, at least 0.6. For
+# comparison, fault p50 with one READ of our link in the place of ib_read_lat: a fault's READ comes
+# after a pause, when a soft device's worker sleeps and must be woken; perftest never pauses. Ends
+# with 0; with 1 if reads are slower than that or a fault costs twice what is wanted; with 77 where
+# perftest is not installed. In a guest: see test/vm/README.md.
 set -euo pipefail
 
 build=${1:?the build folder}
@@ -53,8 +55,8 @@ start_node() {
 	read -r url <"$work/url" || { say "the node did not come up" && exit 1; }
 }
 
-# perftest TOOL COLUMN ITERATIONS: both ends of it, and a column of its one line of results. Its server is there when
-# its port is: the client is tried until then.
+# perftest TOOL COLUMN ITERATIONS: both ends of it, and a column of its one line of results. Its
+# server is there when its port is: the client is tried until then.
 perftest() {
 	local tool=$1 column=$2 n=$3 server status=1
 	taskset 1 "$tool" -d "$device" -F -s 4096 -n "$n" >"$work/server" 2>&1 &
@@ -78,8 +80,9 @@ bench() {
 	"$farpage" bench "$@" --json --secret-file "$work/secret"
 }
 
-# A soft device's work is done by kernel threads: they get a CPU of their own, as a card's interrupts would, and programs
-# the other, perftest's too. (An idle CPU of a guest takes as long to wake as a READ: boot it with idle=poll.)
+# A soft device's work is done by kernel threads: they get a CPU of their own, as a card's
+# interrupts would, and programs the other, perftest's too. (An idle CPU of a guest takes as long to
+# wake as a READ: boot it with idle=poll.)
 separate_workers() {
 	[[ -n ${FARPAGE_VM_KERNEL:-} ]] || return 0
 	echo 2 >/sys/devices/virtual/workqueue/cpumask
@@ -92,8 +95,9 @@ work=$(mktemp -d "${TMPDIR:-/tmp}/farpage-rdma-latency.XXXXXX")
 trap clean_up EXIT
 export FARPAGE_RUNTIME_DIR=$work/runtime
 
-# Columns of perftest 4.5 to 6: bytes, iterations, t_min, t_max, t_typical (the median); ..., average MiB/s. What is
-# compared is measured in turns, so that a machine that grows slower does so for all.
+# Columns of perftest 4.5 to 6: bytes, iterations, t_min, t_max, t_typical (the median); ...,
+# average MiB/s. What is compared is measured in turns, so that a machine that grows slower does so
+# for all.
 separate_workers
 start_node
 for ((round = 1; round <= rounds; round++)); do

@@ -1,10 +1,10 @@
 /*
- * What an answer costs to send over TCP on loopback: copied (IORING_OP_SENDMSG, as farpaged does) against
- * zero-copy (IORING_OP_SENDMSG_ZC). Room: test/bench. A child reads and discards; each way is run several
- * times in turn, so that both see the same weather, and the median is printed.
+ * What an answer costs to send over TCP on loopback: copied (IORING_OP_SENDMSG, as farpaged does)
+ * against zero-copy (IORING_OP_SENDMSG_ZC). Room: test/bench. A child reads and discards; each way
+ * is run several times in turn, so that both see the same weather, and the median is printed.
  *
- * Zero copy on loopback is a lower bound of its use: the receiving end copies what a network card would have
- * read.
+ * Zero copy on loopback is a lower bound of its use: the receiving end copies what a network card
+ * would have read.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -85,7 +85,8 @@ static void gather(struct sender *s, unsigned pages)
 	s->msg = (struct msghdr){.msg_iov = s->iov, .msg_iovlen = 1 + pages};
 }
 
-/* Until all n completions are in; a zero-copy send has two, of which the first says how much was sent. */
+/* Until all n completions are in; a zero-copy send has two, of which the first says how much was
+ * sent. */
 static void send_one(struct sender *s, bool zero_copy)
 {
 	struct io_uring_sqe *sqe = io_uring_get_sqe(&s->ring);

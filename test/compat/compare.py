@@ -1,8 +1,10 @@
 #!/usr/bin/python3
-"""compare.py TITLE PLAIN FAR: two files of results, a test a line: a word for how it ended (ok, err, skip...), a space, its name.
+"""compare.py TITLE PLAIN FAR: two files of results, a test a line: a word for how it ended (ok,
+err, skip...), a space, its name.
 
-Prints a line for the table of doc/compatibility.md, and each test that did not end alike. A test may occur several times; then each
-of its ends counts. Ends with 1 if a test that passes plain does not pass far.
+Prints a line for the table of doc/compatibility.md, and each test that did not end alike. A test
+may occur several times; then each of its ends counts. Ends with 1 if a test that passes plain does
+not pass far.
 """
 import collections
 import sys

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# test/compat/cpython.sh: CPython's own test-suite (Debian's libpython3.11-testsuite, unpacked, not installed), plain and with far memory,
-# test by test. A language runtime: threads, mmap, multiprocessing by fork and by spawn, subprocesses, signals, its allocator.
-# Each process has 3 MiB local: a fresh interpreter with the test framework has 12. CPYTHON_TESTS: other tests than those below.
+# test/compat/cpython.sh: CPython's own test-suite (Debian's libpython3.11-testsuite, unpacked, not
+# installed), plain and with far memory, test by test. A language runtime: threads, mmap,
+# multiprocessing by fork and by spawn, subprocesses, signals, its allocator. Each process has 3 MiB
+# local: a fresh interpreter with the test framework has 12. CPYTHON_TESTS: other tests than those
+# below.
 # shellcheck source=test/compat/lib.sh
 . "$(dirname "$0")/lib.sh"
 
@@ -14,7 +16,8 @@ tests=${CPYTHON_TESTS:-test_threading test_thread test_threadsignals test_thread
 	test_shutil test_zipfile test_tarfile test_logging test_embed test_cmd_line test_exceptions test_generators test_coroutines
 	test_multibytecodec}
 
-# An interpreter of its own, with the tests where they belong: some are run with -I, which ignores PYTHONPATH.
+# An interpreter of its own, with the tests where they belong: some are run with -I, which ignores
+# PYTHONPATH.
 root=$(fetch_package libpython3.11-testsuite)
 home=$COMPAT_DIR/cpython
 python=$home/bin/python3.11
@@ -24,7 +27,8 @@ cp -r --update /usr/lib/python3.11 "$home/lib/"
 cp -r --update "$root/usr/lib/python3.11/test" "$home/lib/python3.11/"
 read -r -a list <<<"$(tr -s ' \t\n' ' ' <<<"$tests")"
 
-# one HOW MODULE: its tests, one a line. A module that ends badly without a test that says so counts as one more that failed.
+# one HOW MODULE: its tests, one a line. A module that ends badly without a test that says so counts
+# as one more that failed.
 one() {
 	local how=$1 module=$2 results=$COMPAT_DIR/cpython-$1/$2 scratch=$COMPAT_DIR/cpython-$1/$2.tmp status=0
 	rm -rf "$scratch" "$results.xml"
@@ -49,7 +53,8 @@ one() {
 	rm -rf "$scratch"
 }
 
-# Plain and far in turn, so that what is there when a run is stopped can be compared. With COMPAT_RESUME set, what has results keeps them.
+# Plain and far in turn, so that what is there when a run is stopped can be compared. With
+# COMPAT_RESUME set, what has results keeps them.
 mkdir -p "$COMPAT_DIR/cpython-plain" "$COMPAT_DIR/cpython-far"
 for module in "${list[@]}"; do
 	for how in plain far; do

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# test/compat/jemalloc.sh: jemalloc's own unit and integration tests (Debian's source package), plain and with far memory, test by test. An
-# allocator with threads: the tests bring a jemalloc of their own, whose extents are far mappings that it purges, splits and remaps.
+# test/compat/jemalloc.sh: jemalloc's own unit and integration tests (Debian's source package),
+# plain and with far memory, test by test. An allocator with threads: the tests bring a jemalloc of
+# their own, whose extents are far mappings that it purges, splits and remaps.
 # shellcheck source=test/compat/lib.sh
 . "$(dirname "$0")/lib.sh"
 
@@ -13,8 +14,8 @@ if [[ ! -e built ]]; then
 	touch built
 fi
 
-# one PROGRAM: its lines "name: pass", under its own name; a program that is ended counts as one more that failed. test.sh gives each the
-# MALLOC_CONF that its test asks for.
+# one PROGRAM: its lines "name: pass", under its own name; a program that is ended counts as one
+# more that failed. test.sh gives each the MALLOC_CONF that its test asks for.
 one() {
 	local name=${1#test/} status=0
 	timeout 300 sh test/test.sh "$1" >"$COMPAT_DIR/jemalloc.out" 2>&1 </dev/null || status=$?

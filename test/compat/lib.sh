@@ -1,8 +1,10 @@
 # shellcheck shell=bash
-# What the suites of test/compat share: where they work, how they get sources, how they run plain and far. Sourced by each of them.
+# What the suites of test/compat share: where they work, how they get sources, how they run plain
+# and far. Sourced by each of them.
 #
-# FARPAGE_BUILD: the build folder (default: build). COMPAT_DIR: where sources and results go (default: a folder of this user under
-# /var/tmp). COMPAT_PASSES: which passes to run ("plain far"). COMPAT_MODE: the fault mode (thread).
+# FARPAGE_BUILD: the build folder (default: build). COMPAT_DIR: where sources and results go
+# (default: a folder of this user under /var/tmp). COMPAT_PASSES: which passes to run ("plain far").
+# COMPAT_MODE: the fault mode (thread).
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -16,7 +18,8 @@ say() {
 	echo "compat: $*" >&2
 }
 
-# The system's own sources, with source packages, in an apt configuration of our own: the system's stays as it is.
+# The system's own sources, with source packages, in an apt configuration of our own: the system's
+# stays as it is.
 private_apt() {
 	local apt=$COMPAT_DIR/apt
 	mkdir -p "$apt/lists/partial" "$apt/archives/partial"
@@ -68,8 +71,8 @@ version_of() {
 	dpkg-query --show --showformat='${Version}' "$1"
 }
 
-# pass plain|far LOCAL-MEMORY COMMAND...: runs the command, plain or with far memory. Shells let what they start in the background ignore
-# SIGINT, which suites want to test.
+# pass plain|far LOCAL-MEMORY COMMAND...: runs the command, plain or with far memory. Shells let
+# what they start in the background ignore SIGINT, which suites want to test.
 pass() {
 	local how=$1 local_memory=$2
 	shift 2

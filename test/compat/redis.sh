@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# test/compat/redis.sh: Redis's own test-suite (Debian's source package, its binaries), plain and with far memory, test by test.
-# A server: forks to save, is stopped, killed and restarted; some 60 processes an hour of them. Tcl, the clients and the servers all run
-# under Farpage, each process with 2 MiB local: a fresh server has 8. REDIS_UNITS: other units than those below.
+# test/compat/redis.sh: Redis's own test-suite (Debian's source package, its binaries), plain and
+# with far memory, test by test. A server: forks to save, is stopped, killed and restarted; some 60
+# processes an hour of them. Tcl, the clients and the servers all run under Farpage, each process
+# with 2 MiB local: a fresh server has 8. REDIS_UNITS: other units than those below.
 # shellcheck source=test/compat/lib.sh
 . "$(dirname "$0")/lib.sh"
 
@@ -20,7 +21,8 @@ for name in redis-server redis-cli redis-benchmark redis-check-rdb redis-check-a
 done
 read -r -a list <<<"$(tr -s ' \t\n' ' ' <<<"$units")"
 
-# one HOW UNIT: its tests, one a line. A unit that ends badly without a test that says so counts as one more that failed.
+# one HOW UNIT: its tests, one a line. A unit that ends badly without a test that says so counts as
+# one more that failed.
 one() {
 	local how=$1 unit=$2 results=$COMPAT_DIR/redis-$1/${2//\//-} status=0
 	(cd "$source" && TERM=dumb pass "$how" 2M timeout --kill-after=60 3600 ./runtest --durable --clients 1 --timeout 900 --single "$unit") \
@@ -32,7 +34,8 @@ one() {
 	fi
 }
 
-# Plain and far in turn, so that what is there when a run is stopped can be compared. With COMPAT_RESUME set, what has results keeps them.
+# Plain and far in turn, so that what is there when a run is stopped can be compared. With
+# COMPAT_RESUME set, what has results keeps them.
 mkdir -p "$COMPAT_DIR/redis-plain" "$COMPAT_DIR/redis-far"
 for unit in "${list[@]}"; do
 	for how in plain far; do

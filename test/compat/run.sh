@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# test/compat/run.sh BUILD [ROW|SUITE...]: every program of test/apps at its large size, then other projects' suites, plain and with far
-# memory. Ends with 1 if one of them differs. COMPAT_MODE: the fault mode.
+# test/compat/run.sh BUILD [ROW|SUITE...]: every program of test/apps at its large size, then other
+# projects' suites, plain and with far memory. Ends with 1 if one of them differs. COMPAT_MODE: the
+# fault mode.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

@@ -1,6 +1,6 @@
 /*
- * Leases that several sessions have: who reads and writes them, and when their memory goes. Over shm the
- * adopter reads through a mapping that it has from its parent, as a forked child does.
+ * Leases that several sessions have: who reads and writes them, and when their memory goes. Over
+ * shm the adopter reads through a mapping that it has from its parent, as a forked child does.
  */
 #include "family.h"
 
@@ -12,7 +12,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* --- who reads and writes ------------------------------------------------------------------------------ */
+/* --- who reads and writes
+ * ------------------------------------------------------------------------------ */
 
 static void reads_what_was_written(void **state)
 {
@@ -83,7 +84,8 @@ static void write_is_denied(void **state)
 	family_assert_marks(bed, &bed->parent);
 }
 
-/* A client that does not stop itself is stopped by the node, or its device, which breaks the link. */
+/* A client that does not stop itself is stopped by the node, or its device, which breaks the
+ * link. */
 static void write_of_a_cheat_is_denied(void **state)
 {
 	struct bed *bed = *state;
@@ -140,7 +142,8 @@ static void over_quota(void **state)
 	family_assert_marks(bed, &bed->grandchild);
 }
 
-/* --- who may adopt what -------------------------------------------------------------------------------- */
+/* --- who may adopt what
+ * -------------------------------------------------------------------------------- */
 
 static void unknown_sessions_and_wrong_tokens(void **state)
 {
@@ -235,7 +238,8 @@ static void cut_off_parent(void **state)
 	assert_true(family_free_bytes(bed) == POOL_BYTES);
 }
 
-/* --- when the memory goes ------------------------------------------------------------------------------- */
+/* --- when the memory goes
+ * ------------------------------------------------------------------------------- */
 
 static void release(const struct bed *bed, struct holder *holder)
 {
@@ -292,7 +296,8 @@ static void parent_ends(void **state)
 	family_holder_leave(child, false);
 	kept_bytes = seen ? MIB : 0;
 	assert_true(family_free_bytes(bed) == POOL_BYTES - kept_bytes);
-	/* what is granted afterwards reads as zeros; who maps what was granted before keeps it as it was */
+	/* what is granted afterwards reads as zeros; who maps what was granted before keeps it as
+	 * it was */
 	family_holder_open(bed, child);
 	assert_int_equal(fp_session_lease(child->session, POOL_BYTES - kept_bytes, &all), 0);
 	assert_int_equal(fp_link_open(child->session, &child->link), 0);
@@ -306,7 +311,8 @@ static void parent_ends(void **state)
 	}
 }
 
-/* What the grandchild adopts is all that the child has, its own included: none of it may it write. */
+/* What the grandchild adopts is all that the child has, its own included: none of it may it
+ * write. */
 static void grandchild_outlives_both(void **state)
 {
 	struct bed *bed = *state;
@@ -360,7 +366,8 @@ static void adopter_is_resumed(void **state)
 	assert_true(family_free_bytes(bed) == POOL_BYTES);
 }
 
-/* A fence is for the session that resumes: others go on reading over the links and keys that they have. */
+/* A fence is for the session that resumes: others go on reading over the links and keys that they
+ * have. */
 static void parent_is_resumed(void **state)
 {
 	struct bed *bed = *state;
@@ -386,7 +393,8 @@ static void parent_is_resumed(void **state)
 	family_assert_marks(bed, &bed->child);
 }
 
-/* --- processes ------------------------------------------------------------------------------------------ */
+/* --- processes
+ * ------------------------------------------------------------------------------------------ */
 
 /* What a forked process tells the one that waits for it: a line of what failed, or nothing. */
 #define REQUIRE(condition)                                                                                   \
@@ -410,8 +418,9 @@ static bool link_reads(struct fp_link *link, uint32_t lease_id, uint64_t at, uin
 }
 
 /*
- * The child of a process that is gone, with its copy of that one's session: it opens its own and adopts. Its
- * copy of the socket keeps the parent's session until then; over rdma the grace period does.
+ * The child of a process that is gone, with its copy of that one's session: it opens its own and
+ * adopts. Its copy of the socket keeps the parent's session until then; over rdma the grace period
+ * does.
  */
 static void orphan(const struct bed *bed, struct fp_session *parents, const struct fp_lease *lease,
                    pid_t parent)

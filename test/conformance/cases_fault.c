@@ -32,9 +32,9 @@ static void continue_node(struct rig *rig)
 }
 
 /*
- * Whatever is on its way ends, with success or with an error: all fails where the node itself would have
- * answered, nothing where the memory outlives it, and where a device moves the bytes, what it had not moved
- * yet.
+ * Whatever is on its way ends, with success or with an error: all fails where the node itself would
+ * have answered, nothing where the memory outlives it, and where a device moves the bytes, what it
+ * had not moved yet.
  */
 static void killed_in_mid_flight(void **state)
 {
@@ -93,8 +93,9 @@ static void stopped_for_less_than_the_deadline(void **state)
 }
 
 /*
- * The requests end at their deadline and their buffers are free for other things; late answers touch nothing,
- * and the link goes on when the node does. Where nobody at the node has a part in them they end as ever.
+ * The requests end at their deadline and their buffers are free for other things; late answers
+ * touch nothing, and the link goes on when the node does. Where nobody at the node has a part in
+ * them they end as ever.
  */
 static void stopped_for_longer_than_the_deadline(void **state)
 {

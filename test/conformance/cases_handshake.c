@@ -47,7 +47,8 @@ static void secrets(void **state)
 	assert_int_equal(rig_write(rig->link, rig->lease->id, 0, "known", 5), 0);
 }
 
-/* Otherwise anyone who takes the node's address gets the pages of clients that count on the secret. */
+/* Otherwise anyone who takes the node's address gets the pages of clients that count on the
+ * secret. */
 static void node_without_the_secret(void **state)
 {
 	struct rig *rig = *state;
@@ -229,7 +230,8 @@ static void node_that_is_absent(void **state)
 	int r;
 
 	test_daemon_stop(&rig->node);
-	/* the kernel lets go of the listener of a dead io_uring a moment after its process has gone */
+	/* the kernel lets go of the listener of a dead io_uring a moment after its process has
+	 * gone */
 	do
 		r = rig_open(&rig->url, NULL, 0, &session);
 	while (r == -ECONNRESET);

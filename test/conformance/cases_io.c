@@ -193,7 +193,8 @@ static void links_of_one_session(void **state)
 	fp_link_close(other);
 }
 
-/* On one link a read sees the write that was submitted before it, without waiting for its completion. */
+/* On one link a read sees the write that was submitted before it, without waiting for its
+ * completion. */
 static void order_on_a_link(void **state)
 {
 	struct rig *rig = *state;

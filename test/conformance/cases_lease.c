@@ -100,8 +100,8 @@ static void each_chunk(struct rig *rig, const struct fp_lease *lease, enum fp_io
 }
 
 /*
- * The whole pool is written by one session; the next finds only zeros in it, and so does the same after a
- * release.
+ * The whole pool is written by one session; the next finds only zeros in it, and so does the same
+ * after a release.
  */
 static void scrubbed(void **state)
 {

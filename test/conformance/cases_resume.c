@@ -14,7 +14,8 @@
 #define CONFIG_SHORT CONFIG_PLAIN "limits: { grace: 300ms }\n"
 #define IO_BYTES     FP_SEG_MAX_BYTES
 
-/* A node, a session that reaches it through a proxy (tcp) or directly, and another client that looks on. */
+/* A node, a session that reaches it through a proxy (tcp) or directly, and another client that
+ * looks on. */
 struct bed {
 	struct test_daemon node;
 	struct test_proxy *proxy; /* NULL where the transport has none */
@@ -29,7 +30,8 @@ static bool resumable(void)
 	return !rig_load_store();
 }
 
-/* What an operator's cable does can be played for tcp alone; other transports' beds cut real ones. */
+/* What an operator's cable does can be played for tcp alone; other transports' beds cut real
+ * ones. */
 static bool has_proxy(void)
 {
 	return strcmp(rig_scheme, "tcp") == 0;
@@ -318,8 +320,8 @@ static void cut_and_resumed(void **state)
 }
 
 /*
- * A write that its client gave up before it resumed the session is still under way, all of it or its second
- * half, and comes to the node after a newer write to the same place.
+ * A write that its client gave up before it resumed the session is still under way, all of it or
+ * its second half, and comes to the node after a newer write to the same place.
  */
 static void late_write_never_lands(void **state)
 {
@@ -400,7 +402,8 @@ static void bye_frees_at_once(void **state)
 	assert_true(free_bytes(bed) == POOL_BYTES);
 }
 
-/* The node's grace is longer than this waits. Only a socket tells the end of a process from a broken cable.
+/* The node's grace is longer than this waits. Only a socket tells the end of a process from a
+ * broken cable.
  */
 static void killed_client_frees_at_once(void **state)
 {

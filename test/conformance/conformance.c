@@ -1,14 +1,15 @@
 /*
- * The conformance suite: what every transport must do, run over one of them against a real farpaged.
+ * The conformance suite: what every transport must do, run over one of them against a real
+ * farpaged.
  *
  *   conformance SCHEME FARPAGED [CASES]
  *
  * CASES ("*lease*") picks some by their names.
- * SCHEME is shm, tcp, rdma or rdma+tcp; the latter two need a device, whose address is in FARPAGE_TEST_RDMA.
- * The status is 77 where a scheme cannot be tested.
+ * SCHEME is shm, tcp, rdma or rdma+tcp; the latter two need a device, whose address is in
+ * FARPAGE_TEST_RDMA. The status is 77 where a scheme cannot be tested.
  *
- * Room: test/conformance. The cases are in cases_*.c, what they share in rig.c. A new transport joins by its
- * scheme.
+ * Room: test/conformance. The cases are in cases_*.c, what they share in rig.c. A new transport
+ * joins by its scheme.
  */
 #include "rig.h"
 

@@ -1,6 +1,6 @@
 /*
- * A session whose leases others adopt, and what the cases about that share. Room: test/conformance. Whatever
- * fails in here fails the test that called it.
+ * A session whose leases others adopt, and what the cases about that share. Room: test/conformance.
+ * Whatever fails in here fails the test that called it.
  */
 #ifndef FP_TEST_FAMILY_H
 #define FP_TEST_FAMILY_H
@@ -34,8 +34,9 @@ struct bed {
 };
 
 /*
- * cmocka fixtures: for a group, the node that its cases share; for a case, a parent with its leases on that
- * node, or on one of its own: as the shared one, with a short grace period, with a quota of 3 MiB.
+ * cmocka fixtures: for a group, the node that its cases share; for a case, a parent with its leases
+ * on that node, or on one of its own: as the shared one, with a short grace period, with a quota of
+ * 3 MiB.
  */
 int family_setup_shared(void **state);
 int family_teardown_shared(void **state);

@@ -1,6 +1,7 @@
 /*
- * What the cases of the conformance suite share: a real node with a session and a link on it, a node that is
- * played by hand, and requests. Room: test/conformance. Whatever fails in here fails the test that called it.
+ * What the cases of the conformance suite share: a real node with a session and a link on it, a
+ * node that is played by hand, and requests. Room: test/conformance. Whatever fails in here fails
+ * the test that called it.
  */
 #ifndef FP_TEST_RIG_H
 #define FP_TEST_RIG_H
@@ -57,7 +58,8 @@ const char *rig_obstacle(void);
 		skip();                                                                                      \
 	} while (0)
 
-/* cmocka fixtures: a node with a plain configuration, a session, a lease and a link; the others only a node.
+/* cmocka fixtures: a node with a plain configuration, a session, a lease and a link; the others
+ * only a node.
  */
 int rig_setup(void **state);
 int rig_setup_node(void **state);

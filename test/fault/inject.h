@@ -1,9 +1,10 @@
 /*
- * A fault injector for the kernel calls of the compute side: linked with --wrap into a test, it makes a
- * chosen call fail, or stretches all of them so that rare interleavings become common. Room: test/fault.
+ * A fault injector for the kernel calls of the compute side: linked with --wrap into a test, it
+ * makes a chosen call fail, or stretches all of them so that rare interleavings become common.
+ * Room: test/fault.
  *
- * An error is one that the kernel could give at that moment: where the error says that the work was done
- * already (EEXIST), it is done first.
+ * An error is one that the kernel could give at that moment: where the error says that the work was
+ * done already (EEXIST), it is done first.
  */
 #ifndef FP_INJECT_H
 #define FP_INJECT_H
@@ -30,7 +31,8 @@ enum inject_call {
 /* Only calls that concern [base, base + len) count: far memory. Before anything else. */
 void inject_range(const void *base, size_t len);
 
-/* Of the calls of this kind that come from now on, the nth (from 1) fails with errno error; 0: none. */
+/* Of the calls of this kind that come from now on, the nth (from 1) fails with errno error; 0:
+ * none. */
 void inject_fail(enum inject_call call, int error, uint64_t nth);
 
 /* From now on mincore is refused, as by a filter of system calls. */

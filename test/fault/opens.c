@@ -1,6 +1,6 @@
 /*
- * Sessions over rdma that come and go, several at a time: each must open at the first try, and so must its
- * link, and read back what it wrote. Room: test/fault.
+ * Sessions over rdma that come and go, several at a time: each must open at the first try, and so
+ * must its link, and read back what it wrote. Room: test/fault.
  *
  *   opens FARPAGED COUNT    with FARPAGE_TEST_RDMA, an address of the device
  */

@@ -1,10 +1,11 @@
 /*
- * A thief with a valid session of its own, who knows another client's address and key. Room: test/fault.
+ * A thief with a valid session of its own, who knows another client's address and key. Room:
+ * test/fault.
  *
  *   stealkey rdma://HOST[:PORT]
  *
- * The victim writes a secret to its lease. The thief asks its own link to READ, then to WRITE there. 0: the
- * thief got nothing and changed nothing, and the victim's link noticed neither.
+ * The victim writes a secret to its lease. The thief asks its own link to READ, then to WRITE
+ * there. 0: the thief got nothing and changed nothing, and the victim's link noticed neither.
  */
 #include <errno.h>
 #include <poll.h>

@@ -1,7 +1,7 @@
 /*
- * Calls of a thread whose stack is far memory, where the kernel can't fault on it (fault mode inline): right
- * before each ioctl of the agent's whose argument is on that stack, the page of the argument is made to
- * leave. Nothing is lost for it, and no byte is wrong. Room: test/fault.
+ * Calls of a thread whose stack is far memory, where the kernel can't fault on it (fault mode
+ * inline): right before each ioctl of the agent's whose argument is on that stack, the page of the
+ * argument is made to leave. Nothing is lost for it, and no byte is wrong. Room: test/fault.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -111,8 +111,8 @@ int __wrap_ioctl(int fd, unsigned long request, void *arg)
 int __real_pthread_sigmask(int how, const sigset_t *set, sigset_t *ret_old);
 int __wrap_pthread_sigmask(int how, const sigset_t *set, sigset_t *ret_old);
 
-/* As the preload library has it in this mode: SIGBUS stays free, as a touch of far memory raises it. No set
- * is on the far stack when the kernel looks at it. */
+/* As the preload library has it in this mode: SIGBUS stays free, as a touch of far memory raises
+ * it. No set is on the far stack when the kernel looks at it. */
 int __wrap_pthread_sigmask(int how, const sigset_t *set, sigset_t *ret_old)
 {
 	static __thread sigset_t now, before;

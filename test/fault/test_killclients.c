@@ -1,12 +1,13 @@
 /*
- * Clients that are killed under load, one after the other, at any moment: while they connect, lease, read and
- * write. A node must be as it was before, without a lease of theirs, within its grace. Room: test/fault.
+ * Clients that are killed under load, one after the other, at any moment: while they connect,
+ * lease, read and write. A node must be as it was before, without a lease of theirs, within its
+ * grace. Room: test/fault.
  *
  *   test_killclients URL [COUNT [WAIT_SECONDS [families]]]
  *
- * Each client checks what it reads of its own lease. In families each forks a child that adopts that lease
- * and reads on, also when its parent is killed, until it is killed itself. The node's own view (queue pairs,
- * regions) is for the caller to compare: see test/vm.
+ * Each client checks what it reads of its own lease. In families each forks a child that adopts
+ * that lease and reads on, also when its parent is killed, until it is killed itself. The node's
+ * own view (queue pairs, regions) is for the caller to compare: see test/vm.
  */
 #include <errno.h>
 #include <poll.h>
@@ -127,7 +128,8 @@ static void check_mapped_on_and_on(const struct client *c, const uint64_t *base,
 	}
 }
 
-/* Of a client that is, or will be, gone: a session and links of its own, and the lease that both have. */
+/* Of a client that is, or will be, gone: a session and links of its own, and the lease that both
+ * have. */
 static void child_main(const struct fp_url *url, struct client *c, int ready_fd)
 {
 	struct fp_session_options options = {
@@ -219,8 +221,8 @@ static void await(int fd, enum stage stage)
 }
 
 /*
- * Kills the child that a client may have left, in its turn: at any moment, or once it has read what its
- * parent wrote. Returns false if it had ended by itself.
+ * Kills the child that a client may have left, in its turn: at any moment, or once it has read what
+ * its parent wrote. Returns false if it had ended by itself.
  */
 static bool end_family(pid_t group, int ready_fd, uint64_t *rng)
 {

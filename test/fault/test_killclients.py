@@ -1,7 +1,8 @@
 """Clients killed under load: a node keeps nothing of theirs. See test_killclients.c.
 
-FARPAGE_TEST_RDMA adds rdma at that address, with the kernel's own count of queue pairs, regions and the like;
-FARPAGE_TEST_KILLS says how many clients are killed over each transport, FARPAGE_TEST_KILLERS by how many at a time.
+FARPAGE_TEST_RDMA adds rdma at that address, with the kernel's own count of queue pairs, regions and
+the like; FARPAGE_TEST_KILLS says how many clients are killed over each transport,
+FARPAGE_TEST_KILLERS by how many at a time.
 """
 import os
 import re

@@ -1,8 +1,9 @@
 /*
- * Links that break though their node lives: cut, reset, stalled, for less and for more than the deadline and
- * the grace period; and nodes that come back without their leases. No byte is lost that a node still has,
- * what is lost raises SIGBUS within the deadline with a reason on stderr, nothing hangs. Room: test/fault.
- * A real farpaged over tcp, behind a proxy whose cable can be pulled.
+ * Links that break though their node lives: cut, reset, stalled, for less and for more than the
+ * deadline and the grace period; and nodes that come back without their leases. No byte is lost
+ * that a node still has, what is lost raises SIGBUS within the deadline with a reason on stderr,
+ * nothing hangs. Room: test/fault. A real farpaged over tcp, behind a proxy whose cable can be
+ * pulled.
  */
 #include <pthread.h>
 #include <setjmp.h>
@@ -485,7 +486,8 @@ static void await_room(char *page)
 	}
 }
 
-/* What was touched in vain is there again once the node is, and so is the rest: the program goes on. */
+/* What was touched in vain is there again once the node is, and so is the rest: the program goes
+ * on. */
 static int body_out_of_patience(void *arg)
 {
 	struct scene *s = arg;
@@ -585,8 +587,8 @@ static void test_cut_longer_than_the_grace_period(void **state)
 
 /* ---- no word of the break ---- */
 
-/* Nothing is asked of the node, nothing says that it is gone: the heartbeat finds out; and then a fault
- * waits.
+/* Nothing is asked of the node, nothing says that it is gone: the heartbeat finds out; and then a
+ * fault waits.
  */
 static int body_stalls(void *arg)
 {
@@ -836,7 +838,8 @@ static void start_readers(struct scene *s, struct reader *readers, pthread_t *th
 	sleep_ns(200 * MS); /* so that all have met the fault */
 }
 
-/* While each page that is remote waits for its node, what is local is written, and fresh memory comes. */
+/* While each page that is remote waits for its node, what is local is written, and fresh memory
+ * comes. */
 static int body_needs_no_node(void *arg)
 {
 	struct scene *s = arg;
@@ -956,7 +959,8 @@ static uint64_t reconnects_of(const struct scene *s, unsigned node)
 	return info.reconnects;
 }
 
-/* Two nodes take connections and say nothing. A third, whose link is reset, is back at once all the same. */
+/* Two nodes take connections and say nothing. A third, whose link is reset, is back at once all the
+ * same. */
 static int body_silent_nodes(void *arg)
 {
 	struct scene *s = arg;

@@ -1,8 +1,8 @@
 /*
- * A node that is killed, or stopped for a shorter or longer time than the deadline: what is waited for in
- * vain raises SIGBUS within the deadline, with a reason on stderr; what is not lost stays readable, and is
- * used again when the node answers again; nothing hangs and no byte is wrong. Room: test/fault. Over tcp:
- * what a node lends over shm outlives it.
+ * A node that is killed, or stopped for a shorter or longer time than the deadline: what is waited
+ * for in vain raises SIGBUS within the deadline, with a reason on stderr; what is not lost stays
+ * readable, and is used again when the node answers again; nothing hangs and no byte is wrong.
+ * Room: test/fault. Over tcp: what a node lends over shm outlives it.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -220,7 +220,8 @@ static int body_killed(void *arg)
 	return 0;
 }
 
-/* Nothing is asked of the node when it dies: what is clean and local is the last copy from then on. */
+/* Nothing is asked of the node when it dies: what is clean and local is the last copy from then
+ * on. */
 static int body_killed_idle(void *arg)
 {
 	struct scene *s = arg;
@@ -239,8 +240,8 @@ static int body_killed_idle(void *arg)
 	return 0;
 }
 
-/* The first page that is waited for in vain makes the breaker spent: what is touched from then on is lost at
- * once. What nobody touched is there when the node is: it was only cut off. */
+/* The first page that is waited for in vain makes the breaker spent: what is touched from then on
+ * is lost at once. What nobody touched is there when the node is: it was only cut off. */
 static int body_stopped_long(void *arg)
 {
 	struct scene *s = arg;
@@ -283,7 +284,8 @@ static void *read_a_page(void *arg)
 	return NULL;
 }
 
-/* Once told to: stops the caller for longer than the deadline, and lets it go on before the node. */
+/* Once told to: stops the caller for longer than the deadline, and lets it go on before the
+ * node. */
 static void stop_the_parent(int told, pid_t node)
 {
 	const struct timespec pause = {.tv_sec = 2 * DEADLINE_NS / FP_NSEC_PER_SEC};
@@ -300,7 +302,8 @@ static void stop_the_parent(int told, pid_t node)
 	_exit(0);
 }
 
-/* Both are frozen, as by a debugger, or a machine that is put to sleep: nobody has waited for anybody. */
+/* Both are frozen, as by a debugger, or a machine that is put to sleep: nobody has waited for
+ * anybody. */
 static int body_stopped_both(void *arg)
 {
 	struct scene *s = arg;
@@ -597,7 +600,8 @@ static int setup_two(void **state)
 	return r < 0 ? r : test_daemon_start(farpaged, "tcp", SMALL_POOL, &s->other);
 }
 
-/* What the dead one held is lost; what the other holds is not, and what leaves from now on goes there. */
+/* What the dead one held is lost; what the other holds is not, and what leaves from now on goes
+ * there. */
 static int body_one_of_two(void *arg)
 {
 	struct scene *s = arg;

@@ -1,6 +1,7 @@
 /*
- * Nodes that are full: what can't be backed is refused when it is mapped; with overcommit, the page that
- * finds no room raises SIGBUS within the deadline, and no other page is harmed. Room: test/fault.
+ * Nodes that are full: what can't be backed is refused when it is mapped; with overcommit, the page
+ * that finds no room raises SIGBUS within the deadline, and no other page is harmed. Room:
+ * test/fault.
  */
 #include <errno.h>
 #include <setjmp.h>

@@ -1,6 +1,6 @@
 /*
- * Faults and layout calls on the same pages at the same time: each fault ends, and with the right bytes or
- * the signal that the kernel gives for such memory. Room: test/fault.
+ * Faults and layout calls on the same pages at the same time: each fault ends, and with the right
+ * bytes or the signal that the kernel gives for such memory. Room: test/fault.
  */
 #include <pthread.h>
 #include <setjmp.h>
@@ -123,8 +123,8 @@ static char *own_byte(const struct toucher *t, uint32_t page)
 
 #define STALE_ENTRIES 8000u /* nearly all that the smallest queue holds */
 
-/* Pages that a munmap took with it leave their entries behind. Whoever wants room next must get past all of
- * them. */
+/* Pages that a munmap took with it leave their entries behind. Whoever wants room next must get
+ * past all of them. */
 static int body_stale_queue(void *arg)
 {
 	const uint32_t piece = LOCAL_PAGES / 2;
@@ -273,7 +273,8 @@ static void wait_for_state(const struct scene *s, enum fp_page_state state)
 		sched_yield();
 }
 
-/* The node stands still while a page is fetched and its mapping is unmapped; then it goes on, or dies. */
+/* The node stands still while a page is fetched and its mapping is unmapped; then it goes on, or
+ * dies. */
 static int gone_in_flight(const struct setting *setting, int signal)
 {
 	struct unmapping unmapping = {.result = 1};

@@ -1,11 +1,14 @@
-"""What goes wrong on an RDMA fabric, with a verifying program at work: churn, whose every byte has a shadow.
+"""What goes wrong on an RDMA fabric, with a verifying program at work: churn, whose every byte has
+a shadow.
 
-FARPAGE_TEST_RDMA is the node's address. FARPAGE_TEST_NODE_NETNS and FARPAGE_TEST_PROGRAM_NETNS name the network
-namespaces of both ends where a cable can be pulled between them (link eth0); FARPAGE_TEST_RDMA_DEVICE a device that
-may be removed, with FARPAGE_TEST_RDMA_NETDEV what it is made of again.
+FARPAGE_TEST_RDMA is the node's address. FARPAGE_TEST_NODE_NETNS and FARPAGE_TEST_PROGRAM_NETNS name
+the network namespaces of both ends where a cable can be pulled between them (link eth0);
+FARPAGE_TEST_RDMA_DEVICE a device that may be removed, with FARPAGE_TEST_RDMA_NETDEV what it is made
+of again.
 
-Or FARPAGE_TEST_NODE is the URL of a node in another guest, of which the folder FARPAGE_VM_RESULTS is shared: there it
-writes node.log, and pulls the cable at its end for as many seconds as a file named `pull` says: see test/vm/node.sh.
+Or FARPAGE_TEST_NODE is the URL of a node in another guest, of which the folder FARPAGE_VM_RESULTS
+is shared: there it writes node.log, and pulls the cable at its end for as many seconds as a file
+named `pull` says: see test/vm/node.sh.
 """
 import glob
 import json
@@ -176,7 +179,8 @@ class RdmaFaults(unittest.TestCase):
         self.assertEqual(status, 0, f"{output}\n--- node:\n{node.log()}")
 
     def must_end_by_law_1(self, churn, node, timeout):
-        """A poisoned page is an end (by SIGBUS, or EFAULT in a system call); wrong bytes, an abort and a hang are not."""
+        """A poisoned page is an end (by SIGBUS, or EFAULT in a system call); wrong bytes, an abort
+        and a hang are not."""
         output, status = churn.end(timeout)
         self.assertNotEqual(status, 0, output)
         self.assertRegex(output, "ended by signal 7|Bad address", f"{output}\n--- node:\n{node.log()}")
@@ -193,7 +197,8 @@ class RdmaFaults(unittest.TestCase):
 
     @unittest.skipUnless(NODE_NETNS or REMOTE, "there is no cable: FARPAGE_TEST_NODE_NETNS is not set")
     def test_cable_pulled_again_and_again(self):
-        """Soft RoCE then says of READs that were not answered that they were: see transport/rdma_link.c."""
+        """Soft RoCE then says of READs that were not answered that they were: see
+        transport/rdma_link.c."""
         with start_node() as node, Churn(node, 40, "--stall", str(4 * STALL_S)) as churn:
             self.get_going(churn)
             for seconds in (1.1, 1.7, 1.3, 1.9, 1.5, 1.2, 1.8):
@@ -211,7 +216,8 @@ class RdmaFaults(unittest.TestCase):
 
     @unittest.skipUnless(NODE_NETNS or REMOTE, "there is no cable: FARPAGE_TEST_NODE_NETNS is not set")
     def test_retries_are_chosen_and_told(self):
-        """A program that is idle but for heartbeats: with the default its queue pair would wait for longer than these do."""
+        """A program that is idle but for heartbeats: with the default its queue pair would wait for
+        longer than these do."""
         with start_node() as node, tempfile.NamedTemporaryFile("w+") as err, tempfile.TemporaryDirectory() as runtime:
             url = next(u for u in node.urls if u.startswith("rdma:"))
             program = subprocess.Popen(
@@ -281,8 +287,8 @@ class RdmaFaults(unittest.TestCase):
 
     @unittest.skipUnless(DEVICE, "no device may be removed: FARPAGE_TEST_RDMA_DEVICE is not set")
     def test_the_device_removed_without_load(self):
-        """No connection is left that could be told, none ever was for queue pairs by hand; and the node serves it again
-        when it is back."""
+        """No connection is left that could be told, none ever was for queue pairs by hand; and the
+        node serves it again when it is back."""
         with start_node(CONFIG + f"rdma: {{ device: {DEVICE} }}\n") as node:
             for times in range(1, 3):
                 self.must_serve(node)
@@ -315,7 +321,8 @@ class RdmaFaults(unittest.TestCase):
                        check=True, timeout=60)
 
     def must_serve(self, node):
-        """Two sessions that come, read and write, and go, one of them beyond its rights. Returns what was said of it."""
+        """Two sessions that come, read and write, and go, one of them beyond its rights. Returns
+        what was said of it."""
         done = subprocess.run(inside(PROGRAM_NETNS, [STEALKEY, node.urls[0]]), capture_output=True, text=True,
                               timeout=60, check=False)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr + node.log())
@@ -329,7 +336,8 @@ class RdmaFaults(unittest.TestCase):
             node.await_log("key")
 
     def cpu_over_faults(self):
-        """Fetches, and CPU time of node and program over them in ns. Without read-ahead each fetch is a fault's."""
+        """Fetches, and CPU time of node and program over them in ns. Without read-ahead each fetch
+        is a fault's."""
         with start_node() as node, Churn(node, CPU_SECONDS, "--readahead", "0", "--stall", str(4 * STALL_S)) as churn:
             self.get_going(churn)
             program = child_of(churn.process.pid)

@@ -1,5 +1,5 @@
-"""A program over RDMA that has a forked child, and dies before it: the node gets back what was the parent's, and the
-child goes on with a session of its own.
+"""A program over RDMA that has a forked child, and dies before it: the node gets back what was the
+parent's, and the child goes on with a session of its own.
 
 FARPAGE_TEST_RDMA is the node's address, FARPAGE_TEST_RDMA_SCHEME (rdma) the way there.
 """
@@ -28,8 +28,8 @@ KINDS = ("qp", "cq", "mr", "pd", "cm_id", "ctx")
 
 
 def resources(pid):
-    """What devices hold for a process: its number by kind. The parent's may live on in descriptors of a child. A child's
-    are said to be of the thread that made them."""
+    """What devices hold for a process: its number by kind. The parent's may live on in descriptors
+    of a child. A child's are said to be of the thread that made them."""
     found = {}
     threads = {pid}
     if os.path.isdir(f"/proc/{pid}/task"):

@@ -1,7 +1,8 @@
 /*
- * A session over shm that ends while its program lives: its socket is shut down or closed by a call that
- * nothing routes, at either end, or the node is killed. What the node lent is mapped, so every byte is right
- * afterwards. The node is asked for another session, and lends as before once it is there. Room: test/fault.
+ * A session over shm that ends while its program lives: its socket is shut down or closed by a call
+ * that nothing routes, at either end, or the node is killed. What the node lent is mapped, so every
+ * byte is right afterwards. The node is asked for another session, and lends as before once it is
+ * there. Room: test/fault.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -228,7 +229,8 @@ static uint64_t *map(const struct scene *s, size_t pages)
 	return far;
 }
 
-/* A further mapping, of as many pages, for which the node has to lend: it is written, read and unmapped. */
+/* A further mapping, of as many pages, for which the node has to lend: it is written, read and
+ * unmapped. */
 static void use_more(struct scene *s)
 {
 	uint64_t *before = s->words, *more = map(s, MORE_PAGES);
@@ -274,7 +276,8 @@ static int body(void *arg)
 	return 0;
 }
 
-/* The child has all that its parent had, and gets memory of its own. then: what else it does, or NULL. */
+/* The child has all that its parent had, and gets memory of its own. then: what else it does, or
+ * NULL. */
 static void check_child(struct scene *s, uint64_t round, void (*then)(struct scene *s))
 {
 	int status = -1;
@@ -316,8 +319,8 @@ static int body_forks(void *arg)
 /* ---- nodes that are started again ---- */
 
 /*
- * A process without an agent starts the nodes, so that none inherits it. Each takes the place of the one
- * before, so many ms later. It ends them when the body ends.
+ * A process without an agent starts the nodes, so that none inherits it. Each takes the place of
+ * the one before, so many ms later. It ends them when the body ends.
  */
 static void start_starter(struct scene *s)
 {
@@ -389,7 +392,8 @@ static int body_restarted(void *arg)
 	return 0;
 }
 
-/* Memory is in use as before while the node is away; what it would have to lend is refused after a time. */
+/* Memory is in use as before while the node is away; what it would have to lend is refused after a
+ * time. */
 static int body_late(void *arg)
 {
 	struct scene *s = arg;
@@ -464,7 +468,8 @@ static void run(void **state, enum end end)
 
 	s->end = end;
 	trial_run(body, s, TIMEOUT_S, &trial);
-	/* the agent may be the next to get that number, and then ends the process: see fp_fd_watch */
+	/* the agent may be the next to get that number, and then ends the process: see
+	 * fp_fd_watch */
 	if (end == OWN_CLOSE && strstr(trial.text, "closed or replaced a descriptor"))
 		return;
 	trial_assert_good(&trial);

@@ -1,6 +1,7 @@
 /*
- * Fails the Nth call of the compute side to the kernel, N rising until a run in which it does not come, with
- * the churn's verifier as judge; and runs the churn with every call delayed at random. Room: test/fault.
+ * Fails the Nth call of the compute side to the kernel, N rising until a run in which it does not
+ * come, with the churn's verifier as judge; and runs the churn with every call delayed at random.
+ * Room: test/fault.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,6 @@
 /*
- * What becomes of each type of frame under a fuzz target: a corpus that misses one is no corpus. Room: test.
+ * What becomes of each type of frame under a fuzz target: a corpus that misses one is no corpus.
+ * Room: test.
  */
 #ifndef FP_FUZZ_FRAMES_H
 #define FP_FUZZ_FRAMES_H
@@ -15,8 +16,8 @@
 void frames_note(uint8_t type, unsigned status);
 
 /*
- * Asks for every type that the codec knows which ends a corpus must reach. Names on stderr those that were
- * not noted. Returns how many they are.
+ * Asks for every type that the codec knows which ends a corpus must reach. Names on stderr those
+ * that were not noted. Returns how many they are.
  */
 unsigned frames_missing(uint32_t (*wanted)(uint8_t type));
 

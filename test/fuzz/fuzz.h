@@ -11,8 +11,8 @@
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 
 /*
- * How much of what a corpus must reach the inputs so far have not, after saying so on stderr. replay.c asks
- * once it has given each file as it is. A target need not define it.
+ * How much of what a corpus must reach the inputs so far have not, after saying so on stderr.
+ * replay.c asks once it has given each file as it is. A target need not define it.
  */
 unsigned fuzz_missing(void);
 

@@ -1,8 +1,9 @@
 /*
- * Fuzz target: any bytes as what a node says to a client, from the handshake through the control calls to the
- * farewell. The first byte chooses how the session is opened, the next ones, up to a zero, are the calls; the
- * rest is what the node says. Where WELCOME holds 32 times 0xee for a proof, the node's proof is put in. A
- * client with a secret believes no other. A client that was told nonsense is through with the connection.
+ * Fuzz target: any bytes as what a node says to a client, from the handshake through the control
+ * calls to the farewell. The first byte chooses how the session is opened, the next ones, up to a
+ * zero, are the calls; the rest is what the node says. Where WELCOME holds 32 times 0xee for a
+ * proof, the node's proof is put in. A client with a secret believes no other. A client that was
+ * told nonsense is through with the connection.
  */
 #include <assert.h>
 #include <errno.h>
@@ -26,7 +27,8 @@
 #define SECRET          "secret"
 #define BLANK           0xee
 
-/* Ends that are no status: the node has proved the secret; the answer to a call that had given up. */
+/* Ends that are no status: the node has proved the secret; the answer to a call that had given
+ * up. */
 #define PROVED 16
 #define LATE   17
 
@@ -196,7 +198,8 @@ static unsigned end_of(int r)
 	                          : fp_wire_status_from_errno(r);
 }
 
-/* By the numbers that an input has; calls end with a zero, so the first has its place behind the last. */
+/* By the numbers that an input has; calls end with a zero, so the first has its place behind the
+ * last. */
 static const uint8_t calls[] = {FP_WIRE_UNDRAIN, FP_WIRE_ATTACH, FP_WIRE_RELEASE,
                                 FP_WIRE_INFO,    FP_WIRE_STATUS, FP_WIRE_DRAIN,
                                 FP_WIRE_PING,    FP_WIRE_ADOPT,  FP_WIRE_LEASE};

@@ -1,6 +1,6 @@
 /*
- * Fuzz target: any bytes as what a node receives on a connection. However they are cut into pieces, the same
- * frames come out, or the same refusal. The first byte says how they are cut.
+ * Fuzz target: any bytes as what a node receives on a connection. However they are cut into pieces,
+ * the same frames come out, or the same refusal. The first byte says how they are cut.
  */
 #include <assert.h>
 #include <errno.h>

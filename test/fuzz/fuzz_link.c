@@ -1,7 +1,7 @@
 /*
- * Fuzz target: any bytes as what a node says on a tcp link. The first byte chooses the requests that are
- * under way; the rest is what the node says, which then closes. Each request ends once; a READ that ended
- * well has the bytes of its own answer, whatever was said before it.
+ * Fuzz target: any bytes as what a node says on a tcp link. The first byte chooses the requests
+ * that are under way; the rest is what the node says, which then closes. Each request ends once; a
+ * READ that ended well has the bytes of its own answer, whatever was said before it.
  */
 #include <arpa/inet.h>
 #include <assert.h>

@@ -1,11 +1,11 @@
 /*
- * Fuzz target: any bytes as all that a client says to a running node on one connection. Each answer is the
- * one that its request may have; the node then ends the connection, and takes back what was leased over it;
- * other clients' sessions are served as before. The first byte says which node is asked: with secrets or
- * without, over which socket.
+ * Fuzz target: any bytes as all that a client says to a running node on one connection. Each answer
+ * is the one that its request may have; the node then ends the connection, and takes back what was
+ * leased over it; other clients' sessions are served as before. The first byte says which node is
+ * asked: with secrets or without, over which socket.
  *
- * Some things no input can know. They are put in where the bytes hold a blank, one byte as often as the thing
- * is long:
+ * Some things no input can know. They are put in where the bytes hold a blank, one byte as often as
+ * the thing is long:
  *
  *   24 times 0xee, 0xed    id and token of another client's session; of one that maps its leases
  *   32 times 0xec, 0xeb    in an AUTH: the proof of the secret with all rights; of the one that has none
@@ -317,7 +317,8 @@ static void check_answer(struct talk *talk, const struct fp_wire_header *answer)
 	frames_note(frame->type, (unsigned)answer->status);
 }
 
-/* Receives one, whose payload (if it is so long) is put into ret_payload. False: there are no more. */
+/* Receives one, whose payload (if it is so long) is put into ret_payload. False: there are no
+ * more. */
 static bool next_answer(struct talk *talk, void *ret_payload, size_t len)
 {
 	static uint8_t payload[FP_WIRE_MAX_DATA];

@@ -1,6 +1,6 @@
 /*
- * Fuzz target: any file as a program's stats page. The first two bytes say where the file is cut off (65535:
- * nowhere), the others lie over the beginning of a page that is sound.
+ * Fuzz target: any file as a program's stats page. The first two bytes say where the file is cut
+ * off (65535: nowhere), the others lie over the beginning of a page that is sound.
  */
 #include <assert.h>
 #include <errno.h>

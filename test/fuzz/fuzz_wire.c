@@ -1,6 +1,7 @@
 /*
- * Fuzz target: any bytes as one frame of the protocol, and as the private data of an rdma_cm connection. What
- * a decoder takes, its encoder gives back byte for byte: nothing that the peer sent was overlooked.
+ * Fuzz target: any bytes as one frame of the protocol, and as the private data of an rdma_cm
+ * connection. What a decoder takes, its encoder gives back byte for byte: nothing that the peer
+ * sent was overlooked.
  */
 #include <assert.h>
 #include <errno.h>

@@ -1,6 +1,6 @@
 /*
- * Gives a fuzz target every file of a folder: whole, cut short at each length, and changed at random as often
- * as was asked. A corpus as a plain test.
+ * Gives a fuzz target every file of a folder: whole, cut short at each length, and changed at
+ * random as often as was asked. A corpus as a plain test.
  */
 #include <dirent.h>
 #include <fcntl.h>
@@ -23,7 +23,8 @@ struct replay {
 	uint64_t rng;
 };
 
-/* The bytes lie at the very end of their own memory, so that the sanitizers see a read beyond them. */
+/* The bytes lie at the very end of their own memory, so that the sanitizers see a read beyond
+ * them. */
 static void give(const uint8_t *bytes, size_t len)
 {
 	fp_autofree uint8_t *copy = malloc(len);

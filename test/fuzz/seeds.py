@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the corpora of the fuzz targets that speak the protocol, with the codec of test/lib. Run it when the protocol grows."""
+"""Writes the corpora of the fuzz targets that speak the protocol, with the codec of test/lib. Run
+it when the protocol grows."""
 import os
 import struct
 import sys

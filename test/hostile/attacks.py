@@ -1,4 +1,5 @@
-"""What hostile clients do. Each attack runs in one process or several, says when it has begun, and goes on until it is killed."""
+"""What hostile clients do. Each attack runs in one process or several, says when it has begun, and
+goes on until it is killed."""
 import contextlib
 import ctypes
 import itertools
@@ -27,7 +28,8 @@ FULL_READ = frame(READ, table([(1, MAX_SEG, 0)] * 64), tag=1)
 
 
 def flood(connections, request, receives=True):
-    """Sends request over and over on each connection, as fast as the node takes it; drops what it answers, or never reads it."""
+    """Sends request over and over on each connection, as fast as the node takes it; drops what it
+    answers, or never reads it."""
     poller = select.poll()
     left = {}
     for connection in connections:
@@ -55,7 +57,8 @@ def flood(connections, request, receives=True):
 
 
 def many(url):
-    """Connections of a flood. Over rdma the device that they load is a guest's emulated processor."""
+    """Connections of a flood. Over rdma the device that they load is a guest's emulated
+    processor."""
     return 8 if url.startswith("rdma:") else 60
 
 
@@ -71,7 +74,8 @@ def lease_all(session, size, keep):
 
 
 class Attack:
-    """Defaults; each attack says what differs. Its counts have no lock: who is killed with one in hand keeps it for ever."""
+    """Defaults; each attack says what differs. Its counts have no lock: who is killed with one in
+    hand keeps it for ever."""
 
     transports = ("tcp", "shm")
     processes = 1
@@ -93,7 +97,8 @@ class Attack:
         return contextlib.nullcontext()
 
     def secrets(self, url):
-        """Of the client that behaves well and of the attackers. Without them loopback is one client, and a UNIX socket has one a user."""
+        """Of the client that behaves well and of the attackers. Without them loopback is one
+        client, and a UNIX socket has one a user."""
         return SECRETS if url.startswith(("tcp", "rdma")) else (None, None)
 
     def config(self, transport):
@@ -273,8 +278,8 @@ class KeptMemory(Attack):
 
 
 class Strangers(Attack):
-    """Connections without a secret, as many as the node takes; what it closes is opened again. Over TCP they come from the client's
-    own address, on UNIX sockets from another user."""
+    """Connections without a secret, as many as the node takes; what it closes is opened again. Over
+    TCP they come from the client's own address, on UNIX sockets from another user."""
 
     resumes = True
     limits = "max_connections: 100, handshake_timeout: 5s"
@@ -321,7 +326,8 @@ class Sessions(Attack):
 
 
 class Descriptors(Attack):
-    """Leases whose descriptors are not received, and others that are kept, as many as the node gives."""
+    """Leases whose descriptors are not received, and others that are kept, as many as the node
+    gives."""
 
     transports = ("shm",)
     descriptors = 512
@@ -390,7 +396,8 @@ class Garbage(Attack):
 
 
 class WrongRequests(Attack):
-    """Connection requests that are none, prove nothing, or ask for links of others; and right ones that say nothing more."""
+    """Connection requests that are none, prove nothing, or ask for links of others; and right ones
+    that say nothing more."""
 
     transports = ("rdma",)
     processes = 2
@@ -444,7 +451,8 @@ class Churn(Attack):
 
 
 class DyingLease(Attack):
-    """A client that dies with a large lease, again and again: the node scrubs it for those who come after."""
+    """A client that dies with a large lease, again and again: the node scrubs it for those who come
+    after."""
 
     pool = "{ name: main, size: 2G, preallocate: true }"
     bound_bytes = 1056 * MIB  # the lease: what it takes from the reserve, which is not mapped, counts here
@@ -461,7 +469,8 @@ class DyingLease(Attack):
 
 
 class PunchedMemory(Attack):
-    """Punches holes into huge pages that it shares with the node, takes the freed pages, and has the node write there."""
+    """Punches holes into huge pages that it shares with the node, takes the freed pages, and has
+    the node write there."""
 
     transports = ("shm",)
     pool = f"{{ name: main, size: {HUGE_PAGES * HUGE // MIB}M, backing: hugetlb, preallocate: true }}"

@@ -1,11 +1,13 @@
 """hostile.py ATTACK TRANSPORT: one attack on a farpaged beside a client that behaves well.
 
-Turns of the client alone and turns beside the attack alternate. The client may lose no byte and no session. The median p99 of its
-turns beside the attack is at most SLOWER times that of its turns alone. The daemon's memory and descriptors stay within bounds, and
-are back to the start when the attackers are gone.
+Turns of the client alone and turns beside the attack alternate. The client may lose no byte and no
+session. The median p99 of its turns beside the attack is at most SLOWER times that of its turns
+alone. The daemon's memory and descriptors stay within bounds, and are back to the start when the
+attackers are gone.
 
-Over rdma, in a guest, the processors are the device: whoever keeps it busy slows everybody, whatever a node does. There the
-client is alone at its node, while the same attackers are busy with another node.
+Over rdma, in a guest, the processors are the device: whoever keeps it busy slows everybody,
+whatever a node does. There the client is alone at its node, while the same attackers are busy with
+another node.
 """
 import ctypes
 import multiprocessing
@@ -49,7 +51,8 @@ def p99(samples):
 
 
 def prefer(pid, client_pid):
-    """The node's loop and the client run before all else on this machine; then the node's other threads. False: not allowed."""
+    """The node's loop and the client run before all else on this machine; then the node's other
+    threads. False: not allowed."""
     try:
         for tid in map(int, os.listdir(f"/proc/{pid}/task")):
             os.sched_setscheduler(tid, os.SCHED_RR, os.sched_param(2 if tid == pid else 1))
@@ -65,7 +68,8 @@ def die_with_parent():
 
 
 class Attackers:
-    """The processes of one turn of an attack. They run until they are killed, as crashing clients do."""
+    """The processes of one turn of an attack. They run until they are killed, as crashing clients
+    do."""
 
     def __init__(self, attack, node, url):
         self.go = multiprocessing.Event()

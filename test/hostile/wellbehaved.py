@@ -1,6 +1,8 @@
-"""The client that an attack must not harm: it verifies every byte that it reads and measures how long each call takes.
+"""The client that an attack must not harm: it verifies every byte that it reads and measures how
+long each call takes.
 
-It runs in a process of its own, so that what the attackers do in theirs costs it nothing but the node's time.
+It runs in a process of its own, so that what the attackers do in theirs costs it nothing but the
+node's time.
 """
 import mmap
 import multiprocessing
@@ -25,7 +27,8 @@ def content(page, version):
 
 
 class WellBehaved:
-    """One session and its link. Over shm and rdma it reaches its pages without the node, which it asks only control calls."""
+    """One session and its link. Over shm and rdma it reaches its pages without the node, which it
+    asks only control calls."""
 
     def __init__(self, node, url, secret, seed):
         self.node, self.url, self.secret = node, url, secret

@@ -1,6 +1,6 @@
 /*
- * Calls of the C library, each made twice: on local memory, and on far memory of the same content that was
- * paged out. Both must return the same and leave the same bytes. Room: test/integration.
+ * Calls of the C library, each made twice: on local memory, and on far memory of the same content
+ * that was paged out. Both must return the same and leave the same bytes. Room: test/integration.
  */
 #ifndef FP_TEST_CALLSTEPS_H
 #define FP_TEST_CALLSTEPS_H

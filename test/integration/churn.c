@@ -1,6 +1,7 @@
 /*
- * churn: a verifying torture of far memory over real nodes, with its resident memory measured from outside.
- * Room: test/integration. See churner.h for what the threads do, churnwatch.h for who watches them.
+ * churn: a verifying torture of far memory over real nodes, with its resident memory measured from
+ * outside. Room: test/integration. See churner.h for what the threads do, churnwatch.h for who
+ * watches them.
  *
  *   churn --farpaged build/daemon/farpaged --transport tcp --seconds 600
  */

@@ -1,6 +1,6 @@
 /*
- * What the churn's rooms share: churner.c runs the threads and judges what they read, churnops.c has what
- * they do. Room: test/integration.
+ * What the churn's rooms share: churner.c runs the threads and judges what they read, churnops.c
+ * has what they do. Room: test/integration.
  */
 #ifndef FP_CHURNER_PRIV_H
 #define FP_CHURNER_PRIV_H
@@ -66,7 +66,8 @@ struct churn_op {
 _Noreturn void churn_die(const struct churner *c, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 char *churn_shadow_of(const struct churner *c, const void *far);
-/* Compares what was read of far memory, or what there is, with the shadow; a wrong byte ends the process. */
+/* Compares what was read of far memory, or what there is, with the shadow; a wrong byte ends the
+ * process. */
 void churn_check_read(const struct churner *c, const char *far, const char *found, size_t len);
 void churn_check(const struct churner *c, const char *far, size_t len);
 

@@ -1,6 +1,6 @@
 /*
- * What the churn's threads do, at random: touches, copies, system calls and calls on mappings, each with its
- * shadow. Room: test/integration.
+ * What the churn's threads do, at random: touches, copies, system calls and calls on mappings, each
+ * with its shadow. Room: test/integration.
  */
 #include "churner_priv.h"
 
@@ -152,7 +152,8 @@ static void op_zero_pages(struct churner *c)
 	}
 }
 
-/* A word of each page, up or down, read or written: what read-ahead and write prediction look at. */
+/* A word of each page, up or down, read or written: what read-ahead and write prediction look
+ * at. */
 static void op_stride(struct churner *c)
 {
 	struct range r = pick_pages(c, RW);
@@ -173,7 +174,8 @@ static void op_stride(struct churner *c)
 
 /* ---- the kernel reads and writes far memory ---- */
 
-/* A call that hands far memory to the kernel: which, and at which offset of a file (-1: it is a pipe). */
+/* A call that hands far memory to the kernel: which, and at which offset of a file (-1: it is a
+ * pipe). */
 struct transfer {
 	int fd;
 	bool into; /* the kernel writes the memory */
@@ -188,7 +190,8 @@ static ssize_t call_kernel(const struct transfer *t, char *far, size_t len, size
 	               : pwrite(t->fd, far, len, t->at + (off_t)done);
 }
 
-/* As a program under the shim has it: held where that is needed, piecewise if it is too long for that. */
+/* As a program under the shim has it: held where that is needed, piecewise if it is too long for
+ * that. */
 static ssize_t transfer(struct churner *c, const struct transfer *t, char *far, size_t len)
 {
 	struct fp_agent *agent = c->churn->options->agent;
@@ -268,7 +271,8 @@ static void op_pipe(struct churner *c)
 
 /* ---- layout ---- */
 
-/* What a call may say: 0, or -ENOMEM or -EINVAL, which leave everything as it was. True if it was done. */
+/* What a call may say: 0, or -ENOMEM or -EINVAL, which leave everything as it was. True if it was
+ * done. */
 static bool done(struct churner *c, const char *call, int r)
 {
 	if (r == -ENOMEM || r == -EINVAL)
@@ -284,8 +288,8 @@ static void shadow_clear(struct churner *c, const struct piece *p)
 }
 
 /*
- * Cuts the piece so that a layout call concerns only a part of what was mapped at once. Far memory is not
- * told: for it, the parts are neighbours until they differ.
+ * Cuts the piece so that a layout call concerns only a part of what was mapped at once. Far memory
+ * is not told: for it, the parts are neighbours until they differ.
  */
 static struct piece *carve(struct churner *c, struct piece *p)
 {
@@ -390,7 +394,8 @@ static void op_remap(struct churner *c)
 		churn_check(c, p->far, p->len);
 }
 
-/* The kernel may not touch what the program may not; of what it can't read a page may be lost: SIGBUS. */
+/* The kernel may not touch what the program may not; of what it can't read a page may be lost:
+ * SIGBUS. */
 static void check_protection(struct churner *c, const struct piece *p)
 {
 	const struct transfer out = {c->memfd, false, 0}, in = {c->memfd, true, 0};

@@ -17,8 +17,8 @@
 
 #define PAUSE_NS 500000 /* between two samples: the child shall get on, too */
 
-/* Sums Rss over the mappings whose VmFlags say "um", registered for missing pages; false once the process is
- * gone. */
+/* Sums Rss over the mappings whose VmFlags say "um", registered for missing pages; false once the
+ * process is gone. */
 static bool sample(pid_t pid, uint64_t *ret_bytes)
 {
 	char path[64], line[512];
@@ -51,8 +51,8 @@ static void say_where(pid_t pid)
 }
 
 /*
- * The kernel sums while pages come and go, so that one page may be seen twice. What seems too much is counted
- * again while the process stands still. False: it has ended meanwhile.
+ * The kernel sums while pages come and go, so that one page may be seen twice. What seems too much
+ * is counted again while the process stands still. False: it has ended meanwhile.
  */
 static bool sample_stopped(pid_t pid, int *ret_status, uint64_t *ret_bytes)
 {

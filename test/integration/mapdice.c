@@ -1,16 +1,19 @@
 /*
- * mapdice: random calls of the mapping family, each answer and what the pages hold compared with those of a
- * plain process that makes the same calls. Room: test/integration.
+ * mapdice: random calls of the mapping family, each answer and what the pages hold compared with
+ * those of a plain process that makes the same calls. Room: test/integration.
  *
- *   mapdice --farpaged F --preload LIB --transport T --capture C [--fault-mode M] [--local SIZE] [--seconds
+ *   mapdice --farpaged F --preload LIB --transport T --capture C [--fault-mode M] [--local SIZE]
+ *   [--seconds
  * S]
  *           [--steps N]
  *
- * Both processes are this program; what they do depends on the seed and on answers that are compared, and on
- * nothing else. The far one has half as much local memory as it uses (256K) or, to have the kernel fill fresh
- * pages by itself, much more than it uses. Steps of which the kernel's answer
- * depends on how it happens to have merged mappings are not taken, nor what our policy on locked memory would
- * refuse. FP_TEST_SEED=N repeats a run. --exact: for a step that ends the process, or never ends.
+ * Both processes are this program; what they do depends on the seed and on answers that are
+ * compared, and on nothing else. The far one has half as much local memory as it uses (256K) or, to
+ * have the kernel fill fresh pages by itself, much more than it uses. Steps of which the kernel's
+ * answer
+ * depends on how it happens to have merged mappings are not taken, nor what our policy on locked
+ * memory would refuse. FP_TEST_SEED=N repeats a run. --exact: for a step that ends the process, or
+ * never ends.
  */
 #include <fcntl.h>
 #include <getopt.h>

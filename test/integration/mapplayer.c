@@ -29,7 +29,8 @@
 #define MADV_DONTNEED_LOCKED 24
 #endif
 
-/* What a page belongs to: 0 is nothing, FOREIGN is no far memory. Equal numbers: surely one mapping. */
+/* What a page belongs to: 0 is nothing, FOREIGN is no far memory. Equal numbers: surely one
+ * mapping. */
 #define FOREIGN 0x80000000u
 
 struct dice {
@@ -129,8 +130,8 @@ static int random_prot(struct dice *d)
 	return prots[below(d, 8)];
 }
 
-/* By the kernel, which tells of what can't be had: through another process's eyes or, where it can't touch
- * far memory by itself, by a file. */
+/* By the kernel, which tells of what can't be had: through another process's eyes or, where it
+ * can't touch far memory by itself, by a file. */
 static bool copy_out(struct dice *d, const char *from)
 {
 	struct iovec local = {.iov_base = d->exchange, .iov_len = PAGE};
@@ -235,7 +236,8 @@ static void step_protect(struct dice *d, uint32_t start, uint32_t n)
 	renumber(d, start, n);
 }
 
-/* The range in pieces, one of them empty now and then. The first that fails keeps the rest as it was. */
+/* The range in pieces, one of them empty now and then. The first that fails keeps the rest as it
+ * was. */
 static ssize_t advise_by_vector(struct dice *d, uint32_t start, uint32_t n, int advice)
 {
 	struct iovec vec[3];
@@ -348,7 +350,8 @@ static void tell_resident(struct dice *d, uint32_t start, uint32_t n)
 	}
 }
 
-/* mlockall, with little enough mapped for our policy, and all of that accessible: what is not is left out. */
+/* mlockall, with little enough mapped for our policy, and all of that accessible: what is not is
+ * left out. */
 static void step_lock_all(struct dice *d, uint32_t start, uint32_t n)
 {
 	static const int all[] = {MCL_CURRENT,
@@ -427,10 +430,10 @@ static void step_remap(struct dice *d, uint32_t start, uint32_t n)
 		new_n = FP_MIN(n, PAGES - to);
 	if (how == 0)
 		to = start;
-	/* whether the place is cleared before the kernel finds that there is nothing to move is its own
-	 * affair; a locked mapping that grows may be more than our policy allows; and MREMAP_DONTUNMAP
-	 * unlocks all of the old mapping, however far it reaches beyond what is moved, and into what it moved
-	 * to */
+	/* whether the place is cleared before the kernel finds that there is nothing to move is its
+	 * own affair; a locked mapping that grows may be more than our policy allows; and
+	 * MREMAP_DONTUNMAP unlocks all of the old mapping, however far it reaches beyond what is
+	 * moved, and into what it moved to */
 	if (to + new_n > PAGES || !is_certain(d, start, n) || (how && !d->mapping[start]) ||
 	    (d->locked[start] && new_n > n && count_locked(d) + new_n - n > LOCKED_MAX) ||
 	    (how == 3 && d->locked[start] && touches_locked(d, start, n, to))) {
@@ -567,7 +570,8 @@ int map_play(char **argv)
 	if (getenv("LD_PRELOAD") && !test_is_far(p))
 		return 4;
 	open_self(&d);
-	/* half of it on each side of a border between chunks, and beyond the one of the agent's own pages */
+	/* half of it on each side of a border between chunks, and beyond the one of the agent's own
+	 * pages */
 	d.base = p + 2 * CHUNK - (uintptr_t)p % CHUNK - (size_t)PAGES / 2 * PAGE;
 	set_mapping(&d, 0, PAGES, fresh(&d));
 	for (uint64_t i = 1;; i++) {

@@ -33,9 +33,10 @@ struct record {
 };
 
 /*
- * mapdice --play SEED BATCH MAY_LOCK_ALL BY_FILE: makes the steps that the seed says, and writes a record of
- * each to stdout, BATCH at a time, until it is ended or nobody reads. MAY_LOCK_ALL: mlockall is among them.
- * BY_FILE: pages are looked at by reads and writes of a file, not by process_vm_readv. The exit status.
+ * mapdice --play SEED BATCH MAY_LOCK_ALL BY_FILE: makes the steps that the seed says, and writes a
+ * record of each to stdout, BATCH at a time, until it is ended or nobody reads. MAY_LOCK_ALL:
+ * mlockall is among them. BY_FILE: pages are looked at by reads and writes of a file, not by
+ * process_vm_readv. The exit status.
  */
 int map_play(char **argv);
 

@@ -1,9 +1,9 @@
 /*
- * A signal after the Nth instruction: a call of the program's is stepped through by a tracer, which sends a
- * signal after an instruction chosen at random, wherever that is: in the preload library, in the agent, in
- * the allocator, in the C library. Its handler does what handlers may do, and what programs do in them all
- * the same. Nothing may stand still, fail, or hold other bytes than it should. The seed is printed;
- * FP_TEST_SEED and FP_TEST_SECONDS choose it and how long it goes on.
+ * A signal after the Nth instruction: a call of the program's is stepped through by a tracer, which
+ * sends a signal after an instruction chosen at random, wherever that is: in the preload library,
+ * in the agent, in the allocator, in the C library. Its handler does what handlers may do, and what
+ * programs do in them all the same. Nothing may stand still, fail, or hold other bytes than it
+ * should. The seed is printed; FP_TEST_SEED and FP_TEST_SECONDS choose it and how long it goes on.
  */
 #include <errno.h>
 #include <fcntl.h>

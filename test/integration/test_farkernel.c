@@ -1,6 +1,6 @@
 /*
- * The far range and the real kernel, without the agent's threads: system calls that change the layout stay
- * unread for as long as a test wants, which no agent would let happen for long.
+ * The far range and the real kernel, without the agent's threads: system calls that change the
+ * layout stay unread for as long as a test wants, which no agent would let happen for long.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -142,7 +142,8 @@ static void *put_back(void *arg)
 	return NULL;
 }
 
-/* The only copy of a page has nowhere to stay: it is put back when that can be done, however late. */
+/* The only copy of a page has nowhere to stay: it is put back when that can be done, however
+ * late. */
 static void the_only_copy_is_put_back(void **state)
 {
 	pthread_t change = begin_change(), thread;
@@ -179,8 +180,8 @@ static void *read_event(void *arg)
 	return NULL;
 }
 
-/* However long somebody is in a passage, no event is read meanwhile, so nobody goes on who changed the
- * layout.
+/* However long somebody is in a passage, no event is read meanwhile, so nobody goes on who changed
+ * the layout.
  */
 static void no_event_is_read_in_a_passage(void **state)
 {

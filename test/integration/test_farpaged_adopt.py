@@ -1,4 +1,5 @@
-"""Leases that several sessions hold: who may do what with them, how they are counted, and when their memory goes."""
+"""Leases that several sessions hold: who may do what with them, how they are counted, and when
+their memory goes."""
 import mmap
 import os
 import random
@@ -26,7 +27,8 @@ class Case(unittest.TestCase):
         self.assertEqual(refused.exception.status, status)
 
     def family(self, node, n_leases=2, **options):
-        """A parent with leases of a MiB, which begin with their number, and a child that has adopted them."""
+        """A parent with leases of a MiB, which begin with their number, and a child that has
+        adopted them."""
         parent, child = (node.session(node.urls[1], name=name, **options) for name in ("parent", "child"))
         link = parent.link()
         for _ in range(n_leases):
@@ -95,7 +97,8 @@ class Rights(Case):
         self.assert_reads(child, 1, 2)
 
     def test_by_its_answer_it_has_them(self):
-        """Everything in one go: answers come in order, and the leases are there for what follows."""
+        """Everything in one go: answers come in order, and the leases are there for what
+        follows."""
         node = self.start()
         parent, _ = self.family(node)
         child = node.session(node.urls[1])
@@ -132,7 +135,8 @@ class Rights(Case):
 
 class Ends(Case):
     def test_the_last_holder(self):
-        """Released, ended and killed in every order: the pool gets its bytes back with the last of them."""
+        """Released, ended and killed in every order: the pool gets its bytes back with the last of
+        them."""
         for order in ("parent child grandchild", "child grandchild parent", "grandchild parent child"):
             for how in ("release", "bye", "close"):
                 with self.subTest(order=order, how=how):
@@ -164,7 +168,8 @@ class Ends(Case):
             watch.await_status(lambda s: session.session_id not in [t["id"] for t in s["sessions"]])
 
     def test_freed_when_the_last_goes(self):
-        """The node has a memory back when its last holder has left and nobody maps the memfd any more."""
+        """The node has a memory back when its last holder has left and nobody maps the memfd any
+        more."""
         node = self.start()
         parent, child = node.session(features=MEMFD, name="parent"), node.session(features=MEMFD, name="child")
         another, reader = node.session(features=MEMFD), node.session(node.urls[1])
@@ -306,14 +311,16 @@ class Counts(Case):
 
 
 class Member:
-    """A session of a crowd, and what it must have: by lease id a memory, and whether it may write it."""
+    """A session of a crowd, and what it must have: by lease id a memory, and whether it may write
+    it."""
 
     def __init__(self, session):
         self.session, self.leases, self.adopted, self.cut_off = session, {}, False, False
 
 
 class Crowd(Case):
-    """Random sessions that lease, adopt, write, release, break, come back and end, against a model of who has what."""
+    """Random sessions that lease, adopt, write, release, break, come back and end, against a model
+    of who has what."""
     SEED = int(os.environ.get("SEED", random.randrange(1 << 32)))
     STEPS = int(os.environ.get("STEPS", 800))
     SIZE, MAX_MEMBERS = MIB, 8

@@ -51,7 +51,8 @@ class Auth(unittest.TestCase):
         session.info()
 
     def test_proof_of_another_handshake(self):
-        """A node that takes the same nonces twice would accept a replay: every challenge must be new."""
+        """A node that takes the same nonces twice would accept a replay: every challenge must be
+        new."""
         challenges = set()
         for _ in range(20):
             with self.node.connect() as sock:

@@ -53,7 +53,8 @@ class Quota(NodeCase):
         mine[7].lease(2 * MIB)
 
     def test_memory_that_unread_answers_hold_counts(self):
-        """A READ that nobody takes the answer of holds its lease's memory; RELEASE does not give that back."""
+        """A READ that nobody takes the answer of holds its lease's memory; RELEASE does not give
+        that back."""
         node = self.start(QUOTA)
         session = node.session(node.urls[1])
         link = session.link()

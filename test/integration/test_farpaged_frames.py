@@ -1,4 +1,5 @@
-"""farpaged and peers that do not keep to the protocol: each loses its own connection, the others notice nothing."""
+"""farpaged and peers that do not keep to the protocol: each loses its own connection, the others
+notice nothing."""
 import os
 import random
 import socket
@@ -231,7 +232,8 @@ class Frames(unittest.TestCase):
         session.close()
 
     def test_slow_reader(self):
-        """It asks for a lot and reads nothing: its requests wait in its own socket, memory stays bounded."""
+        """It asks for a lot and reads nothing: its requests wait in its own socket, memory stays
+        bounded."""
         session = self.node.session(self.node.urls[1])
         lease_id, _, _ = session.lease(4 << 20)
         link = session.link()
@@ -253,7 +255,8 @@ class Frames(unittest.TestCase):
         session.close()
 
     def test_lease_and_what_follows_it(self):
-        """Answers of control calls come in the order asked, though a lease takes the node a while."""
+        """Answers of control calls come in the order asked, though a lease takes the node a
+        while."""
         session = self.node.session(features=0)
         session.send(b"".join(frame(LEASE, struct.pack("<QII", 1 << 20, 0, 0), tag=t) + frame(INFO, tag=t + 1)
                               for t in range(1, 17, 2)))

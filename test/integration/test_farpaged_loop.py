@@ -1,4 +1,5 @@
-"""The loop of farpaged waits for nobody: whoever does not read, or does not write, keeps nobody else waiting."""
+"""The loop of farpaged waits for nobody: whoever does not read, or does not write, keeps nobody
+else waiting."""
 import os
 import select
 import signal
@@ -57,7 +58,8 @@ class Log(Case):
 
 
 class Flood(Case):
-    """Beside a client that asks for more than it can get, in many connections, the others get their share."""
+    """Beside a client that asks for more than it can get, in many connections, the others get their
+    share."""
     TURNS = 4
     GOOD, BAD = "the secret of the client that is measured", "the secret of the client that floods"
     CONFIG = (f"{BOTH}auth:\n  secrets:\n    - {{ name: good, file: {secret_file(GOOD)} }}\n"

@@ -1,4 +1,5 @@
-"""The memory of farpaged against clients that mean it harm: it is never more than its pools, and no touch of it kills the node."""
+"""The memory of farpaged against clients that mean it harm: it is never more than its pools, and no
+touch of it kills the node."""
 import contextlib
 import fcntl
 import mmap
@@ -64,7 +65,8 @@ class HugePages(Case):
             return taken
 
     def test_punched_page(self):
-        """A client frees the page of its lease and uses it up; then it asks the node to write and to read there."""
+        """A client frees the page of its lease and uses it up; then it asks the node to write and
+        to read there."""
         node = self.start(config(f"{self.PAGES * 2}M", backing="hugetlb"))
         session, reader, victim = node.session(features=MEMFD), node.session(node.urls[1]), node.session(node.urls[1])
         lease_id, memory = self.lease_mapped(session, HUGE)
@@ -83,7 +85,8 @@ class HugePages(Case):
         self.assertEqual(link.read((kept, 4, 0)), b"safe", node.log())
 
     def test_pages_are_there_when_leased(self):
-        """A lease has its huge pages from the start: nothing that others do makes the node fault on them."""
+        """A lease has its huge pages from the start: nothing that others do makes the node fault on
+        them."""
         node = self.start(config(f"{self.PAGES * 2}M", backing="hugetlb"))
         session = node.session(node.urls[1])
         session.lease(HUGE)
@@ -93,15 +96,16 @@ class HugePages(Case):
 
 class Links(Case):
     def test_none_to_what_is_mapped(self):
-        """Who maps its leases has no use for a link, and could make the node touch pages that it has taken away."""
+        """Who maps its leases has no use for a link, and could make the node touch pages that it
+        has taken away."""
         session = self.start(config()).session(features=MEMFD)
         self.refused(NOT_PERMITTED, session.link)
         session.info()
 
 
 class Kept(Case):
-    """Who was passed a memfd may keep it for as long as it likes, after RELEASE and after its session: the pool has its bytes
-    back when it has let go, and not before."""
+    """Who was passed a memfd may keep it for as long as it likes, after RELEASE and after its
+    session: the pool has its bytes back when it has let go, and not before."""
 
     def pool(self, session):
         return session.status()["pools"][0]
@@ -139,7 +143,8 @@ class Kept(Case):
             session.release(lease_id)
 
     def test_who_asks_hears_of_it_at_once(self):
-        """A program looks for room in the moment in which another, which ended before, lets go of its memory."""
+        """A program looks for room in the moment in which another, which ended before, lets go of
+        its memory."""
         node = self.start(config())
         session, other = node.session(features=MEMFD), node.session(features=MEMFD)
         for _ in range(20):
@@ -150,7 +155,8 @@ class Kept(Case):
             self.assertEqual(other.info()[1], 64 * MIB)
 
     def test_pool_never_grows(self):
-        """Leases that are given back and kept, in session after session: no more than the pool is ever out."""
+        """Leases that are given back and kept, in session after session: no more than the pool is
+        ever out."""
         node = self.start(config())
         kept = []
         with self.assertRaises(Refused) as refused:
@@ -167,7 +173,8 @@ class Kept(Case):
             node.session().await_status(lambda s: s["pools"][0]["kept_bytes"] == len(kept) * 8 * MIB)
 
     def test_ways_to_keep(self):
-        """A descriptor, one under way, a private mapping, one of a forked child: whatever it is that holds the memory."""
+        """A descriptor, one under way, a private mapping, one of a forked child: whatever it is
+        that holds the memory."""
         node = self.start(config())
         for how in "descriptor", "copy", "under way", "read-only", "private", "child":
             with self.subTest(how):
@@ -206,7 +213,8 @@ class Kept(Case):
         return lambda: (os.kill(child, signal.SIGKILL), os.waitpid(child, 0))
 
     def test_a_name_for_it_keeps_no_page(self):
-        """O_PATH holds a file that nobody has open, so that nobody sees it: its pages go, and do not come back."""
+        """O_PATH holds a file that nobody has open, so that nobody sees it: its pages go, and do
+        not come back."""
         node = self.start(config())
         session, watch = node.session(features=MEMFD), node.session()
         lease_id, size, fd = session.lease(8 * MIB)
@@ -238,7 +246,8 @@ class Kept(Case):
 
 class Adoption(Case):
     def test_heap_is_bounded(self):
-        """Sessions that adopt and adopt the leases of one: each is a table in the node, and somewhere is an end."""
+        """Sessions that adopt and adopt the leases of one: each is a table in the node, and
+        somewhere is an end."""
         node = self.start(config("4G", limits="max_leases: 4096, max_sessions: 400"))
         parent = node.session(node.urls[1])
         for _ in range(2048):
@@ -256,7 +265,8 @@ class Adoption(Case):
 
 
 class Limited(Case):
-    """A node in a cgroup that allows less memory than its pools have: it says so, and is not killed for it."""
+    """A node in a cgroup that allows less memory than its pools have: it says so, and is not killed
+    for it."""
 
     def setUp(self):
         if os.geteuid() != 0 or not find_parent():
@@ -296,7 +306,8 @@ class Limited(Case):
         session.lease(8 * MIB)
 
     def test_restarted_under_its_clients(self):
-        """Whoever still maps what a node before has lent keeps it. This one does not lend it again."""
+        """Whoever still maps what a node before has lent keeps it. This one does not lend it
+        again."""
         node = self.start(config("192M"), preexec=self.cgroup.enter)
         ready, holder = os.pipe()
         pid = os.fork()
@@ -325,7 +336,8 @@ class Limited(Case):
 
 class LeastLease(Case):
     def test_small_leases_use_up_no_mappings(self):
-        """Each lease is a mapping here, of which the kernel allows so many (vm.max_map_count): FULL means that the pool is."""
+        """Each lease is a mapping here, of which the kernel allows so many (vm.max_map_count): FULL
+        means that the pool is."""
         node = self.start(config("512M"))
         sessions = [node.session(node.urls[1]) for _ in range(4)]
         self.assertEqual(sessions[0].lease(4096)[1], MIB)

@@ -1,4 +1,5 @@
-"""Leases and sessions of farpaged: what they get, what they must not see, and what happens when they end."""
+"""Leases and sessions of farpaged: what they get, what they must not see, and what happens when
+they end."""
 import array
 import fcntl
 import mmap
@@ -157,7 +158,8 @@ class Leases(Case):
 
 
 class Scrub(Case):
-    """What one session wrote, no other sees, whichever way it ended and whatever the pool is made of."""
+    """What one session wrote, no other sees, whichever way it ended and whatever the pool is made
+    of."""
 
     POOLS = {"memfd": pool("a"), "memfd, preallocated": pool("a", preallocate="true"),
              "anonymous": pool("a", backing="anonymous"),
@@ -242,8 +244,9 @@ class Scrub(Case):
 
 
 class Unreceived(Case):
-    """Descriptors that a client is sent and does not receive count for the daemon's user, and those that it keeps for the daemon.
-    Nobody but the one who asks then may notice, and he is told that the node is full."""
+    """Descriptors that a client is sent and does not receive count for the daemon's user, and those
+    that it keeps for the daemon. Nobody but the one who asks then may notice, and he is told that
+    the node is full."""
 
     LIMIT = 64
     PAIRS = 60
@@ -306,7 +309,8 @@ class Unreceived(Case):
             for session in hostile:
                 session.close()
 
-            # sessions that have ended: what they have not received counts still, and the kernel's own limit stays far
+            # sessions that have ended: what they have not received counts still, and the kernel's
+            # own limit stays far
             hostile = []
             while not self.is_full(victim):
                 self.assertLess(len(hostile), 20)
@@ -407,7 +411,8 @@ class Pools(Case):
                 node.__exit__()
 
     def use(self, session, lease_id, fd, size):
-        """Finds zeros and leaves others. A descriptor of huge pages that is kept keeps them from everybody else."""
+        """Finds zeros and leaves others. A descriptor of huge pages that is kept keeps them from
+        everybody else."""
         if fd is None:
             self.assertEqual(session.link().read((lease_id, 65536, size - 65536)), bytes(65536))
             session.link().write([(lease_id, 65536, size - 65536)], b"x" * 65536)
@@ -481,7 +486,8 @@ class Resumed(Case):
                 self.assertEqual(session.ask(PING, payload), payload)
 
     def test_lost_welcome(self):
-        """Until the client has used its new token, the one before can be used to resume, and brings the same new one."""
+        """Until the client has used its new token, the one before can be used to resume, and brings
+        the same new one."""
         node, watcher, session = self.start_watched()
         lease_id, _, _ = session.lease(MIB)
         session.link().write([(lease_id, 4, 0)], b"kept")
@@ -511,7 +517,8 @@ class Resumed(Case):
         self.refused(GONE, self.resume, node, session)
 
     def test_fence(self):
-        """The old connections have ended by the time of WELCOME, whatever they were in the middle of."""
+        """The old connections have ended by the time of WELCOME, whatever they were in the middle
+        of."""
         node, watcher, session = self.start_watched()
         lease_id, _, _ = session.lease(MIB)
         links = [session.link() for _ in range(3)]
@@ -521,7 +528,8 @@ class Resumed(Case):
             self.assertTrue(connection.at_eof())
 
     def test_ends(self):
-        """BYE and an end of file give back at once, a reset after the grace period, or at once if there is none."""
+        """BYE and an end of file give back at once, a reset after the grace period, or at once if
+        there is none."""
         for limits, end, ends in (("", lambda s: s.ask(BYE), True), ("", Connection.close, True), ("", self.reset, False),
                                   ("grace: 0s", self.reset, True), ("grace: 50ms", self.reset, True)):
             with self.subTest(limits):

@@ -41,7 +41,8 @@ class Term(NodeCase):
             self.assertFalse(os.path.exists(node.socket_path))
 
     def test_half_a_write(self):
-        """Its rest is awaited, it is answered, then the node ends; new connections are turned away."""
+        """Its rest is awaited, it is answered, then the node ends; new connections are turned
+        away."""
         for url in range(2):
             node = self.start(BOTH)
             session = node.session(node.urls[url])

@@ -1,4 +1,5 @@
-"""Clients that fall silent: their machine has vanished, or they are stopped. Their leases come back, and nobody reads wrong bytes."""
+"""Clients that fall silent: their machine has vanished, or they are stopped. Their leases come
+back, and nobody reads wrong bytes."""
 import ctypes
 import os
 import re
@@ -96,11 +97,13 @@ class Silence(unittest.TestCase):
         self.assertLess(self.vanish("idle_timeout: 3s, grace: 2s", False), 5 + SLACK_S)
 
     def test_vanished_with_an_answer_under_way(self):
-        """The kernel's own limit, without ours: there are no probes while something is unacknowledged."""
+        """The kernel's own limit, without ours: there are no probes while something is
+        unacknowledged."""
         self.assertLess(self.vanish("idle_timeout: 0s, grace: 1s", True), WITHIN_S + SLACK_S)
 
     def test_stopped_program(self):
-        """Stopped within its time it goes on as if nothing had been; after it, it is told, and never reads a wrong byte."""
+        """Stopped within its time it goes on as if nothing had been; after it, it is told, and
+        never reads a wrong byte."""
         node = self.start('listen: [ "unix:SOCKET", "tcp://127.0.0.1:0" ]\npools: [ { name: main, size: 128M } ]\n'
                           "limits: { idle_timeout: 1s, grace: 4s }\n")
         program = subprocess.Popen(

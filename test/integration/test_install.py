@@ -1,4 +1,5 @@
-"""What `make install` puts where: it runs from there, the unit finds what it starts and reads, and the pages render.
+"""What `make install` puts where: it runs from there, the unit finds what it starts and reads, and
+the pages render.
 
     FARPAGE_BUILD=build test/integration/test_install.py
 """

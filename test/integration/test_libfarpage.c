@@ -185,7 +185,8 @@ static void bad_options(void **state)
 	}
 }
 
-/* A program that was compiled with a later header, whose new members it leaves alone, or does not. */
+/* A program that was compiled with a later header, whose new members it leaves alone, or does
+ * not. */
 static void later_options(void **state)
 {
 	const char *const nodes[] = {node.url, NULL};

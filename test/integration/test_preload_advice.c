@@ -1,6 +1,6 @@
 /*
- * Calls that change what memory holds, or where it lies, by other doors than mmap and madvise, in a program
- * whose large mappings are far: each is right, or refused with a message.
+ * Calls that change what memory holds, or where it lies, by other doors than mmap and madvise, in a
+ * program whose large mappings are far: each is right, or refused with a message.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -217,7 +217,8 @@ static void a_child_is_no_self(void **state)
 
 /* ---- what is refused ---- */
 
-/* True if act, in a child, has the word said on stderr. The child's status is 0 if it got its way. */
+/* True if act, in a child, has the word said on stderr. The child's status is 0 if it got its
+ * way. */
 static bool is_said(void (*act)(char *far), char *far, const char *word)
 {
 	char text[4096] = "";
@@ -326,7 +327,8 @@ static void local_memory_is_the_kernels(void **state)
 	munmap(p, PAGE);
 }
 
-/* One that is set before the program starts, as systemd's MemoryKSM does, ends at the agent's start. */
+/* One that is set before the program starts, as systemd's MemoryKSM does, ends at the agent's
+ * start. */
 static void merging_is_not_inherited(void **state)
 {
 	assert_true(prctl(OPTION_GET_MEMORY_MERGE, 0, 0, 0, 0) <= 0);

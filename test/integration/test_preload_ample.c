@@ -1,6 +1,6 @@
 /*
- * A program whose memory all fits in local memory: the kernel fills its fresh pages. Faults of ours are as
- * rare as chunks, and there are none in short mappings. Counted, not timed.
+ * A program whose memory all fits in local memory: the kernel fills its fresh pages. Faults of ours
+ * are as rare as chunks, and there are none in short mappings. Counted, not timed.
  */
 #include <setjmp.h>
 #include <stdarg.h>

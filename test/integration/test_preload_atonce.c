@@ -1,7 +1,7 @@
 /*
- * Instructions that need four pages at once, from more threads than fit the budget together: a page that has
- * just arrived must still be there when the last of the four is. Each thread comes to its end; what is asked
- * for is progress, not speed.
+ * Instructions that need four pages at once, from more threads than fit the budget together: a page
+ * that has just arrived must still be there when the last of the four is. Each thread comes to its
+ * end; what is asked for is progress, not speed.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -76,7 +76,8 @@ static unsigned total(const struct worker *workers)
 	return n;
 }
 
-/* What the threads needed at once came on top of the budget, if it was more; it leaves when they are through.
+/* What the threads needed at once came on top of the budget, if it was more; it leaves when they
+ * are through.
  */
 static void budget_holds_again(void)
 {

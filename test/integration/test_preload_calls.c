@@ -1,6 +1,6 @@
 /*
- * The C library on far memory that was paged out: its calls (callsteps.c), those that hand over more than can
- * be resident, the objects that threads sleep on, and calls that do not return.
+ * The C library on far memory that was paged out: its calls (callsteps.c), those that hand over
+ * more than can be resident, the objects that threads sleep on, and calls that do not return.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -390,7 +390,8 @@ static void *wait_for_it(void *mutex)
 	return (void *)(intptr_t)pthread_mutex_timedlock(mutex, &until);
 }
 
-/* A thread ends with mutexes that are far, and paged out: they are handed on, to who waits and who comes. */
+/* A thread ends with mutexes that are far, and paged out: they are handed on, to who waits and who
+ * comes. */
 static void robust(int protocol, void *(*end)(void *))
 {
 	pthread_mutexattr_t attr;
@@ -414,7 +415,8 @@ static void robust(int protocol, void *(*end)(void *))
 		pthread_join(waiter, &result);
 		if (round % 2 == 0)
 			pthread_join(owner, NULL);
-		/* the waiter ends with it, too; or it came first, and the owner found its owner dead */
+		/* the waiter ends with it, too; or it came first, and the owner found its owner
+		 * dead */
 		assert_true(result == NULL || (intptr_t)result == EOWNERDEAD);
 		for (int i = 0; i < 3; i++)
 			assert_int_equal((intptr_t)wait_for_it(mutex[i]), EOWNERDEAD);

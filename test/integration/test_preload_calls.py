@@ -1,8 +1,10 @@
-"""Every function of the installed C library that makes a system call with a pointer is in the table of calls.
+"""Every function of the installed C library that makes a system call with a pointer is in the table
+of calls.
 
-The list comes from the library itself: its exported functions whose code holds a syscall instruction, or which directly
-call code that does, crossed with the prototypes in its headers. Each must have a row in preload/syscalls/calls.def, or stand in
-calls_exceptions.txt with the reason why none is needed. --verbose shows which.
+The list comes from the library itself: its exported functions whose code holds a syscall
+instruction, or which directly call code that does, crossed with the prototypes in its headers. Each
+must have a row in preload/syscalls/calls.def, or stand in calls_exceptions.txt with the reason why
+none is needed. --verbose shows which.
 """
 import argparse
 import bisect
@@ -132,7 +134,8 @@ def exceptions():
 
 
 def numbers():
-    """System calls of the installed headers; those that the table has a row for; those that need none."""
+    """System calls of the installed headers; those that the table has a row for; those that need
+    none."""
     source = output("gcc", "-E", "-dM", "-include", "sys/syscall.h", "-x", "c", "/dev/null")
     with open(TABLE, encoding="ascii") as f:
         covered = set(re.findall(r"^(?:BOTH|RAW)\((\w+)", f.read(), re.M))
@@ -192,7 +195,8 @@ class Calls(unittest.TestCase):
         self.assertEqual(self.missing(self.near, False), [])
 
     def test_rows_are_of_the_library(self):
-        """A row by a name that the library does not have is a slip of the pen, and covers nothing."""
+        """A row by a name that the library does not have is a slip of the pen, and covers
+        nothing."""
         exported = set().union(*self.code.names.values())
         others = {"io_setup", "io_uring_queue_init", "io_uring_queue_init_params"}
         self.assertEqual(sorted(set(self.rows) - exported - others), [])

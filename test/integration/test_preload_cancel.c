@@ -1,7 +1,7 @@
 /*
- * Threads that are cancelled in a program with far memory: in the midst of faults, and on stacks in far
- * memory. What cleans up after them finds signals as it should. Also what the C library does to all threads
- * by a signal of its own: setuid.
+ * Threads that are cancelled in a program with far memory: in the midst of faults, and on stacks in
+ * far memory. What cleans up after them finds signals as it should. Also what the C library does to
+ * all threads by a signal of its own: setuid.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -122,7 +122,8 @@ static void types_and_states(void **state)
 	assert_null(result);
 }
 
-/* A handler that touches far memory, while its thread is in a call of the C library that can be cancelled. */
+/* A handler that touches far memory, while its thread is in a call of the C library that can be
+ * cancelled. */
 static void touch_in_handler(int sig, siginfo_t *info, void *context)
 {
 	turns++;

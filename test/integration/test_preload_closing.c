@@ -1,6 +1,6 @@
 /*
- * A program closes or replaces descriptors of the agent past the C library. It then reads its own bytes, or
- * ends with a message. Each case is a program of its own.
+ * A program closes or replaces descriptors of the agent past the C library. It then reads its own
+ * bytes, or ends with a message. Each case is a program of its own.
  */
 #include <errno.h>
 #include <fcntl.h>

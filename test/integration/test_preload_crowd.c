@@ -1,7 +1,7 @@
 /*
- * Hundreds of forked children at once, each of which writes all that it shares with its parent, more than may
- * be local. It does not show how many sessions a node takes: who has none, or no lease as the pool is used
- * up, keeps in the end what is its own.
+ * Hundreds of forked children at once, each of which writes all that it shares with its parent,
+ * more than may be local. It does not show how many sessions a node takes: who has none, or no
+ * lease as the pool is used up, keeps in the end what is its own.
  */
 #include <setjmp.h>
 #include <stdarg.h>

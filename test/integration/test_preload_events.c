@@ -1,7 +1,7 @@
 /*
- * Calls on mappings of far memory by instructions of the program's own, which nothing routes: userfaultfd
- * tells of them. What was there is forgotten, what comes there is the kernel's alone, and far memory that is
- * moved so is refused with a message.
+ * Calls on mappings of far memory by instructions of the program's own, which nothing routes:
+ * userfaultfd tells of them. What was there is forgotten, what comes there is the kernel's alone,
+ * and far memory that is moved so is refused with a message.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -65,7 +65,8 @@ static int open_stats(void **state)
 	return stats ? 0 : -1;
 }
 
-/* Gauges follow within a tick of the reclaim thread's. A deadline of the test's own ends this otherwise. */
+/* Gauges follow within a tick of the reclaim thread's. A deadline of the test's own ends this
+ * otherwise. */
 static void wait_until_at_most(const _Atomic uint64_t *gauge, uint64_t value)
 {
 	while (atomic_load(gauge) > value)
@@ -237,8 +238,8 @@ static void *read_until_gone(void *arg)
 	return NULL;
 }
 
-/* Faults that wait for room do not keep the event from being read until their deadline: what it unmaps may be
- * all that could leave. */
+/* Faults that wait for room do not keep the event from being read until their deadline: what it
+ * unmaps may be all that could leave. */
 static void who_waits_there_is_woken(void **state)
 {
 	struct reader readers[4];
@@ -311,8 +312,8 @@ static void a_hole_is_filled_at_once(void **state)
 	churn_end(&churner);
 }
 
-/* Reservations that are made and thrown away by such calls, as some allocators do, and shared memory over
- * them. */
+/* Reservations that are made and thrown away by such calls, as some allocators do, and shared
+ * memory over them. */
 static void files_over_far_memory(void **state)
 {
 	char *p = map_filled(BIG, 8), *q;
@@ -440,7 +441,8 @@ struct caller {
 	atomic_bool ended, wrong, may_go;
 };
 
-/* Calls that take long, under the layout lock, on a stack that leaves and comes back all the time. */
+/* Calls that take long, under the layout lock, on a stack that leaves and comes back all the
+ * time. */
 static void *call_much(void *arg)
 {
 	const size_t len = 4 * BIG;
@@ -548,8 +550,8 @@ static void cutting_is_unmapping(void **state)
 	assert_int_equal(munmap(p, BIG), 0);
 }
 
-/* Into a hole: it stays where it is, and the kernel tells nobody. What comes to lie there is forgotten in the
- * end. */
+/* Into a hole: it stays where it is, and the kernel tells nobody. What comes to lie there is
+ * forgotten in the end. */
 static void growing_in_place_is_right(void **state)
 {
 	char *p = map_filled(BIG, 13);
@@ -594,7 +596,8 @@ static int child(void (*act)(char *p), char *p, bool *ret_told)
 	return status;
 }
 
-/* It may go on for as long as the bytes are right, which they are if none was remote: it is being stopped. */
+/* It may go on for as long as the bytes are right, which they are if none was remote: it is being
+ * stopped. */
 static void look_at(char *p, size_t len)
 {
 	if ((intptr_t)p < 0)
@@ -663,7 +666,8 @@ static void what_is_locked_unseen_moves(void **state)
 	assert_int_equal(munmap(q, len), 0);
 }
 
-/* A hole that only the kernel knows of, in what is its own: what lies before it is locked, and counts. */
+/* A hole that only the kernel knows of, in what is its own: what lies before it is locked, and
+ * counts. */
 static void locking_up_to_a_hole_unseen(void **state)
 {
 	size_t len = atomic_load(&stats->budget_bytes) / 8 * 3, whole = len + 2 * (size_t)PAGE;
@@ -688,8 +692,8 @@ static void locking_up_to_a_hole_unseen(void **state)
 }
 
 /*
- * Of a sealed mapping that can only be read the kernel drops nothing, so it stays local, beyond the budget;
- * but no fault waits until its deadline. Last, as the mapping can't be removed.
+ * Of a sealed mapping that can only be read the kernel drops nothing, so it stays local, beyond the
+ * budget; but no fault waits until its deadline. Last, as the mapping can't be removed.
  */
 static void what_is_sealed_unseen_stays(void **state)
 {

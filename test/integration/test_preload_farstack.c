@@ -1,7 +1,7 @@
 /*
- * Calls from a stack that is itself far, in a thread whose own system calls find there what left at the worst
- * moment: a tracer stops it at each that hands the kernel a part of that stack, and has the stack leave. What
- * the calls do, and the thread's signal mask, are as without Farpage.
+ * Calls from a stack that is itself far, in a thread whose own system calls find there what left at
+ * the worst moment: a tracer stops it at each that hands the kernel a part of that stack, and has
+ * the stack leave. What the calls do, and the thread's signal mask, are as without Farpage.
  */
 #include <errno.h>
 #include <pthread.h>

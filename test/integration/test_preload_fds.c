@@ -1,6 +1,6 @@
 /*
- * Descriptors of a program with far memory: one that closes or replaces what it does not know must not meet
- * the agent's.
+ * Descriptors of a program with far memory: one that closes or replaces what it does not know must
+ * not meet the agent's.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -33,7 +33,8 @@ static int fill(void **state)
 	return filled ? 0 : -1;
 }
 
-/* More far memory than ever, out and in: it takes the sessions, and the budget needs the userfaultfd. */
+/* More far memory than ever, out and in: it takes the sessions, and the budget needs the
+ * userfaultfd. */
 static void assert_agent_lives(unsigned seed)
 {
 	char *p = malloc(BIG);
@@ -77,8 +78,8 @@ static void close_everything(void **state)
 }
 
 /*
- * The agent may open something meanwhile: for a moment that has the lowest number, where the program puts its
- * own just then. Neither may lose what it has.
+ * The agent may open something meanwhile: for a moment that has the lowest number, where the
+ * program puts its own just then. Neither may lose what it has.
  */
 static void put_on_everything(void **state)
 {
@@ -136,8 +137,8 @@ static void be_daemon(void)
 	_exit(0);
 }
 
-/* The agent of a child opens its own links, at a time of its own. What librdmacm opens is under no lock of
- * ours. */
+/* The agent of a child opens its own links, at a time of its own. What librdmacm opens is under no
+ * lock of ours. */
 static void a_child_opens_the_lowest(void **state)
 {
 	const char *nodes = getenv("FARPAGE_NODES");

@@ -1,6 +1,6 @@
 /*
- * Children of fork that share their parent's remote pages: what they see, whatever becomes of either; and
- * that nothing stays behind of them, in the parent or on the node.
+ * Children of fork that share their parent's remote pages: what they see, whatever becomes of
+ * either; and that nothing stays behind of them, in the parent or on the node.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -125,7 +125,8 @@ static void *write_on(void *arg)
 	return NULL;
 }
 
-/* The number of the last write that the pages have, if they have exactly those up to one: 0 if not. */
+/* The number of the last write that the pages have, if they have exactly those up to one: 0 if
+ * not. */
 static uint64_t last_write(const struct writer *w)
 {
 	uint64_t last = 0;
@@ -186,7 +187,8 @@ static void the_child_sees_the_moment(void **state)
 
 /* ---- who lives longer ---- */
 
-/* A process that fills memory of its own, forks, and is gone; its child looks at all and says what it found.
+/* A process that fills memory of its own, forks, and is gone; its child looks at all and says what
+ * it found.
  */
 static void orphan(bool by_kill, bool twice)
 {
@@ -370,8 +372,8 @@ static uint64_t remote_bytes(void)
 	return atomic_load(&stats->remote_bytes);
 }
 
-/* Children end in every way, and meanwhile the parent writes what they hold: each page that it writes needs a
- * fresh slot, so a leak of a few a fork would be seen. */
+/* Children end in every way, and meanwhile the parent writes what they hold: each page that it
+ * writes needs a fresh slot, so a leak of a few a fork would be seen. */
 static void slots_come_back(void **state)
 {
 	uint64_t mapped = atomic_load(&stats->mapped_bytes), leased = node_leased_bytes();
@@ -631,7 +633,8 @@ static void fork_in_handler(int sig)
 		forked_status = status;
 }
 
-/* The usual handler of a crash: its stack is from malloc, and only its uppermost pages have been touched. */
+/* The usual handler of a crash: its stack is from malloc, and only its uppermost pages have been
+ * touched. */
 static void stacks_that_are_far(void **state)
 {
 	enum { STACK_BYTES = 256 << 10 };

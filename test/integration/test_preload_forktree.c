@@ -1,8 +1,8 @@
 /*
- * Random families: processes with far memory that write, look, discard, fork, are waited for and are killed,
- * in an order that a seed decides, each against a copy of what its pages hold that fork hands on with them.
- * Two threads of the first process do so at once. FP_TEST_SEED=N runs one again, FP_TEST_STEPS=N makes it
- * longer.
+ * Random families: processes with far memory that write, look, discard, fork, are waited for and
+ * are killed, in an order that a seed decides, each against a copy of what its pages hold that fork
+ * hands on with them. Two threads of the first process do so at once. FP_TEST_SEED=N runs one
+ * again, FP_TEST_STEPS=N makes it longer.
  */
 #include <pthread.h>
 #include <signal.h>

@@ -26,8 +26,8 @@
 
 static bool small_far, large_far; /* by FARPAGE_HEAP */
 
-/* Through pointers that the compiler can't see through: it must neither reason calls away nor warn of their
- * absurdity. */
+/* Through pointers that the compiler can't see through: it must neither reason calls away nor warn
+ * of their absurdity. */
 static void *(*volatile allocate)(size_t size) = malloc;
 static void *(*volatile allocate_zeroed)(size_t n, size_t size) = calloc;
 static void *(*volatile resize_array)(void *ptr, size_t n, size_t size) = reallocarray;
@@ -41,7 +41,8 @@ static int choose(void **state)
 	return 0;
 }
 
-/* Small objects come in slabs: those of before the start may be served first, so only a new slab tells. */
+/* Small objects come in slabs: those of before the start may be served first, so only a new slab
+ * tells. */
 static bool new_small_is_far(void)
 {
 	bool far = false;

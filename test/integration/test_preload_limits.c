@@ -1,6 +1,6 @@
 /*
- * Programs whose limits, or whose root folder, leave the agent little: no file to count in, no /proc to look
- * at, little to lock. They and their children go on with far memory.
+ * Programs whose limits, or whose root folder, leave the agent little: no file to count in, no
+ * /proc to look at, little to lock. They and their children go on with far memory.
  */
 #include <linux/capability.h>
 #include <pthread.h>
@@ -46,8 +46,8 @@ static int status_of(pid_t pid)
 	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-/* As a child: what it inherited, what it writes, and that most of it has to leave. Then the same of a child
- * of its own. */
+/* As a child: what it inherited, what it writes, and that most of it has to leave. Then the same of
+ * a child of its own. */
 static int use_far(unsigned generations)
 {
 	pid_t pid;
@@ -199,7 +199,8 @@ static void skip_unless_lockable(void)
 	skip();
 }
 
-/* Whether what the agent has locked stays so; a thread of its own that ends meanwhile takes its stack along.
+/* Whether what the agent has locked stays so; a thread of its own that ends meanwhile takes its
+ * stack along.
  */
 static bool stays_locked(char *mine)
 {

@@ -154,7 +154,8 @@ static void protection(void **state)
 	munmap(p, BIG);
 }
 
-/* Key 0 is everybody's, if the processor has keys at all; others are refused, or the kernel's to refuse. */
+/* Key 0 is everybody's, if the processor has keys at all; others are refused, or the kernel's to
+ * refuse. */
 static void protection_keys(void **state)
 {
 	char *far = map_filled(BIG, 8), *local = map_anonymous(PAGE, 0);
@@ -304,7 +305,8 @@ static void vast_reservations(void **state)
 	assert_int_equal(munmap(p, vast), 0);
 }
 
-/* A file and shared memory in the middle of far memory are the kernel's, until far memory is there again. */
+/* A file and shared memory in the middle of far memory are the kernel's, until far memory is there
+ * again. */
 static void foreign_pieces(void **state)
 {
 	char *p = map_filled(BIG, 20), *q = p + 8 * PAGE, text[] = "in the file";
@@ -414,7 +416,8 @@ static void raw_drop(char *p)
 #endif
 }
 
-/* A page that can't be moved, as a raw system call dropped it, must not cost the others their bytes. */
+/* A page that can't be moved, as a raw system call dropped it, must not cost the others their
+ * bytes. */
 static void remap_of_a_hole(void **state)
 {
 	const size_t half = TEST_LOCAL_BYTES / 4, rest = half - PAGE;
@@ -434,7 +437,8 @@ static void remap_of_a_hole(void **state)
 	munmap(neighbour, 64 * PAGE);
 }
 
-/* A local mapping is the kernel's, also where it is moved onto far memory; that can't be moved out. */
+/* A local mapping is the kernel's, also where it is moved onto far memory; that can't be moved
+ * out. */
 static void remap_local(void **state)
 {
 	char *far = map_filled(BIG, 11), *local = map_anonymous(PAGE, 0);
@@ -517,8 +521,8 @@ static bool has_vm_flag(const char *p, const char *flag)
 	return has;
 }
 
-/* Of a range that has something else in it: all is locked, though a part can't be brought in; what lies
- * behind a hole is not. */
+/* Of a range that has something else in it: all is locked, though a part can't be brought in; what
+ * lies behind a hole is not. */
 static void locking_in_parts(void **state)
 {
 	char *far = map_filled(16 * PAGE + BIG, 12);
@@ -573,8 +577,8 @@ static void locking_keeps(void **state)
 	munmap(far, BIG);
 }
 
-/* How many of 64 pages are here once the first was touched, or n of them one by one; at least least. What is
- * read ahead over a wire comes a little later. */
+/* How many of 64 pages are here once the first was touched, or n of them one by one; at least
+ * least. What is read ahead over a wire comes a little later. */
 static unsigned brought_in(char *p, unsigned n, unsigned least)
 {
 	const struct timespec pause = {.tv_nsec = 1000000};
@@ -652,7 +656,8 @@ static void raw_calls(void **state)
 	assert_int_equal(syscall(SYS_getpid), getpid());
 }
 
-/* Locked pages don't leave: what is too much is refused. An unprivileged process may be refused for its size.
+/* Locked pages don't leave: what is too much is refused. An unprivileged process may be refused for
+ * its size.
  */
 static void lock_everything(void **state)
 {

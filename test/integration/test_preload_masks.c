@@ -1,7 +1,7 @@
 /*
- * Signal masks of a program with far memory: those that waiting calls bring along, and where SIGBUS is in
- * them, by which faults are served in one mode; all as without Farpage. See test_preload_signals.c for what
- * else there is to signals.
+ * Signal masks of a program with far memory: those that waiting calls bring along, and where SIGBUS
+ * is in them, by which faults are served in one mode; all as without Farpage. See
+ * test_preload_signals.c for what else there is to signals.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -396,7 +396,8 @@ static void short_masks(void **state)
 
 /* ---- children ---- */
 
-/* What a vfork child does to itself is not its parent's; it may touch far memory whatever it does. */
+/* What a vfork child does to itself is not its parent's; it may touch far memory whatever it
+ * does. */
 static void vfork_children(void **state)
 {
 	struct sigaction old;

@@ -1,6 +1,7 @@
 /*
- * A program with far memory that enters other namespaces: right where its children can reach the nodes from
- * there, refused with a message where they could not, and told why where an agent with threads is in the way.
+ * A program with far memory that enters other namespaces: right where its children can reach the
+ * nodes from there, refused with a message where they could not, and told why where an agent with
+ * threads is in the way.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -1,6 +1,6 @@
 /*
- * Processes and descriptors of a program with far memory: every way to a child, and a program that tidies up
- * after descriptors that it does not know.
+ * Processes and descriptors of a program with far memory: every way to a child, and a program that
+ * tidies up after descriptors that it does not know.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -84,7 +84,8 @@ static void fork_in_child(void **state)
 	assert_int_equal(status_of(pid), 0);
 }
 
-/* Threads that allocate, and so hold the allocator's locks and the space's, at any moment of a fork. */
+/* Threads that allocate, and so hold the allocator's locks and the space's, at any moment of a
+ * fork. */
 static atomic_bool stop;
 
 static void *allocate_and_free(void *unused)
@@ -121,8 +122,8 @@ static void fork_among_threads(void **state)
 		pthread_join(thread[i], NULL);
 }
 
-/* Threads that fork, each while others do: whoever serves a child allocates, and must not wait for one that
- * holds the allocator's locks until it may fork itself. */
+/* Threads that fork, each while others do: whoever serves a child allocates, and must not wait for
+ * one that holds the allocator's locks until it may fork itself. */
 static void *fork_some(void *ret_failures)
 {
 	for (unsigned i = 0; i < 3; i++) {
@@ -156,7 +157,8 @@ static char *map_part(void)
 	return mmap(NULL, PART, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 }
 
-/* The child maps, once more, where the parent's pages left without being evicted: they must be able to leave.
+/* The child maps, once more, where the parent's pages left without being evicted: they must be able
+ * to leave.
  */
 static void fork_after_munmap(void **state)
 {
@@ -204,8 +206,8 @@ static void fork_is_not_cancelled(void **state)
 	assert_int_equal(status_of((pid_t)(intptr_t)pid), 0);
 }
 
-/* A program's handlers touch far memory: prepare while the parent's agent serves, child when the child's
- * does. */
+/* A program's handlers touch far memory: prepare while the parent's agent serves, child when the
+ * child's does. */
 static char *handled;
 
 static void *outlive_the_main_thread(void *unused)
@@ -219,7 +221,8 @@ static void at_the_end(void)
 	_exit(test_is_filled(filled, BIG, 7) ? 42 : 1);
 }
 
-/* What the C library does for the last of a program's threads it can't see by its count: ours are in it. */
+/* What the C library does for the last of a program's threads it can't see by its count: ours are
+ * in it. */
 static void ends_with_its_last_thread(void **state)
 {
 	pthread_t thread;
@@ -297,9 +300,9 @@ static void *fork_when_told(void *unused)
 }
 
 /*
- * The C library keeps its records of threads on their stacks, in lists, and in the child takes the thread
- * that forked out of its list: neighbours whose stacks the program has put into far memory are written to
- * then.
+ * The C library keeps its records of threads on their stacks, in lists, and in the child takes the
+ * thread that forked out of its list: neighbours whose stacks the program has put into far memory
+ * are written to then.
  */
 static void fork_beside_far_stacks(void **state)
 {

@@ -1,6 +1,6 @@
 /*
- * Children that a program with far memory makes past the C library's fork, and what it sees of SIGSEGV, which
- * tells such children apart: right, or stopped with a message; never zeros.
+ * Children that a program with far memory makes past the C library's fork, and what it sees of
+ * SIGSEGV, which tells such children apart: right, or stopped with a message; never zeros.
  */
 #include <errno.h>
 #include <linux/sched.h>
@@ -278,7 +278,8 @@ static void wrong_handler(int sig)
 	_exit(5);
 }
 
-/* A handler of the program's own does not keep it from being stopped, set before or in the child. */
+/* A handler of the program's own does not keep it from being stopped, set before or in the
+ * child. */
 static void touch_with_handler(void)
 {
 	signal(SIGSEGV, wrong_handler);

@@ -1,4 +1,5 @@
-"""The preload library alone, by LD_PRELOAD: what is wrong is said in one line, and the program does not run."""
+"""The preload library alone, by LD_PRELOAD: what is wrong is said in one line, and the program does
+not run."""
 import glob
 import os
 import shutil

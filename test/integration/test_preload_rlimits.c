@@ -1,7 +1,7 @@
 /*
- * Programs under RLIMIT_AS and RLIMIT_DATA, which a range of terabytes and its tables are far beyond: lowered
- * by the program, by who started it, by root and by one who may raise nothing again. All are told the numbers
- * that were set, have far memory up to them, and hand them on.
+ * Programs under RLIMIT_AS and RLIMIT_DATA, which a range of terabytes and its tables are far
+ * beyond: lowered by the program, by who started it, by root and by one who may raise nothing
+ * again. All are told the numbers that were set, have far memory up to them, and hand them on.
  */
 #include <errno.h>
 #include <linux/capability.h>
@@ -211,7 +211,8 @@ static void meet(int kind, bool hard)
 	_exit(hard ? 98 : map(TOO_BIG) == MAP_FAILED);
 }
 
-/* The heap has not much more in store than what is used: of a limit that it is started under, two thirds. */
+/* The heap has not much more in store than what is used: of a limit that it is started under, two
+ * thirds. */
 static void fill_heap(int kind, bool hard)
 {
 	unsigned n = 0;

@@ -1,6 +1,7 @@
 /*
- * Signals of a program with far memory, in showers: on threads that come and go, out of handlers that do not
- * return, through frames that are unwound. See test_preload_signals.c for one at a time.
+ * Signals of a program with far memory, in showers: on threads that come and go, out of handlers
+ * that do not return, through frames that are unwound. See test_preload_signals.c for one at a
+ * time.
  */
 #include <errno.h>
 #include <setjmp.h>

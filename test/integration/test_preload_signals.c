@@ -1,6 +1,7 @@
 /*
- * Signals of a program with far memory: where its handlers run, what they find there, what they leave behind;
- * all as without Farpage, whichever way faults are served. Stacks, and what handlers touch, are far.
+ * Signals of a program with far memory: where its handlers run, what they find there, what they
+ * leave behind; all as without Farpage, whichever way faults are served. Stacks, and what handlers
+ * touch, are far.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -448,7 +449,8 @@ static void touch_far(int sig, siginfo_t *info, void *context)
 	counted++;
 }
 
-/* Waits under masks that have SIGBUS in them, with a handler that touches far memory when they end. */
+/* Waits under masks that have SIGBUS in them, with a handler that touches far memory when they
+ * end. */
 static void waiting(void **state)
 {
 	struct itimerval timer = {.it_value.tv_usec = 2000};

@@ -1,7 +1,8 @@
 /*
- * Threads on stacks that the program placed in far memory, and their end: the kernel does the last of a
- * thread in the C library's record of it, which is on that stack, when it serves no fault of the thread any
- * more. A tracer stops threads right there, so that the record is made to leave at the worst moment.
+ * Threads on stacks that the program placed in far memory, and their end: the kernel does the last
+ * of a thread in the C library's record of it, which is on that stack, when it serves no fault of
+ * the thread any more. A tracer stops threads right there, so that the record is made to leave at
+ * the worst moment.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -125,7 +126,8 @@ static bool await_end(pid_t tid)
 	return false;
 }
 
-/* What it says: 'p' it may not trace, 's' it does, 'e' the thread is at its end and stopped there. */
+/* What it says: 'p' it may not trace, 's' it does, 'e' the thread is at its end and stopped
+ * there. */
 static _Noreturn void trace(const struct ender *e)
 {
 	pid_t tid = atomic_load(&e->tid);
@@ -298,7 +300,8 @@ static void end_many(char *const stack[MANY])
 	}
 }
 
-/* What was kept for them must all go again: together it is more than a tenth of what may be local. */
+/* What was kept for them must all go again: together it is more than a tenth of what may be
+ * local. */
 static void many_end_under_pressure(void **state)
 {
 	pthread_t presser[PRESSERS];

@@ -1,7 +1,7 @@
 /*
- * Storms of signals whose handlers close descriptors, over threads that open, close, fault and are cancelled
- * in the midst of it. FP_TEST_SECONDS: how long each storm lasts; FP_TEST_PATIENCE: seconds until a thread
- * that does not end is a failure.
+ * Storms of signals whose handlers close descriptors, over threads that open, close, fault and are
+ * cancelled in the midst of it. FP_TEST_SECONDS: how long each storm lasts; FP_TEST_PATIENCE:
+ * seconds until a thread that does not end is a failure.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -206,8 +206,8 @@ static void *open_until(void *n)
 	return n;
 }
 
-/* Whatever it has interrupted, a handler may be where a thread ends: what cleans up there must find its
- * frame. */
+/* Whatever it has interrupted, a handler may be where a thread ends: what cleans up there must find
+ * its frame. */
 static void ends_after_each_instruction(void **state)
 {
 	unsigned long n = 0;

@@ -1,6 +1,6 @@
 /*
- * Tasks that share the memory of a program with far memory and are none of its threads: children of vfork.
- * One may be killed at any instant, and its parent goes on as if nothing had been.
+ * Tasks that share the memory of a program with far memory and are none of its threads: children of
+ * vfork. One may be killed at any instant, and its parent goes on as if nothing had been.
  */
 #include <errno.h>
 #include <sched.h>
@@ -145,7 +145,8 @@ static void count(int sig, siginfo_t *info, void *context)
 	n_caught++;
 }
 
-/* What a dead child left open in its parent's thread would make all memory local, and keep signals back. */
+/* What a dead child left open in its parent's thread would make all memory local, and keep signals
+ * back. */
 static void the_thread_is_as_it_was(void **state)
 {
 	char *more = malloc(BIG);

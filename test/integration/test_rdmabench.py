@@ -1,6 +1,8 @@
-"""farpage bench link over rdma: every operation, at every protocol, with its bandwidth, against a farpaged of its own.
+"""farpage bench link over rdma: every operation, at every protocol, with its bandwidth, against a
+farpaged of its own.
 
-FARPAGE_TEST_RDMA is the node's address; skipped without it. The figures are printed, not judged: soft devices.
+FARPAGE_TEST_RDMA is the node's address; skipped without it. The figures are printed, not judged:
+soft devices.
 """
 import json
 import os

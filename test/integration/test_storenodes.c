@@ -1,7 +1,7 @@
 /*
- * The store over two real memory nodes: pages keep their bytes over every mix of transports, and a node that
- * is killed or stopped takes only its own pages with it, when the patience for it is over. Connections that
- * are reset lose nothing while somebody tends the store.
+ * The store over two real memory nodes: pages keep their bytes over every mix of transports, and a
+ * node that is killed or stopped takes only its own pages with it, when the patience for it is
+ * over. Connections that are reset lose nothing while somebody tends the store.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -77,7 +77,8 @@ static void set_up_pages(uint64_t deadline_ns)
 		t.ios[i] = (struct fp_page_io){.slot = slots[i], .buf = t.local[i]};
 }
 
-/* Starts the nodes, which keep nothing of a session that is cut off, and gives every page a slot. */
+/* Starts the nodes, which keep nothing of a session that is cut off, and gives every page a
+ * slot. */
 static void set_up(const char *scheme0, const char *scheme1, uint64_t deadline_ns)
 {
 	memset(&t, 0, sizeof(t));

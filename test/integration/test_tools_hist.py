@@ -1,4 +1,5 @@
-"""farpage hist, ps and top over stats pages with known figures: every format is parsed, and what the dead leave goes away."""
+"""farpage hist, ps and top over stats pages with known figures: every format is parsed, and what
+the dead leave goes away."""
 import csv
 import io
 import json

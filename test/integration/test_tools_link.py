@@ -1,4 +1,5 @@
-"""farpage bench link: over shm and tcp; what it measures, that it is plausible within itself, and that it is verified."""
+"""farpage bench link: over shm and tcp; what it measures, that it is plausible within itself, and
+that it is verified."""
 import json
 import socket
 import struct
@@ -102,7 +103,8 @@ class Link(toolcase.ToolCase):
             self.check_cell(self.cell(way, "read", 4096, depth))
 
     def test_wrong_bytes_are_noticed(self):
-        """Between the node and the bench sits one who flips a bit of every answer that carries data."""
+        """Between the node and the bench sits one who flips a bit of every answer that carries
+        data."""
         node = farapp.Node("64M")
         self.addCleanup(node.stop)
         liar = Liar(node.url)

@@ -1,4 +1,5 @@
-"""farpage node: what a memory node says of itself, as it says it and for a person; and asking it to drain."""
+"""farpage node: what a memory node says of itself, as it says it and for a person; and asking it to
+drain."""
 import json
 import os
 import socket

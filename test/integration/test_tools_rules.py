@@ -1,4 +1,5 @@
-"""Who stays local: rules by size, kind and library, large:SIZE, and what `farpage ps` and the report say of it."""
+"""Who stays local: rules by size, kind and library, large:SIZE, and what `farpage ps` and the
+report say of it."""
 import json
 import os
 import subprocess
@@ -7,7 +8,8 @@ import time
 import toolcase
 
 MIB = 1 << 20
-# Allocates through the C library and maps memory, both on behalf of this interpreter; says which of them are far.
+# Allocates through the C library and maps memory, both on behalf of this interpreter; says which of
+# them are far.
 PROBE = """
 import ctypes, sys
 libc = ctypes.CDLL(None)
@@ -39,7 +41,8 @@ SIZES = (8192, 100000, 2 * MIB)
 
 class Rules(toolcase.ToolCase):
     def far(self, *options, config=None, library=None):
-        """Runs the probe; returns which of its allocations and mappings are far, and what ps says meanwhile."""
+        """Runs the probe; returns which of its allocations and mappings are far, and what ps says
+        meanwhile."""
         load = "lib = libc"
         if library:
             load = (f"lib = ctypes.CDLL({library!r}); lib.malloc = lib.my_malloc; lib.mmap = lib.my_mmap")
@@ -65,7 +68,8 @@ class Rules(toolcase.ToolCase):
         return json.loads(self.farpage("hist", *of, "--format", "json")[1])["count"]
 
     def wait_for_look(self, stats, pid):
-        """Until the run has looked at what the process is now: then the sum of the pages is in its file."""
+        """Until the run has looked at what the process is now: then the sum of the pages is in its
+        file."""
         faults, deadline = self.faults("--pid", str(pid)), time.monotonic() + toolcase.TIMEOUT
         while self.faults("--stats-file", stats) < faults:
             self.assertLess(time.monotonic(), deadline)

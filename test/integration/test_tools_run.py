@@ -1,4 +1,5 @@
-"""farpage run: the program's input, output, signals and end are its own, and whatever is wrong is said before it starts."""
+"""farpage run: the program's input, output, signals and end are its own, and whatever is wrong is
+said before it starts."""
 import json
 import os
 import platform
@@ -30,7 +31,8 @@ while True: signal.pause()
 """
 
 
-# Waits for a line, then needs more of the node than it had when it got it, and has a child that does so too.
+# Waits for a line, then needs more of the node than it had when it got it, and has a child that
+# does so too.
 GROW = """
 import os, sys
 print("ready", flush=True)
@@ -51,7 +53,8 @@ class Program(toolcase.ToolCase):
             self.assertEqual(self.run_far("sh", "-c", f"exit {status}"), (status, b"", ""))
 
     def test_file_size_limit(self):
-        """It is the program's, not its private node's; where the node can't lift it, that is said."""
+        """It is the program's, not its private node's; where the node can't lift it, that is
+        said."""
         for hard in ("unlimited", 0):
             done = subprocess.run(["prlimit", f"--fsize=0:{hard}", farapp.farpage, "run", *SMALL, "--", "/usr/bin/python3", "-c", GROW],
                                   input="go\n", capture_output=True, text=True, env=self.env, timeout=toolcase.TIMEOUT)
@@ -62,7 +65,8 @@ class Program(toolcase.ToolCase):
                 self.assertEqual(done.stdout, "ready\n12288\n12288\n", done.stderr)
 
     def test_filter_of_system_calls(self):
-        """One way to a descriptor table of its own is enough; where there is none, the message names both."""
+        """One way to a descriptor table of its own is enough; where there is none, the message
+        names both."""
         unshare = 97 if platform.machine() == "aarch64" else 272
         for numbers, status in (([unshare], 0), ([CLOSE_RANGE], 0), ([unshare, CLOSE_RANGE], 125)):
             done = subprocess.run([farapp.farpage, "run", *SMALL, "--", "true"], capture_output=True, text=True, env=self.env,
@@ -73,7 +77,8 @@ class Program(toolcase.ToolCase):
                 self.assertIn("CLOSE_RANGE_UNSHARE", done.stderr)
 
     def test_address_space_limits(self):
-        """They are the program's, and neither ours nor the node's; also where they can't be raised, and with the node within them."""
+        """They are the program's, and neither ours nor the node's; also where they can't be raised,
+        and with the node within them."""
         drop = ("setpriv", "--bounding-set", "-sys_resource") if os.geteuid() == 0 else ()
         told = "import resource; print(resource.getrlimit(resource.RLIMIT_%s), flush=True)\n"
         for prefix in ((), drop):
@@ -330,7 +335,8 @@ class BadInput(toolcase.ToolCase):
         self.assertRefused(("--config", self.path("absent.yaml")), "absent.yaml")
 
     def options(self):
-        """All that the command knows: each begins with nothing, so that nothing is an abbreviation of all."""
+        """All that the command knows: each begins with nothing, so that nothing is an abbreviation
+        of all."""
         err = self.farpage("run", "--=x")[2]
         found = set(re.findall("'--([a-z-]+)'", err)) - {"help"}
         self.assertGreater(len(found), 15, err)

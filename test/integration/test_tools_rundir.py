@@ -1,6 +1,8 @@
-"""The folder for statistics and sockets: only one of this user alone counts, and only our own files in it go.
+"""The folder for statistics and sockets: only one of this user alone counts, and only our own files
+in it go.
 
-As root, two users without a name in a mount namespace with a /tmp of its own: one sets traps, the other falls in, or not.
+As root, two users without a name in a mount namespace with a /tmp of its own: one sets traps, the
+other falls in, or not.
 """
 import json
 import os
@@ -172,7 +174,8 @@ class TwoUsers(unittest.TestCase):
 
 @unittest.skipIf(os.geteuid(), "needs root, to make pid namespaces")
 class OtherNamespaces(toolcase.ToolCase):
-    """Programs in several pid namespaces, as in containers, have the same numbers and share the folder."""
+    """Programs in several pid namespaces, as in containers, have the same numbers and share the
+    folder."""
 
     def elsewhere(self, *command, **env):
         """The first process of a pid namespace of its own."""

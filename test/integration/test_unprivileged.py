@@ -1,10 +1,11 @@
-"""An ordinary user: the essential suites with access to /dev/userfaultfd by group, what is refused and what helps, low limits.
+"""An ordinary user: the essential suites with access to /dev/userfaultfd by group, what is refused
+and what helps, low limits.
 
     FARPAGE_BUILD=build test/integration/test_unprivileged.py [--all]
 
-Needs root, to become somebody else: a user and a group without a name, and a device node of their own in a mount
-namespace. The host stays as it is. --all runs every test of the suites unit, conformance, fuzz, integration and fault
-that way, which takes minutes.
+Needs root, to become somebody else: a user and a group without a name, and a device node of their
+own in a mount namespace. The host stays as it is. --all runs every test of the suites unit,
+conformance, fuzz, integration and fault that way, which takes minutes.
 """
 import json
 import os
@@ -110,7 +111,8 @@ class Suites(Unprivileged):
 
 class Permission(Unprivileged):
     def assert_refused(self, how, *words):
-        """What brackets no system calls needs all faults; a program under farpage run goes on with those of user mode."""
+        """What brackets no system calls needs all faults; a program under farpage run goes on with
+        those of user mode."""
         status, out, err = self.run_as(how, farapp.farpage, "bench", "touch", "--transport", "shm", "--size", "1M", "--rounds", "1")
         self.assertEqual((status, out), (1, b""), err)
         for word in words:
@@ -137,7 +139,8 @@ class Permission(Unprivileged):
 
 
 class Limits(Unprivileged):
-    """Either the program runs right, or nothing of it does and the message has the command that helps."""
+    """Either the program runs right, or nothing of it does and the message has the command that
+    helps."""
 
     def assert_runs_or_says(self, limit, remedy, options=()):
         status, out, err = self.run_far("member", limit, options=options)

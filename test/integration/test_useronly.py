@@ -2,8 +2,8 @@
 
     FARPAGE_BUILD=build test/integration/test_useronly.py [--all]
 
-System calls, and the kernel's frames of signals, meet far memory there that they can't fault on, in either fault mode. Needs
-root, to become somebody else, as test_unprivileged.py does.
+System calls, and the kernel's frames of signals, meet far memory there that they can't fault on, in
+either fault mode. Needs root, to become somebody else, as test_unprivileged.py does.
 """
 import os
 import sys

@@ -1,6 +1,6 @@
 /*
- * The verbs core over a real device, both ends in this process: FARPAGE_TEST_RDMA names an address of the
- * device. Skipped without it. Room: test.
+ * The verbs core over a real device, both ends in this process: FARPAGE_TEST_RDMA names an address
+ * of the device. Skipped without it. Room: test.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -419,7 +419,8 @@ static void foreign_and_stale_keys_open_nothing(void **state)
 	if (!iwarp)
 		assert_int_equal(c.status, -EACCES);
 	assert_int_equal(thief.local_bytes[0], 0);
-	/* How the node notices: over rxe its end of the link is flushed, siw tells it as an event. */
+	/* How the node notices: over rxe its end of the link is flushed, siw tells it as an
+	 * event. */
 	if (!iwarp) {
 		next_completion(thief.node, &c);
 		assert_int_equal(c.id, 9);
@@ -567,7 +568,8 @@ static struct ibv_qp_attr queried(struct fp_verbs_conn *conn)
 	return attr;
 }
 
-/* Retries, timeout and depth are as chosen: by the client, by hand or not; of a node's messages by the node.
+/* Retries, timeout and depth are as chosen: by the client, by hand or not; of a node's messages by
+ * the node.
  */
 static void queue_pairs_are_as_chosen(void **state)
 {
@@ -676,7 +678,8 @@ static void a_stream_carries_bytes_both_ways(void **state)
 		     i < n; i++)
 			talk(&ends[who], &rng);
 	}
-	/* waiting: for what has not come (once the last sends are confirmed), for what comes, for the end */
+	/* waiting: for what has not come (once the last sends are confirmed), for what comes, for
+	 * the end */
 	do {
 		assert_true(fp_clock_ns() < until);
 		while ((r = fp_stream_wait(ends[0].stream, &p)) == 1)

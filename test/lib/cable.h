@@ -1,6 +1,7 @@
 /*
- * A TCP proxy on loopback in front of a memory node, whose cable a test can pull: it forwards, stalls, cuts
- * and resets. Room: test/lib. A thread of the test owns all sockets; the calls are any thread's.
+ * A TCP proxy on loopback in front of a memory node, whose cable a test can pull: it forwards,
+ * stalls, cuts and resets. Room: test/lib. A thread of the test owns all sockets; the calls are any
+ * thread's.
  */
 #ifndef FP_TEST_CABLE_H
 #define FP_TEST_CABLE_H

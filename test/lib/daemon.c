@@ -43,8 +43,8 @@ static void exec_daemon(const struct command *command, int ready_fd)
 }
 
 /*
- * The daemon writes its URL and a newline once it serves; the end of the pipe without one means that it
- * ended.
+ * The daemon writes its URL and a newline once it serves; the end of the pipe without one means
+ * that it ended.
  */
 static int await_url(int fd, char *ret_url, size_t len)
 {

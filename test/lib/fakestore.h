@@ -19,7 +19,8 @@ static inline struct fp_url_set fake_set(unsigned node_idx, bool load_store)
 	return set;
 }
 
-/* Opens a store over nodes 0..n_nodes - 1; bit i of load_store says how node i is reached. 0 or what failed.
+/* Opens a store over nodes 0..n_nodes - 1; bit i of load_store says how node i is reached. 0 or
+ * what failed.
  */
 static inline int fake_store_open(unsigned n_nodes, unsigned load_store, uint64_t deadline_ns,
                                   struct fp_store **ret_store)

@@ -1,15 +1,17 @@
 /*
- * A transport over plain memory whose nodes behave as a test says: slow, full, out of order, silent, cut off,
- * or dead from the Nth call on. Room: test; unit tests of the store only. Its calls may come from several
- * threads; a test that has threads changes the behaviour through the functions below alone.
+ * A transport over plain memory whose nodes behave as a test says: slow, full, out of order,
+ * silent, cut off, or dead from the Nth call on. Room: test; unit tests of the store only. Its
+ * calls may come from several threads; a test that has threads changes the behaviour through the
+ * functions below alone.
  *
- * Nodes are the same to all processes of a test: what a fork's child asks of them they answer as they would
- * its parent. They see a connection end when its last copy has gone, however its holders ended; what is meant
- * by that is in fake_reap.
+ * Nodes are the same to all processes of a test: what a fork's child asks of them they answer as
+ * they would its parent. They see a connection end when its last copy has gone, however its holders
+ * ended; what is meant by that is in fake_reap.
  *
- * It is a bad companion on purpose: bytes move when an io completes, not when it is submitted; an io that
- * fails scribbles over what the contract leaves undefined, up to the moment when the contract says that
- * nothing lands any more; and an io that is submitted while another link still has it is a failed assertion.
+ * It is a bad companion on purpose: bytes move when an io completes, not when it is submitted; an
+ * io that fails scribbles over what the contract leaves undefined, up to the moment when the
+ * contract says that nothing lands any more; and an io that is submitted while another link still
+ * has it is a failed assertion.
  */
 #ifndef FP_FAKETRANSPORT_H
 #define FP_FAKETRANSPORT_H
@@ -53,12 +55,14 @@ struct fake_node {
 
 extern struct fake_node *fake_nodes; /* FAKE_NODES of them */
 
-/* Forgets everything: healthy nodes of 1 GiB. Sessions must be closed, by this process and all others. */
+/* Forgets everything: healthy nodes of 1 GiB. Sessions must be closed, by this process and all
+ * others. */
 void fake_reset(uint64_t seed);
 
 /*
- * Looks whose connections have ended. A session ends with its connection, as that of a process that was
- * killed, unless it was abandoned or cut off: then fake_grace_over ends it. Each control call does so first.
+ * Looks whose connections have ended. A session ends with its connection, as that of a process that
+ * was killed, unless it was abandoned or cut off: then fake_grace_over ends it. Each control call
+ * does so first.
  */
 void fake_reap(void);
 /* Ends the sessions of a node that have no connection. */
@@ -67,9 +71,9 @@ void fake_grace_over(unsigned node_idx);
 unsigned fake_n_standings(unsigned node_idx);
 
 /*
- * From now on the Nth call (control or submit, over all nodes, 1 is the next one) fails with error; if that
- * breaks a link, the node is dead from there on, or, if it is resumable, all its sessions are cut off. 0:
- * never.
+ * From now on the Nth call (control or submit, over all nodes, 1 is the next one) fails with error;
+ * if that breaks a link, the node is dead from there on, or, if it is resumable, all its sessions
+ * are cut off. 0: never.
  */
 void fake_fail_nth(unsigned nth, int error);
 /* Whether that call has come. */

@@ -1,10 +1,10 @@
 /*
  * The fake transport's world: what its nodes know. Room: test.
  *
- * It lies in memory that all processes of a test share, under a lock that survives the kill of its holder.
- * The bytes of leases are a file in memory, of which a lease that is read by load and store is a mapping. A
- * connection is a descriptor that locks one byte of that file: the kernel copies it with fork, and drops the
- * lock when the last copy is closed.
+ * It lies in memory that all processes of a test share, under a lock that survives the kill of its
+ * holder. The bytes of leases are a file in memory, of which a lease that is read by load and store
+ * is a mapping. A connection is a descriptor that locks one byte of that file: the kernel copies it
+ * with fork, and drops the lock when the last copy is closed.
  */
 #include "fakeworld.h"
 
@@ -38,8 +38,8 @@ __attribute__((constructor)) static void world_begin(void)
 	pthread_mutexattr_init(&attr);
 	pthread_mutexattr_setpshared(&attr, PTHREAD_PROCESS_SHARED);
 	pthread_mutexattr_setrobust(&attr, PTHREAD_MUTEX_ROBUST);
-	/* The kernel hands such a mutex on. Of a plain one the wake-up is lost with a waiter that is killed
-	 * just woken while a newcomer holds it. */
+	/* The kernel hands such a mutex on. Of a plain one the wake-up is lost with a waiter that
+	 * is killed just woken while a newcomer holds it. */
 	pthread_mutexattr_setprotocol(&attr, PTHREAD_PRIO_INHERIT);
 	pthread_mutex_init(&fake_world->lock, &attr);
 	pthread_mutexattr_destroy(&attr);
@@ -197,7 +197,8 @@ struct fake_connection *fake_connection_open(struct fake_node *node, struct fake
 	struct flock byte;
 	char path[32];
 
-	/* a process that is killed lets go of the lock of the world before it lets go of its descriptors */
+	/* a process that is killed lets go of the lock of the world before it lets go of its
+	 * descriptors */
 	while (connection->used || is_open(connection))
 		assert(++connection < fake_world->connections + MAX_CONNECTIONS);
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fake_arena_fd);

@@ -1,7 +1,7 @@
 /*
- * What the rooms of the fake transport share: the world, of which every process of a test sees the same, and
- * the sessions and links of one process. Room: test; for the fake transport alone. All but fake_lock are
- * called under the world's lock.
+ * What the rooms of the fake transport share: the world, of which every process of a test sees the
+ * same, and the sessions and links of one process. Room: test; for the fake transport alone. All
+ * but fake_lock are called under the world's lock.
  */
 #ifndef FP_FAKEWORLD_H
 #define FP_FAKEWORLD_H

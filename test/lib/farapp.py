@@ -1,6 +1,8 @@
-"""Runs a real program plain and then with far memory, and compares what it did. Room: test/lib; used by test/apps.
+"""Runs a real program plain and then with far memory, and compares what it did. Room: test/lib;
+used by test/apps.
 
-A test ends with 0, with a message and 1, or with a reason and 77 where it cannot run. FARPAGE_BUILD names the build folder.
+A test ends with 0, with a message and 1, or with a reason and 77 where it cannot run. FARPAGE_BUILD
+names the build folder.
 """
 import atexit
 import ctypes
@@ -134,7 +136,8 @@ class Node:
 
 
 def fetches(stats_file, phase="fetch"):
-    """How many reads the run sent to a node behind a wire; or how many there were of another phase."""
+    """How many reads the run sent to a node behind a wire; or how many there were of another
+    phase."""
     shown = subprocess.run(
         [farpage, "hist", "--stats-file", stats_file, "--phase", phase, "--format", "json"],
         check=True, capture_output=True, text=True,
@@ -143,7 +146,8 @@ def fetches(stats_file, phase="fetch"):
 
 
 def run_far(command, local_bytes, timeout, env=None, pool="4G", options=(), before=()):
-    """Runs command over tcp; returns its outcome and the number of fetches. options are farpage run's; before comes before it."""
+    """Runs command over tcp; returns its outcome and the number of fetches. options are farpage
+    run's; before comes before it."""
     node = Node(pool)
     stats_file = os.path.join(workdir, "run.stats")
     wrapped = [*before, farpage, "run", "--node", node.url, "--local-memory", str(local_bytes), "--stats-file", stats_file,

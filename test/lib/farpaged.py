@@ -1,6 +1,8 @@
-"""A farpaged of the test's own and a client that speaks the wire by hand, so that it can also speak it wrongly.
+"""A farpaged of the test's own and a client that speaks the wire by hand, so that it can also speak
+it wrongly.
 
-Environment: FARPAGED is the daemon to test. Nothing here sleeps: it waits for what it expects, with a deadline.
+Environment: FARPAGED is the daemon to test. Nothing here sleeps: it waits for what it expects, with
+a deadline.
 """
 import array
 import hashlib
@@ -99,7 +101,8 @@ class Farpaged:
         return self.process.wait(DEADLINE_S)
 
     def connect(self, url=None, purpose=CONTROL, secret=None):
-        """A byte stream. Purpose and secret matter over rdma alone, where they are in the connection request."""
+        """A byte stream. Purpose and secret matter over rdma alone, where they are in the
+        connection request."""
         url = url or self.urls[0]
         if url.startswith("rdma:"):
             sock = rdmaclient.dial(url, rdmaclient.request(purpose, secret or self.secret))
@@ -247,7 +250,8 @@ class Session(Connection):
         self.ask(RELEASE, struct.pack("<II", lease_id, 0))
 
     def adopt(self, parent, session_id=None, token=None):
-        """Takes over the leases of parent (by other words if they are given); returns how many they are."""
+        """Takes over the leases of parent (by other words if they are given); returns how many they
+        are."""
         n_leases, reserved = struct.unpack("<II", self.ask(
             ADOPT, struct.pack("<Q16s", parent.session_id if session_id is None else session_id, token or parent.token)))
         assert reserved == 0
@@ -286,7 +290,8 @@ def secret_file(secret):
 
 
 def copies_in_memory(pid, text):
-    """How often the memory of a process holds text, or the rest of it: free() writes over the first bytes."""
+    """How often the memory of a process holds text, or the rest of it: free() writes over the first
+    bytes."""
     rest = text[len(text) // 2:].encode()
     n = 0
     with open(f"/proc/{pid}/maps", encoding="ascii") as maps, open(f"/proc/{pid}/mem", "rb", buffering=0) as mem:

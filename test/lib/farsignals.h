@@ -1,6 +1,6 @@
 /*
- * What tests of signals under the preload library share: far memory for what handlers touch and for the
- * stacks that they run on, and pressure on it. Room: test/lib; see underpreload.h.
+ * What tests of signals under the preload library share: far memory for what handlers touch and for
+ * the stacks that they run on, and pressure on it. Room: test/lib; see underpreload.h.
  */
 #ifndef FP_TEST_FARSIGNALS_H
 #define FP_TEST_FARSIGNALS_H

@@ -1,7 +1,8 @@
-"""flood.py KIND URL N SECRET: N connections of one session that ask for more than they can get, for ever.
+"""flood.py KIND URL N SECRET: N connections of one session that ask for more than they can get, for
+ever.
 
-KIND: read (READs of 16 bytes, answers thrown away), ping (4 KiB PINGs, unread), status (STATUS, thrown away).
-Writes a newline when all of them flood. The caller ends it by a signal.
+KIND: read (READs of 16 bytes, answers thrown away), ping (4 KiB PINGs, unread), status (STATUS,
+thrown away). Writes a newline when all of them flood. The caller ends it by a signal.
 """
 import selectors
 import socket

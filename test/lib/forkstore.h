@@ -1,6 +1,6 @@
 /*
- * Processes that fork a store over fake nodes: what each does to its pages, and points where they wait for
- * each other. Room: test; unit tests of the store only. Include after cmocka.h.
+ * Processes that fork a store over fake nodes: what each does to its pages, and points where they
+ * wait for each other. Room: test; unit tests of the store only. Include after cmocka.h.
  */
 #ifndef FP_FORKSTORE_H
 #define FP_FORKSTORE_H
@@ -22,7 +22,8 @@
 #define FAILED     3 /* exit status of a process that has seen what it must not */
 #define WAIT_NS    (20 * FP_NSEC_PER_SEC)
 
-/* What a process knows. fork copies it, as it copies a program's tables: so it is the model, too. */
+/* What a process knows. fork copies it, as it copies a program's tables: so it is the model,
+ * too. */
 static struct {
 	struct fp_store *store;
 	struct fp_lane *lane;

@@ -1,4 +1,5 @@
-"""A cgroup with a memory limit, v1 or v2, for processes of a test. It goes with the test, also if that is killed."""
+"""A cgroup with a memory limit, v1 or v2, for processes of a test. It goes with the test, also if
+that is killed."""
 import os
 import signal
 import time
@@ -22,7 +23,8 @@ def find_parent():
 
 
 class MemoryCgroup:
-    """enter() goes as a preexec function to what shall run in it; remove() kills whatever is left there."""
+    """enter() goes as a preexec function to what shall run in it; remove() kills whatever is left
+    there."""
 
     def __init__(self, limit_bytes):
         parent, limit = find_parent()

@@ -1,5 +1,5 @@
-# Shell helpers for scripts that need a memory node and must leave nothing behind. To be sourced by bash.
-# Wants $build (the build folder, absolute). Room: test/lib.
+# Shell helpers for scripts that need a memory node and must leave nothing behind. To be sourced by
+# bash. Wants $build (the build folder, absolute). Room: test/lib.
 # shellcheck shell=bash disable=SC2154,SC2034
 
 workdir=$(mktemp -d "${TMPDIR:-/tmp}/farpage.XXXXXX")

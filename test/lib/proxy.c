@@ -129,7 +129,8 @@ static void from_node(struct pair *pair)
 			reset(&pair->client);
 		return;
 	}
-	/* the node's end stays open while something is held back for it: it may still be sent there */
+	/* the node's end stays open while something is held back for it: it may still be sent
+	 * there */
 	if (!pair->held_bytes)
 		n < 0 ? reset(&pair->node) : finish(&pair->node);
 	n < 0 ? reset(&pair->client) : finish(&pair->client);

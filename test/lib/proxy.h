@@ -1,6 +1,6 @@
 /*
- * A TCP proxy that misbehaves on command: it breaks connections, and holds back what clients send. Room:
- * test/lib.
+ * A TCP proxy that misbehaves on command: it breaks connections, and holds back what clients send.
+ * Room: test/lib.
  */
 #ifndef FP_TEST_PROXY_H
 #define FP_TEST_PROXY_H
@@ -16,15 +16,15 @@ uint16_t test_proxy_port(const struct test_proxy *proxy);
 /* Resets all connections, at both ends, before it returns. What is held back is lost. */
 void test_proxy_cut(struct test_proxy *proxy);
 /*
- * Lets allow_bytes more of what clients send pass, on all connections together, and holds back the rest, also
- * of clients that go away meanwhile. What the node sends passes.
+ * Lets allow_bytes more of what clients send pass, on all connections together, and holds back the
+ * rest, also of clients that go away meanwhile. What the node sends passes.
  */
 void test_proxy_hold(struct test_proxy *proxy, size_t allow_bytes);
 /* Returns once so many bytes are held back, or after ten seconds: then -ETIMEDOUT. */
 int test_proxy_await_held(struct test_proxy *proxy, size_t held_bytes);
 /*
- * Sends on what is held back, and returns once the node's socket has taken it or refused it: the bytes that
- * it refused.
+ * Sends on what is held back, and returns once the node's socket has taken it or refused it: the
+ * bytes that it refused.
  */
 size_t test_proxy_release(struct test_proxy *proxy);
 /* Cuts, and ends. NULL is fine. */

@@ -1,6 +1,7 @@
 /*
- * Connections over rdma for a client that speaks the protocol by hand, rightly or wrongly: rdmaclient.py
- * loads this. Room: test/lib. It proves nothing and checks nothing: connection requests are the caller's.
+ * Connections over rdma for a client that speaks the protocol by hand, rightly or wrongly:
+ * rdmaclient.py loads this. Room: test/lib. It proves nothing and checks nothing: connection
+ * requests are the caller's.
  *
  *   rdma_dial    a control stream, as one end of a socket pair whose other end a thread pumps
  *   rdma_link    a queue pair for READ and WRITE
@@ -69,7 +70,8 @@ static int dial(const char *host, unsigned port, const void *request, size_t len
 	                        domain, ret_conn, reply, &reply_len);
 }
 
-/* --- control streams ----------------------------------------------------------------------------------- */
+/* --- control streams
+ * ----------------------------------------------------------------------------------- */
 
 /* Each returns whether something moved; negative: the end. */
 static int moved(size_t *at, ssize_t n)
@@ -184,7 +186,8 @@ int rdma_dial(const char *host, unsigned port, const void *request, size_t len)
 	return r;
 }
 
-/* --- data ---------------------------------------------------------------------------------------------- */
+/* --- data
+ * ---------------------------------------------------------------------------------------------- */
 
 int rdma_link(const char *host, unsigned port, const void *request, size_t len, struct rdma_link **ret_link)
 {

@@ -1,4 +1,5 @@
-"""The ways to a node by rdma, for clients that speak the wire by hand: see rdmaclient.c, which RDMACLIENT names.
+"""The ways to a node by rdma, for clients that speak the wire by hand: see rdmaclient.c, which
+RDMACLIENT names.
 
 Each process loads it for itself: what libibverbs has opened does not survive a fork.
 """

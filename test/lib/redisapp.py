@@ -1,8 +1,9 @@
-"""redis-server as a program under test, and a client that keeps many requests under way. Room: test/lib, over farapp.
+"""redis-server as a program under test, and a client that keeps many requests under way. Room:
+test/lib, over farapp.
 
-Over rdma, FARPAGE_TEST_RDMA is the address of the node that is started here, in the network namespace
-FARPAGE_TEST_NODE_NETNS if that is set, as the server is in FARPAGE_TEST_PROGRAM_NETNS. Or FARPAGE_TEST_NODE is the URL of
-a node that runs elsewhere, with the secret FARPAGE_TEST_SECRET.
+Over rdma, FARPAGE_TEST_RDMA is the address of the node that is started here, in the network
+namespace FARPAGE_TEST_NODE_NETNS if that is set, as the server is in FARPAGE_TEST_PROGRAM_NETNS. Or
+FARPAGE_TEST_NODE is the URL of a node that runs elsewhere, with the secret FARPAGE_TEST_SECRET.
 """
 import os
 import socket
@@ -82,7 +83,8 @@ class Connection:
 
 
 class Server:
-    """A redis-server in a folder of its own, under prefix if that is given; a context manager that ends it."""
+    """A redis-server in a folder of its own, under prefix if that is given; a context manager that
+    ends it."""
 
     def __init__(self, name, *options, prefix=()):
         self.dir = os.path.join(farapp.workdir, name)

@@ -1,6 +1,6 @@
 /*
- * A program's own stats page, mapped: a test that counts its faults must not make any by looking. Room:
- * test/lib.
+ * A program's own stats page, mapped: a test that counts its faults must not make any by looking.
+ * Room: test/lib.
  */
 #ifndef FP_STATSMAP_H
 #define FP_STATSMAP_H

@@ -1,6 +1,6 @@
 /*
- * Random numbers for tests: small, seeded, and the seed is printed so that a failure can be run again with
- * FP_TEST_SEED=N. Room: test.
+ * Random numbers for tests: small, seeded, and the seed is printed so that a failure can be run
+ * again with FP_TEST_SEED=N. Room: test.
  */
 #ifndef FP_TESTRNG_H
 #define FP_TESTRNG_H

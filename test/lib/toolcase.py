@@ -1,7 +1,7 @@
 """What the tests of the farpage command share. Room: test/lib.
 
-FARPAGE_BUILD names the build folder. Every test has a folder for sockets and statistics of its own, so that it neither
-sees nor disturbs the programs of the user.
+FARPAGE_BUILD names the build folder. Every test has a folder for sockets and statistics of its own,
+so that it neither sees nor disturbs the programs of the user.
 """
 import os
 import select
@@ -42,7 +42,8 @@ class ToolCase(unittest.TestCase):
         return path
 
     def farpage(self, *args, stdin=subprocess.DEVNULL, data=None, env=None):
-        """Runs the command to its end; returns its status, stdout and stderr, the latter as text."""
+        """Runs the command to its end; returns its status, stdout and stderr, the latter as
+        text."""
         kind = {"input": data} if data is not None else {"stdin": stdin}
         done = subprocess.run(
             [FARPAGE, *args], capture_output=True, timeout=TIMEOUT, env={**self.env, **(env or {})}, **kind

@@ -1,6 +1,6 @@
 /*
- * Tests that run inside a program with far memory: the test starts a node and executes itself again under the
- * preload library. Room: test/lib.
+ * Tests that run inside a program with far memory: the test starts a node and executes itself again
+ * under the preload library. Room: test/lib.
  */
 #ifndef FP_TEST_UNDERPRELOAD_H
 #define FP_TEST_UNDERPRELOAD_H
@@ -14,18 +14,18 @@
 
 #define TEST_SKIPPED 77
 
-/* True, and the reason is printed, if this process may not use userfaultfd. With FP_TEST_USER_ONLY in the
- * environment user-mode faults do: see test_useronly.py. */
+/* True, and the reason is printed, if this process may not use userfaultfd. With FP_TEST_USER_ONLY
+ * in the environment user-mode faults do: see test_useronly.py. */
 bool test_cannot_run(void);
 
-/* Where the programs of a test keep their stats pages: the node's folder; emptied before the node is stopped,
- * as a program that ends by _exit leaves its page behind. */
+/* Where the programs of a test keep their stats pages: the node's folder; emptied before the node
+ * is stopped, as a program that ends by _exit leaves its page behind. */
 void test_stats_use(const struct test_daemon *node);
 void test_stats_remove(const struct test_daemon *node);
 
 /*
- * main of such a test: argv is FARPAGED PRELOAD SCHEME [NAME=VALUE...], the variables being for the program.
- * Outside, runs the node and itself; inside, tests. Returns the exit status.
+ * main of such a test: argv is FARPAGED PRELOAD SCHEME [NAME=VALUE...], the variables being for the
+ * program. Outside, runs the node and itself; inside, tests. Returns the exit status.
  */
 int test_under_preload(int argc, char **argv, int (*tests)(void));
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# test/style/format.sh --check|--fix: the form of our C, as .clang-format describes it. Majors of clang-format differ in
-# what they make of the same description, so that only the one it was written for counts.
+# test/style/format.sh --check|--fix: the form of our C, as .clang-format describes it. Majors of
+# clang-format differ in what they make of the same description, so that only the one it was written
+# for counts.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

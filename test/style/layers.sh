@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# test/style/layers.sh: the rules of the house that the linker does not see. Only transport/verbs*.c knows verbs, and one
-# file of uffd/ issues userfaultfd ioctls; tools/bench/floor.c measures them bare.
+# test/style/layers.sh: the rules of the house that the linker does not see. Only transport/verbs*.c
+# knows verbs, and one file of uffd/ issues userfaultfd ioctls; tools/bench/floor.c measures them
+# bare.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -19,10 +20,12 @@ failed=0
 only '#include <(infiniband|rdma)/' 'transport/verbs.*\.[ch]'
 only 'ioctl\(.*UFFDIO_' 'uffd/kernel/uffd\.c' 'tools/bench/floor\.c'
 only '#include <linux/userfaultfd.h>' 'uffd/kernel/(uffd\.c|abi\.h)' 'tools/bench/floor\.c'
-# No end without a word: common/end.c speaks first. Otherwise: what a program's own child returns (rawfork.c), the C library's
-# end of a program (lastthread.c, by exit), and the other programs of ours.
+# No end without a word: common/end.c speaks first. Otherwise: what a program's own child returns
+# (rawfork.c), the C library's end of a program (lastthread.c, by exit), and the other programs of
+# ours.
 only '(^|[^_[:alnum:]])(_exit|_Exit|quick_exit|abort)\(|[(]SYS_exit' 'common/end\.c' 'preload/process/rawfork\.c' '(daemon|tools)/.*'
-# Signals to the process itself: those of the program that are sent once more, or are what the kernel would do. None: is it there?
+# Signals to the process itself: those of the program that are sent once more, or are what the
+# kernel would do. None: is it there?
 only '(^|[^_[:alnum:]])(raise|kill|tgkill|pthread_kill)\(|SYS_(tgkill|tkill|kill|rt_tgsigqueueinfo)' \
 	'uffd/(kernel|agent)/(agent_sigmask|sigbus|exiting_threads|handover)\.c' 'preload/(signals|process)/(signals|sigmask|sigframe|rlimits)\.c' 'common/(statspage|fdlock)\.c' '(daemon|tools)/.*'
 exit "$failed"

@@ -1,6 +1,6 @@
-"""doc/syscalls.md against the kernel's own lists: every system call, advice and io_uring operation of the headers that are
-installed, and of the kernel that runs, stands there once, by words that the page explains, and nothing stands there that
-no kernel has.
+"""doc/syscalls.md against the kernel's own lists: every system call, advice and io_uring operation
+of the headers that are installed, and of the kernel that runs, stands there once, by words that the
+page explains, and nothing stands there that no kernel has.
 """
 import collections
 import ctypes
@@ -122,7 +122,8 @@ class Syscalls(unittest.TestCase):
             self.assertEqual([n for n, times in collections.Counter(names).items() if times > 1], [])
 
     def test_nothing_else_is_listed(self):
-        """A slip of the pen would cover nothing. Operations have no numbers: those that are newer can't be told."""
+        """A slip of the pen would cover nothing. Operations have no numbers: those that are newer
+        can't be told."""
         self.assertEqual(sorted(set(self.page.calls()) - set(self.known) - set(self.page.numbers)), [])
         self.assertEqual(sorted(set(self.page.advice()) - set(self.advice) - set(self.page.advice_numbers)), [])
 
@@ -142,7 +143,8 @@ class Syscalls(unittest.TestCase):
                 self.assertNotIn("silent", row[first : first + 2], row)
 
     def test_buffers_have_rows(self):
-        """So that fault mode inline brings in what they write to, when they are made by syscall()."""
+        """So that fault mode inline brings in what they write to, when they are made by
+        syscall()."""
         with open(TABLE, encoding="ascii") as f:
             rows = set(re.findall(r"^(?:BOTH|RAW)\((\w+)", f.read(), re.M))
         numbers = {**self.known, **self.page.numbers}

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# test/style/tidy.sh BUILD-FOLDER: the checks of .clang-tidy over every C file that is built there. The compiler's own
-# warnings are the compiler's business (-w).
+# test/style/tidy.sh BUILD-FOLDER: the checks of .clang-tidy over every C file that is built there.
+# The compiler's own warnings are the compiler's business (-w).
 set -euo pipefail
 
 program=$(command -v clang-tidy-14 || command -v clang-tidy) || { echo "clang-tidy is not installed" && exit 77; }

@@ -1,6 +1,6 @@
 /*
- * Leases that sessions adopt of each other: who has what, who may write, and that memory goes with the last
- * holder.
+ * Leases that sessions adopt of each other: who has what, who may write, and that memory goes with
+ * the last holder.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -214,7 +214,8 @@ static void test_adopted_while_being_made(void **state)
 	assert_scrubbed();
 }
 
-/* Adopted leases count as leases, and their memory counts once; what is leased later has other ids. */
+/* Adopted leases count as leases, and their memory counts once; what is leased later has other
+ * ids. */
 static void test_adopted_and_leased(void **state)
 {
 	struct fp_lease_request r = request(MIB);

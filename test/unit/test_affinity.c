@@ -1,4 +1,5 @@
-/* Affinity: a thread that makes most of the faults is held on its CPU, and never longer than it does. */
+/* Affinity: a thread that makes most of the faults is held on its CPU, and never longer than it
+ * does. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,7 +19,8 @@
 #define SKIP   77
 #define WINDOW 64u /* faults after which it decides */
 
-/* A thread of the program, blocked as if in a fault. The test's own thread plays the fault thread. */
+/* A thread of the program, blocked as if in a fault. The test's own thread plays the fault
+ * thread. */
 struct blocked {
 	pthread_t thread;
 	int pipe[2];

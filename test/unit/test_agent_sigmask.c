@@ -1,4 +1,5 @@
-/* The mask of a thread in the agent: what is blocked, and what becomes of a SIGBUS that is sent meanwhile. */
+/* The mask of a thread in the agent: what is blocked, and what becomes of a SIGBUS that is sent
+ * meanwhile. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 /*
- * Proofs against values computed independently from doc/protocol.md, and what they must depend on; and that
- * they need no memory of OpenSSL's, which would be memory of the program's.
+ * Proofs against values computed independently from doc/protocol.md, and what they must depend on;
+ * and that they need no memory of OpenSSL's, which would be memory of the program's.
  */
 #include "auth.h"
 
@@ -189,8 +189,8 @@ static void release(void *ptr, const char *file, int line)
 	free(ptr);
 }
 
-/* What OpenSSL allocates stays, and next time it is looked up: in memory of the program's, which may be far
- * by then. */
+/* What OpenSSL allocates stays, and next time it is looked up: in memory of the program's, which
+ * may be far by then. */
 static void nothing_is_kept(void **state)
 {
 	assert_int_equal(n_allocations, 0);

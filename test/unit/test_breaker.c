@@ -157,7 +157,8 @@ static void what_is_heard_of_is_waited_for_anew(void **state)
 	assert_int_equal(backoff.next_ns, 1000);
 }
 
-/* A slow node gets more and more time, up to a bound, and never more than the request has in all. */
+/* A slow node gets more and more time, up to a bound, and never more than the request has in
+ * all. */
 static void later_tries_have_more_time(void **state)
 {
 	static const uint64_t expected[] = {20, 40, 80, 80, 80};

@@ -1,6 +1,6 @@
 /*
- * The gate without a device: what it admits and refuses, what it pumps, what it tells, and what it destroys.
- * Its verbs are played by this file: a connection is an eventfd, a stream a socket pair.
+ * The gate without a device: what it admits and refuses, what it pumps, what it tells, and what it
+ * destroys. Its verbs are played by this file: a connection is an eventfd, a stream a socket pair.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -28,7 +28,8 @@
 #define PATIENCE_MS 10000
 #define MAX_EVENTS  8
 
-/* --- verbs as played here ------------------------------------------------------------------------------- */
+/* --- verbs as played here
+ * ------------------------------------------------------------------------------- */
 
 struct fp_verbs_domain {
 	unsigned n_refs;
@@ -365,7 +366,8 @@ bool fp_stream_is_idle(const struct fp_stream *stream)
 	return true;
 }
 
-/* --- tests ---------------------------------------------------------------------------------------------- */
+/* --- tests
+ * ---------------------------------------------------------------------------------------------- */
 
 static bool knows_secret(void *user, const struct fp_wire_cm *cm)
 {

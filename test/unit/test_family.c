@@ -1,6 +1,6 @@
 /*
- * How the children of a family of processes that share slots come by sessions of their own, and what becomes
- * of the leases that they inherit.
+ * How the children of a family of processes that share slots come by sessions of their own, and
+ * what becomes of the leases that they inherit.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -40,7 +40,8 @@ static _Noreturn void lose_the_node(void)
 	_exit(0);
 }
 
-/* What is mapped needs no session: the child has one of its own, whose leases it does not mix up with those.
+/* What is mapped needs no session: the child has one of its own, whose leases it does not mix up
+ * with those.
  */
 static _Noreturn void go_on_without_the_parents(void)
 {
@@ -115,7 +116,8 @@ static void adopting_is_tried_again(void **state)
 	}
 }
 
-/* Many a child soon becomes another program: none adopts before it must, or has lived for a while. */
+/* Many a child soon becomes another program: none adopts before it must, or has lived for a
+ * while. */
 static void adopting_is_put_off_until_something_wants_it(void **state)
 {
 	enum { READ, RESERVE, NOTHING };
@@ -315,7 +317,8 @@ static void a_child_resumes_as_anybody(void **state)
 	check_nodes_empty();
 }
 
-/* What nobody holds any more of a parent that is gone is not kept for the rest of the child's life. */
+/* What nobody holds any more of a parent that is gone is not kept for the rest of the child's
+ * life. */
 static void an_inherited_lease_goes_back_when_it_is_empty(void **state)
 {
 	for (unsigned way = 0; way < 2; way++, reset(NULL)) {
@@ -553,7 +556,8 @@ static void an_identity_is_never_torn(void **state)
 	fp_shared_slots_free(map);
 }
 
-/* What a child has let go of while it had a child of its own is its parent's again once that has ended. */
+/* What a child has let go of while it had a child of its own is its parent's again once that has
+ * ended. */
 static void a_closed_lease_does_not_keep_its_slots_from_their_owner(void **state)
 {
 	struct point freed = point_new(), go = point_new(), live = point_new();

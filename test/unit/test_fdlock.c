@@ -1,6 +1,6 @@
 /*
- * The lock between openings and the program's calls: who waits for whom, and for how long; calls that
- * handlers interrupt, leave by a jump, or fork in.
+ * The lock between openings and the program's calls: who waits for whom, and for how long; calls
+ * that handlers interrupt, leave by a jump, or fork in.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -23,7 +23,8 @@
 #define ROUNDS       3u
 #define INSTRUCTIONS 300u /* of a call that need not wait; one that does may go round for long */
 
-/* Sanitizers have instructions of their own, too many to step through, and a look at signals first. */
+/* Sanitizers have instructions of their own, too many to step through, and a look at signals
+ * first. */
 #if defined(__x86_64__) && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 #define CAN_STEP 1
 #else
@@ -49,8 +50,8 @@ static void *stay_in_a_call(void *hold)
 }
 
 /*
- * Who was in a call when another thread forked is not in the child. Who forked may be, if it was a handler
- * that did: its end takes nothing away from others.
+ * Who was in a call when another thread forked is not in the child. Who forked may be, if it was a
+ * handler that did: its end takes nothing away from others.
  */
 static void test_a_child_waits_for_nobody(void **state)
 {
@@ -71,7 +72,8 @@ static void test_a_child_waits_for_nobody(void **state)
 	assert_int_equal(pthread_join(thread, NULL), 0);
 }
 
-/* A call that lasts, in the same thread: an opening does not wait for ever, and neither does the reverse. */
+/* A call that lasts, in the same thread: an opening does not wait for ever, and neither does the
+ * reverse. */
 static void test_nobody_waits_for_ever(void **state)
 {
 	struct fp_fd_hold hold;
@@ -109,7 +111,8 @@ static __attribute__((noinline)) void lock_and_die(bool opens)
 	kill(getpid(), SIGKILL);
 }
 
-/* It calls as this thread. What this thread had before, in a call that a handler interrupts, it has still. */
+/* It calls as this thread. What this thread had before, in a call that a handler interrupts, it has
+ * still. */
 static void test_a_child_of_vfork_is_killed(void **state)
 {
 	struct fp_fd_hold *own = &childs_and_own[1];
@@ -143,7 +146,8 @@ static uint64_t vain_opening_ns(void)
 	return fp_clock_ns() - start;
 }
 
-/* Only the first opening that meets a call that lasts holds up the others, and the first after that. */
+/* Only the first opening that meets a call that lasts holds up the others, and the first after
+ * that. */
 static void test_a_call_that_lasts_is_waited_for_once(void **state)
 {
 	struct fp_fd_hold hold;
@@ -164,7 +168,8 @@ static void test_a_call_that_lasts_is_waited_for_once(void **state)
 
 static sigjmp_buf out;
 
-/* Its hold lies on the stack, above those of what it calls: not where a sanitizer keeps variables. */
+/* Its hold lies on the stack, above those of what it calls: not where a sanitizer keeps
+ * variables. */
 __attribute__((noinline, no_sanitize("address"))) static void call(void within(void))
 {
 	struct fp_fd_hold hold;
@@ -219,7 +224,8 @@ static void close_something(void)
 	fp_fd_unlock_shared(&hold);
 }
 
-/* After each instruction, up to the one that is asked for; the handler itself is not stepped through. */
+/* After each instruction, up to the one that is asked for; the handler itself is not stepped
+ * through. */
 static void close_in_handler(int number, siginfo_t *info, void *context)
 {
 	if (++instructions < interrupted)
@@ -251,8 +257,8 @@ static void *open_on_and_on(void *arg)
 }
 
 /*
- * close() is allowed in handlers: whichever instruction of the lock one interrupts, while an opening waits or
- * not, nobody stands still.
+ * close() is allowed in handlers: whichever instruction of the lock one interrupts, while an
+ * opening waits or not, nobody stands still.
  */
 static void test_a_handler_that_closes(void **state)
 {

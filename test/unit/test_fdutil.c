@@ -1,6 +1,7 @@
 /*
- * Numbers of descriptors: a program that closes and replaces whatever is not listed, and threads that open
- * and close what is, keep what is theirs, though the kernel hands out the lowest number first.
+ * Numbers of descriptors: a program that closes and replaces whatever is not listed, and threads
+ * that open and close what is, keep what is theirs, though the kernel hands out the lowest number
+ * first.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -30,7 +31,8 @@
 static atomic_bool over;
 static atomic_uint steps, opened, wrong;
 
-/* Openings go first: without a pause, two that take turns would leave the program to its patience. */
+/* Openings go first: without a pause, two that take turns would leave the program to its
+ * patience. */
 static void wait_for_step(void)
 {
 	unsigned seen = atomic_load(&steps);

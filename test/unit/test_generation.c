@@ -1,6 +1,7 @@
 /*
- * Forks that share slots, over fake nodes and with real processes: each sees the bytes of its fork, whoever
- * writes, frees, ends or is killed; no shared slot is written or handed out; all come back in the end.
+ * Forks that share slots, over fake nodes and with real processes: each sees the bytes of its fork,
+ * whoever writes, frees, ends or is killed; no shared slot is written or handed out; all come back
+ * in the end.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -360,7 +361,8 @@ static void a_child_that_forked_lets_go_in_the_end(void **state)
 	}
 }
 
-/* What the parent had let go of before a fork the child never had: that it lives keeps nothing of it. */
+/* What the parent had let go of before a fork the child never had: that it lives keeps nothing of
+ * it. */
 static void a_later_child_holds_nothing_of_an_earlier_ones(void **state)
 {
 	pid_t first, second;

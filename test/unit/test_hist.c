@@ -84,7 +84,8 @@ static void quantiles_are_within_a_percent(void **state)
 	}
 }
 
-/* Between a lesser and a greater value, minimum and maximum correct nothing: this is the bucket's own error.
+/* Between a lesser and a greater value, minimum and maximum correct nothing: this is the bucket's
+ * own error.
  */
 static void a_bucket_is_within_a_percent(void **state)
 {
@@ -333,7 +334,8 @@ static void csv_counts_everything(void **state)
 	assert_int_equal(total, fp_hist_count(&h));
 }
 
-/* Reads it as the plotter does: lines of four numbers that never fall, then the whole; comments at the end.
+/* Reads it as the plotter does: lines of four numbers that never fall, then the whole; comments at
+ * the end.
  */
 static void check_hgrm(const struct fp_hist *h)
 {

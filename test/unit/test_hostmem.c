@@ -140,7 +140,8 @@ static void test_v2(void **state)
 	expect(offered(64 * MIB), "system.slice/memory.max is 128.0 MiB");
 }
 
-/* A container sees its own group on top of the mount, or the whole path of one that is mounted elsewhere. */
+/* A container sees its own group on top of the mount, or the whole path of one that is mounted
+ * elsewhere. */
 static void test_container(void **state)
 {
 	put_machine();

@@ -1,6 +1,6 @@
 /*
- * The inbox: however a stream is cut into pieces, the same frames come out; what a node must not take, it
- * refuses.
+ * The inbox: however a stream is cut into pieces, the same frames come out; what a node must not
+ * take, it refuses.
  */
 #include <errno.h>
 #include <setjmp.h>

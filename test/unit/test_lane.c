@@ -1,6 +1,6 @@
 /*
- * Lanes over fake nodes: gathering, and the law that every page comes back exactly once, whatever happens to
- * its node.
+ * Lanes over fake nodes: gathering, and the law that every page comes back exactly once, whatever
+ * happens to its node.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -379,8 +379,8 @@ static unsigned pick_pages(uint64_t *rng, struct fp_page_io **ret_pages, unsigne
 }
 
 /*
- * Random batches of reads and writes against a shadow: shadow[i] is the pattern that page i holds at its
- * node; 0 once a failed write made that unknown.
+ * Random batches of reads and writes against a shadow: shadow[i] is the pattern that page i holds
+ * at its node; 0 once a failed write made that unknown.
  */
 static void random_ops_match_a_shadow(void **state)
 {

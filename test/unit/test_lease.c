@@ -113,7 +113,8 @@ static void test_memory_in_use_outlives_the_release(void **state)
 	assert_int_equal(*(char *)grant(&r)->memory->chunk.base, 0);
 }
 
-/* Released and granted again many times faster than the keeper works: it never gives what is not scrubbed. */
+/* Released and granted again many times faster than the keeper works: it never gives what is not
+ * scrubbed. */
 static void test_scrubbed_before_it_is_leased_again(void **state)
 {
 	struct fp_lease_request r = request(16 * MIB);

@@ -1,6 +1,6 @@
 /*
- * Families of processes that share slots: random lives of many, with kills at any moment, against the model
- * that fork itself copies; and threads that go on between forks.
+ * Families of processes that share slots: random lives of many, with kills at any moment, against
+ * the model that fork itself copies; and threads that go on between forks.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -39,8 +39,9 @@ static unsigned pick(unsigned n)
 static void live(void);
 
 /*
- * A program forks when no node is cut off, as its keeper waits for that. A child has a copy of the connection
- * that its parent had then: while it has not adopted, its parent must not both resume and end.
+ * A program forks when no node is cut off, as its keeper waits for that. A child has a copy of the
+ * connection that its parent had then: while it has not adopted, its parent must not both resume
+ * and end.
  */
 static void settle_nodes(void)
 {
@@ -271,7 +272,8 @@ static void *member(void *arg)
 	return NULL;
 }
 
-/* The child looks for a while whether what it inherited stays as it was, letting go of it piece by piece. */
+/* The child looks for a while whether what it inherited stays as it was, letting go of it piece by
+ * piece. */
 static void watch(uint64_t seed)
 {
 	unsigned n_pages = 0;

@@ -109,7 +109,8 @@ static void errno_is_kept(void **state)
 	assert_int_equal(errno, EPIPE);
 }
 
-/* Every length around the limit: all that fits stays, what does not is marked, and there is always one line.
+/* Every length around the limit: all that fits stays, what does not is marked, and there is always
+ * one line.
  */
 static void long_lines_are_cut(void **state)
 {

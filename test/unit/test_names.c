@@ -1,6 +1,6 @@
 /*
- * How often the resolver is asked for a node's name: what is kept, and when it is looked up again. The
- * resolver is ours.
+ * How often the resolver is asked for a node's name: what is kept, and when it is looked up again.
+ * The resolver is ours.
  */
 #include <setjmp.h>
 #include <stdarg.h>

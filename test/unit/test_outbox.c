@@ -1,6 +1,6 @@
 /*
- * The outbox: however little the kernel takes at a time, the same bytes leave in order; what an answer holds
- * is let go when it is sent; a descriptor goes with the first byte of its own answer.
+ * The outbox: however little the kernel takes at a time, the same bytes leave in order; what an
+ * answer holds is let go when it is sent; a descriptor goes with the first byte of its own answer.
  */
 #include <errno.h>
 #include <fcntl.h>

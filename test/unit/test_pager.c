@@ -1,7 +1,7 @@
 /*
- * The pager, in every interleaving: a model of one page, its kernel mapping, its slot and the threads that
- * work on it is driven through all reachable states by breadth-first search; each invariant is checked in
- * each of them.
+ * The pager, in every interleaving: a model of one page, its kernel mapping, its slot and the
+ * threads that work on it is driven through all reachable states by breadth-first search; each
+ * invariant is checked in each of them.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,9 +15,9 @@
 #include "pager.h"
 
 /*
- * Contents are version numbers. Two program threads write new versions (up to VERSIONS) and read; a fault
- * thread, an evictor and a layout thread carry the actions out in small steps, any of which another may come
- * between.
+ * Contents are version numbers. Two program threads write new versions (up to VERSIONS) and read; a
+ * fault thread, an evictor and a layout thread carry the actions out in small steps, any of which
+ * another may come between.
  */
 #define WRITES 2
 
@@ -123,7 +123,8 @@ static void wake(struct world *w)
 		}
 }
 
-/* A program thread touches the page: it succeeds, or it waits with a message for the fault thread. */
+/* A program thread touches the page: it succeeds, or it waits with a message for the fault
+ * thread. */
 static void app_touch(const struct world *from, int t, bool write)
 {
 	struct world w = copy(from);
@@ -205,7 +206,8 @@ static void settle(struct world *w, struct fp_page_step s)
 		wake(w);
 }
 
-/* Another page of its chunk is about to become native, or has been: this one is looked at as well. */
+/* Another page of its chunk is about to become native, or has been: this one is looked at as
+ * well. */
 static void fault_adopts(struct world *w)
 {
 	struct fp_page_step s = fp_pager_step(w->word, FP_EV_ADOPT);
@@ -300,7 +302,8 @@ static void drop_original(struct world *w)
 	w->copied = 0;
 }
 
-/* What was moved is put back in a further step; what was copied is in place, and its protection is lifted. */
+/* What was moved is put back in a further step; what was copied is in place, and its protection is
+ * lifted. */
 static void not_written(struct world *w)
 {
 	w->evictor = PUT_BACK_DIRTY;
@@ -389,8 +392,8 @@ static void evictor_step(const struct world *from)
 	visit(&w);
 }
 
-/* madvise(MADV_DONTNEED) by a third thread; the program reads zeros from the moment the kernel dropped the
- * page. */
+/* madvise(MADV_DONTNEED) by a third thread; the program reads zeros from the moment the kernel
+ * dropped the page. */
 static void layout_step(const struct world *from)
 {
 	struct world w = copy(from);
@@ -518,7 +521,8 @@ static void test_every_interleaving(void **state)
 	free(table);
 }
 
-/* A resident page without a queue entry would never be evicted; with two it would fill the queue. */
+/* A resident page without a queue entry would never be evicted; with two it would fill the
+ * queue. */
 static void test_queue_entry(void **state)
 {
 	static const enum fp_page_event ends[] = {FP_EV_INSTALLED, FP_EV_INSTALLED_RW};
@@ -576,7 +580,8 @@ static void test_locked(void **state)
 	assert_int_equal(fp_pager_step(s.word, FP_EV_EVICT).action, FP_ACT_DROP);
 }
 
-/* What has another copy, or stays where it is, is not adopted; what was and is not there is ZERO. */
+/* What has another copy, or stays where it is, is not adopted; what was and is not there is
+ * ZERO. */
 static void test_adoption(void **state)
 {
 	const uint64_t dirty = FP_PAGE_RESIDENT | FP_PAGE_DIRTY | FP_PAGE_QUEUED;

@@ -117,8 +117,9 @@ static void test_a_forked_child_keeps_its_own(void **state)
 
 /* ---- every interleaving of a caller and an evictor ---- */
 
-/* The caller's steps are publish, look at the word (again, while the page is on its way), call, clear; the
- * evictor's: claim, look, take or put back. A model of sequential consistency, which the fences give. */
+/* The caller's steps are publish, look at the word (again, while the page is on its way), call,
+ * clear; the evictor's: claim, look, take or put back. A model of sequential consistency, which the
+ * fences give. */
 enum { CALLER_START, CALLER_LOOKS, CALLER_CALLS, CALLER_DONE };
 enum { EVICTOR_START, EVICTOR_LOOKS, EVICTOR_TAKES, EVICTOR_PUTS_BACK, EVICTOR_DONE };
 

@@ -1,5 +1,6 @@
 /*
- * Pools: what a chunk is, that it comes back as zeros, and that a preallocated pool keeps what it has.
+ * Pools: what a chunk is, that it comes back as zeros, and that a preallocated pool keeps what it
+ * has.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -109,8 +110,8 @@ static void test_memfd_is_sealed(void **state)
 	fp_pool_close(pool);
 }
 
-/* A client has it in a descriptor, then in a mapping. What it maps stays its own when the node stops: some of
- * it may be the only copy. */
+/* A client has it in a descriptor, then in a mapping. What it maps stays its own when the node
+ * stops: some of it may be the only copy. */
 static void test_passed(void **state)
 {
 	for (unsigned i = 0; i < 4; i++) {
@@ -161,8 +162,8 @@ static void test_reserve_recovers(void **state)
 	fp_pool_close(pool);
 }
 
-/* Two that are made at once and one that is given back: each slice leaves reserve and chunks together the
- * pool. */
+/* Two that are made at once and one that is given back: each slice leaves reserve and chunks
+ * together the pool. */
 static void test_slices_take_turns(void **state)
 {
 	struct fp_pool_config config = kinds[3];
@@ -291,7 +292,8 @@ static struct {
 	pid_t restorer;
 } huge = {.file = -1};
 
-/* Four more than the machine has, for this test alone. A child restores the number, also if the test dies. */
+/* Four more than the machine has, for this test alone. A child restores the number, also if the
+ * test dies. */
 static int take_huge_pages(void **state)
 {
 	int file = open("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", O_RDWR | O_CLOEXEC),
@@ -339,7 +341,8 @@ static void *map_and_write(void *arg)
 	return NULL;
 }
 
-/* Somebody else has the huge pages that a lease gave back: the reserve does without until they are there. */
+/* Somebody else has the huge pages that a lease gave back: the reserve does without until they are
+ * there. */
 static void test_huge_pages_taken_by_others(void **state)
 {
 	struct fp_pool_config config = {.name = (char *)"huge",

@@ -1,7 +1,8 @@
 /*
- * A link of rdma over a device that is played by hand: struct fp_verbs_* as far as a link uses it, on memory
- * of this process. What was posted waits until a test lets the device work, one request at a time, with the
- * answers it wants: late, out of order as soft iWARP gives them, as errors, flushed, or never.
+ * A link of rdma over a device that is played by hand: struct fp_verbs_* as far as a link uses it,
+ * on memory of this process. What was posted waits until a test lets the device work, one request
+ * at a time, with the answers it wants: late, out of order as soft iWARP gives them, as errors,
+ * flushed, or never.
  */
 #include "rdma_link.h"
 
@@ -27,7 +28,8 @@
 #define PATIENCE_NS (20 * FP_NSEC_PER_SEC) /* of the test: only a failure waits so long */
 #define POISON      0xee
 
-/* --- the device ---------------------------------------------------------------------------------------- */
+/* --- the device
+ * ---------------------------------------------------------------------------------------- */
 
 struct fp_verbs_domain {
 	struct fp_verbs_limits limits;
@@ -196,8 +198,8 @@ static void complete(const struct fp_verbs_work *work, int status)
 		                                 .wc_status = status == -ECANCELED ? 5 : WC_SAID};
 }
 
-/* Takes one out of the queue and carries it out, or fails it. A READ that is CUT misses its last packet, and
- * is said to be done. */
+/* Takes one out of the queue and carries it out, or fails it. A READ that is CUT misses its last
+ * packet, and is said to be done. */
 #define CUT          1
 #define PACKET_BYTES 1024
 
@@ -264,7 +266,8 @@ int fp_verbs_arm(struct fp_verbs_conn *c, struct pollfd *ret_pollfd)
 	return 0;
 }
 
-/* --- the rig ------------------------------------------------------------------------------------------- */
+/* --- the rig
+ * ------------------------------------------------------------------------------------------- */
 
 static struct fp_link *link_;
 static unsigned n_slots = SLOTS;
@@ -396,7 +399,8 @@ static void run(struct job *job)
 	job->done = false;
 }
 
-/* --- bytes --------------------------------------------------------------------------------------------- */
+/* --- bytes
+ * --------------------------------------------------------------------------------------------- */
 
 static void each_size(void **state)
 {
@@ -516,7 +520,8 @@ static void protocols(void **state)
 	}
 }
 
-/* --- limits -------------------------------------------------------------------------------------------- */
+/* --- limits
+ * -------------------------------------------------------------------------------------------- */
 
 static void no_more_reads_than_answered(void **state)
 {
@@ -671,7 +676,8 @@ static void adopted_lease(void **state)
 	job_free(reading);
 }
 
-/* --- errors -------------------------------------------------------------------------------------------- */
+/* --- errors
+ * -------------------------------------------------------------------------------------------- */
 
 static void submit_some(struct job *jobs[6], uint32_t seg_bytes)
 {
@@ -824,7 +830,8 @@ static void completion_queue_dead(void **state)
 	assert_true(conn.closed);
 }
 
-/* Part of the chain may have been posted: it comes back by the flush, or the queue pair is destroyed. */
+/* Part of the chain may have been posted: it comes back by the flush, or the queue pair is
+ * destroyed. */
 static void post_fails(void **state)
 {
 	struct job *jobs[6];
@@ -858,7 +865,8 @@ static void strange_completions(void **state)
 	assert_broken(jobs, -1, 0);
 }
 
-/* --- iWARP --------------------------------------------------------------------------------------------- */
+/* --- iWARP
+ * --------------------------------------------------------------------------------------------- */
 
 static void writes_are_confirmed(void **state)
 {
@@ -933,7 +941,8 @@ static void small_reads_stop_at_pages(void **state)
 	job_free(read);
 }
 
-/* --- waiting and closing ------------------------------------------------------------------------------- */
+/* --- waiting and closing
+ * ------------------------------------------------------------------------------- */
 
 static void completion_at_the_last_moment(struct fp_verbs_conn *c)
 {
@@ -968,7 +977,8 @@ static void closed_with_requests_outstanding(void **state)
 	}
 }
 
-/* Requests of random sizes on a device that works in random bursts: all end well, with the bytes of a shadow.
+/* Requests of random sizes on a device that works in random bursts: all end well, with the bytes of
+ * a shadow.
  */
 static void random_work(void **state)
 {

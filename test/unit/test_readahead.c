@@ -39,7 +39,8 @@ static void test_window_doubles(void **state)
 	}
 }
 
-/* What was not fetched (no room, a page that is here already) is where the next fault is expected. */
+/* What was not fetched (no room, a page that is here already) is where the next fault is
+ * expected. */
 static void test_part_of_a_window(void **state)
 {
 	struct fp_readahead ra = {.max_pages = 32};

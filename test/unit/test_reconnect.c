@@ -1,6 +1,6 @@
 /*
- * Nodes that are cut off, over fake transports: what waits, what is asked again, what is lost, and that
- * nothing is lost while a node comes back in time.
+ * Nodes that are cut off, over fake transports: what waits, what is asked again, what is lost, and
+ * that nothing is lost while a node comes back in time.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -244,8 +244,8 @@ static void order_is_kept(void **state)
 	bench_close();
 }
 
-/* The cable is cut: the old link never says that it is dead. Its requests go on over the next one all the
- * same. */
+/* The cable is cut: the old link never says that it is dead. Its requests go on over the next one
+ * all the same. */
 static void a_link_that_falls_silent_is_taken_away(void **state)
 {
 	bench_open();
@@ -279,8 +279,8 @@ static void a_link_that_falls_silent_is_taken_away(void **state)
 	bench_close();
 }
 
-/* What is read waits as long as the node may come back, over as many tries as it takes; what is written can
- * go elsewhere, and does not. */
+/* What is read waits as long as the node may come back, over as many tries as it takes; what is
+ * written can go elsewhere, and does not. */
 static void a_read_outlives_its_deadline_and_a_write_does_not(void **state)
 {
 	for (unsigned how = FAKE_CUT; how <= FAKE_FREEZE; how++) {
@@ -412,7 +412,8 @@ static void without_a_tender_all_ends_when_patience_is_over(void **state)
 	}
 }
 
-/* The owner lends its link, nobody comes: it takes the link back, and its requests end by themselves. */
+/* The owner lends its link, nobody comes: it takes the link back, and its requests end by
+ * themselves. */
 static void a_lent_link_is_taken_back_at_the_deadline(void **state)
 {
 	bench_open_ways(1, 1, 30 * FP_NSEC_PER_MSEC);
@@ -888,7 +889,8 @@ static void a_storm_loses_no_byte(void **state)
 	bench_close();
 }
 
-/* However seldom they are asked for: a node that takes silence for a break hears several in that time. */
+/* However seldom they are asked for: a node that takes silence for a break hears several in that
+ * time. */
 static void heartbeats_keep_a_session(void **state)
 {
 	fake_nodes[0].idle_ns = 4 * FP_NSEC_PER_SEC;

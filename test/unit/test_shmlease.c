@@ -1,5 +1,6 @@
 /*
- * Leases over shm from a node that is played by hand: what a client maps, and what it refuses to map.
+ * Leases over shm from a node that is played by hand: what a client maps, and what it refuses to
+ * map.
  */
 #include "transport.h"
 
@@ -167,7 +168,8 @@ static int new_memfd(uint64_t size_bytes, int seals)
 	return fd;
 }
 
-/* A node that does everything right; each test spoils what it is about before it opens a session. */
+/* A node that does everything right; each test spoils what it is about before it opens a
+ * session. */
 static int setup(void **state)
 {
 	struct node *node = calloc(1, sizeof(*node));
@@ -260,7 +262,8 @@ static void copies(void **state)
 	assert_int_equal(fp_session_release(node->session, 1), 0);
 }
 
-/* A lease that can't be used is refused with error, and given back if its number is known to be good. */
+/* A lease that can't be used is refused with error, and given back if its number is known to be
+ * good. */
 static void assert_refused(struct node *node, int error, uint32_t released_id)
 {
 	unsigned n_fds = count_fds();
@@ -404,7 +407,8 @@ static void node_without_memfds(void **state)
 	assert_int_equal(open_session(node), -EOPNOTSUPP);
 }
 
-/* Runs in the child: the lease is there, and stays when the child lets go of its copy of the session. */
+/* Runs in the child: the lease is there, and stays when the child lets go of its copy of the
+ * session. */
 static int in_child(struct fp_session *session, const struct fp_lease *lease, bool abandons)
 {
 	void *lease_base = lease->base;

@@ -1,6 +1,6 @@
 /*
- * Slots of one lease: every slot once, long runs first, and no slot twice however many threads take and
- * return.
+ * Slots of one lease: every slot once, long runs first, and no slot twice however many threads take
+ * and return.
  */
 #include <setjmp.h>
 #include <stdarg.h>

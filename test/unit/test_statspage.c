@@ -111,7 +111,8 @@ static void a_reader_sees_what_is_counted(void **state)
 	fp_statspage_close(NULL);
 }
 
-/* In a child: without the signal that ends who writes past the limit, and nothing is left behind. */
+/* In a child: without the signal that ends who writes past the limit, and nothing is left
+ * behind. */
 static int create_past_limit(void)
 {
 	const struct rlimit limit = {.rlim_cur = sizeof(struct fp_statspage) - 1, .rlim_max = RLIM_INFINITY};

@@ -1,6 +1,6 @@
 /*
- * The store over fake nodes: reservations are all or nothing, placement, full is not down, slots over many
- * leases.
+ * The store over fake nodes: reservations are all or nothing, placement, full is not down, slots
+ * over many leases.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -291,7 +291,8 @@ struct member {
 	unsigned n_stolen;
 };
 
-/* Reserves, takes slots, signs their memory, looks whether the signature stays, gives everything back. */
+/* Reserves, takes slots, signs their memory, looks whether the signature stays, gives everything
+ * back. */
 static void *crowd_member(void *arg)
 {
 	struct member *m = arg;

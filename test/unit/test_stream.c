@@ -1,6 +1,6 @@
 /*
- * The byte stream without a device: its connection is played by this file, which keeps what is sent and
- * completes what a test wants to have completed.
+ * The byte stream without a device: its connection is played by this file, which keeps what is sent
+ * and completes what a test wants to have completed.
  */
 #include <errno.h>
 #include <setjmp.h>

@@ -1,6 +1,7 @@
 /*
- * A tcp link against a peer that is played by hand: answers late, out of order, in pieces, wrong, or not at
- * all. The handshakes are served by a helper thread; after that each test holds both ends itself.
+ * A tcp link against a peer that is played by hand: answers late, out of order, in pieces, wrong,
+ * or not at all. The handshakes are served by a helper thread; after that each test holds both ends
+ * itself.
  */
 #include "transport.h"
 
@@ -397,8 +398,8 @@ static void reuse(struct job *job)
 }
 
 /*
- * Receives the next write while the link is polled. Returns how many of its bytes are what was written: all,
- * or the rest is zeros.
+ * Receives the next write while the link is polled. Returns how many of its bytes are what was
+ * written: all, or the rest is zeros.
  */
 static size_t take_write(struct rig *rig)
 {
@@ -595,8 +596,8 @@ static void closed_with_requests_outstanding(void **state)
 }
 
 /*
- * Answers to reads of random sizes, in random order, some refused, sent in random pieces: every read gets its
- * own bytes.
+ * Answers to reads of random sizes, in random order, some refused, sent in random pieces: every
+ * read gets its own bytes.
  */
 static void random_answers(void **state)
 {

@@ -1,6 +1,7 @@
 /*
- * Thrashing is told, and bounded; and a simulation of threads, their faults and a first-in-first-out budget:
- * without the word of thrash.h nobody goes on, with it everybody does, whatever the order in which they run.
+ * Thrashing is told, and bounded; and a simulation of threads, their faults and a
+ * first-in-first-out budget: without the word of thrash.h nobody goes on, with it everybody does,
+ * whatever the order in which they run.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -84,7 +85,8 @@ static void run_thread(struct sim *s, uint32_t thread)
 	push(&s->ready, thread); /* goes on for ever: it is in the way of those that are not through */
 }
 
-/* What the budget leaves while pages are on their way out: two margins are kept free, four batches leave. */
+/* What the budget leaves while pages are on their way out: two margins are kept free, four batches
+ * leave. */
 static uint32_t capacity(const struct sim *s)
 {
 	uint32_t margin = FP_MAX(s->budget / 16, 1u);
@@ -209,7 +211,8 @@ static void test_new_pages_never_tell(void **state)
 	free(t);
 }
 
-/* Faults of n threads, each of the same two pages again and again: the last word on what is needed. */
+/* Faults of n threads, each of the same two pages again and again: the last word on what is
+ * needed. */
 static uint32_t thrash_with(struct fp_thrash *t, uint32_t n, uint32_t n_faults)
 {
 	uint32_t need = 0;

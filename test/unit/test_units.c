@@ -140,7 +140,8 @@ static void values_are_written(void **state)
 	}
 }
 
-/* At most half of the last digit printed is lost: a twentieth of a unit of sizes, half a percent of times. */
+/* At most half of the last digit printed is lost: a twentieth of a unit of sizes, half a percent of
+ * times. */
 static void what_is_written_reads_back(void **state)
 {
 	uint64_t rng = test_seed(__func__);

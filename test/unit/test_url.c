@@ -167,7 +167,8 @@ static void every_way_of_a_set_parses_alone(void **state)
 	}
 }
 
-/* auto ends with tcp on the port given; before it comes rdma on the next one, in builds that have it. */
+/* auto ends with tcp on the port given; before it comes rdma on the next one, in builds that have
+ * it. */
 static void automatic(void **state)
 {
 	struct fp_url url;

@@ -1,6 +1,6 @@
 /*
- * Queue pairs and devices without a device: libibverbs and librdmacm are played by this file, as far as a
- * connection needs them that is armed, and closed, and a device that is opened, and goes.
+ * Queue pairs and devices without a device: libibverbs and librdmacm are played by this file, as
+ * far as a connection needs them that is armed, and closed, and a device that is opened, and goes.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -255,8 +255,8 @@ static int tear_down(void **state)
 	return close(events.fd);
 }
 
-/* Fault threads arm. librdmacm allocates whenever it is asked for an event, and a fork holds the allocator's
- * locks while it waits for them. */
+/* Fault threads arm. librdmacm allocates whenever it is asked for an event, and a fork holds the
+ * allocator's locks while it waits for them. */
 static void arming_does_not_ask_rdma_cm(void **state)
 {
 	struct fp_verbs_conn conn = connected();
@@ -273,7 +273,8 @@ static void arming_does_not_ask_rdma_cm(void **state)
 	assert_int_equal(fp_verbs_conn_check(&conn), -ECONNRESET);
 }
 
-/* A device that is taken away waits until it was let go of, and perhaps only this connection is told. */
+/* A device that is taken away waits until it was let go of, and perhaps only this connection is
+ * told. */
 static void closing_hears_of_a_device_that_goes(void **state)
 {
 	struct fp_verbs_conn conn = connected();
@@ -360,7 +361,8 @@ static void keys_allow_no_more(void **state)
 	device.limits.iwarp = false;
 }
 
-/* --- devices ------------------------------------------------------------------------------------------ */
+/* --- devices
+ * ------------------------------------------------------------------------------------------ */
 
 static void device_opens(void)
 {

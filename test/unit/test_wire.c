@@ -525,8 +525,8 @@ static void statuses(void **state)
 }
 
 /*
- * Whatever decodes must keep what the headers promise; nothing may be read out of bounds (the sanitizers
- * watch).
+ * Whatever decodes must keep what the headers promise; nothing may be read out of bounds (the
+ * sanitizers watch).
  */
 static void random_bytes(void **state)
 {

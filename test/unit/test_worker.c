@@ -88,7 +88,8 @@ static void test_short_overtakes_long(void **state)
 	assert_string_equal(order(), ">glbs");
 }
 
-/* Whatever kinds they are of and however long: no memory is given back before its keys are revoked. */
+/* Whatever kinds they are of and however long: no memory is given back before its keys are
+ * revoked. */
 static void test_lines_keep_their_order(void **state)
 {
 	struct fp_call_args_line line = {0}, other = {0};

@@ -1,5 +1,6 @@
 /*
- * The config reader: what it fills in, what it refuses and how it says so, and that no file can upset it.
+ * The config reader: what it fills in, what it refuses and how it says so, and that no file can
+ * upset it.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -121,7 +122,8 @@ static void conf_done(struct conf *conf)
 	fp_conf_strings_done(&conf->listen);
 }
 
-/* Reads len bytes as a file without a name; its path is in error texts, and they are returned from behind it.
+/* Reads len bytes as a file without a name; its path is in error texts, and they are returned from
+ * behind it.
  */
 static int read_bytes(const struct fp_conf_field *table, const void *bytes, size_t len, struct conf *conf,
                       const char **ret_message)

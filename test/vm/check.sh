@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# test/vm/check.sh BUILD-FOLDER: runs what suites.sh lists, in guests. Logs and a list of stages, in the form that
-# scripts/summary.py reads, go to BUILD-FOLDER/vm-results; what a guest prints is shown when it has ended. Where there is no
-# emulator or no kernel to be had it all counts as one skipped test, or in CI as a failed one. FARPAGE_VM_ONLY is a pattern
-# for the names of the guests to run.
+# test/vm/check.sh BUILD-FOLDER: runs what suites.sh lists, in guests. Logs and a list of stages, in
+# the form that scripts/summary.py reads, go to BUILD-FOLDER/vm-results; what a guest prints is
+# shown when it has ended. Where there is no emulator or no kernel to be had it all counts as one
+# skipped test, or in CI as a failed one. FARPAGE_VM_ONLY is a pattern for the names of the guests
+# to run.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -44,7 +45,8 @@ beside() {
 	} &
 }
 
-# parse NAME OPTION... --: sets $options, and $seconds that leave a guest time to come up and to end.
+# parse NAME OPTION... --: sets $options, and $seconds that leave a guest time to come up and to
+# end.
 parse() {
 	shift
 	seconds=$((600 - spare_seconds))

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# test/vm/devices.sh alone|node|program: that the soft RDMA devices of this guest carry data, by other people's programs.
-# Alone, over each network of network.sh within a guest; as the node and the program of a pair, from one to the other.
+# test/vm/devices.sh alone|node|program: that the soft RDMA devices of this guest carry data, by
+# other people's programs. Alone, over each network of network.sh within a guest; as the node and
+# the program of a pair, from one to the other.
 set -euo pipefail
 
 count=50
 
-# Waits until a server that connects through rdma_cm listens, or nearly: the state is shown a moment before the device
-# takes connections, so that a client may still be rejected once.
+# Waits until a server that connects through rdma_cm listens, or nearly: the state is shown a moment
+# before the device takes connections, so that a client may still be rejected once.
 await_listener() {
 	local try
 	for ((try = 0; try < 100; try++)); do
@@ -26,7 +27,8 @@ insist() {
 	return 1
 }
 
-# ping ADDRESS [NODE-NAMESPACE PROGRAM-NAMESPACE]: SEND, READ and WRITE there and back, with the data compared.
+# ping ADDRESS [NODE-NAMESPACE PROGRAM-NAMESPACE]: SEND, READ and WRITE there and back, with the
+# data compared.
 ping() {
 	local server=(rping -s -a "$1") client=(rping -c -V -a "$1" -S 4096 -C "$count") pid
 	if (($# == 3)); then
@@ -49,8 +51,9 @@ alone() {
 	ping 10.77.2.1 node program
 }
 
-# The queue pairs are first connected through rdma_cm, then by hand over TCP. (With -R perftest gives up its listener for a
-# moment between two connections, and a client that is too quick is rejected for good.)
+# The queue pairs are first connected through rdma_cm, then by hand over TCP. (With -R perftest
+# gives up its listener for a moment between two connections, and a client that is too quick is
+# rejected for good.)
 node() {
 	rping -s -a 10.77.3.1 -C "$count" -S 4096
 	ib_read_lat -F -d rxe0 -s 4096 -n 500 >/dev/null

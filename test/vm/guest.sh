@@ -1,7 +1,8 @@
 #!/bin/bash
-# The guest's first program once its root is there: sets up the network, runs the command and says how it ended, then
-# switches off. The share holds: `settings` and `command` (from the runner), `stdout`, `stderr`, `status`, and `started` and
-# `ended` with the uptime, which would show a clock that ran away.
+# The guest's first program once its root is there: sets up the network, runs the command and says
+# how it ended, then switches off. The share holds: `settings` and `command` (from the runner),
+# `stdout`, `stderr`, `status`, and `started` and `ended` with the uptime, which would show a clock
+# that ran away.
 share=/run/vm/share
 set -a
 # shellcheck source=/dev/null

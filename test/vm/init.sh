@@ -1,7 +1,7 @@
 #!/bin/busybox sh
 # shellcheck shell=dash
-# The initramfs's first program: mounts the host's root read-only under an overlay of memory, loads the modules, and
-# hands over to guest.sh, which the runner has put in the share.
+# The initramfs's first program: mounts the host's root read-only under an overlay of memory, loads
+# the modules, and hands over to guest.sh, which the runner has put in the share.
 /bin/busybox --install -s /bin
 export PATH=/bin
 

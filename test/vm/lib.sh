@@ -1,4 +1,5 @@
-# What the scripts of test/vm share: where the images are, and how to leave nothing behind. To be sourced by bash.
+# What the scripts of test/vm share: where the images are, and how to leave nothing behind. To be
+# sourced by bash.
 # shellcheck shell=bash disable=SC2034
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -14,8 +15,8 @@ say() {
 	echo "vm: $*" >&2
 }
 
-# temporary_folder: makes one and names it in $work. It goes away with the script; one left by a script that was killed
-# outright is recognised by its lock, which nobody holds, and goes away here.
+# temporary_folder: makes one and names it in $work. It goes away with the script; one left by a
+# script that was killed outright is recognised by its lock, which nobody holds, and goes away here.
 temporary_folder() {
 	local old
 	for old in "${TMPDIR:-/tmp}"/farpage-vm.*/; do

@@ -1,8 +1,9 @@
-# The networks of a guest and the RDMA devices on them. To be sourced by bash inside a guest. Starting a program takes an
-# emulated processor a good part of a second, hence the batches.
+# The networks of a guest and the RDMA devices on them. To be sourced by bash inside a guest.
+# Starting a program takes an emulated processor a good part of a second, hence the batches.
 # shellcheck shell=bash
 
-# rxe0 at 10.77.0.1, and siw0 at 10.77.1.1: each reaches itself. (siw does not work on the loopback device.)
+# rxe0 at 10.77.0.1, and siw0 at 10.77.1.1: each reaches itself. (siw does not work on the loopback
+# device.)
 setup_one-namespace() {
 	ip -batch - <<-LINKS
 		link add port0 type dummy
@@ -18,9 +19,10 @@ setup_one-namespace() {
 	DEVICES
 }
 
-# Namespaces `node` (siw_node at 10.77.2.1) and `program` (siw_program at 10.77.2.2), joined by a cable that ends in eth0
-# in both. A siw link must be made inside the namespace, and finds itself disabled where the cable is not up at both ends
-# by then; the RDMA devices themselves stay shared by all.
+# Namespaces `node` (siw_node at 10.77.2.1) and `program` (siw_program at 10.77.2.2), joined by a
+# cable that ends in eth0 in both. A siw link must be made inside the namespace, and finds itself
+# disabled where the cable is not up at both ends by then; the RDMA devices themselves stay shared
+# by all.
 setup_two-namespaces() {
 	ip -batch - <<-LINKS
 		netns add node
@@ -41,7 +43,8 @@ setup_two-namespaces() {
 	ip netns exec program rdma link add siw_program type siw netdev eth0
 }
 
-# Between two guests: rxe0 on one cable, at the address that the runner chose, and siw0 on another, at 10.77.4 of the same end.
+# Between two guests: rxe0 on one cable, at the address that the runner chose, and siw0 on another,
+# at 10.77.4 of the same end.
 setup_cable() {
 	ip -batch - <<-LINKS
 		link set eth0 mtu 9000 up

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # test/vm/node.sh BUILD-FOLDER: the node's end of a pair of guests: first devices.sh, then farpaged at rdma://10.77.3.1:7461
-# with its log in the results folder, until the program's guest has ended. A file `pull` there asks that the cable be
-# pulled for as many seconds as it says; it goes away when the cable is back.
+# with its log in the results folder, until the program's guest has ended. A file `pull` there asks
+# that the cable be pulled for as many seconds as it says; it goes away when the cable is back.
 set -euo pipefail
 
 build=$1

@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
-# test/vm/pair.sh [OPTION...] -- NODE-COMMAND PROGRAM-COMMAND: runs two commands, each with bash in a guest of its own. A
-# cable joins the guests: rxe0 at 10.77.3.1 in the first and at 10.77.3.2 in the second, on eth0. Another joins siw0 at
-# 10.77.4.1 and 10.77.4.2, on eth1. Both may write the results folder, which is also where they can wait for each other.
+# test/vm/pair.sh [OPTION...] -- NODE-COMMAND PROGRAM-COMMAND: runs two commands, each with bash in
+# a guest of its own. A cable joins the guests: rxe0 at 10.77.3.1 in the first and at 10.77.3.2 in
+# the second, on eth0. Another joins siw0 at 10.77.4.1 and 10.77.4.2, on eth1. Both may write the
+# results folder, which is also where they can wait for each other.
 #
-#   --kernel, --memory, --timeout, --results: as run.sh has them; one processor each, as rxe starves with more
+#   --kernel, --memory, --timeout, --results: as run.sh has them; one processor each, as rxe starves
+#   with more
 #
-# Lines of output begin with `node: ` and `program: `. When the program's command has ended, the node's has ten seconds to
-# end by itself, then its guest is switched off. The status is that of the program's command, or the node's if that one
-# ended first and failed. If a guest dies before its command starts, both are started again, once.
+# Lines of output begin with `node: ` and `program: `. When the program's command has ended, the
+# node's has ten seconds to end by itself, then its guest is switched off. The status is that of the
+# program's command, or the node's if that one ended first and failed. If a guest dies before its
+# command starts, both are started again, once.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -63,7 +66,8 @@ status_of() {
 	wait "$1" || status=$?
 }
 
-# A node that fails leaves a program that waits for it: both end. So do both when the program has ended.
+# A node that fails leaves a program that waits for it: both end. So do both when the program has
+# ended.
 wait_both() {
 	local first
 	status=0

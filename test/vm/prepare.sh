@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
-# test/vm/prepare.sh [6.12|6.1]...: makes what a guest boots from, for each of these stock Debian kernels (both if none
-# is named): an uncompressed kernel and an initramfs with the modules that it loads, siw.ko among them, which Debian's
-# kernels leave out and their source packages hold. Nothing is installed: the packages are downloaded and unpacked in
-# the cache ($FARPAGE_VM_CACHE, or build/vm). An image that is up to date is left alone; a new one appears in one step.
+# test/vm/prepare.sh [6.12|6.1]...: makes what a guest boots from, for each of these stock Debian
+# kernels (both if none is named): an uncompressed kernel and an initramfs with the modules that it
+# loads, siw.ko among them, which Debian's kernels leave out and their source packages hold. Nothing
+# is installed: the packages are downloaded and unpacked in the cache ($FARPAGE_VM_CACHE, or
+# build/vm). An image that is up to date is left alone; a new one appears in one step.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 mirror=${FARPAGE_VM_MIRROR:-http://deb.debian.org}
 
-# To mount the root of the host and the shares; then RDMA and the networks under it. rdma_rxe asks for crc32 by name.
+# To mount the root of the host and the shares; then RDMA and the networks under it. rdma_rxe asks
+# for crc32 by name.
 modules_of_root=(virtio_pci 9p 9pnet_virtio overlay)
 modules_of_rdma=(virtio_net virtio_rng veth dummy bridge sch_netem crc32_generic crc32_pclmul
 	ib_core ib_uverbs ib_umad rdma_cm rdma_ucm iw_cm rdma_rxe siw)
@@ -31,8 +33,8 @@ packages_of_kernel() {
 	apt-cache depends "$part" | sed -nE 's/^ +Depends: (linux-(headers|kbuild)-.*)$/\1/p'
 }
 
-# Where the host's package lists lack a kernel (another release, another distribution) or are too old to download by:
-# lists of our own, of Debian 12, which has both series.
+# Where the host's package lists lack a kernel (another release, another distribution) or are too
+# old to download by: lists of our own, of Debian 12, which has both series.
 use_own_lists() {
 	local own=$cache/apt keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 	[[ -r $keyring ]] || { say "no package keys of Debian here ($keyring)" && return 1; }
@@ -60,7 +62,8 @@ download() {
 	local try
 	mkdir -p "$cache/packages"
 	for try in 1 2; do
-		# apt complains when its sandbox user may not write here, and downloads all the same.
+		# apt complains when its sandbox user may not write here, and downloads all the
+		# same.
 		(cd "$cache/packages" && apt-get --quiet --quiet -o Acquire::Retries=3 -o Acquire::http::Timeout=30 \
 			-o APT::Sandbox::User=root download "$@" >&2) && return
 		sleep $((try * 3))
@@ -94,9 +97,10 @@ build_siw() {
 	mv "$new/siw/siw.ko" "$new/root/lib/modules/$kernel/extra/"
 }
 
-# QEMU starts an uncompressed kernel at once; unpacking itself would take an emulated processor seconds. Where the packed
-# kernel lies in the file is in the header of the boot protocol (the kernel's Documentation/arch/x86/boot.rst: setup_sects,
-# payload_offset, payload_length); its last four bytes are the unpacked length.
+# QEMU starts an uncompressed kernel at once; unpacking itself would take an emulated processor
+# seconds. Where the packed kernel lies in the file is in the header of the boot protocol (the
+# kernel's Documentation/arch/x86/boot.rst: setup_sects, payload_offset, payload_length); its last
+# four bytes are the unpacked length.
 unpack_kernel() {
 	local image=$1 sectors offset length
 	sectors=$(od -An -tu1 -j $((0x1f1)) -N1 "$image")
@@ -115,7 +119,8 @@ files_of_modules() {
 		awk '$1 == "insmod" && !seen[$2]++ { print $2 }'
 }
 
-# Stripped modules lose their signature too: they load faster, and the kernel only says that it is tainted.
+# Stripped modules lose their signature too: they load faster, and the kernel only says that it is
+# tainted.
 pack_modules() {
 	local list=$1 path name
 	: >"$list"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# test/vm/run.sh [OPTION...] -- COMMAND [ARG...]: runs a command as root in a guest with RDMA devices.
+# test/vm/run.sh [OPTION...] -- COMMAND [ARG...]: runs a command as root in a guest with RDMA
+# devices.
 #
 #   --kernel 6.12|6.1     a stock Debian kernel of this series (6.12)
 #   --cpus N              processors of the guest (2)
@@ -11,10 +12,11 @@
 #   --cable END,ADDRESS   for pair.sh: END is listen:PATH or connect:PATH, of UNIX sockets (PATH.rxe, PATH.siw); brings
 #                         --setup cable along
 #
-# The guest's root is the host's, read-only under an overlay of memory: what it writes elsewhere is gone when it ends. The
-# command starts in the current folder. Its output is passed on, and its status is the status; 124: the time was up; 125:
-# the guest died first; 77: there is no emulator or no kernel. A guest that dies before the command starts is started
-# again, once. FARPAGE_VM_ACCEL=kvm asks for hardware support instead of emulation.
+# The guest's root is the host's, read-only under an overlay of memory: what it writes elsewhere is
+# gone when it ends. The command starts in the current folder. Its output is passed on, and its
+# status is the status; 124: the time was up; 125: the guest died first; 77: there is no emulator or
+# no kernel. A guest that dies before the command starts is started again, once.
+# FARPAGE_VM_ACCEL=kvm asks for hardware support instead of emulation.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -95,7 +97,8 @@ add_share() {
 	machine+=(-fsdev "local,id=$1,path=$2,security_model=none,$3" -device "virtio-9p-pci,fsdev=$1,mount_tag=$1")
 }
 
-# Two, as each kind of device wants an interface of its own: rdma_cm finds devices by their addresses.
+# Two, as each kind of device wants an interface of its own: rdma_cm finds devices by their
+# addresses.
 add_cables() {
 	add_cable rxe "$1" "00:$2"
 	add_cable siw "$1" "01:$2"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# test/vm/suite.sh BUILD-FOLDER NAME SECONDS MESON-TEST-ARGUMENT...: for inside a guest: runs tests of a build. Their logs,
-# NAME.json and NAME.txt, are written in the results folder; meson completes them when it ends, for which it is asked when
-# the seconds are over.
+# test/vm/suite.sh BUILD-FOLDER NAME SECONDS MESON-TEST-ARGUMENT...: for inside a guest: runs tests
+# of a build. Their logs, NAME.json and NAME.txt, are written in the results folder; meson completes
+# them when it ends, for which it is asked when the seconds are over.
 set -euo pipefail
 
 build=$1 name=$2 seconds=$3

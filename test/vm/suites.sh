@@ -1,18 +1,18 @@
-# What runs in guests: one call for each guest, or pair of guests, the longest first. To be sourced by check.sh, which
-# defines the two words:
+# What runs in guests: one call for each guest, or pair of guests, the longest first. To be sourced
+# by check.sh, which defines the two words:
 #
 #   in_guest NAME [OPTION-OF-run.sh...] -- MESON-TEST-ARGUMENT...
 #   in_pair NAME [OPTION-OF-pair.sh...] -- NODE-COMMAND MESON-TEST-ARGUMENT...    (of the program's guest)
 #
-# The time limits are for guests that hang: two or three times what a busy machine needs.
-# A guest takes seconds to come up: put tests together by kernel, not by subject. Tests that need a guest register in
-# test/vm/meson.build, with a suite that nothing runs on the host.
+# The time limits are for guests that hang: two or three times what a busy machine needs. A guest
+# takes seconds to come up: put tests together by kernel, not by subject. Tests that need a guest
+# register in test/vm/meson.build, with a suite that nothing runs on the host.
 # shellcheck shell=bash disable=SC2154
 
 both_networks=(--setup one-namespace --setup two-namespaces)
 
-# Both kernels, over each way. Of the longer integration tests shm and tcp are the host's, whose kernel is near enough to
-# 6.12; 6.1 is not: there are more.
+# Both kernels, over each way. Of the longer integration tests shm and tcp are the host's, whose
+# kernel is near enough to 6.12; 6.1 is not: there are more.
 conformance=(conformance-{shm,tcp} vm-conformance-rdma-{rxe,siw})
 integration=(integration-libfarpage-{shm,tcp} vm-{verbs,libfarpage,preload-map,preload-fds,churn-protect}-{rxe,siw})
 redis=(vm-redis-{rxe,siw-namespaces})

@@ -1,7 +1,7 @@
 /*
- * tickrate: prints how fast the processor's time stamp counter runs, in kHz. A guest under emulation reads
- * the host's counter. Left to find its rate out for itself, it errs by several times when the host is busy at
- * that moment, and then its clock runs away. Room: test/vm.
+ * tickrate: prints how fast the processor's time stamp counter runs, in kHz. A guest under
+ * emulation reads the host's counter. Left to find its rate out for itself, it errs by several
+ * times when the host is busy at that moment, and then its clock runs away. Room: test/vm.
  */
 #include <stdint.h>
 #include <stdio.h>

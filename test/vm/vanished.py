@@ -1,5 +1,5 @@
-"""In a pair of guests: the leases of a machine that vanished are given back within a minute, over each kind of connection. See
-victim.sh."""
+"""In a pair of guests: the leases of a machine that vanished are given back within a minute, over
+each kind of connection. See victim.sh."""
 import os
 import time
 import unittest

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# test/vm/victim.sh BUILD-FOLDER: a machine that vanishes: a program each leases memory over the ways that the file `ways` of the
-# results folder lists, a URL and a secret each, until a file `vanish` there asks that the kernel stop without a word to anybody.
+# test/vm/victim.sh BUILD-FOLDER: a machine that vanishes: a program each leases memory over the
+# ways that the file `ways` of the results folder lists, a URL and a secret each, until a file
+# `vanish` there asks that the kernel stop without a word to anybody.
 set -euo pipefail
 
 build=$1
