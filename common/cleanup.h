@@ -1,6 +1,6 @@
 /*
- * Cleanup attributes: a local that owns something gives it back when it leaves scope, unless it was taken.
- * Room: common, the lowest floor. Nothing here knows what it cleans beyond libc types.
+ * Cleanup attributes: a local that owns something gives it back when it leaves scope, unless it was
+ * taken. Room: common, the lowest floor. Nothing here knows what it cleans beyond libc types.
  */
 #ifndef FP_CLEANUP_H
 #define FP_CLEANUP_H
@@ -40,8 +40,8 @@
 
 #define FP_ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))
 /*
- * Each argument is evaluated once: an atomic load that is looked at twice may pass the comparison with one
- * value and come out as another. For that they are no constant expressions.
+ * Each argument is evaluated once: an atomic load that is looked at twice may pass the comparison
+ * with one value and come out as another. For that they are no constant expressions.
  */
 #define FP_MIN(a, b) FP_PICK_(a, <, b, __COUNTER__)
 #define FP_MAX(a, b) FP_PICK_(a, >, b, __COUNTER__)

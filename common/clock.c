@@ -1,6 +1,6 @@
 /*
- * See clock.h. One word holds what was taken out of the clock and when the sleeper means to wake, so that it
- * changes at once: nobody can be met half-way, by a signal handler or in a forked child.
+ * See clock.h. One word holds what was taken out of the clock and when the sleeper means to wake,
+ * so that it changes at once: nobody can be met half-way, by a signal handler or in a forked child.
  *
  *  63       32 31     0
  * +-----------+--------+
@@ -65,8 +65,8 @@ static uint64_t with_due(uint64_t word, uint32_t due)
 }
 
 /*
- * From the first late millisecond on the clock stands still, at its beginning, since what was read before was
- * earlier. Each look takes out what has gone by since the last.
+ * From the first late millisecond on the clock stands still, at its beginning, since what was read
+ * before was earlier. Each look takes out what has gone by since the last.
  */
 static uint64_t stand_still(uint64_t word, uint64_t now, uint64_t *ret_word)
 {

@@ -1,16 +1,18 @@
 /*
- * A word that says whether somebody opens, and a table of the threads with a call under way. Room: common.
+ * A word that says whether somebody opens, and a table of the threads with a call under way. Room:
+ * common.
  *
  *   call       own number into a slot, then a look at the opener ── none: go on, else out again and wait
  *   opening    the opener's word, then a look at each slot ── wait for those that are taken
  *
- * A thread may end in the middle of anything here. So its number in a slot is all that says that it has a
- * call: one instruction puts it there or takes it away, and an opening clears those of threads that are gone.
+ * A thread may end in the middle of anything here. So its number in a slot is all that says that it
+ * has a call: one instruction puts it there or takes it away, and an opening clears those of
+ * threads that are gone.
  *
- * A lock of the C library's will not do: close() is allowed in signal handlers, and one that interrupts a
- * pthread_rwlock_unlock in the wrong place, and asks for the same lock, waits for ever for what it has
- * interrupted, whatever its deadline. Here each step is one atomic instruction, all waits end by the clock,
- * and what a handler finds is at worst an opening that goes on without it.
+ * A lock of the C library's will not do: close() is allowed in signal handlers, and one that
+ * interrupts a pthread_rwlock_unlock in the wrong place, and asks for the same lock, waits for ever
+ * for what it has interrupted, whatever its deadline. Here each step is one atomic instruction, all
+ * waits end by the clock, and what a handler finds is at worst an opening that goes on without it.
  */
 #include "fdlock.h"
 
@@ -39,7 +41,8 @@ static _Atomic uint32_t opener;
 static _Atomic uint32_t calls[N_SLOTS]; /* 0: free */
 static atomic_bool in_vain; /* the last opening met a call that lasts: it does not delay each of many */
 
-/* This thread's call that has it, and whether it opens. Initial-exec: they are looked at in signal handlers.
+/* This thread's call that has it, and whether it opens. Initial-exec: they are looked at in signal
+ * handlers.
  */
 static __thread struct fp_fd_hold *own_hold __attribute__((tls_model("initial-exec")));
 static __thread bool is_opener __attribute__((tls_model("initial-exec")));
@@ -126,7 +129,8 @@ static bool begin_opening(const struct timespec *until)
 			return false;
 		nobody = NOBODY;
 	}
-	/* no call begins from now on, but a handler's in this thread, which ends before we open anything */
+	/* no call begins from now on, but a handler's in this thread, which ends before we open
+	 * anything */
 	is_opener = true;
 	for (unsigned i = 0; i < N_SLOTS; i++) {
 		if (!wait_for_call(&calls[i], until)) {
@@ -221,9 +225,9 @@ static bool begin_call(void)
 }
 
 /*
- * A call may be left by a jump out of a signal handler. Its hold then lies below the next one's, which takes
- * it over. So does one in a handler on a stack of its own, which is as good: who has lost its hold leaves the
- * unlocking to who took it.
+ * A call may be left by a jump out of a signal handler. Its hold then lies below the next one's,
+ * which takes it over. So does one in a handler on a stack of its own, which is as good: who has
+ * lost its hold leaves the unlocking to who took it.
  */
 void fp_fd_lock_shared(struct fp_fd_hold *hold)
 {

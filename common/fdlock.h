@@ -1,10 +1,11 @@
 /*
- * The lock between what opens descriptors for us and what the program does with its own. Room: common.
+ * The lock between what opens descriptors for us and what the program does with its own. Room:
+ * common.
  *
- * The kernel hands out the lowest number, and only then it can be moved and listed (fdutil.h). So openings
- * exclude what the program closes or replaces, which would meet a descriptor that it takes for its own, or
- * one whose old number we are about to close. An opening waits for calls of the program under way, a call for
- * an opening, and nobody for ever.
+ * The kernel hands out the lowest number, and only then it can be moved and listed (fdutil.h). So
+ * openings exclude what the program closes or replaces, which would meet a descriptor that it takes
+ * for its own, or one whose old number we are about to close. An opening waits for calls of the
+ * program under way, a call for an opening, and nobody for ever.
  */
 #ifndef FP_FDLOCK_H
 #define FP_FDLOCK_H
@@ -12,9 +13,10 @@
 #include <stdbool.h>
 
 /*
- * An opening. It waits a tenth of a second at most, and after one in vain the next waits two milliseconds: a
- * call may last (a lingering socket, a FIFO without a writer). False at once in an opening of the same
- * thread's. Any thread. Returns whether it has the lock, which the same thread says to fp_fd_unlock.
+ * An opening. It waits a tenth of a second at most, and after one in vain the next waits two
+ * milliseconds: a call may last (a lingering socket, a FIFO without a writer). False at once in an
+ * opening of the same thread's. Any thread. Returns whether it has the lock, which the same thread
+ * says to fp_fd_unlock.
  */
 bool fp_fd_lock_exclusive(void);
 /* The same without waiting for anybody. */
@@ -22,9 +24,9 @@ bool fp_fd_trylock_exclusive(void);
 void fp_fd_unlock(bool locked);
 
 /*
- * A call of the program's; it waits half a second at most. Signal handlers too, also such as interrupt a call
- * that has the lock, or this very function: they do without, and may jump out of the call, fork, or end the
- * thread. hold lies on the caller's stack. errno stays.
+ * A call of the program's; it waits half a second at most. Signal handlers too, also such as
+ * interrupt a call that has the lock, or this very function: they do without, and may jump out of
+ * the call, fork, or end the thread. hold lies on the caller's stack. errno stays.
  */
 struct fp_fd_hold {
 	bool is_mine; /* false: unlocking does nothing */
@@ -33,13 +35,13 @@ struct fp_fd_hold {
 void fp_fd_lock_shared(struct fp_fd_hold *hold);
 void fp_fd_unlock_shared(struct fp_fd_hold *hold);
 
-/* In the child of a fork, whose other threads are gone. A call that a handler interrupted to fork goes on
- * without the lock. */
+/* In the child of a fork, whose other threads are gone. A call that a handler interrupted to fork
+ * goes on without the lock. */
 void fp_fd_forked(void);
 
 /*
- * Around vfork, whose child calls as this thread and may be killed at any instant. What it has left locked is
- * unlocked; before, two bits, is what this thread had itself.
+ * Around vfork, whose child calls as this thread and may be killed at any instant. What it has left
+ * locked is unlocked; before, two bits, is what this thread had itself.
  */
 unsigned fp_fd_before_vfork(void);
 void fp_fd_vforked(unsigned before);

@@ -1,7 +1,7 @@
 /*
- * Where descriptors lie, and which are ours. Room: common. The list is a fixed table of atomics, as it is
- * read whenever the program closes anything. A number that is not forgotten when it is closed costs nothing
- * but its entry, which serves again when the kernel hands the number out again.
+ * Where descriptors lie, and which are ours. Room: common. The list is a fixed table of atomics, as
+ * it is read whenever the program closes anything. A number that is not forgotten when it is closed
+ * costs nothing but its entry, which serves again when the kernel hands the number out again.
  */
 #include "fdutil.h"
 

@@ -11,20 +11,21 @@
 #include "fdlock.h"
 
 /*
- * Moves fd, which is close-on-exec, to 512 or above, where programs that count on low numbers, or close a
- * range of them, do not meet it, and keeps it in the process's list of our descriptors. Returns the
- * descriptor to use from now on: the old one if RLIMIT_NOFILE has no room above, or if it is negative. Where
- * the program may be running, open by FP_FD_OPEN.
+ * Moves fd, which is close-on-exec, to 512 or above, where programs that count on low numbers, or
+ * close a range of them, do not meet it, and keeps it in the process's list of our descriptors.
+ * Returns the descriptor to use from now on: the old one if RLIMIT_NOFILE has no room above, or if
+ * it is negative. Where the program may be running, open by FP_FD_OPEN.
  */
 int fp_fd_move_high(int fd);
 
 /*
- * Reads the beginning of a file, which is open under the lock only. If not patient, returns -EBUSY rather
- * than wait for it. Returns the bytes read, or a negative errno.
+ * Reads the beginning of a file, which is open under the lock only. If not patient, returns -EBUSY
+ * rather than wait for it. Returns the bytes read, or a negative errno.
  */
 ssize_t fp_fd_read_file(const char *path, void *ret_bytes, size_t len, bool patient);
 
-/* fp_fd_move_high of what an expression opens, with nothing in between; errno is the expression's. */
+/* fp_fd_move_high of what an expression opens, with nothing in between; errno is the
+ * expression's. */
 #define FP_FD_OPEN(opening)                                                                                  \
 	({                                                                                                   \
 		bool fp_fd_locked = fp_fd_lock_exclusive();                                                  \
@@ -37,25 +38,27 @@ ssize_t fp_fd_read_file(const char *path, void *ret_bytes, size_t len, bool pati
 /* Puts a descriptor that lies where it is to stay into that list. */
 void fp_fd_keep(int fd);
 
-/* The lowest of our descriptors that is at least from; -1: none. Lock-free: any thread, signal handlers too.
+/* The lowest of our descriptors that is at least from; -1: none. Lock-free: any thread, signal
+ * handlers too.
  */
 int fp_fd_next(int from);
 bool fp_fd_is_ours(int fd);
 
 /*
- * One of ours is closed by fp_fd_close alone from now on. If the kernel hands the number out to us again
- * before that, the program has closed it past the C library: then the process ends, as two things of ours
- * would share a number.
+ * One of ours is closed by fp_fd_close alone from now on. If the kernel hands the number out to us
+ * again before that, the program has closed it past the C library: then the process ends, as two
+ * things of ours would share a number.
  */
 void fp_fd_watch(int fd);
 
 /*
- * Thread tid has the descriptor table that the watched numbers are in; 0, as at first: all threads have. One
- * that has another (unshare) may be handed the same number out, and has lost nothing.
+ * Thread tid has the descriptor table that the watched numbers are in; 0, as at first: all threads
+ * have. One that has another (unshare) may be handed the same number out, and has lost nothing.
  */
 void fp_fd_watch_table(pid_t tid);
 
-/* Says that a descriptor of ours is gone, by a bare system call, and ends the process with status 125. */
+/* Says that a descriptor of ours is gone, by a bare system call, and ends the process with status
+ * 125. */
 _Noreturn void fp_fd_lost(void);
 
 /* fd is about to be closed, under the lock: the number may become the program's. */

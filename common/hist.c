@@ -1,6 +1,6 @@
 /*
- * The latency histogram. Room: common. Recording is a handful of relaxed atomics, so that fault threads may
- * do it; everything else works on what it can load and is for readers.
+ * The latency histogram. Room: common. Recording is a handful of relaxed atomics, so that fault
+ * threads may do it; everything else works on what it can load and is for readers.
  */
 #include "hist.h"
 
@@ -22,7 +22,8 @@
 
 static_assert(FP_HIST_MAX_NS >= 100000000000ull, "the histogram must reach 100 s");
 
-/* shift is 0 below 128, then grows by one with every power of two: value >> shift keeps the 7 leading bits.
+/* shift is 0 below 128, then grows by one with every power of two: value >> shift keeps the 7
+ * leading bits.
  */
 static unsigned bucket_index(uint64_t value)
 {
@@ -78,7 +79,8 @@ void fp_hist_record(struct fp_hist *h, uint64_t value_ns)
 	add(&h->bucket[bucket_index(value_ns)], 1);
 }
 
-/* The count comes from the buckets, so that the two agree in h even when from is being recorded into. */
+/* The count comes from the buckets, so that the two agree in h even when from is being recorded
+ * into. */
 void fp_hist_merge(struct fp_hist *h, const struct fp_hist *from)
 {
 	uint64_t total = 0;
@@ -97,7 +99,8 @@ void fp_hist_merge(struct fp_hist *h, const struct fp_hist *from)
 	raise_to(&h->max_ns, load(&from->max_ns));
 }
 
-/* The least rank whose share of total is at least q: taken a rounding error less, so 0.999 of 1000 is 999. */
+/* The least rank whose share of total is at least q: taken a rounding error less, so 0.999 of 1000
+ * is 999. */
 static uint64_t rank_of(double q, uint64_t total)
 {
 	uint64_t rank = (uint64_t)ceil(q * (1 - DBL_EPSILON) * (double)total);
@@ -105,7 +108,8 @@ static uint64_t rank_of(double q, uint64_t total)
 	return rank < 1 ? 1 : FP_MIN(rank, total);
 }
 
-/* The value at fraction q of h, which is not empty; and how many values h has up to the end of its bucket. */
+/* The value at fraction q of h, which is not empty; and how many values h has up to the end of its
+ * bucket. */
 static uint64_t find_quantile(const struct fp_hist *h, double q, uint64_t *ret_up_to)
 {
 	uint64_t total = 0, up_to = 0, rank;
@@ -167,7 +171,8 @@ static double std_deviation(const struct fp_hist *h)
 	return sqrt(squares / (double)FP_MAX(fp_hist_count(h), 1u));
 }
 
-/* A time right-aligned in width columns: "µ" is two bytes, which printf would count as two columns. */
+/* A time right-aligned in width columns: "µ" is two bytes, which printf would count as two
+ * columns. */
 static void print_time(uint64_t ns, int width, FILE *out)
 {
 	char buf[24];
@@ -203,7 +208,8 @@ static uint64_t row_most(const struct fp_hist *h, unsigned row_bits)
 	return most;
 }
 
-/* A row is 1 << row_bits buckets: a quarter of a power of two, or more where that makes too many rows. */
+/* A row is 1 << row_bits buckets: a quarter of a power of two, or more where that makes too many
+ * rows. */
 static void print_bars(const struct fp_hist *h, FILE *out)
 {
 	static const char bar[] = "########################################";
@@ -287,7 +293,8 @@ static void print_csv(const struct fp_hist *h, FILE *out)
 	}
 }
 
-/* Five lines for every halving of the distance to 100 %, as HdrHistogram's own writer does by default. */
+/* Five lines for every halving of the distance to 100 %, as HdrHistogram's own writer does by
+ * default. */
 static void print_hgrm(const struct fp_hist *h, FILE *out)
 {
 	uint64_t count = fp_hist_count(h), up_to = 0;
@@ -312,7 +319,8 @@ static void print_hgrm(const struct fp_hist *h, FILE *out)
 
 int fp_hist_print(const struct fp_hist *h, enum fp_hist_format format, const char *title, FILE *out)
 {
-	/* Files must read the same whatever the locale of the program around us does to decimal points. */
+	/* Files must read the same whatever the locale of the program around us does to decimal
+	 * points. */
 	locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0), before = uselocale(plain);
 	struct fp_hist still = {0}; /* h may be recorded into while we print */
 

@@ -1,8 +1,8 @@
 /*
  * Log-linear latency histogram: 1 ns to 100 s, at most 1 % error, fixed memory, lock-free record.
  * Room: common. The struct has no pointers, so that it can lie in a shared memory-mapped file.
- * Layout after G. Tene's HdrHistogram: 64 linear sub-buckets for every power of two, so that a bucket is at
- * most 1/64 of its value wide and its midpoint at most 0.8 % off.
+ * Layout after G. Tene's HdrHistogram: 64 linear sub-buckets for every power of two, so that a
+ * bucket is at most 1/64 of its value wide and its midpoint at most 0.8 % off.
  */
 #ifndef FP_HIST_H
 #define FP_HIST_H
@@ -27,11 +27,13 @@ struct fp_hist {
 
 enum fp_hist_format { FP_HIST_TEXT, FP_HIST_JSON, FP_HIST_CSV, FP_HIST_HGRM };
 
-/* Counts one value. Relaxed atomics, no allocation: any thread, the fault path too. Zeroed memory is empty.
+/* Counts one value. Relaxed atomics, no allocation: any thread, the fault path too. Zeroed memory
+ * is empty.
  */
 void fp_hist_record(struct fp_hist *h, uint64_t value_ns);
 
-/* Adds from into h. Both may be recorded into meanwhile; h then holds each value zero or one time. */
+/* Adds from into h. Both may be recorded into meanwhile; h then holds each value zero or one
+ * time. */
 void fp_hist_merge(struct fp_hist *h, const struct fp_hist *from);
 
 /* The value (ns) below or at which the fraction q (0..1) of the counted values lie; 0 if empty. */
@@ -43,10 +45,10 @@ uint64_t fp_hist_max(const struct fp_hist *h);
 double fp_hist_mean(const struct fp_hist *h);
 
 /*
- * Writes h to out. TEXT: summary line and bars for a person; JSON: one object (count, min, mean, p50, p90,
- * p99, p999, max in ns, and the non-empty buckets as [low, high, count]); CSV: low_ns,high_ns,count; HGRM:
- * the percentile table that HdrHistogram's plotter reads, in microseconds. title: a name for the text form.
- * Returns 0 or a negative errno of the stream.
+ * Writes h to out. TEXT: summary line and bars for a person; JSON: one object (count, min, mean,
+ * p50, p90, p99, p999, max in ns, and the non-empty buckets as [low, high, count]); CSV:
+ * low_ns,high_ns,count; HGRM: the percentile table that HdrHistogram's plotter reads, in
+ * microseconds. title: a name for the text form. Returns 0 or a negative errno of the stream.
  */
 int fp_hist_print(const struct fp_hist *h, enum fp_hist_format format, const char *title, FILE *out);
 

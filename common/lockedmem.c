@@ -1,5 +1,6 @@
 /*
- * Locked memory. Room: common. A limit that is too low costs latency under memory pressure, not correctness.
+ * Locked memory. Room: common. A limit that is too low costs latency under memory pressure, not
+ * correctness.
  */
 #include "lockedmem.h"
 
@@ -26,8 +27,8 @@ static bool is_beyond_limits(void)
 }
 
 /*
- * What this process has locked here: no lock is inherited by a fork. Each entry is one piece, and 0 where
- * there is none. Where all are taken, more is not locked.
+ * What this process has locked here: no lock is inherited by a fork. Each entry is one piece, and 0
+ * where there is none. Where all are taken, more is not locked.
  */
 struct piece {
 	_Atomic uintptr_t start; /* page aligned; 1: being written */

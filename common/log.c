@@ -1,6 +1,6 @@
 /*
- * The logger. Room: common. A line is built on the stack and leaves in one write(2), so lines of several
- * threads never mix, and nothing here allocates or locks.
+ * The logger. Room: common. A line is built on the stack and leaves in one write(2), so lines of
+ * several threads never mix, and nothing here allocates or locks.
  */
 #include "log.h"
 
@@ -32,7 +32,8 @@ static struct {
 } stderr_at_start;
 static bool (*_Atomic log_take)(const char *subsystem, const char *line, size_t len);
 
-/* systemd names the device and inode of the stream that it connected: stderr may have been redirected since.
+/* systemd names the device and inode of the stream that it connected: stderr may have been
+ * redirected since.
  */
 static bool stderr_is_journal(void)
 {
@@ -77,7 +78,8 @@ int fp_log_level_parse(const char *text, enum fp_log_level *ret_level)
 	return -EINVAL;
 }
 
-/* Ends a line that did not fit with "...". Half a UTF-8 character would make it a blob to the journal. */
+/* Ends a line that did not fit with "...". Half a UTF-8 character would make it a blob to the
+ * journal. */
 static size_t cut_line(char *line, size_t size)
 {
 	size_t end = size - strlen("...\n");
@@ -96,8 +98,8 @@ static void blank_controls(char *line, size_t len)
 			line[i] = ' ';
 }
 
-/* To write past RLIMIT_FSIZE would end the process, by SIGXFSZ. By raw system calls: the shim that answers
- * the C library's may not have begun. */
+/* To write past RLIMIT_FSIZE would end the process, by SIGXFSZ. By raw system calls: the shim that
+ * answers the C library's may not have begun. */
 static bool stderr_is_full(void)
 {
 	struct rlimit limit;
@@ -117,8 +119,9 @@ static bool stderr_is_full(void)
 /* ---- whose descriptor 2 is ---- */
 
 /*
- * A program may close its standard error, and the next thing that it opens has that number. What was not
- * there at the start, and is a socket, or a file that can be read and is not appended to, is no log.
+ * A program may close its standard error, and the next thing that it opens has that number. What
+ * was not there at the start, and is a socket, or a file that can be read and is not appended to,
+ * is no log.
  */
 static bool stderr_is_programs(void)
 {

@@ -1,8 +1,8 @@
 /*
- * The stats page as a file. Room: common. A page is built without a name, where the file system has such
- * files, and under a temporary one elsewhere; it gets its name when it is whole, so that a reader finds
- * either a whole page or none. Its blocks are allocated beforehand, so that counting never meets a full file
- * system.
+ * The stats page as a file. Room: common. A page is built without a name, where the file system has
+ * such files, and under a temporary one elsewhere; it gets its name when it is whole, so that a
+ * reader finds either a whole page or none. Its blocks are allocated beforehand, so that counting
+ * never meets a full file system.
  */
 #include "statspage.h"
 
@@ -37,7 +37,8 @@ struct proc_stat {
 	uint64_t start_ticks;
 };
 
-/* The command stands in parentheses and may hold any character, parentheses too: the last one ends it. */
+/* The command stands in parentheses and may hold any character, parentheses too: the last one ends
+ * it. */
 static int proc_stat_read(pid_t pid, struct proc_stat *ret_stat)
 {
 	char path[32], text[1024], *open_paren, *close_paren;
@@ -87,8 +88,8 @@ static int check_limit(void)
 }
 
 /*
- * Allocates, maps and fills the page in fd. The lock is the mapping's from then on: the kernel gives it up
- * with the last that maps the page, whatever the end of the process.
+ * Allocates, maps and fills the page in fd. The lock is the mapping's from then on: the kernel
+ * gives it up with the last that maps the page, whatever the end of the process.
  */
 static int build(int fd, struct fp_statspage **ret_page)
 {
@@ -117,7 +118,8 @@ static bool is_locked(const char *path)
 	return fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) < 0 && errno == EWOULDBLOCK;
 }
 
-/* 0 if path is free or a file that we may replace: no device, no link, nothing that is another user's. */
+/* 0 if path is free or a file that we may replace: no device, no link, nothing that is another
+ * user's. */
 static int may_replace(const char *path, bool yields)
 {
 	struct stat st;
@@ -149,7 +151,8 @@ static int give_name(int fd, const char *path)
 	return linkat(AT_FDCWD, self, AT_FDCWD, path, AT_SYMLINK_FOLLOW) < 0 ? -errno : 0;
 }
 
-/* temporary ends in TEMPORARY. A link replaces nothing, so a page that is to be replaced takes two steps. */
+/* temporary ends in TEMPORARY. A link replaces nothing, so a page that is to be replaced takes two
+ * steps. */
 static int replace_by(int fd, char *temporary, const char *path, bool yields)
 {
 	size_t len = strlen(TEMPORARY), at = strlen(temporary) - len;
@@ -169,7 +172,8 @@ static int replace_by(int fd, char *temporary, const char *path, bool yields)
 	return r;
 }
 
-/* -EOPNOTSUPP: there are no files without a name here, or they can't get one; nothing has been done. */
+/* -EOPNOTSUPP: there are no files without a name here, or they can't get one; nothing has been
+ * done. */
 static int create_nameless(char *temporary, const char *path, bool yields, struct fp_statspage **ret_page)
 {
 	fp_autoclose int fd = open_nameless(path);

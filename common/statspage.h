@@ -1,8 +1,9 @@
 /*
- * The stats page: a memory-mapped file in which an agent counts and which readers copy (statsview.h) without
- * stopping anyone. Room: common. Writers (uffd/) only add with relaxed atomics. It outlives the program when
- * the path was given by the user (--stats-file), and is unlinked at exit otherwise. Its writer has a lock on
- * the file (flock) as long as it maps it, so that another pid namespace knows a living writer, too.
+ * The stats page: a memory-mapped file in which an agent counts and which readers copy
+ * (statsview.h) without stopping anyone. Room: common. Writers (uffd/) only add with relaxed
+ * atomics. It outlives the program when the path was given by the user (--stats-file), and is
+ * unlinked at exit otherwise. Its writer has a lock on the file (flock) as long as it maps it, so
+ * that another pid namespace knows a living writer, too.
  */
 #ifndef FP_STATSPAGE_H
 #define FP_STATSPAGE_H
@@ -96,15 +97,16 @@ struct fp_statspage {
 };
 
 /*
- * Creates the page at path (0600; an existing regular file of this user is replaced), fills the identity
- * fields of the calling process, and maps it. Locked in memory where the limit allows. Returns 0 and
- * *ret_page, or a negative errno: -EFBIG where RLIMIT_FSIZE has no room for it. Release with
- * fp_statspage_close. Before the fault threads start. One that yields replaces no page whose lock is held:
- * -EBUSY.
+ * Creates the page at path (0600; an existing regular file of this user is replaced), fills the
+ * identity fields of the calling process, and maps it. Locked in memory where the limit allows.
+ * Returns 0 and *ret_page, or a negative errno: -EFBIG where RLIMIT_FSIZE has no room for it.
+ * Release with fp_statspage_close. Before the fault threads start. One that yields replaces no page
+ * whose lock is held: -EBUSY.
  */
 int fp_statspage_create(const char *path, bool yields, struct fp_statspage **ret_page);
 
-/* The same in memory of this process alone, for one that can't have the file: nobody else reads it. */
+/* The same in memory of this process alone, for one that can't have the file: nobody else reads
+ * it. */
 int fp_statspage_create_unseen(struct fp_statspage **ret_page);
 
 /* Unmaps; NULL is fine. */
@@ -114,8 +116,9 @@ void fp_statspage_close(const struct fp_statspage *page);
 int fp_statspage_path(pid_t pid, char *buf, size_t len);
 
 /*
- * Where a user wants a process to have its page: pattern, with the first "%p" replaced by the process
- * number, so that a program and its children keep apart. Writes it to buf; 0 or -ENAMETOOLONG.
+ * Where a user wants a process to have its page: pattern, with the first "%p" replaced by the
+ * process number, so that a program and its children keep apart. Writes it to buf; 0 or
+ * -ENAMETOOLONG.
  */
 int fp_statspage_expand(const char *pattern, pid_t pid, char *buf, size_t len);
 
@@ -126,9 +129,9 @@ int fp_statspage_alive(const struct fp_statspage *page);
 int fp_statspage_owner(const char *name);
 
 /*
- * Of a file called name in the folder above: the process that makes its page under this temporary name, if it
- * still lives; 0: it is a page that no process can be making any more, as its process has ended meanwhile.
- * -EINVAL: it is no such name.
+ * Of a file called name in the folder above: the process that makes its page under this temporary
+ * name, if it still lives; 0: it is a page that no process can be making any more, as its process
+ * has ended meanwhile. -EINVAL: it is no such name.
  */
 int fp_statspage_maker(const char *name);
 

@@ -1,6 +1,6 @@
 /*
- * A reader's look at a stats page (statspage.h): a copy of the file. Room: common. Readers map nothing: a
- * file that is cut short would end them by SIGBUS.
+ * A reader's look at a stats page (statspage.h): a copy of the file. Room: common. Readers map
+ * nothing: a file that is cut short would end them by SIGBUS.
  */
 #ifndef FP_STATSVIEW_H
 #define FP_STATSVIEW_H
@@ -16,14 +16,15 @@ struct fp_statsview {
 };
 
 /*
- * Opens a page and looks. 0 and *ret_view, to be closed by fp_statsview_close; -EINVAL: it is no stats page;
- * -ENODATA: it is cut short; -EPROTO: it is of another version; -ENOMEM; or why it can't be opened.
+ * Opens a page and looks. 0 and *ret_view, to be closed by fp_statsview_close; -EINVAL: it is no
+ * stats page; -ENODATA: it is cut short; -EPROTO: it is of another version; -ENOMEM; or why it
+ * can't be opened.
  */
 int fp_statsview_open(const char *path, struct fp_statsview **ret_view);
 
 /*
- * The same for a file in an open folder: -EPERM if it is another user's, -ELOOP if a link. Only with follow
- * the file stays open.
+ * The same for a file in an open folder: -EPERM if it is another user's, -ELOOP if a link. Only
+ * with follow the file stays open.
  */
 int fp_statsview_openat(int dir_fd, const char *name, bool follow, struct fp_statsview **ret_view);
 

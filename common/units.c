@@ -1,6 +1,7 @@
 /*
- * Sizes and times as people write them. Room: common. Decimal fractions are read and written by hand: strtod
- * and printf would use the decimal comma of the locale that the program around us has set.
+ * Sizes and times as people write them. Room: common. Decimal fractions are read and written by
+ * hand: strtod and printf would use the decimal comma of the locale that the program around us has
+ * set.
  */
 #include "units.h"
 
@@ -57,8 +58,8 @@ static bool is_digit(char c)
 }
 
 /*
- * Reads DIGITS[.DIGITS] into a whole part, saturated just above UINT64_MAX, and billionths. Returns what
- * follows, or NULL if text is no such number.
+ * Reads DIGITS[.DIGITS] into a whole part, saturated just above UINT64_MAX, and billionths. Returns
+ * what follows, or NULL if text is no such number.
  */
 static const char *scan_decimal(const char *text, unsigned __int128 *ret_whole, uint32_t *ret_nano)
 {
@@ -81,7 +82,8 @@ static const char *scan_decimal(const char *text, unsigned __int128 *ret_whole, 
 	return text;
 }
 
-/* NUMBER[ ]UNIT. What is finer than a byte (a nanosecond) is cut off; a fraction of just one is refused. */
+/* NUMBER[ ]UNIT. What is finer than a byte (a nanosecond) is cut off; a fraction of just one is
+ * refused. */
 static int parse(const char *text, const struct unit *units, uint64_t *ret_value)
 {
 	unsigned __int128 whole, value;
@@ -128,7 +130,8 @@ static const char *format(double value, unsigned decimals, const char *unit, cha
 	return buf;
 }
 
-/* The bounds below lie half a last digit under the next unit, so that rounding never prints "1024.0 KiB". */
+/* The bounds below lie half a last digit under the next unit, so that rounding never prints "1024.0
+ * KiB". */
 const char *fp_size_format(uint64_t bytes, char *buf, size_t len)
 {
 	static const char *const names[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};

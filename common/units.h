@@ -7,7 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* "4096", "64K", "64KiB", "4G", "1.5G", "2T": binary units. 0 and *ret_bytes; -EINVAL (not a size), -ERANGE.
+/* "4096", "64K", "64KiB", "4G", "1.5G", "2T": binary units. 0 and *ret_bytes; -EINVAL (not a size),
+ * -ERANGE.
  */
 int fp_size_parse(const char *text, uint64_t *ret_bytes);
 

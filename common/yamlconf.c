@@ -1,6 +1,7 @@
 /*
- * The strict reader of YAML files. Room: common. It walks libyaml's events along the caller's table, so that
- * nesting is bounded by the table and never by the file, and stops at the first thing that does not fit.
+ * The strict reader of YAML files. Room: common. It walks libyaml's events along the caller's
+ * table, so that nesting is bounded by the table and never by the file, and stops at the first
+ * thing that does not fit.
  */
 #include "yamlconf.h"
 
@@ -105,7 +106,8 @@ static int fail_syntax(struct reader *r)
 	return fail(r, &at, "not valid YAML: %s", p->problem);
 }
 
-/* The next event, which the caller deletes. What our files have no use for is refused here, anywhere. */
+/* The next event, which the caller deletes. What our files have no use for is refused here,
+ * anywhere. */
 static int next_event(struct reader *r, yaml_event_t *ret_event)
 {
 	const yaml_event_t *e = ret_event;

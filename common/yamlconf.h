@@ -1,7 +1,7 @@
 /*
- * A strict reader of YAML configuration files on libyaml: the caller describes the keys in a table, and what
- * is unknown, of a wrong type or out of range is an error that names file, line, column and what is allowed.
- * Room: common. It knows no key of any program.
+ * A strict reader of YAML configuration files on libyaml: the caller describes the keys in a table,
+ * and what is unknown, of a wrong type or out of range is an error that names file, line, column
+ * and what is allowed. Room: common. It knows no key of any program.
  */
 #ifndef FP_YAMLCONF_H
 #define FP_YAMLCONF_H
@@ -36,8 +36,9 @@ struct fp_conf_field {
 	const char *const *choices;         /* ENUM: NULL-terminated */
 	const struct fp_conf_field *fields; /* MAP, LIST: ends with .key == NULL */
 	/*
-	 * LIST: appends an element with defaults to *(enclosing struct) and returns it, or NULL (no memory).
-	 * MAP: if set, called when the mapping is there, though it may be empty; returns its struct.
+	 * LIST: appends an element with defaults to *(enclosing struct) and returns it, or NULL (no
+	 * memory). MAP: if set, called when the mapping is there, though it may be empty; returns
+	 * its struct.
 	 */
 	void *(*item)(void *enclosing);
 	bool required;
@@ -49,10 +50,11 @@ struct fp_conf_error {
 };
 
 /*
- * Reads path into target as fields describes. Keys not in the file leave the target as it was. Each key at
- * most once. Returns 0; -ENOENT and the like if the file can't be read (a directory is -EISDIR), -EINVAL if
- * it is not valid; error->text then says what and where, and target holds what was read so far. A file may
- * have 1 MiB. A FIFO or a device is refused: it could keep the caller waiting. Control plane only: allocates.
+ * Reads path into target as fields describes. Keys not in the file leave the target as it was. Each
+ * key at most once. Returns 0; -ENOENT and the like if the file can't be read (a directory is
+ * -EISDIR), -EINVAL if it is not valid; error->text then says what and where, and target holds what
+ * was read so far. A file may have 1 MiB. A FIFO or a device is refused: it could keep the caller
+ * waiting. Control plane only: allocates.
  */
 int fp_conf_read(const char *path, const struct fp_conf_field *fields, void *target,
                  struct fp_conf_error *error);

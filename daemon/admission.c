@@ -15,7 +15,8 @@
 
 #define MAX_LINKS 64 /* of one session */
 
-/* A connection is a descriptor. Of sessions there are no more than that: a RESUME asks for no place. */
+/* A connection is a descriptor. Of sessions there are no more than that: a RESUME asks for no
+ * place. */
 static uint64_t limit_by_fds(const struct fp_server *server, uint64_t max)
 {
 	return server->options.private_node ? max : FP_MIN(max, server->max_fds_out);
@@ -37,7 +38,8 @@ static int take_place(struct fp_conn *conn, struct fp_client *client, const char
 	return 0;
 }
 
-/* Whoever has a session's token is no stranger: a flood of these can't keep him from coming back. */
+/* Whoever has a session's token is no stranger: a flood of these can't keep him from coming
+ * back. */
 static void trust_token(struct fp_conn *conn)
 {
 	const struct fp_wire_hello *hello = &conn->hello;
@@ -141,8 +143,8 @@ static int attach_link(struct fp_conn *conn, const struct fp_node_secret *secret
 }
 
 /*
- * Before the answer all WRITEs of the old connections have landed, or never will. It always finds a place: a
- * session has one control connection.
+ * Before the answer all WRITEs of the old connections have landed, or never will. It always finds a
+ * place: a session has one control connection.
  */
 static int resume_session(struct fp_conn *conn, const struct fp_node_secret *secret)
 {

@@ -1,7 +1,7 @@
 /*
- * The handshake of a connection, and what it opens: a session, a link of one, or a session again. Room:
- * daemon. Both are handlers of request.c: inbox holds the message; each answers it, or refuses the
- * connection.
+ * The handshake of a connection, and what it opens: a session, a link of one, or a session again.
+ * Room: daemon. Both are handlers of request.c: inbox holds the message; each answers it, or
+ * refuses the connection.
  */
 #ifndef FP_HANDSHAKE_H
 #define FP_HANDSHAKE_H

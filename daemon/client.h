@@ -1,8 +1,9 @@
 /*
- * Clients: who stands behind sessions, whatever number of them and of connections he opens. A client has a
- * name: that of the secret that he proved; without secrets his uid on a UNIX socket, and else the address of
- * his machine; all addresses of loopback are one, as everybody there may use each of them. Room: daemon. It
- * knows no session and no lease: these hold it. The loop's thread.
+ * Clients: who stands behind sessions, whatever number of them and of connections he opens. A
+ * client has a name: that of the secret that he proved; without secrets his uid on a UNIX socket,
+ * and else the address of his machine; all addresses of loopback are one, as everybody there may
+ * use each of them. Room: daemon. It knows no session and no lease: these hold it. The loop's
+ * thread.
  */
 #ifndef FP_CLIENT_H
 #define FP_CLIENT_H
@@ -38,11 +39,12 @@ struct fp_clients {
 	bool alone;       /* the node has one user: he may have all */
 };
 
-/* The name of a peer who proved no secret: "uid 1000" behind a UNIX socket fd; "loopback"; else peer
- * ("10.0.0.7:5022", "[fd00::7]:5022") without its port. Returns buf. */
+/* The name of a peer who proved no secret: "uid 1000" behind a UNIX socket fd; "loopback"; else
+ * peer ("10.0.0.7:5022", "[fd00::7]:5022") without its port. Returns buf. */
 const char *fp_client_peer_name(int unix_fd, const char *peer, char buf[FP_CLIENT_NAME_LEN]);
 
-/* The client of that name, who is new if nobody holds him. The caller holds him now. NULL: no memory. */
+/* The client of that name, who is new if nobody holds him. The caller holds him now. NULL: no
+ * memory. */
 struct fp_client *fp_client_get(struct fp_clients *clients, const char *name);
 /* Holds him once more. Returns client. */
 struct fp_client *fp_client_ref(struct fp_client *client);
@@ -50,7 +52,8 @@ struct fp_client *fp_client_ref(struct fp_client *client);
 void fp_client_put(struct fp_client *client);
 
 /*
- * How many he may have of what there are max of: three quarters, so that no client can keep all others out.
+ * How many he may have of what there are max of: three quarters, so that no client can keep all
+ * others out.
  */
 uint64_t fp_client_share(const struct fp_client *client, uint64_t max);
 

@@ -1,7 +1,7 @@
 /*
- * The configuration of farpaged: what the YAML file may say, its defaults, and whether it makes sense here.
- * Room: daemon. It opens nothing but the files that it reads; whether a port or a huge page is to be had
- * shows later.
+ * The configuration of farpaged: what the YAML file may say, its defaults, and whether it makes
+ * sense here. Room: daemon. It opens nothing but the files that it reads; whether a port or a huge
+ * page is to be had shows later.
  */
 #ifndef FP_CONFIG_H
 #define FP_CONFIG_H
@@ -64,9 +64,9 @@ struct fp_config {
 };
 
 /*
- * Reads and checks the file at path. 0 and *ret_config, to be released with fp_config_free; else a negative
- * errno (as fp_conf_read; -EINVAL also for what the checks refuse) and error->text says what is wrong and
- * what to do.
+ * Reads and checks the file at path. 0 and *ret_config, to be released with fp_config_free; else a
+ * negative errno (as fp_conf_read; -EINVAL also for what the checks refuse) and error->text says
+ * what is wrong and what to do.
  */
 int fp_config_read(const char *path, struct fp_config **ret_config, struct fp_conf_error *error);
 
@@ -78,7 +78,8 @@ void fp_config_free(struct fp_config *config);
 int fp_config_add_listen(struct fp_config *config, const char *address);
 struct fp_pool_config *fp_config_add_pool(struct fp_config *config);
 
-/* 0, or -EINVAL and error->text: what the table of keys can't express. memory_bytes: what this machine has.
+/* 0, or -EINVAL and error->text: what the table of keys can't express. memory_bytes: what this
+ * machine has.
  */
 int fp_config_check(const struct fp_config *config, uint64_t memory_bytes, struct fp_conf_error *error);
 
@@ -86,9 +87,9 @@ int fp_config_check(const struct fp_config *config, uint64_t memory_bytes, struc
 uint64_t fp_config_quota(const struct fp_config *config, const char *client);
 
 /*
- * Takes over into running what may change without a restart: limits, log level, secrets (next gets the old).
- * Returns the name of the first part of next that differs and was not taken over ("listen", "pools", "auth",
- * "rdma"), or NULL.
+ * Takes over into running what may change without a restart: limits, log level, secrets (next gets
+ * the old). Returns the name of the first part of next that differs and was not taken over
+ * ("listen", "pools", "auth", "rdma"), or NULL.
  */
 const char *fp_config_reload(struct fp_config *running, struct fp_config *next);
 

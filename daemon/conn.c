@@ -151,8 +151,8 @@ static void feed_stash(struct fp_conn *conn)
 }
 
 /*
- * Nobody at the other end closed it: the network broke it. The kernel of a process that ended closes its
- * sockets in order, and that is an end of file.
+ * Nobody at the other end closed it: the network broke it. The kernel of a process that ended
+ * closes its sockets in order, and that is an end of file.
  */
 static void cut(struct fp_conn *conn)
 {
@@ -183,8 +183,9 @@ static void on_recv(struct fp_op *op, int res, unsigned flags)
 }
 
 /*
- * One buffer at a time: a peer that sends more than it is served keeps the rest in its own socket. Thousands
- * of quiet ones may speak at once, and have to wait then: so a quiet one gets a part of a buffer.
+ * One buffer at a time: a peer that sends more than it is served keeps the rest in its own socket.
+ * Thousands of quiet ones may speak at once, and have to wait then: so a quiet one gets a part of a
+ * buffer.
  */
 static void start_recv(struct fp_conn *conn)
 {
@@ -335,8 +336,8 @@ static void start_timer(struct fp_conn *conn, uint64_t ns)
 	fp_loop_timeout(&conn->server->loop, &conn->time_op, &conn->time, ns);
 }
 
-/* How long a control connection may still be silent. While it waits for a lease or its turn, silence is no
- * sign. */
+/* How long a control connection may still be silent. While it waits for a lease or its turn,
+ * silence is no sign. */
 static uint64_t idle_left_ns(const struct fp_conn *conn)
 {
 	uint64_t limit_ns = conn->session->idle_timeout_ns;
@@ -518,8 +519,8 @@ static bool is_finished(const struct fp_conn *conn)
 }
 
 /*
- * The peer has not received all descriptors that it was sent. They count for our user until it does, or
- * closes: so does the connection. Whoever is told to stop does not wait for that.
+ * The peer has not received all descriptors that it was sent. They count for our user until it
+ * does, or closes: so does the connection. Whoever is told to stop does not wait for that.
  */
 static bool owes_fds(struct fp_conn *conn)
 {
@@ -548,13 +549,13 @@ static void settle_input(struct fp_conn *conn)
 	if (conn->eof && wants_input(conn) && !conn->stash_bytes) {
 		if (!is_between_frames(conn))
 			fp_server_log_peer(conn->server, conn, "it went away in the middle of a frame");
-		/* Over rdma a process that ends and a cable that breaks look the same: who is through says
-		 * BYE. */
+		/* Over rdma a process that ends and a cable that breaks look the same: who is
+		 * through says BYE. */
 		conn->cut = conn->cut || conn->gate_peer;
 		conn->state = FP_CONN_CLOSING;
 	}
-	/* What has arrived is still read, then comes an end of file; a frame that is half here gets its rest
-	 * first. */
+	/* What has arrived is still read, then comes an end of file; a frame that is half here gets
+	 * its rest first. */
 	if (conn->server->stopping && !conn->drained && is_between_frames(conn)) {
 		conn->drained = true;
 		shutdown(conn->fd, SHUT_RD);
@@ -571,8 +572,8 @@ static void settle_recv(struct fp_conn *conn)
 }
 
 /*
- * The handshake has a time limit, and so has a peer that was told to go, and a control connection that falls
- * silent.
+ * The handshake has a time limit, and so has a peer that was told to go, and a control connection
+ * that falls silent.
  */
 static void settle_timer(struct fp_conn *conn)
 {
@@ -605,7 +606,8 @@ static void settle_send(struct fp_conn *conn)
 	}
 }
 
-/* Thousands of sessions may end at once. Strangers, and links of a session that has ended, never wait. */
+/* Thousands of sessions may end at once. Strangers, and links of a session that has ended, never
+ * wait. */
 static bool may_end(struct fp_conn *conn)
 {
 	if (!conn->session)

@@ -1,6 +1,6 @@
 /*
- * A connection: receives, hands whole requests to its handler, sends the answers, and comes to an end.
- * Room: daemon. It knows sockets and the loop; what requests mean is request.c's.
+ * A connection: receives, hands whole requests to its handler, sends the answers, and comes to an
+ * end. Room: daemon. It knows sockets and the loop; what requests mean is request.c's.
  *
  *              accept                 WELCOME            EOF, BYE, refused or draining
  *   (none) ─────────► expects HELLO, AUTH ─────► open ─────────► closing: answers still go out, input is
@@ -90,8 +90,8 @@ bool fp_conn_is_control(const struct fp_conn *conn);
 /* Whether it can break while the client lives: then its session outlives it for a grace period. */
 bool fp_conn_may_break(const struct fp_conn *conn);
 
-/* Begins to serve fd and, unless NULL, the gate's peer behind it; both are its own from here on (also on
- * failure: the peer is then ended). 0 or -ENOMEM. */
+/* Begins to serve fd and, unless NULL, the gate's peer behind it; both are its own from here on
+ * (also on failure: the peer is then ended). 0 or -ENOMEM. */
 int fp_conn_start(struct fp_server *server, int fd, struct fp_cm_server_peer *gate_peer);
 
 /* It is session's from now on; NULL: nobody's. It leaves the one before. */
@@ -100,10 +100,11 @@ void fp_conn_enter(struct fp_conn *conn, struct fp_node_session *session);
 /* Queues an answer and owns it; NULL (no memory for it) kills the connection. */
 void fp_conn_answer(struct fp_conn *conn, struct fp_reply *reply);
 /*
- * Whether one more descriptor may be sent to the peer; then it is counted until the peer has received it.
- * What is not received counts for our user, all its processes together, and past RLIMIT_NOFILE the kernel
- * takes no descriptor for anybody (unix(7), ETOOMANYREFS). So each connection has few, and all have a part of
- * that limit, of which no client has more than three quarters.
+ * Whether one more descriptor may be sent to the peer; then it is counted until the peer has
+ * received it. What is not received counts for our user, all its processes together, and past
+ * RLIMIT_NOFILE the kernel takes no descriptor for anybody (unix(7), ETOOMANYREFS). So each
+ * connection has few, and all have a part of that limit, of which no client has more than three
+ * quarters.
  */
 bool fp_conn_promise_fd(struct fp_conn *conn);
 /* There is none after all. Fine where none was promised. */
@@ -116,12 +117,13 @@ void fp_conn_answer_error(struct fp_conn *conn, const struct fp_wire_header *req
 void fp_conn_refuse(struct fp_conn *conn, enum fp_wire_status status, const char *reason);
 /* Ends it at once, whatever is under way. */
 void fp_conn_kill(struct fp_conn *conn);
-/* Charges a piece of work, in bytes that could be copied meanwhile, to its client's share of the loop's time.
+/* Charges a piece of work, in bytes that could be copied meanwhile, to its client's share of the
+ * loop's time.
  */
 void fp_conn_charge(const struct fp_conn *conn, uint64_t bytes);
 /*
- * Does what is due: sends, resumes or stops receiving, ends. To be called after anything about conn has
- * changed, last of all, since it may free it.
+ * Does what is due: sends, resumes or stops receiving, ends. To be called after anything about conn
+ * has changed, last of all, since it may free it.
  */
 void fp_conn_settle(struct fp_conn *conn);
 /* Its turn has come: settles the connection of turn. */

@@ -70,7 +70,8 @@ static void look_at_group(const struct version *v, const char *dir, struct fp_ho
 	         fp_size_format(limit, size, sizeof(size)));
 }
 
-/* The path of this process' group, as /proc/self/cgroup has it: "4:memory:/a/b" (v1), "0::/a/b" (v2). */
+/* The path of this process' group, as /proc/self/cgroup has it: "4:memory:/a/b" (v1), "0::/a/b"
+ * (v2). */
 static bool find_group(const char *root, const struct version *v, char ret_path[PATH_MAX])
 {
 	fp_autofclose FILE *f = NULL;

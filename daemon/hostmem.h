@@ -1,7 +1,7 @@
 /*
- * Host memory: how much the machine can still give this process. The bound is what is free or can be freed
- * at once, swap included. Each memory limit of a cgroup of the process, v1 or v2, and of the groups above it
- * bounds it further. Room: daemon. It reads files and knows no pools.
+ * Host memory: how much the machine can still give this process. The bound is what is free or can
+ * be freed at once, swap included. Each memory limit of a cgroup of the process, v1 or v2, and of
+ * the groups above it bounds it further. Room: daemon. It reads files and knows no pools.
  */
 #ifndef FP_HOSTMEM_H
 #define FP_HOSTMEM_H
@@ -14,8 +14,8 @@ struct fp_hostmem {
 };
 
 /*
- * Reads it from /proc and the mounted cgroups below root: "" but for tests. What can't be read is no bound.
- * It takes about 60 µs. Any thread.
+ * Reads it from /proc and the mounted cgroups below root: "" but for tests. What can't be read is
+ * no bound. It takes about 60 µs. Any thread.
  */
 void fp_hostmem_read(const char *root, struct fp_hostmem *ret_host);
 

@@ -38,7 +38,8 @@ static int feed_header(struct fp_inbox *inbox)
 	return inbox->header.type & 1 ? -EPROTO : inbox->header.length == 0;
 }
 
-/* May have taken some of a WRITE's data with the table: *ret_extra says how much, to be looked at again. */
+/* May have taken some of a WRITE's data with the table: *ret_extra says how much, to be looked at
+ * again. */
 static int feed_table(struct fp_inbox *inbox, size_t *ret_extra)
 {
 	size_t have = inbox->have_bytes - FP_WIRE_HEADER_BYTES;

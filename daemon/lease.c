@@ -14,12 +14,13 @@
 #include "units.h"
 #include "wire.h"
 
-/* What looks at kept memory cost the loop: some hundred microseconds at most, and a tenth of its time. */
+/* What looks at kept memory cost the loop: some hundred microseconds at most, and a tenth of its
+ * time. */
 #define COLLECT_MAX      128u
 #define COLLECT_PAUSE_NS FP_NSEC_PER_MSEC
 
-/* The host is not asked at each LEASE. Where the answer takes long (thousands of mounts) it costs a tenth of
- * the loop's time. */
+/* The host is not asked at each LEASE. Where the answer takes long (thousands of mounts) it costs a
+ * tenth of the loop's time. */
 #define HOST_AGE_NS      (100 * FP_NSEC_PER_MSEC)
 #define HOST_PAUSES      10
 #define REFUSED_PAUSE_NS (10 * FP_NSEC_PER_SEC)
@@ -220,7 +221,8 @@ static void done_give(struct fp_call_args *job)
 	memory_free(memory);
 }
 
-/* The bytes count as free from here on: a later lease that needs them waits until they are scrubbed. */
+/* The bytes count as free from here on: a later lease that needs them waits until they are
+ * scrubbed. */
 static void give(struct fp_node_memory *memory)
 {
 	uncharge(memory);
@@ -295,7 +297,8 @@ static void done_leave(struct fp_call_args *job)
 	free(lease_of(job));
 }
 
-/* A holder leaves, behind the keeper's jobs for its key, which point at it. After the last the memory goes.
+/* A holder leaves, behind the keeper's jobs for its key, which point at it. After the last the
+ * memory goes.
  */
 static void leave(struct fp_node_lease *lease)
 {
@@ -562,7 +565,8 @@ void fp_node_lease_release(struct fp_node_lease *lease)
 		leave(lease);
 }
 
-/* --- keys ----------------------------------------------------------------------------------------------- */
+/* --- keys
+ * ----------------------------------------------------------------------------------------------- */
 
 /* Registration pins all pages in one go. They are there by then: to clear them takes longest. */
 static bool run_make(struct fp_call_args *job)

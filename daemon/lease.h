@@ -1,7 +1,7 @@
 /*
- * Leases as the node holds them: granted to a session out of a pool, used by its requests, given back and
- * scrubbed. Room: daemon. It knows pools and the keeper, never connections. Everything here is the loop's
- * thread; the memory work itself is done by the keeper.
+ * Leases as the node holds them: granted to a session out of a pool, used by its requests, given
+ * back and scrubbed. Room: daemon. It knows pools and the keeper, never connections. Everything
+ * here is the loop's thread; the memory work itself is done by the keeper.
  *
  *            grant              the keeper made it        release, or the session ends
  *   (none) ────────► being made ──────────────────► granted ───────────────────────────► released
@@ -9,9 +9,9 @@
  *
  * A lease that is being made when its session ends is given back as soon as it is made.
  *
- * A session may adopt the leases of another one: each then has a lease of its own (its id, key and uses), and
- * both are holders of one memory. It is scrubbed when its last holder has left. Only the one that it was
- * granted to may write it.
+ * A session may adopt the leases of another one: each then has a lease of its own (its id, key and
+ * uses), and both are holders of one memory. It is scrubbed when its last holder has left. Only the
+ * one that it was granted to may write it.
  */
 #ifndef FP_NODE_LEASE_H
 #define FP_NODE_LEASE_H
@@ -34,9 +34,9 @@ struct fp_node_leases {
 };
 
 /*
- * A lease's key: its memory, registered in the domain of a peer of the gate, so that this peer's links READ
- * and WRITE it. Made and revoked by the keeper, in that order and before the memory is scrubbed. From its
- * revocation on it belongs to the keeper's job, and no longer to the lease.
+ * A lease's key: its memory, registered in the domain of a peer of the gate, so that this peer's
+ * links READ and WRITE it. Made and revoked by the keeper, in that order and before the memory is
+ * scrubbed. From its revocation on it belongs to the keeper's job, and no longer to the lease.
  */
 struct fp_lease_key {
 	struct fp_cm_server_peer *peer; /* held */
@@ -50,8 +50,8 @@ struct fp_lease_key {
 };
 
 /*
- * What a lease is about. When its last holder has left it is given back, or kept until the client to which it
- * was passed has let go of it: then it is still charged.
+ * What a lease is about. When its last holder has left it is given back, or kept until the client
+ * to which it was passed has let go of it: then it is still charged.
  */
 struct fp_node_memory {
 	struct fp_pools *pools;
@@ -88,8 +88,8 @@ struct fp_lease_request {
 	struct fp_client *client; /* it is charged to him */
 	uint64_t quota_bytes;     /* his, of all his sessions */
 	uint64_t max_leases;
-	/* Called once after a grant that was begun: 0, or -ENOMEM and the like, or -ECANCELED where the
-	 * session has ended meanwhile (the lease is gone when it returns). */
+	/* Called once after a grant that was begun: 0, or -ENOMEM and the like, or -ECANCELED where
+	 * the session has ended meanwhile (the lease is gone when it returns). */
 	void (*done)(struct fp_node_lease *lease, int status, void *user);
 	void *user;
 };
@@ -108,30 +108,32 @@ struct fp_pools {
 };
 
 void fp_pools_init(struct fp_pools *pools, unsigned max_shared);
-/* Forgets what is kept: it is the clients' from then on. After the keeper; the pools stay the caller's. */
+/* Forgets what is kept: it is the clients' from then on. After the keeper; the pools stay the
+ * caller's. */
 void fp_pools_done(struct fp_pools *pools);
 
 /*
- * The least size of a lease from pools of size_bytes together. Each lease is a mapping, of which the kernel
- * allows a process 65530 (vm.max_map_count): the pools are to be full before these are used up.
+ * The least size of a lease from pools of size_bytes together. Each lease is a mapping, of which
+ * the kernel allows a process 65530 (vm.max_map_count): the pools are to be full before these are
+ * used up.
  */
 uint64_t fp_pools_least_bytes(uint64_t size_bytes);
 
 /*
- * Looks at what is kept, some hundred memories at a time and not too often, and gives back what clients have
- * let go of. True if there was any.
+ * Looks at what is kept, some hundred memories at a time and not too often, and gives back what
+ * clients have let go of. True if there was any.
  */
 bool fp_pools_collect(struct fp_pools *pools);
 
 /*
- * What a pool can still lease: what is free of it; where the host has not set it aside, at most what the host
- * can give. Clients of a node before this one may still have that memory.
+ * What a pool can still lease: what is free of it; where the host has not set it aside, at most
+ * what the host can give. Clients of a node before this one may still have that memory.
  */
 uint64_t fp_pools_free(struct fp_pools *pools, const struct fp_pool *pool);
 
 /*
- * The pool that can back the request and has the most room, or NULL. What is being given back is free, but
- * the lease waits for it.
+ * The pool that can back the request and has the most room, or NULL. What is being given back is
+ * free, but the lease waits for it.
  */
 struct fp_pool *fp_pools_choose(struct fp_pools *pools, uint64_t size_bytes, bool shareable);
 /* Sums over the pools that can serve such a client. */
@@ -139,43 +141,44 @@ void fp_pools_sum(struct fp_pools *pools, bool shareable, uint64_t *ret_size_byt
 /* Logs it if pools that take memory as it is used are larger than what the host can give now. */
 void fp_pools_warn(struct fp_pools *pools);
 
-/* Sums over all of them: leases, and the bytes that they take, both once however many sessions hold them.
- * Without what is kept. */
+/* Sums over all of them: leases, and the bytes that they take, both once however many sessions hold
+ * them. Without what is kept. */
 void fp_pools_leased(const struct fp_pools *pools, uint64_t *ret_leases, uint64_t *ret_bytes);
 
 /*
- * Begins a grant: accounts for it and lets the keeper make the memory. 0: request->done will be called;
- * -EDQUOT, -ENOSPC, -EMFILE (the client maps as many as one may), -EUSERS (too many leases), -ENOMEM: it will
- * not.
+ * Begins a grant: accounts for it and lets the keeper make the memory. 0: request->done will be
+ * called; -EDQUOT, -ENOSPC, -EMFILE (the client maps as many as one may), -EUSERS (too many
+ * leases), -ENOMEM: it will not.
  */
 int fp_node_lease_grant(struct fp_node_leases *leases, struct fp_pools *pools, struct fp_worker *keeper,
                         const struct fp_lease_request *request);
 
 /*
- * Gives leases, of which there is none, every granted one of from: read-only, by the same ids. They stay
- * charged to whom they were granted. 0; -ENOMEM: none is adopted.
+ * Gives leases, of which there is none, every granted one of from: read-only, by the same ids. They
+ * stay charged to whom they were granted. 0; -ENOMEM: none is adopted.
  */
 int fp_node_leases_adopt(struct fp_node_leases *leases, const struct fp_node_leases *from);
 
 /* The granted lease with that id, or NULL. */
 struct fp_node_lease *fp_node_lease_find(const struct fp_node_leases *leases, uint32_t id);
 
-/* A request begins, and ends, to use the memory: it stays mapped in between, also if the lease is released.
+/* A request begins, and ends, to use the memory: it stays mapped in between, also if the lease is
+ * released.
  */
 void fp_node_lease_get(struct fp_node_lease *lease);
 void fp_node_lease_put(struct fp_node_lease *lease);
 
 /*
- * Takes a lease away from its session; the memory is scrubbed and returned once it is made, nobody uses it,
- * no other session has it and no client still has the memfd.
+ * Takes a lease away from its session; the memory is scrubbed and returned once it is made, nobody
+ * uses it, no other session has it and no client still has the memfd.
  */
 void fp_node_lease_release(struct fp_node_lease *lease);
 
 /*
- * Begins to register a granted lease with peer, a read-only one for READ alone; a key that it has is revoked.
- * 0: done will be called once, with 0 and lease->key made, -ECANCELED if it was revoked meanwhile, or what
- * registration says (-ENOMEM: the limit of locked memory): the lease is the caller's to keep or release. Else
- * -ENOMEM, and it will not.
+ * Begins to register a granted lease with peer, a read-only one for READ alone; a key that it has
+ * is revoked. 0: done will be called once, with 0 and lease->key made, -ECANCELED if it was revoked
+ * meanwhile, or what registration says (-ENOMEM: the limit of locked memory): the lease is the
+ * caller's to keep or release. Else -ENOMEM, and it will not.
  */
 int fp_node_lease_key_make(struct fp_node_lease *lease, struct fp_cm_server_peer *peer,
                            void (*done)(struct fp_node_lease *lease, int status, void *user), void *user);

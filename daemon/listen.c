@@ -155,8 +155,8 @@ static int try_bind(int fd, const struct fp_listen_address *address)
 	return r;
 }
 
-/* A killed daemon's socket still answers for a moment: the kernel takes io_uring down after the process is
- * gone. */
+/* A killed daemon's socket still answers for a moment: the kernel takes io_uring down after the
+ * process is gone. */
 static int bind_to(int fd, const struct fp_listen_address *address)
 {
 	const struct timespec pause = {.tv_nsec = BIND_PAUSE_NS};
@@ -180,8 +180,8 @@ int fp_listen_open(const struct fp_listen_address *address, int *ret_fd)
 	if (fd < 0)
 		return -errno;
 	if (address->sockaddr.ss_family != AF_UNIX) {
-		/* A restart need not wait for old connections to time out. What accept returns inherits the
-		 * rest. */
+		/* A restart need not wait for old connections to time out. What accept returns
+		 * inherits the rest. */
 		if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) < 0 ||
 		    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)) < 0)
 			return -errno;

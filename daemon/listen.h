@@ -20,7 +20,8 @@ struct fp_listen_address {
 
 /*
  * "unix:PATH", "unix:@NAME" (abstract), "tcp://HOST[:PORT]" or "rdma://HOST[:PORT]" (HOST: a numeric address,
- * in brackets for IPv6, or "localhost"; port 0: any free one). 0 and *ret_address; -EINVAL; -ENAMETOOLONG.
+ * in brackets for IPv6, or "localhost"; port 0: any free one). 0 and *ret_address; -EINVAL;
+ * -ENAMETOOLONG.
  */
 int fp_listen_parse(const char *text, struct fp_listen_address *ret_address);
 
@@ -28,8 +29,9 @@ int fp_listen_parse(const char *text, struct fp_listen_address *ret_address);
 bool fp_listen_is_local(const struct fp_listen_address *address);
 
 /*
- * Binds and listens; a dead UNIX socket left behind by an earlier run is replaced. 0 and *ret_fd (owned by
- * the caller), or a negative errno; -EADDRINUSE if somebody still answers there after a second.
+ * Binds and listens; a dead UNIX socket left behind by an earlier run is replaced. 0 and *ret_fd
+ * (owned by the caller), or a negative errno; -EADDRINUSE if somebody still answers there after a
+ * second.
  */
 int fp_listen_open(const struct fp_listen_address *address, int *ret_fd);
 

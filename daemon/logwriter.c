@@ -1,8 +1,9 @@
 /*
  * The thread that writes the log. Room: daemon; see logwriter.h.
  *
- * A full pipe, a stopped terminal or a hung file system may hold the thread for ever. So nobody waits for it,
- * and it holds no lock while it writes. Nor can stderr be made non-blocking: other processes share its file.
+ * A full pipe, a stopped terminal or a hung file system may hold the thread for ever. So nobody
+ * waits for it, and it holds no lock while it writes. Nor can stderr be made non-blocking: other
+ * processes share its file.
  */
 #include "logwriter.h"
 
@@ -59,7 +60,8 @@ static bool is_over(const struct topic *topic, uint64_t now_ns)
 	return now_ns - topic->since_ns >= FP_NSEC_PER_SEC;
 }
 
-/* Called by fp_log on any thread. The writer's own lines, on what was left out, it writes itself. */
+/* Called by fp_log on any thread. The writer's own lines, on what was left out, it writes
+ * itself. */
 static bool take(const char *subsystem, const char *line, size_t len)
 {
 	uint64_t now_ns = fp_clock_ns();

@@ -58,7 +58,8 @@ static int explain_refusal(int r, struct fp_conf_error *error)
 	return r;
 }
 
-/* Without shared buffers the loop still serves, each connection then receives into a buffer of its own. */
+/* Without shared buffers the loop still serves, each connection then receives into a buffer of its
+ * own. */
 static int setup_bufs(struct fp_loop *loop)
 {
 	struct io_uring_buf_reg reg = {.ring_entries = FP_LOOP_BUFS, .bgid = BUF_GROUP};

@@ -1,7 +1,7 @@
 /*
- * The io_uring loop: one thread that submits operations and calls back what completed. All that a round of
- * completions gives rise to is submitted by the same system call that waits for the next. Room: daemon. It
- * knows operations and buffers, never the protocol.
+ * The io_uring loop: one thread that submits operations and calls back what completed. All that a
+ * round of completions gives rise to is submitted by the same system call that waits for the next.
+ * Room: daemon. It knows operations and buffers, never the protocol.
  */
 #ifndef FP_LOOP_H
 #define FP_LOOP_H
@@ -27,16 +27,17 @@ struct fp_loop {
 	    *bufs; /* receive buffers that all connections share; NULL: each brings its own */
 	uint8_t *buf_memory;
 	bool stopped;
-	/* Unless NULL: called after each round of completions; true: the next round does not wait for one. */
+	/* Unless NULL: called after each round of completions; true: the next round does not wait
+	 * for one. */
 	bool (*between_rounds)(struct fp_loop *loop);
 };
 
 #define fp_container_of(ptr, type, member) ((type *)(void *)((char *)(ptr)-offsetof(type, member)))
 
 /*
- * Sets the ring up. plain: without shared buffers, as on kernels that have none. 0; else a negative errno,
- * and error->text says which setting of the host stands in the way. Release with fp_loop_done, on the same
- * thread.
+ * Sets the ring up. plain: without shared buffers, as on kernels that have none. 0; else a negative
+ * errno, and error->text says which setting of the host stands in the way. Release with
+ * fp_loop_done, on the same thread.
  */
 int fp_loop_init(struct fp_loop *loop, bool plain, struct fp_conf_error *error);
 void fp_loop_done(struct fp_loop *loop);
@@ -45,7 +46,8 @@ void fp_loop_done(struct fp_loop *loop);
 int fp_loop_run(struct fp_loop *loop);
 void fp_loop_stop(struct fp_loop *loop);
 
-/* A submission that will complete at op; prepare it with io_uring_prep_* and fp_loop_sqe_set. Never NULL. */
+/* A submission that will complete at op; prepare it with io_uring_prep_* and fp_loop_sqe_set. Never
+ * NULL. */
 struct io_uring_sqe *fp_loop_sqe(struct fp_loop *loop);
 /* After io_uring_prep_*: op NULL means that the completion does not matter. */
 void fp_loop_sqe_set(struct io_uring_sqe *sqe, struct fp_op *op);

@@ -161,8 +161,8 @@ static int parse(int argc, char **argv, struct arguments *args)
 }
 
 /*
- * A private node has nobody to serve once its parent is gone: also if the parent went before we could ask to
- * be told, which shows at the other end of the pipe that waits for our addresses.
+ * A private node has nobody to serve once its parent is gone: also if the parent went before we
+ * could ask to be told, which shows at the other end of the pipe that waits for our addresses.
  */
 static bool follow_parent(int ready_fd)
 {
@@ -199,7 +199,8 @@ static int private_config(const struct arguments *args, struct fp_config **ret_c
 	return r;
 }
 
-/* The folder that `farpage run` made for our socket, if it has not removed it, as it could not wait for us.
+/* The folder that `farpage run` made for our socket, if it has not removed it, as it could not wait
+ * for us.
  */
 static void remove_folder(const struct arguments *args)
 {

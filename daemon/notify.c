@@ -1,5 +1,6 @@
 /*
- * Telling systemd. Room: daemon; see notify.h. sd_notify would wait for a reader whose queue is full.
+ * Telling systemd. Room: daemon; see notify.h. sd_notify would wait for a reader whose queue is
+ * full.
  */
 #include "notify.h"
 

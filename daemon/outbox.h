@@ -1,7 +1,7 @@
 /*
- * The outbox: answers of one connection, in order, until the kernel has taken them. The bytes of a READ are
- * sent from the lease itself, which the reply holds until then. Room: daemon. It knows memory and leases,
- * never sockets.
+ * The outbox: answers of one connection, in order, until the kernel has taken them. The bytes of a
+ * READ are sent from the lease itself, which the reply holds until then. Room: daemon. It knows
+ * memory and leases, never sockets.
  */
 #ifndef FP_OUTBOX_H
 #define FP_OUTBOX_H
@@ -39,8 +39,8 @@ struct fp_outbox {
 };
 
 /*
- * A reply with room for n_data parts after its head: header for a payload of payload_bytes, of which fixed
- * follow in the head. NULL: no memory.
+ * A reply with room for n_data parts after its head: header for a payload of payload_bytes, of
+ * which fixed follow in the head. NULL: no memory.
  */
 struct fp_reply *fp_reply_new(const struct fp_wire_header *request, enum fp_wire_type type,
                               size_t payload_bytes, const void *fixed, size_t fixed_bytes, unsigned n_data);
@@ -53,8 +53,8 @@ void fp_reply_add_text(struct fp_reply *reply, char *text, size_t len_bytes);
 /* The descriptor, which the reply owns from here on, of a lease that it holds. */
 void fp_reply_pass(struct fp_reply *reply, int fd, struct fp_node_lease *granted);
 /*
- * Turns a reply with a descriptor, of which nothing is sent, into an ERROR with that status. Its lease is
- * given back: the client never hears of it.
+ * Turns a reply with a descriptor, of which nothing is sent, into an ERROR with that status. Its
+ * lease is given back: the client never hears of it.
  */
 void fp_reply_refuse(struct fp_reply *reply, enum fp_wire_status status);
 /* Lets go of leases, text and descriptor. NULL is fine. */
@@ -63,9 +63,9 @@ void fp_reply_free(struct fp_reply *reply);
 /* The outbox owns the reply from here on. */
 void fp_outbox_push(struct fp_outbox *outbox, struct fp_reply *reply);
 /*
- * Fills up to max vectors with what is to be sent next, max_bytes at most; returns their number. *ret_fd: to
- * be passed along, or -1. A reply with a descriptor is never gathered together with others, so that the
- * descriptor comes with its first byte.
+ * Fills up to max vectors with what is to be sent next, max_bytes at most; returns their number.
+ * *ret_fd: to be passed along, or -1. A reply with a descriptor is never gathered together with
+ * others, so that the descriptor comes with its first byte.
  */
 unsigned fp_outbox_gather(const struct fp_outbox *outbox, struct iovec *iov, unsigned max, size_t max_bytes,
                           int *ret_fd);

@@ -397,8 +397,9 @@ int fp_pool_populate(const struct fp_pool *pool, struct fp_chunk *chunk)
 }
 
 /*
- * The reserve gives up its pages first: a mapping of huge pages is refused where as many are not free. What
- * it gives up for other chunks is their business: a small one does not wait for a large one.
+ * The reserve gives up its pages first: a mapping of huge pages is refused where as many are not
+ * free. What it gives up for other chunks is their business: a small one does not wait for a large
+ * one.
  */
 static int take_slice(struct fp_pool *pool, struct fp_chunk *chunk)
 {

@@ -1,21 +1,22 @@
 /*
- * Pools: the memory that a node exports. Every lease gets memory of its own from a pool (a mapping, and but
- * for anonymous pools a sealed memfd, so that a client who holds it reaches nothing else). What was passed to
- * a client comes back when the client has let go of it, and not before. The kernel gives whoever has the
- * pages next zeros. Room: daemon. It knows sizes and mappings, never sessions.
+ * Pools: the memory that a node exports. Every lease gets memory of its own from a pool (a mapping,
+ * and but for anonymous pools a sealed memfd, so that a client who holds it reaches nothing else).
+ * What was passed to a client comes back when the client has let go of it, and not before. The
+ * kernel gives whoever has the pages next zeros. Room: daemon. It knows sizes and mappings, never
+ * sessions.
  *
- * How a node sees that it has a memfd alone: it opens the file once for itself and once for the client, and
- * closes what memfd_create gave, which the kernel does not count. A write lease (fcntl(2), F_SETLEASE) is
- * then granted only if nobody else has the file open: in a descriptor, under way in a socket, or in a mapping
- * of any kind. Nobody else opens it anew: its mode is 0600. A name for it (O_PATH) is not seen, but has no
- * pages once these were punched.
+ * How a node sees that it has a memfd alone: it opens the file once for itself and once for the
+ * client, and closes what memfd_create gave, which the kernel does not count. A write lease
+ * (fcntl(2), F_SETLEASE) is then granted only if nobody else has the file open: in a descriptor,
+ * under way in a socket, or in a mapping of any kind. Nobody else opens it anew: its mode is 0600.
+ * A name for it (O_PATH) is not seen, but has no pages once these were punched.
  *
- * A preallocated pool holds its free part as a reserve of pages, so that nobody else on the host can take
- * them. The reserve is a file that nobody maps: what fails to fill it changes no address. A grant gives up a
- * piece of it and populates the lease; after a return it is refilled.
+ * A preallocated pool holds its free part as a reserve of pages, so that nobody else on the host
+ * can take them. The reserve is a file that nobody maps: what fails to fill it changes no address.
+ * A grant gives up a piece of it and populates the lease; after a return it is refilled.
  *
- * What is done to many pages is done in slices. Functions that do one return 1 while there is more: call
- * again.
+ * What is done to many pages is done in slices. Functions that do one return 1 while there is more:
+ * call again.
  */
 #ifndef FP_POOL_H
 #define FP_POOL_H
@@ -63,9 +64,9 @@ struct fp_pool {
 };
 
 /*
- * Makes a pool and proves that its memory is to be had: preallocates, reserves huge pages, tries the NUMA
- * binding. What the host cannot give is refused before it is touched. 0 and *ret_pool; else a negative errno
- * and error->text. Release with fp_pool_close when all chunks are back.
+ * Makes a pool and proves that its memory is to be had: preallocates, reserves huge pages, tries
+ * the NUMA binding. What the host cannot give is refused before it is touched. 0 and *ret_pool;
+ * else a negative errno and error->text. Release with fp_pool_close when all chunks are back.
  */
 int fp_pool_open(const struct fp_pool_config *config, struct fp_pool **ret_pool, struct fp_conf_error *error);
 void fp_pool_close(struct fp_pool *pool);
@@ -86,9 +87,10 @@ bool fp_pool_charge(struct fp_pool *pool, uint64_t size_bytes);
 void fp_pool_uncharge(struct fp_pool *pool, uint64_t size_bytes);
 
 /*
- * A slice of making a zeroed chunk of size_bytes (rounded and charged before); *chunk is empty at first.
- * Waits (1, with nothing done) for chunks whose bytes are charged again, and which are being given back. 1,
- * 0, or a negative errno, and *chunk is empty: -ENOMEM when the host has no memory. The keeper's thread.
+ * A slice of making a zeroed chunk of size_bytes (rounded and charged before); *chunk is empty at
+ * first. Waits (1, with nothing done) for chunks whose bytes are charged again, and which are being
+ * given back. 1, 0, or a negative errno, and *chunk is empty: -ENOMEM when the host has no memory.
+ * The keeper's thread.
  */
 int fp_pool_take(struct fp_pool *pool, uint64_t size_bytes, struct fp_chunk *chunk);
 /* A slice of giving a chunk all its pages. 1, 0 or -ENOMEM. The keeper's thread. */
@@ -97,21 +99,22 @@ int fp_pool_populate(const struct fp_pool *pool, struct fp_chunk *chunk);
 void fp_pool_end(struct fp_pool *pool);
 
 /*
- * A slice of freeing a chunk that nobody else has: 1 or 0. Its pages go also from who holds a name for its
- * memfd. Nobody else is ever given that memfd. The keeper's thread.
+ * A slice of freeing a chunk that nobody else has: 1 or 0. Its pages go also from who holds a name
+ * for its memfd. Nobody else is ever given that memfd. The keeper's thread.
  */
 int fp_pool_give(struct fp_pool *pool, struct fp_chunk *chunk);
 /* Lets go of a chunk that a client still has, whose bytes stay: it may have them nowhere else. */
 void fp_pool_leave(struct fp_pool *pool, struct fp_chunk *chunk);
 
-/* A descriptor of a memfd for a client, who has it from then on. 0 and *ret_fd, or a negative errno. */
+/* A descriptor of a memfd for a client, who has it from then on. 0 and *ret_fd, or a negative
+ * errno. */
 int fp_chunk_pass(struct fp_chunk *chunk, int *ret_fd);
 /* Whether no client has it any more. Some microseconds; any thread. */
 bool fp_chunk_is_alone(const struct fp_chunk *chunk);
 /*
- * A slice of bringing the reserve of a preallocated pool to all that no chunk has. It can fail: a client that
- * dies lets go of its mapping a moment after its session has ended, and one that lives may keep it. 1, 0, or
- * -ENOMEM: to be tried again with every chunk. The keeper's thread.
+ * A slice of bringing the reserve of a preallocated pool to all that no chunk has. It can fail: a
+ * client that dies lets go of its mapping a moment after its session has ended, and one that lives
+ * may keep it. 1, 0, or -ENOMEM: to be tried again with every chunk. The keeper's thread.
  */
 int fp_pool_refill(struct fp_pool *pool);
 

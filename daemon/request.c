@@ -1,6 +1,6 @@
 /*
- * What requests mean. Room: daemon; see request.h. Each handler answers once, or has the answer follow (a
- * lease), or ends the connection.
+ * What requests mean. Room: daemon; see request.h. Each handler answers once, or has the answer
+ * follow (a lease), or ends the connection.
  */
 #include "request.h"
 
@@ -49,7 +49,8 @@ static bool may(const struct fp_conn *conn, enum fp_right right)
 	        (cred.uid == 0 || cred.uid == geteuid()));
 }
 
-/* A descriptor for the client that maps it. For any other the memory is mapped here, which is enough. */
+/* A descriptor for the client that maps it. For any other the memory is mapped here, which is
+ * enough. */
 static int pass_memory(const struct fp_conn *conn, struct fp_node_lease *lease, int *ret_fd)
 {
 	struct fp_chunk *chunk = &lease->memory->chunk;
@@ -121,7 +122,8 @@ static void key_done(struct fp_node_lease *lease, int status, void *user)
 	fp_conn_settle(conn);
 }
 
-/* Has the answer to a LEASE or ATTACH follow once the lease has its key. False: it needs none, or can't. */
+/* Has the answer to a LEASE or ATTACH follow once the lease has its key. False: it needs none, or
+ * can't. */
 static bool answer_with_key(struct fp_conn *conn, struct fp_node_lease *lease)
 {
 	if (!conn->session->gate_peer ||
@@ -251,7 +253,8 @@ static void handle_attach(struct fp_conn *conn)
 		answer_attached(conn, lease);
 }
 
-/* An unknown parent is told as a wrong token is. What they then share ends with the last of the two. */
+/* An unknown parent is told as a wrong token is. What they then share ends with the last of the
+ * two. */
 static void handle_adopt(struct fp_conn *conn)
 {
 	const struct fp_node_session *parent;
@@ -279,8 +282,8 @@ static void handle_adopt(struct fp_conn *conn)
 	fp_request_answer(conn, FP_WIRE_ADOPTED, payload, sizeof(payload));
 }
 
-/* Two queue pairs are connected by hand: each end tells the other of its own. It lives as long as this
- * connection. */
+/* Two queue pairs are connected by hand: each end tells the other of its own. It lives as long as
+ * this connection. */
 static void handle_qp(struct fp_conn *conn)
 {
 	struct fp_verbs_address client, own;

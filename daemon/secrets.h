@@ -1,6 +1,6 @@
 /*
- * The secrets of a node. Each has a name, and whoever proves it is the client of that name, with its rights
- * and its quota. Room: daemon. The texts are here and nowhere else in the daemon.
+ * The secrets of a node. Each has a name, and whoever proves it is the client of that name, with
+ * its rights and its quota. Room: daemon. The texts are here and nowhere else in the daemon.
  */
 #ifndef FP_SECRETS_H
 #define FP_SECRETS_H
@@ -29,7 +29,8 @@ struct fp_node_secret {
 	char *text;
 };
 
-/* The loop's thread changes it, under the lock; it reads it without. Other threads read it under the lock. */
+/* The loop's thread changes it, under the lock; it reads it without. Other threads read it under
+ * the lock. */
 struct fp_secrets {
 	pthread_mutex_t lock;
 	struct fp_node_secret *items;
@@ -42,7 +43,8 @@ void fp_secrets_done(struct fp_secrets *secrets);
 /* Appends one without name and file that may lease. NULL: no memory. */
 struct fp_node_secret *fp_secrets_add(struct fp_secrets *secrets);
 
-/* Checks names and rights and reads the files. 0, or -EINVAL and error->text. Blocks on the files. */
+/* Checks names and rights and reads the files. 0, or -EINVAL and error->text. Blocks on the
+ * files. */
 int fp_secrets_read(struct fp_secrets *secrets, struct fp_conf_error *error);
 
 /* Exchanges what the two hold, while other threads may read either. */
@@ -57,7 +59,8 @@ const struct fp_node_secret *fp_secrets_proven(const struct fp_secrets *secrets,
                                                const struct fp_wire_challenge *challenge,
                                                const uint8_t proof[FP_WIRE_PROOF_BYTES]);
 
-/* Whether a connection request proves one of the secrets, or there is none. Any thread; the gate's calls it.
+/* Whether a connection request proves one of the secrets, or there is none. Any thread; the gate's
+ * calls it.
  */
 bool fp_secrets_admit(void *secrets, const struct fp_wire_cm *cm);
 

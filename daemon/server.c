@@ -122,8 +122,8 @@ static void on_accept_paused(struct fp_op *op, int res, unsigned flags)
 }
 
 /*
- * A connection that is killed reads nothing more from what it has received; a WRITE of which a part has
- * arrived stays a part.
+ * A connection that is killed reads nothing more from what it has received; a WRITE of which a part
+ * has arrived stays a part.
  */
 static void end_links(struct fp_node_session *session)
 {
@@ -141,8 +141,8 @@ static void on_trim(struct fp_op *op, int res, unsigned flags)
 	malloc_trim(0);
 }
 
-/* The allocator keeps what is freed below a piece that is still in use. The ends of some seconds are one
- * trim, for which the loop stands still: 10 ms where thousands have ended. */
+/* The allocator keeps what is freed below a piece that is still in use. The ends of some seconds
+ * are one trim, for which the loop stands still: 10 ms where thousands have ended. */
 static void trim_soon(struct fp_server *server)
 {
 	if (server->trim_timing || server->stopping)
@@ -417,7 +417,8 @@ static void read_keeper(struct fp_server *server)
 
 static void on_kept(struct fp_op *op, int res, unsigned flags);
 
-/* Nothing tells when a client lets go of memory: it is looked at again and again while there is any. */
+/* Nothing tells when a client lets go of memory: it is looked at again and again while there is
+ * any. */
 static void watch_kept(struct fp_server *server)
 {
 	if (!server->pools.n_kept || server->kept_timing)
@@ -472,8 +473,8 @@ static int open_signals(struct fp_server *server)
 	return explain_start("signals", server->signal_fd < 0 ? -errno : 0);
 }
 
-/* A connection, a memfd that a client maps, and one under way are a descriptor each: a quarter, half, and a
- * quarter (which are not open) of the limit. */
+/* A connection, a memfd that a client maps, and one under way are a descriptor each: a quarter,
+ * half, and a quarter (which are not open) of the limit. */
 static void raise_descriptor_limit(struct fp_server *server)
 {
 	struct rlimit limit = {0};

@@ -90,30 +90,32 @@ struct fp_server {
 };
 
 /*
- * Makes pools and listeners, serves until SIGTERM or SIGINT, gives everything back. Returns 0, or a negative
- * errno after it has logged why. Blocks SIGTERM, SIGINT and SIGHUP in the calling thread.
+ * Makes pools and listeners, serves until SIGTERM or SIGINT, gives everything back. Returns 0, or a
+ * negative errno after it has logged why. Blocks SIGTERM, SIGINT and SIGHUP in the calling thread.
  */
 int fp_server_run(const struct fp_server_options *options);
 
-/* Takes a connection on, or turns it away and says why. fd and gate_peer (NULL: not by rdma) are the server's
- * from then on. */
+/* Takes a connection on, or turns it away and says why. fd and gate_peer (NULL: not by rdma) are
+ * the server's from then on. */
 void fp_server_welcome(struct fp_server *server, int fd, struct fp_cm_server_peer *gate_peer);
 
 /*
- * A connection has nothing more to do with its session, if it has one. If it was the control connection the
- * session ends; or, if it was cut, is cut off, and ends when its grace period is over.
+ * A connection has nothing more to do with its session, if it has one. If it was the control
+ * connection the session ends; or, if it was cut, is cut off, and ends when its grace period is
+ * over.
  */
 void fp_server_session_left(struct fp_server *server, struct fp_conn *conn);
 /* A connection has come to its end, and is about to be freed. It leaves its session. */
 void fp_server_conn_ended(struct fp_server *server, struct fp_conn *conn);
 
 /*
- * Ends the control connection and all links of a session, on behalf of a RESUME. When this returns nothing of
- * what they had under way lands any more.
+ * Ends the control connection and all links of a session, on behalf of a RESUME. When this returns
+ * nothing of what they had under way lands any more.
  */
 void fp_server_fence(struct fp_server *server, struct fp_node_session *session);
 
-/* Ends the session of a control connection: its links end, its leases go back. The connection goes on. */
+/* Ends the session of a control connection: its links end, its leases go back. The connection goes
+ * on. */
 void fp_server_end_session(struct fp_server *server, struct fp_conn *conn);
 
 /* A session was opened or has ended: tells systemd, if it listens. */

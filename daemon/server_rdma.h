@@ -13,8 +13,8 @@
  */
 int fp_server_rdma_open(struct fp_server *server);
 
-/* Has the loop read what the gate tells: peers that come are welcomed, the rest is logged. Once, when it
- * runs. */
+/* Has the loop read what the gate tells: peers that come are welcomed, the rest is logged. Once,
+ * when it runs. */
 void fp_server_rdma_read(struct fp_server *server);
 
 #endif

@@ -8,8 +8,8 @@
  *                        │  └─────────────────────────────────────┼────────────────────────┘
  *                        └────────────────────────────────────────┘        BYE, end of file
  *
- * A RESUME gets a new token. Whether it arrived shows when the client uses the new connection; until then
- * the token before is still good for another RESUME, and gets the same new one.
+ * A RESUME gets a new token. Whether it arrived shows when the client uses the new connection;
+ * until then the token before is still good for another RESUME, and gets the same new one.
  */
 #ifndef FP_NODE_SESSION_H
 #define FP_NODE_SESSION_H
@@ -57,22 +57,22 @@ struct fp_node_sessions {
 	uint64_t last_id;
 };
 
-/* Opens a session of client with a new id and token. 0 and *ret_session, owned by sessions; -ENOMEM, or what
- * getrandom says. */
+/* Opens a session of client with a new id and token. 0 and *ret_session, owned by sessions;
+ * -ENOMEM, or what getrandom says. */
 int fp_node_session_open(struct fp_node_sessions *sessions, struct fp_client *client, const char *name,
                          const char *peer, struct fp_node_session **ret_session);
 /* Lets links of the gate's peer reach its leases as they get their keys. own_peer as above. */
 void fp_node_session_arm(struct fp_node_session *session, struct fp_cm_server_peer *gate_peer, bool own_peer);
 /*
- * The reverse: when it returns no link reaches them any more; the keeper revokes the keys. Waits for the gate
- * (some milliseconds). Not armed is fine.
+ * The reverse: when it returns no link reaches them any more; the keeper revokes the keys. Waits
+ * for the gate (some milliseconds). Not armed is fine.
  */
 void fp_node_session_disarm(struct fp_node_session *session);
 
 /*
- * Gives a session the leases of its parent, read-only; at most once. 0; -EINVAL: it has leases, or has
- * adopted before, or is the parent; -ENOSPC: the sessions of its client have adopted FP_MAX_ADOPTED, which is
- * some ten MiB here; -ENOMEM.
+ * Gives a session the leases of its parent, read-only; at most once. 0; -EINVAL: it has leases, or
+ * has adopted before, or is the parent; -ENOSPC: the sessions of its client have adopted
+ * FP_MAX_ADOPTED, which is some ten MiB here; -ENOMEM.
  */
 int fp_node_session_adopt(const struct fp_node_sessions *sessions, struct fp_node_session *session,
                           const struct fp_node_session *parent);
@@ -80,7 +80,8 @@ int fp_node_session_adopt(const struct fp_node_sessions *sessions, struct fp_nod
 /* Ends it and gives its leases back. */
 void fp_node_session_end(struct fp_node_sessions *sessions, struct fp_node_session *session);
 
-/* The session that a link may attach to, or NULL: the same for an unknown one as for a wrong token. */
+/* The session that a link may attach to, or NULL: the same for an unknown one as for a wrong
+ * token. */
 struct fp_node_session *fp_node_session_find(const struct fp_node_sessions *sessions, uint64_t id,
                                              const uint8_t token[FP_WIRE_TOKEN_BYTES]);
 
@@ -88,7 +89,8 @@ struct fp_node_session *fp_node_session_find(const struct fp_node_sessions *sess
 struct fp_node_session *fp_node_session_find_resumable(const struct fp_node_sessions *sessions, uint64_t id,
                                                        const uint8_t token[FP_WIRE_TOKEN_BYTES]);
 
-/* Gives it a new token, unless the last one was never confirmed: then that. 0, or what getrandom says. */
+/* Gives it a new token, unless the last one was never confirmed: then that. 0, or what getrandom
+ * says. */
 int fp_node_session_renew(struct fp_node_session *session);
 /* The client has its newest token. */
 void fp_node_session_confirm(struct fp_node_session *session);

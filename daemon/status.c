@@ -1,6 +1,6 @@
 /*
- * The node's state in words. Room: daemon; see status.h. Names in it need no escapes: config.c and the wire's
- * decoder let none in that would.
+ * The node's state in words. Room: daemon; see status.h. Names in it need no escapes: config.c and
+ * the wire's decoder let none in that would.
  */
 #include "status.h"
 
@@ -43,7 +43,8 @@ static uint64_t printable_quota(const struct fp_server *server, const struct fp_
 	return quota_bytes == FP_QUOTA_NONE ? 0 : quota_bytes;
 }
 
-/* Of sessions and clients as many are told as the message holds: at most half of it is of clients. */
+/* Of sessions and clients as many are told as the message holds: at most half of it is of
+ * clients. */
 static void print_clients(const struct fp_server *server, FILE *out)
 {
 	unsigned omitted = server->clients.n;

@@ -9,8 +9,8 @@
 struct fp_server;
 
 /*
- * One JSON object of at most FP_WIRE_MAX_STATUS bytes: if there are more sessions than fit, sessions_omitted
- * says how many. 0 and *ret_text (malloc'd, the caller's); -ENOMEM.
+ * One JSON object of at most FP_WIRE_MAX_STATUS bytes: if there are more sessions than fit,
+ * sessions_omitted says how many. 0 and *ret_text (malloc'd, the caller's); -ENOMEM.
  */
 int fp_status_json(struct fp_server *server, char **ret_text, size_t *ret_len);
 

@@ -1,14 +1,14 @@
 /*
- * Strangers: connections that belong to no client yet, because their handshake is not finished. Room: daemon.
- * The loop's thread.
+ * Strangers: connections that belong to no client yet, because their handshake is not finished.
+ * Room: daemon. The loop's thread.
  *
  *   accept ──► stranger ─── AUTH, or HELLO with a session's token ───► a client's connection
  *                 │
  *                 └── evicted: there are too many, and its origin has most of them
  *
- * They have places beside max_connections, and can't keep clients out of those. An origin is an address
- * without its port, or a user id on a UNIX socket. A newcomer never waits: he evicts the oldest of the origin
- * that has most strangers. So a flood evicts its own.
+ * They have places beside max_connections, and can't keep clients out of those. An origin is an
+ * address without its port, or a user id on a UNIX socket. A newcomer never waits: he evicts the
+ * oldest of the origin that has most strangers. So a flood evicts its own.
  */
 #ifndef FP_STRANGER_H
 #define FP_STRANGER_H
@@ -31,7 +31,8 @@ struct fp_strangers {
 };
 
 void fp_strangers_init(struct fp_strangers *strangers);
-/* How many there may be: a quarter of max_connections, an eighth of the limit of open files, 8 to 1024. */
+/* How many there may be: a quarter of max_connections, an eighth of the limit of open files, 8 to
+ * 1024. */
 unsigned fp_strangers_max(const struct fp_server *server);
 
 /* A connection begins as one; another may be evicted for it. -ENOMEM: it does not. */

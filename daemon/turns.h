@@ -1,14 +1,15 @@
 /*
- * Turns: who goes on when all together want more than one round of the loop can do. Room: daemon. Pure: it
- * counts bytes, and knows neither connections nor sessions.
+ * Turns: who goes on when all together want more than one round of the loop can do. Room: daemon.
+ * Pure: it counts bytes, and knows neither connections nor sessions.
  *
  *                 ┌─ client A ── turn ── turn ── turn    a client's turns: first come, first served
  *    round ─► line ─ client B ── turn
  *                 └─ strangers ─ turn ── turn
  *
- * Deficit round robin. In each round a client has FP_TURN_BYTES. What he used too much is missing in the next
- * rounds; what he did not use is not kept. So his sessions and connections, however many, get no more than
- * one of another client's, and do no more in one round. A client alone never waits.
+ * Deficit round robin. In each round a client has FP_TURN_BYTES. What he used too much is missing
+ * in the next rounds; what he did not use is not kept. So his sessions and connections, however
+ * many, get no more than one of another client's, and do no more in one round. A client alone never
+ * waits.
  */
 #ifndef FP_TURNS_H
 #define FP_TURNS_H
@@ -43,8 +44,8 @@ struct fp_turns {
 
 void fp_turns_init(struct fp_turns *turns);
 
-/* True: it may go on, by a piece of work that is charged to its client. False: it waits from now on, and a
- * round will call it. */
+/* True: it may go on, by a piece of work that is charged to its client. False: it waits from now
+ * on, and a round will call it. */
 bool fp_turn_take(struct fp_turns *turns, struct fp_turn *turn, struct fp_turn_client *client);
 /* It waits, whatever credit there is: a round will call it. It must not wait already. */
 void fp_turn_wait(struct fp_turns *turns, struct fp_turn *turn, struct fp_turn_client *client);
@@ -53,9 +54,9 @@ void fp_turn_charge(const struct fp_turns *turns, struct fp_turn_client *client,
 void fp_turn_leave(struct fp_turns *turns, struct fp_turn *turn);
 
 /*
- * Begins a round. It looks at each client in line once, and calls go for his turns, which wait no longer,
- * while he has credit. go may take, leave and free turns, and free clients. Returns whether some wait still:
- * then the next round must not wait for events.
+ * Begins a round. It looks at each client in line once, and calls go for his turns, which wait no
+ * longer, while he has credit. go may take, leave and free turns, and free clients. Returns whether
+ * some wait still: then the next round must not wait for events.
  */
 bool fp_turns_round(struct fp_turns *turns, void (*go)(struct fp_turn *turn));
 

@@ -1,6 +1,7 @@
 /*
- * The keeper: one thread that does what may take long (giving pages to leases and taking them back), so that
- * the loop, which serves everybody, never waits for it. Room: daemon. It knows no memory, only jobs.
+ * The keeper: one thread that does what may take long (giving pages to leases and taking them
+ * back), so that the loop, which serves everybody, never waits for it. Room: daemon. It knows no
+ * memory, only jobs.
  *
  *   line of a memory:  job ◄ job ◄ job      one after another, in the order posted
  *                      │ first of its line
@@ -8,7 +9,8 @@
  *   clients wait:      line ◄ line ◄ line ──┐ in turn: one slice of each kind, then its line
  *   nobody waits:      line ◄ line ─────────┴► goes to the end
  *
- * So a short job waits for one slice of each long one of its kind, and for as many of those nobody waits for.
+ * So a short job waits for one slice of each long one of its kind, and for as many of those nobody
+ * waits for.
  */
 #ifndef FP_WORKER_H
 #define FP_WORKER_H
@@ -18,7 +20,8 @@
 struct fp_worker;
 struct fp_call_args;
 
-/* What must happen in order. Zero-initialised it is empty. It stays in place until its jobs are done. */
+/* What must happen in order. Zero-initialised it is empty. It stays in place until its jobs are
+ * done. */
 struct fp_call_args_line {
 	struct fp_call_args *first, *last; /* the keeper's */
 	struct fp_call_args_line *next;

@@ -1,14 +1,15 @@
 /*
- * The circuit breaker of a node: what a failure, a deadline, an attempt do to it, and when the next attempt
- * is due. Room: store. Pure: words and times in, words and times out; no clock, thread or descriptor.
+ * The circuit breaker of a node: what a failure, a deadline, an attempt do to it, and when the next
+ * attempt is due. Room: store. Pure: words and times in, words and times out; no clock, thread or
+ * descriptor.
  *
  *              FAIL                  TRY
  *   CLOSED ───────────► OPEN ─────────────────► HALF_OPEN        any but LOST ── GONE ──► LOST, for good
  *      ▲                  ▲        REFUSED          │            OPEN, HALF_OPEN ── WAITED ──► the same,
  * spent │                  └─────────────────────────┤ └────────────────── RESUMED, epoch + 1 ──────┘
  *
- * The whole state is one word, so that many threads may read and step it by compare-and-swap. Its epoch
- * counts the resumes: what still fails of an earlier epoch says nothing about this one.
+ * The whole state is one word, so that many threads may read and step it by compare-and-swap. Its
+ * epoch counts the resumes: what still fails of an earlier epoch says nothing about this one.
  */
 #ifndef FP_BREAKER_H
 #define FP_BREAKER_H
@@ -45,11 +46,13 @@ static inline uint64_t fp_breaker_epoch(uint64_t word)
 	return word >> 8;
 }
 
-/* The word after an event; the same word where the event means nothing. epoch: of what failed (FAIL alone).
+/* The word after an event; the same word where the event means nothing. epoch: of what failed (FAIL
+ * alone).
  */
 uint64_t fp_breaker_step(uint64_t word, enum fp_breaker_event event, uint64_t epoch);
 
-/* The word of a forked child, whose own session is still to be opened: cut off, unless the node is lost. */
+/* The word of a forked child, whose own session is still to be opened: cut off, unless the node is
+ * lost. */
 uint64_t fp_breaker_inherit(uint64_t word);
 
 /* How a node that is cut off is reached again. Of each, 0 is the default. */
@@ -77,9 +80,10 @@ struct fp_backoff {
 };
 
 /*
- * The breaker has opened, of a node that is waited for as long as wait_ns (UINT64_MAX: for ever). The first
- * attempt is due at once, unless the last resume did not even hold for FP_BACKOFF_STABLE_NS: then it counts
- * as one more that failed, but FP_BACKOFF_FLAP at most, as a node that resumes is there.
+ * The breaker has opened, of a node that is waited for as long as wait_ns (UINT64_MAX: for ever).
+ * The first attempt is due at once, unless the last resume did not even hold for
+ * FP_BACKOFF_STABLE_NS: then it counts as one more that failed, but FP_BACKOFF_FLAP at most, as a
+ * node that resumes is there.
  */
 void fp_backoff_opened(struct fp_backoff *backoff, uint64_t now_ns, uint64_t wait_ns, uint64_t random);
 /* The node was heard of: the time that it is waited for begins anew. */

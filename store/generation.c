@@ -1,10 +1,11 @@
 /*
  * Generations, as the process sees them that forks. Room: store. See generation.h.
  *
- * A slot that was in use at a fork is shared. Nobody writes it until it has been settled, by a sweep: neither
- * its owner has it any more (limbo) nor does any generation that lives hold it. Two bits in memory of two
- * processes, each set or cleared once: no order of ends, exits and kills can free a slot that somebody reads,
- * and when the last who holds it has ended, the next sweep sees it.
+ * A slot that was in use at a fork is shared. Nobody writes it until it has been settled, by a
+ * sweep: neither its owner has it any more (limbo) nor does any generation that lives hold it. Two
+ * bits in memory of two processes, each set or cleared once: no order of ends, exits and kills can
+ * free a slot that somebody reads, and when the last who holds it has ended, the next sweep sees
+ * it.
  */
 #include "generation.h"
 
@@ -96,7 +97,8 @@ static int generation_new(uint64_t n_words, struct fp_generation **ret_gen)
 	return r;
 }
 
-/* Each slot of our own in use is shared now; what we inherited is already, and stays our parent's to free. */
+/* Each slot of our own in use is shared now; what we inherited is already, and stays our parent's
+ * to free. */
 static void share_all(struct fp_store *store, struct fp_shared_slots *map)
 {
 	for (uint32_t i = store->gens.n_inherited + 1; i <= store->n_leases; i++) {
@@ -111,7 +113,8 @@ static void share_all(struct fp_store *store, struct fp_shared_slots *map)
 	}
 }
 
-/* What the child finds the identity in by which it adopts a node's leases; NULL: it has none to adopt. */
+/* What the child finds the identity in by which it adopts a node's leases; NULL: it has none to
+ * adopt. */
 static struct fp_shared_slots *source_of(const struct fp_node *node, struct fp_shared_slots *map)
 {
 	if (fp_node_is_adopting(node))
@@ -165,8 +168,8 @@ static int prepare(struct fp_store *store, struct fp_generation **ret_gen)
 }
 
 /*
- * All locks that others may hold while they change what the child inherits, but lanes_lock: whoever holds
- * that may wait for the allocator.
+ * All locks that others may hold while they change what the child inherits, but lanes_lock: whoever
+ * holds that may wait for the allocator.
  */
 static void lock_all(struct fp_store *store)
 {
@@ -198,8 +201,8 @@ int fp_store_fork_prepare(struct fp_store *store)
 /* ---- in the parent ---- */
 
 /*
- * Sees the end of its line as the end of file of a pipe that nobody ever writes to. If the program has put
- * something else at that number, the line counts as living: its slots stay.
+ * Sees the end of its line as the end of file of a pipe that nobody ever writes to. If the program
+ * has put something else at that number, the line counts as living: its slots stay.
  */
 static bool has_ended(const struct fp_generation *gen)
 {
@@ -267,8 +270,9 @@ static unsigned settle(struct fp_store *store, struct fp_slots *slots)
 }
 
 /*
- * Our line has ended but for us: what our bits stood for meanwhile, we give up now. Whoever lets go of a slot
- * either sees that there is no line any more, or has taken it out of word before it is read here.
+ * Our line has ended but for us: what our bits stood for meanwhile, we give up now. Whoever lets go
+ * of a slot either sees that there is no line any more, or has taken it out of word before it is
+ * read here.
  */
 static void end_line(struct fp_store *store)
 {
@@ -409,7 +413,8 @@ static bool is_orphaned(const struct fp_generation *gen)
 	return gen->line_fd < 0 || (poll(&fd, 1, 0) == 1 && fd.revents & POLLERR);
 }
 
-/* Our ancestors' generations: only that we live matters to them, and only while they live themselves. */
+/* Our ancestors' generations: only that we live matters to them, and only while they live
+ * themselves. */
 static void forget_ancestors(struct fp_store *store, struct fp_generation **p)
 {
 	while (*p) {

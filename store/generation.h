@@ -1,6 +1,7 @@
 /*
- * Generations: the forks of this process whose children, or theirs, live, and the one that it was born of.
- * Room: store. It knows slots, shared memory and pipes; nodes and sessions only by their identities.
+ * Generations: the forks of this process whose children, or theirs, live, and the one that it was
+ * born of. Room: store. It knows slots, shared memory and pipes; nodes and sessions only by their
+ * identities.
  *
  *     parent                      shared memory                    child, and its children
  *     alive_fd: end of file       held: a bit for each slot        line_fd: held by the kernel until
@@ -57,7 +58,8 @@ void fp_generations_done(struct fp_generations *gens);
 /* A slot that is shared is let go of. Any thread, lock-free. */
 void fp_generations_let_go(struct fp_store *store, struct fp_slots *slots, uint64_t slot);
 
-/* The identity of a node's session has changed: children that are to adopt it learn it. Blocks shortly. */
+/* The identity of a node's session has changed: children that are to adopt it learn it. Blocks
+ * shortly. */
 void fp_generations_publish(struct fp_store *store, unsigned node_idx);
 
 /* In a child: it has adopted the node's session, or never will. node->control held. */
@@ -70,8 +72,8 @@ bool fp_generations_have_heir(struct fp_store *store, unsigned node_idx);
 void fp_generations_unlock(struct fp_store *store);
 
 /*
- * In a child: the pending generation is the one that it was born of; its parent's children are none of its
- * own. Maps that no node's adopt_from names go.
+ * In a child: the pending generation is the one that it was born of; its parent's children are none
+ * of its own. Maps that no node's adopt_from names go.
  */
 void fp_generations_born(struct fp_store *store);
 

@@ -1,7 +1,8 @@
 /*
- * What a forked child makes of the store that it inherits, and how its nodes adopt its parent's leases; how a
- * node over shm gets another session when its own has ended. Room: store. The tender's work, but for
- * fp_store_fork_child, which runs while the child has one thread, and whoever waits for it.
+ * What a forked child makes of the store that it inherits, and how its nodes adopt its parent's
+ * leases; how a node over shm gets another session when its own has ended. Room: store. The
+ * tender's work, but for fp_store_fork_child, which runs while the child has one thread, and
+ * whoever waits for it.
  *
  *   the parent's session ◄── our copy of its connection ──► kept until ...
  *   a session of our own ──► adopts the parent's, by the identity that the parent keeps current in the held
@@ -60,7 +61,8 @@ static void adoption_set(struct fp_store *store, struct fp_node *node, enum fp_a
 	pthread_mutex_unlock(&store->adoption_lock);
 }
 
-/* A node whose first attempt is under way is waited for; where it failed only if there is no other. */
+/* A node whose first attempt is under way is waited for; where it failed only if there is no
+ * other. */
 bool fp_store_lacks_sessions(const struct fp_store *store)
 {
 	bool any_usable = false, any_first = false, any_later = false;
@@ -84,8 +86,8 @@ void fp_adoption_want(struct fp_store *store, struct fp_node *node)
 }
 
 /*
- * All who wait share one deadline, from the first of them on: who comes later need not find out again that
- * the node is gone.
+ * All who wait share one deadline, from the first of them on: who comes later need not find out
+ * again that the node is gone.
  */
 static uint64_t waits_until_ns(struct fp_store *store)
 {
@@ -140,8 +142,8 @@ static bool is_known(const struct fp_node *node, uint32_t lease_id)
 }
 
 /*
- * What our parent was granted since the fork came along, and would live as long as we do. Of n leases, these
- * go back; their numbers nobody tells, but they are small.
+ * What our parent was granted since the fork came along, and would live as long as we do. Of n
+ * leases, these go back; their numbers nobody tells, but they are small.
  */
 static int release_strangers(const struct fp_node *node, struct fp_session *session, unsigned n)
 {
@@ -178,9 +180,9 @@ static int adopt_parent(const struct fp_node *node, unsigned node_idx, struct fp
 }
 
 /*
- * The session, our parent's or our own, has ended, but what it had is mapped here, and stays as it is: no
- * node gives it to somebody else. Its leases have no ids any more: those of the next session may get the
- * same.
+ * The session, our parent's or our own, has ended, but what it had is mapped here, and stays as it
+ * is: no node gives it to somebody else. Its leases have no ids any more: those of the next session
+ * may get the same.
  */
 void fp_leases_outlive(struct fp_node *node)
 {
@@ -287,8 +289,8 @@ static void attempt(struct fp_store *store, struct fp_node *node)
 }
 
 /*
- * As for a node that was cut off, but that what is mapped here needs no node to be read; and the first
- * attempt is put off while nothing wants it, since many a child soon becomes another program.
+ * As for a node that was cut off, but that what is mapped here needs no node to be read; and the
+ * first attempt is put off while nothing wants it, since many a child soon becomes another program.
  */
 uint64_t fp_adoption_tend(struct fp_store *store, struct fp_node *node)
 {
@@ -369,8 +371,8 @@ static bool retire(struct fp_store *store, struct fp_node *node)
 }
 
 /*
- * Until the nodes have lent as much anew, the slots that there are go on being taken: some are reserved. Who
- * has the lock may wait for the tender to adopt: it waits for nobody.
+ * Until the nodes have lent as much anew, the slots that there are go on being taken: some are
+ * reserved. Who has the lock may wait for the tender to adopt: it waits for nobody.
  */
 bool fp_leases_retire(struct fp_store *store, struct fp_node *node)
 {
@@ -384,8 +386,8 @@ bool fp_leases_retire(struct fp_store *store, struct fp_node *node)
 }
 
 /*
- * Children of ours that have not adopted need the leases that they had at their fork and can adopt: none of
- * these goes while any child lives.
+ * Children of ours that have not adopted need the leases that they had at their fork and can adopt:
+ * none of these goes while any child lives.
  */
 void fp_retired_release(struct fp_store *store, struct fp_node *node)
 {
@@ -409,8 +411,8 @@ void fp_retired_release(struct fp_store *store, struct fp_node *node)
 /* ---- in the child ---- */
 
 /*
- * Our copies of the parent's connections. Those over queue pairs keep nothing alive, as these do not survive
- * their process, and have to be gone before the devices are.
+ * Our copies of the parent's connections. Those over queue pairs keep nothing alive, as these do
+ * not survive their process, and have to be gone before the devices are.
  */
 static void drop_sessions(struct fp_node *node)
 {
@@ -443,8 +445,9 @@ static void reset_counters(struct fp_node *node)
 }
 
 /*
- * How long the first attempt may be put off. A parent may end meanwhile: then its leases last as long as our
- * copy of its connection, or, where that keeps nothing alive, as its grace. No node that was in trouble.
+ * How long the first attempt may be put off. A parent may end meanwhile: then its leases last as
+ * long as our copy of its connection, or, where that keeps nothing alive, as its grace. No node
+ * that was in trouble.
  */
 static uint64_t delay_ns(const struct fp_node *node, uint64_t breaker)
 {

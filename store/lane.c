@@ -1,21 +1,21 @@
 /*
- * A lane: one thread's data paths to all nodes. It gathers pages into requests and hands every page back
- * once. Room: store. Owner thread only, on memory taken when the lane is opened; no lock, no log, no blocking
- * call.
+ * A lane: one thread's data paths to all nodes. It gathers pages into requests and hands every page
+ * back once. Room: store. Owner thread only, on memory taken when the lane is opened; no lock, no
+ * log, no blocking call.
  *
  *   page ─> open request of its node ─> waiting ─> submitted to the link ─> done ─> fp_lane_poll
  *      │                                   ▲                │
  *      │                                   └─ link broken ──┘ as long as it may wait
  *      └──── copied at once (load/store), or refused (node lost or spent) ────────────┘
  *
- * The deadline is of one try: it breaks the link, and a read is asked again. How long the read may wait in
- * all is its patience.
+ * The deadline is of one try: it breaks the link, and a read is asked again. How long the read may
+ * wait in all is its patience.
  *
- * A link of a node that is cut off is stale: nothing more is submitted to it. It goes to the tender, which
- * closes it; the requests that were under way on it wait again only once nothing can touch their buffers any
- * more, and only then a fresh link is taken up. So no answer of an old link ends a request of a new one. If
- * no tender comes for it until the first of them has reached its deadline, the link is taken back and polled
- * to its end.
+ * A link of a node that is cut off is stale: nothing more is submitted to it. It goes to the
+ * tender, which closes it; the requests that were under way on it wait again only once nothing can
+ * touch their buffers any more, and only then a fresh link is taken up. So no answer of an old link
+ * ends a request of a new one. If no tender comes for it until the first of them has reached its
+ * deadline, the link is taken back and polled to its end.
  */
 #include <errno.h>
 #include <string.h>
@@ -287,7 +287,8 @@ static bool path_settle(struct fp_lane *lane, struct path *path)
 
 /* ---- requests ---- */
 
-/* The patience for a node that is cut off is over. A page that is written, or that nobody needs, has none. */
+/* The patience for a node that is cut off is over. A page that is written, or that nobody needs,
+ * has none. */
 static void note_patience(struct fp_lane *lane, struct fp_node *node, const struct request *req)
 {
 	if (req->io.op == FP_IO_READ && !lane->brief && fp_clock_ns() >= req->tries.until_ns)
@@ -348,8 +349,8 @@ static void path_note_blocked(struct path *path, struct fp_node *node)
 	atomic_fetch_add(&node->n_blocked, blocked ? 1u : -1u);
 }
 
-/* Ends what has waited for too long or waits for nothing, and submits the rest, in order, until the link is
- * full. */
+/* Ends what has waited for too long or waits for nothing, and submits the rest, in order, until the
+ * link is full. */
 static void path_push(struct fp_lane *lane, struct path *path)
 {
 	struct fp_node *node = node_of(lane, path);
@@ -554,8 +555,8 @@ unsigned fp_lane_outstanding(const struct fp_lane *lane)
 }
 
 /*
- * When a path must be looked at again, whatever its descriptor says: the tender closes links, opens the
- * breaker and hands out links without a word to the owner.
+ * When a path must be looked at again, whatever its descriptor says: the tender closes links, opens
+ * the breaker and hands out links without a word to the owner.
  */
 static uint64_t path_look_ns(struct fp_lane *lane, const struct path *path)
 {

@@ -1,6 +1,6 @@
 /*
- * Memory nodes. Room: store. Decides what opens a node's breaker, and in which order its ways are tried; how
- * to reach it is the transport's affair.
+ * Memory nodes. Room: store. Decides what opens a node's breaker, and in which order its ways are
+ * tried; how to reach it is the transport's affair.
  */
 #include "node.h"
 

@@ -3,7 +3,8 @@
  * Room: store.
  *
  *   era   a session of the node from one resume to the next. It outlives its end until the last link that
- *         some idle lane still has of it is closed. What a session over shm lent outlives both: it is mapped.
+ *         some idle lane still has of it is closed. What a session over shm lent outlives both: it
+ *         is mapped.
  */
 #ifndef FP_NODE_H
 #define FP_NODE_H
@@ -17,8 +18,8 @@
 #include "slots.h"
 #include "transport.h"
 
-/* Whether a node waits for a session: a forked child's to be given its parent's leases, one over shm whose
- * session has ended for another. */
+/* Whether a node waits for a session: a forked child's to be given its parent's leases, one over
+ * shm whose session has ended for another. */
 enum fp_adoption {
 	FP_ADOPTION_NONE,
 	FP_ADOPTION_FIRST, /* the first attempt is worth waiting for */
@@ -50,8 +51,9 @@ struct fp_node {
 	bool adoptable; /* a forked child can have its leases */
 	int tend_fd;    /* tells the tender that it has work; another one in a forked child */
 	/*
-	 * In a forked child until it has adopted: whose session, and where its identity is. The era is the
-	 * parent's until then: its copy of the control connection keeps the leases. NULL: there is none.
+	 * In a forked child until it has adopted: whose session, and where its identity is. The era
+	 * is the parent's until then: its copy of the control connection keeps the leases. NULL:
+	 * there is none.
 	 */
 	struct fp_shared_slots *adopt_from;
 
@@ -112,16 +114,17 @@ static inline bool fp_node_is_adopting(const struct fp_node *node)
 	return atomic_load_explicit(&node->adoption, memory_order_acquire) != FP_ADOPTION_NONE;
 }
 
-/* The ways to a node, best first: over the best transport by its own address, then by the others. */
+/* The ways to a node, best first: over the best transport by its own address, then by the
+ * others. */
 unsigned fp_node_n_ways(const struct fp_node *node);
 const struct fp_url *fp_node_way(const struct fp_node *node, unsigned way);
 /* Whether a way is over another transport than the best. */
 bool fp_node_way_is_lesser(const struct fp_node *node, unsigned way);
 
 /*
- * Opens a session by the first way that answers; resumes one where options say so. Blocks. 0, *ret_session,
- * *ret_way, and *ret_cause: why the way before it failed (0: it is the first); errors of fp_session_open, of
- * the last way; -ESTALE ends the search.
+ * Opens a session by the first way that answers; resumes one where options say so. Blocks. 0,
+ * *ret_session, *ret_way, and *ret_cause: why the way before it failed (0: it is the first); errors
+ * of fp_session_open, of the last way; -ESTALE ends the search.
  */
 int fp_node_dial(const struct fp_node *node, const struct fp_session_options *options,
                  struct fp_session **ret_session, unsigned *ret_way, int *ret_cause);
@@ -133,10 +136,10 @@ int fp_node_identify(struct fp_node *node, struct fp_session *session);
 bool fp_node_is_fatal(int error);
 
 /*
- * Tells the node's fate from something of an epoch that failed with error: its breaker opens, or, where it
- * cannot be resumed, it is lost. why: see fp_link_why, or NULL. Not for errors that concern a call alone
- * (fp_node_is_fatal). A node reached by load and store is never lost: what it lent is mapped here and
- * outlives its daemon. Any thread, lock-free.
+ * Tells the node's fate from something of an epoch that failed with error: its breaker opens, or,
+ * where it cannot be resumed, it is lost. why: see fp_link_why, or NULL. Not for errors that
+ * concern a call alone (fp_node_is_fatal). A node reached by load and store is never lost: what it
+ * lent is mapped here and outlives its daemon. Any thread, lock-free.
  */
 void fp_node_report(struct fp_node *node, uint64_t epoch, int error, const char *why);
 

@@ -1,6 +1,6 @@
 /*
- * Placement: from which nodes leases are taken, and how large. Room: store. Control path: blocks on the
- * nodes, allocates.
+ * Placement: from which nodes leases are taken, and how large. Room: store. Control path: blocks on
+ * the nodes, allocates.
  */
 #include <errno.h>
 
@@ -31,8 +31,9 @@ static bool is_passing(int error)
 }
 
 /*
- * Begins a control call of a node: 0 with the lock held and its era, which stands until control_end; or
- * -EHOSTDOWN. An attempt to resume the node holds the lock for long, but then the node is not up.
+ * Begins a control call of a node: 0 with the lock held and its era, which stands until
+ * control_end; or -EHOSTDOWN. An attempt to resume the node holds the lock for long, but then the
+ * node is not up.
  */
 static int control_begin(struct fp_node *node, struct fp_session_epoch **ret_era)
 {
@@ -138,8 +139,8 @@ static bool offer_is_better(const struct offer *a, const struct offer *b)
 }
 
 /*
- * The node with the most free, and of equals the one with the fewest leases; one that refused a size comes
- * after those that may still grant it. NULL if none has anything left.
+ * The node with the most free, and of equals the one with the fewest leases; one that refused a
+ * size comes after those that may still grant it. NULL if none has anything left.
  */
 static struct offer *offers_best(struct placement *p)
 {
@@ -198,7 +199,8 @@ static int lease_take(struct placement *p, unsigned node_idx)
 	return 0;
 }
 
-/* Takes one lease from the node with the most free, or learns that it has less. -ENOSPC: no node has any. */
+/* Takes one lease from the node with the most free, or learns that it has less. -ENOSPC: no node
+ * has any. */
 static int placement_step(struct placement *p)
 {
 	struct offer *offer = offers_best(p);
@@ -235,7 +237,8 @@ int fp_placement_take(struct fp_store *store, uint64_t n_pages, struct fp_slots 
 {
 	struct placement p = {.store = store, .tail = &p.taken, .cause = -ENOSPC};
 
-	/* what can't succeed must not drain the pools under the eyes of other clients while it finds out */
+	/* what can't succeed must not drain the pools under the eyes of other clients while it
+	 * finds out */
 	if (offers_collect(&p) / FP_PAGE_SIZE < n_pages)
 		return p.cause;
 	while (p.taken_pages < n_pages) {

@@ -1,11 +1,12 @@
 /*
- * The tender of a node: heartbeats, attempts to resume what is cut off, links in and out of lanes. Room:
- * store. One thread a node, which may block, and is not waited for by the others; it shares node->control
- * with control calls and the lanes' exchanges with their owners.
+ * The tender of a node: heartbeats, attempts to resume what is cut off, links in and out of lanes.
+ * Room: store. One thread a node, which may block, and is not waited for by the others; it shares
+ * node->control with control calls and the lanes' exchanges with their owners.
  *
  *   lane's owner                    tender
  *   link broken: given ───────────► closed (n_closed), so that nothing touches its requests' buffers
- *                                   attempt: session resumed, leases attached, a link for every lane
+ *                                   attempt: session resumed, leases attached, a link for every
+ *                                   lane
  *   takes it up      ◄───────────── fresh, then the breaker closes
  */
 #include <errno.h>
@@ -134,7 +135,8 @@ static int resume(struct fp_store *store, struct fp_node *node, unsigned *ret_wa
 	r = fp_node_identify(node, session);
 	fp_backoff_heard(&node->backoff, fp_clock_ns(), fp_store_outage_ns(store, node));
 	if (r == 0) {
-		/* before another word is said: until then the node takes the identity before this one, too */
+		/* before another word is said: until then the node takes the identity before this
+		 * one, too */
 		fp_generations_publish(store, (unsigned)(node - store->nodes));
 		r = fp_reconnect_attach(node, session);
 	}

@@ -1,6 +1,6 @@
 /*
- * Eras: the sessions that a node has had, and the links that hang on them. Room: store. Control threads and
- * the nodes' tenders; under lanes_lock.
+ * Eras: the sessions that a node has had, and the links that hang on them. Room: store. Control
+ * threads and the nodes' tenders; under lanes_lock.
  */
 #include <errno.h>
 #include <stdlib.h>

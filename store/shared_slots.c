@@ -86,7 +86,8 @@ void fp_shared_slots_set_identity(struct fp_shared_slots *map, unsigned node,
 	struct identity_words *words = &pair->copy[version & 1];
 
 	memcpy(token, identity->token, sizeof(token));
-	/* who still reads the copy before last sees the version that ended it (fp_shared_slots_identity's fence)
+	/* who still reads the copy before last sees the version that ended it
+	 * (fp_shared_slots_identity's fence)
 	 */
 	atomic_thread_fence(memory_order_release);
 	atomic_store_explicit(&words->id, identity->id, memory_order_relaxed);

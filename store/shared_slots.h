@@ -1,9 +1,11 @@
 /*
- * What a parent and the child of one fork share in memory: which slots the child still holds, and by what it
- * adopts the parent's sessions. Room: store. Words in shared memory and nothing else: it knows no process.
+ * What a parent and the child of one fork share in memory: which slots the child still holds, and
+ * by what it adopts the parent's sessions. Room: store. Words in shared memory and nothing else: it
+ * knows no process.
  *
- * Either side may be killed between any two instructions. So nothing here is locked, and what is written in
- * several words (an identity) is written beside what is valid, which is then changed by one store.
+ * Either side may be killed between any two instructions. So nothing here is locked, and what is
+ * written in several words (an identity) is written beside what is valid, which is then changed by
+ * one store.
  */
 #ifndef FP_SHARED_SLOTS_H
 #define FP_SHARED_SLOTS_H
@@ -18,13 +20,15 @@
 struct fp_shared_slots;
 
 /*
- * A map of n_words x 64 slots that nobody holds, and no identities: memory that a later fork shares. No
- * malloc. 0 and *ret_map, or -ENOMEM. fp_shared_slots_free ends the caller's view alone; NULL is fine.
+ * A map of n_words x 64 slots that nobody holds, and no identities: memory that a later fork
+ * shares. No malloc. 0 and *ret_map, or -ENOMEM. fp_shared_slots_free ends the caller's view alone;
+ * NULL is fine.
  */
 int fp_shared_slots_new(uint64_t n_words, struct fp_shared_slots **ret_map);
 void fp_shared_slots_free(struct fp_shared_slots *map);
 
-/* The bits of a word, changed by the child alone once it lives; 0 beyond the map's end. Any thread. */
+/* The bits of a word, changed by the child alone once it lives; 0 beyond the map's end. Any
+ * thread. */
 uint64_t fp_shared_slots_get(const struct fp_shared_slots *map, uint64_t word);
 /* Before the fork. */
 void fp_shared_slots_set(struct fp_shared_slots *map, uint64_t word, uint64_t bits);
@@ -40,14 +44,15 @@ void fp_shared_slots_set_identity(struct fp_shared_slots *map, unsigned node,
 bool fp_shared_slots_identity(const struct fp_shared_slots *map, unsigned node,
                               struct fp_session_identity *ret_identity);
 
-/* Counts the processes that are to adopt a node's session, and have not yet. Any thread of any process. */
+/* Counts the processes that are to adopt a node's session, and have not yet. Any thread of any
+ * process. */
 void fp_shared_slots_add_heir(struct fp_shared_slots *map, unsigned node, int n);
 bool fp_shared_slots_has_heir(const struct fp_shared_slots *map, unsigned node);
 
 /*
- * Of a child that is to adopt what its parent would itself adopt, and so is an heir of another map: 1 until
- * it has. Who has adopted takes itself out here first, and then of the heirs: killed in between it counts as
- * one that may still come.
+ * Of a child that is to adopt what its parent would itself adopt, and so is an heir of another map:
+ * 1 until it has. Who has adopted takes itself out here first, and then of the heirs: killed in
+ * between it counts as one that may still come.
  */
 void fp_shared_slots_set_lent(struct fp_shared_slots *map, unsigned node, bool lent);
 bool fp_shared_slots_is_lent(const struct fp_shared_slots *map, unsigned node);

@@ -1,8 +1,10 @@
 /*
- * Slots of one lease. Room: store. Atomic words and nothing else: no lock, no allocation after creation.
+ * Slots of one lease. Room: store. Atomic words and nothing else: no lock, no allocation after
+ * creation.
  *
- * n_free brackets the bitmap: put adds before it clears its bit, take subtracts after it set its bits. So the
- * count is never below the number of clear bits, and a lease that says 0 can be passed by.
+ * n_free brackets the bitmap: put adds before it clears its bit, take subtracts after it set its
+ * bits. So the count is never below the number of clear bits, and a lease that says 0 can be passed
+ * by.
  */
 #include "slots.h"
 
@@ -58,7 +60,8 @@ void fp_slots_free(struct fp_slots *slots)
 /* The lowest run of len set bits as a mask; 0 if there is none. */
 static uint64_t run_find(uint64_t bits, unsigned len)
 {
-	/* a set bit of bits is where a run of known length begins; the known length doubles until it is len
+	/* a set bit of bits is where a run of known length begins; the known length doubles until
+	 * it is len
 	 */
 	for (unsigned known = 1, step; known < len; known += step) {
 		step = FP_MIN(known, len - known);
@@ -131,7 +134,8 @@ bool fp_slots_put(struct fp_slots *slots, uint64_t slot)
 	return n_free == 0;
 }
 
-/* n_free stays: nobody uses these slots. Of an inherited lease none is taken, and end_line reads its words.
+/* n_free stays: nobody uses these slots. Of an inherited lease none is taken, and end_line reads
+ * its words.
  */
 bool fp_slots_close(struct fp_slots *slots)
 {
@@ -192,8 +196,9 @@ void fp_slots_let_go(struct fp_slots *slots, uint64_t slot)
 }
 
 /*
- * A slot that nobody shares any more must say so before it can be taken again. One that its owner is just
- * letting go of, having read that it is shared, goes to limbo all the same: the next settling frees it.
+ * A slot that nobody shares any more must say so before it can be taken again. One that its owner
+ * is just letting go of, having read that it is shared, goes to limbo all the same: the next
+ * settling frees it.
  */
 unsigned fp_slots_settle(struct fp_slots *slots, uint32_t word, uint64_t held)
 {

@@ -21,8 +21,8 @@
 #define FP_SLOTS_NO_LEASE UINT32_MAX /* no lease has this id */
 
 struct fp_slots {
-	/* Constant once published: read on the fault path, so kept off the cache lines that allocation
-	 * writes. */
+	/* Constant once published: read on the fault path, so kept off the cache lines that
+	 * allocation writes. */
 	struct fp_slots *next;      /* in a list of leases that are not published yet */
 	struct fp_slots *node_next; /* among the leases of its node */
 	uint64_t first_slot;        /* the number of page 0 */
@@ -42,20 +42,21 @@ struct fp_slots {
 };
 
 /*
- * A bitmap of n_pages (1..FP_LEASE_MAX_PAGES) free slots; the other members are the caller's to fill. NULL if
- * there is no memory. Control threads. Release with fp_slots_free; NULL is fine there.
+ * A bitmap of n_pages (1..FP_LEASE_MAX_PAGES) free slots; the other members are the caller's to
+ * fill. NULL if there is no memory. Control threads. Release with fp_slots_free; NULL is fine
+ * there.
  */
 struct fp_slots *fp_slots_new(uint32_t n_pages);
 void fp_slots_free(struct fp_slots *slots);
 
 /*
- * Takes up to n slots, in runs as long as the bitmap has them. Returns how many. Any thread, lock-free.
- * Whoever had a slot before is done with it (acquire, paired with fp_slots_put).
+ * Takes up to n slots, in runs as long as the bitmap has them. Returns how many. Any thread,
+ * lock-free. Whoever had a slot before is done with it (acquire, paired with fp_slots_put).
  */
 unsigned fp_slots_take(struct fp_slots *slots, unsigned n, uint64_t *ret_slots);
 
-/* Returns one slot that is not shared, or is inherited. True if the lease was full until now. Any thread,
- * lock-free. */
+/* Returns one slot that is not shared, or is inherited. True if the lease was full until now. Any
+ * thread, lock-free. */
 bool fp_slots_put(struct fp_slots *slots, uint64_t slot);
 
 /* Takes all slots, if none is in use. Any thread, lock-free. */
@@ -77,8 +78,9 @@ static inline uint64_t fp_slots_bit_of(const struct fp_slots *slots, uint64_t sl
 }
 
 /*
- * Marks the slots of a word that are in use, and that nobody has let go of, as shared. Returns them. One
- * thread at a time shares and settles; none of these slots is taken or returned meanwhile.
+ * Marks the slots of a word that are in use, and that nobody has let go of, as shared. Returns
+ * them. One thread at a time shares and settles; none of these slots is taken or returned
+ * meanwhile.
  */
 uint64_t fp_slots_share(struct fp_slots *slots, uint32_t word);
 
@@ -89,13 +91,14 @@ bool fp_slots_is_shared(const struct fp_slots *slots, uint64_t slot);
 void fp_slots_let_go(struct fp_slots *slots, uint64_t slot);
 
 /*
- * Nobody else holds any slot of a word but held: the others are shared no more, and free if they were let go
- * of. Returns how many that frees. As fp_slots_share for who may call it; slots may be taken, returned and
- * let go of meanwhile.
+ * Nobody else holds any slot of a word but held: the others are shared no more, and free if they
+ * were let go of. Returns how many that frees. As fp_slots_share for who may call it; slots may be
+ * taken, returned and let go of meanwhile.
  */
 unsigned fp_slots_settle(struct fp_slots *slots, uint32_t word, uint64_t held);
 
-/* In a child: the lease is its parent's from now on. What the parent has let go of this process never had. */
+/* In a child: the lease is its parent's from now on. What the parent has let go of this process
+ * never had. */
 void fp_slots_inherit(struct fp_slots *slots);
 
 #endif

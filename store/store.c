@@ -1,10 +1,10 @@
 /*
- * The store's front: sessions to the nodes, the lease table, reservations and slots.
- * Room: store. Control calls may block and allocate; everything about slots is lock-free on memory made
+ * The store's front: sessions to the nodes, the lease table, reservations and slots. Room: store.
+ * Control calls may block and allocate; everything about slots is lock-free on memory made
  * beforehand.
  *
- * The lease table only grows. An entry is written once and then n_leases is raised with release order, so
- * whoever sees an index in use, or holds a slot of it, sees the entry.
+ * The lease table only grows. An entry is written once and then n_leases is raised with release
+ * order, so whoever sees an index in use, or holds a slot of it, sees the entry.
  */
 #include <errno.h>
 #include <sched.h>
@@ -192,9 +192,9 @@ int fp_store_open(const struct fp_store_options *options, struct fp_store **ret_
 }
 
 /*
- * Whether a node is left without the word that gives the leases back. A connection that is broken can't carry
- * it: no use waiting for an answer. And a child may still have to adopt them, for which this session has to
- * last; it ends with the last copy of its connection, or with its grace.
+ * Whether a node is left without the word that gives the leases back. A connection that is broken
+ * can't carry it: no use waiting for an answer. And a child may still have to adopt them, for which
+ * this session has to last; it ends with the last copy of its connection, or with its grace.
  */
 static bool leaves_silently(struct fp_store *store, unsigned node_idx)
 {
@@ -208,8 +208,8 @@ static void node_end(struct fp_store *store, unsigned node_idx)
 {
 	struct fp_node *node = &store->nodes[node_idx];
 
-	/* of a forked child's copy nothing is sure that the tender had in its hands; else all lanes are
-	 * closed */
+	/* of a forked child's copy nothing is sure that the tender had in its hands; else all lanes
+	 * are closed */
 	assert(store->opener != getpid() || !node->era->n_links);
 	if (leaves_silently(store, node_idx)) {
 		fp_leases_outlive(node);
@@ -272,8 +272,8 @@ void fp_store_notice(const struct fp_store *store, const char *format, ...)
 }
 
 /*
- * Whether a way failed since this machine has no part in it, neither device nor library: no news to who only
- * left the choice to us.
+ * Whether a way failed since this machine has no part in it, neither device nor library: no news to
+ * who only left the choice to us.
  */
 static bool is_not_for_us(int cause)
 {
@@ -429,10 +429,11 @@ static unsigned slots_scan(struct fp_store *store, unsigned n, uint64_t *ret_slo
 }
 
 /*
- * A scan can miss slots that become free behind it while others take those ahead of it. Whoever holds a
- * reservation must get its slots all the same, so only a scan is believed that no return of a slot
- * overlapped: none was under way when it began, none began until it ended. Counting the ends alone is not
- * enough: a thread may have cleared its bit behind the scan and sleep before it counts.
+ * A scan can miss slots that become free behind it while others take those ahead of it. Whoever
+ * holds a reservation must get its slots all the same, so only a scan is believed that no return of
+ * a slot overlapped: none was under way when it began, none began until it ended. Counting the ends
+ * alone is not enough: a thread may have cleared its bit behind the scan and sleep before it
+ * counts.
  */
 unsigned fp_store_slot_alloc(struct fp_store *store, unsigned n, uint64_t *ret_slots)
 {

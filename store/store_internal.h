@@ -24,8 +24,8 @@
 	(1u << (FP_SLOT_BITS - FP_SLOT_PAGE_BITS)) /* index 0 stays empty: slot 0 is no slot */
 
 /*
- * What a lane's owner and the tender exchange about one node. Pointers change hands by atomic exchange:
- * whoever got one owns the link.
+ * What a lane's owner and the tender exchange about one node. Pointers change hands by atomic
+ * exchange: whoever got one owns the link.
  */
 struct fp_exchange {
 	_Atomic(struct fp_session_epoch_link *) fresh; /* from the tender: to go on with */
@@ -70,9 +70,9 @@ struct fp_store {
 	_Atomic uint64_t adoption_until_ns; /* nobody waits any longer; 0: nobody has yet */
 
 	/*
-	 * The last of all locks; held while links are opened and closed. The tender of a node shares it with
-	 * those of others, and changes what is its node's alone; whoever opens or closes a lane has it to
-	 * himself.
+	 * The last of all locks; held while links are opened and closed. The tender of a node
+	 * shares it with those of others, and changes what is its node's alone; whoever opens or
+	 * closes a lane has it to himself.
 	 */
 	pthread_rwlock_t lanes_lock;
 	LIST_HEAD(, fp_lane_shared) lanes;
@@ -92,7 +92,8 @@ struct fp_store {
 
 /* An empty store: validated options, no node yet. 0 and *ret_store; -EINVAL, -ENOMEM. */
 int fp_store_new(const struct fp_store_options *options, struct fp_store **ret_store);
-/* Opens sessions to one more node, one for each of its addresses. Before the store has any other user. */
+/* Opens sessions to one more node, one for each of its addresses. Before the store has any other
+ * user. */
 int fp_store_add(struct fp_store *store, const struct fp_url_set *set);
 /* What every session of the store is opened with; resume NULL: a new one. */
 struct fp_session_options fp_store_session_options(const struct fp_store *store,
@@ -122,8 +123,8 @@ static inline uint64_t fp_store_outage_ns(const struct fp_store *store, const st
 }
 
 /*
- * What ends a page's wait for itself. Where the grace is the measure the tender ends it, by losing the node;
- * this is then for a store that nobody tends.
+ * What ends a page's wait for itself. Where the grace is the measure the tender ends it, by losing
+ * the node; this is then for a store that nobody tends.
  */
 static inline uint64_t fp_store_page_wait_ns(const struct fp_store *store, const struct fp_node *node)
 {
@@ -157,19 +158,20 @@ void fp_lease_end(struct fp_node *node, struct fp_slots *slots);
 void fp_leases_outlive(struct fp_node *node);
 /* The session of a node over shm has ended: the tender is to open another. node->control held. */
 void fp_adoption_begin(struct fp_store *store, struct fp_node *node, int error);
-/* Something waits for the node to adopt: the tender need not put it off any longer. Any thread, lock-free. */
+/* Something waits for the node to adopt: the tender need not put it off any longer. Any thread,
+ * lock-free. */
 void fp_adoption_want(struct fp_store *store, struct fp_node *node);
 /*
- * Waits until a node may take leases, or no attempt to adopt is under way that might help: a forked child's
- * first calls. Bounded by the deadline, which is for all of them: see fp_store_adopts.
+ * Waits until a node may take leases, or no attempt to adopt is under way that might help: a forked
+ * child's first calls. Bounded by the deadline, which is for all of them: see fp_store_adopts.
  */
 void fp_adoption_await(struct fp_store *store);
 /* The tender's step for a node that is adopting: when the next is due. */
 uint64_t fp_adoption_tend(struct fp_store *store, struct fp_node *node);
 /*
- * What was lent to an ended session is taken from no more, once as much has been lent to its successor; and
- * what is retired and nobody holds here goes back. The tender's. Retiring is false, and is to be tried again
- * soon, while others add leases.
+ * What was lent to an ended session is taken from no more, once as much has been lent to its
+ * successor; and what is retired and nobody holds here goes back. The tender's. Retiring is false,
+ * and is to be tried again soon, while others add leases.
  */
 bool fp_leases_retire(struct fp_store *store, struct fp_node *node);
 void fp_retired_release(struct fp_store *store, struct fp_node *node);
@@ -185,8 +187,8 @@ uint64_t fp_reconnect_random(struct fp_store *store);
 /* Makes the node's leases known to a session. node->control held. */
 int fp_reconnect_attach(struct fp_node *node, struct fp_session *session);
 /*
- * Opens a link of the era for every lane; then all of them are the lanes' and the era is the node's. All or
- * nothing. node->control and lanes_lock held.
+ * Opens a link of the era for every lane; then all of them are the lanes' and the era is the
+ * node's. All or nothing. node->control and lanes_lock held.
  */
 int fp_reconnect_begin_epoch(struct fp_store *store, struct fp_node *node, struct fp_session_epoch *era);
 /* The node is lost, for good. */
@@ -194,15 +196,16 @@ void fp_reconnect_lose(struct fp_node *node, int error);
 /* How long one way to a node may take to open a session. */
 uint64_t fp_reconnect_connect_ns(const struct fp_store *store, const struct fp_node *node);
 
-/* lanes_lock, all of it or a tender's share, is held around what follows, but in a forked child, where nobody
- * else is. */
+/* lanes_lock, all of it or a tender's share, is held around what follows, but in a forked child,
+ * where nobody else is. */
 void fp_store_lanes_lock(struct fp_store *store);
 void fp_store_lanes_share(struct fp_store *store);
 void fp_store_lanes_unlock(struct fp_store *store);
 /* Opens a link of an era, with the lane's regions. Blocks. 0 and *ret_link, counted in its era. */
 int fp_session_epoch_link_open(struct fp_session_epoch *era, const struct fp_lane_shared *shared,
                                struct fp_session_epoch_link **ret_link);
-/* Closes a link, and its era's session if that has ended and this was its last. Blocks. NULL is fine. */
+/* Closes a link, and its era's session if that has ended and this was its last. Blocks. NULL is
+ * fine. */
 void fp_session_epoch_link_close(struct fp_node *node, struct fp_session_epoch_link *link);
 /* The era of a session, without links. NULL: no memory. */
 struct fp_session_epoch *fp_session_epoch_new(struct fp_session *session, uint64_t epoch);
@@ -210,9 +213,10 @@ struct fp_session_epoch *fp_session_epoch_new(struct fp_session *session, uint64
 void fp_node_enter(struct fp_node *node, struct fp_session_epoch *era);
 
 /*
- * Takes leases of together at least n_pages from the nodes that are up, the one with the most free first. All
- * or nothing; the leases are not published. reserve_lock held; blocks. 0 and *ret_list; -ENOSPC: every node
- * is full; -EHOSTDOWN: a node that might have helped is down; or the error that a node or this host gave.
+ * Takes leases of together at least n_pages from the nodes that are up, the one with the most free
+ * first. All or nothing; the leases are not published. reserve_lock held; blocks. 0 and *ret_list;
+ * -ENOSPC: every node is full; -EHOSTDOWN: a node that might have helped is down; or the error that
+ * a node or this host gave.
  */
 int fp_placement_take(struct fp_store *store, uint64_t n_pages, struct fp_slots **ret_list);
 

@@ -1,6 +1,6 @@
 /*
- * The time of a request, over as many tries as it takes: when a try is given up, and when the whole request.
- * Room: store. Pure.
+ * The time of a request, over as many tries as it takes: when a try is given up, and when the whole
+ * request. Room: store. Pure.
  *
  *   begun ── deadline ──► link broken, next try ── twice as long ──► ... ──► until: it is over
  */
@@ -28,7 +28,8 @@ static inline uint64_t fp_tries_begin(struct fp_tries *tries, uint64_t now_ns, u
 	return FP_MIN(fp_clock_after(now_ns, deadline_ns), tries->until_ns);
 }
 
-/* The deadline of one more try, the last one's being last_ns. A node that is merely slow gets more time. */
+/* The deadline of one more try, the last one's being last_ns. A node that is merely slow gets more
+ * time. */
 static inline uint64_t fp_tries_next(struct fp_tries *tries, uint64_t now_ns, uint64_t deadline_ns,
                                      uint64_t last_ns)
 {

@@ -165,7 +165,8 @@ static int print_now(const struct hist_options *options, const struct fp_statspa
 	return r < 0 ? r : fp_tool_flush(&fp_tool_hist);
 }
 
-/* Prints each second until a ^C or the program's end; on a terminal in place, else block after block. */
+/* Prints each second until a ^C or the program's end; on a terminal in place, else block after
+ * block. */
 static int print_live(const struct hist_options *options, struct fp_statsview *view)
 {
 	const struct timespec second = {.tv_sec = 1};

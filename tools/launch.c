@@ -46,7 +46,8 @@ static void prepend_preload(const char *ours)
 		setenv("LD_PRELOAD", both, 1);
 }
 
-/* Where the program does not look for descriptors; the preload library keeps it from closing this one. */
+/* Where the program does not look for descriptors; the preload library keeps it from closing this
+ * one. */
 static void hand_down(int fd)
 {
 	int high = fd < 0 ? -1 : fcntl(fd, F_DUPFD, KEPT_FD_MIN);
@@ -94,8 +95,8 @@ static _Noreturn void become_program(const struct fp_launch *launch)
 }
 
 /*
- * The terminal signals the whole group, so the program has it already; so it has what it sent to the group
- * itself. Everything else was for this process, which is the one that the caller knows.
+ * The terminal signals the whole group, so the program has it already; so it has what it sent to
+ * the group itself. Everything else was for this process, which is the one that the caller knows.
  */
 static bool is_for_us_alone(const siginfo_t *info, pid_t child)
 {
@@ -151,7 +152,8 @@ int fp_launch_run(const struct fp_launch *launch, int *ret_status)
 	int r = 0;
 	pid_t child;
 
-	/* an ignored SIGCHLD, inherited, would take the status away from us, but is the program's to keep */
+	/* an ignored SIGCHLD, inherited, would take the status away from us, but is the program's
+	 * to keep */
 	sigaction(SIGCHLD, &wanted, &on_child);
 	block_signals(&waited, &before);
 	fflush(NULL);

@@ -15,8 +15,8 @@ struct fp_launch_limits {
 };
 
 /*
- * Raises them for this process as far as it is permitted: what we map ourselves is not the program's to
- * answer for. *ret_before: what they were.
+ * Raises them for this process as far as it is permitted: what we map ourselves is not the
+ * program's to answer for. *ret_before: what they were.
  */
 void fp_launch_lift_limits(struct fp_launch_limits *ret_before);
 
@@ -32,16 +32,18 @@ struct fp_launch {
 };
 
 /*
- * Starts the program and waits for its end. Signals that were sent to this process alone are passed on; those
- * of the terminal reach the program by themselves, since it stays in this process group. This process stops
- * when the program is stopped by the terminal, and continues it when it is continued. Returns 0 and the
- * wait(2) status, or a negative errno if there was no process to be had. The signals stay blocked: what
- * reaches this process after the program's end (the second half of a ^C, say) must not keep it from cleaning
- * up. A program that can't be executed ends with FP_EXIT_NOT_EXECUTABLE. The process must have one thread.
+ * Starts the program and waits for its end. Signals that were sent to this process alone are passed
+ * on; those of the terminal reach the program by themselves, since it stays in this process group.
+ * This process stops when the program is stopped by the terminal, and continues it when it is
+ * continued. Returns 0 and the wait(2) status, or a negative errno if there was no process to be
+ * had. The signals stay blocked: what reaches this process after the program's end (the second half
+ * of a ^C, say) must not keep it from cleaning up. A program that can't be executed ends with
+ * FP_EXIT_NOT_EXECUTABLE. The process must have one thread.
  */
 int fp_launch_run(const struct fp_launch *launch, int *ret_status);
 
-/* Ends this process as the program ended: with its exit status, or by its signal (without a core dump). */
+/* Ends this process as the program ended: with its exit status, or by its signal (without a core
+ * dump). */
 _Noreturn void fp_launch_end_as(int status);
 
 #endif

@@ -1,5 +1,6 @@
 /*
- * The histograms of a stats page by name, as --phase takes them, and their drawing as SVG. Room: tools.
+ * The histograms of a stats page by name, as --phase takes them, and their drawing as SVG. Room:
+ * tools.
  */
 #ifndef FP_PHASE_H
 #define FP_PHASE_H
@@ -22,8 +23,8 @@ const struct fp_phase *fp_phase_find(const char *name);
 
 const struct fp_hist *fp_phase_hist(const struct fp_phase *phase, const struct fp_statspage *page);
 
-/* Draws h as a percentile curve: latency (linear) over the percentile, one nine more per step. 0 or a
- * negative errno. */
+/* Draws h as a percentile curve: latency (linear) over the percentile, one nine more per step. 0 or
+ * a negative errno. */
 int fp_phase_svg(const struct fp_hist *h, const char *title, FILE *out);
 
 #endif

@@ -101,7 +101,8 @@ static int has_loader(int fd, const Elf64_Ehdr *header)
 	return 0;
 }
 
-/* Ours is the header of the running program itself: what it was built for is what the shim was built for. */
+/* Ours is the header of the running program itself: what it was built for is what the shim was
+ * built for. */
 static bool is_native(const Elf64_Ehdr *header)
 {
 	Elf64_Ehdr ours;

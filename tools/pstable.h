@@ -10,7 +10,8 @@
 #include "stats_dir.h"
 
 /*
- * A line for each page. rates (pages->n of them, may be NULL) replaces the faults so far by faults a second.
+ * A line for each page. rates (pages->n of them, may be NULL) replaces the faults so far by faults
+ * a second.
  */
 void fp_pstable_text(const struct fp_stats_dir *pages, const uint64_t *rates, FILE *out);
 

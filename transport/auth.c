@@ -1,7 +1,8 @@
 /*
- * Proofs, nonces and the comparison that leaks no timing. Room: transport; the only file that talks to
- * OpenSSL. Of its hash alone, which keeps nothing: whatever its newer calls look up it keeps in tables that
- * the program shares, so in memory that may be far, and a proof is what brings far memory back.
+ * Proofs, nonces and the comparison that leaks no timing. Room: transport; the only file that talks
+ * to OpenSSL. Of its hash alone, which keeps nothing: whatever its newer calls look up it keeps in
+ * tables that the program shares, so in memory that may be far, and a proof is what brings far
+ * memory back.
  */
 #define OPENSSL_API_COMPAT 0x10100000L
 #include "auth.h"

@@ -1,12 +1,13 @@
 /*
- * Mutual challenge-response over a shared secret: each side proves that it knows the secret, which never
- * travels. Room: transport; the daemon uses it for its half. A proof is
+ * Mutual challenge-response over a shared secret: each side proves that it knows the secret, which
+ * never travels. Room: transport; the daemon uses it for its half. A proof is
  *
  *   HMAC-SHA256(secret, label || HELLO || CHALLENGE [|| WELCOME with its proof zeroed])
  *
- * where label is "farpage/1 client" or "farpage/1 server" and the messages are the payloads as on the wire:
- * both nonces and every parameter of the handshake are under it, so that nothing can be replayed, reflected
- * or downgraded. HMAC: RFC 2104; the pattern is that of ISO/IEC 9798-4, three passes.
+ * where label is "farpage/1 client" or "farpage/1 server" and the messages are the payloads as on
+ * the wire: both nonces and every parameter of the handshake are under it, so that nothing can be
+ * replayed, reflected or downgraded. HMAC: RFC 2104; the pattern is that of ISO/IEC 9798-4, three
+ * passes.
  */
 #ifndef FP_AUTH_H
 #define FP_AUTH_H
@@ -24,17 +25,18 @@ int fp_auth_random(void *ret_bytes, size_t len);
 int fp_auth_prove_client(const char *secret, const struct fp_wire_hello *hello,
                          const struct fp_wire_challenge *challenge, uint8_t ret_proof[FP_WIRE_PROOF_BYTES]);
 
-/* The node's proof, over what it grants in welcome as well (welcome->proof is not looked at). As above. */
+/* The node's proof, over what it grants in welcome as well (welcome->proof is not looked at). As
+ * above. */
 int fp_auth_prove_server(const char *secret, const struct fp_wire_hello *hello,
                          const struct fp_wire_challenge *challenge, const struct fp_wire_welcome *welcome,
                          uint8_t ret_proof[FP_WIRE_PROOF_BYTES]);
 
 /*
  * The proof in the private data of a connection request: the first FP_WIRE_CM_PROOF_BYTES of
- * HMAC-SHA256(key, "farpage/1 cm" || cm up to its proof). The key of a LINK is its session's token, of a
- * CONTROL or RESUME the shared secret (NULL: zeros): a stranger gets no queue pair. It proves no more than
- * that, and may be replayed: the handshake that follows on a CONTROL or RESUME cannot, and on a replayed LINK
- * nothing is reached without the keys of the leases. As above.
+ * HMAC-SHA256(key, "farpage/1 cm" || cm up to its proof). The key of a LINK is its session's token,
+ * of a CONTROL or RESUME the shared secret (NULL: zeros): a stranger gets no queue pair. It proves
+ * no more than that, and may be replayed: the handshake that follows on a CONTROL or RESUME cannot,
+ * and on a replayed LINK nothing is reached without the keys of the leases. As above.
  */
 int fp_auth_prove_cm(const char *secret, const uint8_t token[FP_WIRE_TOKEN_BYTES],
                      const struct fp_wire_cm *cm, uint8_t ret_proof[FP_WIRE_CM_PROOF_BYTES]);

@@ -1,6 +1,6 @@
 /*
- * The control side of a session. Room: transport. Calls block, one at a time under the session's lock; the
- * lease table is read by links without it.
+ * The control side of a session. Room: transport. Calls block, one at a time under the session's
+ * lock; the lease table is read by links without it.
  */
 #include "control.h"
 
@@ -49,8 +49,8 @@ static struct fp_control *control_of(const struct fp_session *session)
 }
 
 /*
- * In a forked child mappings are not the session's any more: something else may lie at their addresses by
- * now.
+ * In a forked child mappings are not the session's any more: something else may lie at their
+ * addresses by now.
  */
 static void lease_free(struct fp_control *control, struct fp_lease *lease, bool detach)
 {
@@ -86,7 +86,8 @@ static void control_drop(struct fp_control *control)
 }
 FP_DEFINE_CLEANUP(struct fp_control, control, control_drop)
 
-/* As the kernel knows us: what the C library calls by the same name the program may have moved anywhere. */
+/* As the kernel knows us: what the C library calls by the same name the program may have moved
+ * anywhere. */
 static void name_self(char *buf, size_t len)
 {
 	char comm[32];
@@ -295,8 +296,9 @@ static int exchange(struct fp_control *control, const struct question *question,
 }
 
 /*
- * One control call, with the lock held: sends a request and waits for its answer. Whatever goes wrong but a
- * timeout leaves the connection out of step, and then every later call fails the same way.
+ * One control call, with the lock held: sends a request and waits for its answer. Whatever goes
+ * wrong but a timeout leaves the connection out of step, and then every later call fails the same
+ * way.
  */
 static int ask(struct fp_control *control, const struct question *question, size_t *ret_len,
                const void **ret_payload)
@@ -325,8 +327,8 @@ static int call(struct fp_control *control, enum fp_wire_type type, const void *
 }
 
 /*
- * The word that gives the leases back at once. Whether it arrives does not matter much: the node sees the end
- * of the stream too. A forked child has nothing to say.
+ * The word that gives the leases back at once. Whether it arrives does not matter much: the node
+ * sees the end of the stream too. A forked child has nothing to say.
  */
 static void say_bye(struct fp_control *control)
 {
@@ -353,8 +355,8 @@ void fp_control_abandon(struct fp_session *session)
 }
 
 /*
- * The lock, unless somebody else's call takes until deadline_ns. Whoever has it gives up by a deadline of its
- * own, so a clock that is set meanwhile costs no more than that.
+ * The lock, unless somebody else's call takes until deadline_ns. Whoever has it gives up by a
+ * deadline of its own, so a clock that is set meanwhile costs no more than that.
  */
 static int lock_by(struct fp_control *control, uint64_t deadline_ns)
 {
@@ -471,8 +473,8 @@ static int ask_attach(struct fp_control *control, uint32_t lease_id, struct fp_w
 	return 0;
 }
 
-/* No malloc: the agent's reclaim thread takes leases, while a fork that waits for it may hold the allocator's
- * locks. */
+/* No malloc: the agent's reclaim thread takes leases, while a fork that waits for it may hold the
+ * allocator's locks. */
 static int attach_lease(struct fp_control *control, const struct fp_wire_leased *leased, int memfd,
                         struct fp_lease **ret_lease)
 {
@@ -596,8 +598,8 @@ int fp_control_adopt(struct fp_session *session, const struct fp_session_identit
 }
 
 /*
- * The lease is gone here whatever the node answers; one that can't be told takes it back when the session
- * ends.
+ * The lease is gone here whatever the node answers; one that can't be told takes it back when the
+ * session ends.
  */
 int fp_control_release(struct fp_session *session, uint32_t lease_id)
 {

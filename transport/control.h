@@ -1,7 +1,7 @@
 /*
- * The control side of a session, the same for all transports: one CONTROL connection, the calls over it, and
- * the leases that came of them. Room: transport; what a transport does with a lease it adds through struct
- * fp_control_ops.
+ * The control side of a session, the same for all transports: one CONTROL connection, the calls
+ * over it, and the leases that came of them. Room: transport; what a transport does with a lease it
+ * adds through struct fp_control_ops.
  */
 #ifndef FP_CONTROL_H
 #define FP_CONTROL_H
@@ -22,23 +22,24 @@ struct fp_control_ops {
 	const struct fp_transport *transport;
 	uint32_t features; /* asked for; a node that does not grant them all is refused with -EOPNOTSUPP */
 	/*
-	 * Makes the stream of the control connection, shakes no hands: fp_control_open does, over it. NULL: a
-	 * socket to the URL. options says what for (CONTROL or RESUME) and has the secret. 0 and *ret_stream;
-	 * the errors of fp_session_open.
+	 * Makes the stream of the control connection, shakes no hands: fp_control_open does, over
+	 * it. NULL: a socket to the URL. options says what for (CONTROL or RESUME) and has the
+	 * secret. 0 and *ret_stream; the errors of fp_session_open.
 	 */
 	int (*dial)(const struct fp_url *url, const struct fp_handshake_options *options,
 	            uint64_t deadline_ns, struct fp_session *session, struct fp_handshake_stream *ret_stream);
 	/*
-	 * Makes a lease that was granted, or attached again, reachable. leased is what the node said of it,
-	 * validated; its address and key are in lease already. memfd (-1: none came) stays the caller's. 0 or
-	 * a negative errno. NULL: nothing to do.
+	 * Makes a lease that was granted, or attached again, reachable. leased is what the node
+	 * said of it, validated; its address and key are in lease already. memfd (-1: none came)
+	 * stays the caller's. 0 or a negative errno. NULL: nothing to do.
 	 */
 	int (*attach)(struct fp_lease *lease, const struct fp_wire_leased *leased, int memfd);
 	/* Undoes attach. Not in a forked child. */
 	void (*detach)(struct fp_lease *lease);
 	/*
-	 * The session goes, also one whose opening failed after dial; its stream is closed already. Frees
-	 * what *fp_control_private holds; in a forked child only this process' copy. NULL: nothing to do.
+	 * The session goes, also one whose opening failed after dial; its stream is closed already.
+	 * Frees what *fp_control_private holds; in a forked child only this process' copy. NULL:
+	 * nothing to do.
 	 */
 	void (*done)(struct fp_session *session, bool forked);
 };
@@ -62,8 +63,8 @@ int fp_control_adopt(struct fp_session *session, const struct fp_session_identit
 void fp_control_abandon(struct fp_session *session);
 
 /*
- * Opens a LINK connection of this session, a socket to its URL. 0, *ret_dialog (for frames before it becomes
- * a data path, and fp_handshake_take_socket) and *ret_welcome.
+ * Opens a LINK connection of this session, a socket to its URL. 0, *ret_dialog (for frames before
+ * it becomes a data path, and fp_handshake_take_socket) and *ret_welcome.
  */
 int fp_control_open_link(struct fp_session *session, struct fp_handshake **ret_dialog,
                          struct fp_wire_welcome *ret_welcome);

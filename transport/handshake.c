@@ -1,6 +1,6 @@
 /*
- * Dialling, handshake and frames of the control side. Room: transport. Knows streams (of its own: sockets)
- * and the wire, not what is asked over them.
+ * Dialling, handshake and frames of the control side. Room: transport. Knows streams (of its own:
+ * sockets) and the wire, not what is asked over them.
  */
 #include "handshake.h"
 
@@ -105,7 +105,8 @@ static int socket_wait(void *context, short events, uint64_t deadline_ns)
 	return r > 0 ? 0 : -ETIMEDOUT;
 }
 
-/* Whether the descriptor is known to be no more what it was. A program may deny us to look (seccomp). */
+/* Whether the descriptor is known to be no more what it was. A program may deny us to look
+ * (seccomp). */
 static bool is_stranger(const struct fp_handshake *dialog)
 {
 	struct stat st;
@@ -138,8 +139,8 @@ static const struct fp_handshake_stream_ops socket_ops = {
 };
 
 /*
- * connect(2) that ends by the deadline. It blocks with a send timeout rather than polling, because a UNIX
- * socket whose listener has a full backlog can't be polled for room.
+ * connect(2) that ends by the deadline. It blocks with a send timeout rather than polling, because
+ * a UNIX socket whose listener has a full backlog can't be polled for room.
  */
 static int connect_by(int fd, const struct sockaddr *addr, socklen_t len, uint64_t deadline_ns)
 {
@@ -149,7 +150,8 @@ static int connect_by(int fd, const struct sockaddr *addr, socklen_t len, uint64
 
 		if (now >= deadline_ns)
 			return -ETIMEDOUT;
-		/* never 0, which is no limit, and never a whole second of microseconds, which is EDOM */
+		/* never 0, which is no limit, and never a whole second of microseconds, which is
+		 * EDOM */
 		left_us = (deadline_ns - now) / FP_NSEC_PER_USEC + 1;
 		tv.tv_sec = (time_t)(left_us / (FP_NSEC_PER_SEC / FP_NSEC_PER_USEC));
 		tv.tv_usec = (suseconds_t)(left_us % (FP_NSEC_PER_SEC / FP_NSEC_PER_USEC));
@@ -341,8 +343,8 @@ int fp_handshake_send(struct fp_handshake *dialog, enum fp_wire_type type, uint6
 }
 
 /*
- * Reads on until `want` bytes of the frame are here, and never beyond: a descriptor belongs to the frame it
- * came with.
+ * Reads on until `want` bytes of the frame are here, and never beyond: a descriptor belongs to the
+ * frame it came with.
  */
 static int fill(struct fp_handshake *dialog, size_t want, uint64_t deadline_ns)
 {
@@ -423,7 +425,8 @@ static int send_hello(struct fp_handshake *dialog, const struct fp_handshake_opt
 	return fp_handshake_send(dialog, FP_WIRE_HELLO, 0, bytes, sizeof(bytes), deadline_ns);
 }
 
-/* A client with a secret trusts only a node that proves it, whatever the node says that it wants. */
+/* A client with a secret trusts only a node that proves it, whatever the node says that it
+ * wants. */
 static int check_welcome(const char *secret, const struct fp_wire_hello *hello,
                          const struct fp_wire_challenge *challenge, const struct fp_wire_welcome *welcome)
 {
@@ -466,8 +469,8 @@ static int shake_hands(struct fp_handshake *dialog, const struct fp_handshake_op
 }
 
 /*
- * A RESUME that failed half-way may have been understood by the node: then it must look broken, not ended, or
- * the leases would go.
+ * A RESUME that failed half-way may have been understood by the node: then it must look broken, not
+ * ended, or the leases would go.
  */
 static int open_dialog(struct fp_handshake *dialog, const struct fp_handshake_options *options,
                        uint64_t deadline_ns, struct fp_handshake **ret_dialog,

@@ -1,7 +1,8 @@
 /*
- * One connection to a node before it becomes a data path: dialling, the handshake, and whole frames one at a
- * time. Shared by the control side of all transports. It runs over a socket or over whatever byte stream a
- * transport brings. Room: transport. Not thread-safe; may block up to a deadline, so never on a fault thread.
+ * One connection to a node before it becomes a data path: dialling, the handshake, and whole frames
+ * one at a time. Shared by the control side of all transports. It runs over a socket or over
+ * whatever byte stream a transport brings. Room: transport. Not thread-safe; may block up to a
+ * deadline, so never on a fault thread.
  */
 #ifndef FP_HANDSHAKE_H
 #define FP_HANDSHAKE_H
@@ -32,11 +33,11 @@ enum fp_handshake_end {
 };
 
 /*
- * What carries the bytes. send and receive never block: they return how many bytes they took or gave (at
- * least 1), -EAGAIN, or why the stream is dead (-ECONNRESET at its end). A descriptor that came along is put
- * into *fd, if that is -1. wait returns 0 when it is worth trying again for events (POLLIN or POLLOUT),
- * -ETIMEDOUT at deadline_ns (absolute), or why the stream is dead. why says the same in the words of a
- * device, or NULL (static; a NULL function: always).
+ * What carries the bytes. send and receive never block: they return how many bytes they took or
+ * gave (at least 1), -EAGAIN, or why the stream is dead (-ECONNRESET at its end). A descriptor that
+ * came along is put into *fd, if that is -1. wait returns 0 when it is worth trying again for
+ * events (POLLIN or POLLOUT), -ETIMEDOUT at deadline_ns (absolute), or why the stream is dead. why
+ * says the same in the words of a device, or NULL (static; a NULL function: always).
  */
 struct fp_handshake_stream_ops {
 	ssize_t (*send)(void *context, const void *bytes, size_t len);
@@ -52,16 +53,16 @@ struct fp_handshake_stream {
 };
 
 /*
- * Connects to url and shakes hands, until deadline_ns (absolute). 0, *ret_dialog and *ret_welcome; the errors
- * of fp_session_open. A host name that has to be looked up (names.h) takes
+ * Connects to url and shakes hands, until deadline_ns (absolute). 0, *ret_dialog and *ret_welcome;
+ * the errors of fp_session_open. A host name that has to be looked up (names.h) takes
  * as long as the resolver likes.
  */
 int fp_handshake_open(const struct fp_url *url, const struct fp_handshake_options *options,
                       uint64_t deadline_ns, struct fp_handshake **ret_dialog,
                       struct fp_wire_welcome *ret_welcome);
 /*
- * The same over a stream, which is the dialog's from the call on: it is closed with the dialog, and also if
- * this fails.
+ * The same over a stream, which is the dialog's from the call on: it is closed with the dialog, and
+ * also if this fails.
  */
 int fp_handshake_open_on(struct fp_handshake_stream *stream, const struct fp_handshake_options *options,
                          uint64_t deadline_ns, struct fp_handshake **ret_dialog,
@@ -73,14 +74,15 @@ void fp_handshake_end(struct fp_handshake *dialog, enum fp_handshake_end end);
 void fp_handshake_close(struct fp_handshake *dialog);
 FP_DEFINE_CLEANUP(struct fp_handshake, dialog, fp_handshake_close)
 
-/* Sends a frame of at most FP_WIRE_MAX_PING bytes. -ETIMEDOUT leaves the connection in step: what is
- * not out yet goes before the next frame. Any other error means that it is dead. */
+/* Sends a frame of at most FP_WIRE_MAX_PING bytes. -ETIMEDOUT leaves the connection in step: what
+ * is not out yet goes before the next frame. Any other error means that it is dead. */
 int fp_handshake_send(struct fp_handshake *dialog, enum fp_wire_type type, uint64_t tag, const void *payload,
                       size_t len, uint64_t deadline_ns);
 
 /*
- * Receives one frame. *ret_payload lies in dialog until the next call. -ETIMEDOUT leaves the connection in
- * step: a frame that came in part is completed by the next call. Any other error means that it is dead.
+ * Receives one frame. *ret_payload lies in dialog until the next call. -ETIMEDOUT leaves the
+ * connection in step: a frame that came in part is completed by the next call. Any other error
+ * means that it is dead.
  */
 int fp_handshake_receive(struct fp_handshake *dialog, uint64_t deadline_ns, struct fp_wire_header *ret_header,
                          const void **ret_payload);
@@ -89,22 +91,22 @@ int fp_handshake_receive(struct fp_handshake *dialog, uint64_t deadline_ns, stru
 int fp_handshake_take_memfd(struct fp_handshake *dialog);
 
 /*
- * Has the kernel break a TCP connection within a minute of the other machine's vanishing: by probes while
- * nothing is under way, by a limit for what is not acknowledged. A process there that is stopped, but whose
- * kernel answers, it does not notice.
+ * Has the kernel break a TCP connection within a minute of the other machine's vanishing: by probes
+ * while nothing is under way, by a limit for what is not acknowledged. A process there that is
+ * stopped, but whose kernel answers, it does not notice.
  */
 void fp_handshake_keep_alive(int fd);
 
 /*
- * Closes dialog but for its socket (a blocking one: pass MSG_DONTWAIT), which is now the caller's. Only of
- * what fp_handshake_open gave.
+ * Closes dialog but for its socket (a blocking one: pass MSG_DONTWAIT), which is now the caller's.
+ * Only of what fp_handshake_open gave.
  */
 int fp_handshake_take_socket(struct fp_handshake *dialog);
 
 /*
- * Whether the connection still stands: 0; -ECONNRESET: its other end has hung up, or somebody has shut it
- * down; -EBADF: its descriptor was closed behind our back, and may be the program's by now. Reads nothing,
- * never blocks. 0 where it is no socket: such a stream says so itself.
+ * Whether the connection still stands: 0; -ECONNRESET: its other end has hung up, or somebody has
+ * shut it down; -EBADF: its descriptor was closed behind our back, and may be the program's by now.
+ * Reads nothing, never blocks. 0 where it is no socket: such a stream says so itself.
  */
 int fp_handshake_check(const struct fp_handshake *dialog);
 

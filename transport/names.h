@@ -1,6 +1,6 @@
 /*
- * The addresses of host names. Each name is looked up once and its addresses are kept, so that no resume
- * waits for a resolver in the middle of an outage. Room: transport. Any thread.
+ * The addresses of host names. Each name is looked up once and its addresses are kept, so that no
+ * resume waits for a resolver in the middle of an outage. Room: transport. Any thread.
  */
 #ifndef FP_NAMES_H
 #define FP_NAMES_H
@@ -23,15 +23,16 @@ struct fp_addresses {
 };
 
 /*
- * The addresses of a host, with a port in each: those that are kept, else what a look-up finds, which blocks
- * as long as the resolver likes. 0 and *ret_addresses; -EHOSTUNREACH, -ENOMEM, or what the system said.
+ * The addresses of a host, with a port in each: those that are kept, else what a look-up finds,
+ * which blocks as long as the resolver likes. 0 and *ret_addresses; -EHOSTUNREACH, -ENOMEM, or what
+ * the system said.
  */
 int fp_names_find(const char *host, uint16_t port, struct fp_addresses *ret_addresses);
 /* To be called once the addresses were tried: whether one of them answered. */
 void fp_names_tried(const char *host, bool answered);
 /*
- * Looks a host up again whose addresses have all failed several times in a row. What was kept stays where
- * that fails. Blocks as long as the resolver likes: nobody waits for the caller meanwhile.
+ * Looks a host up again whose addresses have all failed several times in a row. What was kept stays
+ * where that fails. Blocks as long as the resolver likes: nobody waits for the caller meanwhile.
  */
 void fp_names_refresh(const char *host);
 

@@ -1,11 +1,14 @@
 /*
- * The rdma transports: sessions whose data is READ and WRITTEN by a device. Room: transport. The control side
- * is control.c's, the data path rdma_link.c's, the device verbs.h's; here they are put together.
+ * The rdma transports: sessions whose data is READ and WRITTEN by a device. Room: transport. The
+ * control side is control.c's, the data path rdma_link.c's, the device verbs.h's; here they are put
+ * together.
  *
  *   rdma       control frames over SEND and RECEIVE of one queue pair, each link another one in the same
- * domain; both connected through rdma_cm, whose private data says what for and proves the right to ask
+ * domain; both connected through rdma_cm, whose private data says what for and proves the right to
+ * ask
  *   rdma+tcp   control frames over a socket; a link is a queue pair that the two ends connect by hand, having
- * told each other of it over a LINK connection, which must live as long. For fabrics without IP addresses
+ * told each other of it over a LINK connection, which must live as long. For fabrics without IP
+ * addresses
  */
 #include "transport.h"
 
@@ -38,7 +41,8 @@ static struct rdma *rdma_of(struct fp_session *session)
 	return *fp_control_private(session);
 }
 
-/* A forked child has the descriptors of its parent's device: what it destroyed would be gone there. */
+/* A forked child has the descriptors of its parent's device: what it destroyed would be gone
+ * there. */
 static void rdma_done(struct fp_session *session, bool forked)
 {
 	struct rdma *rdma = rdma_of(session);
@@ -67,7 +71,8 @@ static struct rdma *rdma_new(struct fp_session *session)
 	return rdma;
 }
 
-/* --- connecting through rdma_cm ------------------------------------------------------------------------ */
+/* --- connecting through rdma_cm
+ * ------------------------------------------------------------------------ */
 
 /* A connection request: what for, and the key that proves the right to it. */
 struct request {
@@ -129,7 +134,8 @@ static int connect_cm(const struct fp_url *url, const struct request *request,
 	return r;
 }
 
-/* --- the control stream -------------------------------------------------------------------------------- */
+/* --- the control stream
+ * -------------------------------------------------------------------------------- */
 
 static ssize_t control_send(void *context, const void *bytes, size_t len)
 {
@@ -150,9 +156,10 @@ static int sleep_on(struct pollfd *p, uint64_t now_ns, uint64_t deadline_ns)
 }
 
 /*
- * Soft iWARP (siw_accept of Linux 6.12) answers a connection request before it listens to the connection:
- * what comes in between stays where it is until more comes. A client speaks first, so it says nothing once
- * more, and again, until it is heard. A link has nobody who could do so: see await_acceptance.
+ * Soft iWARP (siw_accept of Linux 6.12) answers a connection request before it listens to the
+ * connection: what comes in between stays where it is until more comes. A client speaks first, so
+ * it says nothing once more, and again, until it is heard. A link has nobody who could do so: see
+ * await_acceptance.
  */
 struct nudging {
 	uint64_t next_ns, step_ns; /* 0: not this device */
@@ -174,9 +181,10 @@ static void nudge(struct fp_stream *stream, struct nudging *nudging, uint64_t no
 }
 
 /*
- * The peer's end may be gone without a word on the queue pair: rdma_cm is asked, but only when it has
- * something to say, as that allocates, and the reclaim thread takes leases while a fork that waits for it
- * holds the allocator's locks. Whatever completes is a reason to try again, be it for the other direction.
+ * The peer's end may be gone without a word on the queue pair: rdma_cm is asked, but only when it
+ * has something to say, as that allocates, and the reclaim thread takes leases while a fork that
+ * waits for it holds the allocator's locks. Whatever completes is a reason to try again, be it for
+ * the other direction.
  */
 static int control_wait(void *context, short events, uint64_t deadline_ns)
 {
@@ -247,7 +255,8 @@ static int rdma_dial(const struct fp_url *url, const struct fp_handshake_options
 	return 0;
 }
 
-/* --- sessions and links -------------------------------------------------------------------------------- */
+/* --- sessions and links
+ * -------------------------------------------------------------------------------- */
 
 static int make_link(struct fp_session *session, int fd, struct fp_verbs_conn *conn,
                      struct fp_link **ret_link)
@@ -266,8 +275,8 @@ static int make_link(struct fp_session *session, int fd, struct fp_verbs_conn *c
 }
 
 /*
- * The node's thread that accepts links is the one that carries control streams, so once a call is answered
- * that was made after the acceptance came, soft iWARP listens to the link.
+ * The node's thread that accepts links is the one that carries control streams, so once a call is
+ * answered that was made after the acceptance came, soft iWARP listens to the link.
  */
 static int await_acceptance(struct fp_session *session, uint64_t deadline_ns)
 {
@@ -316,7 +325,8 @@ static int rdma_session_open(const struct fp_url *url, const struct fp_session_o
 	return 0;
 }
 
-/* --- queue pairs connected by hand --------------------------------------------------------------------- */
+/* --- queue pairs connected by hand
+ * --------------------------------------------------------------------- */
 
 /* Tells the node of our queue pair and hears of its. */
 static int exchange(struct fp_handshake *dialog, uint64_t deadline_ns, const struct fp_verbs_address *own,

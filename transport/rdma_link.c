@@ -4,28 +4,31 @@
  *            submit            all its work posted             all its work complete
  *   free ─────────────► waiting ─────────────────► flying ─────────────────────────► free, io done
  *
- * A request is carried out piece by piece, a work request and a slot each: a segment that the device can
- * reach where it lies is one piece, any other one is cut into pieces of at most a bounce page. Requests that
- * wait are served in order, as far as there are slots and READs may be outstanding; what can begin goes out
- * as one chain with one doorbell.
+ * A request is carried out piece by piece, a work request and a slot each: a segment that the
+ * device can reach where it lies is one piece, any other one is cut into pieces of at most a bounce
+ * page. Requests that wait are served in order, as far as there are slots and READs may be
+ * outstanding; what can begin goes out as one chain with one doorbell.
  *
- * Only the last piece of a request, of a chain, and now and then a READ in between ask for a completion. What
- * that completion says of those before it depends on the device: a READ answered means that all before it is
- * done, a WRITE acknowledged that the WRITEs before it are (InfiniBand would promise the READs too; soft
- * iWARP reports a WRITE that was posted behind a READ first). On iWARP a completed WRITE has merely been
- * sent. There each request that writes ends with a READ of its last byte, which the peer answers when it has
- * placed what came before (RFC 5040, 5.5, and RFC 5041, 5.3: delivery in order).
+ * Only the last piece of a request, of a chain, and now and then a READ in between ask for a
+ * completion. What that completion says of those before it depends on the device: a READ answered
+ * means that all before it is done, a WRITE acknowledged that the WRITEs before it are (InfiniBand
+ * would promise the READs too; soft iWARP reports a WRITE that was posted behind a READ first). On
+ * iWARP a completed WRITE has merely been sent. There each request that writes ends with a READ of
+ * its last byte, which the peer answers when it has placed what came before (RFC 5040, 5.5, and RFC
+ * 5041, 5.3: delivery in order).
  *
- * Soft RoCE (rxe_completer of Linux 6.12) may report a READ as done whose answer it could not make sense of,
- * before it puts the queue pair into its error state: seen when the peer's interface goes down and comes
- * back. So a READ's destination is marked at its end, which is written last, and one whose mark is still
- * there has failed. The mark is another one each time: bytes that happen to be the same are read again.
+ * Soft RoCE (rxe_completer of Linux 6.12) may report a READ as done whose answer it could not make
+ * sense of, before it puts the queue pair into its error state: seen when the peer's interface goes
+ * down and comes back. So a READ's destination is marked at its end, which is written last, and one
+ * whose mark is still there has failed. The mark is another one each time: bytes that happen to be
+ * the same are read again.
  *
- * A device cannot be asked to forget one work request. So an overdue request breaks the link like any error:
- * the queue pair is put into its error state, and each io ends when all its work has come back, for only then
- * nothing touches its buffers any more.
+ * A device cannot be asked to forget one work request. So an overdue request breaks the link like
+ * any error: the queue pair is put into its error state, and each io ends when all its work has
+ * come back, for only then nothing touches its buffers any more.
  *
- * All memory is allocated and registered when the link opens; after that no allocation, lock or log.
+ * All memory is allocated and registered when the link opens; after that no allocation, lock or
+ * log.
  */
 #include "rdma_link.h"
 
@@ -118,7 +121,8 @@ static struct rdma_link *link_of(struct fp_link *link)
 	return (struct rdma_link *)link;
 }
 
-/* --- ends ---------------------------------------------------------------------------------------------- */
+/* --- ends
+ * ---------------------------------------------------------------------------------------------- */
 
 static void io_done(struct rdma_link *link, struct fp_io *io, int status)
 {
@@ -203,7 +207,8 @@ static void drop_all(struct rdma_link *link)
 		slot_end(link, slot, link->error);
 }
 
-/* Nothing touches the buffers when a queue pair is destroyed. It takes long, so it is the last resort. */
+/* Nothing touches the buffers when a queue pair is destroyed. It takes long, so it is the last
+ * resort. */
 static void destroy(struct rdma_link *link)
 {
 	fp_verbs_conn_close(fp_take_ptr(link->conn));
@@ -211,8 +216,8 @@ static void destroy(struct rdma_link *link)
 }
 
 /*
- * The link is of no use any more: what has not begun ends now, what has when the device lets go of it, and
- * what is submitted later at once.
+ * The link is of no use any more: what has not begun ends now, what has when the device lets go of
+ * it, and what is submitted later at once.
  */
 static void link_break(struct rdma_link *link, int error)
 {
@@ -233,11 +238,12 @@ static void link_break(struct rdma_link *link, int error)
 		link->drain_until_ns = 0; /* the next look destroys the queue pair */
 }
 
-/* --- completions --------------------------------------------------------------------------------------- */
+/* --- completions
+ * --------------------------------------------------------------------------------------- */
 
 /*
- * What the end of one piece says of the older ones: see above. Those that asked for no completion may have
- * gone well where this one failed, but nothing proves it.
+ * What the end of one piece says of the older ones: see above. Those that asked for no completion
+ * may have gone well where this one failed, but nothing proves it.
  */
 static void end_older(struct rdma_link *link, const struct slot *than, int status)
 {
@@ -285,7 +291,8 @@ static void take_completions(struct rdma_link *link)
 	}
 }
 
-/* --- work ---------------------------------------------------------------------------------------------- */
+/* --- work
+ * ---------------------------------------------------------------------------------------------- */
 
 static const struct fp_verbs_region *find_region(const struct rdma_link *link, const uint8_t *buf, size_t len)
 {
@@ -337,7 +344,8 @@ static void choose_way(const struct rdma_link *link, struct slot *slot, struct f
 	work->len_bytes = slot->len_bytes = len;
 }
 
-/* Which op the next piece of a request is: behind the last of a WRITE that is to be confirmed comes a READ.
+/* Which op the next piece of a request is: behind the last of a WRITE that is to be confirmed comes
+ * a READ.
  */
 static enum fp_verbs_op next_op(const struct request *req)
 {
@@ -366,8 +374,8 @@ static void confirm_piece(const struct rdma_link *link, const struct request *re
 }
 
 /*
- * Soft iWARP (siw_try_1seg of Linux 6.12) garbles the answer to a READ of a few bytes, up to some 30, that
- * lie across the end of a page: on iWARP such a piece stops there.
+ * Soft iWARP (siw_try_1seg of Linux 6.12) garbles the answer to a READ of a few bytes, up to some
+ * 30, that lie across the end of a page: on iWARP such a piece stops there.
  */
 static uint32_t readable_bytes(const struct rdma_link *link, const struct request *req, uint64_t remote,
                                uint32_t len)
@@ -404,7 +412,8 @@ static bool is_posted(const struct rdma_link *link, const struct request *req, e
 	       (req->io->op == FP_IO_READ || !link->confirms || last_op == FP_VERBS_READ);
 }
 
-/* A row of READs that ask for no completion would hold up those that wait for one of them to end. */
+/* A row of READs that ask for no completion would hold up those that wait for one of them to
+ * end. */
 static bool wants_completion(struct rdma_link *link, const struct request *req, enum fp_verbs_op op)
 {
 	if (op != FP_VERBS_READ)
@@ -489,7 +498,8 @@ static void push(struct rdma_link *link)
 	}
 }
 
-/* --- progress ------------------------------------------------------------------------------------------ */
+/* --- progress
+ * ------------------------------------------------------------------------------------------ */
 
 /* An overdue request breaks the link. Notes when to look again. */
 static void expire(struct rdma_link *link, uint64_t now_ns)
@@ -552,7 +562,8 @@ static void progress(struct rdma_link *link)
 		destroy(link);
 }
 
-/* A node answers for all segments before it moves a byte; here they are checked before one is asked for. */
+/* A node answers for all segments before it moves a byte; here they are checked before one is asked
+ * for. */
 static bool is_allowed(const struct rdma_link *link, const struct fp_io *io)
 {
 	for (unsigned i = 0; i < io->n_segs; i++) {
@@ -606,7 +617,8 @@ int fp_rdma_link_poll(struct fp_link *base, struct fp_io **ret_done, unsigned ma
 	return (int)n;
 }
 
-/* Work that came back between the last look and the arming would wake nobody: hence one more look. */
+/* Work that came back between the last look and the arming would wake nobody: hence one more
+ * look. */
 int fp_rdma_link_pollfd(struct fp_link *base, struct pollfd *ret_pollfd)
 {
 	struct rdma_link *link = link_of(base);
@@ -628,7 +640,8 @@ int fp_rdma_link_pollfd(struct fp_link *base, struct pollfd *ret_pollfd)
 	return 1;
 }
 
-/* --- opening and closing ------------------------------------------------------------------------------- */
+/* --- opening and closing
+ * ------------------------------------------------------------------------------- */
 
 int fp_rdma_link_register(struct fp_link *base, void *mem, size_t len_bytes)
 {
@@ -715,7 +728,8 @@ int fp_rdma_link_new(struct fp_verbs_conn *conn, const struct fp_rdma_link_optio
 	return 0;
 }
 
-/* A forked child has the descriptors of its parent's queue pair: destroying it here would destroy it there.
+/* A forked child has the descriptors of its parent's queue pair: destroying it here would destroy
+ * it there.
  */
 void fp_rdma_link_close(struct fp_link *base)
 {

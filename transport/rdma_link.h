@@ -1,7 +1,7 @@
 /*
- * The data path of rdma: requests become chains of READ and WRITE work requests of one queue pair, and
- * nobody's CPU at the node does anything for them. Room: transport. It speaks to the device through verbs.h
- * alone and knows nothing of how its connection came about.
+ * The data path of rdma: requests become chains of READ and WRITE work requests of one queue pair,
+ * and nobody's CPU at the node does anything for them. Room: transport. It speaks to the device
+ * through verbs.h alone and knows nothing of how its connection came about.
  */
 #ifndef FP_RDMA_LINK_H
 #define FP_RDMA_LINK_H
@@ -24,14 +24,15 @@ struct fp_rdma_link_options {
 };
 
 /*
- * What options a link's connection needs. Timed so that the device itself rides out a cut of less than a
- * second and gives up on one of about two, unless rdma says otherwise. rdma NULL: the defaults.
+ * What options a link's connection needs. Timed so that the device itself rides out a cut of less
+ * than a second and gives up on one of about two, unless rdma says otherwise. rdma NULL: the
+ * defaults.
  */
 struct fp_verbs_conn_options fp_rdma_link_conn_options(const struct fp_rdma_options *rdma);
 
 /*
- * Makes a link of conn. Allocates and registers all that it will ever need. On success conn and options->fd
- * are the link's, else they stay the caller's. 0; -ENOMEM.
+ * Makes a link of conn. Allocates and registers all that it will ever need. On success conn and
+ * options->fd are the link's, else they stay the caller's. 0; -ENOMEM.
  */
 int fp_rdma_link_new(struct fp_verbs_conn *conn, const struct fp_rdma_link_options *options,
                      struct fp_link **ret_link);

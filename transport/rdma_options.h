@@ -1,6 +1,6 @@
 /*
- * What a user may choose about RDMA: device, retries, timeouts and depth of queue pairs. Room: transport. One
- * table of keys serves the files of both ends, and the environment.
+ * What a user may choose about RDMA: device, retries, timeouts and depth of queue pairs. Room:
+ * transport. One table of keys serves the files of both ends, and the environment.
  */
 #ifndef FP_RDMA_OPTIONS_H
 #define FP_RDMA_OPTIONS_H
@@ -34,7 +34,8 @@ void fp_rdma_options_free(struct fp_rdma_options *rdma);
 /* What they mean to a connection. rdma NULL: the defaults. */
 struct fp_verbs_conn_options fp_rdma_conn_options(const struct fp_rdma_options *rdma);
 
-/* Why there is no device (-ENODEV), and which there are, for a person. rdma NULL: the defaults. Returns buf.
+/* Why there is no device (-ENODEV), and which there are, for a person. rdma NULL: the defaults.
+ * Returns buf.
  */
 const char *fp_rdma_explain_device(const struct fp_rdma_options *rdma, char *buf, size_t len);
 

@@ -1,6 +1,7 @@
 /*
- * The shm transport: a lease is a memfd of the node, mapped here; reads and writes are copies that are
- * complete when submit returns, and the node does nothing. Room: transport. The control side is control.c's.
+ * The shm transport: a lease is a memfd of the node, mapped here; reads and writes are copies that
+ * are complete when submit returns, and the node does nothing. Room: transport. The control side is
+ * control.c's.
  *
  * A mapping outlives the session and the node: no byte is lost by the end of either.
  */
@@ -25,8 +26,9 @@ struct shm_link {
 };
 
 /*
- * Without its seals the node could shrink the file and our next access would be a SIGBUS. A forked child has
- * the mapping too: it is how it reads what it adopts. That it does not write is for its caller to see to.
+ * Without its seals the node could shrink the file and our next access would be a SIGBUS. A forked
+ * child has the mapping too: it is how it reads what it adopts. That it does not write is for its
+ * caller to see to.
  */
 static int map_lease(struct fp_lease *lease, const struct fp_wire_leased *leased, int memfd)
 {

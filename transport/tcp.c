@@ -1,17 +1,17 @@
 /*
- * The tcp transport: requests are pipelined on one connection a link, answers match them by tag in any order,
- * bytes go straight between the socket and the segments' buffers. Room: transport. The control side is
- * control.c's.
+ * The tcp transport: requests are pipelined on one connection a link, answers match them by tag in
+ * any order, bytes go straight between the socket and the segments' buffers. Room: transport. The
+ * control side is control.c's.
  *
  *            submit                whole frame sent              answer received
  *   free ─────────────► waiting ────────────────────► flying ─────────────────────► free, io done
  *                          │ first of the queue: being sent │
  *                          └──────── deadline passed ───────┴─────────────────────► free, io done -ETIMEDOUT
  *
- * An io that is done belongs to its caller again at once, so nothing here may look at it, its segments or its
- * buffers afterwards. Two frames can be half way when their io ends, and the stream must stay in step: the
- * rest of one being sent goes out as zeros (the bytes under a failed write are undefined), the rest of one
- * being received is dropped.
+ * An io that is done belongs to its caller again at once, so nothing here may look at it, its
+ * segments or its buffers afterwards. Two frames can be half way when their io ends, and the stream
+ * must stay in step: the rest of one being sent goes out as zeros (the bytes under a failed write
+ * are undefined), the rest of one being received is dropped.
  *
  * All memory is allocated when the link opens; after that no allocation, lock or log.
  */
@@ -64,7 +64,8 @@ struct tcp_link {
 		struct request *target;       /* whose buffers the payload goes to; NULL: it is dropped */
 		size_t payload_got;
 	} in;
-	/* bytes of the stream that were read ahead into the wrong place; taken before the socket's */
+	/* bytes of the stream that were read ahead into the wrong place; taken before the
+	 * socket's */
 	size_t spill_at, spill_end;
 	struct fp_io *done, **done_end;
 	unsigned n_done;
@@ -114,8 +115,8 @@ static bool being_sent(const struct tcp_link *link, const struct request *req)
 }
 
 /*
- * Ends a request: from here on its io is the caller's. Its frame may still be going out, and then it stays
- * for that.
+ * Ends a request: from here on its io is the caller's. Its frame may still be going out, and then
+ * it stays for that.
  */
 static void request_end(struct tcp_link *link, struct request *req, int status)
 {
@@ -140,8 +141,8 @@ static void end_all(struct tcp_link *link, struct request_list *list, int status
 }
 
 /*
- * The link is of no use any more: everything outstanding ends, and so does at once whatever is submitted
- * later.
+ * The link is of no use any more: everything outstanding ends, and so does at once whatever is
+ * submitted later.
  */
 static void link_break(struct tcp_link *link, int error)
 {
@@ -174,8 +175,8 @@ static void expire(struct tcp_link *link, uint64_t now_ns)
 }
 
 /*
- * The part of an io's buffers that begins skip bytes into them, at most max bytes long. Returns the number of
- * iovecs (at most io->n_segs).
+ * The part of an io's buffers that begins skip bytes into them, at most max bytes long. Returns the
+ * number of iovecs (at most io->n_segs).
  */
 static int seg_iov(const struct fp_io *io, size_t skip, size_t max, struct iovec *ret_iov)
 {
@@ -208,8 +209,8 @@ static int zero_iov(size_t len, struct iovec *ret_iov)
 }
 
 /*
- * Sends what it can of the frame of the first that waits. 0: some bytes went; -EAGAIN; or what broke the
- * link.
+ * Sends what it can of the frame of the first that waits. 0: some bytes went; -EAGAIN; or what
+ * broke the link.
  */
 static int send_some(struct tcp_link *link, const struct request *req)
 {
@@ -313,9 +314,9 @@ static bool was_ours(const struct tcp_link *link, uint64_t tag)
 }
 
 /*
- * A header is complete: decides where its payload goes. What answers nothing (any more) is dropped. An error
- * may overtake the end of a write that is being sent; anything else must not come before its request has
- * gone.
+ * A header is complete: decides where its payload goes. What answers nothing (any more) is dropped.
+ * An error may overtake the end of a write that is being sent; anything else must not come before
+ * its request has gone.
  */
 static int begin_answer(struct tcp_link *link)
 {
@@ -349,9 +350,10 @@ static void end_answer(struct tcp_link *link)
 }
 
 /*
- * Receives a header, and in the same call as much of a payload as it likely has: answers mostly come in the
- * order asked, so what follows the header is taken to be for the oldest request that flies, and is read into
- * its buffers. Those are undefined until that request is answered, so a wrong guess costs a copy and no more.
+ * Receives a header, and in the same call as much of a payload as it likely has: answers mostly
+ * come in the order asked, so what follows the header is taken to be for the oldest request that
+ * flies, and is read into its buffers. Those are undefined until that request is answered, so a
+ * wrong guess costs a copy and no more.
  */
 static int receive_header(struct tcp_link *link)
 {
@@ -383,7 +385,8 @@ static int receive_header(struct tcp_link *link)
 	return 0;
 }
 
-/* The payload of an answer that nobody waits for. The spill is free for it whenever the socket is read. */
+/* The payload of an answer that nobody waits for. The spill is free for it whenever the socket is
+ * read. */
 static ssize_t drop(struct tcp_link *link, size_t left)
 {
 	struct iovec iov = {link->spill, FP_MIN(left, sizeof(link->spill))};
@@ -499,7 +502,8 @@ static int tcp_poll(struct fp_link *base, struct fp_io **ret_done, unsigned max)
 	return (int)n;
 }
 
-/* Nothing to wait for: the link is broken, or has ios that are done, or bytes that it has read ahead. */
+/* Nothing to wait for: the link is broken, or has ios that are done, or bytes that it has read
+ * ahead. */
 static int tcp_pollfd(struct fp_link *base, struct pollfd *ret_pollfd)
 {
 	struct tcp_link *link = link_of(base);

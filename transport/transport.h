@@ -1,13 +1,14 @@
 /*
- * The transport interface: sessions, leases and links to one memory node, the same for shm, tcp and rdma.
- * Room: transport. Bytes only: it knows offsets in leases, never pages, slots or faults.
+ * The transport interface: sessions, leases and links to one memory node, the same for shm, tcp and
+ * rdma. Room: transport. Bytes only: it knows offsets in leases, never pages, slots or faults.
  *
  *   session   one client's standing at one node: made once, owns the leases. Control calls block (with a
- * deadline), may allocate, and are serialised by the session's own lock: any thread, never a fault thread.
+ * deadline), may allocate, and are serialised by the session's own lock: any thread, never a fault
+ * thread.
  *   lease     a contiguous piece of a pool. On load/store transports (shm) it is mapped here, see base.
  *   link      one data path of a session, owned by one thread (asserted). Several links reach the same
- * leases, so that demand reads need not queue behind write-backs. Submitting and polling never allocate,
- * never block.
+ * leases, so that demand reads need not queue behind write-backs. Submitting and polling never
+ * allocate, never block.
  */
 #ifndef FP_TRANSPORT_H
 #define FP_TRANSPORT_H
@@ -44,8 +45,8 @@ struct fp_url_set {
 	struct fp_url urls[FP_URL_MAX_TRANSPORTS][FP_URL_MAX_ADDRESSES];
 };
 
-/* How the bytes of a segment travel on rdma. All but AUTO are for measuring: what one cannot carry goes
- * eager. */
+/* How the bytes of a segment travel on rdma. All but AUTO are for measuring: what one cannot carry
+ * goes eager. */
 enum fp_protocol {
 	FP_PROTOCOL_AUTO,   /* registered where a region holds the buffer; small WRITEs inline; else eager */
 	FP_PROTOCOL_INLINE, /* WRITE: in the work request itself, up to what the device takes */
@@ -66,8 +67,8 @@ struct fp_session_options {
 	const struct fp_rdma_options *rdma; /* not copied: it outlives the session; NULL: the defaults */
 };
 
-/* What a session whose connection broke is resumed by, and its leases adopted. A secret: whoever has it
- * reaches the leases. */
+/* What a session whose connection broke is resumed by, and its leases adopted. A secret: whoever
+ * has it reaches the leases. */
 struct fp_session_identity {
 	uint64_t idle_ns; /* the node takes a connection that is silent for so long as broken; 0: never */
 	uint64_t id;
@@ -81,7 +82,8 @@ struct fp_lease {
 	uint64_t size_bytes;
 	void *base;     /* where it is mapped here (load/store transports), else NULL */
 	bool read_only; /* adopted: a write of it is refused with -EACCES */
-	/* where a device at the node finds it, by which key (rdma); 0 where the transport has none */
+	/* where a device at the node finds it, by which key (rdma); 0 where the transport has
+	 * none */
 	uint64_t remote_address;
 	uint32_t remote_key;
 };
@@ -107,18 +109,20 @@ struct fp_seg {
 };
 
 /*
- * One request: all segments move in one direction. Owned by the caller, who keeps it (and segs) in place from
- * submit until it comes out of fp_link_poll. It completes exactly once: 0, or a negative errno.
+ * One request: all segments move in one direction. Owned by the caller, who keeps it (and segs) in
+ * place from submit until it comes out of fp_link_poll. It completes exactly once: 0, or a negative
+ * errno.
  *
- * -ETIMEDOUT: the deadline passed, the buffers are free again. tcp drops a late answer by its tag and goes
- * on; a device cannot take one request back, so on rdma the link breaks with it.
+ * -ETIMEDOUT: the deadline passed, the buffers are free again. tcp drops a late answer by its tag
+ * and goes on; a device cannot take one request back, so on rdma the link breaks with it.
  *
  * -ECONNRESET, -EPIPE, ...: the link broke. Every outstanding io ends so, the link is dead.
  *
- * -EACCES: no such lease, or out of its bounds. Said by the node, on rdma before it is asked; where its
- * device refuses a key all the same, the link breaks too.
+ * -EACCES: no such lease, or out of its bounds. Said by the node, on rdma before it is asked; where
+ * its device refuses a key all the same, the link breaks too.
  *
- * After a failed or timed-out write the remote bytes are undefined; after a failed read the buffers are.
+ * After a failed or timed-out write the remote bytes are undefined; after a failed read the buffers
+ * are.
  */
 struct fp_io {
 	enum fp_io_op op;
@@ -182,8 +186,8 @@ extern const struct fp_transport fp_transport_shm, fp_transport_tcp, fp_transpor
 /*
  * Parses the URL of one way: "shm:PATH", "tcp://HOST[:PORT]", "rdma://HOST[:PORT]" or
  * "rdma+tcp://HOST[:PORT]" (control over tcp, data over queue pairs connected by hand); IPv6 hosts in
- * brackets. 0 and *ret_url; -EINVAL (not a URL of ours, or one of several ways), -EPROTONOSUPPORT (a scheme
- * that this build lacks), -ENAMETOOLONG.
+ * brackets. 0 and *ret_url; -EINVAL (not a URL of ours, or one of several ways), -EPROTONOSUPPORT
+ * (a scheme that this build lacks), -ENAMETOOLONG.
  */
 int fp_url_parse(const char *text, struct fp_url *ret_url);
 
@@ -195,23 +199,25 @@ int fp_url_parse(const char *text, struct fp_url *ret_url);
 int fp_url_parse_set(const char *text, struct fp_url_set *ret_set);
 
 /*
- * Connects, shakes hands (version, authentication) and opens a session. Blocks up to options->deadline_ns.
- * 0 and *ret_session; -ECONNREFUSED, -ENOENT, -EHOSTUNREACH, -ETIMEDOUT, -EPROTO (the peer does not speak our
- * protocol), -EPROTONOSUPPORT (no common version), -EACCES (wrong or missing secret), -EKEYREJECTED (the node
- * could not prove that it knows the secret). Release with fp_session_close, after its links.
+ * Connects, shakes hands (version, authentication) and opens a session. Blocks up to
+ * options->deadline_ns. 0 and *ret_session; -ECONNREFUSED, -ENOENT, -EHOSTUNREACH, -ETIMEDOUT,
+ * -EPROTO (the peer does not speak our protocol), -EPROTONOSUPPORT (no common version), -EACCES
+ * (wrong or missing secret), -EKEYREJECTED (the node could not prove that it knows the secret).
+ * Release with fp_session_close, after its links.
  */
 int fp_session_open(const struct fp_url *url, const struct fp_session_options *options,
                     struct fp_session **ret_session);
 #define FP_EXPLAIN_LEN 512
 /*
- * What such an error means and what to do, for a person; rdma as in the session's options. Returns buf
- * (FP_EXPLAIN_LEN bytes) or a constant. May read a few small files.
+ * What such an error means and what to do, for a person; rdma as in the session's options. Returns
+ * buf (FP_EXPLAIN_LEN bytes) or a constant. May read a few small files.
  */
 const char *fp_session_explain(int error, const struct fp_rdma_options *rdma, char *buf, size_t len);
 
 void fp_session_close(struct fp_session *session);
 
-/* Asks for size_bytes (a multiple of 4 KiB), zeroed. -ENOSPC: pools are full; -EDQUOT: over the quota. */
+/* Asks for size_bytes (a multiple of 4 KiB), zeroed. -ENOSPC: pools are full; -EDQUOT: over the
+ * quota. */
 int fp_session_lease(struct fp_session *session, uint64_t size_bytes, const struct fp_lease **ret_lease);
 
 /* Gives a lease back. No io may be outstanding on it. */
@@ -222,125 +228,135 @@ int fp_session_info(struct fp_session *session, struct fp_node_info *ret_info);
 #define FP_PING_MAX_BYTES 4096u
 
 /*
- * One round trip over the control connection that carries len_bytes (at most FP_PING_MAX_BYTES) each way:
- * heartbeat, and the measure of a two-sided call. deadline_ns: absolute; 0: the session's. -ETIMEDOUT: no
- * answer yet (the session may live); other errors: its control connection is broken.
+ * One round trip over the control connection that carries len_bytes (at most FP_PING_MAX_BYTES)
+ * each way: heartbeat, and the measure of a two-sided call. deadline_ns: absolute; 0: the
+ * session's. -ETIMEDOUT: no answer yet (the session may live); other errors: its control connection
+ * is broken.
  */
 int fp_session_ping(struct fp_session *session, size_t len_bytes, uint64_t deadline_ns);
 
 /*
- * Whether a session whose leases are mapped still stands: 0; -ECONNRESET: the node has ended it, or was
- * ended; -EBADF: its descriptor was closed behind our back. What is mapped stays, and stays right; a node
- * that runs on counts it as kept. 0 over other transports. Any thread; neither asks the node nor blocks.
+ * Whether a session whose leases are mapped still stands: 0; -ECONNRESET: the node has ended it, or
+ * was ended; -EBADF: its descriptor was closed behind our back. What is mapped stays, and stays
+ * right; a node that runs on counts it as kept. 0 over other transports. Any thread; neither asks
+ * the node nor blocks.
  */
 int fp_session_check(struct fp_session *session);
 
 /*
- * What to put into options->resume when the connection has broken, within grace_ns of that. Valid also once
- * it is broken. Opening with it makes a session of a new connection, over any transport and address of the
- * same node, that owns the same leases: none is known here until fp_session_attach. The node ends the old
- * connection and all its links before it answers: nothing that was still under way on them lands afterwards.
- * -ESTALE (of fp_session_open): the node knows no such session, its leases are gone. Sessions over shm have
- * an identity too, for fp_session_adopt, with grace_ns 0: opening with it is -EOPNOTSUPP (a mapping does not
- * break). Never blocks; any thread.
+ * What to put into options->resume when the connection has broken, within grace_ns of that. Valid
+ * also once it is broken. Opening with it makes a session of a new connection, over any transport
+ * and address of the same node, that owns the same leases: none is known here until
+ * fp_session_attach. The node ends the old connection and all its links before it answers: nothing
+ * that was still under way on them lands afterwards. -ESTALE (of fp_session_open): the node knows
+ * no such session, its leases are gone. Sessions over shm have an identity too, for
+ * fp_session_adopt, with grace_ns 0: opening with it is -EOPNOTSUPP (a mapping does not break).
+ * Never blocks; any thread.
  */
 int fp_session_identity(struct fp_session *session, struct fp_session_identity *ret_identity);
 
-/* Makes a lease of a session that was resumed, or has adopted it, known and reachable here. -EACCES: it has
- * no such lease; -EPERM: shm, whose leases are passed once, when they are granted. */
+/* Makes a lease of a session that was resumed, or has adopted it, known and reachable here.
+ * -EACCES: it has no such lease; -EPERM: shm, whose leases are passed once, when they are
+ * granted. */
 int fp_session_attach(struct fp_session *session, uint32_t lease_id, const struct fp_lease **ret_lease);
 
 /*
- * Gives a session that has no lease yet every lease of another one of the same node (a living one, or one
- * that is cut off and in its grace period), by the same ids and read-only. A lease ends when the last session
- * that has it has released it or ended, so the bytes stay as they are for as long as nobody who may write
- * them does. None is known here until fp_session_attach; over shm no mapping comes of it (a forked child has
- * its parent's, see fp_session_abandon), but fp_session_release takes these ids all the same. What the parent
- * itself had adopted comes along. The session stays an adopter through a resume.
+ * Gives a session that has no lease yet every lease of another one of the same node (a living one,
+ * or one that is cut off and in its grace period), by the same ids and read-only. A lease ends when
+ * the last session that has it has released it or ended, so the bytes stay as they are for as long
+ * as nobody who may write them does. None is known here until fp_session_attach; over shm no
+ * mapping comes of it (a forked child has its parent's, see fp_session_abandon), but
+ * fp_session_release takes these ids all the same. What the parent itself had adopted comes along.
+ * The session stays an adopter through a resume.
  *
- * Its memory stays charged to the client that it was granted to, until nobody has it. Leases that are asked
- * for later have other ids. 0 and *ret_n_leases (may be NULL), how many it has now; -ESTALE: the node
- * knows no such session, or not by this token; -EINVAL: the session has leases, or has adopted before, or is
- * the parent itself; errors of control calls, after which it may have adopted or not: close it and adopt with
- * another.
+ * Its memory stays charged to the client that it was granted to, until nobody has it. Leases that
+ * are asked for later have other ids. 0 and *ret_n_leases (may be NULL), how many it has now;
+ * -ESTALE: the node knows no such session, or not by this token; -EINVAL: the session has leases,
+ * or has adopted before, or is the parent itself; errors of control calls, after which it may have
+ * adopted or not: close it and adopt with another.
  */
 int fp_session_adopt(struct fp_session *session, const struct fp_session_identity *parent,
                      unsigned *ret_n_leases);
 
 /*
- * Closes this end of a session that was resumed, or is to be: its connection goes away without the word that
- * gives the leases back. After its links. Leases that are mapped stay so, and are the caller's to unmap.
- * fp_session_close unmaps them and says that word, so that the node frees them at once.
+ * Closes this end of a session that was resumed, or is to be: its connection goes away without the
+ * word that gives the leases back. After its links. Leases that are mapped stay so, and are the
+ * caller's to unmap. fp_session_close unmaps them and says that word, so that the node frees them
+ * at once.
  *
- * In a forked child both close its copies of the descriptors, say nothing and unmap nothing. As long as the
- * child has its copy of a socket, the node does not see the parent's end.
+ * In a forked child both close its copies of the descriptors, say nothing and unmap nothing. As
+ * long as the child has its copy of a socket, the node does not see the parent's end.
  */
 void fp_session_abandon(struct fp_session *session);
 
 /*
- * What the node says of itself: one JSON object, malloc'd for the caller. -EPERM: it does not tell this
- * client.
+ * What the node says of itself: one JSON object, malloc'd for the caller. -EPERM: it does not tell
+ * this client.
  */
 int fp_session_status(struct fp_session *session, char **ret_json);
 
-/* Asks the node to grant no further leases to anyone; what is leased stays usable. -EPERM as above. */
+/* Asks the node to grant no further leases to anyone; what is leased stays usable. -EPERM as
+ * above. */
 int fp_session_drain(struct fp_session *session, struct fp_drain_info *ret_info);
 /* Takes that back: the node grants leases again. Fine where it was not asked. -EPERM as above. */
 int fp_session_undrain(struct fp_session *session);
 
 /*
- * In a forked child, once it has closed its copies of its parent's links and sessions, and before it opens
- * its own: lets go of devices, so that the parent's sessions end with the parent, and of locks. Again is
- * fine. Blocks not.
+ * In a forked child, once it has closed its copies of its parent's links and sessions, and before
+ * it opens its own: lets go of devices, so that the parent's sessions end with the parent, and of
+ * locks. Again is fine. Blocks not.
  */
 void fp_transport_forked(void);
 /*
- * To be called now and then, by a thread that may block: lets go of devices that were taken from this
- * machine, for which whoever takes them waits.
+ * To be called now and then, by a thread that may block: lets go of devices that were taken from
+ * this machine, for which whoever takes them waits.
  */
 void fp_transport_tend(void);
 
 /* A new data path. The calling thread need not be the owner: the first to submit is. */
 int fp_link_open(struct fp_session *session, struct fp_link **ret_link);
-/* The next thread that submits or polls is the owner. The caller makes sure that it sees all of this one's
- * work. */
+/* The next thread that submits or polls is the owner. The caller makes sure that it sees all of
+ * this one's work. */
 void fp_link_hand_over(struct fp_link *link);
 /*
- * Says that buffers of later ios lie in these bytes, so that a device may reach them without a copy. A hint:
- * whoever fails or has no use for it copies. The bytes stay in place until the link closes. Before the first
- * submit; blocks.
+ * Says that buffers of later ios lie in these bytes, so that a device may reach them without a
+ * copy. A hint: whoever fails or has no use for it copies. The bytes stay in place until the link
+ * closes. Before the first submit; blocks.
  */
 void fp_link_register(struct fp_link *link, void *base, size_t len_bytes);
 /*
- * Outstanding ios are abandoned: they do not complete, and nothing touches their buffers any more. NULL is
- * fine.
+ * Outstanding ios are abandoned: they do not complete, and nothing touches their buffers any more.
+ * NULL is fine.
  */
 void fp_link_close(struct fp_link *link);
 
 /*
- * Starts io. 0: it will come out of fp_link_poll (also when the link is already dead: with an error status);
- * -EAGAIN: as many are outstanding as the link takes, poll first; -EINVAL: n_segs or a length is out of
- * range.
+ * Starts io. 0: it will come out of fp_link_poll (also when the link is already dead: with an error
+ * status); -EAGAIN: as many are outstanding as the link takes, poll first; -EINVAL: n_segs or a
+ * length is out of range.
  */
 int fp_link_submit(struct fp_link *link, struct fp_io *io);
 
-/* Makes progress and hands out up to max completed ios. Returns their number (0: none yet). Never blocks. */
+/* Makes progress and hands out up to max completed ios. Returns their number (0: none yet). Never
+ * blocks. */
 int fp_link_poll(struct fp_link *link, struct fp_io **ret_done, unsigned max);
 
 /*
- * What broke the session's connection, as fp_link_why. After a call that failed, by whoever made it.
+ * What broke the session's connection, as fp_link_why. After a call that failed, by whoever made
+ * it.
  */
 const char *fp_session_why(const struct fp_session *session);
 
 /*
- * What broke the link, in the words of its device, such as "transport retry counter exceeded"; NULL: it
- * works, or its errors say all that is known. Static. Its owner's.
+ * What broke the link, in the words of its device, such as "transport retry counter exceeded";
+ * NULL: it works, or its errors say all that is known. Static. Its owner's.
  */
 const char *fp_link_why(const struct fp_link *link);
 
 /*
- * What to wait for until fp_link_poll may have more: fd and events; fd -1 where completions are always
- * immediate (shm). Also poll again when the nearest deadline passes. Returns 1 if an fd was given, else 0.
+ * What to wait for until fp_link_poll may have more: fd and events; fd -1 where completions are
+ * always immediate (shm). Also poll again when the nearest deadline passes. Returns 1 if an fd was
+ * given, else 0.
  */
 int fp_link_pollfd(struct fp_link *link, struct pollfd *ret_pollfd);
 

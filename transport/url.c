@@ -15,8 +15,8 @@
 static const struct fp_transport *const transports[] = {&fp_transport_shm, &fp_transport_tcp,
                                                         &fp_transport_rdma, &fp_transport_rdma_tcp};
 
-/* What auto stands for, best first. rdma has a port of its own, since soft iWARP takes that of the kernel's
- * TCP. */
+/* What auto stands for, best first. rdma has a port of its own, since soft iWARP takes that of the
+ * kernel's TCP. */
 static const struct {
 	const char *scheme;
 	unsigned port_offset;
@@ -66,7 +66,8 @@ static int copy_host(struct fp_url *url, const char *host, size_t len)
 	return 0;
 }
 
-/* One host; an IPv6 address stands in brackets, which are left out of url->host. *text moves behind it. */
+/* One host; an IPv6 address stands in brackets, which are left out of url->host. *text moves behind
+ * it. */
 static int parse_host(struct fp_url *url, const char **text)
 {
 	const char *host = *text, *end;
@@ -125,7 +126,8 @@ static void compose_text(struct fp_url *url, unsigned port)
 	(void)n;
 }
 
-/* Makes the row of one transport of the hosts in the set's first row. port 0: the transport's default. */
+/* Makes the row of one transport of the hosts in the set's first row. port 0: the transport's
+ * default. */
 static void fill_row(struct fp_url_set *set, struct fp_url *row, const struct fp_transport *transport,
                      unsigned port)
 {

@@ -1,6 +1,6 @@
 /*
- * Domains, regions, queue pairs and what is posted to them. Room: transport; see verbs.h. Posting and polling
- * never allocate, lock or log.
+ * Domains, regions, queue pairs and what is posted to them. Room: transport; see verbs.h. Posting
+ * and polling never allocate, lock or log.
  */
 #include "verbs.h"
 
@@ -26,7 +26,8 @@
 static struct fp_verbs_conn *conns;
 static pthread_mutex_t conns_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* --- domains ------------------------------------------------------------------------------------------ */
+/* --- domains
+ * ------------------------------------------------------------------------------------------ */
 
 static int domain_new(struct ibv_context *context, struct fp_verbs_domain **ret_domain)
 {
@@ -140,7 +141,8 @@ int fp_verbs_domain_event(struct fp_verbs_domain *domain, uint32_t *ret_qpn, con
 	return 1;
 }
 
-/* --- regions ------------------------------------------------------------------------------------------ */
+/* --- regions
+ * ------------------------------------------------------------------------------------------ */
 
 int fp_verbs_register(struct fp_verbs_domain *domain, void *base, size_t len_bytes,
                       enum fp_verbs_access access, struct fp_verbs_region *ret_region)
@@ -171,7 +173,8 @@ void fp_verbs_deregister(struct fp_verbs_region *region)
 	*region = (struct fp_verbs_region){0};
 }
 
-/* --- connections -------------------------------------------------------------------------------------- */
+/* --- connections
+ * -------------------------------------------------------------------------------------- */
 
 static void conn_list(struct fp_verbs_conn *conn)
 {
@@ -271,7 +274,8 @@ int fp_verbs_conn_modify(struct fp_verbs_conn *conn, struct ibv_qp_attr *attr, i
 	return r > 0 ? -r : r;
 }
 
-/* A queue that has an event unacknowledged can't be destroyed, and one that has is not asked about again. */
+/* A queue that has an event unacknowledged can't be destroyed, and one that has is not asked about
+ * again. */
 static void take_channel_events(struct fp_verbs_conn *conn)
 {
 	struct ibv_cq *cq;
@@ -358,7 +362,8 @@ void *fp_verbs_conn_user(const struct fp_verbs_conn *conn)
 	return conn->user;
 }
 
-/* --- posting and polling ------------------------------------------------------------------------------ */
+/* --- posting and polling
+ * ------------------------------------------------------------------------------ */
 
 static enum ibv_wr_opcode opcode_of(enum fp_verbs_op op)
 {
@@ -393,9 +398,9 @@ static void fill(const struct fp_verbs_work *work, uint64_t wr_id, struct ibv_se
 }
 
 /*
- * The wr_id of the next work request. A signalled one says how many are done when it is: itself and those
- * before it that give no sign. In the id and not in a list, since soft iWARP completes a WRITE before an
- * earlier READ.
+ * The wr_id of the next work request. A signalled one says how many are done when it is: itself and
+ * those before it that give no sign. In the id and not in a list, since soft iWARP completes a
+ * WRITE before an earlier READ.
  */
 static uint64_t mark(struct fp_verbs_conn *conn, const struct fp_verbs_work *work)
 {
@@ -504,7 +509,8 @@ int fp_verbs_arm(struct fp_verbs_conn *conn, struct pollfd *ret_pollfd)
 	int r = 0;
 
 	take_channel_events(conn);
-	/* what waits for an answer of a peer that has gone ends now; rdma_cm itself would allocate */
+	/* what waits for an answer of a peer that has gone ends now; rdma_cm itself would
+	 * allocate */
 	if (fp_verbs_conn_stirs(conn) && !conn->broken)
 		(void)fp_verbs_conn_flush(conn);
 	if (!conn->armed)

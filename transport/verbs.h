@@ -1,14 +1,15 @@
 /*
- * Verbs as Farpage uses them: domains, registered memory, and reliable connections that READ and WRITE slices
- * of memory here and there, SEND and RECEIVE. Room: transport, which alone includes verbs headers, and only
- * in verbs*.c. Bytes and keys: it knows no lease, frame or page.
+ * Verbs as Farpage uses them: domains, registered memory, and reliable connections that READ and
+ * WRITE slices of memory here and there, SEND and RECEIVE. Room: transport, which alone includes
+ * verbs headers, and only in verbs*.c. Bytes and keys: it knows no lease, frame or page.
  *
  *   domain      a protection domain on one device: keys of one domain open nothing for queue pairs of another
  *   region      registered, and thereby pinned, memory of a domain
  *   connection  one RC queue pair with its completion queue and channel
  *
- * libibverbs and librdmacm are loaded when first needed, so that a program that uses tcp or shm carries
- * neither. Connections belong to one thread at a time; domains and registration may be used from any.
+ * libibverbs and librdmacm are loaded when first needed, so that a program that uses tcp or shm
+ * carries neither. Connections belong to one thread at a time; domains and registration may be used
+ * from any.
  */
 #ifndef FP_VERBS_H
 #define FP_VERBS_H
@@ -29,21 +30,22 @@ struct fp_verbs_request;
 #define FP_VERBS_CHAIN_MAX   64 /* work requests of one doorbell */
 
 /*
- * Loads the libraries, once. 0; -ELIBACC: libibverbs.so.1 or librdmacm.so.1 is not installed; -EOPNOTSUPP:
- * see fp_verbs_forget.
+ * Loads the libraries, once. 0; -ELIBACC: libibverbs.so.1 or librdmacm.so.1 is not installed;
+ * -EOPNOTSUPP: see fp_verbs_forget.
  */
 int fp_verbs_load(void);
 
 /*
- * In a forked child, before it opens anything and while it has one thread: lets go of what it inherited, so
- * that connections end with their process though this one lives on, and so that it can make its own. Of what
- * its parent had (domains, regions, connections) it must use nothing, not even to release it; the memory is
- * lost. Where the program itself uses librdmacm that has the parent's state for ever: fp_verbs_load then
- * fails with -EOPNOTSUPP. Again is fine.
+ * In a forked child, before it opens anything and while it has one thread: lets go of what it
+ * inherited, so that connections end with their process though this one lives on, and so that it
+ * can make its own. Of what its parent had (domains, regions, connections) it must use nothing, not
+ * even to release it; the memory is lost. Where the program itself uses librdmacm that has the
+ * parent's state for ever: fp_verbs_load then fails with -EOPNOTSUPP. Again is fine.
  */
 void fp_verbs_forget(void);
 
-/* --- domains and regions ------------------------------------------------------------------------------ */
+/* --- domains and regions
+ * ------------------------------------------------------------------------------ */
 
 struct fp_verbs_limits {
 	char device[64];
@@ -65,9 +67,9 @@ enum fp_verbs_access {
 };
 
 /*
- * A domain on a device by name, or, name NULL, on the first with an active port, which has to be port_num
- * unless that is 0: for queue pairs connected by hand. Others come from fp_verbs_connect and fp_verbs_accept.
- * 0; -ENODEV, -ENOMEM, ... Counted: every connection of a domain holds it too.
+ * A domain on a device by name, or, name NULL, on the first with an active port, which has to be
+ * port_num unless that is 0: for queue pairs connected by hand. Others come from fp_verbs_connect
+ * and fp_verbs_accept. 0; -ENODEV, -ENOMEM, ... Counted: every connection of a domain holds it too.
  */
 int fp_verbs_domain_open(const char *device, uint8_t port_num, struct fp_verbs_domain **ret_domain);
 struct fp_verbs_domain *fp_verbs_domain_ref(struct fp_verbs_domain *domain);
@@ -78,35 +80,37 @@ const struct fp_verbs_limits *fp_verbs_domain_limits(const struct fp_verbs_domai
 /* True once the device said that it failed or was taken away. Lock-free, no system call. */
 bool fp_verbs_domain_dead(const struct fp_verbs_domain *domain);
 /*
- * Takes what the device has to say about its queue pairs, ports and itself; all domains of a device share
- * these events, whoever asks first gets them. Returns 1, *ret_text (static: "QP access error") and the number
- * of the queue pair concerned (0: none); 0 if there is nothing. Never blocks.
+ * Takes what the device has to say about its queue pairs, ports and itself; all domains of a device
+ * share these events, whoever asks first gets them. Returns 1, *ret_text (static: "QP access
+ * error") and the number of the queue pair concerned (0: none); 0 if there is nothing. Never
+ * blocks.
  */
 int fp_verbs_domain_event(struct fp_verbs_domain *domain, uint32_t *ret_qpn, const char **ret_text);
 /* Readable when there may be an event. */
 int fp_verbs_domain_event_fd(const struct fp_verbs_domain *domain);
 
 /*
- * Notices devices that have gone from this machine, and lets go of them once their last domain is gone: their
- * removal waits for that. Connecting and listening do so too; whoever does neither calls this now and then.
- * Any thread; a few system calls, no allocation.
+ * Notices devices that have gone from this machine, and lets go of them once their last domain is
+ * gone: their removal waits for that. Connecting and listening do so too; whoever does neither
+ * calls this now and then. Any thread; a few system calls, no allocation.
  */
 void fp_verbs_devices_check(void);
 /*
- * For who would rather wait: a descriptor, the caller's to close, that is readable when there may be
- * something for fp_verbs_devices_heard. Or a negative errno.
+ * For who would rather wait: a descriptor, the caller's to close, that is readable when there may
+ * be something for fp_verbs_devices_heard. Or a negative errno.
  */
 int fp_verbs_devices_watch(void);
 void fp_verbs_devices_heard(int fd);
 
-/* 0 and *ret_region; -ENOMEM (RLIMIT_MEMLOCK too low is the usual reason), -EFAULT, -EIO (no device). Long
- * for much memory: 65 to 75 ms a GiB. */
+/* 0 and *ret_region; -ENOMEM (RLIMIT_MEMLOCK too low is the usual reason), -EFAULT, -EIO (no
+ * device). Long for much memory: 65 to 75 ms a GiB. */
 int fp_verbs_register(struct fp_verbs_domain *domain, void *base, size_t len_bytes,
                       enum fp_verbs_access access, struct fp_verbs_region *ret_region);
 /* A region that is not registered is fine. */
 void fp_verbs_deregister(struct fp_verbs_region *region);
 
-/* --- connections -------------------------------------------------------------------------------------- */
+/* --- connections
+ * -------------------------------------------------------------------------------------- */
 
 struct fp_verbs_conn_options {
 	unsigned send_depth; /* work requests outstanding, READs and WRITEs included */
@@ -120,20 +124,22 @@ struct fp_verbs_conn_options {
 };
 
 /*
- * Connects through rdma_cm: resolves address and route, sends private_data (at most FP_VERBS_PRIVATE_MAX
- * bytes) with the request, and waits for the peer's answer until deadline_ns. On the domain given, or, where
- * *domain is NULL, on a new one of the device that reaches the peer (*domain is then the caller's to unref).
- * 0 and *ret_conn; -EHOSTUNREACH (no address, route or device reaches it), -ECONNREFUSED (rejected; nobody
- * listens), -ETIMEDOUT, -EXDEV (reached by another device than the domain's), -EIO, -ENOMEM, -ELIBACC. What
- * the peer sent along, on acceptance or rejection, is put into reply (at most *reply_len bytes, then its
- * length; fabrics may pad it with zeros).
+ * Connects through rdma_cm: resolves address and route, sends private_data (at most
+ * FP_VERBS_PRIVATE_MAX bytes) with the request, and waits for the peer's answer until deadline_ns.
+ * On the domain given, or, where *domain is NULL, on a new one of the device that reaches the peer
+ * (*domain is then the caller's to unref). 0 and *ret_conn; -EHOSTUNREACH (no address, route or
+ * device reaches it), -ECONNREFUSED (rejected; nobody listens), -ETIMEDOUT, -EXDEV (reached by
+ * another device than the domain's), -EIO, -ENOMEM, -ELIBACC. What the peer sent along, on
+ * acceptance or rejection, is put into reply (at most *reply_len bytes, then its length; fabrics
+ * may pad it with zeros).
  */
 int fp_verbs_connect(const char *host, uint16_t port, const struct fp_verbs_conn_options *options,
                      const void *private_data, size_t private_len, uint64_t deadline_ns,
                      struct fp_verbs_domain **domain, struct fp_verbs_conn **ret_conn, void *reply,
                      size_t *reply_len);
 
-/* What one end must know of the other to connect queue pairs by hand (no rdma_cm, no IP address needed). */
+/* What one end must know of the other to connect queue pairs by hand (no rdma_cm, no IP address
+ * needed). */
 struct fp_verbs_address {
 	uint32_t qpn;
 	uint32_t psn; /* 24 bits, random */
@@ -146,32 +152,37 @@ struct fp_verbs_address {
 /* A queue pair in INIT, with what the peer must be told. */
 int fp_verbs_manual_open(struct fp_verbs_domain *domain, const struct fp_verbs_conn_options *options,
                          struct fp_verbs_conn **ret_conn, struct fp_verbs_address *ret_own);
-/* Takes it through RTR to RTS. 0; -EINVAL (the device refuses these attributes), -EHOSTUNREACH, -EIO. */
+/* Takes it through RTR to RTS. 0; -EINVAL (the device refuses these attributes), -EHOSTUNREACH,
+ * -EIO. */
 int fp_verbs_manual_connect(struct fp_verbs_conn *conn, const struct fp_verbs_address *peer);
 
 /*
- * Destroys the queue pair: nothing touches its buffers any more when this returns, also where the device has
- * gone. Outstanding work does not complete. NULL is fine. A CM connection says good-bye first.
+ * Destroys the queue pair: nothing touches its buffers any more when this returns, also where the
+ * device has gone. Outstanding work does not complete. NULL is fine. A CM connection says good-bye
+ * first.
  */
 void fp_verbs_conn_close(struct fp_verbs_conn *conn);
 FP_DEFINE_CLEANUP(struct fp_verbs_conn, verbs_conn, fp_verbs_conn_close)
 /*
- * Puts the queue pair into its error state: all outstanding work completes with -ECANCELED, then nothing
- * touches its buffers. 0, or a negative errno: nothing is known of the work, before the connection is closed.
+ * Puts the queue pair into its error state: all outstanding work completes with -ECANCELED, then
+ * nothing touches its buffers. 0, or a negative errno: nothing is known of the work, before the
+ * connection is closed.
  */
 int fp_verbs_conn_flush(struct fp_verbs_conn *conn);
 struct fp_verbs_domain *fp_verbs_conn_domain(const struct fp_verbs_conn *conn);
 uint32_t fp_verbs_conn_qpn(const struct fp_verbs_conn *conn);
-/* READs that may be outstanding at once: the smaller of what this end may ask and the peer answers. */
+/* READs that may be outstanding at once: the smaller of what this end may ask and the peer
+ * answers. */
 unsigned fp_verbs_conn_max_reads(const struct fp_verbs_conn *conn);
 /* Bytes that WRITE and SEND may carry inline: the buffer is free again when the post returns. */
 unsigned fp_verbs_conn_max_inline(const struct fp_verbs_conn *conn);
-/* Asks rdma_cm (client side of a CM connection) whether the peer has gone. 0: no; else the error. */
+/* Asks rdma_cm (client side of a CM connection) whether the peer has gone. 0: no; else the
+ * error. */
 int fp_verbs_conn_check(struct fp_verbs_conn *conn);
 /*
- * Whether there is something that this would take, or the device has gone: of a connection that is in use, a
- * sign that the peer has. Takes nothing and allocates nothing, as librdmacm does to hand out an event; one
- * poll(2).
+ * Whether there is something that this would take, or the device has gone: of a connection that is
+ * in use, a sign that the peer has. Takes nothing and allocates nothing, as librdmacm does to hand
+ * out an event; one poll(2).
  */
 bool fp_verbs_conn_stirs(const struct fp_verbs_conn *conn);
 
@@ -209,9 +220,9 @@ struct fp_verbs_completion {
 };
 
 /*
- * Posts n (at most FP_VERBS_CHAIN_MAX) work requests as one chain with one doorbell. They begin in order;
- * READs and WRITEs of one connection complete in order. 0; -EAGAIN: not that many fit in send_depth, nothing
- * was posted; else the connection is broken. No allocation, no blocking.
+ * Posts n (at most FP_VERBS_CHAIN_MAX) work requests as one chain with one doorbell. They begin in
+ * order; READs and WRITEs of one connection complete in order. 0; -EAGAIN: not that many fit in
+ * send_depth, nothing was posted; else the connection is broken. No allocation, no blocking.
  */
 int fp_verbs_post(struct fp_verbs_conn *conn, const struct fp_verbs_work *work, unsigned n);
 /* Receives of at least one byte, in a region: siw refuses empty ones. As fp_verbs_post. */
@@ -222,22 +233,25 @@ int fp_verbs_poll(struct fp_verbs_conn *conn, struct fp_verbs_completion *ret, u
 int fp_verbs_dispatch(struct fp_verbs_conn *conn,
                       void (*done)(const struct fp_verbs_completion *completion, void *user), void *user);
 /*
- * Asks for an event at the next completion and gives what to poll for it. Poll completions once more after
- * this before waiting: one may have come in between. 0 or a negative errno.
+ * Asks for an event at the next completion and gives what to poll for it. Poll completions once
+ * more after this before waiting: one may have come in between. 0 or a negative errno.
  */
 int fp_verbs_arm(struct fp_verbs_conn *conn, struct pollfd *ret_pollfd);
 
 /*
- * The errno of an ibv_wc_status: 0; -ECANCELED (flushed: another request broke the queue pair), -EACCES (the
- * peer refused key or bounds), -ETIMEDOUT (retries exceeded: nobody acknowledged), -ENOBUFS (RNR retries
- * exceeded: it had no receive posted), -EFAULT (protection error at this end), -EIO (all others).
+ * The errno of an ibv_wc_status: 0; -ECANCELED (flushed: another request broke the queue pair),
+ * -EACCES (the peer refused key or bounds), -ETIMEDOUT (retries exceeded: nobody acknowledged),
+ * -ENOBUFS (RNR retries exceeded: it had no receive posted), -EFAULT (protection error at this
+ * end), -EIO (all others).
  */
 int fp_verbs_status(int wc_status);
-/* What it says to a person: "transport retry counter exceeded". Static, also once the connection is closed.
+/* What it says to a person: "transport retry counter exceeded". Static, also once the connection is
+ * closed.
  */
 const char *fp_verbs_status_text(int wc_status);
 
-/* --- the listening side (one thread) ------------------------------------------------------------------- */
+/* --- the listening side (one thread)
+ * ------------------------------------------------------------------- */
 
 enum fp_verbs_event_type {
 	FP_VERBS_EV_NONE,         /* nothing more to say for now */
@@ -258,19 +272,20 @@ struct fp_verbs_event {
 	const char *why; /* static: "timewait", "unreachable", "disconnected" */
 };
 
-/* host NULL: all devices and addresses, also those that come later. -EADDRINUSE, -EADDRNOTAVAIL, -ENODEV. */
+/* host NULL: all devices and addresses, also those that come later. -EADDRINUSE, -EADDRNOTAVAIL,
+ * -ENODEV. */
 int fp_verbs_listen(const char *host, uint16_t port, struct fp_verbs_listener **ret_listener);
 void fp_verbs_listener_close(struct fp_verbs_listener *listener);
 int fp_verbs_listener_fd(const struct fp_verbs_listener *listener);
 uint16_t fp_verbs_listener_port(const struct fp_verbs_listener *listener);
-/* The next event; *ret of type NONE if there is none. Never blocks. 0, or a negative errno: the listener is
- * dead. */
+/* The next event; *ret of type NONE if there is none. Never blocks. 0, or a negative errno: the
+ * listener is dead. */
 int fp_verbs_listener_next(struct fp_verbs_listener *listener, struct fp_verbs_event *ret);
 /*
- * Admits a request in two steps: prepare makes the connection, so that receives can be posted before the peer
- * is told; admit tells it. The request is used up by prepare, also when that fails (the peer is then rejected
- * without a reply). domain as in fp_verbs_connect (-EXDEV: it came in over another device). Between the two
- * fp_verbs_conn_close rejects.
+ * Admits a request in two steps: prepare makes the connection, so that receives can be posted
+ * before the peer is told; admit tells it. The request is used up by prepare, also when that fails
+ * (the peer is then rejected without a reply). domain as in fp_verbs_connect (-EXDEV: it came in
+ * over another device). Between the two fp_verbs_conn_close rejects.
  */
 int fp_verbs_prepare(struct fp_verbs_request *request, const struct fp_verbs_conn_options *options,
                      struct fp_verbs_domain **domain, struct fp_verbs_conn **ret_conn);

@@ -1,6 +1,6 @@
 /*
- * Loading libibverbs and librdmacm. Room: transport. They are not linked: a program whose memory comes over
- * tcp or shm carries neither, and a machine without them still runs everything else.
+ * Loading libibverbs and librdmacm. Room: transport. They are not linked: a program whose memory
+ * comes over tcp or shm carries neither, and a machine without them still runs everything else.
  */
 #include "verbs_api.h"
 
@@ -25,8 +25,9 @@ static pid_t loader;
 static int load_status; /* negative: tried in vain, which is not done again */
 
 /*
- * siw sends from within the call, through a socket of the kernel's, and has it raise SIGPIPE in the calling
- * thread if the peer is gone. A thread of the program's would be ended by that; the agent's block it.
+ * siw sends from within the call, through a socket of the kernel's, and has it raise SIGPIPE in the
+ * calling thread if the peer is gone. A thread of the program's would be ended by that; the agent's
+ * block it.
  */
 static int post_to_socket(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **ret_bad)
 {
@@ -69,7 +70,8 @@ static int req_notify_cq(struct ibv_cq *cq, int solicited_only)
 	return ibv_req_notify_cq(cq, solicited_only);
 }
 
-/* 0 if a symbol is missing. Function pointers and data pointers are the same on every system we run on. */
+/* 0 if a symbol is missing. Function pointers and data pointers are the same on every system we run
+ * on. */
 static int find(void *library, const char *symbol, void *ret_function)
 {
 	void *found = library ? dlsym(library, symbol) : NULL;
@@ -80,8 +82,8 @@ static int find(void *library, const char *symbol, void *ret_function)
 
 static int load(void)
 {
-	/* Global, since providers expect to find libibverbs' symbols; not closed but by a forked child: they
-	 * keep state. */
+	/* Global, since providers expect to find libibverbs' symbols; not closed but by a forked
+	 * child: they keep state. */
 	void *ibv = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_GLOBAL);
 	void *rdma = dlopen(LIBRDMACM, RTLD_NOW | RTLD_LOCAL);
 	int found = ibv && rdma;
@@ -123,9 +125,9 @@ bool fp_verbs_inherited(void)
 }
 
 /*
- * librdmacm opens each device once and hands that out for ever, and nothing can tell it to begin anew: but
- * its state is all in the library's own memory, which goes with it. libibverbs can stay: what it keeps is a
- * list of what devices there are.
+ * librdmacm opens each device once and hands that out for ever, and nothing can tell it to begin
+ * anew: but its state is all in the library's own memory, which goes with it. libibverbs can stay:
+ * what it keeps is a list of what devices there are.
  */
 void fp_verbs_unload(void)
 {

@@ -1,10 +1,11 @@
 /*
- * The table through which verbs*.c reach libibverbs and librdmacm: what dlsym found, or what a test put in
- * its place to have errors that no device gives on demand. Room: transport; included by verbs*.c and their
- * tests only.
+ * The table through which verbs*.c reach libibverbs and librdmacm: what dlsym found, or what a test
+ * put in its place to have errors that no device gives on demand. Room: transport; included by
+ * verbs*.c and their tests only.
  *
- * ibv_post_send, ibv_post_recv, ibv_poll_cq and ibv_req_notify_cq are inline functions of the header that
- * dispatch through the device's context; the table has wrappers of them, so that a test reaches them as well.
+ * ibv_post_send, ibv_post_recv, ibv_poll_cq and ibv_req_notify_cq are inline functions of the
+ * header that dispatch through the device's context; the table has wrappers of them, so that a test
+ * reaches them as well.
  */
 #ifndef FP_VERBS_API_H
 #define FP_VERBS_API_H

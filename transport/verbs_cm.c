@@ -1,6 +1,6 @@
 /*
- * Connections through rdma_cm: the client's side, which waits for each step until a deadline, and the
- * listening side, which is driven by events. Room: transport; see verbs.h.
+ * Connections through rdma_cm: the client's side, which waits for each step until a deadline, and
+ * the listening side, which is driven by events. Room: transport; see verbs.h.
  *
  *   client   resolve address ─► resolve route ─► queue pair ─► connect ─► ESTABLISHED | REJECTED |
  * UNREACHABLE node     REQUEST ─► prepare (queue pair) ─► admit (accept) ─► ESTABLISHED ─► DISCONNECTED |
@@ -109,7 +109,8 @@ static void wish_ack_timeout(struct fp_verbs_conn *conn)
 		                                    &timeout, sizeof(timeout));
 }
 
-/* --- the client's side -------------------------------------------------------------------------------- */
+/* --- the client's side
+ * -------------------------------------------------------------------------------- */
 
 /* What the events say about an attempt. */
 static int event_error(const struct rdma_cm_event *event)
@@ -354,7 +355,8 @@ bool fp_verbs_conn_stirs(const struct fp_verbs_conn *conn)
 	return conn->gone || fp_verbs_domain_dead(conn->domain) || (conn->events && poll(&p, 1, 0) == 1);
 }
 
-/* --- the listening side ------------------------------------------------------------------------------- */
+/* --- the listening side
+ * ------------------------------------------------------------------------------- */
 
 static int bind_and_listen(struct fp_verbs_listener *listener, struct sockaddr *address)
 {

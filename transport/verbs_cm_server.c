@@ -1,11 +1,11 @@
 /*
- * The gate's life, its thread and the orders that others give it. Room: transport; see verbs_gate.h. Peers
- * are in verbs_gate_peer.c, their streams in verbs_gate_pump.c, their links in verbs_gate_link.c, who comes
- * in and where in verbs_gate_listen.c.
+ * The gate's life, its thread and the orders that others give it. Room: transport; see
+ * verbs_gate.h. Peers are in verbs_gate_peer.c, their streams in verbs_gate_pump.c, their links in
+ * verbs_gate_link.c, who comes in and where in verbs_gate_listen.c.
  *
- * A round: poll; note on each end what was readable; device events; connection management; streams and links;
- * orders of other threads. Only the round itself closes anything, so that whatever poll spoke of still stands
- * when its turn comes.
+ * A round: poll; note on each end what was readable; device events; connection management; streams
+ * and links; orders of other threads. Only the round itself closes anything, so that whatever poll
+ * spoke of still stands when its turn comes.
  */
 #include "verbs_cm_server_internal.h"
 
@@ -21,7 +21,8 @@
 #include "cleanup.h"
 #include "clock.h"
 
-/* --- what the gate tells ----------------------------------------------------------------------------- */
+/* --- what the gate tells
+ * ----------------------------------------------------------------------------- */
 
 bool fp_cm_server_tell(struct fp_cm_server *gate, const struct fp_cm_server_news *news)
 {
@@ -65,7 +66,8 @@ void fp_cm_server_counts(const struct fp_cm_server *gate, struct fp_cm_server_co
 	};
 }
 
-/* --- the round --------------------------------------------------------------------------------------- */
+/* --- the round
+ * --------------------------------------------------------------------------------------- */
 
 /* Room in the poll set for n more descriptors: it must not fail later. */
 int fp_cm_server_reserve_ends(struct fp_cm_server *gate, unsigned n)
@@ -104,7 +106,8 @@ static void watch_peer(struct fp_cm_server *gate, struct fp_cm_server_peer *peer
 		            (fp_cm_server_half_is_empty(peer->in) ? 0 : POLLOUT));
 
 		watch(gate, peer->stream_poll.fd, peer->stream_poll.events, &peer->stream_revents);
-		/* asked for nothing, it would still say at once and for ever that the daemon hung up */
+		/* asked for nothing, it would still say at once and for ever that the daemon hung
+		 * up */
 		watch(gate, events ? peer->sock : -1, events, &peer->sock_revents);
 	}
 	for (struct fp_cm_server_link *link = peer->links; link; link = link->next)
@@ -241,9 +244,11 @@ void fp_cm_server_give_order(struct fp_cm_server *gate, struct fp_cm_server_orde
 	pthread_mutex_unlock(&gate->lock);
 }
 
-/* --- opening and closing ----------------------------------------------------------------------------- */
+/* --- opening and closing
+ * ----------------------------------------------------------------------------- */
 
-/* A wildcard listener would wait for ever for a device; who configured rdma wants to hear that there is none.
+/* A wildcard listener would wait for ever for a device; who configured rdma wants to hear that
+ * there is none.
  */
 static bool any_device(void)
 {

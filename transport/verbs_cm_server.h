@@ -1,8 +1,8 @@
 /*
- * The gate: where a memory node is entered by rdma. One thread a node process owns the rdma listeners, the
- * control stream of every peer and every queue pair. Room: transport; the daemon uses it, the compute side
- * never. It knows connections, proofs and bytes, never frames or leases; what a lease is to be registered for
- * its caller says.
+ * The gate: where a memory node is entered by rdma. One thread a node process owns the rdma
+ * listeners, the control stream of every peer and every queue pair. Room: transport; the daemon
+ * uses it, the compute side never. It knows connections, proofs and bytes, never frames or leases;
+ * what a lease is to be registered for its caller says.
  *
  *   connection request ──► magic, version, proof? ──no──► rejected with a status
  *        │ CONTROL, RESUME                   │ LINK: peer of that session, proof by its token
@@ -13,15 +13,16 @@
  *                       ▼ news
  *               the daemon's loop: a connection like any other
  *
- * One peer is one control connection and one protection domain. It is cut off when its connection breaks: its
- * links are destroyed and its socket ends. The daemon ends it (fp_cm_server_peer_end) in any case, deregisters
- * what it registered for it, and lets go of it. A session over tcp whose queue pairs are connected by hand
- * has a peer too, one without a stream.
+ * One peer is one control connection and one protection domain. It is cut off when its connection
+ * breaks: its links are destroyed and its socket ends. The daemon ends it (fp_cm_server_peer_end)
+ * in any case, deregisters what it registered for it, and lets go of it. A session over tcp whose
+ * queue pairs are connected by hand has a peer too, one without a stream.
  *
- * Threads: everything that touches a queue pair runs on the gate's thread; calls from others post an order to
- * it and wait until it was carried out (some milliseconds). The thread sleeps in poll(2) on completion
- * channels, CM events, device events and socket ends, so READs and WRITEs of peers, which make none, cost no
- * CPU. It never waits for the daemon: news that a full pipe does not take is dropped, with what it was about.
+ * Threads: everything that touches a queue pair runs on the gate's thread; calls from others post
+ * an order to it and wait until it was carried out (some milliseconds). The thread sleeps in
+ * poll(2) on completion channels, CM events, device events and socket ends, so READs and WRITEs of
+ * peers, which make none, cost no CPU. It never waits for the daemon: news that a full pipe does
+ * not take is dropped, with what it was about.
  */
 #ifndef FP_VERBS_CM_SERVER_H
 #define FP_VERBS_CM_SERVER_H
@@ -49,7 +50,8 @@ struct fp_cm_server_address {
 struct fp_cm_server_options {
 	const struct fp_cm_server_address *listen;
 	unsigned n_listen;
-	/* Whether who asks for a CONTROL or RESUME is let in. On the gate's thread; must not block. */
+	/* Whether who asks for a CONTROL or RESUME is let in. On the gate's thread; must not
+	 * block. */
 	bool (*admits)(void *user, const struct fp_wire_cm *cm);
 	void *user;
 	const struct fp_rdma_options *rdma; /* not copied: it outlives the gate; NULL: the defaults */
@@ -90,20 +92,21 @@ struct fp_cm_server_device {
 	bool iwarp;
 };
 
-/* As the kernel lists them now, at most max. Returns their number. Any thread; reads a few small files. */
+/* As the kernel lists them now, at most max. Returns their number. Any thread; reads a few small
+ * files. */
 unsigned fp_cm_server_devices(struct fp_cm_server_device *ret_devices, unsigned max);
 
 /*
- * Opens listeners and starts the thread. 0 and *ret_gate; -ELIBACC (libibverbs.so.1 or librdmacm.so.1 is not
- * installed), -ENODEV (there is no rdma device; or not that device, or none with such an address),
- * -EADDRINUSE, -EADDRNOTAVAIL, -ENOMEM. *ret_failed: the index of the address that failed, n_listen: none of
- * them.
+ * Opens listeners and starts the thread. 0 and *ret_gate; -ELIBACC (libibverbs.so.1 or
+ * librdmacm.so.1 is not installed), -ENODEV (there is no rdma device; or not that device, or none
+ * with such an address), -EADDRINUSE, -EADDRNOTAVAIL, -ENOMEM. *ret_failed: the index of the
+ * address that failed, n_listen: none of them.
  */
 int fp_cm_server_open(const struct fp_cm_server_options *options, struct fp_cm_server **ret_gate,
                       unsigned *ret_failed);
 /*
- * Destroys all queue pairs, ends all peers, stops the thread. References to peers stay valid until they are
- * put. NULL is fine. News that was not read is given up, with descriptors and references.
+ * Destroys all queue pairs, ends all peers, stops the thread. References to peers stay valid until
+ * they are put. NULL is fine. News that was not read is given up, with descriptors and references.
  */
 void fp_cm_server_close(struct fp_cm_server *gate);
 FP_DEFINE_CLEANUP(struct fp_cm_server, gate, fp_cm_server_close)
@@ -117,20 +120,21 @@ bool fp_cm_server_has_device(const struct fp_cm_server *gate);
 void fp_cm_server_counts(const struct fp_cm_server *gate, struct fp_cm_server_counts *ret_counts);
 
 /*
- * Lets links attach to peer: those that name session_id and prove token. Before the client is told either.
- * Any thread, never blocks.
+ * Lets links attach to peer: those that name session_id and prove token. Before the client is told
+ * either. Any thread, never blocks.
  */
 void fp_cm_server_peer_admit(struct fp_cm_server_peer *peer, uint64_t session_id,
                              const uint8_t token[FP_WIRE_TOKEN_BYTES]);
 /*
- * Destroys its links and lets no more attach; its stream goes on. When this returns nothing registered for it
- * can be reached any more, whatever is still under way. Any thread but the gate's; again is fine.
+ * Destroys its links and lets no more attach; its stream goes on. When this returns nothing
+ * registered for it can be reached any more, whatever is still under way. Any thread but the
+ * gate's; again is fine.
  */
 void fp_cm_server_peer_fence(struct fp_cm_server_peer *peer);
 /*
- * Ends it: its links and its stream are destroyed. When this returns nothing of the peer's can be reached
- * through them any more, whatever is still under way, and no link will attach. Any thread but the gate's;
- * again is fine.
+ * Ends it: its links and its stream are destroyed. When this returns nothing of the peer's can be
+ * reached through them any more, whatever is still under way, and no link will attach. Any thread
+ * but the gate's; again is fine.
  */
 void fp_cm_server_peer_end(struct fp_cm_server_peer *peer);
 struct fp_cm_server_peer *fp_cm_server_peer_ref(struct fp_cm_server_peer *peer);
@@ -146,23 +150,23 @@ unsigned fp_cm_server_peer_regions(const struct fp_cm_server_peer *peer);
 uint64_t fp_cm_server_peer_denied(const struct fp_cm_server_peer *peer);
 
 /*
- * Registers memory in the peer's domain for its links to READ, and to WRITE unless access forbids it. As
- * fp_verbs_register: any thread, may take long. Deregistration before the last reference is put; a region
- * that is not registered is fine.
+ * Registers memory in the peer's domain for its links to READ, and to WRITE unless access forbids
+ * it. As fp_verbs_register: any thread, may take long. Deregistration before the last reference is
+ * put; a region that is not registered is fine.
  */
 int fp_cm_server_peer_register(struct fp_cm_server_peer *peer, void *base, size_t len_bytes,
                                enum fp_verbs_access access, struct fp_verbs_region *ret_region);
 void fp_cm_server_peer_deregister(struct fp_cm_server_peer *peer, struct fp_verbs_region *region);
 
 /*
- * A peer without a stream, for queue pairs connected by hand on the gate's device. 0 and *ret_peer, a
- * reference; -EOPNOTSUPP: the gate has none; -ENODEV, -ENOMEM.
+ * A peer without a stream, for queue pairs connected by hand on the gate's device. 0 and *ret_peer,
+ * a reference; -EOPNOTSUPP: the gate has none; -ENODEV, -ENOMEM.
  */
 int fp_cm_server_peer_new(struct fp_cm_server *gate, const char *name, struct fp_cm_server_peer **ret_peer);
 /*
- * Connects a queue pair of its domain to the client's. 0, *ret_own to be told to the client, and *ret_link;
- * -EINVAL (the device refuses these attributes), -EUSERS (as many as there may be), -ECONNRESET (the peer was
- * ended), -EHOSTUNREACH, -EIO, -ENOMEM.
+ * Connects a queue pair of its domain to the client's. 0, *ret_own to be told to the client, and
+ * *ret_link; -EINVAL (the device refuses these attributes), -EUSERS (as many as there may be),
+ * -ECONNRESET (the peer was ended), -EHOSTUNREACH, -EIO, -ENOMEM.
  */
 int fp_cm_server_peer_connect(struct fp_cm_server_peer *peer, const struct fp_verbs_address *client,
                               struct fp_verbs_address *ret_own, struct fp_cm_server_link **ret_link);

@@ -1,9 +1,11 @@
 /*
- * What the gate's rooms share: verbs_gate.c (life, thread and orders), verbs_gate_peer.c, verbs_gate_pump.c,
- * verbs_gate_link.c and verbs_gate_listen.c. Room: transport; included by no other file.
+ * What the gate's rooms share: verbs_gate.c (life, thread and orders), verbs_gate_peer.c,
+ * verbs_gate_pump.c, verbs_gate_link.c and verbs_gate_listen.c. Room: transport; included by no
+ * other file.
  *
- * The list of peers and all queue pairs are the gate's thread's alone; a peer's identity (what links attach
- * by) is under its lock, counts are atomics. Functions below are for that thread unless they say otherwise.
+ * The list of peers and all queue pairs are the gate's thread's alone; a peer's identity (what
+ * links attach by) is under its lock, counts are atomics. Functions below are for that thread
+ * unless they say otherwise.
  */
 #ifndef FP_VERBS_CM_SERVER_INTERNAL_H
 #define FP_VERBS_CM_SERVER_INTERNAL_H
@@ -123,7 +125,8 @@ struct fp_cm_server {
 	uint64_t retry_ns;
 };
 
-/* --- verbs_gate.c ------------------------------------------------------------------------------------ */
+/* --- verbs_gate.c
+ * ------------------------------------------------------------------------------------ */
 
 /* Returns false if nobody reads the news: what it was about is to be dropped. Never blocks. */
 bool fp_cm_server_tell(struct fp_cm_server *gate, const struct fp_cm_server_news *news);
@@ -134,13 +137,14 @@ int fp_cm_server_reserve_ends(struct fp_cm_server *gate, unsigned n);
 /* Has the gate's thread carry it out, and waits for that. Any thread but the gate's. */
 void fp_cm_server_give_order(struct fp_cm_server *gate, struct fp_cm_server_order *order);
 
-/* --- verbs_gate_peer.c ------------------------------------------------------------------------------- */
+/* --- verbs_gate_peer.c
+ * ------------------------------------------------------------------------------- */
 
 /* In the list, with the list's reference, without a domain. 0 and *ret_peer, or -ENOMEM. */
 int fp_cm_server_peer_add(struct fp_cm_server *gate, const char *name, struct fp_cm_server_peer **ret_peer);
 /*
- * Its connection has come to an end: nothing is reached through it any more. What had arrived is in the
- * socket, which ends now for the daemon too; the peer stays until it is ended.
+ * Its connection has come to an end: nothing is reached through it any more. What had arrived is in
+ * the socket, which ends now for the daemon too; the peer stays until it is ended.
  */
 void fp_cm_server_peer_cut_off(struct fp_cm_server_peer *peer);
 /* Cuts it off and takes it and its reference out of the list; again is fine. */
@@ -152,14 +156,15 @@ void fp_cm_server_peer_count_queue_pair(struct fp_cm_server_peer *peer, int chan
 /* The session that it was admitted for; 0: none. Any thread. */
 uint64_t fp_cm_server_peer_session(struct fp_cm_server_peer *peer);
 
-/* --- verbs_gate_pump.c ------------------------------------------------------------------------------- */
+/* --- verbs_gate_pump.c
+ * ------------------------------------------------------------------------------- */
 
 /* Moves what can be moved, and cuts the peer off if that was its end. */
 void fp_cm_server_pump(struct fp_cm_server_peer *peer);
 /*
- * Moves what can be moved; peer->again if its turn was over first. 0, or a negative errno: a way is broken. A
- * side that takes nothing holds the other up: what the daemon does not read stays in the stream's buffers,
- * whose credits then run out for the client.
+ * Moves what can be moved; peer->again if its turn was over first. 0, or a negative errno: a way is
+ * broken. A side that takes nothing holds the other up: what the daemon does not read stays in the
+ * stream's buffers, whose credits then run out for the client.
  */
 int fp_cm_server_pump_until_still(struct fp_cm_server_peer *peer);
 
@@ -168,14 +173,16 @@ static inline bool fp_cm_server_half_is_empty(const struct fp_cm_server_half *ha
 	return half->begin == half->end;
 }
 
-/* --- verbs_gate_link.c ------------------------------------------------------------------------------- */
+/* --- verbs_gate_link.c
+ * ------------------------------------------------------------------------------- */
 
 /* Of a link's connection, which the client alone asks for something. */
 struct fp_verbs_conn_options fp_cm_server_link_options(const struct fp_cm_server *gate);
 /* A domain for queue pairs by hand. As fp_verbs_domain_open. */
 int fp_cm_server_domain_open(const struct fp_cm_server *gate, struct fp_verbs_domain **ret_domain);
 
-/* Makes conn, which the link owns from then on, a link of peer. 0 and *ret_link; -ENOMEM, -EIO, ... */
+/* Makes conn, which the link owns from then on, a link of peer. 0 and *ret_link; -ENOMEM, -EIO,
+ * ... */
 int fp_cm_server_link_add(struct fp_cm_server_peer *peer, struct fp_verbs_conn *conn,
                           struct fp_cm_server_link **ret_link);
 /* Destroys its queue pair, and frees it unless it is held. */
@@ -188,7 +195,8 @@ void fp_cm_server_link_gone(struct fp_cm_server *gate, struct fp_cm_server_link 
 void fp_cm_server_devices_watch(struct fp_cm_server *gate);
 void fp_cm_server_devices_serve(struct fp_cm_server *gate);
 
-/* --- verbs_gate_listen.c ----------------------------------------------------------------------------- */
+/* --- verbs_gate_listen.c
+ * ----------------------------------------------------------------------------- */
 
 /* As fp_cm_server_open: *ret_failed is set where an address failed. Before the thread runs. */
 int fp_cm_server_listeners_open(struct fp_cm_server *gate, const struct fp_cm_server_options *options,

@@ -1,6 +1,6 @@
 /*
- * Links: queue pairs of a peer that READ and WRITE and say nothing, and what their devices say of them.
- * Room: transport; see verbs_gate.h.
+ * Links: queue pairs of a peer that READ and WRITE and say nothing, and what their devices say of
+ * them. Room: transport; see verbs_gate.h.
  */
 #include "verbs_cm_server_internal.h"
 
@@ -12,7 +12,8 @@
 
 #define LINK_RECEIVE_ID 1
 
-/* --- links ------------------------------------------------------------------------------------------- */
+/* --- links
+ * ------------------------------------------------------------------------------------------- */
 
 #define BROKE "its queue pair broke"
 
@@ -60,8 +61,8 @@ static void deny(struct fp_cm_server_link *link, const char *why)
 }
 
 /*
- * Waits for the only thing that can happen on a link: that its receive comes back. Returns 0, 1 if it has
- * (the queue pair is broken), or a negative errno: so is its completion queue.
+ * Waits for the only thing that can happen on a link: that its receive comes back. Returns 0, 1 if
+ * it has (the queue pair is broken), or a negative errno: so is its completion queue.
  */
 static int watch_link(struct fp_cm_server_link *link)
 {
@@ -93,9 +94,10 @@ void fp_cm_server_link_check(struct fp_cm_server_link *link)
 	if (r == 0 && watch_link(link) == 0)
 		return;
 	/*
-	 * Where the peer's good-bye leaves our queue pair alone (InfiniBand, RoCE), only an error of ours
-	 * breaks it, and the only one here is a request that was refused. Over iWARP it breaks whenever the
-	 * connection ends: which it was the device says, and that it ended connection management.
+	 * Where the peer's good-bye leaves our queue pair alone (InfiniBand, RoCE), only an error
+	 * of ours breaks it, and the only one here is a request that was refused. Over iWARP it
+	 * breaks whenever the connection ends: which it was the device says, and that it ended
+	 * connection management.
 	 */
 	if (is_iwarp(link->end.peer) || fp_verbs_domain_dead(link->end.peer->domain))
 		link->fd = -1;
@@ -150,7 +152,8 @@ int fp_cm_server_link_add(struct fp_cm_server_peer *peer, struct fp_verbs_conn *
 	return 0;
 }
 
-/* --- device events ----------------------------------------------------------------------------------- */
+/* --- device events
+ * ----------------------------------------------------------------------------------- */
 
 static struct fp_cm_server_link *find_link(const struct fp_cm_server *gate, const char *device, uint32_t qpn)
 {
@@ -173,7 +176,8 @@ static void end_peers_of(struct fp_cm_server *gate, const char *device)
 	}
 }
 
-/* What a device says of a queue pair whose peer did what it may not: "QP access error", "QP request error".
+/* What a device says of a queue pair whose peer did what it may not: "QP access error", "QP request
+ * error".
  */
 static bool is_trespass(const char *text)
 {

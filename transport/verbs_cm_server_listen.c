@@ -1,6 +1,6 @@
 /*
- * Who comes in: listeners, connection requests and their proofs, and what connection management says
- * afterwards. Room: transport; see verbs_gate.h.
+ * Who comes in: listeners, connection requests and their proofs, and what connection management
+ * says afterwards. Room: transport; see verbs_gate.h.
  */
 #include "verbs_cm_server_internal.h"
 
@@ -15,7 +15,8 @@
 #include "cleanup.h"
 #include "clock.h"
 
-/* --- requests and proofs ----------------------------------------------------------------------------- */
+/* --- requests and proofs
+ * ----------------------------------------------------------------------------- */
 
 static void encode_reply(enum fp_wire_status status, uint8_t ret_bytes[sizeof(struct fp_wire_cm_reply)])
 {
@@ -51,7 +52,8 @@ static bool is_peer_of(struct fp_cm_server_peer *peer, const struct fp_wire_cm *
 	return right;
 }
 
-/* The peer that a LINK may attach to: the same answer for an unknown session as for a wrong token. */
+/* The peer that a LINK may attach to: the same answer for an unknown session as for a wrong
+ * token. */
 static struct fp_cm_server_peer *find_peer(const struct fp_cm_server *gate, const struct fp_wire_cm *cm)
 {
 	struct fp_cm_server_peer *peer = gate->peers;
@@ -191,7 +193,8 @@ static void on_request(struct fp_cm_server *gate, struct fp_cm_server_listener *
 	fp_cm_server_tell_why(gate, FP_CM_SERVER_NEWS_REJECTED, event->peer, 0, why);
 }
 
-/* --- what becomes of connections --------------------------------------------------------------------- */
+/* --- what becomes of connections
+ * --------------------------------------------------------------------- */
 
 static int hand_over(struct fp_cm_server_peer *peer)
 {
@@ -242,7 +245,8 @@ static void on_gone(struct fp_cm_server *gate, struct fp_cm_server_end *end)
 	fp_cm_server_peer_give_up(peer);
 }
 
-/* --- listeners --------------------------------------------------------------------------------------- */
+/* --- listeners
+ * --------------------------------------------------------------------------------------- */
 
 void fp_cm_server_listener_hold(struct fp_cm_server_end *end, struct fp_cm_server_listener *listener)
 {
@@ -354,7 +358,8 @@ static void reopen_listener(struct fp_cm_server *gate, struct fp_cm_server_liste
 	                      "its rdma device is back");
 }
 
-/* A device that is to go waits until nothing of it is open: a listener is closed as soon as it can be. */
+/* A device that is to go waits until nothing of it is open: a listener is closed as soon as it can
+ * be. */
 void fp_cm_server_listeners_tend(struct fp_cm_server *gate)
 {
 	uint64_t now_ns = atomic_load(&gate->n_down) ? fp_clock_ns() : 0;

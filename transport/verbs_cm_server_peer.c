@@ -1,5 +1,6 @@
 /*
- * Peers: their list, their ends, and what other threads ask of them. Room: transport; see verbs_gate.h.
+ * Peers: their list, their ends, and what other threads ask of them. Room: transport; see
+ * verbs_gate.h.
  */
 #include "verbs_cm_server_internal.h"
 
@@ -11,7 +12,8 @@
 
 #include "cleanup.h"
 
-/* --- the list of peers ------------------------------------------------------------------------------- */
+/* --- the list of peers
+ * ------------------------------------------------------------------------------- */
 
 #define PEER_ENDS 2 /* descriptors: its stream's and its socket's */
 
@@ -89,8 +91,8 @@ static void fence(struct fp_cm_server_peer *peer)
 }
 
 /*
- * Its connection has come to an end: nothing is reached through it any more. What had arrived is in the
- * socket, which ends now for the daemon too; the peer stays until it is ended.
+ * Its connection has come to an end: nothing is reached through it any more. What had arrived is in
+ * the socket, which ends now for the daemon too; the peer stays until it is ended.
  */
 void fp_cm_server_peer_cut_off(struct fp_cm_server_peer *peer)
 {
@@ -133,7 +135,8 @@ void fp_cm_server_peer_give_up(struct fp_cm_server_peer *peer)
 		fp_cm_server_peer_remove(peer);
 }
 
-/* --- what is ordered of the thread ------------------------------------------------------------------- */
+/* --- what is ordered of the thread
+ * ------------------------------------------------------------------- */
 
 static void run_fence(struct fp_cm_server *gate, struct fp_cm_server_order *order)
 {
@@ -256,7 +259,8 @@ void fp_cm_server_link_close(struct fp_cm_server_link *link)
 	free(link);
 }
 
-/* --- what needs no order ----------------------------------------------------------------------------- */
+/* --- what needs no order
+ * ----------------------------------------------------------------------------- */
 
 void fp_cm_server_peer_admit(struct fp_cm_server_peer *peer, uint64_t session_id,
                              const uint8_t token[FP_WIRE_TOKEN_BYTES])

@@ -1,6 +1,6 @@
 /*
- * The pump: between a peer's stream and the socket pair whose other end is the daemon's. Room: transport; see
- * verbs_gate.h.
+ * The pump: between a peer's stream and the socket pair whose other end is the daemon's. Room:
+ * transport; see verbs_gate.h.
  */
 #include "verbs_cm_server_internal.h"
 
@@ -9,7 +9,8 @@
 
 #define PUMP_ROUNDS 64 /* of one peer before others have their turn */
 
-/* Fills half with what fill gave, if that is something. Returns whether anything moved, or a negative errno.
+/* Fills half with what fill gave, if that is something. Returns whether anything moved, or a
+ * negative errno.
  */
 static int filled(struct fp_cm_server_half *half, ssize_t n)
 {
@@ -78,8 +79,8 @@ static int pump_out(struct fp_cm_server_peer *peer)
 }
 
 /*
- * Moves what can be moved. A side that takes nothing holds the other up: what the daemon does not read stays
- * in the stream's buffers, whose credits then run out for the client.
+ * Moves what can be moved. A side that takes nothing holds the other up: what the daemon does not
+ * read stays in the stream's buffers, whose credits then run out for the client.
  */
 int fp_cm_server_pump_until_still(struct fp_cm_server_peer *peer)
 {

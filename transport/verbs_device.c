@@ -1,16 +1,17 @@
 /*
- * The devices that this process has open, and letting go of them. Room: transport; see verbs_internal.h.
+ * The devices that this process has open, and letting go of them. Room: transport; see
+ * verbs_internal.h.
  *
- * The kernel's removal of a soft device (rdma link delete) waits until every program has closed it, and
- * librdmacm closes none that it has opened. So a device that is to go must be noticed, and given up as soon
- * as nothing of ours is on it:
+ * The kernel's removal of a soft device (rdma link delete) waits until every program has closed it,
+ * and librdmacm closes none that it has opened. So a device that is to go must be noticed, and
+ * given up as soon as nothing of ours is on it:
  *
  *   rdma_cm tells each id that is still bound to the device   connections, listeners: fp_verbs_device_gone
  *   the kernel lists it no more                               fp_verbs_devices_check, by whoever comes along
  *   the kernel tells all who listen                           fp_verbs_devices_heard, for who waits
  *
- * The first is not enough: connections that the peer's end took with it are told nothing any more, a
- * listener on all addresses is bound to no device, nor is a queue pair connected by hand.
+ * The first is not enough: connections that the peer's end took with it are told nothing any more,
+ * a listener on all addresses is bound to no device, nor is a queue pair connected by hand.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -37,7 +38,8 @@ void fp_verbs_set_nonblocking(int fd)
 	fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
 }
 
-/* What the kernel lists a device as: another one may come by the same name. Nothing where that can't be seen.
+/* What the kernel lists a device as: another one may come by the same name. Nothing where that
+ * can't be seen.
  */
 static void note_place(struct fp_verbs_device *device)
 {
@@ -82,7 +84,8 @@ static int device_new(struct ibv_context *context, struct fp_verbs_device **ret_
 	return 0;
 }
 
-/* librdmacm may have closed a device that has gone already: then the numbers are somebody else's. */
+/* librdmacm may have closed a device that has gone already: then the numbers are somebody
+ * else's. */
 static bool has_descriptors(const struct fp_verbs_device *device)
 {
 	struct stat now;
@@ -91,8 +94,8 @@ static bool has_descriptors(const struct fp_verbs_device *device)
 }
 
 /*
- * librdmacm keeps its contexts, and frees them when it likes: so the descriptors are closed and their numbers
- * kept, for something that can be closed again. Under devices_lock.
+ * librdmacm keeps its contexts, and frees them when it likes: so the descriptors are closed and
+ * their numbers kept, for something that can be closed again. Under devices_lock.
  */
 static void device_retire(struct fp_verbs_device *device)
 {
@@ -181,7 +184,8 @@ void fp_verbs_devices_drop(void)
 	pthread_mutex_init(&devices_lock, NULL); /* whoever held it is not in this process */
 }
 
-/* --- devices that go ---------------------------------------------------------------------------------- */
+/* --- devices that go
+ * ---------------------------------------------------------------------------------- */
 
 /* Those that goes(device, about) says so of. */
 static void give_up(bool (*goes)(const struct fp_verbs_device *device, const void *about), const void *about)

@@ -1,5 +1,6 @@
 /*
- * What the kernel's list of rdma devices says. Room: transport; see verbs_gate.h. It opens no device.
+ * What the kernel's list of rdma devices says. Room: transport; see verbs_gate.h. It opens no
+ * device.
  */
 #include <dirent.h>
 #include <stdio.h>

@@ -1,6 +1,7 @@
 /*
- * Connections by hand, for fabrics without IP addresses: the addresses of two queue pairs are exchanged over
- * some other channel, and each is led from INIT to RTS. Room: transport; see verbs.h. iWARP can't do it.
+ * Connections by hand, for fabrics without IP addresses: the addresses of two queue pairs are
+ * exchanged over some other channel, and each is led from INIT to RTS. Room: transport; see
+ * verbs.h. iWARP can't do it.
  */
 #include "verbs.h"
 
@@ -13,7 +14,8 @@
 
 #define RETRY_MAX 7
 
-/* --- devices and their ports -------------------------------------------------------------------------- */
+/* --- devices and their ports
+ * -------------------------------------------------------------------------- */
 
 static int query_port(struct ibv_context *context, uint8_t port_num, struct ibv_port_attr *ret_attr)
 {
@@ -79,7 +81,8 @@ int fp_verbs_domain_open(const char *device, uint8_t port_num, struct fp_verbs_d
 	return r;
 }
 
-/* --- queue pairs -------------------------------------------------------------------------------------- */
+/* --- queue pairs
+ * -------------------------------------------------------------------------------------- */
 
 static int create_by_hand(struct fp_verbs_conn *conn, struct ibv_qp_init_attr *attr)
 {
@@ -88,8 +91,8 @@ static int create_by_hand(struct fp_verbs_conn *conn, struct ibv_qp_init_attr *a
 }
 
 /*
- * The address of a port on an Ethernet fabric: RoCE v2 with an IPv4 address if there is one, since every node
- * of a subnet has that; else the first of v2, else the first.
+ * The address of a port on an Ethernet fabric: RoCE v2 with an IPv4 address if there is one, since
+ * every node of a subnet has that; else the first of v2, else the first.
  */
 static int find_gid(struct ibv_context *context, uint8_t port_num, struct ibv_gid_entry *ret_gid)
 {

@@ -77,7 +77,8 @@ int fp_stream_new(struct fp_verbs_conn *conn, struct fp_stream **ret_stream)
 	for (unsigned i = N_SENDS; i < N_BUFFERS && r == 0; i++)
 		r = post_recv(stream, i);
 	if (r < 0) {
-		/* Receives may be posted into it: that connection can't be the caller's any more than this.
+		/* Receives may be posted into it: that connection can't be the caller's any more
+		 * than this.
 		 */
 		fp_verbs_conn_flush(conn);
 		fp_verbs_deregister(&stream->region);
@@ -249,7 +250,8 @@ int fp_stream_wait(struct fp_stream *stream, struct pollfd *ret_pollfd)
 	return progress(stream) > 0 || stream->error ? 1 : 0;
 }
 
-/* Half of the peer's receives are for this at most, until it says something and with that returns them. */
+/* Half of the peer's receives are for this at most, until it says something and with that returns
+ * them. */
 bool fp_stream_nudge(struct fp_stream *stream)
 {
 	return !stream->heard && !stream->error && stream->credits > FP_STREAM_BUFFERS / 2 &&

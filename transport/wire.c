@@ -1,6 +1,6 @@
 /*
- * The codec of the wire protocol. Room: transport. Pure functions over bytes; every check of what a peer sent
- * is here.
+ * The codec of the wire protocol. Room: transport. Pure functions over bytes; every check of what a
+ * peer sent is here.
  */
 #include "wire.h"
 
@@ -64,8 +64,8 @@ static bool all_zero(const void *bytes, size_t len)
 }
 
 /*
- * Converts between host order and the wire's, which is its own inverse. One function a message keeps encode
- * and decode from drifting apart.
+ * Converts between host order and the wire's, which is its own inverse. One function a message
+ * keeps encode and decode from drifting apart.
  */
 static void header_order(struct fp_wire_header *m)
 {

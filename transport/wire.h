@@ -1,14 +1,15 @@
 /*
- * The wire protocol, version 1: every byte that a client and a node exchange. doc/protocol.md says what it
- * means. Room: transport; the daemon uses it too. Pure: bytes in, validated structs out, no file descriptor,
- * clock, thread or memory of its own. Whatever a peer sends is validated by a decode function here before
- * anything uses it; what only the receiver can know (does the lease exist, is it that long) by
- * fp_wire_seg_fits with the receiver's numbers.
+ * The wire protocol, version 1: every byte that a client and a node exchange. doc/protocol.md says
+ * what it means. Room: transport; the daemon uses it too. Pure: bytes in, validated structs out, no
+ * file descriptor, clock, thread or memory of its own. Whatever a peer sends is validated by a
+ * decode function here before anything uses it; what only the receiver can know (does the lease
+ * exist, is it that long) by fp_wire_seg_fits with the receiver's numbers.
  *
- * A struct holds host byte order; encode and decode convert from and to the wire's little-endian. The structs
- * have no padding and the layout of the wire. Decode functions return 0 and fill *ret, or leave it untouched
- * and return -EPROTO (malformed) or -EPROTONOSUPPORT (another version). Nothing may be used of a frame that
- * was refused, and the connection it came on is out of step: close it.
+ * A struct holds host byte order; encode and decode convert from and to the wire's little-endian.
+ * The structs have no padding and the layout of the wire. Decode functions return 0 and fill *ret,
+ * or leave it untouched and return -EPROTO (malformed) or -EPROTONOSUPPORT (another version).
+ * Nothing may be used of a frame that was refused, and the connection it came on is out of step:
+ * close it.
  */
 #ifndef FP_WIRE_H
 #define FP_WIRE_H
@@ -77,7 +78,8 @@ enum fp_wire_status {
 	FP_WIRE_OK = 0,
 	FP_WIRE_MALFORMED = 1,   /* not understood, or out of turn: the connection closes */
 	FP_WIRE_VERSION_GAP = 2, /* no version in common */
-	/* wrong or missing proof; unknown session or wrong token; no such lease, or out of its bounds */
+	/* wrong or missing proof; unknown session or wrong token; no such lease, or out of its
+	 * bounds */
 	FP_WIRE_DENIED = 3,
 	FP_WIRE_FULL = 4, /* the pools have no such piece */
 	FP_WIRE_OVER_QUOTA = 5,
@@ -104,7 +106,8 @@ enum fp_wire_purpose {
 #define FP_WIRE_LEASED_KEY       (1u << 1) /* address and key are valid */
 #define FP_WIRE_LEASED_READ_ONLY (1u << 2) /* ATTACHED: it was adopted, this session may not write it */
 
-/* Every frame begins with this. The layout holds in all versions, so that a mismatch can be told. */
+/* Every frame begins with this. The layout holds in all versions, so that a mismatch can be
+ * told. */
 struct fp_wire_header {
 	uint32_t magic;
 	uint8_t version;
@@ -168,7 +171,8 @@ struct fp_wire_leased {
 	uint32_t reserved;
 };
 
-/* Makes a lease of a resumed session reachable over this connection; the answer is a struct fp_wire_leased.
+/* Makes a lease of a resumed session reachable over this connection; the answer is a struct
+ * fp_wire_leased.
  */
 struct fp_wire_attach {
 	uint32_t lease_id;
@@ -239,7 +243,8 @@ struct fp_wire_cm_reply {
 	uint32_t reserved2;
 };
 
-/* READ and WRITE begin with this; n_segs segments follow, then in a WRITE their bytes, in the same order. */
+/* READ and WRITE begin with this; n_segs segments follow, then in a WRITE their bytes, in the same
+ * order. */
 struct fp_wire_io {
 	uint32_t n_segs;
 	uint32_t reserved;
@@ -320,14 +325,14 @@ static_assert(offsetof(struct fp_wire_seg, len_bytes) == 4, "seg.len_bytes");
 static_assert(offsetof(struct fp_wire_seg, offset_bytes) == 8, "seg.offset_bytes");
 
 /*
- * Writes the 24 bytes of a header with magic and version filled in; for anything but an ERROR status is
- * FP_WIRE_OK.
+ * Writes the 24 bytes of a header with magic and version filled in; for anything but an ERROR
+ * status is FP_WIRE_OK.
  */
 void fp_wire_header_encode(enum fp_wire_type type, enum fp_wire_status status, uint64_t tag, size_t length,
                            void *ret_bytes);
 /*
- * Decodes FP_WIRE_HEADER_BYTES. Checks magic, version, type, and that flags, status and length are possible
- * for the type: afterwards length is a safe size of buffer.
+ * Decodes FP_WIRE_HEADER_BYTES. Checks magic, version, type, and that flags, status and length are
+ * possible for the type: afterwards length is a safe size of buffer.
  */
 int fp_wire_header_decode(const void *bytes, struct fp_wire_header *ret);
 
@@ -347,7 +352,8 @@ void fp_wire_qp_encode(const struct fp_wire_qp *message, void *ret_bytes);
 void fp_wire_cm_encode(const struct fp_wire_cm *message, void *ret_bytes);
 void fp_wire_cm_reply_encode(const struct fp_wire_cm_reply *message, void *ret_bytes);
 
-/* Each decodes a whole payload of len bytes. struct fp_wire_auth has no fields to convert or check: copy it.
+/* Each decodes a whole payload of len bytes. struct fp_wire_auth has no fields to convert or check:
+ * copy it.
  */
 int fp_wire_hello_decode(const void *payload, size_t len, struct fp_wire_hello *ret);
 int fp_wire_challenge_decode(const void *payload, size_t len, struct fp_wire_challenge *ret);
@@ -366,14 +372,15 @@ int fp_wire_cm_decode(const void *bytes, size_t len, struct fp_wire_cm *ret);
 int fp_wire_cm_reply_decode(const void *bytes, size_t len, struct fp_wire_cm_reply *ret);
 
 /*
- * Encodes the table of a READ or WRITE: n_segs (1..FP_WIRE_MAX_SEGS) of segs, at most FP_WIRE_MAX_TABLE
- * bytes. Returns the bytes written.
+ * Encodes the table of a READ or WRITE: n_segs (1..FP_WIRE_MAX_SEGS) of segs, at most
+ * FP_WIRE_MAX_TABLE bytes. Returns the bytes written.
  */
 size_t fp_wire_table_encode(const struct fp_wire_seg *segs, unsigned n_segs, void *ret_bytes);
 /*
- * Decodes the table from the first `have` bytes of the payload of a READ or WRITE with this (decoded) header.
- * Returns 1 and *ret; 0 if the table needs more bytes than `have`; -EPROTO if it can't be right: no or too
- * many segments, a length out of range, an offset that wraps, or sizes that don't add up to header->length.
+ * Decodes the table from the first `have` bytes of the payload of a READ or WRITE with this
+ * (decoded) header. Returns 1 and *ret; 0 if the table needs more bytes than `have`; -EPROTO if it
+ * can't be right: no or too many segments, a length out of range, an offset that wraps, or sizes
+ * that don't add up to header->length.
  */
 int fp_wire_table_decode(const struct fp_wire_header *header, const void *payload, size_t have,
                          struct fp_wire_table *ret);
@@ -387,14 +394,16 @@ int fp_wire_version_choose(const struct fp_wire_hello *hello, uint8_t *ret_versi
 int fp_wire_cm_version_choose(const struct fp_wire_cm *cm, uint8_t *ret_version);
 
 /*
- * Fills a client name as HELLO wants it: cut to fit, zero-padded, what is not printable ASCII (or " or \) as
- * '_'.
+ * Fills a client name as HELLO wants it: cut to fit, zero-padded, what is not printable ASCII (or "
+ * or \) as '_'.
  */
 void fp_wire_name_set(char name[FP_WIRE_NAME_BYTES], const char *text);
 
-/* The negative errno that a status stands for; 0 for FP_WIRE_OK, -EREMOTEIO for one that we do not know. */
+/* The negative errno that a status stands for; 0 for FP_WIRE_OK, -EREMOTEIO for one that we do not
+ * know. */
 int fp_wire_status_to_errno(int32_t status);
-/* The status that tells a peer about a negative errno; FP_WIRE_BROKEN for those that have none of their own.
+/* The status that tells a peer about a negative errno; FP_WIRE_BROKEN for those that have none of
+ * their own.
  */
 enum fp_wire_status fp_wire_status_from_errno(int negative_errno);
 

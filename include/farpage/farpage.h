@@ -1,11 +1,11 @@
 /*
- * libfarpage: far memory by hand. A program opens a far memory, maps ranges of it and uses them like any
- * memory: pages that are not local are fetched from memory nodes when they are touched.
+ * libfarpage: far memory by hand. A program opens a far memory, maps ranges of it and uses them
+ * like any memory: pages that are not local are fetched from memory nodes when they are touched.
  *
- * Every function returns 0 or a negative errno; outputs come last and stay untouched on failure. All
- * functions may be called from any thread unless said otherwise, and block as long as a control request to a
- * node takes (at most the deadline). A page that no node can give back any more raises SIGBUS when touched,
- * see patience_ms and on_loss.
+ * Every function returns 0 or a negative errno; outputs come last and stay untouched on failure.
+ * All functions may be called from any thread unless said otherwise, and block as long as a control
+ * request to a node takes (at most the deadline). A page that no node can give back any more raises
+ * SIGBUS when touched, see patience_ms and on_loss.
  */
 #ifndef FARPAGE_H
 #define FARPAGE_H
@@ -34,10 +34,11 @@ struct far_options {
 	    *stats_file;     /* for `farpage hist --stats-file`; NULL: found by PID while the program lives */
 	uint32_t fault_mode; /* enum far_fault_mode */
 	uint32_t on_loss;    /* enum far_on_loss */
-	/* how long a page waits for a node that is cut off; 0: as long as the node keeps its leases */
+	/* how long a page waits for a node that is cut off; 0: as long as the node keeps its
+	 * leases */
 	uint64_t patience_ms;
-	/* of rdma+tcp: the device by name, NULL: the first with an active port; and which of its ports, 0:
-	 * the first that is active */
+	/* of rdma+tcp: the device by name, NULL: the first with an active port; and which of its
+	 * ports, 0: the first that is active */
 	const char *rdma_device;
 	uint32_t rdma_device_port;
 };
@@ -45,10 +46,11 @@ struct far_options {
 enum far_fault_mode {
 	FAR_FAULT_THREAD, /* a thread of the library's serves faults, those of system calls too */
 	/*
-	 * The thread that touches fetches, in a handler of SIGBUS that far_open installs: faster, but system
-	 * calls that are handed far memory must be bracketed by far_hold and far_unhold, else they fail with
-	 * EFAULT. Other SIGBUSes go on to the handler that was there before. No thread that touches far
-	 * memory may block SIGBUS, nor run on a stack in it without a signal stack elsewhere.
+	 * The thread that touches fetches, in a handler of SIGBUS that far_open installs: faster,
+	 * but system calls that are handed far memory must be bracketed by far_hold and far_unhold,
+	 * else they fail with EFAULT. Other SIGBUSes go on to the handler that was there before. No
+	 * thread that touches far memory may block SIGBUS, nor run on a stack in it without a
+	 * signal stack elsewhere.
 	 */
 	FAR_FAULT_INLINE,
 };
@@ -86,19 +88,21 @@ struct far_stats {
 };
 
 /*
- * Opens a far memory: connects to every node and starts the fault threads. error_text, if not NULL, receives
- * at most error_len bytes that say what failed and what to do. -EPERM: userfaultfd is not permitted here;
- * -ECONNREFUSED, -ETIMEDOUT, -EACCES, ...: a node; -EINVAL: an option. Release with far_close.
+ * Opens a far memory: connects to every node and starts the fault threads. error_text, if not NULL,
+ * receives at most error_len bytes that say what failed and what to do. -EPERM: userfaultfd is not
+ * permitted here; -ECONNREFUSED, -ETIMEDOUT, -EACCES, ...: a node; -EINVAL: an option. Release with
+ * far_close.
  */
 FAR_API int far_open(const struct far_options *options, char *error_text, size_t error_len,
                      struct far_memory **ret_memory);
 
-/* Unmaps everything and ends the sessions. No thread may touch the mappings any more. NULL is fine. */
+/* Unmaps everything and ends the sessions. No thread may touch the mappings any more. NULL is
+ * fine. */
 FAR_API void far_close(struct far_memory *memory);
 
 /*
- * Maps length bytes (rounded up to pages) of zeros, readable and writable. The memory belongs to the caller
- * until far_unmap or far_close. -ENOMEM: the nodes have no room (see overcommit).
+ * Maps length bytes (rounded up to pages) of zeros, readable and writable. The memory belongs to
+ * the caller until far_unmap or far_close. -ENOMEM: the nodes have no room (see overcommit).
  */
 FAR_API int far_map(struct far_memory *memory, size_t length, void **ret_address);
 
@@ -114,10 +118,10 @@ struct far_hold {
 };
 
 /*
- * Makes a range resident, and writable if write is not 0, and keeps it so until far_unhold, for a system call
- * that is handed this memory. *hold is on the calling thread's stack, and holds end in reverse order. Signal
- * handlers may hold too. With FAR_FAULT_THREAD there is nothing to do. -E2BIG: more than a quarter of the
- * local memory: hold->fit_bytes tells how much can be.
+ * Makes a range resident, and writable if write is not 0, and keeps it so until far_unhold, for a
+ * system call that is handed this memory. *hold is on the calling thread's stack, and holds end in
+ * reverse order. Signal handlers may hold too. With FAR_FAULT_THREAD there is nothing to do.
+ * -E2BIG: more than a quarter of the local memory: hold->fit_bytes tells how much can be.
  */
 FAR_API int far_hold(struct far_memory *memory, const void *address, size_t length, int write,
                      struct far_hold *hold);

@@ -79,7 +79,8 @@ FP_INTERPOSE int madvise(void *addr, size_t len, int advice)
 	return fp_shim_return(advise(fp_touched(addr, len), addr, len, advice));
 }
 
-/* POSIX's "don't need" keeps the bytes: to far memory, that they may leave; to the C library, nothing. */
+/* POSIX's "don't need" keeps the bytes: to far memory, that they may leave; to the C library,
+ * nothing. */
 FP_INTERPOSE int posix_madvise(void *addr, size_t len, int advice)
 {
 	struct fp_space *space = fp_touched(addr, len);
@@ -91,8 +92,9 @@ FP_INTERPOSE int posix_madvise(void *addr, size_t len, int advice)
 
 /* ---- process_madvise ---- */
 
-/* Newer than some headers that we build with: both came with 6.13, and with it any advice to oneself. Before,
- * hints alone could be given, and these change nothing if the kernel follows them. */
+/* Newer than some headers that we build with: both came with 6.13, and with it any advice to
+ * oneself. Before, hints alone could be given, and these change nothing if the kernel follows
+ * them. */
 #define PIDFD_SELF_THREAD       (-10000)
 #define PIDFD_SELF_THREAD_GROUP (-10001)
 #define PIDFD_GET_INFO          _IOWR(0xff, 11, struct pidfd_ids)

@@ -1,8 +1,8 @@
 /*
  * Calls on ranges of addresses, which may be far in part. Room: preload.
  *
- * Far memory lies in one range of addresses, so each call asks first whether it touches that range. If not,
- * it is the kernel's; if it does in part, it is cut at the borders.
+ * Far memory lies in one range of addresses, so each call asks first whether it touches that range.
+ * If not, it is the kernel's; if it does in part, it is cut at the borders.
  */
 #ifndef FP_PIECES_H
 #define FP_PIECES_H

@@ -1,8 +1,9 @@
 /*
- * Which memory a thread gets: far, as the program's, or local, as the agent's (law 4). Room: preload.
+ * Which memory a thread gets: far, as the program's, or local, as the agent's (law 4). Room:
+ * preload.
  *
- * The state is one thread-local struct of the initial-exec model, so that reaching it never allocates.
- * fast_below is the whole of malloc's fast path: sizes below it need no thought.
+ * The state is one thread-local struct of the initial-exec model, so that reaching it never
+ * allocates. fast_below is the whole of malloc's fast path: sizes below it need no thought.
  */
 #ifndef FP_LOCAL_H
 #define FP_LOCAL_H
@@ -23,17 +24,17 @@ struct fp_local {
 extern __thread struct fp_local fp_local __attribute__((tls_model("initial-exec")));
 
 /*
- * Between these, this thread is the agent's: what it allocates and maps is local, and calls on far ranges are
- * the agent's own; and it can't be cancelled, as it may hold locks. They nest. Exported, for an agent in
- * libfarpage.so that shares the process.
+ * Between these, this thread is the agent's: what it allocates and maps is local, and calls on far
+ * ranges are the agent's own; and it can't be cancelled, as it may hold locks. They nest. Exported,
+ * for an agent in libfarpage.so that shares the process.
  */
 __attribute__((visibility("default"))) void fp_shim_enter_local(void);
 __attribute__((visibility("default"))) void fp_shim_leave_local(void);
 
 /*
- * The same with signals blocked, for calls on mappings: a handler of the program's in the bracket would be
- * taken for the agent, and most signals that come meanwhile would be delivered there, as the far space blocks
- * them too. Returns what leaving takes.
+ * The same with signals blocked, for calls on mappings: a handler of the program's in the bracket
+ * would be taken for the agent, and most signals that come meanwhile would be delivered there, as
+ * the far space blocks them too. Returns what leaving takes.
  */
 uint64_t fp_local_enter_masked(void);
 void fp_local_leave_masked(uint64_t mask);
@@ -45,9 +46,9 @@ void fp_local_vforked(unsigned depth);
 bool fp_local_is_agent(void);
 
 /*
- * A thread whose cancellation type is asynchronous may end the moment it can be cancelled again. So where a
- * bracket ends with signals blocked, for us, its type stays deferred: true if so. Whoever has let the signals
- * through settles it; does not return if the thread has been cancelled.
+ * A thread whose cancellation type is asynchronous may end the moment it can be cancelled again. So
+ * where a bracket ends with signals blocked, for us, its type stays deferred: true if so. Whoever
+ * has let the signals through settles it; does not return if the thread has been cancelled.
  */
 bool fp_local_owes(void);
 void fp_local_settle(void);

@@ -1,6 +1,6 @@
 /*
- * Where a mapping or an allocation of the program belongs, by the rules of its settings; and how much of its
- * memory is local by them. Room: preload.
+ * Where a mapping or an allocation of the program belongs, by the rules of its settings; and how
+ * much of its memory is local by them. Room: preload.
  */
 #ifndef FP_LOCAL_RULES_H
 #define FP_LOCAL_RULES_H

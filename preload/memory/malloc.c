@@ -1,7 +1,7 @@
 /*
- * The malloc family, in front of jemalloc's: its own calls on the fast path, else its extended ones. Room:
- * preload. The fast path tests a thread-local word, see local.h, and who calls, see libc.h. C++'s
- * operators come here through the C++ library.
+ * The malloc family, in front of jemalloc's: its own calls on the fast path, else its extended
+ * ones. Room: preload. The fast path tests a thread-local word, see local.h, and who calls, see
+ * libc.h. C++'s operators come here through the C++ library.
  */
 #include <errno.h>
 #include <jemalloc/jemalloc.h>

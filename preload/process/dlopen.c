@@ -1,7 +1,7 @@
 /*
- * Libraries that the program opens. RTLD_DEEPBIND would have such a one look for its symbols in what it
- * brings along, the C library included, before it looks here: it would free with the C library's free what
- * our malloc gave out. Room: preload.
+ * Libraries that the program opens. RTLD_DEEPBIND would have such a one look for its symbols in
+ * what it brings along, the C library included, before it looks here: it would free with the C
+ * library's free what our malloc gave out. Room: preload.
  */
 #include <assert.h>
 #include <dlfcn.h>
@@ -36,8 +36,8 @@ void *fp_library_dlmopen(void)
 	return next(&real, "dlmopen");
 }
 
-/* The C library goes by the return address: where it looks for the file, and in which namespace, depends on
- * the caller's own library. So nothing of ours may stand between. */
+/* The C library goes by the return address: where it looks for the file, and in which namespace,
+ * depends on the caller's own library. So nothing of ours may stand between. */
 #define WITHOUT_DEEPBIND(name, find, flags)                                                                  \
 	__asm__(".text\n"                                                                                    \
 	        ".globl " name "\n"                                                                          \

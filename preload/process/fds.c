@@ -1,7 +1,7 @@
 /*
- * Closing: to the program, the agent's descriptors are not there. Room: preload. A program that closes
- * all numbers, as daemons do, or puts a descriptor of its own on one of ours, must not cut the agent off. One
- * that asks for each number what it is, to list what it has, does not find them.
+ * Closing: to the program, the agent's descriptors are not there. Room: preload. A program that
+ * closes all numbers, as daemons do, or puts a descriptor of its own on one of ours, must not cut
+ * the agent off. One that asks for each number what it is, to list what it has, does not find them.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -17,7 +17,8 @@
 
 extern int __close(int fd); /* the C library's close, a cancellation point, by its other name */
 
-/* True if fd is ours and the caller is the program: then errno says that there is no such descriptor. */
+/* True if fd is ours and the caller is the program: then errno says that there is no such
+ * descriptor. */
 static bool is_hidden(int fd)
 {
 	if (!fp_fd_is_ours(fd) || fp_local_is_agent())
@@ -83,7 +84,8 @@ FP_INTERPOSE int dup2(int old_fd, int new_fd)
 	return dup3(old_fd, new_fd, 0);
 }
 
-/* The ranges between ours. Those are close-on-exec, so a flag that sets just that may cover them as well. */
+/* The ranges between ours. Those are close-on-exec, so a flag that sets just that may cover them as
+ * well. */
 static int close_between(unsigned first, unsigned last, int flags)
 {
 	int ours;

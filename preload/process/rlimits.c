@@ -1,8 +1,9 @@
 /*
- * See rlimits.h. The kernel holds a marked number in the place of the program's: the mark is in the upper 16
- * bits, which no address space fills, so the kernel counts nothing against it, and yet compares marked
- * numbers as the plain ones. So it is the kernel that says who may raise what, and that hands the numbers on
- * to threads, to children of every kind and through exec; nothing is kept here that could be out of date.
+ * See rlimits.h. The kernel holds a marked number in the place of the program's: the mark is in the
+ * upper 16 bits, which no address space fills, so the kernel counts nothing against it, and yet
+ * compares marked numbers as the plain ones. So it is the kernel that says who may raise what, and
+ * that hands the numbers on to threads, to children of every kind and through exec; nothing is kept
+ * here that could be out of date.
  */
 #undef _FILE_OFFSET_BITS /* it would make getrlimit a second name of getrlimit64 */
 
@@ -72,8 +73,8 @@ static rlim_t to_kernel(rlim_t number)
 	return is_small(number) ? MARK << MARK_SHIFT | number : is_marked(number) ? number : RLIM_INFINITY;
 }
 
-/* 0 or a negative errno. On a stack that is itself far, what the kernel is given may have left: it is asked
- * again. */
+/* 0 or a negative errno. On a stack that is itself far, what the kernel is given may have left: it
+ * is asked again. */
 static int kernel_get(pid_t pid, int kind, struct rlimit *ret_limit)
 {
 	volatile struct rlimit now;
@@ -102,8 +103,8 @@ static int kernel_set(pid_t pid, int kind, rlim_t cur, rlim_t max)
 }
 
 /*
- * Where an ordinary user's hard limit is the kernel's own, from before the start, no number can be marked:
- * then all are the kernel's.
+ * Where an ordinary user's hard limit is the kernel's own, from before the start, no number can be
+ * marked: then all are the kernel's.
  */
 static int set_marked(pid_t pid, int kind, const struct rlimit *now, const struct rlimit *wanted)
 {
@@ -197,14 +198,16 @@ FP_INTERPOSE int prlimit64(pid_t pid, __rlimit_resource_t kind, const struct rli
 
 /* ---- what there is, as the kernel counts ---- */
 
-/* Of all that the kernel counts, the far range counts as the program has mapped it; leases, which are shared,
- * are address space alone. Of RLIMIT_DATA the kernel's count of the range is right as it is. */
+/* Of all that the kernel counts, the far range counts as the program has mapped it; leases, which
+ * are shared, are address space alone. Of RLIMIT_DATA the kernel's count of the range is right as
+ * it is. */
 static uint64_t not_counted(int i)
 {
 	return i == 0 ? atomic_load(&fp_transport_mapped_bytes) : 0;
 }
 
-/* Stays open: a look must not wait for the lock of descriptors, nor be a call that a filter refuses later on.
+/* Stays open: a look must not wait for the lock of descriptors, nor be a call that a filter refuses
+ * later on.
  */
 static int open_statm(void)
 {
@@ -233,8 +236,8 @@ static void close_statm(void)
 	atomic_store(&limits.owner, getpid());
 }
 
-/* A vfork child looks by its parent's descriptor, if that is where it was, and at its parent, as it has that
- * one's memory. */
+/* A vfork child looks by its parent's descriptor, if that is where it was, and at its parent, as it
+ * has that one's memory. */
 static bool look(struct usage *ret_usage)
 {
 	unsigned long total, data;

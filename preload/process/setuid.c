@@ -1,7 +1,7 @@
 /*
- * The program becomes another user. A node looks at who connects, and a forked child connects only once it
- * needs to: so it does before, while it may. Servers fork their workers like this, and give up root in these.
- * Room: preload.
+ * The program becomes another user. A node looks at who connects, and a forked child connects only
+ * once it needs to: so it does before, while it may. Servers fork their workers like this, and give
+ * up root in these. Room: preload.
  */
 #include <dlfcn.h>
 #include <stdatomic.h>

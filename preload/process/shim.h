@@ -1,6 +1,6 @@
 /*
- * The preload shim: the program's agent, as the interposed calls see it. Room: preload, the outermost of
- * the compute side: it uses agent.h, space.h and settings.h.
+ * The preload shim: the program's agent, as the interposed calls see it. Room: preload, the
+ * outermost of the compute side: it uses agent.h, space.h and settings.h.
  */
 #ifndef FP_SHIM_H
 #define FP_SHIM_H
@@ -23,17 +23,18 @@ long fp_shim_return_long(long r);
 
 struct fp_agent *fp_shim_agent(void);
 
-/* The program's far memory; NULL as long as, or on this thread, there is none to speak of: its calls are then
- * the kernel's. */
+/* The program's far memory; NULL as long as, or on this thread, there is none to speak of: its
+ * calls are then the kernel's. */
 struct fp_space *fp_shim_space(void);
 
 size_t fp_shim_min_mapping(void);
 
-/* Watches for children that bare system calls make: they end with a message at their first touch of far
- * memory. Once the agent is there. 0 or a negative errno. */
+/* Watches for children that bare system calls make: they end with a message at their first touch of
+ * far memory. Once the agent is there. 0 or a negative errno. */
 int fp_shim_watch_strays(void);
 
-/* Says once in the life of the process what the program asked for and can't have, and what to do. */
+/* Says once in the life of the process what the program asked for and can't have, and what to
+ * do. */
 void fp_shim_say_once(atomic_bool *said, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 #endif

@@ -1,9 +1,10 @@
 /*
- * See sigframe.h. The frame is the kernel's own, as x86-64 makes it: what a handler, a debugger or an
- * unwinder finds there is what it would find without us.
+ * See sigframe.h. The frame is the kernel's own, as x86-64 makes it: what a handler, a debugger or
+ * an unwinder finds there is what it would find without us.
  *
- * A fault on far memory may come at any place below, and is served deeper on the stack of ours; that is why
- * nothing of the program's stays there while its handler runs, where each fault begins at the top again.
+ * A fault on far memory may come at any place below, and is served deeper on the stack of ours;
+ * that is why nothing of the program's stays there while its handler runs, where each fault begins
+ * at the top again.
  */
 #include "sigframe.h"
 
@@ -68,7 +69,8 @@ void fp_sigframe_back(void);
 struct context *fp_sigframe_leave(struct context *context);
 extern const uint64_t fp_sigframe_blocked;
 
-/* What is blocked while a frame is on its way: on the way back, that is; the kernel's action has the same. */
+/* What is blocked while a frame is on its way: on the way back, that is; the kernel's action has
+ * the same. */
 const uint64_t fp_sigframe_blocked = BUT_FAULTS(UINT64_MAX);
 
 int fp_sigframe_open(void)
@@ -106,8 +108,9 @@ static bool has_go_note(const char *p, const char *end)
 }
 
 /*
- * Go asks the kernel itself which signal stack a thread has, and takes the one that it finds, ours, for its
- * own: its handlers insist on running there, although the program has set none that we know of.
+ * Go asks the kernel itself which signal stack a thread has, and takes the one that it finds, ours,
+ * for its own: its handlers insist on running there, although the program has set none that we know
+ * of.
  */
 static bool is_gos(const void *handler)
 {
@@ -221,7 +224,8 @@ void fp_sigframe_run(int sig, void *context, const struct sigaction *action, uin
 	fp_sigframe_jump(to, (void *)action->sa_sigaction, sig, &mask);
 }
 
-/* Nothing may touch the frame between the mask and the handler: whatever comes then finds it in use. */
+/* Nothing may touch the frame between the mask and the handler: whatever comes then finds it in
+ * use. */
 __asm__(".text\n"
         ".globl fp_sigframe_jump\n"
         ".hidden fp_sigframe_jump\n"
@@ -260,9 +264,9 @@ static void restore_programs(struct fp_sigstack *s, const struct context *contex
 }
 
 /*
- * Called by the code below on the program's stack, with all signals blocked. Copies the frame to memory of
- * ours, as the kernel could not read it here. A handler for a lost page, run meanwhile, returns this way too:
- * then the copy is made again.
+ * Called by the code below on the program's stack, with all signals blocked. Copies the frame to
+ * memory of ours, as the kernel could not read it here. A handler for a lost page, run meanwhile,
+ * returns this way too: then the copy is made again.
  */
 __attribute__((used)) struct context *fp_sigframe_leave(struct context *context)
 {
@@ -291,8 +295,9 @@ __attribute__((used)) struct context *fp_sigframe_leave(struct context *context)
 }
 
 /*
- * Where handlers return to: the stack pointer is at the context. Unwinders get on from here to what was
- * interrupted: each register is in the context at its place, as in the C library's own code for this.
+ * Where handlers return to: the stack pointer is at the context. Unwinders get on from here to what
+ * was interrupted: each register is in the context at its place, as in the C library's own code for
+ * this.
  */
 #define AT(reg, low, high) "	.cfi_escape 0x10, " #reg ", 3, 0x77, " #low ", " #high "\n"
 __asm__(".text\n"
@@ -331,7 +336,8 @@ static_assert(offsetof(struct context, machine) == 40 && REG_R8 == 0 && REG_R15 
 
 /* ---- what was interrupted ---- */
 
-/* What the C library's pselect makes on its stack for the kernel: the mask's address, and its size. */
+/* What the C library's pselect makes on its stack for the kernel: the mask's address, and its
+ * size. */
 static bool is_pair_of(const greg_t *regs, const void *mask)
 {
 	uintptr_t pair = (uintptr_t)regs[REG_R9], sp = (uintptr_t)regs[REG_RSP];
@@ -341,8 +347,9 @@ static bool is_pair_of(const greg_t *regs, const void *mask)
 }
 
 /*
- * Which system call it was is not told, but it has left its arguments in the registers: the mask's address
- * and size as rt_sigsuspend, ppoll and epoll_pwait have them, or the pair that pselect6 takes.
+ * Which system call it was is not told, but it has left its arguments in the registers: the mask's
+ * address and size as rt_sigsuspend, ppoll and epoll_pwait have them, or the pair that pselect6
+ * takes.
  */
 bool fp_sigframe_waited_under(const void *context, const void *mask)
 {

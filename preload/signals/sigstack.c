@@ -18,8 +18,8 @@
 #include "shim.h"
 #include "store.h"
 
-/* For us, and for handlers that run where we are. What a fault needs in the midst of another signal is
- * locked, from the top. */
+/* For us, and for handlers that run where we are. What a fault needs in the midst of another signal
+ * is locked, from the top. */
 #define STACK_BYTES  (256u << 10)
 #define LOCKED_BYTES (48u << 10)
 #define FRAME_LEAST  4096u

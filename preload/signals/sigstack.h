@@ -1,7 +1,8 @@
 /*
- * Signal stacks, where the kernel does not fault on far memory for us: each thread has one of ours, in local
- * memory, on which the kernel delivers every signal, whatever stack the thread runs on. What the program sets
- * by sigaltstack is kept and told, and its handlers run where it says (sigframe.h). Room: preload.
+ * Signal stacks, where the kernel does not fault on far memory for us: each thread has one of ours,
+ * in local memory, on which the kernel delivers every signal, whatever stack the thread runs on.
+ * What the program sets by sigaltstack is kept and told, and its handlers run where it says
+ * (sigframe.h). Room: preload.
  */
 #ifndef FP_SIGSTACK_H
 #define FP_SIGSTACK_H
@@ -11,7 +12,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* At the upper end of its own memory, below which the stack grows. Its thread's and its signal handlers'. */
+/* At the upper end of its own memory, below which the stack grows. Its thread's and its signal
+ * handlers'. */
 struct fp_sigstack {
 	char *memory; /* a page that can't be touched, then the stack */
 	size_t len;
@@ -23,7 +25,8 @@ struct fp_sigstack {
 	unsigned rounds; /* of the thread's destructors */
 };
 
-/* For the first thread, before any other, and for those that threads.c starts. 0 or a negative errno. */
+/* For the first thread, before any other, and for those that threads.c starts. 0 or a negative
+ * errno. */
 int fp_sigstack_open(void);
 bool fp_sigstack_is_open(void);
 
@@ -41,7 +44,8 @@ stack_t fp_sigstack_kernels(const struct fp_sigstack *stack);
 bool fp_sigstack_has(const struct fp_sigstack *stack, uintptr_t addr);
 /* True if addr is on what the program has set, as the kernel sees it. */
 bool fp_sigstack_is_programs(const struct fp_sigstack *stack, uintptr_t addr);
-/* The kernel's part of sigaltstack, for a thread whose stack pointer is sp. 0 or a negative errno. */
+/* The kernel's part of sigaltstack, for a thread whose stack pointer is sp. 0 or a negative
+ * errno. */
 int fp_sigstack_set(struct fp_sigstack *stack, const stack_t *wanted, uintptr_t sp);
 
 /* True if the caller runs on a signal stack, ours or the program's. */

@@ -1,9 +1,10 @@
 /*
- * What the C library allocates for the program and then looks at on every thread, the agent's own included:
- * locales, which a thread reads when it starts, and what a program taught printf, which is looked up whenever
- * anybody formats a number. All this is local. libquadmath, and with it whatever was written in Fortran,
- * teaches printf when it is loaded. So are the blocks in which it keeps threads' values of their keys: a
- * child of fork clears those of the other threads before any handler runs. Room: preload.
+ * What the C library allocates for the program and then looks at on every thread, the agent's own
+ * included: locales, which a thread reads when it starts, and what a program taught printf, which
+ * is looked up whenever anybody formats a number. All this is local. libquadmath, and with it
+ * whatever was written in Fortran, teaches printf when it is loaded. So are the blocks in which it
+ * keeps threads' values of their keys: a child of fork clears those of the other threads before any
+ * handler runs. Room: preload.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -110,8 +111,8 @@ FP_INTERPOSE int tss_set(tss_t key, void *value)
 FP_INNER_CALL(setgroups);
 
 /*
- * The C library has every thread make this call, the agent's own included, which would wait for themselves
- * where the list is far. A list that is too long to be right, the kernel refuses unread.
+ * The C library has every thread make this call, the agent's own included, which would wait for
+ * themselves where the list is far. A list that is too long to be right, the kernel refuses unread.
  */
 FP_INTERPOSE int setgroups(size_t n, const gid_t *list)
 {

@@ -75,7 +75,8 @@ FP_INTERPOSE void *shmat(int id, const void *addr, int flags)
 
 FP_INNER_CALL(prctl);
 
-/* Pages that the kernel merges lose their write protection, by which the agent knows what was written. */
+/* Pages that the kernel merges lose their write protection, by which the agent knows what was
+ * written. */
 static int refuse_merging(void)
 {
 	static atomic_bool said;

@@ -1,6 +1,6 @@
 /*
- * Calls that can't be made right with far memory, or with an agent that has threads, and are refused with a
- * message. Room: preload.
+ * Calls that can't be made right with far memory, or with an agent that has threads, and are
+ * refused with a message. Room: preload.
  */
 #ifndef FP_REFUSALS_H
 #define FP_REFUSALS_H
@@ -15,8 +15,8 @@
 long fp_refusals_seal(void *addr, size_t len, unsigned long flags);
 
 /*
- * The kernel clears the word at the end of a thread, when it serves no fault of that thread any more. True,
- * with EINVAL and a message, if the word is in far memory.
+ * The kernel clears the word at the end of a thread, when it serves no fault of that thread any
+ * more. True, with EINVAL and a message, if the word is in far memory.
  */
 bool fp_refusals_clear_tid(const void *word);
 

@@ -48,18 +48,20 @@ struct fp_benchopt {
 };
 
 /*
- * Parses what the command line says over the defaults in *options; default_ways: separated by commas.
- * *ret_status is the exit status where it says to go no further (false: --help, or an error, reported).
- * Otherwise makes dir; release with fp_benchopt_done.
+ * Parses what the command line says over the defaults in *options; default_ways: separated by
+ * commas. *ret_status is the exit status where it says to go no further (false: --help, or an
+ * error, reported). Otherwise makes dir; release with fp_benchopt_done.
  */
 bool fp_benchopt_parse(const struct fp_tool *tool, int argc, char **argv, const char *default_ways,
                        struct fp_benchopt *options, int *ret_status);
 void fp_benchopt_done(struct fp_benchopt *options);
 
-/* Keeps the calling thread, and those it starts from now on, on options->cpu. 0 or a negative errno. */
+/* Keeps the calling thread, and those it starts from now on, on options->cpu. 0 or a negative
+ * errno. */
 int fp_benchopt_pin(const struct fp_benchopt *options);
 
-/* Writes what a reader must know of the run, as members of a JSON object that are followed by others. */
+/* Writes what a reader must know of the run, as members of a JSON object that are followed by
+ * others. */
 void fp_benchopt_json(const struct fp_benchopt *options);
 
 #endif

@@ -92,8 +92,8 @@ void *fp_farbed_memory(const struct fp_farbed *bed)
 	return bed->base;
 }
 
-/* How many pages of the mapping are in local memory: asked of the kernel, not of the product that is
- * measured. */
+/* How many pages of the mapping are in local memory: asked of the kernel, not of the product that
+ * is measured. */
 static size_t resident_pages(const struct fp_farbed *bed)
 {
 	size_t n_pages = bed->bytes / (size_t)getpagesize(), resident = 0;

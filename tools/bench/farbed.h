@@ -1,6 +1,6 @@
 /*
- * A bed for a bench: one far memory over one way to a node, and one mapping in it whose pages can be sent
- * away. Room: tools; far memory only through the public API.
+ * A bed for a bench: one far memory over one way to a node, and one mapping in it whose pages can
+ * be sent away. Room: tools; far memory only through the public API.
  */
 #ifndef FP_FARBED_H
 #define FP_FARBED_H
@@ -30,16 +30,18 @@ int fp_farbed_open(const struct fp_farbed_options *options, char *error, size_t 
 
 void *fp_farbed_memory(const struct fp_farbed *bed);
 
-/* Sends every page of the mapping to the node. 0, or -EBUSY if some stay in spite of several attempts. */
+/* Sends every page of the mapping to the node. 0, or -EBUSY if some stay in spite of several
+ * attempts. */
 int fp_farbed_push_out(struct fp_farbed *bed);
 
 /*
- * Bytes fetched so far. A fault is counted after the thread that touched was woken: if expected bytes are not
- * there yet, waits for the last ones, for at most a second.
+ * Bytes fetched so far. A fault is counted after the thread that touched was woken: if expected
+ * bytes are not there yet, waits for the last ones, for at most a second.
  */
 uint64_t fp_farbed_fetched(const struct fp_farbed *bed, uint64_t expected);
 
-/* What the library has counted. Waits until that stands still, for at most a second, for the same reason. */
+/* What the library has counted. Waits until that stands still, for at most a second, for the same
+ * reason. */
 struct far_stats fp_farbed_stats(const struct fp_farbed *bed);
 
 /* NULL is fine. */

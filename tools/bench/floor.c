@@ -1,5 +1,6 @@
 /*
- * The bare floor, see floor.h. Nothing of the product may be called from here but its cleanup macros.
+ * The bare floor, see floor.h. Nothing of the product may be called from here but its cleanup
+ * macros.
  */
 #include "floor.h"
 
@@ -60,7 +61,8 @@ static void on_bus(int sig, siginfo_t *info, void *context)
 		signal(sig, SIG_DFL);
 }
 
-/* Ends by cancellation, in the read; on an error too, which leaves the touching thread waiting for a ^C. */
+/* Ends by cancellation, in the read; on an error too, which leaves the touching thread waiting for
+ * a ^C. */
 static void *serve(void *arg)
 {
 	const struct fp_floor *floor = arg;

@@ -1,7 +1,7 @@
 /*
- * A bed for `farpage bench link`: one session, one lease and one link to a node, a buffer, and cells, each of
- * which keeps requests of one kind and size under way for a while. Room: tools; reaches the node through the
- * transport interface, without pages and faults.
+ * A bed for `farpage bench link`: one session, one lease and one link to a node, a buffer, and
+ * cells, each of which keeps requests of one kind and size under way for a while. Room: tools;
+ * reaches the node through the transport interface, without pages and faults.
  */
 #ifndef FP_LINKBED_H
 #define FP_LINKBED_H
@@ -56,9 +56,9 @@ const char *fp_linkbed_transport(const struct fp_linkbed *bed);
 size_t fp_linkbed_request_bytes(const struct fp_linkbed_cell *cell);
 
 /*
- * Runs a cell, then checks what it moved, outside of what is timed: each byte of every READ at depth 1 and of
- * each buffer's last READ at other depths; each byte that was written, read back. 0 and *ret_result;
- * -EBADMSG: wrong bytes; else what broke the link.
+ * Runs a cell, then checks what it moved, outside of what is timed: each byte of every READ at
+ * depth 1 and of each buffer's last READ at other depths; each byte that was written, read back. 0
+ * and *ret_result; -EBADMSG: wrong bytes; else what broke the link.
  */
 int fp_linkbed_run(struct fp_linkbed *bed, const struct fp_linkbed_cell *cell,
                    struct fp_linkbed_result *ret_result);

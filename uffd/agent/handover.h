@@ -22,8 +22,8 @@ void fp_handover_abandon(struct fp_handover *handover);
 /* True if the calling task is a guest. One system call, two in a process with a low number. */
 bool fp_handover_is_guest(const struct fp_handover *handover);
 
-/* Has one fault served. Called by a guest; waits as long as a fault may last. Ends the guest, with a message,
- * if the process has ended. */
+/* Has one fault served. Called by a guest; waits as long as a fault may last. Ends the guest, with
+ * a message, if the process has ended. */
 void fp_handover_serve(struct fp_handover *handover, const struct fp_uffd_fault *fault);
 
 #endif

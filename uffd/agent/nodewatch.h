@@ -1,7 +1,7 @@
 /*
- * What becomes of the nodes, told to people: one line when a node is cut off, one when it is back, one when
- * it is lost. Room: uffd, inside. An outage that the first attempt ends is only counted, and so are further
- * short ones of a link that flaps.
+ * What becomes of the nodes, told to people: one line when a node is cut off, one when it is back,
+ * one when it is lost. Room: uffd, inside. An outage that the first attempt ends is only counted,
+ * and so are further short ones of a link that flaps.
  */
 #ifndef FP_NODEWATCH_H
 #define FP_NODEWATCH_H
@@ -30,8 +30,8 @@ struct fp_node_said {
 #define FP_NODEWATCH_LONG_NS 1000000000ull  /* only outages of so long are told */
 
 /*
- * What is to be said of a node that is in this state now. Pure. *ret_outage_ns: how long it has been cut off,
- * where the news is that it is back.
+ * What is to be said of a node that is in this state now. Pure. *ret_outage_ns: how long it has
+ * been cut off, where the news is that it is back.
  */
 enum fp_node_news fp_nodewatch_step(struct fp_node_said *said, enum fp_store_state state, uint64_t now_ns,
                                     uint64_t *ret_outage_ns);
@@ -41,7 +41,8 @@ void fp_nodewatch_look(struct fp_node_said *said, const struct fp_store *store, 
 
 #define FP_NODEWATCH_REASON_LEN 128
 
-/* Why a node is away, for people, with what its device says (NULL: nothing): in buf, or a constant. */
+/* Why a node is away, for people, with what its device says (NULL: nothing): in buf, or a
+ * constant. */
 const char *fp_nodewatch_reason(int error, const char *why, char *buf, size_t len);
 
 #endif

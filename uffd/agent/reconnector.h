@@ -1,8 +1,8 @@
 /*
- * The keeper: the threads that tend the store, so that a node whose link broke is resumed while faults and
- * write-backs wait. One thread a node, so that no node waits for another that does not answer. Room: uffd,
- * inside. They block on their nodes, allocate and log: no fault depends on them but within its deadline, and
- * no fork waits for them while it holds the allocator's locks.
+ * The keeper: the threads that tend the store, so that a node whose link broke is resumed while
+ * faults and write-backs wait. One thread a node, so that no node waits for another that does not
+ * answer. Room: uffd, inside. They block on their nodes, allocate and log: no fault depends on them
+ * but within its deadline, and no fork waits for them while it holds the allocator's locks.
  */
 #ifndef FP_RECONNECTOR_H
 #define FP_RECONNECTOR_H
@@ -22,12 +22,12 @@ struct fp_reconnector_options {
 /* Starts the threads. 0 or a negative errno. */
 int fp_reconnector_start(const struct fp_reconnector_options *options, struct fp_reconnector **ret_keeper);
 
-/* Ends the threads; waits for attempts that are under way. Lanes are closed, or nobody uses them any more.
- * NULL is fine, here and below. */
+/* Ends the threads; waits for attempts that are under way. Lanes are closed, or nobody uses them
+ * any more. NULL is fine, here and below. */
 void fp_reconnector_stop(struct fp_reconnector *keeper);
 
-/* Keeps the threads from the store until fp_reconnector_resume; waits for attempts that are under way. Before the
- * allocator's locks are taken; the same thread resumes. */
+/* Keeps the threads from the store until fp_reconnector_resume; waits for attempts that are under
+ * way. Before the allocator's locks are taken; the same thread resumes. */
 void fp_reconnector_pause(struct fp_reconnector *keeper);
 void fp_reconnector_resume(struct fp_reconnector *keeper);
 

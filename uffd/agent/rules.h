@@ -1,9 +1,10 @@
 /*
- * Who stays local: the list of rules in the file of settings, and what it says of a mapping or an allocation.
- * Room: uffd, on its outer side, with settings.h; pure but for its own memory.
+ * Who stays local: the list of rules in the file of settings, and what it says of a mapping or an
+ * allocation. Room: uffd, on its outer side, with settings.h; pure but for its own memory.
  *
- * The first rule that fits decides. What no rule fits is as `heap` and `min_mapping` have it. A rule can't
- * make far what never is: files, shared memory, stacks, mappings that ask for their place.
+ * The first rule that fits decides. What no rule fits is as `heap` and `min_mapping` have it. A
+ * rule can't make far what never is: files, shared memory, stacks, mappings that ask for their
+ * place.
  */
 #ifndef FP_RULES_H
 #define FP_RULES_H

@@ -237,8 +237,8 @@ static int parse_string(const char *text, char **ret_value)
 	return 0;
 }
 
-/* The length of the URL that text begins with. A comma ends it where another URL follows, or nothing: what
- * has no scheme is a further address of the same node. */
+/* The length of the URL that text begins with. A comma ends it where another URL follows, or
+ * nothing: what has no scheme is a further address of the same node. */
 static size_t url_len(const char *text)
 {
 	size_t len = strcspn(text, ",");
@@ -325,7 +325,8 @@ static int read_file(struct raw *raw, struct fp_agent_error *error)
 
 /* ---- from what is written to what is meant ---- */
 
-/* How a message names a setting that the table can't judge: by the variable, or by the file and the key. */
+/* How a message names a setting that the table can't judge: by the variable, or by the file and the
+ * key. */
 static const char *origin(const char *key, char *buf, size_t len)
 {
 	if (variable(key))

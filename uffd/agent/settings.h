@@ -1,9 +1,10 @@
 /*
- * What the agent of a program is told from outside: environment variables and a YAML file. Room: uffd, on its
- * outer side: the preload shim and `farpage run` read the same settings by the same rules.
+ * What the agent of a program is told from outside: environment variables and a YAML file. Room:
+ * uffd, on its outer side: the preload shim and `farpage run` read the same settings by the same
+ * rules.
  *
- * Each key of the file has a variable, FARPAGE_ and the key in capitals (of one in a mapping: both keys); the
- * variable wins. Options of a
+ * Each key of the file has a variable, FARPAGE_ and the key in capitals (of one in a mapping: both
+ * keys); the variable wins. Options of a
  * command line are put into the environment by whoever has them.
  */
 #ifndef FP_SETTINGS_H
@@ -51,15 +52,16 @@ struct fp_settings {
 };
 
 /*
- * Reads environment, file (FARPAGE_CONFIG) and defaults, in this order of precedence. 0 and *ret_settings;
- * -EINVAL, -EOPNOTSUPP (not in this build), or why a file can't be read: error->text names the variable or
- * the place in the file, what is wrong and what is allowed. Release with fp_settings_done. Allocates; not
- * while other threads change the environment.
+ * Reads environment, file (FARPAGE_CONFIG) and defaults, in this order of precedence. 0 and
+ * *ret_settings; -EINVAL, -EOPNOTSUPP (not in this build), or why a file can't be read: error->text
+ * names the variable or the place in the file, what is wrong and what is allowed. Release with
+ * fp_settings_done. Allocates; not while other threads change the environment.
  */
 int fp_settings_read(struct fp_settings *ret_settings, struct fp_agent_error *error);
 void fp_settings_done(struct fp_settings *settings);
 
-/* Those of rdma alone, for who opens sessions without an agent. As above; the caller frees the device. */
+/* Those of rdma alone, for who opens sessions without an agent. As above; the caller frees the
+ * device. */
 int fp_settings_read_rdma(struct fp_rdma_options *ret_rdma, struct fp_agent_error *error);
 
 /* What an agent is started with. Points into settings. */

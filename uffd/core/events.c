@@ -45,7 +45,8 @@ static void wait_until_open(const struct fp_events *ev)
 		sched_yield();
 }
 
-/* Sequentially consistent against close_passages: either it sees us inside, or we see that it is closed. */
+/* Sequentially consistent against close_passages: either it sees us inside, or we see that it is
+ * closed. */
 void fp_events_enter(struct fp_events *ev)
 {
 	for (;;) {
@@ -232,8 +233,8 @@ bool fp_events_has_room(const struct fp_far *far)
 	       FP_EVENTS_MAX - FP_UFFD_READ_MAX;
 }
 
-/* Whoever made the system calls waits meanwhile. They are followed within moments, unless the kernel refuses
- * what that takes. */
+/* Whoever made the system calls waits meanwhile. They are followed within moments, unless the
+ * kernel refuses what that takes. */
 static void wait_for_room(struct fp_far *far)
 {
 	struct fp_events *ev = &far->events;

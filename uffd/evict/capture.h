@@ -1,11 +1,13 @@
 /*
- * Capture: takes the bytes of pages that are to leave, so that they can be written while nobody writes to
- * them. Room: uffd, inside; between the evictor, which chooses and writes, and the kernel.
+ * Capture: takes the bytes of pages that are to leave, so that they can be written while nobody
+ * writes to them. Room: uffd, inside; between the evictor, which chooses and writes, and the
+ * kernel.
  *
- * Capture has two ways. MOVE takes the page out of the program's mapping by UFFDIO_MOVE, atomically: the
- * kernel refuses pages that are pinned for I/O. PROTECT, for kernels before 6.8 and for mappings that are not
- * writable, write-protects the page, copies it, and drops the original once the copy is safe. Either way a
- * write that comes too late waits in the kernel. Lives on the fault path: nothing here allocates (law 4).
+ * Capture has two ways. MOVE takes the page out of the program's mapping by UFFDIO_MOVE,
+ * atomically: the kernel refuses pages that are pinned for I/O. PROTECT, for kernels before 6.8 and
+ * for mappings that are not writable, write-protects the page, copies it, and drops the original
+ * once the copy is safe. Either way a write that comes too late waits in the kernel. Lives on the
+ * fault path: nothing here allocates (law 4).
  */
 #ifndef FP_CAPTURE_H
 #define FP_CAPTURE_H
@@ -49,16 +51,16 @@ static inline unsigned fp_run_length(const uint32_t *pages, unsigned n)
 }
 
 /*
- * Captures n pages, LEAVING and in ascending order, into the batch, as far as the kernel lets go of them now:
- * others are settled (refused, or found to be absent). There is room for n in the batch.
+ * Captures n pages, LEAVING and in ascending order, into the batch, as far as the kernel lets go of
+ * them now: others are settled (refused, or found to be absent). There is room for n in the batch.
  */
 void fp_capture(struct fp_far *far, struct fp_batch *batch, const uint32_t *pages, unsigned n);
 
 /* The page can't be captured now: it stays, and gets a new place in the queue. */
 void fp_capture_refuse(struct fp_far *far, uint32_t page);
 
-/* A copied page's original still stands in place, protected: it goes before its word says that it is away.
- * False: it stays (mlock), or is no page of ours any more. */
+/* A copied page's original still stands in place, protected: it goes before its word says that it
+ * is away. False: it stays (mlock), or is no page of ours any more. */
 bool fp_capture_drop_original(struct fp_far *far, const struct fp_leaving *leaving);
 
 /* The batch is done with what was moved into its stage. */

@@ -89,8 +89,8 @@ static int by_number(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* A clean page whose node no longer answers is the last copy: it must be written elsewhere, not dropped (law
- * 2). */
+/* A clean page whose node no longer answers is the last copy: it must be written elsewhere, not
+ * dropped (law 2). */
 static bool may_drop(const struct fp_far *far, uint64_t word)
 {
 	uint64_t slot = fp_page_slot(word);
@@ -99,8 +99,8 @@ static bool may_drop(const struct fp_far *far, uint64_t word)
 }
 
 /*
- * Puts those back that a call has handed to the kernel, and closes the gaps. The words say LEAVING already:
- * who holds a page from now on sees that, and waits.
+ * Puts those back that a call has handed to the kernel, and closes the gaps. The words say LEAVING
+ * already: who holds a page from now on sees that, and waits.
  */
 static unsigned spare(struct fp_far *far, uint32_t *pages, unsigned n)
 {
@@ -124,7 +124,8 @@ static void spare_held(struct fp_evictor *ev)
 	ev->n_takes = spare(ev->far, ev->takes, ev->n_takes);
 }
 
-/* In a passage: puts those back whose mapping a system call ended behind our back. They are forgotten later.
+/* In a passage: puts those back whose mapping a system call ended behind our back. They are
+ * forgotten later.
  */
 static unsigned spare_gone(struct fp_far *far, uint32_t *pages, unsigned n)
 {
@@ -153,7 +154,8 @@ static void sort_victim(struct fp_evictor *ev, uint32_t page, enum fp_page_event
 		ev->takes[ev->n_takes++] = page;
 }
 
-/* MADV_DONTNEED on each run of pages, in one call where the kernel lets a process advise itself so (6.13). */
+/* MADV_DONTNEED on each run of pages, in one call where the kernel lets a process advise itself so
+ * (6.13). */
 static bool drop_vectored(const struct fp_far *far, const struct iovec *runs, unsigned n_runs)
 {
 	size_t want = 0;
@@ -222,8 +224,8 @@ static void item_done(struct fp_far *far, struct fp_leaving *l, bool gone)
 		batch_close(far, b);
 }
 
-/* No node took it, or it can't be dropped: the captured bytes are the only ones and go back to where they
- * came from. */
+/* No node took it, or it can't be dropped: the captured bytes are the only ones and go back to
+ * where they came from. */
 static void end_unwritten(struct fp_far *far, struct fp_leaving *l)
 {
 	if (l->io.slot && l->io.slot != l->old_slot)
@@ -287,7 +289,8 @@ static bool is_shared(const struct fp_far *far, uint64_t slot)
 	return slot && fp_store_slot_is_shared(far->store, slot);
 }
 
-/* Whether more slots are wanted: the reclaim thread then asks for them, and finds out if there are none. */
+/* Whether more slots are wanted: the reclaim thread then asks for them, and finds out if there are
+ * none. */
 static void note_slots(struct fp_far *far, bool found)
 {
 	if (atomic_load_explicit(&far->wants_slots, memory_order_relaxed) == !found)
@@ -297,8 +300,8 @@ static void note_slots(struct fp_far *far, bool found)
 		atomic_store_explicit(&far->full, false, memory_order_relaxed);
 }
 
-/* Gives the page a slot on a node that answers; false if there is none. A slot of its own is written in
- * place. */
+/* Gives the page a slot on a node that answers; false if there is none. A slot of its own is
+ * written in place. */
 static bool choose_slot(struct fp_far *far, struct fp_leaving *l)
 {
 	unsigned up, cut_off;
@@ -318,8 +321,8 @@ static bool choose_slot(struct fp_far *far, struct fp_leaving *l)
 	return l->io.slot;
 }
 
-/* ISA-free zero test: a page that begins with a word of zeros and equals itself shifted by one word is all
- * zeros. */
+/* ISA-free zero test: a page that begins with a word of zeros and equals itself shifted by one word
+ * is all zeros. */
 static bool is_zero(const char *page)
 {
 	uint64_t first;
@@ -379,7 +382,8 @@ static void finish(struct fp_evictor *ev, struct fp_leaving *l)
 		start_write(ev, l); /* its node is lost: another one, while there is one */
 }
 
-/* Writes the batch back: zero pages need no slot, mapped slots are a copy, the rest goes out as one request.
+/* Writes the batch back: zero pages need no slot, mapped slots are a copy, the rest goes out as one
+ * request.
  */
 static void write_batch(struct fp_evictor *ev, struct fp_batch *b)
 {
@@ -435,7 +439,8 @@ static unsigned evict_victims(struct fp_evictor *ev, struct fp_batch *b)
 	return left + n - b->n_back;
 }
 
-/* Sequentially consistent against fp_reclaim_freeze: either it sees us inside, or we see the freeze. */
+/* Sequentially consistent against fp_reclaim_freeze: either it sees us inside, or we see the
+ * freeze. */
 static bool enter(struct fp_far *far)
 {
 	atomic_fetch_add(&far->evicting, 1);
@@ -463,9 +468,9 @@ static bool can_leave(struct fp_evictor *ev)
 }
 
 /*
- * Takes the oldest entries until want victims are found or none is left: there can be tens of thousands of
- * stale entries in a row, after a large munmap, and whoever asks for room must not mistake those for a queue
- * without victims.
+ * Takes the oldest entries until want victims are found or none is left: there can be tens of
+ * thousands of stale entries in a row, after a large munmap, and whoever asks for room must not
+ * mistake those for a queue without victims.
  */
 static void find_victims(struct fp_evictor *ev, unsigned want)
 {

@@ -1,6 +1,6 @@
 /*
- * Faults where the store is mapped: all ends here and now, and neighbours are installed by one call. See
- * serve.h.
+ * Faults where the store is mapped: all ends here and now, and neighbours are installed by one
+ * call. See serve.h.
  */
 #include "serve.h"
 
@@ -40,8 +40,8 @@ static void run_add(struct fp_server *sv, struct run *run, uint32_t page, const 
 	run->n++;
 }
 
-/* Adds up to want pages behind page to the run while they are of its kind; returns how many. Tokens are
- * taken. */
+/* Adds up to want pages behind page to the run while they are of its kind; returns how many. Tokens
+ * are taken. */
 static unsigned run_ahead(struct fp_server *sv, struct run *run, uint32_t page, unsigned want, bool write)
 {
 	struct fp_far *far = sv->far;

@@ -1,7 +1,7 @@
 /*
- * Faults where the store is behind a wire: fetches go out together and end one by one. Faults go out on one
- * lane and what is read ahead on another, whose links are others too: nobody who waits queues behind what
- * nobody asked for. See serve.h.
+ * Faults where the store is behind a wire: fetches go out together and end one by one. Faults go
+ * out on one lane and what is read ahead on another, whose links are others too: nobody who waits
+ * queues behind what nobody asked for. See serve.h.
  */
 #include "serve.h"
 
@@ -81,7 +81,8 @@ void fp_serve_wire(struct fp_server *sv, struct fp_arrival *a)
 
 /* ---- in ---- */
 
-/* It was only wanted ahead: it stays where it is, and whoever waits for it by now asks for itself. */
+/* It was only wanted ahead: it stays where it is, and whoever waits for it by now asks for
+ * itself. */
 static void forgo(struct fp_server *sv, struct fp_arrival *a)
 {
 	struct fp_far *far = sv->far;

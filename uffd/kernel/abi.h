@@ -1,6 +1,7 @@
 /*
- * Kernel interfaces newer than the oldest headers we build against (Debian 12 has those of 6.1). Values are
- * those of include/uapi/linux of Linux 6.8 and later. Room: uffd; only uffd.c and the probes use them.
+ * Kernel interfaces newer than the oldest headers we build against (Debian 12 has those of 6.1).
+ * Values are those of include/uapi/linux of Linux 6.8 and later. Room: uffd; only uffd.c and the
+ * probes use them.
  */
 #ifndef FP_ABI_H
 #define FP_ABI_H

@@ -17,8 +17,8 @@
 #define CHECK_WINDOWS 16u /* windows after which to look where the held thread is */
 #define STAT_CPU      39  /* field of /proc/PID/stat, proc(5) */
 
-/* By raw system calls: the shim answers the C library's for the program, and looks them up under the loader's
- * lock. */
+/* By raw system calls: the shim answers the C library's for the program, and looks them up under
+ * the loader's lock. */
 static int get_cpus(uint32_t tid, cpu_set_t *ret_set)
 {
 	CPU_ZERO(ret_set);
@@ -54,8 +54,8 @@ static void stat_path(uint32_t tid, char ret_path[static 64])
 }
 
 /*
- * The CPU on which a blocked thread last ran; -1 if unknown, also where the program is closing something,
- * which could take long.
+ * The CPU on which a blocked thread last ran; -1 if unknown, also where the program is closing
+ * something, which could take long.
  */
 static int thread_cpu(uint32_t tid)
 {

@@ -1,11 +1,11 @@
 /*
- * Affinity: keeps the fault thread and the thread that faults most on one CPU. Waking a thread on another,
- * idle CPU takes an inter-processor interrupt and the CPU's way out of idle, twice a fault: measured 12 to 49
- * µs instead of 6. The scheduler, seeing the fault thread run, would move the woken thread to an idle CPU
- * each time; so while one thread makes most of the faults it is held where it is, and let go when it faults
- * no longer. The agent's threads come to that CPU, too: what they take from the program's memory would
- * interrupt any other on which it runs. Room: uffd. The fault thread calls fp_affinity_fault; release and
- * tick may come from any thread.
+ * Affinity: keeps the fault thread and the thread that faults most on one CPU. Waking a thread on
+ * another, idle CPU takes an inter-processor interrupt and the CPU's way out of idle, twice a
+ * fault: measured 12 to 49 µs instead of 6. The scheduler, seeing the fault thread run, would move
+ * the woken thread to an idle CPU each time; so while one thread makes most of the faults it is
+ * held where it is, and let go when it faults no longer. The agent's threads come to that CPU, too:
+ * what they take from the program's memory would interrupt any other on which it runs. Room: uffd.
+ * The fault thread calls fp_affinity_fault; release and tick may come from any thread.
  */
 #ifndef FP_AFFINITY_H
 #define FP_AFFINITY_H
@@ -47,9 +47,9 @@ void fp_affinity_fault(struct fp_affinity *affinity, uint32_t tid);
 void fp_affinity_tick(struct fp_affinity *affinity);
 
 /*
- * Lets the calling thread run where the program let it: before it starts threads or programs, which would
- * inherit its one CPU. The child of a vfork, which has the held thread's CPU and its memory, only looks after
- * itself.
+ * Lets the calling thread run where the program let it: before it starts threads or programs, which
+ * would inherit its one CPU. The child of a vfork, which has the held thread's CPU and its memory,
+ * only looks after itself.
  */
 void fp_affinity_release(struct fp_affinity *affinity);
 

@@ -1,4 +1,5 @@
-/* See ownmask.h. What is kept here is changed by its thread and that one's signal handlers alone. */
+/* See ownmask.h. What is kept here is changed by its thread and that one's signal handlers
+ * alone. */
 #include "agent_sigmask.h"
 
 #include <errno.h>
@@ -16,8 +17,8 @@ static const uint64_t to_block[2][2] = {
 };
 
 /*
- * Between two lines of what is below, a handler of the program's for a SIGBUS that was sent may run, and go
- * through here: it leaves told and asked as it found them.
+ * Between two lines of what is below, a handler of the program's for a SIGBUS that was sent may
+ * run, and go through here: it leaves told and asked as it found them.
  */
 static __thread struct {
 	uint64_t told, asked; /* masks on their way from the kernel and to it */
@@ -26,7 +27,8 @@ static __thread struct {
 	siginfo_t info;       /* that one */
 } own __attribute__((tls_model("initial-exec")));
 
-/* Past the preload shim, which has a syscall(2) of its own and keeps an account of what passes there. */
+/* Past the preload shim, which has a syscall(2) of its own and keeps an account of what passes
+ * there. */
 static long raw(long number, long a, const void *b, const void *c, const void *d)
 {
 #if defined(__x86_64__)

@@ -40,7 +40,8 @@ static int close_numbers(unsigned first, unsigned last, unsigned flags)
 	return 0;
 }
 
-/* A filter may allow one of the two ways alone: the kernel copies nothing above the highest by the first. */
+/* A filter may allow one of the two ways alone: the kernel copies nothing above the highest by the
+ * first. */
 static int unshare_table(unsigned above)
 {
 	if (close_numbers(above, UINT_MAX, CLOSE_RANGE_UNSHARE) == 0)

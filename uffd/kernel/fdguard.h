@@ -1,16 +1,16 @@
 /*
- * The descriptor guard: a second reference to the agent's vital descriptors, which the program cannot close.
- * Room: uffd.
+ * The descriptor guard: a second reference to the agent's vital descriptors, which the program
+ * cannot close. Room: uffd.
  *
  *     program's table: threads of the program and of the agent      guard's table: one thread, asleep
  *       3  the program's                                              -
  *       513 userfaultfd ───────────────► open file ◄───────────────── 513
  *       514 ...                                                       514
  *
- * A program may close or replace any number by a bare system call, which no shim sees. With the last
- * reference to a userfaultfd gone, the kernel would fill missing pages with zeros. With the guard's reference
- * a fault waits. A thread of the agent that meets the missing number ends the process with a message, and so
- * does the guard, which compares the two tables four times a second.
+ * A program may close or replace any number by a bare system call, which no shim sees. With the
+ * last reference to a userfaultfd gone, the kernel would fill missing pages with zeros. With the
+ * guard's reference a fault waits. A thread of the agent that meets the missing number ends the
+ * process with a message, and so does the guard, which compares the two tables four times a second.
  */
 #ifndef FP_FDGUARD_H
 #define FP_FDGUARD_H
@@ -32,18 +32,21 @@ struct fp_fdguard {
 	unsigned n_fds;
 };
 
-/* Adds numbers, before the start; negative ones are passed over, and what is beyond FP_FDGUARD_MAX. */
+/* Adds numbers, before the start; negative ones are passed over, and what is beyond
+ * FP_FDGUARD_MAX. */
 void fp_fdguard_add(struct fp_fdguard *guard, const int *fds, unsigned n);
 
 /*
- * Starts a thread with a descriptor table of its own, which has only what was added, all of it watched
- * (fdutil.h). peer runs in the program's table, and outlives the guard; the guard is in locked memory. Where
- * kcmp(2) is refused nothing is compared. Does not wait for the thread. 0 or a negative errno.
+ * Starts a thread with a descriptor table of its own, which has only what was added, all of it
+ * watched (fdutil.h). peer runs in the program's table, and outlives the guard; the guard is in
+ * locked memory. Where kcmp(2) is refused nothing is compared. Does not wait for the thread. 0 or a
+ * negative errno.
  */
 int fp_fdguard_start(struct fp_fdguard *guard, const struct fp_thread *peer);
 
-/* Waits until the references are there: before the program may close anything. 0, or a negative errno where
- * the kernel, or a filter of system calls, refuses a table of its own (close_range, unshare). */
+/* Waits until the references are there: before the program may close anything. 0, or a negative
+ * errno where the kernel, or a filter of system calls, refuses a table of its own (close_range,
+ * unshare). */
 int fp_fdguard_wait(struct fp_fdguard *guard);
 
 void fp_fdguard_stop(struct fp_fdguard *guard);

@@ -22,7 +22,8 @@ static const char *field(const char *stat, unsigned n)
 	return p ? p + 1 : NULL;
 }
 
-/* proc_pid_stat(5): state, of the main thread, is field 3, num_threads field 20; the name is field 2. */
+/* proc_pid_stat(5): state, of the main thread, is field 3, num_threads field 20; the name is field
+ * 2. */
 static bool only_agent_left(int stat_fd)
 {
 	const char *state, *n_threads;

@@ -20,8 +20,8 @@ struct fp_thread {
 	_Atomic pid_t tid;
 };
 
-/* Starts run(arg), named name (at most 15 characters, constant); *thread stays in place until joined. 0 or a
- * negative errno. */
+/* Starts run(arg), named name (at most 15 characters, constant); *thread stays in place until
+ * joined. 0 or a negative errno. */
 int fp_thread_start(struct fp_thread *thread, const char *name, void *(*run)(void *), void *arg);
 /* Waits for its end and frees the stack. Fine on one that never ran. */
 void fp_thread_join(struct fp_thread *thread);

@@ -50,8 +50,8 @@ static int open_any(bool *ret_user_only, unsigned flags)
 	return fd < 0 ? -error : fd;
 }
 
-/* The API handshake can be made once a descriptor, so what the kernel offers is asked on one that is thrown
- * away. */
+/* The API handshake can be made once a descriptor, so what the kernel offers is asked on one that
+ * is thrown away. */
 static int probe_features(unsigned flags, uint64_t *ret_features)
 {
 	struct uffdio_api api = {.api = UFFD_API};
@@ -185,7 +185,8 @@ bool fp_uffd_is_changing(const struct fp_uffd *uffd)
 	return fp_uffd_protect(uffd, NULL, 0, false) == -EAGAIN;
 }
 
-/* A partial success is reported as EAGAIN with the bytes done; a failure may leave a negative errno there. */
+/* A partial success is reported as EAGAIN with the bytes done; a failure may leave a negative errno
+ * there. */
 static ssize_t done_or_error(int r, int64_t done)
 {
 	if (done > 0)
@@ -226,8 +227,8 @@ static bool is_present(int pagemap_fd, const char *page)
 }
 
 /*
- * Linux 6.18, when it has had to try again, moves pages and does not notice: it tries once more, finds their
- * places taken, and says EEXIST, or too small a number. But dst was empty.
+ * Linux 6.18, when it has had to try again, moves pages and does not notice: it tries once more,
+ * finds their places taken, and says EEXIST, or too small a number. But dst was empty.
  */
 static size_t moved_unsaid(int pagemap_fd, const char *dst, const char *src, size_t len)
 {

@@ -1,5 +1,6 @@
 /*
- * Why userfaultfd is refused to this process, and what helps. Room: uffd; looks, changes nothing. See uffd.h.
+ * Why userfaultfd is refused to this process, and what helps. Room: uffd; looks, changes nothing.
+ * See uffd.h.
  */
 #include "uffd.h"
 

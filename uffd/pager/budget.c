@@ -57,7 +57,8 @@ void fp_budget_show_peak(struct fp_budget *room, _Atomic uint64_t *bytes)
 		raise_to(bytes, atomic_load(&room->peak) << FP_PAGE_SHIFT);
 }
 
-/* The budget, what calls hold of it and beyond, what threads need at once, and what was granted on top. */
+/* The budget, what calls hold of it and beyond, what threads need at once, and what was granted on
+ * top. */
 static uint64_t limit(const struct fp_budget *room)
 {
 	uint64_t budget = atomic_load_explicit(&room->budget, memory_order_relaxed);
@@ -106,7 +107,8 @@ void fp_budget_give(struct fp_budget *room, unsigned n)
 	if (n == 0)
 		return;
 	atomic_fetch_sub(&room->resident, n);
-	/* sequentially consistent against the waiter, who sets starved and then tries to take once more */
+	/* sequentially consistent against the waiter, who sets starved and then tries to take once
+	 * more */
 	if (atomic_load(&room->starved) && atomic_exchange(&room->starved, false))
 		signal_fd(room->starved_fd);
 }
@@ -193,7 +195,8 @@ unsigned fp_budget_batch(const struct fp_budget *room)
 
 void fp_budget_kick(struct fp_budget *room)
 {
-	/* sequentially consistent against the reclaim thread, who clears kicked and then looks for work */
+	/* sequentially consistent against the reclaim thread, who clears kicked and then looks for
+	 * work */
 	if (!atomic_load(&room->kicked) && !atomic_exchange(&room->kicked, true))
 		signal_fd(room->kick_fd);
 }

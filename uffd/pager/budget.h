@@ -1,7 +1,7 @@
 /*
- * Room: how many pages may be resident, and who waits for one. A page needs a token before it is installed
- * and gives it back when its local memory is really free, so the budget holds at every moment. Room of the
- * house: uffd. Lock-free; any thread.
+ * Room: how many pages may be resident, and who waits for one. A page needs a token before it is
+ * installed and gives it back when its local memory is really free, so the budget holds at every
+ * moment. Room of the house: uffd. Lock-free; any thread.
  */
 #ifndef FP_BUDGET_H
 #define FP_BUDGET_H
@@ -30,8 +30,8 @@ struct fp_budget {
 int fp_budget_init(struct fp_budget *room, uint64_t budget_pages);
 void fp_budget_done(struct fp_budget *room);
 
-/* From now on *bytes is the peak in bytes, brought up to date with each growth; NULL: no longer. Before any
- * thread takes tokens, or after the last has. */
+/* From now on *bytes is the peak in bytes, brought up to date with each growth; NULL: no longer.
+ * Before any thread takes tokens, or after the last has. */
 void fp_budget_show_peak(struct fp_budget *room, _Atomic uint64_t *bytes);
 
 /* Takes up to n tokens; returns how many. Kicks the reclaim thread when little is left. */
@@ -40,29 +40,30 @@ unsigned fp_budget_take(struct fp_budget *room, unsigned n);
 void fp_budget_overdraw(struct fp_budget *room, unsigned n);
 /* Gives back tokens that nothing was done with. */
 void fp_budget_give(struct fp_budget *room, unsigned n);
-/* The same of pages that are local no more, whichever way they went: what was granted ends first. */
+/* The same of pages that are local no more, whichever way they went: what was granted ends
+ * first. */
 void fp_budget_leave(struct fp_budget *room, unsigned n);
 
 /*
- * Calls hold n pages more, or fewer. What is held can't leave: beyond half of the budget it comes on top of
- * it, so that the other half remains for what can.
+ * Calls hold n pages more, or fewer. What is held can't leave: beyond half of the budget it comes
+ * on top of it, so that the other half remains for what can.
  */
 void fp_budget_pin(struct fp_budget *room, uint64_t n);
 void fp_budget_unpin(struct fp_budget *room, uint64_t n);
 
 /*
- * Where the program has all pinned (O_DIRECT, registered buffers), waiting gives no room. The first that
- * waits a whole deadline in vain grants one page on top of the budget; while some are granted, each try to
- * evict that fails grants a batch more, so that nobody waits as long again. What leaves takes as much back.
- * for_good: no wait would help, so nobody need have waited.
+ * Where the program has all pinned (O_DIRECT, registered buffers), waiting gives no room. The first
+ * that waits a whole deadline in vain grants one page on top of the budget; while some are granted,
+ * each try to evict that fails grants a batch more, so that nobody waits as long again. What leaves
+ * takes as much back. for_good: no wait would help, so nobody need have waited.
  */
 void fp_budget_grant(struct fp_budget *room);
 bool fp_budget_tried_in_vain(struct fp_budget *room, bool for_good); /* true: it granted */
 
 /*
- * Threads thrash (thrash.h): n pages must fit at once, beside what calls hold. Where that is more than the
- * budget, it counts as the budget until fp_budget_calm has been called a number of times without another word.
- * Ignored while half of it is free.
+ * Threads thrash (thrash.h): n pages must fit at once, beside what calls hold. Where that is more
+ * than the budget, it counts as the budget until fp_budget_calm has been called a number of times
+ * without another word. Ignored while half of it is free.
  */
 void fp_budget_need(struct fp_budget *room, uint32_t n);
 void fp_budget_calm(struct fp_budget *room); /* the reclaim thread, at each of its ticks */

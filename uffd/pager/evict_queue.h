@@ -1,7 +1,7 @@
 /*
- * The eviction queue: page numbers in the order in which they became resident. The recency tracker: replace
- * this module to evict by another order. Room: uffd. Its lock is held for a few instructions, by agent code
- * only (the program's threads block signals first).
+ * The eviction queue: page numbers in the order in which they became resident. The recency tracker:
+ * replace this module to evict by another order. Room: uffd. Its lock is held for a few
+ * instructions, by agent code only (the program's threads block signals first).
  */
 #ifndef FP_EVICT_QUEUE_H
 #define FP_EVICT_QUEUE_H

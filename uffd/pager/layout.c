@@ -1,4 +1,5 @@
-/* See layout.h. A sorted array: a few thousand mappings at most, and none of this is on the fault path. */
+/* See layout.h. A sorted array: a few thousand mappings at most, and none of this is on the fault
+ * path. */
 #include "layout.h"
 
 #include <errno.h>
@@ -7,7 +8,8 @@
 
 #define PIECES_MAX (1u << 20)
 
-/* Also reads while another thread changes, see fp_layout_mapped_from: not what a race detector should report.
+/* Also reads while another thread changes, see fp_layout_mapped_from: not what a race detector
+ * should report.
  */
 #define RACY __attribute__((no_sanitize("thread")))
 
@@ -174,8 +176,8 @@ int fp_layout_find(const struct fp_layout *layout, uint32_t n, uint32_t align_pa
 	return r < 0 ? find_from(layout, 0, n, align, ret_start) : r;
 }
 
-/* A sequence lock's read side: what is read while a change goes on is thrown away. The array itself never
- * moves. */
+/* A sequence lock's read side: what is read while a change goes on is thrown away. The array itself
+ * never moves. */
 RACY uint32_t fp_layout_mapped_from(const struct fp_layout *layout, uint32_t page, uint32_t n)
 {
 	uint32_t before = atomic_load_explicit(&layout->changes, memory_order_acquire), end = page;

@@ -1,9 +1,10 @@
 /*
- * The layout of the far range: which pages are mapped, with what protection and advice; finds room for new
- * mappings. Room: uffd; pure bookkeeping on page numbers. The caller serialises.
+ * The layout of the far range: which pages are mapped, with what protection and advice; finds room
+ * for new mappings. Room: uffd; pure bookkeeping on page numbers. The caller serialises.
  *
- * A piece is far, or foreign: a mapping that the program placed inside the range by MAP_FIXED and that is the
- * kernel's alone (a file, shared memory). Only the functions that say so see foreign pieces.
+ * A piece is far, or foreign: a mapping that the program placed inside the range by MAP_FIXED and
+ * that is the kernel's alone (a file, shared memory). Only the functions that say so see foreign
+ * pieces.
  */
 #ifndef FP_LAYOUT_H
 #define FP_LAYOUT_H
@@ -57,16 +58,16 @@ struct fp_layout {
 int fp_layout_init(struct fp_layout *layout, uint32_t n_pages);
 void fp_layout_done(struct fp_layout *layout);
 
-/* The first gap of n pages from the origin on, or else from the start on, whose start is a multiple of
- * align_pages after base_page is added. 0 and *ret_start; -ENOMEM. */
+/* The first gap of n pages from the origin on, or else from the start on, whose start is a multiple
+ * of align_pages after base_page is added. 0 and *ret_start; -ENOMEM. */
 int fp_layout_find(const struct fp_layout *layout, uint32_t n, uint32_t align_pages, uint64_t base_page,
                    uint32_t *ret_start);
 
 /* Maps [piece.start, piece.end), which must be free. 0; -ENOMEM: too many pieces. */
 int fp_layout_add(struct fp_layout *layout, struct fp_piece piece);
 
-/* Unmaps what is mapped of [start, end), foreign pieces too. *ret_reserved: how many of those pages had slots
- * reserved. 0; -ENOMEM (it would take one piece too many; nothing was changed). */
+/* Unmaps what is mapped of [start, end), foreign pieces too. *ret_reserved: how many of those pages
+ * had slots reserved. 0; -ENOMEM (it would take one piece too many; nothing was changed). */
 int fp_layout_remove(struct fp_layout *layout, uint32_t start, uint32_t end, uint64_t *ret_reserved);
 
 /* Changes the far pieces of [start, end). 0; -ENOMEM. */
@@ -82,8 +83,8 @@ const struct fp_piece *fp_layout_next(const struct fp_layout *layout, uint32_t p
 /* True if nothing of [start, end) is mapped, far or foreign. */
 bool fp_layout_is_free(const struct fp_layout *layout, uint32_t start, uint32_t end);
 
-/* How many far pages of [start, end) have slots reserved; how many would be given some by a change with
- * `back`; how many are in LOCKED pieces. */
+/* How many far pages of [start, end) have slots reserved; how many would be given some by a change
+ * with `back`; how many are in LOCKED pieces. */
 uint64_t fp_layout_count_backed(const struct fp_layout *layout, uint32_t start, uint32_t end);
 uint64_t fp_layout_count_unbacked(const struct fp_layout *layout, uint32_t start, uint32_t end);
 uint64_t fp_layout_count_locked(const struct fp_layout *layout, uint32_t start, uint32_t end);
@@ -92,19 +93,20 @@ uint64_t fp_layout_count_locked(const struct fp_layout *layout, uint32_t start, 
 bool fp_layout_covers(const struct fp_layout *layout, uint32_t start, uint32_t end);
 
 /*
- * How many of the n pages from page on may be read ahead: they are mapped in one far piece that is not
- * advised RANDOM. The fault thread's question: without the caller's lock, so 0 if the layout is being changed
- * this moment. What it says may be old when it is used.
+ * How many of the n pages from page on may be read ahead: they are mapped in one far piece that is
+ * not advised RANDOM. The fault thread's question: without the caller's lock, so 0 if the layout is
+ * being changed this moment. What it says may be old when it is used.
  */
 uint32_t fp_layout_mapped_from(const struct fp_layout *layout, uint32_t page, uint32_t n);
 
-/* True if page is in a far piece that is advised SEQUENTIAL. As above; costs nothing where none is. */
+/* True if page is in a far piece that is advised SEQUENTIAL. As above; costs nothing where none
+ * is. */
 bool fp_layout_is_sequential(const struct fp_layout *layout, uint32_t page);
 
 /*
- * The piece that holds page, and the number of changes so far: as long as fp_layout_changes says the same,
- * the piece is mapped so. Asked without the caller's lock; false if there is none, or the layout is being
- * changed this moment.
+ * The piece that holds page, and the number of changes so far: as long as fp_layout_changes says
+ * the same, the piece is mapped so. Asked without the caller's lock; false if there is none, or the
+ * layout is being changed this moment.
  */
 bool fp_layout_peek(const struct fp_layout *layout, uint32_t page, struct fp_piece *ret_piece,
                     uint32_t *ret_changes);
@@ -117,8 +119,9 @@ const struct fp_piece *fp_layout_at(const struct fp_layout *layout, uint32_t pag
 const struct fp_piece *fp_layout_after(const struct fp_layout *layout, uint32_t page);
 
 /*
- * The first far piece that ends after page and has one of flags, or NULL. For the child of a fork: what is
- * DONTFORK is to be unmapped there, what is WIPEONFORK to be ZERO, and no LOCKED is inherited.
+ * The first far piece that ends after page and has one of flags, or NULL. For the child of a fork:
+ * what is DONTFORK is to be unmapped there, what is WIPEONFORK to be ZERO, and no LOCKED is
+ * inherited.
  */
 const struct fp_piece *fp_layout_after_with(const struct fp_layout *layout, uint32_t page, uint32_t flags);
 

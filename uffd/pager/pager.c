@@ -57,7 +57,8 @@ static struct fp_page_step on_missing(uint64_t word, bool write)
 		return step(with_state(word, FP_PAGE_ARRIVING), FP_ACT_FETCH);
 	}
 	case FP_PAGE_RESIDENT:
-		/* A second message about a fault that has ended, or the page was dropped behind our back. */
+		/* A second message about a fault that has ended, or the page was dropped behind our
+		 * back. */
 		return step(with_state(word, FP_PAGE_ARRIVING), FP_ACT_VERIFY);
 	case FP_PAGE_LOST:
 		/* owned, as poison that came after a revival would stay */
@@ -73,8 +74,8 @@ static struct fp_page_step on_protected(uint64_t word)
 	case FP_PAGE_RESIDENT:
 		if (!(word & FP_PAGE_DIRTY))
 			word = with_hist(word | FP_PAGE_DIRTY, FP_PAGE_HIST_MAX);
-		/* owned until the protection is lifted: an evictor that protected the page meanwhile would
-		 * lose a write */
+		/* owned until the protection is lifted: an evictor that protected the page
+		 * meanwhile would lose a write */
 		return step(with_state(word, FP_PAGE_ARRIVING), FP_ACT_UNPROTECT);
 	case FP_PAGE_ZERO:
 	case FP_PAGE_REMOTE:
@@ -112,7 +113,8 @@ static struct fp_page_step on_refused(uint64_t word)
 	return settle_resident(word, (word & FP_PAGE_DIRTY) != 0);
 }
 
-/* The write failed: the only copy is the captured one. It goes back as dirty as it came, waiter or not. */
+/* The write failed: the only copy is the captured one. It goes back as dirty as it came, waiter or
+ * not. */
 static struct fp_page_step on_not_written(uint64_t word)
 {
 	return step(with_state(word | FP_PAGE_DIRTY, FP_PAGE_ARRIVING), FP_ACT_PUT_BACK);
@@ -138,7 +140,8 @@ static struct fp_page_step on_revive(uint64_t word)
 	return step(with_state(word, FP_PAGE_HELD), FP_ACT_CLAIMED);
 }
 
-/* The entry of a page that is away is stale: it would be evicted again when it is back, from a new entry. */
+/* The entry of a page that is away is stale: it would be evicted again when it is back, from a new
+ * entry. */
 static struct fp_page_step on_unqueue(uint64_t word)
 {
 	switch (fp_page_state(word)) {

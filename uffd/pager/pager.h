@@ -1,13 +1,14 @@
 /*
- * The pager: the state machine of one page, as a pure function from (word, event) to (word, action).
- * Room: uffd, its heart. No file descriptor, clock, thread or memory but the word that it is given, so that
- * tests can drive every interleaving.
+ * The pager: the state machine of one page, as a pure function from (word, event) to (word,
+ * action). Room: uffd, its heart. No file descriptor, clock, thread or memory but the word that it
+ * is given, so that tests can drive every interleaving.
  *
- * A page's whole state is one 64-bit atomic word. Whoever has something happen to a page computes the next
- * word and installs it by compare-and-swap (fp_pager_apply); who wins carries out the action, then reports
- * how it ended by a further event. ARRIVING, LEAVING and HELD are owned: only the thread whose event led
- * there may end them. All others leave FP_PAGE_WAIT behind, which makes the owner wake the address when it is
- * done: the kernel keeps the list of waiting threads, we keep none.
+ * A page's whole state is one 64-bit atomic word. Whoever has something happen to a page computes
+ * the next word and installs it by compare-and-swap (fp_pager_apply); who wins carries out the
+ * action, then reports how it ended by a further event. ARRIVING, LEAVING and HELD are owned: only
+ * the thread whose event led there may end them. All others leave FP_PAGE_WAIT behind, which makes
+ * the owner wake the address when it is done: the kernel keeps the list of waiting threads, we keep
+ * none.
  */
 #ifndef FP_PAGER_H
 #define FP_PAGER_H
@@ -106,16 +107,16 @@ static inline uint64_t fp_page_with_slot(uint64_t word, uint64_t slot)
 	return (word & ((1ull << FP_PAGE_SLOT_SHIFT) - 1)) | slot << FP_PAGE_SLOT_SHIFT;
 }
 
-/* True if a read fault on this page shall be installed writable, because it was written soon after the last
- * times. */
+/* True if a read fault on this page shall be installed writable, because it was written soon after
+ * the last times. */
 static inline bool fp_page_expects_write(uint64_t word)
 {
 	return (word & FP_PAGE_HIST_MASK) != 0;
 }
 
 /*
- * What event does to a page in word. Pure. An event that can't happen in that state (only its owner could
- * send it) fails an assertion: it would be our bug.
+ * What event does to a page in word. Pure. An event that can't happen in that state (only its owner
+ * could send it) fails an assertion: it would be our bug.
  */
 struct fp_page_step fp_pager_step(uint64_t word, enum fp_page_event event);
 
@@ -123,14 +124,15 @@ struct fp_page_step fp_pager_step(uint64_t word, enum fp_page_event event);
 struct fp_page_step fp_pager_step_written(uint64_t word, uint64_t slot);
 
 /*
- * Ends a HELD: settled is the word of a settled state that the page shall have now; QUEUED and WAIT are taken
- * from the present word. Action: WAKE if somebody waits, else NONE.
+ * Ends a HELD: settled is the word of a settled state that the page shall have now; QUEUED and WAIT
+ * are taken from the present word. Action: WAKE if somebody waits, else NONE.
  */
 struct fp_page_step fp_pager_step_release(uint64_t word, uint64_t settled);
 
 /*
- * Applies event to *page by compare-and-swap. Lock-free; any thread. *ret_old (may be NULL) is the word that
- * was replaced. Acquire and release: what the owner did before it ended its state is seen by who comes next.
+ * Applies event to *page by compare-and-swap. Lock-free; any thread. *ret_old (may be NULL) is the
+ * word that was replaced. Acquire and release: what the owner did before it ended its state is seen
+ * by who comes next.
  */
 struct fp_page_step fp_pager_apply(_Atomic uint64_t *page, enum fp_page_event event, uint64_t *ret_old);
 struct fp_page_step fp_pager_apply_written(_Atomic uint64_t *page, uint64_t slot, uint64_t *ret_old);

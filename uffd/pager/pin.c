@@ -26,8 +26,8 @@ void fp_pin_table_done(struct fp_pin_table *table)
 	table->ranges = NULL;
 }
 
-/* Sequentially consistent, so that a look which does not see the range is followed by all of what the caller
- * does next. */
+/* Sequentially consistent, so that a look which does not see the range is followed by all of what
+ * the caller does next. */
 static bool take(struct fp_pin_table *table, uint32_t place, struct fp_page_range range)
 {
 	uint64_t none = 0, value = (uint64_t)range.page << 32 | range.n;

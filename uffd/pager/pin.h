@@ -1,16 +1,16 @@
 /*
- * The hold table: which pages stay resident because a call has handed them to the kernel. Room: uffd. A
- * hazard-pointer protocol: who holds publishes its ranges first and looks at the pages' words then; who would
- * take a page makes its word say so first (LEAVING, HELD) and looks into the table then. Both are
- * sequentially consistent, so at least one of the two sees the other:
+ * The hold table: which pages stay resident because a call has handed them to the kernel. Room:
+ * uffd. A hazard-pointer protocol: who holds publishes its ranges first and looks at the pages'
+ * words then; who would take a page makes its word say so first (LEAVING, HELD) and looks into the
+ * table then. Both are sequentially consistent, so at least one of the two sees the other:
  *
  *     caller                            evictor
  *     publish [page, page + n)          word: RESIDENT -> LEAVING
  *     fp_pin_fence                     fp_pin_fence
  *     word LEAVING? wait, bring back    published? put back: RESIDENT
  *
- * Pure: page numbers and one piece of memory. Lock-free, and async-signal-safe: a call that is interrupted
- * half-way leaves at most a range that it clears when it goes on.
+ * Pure: page numbers and one piece of memory. Lock-free, and async-signal-safe: a call that is
+ * interrupted half-way leaves at most a range that it clears when it goes on.
  */
 #ifndef FP_PIN_H
 #define FP_PIN_H
@@ -38,8 +38,8 @@ int fp_pin_table_init(struct fp_pin_table *table);
 void fp_pin_table_done(struct fp_pin_table *table);
 
 /*
- * Publishes n ranges in a row of places, from hint on where that is free. Returns the first place, or
- * FP_PIN_NO_PLACE if the table is full. Any thread, signal handlers too.
+ * Publishes n ranges in a row of places, from hint on where that is free. Returns the first place,
+ * or FP_PIN_NO_PLACE if the table is full. Any thread, signal handlers too.
  */
 uint32_t fp_pin_publish(struct fp_pin_table *table, const struct fp_page_range *ranges, uint32_t n,
                         uint32_t hint);
@@ -61,15 +61,16 @@ static inline void fp_pin_fence(void)
 }
 
 /*
- * Which of n pages (at most 64) are held: a bit each. The evictor's question, after a fence. False alarms are
- * possible (a call that has just ended), the reverse is not.
+ * Which of n pages (at most 64) are held: a bit each. The evictor's question, after a fence. False
+ * alarms are possible (a call that has just ended), the reverse is not.
  */
 uint64_t fp_pin_look(const struct fp_pin_table *table, const uint32_t *pages, unsigned n);
 
 /* The same of one page. */
 bool fp_pin_has(const struct fp_pin_table *table, uint32_t page);
 
-/* In a forked child, which has one thread: clears all places but the n_keep ranges of places in keep. */
+/* In a forked child, which has one thread: clears all places but the n_keep ranges of places in
+ * keep. */
 void fp_pin_forked(struct fp_pin_table *table, const struct fp_page_range *keep, unsigned n_keep);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * Read-ahead: recognises threads that walk through memory page by page and says how far ahead to fetch.
- * Room: uffd; pure: page numbers in, a number out.
+ * Read-ahead: recognises threads that walk through memory page by page and says how far ahead to
+ * fetch. Room: uffd; pure: page numbers in, a number out.
  */
 #ifndef FP_READAHEAD_H
 #define FP_READAHEAD_H
@@ -22,9 +22,10 @@ struct fp_readahead {
 };
 
 /*
- * A fault on page: how many of the pages after it to fetch as well (0: none). The window doubles with each
- * fault that continues a stream, up to max_pages; where the program says that it walks (sequential), it is
- * that wide from the first fault on. Report what was really fetched by fp_readahead_fetched.
+ * A fault on page: how many of the pages after it to fetch as well (0: none). The window doubles
+ * with each fault that continues a stream, up to max_pages; where the program says that it walks
+ * (sequential), it is that wide from the first fault on. Report what was really fetched by
+ * fp_readahead_fetched.
  */
 unsigned fp_readahead_fault(struct fp_readahead *ra, uint32_t page, bool sequential,
                             struct fp_stream **ret_stream);

@@ -1,10 +1,11 @@
 /*
- * Thrashing: pages leave before the thread that asked for them has used them. An instruction may need four
- * pages at once; where the budget is less than what all threads need so, each takes away what another is
- * about to use, and none goes on. Then faults are, nearly all, of pages that the same thread has asked for
- * just before. A window of faults in which three of four are such tells; what is needed then is counted in
- * threads that fault, so it is bounded. As long as no window tells, one fault in four at least is of a page
- * that its thread did not need for the same instruction before: that is progress.
+ * Thrashing: pages leave before the thread that asked for them has used them. An instruction may
+ * need four pages at once; where the budget is less than what all threads need so, each takes away
+ * what another is about to use, and none goes on. Then faults are, nearly all, of pages that the
+ * same thread has asked for just before. A window of faults in which three of four are such tells;
+ * what is needed then is counted in threads that fault, so it is bounded. As long as no window
+ * tells, one fault in four at least is of a page that its thread did not need for the same
+ * instruction before: that is progress.
  *
  * Room: uffd; pure. Any thread may call any of it: fields are relaxed, a lost count does no harm.
  */
@@ -39,8 +40,8 @@ struct fp_thrash {
 };
 
 /*
- * A thread, by any number that no other has, waits for a page that is not local. Returns 0, or how many pages
- * must fit at once so that the threads that fault go on.
+ * A thread, by any number that no other has, waits for a page that is not local. Returns 0, or how
+ * many pages must fit at once so that the threads that fault go on.
  */
 uint32_t fp_thrash_fault(struct fp_thrash *thrash, uint32_t thread, uint32_t page);
 
