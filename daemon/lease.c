@@ -565,8 +565,7 @@ void fp_node_lease_release(struct fp_node_lease *lease)
 		leave(lease);
 }
 
-/* --- keys
- * ----------------------------------------------------------------------------------------------- */
+/* ---- keys ---- */
 
 /* Registration pins all pages in one go. They are there by then: to clear them takes longest. */
 static bool run_make(struct fp_call_args *job)

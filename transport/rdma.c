@@ -71,8 +71,7 @@ static struct rdma *rdma_new(struct fp_session *session)
 	return rdma;
 }
 
-/* --- connecting through rdma_cm
- * ------------------------------------------------------------------------ */
+/* ---- connecting through rdma_cm ---- */
 
 /* A connection request: what for, and the key that proves the right to it. */
 struct request {
@@ -134,8 +133,7 @@ static int connect_cm(const struct fp_url *url, const struct request *request,
 	return r;
 }
 
-/* --- the control stream
- * -------------------------------------------------------------------------------- */
+/* ---- the control stream ---- */
 
 static ssize_t control_send(void *context, const void *bytes, size_t len)
 {
@@ -255,8 +253,7 @@ static int rdma_dial(const struct fp_url *url, const struct fp_handshake_options
 	return 0;
 }
 
-/* --- sessions and links
- * -------------------------------------------------------------------------------- */
+/* ---- sessions and links ---- */
 
 static int make_link(struct fp_session *session, int fd, struct fp_verbs_conn *conn,
                      struct fp_link **ret_link)
@@ -325,8 +322,7 @@ static int rdma_session_open(const struct fp_url *url, const struct fp_session_o
 	return 0;
 }
 
-/* --- queue pairs connected by hand
- * --------------------------------------------------------------------- */
+/* ---- queue pairs connected by hand ---- */
 
 /* Tells the node of our queue pair and hears of its. */
 static int exchange(struct fp_handshake *dialog, uint64_t deadline_ns, const struct fp_verbs_address *own,

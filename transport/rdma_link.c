@@ -121,8 +121,7 @@ static struct rdma_link *link_of(struct fp_link *link)
 	return (struct rdma_link *)link;
 }
 
-/* --- ends
- * ---------------------------------------------------------------------------------------------- */
+/* ---- ends ---- */
 
 static void io_done(struct rdma_link *link, struct fp_io *io, int status)
 {
@@ -238,8 +237,7 @@ static void link_break(struct rdma_link *link, int error)
 		link->drain_until_ns = 0; /* the next look destroys the queue pair */
 }
 
-/* --- completions
- * --------------------------------------------------------------------------------------- */
+/* ---- completions ---- */
 
 /*
  * What the end of one piece says of the older ones: see above. Those that asked for no completion
@@ -291,8 +289,7 @@ static void take_completions(struct rdma_link *link)
 	}
 }
 
-/* --- work
- * ---------------------------------------------------------------------------------------------- */
+/* ---- work ---- */
 
 static const struct fp_verbs_region *find_region(const struct rdma_link *link, const uint8_t *buf, size_t len)
 {
@@ -498,8 +495,7 @@ static void push(struct rdma_link *link)
 	}
 }
 
-/* --- progress
- * ------------------------------------------------------------------------------------------ */
+/* ---- progress ---- */
 
 /* An overdue request breaks the link. Notes when to look again. */
 static void expire(struct rdma_link *link, uint64_t now_ns)
@@ -640,8 +636,7 @@ int fp_rdma_link_pollfd(struct fp_link *base, struct pollfd *ret_pollfd)
 	return 1;
 }
 
-/* --- opening and closing
- * ------------------------------------------------------------------------------- */
+/* ---- opening and closing ---- */
 
 int fp_rdma_link_register(struct fp_link *base, void *mem, size_t len_bytes)
 {

@@ -26,8 +26,7 @@
 static struct fp_verbs_conn *conns;
 static pthread_mutex_t conns_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* --- domains
- * ------------------------------------------------------------------------------------------ */
+/* ---- domains ---- */
 
 static int domain_new(struct ibv_context *context, struct fp_verbs_domain **ret_domain)
 {
@@ -141,8 +140,7 @@ int fp_verbs_domain_event(struct fp_verbs_domain *domain, uint32_t *ret_qpn, con
 	return 1;
 }
 
-/* --- regions
- * ------------------------------------------------------------------------------------------ */
+/* ---- regions ---- */
 
 int fp_verbs_register(struct fp_verbs_domain *domain, void *base, size_t len_bytes,
                       enum fp_verbs_access access, struct fp_verbs_region *ret_region)
@@ -173,8 +171,7 @@ void fp_verbs_deregister(struct fp_verbs_region *region)
 	*region = (struct fp_verbs_region){0};
 }
 
-/* --- connections
- * -------------------------------------------------------------------------------------- */
+/* ---- connections ---- */
 
 static void conn_list(struct fp_verbs_conn *conn)
 {
@@ -362,8 +359,7 @@ void *fp_verbs_conn_user(const struct fp_verbs_conn *conn)
 	return conn->user;
 }
 
-/* --- posting and polling
- * ------------------------------------------------------------------------------ */
+/* ---- posting and polling ---- */
 
 static enum ibv_wr_opcode opcode_of(enum fp_verbs_op op)
 {

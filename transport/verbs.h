@@ -44,8 +44,7 @@ int fp_verbs_load(void);
  */
 void fp_verbs_forget(void);
 
-/* --- domains and regions
- * ------------------------------------------------------------------------------ */
+/* ---- domains and regions ---- */
 
 struct fp_verbs_limits {
 	char device[64];
@@ -109,8 +108,7 @@ int fp_verbs_register(struct fp_verbs_domain *domain, void *base, size_t len_byt
 /* A region that is not registered is fine. */
 void fp_verbs_deregister(struct fp_verbs_region *region);
 
-/* --- connections
- * -------------------------------------------------------------------------------------- */
+/* ---- connections ---- */
 
 struct fp_verbs_conn_options {
 	unsigned send_depth; /* work requests outstanding, READs and WRITEs included */
@@ -250,8 +248,7 @@ int fp_verbs_status(int wc_status);
  */
 const char *fp_verbs_status_text(int wc_status);
 
-/* --- the listening side (one thread)
- * ------------------------------------------------------------------- */
+/* ---- the listening side (one thread) ---- */
 
 enum fp_verbs_event_type {
 	FP_VERBS_EV_NONE,         /* nothing more to say for now */

@@ -109,8 +109,7 @@ static void wish_ack_timeout(struct fp_verbs_conn *conn)
 		                                    &timeout, sizeof(timeout));
 }
 
-/* --- the client's side
- * -------------------------------------------------------------------------------- */
+/* ---- the client's side ---- */
 
 /* What the events say about an attempt. */
 static int event_error(const struct rdma_cm_event *event)
@@ -355,8 +354,7 @@ bool fp_verbs_conn_stirs(const struct fp_verbs_conn *conn)
 	return conn->gone || fp_verbs_domain_dead(conn->domain) || (conn->events && poll(&p, 1, 0) == 1);
 }
 
-/* --- the listening side
- * ------------------------------------------------------------------------------- */
+/* ---- the listening side ---- */
 
 static int bind_and_listen(struct fp_verbs_listener *listener, struct sockaddr *address)
 {

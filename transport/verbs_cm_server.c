@@ -21,8 +21,7 @@
 #include "cleanup.h"
 #include "clock.h"
 
-/* --- what the gate tells
- * ----------------------------------------------------------------------------- */
+/* ---- what the gate tells ---- */
 
 bool fp_cm_server_tell(struct fp_cm_server *gate, const struct fp_cm_server_news *news)
 {
@@ -66,8 +65,7 @@ void fp_cm_server_counts(const struct fp_cm_server *gate, struct fp_cm_server_co
 	};
 }
 
-/* --- the round
- * --------------------------------------------------------------------------------------- */
+/* ---- the round ---- */
 
 /* Room in the poll set for n more descriptors: it must not fail later. */
 int fp_cm_server_reserve_ends(struct fp_cm_server *gate, unsigned n)
@@ -244,8 +242,7 @@ void fp_cm_server_give_order(struct fp_cm_server *gate, struct fp_cm_server_orde
 	pthread_mutex_unlock(&gate->lock);
 }
 
-/* --- opening and closing
- * ----------------------------------------------------------------------------- */
+/* ---- opening and closing ---- */
 
 /* A wildcard listener would wait for ever for a device; who configured rdma wants to hear that
  * there is none.

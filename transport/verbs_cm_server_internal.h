@@ -125,8 +125,7 @@ struct fp_cm_server {
 	uint64_t retry_ns;
 };
 
-/* --- verbs_gate.c
- * ------------------------------------------------------------------------------------ */
+/* ---- verbs_gate.c ---- */
 
 /* Returns false if nobody reads the news: what it was about is to be dropped. Never blocks. */
 bool fp_cm_server_tell(struct fp_cm_server *gate, const struct fp_cm_server_news *news);
@@ -137,8 +136,7 @@ int fp_cm_server_reserve_ends(struct fp_cm_server *gate, unsigned n);
 /* Has the gate's thread carry it out, and waits for that. Any thread but the gate's. */
 void fp_cm_server_give_order(struct fp_cm_server *gate, struct fp_cm_server_order *order);
 
-/* --- verbs_gate_peer.c
- * ------------------------------------------------------------------------------- */
+/* ---- verbs_gate_peer.c ---- */
 
 /* In the list, with the list's reference, without a domain. 0 and *ret_peer, or -ENOMEM. */
 int fp_cm_server_peer_add(struct fp_cm_server *gate, const char *name, struct fp_cm_server_peer **ret_peer);
@@ -156,8 +154,7 @@ void fp_cm_server_peer_count_queue_pair(struct fp_cm_server_peer *peer, int chan
 /* The session that it was admitted for; 0: none. Any thread. */
 uint64_t fp_cm_server_peer_session(struct fp_cm_server_peer *peer);
 
-/* --- verbs_gate_pump.c
- * ------------------------------------------------------------------------------- */
+/* ---- verbs_gate_pump.c ---- */
 
 /* Moves what can be moved, and cuts the peer off if that was its end. */
 void fp_cm_server_pump(struct fp_cm_server_peer *peer);
@@ -173,8 +170,7 @@ static inline bool fp_cm_server_half_is_empty(const struct fp_cm_server_half *ha
 	return half->begin == half->end;
 }
 
-/* --- verbs_gate_link.c
- * ------------------------------------------------------------------------------- */
+/* ---- verbs_gate_link.c ---- */
 
 /* Of a link's connection, which the client alone asks for something. */
 struct fp_verbs_conn_options fp_cm_server_link_options(const struct fp_cm_server *gate);
@@ -195,8 +191,7 @@ void fp_cm_server_link_gone(struct fp_cm_server *gate, struct fp_cm_server_link 
 void fp_cm_server_devices_watch(struct fp_cm_server *gate);
 void fp_cm_server_devices_serve(struct fp_cm_server *gate);
 
-/* --- verbs_gate_listen.c
- * ----------------------------------------------------------------------------- */
+/* ---- verbs_gate_listen.c ---- */
 
 /* As fp_cm_server_open: *ret_failed is set where an address failed. Before the thread runs. */
 int fp_cm_server_listeners_open(struct fp_cm_server *gate, const struct fp_cm_server_options *options,

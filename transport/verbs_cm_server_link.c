@@ -12,8 +12,7 @@
 
 #define LINK_RECEIVE_ID 1
 
-/* --- links
- * ------------------------------------------------------------------------------------------- */
+/* ---- links ---- */
 
 #define BROKE "its queue pair broke"
 
@@ -152,8 +151,7 @@ int fp_cm_server_link_add(struct fp_cm_server_peer *peer, struct fp_verbs_conn *
 	return 0;
 }
 
-/* --- device events
- * ----------------------------------------------------------------------------------- */
+/* ---- device events ---- */
 
 static struct fp_cm_server_link *find_link(const struct fp_cm_server *gate, const char *device, uint32_t qpn)
 {

@@ -15,8 +15,7 @@
 #include "cleanup.h"
 #include "clock.h"
 
-/* --- requests and proofs
- * ----------------------------------------------------------------------------- */
+/* ---- requests and proofs ---- */
 
 static void encode_reply(enum fp_wire_status status, uint8_t ret_bytes[sizeof(struct fp_wire_cm_reply)])
 {
@@ -193,8 +192,7 @@ static void on_request(struct fp_cm_server *gate, struct fp_cm_server_listener *
 	fp_cm_server_tell_why(gate, FP_CM_SERVER_NEWS_REJECTED, event->peer, 0, why);
 }
 
-/* --- what becomes of connections
- * --------------------------------------------------------------------- */
+/* ---- what becomes of connections ---- */
 
 static int hand_over(struct fp_cm_server_peer *peer)
 {
@@ -245,8 +243,7 @@ static void on_gone(struct fp_cm_server *gate, struct fp_cm_server_end *end)
 	fp_cm_server_peer_give_up(peer);
 }
 
-/* --- listeners
- * --------------------------------------------------------------------------------------- */
+/* ---- listeners ---- */
 
 void fp_cm_server_listener_hold(struct fp_cm_server_end *end, struct fp_cm_server_listener *listener)
 {

@@ -12,8 +12,7 @@
 
 #include "cleanup.h"
 
-/* --- the list of peers
- * ------------------------------------------------------------------------------- */
+/* ---- the list of peers ---- */
 
 #define PEER_ENDS 2 /* descriptors: its stream's and its socket's */
 
@@ -135,8 +134,7 @@ void fp_cm_server_peer_give_up(struct fp_cm_server_peer *peer)
 		fp_cm_server_peer_remove(peer);
 }
 
-/* --- what is ordered of the thread
- * ------------------------------------------------------------------- */
+/* ---- what is ordered of the thread ---- */
 
 static void run_fence(struct fp_cm_server *gate, struct fp_cm_server_order *order)
 {
@@ -259,8 +257,7 @@ void fp_cm_server_link_close(struct fp_cm_server_link *link)
 	free(link);
 }
 
-/* --- what needs no order
- * ----------------------------------------------------------------------------- */
+/* ---- what needs no order ---- */
 
 void fp_cm_server_peer_admit(struct fp_cm_server_peer *peer, uint64_t session_id,
                              const uint8_t token[FP_WIRE_TOKEN_BYTES])

@@ -184,8 +184,7 @@ void fp_verbs_devices_drop(void)
 	pthread_mutex_init(&devices_lock, NULL); /* whoever held it is not in this process */
 }
 
-/* --- devices that go
- * ---------------------------------------------------------------------------------- */
+/* ---- devices that go ---- */
 
 /* Those that goes(device, about) says so of. */
 static void give_up(bool (*goes)(const struct fp_verbs_device *device, const void *about), const void *about)

@@ -68,8 +68,7 @@ struct fp_verbs_conn {
 /* The domain of a context that rdma_cm gave: *domain checked or made. 0, -EXDEV, -ENOMEM, ... */
 int fp_verbs_domain_of(struct ibv_context *context, struct fp_verbs_domain **domain);
 
-/* --- devices: verbs_device.c
- * --------------------------------------------------------------------------- */
+/* ---- devices: verbs_device.c ---- */
 
 /* The device of a context, with one domain more; -ENODEV, -EIO, -ENOMEM. What librdmacm opened it
  * hands out again. */
@@ -85,8 +84,7 @@ bool fp_verbs_device_is_open(const char *name, struct ibv_context **ret_context)
 void fp_verbs_device_gone(const struct ibv_context *context);
 void fp_verbs_set_nonblocking(int fd);
 
-/* --- connections
- * --------------------------------------------------------------------------------------- */
+/* ---- connections ---- */
 
 /*
  * A connection without a queue pair: completion queue, channel and bookkeeping. Holds domain.
@@ -107,8 +105,7 @@ int fp_verbs_conn_modify(struct fp_verbs_conn *conn, struct ibv_qp_attr *attr, i
 /* rdma_cm's part of fp_verbs_conn_close: tells the peer, destroys the queue pair and the id. */
 void fp_verbs_cm_close(struct fp_verbs_conn *conn);
 
-/* --- in a forked child
- * -------------------------------------------------------------------------------- */
+/* ---- in a forked child ---- */
 
 /* Whether the libraries were loaded by another process, whose state they have then. */
 bool fp_verbs_inherited(void);

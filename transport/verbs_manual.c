@@ -14,8 +14,7 @@
 
 #define RETRY_MAX 7
 
-/* --- devices and their ports
- * -------------------------------------------------------------------------- */
+/* ---- devices and their ports ---- */
 
 static int query_port(struct ibv_context *context, uint8_t port_num, struct ibv_port_attr *ret_attr)
 {
@@ -81,8 +80,7 @@ int fp_verbs_domain_open(const char *device, uint8_t port_num, struct fp_verbs_d
 	return r;
 }
 
-/* --- queue pairs
- * -------------------------------------------------------------------------------------- */
+/* ---- queue pairs ---- */
 
 static int create_by_hand(struct fp_verbs_conn *conn, struct ibv_qp_init_attr *attr)
 {

@@ -12,8 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* --- who reads and writes
- * ------------------------------------------------------------------------------ */
+/* ---- who reads and writes ---- */
 
 static void reads_what_was_written(void **state)
 {
@@ -142,8 +141,7 @@ static void over_quota(void **state)
 	family_assert_marks(bed, &bed->grandchild);
 }
 
-/* --- who may adopt what
- * -------------------------------------------------------------------------------- */
+/* ---- who may adopt what ---- */
 
 static void unknown_sessions_and_wrong_tokens(void **state)
 {
@@ -238,8 +236,7 @@ static void cut_off_parent(void **state)
 	assert_true(family_free_bytes(bed) == POOL_BYTES);
 }
 
-/* --- when the memory goes
- * ------------------------------------------------------------------------------- */
+/* ---- when the memory goes ---- */
 
 static void release(const struct bed *bed, struct holder *holder)
 {
@@ -393,8 +390,7 @@ static void parent_is_resumed(void **state)
 	family_assert_marks(bed, &bed->child);
 }
 
-/* --- processes
- * ------------------------------------------------------------------------------------------ */
+/* ---- processes ---- */
 
 /* What a forked process tells the one that waits for it: a line of what failed, or nothing. */
 #define REQUIRE(condition)                                                                                   \

@@ -70,8 +70,7 @@ static int dial(const char *host, unsigned port, const void *request, size_t len
 	                        domain, ret_conn, reply, &reply_len);
 }
 
-/* --- control streams
- * ----------------------------------------------------------------------------------- */
+/* ---- control streams ---- */
 
 /* Each returns whether something moved; negative: the end. */
 static int moved(size_t *at, ssize_t n)
@@ -186,8 +185,7 @@ int rdma_dial(const char *host, unsigned port, const void *request, size_t len)
 	return r;
 }
 
-/* --- data
- * ---------------------------------------------------------------------------------------------- */
+/* ---- data ---- */
 
 int rdma_link(const char *host, unsigned port, const void *request, size_t len, struct rdma_link **ret_link)
 {

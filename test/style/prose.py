@@ -14,7 +14,7 @@ WIDTH = 100
 BEHIND_CODE = 110  # as .clang-format has it
 RAGGED = 90  # a line that ends before this column, although the next word had room, ends on purpose
 C, SHELL, PYTHON, DOCUMENT = (".c", ".h", ".def"), (".sh", "meson.build"), (".py",), (".md",)
-DRAWN = re.compile(r"[\u2190-\u21ff\u2500-\u25ff]|--+>|<--+|==+>|\+--|\S {2,}\S|://|\\$|\\[a-z]\b")
+DRAWN = re.compile(r"-{5,}|[\u2190-\u21ff\u2500-\u25ff]|--+>|<--+|==+>|\+--|\S {2,}\S|://|\\$|\\[a-z]\b")
 DIRECTIVE = re.compile(r"(shellcheck|pylint|noqa|type:|!)\b|!")
 ITEM = re.compile(r"([-*+]|\d+\.) ")
 WORD = re.compile(r"(?:`[^`\n]{1,95}`|\S)+")

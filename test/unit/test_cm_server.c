@@ -28,8 +28,7 @@
 #define PATIENCE_MS 10000
 #define MAX_EVENTS  8
 
-/* --- verbs as played here
- * ------------------------------------------------------------------------------- */
+/* ---- verbs as played here ---- */
 
 struct fp_verbs_domain {
 	unsigned n_refs;
@@ -366,8 +365,7 @@ bool fp_stream_is_idle(const struct fp_stream *stream)
 	return true;
 }
 
-/* --- tests
- * ---------------------------------------------------------------------------------------------- */
+/* ---- tests ---- */
 
 static bool knows_secret(void *user, const struct fp_wire_cm *cm)
 {

@@ -28,8 +28,7 @@
 #define PATIENCE_NS (20 * FP_NSEC_PER_SEC) /* of the test: only a failure waits so long */
 #define POISON      0xee
 
-/* --- the device
- * ---------------------------------------------------------------------------------------- */
+/* ---- the device ---- */
 
 struct fp_verbs_domain {
 	struct fp_verbs_limits limits;
@@ -266,8 +265,7 @@ int fp_verbs_arm(struct fp_verbs_conn *c, struct pollfd *ret_pollfd)
 	return 0;
 }
 
-/* --- the rig
- * ------------------------------------------------------------------------------------------- */
+/* ---- the rig ---- */
 
 static struct fp_link *link_;
 static unsigned n_slots = SLOTS;
@@ -399,8 +397,7 @@ static void run(struct job *job)
 	job->done = false;
 }
 
-/* --- bytes
- * --------------------------------------------------------------------------------------------- */
+/* ---- bytes ---- */
 
 static void each_size(void **state)
 {
@@ -520,8 +517,7 @@ static void protocols(void **state)
 	}
 }
 
-/* --- limits
- * -------------------------------------------------------------------------------------------- */
+/* ---- limits ---- */
 
 static void no_more_reads_than_answered(void **state)
 {
@@ -676,8 +672,7 @@ static void adopted_lease(void **state)
 	job_free(reading);
 }
 
-/* --- errors
- * -------------------------------------------------------------------------------------------- */
+/* ---- errors ---- */
 
 static void submit_some(struct job *jobs[6], uint32_t seg_bytes)
 {
@@ -865,8 +860,7 @@ static void strange_completions(void **state)
 	assert_broken(jobs, -1, 0);
 }
 
-/* --- iWARP
- * --------------------------------------------------------------------------------------------- */
+/* ---- iWARP ---- */
 
 static void writes_are_confirmed(void **state)
 {
@@ -941,8 +935,7 @@ static void small_reads_stop_at_pages(void **state)
 	job_free(read);
 }
 
-/* --- waiting and closing
- * ------------------------------------------------------------------------------- */
+/* ---- waiting and closing ---- */
 
 static void completion_at_the_last_moment(struct fp_verbs_conn *c)
 {

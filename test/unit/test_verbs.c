@@ -361,8 +361,7 @@ static void keys_allow_no_more(void **state)
 	device.limits.iwarp = false;
 }
 
-/* --- devices
- * ------------------------------------------------------------------------------------------ */
+/* ---- devices ---- */
 
 static void device_opens(void)
 {

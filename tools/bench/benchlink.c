@@ -71,7 +71,7 @@ struct bench_link {
 	int dir_lock_fd;         /* -1: dir was not made */
 };
 
-/* --- the command line ------------------------------------------------------------------------------- */
+/* ---- the command line ---- */
 
 /* "4K", or "16x4K": a request of 16 segments. */
 static int parse_shape(const char *text, struct shape *ret_shape)
@@ -230,7 +230,7 @@ static bool parse(struct bench_link *bench, int argc, char **argv, int *ret_stat
 	return *ret_status == 0;
 }
 
-/* --- measuring -------------------------------------------------------------------------------------- */
+/* ---- measuring ---- */
 
 static size_t largest_cell_bytes(const struct bench_link *bench)
 {
@@ -349,7 +349,7 @@ static int run_way(struct bench_link *bench, struct way *way)
 	return r;
 }
 
-/* --- what it came to -------------------------------------------------------------------------------- */
+/* ---- what it came to ---- */
 
 static double us(uint64_t ns)
 {
@@ -494,7 +494,7 @@ static void print_json(const struct bench_link *bench)
 	puts("]}");
 }
 
-/* --- all of it -------------------------------------------------------------------------------------- */
+/* ---- all of it ---- */
 
 static void done(struct bench_link *bench)
 {

@@ -67,7 +67,7 @@ static void free_bed(struct fp_linkbed **bed)
 	fp_linkbed_close(*bed);
 }
 
-/* --- contents --------------------------------------------------------------------------------------- */
+/* ---- contents ---- */
 
 static uint64_t word_at(const struct fp_linkbed *bed, uint64_t index, unsigned generation)
 {
@@ -95,7 +95,7 @@ static bool words_right(const struct fp_linkbed *bed, const void *buf, size_t le
 	return true;
 }
 
-/* --- the link --------------------------------------------------------------------------------------- */
+/* ---- the link ---- */
 
 /* Waits for completions, awake at first, then asleep. Returns their number. */
 static int await(struct fp_linkbed *bed, struct fp_io **ret_done, unsigned max)
@@ -147,7 +147,7 @@ static int fill_lease(struct fp_linkbed *bed)
 	return r;
 }
 
-/* --- a cell ----------------------------------------------------------------------------------------- */
+/* ---- a cell ---- */
 
 static uint64_t range_of(const struct linkbed_run *run, uint64_t n)
 {
@@ -370,7 +370,7 @@ int fp_linkbed_run(struct fp_linkbed *bed, const struct fp_linkbed_cell *cell,
 	return run_io(bed, run, ret_result);
 }
 
-/* --- opening and closing ---------------------------------------------------------------------------- */
+/* ---- opening and closing ---- */
 
 static int open_buffer(struct fp_linkbed *bed)
 {
