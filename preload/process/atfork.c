@@ -72,7 +72,6 @@ static void start_child(struct fp_agent *agent)
 static void child(void)
 {
 	fp_signals_forked();
-	fp_sigmask_forked();
 	if (fp_shim_agent())
 		start_child(fp_shim_agent());
 	fp_local_leave_masked(mask_before);

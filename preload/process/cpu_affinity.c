@@ -17,7 +17,6 @@
 
 #include "calls.h"
 #include "shim.h"
-#include "sigmask.h"
 
 /* The C library's own function of that name; looked up at each call: none of these is called often. */
 #define NEXT(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
@@ -47,13 +46,11 @@ static void release_cpu(void)
 FP_INTERPOSE int posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *actions,
                              const posix_spawnattr_t *attr, char *const argv[], char *const env[])
 {
-	posix_spawnattr_t copy;
-	bool masks = fp_sigmask_spawn(attr, &copy);
 	pid_t child; /* pid may be far, and the C library writes it with signals blocked */
 	int r;
 
 	release_cpu();
-	r = fp_call_posix_spawn(&child, path, actions, masks ? &copy : attr, argv, env);
+	r = fp_call_posix_spawn(&child, path, actions, attr, argv, env);
 	if (r == 0 && pid)
 		*pid = child;
 	return r;
@@ -62,13 +59,11 @@ FP_INTERPOSE int posix_spawn(pid_t *pid, const char *path, const posix_spawn_fil
 FP_INTERPOSE int posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_actions_t *actions,
                               const posix_spawnattr_t *attr, char *const argv[], char *const env[])
 {
-	posix_spawnattr_t copy;
-	bool masks = fp_sigmask_spawn(attr, &copy);
 	pid_t child; /* pid may be far, and the C library writes it with signals blocked */
 	int r;
 
 	release_cpu();
-	r = fp_call_posix_spawnp(&child, file, actions, masks ? &copy : attr, argv, env);
+	r = fp_call_posix_spawnp(&child, file, actions, attr, argv, env);
 	if (r == 0 && pid)
 		*pid = child;
 	return r;

@@ -22,7 +22,6 @@
 #include "refusals.h"
 #include "shim.h"
 #include "sigmask.h"
-#include "signals.h"
 
 /* Flags beyond the signal that fork can stand in for. */
 #define FLAGS_KNOWN ((uint64_t)(CLONE_PARENT_SETTID | CLONE_CHILD_SETTID))
@@ -108,7 +107,7 @@ static pid_t fork_for(const struct request *rq)
 
 __attribute__((used)) static uint64_t before_vfork(void)
 {
-	return fp_sigmask_belief() | (uint64_t)FP_MIN(fp_agent_hold_depth(), 0xffu) << HOLDS_SHIFT |
+	return (uint64_t)FP_MIN(fp_agent_hold_depth(), 0xffu) << HOLDS_SHIFT |
 	       (uint64_t)(fp_local.depth & LOCAL_MASK) << LOCAL_SHIFT |
 	       (uint64_t)(fp_agent_sigmask_depth() & MASKS_MASK) << MASKS_SHIFT |
 	       (uint64_t)fp_fd_before_vfork() << FDS_SHIFT;
@@ -118,11 +117,9 @@ __attribute__((used)) static void vfork_is_over(uint64_t noted)
 {
 	int saved = errno;
 
-	fp_sigmask_believe((unsigned)(noted & 0xffu));
 	fp_agent_hold_vforked((unsigned)(noted >> HOLDS_SHIFT & 0xffu));
 	fp_agent_sigmask_vforked((unsigned)(noted >> MASKS_SHIFT & MASKS_MASK));
 	fp_local_vforked((unsigned)(noted >> LOCAL_SHIFT & LOCAL_MASK));
-	fp_signals_vforked();
 	fp_fd_vforked((unsigned)(noted >> FDS_SHIFT));
 	errno = saved;
 }
@@ -236,39 +233,16 @@ enum { KIND_KERNEL, KIND_OURS, KIND_CHILD };
 #define N_KINDS 463 /* the code below has it as well */
 
 __attribute__((used)) static const uint8_t kinds[N_KINDS] = {
-    [SYS_mmap] = KIND_OURS,
-    [SYS_mprotect] = KIND_OURS,
-    [SYS_munmap] = KIND_OURS,
-    [SYS_rt_sigaction] = KIND_OURS,
-    [SYS_rt_sigprocmask] = KIND_OURS,
-    [SYS_mremap] = KIND_OURS,
-    [SYS_mincore] = KIND_OURS,
-    [SYS_madvise] = KIND_OURS,
-    [SYS_shmat] = KIND_OURS,
-    [SYS_clone] = KIND_CHILD,
-    [SYS_fork] = KIND_CHILD,
-    [SYS_vfork] = KIND_CHILD,
-    [SYS_exit] = KIND_OURS,
-    [SYS_getrlimit] = KIND_OURS,
-    [SYS_rt_sigpending] = KIND_OURS,
-    [SYS_rt_sigtimedwait] = KIND_OURS,
-    [SYS_sigaltstack] = KIND_OURS,
-    [SYS_mlock] = KIND_OURS,
-    [SYS_munlock] = KIND_OURS,
-    [SYS_mlockall] = KIND_OURS,
-    [SYS_munlockall] = KIND_OURS,
-    [SYS_prctl] = KIND_OURS,
-    [SYS_setrlimit] = KIND_OURS,
-    [SYS_unshare] = KIND_OURS,
-    [SYS_prlimit64] = KIND_OURS,
-    [SYS_setns] = KIND_OURS,
-    [SYS_mlock2] = KIND_OURS,
-    [SYS_pkey_mprotect] = KIND_OURS,
-    [SYS_clone3] = KIND_CHILD,
-    [SYS_process_madvise] = KIND_OURS,
-    [FP_SYS_MSEAL] = KIND_OURS,
-    [SYS_io_uring_setup] = KIND_OURS,
-    [SYS_set_tid_address] = KIND_OURS,
+    [SYS_mmap] = KIND_OURS,          [SYS_mprotect] = KIND_OURS,       [SYS_munmap] = KIND_OURS,
+    [SYS_rt_sigaction] = KIND_OURS,  [SYS_mremap] = KIND_OURS,         [SYS_mincore] = KIND_OURS,
+    [SYS_madvise] = KIND_OURS,       [SYS_shmat] = KIND_OURS,          [SYS_clone] = KIND_CHILD,
+    [SYS_fork] = KIND_CHILD,         [SYS_vfork] = KIND_CHILD,         [SYS_exit] = KIND_OURS,
+    [SYS_getrlimit] = KIND_OURS,     [SYS_sigaltstack] = KIND_OURS,    [SYS_mlock] = KIND_OURS,
+    [SYS_munlock] = KIND_OURS,       [SYS_mlockall] = KIND_OURS,       [SYS_munlockall] = KIND_OURS,
+    [SYS_prctl] = KIND_OURS,         [SYS_setrlimit] = KIND_OURS,      [SYS_unshare] = KIND_OURS,
+    [SYS_prlimit64] = KIND_OURS,     [SYS_setns] = KIND_OURS,          [SYS_mlock2] = KIND_OURS,
+    [SYS_pkey_mprotect] = KIND_OURS, [SYS_clone3] = KIND_CHILD,        [SYS_process_madvise] = KIND_OURS,
+    [FP_SYS_MSEAL] = KIND_OURS,      [SYS_io_uring_setup] = KIND_OURS, [SYS_set_tid_address] = KIND_OURS,
 };
 
 __asm__(".text\n"

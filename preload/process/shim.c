@@ -83,7 +83,7 @@ void fp_shim_say_once(atomic_bool *said, const char *format, ...)
 
 static bool on_bus(siginfo_t *info, void *context)
 {
-	return fp_agent_signal(info, context) || (info->si_code <= 0 && fp_sigmask_defer(info, context));
+	return fp_agent_signal(info, context);
 }
 
 /* What threads need to serve their own faults, before there is anything that faults. */

@@ -27,22 +27,9 @@ struct start {
 	void *(*run)(void *);
 	void *arg;
 	struct fp_sigstack *stack;
-	bool blocks;
 };
 
-/* What the attributes say comes before what is inherited. */
-static bool blocks(const pthread_attr_t *attr)
-{
-#if __GLIBC_PREREQ(2, 32)
-	sigset_t mask;
-
-	if (attr && pthread_attr_getsigmask_np(attr, &mask) == 0)
-		return sigismember(&mask, SIGBUS);
-#endif
-	return fp_sigmask_blocks();
-}
-
-static struct start *start_new(const pthread_attr_t *attr, void *(*run)(void *), void *arg)
+static struct start *start_new(void *(*run)(void *), void *arg)
 {
 	uint64_t mask = fp_local_enter_masked();
 	struct start *s = malloc(sizeof(*s));
@@ -50,7 +37,7 @@ static struct start *start_new(const pthread_attr_t *attr, void *(*run)(void *),
 	fp_local_leave_masked(mask);
 	if (!s)
 		return NULL;
-	*s = (struct start){.run = run, .arg = arg, .blocks = blocks(attr)};
+	*s = (struct start){.run = run, .arg = arg};
 	if (!fp_sigstack_is_open() || (s->stack = fp_sigstack_new()))
 		return s;
 	free(s);
@@ -64,7 +51,7 @@ static void *begin(void *p)
 	fp_robust_thread_begins();
 	if (s.stack)
 		fp_sigstack_adopt(s.stack);
-	fp_sigmask_inherit(s.blocks);
+	fp_sigmask_thread_begins();
 	free(p);
 	return s.run(s.arg);
 }
@@ -103,10 +90,9 @@ FP_INTERPOSE int pthread_create(pthread_t *thread, const pthread_attr_t *attr, v
 		fp_agent_affinity_release(fp_shim_agent());
 	if (!fp_shim_agent() || fp_local_is_agent())
 		return note(real(thread, attr, run, arg), thread, attr);
-	s = start_new(attr, run, arg);
+	s = start_new(run, arg);
 	if (!s)
 		return EAGAIN;
-	fp_signals_threaded();
 	r = create(real, thread, attr, s);
 	if (r) {
 		fp_sigstack_free(s->stack);

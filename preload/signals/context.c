@@ -1,8 +1,8 @@
 /*
  * getcontext, setcontext and swapcontext: the kernel reads and writes the signal mask in the program's
- * context; of SIGBUS the shim does. Room: preload. Their caller's registers and stack are what they are
- * about, so nothing of ours may be on it when they run: the context is held, and they are jumped to. The
- * agent lets go of it at the thread's next hold, as of what a longjmp left behind.
+ * context, which may be far. Room: preload/signals. These calls are about the registers and the stack of
+ * their caller, so nothing of ours may be on the stack when they run: the context is held, and then they are
+ * jumped to. The agent releases that hold at the thread's next one, as it does after a longjmp.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -14,7 +14,6 @@
 #include "local.h"
 #include "shim.h"
 #include "sigmask.h"
-#include "trampoline.h"
 
 #if defined(__x86_64__)
 
@@ -68,18 +67,37 @@ __attribute__((used)) context_fn *fp_context_prepare(ucontext_t *first, const uc
 		hold(ranges, call == SWAP ? 2 : 1);
 		fp_local_settle();
 	}
-	if (call != SET)
-		fp_sigmask_save(&first->uc_sigmask);
 	if (call == SET)
-		fp_sigmask_load(&first->uc_sigmask);
+		fp_sigmask_strip(&first->uc_sigmask);
 	else if (call == SWAP)
-		fp_sigmask_load((sigset_t *)(uintptr_t)&second->uc_sigmask);
+		fp_sigmask_strip((sigset_t *)(uintptr_t)&second->uc_sigmask);
 	errno = saved;
 	return real(call);
 }
 
-FP_TRAMPOLINE("getcontext", "fp_context_prepare", "0");
-FP_TRAMPOLINE("setcontext", "fp_context_prepare", "1");
-FP_TRAMPOLINE("swapcontext", "fp_context_prepare", "2");
+/* Asks fp_context_prepare where to go on, with call as its third argument, and jumps there with the caller's
+ * registers and stack. */
+#define CONTEXT_CALL(name, call)                                                                             \
+	__asm__(".text\n"                                                                                    \
+	        ".globl " name "\n"                                                                          \
+	        ".type " name ", @function\n" name ":\n"                                                     \
+	        "	.cfi_startproc\n"                                                                          \
+	        "	push %rdi\n"                                                                               \
+	        "	push %rsi\n"                                                                               \
+	        "	sub $8, %rsp\n"                                                                            \
+	        "	.cfi_adjust_cfa_offset 24\n"                                                               \
+	        "	mov $" call ", %edx\n"                                                               \
+	        "	call fp_context_prepare\n"                                                                 \
+	        "	add $8, %rsp\n"                                                                            \
+	        "	pop %rsi\n"                                                                                \
+	        "	pop %rdi\n"                                                                                \
+	        "	.cfi_adjust_cfa_offset -24\n"                                                              \
+	        "	jmp *%rax\n"                                                                               \
+	        "	.cfi_endproc\n"                                                                            \
+	        ".size " name ", .-" name "\n")
+
+CONTEXT_CALL("getcontext", "0");
+CONTEXT_CALL("setcontext", "1");
+CONTEXT_CALL("swapcontext", "2");
 
 #endif

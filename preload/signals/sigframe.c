@@ -41,8 +41,7 @@ bool fp_sigframe_is_open(void)
 #define FP_SOFTWARE   464u
 #define FP_MAGIC      0x46505853u /* FP_XSTATE_MAGIC1 */
 #define DISARM        (1u << 31)  /* SS_AUTODISARM */
-#define PAIR_NEAR     4096u
-#define GO_NOTE       "Go" /* whose runtime every Go program carries in a note */
+#define GO_NOTE       "Go"        /* whose runtime every Go program carries in a note */
 #define BUT_FAULTS(m) ((m) & ~(1ull << (SIGBUS - 1)) & ~(1ull << (SIGSEGV - 1)))
 
 /* The kernel's struct ucontext. */
@@ -188,7 +187,7 @@ static void note_entry(struct fp_sigstack *s, uintptr_t frame)
 		s->program = (stack_t){.ss_flags = SS_DISABLE};
 }
 
-void fp_sigframe_run(int sig, void *context, const struct sigaction *action, uint64_t mask)
+void fp_sigframe_run(int sig, void *context, const struct sigaction *action, const uint64_t *mask)
 {
 	struct fp_sigstack *s = fp_sigstack_own();
 	const struct frame *from = (const void *)((char *)context - offsetof(struct frame, context));
@@ -217,11 +216,9 @@ void fp_sigframe_run(int sig, void *context, const struct sigaction *action, uin
 	to->context.stack = s->program;
 	if (fp)
 		to->context.machine.fpregs = (void *)((char *)to + (fp_at - at));
-	fp_sigmask_show(&to->context.mask);
 	to->back = fp_sigframe_back;
 	note_entry(s, at);
-	mask = fp_sigmask_begin_handler(mask);
-	fp_sigframe_jump(to, (void *)action->sa_sigaction, sig, &mask);
+	fp_sigframe_jump(to, (void *)action->sa_sigaction, sig, mask);
 }
 
 /* Nothing may touch the frame between the mask and the handler: whatever comes then finds it in
@@ -260,7 +257,6 @@ static void restore_programs(struct fp_sigstack *s, const struct context *contex
 	if (ss->ss_sp != s->program.ss_sp || ss->ss_size != s->program.ss_size ||
 	    ss->ss_flags != s->program.ss_flags)
 		fp_sigstack_set(s, ss, (uintptr_t)context->machine.gregs[REG_RSP]);
-	fp_sigmask_adopt(&context->mask);
 }
 
 /*
@@ -334,35 +330,6 @@ static_assert(offsetof(struct context, machine) == 40 && REG_R8 == 0 && REG_R15 
                   REG_RCX == 14 && REG_RSP == 15 && REG_RIP == 16,
               "as in the code above");
 
-/* ---- what was interrupted ---- */
-
-/* What the C library's pselect makes on its stack for the kernel: the mask's address, and its
- * size. */
-static bool is_pair_of(const greg_t *regs, const void *mask)
-{
-	uintptr_t pair = (uintptr_t)regs[REG_R9], sp = (uintptr_t)regs[REG_RSP];
-
-	return pair % sizeof(mask) == 0 && pair - sp < PAIR_NEAR &&
-	       *(const void *const *)pair == mask; // NOLINT(performance-no-int-to-ptr)
-}
-
-/*
- * Which system call it was is not told, but it has left its arguments in the registers: the mask's
- * address and size as rt_sigsuspend, ppoll and epoll_pwait have them, or the pair that pselect6
- * takes.
- */
-bool fp_sigframe_waited_under(const void *context, const void *mask)
-{
-	const greg_t *regs = ((const ucontext_t *)context)->uc_mcontext.gregs;
-	const greg_t at = (greg_t)mask, size = sizeof(uint64_t);
-
-	if (!mask || regs[REG_RAX] != -EINTR)
-		return false;
-	return (regs[REG_RDI] == at && regs[REG_RSI] == size) ||
-	       (regs[REG_R10] == at && regs[REG_R8] == size) ||
-	       (regs[REG_R8] == at && regs[REG_R9] == size) || regs[REG_R9] == at || is_pair_of(regs, mask);
-}
-
 #else
 
 int fp_sigframe_open(void)
@@ -370,13 +337,8 @@ int fp_sigframe_open(void)
 	return -ENOTSUP;
 }
 
-void fp_sigframe_run(int sig, void *context, const struct sigaction *action, uint64_t mask)
+void fp_sigframe_run(int sig, void *context, const struct sigaction *action, const uint64_t *mask)
 {
-}
-
-bool fp_sigframe_waited_under(const void *context, const void *mask)
-{
-	return false;
 }
 
 #endif

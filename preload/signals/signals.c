@@ -59,7 +59,6 @@ struct kernel_action {
 static struct taken all[N_SIGNAL];
 static atomic_bool interrupts[N_SIGNAL]; /* siginterrupt was said of it */
 static _Atomic pid_t owner;              /* a vfork child shares our memory, but its actions are its own */
-static atomic_bool is_threaded;          /* the program has, or had, more than one */
 
 static struct taken *taken_of(int sig)
 {
@@ -206,41 +205,26 @@ static bool is_borrowed(void)
 }
 
 /*
- * A vfork child's own action for a signal that we always need: it has its parent's thread and memory to
- * itself, but nothing of its goes into the parent's records. Only what ends with it comes of it: see
- * fp_signals_begin_exec.
+ * Its own actions are the kernel's alone. It can't have one for a signal that faults need: its parent's
+ * stays.
  */
-static __thread struct {
-	pid_t child; /* 0: nobody's */
-	struct sigaction action;
-} borrowed __attribute__((tls_model("initial-exec")));
-
-static int set_borrowed(int sig, struct taken *t, const struct sigaction *action)
+static int borrowed_sigaction(int sig, struct taken *t, const struct sigaction *action,
+                              struct sigaction *ret_old)
 {
-	struct sigaction copy = *action;
+	struct sigaction copy, old, kernels;
 
-	if (t->hook.always) {
-		borrowed.child = getpid();
-		borrowed.action = copy;
-		return 0;
+	current_action(t, &old);
+	if (!t->hook.always && libc_action(sig, NULL, &kernels) == 0 && kernels.sa_sigaction != on_signal)
+		old = kernels;
+	if (action && !t->hook.always) {
+		copy = *action;
+		fp_sigmask_strip(&copy.sa_mask);
+		if (libc_action(sig, &copy, NULL) < 0)
+			return -1;
 	}
-	fp_sigmask_strip(&copy.sa_mask);
-	return libc_action(sig, &copy, NULL);
-}
-
-/* What the calling process has set; returns the stamp of its record. */
-static uint64_t own_action(struct taken *t, struct sigaction *ret_action)
-{
-	uint64_t stamp = current_action(t, ret_action);
-
-	if (t->hook.always && borrowed.child && borrowed.child == getpid())
-		*ret_action = borrowed.action;
-	return stamp;
-}
-
-void fp_signals_vforked(void)
-{
-	borrowed.child = 0;
+	if (ret_old)
+		*ret_old = old;
+	return 0;
 }
 
 /* ---- the program's handler ---- */
@@ -268,12 +252,14 @@ static void default_action(int sig, const struct taken *t, siginfo_t *info)
 		       0);
 }
 
-/* The mask under which the program's handler runs, as the program sees it. */
-static uint64_t mask_of(int sig, const struct sigaction *action, const void *context)
+/* The mask under which the program's handler runs, where the thread had the mask before. */
+static uint64_t mask_of(int sig, const struct sigaction *action, uint64_t before)
 {
 	uint64_t own = action->sa_flags & SA_NODEFER ? 0 : 1ull << (sig - 1);
+	uint64_t mask = *(const uint64_t *)&action->sa_mask | own | before;
 
-	return *(const uint64_t *)&action->sa_mask | own | fp_sigmask_of_context(context);
+	fp_sigmask_strip(&mask);
+	return mask;
 }
 
 static void reset_hand(int sig, struct taken *t, uint64_t stamp)
@@ -300,26 +286,20 @@ static void allow_faults(void)
 
 static void run_handler(int sig, siginfo_t *info, void *context, const struct sigaction *action)
 {
-	bool framed = fp_sigframe_is_open();
 	uint64_t *back = (uint64_t *)&((ucontext_t *)context)->uc_sigmask, mask;
 
-	if (framed && all[sig].hook.always)
-		allow_faults();
-	if (framed) {
-		mask = mask_of(sig, action, context);
-		fp_sigmask_leave_wait(back);
-		fp_sigframe_run(sig, context, action, mask);
-		fp_sigmask_show(back);
-		fp_sigmask_enter(fp_sigmask_begin_handler(mask));
+	if (fp_sigframe_is_open()) {
+		if (all[sig].hook.always)
+			allow_faults();
+		mask = mask_of(sig, action, *back);
+		fp_sigframe_run(sig, context, action, &mask);
+		FP_RAW(SYS_rt_sigprocmask, SIG_SETMASK, &mask, NULL, sizeof(mask), 0, 0);
 	}
 	if (action->sa_flags & SA_SIGINFO)
 		action->sa_sigaction(sig, info, context);
 	else
 		action->sa_handler(sig);
-	if (framed) {
-		fp_sigmask_adopt(back);
-		fp_sigmask_strip(back);
-	}
+	fp_sigmask_strip(back); /* the handler may have changed it */
 }
 
 static void settle(int sig, siginfo_t *info, void *context)
@@ -382,7 +362,7 @@ static void on_signal(int sig, siginfo_t *info, void *context)
 		errno = saved;
 		return;
 	}
-	stamp = own_action(t, &action);
+	stamp = current_action(t, &action);
 	if (!is_handler(&action)) {
 		if (action.sa_handler == SIG_DFL || recurs(sig, info))
 			default_action(sig, t, info);
@@ -465,26 +445,9 @@ void fp_signals_take_internal(int sig)
 void fp_signals_forked(void)
 {
 	atomic_store(&owner, getpid());
-	atomic_store(&is_threaded, false);
 }
 
 /* ---- what the program calls ---- */
-
-/* In a vfork child. What it has set itself is the kernel's; of the rest that tells what its parent has. */
-static int borrowed_sigaction(int sig, struct taken *t, const struct sigaction *action,
-                              struct sigaction *ret_old)
-{
-	struct sigaction old, kernels;
-
-	own_action(t, &old);
-	if (!t->hook.always && libc_action(sig, NULL, &kernels) == 0 && kernels.sa_sigaction != on_signal)
-		old = kernels;
-	if (action && set_borrowed(sig, t, action) < 0)
-		return -1;
-	if (ret_old)
-		*ret_old = old;
-	return 0;
-}
 
 FP_INTERPOSE int sigaction(int sig, const struct sigaction *action, struct sigaction *ret_old)
 {
@@ -540,43 +503,6 @@ long fp_signals_by_number(int sig, const void *action, void *ret_old, size_t siz
 	raw = (struct kernel_action){.handler = old.sa_handler, .flags = (unsigned)old.sa_flags};
 	memcpy(&raw.mask, &old.sa_mask, sizeof(raw.mask));
 	return fp_shim_return(ret_old ? fp_call_args_store(ret_old, &raw, sizeof(raw)) : 0);
-}
-
-/* ---- what another program starts with ---- */
-
-void fp_signals_threaded(void)
-{
-	atomic_store_explicit(&is_threaded, true, memory_order_relaxed);
-}
-
-bool fp_signals_ignores_bus(void)
-{
-	struct taken *t = taken_of(SIGBUS);
-	struct sigaction now;
-
-	if (!t || !t->hook.always)
-		return false;
-	own_action(t, &now);
-	return !is_handler(&now) && now.sa_handler == SIG_IGN;
-}
-
-bool fp_signals_begin_exec(void)
-{
-	const struct sigaction ignore = {.sa_handler = SIG_IGN};
-
-	if (!fp_signals_ignores_bus())
-		return false;
-	if (atomic_load_explicit(&is_threaded, memory_order_relaxed) && !is_borrowed())
-		return false; /* others may fault meanwhile, and the actions are theirs too */
-	return libc_action(SIGBUS, &ignore, NULL) == 0;
-}
-
-void fp_signals_end_exec(void)
-{
-	struct sigaction now;
-
-	current_action(&all[SIGBUS], &now);
-	install(SIGBUS, &all[SIGBUS], &now);
 }
 
 /* ---- older ways to say the same ---- */

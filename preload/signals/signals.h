@@ -44,22 +44,6 @@ void fp_signals_take_internal(int sig);
 /* The system call rt_sigaction, as syscall(2) has it: -1 and errno. */
 long fp_signals_by_number(int sig, const void *action, void *ret_old, size_t size);
 
-/* A vfork child of the calling thread has gone. */
-void fp_signals_vforked(void);
-/* The program has made a thread. */
-void fp_signals_threaded(void);
-
-/*
- * Brackets a system call that replaces the program by another, which ignores SIGBUS if this one does. From
- * here on nothing may be far. False: there is nothing to do, and no end. (A program with more threads than
- * one does not hand it on: another one may fault before the call is through.)
- */
-bool fp_signals_begin_exec(void);
-void fp_signals_end_exec(void);
-
-/* True if the program ignores SIGBUS. */
-bool fp_signals_ignores_bus(void);
-
 /* In a forked child: its own signal actions are the ones that the program sets from now on. */
 void fp_signals_forked(void);
 

@@ -239,16 +239,14 @@ static int add_copy(struct fp_call_args *job, void **place, size_t len, unsigned
 	return copy_always(job, place, len, dir);
 }
 
-/* The kernel must not block SIGBUS while a handler of the program's may run. */
+/* Leaves SIGBUS out: see sigmask.h. */
 static int add_mask(struct fp_call_args *job, void **place, size_t len)
 {
 	int r = *place ? copy_always(job, place, len, FP_DIR_IN) : 0;
 
-	if (r < 0 || !*place)
-		return r;
-	job->wait = (struct fp_sigmask_wait){.kernels = *place, .asked = *(const uint64_t *)*place};
-	fp_sigmask_strip(*place);
-	return 0;
+	if (r == 0 && *place)
+		fp_sigmask_strip(*place);
+	return r;
 }
 
 /* Holds what *place names, or copies it. */
@@ -539,8 +537,6 @@ static int add_set_mask(struct fp_call_args *job, void **place)
 		return 0; /* the kernel refuses it */
 	r = add_mask(job, &set.mask, set.size);
 	memcpy(*place, &set, sizeof(set));
-	if (job->wait.kernels)
-		job->wait.kernels = *place;
 	return r;
 }
 
@@ -650,16 +646,26 @@ int fp_call_args_prepare(struct fp_call_args *job)
 {
 	int r = 0;
 
-	for (unsigned i = 0; i < FP_PIECES && job->pieces[i].kind != FP_PIECE_END && r == 0; i++)
-		r = add_piece(job, &job->pieces[i]);
+	for (unsigned i = 0; i < FP_PIECES && job->pieces[i].kind != FP_PIECE_END && r == 0; i++) {
+		const struct fp_piece *piece = &job->pieces[i];
+
+		r = add_piece(job, piece);
+		if (r == 0 && (piece->kind == FP_PIECE_MASK || piece->kind == FP_PIECE_SETMASK))
+			job->masks |= 1u << piece->arg;
+	}
 	if (r == 0 && job->n_ranges)
 		r = fp_agent_pin(fp_shim_agent(), job->ranges, job->n_ranges, &job->hold);
 	job->is_held = r == 0 && job->n_ranges;
-	if (r == 0 && job->wait.kernels)
-		job->wait_before = fp_sigmask_note_wait(job->wait);
-	else
-		job->wait.kernels = NULL;
 	return r;
+}
+
+void fp_call_args_give_up(struct fp_call_args *job, const long *args)
+{
+	size_t shift = (size_t)(job->a - job->args);
+
+	for (unsigned i = 0; i < FP_CALL_ARGS; i++)
+		if (i < shift || !(job->masks >> (i - shift) & 1))
+			job->args[i] = args[i];
 }
 
 long fp_call_args_finish(struct fp_call_args *job, long ret)
@@ -699,8 +705,6 @@ void fp_call_args_end(struct fp_call_args *job)
 	if (job->is_held)
 		fp_agent_unhold(fp_shim_agent(), &job->hold);
 	job->is_held = false;
-	if (job->wait.kernels)
-		fp_sigmask_note_wait(job->wait_before);
 	give_blocks(job);
 	errno = saved;
 }

@@ -12,7 +12,6 @@
 
 #include "agent.h"
 #include "calls.h"
-#include "sigmask.h"
 
 #define FP_CALL_ARGS_FEW     16 /* ranges, and copies, that need no memory of their own */
 #define FP_CALL_ARGS_MANY    2048
@@ -52,7 +51,7 @@ struct fp_call_args {
 
 	struct fp_pin hold;
 	bool is_held;
-	struct fp_sigmask_wait wait, wait_before; /* under which mask it waits, if under one of its own */
+	unsigned masks; /* the arguments that name masks, a bit each: SIGBUS has been left out of them */
 	struct fp_call_args_block *blocks;
 	size_t scratch_used;
 	_Alignas(16) char scratch[FP_CALL_ARGS_SCRATCH];
@@ -78,6 +77,9 @@ void fp_call_args_end(struct fp_call_args *job);
  * no argument of the caller's (job->args may be changed).
  */
 int fp_call_args_prepare(struct fp_call_args *job);
+
+/* The call can't be prepared, and the kernel shall find out why: gives it the caller's arguments, but for masks. */
+void fp_call_args_give_up(struct fp_call_args *job, const long *args);
 
 /* True if unlocking this mutex, too, has the kernel look at it. */
 bool fp_call_args_is_special_mutex(const void *mutex);

@@ -156,7 +156,6 @@ _Static_assert(sizeof(long) == 8 && sizeof(void *) == 8, "a wrapper's arguments 
 #define COMMAND(n)    (FP_HOW_COMMAND | (n) << FP_HOW_ARG_SHIFT)
 #define PAIR(n)       (FP_HOW_COMMAND | FP_HOW_PAIR | (n) << FP_HOW_ARG_SHIFT)
 #define OPTION(l, o)  ((l) << 16 | (o))
-#define EXEC          FP_HOW_EXEC
 #define OPENS         FP_HOW_OPENS
 #define FLAGS_128     FP_HOW_FLAGS_128
 #define BY_NUMBER     FP_HOW_BY_NUMBER

@@ -24,7 +24,6 @@
 #include "fdutil.h"
 #include "local.h"
 #include "shim.h"
-#include "sigmask.h"
 #include "store.h"
 
 #define PIECEWISE_MIN FP_PAGE_SIZE
@@ -156,15 +155,9 @@ static void lock(const struct request *q, struct fp_fd_hold *hold)
 static long call(const struct request *q, const long *args)
 {
 	__attribute__((cleanup(fp_fd_unlock_shared))) struct fp_fd_hold hold = {false};
-	bool masked = (q->how & FP_HOW_EXEC) && fp_sigmask_begin_exec(args);
-	long ret;
 
 	lock(q, &hold);
-	ret = q->real(args[0], args[1], args[2], args[3], args[4], args[5], args[6]);
-
-	if (masked)
-		fp_sigmask_end_exec();
-	return ret;
+	return q->real(args[0], args[1], args[2], args[3], args[4], args[5], args[6]);
 }
 
 static long pass(const struct request *q)
@@ -278,13 +271,8 @@ static int attempt(const struct request *q, bool by_copy, long *ret)
 		              "a thread of the C library's would use far memory after the call");
 		return 0;
 	}
-	if (r < 0) /* the kernel shall find out for itself */
-		memcpy(job.args, q->args, sizeof(job.args));
-	if (r == 0 && fp_sigmask_ends_wait(&job.wait)) {
-		*ret = fp_call_args_finish(&job, -1);
-		errno = EINTR;
-		return 0;
-	}
+	if (r < 0)
+		fp_call_args_give_up(&job, q->args);
 	errno = before;
 	*ret = call(q, job.args);
 	if (r == 0 && is_fault(*ret) && fp_agent_hold_again(fp_shim_agent(), job.ranges, job.n_ranges)) {

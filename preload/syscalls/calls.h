@@ -72,7 +72,6 @@ enum fp_call_how {
 	FP_HOW_RECEIVES = 1 << 11, /* argument FP_HOW_ARG is the flags of recv */
 };
 
-#define FP_HOW_EXEC        (1u << 15) /* the mask that the program knows of goes with it */
 #define FP_HOW_PAIR        (1u << 16) /* the command is argument FP_HOW_ARG << 16 | the one after it */
 #define FP_HOW_ARG_SHIFT   12
 #define FP_HOW_ARG(how)    ((how) >> FP_HOW_ARG_SHIFT & 7)

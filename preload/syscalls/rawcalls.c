@@ -20,7 +20,6 @@
 #include "refusals.h"
 #include "robust.h"
 #include "signals.h"
-#include "sigmask.h"
 #include "uring.h"
 
 #if defined(__x86_64__)
@@ -109,12 +108,6 @@ __attribute__((used)) long fp_rawcall(long number, long a, long b, long c, long 
 		return setns((int)a, (int)b);
 	case SYS_rt_sigaction:
 		return fp_signals_by_number((int)a, (const void *)b, (void *)c, (size_t)d);
-	case SYS_rt_sigprocmask:
-		return fp_sigmask_by_number((int)a, (const void *)b, (void *)c, (size_t)d);
-	case SYS_rt_sigtimedwait:
-		return fp_sigwait_by_number((const void *)a, (void *)b, (const void *)c, (size_t)d);
-	case SYS_rt_sigpending:
-		return fp_sigpending_by_number((void *)a, (size_t)b);
 	case SYS_sigaltstack:
 		return sigaltstack((const stack_t *)a, (stack_t *)b);
 #if defined(__x86_64__)
