@@ -6,6 +6,7 @@
 #define FP_CLEANUP_H
 
 #include <errno.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -39,6 +40,10 @@
 	}
 
 #define FP_ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))
+
+/* The object of type whose member ptr points to. */
+#define fp_container_of(ptr, type, member) ((type *)(void *)((char *)(ptr)-offsetof(type, member)))
+
 /*
  * Each argument is evaluated once: an atomic load that is looked at twice may pass the comparison
  * with one value and come out as another. For that they are no constant expressions.

@@ -44,6 +44,13 @@ struct fp_conf_field {
 	bool required;
 };
 
+/* A row of a table: the key, its type without FP_CONF_, the member of struct target that it fills; more. */
+#define FP_CONF_KEY(name, kind, target, member, ...)                                                         \
+	{                                                                                                    \
+		.key = (name), .type = FP_CONF_##kind, .offset = offsetof(struct target, member),            \
+		__VA_ARGS__                                                                                  \
+	}
+
 /* Where and why reading failed, for a person. */
 struct fp_conf_error {
 	char text[512]; /* "node.yaml:12:7: pools[0].size: ..." */

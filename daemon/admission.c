@@ -1,5 +1,5 @@
 /*
- * The handshake. Room: daemon; see handshake.h.
+ * The handshake. Room: daemon; see admission.h.
  */
 #include "admission.h"
 
@@ -175,16 +175,16 @@ static int resume_session(struct fp_conn *conn, const struct fp_node_secret *sec
 /* Keys for its leases, if it wants them and a device reaches it. */
 static void arm_session(struct fp_conn *conn)
 {
-	struct fp_cm_server *gate = conn->server->gate;
+	struct fp_cm_server *cm_server = conn->server->cm_server;
 	struct fp_cm_server_peer *peer;
 
-	conn->session->transport = conn->gate_peer ? "rdma" : conn->is_unix ? "shm" : "tcp";
+	conn->session->transport = conn->cm_peer ? "rdma" : conn->is_unix ? "shm" : "tcp";
 	if (!(conn->hello.features & FP_WIRE_FEATURE_KEYS) || conn->is_unix)
 		return;
-	if (conn->gate_peer) {
-		fp_node_session_arm(conn->session, conn->gate_peer, false);
-	} else if (gate && fp_cm_server_has_device(gate) &&
-	           fp_cm_server_peer_new(gate, conn->peer, &peer) == 0) {
+	if (conn->cm_peer) {
+		fp_node_session_arm(conn->session, conn->cm_peer, false);
+	} else if (cm_server && fp_cm_server_has_device(cm_server) &&
+	           fp_cm_server_peer_new(cm_server, conn->peer, &peer) == 0) {
 		fp_node_session_arm(conn->session, peer, true);
 		conn->session->transport = "rdma+tcp";
 		fp_cm_server_peer_unref(peer);
@@ -218,12 +218,12 @@ static int welcome(struct fp_conn *conn, const struct fp_node_secret *secret)
 		welcome.grace_ms = milliseconds(session->grace_ns);
 		welcome.idle_ms = milliseconds(session->idle_timeout_ns);
 	}
-	if (session->gate_peer)
+	if (session->cm_peer)
 		welcome.features |= conn->hello.features & FP_WIRE_FEATURE_KEYS;
 	if (fp_conn_is_control(conn))
 		memcpy(welcome.token, session->token, sizeof(welcome.token));
-	if (fp_conn_is_control(conn) && session->gate_peer)
-		fp_cm_server_peer_admit(conn->session->gate_peer, session->id, session->token);
+	if (fp_conn_is_control(conn) && session->cm_peer)
+		fp_cm_server_peer_admit(conn->session->cm_peer, session->id, session->token);
 	r = fp_auth_prove_server(secret ? secret->text : NULL, &conn->hello, &conn->challenge, &welcome,
 	                         welcome.proof);
 	if (r < 0)

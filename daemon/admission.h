@@ -3,8 +3,8 @@
  * Room: daemon. Both are handlers of request.c: inbox holds the message; each answers it, or
  * refuses the connection.
  */
-#ifndef FP_HANDSHAKE_H
-#define FP_HANDSHAKE_H
+#ifndef FP_ADMISSION_H
+#define FP_ADMISSION_H
 
 struct fp_conn;
 

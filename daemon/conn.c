@@ -372,27 +372,27 @@ static bool is_unix_socket(int fd)
 	return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &len) == 0 && domain == AF_UNIX;
 }
 
-static void end_gate_peer(struct fp_cm_server_peer *gate_peer)
+static void end_cm_peer(struct fp_cm_server_peer *cm_peer)
 {
-	if (!gate_peer)
+	if (!cm_peer)
 		return;
-	fp_cm_server_peer_end(gate_peer);
-	fp_cm_server_peer_unref(gate_peer);
+	fp_cm_server_peer_end(cm_peer);
+	fp_cm_server_peer_unref(cm_peer);
 }
 
-static void know_peer(struct fp_conn *conn, struct fp_cm_server_peer *gate_peer)
+static void know_peer(struct fp_conn *conn, struct fp_cm_server_peer *cm_peer)
 {
-	conn->gate_peer = gate_peer;
-	conn->is_unix = !gate_peer && is_unix_socket(conn->fd);
-	if (gate_peer)
-		snprintf(conn->peer, sizeof(conn->peer), "%s", fp_cm_server_peer_name(gate_peer));
+	conn->cm_peer = cm_peer;
+	conn->is_unix = !cm_peer && is_unix_socket(conn->fd);
+	if (cm_peer)
+		snprintf(conn->peer, sizeof(conn->peer), "%s", fp_cm_server_peer_name(cm_peer));
 	else
 		fp_peer_name(conn->fd, conn->peer, sizeof(conn->peer));
-	if (!conn->is_unix && !gate_peer)
+	if (!conn->is_unix && !cm_peer)
 		fp_handshake_keep_alive(conn->fd);
 }
 
-static struct fp_conn *conn_new(struct fp_server *server, int fd, struct fp_cm_server_peer *gate_peer)
+static struct fp_conn *conn_new(struct fp_server *server, int fd, struct fp_cm_server_peer *cm_peer)
 {
 	fp_autofree struct fp_conn *conn = calloc(1, sizeof(*conn));
 	fp_autofree uint8_t *own_buf = server->loop.bufs ? NULL : malloc(FP_LOOP_BUF_BYTES);
@@ -406,20 +406,20 @@ static struct fp_conn *conn_new(struct fp_server *server, int fd, struct fp_cm_s
 	conn->send_op.done = on_sent;
 	conn->time_op.done = on_time;
 	conn->heard_ns = fp_clock_ns();
-	know_peer(conn, gate_peer);
+	know_peer(conn, cm_peer);
 	if (fp_stranger_add(conn) < 0)
 		return NULL;
 	conn->own_buf = fp_take_ptr(own_buf);
 	return fp_take_ptr(conn);
 }
 
-int fp_conn_start(struct fp_server *server, int fd, struct fp_cm_server_peer *gate_peer)
+int fp_conn_start(struct fp_server *server, int fd, struct fp_cm_server_peer *cm_peer)
 {
-	struct fp_conn *conn = conn_new(server, fd, gate_peer);
+	struct fp_conn *conn = conn_new(server, fd, cm_peer);
 
 	if (!conn) {
 		close(fd);
-		end_gate_peer(gate_peer);
+		end_cm_peer(cm_peer);
 		return -ENOMEM;
 	}
 	conn->next = server->conns;
@@ -492,9 +492,9 @@ static void free_conn(struct fp_conn *conn)
 	close(conn->fd);
 	drop_stash(conn);
 	free(conn->own_buf);
-	fp_cm_server_link_close(conn->gate_link);
+	fp_cm_server_link_close(conn->cm_link);
 	fp_server_conn_ended(conn->server, conn);
-	end_gate_peer(conn->gate_peer);
+	end_cm_peer(conn->cm_peer);
 	free(conn);
 }
 
@@ -551,7 +551,7 @@ static void settle_input(struct fp_conn *conn)
 			fp_server_log_peer(conn->server, conn, "it went away in the middle of a frame");
 		/* Over rdma a process that ends and a cable that breaks look the same: who is
 		 * through says BYE. */
-		conn->cut = conn->cut || conn->gate_peer;
+		conn->cut = conn->cut || conn->cm_peer;
 		conn->state = FP_CONN_CLOSING;
 	}
 	/* What has arrived is still read, then comes an end of file; a frame that is half here gets

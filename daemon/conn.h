@@ -46,9 +46,8 @@ struct fp_conn {
 	int fd;
 	bool is_unix;
 	char peer[FP_PEER_LEN];
-	struct fp_cm_server_peer
-	    *gate_peer; /* it came in by rdma: fd is a socket pair's end; NULL: a socket */
-	struct fp_cm_server_link *gate_link; /* of a LINK whose queue pairs were connected by hand */
+	struct fp_cm_server_peer *cm_peer; /* it came in by rdma: fd is a socket pair's end; NULL: a socket */
+	struct fp_cm_server_link *cm_link; /* of a LINK whose queue pairs were connected by hand */
 	enum fp_conn_state state;
 	bool receiving, sending, timing; /* operations in flight */
 	bool timer_cancelled;            /* its end was asked for */
@@ -90,9 +89,9 @@ bool fp_conn_is_control(const struct fp_conn *conn);
 /* Whether it can break while the client lives: then its session outlives it for a grace period. */
 bool fp_conn_may_break(const struct fp_conn *conn);
 
-/* Begins to serve fd and, unless NULL, the gate's peer behind it; both are its own from here on
+/* Begins to serve fd and, unless NULL, the rdma_cm server's peer behind it; both are its own from here on
  * (also on failure: the peer is then ended). 0 or -ENOMEM. */
-int fp_conn_start(struct fp_server *server, int fd, struct fp_cm_server_peer *gate_peer);
+int fp_conn_start(struct fp_server *server, int fd, struct fp_cm_server_peer *cm_peer);
 
 /* It is session's from now on; NULL: nobody's. It leaves the one before. */
 void fp_conn_enter(struct fp_conn *conn, struct fp_node_session *session);

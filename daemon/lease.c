@@ -135,11 +135,9 @@ void fp_pools_leased(const struct fp_pools *pools, uint64_t *ret_leases, uint64_
 	*ret_bytes = bytes;
 }
 
-#define fp_call_args_of(ptr, type, member) ((type *)(void *)((char *)(ptr)-offsetof(type, member)))
-
-static struct fp_node_lease *lease_of(struct fp_call_args *job)
+static struct fp_node_lease *lease_of(struct fp_worker_job *job)
 {
-	return fp_call_args_of(job, struct fp_node_lease, job);
+	return fp_container_of(job, struct fp_node_lease, job);
 }
 
 /* The last look has not seen it. */
@@ -166,17 +164,17 @@ static void uncharge(struct fp_node_memory *memory)
 	fp_client_uncharge(memory->client, memory->size_bytes);
 }
 
-static bool run_refill(struct fp_call_args *job)
+static bool run_refill(struct fp_worker_job *job)
 {
-	struct fp_pool *pool = fp_call_args_of(job, struct fp_pool, refill);
+	struct fp_pool *pool = fp_container_of(job, struct fp_pool, refill);
 
 	pool->refill_status = fp_pool_refill(pool);
 	return pool->refill_status > 0;
 }
 
-static void done_refill(struct fp_call_args *job)
+static void done_refill(struct fp_worker_job *job)
 {
-	struct fp_pool *pool = fp_call_args_of(job, struct fp_pool, refill);
+	struct fp_pool *pool = fp_container_of(job, struct fp_pool, refill);
 
 	if (pool->refill_status < 0 && !pool->lacks)
 		fp_log(FP_LOG_WARNING, "pool",
@@ -188,13 +186,13 @@ static void done_refill(struct fp_call_args *job)
 }
 
 /* One job a pool, behind what clients wait for: the reserve may be short for a while. */
-static void refill(struct fp_worker *keeper, struct fp_pool *pool)
+static void refill(struct fp_worker *worker, struct fp_pool *pool)
 {
 	if (!pool->preallocate || pool->refilling)
 		return;
 	pool->refilling = true;
-	pool->refill = (struct fp_call_args){.run = run_refill, .done = done_refill};
-	fp_worker_post(keeper, &pool->refill_line, &pool->refill);
+	pool->refill = (struct fp_worker_job){.run = run_refill, .done = done_refill};
+	fp_worker_post(worker, &pool->refill_line, &pool->refill);
 }
 
 static void memory_free(struct fp_node_memory *memory)
@@ -205,19 +203,19 @@ static void memory_free(struct fp_node_memory *memory)
 	free(memory);
 }
 
-static bool run_give(struct fp_call_args *job)
+static bool run_give(struct fp_worker_job *job)
 {
-	struct fp_node_memory *memory = fp_call_args_of(job, struct fp_node_memory, give);
+	struct fp_node_memory *memory = fp_container_of(job, struct fp_node_memory, give);
 
 	return fp_pool_give(memory->pool, &memory->chunk) > 0;
 }
 
-static void done_give(struct fp_call_args *job)
+static void done_give(struct fp_worker_job *job)
 {
-	struct fp_node_memory *memory = fp_call_args_of(job, struct fp_node_memory, give);
+	struct fp_node_memory *memory = fp_container_of(job, struct fp_node_memory, give);
 
 	memory->pool->leaving_bytes -= memory->size_bytes;
-	refill(memory->keeper, memory->pool);
+	refill(memory->worker, memory->pool);
 	memory_free(memory);
 }
 
@@ -227,8 +225,8 @@ static void give(struct fp_node_memory *memory)
 {
 	uncharge(memory);
 	memory->pool->leaving_bytes += memory->size_bytes;
-	memory->give = (struct fp_call_args){.run = run_give, .done = done_give};
-	fp_worker_post(memory->keeper, &memory->line, &memory->give);
+	memory->give = (struct fp_worker_job){.run = run_give, .done = done_give};
+	fp_worker_post(memory->worker, &memory->line, &memory->give);
 }
 
 static void keep(struct fp_node_memory *memory)
@@ -287,25 +285,25 @@ bool fp_pools_collect(struct fp_pools *pools)
 	return any;
 }
 
-static bool run_leave(struct fp_call_args *job)
+static bool run_leave(struct fp_worker_job *job)
 {
 	return false;
 }
 
-static void done_leave(struct fp_call_args *job)
+static void done_leave(struct fp_worker_job *job)
 {
 	free(lease_of(job));
 }
 
-/* A holder leaves, behind the keeper's jobs for its key, which point at it. After the last the
+/* A holder leaves, behind the worker's jobs for its key, which point at it. After the last the
  * memory goes.
  */
 static void leave(struct fp_node_lease *lease)
 {
 	struct fp_node_memory *memory = lease->memory;
 
-	lease->job = (struct fp_call_args){.run = run_leave, .done = done_leave};
-	fp_worker_post(lease->keeper, &memory->line, &lease->job);
+	lease->job = (struct fp_worker_job){.run = run_leave, .done = done_leave};
+	fp_worker_post(lease->worker, &memory->line, &lease->job);
 	if (--memory->n_holders)
 		return;
 	memory->pool->n_leases--;
@@ -327,7 +325,7 @@ static void detach(struct fp_node_lease *lease)
 	lease->leases = NULL;
 }
 
-static bool run_take(struct fp_call_args *job)
+static bool run_take(struct fp_worker_job *job)
 {
 	struct fp_node_lease *lease = lease_of(job);
 	struct fp_node_memory *memory = lease->memory;
@@ -336,14 +334,14 @@ static bool run_take(struct fp_call_args *job)
 	return lease->status > 0;
 }
 
-static void done_take(struct fp_call_args *job)
+static void done_take(struct fp_worker_job *job)
 {
 	struct fp_node_lease *lease = lease_of(job);
 	bool session_ended = !lease->leases;
 	int r = lease->status;
 
 	lease->granted = r == 0 && !session_ended;
-	refill(lease->keeper, lease->memory->pool);
+	refill(lease->worker, lease->memory->pool);
 	lease->done(lease, session_ended ? -ECANCELED : r, lease->user);
 	if (r == 0) {
 		if (session_ended)
@@ -382,7 +380,7 @@ static int find_id(struct fp_node_leases *leases, uint32_t *ret_id)
 }
 
 /* With memory of its own, of which nothing is there yet. NULL: no memory. */
-static struct fp_node_lease *lease_new(struct fp_pools *pools, struct fp_pool *pool, struct fp_worker *keeper,
+static struct fp_node_lease *lease_new(struct fp_pools *pools, struct fp_pool *pool, struct fp_worker *worker,
                                        const struct fp_lease_request *request)
 {
 	fp_autofree struct fp_node_lease *lease = calloc(1, sizeof(*lease));
@@ -394,13 +392,13 @@ static struct fp_node_lease *lease_new(struct fp_pools *pools, struct fp_pool *p
 	}
 	*memory = (struct fp_node_memory){.pools = pools,
 	                                  .pool = pool,
-	                                  .keeper = keeper,
+	                                  .worker = worker,
 	                                  .shareable = request->shareable,
 	                                  .client = request->client,
 	                                  .size_bytes = fp_pool_round(pool, request->size_bytes),
 	                                  .n_holders = 1};
 	lease->memory = memory;
-	lease->keeper = keeper;
+	lease->worker = worker;
 	lease->done = request->done;
 	lease->user = request->user;
 	return fp_take_ptr(lease);
@@ -461,7 +459,7 @@ static int admit(struct fp_pools *pools, const struct fp_lease_request *request,
 	return 0;
 }
 
-int fp_node_lease_grant(struct fp_node_leases *leases, struct fp_pools *pools, struct fp_worker *keeper,
+int fp_node_lease_grant(struct fp_node_leases *leases, struct fp_pools *pools, struct fp_worker *worker,
                         const struct fp_lease_request *request)
 {
 	struct fp_node_lease *lease;
@@ -475,14 +473,14 @@ int fp_node_lease_grant(struct fp_node_leases *leases, struct fp_pools *pools, s
 		r = leases->n < request->max_leases ? find_id(leases, &id) : -EUSERS;
 	if (r < 0)
 		return r;
-	lease = lease_new(pools, pool, keeper, request);
+	lease = lease_new(pools, pool, worker, request);
 	if (!lease)
 		return -ENOMEM;
 	lease->id = id;
-	lease->job = (struct fp_call_args){.run = run_take, .done = done_take, .awaited = true};
+	lease->job = (struct fp_worker_job){.run = run_take, .done = done_take, .awaited = true};
 	charge(lease->memory);
 	enter(leases, lease);
-	fp_worker_post(keeper, &lease->memory->line, &lease->job);
+	fp_worker_post(worker, &lease->memory->line, &lease->job);
 	return 0;
 }
 
@@ -495,7 +493,7 @@ static struct fp_node_lease *adopt(const struct fp_node_lease *from)
 	*lease = (struct fp_node_lease){.id = from->id,
 	                                .granted = true,
 	                                .read_only = true,
-	                                .keeper = from->keeper,
+	                                .worker = from->worker,
 	                                .memory = from->memory};
 	lease->memory->n_holders++;
 	return lease;
@@ -568,9 +566,9 @@ void fp_node_lease_release(struct fp_node_lease *lease)
 /* ---- keys ---- */
 
 /* Registration pins all pages in one go. They are there by then: to clear them takes longest. */
-static bool run_make(struct fp_call_args *job)
+static bool run_make(struct fp_worker_job *job)
 {
-	struct fp_lease_key *key = fp_call_args_of(job, struct fp_lease_key, make);
+	struct fp_lease_key *key = fp_container_of(job, struct fp_lease_key, make);
 	struct fp_node_memory *memory = key->lease->memory;
 	enum fp_verbs_access access = key->lease->read_only ? FP_VERBS_REMOTE_READ : FP_VERBS_REMOTE;
 
@@ -582,25 +580,25 @@ static bool run_make(struct fp_call_args *job)
 }
 
 /* The lease still stands: its memory is given back by a job that comes later. */
-static void done_make(struct fp_call_args *job)
+static void done_make(struct fp_worker_job *job)
 {
-	struct fp_lease_key *key = fp_call_args_of(job, struct fp_lease_key, make);
+	struct fp_lease_key *key = fp_container_of(job, struct fp_lease_key, make);
 
 	key->made = key->status == 0;
 	key->done(key->lease, key->revoked ? -ECANCELED : key->status, key->user);
 }
 
-static bool run_revoke(struct fp_call_args *job)
+static bool run_revoke(struct fp_worker_job *job)
 {
-	struct fp_lease_key *key = fp_call_args_of(job, struct fp_lease_key, revoke);
+	struct fp_lease_key *key = fp_container_of(job, struct fp_lease_key, revoke);
 
 	fp_cm_server_peer_deregister(key->peer, &key->region);
 	return false;
 }
 
-static void done_revoke(struct fp_call_args *job)
+static void done_revoke(struct fp_worker_job *job)
 {
-	struct fp_lease_key *key = fp_call_args_of(job, struct fp_lease_key, revoke);
+	struct fp_lease_key *key = fp_container_of(job, struct fp_lease_key, revoke);
 
 	fp_cm_server_peer_unref(key->peer);
 	free(key);
@@ -624,7 +622,7 @@ int fp_node_lease_key_make(struct fp_node_lease *lease, struct fp_cm_server_peer
 	    .user = user,
 	};
 	lease->key = key;
-	fp_worker_post(lease->keeper, &lease->memory->line, &key->make);
+	fp_worker_post(lease->worker, &lease->memory->line, &key->make);
 	return 0;
 }
 
@@ -635,7 +633,7 @@ void fp_node_lease_key_revoke(struct fp_node_lease *lease)
 	if (!key)
 		return;
 	key->revoked = true;
-	fp_worker_post(lease->keeper, &lease->memory->line, &key->revoke);
+	fp_worker_post(lease->worker, &lease->memory->line, &key->revoke);
 }
 
 void fp_node_leases_revoke(struct fp_node_leases *leases)

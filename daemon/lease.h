@@ -1,9 +1,9 @@
 /*
  * Leases as the node holds them: granted to a session out of a pool, used by its requests, given
- * back and scrubbed. Room: daemon. It knows pools and the keeper, never connections. Everything
- * here is the loop's thread; the memory work itself is done by the keeper.
+ * back and scrubbed. Room: daemon. It knows pools and the worker, never connections. Everything
+ * here is the loop's thread; the memory work itself is done by the worker.
  *
- *            grant              the keeper made it        release, or the session ends
+ *            grant              the worker made it        release, or the session ends
  *   (none) ────────► being made ──────────────────► granted ───────────────────────────► released
  *                                           no request uses it any more: scrubbed ◄──────────┘
  *
@@ -34,17 +34,17 @@ struct fp_node_leases {
 };
 
 /*
- * A lease's key: its memory, registered in the domain of a peer of the gate, so that this peer's
- * links READ and WRITE it. Made and revoked by the keeper, in that order and before the memory is
- * scrubbed. From its revocation on it belongs to the keeper's job, and no longer to the lease.
+ * A lease's key: its memory, registered in the domain of a peer of the rdma_cm server, so that this peer's
+ * links READ and WRITE it. Made and revoked by the worker, in that order and before the memory is
+ * scrubbed. From its revocation on it belongs to the worker's job, and no longer to the lease.
  */
 struct fp_lease_key {
 	struct fp_cm_server_peer *peer; /* held */
 	struct fp_node_lease *lease;
-	struct fp_verbs_region region; /* the keeper's until made and after the revocation */
+	struct fp_verbs_region region; /* the worker's until made and after the revocation */
 	bool made, revoked;
 	int status;
-	struct fp_call_args make, revoke;
+	struct fp_worker_job make, revoke;
 	void (*done)(struct fp_node_lease *lease, int status, void *user);
 	void *user;
 };
@@ -56,15 +56,15 @@ struct fp_lease_key {
 struct fp_node_memory {
 	struct fp_pools *pools;
 	struct fp_pool *pool;
-	struct fp_worker *keeper;
+	struct fp_worker *worker;
 	TAILQ_ENTRY(fp_node_memory) kept;
-	struct fp_call_args give;
+	struct fp_worker_job give;
 	bool shareable;           /* it counts for pools->max_shared */
 	struct fp_client *client; /* held: whom it is charged to, until the last holder has left */
 	uint64_t size_bytes;
-	struct fp_chunk chunk;         /* the keeper's until granted and after the last holder left */
-	struct fp_call_args_line line; /* made, then its keys made and revoked, then given back */
-	unsigned n_holders;            /* leases, those released that are still used included */
+	struct fp_chunk chunk;      /* the worker's until granted and after the last holder left */
+	struct fp_worker_line line; /* made, then its keys made and revoked, then given back */
+	unsigned n_holders;         /* leases, those released that are still used included */
 };
 
 struct fp_node_lease {
@@ -73,11 +73,11 @@ struct fp_node_lease {
 	bool read_only;                /* adopted */
 	unsigned uses;                 /* requests that read or write the memory now */
 	struct fp_node_leases *leases; /* NULL: released */
-	struct fp_worker *keeper;
+	struct fp_worker *worker;
 	struct fp_node_memory *memory; /* held */
-	struct fp_lease_key *key;      /* NULL: reached by no link of the gate's */
-	int status;                    /* of the keeper's work */
-	struct fp_call_args job;
+	struct fp_lease_key *key;      /* NULL: reached by no link of the rdma_cm server's */
+	int status;                    /* of the worker's work */
+	struct fp_worker_job job;
 	void (*done)(struct fp_node_lease *lease, int status, void *user);
 	void *user;
 };
@@ -108,7 +108,7 @@ struct fp_pools {
 };
 
 void fp_pools_init(struct fp_pools *pools, unsigned max_shared);
-/* Forgets what is kept: it is the clients' from then on. After the keeper; the pools stay the
+/* Forgets what is kept: it is the clients' from then on. After the worker; the pools stay the
  * caller's. */
 void fp_pools_done(struct fp_pools *pools);
 
@@ -146,11 +146,11 @@ void fp_pools_warn(struct fp_pools *pools);
 void fp_pools_leased(const struct fp_pools *pools, uint64_t *ret_leases, uint64_t *ret_bytes);
 
 /*
- * Begins a grant: accounts for it and lets the keeper make the memory. 0: request->done will be
+ * Begins a grant: accounts for it and lets the worker make the memory. 0: request->done will be
  * called; -EDQUOT, -ENOSPC, -EMFILE (the client maps as many as one may), -EUSERS (too many
  * leases), -ENOMEM: it will not.
  */
-int fp_node_lease_grant(struct fp_node_leases *leases, struct fp_pools *pools, struct fp_worker *keeper,
+int fp_node_lease_grant(struct fp_node_leases *leases, struct fp_pools *pools, struct fp_worker *worker,
                         const struct fp_lease_request *request);
 
 /*
@@ -182,7 +182,7 @@ void fp_node_lease_release(struct fp_node_lease *lease);
  */
 int fp_node_lease_key_make(struct fp_node_lease *lease, struct fp_cm_server_peer *peer,
                            void (*done)(struct fp_node_lease *lease, int status, void *user), void *user);
-/* No new connection gets in by it; the memory is deregistered by the keeper. None is fine. */
+/* No new connection gets in by it; the memory is deregistered by the worker. None is fine. */
 void fp_node_lease_key_revoke(struct fp_node_lease *lease);
 /* Those of all leases. */
 void fp_node_leases_revoke(struct fp_node_leases *leases);

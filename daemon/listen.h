@@ -15,7 +15,7 @@
 struct fp_listen_address {
 	struct sockaddr_storage sockaddr;
 	socklen_t len;
-	bool rdma; /* the gate listens there, not we */
+	bool rdma; /* the rdma_cm server listens there, not we */
 };
 
 /*

@@ -32,8 +32,6 @@ struct fp_loop {
 	bool (*between_rounds)(struct fp_loop *loop);
 };
 
-#define fp_container_of(ptr, type, member) ((type *)(void *)((char *)(ptr)-offsetof(type, member)))
-
 /*
  * Sets the ring up. plain: without shared buffers, as on kernels that have none. 0; else a negative
  * errno, and error->text says which setting of the host stands in the way. Release with

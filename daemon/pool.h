@@ -34,7 +34,7 @@
 struct fp_chunk {
 	void *base;
 	uint64_t size_bytes;
-	uint64_t mapped_bytes, populated_bytes; /* from base on; the keeper's */
+	uint64_t mapped_bytes, populated_bytes; /* from base on; the worker's */
 	uint64_t freed_bytes;                   /* that the reserve gave up for it, before it is mapped */
 	int fd;                                 /* a memfd's; -1: anonymous, or for nobody but us */
 	bool passed; /* a client was given another descriptor of the memfd: fp_chunk_is_alone tells */
@@ -49,15 +49,15 @@ struct fp_pool {
 	uint64_t numa_node;
 	bool preallocate;
 	_Atomic bool ending;
-	uint64_t used_bytes;        /* leased or kept; the loop's thread alone */
-	uint64_t kept_bytes;        /* no longer leased, but clients still have it; as above */
-	uint64_t n_leases;          /* that these are, each once however many sessions have it; as above */
-	uint64_t leaving_bytes;     /* no longer leased, and not given back yet; as above */
-	struct fp_call_args refill; /* while refilling: one for all chunks that came back; as above */
-	struct fp_call_args_line refill_line;
+	uint64_t used_bytes;         /* leased or kept; the loop's thread alone */
+	uint64_t kept_bytes;         /* no longer leased, but clients still have it; as above */
+	uint64_t n_leases;           /* that these are, each once however many sessions have it; as above */
+	uint64_t leaving_bytes;      /* no longer leased, and not given back yet; as above */
+	struct fp_worker_job refill; /* while refilling: one for all chunks that came back; as above */
+	struct fp_worker_line refill_line;
 	int refill_status;
 	bool refilling, lacks; /* the host had no memory for all of the reserve; as above */
-	/* the keeper's thread alone */
+	/* the worker's thread alone */
 	uint64_t taken_bytes;   /* of all chunks */
 	int reserve_fd;         /* of a preallocated pool; else -1 */
 	uint64_t reserve_bytes; /* the first so many of it have pages */
@@ -90,17 +90,17 @@ void fp_pool_uncharge(struct fp_pool *pool, uint64_t size_bytes);
  * A slice of making a zeroed chunk of size_bytes (rounded and charged before); *chunk is empty at
  * first. Waits (1, with nothing done) for chunks whose bytes are charged again, and which are being
  * given back. 1, 0, or a negative errno, and *chunk is empty: -ENOMEM when the host has no memory.
- * The keeper's thread.
+ * The worker's thread.
  */
 int fp_pool_take(struct fp_pool *pool, uint64_t size_bytes, struct fp_chunk *chunk);
-/* A slice of giving a chunk all its pages. 1, 0 or -ENOMEM. The keeper's thread. */
+/* A slice of giving a chunk all its pages. 1, 0 or -ENOMEM. The worker's thread. */
 int fp_pool_populate(const struct fp_pool *pool, struct fp_chunk *chunk);
 /* The node ends: what comes back is not preallocated again. Any thread. */
 void fp_pool_end(struct fp_pool *pool);
 
 /*
  * A slice of freeing a chunk that nobody else has: 1 or 0. Its pages go also from who holds a name
- * for its memfd. Nobody else is ever given that memfd. The keeper's thread.
+ * for its memfd. Nobody else is ever given that memfd. The worker's thread.
  */
 int fp_pool_give(struct fp_pool *pool, struct fp_chunk *chunk);
 /* Lets go of a chunk that a client still has, whose bytes stay: it may have them nowhere else. */
@@ -114,7 +114,7 @@ bool fp_chunk_is_alone(const struct fp_chunk *chunk);
 /*
  * A slice of bringing the reserve of a preallocated pool to all that no chunk has. It can fail: a
  * client that dies lets go of its mapping a moment after its session has ended, and one that lives
- * may keep it. 1, 0, or -ENOMEM: to be tried again with every chunk. The keeper's thread.
+ * may keep it. 1, 0, or -ENOMEM: to be tried again with every chunk. The worker's thread.
  */
 int fp_pool_refill(struct fp_pool *pool);
 

@@ -126,8 +126,8 @@ static void key_done(struct fp_node_lease *lease, int status, void *user)
  * can't. */
 static bool answer_with_key(struct fp_conn *conn, struct fp_node_lease *lease)
 {
-	if (!conn->session->gate_peer ||
-	    fp_node_lease_key_make(lease, conn->session->gate_peer, key_done, conn) < 0)
+	if (!conn->session->cm_peer ||
+	    fp_node_lease_key_make(lease, conn->session->cm_peer, key_done, conn) < 0)
 		return false;
 	conn->leasing = true;
 	return true;
@@ -195,7 +195,7 @@ static void handle_lease(struct fp_conn *conn)
 		return;
 	}
 	request.size_bytes = lease.size_bytes;
-	r = fp_node_lease_grant(&conn->session->leases, &server->pools, server->keeper, &request);
+	r = fp_node_lease_grant(&conn->session->leases, &server->pools, server->worker, &request);
 	if (r < 0)
 		fp_conn_unpromise_fd(conn);
 	if (r == -EMFILE) {
@@ -298,8 +298,8 @@ static void handle_qp(struct fp_conn *conn)
 	client = (struct fp_verbs_address){
 	    .qpn = qp.qpn, .psn = qp.psn, .lid = qp.lid, .mtu = qp.mtu, .n_reads = qp.n_reads};
 	memcpy(client.gid, qp.gid, sizeof(client.gid));
-	if (conn->session->own_peer && !conn->gate_link)
-		r = fp_cm_server_peer_connect(conn->session->gate_peer, &client, &own, &conn->gate_link);
+	if (conn->session->own_peer && !conn->cm_link)
+		r = fp_cm_server_peer_connect(conn->session->cm_peer, &client, &own, &conn->cm_link);
 	if (r < 0) {
 		answer_status(conn, fp_wire_status_from_errno(r));
 		return;

@@ -59,7 +59,7 @@ static bool is_own_user(int fd)
 	       cred.uid == geteuid() || cred.uid == 0;
 }
 
-void fp_server_welcome(struct fp_server *server, int fd, struct fp_cm_server_peer *gate_peer)
+void fp_server_welcome(struct fp_server *server, int fd, struct fp_cm_server_peer *cm_peer)
 {
 	const char *why = NULL;
 	char peer[FP_PEER_LEN];
@@ -69,7 +69,7 @@ void fp_server_welcome(struct fp_server *server, int fd, struct fp_cm_server_pee
 		why = "the node is stopping";
 	else if (server->options.private_node && !is_own_user(fd))
 		why = "this node serves one user only";
-	else if (fp_conn_start(server, fd, gate_peer) == 0)
+	else if (fp_conn_start(server, fd, cm_peer) == 0)
 		return;
 	else
 		fd = -1;
@@ -78,9 +78,9 @@ void fp_server_welcome(struct fp_server *server, int fd, struct fp_cm_server_pee
 	if (fd < 0)
 		return;
 	close(fd);
-	if (gate_peer) {
-		fp_cm_server_peer_end(gate_peer);
-		fp_cm_server_peer_unref(gate_peer);
+	if (cm_peer) {
+		fp_cm_server_peer_end(cm_peer);
+		fp_cm_server_peer_unref(cm_peer);
 	}
 }
 
@@ -409,10 +409,10 @@ static void on_signal(struct fp_op *op, int res, unsigned flags)
 		stop(server);
 }
 
-static void read_keeper(struct fp_server *server)
+static void read_worker(struct fp_server *server)
 {
-	fp_loop_read(&server->loop, &server->keeper_op, fp_worker_fd(server->keeper), &server->keeper_events,
-	             sizeof(server->keeper_events));
+	fp_loop_read(&server->loop, &server->worker_op, fp_worker_fd(server->worker), &server->worker_events,
+	             sizeof(server->worker_events));
 }
 
 static void on_kept(struct fp_op *op, int res, unsigned flags);
@@ -437,12 +437,12 @@ static void on_kept(struct fp_op *op, int res, unsigned flags)
 	watch_kept(server);
 }
 
-static void on_keeper(struct fp_op *op, int res, unsigned flags)
+static void on_worker(struct fp_op *op, int res, unsigned flags)
 {
-	struct fp_server *server = fp_container_of(op, struct fp_server, keeper_op);
+	struct fp_server *server = fp_container_of(op, struct fp_server, worker_op);
 
-	read_keeper(server);
-	fp_worker_reap(server->keeper);
+	read_worker(server);
+	fp_worker_reap(server->worker);
 	trim_soon(server);  /* a lease is freed behind its jobs, maybe after the trim for its connection */
 	watch_kept(server); /* whoever gave up a lease has posted a job */
 }
@@ -555,7 +555,7 @@ static void listener_url(const struct fp_server *server, const struct fp_listene
                          size_t len)
 {
 	if (listener->address.rdma)
-		fp_listen_rdma_url(&listener->address, fp_cm_server_port(server->gate, listener->gate_idx),
+		fp_listen_rdma_url(&listener->address, fp_cm_server_port(server->cm_server, listener->cm_idx),
 		                   url, len);
 	else
 		fp_listen_url(listener->fd, url, len);
@@ -596,8 +596,8 @@ static int run_loop(struct fp_server *server)
 			start_accept(&server->listeners[i]);
 	server->loop.between_rounds = take_turns;
 	read_signal(server);
-	read_keeper(server);
-	if (server->gate)
+	read_worker(server);
+	if (server->cm_server)
 		fp_server_rdma_read(server);
 	announce(server);
 	r = fp_loop_run(&server->loop);
@@ -616,17 +616,17 @@ static int serve(struct fp_server *server)
 		fp_log(FP_LOG_ERROR, "node", "%s", error.text);
 		return r;
 	}
-	r = explain_start("the thread that keeps leases", fp_worker_start(&server->keeper));
+	r = explain_start("the thread that keeps leases", fp_worker_start(&server->worker));
 	if (r == 0)
 		r = run_loop(server);
 	fp_loop_done(&server->loop);
-	fp_worker_stop(server->keeper);
+	fp_worker_stop(server->worker);
 	return r;
 }
 
 static void done(struct fp_server *server)
 {
-	fp_cm_server_close(server->gate); /* after the keeper: nothing is registered any more */
+	fp_cm_server_close(server->cm_server); /* after the worker: nothing is registered any more */
 	for (unsigned i = 0; i < server->n_listeners; i++)
 		close_listener(&server->listeners[i]);
 	free(server->listeners);
@@ -647,7 +647,7 @@ int fp_server_run(const struct fp_server_options *options)
 	    .start_ns = fp_clock_ns(),
 	    .signal_fd = -1,
 	    .signal_op.done = on_signal,
-	    .keeper_op.done = on_keeper,
+	    .worker_op.done = on_worker,
 	    .drain_op.done = on_drain_time,
 	    .users_op.done = on_users_gone,
 	    .trim_op.done = on_trim,

@@ -26,8 +26,8 @@
 struct fp_listener {
 	struct fp_server *server;
 	struct fp_listen_address address;
-	int fd;            /* -1: the gate's */
-	unsigned gate_idx; /* of an rdma address: which of the gate's it is */
+	int fd;          /* -1: the rdma_cm server's */
+	unsigned cm_idx; /* of an rdma address: which of the rdma_cm server's it is */
 	bool accepting;
 	struct fp_op accept_op, pause_op;
 	struct __kernel_timespec pause;
@@ -57,9 +57,9 @@ struct fp_server_options {
 
 struct fp_server {
 	struct fp_loop loop;
-	struct fp_worker *keeper;
-	struct fp_cm_server *gate; /* NULL: no rdma is configured */
-	struct fp_cm_server_news gate_news;
+	struct fp_worker *worker;
+	struct fp_cm_server *cm_server; /* NULL: no rdma is configured */
+	struct fp_cm_server_news cm_news;
 	struct fp_server_options options;
 	struct fp_config *config; /* as options.config */
 	struct fp_pools pools;
@@ -81,8 +81,8 @@ struct fp_server {
 	struct fp_notify notify;
 	int signal_fd;
 	struct signalfd_siginfo signal;
-	uint64_t keeper_events;
-	struct fp_op signal_op, keeper_op, gate_op, drain_op, grace_op, kept_op, users_op, trim_op;
+	uint64_t worker_events;
+	struct fp_op signal_op, worker_op, cm_op, drain_op, grace_op, kept_op, users_op, trim_op;
 	struct __kernel_timespec drain_time, grace_time, kept_time, trim_time;
 	bool trim_timing;  /* connections have ended: memory goes back to the system soon */
 	bool kept_timing;  /* clients keep memory: kept_op will look after it */
@@ -95,9 +95,9 @@ struct fp_server {
  */
 int fp_server_run(const struct fp_server_options *options);
 
-/* Takes a connection on, or turns it away and says why. fd and gate_peer (NULL: not by rdma) are
+/* Takes a connection on, or turns it away and says why. fd and cm_peer (NULL: not by rdma) are
  * the server's from then on. */
-void fp_server_welcome(struct fp_server *server, int fd, struct fp_cm_server_peer *gate_peer);
+void fp_server_welcome(struct fp_server *server, int fd, struct fp_cm_server_peer *cm_peer);
 
 /*
  * A connection has nothing more to do with its session, if it has one. If it was the control

@@ -1,5 +1,5 @@
 /*
- * The server's side of the gate. Room: daemon; see server_gate.h.
+ * The server's side of the rdma_cm server. Room: daemon; see server_rdma.h.
  */
 #include "server_rdma.h"
 
@@ -10,7 +10,7 @@
 
 /* ---- opening ---- */
 
-static int explain_gate(const struct fp_server *server, const struct fp_listener *failed, int r)
+static int explain_cm_server(const struct fp_server *server, const struct fp_listener *failed, int r)
 {
 	char url[FP_LISTEN_URL_LEN] = "rdma", reason[64], devices[FP_EXPLAIN_LEN];
 	uint16_t port;
@@ -74,7 +74,7 @@ int fp_server_rdma_open(struct fp_server *server)
 			       n ? "too many rdma addresses to listen on" : "a private node has no rdma");
 			return -EINVAL;
 		}
-		listener->gate_idx = n;
+		listener->cm_idx = n;
 		listeners[n] = listener;
 		listen[n].host =
 		    fp_listen_host(&listener->address, hosts[n], sizeof(hosts[n]), &listen[n].port);
@@ -82,13 +82,13 @@ int fp_server_rdma_open(struct fp_server *server)
 	}
 	if (!options.n_listen && !options.by_hand)
 		return 0;
-	r = fp_cm_server_open(&options, &server->gate, &failed);
-	return r < 0 ? explain_gate(server, listeners[failed], r) : 0;
+	r = fp_cm_server_open(&options, &server->cm_server, &failed);
+	return r < 0 ? explain_cm_server(server, listeners[failed], r) : 0;
 }
 
 /* ---- what it tells ---- */
 
-static void log_gate(struct fp_server *server, const struct fp_cm_server_news *news)
+static void log_cm_news(struct fp_server *server, const struct fp_cm_server_news *news)
 {
 	switch (news->type) {
 	case FP_CM_SERVER_NEWS_DENIED:
@@ -110,10 +110,10 @@ static void log_gate(struct fp_server *server, const struct fp_cm_server_news *n
 	}
 }
 
-static void on_gate(struct fp_op *op, int res, unsigned flags)
+static void on_cm_news(struct fp_op *op, int res, unsigned flags)
 {
-	struct fp_server *server = fp_container_of(op, struct fp_server, gate_op);
-	struct fp_cm_server_news news = server->gate_news;
+	struct fp_server *server = fp_container_of(op, struct fp_server, cm_op);
+	struct fp_cm_server_news news = server->cm_news;
 
 	if (res == -EINTR || res == -EAGAIN) {
 		fp_server_rdma_read(server);
@@ -125,12 +125,12 @@ static void on_gate(struct fp_op *op, int res, unsigned flags)
 	if (news.type == FP_CM_SERVER_NEWS_PEER)
 		fp_server_welcome(server, news.fd, news.peer);
 	else
-		log_gate(server, &news);
+		log_cm_news(server, &news);
 }
 
 void fp_server_rdma_read(struct fp_server *server)
 {
-	server->gate_op.done = on_gate;
-	fp_loop_read(&server->loop, &server->gate_op, fp_cm_server_news_fd(server->gate), &server->gate_news,
-	             sizeof(server->gate_news));
+	server->cm_op.done = on_cm_news;
+	fp_loop_read(&server->loop, &server->cm_op, fp_cm_server_news_fd(server->cm_server), &server->cm_news,
+	             sizeof(server->cm_news));
 }

@@ -1,5 +1,5 @@
 /*
- * The gate of a server: where rdma:// addresses are listened to (transport/verbs_cm_server.h). Room: daemon; the
+ * The rdma_cm server of a server: where rdma:// addresses are listened to (transport/verbs_cm_server.h). Room: daemon; the
  * loop's thread.
  */
 #ifndef FP_SERVER_RDMA_H
@@ -8,12 +8,12 @@
 #include "server.h"
 
 /*
- * Opens server->gate if the configuration has rdma:// addresses, or a device for queue pairs that are
+ * Opens server->cm_server if the configuration has rdma:// addresses, or a device for queue pairs that are
  * connected by hand; else it stays NULL. 0, or a negative errno after it has logged why.
  */
 int fp_server_rdma_open(struct fp_server *server);
 
-/* Has the loop read what the gate tells: peers that come are welcomed, the rest is logged. Once,
+/* Has the loop read what the rdma_cm server tells: peers that come are welcomed, the rest is logged. Once,
  * when it runs. */
 void fp_server_rdma_read(struct fp_server *server);
 

@@ -72,7 +72,7 @@ static ull grace_left_ms(const struct fp_node_session *session)
 
 static unsigned regions(const struct fp_node_session *session)
 {
-	return session->gate_peer ? fp_cm_server_peer_regions(session->gate_peer) : 0;
+	return session->cm_peer ? fp_cm_server_peer_regions(session->cm_peer) : 0;
 }
 
 static void print_session(const struct fp_node_session *session, FILE *out)
@@ -87,7 +87,7 @@ static void print_session(const struct fp_node_session *session, FILE *out)
 	        session->cut_off ? "cut off" : "connected", grace_left_ms(session), session->n_resumes,
 	        (ull)((fp_clock_ns() - session->opened_ns) / FP_NSEC_PER_SEC), session->transport,
 	        session->memfd ? "true" : "false", session->n_links,
-	        session->gate_peer ? fp_cm_server_peer_queue_pairs(session->gate_peer) : 0, regions(session),
+	        session->cm_peer ? fp_cm_server_peer_queue_pairs(session->cm_peer) : 0, regions(session),
 	        session->leases.n, session->leases.n_adopted, (ull)session->parent_id,
 	        (ull)session->leases.leased_bytes, (ull)session->read_bytes, (ull)session->written_bytes);
 }
@@ -127,9 +127,9 @@ static void print_rdma(const struct fp_server *server, FILE *out)
 	struct fp_cm_server_counts c;
 	unsigned n_regions = 0;
 
-	if (!server->gate)
+	if (!server->cm_server)
 		return;
-	fp_cm_server_counts(server->gate, &c);
+	fp_cm_server_counts(server->cm_server, &c);
 	for (const struct fp_node_session *s = server->sessions.first; s; s = s->next)
 		n_regions += regions(s);
 	fprintf(out,
@@ -141,13 +141,13 @@ static void print_rdma(const struct fp_server *server, FILE *out)
 	fprintf(out, "},");
 }
 
-/* What one-sided requests were denied the device says to the gate. */
+/* What one-sided requests were denied the device says to the rdma_cm server. */
 static uint64_t denied(const struct fp_server *server)
 {
 	struct fp_cm_server_counts c = {0};
 
-	if (server->gate)
-		fp_cm_server_counts(server->gate, &c);
+	if (server->cm_server)
+		fp_cm_server_counts(server->cm_server, &c);
 	return server->counters.denied + c.denied;
 }
 

@@ -1,5 +1,5 @@
 /*
- * The keeper's thread and its queues. Room: daemon; see keeper.h.
+ * The worker's thread and its queues. Room: daemon; see worker.h.
  */
 #include "worker.h"
 
@@ -14,7 +14,7 @@
 
 /* Lines whose first job can run. */
 struct ready {
-	struct fp_call_args_line *first, **end;
+	struct fp_worker_line *first, **end;
 };
 
 struct fp_worker {
@@ -24,22 +24,22 @@ struct fp_worker {
 	pthread_cond_t posted;
 	struct ready ready[2]; /* [1]: a client waits for their first job */
 	bool turn;             /* the kind that ran last */
-	struct fp_call_args *finished, **finished_end;
+	struct fp_worker_job *finished, **finished_end;
 	bool stopping;
 };
 
-static void push_ready(struct fp_worker *keeper, struct fp_call_args_line *line)
+static void push_ready(struct fp_worker *worker, struct fp_worker_line *line)
 {
-	struct ready *ready = &keeper->ready[line->first->awaited];
+	struct ready *ready = &worker->ready[line->first->awaited];
 
 	line->next = NULL;
 	*ready->end = line;
 	ready->end = &line->next;
 }
 
-static struct fp_call_args_line *pop_ready(struct ready *ready)
+static struct fp_worker_line *pop_ready(struct ready *ready)
 {
-	struct fp_call_args_line *line = ready->first;
+	struct fp_worker_line *line = ready->first;
 
 	if (!line)
 		return NULL;
@@ -50,129 +50,129 @@ static struct fp_call_args_line *pop_ready(struct ready *ready)
 }
 
 /* Both kinds have their turns: where clients never stop asking, memory still comes back. */
-static struct fp_call_args_line *take_turn(struct fp_worker *keeper)
+static struct fp_worker_line *take_turn(struct fp_worker *worker)
 {
-	struct fp_call_args_line *line;
+	struct fp_worker_line *line;
 
-	keeper->turn = !keeper->turn;
-	line = pop_ready(&keeper->ready[keeper->turn]);
-	return line ? line : pop_ready(&keeper->ready[!keeper->turn]);
+	worker->turn = !worker->turn;
+	line = pop_ready(&worker->ready[worker->turn]);
+	return line ? line : pop_ready(&worker->ready[!worker->turn]);
 }
 
-static struct fp_call_args_line *next_line(struct fp_worker *keeper)
+static struct fp_worker_line *next_line(struct fp_worker *worker)
 {
-	struct fp_call_args_line *line;
+	struct fp_worker_line *line;
 
-	pthread_mutex_lock(&keeper->lock);
-	while (!(line = take_turn(keeper)) && !keeper->stopping)
-		pthread_cond_wait(&keeper->posted, &keeper->lock);
-	pthread_mutex_unlock(&keeper->lock);
+	pthread_mutex_lock(&worker->lock);
+	while (!(line = take_turn(worker)) && !worker->stopping)
+		pthread_cond_wait(&worker->posted, &worker->lock);
+	pthread_mutex_unlock(&worker->lock);
 	return line;
 }
 
 /* Who gets the finished job may free it, and the line with it. */
-static void end_turn(struct fp_worker *keeper, struct fp_call_args_line *line, bool more)
+static void end_turn(struct fp_worker *worker, struct fp_worker_line *line, bool more)
 {
-	struct fp_call_args *job = line->first;
+	struct fp_worker_job *job = line->first;
 
-	pthread_mutex_lock(&keeper->lock);
+	pthread_mutex_lock(&worker->lock);
 	if (!more)
 		line->first = job->next;
 	if (line->first)
-		push_ready(keeper, line);
+		push_ready(worker, line);
 	if (!more) {
 		job->next = NULL;
-		*keeper->finished_end = job;
-		keeper->finished_end = &job->next;
+		*worker->finished_end = job;
+		worker->finished_end = &job->next;
 	}
-	pthread_mutex_unlock(&keeper->lock);
+	pthread_mutex_unlock(&worker->lock);
 	if (!more)
-		eventfd_write(keeper->eventfd, 1);
+		eventfd_write(worker->eventfd, 1);
 }
 
 static void *keep(void *arg)
 {
-	struct fp_worker *keeper = arg;
-	struct fp_call_args_line *line;
+	struct fp_worker *worker = arg;
+	struct fp_worker_line *line;
 
-	while ((line = next_line(keeper)))
-		end_turn(keeper, line, line->first->run(line->first));
+	while ((line = next_line(worker)))
+		end_turn(worker, line, line->first->run(line->first));
 	return NULL;
 }
 
-int fp_worker_start(struct fp_worker **ret_keeper)
+int fp_worker_start(struct fp_worker **ret_worker)
 {
-	fp_autofree struct fp_worker *keeper = calloc(1, sizeof(*keeper));
+	fp_autofree struct fp_worker *worker = calloc(1, sizeof(*worker));
 	int r;
 
-	if (!keeper)
+	if (!worker)
 		return -ENOMEM;
-	for (unsigned i = 0; i < FP_ARRAY_LEN(keeper->ready); i++)
-		keeper->ready[i].end = &keeper->ready[i].first;
-	keeper->finished_end = &keeper->finished;
-	pthread_mutex_init(&keeper->lock, NULL);
-	pthread_cond_init(&keeper->posted, NULL);
-	keeper->eventfd = eventfd(0, EFD_CLOEXEC);
-	if (keeper->eventfd < 0)
+	for (unsigned i = 0; i < FP_ARRAY_LEN(worker->ready); i++)
+		worker->ready[i].end = &worker->ready[i].first;
+	worker->finished_end = &worker->finished;
+	pthread_mutex_init(&worker->lock, NULL);
+	pthread_cond_init(&worker->posted, NULL);
+	worker->eventfd = eventfd(0, EFD_CLOEXEC);
+	if (worker->eventfd < 0)
 		return -errno;
-	r = pthread_create(&keeper->thread, NULL, keep, keeper);
+	r = pthread_create(&worker->thread, NULL, keep, worker);
 	if (r != 0) {
-		close(keeper->eventfd);
+		close(worker->eventfd);
 		return -r;
 	}
-	*ret_keeper = fp_take_ptr(keeper);
+	*ret_worker = fp_take_ptr(worker);
 	return 0;
 }
 
-void fp_worker_stop(struct fp_worker *keeper)
+void fp_worker_stop(struct fp_worker *worker)
 {
-	if (!keeper)
+	if (!worker)
 		return;
-	pthread_mutex_lock(&keeper->lock);
-	keeper->stopping = true;
-	pthread_cond_signal(&keeper->posted);
-	pthread_mutex_unlock(&keeper->lock);
-	pthread_join(keeper->thread, NULL);
-	fp_worker_reap(keeper);
-	close(keeper->eventfd);
-	pthread_cond_destroy(&keeper->posted);
-	pthread_mutex_destroy(&keeper->lock);
-	free(keeper);
+	pthread_mutex_lock(&worker->lock);
+	worker->stopping = true;
+	pthread_cond_signal(&worker->posted);
+	pthread_mutex_unlock(&worker->lock);
+	pthread_join(worker->thread, NULL);
+	fp_worker_reap(worker);
+	close(worker->eventfd);
+	pthread_cond_destroy(&worker->posted);
+	pthread_mutex_destroy(&worker->lock);
+	free(worker);
 }
 
-void fp_worker_post(struct fp_worker *keeper, struct fp_call_args_line *line, struct fp_call_args *job)
+void fp_worker_post(struct fp_worker *worker, struct fp_worker_line *line, struct fp_worker_job *job)
 {
 	job->next = NULL;
-	pthread_mutex_lock(&keeper->lock);
+	pthread_mutex_lock(&worker->lock);
 	if (line->first) {
 		line->last = line->last->next = job;
 	} else {
 		line->first = line->last = job;
-		push_ready(keeper, line);
+		push_ready(worker, line);
 	}
-	pthread_cond_signal(&keeper->posted);
-	pthread_mutex_unlock(&keeper->lock);
+	pthread_cond_signal(&worker->posted);
+	pthread_mutex_unlock(&worker->lock);
 }
 
-void fp_worker_reap(struct fp_worker *keeper)
+void fp_worker_reap(struct fp_worker *worker)
 {
-	struct fp_call_args *job;
+	struct fp_worker_job *job;
 
 	for (;;) {
-		pthread_mutex_lock(&keeper->lock);
-		job = keeper->finished;
+		pthread_mutex_lock(&worker->lock);
+		job = worker->finished;
 		if (job)
-			keeper->finished = job->next;
-		if (!keeper->finished)
-			keeper->finished_end = &keeper->finished;
-		pthread_mutex_unlock(&keeper->lock);
+			worker->finished = job->next;
+		if (!worker->finished)
+			worker->finished_end = &worker->finished;
+		pthread_mutex_unlock(&worker->lock);
 		if (!job)
 			return;
 		job->done(job);
 	}
 }
 
-int fp_worker_fd(const struct fp_worker *keeper)
+int fp_worker_fd(const struct fp_worker *worker)
 {
-	return keeper->eventfd;
+	return worker->eventfd;
 }

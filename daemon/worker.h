@@ -1,5 +1,5 @@
 /*
- * The keeper: one thread that does what may take long (giving pages to leases and taking them
+ * The worker: one thread that does what may take long (giving pages to leases and taking them
  * back), so that the loop, which serves everybody, never waits for it. Room: daemon. It knows no
  * memory, only jobs.
  *
@@ -18,35 +18,35 @@
 #include <stdbool.h>
 
 struct fp_worker;
-struct fp_call_args;
+struct fp_worker_job;
 
 /* What must happen in order. Zero-initialised it is empty. It stays in place until its jobs are
  * done. */
-struct fp_call_args_line {
-	struct fp_call_args *first, *last; /* the keeper's */
-	struct fp_call_args_line *next;
+struct fp_worker_line {
+	struct fp_worker_job *first, *last; /* the worker's */
+	struct fp_worker_line *next;
 };
 
 /* Embedded in what it works on, which stays in place from post until done is called. */
-struct fp_call_args {
-	/* On the keeper's thread: a slice of its work, a few milliseconds. True: there is more. */
-	bool (*run)(struct fp_call_args *job);
+struct fp_worker_job {
+	/* On the worker's thread: a slice of its work, a few milliseconds. True: there is more. */
+	bool (*run)(struct fp_worker_job *job);
 	void (*done)(
-	    struct fp_call_args *job); /* on the thread that calls fp_worker_reap; may free the job */
-	bool awaited;                  /* a client waits for it */
-	struct fp_call_args *next;
+	    struct fp_worker_job *job); /* on the thread that calls fp_worker_reap; may free the job */
+	bool awaited;                   /* a client waits for it */
+	struct fp_worker_job *next;
 };
 
-int fp_worker_start(struct fp_worker **ret_keeper);
+int fp_worker_start(struct fp_worker **ret_worker);
 /* Waits for all jobs, calls their done, ends the thread. NULL is fine. */
-void fp_worker_stop(struct fp_worker *keeper);
+void fp_worker_stop(struct fp_worker *worker);
 
 /* Posts a job behind those of its line. Never blocks long, never fails. The loop's thread. */
-void fp_worker_post(struct fp_worker *keeper, struct fp_call_args_line *line, struct fp_call_args *job);
+void fp_worker_post(struct fp_worker *worker, struct fp_worker_line *line, struct fp_worker_job *job);
 
 /* Calls done of every finished job. The loop's thread, when the event descriptor is readable. */
-void fp_worker_reap(struct fp_worker *keeper);
+void fp_worker_reap(struct fp_worker *worker);
 /* An eventfd: read 8 bytes of it, then reap. */
-int fp_worker_fd(const struct fp_worker *keeper);
+int fp_worker_fd(const struct fp_worker *worker);
 
 #endif

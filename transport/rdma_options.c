@@ -14,20 +14,20 @@
 
 const struct fp_rdma_options fp_rdma_defaults = {.retry_count = 7, .rnr_retry_count = 6, .send_depth = 256};
 
-#define KEY(name, kind, member, ...)                                                                         \
-	{                                                                                                    \
-		.key = (name), .type = (kind), .offset = offsetof(struct fp_rdma_options, member),           \
-		__VA_ARGS__                                                                                  \
-	}
-#define DEVICE      KEY("device", FP_CONF_STRING, device)
-#define DEVICE_PORT KEY("device_port", FP_CONF_U64, device_port, .min = 1, .max = 255)
-#define RNR_RETRIES KEY("rnr_retry_count", FP_CONF_U64, rnr_retry_count, .max = 6)
+#define DEVICE      FP_CONF_KEY("device", STRING, fp_rdma_options, device)
+#define DEVICE_PORT FP_CONF_KEY("device_port", U64, fp_rdma_options, device_port, .min = 1, .max = 255)
+#define RNR_RETRIES FP_CONF_KEY("rnr_retry_count", U64, fp_rdma_options, rnr_retry_count, .max = 6)
 #define ACK_TIMEOUT                                                                                          \
-	KEY("ack_timeout", FP_CONF_TIME, ack_timeout_ns, .min = FP_NSEC_PER_MSEC, .max = 8 * FP_NSEC_PER_SEC)
+	FP_CONF_KEY("ack_timeout", TIME, fp_rdma_options, ack_timeout_ns, .min = FP_NSEC_PER_MSEC,           \
+	            .max = 8 * FP_NSEC_PER_SEC)
 
 const struct fp_conf_field fp_rdma_fields[] = {
-    DEVICE,        DEVICE_PORT, KEY("retry_count", FP_CONF_U64, retry_count, .max = 7),
-    RNR_RETRIES,   ACK_TIMEOUT, KEY("send_depth", FP_CONF_U64, send_depth, .min = 1, .max = 1024),
+    DEVICE,
+    DEVICE_PORT,
+    FP_CONF_KEY("retry_count", U64, fp_rdma_options, retry_count, .max = 7),
+    RNR_RETRIES,
+    ACK_TIMEOUT,
+    FP_CONF_KEY("send_depth", U64, fp_rdma_options, send_depth, .min = 1, .max = 1024),
     {.key = NULL},
 };
 

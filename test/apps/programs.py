@@ -166,7 +166,7 @@ def as_somebody():
     bin_dir = os.path.join(farapp.workdir, "bin")
     os.mkdir(bin_dir)
     libraries = glob.glob(os.path.join(farapp.build, "preload", "*.so"))
-    for part in ("tools/farpage", "daemon/farpaged", "uffd/libfarpage.so.0", *libraries):
+    for part in ("tools/farpage", "daemon/farpaged", "uffd/libfarpage/libfarpage.so.0", *libraries):
         shutil.copy(os.path.join(farapp.build, part), bin_dir)
     farapp.farpage = os.path.join(bin_dir, "farpage")
     os.environ["LD_LIBRARY_PATH"] = bin_dir

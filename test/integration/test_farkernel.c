@@ -443,7 +443,7 @@ static void what_goes_takes_grants_back(void **state)
 	assert_taken_back(1);
 
 	grant_one(FIRST, FP_PAGE_ARRIVING | FP_PAGE_DIRTY); /* for good: no node is asked for it */
-	fp_far_lose(&far, FIRST, true);
+	fp_lost_end(&far, FIRST, true);
 	assert_taken_back(1);
 
 	grant_one(FIRST + 1, FP_PAGE_ARRIVING); /* its mapping has gone */

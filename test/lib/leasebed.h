@@ -1,5 +1,5 @@
 /*
- * Two small pools, a keeper and one client's leases: what tests of the node's leases begin with.
+ * Two small pools, a worker and one client's leases: what tests of the node's leases begin with.
  * Room: test; unit tests of the daemon only. Include after cmocka.h.
  */
 #ifndef FP_LEASEBED_H
@@ -14,7 +14,7 @@
 #define MIB (1ull << 20)
 
 static struct {
-	struct fp_worker *keeper;
+	struct fp_worker *worker;
 	struct fp_pools pools;
 	struct fp_clients clients;
 	struct fp_client *client;
@@ -44,7 +44,7 @@ static inline int setup(void **state)
 	struct fp_conf_error error;
 
 	memset(&t, 0, sizeof(t));
-	assert_int_equal(fp_worker_start(&t.keeper), 0);
+	assert_int_equal(fp_worker_start(&t.worker), 0);
 	assert_int_equal(fp_pool_open(&memfd, &t.items[0], &error), 0);
 	assert_int_equal(fp_pool_open(&anonymous, &t.items[1], &error), 0);
 	fp_pools_init(&t.pools, 100);
@@ -58,7 +58,7 @@ static inline int setup(void **state)
 static inline int teardown(void **state)
 {
 	fp_node_leases_done(&t.leases);
-	fp_worker_stop(t.keeper);
+	fp_worker_stop(t.worker);
 	assert_int_equal(t.client->leased_bytes, 0);
 	fp_client_put(t.client);
 	assert_int_equal(t.clients.n, 0);
@@ -86,8 +86,8 @@ static inline void await_done(unsigned n)
 	eventfd_t events;
 
 	while (t.n_done < n) {
-		eventfd_read(fp_worker_fd(t.keeper), &events);
-		fp_worker_reap(t.keeper);
+		eventfd_read(fp_worker_fd(t.worker), &events);
+		fp_worker_reap(t.worker);
 	}
 }
 
@@ -97,12 +97,12 @@ static inline void await_given(const struct fp_pool *pool)
 	eventfd_t events;
 
 	while (pool->leaving_bytes) {
-		eventfd_read(fp_worker_fd(t.keeper), &events);
-		fp_worker_reap(t.keeper);
+		eventfd_read(fp_worker_fd(t.worker), &events);
+		fp_worker_reap(t.worker);
 	}
 }
 
-/* The keeper reads it: it changes when there is no job. */
+/* The worker reads it: it changes when there is no job. */
 static inline void set_backing(enum fp_backing backing)
 {
 	await_given(t.items[1]);
@@ -111,7 +111,7 @@ static inline void set_backing(enum fp_backing backing)
 
 static inline struct fp_node_lease *grant(const struct fp_lease_request *r)
 {
-	assert_int_equal(fp_node_lease_grant(&t.leases, &t.pools, t.keeper, r), 0);
+	assert_int_equal(fp_node_lease_grant(&t.leases, &t.pools, t.worker, r), 0);
 	await_done(t.n_done + 1);
 	assert_int_equal(t.last_status, 0);
 	return t.last;

@@ -150,7 +150,7 @@ static void test_refuse(void **state)
 	assert_int_equal(granted.uses, 2);
 	fp_outbox_push(&outbox, reply);
 	fp_reply_refuse(reply, FP_WIRE_FULL);
-	assert_int_equal(granted.uses, 1); /* ours: else the keeper would have it */
+	assert_int_equal(granted.uses, 1); /* ours: else the worker would have it */
 	assert_null(granted.leases);
 	assert_int_equal(leases.n, 0);
 	assert_int_equal(fcntl(fd, F_GETFD), -1);

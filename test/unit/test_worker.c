@@ -1,5 +1,5 @@
 /*
- * The keeper: short jobs overtake long ones, a line keeps its order, nobody starves.
+ * The worker: short jobs overtake long ones, a line keeps its order, nobody starves.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,29 +17,29 @@
 #define MANY 1000
 
 struct work {
-	struct fp_call_args job; /* first */
-	unsigned slices;         /* left */
+	struct fp_worker_job job; /* first */
+	unsigned slices;          /* left */
 	char name;
 };
 
 static struct {
-	struct fp_worker *keeper;
-	int go;          /* an eventfd: the keeper's first slice waits for it */
+	struct fp_worker *worker;
+	int go;          /* an eventfd: the worker's first slice waits for it */
 	char order[512]; /* names in which jobs were done */
 	unsigned n_done;
 } t;
 
-static bool run(struct fp_call_args *job)
+static bool run(struct fp_worker_job *job)
 {
 	return --((struct work *)(void *)job)->slices > 0;
 }
 
-static void done(struct fp_call_args *job)
+static void done(struct fp_worker_job *job)
 {
 	t.order[t.n_done++] = ((struct work *)(void *)job)->name;
 }
 
-static bool wait_for_go(struct fp_call_args *job)
+static bool wait_for_go(struct fp_worker_job *job)
 {
 	eventfd_t events;
 
@@ -53,16 +53,16 @@ static struct work work(char name, unsigned slices, bool awaited)
 
 static int setup(void **state)
 {
-	static struct fp_call_args_line line;
+	static struct fp_worker_line line;
 	static struct work first;
 
 	memset(&t, 0, sizeof(t));
 	t.go = eventfd(0, 0);
 	assert_true(t.go >= 0);
-	assert_int_equal(fp_worker_start(&t.keeper), 0);
-	line = (struct fp_call_args_line){0};
+	assert_int_equal(fp_worker_start(&t.worker), 0);
+	line = (struct fp_worker_line){0};
 	first = (struct work){{.run = wait_for_go, .done = done, .awaited = true}, 1, '>'};
-	fp_worker_post(t.keeper, &line, &first.job);
+	fp_worker_post(t.worker, &line, &first.job);
 	return 0;
 }
 
@@ -70,21 +70,21 @@ static int setup(void **state)
 static const char *order(void)
 {
 	eventfd_write(t.go, 1);
-	fp_worker_stop(t.keeper);
+	fp_worker_stop(t.worker);
 	close(t.go);
 	return t.order;
 }
 
 static void test_short_overtakes_long(void **state)
 {
-	struct fp_call_args_line lines[4] = {0};
+	struct fp_worker_line lines[4] = {0};
 	struct work scrub = work('s', MANY, false), big = work('b', MANY / 2, true),
 	            lease = work('l', 3, true), small = work('g', 1, false);
 
-	fp_worker_post(t.keeper, &lines[0], &scrub.job);
-	fp_worker_post(t.keeper, &lines[1], &big.job);
-	fp_worker_post(t.keeper, &lines[2], &lease.job);
-	fp_worker_post(t.keeper, &lines[3], &small.job);
+	fp_worker_post(t.worker, &lines[0], &scrub.job);
+	fp_worker_post(t.worker, &lines[1], &big.job);
+	fp_worker_post(t.worker, &lines[2], &lease.job);
+	fp_worker_post(t.worker, &lines[3], &small.job);
 	assert_string_equal(order(), ">glbs");
 }
 
@@ -92,28 +92,28 @@ static void test_short_overtakes_long(void **state)
  * revoked. */
 static void test_lines_keep_their_order(void **state)
 {
-	struct fp_call_args_line line = {0}, other = {0};
+	struct fp_worker_line line = {0}, other = {0};
 	struct work take = work('1', 5, true), make = work('2', 1, true), revoke = work('3', 7, false),
 	            leave = work('4', 1, false), between = work('x', 1, true);
 
-	fp_worker_post(t.keeper, &line, &take.job);
-	fp_worker_post(t.keeper, &line, &make.job);
-	fp_worker_post(t.keeper, &line, &revoke.job);
-	fp_worker_post(t.keeper, &line, &leave.job);
-	fp_worker_post(t.keeper, &other, &between.job);
+	fp_worker_post(t.worker, &line, &take.job);
+	fp_worker_post(t.worker, &line, &make.job);
+	fp_worker_post(t.worker, &line, &revoke.job);
+	fp_worker_post(t.worker, &line, &leave.job);
+	fp_worker_post(t.worker, &other, &between.job);
 	assert_string_equal(order(), ">x1234");
 }
 
 /* With a hundred leases to make, what nobody waits for has every other slice. */
 static void test_nobody_starves(void **state)
 {
-	struct fp_call_args_line lines[101] = {0};
+	struct fp_worker_line lines[101] = {0};
 	struct work leases[100], give = work('g', 20, false);
 
-	fp_worker_post(t.keeper, &lines[100], &give.job);
+	fp_worker_post(t.worker, &lines[100], &give.job);
 	for (unsigned i = 0; i < 100; i++) {
 		leases[i] = work('l', 1, true);
-		fp_worker_post(t.keeper, &lines[i], &leases[i].job);
+		fp_worker_post(t.worker, &lines[i], &leases[i].job);
 	}
 	assert_in_range(strchr(order(), 'g') - t.order, 19, 21);
 	assert_int_equal(t.n_done, 102);

@@ -319,7 +319,7 @@ int fp_agent_open_stats(struct fp_agent *agent, const char *pattern, struct fp_a
 static int open_internal(struct fp_agent *agent)
 {
 	struct fp_piece piece = {.start = 0,
-	                         .end = FP_AGENT_PAGES,
+	                         .end = FP_FAR_OWN_PAGES,
 	                         .prot = PROT_READ | PROT_WRITE,
 	                         .flags = FP_PIECE_AGENT,
 	                         .lazy = true};
@@ -328,7 +328,7 @@ static int open_internal(struct fp_agent *agent)
 	if (r < 0)
 		return r;
 	agent->space.layout.mapped = 0;
-	if (mprotect(agent->far.base, (size_t)FP_AGENT_USED << FP_PAGE_SHIFT, piece.prot) < 0)
+	if (mprotect(agent->far.base, (size_t)FP_FAR_OWN_USED << FP_PAGE_SHIFT, piece.prot) < 0)
 		return -errno;
 	return 0;
 }
@@ -350,7 +350,6 @@ static int start_inline(struct fp_agent *agent, const struct fp_fault_options *f
 {
 	const struct fp_inline_options options = {
 	    .far = &agent->far,
-	    .reclaim = agent->reclaim,
 	    .layout = fault->layout,
 	    .stage = agent->far.uffd.sigbus ? fault->stage : NULL,
 	    .readahead_pages = fault->readahead_pages,
@@ -396,9 +395,19 @@ static int fail_threads(struct fp_agent_error *error, int r)
 	return fail(error, r, "the fault threads can't be started: %s", strerror(-r));
 }
 
-static bool follow_events(void *space)
+static void tend(void *arg)
 {
-	return fp_space_try_follow(space);
+	struct fp_agent *agent = arg;
+
+	fp_inline_tend(atomic_load(&agent->far.inline_servers));
+	fp_exiting_threads_sweep(&agent->far);
+}
+
+static bool follow_events(void *arg)
+{
+	struct fp_agent *agent = arg;
+
+	return fp_space_try_follow(&agent->space);
 }
 
 int fp_agent_start_threads(struct fp_agent *agent, struct fp_agent_error *error)
@@ -407,8 +416,9 @@ int fp_agent_start_threads(struct fp_agent *agent, struct fp_agent_error *error)
 	    .far = &agent->far,
 	    .stage = agent->far.base,
 	    .affinity = &agent->affinity,
+	    .tend = tend,
 	    .follow = follow_events,
-	    .follow_arg = &agent->space,
+	    .arg = agent,
 	};
 	struct fp_fault_options fault = {
 	    .far = &agent->far,
@@ -430,7 +440,7 @@ int fp_agent_start_threads(struct fp_agent *agent, struct fp_agent_error *error)
 	r = fp_reclaim_start(&reclaim, &agent->reclaim);
 	if (r < 0)
 		return fail_threads(error, r);
-	agent->space.reclaim = fault.reclaim = agent->reclaim;
+	agent->space.reclaim = agent->reclaim;
 	if (fp_agent_needs_holds(agent))
 		r = start_inline(agent, &fault);
 	if (r == 0 && !agent->far.uffd.sigbus)
@@ -446,7 +456,7 @@ static int reserve_memory(struct fp_agent *agent)
 	int r = fp_far_reserve(&agent->far);
 
 	if (r == 0)
-		r = fp_events_init(&agent->far, FP_AGENT_PAGES);
+		r = fp_events_init(&agent->far, FP_FAR_OWN_PAGES);
 	if (r == 0)
 		r = fp_budget_init(&agent->far.room, bytes >> FP_PAGE_SHIFT);
 	if (r == 0)

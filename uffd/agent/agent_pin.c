@@ -55,7 +55,7 @@ bool fp_agent_is_blind_to_pins(const struct fp_agent *agent)
 /* The far pages of a range, without the agent's own. False: none. */
 static bool to_pages(const struct fp_far *far, const struct fp_pin_range *range, struct fp_page_range *ret)
 {
-	uintptr_t base = (uintptr_t)fp_far_addr(far, FP_AGENT_PAGES), start = (uintptr_t)range->addr;
+	uintptr_t base = (uintptr_t)fp_far_addr(far, FP_FAR_OWN_PAGES), start = (uintptr_t)range->addr;
 	uintptr_t limit = (uintptr_t)far->base + (far->n_pages << FP_PAGE_SHIFT), end;
 
 	if (__builtin_add_overflow(start, range->len_bytes, &end))
@@ -78,7 +78,7 @@ static uint64_t quarter(const struct fp_far *far)
 /* How many bytes of a range, which is too long, touch no more than n far pages. */
 static size_t fitting_bytes(const struct fp_far *far, const struct fp_pin_range *range, uint64_t n)
 {
-	uintptr_t base = (uintptr_t)fp_far_addr(far, FP_AGENT_PAGES), start = (uintptr_t)range->addr;
+	uintptr_t base = (uintptr_t)fp_far_addr(far, FP_FAR_OWN_PAGES), start = (uintptr_t)range->addr;
 	uintptr_t first = FP_MAX(start, base) & ~(uintptr_t)(FP_PAGE_SIZE - 1);
 
 	return n == 0 && start >= base ? 0 : first + (n << FP_PAGE_SHIFT) - start;

@@ -55,9 +55,4 @@ void fp_agent_hold_forked(struct fp_agent *agent);
 void fp_agent_enter_local(const struct fp_agent *agent);
 void fp_agent_leave_local(const struct fp_agent *agent);
 
-/* The pages of the range that are the agent's own, at its start: two stages and the bell. The rest of their
- * chunk is in no mapping: the program's memory begins with a whole one (see native.h). */
-#define FP_AGENT_USED  (2 * FP_STAGE_PAGES + 1)
-#define FP_AGENT_PAGES (((FP_AGENT_USED - 1) | ((1u << FP_CHUNK_SHIFT) - 1)) + 1)
-
 #endif

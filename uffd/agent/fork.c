@@ -312,7 +312,7 @@ static int renew_room(struct fp_far *far)
 	fp_budget_done(&far->room);
 	pthread_mutex_init(&far->fifo.lock, NULL);
 	far->fifo.head = far->fifo.tail = 0;
-	atomic_store(&far->unreached, 0);
+	atomic_store(&far->lost.nodes, 0);
 	atomic_store(&far->evicting, 0);
 	return fp_budget_init(&far->room, budget);
 }
@@ -501,7 +501,7 @@ static int renew_kernel(struct fp_agent *agent, struct fp_agent_error *error)
 		return r;
 	snprintf(error->text, sizeof(error->text), "registering its range with userfaultfd failed");
 	/* its threads' staged bytes are none of ours, and the bell must be absent */
-	madvise(far->base, (size_t)FP_AGENT_PAGES << FP_PAGE_SHIFT, MADV_DONTNEED);
+	madvise(far->base, (size_t)FP_FAR_OWN_PAGES << FP_PAGE_SHIFT, MADV_DONTNEED);
 	r = each_stretch(agent, take_over);
 	return r < 0 ? r : renew_room(far);
 }
@@ -516,7 +516,7 @@ static int adopt_pages(struct fp_agent *agent)
 		r = ease_layout(agent);
 	if (r < 0)
 		return r;
-	n_resident = each_touched(far, FP_AGENT_PAGES, (uint32_t)far->n_pages, adopt_page);
+	n_resident = each_touched(far, FP_FAR_OWN_PAGES, (uint32_t)far->n_pages, adopt_page);
 	if (n_resident)
 		fp_budget_overdraw(&far->room, n_resident);
 	return 0;

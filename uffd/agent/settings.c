@@ -41,40 +41,21 @@ struct raw {
 	int fault_mode, capture, affinity, log_level, on_loss;
 };
 
-#define KEY(name, kind, member, ...)                                                                         \
-	{                                                                                                    \
-		.key = (name), .type = (kind), .offset = offsetof(struct raw, member), __VA_ARGS__           \
-	}
-
 static const struct fp_conf_field rule_keys[] = {
-    {.key = "place",
-     .type = FP_CONF_ENUM,
-     .offset = offsetof(struct fp_rule, place),
-     .choices = places,
-     .required = true},
-    {.key = "of", .type = FP_CONF_ENUM, .offset = offsetof(struct fp_rule, of), .choices = rules_of},
-    {.key = "min", .type = FP_CONF_SIZE, .offset = offsetof(struct fp_rule, min_bytes)},
-    {.key = "max", .type = FP_CONF_SIZE, .offset = offsetof(struct fp_rule, max_bytes), .min = 1},
-    {.key = "library", .type = FP_CONF_STRING, .offset = offsetof(struct fp_rule, library)},
+    FP_CONF_KEY("place", ENUM, fp_rule, place, .choices = places, .required = true),
+    FP_CONF_KEY("of", ENUM, fp_rule, of, .choices = rules_of),
+    FP_CONF_KEY("min", SIZE, fp_rule, min_bytes),
+    FP_CONF_KEY("max", SIZE, fp_rule, max_bytes, .min = 1),
+    FP_CONF_KEY("library", STRING, fp_rule, library),
     {.key = NULL},
 };
 
 static const struct fp_conf_field reconnect_keys[] = {
-    {.key = "missed_heartbeats",
-     .type = FP_CONF_U64,
-     .offset = offsetof(struct fp_reconnect_options, missed_heartbeats),
-     .min = 1,
-     .max = 100},
-    {.key = "backoff_first",
-     .type = FP_CONF_TIME,
-     .offset = offsetof(struct fp_reconnect_options, backoff_first_ns),
-     .min = FP_NSEC_PER_MSEC,
-     .max = 60 * FP_NSEC_PER_SEC},
-    {.key = "backoff_max",
-     .type = FP_CONF_TIME,
-     .offset = offsetof(struct fp_reconnect_options, backoff_max_ns),
-     .min = FP_NSEC_PER_MSEC,
-     .max = 3600 * FP_NSEC_PER_SEC},
+    FP_CONF_KEY("missed_heartbeats", U64, fp_reconnect_options, missed_heartbeats, .min = 1, .max = 100),
+    FP_CONF_KEY("backoff_first", TIME, fp_reconnect_options, backoff_first_ns, .min = FP_NSEC_PER_MSEC,
+                .max = 60 * FP_NSEC_PER_SEC),
+    FP_CONF_KEY("backoff_max", TIME, fp_reconnect_options, backoff_max_ns, .min = FP_NSEC_PER_MSEC,
+                .max = 3600 * FP_NSEC_PER_SEC),
     {.key = NULL},
 };
 
@@ -84,27 +65,29 @@ static void *new_rule(void *raw)
 }
 
 static const struct fp_conf_field keys[] = {
-    KEY("local_memory", FP_CONF_STRING, local_memory),
-    KEY("nodes", FP_CONF_STRINGS, nodes),
-    KEY("secret_file", FP_CONF_STRING, secret_file),
-    KEY("stats_file", FP_CONF_STRING, stats_file),
-    KEY("deadline", FP_CONF_TIME, deadline_ns, .min = FP_NSEC_PER_MSEC, .max = 3600 * FP_NSEC_PER_SEC),
-    KEY("patience", FP_CONF_TIME, patience_ns, .min = FP_NSEC_PER_MSEC, .max = 24 * 3600 * FP_NSEC_PER_SEC),
-    KEY("on_loss", FP_CONF_ENUM, on_loss, .choices = on_losses),
-    KEY("heartbeat", FP_CONF_TIME, heartbeat_ns, .min = 10 * FP_NSEC_PER_MSEC, .max = 3600 * FP_NSEC_PER_SEC),
-    KEY("readahead", FP_CONF_U64, readahead_pages, .max = FP_READAHEAD_MAX),
-    KEY("min_mapping", FP_CONF_SIZE, min_mapping_bytes, .min = FP_PAGE_SIZE),
-    KEY("overcommit", FP_CONF_BOOL, overcommit),
-    KEY("pool_size", FP_CONF_SIZE, pool_bytes, .min = MIN_POOL_BYTES),
-    KEY("report", FP_CONF_BOOL, report),
-    KEY("fault_mode", FP_CONF_ENUM, fault_mode, .choices = fault_modes),
-    KEY("capture", FP_CONF_ENUM, capture, .choices = captures),
-    KEY("affinity", FP_CONF_ENUM, affinity, .choices = affinities),
-    KEY("heap", FP_CONF_STRING, heap),
-    KEY("reconnect", FP_CONF_MAP, reconnect, .fields = reconnect_keys),
-    KEY("rdma", FP_CONF_MAP, rdma, .fields = fp_rdma_fields),
-    KEY("log", FP_CONF_ENUM, log_level, .choices = log_levels),
-    KEY("rules", FP_CONF_LIST, rules, .fields = rule_keys, .item = new_rule),
+    FP_CONF_KEY("local_memory", STRING, raw, local_memory),
+    FP_CONF_KEY("nodes", STRINGS, raw, nodes),
+    FP_CONF_KEY("secret_file", STRING, raw, secret_file),
+    FP_CONF_KEY("stats_file", STRING, raw, stats_file),
+    FP_CONF_KEY("deadline", TIME, raw, deadline_ns, .min = FP_NSEC_PER_MSEC, .max = 3600 * FP_NSEC_PER_SEC),
+    FP_CONF_KEY("patience", TIME, raw, patience_ns, .min = FP_NSEC_PER_MSEC,
+                .max = 24 * 3600 * FP_NSEC_PER_SEC),
+    FP_CONF_KEY("on_loss", ENUM, raw, on_loss, .choices = on_losses),
+    FP_CONF_KEY("heartbeat", TIME, raw, heartbeat_ns, .min = 10 * FP_NSEC_PER_MSEC,
+                .max = 3600 * FP_NSEC_PER_SEC),
+    FP_CONF_KEY("readahead", U64, raw, readahead_pages, .max = FP_READAHEAD_MAX),
+    FP_CONF_KEY("min_mapping", SIZE, raw, min_mapping_bytes, .min = FP_PAGE_SIZE),
+    FP_CONF_KEY("overcommit", BOOL, raw, overcommit),
+    FP_CONF_KEY("pool_size", SIZE, raw, pool_bytes, .min = MIN_POOL_BYTES),
+    FP_CONF_KEY("report", BOOL, raw, report),
+    FP_CONF_KEY("fault_mode", ENUM, raw, fault_mode, .choices = fault_modes),
+    FP_CONF_KEY("capture", ENUM, raw, capture, .choices = captures),
+    FP_CONF_KEY("affinity", ENUM, raw, affinity, .choices = affinities),
+    FP_CONF_KEY("heap", STRING, raw, heap),
+    FP_CONF_KEY("reconnect", MAP, raw, reconnect, .fields = reconnect_keys),
+    FP_CONF_KEY("rdma", MAP, raw, rdma, .fields = fp_rdma_fields),
+    FP_CONF_KEY("log", ENUM, raw, log_level, .choices = log_levels),
+    FP_CONF_KEY("rules", LIST, raw, rules, .fields = rule_keys, .item = new_rule),
     {.key = NULL},
 };
 

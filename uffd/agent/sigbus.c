@@ -115,7 +115,7 @@ static bool is_foreign(struct fp_agent *agent, uint32_t page)
 	struct fp_piece piece;
 	uint32_t changes;
 
-	return page < FP_AGENT_PAGES ||
+	return page < FP_FAR_OWN_PAGES ||
 	       (fp_layout_peek(&agent->space.layout, page, &piece, &changes) &&
 	        (piece.flags & FP_PIECE_FOREIGN) && fp_far_unprotect(&agent->far, page) < 0);
 }

@@ -20,6 +20,7 @@
 #include "end.h"
 #include "lockedmem.h"
 #include "log.h"
+#include "lost.h"
 
 #define RESERVE_BYTES     (4ull << 40)
 #define RESERVE_MIN_BYTES (1ull << 30)
@@ -363,7 +364,7 @@ static unsigned install(struct fp_far *far, uint32_t page, unsigned n, const cha
 			end_gone(far, page);
 		} else {
 			say_refused(far, page, (int)r);
-			fp_far_lose(far, page, true);
+			fp_lost_end(far, page, true);
 		}
 		page += k;
 		from += k * (size_t)FP_PAGE_SIZE;
@@ -380,99 +381,6 @@ unsigned fp_far_install(struct fp_far *far, uint32_t page, unsigned n, const voi
 void fp_far_put_back(struct fp_far *far, uint32_t page, const void *src)
 {
 	(void)install(far, page, 1, src, true, FOR_EVER);
-}
-
-/* A bit for each node whose return makes room. It may be back by now: then any that is there does. */
-static uint32_t wanted_nodes(const struct fp_far *far)
-{
-	uint32_t away = 0, all = 0;
-	struct fp_store_node info;
-
-	for (unsigned i = 0; i < fp_store_n_nodes(far->store); i++) {
-		fp_store_node_info(far->store, i, &info);
-		all |= (uint32_t)(info.state != FP_STORE_LOST) << i;
-		away |= (uint32_t)(info.state != FP_STORE_LOST && (!info.up || info.adopting)) << i;
-	}
-	return away || atomic_load(&far->full) ? away : all;
-}
-
-/* The page is LOST as yet: it is revived once its node is back. One without a slot only wanted for room. */
-static void look_again(struct fp_far *far, uint64_t word)
-{
-	uint64_t slot = fp_page_slot(word);
-
-	if (word & FP_PAGE_DIRTY)
-		return;
-	atomic_fetch_or(&far->unreached,
-	                slot ? 1u << fp_store_slot_node(far->store, slot) : wanted_nodes(far));
-}
-
-void fp_far_lose(struct fp_far *far, uint32_t page, bool has_token)
-{
-	uint64_t old;
-
-	fp_far_poison(far, page);
-	fp_far_settle(far, page, fp_pager_apply(&far->words[page], FP_EV_FETCH_FAILED, &old));
-	look_again(far, old); /* after the word, which whoever sees the bits looks at */
-	if (has_token)
-		fp_budget_leave(&far->room, 1);
-	fp_count(&far->stats->lost_pages, 1);
-}
-
-void fp_far_poison_again(struct fp_far *far, uint32_t page)
-{
-	uint64_t old;
-
-	fp_far_poison(far, page);
-	fp_far_settle(far, page, fp_pager_apply(&far->words[page], FP_EV_FETCH_FAILED, &old));
-	look_again(far, old); /* it may have been passed over meanwhile */
-}
-
-static void revive(struct fp_far *far, uint32_t page)
-{
-	uint64_t word = atomic_load_explicit(&far->words[page], memory_order_relaxed), old;
-	bool dropped;
-
-	if (fp_page_state(word) != FP_PAGE_LOST || (word & FP_PAGE_DIRTY))
-		return;
-	if (fp_page_slot(word) && !fp_store_slot_up(far->store, fp_page_slot(word))) {
-		look_again(far, word);
-		return;
-	}
-	if (fp_pager_apply(&far->words[page], FP_EV_REVIVE, &old).action != FP_ACT_CLAIMED)
-		return;
-	fp_events_enter(&far->events);
-	dropped = !fp_events_touch(&far->events, page, page + 1) &&
-	          madvise(fp_far_addr(far, page), FP_PAGE_SIZE, MADV_DONTNEED_LOCKED) == 0;
-	fp_events_leave(&far->events);
-	if (dropped)
-		old = (old & ~FP_PAGE_STATE_MASK) | (fp_page_slot(old) ? FP_PAGE_REMOTE : FP_PAGE_ZERO);
-	else
-		look_again(far, old);
-	fp_far_settle(far, page, fp_pager_apply_release(&far->words[page], old));
-}
-
-void fp_far_revive(struct fp_far *far)
-{
-	uint32_t wanted = atomic_load(&far->unreached), back = 0;
-	struct fp_store_node info;
-
-	for (unsigned i = 0; wanted && i < fp_store_n_nodes(far->store); i++) {
-		fp_store_node_info(far->store, i, &info);
-		back |= (wanted >> i & (info.up && !info.adopting)) << i;
-	}
-	if (!back)
-		return;
-	atomic_fetch_and(&far->unreached, ~back); /* first: what is lost from here on is looked at again */
-	for (uint64_t chunk = 0; chunk < CHUNKS(far->n_pages); chunk++) {
-		uint64_t bits = atomic_load_explicit(&far->touched[chunk / 64], memory_order_relaxed);
-
-		if (!bits)
-			chunk |= 63;
-		else if (bits >> (chunk & 63) & 1)
-			for (uint32_t i = 0; i < 1u << FP_CHUNK_SHIFT; i++)
-				revive(far, (uint32_t)(chunk << FP_CHUNK_SHIFT) + i);
-	}
 }
 
 uint64_t fp_far_patience_ns(const struct fp_far *far)
@@ -511,19 +419,4 @@ int fp_far_why_stuck(const struct fp_far *far)
 		return -ENOSPC;
 	/* what is mapped here can be read meanwhile, so such a node is up */
 	return atomic_load(&far->wants_slots) && fp_store_lacks_sessions(far->store) ? -EHOSTDOWN : 0;
-}
-
-void fp_far_poison(struct fp_far *far, uint32_t page)
-{
-	uint64_t until_ns = fp_clock_ns() + far->deadline_ns;
-	int r;
-
-	do {
-		r = fp_uffd_poison(&far->uffd, fp_far_addr(far, page), FP_PAGE_SIZE);
-	} while (fp_far_may_pass(far, r, until_ns));
-	if (r == -EOPNOTSUPP && !far->uffd.sigbus) /* there whoever touches it finds the word */
-		fp_end_aborted("pager", "a page is lost, and this kernel (before 6.6) can't make its touches "
-		                        "fail. Use Linux 6.6 or later, or fault mode inline");
-	fp_uffd_wake(&far->uffd, fp_far_addr(far, page), FP_PAGE_SIZE);
-	fp_count(&far->stats->faults[FP_FAULT_POISONED], 1);
 }

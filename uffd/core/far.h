@@ -13,6 +13,7 @@
 
 #include "events.h"
 #include "evict_queue.h"
+#include "lost.h"
 #include "pin.h"
 #include "exiting_threads.h"
 #include "pager.h"
@@ -23,6 +24,16 @@
 #include "uffd.h"
 
 #define FP_CHUNK_SHIFT 9 /* pages of one bit in far.touched: 2 MiB */
+
+/* Where captured pages wait for their write: so many batches can be on their way at once over a lane. */
+#define FP_STAGE_PAGES (4 * FP_BUDGET_BATCH_MAX)
+
+/*
+ * The first pages of the range are the agent's own: two stages and the stop page of the fault thread. The
+ * rest of their chunk is in no mapping: the program's memory begins with a whole one (kernel_filled.h).
+ */
+#define FP_FAR_OWN_USED  (2 * FP_STAGE_PAGES + 1)
+#define FP_FAR_OWN_PAGES (((FP_FAR_OWN_USED - 1) | ((1u << FP_CHUNK_SHIFT) - 1)) + 1)
 
 struct fp_inline;
 
@@ -68,10 +79,10 @@ struct fp_far {
 	    fork_overdraw; /* it is: the budget may be overdrawn, as it may wait for who needs room */
 	_Atomic uint32_t
 	    *family; /* not 0, but in a child that no fork of ours made: the kernel wipes it there */
-	_Atomic uint32_t unreached; /* a bit for each node of which pages were lost, see fp_far_revive */
-	_Atomic unsigned evicting;  /* threads that are inside an evictor's run */
+	_Atomic unsigned evicting; /* threads that are inside an evictor's run */
 	struct fp_errand errand;
 	struct fp_thrash thrash;
+	struct fp_lost lost;
 };
 
 static inline char *fp_far_addr(const struct fp_far *far, uint32_t page)
@@ -146,10 +157,6 @@ unsigned fp_far_install(struct fp_far *far, uint32_t page, unsigned n, const voi
  */
 void fp_far_put_back(struct fp_far *far, uint32_t page, const void *src);
 
-/* Ends the ARRIVING of a page that nobody can give back: LOST, poisoned; gives its token back if it has one.
- */
-void fp_far_lose(struct fp_far *far, uint32_t page, bool has_token);
-
 /*
  * True if what failed with error may yet work, until a deadline: a system call is changing the layout, or the
  * kernel has no memory at this moment. Waits a little. Not in a passage (events.h).
@@ -158,19 +165,6 @@ bool fp_far_may_pass(struct fp_far *far, ssize_t error, uint64_t until_ns);
 
 /* Lifts a page's write protection and wakes; waits for who is changing the layout. 0; -ENOENT: no mapping. */
 int fp_far_unprotect(struct fp_far *far, uint32_t page);
-
-/* Makes a page raise SIGBUS that is the caller's (ARRIVING, HELD), so that nobody makes it readable
- * meanwhile; aborts the process with a message where the kernel can't poison. */
-void fp_far_poison(struct fp_far *far, uint32_t page);
-/* Ends the ARRIVING of a page that was lost already, and was touched. */
-void fp_far_poison_again(struct fp_far *far, uint32_t page);
-
-/*
- * Lost pages of nodes that are up again (far->unreached) can be had again: what was lost by an outage alone.
- * Looks at all words of touched chunks if there is such a node. One thread, on a local stack, not while a
- * fork is made.
- */
-void fp_far_revive(struct fp_far *far);
 
 /* How many nodes are up: without one nothing can leave; and how many are cut off, and may be up again. Any
  * thread. */

@@ -8,11 +8,9 @@
 #include <unistd.h>
 
 #include "cleanup.h"
-#include "evict.h"
 
 #define CHUNK_PAGES (1u << FP_CHUNK_SHIFT)
-#define FIRST_CHUNK ((2 * FP_STAGE_PAGES >> FP_CHUNK_SHIFT) + 1) /* below: the agent's own */
-#define FRESH_MIN   8u                                           /* fewer are not worth three system calls */
+#define FRESH_MIN   8u                /* fewer are not worth three system calls */
 #define EAGER_MAX   (2 * CHUNK_PAGES) /* of longer mappings little may ever be touched */
 #define ERRAND_NS   20000             /* between two looks whether it is done */
 
@@ -295,7 +293,7 @@ static bool take_chunk(_Atomic uint32_t *state, uint32_t *ret_word)
 
 static bool may_begin(const struct fp_far *far, uint32_t page)
 {
-	return far->has_native && page >> FP_CHUNK_SHIFT >= FIRST_CHUNK && is_ample(far, page) &&
+	return far->has_native && page >= FP_FAR_OWN_PAGES && is_ample(far, page) &&
 	       !fp_events_careful(&far->events);
 }
 
@@ -506,7 +504,7 @@ void fp_kernel_filled_forget_absent(struct fp_far *far, uint32_t page)
 	uint32_t first = page & ~(CHUNK_PAGES - 1), managed = MANAGED;
 	_Atomic uint32_t *state = state_of(far, page);
 
-	if (!far->has_native || page >> FP_CHUNK_SHIFT < FIRST_CHUNK ||
+	if (!far->has_native || page < FP_FAR_OWN_PAGES ||
 	    !atomic_compare_exchange_strong(state, &managed, CONVERTING))
 		return;
 	return_absent(far, (struct run){.start = first, .end = first + CHUNK_PAGES});

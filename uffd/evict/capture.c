@@ -47,7 +47,7 @@ static void take_by_protect(struct fp_far *far, struct fp_batch *b, uint32_t pag
 		fp_capture_refuse(far, page);
 		return;
 	}
-	if (!fp_process_memory_read(far, page, copy)) {
+	if (!fp_process_memory_read(far->mem_fd, addr, copy)) {
 		if (fp_kernel_filled_is_absent(far, page))
 			vanished(far, page);
 		else

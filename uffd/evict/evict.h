@@ -12,9 +12,6 @@
 
 #include "far.h"
 
-/* Pages of an evictor's stage: so many batches can be on their way at once over a lane. */
-#define FP_STAGE_PAGES (4 * FP_BUDGET_BATCH_MAX)
-
 struct fp_evictor;
 
 /*

@@ -16,17 +16,15 @@
 #include "cleanup.h"
 #include "clock.h"
 #include "evict.h"
-#include "inline.h"
 #include "lastthread.h"
 #include "lockedmem.h"
 #include "log.h"
+#include "lost.h"
 #include "kernel_filled.h"
-#include "nodewatch.h"
 #include "agent_sigmask.h"
 #include "thread.h"
 
 #define LANE_PAGES (4 * FP_BUDGET_BATCH_MAX)
-#define LOST_MAX   1024u /* more than can be on their way: each is told of, at ten lines a second */
 #define TICK_NS    (50 * FP_NSEC_PER_MSEC)
 /* Pauses when nothing could leave (all is pinned, or no node takes it): from the first to the longest,
  * doubling. */
@@ -36,22 +34,10 @@
 #define POLL_US       50
 #define ADOPTING_NS   (2 * FP_NSEC_PER_MSEC)
 
-/* A page whose end is the reclaim thread's: announced, then poisoned. */
-struct lost {
-	uint32_t page;
-	int status;
-	uint64_t slot;
-	_Atomic bool ready;
-};
-
 struct fp_reclaim {
 	struct fp_far *far;
 	struct fp_lane *lane; /* NULL: direct */
 	struct fp_evictor *evictor;
-	struct lost lost[LOST_MAX];
-	_Atomic uint32_t lost_in;
-	uint32_t lost_out;
-	struct fp_log_limit limit;
 	bool told_of_seal;
 	pthread_mutex_t
 	    turn; /* one pageout at a time; only the program's threads take it, with signals blocked */
@@ -64,8 +50,9 @@ struct fp_reclaim {
 	                */
 	_Atomic bool resting; /* nothing is leaving, and nothing will while far->fork_freeze */
 	struct fp_affinity *affinity;
+	void (*tend)(void *arg);
 	bool (*follow)(void *arg);
-	void *follow_arg;
+	void *arg;
 	bool reads; /* the userfaultfd: where there is no fault thread, nothing but events comes from it */
 	unsigned stuck;    /* tries in a row in which room was wanted and nothing left */
 	uint64_t retry_ns; /* when to try again, if stuck */
@@ -73,77 +60,6 @@ struct fp_reclaim {
 	_Atomic bool stopping;
 	struct fp_thread thread;
 };
-
-/* ---- lost pages ---- */
-
-bool fp_reclaim_report_lost(struct fp_reclaim *rc, uint32_t page, uint64_t slot, int status)
-{
-	uint32_t i = atomic_load(&rc->lost_in);
-	struct lost *l;
-
-	do { /* far fewer threads are in here at once than there are places */
-		l = &rc->lost[i % LOST_MAX];
-		if (atomic_load(&l->ready))
-			return false;
-	} while (!atomic_compare_exchange_weak(&rc->lost_in, &i, i + 1));
-	l->page = page;
-	l->slot = slot;
-	l->status = status;
-	atomic_store(&l->ready, true);
-	fp_budget_kick(&rc->far->room);
-	return true;
-}
-
-/* The node of a page, or, of one that never had any, the one that takes no pages. */
-static unsigned node_to_blame(const struct fp_store *store, uint64_t slot)
-{
-	struct fp_store_node info;
-	unsigned i = 0;
-
-	if (slot)
-		return fp_store_slot_node(store, slot);
-	for (; i + 1 < fp_store_n_nodes(store); i++) {
-		fp_store_node_info(store, i, &info);
-		if (!info.up || info.adopting)
-			break;
-	}
-	return i;
-}
-
-static void report_page(struct fp_reclaim *rc, const struct lost *l)
-{
-	struct fp_store_node info;
-	int status = l->status;
-	char why[FP_NODEWATCH_REASON_LEN];
-
-	if (!fp_log_allowed(&rc->limit, 10))
-		return;
-	if (l->status == -ENOSPC) {
-		fp_log(FP_LOG_ERROR, "pager",
-		       "page %p finds no room: the nodes are full, and so is local memory; SIGBUS follows",
-		       (void *)fp_far_addr(rc->far, l->page));
-		return;
-	}
-	fp_store_node_info(rc->far->store, node_to_blame(rc->far->store, l->slot), &info);
-	if (status == -EHOSTDOWN && info.last_error)
-		status = info.last_error; /* the cause, not the consequence */
-	fp_log(FP_LOG_ERROR, "pager", "page %p %s: node %s: %s; SIGBUS follows%s",
-	       (void *)fp_far_addr(rc->far, l->page), l->slot ? "is lost" : "finds no room", info.url,
-	       fp_nodewatch_reason(status, status == info.last_error ? info.why : NULL, why, sizeof(why)),
-	       l->slot && info.state != FP_STORE_LOST ? " until the node is back" : "");
-}
-
-static void end_lost(struct fp_reclaim *rc)
-{
-	struct lost *l;
-
-	while (atomic_load(&(l = &rc->lost[rc->lost_out % LOST_MAX])->ready)) {
-		report_page(rc, l);
-		fp_far_lose(rc->far, l->page, false);
-		rc->lost_out++;
-		atomic_store(&l->ready, false);
-	}
-}
 
 /* ---- evictions ---- */
 
@@ -299,11 +215,11 @@ static void revive_pages(struct fp_reclaim *rc)
 {
 	struct fp_far *far = rc->far;
 
-	if (!atomic_load_explicit(&far->unreached, memory_order_relaxed))
+	if (!atomic_load_explicit(&far->lost.nodes, memory_order_relaxed))
 		return;
 	atomic_fetch_add(&far->evicting, 1);
 	if (!atomic_load(&far->fork_freeze))
-		fp_far_revive(far);
+		fp_lost_revive(far);
 	atomic_fetch_sub(&far->evicting, 1);
 }
 
@@ -334,7 +250,7 @@ static void read_events(struct fp_reclaim *rc)
 
 static void follow_events(struct fp_reclaim *rc, uint64_t *next_tick_ns)
 {
-	if (fp_events_any(&rc->far->events) && rc->follow(rc->follow_arg))
+	if (fp_events_any(&rc->far->events) && rc->follow(rc->arg))
 		*next_tick_ns = FP_MIN(*next_tick_ns, fp_clock_ns() + FP_NSEC_PER_MSEC);
 }
 
@@ -385,9 +301,8 @@ static void *run(void *arg)
 		wait_for_work(rc, next_turn(rc, next_tick_ns));
 		read_events(rc);
 		fp_evictor_reap(rc->evictor);
-		fp_inline_tend(atomic_load(&rc->far->inline_servers));
-		fp_exiting_threads_sweep(rc->far);
-		end_lost(rc);
+		rc->tend(rc->arg);
+		fp_lost_report(rc->far);
 		fp_kernel_filled_run_errand(rc->far);
 		extend_store(rc);
 		run_pageout(rc);
@@ -470,7 +385,9 @@ int fp_reclaim_start(const struct fp_reclaim_options *options, struct fp_reclaim
 	rc->far = options->far;
 	rc->affinity = options->affinity;
 	rc->follow = options->follow;
-	rc->follow_arg = options->follow_arg;
+	rc->tend = options->tend;
+	rc->arg = options->arg;
+	fp_lost_forget(rc->far); /* a fork's child begins anew */
 	rc->reads = rc->far->uffd.sigbus && rc->far->uffd.has_events;
 	pthread_mutex_init(&rc->turn, NULL);
 	r = rc->reads ? fp_uffd_set_nonblock(&rc->far->uffd, true) : 0;

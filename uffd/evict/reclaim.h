@@ -1,6 +1,6 @@
 /*
  * The reclaim thread: keeps room free ahead of need, between two watermarks, and does the housekeeping that
- * the fault threads must not do: it reports lost pages and nodes, and publishes gauges. Room: uffd.
+ * the fault threads must not do: it reports lost pages, and publishes gauges. Room: uffd/evict.
  */
 #ifndef FP_RECLAIM_H
 #define FP_RECLAIM_H
@@ -18,8 +18,9 @@ struct fp_reclaim_options {
 	struct fp_far *far;
 	char *stage;                  /* FP_STAGE_PAGES pages of the far range, opened, in no mapping */
 	struct fp_affinity *affinity; /* joined, and looked after; outlives the thread */
+	void (*tend)(void *arg);      /* called in each turn */
 	bool (*follow)(void *arg);    /* called where events.h has something noted; true: again, soon */
-	void *follow_arg;
+	void *arg;
 };
 
 /* Starts the thread. 0 or a negative errno. */
@@ -33,12 +34,6 @@ void fp_reclaim_stop(struct fp_reclaim *reclaim);
  * deadline. Threads of the program.
  */
 void fp_reclaim_pageout(struct fp_reclaim *reclaim, uint32_t page, uint32_t n);
-
-/*
- * Hands over a page, ARRIVING, that no node can give back: the reclaim thread says so on stderr and poisons
- * it. Never blocks: the fault thread's call. False if too many are waiting: the caller poisons it itself.
- */
-bool fp_reclaim_report_lost(struct fp_reclaim *reclaim, uint32_t page, uint64_t slot, int status);
 
 /* Waits until nothing is on its way out, at most about the deadline of a write, and keeps it so (fork); or
  * lets evictions go on. */

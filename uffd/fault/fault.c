@@ -274,7 +274,6 @@ int fp_fault_loop_start(const struct fp_fault_options *options, struct fp_fault_
 {
 	const struct fp_server_options server = {
 	    .far = options->far,
-	    .reclaim = options->reclaim,
 	    .layout = options->layout,
 	    .stage = options->stage,
 	    .readahead_pages = options->readahead_pages,

@@ -13,11 +13,9 @@
 struct fp_affinity;
 struct fp_layout;
 struct fp_fault_loop;
-struct fp_reclaim;
 
 struct fp_fault_options {
 	struct fp_far *far;
-	struct fp_reclaim *reclaim;     /* takes the pages that are lost, to report them */
 	char *stage;                    /* FP_STAGE_PAGES pages of the far range, opened, in no mapping */
 	const struct fp_layout *layout; /* bounds read-ahead; not locked */
 	char *bell; /* a page of the far range, opened, in no mapping: its fault wakes the thread */

@@ -328,7 +328,6 @@ static int open_places(struct fp_inline *in, const struct fp_inline_options *opt
 	bool direct = fp_store_is_direct(options->far->store);
 	const struct fp_server_options server = {
 	    .far = options->far,
-	    .reclaim = options->reclaim,
 	    .layout = options->layout,
 	    .evictor = in->evictor,
 	    .evict_turn = &in->evict_turn,

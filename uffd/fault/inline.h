@@ -15,11 +15,9 @@
 
 struct fp_inline;
 struct fp_layout;
-struct fp_reclaim;
 
 struct fp_inline_options {
 	struct fp_far *far;
-	struct fp_reclaim *reclaim;
 	const struct fp_layout *layout;
 	char *stage; /* FP_STAGE_PAGES pages of the far range, opened, in no mapping; NULL: no evictor */
 	unsigned readahead_pages;

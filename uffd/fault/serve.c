@@ -10,7 +10,6 @@
 #include "layout.h"
 #include "lockedmem.h"
 #include "kernel_filled.h"
-#include "reclaim.h"
 
 #define FORK_OVERDRAW 1024u /* pages */
 
@@ -103,8 +102,7 @@ void fp_serve_lose(struct fp_server *sv, struct fp_arrival *a, bool has_token)
 {
 	if (has_token)
 		fp_budget_leave(&sv->far->room, 1);
-	if (!fp_reclaim_report_lost(sv->reclaim, a->page, a->io.slot, a->io.status))
-		fp_far_lose(sv->far, a->page, false);
+	fp_lost_add(sv->far, a->page, a->io.slot, a->io.status);
 	if (a->demanded)
 		fp_hist_record(&sv->far->stats->fault_latency, fp_clock_ns() - a->begun_ns);
 	fp_arrival_put(sv, a);
@@ -316,7 +314,7 @@ void fp_serve(struct fp_server *sv, const struct fp_uffd_fault *f, uint64_t now)
 		fp_count(&far->stats->faults[FP_FAULT_PRESENT], 1);
 		break;
 	case FP_ACT_POISON:
-		fp_far_poison_again(far, page);
+		fp_lost_end_again(far, page);
 		break;
 	default: /* its owner will wake the thread */
 		break;
@@ -361,7 +359,6 @@ static int open_direct(struct fp_server *sv, const struct fp_server_options *opt
 int fp_server_open(struct fp_server *sv, const struct fp_server_options *options)
 {
 	sv->far = options->far;
-	sv->reclaim = options->reclaim;
 	sv->layout = options->layout;
 	sv->readahead.max_pages = FP_MIN(options->readahead_pages, FP_READAHEAD_MAX);
 	sv->starved_tail = &sv->starved_head;

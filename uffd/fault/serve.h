@@ -17,7 +17,6 @@
 
 struct fp_evictor;
 struct fp_layout;
-struct fp_reclaim;
 
 /* A page that is ARRIVING by our hand and where it stands. */
 struct fp_arrival {
@@ -35,7 +34,6 @@ struct fp_arrival {
 
 struct fp_server {
 	struct fp_far *far;
-	struct fp_reclaim *reclaim;
 	const struct fp_layout *layout; /* bounds read-ahead; not locked */
 	struct fp_lane *lane;           /* of pages that a thread waits for; NULL: direct */
 	struct fp_lane *ahead;          /* of pages that are read ahead; NULL: direct */
@@ -53,7 +51,6 @@ struct fp_server {
 
 struct fp_server_options {
 	struct fp_far *far;
-	struct fp_reclaim *reclaim;
 	const struct fp_layout *layout;
 	char *stage;                /* for an evictor of its own: FP_STAGE_PAGES pages, or NULL */
 	struct fp_evictor *evictor; /* without a stage: one that is shared; direct only */

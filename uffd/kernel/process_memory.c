@@ -1,4 +1,4 @@
-/* See bytes.h. By raw system calls where the shim answers the C library's for the program. */
+/* See process_memory.h. By raw system calls: the shim answers the C library's for the program. */
 #include "process_memory.h"
 
 #include <errno.h>
@@ -6,6 +6,10 @@
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
+
+#include "store.h"
+
+static char zeros[FP_PAGE_SIZE]; /* never written */
 
 /* As on behalf of another process: number is process_vm_readv or process_vm_writev. */
 static ssize_t copy_as_other(long number, void *ours, void *theirs, size_t len)
@@ -32,22 +36,18 @@ static bool is_here(void *addr)
 	return syscall(SYS_mincore, addr, FP_PAGE_SIZE, &here) == 0 && here & 1;
 }
 
-bool fp_process_memory_read(const struct fp_far *far, uint32_t page, void *ret_bytes)
+bool fp_process_memory_read(int mem_fd, void *addr, void *ret_bytes)
 {
-	void *addr = fp_far_addr(far, page);
-
-	if (far->mem_fd >= 0)
-		return pread(far->mem_fd, ret_bytes, FP_PAGE_SIZE, (off_t)(uintptr_t)addr) == FP_PAGE_SIZE;
+	if (mem_fd >= 0)
+		return pread(mem_fd, ret_bytes, FP_PAGE_SIZE, (off_t)(uintptr_t)addr) == FP_PAGE_SIZE;
 	return is_here(addr) &&
 	       copy_as_other(SYS_process_vm_readv, ret_bytes, addr, FP_PAGE_SIZE) == FP_PAGE_SIZE;
 }
 
-bool fp_process_memory_clear(const struct fp_far *far, uint32_t page)
+bool fp_process_memory_clear(int mem_fd, void *addr)
 {
-	void *addr = fp_far_addr(far, page);
-
-	if (far->mem_fd >= 0)
-		return pwrite(far->mem_fd, fp_zeros, FP_PAGE_SIZE, (off_t)(uintptr_t)addr) == FP_PAGE_SIZE;
+	if (mem_fd >= 0)
+		return pwrite(mem_fd, zeros, FP_PAGE_SIZE, (off_t)(uintptr_t)addr) == FP_PAGE_SIZE;
 	return is_here(addr) &&
-	       copy_as_other(SYS_process_vm_writev, fp_zeros, addr, FP_PAGE_SIZE) == FP_PAGE_SIZE;
+	       copy_as_other(SYS_process_vm_writev, zeros, addr, FP_PAGE_SIZE) == FP_PAGE_SIZE;
 }

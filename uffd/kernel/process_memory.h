@@ -1,24 +1,26 @@
 /*
- * The bytes of pages that are here, for the agent's own threads, whatever the program may do with them. Room:
- * uffd, inside.
+ * Reads and writes present pages for the agent, whatever their protection. Room: uffd/kernel.
  *
- * /proc/self/mem reads and writes past any protection. A child that was made in a `chroot` without /proc
- * can't have it: there the kernel is asked as on behalf of another process, which keeps to the protection. So
- * what the program itself can't read is refused, and stays where it is. A folder of /proc that is kept open
- * would help, and would be a way out of the `chroot`: so there is none.
+ * /proc/self/mem ignores protections. A child in a `chroot` without /proc can't open it. There the agent uses
+ * process_vm_readv and process_vm_writev, which obey protections: a page that the program can't read is
+ * refused, and stays where it is. A descriptor of /proc kept open would help, but would be a way out of the
+ * `chroot`.
  */
 #ifndef FP_PROCESS_MEMORY_H
 #define FP_PROCESS_MEMORY_H
 
-#include "far.h"
+#include <stdbool.h>
 
-/* Whether bytes can be had without /proc/self/mem. 0, or what the kernel refuses it with. */
+/* Whether this works without /proc/self/mem. 0, or the error of the kernel. */
 int fp_process_memory_check(void);
 
-/* Copies a page that is here. False if it is not, or can't be read. Never waits for a fault. */
-bool fp_process_memory_read(const struct fp_far *far, uint32_t page, void *ret_bytes);
+/*
+ * Copies the page at addr, if it is present. False if it is not, or can't be read. Never waits for a fault.
+ * mem_fd: of /proc/self/mem, or -1.
+ */
+bool fp_process_memory_read(int mem_fd, void *addr, void *ret_bytes);
 
-/* Makes it zeros where it stands; its protection against writes is lifted. False if it can't be written. */
-bool fp_process_memory_clear(const struct fp_far *far, uint32_t page);
+/* Fills a present page with zeros in place. It must not be write-protected. False if it can't be written. */
+bool fp_process_memory_clear(int mem_fd, void *addr);
 
 #endif

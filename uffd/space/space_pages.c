@@ -102,7 +102,7 @@ static int drop_held(struct fp_far *far, uint32_t start, uint32_t end, const uin
 static bool zero_in_place(struct fp_far *far, uint32_t page, uint64_t old)
 {
 	if (fp_page_state(old) != FP_PAGE_RESIDENT || !fp_pin_has(&far->holds, page) ||
-	    fp_far_unprotect(far, page) < 0 || !fp_process_memory_clear(far, page))
+	    fp_far_unprotect(far, page) < 0 || !fp_process_memory_clear(far->mem_fd, fp_far_addr(far, page)))
 		return false;
 	if (fp_page_slot(old))
 		fp_store_slot_free(far->store, fp_page_slot(old));

@@ -29,7 +29,7 @@ static int copy_page(struct fp_far *far, uint32_t from, uint32_t to)
 	char bytes[FP_PAGE_SIZE] = {0}; /* written: the stack may be far, see ownstack.h */
 	ssize_t r;
 
-	if (!fp_process_memory_read(far, from, bytes))
+	if (!fp_process_memory_read(far->mem_fd, fp_far_addr(far, from), bytes))
 		return far->mem_fd < 0 ? -ENOMEM : -EIO;
 	do {
 		r = fp_uffd_copy(&far->uffd, fp_far_addr(far, to), bytes, sizeof(bytes), false);
@@ -104,7 +104,7 @@ static int move_bytes(struct fp_far *far, uint32_t from, uint32_t to, uint64_t o
 		}
 	}
 	if (fp_page_state(old) == FP_PAGE_LOST) {
-		fp_far_poison(far, to);
+		fp_lost_poison(far, to);
 		madvise(fp_far_addr(far, from), FP_PAGE_SIZE, MADV_DONTNEED); /* the poison */
 	}
 	*ret_settled = settled;
@@ -169,7 +169,7 @@ static void move_back(struct move *m)
 		if (r < 0) {
 			if (fp_page_state(old) == FP_PAGE_RESIDENT)
 				fp_budget_leave(&far->room, 1);
-			fp_far_poison(far, m->from + i);
+			fp_lost_poison(far, m->from + i);
 			settled = FP_PAGE_LOST | FP_PAGE_DIRTY;
 		}
 		fp_space_release(far, m->to + i, FP_PAGE_ZERO);

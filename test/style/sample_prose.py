@@ -1,0 +1,56 @@
+#!/usr/bin/python3
+"""Samples comments and paragraphs for a reader with fresh eyes: each that has to be read twice is
+to be mended. Usage: sample_prose.py [SEED [COMMENTS [PARAGRAPHS]]]; the seed is printed."""
+import os
+import random
+import re
+import subprocess
+import sys
+
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
+LEAST_WORDS = 8
+
+
+def tracked(*patterns):
+    listed = subprocess.run(["git", "ls-files", "--", *patterns], cwd=ROOT, check=True, capture_output=True, text=True)
+    return listed.stdout.split()
+
+
+def text_of(path):
+    with open(os.path.join(ROOT, path), encoding="utf-8") as f:
+        return f.read()
+
+
+def line_of(text, position):
+    return text.count("\n", 0, position) + 1
+
+
+def comments():
+    for path in tracked("*.c", "*.h", "*.def", ":!test/fuzz/*/*"):
+        text = text_of(path)
+        for found in re.finditer(r'"(?:\\.|[^"\\\n])*"|/\*(.*?)\*/|//([^\n]*)', text, re.DOTALL):
+            body = found.group(1) or found.group(2) or ""
+            if len(re.findall(r"\w+", body)) >= LEAST_WORDS:
+                yield path, line_of(text, found.start()), found.group(0)
+
+
+def paragraphs():
+    for path in tracked("*.md", "doc/man/*"):
+        text = re.sub(r"^```.*?^```$", lambda code: "\n" * code.group(0).count("\n"), text_of(path), flags=re.M | re.S)
+        for found in re.finditer(r"(?:^(?![|#]|\s*$).*\n?)+", text, re.M):
+            if len(re.findall(r"\w+", found.group(0))) >= LEAST_WORDS:
+                yield path, line_of(text, found.start()), found.group(0)
+
+
+def main():
+    seed = int(sys.argv[1]) if len(sys.argv) > 1 else random.randrange(1 << 32)
+    wanted = [int(n) for n in sys.argv[2:4]] or [40, 20]
+    chooser = random.Random(seed)
+    print(f"seed {seed}")
+    for number, source in zip(wanted, (comments, paragraphs)):
+        pieces = sorted(source())
+        for path, line, body in sorted(chooser.sample(pieces, min(number, len(pieces)))):
+            print(f"\n== {path}:{line}\n{body.rstrip()}")
+
+
+main()

@@ -1,0 +1,60 @@
+/*
+ * Lost pages: no node can give them back now. Each ends as LOST and poisoned, so that a touch raises SIGBUS.
+ * A page that only an outage took can be had again once its node is back. Room: uffd/core.
+ */
+#ifndef FP_LOST_H
+#define FP_LOST_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "log.h"
+
+#define FP_LOST_MAX 1024u /* pages that wait for their report: more than can be on their way */
+
+struct fp_far;
+
+struct fp_lost {
+	struct {
+		uint32_t page;
+		int status;
+		uint64_t slot;
+		_Atomic bool ready;
+	} queue[FP_LOST_MAX];
+	_Atomic uint32_t in;
+	uint32_t out;
+	struct fp_log_limit limit;
+	_Atomic uint32_t nodes; /* a bit for each node whose return fp_lost_revive waits for */
+};
+
+/*
+ * Hands over a page, ARRIVING, that no node can give back: the reclaim thread says so on stderr and ends it.
+ * Never blocks: fault threads call this. Where too many wait, the page ends here, without a line.
+ */
+void fp_lost_add(struct fp_far *far, uint32_t page, uint64_t slot, int status);
+
+/* Reports and ends the pages that were handed over. The reclaim thread's. */
+void fp_lost_report(struct fp_far *far);
+
+/* Before the threads start: nothing waits for a report. */
+void fp_lost_forget(struct fp_far *far);
+
+/* Ends the ARRIVING of a page that nobody can give back: LOST, poisoned; gives its token back if it has one.
+ */
+void fp_lost_end(struct fp_far *far, uint32_t page, bool has_token);
+
+/* Ends the ARRIVING of a page that was lost already, and was touched. */
+void fp_lost_end_again(struct fp_far *far, uint32_t page);
+
+/* Makes a page that the caller owns (ARRIVING, HELD) raise SIGBUS. Aborts the process with a message where
+ * the kernel can't poison. */
+void fp_lost_poison(struct fp_far *far, uint32_t page);
+
+/*
+ * Makes pages that an outage took available again, if their node is up again. Looks at all words of touched
+ * chunks then. One thread, on a local stack, not while a fork is made.
+ */
+void fp_lost_revive(struct fp_far *far);
+
+#endif
