@@ -57,6 +57,20 @@ void fp_agent_leave_local(const struct fp_agent *agent)
 		agent->options.leave_local();
 }
 
+uint64_t fp_agent_enter(const struct fp_agent *agent)
+{
+	uint64_t mask = fp_agent_sigmask_block(false, agent->far.uffd.sigbus);
+
+	fp_agent_enter_local(agent);
+	return mask;
+}
+
+void fp_agent_leave(const struct fp_agent *agent, uint64_t mask)
+{
+	fp_agent_leave_local(agent);
+	fp_agent_sigmask_restore(mask);
+}
+
 void fp_agent_await_sessions(struct fp_agent *agent)
 {
 	struct fp_agent_stack stack;

@@ -87,6 +87,13 @@ void fp_agent_await_sessions(struct fp_agent *agent);
 /* True if a node is reached by a network: a child connects anew, in the network of the thread that forks. */
 bool fp_agent_needs_network(const struct fp_agent *agent);
 
+/*
+ * The bracket around calls of space.h: signals are blocked, and what is allocated is local (enter_local).
+ * Returns what leaving takes.
+ */
+uint64_t fp_agent_enter(const struct fp_agent *agent);
+void fp_agent_leave(const struct fp_agent *agent, uint64_t mask);
+
 struct fp_space *fp_agent_space(struct fp_agent *agent);
 struct fp_statspage *fp_agent_stats(struct fp_agent *agent);
 

@@ -253,7 +253,8 @@ void fp_agent_fork_prepare(struct fp_agent *agent)
 	struct fp_fork *fk = &agent->fork;
 
 	fp_affinity_release(&agent->affinity);
-	fp_space_lock_anyway(&agent->space, &fk->mask);
+	fk->mask = fp_agent_sigmask_block(false, agent->far.uffd.sigbus);
+	fp_space_lock_anyway(&agent->space);
 	touch_streams(agent);
 	touch_environment(agent);
 	touch_needed(agent);
@@ -273,7 +274,8 @@ void fp_agent_fork_parent(struct fp_agent *agent)
 	fp_store_hurry(agent->far.store, false);
 	go_on(agent);
 	pthread_mutex_unlock(&fk->turn); /* first: from the next on signals are delivered, and may fork */
-	fp_space_unlock(&agent->space, &fk->mask);
+	fp_space_unlock(&agent->space);
+	fp_agent_sigmask_restore(fk->mask);
 }
 
 /* ---- the child ---- */

@@ -227,28 +227,30 @@ static size_t round_up(size_t bytes)
 
 int far_map(struct far_memory *memory, size_t length, void **ret_address)
 {
+	uint64_t mask;
 	int r;
 
 	if (length == 0)
 		return -EINVAL;
 	if (round_up(length) < length)
 		return -ENOMEM;
-	enter_local();
+	mask = fp_agent_enter(memory->agent);
 	r = fp_space_map(fp_agent_space(memory->agent), round_up(length), 0, PROT_READ | PROT_WRITE, 0,
 	                 ret_address);
-	leave_local();
+	fp_agent_leave(memory->agent, mask);
 	return r;
 }
 
 int far_unmap(struct far_memory *memory, void *address, size_t length)
 {
+	uint64_t mask;
 	int r;
 
 	if (length == 0 || round_up(length) < length)
 		return -EINVAL;
-	enter_local();
+	mask = fp_agent_enter(memory->agent);
 	r = fp_space_unmap(fp_agent_space(memory->agent), address, round_up(length));
-	leave_local();
+	fp_agent_leave(memory->agent, mask);
 	return r;
 }
 
@@ -273,6 +275,7 @@ int far_advise(struct far_memory *memory, void *address, size_t length, enum far
 {
 	uintptr_t start = (uintptr_t)address, end = start + length;
 	const uintptr_t mask = ~(uintptr_t)(FP_PAGE_SIZE - 1);
+	uint64_t signals;
 	int r;
 
 	if (end < start)
@@ -284,9 +287,9 @@ int far_advise(struct far_memory *memory, void *address, size_t length, enum far
 		start &= mask;
 		end = round_up(end);
 	}
-	enter_local();
+	signals = fp_agent_enter(memory->agent);
 	r = advise(fp_agent_space(memory->agent), start, end, advice);
-	leave_local();
+	fp_agent_leave(memory->agent, signals);
 	return r;
 }
 

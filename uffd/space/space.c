@@ -9,7 +9,6 @@
 #include "abi.h"
 #include "cleanup.h"
 #include "kernel_filled.h"
-#include "agent_sigmask.h"
 
 int fp_space_init(struct fp_space *space, struct fp_far *far, struct fp_reclaim *reclaim)
 {
@@ -29,43 +28,36 @@ void fp_space_done(struct fp_space *space)
 	pthread_mutex_destroy(&space->lock);
 }
 
-static uint64_t block_signals(const struct fp_space *space)
-{
-	return fp_agent_sigmask_block(false, space->far->uffd.sigbus);
-}
-
-static bool lock_and_follow(struct fp_space *space, uint64_t *ret_mask)
+static bool lock_and_follow(struct fp_space *space)
 {
 	struct fp_agent_stack stack;
 
 	fp_far_check_family(space->far);
-	*ret_mask = block_signals(space);
 	fp_agent_stack_keep(space->far, &stack);
 	pthread_mutex_lock(&space->lock);
 	space->stack = stack;
 	return fp_space_follow(space);
 }
 
-int fp_space_lock(struct fp_space *space, uint64_t *ret_mask)
+int fp_space_lock(struct fp_space *space)
 {
-	if (lock_and_follow(space, ret_mask))
+	if (lock_and_follow(space))
 		return 0;
-	fp_space_unlock(space, ret_mask);
+	fp_space_unlock(space);
 	return -ENOMEM;
 }
 
-void fp_space_lock_anyway(struct fp_space *space, uint64_t *ret_mask)
+void fp_space_lock_anyway(struct fp_space *space)
 {
-	(void)lock_and_follow(space, ret_mask);
+	(void)lock_and_follow(space);
 }
 
-void fp_space_unlock(struct fp_space *space, const uint64_t *mask)
+void fp_space_unlock(struct fp_space *space)
 {
 	struct fp_agent_stack stack = space->stack;
 
 	pthread_mutex_unlock(&space->lock);
 	fp_agent_stack_let_go(space->far, &stack);
-	fp_agent_sigmask_restore(*mask);
 }
 
 /* ---- ranges ---- */
@@ -231,17 +223,15 @@ static bool begin_backing(struct fp_space *space, bool may_wait)
 }
 
 /* Backs n pages unless nobody asked for that, or a fork forbids it: then *lazy is set. Blocks on the nodes,
- * so no lock may be held; signals are, as their handlers may fork. */
+ * so no lock may be held. */
 static int back(struct fp_space *space, uint64_t n, unsigned flags, bool *lazy)
 {
 	struct fp_agent_stack stack;
-	uint64_t mask;
 	int r = 0;
 
 	fp_far_check_family(space->far);
 	if (*lazy || n == 0)
 		return 0;
-	mask = block_signals(space);
 	fp_agent_stack_keep(space->far, &stack);
 	if (begin_backing(space, !(flags & FP_MAP_HEAP))) {
 		r = fp_store_reserve(space->far->store, n);
@@ -250,7 +240,6 @@ static int back(struct fp_space *space, uint64_t n, unsigned flags, bool *lazy)
 		*lazy = true;
 	}
 	fp_agent_stack_let_go(space->far, &stack);
-	fp_agent_sigmask_restore(mask);
 	return r;
 }
 
@@ -337,7 +326,6 @@ static void finish_map(struct fp_space *space, const struct fp_piece *piece, uns
 int fp_space_map(struct fp_space *space, size_t len, size_t align, int prot, unsigned flags, void **ret_addr)
 {
 	struct fp_piece piece;
-	uint64_t mask;
 	int r;
 
 	if (len == 0 || len % FP_PAGE_SIZE || (align & (align - 1)))
@@ -347,12 +335,12 @@ int fp_space_map(struct fp_space *space, size_t len, size_t align, int prot, uns
 	piece = make_piece(space, (uint32_t)(len >> FP_PAGE_SHIFT), prot, flags);
 	if (back(space, piece.end, flags, &piece.lazy) < 0)
 		return -ENOMEM;
-	r = fp_space_lock(space, &mask);
+	r = fp_space_lock(space);
 	if (r == 0) {
 		r = map_somewhere(space, &piece, flags, FP_MAX((uint32_t)(align >> FP_PAGE_SHIFT), 1u));
 		if (r == 0)
 			fp_kernel_filled_begin_mapping(space->far, &space->layout, piece.start, piece.end);
-		fp_space_unlock(space, &mask);
+		fp_space_unlock(space);
 	}
 	if (r < 0) {
 		fp_space_unback(space, piece.lazy ? 0 : len >> FP_PAGE_SHIFT);
@@ -429,20 +417,19 @@ static int replace(struct fp_space *space, struct fp_piece piece, uint64_t *ret_
 }
 
 /* Reserves what a replacement of the range needs beyond what it has, and takes the lock. */
-static int back_replacement(struct fp_space *space, const struct fp_piece *piece, uint64_t *ret_mask,
-                            uint64_t *ret_more)
+static int back_replacement(struct fp_space *space, const struct fp_piece *piece, uint64_t *ret_more)
 {
 	for (;;) {
 		uint64_t has, more;
 		int r;
 
-		fp_space_lock_anyway(space, ret_mask);
+		fp_space_lock_anyway(space);
 		has = fp_layout_count_backed(&space->layout, piece->start, piece->end);
-		fp_space_unlock(space, ret_mask);
+		fp_space_unlock(space);
 		more = piece->lazy ? 0 : piece->end - piece->start - has;
 		if (fp_space_back(space, more) < 0)
 			return -ENOMEM;
-		r = fp_space_lock(space, ret_mask);
+		r = fp_space_lock(space);
 		if (r < 0) {
 			fp_space_unback(space, more);
 			return r;
@@ -451,7 +438,7 @@ static int back_replacement(struct fp_space *space, const struct fp_piece *piece
 			*ret_more = more;
 			return 0;
 		}
-		fp_space_unlock(space, ret_mask);
+		fp_space_unlock(space);
 		fp_space_unback(space, more);
 	}
 }
@@ -460,10 +447,9 @@ static int back_replacement(struct fp_space *space, const struct fp_piece *piece
 static int map_piece_at(struct fp_space *space, struct fp_piece piece, unsigned flags)
 {
 	uint64_t more, reserved = 0;
-	uint64_t mask;
 	int r;
 
-	r = back_replacement(space, &piece, &mask, &more);
+	r = back_replacement(space, &piece, &more);
 	if (r < 0)
 		return r;
 	if ((flags & FP_MAP_NOREPLACE) && !fp_layout_is_free(&space->layout, piece.start, piece.end))
@@ -473,7 +459,7 @@ static int map_piece_at(struct fp_space *space, struct fp_piece piece, unsigned 
 		               fp_layout_count_locked(&space->layout, piece.start, piece.end));
 	if (r == 0)
 		r = replace(space, piece, &reserved);
-	fp_space_unlock(space, &mask);
+	fp_space_unlock(space);
 	if (r < 0 || piece.lazy)
 		fp_space_unback(space, r < 0 ? more + reserved : reserved);
 	if (r == 0)
@@ -534,7 +520,6 @@ int fp_space_remove(struct fp_space *space, uint32_t start, uint32_t end, uint64
 int fp_space_unmap(struct fp_space *space, void *addr, size_t len)
 {
 	uint32_t start, end, followed;
-	uint64_t mask;
 	int r = fp_space_to_pages(space, addr, len, &start, &end);
 
 	if (r < 0)
@@ -543,13 +528,13 @@ int fp_space_unmap(struct fp_space *space, void *addr, size_t len)
 		uint64_t reserved = 0;
 
 		/* what makes room for the kernel must not fail for what is noted elsewhere */
-		fp_space_lock_anyway(space, &mask);
+		fp_space_lock_anyway(space);
 		followed = fp_space_followed(space);
 		if (fp_events_touch(&space->far->events, start, end))
 			r = -ENOMEM;
 		else
 			r = fp_space_remove(space, start, end, &reserved);
-		fp_space_unlock(space, &mask);
+		fp_space_unlock(space);
 		fp_space_unback(space, reserved);
 	} while (r == -ENOMEM && fp_space_learn(space, start, end, followed));
 	return r;

@@ -1,9 +1,11 @@
 /*
  * The far address space: one range of virtual addresses, reserved and registered with userfaultfd once, from
  * which far mappings are cut. A page's number in it finds its state word at once, without a search. Room:
- * uffd. Layout calls run on the program's threads, block all signals while they hold the layout lock, and
- * wait (bounded by the store's deadline) for pages that are in flight; the fault threads never take that
- * lock.
+ * uffd. Layout calls run on the program's threads and wait (bounded by the store's deadline) for pages that
+ * are in flight. The fault threads never take the layout lock.
+ *
+ * The caller blocks all signals first (fp_agent_enter, or the shim's bracket) and restores them last: a
+ * handler that ran inside could fork, or call in here again, while this thread holds the lock.
  *
  * A program may place a mapping of the kernel's (a file, shared memory) inside the range by MAP_FIXED: a
  * foreign piece. Calls on it are passed on to the kernel, but for those that would leave a hole.

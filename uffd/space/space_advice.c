@@ -40,20 +40,19 @@ static int protect_locked(struct fp_space *space, uint32_t start, uint32_t end, 
 }
 
 /* What is opened for writing is backed from now on. Takes the lock when the slots are reserved. */
-static int back_opened(struct fp_space *space, uint32_t start, uint32_t end, uint64_t *ret_mask,
-                       uint64_t *ret_more)
+static int back_opened(struct fp_space *space, uint32_t start, uint32_t end, uint64_t *ret_more)
 {
 	for (;;) {
 		uint64_t more;
 		int r;
 
-		fp_space_lock_anyway(space, ret_mask);
+		fp_space_lock_anyway(space);
 		more =
 		    fp_layout_count_unbacked(&space->layout, start, fp_space_mapped_until(space, start, end));
-		fp_space_unlock(space, ret_mask);
+		fp_space_unlock(space);
 		if (fp_space_back(space, more) < 0)
 			return -ENOMEM;
-		r = fp_space_lock(space, ret_mask);
+		r = fp_space_lock(space);
 		if (r < 0) {
 			fp_space_unback(space, more);
 			return r;
@@ -63,7 +62,7 @@ static int back_opened(struct fp_space *space, uint32_t start, uint32_t end, uin
 			*ret_more = more;
 			return 0;
 		}
-		fp_space_unlock(space, ret_mask);
+		fp_space_unlock(space);
 		fp_space_unback(space, more);
 	}
 }
@@ -72,15 +71,14 @@ int fp_space_protect(struct fp_space *space, void *addr, size_t len, int prot)
 {
 	uint64_t more = 0, left = 0, locked;
 	uint32_t start, end, stop;
-	uint64_t mask;
 	int r = fp_space_to_pages(space, addr, len, &start, &end);
 
 	if (r < 0)
 		return r;
 	if (prot & PROT_WRITE)
-		r = back_opened(space, start, end, &mask, &more);
+		r = back_opened(space, start, end, &more);
 	else
-		r = fp_space_lock(space, &mask);
+		r = fp_space_lock(space);
 	if (r < 0)
 		return r;
 	stop = fp_space_mapped_until(space, start, end);
@@ -88,7 +86,7 @@ int fp_space_protect(struct fp_space *space, void *addr, size_t len, int prot)
 	r = protect_locked(space, start, end, prot);
 	if (more)
 		left = fp_layout_count_unbacked(&space->layout, start, stop);
-	fp_space_unlock(space, &mask);
+	fp_space_unlock(space);
 	fp_space_unback(space, left);
 	if (r == 0 && locked && prot & PROT_WRITE) /* as the kernel: no fault is left to the first write */
 		(void)fp_space_populate_locked(space, start, end);
@@ -188,18 +186,17 @@ int fp_space_advise(struct fp_space *space, void *addr, size_t len, int advice)
 {
 	uint64_t easily = fp_budget_free(&space->far->room) / 2;
 	uint32_t start, end, stop = 0;
-	uint64_t mask;
 	int r = fp_space_to_pages(space, addr, len, &start, &end);
 
 	if (r < 0)
 		return r;
 	if (advice == MADV_POPULATE_READ || advice == MADV_POPULATE_WRITE)
 		return fp_space_populate_as(space, start, end, advice);
-	r = fp_space_lock(space, &mask);
+	r = fp_space_lock(space);
 	if (r < 0)
 		return r;
 	r = advise_locked(space, start, end, advice, &stop);
-	fp_space_unlock(space, &mask);
+	fp_space_unlock(space);
 	if (advice == MADV_WILLNEED)
 		fp_space_populate(space, start, stop, easily);
 	else if ((advice == MADV_COLD || advice == MADV_PAGEOUT) && stop > start)
@@ -229,15 +226,14 @@ static uint32_t look_mapped_until(struct fp_space *space, uint32_t start, uint32
 {
 	struct fp_piece piece;
 	uint32_t changes;
-	uint64_t mask;
 
 	while (start < end && fp_layout_peek(&space->layout, start, &piece, &changes))
 		start = piece.end;
 	if (start >= end)
 		return end;
-	fp_space_lock_anyway(space, &mask);
+	fp_space_lock_anyway(space);
 	start = fp_space_mapped_until(space, start, end);
-	fp_space_unlock(space, &mask);
+	fp_space_unlock(space);
 	return start;
 }
 

@@ -111,13 +111,12 @@ static bool far_has_hole(struct fp_space *space, uint32_t start, uint32_t end)
 {
 	const struct fp_piece *p;
 	bool found = false;
-	uint64_t mask;
 
-	fp_space_lock_anyway(space, &mask);
+	fp_space_lock_anyway(space);
 	for (p = fp_layout_after(&space->layout, start); !found && p && p->start < end;
 	     p = fp_layout_after(&space->layout, p->end))
 		found = is_hole(space->far, FP_MAX(p->start, start), FP_MIN(p->end, end));
-	fp_space_unlock(space, &mask);
+	fp_space_unlock(space);
 	return found;
 }
 

@@ -77,13 +77,12 @@ int fp_space_map_foreign(struct fp_space *space, void *addr, size_t len, const s
 {
 	uint64_t reserved = 0;
 	uint32_t start, end;
-	uint64_t mask;
 	int r = fp_space_to_pages(space, addr, len, &start, &end);
 
 	if (r == 0)
 		r = rehearse(len, what);
 	if (r == 0)
-		r = fp_space_lock(space, &mask);
+		r = fp_space_lock(space);
 	if (r < 0)
 		return r;
 	if ((what->flags & MAP_FIXED_NOREPLACE) && !fp_layout_is_free(&space->layout, start, end))
@@ -92,7 +91,7 @@ int fp_space_map_foreign(struct fp_space *space, void *addr, size_t len, const s
 		r = fp_space_remove(space, start, end, &reserved);
 	if (r == 0)
 		r = map_over(space, start, end, what);
-	fp_space_unlock(space, &mask);
+	fp_space_unlock(space);
 	fp_space_unback(space, reserved);
 	return r;
 }
@@ -125,20 +124,19 @@ int fp_space_move_in(struct fp_space *space, const struct fp_remap *what, void *
 	uint64_t reserved = 0;
 	uint32_t start, end;
 	unsigned char here;
-	uint64_t mask;
 	int r = fp_space_to_pages(space, what->new_addr, what->new_len, &start, &end);
 
 	if (r < 0)
 		return -ENOTSUP;
 	if (mincore(what->old_addr, FP_PAGE_SIZE, &here) < 0 && errno == ENOMEM)
 		return -EFAULT;
-	r = fp_space_lock(space, &mask);
+	r = fp_space_lock(space);
 	if (r < 0)
 		return r;
 	r = fp_space_remove(space, start, end, &reserved);
 	if (r == 0)
 		r = remap_over(space, start, end, what);
-	fp_space_unlock(space, &mask);
+	fp_space_unlock(space);
 	if (r == 0)
 		*ret_addr = what->new_addr;
 	fp_space_unback(space, reserved);

@@ -37,23 +37,21 @@ uint64_t fp_space_lockable(const struct fp_space *space)
 static bool next_piece(struct fp_space *space, uint32_t start, uint32_t end, struct fp_piece *ret_piece,
                        uint32_t *ret_changes)
 {
-	uint64_t mask;
 	bool found;
 
-	fp_space_lock_anyway(space, &mask);
+	fp_space_lock_anyway(space);
 	found = fp_space_next_piece(space, start, end, ret_piece);
 	if (found)
 		*ret_changes = fp_layout_changes(&space->layout);
-	fp_space_unlock(space, &mask);
+	fp_space_unlock(space);
 	return found;
 }
 
 /* What the kernel locked without our lock may be another mapping by now, or none. */
 static void unlock_strays(struct fp_space *space, uint32_t start, uint32_t end)
 {
-	uint64_t mask;
 
-	fp_space_lock_anyway(space, &mask);
+	fp_space_lock_anyway(space);
 	while (start < end) {
 		const struct fp_piece *p = fp_layout_next(&space->layout, start);
 		uint32_t from = p ? FP_MIN(FP_MAX(p->start, start), end) : end;
@@ -65,7 +63,7 @@ static void unlock_strays(struct fp_space *space, uint32_t start, uint32_t end)
 			munlock(fp_far_addr(space->far, from), bytes(from, to));
 		start = to;
 	}
-	fp_space_unlock(space, &mask);
+	fp_space_unlock(space);
 }
 
 /*
@@ -258,11 +256,10 @@ static uint64_t count_unlocked(const struct fp_space *space, uint32_t start, uin
 int fp_space_mlock(struct fp_space *space, void *addr, size_t len, bool on_fault)
 {
 	uint32_t locked = FP_PIECE_LOCKED | (on_fault ? FP_PIECE_LOCK_ON_FAULT : 0), start, end, stop;
-	uint64_t mask;
 	int r = fp_space_to_pages(space, addr, len, &start, &end);
 
 	if (r == 0)
-		r = fp_space_lock(space, &mask);
+		r = fp_space_lock(space);
 	if (r < 0)
 		return r;
 	stop = mapped_until(space, start, end);
@@ -270,7 +267,7 @@ int fp_space_mlock(struct fp_space *space, void *addr, size_t len, bool on_fault
 		r = -ENOSPC;
 	else
 		r = lock_mapped(space, start, stop, locked);
-	fp_space_unlock(space, &mask);
+	fp_space_unlock(space);
 	if (r == 0 && stop < end)
 		r = -ENOMEM;
 	return r < 0 || on_fault ? r : populate_locked(space, start, end, true);
@@ -279,16 +276,15 @@ int fp_space_mlock(struct fp_space *space, void *addr, size_t len, bool on_fault
 int fp_space_munlock(struct fp_space *space, void *addr, size_t len)
 {
 	uint32_t start, end, stop;
-	uint64_t mask;
 	int r = fp_space_to_pages(space, addr, len, &start, &end);
 
 	if (r == 0)
-		r = fp_space_lock(space, &mask);
+		r = fp_space_lock(space);
 	if (r < 0)
 		return r;
 	stop = mapped_until(space, start, end);
 	r = unlock_mapped(space, start, stop);
-	fp_space_unlock(space, &mask);
+	fp_space_unlock(space);
 	return r == 0 && stop < end ? -ENOMEM : r;
 }
 
@@ -379,14 +375,13 @@ int fp_space_mlockall(struct fp_space *space, int flags)
 	uint32_t locked = FP_PIECE_LOCKED | (flags & MCL_ONFAULT ? FP_PIECE_LOCK_ON_FAULT : 0);
 	uint32_t end = (uint32_t)space->far->n_pages, changes;
 	struct fp_piece piece = {.end = 0};
-	uint64_t mask;
 	int r;
 
-	r = fp_space_lock(space, &mask);
+	r = fp_space_lock(space);
 	if (r < 0)
 		return r;
 	r = lock_all(space, flags, locked);
-	fp_space_unlock(space, &mask);
+	fp_space_unlock(space);
 	if (r < 0 || !(flags & MCL_CURRENT) || flags & MCL_ONFAULT)
 		return r;
 	while (next_piece(space, piece.end, end, &piece, &changes))
@@ -397,8 +392,7 @@ int fp_space_mlockall(struct fp_space *space, int flags)
 int fp_space_munlockall(struct fp_space *space)
 {
 	const struct fp_piece *p;
-	uint64_t mask;
-	int r = fp_space_lock(space, &mask);
+	int r = fp_space_lock(space);
 
 	if (r < 0)
 		return r;
@@ -408,6 +402,6 @@ int fp_space_munlockall(struct fp_space *space)
 	if (munlockall() < 0)
 		r = -errno;
 	fp_lockedmem_again();
-	fp_space_unlock(space, &mask);
+	fp_space_unlock(space);
 	return r;
 }

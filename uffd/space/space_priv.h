@@ -19,8 +19,7 @@ struct fp_space {
 	struct fp_far *far;
 	struct fp_reclaim *reclaim;
 	bool overcommit;
-	pthread_mutex_t lock; /* guards layout, lock_future and olds; taken with all signals blocked, never by
-	                         agent threads */
+	pthread_mutex_t lock; /* guards layout, lock_future and olds; never taken by agent threads */
 	atomic_bool forking;  /* no call may begin that takes slots */
 	_Atomic unsigned n_backing; /* those that are under way */
 	struct fp_layout layout;
@@ -38,10 +37,10 @@ void fp_space_done(struct fp_space *space);
  * -ENOMEM, without the lock: some of that can't be followed, by a limit of the kernel or of ours. Done later,
  * it would undo what the call does.
  */
-__attribute__((warn_unused_result)) int fp_space_lock(struct fp_space *space, uint64_t *ret_mask);
+__attribute__((warn_unused_result)) int fp_space_lock(struct fp_space *space);
 /* For who only looks, or keeps off what is noted (events.h): never fails. */
-void fp_space_lock_anyway(struct fp_space *space, uint64_t *ret_mask);
-void fp_space_unlock(struct fp_space *space, const uint64_t *mask);
+void fp_space_lock_anyway(struct fp_space *space);
+void fp_space_unlock(struct fp_space *space);
 /*
  * Keeps calls from taking slots, once those under way have ended: they talk to nodes and allocate, which a
  * fork must not find in the middle. Before the allocator's locks are taken. allow: lets them go on; in a

@@ -351,7 +351,7 @@ static int carry_out(struct fp_space *space, struct plan *plan)
 }
 
 /* Reserves what it takes, without the lock; takes the lock if there is something to be done. */
-static int prepare(struct fp_space *space, struct plan *plan, uint64_t *ret_mask)
+static int prepare(struct fp_space *space, struct plan *plan)
 {
 	for (;;) {
 		uint64_t more = plan->more;
@@ -359,7 +359,7 @@ static int prepare(struct fp_space *space, struct plan *plan, uint64_t *ret_mask
 
 		if (r < 0)
 			return -ENOMEM;
-		r = fp_space_lock(space, ret_mask);
+		r = fp_space_lock(space);
 		if (r < 0) {
 			fp_space_unback(space, more);
 			return r;
@@ -367,7 +367,7 @@ static int prepare(struct fp_space *space, struct plan *plan, uint64_t *ret_mask
 		r = look(space, plan);
 		if (r == 0 && plan->more == more)
 			return 0;
-		fp_space_unlock(space, ret_mask);
+		fp_space_unlock(space);
 		fp_space_unback(space, more);
 		if (r < 0)
 			return r;
@@ -376,13 +376,12 @@ static int prepare(struct fp_space *space, struct plan *plan, uint64_t *ret_mask
 
 static int remap_pages(struct fp_space *space, struct plan *plan)
 {
-	uint64_t mask;
-	int r = prepare(space, plan, &mask);
+	int r = prepare(space, plan);
 
 	if (r < 0)
 		return r;
 	r = carry_out(space, plan);
-	fp_space_unlock(space, &mask);
+	fp_space_unlock(space);
 	fp_space_unback(space, plan->given + (r < 0 ? plan->more : 0));
 	if (r == 0 && (plan->old.flags & FP_PIECE_LOCKED))
 		(void)fp_space_populate_locked(space, plan->to, plan->to + plan->new_n);
