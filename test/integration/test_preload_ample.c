@@ -196,12 +196,115 @@ static void residency(void **state)
 	assert_int_equal(munmap(p, 16 * PAGE), 0);
 }
 
+/* ---- where a short mapping was, the kernel fills the next one too ---- */
+
+/* A free place that the kernel fills. */
+static char *left_by_a_short_mapping(void)
+{
+	char *p = map(ODD);
+
+	test_fill(p, ODD, 9);
+	assert_true(test_is_native(p));
+	assert_int_equal(munmap(p, ODD), 0);
+	return p;
+}
+
+static void map_at(char *p, int prot, int flags, int fd)
+{
+	assert_ptr_equal(mmap(p, ODD, prot, flags | MAP_FIXED, fd, 0), p);
+}
+
+static bool is_zero(const char *p)
+{
+	for (size_t at = 0; at < ODD; at += PAGE / 2)
+		if (p[at])
+			return false;
+	return true;
+}
+
+/* Fills the mapping, has it leave, and finds it as it was. */
+static void use_and_unmap(char *p)
+{
+	assert_true(is_zero(p));
+	test_fill(p, ODD, 10);
+	assert_int_equal(madvise(p, ODD, MADV_PAGEOUT), 0);
+	assert_true(test_is_filled(p, ODD, 10));
+	assert_int_equal(munmap(p, ODD), 0);
+}
+
+static void the_next_mapping(void **state)
+{
+	const int plain = MAP_PRIVATE | MAP_ANONYMOUS;
+	char *p = left_by_a_short_mapping();
+	uint64_t before = n_faults();
+
+	assert_ptr_equal(map(ODD), p);
+	test_fill(p, ODD, 1);
+	assert_int_equal(n_faults(), before);
+	assert_int_equal(munmap(p, ODD), 0);
+	map_at(p, PROT_READ, plain, -1);
+	assert_true(is_zero(p));
+	assert_int_equal(mprotect(p, ODD, PROT_READ | PROT_WRITE), 0);
+	use_and_unmap(p);
+	left_by_a_short_mapping();
+	map_at(p, PROT_READ | PROT_WRITE, plain | MAP_NORESERVE, -1);
+	use_and_unmap(p);
+	assert_ptr_equal(map(ODD + PAGE), p); /* beyond what was left */
+	use_and_unmap(p);
+}
+
+/* Shared memory, or what is moved there, is the kernel's own. */
+static void other_mappings(void **state)
+{
+	const int plain = MAP_PRIVATE | MAP_ANONYMOUS;
+	char *p = left_by_a_short_mapping(), *shared;
+
+	map_at(p, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1);
+	test_fill(p, ODD, 11);
+	assert_int_equal(madvise(map(ODD), ODD, MADV_PAGEOUT), 0);
+	assert_true(test_is_filled(p, ODD, 11));
+	map_at(p, PROT_READ | PROT_WRITE, plain, -1);
+	use_and_unmap(p);
+	left_by_a_short_mapping();
+	shared = mmap(NULL, ODD, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	assert_true(shared != MAP_FAILED);
+	test_fill(shared, ODD, 12);
+	assert_ptr_equal(mremap(shared, ODD, ODD, MREMAP_MAYMOVE | MREMAP_FIXED, p), p);
+	assert_true(test_is_filled(p, ODD, 12));
+	map_at(p, PROT_READ | PROT_WRITE, plain, -1);
+	use_and_unmap(p);
+}
+
+/* Nor does a child, or a program that has become short of room, find anything but zeros. */
+static void later(void **state)
+{
+	char *p = left_by_a_short_mapping(), *all;
+	size_t len = atomic_load(&stats->budget_bytes) / PAGE * PAGE;
+	int status;
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		map_at(p, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+		use_and_unmap(p);
+		_exit(0);
+	}
+	assert_true(pid > 0 && waitpid(pid, &status, 0) == pid && status == 0);
+	all = map(len);
+	test_fill(all, len, 13);
+	map_at(p, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+	use_and_unmap(p);
+	assert_true(test_is_filled(all, len, 13));
+	assert_int_equal(munmap(all, len), 0);
+}
+
 static int tests(void)
 {
 	const struct CMUnitTest all[] = {
-	    cmocka_unit_test(neighbours), cmocka_unit_test(long_ones), cmocka_unit_test(never_touched),
-	    cmocka_unit_test(holes),      cmocka_unit_test(heap),      cmocka_unit_test(children),
-	    cmocka_unit_test(residency),
+	    cmocka_unit_test(neighbours),     cmocka_unit_test(long_ones),
+	    cmocka_unit_test(never_touched),  cmocka_unit_test(holes),
+	    cmocka_unit_test(heap),           cmocka_unit_test(children),
+	    cmocka_unit_test(residency),      cmocka_unit_test(the_next_mapping),
+	    cmocka_unit_test(other_mappings), cmocka_unit_test(later),
 	};
 
 	return cmocka_run_group_tests(all, open_stats, NULL);

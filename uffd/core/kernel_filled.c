@@ -10,9 +10,9 @@
 #include "cleanup.h"
 
 #define CHUNK_PAGES (1u << FP_CHUNK_SHIFT)
-#define FRESH_MIN   8u                /* fewer are not worth three system calls */
-#define EAGER_MAX   (2 * CHUNK_PAGES) /* of longer mappings little may ever be touched */
-#define ERRAND_NS   20000             /* between two looks whether it is done */
+#define FRESH_MIN   8u /* fewer are not worth three system calls */
+#define NO_PAGE     UINT32_MAX
+#define ERRAND_NS   20000 /* between two looks whether it is done */
 
 /* Flags of a piece that its pages can be native with. */
 #define HARMLESS ((uint32_t)(FP_PIECE_NORESERVE | FP_PIECE_RANDOM | FP_PIECE_SEQUENTIAL | FP_PIECE_DONTDUMP))
@@ -297,6 +297,12 @@ static bool may_begin(const struct fp_far *far, uint32_t page)
 	       !fp_events_careful(&far->events);
 }
 
+static void settle_run(struct fp_far *far, struct run run)
+{
+	for (uint32_t p = run.start; p < run.end; p++)
+		fp_far_settle(far, p, fp_pager_apply(&far->words[p], FP_EV_INSTALLED_RW, NULL));
+}
+
 bool fp_kernel_filled_begin(struct fp_far *far, const struct fp_layout *layout, uint32_t page)
 {
 	_Atomic uint32_t *state = state_of(far, page);
@@ -312,8 +318,7 @@ bool fp_kernel_filled_begin(struct fp_far *far, const struct fp_layout *layout, 
 	/* before the words: who takes one of these pages waits until all are settled, and finds them native
 	 */
 	atomic_store(state, CHANGING);
-	for (uint32_t p = run.start; p < run.end; p++)
-		fp_far_settle(far, p, fp_pager_apply(&far->words[p], FP_EV_INSTALLED_RW, NULL));
+	settle_run(far, run);
 	atomic_store(state, native_word(join(page, word, run)));
 	return true;
 }
@@ -333,7 +338,7 @@ static void begin_chunk(struct fp_far *far, const struct fp_layout *layout, uint
 void fp_kernel_filled_begin_mapping(struct fp_far *far, const struct fp_layout *layout, uint32_t start,
                                     uint32_t end)
 {
-	if (end - start < FRESH_MIN || end - start > EAGER_MAX || fp_far_has_thread(far))
+	if (end - start < FRESH_MIN || end - start > FP_KERNEL_FILLED_SHORT || fp_far_has_thread(far))
 		return;
 	for (uint32_t p = start; p < end; p = (p | (CHUNK_PAGES - 1)) + 1)
 		begin_chunk(far, layout, p);
@@ -497,6 +502,48 @@ int fp_kernel_filled_end_held(struct fp_far *far, uint32_t start, uint32_t held_
 int fp_kernel_filled_end(struct fp_far *far, uint32_t page)
 {
 	return fp_kernel_filled_end_held(far, page, page + 1);
+}
+
+/* ---- from one mapping to the next ---- */
+
+/* Nobody has a free page in hand but for a moment. */
+static bool resume_run(struct fp_far *far, struct run part)
+{
+	unsigned n_fresh;
+
+	if (!own_run(far, part, NO_PAGE, &n_fresh))
+		return false;
+	if (!take_tokens(far, n_fresh)) {
+		disown_run(far, part, NO_PAGE);
+		return false;
+	}
+	settle_run(far, part);
+	return true;
+}
+
+static bool try_resume(struct fp_far *far, struct run fresh)
+{
+	_Atomic uint32_t *state = state_of(far, fresh.start);
+	uint32_t word = atomic_load(state);
+	struct run part = native_run(fresh.start, word);
+	bool resumed;
+
+	if ((word & STATE_MASK) != NATIVE || !atomic_compare_exchange_strong(state, &word, CHANGING))
+		return false;
+	part.start = FP_MAX(part.start, fresh.start);
+	part.end = FP_MIN(part.end, fresh.end);
+	resumed = part.start >= part.end || resume_run(far, part);
+	atomic_store(state, word);
+	return resumed;
+}
+
+int fp_kernel_filled_resume(struct fp_far *far, const struct fp_piece *piece, uint32_t start, uint32_t end)
+{
+	bool fits = (piece->prot & PROT_WRITE) && !(piece->flags & ~HARMLESS) && !fp_far_has_thread(far);
+
+	if (fits && may_begin(far, start) && try_resume(far, (struct run){.start = start, .end = end}))
+		return 0;
+	return fp_kernel_filled_end_held(far, start, start);
 }
 
 void fp_kernel_filled_forget_absent(struct fp_far *far, uint32_t page)

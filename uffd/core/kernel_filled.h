@@ -13,7 +13,8 @@
  * pages has a token, and its word says RESIDENT and DIRTY from then on, whether it was touched or not: the
  * kernel may fill it at any moment, and what it reads then is what the word promises. What must stay true:
  *
- *   - A page that is not registered is RESIDENT and DIRTY without a slot, or owned (LEAVING, HELD).
+ *   - A page that is not registered is RESIDENT and DIRTY without a slot, or owned (LEAVING, HELD), or ZERO
+ *     in no mapping, where nobody can touch it.
  *   - Who owns a page and wants its word to say anything else calls fp_kernel_filled_end first.
  */
 #ifndef FP_KERNEL_FILLED_H
@@ -44,6 +45,19 @@ bool fp_kernel_filled_begin(struct fp_far *far, const struct fp_layout *layout, 
  */
 void fp_kernel_filled_begin_mapping(struct fp_far *far, const struct fp_layout *layout, uint32_t start,
                                     uint32_t end);
+
+/*
+ * A mapping of at most so many pages leaves its run to the kernel when it ends. The next one there often
+ * takes it over, which needs no system call.
+ */
+#define FP_KERNEL_FILLED_SHORT 1024u
+
+/*
+ * The free pages [start, end), of one chunk, become those of piece. Where the kernel fills them, it goes on
+ * if that suits the piece and there is room; else they are registered again. Before they can be touched,
+ * under the layout lock. 0, or the kernel's error as fp_kernel_filled_end.
+ */
+int fp_kernel_filled_resume(struct fp_far *far, const struct fp_piece *piece, uint32_t start, uint32_t end);
 
 /*
  * Makes sure that page, which the caller owns, is registered: its whole chunk is. 0, or the kernel's error

@@ -184,13 +184,13 @@ static void undress_all(struct fp_space *space, uint32_t start, uint32_t end)
 }
 
 /* Drops pages that a raw system call may have locked. */
-static int drop_unlocked(struct fp_space *space, uint32_t start, uint32_t end)
+static int drop_unlocked(struct fp_space *space, uint32_t start, uint32_t end, enum fp_drop how)
 {
-	int r = fp_space_drop(space, start, end, FP_DROP_FOR_GOOD);
+	int r = fp_space_drop(space, start, end, how);
 
 	if (r == -EINVAL &&
 	    munlock(fp_far_addr(space->far, start), (size_t)(end - start) << FP_PAGE_SHIFT) == 0)
-		r = fp_space_drop(space, start, end, FP_DROP_FOR_GOOD);
+		r = fp_space_drop(space, start, end, how);
 	return r;
 }
 
@@ -256,10 +256,25 @@ void fp_space_unback(struct fp_space *space, uint64_t n)
 		fp_store_unreserve(space->far->store, n);
 }
 
+/* Takes over what an earlier mapping there left to the kernel. */
+static int resume_filled(struct fp_space *space, const struct fp_piece *piece)
+{
+	int r = 0;
+
+	for (uint32_t p = piece->start, end; r == 0 && p < piece->end; p = end) {
+		end = fp_space_chunk_end(p, piece->end);
+		if (!fp_space_untouched(space->far, p))
+			r = fp_kernel_filled_resume(space->far, piece, p, end);
+	}
+	return r;
+}
+
 int fp_space_add(struct fp_space *space, struct fp_piece piece)
 {
-	int r = fp_space_open_range(space->far, piece.start, piece.end - piece.start, piece.prot);
+	int r = resume_filled(space, &piece);
 
+	if (r == 0)
+		r = fp_space_open_range(space->far, piece.start, piece.end - piece.start, piece.prot);
 	if (r == 0)
 		r = fp_space_dress(space, piece.start, piece.end, piece.flags);
 	if (r == 0)
@@ -267,6 +282,7 @@ int fp_space_add(struct fp_space *space, struct fp_piece piece)
 	if (r < 0) {
 		fp_space_undress(space, piece.start, piece.end, piece.flags);
 		fp_space_open_range(space->far, piece.start, piece.end - piece.start, PROT_NONE);
+		(void)fp_space_drop(space, piece.start, piece.end, FP_DROP_FOR_GOOD);
 	} else {
 		fp_space_publish(space);
 	}
@@ -393,6 +409,8 @@ static int replace(struct fp_space *space, struct fp_piece piece, uint64_t *ret_
 {
 	int r = close_foreign(space, piece.start, piece.end);
 
+	if (r == 0 && !fp_space_end_filled(space, piece.start, piece.end))
+		r = -ENOMEM;
 	if (r < 0)
 		return r;
 	r = fp_space_open_range(space->far, piece.start, piece.end - piece.start, piece.prot);
@@ -401,7 +419,7 @@ static int replace(struct fp_space *space, struct fp_piece piece, uint64_t *ret_
 		return r;
 	}
 	undress_all(space, piece.start, piece.end);
-	r = drop_unlocked(space, piece.start, piece.end);
+	r = drop_unlocked(space, piece.start, piece.end, FP_DROP_FOR_GOOD);
 	if (r == 0)
 		r = fp_layout_remove(&space->layout, piece.start, piece.end, ret_reserved);
 	if (r == 0)
@@ -492,7 +510,8 @@ static int remove_far(struct fp_space *space, uint32_t from, uint32_t to, uint32
 	if (r < 0)
 		return r;
 	fp_space_undress(space, from, to, flags);
-	return drop_unlocked(space, from, to);
+	return drop_unlocked(space, from, to,
+	                     to - from > FP_KERNEL_FILLED_SHORT ? FP_DROP_FOR_GOOD : FP_DROP_SHORT);
 }
 
 int fp_space_remove(struct fp_space *space, uint32_t start, uint32_t end, uint64_t *ret_reserved)

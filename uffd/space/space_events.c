@@ -13,19 +13,8 @@
 
 #include "cleanup.h"
 #include "clock.h"
-#include "kernel_filled.h"
 
 #define TAKE_BACK_MIN 512u /* pages: less is not looked for */
-
-/* The chunks' other pages are registered again, so that no run is native that reaches in here. */
-static bool end_native(struct fp_space *space, uint32_t start, uint32_t end)
-{
-	bool all = true;
-
-	for (uint32_t p = start; p < end; p = (p | ((1u << FP_CHUNK_SHIFT) - 1)) + 1)
-		all &= fp_space_untouched(space->far, p) || fp_kernel_filled_end(space->far, p) == 0;
-	return all;
-}
 
 static bool make_foreign(struct fp_space *space, uint32_t start, uint32_t end)
 {
@@ -48,7 +37,7 @@ static bool follow(struct fp_space *space, uint32_t start, uint32_t end, bool wa
 	struct fp_far *far = space->far;
 	size_t len = (size_t)(end - start) << FP_PAGE_SHIFT;
 
-	if (!make_foreign(space, start, end) || !end_native(space, start, end))
+	if (!make_foreign(space, start, end) || !fp_space_end_filled(space, start, end))
 		return false;
 	/* fails where nothing is; finds something if that came while native memory ended there */
 	(void)fp_uffd_unregister(&far->uffd, fp_far_addr(far, start), len);

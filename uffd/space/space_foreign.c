@@ -58,6 +58,8 @@ static int map_over(struct fp_space *space, uint32_t start, uint32_t end, const 
 	uint64_t none;
 
 	/* first: from here on nothing is read ahead there */
+	if (!fp_space_end_filled(space, start, end))
+		return -ENOMEM;
 	r = fp_layout_add(&space->layout, piece);
 	if (r < 0)
 		return r;
@@ -105,6 +107,8 @@ static int remap_over(struct fp_space *space, uint32_t start, uint32_t end, cons
 
 	if (what->flags & FP_REMAP_DONTUNMAP)
 		flags |= MREMAP_DONTUNMAP;
+	if (!fp_space_end_filled(space, start, end))
+		return -ENOMEM;
 	r = fp_layout_add(&space->layout, piece);
 	if (r < 0)
 		return r;

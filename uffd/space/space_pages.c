@@ -58,8 +58,7 @@ bool fp_space_untouched(const struct fp_far *far, uint32_t page)
 	return !(atomic_load(&far->touched[chunk / 64]) >> (chunk & 63) & 1);
 }
 
-/* The next chunk's first page, or end. */
-static uint32_t chunk_end(uint32_t page, uint32_t end)
+uint32_t fp_space_chunk_end(uint32_t page, uint32_t end)
 {
 	uint32_t next = (page | ((1u << FP_CHUNK_SHIFT) - 1)) + 1;
 
@@ -75,14 +74,19 @@ static unsigned forget(struct fp_far *far, uint32_t page, uint64_t old, uint64_t
 	return fp_page_state(old) == FP_PAGE_RESIDENT;
 }
 
+static bool is_for_good(enum fp_drop how)
+{
+	return how == FP_DROP_FOR_GOOD || how == FP_DROP_SHORT;
+}
+
 /* Drops and releases held pages; if the kernel refuses, everything stays as it was. */
 static int drop_held(struct fp_far *far, uint32_t start, uint32_t end, const uint64_t *olds, enum fp_drop how)
 {
 	uint64_t keep = how == FP_DROP_LOCKED ? FP_PAGE_LOCKED : 0;
 	int advice = how == FP_DROP_LOCKED ? MADV_DONTNEED_LOCKED : MADV_DONTNEED;
-	bool for_good = how == FP_DROP_FOR_GOOD, fills = !for_good && fp_kernel_filled_fills(far, start);
+	bool fills = !is_for_good(how) && fp_kernel_filled_fills(far, start);
 	unsigned tokens = 0;
-	int r = for_good ? fp_kernel_filled_end_held(far, start, end) : 0;
+	int r = how == FP_DROP_FOR_GOOD ? fp_kernel_filled_end_held(far, start, end) : 0;
 
 	if (r == 0 && madvise(fp_far_addr(far, start), (size_t)(end - start) << FP_PAGE_SHIFT, advice) < 0)
 		r = -errno;
@@ -117,8 +121,8 @@ static int drop_unless_handed(struct fp_space *space, uint32_t start, uint32_t e
 	int r = 0;
 
 	fp_pin_fence();
-	for (uint32_t p = start;
-	     how != FP_DROP_FOR_GOOD && atomic_load(&far->holds.held) && p < end && r == 0; p++) {
+	for (uint32_t p = start; !is_for_good(how) && atomic_load(&far->holds.held) && p < end && r == 0;
+	     p++) {
 		if (!zero_in_place(far, p, olds[p - start]))
 			continue;
 		if (p > start)
@@ -157,13 +161,22 @@ int fp_space_drop(struct fp_space *space, uint32_t start, uint32_t end, enum fp_
 	int r = 0;
 
 	while (start < end && r == 0) {
-		uint32_t stop = chunk_end(start, end);
+		uint32_t stop = fp_space_chunk_end(start, end);
 
 		if (!fp_space_untouched(space->far, start))
 			r = drop_some(space, start, stop, how);
 		start = stop;
 	}
 	return r;
+}
+
+bool fp_space_end_filled(struct fp_space *space, uint32_t start, uint32_t end)
+{
+	bool all = true;
+
+	for (; start < end; start = fp_space_chunk_end(start, end))
+		all &= fp_space_untouched(space->far, start) || fp_kernel_filled_end(space->far, start) == 0;
+	return all;
 }
 
 static bool forget_chunk(struct fp_far *far, uint32_t start, uint32_t end, bool waits)
@@ -191,9 +204,9 @@ bool fp_space_forget(struct fp_space *space, uint32_t start, uint32_t end, bool 
 	struct fp_far *far = space->far;
 	bool all = true;
 
-	for (; start < end; start = chunk_end(start, end))
+	for (; start < end; start = fp_space_chunk_end(start, end))
 		if (!fp_space_untouched(far, start))
-			all &= forget_chunk(far, start, chunk_end(start, end), waits);
+			all &= forget_chunk(far, start, fp_space_chunk_end(start, end), waits);
 	return all;
 }
 
@@ -212,11 +225,11 @@ void fp_space_mark_locked(struct fp_space *space, uint32_t start, uint32_t end, 
 {
 	struct fp_far *far = space->far;
 
-	for (; start < end; start = chunk_end(start, end)) {
+	for (; start < end; start = fp_space_chunk_end(start, end)) {
 		if (!locked && fp_space_untouched(far, start))
 			continue;
 		fp_far_touch(far, start);
-		for (uint32_t p = start; p < chunk_end(start, end); p++)
+		for (uint32_t p = start; p < fp_space_chunk_end(start, end); p++)
 			mark(far, p, locked);
 	}
 }

@@ -19,8 +19,8 @@ struct fp_space {
 	struct fp_far *far;
 	struct fp_reclaim *reclaim;
 	bool overcommit;
-	pthread_mutex_t lock; /* guards layout, lock_future and olds; never taken by agent threads */
-	atomic_bool forking;  /* no call may begin that takes slots */
+	pthread_mutex_t lock;       /* guards layout, lock_future and olds; never taken by agent threads */
+	atomic_bool forking;        /* no call may begin that takes slots */
 	_Atomic unsigned n_backing; /* those that are under way */
 	struct fp_layout layout;
 	struct fp_agent_stack stack; /* of the holder of the lock */
@@ -96,10 +96,17 @@ void fp_space_release(struct fp_far *far, uint32_t page, uint64_t settled);
 /* True if all pages of the page's chunk are ZERO because none was ever touched. */
 bool fp_space_untouched(const struct fp_far *far, uint32_t page);
 
+/* The next chunk's first page, or end. */
+uint32_t fp_space_chunk_end(uint32_t page, uint32_t end);
+
+/* Registers the pages again that the kernel fills, and the rest of their runs. False: not all could be. */
+bool fp_space_end_filled(struct fp_space *space, uint32_t start, uint32_t end);
+
 enum fp_drop {
 	FP_DROP,          /* MADV_DONTNEED */
 	FP_DROP_LOCKED,   /* MADV_DONTNEED_LOCKED: what is locked too, and it stays locked */
 	FP_DROP_FOR_GOOD, /* MADV_DONTNEED of pages whose mapping ends: their words are ZERO afterwards */
+	FP_DROP_SHORT,    /* the same, and what the kernel fills stays so: see fp_kernel_filled_resume */
 };
 
 /* Drops the pages [start, end), whatever their states. -EINVAL: locked in memory; what was so stays as it
