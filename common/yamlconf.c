@@ -159,33 +159,6 @@ static void list_add(char *list, size_t size, const char *word)
 	snprintf(list + len, size - len, "%s%s", len ? ", " : "", word);
 }
 
-/* "must be ..., not ...": what the field wants, and what e holds instead. */
-static int fail_type(struct reader *r, const yaml_event_t *e, const struct fp_conf_field *field)
-{
-	static const char *const wanted[] = {
-	    [FP_CONF_BOOL] = "true or false",
-	    [FP_CONF_U64] = "a whole number",
-	    [FP_CONF_SIZE] = "a size such as 512M or 1.5G",
-	    [FP_CONF_TIME] = "a time such as 5s or 200ms",
-	    [FP_CONF_STRING] = "text",
-	    [FP_CONF_ENUM] = "one of ",
-	    [FP_CONF_STRINGS] = "text or a list of texts",
-	    [FP_CONF_MAP] = "a mapping (key: value)",
-	    [FP_CONF_LIST] = "a list of mappings (- key: value)",
-	};
-	char choices[256] = "";
-
-	for (const char *const *c = field->choices; field->type == FP_CONF_ENUM && *c; c++)
-		list_add(choices, sizeof(choices), *c);
-	if (is_text(e))
-		return fail(r, &e->start_mark, "must be %s%s, not '%.60s'", wanted[field->type], choices,
-		            scalar(e));
-	return fail(r, &e->start_mark, "must be %s%s, not %s", wanted[field->type], choices,
-	            e->type == YAML_SEQUENCE_START_EVENT  ? "a list"
-	            : e->type == YAML_MAPPING_START_EVENT ? "a mapping"
-	                                                  : "empty");
-}
-
 static const char *format_number(enum fp_conf_type type, uint64_t value, char *buf, size_t len)
 {
 	if (type == FP_CONF_SIZE)
@@ -196,15 +169,55 @@ static const char *format_number(enum fp_conf_type type, uint64_t value, char *b
 	return buf;
 }
 
-static int fail_range(struct reader *r, const yaml_event_t *e, const struct fp_conf_field *field, int parsed)
+/* What the field takes: "one of a, b". */
+static const char *wanted(const struct fp_conf_field *field, char *buf, size_t len)
 {
-	char min[24], max[24];
+	static const char *const texts[] = {
+	    [FP_CONF_BOOL] = "true or false",
+	    [FP_CONF_U64] = "a whole number",
+	    [FP_CONF_SIZE] = "a size such as 512M or 1.5G",
+	    [FP_CONF_TIME] = "a time such as 5s or 200ms",
+	    [FP_CONF_STRING] = "text",
+	    [FP_CONF_STRINGS] = "text or a list of texts",
+	    [FP_CONF_MAP] = "a mapping (key: value)",
+	    [FP_CONF_LIST] = "a list of mappings (- key: value)",
+	};
+	char choices[256] = "";
 
-	format_number(field->type, field->min, min, sizeof(min));
-	if (parsed == 0 && !field->max)
-		return fail(r, &e->start_mark, "must be at least %s, not %.60s", min, scalar(e));
-	format_number(field->type, field->max ? field->max : UINT64_MAX, max, sizeof(max));
-	return fail(r, &e->start_mark, "must be within %s..%s, not %.60s", min, max, scalar(e));
+	if (field->type != FP_CONF_ENUM)
+		return texts[field->type];
+	for (const char *const *c = field->choices; *c; c++)
+		list_add(choices, sizeof(choices), *c);
+	snprintf(buf, len, "one of %s", choices);
+	return buf;
+}
+
+void fp_conf_explain(const struct fp_conf_field *field, int r, const char *text, char *buf, size_t len)
+{
+	char low[24], high[24], what[280];
+
+	format_number(field->type, field->min, low, sizeof(low));
+	format_number(field->type, field->max ? field->max : UINT64_MAX, high, sizeof(high));
+	if (r == -EINVAL)
+		snprintf(buf, len, "must be %s, not '%.60s'", wanted(field, what, sizeof(what)), text);
+	else if (r == -ERANGE && !field->max)
+		snprintf(buf, len, "must be at least %s, not %.60s", low, text);
+	else
+		snprintf(buf, len, "must be within %s..%s, not %.60s", low, high, text);
+}
+
+static int fail_type(struct reader *r, const yaml_event_t *e, const struct fp_conf_field *field)
+{
+	char what[512];
+
+	if (is_text(e)) {
+		fp_conf_explain(field, -EINVAL, scalar(e), what, sizeof(what));
+		return fail(r, &e->start_mark, "%s", what);
+	}
+	return fail(r, &e->start_mark, "must be %s, not %s", wanted(field, what, sizeof(what)),
+	            e->type == YAML_SEQUENCE_START_EVENT  ? "a list"
+	            : e->type == YAML_MAPPING_START_EVENT ? "a mapping"
+	                                                  : "empty");
 }
 
 /* Digits only: no sign, no space, no base. */
@@ -223,69 +236,97 @@ static int number_parse(const char *text, uint64_t *ret_value)
 	return 0;
 }
 
-static int read_number(struct reader *r, const yaml_event_t *e, const struct fp_conf_field *field,
-                       uint64_t *ret_value)
+static int parse_number(const struct fp_conf_field *field, const char *text, uint64_t *ret_value)
 {
 	uint64_t value = 0;
-	int ret = field->type == FP_CONF_SIZE   ? fp_size_parse(scalar(e), &value)
-	          : field->type == FP_CONF_TIME ? fp_time_parse(scalar(e), &value)
-	          : is_plain(e)                 ? number_parse(scalar(e), &value)
-	                                        : -EINVAL;
+	int r = field->type == FP_CONF_SIZE   ? fp_size_parse(text, &value)
+	        : field->type == FP_CONF_TIME ? fp_time_parse(text, &value)
+	                                      : number_parse(text, &value);
 
-	if (ret == -EINVAL)
-		return fail_type(r, e, field);
-	if (ret == -ERANGE || value < field->min || (field->max && value > field->max))
-		return fail_range(r, e, field, ret);
+	if (r < 0)
+		return r == -ERANGE ? -EOVERFLOW : r;
+	if (value < field->min || (field->max && value > field->max))
+		return -ERANGE;
 	*ret_value = value;
 	return 0;
 }
 
-static int read_bool(struct reader *r, const yaml_event_t *e, const struct fp_conf_field *field,
-                     bool *ret_value)
+static int parse_bool(const char *text, bool *ret_value)
 {
-	bool yes = strcmp(scalar(e), "true") == 0;
+	bool yes = strcmp(text, "true") == 0;
 
-	if (!is_plain(e) || (!yes && strcmp(scalar(e), "false") != 0))
-		return fail_type(r, e, field);
+	if (!yes && strcmp(text, "false") != 0)
+		return -EINVAL;
 	*ret_value = yes;
 	return 0;
 }
 
-static int read_enum(struct reader *r, const yaml_event_t *e, const struct fp_conf_field *field,
-                     int *ret_value)
+static int parse_enum(const char *text, const char *const *choices, int *ret_value)
 {
-	for (int i = 0; field->choices[i]; i++)
-		if (strcmp(scalar(e), field->choices[i]) == 0) {
+	for (int i = 0; choices[i]; i++)
+		if (strcmp(text, choices[i]) == 0) {
 			*ret_value = i;
 			return 0;
 		}
-	return fail_type(r, e, field);
+	return -EINVAL;
 }
 
-static int read_string(const yaml_event_t *e, char **ret_string)
+static int parse_string(const char *text, char **ret_value)
 {
-	char *copy = strdup(scalar(e));
+	char *copy = strdup(text);
 
 	if (!copy)
 		return -ENOMEM;
-	free(*ret_string);
-	*ret_string = copy;
+	free(*ret_value);
+	*ret_value = copy;
 	return 0;
 }
 
-static int strings_add(struct fp_conf_strings *strings, const yaml_event_t *e)
+int fp_conf_parse(const struct fp_conf_field *field, const char *text, void *target)
+{
+	void *into = (char *)target + field->offset;
+
+	switch (field->type) {
+	case FP_CONF_BOOL:
+		return parse_bool(text, into);
+	case FP_CONF_ENUM:
+		return parse_enum(text, field->choices, into);
+	case FP_CONF_STRING:
+		return parse_string(text, into);
+	default:
+		return parse_number(field, text, into);
+	}
+}
+
+/* A quoted number or truth value is text. */
+static int read_scalar(struct reader *r, const yaml_event_t *e, const struct fp_conf_field *field,
+                       void *enclosing)
+{
+	bool is_bare = field->type == FP_CONF_BOOL || field->type == FP_CONF_U64;
+	char what[512];
+	int ret;
+
+	if (!is_text(e) || (is_bare && !is_plain(e)))
+		return fail_type(r, e, field);
+	ret = fp_conf_parse(field, scalar(e), enclosing);
+	if (ret == 0 || ret == -ENOMEM)
+		return ret;
+	fp_conf_explain(field, ret, scalar(e), what, sizeof(what));
+	return fail(r, &e->start_mark, "%s", what);
+}
+
+int fp_conf_strings_add(struct fp_conf_strings *strings, const char *text, size_t len)
 {
 	char **items = reallocarray(strings->items, strings->n + 1, sizeof(*items));
-	int ret;
 
 	if (!items)
 		return -ENOMEM;
 	strings->items = items;
-	items[strings->n] = NULL;
-	ret = read_string(e, &items[strings->n]);
-	if (ret == 0)
-		strings->n++;
-	return ret;
+	items[strings->n] = strndup(text, len);
+	if (!items[strings->n])
+		return -ENOMEM;
+	strings->n++;
+	return 0;
 }
 
 void fp_conf_strings_done(struct fp_conf_strings *strings)
@@ -302,7 +343,7 @@ static int read_strings(struct reader *r, const yaml_event_t *start, const struc
 	fp_conf_strings_done(strings);
 	strings->given = true;
 	if (is_text(start))
-		return strings_add(strings, start);
+		return fp_conf_strings_add(strings, scalar(start), SIZE_MAX);
 	if (start->type != YAML_SEQUENCE_START_EVENT)
 		return fail_type(r, start, field);
 	for (;;) {
@@ -313,7 +354,8 @@ static int read_strings(struct reader *r, const yaml_event_t *start, const struc
 		if (ret < 0 || e.type == YAML_SEQUENCE_END_EVENT)
 			return ret;
 		parent = path_push(r, "[%zu]", strings->n);
-		ret = is_text(&e) ? strings_add(strings, &e) : fail(r, &e.start_mark, "must be text");
+		ret = is_text(&e) ? fp_conf_strings_add(strings, scalar(&e), SIZE_MAX)
+		                  : fail(r, &e.start_mark, "must be text");
 		if (ret < 0)
 			return ret;
 		path_pop(r, parent);
@@ -360,19 +402,7 @@ static int read_value(struct reader *r, const yaml_event_t *e, const struct fp_c
 	case FP_CONF_STRINGS:
 		return read_strings(r, e, field, target);
 	default:
-		break;
-	}
-	if (!is_text(e))
-		return fail_type(r, e, field);
-	switch (field->type) {
-	case FP_CONF_BOOL:
-		return read_bool(r, e, field, target);
-	case FP_CONF_ENUM:
-		return read_enum(r, e, field, target);
-	case FP_CONF_STRING:
-		return read_string(e, target);
-	default:
-		return read_number(r, e, field, target);
+		return read_scalar(r, e, field, enclosing);
 	}
 }
 

@@ -66,6 +66,17 @@ struct fp_conf_error {
 int fp_conf_read(const char *path, const struct fp_conf_field *fields, void *target,
                  struct fp_conf_error *error);
 
+/*
+ * Parses one scalar (not STRINGS, MAP or LIST) as the file would have it into the field of target.
+ * 0; -EINVAL: not of the type; -ERANGE: not within min..max; -EOVERFLOW; -ENOMEM.
+ */
+int fp_conf_parse(const struct fp_conf_field *field, const char *text, void *target);
+/* Writes what is wrong with text, for which fp_conf_parse returned r: "must be ..., not '...'". */
+void fp_conf_explain(const struct fp_conf_field *field, int r, const char *text, char *buf, size_t len);
+
+/* Appends a copy of len bytes of text. 0 or -ENOMEM. */
+int fp_conf_strings_add(struct fp_conf_strings *strings, const char *text, size_t len);
+
 /* For checks that the table can't express: writes error->text and returns -EINVAL. */
 __attribute__((format(printf, 2, 3))) int fp_conf_refuse(struct fp_conf_error *error, const char *format,
                                                          ...);
