@@ -2,9 +2,10 @@
  * Links that break though their node lives: cut, reset, stalled, for less and for more than the
  * deadline and the grace period; and nodes that come back without their leases. No byte is lost
  * that a node still has, what is lost raises SIGBUS within the deadline with a reason on stderr,
- * nothing hangs. Room: test/fault. A real farpaged over tcp, behind a proxy whose cable can be
- * pulled.
+ * nothing hangs. Room: test/fault.
  */
+#include "linkbreaks_rig.h"
+
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -29,50 +30,7 @@
 #include "testrng.h"
 #include "trial.h"
 
-#define SKIP        77
-#define MS          FP_NSEC_PER_MSEC
-#define SLACK_NS    (1500 * MS) /* a busy machine may be so late */
-#define TIMEOUT_S   60
-#define LOCAL_PAGES 64u
-#define PAGES       1024u
-#define THREADS     4u
-
-static const char *farpaged;
-static uint64_t seed;
-
-struct scene {
-	struct test_daemon daemon, other;
-	struct test_cable *cable;
-	struct test_cable *silent[2]; /* to nodes that will answer no more; NULL: none */
-	struct fp_agent *agent;
-	uint64_t deadline_ns, patience_ns; /* patience_ns 0: as the deadline */
-	enum fp_on_loss on_loss;
-	char *far, *fresh;
-	_Atomic bool stop;
-	_Atomic uint64_t longest_ns, reads, ends;
-};
-
 /* ---- set-up ---- */
-
-static int setup_with(void **state, const char *grace, bool other)
-{
-	struct scene *s = calloc(1, sizeof(*s));
-	char config[128];
-	int r;
-
-	*state = s;
-	snprintf(config, sizeof(config), "pools: [ { name: main, size: 128M } ]\nlimits: { grace: %s }\n",
-	         grace);
-	r = test_daemon_start_config(farpaged, "tcp", config, &s->daemon);
-	if (r == 0 && other)
-		r = test_daemon_start_config(farpaged, "tcp", config, &s->other);
-	return r;
-}
-
-static int setup(void **state)
-{
-	return setup_with(state, "30s", false);
-}
 
 static int setup_short_grace(void **state)
 {
@@ -84,105 +42,7 @@ static int setup_two(void **state)
 	return setup_with(state, "30s", true);
 }
 
-static int teardown(void **state)
-{
-	struct scene *s = *state;
-
-	test_daemon_stop(&s->daemon);
-	test_daemon_stop(&s->other);
-	free(s);
-	return 0;
-}
-
 /* ---- parts of bodies ---- */
-
-static void sleep_ns(uint64_t ns)
-{
-	const struct timespec ts = {.tv_sec = (time_t)(ns / FP_NSEC_PER_SEC),
-	                            .tv_nsec = (long)(ns % FP_NSEC_PER_SEC)};
-
-	nanosleep(&ts, NULL);
-}
-
-static char byte_of(uint32_t page)
-{
-	return (char)(page % 251 + 1);
-}
-
-static void start_agent(struct scene *s, uint64_t deadline_ns)
-{
-	struct fp_agent_options options = {.local_bytes = LOCAL_PAGES * FP_PAGE_SIZE,
-	                                   .deadline_ns = deadline_ns,
-	                                   .patience_ns = s->patience_ns,
-	                                   .on_loss = s->on_loss,
-	                                   .heartbeat_ns = 100 * MS,
-	                                   .readahead_pages = 16,
-	                                   .n_urls = 1};
-	const char *urls[3];
-
-	trial_catch_signals();
-	trial_check(test_cable_start(s->daemon.url, &s->cable) == 0, "no proxy");
-	urls[0] = test_cable_url(s->cable);
-	for (unsigned i = 0; i < FP_ARRAY_LEN(s->silent); i++)
-		if (s->silent[i])
-			urls[options.n_urls++] = test_cable_url(s->silent[i]);
-	options.urls = urls;
-	s->deadline_ns = deadline_ns;
-	s->agent = trial_agent(&options);
-}
-
-/* An agent whose mapping is full, with most of it on the node. */
-static void begin(struct scene *s, uint64_t deadline_ns)
-{
-	void *far;
-
-	start_agent(s, deadline_ns);
-	trial_check(fp_space_map(fp_agent_space(s->agent), PAGES * FP_PAGE_SIZE, 0, PROT_READ | PROT_WRITE, 0,
-	                         &far) == 0,
-	            "no mapping");
-	s->far = far;
-	for (uint32_t p = 0; p < PAGES; p++)
-		memset(s->far + (size_t)p * FP_PAGE_SIZE, byte_of(p), FP_PAGE_SIZE);
-}
-
-static void end(struct scene *s)
-{
-	fp_agent_stop(s->agent);
-	test_cable_stop(s->cable);
-}
-
-static enum fp_store_state state_now(const struct scene *s)
-{
-	struct fp_store_node info;
-
-	fp_store_node_info(s->agent->far.store, 0, &info);
-	return info.state;
-}
-
-/* Returns how long it took. */
-static uint64_t await_state(const struct scene *s, enum fp_store_state state, uint64_t limit_ns)
-{
-	uint64_t begun_ns = fp_clock_ns();
-
-	while (state_now(s) != state) {
-		trial_check(fp_clock_ns() - begun_ns < limit_ns, "the node is %s, not %s",
-		            fp_store_state_name(state_now(s)), fp_store_state_name(state));
-		sleep_ns(MS);
-	}
-	return fp_clock_ns() - begun_ns;
-}
-
-static uint32_t a_remote_page(const struct scene *s)
-{
-	const struct fp_far *far = &s->agent->far;
-	uint32_t first = fp_far_page(far, (uintptr_t)s->far);
-
-	for (uint32_t p = 0; p < PAGES; p++)
-		if (fp_page_state(atomic_load(&far->words[first + p])) == FP_PAGE_REMOTE)
-			return p;
-	trial_check(false, "no page is remote");
-	return 0;
-}
 
 static bool is_here(const struct scene *s, uint32_t page)
 {
@@ -190,33 +50,6 @@ static bool is_here(const struct scene *s, uint32_t page)
 	uint32_t first = fp_far_page(far, (uintptr_t)s->far);
 
 	return fp_page_state(atomic_load(&far->words[first + page])) != FP_PAGE_REMOTE;
-}
-
-/* Each page holds its bytes, or, if lost_allowed, is lost. Returns how many are. */
-static unsigned check_pages(const struct scene *s, bool lost_allowed)
-{
-	unsigned lost = 0;
-
-	for (uint32_t p = 0; p < PAGES; p++) {
-		uint64_t ns;
-		char byte;
-		int signal = trial_read(s->far + (size_t)p * FP_PAGE_SIZE + p, &byte, &ns);
-
-		trial_check(signal == 0 || (signal == SIGBUS && lost_allowed), "signal %d at page %u", signal,
-		            p);
-		trial_check(signal || byte == byte_of(p), "page %u reads %d", p, byte);
-		trial_check(ns < s->deadline_ns + SLACK_NS, "page %u took %d ms", p, (int)(ns / MS));
-		lost += signal != 0;
-	}
-	return lost;
-}
-
-static void note_longest(struct scene *s, uint64_t ns)
-{
-	uint64_t longest = atomic_load(&s->longest_ns);
-
-	while (ns > longest && !atomic_compare_exchange_weak(&s->longest_ns, &longest, ns))
-		;
 }
 
 /* Reads and writes pages, which all must be good, until told to stop. */
@@ -331,25 +164,6 @@ static unsigned count(const char *text, const char *what)
 		n++;
 	}
 	return n;
-}
-
-static void *plug_in_later(void *arg)
-{
-	struct scene *s = arg;
-
-	sleep_ns(4 * s->deadline_ns);
-	test_cable_set(s->cable, TEST_CABLE_FORWARD);
-	return NULL;
-}
-
-static void *reset_later(void *arg)
-{
-	struct scene *s = arg;
-
-	sleep_ns(2 * FP_NSEC_PER_SEC);
-	test_cable_reset(s->cable);
-	test_cable_set(s->cable, TEST_CABLE_FORWARD);
-	return NULL;
 }
 
 /* A page that raised SIGBUS can be read. */
@@ -688,125 +502,11 @@ static void test_keeps_clean_pages(void **state)
 	trial_assert_good(&trial);
 }
 
-/* ---- fork meanwhile ---- */
-
-static void *plug_in_soon(void *arg)
-{
-	struct scene *s = arg;
-
-	sleep_ns(700 * MS);
-	test_cable_set(s->cable, TEST_CABLE_FORWARD);
-	return NULL;
-}
-
-static int body_forks(void *arg)
-{
-	struct scene *s = arg;
-	pthread_t helper;
-	int status;
-	pid_t pid;
-
-	begin(s, 5 * FP_NSEC_PER_SEC);
-	for (unsigned i = 0; i < 3; i++) {
-		test_cable_set(s->cable, TEST_CABLE_CUT);
-		while (state_now(s) == FP_STORE_UP)
-			sleep_ns(MS);
-		pthread_create(&helper, NULL, plug_in_soon, s);
-		fp_agent_fork_quiet(s->agent);
-		fp_agent_fork_prepare(s->agent);
-		pid = fork();
-		if (pid == 0) {
-			fp_agent_fork_child(s->agent);
-			check_pages(s, false);
-			_exit(0);
-		}
-		fp_agent_fork_parent(s->agent);
-		trial_check(waitpid(pid, &status, 0) == pid && status == 0, "the child ended with %x",
-		            status);
-		pthread_join(helper, NULL);
-		check_pages(s, false);
-	}
-	end(s);
-	return 0;
-}
-
-static void test_forks_while_it_is_cut_off(void **state)
-{
-	struct trial trial;
-
-	trial_run(body_forks, *state, TIMEOUT_S, &trial);
-	trial_assert_good(&trial);
-}
-
-/* ---- fork while pages wait ---- */
-
-static void *read_remote_page(void *arg)
-{
-	struct scene *s = arg;
-	uint32_t page = a_remote_page(s);
-	uint64_t ns;
-	char byte = 0;
-	int signal = trial_read(s->far + (size_t)page * FP_PAGE_SIZE, &byte, &ns);
-
-	trial_check(signal == 0 && byte == byte_of(page), "page %u: signal %d, reads %d", page, signal, byte);
-	note_longest(s, ns);
-	return NULL;
-}
-
-/* What waits for the node is not given up for the fork's sake: the fork waits as well. */
-static int body_forks_while_pages_wait(void *arg)
-{
-	struct scene *s = arg;
-	pthread_t reader, plugger;
-	int status;
-	pid_t pid;
-
-	begin(s, 300 * MS);
-	test_cable_set(s->cable, TEST_CABLE_CUT);
-	await_state(s, FP_STORE_OPEN, 10 * FP_NSEC_PER_SEC);
-	pthread_create(&reader, NULL, read_remote_page, s);
-	while (!fp_store_is_blocked(s->agent->far.store))
-		sleep_ns(MS);
-	pthread_create(&plugger, NULL, plug_in_later, s);
-	fp_agent_fork_quiet(s->agent);
-	fp_agent_fork_prepare(s->agent);
-	pid = fork();
-	if (pid == 0) {
-		fp_agent_fork_child(s->agent);
-		s->deadline_ns = s->patience_ns;
-		check_pages(s, false);
-		_exit(0);
-	}
-	fp_agent_fork_parent(s->agent);
-	trial_check(waitpid(pid, &status, 0) == pid && status == 0, "the child ended with %x", status);
-	pthread_join(plugger, NULL);
-	pthread_join(reader, NULL);
-	trial_check(atomic_load(&s->longest_ns) > 2 * s->deadline_ns, "the page has not waited");
-	end(s);
-	return 0;
-}
-
-static void test_forks_while_pages_wait(void **state)
-{
-	struct scene *s = *state;
-	struct trial trial;
-
-	s->patience_ns = 20 * FP_NSEC_PER_SEC;
-	trial_run(body_forks_while_pages_wait, s, TIMEOUT_S, &trial);
-	trial_assert_good(&trial);
-	assert_null(strstr(trial.text, "SIGBUS"));
-}
-
 /* ---- faults that need no node ---- */
 
 #define READERS     12u /* more than there are servers of inline faults over a wire */
 #define FRESH_FEW   8u
 #define READ_BEFORE 8u
-
-struct reader {
-	struct scene *s;
-	uint32_t page;
-};
 
 static void *read_page(void *arg)
 {
@@ -886,69 +586,6 @@ static void test_what_needs_no_node_does_not_wait(void **state)
 	assert_null(strstr(trial.text, "SIGBUS"));
 }
 
-/* ---- fork while an attempt to resume lasts ---- */
-
-#define FRESH_PAGES 16384u
-#define BEYOND_MAX  2048u /* pages: what a fork may overdraw, and what is always allowed */
-
-static void *touch_fresh_pages(void *arg)
-{
-	struct scene *s = arg;
-	char *fresh = s->fresh;
-	uint64_t ns;
-
-	for (uint32_t p = 0; p < FRESH_PAGES && !atomic_load(&s->stop); p++)
-		trial_check(trial_write(fresh + (size_t)p * FP_PAGE_SIZE, 1, &ns) == 0, "page %u", p);
-	return NULL;
-}
-
-/* The fork waits for the attempt; whoever touches memory meanwhile waits for room as ever. */
-static int body_fork_overdraws(void *arg)
-{
-	struct scene *s = arg;
-	pthread_t toucher, plugger;
-	uint64_t peak;
-	int status;
-	void *fresh;
-	pid_t pid;
-
-	begin(s, 3 * FP_NSEC_PER_SEC);
-	trial_check(fp_space_map(fp_agent_space(s->agent), (size_t)FRESH_PAGES * FP_PAGE_SIZE, 0,
-	                         PROT_READ | PROT_WRITE, 0, &fresh) == 0,
-	            "no mapping");
-	s->fresh = fresh;
-	test_cable_set(s->cable, TEST_CABLE_STALL); /* nobody is refused: an attempt takes its time */
-	await_state(s, FP_STORE_HALF_OPEN, 10 * FP_NSEC_PER_SEC);
-	pthread_create(&toucher, NULL, touch_fresh_pages, s);
-	pthread_create(&plugger, NULL, reset_later, s);
-	fp_agent_fork_quiet(s->agent);
-	fp_agent_fork_prepare(s->agent);
-	pid = fork();
-	if (pid == 0)
-		_exit(0);
-	fp_agent_fork_parent(s->agent);
-	peak = atomic_load(&s->agent->far.room.peak);
-	fprintf(stderr, "%d pages at most\n", (int)peak);
-	trial_check(waitpid(pid, &status, 0) == pid && status == 0, "the child ended with %x", status);
-	pthread_join(plugger, NULL);
-	atomic_store(&s->stop, true);
-	pthread_join(toucher, NULL);
-	trial_check(peak < LOCAL_PAGES + BEYOND_MAX, "%d pages are local", (int)peak);
-	end(s);
-	return 0;
-}
-
-static void test_a_fork_that_waits_overdraws_little(void **state)
-{
-	struct scene *s = *state;
-	struct trial trial;
-
-	s->patience_ns = 30 * FP_NSEC_PER_SEC;
-	trial_run(body_fork_overdraws, s, TIMEOUT_S, &trial);
-	trial_assert_good(&trial);
-	print_message("%s", trial.text);
-}
-
 /* ---- beside nodes that are silent ---- */
 
 static uint64_t reconnects_of(const struct scene *s, unsigned node)
@@ -1010,14 +647,11 @@ int main(int argc, char **argv)
 	    cmocka_unit_test_setup_teardown(test_waits_without_end, setup, teardown),
 	    cmocka_unit_test_setup_teardown(test_cut_longer_than_the_patience, setup, teardown),
 	    cmocka_unit_test_setup_teardown(test_fresh_pages_come_back, setup, teardown),
-	    cmocka_unit_test_setup_teardown(test_a_fork_that_waits_overdraws_little, setup, teardown),
-	    cmocka_unit_test_setup_teardown(test_forks_while_pages_wait, setup, teardown),
 	    cmocka_unit_test_setup_teardown(test_what_needs_no_node_does_not_wait, setup, teardown),
 	    cmocka_unit_test_setup_teardown(test_is_back_beside_silent_nodes, setup, teardown),
 	    cmocka_unit_test_setup_teardown(test_stalls, setup, teardown),
 	    cmocka_unit_test_setup_teardown(test_restarted, setup_two, teardown),
 	    cmocka_unit_test_setup_teardown(test_keeps_clean_pages, setup, teardown),
-	    cmocka_unit_test_setup_teardown(test_forks_while_it_is_cut_off, setup, teardown),
 	};
 	struct fp_agent_error error;
 

@@ -1,6 +1,8 @@
 /*
  * The calls on mappings, in a program whose large mappings are far: each is right, or refused.
  */
+#include "preload_map_rig.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -20,35 +22,6 @@
 
 #include "underpreload.h"
 
-/* Newer than some headers that we build with. */
-#ifndef MADV_POPULATE_READ
-#define MADV_POPULATE_READ  22
-#define MADV_POPULATE_WRITE 23
-#endif
-
-#define PAGE 4096u
-#define BIG  (4 * TEST_LOCAL_BYTES)
-
-static char *map_anonymous(size_t len, int flags)
-{
-	return mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
-}
-
-static char *map_filled(size_t len, unsigned seed)
-{
-	char *p = map_anonymous(len, 0);
-
-	assert_ptr_not_equal(p, MAP_FAILED);
-	assert_true(test_is_far(p));
-	test_fill(p, len, seed);
-	return p;
-}
-
-static bool is_zero(const char *p, size_t len)
-{
-	return p[0] == 0 && memcmp(p, p + 1, len - 1) == 0;
-}
-
 /* True if the kernel can write there on our behalf. */
 static bool is_writable(char *p)
 {
@@ -58,13 +31,6 @@ static bool is_writable(char *p)
 	close(fd);
 	return n == 1;
 }
-
-#define assert_fails(call, error)                                                                            \
-	do {                                                                                                 \
-		errno = 0;                                                                                   \
-		assert_true((intptr_t)(call) == -1);                                                         \
-		assert_int_equal(errno, error);                                                              \
-	} while (0)
 
 static void what_becomes_far(void **state)
 {
@@ -338,40 +304,6 @@ static void foreign_pieces(void **state)
 	munmap(p, BIG);
 }
 
-static void advice(void **state)
-{
-	static const int ignored[] = {MADV_NORMAL,     MADV_RANDOM,   MADV_SEQUENTIAL, MADV_HUGEPAGE,
-	                              MADV_NOHUGEPAGE, MADV_DOFORK,   MADV_KEEPONFORK, MADV_DONTDUMP,
-	                              MADV_DODUMP,     MADV_WILLNEED, MADV_COLD,       MADV_PAGEOUT};
-	char *p = map_filled(BIG, 7);
-
-	for (size_t i = 0; i < sizeof(ignored) / sizeof(ignored[0]); i++)
-		assert_int_equal(madvise(p, BIG, ignored[i]), 0);
-	assert_true(test_is_filled(p, BIG, 7));
-	assert_fails(madvise(p, BIG, MADV_REMOVE), EINVAL);
-	assert_int_equal(posix_madvise(p, BIG, POSIX_MADV_DONTNEED), 0);
-	assert_int_equal(posix_madvise(p + 1, BIG, POSIX_MADV_WILLNEED), EINVAL);
-	assert_true(test_is_filled(p, BIG, 7));
-	assert_int_equal(madvise(p, PAGE, MADV_DONTNEED), 0);
-	assert_int_equal(madvise(p + PAGE, PAGE, MADV_FREE), 0);
-	assert_true(is_zero(p, 2 * PAGE));
-	assert_false(is_zero(p + 2 * PAGE, PAGE));
-	munmap(p, BIG);
-}
-
-static void pageout_is_seen(void **state)
-{
-	char *p = map_anonymous(TEST_LOCAL_BYTES / 2, 0);
-	size_t before;
-
-	test_fill(p, TEST_LOCAL_BYTES / 2, 8);
-	before = test_far_resident_bytes();
-	assert_int_equal(madvise(p, TEST_LOCAL_BYTES / 2, MADV_PAGEOUT), 0);
-	assert_true(test_far_resident_bytes() + TEST_LOCAL_BYTES / 4 < before);
-	assert_true(test_is_filled(p, TEST_LOCAL_BYTES / 2, 8));
-	munmap(p, TEST_LOCAL_BYTES / 2);
-}
-
 static void remap(void **state)
 {
 	char *p = map_filled(BIG, 9), *neighbour = map_filled(BIG, 10), *q;
@@ -456,187 +388,6 @@ static void remap_local(void **state)
 	munmap(far, BIG);
 }
 
-/* How many pages of the range are in local memory, says mincore. */
-static unsigned resident(char *p, size_t len)
-{
-	unsigned char vec[BIG / PAGE];
-	unsigned n = 0;
-
-	assert_int_equal(mincore(p, len, vec), 0);
-	for (size_t i = 0; i < len / PAGE; i++)
-		n += vec[i] & 1;
-	return n;
-}
-
-static void locking(void **state)
-{
-	const size_t fits = TEST_LOCAL_BYTES / 4;
-	char *far = map_filled(BIG, 12), *local = map_anonymous(PAGE, 0), *other = map_filled(2 * BIG, 14);
-	unsigned char one;
-
-	assert_int_equal(mlock(far + 1, fits - 2), 0);
-	assert_int_equal(resident(far, fits), fits / PAGE);
-	assert_true(test_is_filled(other, 2 * BIG, 14)); /* everything else came by */
-	assert_int_equal(resident(far, fits), fits / PAGE);
-	assert_fails(madvise(far, PAGE, MADV_DONTNEED), EINVAL);
-	assert_fails(madvise(far, PAGE, MADV_PAGEOUT), EINVAL);
-	assert_fails(mlock(far, BIG), ENOMEM); /* the policy */
-	assert_fails(mlock2(far, PAGE, 6), EINVAL);
-	assert_true(test_is_filled(far, BIG, 12));
-	assert_int_equal(munlock(far, BIG), 0);
-	assert_true(test_is_filled(other, 2 * BIG, 14));
-	assert_true(resident(far, fits) < fits / PAGE);
-	assert_int_equal(mlock2(far, fits, MLOCK_ONFAULT), 0);
-	assert_int_equal(munmap(far, PAGE), 0);
-	assert_fails(mlock(far, 2 * PAGE), ENOMEM);
-	assert_fails(mincore(far, PAGE, &one), ENOMEM);
-	assert_fails(mincore(far + PAGE + 1, PAGE, &one), EINVAL);
-	assert_true(test_is_filled(other, 2 * BIG, 14));
-	assert_int_equal(mlock(local, PAGE), 0);
-	assert_int_equal(munlock(local, PAGE), 0);
-	assert_fails(mlockall(0), EINVAL);
-	munmap(far, BIG);
-	munmap(other, 2 * BIG);
-	munmap(local, PAGE);
-}
-
-/* What the kernel says of the mapping at p. */
-static bool has_vm_flag(const char *p, const char *flag)
-{
-	FILE *smaps = fopen("/proc/self/smaps", "re");
-	uintptr_t low, high, start = 0, end = 0;
-	bool has = false;
-	char line[512];
-
-	assert_non_null(smaps);
-	while (fgets(line, sizeof(line), smaps)) {
-		if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR " ", &low, &high) == 2) {
-			start = low;
-			end = high;
-		}
-		if (strncmp(line, "VmFlags:", 8) == 0 && (uintptr_t)p >= start && (uintptr_t)p < end)
-			has = strstr(line, flag);
-	}
-	fclose(smaps);
-	return has;
-}
-
-/* Of a range that has something else in it: all is locked, though a part can't be brought in; what
- * lies behind a hole is not. */
-static void locking_in_parts(void **state)
-{
-	char *far = map_filled(16 * PAGE + BIG, 12);
-	const int fixed = MAP_FIXED | MAP_SHARED | MAP_ANONYMOUS;
-
-	assert_ptr_not_equal(mmap(far + 2 * PAGE, PAGE, PROT_NONE, fixed, -1, 0), MAP_FAILED);
-	assert_ptr_not_equal(mmap(far + 3 * PAGE, PAGE, PROT_READ, fixed, -1, 0), MAP_FAILED);
-	assert_fails(mlock(far, 6 * PAGE), ENOMEM);
-	for (unsigned i = 0; i < 6; i++)
-		assert_fails(madvise(far + i * PAGE, PAGE, MADV_DONTNEED), EINVAL);
-	assert_int_equal(madvise(far + 6 * PAGE, PAGE, MADV_DONTNEED), 0);
-	assert_int_equal(munlock(far, 6 * PAGE), 0);
-	assert_int_equal(madvise(far + 2 * PAGE, 2 * PAGE, MADV_DONTNEED), 0);
-	assert_int_equal(mprotect(far + 2 * PAGE, PAGE, PROT_READ), 0);
-	assert_int_equal(mlock(far, 6 * PAGE), 0);
-	assert_int_equal(resident(far, 6 * PAGE), 6);
-	assert_true(has_vm_flag(far + 3 * PAGE, " lo"));
-	assert_int_equal(munmap(far + 4 * PAGE, PAGE), 0);
-	assert_int_equal(munlock(far, 4 * PAGE), 0);
-	assert_fails(mlock(far, 6 * PAGE), ENOMEM);
-	assert_fails(madvise(far, PAGE, MADV_DONTNEED), EINVAL);
-	assert_int_equal(munlock(far + 5 * PAGE, PAGE), 0);
-	assert_fails(mlock(far, 8 * PAGE), ENOMEM);
-	assert_int_equal(madvise(far + 7 * PAGE, PAGE, MADV_DONTNEED), 0);
-	munmap(far, 16 * PAGE + BIG);
-}
-
-/* What is known of a mapping beyond its lock stays, and a lock holds what comes later. */
-static void locking_keeps(void **state)
-{
-	const size_t fits = TEST_LOCAL_BYTES / 4;
-	char *far = map_filled(BIG, 12), *p;
-
-	assert_int_equal(madvise(far, BIG, MADV_DONTDUMP), 0);
-	assert_int_equal(mlock(far, PAGE), 0);
-	assert_true(has_vm_flag(far, " dd"));
-	assert_int_equal(munlock(far, PAGE), 0);
-	assert_fails(mmap(far, BIG, PROT_READ, MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS | MAP_LOCKED, -1, 0),
-	             EAGAIN); /* the policy, and nothing is replaced */
-	assert_true(test_is_filled(far, BIG, 12));
-	p = mmap(NULL, fits, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_LOCKED, -1, 0);
-	assert_ptr_not_equal(p, MAP_FAILED);
-	assert_int_equal(resident(p, fits), 0);
-	assert_int_equal(mprotect(p, fits, PROT_READ | PROT_WRITE), 0);
-	assert_int_equal(resident(p, fits), fits / PAGE);
-	assert_int_equal(munlock(p, fits), 0);
-	assert_int_equal(mprotect(p, fits, PROT_EXEC), 0);
-	assert_int_equal(madvise(far, BIG, MADV_PAGEOUT), 0);
-	assert_int_equal(mlock(p, fits), 0);
-	assert_int_equal(resident(p, fits), fits / PAGE);
-	munmap(p, fits);
-	munmap(far, BIG);
-}
-
-/* How many of 64 pages are here once the first was touched, or n of them one by one; at least
- * least. What is read ahead over a wire comes a little later. */
-static unsigned brought_in(char *p, unsigned n, unsigned least)
-{
-	const struct timespec pause = {.tv_nsec = 1000000};
-	unsigned here, tries = 0;
-
-	do {
-		assert_int_equal(madvise(p, 64 * PAGE, MADV_PAGEOUT), 0);
-		nanosleep(&pause, NULL);
-	} while (resident(p, 64 * PAGE) > 0 && ++tries < 20000);
-	for (unsigned i = 0; i < n; i++)
-		(void)((volatile char *)p)[i * PAGE];
-	for (unsigned i = 0; (here = resident(p, 64 * PAGE)) < least && i < 20000; i++)
-		nanosleep(&pause, NULL);
-	return here;
-}
-
-static void advised_order(void **state)
-{
-	char *far = map_filled(BIG, 12);
-
-	assert_true(brought_in(far, 1, 1) < 16);
-	assert_int_equal(madvise(far, 64 * PAGE, MADV_SEQUENTIAL), 0);
-	assert_true(brought_in(far, 1, 16) >= 16);
-	assert_int_equal(madvise(far, 64 * PAGE, MADV_RANDOM), 0);
-	assert_int_equal(brought_in(far, 16, 16), 16);
-	assert_int_equal(madvise(far, 64 * PAGE, MADV_NORMAL), 0);
-	assert_true(brought_in(far, 16, 17) >= 17);
-	assert_true(test_is_filled(far, BIG, 12));
-	munmap(far, BIG);
-}
-
-static void populating(void **state)
-{
-	char *far = map_anonymous(BIG, 0);
-
-	assert_int_equal(madvise(far, 8 * PAGE, MADV_POPULATE_WRITE), 0);
-	assert_int_equal(resident(far, 8 * PAGE), 8);
-	assert_int_equal(mprotect(far, PAGE, PROT_READ), 0);
-	assert_fails(madvise(far, 8 * PAGE, MADV_POPULATE_WRITE), EINVAL);
-	assert_int_equal(madvise(far, 9 * PAGE, MADV_POPULATE_READ), 0);
-	assert_int_equal(munmap(far + 8 * PAGE, PAGE), 0);
-	assert_fails(madvise(far, 9 * PAGE, MADV_POPULATE_READ), ENOMEM);
-	munmap(far, BIG);
-}
-
-static void mapped_locked(void **state)
-{
-	const size_t fits = TEST_LOCAL_BYTES / 4;
-	char *p = map_anonymous(fits, MAP_LOCKED), *q = map_anonymous(fits, MAP_POPULATE);
-
-	assert_true(test_is_far(p) && test_is_far(q));
-	assert_int_equal(resident(p, fits), fits / PAGE);
-	assert_true(resident(q, fits) > 0);
-	assert_fails(map_anonymous(BIG, MAP_LOCKED), EAGAIN);
-	munmap(p, fits);
-	munmap(q, fits);
-}
-
 /* The same calls by number. */
 static void raw_calls(void **state)
 {
@@ -656,30 +407,6 @@ static void raw_calls(void **state)
 	assert_int_equal(syscall(SYS_getpid), getpid());
 }
 
-/* Locked pages don't leave: what is too much is refused. An unprivileged process may be refused for
- * its size.
- */
-static void lock_everything(void **state)
-{
-	const size_t fits = TEST_LOCAL_BYTES / 4;
-	char *p = map_anonymous(BIG, 0), *q;
-
-	assert_fails(mlockall(MCL_CURRENT), ENOMEM);
-	munmap(p, BIG);
-	if (mlockall(MCL_FUTURE) < 0)
-		skip();
-	assert_fails(map_anonymous(BIG, 0), EAGAIN);
-	p = map_anonymous(fits, 0);
-	assert_int_equal(resident(p, fits), fits / PAGE);
-	assert_int_equal(munlockall(), 0);
-	q = map_filled(BIG, 13);
-	assert_true(test_is_filled(q, BIG, 13));
-	assert_true(resident(p, fits) < fits / PAGE);
-	assert_true(test_far_resident_bytes() <= TEST_LOCAL_BYTES + (1u << 20));
-	munmap(p, fits);
-	munmap(q, BIG);
-}
-
 /* The pool has 512 MiB: what can't be backed is refused now, not when it is touched. */
 static void pool_full(void **state)
 {
@@ -695,33 +422,15 @@ static void pool_full(void **state)
 static int tests(void)
 {
 	const struct CMUnitTest all[] = {
-	    cmocka_unit_test(what_becomes_far),
-	    cmocka_unit_test(bad_arguments),
-	    cmocka_unit_test(bytes_and_budget),
-	    cmocka_unit_test(holes),
-	    cmocka_unit_test(protection),
-	    cmocka_unit_test(protection_keys),
-	    cmocka_unit_test(lazy_then_committed),
-	    cmocka_unit_test(fixed_over_far),
-	    cmocka_unit_test(hints_of_heaps),
-	    cmocka_unit_test(the_low_4_gib),
-	    cmocka_unit_test(hints_of_code),
-	    cmocka_unit_test(hints_of_files),
-	    cmocka_unit_test(vast_reservations),
-	    cmocka_unit_test(foreign_pieces),
-	    cmocka_unit_test(mapped_locked),
-	    cmocka_unit_test(raw_calls),
-	    cmocka_unit_test(advice),
-	    cmocka_unit_test(pageout_is_seen),
-	    cmocka_unit_test(remap),
-	    cmocka_unit_test(remap_of_a_hole),
-	    cmocka_unit_test(remap_local),
-	    cmocka_unit_test(locking),
-	    cmocka_unit_test(locking_in_parts),
-	    cmocka_unit_test(locking_keeps),
-	    cmocka_unit_test(advised_order),
-	    cmocka_unit_test(populating),
-	    cmocka_unit_test(lock_everything),
+	    cmocka_unit_test(what_becomes_far),    cmocka_unit_test(bad_arguments),
+	    cmocka_unit_test(bytes_and_budget),    cmocka_unit_test(holes),
+	    cmocka_unit_test(protection),          cmocka_unit_test(protection_keys),
+	    cmocka_unit_test(lazy_then_committed), cmocka_unit_test(fixed_over_far),
+	    cmocka_unit_test(hints_of_heaps),      cmocka_unit_test(the_low_4_gib),
+	    cmocka_unit_test(hints_of_code),       cmocka_unit_test(hints_of_files),
+	    cmocka_unit_test(vast_reservations),   cmocka_unit_test(foreign_pieces),
+	    cmocka_unit_test(raw_calls),           cmocka_unit_test(remap),
+	    cmocka_unit_test(remap_of_a_hole),     cmocka_unit_test(remap_local),
 	    cmocka_unit_test(pool_full),
 	};
 

@@ -1,0 +1,330 @@
+/*
+ * What else a child of fork finds as its parent left it: the data of threads, groups and users, far
+ * stacks, descriptors of its own; and children that exec at once.
+ */
+#include "preload_fork_rig.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <grp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "clock.h"
+#include "statsmap.h"
+#include "testrng.h"
+#include "transport.h"
+#include "underpreload.h"
+
+/* ---- other programs ---- */
+
+static char true_path[] = "/bin/true", true_name[] = "true";
+static char *const true_argv[] = {true_name, NULL};
+
+static void exec_at_once(void **state)
+{
+	for (unsigned i = 0; i < 30; i++) {
+		pid_t pid = fork();
+
+		if (pid == 0) {
+			if (i % 3 == 0)
+				execl(true_path, true_name, NULL);
+			if (i % 3 == 1)
+				execle(true_path, true_name, NULL, environ);
+			execlp(true_name, true_name, NULL);
+			_exit(127);
+		}
+		assert_int_equal(status_of(pid), 0);
+	}
+	for (unsigned i = 0; i < 5; i++) {
+		pid_t pid;
+
+		assert_int_equal(posix_spawn(&pid, true_path, NULL, NULL, true_argv, environ), 0);
+		assert_int_equal(status_of(pid), 0);
+	}
+	assert_true(all_filled(filled, 1));
+}
+
+/* ---- what the C library looks at in the child before anybody serves faults ---- */
+
+/* 'y' if the child said so; it is killed if it says nothing. */
+static char word_of_child(bool (*look)(void))
+{
+	int ends[2];
+	char word;
+	pid_t pid;
+
+	assert_int_equal(pipe(ends), 0);
+	pid = fork();
+	if (pid == 0) {
+		say(ends[1], look());
+		_exit(0);
+	}
+	close(ends[1]);
+	word = await_word(ends[0]);
+	kill(pid, SIGKILL);
+	status_of(pid);
+	close(ends[0]);
+	return word;
+}
+
+static bool look_at_filled(void)
+{
+	return all_filled(filled, 1);
+}
+
+/* Any new thread is made of the data of all modules: the agent's own in the child, too. */
+static void libraries_with_thread_data(void **state)
+{
+	char path[4096];
+	void *library;
+	ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - sizeof("/libtlslibrary.so"));
+
+	assert_true(n > 0);
+	path[n] = '\0';
+	strcpy(strrchr(path, '/'), "/libtlslibrary.so");
+	library = dlopen(path, RTLD_NOW);
+	assert_non_null(library);
+	fill_all(filled, 1); /* what can leave has left */
+	assert_int_equal(word_of_child(look_at_filled), 'y');
+	dlclose(library);
+}
+
+#define AWAY (512u << 10) /* further than any read-ahead */
+
+static gid_t *groups;
+
+static bool take_groups(void)
+{
+	gid_t taken[2] = {0, 0};
+
+	return setgroups(2, groups) == 0 && getgroups(2, taken) == 2 && taken[0] + taken[1] == 23;
+}
+
+/* The C library has all threads take the list, so those that would bring it in as well. */
+static void groups_that_are_remote(void **state)
+{
+	char *mem = malloc(2 * AWAY);
+
+	if (geteuid())
+		skip();
+	groups = (gid_t *)(void *)(mem + AWAY);
+	groups[0] = 11;
+	groups[1] = 12;
+	fill_all(filled, 1);
+	assert_int_equal(word_of_child(take_groups), 'y');
+	free(mem);
+}
+
+#define NOBODY 65534
+
+/* It reads what was remote at the fork, and needs room of its own. */
+static bool become_nobody(void)
+{
+	const size_t len = 24u << 20;
+	char *mem;
+	bool ok;
+
+	if (setgid(NOBODY) < 0 || setuid(NOBODY) < 0 || !all_filled(filled, 1) || !(mem = malloc(len)))
+		return false;
+	test_fill(mem, len, 3);
+	ok = test_is_filled(mem, len, 3) && all_filled(filled, 1);
+	free(mem);
+	return ok;
+}
+
+/* As the workers of servers do, before they touch much. */
+static void children_of_another_user(void **state)
+{
+	if (geteuid())
+		skip();
+	fill_all(filled, 1);
+	for (unsigned i = 0; i < 3; i++)
+		assert_int_equal(word_of_child(become_nobody), 'y');
+}
+
+#define KEYS        40u /* more than a thread's own record has room for */
+#define NEIGHBOURS  64u
+#define VALUES_SIZE 512u /* the C library's blocks of values have that size */
+
+static struct {
+	char *neighbours[NEIGHBOURS];
+	pthread_key_t keys[KEYS];
+	_Atomic unsigned stage;
+} values;
+
+static void *set_values(void *arg)
+{
+	for (unsigned i = 0; i < NEIGHBOURS; i++) {
+		values.neighbours[i] = malloc(VALUES_SIZE);
+		memset(values.neighbours[i], 'v', VALUES_SIZE);
+		if (i == NEIGHBOURS / 2)
+			pthread_setspecific(values.keys[KEYS - 1], arg);
+	}
+	atomic_store(&values.stage, 1);
+	while (atomic_load(&values.stage) == 1)
+		usleep(1000);
+	return NULL;
+}
+
+static bool look_at_neighbours(void)
+{
+	for (unsigned i = 0; i < NEIGHBOURS; i++)
+		for (unsigned k = 0; k < VALUES_SIZE; k++)
+			if (values.neighbours[i][k] != 'v')
+				return false;
+	return true;
+}
+
+/* It clears the values that other threads have, without a look at whose page that is. */
+static void values_of_many_keys(void **state)
+{
+	pthread_t thread;
+
+	for (unsigned i = 0; i < KEYS; i++)
+		assert_int_equal(pthread_key_create(&values.keys[i], NULL), 0);
+	assert_int_equal(pthread_create(&thread, NULL, set_values, &values), 0);
+	while (atomic_load(&values.stage) == 0)
+		usleep(1000);
+	fill_all(filled, 1);
+	assert_int_equal(word_of_child(look_at_neighbours), 'y');
+	atomic_store(&values.stage, 2);
+	pthread_join(thread, NULL);
+	for (unsigned i = 0; i < NEIGHBOURS; i++)
+		free(values.neighbours[i]);
+	for (unsigned i = 0; i < KEYS; i++)
+		pthread_key_delete(values.keys[i]);
+}
+
+/* ---- a child that is made on a stack in far memory ---- */
+
+static _Atomic int forked_status;
+
+static void fork_in_handler(int sig)
+{
+	int status = -1;
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		if (!are_filled(filled, 0, PARTS, 77))
+			_exit(2);
+		execl("/bin/true", "true", (char *)NULL);
+		_exit(3);
+	}
+	if (waitpid(pid, &status, 0) == pid)
+		forked_status = status;
+}
+
+/* The usual handler of a crash: its stack is from malloc, and only its uppermost pages have been
+ * touched. */
+static void stacks_that_are_far(void **state)
+{
+	enum { STACK_BYTES = 256 << 10 };
+	char *stack = malloc(STACK_BYTES);
+	const stack_t far_stack = {.ss_sp = stack, .ss_size = STACK_BYTES};
+	const struct sigaction action = {.sa_handler = fork_in_handler, .sa_flags = SA_ONSTACK};
+	struct sigaction old_action;
+	stack_t old_stack;
+
+	assert_non_null(stack);
+	test_fill(stack, STACK_BYTES, 5);
+	assert_int_equal(sigaltstack(&far_stack, &old_stack), 0);
+	assert_int_equal(sigaction(SIGUSR2, &action, &old_action), 0);
+	for (unsigned i = 0; i < 10; i++) {
+		fill_all(filled, 77); /* the stack is pushed out */
+		forked_status = -1;
+		raise(SIGUSR2);
+		assert_int_equal(forked_status, 0);
+	}
+	sigaction(SIGUSR2, &old_action, NULL);
+	sigaltstack(&old_stack, NULL);
+	free(stack);
+}
+
+/* ---- a thread with descriptors of its own ---- */
+
+static int said[2];
+
+/* Forks again, which opens what the other table does not get. */
+static void fork_once(void)
+{
+	pid_t pid = fork();
+
+	if (pid == 0)
+		_exit(0);
+	assert_int_equal(status_of(pid), 0);
+}
+
+static void *fork_apart(void *unused)
+{
+	pid_t pid;
+
+	if (unshare(CLONE_FILES) < 0)
+		return NULL;
+	fork_once();
+	dup2(said[1], STDERR_FILENO);
+	close(said[1]);
+	pid = fork();
+	if (pid == 0)
+		_exit(are_filled(filled, 0, PARTS, 1) ? 0 : 1);
+	return (void *)(uintptr_t)(1000 + status_of(pid));
+}
+
+/* What its child lacks is in the other table: right, or ended with a message. */
+static void descriptors_of_its_own(void **state)
+{
+	char text[1024] = "";
+	pthread_t thread;
+	void *status;
+
+	fill_all(filled, 1);
+	assert_int_equal(pipe(said), 0);
+	assert_int_equal(pthread_create(&thread, NULL, fork_apart, NULL), 0);
+	for (unsigned i = 0; i < 3; i++)
+		fork_once();
+	assert_int_equal(pthread_join(thread, &status), 0);
+	close(said[1]);
+	if ((uintptr_t)status == 1000 + 125) {
+		assert_true(read(said[0], text, sizeof(text) - 1) > 0);
+		assert_non_null(strstr(text, "farpage: "));
+	} else {
+		assert_int_equal((uintptr_t)status, 1000);
+	}
+	close(said[0]);
+}
+
+static int tests(void)
+{
+	const struct CMUnitTest all[] = {
+	    cmocka_unit_test(exec_at_once),
+	    cmocka_unit_test(groups_that_are_remote),
+	    cmocka_unit_test(children_of_another_user),
+	    cmocka_unit_test(values_of_many_keys),
+	    cmocka_unit_test(libraries_with_thread_data),
+	    cmocka_unit_test(stacks_that_are_far),
+	    cmocka_unit_test(descriptors_of_its_own),
+	};
+
+	return cmocka_run_group_tests(all, fill, NULL);
+}
+
+int main(int argc, char **argv)
+{
+	return test_under_preload(argc, argv, tests);
+}
