@@ -6,6 +6,7 @@
 
 #include "cleanup.h"
 #include "local.h"
+#include "local_stack.h"
 
 size_t fp_page_round(size_t len)
 {
@@ -44,7 +45,8 @@ int fp_for_pieces(struct fp_space *space, void *start, size_t len, const struct 
 	while (addr < end && (r == 0 || (r == -ENOMEM && !call->ends_at_hole))) {
 		size_t piece;
 		bool is_far = next_piece(space, addr, end, &piece);
-		int done = is_far ? call->far(call, space, addr, piece) : call->plain(call, addr, piece);
+		int done = is_far ? (int)FP_ON_LOCAL_STACK(call->far, call, space, addr, piece, 0, 0)
+		                  : call->plain(call, addr, piece);
 
 		r = done < 0 ? done : r;
 		addr += piece;

@@ -23,6 +23,7 @@
 #include "cleanup.h"
 #include "libc.h"
 #include "local.h"
+#include "local_stack.h"
 #include "far_pieces.h"
 #include "local_rules.h"
 #include "rlimits.h"
@@ -64,7 +65,8 @@ static void *extent_alloc(extent_hooks_t *hooks, void *new_addr, size_t size, si
 	if (new_addr || fp_limits_refuse(size, PROT_READ | PROT_WRITE, MAP_PRIVATE))
 		return NULL;
 	mask = fp_local_enter_masked();
-	if (fp_space_map(heap.space, size, alignment, PROT_READ | PROT_WRITE, FP_MAP_HEAP, &addr) == 0)
+	if ((int)FP_ON_LOCAL_STACK(fp_space_map, heap.space, size, alignment, PROT_READ | PROT_WRITE,
+	                           FP_MAP_HEAP, &addr) == 0)
 		*zero = *commit = true;
 	fp_local_leave_masked(mask);
 	errno = saved;
@@ -80,7 +82,7 @@ static bool extent_dalloc(extent_hooks_t *hooks, void *addr, size_t size, bool c
 	if (size < UNMAP_MIN_BYTES)
 		return true;
 	mask = fp_local_enter_masked();
-	r = fp_space_unmap(heap.space, addr, size);
+	r = (int)FP_ON_LOCAL_STACK(fp_space_unmap, heap.space, addr, size, 0, 0, 0);
 	fp_local_leave_masked(mask);
 	errno = saved;
 	return r < 0;
@@ -93,7 +95,7 @@ static bool extent_purge(extent_hooks_t *hooks, void *addr, size_t size, size_t 
 	uint64_t mask;
 
 	mask = fp_local_enter_masked();
-	r = fp_space_discard(heap.space, (char *)addr + offset, length);
+	r = (int)FP_ON_LOCAL_STACK(fp_space_discard, heap.space, (char *)addr + offset, length, 0, 0, 0);
 	fp_local_leave_masked(mask);
 	errno = saved;
 	return r < 0;
@@ -295,7 +297,7 @@ static bool discard_pages(char *p, size_t size)
 	if (!fp_space_owns(heap.space, p))
 		return false;
 	mask = fp_local_enter_masked();
-	r = fp_space_discard(heap.space, from, (size_t)(to - from));
+	r = (int)FP_ON_LOCAL_STACK(fp_space_discard, heap.space, from, to - from, 0, 0, 0);
 	fp_local_leave_masked(mask);
 	errno = saved;
 	if (r < 0)

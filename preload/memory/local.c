@@ -18,16 +18,12 @@ __thread struct fp_local fp_local __attribute__((tls_model("initial-exec")));
 
 static const uint64_t cancel_bit = 1ull << (FP_SIGCANCEL - 1);
 
-/* On a stack that is itself far, what the kernel was about to write may have left: it is asked again. */
+/* The kernel writes to memory of ours: the caller's stack may be far. */
 static bool blocks_cancel(void)
 {
-	volatile uint64_t now;
-	long r;
+	static __thread uint64_t now __attribute__((tls_model("initial-exec")));
 
-	do {
-		now = 0;
-		r = FP_RAW(SYS_rt_sigprocmask, SIG_BLOCK, NULL, &now, sizeof(now), 0, 0);
-	} while (r == -EFAULT);
+	FP_RAW(SYS_rt_sigprocmask, SIG_BLOCK, NULL, &now, sizeof(now), 0, 0);
 	return now & cancel_bit;
 }
 

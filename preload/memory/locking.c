@@ -6,6 +6,7 @@
 
 #include "cleanup.h"
 #include "local.h"
+#include "local_stack.h"
 #include "far_pieces.h"
 
 static int said_refusal(int r)
@@ -122,7 +123,7 @@ FP_INTERPOSE int mlockall(int flags)
 	    flags & ~(MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT))
 		return fp_shim_return((int)FP_RAW(SYS_mlockall, flags, 0, 0, 0, 0, 0));
 	mask = fp_local_enter_masked();
-	r = fp_space_mlockall(space, flags);
+	r = (int)FP_ON_LOCAL_STACK(fp_space_mlockall, space, flags, 0, 0, 0, 0);
 	fp_local_leave_masked(mask);
 	return fp_shim_return(r == -ENOSPC ? refuse_all() : r);
 }
@@ -136,7 +137,7 @@ FP_INTERPOSE int munlockall(void)
 	if (!space)
 		return fp_shim_return((int)FP_RAW(SYS_munlockall, 0, 0, 0, 0, 0, 0));
 	mask = fp_local_enter_masked();
-	r = fp_space_munlockall(space);
+	r = (int)FP_ON_LOCAL_STACK(fp_space_munlockall, space, 0, 0, 0, 0, 0);
 	fp_local_leave_masked(mask);
 	return fp_shim_return(r);
 }

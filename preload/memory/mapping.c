@@ -11,6 +11,7 @@
 
 #include "heap.h"
 #include "local.h"
+#include "local_stack.h"
 #include "local_rules.h"
 #include "far_pieces.h"
 #include "rlimits.h"
@@ -93,7 +94,7 @@ static void *map_far(struct fp_space *space, size_t len, int prot, int flags)
 	if (fp_page_round(len) < len)
 		return map_failed(-ENOMEM);
 	mask = fp_local_enter_masked();
-	r = fp_space_map(space, fp_page_round(len), 0, prot, far_flags(flags), &addr);
+	r = (int)FP_ON_LOCAL_STACK(fp_space_map, space, fp_page_round(len), 0, prot, far_flags(flags), &addr);
 	fp_local_leave_masked(mask);
 	say_locked(r);
 	return r < 0 ? map_failed(r) : addr;
@@ -140,7 +141,7 @@ static void *map_at(struct fp_space *space, void *addr, size_t len, const struct
 	fp_space_range(space, &start, &end);
 	mask = fp_local_enter_masked();
 	if (at >= start && len > 0 && len <= (size_t)(end - at))
-		r = place(space, addr, len, what);
+		r = (int)FP_ON_LOCAL_STACK(place, space, addr, len, what, 0, 0);
 	else if (what->flags & MAP_FIXED_NOREPLACE)
 		r = -EEXIST;
 	else

@@ -6,6 +6,7 @@
 
 #include "cleanup.h"
 #include "local.h"
+#include "local_stack.h"
 #include "far_pieces.h"
 #include "rlimits.h"
 
@@ -46,7 +47,7 @@ static void *remap_far(struct fp_space *space, const struct fp_remap *what)
 	int r;
 
 	mask = fp_local_enter_masked();
-	r = fp_space_remap_to(space, what, &moved);
+	r = (int)FP_ON_LOCAL_STACK(fp_space_remap_to, space, what, &moved, 0, 0, 0);
 	fp_local_leave_masked(mask);
 	return r < 0 ? failed(r) : moved;
 }

@@ -17,11 +17,14 @@
  */
 #include <dlfcn.h>
 #include <jemalloc/jemalloc.h>
+#include <pty.h>
 #include <sys/types.h>
 #include <unistd.h>
 
+#include "calls.h"
 #include "fdutil.h"
 #include "local.h"
+#include "local_stack.h"
 #include "agent_sigmask.h"
 #include "rlimits.h"
 #include "shim.h"
@@ -75,6 +78,28 @@ static void child(void)
 	if (fp_shim_agent())
 		start_child(fp_shim_agent());
 	fp_local_leave_masked(mask_before);
+}
+
+/* ---- on a stack in far memory ---- */
+
+FP_INNER_CALL(fork);
+FP_INNER_CALL(daemon);
+FP_INNER_CALL(forkpty);
+
+/* Until the child has its agent, it has no far memory to run on. */
+FP_INTERPOSE pid_t fork(void)
+{
+	return (pid_t)FP_ON_LOCAL_STACK(fp_call_fork, 0, 0, 0, 0, 0, 0);
+}
+
+FP_INTERPOSE int daemon(int keeps_dir, int keeps_files)
+{
+	return (int)FP_ON_LOCAL_STACK(fp_call_daemon, keeps_dir, keeps_files, 0, 0, 0, 0);
+}
+
+FP_INTERPOSE int forkpty(int *ret_fd, char *ret_name, const struct termios *modes, const struct winsize *size)
+{
+	return (int)FP_ON_LOCAL_STACK(fp_call_forkpty, ret_fd, ret_name, modes, size, 0, 0);
 }
 
 /* ---- the order of handlers ---- */

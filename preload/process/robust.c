@@ -18,10 +18,10 @@
 
 #include "call_args.h"
 #include "far_pieces.h"
+#include "local_stack.h"
 #include "shim.h"
 
-#define RECORD_BYTES 1024u /* of the C library's record of a thread: what the kernel uses at its end */
-#define LIST_MAX     2048u /* as many as the kernel follows */
+#define LIST_MAX 2048u /* as many as the kernel follows */
 
 static atomic_bool is_open;
 static pthread_key_t key;
@@ -81,15 +81,8 @@ static void hand_all_on(void)
 	uint32_t tid = (uint32_t)FP_RAW(SYS_gettid, 0, 0, 0, 0, 0, 0);
 	size_t size = 0;
 
-	long r;
-
-	if (!fp_shim_agent())
-		return;
-	do { /* a stack that is itself far may leave in between */
-		*(struct robust_list_head *volatile *)&head = NULL;
-		r = FP_RAW(SYS_get_robust_list, 0, &head, &size, 0, 0, 0);
-	} while (r == -EFAULT);
-	if (r < 0 || !head || !is_far_list(head))
+	if (!fp_shim_agent() || FP_RAW(SYS_get_robust_list, 0, &head, &size, 0, 0, 0) < 0 || !head ||
+	    !is_far_list(head))
 		return;
 	for (unsigned n = 0; n < LIST_MAX && (entry = take(head)); n++)
 		hand_on((_Atomic uint32_t *)(void *)((char *)plain(entry) + head->futex_offset), tid,
@@ -100,9 +93,7 @@ static void hand_all_on(void)
 
 void fp_robust_thread_ends(void)
 {
-	hand_all_on();
-	if (fp_shim_agent()) // NOLINTNEXTLINE(performance-no-int-to-ptr)
-		fp_agent_thread_leaves(fp_shim_agent(), (const void *)pthread_self(), RECORD_BYTES);
+	FP_ON_LOCAL_STACK(hand_all_on, 0, 0, 0, 0, 0, 0);
 }
 
 /* Other destructors may still use their mutexes: this one comes again until the last round. */

@@ -71,14 +71,6 @@ static int create(create_fn *real, pthread_t *thread, const pthread_attr_t *attr
 	return r;
 }
 
-/* The C library keeps its record of a thread on the stack: one that the program made may be far. */
-static int note(int r, const pthread_t *thread, const pthread_attr_t *attr)
-{
-	if (r == 0 && attr && fp_shim_agent())
-		fp_agent_fork_needs(fp_shim_agent(), (void *)*thread); // NOLINT(performance-no-int-to-ptr)
-	return r;
-}
-
 FP_INTERPOSE int pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *),
                                 void *arg)
 {
@@ -89,7 +81,7 @@ FP_INTERPOSE int pthread_create(pthread_t *thread, const pthread_attr_t *attr, v
 	if (fp_shim_agent())
 		fp_agent_affinity_release(fp_shim_agent());
 	if (!fp_shim_agent() || fp_local_is_agent())
-		return note(real(thread, attr, run, arg), thread, attr);
+		return real(thread, attr, run, arg);
 	s = start_new(run, arg);
 	if (!s)
 		return EAGAIN;
@@ -98,7 +90,7 @@ FP_INTERPOSE int pthread_create(pthread_t *thread, const pthread_attr_t *attr, v
 		fp_sigstack_free(s->stack);
 		free(s);
 	}
-	return note(r, thread, attr);
+	return r;
 }
 
 /* ---- their end ---- */

@@ -132,13 +132,19 @@ FP_INTERPOSE void setbuf(FILE *stream, char *buffer)
 	setbuffer(stream, buffer, BUFSIZ);
 }
 
-static void say_stack(void)
+/* The kernel touches the C library's record of a thread, at the end of its stack, when it serves no fault of
+ * the thread's any more. */
+static bool is_far_stack(const void *stack)
 {
 	static atomic_bool said;
 
+	if (!fp_shim_agent() || fp_local_is_agent() || !fp_call_args_far(stack, 1))
+		return false;
 	fp_shim_say_once(&said,
 	                 "pthread_attr_setstack: a stack in far memory is not used, the thread gets one "
-	                 "of the C library's of the same size. " REMEDY);
+	                 "of the C library's of the same size. Keep that memory local (FARPAGE_HEAP, "
+	                 "FARPAGE_MIN_MAPPING)");
+	return true;
 }
 
 /* A stack that was set before can't be unset: the next thread would share it. */
@@ -152,9 +158,8 @@ static bool has_stack(const pthread_attr_t *attr)
 
 FP_INTERPOSE int pthread_attr_setstack(pthread_attr_t *attr, void *stack, size_t size)
 {
-	if (!is_awkward(stack))
+	if (!is_far_stack(stack))
 		return NEXT(pthread_attr_setstack)(attr, stack, size);
-	say_stack();
 	return has_stack(attr) ? EINVAL : pthread_attr_setstacksize(attr, size);
 }
 
@@ -164,10 +169,9 @@ FP_INTERPOSE int pthread_attr_setstack_of_old(pthread_attr_t *attr,
 
 int pthread_attr_setstack_of_old(pthread_attr_t *attr, void *stack)
 {
-	if (!is_awkward((char *)stack - 1))
+	if (!is_far_stack((char *)stack - 1))
 		return ((__typeof__(&pthread_attr_setstack_of_old))dlsym(
 		    RTLD_NEXT, "pthread_attr_setstackaddr"))(attr, stack);
-	say_stack();
 	return has_stack(attr) ? EINVAL : 0;
 }
 

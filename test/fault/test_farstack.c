@@ -1,7 +1,7 @@
 /*
- * Calls of a thread whose stack is far memory, where the kernel can't fault on it (fault mode
- * inline): right before each ioctl of the agent's whose argument is on that stack, the page of the
- * argument is made to leave. Nothing is lost for it, and no byte is wrong. Room: test/fault.
+ * Calls of a thread whose stack is far memory, where the kernel can't fault on it (fault mode inline): no
+ * ioctl of the agent's is made on that stack, and all of it is made to leave before each. Nothing is lost for
+ * it, and no byte is wrong. Room: test/fault.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -23,6 +23,7 @@
 
 #include "agent_priv.h"
 #include "daemon.h"
+#include "local_stack.h"
 #include "trial.h"
 
 #define SKIP        77
@@ -47,86 +48,50 @@ static char byte_of(uint32_t page)
 
 /* ---- what happens before an ioctl ---- */
 
-static _Atomic uint32_t victim; /* a page that shall leave; 0: none */
-static _Atomic unsigned n_victims;
-static _Atomic bool leave_me, ended;
+static _Atomic bool must_leave, leave_me, ended;
+static _Atomic unsigned n_left;
+static pthread_t caller;
+static char signal_memory[64u << 10];
 
 int __real_ioctl(int fd, unsigned long request, void *arg);
 int __wrap_ioctl(int fd, unsigned long request, void *arg);
 
 static void *make_leave(void *unused)
 {
-	uint32_t page;
+	uint32_t page = fp_far_page(&scene.agent->far, (uintptr_t)scene.stack);
 
 	while (!atomic_load(&ended)) {
-		page = atomic_load(&victim);
-		if (page == 0) {
+		if (!atomic_load(&must_leave)) {
 			sched_yield();
 			continue;
 		}
-		fp_reclaim_pageout(scene.agent->reclaim, page, 1);
-		atomic_fetch_add(&n_victims, 1);
-		atomic_store(&victim, 0);
+		fp_reclaim_pageout(scene.agent->reclaim, page, STACK_PAGES);
+		atomic_fetch_add(&n_left, 1);
+		atomic_store(&must_leave, false);
 	}
 	return NULL;
 }
 
-static bool is_on_far_stack(const void *arg)
+static bool is_within(const void *p, const char *start, size_t len)
 {
-	return (uintptr_t)arg - (uintptr_t)scene.stack < STACK_PAGES * FP_PAGE_SIZE;
+	return (uintptr_t)p - (uintptr_t)start < len;
 }
 
-/* From the wait to the end of the call, nothing touches the stack: it would bring the page back. */
-static long wait_and_call(long fd, unsigned long request, void *arg)
-{
-	long r = SYS_ioctl;
-
-#if defined(__x86_64__)
-	__asm__ volatile("1: pause\n\t"
-	                 "cmpl $0, %[victim]\n\t"
-	                 "jne 1b\n\t"
-	                 "syscall"
-	                 : "+a"(r)
-	                 : "D"(fd), "S"(request), "d"(arg), [victim] "m"(victim)
-	                 : "rcx", "r11", "memory", "cc");
-#endif
-	return r;
-}
-
+/* Faults of that thread are served on its signal stack: there the stack is on its way back. */
 int __wrap_ioctl(int fd, unsigned long request, void *arg)
 {
-	long r;
+	const void *here = __builtin_frame_address(0);
 
-	if (!atomic_load(&leave_me) || !is_on_far_stack(arg))
-		return __real_ioctl(fd, request, arg);
-	atomic_store(&victim, fp_far_page(&scene.agent->far, (uintptr_t)arg));
-	r = wait_and_call(fd, request, arg);
-	if (r < 0)
-		errno = (int)-r;
-	return r < 0 ? -1 : (int)r;
-}
-
-/* ---- signals ---- */
-
-int __real_pthread_sigmask(int how, const sigset_t *set, sigset_t *ret_old);
-int __wrap_pthread_sigmask(int how, const sigset_t *set, sigset_t *ret_old);
-
-/* As the preload library has it in this mode: SIGBUS stays free, as a touch of far memory raises
- * it. No set is on the far stack when the kernel looks at it. */
-int __wrap_pthread_sigmask(int how, const sigset_t *set, sigset_t *ret_old)
-{
-	static __thread sigset_t now, before;
-	int r;
-
-	if (set) {
-		now = *set;
-		if (how != SIG_UNBLOCK)
-			sigdelset(&now, SIGBUS);
+	if (atomic_load(&leave_me) && pthread_equal(pthread_self(), caller) &&
+	    !is_within(here, signal_memory, sizeof(signal_memory))) {
+		if (is_within(here, scene.stack, STACK_PAGES * FP_PAGE_SIZE) ||
+		    is_within(arg, scene.stack, STACK_PAGES * FP_PAGE_SIZE))
+			_exit(3);
+		atomic_store(&must_leave, true);
+		while (atomic_load(&must_leave))
+			sched_yield();
 	}
-	r = __real_pthread_sigmask(how, set ? &now : NULL, &before);
-	if (ret_old)
-		*ret_old = before;
-	return r;
+	return __real_ioctl(fd, request, arg);
 }
 
 /* ---- the scene ---- */
@@ -149,8 +114,7 @@ static void evict_all(void)
 
 static void begin(const char *url)
 {
-	static char local_stack[64u << 10];
-	const stack_t signal_stack = {.ss_sp = local_stack, .ss_size = sizeof(local_stack)};
+	const stack_t signal_stack = {.ss_sp = signal_memory, .ss_size = sizeof(signal_memory)};
 	const struct fp_agent_options options = {.urls = &url,
 	                                         .n_urls = 1,
 	                                         .local_bytes = LOCAL_PAGES * FP_PAGE_SIZE,
@@ -171,6 +135,7 @@ static void run_on_far_stack(void (*body)(void))
 {
 	pthread_t thread;
 
+	caller = pthread_self();
 	pthread_create(&thread, NULL, make_leave, NULL);
 	getcontext(&scene.inside);
 	scene.inside.uc_stack = (stack_t){.ss_sp = scene.stack, .ss_size = STACK_PAGES * FP_PAGE_SIZE};
@@ -180,7 +145,7 @@ static void run_on_far_stack(void (*body)(void))
 	atomic_store(&leave_me, false);
 	atomic_store(&ended, true);
 	pthread_join(thread, NULL);
-	trial_check(atomic_load(&n_victims) > 0, "no argument was ever on the far stack");
+	trial_check(atomic_load(&n_left) > 0, "the stack never left");
 	trial_check(atomic_load(&scene.agent->far.stats->lost_pages) == 0, "pages are lost");
 	for (uint32_t p = 0; p < PAGES; p++)
 		for (uint32_t at = 0; at < FP_PAGE_SIZE; at += 512)
@@ -223,7 +188,8 @@ static void move_pages(void)
 		atomic_store(&leave_me, true);
 		what.old_addr = scene.far;
 		what.new_addr = moved;
-		trial_check(fp_space_remap_to(space, &what, &moved) == 0, "remap");
+		trial_check((int)FP_ON_LOCAL_STACK(fp_space_remap_to, space, &what, &moved, 0, 0, 0) == 0,
+		            "remap");
 		atomic_store(&leave_me, false);
 		scene.far = moved;
 	}

@@ -247,48 +247,6 @@ static void unmap_all(void)
 	fp_space_done(&space);
 }
 
-struct ender {
-	_Atomic bool ended;
-	int result;
-};
-
-static void *end_native(void *arg)
-{
-	struct ender *ender = arg;
-
-	ender->result = fp_kernel_filled_end(&far, CHUNK);
-	atomic_store(&ender->ended, true);
-	return NULL;
-}
-
-/* Its own touches may be faults that wait for the reader, who waits for passages to be left. */
-static void no_thread_on_far_memory_goes_through_a_passage(void **state)
-{
-	struct ender ender = {.result = -EINPROGRESS};
-	char *stack = fp_far_addr(&far, CHUNK + 2 * CHUNK_PAGES);
-	pthread_attr_t attr;
-	pthread_t thread;
-
-	map_all();
-	make_native(CHUNK);
-	/* the kernel's, so that nobody has to serve it */
-	assert_int_equal(fp_uffd_unregister(&far.uffd, stack, CHUNK_PAGES * FP_PAGE_SIZE), 0);
-	pthread_attr_init(&attr);
-	assert_int_equal(pthread_attr_setstack(&attr, stack, CHUNK_PAGES * FP_PAGE_SIZE), 0);
-	assert_int_equal(pthread_create(&thread, &attr, end_native, &ender), 0);
-	while (!atomic_load(&far.errand.wanted)) {
-		assert_false(atomic_load(&ender.ended));
-		sched_yield();
-	}
-	assert_true(fp_kernel_filled_fills(&far, CHUNK));
-	fp_kernel_filled_run_errand(&far);
-	assert_int_equal(pthread_join(thread, NULL), 0);
-	assert_int_equal(ender.result, 0);
-	assert_false(fp_kernel_filled_fills(&far, CHUNK));
-	assert_int_equal(*fp_far_addr(&far, CHUNK), 'n');
-	unmap_all();
-}
-
 /* ---- at the kernel's limit of mappings ---- */
 
 #define FILLERS 200000u
@@ -463,10 +421,9 @@ static void what_goes_takes_grants_back(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	    TEST(what_is_not_installed_is_not_lost), TEST(the_only_copy_is_put_back),
-	    TEST(no_event_is_read_in_a_passage),     TEST(no_thread_on_far_memory_goes_through_a_passage),
-	    TEST(a_chunk_half_given_to_the_kernel),  TEST(what_can_not_be_followed_fails_the_call),
-	    TEST(what_goes_takes_grants_back),
+	    TEST(what_is_not_installed_is_not_lost),       TEST(the_only_copy_is_put_back),
+	    TEST(no_event_is_read_in_a_passage),           TEST(a_chunk_half_given_to_the_kernel),
+	    TEST(what_can_not_be_followed_fails_the_call), TEST(what_goes_takes_grants_back),
 	};
 	struct fp_uffd uffd;
 	int r = fp_uffd_open(0, &uffd);

@@ -17,6 +17,7 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -436,36 +437,44 @@ static void from_many_threads(void **state)
 
 /* ---- on a stack in far memory ---- */
 
-struct caller {
-	pthread_t thread;
-	atomic_bool ended, wrong, may_go;
-};
+#define STACK_BYTES (256u << 10)
 
-/* Calls that take long, under the layout lock, on a stack that leaves and comes back all the
- * time. */
-static void *call_much(void *arg)
+static struct {
+	ucontext_t outside, inside;
+	char *stack;
+	atomic_bool ended, wrong;
+} caller;
+
+/* Calls that take long, under the layout lock, on a stack that leaves and comes back all the time. */
+static void call_much(void)
 {
 	const size_t len = 4 * BIG;
-	struct caller *caller = arg;
 
 	for (unsigned i = 0; i < 4; i++) {
 		char *p = map_filled(len, i), *q = map_filled(len, i + 1);
 
 		if (mremap(p, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, q) != q || !test_is_filled(q, len, i))
-			atomic_store(&caller->wrong, true);
+			atomic_store(&caller.wrong, true);
 		if (munmap(q, len) != 0)
-			atomic_store(&caller->wrong, true);
+			atomic_store(&caller.wrong, true);
 	}
-	atomic_store(&caller->ended, true);
-	while (!atomic_load(&caller->may_go))
-		usleep(1000);
-	return NULL;
+	atomic_store(&caller.ended, true);
+}
+
+static void *on_far_stack(void *arg)
+{
+	getcontext(&caller.inside);
+	caller.inside.uc_stack = (stack_t){.ss_sp = caller.stack, .ss_size = STACK_BYTES};
+	caller.inside.uc_link = &caller.outside;
+	makecontext(&caller.inside, call_much, 0);
+	swapcontext(&caller.outside, &caller.inside);
+	return arg;
 }
 
 /* More of them than can be followed while such a call goes on, each at a place of its own. */
-static void unmap_until_ended(struct caller *caller)
+static void unmap_until_ended(void)
 {
-	while (!atomic_load(&caller->ended)) {
+	while (!atomic_load(&caller.ended)) {
 		char *p = map_filled(4 * BIG, 1);
 
 		for (size_t at = 0; at < 4 * BIG; at += 2 * (size_t)PAGE)
@@ -477,25 +486,18 @@ static void unmap_until_ended(struct caller *caller)
 
 static void calls_on_a_far_stack(void **state)
 {
-	const size_t len = 256 * 1024;
-	char *stack = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	struct caller caller = {.ended = false};
 	struct churner churner;
-	pthread_attr_t attr;
+	pthread_t thread;
 
-	if (getenv("FARPAGE_FAULT_MODE")) /* inline: no thread's record may be far */
-		skip();
+	caller.stack = mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	assert_true(test_is_far(caller.stack));
 	churn_begin(&churner);
-	pthread_attr_init(&attr);
-	assert_int_equal(pthread_attr_setstack(&attr, stack, len), 0);
-	assert_int_equal(pthread_create(&caller.thread, &attr, call_much, &caller), 0);
-	unmap_until_ended(&caller);
-	/* first: the kernel does not wait for what has left of a thread that ends */
+	assert_int_equal(pthread_create(&thread, NULL, on_far_stack, NULL), 0);
+	unmap_until_ended();
 	churn_end(&churner);
-	atomic_store(&caller.may_go, true);
-	assert_int_equal(pthread_join(caller.thread, NULL), 0);
+	assert_int_equal(pthread_join(thread, NULL), 0);
 	assert_false(atomic_load(&caller.wrong));
-	munmap(stack, len);
+	munmap(caller.stack, STACK_BYTES);
 }
 
 /* ---- fork ---- */

@@ -262,82 +262,6 @@ static void handlers_of_the_program(void **state)
 	assert_int_equal(status_of(pid), 0);
 }
 
-#define STACK_BYTES  (256u << 10)
-#define THREADS      3u
-#define FORKER       1u
-#define RECORD_BYTES 64u /* of a thread's record: what does not change while it lives */
-
-static struct {
-	char *stack;
-	char record[RECORD_BYTES];
-	pthread_t id;
-} stacked[THREADS];
-static pthread_barrier_t begin, end;
-
-static void *sleep_until_told(void *unused)
-{
-	pthread_barrier_wait(&end);
-	return NULL;
-}
-
-static void *fork_when_told(void *unused)
-{
-	int status = -1;
-	pid_t pid;
-
-	pthread_barrier_wait(&begin);
-	pid = fork();
-	if (pid == 0) {
-		for (unsigned i = 0; i < THREADS; i++)
-			if (memcmp(stacked[i].record, (const void *)stacked[i].id, RECORD_BYTES) != 0 ||
-			    (i != FORKER && !test_is_filled(stacked[i].stack, STACK_BYTES / 2, 60 + i)))
-				_exit(5);
-		be_child(70);
-	}
-	waitpid(pid, &status, 0);
-	pthread_barrier_wait(&end);
-	return (void *)(intptr_t)status;
-}
-
-/*
- * The C library keeps its records of threads on their stacks, in lists, and in the child takes the
- * thread that forked out of its list: neighbours whose stacks the program has put into far memory
- * are written to then.
- */
-static void fork_beside_far_stacks(void **state)
-{
-	static char local[STACK_BYTES] __attribute__((aligned(4096)));
-	pthread_attr_t attr;
-	void *status;
-
-	pthread_barrier_init(&begin, NULL, 2);
-	pthread_barrier_init(&end, NULL, THREADS + 1);
-	for (unsigned i = 0; i < THREADS; i++) {
-		pthread_attr_init(&attr);
-		stacked[i].stack = i == FORKER ? local : aligned_alloc(4096, STACK_BYTES);
-		assert_int_equal(test_is_far(stacked[i].stack), i != FORKER);
-		test_fill(stacked[i].stack, STACK_BYTES, 60 + i);
-		pthread_attr_setstack(&attr, stacked[i].stack, STACK_BYTES);
-		assert_int_equal(pthread_create(&stacked[i].id, &attr,
-		                                i == FORKER ? fork_when_told : sleep_until_told, NULL),
-		                 0);
-		memcpy(stacked[i].record, (const void *)stacked[i].id, RECORD_BYTES);
-		pthread_attr_destroy(&attr);
-	}
-	assert_true(test_is_filled(filled, BIG, 1)); /* makes all else leave */
-	pthread_barrier_wait(&begin);
-	pthread_barrier_wait(&end);
-	for (unsigned i = 0; i < THREADS; i++) {
-		pthread_join(stacked[i].id, &status);
-		assert_int_equal((intptr_t)status, 0);
-	}
-	for (unsigned i = 0; i < THREADS; i++)
-		if (i != FORKER)
-			free(stacked[i].stack);
-	pthread_barrier_destroy(&begin);
-	pthread_barrier_destroy(&end);
-}
-
 static void nothing(void)
 {
 }
@@ -420,7 +344,6 @@ static int tests(void)
 	    cmocka_unit_test(fork_is_not_cancelled),
 	    cmocka_unit_test(ends_with_its_last_thread),
 	    cmocka_unit_test(handlers_of_the_program),
-	    cmocka_unit_test(fork_beside_far_stacks),
 	    cmocka_unit_test(many_handlers),
 	    cmocka_unit_test(spawned),
 	    cmocka_unit_test(without_the_time_stamp_counter),

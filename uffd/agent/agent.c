@@ -22,7 +22,7 @@
 #include "log.h"
 #include "kernel_filled.h"
 #include "agent_sigmask.h"
-#include "agent_stack.h"
+#include "local_stack.h"
 #include "rdma_options.h"
 #include "rundir.h"
 #include "secret.h"
@@ -71,19 +71,21 @@ void fp_agent_leave(const struct fp_agent *agent, uint64_t mask)
 	fp_agent_sigmask_restore(mask);
 }
 
+static void await_adoption(struct fp_store *store)
+{
+	while (fp_store_adopts(store, FP_NSEC_PER_SEC))
+		;
+}
+
 void fp_agent_await_sessions(struct fp_agent *agent)
 {
-	struct fp_agent_stack stack;
 	int saved = errno;
 	uint64_t mask;
 
 	if (!fp_store_lacks_sessions(agent->far.store) || fp_agent_is_stray(agent))
 		return;
 	mask = fp_agent_sigmask_block(true, agent->far.uffd.sigbus);
-	fp_agent_stack_keep(&agent->far, &stack);
-	while (fp_store_adopts(agent->far.store, FP_NSEC_PER_SEC))
-		;
-	fp_agent_stack_let_go(&agent->far, &stack);
+	FP_ON_LOCAL_STACK(await_adoption, agent->far.store, 0, 0, 0, 0, 0);
 	errno = saved;
 	fp_agent_sigmask_restore(mask);
 }
@@ -414,7 +416,6 @@ static void tend(void *arg)
 	struct fp_agent *agent = arg;
 
 	fp_inline_tend(atomic_load(&agent->far.inline_servers));
-	fp_exiting_threads_sweep(&agent->far);
 }
 
 static bool follow_events(void *arg)
@@ -479,8 +480,6 @@ static int reserve_memory(struct fp_agent *agent)
 		r = apply_budget(agent, bytes);
 	if (r == 0)
 		r = fp_pin_table_init(&agent->far.holds);
-	if (r == 0)
-		r = fp_exiting_threads_init(&agent->far.leavers);
 	if (r == 0)
 		r = fp_space_init(&agent->space, &agent->far, NULL);
 	return r < 0 ? r : open_internal(agent);
@@ -659,7 +658,6 @@ void fp_agent_stop(struct fp_agent *agent)
 	fp_evict_queue_done(&agent->far.fifo);
 	fp_budget_done(&agent->far.room);
 	fp_agent_close_kernel(agent);
-	fp_exiting_threads_done(&agent->far.leavers);
 	fp_pin_table_done(&agent->far.holds);
 	fp_events_done(&agent->far);
 	fp_far_unreserve(&agent->far);

@@ -194,10 +194,6 @@ bool fp_agent_hold_again(struct fp_agent *agent, const struct fp_pin_range *rang
 /* The calling thread is ending: what it still holds is let go. */
 void fp_agent_thread_ends(struct fp_agent *agent);
 
-/* The same, of a thread whose record, the C library's, may be far: what the kernel will touch of it stays
- * here until the thread is gone, see leavers.h. In its last destructors. */
-void fp_agent_thread_leaves(struct fp_agent *agent, const void *record, size_t len_bytes);
-
 /* True on a thread that the agent started. */
 bool fp_agent_is_own_thread(void);
 
@@ -212,10 +208,6 @@ bool fp_agent_is_own_thread(void);
  * 125: never wrong bytes.
  */
 void fp_agent_fork_quiet(struct fp_agent *agent);
-/* The C library's record of a thread at addr, or of anything as large, is written to in a child before child
- * runs: prepare brings it in, if it is far and still there. The last thousand or so are remembered. Any
- * thread. */
-void fp_agent_fork_needs(struct fp_agent *agent, const void *addr);
 void fp_agent_fork_prepare(struct fp_agent *agent);
 void fp_agent_fork_parent(struct fp_agent *agent);
 void fp_agent_fork_child(struct fp_agent *agent);

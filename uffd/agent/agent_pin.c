@@ -16,7 +16,7 @@
 #include "cleanup.h"
 #include "inline.h"
 #include "agent_sigmask.h"
-#include "agent_stack.h"
+#include "local_stack.h"
 
 #define FEW         16u
 #define RANGES_MAX  1024u /* of one hold: as many as the kernel takes vectors */
@@ -136,7 +136,7 @@ static void bring_range(struct fp_agent *agent, struct fp_page_range r, bool wri
 	int saved = errno;
 
 	fp_agent_enter_local(agent);
-	fp_inline_bring(atomic_load(&agent->far.inline_servers), r.page, r.n, write);
+	FP_ON_LOCAL_STACK(fp_inline_bring, atomic_load(&agent->far.inline_servers), r.page, r.n, write, 0, 0);
 	fp_agent_leave_local(agent);
 	errno = saved;
 	fp_agent_sigmask_restore(mask);
@@ -375,11 +375,6 @@ void fp_agent_thread_ends(struct fp_agent *agent)
 	drop_notes(0);
 }
 
-void fp_agent_thread_leaves(struct fp_agent *agent, const void *record, size_t len_bytes)
-{
-	fp_exiting_threads_add(&agent->far, record, len_bytes);
-}
-
 void fp_agent_hold_forked(struct fp_agent *agent)
 {
 	struct fp_page_range keep[NESTED_MAX] = {0};
@@ -389,8 +384,6 @@ void fp_agent_hold_forked(struct fp_agent *agent)
 	for (unsigned i = 0; i < FP_MIN(own.depth, NESTED_MAX); i++)
 		if (own.held[i].n && own.held[i].agent == agent)
 			keep[n++] = (struct fp_page_range){own.held[i].place, own.held[i].n};
-	fp_exiting_threads_forked(&agent->far);
-	agent->space.stack = (struct fp_agent_stack){0}; /* forgotten with the others */
 	fp_pin_forked(&agent->far.holds, keep, n);
 	for (unsigned i = 0; i < n; i++)
 		for (uint32_t k = 0; k < keep[i].n; k++)
@@ -418,25 +411,30 @@ static bool verify(struct fp_agent *agent, uint32_t page, bool write)
 	return fp_inline_serve(atomic_load(&agent->far.inline_servers), &fault) == FP_INLINE_SERVED;
 }
 
-bool fp_agent_hold_again(struct fp_agent *agent, const struct fp_pin_range *ranges, unsigned n)
+static int verify_all(struct fp_agent *agent, const struct fp_pin_range *ranges, unsigned n)
 {
-	struct fp_agent_stack stack;
 	struct fp_page_range r;
 	bool any = false;
+
+	for (unsigned i = 0; i < n; i++)
+		if (to_pages(&agent->far, &ranges[i], &r))
+			for (uint32_t p = r.page; p < r.page + r.n; p++)
+				any |= verify(agent, p, ranges[i].write);
+	return any;
+}
+
+bool fp_agent_hold_again(struct fp_agent *agent, const struct fp_pin_range *ranges, unsigned n)
+{
 	int saved = errno;
+	bool any;
 	uint64_t mask;
 
 	if (!fp_agent_needs_holds(agent))
 		return false;
 	mask = fp_agent_sigmask_block(true, agent->far.uffd.sigbus);
-	fp_agent_stack_keep(&agent->far, &stack);
 	fp_agent_enter_local(agent);
-	for (unsigned i = 0; i < n; i++)
-		if (to_pages(&agent->far, &ranges[i], &r))
-			for (uint32_t p = r.page; p < r.page + r.n; p++)
-				any |= verify(agent, p, ranges[i].write);
+	any = (int)FP_ON_LOCAL_STACK(verify_all, agent, ranges, n, 0, 0, 0);
 	fp_agent_leave_local(agent);
-	fp_agent_stack_let_go(&agent->far, &stack);
 	errno = saved;
 	fp_agent_sigmask_restore(mask);
 	return any;

@@ -15,14 +15,10 @@
 #include "reclaim.h"
 #include "space_priv.h"
 
-#define FP_FORK_NEEDED 1024u /* addresses that are remembered, see fp_agent_fork_needs */
-
 /* Between fp_agent_fork_prepare and its counterparts. */
 struct fp_fork {
 	pthread_mutex_t turn; /* from quiet to the end, one fork at a time: before every allocator's lock */
 	uint64_t mask;
-	_Atomic unsigned n_needed; /* so far */
-	_Atomic(const void *) needed[FP_FORK_NEEDED];
 };
 
 struct fp_agent {

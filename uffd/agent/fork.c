@@ -29,14 +29,13 @@
 #include "end.h"
 #include "fdutil.h"
 #include "inline.h"
+#include "local_stack.h"
 #include "log.h"
 #include "agent_sigmask.h"
 #include "thread.h"
 
 #define CHILD_LEASE_BYTES (8ull << 20)
 #define CHUNK_PAGES       (1u << FP_CHUNK_SHIFT)
-#define FORK_STACK_BELOW  24u /* pages: what the C library and our handlers need, with a good margin */
-#define FORK_STACK_ABOVE  4u
 #define NODE_LOOK_US      1000u
 
 /* Calls act with each stretch of the range in which nothing foreign is mapped. 0, or what act failed with. */
@@ -141,53 +140,6 @@ static void touch_environment(struct fp_agent *agent)
 	}
 }
 
-void fp_agent_fork_needs(struct fp_agent *agent, const void *addr)
-{
-	if (fp_space_owns(&agent->space, addr))
-		atomic_store(&agent->fork.needed[atomic_fetch_add(&agent->fork.n_needed, 1) % FP_FORK_NEEDED],
-		             addr);
-}
-
-/* The child of a fork takes its parent's other threads out of lists that go through their records. */
-static void touch_needed(struct fp_agent *agent)
-{
-	unsigned n = FP_MIN(atomic_load(&agent->fork.n_needed), FP_FORK_NEEDED);
-	char byte;
-
-	for (unsigned i = 0; i < n; i++) {
-		const char *addr = atomic_load(&agent->fork.needed[i]);
-
-		if (addr) { /* a record is smaller than a page */
-			(void)peek(agent, addr, &byte, 1);
-			(void)peek(agent, addr + FP_PAGE_SIZE - 1, &byte, 1);
-		}
-	}
-}
-
-/*
- * A program may fork on a stack in far memory (a signal stack from malloc, a coroutine's). The child runs on
- * it from the C library's first instruction to the end of our handler, while nobody serves its faults: so
- * what both need is there. So it is before the layout's lock is taken, whose holder blocks the signals by
- * which fault mode inline hears of a fault. Below the stack's end lies other memory, which it does not hurt
- * to bring in.
- */
-static void touch_stack(struct fp_agent *agent)
-{
-	const void *frame = __builtin_frame_address(0);
-	struct fp_piece piece;
-	uint32_t page, changes;
-	char byte;
-
-	if (!fp_space_owns(&agent->space, frame))
-		return;
-	page = fp_far_page(&agent->far, (uintptr_t)frame);
-	while (!fp_layout_peek(&agent->space.layout, page, &piece, &changes))
-		fp_space_pause(); /* another thread is changing the layout */
-	for (uint32_t p = FP_MAX(piece.start, page - FORK_STACK_BELOW);
-	     p < FP_MIN(piece.end, page + FORK_STACK_ABOVE); p++)
-		(void)peek(agent, fp_far_addr(&agent->far, p), &byte, 1);
-}
-
 static bool any_cut_off(const struct fp_agent *agent)
 {
 	struct fp_store_node info;
@@ -227,6 +179,16 @@ static void go_on(struct fp_agent *agent)
 	fp_space_allow_backing(&agent->space);
 }
 
+/* The child runs on this stack before it has an agent: the shim's fork has seen to it. */
+static void check_stack(void)
+{
+	if (fp_local_stack_is_far())
+		fp_end_refused("fork",
+		               "a fork on a stack in far memory, past the preload library's fork, can't be "
+		               "followed: the child would read wrong bytes there. Fork on another stack, or "
+		               "use posix_spawn");
+}
+
 /*
  * What allocates must come to rest before the locks of the allocator are taken: who forks while another fork
  * is under way waits here, and so do calls that take leases, write-backs and the keeper. Only then, when the
@@ -235,6 +197,7 @@ static void go_on(struct fp_agent *agent)
 void fp_agent_fork_quiet(struct fp_agent *agent)
 {
 	fp_far_check_family(&agent->far);
+	check_stack();
 	pthread_mutex_lock(&agent->fork.turn);
 	await_nodes(agent);
 	come_to_rest(agent);
@@ -245,7 +208,6 @@ void fp_agent_fork_quiet(struct fp_agent *agent)
 	}
 	fp_store_hurry(agent->far.store, true);
 	atomic_store(&agent->far.fork_overdraw, true);
-	touch_stack(agent); /* nothing leaves any more */
 }
 
 void fp_agent_fork_prepare(struct fp_agent *agent)
@@ -257,7 +219,6 @@ void fp_agent_fork_prepare(struct fp_agent *agent)
 	fp_space_lock_anyway(&agent->space);
 	touch_streams(agent);
 	touch_environment(agent);
-	touch_needed(agent);
 	atomic_store(&agent->far.forked, true);
 	(void)fp_store_fork_prepare(agent->far.store); /* the child will hear of it, and refuse to go on */
 	each_stretch(agent, let_inherit);
@@ -555,7 +516,7 @@ static void start_over(struct fp_agent *agent)
 	r = fp_agent_start_threads(agent, &error);
 	if (r < 0)
 		refuse(error.text);
-	fp_reclaim_thaw(agent->reclaim); /* only now: our stack may be far, and needs who serves it */
+	fp_reclaim_thaw(agent->reclaim);
 }
 
 void fp_agent_fork_child(struct fp_agent *agent)

@@ -11,8 +11,8 @@
  *     MADV_DONTNEED, UFFDIO_REGISTER) is done in a *passage*, and only to pages that are not noted.
  *   - Once there was an event, the reader is *careful*: it reads while no passage is open, and no other time.
  *     UFFDIO_COPY and its kin fail by EAGAIN as long as an event is pending.
- *   - Nobody waits for a fault in a passage, as a fault may wait for the reader: so no thread goes through
- * one whose own stack is far memory (fp_far_has_thread).
+ *   - Nobody waits for a fault in a passage, as a fault may wait for the reader. So a thread goes through one
+ *     on a local stack only (local_stack.h).
  */
 #ifndef FP_EVENTS_H
 #define FP_EVENTS_H
@@ -86,7 +86,7 @@ static inline bool fp_events_any(const struct fp_events *ev)
 	return atomic_load(&ev->in) != atomic_load(&ev->out);
 }
 
-/* A passage: short, and never waits for the reader. Not for threads on far memory. */
+/* A passage: short, and never waits for the reader. On a local stack. */
 void fp_events_enter(struct fp_events *events);
 void fp_events_leave(struct fp_events *events);
 

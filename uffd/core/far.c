@@ -18,6 +18,7 @@
 #include "cleanup.h"
 #include "clock.h"
 #include "end.h"
+#include "local_stack.h"
 #include "lockedmem.h"
 #include "log.h"
 #include "lost.h"
@@ -180,6 +181,8 @@ int fp_far_reserve(struct fp_far *far)
 	fp_lockedmem_lock((void *)far->native, CHUNKS(far->n_pages) * sizeof(*far->native), true);
 	fp_lockedmem_lock(far->words, far->n_pages * sizeof(*far->words), true);
 	r = fp_uffd_register(&far->uffd, far->base, bytes);
+	if (r == 0)
+		r = fp_local_stack_open(far->base, bytes, far->uffd.sigbus);
 	return r < 0 ? r : found_family(far);
 }
 
@@ -225,17 +228,6 @@ void fp_far_check_family(const struct fp_far *far)
 		                       "the C library's fork: it has no far memory, and ends here rather "
 		                       "than read wrong bytes. Use fork or posix_spawn, or keep this "
 		                       "program's memory local (--heap none)");
-}
-
-static bool is_inside(const struct fp_far *far, uintptr_t addr)
-{
-	return addr - (uintptr_t)far->base < far->n_pages << FP_PAGE_SHIFT;
-}
-
-bool fp_far_has_thread(const struct fp_far *far)
-{
-	return is_inside(far, (uintptr_t)__builtin_frame_address(0)) ||
-	       is_inside(far, (uintptr_t)pthread_self());
 }
 
 /* ---- while the layout changes ---- */

@@ -15,7 +15,6 @@
 #include "evict_queue.h"
 #include "lost.h"
 #include "pin.h"
-#include "exiting_threads.h"
 #include "pager.h"
 #include "budget.h"
 #include "statspage.h"
@@ -37,14 +36,6 @@
 
 struct fp_inline;
 
-/* What a thread that runs on far memory asks the reclaim thread to do: see fp_kernel_filled_end_held. One at a time.
- */
-struct fp_errand {
-	_Atomic bool wanted;
-	uint32_t start, end; /* pages */
-	int result;
-};
-
 struct fp_far {
 	char *base;
 	uint64_t n_pages;
@@ -59,8 +50,7 @@ struct fp_far {
 	struct fp_statspage *stats;
 	struct fp_budget room;
 	struct fp_evict_queue fifo;
-	struct fp_pin_table holds; /* empty where the kernel can fault on far memory */
-	struct fp_exiting_threads leavers;
+	struct fp_pin_table holds;                /* empty where the kernel can fault on far memory */
 	struct fp_inline *_Atomic inline_servers; /* NULL: only the fault thread serves */
 	uint64_t deadline_ns; /* of whatever a fault does, but for waiting for nodes that are cut off */
 	bool capture_by_move;
@@ -80,7 +70,6 @@ struct fp_far {
 	_Atomic uint32_t
 	    *family; /* not 0, but in a child that no fork of ours made: the kernel wipes it there */
 	_Atomic unsigned evicting; /* threads that are inside an evictor's run */
-	struct fp_errand errand;
 	struct fp_thrash thrash;
 	struct fp_lost lost;
 };
@@ -134,10 +123,6 @@ static inline bool fp_far_is_stray(const struct fp_far *far)
 /* Ends the process if it is such a child, with a message and status 125: before it touches what its parent's
  * agent alone may touch. */
 void fp_far_check_family(const struct fp_far *far);
-
-/* True if the calling thread's stack, or the C library's record of the thread, is far memory: any touch of
- * its own may be a fault. */
-bool fp_far_has_thread(const struct fp_far *far);
 
 /* Carries out what a step that ended an owned state asks of anyone: the queue entry and the wake-up. */
 void fp_far_settle(struct fp_far *far, uint32_t page, struct fp_page_step step);

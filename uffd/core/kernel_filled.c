@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <sched.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "cleanup.h"
@@ -12,7 +11,6 @@
 #define CHUNK_PAGES (1u << FP_CHUNK_SHIFT)
 #define FRESH_MIN   8u /* fewer are not worth three system calls */
 #define NO_PAGE     UINT32_MAX
-#define ERRAND_NS   20000 /* between two looks whether it is done */
 
 /* Flags of a piece that its pages can be native with. */
 #define HARMLESS ((uint32_t)(FP_PIECE_NORESERVE | FP_PIECE_RANDOM | FP_PIECE_SEQUENTIAL | FP_PIECE_DONTDUMP))
@@ -334,11 +332,11 @@ static void begin_chunk(struct fp_far *far, const struct fp_layout *layout, uint
 		fp_far_settle(far, page, fp_pager_apply(&far->words[page], FP_EV_NOT_INSTALLED, NULL));
 }
 
-/* Nobody waits for a page of the chunks meanwhile who could be ourselves: that excludes a far stack. */
+/* No page of the chunks is awaited by this thread itself: its stack is local. */
 void fp_kernel_filled_begin_mapping(struct fp_far *far, const struct fp_layout *layout, uint32_t start,
                                     uint32_t end)
 {
-	if (end - start < FRESH_MIN || end - start > FP_KERNEL_FILLED_SHORT || fp_far_has_thread(far))
+	if (end - start < FRESH_MIN || end - start > FP_KERNEL_FILLED_SHORT)
 		return;
 	for (uint32_t p = start; p < end; p = (p | (CHUNK_PAGES - 1)) + 1)
 		begin_chunk(far, layout, p);
@@ -458,29 +456,6 @@ static int end(struct fp_far *far, _Atomic uint32_t *state, struct run run, stru
 	return r;
 }
 
-/* Whoever holds the layout lock asks, so there is one at a time. */
-static int send_errand(struct fp_far *far, struct run held)
-{
-	const struct timespec pause = {.tv_nsec = ERRAND_NS};
-
-	far->errand.start = held.start;
-	far->errand.end = held.end;
-	atomic_store(&far->errand.wanted, true);
-	while (atomic_load(&far->errand.wanted)) {
-		fp_budget_kick(&far->room);
-		nanosleep(&pause, NULL);
-	}
-	return far->errand.result;
-}
-
-void fp_kernel_filled_run_errand(struct fp_far *far)
-{
-	if (!atomic_load(&far->errand.wanted))
-		return;
-	far->errand.result = fp_kernel_filled_end_held(far, far->errand.start, far->errand.end);
-	atomic_store(&far->errand.wanted, false);
-}
-
 /* A chunk that is CONVERTING was MANAGED, and what is being converted is not the caller's. One that is
  * CHANGING will not be for long: nobody blocks meanwhile. */
 int fp_kernel_filled_end_held(struct fp_far *far, uint32_t start, uint32_t held_end)
@@ -490,8 +465,6 @@ int fp_kernel_filled_end_held(struct fp_far *far, uint32_t start, uint32_t held_
 	uint32_t word;
 
 	while ((word = atomic_load(state)) & NATIVE) { /* or CHANGING */
-		if (fp_far_has_thread(far))
-			return send_errand(far, held);
 		if ((word & STATE_MASK) == NATIVE && atomic_compare_exchange_strong(state, &word, CHANGING))
 			return end(far, state, native_run(start, word), held);
 		sched_yield();

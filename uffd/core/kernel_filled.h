@@ -70,12 +70,6 @@ int fp_kernel_filled_end(struct fp_far *far, uint32_t page);
 int fp_kernel_filled_end_held(struct fp_far *far, uint32_t start, uint32_t end);
 
 /*
- * The reclaim thread's turn: what it takes goes through a passage (events.h), so a thread that runs on far
- * memory has it done here, and waits in fp_kernel_filled_end.
- */
-void fp_kernel_filled_run_errand(struct fp_far *far);
-
-/*
  * A page proved to be absent though its word said RESIDENT: most likely it was native before a fork, and so
  * were its neighbours. Those of its chunk that are absent become ZERO, so that they can be native again.
  * Fault threads.

@@ -303,7 +303,6 @@ static void *run(void *arg)
 		fp_evictor_reap(rc->evictor);
 		rc->tend(rc->arg);
 		fp_lost_report(rc->far);
-		fp_kernel_filled_run_errand(rc->far);
 		extend_store(rc);
 		run_pageout(rc);
 		keep_room(rc);

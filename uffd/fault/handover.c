@@ -145,10 +145,9 @@ static void end_if_left(const struct fp_handover *h)
 		                        "the parent does");
 }
 
-/* Static, as the kernel could not read it from a stack in far memory. */
 static void pause_guest(const struct fp_handover *h, unsigned n)
 {
-	static const struct timespec nap = {.tv_nsec = NAP_NS};
+	const struct timespec nap = {.tv_nsec = NAP_NS};
 
 	if (n < YIELDS) {
 		sched_yield();

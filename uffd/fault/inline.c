@@ -15,7 +15,6 @@
 #include "handover.h"
 #include "lockedmem.h"
 #include "agent_sigmask.h"
-#include "agent_stack.h"
 #include "serve.h"
 
 #define SERVERS_MAX  16u
@@ -299,17 +298,9 @@ static void bring_all(struct fp_inline *in, uint32_t page, uint32_t n, bool writ
 
 void fp_inline_bring(struct fp_inline *in, uint32_t page, uint32_t n, bool write)
 {
-	struct fp_agent_stack stack;
-	uint64_t mask;
+	uint64_t mask = fp_agent_sigmask_block(true, in->far->uffd.sigbus);
 
-	if (fp_inline_has_guest(in)) { /* it makes no ioctl, and may not hold its stack */
-		bring_all(in, page, n, write);
-		return;
-	}
-	mask = fp_agent_sigmask_block(true, in->far->uffd.sigbus);
-	fp_agent_stack_keep(in->far, &stack);
 	bring_all(in, page, n, write);
-	fp_agent_stack_let_go(in->far, &stack);
 	fp_agent_sigmask_restore(mask);
 }
 

@@ -63,14 +63,12 @@ struct fp_arrival *fp_arrive(struct fp_server *sv, uint32_t page, uint64_t old, 
 
 /* ---- room ---- */
 
-/* Reclaim fell behind. False if nothing can be done here: the evictor is busy, or nothing can leave, or this
- * thread can't go through passages (events.h). */
+/* Reclaim fell behind. False if nothing can be done here: the evictor is busy, or nothing can leave. */
 static bool make_room(struct fp_server *sv)
 {
 	unsigned n;
 
-	if (!sv->evictor || fp_far_has_thread(sv->far) ||
-	    (sv->evict_turn && atomic_exchange(sv->evict_turn, true)))
+	if (!sv->evictor || (sv->evict_turn && atomic_exchange(sv->evict_turn, true)))
 		return false;
 	n = fp_evictor_run(sv->evictor, fp_budget_batch(&sv->far->room));
 	if (sv->evict_turn)

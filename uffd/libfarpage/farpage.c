@@ -17,6 +17,7 @@
 #include "agent.h"
 #include "cleanup.h"
 #include "clock.h"
+#include "local_stack.h"
 #include "rdma_options.h"
 #include "space.h"
 
@@ -235,8 +236,8 @@ int far_map(struct far_memory *memory, size_t length, void **ret_address)
 	if (round_up(length) < length)
 		return -ENOMEM;
 	mask = fp_agent_enter(memory->agent);
-	r = fp_space_map(fp_agent_space(memory->agent), round_up(length), 0, PROT_READ | PROT_WRITE, 0,
-	                 ret_address);
+	r = (int)FP_ON_LOCAL_STACK(fp_space_map, fp_agent_space(memory->agent), round_up(length), 0,
+	                           PROT_READ | PROT_WRITE, 0, ret_address);
 	fp_agent_leave(memory->agent, mask);
 	return r;
 }
@@ -249,7 +250,8 @@ int far_unmap(struct far_memory *memory, void *address, size_t length)
 	if (length == 0 || round_up(length) < length)
 		return -EINVAL;
 	mask = fp_agent_enter(memory->agent);
-	r = fp_space_unmap(fp_agent_space(memory->agent), address, round_up(length));
+	r = (int)FP_ON_LOCAL_STACK(fp_space_unmap, fp_agent_space(memory->agent), address, round_up(length),
+	                           0, 0, 0);
 	fp_agent_leave(memory->agent, mask);
 	return r;
 }
@@ -288,7 +290,7 @@ int far_advise(struct far_memory *memory, void *address, size_t length, enum far
 		end = round_up(end);
 	}
 	signals = fp_agent_enter(memory->agent);
-	r = advise(fp_agent_space(memory->agent), start, end, advice);
+	r = (int)FP_ON_LOCAL_STACK(advise, fp_agent_space(memory->agent), start, end, advice, 0, 0);
 	fp_agent_leave(memory->agent, signals);
 	return r;
 }

@@ -30,12 +30,8 @@ void fp_space_done(struct fp_space *space)
 
 static bool lock_and_follow(struct fp_space *space)
 {
-	struct fp_agent_stack stack;
-
 	fp_far_check_family(space->far);
-	fp_agent_stack_keep(space->far, &stack);
 	pthread_mutex_lock(&space->lock);
-	space->stack = stack;
 	return fp_space_follow(space);
 }
 
@@ -54,10 +50,7 @@ void fp_space_lock_anyway(struct fp_space *space)
 
 void fp_space_unlock(struct fp_space *space)
 {
-	struct fp_agent_stack stack = space->stack;
-
 	pthread_mutex_unlock(&space->lock);
-	fp_agent_stack_let_go(space->far, &stack);
 }
 
 /* ---- ranges ---- */
@@ -226,20 +219,17 @@ static bool begin_backing(struct fp_space *space, bool may_wait)
  * so no lock may be held. */
 static int back(struct fp_space *space, uint64_t n, unsigned flags, bool *lazy)
 {
-	struct fp_agent_stack stack;
 	int r = 0;
 
 	fp_far_check_family(space->far);
 	if (*lazy || n == 0)
 		return 0;
-	fp_agent_stack_keep(space->far, &stack);
 	if (begin_backing(space, !(flags & FP_MAP_HEAP))) {
 		r = fp_store_reserve(space->far->store, n);
 		atomic_fetch_sub(&space->n_backing, 1);
 	} else {
 		*lazy = true;
 	}
-	fp_agent_stack_let_go(space->far, &stack);
 	return r;
 }
 

@@ -86,7 +86,7 @@ bool fp_space_try_follow(struct fp_space *space)
 
 static bool is_hole(const struct fp_far *far, uint32_t start, uint32_t end)
 {
-	unsigned char vec[1u << FP_CHUNK_SHIFT] = {0}; /* written: the stack may be far, see ownstack.h */
+	unsigned char vec[1u << FP_CHUNK_SHIFT];
 
 	for (uint32_t n; start < end; start += n) {
 		n = FP_MIN(end - start, (uint32_t)sizeof(vec));

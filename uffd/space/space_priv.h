@@ -11,7 +11,6 @@
 
 #include "far.h"
 #include "layout.h"
-#include "agent_stack.h"
 #include "reclaim.h"
 #include "space.h"
 
@@ -23,7 +22,6 @@ struct fp_space {
 	atomic_bool forking;        /* no call may begin that takes slots */
 	_Atomic unsigned n_backing; /* those that are under way */
 	struct fp_layout layout;
-	struct fp_agent_stack stack; /* of the holder of the lock */
 	uint32_t lock_future; /* mlockall(MCL_FUTURE): FP_PIECE_LOCKED, _LOCK_ON_FAULT of new pieces, or 0 */
 	uint64_t olds[1u << FP_CHUNK_SHIFT]; /* words of the pages that the holder of the lock holds */
 	void (*on_growth)(void *arg, uint64_t mapped_bytes); /* a new peak of mapped bytes; under the lock */

@@ -26,7 +26,7 @@ struct move {
 /* Copies a held resident page that can't be moved: its bytes are read past any protection. */
 static int copy_page(struct fp_far *far, uint32_t from, uint32_t to)
 {
-	char bytes[FP_PAGE_SIZE] = {0}; /* written: the stack may be far, see ownstack.h */
+	char bytes[FP_PAGE_SIZE];
 	ssize_t r;
 
 	if (!fp_process_memory_read(far->mem_fd, fp_far_addr(far, from), bytes))
