@@ -512,7 +512,7 @@ static bool try_resume(struct fp_far *far, struct run fresh)
 
 int fp_kernel_filled_resume(struct fp_far *far, const struct fp_piece *piece, uint32_t start, uint32_t end)
 {
-	bool fits = (piece->prot & PROT_WRITE) && !(piece->flags & ~HARMLESS) && !fp_far_has_thread(far);
+	bool fits = (piece->prot & PROT_WRITE) && !(piece->flags & ~HARMLESS);
 
 	if (fits && may_begin(far, start) && try_resume(far, (struct run){.start = start, .end = end}))
 		return 0;
