@@ -44,7 +44,8 @@ struct fp_conf_field {
 	bool required;
 };
 
-/* A row of a table: the key, its type without FP_CONF_, the member of struct target that it fills; more. */
+/* A row of a table: the key, its type without FP_CONF_, the member of struct target that it fills;
+ * more. */
 #define FP_CONF_KEY(name, kind, target, member, ...)                                                         \
 	{                                                                                                    \
 		.key = (name), .type = FP_CONF_##kind, .offset = offsetof(struct target, member),            \

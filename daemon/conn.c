@@ -21,7 +21,7 @@
 #include "log.h"
 #include "request.h"
 #include "server.h"
-#include "verbs_cm_server.h"
+#include "cm_server.h"
 
 #define CONN_FDS         8  /* promised and not received on one connection */
 #define CONTROL_REQUESTS 16 /* unanswered on a control connection: its answers can be long */

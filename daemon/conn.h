@@ -89,8 +89,8 @@ bool fp_conn_is_control(const struct fp_conn *conn);
 /* Whether it can break while the client lives: then its session outlives it for a grace period. */
 bool fp_conn_may_break(const struct fp_conn *conn);
 
-/* Begins to serve fd and, unless NULL, the rdma_cm server's peer behind it; both are its own from here on
- * (also on failure: the peer is then ended). 0 or -ENOMEM. */
+/* Begins to serve fd and, unless NULL, the rdma_cm server's peer behind it; both are its own from
+ * here on (also on failure: the peer is then ended). 0 or -ENOMEM. */
 int fp_conn_start(struct fp_server *server, int fd, struct fp_cm_server_peer *cm_peer);
 
 /* It is session's from now on; NULL: nobody's. It leaves the one before. */

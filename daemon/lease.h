@@ -23,7 +23,7 @@
 #include "client.h"
 #include "worker.h"
 #include "pool.h"
-#include "verbs_cm_server.h"
+#include "cm_server.h"
 
 /* All leases of a session. Zero-initialised it is empty. */
 struct fp_node_leases {
@@ -34,9 +34,10 @@ struct fp_node_leases {
 };
 
 /*
- * A lease's key: its memory, registered in the domain of a peer of the rdma_cm server, so that this peer's
- * links READ and WRITE it. Made and revoked by the worker, in that order and before the memory is
- * scrubbed. From its revocation on it belongs to the worker's job, and no longer to the lease.
+ * A lease's key: its memory, registered in the domain of a peer of the rdma_cm server, so that this
+ * peer's links READ and WRITE it. Made and revoked by the worker, in that order and before the
+ * memory is scrubbed. From its revocation on it belongs to the worker's job, and no longer to the
+ * lease.
  */
 struct fp_lease_key {
 	struct fp_cm_server_peer *peer; /* held */

@@ -59,8 +59,8 @@ const struct fp_node_secret *fp_secrets_proven(const struct fp_secrets *secrets,
                                                const struct fp_wire_challenge *challenge,
                                                const uint8_t proof[FP_WIRE_PROOF_BYTES]);
 
-/* Whether a connection request proves one of the secrets, or there is none. Any thread; the rdma_cm server's
- * calls it.
+/* Whether a connection request proves one of the secrets, or there is none. Any thread; the rdma_cm
+ * server's calls it.
  */
 bool fp_secrets_admit(void *secrets, const struct fp_wire_cm *cm);
 

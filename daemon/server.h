@@ -21,7 +21,7 @@
 #include "session.h"
 #include "stranger.h"
 #include "turns.h"
-#include "verbs_cm_server.h"
+#include "cm_server.h"
 
 struct fp_listener {
 	struct fp_server *server;
@@ -59,7 +59,7 @@ struct fp_server {
 	struct fp_loop loop;
 	struct fp_worker *worker;
 	struct fp_cm_server *cm_server; /* NULL: no rdma is configured */
-	struct fp_cm_server_news cm_news;
+	struct fp_cm_server_event cm_news;
 	struct fp_server_options options;
 	struct fp_config *config; /* as options.config */
 	struct fp_pools pools;

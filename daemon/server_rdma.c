@@ -88,10 +88,10 @@ int fp_server_rdma_open(struct fp_server *server)
 
 /* ---- what it tells ---- */
 
-static void log_cm_news(struct fp_server *server, const struct fp_cm_server_news *news)
+static void log_cm_news(struct fp_server *server, const struct fp_cm_server_event *news)
 {
 	switch (news->type) {
-	case FP_CM_SERVER_NEWS_DENIED:
+	case FP_CM_SERVER_EVENT_DENIED:
 		fp_log(FP_LOG_WARNING, "peer",
 		       "%s %s: session %llu used an address or key that is not its own: %s: its link ends, "
 		       "others go "
@@ -99,10 +99,10 @@ static void log_cm_news(struct fp_server *server, const struct fp_cm_server_news
 		       news->who, fp_node_session_name(&server->sessions, news->session_id),
 		       (unsigned long long)news->session_id, news->why);
 		return;
-	case FP_CM_SERVER_NEWS_REJECTED:
+	case FP_CM_SERVER_EVENT_REJECTED:
 		fp_log(FP_LOG_WARNING, "stranger", "%s: turned away: %s", news->who, news->why);
 		return;
-	case FP_CM_SERVER_NEWS_BROKEN:
+	case FP_CM_SERVER_EVENT_BROKEN:
 		fp_log(FP_LOG_WARNING, "peer", "%s: its control connection broke: %s", news->who, news->why);
 		return;
 	default:
@@ -113,7 +113,7 @@ static void log_cm_news(struct fp_server *server, const struct fp_cm_server_news
 static void on_cm_news(struct fp_op *op, int res, unsigned flags)
 {
 	struct fp_server *server = fp_container_of(op, struct fp_server, cm_op);
-	struct fp_cm_server_news news = server->cm_news;
+	struct fp_cm_server_event news = server->cm_news;
 
 	if (res == -EINTR || res == -EAGAIN) {
 		fp_server_rdma_read(server);
@@ -122,7 +122,7 @@ static void on_cm_news(struct fp_op *op, int res, unsigned flags)
 	if (res != sizeof(news))
 		return;
 	fp_server_rdma_read(server);
-	if (news.type == FP_CM_SERVER_NEWS_PEER)
+	if (news.type == FP_CM_SERVER_EVENT_PEER)
 		fp_server_welcome(server, news.fd, news.peer);
 	else
 		log_cm_news(server, &news);
@@ -131,6 +131,6 @@ static void on_cm_news(struct fp_op *op, int res, unsigned flags)
 void fp_server_rdma_read(struct fp_server *server)
 {
 	server->cm_op.done = on_cm_news;
-	fp_loop_read(&server->loop, &server->cm_op, fp_cm_server_news_fd(server->cm_server), &server->cm_news,
-	             sizeof(server->cm_news));
+	fp_loop_read(&server->loop, &server->cm_op, fp_cm_server_event_fd(server->cm_server),
+	             &server->cm_news, sizeof(server->cm_news));
 }

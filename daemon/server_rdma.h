@@ -1,5 +1,5 @@
 /*
- * The rdma_cm server of a server: where rdma:// addresses are listened to (transport/verbs_cm_server.h). Room: daemon; the
+ * The rdma_cm server of a server: where rdma:// addresses are listened to (transport/cm_server.h). Room: daemon; the
  * loop's thread.
  */
 #ifndef FP_SERVER_RDMA_H
@@ -13,8 +13,8 @@
  */
 int fp_server_rdma_open(struct fp_server *server);
 
-/* Has the loop read what the rdma_cm server tells: peers that come are welcomed, the rest is logged. Once,
- * when it runs. */
+/* Has the loop read what the rdma_cm server tells: peers that come are welcomed, the rest is
+ * logged. Once, when it runs. */
 void fp_server_rdma_read(struct fp_server *server);
 
 #endif

@@ -60,7 +60,8 @@ struct fp_node_sessions {
  * -ENOMEM, or what getrandom says. */
 int fp_node_session_open(struct fp_node_sessions *sessions, struct fp_client *client, const char *name,
                          const char *peer, struct fp_node_session **ret_session);
-/* Lets links of the rdma_cm server's peer reach its leases as they get their keys. own_peer as above. */
+/* Lets links of the rdma_cm server's peer reach its leases as they get their keys. own_peer as
+ * above. */
 void fp_node_session_arm(struct fp_node_session *session, struct fp_cm_server_peer *cm_peer, bool own_peer);
 /*
  * The reverse: when it returns no link reaches them any more; the worker revokes the keys. Waits

@@ -112,8 +112,8 @@ static void print_sessions(const struct fp_server *server, FILE *out)
 
 static void print_devices(FILE *out)
 {
-	struct fp_cm_server_device devices[MAX_DEVICES];
-	unsigned n = fp_cm_server_devices(devices, MAX_DEVICES);
+	struct fp_rdma_device devices[MAX_DEVICES];
+	unsigned n = fp_rdma_devices(devices, MAX_DEVICES);
 
 	fprintf(out, "\"devices\":[");
 	for (unsigned i = 0; i < n; i++)

@@ -38,7 +38,7 @@ static void fd_end(int *fd)
 static void generation_end(struct fp_generation *gen)
 {
 	fd_end(&gen->alive_fd);
-	fd_end(&gen->line_fd);
+	fd_end(&gen->descendants_fd);
 	fp_shared_slots_free(gen->map);
 	fp_lockedmem_free(gen, sizeof(*gen));
 }
@@ -57,7 +57,7 @@ void fp_generations_done(struct fp_generations *gens)
 {
 	list_end(&gens->pending);
 	list_end(&gens->living);
-	list_end(&gens->births);
+	list_end(&gens->ancestors);
 	pthread_mutex_destroy(&gens->lock);
 }
 
@@ -73,7 +73,7 @@ static int pipe_open(struct fp_generation *gen)
 		gen->pipe = st.st_ino;
 	if (r == 0) {
 		gen->alive_fd = fp_fd_move_high(ends[0]);
-		gen->line_fd = fp_fd_move_high(ends[1]);
+		gen->descendants_fd = fp_fd_move_high(ends[1]);
 	}
 	fp_fd_unlock(locked);
 	return r;
@@ -86,7 +86,7 @@ static int generation_new(uint64_t n_words, struct fp_generation **ret_gen)
 
 	if (!gen)
 		return -ENOMEM;
-	gen->alive_fd = gen->line_fd = -1;
+	gen->alive_fd = gen->descendants_fd = -1;
 	r = fp_shared_slots_new(n_words, &gen->map);
 	if (r == 0)
 		r = pipe_open(gen);
@@ -108,7 +108,7 @@ static void share_all(struct fp_store *store, struct fp_shared_slots *map)
 			uint64_t used = fp_slots_share(slots, w);
 
 			if (used)
-				fp_shared_slots_set(map, slots->held_word + w, used);
+				fp_shared_slots_set(map, slots->shared_word + w, used);
 		}
 	}
 }
@@ -122,7 +122,7 @@ static struct fp_shared_slots *source_of(const struct fp_node *node, struct fp_s
 	return fp_node_is_lost(node) ? NULL : map;
 }
 
-static void bequeath(struct fp_store *store, struct fp_generation *gen)
+static void add_adopters(struct fp_store *store, struct fp_generation *gen)
 {
 	for (unsigned i = 0; i < store->n_nodes; i++) {
 		struct fp_shared_slots *source = source_of(&store->nodes[i], gen->map);
@@ -133,18 +133,18 @@ static void bequeath(struct fp_store *store, struct fp_generation *gen)
 			fp_shared_slots_set_identity(gen->map, i, &store->nodes[i].identity);
 		} else {
 			gen->source[i] = source;
-			fp_shared_slots_set_lent(gen->map, i, true);
+			fp_shared_slots_set_indirect(gen->map, i, true);
 		}
-		fp_shared_slots_add_heir(source, i, 1);
+		fp_shared_slots_add_adopter(source, i, 1);
 	}
 }
 
 /* A child has ended, or never was: it adopts nothing any more. */
-static void disinherit(const struct fp_generation *gen)
+static void drop_adopters(const struct fp_generation *gen)
 {
 	for (unsigned i = 0; i < FP_SHARED_SLOTS_MAX_NODES; i++)
-		if (gen->source[i] && fp_shared_slots_is_lent(gen->map, i))
-			fp_shared_slots_add_heir(gen->source[i], i, -1);
+		if (gen->source[i] && fp_shared_slots_is_indirect(gen->map, i))
+			fp_shared_slots_add_adopter(gen->source[i], i, -1);
 }
 
 static int prepare(struct fp_store *store, struct fp_generation **ret_gen)
@@ -158,11 +158,11 @@ static int prepare(struct fp_store *store, struct fp_generation **ret_gen)
 		if (!node->adoptable && !fp_node_is_lost(node))
 			return -EOPNOTSUPP;
 	}
-	r = generation_new(store->gens.n_held_words, &gen);
+	r = generation_new(store->gens.n_shared_words, &gen);
 	if (r < 0)
 		return r;
 	share_all(store, gen->map);
-	bequeath(store, gen);
+	add_adopters(store, gen);
 	*ret_gen = gen;
 	return 0;
 }
@@ -194,7 +194,7 @@ int fp_store_fork_prepare(struct fp_store *store)
 	lock_all(store);
 	gens->prepare_error = prepare(store, &gens->pending);
 	if (gens->prepare_error == 0)
-		atomic_store(&gens->has_line, true);
+		atomic_store(&gens->has_descendants, true);
 	return gens->prepare_error;
 }
 
@@ -229,7 +229,7 @@ static bool end_dead(struct fp_generations *gens)
 			continue;
 		}
 		*p = gen->next;
-		disinherit(gen);
+		drop_adopters(gen);
 		generation_end(gen);
 		atomic_fetch_sub(&gens->n_living, 1);
 		any = true;
@@ -263,7 +263,7 @@ static unsigned settle(struct fp_store *store, struct fp_slots *slots)
 
 	fp_store_freeing(store);
 	for (uint32_t w = 0; w < fp_slots_n_words(slots); w++)
-		n_freed += fp_slots_settle(slots, w, held_by_any(&store->gens, slots->held_word + w));
+		n_freed += fp_slots_settle(slots, w, held_by_any(&store->gens, slots->shared_word + w));
 	fp_store_freed(store);
 	atomic_fetch_sub(&store->gens.n_limbo, n_freed);
 	return n_freed;
@@ -274,23 +274,23 @@ static unsigned settle(struct fp_store *store, struct fp_slots *slots)
  * of a slot either sees that there is no line any more, or has taken it out of word before it is
  * read here.
  */
-static void end_line(struct fp_store *store)
+static void end_descendants(struct fp_store *store)
 {
 	struct fp_generations *gens = &store->gens;
 
-	if (!atomic_load(&gens->has_line))
+	if (!atomic_load(&gens->has_descendants))
 		return;
-	atomic_store(&gens->has_line, false);
+	atomic_store(&gens->has_descendants, false);
 	atomic_thread_fence(memory_order_seq_cst);
-	for (uint32_t i = gens->parents_first; gens->births && i <= gens->n_inherited; i++) {
+	for (uint32_t i = gens->parents_first; gens->ancestors && i <= gens->n_inherited; i++) {
 		struct fp_slots *slots = store->leases[i];
 
 		for (uint32_t w = 0; w < fp_slots_n_words(slots); w++) {
-			uint64_t gone = fp_shared_slots_get(gens->births->map, slots->held_word + w) &
+			uint64_t gone = fp_shared_slots_get(gens->ancestors->map, slots->shared_word + w) &
 			                ~atomic_load(&slots->word[w]);
 
 			if (gone)
-				fp_shared_slots_clear(gens->births->map, slots->held_word + w, gone);
+				fp_shared_slots_clear(gens->ancestors->map, slots->shared_word + w, gone);
 		}
 	}
 }
@@ -306,7 +306,7 @@ static void sweep(struct fp_store *store)
 		return;
 	gens->swept = mark;
 	if (!gens->living)
-		end_line(store);
+		end_descendants(store);
 	for (uint32_t i = gens->n_inherited + 1; i <= atomic_load(&store->n_leases); i++) {
 		struct fp_slots *slots = store->leases[i];
 
@@ -322,7 +322,7 @@ void fp_store_fork_parent(struct fp_store *store, bool forked)
 	struct fp_generation *gen = fp_take_ptr(gens->pending);
 
 	if (gen) {
-		fd_end(&gen->line_fd);
+		fd_end(&gen->descendants_fd);
 		gen->next = gens->living;
 		gens->living = gen;
 		atomic_fetch_add(&gens->n_living, 1);
@@ -357,9 +357,10 @@ void fp_generations_let_go(struct fp_store *store, struct fp_slots *slots, uint6
 		return;
 	}
 	fp_slots_put(slots, slot);
-	atomic_thread_fence(memory_order_seq_cst); /* see end_line */
-	if (slot >> FP_SLOT_PAGE_BITS >= gens->parents_first && !atomic_load(&gens->has_line))
-		fp_shared_slots_clear(gens->births->map, slots->held_word + fp_slots_word_of(slots, slot),
+	atomic_thread_fence(memory_order_seq_cst); /* see end_descendants */
+	if (slot >> FP_SLOT_PAGE_BITS >= gens->parents_first && !atomic_load(&gens->has_descendants))
+		fp_shared_slots_clear(gens->ancestors->map,
+		                      slots->shared_word + fp_slots_word_of(slots, slot),
 		                      fp_slots_bit_of(slots, slot));
 }
 
@@ -373,24 +374,24 @@ void fp_generations_publish(struct fp_store *store, unsigned node_idx)
 	pthread_mutex_unlock(&gens->lock);
 }
 
-void fp_generations_inherited(struct fp_store *store, unsigned node_idx)
+void fp_generations_adopted(struct fp_store *store, unsigned node_idx)
 {
 	struct fp_node *node = &store->nodes[node_idx];
 
 	if (!node->adopt_from)
 		return;
-	fp_shared_slots_set_lent(store->gens.births->map, node_idx, false); /* first: see there */
-	fp_shared_slots_add_heir(node->adopt_from, node_idx, -1);
+	fp_shared_slots_set_indirect(store->gens.ancestors->map, node_idx, false); /* first: see there */
+	fp_shared_slots_add_adopter(node->adopt_from, node_idx, -1);
 	node->adopt_from = NULL; /* its map goes with its generation */
 }
 
-bool fp_generations_have_heir(struct fp_store *store, unsigned node_idx)
+bool fp_generations_have_adopter(struct fp_store *store, unsigned node_idx)
 {
 	struct fp_generations *gens = &store->gens;
 
 	end_dead(gens);
 	for (struct fp_generation *gen = gens->living; gen; gen = gen->next)
-		if (fp_shared_slots_has_heir(gen->map, node_idx))
+		if (fp_shared_slots_has_adopter(gen->map, node_idx))
 			return true;
 	return false;
 }
@@ -408,9 +409,9 @@ static bool is_adopted_from(const struct fp_store *store, const struct fp_shared
 /* Nobody reads the other end any more: whoever would free slots when we end has ended. */
 static bool is_orphaned(const struct fp_generation *gen)
 {
-	struct pollfd fd = {.fd = gen->line_fd};
+	struct pollfd fd = {.fd = gen->descendants_fd};
 
-	return gen->line_fd < 0 || (poll(&fd, 1, 0) == 1 && fd.revents & POLLERR);
+	return gen->descendants_fd < 0 || (poll(&fd, 1, 0) == 1 && fd.revents & POLLERR);
 }
 
 /* Our ancestors' generations: only that we live matters to them, and only while they live
@@ -425,8 +426,8 @@ static void forget_ancestors(struct fp_store *store, struct fp_generation **p)
 			gen->map = NULL;
 		}
 		if (is_orphaned(gen))
-			fd_end(&gen->line_fd);
-		if (gen->map || gen->line_fd >= 0) {
+			fd_end(&gen->descendants_fd);
+		if (gen->map || gen->descendants_fd >= 0) {
 			p = &gen->next;
 			continue;
 		}
@@ -435,22 +436,22 @@ static void forget_ancestors(struct fp_store *store, struct fp_generation **p)
 	}
 }
 
-void fp_generations_born(struct fp_store *store)
+void fp_generations_enter_child(struct fp_store *store)
 {
 	struct fp_generations *gens = &store->gens;
 	struct fp_generation *gen = fp_take_ptr(gens->pending);
 
 	list_end(&gens->living);
 	fd_end(&gen->alive_fd);
-	gen->next = gens->births;
-	gens->births = gen;
+	gen->next = gens->ancestors;
+	gens->ancestors = gen;
 	forget_ancestors(store, &gen->next);
 	gens->parents_first = gens->n_inherited + 1;
 	gens->n_inherited = store->n_leases;
 	for (uint32_t i = gens->parents_first; i <= gens->n_inherited; i++)
 		fp_slots_inherit(store->leases[i]);
-	gens->n_held_words = gens->swept = 0;
-	gens->has_line = false;
+	gens->n_shared_words = gens->swept = 0;
+	gens->has_descendants = false;
 	gens->n_living = 0;
 	gens->n_limbo = gens->n_let_go = 0;
 }
@@ -460,8 +461,8 @@ unsigned fp_store_vital_fds(const struct fp_store *store, int *ret_fds, unsigned
 	unsigned n = 0;
 
 	for (unsigned i = 0; i < store->n_nodes && n < max; i++)
-		ret_fds[n++] = store->nodes[i].tend_fd;
-	for (const struct fp_generation *gen = store->gens.births; gen && n < max; gen = gen->next)
-		ret_fds[n++] = gen->line_fd;
+		ret_fds[n++] = store->nodes[i].reconnect_fd;
+	for (const struct fp_generation *gen = store->gens.ancestors; gen && n < max; gen = gen->next)
+		ret_fds[n++] = gen->descendants_fd;
 	return n;
 }

@@ -4,7 +4,7 @@
  * identities.
  *
  *     parent                      shared memory                    child, and its children
- *     alive_fd: end of file       held: a bit for each slot        line_fd: held by the kernel until
+ *     alive_fd: end of file       held: a bit for each slot        descendants_fd: held by the kernel until
  *       when all of them ended      that the child still holds       the last of them has ended
  */
 #ifndef FP_GENERATION_H
@@ -28,8 +28,8 @@ struct fp_generation {
 	struct fp_shared_slots
 	    *source[FP_SHARED_SLOTS_MAX_NODES]; /* whose heir its child is, where that is not map */
 	int alive_fd;                           /* of a fork of ours: the reading end of the pipe; else -1 */
-	ino_t pipe;  /* what alive_fd must be, whatever the program closes or replaces */
-	int line_fd; /* of the fork that made us, and while ours is under way: the writing end; else -1 */
+	ino_t pipe;         /* what alive_fd must be, whatever the program closes or replaces */
+	int descendants_fd; /* of the fork that made us, and while ours is under way: the writing end; else -1 */
 };
 
 /* A part of struct fp_store. */
@@ -40,12 +40,14 @@ struct fp_generations {
 	                                  until it is born of it */
 	int prepare_error;
 	struct fp_generation *living; /* forks of ours whose line has not ended, as far as is known */
-	struct fp_generation *births; /* constant: what we were born of, our parent, ... the nearest first */
-	uint32_t n_inherited;         /* constant: leases 1..n_inherited are our parent's */
-	uint32_t parents_first;       /* constant: and from here on its own, not its parent's in turn */
-	uint64_t n_held_words;        /* of our own leases; under reserve_lock */
-	uint64_t swept;               /* what the last sweep has seen, see sweep_mark */
-	_Atomic bool has_line;        /* we have forked: our bits in births->map stand for our children too */
+	struct fp_generation
+	    *ancestors;          /* constant: what we were born of, our parent, ... the nearest first */
+	uint32_t n_inherited;    /* constant: leases 1..n_inherited are our parent's */
+	uint32_t parents_first;  /* constant: and from here on its own, not its parent's in turn */
+	uint64_t n_shared_words; /* of our own leases; under reserve_lock */
+	uint64_t swept;          /* what the last sweep has seen, see sweep_mark */
+	_Atomic bool
+	    has_descendants; /* we have forked: our bits in ancestors->map stand for our children too */
 	_Atomic unsigned n_living;
 	_Atomic uint64_t n_limbo;  /* never less than the slots in limbo */
 	_Atomic uint64_t n_let_go; /* how often a slot came into limbo */
@@ -63,10 +65,10 @@ void fp_generations_let_go(struct fp_store *store, struct fp_slots *slots, uint6
 void fp_generations_publish(struct fp_store *store, unsigned node_idx);
 
 /* In a child: it has adopted the node's session, or never will. node->control held. */
-void fp_generations_inherited(struct fp_store *store, unsigned node_idx);
+void fp_generations_adopted(struct fp_store *store, unsigned node_idx);
 
 /* Whether a child may still have to adopt the node's session. One thread is left. */
-bool fp_generations_have_heir(struct fp_store *store, unsigned node_idx);
+bool fp_generations_have_adopter(struct fp_store *store, unsigned node_idx);
 
 /* In a child, first: what fp_store_fork_prepare has locked is its own from now on. */
 void fp_generations_unlock(struct fp_store *store);
@@ -75,6 +77,6 @@ void fp_generations_unlock(struct fp_store *store);
  * In a child: the pending generation is the one that it was born of; its parent's children are none
  * of its own. Maps that no node's adopt_from names go.
  */
-void fp_generations_born(struct fp_store *store);
+void fp_generations_enter_child(struct fp_store *store);
 
 #endif

@@ -1,8 +1,8 @@
 /*
  * What a forked child makes of the store that it inherits, and how its nodes adopt its parent's
  * leases; how a node over shm gets another session when its own has ended. Room: store. The
- * tender's work, but for fp_store_fork_child, which runs while the child has one thread, and
- * whoever waits for it.
+ * reconnect thread's work, but for fp_store_fork_child, which runs while the child has one thread,
+ * and whoever waits for it.
  *
  *   the parent's session ◄── our copy of its connection ──► kept until ...
  *   a session of our own ──► adopts the parent's, by the identity that the parent keeps current in the held
@@ -48,9 +48,10 @@ void fp_adoption_begin(struct fp_store *store, struct fp_node *node, int error)
 	atomic_store(&node->error, error);
 	atomic_fetch_add_explicit(&node->failures, 1, memory_order_relaxed);
 	node->adopt_at_ns = 0;
-	atomic_store(&store->adoption_until_ns, 0);       /* of an outage before */
-	atomic_store(&node->adoption, FP_ADOPTION_FIRST); /* from here on the rest is the tender's */
-	eventfd_write(node->tend_fd, 1);
+	atomic_store(&store->adoption_until_ns, 0); /* of an outage before */
+	atomic_store(&node->adoption,
+	             FP_ADOPTION_FIRST); /* from here on the rest is the reconnect thread's */
+	eventfd_write(node->reconnect_fd, 1);
 }
 
 static void adoption_set(struct fp_store *store, struct fp_node *node, enum fp_adoption adoption)
@@ -82,7 +83,7 @@ void fp_adoption_want(struct fp_store *store, struct fp_node *node)
 	if (!fp_node_is_adopting(node) || atomic_load_explicit(&node->adoption_wanted, memory_order_relaxed))
 		return;
 	if (!atomic_exchange(&node->adoption_wanted, true))
-		eventfd_write(node->tend_fd, 1);
+		eventfd_write(node->reconnect_fd, 1);
 }
 
 /*
@@ -195,20 +196,20 @@ void fp_leases_outlive(struct fp_node *node)
 /* The session is the node's. node->control held. */
 static int enter(struct fp_store *store, struct fp_node *node, struct fp_session *session)
 {
-	uint64_t epoch = fp_breaker_epoch(fp_node_breaker(node)) + !node->load_store;
-	struct fp_session_epoch *era = fp_session_epoch_new(session, epoch);
+	uint64_t number = fp_breaker_epoch(fp_node_breaker(node)) + !node->load_store;
+	struct fp_session_epoch *epoch = fp_session_epoch_new(session, number);
 	int r;
 
-	if (!era)
+	if (!epoch)
 		return -ENOMEM;
 	fp_store_lanes_share(store);
 	r = fp_reconnect_begin_epoch(store, node,
-	                             era); /* the one that ended goes, or our copy of the parent's */
+	                             epoch); /* the one that ended goes, or our copy of the parent's */
 	if (r == 0 && !node->load_store)
 		fp_node_step(node, FP_BREAKER_RESUMED, 0);
 	fp_store_lanes_unlock(store);
 	if (r < 0)
-		free(era);
+		free(epoch);
 	return r;
 }
 
@@ -243,7 +244,7 @@ static int adopt(struct fp_store *store, struct fp_node *node, unsigned *ret_way
 /* node->control held, as by what follows. */
 static void adopted(struct fp_store *store, struct fp_node *node)
 {
-	fp_generations_inherited(store, (unsigned)(node - store->nodes));
+	fp_generations_adopted(store, (unsigned)(node - store->nodes));
 	fp_backoff_resumed(&node->backoff, fp_clock_ns());
 	node->attempting = false;
 	node->next_heartbeat_ns = fp_reconnect_next_heartbeat(store, node);
@@ -255,7 +256,7 @@ static void adopted(struct fp_store *store, struct fp_node *node)
 
 static void disown(struct fp_store *store, struct fp_node *node, int error)
 {
-	fp_generations_inherited(store, (unsigned)(node - store->nodes));
+	fp_generations_adopted(store, (unsigned)(node - store->nodes));
 	fp_reconnect_lose(node, error);
 	adoption_set(store, node, FP_ADOPTION_NONE);
 }
@@ -292,7 +293,7 @@ static void attempt(struct fp_store *store, struct fp_node *node)
  * As for a node that was cut off, but that what is mapped here needs no node to be read; and the
  * first attempt is put off while nothing wants it, since many a child soon becomes another program.
  */
-uint64_t fp_adoption_tend(struct fp_store *store, struct fp_node *node)
+uint64_t fp_adoption_step(struct fp_store *store, struct fp_node *node)
 {
 	uint64_t now_ns = fp_clock_ns();
 
@@ -343,7 +344,7 @@ void fp_lease_end(struct fp_node *node, struct fp_slots *slots)
 		return;
 	node->n_leases--;
 	if (fp_node_up(node))
-		(void)fp_session_release(node->era->session, slots->lease_id);
+		(void)fp_session_release(node->epoch->session, slots->lease_id);
 }
 
 static bool is_former(const struct fp_slots *slots)
@@ -372,7 +373,7 @@ static bool retire(struct fp_store *store, struct fp_node *node)
 
 /*
  * Until the nodes have lent as much anew, the slots that there are go on being taken: some are
- * reserved. Who has the lock may wait for the tender to adopt: it waits for nobody.
+ * reserved. Who has the lock may wait for the reconnect thread to adopt: it waits for nobody.
  */
 bool fp_leases_retire(struct fp_store *store, struct fp_node *node)
 {
@@ -416,18 +417,18 @@ void fp_retired_release(struct fp_store *store, struct fp_node *node)
  */
 static void drop_sessions(struct fp_node *node)
 {
-	struct fp_session *session = node->era->session;
+	struct fp_session *session = node->epoch->session;
 
 	while (node->ended) {
-		struct fp_session_epoch *era = node->ended;
+		struct fp_session_epoch *epoch = node->ended;
 
-		node->ended = era->next;
-		fp_session_abandon(era->session);
-		free(era);
+		node->ended = epoch->next;
+		fp_session_abandon(epoch->session);
+		free(epoch);
 	}
 	if (session && session->transport == &fp_transport_rdma) {
 		fp_session_abandon(session);
-		node->era->session = NULL;
+		node->epoch->session = NULL;
 	}
 }
 
@@ -460,7 +461,7 @@ static void node_inherit(struct fp_store *store, struct fp_node *node)
 {
 	uint64_t word = fp_node_breaker(node);
 
-	assert(node->era->n_links == 0); /* the parent's lanes are closed */
+	assert(node->epoch->n_links == 0); /* the parent's lanes are closed */
 	node->attempting = false;
 	node->backoff = (struct fp_backoff){.options = node->backoff.options};
 	node->n_retired += node->n_slots;
@@ -496,8 +497,8 @@ static int renew_tend_fd(struct fp_node *node)
 
 	if (fd < 0)
 		return -errno;
-	fp_fd_close(node->tend_fd);
-	node->tend_fd = fd;
+	fp_fd_close(node->reconnect_fd);
+	node->reconnect_fd = fd;
 	return 0;
 }
 
@@ -524,7 +525,7 @@ int fp_store_fork_child(struct fp_store *store, const struct fp_store_options *o
 	for (unsigned i = 0; i < store->n_nodes; i++)
 		node_inherit(store, &store->nodes[i]);
 	fp_transport_forked();
-	fp_generations_born(store);
+	fp_generations_enter_child(store);
 	protect_inherited(store);
 	return 0;
 }

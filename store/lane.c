@@ -12,10 +12,10 @@
  * wait in all is its patience.
  *
  * A link of a node that is cut off is stale: nothing more is submitted to it. It goes to the
- * tender, which closes it; the requests that were under way on it wait again only once nothing can
- * touch their buffers any more, and only then a fresh link is taken up. So no answer of an old link
- * ends a request of a new one. If no tender comes for it until the first of them has reached its
- * deadline, the link is taken back and polled to its end.
+ * reconnect thread, which closes it; the requests that were under way on it wait again only once
+ * nothing can touch their buffers any more, and only then a fresh link is taken up. So no answer of
+ * an old link ends a request of a new one. If no reconnect thread comes for it until the first of
+ * them has reached its deadline, the link is taken back and polled to its end.
  */
 #include <errno.h>
 #include <string.h>
@@ -23,12 +23,12 @@
 #include <sys/queue.h>
 #include <unistd.h>
 
-#include "chain.h"
+#include "page_list.h"
 #include "cleanup.h"
 #include "clock.h"
 #include "lockedmem.h"
 #include "store_internal.h"
-#include "tries.h"
+#include "retry.h"
 
 #define POLL_CHUNK     16
 #define BUSY_LOOK_NS   (100 * FP_NSEC_PER_MSEC)
@@ -41,11 +41,11 @@ struct request {
 	TAILQ_ENTRY(request) queue; /* in idle or waiting */
 	TAILQ_ENTRY(request) age;   /* in active */
 	uint64_t number;            /* in the order in which they began */
-	struct fp_tries tries;
+	struct fp_retry tries;
 	bool submitted;
 	unsigned node_idx;
 	unsigned n_pages;
-	struct fp_chain pages;
+	struct fp_page_list pages;
 	struct fp_seg segs[FP_IO_MAX_SEGS];
 };
 
@@ -53,14 +53,15 @@ TAILQ_HEAD(request_queue, request);
 
 struct path {
 	struct fp_session_epoch_link *link; /* NULL: the node is load_store, or there is none now */
-	struct fp_session_epoch_link *lent; /* given to the tender while requests were under way on it */
-	uint64_t n_given;                   /* links given to the tender, but for those taken back */
-	bool kept;                          /* taken back: it stays until its requests have ended */
-	bool blocked;                       /* counts in the node's n_blocked */
-	uint64_t blocked_ns;                /* since when */
-	struct request *open;               /* still being filled */
-	struct request_queue waiting;       /* in the order of their numbers, for a link or for room on it */
-	unsigned n_submitted;               /* to link, or to lent */
+	struct fp_session_epoch_link
+	    *closing;                 /* given to the reconnect thread while requests were under way on it */
+	uint64_t n_given;             /* links given to the reconnect thread, but for those taken back */
+	bool kept;                    /* taken back: it stays until its requests have ended */
+	bool blocked;                 /* counts in the node's n_blocked */
+	uint64_t blocked_ns;          /* since when */
+	struct request *open;         /* still being filled */
+	struct request_queue waiting; /* in the order of their numbers, for a link or for room on it */
+	unsigned n_submitted;         /* to link, or to closing */
 };
 
 struct fp_lane {
@@ -73,7 +74,7 @@ struct fp_lane {
 	unsigned max_outstanding;
 	unsigned n_outstanding; /* pages between submit and poll */
 	uint64_t n_begun;       /* requests */
-	struct fp_chain done;
+	struct fp_page_list done;
 	struct request_queue idle;
 	TAILQ_HEAD(, request) active; /* oldest first: the nearest deadline is at the head */
 	struct path paths[FP_STORE_MAX_NODES];
@@ -92,7 +93,7 @@ static void owner_check(struct fp_lane *lane)
 static void page_end(struct fp_lane *lane, struct fp_page_io *page, int status)
 {
 	page->status = status;
-	fp_chain_append(&lane->done, page);
+	fp_page_list_append(&lane->done, page);
 }
 
 /* The one way out of a request: its pages are done. */
@@ -104,7 +105,7 @@ static void request_end(struct fp_lane *lane, struct request *req, int status)
 	if (status == 0)
 		fp_node_count(&lane->store->nodes[req->node_idx], req->io.op,
 		              (uint64_t)req->n_pages * FP_PAGE_SIZE);
-	while ((page = fp_chain_pop(&req->pages)))
+	while ((page = fp_page_list_pop(&req->pages)))
 		page_end(lane, page, status);
 	TAILQ_REMOVE(&lane->active, req, age);
 	TAILQ_INSERT_HEAD(&lane->idle, req, queue);
@@ -127,12 +128,12 @@ static struct request *request_begin(struct fp_lane *lane, unsigned node_idx, en
 	assert(req); /* there are as many as pages may be outstanding */
 	TAILQ_REMOVE(&lane->idle, req, queue);
 	TAILQ_INSERT_TAIL(&lane->active, req, age);
-	deadline_ns = fp_tries_begin(&req->tries, now_ns, lane->store->deadline_ns, all_ns);
+	deadline_ns = fp_retry_begin(&req->tries, now_ns, lane->store->deadline_ns, all_ns);
 	req->io = (struct fp_io){.op = op, .segs = req->segs, .deadline_ns = deadline_ns, .user = req};
 	req->number = ++lane->n_begun;
 	req->node_idx = node_idx;
 	req->n_pages = 0;
-	req->pages = (struct fp_chain){0};
+	req->pages = (struct fp_page_list){0};
 	return req;
 }
 
@@ -150,7 +151,7 @@ static bool is_over(const struct fp_lane *lane, const struct path *path, const s
 static void request_renew(const struct fp_lane *lane, struct request *req, uint64_t now_ns)
 {
 	req->io.deadline_ns =
-	    fp_tries_next(&req->tries, now_ns, lane->store->deadline_ns, req->io.deadline_ns);
+	    fp_retry_next(&req->tries, now_ns, lane->store->deadline_ns, req->io.deadline_ns);
 }
 
 /* Puts a request among those that wait, before all that began after it. */
@@ -181,12 +182,13 @@ static struct fp_exchange *exchange_of(struct fp_lane *lane, const struct path *
 static bool is_stale(const struct path *path, uint64_t breaker)
 {
 	return fp_breaker_state(breaker) != FP_BREAKER_CLOSED ||
-	       path->link->era->epoch != fp_breaker_epoch(breaker);
+	       path->link->epoch->number != fp_breaker_epoch(breaker);
 }
 
 /* ---- links in and out ---- */
 
-/* Gives a stale link to the tender, unless the one before it still waits there to be closed. */
+/* Gives a stale link to the reconnect thread, unless the one before it still waits there to be
+ * closed. */
 static void path_give(struct fp_lane *lane, struct path *path)
 {
 	struct fp_session_epoch_link *none = NULL;
@@ -197,18 +199,18 @@ static void path_give(struct fp_lane *lane, struct path *path)
 	if (!atomic_compare_exchange_strong(&exchange_of(lane, path)->given, &none, path->link))
 		return;
 	path->n_given++;
-	path->lent = path->n_submitted ? path->link : NULL;
+	path->closing = path->n_submitted ? path->link : NULL;
 	path->link = NULL;
-	eventfd_write(node_of(lane, path)->tend_fd, 1);
+	eventfd_write(node_of(lane, path)->reconnect_fd, 1);
 }
 
-/* The lent link is closed: what was under way on it waits again. */
+/* The closing link is closed: what was under way on it waits again. */
 static void path_requeue(struct fp_lane *lane, struct path *path)
 {
 	unsigned node_idx = (unsigned)(path - lane->paths);
 	struct request *req;
 
-	path->lent = NULL;
+	path->closing = NULL;
 	TAILQ_FOREACH(req, &lane->active, age)
 	{
 		if (req->node_idx != node_idx || !req->submitted)
@@ -220,16 +222,16 @@ static void path_requeue(struct fp_lane *lane, struct path *path)
 	assert(path->n_submitted == 0);
 }
 
-/* Nobody came for the lent link, or it is about to be closed. */
+/* Nobody came for the closing link, or it is about to be closed. */
 static void path_take_back(struct fp_lane *lane, struct path *path)
 {
 	struct fp_session_epoch_link *link = atomic_exchange(&exchange_of(lane, path)->given, NULL);
 
 	if (!link)
 		return;
-	assert(link == path->lent);
+	assert(link == path->closing);
 	path->link = link;
-	path->lent = NULL;
+	path->closing = NULL;
 	path->kept = true;
 	path->n_given--;
 }
@@ -262,7 +264,7 @@ static void path_take_fresh(struct fp_lane *lane, struct path *path)
 	if (!atomic_load_explicit(&exchange->fresh, memory_order_relaxed))
 		return;
 	/* the law of this file: old requests have ended or wait again before a new link is used */
-	assert(!path->link && !path->lent && path->n_submitted == 0);
+	assert(!path->link && !path->closing && path->n_submitted == 0);
 	path->link = atomic_exchange(&exchange->fresh, NULL);
 	path->kept = false;
 }
@@ -276,11 +278,11 @@ static bool path_settle(struct fp_lane *lane, struct path *path)
 
 	if (!node->resumable)
 		return path->link && fp_node_up(node);
-	if (path->lent)
+	if (path->closing)
 		path_await_close(lane, path);
 	if (path->link && is_stale(path, fp_node_breaker(node)))
 		path_give(lane, path);
-	if (!path->link && !path->lent && fp_node_up(node))
+	if (!path->link && !path->closing && fp_node_up(node))
 		path_take_fresh(lane, path);
 	return path->link && !is_stale(path, fp_node_breaker(node));
 }
@@ -302,7 +304,7 @@ static void request_expire(struct fp_lane *lane, struct path *path, struct reque
 	uint64_t now_ns = fp_clock_ns();
 
 	if (path->link && !is_stale(path, fp_node_breaker(node)))
-		fp_node_report(node, path->link->era->epoch, -ETIMEDOUT, NULL);
+		fp_node_report(node, path->link->epoch->number, -ETIMEDOUT, NULL);
 	else
 		note_patience(lane, node, req);
 	if (node->resumable && !is_over(lane, path, req, now_ns)) {
@@ -322,7 +324,7 @@ static bool path_submit(struct fp_lane *lane, struct path *path, struct request 
 	if (r == -EAGAIN)
 		return false;
 	if (r < 0 && fp_node_is_fatal(r)) {
-		fp_node_report(node, path->link->era->epoch, r, fp_link_why(path->link->link));
+		fp_node_report(node, path->link->epoch->number, r, fp_link_why(path->link->link));
 		if (node->resumable)
 			return false; /* it waits for the next link */
 	}
@@ -409,7 +411,7 @@ static void request_add(struct request *req, const struct fp_slots *slots, struc
 		req->segs[req->io.n_segs - 1].len_bytes += seg.len_bytes;
 	else
 		req->segs[req->io.n_segs++] = seg;
-	fp_chain_append(&req->pages, page);
+	fp_page_list_append(&req->pages, page);
 	req->n_pages++;
 }
 
@@ -484,7 +486,7 @@ static void request_done(struct fp_lane *lane, struct path *path, struct request
 	req->submitted = false;
 	path->n_submitted--;
 	if (status < 0 && fp_node_is_fatal(status)) {
-		fp_node_report(node, path->link->era->epoch, status, fp_link_why(path->link->link));
+		fp_node_report(node, path->link->epoch->number, status, fp_link_why(path->link->link));
 		if (node->resumable && !is_over(lane, path, req, fp_clock_ns())) {
 			request_wait(lane, path, req);
 			return;
@@ -520,7 +522,7 @@ unsigned fp_lane_poll(struct fp_lane *lane, struct fp_page_io **ret_done, unsign
 	if (!TAILQ_EMPTY(&lane->active))
 		for (unsigned i = 0; i < lane->store->n_nodes; i++)
 			path_poll(lane, &lane->paths[i]);
-	while (n < max && (page = fp_chain_pop(&lane->done)))
+	while (n < max && (page = fp_page_list_pop(&lane->done)))
 		ret_done[n++] = page;
 	lane->n_outstanding -= n;
 	return n;
@@ -537,7 +539,7 @@ void fp_lane_check(struct fp_lane *lane)
 			continue;
 		fd.events = POLLRDHUP;
 		if (poll(&fd, 1, 0) == 1)
-			fp_node_report(&lane->store->nodes[i], path->link->era->epoch, -ECONNRESET, NULL);
+			fp_node_report(&lane->store->nodes[i], path->link->epoch->number, -ECONNRESET, NULL);
 	}
 }
 
@@ -555,14 +557,14 @@ unsigned fp_lane_outstanding(const struct fp_lane *lane)
 }
 
 /*
- * When a path must be looked at again, whatever its descriptor says: the tender closes links, opens
- * the breaker and hands out links without a word to the owner.
+ * When a path must be looked at again, whatever its descriptor says: the reconnect thread closes
+ * links, opens the breaker and hands out links without a word to the owner.
  */
 static uint64_t path_look_ns(struct fp_lane *lane, const struct path *path)
 {
 	if (!node_of(lane, path)->resumable)
 		return UINT64_MAX;
-	if (path->lent || (!path->n_submitted && !TAILQ_EMPTY(&path->waiting)))
+	if (path->closing || (!path->n_submitted && !TAILQ_EMPTY(&path->waiting)))
 		return BROKEN_LOOK_NS;
 	if (path->n_submitted && is_stale(path, fp_node_breaker(node_of(lane, path))))
 		return BROKEN_LOOK_NS;
@@ -605,8 +607,8 @@ static int paths_open(struct fp_lane *lane)
 		struct fp_node *node = &lane->store->nodes[i];
 		int r = 0;
 
-		if (!node->load_store && fp_node_up(node)) /* else the tender brings one, if ever */
-			r = fp_session_epoch_link_open(node->era, &lane->shared, &lane->paths[i].link);
+		if (!node->load_store && fp_node_up(node)) /* else the reconnect thread brings one, if ever */
+			r = fp_session_epoch_link_open(node->epoch, &lane->shared, &lane->paths[i].link);
 		if (r < 0)
 			return r;
 	}
@@ -684,7 +686,7 @@ void fp_lane_close(struct fp_lane *lane)
 		struct fp_node *node = &lane->store->nodes[i];
 		struct fp_exchange *exchange = &lane->shared.exchange[i];
 		struct fp_session_epoch_link *given =
-		    atomic_exchange(&exchange->given, NULL); /* lent, or not */
+		    atomic_exchange(&exchange->given, NULL); /* closing, or not */
 
 		if (lane->paths[i].blocked && lane->store->opener == getpid())
 			atomic_fetch_sub(&node->n_blocked, 1);

@@ -90,7 +90,7 @@ void fp_node_report(struct fp_node *node, uint64_t epoch, int error, const char 
 	atomic_store(&node->error, error);
 	atomic_fetch_add_explicit(&node->failures, 1, memory_order_relaxed);
 	if (node->resumable)
-		eventfd_write(node->tend_fd, 1);
+		eventfd_write(node->reconnect_fd, 1);
 }
 
 void fp_node_count(struct fp_node *node, enum fp_io_op op, uint64_t len_bytes)

@@ -2,7 +2,7 @@
  * One memory node as the store sees it: the ways to it, its session, its breaker, and counters.
  * Room: store.
  *
- *   era   a session of the node from one resume to the next. It outlives its end until the last link that
+ *   epoch   a session of the node from one resume to the next. It outlives its end until the last link that
  *         some idle lane still has of it is closed. What a session over shm lent outlives both: it
  *         is mapped.
  */
@@ -30,15 +30,15 @@ struct fp_shared_slots;
 
 struct fp_session_epoch {
 	struct fp_session *session;
-	uint64_t epoch;
+	uint64_t number;
 	unsigned n_links;              /* open ones; under lanes_lock */
 	struct fp_session_epoch *next; /* in node->ended; under lanes_lock */
 };
 
-/* A link, and the era that it belongs to. */
+/* A link, and the epoch that it belongs to. */
 struct fp_session_epoch_link {
 	struct fp_link *link;
-	struct fp_session_epoch *era;
+	struct fp_session_epoch *epoch;
 };
 
 struct fp_node {
@@ -48,12 +48,12 @@ struct fp_node {
 	unsigned address;             /* this port's, in the set */
 	bool load_store;              /* it never breaks: what it lent is mapped here */
 	bool resumable;
-	bool adoptable; /* a forked child can have its leases */
-	int tend_fd;    /* tells the tender that it has work; another one in a forked child */
+	bool adoptable;   /* a forked child can have its leases */
+	int reconnect_fd; /* tells the reconnect thread that it has work; another one in a forked child */
 	/*
-	 * In a forked child until it has adopted: whose session, and where its identity is. The era
-	 * is the parent's until then: its copy of the control connection keeps the leases. NULL:
-	 * there is none.
+	 * In a forked child until it has adopted: whose session, and where its identity is. The
+	 * epoch is the parent's until then: its copy of the control connection keeps the leases.
+	 * NULL: there is none.
 	 */
 	struct fp_shared_slots *adopt_from;
 
@@ -62,10 +62,10 @@ struct fp_node {
 	struct fp_slots *leases; /* linked by node_next; under control */
 	unsigned n_leases;       /* that its session knows; under control */
 	struct fp_session_epoch
-	    *era; /* written under control and the store's lanes_lock, read under either */
+	    *epoch; /* written under control and the store's lanes_lock, read under either */
 	struct fp_session_epoch *ended; /* under lanes_lock */
 
-	/* its tender's */
+	/* its reconnect thread's */
 	struct fp_session_identity identity;
 	struct fp_backoff backoff;
 	bool attempting; /* backoff is of the breaker's present opening */
@@ -108,7 +108,7 @@ static inline bool fp_node_is_lost(const struct fp_node *node)
 	return fp_breaker_state(fp_node_breaker(node)) == FP_BREAKER_LOST;
 }
 
-/* Any thread. Such a node takes no control call but the tender's. */
+/* Any thread. Such a node takes no control call but the reconnect thread's. */
 static inline bool fp_node_is_adopting(const struct fp_node *node)
 {
 	return atomic_load_explicit(&node->adoption, memory_order_acquire) != FP_ADOPTION_NONE;

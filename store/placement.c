@@ -31,11 +31,11 @@ static bool is_passing(int error)
 }
 
 /*
- * Begins a control call of a node: 0 with the lock held and its era, which stands until
+ * Begins a control call of a node: 0 with the lock held and its epoch, which stands until
  * control_end; or -EHOSTDOWN. An attempt to resume the node holds the lock for long, but then the
  * node is not up.
  */
-static int control_begin(struct fp_node *node, struct fp_session_epoch **ret_era)
+static int control_begin(struct fp_node *node, struct fp_session_epoch **ret_epoch)
 {
 	if (!fp_node_up(node) || fp_node_is_adopting(node))
 		return -EHOSTDOWN;
@@ -44,19 +44,19 @@ static int control_begin(struct fp_node *node, struct fp_session_epoch **ret_era
 		pthread_mutex_unlock(&node->control);
 		return -EHOSTDOWN;
 	}
-	*ret_era = node->era;
+	*ret_epoch = node->epoch;
 	return 0;
 }
 
 /* Ends it; r is what came of it. */
 static int control_end(struct fp_node *node, int r)
 {
-	const char *why = fp_session_why(node->era->session);
-	uint64_t epoch = node->era->epoch;
+	const char *why = fp_session_why(node->epoch->session);
+	uint64_t number = node->epoch->number;
 
 	pthread_mutex_unlock(&node->control);
 	if (r < 0 && fp_node_is_fatal(r) && !is_passing(r))
-		fp_node_report(node, epoch, r, why);
+		fp_node_report(node, number, r, why);
 	return r;
 }
 
@@ -83,12 +83,12 @@ static void offer_set_free(struct offer *offer, uint64_t free_bytes)
 static int ask_free(struct fp_node *node, struct offer *ret_offer)
 {
 	struct fp_node_info info;
-	struct fp_session_epoch *era;
-	int r = control_begin(node, &era);
+	struct fp_session_epoch *epoch;
+	int r = control_begin(node, &epoch);
 
 	if (r < 0)
 		return r;
-	r = fp_session_info(era->session, &info);
+	r = fp_session_info(epoch->session, &info);
 	if (r == 0)
 		*ret_offer = (struct offer){.free_bytes = info.free_bytes, .n_leases = node->n_leases};
 	return control_end(node, r);
@@ -152,19 +152,19 @@ static struct offer *offers_best(struct placement *p)
 	return best->lease_bytes ? best : NULL;
 }
 
-/* Takes a lease of an era. node->control held. */
-static int era_lease(struct fp_node *node, struct fp_session_epoch *era, uint64_t lease_bytes,
-                     struct fp_slots **ret_slots)
+/* Takes a lease of an epoch. node->control held. */
+static int epoch_lease(struct fp_node *node, struct fp_session_epoch *epoch, uint64_t lease_bytes,
+                       struct fp_slots **ret_slots)
 {
 	const struct fp_lease *lease;
 	struct fp_slots *slots;
-	int r = fp_session_lease(era->session, lease_bytes, &lease);
+	int r = fp_session_lease(epoch->session, lease_bytes, &lease);
 
 	if (r < 0)
 		return r;
 	slots = fp_slots_new((uint32_t)FP_MIN(lease->size_bytes / FP_PAGE_SIZE, FP_LEASE_MAX_PAGES));
 	if (!slots) {
-		(void)fp_session_release(era->session,
+		(void)fp_session_release(epoch->session,
 		                         lease->id); /* taken back when the session ends, at worst */
 		return -ENOMEM;
 	}
@@ -182,12 +182,12 @@ static int lease_take(struct placement *p, unsigned node_idx)
 {
 	struct fp_node *node = &p->store->nodes[node_idx];
 	struct fp_slots *slots = NULL;
-	struct fp_session_epoch *era;
-	int r = control_begin(node, &era);
+	struct fp_session_epoch *epoch;
+	int r = control_begin(node, &epoch);
 
 	if (r < 0)
 		return r;
-	r = control_end(node, era_lease(node, era, p->offers[node_idx].lease_bytes, &slots));
+	r = control_end(node, epoch_lease(node, epoch, p->offers[node_idx].lease_bytes, &slots));
 	if (r < 0)
 		return r;
 	slots->node = node_idx;

@@ -1,9 +1,9 @@
 /*
- * The tender of a node: heartbeats, attempts to resume what is cut off, links in and out of lanes.
- * Room: store. One thread a node, which may block, and is not waited for by the others; it shares
- * node->control with control calls and the lanes' exchanges with their owners.
+ * The reconnect thread of a node: heartbeats, attempts to resume what is cut off, links in and out
+ * of lanes. Room: store. One thread a node, which may block, and is not waited for by the others;
+ * it shares node->control with control calls and the lanes' exchanges with their owners.
  *
- *   lane's owner                    tender
+ *   lane's owner                    reconnect thread
  *   link broken: given ───────────► closed (n_closed), so that nothing touches its requests' buffers
  *                                   attempt: session resumed, leases attached, a link for every
  *                                   lane
@@ -72,7 +72,7 @@ struct fresh {
 	struct fp_session_epoch_link *link;
 };
 
-int fp_reconnect_begin_epoch(struct fp_store *store, struct fp_node *node, struct fp_session_epoch *era)
+int fp_reconnect_begin_epoch(struct fp_store *store, struct fp_node *node, struct fp_session_epoch *epoch)
 {
 	size_t idx = (size_t)(node - store->nodes);
 	fp_autofree struct fresh *fresh = NULL;
@@ -90,22 +90,22 @@ int fp_reconnect_begin_epoch(struct fp_store *store, struct fp_node *node, struc
 		if (node->load_store)
 			break; /* nothing is asked of it */
 		fresh[n].lane = lane;
-		r = fp_session_epoch_link_open(era, lane, &fresh[n].link);
+		r = fp_session_epoch_link_open(epoch, lane, &fresh[n].link);
 		if (r < 0)
 			break;
 		n++;
 	}
 	if (r < 0) {
-		era->n_links++; /* it ends with the caller, not with its last link */
+		epoch->n_links++; /* it ends with the caller, not with its last link */
 		while (n)
 			fp_session_epoch_link_close(node, fresh[--n].link);
-		era->n_links--;
+		epoch->n_links--;
 		return r;
 	}
 	for (unsigned i = 0; i < n; i++)
 		fp_session_epoch_link_close(
 		    node, atomic_exchange(&fresh[i].lane->exchange[idx].fresh, fresh[i].link));
-	fp_node_enter(node, era);
+	fp_node_enter(node, epoch);
 	return 0;
 }
 
@@ -122,9 +122,9 @@ uint64_t fp_reconnect_connect_ns(const struct fp_store *store, const struct fp_n
 static int resume(struct fp_store *store, struct fp_node *node, unsigned *ret_way, int *ret_cause)
 {
 	struct fp_session_options options = fp_store_session_options(store, &node->identity);
-	uint64_t epoch = fp_breaker_epoch(fp_node_breaker(node)) + 1;
+	uint64_t number = fp_breaker_epoch(fp_node_breaker(node)) + 1;
 	struct fp_session *session;
-	struct fp_session_epoch *era;
+	struct fp_session_epoch *epoch;
 	int r;
 
 	options.connect_ns = fp_reconnect_connect_ns(store, node);
@@ -140,19 +140,19 @@ static int resume(struct fp_store *store, struct fp_node *node, unsigned *ret_wa
 		fp_generations_publish(store, (unsigned)(node - store->nodes));
 		r = fp_reconnect_attach(node, session);
 	}
-	era = r == 0 ? fp_session_epoch_new(session, epoch) : NULL;
-	if (!era) {
+	epoch = r == 0 ? fp_session_epoch_new(session, number) : NULL;
+	if (!epoch) {
 		fp_session_abandon(session);
 		return r < 0 ? r : -ENOMEM;
 	}
 	fp_store_lanes_share(store);
-	r = fp_reconnect_begin_epoch(store, node, era);
+	r = fp_reconnect_begin_epoch(store, node, epoch);
 	if (r == 0)
 		fp_node_step(node, FP_BREAKER_RESUMED, 0);
 	fp_store_lanes_unlock(store);
 	if (r < 0) {
 		fp_session_abandon(session);
-		free(era);
+		free(epoch);
 	}
 	return r;
 }
@@ -189,7 +189,7 @@ static void attempt(struct fp_store *store, struct fp_node *node)
 }
 
 /* A node that is cut off: when its next attempt is due; UINT64_MAX: it is lost. */
-static uint64_t tend_open(struct fp_store *store, struct fp_node *node)
+static uint64_t step_open(struct fp_store *store, struct fp_node *node)
 {
 	uint64_t now_ns = fp_clock_ns();
 
@@ -218,9 +218,9 @@ uint64_t fp_reconnect_next_heartbeat(const struct fp_store *store, const struct 
 }
 
 /* A node that is up: when its next heartbeat is due. */
-static uint64_t tend_closed(struct fp_store *store, struct fp_node *node)
+static uint64_t step_closed(struct fp_store *store, struct fp_node *node)
 {
-	uint64_t now_ns = fp_clock_ns(), epoch;
+	uint64_t now_ns = fp_clock_ns(), number;
 	const char *why;
 	int r;
 
@@ -230,26 +230,26 @@ static uint64_t tend_closed(struct fp_store *store, struct fp_node *node)
 		node->next_heartbeat_ns = now_ns + CONTROL_BUSY_NS;
 		return node->next_heartbeat_ns;
 	}
-	epoch = node->era->epoch;
-	r = fp_session_ping(node->era->session, 0, now_ns + store->heartbeat_deadline_ns);
-	why = fp_session_why(node->era->session);
+	number = node->epoch->number;
+	r = fp_session_ping(node->epoch->session, 0, now_ns + store->heartbeat_deadline_ns);
+	why = fp_session_why(node->epoch->session);
 	pthread_mutex_unlock(&node->control);
 	node->n_missed = r < 0 ? node->n_missed + 1 : 0;
 	if (r == 0)
 		atomic_store_explicit(&node->heartbeat_ns, fp_clock_ns() - now_ns, memory_order_relaxed);
 	else if (r != -ETIMEDOUT ||
 	         node->n_missed >= (node->backoff.options.missed_heartbeats ?: FP_MISSED_HEARTBEATS))
-		fp_node_report(node, epoch, r, why);
+		fp_node_report(node, number, r, why);
 	node->next_heartbeat_ns = fp_reconnect_next_heartbeat(store, node);
 	return node->next_heartbeat_ns;
 }
 
-static uint64_t tend_node(struct fp_store *store, struct fp_node *node)
+static uint64_t step_node(struct fp_store *store, struct fp_node *node)
 {
 	uint64_t due_ns = UINT64_MAX;
 
 	if (fp_node_is_adopting(node))
-		return fp_adoption_tend(store, node);
+		return fp_adoption_step(store, node);
 	if (fp_node_up(node)) {
 		if (!fp_leases_retire(store, node))
 			due_ns = fp_clock_ns() + CONTROL_BUSY_NS;
@@ -260,23 +260,23 @@ static uint64_t tend_node(struct fp_store *store, struct fp_node *node)
 		           ? FP_MIN(due_ns, fp_reconnect_next_heartbeat(store, node))
 		           : due_ns;
 	if (fp_node_up(node))
-		due_ns = tend_closed(store, node);
+		due_ns = step_closed(store, node);
 	if (fp_breaker_state(fp_node_breaker(node)) == FP_BREAKER_OPEN)
-		due_ns = tend_open(store, node);
+		due_ns = step_open(store, node);
 	return due_ns;
 }
 
-uint64_t fp_store_tend(struct fp_store *store, unsigned node_idx)
+uint64_t fp_store_reconnect(struct fp_store *store, unsigned node_idx)
 {
 	struct fp_node *node = &store->nodes[node_idx];
 	uint64_t due_ns = fp_clock_ns() + MAX_SLEEP_NS, node_due_ns, now_ns;
 	eventfd_t ignored;
 
 	assert(store->opener == getpid());
-	eventfd_read(node->tend_fd, &ignored); /* first: what comes from here on says so again */
+	eventfd_read(node->reconnect_fd, &ignored); /* first: what comes from here on says so again */
 	collect_given(store, node);
-	fp_transport_tend();
-	node_due_ns = tend_node(store, node);
+	fp_transport_check_devices();
+	node_due_ns = step_node(store, node);
 	due_ns = FP_MIN(due_ns, node_due_ns);
 	now_ns = fp_clock_ns();
 	return due_ns > now_ns ? due_ns - now_ns : 0;
@@ -292,7 +292,7 @@ void fp_store_refresh_names(const struct fp_store *store, unsigned node_idx)
 		fp_names_refresh(fp_node_way(node, way)->host);
 }
 
-int fp_store_tend_fd(const struct fp_store *store, unsigned node_idx)
+int fp_store_reconnect_fd(const struct fp_store *store, unsigned node_idx)
 {
-	return store->nodes[node_idx].tend_fd;
+	return store->nodes[node_idx].reconnect_fd;
 }

@@ -1,6 +1,6 @@
 /*
  * Eras: the sessions that a node has had, and the links that hang on them. Room: store. Control
- * threads and the nodes' tenders; under lanes_lock.
+ * threads and the nodes' reconnect threads; under lanes_lock.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -26,36 +26,36 @@ void fp_store_lanes_unlock(struct fp_store *store)
 		pthread_rwlock_unlock(&store->lanes_lock);
 }
 
-struct fp_session_epoch *fp_session_epoch_new(struct fp_session *session, uint64_t epoch)
+struct fp_session_epoch *fp_session_epoch_new(struct fp_session *session, uint64_t number)
 {
-	struct fp_session_epoch *era = calloc(1, sizeof(*era));
+	struct fp_session_epoch *epoch = calloc(1, sizeof(*epoch));
 
-	if (era)
-		*era = (struct fp_session_epoch){.session = session, .epoch = epoch};
-	return era;
+	if (epoch)
+		*epoch = (struct fp_session_epoch){.session = session, .number = number};
+	return epoch;
 }
 
-static void era_free(struct fp_session_epoch *era)
+static void epoch_free(struct fp_session_epoch *epoch)
 {
-	assert(era->n_links == 0);
-	fp_session_abandon(era->session);
-	free(era);
+	assert(epoch->n_links == 0);
+	fp_session_abandon(epoch->session);
+	free(epoch);
 }
 
-void fp_node_enter(struct fp_node *node, struct fp_session_epoch *era)
+void fp_node_enter(struct fp_node *node, struct fp_session_epoch *epoch)
 {
-	struct fp_session_epoch *before = node->era;
+	struct fp_session_epoch *before = node->epoch;
 
-	node->era = era;
+	node->epoch = epoch;
 	if (before->n_links == 0) {
-		era_free(before);
+		epoch_free(before);
 	} else {
 		before->next = node->ended;
 		node->ended = before;
 	}
 }
 
-int fp_session_epoch_link_open(struct fp_session_epoch *era, const struct fp_lane_shared *shared,
+int fp_session_epoch_link_open(struct fp_session_epoch *epoch, const struct fp_lane_shared *shared,
                                struct fp_session_epoch_link **ret_link)
 {
 	struct fp_session_epoch_link *link = calloc(1, sizeof(*link));
@@ -63,13 +63,13 @@ int fp_session_epoch_link_open(struct fp_session_epoch *era, const struct fp_lan
 
 	if (!link)
 		return -ENOMEM;
-	r = fp_link_open(era->session, &link->link);
+	r = fp_link_open(epoch->session, &link->link);
 	if (r < 0) {
 		free(link);
 		return r;
 	}
-	link->era = era;
-	era->n_links++;
+	link->epoch = epoch;
+	epoch->n_links++;
 	for (unsigned i = 0; i < shared->n_regions; i++)
 		fp_link_register(link->link, shared->regions[i].base, shared->regions[i].len_bytes);
 	*ret_link = link;
@@ -78,18 +78,18 @@ int fp_session_epoch_link_open(struct fp_session_epoch *era, const struct fp_lan
 
 void fp_session_epoch_link_close(struct fp_node *node, struct fp_session_epoch_link *link)
 {
-	struct fp_session_epoch *era, **p;
+	struct fp_session_epoch *epoch, **p;
 
 	if (!link)
 		return;
-	era = link->era;
+	epoch = link->epoch;
 	fp_link_close(link->link);
 	free(link);
-	if (--era->n_links || era == node->era)
+	if (--epoch->n_links || epoch == node->epoch)
 		return;
-	for (p = &node->ended; *p && *p != era; p = &(*p)->next)
+	for (p = &node->ended; *p && *p != epoch; p = &(*p)->next)
 		;
 	if (*p) /* else it never began */
-		*p = era->next;
-	era_free(era);
+		*p = epoch->next;
+	epoch_free(epoch);
 }

@@ -23,8 +23,8 @@ struct identity_pair {
 struct fp_shared_slots {
 	uint64_t n_words;
 	_Atomic uint64_t n_cleared;
-	_Atomic uint32_t n_heirs[FP_SHARED_SLOTS_MAX_NODES];
-	_Atomic bool lent[FP_SHARED_SLOTS_MAX_NODES];
+	_Atomic uint32_t n_adopters[FP_SHARED_SLOTS_MAX_NODES];
+	_Atomic bool indirect[FP_SHARED_SLOTS_MAX_NODES];
 	struct identity_pair identity[FP_SHARED_SLOTS_MAX_NODES];
 	_Atomic uint64_t word[];
 };
@@ -125,22 +125,22 @@ bool fp_shared_slots_identity(const struct fp_shared_slots *map, unsigned node,
 	return true;
 }
 
-void fp_shared_slots_add_heir(struct fp_shared_slots *map, unsigned node, int n)
+void fp_shared_slots_add_adopter(struct fp_shared_slots *map, unsigned node, int n)
 {
-	atomic_fetch_add(&map->n_heirs[node], (uint32_t)n);
+	atomic_fetch_add(&map->n_adopters[node], (uint32_t)n);
 }
 
-bool fp_shared_slots_has_heir(const struct fp_shared_slots *map, unsigned node)
+bool fp_shared_slots_has_adopter(const struct fp_shared_slots *map, unsigned node)
 {
-	return atomic_load(&map->n_heirs[node]) != 0;
+	return atomic_load(&map->n_adopters[node]) != 0;
 }
 
-void fp_shared_slots_set_lent(struct fp_shared_slots *map, unsigned node, bool lent)
+void fp_shared_slots_set_indirect(struct fp_shared_slots *map, unsigned node, bool indirect)
 {
-	atomic_store(&map->lent[node], lent);
+	atomic_store(&map->indirect[node], indirect);
 }
 
-bool fp_shared_slots_is_lent(const struct fp_shared_slots *map, unsigned node)
+bool fp_shared_slots_is_indirect(const struct fp_shared_slots *map, unsigned node)
 {
-	return atomic_load(&map->lent[node]);
+	return atomic_load(&map->indirect[node]);
 }

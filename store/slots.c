@@ -134,8 +134,8 @@ bool fp_slots_put(struct fp_slots *slots, uint64_t slot)
 	return n_free == 0;
 }
 
-/* n_free stays: nobody uses these slots. Of an inherited lease none is taken, and end_line reads
- * its words.
+/* n_free stays: nobody uses these slots. Of an inherited lease none is taken, and end_descendants
+ * reads its words.
  */
 bool fp_slots_close(struct fp_slots *slots)
 {

@@ -32,7 +32,7 @@ struct fp_slots {
 	uint32_t n_pages;
 	bool inherited;       /* the parent's: all of it is shared, and nothing is taken */
 	_Atomic bool retired; /* nothing is taken: inherited, or lent anew since its session ended */
-	uint64_t held_word;   /* where its words begin in the held maps of whose it is */
+	uint64_t shared_word; /* where its words begin in the held maps of whose it is */
 	_Atomic uint64_t *shared, *limbo; /* bitmaps as word */
 
 	alignas(64) _Atomic uint32_t n_free; /* never less than the clear bits: 0 means full */

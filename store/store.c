@@ -107,12 +107,12 @@ static int node_begin(struct fp_store *store, struct fp_node *node, struct fp_se
 	int r;
 
 	node->load_store = session->transport->load_store;
-	node->tend_fd = FP_FD_OPEN(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-	r = node->tend_fd < 0 ? -errno : 0;
-	node->era = r == 0 ? fp_session_epoch_new(session, 0) : NULL;
-	if (!node->era) {
+	node->reconnect_fd = FP_FD_OPEN(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+	r = node->reconnect_fd < 0 ? -errno : 0;
+	node->epoch = r == 0 ? fp_session_epoch_new(session, 0) : NULL;
+	if (!node->epoch) {
 		fp_session_close(session);
-		fp_fd_close(node->tend_fd);
+		fp_fd_close(node->reconnect_fd);
 		return r < 0 ? r : -ENOMEM;
 	}
 	pthread_mutex_init(&node->control, NULL);
@@ -201,24 +201,24 @@ static bool leaves_silently(struct fp_store *store, unsigned node_idx)
 	const struct fp_node *node = &store->nodes[node_idx];
 
 	return fp_node_is_adopting(node) || (node->resumable && !fp_node_up(node)) ||
-	       fp_generations_have_heir(store, node_idx);
+	       fp_generations_have_adopter(store, node_idx);
 }
 
 static void node_end(struct fp_store *store, unsigned node_idx)
 {
 	struct fp_node *node = &store->nodes[node_idx];
 
-	/* of a forked child's copy nothing is sure that the tender had in its hands; else all lanes
-	 * are closed */
-	assert(store->opener != getpid() || !node->era->n_links);
+	/* of a forked child's copy nothing is sure that the reconnect thread had in its hands; else
+	 * all lanes are closed */
+	assert(store->opener != getpid() || !node->epoch->n_links);
 	if (leaves_silently(store, node_idx)) {
 		fp_leases_outlive(node);
-		fp_session_abandon(node->era->session);
+		fp_session_abandon(node->epoch->session);
 	} else {
-		fp_session_close(node->era->session);
+		fp_session_close(node->epoch->session);
 	}
-	free(node->era);
-	fp_fd_close(node->tend_fd);
+	free(node->epoch);
+	fp_fd_close(node->reconnect_fd);
 	pthread_mutex_destroy(&node->control);
 	explicit_bzero(&node->identity, sizeof(node->identity));
 }
@@ -307,8 +307,8 @@ static void publish(struct fp_store *store, struct fp_slots *list)
 
 	for (struct fp_slots *slots = list; slots; slots = slots->next) {
 		slots->first_slot = (uint64_t)++index << FP_SLOT_PAGE_BITS;
-		slots->held_word = store->gens.n_held_words;
-		store->gens.n_held_words += fp_slots_n_words(slots);
+		slots->shared_word = store->gens.n_shared_words;
+		store->gens.n_shared_words += fp_slots_n_words(slots);
 		atomic_store_explicit(&store->leases[index], slots, memory_order_release);
 		fp_lockedmem_lock((void *)((uintptr_t)&store->leases[index] & ~(uintptr_t)(FP_PAGE_SIZE - 1)),
 		                  FP_PAGE_SIZE, false); /* its page of the table */
@@ -330,7 +330,8 @@ int fp_store_grow(struct fp_store *store, uint64_t n_pages)
 	return r;
 }
 
-/* The same for others than the tender, once sessions are there that it is about to open. */
+/* The same for others than the reconnect thread, once sessions are there that it is about to
+ * open. */
 static int await_and_grow(struct fp_store *store, uint64_t n_pages)
 {
 	fp_adoption_await(store);
@@ -588,7 +589,7 @@ static void check_session(struct fp_store *store, struct fp_node *node)
 	if (!node->load_store || fp_node_is_lost(node) || fp_node_is_adopting(node) ||
 	    pthread_mutex_trylock(&node->control) != 0) /* a call is under way: the next look tells */
 		return;
-	r = fp_session_check(node->era->session);
+	r = fp_session_check(node->epoch->session);
 	if (r < 0 && !fp_node_is_adopting(node))
 		fp_adoption_begin(store, node, r);
 	pthread_mutex_unlock(&node->control);

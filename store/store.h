@@ -8,7 +8,7 @@
  *   node   one session, reached by one of several ways. A URL of several addresses makes one node an address
  *          (a port), so that leases spread over them; each falls back to the others' addresses.
  *
- * Links break without their node having died. Then the node's breaker opens, and fp_store_tend
+ * Links break without their node having died. Then the node's breaker opens, and fp_store_reconnect
  * resumes the session and gives every lane a new link; pages that were under way are asked again:
  *
  *   up (closed) ── failure ─► open ── attempt ─► half-open ── resumed ─► up
@@ -20,7 +20,7 @@
  * that is written waits for one deadline, as its caller still has it. Patience that is over leaves
  * the breaker spent: later pages end with -EHOSTDOWN at once, until an attempt succeeds. What a
  * node lends by load and store (shm) is mapped here, and is never lost: its session ends only for
- * what is still to be lent, until fp_store_tend has opened another.
+ * what is still to be lent, until fp_store_reconnect has opened another.
  *
  * A process that forks shares its slots with the child: each fork is a generation. A shared slot is
  * written by nobody any more; it is free again when neither the parent nor a generation that lives
@@ -62,7 +62,7 @@ struct fp_store_options {
 	struct fp_reconnect_options reconnect;
 	/*
 	 * Told one line for people, rarely: a node is reached by a lesser way than it could be, or
-	 * by its best again. On the thread of fp_store_open or fp_store_tend, which may block.
+	 * by its best again. On the thread of fp_store_open or fp_store_reconnect, which may block.
 	 * NULL: fp_log.
 	 */
 	void (*notice)(void *user, const char *text);
@@ -128,13 +128,13 @@ void fp_store_close(struct fp_store *store);
  * resume what is cut off (at once, then with exponential backoff and jitter), attaches its leases
  * again, opens links for every lane and closes those that the lanes gave up. Does what is due, then
  * returns how long the caller may sleep before the next call, in ns (0: call again now), unless
- * fp_store_tend_fd says that work has come earlier.
+ * fp_store_reconnect_fd says that work has come earlier.
  *
  * One thread a node calls it, in a loop, from the opening of the store until its lanes are idle or
  * closed. A thread that tends several nodes in turn lets each wait for the others.
  *
- *   while (!stop) { ns = fp_store_tend(store, i); ppoll(fp_store_tend_fd(store, i) and what wakes
- *   you, ns); }
+ *   while (!stop) { ns = fp_store_reconnect(store, i); ppoll(fp_store_reconnect_fd(store, i) and
+ *   what wakes you, ns); }
  *
  * It blocks on its node (to connect: half of deadline_ns in all, all of it after two attempts, 200
  * ms a way), allocates, logs and takes locks that control calls hold: never a thread that faults
@@ -142,16 +142,16 @@ void fp_store_close(struct fp_store *store);
  * buffers and stack must not be far memory. In a forked child only after fp_store_fork_child. A
  * store that nobody tends is no less safe: what breaks then ends by its deadline.
  */
-uint64_t fp_store_tend(struct fp_store *store, unsigned node);
+uint64_t fp_store_reconnect(struct fp_store *store, unsigned node);
 /*
  * Looks names of a node up again that may mean something else by now, while it is not up. Between
- * two calls of fp_store_tend, by the same thread. It blocks as long as the resolver likes, also
- * while the process forks: no fork waits.
+ * two calls of fp_store_reconnect, by the same thread. It blocks as long as the resolver likes,
+ * also while the process forks: no fork waits.
  */
 void fp_store_refresh_names(const struct fp_store *store, unsigned node);
-/* An eventfd, nonblocking, readable while fp_store_tend has work that was not due when it returned.
- * The store's: do not read it. Valid until the store closes. */
-int fp_store_tend_fd(const struct fp_store *store, unsigned node);
+/* An eventfd, nonblocking, readable while fp_store_reconnect has work that was not due when it
+ * returned. The store's: do not read it. Valid until the store closes. */
+int fp_store_reconnect_fd(const struct fp_store *store, unsigned node);
 
 /*
  * Backs n_pages more of address space: takes leases, from the node with the most free first, until
@@ -228,8 +228,8 @@ unsigned fp_store_n_nodes(const struct fp_store *store);
 void fp_store_node_info(const struct fp_store *store, unsigned node, struct fp_store_node *ret_info);
 /*
  * Looks whether the sessions of nodes that are reached by load and store have ended, and has
- * fp_store_tend open others: now and then. Nothing is lost with them: what the nodes lent is mapped
- * here, and stays in use. A thread that may wait a little, never blocks on a node.
+ * fp_store_reconnect open others: now and then. Nothing is lost with them: what the nodes lent is
+ * mapped here, and stays in use. A thread that may wait a little, never blocks on a node.
  */
 void fp_store_check_sessions(struct fp_store *store);
 uint64_t fp_store_slots_used(const struct fp_store *store);
@@ -253,19 +253,19 @@ void fp_store_fork_parent(struct fp_store *store, bool forked);
  * The same thread, in the child, once the parent's lanes are closed there (fp_lane_close): the
  * store becomes this process' own. What slots held at the fork they hold here too: they can be read
  * and freed. Leases of its own it takes as before; nothing is reserved. Nodes behind a wire are cut
- * off, and every node takes no lease, until fp_store_tend has opened a session of this process' own
- * that adopts the parent's leases: as soon as something needs it, or after a short while. What is
- * asked meanwhile waits, each within its deadline. So the child needs threads that tend, also if
- * the store is direct. Where it is, what is inherited is mapped, and read at once. options: as
- * fp_store_open, but for the nodes, name and secret, which stay; NULL: all stay. Blocks not on
- * nodes; allocates. 0; the error of fp_store_fork_prepare; -ENOMEM, -EMFILE, ...: then the store
- * can only be closed.
+ * off, and every node takes no lease, until fp_store_reconnect has opened a session of this
+ * process' own that adopts the parent's leases: as soon as something needs it, or after a short
+ * while. What is asked meanwhile waits, each within its deadline. So the child needs threads that
+ * tend, also if the store is direct. Where it is, what is inherited is mapped, and read at once.
+ * options: as fp_store_open, but for the nodes, name and secret, which stay; NULL: all stay. Blocks
+ * not on nodes; allocates. 0; the error of fp_store_fork_prepare; -ENOMEM, -EMFILE, ...: then the
+ * store can only be closed.
  */
 int fp_store_fork_child(struct fp_store *store, const struct fp_store_options *options);
 /*
  * The descriptors whose loss nobody would notice. One tells our parent that we live and read its
- * slots; one a node wakes its tender. Writes at most max numbers and returns how many; a negative
- * number is none.
+ * slots; one a node wakes its reconnect thread. Writes at most max numbers and returns how many; a
+ * negative number is none.
  */
 unsigned fp_store_vital_fds(const struct fp_store *store, int *ret_fds, unsigned max);
 

@@ -24,12 +24,12 @@
 	(1u << (FP_SLOT_BITS - FP_SLOT_PAGE_BITS)) /* index 0 stays empty: slot 0 is no slot */
 
 /*
- * What a lane's owner and the tender exchange about one node. Pointers change hands by atomic
- * exchange: whoever got one owns the link.
+ * What a lane's owner and the reconnect thread exchange about one node. Pointers change hands by
+ * atomic exchange: whoever got one owns the link.
  */
 struct fp_exchange {
-	_Atomic(struct fp_session_epoch_link *) fresh; /* from the tender: to go on with */
-	_Atomic(struct fp_session_epoch_link *) given; /* to the tender: to be closed */
+	_Atomic(struct fp_session_epoch_link *) fresh; /* from the reconnect thread: to go on with */
+	_Atomic(struct fp_session_epoch_link *) given; /* to the reconnect thread: to be closed */
 	_Atomic uint64_t n_closed;                     /* how many of those given are closed */
 };
 
@@ -57,8 +57,8 @@ struct fp_store {
 	void (*notice)(void *user, const char *text);
 	void *notice_user;
 	_Atomic bool told_short; /* of this process's want of descriptors */
-	pid_t opener;            /* a forked child of it has no tender, and its locks may be anybody's */
-	bool direct;             /* every node is load_store */
+	pid_t opener; /* a forked child of it has no reconnect thread, and its locks may be anybody's */
+	bool direct;  /* every node is load_store */
 	unsigned n_sets;
 	struct fp_url_set *sets[FP_STORE_MAX_NODES]; /* malloc'd: one a URL */
 	unsigned n_nodes;
@@ -70,13 +70,13 @@ struct fp_store {
 	_Atomic uint64_t adoption_until_ns; /* nobody waits any longer; 0: nobody has yet */
 
 	/*
-	 * The last of all locks; held while links are opened and closed. The tender of a node
-	 * shares it with those of others, and changes what is its node's alone; whoever opens or
-	 * closes a lane has it to himself.
+	 * The last of all locks; held while links are opened and closed. The reconnect thread of a
+	 * node shares it with those of others, and changes what is its node's alone; whoever opens
+	 * or closes a lane has it to himself.
 	 */
 	pthread_rwlock_t lanes_lock;
 	LIST_HEAD(, fp_lane_shared) lanes;
-	_Atomic uint64_t random; /* the tenders': jitter */
+	_Atomic uint64_t random; /* the reconnect threads': jitter */
 
 	_Atomic(struct fp_slots *) *leases; /* FP_STORE_MAX_LEASES of them, address space until used */
 	_Atomic uint32_t n_leases;          /* leases 1..n_leases are published */
@@ -114,7 +114,7 @@ static inline uint64_t fp_store_patience_ns(const struct fp_store *store, const 
 	return store->patience_ns ? store->patience_ns : grace_ns ? grace_ns : FP_PATIENCE_DEFAULT_NS;
 }
 
-/* How long the tender waits for it: not less than the node would keep the leases. */
+/* How long the reconnect thread waits for it: not less than the node would keep the leases. */
 static inline uint64_t fp_store_outage_ns(const struct fp_store *store, const struct fp_node *node)
 {
 	uint64_t grace_ns = atomic_load_explicit(&node->grace_ns, memory_order_relaxed);
@@ -123,8 +123,8 @@ static inline uint64_t fp_store_outage_ns(const struct fp_store *store, const st
 }
 
 /*
- * What ends a page's wait for itself. Where the grace is the measure the tender ends it, by losing
- * the node; this is then for a store that nobody tends.
+ * What ends a page's wait for itself. Where the grace is the measure the reconnect thread ends it,
+ * by losing the node; this is then for a store that nobody tends.
  */
 static inline uint64_t fp_store_page_wait_ns(const struct fp_store *store, const struct fp_node *node)
 {
@@ -156,29 +156,30 @@ void fp_lease_unmap(struct fp_slots *slots);
 void fp_lease_end(struct fp_node *node, struct fp_slots *slots);
 /* Their session is not ours any more, but what is mapped stays. node->control held. */
 void fp_leases_outlive(struct fp_node *node);
-/* The session of a node over shm has ended: the tender is to open another. node->control held. */
+/* The session of a node over shm has ended: the reconnect thread is to open another. node->control
+ * held. */
 void fp_adoption_begin(struct fp_store *store, struct fp_node *node, int error);
-/* Something waits for the node to adopt: the tender need not put it off any longer. Any thread,
- * lock-free. */
+/* Something waits for the node to adopt: the reconnect thread need not put it off any longer. Any
+ * thread, lock-free. */
 void fp_adoption_want(struct fp_store *store, struct fp_node *node);
 /*
  * Waits until a node may take leases, or no attempt to adopt is under way that might help: a forked
  * child's first calls. Bounded by the deadline, which is for all of them: see fp_store_adopts.
  */
 void fp_adoption_await(struct fp_store *store);
-/* The tender's step for a node that is adopting: when the next is due. */
-uint64_t fp_adoption_tend(struct fp_store *store, struct fp_node *node);
+/* The reconnect thread's step for a node that is adopting: when the next is due. */
+uint64_t fp_adoption_step(struct fp_store *store, struct fp_node *node);
 /*
  * What was lent to an ended session is taken from no more, once as much has been lent to its
- * successor; and what is retired and nobody holds here goes back. The tender's. Retiring is false,
- * and is to be tried again soon, while others add leases.
+ * successor; and what is retired and nobody holds here goes back. The reconnect thread's. Retiring
+ * is false, and is to be tried again soon, while others add leases.
  */
 bool fp_leases_retire(struct fp_store *store, struct fp_node *node);
 void fp_retired_release(struct fp_store *store, struct fp_node *node);
 /* Takes leases of n_pages more; waits for no session. reserve_lock held. As fp_store_reserve. */
 int fp_store_grow(struct fp_store *store, uint64_t n_pages);
 
-/* ---- what the tender does, and adopting does alike ---- */
+/* ---- what the reconnect thread does, and adopting does alike ---- */
 
 /* When the next heartbeat is due: the node hears several before it takes silence for a break. */
 uint64_t fp_reconnect_next_heartbeat(const struct fp_store *store, const struct fp_node *node);
@@ -187,30 +188,31 @@ uint64_t fp_reconnect_random(struct fp_store *store);
 /* Makes the node's leases known to a session. node->control held. */
 int fp_reconnect_attach(struct fp_node *node, struct fp_session *session);
 /*
- * Opens a link of the era for every lane; then all of them are the lanes' and the era is the
+ * Opens a link of the epoch for every lane; then all of them are the lanes' and the epoch is the
  * node's. All or nothing. node->control and lanes_lock held.
  */
-int fp_reconnect_begin_epoch(struct fp_store *store, struct fp_node *node, struct fp_session_epoch *era);
+int fp_reconnect_begin_epoch(struct fp_store *store, struct fp_node *node, struct fp_session_epoch *epoch);
 /* The node is lost, for good. */
 void fp_reconnect_lose(struct fp_node *node, int error);
 /* How long one way to a node may take to open a session. */
 uint64_t fp_reconnect_connect_ns(const struct fp_store *store, const struct fp_node *node);
 
-/* lanes_lock, all of it or a tender's share, is held around what follows, but in a forked child,
- * where nobody else is. */
+/* lanes_lock, all of it or a reconnect thread's share, is held around what follows, but in a forked
+ * child, where nobody else is. */
 void fp_store_lanes_lock(struct fp_store *store);
 void fp_store_lanes_share(struct fp_store *store);
 void fp_store_lanes_unlock(struct fp_store *store);
-/* Opens a link of an era, with the lane's regions. Blocks. 0 and *ret_link, counted in its era. */
-int fp_session_epoch_link_open(struct fp_session_epoch *era, const struct fp_lane_shared *shared,
+/* Opens a link of an epoch, with the lane's regions. Blocks. 0 and *ret_link, counted in its
+ * epoch. */
+int fp_session_epoch_link_open(struct fp_session_epoch *epoch, const struct fp_lane_shared *shared,
                                struct fp_session_epoch_link **ret_link);
-/* Closes a link, and its era's session if that has ended and this was its last. Blocks. NULL is
+/* Closes a link, and its epoch's session if that has ended and this was its last. Blocks. NULL is
  * fine. */
 void fp_session_epoch_link_close(struct fp_node *node, struct fp_session_epoch_link *link);
-/* The era of a session, without links. NULL: no memory. */
+/* The epoch of a session, without links. NULL: no memory. */
 struct fp_session_epoch *fp_session_epoch_new(struct fp_session *session, uint64_t epoch);
-/* Makes another era the node's own; node->control is held too. The one before ends. */
-void fp_node_enter(struct fp_node *node, struct fp_session_epoch *era);
+/* Makes another epoch the node's own; node->control is held too. The one before ends. */
+void fp_node_enter(struct fp_node *node, struct fp_session_epoch *epoch);
 
 /*
  * Takes leases of together at least n_pages from the nodes that are up, the one with the most free

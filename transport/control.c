@@ -35,7 +35,7 @@ struct fp_control {
 	void *private;
 	/* under lock, which is held across a call: that is what serialises them */
 	pthread_mutex_t lock;
-	struct fp_handshake *dialog;
+	struct fp_handshake *handshake;
 	uint64_t last_tag;
 	int error;     /* what broke the connection; 0 while it is whole */
 	bool inherits; /* the node may know leases of it that are not known here: resumed, or adopted */
@@ -70,7 +70,7 @@ static void control_free(struct fp_control *control, enum fp_handshake_end end)
 	bool forked = control->opener != getpid();
 
 	leases_free(control, false);
-	fp_handshake_end(control->dialog, forked ? FP_HANDSHAKE_FORGET : end);
+	fp_handshake_end(control->handshake, forked ? FP_HANDSHAKE_FORGET : end);
 	if (control->ops->done)
 		control->ops->done(&control->base, forked);
 	pthread_mutex_destroy(&control->lock);
@@ -121,19 +121,20 @@ static int control_new(const struct fp_control_ops *ops, const struct fp_url *ur
 }
 
 /* Dials and shakes hands: by the transport's own stream if it has one. */
-static int open_dialog(struct fp_control *control, const struct fp_handshake_options *hello,
-                       uint64_t connect_ns)
+static int open_handshake(struct fp_control *control, const struct fp_handshake_options *hello,
+                          uint64_t connect_ns)
 {
 	uint64_t deadline_ns = fp_clock_ns() + (connect_ns ? connect_ns : control->deadline_ns);
 	struct fp_handshake_stream stream;
 	int r;
 
 	if (!control->ops->dial)
-		return fp_handshake_open(&control->url, hello, deadline_ns, &control->dialog,
+		return fp_handshake_open(&control->url, hello, deadline_ns, &control->handshake,
 		                         &control->welcome);
 	r = control->ops->dial(&control->url, hello, deadline_ns, &control->base, &stream);
 	return r < 0 ? r
-	             : fp_handshake_open_on(&stream, hello, deadline_ns, &control->dialog, &control->welcome);
+	             : fp_handshake_open_on(&stream, hello, deadline_ns, &control->handshake,
+	                                    &control->welcome);
 }
 
 /* A session that is resumed and then not wanted is left to others, or to its grace period. */
@@ -146,8 +147,8 @@ static int check_open(struct fp_control *control, const struct fp_wire_welcome *
 	else if (control->welcome.features != control->ops->features)
 		r = -EOPNOTSUPP;
 	if (r < 0 && resumed) {
-		fp_handshake_end(control->dialog, FP_HANDSHAKE_ABORT);
-		control->dialog = NULL;
+		fp_handshake_end(control->handshake, FP_HANDSHAKE_ABORT);
+		control->handshake = NULL;
 	}
 	return r;
 }
@@ -176,7 +177,7 @@ int fp_control_open(const struct fp_control_ops *ops, const struct fp_url *url,
 		resumed.session_id = options->resume->id;
 		memcpy(resumed.token, options->resume->token, sizeof(resumed.token));
 	}
-	r = open_dialog(control, &hello, options->connect_ns);
+	r = open_handshake(control, &hello, options->connect_ns);
 	if (r == 0)
 		r = check_open(control, hello.session);
 	if (r < 0)
@@ -205,7 +206,7 @@ void **fp_control_private(struct fp_session *session)
 	return &control_of(session)->private;
 }
 
-int fp_control_open_link(struct fp_session *session, struct fp_handshake **ret_dialog,
+int fp_control_open_link(struct fp_session *session, struct fp_handshake **ret_handshake,
                          struct fp_wire_welcome *ret_welcome)
 {
 	struct fp_control *control = control_of(session);
@@ -214,18 +215,18 @@ int fp_control_open_link(struct fp_session *session, struct fp_handshake **ret_d
 	                                     .secret = control->secret,
 	                                     .session = &control->welcome};
 
-	return fp_handshake_open(&control->url, &hello, fp_clock_ns() + control->deadline_ns, ret_dialog,
+	return fp_handshake_open(&control->url, &hello, fp_clock_ns() + control->deadline_ns, ret_handshake,
 	                         ret_welcome);
 }
 
 int fp_control_dial_link(struct fp_session *session, int *ret_fd, struct fp_wire_welcome *ret_welcome)
 {
-	struct fp_handshake *dialog;
-	int r = fp_control_open_link(session, &dialog, ret_welcome);
+	struct fp_handshake *handshake;
+	int r = fp_control_open_link(session, &handshake, ret_welcome);
 
 	if (r < 0)
 		return r;
-	*ret_fd = fp_handshake_take_socket(dialog);
+	*ret_fd = fp_handshake_take_socket(handshake);
 	return 0;
 }
 
@@ -255,8 +256,8 @@ static int drop_late_answer(struct fp_control *control, const struct fp_wire_hea
 	if (r < 0)
 		return r;
 	fp_wire_release_encode(&(struct fp_wire_release){.lease_id = leased.lease_id}, bytes);
-	return fp_handshake_send(control->dialog, FP_WIRE_RELEASE, ++control->last_tag, bytes, sizeof(bytes),
-	                         deadline_ns);
+	return fp_handshake_send(control->handshake, FP_WIRE_RELEASE, ++control->last_tag, bytes,
+	                         sizeof(bytes), deadline_ns);
 }
 
 /* A control call: what is asked, and until when (0: as long as the session's calls may take). */
@@ -274,11 +275,11 @@ static int exchange(struct fp_control *control, const struct question *question,
 	uint64_t deadline_ns =
 	    question->deadline_ns ? question->deadline_ns : fp_clock_ns() + control->deadline_ns;
 	struct fp_wire_header header;
-	int r = fp_handshake_send(control->dialog, question->type, tag, question->payload, question->len,
+	int r = fp_handshake_send(control->handshake, question->type, tag, question->payload, question->len,
 	                          deadline_ns);
 
 	while (r >= 0) {
-		r = fp_handshake_receive(control->dialog, deadline_ns, &header, ret_payload);
+		r = fp_handshake_receive(control->handshake, deadline_ns, &header, ret_payload);
 		if (r < 0)
 			break;
 		if (header.tag != tag) {
@@ -306,14 +307,14 @@ static int ask(struct fp_control *control, const struct question *question, size
 	int r = control->error;
 
 	if (r == 0) /* before a byte of ours gets into what is the program's by now */
-		r = fp_handshake_check(control->dialog);
+		r = fp_handshake_check(control->handshake);
 	if (r == 0)
 		r = exchange(control, question, ret_len, ret_payload);
 	if (r > 0)
 		return fp_wire_status_to_errno(r);
 	if (r < 0 && r != -ETIMEDOUT) {
 		control->error = r;
-		control->base.why = fp_handshake_why(control->dialog);
+		control->base.why = fp_handshake_why(control->handshake);
 	}
 	return r;
 }
@@ -398,7 +399,7 @@ int fp_control_check(struct fp_session *session)
 {
 	const struct fp_control *control = control_of(session);
 
-	return control->error ? control->error : fp_handshake_check(control->dialog);
+	return control->error ? control->error : fp_handshake_check(control->handshake);
 }
 
 int fp_control_identity(struct fp_session *session, struct fp_session_identity *ret_identity)
@@ -505,7 +506,7 @@ static int lease_locked(struct fp_control *control, uint64_t size_bytes, const s
 
 	if (r < 0)
 		return r;
-	memfd = fp_handshake_take_memfd(control->dialog);
+	memfd = fp_handshake_take_memfd(control->handshake);
 	r = attach_lease(control, &leased, memfd, &lease);
 	if (r < 0) {
 		(void)release_locked(control, leased.lease_id);

@@ -63,10 +63,10 @@ int fp_control_adopt(struct fp_session *session, const struct fp_session_identit
 void fp_control_abandon(struct fp_session *session);
 
 /*
- * Opens a LINK connection of this session, a socket to its URL. 0, *ret_dialog (for frames before
- * it becomes a data path, and fp_handshake_take_socket) and *ret_welcome.
+ * Opens a LINK connection of this session, a socket to its URL. 0, *ret_handshake (for frames
+ * before it becomes a data path, and fp_handshake_take_socket) and *ret_welcome.
  */
-int fp_control_open_link(struct fp_session *session, struct fp_handshake **ret_dialog,
+int fp_control_open_link(struct fp_session *session, struct fp_handshake **ret_handshake,
                          struct fp_wire_welcome *ret_welcome);
 /*
  * The same without the frames. 0, *ret_fd (a blocking socket: pass MSG_DONTWAIT) and

@@ -107,13 +107,13 @@ static int socket_wait(void *context, short events, uint64_t deadline_ns)
 
 /* Whether the descriptor is known to be no more what it was. A program may deny us to look
  * (seccomp). */
-static bool is_stranger(const struct fp_handshake *dialog)
+static bool is_stranger(const struct fp_handshake *handshake)
 {
 	struct stat st;
 
-	if (fstat(dialog->fd, &st) < 0)
+	if (fstat(handshake->fd, &st) < 0)
 		return errno == EBADF;
-	return dialog->inode && (!S_ISSOCK(st.st_mode) || st.st_ino != dialog->inode);
+	return handshake->inode && (!S_ISSOCK(st.st_mode) || st.st_ino != handshake->inode);
 }
 
 /* What closes a TCP socket with a reset (RFC 9293, 3.10.4, and socket(7) on SO_LINGER). */
@@ -228,173 +228,173 @@ static int dial_host(const struct fp_url *url, uint64_t deadline_ns, int *ret_fd
 	return r;
 }
 
-static struct fp_handshake *dialog_new(void)
+static struct fp_handshake *handshake_new(void)
 {
-	struct fp_handshake *dialog = malloc(sizeof(*dialog));
+	struct fp_handshake *handshake = malloc(sizeof(*handshake));
 
-	if (!dialog)
+	if (!handshake)
 		return NULL;
-	dialog->stream = (struct fp_handshake_stream){&socket_ops, dialog};
-	dialog->fd = dialog->memfd = -1;
-	dialog->out_len = dialog->out_sent = dialog->in_got = 0;
-	return dialog;
+	handshake->stream = (struct fp_handshake_stream){&socket_ops, handshake};
+	handshake->fd = handshake->memfd = -1;
+	handshake->out_len = handshake->out_sent = handshake->in_got = 0;
+	return handshake;
 }
 
-static int dial(const struct fp_url *url, uint64_t deadline_ns, struct fp_handshake **ret_dialog)
+static int dial(const struct fp_url *url, uint64_t deadline_ns, struct fp_handshake **ret_handshake)
 {
-	fp_autofree struct fp_handshake *dialog = dialog_new();
+	fp_autofree struct fp_handshake *handshake = handshake_new();
 	struct stat st;
 	int r;
 
-	if (!dialog)
+	if (!handshake)
 		return -ENOMEM;
-	r = url->transport->default_port ? dial_host(url, deadline_ns, &dialog->fd)
-	                                 : dial_unix(url, deadline_ns, &dialog->fd);
+	r = url->transport->default_port ? dial_host(url, deadline_ns, &handshake->fd)
+	                                 : dial_unix(url, deadline_ns, &handshake->fd);
 	if (r < 0)
 		return r;
-	dialog->inode = fstat(dialog->fd, &st) == 0 ? st.st_ino : 0;
-	fp_fd_watch(dialog->fd);
-	*ret_dialog = fp_take_ptr(dialog);
+	handshake->inode = fstat(handshake->fd, &st) == 0 ? st.st_ino : 0;
+	fp_fd_watch(handshake->fd);
+	*ret_handshake = fp_take_ptr(handshake);
 	return 0;
 }
 
-static void dialog_free(struct fp_handshake *dialog)
+static void handshake_free(struct fp_handshake *handshake)
 {
-	if (dialog->memfd >= 0)
-		close(dialog->memfd);
-	free(dialog);
+	if (handshake->memfd >= 0)
+		close(handshake->memfd);
+	free(handshake);
 }
 
-void fp_handshake_end(struct fp_handshake *dialog, enum fp_handshake_end end)
+void fp_handshake_end(struct fp_handshake *handshake, enum fp_handshake_end end)
 {
-	if (!dialog)
+	if (!handshake)
 		return;
-	dialog->stream.ops->close(dialog->stream.context, end);
-	dialog_free(dialog);
+	handshake->stream.ops->close(handshake->stream.context, end);
+	handshake_free(handshake);
 }
 
-void fp_handshake_close(struct fp_handshake *dialog)
+void fp_handshake_close(struct fp_handshake *handshake)
 {
-	fp_handshake_end(dialog, FP_HANDSHAKE_CLOSE);
+	fp_handshake_end(handshake, FP_HANDSHAKE_CLOSE);
 }
 
-int fp_handshake_take_socket(struct fp_handshake *dialog)
+int fp_handshake_take_socket(struct fp_handshake *handshake)
 {
-	int fd = dialog->fd;
+	int fd = handshake->fd;
 
-	assert(dialog->stream.ops == &socket_ops);
-	dialog_free(dialog);
+	assert(handshake->stream.ops == &socket_ops);
+	handshake_free(handshake);
 	return fd;
 }
 
-int fp_handshake_check(const struct fp_handshake *dialog)
+int fp_handshake_check(const struct fp_handshake *handshake)
 {
-	struct pollfd p = {.fd = dialog->fd, .events = POLLRDHUP};
+	struct pollfd p = {.fd = handshake->fd, .events = POLLRDHUP};
 
-	if (dialog->fd < 0)
+	if (handshake->fd < 0)
 		return 0;
-	if (is_stranger(dialog))
+	if (is_stranger(handshake))
 		return -EBADF;
 	return poll(&p, 1, 0) == 1 ? -ECONNRESET : 0;
 }
 
-const char *fp_handshake_why(const struct fp_handshake *dialog)
+const char *fp_handshake_why(const struct fp_handshake *handshake)
 {
-	return dialog->stream.ops->why ? dialog->stream.ops->why(dialog->stream.context) : NULL;
+	return handshake->stream.ops->why ? handshake->stream.ops->why(handshake->stream.context) : NULL;
 }
 
-int fp_handshake_take_memfd(struct fp_handshake *dialog)
+int fp_handshake_take_memfd(struct fp_handshake *handshake)
 {
-	return fp_take_fd(dialog->memfd);
+	return fp_take_fd(handshake->memfd);
 }
 
-static int flush(struct fp_handshake *dialog, uint64_t deadline_ns)
+static int flush(struct fp_handshake *handshake, uint64_t deadline_ns)
 {
-	const struct fp_handshake_stream *stream = &dialog->stream;
+	const struct fp_handshake_stream *stream = &handshake->stream;
 
-	while (dialog->out_sent < dialog->out_len) {
-		ssize_t n = stream->ops->send(stream->context, dialog->out + dialog->out_sent,
-		                              dialog->out_len - dialog->out_sent);
+	while (handshake->out_sent < handshake->out_len) {
+		ssize_t n = stream->ops->send(stream->context, handshake->out + handshake->out_sent,
+		                              handshake->out_len - handshake->out_sent);
 
 		if (n == -EAGAIN)
 			n = stream->ops->wait(stream->context, POLLOUT, deadline_ns);
 		else if (n > 0)
-			dialog->out_sent += (size_t)n;
+			handshake->out_sent += (size_t)n;
 		if (n < 0)
 			return (int)n;
 	}
 	return 0;
 }
 
-int fp_handshake_send(struct fp_handshake *dialog, enum fp_wire_type type, uint64_t tag, const void *payload,
-                      size_t len, uint64_t deadline_ns)
+int fp_handshake_send(struct fp_handshake *handshake, enum fp_wire_type type, uint64_t tag,
+                      const void *payload, size_t len, uint64_t deadline_ns)
 {
-	int r = flush(dialog, deadline_ns);
+	int r = flush(handshake, deadline_ns);
 
 	if (r < 0)
 		return r;
-	assert(FP_WIRE_HEADER_BYTES + len <= sizeof(dialog->out));
-	fp_wire_header_encode(type, FP_WIRE_OK, tag, len, dialog->out);
+	assert(FP_WIRE_HEADER_BYTES + len <= sizeof(handshake->out));
+	fp_wire_header_encode(type, FP_WIRE_OK, tag, len, handshake->out);
 	if (len > 0)
-		memcpy(dialog->out + FP_WIRE_HEADER_BYTES, payload, len);
-	dialog->out_len = FP_WIRE_HEADER_BYTES + len;
-	dialog->out_sent = 0;
-	return flush(dialog, deadline_ns);
+		memcpy(handshake->out + FP_WIRE_HEADER_BYTES, payload, len);
+	handshake->out_len = FP_WIRE_HEADER_BYTES + len;
+	handshake->out_sent = 0;
+	return flush(handshake, deadline_ns);
 }
 
 /*
  * Reads on until `want` bytes of the frame are here, and never beyond: a descriptor belongs to the
  * frame it came with.
  */
-static int fill(struct fp_handshake *dialog, size_t want, uint64_t deadline_ns)
+static int fill(struct fp_handshake *handshake, size_t want, uint64_t deadline_ns)
 {
-	const struct fp_handshake_stream *stream = &dialog->stream;
+	const struct fp_handshake_stream *stream = &handshake->stream;
 
-	while (dialog->in_got < want) {
-		ssize_t n = stream->ops->receive(stream->context, dialog->in + dialog->in_got,
-		                                 want - dialog->in_got, &dialog->memfd);
+	while (handshake->in_got < want) {
+		ssize_t n = stream->ops->receive(stream->context, handshake->in + handshake->in_got,
+		                                 want - handshake->in_got, &handshake->memfd);
 
 		if (n == -EAGAIN)
 			n = stream->ops->wait(stream->context, POLLIN, deadline_ns);
 		else if (n > 0)
-			dialog->in_got += (size_t)n;
+			handshake->in_got += (size_t)n;
 		if (n < 0)
 			return (int)n;
 	}
 	return 0;
 }
 
-int fp_handshake_receive(struct fp_handshake *dialog, uint64_t deadline_ns, struct fp_wire_header *ret_header,
-                         const void **ret_payload)
+int fp_handshake_receive(struct fp_handshake *handshake, uint64_t deadline_ns,
+                         struct fp_wire_header *ret_header, const void **ret_payload)
 {
 	struct fp_wire_header header;
 	int r;
 
-	if (dialog->in_got == 0 && dialog->memfd >= 0)
-		close(fp_handshake_take_memfd(dialog));
-	r = fill(dialog, FP_WIRE_HEADER_BYTES, deadline_ns);
+	if (handshake->in_got == 0 && handshake->memfd >= 0)
+		close(fp_handshake_take_memfd(handshake));
+	r = fill(handshake, FP_WIRE_HEADER_BYTES, deadline_ns);
 	if (r < 0)
 		return r;
-	r = fp_wire_header_decode(dialog->in, &header);
+	r = fp_wire_header_decode(handshake->in, &header);
 	if (r < 0)
 		return r;
-	if (header.length > sizeof(dialog->in) - FP_WIRE_HEADER_BYTES)
+	if (header.length > sizeof(handshake->in) - FP_WIRE_HEADER_BYTES)
 		return -EPROTO;
-	r = fill(dialog, FP_WIRE_HEADER_BYTES + header.length, deadline_ns);
+	r = fill(handshake, FP_WIRE_HEADER_BYTES + header.length, deadline_ns);
 	if (r < 0)
 		return r;
-	dialog->in_got = 0;
+	handshake->in_got = 0;
 	*ret_header = header;
-	*ret_payload = dialog->in + FP_WIRE_HEADER_BYTES;
+	*ret_payload = handshake->in + FP_WIRE_HEADER_BYTES;
 	return 0;
 }
 
 /* Receives the one answer that the handshake allows next. Returns the length of its payload. */
-static int expect(struct fp_handshake *dialog, enum fp_wire_type type, uint64_t deadline_ns,
+static int expect(struct fp_handshake *handshake, enum fp_wire_type type, uint64_t deadline_ns,
                   const void **ret_payload)
 {
 	struct fp_wire_header header;
-	int r = fp_handshake_receive(dialog, deadline_ns, &header, ret_payload);
+	int r = fp_handshake_receive(handshake, deadline_ns, &header, ret_payload);
 
 	if (r < 0)
 		return r;
@@ -403,7 +403,7 @@ static int expect(struct fp_handshake *dialog, enum fp_wire_type type, uint64_t 
 	return header.type == type ? (int)header.length : -EPROTO;
 }
 
-static int send_hello(struct fp_handshake *dialog, const struct fp_handshake_options *options,
+static int send_hello(struct fp_handshake *handshake, const struct fp_handshake_options *options,
                       uint64_t deadline_ns, struct fp_wire_hello *ret_hello)
 {
 	struct fp_wire_hello hello = {.min_version = FP_WIRE_VERSION,
@@ -422,7 +422,7 @@ static int send_hello(struct fp_handshake *dialog, const struct fp_handshake_opt
 	fp_wire_name_set(hello.client_name, options->client_name);
 	fp_wire_hello_encode(&hello, bytes);
 	*ret_hello = hello;
-	return fp_handshake_send(dialog, FP_WIRE_HELLO, 0, bytes, sizeof(bytes), deadline_ns);
+	return fp_handshake_send(handshake, FP_WIRE_HELLO, 0, bytes, sizeof(bytes), deadline_ns);
 }
 
 /* A client with a secret trusts only a node that proves it, whatever the node says that it
@@ -442,7 +442,7 @@ static int check_welcome(const char *secret, const struct fp_wire_hello *hello,
 	return 0;
 }
 
-static int shake_hands(struct fp_handshake *dialog, const struct fp_handshake_options *options,
+static int shake_hands(struct fp_handshake *handshake, const struct fp_handshake_options *options,
                        uint64_t deadline_ns, struct fp_wire_welcome *ret_welcome)
 {
 	struct fp_wire_hello hello;
@@ -452,15 +452,15 @@ static int shake_hands(struct fp_handshake *dialog, const struct fp_handshake_op
 	const void *payload;
 	int r;
 
-	if ((r = send_hello(dialog, options, deadline_ns, &hello)) < 0 ||
-	    (r = expect(dialog, FP_WIRE_CHALLENGE, deadline_ns, &payload)) < 0 ||
+	if ((r = send_hello(handshake, options, deadline_ns, &hello)) < 0 ||
+	    (r = expect(handshake, FP_WIRE_CHALLENGE, deadline_ns, &payload)) < 0 ||
 	    (r = fp_wire_challenge_decode(payload, (size_t)r, &challenge)) < 0)
 		return r;
 	if (challenge.version < hello.min_version || challenge.version > hello.max_version)
 		return -EPROTONOSUPPORT;
 	if ((r = fp_auth_prove_client(options->secret, &hello, &challenge, auth.proof)) < 0 ||
-	    (r = fp_handshake_send(dialog, FP_WIRE_AUTH, 0, &auth, sizeof(auth), deadline_ns)) < 0 ||
-	    (r = expect(dialog, FP_WIRE_WELCOME, deadline_ns, &payload)) < 0 ||
+	    (r = fp_handshake_send(handshake, FP_WIRE_AUTH, 0, &auth, sizeof(auth), deadline_ns)) < 0 ||
+	    (r = expect(handshake, FP_WIRE_WELCOME, deadline_ns, &payload)) < 0 ||
 	    (r = fp_wire_welcome_decode(payload, (size_t)r, &welcome)) < 0 ||
 	    (r = check_welcome(options->secret, &hello, &challenge, &welcome)) < 0)
 		return r;
@@ -472,40 +472,40 @@ static int shake_hands(struct fp_handshake *dialog, const struct fp_handshake_op
  * A RESUME that failed half-way may have been understood by the node: then it must look broken, not
  * ended, or the leases would go.
  */
-static int open_dialog(struct fp_handshake *dialog, const struct fp_handshake_options *options,
-                       uint64_t deadline_ns, struct fp_handshake **ret_dialog,
-                       struct fp_wire_welcome *ret_welcome)
+static int open_handshake(struct fp_handshake *handshake, const struct fp_handshake_options *options,
+                          uint64_t deadline_ns, struct fp_handshake **ret_handshake,
+                          struct fp_wire_welcome *ret_welcome)
 {
-	int r = shake_hands(dialog, options, deadline_ns, ret_welcome);
+	int r = shake_hands(handshake, options, deadline_ns, ret_welcome);
 
 	if (r < 0)
-		fp_handshake_end(dialog, options->purpose == FP_WIRE_RESUME ? FP_HANDSHAKE_ABORT
-		                                                            : FP_HANDSHAKE_CLOSE);
+		fp_handshake_end(handshake, options->purpose == FP_WIRE_RESUME ? FP_HANDSHAKE_ABORT
+		                                                               : FP_HANDSHAKE_CLOSE);
 	else
-		*ret_dialog = dialog;
+		*ret_handshake = handshake;
 	return r;
 }
 
 int fp_handshake_open(const struct fp_url *url, const struct fp_handshake_options *options,
-                      uint64_t deadline_ns, struct fp_handshake **ret_dialog,
+                      uint64_t deadline_ns, struct fp_handshake **ret_handshake,
                       struct fp_wire_welcome *ret_welcome)
 {
-	struct fp_handshake *dialog;
-	int r = dial(url, deadline_ns, &dialog);
+	struct fp_handshake *handshake;
+	int r = dial(url, deadline_ns, &handshake);
 
-	return r < 0 ? r : open_dialog(dialog, options, deadline_ns, ret_dialog, ret_welcome);
+	return r < 0 ? r : open_handshake(handshake, options, deadline_ns, ret_handshake, ret_welcome);
 }
 
 int fp_handshake_open_on(struct fp_handshake_stream *stream, const struct fp_handshake_options *options,
-                         uint64_t deadline_ns, struct fp_handshake **ret_dialog,
+                         uint64_t deadline_ns, struct fp_handshake **ret_handshake,
                          struct fp_wire_welcome *ret_welcome)
 {
-	struct fp_handshake *dialog = dialog_new();
+	struct fp_handshake *handshake = handshake_new();
 
-	if (!dialog) {
+	if (!handshake) {
 		stream->ops->close(stream->context, FP_HANDSHAKE_CLOSE);
 		return -ENOMEM;
 	}
-	dialog->stream = *stream;
-	return open_dialog(dialog, options, deadline_ns, ret_dialog, ret_welcome);
+	handshake->stream = *stream;
+	return open_handshake(handshake, options, deadline_ns, ret_handshake, ret_welcome);
 }

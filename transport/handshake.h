@@ -53,42 +53,42 @@ struct fp_handshake_stream {
 };
 
 /*
- * Connects to url and shakes hands, until deadline_ns (absolute). 0, *ret_dialog and *ret_welcome;
- * the errors of fp_session_open. A host name that has to be looked up (names.h) takes
+ * Connects to url and shakes hands, until deadline_ns (absolute). 0, *ret_handshake and
+ * *ret_welcome; the errors of fp_session_open. A host name that has to be looked up (names.h) takes
  * as long as the resolver likes.
  */
 int fp_handshake_open(const struct fp_url *url, const struct fp_handshake_options *options,
-                      uint64_t deadline_ns, struct fp_handshake **ret_dialog,
+                      uint64_t deadline_ns, struct fp_handshake **ret_handshake,
                       struct fp_wire_welcome *ret_welcome);
 /*
- * The same over a stream, which is the dialog's from the call on: it is closed with the dialog, and
- * also if this fails.
+ * The same over a stream, which is the handshake's from the call on: it is closed with the
+ * handshake, and also if this fails.
  */
 int fp_handshake_open_on(struct fp_handshake_stream *stream, const struct fp_handshake_options *options,
-                         uint64_t deadline_ns, struct fp_handshake **ret_dialog,
+                         uint64_t deadline_ns, struct fp_handshake **ret_handshake,
                          struct fp_wire_welcome *ret_welcome);
 
 /* NULL is fine. */
-void fp_handshake_end(struct fp_handshake *dialog, enum fp_handshake_end end);
+void fp_handshake_end(struct fp_handshake *handshake, enum fp_handshake_end end);
 /* FP_HANDSHAKE_CLOSE. */
-void fp_handshake_close(struct fp_handshake *dialog);
-FP_DEFINE_CLEANUP(struct fp_handshake, dialog, fp_handshake_close)
+void fp_handshake_close(struct fp_handshake *handshake);
+FP_DEFINE_CLEANUP(struct fp_handshake, handshake, fp_handshake_close)
 
 /* Sends a frame of at most FP_WIRE_MAX_PING bytes. -ETIMEDOUT leaves the connection in step: what
  * is not out yet goes before the next frame. Any other error means that it is dead. */
-int fp_handshake_send(struct fp_handshake *dialog, enum fp_wire_type type, uint64_t tag, const void *payload,
-                      size_t len, uint64_t deadline_ns);
+int fp_handshake_send(struct fp_handshake *handshake, enum fp_wire_type type, uint64_t tag,
+                      const void *payload, size_t len, uint64_t deadline_ns);
 
 /*
- * Receives one frame. *ret_payload lies in dialog until the next call. -ETIMEDOUT leaves the
+ * Receives one frame. *ret_payload lies in handshake until the next call. -ETIMEDOUT leaves the
  * connection in step: a frame that came in part is completed by the next call. Any other error
  * means that it is dead.
  */
-int fp_handshake_receive(struct fp_handshake *dialog, uint64_t deadline_ns, struct fp_wire_header *ret_header,
-                         const void **ret_payload);
+int fp_handshake_receive(struct fp_handshake *handshake, uint64_t deadline_ns,
+                         struct fp_wire_header *ret_header, const void **ret_payload);
 
 /* The descriptor that came with the last frame, now the caller's; -1 if none. */
-int fp_handshake_take_memfd(struct fp_handshake *dialog);
+int fp_handshake_take_memfd(struct fp_handshake *handshake);
 
 /*
  * Has the kernel break a TCP connection within a minute of the other machine's vanishing: by probes
@@ -98,19 +98,19 @@ int fp_handshake_take_memfd(struct fp_handshake *dialog);
 void fp_handshake_keep_alive(int fd);
 
 /*
- * Closes dialog but for its socket (a blocking one: pass MSG_DONTWAIT), which is now the caller's.
- * Only of what fp_handshake_open gave.
+ * Closes handshake but for its socket (a blocking one: pass MSG_DONTWAIT), which is now the
+ * caller's. Only of what fp_handshake_open gave.
  */
-int fp_handshake_take_socket(struct fp_handshake *dialog);
+int fp_handshake_take_socket(struct fp_handshake *handshake);
 
 /*
  * Whether the connection still stands: 0; -ECONNRESET: its other end has hung up, or somebody has
  * shut it down; -EBADF: its descriptor was closed behind our back, and may be the program's by now.
  * Reads nothing, never blocks. 0 where it is no socket: such a stream says so itself.
  */
-int fp_handshake_check(const struct fp_handshake *dialog);
+int fp_handshake_check(const struct fp_handshake *handshake);
 
 /* What broke the stream: see struct fp_handshake_stream_ops. */
-const char *fp_handshake_why(const struct fp_handshake *dialog);
+const char *fp_handshake_why(const struct fp_handshake *handshake);
 
 #endif

@@ -52,7 +52,7 @@ static void rdma_done(struct fp_session *session, bool forked)
 	free(rdma);
 }
 
-void fp_transport_tend(void)
+void fp_transport_check_devices(void)
 {
 	fp_verbs_devices_check();
 }
@@ -137,12 +137,12 @@ static int connect_cm(const struct fp_url *url, const struct request *request,
 
 static ssize_t control_send(void *context, const void *bytes, size_t len)
 {
-	return fp_stream_send(context, bytes, len);
+	return fp_verbs_stream_send(context, bytes, len);
 }
 
 static ssize_t control_receive(void *context, void *ret_bytes, size_t len, int *fd)
 {
-	return fp_stream_receive(context, ret_bytes, len);
+	return fp_verbs_stream_receive(context, ret_bytes, len);
 }
 
 static int sleep_on(struct pollfd *p, uint64_t now_ns, uint64_t deadline_ns)
@@ -170,11 +170,11 @@ static struct nudging nudging_begin(struct fp_verbs_conn *conn, uint64_t now_ns)
 	return (struct nudging){now_ns + NUDGE_NS, needed ? NUDGE_NS : 0};
 }
 
-static void nudge(struct fp_stream *stream, struct nudging *nudging, uint64_t now_ns)
+static void nudge(struct fp_verbs_stream *stream, struct nudging *nudging, uint64_t now_ns)
 {
 	if (!nudging->step_ns || now_ns < nudging->next_ns)
 		return;
-	nudging->step_ns = fp_stream_nudge(stream) ? nudging->step_ns * 2 : 0;
+	nudging->step_ns = fp_verbs_stream_nudge(stream) ? nudging->step_ns * 2 : 0;
 	nudging->next_ns = now_ns + nudging->step_ns;
 }
 
@@ -186,7 +186,7 @@ static void nudge(struct fp_stream *stream, struct nudging *nudging, uint64_t no
  */
 static int control_wait(void *context, short events, uint64_t deadline_ns)
 {
-	struct fp_verbs_conn *conn = fp_stream_conn(context);
+	struct fp_verbs_conn *conn = fp_verbs_stream_conn(context);
 	struct nudging nudging = nudging_begin(conn, fp_clock_ns());
 	uint64_t now_ns;
 	struct pollfd p;
@@ -195,7 +195,7 @@ static int control_wait(void *context, short events, uint64_t deadline_ns)
 	for (;;) {
 		bool gone = fp_verbs_conn_stirs(conn) && fp_verbs_conn_check(conn) < 0;
 
-		r = fp_stream_wait(context, &p); /* first what came before the end */
+		r = fp_verbs_stream_wait(context, &p); /* first what came before the end */
 		if (r != 0)
 			return r < 0 ? r : 0;
 		if (gone)
@@ -212,14 +212,14 @@ static int control_wait(void *context, short events, uint64_t deadline_ns)
 
 static const char *control_why(void *context)
 {
-	return fp_stream_why(context);
+	return fp_verbs_stream_why(context);
 }
 
 /* Leaving in order has been said by a frame; the connection's end says the same to either. */
 static void control_close(void *context, enum fp_handshake_end end)
 {
 	if (end != FP_HANDSHAKE_FORGET)
-		fp_stream_close(context);
+		fp_verbs_stream_close(context);
 }
 
 static const struct fp_handshake_stream_ops control_stream = {
@@ -235,9 +235,9 @@ static int rdma_dial(const struct fp_url *url, const struct fp_handshake_options
 {
 	FP_CLEANUP(fp_cleanup_verbs_conn) struct fp_verbs_conn *conn = NULL;
 	struct request request = {.purpose = options->purpose, .secret = options->secret};
-	struct fp_verbs_conn_options how = fp_stream_conn_options(fp_control_rdma(session));
+	struct fp_verbs_conn_options how = fp_verbs_stream_conn_options(fp_control_rdma(session));
 	struct rdma *rdma = rdma_new(session);
-	struct fp_stream *stream;
+	struct fp_verbs_stream *stream;
 	int r;
 
 	if (!rdma)
@@ -245,7 +245,7 @@ static int rdma_dial(const struct fp_url *url, const struct fp_handshake_options
 	r = connect_cm(url, &request, &how, deadline_ns, &rdma->domain, &conn);
 	if (r < 0)
 		return r;
-	r = fp_stream_new(conn, &stream);
+	r = fp_verbs_stream_new(conn, &stream);
 	if (r < 0)
 		return r;
 	(void)fp_take_ptr(conn);
@@ -325,7 +325,7 @@ static int rdma_session_open(const struct fp_url *url, const struct fp_session_o
 /* ---- queue pairs connected by hand ---- */
 
 /* Tells the node of our queue pair and hears of its. */
-static int exchange(struct fp_handshake *dialog, uint64_t deadline_ns, const struct fp_verbs_address *own,
+static int exchange(struct fp_handshake *handshake, uint64_t deadline_ns, const struct fp_verbs_address *own,
                     struct fp_verbs_address *ret_peer)
 {
 	struct fp_wire_qp qp = {
@@ -337,9 +337,9 @@ static int exchange(struct fp_handshake *dialog, uint64_t deadline_ns, const str
 
 	memcpy(qp.gid, own->gid, sizeof(qp.gid));
 	fp_wire_qp_encode(&qp, bytes);
-	r = fp_handshake_send(dialog, FP_WIRE_QP, QP_TAG, bytes, sizeof(bytes), deadline_ns);
+	r = fp_handshake_send(handshake, FP_WIRE_QP, QP_TAG, bytes, sizeof(bytes), deadline_ns);
 	if (r == 0)
-		r = fp_handshake_receive(dialog, deadline_ns, &header, &payload);
+		r = fp_handshake_receive(handshake, deadline_ns, &header, &payload);
 	if (r < 0)
 		return r;
 	if (header.type == FP_WIRE_ERROR)
@@ -354,7 +354,7 @@ static int exchange(struct fp_handshake *dialog, uint64_t deadline_ns, const str
 	return 0;
 }
 
-static int connect_by_hand(struct fp_session *session, struct fp_handshake *dialog,
+static int connect_by_hand(struct fp_session *session, struct fp_handshake *handshake,
                            struct fp_verbs_conn **ret_conn)
 {
 	FP_CLEANUP(fp_cleanup_verbs_conn) struct fp_verbs_conn *conn = NULL;
@@ -364,7 +364,7 @@ static int connect_by_hand(struct fp_session *session, struct fp_handshake *dial
 	int r = fp_verbs_manual_open(rdma_of(session)->domain, &how, &conn, &own);
 
 	if (r == 0)
-		r = exchange(dialog, deadline_ns, &own, &peer);
+		r = exchange(handshake, deadline_ns, &own, &peer);
 	if (r == 0)
 		r = fp_verbs_manual_connect(conn, &peer);
 	if (r == 0)
@@ -375,15 +375,15 @@ static int connect_by_hand(struct fp_session *session, struct fp_handshake *dial
 static int by_hand_link_open(struct fp_session *session, struct fp_link **ret_link)
 {
 	FP_CLEANUP(fp_cleanup_verbs_conn) struct fp_verbs_conn *conn = NULL;
-	FP_CLEANUP(fp_cleanup_dialog) struct fp_handshake *dialog = NULL;
+	FP_CLEANUP(fp_cleanup_handshake) struct fp_handshake *handshake = NULL;
 	struct fp_wire_welcome welcome;
-	int fd, r = fp_control_open_link(session, &dialog, &welcome);
+	int fd, r = fp_control_open_link(session, &handshake, &welcome);
 
 	if (r == 0)
-		r = connect_by_hand(session, dialog, &conn);
+		r = connect_by_hand(session, handshake, &conn);
 	if (r < 0)
 		return r;
-	fd = fp_handshake_take_socket(fp_take_ptr(dialog));
+	fd = fp_handshake_take_socket(fp_take_ptr(handshake));
 	r = make_link(session, fd, conn, ret_link);
 	if (r < 0)
 		fp_fd_close(fd);

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "clock.h"
-#include "verbs_cm_server.h"
+#include "cm_server.h"
 
 #define ACK_TIMEOUT_UNIT_NS 4096u /* of a queue pair's timeout, which is a power of two of it */
 #define ACK_TIMEOUT_MAX     31u
@@ -81,8 +81,8 @@ struct fp_verbs_conn_options fp_rdma_conn_options(const struct fp_rdma_options *
 
 const char *fp_rdma_explain_device(const struct fp_rdma_options *rdma, char *buf, size_t len)
 {
-	struct fp_cm_server_device devices[MAX_DEVICES];
-	unsigned n = fp_cm_server_devices(devices, MAX_DEVICES);
+	struct fp_rdma_device devices[MAX_DEVICES];
+	unsigned n = fp_rdma_devices(devices, MAX_DEVICES);
 	const char *name = rdma && rdma->device ? rdma->device : NULL;
 	char port[8] = "";
 	size_t at;

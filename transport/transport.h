@@ -311,7 +311,7 @@ void fp_transport_forked(void);
  * To be called now and then, by a thread that may block: lets go of devices that were taken from
  * this machine, for which whoever takes them waits.
  */
-void fp_transport_tend(void);
+void fp_transport_check_devices(void);
 
 /* A new data path. The calling thread need not be the owner: the first to submit is. */
 int fp_link_open(struct fp_session *session, struct fp_link **ret_link);

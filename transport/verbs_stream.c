@@ -13,8 +13,8 @@
 #include "lockedmem.h"
 
 #define PREFIX_BYTES 4u
-#define N_SENDS      (2 * FP_STREAM_BUFFERS) /* completions may come later than the peer's credits */
-#define N_BUFFERS    (N_SENDS + FP_STREAM_BUFFERS)
+#define N_SENDS      (2 * FP_VERBS_STREAM_BUFFERS) /* completions may come later than the peer's credits */
+#define N_BUFFERS    (N_SENDS + FP_VERBS_STREAM_BUFFERS)
 #define POLL_CHUNK   8
 
 struct arrival {
@@ -22,36 +22,36 @@ struct arrival {
 	uint16_t at, end;
 };
 
-struct fp_stream {
+struct fp_verbs_stream {
 	struct fp_verbs_conn *conn;
 	struct fp_verbs_region region;
 	int error;          /* what broke it; 0 while it works */
-	const char *why;    /* see fp_stream_why */
+	const char *why;    /* see fp_verbs_stream_why */
 	unsigned credits;   /* messages that the peer has room for */
 	unsigned to_return; /* receives posted again that the peer does not know of */
 	bool heard;         /* the peer has said something */
 	unsigned n_free;    /* send buffers: */
 	uint8_t free[N_SENDS];
 	unsigned first, n_arrived; /* ring of what is here to be read */
-	struct arrival arrived[FP_STREAM_BUFFERS];
-	uint8_t buffers[N_BUFFERS][FP_STREAM_BUFFER_BYTES];
+	struct arrival arrived[FP_VERBS_STREAM_BUFFERS];
+	uint8_t buffers[N_BUFFERS][FP_VERBS_STREAM_BUFFER_BYTES];
 };
 
-struct fp_verbs_conn_options fp_stream_conn_options(const struct fp_rdma_options *rdma)
+struct fp_verbs_conn_options fp_verbs_stream_conn_options(const struct fp_rdma_options *rdma)
 {
 	struct fp_verbs_conn_options options = fp_rdma_conn_options(rdma);
 
 	options.send_depth = N_SENDS;
-	options.recv_depth = FP_STREAM_BUFFERS;
+	options.recv_depth = FP_VERBS_STREAM_BUFFERS;
 	return options;
 }
 
-static int post_recv(struct fp_stream *stream, unsigned buffer)
+static int post_recv(struct fp_verbs_stream *stream, unsigned buffer)
 {
 	struct fp_verbs_work work = {
 	    .op = FP_VERBS_RECV,
 	    .local = stream->buffers[buffer],
-	    .len_bytes = FP_STREAM_BUFFER_BYTES,
+	    .len_bytes = FP_VERBS_STREAM_BUFFER_BYTES,
 	    .lkey = stream->region.lkey,
 	    .id = buffer,
 	};
@@ -59,9 +59,9 @@ static int post_recv(struct fp_stream *stream, unsigned buffer)
 	return fp_verbs_post_recv(stream->conn, &work, 1);
 }
 
-int fp_stream_new(struct fp_verbs_conn *conn, struct fp_stream **ret_stream)
+int fp_verbs_stream_new(struct fp_verbs_conn *conn, struct fp_verbs_stream **ret_stream)
 {
-	struct fp_stream *stream = fp_lockedmem_new(sizeof(*stream));
+	struct fp_verbs_stream *stream = fp_lockedmem_new(sizeof(*stream));
 	int r;
 
 	if (!stream)
@@ -69,7 +69,7 @@ int fp_stream_new(struct fp_verbs_conn *conn, struct fp_stream **ret_stream)
 	r = fp_verbs_register(fp_verbs_conn_domain(conn), stream->buffers, sizeof(stream->buffers),
 	                      FP_VERBS_LOCAL, &stream->region);
 	stream->conn = conn;
-	stream->credits = FP_STREAM_BUFFERS;
+	stream->credits = FP_VERBS_STREAM_BUFFERS;
 	while (stream->n_free < N_SENDS) {
 		stream->free[stream->n_free] = (uint8_t)stream->n_free;
 		stream->n_free++;
@@ -89,7 +89,7 @@ int fp_stream_new(struct fp_verbs_conn *conn, struct fp_stream **ret_stream)
 	return 0;
 }
 
-void fp_stream_close(struct fp_stream *stream)
+void fp_verbs_stream_close(struct fp_verbs_stream *stream)
 {
 	struct fp_verbs_domain *domain;
 
@@ -102,7 +102,7 @@ void fp_stream_close(struct fp_stream *stream)
 	fp_lockedmem_free(stream, sizeof(*stream));
 }
 
-static int fail(struct fp_stream *stream, int error)
+static int fail(struct fp_verbs_stream *stream, int error)
 {
 	if (!stream->error)
 		stream->error = error == -ECANCELED ? -ECONNRESET : error;
@@ -110,7 +110,7 @@ static int fail(struct fp_stream *stream, int error)
 }
 
 /* Sends len bytes (perhaps none) and all credits. */
-static int send_message(struct fp_stream *stream, const void *bytes, size_t len)
+static int send_message(struct fp_verbs_stream *stream, const void *bytes, size_t len)
 {
 	uint8_t buffer = stream->free[--stream->n_free];
 	uint8_t *message = stream->buffers[buffer];
@@ -137,13 +137,13 @@ static int send_message(struct fp_stream *stream, const void *bytes, size_t len)
 }
 
 /* The last credit is kept for this. */
-static void return_credits(struct fp_stream *stream)
+static void return_credits(struct fp_verbs_stream *stream)
 {
-	if (stream->to_return >= FP_STREAM_BUFFERS / 2 && stream->credits > 0 && stream->n_free > 0)
+	if (stream->to_return >= FP_VERBS_STREAM_BUFFERS / 2 && stream->credits > 0 && stream->n_free > 0)
 		(void)send_message(stream, NULL, 0);
 }
 
-static void post_again(struct fp_stream *stream, unsigned buffer)
+static void post_again(struct fp_verbs_stream *stream, unsigned buffer)
 {
 	int r = post_recv(stream, buffer);
 
@@ -152,14 +152,14 @@ static void post_again(struct fp_stream *stream, unsigned buffer)
 	stream->to_return++;
 }
 
-static void on_arrival(struct fp_stream *stream, const struct fp_verbs_completion *c)
+static void on_arrival(struct fp_verbs_stream *stream, const struct fp_verbs_completion *c)
 {
 	const uint8_t *message = stream->buffers[c->id];
 	unsigned credits = message[0];
 
 	stream->heard = true;
-	if (c->len_bytes < PREFIX_BYTES || c->len_bytes > FP_STREAM_BUFFER_BYTES || message[1] ||
-	    message[2] || message[3] || credits > FP_STREAM_BUFFERS - stream->credits) {
+	if (c->len_bytes < PREFIX_BYTES || c->len_bytes > FP_VERBS_STREAM_BUFFER_BYTES || message[1] ||
+	    message[2] || message[3] || credits > FP_VERBS_STREAM_BUFFERS - stream->credits) {
 		(void)fail(stream, -EPROTO);
 		return;
 	}
@@ -168,13 +168,13 @@ static void on_arrival(struct fp_stream *stream, const struct fp_verbs_completio
 		post_again(stream, (unsigned)c->id);
 		return;
 	}
-	stream->arrived[(stream->first + stream->n_arrived++) % FP_STREAM_BUFFERS] =
+	stream->arrived[(stream->first + stream->n_arrived++) % FP_VERBS_STREAM_BUFFERS] =
 	    (struct arrival){(uint8_t)c->id, PREFIX_BYTES, (uint16_t)c->len_bytes};
 }
 
 static void on_completion(const struct fp_verbs_completion *c, void *user)
 {
-	struct fp_stream *stream = user;
+	struct fp_verbs_stream *stream = user;
 
 	if (c->op != FP_VERBS_RECV)
 		stream->free[stream->n_free++] = (uint8_t)c->id;
@@ -187,7 +187,7 @@ static void on_completion(const struct fp_verbs_completion *c, void *user)
 }
 
 /* Returns the number of completions that it took. */
-static int progress(struct fp_stream *stream)
+static int progress(struct fp_verbs_stream *stream)
 {
 	int n = fp_verbs_dispatch(stream->conn, on_completion, stream);
 
@@ -198,13 +198,13 @@ static int progress(struct fp_stream *stream)
 	return n;
 }
 
-ssize_t fp_stream_send(struct fp_stream *stream, const void *bytes, size_t len)
+ssize_t fp_verbs_stream_send(struct fp_verbs_stream *stream, const void *bytes, size_t len)
 {
 	size_t sent = 0;
 
 	(void)progress(stream);
 	while (sent < len && !stream->error && stream->credits > 1 && stream->n_free > 0) {
-		size_t n = FP_MIN(len - sent, (size_t)(FP_STREAM_BUFFER_BYTES - PREFIX_BYTES));
+		size_t n = FP_MIN(len - sent, (size_t)(FP_VERBS_STREAM_BUFFER_BYTES - PREFIX_BYTES));
 
 		if (send_message(stream, (const char *)bytes + sent, n) < 0)
 			break;
@@ -215,7 +215,7 @@ ssize_t fp_stream_send(struct fp_stream *stream, const void *bytes, size_t len)
 	return stream->error ? stream->error : -EAGAIN;
 }
 
-ssize_t fp_stream_receive(struct fp_stream *stream, void *ret_bytes, size_t len)
+ssize_t fp_verbs_stream_receive(struct fp_verbs_stream *stream, void *ret_bytes, size_t len)
 {
 	size_t got = 0;
 
@@ -229,7 +229,7 @@ ssize_t fp_stream_receive(struct fp_stream *stream, void *ret_bytes, size_t len)
 		a->at = (uint16_t)(a->at + n);
 		if (a->at < a->end)
 			break;
-		stream->first = (stream->first + 1) % FP_STREAM_BUFFERS;
+		stream->first = (stream->first + 1) % FP_VERBS_STREAM_BUFFERS;
 		stream->n_arrived--;
 		if (!stream->error)
 			post_again(stream, a->buffer);
@@ -241,7 +241,7 @@ ssize_t fp_stream_receive(struct fp_stream *stream, void *ret_bytes, size_t len)
 	return stream->error ? stream->error : -EAGAIN;
 }
 
-int fp_stream_wait(struct fp_stream *stream, struct pollfd *ret_pollfd)
+int fp_verbs_stream_wait(struct fp_verbs_stream *stream, struct pollfd *ret_pollfd)
 {
 	int r = fp_verbs_arm(stream->conn, ret_pollfd);
 
@@ -252,23 +252,23 @@ int fp_stream_wait(struct fp_stream *stream, struct pollfd *ret_pollfd)
 
 /* Half of the peer's receives are for this at most, until it says something and with that returns
  * them. */
-bool fp_stream_nudge(struct fp_stream *stream)
+bool fp_verbs_stream_nudge(struct fp_verbs_stream *stream)
 {
-	return !stream->heard && !stream->error && stream->credits > FP_STREAM_BUFFERS / 2 &&
+	return !stream->heard && !stream->error && stream->credits > FP_VERBS_STREAM_BUFFERS / 2 &&
 	       stream->n_free > 0 && send_message(stream, NULL, 0) == 0;
 }
 
-const char *fp_stream_why(const struct fp_stream *stream)
+const char *fp_verbs_stream_why(const struct fp_verbs_stream *stream)
 {
 	return stream->why;
 }
 
-bool fp_stream_is_idle(const struct fp_stream *stream)
+bool fp_verbs_stream_is_idle(const struct fp_verbs_stream *stream)
 {
 	return stream->n_free == N_SENDS;
 }
 
-struct fp_verbs_conn *fp_stream_conn(struct fp_stream *stream)
+struct fp_verbs_conn *fp_verbs_stream_conn(struct fp_verbs_stream *stream)
 {
 	return stream->conn;
 }

@@ -83,7 +83,7 @@ static void next_event(struct fp_verbs_listener *listener, enum fp_verbs_event_t
 }
 
 static void connect_both(struct pair *pair, const struct fp_verbs_conn_options *how,
-                         struct fp_stream **ret_stream)
+                         struct fp_verbs_stream **ret_stream)
 {
 	struct connecting c = {
 	    .port = fp_verbs_listener_port(pair->listener), .options = how, .domain = pair->domain};
@@ -96,7 +96,7 @@ static void connect_both(struct pair *pair, const struct fp_verbs_conn_options *
 	assert_memory_equal(event.private_data, HELLO, sizeof(HELLO));
 	assert_int_equal(fp_verbs_prepare(event.request, how, &pair->node_domain, &pair->node), 0);
 	if (ret_stream)
-		assert_int_equal(fp_stream_new(pair->node, ret_stream), 0);
+		assert_int_equal(fp_verbs_stream_new(pair->node, ret_stream), 0);
 	assert_int_equal(fp_verbs_admit(pair->node, WELCOME, sizeof(WELCOME)), 0);
 	pthread_join(thread, NULL);
 	assert_int_equal(c.status, 0);
@@ -629,7 +629,7 @@ static void a_device_is_chosen_by_name(void **state)
 
 /* One end of a stream: writes its own random bytes, checks the other's. */
 struct talker {
-	struct fp_stream *stream;
+	struct fp_verbs_stream *stream;
 	uint64_t out, in;
 	size_t n_out, n_in, total;
 };
@@ -643,13 +643,13 @@ static void talk(struct talker *t, uint64_t *rng)
 
 	for (size_t i = 0; i < want; i++)
 		bytes[i] = (uint8_t)test_random(&t->out);
-	n = want ? fp_stream_send(t->stream, bytes, want) : 0;
+	n = want ? fp_verbs_stream_send(t->stream, bytes, want) : 0;
 	assert_true(n >= 0 || n == -EAGAIN);
 	t->out = keep;
 	for (ssize_t i = 0; i < n; i++)
 		(void)test_random(&t->out);
 	t->n_out += n > 0 ? (size_t)n : 0;
-	n = fp_stream_receive(t->stream, bytes, 1 + test_random(rng) % sizeof(bytes));
+	n = fp_verbs_stream_receive(t->stream, bytes, 1 + test_random(rng) % sizeof(bytes));
 	assert_true(n >= 0 || n == -EAGAIN);
 	for (ssize_t i = 0; i < n; i++)
 		assert_int_equal(bytes[i], (uint8_t)test_random(&t->in));
@@ -663,13 +663,13 @@ static void a_stream_carries_bytes_both_ways(void **state)
 	                         {.out = seed + 2, .in = seed + 1, .total = 1 << 20}};
 	uint8_t byte;
 	struct pollfd p;
-	struct fp_verbs_conn_options how = fp_stream_conn_options(NULL);
+	struct fp_verbs_conn_options how = fp_verbs_stream_conn_options(NULL);
 	struct pair pair = {0};
 	int r;
 
 	assert_int_equal(fp_verbs_listen(address, 0, &pair.listener), 0);
 	connect_both(&pair, &how, &ends[1].stream);
-	assert_int_equal(fp_stream_new(pair.conn, &ends[0].stream), 0);
+	assert_int_equal(fp_verbs_stream_new(pair.conn, &ends[0].stream), 0);
 	talk(&ends[0], &rng); /* the client speaks first, as iWARP wants it */
 	while (ends[0].n_in < ends[0].total || ends[1].n_in < ends[1].total) {
 		assert_true(fp_clock_ns() < until);
@@ -682,24 +682,24 @@ static void a_stream_carries_bytes_both_ways(void **state)
 	 * the end */
 	do {
 		assert_true(fp_clock_ns() < until);
-		while ((r = fp_stream_wait(ends[0].stream, &p)) == 1)
+		while ((r = fp_verbs_stream_wait(ends[0].stream, &p)) == 1)
 			;
 		assert_int_equal(r, 0);
 	} while (poll(&p, 1, 100) != 0);
-	assert_int_equal(fp_stream_send(ends[1].stream, "x", 1), 1);
+	assert_int_equal(fp_verbs_stream_send(ends[1].stream, "x", 1), 1);
 	assert_int_equal(poll(&p, 1, 20000), 1);
-	while ((r = (int)fp_stream_receive(ends[0].stream, &byte, 1)) == -EAGAIN)
+	while ((r = (int)fp_verbs_stream_receive(ends[0].stream, &byte, 1)) == -EAGAIN)
 		;
 	assert_int_equal(r, 1);
 	assert_int_equal(byte, 'x');
-	fp_stream_close(ends[1].stream);
-	while ((r = (int)fp_stream_receive(ends[0].stream, &byte, 1)) == -EAGAIN) {
+	fp_verbs_stream_close(ends[1].stream);
+	while ((r = (int)fp_verbs_stream_receive(ends[0].stream, &byte, 1)) == -EAGAIN) {
 		assert_true(fp_clock_ns() < until);
-		if (fp_stream_wait(ends[0].stream, &p) == 0)
+		if (fp_verbs_stream_wait(ends[0].stream, &p) == 0)
 			poll(&p, 1, 1000);
 	}
 	assert_int_equal(r, -ECONNRESET);
-	fp_stream_close(ends[0].stream);
+	fp_verbs_stream_close(ends[0].stream);
 	fp_verbs_domain_unref(pair.domain);
 	fp_verbs_domain_unref(pair.node_domain);
 	fp_verbs_listener_close(pair.listener);

@@ -50,7 +50,7 @@ static inline uint64_t fake_tend(struct fp_store *store)
 	uint64_t sleep_ns = UINT64_MAX;
 
 	for (unsigned i = 0; i < fp_store_n_nodes(store); i++) {
-		uint64_t ns = fp_store_tend(store, i);
+		uint64_t ns = fp_store_reconnect(store, i);
 
 		sleep_ns = FP_MIN(sleep_ns, ns);
 	}

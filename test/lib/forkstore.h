@@ -145,7 +145,7 @@ static inline void check_all(void)
 static inline void check_unheld(uint64_t slot)
 {
 	const struct fp_slots *slots = fp_store_lease_of(me.store, slot);
-	uint64_t word = slots->held_word + fp_slots_word_of(slots, slot);
+	uint64_t word = slots->shared_word + fp_slots_word_of(slots, slot);
 
 	check(!fp_store_slot_is_shared(me.store, slot));
 	for (struct fp_generation *gen = me.store->gens.living; gen; gen = gen->next)

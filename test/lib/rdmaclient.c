@@ -42,7 +42,7 @@ struct half {
 };
 
 struct pump {
-	struct fp_stream *stream;
+	struct fp_verbs_stream *stream;
 	int sock;
 	struct half in, out;
 };
@@ -91,7 +91,7 @@ static ssize_t errno_of(ssize_t n)
 static int pump_in(struct pump *p)
 {
 	if (p->in.begin == p->in.end) {
-		ssize_t n = fp_stream_receive(p->stream, p->in.bytes, sizeof(p->in.bytes));
+		ssize_t n = fp_verbs_stream_receive(p->stream, p->in.bytes, sizeof(p->in.bytes));
 
 		p->in.begin = p->in.end = 0;
 		return moved(&p->in.end, n);
@@ -109,7 +109,7 @@ static int pump_out(struct pump *p)
 		return moved(&p->out.end, n);
 	}
 	return moved(&p->out.begin,
-	             fp_stream_send(p->stream, p->out.bytes + p->out.begin, p->out.end - p->out.begin));
+	             fp_verbs_stream_send(p->stream, p->out.bytes + p->out.begin, p->out.end - p->out.begin));
 }
 
 /* Returns false when either end is gone. */
@@ -118,10 +118,10 @@ static bool pump_sleep(struct pump *p)
 	bool reads = p->out.begin == p->out.end, writes = p->in.begin < p->in.end;
 	struct pollfd polls[2] = {
 	    {0}, {.fd = p->sock, .events = (short)((reads ? POLLIN : 0) | (writes ? POLLOUT : 0))}};
-	int r = fp_stream_wait(p->stream, &polls[0]);
+	int r = fp_verbs_stream_wait(p->stream, &polls[0]);
 
 	if (r == 0 && poll(polls, 2, LOOK_MS) == 0)
-		return fp_verbs_conn_check(fp_stream_conn(p->stream)) == 0;
+		return fp_verbs_conn_check(fp_verbs_stream_conn(p->stream)) == 0;
 	return r >= 0;
 }
 
@@ -137,7 +137,7 @@ static void *pump_on_and_on(void *arg)
 			break;
 	}
 	close(p->sock);
-	fp_stream_close(p->stream);
+	fp_verbs_stream_close(p->stream);
 	free(p);
 	return NULL;
 }
@@ -164,14 +164,14 @@ static int start(struct pump *p)
 
 int rdma_dial(const char *host, unsigned port, const void *request, size_t len)
 {
-	struct fp_verbs_conn_options how = fp_stream_conn_options(NULL);
+	struct fp_verbs_conn_options how = fp_verbs_stream_conn_options(NULL);
 	struct fp_verbs_domain *domain = NULL;
 	struct fp_verbs_conn *conn;
 	struct pump *p = calloc(1, sizeof(*p));
 	int r = p ? dial(host, port, request, len, &how, &domain, &conn) : -ENOMEM;
 
 	if (r == 0) {
-		r = fp_stream_new(conn, &p->stream);
+		r = fp_verbs_stream_new(conn, &p->stream);
 		if (r < 0)
 			fp_verbs_conn_close(conn);
 	}
@@ -179,7 +179,7 @@ int rdma_dial(const char *host, unsigned port, const void *request, size_t len)
 	if (r == 0)
 		r = start(p);
 	if (r < 0 && p) {
-		fp_stream_close(p->stream);
+		fp_verbs_stream_close(p->stream);
 		free(p);
 	}
 	return r;

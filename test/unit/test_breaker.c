@@ -11,7 +11,7 @@
 #include "cleanup.h"
 #include "clock.h"
 #include "testrng.h"
-#include "tries.h"
+#include "retry.h"
 
 #define N_STATES 4
 #define N_EVENTS 6
@@ -162,19 +162,19 @@ static void what_is_heard_of_is_waited_for_anew(void **state)
 static void later_tries_have_more_time(void **state)
 {
 	static const uint64_t expected[] = {20, 40, 80, 80, 80};
-	struct fp_tries tries;
-	uint64_t now_ns = 1000, deadline_ns = fp_tries_begin(&tries, now_ns, 10, 2000);
+	struct fp_retry tries;
+	uint64_t now_ns = 1000, deadline_ns = fp_retry_begin(&tries, now_ns, 10, 2000);
 
 	assert_int_equal(deadline_ns, 1010);
-	assert_int_equal(fp_tries_next(&tries, 1005, 10, deadline_ns), 1015); /* its link broke before */
+	assert_int_equal(fp_retry_next(&tries, 1005, 10, deadline_ns), 1015); /* its link broke before */
 	for (unsigned i = 0; i < FP_ARRAY_LEN(expected); i++) {
 		now_ns = deadline_ns;
-		deadline_ns = fp_tries_next(&tries, now_ns, 10, deadline_ns);
+		deadline_ns = fp_retry_next(&tries, now_ns, 10, deadline_ns);
 		assert_int_equal(deadline_ns, now_ns + expected[i]);
 	}
-	assert_int_equal(fp_tries_next(&tries, 2990, 10, 2980), 3000);
-	assert_int_equal(fp_tries_begin(&tries, now_ns, 10, 5), now_ns + 5);
-	fp_tries_begin(&tries, now_ns, 10, UINT64_MAX);
+	assert_int_equal(fp_retry_next(&tries, 2990, 10, 2980), 3000);
+	assert_int_equal(fp_retry_begin(&tries, now_ns, 10, 5), now_ns + 5);
+	fp_retry_begin(&tries, now_ns, 10, UINT64_MAX);
 	assert_true(tries.until_ns == UINT64_MAX);
 }
 

@@ -21,7 +21,7 @@
 
 #include "auth.h"
 #include "cleanup.h"
-#include "verbs_cm_server.h"
+#include "cm_server.h"
 #include "verbs_stream.h"
 
 #define SECRET      "0123456789abcdef"
@@ -43,7 +43,7 @@ struct fp_verbs_conn {
 	_Atomic bool flushed;
 	struct fp_verbs_domain *domain;
 };
-struct fp_stream {
+struct fp_verbs_stream {
 	struct fp_verbs_conn *conn;
 	int fd;
 	bool blocked;
@@ -70,7 +70,7 @@ int fp_verbs_load(void)
 	return load_result;
 }
 
-unsigned fp_cm_server_devices(struct fp_cm_server_device *ret_devices, unsigned max)
+unsigned fp_rdma_devices(struct fp_rdma_device *ret_devices, unsigned max)
 {
 	return n_devices;
 }
@@ -305,9 +305,9 @@ int fp_verbs_arm(struct fp_verbs_conn *conn, struct pollfd *ret_pollfd)
 	return 0;
 }
 
-int fp_stream_new(struct fp_verbs_conn *conn, struct fp_stream **ret_stream)
+int fp_verbs_stream_new(struct fp_verbs_conn *conn, struct fp_verbs_stream **ret_stream)
 {
-	struct fp_stream *stream = calloc(1, sizeof(*stream));
+	struct fp_verbs_stream *stream = calloc(1, sizeof(*stream));
 	int fds[2];
 
 	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
@@ -320,7 +320,7 @@ int fp_stream_new(struct fp_verbs_conn *conn, struct fp_stream **ret_stream)
 	return 0;
 }
 
-void fp_stream_close(struct fp_stream *stream)
+void fp_verbs_stream_close(struct fp_verbs_stream *stream)
 {
 	if (!stream)
 		return;
@@ -329,7 +329,7 @@ void fp_stream_close(struct fp_stream *stream)
 	free(stream);
 }
 
-ssize_t fp_stream_send(struct fp_stream *stream, const void *bytes, size_t len)
+ssize_t fp_verbs_stream_send(struct fp_verbs_stream *stream, const void *bytes, size_t len)
 {
 	ssize_t n = send(stream->fd, bytes, len, MSG_NOSIGNAL);
 
@@ -337,30 +337,30 @@ ssize_t fp_stream_send(struct fp_stream *stream, const void *bytes, size_t len)
 	return n < 0 ? -errno : n;
 }
 
-ssize_t fp_stream_receive(struct fp_stream *stream, void *ret_bytes, size_t len)
+ssize_t fp_verbs_stream_receive(struct fp_verbs_stream *stream, void *ret_bytes, size_t len)
 {
 	ssize_t n = recv(stream->fd, ret_bytes, len, 0);
 
 	return n < 0 ? -errno : n == 0 ? -ECONNRESET : n;
 }
 
-int fp_stream_wait(struct fp_stream *stream, struct pollfd *ret_pollfd)
+int fp_verbs_stream_wait(struct fp_verbs_stream *stream, struct pollfd *ret_pollfd)
 {
 	*ret_pollfd = (struct pollfd){.fd = stream->fd, .events = stream->blocked ? POLLOUT : POLLIN};
 	return 0;
 }
 
-struct fp_verbs_conn_options fp_stream_conn_options(const struct fp_rdma_options *rdma)
+struct fp_verbs_conn_options fp_verbs_stream_conn_options(const struct fp_rdma_options *rdma)
 {
 	return fp_rdma_conn_options(rdma);
 }
 
-const char *fp_stream_why(const struct fp_stream *stream)
+const char *fp_verbs_stream_why(const struct fp_verbs_stream *stream)
 {
 	return stream_why;
 }
 
-bool fp_stream_is_idle(const struct fp_stream *stream)
+bool fp_verbs_stream_is_idle(const struct fp_verbs_stream *stream)
 {
 	return true;
 }
@@ -412,10 +412,10 @@ static int teardown(void **state)
 	return 0;
 }
 
-static struct fp_cm_server_news next_news(const struct fp_cm_server *gate)
+static struct fp_cm_server_event next_news(const struct fp_cm_server *gate)
 {
-	struct pollfd p = {.fd = fp_cm_server_news_fd(gate), .events = POLLIN};
-	struct fp_cm_server_news news;
+	struct pollfd p = {.fd = fp_cm_server_event_fd(gate), .events = POLLIN};
+	struct fp_cm_server_event news;
 
 	assert_int_equal(poll(&p, 1, PATIENCE_MS), 1);
 	assert_int_equal(read(p.fd, &news, sizeof(news)), sizeof(news));
@@ -456,21 +456,21 @@ static void ask(struct fp_verbs_request *request, const char *secret, uint64_t s
 	                                .peer = "10.0.0.2:4"});
 }
 
-static struct fp_cm_server_news enter(const struct fp_cm_server *gate)
+static struct fp_cm_server_event enter(const struct fp_cm_server *gate)
 {
 	struct fp_verbs_request request;
-	struct fp_cm_server_news news;
+	struct fp_cm_server_event news;
 
 	ask(&request, SECRET, 0, NULL);
 	await(&request.answer, -2);
 	happens((struct fp_verbs_event){.type = FP_VERBS_EV_ESTABLISHED, .conn = last_conn});
 	news = next_news(gate);
-	assert_int_equal(news.type, FP_CM_SERVER_NEWS_PEER);
+	assert_int_equal(news.type, FP_CM_SERVER_EVENT_PEER);
 	assert_string_equal(news.who, "10.0.0.2:4");
 	return news;
 }
 
-static void leave(struct fp_cm_server_news *news)
+static void leave(struct fp_cm_server_event *news)
 {
 	close(news->fd);
 	fp_cm_server_peer_end(news->peer);
@@ -508,10 +508,10 @@ static void strangers_get_no_queue_pair(void **state)
 
 	ask(&request, "fedcba9876543210", 0, NULL);
 	await(&request.answer, FP_WIRE_DENIED);
-	assert_int_equal(next_news(*state).type, FP_CM_SERVER_NEWS_REJECTED);
+	assert_int_equal(next_news(*state).type, FP_CM_SERVER_EVENT_REJECTED);
 	ask(&request, NULL, 7, token);
 	await(&request.answer, FP_WIRE_DENIED);
-	assert_int_equal(next_news(*state).type, FP_CM_SERVER_NEWS_REJECTED);
+	assert_int_equal(next_news(*state).type, FP_CM_SERVER_EVENT_REJECTED);
 	memset(request.private_data, 0xff, sizeof(request.private_data));
 	happens((struct fp_verbs_event){.type = FP_VERBS_EV_REQUEST,
 	                                .request = &request,
@@ -526,14 +526,14 @@ static void strangers_get_no_queue_pair(void **state)
 
 static void no_more_than_allowed(void **state)
 {
-	struct fp_cm_server_news first = enter(*state), second;
+	struct fp_cm_server_event first = enter(*state), second;
 	int first_client = client_fd;
 	struct fp_verbs_request request;
 
 	second = enter(*state);
 	ask(&request, SECRET, 0, NULL);
 	await(&request.answer, FP_WIRE_BUSY);
-	assert_int_equal(next_news(*state).type, FP_CM_SERVER_NEWS_REJECTED);
+	assert_int_equal(next_news(*state).type, FP_CM_SERVER_EVENT_REJECTED);
 	leave(&second);
 	client_fd = first_client;
 	leave(&first);
@@ -542,7 +542,7 @@ static void no_more_than_allowed(void **state)
 /* Requests that are not finished take no place from those who come in. */
 static void the_oldest_unfinished_goes(void **state)
 {
-	struct fp_cm_server_news news;
+	struct fp_cm_server_event news;
 	struct fp_verbs_request request;
 
 	for (unsigned i = 0; i < 5; i++) {
@@ -559,7 +559,7 @@ static void the_oldest_unfinished_goes(void **state)
 static void bytes_go_both_ways(void **state)
 {
 	static uint8_t out[1 << 20], in[sizeof(out)];
-	struct fp_cm_server_news news = enter(*state);
+	struct fp_cm_server_event news = enter(*state);
 
 	for (unsigned way = 0; way < 2; way++) {
 		int from = way ? news.fd : client_fd, to = way ? client_fd : news.fd;
@@ -595,7 +595,7 @@ static void bytes_go_both_ways(void **state)
 /* What came before the end is read before the end. */
 static void the_end_of_a_connection(void **state)
 {
-	struct fp_cm_server_news news = enter(*state);
+	struct fp_cm_server_event news = enter(*state);
 	char byte[2];
 
 	assert_int_equal(send(client_fd, "x", 1, 0), 1);
@@ -607,12 +607,12 @@ static void the_end_of_a_connection(void **state)
 
 static void what_broke_a_control_connection_is_told(void **state)
 {
-	struct fp_cm_server_news news = enter(*state), told;
+	struct fp_cm_server_event news = enter(*state), told;
 
 	stream_why = "said by the device";
 	shutdown(client_fd, SHUT_RDWR);
 	told = next_news(*state);
-	assert_int_equal(told.type, FP_CM_SERVER_NEWS_BROKEN);
+	assert_int_equal(told.type, FP_CM_SERVER_EVENT_BROKEN);
 	assert_string_equal(told.why, "said by the device");
 	assert_string_equal(told.who, "10.0.0.2:4");
 	stream_why = NULL;
@@ -622,7 +622,7 @@ static void what_broke_a_control_connection_is_told(void **state)
 /* What the daemon said last goes out when it closes its end. */
 static void the_daemon_closes(void **state)
 {
-	struct fp_cm_server_news news = enter(*state);
+	struct fp_cm_server_event news = enter(*state);
 	char byte[2];
 
 	assert_int_equal(send(news.fd, "x", 1, 0), 1);
@@ -635,7 +635,7 @@ static void the_daemon_closes(void **state)
 static void links_need_the_token(void **state)
 {
 	static const uint8_t token[FP_WIRE_TOKEN_BYTES] = {1}, wrong[FP_WIRE_TOKEN_BYTES] = {2};
-	struct fp_cm_server_news news = enter(*state);
+	struct fp_cm_server_event news = enter(*state);
 	struct fp_verbs_request request;
 
 	fp_cm_server_peer_admit(news.peer, 7, token);
@@ -658,7 +658,7 @@ static void links_need_the_token(void **state)
 static void a_link_that_breaks_is_told(void **state)
 {
 	static const uint8_t token[FP_WIRE_TOKEN_BYTES] = {1};
-	struct fp_cm_server_news news = enter(*state), told;
+	struct fp_cm_server_event news = enter(*state), told;
 	struct fp_cm_server_counts counts;
 	struct fp_verbs_request request;
 
@@ -675,7 +675,7 @@ static void a_link_that_breaks_is_told(void **state)
 		if (i == 1) /* it is found out also when the client leaves at once */
 			happens((struct fp_verbs_event){.type = FP_VERBS_EV_DISCONNECTED, .conn = last_conn});
 		told = next_news(*state);
-		assert_int_equal(told.type, FP_CM_SERVER_NEWS_DENIED);
+		assert_int_equal(told.type, FP_CM_SERVER_EVENT_DENIED);
 		assert_int_equal(told.session_id, 7);
 		await_conns(1);
 	}
@@ -726,13 +726,13 @@ static void queue_pairs_by_hand(void **state)
 
 static void a_device_goes(void **state)
 {
-	struct fp_cm_server_news news = enter(*state);
+	struct fp_cm_server_event news = enter(*state);
 	struct fp_cm_server_counts counts;
 	char byte;
 
 	happens((struct fp_verbs_event){.type = FP_VERBS_EV_DEVICE_GONE});
 	happens((struct fp_verbs_event){.type = FP_VERBS_EV_DEVICE_GONE, .conn = last_conn});
-	assert_int_equal(next_news(*state).type, FP_CM_SERVER_NEWS_DEVICE);
+	assert_int_equal(next_news(*state).type, FP_CM_SERVER_EVENT_DEVICE);
 	assert_int_equal(recv(news.fd, &byte, 1, 0), 0);
 	await(&n_listeners, 0);
 	fp_cm_server_counts(*state, &counts);

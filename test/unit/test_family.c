@@ -131,7 +131,7 @@ static void adopting_is_put_off_until_something_wants_it(void **state)
 		write_all();
 		pid = fork_store();
 		if (!pid) {
-			struct pollfd fd = {.fd = fp_store_tend_fd(me.store, 0), .events = POLLIN};
+			struct pollfd fd = {.fd = fp_store_reconnect_fd(me.store, 0), .events = POLLIN};
 
 			for (unsigned i = 0; i < 2; i++)
 				if (want != NOTHING)
@@ -145,7 +145,8 @@ static void adopting_is_put_off_until_something_wants_it(void **state)
 			if (want == READ) {
 				io = (struct fp_page_io){.slot = me.page[slot].slot, .buf = bytes};
 				check(fp_lane_read(me.lane, &p, 1) == 0);
-				check(poll(&fd, 1, 0) == 1); /* the tender need not sleep until then */
+				check(poll(&fd, 1, 0) ==
+				      1); /* the reconnect thread need not sleep until then */
 				fake_tend(me.store);
 				check(!info(0).adopting && info(1).adopting);
 				while (fp_lane_poll(me.lane, &done, 1) == 0)
@@ -225,7 +226,7 @@ static void *tender(void *arg)
 {
 	while (!stop_tending) {
 		uint64_t sleep_ns = fake_tend(me.store);
-		struct pollfd fd = {.fd = fp_store_tend_fd(me.store, 0), .events = POLLIN};
+		struct pollfd fd = {.fd = fp_store_reconnect_fd(me.store, 0), .events = POLLIN};
 
 		poll(&fd, 1, (int)(FP_MIN(sleep_ns, 5 * FP_NSEC_PER_MSEC) / FP_NSEC_PER_MSEC));
 	}
@@ -442,11 +443,11 @@ static void an_heir_that_ended_counts_no_more(void **state)
 	}
 	wait_for(&done);
 	for (unsigned i = 0; i < 2; i++)
-		assert_true(fp_generations_have_heir(me.store, i)); /* the child */
+		assert_true(fp_generations_have_adopter(me.store, i)); /* the child */
 	reach(&go);
 	wait_for(&done);
 	for (unsigned i = 0; i < 2; i++)
-		assert_false(fp_generations_have_heir(me.store, i));
+		assert_false(fp_generations_have_adopter(me.store, i));
 	end();
 	assert_int_equal(fake_n_standings(0), 1);
 	assert_int_equal(fake_n_standings(1), 1);
@@ -611,7 +612,8 @@ static void session_ends(void)
 	pthread_mutex_unlock(&node->control);
 }
 
-/* Whoever adds leases may wait for the tender, which waits neither for him nor for itself. */
+/* Whoever adds leases may wait for the reconnect thread, which waits neither for him nor for
+ * itself. */
 static void the_tender_waits_for_nobody_who_waits_for_it(void **state)
 {
 	uint64_t begun_ns = fp_clock_ns();

@@ -407,7 +407,7 @@ static void parent_goes(enum farewell how, const struct point *gone)
 	if (how >= RESUMED_AND_KILLED)
 		fake_break(0, FAKE_CUT);
 	if (how == RESUMED_AND_KILLED) {
-		check(page_holds(0)); /* the lane sees the cut, the tender resumes */
+		check(page_holds(0)); /* the lane sees the cut, the reconnect thread resumes */
 		check(me.store->nodes[0].reconnects == 1);
 		reach(gone);
 		pause(); /* the session lives as long as we do */

@@ -195,8 +195,8 @@ static void what_was_under_way_is_asked_again(void **state)
 	assert_int_equal(fp_store_reserve(b.store, 1), -EHOSTDOWN);
 	assert_int_equal(fp_lane_pollfds(b.lane, fds, FP_STORE_MAX_NODES, &deadline_ns), 0);
 	assert_true(deadline_ns <= fp_clock_ns() + 10 * FP_NSEC_PER_MSEC);
-	tend.fd = fp_store_tend_fd(b.store, 0);
-	assert_int_equal(poll(&tend, 1, 0), 1); /* the tender is told */
+	tend.fd = fp_store_reconnect_fd(b.store, 0);
+	assert_int_equal(poll(&tend, 1, 0), 1); /* the reconnect thread is told */
 	fake_tend(b.store);                     /* the first attempt comes at once */
 	assert_int_equal(poll(&tend, 1, 0), 0);
 	assert_int_equal(info().state, FP_STORE_UP);
@@ -781,7 +781,7 @@ static void *tender(void *arg)
 {
 	while (!storm.stop) {
 		uint64_t sleep_ns = fake_tend(b.store);
-		struct pollfd fd = {.fd = fp_store_tend_fd(b.store, 0), .events = POLLIN};
+		struct pollfd fd = {.fd = fp_store_reconnect_fd(b.store, 0), .events = POLLIN};
 
 		for (unsigned i = 0; i < b.store->n_nodes; i++) /* its own: no storm is too quick for it */
 			b.store->nodes[i].backoff.closed_ns = 0;
@@ -895,10 +895,10 @@ static void heartbeats_keep_a_session(void **state)
 {
 	fake_nodes[0].idle_ns = 4 * FP_NSEC_PER_SEC;
 	bench_open();
-	assert_true(fp_store_tend(b.store, 0) <= FP_NSEC_PER_SEC);
+	assert_true(fp_store_reconnect(b.store, 0) <= FP_NSEC_PER_SEC);
 	tend_now();
 	assert_int_equal(fake_nodes[0].n_pings, 1);
-	assert_true(fp_store_tend(b.store, 0) <= FP_NSEC_PER_SEC);
+	assert_true(fp_store_reconnect(b.store, 0) <= FP_NSEC_PER_SEC);
 	bench_close();
 }
 

@@ -122,20 +122,20 @@ static void hear(uint8_t credits, const char *bytes)
 
 static int set_up(void **state)
 {
-	struct fp_stream *stream;
+	struct fp_verbs_stream *stream;
 
 	n_sent = n_completions = 0;
 	first_receive = 0;
 	post_result = 0;
 	memset(receives, 0, sizeof(receives));
-	assert_int_equal(fp_stream_new(NULL, &stream), 0);
+	assert_int_equal(fp_verbs_stream_new(NULL, &stream), 0);
 	*state = stream;
 	return 0;
 }
 
 static int tear_down(void **state)
 {
-	fp_stream_close(*state);
+	fp_verbs_stream_close(*state);
 	return 0;
 }
 
@@ -144,16 +144,16 @@ static void nudges_say_nothing(void **state)
 {
 	unsigned n = 0;
 
-	assert_int_equal(fp_stream_send(*state, "hello", 5), 5);
-	while (fp_stream_nudge(*state))
+	assert_int_equal(fp_verbs_stream_send(*state, "hello", 5), 5);
+	while (fp_verbs_stream_nudge(*state))
 		n++;
-	assert_int_equal(n, FP_STREAM_BUFFERS / 2 - 1);
+	assert_int_equal(n, FP_VERBS_STREAM_BUFFERS / 2 - 1);
 	assert_int_equal(n_sent, 1 + n);
 	for (unsigned i = 1; i < n_sent; i++) {
 		assert_int_equal(sent[i].len_bytes, PREFIX_BYTES);
 		assert_memory_equal(sent[i].bytes, "\0\0\0\0", PREFIX_BYTES);
 	}
-	assert_int_equal(fp_stream_send(*state, "once more", 9), 9);
+	assert_int_equal(fp_verbs_stream_send(*state, "once more", 9), 9);
 }
 
 /* Who has answered needs none; and the stream goes on as if there had been none. */
@@ -161,36 +161,36 @@ static void an_answer_ends_them(void **state)
 {
 	char bytes[16];
 
-	assert_int_equal(fp_stream_send(*state, "hello", 5), 5);
-	assert_true(fp_stream_nudge(*state));
+	assert_int_equal(fp_verbs_stream_send(*state, "hello", 5), 5);
+	assert_true(fp_verbs_stream_nudge(*state));
 	hear(2, "welcome");
-	assert_int_equal(fp_stream_receive(*state, bytes, sizeof(bytes)), 7);
+	assert_int_equal(fp_verbs_stream_receive(*state, bytes, sizeof(bytes)), 7);
 	assert_memory_equal(bytes, "welcome", 7);
-	assert_false(fp_stream_nudge(*state));
+	assert_false(fp_verbs_stream_nudge(*state));
 	assert_int_equal(n_sent, 2);
-	assert_int_equal(fp_stream_receive(*state, bytes, sizeof(bytes)), -EAGAIN);
+	assert_int_equal(fp_verbs_stream_receive(*state, bytes, sizeof(bytes)), -EAGAIN);
 }
 
 /* The first error is the reason: what is flushed behind it only follows. */
 static void what_the_device_says_is_told(void **state)
 {
-	assert_int_equal(fp_stream_send(*state, "hello", 5), 5);
-	assert_int_equal(fp_stream_send(*state, "again", 5), 5);
-	assert_null(fp_stream_why(*state));
+	assert_int_equal(fp_verbs_stream_send(*state, "hello", 5), 5);
+	assert_int_equal(fp_verbs_stream_send(*state, "again", 5), 5);
+	assert_null(fp_verbs_stream_why(*state));
 	completions[n_completions - 1].status = -ETIMEDOUT;
 	completions[n_completions - 1].wc_status = WC_SAID;
 	completions[n_completions++] =
 	    (struct fp_verbs_completion){.id = 77, .op = FP_VERBS_RECV, .status = -ECANCELED, .wc_status = 5};
-	assert_int_equal(fp_stream_send(*state, "more", 4), -ECONNRESET);
-	assert_string_equal(fp_stream_why(*state), "said by the device");
+	assert_int_equal(fp_verbs_stream_send(*state, "more", 4), -ECONNRESET);
+	assert_string_equal(fp_verbs_stream_why(*state), "said by the device");
 }
 
 static void a_broken_stream_has_none(void **state)
 {
 	post_result = -ECONNRESET;
-	assert_false(fp_stream_nudge(*state));
+	assert_false(fp_verbs_stream_nudge(*state));
 	post_result = 0;
-	assert_false(fp_stream_nudge(*state));
+	assert_false(fp_verbs_stream_nudge(*state));
 	assert_int_equal(n_sent, 0);
 }
 

@@ -1,4 +1,4 @@
-/* See keeper.h. */
+/* See reconnector.h. */
 #include "reconnector.h"
 
 #include <errno.h>
@@ -19,11 +19,11 @@
 #define POLL_US 200
 
 /* The thread of one node. */
-struct tender {
-	struct fp_reconnector *keeper;
+struct node_thread {
+	struct fp_reconnector *reconnector;
 	unsigned node;
 	struct fp_node_said said;
-	pthread_mutex_t turn; /* held while the node is tended, and from pause to resume */
+	pthread_mutex_t turn; /* held while it works on the node, and from pause to resume */
 	struct fp_thread thread;
 };
 
@@ -32,8 +32,8 @@ struct fp_reconnector {
 	_Atomic unsigned n_asking; /* threads that want the turns: a mutex alone need not be fair */
 	int wake_fd;               /* readable from the stop on */
 	_Atomic bool stopping;
-	unsigned n_tenders;
-	struct tender tenders[FP_STORE_MAX_NODES];
+	unsigned n_threads;
+	struct node_thread threads[FP_STORE_MAX_NODES];
 };
 
 static void pause_briefly(void)
@@ -41,12 +41,12 @@ static void pause_briefly(void)
 	usleep(POLL_US);
 }
 
-static void wait_for_work(const struct tender *tender, uint64_t sleep_ns)
+static void wait_for_work(const struct node_thread *thread, uint64_t sleep_ns)
 {
-	const struct fp_reconnector *keeper = tender->keeper;
+	const struct fp_reconnector *reconnector = thread->reconnector;
 	struct pollfd fds[] = {
-	    {.fd = keeper->wake_fd, .events = POLLIN},
-	    {.fd = fp_store_tend_fd(keeper->options.store, tender->node), .events = POLLIN}};
+	    {.fd = reconnector->wake_fd, .events = POLLIN},
+	    {.fd = fp_store_reconnect_fd(reconnector->options.store, thread->node), .events = POLLIN}};
 	struct timespec ts = {.tv_sec = (time_t)(sleep_ns / FP_NSEC_PER_SEC),
 	                      .tv_nsec = (long)(sleep_ns % FP_NSEC_PER_SEC)};
 
@@ -55,25 +55,25 @@ static void wait_for_work(const struct tender *tender, uint64_t sleep_ns)
 
 static void *run(void *arg)
 {
-	struct tender *tender = arg;
-	struct fp_reconnector *keeper = tender->keeper;
-	struct fp_reconnector_options *o = &keeper->options;
+	struct node_thread *thread = arg;
+	struct fp_reconnector *reconnector = thread->reconnector;
+	struct fp_reconnector_options *o = &reconnector->options;
 
 	if (o->enter_local)
 		o->enter_local();
-	while (!atomic_load(&keeper->stopping)) {
+	while (!atomic_load(&reconnector->stopping)) {
 		uint64_t sleep_ns;
 
-		if (atomic_load(&keeper->n_asking)) { /* it may wait for another node's attempt */
+		if (atomic_load(&reconnector->n_asking)) { /* it may wait for another node's attempt */
 			pause_briefly();
 			continue;
 		}
-		fp_store_refresh_names(o->store, tender->node); /* no fork waits for a resolver */
-		pthread_mutex_lock(&tender->turn);
-		sleep_ns = fp_store_tend(o->store, tender->node);
-		fp_nodewatch_look(&tender->said, o->store, tender->node);
-		pthread_mutex_unlock(&tender->turn);
-		wait_for_work(tender, sleep_ns);
+		fp_store_refresh_names(o->store, thread->node); /* no fork waits for a resolver */
+		pthread_mutex_lock(&thread->turn);
+		sleep_ns = fp_store_reconnect(o->store, thread->node);
+		fp_nodewatch_look(&thread->said, o->store, thread->node);
+		pthread_mutex_unlock(&thread->turn);
+		wait_for_work(thread, sleep_ns);
 	}
 	if (o->leave_local)
 		o->leave_local();
@@ -82,86 +82,87 @@ static void *run(void *arg)
 
 /* ---- fork ---- */
 
-void fp_reconnector_pause(struct fp_reconnector *keeper)
+void fp_reconnector_pause(struct fp_reconnector *reconnector)
 {
-	if (!keeper)
+	if (!reconnector)
 		return;
-	atomic_fetch_add(&keeper->n_asking, 1);
-	for (unsigned i = 0; i < keeper->n_tenders; i++)
-		pthread_mutex_lock(&keeper->tenders[i].turn);
-	atomic_fetch_sub(&keeper->n_asking, 1);
+	atomic_fetch_add(&reconnector->n_asking, 1);
+	for (unsigned i = 0; i < reconnector->n_threads; i++)
+		pthread_mutex_lock(&reconnector->threads[i].turn);
+	atomic_fetch_sub(&reconnector->n_asking, 1);
 }
 
-void fp_reconnector_resume(struct fp_reconnector *keeper)
+void fp_reconnector_resume(struct fp_reconnector *reconnector)
 {
-	for (unsigned i = 0; keeper && i < keeper->n_tenders; i++)
-		pthread_mutex_unlock(&keeper->tenders[i].turn);
+	for (unsigned i = 0; reconnector && i < reconnector->n_threads; i++)
+		pthread_mutex_unlock(&reconnector->threads[i].turn);
 }
 
 /* ---- life ---- */
 
-static void keeper_free(struct fp_reconnector *keeper)
+static void reconnector_free(struct fp_reconnector *reconnector)
 {
-	fp_fd_close(keeper->wake_fd);
-	fp_lockedmem_free(keeper, sizeof(*keeper));
+	fp_fd_close(reconnector->wake_fd);
+	fp_lockedmem_free(reconnector, sizeof(*reconnector));
 }
 
-static int start_tender(struct fp_reconnector *keeper, unsigned node)
+static int start_thread(struct fp_reconnector *reconnector, unsigned node)
 {
-	struct tender *tender = &keeper->tenders[node];
+	struct node_thread *thread = &reconnector->threads[node];
 	int r;
 
-	tender->keeper = keeper;
-	tender->node = node;
-	pthread_mutex_init(&tender->turn, NULL);
-	r = fp_thread_start(&tender->thread, "farpage-keeper", run, tender);
-	keeper->n_tenders += r == 0;
+	thread->reconnector = reconnector;
+	thread->node = node;
+	pthread_mutex_init(&thread->turn, NULL);
+	r = fp_thread_start(&thread->thread, "farpage-reconn", run, thread);
+	reconnector->n_threads += r == 0;
 	return r;
 }
 
-int fp_reconnector_start(const struct fp_reconnector_options *options, struct fp_reconnector **ret_keeper)
+int fp_reconnector_start(const struct fp_reconnector_options *options,
+                         struct fp_reconnector **ret_reconnector)
 {
-	struct fp_reconnector *keeper = fp_lockedmem_new(sizeof(*keeper));
+	struct fp_reconnector *reconnector = fp_lockedmem_new(sizeof(*reconnector));
 	int r;
 
-	if (!keeper)
+	if (!reconnector)
 		return -ENOMEM;
-	keeper->options = *options;
-	keeper->wake_fd = FP_FD_OPEN(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-	r = keeper->wake_fd < 0 ? -errno : 0;
+	reconnector->options = *options;
+	reconnector->wake_fd = FP_FD_OPEN(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+	r = reconnector->wake_fd < 0 ? -errno : 0;
 	for (unsigned i = 0; i < fp_store_n_nodes(options->store) && r == 0; i++)
-		r = start_tender(keeper, i);
+		r = start_thread(reconnector, i);
 	if (r < 0) {
-		fp_reconnector_stop(keeper);
+		fp_reconnector_stop(reconnector);
 		return r;
 	}
-	*ret_keeper = keeper;
+	*ret_reconnector = reconnector;
 	return 0;
 }
 
-void fp_reconnector_stop(struct fp_reconnector *keeper)
+void fp_reconnector_stop(struct fp_reconnector *reconnector)
 {
-	if (!keeper)
+	if (!reconnector)
 		return;
-	atomic_store(&keeper->stopping, true);
-	eventfd_write(keeper->wake_fd, 1);
-	for (unsigned i = 0; i < keeper->n_tenders; i++) {
-		fp_thread_join(&keeper->tenders[i].thread);
-		pthread_mutex_destroy(&keeper->tenders[i].turn);
+	atomic_store(&reconnector->stopping, true);
+	eventfd_write(reconnector->wake_fd, 1);
+	for (unsigned i = 0; i < reconnector->n_threads; i++) {
+		fp_thread_join(&reconnector->threads[i].thread);
+		pthread_mutex_destroy(&reconnector->threads[i].turn);
 	}
-	keeper_free(keeper);
+	reconnector_free(reconnector);
 }
 
-void fp_reconnector_abandon(struct fp_reconnector *keeper)
+void fp_reconnector_abandon(struct fp_reconnector *reconnector)
 {
-	if (!keeper)
+	if (!reconnector)
 		return;
-	for (unsigned i = 0; i < keeper->n_tenders; i++)
-		fp_thread_abandon(&keeper->tenders[i].thread);
-	keeper_free(keeper);
+	for (unsigned i = 0; i < reconnector->n_threads; i++)
+		fp_thread_abandon(&reconnector->threads[i].thread);
+	reconnector_free(reconnector);
 }
 
-int fp_reconnector_fd(const struct fp_reconnector *keeper)
+int fp_reconnector_fd(const struct fp_reconnector *reconnector)
 {
-	return keeper ? keeper->wake_fd : -1;
+	return reconnector ? reconnector->wake_fd : -1;
 }

@@ -1,16 +1,16 @@
 /*
  * Pages in the order they came, linked by their next. Room: store. One thread's.
  */
-#ifndef FP_CHAIN_H
-#define FP_CHAIN_H
+#ifndef FP_PAGE_LIST_H
+#define FP_PAGE_LIST_H
 
 #include "store.h"
 
-struct fp_chain {
+struct fp_page_list {
 	struct fp_page_io *head, *tail;
 };
 
-static inline void fp_chain_append(struct fp_chain *chain, struct fp_page_io *page)
+static inline void fp_page_list_append(struct fp_page_list *chain, struct fp_page_io *page)
 {
 	page->next = NULL;
 	if (chain->head)
@@ -20,7 +20,7 @@ static inline void fp_chain_append(struct fp_chain *chain, struct fp_page_io *pa
 	chain->tail = page;
 }
 
-static inline struct fp_page_io *fp_chain_pop(struct fp_chain *chain)
+static inline struct fp_page_io *fp_page_list_pop(struct fp_page_list *chain)
 {
 	struct fp_page_io *page = chain->head;
 

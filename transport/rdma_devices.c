@@ -1,5 +1,5 @@
 /*
- * What the kernel's list of rdma devices says. Room: transport; see verbs_gate.h. It opens no
+ * What the kernel's list of rdma devices says. Room: transport; see cm_server.h. It opens no
  * device.
  */
 #include <dirent.h>
@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "cleanup.h"
-#include "verbs_cm_server.h"
+#include "cm_server.h"
 
 #define DEVICES_FOLDER "/sys/class/infiniband"
 
@@ -23,14 +23,14 @@ static void read_word(const char *device, const char *file, char *ret_word, size
 		snprintf(ret_word, size, "?");
 }
 
-unsigned fp_cm_server_devices(struct fp_cm_server_device *ret_devices, unsigned max)
+unsigned fp_rdma_devices(struct fp_rdma_device *ret_devices, unsigned max)
 {
 	DIR *dir = opendir(DEVICES_FOLDER);
 	struct dirent *entry;
 	unsigned n = 0;
 
 	while (dir && n < max && (entry = readdir(dir))) {
-		struct fp_cm_server_device *device = &ret_devices[n];
+		struct fp_rdma_device *device = &ret_devices[n];
 		char type[16];
 
 		if (entry->d_name[0] == '.' || strlen(entry->d_name) >= sizeof(device->name))

@@ -1,8 +1,8 @@
 /*
  * The pump: between a peer's stream and the socket pair whose other end is the daemon's. Room:
- * transport; see verbs_gate.h.
+ * transport; see cm_server.h.
  */
-#include "verbs_cm_server_internal.h"
+#include "cm_server_internal.h"
 
 #include <errno.h>
 #include <sys/socket.h>
@@ -12,7 +12,7 @@
 /* Fills half with what fill gave, if that is something. Returns whether anything moved, or a
  * negative errno.
  */
-static int filled(struct fp_cm_server_half *half, ssize_t n)
+static int filled(struct fp_cm_server_buffer *half, ssize_t n)
 {
 	if (n == -EAGAIN)
 		return 0;
@@ -23,7 +23,7 @@ static int filled(struct fp_cm_server_half *half, ssize_t n)
 	return n > 0;
 }
 
-static int drained(struct fp_cm_server_half *half, ssize_t n)
+static int drained(struct fp_cm_server_buffer *half, ssize_t n)
 {
 	if (n == -EAGAIN)
 		return 0;
@@ -41,15 +41,15 @@ static ssize_t normal(ssize_t n)
 /* Each returns whether anything moved, or a negative errno: this way is broken. */
 static int pump_in(struct fp_cm_server_peer *peer)
 {
-	struct fp_cm_server_half *in = peer->in;
+	struct fp_cm_server_buffer *in = peer->in;
 	int r, moved = 0;
 
-	if (fp_cm_server_half_is_empty(in)) {
-		moved = filled(in, fp_stream_receive(peer->stream, in->bytes, sizeof(in->bytes)));
+	if (fp_cm_server_buffer_is_empty(in)) {
+		moved = filled(in, fp_verbs_stream_receive(peer->stream, in->bytes, sizeof(in->bytes)));
 		if (moved < 0)
 			return moved;
 	}
-	if (fp_cm_server_half_is_empty(in))
+	if (fp_cm_server_buffer_is_empty(in))
 		return moved;
 	r = drained(in, normal(send(peer->sock, in->bytes + in->begin, in->end - in->begin,
 	                            MSG_NOSIGNAL | MSG_DONTWAIT)));
@@ -61,20 +61,20 @@ static int pump_in(struct fp_cm_server_peer *peer)
 
 static int pump_out(struct fp_cm_server_peer *peer)
 {
-	struct fp_cm_server_half *out = peer->out;
+	struct fp_cm_server_buffer *out = peer->out;
 	int r, moved = 0;
 	ssize_t n;
 
-	if (fp_cm_server_half_is_empty(out) && !peer->sock_eof) {
+	if (fp_cm_server_buffer_is_empty(out) && !peer->sock_eof) {
 		n = normal(recv(peer->sock, out->bytes, sizeof(out->bytes), MSG_DONTWAIT));
 		peer->sock_eof = n == 0;
 		moved = filled(out, n);
 		if (moved < 0)
 			return moved;
 	}
-	if (fp_cm_server_half_is_empty(out))
+	if (fp_cm_server_buffer_is_empty(out))
 		return moved;
-	r = drained(out, fp_stream_send(peer->stream, out->bytes + out->begin, out->end - out->begin));
+	r = drained(out, fp_verbs_stream_send(peer->stream, out->bytes + out->begin, out->end - out->begin));
 	return r < 0 ? r : moved | r;
 }
 
@@ -94,7 +94,7 @@ int fp_cm_server_pump_until_still(struct fp_cm_server_peer *peer)
 			return out;
 		if (in || out)
 			continue;
-		r = fp_stream_wait(peer->stream, &peer->stream_poll);
+		r = fp_verbs_stream_wait(peer->stream, &peer->stream_poll);
 		if (r <= 0)
 			return r;
 	}
@@ -105,16 +105,17 @@ int fp_cm_server_pump_until_still(struct fp_cm_server_peer *peer)
 /* The daemon is through with it, and all that it said is out. */
 static bool has_farewelled(const struct fp_cm_server_peer *peer)
 {
-	return peer->sock_eof && fp_cm_server_half_is_empty(peer->out) && fp_stream_is_idle(peer->stream);
+	return peer->sock_eof && fp_cm_server_buffer_is_empty(peer->out) &&
+	       fp_verbs_stream_is_idle(peer->stream);
 }
 
 void fp_cm_server_pump(struct fp_cm_server_peer *peer)
 {
 	int r = fp_cm_server_pump_until_still(peer);
-	const char *why = fp_stream_why(peer->stream);
+	const char *why = fp_verbs_stream_why(peer->stream);
 
 	if (r < 0 && why)
-		fp_cm_server_tell_why(peer->gate, FP_CM_SERVER_NEWS_BROKEN, peer->name,
+		fp_cm_server_tell_why(peer->server, FP_CM_SERVER_EVENT_BROKEN, peer->name,
 		                      fp_cm_server_peer_session(peer), why);
 	if (r < 0 || has_farewelled(peer))
 		fp_cm_server_peer_cut_off(peer);

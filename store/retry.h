@@ -4,8 +4,8 @@
  *
  *   begun ── deadline ──► link broken, next try ── twice as long ──► ... ──► until: it is over
  */
-#ifndef FP_TRIES_H
-#define FP_TRIES_H
+#ifndef FP_RETRY_H
+#define FP_RETRY_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -13,28 +13,28 @@
 #include "cleanup.h"
 #include "clock.h"
 
-#define FP_TRIES_GROW 3u /* each of so many tries has twice the time of the one before */
+#define FP_RETRY_GROW 3u /* each of so many tries has twice the time of the one before */
 
-struct fp_tries {
+struct fp_retry {
 	uint64_t until_ns;
 	unsigned n_late; /* tries that have passed their deadline */
 };
 
 /* A request that may wait for wait_ns in all. The deadline of its first try, of deadline_ns. */
-static inline uint64_t fp_tries_begin(struct fp_tries *tries, uint64_t now_ns, uint64_t deadline_ns,
+static inline uint64_t fp_retry_begin(struct fp_retry *tries, uint64_t now_ns, uint64_t deadline_ns,
                                       uint64_t wait_ns)
 {
-	*tries = (struct fp_tries){.until_ns = fp_clock_after(now_ns, wait_ns)};
+	*tries = (struct fp_retry){.until_ns = fp_clock_after(now_ns, wait_ns)};
 	return FP_MIN(fp_clock_after(now_ns, deadline_ns), tries->until_ns);
 }
 
 /* The deadline of one more try, the last one's being last_ns. A node that is merely slow gets more
  * time. */
-static inline uint64_t fp_tries_next(struct fp_tries *tries, uint64_t now_ns, uint64_t deadline_ns,
+static inline uint64_t fp_retry_next(struct fp_retry *tries, uint64_t now_ns, uint64_t deadline_ns,
                                      uint64_t last_ns)
 {
 	tries->n_late += now_ns >= last_ns;
-	return FP_MIN(fp_clock_after(now_ns, deadline_ns << FP_MIN(tries->n_late, FP_TRIES_GROW)),
+	return FP_MIN(fp_clock_after(now_ns, deadline_ns << FP_MIN(tries->n_late, FP_RETRY_GROW)),
 	              tries->until_ns);
 }
 

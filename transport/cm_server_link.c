@@ -1,8 +1,8 @@
 /*
  * Links: queue pairs of a peer that READ and WRITE and say nothing, and what their devices say of
- * them. Room: transport; see verbs_gate.h.
+ * them. Room: transport; see cm_server.h.
  */
-#include "verbs_cm_server_internal.h"
+#include "cm_server_internal.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -21,9 +21,9 @@ static bool is_iwarp(const struct fp_cm_server_peer *peer)
 	return fp_verbs_domain_limits(peer->domain)->iwarp;
 }
 
-struct fp_verbs_conn_options fp_cm_server_link_options(const struct fp_cm_server *gate)
+struct fp_verbs_conn_options fp_cm_server_link_options(const struct fp_cm_server *server)
 {
-	struct fp_verbs_conn_options options = fp_rdma_conn_options(gate->rdma);
+	struct fp_verbs_conn_options options = fp_rdma_conn_options(server->rdma);
 
 	options.send_depth = options.recv_depth = 1;
 	options.responder = true;
@@ -43,7 +43,7 @@ void fp_cm_server_link_destroy(struct fp_cm_server_link *link)
 	if (link->next)
 		link->next->at = link->at;
 	peer->n_links--;
-	peer->gate->n_ends--;
+	peer->server->n_reserved--;
 	if (!link->held)
 		free(link);
 }
@@ -53,8 +53,8 @@ static void deny(struct fp_cm_server_link *link, const char *why)
 	struct fp_cm_server_peer *peer = link->end.peer;
 
 	atomic_fetch_add(&peer->n_denied, 1);
-	atomic_fetch_add(&peer->gate->n_denied, 1);
-	fp_cm_server_tell_why(peer->gate, FP_CM_SERVER_NEWS_DENIED, peer->name,
+	atomic_fetch_add(&peer->server->n_denied, 1);
+	fp_cm_server_tell_why(peer->server, FP_CM_SERVER_EVENT_DENIED, peer->name,
 	                      fp_cm_server_peer_session(peer), why);
 	fp_cm_server_link_destroy(link);
 }
@@ -132,12 +132,12 @@ int fp_cm_server_link_add(struct fp_cm_server_peer *peer, struct fp_verbs_conn *
 
 	if (!link)
 		return -ENOMEM;
-	link->end = (struct fp_cm_server_end){.peer = peer, .link = link};
+	link->end = (struct fp_cm_server_endpoint){.peer = peer, .link = link};
 	link->conn = conn;
 	link->fd = -1;
 	r = start_link(link);
 	if (r == 0)
-		r = fp_cm_server_reserve_ends(peer->gate, 1);
+		r = fp_cm_server_reserve_polls(peer->server, 1);
 	if (r < 0)
 		return r;
 	link->next = peer->links;
@@ -153,9 +153,10 @@ int fp_cm_server_link_add(struct fp_cm_server_peer *peer, struct fp_verbs_conn *
 
 /* ---- device events ---- */
 
-static struct fp_cm_server_link *find_link(const struct fp_cm_server *gate, const char *device, uint32_t qpn)
+static struct fp_cm_server_link *find_link(const struct fp_cm_server *server, const char *device,
+                                           uint32_t qpn)
 {
-	for (struct fp_cm_server_peer *peer = gate->peers; peer; peer = peer->next) {
+	for (struct fp_cm_server_peer *peer = server->peers; peer; peer = peer->next) {
 		if (strcmp(fp_cm_server_peer_device(peer), device) != 0)
 			continue;
 		for (struct fp_cm_server_link *link = peer->links; link; link = link->next)
@@ -165,9 +166,9 @@ static struct fp_cm_server_link *find_link(const struct fp_cm_server *gate, cons
 	return NULL;
 }
 
-static void end_peers_of(struct fp_cm_server *gate, const char *device)
+static void end_peers_of(struct fp_cm_server *server, const char *device)
 {
-	for (struct fp_cm_server_peer *peer = gate->peers, *next; peer; peer = next) {
+	for (struct fp_cm_server_peer *peer = server->peers, *next; peer; peer = next) {
 		next = peer->next;
 		if (strcmp(fp_cm_server_peer_device(peer), device) == 0)
 			fp_cm_server_peer_give_up(peer);
@@ -182,61 +183,61 @@ static bool is_trespass(const char *text)
 	return strncmp(text, "QP ", 3) == 0 && strstr(text, "error");
 }
 
-static void serve_device(struct fp_cm_server *gate, struct fp_verbs_domain *domain)
+static void serve_device(struct fp_cm_server *server, struct fp_verbs_domain *domain)
 {
 	const char *device = fp_verbs_domain_limits(domain)->device, *text;
 	struct fp_cm_server_link *link;
 	uint32_t qpn;
 
 	while (fp_verbs_domain_event(domain, &qpn, &text) == 1) {
-		link = is_trespass(text) ? find_link(gate, device, qpn) : NULL;
+		link = is_trespass(text) ? find_link(server, device, qpn) : NULL;
 		if (link)
 			deny(link, text);
 	}
 	if (fp_verbs_domain_dead(domain)) {
-		fp_cm_server_tell_why(gate, FP_CM_SERVER_NEWS_DEVICE, device, 0,
+		fp_cm_server_tell_why(server, FP_CM_SERVER_EVENT_DEVICE, device, 0,
 		                      "it failed or was removed: its peers are cut off");
-		end_peers_of(gate, device);
+		end_peers_of(server, device);
 	}
 }
 
 /* One domain of each device that has peers: their events come by the same descriptor. */
-void fp_cm_server_devices_watch(struct fp_cm_server *gate)
+void fp_cm_server_devices_watch(struct fp_cm_server *server)
 {
-	for (const struct fp_cm_server_peer *peer = gate->peers; peer; peer = peer->next) {
+	for (const struct fp_cm_server_peer *peer = server->peers; peer; peer = peer->next) {
 		unsigned i = 0;
 
 		if (!peer->domain || fp_verbs_domain_dead(peer->domain))
 			continue;
-		while (i < gate->n_watched &&
-		       fp_verbs_domain_event_fd(gate->watched[i]) != fp_verbs_domain_event_fd(peer->domain))
+		while (i < server->n_watched &&
+		       fp_verbs_domain_event_fd(server->watched[i]) != fp_verbs_domain_event_fd(peer->domain))
 			i++;
-		if (i == gate->n_watched && i < FP_CM_SERVER_MAX_DEVICES)
-			gate->watched[gate->n_watched++] = fp_verbs_domain_ref(peer->domain);
+		if (i == server->n_watched && i < FP_CM_SERVER_MAX_DEVICES)
+			server->watched[server->n_watched++] = fp_verbs_domain_ref(peer->domain);
 	}
 }
 
-void fp_cm_server_devices_serve(struct fp_cm_server *gate)
+void fp_cm_server_devices_serve(struct fp_cm_server *server)
 {
-	for (unsigned i = 0; i < gate->n_watched; i++) {
-		serve_device(gate, gate->watched[i]);
-		fp_verbs_domain_unref(gate->watched[i]);
+	for (unsigned i = 0; i < server->n_watched; i++) {
+		serve_device(server, server->watched[i]);
+		fp_verbs_domain_unref(server->watched[i]);
 	}
-	gate->n_watched = 0;
+	server->n_watched = 0;
 }
 
 /* Its client has gone, perhaps because it was refused: that is to be known first. */
-void fp_cm_server_link_gone(struct fp_cm_server *gate, struct fp_cm_server_link *link)
+void fp_cm_server_link_gone(struct fp_cm_server *server, struct fp_cm_server_link *link)
 {
 	struct fp_cm_server_peer *peer = link->end.peer;
 	uint32_t qpn = fp_verbs_conn_qpn(link->conn);
 	struct fp_verbs_completion completion;
 
 	if (is_iwarp(peer))
-		serve_device(gate, peer->domain);
+		serve_device(server, peer->domain);
 	else if (fp_verbs_poll(link->conn, &completion, 1) == 1)
 		deny(link, BROKE);
-	link = find_link(gate, fp_cm_server_peer_device(peer), qpn);
+	link = find_link(server, fp_cm_server_peer_device(peer), qpn);
 	if (link)
 		fp_cm_server_link_destroy(link);
 }

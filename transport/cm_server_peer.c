@@ -1,8 +1,8 @@
 /*
  * Peers: their list, their ends, and what other threads ask of them. Room: transport; see
- * verbs_gate.h.
+ * cm_server.h.
  */
-#include "verbs_cm_server_internal.h"
+#include "cm_server_internal.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -14,12 +14,12 @@
 
 /* ---- the list of peers ---- */
 
-#define PEER_ENDS 2 /* descriptors: its stream's and its socket's */
+#define PEER_POLLS 2 /* descriptors: its stream's and its socket's */
 
 void fp_cm_server_peer_count_queue_pair(struct fp_cm_server_peer *peer, int change)
 {
 	atomic_fetch_add(&peer->n_queue_pairs, (unsigned)change);
-	atomic_fetch_add(&peer->gate->n_queue_pairs, (unsigned)change);
+	atomic_fetch_add(&peer->server->n_queue_pairs, (unsigned)change);
 }
 
 uint64_t fp_cm_server_peer_session(struct fp_cm_server_peer *peer)
@@ -42,30 +42,30 @@ static void free_peer(struct fp_cm_server_peer *peer)
 }
 
 /* In the list, with the list's reference. */
-int fp_cm_server_peer_add(struct fp_cm_server *gate, const char *name, struct fp_cm_server_peer **ret_peer)
+int fp_cm_server_peer_add(struct fp_cm_server *server, const char *name, struct fp_cm_server_peer **ret_peer)
 {
 	struct fp_cm_server_peer *peer;
-	int r = fp_cm_server_reserve_ends(gate, PEER_ENDS);
+	int r = fp_cm_server_reserve_polls(server, PEER_POLLS);
 
 	if (r < 0)
 		return r;
 	peer = calloc(1, sizeof(*peer));
 	if (!peer) {
-		gate->n_ends -= PEER_ENDS;
+		server->n_reserved -= PEER_POLLS;
 		return -ENOMEM;
 	}
-	peer->gate = gate;
+	peer->server = server;
 	peer->end.peer = peer;
 	peer->n_refs = 1;
 	peer->sock = -1;
 	peer->stream_poll.fd = -1;
 	pthread_mutex_init(&peer->lock, NULL);
 	snprintf(peer->name, sizeof(peer->name), "%s", name);
-	peer->next = gate->peers;
-	peer->at = &gate->peers;
+	peer->next = server->peers;
+	peer->at = &server->peers;
 	if (peer->next)
 		peer->next->at = &peer->next;
-	gate->peers = peer;
+	server->peers = peer;
 	*ret_peer = peer;
 	return 0;
 }
@@ -99,7 +99,7 @@ void fp_cm_server_peer_cut_off(struct fp_cm_server_peer *peer)
 
 	fence(peer);
 	fp_verbs_conn_close(fp_take_ptr(peer->conn));
-	fp_stream_close(fp_take_ptr(peer->stream));
+	fp_verbs_stream_close(fp_take_ptr(peer->stream));
 	fp_cm_server_listener_release(&peer->end);
 	peer->stream_poll.fd = -1;
 	peer->again = false;
@@ -107,7 +107,7 @@ void fp_cm_server_peer_cut_off(struct fp_cm_server_peer *peer)
 		close(fp_take_fd(peer->sock));
 	if (counted) {
 		fp_cm_server_peer_count_queue_pair(peer, -1);
-		atomic_fetch_sub(&peer->gate->n_peers, 1);
+		atomic_fetch_sub(&peer->server->n_peers, 1);
 	}
 }
 
@@ -120,7 +120,7 @@ void fp_cm_server_peer_remove(struct fp_cm_server_peer *peer)
 	*peer->at = peer->next;
 	if (peer->next)
 		peer->next->at = peer->at;
-	peer->gate->n_ends -= PEER_ENDS;
+	peer->server->n_reserved -= PEER_POLLS;
 	atomic_store(&peer->ended, true);
 	fp_cm_server_peer_unref(peer);
 }
@@ -136,26 +136,26 @@ void fp_cm_server_peer_give_up(struct fp_cm_server_peer *peer)
 
 /* ---- what is ordered of the thread ---- */
 
-static void run_fence(struct fp_cm_server *gate, struct fp_cm_server_order *order)
+static void run_fence(struct fp_cm_server *server, struct fp_cm_server_call *call)
 {
-	fence(order->peer);
+	fence(call->peer);
 }
 
-static void run_end(struct fp_cm_server *gate, struct fp_cm_server_order *order)
+static void run_end(struct fp_cm_server *server, struct fp_cm_server_call *call)
 {
-	fp_cm_server_peer_remove(order->peer);
+	fp_cm_server_peer_remove(call->peer);
 }
 
 static void shut(struct fp_cm_server_peer *peer,
-                 void (*run)(struct fp_cm_server *gate, struct fp_cm_server_order *order))
+                 void (*run)(struct fp_cm_server *server, struct fp_cm_server_call *call))
 {
-	struct fp_cm_server_order order = {.run = run, .peer = peer};
+	struct fp_cm_server_call call = {.run = run, .peer = peer};
 
 	pthread_mutex_lock(&peer->lock);
 	peer->session_id = 0;
 	pthread_mutex_unlock(&peer->lock);
 	if (!atomic_load(&peer->ended))
-		fp_cm_server_give_order(peer->gate, &order);
+		fp_cm_server_run_call(peer->server, &call);
 }
 
 void fp_cm_server_peer_fence(struct fp_cm_server_peer *peer)
@@ -168,91 +168,91 @@ void fp_cm_server_peer_end(struct fp_cm_server_peer *peer)
 	shut(peer, run_end);
 }
 
-static void run_new(struct fp_cm_server *gate, struct fp_cm_server_order *order)
+static void run_new(struct fp_cm_server *server, struct fp_cm_server_call *call)
 {
 	struct fp_cm_server_peer *peer;
 
-	order->result = fp_cm_server_peer_add(gate, order->name, &peer);
-	if (order->result < 0)
+	call->result = fp_cm_server_peer_add(server, call->name, &peer);
+	if (call->result < 0)
 		return;
 	peer->handed = peer->open = true;
-	order->result = fp_cm_server_domain_open(gate, &peer->domain);
-	if (order->result < 0)
+	call->result = fp_cm_server_domain_open(server, &peer->domain);
+	if (call->result < 0)
 		fp_cm_server_peer_remove(peer);
 	else
-		order->peer = fp_cm_server_peer_ref(peer);
+		call->peer = fp_cm_server_peer_ref(peer);
 }
 
-int fp_cm_server_peer_new(struct fp_cm_server *gate, const char *name, struct fp_cm_server_peer **ret_peer)
+int fp_cm_server_peer_new(struct fp_cm_server *server, const char *name, struct fp_cm_server_peer **ret_peer)
 {
-	struct fp_cm_server_order order = {.run = run_new, .name = name};
+	struct fp_cm_server_call call = {.run = run_new, .name = name};
 
-	if (!gate->by_hand)
+	if (!server->by_hand)
 		return -EOPNOTSUPP;
-	fp_cm_server_give_order(gate, &order);
-	if (order.result == 0)
-		*ret_peer = order.peer;
-	return order.result;
+	fp_cm_server_run_call(server, &call);
+	if (call.result == 0)
+		*ret_peer = call.peer;
+	return call.result;
 }
 
-static int connect_by_hand(struct fp_cm_server_peer *peer, struct fp_cm_server_order *order)
+static int connect_by_hand(struct fp_cm_server_peer *peer, struct fp_cm_server_call *call)
 {
 	FP_CLEANUP(fp_cleanup_verbs_conn) struct fp_verbs_conn *conn = NULL;
-	struct fp_verbs_conn_options how = fp_cm_server_link_options(peer->gate);
-	int r = fp_verbs_manual_open(peer->domain, &how, &conn, &order->own);
+	struct fp_verbs_conn_options how = fp_cm_server_link_options(peer->server);
+	int r = fp_verbs_manual_open(peer->domain, &how, &conn, &call->own);
 
 	if (r == 0)
-		r = fp_verbs_manual_connect(conn, order->client);
+		r = fp_verbs_manual_connect(conn, call->client);
 	if (r == 0)
-		r = fp_cm_server_link_add(peer, conn, &order->link);
+		r = fp_cm_server_link_add(peer, conn, &call->link);
 	if (r < 0)
 		return r;
-	fp_verbs_conn_set_user(fp_take_ptr(conn), &order->link->end);
-	order->link->held = true;
+	fp_verbs_conn_set_user(fp_take_ptr(conn), &call->link->end);
+	call->link->held = true;
 	fp_cm_server_peer_ref(peer);
 	return 0;
 }
 
-static void run_connect(struct fp_cm_server *gate, struct fp_cm_server_order *order)
+static void run_connect(struct fp_cm_server *server, struct fp_cm_server_call *call)
 {
-	struct fp_cm_server_peer *peer = order->peer;
+	struct fp_cm_server_peer *peer = call->peer;
 
 	if (atomic_load(&peer->ended) || !peer->open)
-		order->result = -ECONNRESET;
+		call->result = -ECONNRESET;
 	else if (peer->n_links >= FP_CM_SERVER_MAX_LINKS)
-		order->result = -EUSERS;
+		call->result = -EUSERS;
 	else
-		order->result = connect_by_hand(peer, order);
+		call->result = connect_by_hand(peer, call);
 }
 
 int fp_cm_server_peer_connect(struct fp_cm_server_peer *peer, const struct fp_verbs_address *client,
                               struct fp_verbs_address *ret_own, struct fp_cm_server_link **ret_link)
 {
-	struct fp_cm_server_order order = {.run = run_connect, .peer = peer, .client = client};
+	struct fp_cm_server_call call = {.run = run_connect, .peer = peer, .client = client};
 
 	if (atomic_load(&peer->ended))
 		return -ECONNRESET;
-	fp_cm_server_give_order(peer->gate, &order);
-	if (order.result == 0) {
-		*ret_own = order.own;
-		*ret_link = order.link;
+	fp_cm_server_run_call(peer->server, &call);
+	if (call.result == 0) {
+		*ret_own = call.own;
+		*ret_link = call.link;
 	}
-	return order.result;
+	return call.result;
 }
 
-static void run_link_close(struct fp_cm_server *gate, struct fp_cm_server_order *order)
+static void run_link_close(struct fp_cm_server *server, struct fp_cm_server_call *call)
 {
-	fp_cm_server_link_destroy(order->link);
+	fp_cm_server_link_destroy(call->link);
 }
 
 void fp_cm_server_link_close(struct fp_cm_server_link *link)
 {
-	struct fp_cm_server_order order = {.run = run_link_close, .link = link};
+	struct fp_cm_server_call call = {.run = run_link_close, .link = link};
 
 	if (!link)
 		return;
 	if (!atomic_load(&link->end.peer->ended))
-		fp_cm_server_give_order(link->end.peer->gate, &order);
+		fp_cm_server_run_call(link->end.peer->server, &call);
 	fp_cm_server_peer_unref(link->end.peer);
 	free(link);
 }
