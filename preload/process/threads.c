@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "local.h"
+#include "local_stack.h"
 #include "agent_sigmask.h"
 #include "robust.h"
 #include "shim.h"
@@ -22,14 +23,29 @@
 typedef int cancel_fn(pthread_t thread);
 typedef int create_fn(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *), void *arg);
 
-/* What a new thread is told; local memory, freed by it. stack: NULL where it needs none. */
+/*
+ * What a new thread is told; local memory, freed by it. stack: NULL where it needs none. mask: the
+ * thread's, if its creator has signals blocked for a call on a local stack.
+ */
 struct start {
 	void *(*run)(void *);
 	void *arg;
 	struct fp_sigstack *stack;
+	bool has_mask;
+	sigset_t mask;
 };
 
-static struct start *start_new(void *(*run)(void *), void *arg)
+/* What the attributes say comes before what is inherited. */
+static void note_mask(struct start *s, const pthread_attr_t *attr)
+{
+#if __GLIBC_PREREQ(2, 32)
+	s->has_mask = attr && pthread_attr_getsigmask_np(attr, &s->mask) == 0;
+#endif
+	if (!s->has_mask)
+		s->has_mask = pthread_sigmask(SIG_BLOCK, NULL, &s->mask) == 0;
+}
+
+static struct start *start_new(const pthread_attr_t *attr, void *(*run)(void *), void *arg)
 {
 	uint64_t mask = fp_local_enter_masked();
 	struct start *s = malloc(sizeof(*s));
@@ -38,6 +54,8 @@ static struct start *start_new(void *(*run)(void *), void *arg)
 	if (!s)
 		return NULL;
 	*s = (struct start){.run = run, .arg = arg};
+	if (fp_local_stack_is_far())
+		note_mask(s, attr);
 	if (!fp_sigstack_is_open() || (s->stack = fp_sigstack_new()))
 		return s;
 	free(s);
@@ -53,6 +71,8 @@ static void *begin(void *p)
 		fp_sigstack_adopt(s.stack);
 	fp_sigmask_thread_begins();
 	free(p);
+	if (s.has_mask)
+		pthread_sigmask(SIG_SETMASK, &s.mask, NULL);
 	return s.run(s.arg);
 }
 
@@ -82,10 +102,10 @@ FP_INTERPOSE int pthread_create(pthread_t *thread, const pthread_attr_t *attr, v
 		fp_agent_affinity_release(fp_shim_agent());
 	if (!fp_shim_agent() || fp_local_is_agent())
 		return real(thread, attr, run, arg);
-	s = start_new(run, arg);
+	s = start_new(attr, run, arg);
 	if (!s)
 		return EAGAIN;
-	r = create(real, thread, attr, s);
+	r = (int)FP_ON_LOCAL_STACK(create, real, thread, attr, s, 0, 0);
 	if (r) {
 		fp_sigstack_free(s->stack);
 		free(s);

@@ -6,12 +6,14 @@
 #include <errno.h>
 #include <sched.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -241,6 +243,44 @@ static void fork_with_two(void **state)
 	}
 }
 
+static void fork_there(void)
+{
+	_exit(fork() < 0 ? 1 : 2);
+}
+
+/* The child would run there before it has an agent: that is refused with a message. */
+static void fork_on_a_far_stack(void **state)
+{
+	char text[512] = "";
+	int status, said[2];
+	pid_t pid;
+
+	assert_int_equal(pipe(said), 0);
+	pid = fork();
+	if (pid == 0) {
+		static char handlers[64u << 10]; /* inline: SIGBUS is delivered here */
+		const stack_t local = {.ss_sp = handlers, .ss_size = sizeof(handlers)};
+		ucontext_t there;
+		void *stack;
+
+		dup2(said[1], STDERR_FILENO);
+		if (sigaltstack(&local, NULL) < 0 || far_map(open_memory(MIB), MIB, &stack) < 0)
+			_exit(3);
+		getcontext(&there);
+		there.uc_stack = (stack_t){.ss_sp = stack, .ss_size = MIB};
+		makecontext(&there, fork_there, 0);
+		setcontext(&there);
+		_exit(4);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_true(WIFEXITED(status));
+	assert_int_equal(WEXITSTATUS(status), 125);
+	assert_true(read(said[0], text, sizeof(text) - 1) > 0);
+	assert_non_null(strstr(text, "a fork on a stack in far memory"));
+	close(said[0]);
+	close(said[1]);
+}
+
 /* The kernel reads and writes what is held, nested too; what is not held it can't reach inline. */
 static void held_for_the_kernel(void **state)
 {
@@ -285,6 +325,7 @@ int main(int argc, char **argv)
 	    cmocka_unit_test(bad_options),
 	    cmocka_unit_test(later_options),
 	    cmocka_unit_test(fork_with_two),
+	    cmocka_unit_test(fork_on_a_far_stack),
 	    cmocka_unit_test(held_for_the_kernel),
 	};
 

@@ -18,6 +18,7 @@
 #include <cmocka.h>
 
 #include <fcntl.h>
+#include <pty.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
@@ -83,6 +84,33 @@ static void map_and_unmap(void)
 	CHECK(mask_is(SIGUSR1));
 }
 
+static void *tell_mask(void *unused)
+{
+	return (void *)now(); // NOLINT(performance-no-int-to-ptr)
+}
+
+/* It has the mask of the thread that made it. */
+static void make_thread(void)
+{
+	pthread_t thread;
+	void *mask;
+
+	CHECK(pthread_create(&thread, NULL, tell_mask, NULL) == 0);
+	CHECK(pthread_join(thread, &mask) == 0 && (uint64_t)mask == 1ull << (SIGUSR1 - 1));
+}
+
+static void fork_child(bool on_terminal)
+{
+	int status = -1, fd = -1;
+	pid_t pid = on_terminal ? forkpty(&fd, NULL, NULL, NULL) : fork();
+
+	if (pid == 0)
+		_exit(mask_is(SIGUSR1) && daemon(1, 1) == 0 ? 0 : 1);
+	CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+	CHECK(mask_is(SIGUSR1));
+	close(fd);
+}
+
 static void ignore(int sig)
 {
 }
@@ -106,6 +134,8 @@ static void body(void)
 		set_mask(SIGUSR1);
 		map_and_unmap();
 		take_actions();
+		make_thread();
+		fork_child(i == 0);
 	}
 }
 
