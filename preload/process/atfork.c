@@ -1,19 +1,20 @@
 /*
  * fork: the agent's three parts, in the right places among everybody's handlers. Room: preload.
  *
- * Handlers of prepare run last registered first, those of parent and child first registered first. An
- * allocating thread takes jemalloc's locks first and the space's then, so fork must as well: jemalloc's
- * prepare has to come before ours, that is, be registered after it. In the child, on the other hand, the
- * agent must run again before anybody else touches far memory, but it needs an allocator: jemalloc has to
- * come right before. Hence:
+ * Handlers of prepare run last registered first, those of parent and child first registered first.
+ * An allocating thread takes jemalloc's locks first and the space's then, so fork must as well:
+ * jemalloc's prepare has to come before ours, that is, be registered after it. In the child, on the
+ * other hand, the agent must run again before anybody else touches far memory, but it needs an
+ * allocator: jemalloc has to come right before. Hence:
  *
  *     registered:   our prepare | jemalloc's three | our quiet, parent and child | everybody else's
  *
- * jemalloc registers when it is first used, before any constructor of ours, so the registration itself is
- * interposed.
+ * jemalloc registers when it is first used, before any constructor of ours, so the registration
+ * itself is interposed.
  *
- * Between our prepare and our parent or child jemalloc is locked: the agent's prepare does not allocate, and
- * waits for no thread that does. Our quiet, which waits for one, runs before jemalloc's prepare.
+ * Between our prepare and our parent or child jemalloc is locked: the agent's prepare does not
+ * allocate, and waits for no thread that does. Our quiet, which waits for one, runs before
+ * jemalloc's prepare.
  */
 #include <dlfcn.h>
 #include <jemalloc/jemalloc.h>
@@ -37,7 +38,10 @@ typedef int register_fn(handler_fn *prepare, handler_fn *parent, handler_fn *chi
 extern void *__dso_handle __attribute__((visibility("hidden")));
 FP_INTERPOSE int __register_atfork(handler_fn *prepare, handler_fn *parent, handler_fn *child, void *dso);
 
-/* From quiet on: a handler that maps memory, or forks, would wait for the fork that it has interrupted. */
+/*
+ * From quiet on: a handler that maps memory, or forks, would wait for the fork that it has
+ * interrupted.
+ */
 static __thread uint64_t mask_before __attribute__((tls_model("initial-exec")));
 
 /* In the bracket it is no point of cancellation, as fork is none. */
@@ -146,7 +150,10 @@ int __register_atfork(handler_fn *p, handler_fn *q, handler_fn *c, void *dso)
 
 /* ---- children of bare system calls ---- */
 
-/* A touch of far memory where there is none: the range is kept out of children that we know nothing of. */
+/*
+ * A touch of far memory where there is none: the range is kept out of children that we know nothing
+ * of.
+ */
 static bool on_segv(siginfo_t *info, void *context)
 {
 	struct fp_agent *agent = fp_shim_agent();

@@ -123,8 +123,8 @@ static void *wait_to_be_cancelled(void *unused)
 }
 
 /*
- * The C library sets its action for the signal of cancellation when a thread is cancelled for the first time.
- * That is one that nobody minds, so that the action can be ours when it matters.
+ * The C library sets its action for the signal of cancellation when a thread is cancelled for the
+ * first time. That is one that nobody minds, so that the action can be ours when it matters.
  */
 static void take_cancel(void)
 {

@@ -1,6 +1,7 @@
 /*
- * Functions of the C library that would take far memory for use in system calls of their own, where the
- * kernel does not fault on it for us: each is given local memory instead. Elsewhere they are the C library's.
+ * Functions of the C library that would take far memory for use in system calls of their own, where
+ * the kernel does not fault on it for us: each is given local memory instead. Elsewhere they are
+ * the C library's.
  */
 #include "libc.h"
 
@@ -96,7 +97,9 @@ static bool is_awkward(const void *addr)
 	return fp_calls_hold() && !fp_local_is_agent() && fp_call_args_far(addr, 1);
 }
 
-/* What these return is the program's, and far as anything of its: the C library's own uses do not come here.
+/*
+ * What these return is the program's, and far as anything of its: the C library's own uses do not
+ * come here.
  */
 FP_INTERPOSE char *strndup(const char *s, size_t max)
 {
@@ -132,8 +135,10 @@ FP_INTERPOSE void setbuf(FILE *stream, char *buffer)
 	setbuffer(stream, buffer, BUFSIZ);
 }
 
-/* The kernel touches the C library's record of a thread, at the end of its stack, when it serves no fault of
- * the thread's any more. */
+/*
+ * The kernel touches the C library's record of a thread, at the end of its stack, when it serves no
+ * fault of the thread's any more.
+ */
 static bool is_far_stack(const void *stack)
 {
 	static atomic_bool said;

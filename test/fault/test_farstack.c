@@ -1,7 +1,7 @@
 /*
- * Calls of a thread whose stack is far memory, where the kernel can't fault on it (fault mode inline): no
- * ioctl of the agent's is made on that stack, and all of it is made to leave before each. Nothing is lost for
- * it, and no byte is wrong. Room: test/fault.
+ * Calls of a thread whose stack is far memory, where the kernel can't fault on it (fault mode
+ * inline): no ioctl of the agent's is made on that stack, and all of it is made to leave before
+ * each. Nothing is lost for it, and no byte is wrong. Room: test/fault.
  */
 #include <errno.h>
 #include <pthread.h>

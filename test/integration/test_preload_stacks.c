@@ -1,7 +1,7 @@
 /*
- * Threads for which the program brings a stack in far memory. They run on a stack of the C library's: the
- * kernel does the last of a thread in the C library's record of it, on that stack, when it serves no fault of
- * the thread any more.
+ * Threads for which the program brings a stack in far memory. They run on a stack of the C
+ * library's: the kernel does the last of a thread in the C library's record of it, on that stack,
+ * when it serves no fault of the thread any more.
  */
 #include <pthread.h>
 #include <setjmp.h>

@@ -46,7 +46,10 @@ static char *take_kept(void)
 	return NULL;
 }
 
-/* The caller's stack is far: nothing here may hand a part of it to the kernel. MAP_STACK keeps it local. */
+/*
+ * The caller's stack is far: nothing here may hand a part of it to the kernel. MAP_STACK keeps it
+ * local.
+ */
 static char *stack_new(void)
 {
 	char *stack = mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE,

@@ -1,29 +1,30 @@
 /*
- * A local stack for a thread whose own stack is far memory: a coroutine's, or a signal stack from malloc.
- * Room: uffd/kernel.
+ * A local stack for a thread whose own stack is far memory: a coroutine's, or a signal stack from
+ * malloc. Room: uffd/kernel.
  *
  *     the program's stack (far)              a stack of ours (local)
  *     ─────────────────────────              ───────────────────────
  *     mmap, munmap, ..., malloc
- *     fork, a hold, far_map
+ *     fork, pthread_create, a pin, far_map
  *        FP_ON_LOCAL_STACK ── blocks signals, switches ──►  the agent's function
  *                                                             layout lock, ioctls, fork
  *        ◄── switches back, lets signals through ───────────  returns
  *
- * So the agent's code may assume that its stack is local: what it hands to the kernel is there, and a touch
- * of its own frames is never a fault. Where the stack is local already, the call costs one compare.
+ * So the agent's code may assume that its stack is local: what it hands to the kernel is there, and
+ * a touch of its own frames is never a fault. Where the stack is local already, the call costs one
+ * compare.
  *
- *   - Signals are blocked on a local stack. Otherwise the kernel could not tell that a handler runs on the
- *     program's signal stack, and would begin the next handler on top of it. So calls do not nest, nobody
- *     jumps out of one, and each is as short as the agent's functions are.
- *   - Where threads serve their own faults, SIGBUS stays open. Its handler runs on a signal stack, which is
- *     local.
- *   - A stack belongs to one call, not to a thread: calls take one that is free. A child of vfork that is
- *     killed in a call keeps its stack; nothing else is lost.
- *   - The child of a fork runs on its copy of the stack, and gives that back. So it needs no far memory until
- *     its agent runs.
- *   - A call that waits with signals open (read, poll) stays on the program's stack. What it hands to the
- *     kernel is held or copied: see preload/syscalls.
+ *   - Signals are blocked on a local stack. Otherwise the kernel could not tell that a handler runs
+ *     on the program's signal stack, and would begin the next handler on top of it. So calls do not
+ *     nest, nobody jumps out of one, and each is as short as the agent's functions are.
+ *   - Where threads serve their own faults, SIGBUS stays open. Its handler runs on a signal stack,
+ *     which is local.
+ *   - A stack belongs to one call, not to a thread: calls take one that is free. A child of vfork
+ *     that is killed in a call keeps its stack; nothing else is lost.
+ *   - The child of a fork runs on its copy of the stack, and gives that back. So it needs no far
+ *     memory until its agent runs.
+ *   - A call that waits with signals open (read, poll) stays on the program's stack. What it hands
+ *     to the kernel is pinned or copied: see preload/syscalls.
  */
 #ifndef FP_LOCAL_STACK_H
 #define FP_LOCAL_STACK_H
@@ -34,19 +35,24 @@
 typedef long fp_local_fn(long a, long b, long c, long d, long e, long f);
 
 /*
- * No thread may be in the agent while its stack lies in [base, base + len_bytes). faults: threads serve their
- * own faults there, by SIGBUS. 0 or -ENOMEM. Once for each range, before it is used.
+ * No thread may be in the agent while its stack lies in [base, base + len_bytes). faults: threads
+ * serve their own faults there, by SIGBUS. 0 or -ENOMEM. Once for each range, before it is used.
  */
 int fp_local_stack_open(const void *base, size_t len_bytes, bool faults);
 
 /* True if the caller's stack is far. It may be true of a stack between two far ranges. */
 bool fp_local_stack_is_far(void);
 
-/* Calls fn on a local stack and returns what it returns. Any thread, signal handlers too; errno is fn's. */
+/*
+ * Calls fn on a local stack and returns what it returns. Any thread, signal handlers too; errno is
+ * fn's.
+ */
 long fp_local_stack_run(long a, long b, long c, long d, long e, long f, fp_local_fn *fn);
 
-/* The same for any function of up to six integers and pointers that returns one, or nothing. Of an int the
- * upper half means nothing: cast the result. */
+/*
+ * The same for any function of up to six integers and pointers that returns one, or nothing. Of an
+ * int the upper half means nothing: cast the result.
+ */
 #define FP_ON_LOCAL_STACK(fn, a, b, c, d, e, f)                                                              \
 	fp_local_stack_run((long)(a), (long)(b), (long)(c), (long)(d), (long)(e), (long)(f),                 \
 	                   (fp_local_fn *)(void (*)(void))(fn))
