@@ -20,24 +20,21 @@
 #include "end.h"
 #include "lockedmem.h"
 #include "serve.h"
+#include "spin.h"
 #include "thread.h"
 
 #define ROOM_WAIT_NS (2 * FP_NSEC_PER_MSEC)
-#define SPIN_NS      (250 * FP_NSEC_PER_USEC) /* no longer than a sleep and a wake-up would cost */
 #define FULL_READS   4 /* reads of one message that found one, before more are asked for: asking costs time */
-#define SPIN_LOOKS   32u  /* for answers, between two looks for messages */
-#define SPIN_SCORE   16   /* spins that paid, at most remembered */
-#define SPIN_PROBE   128u /* waits between two tries while spinning does not pay */
+#define SPIN_LOOKS   32u /* for answers, between two looks for messages */
 
 struct fp_fault_loop {
 	struct fp_server server;
 	struct fp_affinity *affinity;
 	char *bell;
-	int spin_score;  /* above 0: spinning for answers pays */
+	struct fp_spin spin;
 	unsigned n_full; /* reads in a row that got all that they asked for */
 	bool answered;   /* pages were installed since the thread last lingered */
-	unsigned waits;
-	bool rung; /* the bell: the thread shall end */
+	bool stopped;    /* the bell: the thread shall end */
 	struct fp_thread thread;
 };
 
@@ -57,8 +54,8 @@ static void ring(struct fp_fault_loop *fl, uint64_t addr)
 		fp_end_aborted("pager",
 		               "a captured page vanished from the staging area, and its bytes with "
 		               "it: something else dropped or remapped that memory. Please report this");
-	fl->rung = fp_uffd_copy(&fl->server.far->uffd, fl->bell, fp_zeros, FP_PAGE_SIZE, false) > 0;
-	if (!fl->rung) /* let it ring again */
+	fl->stopped = fp_uffd_copy(&fl->server.far->uffd, fl->bell, fp_zeros, FP_PAGE_SIZE, false) > 0;
+	if (!fl->stopped) /* let it ring again */
 		fp_uffd_wake(&fl->server.far->uffd, fl->bell, FP_PAGE_SIZE);
 }
 
@@ -149,7 +146,7 @@ static void wait_for_room(struct fp_fault_loop *fl)
 
 static unsigned reap(struct fp_fault_loop *fl)
 {
-	unsigned n = fp_serve_reap(&fl->server);
+	unsigned n = fp_serve_reap(&fl->server, false);
 
 	fl->answered |= n > 0;
 	return n;
@@ -168,34 +165,27 @@ static bool linger(struct fp_fault_loop *fl)
 	return true;
 }
 
-/*
- * Waits for an answer by looking for it, which saves a wake-up. Where that does not pay, because the node is
- * far or needs this very CPU, it is tried only now and then. True if something came.
- */
+/* True if an answer came while it was looked for. */
 static bool spin(struct fp_fault_loop *fl)
 {
 	uint64_t until_ns;
-	bool probe;
 
-	if (!fp_serve_is_fetching(&fl->server) || fl->server.starved_head)
+	if (!fp_serve_is_fetching(&fl->server) || fl->server.starved_head || !fp_spin_begin(&fl->spin))
 		return false;
-	probe = ++fl->waits % SPIN_PROBE == 0;
-	if (fl->spin_score <= 0 && !probe)
-		return false;
-	until_ns = fp_clock_ns() + SPIN_NS;
+	until_ns = fp_clock_ns() + FP_SPIN_NS;
 	do {
 		for (unsigned i = 0; i < SPIN_LOOKS; i++) {
 			if (reap(fl) == 0)
 				continue;
-			fl->spin_score = FP_MIN(fl->spin_score + (probe ? 4 : 1), SPIN_SCORE);
+			fp_spin_end(&fl->spin, true);
 			(void)linger(fl);
 			return true;
 		}
 		if (may_read(fl))
 			serve_messages(fl);
 		sched_yield(); /* whom the answer needs may want this CPU: a soft device's worker, a node */
-	} while (fp_clock_ns() < until_ns && !fl->rung);
-	fl->spin_score = FP_MAX(fl->spin_score - 2, 0);
+	} while (fp_clock_ns() < until_ns && !fl->stopped);
+	fp_spin_end(&fl->spin, false);
 	return false;
 }
 
@@ -229,7 +219,7 @@ static void *run_direct(void *arg)
 
 	fp_events_be_reader();
 	fp_affinity_join(fl->affinity);
-	while (!fl->rung) {
+	while (!fl->stopped) {
 		if (fl->server.starved_head) {
 			read_changes(fl);
 			wait_for_room(fl);
@@ -249,7 +239,7 @@ static void *run_over_wire(void *arg)
 
 	fp_events_be_reader();
 	fp_affinity_join(fl->affinity);
-	while (!fl->rung) {
+	while (!fl->stopped) {
 		if (!spin(fl) && !linger(fl))
 			wait_over_wire(fl);
 		if (may_read(fl))

@@ -16,14 +16,12 @@
 #include "lockedmem.h"
 #include "agent_sigmask.h"
 #include "serve.h"
+#include "spin.h"
 
 #define SERVERS_MAX  16u
 #define DIRECT_MAX   16u /* servers where they have no links: nothing but a read-ahead table */
 #define WIRE_MAX     8u  /* two links to each node a server */
 #define WIRE_FETCHES 96u
-#define SPIN_NS      (250 * FP_NSEC_PER_USEC)
-#define SPIN_SCORE   16
-#define SPIN_PROBE   128u
 #define NAP_NS       (50 * FP_NSEC_PER_USEC)
 #define NAP_MAX_NS   (10 * FP_NSEC_PER_MSEC)
 #define LEAVE_NS     (10 * FP_NSEC_PER_MSEC) /* a thread keeps a server no longer to wait for its page */
@@ -36,8 +34,7 @@ struct place {
 	_Atomic bool busy;   /* whoever sets it owns the rest */
 	_Atomic bool behind; /* pages are on their way, or wait for room, and nobody has the server */
 	struct fp_server server;
-	int spin_score; /* above 0: spinning for answers pays */
-	unsigned waits;
+	struct fp_spin spin;
 } __attribute__((aligned(64)));
 
 struct fp_inline {
@@ -118,7 +115,7 @@ void fp_inline_tend(struct fp_inline *in)
 
 		if (!atomic_load_explicit(&p->behind, memory_order_relaxed) || !take(p))
 			continue;
-		fp_serve_reap(&p->server);
+		fp_serve_reap(&p->server, false);
 		fp_serve_starved(&p->server);
 		give_back(p);
 	}
@@ -164,23 +161,6 @@ static void sleep_for_answer(struct fp_server *sv)
 		poll(fds, n, (int)FP_MIN((deadline_ns - now) / FP_NSEC_PER_MSEC + 1, (uint64_t)LOOK_MS));
 }
 
-/* Whether to look for the answer for a while before sleeping: where that paid, and else now and then. */
-static bool may_spin(struct place *p, bool *ret_probe)
-{
-	*ret_probe = ++p->waits % SPIN_PROBE == 0;
-	return p->spin_score > 0 || *ret_probe;
-}
-
-static void score(struct place *p, bool spun, bool probe, bool paid)
-{
-	if (!spun)
-		return;
-	if (paid)
-		p->spin_score = FP_MIN(p->spin_score + (probe ? 4 : 1), SPIN_SCORE);
-	else
-		p->spin_score = FP_MAX(p->spin_score - 2, 0);
-}
-
 /*
  * Until the page is there, or takes so long that the server is left with it: its node may be cut off for
  * minutes, and other faults need no node.
@@ -188,11 +168,11 @@ static void score(struct place *p, bool spun, bool probe, bool paid)
 static void finish_over_wire(struct place *p)
 {
 	struct fp_server *sv = &p->server;
-	bool probe, spins = may_spin(p, &probe), paid = true;
+	bool spins = fp_spin_begin(&p->spin), paid = true;
 	uint64_t begun_ns = fp_clock_ns();
 
 	while (sv->n_demanded > 0) {
-		if (fp_serve_reap_demanded(sv) > 0)
+		if (fp_serve_reap(sv, true) > 0)
 			continue;
 		if (fp_clock_ns() - begun_ns >= LEAVE_NS) {
 			fp_serve_leave(sv);
@@ -200,12 +180,13 @@ static void finish_over_wire(struct place *p)
 			wait_for_room(sv);
 		} else if (spins && paid) {
 			sched_yield(); /* whom the answer needs may want this CPU */
-			paid = fp_clock_ns() < begun_ns + SPIN_NS;
+			paid = fp_clock_ns() < begun_ns + FP_SPIN_NS;
 		} else {
 			sleep_for_answer(sv);
 		}
 	}
-	score(p, spins, probe, paid);
+	if (spins)
+		fp_spin_end(&p->spin, paid);
 }
 
 static void finish(struct place *p)

@@ -1,4 +1,14 @@
-/* Serving faults: from the message to the page's end. See serve.h. */
+/*
+ * Serving faults. See serve.h. From top to bottom a fault goes this way:
+ *
+ *   message  fp_serve        the word's step says what the kernel's message means
+ *   word     begin_missing   the page is ARRIVING, and an arrival stands for it
+ *   budget   take_room       a token; without one the arrival starves (fp_serve_starved)
+ *   bytes    serve_mapped    zeros, or the slot's own memory: ends here and now
+ *            serve_wire      zeros, or a fetch: ends when its answer is reaped (fp_serve_reap)
+ *   install  fp_far_install  or the page is lost
+ *   count    end_arrival     statistics; the arrival is free again
+ */
 #include "serve.h"
 
 #include <assert.h>
@@ -7,247 +17,28 @@
 #include "cleanup.h"
 #include "clock.h"
 #include "evict.h"
+#include "kernel_filled.h"
 #include "layout.h"
 #include "lockedmem.h"
-#include "kernel_filled.h"
 
 #define FORK_OVERDRAW 1024u /* pages */
+#define ALONG_MAX     7u    /* pages read ahead that go along with their fault: one small request */
+#define AHEAD_BATCH   8u    /* pages read ahead that are installed before faults are looked at again */
+#define WAITS         1
 
-static struct fp_arrival *arrival_get(struct fp_server *sv)
-{
-	struct fp_arrival *a = sv->free;
+static void begin_missing(struct fp_server *sv, const struct fp_uffd_fault *f, bool zero, uint64_t old,
+                          uint64_t now);
+static unsigned take_room(struct fp_server *sv, unsigned n);
+static void serve_mapped(struct fp_server *sv, struct fp_arrival *a);
+static const char *mapped_bytes(struct fp_server *sv, uint64_t slot);
+static void serve_wire(struct fp_server *sv, struct fp_arrival *a);
+static void dispatch(struct fp_server *sv, struct fp_lane *lane, struct fp_arrival **arrivals, unsigned n);
+static void finish(struct fp_server *sv, struct fp_arrival *a, const void *bytes);
+static void lose(struct fp_server *sv, struct fp_arrival *a, bool has_token);
+static void end_arrival(struct fp_server *sv, struct fp_arrival *a);
+static void free_arrival(struct fp_server *sv, struct fp_arrival *a);
 
-	if (!a)
-		return NULL;
-	sv->free = a->next;
-	sv->n_free--;
-	a->next = NULL;
-	return a;
-}
-
-void fp_arrival_put(struct fp_server *sv, struct fp_arrival *a)
-{
-	sv->n_demanded -= a->demanded && !a->left;
-	a->demanded = a->left = false;
-	a->next = sv->free;
-	sv->free = a;
-	sv->n_free++;
-}
-
-void fp_serve_count(struct fp_server *sv, const struct fp_arrival *a)
-{
-	struct fp_statspage *stats = sv->far->stats;
-
-	if (!a->demanded) {
-		fp_count(&stats->prefetched_pages, 1);
-		return;
-	}
-	fp_count(&stats->faults[a->kind], 1);
-	fp_hist_record(&stats->fault_latency, fp_clock_ns() - a->begun_ns);
-}
-
-struct fp_arrival *fp_arrive(struct fp_server *sv, uint32_t page, uint64_t old, bool zero)
-{
-	struct fp_arrival *a = arrival_get(sv);
-
-	if (!a)
-		return NULL;
-	a->page = page;
-	a->zero = zero;
-	a->io.slot = fp_page_slot(old);
-	a->io.status = 0;
-	a->demanded = false;
-	a->writable = fp_page_expects_write(old);
-	return a;
-}
-
-/* ---- room ---- */
-
-/* Reclaim fell behind. False if nothing can be done here: the evictor is busy, or nothing can leave. */
-static bool make_room(struct fp_server *sv)
-{
-	unsigned n;
-
-	if (!sv->evictor || (sv->evict_turn && atomic_exchange(sv->evict_turn, true)))
-		return false;
-	n = fp_evictor_run(sv->evictor, fp_budget_batch(&sv->far->room));
-	if (sv->evict_turn)
-		atomic_store(sv->evict_turn, false);
-	return n > 0;
-}
-
-unsigned fp_serve_room(struct fp_server *sv, unsigned n)
-{
-	struct fp_budget *room = &sv->far->room;
-	unsigned got;
-
-	while ((got = fp_budget_take(room, n)) == 0)
-		if (!make_room(sv))
-			return 0;
-	return got;
-}
-
-static void starve(struct fp_server *sv, struct fp_arrival *a)
-{
-	*sv->starved_tail = a;
-	sv->starved_tail = &a->next;
-	fp_count(&sv->far->stats->waits_for_room, 1);
-}
-
-/* ---- ends ---- */
-
-void fp_serve_lose(struct fp_server *sv, struct fp_arrival *a, bool has_token)
-{
-	if (has_token)
-		fp_budget_leave(&sv->far->room, 1);
-	fp_lost_add(sv->far, a->page, a->io.slot, a->io.status);
-	if (a->demanded)
-		fp_hist_record(&sv->far->stats->fault_latency, fp_clock_ns() - a->begun_ns);
-	fp_arrival_put(sv, a);
-}
-
-void fp_serve_finish(struct fp_server *sv, struct fp_arrival *a, const void *bytes)
-{
-	fp_far_install(sv->far, a->page, 1, bytes, a->writable);
-	fp_serve_count(sv, a);
-	fp_arrival_put(sv, a);
-}
-
-/* ---- what waits for room ---- */
-
-/*
- * True if waiting for room is of no use: a fork holds back what could leave, or it has a home, and only what
- * has none stays. A fork may wait for the very thread that faults: so what comes late comes anyway, but no
- * more than FORK_OVERDRAW at once.
- */
-static bool must_overdraw(const struct fp_far *far, const struct fp_arrival *a, uint64_t now_ns)
-{
-	if (a->io.slot && atomic_load(&far->full))
-		return true;
-	return atomic_load(&far->fork_overdraw) &&
-	       (fp_budget_overdrawn(&far->room) < FORK_OVERDRAW || now_ns >= a->begun_ns + far->deadline_ns);
-}
-
-/* True if no room helps: the page's node is lost, or cut off for so long that it is not waited for any more.
- */
-static bool is_beyond_reach(const struct fp_far *far, const struct fp_arrival *a)
-{
-	struct fp_store_node node;
-
-	if (!a->io.slot || fp_store_slot_up(far->store, a->io.slot))
-		return false;
-	fp_store_node_info(far->store, fp_store_slot_node(far->store, a->io.slot), &node);
-	return node.state == FP_STORE_LOST || node.spent;
-}
-
-#define WAITS 1
-
-/*
- * What becomes of it, for which there is no room: WAITS; 0: it comes all the same; or why it is lost. The
- * want of room alone loses nothing: it waits while a node may come back that could take what is here. One
- * that can be read is not lost for want of room.
- */
-static int fate_of_starved(struct fp_far *far, const struct fp_arrival *a)
-{
-	uint64_t now_ns = fp_clock_ns();
-	int r;
-
-	if (is_beyond_reach(far, a))
-		return -EHOSTDOWN;
-	if (must_overdraw(far, a, now_ns))
-		return 0;
-	if (now_ns < a->begun_ns + far->deadline_ns)
-		return WAITS;
-	r = a->io.slot && fp_store_slot_up(far->store, a->io.slot) ? 0 : fp_far_why_stuck(far);
-	if (r == -EHOSTDOWN && now_ns < fp_clock_after(a->begun_ns, fp_far_patience_ns(far)))
-		return WAITS;
-	if (r == 0)
-		fp_budget_grant(&far->room);
-	return r;
-}
-
-void fp_serve_starved(struct fp_server *sv)
-{
-	struct fp_arrival *a;
-
-	while ((a = sv->starved_head)) {
-		if (fp_serve_room(sv, 1) == 0) {
-			int fate = fate_of_starved(sv->far, a);
-
-			if (fate == WAITS)
-				return;
-			a->io.status = fate;
-			if (fate < 0) {
-				sv->starved_head = a->next;
-				fp_serve_lose(sv, a, false);
-				continue;
-			}
-			fp_budget_overdraw(&sv->far->room, 1);
-		}
-		sv->starved_head = a->next;
-		a->next = NULL;
-		if (sv->lane)
-			fp_serve_dispatch(sv, sv->lane, &a, 1);
-		else
-			fp_serve_finish(sv, a, a->zero ? fp_zeros : fp_serve_direct_bytes(sv, a->io.slot));
-	}
-	sv->starved_tail = &sv->starved_head;
-}
-
-unsigned fp_serve_ahead(struct fp_server *sv, uint32_t page, struct fp_stream **ret_stream)
-{
-	bool sequential = fp_layout_is_sequential(sv->layout, page);
-	unsigned want = fp_readahead_fault(&sv->readahead, page, sequential, ret_stream);
-
-	if (want == 0 || fp_budget_is_thrashing(&sv->far->room))
-		return 0;
-	return fp_layout_mapped_from(sv->layout, page + 1, want);
-}
-
-void fp_serve_leave(struct fp_server *sv)
-{
-	for (unsigned i = 0; i < sv->n_fetches; i++)
-		sv->arrivals[i].left = sv->arrivals[i].demanded;
-	sv->n_demanded = 0;
-}
-
-/* ---- messages ---- */
-
-static void look_for_thrashing(struct fp_far *far, uint32_t thread, uint32_t page)
-{
-	uint32_t need = fp_thrash_fault(&far->thrash, thread, page);
-
-	if (need)
-		fp_budget_need(&far->room, need);
-}
-
-static void missing(struct fp_server *sv, const struct fp_uffd_fault *f, bool zero, uint64_t old,
-                    uint64_t now)
-{
-	uint32_t page = fp_far_page(sv->far, f->addr);
-	struct fp_arrival *a = fp_arrive(sv, page, old, zero);
-	bool write = f->write;
-
-	look_for_thrashing(sv->far, f->tid, page);
-	assert(a); /* only as many messages are read as there are arrivals: see may_read */
-	a->demanded = true;
-	sv->n_demanded++;
-	a->begun_ns = now;
-	a->writable |= write;
-	a->kind = zero ? FP_FAULT_ZERO : write ? FP_FAULT_WRITE : FP_FAULT_READ;
-	if (zero)
-		a->writable = write;
-	if (zero && !sv->starved_head && fp_kernel_filled_begin(sv->far, sv->layout, page)) {
-		fp_serve_count(sv, a);
-		fp_arrival_put(sv, a);
-	} else if (sv->starved_head || fp_serve_room(sv, 1) == 0) {
-		starve(sv, a);
-	} else if (sv->lane) {
-		fp_serve_wire(sv, a);
-	} else {
-		fp_serve_direct(sv, a);
-	}
-}
+/* ---- message ---- */
 
 /*
  * The word says resident, the kernel says missing: most likely this is the second message of a fault that has
@@ -299,7 +90,7 @@ void fp_serve(struct fp_server *sv, const struct fp_uffd_fault *f, uint64_t now)
 	switch (s.action) {
 	case FP_ACT_ZERO:
 	case FP_ACT_FETCH:
-		missing(sv, f, s.action == FP_ACT_ZERO, old, now);
+		begin_missing(sv, f, s.action == FP_ACT_ZERO, old, now);
 		break;
 	case FP_ACT_VERIFY:
 		verify(sv, page);
@@ -317,6 +108,417 @@ void fp_serve(struct fp_server *sv, const struct fp_uffd_fault *f, uint64_t now)
 	default: /* its owner will wake the thread */
 		break;
 	}
+}
+
+/* ---- word ---- */
+
+static struct fp_arrival *new_arrival(struct fp_server *sv, uint32_t page, uint64_t old, bool zero)
+{
+	struct fp_arrival *a = sv->free;
+
+	assert(a); /* only as many messages are read as there are arrivals: see may_read in fault.c */
+	sv->free = a->next;
+	sv->n_free--;
+	a->next = NULL;
+	a->page = page;
+	a->zero = zero;
+	a->writable = !zero && fp_page_expects_write(old);
+	a->io.slot = fp_page_slot(old);
+	a->io.status = 0;
+	return a;
+}
+
+static void look_for_thrashing(struct fp_far *far, uint32_t thread, uint32_t page)
+{
+	uint32_t need = fp_thrash_fault(&far->thrash, thread, page);
+
+	if (need)
+		fp_budget_need(&far->room, need);
+}
+
+static void begin_missing(struct fp_server *sv, const struct fp_uffd_fault *f, bool zero, uint64_t old,
+                          uint64_t now)
+{
+	uint32_t page = fp_far_page(sv->far, f->addr);
+	struct fp_arrival *a = new_arrival(sv, page, old, zero);
+
+	look_for_thrashing(sv->far, f->tid, page);
+	a->demanded = true;
+	sv->n_demanded++;
+	a->begun_ns = now;
+	a->writable |= f->write;
+	a->kind = zero ? FP_FAULT_ZERO : f->write ? FP_FAULT_WRITE : FP_FAULT_READ;
+	if (zero && !sv->starved_head && fp_kernel_filled_begin(sv->far, sv->layout, page)) {
+		end_arrival(sv, a);
+	} else if (sv->starved_head || take_room(sv, 1) == 0) {
+		*sv->starved_tail = a;
+		sv->starved_tail = &a->next;
+		fp_count(&sv->far->stats->waits_for_room, 1);
+	} else if (sv->lane) {
+		serve_wire(sv, a);
+	} else {
+		serve_mapped(sv, a);
+	}
+}
+
+/* ---- budget ---- */
+
+/* Reclaim fell behind. False if nothing can be done here: the evictor is busy, or nothing can leave. */
+static bool make_room(struct fp_server *sv)
+{
+	unsigned n;
+
+	if (!sv->evictor || (sv->evict_turn && atomic_exchange(sv->evict_turn, true)))
+		return false;
+	n = fp_evictor_run(sv->evictor, fp_budget_batch(&sv->far->room));
+	if (sv->evict_turn)
+		atomic_store(sv->evict_turn, false);
+	return n > 0;
+}
+
+static unsigned take_room(struct fp_server *sv, unsigned n)
+{
+	struct fp_budget *room = &sv->far->room;
+	unsigned got;
+
+	while ((got = fp_budget_take(room, n)) == 0)
+		if (!make_room(sv))
+			return 0;
+	return got;
+}
+
+/*
+ * True if waiting for room is of no use: a fork holds back what could leave, or it has a home, and only what
+ * has none stays. A fork may wait for the very thread that faults: so what comes late comes anyway, but no
+ * more than FORK_OVERDRAW at once.
+ */
+static bool must_overdraw(const struct fp_far *far, const struct fp_arrival *a, uint64_t now_ns)
+{
+	if (a->io.slot && atomic_load(&far->full))
+		return true;
+	return atomic_load(&far->fork_overdraw) &&
+	       (fp_budget_overdrawn(&far->room) < FORK_OVERDRAW || now_ns >= a->begun_ns + far->deadline_ns);
+}
+
+/* True if no room helps: the page's node is lost, or cut off for so long that it is not waited for any more.
+ */
+static bool is_beyond_reach(const struct fp_far *far, const struct fp_arrival *a)
+{
+	struct fp_store_node node;
+
+	if (!a->io.slot || fp_store_slot_up(far->store, a->io.slot))
+		return false;
+	fp_store_node_info(far->store, fp_store_slot_node(far->store, a->io.slot), &node);
+	return node.state == FP_STORE_LOST || node.spent;
+}
+
+/*
+ * What becomes of it, for which there is no room: WAITS; 0: it comes all the same; or why it is lost. The
+ * want of room alone loses nothing: it waits while a node may come back that could take what is here. One
+ * that can be read is not lost for want of room.
+ */
+static int fate_of_starved(struct fp_far *far, const struct fp_arrival *a)
+{
+	uint64_t now_ns = fp_clock_ns();
+	int r;
+
+	if (is_beyond_reach(far, a))
+		return -EHOSTDOWN;
+	if (must_overdraw(far, a, now_ns))
+		return 0;
+	if (now_ns < a->begun_ns + far->deadline_ns)
+		return WAITS;
+	r = a->io.slot && fp_store_slot_up(far->store, a->io.slot) ? 0 : fp_far_why_stuck(far);
+	if (r == -EHOSTDOWN && now_ns < fp_clock_after(a->begun_ns, fp_far_patience_ns(far)))
+		return WAITS;
+	if (r == 0)
+		fp_budget_grant(&far->room);
+	return r;
+}
+
+void fp_serve_starved(struct fp_server *sv)
+{
+	struct fp_arrival *a;
+
+	while ((a = sv->starved_head)) {
+		bool has_room = take_room(sv, 1) > 0;
+
+		a->io.status = has_room ? 0 : fate_of_starved(sv->far, a);
+		if (a->io.status == WAITS)
+			return;
+		sv->starved_head = a->next;
+		a->next = NULL;
+		if (a->io.status < 0) {
+			lose(sv, a, false);
+			continue;
+		}
+		if (!has_room)
+			fp_budget_overdraw(&sv->far->room, 1);
+		if (sv->lane)
+			dispatch(sv, sv->lane, &a, 1);
+		else
+			finish(sv, a, a->zero ? fp_zeros : mapped_bytes(sv, a->io.slot));
+	}
+	sv->starved_tail = &sv->starved_head;
+}
+
+/* ---- read-ahead ---- */
+
+/* How far ahead of a fault to go: as far as its stream suggests, within its mapping. */
+static unsigned may_read_ahead(struct fp_server *sv, uint32_t page, struct fp_stream **ret_stream)
+{
+	bool sequential = fp_layout_is_sequential(sv->layout, page);
+	unsigned want = fp_readahead_fault(&sv->readahead, page, sequential, ret_stream);
+
+	if (want == 0 || fp_budget_is_thrashing(&sv->far->room))
+		return 0;
+	return fp_layout_mapped_from(sv->layout, page + 1, want);
+}
+
+/* Takes pages behind page, as long as they are of its kind: n have a token. Returns how many; the
+ * words that they had are in ret_olds. */
+static unsigned take_ahead(struct fp_server *sv, const struct fp_arrival *a, unsigned n, uint64_t *ret_olds)
+{
+	struct fp_far *far = sv->far;
+	unsigned k = 0;
+
+	for (; k < n; k++) {
+		uint32_t p = a->page + 1 + k;
+
+		fp_far_touch(far, p);
+		if (fp_pager_apply(&far->words[p], a->zero ? FP_EV_PREZERO : FP_EV_PREFETCH, &ret_olds[k])
+		        .action == FP_ACT_NONE)
+			break;
+	}
+	fp_budget_give(&far->room, n - k);
+	return k;
+}
+
+/* ---- bytes: the store is mapped ---- */
+
+static const char *mapped_bytes(struct fp_server *sv, uint64_t slot)
+{
+	fp_store_slot_count(sv->far->store, slot, FP_IO_READ);
+	return fp_store_slot_direct(sv->far->store, slot);
+}
+
+/* Pages that are installed by one call: neighbours here and, unless they are zeros, there. */
+struct run {
+	uint32_t page;
+	unsigned n;
+	const char *bytes;
+	bool zero;
+	bool writable;
+};
+
+static void install_run(struct fp_server *sv, struct run *run)
+{
+	if (run->n)
+		fp_far_install(sv->far, run->page, run->n, run->bytes, run->writable);
+	run->n = 0;
+}
+
+static void add_to_run(struct fp_server *sv, struct run *run, uint32_t page, const char *bytes, bool writable)
+{
+	bool joins = run->n && run->writable == writable &&
+	             (run->zero || bytes == run->bytes + (size_t)run->n * FP_PAGE_SIZE);
+
+	if (!joins) {
+		install_run(sv, run);
+		run->page = page;
+		run->bytes = bytes;
+		run->writable = writable;
+	}
+	run->n++;
+}
+
+/* Neighbours are installed with the page by one call. */
+static void serve_mapped(struct fp_server *sv, struct fp_arrival *a)
+{
+	struct run run = {.zero = a->zero};
+	uint64_t olds[FP_READAHEAD_MAX];
+	struct fp_stream *stream;
+	unsigned ahead = may_read_ahead(sv, a->page, &stream), n = 0;
+
+	add_to_run(sv, &run, a->page, a->zero ? fp_zeros : mapped_bytes(sv, a->io.slot), a->writable);
+	if (ahead) {
+		n = take_ahead(sv, a, take_room(sv, ahead), olds);
+		fp_readahead_fetched(stream, a->page, n);
+	}
+	for (unsigned i = 0; i < n; i++)
+		if (a->zero)
+			add_to_run(sv, &run, a->page + 1 + i, fp_zeros, a->writable);
+		else
+			add_to_run(sv, &run, a->page + 1 + i, mapped_bytes(sv, fp_page_slot(olds[i])),
+			           fp_page_expects_write(olds[i]));
+	install_run(sv, &run);
+	fp_count(&sv->far->stats->prefetched_pages, n);
+	if (!a->zero)
+		fp_count(&sv->far->stats->fetched_bytes, (n + 1ull) * FP_PAGE_SIZE);
+	end_arrival(sv, a);
+}
+
+/* ---- bytes: the store is behind a wire ---- */
+
+/* Sends arrivals that have room on one lane: zeros end here, the others when their bytes are in. */
+static void dispatch(struct fp_server *sv, struct fp_lane *lane, struct fp_arrival **arrivals, unsigned n)
+{
+	struct fp_page_io *ios[FP_BATCH_MAX];
+	unsigned n_ios = 0;
+
+	for (unsigned i = 0; i < n; i++) {
+		struct fp_arrival *a = arrivals[i];
+
+		if (a->zero) {
+			finish(sv, a, fp_zeros);
+			continue;
+		}
+		a->sent_ns = fp_clock_ns();
+		ios[n_ios++] = &a->io;
+	}
+	if (n_ios && fp_lane_read(lane, ios, n_ios) < 0)
+		for (unsigned i = 0; i < n_ios; i++) {
+			ios[i]->status = -EBUSY; /* can't be: a lane takes as many as there are arrivals */
+			lose(sv, ios[i]->user, true);
+		}
+}
+
+static unsigned arrive_ahead(struct fp_server *sv, const struct fp_arrival *first, unsigned want,
+                             struct fp_arrival **ret_arrivals)
+{
+	unsigned n = FP_MIN(want, sv->n_free > FP_READ_FAULTS ? sv->n_free - FP_READ_FAULTS : 0);
+	uint64_t olds[FP_READAHEAD_MAX];
+
+	n = take_ahead(sv, first, n ? fp_budget_take(&sv->far->room, n) : 0, olds);
+	for (unsigned i = 0; i < n; i++) {
+		ret_arrivals[i] = new_arrival(sv, first->page + 1 + i, olds[i], first->zero);
+		if (first->zero)
+			ret_arrivals[i]->writable = first->writable;
+	}
+	return n;
+}
+
+/*
+ * Fetches go out together and end one by one: faults on one lane, what is read ahead on another, whose
+ * links are others too. So nobody who waits queues behind what nobody asked for.
+ */
+static void serve_wire(struct fp_server *sv, struct fp_arrival *a)
+{
+	struct fp_arrival *arrivals[FP_BATCH_MAX];
+	struct fp_stream *stream;
+	unsigned ahead = may_read_ahead(sv, a->page, &stream), n = 0, along;
+
+	arrivals[0] = a;
+	if (ahead &&
+	    (a->zero || fp_store_slot_up(sv->far->store, a->io.slot))) { /* else they wait, with room */
+		n = arrive_ahead(sv, a, ahead, arrivals + 1);
+		fp_readahead_fetched(stream, a->page, n);
+	}
+	along = FP_MIN(n, ALONG_MAX);
+	dispatch(sv, sv->lane, arrivals, 1 + along);
+	dispatch(sv, sv->ahead, arrivals + 1 + along, n - along);
+}
+
+/* It was only wanted ahead: it stays where it is, and whoever waits for it by now asks for
+ * itself. */
+static void forgo(struct fp_server *sv, struct fp_arrival *a)
+{
+	struct fp_far *far = sv->far;
+
+	fp_budget_give(&far->room, 1);
+	fp_far_settle(far, a->page, fp_pager_apply(&far->words[a->page], FP_EV_NOT_INSTALLED, NULL));
+	free_arrival(sv, a);
+}
+
+static void fetched(struct fp_server *sv, struct fp_arrival *a)
+{
+	if (a->io.status < 0) {
+		if (a->demanded)
+			lose(sv, a, true);
+		else
+			forgo(sv, a);
+		return;
+	}
+	fp_count(&sv->far->stats->fetched_bytes, FP_PAGE_SIZE);
+	fp_hist_record(&sv->far->stats->fetch_latency, fp_clock_ns() - a->sent_ns);
+	finish(sv, a, a->io.buf);
+}
+
+/* Pages that are read ahead are polled for only when no page is in that a thread waits for. */
+static unsigned reap_some(struct fp_server *sv)
+{
+	struct fp_page_io *done[FP_BATCH_MAX];
+	unsigned n = fp_lane_poll(sv->lane, done, FP_BATCH_MAX);
+
+	if (n == 0)
+		n = fp_lane_poll(sv->ahead, done, AHEAD_BATCH);
+	for (unsigned i = 0; i < n; i++)
+		fetched(sv, done[i]->user);
+	return n;
+}
+
+unsigned fp_serve_reap(struct fp_server *sv, bool once)
+{
+	unsigned n, total = 0;
+
+	do {
+		n = reap_some(sv);
+		total += n;
+	} while (n > 0 && !once);
+	return total;
+}
+
+bool fp_serve_is_fetching(const struct fp_server *sv)
+{
+	return fp_lane_outstanding(sv->lane) + fp_lane_outstanding(sv->ahead) > 0;
+}
+
+void fp_serve_leave(struct fp_server *sv)
+{
+	for (unsigned i = 0; i < sv->n_fetches; i++)
+		sv->arrivals[i].left = sv->arrivals[i].demanded;
+	sv->n_demanded = 0;
+}
+
+/* ---- install, count ---- */
+
+static void finish(struct fp_server *sv, struct fp_arrival *a, const void *bytes)
+{
+	fp_far_install(sv->far, a->page, 1, bytes, a->writable);
+	end_arrival(sv, a);
+}
+
+/* Nobody can give the page back: it is handed over to be reported and poisoned. */
+static void lose(struct fp_server *sv, struct fp_arrival *a, bool has_token)
+{
+	if (has_token)
+		fp_budget_leave(&sv->far->room, 1);
+	fp_lost_add(sv->far, a->page, a->io.slot, a->io.status);
+	if (a->demanded)
+		fp_hist_record(&sv->far->stats->fault_latency, fp_clock_ns() - a->begun_ns);
+	free_arrival(sv, a);
+}
+
+static void end_arrival(struct fp_server *sv, struct fp_arrival *a)
+{
+	struct fp_statspage *stats = sv->far->stats;
+
+	if (a->demanded) {
+		fp_count(&stats->faults[a->kind], 1);
+		fp_hist_record(&stats->fault_latency, fp_clock_ns() - a->begun_ns);
+	} else {
+		fp_count(&stats->prefetched_pages, 1);
+	}
+	free_arrival(sv, a);
+}
+
+static void free_arrival(struct fp_server *sv, struct fp_arrival *a)
+{
+	sv->n_demanded -= a->demanded && !a->left;
+	a->demanded = a->left = false;
+	a->next = sv->free;
+	sv->free = a;
+	sv->n_free++;
 }
 
 /* ---- life ---- */
@@ -366,7 +568,7 @@ int fp_server_open(struct fp_server *sv, const struct fp_server_options *options
 		return -ENOMEM;
 	for (unsigned i = 0; i < sv->n_fetches; i++) {
 		sv->arrivals[i].io.user = &sv->arrivals[i];
-		fp_arrival_put(sv, &sv->arrivals[i]);
+		free_arrival(sv, &sv->arrivals[i]);
 	}
 	return fp_store_is_direct(sv->far->store) ? open_direct(sv, options) : open_wire(sv);
 }

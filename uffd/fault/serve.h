@@ -73,12 +73,11 @@ void fp_serve(struct fp_server *server, const struct fp_uffd_fault *fault, uint6
 /* Goes on with what waits for room: gets it, or ends at its deadline, as far as is possible now. */
 void fp_serve_starved(struct fp_server *server);
 
-/* Over a wire: ends what has come in; a bounded number of pages that were read ahead, all that was asked for.
- * Returns how many. */
-unsigned fp_serve_reap(struct fp_server *server);
-
-/* The same, but stops as soon as nobody waits any more. */
-unsigned fp_serve_reap_demanded(struct fp_server *server);
+/*
+ * Over a wire: ends what has come in; a bounded number of pages that were read ahead, all that was
+ * asked for. once: no more than one look at the lanes finds. Returns how many.
+ */
+unsigned fp_serve_reap(struct fp_server *server, bool once);
 
 /* Inline: the caller gives the server back before its page is there. The page comes, or is lost, when
  * somebody reaps, or goes on with what waits for room. */
@@ -86,27 +85,5 @@ void fp_serve_leave(struct fp_server *server);
 
 /* True while fetches are under way. Over a wire only. */
 bool fp_serve_is_fetching(const struct fp_server *server);
-
-/* ---- between the files of serve*.c ---- */
-
-struct fp_arrival *fp_arrive(struct fp_server *server, uint32_t page, uint64_t old, bool zero);
-void fp_arrival_put(struct fp_server *server, struct fp_arrival *a);
-unsigned fp_serve_room(struct fp_server *server, unsigned n);
-/* How far ahead of a fault to go: as far as its stream suggests, within its mapping. */
-unsigned fp_serve_ahead(struct fp_server *server, uint32_t page, struct fp_stream **ret_stream);
-void fp_serve_count(struct fp_server *server, const struct fp_arrival *a);
-/* Nobody can give the page back: it is handed over to be reported and poisoned. */
-void fp_serve_lose(struct fp_server *server, struct fp_arrival *a, bool has_token);
-void fp_serve_finish(struct fp_server *server, struct fp_arrival *a, const void *bytes);
-
-/* Store mapped: the fault, which has room, ends here and now, with what is read ahead. */
-void fp_serve_direct(struct fp_server *server, struct fp_arrival *a);
-const char *fp_serve_direct_bytes(struct fp_server *server, uint64_t slot);
-
-/* Store behind a wire: the fetch of a fault that has room goes out, with what is read ahead. */
-void fp_serve_wire(struct fp_server *server, struct fp_arrival *a);
-/* Sends arrivals that have room on one lane: zeros end here, the others when their bytes are in. */
-void fp_serve_dispatch(struct fp_server *server, struct fp_lane *lane, struct fp_arrival **arrivals,
-                       unsigned n);
 
 #endif

@@ -1,0 +1,39 @@
+/*
+ * Spinning: a thread that waits for an answer over a wire first looks for it for a while, which saves a
+ * sleep and a wake-up. Where that does not pay, because the node is far or needs this very CPU, it is
+ * tried only now and then. Room: uffd/fault; one waiting thread at a time.
+ */
+#ifndef FP_SPIN_H
+#define FP_SPIN_H
+
+#include <stdbool.h>
+
+#include "cleanup.h"
+#include "clock.h"
+
+#define FP_SPIN_NS    (250 * FP_NSEC_PER_USEC) /* no longer than a sleep and a wake-up would cost */
+#define FP_SPIN_SCORE 16                       /* waits that paid, at most remembered */
+#define FP_SPIN_PROBE 128u                     /* waits between two tries while it does not pay */
+
+struct fp_spin {
+	int score; /* above 0: it pays */
+	unsigned waits;
+	bool probes; /* this wait is only a try */
+};
+
+/* A wait begins. True: spin, at most FP_SPIN_NS, and tell by fp_spin_end whether that paid. */
+static inline bool fp_spin_begin(struct fp_spin *spin)
+{
+	spin->probes = ++spin->waits % FP_SPIN_PROBE == 0;
+	return spin->score > 0 || spin->probes;
+}
+
+static inline void fp_spin_end(struct fp_spin *spin, bool paid)
+{
+	if (paid)
+		spin->score = FP_MIN(spin->score + (spin->probes ? 4 : 1), FP_SPIN_SCORE);
+	else
+		spin->score = FP_MAX(spin->score - 2, 0);
+}
+
+#endif
