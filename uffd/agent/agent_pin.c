@@ -14,6 +14,7 @@
 
 #include "agent_priv.h"
 #include "cleanup.h"
+#include "presence.h"
 #include "inline.h"
 #include "agent_sigmask.h"
 #include "local_stack.h"
@@ -393,18 +394,12 @@ void fp_agent_hold_forked(struct fp_agent *agent)
 
 /* ---- behind our back ---- */
 
-static bool is_absent(const void *addr)
-{
-	unsigned char vec = 1;
-
-	return syscall(SYS_mincore, addr, FP_PAGE_SIZE, &vec) == 0 && !(vec & 1);
-}
-
 /* A page whose word promises more than the kernel has: see verify in serve.c. */
 static bool verify(struct fp_agent *agent, uint32_t page, bool write)
 {
 	char *addr = fp_far_addr(&agent->far, page);
-	struct fp_uffd_fault fault = {.addr = (uintptr_t)addr, .write = write, .wp = !is_absent(addr)};
+	struct fp_uffd_fault fault = {
+	    .addr = (uintptr_t)addr, .write = write, .wp = fp_presence_is_here(agent->far.pagemap_fd, addr)};
 
 	if (!fp_inline_is_ready(atomic_load(&agent->far.words[page]), write) || (fault.wp && !write))
 		return false;

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "cleanup.h"
+#include "presence.h"
 
 #define CHUNK_PAGES (1u << FP_CHUNK_SHIFT)
 #define FRESH_MIN   8u /* fewer are not worth three system calls */
@@ -196,9 +197,7 @@ static bool take_tokens(struct fp_far *far, unsigned n)
 
 static bool is_hole(const struct fp_far *far, uint32_t page, unsigned n)
 {
-	unsigned char vec[CHUNK_PAGES];
-
-	return mincore(fp_far_addr(far, page), (size_t)n << FP_PAGE_SHIFT, vec) < 0 && errno == ENOMEM;
+	return fp_presence_has_hole(fp_far_addr(far, page), (size_t)n << FP_PAGE_SHIFT);
 }
 
 /* A mapping that a system call ended while its registration was being changed ended unseen: it is noted now.
@@ -344,18 +343,6 @@ void fp_kernel_filled_begin_mapping(struct fp_far *far, const struct fp_layout *
 
 /* ---- end ---- */
 
-static bool read_pagemap(const struct fp_far *far, uint32_t page, uint64_t *ret_entries, unsigned n)
-{
-	return fp_uffd_pagemap(far->pagemap_fd, fp_far_addr(far, page), ret_entries, n);
-}
-
-bool fp_kernel_filled_is_absent(const struct fp_far *far, uint32_t page)
-{
-	uint64_t entry;
-
-	return read_pagemap(far, page, &entry, 1) && !(entry & FP_PAGEMAP_HERE);
-}
-
 /* Owns the pages of the run that were never filled, as far as the page map tells; others' entries are
  * cleared. Returns how many. */
 static unsigned own_absent(struct fp_far *far, struct run run, uint64_t *entries)
@@ -382,9 +369,10 @@ static void return_absent(struct fp_far *far, struct run run)
 	unsigned n = run.end - run.start, tokens = 0;
 	bool seen;
 
-	if (!read_pagemap(far, run.start, owned, n) || own_absent(far, run, owned) == 0)
+	if (!fp_presence_read(far->pagemap_fd, fp_far_addr(far, run.start), owned, n) ||
+	    own_absent(far, run, owned) == 0)
 		return;
-	seen = read_pagemap(far, run.start, entries, n);
+	seen = fp_presence_read(far->pagemap_fd, fp_far_addr(far, run.start), entries, n);
 	for (unsigned i = 0; i < n; i++) {
 		bool absent = seen && !(entries[i] & FP_PAGEMAP_HERE);
 		enum fp_page_event event = absent ? FP_EV_NOT_INSTALLED : FP_EV_INSTALLED_RW;

@@ -84,10 +84,4 @@ void fp_kernel_filled_forget_absent(struct fp_far *far, uint32_t page);
 bool fp_kernel_filled_fills(const struct fp_far *far, uint32_t page);
 bool fp_kernel_filled_keeps(uint64_t word);
 
-/*
- * True if the page, which the caller owns and which is registered, is not there: it was native and never
- * filled, or a raw system call dropped it. It reads zeros.
- */
-bool fp_kernel_filled_is_absent(const struct fp_far *far, uint32_t page);
-
 #endif

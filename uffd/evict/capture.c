@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 
 #include "abi.h"
+#include "presence.h"
 #include "process_memory.h"
 #include "kernel_filled.h"
 
@@ -48,7 +49,7 @@ static void take_by_protect(struct fp_far *far, struct fp_batch *b, uint32_t pag
 		return;
 	}
 	if (!fp_process_memory_read(far->mem_fd, addr, copy)) {
-		if (fp_kernel_filled_is_absent(far, page))
+		if (fp_presence_is_absent(far->pagemap_fd, addr))
 			vanished(far, page);
 		else
 			fp_capture_refuse(

@@ -22,6 +22,7 @@ struct fp_leaving {
 	struct fp_page_io io; /* slot, buf: where the captured bytes are */
 	uint32_t page;
 	uint32_t tries;
+	bool zero;         /* all its bytes are */
 	uint64_t old_slot; /* the page's own slot, or none */
 	bool moved; /* buf is the page itself, in the stage; else a copy, the original still protected in
 	               place */

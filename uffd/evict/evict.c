@@ -98,47 +98,42 @@ static bool may_drop(const struct fp_far *far, uint64_t word)
 	return !slot || fp_store_slot_up(far->store, slot);
 }
 
-/*
- * Puts those back that a call has handed to the kernel, and closes the gaps. The words say LEAVING
- * already: who holds a page from now on sees that, and waits.
- */
-static unsigned spare(struct fp_far *far, uint32_t *pages, unsigned n)
+/* Pages whose bit is set stay; the others close the gaps. Returns how many these are. */
+static unsigned put_back(struct fp_far *far, uint32_t *pages, unsigned n, uint64_t which)
 {
-	uint64_t held = fp_pin_look(&far->holds, pages, n);
 	unsigned kept = 0;
 
+	static_assert(BATCH <= 64, "a bit each");
 	for (unsigned i = 0; i < n; i++)
-		if (held >> i & 1)
+		if (which >> i & 1)
 			fp_capture_refuse(far, pages[i]);
 		else
 			pages[kept++] = pages[i];
 	return kept;
 }
 
-static void spare_held(struct fp_evictor *ev)
+/* Pages that a system call has pinned stay. Their words say LEAVING already: who pins one from now on sees
+ * that, and waits. */
+static void spare_pinned(struct fp_evictor *ev)
 {
-	static_assert(BATCH <= 64, "a bit each");
+	struct fp_pin_table *pins = &ev->far->holds;
 
 	fp_pin_fence();
-	ev->n_drops = spare(ev->far, ev->drops, ev->n_drops);
-	ev->n_takes = spare(ev->far, ev->takes, ev->n_takes);
+	ev->n_drops = put_back(ev->far, ev->drops, ev->n_drops, fp_pin_look(pins, ev->drops, ev->n_drops));
+	ev->n_takes = put_back(ev->far, ev->takes, ev->n_takes, fp_pin_look(pins, ev->takes, ev->n_takes));
 }
 
-/* In a passage: puts those back whose mapping a system call ended behind our back. They are
- * forgotten later.
- */
-static unsigned spare_gone(struct fp_far *far, uint32_t *pages, unsigned n)
+/* In a passage: pages whose mapping a bare system call ended stay, and are forgotten later. */
+static void spare_unmapped(struct fp_evictor *ev)
 {
-	unsigned kept = 0;
+	const struct fp_events *events = &ev->far->events;
+	uint64_t gone = 0;
 
-	if (!fp_events_any(&far->events))
-		return n;
-	for (unsigned i = 0; i < n; i++)
-		if (fp_events_touch(&far->events, pages[i], pages[i] + 1))
-			fp_capture_refuse(far, pages[i]);
-		else
-			pages[kept++] = pages[i];
-	return kept;
+	if (!fp_events_any(events))
+		return;
+	for (unsigned i = 0; i < ev->n_drops; i++)
+		gone |= (uint64_t)fp_events_touch(events, ev->drops[i], ev->drops[i] + 1) << i;
+	ev->n_drops = put_back(ev->far, ev->drops, ev->n_drops, gone);
 }
 
 static void sort_victim(struct fp_evictor *ev, uint32_t page, enum fp_page_event event)
@@ -184,7 +179,7 @@ static unsigned drop_clean(struct fp_evictor *ev)
 	bool all;
 
 	fp_events_enter(&far->events);
-	ev->n_drops = spare_gone(far, ev->drops, ev->n_drops);
+	spare_unmapped(ev);
 	qsort(ev->drops, ev->n_drops, sizeof(ev->drops[0]), by_number);
 	for (unsigned i = 0, k; i < ev->n_drops; i += k) {
 		k = fp_run_length(ev->drops + i, ev->n_drops - i);
@@ -252,8 +247,6 @@ static void end_zero(struct fp_far *far, struct fp_leaving *l)
 		return;
 	}
 	s = fp_pager_apply(&far->words[l->page], FP_EV_WAS_ZERO, NULL);
-	if (l->io.slot && l->io.slot != l->old_slot)
-		fp_store_slot_free(far->store, l->io.slot);
 	if (l->old_slot)
 		fp_store_slot_free(far->store, l->old_slot);
 	fp_far_settle(far, l->page, s);
@@ -283,10 +276,10 @@ static void end_written(struct fp_far *far, struct fp_leaving *l)
 	item_done(far, l, s.action != FP_ACT_PUT_BACK);
 }
 
-/* A slot that a child or a parent may read is not written. */
-static bool is_shared(const struct fp_far *far, uint64_t slot)
+/* Whether the page may be written there: the slot's node answers, and no parent or child may read it. */
+static bool can_write_to(const struct fp_far *far, uint64_t slot)
 {
-	return slot && fp_store_slot_is_shared(far->store, slot);
+	return slot && fp_store_slot_up(far->store, slot) && !fp_store_slot_is_shared(far->store, slot);
 }
 
 /* Whether more slots are wanted: the reclaim thread then asks for them, and finds out if there are
@@ -300,16 +293,13 @@ static void note_slots(struct fp_far *far, bool found)
 		atomic_store_explicit(&far->full, false, memory_order_relaxed);
 }
 
-/* Gives the page a slot on a node that answers; false if there is none. A slot of its own is
- * written in place. */
-static bool choose_slot(struct fp_far *far, struct fp_leaving *l)
+/* Sees to it that the page has a slot to be written to; false if there is none. */
+static bool has_slot(struct fp_far *far, struct fp_leaving *l)
 {
 	unsigned up, cut_off;
 	uint64_t slot;
 
-	if (l->tries++ == WRITE_TRIES)
-		return false;
-	if (l->io.slot && fp_store_slot_up(far->store, l->io.slot) && !is_shared(far, l->io.slot))
+	if (can_write_to(far, l->io.slot))
 		return true;
 	if (l->io.slot && l->io.slot != l->old_slot)
 		fp_store_slot_free(far->store, l->io.slot);
@@ -331,35 +321,37 @@ static bool is_zero(const char *page)
 	return first == 0 && memcmp(page, page + sizeof(first), FP_PAGE_SIZE - sizeof(first)) == 0;
 }
 
+/* A page is written to its own slot, if that may be; the others get fresh ones by one call. Zero pages need
+ * none. */
 static void choose_slots(struct fp_evictor *ev, struct fp_batch *b)
 {
+	struct fp_far *far = ev->far;
 	uint64_t fresh[BATCH];
 	unsigned need = 0, got, used = 0;
 
 	for (unsigned i = 0; i < b->n; i++) {
 		struct fp_leaving *l = &b->items[i];
 
-		l->old_slot =
-		    fp_page_slot(atomic_load_explicit(&ev->far->words[l->page], memory_order_relaxed));
-		l->io.slot = is_shared(ev->far, l->old_slot) ? 0 : l->old_slot;
-		need += !l->io.slot;
+		l->old_slot = fp_page_slot(atomic_load_explicit(&far->words[l->page], memory_order_relaxed));
+		l->io.slot = can_write_to(far, l->old_slot) ? l->old_slot : 0;
+		l->zero = is_zero(l->io.buf);
+		need += !l->io.slot && !l->zero;
 	}
-	got = need ? fp_store_slot_alloc(ev->far->store, need, fresh) : 0;
+	got = need ? fp_store_slot_alloc(far->store, need, fresh) : 0;
 	if (got)
-		note_slots(ev->far, true);
+		note_slots(far, true);
 	for (unsigned i = 0; i < b->n && used < got; i++)
-		if (!b->items[i].io.slot)
+		if (!b->items[i].io.slot && !b->items[i].zero)
 			b->items[i].io.slot = fresh[used++];
 }
 
-static void finish(struct fp_evictor *ev, struct fp_leaving *l);
-
-static void start_write(struct fp_evictor *ev, struct fp_leaving *l)
+/* By a copy, if the slot is mapped; else the lane carries it, and its answer comes to finish. */
+static void write_one(struct fp_evictor *ev, struct fp_leaving *l)
 {
 	struct fp_page_io *io = &l->io;
 	void *direct;
 
-	if (!choose_slot(ev->far, l)) {
+	if (l->tries++ == WRITE_TRIES || !has_slot(ev->far, l)) {
 		end_unwritten(ev->far, l);
 		return;
 	}
@@ -367,8 +359,7 @@ static void start_write(struct fp_evictor *ev, struct fp_leaving *l)
 	if (direct) {
 		memcpy(direct, io->buf, FP_PAGE_SIZE);
 		fp_store_slot_count(ev->far->store, io->slot, FP_IO_WRITE);
-		io->status = 0;
-		finish(ev, l);
+		end_written(ev->far, l);
 	} else if (fp_lane_write(ev->lane, &io, 1) < 0) {
 		end_unwritten(ev->far, l);
 	}
@@ -379,12 +370,10 @@ static void finish(struct fp_evictor *ev, struct fp_leaving *l)
 	if (l->io.status == 0)
 		end_written(ev->far, l);
 	else
-		start_write(ev, l); /* its node is lost: another one, while there is one */
+		write_one(ev, l); /* its node is lost: another one, while there is one */
 }
 
-/* Writes the batch back: zero pages need no slot, mapped slots are a copy, the rest goes out as one
- * request.
- */
+/* Pages that a lane carries go out as one request. */
 static void write_batch(struct fp_evictor *ev, struct fp_batch *b)
 {
 	struct fp_page_io *out[BATCH];
@@ -395,13 +384,13 @@ static void write_batch(struct fp_evictor *ev, struct fp_batch *b)
 	for (unsigned i = 0; i < n; i++) {
 		struct fp_leaving *l = &b->items[i];
 
-		if (is_zero(l->io.buf)) {
+		if (l->zero) {
 			end_zero(ev->far, l);
-		} else if (ev->lane && l->io.slot && !fp_store_slot_direct(ev->far->store, l->io.slot) &&
-		           choose_slot(ev->far, l)) {
+		} else if (l->io.slot && !fp_store_slot_direct(ev->far->store, l->io.slot)) {
+			l->tries++;
 			out[n_out++] = &l->io;
 		} else {
-			start_write(ev, l);
+			write_one(ev, l);
 		}
 	}
 	if (n_out && fp_lane_write(ev->lane, out, n_out) < 0)
@@ -425,7 +414,7 @@ static unsigned evict_victims(struct fp_evictor *ev, struct fp_batch *b)
 	unsigned left, n;
 
 	b->begun_ns = fp_clock_ns();
-	spare_held(ev);
+	spare_pinned(ev);
 	left = drop_clean(ev);
 	if (ev->n_takes == 0)
 		return left;

@@ -7,6 +7,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "presence.h"
 #include "store.h"
 
 static char zeros[FP_PAGE_SIZE]; /* never written */
@@ -27,20 +28,12 @@ int fp_process_memory_check(void)
 	return copy_as_other(SYS_process_vm_readv, &to, &from, 1) == 1 ? 0 : -errno;
 }
 
-/* Unlike /proc/self/mem these calls wait for a page that is not there: for us. What lies in swap seems absent
- * as well. */
-static bool is_here(void *addr)
-{
-	unsigned char here = 0;
-
-	return syscall(SYS_mincore, addr, FP_PAGE_SIZE, &here) == 0 && here & 1;
-}
-
 bool fp_process_memory_read(int mem_fd, void *addr, void *ret_bytes)
 {
 	if (mem_fd >= 0)
 		return pread(mem_fd, ret_bytes, FP_PAGE_SIZE, (off_t)(uintptr_t)addr) == FP_PAGE_SIZE;
-	return is_here(addr) &&
+	/* unlike /proc/self/mem, these calls wait for a page that is not there: for us */
+	return fp_presence_is_here(-1, addr) &&
 	       copy_as_other(SYS_process_vm_readv, ret_bytes, addr, FP_PAGE_SIZE) == FP_PAGE_SIZE;
 }
 
@@ -48,6 +41,6 @@ bool fp_process_memory_clear(int mem_fd, void *addr)
 {
 	if (mem_fd >= 0)
 		return pwrite(mem_fd, zeros, FP_PAGE_SIZE, (off_t)(uintptr_t)addr) == FP_PAGE_SIZE;
-	return is_here(addr) &&
+	return fp_presence_is_here(-1, addr) &&
 	       copy_as_other(SYS_process_vm_writev, zeros, addr, FP_PAGE_SIZE) == FP_PAGE_SIZE;
 }

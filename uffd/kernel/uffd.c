@@ -1,4 +1,5 @@
 /* See uffd.h. */
+#include "presence.h"
 #include "uffd.h"
 
 #include <errno.h>
@@ -207,25 +208,6 @@ ssize_t fp_uffd_copy(const struct fp_uffd *uffd, void *dst, const void *src, siz
 	return done_or_error(r, copy.copy);
 }
 
-bool fp_uffd_pagemap(int pagemap_fd, const void *addr, uint64_t *ret_entries, unsigned n)
-{
-	size_t len = n * sizeof(*ret_entries);
-	off_t at = (off_t)(((uintptr_t)addr >> FP_PAGE_SHIFT) * sizeof(*ret_entries));
-
-	return pread(pagemap_fd, ret_entries, len, at) == (ssize_t)len;
-}
-
-/* A filter of system calls may refuse mincore. */
-static bool is_present(int pagemap_fd, const char *page)
-{
-	uint64_t entry = 0;
-	unsigned char vec = 0;
-
-	if (mincore((void *)(uintptr_t)page, FP_PAGE_SIZE, &vec) == 0)
-		return vec & 1;
-	return fp_uffd_pagemap(pagemap_fd, page, &entry, 1) && entry & FP_PAGEMAP_HERE;
-}
-
 /*
  * Linux 6.18, when it has had to try again, moves pages and does not notice: it tries once more,
  * finds their places taken, and says EEXIST, or too small a number. But dst was empty.
@@ -234,7 +216,8 @@ static size_t moved_unsaid(int pagemap_fd, const char *dst, const char *src, siz
 {
 	size_t moved = 0;
 
-	while (moved < len && is_present(pagemap_fd, dst + moved) && !is_present(pagemap_fd, src + moved))
+	while (moved < len && fp_presence_is_here(pagemap_fd, dst + moved) &&
+	       !fp_presence_is_here(pagemap_fd, src + moved))
 		moved += FP_PAGE_SIZE;
 	return moved;
 }

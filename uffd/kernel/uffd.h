@@ -112,11 +112,4 @@ int fp_uffd_poison(const struct fp_uffd *uffd, void *addr, size_t len);
 
 int fp_uffd_wake(const struct fp_uffd *uffd, void *addr, size_t len);
 
-/* Entries of the page map (/proc/self/pagemap, proc_pid_pagemap(5)) of n pages from addr on. False:
- * unreadable.
- */
-#define FP_PAGEMAP_HERE (3ull << 62) /* present or swapped */
-
-bool fp_uffd_pagemap(int pagemap_fd, const void *addr, uint64_t *ret_entries, unsigned n);
-
 #endif

@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 
 #include "cleanup.h"
+#include "presence.h"
 #include "clock.h"
 
 #define TAKE_BACK_MIN 512u /* pages: less is not looked for */
@@ -84,16 +85,9 @@ bool fp_space_try_follow(struct fp_space *space)
 
 /* ---- holes ---- */
 
-static bool is_hole(const struct fp_far *far, uint32_t start, uint32_t end)
+static bool has_hole(const struct fp_far *far, uint32_t start, uint32_t end)
 {
-	unsigned char vec[1u << FP_CHUNK_SHIFT];
-
-	for (uint32_t n; start < end; start += n) {
-		n = FP_MIN(end - start, (uint32_t)sizeof(vec));
-		if (mincore(fp_far_addr(far, start), (size_t)n << FP_PAGE_SHIFT, vec) < 0 && errno == ENOMEM)
-			return true;
-	}
-	return false;
+	return fp_presence_has_hole(fp_far_addr(far, start), (size_t)(end - start) << FP_PAGE_SHIFT);
 }
 
 static bool far_has_hole(struct fp_space *space, uint32_t start, uint32_t end)
@@ -104,7 +98,7 @@ static bool far_has_hole(struct fp_space *space, uint32_t start, uint32_t end)
 	fp_space_lock_anyway(space);
 	for (p = fp_layout_after(&space->layout, start); !found && p && p->start < end;
 	     p = fp_layout_after(&space->layout, p->end))
-		found = is_hole(space->far, FP_MAX(p->start, start), FP_MIN(p->end, end));
+		found = has_hole(space->far, FP_MAX(p->start, start), FP_MIN(p->end, end));
 	fp_space_unlock(space);
 	return found;
 }

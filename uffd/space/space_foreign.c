@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 
 #include "cleanup.h"
+#include "presence.h"
 
 /* What is not registered, the kernel replaces without telling the reader of the userfaultfd. Fails only where
  * nothing is. */
@@ -127,12 +128,11 @@ int fp_space_move_in(struct fp_space *space, const struct fp_remap *what, void *
 {
 	uint64_t reserved = 0;
 	uint32_t start, end;
-	unsigned char here;
 	int r = fp_space_to_pages(space, what->new_addr, what->new_len, &start, &end);
 
 	if (r < 0)
 		return -ENOTSUP;
-	if (mincore(what->old_addr, FP_PAGE_SIZE, &here) < 0 && errno == ENOMEM)
+	if (fp_presence_has_hole(what->old_addr, FP_PAGE_SIZE))
 		return -EFAULT;
 	r = fp_space_lock(space);
 	if (r < 0)

@@ -14,6 +14,7 @@
 #include "abi.h"
 #include "process_memory.h"
 #include "cleanup.h"
+#include "presence.h"
 #include "kernel_filled.h"
 
 /* A move under way: n pages from one start to the other. */
@@ -62,7 +63,7 @@ static int move_resident(struct fp_far *far, uint32_t from, uint32_t to)
 	if (r == -ENOENT)
 		return -ENOENT;
 	r = copy_page(far, from, to);
-	if (r == -EIO && fp_kernel_filled_is_absent(far, from))
+	if (r == -EIO && fp_presence_is_absent(far->pagemap_fd, src))
 		return -ENOENT;
 	return r < 0 ? (int)r : drop_copied(far, from, to);
 }
