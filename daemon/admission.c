@@ -51,29 +51,27 @@ static void trust_token(struct fp_conn *conn)
 		(void)take_place(conn, session->client, &why); /* no place: AUTH will say so */
 }
 
-void fp_admission_hello(struct fp_conn *conn)
+int fp_admission_hello(struct fp_conn *conn)
 {
 	struct fp_wire_challenge *challenge = &conn->challenge;
 	uint8_t payload[sizeof(*challenge)];
 
-	if (fp_wire_hello_decode(fp_inbox_payload(&conn->inbox), conn->inbox.header.length, &conn->hello) <
-	    0) {
-		fp_conn_refuse(conn, FP_WIRE_MALFORMED, "its HELLO is malformed");
-		return;
-	}
+	if (fp_wire_hello_decode(fp_inbox_payload(&conn->inbox), conn->inbox.header.length, &conn->hello) < 0)
+		return -EPROTO;
 	if (fp_wire_version_choose(&conn->hello, &challenge->version) < 0) {
 		fp_conn_refuse(conn, FP_WIRE_VERSION_GAP, "it speaks no version of the protocol that we do");
-		return;
+		return 0;
 	}
 	if (fp_auth_random(challenge->nonce, sizeof(challenge->nonce)) < 0) {
 		fp_conn_refuse(conn, FP_WIRE_BROKEN, "no random bytes for its challenge");
-		return;
+		return 0;
 	}
 	challenge->flags = conn->server->config->auth.given ? FP_WIRE_CHALLENGE_AUTH : 0;
 	fp_wire_challenge_encode(challenge, payload);
 	fp_request_answer(conn, FP_WIRE_CHALLENGE, payload, sizeof(payload));
 	conn->state = FP_CONN_AUTH;
 	trust_token(conn);
+	return 0;
 }
 
 /* secret: what was proved; NULL: there is none. The caller holds the client; NULL: no memory. */
@@ -263,7 +261,7 @@ static int enter(struct fp_conn *conn, const struct fp_node_secret *secret, cons
 	}
 }
 
-void fp_admission_auth(struct fp_conn *conn)
+int fp_admission_auth(struct fp_conn *conn)
 {
 	const struct fp_auth_config *auth = &conn->server->config->auth;
 	const struct fp_node_secret *secret =
@@ -273,7 +271,7 @@ void fp_admission_auth(struct fp_conn *conn)
 
 	if (auth->given && !secret) {
 		fp_conn_refuse(conn, FP_WIRE_DENIED, "it knows no secret of this node");
-		return;
+		return 0;
 	}
 	r = enter(conn, secret, &why);
 	if (r == 0 && fp_conn_is_control(conn))
@@ -284,4 +282,5 @@ void fp_admission_auth(struct fp_conn *conn)
 		fp_conn_refuse(conn, fp_wire_status_from_errno(r), refusal(r, why));
 	else if (conn->state != FP_CONN_KILLED)
 		conn->state = FP_CONN_OPEN;
+	return 0;
 }

@@ -9,8 +9,8 @@
 struct fp_conn;
 
 /* HELLO: answers CHALLENGE. */
-void fp_admission_hello(struct fp_conn *conn);
+int fp_admission_hello(struct fp_conn *conn);
 /* AUTH: answers WELCOME; the connection is open from then on and has its session. */
-void fp_admission_auth(struct fp_conn *conn);
+int fp_admission_auth(struct fp_conn *conn);
 
 #endif

@@ -17,11 +17,6 @@
 
 #define STATUS_COST 12u /* a byte of it takes as long to print as so many to copy */
 
-static void refuse_turn(struct fp_conn *conn)
-{
-	fp_conn_refuse(conn, FP_WIRE_MALFORMED, "it sent a message out of turn");
-}
-
 void fp_request_answer(struct fp_conn *conn, enum fp_wire_type type, const void *payload, size_t len)
 {
 	fp_conn_answer(conn, fp_reply_new(&conn->inbox.header, type, len, payload, len, 0));
@@ -158,17 +153,17 @@ static void lease_done(struct fp_node_lease *lease, int status, void *user)
 }
 
 /* Of those that count for the limit of open files. */
-static void refuse_descriptor(struct fp_conn *conn)
+static int refuse_descriptor(struct fp_conn *conn)
 {
 	fp_log(
 	    FP_LOG_WARNING, "client",
 	    "%s: %s at %s has as many descriptors of memory as a connection (8 that are not received) or a "
 	    "client (three quarters of what LimitNOFILE= allows) may have: its LEASE is refused",
 	    conn->client->name, conn->session->name, conn->peer);
-	answer_status(conn, FP_WIRE_FULL);
+	return -ENOSPC;
 }
 
-static void handle_lease(struct fp_conn *conn)
+static int handle_lease(struct fp_conn *conn)
 {
 	struct fp_server *server = conn->server;
 	struct fp_lease_request request = {
@@ -182,80 +177,63 @@ static void handle_lease(struct fp_conn *conn)
 	struct fp_wire_lease lease;
 	int r;
 
-	if (fp_wire_lease_decode(fp_inbox_payload(&conn->inbox), conn->inbox.header.length, &lease) < 0) {
-		fp_conn_refuse(conn, FP_WIRE_MALFORMED, "its LEASE is malformed");
-		return;
-	}
+	if (fp_wire_lease_decode(fp_inbox_payload(&conn->inbox), conn->inbox.header.length, &lease) < 0)
+		return -EPROTO;
 	if (server->draining || server->stopping) {
 		answer_status(conn, FP_WIRE_DRAINING);
-		return;
+		return 0;
 	}
-	if (request.shareable && !fp_conn_promise_fd(conn)) {
-		refuse_descriptor(conn);
-		return;
-	}
+	if (request.shareable && !fp_conn_promise_fd(conn))
+		return refuse_descriptor(conn);
 	request.size_bytes = lease.size_bytes;
 	r = fp_node_lease_grant(&conn->session->leases, &server->pools, server->worker, &request);
 	if (r < 0)
 		fp_conn_unpromise_fd(conn);
-	if (r == -EMFILE) {
-		refuse_descriptor(conn);
-		return;
-	}
-	if (r < 0) {
-		answer_status(conn, fp_wire_status_from_errno(r));
-		return;
-	}
+	if (r == -EMFILE)
+		return refuse_descriptor(conn);
+	if (r < 0)
+		return r;
 	conn->lease_request = conn->inbox.header;
 	conn->leasing = true;
+	return 0;
 }
 
-static void handle_release(struct fp_conn *conn)
+static int handle_release(struct fp_conn *conn)
 {
 	struct fp_wire_release release;
 	struct fp_node_lease *lease;
 
-	if (fp_wire_release_decode(fp_inbox_payload(&conn->inbox), conn->inbox.header.length, &release) < 0) {
-		fp_conn_refuse(conn, FP_WIRE_MALFORMED, "its RELEASE is malformed");
-		return;
-	}
+	if (fp_wire_release_decode(fp_inbox_payload(&conn->inbox), conn->inbox.header.length, &release) < 0)
+		return -EPROTO;
 	lease = fp_node_lease_find(&conn->session->leases, release.lease_id);
-	if (!lease) {
-		answer_status(conn, FP_WIRE_DENIED);
-		return;
-	}
+	if (!lease)
+		return -EACCES;
 	fp_node_lease_release(lease);
 	fp_request_answer(conn, FP_WIRE_RELEASED, NULL, 0);
+	return 0;
 }
 
-static void answer_attached(struct fp_conn *conn, struct fp_node_lease *lease)
-{
-	conn->lease_request = conn->inbox.header;
-	if (!answer_with_key(conn, lease))
-		answer_leased(conn, lease, &conn->lease_request, FP_WIRE_ATTACHED);
-}
-
-static void handle_attach(struct fp_conn *conn)
+static int handle_attach(struct fp_conn *conn)
 {
 	struct fp_wire_attach attach;
 	struct fp_node_lease *lease;
 
-	if (fp_wire_attach_decode(fp_inbox_payload(&conn->inbox), conn->inbox.header.length, &attach) < 0) {
-		fp_conn_refuse(conn, FP_WIRE_MALFORMED, "its ATTACH is malformed");
-		return;
-	}
+	if (fp_wire_attach_decode(fp_inbox_payload(&conn->inbox), conn->inbox.header.length, &attach) < 0)
+		return -EPROTO;
 	lease = fp_node_lease_find(&conn->session->leases, attach.lease_id);
 	if (!lease)
-		answer_status(conn, FP_WIRE_DENIED);
-	else if (conn->session->memfd)
-		answer_status(conn, FP_WIRE_NOT_PERMITTED); /* a memfd is passed once, with LEASED */
-	else
-		answer_attached(conn, lease);
+		return -EACCES;
+	if (conn->session->memfd)
+		return -EPERM; /* a memfd is passed once, with LEASED */
+	conn->lease_request = conn->inbox.header;
+	if (!answer_with_key(conn, lease))
+		answer_leased(conn, lease, &conn->lease_request, FP_WIRE_ATTACHED);
+	return 0;
 }
 
 /* An unknown parent is told as a wrong token is. What they then share ends with the last of the
  * two. */
-static void handle_adopt(struct fp_conn *conn)
+static int handle_adopt(struct fp_conn *conn)
 {
 	const struct fp_node_session *parent;
 	struct fp_wire_adopted adopted = {0};
@@ -263,55 +241,49 @@ static void handle_adopt(struct fp_conn *conn)
 	struct fp_wire_adopt adopt;
 	int r = -ESTALE;
 
-	if (fp_wire_adopt_decode(fp_inbox_payload(&conn->inbox), conn->inbox.header.length, &adopt) < 0) {
-		fp_conn_refuse(conn, FP_WIRE_MALFORMED, "its ADOPT is malformed");
-		return;
-	}
+	if (fp_wire_adopt_decode(fp_inbox_payload(&conn->inbox), conn->inbox.header.length, &adopt) < 0)
+		return -EPROTO;
 	parent = fp_node_session_find_resumable(&conn->server->sessions, adopt.session_id, adopt.token);
 	if (parent && (!conn->server->config->auth.given || parent->client == conn->session->client))
 		r = fp_node_session_adopt(&conn->server->sessions, conn->session, parent);
-	if (r < 0) {
-		answer_status(conn, fp_wire_status_from_errno(r));
-		return;
-	}
+	if (r < 0)
+		return r;
 	adopted.n_leases = conn->session->leases.n;
 	fp_log(FP_LOG_INFO, "session", "%llu: %s at %s adopts the %u leases of %llu",
 	       (unsigned long long)conn->session->id, conn->session->name, conn->peer, adopted.n_leases,
 	       (unsigned long long)parent->id);
 	fp_wire_adopted_encode(&adopted, payload);
 	fp_request_answer(conn, FP_WIRE_ADOPTED, payload, sizeof(payload));
+	return 0;
 }
 
 /* Two queue pairs are connected by hand: each end tells the other of its own. It lives as long as
  * this connection. */
-static void handle_qp(struct fp_conn *conn)
+static int handle_qp(struct fp_conn *conn)
 {
 	struct fp_verbs_address client, own;
 	struct fp_wire_qp qp, reply;
 	uint8_t payload[sizeof(reply)];
 	int r = -EPERM;
 
-	if (fp_wire_qp_decode(fp_inbox_payload(&conn->inbox), conn->inbox.header.length, &qp) < 0) {
-		fp_conn_refuse(conn, FP_WIRE_MALFORMED, "its QP is malformed");
-		return;
-	}
+	if (fp_wire_qp_decode(fp_inbox_payload(&conn->inbox), conn->inbox.header.length, &qp) < 0)
+		return -EPROTO;
 	client = (struct fp_verbs_address){
 	    .qpn = qp.qpn, .psn = qp.psn, .lid = qp.lid, .mtu = qp.mtu, .n_reads = qp.n_reads};
 	memcpy(client.gid, qp.gid, sizeof(client.gid));
 	if (conn->session->own_peer && !conn->cm_link)
 		r = fp_cm_server_peer_connect(conn->session->cm_peer, &client, &own, &conn->cm_link);
-	if (r < 0) {
-		answer_status(conn, fp_wire_status_from_errno(r));
-		return;
-	}
+	if (r < 0)
+		return r;
 	reply = (struct fp_wire_qp){
 	    .qpn = own.qpn, .psn = own.psn, .lid = own.lid, .mtu = own.mtu, .n_reads = own.n_reads};
 	memcpy(reply.gid, own.gid, sizeof(reply.gid));
 	fp_wire_qp_encode(&reply, payload);
 	fp_request_answer(conn, FP_WIRE_QP_REPLY, payload, sizeof(payload));
+	return 0;
 }
 
-static void handle_info(struct fp_conn *conn)
+static int handle_info(struct fp_conn *conn)
 {
 	uint64_t quota_bytes = fp_config_quota(conn->server->config, conn->session->client->name);
 	struct fp_wire_info info = {
@@ -324,18 +296,17 @@ static void handle_info(struct fp_conn *conn)
 	fp_pools_sum(&conn->server->pools, conn->session->memfd, &info.capacity_bytes, &info.free_bytes);
 	fp_wire_info_encode(&info, payload);
 	fp_request_answer(conn, FP_WIRE_INFO_REPLY, payload, sizeof(payload));
+	return 0;
 }
 
-static void handle_status(struct fp_conn *conn)
+static int handle_status(struct fp_conn *conn)
 {
 	struct fp_reply *reply;
 	char *text;
 	size_t len;
 
-	if (fp_status_json(conn->server, &text, &len) < 0) {
-		answer_status(conn, FP_WIRE_BROKEN);
-		return;
-	}
+	if (fp_status_json(conn->server, &text, &len) < 0)
+		return -EREMOTEIO;
 	fp_conn_charge(conn, STATUS_COST * len);
 	reply = fp_reply_new(&conn->inbox.header, FP_WIRE_STATUS_REPLY, len, NULL, 0, 1);
 	if (reply)
@@ -343,9 +314,10 @@ static void handle_status(struct fp_conn *conn)
 	else
 		free(text);
 	fp_conn_answer(conn, reply);
+	return 0;
 }
 
-static void handle_drain(struct fp_conn *conn)
+static int handle_drain(struct fp_conn *conn)
 {
 	struct fp_wire_drained drained = {.sessions = conn->server->sessions.n};
 	uint8_t payload[sizeof(drained)];
@@ -358,15 +330,17 @@ static void handle_drain(struct fp_conn *conn)
 	fp_pools_leased(&conn->server->pools, &leases, &drained.leased_bytes);
 	fp_wire_drained_encode(&drained, payload);
 	fp_request_answer(conn, FP_WIRE_DRAINED, payload, sizeof(payload));
+	return 0;
 }
 
-static void handle_undrain(struct fp_conn *conn)
+static int handle_undrain(struct fp_conn *conn)
 {
 	if (conn->server->draining)
 		fp_log(FP_LOG_NOTICE, "node", "undrained by %s at %s: leases are granted again",
 		       conn->session->client->name, conn->peer);
 	conn->server->draining = false;
 	fp_request_answer(conn, FP_WIRE_UNDRAINED, NULL, 0);
+	return 0;
 }
 
 /* Finds the leases of all segments, or none of the request is done. */
@@ -386,26 +360,20 @@ static bool table_allowed(const struct fp_conn *conn, struct fp_node_lease **ret
 	return true;
 }
 
-static void deny(struct fp_conn *conn)
-{
-	conn->server->counters.denied++;
-	answer_status(conn, FP_WIRE_DENIED);
-}
-
 static void *seg_address(const struct fp_node_lease *lease, const struct fp_wire_seg *seg)
 {
 	return (char *)lease->memory->chunk.base + seg->offset_bytes;
 }
 
-static void handle_read(struct fp_conn *conn)
+static int handle_read(struct fp_conn *conn)
 {
 	const struct fp_wire_table *table = &conn->inbox.table;
 	struct fp_node_lease *leases[FP_WIRE_MAX_SEGS];
 	struct fp_reply *reply;
 
 	if (!table_allowed(conn, leases)) {
-		deny(conn);
-		return;
+		conn->server->counters.denied++;
+		return -EACCES;
 	}
 	reply = fp_reply_new(&conn->inbox.header, FP_WIRE_DATA, table->data_bytes, NULL, 0, table->n_segs);
 	for (unsigned i = 0; reply && i < table->n_segs; i++)
@@ -415,9 +383,10 @@ static void handle_read(struct fp_conn *conn)
 	conn->session->read_bytes += table->data_bytes;
 	conn->server->counters.reads++;
 	conn->server->counters.read_bytes += table->data_bytes;
+	return 0;
 }
 
-static void handle_write(struct fp_conn *conn)
+static int handle_write(struct fp_conn *conn)
 {
 	struct fp_conn_write *write = &conn->write;
 
@@ -427,6 +396,7 @@ static void handle_write(struct fp_conn *conn)
 	write->denied = !table_allowed(conn, write->leases);
 	for (unsigned i = 0; !write->denied && i < conn->inbox.table.n_segs; i++)
 		fp_node_lease_get(write->leases[i]);
+	return 0;
 }
 
 void fp_request_write_abandon(struct fp_conn *conn)
@@ -443,7 +413,8 @@ static void write_complete(struct fp_conn *conn)
 
 	fp_request_write_abandon(conn);
 	if (denied) {
-		deny(conn);
+		conn->server->counters.denied++;
+		answer_status(conn, FP_WIRE_DENIED);
 		return;
 	}
 	fp_request_answer(conn, FP_WIRE_WRITTEN, NULL, 0);
@@ -478,15 +449,16 @@ size_t fp_request_write_data(struct fp_conn *conn, const uint8_t *bytes, size_t 
 }
 
 /* The leases are free to be granted again by the time that the client is told. */
-static void handle_bye(struct fp_conn *conn)
+static int handle_bye(struct fp_conn *conn)
 {
 	fp_server_end_session(conn->server, conn);
 	fp_request_answer(conn, FP_WIRE_FAREWELL, NULL, 0);
 	if (conn->state != FP_CONN_KILLED)
 		conn->state = FP_CONN_CLOSING;
+	return 0;
 }
 
-static void handle_ping(struct fp_conn *conn)
+static int handle_ping(struct fp_conn *conn)
 {
 	size_t len = conn->inbox.header.length;
 	struct fp_reply *reply = fp_reply_new(&conn->inbox.header, FP_WIRE_PONG, len, NULL, 0, 1);
@@ -500,45 +472,55 @@ static void handle_ping(struct fp_conn *conn)
 		fp_reply_free(fp_take_ptr(reply));
 	}
 	fp_conn_answer(conn, reply);
+	return 0;
 }
 
 /* Who may say what, and when. */
 static const struct {
+	const char *name;
 	enum fp_conn_state state;
 	unsigned purposes;   /* bits; the purpose is known once HELLO was */
 	enum fp_right right; /* without it: NOT_PERMITTED; 0: none is needed */
-	void (*handle)(struct fp_conn *conn);
+	/* 0: it answers now or later; -EPROTO: the message is malformed; else it is answered with that error. */
+	int (*handle)(struct fp_conn *conn);
 } handlers[] = {
 #define CONTROL (1u << FP_WIRE_CONTROL | 1u << FP_WIRE_RESUME)
 #define LINK    (1u << FP_WIRE_LINK)
-    [FP_WIRE_HELLO] = {FP_CONN_HELLO, 1u << 0, 0, fp_admission_hello},
-    [FP_WIRE_AUTH] = {FP_CONN_AUTH, CONTROL | LINK, 0, fp_admission_auth},
-    [FP_WIRE_PING] = {FP_CONN_OPEN, CONTROL | LINK, 0, handle_ping},
-    [FP_WIRE_BYE] = {FP_CONN_OPEN, CONTROL, 0, handle_bye},
-    [FP_WIRE_LEASE] = {FP_CONN_OPEN, CONTROL, FP_RIGHT_LEASE, handle_lease},
-    [FP_WIRE_RELEASE] = {FP_CONN_OPEN, CONTROL, 0, handle_release},
-    [FP_WIRE_ATTACH] = {FP_CONN_OPEN, CONTROL, 0, handle_attach},
-    [FP_WIRE_ADOPT] = {FP_CONN_OPEN, CONTROL, FP_RIGHT_LEASE, handle_adopt},
-    [FP_WIRE_INFO] = {FP_CONN_OPEN, CONTROL, 0, handle_info},
-    [FP_WIRE_STATUS] = {FP_CONN_OPEN, CONTROL, FP_RIGHT_STATUS, handle_status},
-    [FP_WIRE_DRAIN] = {FP_CONN_OPEN, CONTROL, FP_RIGHT_ADMIN, handle_drain},
-    [FP_WIRE_UNDRAIN] = {FP_CONN_OPEN, CONTROL, FP_RIGHT_ADMIN, handle_undrain},
-    [FP_WIRE_QP] = {FP_CONN_OPEN, LINK, 0, handle_qp},
-    [FP_WIRE_READ] = {FP_CONN_OPEN, LINK, 0, handle_read},
-    [FP_WIRE_WRITE] = {FP_CONN_OPEN, LINK, 0, handle_write},
+    [FP_WIRE_HELLO] = {"HELLO", FP_CONN_HELLO, 1u << 0, 0, fp_admission_hello},
+    [FP_WIRE_AUTH] = {"AUTH", FP_CONN_AUTH, CONTROL | LINK, 0, fp_admission_auth},
+    [FP_WIRE_PING] = {"PING", FP_CONN_OPEN, CONTROL | LINK, 0, handle_ping},
+    [FP_WIRE_BYE] = {"BYE", FP_CONN_OPEN, CONTROL, 0, handle_bye},
+    [FP_WIRE_LEASE] = {"LEASE", FP_CONN_OPEN, CONTROL, FP_RIGHT_LEASE, handle_lease},
+    [FP_WIRE_RELEASE] = {"RELEASE", FP_CONN_OPEN, CONTROL, 0, handle_release},
+    [FP_WIRE_ATTACH] = {"ATTACH", FP_CONN_OPEN, CONTROL, 0, handle_attach},
+    [FP_WIRE_ADOPT] = {"ADOPT", FP_CONN_OPEN, CONTROL, FP_RIGHT_LEASE, handle_adopt},
+    [FP_WIRE_INFO] = {"INFO", FP_CONN_OPEN, CONTROL, 0, handle_info},
+    [FP_WIRE_STATUS] = {"STATUS", FP_CONN_OPEN, CONTROL, FP_RIGHT_STATUS, handle_status},
+    [FP_WIRE_DRAIN] = {"DRAIN", FP_CONN_OPEN, CONTROL, FP_RIGHT_ADMIN, handle_drain},
+    [FP_WIRE_UNDRAIN] = {"UNDRAIN", FP_CONN_OPEN, CONTROL, FP_RIGHT_ADMIN, handle_undrain},
+    [FP_WIRE_QP] = {"QP", FP_CONN_OPEN, LINK, 0, handle_qp},
+    [FP_WIRE_READ] = {"READ", FP_CONN_OPEN, LINK, 0, handle_read},
+    [FP_WIRE_WRITE] = {"WRITE", FP_CONN_OPEN, LINK, 0, handle_write},
 };
 
 void fp_request_handle(struct fp_conn *conn)
 {
 	uint8_t type = conn->inbox.header.type;
+	char why[48];
+	int r;
 
 	if (conn->session && conn->session->unconfirmed)
 		fp_node_session_confirm(conn->session);
 	if (type >= FP_ARRAY_LEN(handlers) || !handlers[type].handle || handlers[type].state != conn->state ||
-	    !(handlers[type].purposes & 1u << conn->hello.purpose))
-		refuse_turn(conn);
-	else if (handlers[type].right && !may(conn, handlers[type].right))
-		answer_status(conn, FP_WIRE_NOT_PERMITTED);
-	else
-		handlers[type].handle(conn);
+	    !(handlers[type].purposes & 1u << conn->hello.purpose)) {
+		fp_conn_refuse(conn, FP_WIRE_MALFORMED, "it sent a message out of turn");
+		return;
+	}
+	r = handlers[type].right && !may(conn, handlers[type].right) ? -EPERM : handlers[type].handle(conn);
+	if (r == -EPROTO) {
+		snprintf(why, sizeof(why), "its %s is malformed", handlers[type].name);
+		fp_conn_refuse(conn, FP_WIRE_MALFORMED, why);
+	} else if (r < 0) {
+		answer_status(conn, fp_wire_status_from_errno(r));
+	}
 }
