@@ -141,7 +141,6 @@ int fp_loop_run(struct fp_loop *loop)
 		io_uring_cq_advance(&loop->ring, n);
 		busy = loop->between_rounds && loop->between_rounds(loop);
 	}
-	io_uring_submit(&loop->ring); /* what can go at once goes, such as a last word to systemd */
 	return 0;
 }
 
@@ -180,6 +179,23 @@ void fp_loop_timeout(struct fp_loop *loop, struct fp_op *op, struct __kernel_tim
 	ts->tv_nsec = (long long)(ns % FP_NSEC_PER_SEC);
 	io_uring_prep_timeout(sqe, ts, 0, 0);
 	fp_loop_sqe_set(sqe, op);
+}
+
+static void on_timer(struct fp_op *op, int res, unsigned flags)
+{
+	struct fp_timer *timer = fp_container_of(op, struct fp_timer, op);
+
+	timer->running = false;
+	timer->fired(timer);
+}
+
+void fp_timer_start(struct fp_timer *timer, struct fp_loop *loop, uint64_t ns)
+{
+	if (timer->running)
+		return;
+	timer->running = true;
+	timer->op.done = on_timer;
+	fp_loop_timeout(loop, &timer->op, &timer->time, ns);
 }
 
 void fp_loop_timeout_cancel(struct fp_loop *loop, struct fp_op *op)

@@ -21,6 +21,14 @@ struct fp_op {
 	void (*done)(struct fp_op *op, int res, unsigned flags);
 };
 
+/* Set fired once; the owner stays in place while it is running. */
+struct fp_timer {
+	void (*fired)(struct fp_timer *timer);
+	bool running;
+	struct fp_op op;
+	struct __kernel_timespec time;
+};
+
 struct fp_loop {
 	struct io_uring ring;
 	struct io_uring_buf_ring
@@ -55,6 +63,9 @@ void fp_loop_read(struct fp_loop *loop, struct fp_op *op, int fd, void *buf, uns
 void fp_loop_timeout(struct fp_loop *loop, struct fp_op *op, struct __kernel_timespec *ts, uint64_t ns);
 void fp_loop_timeout_cancel(struct fp_loop *loop, struct fp_op *op);
 void fp_loop_cancel(struct fp_loop *loop, struct fp_op *op);
+
+/* Has timer fire in ns, unless it is running already. */
+void fp_timer_start(struct fp_timer *timer, struct fp_loop *loop, uint64_t ns);
 
 /* The shared buffer that a completion with these flags filled, and its return to the kernel. */
 void *fp_loop_buf(struct fp_loop *loop, unsigned cqe_flags);

@@ -16,7 +16,8 @@
 
 #include "cleanup.h"
 #include "clock.h"
-#include "logwriter.h"
+#include "log_throttle.h"
+#include "notify.h"
 #include "server_rdma.h"
 #include "status.h"
 
@@ -37,7 +38,7 @@ void fp_server_sessions_changed(struct fp_server *server)
 {
 	char line[128];
 
-	fp_notify(&server->notify, "STATUS=%s", fp_status_line(server, line, sizeof(line)));
+	fp_notify(server->notify_fd, "STATUS=%s", fp_status_line(server, line, sizeof(line)));
 }
 
 /* One in a round: what a flood has queued up by then must not keep others waiting. */
@@ -110,12 +111,12 @@ static void on_accept(struct fp_op *op, int res, unsigned flags)
 	/* Out of descriptors or memory: at once again would find the same. */
 	fp_log(FP_LOG_WARNING, "stranger", "cannot accept a connection: %s",
 	       fp_strerror(res, reason, sizeof(reason)));
-	fp_loop_timeout(&server->loop, &listener->pause_op, &listener->pause, ACCEPT_PAUSE_NS);
+	fp_timer_start(&listener->pause, &server->loop, ACCEPT_PAUSE_NS);
 }
 
-static void on_accept_paused(struct fp_op *op, int res, unsigned flags)
+static void on_accept_paused(struct fp_timer *timer)
 {
-	struct fp_listener *listener = fp_container_of(op, struct fp_listener, pause_op);
+	struct fp_listener *listener = fp_container_of(timer, struct fp_listener, pause);
 
 	if (!listener->server->stopping)
 		start_accept(listener);
@@ -133,11 +134,8 @@ static void end_links(struct fp_node_session *session)
 	}
 }
 
-static void on_trim(struct fp_op *op, int res, unsigned flags)
+static void on_trim(struct fp_timer *timer)
 {
-	struct fp_server *server = fp_container_of(op, struct fp_server, trim_op);
-
-	server->trim_timing = false;
 	malloc_trim(0);
 }
 
@@ -145,10 +143,8 @@ static void on_trim(struct fp_op *op, int res, unsigned flags)
  * are one trim, for which the loop stands still: 10 ms where thousands have ended. */
 static void trim_soon(struct fp_server *server)
 {
-	if (server->trim_timing || server->stopping)
-		return;
-	server->trim_timing = true;
-	fp_loop_timeout(&server->loop, &server->trim_op, &server->trim_time, TRIM_DELAY_NS);
+	if (!server->stopping)
+		fp_timer_start(&server->trim, &server->loop, TRIM_DELAY_NS);
 }
 
 static void end_session(struct fp_server *server, struct fp_node_session *session)
@@ -174,8 +170,6 @@ void fp_server_fence(struct fp_server *server, struct fp_node_session *session)
 	session->cut_off = false;
 }
 
-static void on_grace(struct fp_op *op, int res, unsigned flags);
-
 /* Waits for the next session that is cut off to expire, if there is one. */
 static void watch_grace(struct fp_server *server)
 {
@@ -184,13 +178,10 @@ static void watch_grace(struct fp_server *server)
 	unsigned n;
 
 	next = fp_node_sessions_next_to_expire(&server->sessions, &n);
-	if (!next || server->grace_timing)
+	if (!next)
 		return;
 	left_ns = next->expires_ns > now_ns ? next->expires_ns - now_ns : 0;
-	server->grace_op.done = on_grace;
-	server->grace_timing = true;
-	fp_loop_timeout(&server->loop, &server->grace_op, &server->grace_time,
-	                FP_MIN(left_ns, GRACE_TICK_NS));
+	fp_timer_start(&server->grace, &server->loop, FP_MIN(left_ns, GRACE_TICK_NS));
 }
 
 /* Ends those whose time is over; at once if that can't be waited for. */
@@ -208,11 +199,10 @@ static void end_expired(struct fp_server *server, bool at_once)
 	}
 }
 
-static void on_grace(struct fp_op *op, int res, unsigned flags)
+static void on_grace(struct fp_timer *timer)
 {
-	struct fp_server *server = fp_container_of(op, struct fp_server, grace_op);
+	struct fp_server *server = fp_container_of(timer, struct fp_server, grace);
 
-	server->grace_timing = false;
 	end_expired(server, false);
 	watch_grace(server);
 }
@@ -294,9 +284,9 @@ static void kill_all(struct fp_server *server)
 		fp_loop_stop(&server->loop);
 }
 
-static void on_drain_time(struct fp_op *op, int res, unsigned flags)
+static void on_drain_time(struct fp_timer *timer)
 {
-	struct fp_server *server = fp_container_of(op, struct fp_server, drain_op);
+	struct fp_server *server = fp_container_of(timer, struct fp_server, drain);
 
 	if (server->n_conns) /* the last may have ended in the same round */
 		fp_log(FP_LOG_WARNING, "node", "stopping: drain_timeout passed: %u connections are cut off",
@@ -311,7 +301,7 @@ static void stop(struct fp_server *server)
 	server->stopping = true;
 	for (unsigned i = 0; i < server->pools.n; i++)
 		fp_pool_end(server->pools.items[i]);
-	fp_notify(&server->notify, "STOPPING=1");
+	fp_notify(server->notify_fd, "STOPPING=1");
 	end_expired(server, true);
 	fp_log(FP_LOG_NOTICE, "node", "stopping: %s; requests under way have %llu s to end (again: at once)",
 	       fp_status_line(server, line, sizeof(line)),
@@ -322,8 +312,7 @@ static void stop(struct fp_server *server)
 		else
 			close_listener(&server->listeners[i]);
 	}
-	fp_loop_timeout(&server->loop, &server->drain_op, &server->drain_time,
-	                server->config->limits.drain_timeout_ns);
+	fp_timer_start(&server->drain, &server->loop, server->config->limits.drain_timeout_ns);
 	for (struct fp_conn *conn = server->conns, *next; conn; conn = next) {
 		next = conn->next;
 		fp_conn_settle(conn);
@@ -343,7 +332,7 @@ static void reload(struct fp_server *server)
 		       "nothing to read again: this node was started without a file");
 		return;
 	}
-	fp_notify(&server->notify, "RELOADING=1\nMONOTONIC_USEC=%llu",
+	fp_notify(server->notify_fd, "RELOADING=1\nMONOTONIC_USEC=%llu",
 	          (unsigned long long)(fp_clock_ns() / FP_NSEC_PER_USEC));
 	if (fp_config_read(server->options.config_path, &next, &error) < 0) {
 		fp_log(FP_LOG_ERROR, "config", "%s: the node goes on with what it had", error.text);
@@ -358,7 +347,7 @@ static void reload(struct fp_server *server)
 		       server->options.config_path);
 		fp_config_free(next);
 	}
-	fp_notify(&server->notify, "READY=1");
+	fp_notify(server->notify_fd, "READY=1");
 }
 
 static void read_signal(struct fp_server *server)
@@ -415,24 +404,18 @@ static void read_worker(struct fp_server *server)
 	             sizeof(server->worker_events));
 }
 
-static void on_kept(struct fp_op *op, int res, unsigned flags);
-
 /* Nothing tells when a client lets go of memory: it is looked at again and again while there is
  * any. */
 static void watch_kept(struct fp_server *server)
 {
-	if (!server->pools.n_kept || server->kept_timing)
-		return;
-	server->kept_op.done = on_kept;
-	server->kept_timing = true;
-	fp_loop_timeout(&server->loop, &server->kept_op, &server->kept_time, KEPT_TICK_NS);
+	if (server->pools.n_kept)
+		fp_timer_start(&server->kept, &server->loop, KEPT_TICK_NS);
 }
 
-static void on_kept(struct fp_op *op, int res, unsigned flags)
+static void on_kept(struct fp_timer *timer)
 {
-	struct fp_server *server = fp_container_of(op, struct fp_server, kept_op);
+	struct fp_server *server = fp_container_of(timer, struct fp_server, kept);
 
-	server->kept_timing = false;
 	fp_pools_collect(&server->pools);
 	watch_kept(server);
 }
@@ -542,7 +525,7 @@ static int open_listeners(struct fp_server *server)
 
 		*listener = (struct fp_listener){.server = server, .fd = -1};
 		listener->accept_op.done = on_accept;
-		listener->pause_op.done = on_accept_paused;
+		listener->pause.fired = on_accept_paused;
 		r = open_listener(listener, listen->items[i]);
 		if (r < 0)
 			return r;
@@ -576,7 +559,7 @@ static void announce(struct fp_server *server)
 		dprintf(server->options.ready_fd, "\n");
 		close(fp_take_fd(server->options.ready_fd));
 	}
-	fp_notify(&server->notify, "READY=1\nSTATUS=%s", fp_status_line(server, line, sizeof(line)));
+	fp_notify(server->notify_fd, "READY=1\nSTATUS=%s", fp_status_line(server, line, sizeof(line)));
 }
 
 static bool take_turns(struct fp_loop *loop)
@@ -634,9 +617,8 @@ static void done(struct fp_server *server)
 	for (unsigned i = 0; i < server->pools.n; i++)
 		fp_pool_close(server->pools.items[i]);
 	free(server->pools.items);
-	fp_notify_close(&server->notify);
-	if (server->signal_fd >= 0)
-		close(server->signal_fd);
+	fp_cleanup_close(&server->notify_fd);
+	fp_cleanup_close(&server->signal_fd);
 }
 
 int fp_server_run(const struct fp_server_options *options)
@@ -645,12 +627,15 @@ int fp_server_run(const struct fp_server_options *options)
 	    .options = *options,
 	    .config = options->config,
 	    .start_ns = fp_clock_ns(),
+	    .notify_fd = fp_notify_open(),
 	    .signal_fd = -1,
 	    .signal_op.done = on_signal,
 	    .worker_op.done = on_worker,
-	    .drain_op.done = on_drain_time,
+	    .drain.fired = on_drain_time,
+	    .grace.fired = on_grace,
+	    .kept.fired = on_kept,
 	    .users_op.done = on_users_gone,
-	    .trim_op.done = on_trim,
+	    .trim.fired = on_trim,
 	};
 	char line[128];
 	int r;
@@ -660,9 +645,7 @@ int fp_server_run(const struct fp_server_options *options)
 	server.clients.alone = options->private_node;
 	raise_descriptor_limit(&server);
 	r = open_signals(&server);
-	if (r == 0)
-		r = explain_start("the thread that writes the log", fp_logwriter_start());
-	fp_notify_open(&server.notify, &server.loop);
+	fp_log_throttle_start();
 	if (r == 0)
 		r = open_pools(&server);
 	if (r == 0)
@@ -674,6 +657,6 @@ int fp_server_run(const struct fp_server_options *options)
 	if (r == 0)
 		fp_log(FP_LOG_NOTICE, "node", "stopped: %s", fp_status_line(&server, line, sizeof(line)));
 	done(&server);
-	fp_logwriter_stop();
+	fp_log_throttle_stop();
 	return r;
 }

@@ -17,7 +17,6 @@
 #include "listen.h"
 #include "log.h"
 #include "loop.h"
-#include "notify.h"
 #include "session.h"
 #include "stranger.h"
 #include "turns.h"
@@ -29,8 +28,8 @@ struct fp_listener {
 	int fd;          /* -1: the rdma_cm server's */
 	unsigned cm_idx; /* of an rdma address: which of the rdma_cm server's it is */
 	bool accepting;
-	struct fp_op accept_op, pause_op;
-	struct __kernel_timespec pause;
+	struct fp_op accept_op;
+	struct fp_timer pause;
 };
 
 /* Of all connections since the start. */
@@ -78,15 +77,15 @@ struct fp_server {
 	bool draining; /* no new leases: DRAIN */
 	bool stopping; /* no new connections either: SIGTERM */
 	bool waiting;  /* SIGTERM has come, and options.users_fd is waited for */
-	struct fp_notify notify;
+	int notify_fd; /* -1: systemd does not listen */
 	int signal_fd;
 	struct signalfd_siginfo signal;
 	uint64_t worker_events;
-	struct fp_op signal_op, worker_op, cm_op, drain_op, grace_op, kept_op, users_op, trim_op;
-	struct __kernel_timespec drain_time, grace_time, kept_time, trim_time;
-	bool trim_timing;  /* connections have ended: memory goes back to the system soon */
-	bool kept_timing;  /* clients keep memory: kept_op will look after it */
-	bool grace_timing; /* sessions are cut off: grace_op will look after them */
+	struct fp_op signal_op, worker_op, cm_op, users_op;
+	struct fp_timer drain;
+	struct fp_timer grace; /* runs while sessions are cut off */
+	struct fp_timer kept;  /* runs while clients keep memory */
+	struct fp_timer trim;  /* connections have ended: memory goes back to the system soon */
 };
 
 /*

@@ -1,0 +1,98 @@
+/*
+ * The throttle of the log. Room: daemon; see log_throttle.h.
+ *
+ * poll(2) promises room for a line in a pipe or socket that nobody else fills at the same instant. stderr
+ * can't be made non-blocking: other processes share its file.
+ */
+#include "log_throttle.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cleanup.h"
+#include "clock.h"
+#include "log.h"
+
+#define LINES_A_SECOND 50u
+#define MAX_TOPICS     12u /* subsystems; those beyond share the last */
+
+/* What one subsystem has said in the second that began at since_ns. */
+struct topic {
+	const char *subsystem;
+	uint64_t since_ns;
+	unsigned n;
+	unsigned long long left_out;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of what follows */
+static struct topic topics[MAX_TOPICS];
+static _Thread_local bool telling; /* this thread has the lock: the line is the throttle's own */
+
+static bool takes_line(void)
+{
+	struct pollfd fd = {.fd = STDERR_FILENO, .events = POLLOUT};
+
+	return poll(&fd, 1, 0) == 1 && (fd.revents & (POLLOUT | POLLERR)) == POLLOUT;
+}
+
+static struct topic *find_topic(const char *subsystem)
+{
+	struct topic *topic = topics;
+
+	while (topic->subsystem && strcmp(topic->subsystem, subsystem) != 0 &&
+	       topic < topics + MAX_TOPICS - 1)
+		topic++;
+	topic->subsystem = subsystem;
+	return topic;
+}
+
+/* Of the subsystems whose second is over. */
+static void tell_left_out(uint64_t now_ns)
+{
+	telling = true;
+	for (struct topic *topic = topics; topic < topics + MAX_TOPICS; topic++) {
+		if (now_ns - topic->since_ns < FP_NSEC_PER_SEC)
+			continue;
+		if (topic->left_out && takes_line())
+			fp_log(FP_LOG_WARNING, topic->subsystem,
+			       "%llu lines were left out here: too many at once", topic->left_out);
+		else if (topic->left_out)
+			continue;
+		*topic = (struct topic){.subsystem = topic->subsystem, .since_ns = now_ns};
+	}
+	telling = false;
+}
+
+/* Called by fp_log on any thread. False: it writes the line. */
+static bool leave_out(const char *subsystem, const char *line, size_t len)
+{
+	struct topic *topic;
+	bool left_out;
+
+	if (telling)
+		return false;
+	pthread_mutex_lock(&lock);
+	tell_left_out(fp_clock_ns());
+	topic = find_topic(subsystem);
+	left_out = topic->n++ >= LINES_A_SECOND || !takes_line();
+	topic->left_out += left_out;
+	pthread_mutex_unlock(&lock);
+	return left_out;
+}
+
+void fp_log_throttle_start(void)
+{
+	fp_log_divert(leave_out);
+}
+
+void fp_log_throttle_stop(void)
+{
+	fp_log_divert(NULL);
+	pthread_mutex_lock(&lock);
+	tell_left_out(UINT64_MAX);
+	pthread_mutex_unlock(&lock);
+}
