@@ -6,9 +6,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 
 #include "cleanup.h"
+#include "listen.h"
 
 static bool is_loopback(const char *peer)
 {
@@ -22,13 +22,10 @@ static bool is_loopback(const char *peer)
 
 const char *fp_client_peer_name(int unix_fd, const char *peer, char buf[FP_CLIENT_NAME_LEN])
 {
-	struct ucred cred = {.uid = (uid_t)-1};
-	socklen_t len = sizeof(cred);
 	const char *port = strrchr(peer, ':');
 
 	if (unix_fd >= 0) {
-		getsockopt(unix_fd, SOL_SOCKET, SO_PEERCRED, &cred, &len);
-		snprintf(buf, FP_CLIENT_NAME_LEN, "uid %u", cred.uid);
+		snprintf(buf, FP_CLIENT_NAME_LEN, "uid %u", fp_listen_peer_cred(unix_fd).uid);
 	} else if (is_loopback(peer)) {
 		snprintf(buf, FP_CLIENT_NAME_LEN, "loopback");
 	} else {

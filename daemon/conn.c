@@ -387,7 +387,7 @@ static void know_peer(struct fp_conn *conn, struct fp_cm_server_peer *cm_peer)
 	if (cm_peer)
 		snprintf(conn->peer, sizeof(conn->peer), "%s", fp_cm_server_peer_name(cm_peer));
 	else
-		fp_peer_name(conn->fd, conn->peer, sizeof(conn->peer));
+		fp_listen_peer_name(conn->fd, conn->peer, sizeof(conn->peer));
 	if (!conn->is_unix && !cm_peer)
 		fp_handshake_keep_alive(conn->fd);
 }

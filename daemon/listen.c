@@ -202,19 +202,26 @@ void fp_listen_close(const struct fp_listen_address *address, int fd)
 	close(fd);
 }
 
-static const char *inet_text(const struct sockaddr_storage *addr, char *buf, size_t len)
+/* Writes the numeric host, without brackets. Returns the port. */
+static uint16_t host_of(const struct sockaddr_storage *addr, char *host, size_t len)
 {
 	const struct sockaddr_in *in4 = (const struct sockaddr_in *)addr;
 	const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)addr;
-	char host[INET6_ADDRSTRLEN] = "?";
+	bool v6 = addr->ss_family == AF_INET6;
 
-	if (addr->ss_family == AF_INET6) {
-		inet_ntop(AF_INET6, &in6->sin6_addr, host, sizeof(host));
-		snprintf(buf, len, "[%s]:%u", host, ntohs(in6->sin6_port));
-	} else {
-		inet_ntop(AF_INET, &in4->sin_addr, host, sizeof(host));
-		snprintf(buf, len, "%s:%u", host, ntohs(in4->sin_port));
-	}
+	snprintf(host, len, "?");
+	inet_ntop(addr->ss_family, v6 ? (const void *)&in6->sin6_addr : &in4->sin_addr, host, (socklen_t)len);
+	return ntohs(v6 ? in6->sin6_port : in4->sin_port);
+}
+
+/* With its own port, or another one unless that is 0. */
+static const char *inet_text(const struct sockaddr_storage *addr, uint16_t other_port, char *buf, size_t len)
+{
+	char host[INET6_ADDRSTRLEN];
+	uint16_t port = host_of(addr, host, sizeof(host));
+
+	snprintf(buf, len, addr->ss_family == AF_INET6 ? "[%s]:%u" : "%s:%u", host,
+	         other_port ? other_port : port);
 	return buf;
 }
 
@@ -227,7 +234,7 @@ const char *fp_listen_url(int fd, char *buf, size_t len)
 
 	getsockname(fd, (struct sockaddr *)&addr, &addr_len);
 	if (addr.ss_family != AF_UNIX)
-		snprintf(buf, len, "tcp://%s", inet_text(&addr, inet, sizeof(inet)));
+		snprintf(buf, len, "tcp://%s", inet_text(&addr, 0, inet, sizeof(inet)));
 	else if (sun->sun_path[0])
 		snprintf(buf, len, "shm:%s", sun->sun_path);
 	else
@@ -239,44 +246,40 @@ const char *fp_listen_url(int fd, char *buf, size_t len)
 const char *fp_listen_host(const struct fp_listen_address *address, char *host, size_t len,
                            uint16_t *ret_port)
 {
-	const struct sockaddr_in *in4 = (const struct sockaddr_in *)&address->sockaddr;
-	const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)&address->sockaddr;
-
-	if (address->sockaddr.ss_family == AF_INET6) {
-		*ret_port = ntohs(in6->sin6_port);
-		inet_ntop(AF_INET6, &in6->sin6_addr, host, (socklen_t)len);
-	} else {
-		*ret_port = ntohs(in4->sin_port);
-		inet_ntop(AF_INET, &in4->sin_addr, host, (socklen_t)len);
-	}
+	*ret_port = host_of(&address->sockaddr, host, len);
 	return host;
 }
 
 const char *fp_listen_rdma_url(const struct fp_listen_address *address, uint16_t port, char *buf, size_t len)
 {
-	char host[INET6_ADDRSTRLEN];
-	uint16_t asked;
+	char inet[INET6_ADDRSTRLEN + 16];
 
-	fp_listen_host(address, host, sizeof(host), &asked);
-	snprintf(buf, len, address->sockaddr.ss_family == AF_INET6 ? "rdma://[%s]:%u" : "rdma://%s:%u", host,
-	         port);
+	snprintf(buf, len, "rdma://%s", inet_text(&address->sockaddr, port, inet, sizeof(inet)));
 	return buf;
 }
 
-const char *fp_peer_name(int fd, char *buf, size_t len)
+struct ucred fp_listen_peer_cred(int fd)
+{
+	struct ucred cred = {.uid = (uid_t)-1};
+	socklen_t len = sizeof(cred);
+
+	(void)getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len);
+	return cred;
+}
+
+const char *fp_listen_peer_name(int fd, char *buf, size_t len)
 {
 	struct sockaddr_storage addr = {0};
 	socklen_t addr_len = sizeof(addr);
-	struct ucred cred = {0};
-	socklen_t cred_len = sizeof(cred);
+	struct ucred cred;
 
 	if (getpeername(fd, (struct sockaddr *)&addr, &addr_len) < 0) {
 		snprintf(buf, len, "a peer that is gone");
 		return buf;
 	}
 	if (addr.ss_family != AF_UNIX)
-		return inet_text(&addr, buf, len);
-	getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &cred_len);
+		return inet_text(&addr, 0, buf, len);
+	cred = fp_listen_peer_cred(fd);
 	snprintf(buf, len, "pid %d uid %u", cred.pid, cred.uid);
 	return buf;
 }

@@ -48,6 +48,8 @@ const char *fp_listen_host(const struct fp_listen_address *address, char *host, 
 const char *fp_listen_rdma_url(const struct fp_listen_address *address, uint16_t port, char *buf, size_t len);
 
 /* Who is at the other end: "127.0.0.1:5022", "pid 12 uid 0". Returns buf. */
-const char *fp_peer_name(int fd, char *buf, size_t len);
+const char *fp_listen_peer_name(int fd, char *buf, size_t len);
+/* The same of a UNIX socket as the kernel has it; uid -1: it does not know. */
+struct ucred fp_listen_peer_cred(int fd);
 
 #endif

@@ -32,16 +32,14 @@ static bool may(const struct fp_conn *conn, enum fp_right right)
 {
 	const struct fp_config *config = conn->server->config;
 	const struct fp_node_secret *secret;
-	struct ucred cred;
-	socklen_t len = sizeof(cred);
+	uid_t uid;
 
 	if (config->auth.given) {
 		secret = fp_secrets_find(&config->auth.secrets, conn->session->client->name);
 		return secret && secret->rights & right;
 	}
-	return right != FP_RIGHT_ADMIN ||
-	       (conn->is_unix && getsockopt(conn->fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) == 0 &&
-	        (cred.uid == 0 || cred.uid == geteuid()));
+	uid = conn->is_unix ? fp_listen_peer_cred(conn->fd).uid : (uid_t)-1;
+	return right != FP_RIGHT_ADMIN || uid == 0 || uid == geteuid();
 }
 
 /* A descriptor for the client that maps it. For any other the memory is mapped here, which is

@@ -53,11 +53,9 @@ static void start_accept(struct fp_listener *listener)
 
 static bool is_own_user(int fd)
 {
-	struct ucred cred = {.uid = (uid_t)-1};
-	socklen_t len = sizeof(cred);
+	uid_t uid = fp_listen_peer_cred(fd).uid;
 
-	return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) < 0 || cred.uid == (uid_t)-1 ||
-	       cred.uid == geteuid() || cred.uid == 0;
+	return uid == (uid_t)-1 || uid == geteuid() || uid == 0;
 }
 
 void fp_server_welcome(struct fp_server *server, int fd, struct fp_cm_server_peer *cm_peer)
@@ -75,7 +73,8 @@ void fp_server_welcome(struct fp_server *server, int fd, struct fp_cm_server_pee
 	else
 		fd = -1;
 	fp_log(FP_LOG_WARNING, "stranger", "%s: turned away: %s",
-	       fd >= 0 ? fp_peer_name(fd, peer, sizeof(peer)) : "a connection", why ? why : "out of memory");
+	       fd >= 0 ? fp_listen_peer_name(fd, peer, sizeof(peer)) : "a connection",
+	       why ? why : "out of memory");
 	if (fd < 0)
 		return;
 	close(fd);
