@@ -63,21 +63,6 @@ void fp_log_init(const char *program, enum fp_log_level max_level)
 	note_stderr();
 }
 
-int fp_log_level_parse(const char *text, enum fp_log_level *ret_level)
-{
-	static const char *const names[] = {
-	    [FP_LOG_ERROR] = "error", [FP_LOG_WARNING] = "warning", [FP_LOG_NOTICE] = "notice",
-	    [FP_LOG_INFO] = "info",   [FP_LOG_DEBUG] = "debug",
-	};
-
-	for (unsigned i = FP_LOG_ERROR; i <= FP_LOG_DEBUG; i++)
-		if (strcmp(text, names[i]) == 0) {
-			*ret_level = i;
-			return 0;
-		}
-	return -EINVAL;
-}
-
 /* Ends a line that did not fit with "...". Half a UTF-8 character would make it a blob to the
  * journal. */
 static size_t cut_line(char *line, size_t size)

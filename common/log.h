@@ -26,11 +26,6 @@ enum fp_log_level {
  */
 void fp_log_init(const char *program, enum fp_log_level max_level);
 
-/*
- * Parses "error", "warning", "notice", "info" or "debug". Returns 0 and *ret_level, or -EINVAL.
- */
-int fp_log_level_parse(const char *text, enum fp_log_level *ret_level);
-
 #define FP_LOG_LINE_BYTES 1024 /* the longest line, with its end */
 
 /*

@@ -275,7 +275,7 @@ static int open_memory(struct far_options *options, bool *ret_user_only, char *e
 {
 	int r = far_open(options, error, error_len, ret_memory);
 
-#if defined(__x86_64__) /* elsewhere calls can't be bracketed as yet */
+#if defined(__x86_64__) /* elsewhere calls can't be bracketed */
 	if (r == -EPERM) {
 		options->fault_mode = FAR_FAULT_INLINE;
 		r = far_open(options, error, error_len, ret_memory);

@@ -242,21 +242,6 @@ static void a_program_name_may_be_long(void **state)
 	assert_int_equal(strlen(logged()), 1024);
 }
 
-static void levels_are_parsed(void **state)
-{
-	static const char *const names[] = {"error", "warning", "notice", "info", "debug"};
-	enum fp_log_level level = FP_LOG_INFO;
-
-	assert_int_equal(fp_log_level_parse("", &level), -EINVAL);
-	assert_int_equal(fp_log_level_parse("Error", &level), -EINVAL);
-	assert_int_equal(fp_log_level_parse("errors", &level), -EINVAL);
-	assert_int_equal(level, FP_LOG_INFO);
-	for (unsigned i = 0; i < FP_ARRAY_LEN(names); i++) {
-		assert_int_equal(fp_log_level_parse(names[i], &level), 0);
-		assert_int_equal(level, FP_LOG_ERROR + i);
-	}
-}
-
 static void a_storm_is_limited(void **state)
 {
 	struct fp_log_limit limit = {0};
@@ -297,7 +282,6 @@ int main(void)
 	    log_test(data_of_the_program_is_not_written_to),
 	    log_test(lines_can_be_diverted),
 	    log_test(a_program_name_may_be_long),
-	    cmocka_unit_test(levels_are_parsed),
 	    cmocka_unit_test(a_storm_is_limited),
 	    cmocka_unit_test(errors_have_words),
 	};

@@ -1,6 +1,7 @@
 /* See agent.h. */
 #include "agent.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -159,14 +160,6 @@ static int apply_budget(struct fp_agent *agent, uint64_t bytes)
 	atomic_store(&agent->far.stats->budget_bytes, pages << FP_PAGE_SHIFT);
 	fp_budget_kick(&agent->far.room);
 	return 0;
-}
-
-int fp_agent_set_local_bytes(struct fp_agent *agent, uint64_t bytes)
-{
-	if (bytes >> FP_PAGE_SHIFT < FP_BUDGET_MIN_PAGES)
-		return -EINVAL;
-	agent->local_percent = 0;
-	return apply_budget(agent, bytes);
 }
 
 static void on_growth(void *arg, uint64_t mapped_bytes)
@@ -506,12 +499,10 @@ static int check_options(const struct fp_agent_options *options, struct fp_agent
 		return fail(
 		    error, -EINVAL, "local memory: %llu bytes is too little, at least %u KiB is needed",
 		    (unsigned long long)options->local_bytes, FP_BUDGET_MIN_PAGES * FP_PAGE_SIZE / 1024);
-	if (options->fault_mode == FP_FAULT_MODE_INLINE && !options->holds)
-		return fail(error, -EOPNOTSUPP, "fault mode inline is not in this version: use thread");
+	assert(options->fault_mode != FP_FAULT_MODE_INLINE || options->holds);
 #if !defined(__x86_64__)
 	if (options->fault_mode == FP_FAULT_MODE_INLINE) /* the signal's context, frames and calls are its */
-		return fail(error, -ENOTSUP,
-		            "fault mode inline needs an x86-64 processor as yet: use thread");
+		return fail(error, -ENOTSUP, "fault mode inline needs an x86-64 processor: use thread");
 #endif
 	return 0;
 }

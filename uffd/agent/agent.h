@@ -97,9 +97,6 @@ void fp_agent_leave(const struct fp_agent *agent, uint64_t mask);
 struct fp_space *fp_agent_space(struct fp_agent *agent);
 struct fp_statspage *fp_agent_stats(struct fp_agent *agent);
 
-/* Changes the budget while running; shrinking evicts. 0 or -EINVAL (below the minimum). */
-int fp_agent_set_local_bytes(struct fp_agent *agent, uint64_t bytes);
-
 /* Checks without starting anything that this process may use userfaultfd as far memory needs; 0 or as above.
  */
 int fp_agent_check_kernel(struct fp_agent_error *error);
