@@ -9,7 +9,7 @@ LOCAL ?= 256K
 # Outside CI, what needs a guest skips where there can be none.
 setup_vm = scripts/setup.sh vm || [ -z "$$CI" ]
 
-.PHONY: all build demo check check-quick check-compat check-rdma check-redis-fork churn mapdice steps fuzz bench install format clean help
+.PHONY: all build demo check check-long check-quick check-compat check-rdma check-redis-fork churn mapdice steps fuzz bench install format clean help
 all: build
 
 build: ## build everything into $(BUILD)/
@@ -21,10 +21,15 @@ demo: ## redis-server with 400 MiB of data and 64 MiB of local memory, over shm 
 	@scripts/build.sh $(BUILD)
 	@scripts/demo.sh $(BUILD)
 
-check: ## every suite, and unit and conformance again under the sanitizers (some 46 minutes on two cores)
+check: ## every suite, and unit and conformance again under the sanitizers (some 30 minutes on two cores)
 	@scripts/setup.sh build demo check
 	@$(setup_vm)
 	@scripts/check.sh
+
+check-long: ## the same with what `check` leaves out: more transports, modes and guests, long campaigns (hours)
+	@scripts/setup.sh build demo check
+	@$(setup_vm)
+	@scripts/check.sh --long
 
 check-quick: ## the suites that take seconds: unit, conformance, fuzz, style
 	@scripts/setup.sh build check

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# test/vm/check.sh BUILD-FOLDER: runs what suites.sh lists, in guests. Logs and a list of stages, in
+# test/vm/check.sh BUILD-FOLDER [long]: runs what suites.sh lists, in guests; long: all of it. Logs and a list of stages, in
 # the form that scripts/summary.py reads, go to BUILD-FOLDER/vm-results; what a guest prints is
 # shown when it has ended. Where there is no emulator or no kernel to be had it all counts as one
 # skipped test, or in CI as a failed one. FARPAGE_VM_ONLY is a pattern for the names of the guests
@@ -9,14 +9,15 @@ set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 build=${1:-build}
+long=${2:-}
 results=$(realpath -m "$build")/vm-results
 stages=$results/stages
 at_once=2 # guests
 spare_seconds=60
 
-# stage NAME STATUS: NAME.json is in the results, or is missed there.
+# stage NAME STATUS SECONDS: NAME.json is in the results, or is missed there.
 stage() {
-	echo "$2:$results/$1.json:vm" >>"$stages"
+	echo "$2:$3:$results/$1.json:vm" >>"$stages"
 }
 
 # verdict NAME RESULT TEXT: the log of a stage that is not meson's.
@@ -37,7 +38,7 @@ beside() {
 	{
 		local status=0 begin=$SECONDS
 		setpriv --pdeathsig TERM "$@" >"$results/$name.output" 2>&1 </dev/null || status=$?
-		stage "$name" "$status"
+		stage "$name" "$status" "$((SECONDS - begin))"
 		{
 			echo "== $name ended with $status after $((SECONDS - begin)) s"
 			cat "$results/$name.output"
@@ -93,7 +94,7 @@ main() {
 	if ! "$here/prepare.sh" 2>&1 | tee "$results/prepare.txt" >&2; then
 		reason=$(tail -n 1 "$results/prepare.txt" | tr -cd '[:alnum:][:space:]:;,._/()-')
 		verdict guests "$([[ -n ${CI:-} ]] && echo ERROR || echo SKIP)" "$reason"
-		stage guests 0
+		stage guests 0 0
 		return
 	fi
 	trap end_all EXIT
