@@ -1,8 +1,8 @@
 /*
  * The throttle of the log. Room: daemon; see log_throttle.h.
  *
- * poll(2) promises room for a line in a pipe or socket that nobody else fills at the same instant. stderr
- * can't be made non-blocking: other processes share its file.
+ * poll(2) promises room for a line in a pipe or socket that nobody else fills at the same instant.
+ * stderr can't be made non-blocking: other processes share its file.
  */
 #include "log_throttle.h"
 

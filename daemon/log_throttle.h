@@ -1,13 +1,14 @@
 /*
- * Keeps the daemon's log short and the daemon from waiting for it. A full pipe or a stopped terminal may
- * hold a writer for ever. Room: daemon. It knows lines, never what they say.
+ * Keeps the daemon's log short and the daemon from waiting for it. A full pipe or a stopped
+ * terminal may hold a writer for ever. Room: daemon. It knows lines, never what they say.
  */
 #ifndef FP_LOG_THROTTLE_H
 #define FP_LOG_THROTTLE_H
 
 /*
- * From here on fp_log leaves a line out if its subsystem has logged 50 in this second, or if stderr takes
- * no more at this moment. The next line after that second says how many were left out. Once a process.
+ * From here on fp_log leaves a line out if its subsystem has logged 50 in this second, or if stderr
+ * takes no more at this moment. The next line after that second says how many were left out. Once a
+ * process.
  */
 void fp_log_throttle_start(void);
 

@@ -479,7 +479,8 @@ static const struct {
 	enum fp_conn_state state;
 	unsigned purposes;   /* bits; the purpose is known once HELLO was */
 	enum fp_right right; /* without it: NOT_PERMITTED; 0: none is needed */
-	/* 0: it answers now or later; -EPROTO: the message is malformed; else it is answered with that error. */
+	/* 0: it answers now or later; -EPROTO: the message is malformed; else it is answered with
+	 * that error. */
 	int (*handle)(struct fp_conn *conn);
 } handlers[] = {
 #define CONTROL (1u << FP_WIRE_CONTROL | 1u << FP_WIRE_RESUME)

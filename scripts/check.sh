@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# scripts/check.sh [--quick|--rdma|--long]: builds with warnings as errors, runs the suites (--quick:
-# those that take seconds; --rdma: those that run in guests; --long: also what the others leave to
-# it), and ends with the time of each and one line that counts everything that ran. Two tests run
-# side by side, but for those that are marked to run alone.
+# scripts/check.sh [--quick|--rdma|--long]: builds with warnings as errors, runs the suites
+# (--quick: those that take seconds; --rdma: those that run in guests; --long: also what the others
+# leave to it), and ends with the time of each and one line that counts everything that ran. Two
+# tests run side by side, but for those that are marked to run alone.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

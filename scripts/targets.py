@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""scripts/targets.py FOLDER SUITE...: what ninja has to build for these suites' tests, one a line."""
+"""scripts/targets.py FOLDER SUITE...: what ninja has to build for these suites' tests, one a
+line."""
 import json
 import os
 import sys

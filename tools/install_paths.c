@@ -32,7 +32,8 @@ static bool resolve(const char *path, char *ret_path, size_t len)
 	return real && (size_t)snprintf(ret_path, len, "%s", real) < len;
 }
 
-/* What the variable names, else the first candidate that exists; relative ones start at this executable. */
+/* What the variable names, else the first candidate that exists; relative ones start at this
+ * executable. */
 static int find(const char *variable, const char *const *candidates, char *ret_path, size_t len)
 {
 	const char *given = getenv(variable);

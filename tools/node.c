@@ -1,6 +1,6 @@
 /*
- * farpage node: a memory node's own account, and asking it to grant no more, or again. Room: tools; speaks
- * the wire protocol, through a session of its own.
+ * farpage node: a memory node's own account, and asking it to grant no more, or again. Room: tools;
+ * speaks the wire protocol, through a session of its own.
  */
 #include <errno.h>
 #include <getopt.h>

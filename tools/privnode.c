@@ -84,8 +84,8 @@ static void daemon_exec(const char *daemon, const char *listen, const struct fp_
 	_exit(FP_EXIT_NOT_EXECUTABLE);
 }
 
-/* The daemon writes its URL and a newline once it serves; the end of the pipe without one means that it
- * ended. */
+/* The daemon writes its URL and a newline once it serves; the end of the pipe without one means
+ * that it ended. */
 static int await_ready(int fd, char *ret_url, size_t len)
 {
 	size_t n = 0;

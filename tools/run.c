@@ -1,9 +1,9 @@
 /*
  * farpage run: starts a program whose heap and large mappings are far memory. Room: tools.
  *
- * Everything that can be known beforehand is checked before the program starts: the program never finds out
- * half-way that a node was not there. What the preload library needs to know goes through its environment
- * variables, so that a plain LD_PRELOAD= can do the same.
+ * Everything that can be known beforehand is checked before the program starts: the program never
+ * finds out half-way that a node was not there. What the preload library needs to know goes through
+ * its environment variables, so that a plain LD_PRELOAD= can do the same.
  */
 #include <ctype.h>
 #include <errno.h>
@@ -50,9 +50,9 @@ struct run_command {
 };
 
 /*
- * All but the last two set a variable of their name, by which the settings know them; a switch sets it to 1.
- * Their value is their place here. No two may be alike: getopt_long(3) would not tell that a short form is
- * ambiguous.
+ * All but the last two set a variable of their name, by which the settings know them; a switch sets
+ * it to 1. Their value is their place here. No two may be alike: getopt_long(3) would not tell that
+ * a short form is ambiguous.
  */
 static const struct option longs[] = {
     {"local-memory", required_argument, NULL, 0},
@@ -124,7 +124,8 @@ static int parse_option(struct run_command *run, int c, bool *first_node)
 	return 0;
 }
 
-/* True if the program is to be run; else *ret_status. "+": the program's own options are its own. */
+/* True if the program is to be run; else *ret_status. "+": the program's own options are its
+ * own. */
 static bool parse(struct run_command *run, int argc, char **argv, int *ret_status)
 {
 	bool first_node = true;
@@ -199,7 +200,8 @@ static void say_limit(int which, uint64_t enough, const char *what, const char *
 		       (unsigned long long)limit.rlim_cur, remedy);
 }
 
-/* What failed may have failed for a limit that is too low, which does not always show in its error. */
+/* What failed may have failed for a limit that is too low, which does not always show in its
+ * error. */
 static int fail_by_limits(void)
 {
 	say_limit(RLIMIT_NOFILE, 64, "open files", "ulimit -n 1024");
@@ -268,8 +270,8 @@ static int read_settings(struct run_command *run, struct fp_settings *settings)
 	return 0;
 }
 
-/* Where all faults are not permitted, those of user mode do: the preload library brackets the program's calls
- * then, as a program of fault mode inline does itself. */
+/* Where all faults are not permitted, those of user mode do: the preload library brackets the
+ * program's calls then, as a program of fault mode inline does itself. */
 static int open_memory(struct far_options *options, bool *ret_user_only, char *error, size_t error_len,
                        struct far_memory **ret_memory)
 {
@@ -286,8 +288,8 @@ static int open_memory(struct far_options *options, bool *ret_user_only, char *e
 }
 
 /*
- * Does once what the preload library will do: what a node or the kernel refuses shows now. Without a fixed
- * budget the least will do.
+ * Does once what the preload library will do: what a node or the kernel refuses shows now. Without
+ * a fixed budget the least will do.
  */
 static int probe(struct run_command *run, const struct fp_settings *settings)
 {
@@ -319,8 +321,8 @@ static int probe(struct run_command *run, const struct fp_settings *settings)
 }
 
 /*
- * The program's processes each leave a page of their own in the folder of the run; what the user calls the
- * stats file is their sum.
+ * The program's processes each leave a page of their own in the folder of the run; what the user
+ * calls the stats file is their sum.
  */
 static int open_stats(struct run_command *run)
 {
@@ -375,7 +377,8 @@ static int launch(struct run_command *run, int *ret_wait_status)
 	return 0;
 }
 
-/* What the program has left behind keeps its memory: the node ends with the last, and the folder with it. */
+/* What the program has left behind keeps its memory: the node ends with the last, and the folder
+ * with it. */
 static void clean_up(struct run_command *run)
 {
 	fp_runstats_close(run->stats);
@@ -393,7 +396,8 @@ static void clean_up(struct run_command *run)
 		fp_stats_dir_run_dir_remove(run->dir);
 }
 
-/* Everything up to the program's end. Returns 0 and the wait status, or the exit status after a message. */
+/* Everything up to the program's end. Returns 0 and the wait status, or the exit status after a
+ * message. */
 static int run_program(struct run_command *run, int *ret_wait_status)
 {
 	struct fp_settings settings = {0};

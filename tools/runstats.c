@@ -43,8 +43,8 @@ int fp_runstats_open(int dir_fd, const char *file, struct fp_runstats **ret_stat
 	return 0;
 }
 
-/* The page of a process that has ended is final: it is counted once and removed, so that a run of many is no
- * burden. */
+/* The page of a process that has ended is final: it is counted once and removed, so that a run of
+ * many is no burden. */
 static bool fold_ended(const struct fp_statsview *view, void *user)
 {
 	struct fp_runstats *stats = user;

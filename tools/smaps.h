@@ -1,5 +1,6 @@
 /*
- * What of a living program's memory is not far, by kind. Room: tools. Read from /proc: nobody is stopped.
+ * What of a living program's memory is not far, by kind. Room: tools. Read from /proc: nobody is
+ * stopped.
  */
 #ifndef FP_SMAPS_H
 #define FP_SMAPS_H
@@ -25,7 +26,8 @@ struct fp_smaps {
 	uint64_t rule_bytes; /* mapped */
 };
 
-/* Of the process that writes page. 0, or why /proc/PID/smaps can't be read (-ENOENT: it is gone). */
+/* Of the process that writes page. 0, or why /proc/PID/smaps can't be read (-ENOENT: it is
+ * gone). */
 int fp_smaps_read(const struct fp_statspage *page, struct fp_smaps *ret_kinds);
 
 /* Adds from to sum. */

@@ -139,7 +139,8 @@ static bool is_own(int dir_fd, const char *name, mode_t type)
 	       st.st_uid == geteuid();
 }
 
-/* A page of any version that nobody maps. One that its maker had not finished may have nothing in it yet. */
+/* A page of any version that nobody maps. One that its maker had not finished may have nothing in
+ * it yet. */
 static bool is_free_page(int dir_fd, const char *name, bool finished)
 {
 	fp_autoclose int fd = openat(dir_fd, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
@@ -150,7 +151,8 @@ static bool is_free_page(int dir_fd, const char *name, bool finished)
 	       (magic == FP_STATSPAGE_MAGIC || (!magic && !finished));
 }
 
-/* Removes what Farpage left of a kind that it makes, and nothing else that somebody may have put there. */
+/* Removes what Farpage left of a kind that it makes, and nothing else that somebody may have put
+ * there. */
 static void remove_litter(int dir_fd, const char *name)
 {
 	bool is_litter = false;
@@ -165,7 +167,8 @@ static void remove_litter(int dir_fd, const char *name)
 		unlinkat(dir_fd, name, 0);
 }
 
-/* Removes the folder called name, which is open in dir_fd; it stays if it holds what is not ours. */
+/* Removes the folder called name, which is open in dir_fd; it stays if it holds what is not
+ * ours. */
 static void remove_run_dir(int parent_fd, const char *name, int dir_fd)
 {
 	fp_autoclosedir DIR *stream = list(dir_fd);
@@ -374,8 +377,8 @@ int fp_stats_dir_run_dir_create(const char *label, char *buf, size_t len, int *r
 		say_dir(label, parent, r);
 		return r;
 	}
-	/* the next number if another pid namespace has ours, or a reader took the new folder, not yet locked,
-	 * for a stale one */
+	/* the next number if another pid namespace has ours, or a reader took the new folder, not
+	 * yet locked, for a stale one */
 	do {
 		r = snprintf(buf, len, "%s/" FP_STATS_DIR_RUN_PREFIX "%d", parent, number++);
 		if ((size_t)r >= len) {

@@ -1,9 +1,11 @@
 /*
  * See heap.h. Invariants:
- *   - jemalloc's own arenas (0 and its other automatic ones) are local, and so are all its records: the agent
- *     allocates from arena 0 and past the thread caches, in which far objects of the program may lie.
+ *   - jemalloc's own arenas (0 and its other automatic ones) are local, and so are all its records:
+ *     the agent allocates from arena 0 and past the thread caches, in which far objects of the
+ *     program may lie.
  *   - Far arenas get their extents from the far space alone, and give back to it.
- *   - The order of locks is jemalloc's, then the space's: nothing here allocates while it is in the space,
+ *   - The order of locks is jemalloc's, then the space's: nothing here allocates while it is in the
+ *     space,
  * but in a bracket; see atfork.c for what that means to fork.
  */
 #include "heap.h"
@@ -175,8 +177,8 @@ static void *own_call(void *library, const char *name)
 	return fp_heap_is_allocator(call) ? call : NULL;
 }
 
-/* Looked up in jemalloc itself: by name alone they would be ours, or those of an allocator that the program
- * brings along. */
+/* Looked up in jemalloc itself: by name alone they would be ours, or those of an allocator that the
+ * program brings along. */
 static int find_calls(void)
 {
 	Dl_info info;
@@ -220,7 +222,8 @@ int fp_heap_open(struct fp_space *space, const struct fp_settings *settings, str
 
 /* ---- threads ---- */
 
-/* Gives the thread a far arena of its own by default: jemalloc then serves it from there, through its cache.
+/* Gives the thread a far arena of its own by default: jemalloc then serves it from there, through
+ * its cache.
  */
 static void choose_arena(void)
 {
@@ -241,8 +244,8 @@ static size_t fast_below(void)
 	return from - (from > 0 && from < SIZE_MAX);
 }
 
-/* A thread's first allocation. What jemalloc and the C library allocate for a thread that is new to them is
- * local. */
+/* A thread's first allocation. What jemalloc and the C library allocate for a thread that is new to
+ * them is local. */
 static void set_up_thread(void)
 {
 	uint64_t mask;

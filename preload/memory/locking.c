@@ -53,7 +53,8 @@ static int lock(struct fp_space *space, const void *addr, size_t len, unsigned f
 
 	if (flags & ~(unsigned)MLOCK_ONFAULT)
 		return -EINVAL;
-	/* who may lock nothing learns it before anything is looked at: so the kernel is asked for nothing */
+	/* who may lock nothing learns it before anything is looked at: so the kernel is asked for
+	 * nothing */
 	if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur == 0) {
 		r = (int)FP_RAW(SYS_mlock, 0, 0, 0, 0, 0, 0);
 		if (r < 0)

@@ -1,6 +1,6 @@
 /*
- * mmap, munmap and mprotect, between the program and the far space. Room: preload. What far memory can't
- * do is refused with a message (law 3). Its kin: remap.c, advice.c, locking.c.
+ * mmap, munmap and mprotect, between the program and the far space. Room: preload. What far memory
+ * can't do is refused with a message (law 3). Its kin: remap.c, advice.c, locking.c.
  */
 #undef _FILE_OFFSET_BITS /* it would make mmap a second name of mmap64 */
 
@@ -128,7 +128,8 @@ static int place(struct fp_space *space, void *addr, size_t len, const struct fp
 	return fp_space_map_foreign(space, addr, len, what);
 }
 
-/* What reaches beyond the range is not far memory of this program: it can only be the kernel's own. */
+/* What reaches beyond the range is not far memory of this program: it can only be the kernel's
+ * own. */
 static void *map_at(struct fp_space *space, void *addr, size_t len, const struct fp_foreign *what)
 {
 	char *start, *end, *at = addr;
@@ -171,9 +172,10 @@ static bool is_near(const char *code, const char *addr)
 }
 
 /*
- * A place that is free is kept: in the range as what it would be there by MAP_FIXED; near the code that asks
- * as local memory, as it is for machine code that a compiler makes at run time. Other hints are not followed:
- * V8, for one, asks for its heap at random places. Fails with whatever error.
+ * A place that is free is kept: in the range as what it would be there by MAP_FIXED; near the code
+ * that asks as local memory, as it is for machine code that a compiler makes at run time. Other
+ * hints are not followed: V8, for one, asks for its heap at random places. Fails with whatever
+ * error.
  */
 static void *map_hinted(struct fp_space *space, void *hint, size_t len, const struct fp_foreign *asked,
                         const void *caller)
@@ -288,8 +290,8 @@ static int check_key(int key)
 	return r;
 }
 
-/* Far pages come and go by the agent's hand, which keys would keep out where they must go as well. So all of
- * them have key 0, as every mapping has at first. */
+/* Far pages come and go by the agent's hand, which keys would keep out where they must go as well.
+ * So all of them have key 0, as every mapping has at first. */
 FP_INTERPOSE int pkey_mprotect(void *addr, size_t len, int prot, int key)
 {
 	static atomic_bool said;

@@ -1,6 +1,7 @@
 /*
- * The CPUs of the program's threads. While the agent holds a thread on its own CPU, what the thread starts
- * must not inherit that, and what it asks must be answered as if it were not so. Room: preload.
+ * The CPUs of the program's threads. While the agent holds a thread on its own CPU, what the thread
+ * starts must not inherit that, and what it asks must be answered as if it were not so. Room:
+ * preload.
  */
 #include <alloca.h>
 #include <dlfcn.h>
@@ -18,7 +19,8 @@
 #include "calls.h"
 #include "shim.h"
 
-/* The C library's own function of that name; looked up at each call: none of these is called often. */
+/* The C library's own function of that name; looked up at each call: none of these is called
+ * often. */
 #define NEXT(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 
 /* The C library's, with what it hands to the kernel held. */
@@ -125,8 +127,8 @@ static size_t count_arguments(const char *first, va_list args)
 	return n;
 }
 
-/* Fills argv[n + 1] and leaves args behind the NULL. On the caller's stack: these calls are async-signal
- * safe. */
+/* Fills argv[n + 1] and leaves args behind the NULL. On the caller's stack: these calls are
+ * async-signal safe. */
 static void collect_arguments(const char *first, va_list *args, char **argv, size_t n)
 {
 	argv[0] = (char *)(uintptr_t)first;

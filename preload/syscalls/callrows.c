@@ -287,8 +287,8 @@ long fp_call_syscall_mediated(long a, long b, long c, long d, long e, long f, lo
 }
 
 /*
- * The names that the program calls. As our headers declare them with their own types, they are given to
- * functions of ours by the assembler's names.
+ * The names that the program calls. As our headers declare them with their own types, they are
+ * given to functions of ours by the assembler's names.
  */
 #define WRAPPER(symbol, row)                                                                                 \
 	FP_INTERPOSE long fp_wrap_##symbol(long a, long b, long c, long d, long e, long f,                   \

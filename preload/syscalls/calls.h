@@ -1,11 +1,13 @@
 /*
- * Calls of the C library that hand memory to the kernel, where the kernel does not fault for us: fault mode
- * inline, and hosts that permit only user-mode faults. What each hands over is data, calls.def; callrows.c
- * makes rows and wrappers of it, calls.c carries out what a row says. Room: preload.
+ * Calls of the C library that hand memory to the kernel, where the kernel does not fault for us:
+ * fault mode inline, and hosts that permit only user-mode faults. What each hands over is data,
+ * calls.def; callrows.c makes rows and wrappers of it, calls.c carries out what a row says. Room:
+ * preload.
  *
- * A wrapper has the shape of every function that takes and returns integers and pointers in registers; so one
- * serves for all, variadic ones too. It jumps through fp_call_entry: to the C library's function itself once
- * it is known that nothing need be held, and to fp_calls_run otherwise.
+ * A wrapper has the shape of every function that takes and returns integers and pointers in
+ * registers; so one serves for all, variadic ones too. It jumps through fp_call_entry: to the C
+ * library's function itself once it is known that nothing need be held, and to fp_calls_run
+ * otherwise.
  */
 #ifndef FP_CALLS_H
 #define FP_CALLS_H
@@ -101,8 +103,8 @@ const struct fp_row *fp_call_raw_row(long number);
 const struct fp_cmd_row *fp_call_cmd_row(const char *call, unsigned long value);
 
 /*
- * Once the agent is there, or is known never to be: from now on wrappers jump to the C library, or hold.
- * Called once, before the program has threads of its own.
+ * Once the agent is there, or is known never to be: from now on wrappers jump to the C library, or
+ * hold. Called once, before the program has threads of its own.
  */
 void fp_calls_open(void);
 
@@ -112,7 +114,8 @@ bool fp_calls_hold(void);
 /* How syscall(2) goes on; straight to the kernel, at first. See rawfork.c. */
 extern fp_call_fn *fp_call_syscall_way;
 fp_call_fn fp_call_syscall_mediated;
-/* The last of six arguments goes over the stack, and has to be a long: of an int half would be garbage. */
+/* The last of six arguments goes over the stack, and has to be a long: of an int half would be
+ * garbage. */
 long fp_call_raw_syscall(long number, ...);
 
 /* A wrapper's long way: args are FP_CALL_ARGS words. */

@@ -1,7 +1,7 @@
 /*
- * The calls on mappings, signals and limits by number: syscall(SYS_mmap, ...) is the same to far memory as
- * mmap. Room: preload. rawfork.c has syscall itself, and its table says which numbers come here.
- * doc/syscalls.md lists all numbers, and says why the others need not.
+ * The calls on mappings, signals and limits by number: syscall(SYS_mmap, ...) is the same to far
+ * memory as mmap. Room: preload. rawfork.c has syscall itself, and its table says which numbers
+ * come here. doc/syscalls.md lists all numbers, and says why the others need not.
  */
 #include <errno.h>
 #include <sched.h>

@@ -445,7 +445,8 @@ static struct {
 	atomic_bool ended, wrong;
 } caller;
 
-/* Calls that take long, under the layout lock, on a stack that leaves and comes back all the time. */
+/* Calls that take long, under the layout lock, on a stack that leaves and comes back all the
+ * time. */
 static void call_much(void)
 {
 	const size_t len = 4 * BIG;

@@ -1,6 +1,7 @@
 /*
- * A SIGBUS that somebody sends to a program in fault mode inline. It can't be blocked, as SIGKILL can't: it
- * is left out of every mask, and delivered at once. (In fault mode thread it is a signal like others.)
+ * A SIGBUS that somebody sends to a program in fault mode inline. It can't be blocked, as SIGKILL
+ * can't: it is left out of every mask, and delivered at once. (In fault mode thread it is a signal
+ * like others.)
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -434,7 +435,8 @@ static bool is_told(const char *label, const posix_spawnattr_t *attr)
 	return set & bit(SIGBUS);
 }
 
-/* They start with the default action and without it in their mask, unless the spawn's attributes say so. */
+/* They start with the default action and without it in their mask, unless the spawn's attributes
+ * say so. */
 static void other_programs(void **state)
 {
 	posix_spawnattr_t attr;
@@ -455,7 +457,8 @@ static void other_programs(void **state)
 	test_evict();
 }
 
-/* A vfork child's action for SIGBUS stays its parent's; it may touch far memory whatever it does. */
+/* A vfork child's action for SIGBUS stays its parent's; it may touch far memory whatever it
+ * does. */
 static void vfork_children(void **state)
 {
 	struct sigaction old;

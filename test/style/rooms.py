@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """test/style/rooms.py: the rooms of the house and which of them sees which.
 
-ROOMS is the one table. The test computes the graph of all includes of product code and fails on an include of a room
-that may not be seen, on two rooms that include each other, and on a header that does not compile with its room's
-include paths. CONTRIBUTING.md's table and drawing must agree with it.
+ROOMS is the one table. The test computes the graph of all includes of product code and fails on an
+include of a room that may not be seen, on two rooms that include each other, and on a header that
+does not compile with its room's include paths. CONTRIBUTING.md's table and drawing must agree with
+it.
 
     rooms.py            checks the tree
     rooms.py --graph    prints the graph
@@ -75,7 +76,8 @@ def sources(top):
 
 
 def includes(top):
-    """The arrows: (room, lower room) -> [file > header]. A quoted name is looked up in the file's own room first."""
+    """The arrows: (room, lower room) -> [file > header]. A quoted name is looked up in the file's
+    own room first."""
     files = list(sources(top))
     headers = {}
     for room, path in files:
@@ -131,7 +133,8 @@ def expand(names):
 
 
 def compile_header(room, header):
-    """The compiler's complaint about a header that is included alone, with the paths of its room; "" if none."""
+    """The compiler's complaint about a header that is included alone, with the paths of its room;
+    "" if none."""
     lower = below(room, ROOMS) | {room} | {os.path.dirname(h) for h in BESIDES.get(room, [])}
     command = [os.environ.get("CC", "cc"), "-std=gnu11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-fsyntax-only",
                "-x", "c", "-Iinclude", *(f"-I{r}" for r in sorted(lower)), "-iquote", ".", "-"]

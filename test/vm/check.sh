@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# test/vm/check.sh BUILD-FOLDER [long]: runs what suites.sh lists, in guests; long: all of it. Logs and a list of stages, in
-# the form that scripts/summary.py reads, go to BUILD-FOLDER/vm-results; what a guest prints is
-# shown when it has ended. Where there is no emulator or no kernel to be had it all counts as one
-# skipped test, or in CI as a failed one. FARPAGE_VM_ONLY is a pattern for the names of the guests
-# to run.
+# test/vm/check.sh BUILD-FOLDER [long]: runs what suites.sh lists, in guests; long: all of it. Logs
+# and a list of stages, in the form that scripts/summary.py reads, go to BUILD-FOLDER/vm-results;
+# what a guest prints is shown when it has ended. Where there is no emulator or no kernel to be had
+# it all counts as one skipped test, or in CI as a failed one. FARPAGE_VM_ONLY is a pattern for the
+# names of the guests to run.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

@@ -1,9 +1,10 @@
 /*
- * farpage bench fault: what one fault costs, beside the bare floor and in the same run. Room: tools.
+ * farpage bench fault: what one fault costs, beside the bare floor and in the same run. Room:
+ * tools.
  *
- * One thread, pinned to a CPU, reads one word of each of many pages that are not local, in random order, and
- * times each touch. The contenders take turns, round by round, so that a machine that grows slower does so
- * for all of them.
+ * One thread, pinned to a CPU, reads one word of each of many pages that are not local, in random
+ * order, and times each touch. The contenders take turns, round by round, so that a machine that
+ * grows slower does so for all of them.
  */
 #include <errno.h>
 #include <getopt.h>
@@ -250,7 +251,8 @@ static void print_json(const struct bench_fault *bench)
 	puts("]}");
 }
 
-/* A mode's floor, if floors take part, goes first in each round, since the others are compared with it. */
+/* A mode's floor, if floors take part, goes first in each round, since the others are compared with
+ * it. */
 static int open_mode(struct bench_fault *bench, bool is_inline)
 {
 	const struct fp_benchopt *options = &bench->options;

@@ -1,6 +1,6 @@
 /*
- * farpage bench link: what a request costs over each transport, without pages and faults: READ and WRITE by
- * size and depth, and a two-sided call beside them. Room: tools.
+ * farpage bench link: what a request costs over each transport, without pages and faults: READ and
+ * WRITE by size and depth, and a two-sided call beside them. Room: tools.
  */
 #include <errno.h>
 #include <getopt.h>

@@ -203,8 +203,8 @@ int fp_benchopt_pin(const struct fp_benchopt *options)
 	cpu_set_t set;
 	int r;
 
-	/* An agent holds the thread that filled its memory, until it has been quiet for a while. A pin that
-	 * was made before would look like the agent's own, and be undone. */
+	/* An agent holds the thread that filled its memory, until it has been quiet for a while. A
+	 * pin that was made before would look like the agent's own, and be undone. */
 	nanosleep(&quiet, NULL);
 	CPU_ZERO(&set);
 	CPU_SET(options->cpu, &set);

@@ -1,10 +1,11 @@
 /*
  * farpage bench touch: what passes over far memory cost when little of it is local. Room: tools.
  *
- * Three timed passes a round touch the first word of every page: one load each in order, one load each in
- * random order, one store each in random order (each page that leaves is then dirty). A timed pass checks the
- * word that it loads; after the loads and after the stores a pass that is not timed checks every word of
- * every page. The library's counters tell what the pages of a timed pass met.
+ * Three timed passes a round touch the first word of every page: one load each in order, one load
+ * each in random order, one store each in random order (each page that leaves is then dirty). A
+ * timed pass checks the word that it loads; after the loads and after the stores a pass that is not
+ * timed checks every word of every page. The library's counters tell what the pages of a timed pass
+ * met.
  */
 #include <errno.h>
 #include <inttypes.h>

@@ -1,9 +1,10 @@
 /*
  * Requests over one link, timed and checked. Room: tools; see linkbed.h.
  *
- * The lease holds a pattern, a function of each word's place (generation 0 of pattern.h). READs go round the
- * lease in steps that jump about, so that no two neighbours follow each other. The WRITEs of a cell all carry
- * the same content, generation N of the words from 0 on, and what they wrote is read back.
+ * The lease holds a pattern, a function of each word's place (generation 0 of pattern.h). READs go
+ * round the lease in steps that jump about, so that no two neighbours follow each other. The WRITEs
+ * of a cell all carry the same content, generation N of the words from 0 on, and what they wrote is
+ * read back.
  */
 #include "linkbed.h"
 
@@ -243,7 +244,8 @@ static void prepare_slots(struct fp_linkbed *bed, const struct linkbed_run *run)
 	}
 }
 
-/* Of a piece of the lease that was read back: the parts that the cell wrote. Ranges may cross pieces. */
+/* Of a piece of the lease that was read back: the parts that the cell wrote. Ranges may cross
+ * pieces. */
 static bool piece_right(const struct fp_linkbed *bed, const struct linkbed_run *run, const bool *written,
                         uint64_t at)
 {

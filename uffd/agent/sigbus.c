@@ -1,6 +1,6 @@
 /*
- * See sigbus.h. All of it but add, remove and install runs in the handler of SIGBUS, with all signals blocked
- * and under law 4.
+ * See sigbus.h. All of it but add, remove and install runs in the handler of SIGBUS, with all
+ * signals blocked and under law 4.
  */
 #include "sigbus.h"
 
@@ -94,8 +94,9 @@ enum fp_access fp_sigbus_access(const void *context)
 #endif
 
 /*
- * Without the processor's word: a page that is resident is one that is protected, or one that a raw system
- * call dropped. Each in turn: the wrong guess changes nothing but the word's opinion of the page.
+ * Without the processor's word: a page that is resident is one that is protected, or one that a raw
+ * system call dropped. Each in turn: the wrong guess changes nothing but the word's opinion of the
+ * page.
  */
 static struct fp_uffd_fault describe(uintptr_t addr, enum fp_access access, uint64_t word)
 {
@@ -108,8 +109,8 @@ static struct fp_uffd_fault describe(uintptr_t addr, enum fp_access access, uint
 	};
 }
 
-/* A file's page that lies in the range fails for the file's reasons. What a bare mremap grew into a hole is
- * registered with us. */
+/* A file's page that lies in the range fails for the file's reasons. What a bare mremap grew into a
+ * hole is registered with us. */
 static bool is_foreign(struct fp_agent *agent, uint32_t page)
 {
 	struct fp_piece piece;

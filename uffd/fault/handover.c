@@ -1,6 +1,6 @@
 /*
- * See handover.h. A request is one word, set and cleared by one atomic instruction each: a guest that is
- * killed at any place leaves nothing half done, at worst a request that nobody waits for.
+ * See handover.h. A request is one word, set and cleared by one atomic instruction each: a guest
+ * that is killed at any place leaves nothing half done, at worst a request that nobody waits for.
  */
 #include "handover.h"
 
@@ -71,8 +71,8 @@ static bool serve(struct fp_handover *h, _Atomic uint64_t *request)
 	return true;
 }
 
-/* The page of one guest may wait for a node that is cut off. Other guests do not wait with it, while a
- * request is free: there are REQUESTS. */
+/* The page of one guest may wait for a node that is cut off. Other guests do not wait with it,
+ * while a request is free: there are REQUESTS. */
 static void wait_for_guests(struct fp_handover *h, bool again)
 {
 	struct timespec until;
@@ -108,8 +108,8 @@ static void *run(void *arg)
 
 /* ---- guests ---- */
 
-/* In a namespace of its own a guest may have the number of its process, where that is low: there it does not
- * find the process's threads. */
+/* In a namespace of its own a guest may have the number of its process, where that is low: there it
+ * does not find the process's threads. */
 bool fp_handover_is_guest(const struct fp_handover *h)
 {
 	int saved_errno = errno;
@@ -135,8 +135,8 @@ static _Atomic uint64_t *ask(struct fp_handover *h, uint64_t wanted)
 	return NULL;
 }
 
-/* The guest may be in another namespace, without descriptors: no number of the process's tells. What the
- * kernel does to a robust mutex does. */
+/* The guest may be in another namespace, without descriptors: no number of the process's tells.
+ * What the kernel does to a robust mutex does. */
 static void end_if_left(const struct fp_handover *h)
 {
 	if (*(const volatile int *)&h->alive.__data.__lock & FUTEX_OWNER_DIED)

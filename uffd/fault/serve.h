@@ -1,7 +1,8 @@
 /*
- * Serving faults: what brings one fault to its end, whichever thread does it. Room: uffd, inside. A server is
- * used by one thread at a time; that thread has all signals blocked, and what it runs on was allocated and
- * locked before: nothing here allocates, logs or touches far memory but through userfaultfd (law 4).
+ * Serving faults: what brings one fault to its end, whichever thread does it. Room: uffd, inside. A
+ * server is used by one thread at a time; that thread has all signals blocked, and what it runs on
+ * was allocated and locked before: nothing here allocates, logs or touches far memory but through
+ * userfaultfd (law 4).
  */
 #ifndef FP_SERVE_H
 #define FP_SERVE_H
@@ -59,14 +60,15 @@ struct fp_server_options {
 	unsigned n_fetches; /* more than FP_READ_FAULTS, if read-ahead is wanted */
 };
 
-/* Makes *server, zeroed, ready: lanes, buffers, records. 0 or a negative errno; fp_server_close in any case.
+/* Makes *server, zeroed, ready: lanes, buffers, records. 0 or a negative errno; fp_server_close in
+ * any case.
  */
 int fp_server_open(struct fp_server *server, const struct fp_server_options *options);
 void fp_server_close(struct fp_server *server);
 
 /*
- * Begins to serve a fault whose message was read at now; where the store is direct it ends before the return,
- * unless it has to wait for room (starved_head). At least one arrival must be free.
+ * Begins to serve a fault whose message was read at now; where the store is direct it ends before
+ * the return, unless it has to wait for room (starved_head). At least one arrival must be free.
  */
 void fp_serve(struct fp_server *server, const struct fp_uffd_fault *fault, uint64_t now);
 
@@ -79,8 +81,8 @@ void fp_serve_starved(struct fp_server *server);
  */
 unsigned fp_serve_reap(struct fp_server *server, bool once);
 
-/* Inline: the caller gives the server back before its page is there. The page comes, or is lost, when
- * somebody reaps, or goes on with what waits for room. */
+/* Inline: the caller gives the server back before its page is there. The page comes, or is lost,
+ * when somebody reaps, or goes on with what waits for room. */
 void fp_serve_leave(struct fp_server *server);
 
 /* True while fetches are under way. Over a wire only. */

@@ -1,7 +1,7 @@
 /*
- * Spinning: a thread that waits for an answer over a wire first looks for it for a while, which saves a
- * sleep and a wake-up. Where that does not pay, because the node is far or needs this very CPU, it is
- * tried only now and then. Room: uffd/fault; one waiting thread at a time.
+ * Spinning: a thread that waits for an answer over a wire first looks for it for a while, which
+ * saves a sleep and a wake-up. Where that does not pay, because the node is far or needs this very
+ * CPU, it is tried only now and then. Room: uffd/fault; one waiting thread at a time.
  */
 #ifndef FP_SPIN_H
 #define FP_SPIN_H

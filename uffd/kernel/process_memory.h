@@ -1,10 +1,10 @@
 /*
  * Reads and writes present pages for the agent, whatever their protection. Room: uffd/kernel.
  *
- * /proc/self/mem ignores protections. A child in a `chroot` without /proc can't open it. There the agent uses
- * process_vm_readv and process_vm_writev, which obey protections: a page that the program can't read is
- * refused, and stays where it is. A descriptor of /proc kept open would help, but would be a way out of the
- * `chroot`.
+ * /proc/self/mem ignores protections. A child in a `chroot` without /proc can't open it. There the
+ * agent uses process_vm_readv and process_vm_writev, which obey protections: a page that the
+ * program can't read is refused, and stays where it is. A descriptor of /proc kept open would help,
+ * but would be a way out of the `chroot`.
  */
 #ifndef FP_PROCESS_MEMORY_H
 #define FP_PROCESS_MEMORY_H
@@ -15,12 +15,13 @@
 int fp_process_memory_check(void);
 
 /*
- * Copies the page at addr, if it is present. False if it is not, or can't be read. Never waits for a fault.
- * mem_fd: of /proc/self/mem, or -1.
+ * Copies the page at addr, if it is present. False if it is not, or can't be read. Never waits for
+ * a fault. mem_fd: of /proc/self/mem, or -1.
  */
 bool fp_process_memory_read(int mem_fd, void *addr, void *ret_bytes);
 
-/* Fills a present page with zeros in place. It must not be write-protected. False if it can't be written. */
+/* Fills a present page with zeros in place. It must not be write-protected. False if it can't be
+ * written. */
 bool fp_process_memory_clear(int mem_fd, void *addr);
 
 #endif

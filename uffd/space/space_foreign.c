@@ -1,8 +1,8 @@
 /*
  * Foreign pieces: mappings of the kernel's inside the far range. Room: uffd; see space_priv.h.
  *
- * The range never gets a hole in which the kernel could place somebody else's mapping: what comes is mapped
- * over what is there, and what goes is replaced, each by one system call.
+ * The range never gets a hole in which the kernel could place somebody else's mapping: what comes
+ * is mapped over what is there, and what goes is replaced, each by one system call.
  */
 #include "space_priv.h"
 
@@ -12,8 +12,8 @@
 #include "cleanup.h"
 #include "presence.h"
 
-/* What is not registered, the kernel replaces without telling the reader of the userfaultfd. Fails only where
- * nothing is. */
+/* What is not registered, the kernel replaces without telling the reader of the userfaultfd. Fails
+ * only where nothing is. */
 static void expect_no_event(struct fp_space *space, uint32_t start, uint32_t end)
 {
 	(void)fp_uffd_unregister(&space->far->uffd, fp_far_addr(space->far, start),
@@ -34,12 +34,14 @@ int fp_space_close(struct fp_space *space, uint32_t start, uint32_t end)
 	madvise(addr, len, MADV_DONTFORK); /* see fp_far_inherit */
 	if (space->lock_future)
 		munlock(addr, len);
-	/* far pages can be there where a bare mremap grew into a hole: the kernel does not tell of that */
+	/* far pages can be there where a bare mremap grew into a hole: the kernel does not tell of
+	 * that */
 	fp_space_forget(space, start, end, true);
 	return fp_uffd_register(&space->far->uffd, addr, len);
 }
 
-/* Whether the kernel would map it at all: asked elsewhere, as what is to be replaced can't be had back. */
+/* Whether the kernel would map it at all: asked elsewhere, as what is to be replaced can't be had
+ * back. */
 static int rehearse(size_t len, const struct fp_foreign *what)
 {
 	const int skipped = MAP_FIXED | MAP_FIXED_NOREPLACE | MAP_POPULATE | MAP_LOCKED;
@@ -123,7 +125,8 @@ static int remap_over(struct fp_space *space, uint32_t start, uint32_t end, cons
 	return r;
 }
 
-/* The kernel may refuse only after the place was cleared, as it does itself. What can be told before is. */
+/* The kernel may refuse only after the place was cleared, as it does itself. What can be told
+ * before is. */
 int fp_space_move_in(struct fp_space *space, const struct fp_remap *what, void **ret_addr)
 {
 	uint64_t reserved = 0;
