@@ -9,10 +9,7 @@
 #include "sigframe.h"
 
 #include <assert.h>
-#include <dlfcn.h>
-#include <elf.h>
 #include <errno.h>
-#include <link.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -35,14 +32,13 @@ bool fp_sigframe_is_open(void)
 
 #if defined(__x86_64__)
 
-#define RED_ZONE      128u
-#define FP_ALIGN      64u
-#define FP_LEGACY     512u /* bytes of FXSAVE; in them, at FP_SOFTWARE, the kernel tells of more */
-#define FP_SOFTWARE   464u
-#define FP_MAGIC      0x46505853u /* FP_XSTATE_MAGIC1 */
-#define DISARM        (1u << 31)  /* SS_AUTODISARM */
-#define GO_NOTE       "Go"        /* whose runtime every Go program carries in a note */
-#define BUT_FAULTS(m) ((m) & ~(1ull << (SIGBUS - 1)) & ~(1ull << (SIGSEGV - 1)))
+#define RED_ZONE    128u
+#define FP_ALIGN    64u
+#define FP_LEGACY   512u /* bytes of FXSAVE; in them, at FP_SOFTWARE, the kernel tells of more */
+#define FP_SOFTWARE 464u
+#define FP_MAGIC    0x46505853u /* FP_XSTATE_MAGIC1 */
+#define DISARM      (1u << 31)  /* SS_AUTODISARM */
+#define FAULTS      (1ull << (SIGBUS - 1) | 1ull << (SIGSEGV - 1))
 
 /* The kernel's struct ucontext. */
 struct context {
@@ -68,9 +64,9 @@ void fp_sigframe_back(void);
 struct context *fp_sigframe_leave(struct context *context);
 extern const uint64_t fp_sigframe_blocked;
 
-/* What is blocked while a frame is on its way: on the way back, that is; the kernel's action has
- * the same. */
-const uint64_t fp_sigframe_blocked = BUT_FAULTS(UINT64_MAX);
+/* What is blocked while a frame is on its way back. On its way there the kernel's action blocks the same. */
+const uint64_t fp_sigframe_blocked = ~FAULTS;
+static const uint64_t faults = FAULTS;
 
 int fp_sigframe_open(void)
 {
@@ -78,7 +74,7 @@ int fp_sigframe_open(void)
 	return 0;
 }
 
-static size_t fp_process_memory(const char *fp)
+static size_t float_state_len(const char *fp)
 {
 	uint32_t told[2];
 
@@ -90,53 +86,11 @@ static size_t fp_process_memory(const char *fp)
 
 /* ---- whose stack is it ---- */
 
-static bool has_go_note(const char *p, const char *end)
-{
-	while ((size_t)(end - p) >= sizeof(ElfW(Nhdr))) {
-		const ElfW(Nhdr) *note = (const void *)p;
-		size_t name = (note->n_namesz + 3u) & ~3u, desc = (note->n_descsz + 3u) & ~3u;
-
-		p += sizeof(*note);
-		if ((size_t)(end - p) < name + desc)
-			return false;
-		if (note->n_namesz == sizeof(GO_NOTE) + 1 && memcmp(p, GO_NOTE "\0", sizeof(GO_NOTE)) == 0)
-			return true;
-		p += name + desc;
-	}
-	return false;
-}
-
 /*
- * Go asks the kernel itself which signal stack a thread has, and takes the one that it finds, ours,
- * for its own: its handlers insist on running there, although the program has set none that we know
- * of.
+ * Where the kernel would begin, had it no stack of ours: above the frame. 0: here, since a handler
+ * that runs here was interrupted, or since the handler asks for a signal stack that we do not know
+ * of. Go asks the kernel which one a thread has, finds ours, and insists on running there.
  */
-static bool is_gos(const void *handler)
-{
-#if __GLIBC_PREREQ(2, 35)
-	struct dl_find_object found;
-	const ElfW(Ehdr) * elf;
-	const ElfW(Phdr) * ph;
-
-	if (_dl_find_object((void *)(uintptr_t)handler, &found) != 0)
-		return false;
-	elf = found.dlfo_map_start;
-	if (memcmp(elf->e_ident, ELFMAG, SELFMAG) != 0)
-		return false;
-	ph = (const void *)((const char *)elf + elf->e_phoff);
-	for (unsigned i = 0; i < elf->e_phnum; i++) {
-		const char *notes = (const char *)found.dlfo_link_map->l_addr + ph[i].p_vaddr;
-
-		if (ph[i].p_type == PT_NOTE && has_go_note(notes, notes + ph[i].p_memsz))
-			return true;
-	}
-	return false;
-#else
-	return dlsym(RTLD_DEFAULT, "_cgo_topofstack") != NULL;
-#endif
-}
-
-/* Where the kernel would begin, had it no stack of ours: above the frame. 0: here. */
 static uintptr_t find_top(const struct fp_sigstack *s, uintptr_t sp, const struct sigaction *action,
                           bool *ret_bounded)
 {
@@ -144,11 +98,11 @@ static uintptr_t find_top(const struct fp_sigstack *s, uintptr_t sp, const struc
 
 	*ret_bounded = is_on;
 	if (fp_sigstack_has(s, sp))
-		return 0; /* a handler that runs here was interrupted: the kernel did what it should */
+		return 0;
 	if (!(action->sa_flags & SA_ONSTACK) || is_on)
 		return sp - RED_ZONE;
 	if (s->program.ss_flags & SS_DISABLE)
-		return is_gos((const void *)action->sa_sigaction) ? 0 : sp - RED_ZONE;
+		return 0;
 	*ret_bounded = true;
 	return (uintptr_t)s->program.ss_sp + s->program.ss_size;
 }
@@ -192,7 +146,7 @@ void fp_sigframe_run(int sig, void *context, const struct sigaction *action, con
 	struct fp_sigstack *s = fp_sigstack_own();
 	const struct frame *from = (const void *)((char *)context - offsetof(struct frame, context));
 	const char *fp = (const char *)from->context.machine.fpregs;
-	size_t fp_len = fp_process_memory(fp);
+	size_t fp_len = float_state_len(fp);
 	uintptr_t top, fp_at, at;
 	struct frame *to;
 	bool bounded;
@@ -218,11 +172,12 @@ void fp_sigframe_run(int sig, void *context, const struct sigaction *action, con
 		to->context.machine.fpregs = (void *)((char *)to + (fp_at - at));
 	to->back = fp_sigframe_back;
 	note_entry(s, at);
+	/* *mask lies on our stack, which a signal would overwrite once we have left it */
+	FP_RAW(SYS_rt_sigprocmask, SIG_BLOCK, &faults, NULL, sizeof(faults), 0, 0);
 	fp_sigframe_jump(to, (void *)action->sa_sigaction, sig, mask);
 }
 
-/* Nothing may touch the frame between the mask and the handler: whatever comes then finds it in
- * use. */
+/* Nothing may touch the frame between the mask and the handler: signals that come then find it in use. */
 __asm__(".text\n"
         ".globl fp_sigframe_jump\n"
         ".hidden fp_sigframe_jump\n"
@@ -267,8 +222,7 @@ static void restore_programs(struct fp_sigstack *s, const struct context *contex
 __attribute__((used)) struct context *fp_sigframe_leave(struct context *context)
 {
 	struct fp_sigstack *s = fp_sigstack_own();
-	size_t fp_len = fp_process_memory((const char *)context->machine.fpregs),
-	       head = sizeof(struct context);
+	size_t fp_len = float_state_len((const char *)context->machine.fpregs), head = sizeof(struct context);
 	struct context *back = s ? (struct context *)(void *)s->back : context;
 	unsigned turn;
 

@@ -1,6 +1,7 @@
 /* See sigstack.h. */
 #include "sigstack.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>
 #include <pthread.h>
@@ -24,7 +25,6 @@
 #define LOCKED_BYTES (48u << 10)
 #define FRAME_LEAST  4096u
 #define LEAST_BYTES  2048u      /* the kernel's own bound of sigaltstack */
-#define LEGACY_BYTES 8192u      /* what the C library takes the stack of sigstack for */
 #define DISARM       (1u << 31) /* SS_AUTODISARM */
 
 #ifndef AT_MINSIGSTKSZ
@@ -203,19 +203,14 @@ FP_INTERPOSE int sigaltstack(const stack_t *ss, stack_t *ret_old)
 
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
-/* The same of old: of what size the stack is nobody says. */
+/* The C library's would tell the kernel of a stack that may be far. */
 FP_INTERPOSE int sigstack(struct sigstack *ss, struct sigstack *ret_old)
 {
-	stack_t old, wanted;
+	static atomic_bool said;
 
-	if (ss)
-		wanted = (stack_t){.ss_sp = (char *)ss->ss_sp - LEGACY_BYTES,
-		                   .ss_size = LEGACY_BYTES,
-		                   .ss_flags = ss->ss_onstack ? SS_ONSTACK : 0};
-	if (sigaltstack(ss ? &wanted : NULL, ret_old ? &old : NULL) < 0)
-		return -1;
-	if (ret_old)
-		*ret_old = (struct sigstack){.ss_sp = (char *)old.ss_sp + old.ss_size,
-		                             .ss_onstack = old.ss_flags & SS_ONSTACK};
-	return 0;
+	if (!own)
+		return ((__typeof__(&sigstack))dlsym(RTLD_NEXT, "sigstack"))(ss, ret_old);
+	fp_shim_say_once(&said,
+	                 "sigstack was refused: it does not say how large the stack is. Use sigaltstack");
+	return fp_shim_return(-ENOSYS);
 }
