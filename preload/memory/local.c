@@ -10,7 +10,7 @@
 #include "agent.h"
 #include "agent_sigmask.h"
 #include "far_pieces.h"
-#include "sigframe.h"
+#include "sigstack.h"
 #include "sigmask.h"
 #include "signals.h"
 
@@ -83,7 +83,7 @@ static bool end_bracket(void)
 
 static void settle_if_unblocked(void)
 {
-	if (!fp_sigframe_is_open() || !blocks_cancel())
+	if (!fp_sigstack_is_open() || !blocks_cancel())
 		fp_local_settle();
 }
 

@@ -26,7 +26,6 @@
 #include "robust.h"
 #include "settings.h"
 #include "signals.h"
-#include "sigframe.h"
 #include "sigmask.h"
 #include "sigstack.h"
 
@@ -100,7 +99,7 @@ static int open_inline(void)
 /* What signals need where the kernel can't write their frames to far memory. */
 static int open_signals(enum fp_fault_mode mode, struct fp_agent_error *error)
 {
-	int r = fp_sigframe_open();
+	int r = fp_sigstack_open();
 
 	if (r == -ENOTSUP) {
 		snprintf(error->text, sizeof(error->text),
@@ -108,8 +107,6 @@ static int open_signals(enum fp_fault_mode mode, struct fp_agent_error *error)
 		         "yet: allow this user all faults, by access to /dev/userfaultfd");
 		return r;
 	}
-	if (r == 0)
-		r = fp_sigstack_open();
 	if (r == 0 && mode == FP_FAULT_MODE_INLINE)
 		r = open_inline();
 	if (r < 0)
@@ -169,7 +166,7 @@ static int start(struct fp_agent_error *error)
 	}
 	if (r == 0)
 		r = fp_shim_watch_strays();
-	if (r == 0 && fp_sigframe_is_open()) {
+	if (r == 0 && fp_sigstack_is_open()) {
 		fp_signals_take_internal(FP_SIGSETXID);
 		r = fp_signals_take_rest();
 	}

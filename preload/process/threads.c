@@ -15,7 +15,6 @@
 #include "agent_sigmask.h"
 #include "robust.h"
 #include "shim.h"
-#include "sigframe.h"
 #include "sigmask.h"
 #include "signals.h"
 #include "sigstack.h"
@@ -148,7 +147,7 @@ FP_INTERPOSE int pthread_cancel(pthread_t thread)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-	if (fp_sigframe_is_open() && !fp_local_is_agent())
+	if (fp_sigstack_is_open() && !fp_local_is_agent())
 		pthread_once(&once, take_cancel);
 	return ((cancel_fn *)dlsym(RTLD_NEXT, "pthread_cancel"))(thread);
 }

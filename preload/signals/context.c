@@ -1,8 +1,9 @@
 /*
- * getcontext, setcontext and swapcontext: the kernel reads and writes the signal mask in the program's
- * context, which may be far. Room: preload/signals. These calls are about the registers and the stack of
- * their caller, so nothing of ours may be on the stack when they run: the context is held, and then they are
- * jumped to. The agent releases that hold at the thread's next one, as it does after a longjmp.
+ * getcontext, setcontext and swapcontext: the kernel reads and writes the signal mask in the
+ * program's context, which may be far. Room: preload/signals. These calls are about the registers
+ * and the stack of their caller, so nothing of ours may be on that stack when they run. We hold the
+ * context and jump to the C library's function. The agent releases the hold at the thread's next
+ * one, as it does after a longjmp.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -39,8 +40,8 @@ static context_fn *real(unsigned call)
 context_fn *fp_context_prepare(ucontext_t *first, const ucontext_t *second, unsigned call);
 
 /*
- * Deeper in the stack than any other call holds, so that the agent knows the next hold of this thread for one
- * that comes after.
+ * Deeper in the stack than any other call holds. So the agent takes the thread's next hold for a
+ * later one.
  */
 __attribute__((noinline)) static void hold(const struct fp_pin_range *ranges, unsigned n)
 {
@@ -75,8 +76,10 @@ __attribute__((used)) context_fn *fp_context_prepare(ucontext_t *first, const uc
 	return real(call);
 }
 
-/* Asks fp_context_prepare where to go on, with call as its third argument, and jumps there with the caller's
- * registers and stack. */
+/*
+ * Asks fp_context_prepare where to go on, with call as its third argument, and jumps there with the
+ * caller's registers and stack.
+ */
 #define CONTEXT_CALL(name, call)                                                                             \
 	__asm__(".text\n"                                                                                    \
 	        ".globl " name "\n"                                                                          \

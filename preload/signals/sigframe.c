@@ -23,13 +23,6 @@
 #include "sigmask.h"
 #include "sigstack.h"
 
-static atomic_bool is_open;
-
-bool fp_sigframe_is_open(void)
-{
-	return atomic_load_explicit(&is_open, memory_order_relaxed);
-}
-
 #if defined(__x86_64__)
 
 #define RED_ZONE    128u
@@ -64,15 +57,9 @@ void fp_sigframe_back(void);
 struct context *fp_sigframe_leave(struct context *context);
 extern const uint64_t fp_sigframe_blocked;
 
-/* What is blocked while a frame is on its way back. On its way there the kernel's action blocks the same. */
+/* What is blocked while a frame is on its way back. On its way there the kernel's action blocks it. */
 const uint64_t fp_sigframe_blocked = ~FAULTS;
 static const uint64_t faults = FAULTS;
-
-int fp_sigframe_open(void)
-{
-	atomic_store(&is_open, true);
-	return 0;
-}
 
 static size_t float_state_len(const char *fp)
 {
@@ -177,7 +164,7 @@ void fp_sigframe_run(int sig, void *context, const struct sigaction *action, con
 	fp_sigframe_jump(to, (void *)action->sa_sigaction, sig, mask);
 }
 
-/* Nothing may touch the frame between the mask and the handler: signals that come then find it in use. */
+/* Nothing may touch the frame between mask and handler: signals that come then find it in use. */
 __asm__(".text\n"
         ".globl fp_sigframe_jump\n"
         ".hidden fp_sigframe_jump\n"
@@ -285,11 +272,6 @@ static_assert(offsetof(struct context, machine) == 40 && REG_R8 == 0 && REG_R15 
               "as in the code above");
 
 #else
-
-int fp_sigframe_open(void)
-{
-	return -ENOTSUP;
-}
 
 void fp_sigframe_run(int sig, void *context, const struct sigaction *action, const uint64_t *mask)
 {

@@ -2,9 +2,9 @@
  * Handlers of the program where the kernel does not fault on far memory for us. The kernel can't
  * write a signal's frame to a far stack, so it delivers every signal on a local stack of ours
  * (sigstack.h). From there the frame is moved to where the kernel would have made it: on the
- * program's signal stack, or below what was interrupted. The handler runs there, and may do whatever
- * handlers do: jump away, be taken up again later, look for pointers on its stack. When it returns,
- * its frame goes back by local memory. Room: preload/signals.
+ * program's signal stack, or below what was interrupted. The handler runs there. So it may jump
+ * away, be taken up again later, or look for pointers on its stack. When it returns, its frame goes
+ * back by local memory. Room: preload/signals.
  *
  *     kernel -> frame on our stack -> copy on the program's -> handler -> local copy -> sigreturn
  *               all blocked           all blocked              its mask   all blocked
@@ -13,12 +13,7 @@
 #define FP_SIGFRAME_H
 
 #include <signal.h>
-#include <stdbool.h>
 #include <stdint.h>
-
-/* From now on handlers are run so. 0; -ENOTSUP: we don't know the frames of this processor. */
-int fp_sigframe_open(void);
-bool fp_sigframe_is_open(void);
 
 /*
  * From the handler that the kernel called, with its arguments, all signals but SIGBUS and SIGSEGV

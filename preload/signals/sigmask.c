@@ -1,6 +1,6 @@
 /*
- * See sigmask.h. Calls that take the address of a mask are rows of calls.def, whose MASK pieces leave SIGBUS
- * out. Here are the older ones, which the C library would carry out past those.
+ * See sigmask.h. Calls that take the address of a mask are rows of calls.def, and their MASK pieces
+ * leave SIGBUS out. Older calls are here: the C library's own would go past those rows.
  */
 #include "sigmask.h"
 

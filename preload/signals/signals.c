@@ -1,7 +1,7 @@
 /*
- * See signals.h. What the program has set is kept in records that are written once and published by an atomic
- * index: sigaction is async-signal safe, and must not find a lock that the interrupted thread, or one that a
- * fork left behind, holds.
+ * See signals.h. What the program has set is kept in records that are written once and published by
+ * an atomic index. There is no lock: sigaction is async-signal safe, and the interrupted thread, or
+ * one that a fork left behind, could hold it.
  */
 #include "signals.h"
 
@@ -20,19 +20,18 @@
 #include "far_pieces.h"
 #include "shim.h"
 #include "sigframe.h"
+#include "sigstack.h"
 #include "sigmask.h"
 
-#define RECORDS  64u /* of one signal: so many changes must not pass while somebody copies one */
+#define RECORDS  64u /* of one signal: fewer changes than that pass while somebody copies one */
 #define N_SIGNAL 65
 #define RESTORER 0x04000000 /* SA_RESTORER, the kernel's */
 #define KEPT     (SA_RESTART | SA_NOCLDSTOP | SA_NOCLDWAIT)
 
-typedef sighandler_t set_fn(int sig, sighandler_t handler);
-typedef int interrupt_fn(int sig, int interrupt);
 typedef int action_fn(int sig, const struct sigaction *action, struct sigaction *ret_old);
 
-set_fn bsd_signal; /* in no header any more */
-action_fn __sigaction;
+action_fn __sigaction; /* in no header any more */
+sighandler_t bsd_signal(int sig, sighandler_t handler);
 
 /* One action that the program has set. stamp: the number of the change; 0 while it is written. */
 struct record {
@@ -58,7 +57,7 @@ struct kernel_action {
 
 static struct taken all[N_SIGNAL];
 static atomic_bool interrupts[N_SIGNAL]; /* siginterrupt was said of it */
-static _Atomic pid_t owner;              /* a vfork child shares our memory, but its actions are its own */
+static _Atomic pid_t owner;              /* the process whose actions these are */
 
 static struct taken *taken_of(int sig)
 {
@@ -67,15 +66,9 @@ static struct taken *taken_of(int sig)
 	return t && atomic_load_explicit(&t->is_taken, memory_order_acquire) ? t : NULL;
 }
 
-/* The C library's own function of that name. */
-static void *next(const char *name)
-{
-	return dlsym(RTLD_NEXT, name);
-}
-
 /*
- * Found before the program runs, as signal handlers need it. What the kernel gets is on the C library's
- * stack: where that is far, it may just have left.
+ * The C library's function is found before the program runs, as signal handlers need it. It hands
+ * the kernel memory on the stack, which may be far and leave just then: so it is called again.
  */
 static int libc_action(int sig, const struct sigaction *action, struct sigaction *ret_old)
 {
@@ -84,7 +77,7 @@ static int libc_action(int sig, const struct sigaction *action, struct sigaction
 	int saved = errno, r;
 
 	if (!fn) {
-		fn = (action_fn *)next("sigaction");
+		fn = (action_fn *)dlsym(RTLD_NEXT, "sigaction");
 		atomic_store_explicit(&found, fn, memory_order_relaxed);
 	}
 	do {
@@ -99,7 +92,7 @@ static struct record *record_of(struct taken *t, uint64_t stamp)
 	return &t->records[stamp % RECORDS];
 }
 
-/* What the program has set; returns its stamp. */
+/* Copies what the program has set; returns its stamp. */
 static uint64_t current_action(struct taken *t, struct sigaction *ret_action)
 {
 	uint64_t stamp;
@@ -134,7 +127,7 @@ static uint64_t change_action(struct taken *t, const struct sigaction *action, u
 	return atomic_exchange(&t->current, *ret_stamp);
 }
 
-/* The same, unless somebody else has changed it since it was before. */
+/* The same, unless the action has changed since its stamp was before. */
 static void change_from(struct taken *t, uint64_t before, const struct sigaction *action)
 {
 	uint64_t stamp;
@@ -153,7 +146,7 @@ static bool is_handler(const struct sigaction *action)
 	       (action->sa_handler != SIG_DFL && action->sa_handler != SIG_IGN);
 }
 
-/* On our stack, with all signals blocked but those that a fault on far memory, and one on none, raises. */
+/* On our stack, all signals blocked but the two that faults raise. */
 static void install_framed(struct sigaction *action, const struct taken *t, const struct sigaction *program)
 {
 	memset(&action->sa_mask, 0xff, sizeof(action->sa_mask));
@@ -167,9 +160,9 @@ static int install(int sig, const struct taken *t, const struct sigaction *progr
 {
 	struct sigaction action = {.sa_sigaction = on_signal, .sa_flags = SA_SIGINFO | SA_ONSTACK};
 
-	if (t->hook.always) /* all: a cancelled thread must not unwind the handler */
+	if (t->hook.always) /* all of them: a cancelled thread must not unwind the handler */
 		memset(&action.sa_mask, 0xff, sizeof(action.sa_mask));
-	else if (is_handler(program) && fp_sigframe_is_open())
+	else if (is_handler(program) && fp_sigstack_is_open())
 		install_framed(&action, t, program);
 	else if (is_handler(program)) {
 		action.sa_mask = program->sa_mask;
@@ -181,7 +174,7 @@ static int install(int sig, const struct taken *t, const struct sigaction *progr
 	return libc_action(sig, &action, NULL);
 }
 
-/* Sets the program's action, and the kernel's to match, whoever else does so at the same time. */
+/* Sets the program's action, and the kernel's to match, even if others do so at the same time. */
 static int set_action(int sig, struct taken *t, const struct sigaction *action, uint64_t *ret_before)
 {
 	struct sigaction now = *action;
@@ -198,16 +191,13 @@ static int set_action(int sig, struct taken *t, const struct sigaction *action, 
 
 /* ---- children of vfork ---- */
 
-/* True in a vfork child: what it sets must not become its parent's. */
+/* True in a vfork child: it has its parent's memory, but actions of its own. */
 static bool is_borrowed(void)
 {
 	return atomic_load(&owner) != getpid() && !(fp_shim_agent() && fp_agent_is_stray(fp_shim_agent()));
 }
 
-/*
- * Its own actions are the kernel's alone. It can't have one for a signal that faults need: its parent's
- * stays.
- */
+/* Only the kernel knows the child's actions. For signals that faults need, its parent's stay. */
 static int borrowed_sigaction(int sig, struct taken *t, const struct sigaction *action,
                               struct sigaction *ret_old)
 {
@@ -237,9 +227,9 @@ static bool recurs(int sig, const siginfo_t *info)
 }
 
 /*
- * What the kernel does without a handler: a fault that recurs, or a signal sent once more, ends the program.
- * A signal without a hook comes here only if another thread takes the handler away at this moment; the kernel
- * knows as well then, or will very soon.
+ * What the kernel does without a handler: a fault that recurs, or a signal that is sent once more,
+ * ends the program. A signal without a hook comes here only while another thread takes its handler
+ * away. The kernel then knows the new action as well, or will very soon.
  */
 static void default_action(int sig, const struct taken *t, siginfo_t *info)
 {
@@ -273,7 +263,7 @@ static void reset_hand(int sig, struct taken *t, uint64_t stamp)
 		change_from(t, stamp, &reset); /* the kernel has done its part */
 }
 
-/* The handler of a fault has done its part: from here on the thread may meet another one. */
+/* Our part of the signal is done: from here on the thread may fault again. */
 static void allow_faults(void)
 {
 	sigset_t faults;
@@ -288,7 +278,7 @@ static void run_handler(int sig, siginfo_t *info, void *context, const struct si
 {
 	uint64_t *back = (uint64_t *)&((ucontext_t *)context)->uc_sigmask, mask;
 
-	if (fp_sigframe_is_open()) {
+	if (fp_sigstack_is_open()) {
 		if (all[sig].hook.always)
 			allow_faults();
 		mask = mask_of(sig, action, *back);
@@ -311,8 +301,8 @@ static void settle(int sig, siginfo_t *info, void *context)
 }
 
 /*
- * As a handler of the program's would be run: the thread may end in it, of cancellation. Unless it is one of
- * ours that was interrupted: then that does it.
+ * Runs as a handler of the program would, because a cancelled thread may end in it. If a handler of
+ * ours was interrupted, that one does it.
  */
 static void settle_in_frame(int sig, void *context)
 {
@@ -324,10 +314,9 @@ static void settle_in_frame(int sig, void *context)
 }
 
 /*
- * What the C library does of its own accord is done here, at once: until it is, its calls wait for it, also
- * those that serve the faults of a frame on its way. In a bracket, and of deferred type (the C library's
- * calls have another while they wait), the thread is not ended but noted as cancelled: that is settled where
- * the program can see it.
+ * Runs the C library's own handler at once: its calls wait for that, even those which serve the
+ * faults of a frame on its way. In a bracket and with deferred cancellation, the handler does not
+ * end the thread but notes that it is cancelled. The thread ends later, in settle_in_frame.
  */
 static bool run_internal(int sig, siginfo_t *info, void *context)
 {
@@ -408,7 +397,7 @@ int fp_signals_take_rest(void)
 	return r;
 }
 
-/* The kernel's own words, past the C library; else as libc_action. Exactly one of the two is NULL. */
+/* Past the C library, which refuses its own signals. One of the two actions is NULL. */
 static long kernels_action(int sig, const struct kernel_action *action, struct kernel_action *ret_old)
 {
 	long r;
@@ -461,7 +450,7 @@ FP_INTERPOSE int sigaction(int sig, const struct sigaction *action, struct sigac
 		return borrowed_sigaction(sig, t, action, ret_old);
 	current_action(t, &old);
 	if (action) {
-		copy = *action; /* the caller's may be far, and become ours only when it is here */
+		copy = *action; /* the caller's may be far: read it before anything changes */
 		if (set_action(sig, t, &copy, &before) < 0)
 			return -1;
 		if (atomic_load(&record_of(t, before)->stamp) == before)
@@ -483,7 +472,7 @@ long fp_signals_by_number(int sig, const void *action, void *ret_old, size_t siz
 	struct kernel_action raw = {0};
 	int r;
 
-	if (!taken_of(sig) || !fp_sigframe_is_open() || fp_local_is_agent())
+	if (!taken_of(sig) || !fp_sigstack_is_open() || fp_local_is_agent())
 		return fp_call_syscall_way(SYS_rt_sigaction, sig, (long)action, (long)ret_old, (long)size, 0,
 		                           0);
 	if (size != sizeof(raw.mask)) {
@@ -507,7 +496,7 @@ long fp_signals_by_number(int sig, const void *action, void *ret_old, size_t siz
 
 /* ---- older ways to say the same ---- */
 
-/* signal of one kind or another: sets a handler, returns the one before. */
+/* The C library's own go past sigaction. Sets a handler, returns the one before. */
 static sighandler_t set_handler(int sig, sighandler_t handler, int flags)
 {
 	struct sigaction action = {.sa_handler = handler, .sa_flags = flags}, old;
@@ -519,8 +508,9 @@ static sighandler_t set_handler(int sig, sighandler_t handler, int flags)
 
 FP_INTERPOSE sighandler_t signal(int sig, sighandler_t handler)
 {
-	return taken_of(sig) ? set_handler(sig, handler, atomic_load(&interrupts[sig]) ? 0 : SA_RESTART)
-	                     : ((set_fn *)next("signal"))(sig, handler);
+	bool interrupt = sig > 0 && sig < N_SIGNAL && atomic_load(&interrupts[sig]);
+
+	return set_handler(sig, handler, interrupt ? 0 : SA_RESTART);
 }
 
 FP_INTERPOSE sighandler_t bsd_signal(int sig, sighandler_t handler)
@@ -535,8 +525,7 @@ FP_INTERPOSE sighandler_t ssignal(int sig, sighandler_t handler)
 
 FP_INTERPOSE sighandler_t __sysv_signal(int sig, sighandler_t handler)
 {
-	return taken_of(sig) ? set_handler(sig, handler, SA_RESETHAND | SA_NODEFER)
-	                     : ((set_fn *)next("__sysv_signal"))(sig, handler);
+	return set_handler(sig, handler, SA_RESETHAND | SA_NODEFER);
 }
 
 FP_INTERPOSE sighandler_t sysv_signal(int sig, sighandler_t handler)
@@ -544,14 +533,12 @@ FP_INTERPOSE sighandler_t sysv_signal(int sig, sighandler_t handler)
 	return __sysv_signal(sig, handler);
 }
 
-/* The System V way: the signal's place in the thread's mask goes with it. */
+/* The System V way changes the thread's mask as well. */
 FP_INTERPOSE sighandler_t sigset(int sig, sighandler_t disposition)
 {
 	struct sigaction old;
 	sigset_t set, before;
 
-	if (!taken_of(sig))
-		return ((set_fn *)next("sigset"))(sig, disposition);
 	sigemptyset(&set);
 	sigaddset(&set, sig);
 	if (sigaction(sig, NULL, &old) < 0)
@@ -569,13 +556,11 @@ FP_INTERPOSE int sigignore(int sig)
 	return sigaction(sig, &action, NULL);
 }
 
-/* Whether calls restart is a flag of the action: here of what the program has set. */
+/* Whether calls restart is a flag of the action that the program has set. */
 FP_INTERPOSE int siginterrupt(int sig, int interrupt)
 {
 	struct sigaction action;
 
-	if (!taken_of(sig))
-		return ((interrupt_fn *)next("siginterrupt"))(sig, interrupt);
 	if (sigaction(sig, NULL, &action) < 0)
 		return -1;
 	atomic_store(&interrupts[sig], interrupt != 0);

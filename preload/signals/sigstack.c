@@ -123,6 +123,7 @@ static void on_thread_end(void *arg)
 	fp_sigstack_free(s);
 }
 
+#if defined(__x86_64__)
 int fp_sigstack_open(void)
 {
 	struct fp_sigstack *s = fp_sigstack_new();
@@ -137,6 +138,12 @@ int fp_sigstack_open(void)
 	atomic_store(&is_open, true);
 	return 0;
 }
+#else
+int fp_sigstack_open(void)
+{
+	return -ENOTSUP;
+}
+#endif
 
 /* ---- where one is ---- */
 

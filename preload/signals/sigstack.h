@@ -25,8 +25,10 @@ struct fp_sigstack {
 	unsigned rounds; /* of the thread's destructors */
 };
 
-/* For the first thread, before any other, and for those that threads.c starts. 0 or a negative
- * errno. */
+/*
+ * For the first thread, before any other, and for those that threads.c starts. 0 or a negative
+ * errno; -ENOTSUP: sigframe.c does not know the frames of this processor.
+ */
 int fp_sigstack_open(void);
 bool fp_sigstack_is_open(void);
 
