@@ -137,7 +137,7 @@ static void take_cancel(void)
 	if (pthread_create(&thread, NULL, wait_to_be_cancelled, NULL) == 0) {
 		real(thread);
 		pthread_join(thread, NULL);
-		fp_signals_take_internal(FP_SIGCANCEL);
+		FP_ON_LOCAL_STACK(fp_signals_take_internal, FP_SIGCANCEL, 0, 0, 0, 0, 0);
 	}
 	fp_agent_sigmask_restore(mask);
 	fp_shim_leave_local();

@@ -17,6 +17,7 @@
 #include "call_args.h"
 #include "calls.h"
 #include "local.h"
+#include "local_stack.h"
 #include "far_pieces.h"
 #include "shim.h"
 #include "sigframe.h"
@@ -67,24 +68,19 @@ static struct taken *taken_of(int sig)
 }
 
 /*
- * The C library's function is found before the program runs, as signal handlers need it. It hands
- * the kernel memory on the stack, which may be far and leave just then: so it is called again.
+ * The C library's own, which is found before the program runs, as signal handlers need it. It hands
+ * the kernel memory on the stack: so that has to be local.
  */
 static int libc_action(int sig, const struct sigaction *action, struct sigaction *ret_old)
 {
 	static _Atomic(action_fn *) found;
 	action_fn *fn = atomic_load_explicit(&found, memory_order_relaxed);
-	int saved = errno, r;
 
 	if (!fn) {
 		fn = (action_fn *)dlsym(RTLD_NEXT, "sigaction");
 		atomic_store_explicit(&found, fn, memory_order_relaxed);
 	}
-	do {
-		errno = saved;
-		r = fn(sig, action, ret_old);
-	} while (r < 0 && errno == EFAULT);
-	return r;
+	return fn(sig, action, ret_old);
 }
 
 static struct record *record_of(struct taken *t, uint64_t stamp)
@@ -397,28 +393,15 @@ int fp_signals_take_rest(void)
 	return r;
 }
 
-/* Past the C library, which refuses its own signals. One of the two actions is NULL. */
-static long kernels_action(int sig, const struct kernel_action *action, struct kernel_action *ret_old)
-{
-	long r;
-
-	do {
-		if (action)
-			(void)*(const volatile uint64_t *)&action->mask;
-		else
-			*(volatile uint64_t *)&ret_old->mask = 0;
-		r = FP_RAW(SYS_rt_sigaction, sig, action, ret_old, sizeof(uint64_t), 0, 0);
-	} while (r == -EFAULT);
-	return r;
-}
-
+/* Past the C library, which refuses its own signals. */
 void fp_signals_take_internal(int sig)
 {
 	struct kernel_action now = {0};
 	struct sigaction action = {0};
 	uint64_t stamp;
 
-	if (kernels_action(sig, NULL, &now) < 0 || now.handler == SIG_DFL || now.handler == SIG_IGN)
+	if (FP_RAW(SYS_rt_sigaction, sig, NULL, &now, sizeof(now.mask), 0, 0) < 0 || now.handler == SIG_DFL ||
+	    now.handler == SIG_IGN)
 		return;
 	action.sa_handler = now.handler;
 	action.sa_flags = (int)now.flags & ~RESTORER;
@@ -428,7 +411,7 @@ void fp_signals_take_internal(int sig)
 	now.handler = (sighandler_t)(void *)on_signal;
 	now.flags |= SA_SIGINFO | SA_ONSTACK;
 	memcpy(&now.mask, &action.sa_mask, sizeof(now.mask));
-	kernels_action(sig, &now, NULL);
+	FP_RAW(SYS_rt_sigaction, sig, &now, NULL, sizeof(now.mask), 0, 0);
 }
 
 void fp_signals_forked(void)
@@ -438,7 +421,7 @@ void fp_signals_forked(void)
 
 /* ---- what the program calls ---- */
 
-FP_INTERPOSE int sigaction(int sig, const struct sigaction *action, struct sigaction *ret_old)
+static int change_or_ask(int sig, const struct sigaction *action, struct sigaction *ret_old)
 {
 	struct taken *t = taken_of(sig);
 	struct sigaction old, copy;
@@ -459,6 +442,11 @@ FP_INTERPOSE int sigaction(int sig, const struct sigaction *action, struct sigac
 	if (ret_old)
 		*ret_old = old;
 	return 0;
+}
+
+FP_INTERPOSE int sigaction(int sig, const struct sigaction *action, struct sigaction *ret_old)
+{
+	return (int)FP_ON_LOCAL_STACK(change_or_ask, sig, action, ret_old, 0, 0, 0);
 }
 
 FP_INTERPOSE int __sigaction(int sig, const struct sigaction *action, struct sigaction *ret_old)

@@ -1,7 +1,7 @@
 /*
- * Calls from a stack that is itself far, in a thread whose own system calls find there what left at
- * the worst moment: a tracer stops it at each that hands the kernel a part of that stack, and has
- * the stack leave. What the calls do, and the thread's signal mask, are as without Farpage.
+ * Calls from a stack that is itself far. A tracer stops the thread at each system call that hands
+ * the kernel a part of that stack, and has the stack leave. What the calls do, and the thread's
+ * signal mask, are as without Farpage. In fault mode inline no call hands over any of it.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -249,7 +249,7 @@ static void it_leaves_before_it_is_held(void **state)
 	assert_int_equal(pthread_join(thread, NULL), 0);
 	print_message("it left %u times\n", n_left);
 	assert_int_equal(wrong, 0);
-	assert_true(n_left >= ROUNDS);
+	assert_true(test_is_inline() ? n_left == 0 : n_left >= ROUNDS);
 	munmap(far_stack, TEST_STACK);
 }
 
