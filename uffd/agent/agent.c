@@ -593,7 +593,7 @@ int fp_agent_start(const struct fp_agent_options *options, struct fp_agent **ret
 	agent = fp_lockedmem_new(sizeof(*agent));
 	if (!agent)
 		return fail(error, -ENOMEM, "no memory");
-	pthread_mutex_init(&agent->fork.turn, NULL);
+	pthread_mutex_init(&agent->fork_turn, NULL);
 	if (options->enter_local)
 		options->enter_local();
 	r = start(agent, options, error);

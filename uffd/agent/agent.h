@@ -195,14 +195,20 @@ void fp_agent_thread_ends(struct fp_agent *agent);
 bool fp_agent_is_own_thread(void);
 
 /*
- * fork(2) in four parts, for pthread_atfork; the shim registers them. quiet waits for nodes that are cut off,
- * up to the deadline, or for as long as pages wait for them; then, at most about the deadline each, for what
- * the agent does that allocates, and for write-backs: it must come before locks of the allocator are taken,
- * and prepare follows on the same thread. prepare makes every remote page shared and
- * keeps the layout; parent lets all go on. child starts an agent of its own over the inherited address space,
- * which fetches what is remote when it is touched: it sees exactly the parent's bytes at the fork. It blocks
- * on no node: its sessions are opened meanwhile. If it can't, it prints why and ends the process with status
- * 125: never wrong bytes.
+ * fork(2) in four parts, for pthread_atfork. All four run on the forking thread, on a local stack
+ * (local_stack.h), with signals blocked: a handler that forks would wait for the fork that it has
+ * interrupted.
+ *
+ * quiet waits for nodes that are cut off, up to the deadline, or for as long as pages wait for
+ * them. Then it waits for write-backs and for what the agent does that allocates, at most about the
+ * deadline each. So it must come before locks of the allocator are taken. On a far stack it ends
+ * the process with status 125.
+ *
+ * prepare makes every remote page shared and keeps the layout; parent lets all go on. child starts
+ * an agent of its own over the inherited address space, which fetches what is remote when it is
+ * touched: it sees exactly the parent's bytes at the fork. It blocks on no node: its sessions are
+ * opened meanwhile. If it can't, it prints why and ends the process with status 125: never wrong
+ * bytes.
  */
 void fp_agent_fork_quiet(struct fp_agent *agent);
 void fp_agent_fork_prepare(struct fp_agent *agent);

@@ -15,12 +15,6 @@
 #include "reclaim.h"
 #include "space_priv.h"
 
-/* Between fp_agent_fork_prepare and its counterparts. */
-struct fp_fork {
-	pthread_mutex_t turn; /* from quiet to the end, one fork at a time: before every allocator's lock */
-	uint64_t mask;
-};
-
 struct fp_agent {
 	struct fp_far far;
 	struct fp_space space;
@@ -29,8 +23,8 @@ struct fp_agent {
 	struct fp_fdguard guard;
 	struct fp_reconnector *keeper;
 	struct fp_agent_options options; /* a deep copy: a child starts from it */
-	struct fp_fork fork;
-	unsigned local_percent; /* 0: the budget is fixed */
+	pthread_mutex_t fork_turn;       /* from quiet to the end of a fork: before every allocator's lock */
+	unsigned local_percent;          /* 0: the budget is fixed */
 	struct fp_affinity affinity;
 	bool is_child; /* of a fork: the store's sessions are yet to be opened */
 	bool unlink_stats;

@@ -198,7 +198,7 @@ void fp_agent_fork_quiet(struct fp_agent *agent)
 {
 	fp_far_check_family(&agent->far);
 	check_stack();
-	pthread_mutex_lock(&agent->fork.turn);
+	pthread_mutex_lock(&agent->fork_turn);
 	await_nodes(agent);
 	come_to_rest(agent);
 	while (fp_store_is_blocked(agent->far.store)) {
@@ -212,10 +212,7 @@ void fp_agent_fork_quiet(struct fp_agent *agent)
 
 void fp_agent_fork_prepare(struct fp_agent *agent)
 {
-	struct fp_fork *fk = &agent->fork;
-
 	fp_affinity_release(&agent->affinity);
-	fk->mask = fp_agent_sigmask_block(false, agent->far.uffd.sigbus);
 	fp_space_lock_anyway(&agent->space);
 	touch_streams(agent);
 	touch_environment(agent);
@@ -228,15 +225,12 @@ void fp_agent_fork_prepare(struct fp_agent *agent)
 
 void fp_agent_fork_parent(struct fp_agent *agent)
 {
-	struct fp_fork *fk = &agent->fork;
-
 	each_stretch(agent, keep_out);
 	fp_store_fork_parent(agent->far.store, true); /* that there is no child it sees by itself */
 	fp_store_hurry(agent->far.store, false);
 	go_on(agent);
-	pthread_mutex_unlock(&fk->turn); /* first: from the next on signals are delivered, and may fork */
+	pthread_mutex_unlock(&agent->fork_turn);
 	fp_space_unlock(&agent->space);
-	fp_agent_sigmask_restore(fk->mask);
 }
 
 /* ---- the child ---- */
@@ -521,8 +515,6 @@ static void start_over(struct fp_agent *agent)
 
 void fp_agent_fork_child(struct fp_agent *agent)
 {
-	struct fp_fork *fk = &agent->fork;
-
 	fp_clock_forked();
 	fp_fd_forked();
 	fp_agent_enter_local(agent);
@@ -530,11 +522,10 @@ void fp_agent_fork_child(struct fp_agent *agent)
 	fp_far_join_family(&agent->far);
 	agent->is_child = true;
 	fp_affinity_init(&agent->affinity, agent->options.affinity == FP_AFFINITY_AUTO);
-	pthread_mutex_init(&fk->turn, NULL);
+	pthread_mutex_init(&agent->fork_turn, NULL);
 	pthread_mutex_init(&agent->space.lock, NULL);
 	fp_space_allow_backing(&agent->space);
 	start_over(agent);
 	fp_agent_leave_local(agent);
 	fp_agent_sigmask_forked();
-	fp_agent_sigmask_restore(fk->mask);
 }

@@ -21,7 +21,6 @@
 #include "log.h"
 #include "lost.h"
 #include "kernel_filled.h"
-#include "agent_sigmask.h"
 #include "thread.h"
 
 #define LANE_PAGES (4 * FP_BUDGET_BATCH_MAX)
@@ -324,8 +323,6 @@ static void pause_briefly(void)
 
 void fp_reclaim_pageout(struct fp_reclaim *rc, uint32_t page, uint32_t n)
 {
-	uint64_t mask = fp_agent_sigmask_block(false, rc->far->uffd.sigbus);
-
 	pthread_mutex_lock(&rc->turn);
 	rc->pageout.page = page;
 	rc->pageout.n = n;
@@ -335,7 +332,6 @@ void fp_reclaim_pageout(struct fp_reclaim *rc, uint32_t page, uint32_t n)
 		pause_briefly();
 	}
 	pthread_mutex_unlock(&rc->turn);
-	fp_agent_sigmask_restore(mask);
 }
 
 void fp_reclaim_freeze(struct fp_reclaim *rc)

@@ -1,6 +1,7 @@
 /*
- * The reclaim thread: keeps room free ahead of need, between two watermarks, and does the housekeeping that
- * the fault threads must not do: it reports lost pages, and publishes gauges. Room: uffd/evict.
+ * The reclaim thread: keeps room free ahead of need, between two watermarks, and does the
+ * housekeeping that the fault threads must not do: it reports lost pages, and publishes gauges.
+ * Room: uffd/evict.
  */
 #ifndef FP_RECLAIM_H
 #define FP_RECLAIM_H
@@ -25,22 +26,28 @@ struct fp_reclaim_options {
 
 /* Starts the thread. 0 or a negative errno. */
 int fp_reclaim_start(const struct fp_reclaim_options *options, struct fp_reclaim **ret_reclaim);
-/* Ends the thread. Write-backs under way are abandoned: only for far memory that nobody uses any more. NULL
- * is fine. */
+/*
+ * Ends the thread. Write-backs under way are abandoned: only for far memory that nobody uses any
+ * more. NULL is fine.
+ */
 void fp_reclaim_stop(struct fp_reclaim *reclaim);
 
 /*
- * Makes the resident pages of a range leave; waits until they have left or were refused, at most the
- * deadline. Threads of the program.
+ * Makes the resident pages of a range leave; waits until they have left or were refused, at most
+ * the deadline. Threads of the program, with signals blocked.
  */
 void fp_reclaim_pageout(struct fp_reclaim *reclaim, uint32_t page, uint32_t n);
 
-/* Waits until nothing is on its way out, at most about the deadline of a write, and keeps it so (fork); or
- * lets evictions go on. */
+/*
+ * Waits until nothing is on its way out, at most about the deadline of a write, and keeps it so
+ * (fork); or lets evictions go on.
+ */
 void fp_reclaim_freeze(struct fp_reclaim *reclaim);
 void fp_reclaim_thaw(struct fp_reclaim *reclaim);
 
-/* Brings the gauges of the stats page up to date, as the thread does some twenty times a second. Any thread.
+/*
+ * Brings the gauges of the stats page up to date, as the thread does some twenty times a second.
+ * Any thread.
  */
 void fp_reclaim_publish(const struct fp_far *far);
 

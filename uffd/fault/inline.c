@@ -14,7 +14,6 @@
 #include "evict.h"
 #include "handover.h"
 #include "lockedmem.h"
-#include "agent_sigmask.h"
 #include "serve.h"
 #include "spin.h"
 
@@ -271,18 +270,10 @@ static void bring(struct fp_inline *in, uint32_t page, bool write)
 	}
 }
 
-static void bring_all(struct fp_inline *in, uint32_t page, uint32_t n, bool write)
+void fp_inline_bring(struct fp_inline *in, uint32_t page, uint32_t n, bool write)
 {
 	for (uint32_t p = page; p < page + n; p++)
 		bring(in, p, write);
-}
-
-void fp_inline_bring(struct fp_inline *in, uint32_t page, uint32_t n, bool write)
-{
-	uint64_t mask = fp_agent_sigmask_block(true, in->far->uffd.sigbus);
-
-	bring_all(in, page, n, write);
-	fp_agent_sigmask_restore(mask);
 }
 
 /* ---- life ---- */

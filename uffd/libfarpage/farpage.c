@@ -1,7 +1,7 @@
 /*
- * libfarpage: the public API over an agent of its own. Room: uffd, on its outer side: it uses agent.h and
- * space.h only. All memories of the process are in one list, so that a fork finds them: the child gets agents
- * of its own.
+ * libfarpage: the public API over an agent of its own. Room: uffd, on its outer side: it uses
+ * agent.h and space.h only. All memories of the process are in one list, so that a fork finds them:
+ * the child gets agents of its own.
  */
 #include "farpage/farpage.h"
 
@@ -15,6 +15,7 @@
 #include <sys/mman.h>
 
 #include "agent.h"
+#include "agent_sigmask.h"
 #include "cleanup.h"
 #include "clock.h"
 #include "local_stack.h"
@@ -34,8 +35,8 @@ static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct far_memory *list;
 
 /*
- * In a program that runs under the preload shim as well, what an agent allocates must not become far memory
- * of the shim's agent: the shim exports these.
+ * In a program that runs under the preload shim as well, what an agent allocates must not become
+ * far memory of the shim's agent: the shim exports these.
  */
 extern void fp_shim_enter_local(void) __attribute__((weak, visibility("default")));
 extern void fp_shim_leave_local(void) __attribute__((weak, visibility("default")));
@@ -54,34 +55,40 @@ static void leave_local(void)
 
 /* ---- fork ---- */
 
+/* Of who has the lock: a handler that forks would wait for the fork that it has interrupted. SIGBUS
+ * stays open, as it may be a fault. */
+static uint64_t fork_mask;
+
 static void fork_prepare(void)
 {
+	uint64_t mask = fp_agent_sigmask_block(false, true);
+
 	pthread_mutex_lock(&list_lock);
+	fork_mask = mask;
 	for (struct far_memory *m = list; m; m = m->next)
 		fp_agent_fork_quiet(m->agent);
 	for (struct far_memory *m = list; m; m = m->next)
 		fp_agent_fork_prepare(m->agent);
 }
 
-/* Backwards, as each agent restores the signal mask that it found. */
-static void each_backwards(struct far_memory *m, void (*call)(struct fp_agent *))
+static void end_fork(void (*call)(struct fp_agent *))
 {
-	if (!m)
-		return;
-	each_backwards(m->next, call);
-	call(m->agent);
+	uint64_t mask = fork_mask;
+
+	for (struct far_memory *m = list; m; m = m->next)
+		call(m->agent);
+	pthread_mutex_unlock(&list_lock);
+	fp_agent_sigmask_restore(mask);
 }
 
 static void fork_parent(void)
 {
-	each_backwards(list, fp_agent_fork_parent);
-	pthread_mutex_unlock(&list_lock);
+	end_fork(fp_agent_fork_parent);
 }
 
 static void fork_child(void)
 {
-	each_backwards(list, fp_agent_fork_child);
-	pthread_mutex_unlock(&list_lock);
+	end_fork(fp_agent_fork_child);
 }
 
 static void watch_forks(void)
@@ -113,7 +120,10 @@ static void list_remove(struct far_memory *memory)
 
 /* ---- open, close ---- */
 
-/* The caller's struct may be older (shorter) or newer than ours; what we do not know must not be set. */
+/*
+ * The caller's struct may be older (shorter) or newer than ours; what we do not know must not be
+ * set.
+ */
 static int copy_options(const struct far_options *from, struct far_options *ret_options)
 {
 	const char *bytes = (const char *)from;
