@@ -2,190 +2,7 @@
  * The verbs core over a real device, both ends in this process: FARPAGE_TEST_RDMA names an address
  * of the device. Skipped without it. Room: test.
  */
-#include <dlfcn.h>
-#include <errno.h>
-#include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-#include <cmocka.h>
-
-#include "clock.h"
-#include "testrng.h"
-#include "rdma_link.h"
-#include "verbs_internal.h"
-#include "verbs_stream.h"
-
-#define PATIENCE_NS  (20 * FP_NSEC_PER_SEC)
-#define REMOTE_BYTES (256u << 10)
-#define HELLO        "hello, node"
-#define WELCOME      "welcome"
-
-static const char *address;
-static bool iwarp;
-
-static const struct fp_verbs_conn_options options = {.send_depth = 128,
-                                                     .recv_depth = 16,
-                                                     .responder = true,
-                                                     .retry_count = 7,
-                                                     .rnr_retry_count = 6,
-                                                     .ack_timeout = 14};
-
-/* Both ends of a connection, and memory for each. */
-struct pair {
-	struct fp_verbs_listener *listener;
-	struct fp_verbs_domain *node_domain, *domain;
-	struct fp_verbs_conn *node, *conn;
-	struct fp_verbs_region remote, local;
-	uint8_t *remote_bytes, *local_bytes;
-};
-
-struct connecting {
-	uint16_t port;
-	const struct fp_verbs_conn_options *options;
-	struct fp_verbs_domain *domain;
-	struct fp_verbs_conn *conn;
-	char reply[64];
-	size_t reply_len;
-	int status;
-};
-
-static void *connect_main(void *arg)
-{
-	struct connecting *c = arg;
-
-	c->reply_len = sizeof(c->reply);
-	c->status =
-	    fp_verbs_connect(address, c->port, c->options, HELLO, sizeof(HELLO), fp_clock_ns() + PATIENCE_NS,
-	                     &c->domain, &c->conn, c->reply, &c->reply_len);
-	return NULL;
-}
-
-/* The next event of a type, or a failed test. */
-static void next_event(struct fp_verbs_listener *listener, enum fp_verbs_event_type type,
-                       struct fp_verbs_event *ret)
-{
-	struct pollfd p = {.fd = fp_verbs_listener_fd(listener), .events = POLLIN};
-
-	for (;;) {
-		assert_int_equal(fp_verbs_listener_next(listener, ret), 0);
-		if (ret->type == type)
-			return;
-		if (ret->type == FP_VERBS_EV_ESTABLISHED)
-			continue;
-		assert_int_equal(ret->type, FP_VERBS_EV_NONE);
-		assert_int_equal(poll(&p, 1, 20000), 1);
-	}
-}
-
-static void connect_both(struct pair *pair, const struct fp_verbs_conn_options *how,
-                         struct fp_verbs_stream **ret_stream)
-{
-	struct connecting c = {
-	    .port = fp_verbs_listener_port(pair->listener), .options = how, .domain = pair->domain};
-	struct fp_verbs_event event;
-	pthread_t thread;
-
-	assert_int_equal(pthread_create(&thread, NULL, connect_main, &c), 0);
-	next_event(pair->listener, FP_VERBS_EV_REQUEST, &event);
-	assert_true(event.private_len >= sizeof(HELLO));
-	assert_memory_equal(event.private_data, HELLO, sizeof(HELLO));
-	assert_int_equal(fp_verbs_prepare(event.request, how, &pair->node_domain, &pair->node), 0);
-	if (ret_stream)
-		assert_int_equal(fp_verbs_stream_new(pair->node, ret_stream), 0);
-	assert_int_equal(fp_verbs_admit(pair->node, WELCOME, sizeof(WELCOME)), 0);
-	pthread_join(thread, NULL);
-	assert_int_equal(c.status, 0);
-	assert_true(c.reply_len >= sizeof(WELCOME));
-	assert_memory_equal(c.reply, WELCOME, sizeof(WELCOME));
-	pair->domain = c.domain;
-	pair->conn = c.conn;
-}
-
-static void pair_memory(struct pair *pair)
-{
-	pair->remote_bytes = aligned_alloc(4096, REMOTE_BYTES);
-	pair->local_bytes = aligned_alloc(4096, REMOTE_BYTES);
-	assert_int_equal(fp_verbs_register(pair->node_domain, pair->remote_bytes, REMOTE_BYTES,
-	                                   FP_VERBS_REMOTE, &pair->remote),
-	                 0);
-	assert_int_equal(
-	    fp_verbs_register(pair->domain, pair->local_bytes, REMOTE_BYTES, FP_VERBS_LOCAL, &pair->local),
-	    0);
-}
-
-static void pair_open(struct pair *pair)
-{
-	*pair = (struct pair){0};
-	assert_int_equal(fp_verbs_listen(address, 0, &pair->listener), 0);
-	connect_both(pair, &options, NULL);
-	pair_memory(pair);
-	iwarp = fp_verbs_domain_limits(pair->domain)->iwarp;
-}
-
-static void pair_close(struct pair *pair)
-{
-	fp_verbs_conn_close(pair->conn);
-	fp_verbs_conn_close(pair->node);
-	fp_verbs_deregister(&pair->remote);
-	fp_verbs_deregister(&pair->local);
-	fp_verbs_domain_unref(pair->domain);
-	fp_verbs_domain_unref(pair->node_domain);
-	fp_verbs_listener_close(pair->listener);
-	free(pair->remote_bytes);
-	free(pair->local_bytes);
-}
-
-static struct fp_verbs_work work_of(const struct pair *pair, enum fp_verbs_op op, uint32_t offset,
-                                    uint32_t len)
-{
-	return (struct fp_verbs_work){
-	    .op = op,
-	    .signalled = true,
-	    .len_bytes = len,
-	    .local = pair->local_bytes + offset,
-	    .lkey = pair->local.lkey,
-	    .remote = (uintptr_t)pair->remote_bytes + offset,
-	    .rkey = pair->remote.rkey,
-	    .id = offset,
-	};
-}
-
-static struct fp_verbs_work recv_of(const struct fp_verbs_region *region, uint64_t id)
-{
-	return (struct fp_verbs_work){
-	    .op = FP_VERBS_RECV, .id = id, .local = region->base, .len_bytes = 64, .lkey = region->lkey};
-}
-
-/* Waits on the channel, as an idle thread does. */
-static void next_completion(struct fp_verbs_conn *conn, struct fp_verbs_completion *ret)
-{
-	int n;
-
-	while ((n = fp_verbs_poll(conn, ret, 1)) == 0) {
-		struct pollfd p;
-
-		assert_int_equal(fp_verbs_arm(conn, &p), 0);
-		n = fp_verbs_poll(conn, ret, 1);
-		if (n)
-			break;
-		assert_int_equal(poll(&p, 1, 20000), 1);
-	}
-	assert_int_equal(n, 1);
-}
-
-static void fill(uint8_t *bytes, uint64_t seed)
-{
-	for (unsigned i = 0; i < REMOTE_BYTES; i += 8) {
-		uint64_t v = test_random(&seed);
-
-		memcpy(bytes + i, &v, 8);
-	}
-}
+#include "verbs_rig.h"
 
 static void reads_and_writes_carry_the_bytes(void **state)
 {
@@ -392,14 +209,32 @@ static void a_full_queue_pushes_back(void **state)
 }
 
 /* Law 6: another session's domain, and a lease given back. */
+/* Over rxe the node's end of the link is flushed, siw tells it as an event. */
+static void node_notices(const struct pair *thief)
+{
+	struct pollfd p = {.fd = fp_verbs_domain_event_fd(thief->node_domain), .events = POLLIN};
+	struct fp_verbs_completion c;
+	const char *text;
+	uint32_t qpn;
+
+	if (!iwarp) {
+		next_completion(thief->node, &c);
+		assert_int_equal(c.id, 9);
+		assert_int_equal(c.status, -ECANCELED);
+		return;
+	}
+	/* the thief's own flush may come before the event at the node */
+	assert_int_equal(poll(&p, 1, 20000), 1);
+	assert_int_equal(fp_verbs_domain_event(thief->node_domain, &qpn, &text), 1);
+	assert_int_equal(qpn, fp_verbs_conn_qpn(thief->node));
+}
+
 static void foreign_and_stale_keys_open_nothing(void **state)
 {
 	struct pair victim, thief = {0};
 	struct fp_verbs_completion c;
 	struct fp_verbs_event event;
 	struct fp_verbs_work work, recv;
-	const char *text;
-	uint32_t qpn;
 
 	pair_open(&victim);
 	thief.listener = victim.listener;
@@ -419,20 +254,7 @@ static void foreign_and_stale_keys_open_nothing(void **state)
 	if (!iwarp)
 		assert_int_equal(c.status, -EACCES);
 	assert_int_equal(thief.local_bytes[0], 0);
-	/* How the node notices: over rxe its end of the link is flushed, siw tells it as an
-	 * event. */
-	if (!iwarp) {
-		next_completion(thief.node, &c);
-		assert_int_equal(c.id, 9);
-		assert_int_equal(c.status, -ECANCELED);
-	} else {
-		struct pollfd p = {.fd = fp_verbs_domain_event_fd(thief.node_domain), .events = POLLIN};
-
-		/* the thief's own flush may come before the event at the node */
-		assert_int_equal(poll(&p, 1, 20000), 1);
-		assert_int_equal(fp_verbs_domain_event(thief.node_domain, &qpn, &text), 1);
-		assert_int_equal(qpn, fp_verbs_conn_qpn(thief.node));
-	}
+	node_notices(&thief);
 	/* the victim goes on; a key that was revoked opens nothing either */
 	work = work_of(&victim, FP_VERBS_READ, 0, 4096);
 	assert_int_equal(fp_verbs_post(victim.conn, &work, 1), 0);

@@ -595,6 +595,16 @@ static void closed_with_requests_outstanding(void **state)
 	job_free(write);
 }
 
+static void assert_own_bytes(struct job **jobs, unsigned n)
+{
+	for (unsigned i = 0; i < n; i++) {
+		assert_int_equal(jobs[i]->io.status, jobs[i]->io.user ? 0 : -EACCES);
+		if (jobs[i]->io.user)
+			assert_filled(jobs[i]->buf, (uint8_t)(i + 1), jobs[i]->len);
+		job_free(jobs[i]);
+	}
+}
+
 /*
  * Answers to reads of random sizes, in random order, some refused, sent in random pieces: every
  * read gets its own bytes.
@@ -644,12 +654,7 @@ static void random_answers(void **state)
 			n_done +=
 			    (size_t)fp_link_poll(rig->link, done, 1 + (unsigned)(test_random(&rng) % 4));
 		}
-		for (unsigned i = 0; i < n; i++) {
-			assert_int_equal(jobs[i]->io.status, jobs[i]->io.user ? 0 : -EACCES);
-			if (jobs[i]->io.user)
-				assert_filled(jobs[i]->buf, (uint8_t)(i + 1), jobs[i]->len);
-			job_free(jobs[i]);
-		}
+		assert_own_bytes(jobs, n);
 		free(bytes);
 	}
 }

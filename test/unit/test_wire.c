@@ -225,7 +225,7 @@ static void client_names(void **state)
 		assert_int_equal(fp_wire_##name##_decode(bytes, sizeof(bytes), &back), -EPROTO);             \
 	} while (0)
 
-static void messages(void **state)
+static void messages_of_a_session(void **state)
 {
 	struct fp_wire_challenge challenge = {
 	    .nonce = {1, 2, 3}, .version = 1, .flags = FP_WIRE_CHALLENGE_AUTH};
@@ -236,21 +236,9 @@ static void messages(void **state)
 	                                  .max_outstanding = 0x0a0b0c,
 	                                  .grace_ms = 30000,
 	                                  .idle_ms = 10000};
-	struct fp_wire_lease lease = {.size_bytes = 64 << 20};
-	struct fp_wire_leased leased = {
-	    .size_bytes = 4096, .lease_id = 0x0203, .flags = FP_WIRE_LEASED_MEMFD};
-	struct fp_wire_leased keyed = {.size_bytes = 4096,
-	                               .lease_id = 1,
-	                               .flags = FP_WIRE_LEASED_KEY,
-	                               .address = 0x7f0011223344,
-	                               .key = 0x55667788};
-	struct fp_wire_attach attach = {.lease_id = 0x0102};
 	struct fp_wire_qp qp = {.qpn = 0x010203, .psn = 0xffffff, .lid = 0x0405, .mtu = 3, .n_reads = 16};
-	struct fp_wire_leased adopted_lease = {
-	    .size_bytes = 4096, .lease_id = 1, .flags = FP_WIRE_LEASED_READ_ONLY};
 	struct fp_wire_adopt adopt = {.session_id = 0x0102030405060708};
 	struct fp_wire_adopted adopted = {.n_leases = 0xffff};
-	struct fp_wire_release release = {.lease_id = 0xffff};
 	struct fp_wire_info info = {
 	    .capacity_bytes = 9, .free_bytes = 8, .leased_bytes = 7, .quota_bytes = 6};
 	struct fp_wire_drained drained = {.leased_bytes = 0x0102030405, .sessions = 9};
@@ -258,15 +246,8 @@ static void messages(void **state)
 	round_trip(challenge, challenge, 36, 1, 4);
 	round_trip(welcome, welcome, 8, 0x0102030405060708, 8);
 	round_trip(welcome, welcome, 36, 0x0a0b0c, 4);
-	round_trip(lease, lease, 0, 64 << 20, 8);
-	round_trip(leased, leased, 8, 0x0203, 4);
 	round_trip(welcome, welcome, 40, 30000, 4);
 	round_trip(welcome, welcome, 44, 10000, 4);
-	round_trip(leased, keyed, 12, 2, 4);
-	round_trip(leased, keyed, 16, 0x7f0011223344, 8);
-	round_trip(leased, keyed, 24, 0x55667788, 4);
-	round_trip(attach, attach, 0, 0x0102, 4);
-	round_trip(leased, adopted_lease, 12, 4, 4);
 	memset(adopt.token, 0x66, sizeof(adopt.token));
 	round_trip(adopt, adopt, 0, 0x0102030405060708, 8);
 	round_trip(adopt, adopt, 8, 0x6666666666666666, 8);
@@ -277,9 +258,33 @@ static void messages(void **state)
 	round_trip(qp, qp, 4, 0xffffff, 4);
 	round_trip(qp, qp, 8, 0x10030405, 4); /* lid, mtu, n_reads */
 	round_trip(qp, qp, 16, 0x7777777777777777, 8);
-	round_trip(release, release, 0, 0xffff, 4);
 	round_trip(info, info, 24, 6, 8);
 	round_trip(drained, drained, 8, 9, 4);
+}
+
+static void messages_of_leases(void **state)
+{
+	struct fp_wire_lease lease = {.size_bytes = 64 << 20};
+	struct fp_wire_leased leased = {
+	    .size_bytes = 4096, .lease_id = 0x0203, .flags = FP_WIRE_LEASED_MEMFD};
+	struct fp_wire_leased keyed = {.size_bytes = 4096,
+	                               .lease_id = 1,
+	                               .flags = FP_WIRE_LEASED_KEY,
+	                               .address = 0x7f0011223344,
+	                               .key = 0x55667788};
+	struct fp_wire_attach attach = {.lease_id = 0x0102};
+	struct fp_wire_leased adopted_lease = {
+	    .size_bytes = 4096, .lease_id = 1, .flags = FP_WIRE_LEASED_READ_ONLY};
+	struct fp_wire_release release = {.lease_id = 0xffff};
+
+	round_trip(lease, lease, 0, 64 << 20, 8);
+	round_trip(leased, leased, 8, 0x0203, 4);
+	round_trip(leased, keyed, 12, 2, 4);
+	round_trip(leased, keyed, 16, 0x7f0011223344, 8);
+	round_trip(leased, keyed, 24, 0x55667788, 4);
+	round_trip(attach, attach, 0, 0x0102, 4);
+	round_trip(leased, adopted_lease, 12, 4, 4);
+	round_trip(release, release, 0, 0xffff, 4);
 }
 
 static void message_refusals(void **state)
@@ -561,15 +566,16 @@ static void random_bytes(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(header_bytes),     cmocka_unit_test(header_lengths_and_types),
-	    cmocka_unit_test(header_refusals),  cmocka_unit_test(hello_bytes),
-	    cmocka_unit_test(hello_refusals),   cmocka_unit_test(version_choice),
-	    cmocka_unit_test(client_names),     cmocka_unit_test(messages),
-	    cmocka_unit_test(message_refusals), cmocka_unit_test(table_bytes),
-	    cmocka_unit_test(table_full),       cmocka_unit_test(table_refusals),
-	    cmocka_unit_test(segment_bounds),   cmocka_unit_test(statuses),
-	    cmocka_unit_test(random_bytes),     cmocka_unit_test(cm_bytes),
-	    cmocka_unit_test(cm_refusals),      cmocka_unit_test(cm_reply_bytes),
+	    cmocka_unit_test(header_bytes),       cmocka_unit_test(header_lengths_and_types),
+	    cmocka_unit_test(header_refusals),    cmocka_unit_test(hello_bytes),
+	    cmocka_unit_test(hello_refusals),     cmocka_unit_test(version_choice),
+	    cmocka_unit_test(client_names),       cmocka_unit_test(messages_of_a_session),
+	    cmocka_unit_test(messages_of_leases), cmocka_unit_test(message_refusals),
+	    cmocka_unit_test(table_bytes),        cmocka_unit_test(table_full),
+	    cmocka_unit_test(table_refusals),     cmocka_unit_test(segment_bounds),
+	    cmocka_unit_test(statuses),           cmocka_unit_test(random_bytes),
+	    cmocka_unit_test(cm_bytes),           cmocka_unit_test(cm_refusals),
+	    cmocka_unit_test(cm_reply_bytes),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
