@@ -237,7 +237,8 @@ bool fp_conn_promise_fd(struct fp_conn *conn)
 	forget_received(conn);
 	if (conn->fds_promised + conn->fds_sent >= CONN_FDS)
 		return false;
-	for (struct fp_conn *c = conn->server->conns; c && are_fds_out(conn); c = c->next)
+	for (struct fp_conn *c = LIST_FIRST(&conn->server->conns); c && are_fds_out(conn);
+	     c = LIST_NEXT(c, in_server))
 		forget_received(c);
 	if (are_fds_out(conn))
 		return false;
@@ -422,11 +423,7 @@ int fp_conn_start(struct fp_server *server, int fd, struct fp_cm_server_peer *cm
 		end_cm_peer(cm_peer);
 		return -ENOMEM;
 	}
-	conn->next = server->conns;
-	conn->link = &server->conns;
-	if (conn->next)
-		conn->next->link = &conn->next;
-	server->conns = conn;
+	LIST_INSERT_HEAD(&server->conns, conn, in_server);
 	server->n_conns++;
 	fp_conn_settle(conn);
 	return 0;
@@ -486,9 +483,7 @@ static void free_conn(struct fp_conn *conn)
 	fp_outbox_clear(&conn->outbox);
 	count_fds_out(conn, -(int)(conn->fds_promised + conn->fds_sent));
 	fp_conn_give(conn, NULL);
-	*conn->link = conn->next;
-	if (conn->next)
-		conn->next->link = conn->link;
+	LIST_REMOVE(conn, in_server);
 	close(conn->fd);
 	drop_stash(conn);
 	free(conn->own_buf);

@@ -38,7 +38,7 @@ struct fp_conn_write {
 };
 
 struct fp_conn {
-	struct fp_conn *next, **link;
+	LIST_ENTRY(fp_conn) in_server;
 	TAILQ_ENTRY(fp_conn) stranger;
 	LIST_ENTRY(fp_conn) in_session;
 	struct fp_client *client; /* whose it is, held: a stranger's is his origin; NULL: it was evicted */

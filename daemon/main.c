@@ -45,30 +45,17 @@ struct arguments {
 	int ready_fd, users_fd;
 };
 
-enum {
-	OPT_CONFIG = 256,
-	OPT_CHECK,
-	OPT_PRIVATE,
-	OPT_LISTEN,
-	OPT_POOL_SIZE,
-	OPT_READY_FD,
-	OPT_USERS_FD,
-	OPT_PLAIN,
-	OPT_HELP,
-	OPT_VERSION
-};
-
 static const struct option options[] = {
-    {"config", required_argument, NULL, OPT_CONFIG},
-    {"check", no_argument, NULL, OPT_CHECK},
-    {"private", no_argument, NULL, OPT_PRIVATE},
-    {"listen", required_argument, NULL, OPT_LISTEN},
-    {"pool-size", required_argument, NULL, OPT_POOL_SIZE},
-    {"ready-fd", required_argument, NULL, OPT_READY_FD},
-    {"users-fd", required_argument, NULL, OPT_USERS_FD},
-    {"plain-receive", no_argument, NULL, OPT_PLAIN},
-    {"help", no_argument, NULL, OPT_HELP},
-    {"version", no_argument, NULL, OPT_VERSION},
+    {"config", required_argument, NULL, 'c'},
+    {"check", no_argument, NULL, 'k'},
+    {"private", no_argument, NULL, 'p'},
+    {"listen", required_argument, NULL, 'l'},
+    {"pool-size", required_argument, NULL, 's'},
+    {"ready-fd", required_argument, NULL, 'r'},
+    {"users-fd", required_argument, NULL, 'u'},
+    {"plain-receive", no_argument, NULL, 'b'},
+    {"help", no_argument, NULL, 'h'},
+    {"version", no_argument, NULL, 'v'},
     {NULL, 0, NULL, 0},
 };
 
@@ -108,31 +95,31 @@ static int parse_pool_size(const char *text, uint64_t *ret_bytes)
 static int parse_option(int option, const char *text, struct arguments *args)
 {
 	switch (option) {
-	case OPT_CONFIG:
+	case 'c':
 		args->config_path = optarg;
 		return 0;
-	case OPT_CHECK:
+	case 'k':
 		args->check = true;
 		return 0;
-	case OPT_PRIVATE:
+	case 'p':
 		args->private_node = true;
 		return 0;
-	case OPT_LISTEN:
+	case 'l':
 		args->listen = optarg;
 		return 0;
-	case OPT_POOL_SIZE:
+	case 's':
 		return parse_pool_size(optarg, &args->pool_bytes);
-	case OPT_READY_FD:
+	case 'r':
 		return parse_fd("--ready-fd", optarg, &args->ready_fd);
-	case OPT_USERS_FD:
+	case 'u':
 		return parse_fd("--users-fd", optarg, &args->users_fd);
-	case OPT_PLAIN:
+	case 'b':
 		args->plain_receive = true;
 		return 0;
-	case OPT_HELP:
+	case 'h':
 		fputs(usage, stdout);
 		exit(EXIT_SUCCESS);
-	case OPT_VERSION:
+	case 'v':
 		puts("farpaged " FP_VERSION);
 		exit(EXIT_SUCCESS);
 	default:

@@ -243,9 +243,9 @@ static void link_ended(struct fp_server *server, struct fp_node_session *session
 	session->n_links--;
 	if (!server->stopping)
 		return;
-	LIST_FOREACH(conn, &session->conns, in_session)
-	if (fp_conn_is_control(conn))
-		break;
+	LIST_FOREACH (conn, &session->conns, in_session)
+		if (fp_conn_is_control(conn))
+			break;
 	if (conn)
 		fp_conn_settle(conn);
 }
@@ -277,7 +277,9 @@ void fp_server_conn_ended(struct fp_server *server, struct fp_conn *conn)
 
 static void kill_all(struct fp_server *server)
 {
-	for (struct fp_conn *conn = server->conns; conn; conn = conn->next)
+	struct fp_conn *conn;
+
+	LIST_FOREACH (conn, &server->conns, in_server)
 		fp_conn_kill(conn);
 	if (!server->n_conns)
 		fp_loop_stop(&server->loop);
@@ -312,8 +314,8 @@ static void stop(struct fp_server *server)
 			close_listener(&server->listeners[i]);
 	}
 	fp_timer_start(&server->drain, &server->loop, server->config->limits.drain_timeout_ns);
-	for (struct fp_conn *conn = server->conns, *next; conn; conn = next) {
-		next = conn->next;
+	for (struct fp_conn *conn = LIST_FIRST(&server->conns), *next; conn; conn = next) {
+		next = LIST_NEXT(conn, in_server);
 		fp_conn_settle(conn);
 	}
 	if (!server->n_conns)

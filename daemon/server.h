@@ -64,7 +64,7 @@ struct fp_server {
 	struct fp_pools pools;
 	struct fp_listener *listeners;
 	unsigned n_listeners;
-	struct fp_conn *conns;
+	LIST_HEAD(, fp_conn) conns;
 	unsigned n_conns;
 	struct fp_strangers strangers;
 	struct fp_turns turns;

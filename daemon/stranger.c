@@ -35,9 +35,9 @@ static struct fp_conn *choose(const struct fp_strangers *strangers)
 {
 	struct fp_conn *conn, *chosen = TAILQ_FIRST(&strangers->list);
 
-	TAILQ_FOREACH(conn, &strangers->list, stranger)
-	if (conn->client->n_conns > chosen->client->n_conns)
-		chosen = conn;
+	TAILQ_FOREACH (conn, &strangers->list, stranger)
+		if (conn->client->n_conns > chosen->client->n_conns)
+			chosen = conn;
 	return chosen;
 }
 

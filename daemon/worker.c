@@ -12,51 +12,35 @@
 
 #include "cleanup.h"
 
-/* Lines whose first job can run. */
-struct ready {
-	struct fp_worker_line *first, **end;
-};
-
 struct fp_worker {
 	pthread_t thread;
 	int eventfd;
 	pthread_mutex_t lock; /* of what follows */
 	pthread_cond_t posted;
-	struct ready ready[2]; /* [1]: a client waits for their first job */
-	bool turn;             /* the kind that ran last */
-	struct fp_worker_job *finished, **finished_end;
+	STAILQ_HEAD(, fp_worker_line) ready[2]; /* whose first job can run; [1]: a client waits for it */
+	bool turn;                              /* the kind that ran last */
+	STAILQ_HEAD(, fp_worker_job) finished;
 	bool stopping;
 };
 
 static void push_ready(struct fp_worker *worker, struct fp_worker_line *line)
 {
-	struct ready *ready = &worker->ready[line->first->awaited];
-
-	line->next = NULL;
-	*ready->end = line;
-	ready->end = &line->next;
-}
-
-static struct fp_worker_line *pop_ready(struct ready *ready)
-{
-	struct fp_worker_line *line = ready->first;
-
-	if (!line)
-		return NULL;
-	ready->first = line->next;
-	if (!ready->first)
-		ready->end = &ready->first;
-	return line;
+	STAILQ_INSERT_TAIL(&worker->ready[STAILQ_FIRST(&line->jobs)->awaited], line, entry);
 }
 
 /* Both kinds have their turns: where clients never stop asking, memory still comes back. */
 static struct fp_worker_line *take_turn(struct fp_worker *worker)
 {
 	struct fp_worker_line *line;
+	bool kind = !worker->turn;
 
-	worker->turn = !worker->turn;
-	line = pop_ready(&worker->ready[worker->turn]);
-	return line ? line : pop_ready(&worker->ready[!worker->turn]);
+	worker->turn = kind;
+	if (STAILQ_EMPTY(&worker->ready[kind]))
+		kind = !kind;
+	line = STAILQ_FIRST(&worker->ready[kind]);
+	if (line)
+		STAILQ_REMOVE_HEAD(&worker->ready[kind], entry);
+	return line;
 }
 
 static struct fp_worker_line *next_line(struct fp_worker *worker)
@@ -73,30 +57,30 @@ static struct fp_worker_line *next_line(struct fp_worker *worker)
 /* Who gets the finished job may free it, and the line with it. */
 static void end_turn(struct fp_worker *worker, struct fp_worker_line *line, bool more)
 {
-	struct fp_worker_job *job = line->first;
+	struct fp_worker_job *job = STAILQ_FIRST(&line->jobs);
 
 	pthread_mutex_lock(&worker->lock);
 	if (!more)
-		line->first = job->next;
-	if (line->first)
+		STAILQ_REMOVE_HEAD(&line->jobs, entry);
+	if (!STAILQ_EMPTY(&line->jobs))
 		push_ready(worker, line);
-	if (!more) {
-		job->next = NULL;
-		*worker->finished_end = job;
-		worker->finished_end = &job->next;
-	}
+	if (!more)
+		STAILQ_INSERT_TAIL(&worker->finished, job, entry);
 	pthread_mutex_unlock(&worker->lock);
 	if (!more)
 		eventfd_write(worker->eventfd, 1);
 }
 
-static void *keep(void *arg)
+static void *work(void *arg)
 {
 	struct fp_worker *worker = arg;
 	struct fp_worker_line *line;
 
-	while ((line = next_line(worker)))
-		end_turn(worker, line, line->first->run(line->first));
+	while ((line = next_line(worker))) {
+		struct fp_worker_job *job = STAILQ_FIRST(&line->jobs);
+
+		end_turn(worker, line, job->run(job));
+	}
 	return NULL;
 }
 
@@ -108,14 +92,14 @@ int fp_worker_start(struct fp_worker **ret_worker)
 	if (!worker)
 		return -ENOMEM;
 	for (unsigned i = 0; i < FP_ARRAY_LEN(worker->ready); i++)
-		worker->ready[i].end = &worker->ready[i].first;
-	worker->finished_end = &worker->finished;
+		STAILQ_INIT(&worker->ready[i]);
+	STAILQ_INIT(&worker->finished);
 	pthread_mutex_init(&worker->lock, NULL);
 	pthread_cond_init(&worker->posted, NULL);
 	worker->eventfd = eventfd(0, EFD_CLOEXEC);
 	if (worker->eventfd < 0)
 		return -errno;
-	r = pthread_create(&worker->thread, NULL, keep, worker);
+	r = pthread_create(&worker->thread, NULL, work, worker);
 	if (r != 0) {
 		close(worker->eventfd);
 		return -r;
@@ -142,14 +126,15 @@ void fp_worker_stop(struct fp_worker *worker)
 
 void fp_worker_post(struct fp_worker *worker, struct fp_worker_line *line, struct fp_worker_job *job)
 {
-	job->next = NULL;
+	bool first;
+
 	pthread_mutex_lock(&worker->lock);
-	if (line->first) {
-		line->last = line->last->next = job;
-	} else {
-		line->first = line->last = job;
+	first = STAILQ_EMPTY(&line->jobs);
+	if (first)
+		STAILQ_INIT(&line->jobs);
+	STAILQ_INSERT_TAIL(&line->jobs, job, entry);
+	if (first)
 		push_ready(worker, line);
-	}
 	pthread_cond_signal(&worker->posted);
 	pthread_mutex_unlock(&worker->lock);
 }
@@ -160,11 +145,9 @@ void fp_worker_reap(struct fp_worker *worker)
 
 	for (;;) {
 		pthread_mutex_lock(&worker->lock);
-		job = worker->finished;
+		job = STAILQ_FIRST(&worker->finished);
 		if (job)
-			worker->finished = job->next;
-		if (!worker->finished)
-			worker->finished_end = &worker->finished;
+			STAILQ_REMOVE_HEAD(&worker->finished, entry);
 		pthread_mutex_unlock(&worker->lock);
 		if (!job)
 			return;

@@ -16,6 +16,7 @@
 #define FP_WORKER_H
 
 #include <stdbool.h>
+#include <sys/queue.h>
 
 struct fp_worker;
 struct fp_worker_job;
@@ -23,8 +24,8 @@ struct fp_worker_job;
 /* What must happen in order. Zero-initialised it is empty. It stays in place until its jobs are
  * done. */
 struct fp_worker_line {
-	struct fp_worker_job *first, *last; /* the worker's */
-	struct fp_worker_line *next;
+	STAILQ_HEAD(, fp_worker_job) jobs; /* the worker's, as is what follows */
+	STAILQ_ENTRY(fp_worker_line) entry;
 };
 
 /* Embedded in what it works on, which stays in place from post until done is called. */
@@ -34,7 +35,7 @@ struct fp_worker_job {
 	void (*done)(
 	    struct fp_worker_job *job); /* on the thread that calls fp_worker_reap; may free the job */
 	bool awaited;                   /* a client waits for it */
-	struct fp_worker_job *next;
+	STAILQ_ENTRY(fp_worker_job) entry;
 };
 
 int fp_worker_start(struct fp_worker **ret_worker);

@@ -160,9 +160,9 @@ static void request_wait(const struct fp_lane *lane, struct path *path, struct r
 	struct request *next;
 
 	request_renew(lane, req, fp_clock_ns());
-	TAILQ_FOREACH(next, &path->waiting, queue)
-	if (next->number > req->number)
-		break;
+	TAILQ_FOREACH (next, &path->waiting, queue)
+		if (next->number > req->number)
+			break;
 	if (next)
 		TAILQ_INSERT_BEFORE(next, req, queue);
 	else
@@ -211,8 +211,7 @@ static void path_requeue(struct fp_lane *lane, struct path *path)
 	struct request *req;
 
 	path->closing = NULL;
-	TAILQ_FOREACH(req, &lane->active, age)
-	{
+	TAILQ_FOREACH (req, &lane->active, age) {
 		if (req->node_idx != node_idx || !req->submitted)
 			continue;
 		req->submitted = false;
@@ -241,9 +240,9 @@ static uint64_t oldest_submitted_ns(struct fp_lane *lane, const struct path *pat
 	unsigned node_idx = (unsigned)(path - lane->paths);
 	struct request *req;
 
-	TAILQ_FOREACH(req, &lane->active, age)
-	if (req->node_idx == node_idx && req->submitted)
-		return req->io.deadline_ns;
+	TAILQ_FOREACH (req, &lane->active, age)
+		if (req->node_idx == node_idx && req->submitted)
+			return req->io.deadline_ns;
 	return UINT64_MAX;
 }
 

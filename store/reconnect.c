@@ -39,8 +39,7 @@ static void collect_given(struct fp_store *store, struct fp_node *node)
 	struct fp_lane_shared *lane;
 
 	fp_store_lanes_share(store);
-	LIST_FOREACH(lane, &store->lanes, entry)
-	{
+	LIST_FOREACH (lane, &store->lanes, entry) {
 		struct fp_exchange *exchange = &lane->exchange[node - store->nodes];
 		struct fp_session_epoch_link *link = atomic_exchange(&exchange->given, NULL);
 
@@ -80,13 +79,12 @@ int fp_reconnect_begin_epoch(struct fp_store *store, struct fp_node *node, struc
 	unsigned n_lanes = 0, n = 0;
 	int r = 0;
 
-	LIST_FOREACH(lane, &store->lanes, entry)
-	n_lanes++;
+	LIST_FOREACH (lane, &store->lanes, entry)
+		n_lanes++;
 	fresh = calloc(n_lanes + 1, sizeof(*fresh));
 	if (!fresh)
 		return -ENOMEM;
-	LIST_FOREACH(lane, &store->lanes, entry)
-	{
+	LIST_FOREACH (lane, &store->lanes, entry) {
 		if (node->load_store)
 			break; /* nothing is asked of it */
 		fresh[n].lane = lane;

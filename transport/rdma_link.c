@@ -509,8 +509,7 @@ static void expire(struct rdma_link *link, uint64_t now_ns)
 	for (size_t i = 0; i < FP_ARRAY_LEN(lists); i++) {
 		struct request *req;
 
-		TAILQ_FOREACH(req, lists[i], entry)
-		{
+		TAILQ_FOREACH (req, lists[i], entry) {
 			if (req->deadline_ns > now_ns) {
 				link->next_deadline_ns = FP_MIN(link->next_deadline_ns, req->deadline_ns);
 				continue;
