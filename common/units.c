@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cleanup.h"
@@ -102,6 +103,21 @@ static int parse(const char *text, const struct unit *units, uint64_t *ret_value
 	if (value > UINT64_MAX)
 		return -ERANGE;
 	*ret_value = (uint64_t)value;
+	return 0;
+}
+
+int fp_number_parse(const char *text, uint64_t min, uint64_t max, uint64_t *ret_value)
+{
+	size_t len = strlen(text);
+	unsigned long long value;
+
+	if (len == 0 || strspn(text, "0123456789") != len)
+		return -EINVAL;
+	errno = 0;
+	value = strtoull(text, NULL, 10);
+	if (errno || value < min || value > max)
+		return -ERANGE;
+	*ret_value = value;
 	return 0;
 }
 

@@ -1,11 +1,15 @@
 /*
- * Sizes and times as people write them. Room: common.
+ * Numbers, sizes and times as people write them. Room: common.
  */
 #ifndef FP_UNITS_H
 #define FP_UNITS_H
 
 #include <stddef.h>
 #include <stdint.h>
+
+/* A whole number within min..max: digits only, no sign or space. 0 and *ret_value; -EINVAL (not a
+ * number), -ERANGE. */
+int fp_number_parse(const char *text, uint64_t min, uint64_t max, uint64_t *ret_value);
 
 /* "4096", "64K", "64KiB", "4G", "1.5G", "2T": binary units. 0 and *ret_bytes; -EINVAL (not a size),
  * -ERANGE.

@@ -220,28 +220,12 @@ static int fail_type(struct reader *r, const yaml_event_t *e, const struct fp_co
 	                                                  : "empty");
 }
 
-/* Digits only: no sign, no space, no base. */
-static int number_parse(const char *text, uint64_t *ret_value)
-{
-	size_t len = strlen(text);
-	unsigned long long value;
-
-	if (len == 0 || strspn(text, "0123456789") != len)
-		return -EINVAL;
-	errno = 0;
-	value = strtoull(text, NULL, 10);
-	if (errno != 0)
-		return -errno;
-	*ret_value = value;
-	return 0;
-}
-
 static int parse_number(const struct fp_conf_field *field, const char *text, uint64_t *ret_value)
 {
 	uint64_t value = 0;
 	int r = field->type == FP_CONF_SIZE   ? fp_size_parse(text, &value)
 	        : field->type == FP_CONF_TIME ? fp_time_parse(text, &value)
-	                                      : number_parse(text, &value);
+	                                      : fp_number_parse(text, 0, UINT64_MAX, &value);
 
 	if (r < 0)
 		return r == -ERANGE ? -EOVERFLOW : r;

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "cleanup.h"
+#include "units.h"
 #include "wire.h"
 
 #define BACKLOG       4096 /* over TCP, where those that find no place try again after a second only */
@@ -43,20 +44,6 @@ static int parse_unix(const char *path, struct fp_listen_address *ret_address)
 	return 0;
 }
 
-static int parse_port(const char *text, in_port_t *ret_port)
-{
-	unsigned long port;
-	char *end;
-
-	if (text[0] < '0' || text[0] > '9')
-		return -EINVAL;
-	port = strtoul(text, &end, 10);
-	if (*end || port > UINT16_MAX)
-		return -EINVAL;
-	*ret_port = htons((uint16_t)port);
-	return 0;
-}
-
 static int parse_inet(const char *text, uint16_t default_port, struct fp_listen_address *ret_address)
 {
 	const char *colon = strrchr(text, ':'), *bracket = strrchr(text, ']');
@@ -64,18 +51,18 @@ static int parse_inet(const char *text, uint16_t default_port, struct fp_listen_
 	struct sockaddr_in6 in6 = {.sin6_family = AF_INET6};
 	char host[INET6_ADDRSTRLEN + 2];
 	size_t len;
-	in_port_t port = htons(default_port);
+	uint64_t port = default_port;
 
 	if (bracket && bracket > colon)
 		colon = NULL; /* one of an address */
-	if (colon && parse_port(colon + 1, &port) < 0)
+	if (colon && fp_number_parse(colon + 1, 0, UINT16_MAX, &port) < 0)
 		return -EINVAL;
 	len = colon ? (size_t)(colon - text) : strlen(text);
 	if (len == 0 || len >= sizeof(host))
 		return -EINVAL;
 	memcpy(host, text, len);
 	host[len] = '\0';
-	in4.sin_port = in6.sin6_port = port;
+	in4.sin_port = in6.sin6_port = htons((uint16_t)port);
 	*ret_address = (struct fp_listen_address){0};
 	if (host[0] == '[' && host[len - 1] == ']') {
 		host[len - 1] = '\0';

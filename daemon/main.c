@@ -73,10 +73,9 @@ __attribute__((format(printf, 1, 2))) static int wrong(const char *format, ...)
 
 static int parse_fd(const char *option, const char *text, int *ret_fd)
 {
-	char *end;
-	long fd = strtol(text, &end, 10);
+	uint64_t fd;
 
-	if (!*text || *end || fd < 0 || fd > 1 << 20)
+	if (fp_number_parse(text, 0, 1 << 20, &fd) < 0)
 		return wrong("%s: '%s' is not a descriptor", option, text);
 	*ret_fd = (int)fd;
 	return 0;

@@ -13,6 +13,7 @@
 #include "stats_dir.h"
 #include "phase.h"
 #include "tool.h"
+#include "units.h"
 
 struct hist_options {
 	pid_t pid;              /* 0: not given */
@@ -42,7 +43,7 @@ static int parse_option(struct hist_options *options, int c)
 
 	switch (c) {
 	case 'p':
-		if (fp_tool_number(optarg, 1, INT_MAX, &pid) < 0)
+		if (fp_number_parse(optarg, 1, INT_MAX, &pid) < 0)
 			return fp_tool_usage(&fp_tool_hist, "--pid %s: not a process number", optarg);
 		options->pid = (pid_t)pid;
 		return 0;

@@ -19,6 +19,7 @@
 #include "privnode.h"
 #include "rundir.h"
 #include "tool.h"
+#include "units.h"
 
 #define fp_autoclosedir FP_CLEANUP(cleanup_closedir)
 
@@ -187,7 +188,7 @@ static bool is_run_dir_name(const char *name)
 	char exact[32];
 
 	if (strncmp(name, FP_STATS_DIR_RUN_PREFIX, len) != 0 ||
-	    fp_tool_number(name + len, 1, INT_MAX, &pid) < 0)
+	    fp_number_parse(name + len, 1, INT_MAX, &pid) < 0)
 		return false;
 	snprintf(exact, sizeof(exact), FP_STATS_DIR_RUN_PREFIX "%" PRIu64, pid);
 	return strcmp(name, exact) == 0;

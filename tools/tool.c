@@ -50,21 +50,6 @@ int fp_tool_help(const struct fp_tool *tool)
 	return fp_tool_flush(tool);
 }
 
-int fp_tool_number(const char *text, uint64_t min, uint64_t max, uint64_t *ret_value)
-{
-	char *end;
-	uint64_t value;
-
-	if (*text < '0' || *text > '9')
-		return -EINVAL;
-	errno = 0;
-	value = strtoull(text, &end, 10);
-	if (errno || *end || value < min || value > max)
-		return -EINVAL;
-	*ret_value = value;
-	return 0;
-}
-
 int fp_tool_secret(const struct fp_tool *tool, const char *path, char **secret)
 {
 	char reason[64];

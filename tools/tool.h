@@ -40,9 +40,6 @@ int fp_tool_usage(const struct fp_tool *tool, const char *format, ...) __attribu
 /* Prints the help on stdout. Returns 0. */
 int fp_tool_help(const struct fp_tool *tool);
 
-/* Parses a plain decimal number in min..max. 0 and *ret_value, or -EINVAL. */
-int fp_tool_number(const char *text, uint64_t min, uint64_t max, uint64_t *ret_value);
-
 /*
  * Reads the secret in the file that the option --secret-file names, in place of the one in *secret
  * (NULL: none). 0, or FP_EXIT_USAGE after a message. Release with fp_secret_free.

@@ -3,6 +3,7 @@
  * fp_url out; nothing is resolved.
  */
 #include "transport.h"
+#include "units.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -37,22 +38,12 @@ static const struct fp_transport *find_transport(const char *scheme, size_t len)
 /* "" is 0, else ":1" to ":65535". */
 static int parse_port(const char *text, unsigned *ret_port)
 {
-	unsigned port = 0;
+	uint64_t port = 0;
 
-	if (*text == '\0') {
-		*ret_port = 0;
-		return 0;
-	}
-	if (*text++ != ':' || *text == '\0' || strlen(text) > 5)
+	if (*text && (*text != ':' || strlen(text) > strlen(":65535") ||
+	              fp_number_parse(text + 1, 1, UINT16_MAX, &port) < 0))
 		return -EINVAL;
-	for (; *text; text++) {
-		if (*text < '0' || *text > '9')
-			return -EINVAL;
-		port = port * 10 + (unsigned)(*text - '0');
-	}
-	if (port < 1 || port > UINT16_MAX)
-		return -EINVAL;
-	*ret_port = port;
+	*ret_port = (unsigned)port;
 	return 0;
 }
 

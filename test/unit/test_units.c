@@ -157,9 +157,27 @@ static void what_is_written_reads_back(void **state)
 	}
 }
 
+static void numbers_are_digits_within_a_range(void **state)
+{
+	static const char *const wrong[] = {"", "-1", "+1", " 1", "1 ", "0x1", "1K", "1.5"};
+	uint64_t value = 7;
+
+	for (unsigned i = 0; i < FP_ARRAY_LEN(wrong); i++)
+		assert_int_equal(fp_number_parse(wrong[i], 0, UINT64_MAX, &value), -EINVAL);
+	assert_int_equal(fp_number_parse("18446744073709551616", 0, UINT64_MAX, &value), -ERANGE);
+	assert_int_equal(fp_number_parse("9", 10, 20, &value), -ERANGE);
+	assert_int_equal(fp_number_parse("21", 10, 20, &value), -ERANGE);
+	assert_int_equal(value, 7);
+	assert_int_equal(fp_number_parse("0020", 10, 20, &value), 0);
+	assert_int_equal(value, 20);
+	assert_int_equal(fp_number_parse("18446744073709551615", 0, UINT64_MAX, &value), 0);
+	assert_true(value == UINT64_MAX);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+	    cmocka_unit_test(numbers_are_digits_within_a_range),
 	    cmocka_unit_test(sizes_are_read),
 	    cmocka_unit_test(times_are_read),
 	    cmocka_unit_test(values_are_written),

@@ -82,7 +82,7 @@ static int parse_shape(const char *text, struct shape *ret_shape)
 
 	if (x && (size_t)(x - text) < sizeof(count))
 		memcpy(count, text, (size_t)(x - text));
-	if (x && fp_tool_number(count, 1, FP_IO_MAX_SEGS, &segs) < 0)
+	if (x && fp_number_parse(count, 1, FP_IO_MAX_SEGS, &segs) < 0)
 		return -EINVAL;
 	if (fp_size_parse(x ? x + 1 : text, &bytes) < 0 || bytes < 8 || bytes > FP_SEG_MAX_BYTES || bytes % 8)
 		return -EINVAL;
@@ -106,7 +106,7 @@ static int add_depth(struct bench_link *bench, const char *text)
 {
 	uint64_t value;
 
-	if (bench->n_depths == MAX_LIST || fp_tool_number(text, 1, FP_LINKBED_MAX_DEPTH, &value) < 0)
+	if (bench->n_depths == MAX_LIST || fp_number_parse(text, 1, FP_LINKBED_MAX_DEPTH, &value) < 0)
 		return fp_tool_usage(&fp_tool_bench_link,
 		                     "--depths %s: wanted are up to %d numbers from 1 to %u", text, MAX_LIST,
 		                     FP_LINKBED_MAX_DEPTH);
@@ -175,7 +175,7 @@ static int parse_option(struct bench_link *bench, int c)
 			                     optarg);
 		return 0;
 	case 'S':
-		if (fp_tool_number(optarg, 0, UINT64_MAX, &bench->seed) < 0)
+		if (fp_number_parse(optarg, 0, UINT64_MAX, &bench->seed) < 0)
 			return fp_tool_usage(&fp_tool_bench_link, "--seed %s: not a number", optarg);
 		return 0;
 	default:

@@ -72,7 +72,7 @@ static int parse_size(const struct fp_tool *tool, const char *option, uint64_t *
 static int parse_number(const struct fp_tool *tool, const char *option, uint64_t min, uint64_t max,
                         uint64_t *ret_value)
 {
-	if (fp_tool_number(optarg, min, max, ret_value) == 0)
+	if (fp_number_parse(optarg, min, max, ret_value) == 0)
 		return 0;
 	return fp_tool_usage(tool, "%s %s: not a number from %" PRIu64 " to %" PRIu64, option, optarg, min,
 	                     max);
