@@ -460,8 +460,6 @@ unsigned fp_store_vital_fds(const struct fp_store *store, int *ret_fds, unsigned
 {
 	unsigned n = 0;
 
-	for (unsigned i = 0; i < store->n_nodes && n < max; i++)
-		ret_fds[n++] = store->nodes[i].reconnect_fd;
 	for (const struct fp_generation *gen = store->gens.ancestors; gen && n < max; gen = gen->next)
 		ret_fds[n++] = gen->descendants_fd;
 	return n;

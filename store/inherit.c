@@ -10,7 +10,6 @@
  */
 #include <errno.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/mman.h>
 
 #include "cleanup.h"
@@ -51,7 +50,7 @@ void fp_adoption_begin(struct fp_store *store, struct fp_node *node, int error)
 	atomic_store(&store->adoption_until_ns, 0); /* of an outage before */
 	atomic_store(&node->adoption,
 	             FP_ADOPTION_FIRST); /* from here on the rest is the reconnect thread's */
-	eventfd_write(node->reconnect_fd, 1);
+	fp_node_wake(node);
 }
 
 static void adoption_set(struct fp_store *store, struct fp_node *node, enum fp_adoption adoption)
@@ -83,7 +82,7 @@ void fp_adoption_want(struct fp_store *store, struct fp_node *node)
 	if (!fp_node_is_adopting(node) || atomic_load_explicit(&node->adoption_wanted, memory_order_relaxed))
 		return;
 	if (!atomic_exchange(&node->adoption_wanted, true))
-		eventfd_write(node->reconnect_fd, 1);
+		fp_node_wake(node);
 }
 
 /*
@@ -490,30 +489,12 @@ static void protect_inherited(const struct fp_store *store)
 	}
 }
 
-/* An event counter of the child's own. */
-static int renew_tend_fd(struct fp_node *node)
-{
-	int fd = FP_FD_OPEN(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-
-	if (fd < 0)
-		return -errno;
-	fp_fd_close(node->reconnect_fd);
-	node->reconnect_fd = fd;
-	return 0;
-}
-
 int fp_store_fork_child(struct fp_store *store, const struct fp_store_options *options)
 {
-	int r = 0;
-
 	assert(LIST_EMPTY(&store->lanes));
 	fp_generations_unlock(store);
 	if (!store->gens.pending)
 		return store->gens.prepare_error ? store->gens.prepare_error : -EINVAL;
-	for (unsigned i = 0; i < store->n_nodes && r == 0; i++)
-		r = renew_tend_fd(&store->nodes[i]);
-	if (r < 0)
-		return r;
 	store->opener = getpid();
 	store->random = fp_clock_ns() ^ (uint64_t)getpid() << 32;
 	store->reserved_pages = 0;

@@ -19,7 +19,6 @@
  */
 #include <errno.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/queue.h>
 #include <unistd.h>
 
@@ -201,7 +200,7 @@ static void path_give(struct fp_lane *lane, struct path *path)
 	path->n_given++;
 	path->closing = path->n_submitted ? path->link : NULL;
 	path->link = NULL;
-	eventfd_write(node_of(lane, path)->reconnect_fd, 1);
+	fp_node_wake(node_of(lane, path));
 }
 
 /* The closing link is closed: what was under way on it waits again. */

@@ -5,7 +5,9 @@
 #include "node.h"
 
 #include <errno.h>
-#include <sys/eventfd.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 unsigned fp_node_n_ways(const struct fp_node *node)
 {
@@ -90,7 +92,13 @@ void fp_node_report(struct fp_node *node, uint64_t epoch, int error, const char 
 	atomic_store(&node->error, error);
 	atomic_fetch_add_explicit(&node->failures, 1, memory_order_relaxed);
 	if (node->resumable)
-		eventfd_write(node->reconnect_fd, 1);
+		fp_node_wake(node);
+}
+
+void fp_node_wake(struct fp_node *node)
+{
+	if (!atomic_exchange(&node->has_work, 1))
+		syscall(SYS_futex, &node->has_work, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
 
 void fp_node_count(struct fp_node *node, enum fp_io_op op, uint64_t len_bytes)

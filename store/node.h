@@ -48,8 +48,8 @@ struct fp_node {
 	unsigned address;             /* this port's, in the set */
 	bool load_store;              /* it never breaks: what it lent is mapped here */
 	bool resumable;
-	bool adoptable;   /* a forked child can have its leases */
-	int reconnect_fd; /* tells the reconnect thread that it has work; another one in a forked child */
+	bool adoptable;            /* a forked child can have its leases */
+	_Atomic uint32_t has_work; /* for its reconnect thread, since that looked; a futex */
 	/*
 	 * In a forked child until it has adopted: whose session, and where its identity is. The
 	 * epoch is the parent's until then: its copy of the control connection keeps the leases.
@@ -145,6 +145,9 @@ void fp_node_report(struct fp_node *node, uint64_t epoch, int error, const char 
 
 /* Takes the breaker one step. True if that changed it. Any thread, lock-free. */
 bool fp_node_step(struct fp_node *node, enum fp_breaker_event event, uint64_t epoch);
+
+/* Its reconnect thread has work. Any thread. */
+void fp_node_wake(struct fp_node *node);
 
 /* Counts bytes that were moved. Any thread, lock-free. */
 void fp_node_count(struct fp_node *node, enum fp_io_op op, uint64_t len_bytes);

@@ -10,8 +10,10 @@
  *   takes it up      ◄───────────── fresh, then the breaker closes
  */
 #include <errno.h>
+#include <linux/futex.h>
 #include <string.h>
-#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "cleanup.h"
 #include "clock.h"
@@ -268,10 +270,9 @@ uint64_t fp_store_reconnect(struct fp_store *store, unsigned node_idx)
 {
 	struct fp_node *node = &store->nodes[node_idx];
 	uint64_t due_ns = fp_clock_ns() + MAX_SLEEP_NS, node_due_ns, now_ns;
-	eventfd_t ignored;
 
 	assert(store->opener == getpid());
-	eventfd_read(node->reconnect_fd, &ignored); /* first: what comes from here on says so again */
+	atomic_store(&node->has_work, 0); /* first: what comes from here on says so again */
 	collect_given(store, node);
 	fp_transport_check_devices();
 	node_due_ns = step_node(store, node);
@@ -290,7 +291,18 @@ void fp_store_refresh_names(const struct fp_store *store, unsigned node_idx)
 		fp_names_refresh(fp_node_way(node, way)->host);
 }
 
-int fp_store_reconnect_fd(const struct fp_store *store, unsigned node_idx)
+void fp_store_wake_reconnect(struct fp_store *store, unsigned node_idx)
 {
-	return store->nodes[node_idx].reconnect_fd;
+	fp_node_wake(&store->nodes[node_idx]);
+}
+
+bool fp_store_await_work(struct fp_store *store, unsigned node_idx, uint64_t wait_ns)
+{
+	_Atomic uint32_t *has_work = &store->nodes[node_idx].has_work;
+	const struct timespec wait = {.tv_sec = (time_t)(wait_ns / FP_NSEC_PER_SEC),
+	                              .tv_nsec = (long)(wait_ns % FP_NSEC_PER_SEC)};
+
+	if (!atomic_load(has_work))
+		syscall(SYS_futex, has_work, FUTEX_WAIT_PRIVATE, 0, &wait, NULL, 0);
+	return atomic_load(has_work);
 }

@@ -10,7 +10,6 @@
 #include <sched.h>
 #include <stdarg.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/mman.h>
 
 #include "cleanup.h"
@@ -107,13 +106,10 @@ static int node_begin(struct fp_store *store, struct fp_node *node, struct fp_se
 	int r;
 
 	node->load_store = session->transport->load_store;
-	node->reconnect_fd = FP_FD_OPEN(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-	r = node->reconnect_fd < 0 ? -errno : 0;
-	node->epoch = r == 0 ? fp_session_epoch_new(session, 0) : NULL;
+	node->epoch = fp_session_epoch_new(session, 0);
 	if (!node->epoch) {
 		fp_session_close(session);
-		fp_fd_close(node->reconnect_fd);
-		return r < 0 ? r : -ENOMEM;
+		return -ENOMEM;
 	}
 	pthread_mutex_init(&node->control, NULL);
 	store->direct = store->direct && node->load_store;
@@ -218,7 +214,6 @@ static void node_end(struct fp_store *store, unsigned node_idx)
 		fp_session_close(node->epoch->session);
 	}
 	free(node->epoch);
-	fp_fd_close(node->reconnect_fd);
 	pthread_mutex_destroy(&node->control);
 	explicit_bzero(&node->identity, sizeof(node->identity));
 }

@@ -128,13 +128,12 @@ void fp_store_close(struct fp_store *store);
  * resume what is cut off (at once, then with exponential backoff and jitter), attaches its leases
  * again, opens links for every lane and closes those that the lanes gave up. Does what is due, then
  * returns how long the caller may sleep before the next call, in ns (0: call again now), unless
- * fp_store_reconnect_fd says that work has come earlier.
+ * fp_store_await_work says that work has come earlier.
  *
  * One thread a node calls it, in a loop, from the opening of the store until its lanes are idle or
  * closed. A thread that tends several nodes in turn lets each wait for the others.
  *
- *   while (!stop) { ns = fp_store_reconnect(store, i); ppoll(fp_store_reconnect_fd(store, i) and
- *   what wakes you, ns); }
+ *   while (!stop) { ns = fp_store_reconnect(store, i); fp_store_await_work(store, i, ns); }
  *
  * It blocks on its node (to connect: half of deadline_ns in all, all of it after two attempts, 200
  * ms a way), allocates, logs and takes locks that control calls hold: never a thread that faults
@@ -149,9 +148,10 @@ uint64_t fp_store_reconnect(struct fp_store *store, unsigned node);
  * also while the process forks: no fork waits.
  */
 void fp_store_refresh_names(const struct fp_store *store, unsigned node);
-/* An eventfd, nonblocking, readable while fp_store_reconnect has work that was not due when it
- * returned. The store's: do not read it. Valid until the store closes. */
-int fp_store_reconnect_fd(const struct fp_store *store, unsigned node);
+/* Waits for work that was not due when fp_store_reconnect returned, wait_ns at most. True: there is
+ * some. Woken without any by fp_store_wake_reconnect. */
+bool fp_store_await_work(struct fp_store *store, unsigned node, uint64_t wait_ns);
+void fp_store_wake_reconnect(struct fp_store *store, unsigned node);
 
 /*
  * Backs n_pages more of address space: takes leases, from the node with the most free first, until
@@ -263,9 +263,8 @@ void fp_store_fork_parent(struct fp_store *store, bool forked);
  */
 int fp_store_fork_child(struct fp_store *store, const struct fp_store_options *options);
 /*
- * The descriptors whose loss nobody would notice. One tells our parent that we live and read its
- * slots; one a node wakes its reconnect thread. Writes at most max numbers and returns how many; a
- * negative number is none.
+ * The descriptors whose loss nobody would notice: they tell our parent that we live and read its
+ * slots. Writes at most max numbers and returns how many; a negative number is none.
  */
 unsigned fp_store_vital_fds(const struct fp_store *store, int *ret_fds, unsigned max);
 

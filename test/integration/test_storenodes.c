@@ -306,10 +306,9 @@ static void *tender(void *arg)
 	unsigned node = (unsigned)(uintptr_t)arg;
 
 	while (!tender_stop) {
-		struct pollfd fd = {.fd = fp_store_reconnect_fd(t.store, node), .events = POLLIN};
 		uint64_t sleep_ns = fp_store_reconnect(t.store, node);
 
-		poll(&fd, 1, (int)(FP_MIN(sleep_ns, 20 * FP_NSEC_PER_MSEC) / FP_NSEC_PER_MSEC));
+		fp_store_await_work(t.store, node, FP_MIN(sleep_ns, 20 * FP_NSEC_PER_MSEC));
 	}
 	return NULL;
 }

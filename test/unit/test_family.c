@@ -131,8 +131,6 @@ static void adopting_is_put_off_until_something_wants_it(void **state)
 		write_all();
 		pid = fork_store();
 		if (!pid) {
-			struct pollfd fd = {.fd = fp_store_reconnect_fd(me.store, 0), .events = POLLIN};
-
 			for (unsigned i = 0; i < 2; i++)
 				if (want != NOTHING)
 					me.store->nodes[i].adopt_at_ns = fp_clock_ns() + far_ns;
@@ -145,8 +143,8 @@ static void adopting_is_put_off_until_something_wants_it(void **state)
 			if (want == READ) {
 				io = (struct fp_page_io){.slot = me.page[slot].slot, .buf = bytes};
 				check(fp_lane_read(me.lane, &p, 1) == 0);
-				check(poll(&fd, 1, 0) ==
-				      1); /* the reconnect thread need not sleep until then */
+				check(fp_store_await_work(
+				    me.store, 0, 0)); /* the reconnect thread need not sleep until then */
 				fake_tend(me.store);
 				check(!info(0).adopting && info(1).adopting);
 				while (fp_lane_poll(me.lane, &done, 1) == 0)
@@ -155,12 +153,13 @@ static void adopting_is_put_off_until_something_wants_it(void **state)
 			} else if (want == RESERVE) {
 				me.store->deadline_ns = 0; /* we tend ourselves */
 				check(fp_store_reserve(me.store, 1) == -EHOSTDOWN);
-				check(poll(&fd, 1, 0) == 1);
+				check(fp_store_await_work(me.store, 0, 0));
 				fake_tend(me.store);
 				check(!is_adopting() && fp_store_reserve(me.store, 1) == 0);
 			}
 			while (want == NOTHING && is_adopting())
-				check(poll(&fd, 1, (int)(fake_tend(me.store) / FP_NSEC_PER_MSEC) + 1) >= 0);
+				(void)fp_store_await_work(me.store, 0,
+				                          fake_tend(me.store) + FP_NSEC_PER_MSEC);
 			check_all();
 			_exit(0);
 		}
@@ -226,9 +225,7 @@ static void *tender(void *arg)
 {
 	while (!stop_tending) {
 		uint64_t sleep_ns = fake_tend(me.store);
-		struct pollfd fd = {.fd = fp_store_reconnect_fd(me.store, 0), .events = POLLIN};
-
-		poll(&fd, 1, (int)(FP_MIN(sleep_ns, 5 * FP_NSEC_PER_MSEC) / FP_NSEC_PER_MSEC));
+		fp_store_await_work(me.store, 0, FP_MIN(sleep_ns, 5 * FP_NSEC_PER_MSEC));
 	}
 	return NULL;
 }

@@ -178,7 +178,7 @@ static void read_all_and_compare(uint64_t pattern)
 
 static void what_was_under_way_is_asked_again(void **state)
 {
-	struct pollfd fds[FP_STORE_MAX_NODES], tend = {.events = POLLIN};
+	struct pollfd fds[FP_STORE_MAX_NODES];
 	uint64_t deadline_ns;
 
 	bench_open();
@@ -195,10 +195,9 @@ static void what_was_under_way_is_asked_again(void **state)
 	assert_int_equal(fp_store_reserve(b.store, 1), -EHOSTDOWN);
 	assert_int_equal(fp_lane_pollfds(b.lane, fds, FP_STORE_MAX_NODES, &deadline_ns), 0);
 	assert_true(deadline_ns <= fp_clock_ns() + 10 * FP_NSEC_PER_MSEC);
-	tend.fd = fp_store_reconnect_fd(b.store, 0);
-	assert_int_equal(poll(&tend, 1, 0), 1); /* the reconnect thread is told */
-	fake_tend(b.store);                     /* the first attempt comes at once */
-	assert_int_equal(poll(&tend, 1, 0), 0);
+	assert_true(fp_store_await_work(b.store, 0, 0)); /* the reconnect thread is told */
+	fake_tend(b.store);                              /* the first attempt comes at once */
+	assert_false(fp_store_await_work(b.store, 0, 0));
 	assert_int_equal(info().state, FP_STORE_UP);
 	assert_true(fp_store_slot_up(b.store, b.ios[0].slot));
 	drain(false);
@@ -781,11 +780,9 @@ static void *tender(void *arg)
 {
 	while (!storm.stop) {
 		uint64_t sleep_ns = fake_tend(b.store);
-		struct pollfd fd = {.fd = fp_store_reconnect_fd(b.store, 0), .events = POLLIN};
-
 		for (unsigned i = 0; i < b.store->n_nodes; i++) /* its own: no storm is too quick for it */
 			b.store->nodes[i].backoff.closed_ns = 0;
-		poll(&fd, 1, (int)(FP_MIN(sleep_ns, 5 * FP_NSEC_PER_MSEC) / FP_NSEC_PER_MSEC));
+		fp_store_await_work(b.store, 0, FP_MIN(sleep_ns, 5 * FP_NSEC_PER_MSEC));
 	}
 	return NULL;
 }

@@ -376,9 +376,8 @@ static int start_inline(struct fp_agent *agent, const struct fp_fault_options *f
 static int start_guard(struct fp_agent *agent, struct fp_agent_error *error)
 {
 	const struct fp_far *far = &agent->far;
-	const int own[] = {
-	    far->uffd.fd,    far->pidfd,           far->mem_fd,       far->stat_fd,
-	    far->pagemap_fd, far->room.starved_fd, far->room.kick_fd, fp_reconnector_fd(agent->keeper)};
+	const int own[] = {far->uffd.fd,    far->pidfd,           far->mem_fd,      far->stat_fd,
+	                   far->pagemap_fd, far->room.starved_fd, far->room.kick_fd};
 	int stores[FP_FDGUARD_MAX - FP_ARRAY_LEN(own)], r;
 	unsigned n = fp_store_vital_fds(far->store, stores, FP_ARRAY_LEN(stores));
 

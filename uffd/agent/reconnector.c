@@ -2,16 +2,12 @@
 #include "reconnector.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <sys/eventfd.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "cleanup.h"
 #include "clock.h"
-#include "fdutil.h"
 #include "lockedmem.h"
 #include "nodewatch.h"
 #include "thread.h"
@@ -30,7 +26,6 @@ struct node_thread {
 struct fp_reconnector {
 	struct fp_reconnector_options options;
 	_Atomic unsigned n_asking; /* threads that want the turns: a mutex alone need not be fair */
-	int wake_fd;               /* readable from the stop on */
 	_Atomic bool stopping;
 	unsigned n_threads;
 	struct node_thread threads[FP_STORE_MAX_NODES];
@@ -44,13 +39,9 @@ static void pause_briefly(void)
 static void wait_for_work(const struct node_thread *thread, uint64_t sleep_ns)
 {
 	const struct fp_reconnector *reconnector = thread->reconnector;
-	struct pollfd fds[] = {
-	    {.fd = reconnector->wake_fd, .events = POLLIN},
-	    {.fd = fp_store_reconnect_fd(reconnector->options.store, thread->node), .events = POLLIN}};
-	struct timespec ts = {.tv_sec = (time_t)(sleep_ns / FP_NSEC_PER_SEC),
-	                      .tv_nsec = (long)(sleep_ns % FP_NSEC_PER_SEC)};
 
-	ppoll(fds, FP_ARRAY_LEN(fds), &ts, NULL);
+	if (!atomic_load(&reconnector->stopping))
+		fp_store_await_work(reconnector->options.store, thread->node, sleep_ns);
 }
 
 static void *run(void *arg)
@@ -102,7 +93,6 @@ void fp_reconnector_resume(struct fp_reconnector *reconnector)
 
 static void reconnector_free(struct fp_reconnector *reconnector)
 {
-	fp_fd_close(reconnector->wake_fd);
 	fp_lockedmem_free(reconnector, sizeof(*reconnector));
 }
 
@@ -123,13 +113,11 @@ int fp_reconnector_start(const struct fp_reconnector_options *options,
                          struct fp_reconnector **ret_reconnector)
 {
 	struct fp_reconnector *reconnector = fp_lockedmem_new(sizeof(*reconnector));
-	int r;
+	int r = 0;
 
 	if (!reconnector)
 		return -ENOMEM;
 	reconnector->options = *options;
-	reconnector->wake_fd = FP_FD_OPEN(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-	r = reconnector->wake_fd < 0 ? -errno : 0;
 	for (unsigned i = 0; i < fp_store_n_nodes(options->store) && r == 0; i++)
 		r = start_thread(reconnector, i);
 	if (r < 0) {
@@ -145,8 +133,8 @@ void fp_reconnector_stop(struct fp_reconnector *reconnector)
 	if (!reconnector)
 		return;
 	atomic_store(&reconnector->stopping, true);
-	eventfd_write(reconnector->wake_fd, 1);
 	for (unsigned i = 0; i < reconnector->n_threads; i++) {
+		fp_store_wake_reconnect(reconnector->options.store, reconnector->threads[i].node);
 		fp_thread_join(&reconnector->threads[i].thread);
 		pthread_mutex_destroy(&reconnector->threads[i].turn);
 	}
@@ -160,9 +148,4 @@ void fp_reconnector_abandon(struct fp_reconnector *reconnector)
 	for (unsigned i = 0; i < reconnector->n_threads; i++)
 		fp_thread_abandon(&reconnector->threads[i].thread);
 	reconnector_free(reconnector);
-}
-
-int fp_reconnector_fd(const struct fp_reconnector *reconnector)
-{
-	return reconnector ? reconnector->wake_fd : -1;
 }

@@ -35,7 +35,4 @@ void fp_reconnector_resume(struct fp_reconnector *reconnector);
 /* In the child of a fork that paused it: frees it, whose threads stayed with the parent. */
 void fp_reconnector_abandon(struct fp_reconnector *reconnector);
 
-/* What wakes them to end; -1: reconnector is NULL. */
-int fp_reconnector_fd(const struct fp_reconnector *reconnector);
-
 #endif
