@@ -11,13 +11,13 @@
 #include "cleanup.h"
 #include "clock.h"
 #include "request.h"
-#include "server.h"
+#include "node_server.h"
 
 #define MAX_LINKS 64 /* of one session */
 
 /* A connection is a descriptor. Of sessions there are no more than that: a RESUME asks for no
  * place. */
-static uint64_t limit_by_fds(const struct fp_server *server, uint64_t max)
+static uint64_t limit_by_fds(const struct fp_node_server *server, uint64_t max)
 {
 	return server->options.private_node ? max : FP_MIN(max, server->max_fds_out);
 }
@@ -92,7 +92,7 @@ static bool owns(const struct fp_node_secret *secret, const struct fp_node_sessi
 
 static int open_session(struct fp_conn *conn, const struct fp_node_secret *secret, const char **ret_why)
 {
-	struct fp_server *server = conn->server;
+	struct fp_node_server *server = conn->server;
 	struct fp_client *client = identify(conn, secret);
 	uint64_t max = limit_by_fds(server, server->config->limits.max_sessions);
 	struct fp_node_session *session;
@@ -116,7 +116,7 @@ static int open_session(struct fp_conn *conn, const struct fp_node_secret *secre
 	server->counters.sessions++;
 	fp_log(FP_LOG_INFO, "session", "%llu: %s at %s begins, of client %s", (unsigned long long)session->id,
 	       session->name, conn->peer, session->client->name);
-	fp_server_sessions_changed(server);
+	fp_node_server_sessions_changed(server);
 	return 0;
 }
 
@@ -146,7 +146,7 @@ static int attach_link(struct fp_conn *conn, const struct fp_node_secret *secret
  */
 static int resume_session(struct fp_conn *conn, const struct fp_node_secret *secret)
 {
-	struct fp_server *server = conn->server;
+	struct fp_node_server *server = conn->server;
 	struct fp_node_session *session =
 	    fp_node_session_find_resumable(&server->sessions, conn->hello.session_id, conn->hello.token);
 	int r;
@@ -158,7 +158,7 @@ static int resume_session(struct fp_conn *conn, const struct fp_node_secret *sec
 	r = fp_node_session_renew(session);
 	if (r < 0)
 		return r;
-	fp_server_fence(server, session);
+	fp_node_server_fence(server, session);
 	fp_conn_give(conn, session->client);
 	session->n_resumes++;
 	snprintf(session->peer, sizeof(session->peer), "%s", conn->peer);
@@ -166,7 +166,7 @@ static int resume_session(struct fp_conn *conn, const struct fp_node_secret *sec
 	server->counters.resumed++;
 	fp_log(FP_LOG_NOTICE, "session", "%llu: %s at %s is back: it has %u leases",
 	       (unsigned long long)session->id, session->name, conn->peer, session->leases.n);
-	fp_server_sessions_changed(server);
+	fp_node_server_sessions_changed(server);
 	return 0;
 }
 

@@ -20,7 +20,7 @@
 #include "listen.h"
 #include "log.h"
 #include "request.h"
-#include "server.h"
+#include "node_server.h"
 #include "cm_server.h"
 
 #define CONN_FDS         8  /* promised and not received on one connection */
@@ -226,7 +226,7 @@ static void forget_received(struct fp_conn *conn)
 /* All clients together have as many as there may be, or its client as many as one may have. */
 static bool are_fds_out(const struct fp_conn *conn)
 {
-	const struct fp_server *server = conn->server;
+	const struct fp_node_server *server = conn->server;
 
 	return server->fds_out >= server->max_fds_out ||
 	       conn->client->n_fds_out >= fp_client_share(conn->client, server->max_fds_out);
@@ -354,12 +354,14 @@ static void on_time(struct fp_op *op, int res, unsigned flags)
 	conn->timing = false;
 	if (res == -ETIME && conn->state == FP_CONN_OPEN) {
 		if (conn->timing_idle && conn->session->idle_timeout_ns && !idle_left_ns(conn)) {
-			fp_server_log_peer(conn->server, conn, "it was silent for longer than idle_timeout");
+			fp_node_server_log_peer(conn->server, conn,
+			                        "it was silent for longer than idle_timeout");
 			cut(conn);
 		}
 	} else if (res == -ETIME) {
 		if (wants_input(conn))
-			fp_server_log_peer(conn->server, conn, "it did not finish the handshake in time");
+			fp_node_server_log_peer(conn->server, conn,
+			                        "it did not finish the handshake in time");
 		fp_conn_kill(conn);
 	}
 	fp_conn_settle(conn);
@@ -393,7 +395,7 @@ static void know_peer(struct fp_conn *conn, struct fp_cm_server_peer *cm_peer)
 		fp_handshake_keep_alive(conn->fd);
 }
 
-static struct fp_conn *conn_new(struct fp_server *server, int fd, struct fp_cm_server_peer *cm_peer)
+static struct fp_conn *conn_new(struct fp_node_server *server, int fd, struct fp_cm_server_peer *cm_peer)
 {
 	fp_autofree struct fp_conn *conn = calloc(1, sizeof(*conn));
 	fp_autofree uint8_t *own_buf = server->loop.bufs ? NULL : malloc(FP_LOOP_BUF_BYTES);
@@ -414,7 +416,7 @@ static struct fp_conn *conn_new(struct fp_server *server, int fd, struct fp_cm_s
 	return fp_take_ptr(conn);
 }
 
-int fp_conn_start(struct fp_server *server, int fd, struct fp_cm_server_peer *cm_peer)
+int fp_conn_start(struct fp_node_server *server, int fd, struct fp_cm_server_peer *cm_peer)
 {
 	struct fp_conn *conn = conn_new(server, fd, cm_peer);
 
@@ -457,7 +459,7 @@ void fp_conn_answer_error(struct fp_conn *conn, const struct fp_wire_header *req
 void fp_conn_refuse(struct fp_conn *conn, enum fp_wire_status status, const char *reason)
 {
 	conn->server->counters.refused++;
-	fp_server_log_peer(conn->server, conn, reason);
+	fp_node_server_log_peer(conn->server, conn, reason);
 	fp_conn_answer_error(conn, &conn->inbox.header, status);
 	if (conn->state != FP_CONN_KILLED)
 		conn->state = FP_CONN_CLOSING;
@@ -465,7 +467,7 @@ void fp_conn_refuse(struct fp_conn *conn, enum fp_wire_status status, const char
 
 void fp_conn_kill(struct fp_conn *conn)
 {
-	struct fp_server *server = conn->server;
+	struct fp_node_server *server = conn->server;
 
 	if (conn->state == FP_CONN_KILLED)
 		return;
@@ -488,7 +490,7 @@ static void free_conn(struct fp_conn *conn)
 	drop_stash(conn);
 	free(conn->own_buf);
 	fp_cm_server_link_close(conn->cm_link);
-	fp_server_conn_ended(conn->server, conn);
+	fp_node_server_conn_ended(conn->server, conn);
 	end_cm_peer(conn->cm_peer);
 	free(conn);
 }
@@ -531,7 +533,7 @@ static void linger(struct fp_conn *conn)
 	fp_outbox_clear(&conn->outbox);
 	while (conn->fds_promised)
 		fp_conn_unpromise_fd(conn);
-	fp_server_session_left(conn->server, conn);
+	fp_node_server_session_left(conn->server, conn);
 	start_timer(conn, LINGER_NS);
 }
 
@@ -543,7 +545,7 @@ static void settle_input(struct fp_conn *conn)
 		drop_stash(conn);
 	if (conn->eof && wants_input(conn) && !conn->stash_bytes) {
 		if (!is_between_frames(conn))
-			fp_server_log_peer(conn->server, conn, "it went away in the middle of a frame");
+			fp_node_server_log_peer(conn->server, conn, "it went away in the middle of a frame");
 		/* Over rdma a process that ends and a cable that breaks look the same: who is
 		 * through says BYE. */
 		conn->cut = conn->cut || conn->cm_peer;

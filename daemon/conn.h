@@ -24,7 +24,7 @@
 
 struct fp_cm_server_peer;
 struct fp_cm_server_link;
-struct fp_server;
+struct fp_node_server;
 
 enum fp_conn_state { FP_CONN_HELLO, FP_CONN_AUTH, FP_CONN_OPEN, FP_CONN_CLOSING, FP_CONN_KILLED };
 
@@ -42,7 +42,7 @@ struct fp_conn {
 	TAILQ_ENTRY(fp_conn) stranger;
 	LIST_ENTRY(fp_conn) in_session;
 	struct fp_client *client; /* whose it is, held: a stranger's is his origin; NULL: it was evicted */
-	struct fp_server *server;
+	struct fp_node_server *server;
 	int fd;
 	bool is_unix;
 	char peer[FP_PEER_LEN];
@@ -91,7 +91,7 @@ bool fp_conn_may_break(const struct fp_conn *conn);
 
 /* Begins to serve fd and, unless NULL, the rdma_cm server's peer behind it; both are its own from
  * here on (also on failure: the peer is then ended). 0 or -ENOMEM. */
-int fp_conn_start(struct fp_server *server, int fd, struct fp_cm_server_peer *cm_peer);
+int fp_conn_start(struct fp_node_server *server, int fd, struct fp_cm_server_peer *cm_peer);
 
 /* It is session's from now on; NULL: nobody's. It leaves the one before. */
 void fp_conn_enter(struct fp_conn *conn, struct fp_node_session *session);

@@ -15,7 +15,7 @@
 
 #include "config.h"
 #include "log.h"
-#include "server.h"
+#include "node_server.h"
 #include "units.h"
 
 #define MANY 65536 /* as many as the configuration takes */
@@ -205,7 +205,7 @@ static void remove_folder(const struct arguments *args)
 
 static int run(const struct arguments *args)
 {
-	struct fp_server_options server = {
+	struct fp_node_server_options server = {
 	    .config_path = args->config_path,
 	    .private_node = args->private_node,
 	    .plain_receive = args->plain_receive,
@@ -227,7 +227,7 @@ static int run(const struct arguments *args)
 	if (args->check)
 		printf("%s: valid\n", args->config_path);
 	else
-		r = fp_server_run(&server);
+		r = fp_node_server_run(&server);
 	remove_folder(args);
 	fp_config_free(server.config);
 	return r;

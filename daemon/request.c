@@ -12,7 +12,7 @@
 
 #include "cleanup.h"
 #include "admission.h"
-#include "server.h"
+#include "node_server.h"
 #include "status.h"
 
 #define STATUS_COST 12u /* a byte of it takes as long to print as so many to copy */
@@ -163,7 +163,7 @@ static int refuse_descriptor(struct fp_conn *conn)
 
 static int handle_lease(struct fp_conn *conn)
 {
-	struct fp_server *server = conn->server;
+	struct fp_node_server *server = conn->server;
 	struct fp_lease_request request = {
 	    .shareable = conn->session->memfd,
 	    .client = conn->session->client,
@@ -449,7 +449,7 @@ size_t fp_request_write_data(struct fp_conn *conn, const uint8_t *bytes, size_t 
 /* The leases are free to be granted again by the time that the client is told. */
 static int handle_bye(struct fp_conn *conn)
 {
-	fp_server_end_session(conn->server, conn);
+	fp_node_server_end_session(conn->server, conn);
 	fp_request_answer(conn, FP_WIRE_FAREWELL, NULL, 0);
 	if (conn->state != FP_CONN_KILLED)
 		conn->state = FP_CONN_CLOSING;

@@ -10,7 +10,7 @@
 
 #include "cleanup.h"
 #include "clock.h"
-#include "server.h"
+#include "node_server.h"
 #include "units.h"
 
 #define SESSION_MAX_BYTES 768 /* of one session's object */
@@ -18,7 +18,7 @@
 
 typedef unsigned long long ull;
 
-static void print_pools(struct fp_server *server, FILE *out)
+static void print_pools(struct fp_node_server *server, FILE *out)
 {
 	fprintf(out, "\"pools\":[");
 	for (unsigned i = 0; i < server->pools.n; i++) {
@@ -36,7 +36,7 @@ static void print_pools(struct fp_server *server, FILE *out)
 	fprintf(out, "],");
 }
 
-static uint64_t printable_quota(const struct fp_server *server, const struct fp_client *client)
+static uint64_t printable_quota(const struct fp_node_server *server, const struct fp_client *client)
 {
 	uint64_t quota_bytes = fp_config_quota(server->config, client->name);
 
@@ -45,7 +45,7 @@ static uint64_t printable_quota(const struct fp_server *server, const struct fp_
 
 /* Of sessions and clients as many are told as the message holds: at most half of it is of
  * clients. */
-static void print_clients(const struct fp_server *server, FILE *out)
+static void print_clients(const struct fp_node_server *server, FILE *out)
 {
 	unsigned omitted = server->clients.n;
 	const char *comma = "";
@@ -92,7 +92,7 @@ static void print_session(const struct fp_node_session *session, FILE *out)
 	        (ull)session->leases.leased_bytes, (ull)session->read_bytes, (ull)session->written_bytes);
 }
 
-static void print_sessions(const struct fp_server *server, FILE *out)
+static void print_sessions(const struct fp_node_server *server, FILE *out)
 {
 	unsigned omitted = 0;
 	const char *comma = "";
@@ -122,7 +122,7 @@ static void print_devices(FILE *out)
 	fprintf(out, "]");
 }
 
-static void print_rdma(const struct fp_server *server, FILE *out)
+static void print_rdma(const struct fp_node_server *server, FILE *out)
 {
 	struct fp_cm_server_counts c;
 	unsigned n_regions = 0;
@@ -142,7 +142,7 @@ static void print_rdma(const struct fp_server *server, FILE *out)
 }
 
 /* What one-sided requests were denied the device says to the rdma_cm server. */
-static uint64_t denied(const struct fp_server *server)
+static uint64_t denied(const struct fp_node_server *server)
 {
 	struct fp_cm_server_counts c = {0};
 
@@ -151,7 +151,7 @@ static uint64_t denied(const struct fp_server *server)
 	return server->counters.denied + c.denied;
 }
 
-static void print_counters(const struct fp_server *server, FILE *out)
+static void print_counters(const struct fp_node_server *server, FILE *out)
 {
 	const struct fp_counters *c = &server->counters;
 
@@ -165,7 +165,7 @@ static void print_counters(const struct fp_server *server, FILE *out)
 	        (ull)c->read_bytes, (ull)c->written_bytes);
 }
 
-int fp_status_json(struct fp_server *server, char **ret_text, size_t *ret_len)
+int fp_status_json(struct fp_node_server *server, char **ret_text, size_t *ret_len)
 {
 	char *text = NULL;
 	size_t len = 0;
@@ -196,7 +196,7 @@ int fp_status_json(struct fp_server *server, char **ret_text, size_t *ret_len)
 	return 0;
 }
 
-const char *fp_status_line(struct fp_server *server, char *buf, size_t len)
+const char *fp_status_line(struct fp_node_server *server, char *buf, size_t len)
 {
 	uint64_t leases, leased_bytes, size_bytes, free_bytes;
 	char leased[16], size[16];

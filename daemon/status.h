@@ -6,15 +6,15 @@
 
 #include <stddef.h>
 
-struct fp_server;
+struct fp_node_server;
 
 /*
  * One JSON object of at most FP_WIRE_MAX_STATUS bytes: if there are more sessions than fit,
  * sessions_omitted says how many. 0 and *ret_text (malloc'd, the caller's); -ENOMEM.
  */
-int fp_status_json(struct fp_server *server, char **ret_text, size_t *ret_len);
+int fp_status_json(struct fp_node_server *server, char **ret_text, size_t *ret_len);
 
 /* "2 sessions hold 3 leases, 192.0 MiB of 8.0 GiB". Returns buf. */
-const char *fp_status_line(struct fp_server *server, char *buf, size_t len);
+const char *fp_status_line(struct fp_node_server *server, char *buf, size_t len);
 
 #endif

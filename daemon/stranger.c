@@ -6,7 +6,7 @@
 #include <errno.h>
 
 #include "cleanup.h"
-#include "server.h"
+#include "node_server.h"
 
 #define MIN_STRANGERS 8u
 #define MAX_STRANGERS 1024u
@@ -18,7 +18,7 @@ void fp_strangers_init(struct fp_strangers *strangers)
 	TAILQ_INIT(&strangers->list);
 }
 
-unsigned fp_strangers_max(const struct fp_server *server)
+unsigned fp_strangers_max(const struct fp_node_server *server)
 {
 	uint64_t quarter = FP_MIN(server->config->limits.max_connections / 4, server->max_fds_out / 2);
 
@@ -58,7 +58,7 @@ static void evict(struct fp_conn *conn)
 
 int fp_stranger_add(struct fp_conn *conn)
 {
-	struct fp_server *server = conn->server;
+	struct fp_node_server *server = conn->server;
 	struct fp_strangers *strangers = &server->strangers;
 	char name[FP_CLIENT_NAME_LEN];
 	struct fp_client *origin = fp_client_get(

@@ -20,7 +20,7 @@
 #include "log.h"
 
 struct fp_conn;
-struct fp_server;
+struct fp_node_server;
 
 /* Zero-initialised but for list. */
 struct fp_strangers {
@@ -33,7 +33,7 @@ struct fp_strangers {
 void fp_strangers_init(struct fp_strangers *strangers);
 /* How many there may be: a quarter of max_connections, an eighth of the limit of open files, 8 to
  * 1024. */
-unsigned fp_strangers_max(const struct fp_server *server);
+unsigned fp_strangers_max(const struct fp_node_server *server);
 
 /* A connection begins as one; another may be evicted for it. -ENOMEM: it does not. */
 int fp_stranger_add(struct fp_conn *conn);

@@ -29,7 +29,7 @@
 #include "frames.h"
 #include "fuzz.h"
 #include "log.h"
-#include "server.h"
+#include "node_server.h"
 
 #define HAS_SECRET 1u
 #define OVER_TCP   2u
@@ -99,10 +99,10 @@ static void add_secrets(struct fp_auth_config *auth)
 static void *serve(void *arg)
 {
 	struct node *node = arg;
-	struct fp_server_options options = {
+	struct fp_node_server_options options = {
 	    .config = node->config, .ready_fd = node->ready_fd, .users_fd = -1};
 
-	assert(fp_server_run(&options) == 0);
+	assert(fp_node_server_run(&options) == 0);
 	return NULL;
 }
 

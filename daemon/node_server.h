@@ -2,8 +2,8 @@
  * The server: all that a running farpaged consists of, its listeners, signals, limits and its end.
  * Room: daemon, its root.
  */
-#ifndef FP_SERVER_H
-#define FP_SERVER_H
+#ifndef FP_NODE_SERVER_H
+#define FP_NODE_SERVER_H
 
 #include <signal.h>
 #include <stdbool.h>
@@ -23,7 +23,7 @@
 #include "cm_server.h"
 
 struct fp_listener {
-	struct fp_server *server;
+	struct fp_node_server *server;
 	struct fp_listen_address address;
 	int fd;          /* -1: the rdma_cm server's */
 	unsigned cm_idx; /* of an rdma address: which of the rdma_cm server's it is */
@@ -44,7 +44,7 @@ struct fp_counters {
 	uint64_t denied; /* requests that named memory they have no lease of */
 };
 
-struct fp_server_options {
+struct fp_node_server_options {
 	struct fp_config *config; /* stays the caller's; changed by reloads */
 	const char *config_path;  /* what SIGHUP reads; NULL: nothing to read */
 	bool private_node;        /* serves only processes of its own user */
@@ -54,12 +54,12 @@ struct fp_server_options {
 	               */
 };
 
-struct fp_server {
+struct fp_node_server {
 	struct fp_loop loop;
 	struct fp_worker *worker;
 	struct fp_cm_server *cm_server; /* NULL: no rdma is configured */
 	struct fp_cm_server_event cm_news;
-	struct fp_server_options options;
+	struct fp_node_server_options options;
 	struct fp_config *config; /* as options.config */
 	struct fp_pools pools;
 	struct fp_listener *listeners;
@@ -92,35 +92,35 @@ struct fp_server {
  * Makes pools and listeners, serves until SIGTERM or SIGINT, gives everything back. Returns 0, or a
  * negative errno after it has logged why. Blocks SIGTERM, SIGINT and SIGHUP in the calling thread.
  */
-int fp_server_run(const struct fp_server_options *options);
+int fp_node_server_run(const struct fp_node_server_options *options);
 
 /* Takes a connection on, or turns it away and says why. fd and cm_peer (NULL: not by rdma) are
  * the server's from then on. */
-void fp_server_welcome(struct fp_server *server, int fd, struct fp_cm_server_peer *cm_peer);
+void fp_node_server_welcome(struct fp_node_server *server, int fd, struct fp_cm_server_peer *cm_peer);
 
 /*
  * A connection has nothing more to do with its session, if it has one. If it was the control
  * connection the session ends; or, if it was cut, is cut off, and ends when its grace period is
  * over.
  */
-void fp_server_session_left(struct fp_server *server, struct fp_conn *conn);
+void fp_node_server_session_left(struct fp_node_server *server, struct fp_conn *conn);
 /* A connection has come to its end, and is about to be freed. It leaves its session. */
-void fp_server_conn_ended(struct fp_server *server, struct fp_conn *conn);
+void fp_node_server_conn_ended(struct fp_node_server *server, struct fp_conn *conn);
 
 /*
  * Ends the control connection and all links of a session, on behalf of a RESUME. When this returns
  * nothing of what they had under way lands any more.
  */
-void fp_server_fence(struct fp_server *server, struct fp_node_session *session);
+void fp_node_server_fence(struct fp_node_server *server, struct fp_node_session *session);
 
 /* Ends the session of a control connection: its links end, its leases go back. The connection goes
  * on. */
-void fp_server_end_session(struct fp_server *server, struct fp_conn *conn);
+void fp_node_server_end_session(struct fp_node_server *server, struct fp_conn *conn);
 
 /* A session was opened or has ended: tells systemd, if it listens. */
-void fp_server_sessions_changed(struct fp_server *server);
+void fp_node_server_sessions_changed(struct fp_node_server *server);
 
 /* Logs what a peer did wrong. */
-void fp_server_log_peer(struct fp_server *server, const struct fp_conn *conn, const char *what);
+void fp_node_server_log_peer(struct fp_node_server *server, const struct fp_conn *conn, const char *what);
 
 #endif

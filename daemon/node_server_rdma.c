@@ -1,7 +1,7 @@
 /*
- * The server's side of the rdma_cm server. Room: daemon; see server_rdma.h.
+ * The server's side of the rdma_cm server. Room: daemon; see node_server_rdma.h.
  */
-#include "server_rdma.h"
+#include "node_server_rdma.h"
 
 #include <errno.h>
 
@@ -10,7 +10,7 @@
 
 /* ---- opening ---- */
 
-static int explain_cm_server(const struct fp_server *server, const struct fp_listener *failed, int r)
+static int explain_cm_server(const struct fp_node_server *server, const struct fp_listener *failed, int r)
 {
 	char url[FP_LISTEN_URL_LEN] = "rdma", reason[64], devices[FP_EXPLAIN_LEN];
 	uint16_t port;
@@ -45,7 +45,7 @@ static int explain_cm_server(const struct fp_server *server, const struct fp_lis
 	return r;
 }
 
-int fp_server_rdma_open(struct fp_server *server)
+int fp_node_server_rdma_open(struct fp_node_server *server)
 {
 	struct fp_cm_server_address listen[FP_CM_SERVER_MAX_LISTENERS];
 	struct fp_listener *listeners[FP_CM_SERVER_MAX_LISTENERS + 1] = {NULL};
@@ -88,7 +88,7 @@ int fp_server_rdma_open(struct fp_server *server)
 
 /* ---- what it tells ---- */
 
-static void log_cm_news(struct fp_server *server, const struct fp_cm_server_event *news)
+static void log_cm_news(struct fp_node_server *server, const struct fp_cm_server_event *news)
 {
 	switch (news->type) {
 	case FP_CM_SERVER_EVENT_DENIED:
@@ -112,23 +112,23 @@ static void log_cm_news(struct fp_server *server, const struct fp_cm_server_even
 
 static void on_cm_news(struct fp_op *op, int res, unsigned flags)
 {
-	struct fp_server *server = fp_container_of(op, struct fp_server, cm_op);
+	struct fp_node_server *server = fp_container_of(op, struct fp_node_server, cm_op);
 	struct fp_cm_server_event news = server->cm_news;
 
 	if (res == -EINTR || res == -EAGAIN) {
-		fp_server_rdma_read(server);
+		fp_node_server_rdma_read(server);
 		return;
 	}
 	if (res != sizeof(news))
 		return;
-	fp_server_rdma_read(server);
+	fp_node_server_rdma_read(server);
 	if (news.type == FP_CM_SERVER_EVENT_PEER)
-		fp_server_welcome(server, news.fd, news.peer);
+		fp_node_server_welcome(server, news.fd, news.peer);
 	else
 		log_cm_news(server, &news);
 }
 
-void fp_server_rdma_read(struct fp_server *server)
+void fp_node_server_rdma_read(struct fp_node_server *server)
 {
 	server->cm_op.done = on_cm_news;
 	fp_loop_read(&server->loop, &server->cm_op, fp_cm_server_event_fd(server->cm_server),

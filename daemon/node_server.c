@@ -1,7 +1,7 @@
 /*
- * The server. Room: daemon; see server.h.
+ * The server. Room: daemon; see node_server.h.
  */
-#include "server.h"
+#include "node_server.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -18,7 +18,7 @@
 #include "clock.h"
 #include "log_throttle.h"
 #include "notify.h"
-#include "server_rdma.h"
+#include "node_server_rdma.h"
 #include "status.h"
 
 #define ACCEPT_PAUSE_NS (100 * FP_NSEC_PER_MSEC)
@@ -27,14 +27,14 @@
 #define KEPT_TICK_NS    (50 * FP_NSEC_PER_MSEC)
 #define GRACE_TICK_NS   FP_NSEC_PER_SEC /* that a shorter grace period, told later, is soon heeded */
 
-void fp_server_log_peer(struct fp_server *server, const struct fp_conn *conn, const char *what)
+void fp_node_server_log_peer(struct fp_node_server *server, const struct fp_conn *conn, const char *what)
 {
 	fp_log(FP_LOG_WARNING, conn->session ? "peer" : "stranger",
 	       "%s%s%s: %s: its connection ends, others go on", conn->peer,
 	       conn->hello.client_name[0] ? " " : "", conn->hello.client_name, what);
 }
 
-void fp_server_sessions_changed(struct fp_server *server)
+void fp_node_server_sessions_changed(struct fp_node_server *server)
 {
 	char line[128];
 
@@ -58,7 +58,7 @@ static bool is_own_user(int fd)
 	return uid == (uid_t)-1 || uid == geteuid() || uid == 0;
 }
 
-void fp_server_welcome(struct fp_server *server, int fd, struct fp_cm_server_peer *cm_peer)
+void fp_node_server_welcome(struct fp_node_server *server, int fd, struct fp_cm_server_peer *cm_peer)
 {
 	const char *why = NULL;
 	char peer[FP_PEER_LEN];
@@ -93,11 +93,11 @@ static void close_listener(struct fp_listener *listener)
 static void on_accept(struct fp_op *op, int res, unsigned flags)
 {
 	struct fp_listener *listener = fp_container_of(op, struct fp_listener, accept_op);
-	struct fp_server *server = listener->server;
+	struct fp_node_server *server = listener->server;
 	char reason[64];
 
 	if (res >= 0)
-		fp_server_welcome(server, res, NULL);
+		fp_node_server_welcome(server, res, NULL);
 	listener->accepting = false;
 	if (server->stopping) {
 		close_listener(listener);
@@ -140,13 +140,13 @@ static void on_trim(struct fp_timer *timer)
 
 /* The allocator keeps what is freed below a piece that is still in use. The ends of some seconds
  * are one trim, for which the loop stands still: 10 ms where thousands have ended. */
-static void trim_soon(struct fp_server *server)
+static void trim_soon(struct fp_node_server *server)
 {
 	if (!server->stopping)
 		fp_timer_start(&server->trim, &server->loop, TRIM_DELAY_NS);
 }
 
-static void end_session(struct fp_server *server, struct fp_node_session *session)
+static void end_session(struct fp_node_server *server, struct fp_node_session *session)
 {
 	unsigned long long leases = session->leases.n, mib = session->leases.leased_bytes >> 20;
 
@@ -158,10 +158,10 @@ static void end_session(struct fp_server *server, struct fp_node_session *sessio
 	end_links(session);
 	fp_node_session_end(&server->sessions, session);
 	trim_soon(server); /* one that expired has ended long after its connection */
-	fp_server_sessions_changed(server);
+	fp_node_server_sessions_changed(server);
 }
 
-void fp_server_fence(struct fp_server *server, struct fp_node_session *session)
+void fp_node_server_fence(struct fp_node_server *server, struct fp_node_session *session)
 {
 	end_links(session);
 	fp_node_session_disarm(session);
@@ -170,7 +170,7 @@ void fp_server_fence(struct fp_server *server, struct fp_node_session *session)
 }
 
 /* Waits for the next session that is cut off to expire, if there is one. */
-static void watch_grace(struct fp_server *server)
+static void watch_grace(struct fp_node_server *server)
 {
 	uint64_t now_ns = fp_clock_ns(), left_ns;
 	const struct fp_node_session *next;
@@ -184,7 +184,7 @@ static void watch_grace(struct fp_server *server)
 }
 
 /* Ends those whose time is over; at once if that can't be waited for. */
-static void end_expired(struct fp_server *server, bool at_once)
+static void end_expired(struct fp_node_server *server, bool at_once)
 {
 	struct fp_node_session *next;
 	unsigned n;
@@ -200,19 +200,19 @@ static void end_expired(struct fp_server *server, bool at_once)
 
 static void on_grace(struct fp_timer *timer)
 {
-	struct fp_server *server = fp_container_of(timer, struct fp_server, grace);
+	struct fp_node_server *server = fp_container_of(timer, struct fp_node_server, grace);
 
 	end_expired(server, false);
 	watch_grace(server);
 }
 
-static bool outlives(const struct fp_server *server, const struct fp_conn *conn)
+static bool outlives(const struct fp_node_server *server, const struct fp_conn *conn)
 {
 	return (conn->cut || conn->session->unconfirmed) && fp_conn_may_break(conn) && !server->stopping &&
 	       conn->session->grace_ns;
 }
 
-static void cut_off_session(struct fp_server *server, struct fp_node_session *session)
+static void cut_off_session(struct fp_node_server *server, struct fp_node_session *session)
 {
 	uint64_t grace_ns = session->grace_ns;
 
@@ -223,11 +223,11 @@ static void cut_off_session(struct fp_server *server, struct fp_node_session *se
 	session->cut_off = true;
 	session->expires_ns = fp_clock_ns() + grace_ns;
 	server->counters.cut_off++;
-	fp_server_sessions_changed(server);
+	fp_node_server_sessions_changed(server);
 	watch_grace(server);
 }
 
-void fp_server_end_session(struct fp_server *server, struct fp_conn *conn)
+void fp_node_server_end_session(struct fp_node_server *server, struct fp_conn *conn)
 {
 	struct fp_node_session *session = conn->session;
 
@@ -236,7 +236,7 @@ void fp_server_end_session(struct fp_server *server, struct fp_conn *conn)
 }
 
 /* While the node stops, the control connection waits for the last of its links. */
-static void link_ended(struct fp_server *server, struct fp_node_session *session)
+static void link_ended(struct fp_node_server *server, struct fp_node_session *session)
 {
 	struct fp_conn *conn;
 
@@ -250,7 +250,7 @@ static void link_ended(struct fp_server *server, struct fp_node_session *session
 		fp_conn_settle(conn);
 }
 
-void fp_server_session_left(struct fp_server *server, struct fp_conn *conn)
+void fp_node_server_session_left(struct fp_node_server *server, struct fp_conn *conn)
 {
 	struct fp_node_session *session = conn->session;
 	bool stays = session && fp_conn_is_control(conn) && outlives(server, conn);
@@ -266,16 +266,16 @@ void fp_server_session_left(struct fp_server *server, struct fp_conn *conn)
 		link_ended(server, session);
 }
 
-void fp_server_conn_ended(struct fp_server *server, struct fp_conn *conn)
+void fp_node_server_conn_ended(struct fp_node_server *server, struct fp_conn *conn)
 {
 	server->n_conns--;
 	trim_soon(server);
-	fp_server_session_left(server, conn);
+	fp_node_server_session_left(server, conn);
 	if (server->stopping && !server->n_conns)
 		fp_loop_stop(&server->loop);
 }
 
-static void kill_all(struct fp_server *server)
+static void kill_all(struct fp_node_server *server)
 {
 	struct fp_conn *conn;
 
@@ -287,7 +287,7 @@ static void kill_all(struct fp_server *server)
 
 static void on_drain_time(struct fp_timer *timer)
 {
-	struct fp_server *server = fp_container_of(timer, struct fp_server, drain);
+	struct fp_node_server *server = fp_container_of(timer, struct fp_node_server, drain);
 
 	if (server->n_conns) /* the last may have ended in the same round */
 		fp_log(FP_LOG_WARNING, "node", "stopping: drain_timeout passed: %u connections are cut off",
@@ -295,7 +295,7 @@ static void on_drain_time(struct fp_timer *timer)
 	kill_all(server);
 }
 
-static void stop(struct fp_server *server)
+static void stop(struct fp_node_server *server)
 {
 	char line[128];
 
@@ -322,7 +322,7 @@ static void stop(struct fp_server *server)
 		fp_loop_stop(&server->loop);
 }
 
-static void reload(struct fp_server *server)
+static void reload(struct fp_node_server *server)
 {
 	struct fp_config *next;
 	struct fp_conf_error error;
@@ -351,7 +351,7 @@ static void reload(struct fp_server *server)
 	fp_notify(server->notify_fd, "READY=1");
 }
 
-static void read_signal(struct fp_server *server)
+static void read_signal(struct fp_node_server *server)
 {
 	fp_loop_read(&server->loop, &server->signal_op, server->signal_fd, &server->signal,
 	             sizeof(server->signal));
@@ -359,14 +359,14 @@ static void read_signal(struct fp_server *server)
 
 static void on_users_gone(struct fp_op *op, int res, unsigned flags)
 {
-	struct fp_server *server = fp_container_of(op, struct fp_server, users_op);
+	struct fp_node_server *server = fp_container_of(op, struct fp_node_server, users_op);
 
 	if (!server->stopping)
 		stop(server);
 }
 
 /* True if somebody may still need this node: then it ends when nobody can any more. */
-static bool waits_for_users(struct fp_server *server)
+static bool waits_for_users(struct fp_node_server *server)
 {
 	fp_autoclose int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
 	struct pollfd users = {.fd = server->options.users_fd};
@@ -385,7 +385,7 @@ static bool waits_for_users(struct fp_server *server)
 
 static void on_signal(struct fp_op *op, int res, unsigned flags)
 {
-	struct fp_server *server = fp_container_of(op, struct fp_server, signal_op);
+	struct fp_node_server *server = fp_container_of(op, struct fp_node_server, signal_op);
 	bool again = server->stopping;
 
 	read_signal(server);
@@ -399,7 +399,7 @@ static void on_signal(struct fp_op *op, int res, unsigned flags)
 		stop(server);
 }
 
-static void read_worker(struct fp_server *server)
+static void read_worker(struct fp_node_server *server)
 {
 	fp_loop_read(&server->loop, &server->worker_op, fp_worker_fd(server->worker), &server->worker_events,
 	             sizeof(server->worker_events));
@@ -407,7 +407,7 @@ static void read_worker(struct fp_server *server)
 
 /* Nothing tells when a client lets go of memory: it is looked at again and again while there is
  * any. */
-static void watch_kept(struct fp_server *server)
+static void watch_kept(struct fp_node_server *server)
 {
 	if (server->pools.n_kept)
 		fp_timer_start(&server->kept, &server->loop, KEPT_TICK_NS);
@@ -415,7 +415,7 @@ static void watch_kept(struct fp_server *server)
 
 static void on_kept(struct fp_timer *timer)
 {
-	struct fp_server *server = fp_container_of(timer, struct fp_server, kept);
+	struct fp_node_server *server = fp_container_of(timer, struct fp_node_server, kept);
 
 	fp_pools_collect(&server->pools);
 	watch_kept(server);
@@ -423,7 +423,7 @@ static void on_kept(struct fp_timer *timer)
 
 static void on_worker(struct fp_op *op, int res, unsigned flags)
 {
-	struct fp_server *server = fp_container_of(op, struct fp_server, worker_op);
+	struct fp_node_server *server = fp_container_of(op, struct fp_node_server, worker_op);
 
 	read_worker(server);
 	fp_worker_reap(server->worker);
@@ -444,7 +444,7 @@ static int explain_start(const char *what, int r)
 	return r;
 }
 
-static int open_signals(struct fp_server *server)
+static int open_signals(struct fp_node_server *server)
 {
 	sigset_t set;
 
@@ -459,7 +459,7 @@ static int open_signals(struct fp_server *server)
 
 /* A connection, a memfd that a client maps, and one under way are a descriptor each: a quarter,
  * half, and a quarter (which are not open) of the limit. */
-static void raise_descriptor_limit(struct fp_server *server)
+static void raise_descriptor_limit(struct fp_node_server *server)
 {
 	struct rlimit limit = {0};
 
@@ -471,7 +471,7 @@ static void raise_descriptor_limit(struct fp_server *server)
 	fp_pools_init(&server->pools, (unsigned)FP_MIN(limit.rlim_cur / 2, UINT_MAX));
 }
 
-static int open_pools(struct fp_server *server)
+static int open_pools(struct fp_node_server *server)
 {
 	struct fp_conf_error error;
 	uint64_t size_bytes, free_bytes;
@@ -513,7 +513,7 @@ static int open_listener(struct fp_listener *listener, const char *text)
 	return r;
 }
 
-static int open_listeners(struct fp_server *server)
+static int open_listeners(struct fp_node_server *server)
 {
 	const struct fp_conf_strings *listen = &server->config->listen;
 	int r;
@@ -535,7 +535,7 @@ static int open_listeners(struct fp_server *server)
 	return 0;
 }
 
-static void listener_url(const struct fp_server *server, const struct fp_listener *listener, char *url,
+static void listener_url(const struct fp_node_server *server, const struct fp_listener *listener, char *url,
                          size_t len)
 {
 	if (listener->address.rdma)
@@ -546,7 +546,7 @@ static void listener_url(const struct fp_server *server, const struct fp_listene
 }
 
 /* Says where it is reached: to the log, and on a line of its own to whoever started us. */
-static void announce(struct fp_server *server)
+static void announce(struct fp_node_server *server)
 {
 	char url[FP_LISTEN_URL_LEN], line[128];
 
@@ -565,12 +565,12 @@ static void announce(struct fp_server *server)
 
 static bool take_turns(struct fp_loop *loop)
 {
-	struct fp_server *server = fp_container_of(loop, struct fp_server, loop);
+	struct fp_node_server *server = fp_container_of(loop, struct fp_node_server, loop);
 
 	return fp_turns_round(&server->turns, fp_conn_go_on);
 }
 
-static int run_loop(struct fp_server *server)
+static int run_loop(struct fp_node_server *server)
 {
 	char reason[64];
 	int r;
@@ -582,7 +582,7 @@ static int run_loop(struct fp_server *server)
 	read_signal(server);
 	read_worker(server);
 	if (server->cm_server)
-		fp_server_rdma_read(server);
+		fp_node_server_rdma_read(server);
 	announce(server);
 	r = fp_loop_run(&server->loop);
 	if (r < 0)
@@ -590,7 +590,7 @@ static int run_loop(struct fp_server *server)
 	return r;
 }
 
-static int serve(struct fp_server *server)
+static int serve(struct fp_node_server *server)
 {
 	struct fp_conf_error error;
 	int r;
@@ -608,7 +608,7 @@ static int serve(struct fp_server *server)
 	return r;
 }
 
-static void done(struct fp_server *server)
+static void done(struct fp_node_server *server)
 {
 	fp_cm_server_close(server->cm_server); /* after the worker: nothing is registered any more */
 	for (unsigned i = 0; i < server->n_listeners; i++)
@@ -622,9 +622,9 @@ static void done(struct fp_server *server)
 	fp_cleanup_close(&server->signal_fd);
 }
 
-int fp_server_run(const struct fp_server_options *options)
+int fp_node_server_run(const struct fp_node_server_options *options)
 {
-	struct fp_server server = {
+	struct fp_node_server server = {
 	    .options = *options,
 	    .config = options->config,
 	    .start_ns = fp_clock_ns(),
@@ -652,7 +652,7 @@ int fp_server_run(const struct fp_server_options *options)
 	if (r == 0)
 		r = open_listeners(&server);
 	if (r == 0)
-		r = fp_server_rdma_open(&server);
+		r = fp_node_server_rdma_open(&server);
 	if (r == 0)
 		r = serve(&server);
 	if (r == 0)
