@@ -107,7 +107,7 @@ static pid_t fork_for(const struct request *rq)
 
 __attribute__((used)) static uint64_t before_vfork(void)
 {
-	return (uint64_t)FP_MIN(fp_agent_hold_depth(), 0xffu) << HOLDS_SHIFT |
+	return (uint64_t)FP_MIN(fp_agent_pin_depth(), 0xffu) << HOLDS_SHIFT |
 	       (uint64_t)(fp_local.depth & LOCAL_MASK) << LOCAL_SHIFT |
 	       (uint64_t)(fp_agent_sigmask_depth() & MASKS_MASK) << MASKS_SHIFT |
 	       (uint64_t)fp_fd_before_vfork() << FDS_SHIFT;
@@ -117,7 +117,7 @@ __attribute__((used)) static void vfork_is_over(uint64_t noted)
 {
 	int saved = errno;
 
-	fp_agent_hold_vforked((unsigned)(noted >> HOLDS_SHIFT & 0xffu));
+	fp_agent_pin_vforked((unsigned)(noted >> HOLDS_SHIFT & 0xffu));
 	fp_agent_sigmask_vforked((unsigned)(noted >> MASKS_SHIFT & MASKS_MASK));
 	fp_local_vforked((unsigned)(noted >> LOCAL_SHIFT & LOCAL_MASK));
 	fp_fd_vforked((unsigned)(noted >> FDS_SHIFT));

@@ -33,7 +33,7 @@ static void hand_on(_Atomic uint32_t *word, uint32_t tid, bool inherits)
 	struct fp_pin hold;
 	uint32_t now;
 
-	if (fp_agent_hold(fp_shim_agent(), &range, 1, &hold) < 0)
+	if (fp_agent_pin(fp_shim_agent(), &range, 1, &hold) < 0)
 		return;
 	now = atomic_load(word);
 	while ((now & FUTEX_TID_MASK) == tid)
@@ -41,7 +41,7 @@ static void hand_on(_Atomic uint32_t *word, uint32_t tid, bool inherits)
 			break;
 	if ((now & FUTEX_TID_MASK) == tid && (now & FUTEX_WAITERS) && !inherits)
 		FP_RAW(SYS_futex, word, FUTEX_WAKE, 1, NULL, NULL, 0);
-	fp_agent_unhold(fp_shim_agent(), &hold);
+	fp_agent_unpin(fp_shim_agent(), &hold);
 }
 
 /* The lowest bit says that the mutex inherits priority. */

@@ -148,11 +148,11 @@ static int start(struct fp_agent_error *error)
 	options.enter_local = fp_shim_enter_local;
 	options.leave_local = fp_shim_leave_local;
 	options.on_signal_stack = fp_sigstack_in_use;
-	options.holds = options.own_handler = options.low = true;
+	options.pins = options.own_handler = options.low = true;
 	r = fp_agent_start(&options, &agent, error);
 	if (r == 0)
 		r = fp_robust_open();
-	if (r == 0 && fp_agent_needs_holds(agent))
+	if (r == 0 && fp_agent_needs_pins(agent))
 		r = open_signals(options.fault_mode, error);
 	fp_libc_open();
 	fp_local_rules_open(&settings.rules);

@@ -83,10 +83,10 @@ static int create(create_fn *real, pthread_t *thread, const pthread_attr_t *attr
 	struct fp_pin hold;
 	int r;
 
-	if (fp_agent_hold(fp_shim_agent(), ranges, 2, &hold) < 0)
+	if (fp_agent_pin(fp_shim_agent(), ranges, 2, &hold) < 0)
 		return EAGAIN;
 	r = real(thread, attr, begin, s);
-	fp_agent_unhold(fp_shim_agent(), &hold);
+	fp_agent_unpin(fp_shim_agent(), &hold);
 	return r;
 }
 

@@ -51,7 +51,7 @@ __attribute__((noinline)) static void hold(const struct fp_pin_range *ranges, un
 	} low;
 
 	__asm__ volatile("" : : "r"(&low) : "memory");
-	fp_agent_hold(fp_shim_agent(), ranges, n, &low.hold);
+	fp_agent_pin(fp_shim_agent(), ranges, n, &low.hold);
 }
 
 /* Called by the three below; returns where they go on. */

@@ -82,12 +82,12 @@ static int copy_held(char *dst, const char *src, size_t len)
 		struct fp_pin_range ranges[] = {{.addr = src, .len_bytes = n},
 		                                {.addr = dst, .len_bytes = n, .write = true}};
 		struct fp_pin hold;
-		int r = fp_agent_hold(fp_shim_agent(), ranges, 2, &hold);
+		int r = fp_agent_pin(fp_shim_agent(), ranges, 2, &hold);
 
 		if (r < 0)
 			return r;
 		r = copy_checked(dst, src, n);
-		fp_agent_unhold(fp_shim_agent(), &hold);
+		fp_agent_unpin(fp_shim_agent(), &hold);
 		if (r < 0)
 			return r;
 		dst += n;
@@ -654,7 +654,7 @@ int fp_call_args_prepare(struct fp_call_args *job)
 			job->masks |= 1u << piece->arg;
 	}
 	if (r == 0 && job->n_ranges)
-		r = fp_agent_pin(fp_shim_agent(), job->ranges, job->n_ranges, &job->hold);
+		r = fp_agent_pin_for_device(fp_shim_agent(), job->ranges, job->n_ranges, &job->hold);
 	job->is_held = r == 0 && job->n_ranges;
 	return r;
 }
@@ -673,7 +673,7 @@ long fp_call_args_finish(struct fp_call_args *job, long ret)
 	const char *place = (const char *)ret;
 
 	if (job->is_held)
-		fp_agent_unhold(fp_shim_agent(), &job->hold);
+		fp_agent_unpin(fp_shim_agent(), &job->hold);
 	job->is_held = false;
 	for (unsigned i = 0; i < job->n_copies; i++) {
 		const struct fp_call_args_copy *copy = &job->copies[i];
@@ -703,7 +703,7 @@ void fp_call_args_end(struct fp_call_args *job)
 	int saved = errno;
 
 	if (job->is_held)
-		fp_agent_unhold(fp_shim_agent(), &job->hold);
+		fp_agent_unpin(fp_shim_agent(), &job->hold);
 	job->is_held = false;
 	give_blocks(job);
 	errno = saved;

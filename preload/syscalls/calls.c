@@ -62,8 +62,8 @@ static bool reads_descriptor(const struct fp_row *row)
 
 void fp_calls_open(void)
 {
-	bool hold = fp_shim_agent() && fp_agent_needs_holds(fp_shim_agent());
-	bool pin = fp_shim_agent() && fp_agent_is_blind_to_pins(fp_shim_agent());
+	bool hold = fp_shim_agent() && fp_agent_needs_pins(fp_shim_agent());
+	bool pin = fp_shim_agent() && fp_agent_is_blind_to_devices(fp_shim_agent());
 
 	atomic_store_explicit(&must_pin, pin, memory_order_release);
 	atomic_store_explicit(&must_hold, hold, memory_order_release);
@@ -275,7 +275,7 @@ static int attempt(const struct request *q, bool by_copy, long *ret)
 		fp_call_args_give_up(&job, q->args);
 	errno = before;
 	*ret = call(q, job.args);
-	if (r == 0 && is_fault(*ret) && fp_agent_hold_again(fp_shim_agent(), job.ranges, job.n_ranges)) {
+	if (r == 0 && is_fault(*ret) && fp_agent_pin_again(fp_shim_agent(), job.ranges, job.n_ranges)) {
 		fp_local_settle();
 		*ret = call(q, job.args);
 	}

@@ -119,7 +119,7 @@ static void begin(const char *url)
 	                                         .n_urls = 1,
 	                                         .local_bytes = LOCAL_PAGES * FP_PAGE_SIZE,
 	                                         .fault_mode = FP_FAULT_MODE_INLINE,
-	                                         .holds = true};
+	                                         .pins = true};
 	struct fp_agent_error error;
 
 	trial_check(sigaltstack(&signal_stack, NULL) == 0, "sigaltstack");
@@ -163,8 +163,8 @@ static void hold_pages(void)
 		    .addr = scene.far + (size_t)p * FP_PAGE_SIZE, .len_bytes = 1, .write = p % 2};
 		struct fp_pin hold;
 
-		trial_check(fp_agent_hold(scene.agent, &range, 1, &hold) == 0, "page %u is not held", p);
-		fp_agent_unhold(scene.agent, &hold);
+		trial_check(fp_agent_pin(scene.agent, &range, 1, &hold) == 0, "page %u is not held", p);
+		fp_agent_unpin(scene.agent, &hold);
 	}
 	atomic_store(&leave_me, false);
 }

@@ -187,7 +187,7 @@ static int body_fork_overdraws(void *arg)
 	if (pid == 0)
 		_exit(0);
 	fp_agent_fork_parent(s->agent);
-	peak = atomic_load(&s->agent->far.room.peak);
+	peak = atomic_load(&s->agent->far.budget.peak);
 	fprintf(stderr, "%d pages at most\n", (int)peak);
 	trial_check(waitpid(pid, &status, 0) == pid && status == 0, "the child ended with %x", status);
 	pthread_join(plugger, NULL);

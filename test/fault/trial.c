@@ -80,7 +80,7 @@ struct fp_agent *trial_agent(const struct fp_agent_options *options)
 		chosen.patience_ns = chosen.deadline_ns;
 	if (mode && strcmp(mode, "inline") == 0) {
 		chosen.fault_mode = FP_FAULT_MODE_INLINE;
-		chosen.holds = true;
+		chosen.pins = true;
 	}
 	trial_check(fp_agent_start(&chosen, &agent, &error) == 0, "%s", error.text);
 	return agent;

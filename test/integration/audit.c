@@ -43,7 +43,8 @@ static bool audit_page(struct books *b, uint32_t page, bool here)
 		wrong = "would never be evicted";
 	else if (here && (state == FP_PAGE_ZERO || state == FP_PAGE_REMOTE))
 		wrong = "is present";
-	else if (!here && state == FP_PAGE_RESIDENT && !atomic_load(&b->far->native[page >> FP_CHUNK_SHIFT]))
+	else if (!here && state == FP_PAGE_RESIDENT &&
+	         !atomic_load(&b->far->filled_chunks[page >> FP_CHUNK_SHIFT]))
 		wrong = "is not present";
 	b->resident += state == FP_PAGE_RESIDENT;
 	b->slots += fp_page_slot(word) != 0;
@@ -70,7 +71,7 @@ static bool audit_chunk(struct books *b, uint32_t first)
 
 static bool audit_sums(struct books *b)
 {
-	uint64_t tokens = atomic_load(&b->far->room.resident), slots = fp_store_slots_used(b->far->store);
+	uint64_t tokens = atomic_load(&b->far->budget.resident), slots = fp_store_slots_used(b->far->store);
 
 	if (b->resident == tokens && b->slots == slots)
 		return true;

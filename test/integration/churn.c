@@ -303,7 +303,7 @@ int main(int argc, char **argv)
 {
 	struct settings s = {
 	    .agent = {.local_bytes = 64 * FP_PAGE_SIZE,
-	              .holds = true,
+	              .pins = true,
 	              .readahead_pages = 32,
 	              .secret = getenv("FARPAGE_TEST_SECRET")}, /* of --node */
 	    .stall_ns = STALL_NS,

@@ -201,17 +201,17 @@ static ssize_t transfer(struct churner *c, const struct transfer *t, char *far, 
 		struct fp_pin_range range = {far + done, len - done, t->into};
 		struct fp_pin hold;
 		ssize_t n;
-		int r = fp_agent_hold(agent, &range, 1, &hold);
+		int r = fp_agent_pin(agent, &range, 1, &hold);
 
 		if (r == -E2BIG) {
 			range.len_bytes = hold.fit_bytes;
-			r = fp_agent_hold(agent, &range, 1, &hold);
+			r = fp_agent_pin(agent, &range, 1, &hold);
 		}
 		if (r < 0)
 			churn_die(c, "hold of %zu bytes at %p: %s", range.len_bytes, range.addr,
 			          strerror(-r));
 		n = call_kernel(t, far + done, range.len_bytes, done);
-		fp_agent_unhold(agent, &hold);
+		fp_agent_unpin(agent, &hold);
 		if (n <= 0)
 			return done ? (ssize_t)done : n;
 		done += (size_t)n;

@@ -43,7 +43,7 @@ static int set_up(void **state)
 	memset(bytes, 'x', sizeof(bytes));
 	far = (struct fp_far){.stats = &stats, .deadline_ns = DEADLINE, .pidfd = -1, .pagemap_fd = -1};
 	if (fp_uffd_open(0, &far.uffd) < 0 || fp_far_reserve(&far) < 0 || fp_events_init(&far, OWN) < 0 ||
-	    fp_budget_init(&far.room, BUDGET) < 0 || fp_evict_queue_init(&far.fifo, 1u << 16) < 0)
+	    fp_budget_init(&far.budget, BUDGET) < 0 || fp_evict_queue_init(&far.evict_queue, 1u << 16) < 0)
 		return -1;
 	far.mem_fd = open("/proc/self/mem", O_RDWR | O_CLOEXEC);
 	return mprotect(fp_far_addr(&far, FIRST), (size_t)MAPPED << FP_PAGE_SHIFT, PROT_READ | PROT_WRITE);
@@ -51,8 +51,8 @@ static int set_up(void **state)
 
 static int tear_down(void **state)
 {
-	fp_evict_queue_done(&far.fifo);
-	fp_budget_done(&far.room);
+	fp_evict_queue_done(&far.evict_queue);
+	fp_budget_done(&far.budget);
 	fp_events_done(&far);
 	fp_uffd_close(&far.uffd);
 	fp_far_unreserve(&far);
@@ -118,17 +118,17 @@ static void what_is_not_installed_is_not_lost(void **state)
 
 	set_word(FIRST, arriving);
 	set_word(FIRST + 1, FP_PAGE_ARRIVING);
-	assert_int_equal(fp_budget_take(&far.room, 2), 2);
+	assert_int_equal(fp_budget_take(&far.budget, 2), 2);
 	assert_int_equal(fp_far_install(&far, FIRST, 1, bytes, false), 0);
 	assert_int_equal(fp_far_install(&far, FIRST + 1, 1, fp_zeros, true), 0);
 	assert_int_equal(word_of(FIRST), fp_page_with_slot(FP_PAGE_REMOTE, SLOT));
 	assert_int_equal(word_of(FIRST + 1), FP_PAGE_ZERO);
-	assert_int_equal(atomic_load(&far.room.resident), 0);
+	assert_int_equal(atomic_load(&far.budget.resident), 0);
 	assert_int_equal(atomic_load(&stats.lost_pages), 0);
 	end_change(thread);
 
 	set_word(FIRST, arriving);
-	assert_int_equal(fp_budget_take(&far.room, 1), 1);
+	assert_int_equal(fp_budget_take(&far.budget, 1), 1);
 	assert_int_equal(fp_far_install(&far, FIRST, 1, bytes, false), 1);
 	assert_memory_equal(fp_far_addr(&far, FIRST), bytes, FP_PAGE_SIZE);
 }
@@ -151,7 +151,7 @@ static void the_only_copy_is_put_back(void **state)
 
 	atomic_store(&is_back, false);
 	set_word(FIRST, fp_page_with_slot(FP_PAGE_ARRIVING, SLOT) | FP_PAGE_DIRTY);
-	assert_int_equal(fp_budget_take(&far.room, 1), 1);
+	assert_int_equal(fp_budget_take(&far.budget, 1), 1);
 	assert_int_equal(pthread_create(&thread, NULL, put_back, NULL), 0);
 	until_ns = fp_clock_ns() + 5 * DEADLINE;
 	while (fp_clock_ns() < until_ns) {
@@ -161,7 +161,7 @@ static void the_only_copy_is_put_back(void **state)
 	end_change(change);
 	assert_int_equal(pthread_join(thread, NULL), 0);
 	assert_int_equal(word_of(FIRST), fp_page_with_slot(FP_PAGE_RESIDENT | FP_PAGE_DIRTY, SLOT));
-	assert_int_equal(atomic_load(&far.room.resident), 1);
+	assert_int_equal(atomic_load(&far.budget.resident), 1);
 	assert_memory_equal(fp_far_addr(&far, FIRST), bytes, FP_PAGE_SIZE);
 }
 
@@ -180,7 +180,7 @@ static void *read_event(void *arg)
 	return NULL;
 }
 
-/* However long somebody is in a passage, no event is read meanwhile, so nobody goes on who changed
+/* However long somebody is in a shared section, no event is read meanwhile, so nobody goes on who changed
  * the layout.
  */
 static void no_event_is_read_in_a_passage(void **state)
@@ -189,7 +189,7 @@ static void no_event_is_read_in_a_passage(void **state)
 	void *done;
 
 	atomic_store(&has_read, false);
-	atomic_store(&far.events.careful, true);
+	atomic_store(&far.events.seen, true);
 	assert_int_equal(fp_uffd_set_nonblock(&far.uffd, true), 0);
 	fp_events_enter(&far.events);
 	change = begin_change();
@@ -221,9 +221,9 @@ static struct fp_space space;
 static void make_native(uint32_t page)
 {
 	set_word(page, FP_PAGE_ARRIVING);
-	assert_int_equal(fp_budget_take(&far.room, 1), 1);
+	assert_int_equal(fp_budget_take(&far.budget, 1), 1);
 	assert_true(fp_kernel_filled_begin(&far, &space.layout, page));
-	fp_budget_give(&far.room, 1); /* it took one for each page */
+	fp_budget_give(&far.budget, 1); /* it took one for each page */
 	assert_true(fp_kernel_filled_fills(&far, page));
 	memset(fp_far_addr(&far, page), 'n', FP_PAGE_SIZE);
 }
@@ -348,15 +348,15 @@ static void what_can_not_be_followed_fails_the_call(void **state)
 /* As if all that is resident had been pinned, and the page had come on top of the budget. */
 static void grant_one(uint32_t page, uint64_t word)
 {
-	atomic_store(&far.room.excess, GRANTED);
-	assert_int_equal(fp_budget_take(&far.room, 1), 1);
+	atomic_store(&far.budget.excess, GRANTED);
+	assert_int_equal(fp_budget_take(&far.budget, 1), 1);
 	set_word(page, word);
 }
 
 static void assert_taken_back(unsigned n)
 {
-	assert_int_equal(atomic_load(&far.room.excess), GRANTED - n);
-	assert_int_equal(atomic_load(&far.room.resident), 0);
+	assert_int_equal(atomic_load(&far.budget.excess), GRANTED - n);
+	assert_int_equal(atomic_load(&far.budget.resident), 0);
 }
 
 static void evict_absent(uint32_t page)
@@ -364,13 +364,13 @@ static void evict_absent(uint32_t page)
 	struct fp_evictor *evictor;
 	uint32_t next;
 
-	assert_int_equal(fp_pin_table_init(&far.holds), 0);
+	assert_int_equal(fp_pin_table_init(&far.pins), 0);
 	assert_int_equal(mprotect(far.base, (size_t)FP_STAGE_PAGES << FP_PAGE_SHIFT, PROT_READ | PROT_WRITE),
 	                 0);
 	assert_int_equal(fp_evictor_new(&far, NULL, far.base, &evictor), 0);
 	(void)fp_evictor_run_range(evictor, page, 1, &next);
 	fp_evictor_free(evictor);
-	fp_pin_table_done(&far.holds);
+	fp_pin_table_done(&far.pins);
 }
 
 /* Whichever way a page goes, what was granted for want of room ends with it. */
@@ -410,9 +410,9 @@ static void what_goes_takes_grants_back(void **state)
 	assert_taken_back(1);
 
 	make_native(CHUNK); /* and was never filled, but for one page */
-	atomic_store(&far.room.excess, 2 * CHUNK_PAGES);
+	atomic_store(&far.budget.excess, 2 * CHUNK_PAGES);
 	assert_int_equal(fp_kernel_filled_end(&far, CHUNK), 0);
-	assert_int_equal(atomic_load(&far.room.excess), CHUNK_PAGES + 1);
+	assert_int_equal(atomic_load(&far.budget.excess), CHUNK_PAGES + 1);
 	unmap_all();
 }
 

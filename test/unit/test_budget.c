@@ -107,7 +107,7 @@ static void test_budget_shrinks_below_what_is_out(void **state)
 	struct fp_budget *room = *state;
 
 	assert_int_equal(fp_budget_take(room, 40), 40);
-	atomic_store(&room->budget, 20);
+	atomic_store(&room->pages, 20);
 	assert_int_equal(fp_budget_free(room), 0);
 	assert_int_equal(fp_budget_take(room, 1), 0);
 	fp_budget_give(room, 21);
@@ -150,7 +150,7 @@ static void test_batches_fit_the_budget(void **state)
 	struct fp_budget *room = *state;
 
 	for (uint64_t budget = 16; budget < 1u << 20; budget = budget * 3 / 2) {
-		atomic_store(&room->budget, budget);
+		atomic_store(&room->pages, budget);
 		assert_in_range(fp_budget_batch(room), 1, FP_BUDGET_BATCH_MAX);
 		assert_in_range(fp_budget_margin(room), 1, budget / 8);
 		assert_true(fp_budget_batch(room) <= fp_budget_margin(room));

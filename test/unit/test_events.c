@@ -24,7 +24,7 @@ static int set_up(void **state)
 	                      .n_pages = PAGES,
 	                      .deadline_ns = 1000000,
 	                      .uffd = {.fd = -1, .has_events = true},
-	                      .room = {.starved_fd = -1, .kick_fd = -1}};
+	                      .budget = {.starved_fd = -1, .kick_fd = -1}};
 	return fp_events_init(&far, OWN);
 }
 
@@ -49,7 +49,7 @@ static void faults_are_none(void **state)
 
 	assert_false(fp_events_note(&far, &fault));
 	assert_false(fp_events_any(&far.events));
-	assert_false(atomic_load(&far.events.careful));
+	assert_false(atomic_load(&far.events.seen));
 }
 
 /* The n-th of what is noted. */
@@ -70,7 +70,7 @@ static void what_is_noted_is_seen(void **state)
 
 	note(100, 110);
 	note(200, 201);
-	assert_true(atomic_load(&far.events.careful));
+	assert_true(atomic_load(&far.events.seen));
 	assert_true(fp_events_any(&far.events));
 	assert_false(fp_events_touch(&far.events, 0, 100));
 	assert_true(fp_events_touch(&far.events, 99, 101));
@@ -209,8 +209,8 @@ static void what_can_not_be_noted_ends_the_process(void **state)
 	assert_int_equal(WEXITSTATUS(status), 125);
 }
 
-/* A passage may begin again as soon as the reader is done. */
-static void passages(void **state)
+/* A shared section may begin again as soon as the reader is done. */
+static void a_section_may_begin_again(void **state)
 {
 	fp_events_enter(&far.events);
 	fp_events_enter(&far.events);
@@ -221,9 +221,9 @@ static void passages(void **state)
 	fp_events_leave(&far.events);
 	fp_events_sync(&far.events);
 	assert_int_equal(atomic_load(&far.events.passing), 0);
-	assert_true(atomic_load(&far.events.careful));
+	assert_true(atomic_load(&far.events.seen));
 	fp_events_renew(&far);
-	assert_false(atomic_load(&far.events.careful));
+	assert_false(atomic_load(&far.events.seen));
 }
 
 int main(void)
@@ -237,7 +237,7 @@ int main(void)
 	    cmocka_unit_test_setup_teardown(stretches, set_up, tear_down),
 	    cmocka_unit_test_setup_teardown(the_ring_fills, set_up, tear_down),
 	    cmocka_unit_test_setup_teardown(what_can_not_be_noted_ends_the_process, set_up, tear_down),
-	    cmocka_unit_test_setup_teardown(passages, set_up, tear_down),
+	    cmocka_unit_test_setup_teardown(a_section_may_begin_again, set_up, tear_down),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -472,14 +472,14 @@ static void check_poison(const struct world *w)
 	enum fp_page_state state = fp_page_state(w->word);
 
 	check(w->mapping != POISONED || state == FP_PAGE_LOST || state == FP_PAGE_ARRIVING ||
-	          state == FP_PAGE_HELD,
+	          state == FP_PAGE_CLAIMED,
 	      w, "a page that can be had is poisoned");
 }
 
 static void check_wait_flag(const struct world *w)
 {
 	check(!(w->word & FP_PAGE_WAIT) || fp_page_state(w->word) == FP_PAGE_ARRIVING ||
-	          fp_page_state(w->word) == FP_PAGE_LEAVING || fp_page_state(w->word) == FP_PAGE_HELD,
+	          fp_page_state(w->word) == FP_PAGE_LEAVING || fp_page_state(w->word) == FP_PAGE_CLAIMED,
 	      w, "WAIT is left behind in a settled state");
 }
 
@@ -535,8 +535,8 @@ static void test_queue_entry(void **state)
 		assert_false(s.enqueue);
 	}
 	assert_true(fp_pager_step(FP_PAGE_LEAVING | FP_PAGE_DIRTY, FP_EV_REFUSED).enqueue);
-	assert_true(fp_pager_step_release(FP_PAGE_HELD, FP_PAGE_RESIDENT | FP_PAGE_DIRTY).enqueue);
-	assert_false(fp_pager_step_release(FP_PAGE_HELD | FP_PAGE_QUEUED, FP_PAGE_RESIDENT).enqueue);
+	assert_true(fp_pager_step_release(FP_PAGE_CLAIMED, FP_PAGE_RESIDENT | FP_PAGE_DIRTY).enqueue);
+	assert_false(fp_pager_step_release(FP_PAGE_CLAIMED | FP_PAGE_QUEUED, FP_PAGE_RESIDENT).enqueue);
 	assert_int_equal(fp_pager_step(FP_PAGE_REMOTE | FP_PAGE_QUEUED, FP_EV_UNQUEUE).word, FP_PAGE_REMOTE);
 	assert_int_equal(fp_pager_step(FP_PAGE_ARRIVING | FP_PAGE_QUEUED, FP_EV_UNQUEUE).action, FP_ACT_BUSY);
 }

@@ -153,12 +153,12 @@ static int apply_budget(struct fp_agent *agent, uint64_t bytes)
 
 	/* twice as many entries as pages can be resident: a full queue then holds enough stale ones to drop
 	 */
-	r = fp_evict_queue_reserve(&agent->far.fifo, 2 * pages + 4096);
+	r = fp_evict_queue_reserve(&agent->far.evict_queue, 2 * pages + 4096);
 	if (r < 0)
 		return r;
-	atomic_store(&agent->far.room.budget, pages);
+	atomic_store(&agent->far.budget.pages, pages);
 	atomic_store(&agent->far.stats->budget_bytes, pages << FP_PAGE_SHIFT);
-	fp_budget_kick(&agent->far.room);
+	fp_budget_kick(&agent->far.budget);
 	return 0;
 }
 
@@ -176,7 +176,7 @@ int fp_agent_open_kernel(struct fp_agent *agent, struct fp_agent_error *error)
 {
 	enum fp_capture_mode capture = agent->options.capture;
 	bool is_inline = agent->options.fault_mode == FP_FAULT_MODE_INLINE;
-	unsigned flags = (is_inline ? FP_UFFD_SIGBUS : 0) | (agent->options.holds ? FP_UFFD_USER_ONLY : 0);
+	unsigned flags = (is_inline ? FP_UFFD_SIGBUS : 0) | (agent->options.pins ? FP_UFFD_USER_ONLY : 0);
 	struct fp_far *far = &agent->far;
 	int r = fp_uffd_open(flags, &far->uffd);
 
@@ -324,7 +324,7 @@ int fp_agent_open_stats(struct fp_agent *agent, const char *pattern, struct fp_a
 	return 0;
 }
 
-/* The first pages of the range are the agent's own: two stages and the bell. */
+/* The first pages of the range are the agent's own: two stages and the stop page. */
 static int open_internal(struct fp_agent *agent)
 {
 	struct fp_piece piece = {.start = 0,
@@ -342,7 +342,7 @@ static int open_internal(struct fp_agent *agent)
 	return 0;
 }
 
-static int start_keeper(struct fp_agent *agent)
+static int start_reconnector(struct fp_agent *agent)
 {
 	const struct fp_reconnector_options options = {
 	    .store = agent->far.store,
@@ -350,7 +350,7 @@ static int start_keeper(struct fp_agent *agent)
 	    .leave_local = agent->options.leave_local,
 	};
 
-	return fp_reconnector_start(&options, &agent->keeper);
+	return fp_reconnector_start(&options, &agent->reconnector);
 }
 
 /* The servers of faults in SIGBUS mode, and of holds. The fault thread needs its stage itself, where there is
@@ -376,8 +376,9 @@ static int start_inline(struct fp_agent *agent, const struct fp_fault_options *f
 static int start_guard(struct fp_agent *agent, struct fp_agent_error *error)
 {
 	const struct fp_far *far = &agent->far;
-	const int own[] = {far->uffd.fd,    far->pidfd,           far->mem_fd,      far->stat_fd,
-	                   far->pagemap_fd, far->room.starved_fd, far->room.kick_fd};
+	const int own[] = {far->uffd.fd,       far->pidfd,      far->mem_fd,
+	                   far->stat_fd,       far->pagemap_fd, far->budget.starved_fd,
+	                   far->budget.kick_fd};
 	int stores[FP_FDGUARD_MAX - FP_ARRAY_LEN(own)], r;
 	unsigned n = fp_store_vital_fds(far->store, stores, FP_ARRAY_LEN(stores));
 
@@ -430,30 +431,30 @@ int fp_agent_start_threads(struct fp_agent *agent, struct fp_agent_error *error)
 	struct fp_fault_options fault = {
 	    .far = &agent->far,
 	    .stage = fp_far_addr(&agent->far, FP_STAGE_PAGES),
-	    .bell = fp_far_addr(&agent->far, 2 * FP_STAGE_PAGES),
+	    .stop_page = fp_far_addr(&agent->far, 2 * FP_STAGE_PAGES),
 	    .readahead_pages = agent->options.readahead_pages,
 	    .layout = &agent->space.layout,
 	    .affinity = &agent->affinity,
 	};
 	int r;
 
-	if (!fp_agent_needs_holds(agent)) /* what the kernel fills later could not be held */
+	if (!fp_agent_needs_pins(agent)) /* what the kernel fills later could not be held */
 		fp_kernel_filled_open(&agent->far);
 	atomic_store(&agent->far.stats->far_start, (uintptr_t)agent->far.base);
 	atomic_store(&agent->far.stats->far_end,
 	             (uintptr_t)agent->far.base + (agent->far.n_pages << FP_PAGE_SHIFT));
-	fp_budget_show_peak(&agent->far.room, &agent->far.stats->resident_peak_bytes);
+	fp_budget_show_peak(&agent->far.budget, &agent->far.stats->resident_peak_bytes);
 	fp_events_renew(&agent->far);
 	r = fp_reclaim_start(&reclaim, &agent->reclaim);
 	if (r < 0)
 		return fail_threads(error, r);
 	agent->space.reclaim = agent->reclaim;
-	if (fp_agent_needs_holds(agent))
+	if (fp_agent_needs_pins(agent))
 		r = start_inline(agent, &fault);
 	if (r == 0 && !agent->far.uffd.sigbus)
 		r = fp_fault_loop_start(&fault, &agent->fault_loop);
 	if (r == 0)
-		r = start_keeper(agent);
+		r = start_reconnector(agent);
 	return r < 0 ? fail_threads(error, r) : start_guard(agent, error);
 }
 
@@ -465,13 +466,13 @@ static int reserve_memory(struct fp_agent *agent)
 	if (r == 0)
 		r = fp_events_init(&agent->far, FP_FAR_OWN_PAGES);
 	if (r == 0)
-		r = fp_budget_init(&agent->far.room, bytes >> FP_PAGE_SHIFT);
+		r = fp_budget_init(&agent->far.budget, bytes >> FP_PAGE_SHIFT);
 	if (r == 0)
-		r = fp_evict_queue_init(&agent->far.fifo, 1024);
+		r = fp_evict_queue_init(&agent->far.evict_queue, 1024);
 	if (r == 0)
 		r = apply_budget(agent, bytes);
 	if (r == 0)
-		r = fp_pin_table_init(&agent->far.holds);
+		r = fp_pin_table_init(&agent->far.pins);
 	if (r == 0)
 		r = fp_space_init(&agent->space, &agent->far, NULL);
 	return r < 0 ? r : open_internal(agent);
@@ -498,7 +499,7 @@ static int check_options(const struct fp_agent_options *options, struct fp_agent
 		return fail(
 		    error, -EINVAL, "local memory: %llu bytes is too little, at least %u KiB is needed",
 		    (unsigned long long)options->local_bytes, FP_BUDGET_MIN_PAGES * FP_PAGE_SIZE / 1024);
-	assert(options->fault_mode != FP_FAULT_MODE_INLINE || options->holds);
+	assert(options->fault_mode != FP_FAULT_MODE_INLINE || options->pins);
 #if !defined(__x86_64__)
 	if (options->fault_mode == FP_FAULT_MODE_INLINE) /* the signal's context, frames and calls are its */
 		return fail(error, -ENOTSUP, "fault mode inline needs an x86-64 processor: use thread");
@@ -540,8 +541,8 @@ static int configure(struct fp_agent *agent, const struct fp_agent_options *opti
 	                             .mem_fd = -1,
 	                             .stat_fd = -1,
 	                             .pagemap_fd = -1,
-	                             .room.starved_fd = -1,
-	                             .room.kick_fd = -1};
+	                             .budget.starved_fd = -1,
+	                             .budget.kick_fd = -1};
 	agent->far.deadline_ns = options->deadline_ns ? options->deadline_ns : DEADLINE_DEFAULT_NS;
 	agent->local_percent = options->local_bytes ? 0 : options->local_percent;
 	agent->far.low = options->low;
@@ -625,7 +626,7 @@ void fp_agent_exiting(struct fp_agent *agent)
 }
 
 /* Half-built agents end here too. The fault thread goes first: it may need the reclaim thread until its last
- * fault, and both need the keeper where a link breaks. */
+ * fault, and both need the reconnector where a link breaks. */
 void fp_agent_stop(struct fp_agent *agent)
 {
 	if (!agent)
@@ -637,18 +638,18 @@ void fp_agent_stop(struct fp_agent *agent)
 	fp_reclaim_stop(agent->reclaim);
 	fp_sigbus_remove(agent);
 	fp_inline_stop(atomic_load(&agent->far.inline_servers));
-	fp_reconnector_stop(agent->keeper);
+	fp_reconnector_stop(agent->reconnector);
 	fp_store_close(agent->far.store);
-	fp_budget_show_peak(&agent->far.room, NULL);
+	fp_budget_show_peak(&agent->far.budget, NULL);
 	if (agent->far.stats) {
 		close_account(agent);
 		fp_statspage_close(agent->far.stats);
 	}
 	fp_space_done(&agent->space);
-	fp_evict_queue_done(&agent->far.fifo);
-	fp_budget_done(&agent->far.room);
+	fp_evict_queue_done(&agent->far.evict_queue);
+	fp_budget_done(&agent->far.budget);
 	fp_agent_close_kernel(agent);
-	fp_pin_table_done(&agent->far.holds);
+	fp_pin_table_done(&agent->far.pins);
 	fp_events_done(&agent->far);
 	fp_far_unreserve(&agent->far);
 	free_options(&agent->options);

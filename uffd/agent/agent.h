@@ -43,7 +43,7 @@ struct fp_agent_options {
 	enum fp_affinity_mode affinity;
 	unsigned readahead_pages; /* longest sequential read-ahead window; 0: none */
 	bool overcommit;          /* map without reserving slots */
-	bool holds;               /* the caller brackets its system calls by holds where they are needed */
+	bool pins;                /* the caller brackets its system calls by holds where they are needed */
 	bool low;                 /* the range begins at 4 GiB, where it can: for hints in it */
 	bool own_handler;         /* the caller has a handler of SIGBUS, which asks fp_agent_signal first */
 	const char *stats_path;   /* see fp_statspage_expand; NULL: the default place, unlinked at the end */
@@ -121,9 +121,9 @@ void fp_agent_stop_stray(const struct fp_agent *agent);
  * Holds: where the kernel can't fault on far memory (inline faults, or only user-mode faults permitted), each
  * system call that hands memory over is bracketed by a hold of it.
  *
- *   r = fp_agent_hold(agent, ranges, n, &hold);   makes it resident, and keeps it so
+ *   r = fp_agent_pin(agent, ranges, n, &hold);   makes it resident, and keeps it so
  *   ... the system call ...
- *   fp_agent_unhold(agent, &hold);
+ *   fp_agent_unpin(agent, &hold);
  *
  * Any thread of the program, signal handlers too, nested; no lock, no allocation. struct fp_pin is on the
  * stack of the thread that made it and undoes it, the last one first; those that a longjmp or a cancelled
@@ -155,38 +155,38 @@ bool fp_agent_signal(const siginfo_t *info, const void *context);
 
 /* What the calling thread holds, as a number; and back to that, after a child of vfork that may have been
  * killed in a call. */
-unsigned fp_agent_hold_depth(void);
-void fp_agent_hold_vforked(unsigned depth);
+unsigned fp_agent_pin_depth(void);
+void fp_agent_pin_vforked(unsigned depth);
 
 /* Whether holds do anything here; else the calls below return at once. */
-bool fp_agent_needs_holds(const struct fp_agent *agent);
+bool fp_agent_needs_pins(const struct fp_agent *agent);
 
 /*
  * Makes every far page of the ranges resident (and writable where write) and keeps it so until
- * fp_agent_unhold. Waits as faults do, at most the deadline a page. What is unmapped, of another protection,
+ * fp_agent_unpin. Waits as faults do, at most the deadline a page. What is unmapped, of another protection,
  * or lost, is passed over: of that the kernel answers EFAULT, or a short count, as it always would. 0 and
  * *ret_hold; -E2BIG: together more than a quarter of the local memory; -ENOMEM: 262144 ranges are held.
  */
-int fp_agent_hold(struct fp_agent *agent, const struct fp_pin_range *ranges, unsigned n,
-                  struct fp_pin *ret_hold);
-void fp_agent_unhold(struct fp_agent *agent, struct fp_pin *hold);
+int fp_agent_pin(struct fp_agent *agent, const struct fp_pin_range *ranges, unsigned n,
+                 struct fp_pin *ret_hold);
+void fp_agent_unpin(struct fp_agent *agent, struct fp_pin *hold);
 
-/* Whether a page that a device writes into may be captured unseen: see fp_agent_pin. */
-bool fp_agent_is_blind_to_pins(const struct fp_agent *agent);
+/* Whether a page that a device writes into may be captured unseen: see fp_agent_pin_for_device. */
+bool fp_agent_is_blind_to_devices(const struct fp_agent *agent);
 
 /*
  * For calls in which a device may write into memory (O_DIRECT). Where holds are needed, a hold. Where the
  * kernel faults by itself, but capture can't tell that a page is pinned: keeps the far pages of the ranges
- * from leaving, without bringing them in. Else nothing. As fp_agent_hold in all other respects.
+ * from leaving, without bringing them in. Else nothing. As fp_agent_pin in all other respects.
  */
-int fp_agent_pin(struct fp_agent *agent, const struct fp_pin_range *ranges, unsigned n,
-                 struct fp_pin *ret_hold);
+int fp_agent_pin_for_device(struct fp_agent *agent, const struct fp_pin_range *ranges, unsigned n,
+                            struct fp_pin *ret_hold);
 
 /*
  * The call answered EFAULT though all was held: looks at what the kernel really has. True if something that
  * had gone behind our back (a raw madvise) is there again, so that the call may be tried once more.
  */
-bool fp_agent_hold_again(struct fp_agent *agent, const struct fp_pin_range *ranges, unsigned n);
+bool fp_agent_pin_again(struct fp_agent *agent, const struct fp_pin_range *ranges, unsigned n);
 
 /* The calling thread is ending: what it still holds is let go. */
 void fp_agent_thread_ends(struct fp_agent *agent);

@@ -1,6 +1,6 @@
 /*
  * Holds: what a system call is handed is made resident and kept so, where the kernel can't fault on far
- * memory itself. See agent.h for the calls and hold.h for the protocol. Room: uffd. On the program's threads
+ * memory itself. See agent.h for the calls and pin.h for the protocol. Room: uffd. On the program's threads
  * and in their signal handlers: no lock, no allocation; all signals are blocked while a page is served.
  *
  * That a page's word says RESIDENT must mean that the kernel can read it, and with DIRTY that it can write
@@ -34,21 +34,21 @@ static __thread struct {
 	unsigned depth;
 	uint32_t hint; /* the place taken last, plus one */
 	struct {
-		uintptr_t frame; /* where fp_agent_hold ran: callers' frames are above */
+		uintptr_t frame; /* where fp_agent_pin ran: callers' frames are above */
 		const struct fp_pin *hold;
 		struct fp_agent *agent;
 		uint32_t place, n;
 	} held[NESTED_MAX];
 } own __attribute__((tls_model("initial-exec")));
 
-bool fp_agent_needs_holds(const struct fp_agent *agent)
+bool fp_agent_needs_pins(const struct fp_agent *agent)
 {
-	return fp_uffd_needs_holds(&agent->far.uffd);
+	return fp_uffd_needs_pins(&agent->far.uffd);
 }
 
-bool fp_agent_is_blind_to_pins(const struct fp_agent *agent)
+bool fp_agent_is_blind_to_devices(const struct fp_agent *agent)
 {
-	return !agent->far.capture_by_move && !fp_agent_needs_holds(agent);
+	return !agent->far.capture_by_move && !fp_agent_needs_pins(agent);
 }
 
 /* ---- which pages ---- */
@@ -72,7 +72,7 @@ static bool to_pages(const struct fp_far *far, const struct fp_pin_range *range,
 
 static uint64_t quarter(const struct fp_far *far)
 {
-	return FP_MAX(atomic_load_explicit(&far->room.budget, memory_order_relaxed) / 4,
+	return FP_MAX(atomic_load_explicit(&far->budget.pages, memory_order_relaxed) / 4,
 	              (uint64_t)QUARTER_MIN);
 }
 
@@ -159,9 +159,9 @@ static void let_go(struct fp_agent *agent, uint32_t place, uint32_t n)
 	uint64_t pages = 0;
 
 	for (uint32_t i = 0; i < n; i++)
-		pages += fp_pin_at(&agent->far.holds, place + i).n;
-	fp_pin_clear(&agent->far.holds, place, n);
-	fp_budget_unpin(&agent->far.room, pages);
+		pages += fp_pin_at(&agent->far.pins, place + i).n;
+	fp_pin_clear(&agent->far.pins, place, n);
+	fp_budget_unpin(&agent->far.budget, pages);
 }
 
 /* Ends what is noted at depth and beyond. */
@@ -230,10 +230,10 @@ static int publish(struct fp_agent *agent, const struct fp_page_range *pages, ui
 
 	for (uint32_t i = 0; i < n; i++)
 		total += pages[i].n;
-	fp_budget_pin(&agent->far.room, total);
-	hold->place = fp_pin_publish(&agent->far.holds, pages, n, hint());
+	fp_budget_pin(&agent->far.budget, total);
+	hold->place = fp_pin_publish(&agent->far.pins, pages, n, hint());
 	if (hold->place == FP_PIN_NO_PLACE) {
-		fp_budget_unpin(&agent->far.room, total);
+		fp_budget_unpin(&agent->far.budget, total);
 		return -ENOMEM;
 	}
 	hold->n = n;
@@ -305,14 +305,14 @@ static int hold_ranges(struct fp_agent *agent, const struct fp_pin_range *ranges
 	                : hold_many(agent, ranges, n, ret_hold, frame);
 }
 
-int fp_agent_hold(struct fp_agent *agent, const struct fp_pin_range *ranges, unsigned n,
-                  struct fp_pin *ret_hold)
+int fp_agent_pin(struct fp_agent *agent, const struct fp_pin_range *ranges, unsigned n,
+                 struct fp_pin *ret_hold)
 {
 	uintptr_t frame = (uintptr_t)__builtin_frame_address(0);
 	int r;
 
 	ret_hold->n = 0;
-	if (!fp_agent_needs_holds(agent) || !any_far(&agent->far, ranges, n))
+	if (!fp_agent_needs_pins(agent) || !any_far(&agent->far, ranges, n))
 		return 0;
 	r = hold_ranges(agent, ranges, n, ret_hold, frame);
 	if (r == 0)
@@ -332,14 +332,14 @@ static void await_leaving(const struct fp_far *far, const struct fp_pin_range *r
 			sched_yield();
 }
 
-int fp_agent_pin(struct fp_agent *agent, const struct fp_pin_range *ranges, unsigned n,
-                 struct fp_pin *ret_hold)
+int fp_agent_pin_for_device(struct fp_agent *agent, const struct fp_pin_range *ranges, unsigned n,
+                            struct fp_pin *ret_hold)
 {
 	uintptr_t frame = (uintptr_t)__builtin_frame_address(0);
 	int r;
 
-	if (!fp_agent_is_blind_to_pins(agent))
-		return fp_agent_hold(agent, ranges, n, ret_hold);
+	if (!fp_agent_is_blind_to_devices(agent))
+		return fp_agent_pin(agent, ranges, n, ret_hold);
 	ret_hold->n = 0;
 	if (!any_far(&agent->far, ranges, n))
 		return 0;
@@ -349,7 +349,7 @@ int fp_agent_pin(struct fp_agent *agent, const struct fp_pin_range *ranges, unsi
 	return r;
 }
 
-void fp_agent_unhold(struct fp_agent *agent, struct fp_pin *hold)
+void fp_agent_unpin(struct fp_agent *agent, struct fp_pin *hold)
 {
 	if (hold->n == 0)
 		return;
@@ -361,12 +361,12 @@ void fp_agent_unhold(struct fp_agent *agent, struct fp_pin *hold)
 	hold->n = 0;
 }
 
-unsigned fp_agent_hold_depth(void)
+unsigned fp_agent_pin_depth(void)
 {
 	return own.depth;
 }
 
-void fp_agent_hold_vforked(unsigned depth)
+void fp_agent_pin_vforked(unsigned depth)
 {
 	drop_notes(depth);
 }
@@ -376,7 +376,7 @@ void fp_agent_thread_ends(struct fp_agent *agent)
 	drop_notes(0);
 }
 
-void fp_agent_hold_forked(struct fp_agent *agent)
+void fp_agent_pin_forked(struct fp_agent *agent)
 {
 	struct fp_page_range keep[NESTED_MAX] = {0};
 	uint64_t pages = 0;
@@ -385,11 +385,11 @@ void fp_agent_hold_forked(struct fp_agent *agent)
 	for (unsigned i = 0; i < FP_MIN(own.depth, NESTED_MAX); i++)
 		if (own.held[i].n && own.held[i].agent == agent)
 			keep[n++] = (struct fp_page_range){own.held[i].place, own.held[i].n};
-	fp_pin_forked(&agent->far.holds, keep, n);
+	fp_pin_forked(&agent->far.pins, keep, n);
 	for (unsigned i = 0; i < n; i++)
 		for (uint32_t k = 0; k < keep[i].n; k++)
-			pages += fp_pin_at(&agent->far.holds, keep[i].page + k).n;
-	fp_budget_pin(&agent->far.room, pages);
+			pages += fp_pin_at(&agent->far.pins, keep[i].page + k).n;
+	fp_budget_pin(&agent->far.budget, pages);
 }
 
 /* ---- behind our back ---- */
@@ -418,13 +418,13 @@ static int verify_all(struct fp_agent *agent, const struct fp_pin_range *ranges,
 	return any;
 }
 
-bool fp_agent_hold_again(struct fp_agent *agent, const struct fp_pin_range *ranges, unsigned n)
+bool fp_agent_pin_again(struct fp_agent *agent, const struct fp_pin_range *ranges, unsigned n)
 {
 	int saved = errno;
 	bool any;
 	uint64_t mask;
 
-	if (!fp_agent_needs_holds(agent))
+	if (!fp_agent_needs_pins(agent))
 		return false;
 	mask = fp_agent_sigmask_block(true, agent->far.uffd.sigbus);
 	fp_agent_enter_local(agent);

@@ -21,7 +21,7 @@ struct fp_agent {
 	struct fp_reclaim *reclaim;
 	struct fp_fault_loop *fault_loop;
 	struct fp_fdguard guard;
-	struct fp_reconnector *keeper;
+	struct fp_reconnector *reconnector;
 	struct fp_agent_options options; /* a deep copy: a child starts from it */
 	pthread_mutex_t fork_turn;       /* from quiet to the end of a fork: before every allocator's lock */
 	unsigned local_percent;          /* 0: the budget is fixed */
@@ -41,7 +41,7 @@ int fp_agent_start_threads(struct fp_agent *agent, struct fp_agent_error *error)
 /* What the store is opened with; it refers to the agent's own options. */
 struct fp_store_options fp_agent_store_options(const struct fp_agent *agent);
 /* In a forked child, once its room is new. */
-void fp_agent_hold_forked(struct fp_agent *agent);
+void fp_agent_pin_forked(struct fp_agent *agent);
 void fp_agent_enter_local(const struct fp_agent *agent);
 void fp_agent_leave_local(const struct fp_agent *agent);
 

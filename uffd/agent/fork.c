@@ -4,10 +4,10 @@
  *
  *     parent                                 child
  *     quiet: no control call is under way,
- *       nothing leaves, the keeper rests
+ *       nothing leaves, the reconnector rests
  *     prepare: layout locked, slots shared
  *     fork ────────────────────────────────► own userfaultfd and threads; a look at each word; returns
- *     thaw, unlock, keeper goes on           keeper: own sessions, which adopt the parent's leases
+ *     thaw, unlock, reconnector goes on           reconnector: own sessions, which adopt the parent's leases
  *
  * Faults of the parent's other threads go on meanwhile; what they bring in may overdraw the budget. None can
  * install a page while the kernel copies the page tables, and a word says ARRIVING before its page is there
@@ -119,7 +119,7 @@ static size_t peek(struct fp_agent *agent, const void *from, void *to, size_t le
 }
 
 /*
- * The keeper of the child uses libraries that ask the environment, which a program may have moved into far
+ * The reconnector of the child uses libraries that ask the environment, which a program may have moved into far
  * memory (so that ps shows another title): what brings far memory must not need it.
  */
 static void touch_environment(struct fp_agent *agent)
@@ -153,7 +153,7 @@ static bool any_cut_off(const struct fp_agent *agent)
 }
 
 /*
- * While the keeper rests no link is resumed, and what the fork needs may be remote, or held by a thread that
+ * While the reconnector rests no link is resumed, and what the fork needs may be remote, or held by a thread that
  * waits for a page. So the fork waits for nodes that are cut off: for one deadline, and longer only as long
  * as pages do.
  */
@@ -167,14 +167,14 @@ static void await_nodes(const struct fp_agent *agent)
 
 static void come_to_rest(struct fp_agent *agent)
 {
-	fp_space_hold_backing(&agent->space);
+	fp_space_stop_backing(&agent->space);
 	fp_reclaim_freeze(agent->reclaim);
-	fp_reconnector_pause(agent->keeper);
+	fp_reconnector_pause(agent->reconnector);
 }
 
 static void go_on(struct fp_agent *agent)
 {
-	fp_reconnector_resume(agent->keeper);
+	fp_reconnector_resume(agent->reconnector);
 	fp_reclaim_thaw(agent->reclaim);
 	fp_space_allow_backing(&agent->space);
 }
@@ -191,7 +191,7 @@ static void check_stack(void)
 
 /*
  * What allocates must come to rest before the locks of the allocator are taken: who forks while another fork
- * is under way waits here, and so do calls that take leases, write-backs and the keeper. Only then, when the
+ * is under way waits here, and so do calls that take leases, write-backs and the reconnector. Only then, when the
  * fork itself is all that there is to wait for, may the budget be overdrawn.
  */
 void fp_agent_fork_quiet(struct fp_agent *agent)
@@ -251,27 +251,27 @@ static void drop_inherited(struct fp_agent *agent)
 	fp_fault_loop_abandon(agent->fault_loop);
 	fp_inline_abandon(atomic_exchange(&far->inline_servers, NULL));
 	fp_reclaim_abandon(agent->reclaim);
-	fp_reconnector_abandon(agent->keeper);
+	fp_reconnector_abandon(agent->reconnector);
 	fp_fdguard_abandon(&agent->guard);
 	agent->fault_loop = NULL;
 	agent->reclaim = NULL;
-	agent->keeper = NULL;
-	fp_budget_show_peak(&far->room, NULL);
+	agent->reconnector = NULL;
+	fp_budget_show_peak(&far->budget, NULL);
 	fp_statspage_close(far->stats);
 	far->stats = NULL;
 	fp_agent_close_kernel(agent);
 }
 
-static int renew_room(struct fp_far *far)
+static int renew_budget(struct fp_far *far)
 {
-	uint64_t budget = atomic_load(&far->room.budget);
+	uint64_t budget = atomic_load(&far->budget.pages);
 
-	fp_budget_done(&far->room);
-	pthread_mutex_init(&far->fifo.lock, NULL);
-	far->fifo.head = far->fifo.tail = 0;
+	fp_budget_done(&far->budget);
+	pthread_mutex_init(&far->evict_queue.lock, NULL);
+	far->evict_queue.head = far->evict_queue.tail = 0;
 	atomic_store(&far->lost.nodes, 0);
 	atomic_store(&far->evicting, 0);
-	return fp_budget_init(&far->room, budget);
+	return fp_budget_init(&far->budget, budget);
 }
 
 static int take_over(struct fp_agent *agent, uint32_t start, uint32_t end)
@@ -291,7 +291,7 @@ static int renew_stats(struct fp_agent *agent, uint64_t mapped_peak_bytes, struc
 		return r;
 	atomic_store(&far->stats->mapped_bytes, agent->space.layout.mapped << FP_PAGE_SHIFT);
 	atomic_store(&far->stats->mapped_peak_bytes, mapped_peak_bytes);
-	atomic_store(&far->stats->budget_bytes, atomic_load(&far->room.budget) << FP_PAGE_SHIFT);
+	atomic_store(&far->stats->budget_bytes, atomic_load(&far->budget.pages) << FP_PAGE_SHIFT);
 	return 0;
 }
 
@@ -312,10 +312,10 @@ static bool is_present(const struct fp_far *far, uint32_t page)
 
 static void enqueue(struct fp_far *far, uint32_t page)
 {
-	if (fp_evict_queue_push(&far->fifo, page))
+	if (fp_evict_queue_push(&far->evict_queue, page))
 		return;
-	if (fp_evict_queue_reserve(&far->fifo, 2 * far->fifo.capacity) < 0 ||
-	    !fp_evict_queue_push(&far->fifo, page))
+	if (fp_evict_queue_reserve(&far->evict_queue, 2 * far->evict_queue.capacity) < 0 ||
+	    !fp_evict_queue_push(&far->evict_queue, page))
 		refuse("no memory");
 }
 
@@ -342,7 +342,7 @@ static unsigned adopt(struct fp_far *far, uint32_t page, uint64_t old)
 	enum fp_page_state state = fp_page_state(old);
 	uint64_t history = old & FP_PAGE_HIST_MASK, word = FP_PAGE_ZERO;
 
-	assert(state != FP_PAGE_LEAVING && state != FP_PAGE_HELD); /* frozen, locked */
+	assert(state != FP_PAGE_LEAVING && state != FP_PAGE_CLAIMED); /* frozen, locked */
 	if (state == FP_PAGE_RESIDENT || (state == FP_PAGE_ARRIVING && is_present(far, page))) {
 		free_slot_of(far, old);
 		word = FP_PAGE_RESIDENT | FP_PAGE_DIRTY | FP_PAGE_QUEUED | history;
@@ -457,10 +457,10 @@ static int renew_kernel(struct fp_agent *agent, struct fp_agent_error *error)
 	if (r < 0)
 		return r;
 	snprintf(error->text, sizeof(error->text), "registering its range with userfaultfd failed");
-	/* its threads' staged bytes are none of ours, and the bell must be absent */
+	/* its threads' staged bytes are none of ours, and the stop page must be absent */
 	madvise(far->base, (size_t)FP_FAR_OWN_PAGES << FP_PAGE_SHIFT, MADV_DONTNEED);
 	r = each_stretch(agent, take_over);
-	return r < 0 ? r : renew_room(far);
+	return r < 0 ? r : renew_budget(far);
 }
 
 static int adopt_pages(struct fp_agent *agent)
@@ -475,7 +475,7 @@ static int adopt_pages(struct fp_agent *agent)
 		return r;
 	n_resident = each_touched(far, FP_FAR_OWN_PAGES, (uint32_t)far->n_pages, adopt_page);
 	if (n_resident)
-		fp_budget_overdraw(&far->room, n_resident);
+		fp_budget_overdraw(&far->budget, n_resident);
 	return 0;
 }
 
@@ -506,7 +506,7 @@ static void start_over(struct fp_agent *agent)
 	r = renew_stats(agent, mapped_peak, &error);
 	if (r < 0)
 		refuse(error.text);
-	fp_agent_hold_forked(agent);
+	fp_agent_pin_forked(agent);
 	r = fp_agent_start_threads(agent, &error);
 	if (r < 0)
 		refuse(error.text);

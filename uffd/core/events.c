@@ -32,12 +32,12 @@ void fp_events_done(struct fp_far *far)
 
 void fp_events_renew(struct fp_far *far)
 {
-	atomic_store(&far->events.careful, false);
+	atomic_store(&far->events.seen, false);
 	atomic_store(&far->events.closed, false);
 	atomic_store(&far->events.passing, 0);
 }
 
-/* ---- passages ---- */
+/* ---- shared sections ---- */
 
 static void wait_until_open(const struct fp_events *ev)
 {
@@ -45,7 +45,7 @@ static void wait_until_open(const struct fp_events *ev)
 		sched_yield();
 }
 
-/* Sequentially consistent against close_passages: either it sees us inside, or we see that it is
+/* Sequentially consistent against close_sections: either it sees us inside, or we see that it is
  * closed. */
 void fp_events_enter(struct fp_events *ev)
 {
@@ -64,14 +64,14 @@ void fp_events_leave(struct fp_events *ev)
 }
 
 /* Who is inside waits for nothing but the kernel. */
-static void close_passages(struct fp_events *ev)
+static void close_sections(struct fp_events *ev)
 {
 	atomic_store(&ev->closed, true);
 	while (atomic_load(&ev->passing))
 		sched_yield();
 }
 
-static void open_passages(struct fp_events *ev)
+static void open_sections(struct fp_events *ev)
 {
 	atomic_store(&ev->closed, false);
 }
@@ -166,9 +166,9 @@ void fp_events_be_reader(void)
 	is_reader = true;
 }
 
-static void be_careful(struct fp_far *far)
+static void note_first(struct fp_far *far)
 {
-	if (!atomic_exchange(&far->events.careful, true))
+	if (!atomic_exchange(&far->events.seen, true))
 		(void)fp_uffd_set_nonblock(&far->uffd, true);
 }
 
@@ -221,9 +221,9 @@ bool fp_events_note(struct fp_far *far, const struct fp_uffd_fault *m)
 		               "remote of it can't follow, and the process ends here rather than read wrong "
 		               "bytes. Use the C library's mremap, or keep this program's memory local "
 		               "(--heap none)");
-	be_careful(far);
+	note_first(far);
 	note_unmapped(far, m->addr, m->end);
-	fp_budget_kick(&far->room); /* the reclaim thread follows */
+	fp_budget_kick(&far->budget); /* the reclaim thread follows */
 	return true;
 }
 
@@ -246,7 +246,7 @@ static void wait_for_room(struct fp_far *far)
 		               "too many bare system calls (munmap, mmap) on far memory that can't be "
 		               "followed, as the process has as many mappings as the kernel allows: it can't "
 		               "go on. Raise vm.max_map_count (sysctl)");
-	fp_budget_kick(&far->room);
+	fp_budget_kick(&far->budget);
 	sched_yield();
 }
 
@@ -281,13 +281,13 @@ int fp_events_read(struct fp_far *far, struct fp_uffd_fault *ret_messages, unsig
 {
 	int n;
 
-	if (!fp_events_careful(&far->events))
+	if (!fp_events_seen(&far->events))
 		return read_and_note(far, ret_messages, max);
 	if (!may_note(far) || !is_readable(far))
 		return 0;
-	close_passages(&far->events);
+	close_sections(&far->events);
 	n = read_and_note(far, ret_messages, max);
-	open_passages(&far->events);
+	open_sections(&far->events);
 	return n;
 }
 
@@ -296,7 +296,7 @@ void fp_events_pump(struct fp_far *far)
 	struct fp_uffd_fault m[FP_UFFD_READ_MAX];
 	int n;
 
-	be_careful(far);
+	note_first(far);
 	n = fp_events_read(far, m, FP_UFFD_READ_MAX);
 	for (int i = 0; i < n; i++)
 		if (m[i].change == FP_UFFD_NONE)

@@ -8,10 +8,10 @@
  *   - The reader notes an event where all agent threads see it, before it does anything else. The layout and
  *     the words follow later (space_events.c), by another thread.
  *   - What the kernel does not check against the registration by itself (UFFDIO_MOVE out of a page,
- *     MADV_DONTNEED, UFFDIO_REGISTER) is done in a *passage*, and only to pages that are not noted.
- *   - Once there was an event, the reader is *careful*: it reads while no passage is open, and no other time.
+ *     MADV_DONTNEED, UFFDIO_REGISTER) is done in a *shared section*, and only to pages that are not noted.
+ *   - Once there was an event, the reader reads only while no shared section is open.
  *     UFFDIO_COPY and its kin fail by EAGAIN as long as an event is pending.
- *   - Nobody waits for a fault in a passage, as a fault may wait for the reader. So a thread goes through one
+ *   - Nobody waits for a fault in a shared section, as a fault may wait for the reader. So a thread goes through one
  *     on a local stack only (local_stack.h).
  */
 #ifndef FP_EVENTS_H
@@ -35,8 +35,8 @@ struct fp_events {
 	_Atomic uint32_t n_noted; /* so many so far */
 	uint32_t own_pages;       /* from the range's start on: the agent's */
 	uint64_t full_since_ns;   /* the reader's; 0: there is room */
-	_Atomic bool careful;
-	_Atomic bool closed; /* no passage may begin */
+	_Atomic bool seen;        /* there was an event */
+	_Atomic bool closed;      /* no shared section may begin */
 	_Atomic unsigned passing;
 };
 
@@ -52,8 +52,8 @@ void fp_events_renew(struct fp_far *far);
 void fp_events_be_reader(void);
 
 /*
- * Reads up to max messages and notes what events are among them. Once it is careful it does not block, and
- * waits until no passage is open. Their number; 0: none; negative errno.
+ * Reads up to max messages and notes what events are among them. Once there was an event it does not
+ * block, and waits until no shared section is open. Their number; 0: none; negative errno.
  */
 int fp_events_read(struct fp_far *far, struct fp_uffd_fault *ret_messages, unsigned max);
 
@@ -76,9 +76,9 @@ void fp_events_wait(struct fp_far *far);
 /* ---- agent threads ---- */
 
 /* True once there was one: there may be more at any time. */
-static inline bool fp_events_careful(const struct fp_events *ev)
+static inline bool fp_events_seen(const struct fp_events *ev)
 {
-	return atomic_load_explicit(&ev->careful, memory_order_relaxed);
+	return atomic_load_explicit(&ev->seen, memory_order_relaxed);
 }
 
 static inline bool fp_events_any(const struct fp_events *ev)
@@ -86,7 +86,7 @@ static inline bool fp_events_any(const struct fp_events *ev)
 	return atomic_load(&ev->in) != atomic_load(&ev->out);
 }
 
-/* A passage: short, and never waits for the reader. On a local stack. */
+/* A shared section: short, and never waits for the reader. On a local stack. */
 void fp_events_enter(struct fp_events *events);
 void fp_events_leave(struct fp_events *events);
 

@@ -130,8 +130,9 @@ static bool reserve_all(struct fp_far *far, uint64_t bytes)
 	reserve_range(far, bytes);
 	far->words = reserve(NULL, far->n_pages * sizeof(*far->words), PROT_READ | PROT_WRITE);
 	far->touched = reserve(NULL, CHUNKS(far->n_pages) / 8, PROT_READ | PROT_WRITE);
-	far->native = reserve(NULL, CHUNKS(far->n_pages) * sizeof(*far->native), PROT_READ | PROT_WRITE);
-	if (far->base && far->words && far->touched && far->native)
+	far->filled_chunks =
+	    reserve(NULL, CHUNKS(far->n_pages) * sizeof(*far->filled_chunks), PROT_READ | PROT_WRITE);
+	if (far->base && far->words && far->touched && far->filled_chunks)
 		return true;
 	fp_far_unreserve(far);
 	return false;
@@ -178,7 +179,8 @@ int fp_far_reserve(struct fp_far *far)
 	}
 	/* the fault threads write the tables: what is used of them stays in memory, the least first */
 	fp_lockedmem_lock(far->touched, CHUNKS(far->n_pages) / 8, true);
-	fp_lockedmem_lock((void *)far->native, CHUNKS(far->n_pages) * sizeof(*far->native), true);
+	fp_lockedmem_lock((void *)far->filled_chunks, CHUNKS(far->n_pages) * sizeof(*far->filled_chunks),
+	                  true);
 	fp_lockedmem_lock(far->words, far->n_pages * sizeof(*far->words), true);
 	r = fp_uffd_register(&far->uffd, far->base, bytes);
 	if (r == 0)
@@ -191,13 +193,13 @@ void fp_far_unreserve(struct fp_far *far)
 	release(far->base, far->n_pages << FP_PAGE_SHIFT);
 	release(far->words, far->n_pages * sizeof(*far->words));
 	release(far->touched, CHUNKS(far->n_pages) / 8);
-	release((void *)far->native, CHUNKS(far->n_pages) * sizeof(*far->native));
+	release((void *)far->filled_chunks, CHUNKS(far->n_pages) * sizeof(*far->filled_chunks));
 	fp_lockedmem_free(far->family, FP_PAGE_SIZE);
 	far->family = NULL;
 	far->base = NULL;
 	far->words = NULL;
 	far->touched = NULL;
-	far->native = NULL;
+	far->filled_chunks = NULL;
 }
 
 bool fp_far_drop(struct fp_far *far, uint32_t page, uint32_t n)
@@ -262,20 +264,20 @@ int fp_far_unprotect(struct fp_far *far, uint32_t page)
 static void drop_stale_entries(struct fp_far *far)
 {
 	uint32_t pages[FP_BUDGET_BATCH_MAX];
-	unsigned n = fp_evict_queue_pop(&far->fifo, pages, FP_BUDGET_BATCH_MAX);
+	unsigned n = fp_evict_queue_pop(&far->evict_queue, pages, FP_BUDGET_BATCH_MAX);
 
 	for (unsigned i = 0; i < n; i++) {
 		struct fp_page_step s = fp_pager_apply(&far->words[pages[i]], FP_EV_UNQUEUE, NULL);
 
 		if (s.action == FP_ACT_BUSY)
-			fp_evict_queue_push(&far->fifo, pages[i]);
+			fp_evict_queue_push(&far->evict_queue, pages[i]);
 	}
 }
 
 void fp_far_settle(struct fp_far *far, uint32_t page, struct fp_page_step step)
 {
 	if (step.enqueue)
-		while (!fp_evict_queue_push(&far->fifo, page))
+		while (!fp_evict_queue_push(&far->evict_queue, page))
 			drop_stale_entries(far);
 	if (step.action == FP_ACT_WAKE)
 		fp_uffd_wake(&far->uffd, fp_far_addr(far, page), FP_PAGE_SIZE);
@@ -294,14 +296,14 @@ static void end_gone(struct fp_far *far, uint32_t page)
 {
 	settle_event(far, page, FP_EV_NOT_INSTALLED);
 	fp_uffd_wake(&far->uffd, fp_far_addr(far, page), FP_PAGE_SIZE);
-	fp_budget_leave(&far->room, 1);
+	fp_budget_leave(&far->budget, 1);
 	fp_count(&far->stats->faults[FP_FAULT_DROPPED], 1);
 }
 
 /* Present though the word said otherwise: its protection is unknown, so it counts as written. */
 static void end_present(struct fp_far *far, uint32_t page)
 {
-	if (fp_uffd_needs_holds(&far->uffd)) /* what counts as written must be writable: see agent_hold.c */
+	if (fp_uffd_needs_pins(&far->uffd)) /* what counts as written must be writable: see agent_pin.c */
 		(void)fp_far_unprotect(far, page);
 	settle_event(far, page, FP_EV_INSTALLED_RW);
 	fp_uffd_wake(&far->uffd, fp_far_addr(far, page), FP_PAGE_SIZE);

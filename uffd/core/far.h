@@ -39,18 +39,18 @@ struct fp_inline;
 struct fp_far {
 	char *base;
 	uint64_t n_pages;
-	bool low;                  /* the range may begin at 4 GiB */
-	uint32_t origin;           /* page from which on mappings are placed that ask for no place */
-	_Atomic uint64_t *words;   /* one a page, reserved lazily */
-	_Atomic uint64_t *touched; /* one bit a chunk: some page of it may be other than ZERO */
-	_Atomic uint32_t *native;  /* one a chunk: see native.h */
+	bool low;                        /* the range may begin at 4 GiB */
+	uint32_t origin;                 /* page from which on mappings are placed that ask for no place */
+	_Atomic uint64_t *words;         /* one a page, reserved lazily */
+	_Atomic uint64_t *touched;       /* one bit a chunk: some page of it may be other than ZERO */
+	_Atomic uint32_t *filled_chunks; /* one a chunk: see kernel_filled.h */
 	struct fp_uffd uffd;
 	struct fp_events events;
 	struct fp_store *store;
 	struct fp_statspage *stats;
-	struct fp_budget room;
-	struct fp_evict_queue fifo;
-	struct fp_pin_table holds;                /* empty where the kernel can fault on far memory */
+	struct fp_budget budget;
+	struct fp_evict_queue evict_queue;
+	struct fp_pin_table pins;                 /* empty where the kernel can fault on far memory */
 	struct fp_inline *_Atomic inline_servers; /* NULL: only the fault thread serves */
 	uint64_t deadline_ns; /* of whatever a fault does, but for waiting for nodes that are cut off */
 	bool capture_by_move;
@@ -58,10 +58,10 @@ struct fp_far {
 	_Atomic bool full;        /* and no more slots are to be had */
 	_Atomic bool sealed;      /* the kernel refused to drop a page (EPERM) since reclaim last looked */
 	int pidfd;                /* of this process, for process_madvise; -1: not to be had */
-	int mem_fd;               /* /proc/self/mem; -1: see bytes.h */
+	int mem_fd;               /* /proc/self/mem; -1: see process_memory.h */
 	int stat_fd;              /* /proc/self/stat; -1: there is none */
-	int pagemap_fd;           /* /proc/self/pagemap; -1: it can't be read, no native memory */
-	bool has_native;          /* what the kernel fills later need not be held: see native.h */
+	int pagemap_fd;           /* /proc/self/pagemap; -1: it can't be read, no kernel-filled memory */
+	bool may_fill;            /* what the kernel fills later need not be held: see kernel_filled.h */
 	_Atomic bool
 	    forked; /* pages may be shared with a child: UFFDIO_MOVE refuses those until they are unshared */
 	_Atomic bool fork_freeze; /* a fork is about to be made, or is: nothing leaves */
@@ -144,7 +144,7 @@ void fp_far_put_back(struct fp_far *far, uint32_t page, const void *src);
 
 /*
  * True if what failed with error may yet work, until a deadline: a system call is changing the layout, or the
- * kernel has no memory at this moment. Waits a little. Not in a passage (events.h).
+ * kernel has no memory at this moment. Waits a little. Not in a shared section (events.h).
  */
 bool fp_far_may_pass(struct fp_far *far, ssize_t error, uint64_t until_ns);
 

@@ -1,4 +1,4 @@
-/* See native.h. On the fault path: no lock, no allocation, bounded work (law 4). */
+/* See kernel_filled.h. On the fault path: no lock, no allocation, bounded work (law 4). */
 #include "kernel_filled.h"
 
 #include <errno.h>
@@ -13,7 +13,7 @@
 #define FRESH_MIN   8u /* fewer are not worth three system calls */
 #define NO_PAGE     UINT32_MAX
 
-/* Flags of a piece that its pages can be native with. */
+/* Flags of a piece that its pages can be kernel-filled with. */
 #define HARMLESS ((uint32_t)(FP_PIECE_NORESERVE | FP_PIECE_RANDOM | FP_PIECE_SEQUENTIAL | FP_PIECE_DONTDUMP))
 
 /* Newer than some headers that we build with. */
@@ -22,7 +22,7 @@
 #endif
 
 /*
- * A chunk's word: its state, and which run of its pages is native. The rest of it may hold other mappings,
+ * A chunk's word: its state, and which run of its pages is kernel-filled. The rest of it may hold other mappings,
  * foreign ones too, which must not be registered.
  *
  *  31        21 20     11 10      2 1     0
@@ -30,7 +30,7 @@
  * |    zero    | length  |  first  | state |
  * +------------+---------+---------+-------+
  */
-enum chunk_state { MANAGED, CONVERTING, NATIVE, CHANGING };
+enum chunk_state { MANAGED, CONVERTING, FILLED, CHANGING };
 
 #define STATE_MASK   3u
 #define FIRST_SHIFT  2
@@ -40,66 +40,66 @@ struct run {
 	uint32_t start, end;
 };
 
-static uint32_t native_word(struct run run)
+static uint32_t filled_word(struct run run)
 {
-	return NATIVE | (run.start & (CHUNK_PAGES - 1)) << FIRST_SHIFT |
+	return FILLED | (run.start & (CHUNK_PAGES - 1)) << FIRST_SHIFT |
 	       (run.end - run.start) << LENGTH_SHIFT;
 }
 
-static struct run native_run(uint32_t page, uint32_t word)
+static struct run filled_run(uint32_t page, uint32_t word)
 {
 	uint32_t start = (page & ~(CHUNK_PAGES - 1)) + (word >> FIRST_SHIFT & (CHUNK_PAGES - 1));
 
 	return (struct run){.start = start, .end = start + (word >> LENGTH_SHIFT)};
 }
 
-static bool is_native_word(uint64_t word)
+static bool is_filled_word(uint64_t word)
 {
 	return fp_page_state(word) == FP_PAGE_RESIDENT && (word & FP_PAGE_DIRTY) && !fp_page_slot(word);
 }
 
-static bool can_be_native(uint64_t word)
+static bool can_be_filled(uint64_t word)
 {
-	return fp_page_state(word) == FP_PAGE_ZERO || is_native_word(word);
+	return fp_page_state(word) == FP_PAGE_ZERO || is_filled_word(word);
 }
 
 static _Atomic uint32_t *state_of(const struct fp_far *far, uint32_t page)
 {
-	return &far->native[page >> FP_CHUNK_SHIFT];
+	return &far->filled_chunks[page >> FP_CHUNK_SHIFT];
 }
 
 void fp_kernel_filled_open(struct fp_far *far)
 {
-	size_t bytes = (far->n_pages >> FP_CHUNK_SHIFT) * sizeof(*far->native);
+	size_t bytes = (far->n_pages >> FP_CHUNK_SHIFT) * sizeof(*far->filled_chunks);
 
-	if (!far->native)
+	if (!far->filled_chunks)
 		return;
 	/* an older kernel refuses both where it is locked, that is, in the process that made it: it is new
 	 * there */
-	if (madvise((void *)far->native, bytes, MADV_DONTNEED_LOCKED) < 0)
-		(void)madvise((void *)far->native, bytes, MADV_DONTNEED);
-	far->has_native = far->pagemap_fd >= 0;
+	if (madvise((void *)far->filled_chunks, bytes, MADV_DONTNEED_LOCKED) < 0)
+		(void)madvise((void *)far->filled_chunks, bytes, MADV_DONTNEED);
+	far->may_fill = far->pagemap_fd >= 0;
 }
 
 /* ---- begin ---- */
 
-/* Half of the budget is given freely; beyond that, only what goes on from native memory, up to the margin. */
+/* Half of the budget is given freely; beyond that, only what goes on from kernel-filled memory, up to the margin. */
 static bool is_ample(const struct fp_far *far, uint32_t page)
 {
 	const _Atomic uint32_t *state = state_of(far, page);
-	uint64_t free_pages = fp_budget_free(&far->room), margin = 2 * fp_budget_margin(&far->room);
-	uint64_t budget = atomic_load_explicit(&far->room.budget, memory_order_relaxed);
+	uint64_t free_pages = fp_budget_free(&far->budget), margin = 2 * fp_budget_margin(&far->budget);
+	uint64_t budget = atomic_load_explicit(&far->budget.pages, memory_order_relaxed);
 
-	if (free_pages < CHUNK_PAGES + margin || fp_budget_is_thrashing(&far->room))
+	if (free_pages < CHUNK_PAGES + margin || fp_budget_is_thrashing(&far->budget))
 		return false;
 	return free_pages - CHUNK_PAGES >= budget / 2 ||
 	       ((atomic_load_explicit(state, memory_order_relaxed) |
 	         atomic_load_explicit(state - 1, memory_order_relaxed)) &
-	        NATIVE); /* or CHANGING */
+	        FILLED); /* or CHANGING */
 }
 
 /*
- * The pages around page that can be native with it: ZERO ones, and those that are already as native pages
+ * The pages around page that can be kernel-filled with it: ZERO ones, and those that are already as kernel-filled pages
  * are. Within the chunk, the mapping and the side of the present run.
  */
 static struct run find_run(const struct fp_far *far, const struct fp_piece *piece, uint32_t page,
@@ -110,15 +110,15 @@ static struct run find_run(const struct fp_far *far, const struct fp_piece *piec
 	struct run run = {.start = page, .end = page + 1}, before;
 
 	if (word != MANAGED) {
-		before = native_run(page, word);
+		before = filled_run(page, word);
 		if (page < before.start)
 			high = FP_MIN(high, before.start);
 		else
 			low = FP_MAX(low, before.end);
 	}
-	while (run.end < high && can_be_native(atomic_load(&far->words[run.end])))
+	while (run.end < high && can_be_filled(atomic_load(&far->words[run.end])))
 		run.end++;
-	while (run.start > low && can_be_native(atomic_load(&far->words[run.start - 1])))
+	while (run.start > low && can_be_filled(atomic_load(&far->words[run.start - 1])))
 		run.start--;
 	return run;
 }
@@ -135,14 +135,14 @@ static unsigned count_fresh(const struct fp_far *far, struct run run)
 /* One run a chunk: another must continue it, as mappings do that come one after the other. */
 static bool can_join(uint32_t page, uint32_t word, struct run run)
 {
-	struct run before = native_run(page, word);
+	struct run before = filled_run(page, word);
 
 	return word == MANAGED || run.start == before.end || run.end == before.start;
 }
 
 static struct run join(uint32_t page, uint32_t word, struct run run)
 {
-	struct run before = word == MANAGED ? run : native_run(page, word);
+	struct run before = word == MANAGED ? run : filled_run(page, word);
 
 	return (struct run){.start = FP_MIN(run.start, before.start), .end = FP_MAX(run.end, before.end)};
 }
@@ -188,10 +188,10 @@ static bool own_run(struct fp_far *far, struct run run, uint32_t page, unsigned 
 
 static bool take_tokens(struct fp_far *far, unsigned n)
 {
-	unsigned got = fp_budget_take(&far->room, n);
+	unsigned got = fp_budget_take(&far->budget, n);
 
 	if (got < n)
-		fp_budget_give(&far->room, got);
+		fp_budget_give(&far->budget, got);
 	return got == n;
 }
 
@@ -222,7 +222,7 @@ static void note_holes(struct fp_far *far, struct run run)
 /*
  * The kernel fills these pages, and still tells when their mapping ends: see events.h. At its limit of
  * mappings it may stop half-way, when some pages are its own already, and may have been filled. So the run is
- * native all the same, and as much of it is registered as can be: a fault there finds a page absent that its
+ * kernel-filled all the same, and as much of it is registered as can be: a fault there finds a page absent that its
  * word says is resident, and fills it.
  */
 static int give_to_kernel(struct fp_far *far, struct run run)
@@ -246,7 +246,7 @@ static int give_to_kernel(struct fp_far *far, struct run run)
 
 /*
  * Looks at the layout once more when the pages are owned: had their mapping ended before, they could be made
- * native in no mapping; if it ends now, the call that ends it waits for us.
+ * kernel-filled in no mapping; if it ends now, the call that ends it waits for us.
  */
 static bool release_run(struct fp_far *far, const struct fp_layout *layout, uint32_t changes, struct run run,
                         unsigned n_fresh)
@@ -255,7 +255,7 @@ static bool release_run(struct fp_far *far, const struct fp_layout *layout, uint
 		return false;
 	if (fp_layout_changes(layout) == changes && give_to_kernel(far, run) == 0)
 		return true;
-	fp_budget_give(&far->room, n_fresh);
+	fp_budget_give(&far->budget, n_fresh);
 	return false;
 }
 
@@ -284,14 +284,14 @@ static bool take_chunk(_Atomic uint32_t *state, uint32_t *ret_word)
 {
 	uint32_t word = *ret_word = atomic_load(state);
 
-	return (word == MANAGED || (word & STATE_MASK) == NATIVE) &&
+	return (word == MANAGED || (word & STATE_MASK) == FILLED) &&
 	       atomic_compare_exchange_strong(state, &word, word == MANAGED ? CONVERTING : CHANGING);
 }
 
 static bool may_begin(const struct fp_far *far, uint32_t page)
 {
-	return far->has_native && page >= FP_FAR_OWN_PAGES && is_ample(far, page) &&
-	       !fp_events_careful(&far->events);
+	return far->may_fill && page >= FP_FAR_OWN_PAGES && is_ample(far, page) &&
+	       !fp_events_seen(&far->events);
 }
 
 static void settle_run(struct fp_far *far, struct run run)
@@ -312,11 +312,11 @@ bool fp_kernel_filled_begin(struct fp_far *far, const struct fp_layout *layout, 
 		atomic_store(state, word);
 		return false;
 	}
-	/* before the words: who takes one of these pages waits until all are settled, and finds them native
+	/* before the words: who takes one of these pages waits until all are settled, and finds them kernel-filled
 	 */
 	atomic_store(state, CHANGING);
 	settle_run(far, run);
-	atomic_store(state, native_word(join(page, word, run)));
+	atomic_store(state, filled_word(join(page, word, run)));
 	return true;
 }
 
@@ -382,7 +382,7 @@ static void return_absent(struct fp_far *far, struct run run)
 		fp_far_settle(far, run.start + i, fp_pager_apply(&far->words[run.start + i], event, NULL));
 		tokens += absent;
 	}
-	fp_budget_leave(&far->room, tokens);
+	fp_budget_leave(&far->budget, tokens);
 }
 
 /*
@@ -440,7 +440,7 @@ static int end(struct fp_far *far, _Atomic uint32_t *state, struct run run, stru
 
 	if (r == 0)
 		return_absent_but(far, run, held);
-	atomic_store(state, r < 0 ? native_word(run) : MANAGED);
+	atomic_store(state, r < 0 ? filled_word(run) : MANAGED);
 	return r;
 }
 
@@ -452,9 +452,9 @@ int fp_kernel_filled_end_held(struct fp_far *far, uint32_t start, uint32_t held_
 	_Atomic uint32_t *state = state_of(far, start);
 	uint32_t word;
 
-	while ((word = atomic_load(state)) & NATIVE) { /* or CHANGING */
-		if ((word & STATE_MASK) == NATIVE && atomic_compare_exchange_strong(state, &word, CHANGING))
-			return end(far, state, native_run(start, word), held);
+	while ((word = atomic_load(state)) & FILLED) { /* or CHANGING */
+		if ((word & STATE_MASK) == FILLED && atomic_compare_exchange_strong(state, &word, CHANGING))
+			return end(far, state, filled_run(start, word), held);
 		sched_yield();
 	}
 	return 0;
@@ -486,10 +486,10 @@ static bool try_resume(struct fp_far *far, struct run fresh)
 {
 	_Atomic uint32_t *state = state_of(far, fresh.start);
 	uint32_t word = atomic_load(state);
-	struct run part = native_run(fresh.start, word);
+	struct run part = filled_run(fresh.start, word);
 	bool resumed;
 
-	if ((word & STATE_MASK) != NATIVE || !atomic_compare_exchange_strong(state, &word, CHANGING))
+	if ((word & STATE_MASK) != FILLED || !atomic_compare_exchange_strong(state, &word, CHANGING))
 		return false;
 	part.start = FP_MAX(part.start, fresh.start);
 	part.end = FP_MIN(part.end, fresh.end);
@@ -512,7 +512,7 @@ void fp_kernel_filled_forget_absent(struct fp_far *far, uint32_t page)
 	uint32_t first = page & ~(CHUNK_PAGES - 1), managed = MANAGED;
 	_Atomic uint32_t *state = state_of(far, page);
 
-	if (!far->has_native || page < FP_FAR_OWN_PAGES ||
+	if (!far->may_fill || page < FP_FAR_OWN_PAGES ||
 	    !atomic_compare_exchange_strong(state, &managed, CONVERTING))
 		return;
 	return_absent(far, (struct run){.start = first, .end = first + CHUNK_PAGES});
@@ -521,10 +521,10 @@ void fp_kernel_filled_forget_absent(struct fp_far *far, uint32_t page)
 
 bool fp_kernel_filled_fills(const struct fp_far *far, uint32_t page)
 {
-	return atomic_load(state_of(far, page)) & NATIVE; /* or CHANGING */
+	return atomic_load(state_of(far, page)) & FILLED; /* or CHANGING */
 }
 
 bool fp_kernel_filled_keeps(uint64_t word)
 {
-	return is_native_word(word);
+	return is_filled_word(word);
 }

@@ -1,9 +1,9 @@
 /*
- * Native memory: while there is ample room, fresh pages are filled by the kernel itself, at its own price,
+ * Kernel-filled memory: while there is ample room, the kernel itself fills fresh pages, at its own price,
  * instead of by a fault of ours each. Room: uffd, inside.
  *
  *                  begin: first touch, ample room
- *     MANAGED ───────────────────────────────────────► NATIVE
+ *     MANAGED ───────────────────────────────────────► FILLED
  *        ▲            (CONVERTING on the way)             │
  *        └────────────────────────────────────────────────┘
  *           end: a page is to leave, or its mapping ends (CHANGING on the way)
@@ -13,7 +13,7 @@
  * pages has a token, and its word says RESIDENT and DIRTY from then on, whether it was touched or not: the
  * kernel may fill it at any moment, and what it reads then is what the word promises. What must stay true:
  *
- *   - A page that is not registered is RESIDENT and DIRTY without a slot, or owned (LEAVING, HELD), or ZERO
+ *   - A page that is not registered is RESIDENT and DIRTY without a slot, or owned (LEAVING, CLAIMED), or ZERO
  *     in no mapping, where nobody can touch it.
  *   - Who owns a page and wants its word to say anything else calls fp_kernel_filled_end first.
  */
@@ -28,7 +28,7 @@
 
 /*
  * The userfaultfd is new: it has all of the range, or will have. Before the fault threads start, in a forked
- * child too. Without a page map to read (a process that is not dumpable) there will be no native memory.
+ * child too. Without a page map to read (a process that is not dumpable) there will be no kernel-filled memory.
  */
 void fp_kernel_filled_open(struct fp_far *far);
 
@@ -70,15 +70,15 @@ int fp_kernel_filled_end(struct fp_far *far, uint32_t page);
 int fp_kernel_filled_end_held(struct fp_far *far, uint32_t start, uint32_t end);
 
 /*
- * A page proved to be absent though its word said RESIDENT: most likely it was native before a fork, and so
- * were its neighbours. Those of its chunk that are absent become ZERO, so that they can be native again.
+ * A page proved to be absent though its word said RESIDENT: most likely it was kernel-filled before a fork, and so
+ * were its neighbours. Those of its chunk that are absent become ZERO, so that they can be kernel-filled again.
  * Fault threads.
  */
 void fp_kernel_filled_forget_absent(struct fp_far *far, uint32_t page);
 
 /*
  * Whether the kernel may fill pages of this chunk once they are dropped: to be asked before they are, as the
- * chunk may be registered at any moment. A page whose word says that it may be native (fp_kernel_filled_keeps)
+ * chunk may be registered at any moment. A page whose word says that it may be kernel-filled (fp_kernel_filled_keeps)
  * then keeps its word, and its token, though it is absent: a fault on it finds out.
  */
 bool fp_kernel_filled_fills(const struct fp_far *far, uint32_t page);

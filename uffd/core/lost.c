@@ -60,7 +60,7 @@ void fp_lost_end(struct fp_far *far, uint32_t page, bool has_token)
 	fp_far_settle(far, page, fp_pager_apply(&far->words[page], FP_EV_FETCH_FAILED, &old));
 	look_again(far, old); /* after the word, which whoever sees the bits looks at */
 	if (has_token)
-		fp_budget_leave(&far->room, 1);
+		fp_budget_leave(&far->budget, 1);
 	fp_count(&far->stats->lost_pages, 1);
 }
 
@@ -90,7 +90,7 @@ void fp_lost_add(struct fp_far *far, uint32_t page, uint64_t slot, int status)
 	lost->queue[i % FP_LOST_MAX].slot = slot;
 	lost->queue[i % FP_LOST_MAX].status = status;
 	atomic_store(&lost->queue[i % FP_LOST_MAX].ready, true);
-	fp_budget_kick(&far->room);
+	fp_budget_kick(&far->budget);
 }
 
 /* The node of a page, or, of one that never had any, the one that takes no pages. */

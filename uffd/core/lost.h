@@ -47,7 +47,7 @@ void fp_lost_end(struct fp_far *far, uint32_t page, bool has_token);
 /* Ends the ARRIVING of a page that was lost already, and was touched. */
 void fp_lost_end_again(struct fp_far *far, uint32_t page);
 
-/* Makes a page that the caller owns (ARRIVING, HELD) raise SIGBUS. Aborts the process with a message where
+/* Makes a page that the caller owns (ARRIVING, CLAIMED) raise SIGBUS. Aborts the process with a message where
  * the kernel can't poison. */
 void fp_lost_poison(struct fp_far *far, uint32_t page);
 

@@ -36,7 +36,7 @@ static void vanished(struct fp_far *far, uint32_t page)
 	if (fp_page_slot(old))
 		fp_store_slot_free(far->store, fp_page_slot(old));
 	fp_far_settle(far, page, s);
-	fp_budget_leave(&far->room, 1);
+	fp_budget_leave(&far->budget, 1);
 }
 
 static void take_by_protect(struct fp_far *far, struct fp_batch *b, uint32_t page)

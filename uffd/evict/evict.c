@@ -116,14 +116,14 @@ static unsigned put_back(struct fp_far *far, uint32_t *pages, unsigned n, uint64
  * that, and waits. */
 static void spare_pinned(struct fp_evictor *ev)
 {
-	struct fp_pin_table *pins = &ev->far->holds;
+	struct fp_pin_table *pins = &ev->far->pins;
 
 	fp_pin_fence();
 	ev->n_drops = put_back(ev->far, ev->drops, ev->n_drops, fp_pin_look(pins, ev->drops, ev->n_drops));
 	ev->n_takes = put_back(ev->far, ev->takes, ev->n_takes, fp_pin_look(pins, ev->takes, ev->n_takes));
 }
 
-/* In a passage: pages whose mapping a bare system call ended stay, and are forgotten later. */
+/* In a shared section: pages whose mapping a bare system call ended stay, and are forgotten later. */
 static void spare_unmapped(struct fp_evictor *ev)
 {
 	const struct fp_events *events = &ev->far->events;
@@ -197,7 +197,7 @@ static unsigned drop_clean(struct fp_evictor *ev)
 		}
 	}
 	fp_events_leave(&far->events);
-	fp_budget_leave(&far->room, left);
+	fp_budget_leave(&far->budget, left);
 	ev->n_drops = 0;
 	return left;
 }
@@ -205,7 +205,7 @@ static unsigned drop_clean(struct fp_evictor *ev)
 static void batch_close(struct fp_far *far, struct fp_batch *b)
 {
 	fp_capture_empty_stage(b);
-	fp_budget_leave(&far->room, b->tokens);
+	fp_budget_leave(&far->budget, b->tokens);
 	fp_hist_record(&far->stats->evict_latency, fp_clock_ns() - b->begun_ns);
 	b->n = b->tokens = 0;
 }
@@ -467,7 +467,7 @@ static void find_victims(struct fp_evictor *ev, unsigned want)
 	unsigned n;
 
 	while (ev->n_drops + ev->n_takes < want &&
-	       (n = fp_evict_queue_pop(&ev->far->fifo, pages, want - ev->n_drops - ev->n_takes)) > 0)
+	       (n = fp_evict_queue_pop(&ev->far->evict_queue, pages, want - ev->n_drops - ev->n_takes)) > 0)
 		for (unsigned i = 0; i < n; i++)
 			sort_victim(ev, pages[i], FP_EV_EVICT);
 }

@@ -83,9 +83,9 @@ static void run_pageout(struct fp_reclaim *rc)
 /* Between the watermarks: begin when less than one margin is free, end when two are. */
 static bool wants_room(const struct fp_reclaim *rc)
 {
-	const struct fp_budget *room = &rc->far->room;
+	const struct fp_budget *budget = &rc->far->budget;
 
-	return fp_budget_free(room) < 2 * fp_budget_margin(room);
+	return fp_budget_free(budget) < 2 * fp_budget_margin(budget);
 }
 
 /* Returns false if room is wanted and none could be begun to be made. */
@@ -94,7 +94,7 @@ static bool run_evictions(struct fp_reclaim *rc)
 	bool began = false;
 
 	while (wants_room(rc)) {
-		if (fp_evictor_run(rc->evictor, fp_budget_batch(&rc->far->room)) == 0)
+		if (fp_evictor_run(rc->evictor, fp_budget_batch(&rc->far->budget)) == 0)
 			return began || fp_evictor_busy(rc->evictor);
 		began = true;
 	}
@@ -154,7 +154,7 @@ static void keep_room(struct fp_reclaim *rc)
 		rc->stuck = 0;
 		return;
 	}
-	if (fp_far_why_stuck(rc->far) == 0 && fp_budget_tried_in_vain(&rc->far->room, met_seal(rc)))
+	if (fp_far_why_stuck(rc->far) == 0 && fp_budget_tried_in_vain(&rc->far->budget, met_seal(rc)))
 		rc->stuck = FP_MIN(rc->stuck, STUCK_GRANTED); /* the next batch may be wanted soon */
 	rc->retry_ns = fp_clock_ns() + (STUCK_NS << FP_MIN(rc->stuck, STUCK_MAX));
 	rc->stuck++;
@@ -185,10 +185,10 @@ static void publish_node(const struct fp_store *store, unsigned node, struct fp_
 void fp_reclaim_publish(const struct fp_far *far)
 {
 	struct fp_statspage *stats = far->stats;
-	const struct fp_budget *room = &far->room;
+	const struct fp_budget *budget = &far->budget;
 
-	atomic_store(&stats->budget_bytes, atomic_load(&room->budget) << FP_PAGE_SHIFT);
-	atomic_store(&stats->resident_bytes, atomic_load(&room->resident) << FP_PAGE_SHIFT);
+	atomic_store(&stats->budget_bytes, atomic_load(&budget->pages) << FP_PAGE_SHIFT);
+	atomic_store(&stats->resident_bytes, atomic_load(&budget->resident) << FP_PAGE_SHIFT);
 	atomic_store(&stats->remote_bytes, fp_store_slots_used(far->store) << FP_PAGE_SHIFT);
 	for (unsigned i = 0; i < fp_store_n_nodes(far->store); i++)
 		publish_node(far->store, i, &stats->node[i]);
@@ -235,7 +235,7 @@ static void housekeep(struct fp_reclaim *rc, uint64_t *next_tick_ns)
 	revive_pages(rc);
 	publish(rc);
 	fp_affinity_tick(rc->affinity);
-	fp_budget_calm(&rc->far->room);
+	fp_budget_calm(&rc->far->budget);
 	fp_lastthread_look(&rc->lastthread, rc->far->stat_fd, now);
 }
 
@@ -257,7 +257,7 @@ static void follow_events(struct fp_reclaim *rc, uint64_t *next_tick_ns)
 
 static void wait_for_work(struct fp_reclaim *rc, uint64_t until)
 {
-	struct pollfd fds[2 + FP_STORE_MAX_NODES] = {{.fd = rc->far->room.kick_fd, .events = POLLIN}};
+	struct pollfd fds[2 + FP_STORE_MAX_NODES] = {{.fd = rc->far->budget.kick_fd, .events = POLLIN}};
 	uint64_t now = fp_clock_ns(), lane_ns;
 	unsigned n = 1;
 	struct timespec ts;
@@ -276,8 +276,8 @@ static void wait_for_work(struct fp_reclaim *rc, uint64_t until)
 	ppoll(fds, n, &ts, NULL);
 	fp_clock_wake();
 	/* in this order: a kick that came between would have its signal taken and yet count as given */
-	eventfd_read(rc->far->room.kick_fd, &ignored);
-	atomic_store(&rc->far->room.kicked, false);
+	eventfd_read(rc->far->budget.kick_fd, &ignored);
+	atomic_store(&rc->far->budget.kicked, false);
 }
 
 /* When there is something to do though nobody says so. */
@@ -328,7 +328,7 @@ void fp_reclaim_pageout(struct fp_reclaim *rc, uint32_t page, uint32_t n)
 	rc->pageout.n = n;
 	atomic_store(&rc->pageout.wanted, true);
 	while (atomic_load(&rc->pageout.wanted)) {
-		fp_budget_kick(&rc->far->room);
+		fp_budget_kick(&rc->far->budget);
 		pause_briefly();
 	}
 	pthread_mutex_unlock(&rc->turn);
@@ -339,7 +339,7 @@ void fp_reclaim_freeze(struct fp_reclaim *rc)
 	atomic_store(&rc->resting, false); /* what it says is from before, perhaps from an earlier freeze */
 	atomic_store(&rc->far->fork_freeze, true);
 	while (!atomic_load(&rc->resting) || atomic_load(&rc->far->evicting)) {
-		fp_budget_kick(&rc->far->room);
+		fp_budget_kick(&rc->far->budget);
 		pause_briefly();
 	}
 }
@@ -348,7 +348,7 @@ void fp_reclaim_thaw(struct fp_reclaim *rc)
 {
 	atomic_store(&rc->far->fork_overdraw, false);
 	atomic_store(&rc->far->fork_freeze, false);
-	fp_budget_kick(&rc->far->room);
+	fp_budget_kick(&rc->far->budget);
 }
 
 /* ---- life ---- */
@@ -403,8 +403,8 @@ void fp_reclaim_stop(struct fp_reclaim *rc)
 	if (!rc)
 		return;
 	atomic_store(&rc->stopping, true);
-	atomic_store(&rc->far->room.kicked, false);
-	fp_budget_kick(&rc->far->room);
+	atomic_store(&rc->far->budget.kicked, false);
+	fp_budget_kick(&rc->far->budget);
 	fp_thread_join(&rc->thread);
 	reclaim_free(rc);
 }

@@ -30,11 +30,11 @@
 struct fp_fault_loop {
 	struct fp_server server;
 	struct fp_affinity *affinity;
-	char *bell;
+	char *stop_page;
 	struct fp_spin spin;
 	unsigned n_full; /* reads in a row that got all that they asked for */
 	bool answered;   /* pages were installed since the thread last lingered */
-	bool stopped;    /* the bell: the thread shall end */
+	bool stopped;    /* the stop page: the thread shall end */
 	struct fp_thread thread;
 };
 
@@ -46,23 +46,23 @@ static unsigned may_read(const struct fp_fault_loop *fl)
 	return FP_MIN(fl->server.n_free, FP_READ_FAULTS);
 }
 
-/* The agent's own pages lie below the bell: a fault there means that captured bytes are gone. Better none
- * than wrong ones. */
-static void ring(struct fp_fault_loop *fl, uint64_t addr)
+/* The agent's own pages lie below the stop page: a fault there means that captured bytes are gone. Better
+ * no bytes than wrong ones. */
+static void stop_or_abort(struct fp_fault_loop *fl, uint64_t addr)
 {
-	if (addr != (uintptr_t)fl->bell)
+	if (addr != (uintptr_t)fl->stop_page)
 		fp_end_aborted("pager",
 		               "a captured page vanished from the staging area, and its bytes with "
 		               "it: something else dropped or remapped that memory. Please report this");
-	fl->stopped = fp_uffd_copy(&fl->server.far->uffd, fl->bell, fp_zeros, FP_PAGE_SIZE, false) > 0;
-	if (!fl->stopped) /* let it ring again */
-		fp_uffd_wake(&fl->server.far->uffd, fl->bell, FP_PAGE_SIZE);
+	fl->stopped = fp_uffd_copy(&fl->server.far->uffd, fl->stop_page, fp_zeros, FP_PAGE_SIZE, false) > 0;
+	if (!fl->stopped) /* let it fault again */
+		fp_uffd_wake(&fl->server.far->uffd, fl->stop_page, FP_PAGE_SIZE);
 }
 
-/* What makes the thread careful, see events.h: system calls that change the layout, past the C library. */
-static bool is_careful(const struct fp_fault_loop *fl)
+/* True once a bare system call changed the layout: see events.h. */
+static bool has_seen_events(const struct fp_fault_loop *fl)
 {
-	return fp_events_careful(&fl->server.far->events);
+	return fp_events_seen(&fl->server.far->events);
 }
 
 static int read_messages(struct fp_fault_loop *fl, struct fp_uffd_fault *ret_faults)
@@ -82,8 +82,8 @@ static void serve_message(struct fp_fault_loop *fl, const struct fp_uffd_fault *
 	if (fault->change != FP_UFFD_NONE || fault->addr - (uintptr_t)far->base >= far->n_pages
 	                                                                               << FP_PAGE_SHIFT)
 		return;
-	if (fault->addr <= (uintptr_t)fl->bell) {
-		ring(fl, fault->addr);
+	if (fault->addr <= (uintptr_t)fl->stop_page) {
+		stop_or_abort(fl, fault->addr);
 		return;
 	}
 	fp_affinity_fault(fl->affinity, fault->tid);
@@ -131,17 +131,17 @@ static void read_changes(struct fp_fault_loop *fl)
 
 static void wait_for_room(struct fp_fault_loop *fl)
 {
-	struct fp_budget *room = &fl->server.far->room;
-	struct pollfd fd = {.fd = room->starved_fd, .events = POLLIN};
+	struct fp_budget *budget = &fl->server.far->budget;
+	struct pollfd fd = {.fd = budget->starved_fd, .events = POLLIN};
 	eventfd_t ignored;
 
-	atomic_store(&room->starved, true);
-	fp_budget_kick(room);
+	atomic_store(&budget->starved, true);
+	fp_budget_kick(budget);
 	fp_serve_starved(&fl->server); /* once more, now that whoever gives room would tell us */
 	if (!fl->server.starved_head)
 		return;
 	poll(&fd, 1, 1);
-	eventfd_read(room->starved_fd, &ignored);
+	eventfd_read(budget->starved_fd, &ignored);
 }
 
 static unsigned reap(struct fp_fault_loop *fl)
@@ -191,26 +191,26 @@ static bool spin(struct fp_fault_loop *fl)
 
 static void wait_over_wire(struct fp_fault_loop *fl)
 {
-	struct fp_budget *room = &fl->server.far->room;
+	struct fp_budget *budget = &fl->server.far->budget;
 	struct pollfd fds[2 + 2 * FP_STORE_MAX_NODES];
 	uint64_t deadline_ns, ahead_ns;
 	unsigned n = 2;
 	eventfd_t ignored;
 
 	fds[0] = (struct pollfd){.fd = may_read(fl) ? fl->server.far->uffd.fd : -1, .events = POLLIN};
-	fds[1] = (struct pollfd){.fd = room->starved_fd, .events = POLLIN};
+	fds[1] = (struct pollfd){.fd = budget->starved_fd, .events = POLLIN};
 	n += fp_lane_pollfds(fl->server.lane, fds + n, FP_STORE_MAX_NODES, &deadline_ns);
 	n += fp_lane_pollfds(fl->server.ahead, fds + n, FP_STORE_MAX_NODES, &ahead_ns);
 	deadline_ns = FP_MIN(deadline_ns, ahead_ns);
 	if (fl->server.starved_head) {
-		atomic_store(&room->starved, true);
-		fp_budget_kick(room);
+		atomic_store(&budget->starved, true);
+		fp_budget_kick(budget);
 		fp_serve_starved(&fl->server);
 		deadline_ns = FP_MIN(deadline_ns, fp_clock_ns() + ROOM_WAIT_NS);
 	}
 	poll(fds, n, timeout_ms(deadline_ns));
 	if (fds[1].revents)
-		eventfd_read(room->starved_fd, &ignored);
+		eventfd_read(budget->starved_fd, &ignored);
 }
 
 static void *run_direct(void *arg)
@@ -225,7 +225,7 @@ static void *run_direct(void *arg)
 			wait_for_room(fl);
 			fp_serve_starved(&fl->server);
 		} else {
-			if (is_careful(fl))
+			if (has_seen_events(fl))
 				wait_for_message(fl);
 			serve_messages(fl);
 		}
@@ -275,7 +275,7 @@ int fp_fault_loop_start(const struct fp_fault_options *options, struct fp_fault_
 
 	if (!fl)
 		return -ENOMEM;
-	fl->bell = options->bell;
+	fl->stop_page = options->stop_page;
 	fl->affinity = options->affinity;
 	r = direct ? 0 : fp_uffd_set_nonblock(&options->far->uffd, true);
 	if (r == 0)
@@ -295,7 +295,7 @@ void fp_fault_loop_stop(struct fp_fault_loop *fl)
 	if (!fl)
 		return;
 	(void)*(volatile char *)
-	    fl->bell; /* a fault like any other: it wakes the thread, whichever way it waits */
+	    fl->stop_page; /* a fault like any other: it wakes the thread, whichever way it waits */
 	fp_thread_join(&fl->thread);
 	loop_free(fl);
 }

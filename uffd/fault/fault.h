@@ -18,7 +18,7 @@ struct fp_fault_options {
 	struct fp_far *far;
 	char *stage;                    /* FP_STAGE_PAGES pages of the far range, opened, in no mapping */
 	const struct fp_layout *layout; /* bounds read-ahead; not locked */
-	char *bell; /* a page of the far range, opened, in no mapping: its fault wakes the thread */
+	char *stop_page; /* a page of the far range, opened, in no mapping: its fault wakes the thread */
 	unsigned readahead_pages;
 	struct fp_affinity *affinity; /* told of every fault; outlives the loop */
 };

@@ -28,8 +28,8 @@
 #define LOOK_MS      10
 #define GONE_TRIES   3u /* installs that left nothing, until the page counts as unmapped */
 
-/* One server and what goes with it. */
-struct place {
+/* A server and what goes with it. */
+struct inline_server {
 	_Atomic bool busy;   /* whoever sets it owns the rest */
 	_Atomic bool behind; /* pages are on their way, or wait for room, and nobody has the server */
 	struct fp_server server;
@@ -41,12 +41,12 @@ struct fp_inline {
 	struct fp_evictor *evictor;
 	struct fp_handover *handover;
 	_Atomic bool evict_turn;
-	unsigned n_places;
-	struct place places[SERVERS_MAX];
+	unsigned n_servers;
+	struct inline_server servers[SERVERS_MAX];
 };
 
-/* The place that this thread had last: its streams of read-ahead are there. */
-static __thread unsigned own_place __attribute__((tls_model("initial-exec")));
+/* The server that this thread had last: its streams of read-ahead are there. */
+static __thread unsigned own_server __attribute__((tls_model("initial-exec")));
 
 /* What tells this thread from others. */
 static uint32_t number(void)
@@ -59,14 +59,14 @@ static uint32_t number(void)
 	return own;
 }
 
-/* ---- places ---- */
+/* ---- servers ---- */
 
-static bool take(struct place *p)
+static bool take(struct inline_server *p)
 {
 	return !atomic_load_explicit(&p->busy, memory_order_relaxed) && !atomic_exchange(&p->busy, true);
 }
 
-static void give_back(struct place *p)
+static void give_back(struct inline_server *p)
 {
 	struct fp_server *sv = &p->server;
 
@@ -88,16 +88,16 @@ static bool has_record(const struct fp_server *sv, uint64_t word)
 	return sv->n_free > (waits ? FP_READ_FAULTS : 0);
 }
 
-static struct place *take_any(struct fp_inline *in, uint64_t word)
+static struct inline_server *take_any(struct fp_inline *in, uint64_t word)
 {
-	for (unsigned i = 0; i < in->n_places; i++) {
-		unsigned k = (own_place + i) % in->n_places;
-		struct place *p = &in->places[k];
+	for (unsigned i = 0; i < in->n_servers; i++) {
+		unsigned k = (own_server + i) % in->n_servers;
+		struct inline_server *p = &in->servers[k];
 
 		if (!take(p))
 			continue;
 		if (has_record(&p->server, word)) {
-			own_place = k;
+			own_server = k;
 			return p;
 		}
 		give_back(p);
@@ -109,8 +109,8 @@ void fp_inline_tend(struct fp_inline *in)
 {
 	if (!in || fp_inline_has_guest(in))
 		return;
-	for (unsigned i = 0; i < in->n_places; i++) {
-		struct place *p = &in->places[i];
+	for (unsigned i = 0; i < in->n_servers; i++) {
+		struct inline_server *p = &in->servers[i];
 
 		if (!atomic_load_explicit(&p->behind, memory_order_relaxed) || !take(p))
 			continue;
@@ -141,7 +141,7 @@ void fp_inline_wait(struct fp_inline *in, unsigned n)
 /* Room comes back from the reclaim thread, and from pages that leave: nothing here can hasten it. */
 static void wait_for_room(struct fp_server *sv)
 {
-	fp_budget_kick(&sv->far->room);
+	fp_budget_kick(&sv->far->budget);
 	sched_yield();
 	fp_serve_starved(sv);
 	if (sv->starved_head)
@@ -164,7 +164,7 @@ static void sleep_for_answer(struct fp_server *sv)
  * Until the page is there, or takes so long that the server is left with it: its node may be cut off for
  * minutes, and other faults need no node.
  */
-static void finish_over_wire(struct place *p)
+static void finish_over_wire(struct inline_server *p)
 {
 	struct fp_server *sv = &p->server;
 	bool spins = fp_spin_begin(&p->spin), paid = true;
@@ -188,7 +188,7 @@ static void finish_over_wire(struct place *p)
 		fp_spin_end(&p->spin, paid);
 }
 
-static void finish(struct place *p)
+static void finish(struct inline_server *p)
 {
 	if (p->server.lane)
 		finish_over_wire(p);
@@ -204,7 +204,7 @@ static enum fp_inline_end end_of(const struct fp_far *far, uint32_t page)
 	switch (fp_page_state(atomic_load(&far->words[page]))) {
 	case FP_PAGE_ARRIVING:
 	case FP_PAGE_LEAVING:
-	case FP_PAGE_HELD:
+	case FP_PAGE_CLAIMED:
 		return FP_INLINE_BUSY;
 	case FP_PAGE_LOST:
 		return FP_INLINE_LOST;
@@ -227,7 +227,7 @@ static enum fp_inline_end hand_over(struct fp_inline *in, const struct fp_uffd_f
 enum fp_inline_end fp_inline_serve_as(struct fp_inline *in, const struct fp_uffd_fault *fault, bool guest)
 {
 	struct fp_uffd_fault mine = *fault;
-	struct place *p;
+	struct inline_server *p;
 
 	if (guest)
 		return hand_over(in, fault);
@@ -278,7 +278,7 @@ void fp_inline_bring(struct fp_inline *in, uint32_t page, uint32_t n, bool write
 
 /* ---- life ---- */
 
-static unsigned count_places(const struct fp_far *far)
+static unsigned count_servers(const struct fp_far *far)
 {
 	long cpus = sysconf(_SC_NPROCESSORS_ONLN);
 	unsigned wanted = 2 * (unsigned)FP_MAX(cpus, 1L);
@@ -286,7 +286,7 @@ static unsigned count_places(const struct fp_far *far)
 	return FP_MIN(wanted, fp_store_is_direct(far->store) ? DIRECT_MAX : WIRE_MAX);
 }
 
-static int open_places(struct fp_inline *in, const struct fp_inline_options *options)
+static int open_servers(struct fp_inline *in, const struct fp_inline_options *options)
 {
 	bool direct = fp_store_is_direct(options->far->store);
 	const struct fp_server_options server = {
@@ -297,11 +297,11 @@ static int open_places(struct fp_inline *in, const struct fp_inline_options *opt
 	    .readahead_pages = options->readahead_pages,
 	    .n_fetches = direct ? 2 : WIRE_FETCHES,
 	};
-	unsigned n = count_places(options->far);
+	unsigned n = count_servers(options->far);
 	int r = 0;
 
-	for (unsigned i = 0; r == 0 && i < n; i++, in->n_places++)
-		r = fp_server_open(&in->places[i].server, &server);
+	for (unsigned i = 0; r == 0 && i < n; i++, in->n_servers++)
+		r = fp_server_open(&in->servers[i].server, &server);
 	return r;
 }
 
@@ -316,7 +316,7 @@ int fp_inline_start(const struct fp_inline_options *options, struct fp_inline **
 	if (options->stage && fp_store_is_direct(options->far->store))
 		r = fp_evictor_new(options->far, NULL, options->stage, &in->evictor);
 	if (r == 0)
-		r = open_places(in, options);
+		r = open_servers(in, options);
 	if (r == 0)
 		r = fp_handover_start(in, &in->handover);
 	if (r < 0) {
@@ -329,8 +329,8 @@ int fp_inline_start(const struct fp_inline_options *options, struct fp_inline **
 
 static void inline_free(struct fp_inline *in)
 {
-	for (unsigned i = 0; i < in->n_places; i++)
-		fp_server_close(&in->places[i].server);
+	for (unsigned i = 0; i < in->n_servers; i++)
+		fp_server_close(&in->servers[i].server);
 	fp_evictor_free(in->evictor);
 	fp_lockedmem_free(in, sizeof(*in));
 }

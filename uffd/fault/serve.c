@@ -56,7 +56,7 @@ static void verify(struct fp_server *sv, uint32_t page)
 	} while (r == -EAGAIN && fp_far_may_pass(far, r, until_ns));
 	/* Any failure but EEXIST leaves the page missing: then the thread, woken, faults on it again. It
 	 * counts as written from here on, so nothing may keep it from being so. */
-	if (r == -EEXIST && fp_uffd_needs_holds(&far->uffd))
+	if (r == -EEXIST && fp_uffd_needs_pins(&far->uffd))
 		(void)fp_far_unprotect(far, page);
 	fp_far_settle(far, page, fp_pager_apply(&far->words[page], FP_EV_INSTALLED_RW, NULL));
 	fp_uffd_wake(&far->uffd, fp_far_addr(far, page), FP_PAGE_SIZE);
@@ -133,7 +133,7 @@ static void look_for_thrashing(struct fp_far *far, uint32_t thread, uint32_t pag
 	uint32_t need = fp_thrash_fault(&far->thrash, thread, page);
 
 	if (need)
-		fp_budget_need(&far->room, need);
+		fp_budget_need(&far->budget, need);
 }
 
 static void begin_missing(struct fp_server *sv, const struct fp_uffd_fault *f, bool zero, uint64_t old,
@@ -170,7 +170,7 @@ static bool make_room(struct fp_server *sv)
 
 	if (!sv->evictor || (sv->evict_turn && atomic_exchange(sv->evict_turn, true)))
 		return false;
-	n = fp_evictor_run(sv->evictor, fp_budget_batch(&sv->far->room));
+	n = fp_evictor_run(sv->evictor, fp_budget_batch(&sv->far->budget));
 	if (sv->evict_turn)
 		atomic_store(sv->evict_turn, false);
 	return n > 0;
@@ -178,10 +178,10 @@ static bool make_room(struct fp_server *sv)
 
 static unsigned take_room(struct fp_server *sv, unsigned n)
 {
-	struct fp_budget *room = &sv->far->room;
+	struct fp_budget *budget = &sv->far->budget;
 	unsigned got;
 
-	while ((got = fp_budget_take(room, n)) == 0)
+	while ((got = fp_budget_take(budget, n)) == 0)
 		if (!make_room(sv))
 			return 0;
 	return got;
@@ -196,8 +196,8 @@ static bool must_overdraw(const struct fp_far *far, const struct fp_arrival *a, 
 {
 	if (a->io.slot && atomic_load(&far->full))
 		return true;
-	return atomic_load(&far->fork_overdraw) &&
-	       (fp_budget_overdrawn(&far->room) < FORK_OVERDRAW || now_ns >= a->begun_ns + far->deadline_ns);
+	return atomic_load(&far->fork_overdraw) && (fp_budget_overdrawn(&far->budget) < FORK_OVERDRAW ||
+	                                            now_ns >= a->begun_ns + far->deadline_ns);
 }
 
 /* True if no room helps: the page's node is lost, or cut off for so long that it is not waited for any more.
@@ -232,7 +232,7 @@ static int fate_of_starved(struct fp_far *far, const struct fp_arrival *a)
 	if (r == -EHOSTDOWN && now_ns < fp_clock_after(a->begun_ns, fp_far_patience_ns(far)))
 		return WAITS;
 	if (r == 0)
-		fp_budget_grant(&far->room);
+		fp_budget_grant(&far->budget);
 	return r;
 }
 
@@ -253,7 +253,7 @@ void fp_serve_starved(struct fp_server *sv)
 			continue;
 		}
 		if (!has_room)
-			fp_budget_overdraw(&sv->far->room, 1);
+			fp_budget_overdraw(&sv->far->budget, 1);
 		if (sv->lane)
 			dispatch(sv, sv->lane, &a, 1);
 		else
@@ -270,7 +270,7 @@ static unsigned may_read_ahead(struct fp_server *sv, uint32_t page, struct fp_st
 	bool sequential = fp_layout_is_sequential(sv->layout, page);
 	unsigned want = fp_readahead_fault(&sv->readahead, page, sequential, ret_stream);
 
-	if (want == 0 || fp_budget_is_thrashing(&sv->far->room))
+	if (want == 0 || fp_budget_is_thrashing(&sv->far->budget))
 		return 0;
 	return fp_layout_mapped_from(sv->layout, page + 1, want);
 }
@@ -290,7 +290,7 @@ static unsigned take_ahead(struct fp_server *sv, const struct fp_arrival *a, uns
 		        .action == FP_ACT_NONE)
 			break;
 	}
-	fp_budget_give(&far->room, n - k);
+	fp_budget_give(&far->budget, n - k);
 	return k;
 }
 
@@ -389,7 +389,7 @@ static unsigned arrive_ahead(struct fp_server *sv, const struct fp_arrival *firs
 	unsigned n = FP_MIN(want, sv->n_free > FP_READ_FAULTS ? sv->n_free - FP_READ_FAULTS : 0);
 	uint64_t olds[FP_READAHEAD_MAX];
 
-	n = take_ahead(sv, first, n ? fp_budget_take(&sv->far->room, n) : 0, olds);
+	n = take_ahead(sv, first, n ? fp_budget_take(&sv->far->budget, n) : 0, olds);
 	for (unsigned i = 0; i < n; i++) {
 		ret_arrivals[i] = new_arrival(sv, first->page + 1 + i, olds[i], first->zero);
 		if (first->zero)
@@ -425,7 +425,7 @@ static void forgo(struct fp_server *sv, struct fp_arrival *a)
 {
 	struct fp_far *far = sv->far;
 
-	fp_budget_give(&far->room, 1);
+	fp_budget_give(&far->budget, 1);
 	fp_far_settle(far, a->page, fp_pager_apply(&far->words[a->page], FP_EV_NOT_INSTALLED, NULL));
 	free_arrival(sv, a);
 }
@@ -492,7 +492,7 @@ static void finish(struct fp_server *sv, struct fp_arrival *a, const void *bytes
 static void lose(struct fp_server *sv, struct fp_arrival *a, bool has_token)
 {
 	if (has_token)
-		fp_budget_leave(&sv->far->room, 1);
+		fp_budget_leave(&sv->far->budget, 1);
 	fp_lost_add(sv->far, a->page, a->io.slot, a->io.status);
 	if (a->demanded)
 		fp_hist_record(&sv->far->stats->fault_latency, fp_clock_ns() - a->begun_ns);

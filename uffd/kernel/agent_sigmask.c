@@ -1,4 +1,4 @@
-/* See ownmask.h. What is kept here is changed by its thread and that one's signal handlers
+/* See agent_sigmask.h. What is kept here is changed by its thread and that one's signal handlers
  * alone. */
 #include "agent_sigmask.h"
 

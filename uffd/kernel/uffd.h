@@ -55,7 +55,7 @@ void fp_uffd_close(struct fp_uffd *uffd);
 
 /* True if the kernel's own touches of what is registered end by EFAULT, so that holds are
  * needed. */
-static inline bool fp_uffd_needs_holds(const struct fp_uffd *uffd)
+static inline bool fp_uffd_needs_pins(const struct fp_uffd *uffd)
 {
 	return uffd->sigbus || uffd->user_only;
 }

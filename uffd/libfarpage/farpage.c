@@ -179,7 +179,7 @@ static int start(const struct far_options *o, struct far_memory *memory, struct 
 	    .readahead_pages = readahead_pages(o->readahead_pages),
 	    .stats_path = o->stats_file,
 	    .fault_mode = o->fault_mode == FAR_FAULT_INLINE ? FP_FAULT_MODE_INLINE : FP_FAULT_MODE_THREAD,
-	    .holds = o->fault_mode == FAR_FAULT_INLINE,
+	    .pins = o->fault_mode == FAR_FAULT_INLINE,
 	    .enter_local = enter_local,
 	    .leave_local = leave_local,
 	};
@@ -313,7 +313,7 @@ int far_hold(struct far_memory *memory, const void *address, size_t length, int 
 {
 	const struct fp_pin_range range = {address, length, write != 0};
 	struct fp_pin *inner = (struct fp_pin *)hold->reserved;
-	int r = fp_agent_hold(memory->agent, &range, 1, inner);
+	int r = fp_agent_pin(memory->agent, &range, 1, inner);
 
 	if (r == -E2BIG)
 		hold->fit_bytes = inner->fit_bytes;
@@ -322,7 +322,7 @@ int far_hold(struct far_memory *memory, const void *address, size_t length, int 
 
 void far_unhold(struct far_memory *memory, struct far_hold *hold)
 {
-	fp_agent_unhold(memory->agent, (struct fp_pin *)hold->reserved);
+	fp_agent_unpin(memory->agent, (struct fp_pin *)hold->reserved);
 }
 
 /* ---- what happened ---- */

@@ -1,4 +1,4 @@
-/* See room.h. */
+/* See budget.h. */
 #include "budget.h"
 
 #include <errno.h>
@@ -17,20 +17,20 @@ static void signal_fd(int fd)
 	eventfd_write(fd, 1); /* can only fail by overflow: then the reader has its signal already */
 }
 
-int fp_budget_init(struct fp_budget *room, uint64_t budget_pages)
+int fp_budget_init(struct fp_budget *budget, uint64_t budget_pages)
 {
-	*room = (struct fp_budget){.starved_fd = -1, .kick_fd = -1};
-	atomic_store(&room->budget, budget_pages);
-	room->starved_fd = FP_FD_OPEN(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-	room->kick_fd = FP_FD_OPEN(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-	return room->starved_fd < 0 || room->kick_fd < 0 ? -errno : 0;
+	*budget = (struct fp_budget){.starved_fd = -1, .kick_fd = -1};
+	atomic_store(&budget->pages, budget_pages);
+	budget->starved_fd = FP_FD_OPEN(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+	budget->kick_fd = FP_FD_OPEN(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+	return budget->starved_fd < 0 || budget->kick_fd < 0 ? -errno : 0;
 }
 
-void fp_budget_done(struct fp_budget *room)
+void fp_budget_done(struct fp_budget *budget)
 {
-	fp_fd_close(room->starved_fd);
-	fp_fd_close(room->kick_fd);
-	room->starved_fd = room->kick_fd = -1;
+	fp_fd_close(budget->starved_fd);
+	fp_fd_close(budget->kick_fd);
+	budget->starved_fd = budget->kick_fd = -1;
 }
 
 static bool raise_to(_Atomic uint64_t *word, uint64_t value)
@@ -44,159 +44,159 @@ static bool raise_to(_Atomic uint64_t *word, uint64_t value)
 }
 
 /* Shown as it grows: many a program is over before anybody's next look, or is killed. */
-static void note_peak(struct fp_budget *room, uint64_t resident)
+static void note_peak(struct fp_budget *budget, uint64_t resident)
 {
-	if (raise_to(&room->peak, resident) && room->peak_bytes)
-		raise_to(room->peak_bytes, resident << FP_PAGE_SHIFT);
+	if (raise_to(&budget->peak, resident) && budget->peak_bytes)
+		raise_to(budget->peak_bytes, resident << FP_PAGE_SHIFT);
 }
 
-void fp_budget_show_peak(struct fp_budget *room, _Atomic uint64_t *bytes)
+void fp_budget_show_peak(struct fp_budget *budget, _Atomic uint64_t *bytes)
 {
-	room->peak_bytes = bytes;
+	budget->peak_bytes = bytes;
 	if (bytes)
-		raise_to(bytes, atomic_load(&room->peak) << FP_PAGE_SHIFT);
+		raise_to(bytes, atomic_load(&budget->peak) << FP_PAGE_SHIFT);
 }
 
 /* The budget, what calls hold of it and beyond, what threads need at once, and what was granted on
  * top. */
-static uint64_t limit(const struct fp_budget *room)
+static uint64_t limit(const struct fp_budget *budget)
 {
-	uint64_t budget = atomic_load_explicit(&room->budget, memory_order_relaxed);
-	uint64_t pinned = atomic_load_explicit(&room->pinned, memory_order_relaxed);
-	uint64_t need = atomic_load_explicit(&room->need, memory_order_relaxed);
+	uint64_t pages = atomic_load_explicit(&budget->pages, memory_order_relaxed);
+	uint64_t pinned = atomic_load_explicit(&budget->pinned, memory_order_relaxed);
+	uint64_t need = atomic_load_explicit(&budget->need, memory_order_relaxed);
 
-	return FP_MAX(budget, pinned + FP_MAX(budget / 2, need)) +
-	       atomic_load_explicit(&room->excess, memory_order_relaxed);
+	return FP_MAX(pages, pinned + FP_MAX(pages / 2, need)) +
+	       atomic_load_explicit(&budget->excess, memory_order_relaxed);
 }
 
-void fp_budget_pin(struct fp_budget *room, uint64_t n)
+void fp_budget_pin(struct fp_budget *budget, uint64_t n)
 {
-	atomic_fetch_add_explicit(&room->pinned, n, memory_order_relaxed);
+	atomic_fetch_add_explicit(&budget->pinned, n, memory_order_relaxed);
 }
 
-void fp_budget_unpin(struct fp_budget *room, uint64_t n)
+void fp_budget_unpin(struct fp_budget *budget, uint64_t n)
 {
-	atomic_fetch_sub_explicit(&room->pinned, n, memory_order_relaxed);
+	atomic_fetch_sub_explicit(&budget->pinned, n, memory_order_relaxed);
 }
 
-unsigned fp_budget_take(struct fp_budget *room, unsigned n)
+unsigned fp_budget_take(struct fp_budget *budget, unsigned n)
 {
-	uint64_t budget = limit(room);
-	uint64_t resident = atomic_load(&room->resident);
+	uint64_t max = limit(budget);
+	uint64_t resident = atomic_load(&budget->resident);
 	uint64_t take;
 
 	do {
-		take = resident < budget ? FP_MIN((uint64_t)n, budget - resident) : 0;
+		take = resident < max ? FP_MIN((uint64_t)n, max - resident) : 0;
 		if (take == 0)
 			break;
-	} while (!atomic_compare_exchange_weak(&room->resident, &resident, resident + take));
-	note_peak(room, resident + take);
-	if (resident + take + fp_budget_margin(room) > budget)
-		fp_budget_kick(room);
+	} while (!atomic_compare_exchange_weak(&budget->resident, &resident, resident + take));
+	note_peak(budget, resident + take);
+	if (resident + take + fp_budget_margin(budget) > max)
+		fp_budget_kick(budget);
 	return (unsigned)take;
 }
 
-void fp_budget_overdraw(struct fp_budget *room, unsigned n)
+void fp_budget_overdraw(struct fp_budget *budget, unsigned n)
 {
-	note_peak(room, atomic_fetch_add(&room->resident, n) + n);
-	fp_budget_kick(room);
+	note_peak(budget, atomic_fetch_add(&budget->resident, n) + n);
+	fp_budget_kick(budget);
 }
 
-void fp_budget_give(struct fp_budget *room, unsigned n)
+void fp_budget_give(struct fp_budget *budget, unsigned n)
 {
 	if (n == 0)
 		return;
-	atomic_fetch_sub(&room->resident, n);
+	atomic_fetch_sub(&budget->resident, n);
 	/* sequentially consistent against the waiter, who sets starved and then tries to take once
 	 * more */
-	if (atomic_load(&room->starved) && atomic_exchange(&room->starved, false))
-		signal_fd(room->starved_fd);
+	if (atomic_load(&budget->starved) && atomic_exchange(&budget->starved, false))
+		signal_fd(budget->starved_fd);
 }
 
-void fp_budget_grant(struct fp_budget *room)
+void fp_budget_grant(struct fp_budget *budget)
 {
-	atomic_fetch_add(&room->excess, 1);
+	atomic_fetch_add(&budget->excess, 1);
 }
 
-bool fp_budget_tried_in_vain(struct fp_budget *room, bool for_good)
+bool fp_budget_tried_in_vain(struct fp_budget *budget, bool for_good)
 {
-	if ((!for_good && !atomic_load(&room->excess)) || fp_budget_free(room))
+	if ((!for_good && !atomic_load(&budget->excess)) || fp_budget_free(budget))
 		return false;
-	atomic_fetch_add(&room->excess, fp_budget_batch(room));
-	if (atomic_load(&room->starved) && atomic_exchange(&room->starved, false))
-		signal_fd(room->starved_fd);
+	atomic_fetch_add(&budget->excess, fp_budget_batch(budget));
+	if (atomic_load(&budget->starved) && atomic_exchange(&budget->starved, false))
+		signal_fd(budget->starved_fd);
 	return true;
 }
 
-static void end_grants(struct fp_budget *room, unsigned n)
+static void end_grants(struct fp_budget *budget, unsigned n)
 {
-	uint64_t excess = atomic_load_explicit(&room->excess, memory_order_relaxed);
+	uint64_t excess = atomic_load_explicit(&budget->excess, memory_order_relaxed);
 
 	while (excess &&
-	       !atomic_compare_exchange_weak(&room->excess, &excess, excess - FP_MIN((uint64_t)n, excess)))
+	       !atomic_compare_exchange_weak(&budget->excess, &excess, excess - FP_MIN((uint64_t)n, excess)))
 		;
 }
 
-void fp_budget_leave(struct fp_budget *room, unsigned n)
+void fp_budget_leave(struct fp_budget *budget, unsigned n)
 {
-	end_grants(room, n);
-	fp_budget_give(room, n);
+	end_grants(budget, n);
+	fp_budget_give(budget, n);
 }
 
-void fp_budget_need(struct fp_budget *room, uint32_t n)
+void fp_budget_need(struct fp_budget *budget, uint32_t n)
 {
-	uint32_t before = atomic_load_explicit(&room->need, memory_order_relaxed);
+	uint32_t before = atomic_load_explicit(&budget->need, memory_order_relaxed);
 
-	if (fp_budget_free(room) > limit(room) / 2)
+	if (fp_budget_free(budget) > limit(budget) / 2)
 		return; /* nothing was evicted: the program discards what it touches again */
-	atomic_store_explicit(&room->calm, 0, memory_order_relaxed);
-	while (n > before && !atomic_compare_exchange_weak(&room->need, &before, n))
+	atomic_store_explicit(&budget->calm, 0, memory_order_relaxed);
+	while (n > before && !atomic_compare_exchange_weak(&budget->need, &before, n))
 		;
 }
 
-void fp_budget_calm(struct fp_budget *room)
+void fp_budget_calm(struct fp_budget *budget)
 {
-	if (fp_budget_is_thrashing(room) && atomic_fetch_add(&room->calm, 1) + 1 >= CALM_LOOKS)
-		atomic_store(&room->need, 0);
+	if (fp_budget_is_thrashing(budget) && atomic_fetch_add(&budget->calm, 1) + 1 >= CALM_LOOKS)
+		atomic_store(&budget->need, 0);
 }
 
-bool fp_budget_is_thrashing(const struct fp_budget *room)
+bool fp_budget_is_thrashing(const struct fp_budget *budget)
 {
-	return atomic_load_explicit(&room->need, memory_order_relaxed) > 0;
+	return atomic_load_explicit(&budget->need, memory_order_relaxed) > 0;
 }
 
-uint64_t fp_budget_free(const struct fp_budget *room)
+uint64_t fp_budget_free(const struct fp_budget *budget)
 {
-	uint64_t budget = limit(room);
-	uint64_t resident = atomic_load_explicit(&room->resident, memory_order_relaxed);
+	uint64_t max = limit(budget);
+	uint64_t resident = atomic_load_explicit(&budget->resident, memory_order_relaxed);
 
-	return resident < budget ? budget - resident : 0;
+	return resident < max ? max - resident : 0;
 }
 
-uint64_t fp_budget_overdrawn(const struct fp_budget *room)
+uint64_t fp_budget_overdrawn(const struct fp_budget *budget)
 {
-	uint64_t budget = limit(room);
-	uint64_t resident = atomic_load_explicit(&room->resident, memory_order_relaxed);
+	uint64_t max = limit(budget);
+	uint64_t resident = atomic_load_explicit(&budget->resident, memory_order_relaxed);
 
-	return resident > budget ? resident - budget : 0;
+	return resident > max ? resident - max : 0;
 }
 
-uint64_t fp_budget_margin(const struct fp_budget *room)
+uint64_t fp_budget_margin(const struct fp_budget *budget)
 {
-	uint64_t margin = atomic_load_explicit(&room->budget, memory_order_relaxed) / 16;
+	uint64_t margin = atomic_load_explicit(&budget->pages, memory_order_relaxed) / 16;
 
 	return margin < 1 ? 1 : FP_MIN(margin, (uint64_t)MARGIN_MAX);
 }
 
-unsigned fp_budget_batch(const struct fp_budget *room)
+unsigned fp_budget_batch(const struct fp_budget *budget)
 {
-	return (unsigned)FP_MIN(fp_budget_margin(room), (uint64_t)FP_BUDGET_BATCH_MAX);
+	return (unsigned)FP_MIN(fp_budget_margin(budget), (uint64_t)FP_BUDGET_BATCH_MAX);
 }
 
-void fp_budget_kick(struct fp_budget *room)
+void fp_budget_kick(struct fp_budget *budget)
 {
 	/* sequentially consistent against the reclaim thread, who clears kicked and then looks for
 	 * work */
-	if (!atomic_load(&room->kicked) && !atomic_exchange(&room->kicked, true))
-		signal_fd(room->kick_fd);
+	if (!atomic_load(&budget->kicked) && !atomic_exchange(&budget->kicked, true))
+		signal_fd(budget->kick_fd);
 }

@@ -13,7 +13,7 @@
 #define FP_BUDGET_BATCH_MAX 64u /* pages evicted at once */
 
 struct fp_budget {
-	_Atomic uint64_t budget;   /* pages */
+	_Atomic uint64_t pages;
 	_Atomic uint64_t resident; /* tokens out: arriving, resident or leaving pages */
 	_Atomic uint64_t peak;
 	_Atomic uint64_t *peak_bytes; /* raised with it, for whoever looks from outside; NULL: nobody does */
@@ -27,60 +27,60 @@ struct fp_budget {
 	int kick_fd;             /* eventfd: the reclaim thread's wake-up */
 };
 
-int fp_budget_init(struct fp_budget *room, uint64_t budget_pages);
-void fp_budget_done(struct fp_budget *room);
+int fp_budget_init(struct fp_budget *budget, uint64_t budget_pages);
+void fp_budget_done(struct fp_budget *budget);
 
 /* From now on *bytes is the peak in bytes, brought up to date with each growth; NULL: no longer.
  * Before any thread takes tokens, or after the last has. */
-void fp_budget_show_peak(struct fp_budget *room, _Atomic uint64_t *bytes);
+void fp_budget_show_peak(struct fp_budget *budget, _Atomic uint64_t *bytes);
 
 /* Takes up to n tokens; returns how many. Kicks the reclaim thread when little is left. */
-unsigned fp_budget_take(struct fp_budget *room, unsigned n);
+unsigned fp_budget_take(struct fp_budget *budget, unsigned n);
 /* Takes n tokens beyond the budget: for pages that nothing could make room for. */
-void fp_budget_overdraw(struct fp_budget *room, unsigned n);
+void fp_budget_overdraw(struct fp_budget *budget, unsigned n);
 /* Gives back tokens that nothing was done with. */
-void fp_budget_give(struct fp_budget *room, unsigned n);
+void fp_budget_give(struct fp_budget *budget, unsigned n);
 /* The same of pages that are local no more, whichever way they went: what was granted ends
  * first. */
-void fp_budget_leave(struct fp_budget *room, unsigned n);
+void fp_budget_leave(struct fp_budget *budget, unsigned n);
 
 /*
  * Calls hold n pages more, or fewer. What is held can't leave: beyond half of the budget it comes
  * on top of it, so that the other half remains for what can.
  */
-void fp_budget_pin(struct fp_budget *room, uint64_t n);
-void fp_budget_unpin(struct fp_budget *room, uint64_t n);
+void fp_budget_pin(struct fp_budget *budget, uint64_t n);
+void fp_budget_unpin(struct fp_budget *budget, uint64_t n);
 
 /*
- * Where the program has all pinned (O_DIRECT, registered buffers), waiting gives no room. The first
+ * Where the program has all pinned (O_DIRECT, registered buffers), waiting gives no budget. The first
  * that waits a whole deadline in vain grants one page on top of the budget; while some are granted,
  * each try to evict that fails grants a batch more, so that nobody waits as long again. What leaves
  * takes as much back. for_good: no wait would help, so nobody need have waited.
  */
-void fp_budget_grant(struct fp_budget *room);
-bool fp_budget_tried_in_vain(struct fp_budget *room, bool for_good); /* true: it granted */
+void fp_budget_grant(struct fp_budget *budget);
+bool fp_budget_tried_in_vain(struct fp_budget *budget, bool for_good); /* true: it granted */
 
 /*
  * Threads thrash (thrash.h): n pages must fit at once, beside what calls hold. Where that is more
  * than the budget, it counts as the budget until fp_budget_calm has been called a number of times
  * without another word. Ignored while half of it is free.
  */
-void fp_budget_need(struct fp_budget *room, uint32_t n);
-void fp_budget_calm(struct fp_budget *room); /* the reclaim thread, at each of its ticks */
+void fp_budget_need(struct fp_budget *budget, uint32_t n);
+void fp_budget_calm(struct fp_budget *budget); /* the reclaim thread, at each of its ticks */
 /* True while it is so: nothing but what threads wait for shall come in. */
-bool fp_budget_is_thrashing(const struct fp_budget *room);
+bool fp_budget_is_thrashing(const struct fp_budget *budget);
 
 /* Pages that are resident beyond the budget. */
-uint64_t fp_budget_overdrawn(const struct fp_budget *room);
+uint64_t fp_budget_overdrawn(const struct fp_budget *budget);
 
-uint64_t fp_budget_free(const struct fp_budget *room);
+uint64_t fp_budget_free(const struct fp_budget *budget);
 
 /* The low watermark: eviction starts when less is free, and ends when twice as much is. */
-uint64_t fp_budget_margin(const struct fp_budget *room);
+uint64_t fp_budget_margin(const struct fp_budget *budget);
 /* Pages to evict at once, so that a small budget is not emptied by one batch. */
-unsigned fp_budget_batch(const struct fp_budget *room);
+unsigned fp_budget_batch(const struct fp_budget *budget);
 
 /* Wakes the reclaim thread, once until it looks. */
-void fp_budget_kick(struct fp_budget *room);
+void fp_budget_kick(struct fp_budget *budget);
 
 #endif

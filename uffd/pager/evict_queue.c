@@ -1,4 +1,4 @@
-/* See fifo.h. The ring is mapped, not malloc'd: it is on the fault path (law 4). */
+/* See evict_queue.h. The ring is mapped, not malloc'd: it is on the fault path (law 4). */
 #include "evict_queue.h"
 
 #include <errno.h>

@@ -127,7 +127,7 @@ static struct fp_page_step on_claim(uint64_t word)
 	case FP_PAGE_RESIDENT:
 	case FP_PAGE_REMOTE:
 	case FP_PAGE_LOST:
-		return step(with_state(word, FP_PAGE_HELD), FP_ACT_CLAIMED);
+		return step(with_state(word, FP_PAGE_CLAIMED), FP_ACT_CLAIMED);
 	default:
 		return step(word, FP_ACT_BUSY);
 	}
@@ -137,7 +137,7 @@ static struct fp_page_step on_revive(uint64_t word)
 {
 	if (fp_page_state(word) != FP_PAGE_LOST || (word & FP_PAGE_DIRTY))
 		return step(word, FP_ACT_NONE);
-	return step(with_state(word, FP_PAGE_HELD), FP_ACT_CLAIMED);
+	return step(with_state(word, FP_PAGE_CLAIMED), FP_ACT_CLAIMED);
 }
 
 /* The entry of a page that is away is stale: it would be evicted again when it is back, from a new
@@ -224,7 +224,7 @@ struct fp_page_step fp_pager_step_release(uint64_t word, uint64_t settled)
 {
 	struct fp_page_step s = settle(word, fp_page_state(settled));
 
-	assert(fp_page_state(word) == FP_PAGE_HELD);
+	assert(fp_page_state(word) == FP_PAGE_CLAIMED);
 	s.word = (settled & ~(FP_PAGE_WAIT | FP_PAGE_QUEUED)) | (s.word & FP_PAGE_QUEUED);
 	if (fp_page_state(settled) == FP_PAGE_RESIDENT && !(s.word & FP_PAGE_QUEUED)) {
 		s.word |= FP_PAGE_QUEUED;

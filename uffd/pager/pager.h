@@ -5,7 +5,7 @@
  *
  * A page's whole state is one 64-bit atomic word. Whoever has something happen to a page computes
  * the next word and installs it by compare-and-swap (fp_pager_apply); who wins carries out the
- * action, then reports how it ended by a further event. ARRIVING, LEAVING and HELD are owned: only
+ * action, then reports how it ended by a further event. ARRIVING, LEAVING and CLAIMED are owned: only
  * the thread whose event led there may end them. All others leave FP_PAGE_WAIT behind, which makes
  * the owner wake the address when it is done: the kernel keeps the list of waiting threads, we keep
  * none.
@@ -30,7 +30,7 @@ enum fp_page_state {
 	FP_PAGE_LEAVING,  /* owned by an evictor */
 	FP_PAGE_REMOTE,   /* only in its slot */
 	FP_PAGE_ARRIVING, /* owned by whoever is installing it */
-	FP_PAGE_HELD,     /* owned by a layout call (munmap, madvise, mremap) */
+	FP_PAGE_CLAIMED,  /* owned by a layout call (munmap, madvise, mremap) */
 	FP_PAGE_LOST,     /* poisoned. Its node could not give it back, or there was no room for a fresh one:
 	                   * its slot, if any, stays for FP_EV_REVIVE. DIRTY: lost for good */
 };
@@ -43,7 +43,7 @@ enum fp_page_state {
 #define FP_PAGE_HIST_MASK  (3ull << FP_PAGE_HIST_SHIFT)
 #define FP_PAGE_HIST_MAX   2ull
 #define FP_PAGE_LOCKED     (1ull << 8) /* mlock: no victim. Set and cleared by layout calls, by a release */
-#define FP_PAGE_MOVED      (1ull << 9) /* HELD by a layout call that has its bytes elsewhere already */
+#define FP_PAGE_MOVED      (1ull << 9) /* CLAIMED by a layout call that has its bytes elsewhere already */
 #define FP_PAGE_SLOT_SHIFT 24
 
 enum fp_page_event {
@@ -82,7 +82,7 @@ enum fp_page_action {
 	FP_ACT_DROP,      /* now LEAVING: the remote copy is identical, drop the local one */
 	FP_ACT_CAPTURE,   /* now LEAVING: capture it and write it back */
 	FP_ACT_PUT_BACK,  /* now ARRIVING: install what was captured; a clean copy if the write succeeded */
-	FP_ACT_CLAIMED,   /* now HELD: the old word is the claimer's to restore or replace */
+	FP_ACT_CLAIMED,   /* now CLAIMED: the old word is the claimer's to restore or replace */
 	FP_ACT_BUSY,      /* in transit: try again (CLAIM); here or in transit: keep the entry (UNQUEUE) */
 };
 
@@ -124,7 +124,7 @@ struct fp_page_step fp_pager_step(uint64_t word, enum fp_page_event event);
 struct fp_page_step fp_pager_step_written(uint64_t word, uint64_t slot);
 
 /*
- * Ends a HELD: settled is the word of a settled state that the page shall have now; QUEUED and WAIT
+ * Ends a CLAIMED: settled is the word of a settled state that the page shall have now; QUEUED and WAIT
  * are taken from the present word. Action: WAKE if somebody waits, else NONE.
  */
 struct fp_page_step fp_pager_step_release(uint64_t word, uint64_t settled);

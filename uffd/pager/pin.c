@@ -1,4 +1,4 @@
-/* See hold.h. */
+/* See pin.h. */
 #include "pin.h"
 
 #include <errno.h>

@@ -1,7 +1,7 @@
 /*
  * The hold table: which pages stay resident because a call has handed them to the kernel. Room:
  * uffd. A hazard-pointer protocol: who holds publishes its ranges first and looks at the pages'
- * words then; who would take a page makes its word say so first (LEAVING, HELD) and looks into the
+ * words then; who would take a page makes its word say so first (LEAVING, CLAIMED) and looks into the
  * table then. Both are sequentially consistent, so at least one of the two sees the other:
  *
  *     caller                            evictor

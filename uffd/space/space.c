@@ -136,7 +136,7 @@ int fp_space_open_range(struct fp_far *far, uint32_t start, uint32_t n, int prot
 
 /* Always on fault, to the kernel: what shall come in at once is brought in without the lock. -EAGAIN: the
  * kernel's limit. */
-int fp_space_dress(struct fp_space *space, uint32_t start, uint32_t end, uint32_t flags)
+int fp_space_apply_flags(struct fp_space *space, uint32_t start, uint32_t end, uint32_t flags)
 {
 	char *addr = fp_far_addr(space->far, start);
 	size_t len = (size_t)(end - start) << FP_PAGE_SHIFT;
@@ -155,7 +155,7 @@ int fp_space_dress(struct fp_space *space, uint32_t start, uint32_t end, uint32_
 	return r;
 }
 
-void fp_space_undress(struct fp_space *space, uint32_t start, uint32_t end, uint32_t flags)
+void fp_space_undo_flags(struct fp_space *space, uint32_t start, uint32_t end, uint32_t flags)
 {
 	char *addr = fp_far_addr(space->far, start);
 	size_t len = (size_t)(end - start) << FP_PAGE_SHIFT;
@@ -173,7 +173,7 @@ static void undress_all(struct fp_space *space, uint32_t start, uint32_t end)
 	const struct fp_piece *p = fp_layout_after_with(&space->layout, start, FP_PIECE_LOCKED);
 
 	for (; p && p->start < end; p = fp_layout_after_with(&space->layout, p->end, FP_PIECE_LOCKED))
-		fp_space_undress(space, FP_MAX(p->start, start), FP_MIN(p->end, end), p->flags);
+		fp_space_undo_flags(space, FP_MAX(p->start, start), FP_MIN(p->end, end), p->flags);
 }
 
 /* Drops pages that a raw system call may have locked. */
@@ -189,7 +189,7 @@ static int drop_unlocked(struct fp_space *space, uint32_t start, uint32_t end, e
 
 /* ---- map ---- */
 
-void fp_space_hold_backing(struct fp_space *space)
+void fp_space_stop_backing(struct fp_space *space)
 {
 	atomic_store(&space->forking, true);
 	while (atomic_load(&space->n_backing))
@@ -266,11 +266,11 @@ int fp_space_add(struct fp_space *space, struct fp_piece piece)
 	if (r == 0)
 		r = fp_space_open_range(space->far, piece.start, piece.end - piece.start, piece.prot);
 	if (r == 0)
-		r = fp_space_dress(space, piece.start, piece.end, piece.flags);
+		r = fp_space_apply_flags(space, piece.start, piece.end, piece.flags);
 	if (r == 0)
 		r = fp_layout_add(&space->layout, piece);
 	if (r < 0) {
-		fp_space_undress(space, piece.start, piece.end, piece.flags);
+		fp_space_undo_flags(space, piece.start, piece.end, piece.flags);
 		fp_space_open_range(space->far, piece.start, piece.end - piece.start, PROT_NONE);
 		(void)fp_space_drop(space, piece.start, piece.end, FP_DROP_FOR_GOOD);
 	} else {
@@ -321,7 +321,7 @@ static int map_somewhere(struct fp_space *space, struct fp_piece *piece, unsigne
 /* Brings in what MAP_LOCKED, MAP_POPULATE and mlockall ask for. The kernel does not tell of failures. */
 static void finish_map(struct fp_space *space, const struct fp_piece *piece, unsigned flags)
 {
-	uint64_t easily = fp_budget_free(&space->far->room) / 2;
+	uint64_t easily = fp_budget_free(&space->far->budget) / 2;
 
 	if (piece->flags & FP_PIECE_LOCKED)
 		(void)fp_space_populate_locked(space, piece->start, piece->end);
@@ -413,11 +413,11 @@ static int replace(struct fp_space *space, struct fp_piece piece, uint64_t *ret_
 	if (r == 0)
 		r = fp_layout_remove(&space->layout, piece.start, piece.end, ret_reserved);
 	if (r == 0)
-		r = fp_space_dress(space, piece.start, piece.end, piece.flags);
+		r = fp_space_apply_flags(space, piece.start, piece.end, piece.flags);
 	if (r == 0)
 		r = fp_layout_add(&space->layout, piece);
 	if (r < 0 && fp_layout_is_free(&space->layout, piece.start, piece.end)) {
-		fp_space_undress(space, piece.start, piece.end, piece.flags);
+		fp_space_undo_flags(space, piece.start, piece.end, piece.flags);
 		fp_space_open_range(space->far, piece.start, piece.end - piece.start, PROT_NONE);
 	}
 	fp_space_publish(space);
@@ -499,7 +499,7 @@ static int remove_far(struct fp_space *space, uint32_t from, uint32_t to, uint32
 
 	if (r < 0)
 		return r;
-	fp_space_undress(space, from, to, flags);
+	fp_space_undo_flags(space, from, to, flags);
 	return drop_unlocked(space, from, to,
 	                     to - from > FP_KERNEL_FILLED_SHORT ? FP_DROP_FOR_GOOD : FP_DROP_SHORT);
 }

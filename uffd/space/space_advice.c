@@ -184,7 +184,7 @@ static int advise_locked(struct fp_space *space, uint32_t start, uint32_t end, i
 
 int fp_space_advise(struct fp_space *space, void *addr, size_t len, int advice)
 {
-	uint64_t easily = fp_budget_free(&space->far->room) / 2;
+	uint64_t easily = fp_budget_free(&space->far->budget) / 2;
 	uint32_t start, end, stop = 0;
 	int r = fp_space_to_pages(space, addr, len, &start, &end);
 

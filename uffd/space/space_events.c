@@ -40,7 +40,7 @@ static bool follow(struct fp_space *space, uint32_t start, uint32_t end, bool wa
 
 	if (!make_foreign(space, start, end) || !fp_space_end_filled(space, start, end))
 		return false;
-	/* fails where nothing is; finds something if that came while native memory ended there */
+	/* fails where nothing is; finds something if that came while kernel-filled memory ended there */
 	(void)fp_uffd_unregister(&far->uffd, fp_far_addr(far, start), len);
 	if (!fp_space_forget(space, start, end, waits))
 		return false;
@@ -67,7 +67,7 @@ bool fp_space_follow(struct fp_space *space)
 {
 	struct fp_events *events = &space->far->events;
 
-	if (fp_events_careful(events))
+	if (fp_events_seen(events))
 		fp_events_sync(events);
 	return !fp_events_any(events) || follow_all(space, true);
 }
@@ -160,7 +160,7 @@ bool fp_space_take_back(struct fp_space *space)
 	uint32_t page = 0;
 	bool any = false;
 
-	if (!fp_events_careful(&space->far->events))
+	if (!fp_events_seen(&space->far->events))
 		return false;
 	while ((p = fp_layout_next(&space->layout, page))) {
 		page = p->end;

@@ -25,7 +25,7 @@ static size_t bytes(uint32_t start, uint32_t end)
 /* Half of the budget: the rest must still be able to come and go. */
 uint64_t fp_space_lockable(const struct fp_space *space)
 {
-	uint64_t limit = atomic_load(&space->far->room.budget) / 2;
+	uint64_t limit = atomic_load(&space->far->budget.pages) / 2;
 
 	return limit > space->layout.locked ? limit - space->layout.locked : 0;
 }

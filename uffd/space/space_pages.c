@@ -1,7 +1,7 @@
 /*
  * The pages that a layout call works on. Room: uffd; see space_priv.h.
  *
- * A layout call claims its pages (HELD), waiting for those in transit; does its work with the kernel; then
+ * A layout call claims its pages (CLAIMED), waiting for those in transit; does its work with the kernel; then
  * releases them with their new words. Faults on held pages wait in the kernel meanwhile.
  */
 #include "space_priv.h"
@@ -32,7 +32,7 @@ void fp_space_pause(void)
 }
 
 /* Transitions are bounded by the patience for nodes. */
-uint64_t fp_space_hold(struct fp_far *far, uint32_t page)
+uint64_t fp_space_claim(struct fp_far *far, uint32_t page)
 {
 	uint64_t old;
 
@@ -95,17 +95,17 @@ static int drop_held(struct fp_far *far, uint32_t start, uint32_t end, const uin
 			tokens += forget(far, p, olds[p - start], keep);
 		else
 			fp_space_release(far, p, olds[p - start]);
-	fp_budget_leave(&far->room, tokens);
+	fp_budget_leave(&far->budget, tokens);
 	return r;
 }
 
 /*
  * A page that a call has handed to the kernel stays there for as long as the call takes: it becomes zeros
- * where it stands. The words of all of them say HELD already: see hold.h.
+ * where it stands. The words of all of them say CLAIMED already: see pin.h.
  */
 static bool zero_in_place(struct fp_far *far, uint32_t page, uint64_t old)
 {
-	if (fp_page_state(old) != FP_PAGE_RESIDENT || !fp_pin_has(&far->holds, page) ||
+	if (fp_page_state(old) != FP_PAGE_RESIDENT || !fp_pin_has(&far->pins, page) ||
 	    fp_far_unprotect(far, page) < 0 || !fp_process_memory_clear(far->mem_fd, fp_far_addr(far, page)))
 		return false;
 	if (fp_page_slot(old))
@@ -121,7 +121,7 @@ static int drop_unless_handed(struct fp_space *space, uint32_t start, uint32_t e
 	int r = 0;
 
 	fp_pin_fence();
-	for (uint32_t p = start; !is_for_good(how) && atomic_load(&far->holds.held) && p < end && r == 0;
+	for (uint32_t p = start; !is_for_good(how) && atomic_load(&far->pins.held) && p < end && r == 0;
 	     p++) {
 		if (!zero_in_place(far, p, olds[p - start]))
 			continue;
@@ -151,7 +151,7 @@ static int drop_some(struct fp_space *space, uint32_t start, uint32_t end, enum 
 		if (r < 0)
 			return r;
 		start = p;
-		space->olds[0] = fp_space_hold(space->far, p);
+		space->olds[0] = fp_space_claim(space->far, p);
 	}
 	return drop_unless_handed(space, start, end, how);
 }
@@ -188,14 +188,14 @@ static bool forget_chunk(struct fp_far *far, uint32_t start, uint32_t end, bool 
 		uint64_t old;
 
 		if (waits)
-			old = fp_space_hold(far, p);
+			old = fp_space_claim(far, p);
 		else if (!try_hold(far, p, &old)) {
 			all = false;
 			continue;
 		}
 		tokens += forget(far, p, old, 0);
 	}
-	fp_budget_leave(&far->room, tokens);
+	fp_budget_leave(&far->budget, tokens);
 	return all;
 }
 
@@ -214,7 +214,7 @@ bool fp_space_forget(struct fp_space *space, uint32_t start, uint32_t end, bool 
  * the kernel's own lock holds as well. */
 static void mark(struct fp_far *far, uint32_t page, bool locked)
 {
-	uint64_t old = fp_space_hold(far, page);
+	uint64_t old = fp_space_claim(far, page);
 
 	if (locked)
 		(void)fp_kernel_filled_end(far, page);

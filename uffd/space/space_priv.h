@@ -44,7 +44,7 @@ void fp_space_unlock(struct fp_space *space);
  * fork must not find in the middle. Before the allocator's locks are taken. allow: lets them go on; in a
  * child too.
  */
-void fp_space_hold_backing(struct fp_space *space);
+void fp_space_stop_backing(struct fp_space *space);
 void fp_space_allow_backing(struct fp_space *space);
 
 /*
@@ -82,13 +82,13 @@ void fp_space_publish(struct fp_space *space);
 
 /* Sets what the flags LOCKED and DONTDUMP mean to the kernel and to the words of the pages; or takes it back.
  */
-int fp_space_dress(struct fp_space *space, uint32_t start, uint32_t end, uint32_t flags);
-void fp_space_undress(struct fp_space *space, uint32_t start, uint32_t end, uint32_t flags);
+int fp_space_apply_flags(struct fp_space *space, uint32_t start, uint32_t end, uint32_t flags);
+void fp_space_undo_flags(struct fp_space *space, uint32_t start, uint32_t end, uint32_t flags);
 
 /* ---- space_pages.c ---- */
 
-/* Waits until the page is in no one's hands and takes it (HELD); returns its old word. */
-uint64_t fp_space_hold(struct fp_far *far, uint32_t page);
+/* Waits until the page is in no one's hands and takes it (CLAIMED); returns its old word. */
+uint64_t fp_space_claim(struct fp_far *far, uint32_t page);
 /* Ends that with the word of a settled state. */
 void fp_space_release(struct fp_far *far, uint32_t page, uint64_t settled);
 /* True if all pages of the page's chunk are ZERO because none was ever touched. */

@@ -2,7 +2,7 @@
  * mremap of far memory. Room: uffd; see space.h.
  *
  * A mapping moves page by page: what is resident by UFFDIO_MOVE (or a copy), what is remote by handing its
- * slot over. The old pages stay HELD until all have moved, so that who touches them meanwhile waits, as in
+ * slot over. The old pages stay CLAIMED until all have moved, so that who touches them meanwhile waits, as in
  * the kernel, and then finds what mremap leaves there: nothing, or zeros.
  */
 #include "space_priv.h"
@@ -69,9 +69,9 @@ static int move_resident(struct fp_far *far, uint32_t from, uint32_t to)
 }
 
 /* Holds a page of a fresh mapping. Read-ahead of zeros may have reached it: what it brought goes again. */
-static int hold_fresh(struct fp_far *far, uint32_t page)
+static int claim_fresh(struct fp_far *far, uint32_t page)
 {
-	uint64_t old = fp_space_hold(far, page);
+	uint64_t old = fp_space_claim(far, page);
 	int r = fp_kernel_filled_end(far, page);
 
 	if (r == 0 && fp_page_state(old) != FP_PAGE_RESIDENT)
@@ -80,7 +80,7 @@ static int hold_fresh(struct fp_far *far, uint32_t page)
 		fp_space_release(far, page, old);
 		return -ENOMEM;
 	}
-	fp_budget_leave(&far->room, 1);
+	fp_budget_leave(&far->budget, 1);
 	return 0;
 }
 
@@ -99,7 +99,7 @@ static int move_bytes(struct fp_far *far, uint32_t from, uint32_t to, uint64_t o
 		if (r == -ENOENT) { /* dropped behind our back: reads zeros */
 			if (fp_page_slot(old))
 				fp_store_slot_free(far->store, fp_page_slot(old));
-			fp_budget_leave(&far->room, 1);
+			fp_budget_leave(&far->budget, 1);
 			settled = FP_PAGE_ZERO | (old & FP_PAGE_LOCKED);
 			r = 0;
 		}
@@ -115,8 +115,8 @@ static int move_bytes(struct fp_far *far, uint32_t from, uint32_t to, uint64_t o
 /* The old page stays held, unless the move fails. */
 static int move_page(struct fp_far *far, uint32_t from, uint32_t to)
 {
-	uint64_t old = fp_space_hold(far, from), settled;
-	int r = hold_fresh(far, to);
+	uint64_t old = fp_space_claim(far, from), settled;
+	int r = claim_fresh(far, to);
 
 	if (r == 0) {
 		r = fp_kernel_filled_end(far, from);
@@ -163,13 +163,13 @@ static void move_back(struct move *m)
 
 		if (!is_moved(far, m->from + i))
 			continue;
-		old = fp_space_hold(far, m->to + i);
+		old = fp_space_claim(far, m->to + i);
 		r = fp_kernel_filled_end(far, m->to + i);
 		if (r == 0)
 			r = move_bytes(far, m->to + i, m->from + i, old, &settled);
 		if (r < 0) {
 			if (fp_page_state(old) == FP_PAGE_RESIDENT)
-				fp_budget_leave(&far->room, 1);
+				fp_budget_leave(&far->budget, 1);
 			fp_lost_poison(far, m->from + i);
 			settled = FP_PAGE_LOST | FP_PAGE_DIRTY;
 		}
@@ -195,7 +195,7 @@ static bool free_behind(const struct fp_layout *layout, uint32_t end, uint32_t n
 }
 
 /* What the piece is to the kernel goes with it. Locks are counted twice for no moment. */
-static int dress_moved(struct fp_space *space, const struct fp_piece *old, struct fp_piece fresh)
+static int move_flags(struct fp_space *space, const struct fp_piece *old, struct fp_piece fresh)
 {
 	const struct fp_piece_change worn = {.prot = -1, .set = old->flags};
 	int r = 0;
@@ -206,7 +206,7 @@ static int dress_moved(struct fp_space *space, const struct fp_piece *old, struc
 			r = fp_layout_protect(&space->layout, fresh.start, fresh.end, old->prot);
 	}
 	if (r == 0)
-		r = fp_space_dress(space, fresh.start, fresh.end, old->flags);
+		r = fp_space_apply_flags(space, fresh.start, fresh.end, old->flags);
 	if (r == 0)
 		r = fp_layout_change(&space->layout, fresh.start, fresh.end, &worn);
 	return r;
@@ -253,7 +253,7 @@ static int relocate(struct fp_space *space, struct fp_piece old, uint32_t to, ui
 		munlock(fp_far_addr(space->far, old.start), (size_t)m.n << FP_PAGE_SHIFT);
 	r = move_pages(&m);
 	if (r == 0)
-		r = dress_moved(space, &old, fresh);
+		r = move_flags(space, &old, fresh);
 	if (r == 0)
 		return leave_old(&m, &old, keep);
 	move_back(&m);
