@@ -1,9 +1,9 @@
 /*
- * Clients: who stands behind sessions, whatever number of them and of connections he opens. A
- * client has a name: that of the secret that he proved; without secrets his uid on a UNIX socket,
- * and else the address of his machine; all addresses of loopback are one, as everybody there may
- * use each of them. Room: daemon. It knows no session and no lease: these hold it. The loop's
- * thread.
+ * A client is the user behind any number of sessions and connections. Limits and shares are a
+ * client's. Its name is that of the secret that it proved. On a node without secrets the name is a
+ * user id (UNIX sockets) or the address of a machine. All loopback addresses are one client,
+ * because any local user may use each of them. Room: daemon. It knows no session and no lease:
+ * these hold it. The loop's thread.
  */
 #ifndef FP_CLIENT_H
 #define FP_CLIENT_H
@@ -24,9 +24,9 @@ struct fp_client {
 	unsigned refs;
 	unsigned n_sessions;
 	unsigned n_conns;
-	unsigned n_fds_out;          /* descriptors that he was promised or sent, and has not received */
-	unsigned n_shared;           /* memories that he maps, or mapped until they are given back */
-	struct fp_turn_client turns; /* of his connections */
+	unsigned n_fds_out;          /* descriptors that it was promised or sent, and has not received */
+	unsigned n_shared;           /* memories that it maps, or mapped until they are given back */
+	struct fp_turn_client turns; /* of its connections */
 	uint64_t
 	    leased_bytes; /* until the memory is back: until nobody has it leased and no request uses it */
 };
@@ -36,32 +36,32 @@ struct fp_clients {
 	struct fp_client *first;
 	unsigned n;
 	unsigned n_conns; /* of all of them */
-	bool alone;       /* the node has one user: he may have all */
+	bool alone;       /* the node has one user: it may have all */
 };
 
-/* The name of a peer who proved no secret: "uid 1000" behind a UNIX socket fd; "loopback"; else
+/* The name of a peer that proved no secret: "uid 1000" behind a UNIX socket fd; "loopback"; else
  * peer ("10.0.0.7:5022", "[fd00::7]:5022") without its port. Returns buf. */
 const char *fp_client_peer_name(int unix_fd, const char *peer, char buf[FP_CLIENT_NAME_LEN]);
 
-/* The client of that name, who is new if nobody holds him. The caller holds him now. NULL: no
+/* The client of that name, a new one if nobody holds it. The caller holds it now. NULL: no
  * memory. */
 struct fp_client *fp_client_get(struct fp_clients *clients, const char *name);
-/* Holds him once more. Returns client. */
+/* Holds it once more. Returns client. */
 struct fp_client *fp_client_ref(struct fp_client *client);
-/* Holds him no longer; whom nobody holds is forgotten. */
+/* Lets go of it. A client that nobody holds is forgotten. */
 void fp_client_put(struct fp_client *client);
 
 /*
- * How many he may have of what there are max of: three quarters, so that no client can keep all
- * others out.
+ * How many it may have where there are max: three quarters, so that no client can keep all others
+ * out.
  */
 uint64_t fp_client_share(const struct fp_client *client, uint64_t max);
 
-/* A connection becomes his, and is no longer: it holds him in between. */
+/* A connection begins, and ends, to be the client's: it holds the client in between. */
 void fp_client_join(struct fp_client *client);
 void fp_client_leave(struct fp_client *client);
 
-/* Memory is leased to him, and is back: it holds him in between. */
+/* Memory is leased to it, and is back: the memory holds the client in between. */
 void fp_client_charge(struct fp_client *client, uint64_t bytes);
 void fp_client_uncharge(struct fp_client *client, uint64_t bytes);
 

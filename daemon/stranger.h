@@ -6,9 +6,9 @@
  *                 │
  *                 └── evicted: there are too many, and its origin has most of them
  *
- * They have places beside max_connections, and can't keep clients out of those. An origin is an
- * address without its port, or a user id on a UNIX socket. A newcomer never waits: he evicts the
- * oldest of the origin that has most strangers. So a flood evicts its own.
+ * Their places do not count for max_connections, so they can't keep clients out. An origin is an
+ * address without its port, or a user id on a UNIX socket. A newcomer never waits: it evicts the
+ * oldest stranger of the origin that has most of them. So a flood evicts its own.
  */
 #ifndef FP_STRANGER_H
 #define FP_STRANGER_H
@@ -38,7 +38,7 @@ unsigned fp_strangers_max(const struct fp_node_server *server);
 /* A connection begins as one; another may be evicted for it. -ENOMEM: it does not. */
 int fp_stranger_add(struct fp_conn *conn);
 
-/* It is client's from now on, who is held meanwhile. NULL: nobody's, it ends. */
+/* The connection is client's from now on, and holds it. NULL: nobody's, the connection ends. */
 void fp_conn_give(struct fp_conn *conn, struct fp_client *client);
 
 #endif

@@ -1,15 +1,14 @@
 /*
- * Turns: who goes on when all together want more than one round of the loop can do. Room: daemon.
- * Pure: it counts bytes, and knows neither connections nor sessions.
+ * Turns share the loop's time among clients by deficit round robin. Room: daemon. Pure: it counts
+ * bytes, and knows neither connections nor sessions.
  *
  *                 ┌─ client A ── turn ── turn ── turn    a client's turns: first come, first served
  *    round ─► line ─ client B ── turn
  *                 └─ strangers ─ turn ── turn
  *
- * Deficit round robin. In each round a client has FP_TURN_BYTES. What he used too much is missing
- * in the next rounds; what he did not use is not kept. So his sessions and connections, however
- * many, get no more than one of another client's, and do no more in one round. A client alone never
- * waits.
+ * In each round a client has FP_TURN_BYTES. If it used more, it has less in the next rounds. What
+ * it did not use is not kept. So all connections of one client together get no more than one
+ * connection of another client. A client that is alone never waits.
  */
 #ifndef FP_TURNS_H
 #define FP_TURNS_H

@@ -1,5 +1,6 @@
 /*
- * See gonote.h. The file is whatever the user named: nothing in it is trusted. Room: tools.
+ * The note of Go's linker. Room: tools; see go_note.h. The user names the file: nothing in it is
+ * trusted.
  */
 #include "go_note.h"
 

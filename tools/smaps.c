@@ -1,4 +1,6 @@
-/* See kinds.h. */
+/*
+ * Memory that is not far, by kind. Room: tools; see smaps.h.
+ */
 #include "smaps.h"
 
 #include <errno.h>
