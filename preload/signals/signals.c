@@ -393,19 +393,25 @@ int fp_signals_take_rest(void)
 	return r;
 }
 
+static struct sigaction of_kernels(const struct kernel_action *raw)
+{
+	struct sigaction action = {.sa_handler = raw->handler, .sa_flags = (int)raw->flags & ~RESTORER};
+
+	memcpy(&action.sa_mask, &raw->mask, sizeof(raw->mask));
+	return action;
+}
+
 /* Past the C library, which refuses its own signals. */
 void fp_signals_take_internal(int sig)
 {
 	struct kernel_action now = {0};
-	struct sigaction action = {0};
+	struct sigaction action;
 	uint64_t stamp;
 
 	if (FP_RAW(SYS_rt_sigaction, sig, NULL, &now, sizeof(now.mask), 0, 0) < 0 || now.handler == SIG_DFL ||
 	    now.handler == SIG_IGN)
 		return;
-	action.sa_handler = now.handler;
-	action.sa_flags = (int)now.flags & ~RESTORER;
-	memcpy(&action.sa_mask, &now.mask, sizeof(now.mask));
+	action = of_kernels(&now);
 	change_action(&all[sig], &action, &stamp);
 	install_framed(&action, &all[sig], &action);
 	now.handler = (sighandler_t)(void *)on_signal;
@@ -456,7 +462,7 @@ FP_INTERPOSE int __sigaction(int sig, const struct sigaction *action, struct sig
 
 long fp_signals_by_number(int sig, const void *action, void *ret_old, size_t size)
 {
-	struct sigaction set = {0}, old = {0};
+	struct sigaction set, old;
 	struct kernel_action raw = {0};
 	int r;
 
@@ -470,11 +476,7 @@ long fp_signals_by_number(int sig, const void *action, void *ret_old, size_t siz
 	r = action ? fp_call_args_fetch(&raw, action, sizeof(raw)) : 0;
 	if (r < 0)
 		return fp_shim_return(r);
-	if (action) {
-		set.sa_handler = raw.handler;
-		set.sa_flags = (int)raw.flags & ~RESTORER;
-		memcpy(&set.sa_mask, &raw.mask, sizeof(raw.mask));
-	}
+	set = of_kernels(&raw);
 	if (sigaction(sig, action ? &set : NULL, &old) < 0)
 		return -1;
 	raw = (struct kernel_action){.handler = old.sa_handler, .flags = (unsigned)old.sa_flags};

@@ -1,4 +1,4 @@
-/* See calljob.h. */
+/* See call_args.h. */
 #include "call_args.h"
 
 #include <aio.h>

@@ -1,5 +1,4 @@
-/* See agent_sigmask.h. What is kept here is changed by its thread and that one's signal handlers
- * alone. */
+/* See agent_sigmask.h. Only a thread and its signal handlers change what is kept for it here. */
 #include "agent_sigmask.h"
 
 #include <errno.h>
@@ -17,8 +16,8 @@ static const uint64_t to_block[2][2] = {
 };
 
 /*
- * Between two lines of what is below, a handler of the program's for a SIGBUS that was sent may
- * run, and go through here: it leaves told and asked as it found them.
+ * A handler of the program's for a SIGBUS that was sent may interrupt the functions below, and call
+ * them. It leaves told and asked as it found them.
  */
 static __thread struct {
 	uint64_t told, asked; /* masks on their way from the kernel and to it */
