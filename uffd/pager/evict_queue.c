@@ -16,11 +16,11 @@ static uint64_t round_up_pow2(uint64_t n)
 	return p;
 }
 
-int fp_evict_queue_init(struct fp_evict_queue *fifo, uint64_t capacity)
+int fp_evict_queue_init(struct fp_evict_queue *queue, uint64_t capacity)
 {
-	*fifo = (struct fp_evict_queue){.items = NULL};
-	pthread_mutex_init(&fifo->lock, NULL);
-	return fp_evict_queue_reserve(fifo, capacity);
+	*queue = (struct fp_evict_queue){.items = NULL};
+	pthread_mutex_init(&queue->lock, NULL);
+	return fp_evict_queue_reserve(queue, capacity);
 }
 
 static void unmap_items(uint32_t *items, uint64_t capacity)
@@ -29,66 +29,66 @@ static void unmap_items(uint32_t *items, uint64_t capacity)
 		munmap(items, capacity * sizeof(*items));
 }
 
-void fp_evict_queue_done(struct fp_evict_queue *fifo)
+void fp_evict_queue_done(struct fp_evict_queue *queue)
 {
-	unmap_items(fifo->items, fifo->capacity);
-	fifo->items = NULL;
-	pthread_mutex_destroy(&fifo->lock);
+	unmap_items(queue->items, queue->capacity);
+	queue->items = NULL;
+	pthread_mutex_destroy(&queue->lock);
 }
 
-int fp_evict_queue_reserve(struct fp_evict_queue *fifo, uint64_t capacity)
+int fp_evict_queue_reserve(struct fp_evict_queue *queue, uint64_t capacity)
 {
 	uint32_t *items, *old;
 	uint64_t old_capacity;
 
 	capacity = round_up_pow2(capacity);
-	if (capacity <= fifo->capacity)
+	if (capacity <= queue->capacity)
 		return 0;
 	items = mmap(NULL, capacity * sizeof(*items), PROT_READ | PROT_WRITE,
 	             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (items == MAP_FAILED)
 		return -ENOMEM;
-	pthread_mutex_lock(&fifo->lock);
-	old = fifo->items;
-	old_capacity = fifo->capacity;
-	for (uint64_t i = fifo->head; i != fifo->tail; i++)
+	pthread_mutex_lock(&queue->lock);
+	old = queue->items;
+	old_capacity = queue->capacity;
+	for (uint64_t i = queue->head; i != queue->tail; i++)
 		items[i & (capacity - 1)] = old[i & (old_capacity - 1)];
-	fifo->items = items;
-	fifo->capacity = capacity;
-	pthread_mutex_unlock(&fifo->lock);
+	queue->items = items;
+	queue->capacity = capacity;
+	pthread_mutex_unlock(&queue->lock);
 	unmap_items(old, old_capacity);
 	return 0;
 }
 
-bool fp_evict_queue_push(struct fp_evict_queue *fifo, uint32_t page)
+bool fp_evict_queue_push(struct fp_evict_queue *queue, uint32_t page)
 {
 	bool fits;
 
-	pthread_mutex_lock(&fifo->lock);
-	fits = fifo->tail - fifo->head < fifo->capacity;
+	pthread_mutex_lock(&queue->lock);
+	fits = queue->tail - queue->head < queue->capacity;
 	if (fits)
-		fifo->items[fifo->tail++ & (fifo->capacity - 1)] = page;
-	pthread_mutex_unlock(&fifo->lock);
+		queue->items[queue->tail++ & (queue->capacity - 1)] = page;
+	pthread_mutex_unlock(&queue->lock);
 	return fits;
 }
 
-unsigned fp_evict_queue_pop(struct fp_evict_queue *fifo, uint32_t *ret_pages, unsigned max)
+unsigned fp_evict_queue_pop(struct fp_evict_queue *queue, uint32_t *ret_pages, unsigned max)
 {
 	unsigned n = 0;
 
-	pthread_mutex_lock(&fifo->lock);
-	while (n < max && fifo->head != fifo->tail)
-		ret_pages[n++] = fifo->items[fifo->head++ & (fifo->capacity - 1)];
-	pthread_mutex_unlock(&fifo->lock);
+	pthread_mutex_lock(&queue->lock);
+	while (n < max && queue->head != queue->tail)
+		ret_pages[n++] = queue->items[queue->head++ & (queue->capacity - 1)];
+	pthread_mutex_unlock(&queue->lock);
 	return n;
 }
 
-uint64_t fp_evict_queue_len(struct fp_evict_queue *fifo)
+uint64_t fp_evict_queue_len(struct fp_evict_queue *queue)
 {
 	uint64_t len;
 
-	pthread_mutex_lock(&fifo->lock);
-	len = fifo->tail - fifo->head;
-	pthread_mutex_unlock(&fifo->lock);
+	pthread_mutex_lock(&queue->lock);
+	len = queue->tail - queue->head;
+	pthread_mutex_unlock(&queue->lock);
 	return len;
 }

@@ -17,14 +17,14 @@ struct fp_evict_queue {
 	uint64_t head, tail;
 };
 
-int fp_evict_queue_init(struct fp_evict_queue *fifo, uint64_t capacity);
-void fp_evict_queue_done(struct fp_evict_queue *fifo);
+int fp_evict_queue_init(struct fp_evict_queue *queue, uint64_t capacity);
+void fp_evict_queue_done(struct fp_evict_queue *queue);
 /* Makes room for at least capacity entries. 0 or -ENOMEM. Control threads. */
-int fp_evict_queue_reserve(struct fp_evict_queue *fifo, uint64_t capacity);
+int fp_evict_queue_reserve(struct fp_evict_queue *queue, uint64_t capacity);
 /* False if it is full. */
-bool fp_evict_queue_push(struct fp_evict_queue *fifo, uint32_t page);
+bool fp_evict_queue_push(struct fp_evict_queue *queue, uint32_t page);
 /* Takes up to max of the oldest entries; their number. */
-unsigned fp_evict_queue_pop(struct fp_evict_queue *fifo, uint32_t *ret_pages, unsigned max);
-uint64_t fp_evict_queue_len(struct fp_evict_queue *fifo);
+unsigned fp_evict_queue_pop(struct fp_evict_queue *queue, uint32_t *ret_pages, unsigned max);
+uint64_t fp_evict_queue_len(struct fp_evict_queue *queue);
 
 #endif

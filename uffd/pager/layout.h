@@ -25,7 +25,7 @@ enum fp_piece_flags {
 	FP_PIECE_DONTFORK = 1 << 6,      /* a child has nothing here */
 	FP_PIECE_WIPEONFORK = 1 << 7,    /* a child reads zeros here */
 	FP_PIECE_DONTDUMP = 1 << 8,      /* not in core dumps */
-	FP_PIECE_AGENT = 1 << 9,         /* stages and bell: nobody's mapping */
+	FP_PIECE_AGENT = 1 << 9,         /* stages and stop page: nobody's mapping */
 };
 
 /* A mapped piece; neighbours that are alike are one piece. */
