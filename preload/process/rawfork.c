@@ -29,7 +29,7 @@
 extern int __clone(int (*fn)(void *), void *stack, int flags, void *arg, ...);
 
 /* What the calls have in common. */
-struct request {
+struct fork_request {
 	uint64_t flags; /* without the signal */
 	uint64_t exit_signal;
 	uint64_t stack;
@@ -50,7 +50,7 @@ static int refuse(const char *call)
 }
 
 /* The kernel takes the signal stack away from such a child: no fault of its own could be served. */
-static bool lacks_stack(const struct request *rq)
+static bool lacks_stack(const struct fork_request *rq)
 {
 	return fp_sigmask_is_open() && (rq->flags & CLONE_VM) && !(rq->flags & CLONE_VFORK);
 }
@@ -69,18 +69,18 @@ static int refuse_beside(const char *call)
 }
 
 /* As threads ask for, and children that share the memory. */
-static bool clears_far(const struct request *rq)
+static bool clears_far(const struct fork_request *rq)
 {
 	return (rq->flags & CLONE_VM) && (rq->flags & CLONE_CHILD_CLEARTID) &&
 	       fp_refusals_clear_tid(rq->child_tid);
 }
 
-static bool is_plain(const struct request *rq)
+static bool is_plain(const struct fork_request *rq)
 {
 	return (rq->flags & ~FLAGS_KNOWN) == 0 && rq->exit_signal == SIGCHLD;
 }
 
-static pid_t fork_for(const struct request *rq)
+static pid_t fork_for(const struct fork_request *rq)
 {
 	pid_t pid = fork();
 
@@ -134,8 +134,8 @@ FP_INTERPOSE pid_t _Fork(void)
 
 FP_INTERPOSE int clone(int (*fn)(void *), void *stack, int flags, void *arg, ...)
 {
-	struct request rq = {.flags = (uint64_t)(unsigned)flags & ~(uint64_t)CSIGNAL,
-	                     .exit_signal = (uint64_t)(unsigned)flags & CSIGNAL};
+	struct fork_request rq = {.flags = (uint64_t)(unsigned)flags & ~(uint64_t)CSIGNAL,
+	                          .exit_signal = (uint64_t)(unsigned)flags & CSIGNAL};
 	uint64_t noted;
 	va_list args;
 	void *tls;
@@ -169,26 +169,26 @@ FP_INTERPOSE int clone(int (*fn)(void *), void *stack, int flags, void *arg, ...
 
 #if defined(__x86_64__)
 
-static void of_clone3(const struct clone_args *args, struct request *ret_rq)
+static void of_clone3(const struct clone_args *args, struct fork_request *ret_rq)
 {
-	*ret_rq = (struct request){.flags = args->flags,
-	                           .exit_signal = args->exit_signal,
-	                           .stack = args->stack,
-	                           .parent_tid = (pid_t *)(uintptr_t)args->parent_tid,
-	                           .child_tid = (pid_t *)(uintptr_t)args->child_tid};
+	*ret_rq = (struct fork_request){.flags = args->flags,
+	                                .exit_signal = args->exit_signal,
+	                                .stack = args->stack,
+	                                .parent_tid = (pid_t *)(uintptr_t)args->parent_tid,
+	                                .child_tid = (pid_t *)(uintptr_t)args->child_tid};
 }
 
 static void of_clone(uint64_t flags, uint64_t stack, uint64_t parent_tid, uint64_t child_tid,
-                     struct request *ret_rq)
+                     struct fork_request *ret_rq)
 {
-	*ret_rq = (struct request){.flags = flags & ~(uint64_t)CSIGNAL,
-	                           .exit_signal = flags & CSIGNAL,
-	                           .stack = stack,
-	                           .parent_tid = (pid_t *)parent_tid,
-	                           .child_tid = (pid_t *)child_tid};
+	*ret_rq = (struct fork_request){.flags = flags & ~(uint64_t)CSIGNAL,
+	                                .exit_signal = flags & CSIGNAL,
+	                                .stack = stack,
+	                                .parent_tid = (pid_t *)parent_tid,
+	                                .child_tid = (pid_t *)child_tid};
 }
 
-static void read_request(long number, const uint64_t *args, struct request *ret_rq)
+static void read_request(long number, const uint64_t *args, struct fork_request *ret_rq)
 {
 	if (number == SYS_clone3)
 		of_clone3((const struct clone_args *)args[0], ret_rq);
@@ -203,7 +203,7 @@ static void read_request(long number, const uint64_t *args, struct request *ret_
 __attribute__((used)) static bool is_kernels(long number, uint64_t a, uint64_t b, uint64_t c, uint64_t d)
 {
 	const uint64_t args[] = {a, b, c, d};
-	struct request rq;
+	struct fork_request rq;
 
 	if (!fp_shim_agent())
 		return true;
@@ -215,7 +215,7 @@ __attribute__((used)) static long make_child(long number, uint64_t a, uint64_t b
 {
 	const char *call = number == SYS_clone3 ? "the system call clone3" : "the system call clone";
 	const uint64_t args[] = {a, b, c, d};
-	struct request rq;
+	struct fork_request rq;
 
 	read_request(number, args, &rq);
 	if (lacks_stack(&rq))

@@ -362,7 +362,7 @@ static int add_iovecs(struct fp_call_args *job, struct iovec **place, size_t n, 
 	return r;
 }
 
-static int add_vector(struct fp_call_args *job, const struct fp_piece *piece, void **place)
+static int add_vector(struct fp_call_args *job, const struct fp_call_piece *piece, void **place)
 {
 	if (piece->m != FP_NOARG && (pid_t)job->a[piece->m] != getpid())
 		return add_copy(job, place, number(job, piece->n) * sizeof(struct iovec), FP_DIR_IN);
@@ -379,7 +379,7 @@ static int add_message(struct fp_call_args *job, struct msghdr *msg, unsigned di
 	return r < 0 ? r : add_iovecs(job, &msg->msg_iov, msg->msg_iovlen, dir);
 }
 
-static int add_messages(struct fp_call_args *job, const struct fp_piece *piece, void **place)
+static int add_messages(struct fp_call_args *job, const struct fp_call_piece *piece, void **place)
 {
 	size_t stride = piece->n == FP_NOARG ? sizeof(struct msghdr) : sizeof(struct mmsghdr);
 	unsigned n = piece->n == FP_NOARG ? 1 : (unsigned)FP_MIN(number(job, piece->n), MESSAGES_MAX);
@@ -422,7 +422,7 @@ static void tell_messages(const struct fp_call_args_messages *messages)
 	}
 }
 
-static int add_sized(struct fp_call_args *job, const struct fp_piece *piece, void **place)
+static int add_sized(struct fp_call_args *job, const struct fp_call_piece *piece, void **place)
 {
 	void **word = (void **)&job->a[piece->n];
 	socklen_t len;
@@ -436,7 +436,7 @@ static int add_sized(struct fp_call_args *job, const struct fp_piece *piece, voi
 	return r < 0 ? r : add_copy(job, place, FP_MIN(len, piece->unit), FP_DIR_INOUT);
 }
 
-static int add_self(struct fp_call_args *job, const struct fp_piece *piece, void **place)
+static int add_self(struct fp_call_args *job, const struct fp_call_piece *piece, void **place)
 {
 	uint32_t more;
 	int r;
@@ -447,7 +447,7 @@ static int add_self(struct fp_call_args *job, const struct fp_piece *piece, void
 	return r < 0 ? r : add_copy(job, place, piece->base + FP_MIN(more, FP_PAGE_SIZE), piece->dir);
 }
 
-static int add_text(struct fp_call_args *job, const struct fp_piece *piece, void **place)
+static int add_text(struct fp_call_args *job, const struct fp_call_piece *piece, void **place)
 {
 	size_t len;
 	int r;
@@ -459,7 +459,7 @@ static int add_text(struct fp_call_args *job, const struct fp_piece *piece, void
 }
 
 /* How far it goes is the kernel's business, but not for ever. */
-static int add_upto(struct fp_call_args *job, const struct fp_piece *piece, void **place)
+static int add_upto(struct fp_call_args *job, const struct fp_call_piece *piece, void **place)
 {
 	bool was_by_copy = job->by_copy;
 	int r;
@@ -470,7 +470,7 @@ static int add_upto(struct fp_call_args *job, const struct fp_piece *piece, void
 	return r;
 }
 
-static int add_bytes(struct fp_call_args *job, const struct fp_piece *piece, void **place)
+static int add_bytes(struct fp_call_args *job, const struct fp_call_piece *piece, void **place)
 {
 	size_t len = piece->unit;
 
@@ -482,7 +482,7 @@ static int add_bytes(struct fp_call_args *job, const struct fp_piece *piece, voi
 }
 
 /* An object can't be anywhere else. If it can't be held it is at least brought in. */
-static int add_object(struct fp_call_args *job, const struct fp_piece *piece, void **place)
+static int add_object(struct fp_call_args *job, const struct fp_call_piece *piece, void **place)
 {
 	if (!job->by_copy)
 		return add_range(job, place, piece->unit, FP_DIR_INOUT);
@@ -501,7 +501,7 @@ bool fp_call_args_is_special_mutex(const void *mutex)
 	return (((const pthread_mutex_t *)mutex)->__data.__kind & special) != 0;
 }
 
-static int add_nest(struct fp_call_args *job, const struct fp_piece *piece, void **place)
+static int add_nest(struct fp_call_args *job, const struct fp_call_piece *piece, void **place)
 {
 	uint32_t n = 1;
 	void *inner;
@@ -546,7 +546,7 @@ struct waiter {
 	uint32_t flags, reserved;
 };
 
-static int add_waiters(struct fp_call_args *job, const struct fp_piece *piece, void **place)
+static int add_waiters(struct fp_call_args *job, const struct fp_call_piece *piece, void **place)
 {
 	size_t n = piece->n == FP_NOARG ? piece->unit : number(job, piece->n);
 	struct waiter *waiters;
@@ -579,7 +579,7 @@ static int look_at_aiocb(struct fp_call_args *job, const void *user)
 	return r;
 }
 
-static int look_at_aiocbs(struct fp_call_args *job, const struct fp_piece *piece, void *const *place)
+static int look_at_aiocbs(struct fp_call_args *job, const struct fp_call_piece *piece, void *const *place)
 {
 	int r = 0;
 
@@ -595,7 +595,7 @@ static int look_at_aiocbs(struct fp_call_args *job, const struct fp_piece *piece
 	return r;
 }
 
-static int add_piece(struct fp_call_args *job, const struct fp_piece *piece)
+static int add_piece(struct fp_call_args *job, const struct fp_call_piece *piece)
 {
 	void **place = (void **)&job->a[piece->arg];
 
@@ -647,7 +647,7 @@ int fp_call_args_prepare(struct fp_call_args *job)
 	int r = 0;
 
 	for (unsigned i = 0; i < FP_PIECES && job->pieces[i].kind != FP_PIECE_END && r == 0; i++) {
-		const struct fp_piece *piece = &job->pieces[i];
+		const struct fp_call_piece *piece = &job->pieces[i];
 
 		r = add_piece(job, piece);
 		if (r == 0 && (piece->kind == FP_PIECE_MASK || piece->kind == FP_PIECE_SETMASK))
@@ -689,7 +689,7 @@ long fp_call_args_finish(struct fp_call_args *job, long ret)
 
 /* ---- its life ---- */
 
-void fp_call_args_begin(struct fp_call_args *job, const struct fp_piece *pieces, bool by_copy)
+void fp_call_args_begin(struct fp_call_args *job, const struct fp_call_piece *pieces, bool by_copy)
 {
 	memset(job, 0, offsetof(struct fp_call_args, scratch));
 	job->pieces = pieces;

@@ -34,7 +34,7 @@ struct fp_call_args_messages {
 };
 
 struct fp_call_args {
-	const struct fp_piece *pieces;
+	const struct fp_call_piece *pieces;
 	long args[FP_CALL_ARGS];
 	long *a;      /* those that the pieces number */
 	bool by_copy; /* what is too long to hold is copied */
@@ -70,7 +70,7 @@ int fp_call_args_store(void *dst, const void *src, size_t len);
 /* Fills *job in; the caller sets its arguments. Every begin is paired with an end, also when the
  * thread is cancelled; if a longjmp leaves the job behind, the agent lets go of what it holds at
  * the thread's next. */
-void fp_call_args_begin(struct fp_call_args *job, const struct fp_piece *pieces, bool by_copy);
+void fp_call_args_begin(struct fp_call_args *job, const struct fp_call_piece *pieces, bool by_copy);
 void fp_call_args_end(struct fp_call_args *job);
 
 /*

@@ -131,28 +131,28 @@ static void report_fault(const char *name)
 
 /* ---- one request, and its row ---- */
 
-struct request {
+struct call_request {
 	const char *name;
 	uint32_t how;
-	const struct fp_piece *pieces;
+	const struct fp_call_piece *pieces;
 	fp_call_fn *real;
 	unsigned shift; /* of syscall's arguments */
 	long args[FP_CALL_ARGS];
-	struct fp_piece by_number[2]; /* as the command's number says */
+	struct fp_call_piece by_number[2]; /* as the command's number says */
 };
 
-static long *request_arg(struct request *q, unsigned n)
+static long *request_arg(struct call_request *q, unsigned n)
 {
 	return &q->args[n + q->shift];
 }
 
-static void lock(const struct request *q, struct fp_fd_hold *hold)
+static void lock(const struct call_request *q, struct fp_fd_hold *hold)
 {
 	if (q->how & FP_HOW_OPENS)
 		fp_fd_lock_shared(hold);
 }
 
-static long call(const struct request *q, const long *args)
+static long call(const struct call_request *q, const long *args)
 {
 	__attribute__((cleanup(fp_fd_unlock_shared))) struct fp_fd_hold hold = {false};
 
@@ -160,7 +160,7 @@ static long call(const struct request *q, const long *args)
 	return q->real(args[0], args[1], args[2], args[3], args[4], args[5], args[6]);
 }
 
-static long pass(const struct request *q)
+static long pass(const struct call_request *q)
 {
 	return call(q, q->args);
 }
@@ -175,20 +175,20 @@ static bool is_fault(long ret)
  * Held both ways, where it is, and with what follows: some numbers say less than the truth about the
  * direction, and of some structs only how long their head is.
  */
-static void choose_by_number(struct request *q, unsigned long number)
+static void choose_by_number(struct call_request *q, unsigned long number)
 {
 	if (_IOC_DIR(number) == _IOC_NONE || _IOC_SIZE(number) == 0)
 		return;
-	q->by_number[0] = (struct fp_piece){.kind = FP_PIECE_UPTO,
-	                                    .dir = FP_DIR_INOUT,
-	                                    .arg = FP_HOW_ARG(q->how) + 1,
-	                                    .n = FP_NOARG,
-	                                    .m = FP_NOARG,
-	                                    .unit = _IOC_SIZE(number) + FP_PAGE_SIZE};
+	q->by_number[0] = (struct fp_call_piece){.kind = FP_PIECE_UPTO,
+	                                         .dir = FP_DIR_INOUT,
+	                                         .arg = FP_HOW_ARG(q->how) + 1,
+	                                         .n = FP_NOARG,
+	                                         .m = FP_NOARG,
+	                                         .unit = _IOC_SIZE(number) + FP_PAGE_SIZE};
 	q->pieces = q->by_number;
 }
 
-static void choose_command(struct request *q)
+static void choose_command(struct call_request *q)
 {
 	unsigned number = (unsigned)*request_arg(q, FP_HOW_ARG(q->how));
 	const struct fp_cmd_row *row;
@@ -204,7 +204,7 @@ static void choose_command(struct request *q)
 		choose_by_number(q, number);
 }
 
-static void choose_row(struct request *q, const struct fp_row *row)
+static void choose_row(struct call_request *q, const struct fp_row *row)
 {
 	q->name = row->name;
 	q->how = row->how;
@@ -213,7 +213,7 @@ static void choose_row(struct request *q, const struct fp_row *row)
 		choose_command(q);
 }
 
-static bool piece_may_be_far(struct request *q, const struct fp_piece *piece)
+static bool piece_may_be_far(struct call_request *q, const struct fp_call_piece *piece)
 {
 	const void *p = (const void *)*request_arg(q, piece->arg);
 
@@ -234,7 +234,7 @@ static bool piece_may_be_far(struct request *q, const struct fp_piece *piece)
 	}
 }
 
-static bool may_be_far(struct request *q)
+static bool may_be_far(struct call_request *q)
 {
 	for (unsigned i = 0; i < FP_PIECES && q->pieces[i].kind != FP_PIECE_END; i++)
 		if (piece_may_be_far(q, &q->pieces[i]))
@@ -245,7 +245,7 @@ static bool may_be_far(struct request *q)
 /* ---- a call whose memory is held, or copied, at once ---- */
 
 /* True if what the kernel takes is not known to the last byte: an EFAULT need not be the program's fault. */
-static bool is_guess(const struct request *q)
+static bool is_guess(const struct call_request *q)
 {
 	for (unsigned i = 0; i < FP_PIECES && q->pieces[i].kind != FP_PIECE_END; i++)
 		if (q->pieces[i].kind == FP_PIECE_UPTO || q->pieces[i].kind == FP_PIECE_NEST)
@@ -254,7 +254,7 @@ static bool is_guess(const struct request *q)
 }
 
 /* 0 and *ret: the call was made. -E2BIG: it was not. */
-static int attempt(const struct request *q, bool by_copy, long *ret)
+static int attempt(const struct call_request *q, bool by_copy, long *ret)
 {
 	__attribute__((cleanup(fp_call_args_end))) struct fp_call_args job;
 	int r, after, before = errno;
@@ -287,7 +287,7 @@ static int attempt(const struct request *q, bool by_copy, long *ret)
 	return 0;
 }
 
-static long by_copy(const struct request *q)
+static long by_copy(const struct call_request *q)
 {
 	long ret;
 
@@ -319,13 +319,13 @@ static enum cut cut_of_descriptor(int fd, bool writes)
 }
 
 /* A short count, which the program has asked not to get. */
-static bool waits_for_all(struct request *q)
+static bool waits_for_all(struct call_request *q)
 {
 	return (q->how & FP_HOW_RECEIVES) &&
 	       (*request_arg(q, FP_HOW_ARG(q->how)) & (MSG_WAITALL | MSG_PEEK)) == MSG_WAITALL;
 }
 
-static enum cut choose_cut(struct request *q, const struct fp_piece *data)
+static enum cut choose_cut(struct call_request *q, const struct fp_call_piece *data)
 {
 	int saved = errno;
 	enum cut cut;
@@ -349,7 +349,7 @@ struct rest {
 	bool is_over;
 };
 
-static void set_chunk(struct request *q, const struct fp_piece *data, struct iovec *one)
+static void set_chunk(struct call_request *q, const struct fp_call_piece *data, struct iovec *one)
 {
 	if (data->kind == FP_PIECE_IOVEC) {
 		*request_arg(q, data->arg) = (long)one;
@@ -369,10 +369,10 @@ static size_t half(size_t len)
 }
 
 /* One piece: as much as can be held, down to a page; that is copied if need be. */
-static long do_chunk(const struct request *q, const struct fp_piece *data, struct rest *rest,
+static long do_chunk(const struct call_request *q, const struct fp_call_piece *data, struct rest *rest,
                      size_t *ret_asked)
 {
-	struct request part = *q;
+	struct call_request part = *q;
 	long ret;
 
 	for (;;) {
@@ -381,8 +381,9 @@ static long do_chunk(const struct request *q, const struct fp_piece *data, struc
 		set_chunk(&part, data, &one);
 		if (q->how & FP_HOW_OFFSET)
 			*request_arg(&part, FP_HOW_ARG(q->how)) +=
-			    *request_arg((struct request *)q, FP_HOW_ARG(q->how)) == -1 ? 0
-			                                                                : (long)rest->done;
+			    *request_arg((struct call_request *)q, FP_HOW_ARG(q->how)) == -1
+			        ? 0
+			        : (long)rest->done;
 		*ret_asked = one.iov_len;
 		if (attempt(&part, rest->chunk <= PIECEWISE_MIN, &ret) == 0)
 			return ret;
@@ -394,7 +395,8 @@ static long do_chunk(const struct request *q, const struct fp_piece *data, struc
 }
 
 /* One buffer of the call, from rest->addr on. */
-static void do_buffer(const struct request *q, const struct fp_piece *data, enum cut cut, struct rest *rest)
+static void do_buffer(const struct call_request *q, const struct fp_call_piece *data, enum cut cut,
+                      struct rest *rest)
 {
 	while (rest->len && !rest->is_over) {
 		size_t asked;
@@ -412,7 +414,7 @@ static void do_buffer(const struct request *q, const struct fp_piece *data, enum
 	}
 }
 
-static long piecewise_vector(struct request *q, const struct fp_piece *data, enum cut cut)
+static long piecewise_vector(struct call_request *q, const struct fp_call_piece *data, enum cut cut)
 {
 	const struct iovec *iov = (const struct iovec *)*request_arg(q, data->arg);
 	size_t n = (size_t)*request_arg(q, data->n & FP_ARG_MASK) & UINT32_MAX;
@@ -431,7 +433,7 @@ static long piecewise_vector(struct request *q, const struct fp_piece *data, enu
 }
 
 /* What the program asked for in elements is done in bytes, under the stream's lock. */
-static long piecewise_stream(struct request *q, const struct fp_piece *data)
+static long piecewise_stream(struct call_request *q, const struct fp_call_piece *data)
 {
 	size_t size = (size_t)*request_arg(q, data->n);
 	FILE *stream = (FILE *)*request_arg(q, data->m + 1u);
@@ -445,9 +447,9 @@ static long piecewise_stream(struct request *q, const struct fp_piece *data)
 	return (long)(rest.done / size);
 }
 
-static long do_long(struct request *q)
+static long do_long(struct call_request *q)
 {
-	const struct fp_piece *data = &q->pieces[0];
+	const struct fp_call_piece *data = &q->pieces[0];
 	struct rest rest = {0};
 	enum cut cut = choose_cut(q, data);
 
@@ -467,7 +469,7 @@ static long do_long(struct request *q)
 /* ---- the way in ---- */
 
 /* True and *ret: what the call is about needs no kernel. The objects of other rows never come here. */
-static bool without_kernel(struct request *q, long *ret)
+static bool without_kernel(struct call_request *q, long *ret)
 {
 	unsigned first = FP_HOW_FIRST(q->how);
 
@@ -484,7 +486,7 @@ static bool without_kernel(struct request *q, long *ret)
 	return (int)*ret != EBUSY;
 }
 
-static long mediate(struct request *q)
+static long mediate(struct call_request *q)
 {
 	long ret;
 
@@ -499,7 +501,7 @@ static long mediate(struct request *q)
 }
 
 /* Where the kernel faults by itself, but does not tell of pins. */
-static bool is_direct_read(struct request *q)
+static bool is_direct_read(struct call_request *q)
 {
 	const struct fp_row row = {.how = q->how, .pieces = {q->pieces[0]}};
 	int saved = errno;
@@ -514,7 +516,7 @@ static bool is_direct_read(struct request *q)
 
 long fp_calls_run(unsigned row, long *args)
 {
-	struct request q = {.real = resolve(row)};
+	struct call_request q = {.real = resolve(row)};
 	bool hold = fp_calls_hold();
 
 	memcpy(q.args, args, sizeof(q.args));

@@ -50,7 +50,7 @@ enum fp_piece_kind {
 
 enum fp_piece_dir { FP_DIR_IN = 1, FP_DIR_OUT = 2, FP_DIR_INOUT = 3 };
 
-struct fp_piece {
+struct fp_call_piece {
 	uint8_t kind, dir, arg, n, m;
 	uint16_t base;
 	uint32_t unit;
@@ -84,13 +84,13 @@ enum fp_call_how {
 struct fp_row {
 	const char *name;
 	uint32_t how;
-	struct fp_piece pieces[FP_PIECES];
+	struct fp_call_piece pieces[FP_PIECES];
 };
 
 struct fp_cmd_row {
 	const char *call;
 	unsigned long value;
-	struct fp_piece pieces[FP_PIECES];
+	struct fp_call_piece pieces[FP_PIECES];
 };
 
 extern const struct fp_row fp_call_rows[];

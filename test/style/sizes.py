@@ -11,7 +11,7 @@ FUNCTION_LINES = 50
 FILE_LINES = 700
 BODY = re.compile(r"^(\w[^\n]*(?:\n[^\n{}]+)*)\n\{\n(.*?)^\}$", re.MULTILINE | re.DOTALL)
 LABEL = re.compile(r"^\s*(?:case .*|default):\s*$", re.MULTILINE)
-ENDINGS = (".c", ".h", ".def", ".py", ".sh")
+ENDINGS = (".c", ".h", ".py", ".sh")  # a .def is a table
 
 
 def check(path, text):

@@ -220,6 +220,18 @@ static void fault_adopts(struct world *w)
 	visit(w);
 }
 
+/* The other thing that may happen. */
+static void poisons_instead(const struct world *from)
+{
+	struct world other = copy(from);
+
+	if (other.lost)
+		return;
+	other.lost = 1;
+	other.fault = DO_POISON;
+	visit(&other);
+}
+
 static void fault_step(const struct world *from)
 {
 	struct world w = copy(from);
@@ -237,26 +249,14 @@ static void fault_step(const struct world *from)
 		break;
 	case DO_ZERO:
 		check(w.truth == 0, &w, "zeros installed over written bytes");
-		if (!w.lost) { /* either may happen: there is no room, and nothing can leave */
-			struct world starved = copy(from);
-
-			starved.lost = 1;
-			starved.fault = DO_POISON;
-			visit(&starved);
-		}
+		poisons_instead(from); /* there may be no room, and nothing that can leave */
 		if (w.lost)
 			w.fault = DO_POISON;
 		else
 			install(&w, 0, w.fault_rw);
 		break;
 	case DO_FETCH:
-		if (!w.lost) { /* either may happen: the node dies at any moment */
-			struct world dead = copy(from);
-
-			dead.lost = 1;
-			dead.fault = DO_POISON;
-			visit(&dead);
-		}
+		poisons_instead(from); /* the node may die at any moment */
 		if (w.lost) {
 			w.fault = DO_POISON;
 		} else {
@@ -316,6 +316,45 @@ static void not_written(struct world *w)
 	w->word = fp_pager_step(w->word, FP_EV_NOT_WRITTEN).word;
 }
 
+static void may_be_refused_or_copied(const struct world *from)
+{
+	struct world pinned = copy(from), protected = copy(from);
+
+	protected.mapping = PROTECTED;
+	protected.copied = 1;
+	protected.evictor = DO_COPY;
+	visit(&protected);
+	settle(&pinned, fp_pager_step(pinned.word, FP_EV_REFUSED));
+	pinned.evictor = IDLE;
+	visit(&pinned);
+}
+
+static void may_not_be_written(const struct world *from)
+{
+	struct world failed = copy(from);
+
+	failed.slot = NONE; /* undefined after a failed write */
+	not_written(&failed);
+	visit(&failed);
+}
+
+static void write_out(struct world *w)
+{
+	struct fp_page_step s;
+
+	if ((w->stage == 0 || !w->lost) && w->copied)
+		drop_original(w);
+	if (w->stage == 0) {
+		settle(w, fp_pager_step(w->word, FP_EV_WAS_ZERO));
+		w->evictor = IDLE;
+	} else if (!w->lost) {
+		w->slot = w->stage;
+		s = fp_pager_step_written(w->word, 1);
+		settle(w, s);
+		w->evictor = s.action == FP_ACT_PUT_BACK ? PUT_BACK_CLEAN : IDLE;
+	}
+}
+
 static void evictor_step(const struct world *from)
 {
 	struct world w = copy(from);
@@ -338,44 +377,20 @@ static void evictor_step(const struct world *from)
 		settle(&w, fp_pager_step(w.word, FP_EV_DROPPED));
 		w.evictor = IDLE;
 		break;
-	case DO_CAPTURE: {
-		struct world pinned = copy(from), protected = copy(from);
-
-		protected.mapping = PROTECTED;
-		protected.copied = 1;
-		protected.evictor = DO_COPY;
-		visit(&protected);
-		settle(&pinned, fp_pager_step(pinned.word, FP_EV_REFUSED));
-		pinned.evictor = IDLE;
-		visit(&pinned);
+	case DO_CAPTURE:
+		may_be_refused_or_copied(from);
 		w.stage = w.bytes;
 		w.mapping = ABSENT;
 		w.evictor = DO_WRITE;
 		break;
-	}
 	case DO_COPY:
 		w.stage = w.bytes;
 		w.evictor = DO_WRITE;
 		break;
-	case DO_WRITE: {
-		struct world failed = copy(from);
-
-		failed.slot = NONE; /* undefined after a failed write */
-		not_written(&failed);
-		visit(&failed);
-		if ((w.stage == 0 || !w.lost) && w.copied)
-			drop_original(&w);
-		if (w.stage == 0) {
-			settle(&w, fp_pager_step(w.word, FP_EV_WAS_ZERO));
-			w.evictor = IDLE;
-		} else if (!w.lost) {
-			w.slot = w.stage;
-			s = fp_pager_step_written(w.word, 1);
-			settle(&w, s);
-			w.evictor = s.action == FP_ACT_PUT_BACK ? PUT_BACK_CLEAN : IDLE;
-		}
+	case DO_WRITE:
+		may_not_be_written(from);
+		write_out(&w);
 		break;
-	}
 	case PUT_BACK_CLEAN:
 	case PUT_BACK_DIRTY:
 		check(w.mapping == ABSENT, &w, "something was installed over a captured page");

@@ -36,21 +36,21 @@ enum chunk_state { MANAGED, CONVERTING, FILLED, CHANGING };
 #define FIRST_SHIFT  2
 #define LENGTH_SHIFT 11
 
-struct run {
+struct chunk_run {
 	uint32_t start, end;
 };
 
-static uint32_t filled_word(struct run run)
+static uint32_t filled_word(struct chunk_run run)
 {
 	return FILLED | (run.start & (CHUNK_PAGES - 1)) << FIRST_SHIFT |
 	       (run.end - run.start) << LENGTH_SHIFT;
 }
 
-static struct run filled_run(uint32_t page, uint32_t word)
+static struct chunk_run filled_run(uint32_t page, uint32_t word)
 {
 	uint32_t start = (page & ~(CHUNK_PAGES - 1)) + (word >> FIRST_SHIFT & (CHUNK_PAGES - 1));
 
-	return (struct run){.start = start, .end = start + (word >> LENGTH_SHIFT)};
+	return (struct chunk_run){.start = start, .end = start + (word >> LENGTH_SHIFT)};
 }
 
 static bool is_filled_word(uint64_t word)
@@ -102,12 +102,12 @@ static bool is_ample(const struct fp_far *far, uint32_t page)
  * The pages around page that can be kernel-filled with it: ZERO ones, and those that are already as kernel-filled pages
  * are. Within the chunk, the mapping and the side of the present run.
  */
-static struct run find_run(const struct fp_far *far, const struct fp_piece *piece, uint32_t page,
-                           uint32_t word)
+static struct chunk_run find_run(const struct fp_far *far, const struct fp_piece *piece, uint32_t page,
+                                 uint32_t word)
 {
 	uint32_t first = page & ~(CHUNK_PAGES - 1);
 	uint32_t low = FP_MAX(piece->start, first), high = FP_MIN(piece->end, first + CHUNK_PAGES);
-	struct run run = {.start = page, .end = page + 1}, before;
+	struct chunk_run run = {.start = page, .end = page + 1}, before;
 
 	if (word != MANAGED) {
 		before = filled_run(page, word);
@@ -123,7 +123,7 @@ static struct run find_run(const struct fp_far *far, const struct fp_piece *piec
 	return run;
 }
 
-static unsigned count_fresh(const struct fp_far *far, struct run run)
+static unsigned count_fresh(const struct fp_far *far, struct chunk_run run)
 {
 	unsigned n = 1; /* the fault's own */
 
@@ -133,18 +133,19 @@ static unsigned count_fresh(const struct fp_far *far, struct run run)
 }
 
 /* One run a chunk: another must continue it, as mappings do that come one after the other. */
-static bool can_join(uint32_t page, uint32_t word, struct run run)
+static bool can_join(uint32_t page, uint32_t word, struct chunk_run run)
 {
-	struct run before = filled_run(page, word);
+	struct chunk_run before = filled_run(page, word);
 
 	return word == MANAGED || run.start == before.end || run.end == before.start;
 }
 
-static struct run join(uint32_t page, uint32_t word, struct run run)
+static struct chunk_run join(uint32_t page, uint32_t word, struct chunk_run run)
 {
-	struct run before = word == MANAGED ? run : filled_run(page, word);
+	struct chunk_run before = word == MANAGED ? run : filled_run(page, word);
 
-	return (struct run){.start = FP_MIN(run.start, before.start), .end = FP_MAX(run.end, before.end)};
+	return (struct chunk_run){.start = FP_MIN(run.start, before.start),
+	                          .end = FP_MAX(run.end, before.end)};
 }
 
 static bool own_page(struct fp_far *far, uint32_t page)
@@ -160,7 +161,7 @@ static bool was_zero(const struct fp_far *far, uint32_t page)
 }
 
 /* The fault's own page goes on as it came. */
-static void disown_run(struct fp_far *far, struct run run, uint32_t page)
+static void disown_run(struct fp_far *far, struct chunk_run run, uint32_t page)
 {
 	for (uint32_t p = run.start; p < run.end; p++) {
 		enum fp_page_event as_it_was = was_zero(far, p) ? FP_EV_NOT_INSTALLED : FP_EV_INSTALLED_RW;
@@ -171,13 +172,13 @@ static void disown_run(struct fp_far *far, struct run run, uint32_t page)
 }
 
 /* Owns all of the run or nothing. *ret_fresh: how many of its pages have no token yet. */
-static bool own_run(struct fp_far *far, struct run run, uint32_t page, unsigned *ret_fresh)
+static bool own_run(struct fp_far *far, struct chunk_run run, uint32_t page, unsigned *ret_fresh)
 {
 	unsigned n = 0;
 
 	for (uint32_t p = run.start; p < run.end; p++) {
 		if (p != page && !own_page(far, p)) {
-			disown_run(far, (struct run){.start = run.start, .end = p}, page);
+			disown_run(far, (struct chunk_run){.start = run.start, .end = p}, page);
 			return false;
 		}
 		n += was_zero(far, p);
@@ -202,7 +203,7 @@ static bool is_hole(const struct fp_far *far, uint32_t page, unsigned n)
 
 /* A mapping that a system call ended while its registration was being changed ended unseen: it is noted now.
  */
-static void note_holes(struct fp_far *far, struct run run)
+static void note_holes(struct fp_far *far, struct chunk_run run)
 {
 	if (!is_hole(far, run.start, run.end - run.start))
 		return;
@@ -225,7 +226,7 @@ static void note_holes(struct fp_far *far, struct run run)
  * kernel-filled all the same, and as much of it is registered as can be: a fault there finds a page absent that its
  * word says is resident, and fills it.
  */
-static int give_to_kernel(struct fp_far *far, struct run run)
+static int give_to_kernel(struct fp_far *far, struct chunk_run run)
 {
 	size_t len = (size_t)(run.end - run.start) << FP_PAGE_SHIFT;
 	char *addr = fp_far_addr(far, run.start);
@@ -248,8 +249,8 @@ static int give_to_kernel(struct fp_far *far, struct run run)
  * Looks at the layout once more when the pages are owned: had their mapping ended before, they could be made
  * kernel-filled in no mapping; if it ends now, the call that ends it waits for us.
  */
-static bool release_run(struct fp_far *far, const struct fp_layout *layout, uint32_t changes, struct run run,
-                        unsigned n_fresh)
+static bool release_run(struct fp_far *far, const struct fp_layout *layout, uint32_t changes,
+                        struct chunk_run run, unsigned n_fresh)
 {
 	if (!take_tokens(far, n_fresh))
 		return false;
@@ -260,7 +261,7 @@ static bool release_run(struct fp_far *far, const struct fp_layout *layout, uint
 }
 
 static bool convert(struct fp_far *far, const struct fp_layout *layout, uint32_t page, uint32_t word,
-                    struct run *ret_run)
+                    struct chunk_run *ret_run)
 {
 	struct fp_piece piece;
 	uint32_t changes;
@@ -294,7 +295,7 @@ static bool may_begin(const struct fp_far *far, uint32_t page)
 	       !fp_events_seen(&far->events);
 }
 
-static void settle_run(struct fp_far *far, struct run run)
+static void settle_run(struct fp_far *far, struct chunk_run run)
 {
 	for (uint32_t p = run.start; p < run.end; p++)
 		fp_far_settle(far, p, fp_pager_apply(&far->words[p], FP_EV_INSTALLED_RW, NULL));
@@ -303,7 +304,7 @@ static void settle_run(struct fp_far *far, struct run run)
 bool fp_kernel_filled_begin(struct fp_far *far, const struct fp_layout *layout, uint32_t page)
 {
 	_Atomic uint32_t *state = state_of(far, page);
-	struct run run;
+	struct chunk_run run;
 	uint32_t word;
 
 	if (!may_begin(far, page) || !take_chunk(state, &word))
@@ -345,7 +346,7 @@ void fp_kernel_filled_begin_mapping(struct fp_far *far, const struct fp_layout *
 
 /* Owns the pages of the run that were never filled, as far as the page map tells; others' entries are
  * cleared. Returns how many. */
-static unsigned own_absent(struct fp_far *far, struct run run, uint64_t *entries)
+static unsigned own_absent(struct fp_far *far, struct chunk_run run, uint64_t *entries)
 {
 	unsigned n = 0;
 
@@ -363,7 +364,7 @@ static unsigned own_absent(struct fp_far *far, struct run run, uint64_t *entries
  * What was given to the kernel and never filled goes back to ZERO, and its tokens to the room. A page may be
  * filled between the look and the claim, so those that are owned are looked at again: now nobody can.
  */
-static void return_absent(struct fp_far *far, struct run run)
+static void return_absent(struct fp_far *far, struct chunk_run run)
 {
 	uint64_t owned[CHUNK_PAGES], entries[CHUNK_PAGES];
 	unsigned n = run.end - run.start, tokens = 0;
@@ -389,7 +390,7 @@ static void return_absent(struct fp_far *far, struct run run)
  * What a system call ended this very moment, and what it mapped there, may be among the pages: what can't be
  * registered, page by page, is nothing, or not ours. What can is let go again when the event is followed.
  */
-static int take_from_kernel(struct fp_far *far, struct run run)
+static int take_from_kernel(struct fp_far *far, struct chunk_run run)
 {
 	uint32_t end = run.end, next = run.start;
 	int r = 0;
@@ -408,24 +409,24 @@ static int take_from_kernel(struct fp_far *far, struct run run)
 }
 
 /* Registers the pages of a run, but for those that are no longer ours: see events.h. */
-static int take_own(struct fp_far *far, struct run run)
+static int take_own(struct fp_far *far, struct chunk_run run)
 {
-	struct run part = run;
+	struct chunk_run part = run;
 	int r = 0;
 
 	fp_events_enter(&far->events);
 	for (; r == 0 && fp_events_own_stretch(&far->events, &part.start, &part.end);
-	     part = (struct run){.start = part.end, .end = run.end})
+	     part = (struct chunk_run){.start = part.end, .end = run.end})
 		r = take_from_kernel(far, part);
 	fp_events_leave(&far->events);
 	return r;
 }
 
 /* What is left of the run before and behind the pages held. */
-static void return_absent_but(struct fp_far *far, struct run run, struct run held)
+static void return_absent_but(struct fp_far *far, struct chunk_run run, struct chunk_run held)
 {
-	struct run before = {.start = run.start, .end = FP_MIN(run.end, held.start)};
-	struct run behind = {.start = FP_MAX(run.start, held.end), .end = run.end};
+	struct chunk_run before = {.start = run.start, .end = FP_MIN(run.end, held.start)};
+	struct chunk_run behind = {.start = FP_MAX(run.start, held.end), .end = run.end};
 
 	if (before.start < before.end)
 		return_absent(far, before);
@@ -434,7 +435,7 @@ static void return_absent_but(struct fp_far *far, struct run run, struct run hel
 }
 
 /* While the registration is under way the kernel lets nobody fill a page; after it, nobody can but us. */
-static int end(struct fp_far *far, _Atomic uint32_t *state, struct run run, struct run held)
+static int end(struct fp_far *far, _Atomic uint32_t *state, struct chunk_run run, struct chunk_run held)
 {
 	int r = take_own(far, run);
 
@@ -448,7 +449,7 @@ static int end(struct fp_far *far, _Atomic uint32_t *state, struct run run, stru
  * CHANGING will not be for long: nobody blocks meanwhile. */
 int fp_kernel_filled_end_held(struct fp_far *far, uint32_t start, uint32_t held_end)
 {
-	struct run held = {.start = start, .end = held_end};
+	struct chunk_run held = {.start = start, .end = held_end};
 	_Atomic uint32_t *state = state_of(far, start);
 	uint32_t word;
 
@@ -468,7 +469,7 @@ int fp_kernel_filled_end(struct fp_far *far, uint32_t page)
 /* ---- from one mapping to the next ---- */
 
 /* Nobody has a free page in hand but for a moment. */
-static bool resume_run(struct fp_far *far, struct run part)
+static bool resume_run(struct fp_far *far, struct chunk_run part)
 {
 	unsigned n_fresh;
 
@@ -482,11 +483,11 @@ static bool resume_run(struct fp_far *far, struct run part)
 	return true;
 }
 
-static bool try_resume(struct fp_far *far, struct run fresh)
+static bool try_resume(struct fp_far *far, struct chunk_run fresh)
 {
 	_Atomic uint32_t *state = state_of(far, fresh.start);
 	uint32_t word = atomic_load(state);
-	struct run part = filled_run(fresh.start, word);
+	struct chunk_run part = filled_run(fresh.start, word);
 	bool resumed;
 
 	if ((word & STATE_MASK) != FILLED || !atomic_compare_exchange_strong(state, &word, CHANGING))
@@ -502,7 +503,7 @@ int fp_kernel_filled_resume(struct fp_far *far, const struct fp_piece *piece, ui
 {
 	bool fits = (piece->prot & PROT_WRITE) && !(piece->flags & ~HARMLESS);
 
-	if (fits && may_begin(far, start) && try_resume(far, (struct run){.start = start, .end = end}))
+	if (fits && may_begin(far, start) && try_resume(far, (struct chunk_run){.start = start, .end = end}))
 		return 0;
 	return fp_kernel_filled_end_held(far, start, start);
 }
@@ -515,7 +516,7 @@ void fp_kernel_filled_forget_absent(struct fp_far *far, uint32_t page)
 	if (!far->may_fill || page < FP_FAR_OWN_PAGES ||
 	    !atomic_compare_exchange_strong(state, &managed, CONVERTING))
 		return;
-	return_absent(far, (struct run){.start = first, .end = first + CHUNK_PAGES});
+	return_absent(far, (struct chunk_run){.start = first, .end = first + CHUNK_PAGES});
 	atomic_store(state, MANAGED);
 }
 
