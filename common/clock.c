@@ -130,3 +130,17 @@ struct timespec fp_clock_monotonic(uint64_t ns)
 	return (struct timespec){.tv_sec = (time_t)(ns / FP_NSEC_PER_SEC),
 	                         .tv_nsec = (long)(ns % FP_NSEC_PER_SEC)};
 }
+
+int fp_clock_poll(int fd, short events, uint64_t deadline_ns)
+{
+	struct pollfd p = {.fd = fd, .events = events};
+	int r;
+
+	do {
+		uint64_t now = fp_clock_ns(), left = deadline_ns > now ? deadline_ns - now : 0;
+		struct timespec ts = {(time_t)(left / FP_NSEC_PER_SEC), (long)(left % FP_NSEC_PER_SEC)};
+
+		r = ppoll(&p, 1, &ts, NULL);
+	} while (r < 0 && errno == EINTR);
+	return r > 0 ? 0 : r == 0 ? -ETIMEDOUT : -errno;
+}

@@ -10,6 +10,7 @@
 #ifndef FP_CLOCK_H
 #define FP_CLOCK_H
 
+#include <poll.h>
 #include <stdint.h>
 #include <time.h>
 
@@ -53,5 +54,11 @@ void fp_clock_forked(void);
 /* When CLOCK_MONOTONIC says ns by fp_clock_ns, if the process is not stopped meanwhile: for waits
  * of libc. */
 struct timespec fp_clock_monotonic(uint64_t ns);
+
+/*
+ * Waits until fd has one of events, until deadline_ns. 0; -ETIMEDOUT; or another negative errno.
+ * Signals do not end it.
+ */
+int fp_clock_poll(int fd, short events, uint64_t deadline_ns);
 
 #endif

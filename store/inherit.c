@@ -192,26 +192,6 @@ void fp_leases_outlive(struct fp_node *node)
 	node->has_former = true;
 }
 
-/* The session is the node's. node->control held. */
-static int enter(struct fp_store *store, struct fp_node *node, struct fp_session *session)
-{
-	uint64_t number = fp_breaker_epoch(fp_node_breaker(node)) + !node->load_store;
-	struct fp_session_epoch *epoch = fp_session_epoch_new(session, number);
-	int r;
-
-	if (!epoch)
-		return -ENOMEM;
-	fp_store_lanes_share(store);
-	r = fp_reconnect_begin_epoch(store, node,
-	                             epoch); /* the one that ended goes, or our copy of the parent's */
-	if (r == 0 && !node->load_store)
-		fp_node_step(node, FP_BREAKER_RESUMED, 0);
-	fp_store_lanes_unlock(store);
-	if (r < 0)
-		free(epoch);
-	return r;
-}
-
 /* With node->control held: a session of our own by any way, which has the parent's leases. */
 static int adopt(struct fp_store *store, struct fp_node *node, unsigned *ret_way, int *ret_cause)
 {
@@ -234,7 +214,7 @@ static int adopt(struct fp_store *store, struct fp_node *node, unsigned *ret_way
 	if (r == 0 && !node->load_store)
 		r = fp_reconnect_attach(node, session);
 	if (r == 0)
-		r = enter(store, node, session);
+		r = fp_reconnect_enter(store, node, session);
 	if (r < 0)
 		fp_session_close(session);
 	return r;

@@ -35,11 +35,11 @@
 
 static_assert(FP_BATCH_MAX <= FP_IO_MAX_SEGS, "each page of a request may need its own segment");
 
-struct request {
+struct page_request {
 	struct fp_io io;
-	TAILQ_ENTRY(request) queue; /* in idle or waiting */
-	TAILQ_ENTRY(request) age;   /* in active */
-	uint64_t number;            /* in the order in which they began */
+	TAILQ_ENTRY(page_request) queue; /* in idle or waiting */
+	TAILQ_ENTRY(page_request) age;   /* in active */
+	uint64_t number;                 /* in the order in which they began */
 	struct fp_retry tries;
 	bool submitted;
 	unsigned node_idx;
@@ -48,19 +48,19 @@ struct request {
 	struct fp_seg segs[FP_IO_MAX_SEGS];
 };
 
-TAILQ_HEAD(request_queue, request);
+TAILQ_HEAD(page_request_queue, page_request);
 
 struct path {
 	struct fp_session_epoch_link *link; /* NULL: the node is load_store, or there is none now */
 	struct fp_session_epoch_link
-	    *closing;                 /* given to the reconnect thread while requests were under way on it */
-	uint64_t n_given;             /* links given to the reconnect thread, but for those taken back */
-	bool kept;                    /* taken back: it stays until its requests have ended */
-	bool blocked;                 /* counts in the node's n_blocked */
-	uint64_t blocked_ns;          /* since when */
-	struct request *open;         /* still being filled */
-	struct request_queue waiting; /* in the order of their numbers, for a link or for room on it */
-	unsigned n_submitted;         /* to link, or to closing */
+	    *closing;              /* given to the reconnect thread while requests were under way on it */
+	uint64_t n_given;          /* links given to the reconnect thread, but for those taken back */
+	bool kept;                 /* taken back: it stays until its requests have ended */
+	bool blocked;              /* counts in the node's n_blocked */
+	uint64_t blocked_ns;       /* since when */
+	struct page_request *open; /* still being filled */
+	struct page_request_queue waiting; /* in the order of their numbers, for a link or for room on it */
+	unsigned n_submitted;              /* to link, or to closing */
 };
 
 struct fp_lane {
@@ -74,10 +74,10 @@ struct fp_lane {
 	unsigned n_outstanding; /* pages between submit and poll */
 	uint64_t n_begun;       /* requests */
 	struct fp_page_list done;
-	struct request_queue idle;
-	TAILQ_HEAD(, request) active; /* oldest first: the nearest deadline is at the head */
+	struct page_request_queue idle;
+	TAILQ_HEAD(, page_request) active; /* oldest first: the nearest deadline is at the head */
 	struct path paths[FP_STORE_MAX_NODES];
-	struct request requests[]; /* as many as pages: each page may need its own */
+	struct page_request requests[]; /* as many as pages: each page may need its own */
 };
 
 static void owner_check(struct fp_lane *lane)
@@ -96,7 +96,7 @@ static void page_end(struct fp_lane *lane, struct fp_page_io *page, int status)
 }
 
 /* The one way out of a request: its pages are done. */
-static void request_end(struct fp_lane *lane, struct request *req, int status)
+static void request_end(struct fp_lane *lane, struct page_request *req, int status)
 {
 	struct fp_page_io *page;
 
@@ -118,10 +118,10 @@ static uint64_t wait_ns(const struct fp_lane *lane, const struct fp_node *node, 
 	return fp_store_page_wait_ns(lane->store, node);
 }
 
-static struct request *request_begin(struct fp_lane *lane, unsigned node_idx, enum fp_io_op op,
-                                     uint64_t now_ns)
+static struct page_request *request_begin(struct fp_lane *lane, unsigned node_idx, enum fp_io_op op,
+                                          uint64_t now_ns)
 {
-	struct request *req = TAILQ_FIRST(&lane->idle);
+	struct page_request *req = TAILQ_FIRST(&lane->idle);
 	uint64_t deadline_ns, all_ns = wait_ns(lane, &lane->store->nodes[node_idx], op);
 
 	assert(req); /* there are as many as pages may be outstanding */
@@ -137,7 +137,7 @@ static struct request *request_begin(struct fp_lane *lane, unsigned node_idx, en
 }
 
 /* In a hurry a node that is cut off is not waited for. One that is merely slow is. */
-static bool is_over(const struct fp_lane *lane, const struct path *path, const struct request *req,
+static bool is_over(const struct fp_lane *lane, const struct path *path, const struct page_request *req,
                     uint64_t now_ns)
 {
 	uint64_t hurried_ns = atomic_load_explicit(&lane->store->hurried_ns, memory_order_relaxed);
@@ -147,16 +147,16 @@ static bool is_over(const struct fp_lane *lane, const struct path *path, const s
 	        now_ns >= FP_MAX(hurried_ns, path->blocked_ns) + lane->store->deadline_ns);
 }
 
-static void request_renew(const struct fp_lane *lane, struct request *req, uint64_t now_ns)
+static void request_renew(const struct fp_lane *lane, struct page_request *req, uint64_t now_ns)
 {
 	req->io.deadline_ns =
 	    fp_retry_next(&req->tries, now_ns, lane->store->deadline_ns, req->io.deadline_ns);
 }
 
 /* Puts a request among those that wait, before all that began after it. */
-static void request_wait(const struct fp_lane *lane, struct path *path, struct request *req)
+static void request_wait(const struct fp_lane *lane, struct path *path, struct page_request *req)
 {
-	struct request *next;
+	struct page_request *next;
 
 	request_renew(lane, req, fp_clock_ns());
 	TAILQ_FOREACH (next, &path->waiting, queue)
@@ -207,7 +207,7 @@ static void path_give(struct fp_lane *lane, struct path *path)
 static void path_requeue(struct fp_lane *lane, struct path *path)
 {
 	unsigned node_idx = (unsigned)(path - lane->paths);
-	struct request *req;
+	struct page_request *req;
 
 	path->closing = NULL;
 	TAILQ_FOREACH (req, &lane->active, age) {
@@ -237,7 +237,7 @@ static void path_take_back(struct fp_lane *lane, struct path *path)
 static uint64_t oldest_submitted_ns(struct fp_lane *lane, const struct path *path)
 {
 	unsigned node_idx = (unsigned)(path - lane->paths);
-	struct request *req;
+	struct page_request *req;
 
 	TAILQ_FOREACH (req, &lane->active, age)
 		if (req->node_idx == node_idx && req->submitted)
@@ -289,14 +289,14 @@ static bool path_settle(struct fp_lane *lane, struct path *path)
 
 /* The patience for a node that is cut off is over. A page that is written, or that nobody needs,
  * has none. */
-static void note_patience(struct fp_lane *lane, struct fp_node *node, const struct request *req)
+static void note_patience(struct fp_lane *lane, struct fp_node *node, const struct page_request *req)
 {
 	if (req->io.op == FP_IO_READ && !lane->brief && fp_clock_ns() >= req->tries.until_ns)
 		fp_node_step(node, FP_BREAKER_WAITED, 0);
 }
 
 /* The deadline of a request has passed that waited for a link, or for room on it. */
-static void request_expire(struct fp_lane *lane, struct path *path, struct request *req)
+static void request_expire(struct fp_lane *lane, struct path *path, struct page_request *req)
 {
 	struct fp_node *node = node_of(lane, path);
 	uint64_t now_ns = fp_clock_ns();
@@ -314,7 +314,7 @@ static void request_expire(struct fp_lane *lane, struct path *path, struct reque
 }
 
 /* Gives the first that waits to the link. False if it takes no more now. */
-static bool path_submit(struct fp_lane *lane, struct path *path, struct request *req)
+static bool path_submit(struct fp_lane *lane, struct path *path, struct page_request *req)
 {
 	struct fp_node *node = node_of(lane, path);
 	int r = fp_link_submit(path->link->link, &req->io);
@@ -355,7 +355,7 @@ static void path_push(struct fp_lane *lane, struct path *path)
 {
 	struct fp_node *node = node_of(lane, path);
 	bool settled = path_settle(lane, path);
-	struct request *req;
+	struct page_request *req;
 
 	while ((req = TAILQ_FIRST(&path->waiting))) {
 		if (fp_breaker_state(fp_node_breaker(node)) == FP_BREAKER_LOST) {
@@ -384,7 +384,7 @@ static void path_flush(struct fp_lane *lane, struct path *path)
 }
 
 /* Whether a page just continues the last segment, here and there. */
-static bool seg_continues(const struct request *req, const struct fp_seg *seg)
+static bool seg_continues(const struct page_request *req, const struct fp_seg *seg)
 {
 	const struct fp_seg *last;
 
@@ -396,7 +396,7 @@ static bool seg_continues(const struct request *req, const struct fp_seg *seg)
 	       last->len_bytes + seg->len_bytes <= FP_SEG_MAX_BYTES;
 }
 
-static void request_add(struct request *req, const struct fp_slots *slots, struct fp_page_io *page)
+static void request_add(struct page_request *req, const struct fp_slots *slots, struct fp_page_io *page)
 {
 	struct fp_seg seg = {
 	    .lease_id = slots->lease_id,
@@ -476,7 +476,7 @@ int fp_lane_write(struct fp_lane *lane, struct fp_page_io *const *pages, unsigne
 }
 
 /* A request has come out of its link: it is over, or waits for the next link. */
-static void request_done(struct fp_lane *lane, struct path *path, struct request *req, int status)
+static void request_done(struct fp_lane *lane, struct path *path, struct page_request *req, int status)
 {
 	struct fp_node *node = node_of(lane, path);
 	bool in_vain = path->kept;
@@ -572,7 +572,7 @@ static uint64_t path_look_ns(struct fp_lane *lane, const struct path *path)
 unsigned fp_lane_pollfds(struct fp_lane *lane, struct pollfd *ret_fds, unsigned max,
                          uint64_t *ret_deadline_ns)
 {
-	const struct request *oldest = TAILQ_FIRST(&lane->active);
+	const struct page_request *oldest = TAILQ_FIRST(&lane->active);
 	uint64_t deadline_ns = oldest ? oldest->io.deadline_ns : UINT64_MAX, look_ns = UINT64_MAX;
 	unsigned n = 0;
 
@@ -616,7 +616,7 @@ static int paths_open(struct fp_lane *lane)
 int fp_lane_open(struct fp_store *store, unsigned max_outstanding, struct fp_lane **ret_lane)
 {
 	unsigned n_requests = store->direct ? 0 : max_outstanding;
-	size_t len_bytes = sizeof(struct fp_lane) + n_requests * sizeof(struct request);
+	size_t len_bytes = sizeof(struct fp_lane) + n_requests * sizeof(struct page_request);
 	struct fp_lane *lane;
 	int r;
 

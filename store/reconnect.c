@@ -73,7 +73,7 @@ struct fresh {
 	struct fp_session_epoch_link *link;
 };
 
-int fp_reconnect_begin_epoch(struct fp_store *store, struct fp_node *node, struct fp_session_epoch *epoch)
+static int begin_epoch(struct fp_store *store, struct fp_node *node, struct fp_session_epoch *epoch)
 {
 	size_t idx = (size_t)(node - store->nodes);
 	fp_autofree struct fresh *fresh = NULL;
@@ -109,6 +109,24 @@ int fp_reconnect_begin_epoch(struct fp_store *store, struct fp_node *node, struc
 	return 0;
 }
 
+int fp_reconnect_enter(struct fp_store *store, struct fp_node *node, struct fp_session *session)
+{
+	uint64_t number = fp_breaker_epoch(fp_node_breaker(node)) + !node->load_store;
+	struct fp_session_epoch *epoch = fp_session_epoch_new(session, number);
+	int r;
+
+	if (!epoch)
+		return -ENOMEM;
+	fp_store_lanes_share(store);
+	r = begin_epoch(store, node, epoch);
+	if (r == 0 && !node->load_store)
+		fp_node_step(node, FP_BREAKER_RESUMED, 0);
+	fp_store_lanes_unlock(store);
+	if (r < 0)
+		free(epoch);
+	return r;
+}
+
 uint64_t fp_reconnect_connect_ns(const struct fp_store *store, const struct fp_node *node)
 {
 	/* a node that did not answer in time may be slow */
@@ -122,9 +140,7 @@ uint64_t fp_reconnect_connect_ns(const struct fp_store *store, const struct fp_n
 static int resume(struct fp_store *store, struct fp_node *node, unsigned *ret_way, int *ret_cause)
 {
 	struct fp_session_options options = fp_store_session_options(store, &node->identity);
-	uint64_t number = fp_breaker_epoch(fp_node_breaker(node)) + 1;
 	struct fp_session *session;
-	struct fp_session_epoch *epoch;
 	int r;
 
 	options.connect_ns = fp_reconnect_connect_ns(store, node);
@@ -140,20 +156,10 @@ static int resume(struct fp_store *store, struct fp_node *node, unsigned *ret_wa
 		fp_generations_publish(store, (unsigned)(node - store->nodes));
 		r = fp_reconnect_attach(node, session);
 	}
-	epoch = r == 0 ? fp_session_epoch_new(session, number) : NULL;
-	if (!epoch) {
-		fp_session_abandon(session);
-		return r < 0 ? r : -ENOMEM;
-	}
-	fp_store_lanes_share(store);
-	r = fp_reconnect_begin_epoch(store, node, epoch);
 	if (r == 0)
-		fp_node_step(node, FP_BREAKER_RESUMED, 0);
-	fp_store_lanes_unlock(store);
-	if (r < 0) {
+		r = fp_reconnect_enter(store, node, session);
+	if (r < 0)
 		fp_session_abandon(session);
-		free(epoch);
-	}
 	return r;
 }
 

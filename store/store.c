@@ -518,33 +518,6 @@ unsigned fp_store_n_nodes(const struct fp_store *store)
 	return store->n_nodes;
 }
 
-static enum fp_store_state state_of(uint64_t breaker)
-{
-	switch (fp_breaker_state(breaker)) {
-	case FP_BREAKER_CLOSED:
-		return FP_STORE_UP;
-	case FP_BREAKER_OPEN:
-		return FP_STORE_OPEN;
-	case FP_BREAKER_HALF_OPEN:
-		return FP_STORE_HALF_OPEN;
-	case FP_BREAKER_LOST:
-		break;
-	}
-	return FP_STORE_LOST;
-}
-
-const char *fp_store_state_name(enum fp_store_state state)
-{
-	static const char *const names[] = {
-	    [FP_STORE_UP] = "up",
-	    [FP_STORE_OPEN] = "open",
-	    [FP_STORE_HALF_OPEN] = "half-open",
-	    [FP_STORE_LOST] = "lost",
-	};
-
-	return names[state];
-}
-
 void fp_store_node_info(const struct fp_store *store, unsigned node_idx, struct fp_store_node *ret_info)
 {
 	const struct fp_node *node = &store->nodes[node_idx];
@@ -554,7 +527,7 @@ void fp_store_node_info(const struct fp_store *store, unsigned node_idx, struct 
 	assert(node_idx < store->n_nodes);
 	*ret_info = (struct fp_store_node){
 	    .url = fp_node_way(node, way)->text,
-	    .state = state_of(word),
+	    .state = fp_breaker_state(word),
 	    .up = fp_breaker_state(word) == FP_BREAKER_CLOSED,
 	    .spent = fp_breaker_spent(word),
 	    .patience_ns = fp_store_patience_ns(store, node),

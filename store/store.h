@@ -69,18 +69,11 @@ struct fp_store_options {
 	void *notice_user;
 };
 
-enum fp_store_state {
-	FP_STORE_UP,        /* answers, as far as is known */
-	FP_STORE_OPEN,      /* cut off; the next attempt waits for its time */
-	FP_STORE_HALF_OPEN, /* cut off; an attempt is under way */
-	FP_STORE_LOST,      /* for good, and its leases with it */
-};
-
 /* What is known of one node, for reports. */
 struct fp_store_node {
 	const char *url; /* the way in use, or used last */
-	enum fp_store_state state;
-	bool up;                /* state is FP_STORE_UP */
+	enum fp_breaker_state state;
+	bool up;                /* state is FP_BREAKER_CLOSED */
 	bool spent;             /* cut off for so long that the patience of a page was over */
 	bool degraded;          /* up, but not over the transport that its URL prefers */
 	bool adopting;          /* it has no session yet: a forked child's, or over shm when it has ended */
@@ -98,9 +91,6 @@ struct fp_store_node {
 	uint64_t degradations; /* times a lesser transport was taken */
 	uint64_t heartbeat_ns; /* round trip of the last heartbeat that was answered; 0: none yet */
 };
-
-/* "up", "open", "half-open", "lost". */
-const char *fp_store_state_name(enum fp_store_state state);
 
 /* Page in, page out. Owned by the caller from submit until it comes out of fp_lane_poll, exactly
  * once. */

@@ -188,10 +188,11 @@ uint64_t fp_reconnect_random(struct fp_store *store);
 /* Makes the node's leases known to a session. node->control held. */
 int fp_reconnect_attach(struct fp_node *node, struct fp_session *session);
 /*
- * Opens a link of the epoch for every lane; then all of them are the lanes' and the epoch is the
- * node's. All or nothing. node->control and lanes_lock held.
+ * Makes a session the node's, in a new epoch, with a link for every lane. The session before it
+ * ends once its last link is closed. All or nothing: after an error the session is the caller's
+ * still. node->control held.
  */
-int fp_reconnect_begin_epoch(struct fp_store *store, struct fp_node *node, struct fp_session_epoch *epoch);
+int fp_reconnect_enter(struct fp_store *store, struct fp_node *node, struct fp_session *session);
 /* The node is lost, for good. */
 void fp_reconnect_lose(struct fp_node *node, int error);
 /* How long one way to a node may take to open a session. */

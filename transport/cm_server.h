@@ -146,8 +146,6 @@ const char *fp_cm_server_peer_device(const struct fp_cm_server_peer *peer);
 /* Now: its queue pairs, links and stream; its regions. Any thread. */
 unsigned fp_cm_server_peer_queue_pairs(const struct fp_cm_server_peer *peer);
 unsigned fp_cm_server_peer_regions(const struct fp_cm_server_peer *peer);
-/* How many of its links broke because they used a key that was not theirs. */
-uint64_t fp_cm_server_peer_denied(const struct fp_cm_server_peer *peer);
 
 /*
  * Registers memory in the peer's domain for its links to READ, and to WRITE unless access forbids

@@ -51,7 +51,6 @@ struct fp_cm_server_peer {
 	char name[FP_CM_SERVER_NAME_BYTES];
 	struct fp_verbs_domain *domain;
 	_Atomic unsigned n_queue_pairs, n_regions;
-	_Atomic uint64_t n_denied;
 	pthread_mutex_t lock; /* of the next two */
 	uint64_t session_id;  /* 0: no link may attach */
 	uint8_t token[FP_WIRE_TOKEN_BYTES];

@@ -52,7 +52,6 @@ static void deny(struct fp_cm_server_link *link, const char *why)
 {
 	struct fp_cm_server_peer *peer = link->end.peer;
 
-	atomic_fetch_add(&peer->n_denied, 1);
 	atomic_fetch_add(&peer->server->n_denied, 1);
 	fp_cm_server_tell_why(peer->server, FP_CM_SERVER_EVENT_DENIED, peer->name,
 	                      fp_cm_server_peer_session(peer), why);

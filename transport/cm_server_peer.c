@@ -288,11 +288,6 @@ unsigned fp_cm_server_peer_regions(const struct fp_cm_server_peer *peer)
 	return atomic_load(&peer->n_regions);
 }
 
-uint64_t fp_cm_server_peer_denied(const struct fp_cm_server_peer *peer)
-{
-	return atomic_load(&peer->n_denied);
-}
-
 int fp_cm_server_peer_register(struct fp_cm_server_peer *peer, void *base, size_t len_bytes,
                                enum fp_verbs_access access, struct fp_verbs_region *ret_region)
 {

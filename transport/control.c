@@ -48,6 +48,19 @@ static struct fp_control *control_of(const struct fp_session *session)
 	return (struct fp_control *)session;
 }
 
+static struct fp_control *control_lock(struct fp_session *session)
+{
+	struct fp_control *control = control_of(session);
+
+	pthread_mutex_lock(&control->lock);
+	return control;
+}
+
+static void control_unlock(struct fp_control **control)
+{
+	pthread_mutex_unlock(&(*control)->lock);
+}
+
 /*
  * In a forked child mappings are not the session's any more: something else may lie at their
  * addresses by now.
@@ -219,17 +232,6 @@ int fp_control_open_link(struct fp_session *session, struct fp_handshake **ret_h
 	                         ret_welcome);
 }
 
-int fp_control_dial_link(struct fp_session *session, int *ret_fd, struct fp_wire_welcome *ret_welcome)
-{
-	struct fp_handshake *handshake;
-	int r = fp_control_open_link(session, &handshake, ret_welcome);
-
-	if (r < 0)
-		return r;
-	*ret_fd = fp_handshake_take_socket(handshake);
-	return 0;
-}
-
 uint64_t fp_control_deadline_ns(const struct fp_session *session)
 {
 	return control_of(session)->deadline_ns;
@@ -327,6 +329,12 @@ static int call(struct fp_control *control, enum fp_wire_type type, const void *
 	return ask(control, &question, ret_len, ret_payload);
 }
 
+/* What came answers nothing that was asked: nothing of this connection can be believed any more. */
+static int out_of_step(struct fp_control *control)
+{
+	return control->error = -EPROTO;
+}
+
 /*
  * The word that gives the leases back at once. Whether it arrives does not matter much: the node
  * sees the end of the stream too. A forked child has nothing to say.
@@ -390,7 +398,7 @@ int fp_control_ping(struct fp_session *session, size_t len_bytes, uint64_t deadl
 		bytes[i] = (uint8_t)(control->last_tag + i);
 	r = ask(control, &ping, &len, &payload);
 	if (r == 0 && (len != len_bytes || memcmp(payload, bytes, len) != 0))
-		r = control->error = -EPROTO;
+		r = out_of_step(control);
 	pthread_mutex_unlock(&control->lock);
 	return r;
 }
@@ -415,7 +423,7 @@ int fp_control_identity(struct fp_session *session, struct fp_session_identity *
 	return 0;
 }
 
-static int release_locked(struct fp_control *control, uint32_t lease_id)
+static int ask_release(struct fp_control *control, uint32_t lease_id)
 {
 	struct fp_wire_release release = {.lease_id = lease_id};
 	uint8_t bytes[sizeof(release)];
@@ -437,41 +445,42 @@ static bool lease_answers(const struct fp_control *control, const struct fp_wire
 	       key_due == ((leased->flags & FP_WIRE_LEASED_KEY) != 0);
 }
 
+/* A call that is answered by a lease. Whatever else the node says is out of step. */
+static int ask_leased(struct fp_control *control, enum fp_wire_type type, const void *request,
+                      size_t request_len, struct fp_wire_leased *ret_leased)
+{
+	const void *payload;
+	size_t len;
+	int r = call(control, type, request, request_len, &len, &payload);
+
+	if (r < 0)
+		return r;
+	r = fp_wire_leased_decode(payload, len, ret_leased);
+	return r == 0 && lease_answers(control, ret_leased) ? 0 : out_of_step(control);
+}
+
 static int ask_lease(struct fp_control *control, uint64_t size_bytes, struct fp_wire_leased *ret_leased)
 {
 	struct fp_wire_lease lease = {.size_bytes = size_bytes};
 	uint8_t bytes[sizeof(lease)];
-	const void *payload;
-	size_t len;
 	int r;
 
 	fp_wire_lease_encode(&lease, bytes);
-	r = call(control, FP_WIRE_LEASE, bytes, sizeof(bytes), &len, &payload);
-	if (r < 0)
-		return r;
-	r = fp_wire_leased_decode(payload, len, ret_leased);
-	if (r < 0 || !lease_answers(control, ret_leased) || ret_leased->size_bytes < size_bytes ||
-	    ret_leased->flags & FP_WIRE_LEASED_READ_ONLY)
-		return control->error = -EPROTO;
-	return 0;
+	r = ask_leased(control, FP_WIRE_LEASE, bytes, sizeof(bytes), ret_leased);
+	if (r == 0 && (ret_leased->size_bytes < size_bytes || ret_leased->flags & FP_WIRE_LEASED_READ_ONLY))
+		return out_of_step(control);
+	return r;
 }
 
 static int ask_attach(struct fp_control *control, uint32_t lease_id, struct fp_wire_leased *ret_leased)
 {
 	struct fp_wire_attach attach = {.lease_id = lease_id};
 	uint8_t bytes[sizeof(attach)];
-	const void *payload;
-	size_t len;
 	int r;
 
 	fp_wire_attach_encode(&attach, bytes);
-	r = call(control, FP_WIRE_ATTACH, bytes, sizeof(bytes), &len, &payload);
-	if (r < 0)
-		return r;
-	r = fp_wire_leased_decode(payload, len, ret_leased);
-	if (r < 0 || !lease_answers(control, ret_leased) || ret_leased->lease_id != lease_id)
-		return control->error = -EPROTO;
-	return 0;
+	r = ask_leased(control, FP_WIRE_ATTACH, bytes, sizeof(bytes), ret_leased);
+	return r == 0 && ret_leased->lease_id != lease_id ? out_of_step(control) : r;
 }
 
 /* No malloc: the agent's reclaim thread takes leases, while a fork that waits for it may hold the
@@ -497,19 +506,23 @@ static int attach_lease(struct fp_control *control, const struct fp_wire_leased 
 	return r;
 }
 
-static int lease_locked(struct fp_control *control, uint64_t size_bytes, const struct fp_lease **ret_lease)
+int fp_control_lease(struct fp_session *session, uint64_t size_bytes, const struct fp_lease **ret_lease)
 {
+	FP_CLEANUP(control_unlock) struct fp_control *control = control_lock(session);
 	struct fp_wire_leased leased;
 	struct fp_lease *lease;
 	fp_autoclose int memfd = -1;
-	int r = ask_lease(control, size_bytes, &leased);
+	int r;
 
+	if (size_bytes == 0 || size_bytes % FP_WIRE_LEASE_ALIGN || size_bytes > FP_WIRE_MAX_LEASE)
+		return -EINVAL;
+	r = ask_lease(control, size_bytes, &leased);
 	if (r < 0)
 		return r;
 	memfd = fp_handshake_take_memfd(control->handshake);
 	r = attach_lease(control, &leased, memfd, &lease);
 	if (r < 0) {
-		(void)release_locked(control, leased.lease_id);
+		(void)ask_release(control, leased.lease_id);
 		return r;
 	}
 	control->leases[lease->id] = lease;
@@ -517,25 +530,16 @@ static int lease_locked(struct fp_control *control, uint64_t size_bytes, const s
 	return 0;
 }
 
-int fp_control_lease(struct fp_session *session, uint64_t size_bytes, const struct fp_lease **ret_lease)
+int fp_control_attach(struct fp_session *session, uint32_t lease_id, const struct fp_lease **ret_lease)
 {
-	struct fp_control *control = control_of(session);
-	int r;
-
-	if (size_bytes == 0 || size_bytes % FP_WIRE_LEASE_ALIGN || size_bytes > FP_WIRE_MAX_LEASE)
-		return -EINVAL;
-	pthread_mutex_lock(&control->lock);
-	r = lease_locked(control, size_bytes, ret_lease);
-	pthread_mutex_unlock(&control->lock);
-	return r;
-}
-
-static int attach_locked(struct fp_control *control, uint32_t lease_id, const struct fp_lease **ret_lease)
-{
-	struct fp_lease *lease = control->leases[lease_id];
+	FP_CLEANUP(control_unlock) struct fp_control *control = control_lock(session);
 	struct fp_wire_leased leased;
+	struct fp_lease *lease;
 	int r = 0;
 
+	if (lease_id < 1 || lease_id > FP_WIRE_MAX_LEASE_ID)
+		return -EACCES;
+	lease = control->leases[lease_id];
 	if (!lease) {
 		r = ask_attach(control, lease_id, &leased);
 		if (r == 0)
@@ -548,22 +552,10 @@ static int attach_locked(struct fp_control *control, uint32_t lease_id, const st
 	return 0;
 }
 
-int fp_control_attach(struct fp_session *session, uint32_t lease_id, const struct fp_lease **ret_lease)
+int fp_control_adopt(struct fp_session *session, const struct fp_session_identity *parent,
+                     unsigned *ret_n_leases)
 {
-	struct fp_control *control = control_of(session);
-	int r;
-
-	if (lease_id < 1 || lease_id > FP_WIRE_MAX_LEASE_ID)
-		return -EACCES;
-	pthread_mutex_lock(&control->lock);
-	r = attach_locked(control, lease_id, ret_lease);
-	pthread_mutex_unlock(&control->lock);
-	return r;
-}
-
-static int adopt_locked(struct fp_control *control, const struct fp_session_identity *parent,
-                        unsigned *ret_n_leases)
-{
+	FP_CLEANUP(control_unlock) struct fp_control *control = control_lock(session);
 	struct fp_wire_adopt adopt = {.session_id = parent->id};
 	uint8_t bytes[sizeof(adopt)];
 	struct fp_wire_adopted adopted;
@@ -571,31 +563,21 @@ static int adopt_locked(struct fp_control *control, const struct fp_session_iden
 	size_t len;
 	int r;
 
+	if (!parent->id)
+		return -ESTALE;
 	memcpy(adopt.token, parent->token, sizeof(adopt.token));
 	fp_wire_adopt_encode(&adopt, bytes);
 	control->inherits = true; /* an answer that is not waited for may say so */
 	r = call(control, FP_WIRE_ADOPT, bytes, sizeof(bytes), &len, &payload);
 	explicit_bzero(&adopt, sizeof(adopt));
 	explicit_bzero(bytes, sizeof(bytes));
-	if (r == 0 && fp_wire_adopted_decode(payload, len, &adopted) < 0)
-		r = control->error = -EPROTO;
-	if (r == 0 && ret_n_leases)
+	if (r < 0)
+		return r;
+	if (fp_wire_adopted_decode(payload, len, &adopted) < 0)
+		return out_of_step(control);
+	if (ret_n_leases)
 		*ret_n_leases = adopted.n_leases;
-	return r;
-}
-
-int fp_control_adopt(struct fp_session *session, const struct fp_session_identity *parent,
-                     unsigned *ret_n_leases)
-{
-	struct fp_control *control = control_of(session);
-	int r;
-
-	if (!parent->id)
-		return -ESTALE;
-	pthread_mutex_lock(&control->lock);
-	r = adopt_locked(control, parent, ret_n_leases);
-	pthread_mutex_unlock(&control->lock);
-	return r;
+	return 0;
 }
 
 /*
@@ -604,35 +586,29 @@ int fp_control_adopt(struct fp_session *session, const struct fp_session_identit
  */
 int fp_control_release(struct fp_session *session, uint32_t lease_id)
 {
-	struct fp_control *control = control_of(session);
-	struct fp_lease *lease = NULL;
-	int r = -EACCES;
+	FP_CLEANUP(control_unlock) struct fp_control *control = control_lock(session);
+	struct fp_lease *lease;
 
-	pthread_mutex_lock(&control->lock);
-	if (lease_id <= FP_WIRE_MAX_LEASE_ID)
-		lease = atomic_exchange(&control->leases[lease_id], NULL);
+	if (lease_id < 1 || lease_id > FP_WIRE_MAX_LEASE_ID)
+		return -EACCES;
+	lease = atomic_exchange(&control->leases[lease_id], NULL);
 	lease_free(control, lease, true);
-	if (lease || (control->inherits && lease_id >= 1 && lease_id <= FP_WIRE_MAX_LEASE_ID))
-		r = release_locked(control, lease_id);
-	pthread_mutex_unlock(&control->lock);
-	return r;
+	return lease || control->inherits ? ask_release(control, lease_id) : -EACCES;
 }
 
+/* The lock is held until the payload was looked at: it lies in the handshake's buffer. */
 int fp_control_info(struct fp_session *session, struct fp_node_info *ret_info)
 {
-	struct fp_control *control = control_of(session);
+	FP_CLEANUP(control_unlock) struct fp_control *control = control_lock(session);
 	struct fp_wire_info info;
 	const void *payload;
 	size_t len;
-	int r;
+	int r = call(control, FP_WIRE_INFO, NULL, 0, &len, &payload);
 
-	pthread_mutex_lock(&control->lock);
-	r = call(control, FP_WIRE_INFO, NULL, 0, &len, &payload);
-	if (r == 0 && fp_wire_info_decode(payload, len, &info) < 0)
-		r = control->error = -EPROTO;
-	pthread_mutex_unlock(&control->lock);
 	if (r < 0)
 		return r;
+	if (fp_wire_info_decode(payload, len, &info) < 0)
+		return out_of_step(control);
 	*ret_info =
 	    (struct fp_node_info){.capacity_bytes = info.capacity_bytes, .free_bytes = info.free_bytes};
 	return 0;
@@ -640,19 +616,15 @@ int fp_control_info(struct fp_session *session, struct fp_node_info *ret_info)
 
 int fp_control_status(struct fp_session *session, char **ret_json)
 {
-	struct fp_control *control = control_of(session);
+	FP_CLEANUP(control_unlock) struct fp_control *control = control_lock(session);
 	const void *payload;
-	char *json = NULL;
+	char *json;
 	size_t len;
-	int r;
+	int r = call(control, FP_WIRE_STATUS, NULL, 0, &len, &payload);
 
-	pthread_mutex_lock(&control->lock);
-	r = call(control, FP_WIRE_STATUS, NULL, 0, &len, &payload);
-	if (r == 0)
-		json = strndup(payload, len);
-	pthread_mutex_unlock(&control->lock);
 	if (r < 0)
 		return r;
+	json = strndup(payload, len);
 	if (!json)
 		return -ENOMEM;
 	*ret_json = json;
@@ -661,32 +633,25 @@ int fp_control_status(struct fp_session *session, char **ret_json)
 
 int fp_control_undrain(struct fp_session *session)
 {
-	struct fp_control *control = control_of(session);
+	FP_CLEANUP(control_unlock) struct fp_control *control = control_lock(session);
 	const void *payload;
 	size_t len;
-	int r;
 
-	pthread_mutex_lock(&control->lock);
-	r = call(control, FP_WIRE_UNDRAIN, NULL, 0, &len, &payload);
-	pthread_mutex_unlock(&control->lock);
-	return r;
+	return call(control, FP_WIRE_UNDRAIN, NULL, 0, &len, &payload);
 }
 
 int fp_control_drain(struct fp_session *session, struct fp_drain_info *ret_info)
 {
-	struct fp_control *control = control_of(session);
+	FP_CLEANUP(control_unlock) struct fp_control *control = control_lock(session);
 	struct fp_wire_drained drained;
 	const void *payload;
 	size_t len;
-	int r;
+	int r = call(control, FP_WIRE_DRAIN, NULL, 0, &len, &payload);
 
-	pthread_mutex_lock(&control->lock);
-	r = call(control, FP_WIRE_DRAIN, NULL, 0, &len, &payload);
-	if (r == 0 && fp_wire_drained_decode(payload, len, &drained) < 0)
-		r = control->error = -EPROTO;
-	pthread_mutex_unlock(&control->lock);
 	if (r < 0)
 		return r;
+	if (fp_wire_drained_decode(payload, len, &drained) < 0)
+		return out_of_step(control);
 	*ret_info =
 	    (struct fp_drain_info){.leased_bytes = drained.leased_bytes, .sessions = drained.sessions};
 	return 0;

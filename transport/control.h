@@ -62,18 +62,18 @@ int fp_control_adopt(struct fp_session *session, const struct fp_session_identit
                      unsigned *ret_n_leases);
 void fp_control_abandon(struct fp_session *session);
 
+#define FP_CONTROL_OPERATIONS                                                                                \
+	.session_close = fp_control_close, .lease = fp_control_lease, .release = fp_control_release,         \
+	.info = fp_control_info, .status = fp_control_status, .drain = fp_control_drain,                     \
+	.undrain = fp_control_undrain, .ping = fp_control_ping, .identity = fp_control_identity,             \
+	.attach = fp_control_attach, .adopt = fp_control_adopt, .abandon = fp_control_abandon
+
 /*
  * Opens a LINK connection of this session, a socket to its URL. 0, *ret_handshake (for frames
  * before it becomes a data path, and fp_handshake_take_socket) and *ret_welcome.
  */
 int fp_control_open_link(struct fp_session *session, struct fp_handshake **ret_handshake,
                          struct fp_wire_welcome *ret_welcome);
-/*
- * The same without the frames. 0, *ret_fd (a blocking socket: pass MSG_DONTWAIT) and
- * *ret_welcome.
- */
-int fp_control_dial_link(struct fp_session *session, int *ret_fd, struct fp_wire_welcome *ret_welcome);
-
 /* What the session was opened with, and what came of it: constant, so from any thread. */
 const struct fp_url *fp_control_url(const struct fp_session *session);
 const struct fp_wire_welcome *fp_control_welcome(const struct fp_session *session);

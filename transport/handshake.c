@@ -91,18 +91,7 @@ static ssize_t socket_receive(void *context, void *ret_bytes, size_t len, int *m
 
 static int socket_wait(void *context, short events, uint64_t deadline_ns)
 {
-	struct pollfd p = {.fd = socket_of(context), .events = events};
-	int r;
-
-	do {
-		uint64_t now = fp_clock_ns(), left = deadline_ns > now ? deadline_ns - now : 0;
-		struct timespec ts = {(time_t)(left / FP_NSEC_PER_SEC), (long)(left % FP_NSEC_PER_SEC)};
-
-		r = ppoll(&p, 1, &ts, NULL);
-	} while (r < 0 && errno == EINTR);
-	if (r < 0)
-		return -errno;
-	return r > 0 ? 0 : -ETIMEDOUT;
+	return fp_clock_poll(socket_of(context), events, deadline_ns);
 }
 
 /* Whether the descriptor is known to be no more what it was. A program may deny us to look

@@ -74,14 +74,14 @@ static struct rdma *rdma_new(struct fp_session *session)
 /* ---- connecting through rdma_cm ---- */
 
 /* A connection request: what for, and the key that proves the right to it. */
-struct request {
+struct cm_request {
 	enum fp_wire_purpose purpose;
 	uint64_t session_id;  /* LINK */
 	const uint8_t *token; /* LINK */
 	const char *secret;   /* CONTROL, RESUME; NULL: none */
 };
 
-static int encode_request(const struct request *request, uint8_t ret_bytes[sizeof(struct fp_wire_cm)])
+static int encode_request(const struct cm_request *request, uint8_t ret_bytes[sizeof(struct fp_wire_cm)])
 {
 	struct fp_wire_cm cm = {
 	    .min_version = FP_WIRE_VERSION,
@@ -114,7 +114,7 @@ static int judge_reply(int r, const void *bytes, size_t len)
 	return reply.version == FP_WIRE_VERSION ? 0 : -EPROTONOSUPPORT;
 }
 
-static int connect_cm(const struct fp_url *url, const struct request *request,
+static int connect_cm(const struct fp_url *url, const struct cm_request *request,
                       const struct fp_verbs_conn_options *options, uint64_t deadline_ns,
                       struct fp_verbs_domain **domain, struct fp_verbs_conn **ret_conn)
 {
@@ -234,7 +234,7 @@ static int rdma_dial(const struct fp_url *url, const struct fp_handshake_options
                      uint64_t deadline_ns, struct fp_session *session, struct fp_handshake_stream *ret_stream)
 {
 	FP_CLEANUP(fp_cleanup_verbs_conn) struct fp_verbs_conn *conn = NULL;
-	struct request request = {.purpose = options->purpose, .secret = options->secret};
+	struct cm_request request = {.purpose = options->purpose, .secret = options->secret};
 	struct fp_verbs_conn_options how = fp_verbs_stream_conn_options(fp_control_rdma(session));
 	struct rdma *rdma = rdma_new(session);
 	struct fp_verbs_stream *stream;
@@ -286,7 +286,7 @@ static int rdma_link_open(struct fp_session *session, struct fp_link **ret_link)
 {
 	FP_CLEANUP(fp_cleanup_verbs_conn) struct fp_verbs_conn *conn = NULL;
 	const struct fp_wire_welcome *welcome = fp_control_welcome(session);
-	struct request request = {
+	struct cm_request request = {
 	    .purpose = FP_WIRE_LINK, .session_id = welcome->session_id, .token = welcome->token};
 	struct fp_verbs_conn_options how = fp_rdma_link_conn_options(fp_control_rdma(session));
 	uint64_t deadline_ns = fp_clock_ns() + fp_control_deadline_ns(session);
@@ -424,12 +424,9 @@ static int by_hand_session_open(const struct fp_url *url, const struct fp_sessio
 }
 
 #define RDMA_OPERATIONS                                                                                      \
-	.session_close = fp_control_close, .lease = fp_control_lease, .release = fp_control_release,         \
-	.info = fp_control_info, .status = fp_control_status, .drain = fp_control_drain,                     \
-	.undrain = fp_control_undrain, .ping = fp_control_ping, .identity = fp_control_identity,             \
-	.attach = fp_control_attach, .adopt = fp_control_adopt, .abandon = fp_control_abandon,               \
-	.link_close = fp_rdma_link_close, .link_register = fp_rdma_link_register,                            \
-	.submit = fp_rdma_link_submit, .poll = fp_rdma_link_poll, .pollfd = fp_rdma_link_pollfd
+	FP_CONTROL_OPERATIONS, .link_close = fp_rdma_link_close, .link_register = fp_rdma_link_register,     \
+	                       .submit = fp_rdma_link_submit, .poll = fp_rdma_link_poll,                     \
+	                       .pollfd = fp_rdma_link_pollfd
 
 const struct fp_transport fp_transport_rdma = {
     .scheme = "rdma",

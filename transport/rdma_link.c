@@ -52,8 +52,8 @@
 #define ACK_TIMEOUT_DEFAULT 16
 #define DRAIN_NS            (200 * FP_NSEC_PER_MSEC) /* in which flushed work should have come back */
 
-struct request {
-	TAILQ_ENTRY(request) entry;
+struct rdma_request {
+	TAILQ_ENTRY(rdma_request) entry;
 	struct fp_io *io; /* NULL: free */
 	uint64_t deadline_ns;
 	unsigned seg;      /* where its next piece begins: segment... */
@@ -62,12 +62,12 @@ struct request {
 	unsigned n_flying; /* pieces */
 	int status;        /* the first thing that went wrong */
 };
-TAILQ_HEAD(request_list, request);
+TAILQ_HEAD(rdma_request_list, rdma_request);
 
 /* A work request in flight. Slot i owns page i of the bounce pool. */
 struct slot {
 	TAILQ_ENTRY(slot) entry;
-	struct request *req; /* NULL: free */
+	struct rdma_request *req; /* NULL: free */
 	enum fp_verbs_op op;
 	void *copy_to;  /* READ through the bounce page: where its bytes belong; else NULL */
 	uint8_t *local; /* what the device reads or writes */
@@ -90,20 +90,18 @@ struct rdma_link {
 	uint64_t next_deadline_ns; /* no request ends before this */
 	uint64_t next_check_ns;    /* when to ask again whether the peer is there */
 	uint64_t mark;             /* of the READ posted last */
-	struct request_list idle, waiting, flying;
+	struct rdma_request_list idle, waiting, flying;
 	struct slot_list free, busy; /* busy: in the order posted */
 	unsigned n_reads;            /* READs among the busy */
 	unsigned n_silent_reads;     /* the youngest of them that ask for no completion */
 	/* what is to be posted next; kept if the queue has no room for it yet */
 	struct fp_verbs_work chain[FP_VERBS_CHAIN_MAX];
 	unsigned n_chain;
-	struct fp_io *done, **done_end;
-	unsigned n_done;
 	struct fp_verbs_region regions[FP_RDMA_MAX_REGIONS];
 	unsigned n_regions;
 	uint8_t *bounce;
 	struct fp_verbs_region bounce_region;
-	struct request requests[FP_LINK_MAX_OUTSTANDING];
+	struct rdma_request requests[FP_LINK_MAX_OUTSTANDING];
 	struct slot slots[]; /* options.n_slots of them */
 };
 
@@ -123,26 +121,17 @@ static struct rdma_link *link_of(struct fp_link *link)
 
 /* ---- ends ---- */
 
-static void io_done(struct rdma_link *link, struct fp_io *io, int status)
-{
-	io->status = status;
-	io->next = NULL;
-	*link->done_end = io;
-	link->done_end = &io->next;
-	link->n_done++;
-}
-
 /* Ends a request of which nothing is in flight any more: from here on its io is the caller's. */
-static void request_end(struct rdma_link *link, struct request *req)
+static void request_end(struct rdma_link *link, struct rdma_request *req)
 {
 	assert(req->n_flying == 0);
 	TAILQ_REMOVE(req->posted ? &link->flying : &link->waiting, req, entry);
 	TAILQ_INSERT_HEAD(&link->idle, req, entry);
-	io_done(link, fp_take_ptr(req->io), req->status);
+	fp_link_io_done(&link->base, fp_take_ptr(req->io), req->status);
 }
 
 /* A request is over once its work is, all of it, or as far as it got before the link broke. */
-static void request_settle(struct rdma_link *link, struct request *req)
+static void request_settle(struct rdma_link *link, struct rdma_request *req)
 {
 	if (req->n_flying > 0 || !(req->posted || link->error < 0))
 		return;
@@ -182,7 +171,7 @@ static int look_at_mark(const struct slot *slot, int status)
 /* A piece is over. The device holds on to nothing of it. */
 static void slot_end(struct rdma_link *link, struct slot *slot, int said)
 {
-	struct request *req = fp_take_ptr(slot->req);
+	struct rdma_request *req = fp_take_ptr(slot->req);
 	int status = look_at_mark(slot, said);
 
 	TAILQ_REMOVE(&link->busy, slot, entry);
@@ -220,7 +209,7 @@ static void destroy(struct rdma_link *link)
  */
 static void link_break(struct rdma_link *link, int error)
 {
-	struct request *req, *next;
+	struct rdma_request *req, *next;
 
 	if (link->error < 0)
 		return;
@@ -344,7 +333,7 @@ static void choose_way(const struct rdma_link *link, struct slot *slot, struct f
 /* Which op the next piece of a request is: behind the last of a WRITE that is to be confirmed comes
  * a READ.
  */
-static enum fp_verbs_op next_op(const struct request *req)
+static enum fp_verbs_op next_op(const struct rdma_request *req)
 {
 	return req->io->op == FP_IO_READ || req->seg == req->io->n_segs ? FP_VERBS_READ : FP_VERBS_WRITE;
 }
@@ -355,7 +344,7 @@ static uint64_t remote_of(const struct fp_lease *lease, const struct fp_seg *seg
 }
 
 /* A READ of the last byte that the request wrote; nobody looks at it. */
-static void confirm_piece(const struct rdma_link *link, const struct request *req, struct slot *slot,
+static void confirm_piece(const struct rdma_link *link, const struct rdma_request *req, struct slot *slot,
                           struct fp_verbs_work *work)
 {
 	const struct fp_seg *seg = &req->io->segs[req->io->n_segs - 1];
@@ -374,7 +363,7 @@ static void confirm_piece(const struct rdma_link *link, const struct request *re
  * Soft iWARP (siw_try_1seg of Linux 6.12) garbles the answer to a READ of a few bytes, up to some
  * 30, that lie across the end of a page: on iWARP such a piece stops there.
  */
-static uint32_t readable_bytes(const struct rdma_link *link, const struct request *req, uint64_t remote,
+static uint32_t readable_bytes(const struct rdma_link *link, const struct rdma_request *req, uint64_t remote,
                                uint32_t len)
 {
 	uint32_t to_page_end = FP_WIRE_LEASE_ALIGN - (uint32_t)(remote % FP_WIRE_LEASE_ALIGN);
@@ -384,7 +373,7 @@ static uint32_t readable_bytes(const struct rdma_link *link, const struct reques
 	return FP_MIN(len, to_page_end);
 }
 
-static void data_piece(const struct rdma_link *link, struct request *req, struct slot *slot,
+static void data_piece(const struct rdma_link *link, struct rdma_request *req, struct slot *slot,
                        struct fp_verbs_work *work)
 {
 	const struct fp_seg *seg = &req->io->segs[req->seg];
@@ -403,7 +392,7 @@ static void data_piece(const struct rdma_link *link, struct request *req, struct
 }
 
 /* Whether a request has no piece left after the one made last. */
-static bool is_posted(const struct rdma_link *link, const struct request *req, enum fp_verbs_op last_op)
+static bool is_posted(const struct rdma_link *link, const struct rdma_request *req, enum fp_verbs_op last_op)
 {
 	return req->seg == req->io->n_segs &&
 	       (req->io->op == FP_IO_READ || !link->confirms || last_op == FP_VERBS_READ);
@@ -411,7 +400,7 @@ static bool is_posted(const struct rdma_link *link, const struct request *req, e
 
 /* A row of READs that ask for no completion would hold up those that wait for one of them to
  * end. */
-static bool wants_completion(struct rdma_link *link, const struct request *req, enum fp_verbs_op op)
+static bool wants_completion(struct rdma_link *link, const struct rdma_request *req, enum fp_verbs_op op)
 {
 	if (op != FP_VERBS_READ)
 		return req->posted;
@@ -421,7 +410,7 @@ static bool wants_completion(struct rdma_link *link, const struct request *req, 
 	return true;
 }
 
-static void add_piece(struct rdma_link *link, struct request *req)
+static void add_piece(struct rdma_link *link, struct rdma_request *req)
 {
 	struct fp_verbs_work *work = &link->chain[link->n_chain++];
 	struct slot *slot = TAILQ_FIRST(&link->free);
@@ -446,7 +435,7 @@ static void add_piece(struct rdma_link *link, struct request *req)
 	}
 }
 
-static bool has_room(const struct rdma_link *link, const struct request *req)
+static bool has_room(const struct rdma_link *link, const struct rdma_request *req)
 {
 	return link->n_chain < FP_VERBS_CHAIN_MAX && !TAILQ_EMPTY(&link->free) &&
 	       (next_op(req) != FP_VERBS_READ || link->n_reads < link->max_reads);
@@ -468,7 +457,7 @@ static void signal_last(struct rdma_link *link)
 
 static void build_chain(struct rdma_link *link)
 {
-	struct request *req;
+	struct rdma_request *req;
 
 	while ((req = TAILQ_FIRST(&link->waiting)) && has_room(link, req))
 		add_piece(link, req);
@@ -500,14 +489,14 @@ static void push(struct rdma_link *link)
 /* An overdue request breaks the link. Notes when to look again. */
 static void expire(struct rdma_link *link, uint64_t now_ns)
 {
-	struct request_list *lists[] = {&link->flying, &link->waiting};
+	struct rdma_request_list *lists[] = {&link->flying, &link->waiting};
 	bool overdue = false;
 
 	if (now_ns < link->next_deadline_ns || link->error < 0)
 		return;
 	link->next_deadline_ns = UINT64_MAX;
 	for (size_t i = 0; i < FP_ARRAY_LEN(lists); i++) {
-		struct request *req;
+		struct rdma_request *req;
 
 		TAILQ_FOREACH (req, lists[i], entry) {
 			if (req->deadline_ns > now_ns) {
@@ -576,17 +565,17 @@ static bool is_allowed(const struct rdma_link *link, const struct fp_io *io)
 int fp_rdma_link_submit(struct fp_link *base, struct fp_io *io)
 {
 	struct rdma_link *link = link_of(base);
-	struct request *req = TAILQ_FIRST(&link->idle);
+	struct rdma_request *req = TAILQ_FIRST(&link->idle);
 
 	if (link->error < 0 || !is_allowed(link, io)) {
-		if (link->n_done >= FP_LINK_MAX_OUTSTANDING)
+		if (base->n_done >= FP_LINK_MAX_OUTSTANDING)
 			return -EAGAIN;
-		io_done(link, io, link->error < 0 ? link->error : -EACCES);
+		fp_link_io_done(&link->base, io, link->error < 0 ? link->error : -EACCES);
 		return 0;
 	}
 	if (!req)
 		return -EAGAIN;
-	*req = (struct request){.entry = req->entry, .io = io};
+	*req = (struct rdma_request){.entry = req->entry, .io = io};
 	req->deadline_ns = io->deadline_ns ? io->deadline_ns : fp_clock_ns() + link->options.patience_ns;
 	link->next_deadline_ns = FP_MIN(link->next_deadline_ns, req->deadline_ns);
 	TAILQ_REMOVE(&link->idle, req, entry);
@@ -598,18 +587,10 @@ int fp_rdma_link_submit(struct fp_link *base, struct fp_io *io)
 int fp_rdma_link_poll(struct fp_link *base, struct fp_io **ret_done, unsigned max)
 {
 	struct rdma_link *link = link_of(base);
-	unsigned n = 0;
 
-	if (link->n_done < max)
+	if (base->n_done < max)
 		progress(link);
-	for (; n < max && link->done; n++) {
-		ret_done[n] = link->done;
-		link->done = link->done->next;
-	}
-	if (!link->done)
-		link->done_end = &link->done;
-	link->n_done -= n;
-	return (int)n;
+	return fp_link_take_done(base, ret_done, max);
 }
 
 /* Work that came back between the last look and the arming would wake nobody: hence one more
@@ -620,7 +601,7 @@ int fp_rdma_link_pollfd(struct fp_link *base, struct pollfd *ret_pollfd)
 	int r;
 
 	ret_pollfd->fd = -1;
-	if (link->error < 0 || link->done || link->n_chain > 0)
+	if (link->error < 0 || base->done || link->n_chain > 0)
 		return 0;
 	check_peer(link, fp_clock_ns());
 	r = link->error < 0 ? link->error : fp_verbs_arm(link->conn, ret_pollfd);
@@ -628,7 +609,7 @@ int fp_rdma_link_pollfd(struct fp_link *base, struct pollfd *ret_pollfd)
 		link_break(link, -ECONNRESET);
 	else
 		progress(link);
-	if (link->error < 0 || link->done || link->n_chain > 0) {
+	if (link->error < 0 || base->done || link->n_chain > 0) {
 		ret_pollfd->fd = -1;
 		return 0;
 	}
@@ -658,7 +639,6 @@ static void link_init(struct rdma_link *link, struct fp_verbs_conn *conn)
 	link->max_reads = fp_verbs_conn_max_reads(conn);
 	link->confirms = fp_verbs_domain_limits(link->domain)->iwarp;
 	link->next_deadline_ns = UINT64_MAX;
-	link->done_end = &link->done;
 	TAILQ_INIT(&link->idle);
 	TAILQ_INIT(&link->waiting);
 	TAILQ_INIT(&link->flying);

@@ -21,8 +21,6 @@ _Atomic uint64_t fp_transport_mapped_bytes;
 struct shm_link {
 	struct fp_link base;
 	const struct fp_session *session;
-	unsigned n_done;
-	struct fp_io *done, **done_end; /* completed, in order, not yet polled */
 };
 
 /*
@@ -82,7 +80,6 @@ static int shm_link_open(struct fp_session *session, struct fp_link **ret_link)
 		return -ENOMEM;
 	link->base.transport = &fp_transport_shm;
 	link->session = session;
-	link->done_end = &link->done;
 	*ret_link = &link->base;
 	return 0;
 }
@@ -125,29 +122,15 @@ static int shm_submit(struct fp_link *base, struct fp_io *io)
 {
 	struct shm_link *link = link_of(base);
 
-	if (link->n_done == FP_LINK_MAX_OUTSTANDING)
+	if (base->n_done == FP_LINK_MAX_OUTSTANDING)
 		return -EAGAIN;
-	io->status = copy(link, io);
-	io->next = NULL;
-	*link->done_end = io;
-	link->done_end = &io->next;
-	link->n_done++;
+	fp_link_io_done(base, io, copy(link, io));
 	return 0;
 }
 
 static int shm_poll(struct fp_link *base, struct fp_io **ret_done, unsigned max)
 {
-	struct shm_link *link = link_of(base);
-	unsigned n = 0;
-
-	for (; n < max && link->done; n++) {
-		ret_done[n] = link->done;
-		link->done = link->done->next;
-	}
-	if (!link->done)
-		link->done_end = &link->done;
-	link->n_done -= n;
-	return (int)n;
+	return fp_link_take_done(base, ret_done, max);
 }
 
 static int shm_pollfd(struct fp_link *base, struct pollfd *ret_pollfd)
@@ -160,19 +143,8 @@ const struct fp_transport fp_transport_shm = {
     .scheme = "shm",
     .load_store = true,
     .session_open = shm_session_open,
-    .session_close = fp_control_close,
-    .lease = fp_control_lease,
-    .release = fp_control_release,
-    .info = fp_control_info,
-    .status = fp_control_status,
-    .drain = fp_control_drain,
-    .undrain = fp_control_undrain,
-    .ping = fp_control_ping,
+    FP_CONTROL_OPERATIONS,
     .check = fp_control_check,
-    .identity = fp_control_identity,
-    .attach = fp_control_attach,
-    .adopt = fp_control_adopt,
-    .abandon = fp_control_abandon,
     .link_open = shm_link_open,
     .link_close = shm_link_close,
     .submit = shm_submit,

@@ -35,8 +35,8 @@
 
 enum request_state { REQUEST_FREE, REQUEST_WAITING, REQUEST_FLYING };
 
-struct request {
-	TAILQ_ENTRY(request) entry; /* in the list of its state */
+struct tcp_request {
+	TAILQ_ENTRY(tcp_request) entry; /* in the list of its state */
 	enum request_state state;
 	struct fp_io *io; /* NULL: free, or ended while its frame is being sent */
 	uint64_t tag; /* index in link->requests + FP_LINK_MAX_OUTSTANDING * a number that never repeats */
@@ -46,7 +46,7 @@ struct request {
 	uint8_t head[FP_WIRE_HEADER_BYTES + FP_WIRE_MAX_TABLE];
 };
 
-TAILQ_HEAD(request_list, request);
+TAILQ_HEAD(tcp_request_list, tcp_request);
 
 struct tcp_link {
 	struct fp_link base;
@@ -55,21 +55,19 @@ struct tcp_link {
 	uint64_t patience_ns;      /* deadline of an io that has none */
 	uint64_t next_deadline_ns; /* no request ends before this */
 	uint64_t n_submitted;
-	struct request_list free, waiting, flying; /* flying: oldest first */
-	size_t sent_bytes;                         /* of the frame of the first that waits */
+	struct tcp_request_list free, waiting, flying; /* flying: oldest first */
+	size_t sent_bytes;                             /* of the frame of the first that waits */
 	struct {
 		uint8_t header_bytes[FP_WIRE_HEADER_BYTES];
 		size_t header_got;
 		struct fp_wire_header header; /* valid once header_got is whole */
-		struct request *target;       /* whose buffers the payload goes to; NULL: it is dropped */
+		struct tcp_request *target;   /* whose buffers the payload goes to; NULL: it is dropped */
 		size_t payload_got;
 	} in;
 	/* bytes of the stream that were read ahead into the wrong place; taken before the
 	 * socket's */
 	size_t spill_at, spill_end;
-	struct fp_io *done, **done_end;
-	unsigned n_done;
-	struct request requests[FP_LINK_MAX_OUTSTANDING];
+	struct tcp_request requests[FP_LINK_MAX_OUTSTANDING];
 	uint8_t spill[SPILL_BYTES];
 };
 
@@ -81,16 +79,7 @@ static struct tcp_link *link_of(struct fp_link *link)
 	return (struct tcp_link *)link;
 }
 
-static void io_done(struct tcp_link *link, struct fp_io *io, int status)
-{
-	io->status = status;
-	io->next = NULL;
-	*link->done_end = io;
-	link->done_end = &io->next;
-	link->n_done++;
-}
-
-static struct request_list *list_of(struct tcp_link *link, enum request_state state)
+static struct tcp_request_list *list_of(struct tcp_link *link, enum request_state state)
 {
 	switch (state) {
 	case REQUEST_WAITING:
@@ -102,14 +91,14 @@ static struct request_list *list_of(struct tcp_link *link, enum request_state st
 	}
 }
 
-static void request_move(struct tcp_link *link, struct request *req, enum request_state state)
+static void request_move(struct tcp_link *link, struct tcp_request *req, enum request_state state)
 {
 	TAILQ_REMOVE(list_of(link, req->state), req, entry);
 	req->state = state;
 	TAILQ_INSERT_TAIL(list_of(link, state), req, entry);
 }
 
-static bool being_sent(const struct tcp_link *link, const struct request *req)
+static bool being_sent(const struct tcp_link *link, const struct tcp_request *req)
 {
 	return req == TAILQ_FIRST(&link->waiting) && link->sent_bytes > 0;
 }
@@ -118,9 +107,9 @@ static bool being_sent(const struct tcp_link *link, const struct request *req)
  * Ends a request: from here on its io is the caller's. Its frame may still be going out, and then
  * it stays for that.
  */
-static void request_end(struct tcp_link *link, struct request *req, int status)
+static void request_end(struct tcp_link *link, struct tcp_request *req, int status)
 {
-	io_done(link, req->io, status);
+	fp_link_io_done(&link->base, req->io, status);
 	req->io = NULL;
 	if (link->in.target == req)
 		link->in.target = NULL;
@@ -128,9 +117,9 @@ static void request_end(struct tcp_link *link, struct request *req, int status)
 		request_move(link, req, REQUEST_FREE);
 }
 
-static void end_all(struct tcp_link *link, struct request_list *list, int status)
+static void end_all(struct tcp_link *link, struct tcp_request_list *list, int status)
 {
-	struct request *req;
+	struct tcp_request *req;
 
 	while ((req = TAILQ_FIRST(list))) {
 		if (req->io)
@@ -156,13 +145,13 @@ static void link_break(struct tcp_link *link, int error)
 /* Ends what is overdue, and notes when to look again. */
 static void expire(struct tcp_link *link, uint64_t now_ns)
 {
-	struct request_list *lists[] = {&link->flying, &link->waiting};
+	struct tcp_request_list *lists[] = {&link->flying, &link->waiting};
 
 	if (now_ns < link->next_deadline_ns)
 		return;
 	link->next_deadline_ns = UINT64_MAX;
 	for (size_t i = 0; i < FP_ARRAY_LEN(lists); i++) {
-		for (struct request *req = TAILQ_FIRST(lists[i]), *next; req; req = next) {
+		for (struct tcp_request *req = TAILQ_FIRST(lists[i]), *next; req; req = next) {
 			next = TAILQ_NEXT(req, entry);
 			if (!req->io)
 				continue;
@@ -212,7 +201,7 @@ static int zero_iov(size_t len, struct iovec *ret_iov)
  * Sends what it can of the frame of the first that waits. 0: some bytes went; -EAGAIN; or what
  * broke the link.
  */
-static int send_some(struct tcp_link *link, const struct request *req)
+static int send_some(struct tcp_link *link, const struct tcp_request *req)
 {
 	struct iovec iov[1 + FP_IO_MAX_SEGS];
 	struct msghdr msg = {.msg_iov = iov};
@@ -236,7 +225,7 @@ static int send_some(struct tcp_link *link, const struct request *req)
 
 static void flush(struct tcp_link *link)
 {
-	struct request *req;
+	struct tcp_request *req;
 
 	while ((req = TAILQ_FIRST(&link->waiting))) {
 		int r = send_some(link, req);
@@ -299,9 +288,9 @@ static ssize_t receive(struct tcp_link *link, struct iovec *iov, int n_iov)
 	return n > 0 ? n : -errno;
 }
 
-static struct request *request_of_tag(struct tcp_link *link, uint64_t tag)
+static struct tcp_request *request_of_tag(struct tcp_link *link, uint64_t tag)
 {
-	struct request *req = &link->requests[tag % FP_LINK_MAX_OUTSTANDING];
+	struct tcp_request *req = &link->requests[tag % FP_LINK_MAX_OUTSTANDING];
 
 	return req->tag == tag && req->io ? req : NULL;
 }
@@ -321,7 +310,7 @@ static bool was_ours(const struct tcp_link *link, uint64_t tag)
 static int begin_answer(struct tcp_link *link)
 {
 	struct fp_wire_header *header = &link->in.header;
-	struct request *req;
+	struct tcp_request *req;
 	int r = fp_wire_header_decode(link->in.header_bytes, header);
 
 	if (r < 0)
@@ -357,7 +346,7 @@ static void end_answer(struct tcp_link *link)
  */
 static int receive_header(struct tcp_link *link)
 {
-	struct request *guess = link->in.header_got == 0 ? TAILQ_FIRST(&link->flying) : NULL;
+	struct tcp_request *guess = link->in.header_got == 0 ? TAILQ_FIRST(&link->flying) : NULL;
 	size_t missing = FP_WIRE_HEADER_BYTES - link->in.header_got, extra;
 	struct iovec iov[1 + FP_IO_MAX_SEGS];
 	int r, n_iov = 1;
@@ -435,13 +424,14 @@ static void receive_answers(struct tcp_link *link, unsigned max)
 {
 	int r = receive_some(link);
 
-	for (int step = 1; r == 0 && step < MAX_STEPS && link->n_done < max && expects_more(link); step++)
+	for (int step = 1; r == 0 && step < MAX_STEPS && link->base.n_done < max && expects_more(link);
+	     step++)
 		r = receive_some(link);
 	if (r < 0 && r != -EAGAIN)
 		link_break(link, r);
 }
 
-static void encode_request(struct request *req, const struct fp_io *io)
+static void encode_request(struct tcp_request *req, const struct fp_io *io)
 {
 	struct fp_wire_seg segs[FP_IO_MAX_SEGS];
 	size_t table_bytes, total = 0;
@@ -462,10 +452,10 @@ static void encode_request(struct request *req, const struct fp_io *io)
 static int tcp_submit(struct fp_link *base, struct fp_io *io)
 {
 	struct tcp_link *link = link_of(base);
-	struct request *req = TAILQ_FIRST(&link->free);
+	struct tcp_request *req = TAILQ_FIRST(&link->free);
 
 	if (link->error < 0) {
-		io_done(link, io, link->error);
+		fp_link_io_done(&link->base, io, link->error);
 		return 0;
 	}
 	if (!req)
@@ -484,22 +474,14 @@ static int tcp_submit(struct fp_link *base, struct fp_io *io)
 static int tcp_poll(struct fp_link *base, struct fp_io **ret_done, unsigned max)
 {
 	struct tcp_link *link = link_of(base);
-	unsigned n = 0;
 
-	if (link->error == 0 && link->n_done < max) {
+	if (link->error == 0 && base->n_done < max) {
 		flush(link);
 		if (link->error == 0)
 			receive_answers(link, max);
 		expire(link, fp_clock_ns());
 	}
-	for (; n < max && link->done; n++) {
-		ret_done[n] = link->done;
-		link->done = link->done->next;
-	}
-	if (!link->done)
-		link->done_end = &link->done;
-	link->n_done -= n;
-	return (int)n;
+	return fp_link_take_done(base, ret_done, max);
 }
 
 /* Nothing to wait for: the link is broken, or has ios that are done, or bytes that it has read
@@ -507,7 +489,7 @@ static int tcp_poll(struct fp_link *base, struct fp_io **ret_done, unsigned max)
 static int tcp_pollfd(struct fp_link *base, struct pollfd *ret_pollfd)
 {
 	struct tcp_link *link = link_of(base);
-	bool waits = link->error == 0 && !link->done && link->spill_at == link->spill_end;
+	bool waits = link->error == 0 && !base->done && link->spill_at == link->spill_end;
 
 	ret_pollfd->fd = waits ? link->fd : -1;
 	ret_pollfd->events = (short)(POLLIN | (TAILQ_EMPTY(&link->waiting) ? 0 : POLLOUT));
@@ -523,7 +505,6 @@ static struct tcp_link *link_new(int fd, unsigned max_outstanding)
 	link->base.transport = &fp_transport_tcp;
 	link->fd = fd;
 	link->next_deadline_ns = UINT64_MAX;
-	link->done_end = &link->done;
 	TAILQ_INIT(&link->free);
 	TAILQ_INIT(&link->waiting);
 	TAILQ_INIT(&link->flying);
@@ -534,12 +515,14 @@ static struct tcp_link *link_new(int fd, unsigned max_outstanding)
 
 static int tcp_link_open(struct fp_session *session, struct fp_link **ret_link)
 {
+	struct fp_handshake *handshake;
 	struct fp_wire_welcome welcome;
 	struct tcp_link *link;
-	int fd, r = fp_control_dial_link(session, &fd, &welcome);
+	int fd, r = fp_control_open_link(session, &handshake, &welcome);
 
 	if (r < 0)
 		return r;
+	fd = fp_handshake_take_socket(handshake);
 	link = link_new(fd, welcome.max_outstanding);
 	if (!link) {
 		fp_fd_close(fd);
@@ -570,18 +553,7 @@ const struct fp_transport fp_transport_tcp = {
     .scheme = "tcp",
     .default_port = FP_WIRE_DEFAULT_PORT,
     .session_open = tcp_session_open,
-    .session_close = fp_control_close,
-    .lease = fp_control_lease,
-    .release = fp_control_release,
-    .info = fp_control_info,
-    .status = fp_control_status,
-    .drain = fp_control_drain,
-    .undrain = fp_control_undrain,
-    .ping = fp_control_ping,
-    .identity = fp_control_identity,
-    .attach = fp_control_attach,
-    .adopt = fp_control_adopt,
-    .abandon = fp_control_abandon,
+    FP_CONTROL_OPERATIONS,
     .link_open = tcp_link_open,
     .link_close = tcp_link_close,
     .submit = tcp_submit,

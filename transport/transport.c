@@ -153,6 +153,30 @@ void fp_link_register(struct fp_link *link, void *base, size_t len_bytes)
 		(void)link->transport->link_register(link, base, len_bytes);
 }
 
+void fp_link_io_done(struct fp_link *link, struct fp_io *io, int status)
+{
+	io->status = status;
+	io->next = NULL;
+	if (link->done)
+		link->last_done->next = io;
+	else
+		link->done = io;
+	link->last_done = io;
+	link->n_done++;
+}
+
+int fp_link_take_done(struct fp_link *link, struct fp_io **ret_done, unsigned max)
+{
+	unsigned n = 0;
+
+	for (; n < max && link->done; n++) {
+		ret_done[n] = link->done;
+		link->done = link->done->next;
+	}
+	link->n_done -= n;
+	return (int)n;
+}
+
 static bool io_valid(const struct fp_io *io)
 {
 	if (io->n_segs < 1 || io->n_segs > FP_IO_MAX_SEGS)

@@ -175,8 +175,15 @@ struct fp_link {
 	const struct fp_transport *transport;
 	pthread_t owner; /* who submitted last, while owned */
 	bool owned;
-	const char *why; /* see fp_link_why */
+	const char *why;                /* see fp_link_why */
+	struct fp_io *done, *last_done; /* completed, in order, not yet polled */
+	unsigned n_done;
 };
+
+/* For transports: completes an io, which the next fp_link_poll hands out. */
+void fp_link_io_done(struct fp_link *link, struct fp_io *io, int status);
+/* For transports: hands out up to max of those. Returns their number. */
+int fp_link_take_done(struct fp_link *link, struct fp_io **ret_done, unsigned max);
 
 /* Bytes of leases that are mapped in this process: address space that is none of the program's. */
 extern _Atomic uint64_t fp_transport_mapped_bytes;

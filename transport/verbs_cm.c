@@ -133,24 +133,6 @@ static int event_error(const struct rdma_cm_event *event)
 	}
 }
 
-static int wait_readable(int fd, uint64_t deadline_ns)
-{
-	struct pollfd p = {.fd = fd, .events = POLLIN};
-
-	for (;;) {
-		uint64_t now = fp_clock_ns(), left = deadline_ns > now ? deadline_ns - now : 0;
-		struct timespec ts = {(time_t)(left / FP_NSEC_PER_SEC), (long)(left % FP_NSEC_PER_SEC)};
-		int r = ppoll(&p, 1, &ts, NULL);
-
-		if (r > 0)
-			return 0;
-		if (r == 0)
-			return -ETIMEDOUT;
-		if (errno != EINTR)
-			return -errno;
-	}
-}
-
 struct attempt {
 	struct rdma_event_channel *events;
 	struct rdma_cm_id *id;
@@ -181,7 +163,7 @@ static int expect(struct attempt *a, enum rdma_cm_event_type type)
 	while (fp_verbs_api->rdma.get_cm_event(a->events, &event)) {
 		if (errno != EAGAIN && errno != EINTR)
 			return failure();
-		r = wait_readable(a->events->fd, a->deadline_ns);
+		r = fp_clock_poll(a->events->fd, POLLIN, a->deadline_ns);
 		if (r < 0)
 			return r;
 	}

@@ -4,11 +4,13 @@
  */
 #include "wire.h"
 
-#include <endian.h>
 #include <errno.h>
 #include <string.h>
 
 #include "cleanup.h"
+
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+              "the structs are the wire's bytes: Farpage runs on little-endian machines only");
 
 /* What a type's payload may weigh; a type that is not here does not exist. */
 static const struct {
@@ -63,124 +65,7 @@ static bool all_zero(const void *bytes, size_t len)
 	return len == 0;
 }
 
-/*
- * Converts between host order and the wire's, which is its own inverse. One function a message
- * keeps encode and decode from drifting apart.
- */
-static void header_order(struct fp_wire_header *m)
-{
-	m->magic = htole32(m->magic);
-	m->flags = htole16(m->flags);
-	m->length = htole32(m->length);
-	m->status = (int32_t)htole32((uint32_t)m->status);
-	m->tag = htole64(m->tag);
-}
-
-static void hello_order(struct fp_wire_hello *m)
-{
-	m->features = htole32(m->features);
-	m->session_id = htole64(m->session_id);
-}
-
-static void challenge_order(struct fp_wire_challenge *m)
-{
-	m->flags = htole32(m->flags);
-}
-
-static void welcome_order(struct fp_wire_welcome *m)
-{
-	m->features = htole32(m->features);
-	m->session_id = htole64(m->session_id);
-	m->max_payload = htole32(m->max_payload);
-	m->max_outstanding = htole32(m->max_outstanding);
-	m->grace_ms = htole32(m->grace_ms);
-	m->idle_ms = htole32(m->idle_ms);
-}
-
-static void lease_order(struct fp_wire_lease *m)
-{
-	m->size_bytes = htole64(m->size_bytes);
-	m->flags = htole32(m->flags);
-	m->reserved = htole32(m->reserved);
-}
-
-static void leased_order(struct fp_wire_leased *m)
-{
-	m->size_bytes = htole64(m->size_bytes);
-	m->lease_id = htole32(m->lease_id);
-	m->flags = htole32(m->flags);
-	m->address = htole64(m->address);
-	m->key = htole32(m->key);
-	m->reserved = htole32(m->reserved);
-}
-
-static void attach_order(struct fp_wire_attach *m)
-{
-	m->lease_id = htole32(m->lease_id);
-	m->reserved = htole32(m->reserved);
-}
-
-static void release_order(struct fp_wire_release *m)
-{
-	m->lease_id = htole32(m->lease_id);
-	m->reserved = htole32(m->reserved);
-}
-
-static void adopt_order(struct fp_wire_adopt *m)
-{
-	m->session_id = htole64(m->session_id);
-}
-
-static void adopted_order(struct fp_wire_adopted *m)
-{
-	m->n_leases = htole32(m->n_leases);
-	m->reserved = htole32(m->reserved);
-}
-
-static void info_order(struct fp_wire_info *m)
-{
-	m->capacity_bytes = htole64(m->capacity_bytes);
-	m->free_bytes = htole64(m->free_bytes);
-	m->leased_bytes = htole64(m->leased_bytes);
-	m->quota_bytes = htole64(m->quota_bytes);
-}
-
-static void drained_order(struct fp_wire_drained *m)
-{
-	m->leased_bytes = htole64(m->leased_bytes);
-	m->sessions = htole32(m->sessions);
-	m->reserved = htole32(m->reserved);
-}
-
-static void qp_order(struct fp_wire_qp *m)
-{
-	m->qpn = htole32(m->qpn);
-	m->psn = htole32(m->psn);
-	m->lid = htole16(m->lid);
-	m->reserved = htole32(m->reserved);
-}
-
-static void cm_order(struct fp_wire_cm *m)
-{
-	m->magic = htole32(m->magic);
-	m->session_id = htole64(m->session_id);
-}
-
-static void cm_reply_order(struct fp_wire_cm_reply *m)
-{
-	m->magic = htole32(m->magic);
-	m->status = (int32_t)htole32((uint32_t)m->status);
-	m->reserved2 = htole32(m->reserved2);
-}
-
-static void seg_order(struct fp_wire_seg *m)
-{
-	m->lease_id = htole32(m->lease_id);
-	m->len_bytes = htole32(m->len_bytes);
-	m->offset_bytes = htole64(m->offset_bytes);
-}
-
-/* What a well-formed message of each kind fulfils, in host order. */
+/* What a well-formed message of each kind fulfils. */
 static bool header_valid(const struct fp_wire_header *m)
 {
 	return m->flags == 0 && type_known(m->type) && m->length >= lengths[m->type].min &&
@@ -298,69 +183,50 @@ static bool cm_reply_valid(const struct fp_wire_cm_reply *m)
 	       m->status >= 0 && m->reserved2 == 0;
 }
 
-#define DEFINE_CODEC(name)                                                                                   \
+#define DEFINE_ENCODE(name)                                                                                  \
 	void fp_wire_##name##_encode(const struct fp_wire_##name *message, void *ret_bytes)                  \
 	{                                                                                                    \
-		struct fp_wire_##name m = *message;                                                          \
-                                                                                                             \
-		name##_order(&m);                                                                            \
-		memcpy(ret_bytes, &m, sizeof(m));                                                            \
-	}                                                                                                    \
-                                                                                                             \
-	int fp_wire_##name##_decode(const void *payload, size_t len, struct fp_wire_##name *ret)             \
-	{                                                                                                    \
-		struct fp_wire_##name m;                                                                     \
-                                                                                                             \
-		if (len != sizeof(m))                                                                        \
-			return -EPROTO;                                                                      \
-		memcpy(&m, payload, sizeof(m));                                                              \
-		name##_order(&m);                                                                            \
-		if (!name##_valid(&m))                                                                       \
-			return -EPROTO;                                                                      \
-		*ret = m;                                                                                    \
-		return 0;                                                                                    \
+		memcpy(ret_bytes, message, sizeof(*message));                                                \
 	}
 
-DEFINE_CODEC(hello)
-DEFINE_CODEC(challenge)
-DEFINE_CODEC(welcome)
-DEFINE_CODEC(lease)
-DEFINE_CODEC(leased)
-DEFINE_CODEC(release)
-DEFINE_CODEC(info)
-DEFINE_CODEC(drained)
-DEFINE_CODEC(attach)
-DEFINE_CODEC(adopt)
-DEFINE_CODEC(adopted)
-DEFINE_CODEC(qp)
-
-/* Those that come with the magic, and padded. */
-#define DEFINE_CM_CODEC(name)                                                                                \
-	void fp_wire_##name##_encode(const struct fp_wire_##name *message, void *ret_bytes)                  \
-	{                                                                                                    \
-		struct fp_wire_##name m = *message;                                                          \
-                                                                                                             \
-		m.magic = FP_WIRE_MAGIC;                                                                     \
-		name##_order(&m);                                                                            \
-		memcpy(ret_bytes, &m, sizeof(m));                                                            \
-	}                                                                                                    \
-                                                                                                             \
+/* fits: how the length of what came compares with the struct's. */
+#define DEFINE_DECODE(name, fits)                                                                            \
 	int fp_wire_##name##_decode(const void *bytes, size_t len, struct fp_wire_##name *ret)               \
 	{                                                                                                    \
 		struct fp_wire_##name m;                                                                     \
                                                                                                              \
-		if (len < sizeof(m))                                                                         \
+		if (!(len fits sizeof(m)))                                                                   \
 			return -EPROTO;                                                                      \
 		memcpy(&m, bytes, sizeof(m));                                                                \
-		name##_order(&m);                                                                            \
 		if (!name##_valid(&m))                                                                       \
 			return -EPROTO;                                                                      \
 		*ret = m;                                                                                    \
 		return 0;                                                                                    \
 	}
 
-DEFINE_CM_CODEC(cm)
-DEFINE_CM_CODEC(cm_reply)
+#define DEFINE_CODEC(name)                                                                                   \
+	DEFINE_ENCODE(name)                                                                                  \
+	DEFINE_DECODE(name, ==)
+
+FP_WIRE_MESSAGES(DEFINE_CODEC)
+DEFINE_DECODE(cm, >=)
+DEFINE_DECODE(cm_reply, >=)
+
+void fp_wire_cm_encode(const struct fp_wire_cm *message, void *ret_bytes)
+{
+	struct fp_wire_cm m = *message;
+
+	m.magic = FP_WIRE_MAGIC;
+	memcpy(ret_bytes, &m, sizeof(m));
+}
+
+void fp_wire_cm_reply_encode(const struct fp_wire_cm_reply *message, void *ret_bytes)
+{
+	struct fp_wire_cm_reply m = *message;
+
+	m.magic = FP_WIRE_MAGIC;
+	memcpy(ret_bytes, &m, sizeof(m));
+}
 
 void fp_wire_header_encode(enum fp_wire_type type, enum fp_wire_status status, uint64_t tag, size_t length,
                            void *ret_bytes)
@@ -375,7 +241,6 @@ void fp_wire_header_encode(enum fp_wire_type type, enum fp_wire_status status, u
 	};
 
 	assert(header_valid(&m));
-	header_order(&m);
 	memcpy(ret_bytes, &m, sizeof(m));
 }
 
@@ -384,7 +249,6 @@ int fp_wire_header_decode(const void *bytes, struct fp_wire_header *ret)
 	struct fp_wire_header m;
 
 	memcpy(&m, bytes, sizeof(m));
-	header_order(&m);
 	if (m.magic != FP_WIRE_MAGIC)
 		return -EPROTO;
 	if (m.version != FP_WIRE_VERSION)
@@ -397,19 +261,13 @@ int fp_wire_header_decode(const void *bytes, struct fp_wire_header *ret)
 
 size_t fp_wire_table_encode(const struct fp_wire_seg *segs, unsigned n_segs, void *ret_bytes)
 {
-	struct fp_wire_io io = {.n_segs = htole32(n_segs)};
+	struct fp_wire_io io = {.n_segs = n_segs};
 	uint8_t *out = ret_bytes;
 
 	assert(n_segs >= 1 && n_segs <= FP_WIRE_MAX_SEGS);
 	memcpy(out, &io, sizeof(io));
-	out += sizeof(io);
-	for (unsigned i = 0; i < n_segs; i++, out += sizeof(*segs)) {
-		struct fp_wire_seg seg = segs[i];
-
-		seg_order(&seg);
-		memcpy(out, &seg, sizeof(seg));
-	}
-	return (size_t)(out - (uint8_t *)ret_bytes);
+	memcpy(out + sizeof(io), segs, n_segs * sizeof(*segs));
+	return sizeof(io) + n_segs * sizeof(*segs);
 }
 
 static bool seg_valid(const struct fp_wire_seg *seg)
@@ -428,7 +286,7 @@ int fp_wire_table_decode(const struct fp_wire_header *header, const void *payloa
 	if (have < sizeof(io))
 		return 0;
 	memcpy(&io, in, sizeof(io));
-	table.n_segs = le32toh(io.n_segs);
+	table.n_segs = io.n_segs;
 	if (io.reserved != 0 || table.n_segs < 1 || table.n_segs > FP_WIRE_MAX_SEGS)
 		return -EPROTO;
 	table.table_bytes = (uint32_t)(sizeof(io) + table.n_segs * sizeof(table.segs[0]));
@@ -438,7 +296,6 @@ int fp_wire_table_decode(const struct fp_wire_header *header, const void *payloa
 		return 0;
 	memcpy(table.segs, in + sizeof(io), table.n_segs * sizeof(table.segs[0]));
 	for (unsigned i = 0; i < table.n_segs; i++) {
-		seg_order(&table.segs[i]);
 		if (!seg_valid(&table.segs[i]))
 			return -EPROTO;
 		table.data_bytes += table.segs[i].len_bytes;

@@ -5,8 +5,8 @@
  * decode function here before anything uses it; what only the receiver can know (does the lease
  * exist, is it that long) by fp_wire_seg_fits with the receiver's numbers.
  *
- * A struct holds host byte order; encode and decode convert from and to the wire's little-endian.
- * The structs have no padding and the layout of the wire. Decode functions return 0 and fill *ret,
+ * The structs have no padding and the layout and byte order of the wire, little-endian: the code
+ * builds on no other machine. Decode functions return 0 and fill *ret,
  * or leave it untouched and return -EPROTO (malformed) or -EPROTONOSUPPORT (another version).
  * Nothing may be used of a frame that was refused, and the connection it came on is out of step:
  * close it.
@@ -336,40 +336,32 @@ void fp_wire_header_encode(enum fp_wire_type type, enum fp_wire_status status, u
  */
 int fp_wire_header_decode(const void *bytes, struct fp_wire_header *ret);
 
-/* Each writes sizeof(*message) bytes. */
-void fp_wire_hello_encode(const struct fp_wire_hello *message, void *ret_bytes);
-void fp_wire_challenge_encode(const struct fp_wire_challenge *message, void *ret_bytes);
-void fp_wire_welcome_encode(const struct fp_wire_welcome *message, void *ret_bytes);
-void fp_wire_lease_encode(const struct fp_wire_lease *message, void *ret_bytes);
-void fp_wire_leased_encode(const struct fp_wire_leased *message, void *ret_bytes);
-void fp_wire_release_encode(const struct fp_wire_release *message, void *ret_bytes);
-void fp_wire_info_encode(const struct fp_wire_info *message, void *ret_bytes);
-void fp_wire_drained_encode(const struct fp_wire_drained *message, void *ret_bytes);
-void fp_wire_attach_encode(const struct fp_wire_attach *message, void *ret_bytes);
-void fp_wire_adopt_encode(const struct fp_wire_adopt *message, void *ret_bytes);
-void fp_wire_adopted_encode(const struct fp_wire_adopted *message, void *ret_bytes);
-void fp_wire_qp_encode(const struct fp_wire_qp *message, void *ret_bytes);
-void fp_wire_cm_encode(const struct fp_wire_cm *message, void *ret_bytes);
-void fp_wire_cm_reply_encode(const struct fp_wire_cm_reply *message, void *ret_bytes);
-
-/* Each decodes a whole payload of len bytes. struct fp_wire_auth has no fields to convert or check:
- * copy it.
+/*
+ * The messages of fixed size. Encode writes sizeof(*message) bytes. Decode takes a whole payload of
+ * len bytes. struct fp_wire_auth has no fields to check: copy it.
  */
-int fp_wire_hello_decode(const void *payload, size_t len, struct fp_wire_hello *ret);
-int fp_wire_challenge_decode(const void *payload, size_t len, struct fp_wire_challenge *ret);
-int fp_wire_welcome_decode(const void *payload, size_t len, struct fp_wire_welcome *ret);
-int fp_wire_lease_decode(const void *payload, size_t len, struct fp_wire_lease *ret);
-int fp_wire_leased_decode(const void *payload, size_t len, struct fp_wire_leased *ret);
-int fp_wire_release_decode(const void *payload, size_t len, struct fp_wire_release *ret);
-int fp_wire_info_decode(const void *payload, size_t len, struct fp_wire_info *ret);
-int fp_wire_drained_decode(const void *payload, size_t len, struct fp_wire_drained *ret);
-int fp_wire_attach_decode(const void *payload, size_t len, struct fp_wire_attach *ret);
-int fp_wire_adopt_decode(const void *payload, size_t len, struct fp_wire_adopt *ret);
-int fp_wire_adopted_decode(const void *payload, size_t len, struct fp_wire_adopted *ret);
-int fp_wire_qp_decode(const void *payload, size_t len, struct fp_wire_qp *ret);
-/* Fabrics pad private data: these two take at least so many bytes and ignore the rest. */
-int fp_wire_cm_decode(const void *bytes, size_t len, struct fp_wire_cm *ret);
-int fp_wire_cm_reply_decode(const void *bytes, size_t len, struct fp_wire_cm_reply *ret);
+#define FP_WIRE_MESSAGES(X)                                                                                  \
+	X(hello)                                                                                             \
+	X(challenge)                                                                                         \
+	X(welcome)                                                                                           \
+	X(lease)                                                                                             \
+	X(leased)                                                                                            \
+	X(release)                                                                                           \
+	X(info)                                                                                              \
+	X(drained)                                                                                           \
+	X(attach)                                                                                            \
+	X(adopt)                                                                                             \
+	X(adopted)                                                                                           \
+	X(qp)
+
+#define FP_WIRE_DECLARE(name)                                                                                \
+	void fp_wire_##name##_encode(const struct fp_wire_##name *message, void *ret_bytes);                 \
+	int fp_wire_##name##_decode(const void *bytes, size_t len, struct fp_wire_##name *ret);
+
+FP_WIRE_MESSAGES(FP_WIRE_DECLARE)
+/* Fabrics pad private data: decoding these takes at least so many bytes and ignores the rest. */
+FP_WIRE_DECLARE(cm)
+FP_WIRE_DECLARE(cm_reply)
 
 /*
  * Encodes the table of a READ or WRITE: n_segs (1..FP_WIRE_MAX_SEGS) of segs, at most

@@ -141,7 +141,14 @@ static inline void end(struct scene *s)
 	test_cable_stop(s->cable);
 }
 
-static inline enum fp_store_state state_now(const struct scene *s)
+static inline const char *state_name(enum fp_breaker_state state)
+{
+	static const char *const names[] = {"up", "open", "half-open", "lost"};
+
+	return names[state];
+}
+
+static inline enum fp_breaker_state state_now(const struct scene *s)
 {
 	struct fp_store_node info;
 
@@ -150,13 +157,13 @@ static inline enum fp_store_state state_now(const struct scene *s)
 }
 
 /* Returns how long it took. */
-static inline uint64_t await_state(const struct scene *s, enum fp_store_state state, uint64_t limit_ns)
+static inline uint64_t await_state(const struct scene *s, enum fp_breaker_state state, uint64_t limit_ns)
 {
 	uint64_t begun_ns = fp_clock_ns();
 
 	while (state_now(s) != state) {
 		trial_check(fp_clock_ns() - begun_ns < limit_ns, "the node is %s, not %s",
-		            fp_store_state_name(state_now(s)), fp_store_state_name(state));
+		            state_name(state_now(s)), state_name(state));
 		sleep_ns(MS);
 	}
 	return fp_clock_ns() - begun_ns;

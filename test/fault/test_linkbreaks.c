@@ -191,7 +191,7 @@ static int body_cut_briefly(void *arg)
 	test_cable_set(s->cable, TEST_CABLE_FORWARD);
 	stop_users(s, threads);
 	trial_check(atomic_load(&s->longest_ns) > FP_NSEC_PER_SEC, "nobody noticed");
-	trial_check(state_now(s) == FP_STORE_UP, "the node is %s", fp_store_state_name(state_now(s)));
+	trial_check(state_now(s) == FP_BREAKER_CLOSED, "the node is %s", state_name(state_now(s)));
 	check_pages(s, false);
 	sleep_ns(200 * MS);
 	trial_check(atomic_load(&fp_agent_stats(s->agent)->node[0].reconnects) == 1, "reconnects");
@@ -233,7 +233,7 @@ static int body_cut_beyond_deadline(void *arg)
 	fresh = map_fresh(s);
 	start_users(s, threads);
 	test_cable_set(s->cable, TEST_CABLE_CUT);
-	await_state(s, FP_STORE_OPEN, 10 * FP_NSEC_PER_SEC);
+	await_state(s, FP_BREAKER_OPEN, 10 * FP_NSEC_PER_SEC);
 	pthread_create(&plugger, NULL, plug_in_later, s);
 	for (uint32_t p = 0; p < PAGES; p++) {
 		uint64_t ns;
@@ -323,7 +323,7 @@ static int body_out_of_patience(void *arg)
 	            (int)(ns / MS));
 	fresh += (size_t)write_fresh(fresh) * FP_PAGE_SIZE;
 	test_cable_set(s->cable, TEST_CABLE_FORWARD);
-	await_state(s, FP_STORE_UP, 10 * FP_NSEC_PER_SEC);
+	await_state(s, FP_BREAKER_CLOSED, 10 * FP_NSEC_PER_SEC);
 	await_revival(s, page);
 	await_room(fresh);
 	check_pages(s, false);
@@ -352,7 +352,7 @@ static int body_without_room(void *arg)
 	test_cable_set(s->cable, TEST_CABLE_CUT);
 	fresh += (size_t)write_fresh(fresh) * FP_PAGE_SIZE;
 	test_cable_set(s->cable, TEST_CABLE_FORWARD);
-	await_state(s, FP_STORE_UP, 10 * FP_NSEC_PER_SEC);
+	await_state(s, FP_BREAKER_CLOSED, 10 * FP_NSEC_PER_SEC);
 	await_room(fresh);
 	check_pages(s, false);
 	end(s);
@@ -382,7 +382,7 @@ static int body_cut_beyond_grace(void *arg)
 	test_cable_set(s->cable, TEST_CABLE_CUT);
 	sleep_ns(2500 * MS); /* the grace period is 1 s */
 	test_cable_set(s->cable, TEST_CABLE_FORWARD);
-	await_state(s, FP_STORE_LOST, 10 * FP_NSEC_PER_SEC);
+	await_state(s, FP_BREAKER_LOST, 10 * FP_NSEC_PER_SEC);
 	check_loss(s);
 	end(s);
 	return 0;
@@ -414,7 +414,7 @@ static int body_stalls(void *arg)
 	begin(s, 4 * FP_NSEC_PER_SEC);
 	test_cable_set(s->cable, TEST_CABLE_STALL);
 	ns = fp_clock_ns();
-	while (state_now(s) == FP_STORE_UP) {
+	while (state_now(s) == FP_BREAKER_CLOSED) {
 		trial_check(fp_clock_ns() - ns < 2100 * MS + SLACK_NS, "nobody noticed");
 		sleep_ns(MS);
 	}
@@ -453,7 +453,7 @@ static int body_restarted(void *arg)
 	begun_ns = fp_clock_ns();
 	check_loss(s);
 	trial_check(fp_clock_ns() - begun_ns < s->deadline_ns + SLACK_NS, "it hangs");
-	await_state(s, FP_STORE_LOST, FP_NSEC_PER_SEC);
+	await_state(s, FP_BREAKER_LOST, FP_NSEC_PER_SEC);
 	end(s);
 	return 0;
 }
@@ -479,14 +479,14 @@ static int body_keeps_clean(void *arg)
 	begin(s, 2 * FP_NSEC_PER_SEC);
 	check_pages(s, false); /* what is local now is clean */
 	test_cable_set(s->cable, TEST_CABLE_CUT);
-	while (state_now(s) == FP_STORE_UP)
+	while (state_now(s) == FP_BREAKER_CLOSED)
 		sleep_ns(MS);
 	sleep_ns(100 * MS);
 	before = atomic_load(&fp_agent_stats(s->agent)->evicted_clean);
 	trial_check(fp_space_pageout(fp_agent_space(s->agent), s->far, PAGES * FP_PAGE_SIZE) == 0, "pageout");
 	trial_check(atomic_load(&fp_agent_stats(s->agent)->evicted_clean) == before, "dropped");
 	test_cable_set(s->cable, TEST_CABLE_FORWARD);
-	await_state(s, FP_STORE_UP, 10 * FP_NSEC_PER_SEC);
+	await_state(s, FP_BREAKER_CLOSED, 10 * FP_NSEC_PER_SEC);
 	trial_check(fp_space_pageout(fp_agent_space(s->agent), s->far, PAGES * FP_PAGE_SIZE) == 0, "pageout");
 	trial_check(atomic_load(&fp_agent_stats(s->agent)->evicted_clean) > before, "not dropped");
 	check_pages(s, false);
@@ -557,7 +557,7 @@ static int body_needs_no_node(void *arg)
 	for (uint32_t p = 0; p < READ_BEFORE; p++) /* clean: to write them is a fault */
 		trial_check(trial_read(s->far + (size_t)p * FP_PAGE_SIZE, &byte, &ns) == 0, "page %u", p);
 	test_cable_set(s->cable, TEST_CABLE_CUT);
-	await_state(s, FP_STORE_OPEN, 10 * FP_NSEC_PER_SEC);
+	await_state(s, FP_BREAKER_OPEN, 10 * FP_NSEC_PER_SEC);
 	start_readers(s, readers, threads);
 	for (uint32_t p = 0; p < READ_BEFORE; p++)
 		trial_check(trial_write(s->far + (size_t)p * FP_PAGE_SIZE, byte_of(p), &ns) == 0, "page %u",

@@ -58,7 +58,7 @@ static int body_forks(void *arg)
 	begin(s, 5 * FP_NSEC_PER_SEC);
 	for (unsigned i = 0; i < 3; i++) {
 		test_cable_set(s->cable, TEST_CABLE_CUT);
-		while (state_now(s) == FP_STORE_UP)
+		while (state_now(s) == FP_BREAKER_CLOSED)
 			sleep_ns(MS);
 		pthread_create(&helper, NULL, plug_in_soon, s);
 		fp_agent_fork_quiet(s->agent);
@@ -112,7 +112,7 @@ static int body_forks_while_pages_wait(void *arg)
 
 	begin(s, 300 * MS);
 	test_cable_set(s->cable, TEST_CABLE_CUT);
-	await_state(s, FP_STORE_OPEN, 10 * FP_NSEC_PER_SEC);
+	await_state(s, FP_BREAKER_OPEN, 10 * FP_NSEC_PER_SEC);
 	pthread_create(&reader, NULL, read_remote_page, s);
 	while (!fp_store_is_blocked(s->agent->far.store))
 		sleep_ns(MS);
@@ -178,7 +178,7 @@ static int body_fork_overdraws(void *arg)
 	            "no mapping");
 	s->fresh = fresh;
 	test_cable_set(s->cable, TEST_CABLE_STALL); /* nobody is refused: an attempt takes its time */
-	await_state(s, FP_STORE_HALF_OPEN, 10 * FP_NSEC_PER_SEC);
+	await_state(s, FP_BREAKER_HALF_OPEN, 10 * FP_NSEC_PER_SEC);
 	pthread_create(&toucher, NULL, touch_fresh_pages, s);
 	pthread_create(&plugger, NULL, reset_later, s);
 	fp_agent_fork_quiet(s->agent);

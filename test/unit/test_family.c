@@ -28,9 +28,9 @@ static _Noreturn void lose_the_node(void)
 {
 	uint64_t bytes[PAGE_WORDS];
 
-	check(info(0).state == FP_STORE_OPEN);
+	check(info(0).state == FP_BREAKER_OPEN);
 	tend_now();
-	check(info(0).state == FP_STORE_LOST && !info(0).adopting);
+	check(info(0).state == FP_BREAKER_LOST && !info(0).adopting);
 	check(info(0).error == -ESTALE);
 	check(!fp_store_slot_up(me.store, me.page[0].slot));
 	check(move_page(FP_IO_READ, me.page[0].slot, bytes) == -EHOSTDOWN);
@@ -47,9 +47,9 @@ static _Noreturn void go_on_without_the_parents(void)
 {
 	unsigned n_leases = fake_nodes[0].n_leases;
 
-	check(info(0).state == FP_STORE_UP);
+	check(info(0).state == FP_BREAKER_CLOSED);
 	tend_now();
-	check(info(0).state == FP_STORE_UP && !info(0).adopting && info(0).retired_bytes);
+	check(info(0).state == FP_BREAKER_CLOSED && !info(0).adopting && info(0).retired_bytes);
 	check_all();
 	write_all();
 	check(info(0).leased_bytes && fake_nodes[0].n_leases > n_leases);
@@ -654,11 +654,11 @@ static void no_answer_takes_away_what_is_mapped(void **state)
 	fake_nodes[0].closed_error = -ESTALE;
 	session_ends();
 	tend_now();
-	check(info(0).adopting && info(0).state == FP_STORE_UP);
+	check(info(0).adopting && info(0).state == FP_BREAKER_CLOSED);
 	check_all();
 	fake_nodes[0].closed_ways = 0;
 	adopt();
-	check(info(0).state == FP_STORE_UP);
+	check(info(0).state == FP_BREAKER_CLOSED);
 	end();
 	check_nodes_empty();
 }

@@ -15,7 +15,7 @@
 
 static uint64_t outage_ns;
 
-static enum fp_node_news step(struct fp_node_said *said, enum fp_store_state state, uint64_t now_ns)
+static enum fp_node_news step(struct fp_node_said *said, enum fp_breaker_state state, uint64_t now_ns)
 {
 	outage_ns = 0;
 	return fp_nodewatch_step(said, state, now_ns, &outage_ns);
@@ -25,24 +25,24 @@ static void an_outage_is_told_once_and_so_is_its_end(void **state)
 {
 	struct fp_node_said said = {0};
 
-	assert_int_equal(step(&said, FP_STORE_UP, 1 * S), FP_NEWS_NONE);
-	assert_int_equal(step(&said, FP_STORE_OPEN, 2 * S), FP_NEWS_CUT_OFF);
-	assert_int_equal(step(&said, FP_STORE_HALF_OPEN, 3 * S), FP_NEWS_NONE);
-	assert_int_equal(step(&said, FP_STORE_OPEN, 4 * S), FP_NEWS_NONE);
-	assert_int_equal(step(&said, FP_STORE_UP, 5 * S), FP_NEWS_BACK);
+	assert_int_equal(step(&said, FP_BREAKER_CLOSED, 1 * S), FP_NEWS_NONE);
+	assert_int_equal(step(&said, FP_BREAKER_OPEN, 2 * S), FP_NEWS_CUT_OFF);
+	assert_int_equal(step(&said, FP_BREAKER_HALF_OPEN, 3 * S), FP_NEWS_NONE);
+	assert_int_equal(step(&said, FP_BREAKER_OPEN, 4 * S), FP_NEWS_NONE);
+	assert_int_equal(step(&said, FP_BREAKER_CLOSED, 5 * S), FP_NEWS_BACK);
 	assert_int_equal(outage_ns, 3 * S);
-	assert_int_equal(step(&said, FP_STORE_UP, 6 * S), FP_NEWS_NONE);
-	assert_int_equal(step(&said, FP_STORE_HALF_OPEN, 30 * S), FP_NEWS_CUT_OFF);
+	assert_int_equal(step(&said, FP_BREAKER_CLOSED, 6 * S), FP_NEWS_NONE);
+	assert_int_equal(step(&said, FP_BREAKER_HALF_OPEN, 30 * S), FP_NEWS_CUT_OFF);
 }
 
 static void lost_is_for_good(void **state)
 {
 	struct fp_node_said said = {0};
 
-	assert_int_equal(step(&said, FP_STORE_OPEN, 1 * S), FP_NEWS_CUT_OFF);
-	assert_int_equal(step(&said, FP_STORE_LOST, 2 * S), FP_NEWS_LOST);
-	assert_int_equal(step(&said, FP_STORE_LOST, 3 * S), FP_NEWS_NONE);
-	assert_int_equal(step(&said, FP_STORE_UP, 4 * S), FP_NEWS_NONE);
+	assert_int_equal(step(&said, FP_BREAKER_OPEN, 1 * S), FP_NEWS_CUT_OFF);
+	assert_int_equal(step(&said, FP_BREAKER_LOST, 2 * S), FP_NEWS_LOST);
+	assert_int_equal(step(&said, FP_BREAKER_LOST, 3 * S), FP_NEWS_NONE);
+	assert_int_equal(step(&said, FP_BREAKER_CLOSED, 4 * S), FP_NEWS_NONE);
 }
 
 static void of_a_link_that_flaps_only_long_outages_are_told(void **state)
@@ -50,18 +50,18 @@ static void of_a_link_that_flaps_only_long_outages_are_told(void **state)
 	struct fp_node_said said = {0};
 	uint64_t now_ns = 1 * S;
 
-	assert_int_equal(step(&said, FP_STORE_OPEN, now_ns), FP_NEWS_CUT_OFF);
-	assert_int_equal(step(&said, FP_STORE_UP, now_ns += S / 10), FP_NEWS_BACK);
+	assert_int_equal(step(&said, FP_BREAKER_OPEN, now_ns), FP_NEWS_CUT_OFF);
+	assert_int_equal(step(&said, FP_BREAKER_CLOSED, now_ns += S / 10), FP_NEWS_BACK);
 	for (unsigned i = 0; i < 20; i++) {
-		assert_int_equal(step(&said, FP_STORE_OPEN, now_ns += S / 10), FP_NEWS_NONE);
-		assert_int_equal(step(&said, FP_STORE_UP, now_ns += S / 10), FP_NEWS_NONE);
+		assert_int_equal(step(&said, FP_BREAKER_OPEN, now_ns += S / 10), FP_NEWS_NONE);
+		assert_int_equal(step(&said, FP_BREAKER_CLOSED, now_ns += S / 10), FP_NEWS_NONE);
 	}
-	assert_int_equal(step(&said, FP_STORE_OPEN, now_ns), FP_NEWS_NONE);
-	assert_int_equal(step(&said, FP_STORE_OPEN, now_ns + FP_NODEWATCH_LONG_NS), FP_NEWS_CUT_OFF);
-	assert_int_equal(step(&said, FP_STORE_UP, now_ns + 2 * FP_NODEWATCH_LONG_NS), FP_NEWS_BACK);
+	assert_int_equal(step(&said, FP_BREAKER_OPEN, now_ns), FP_NEWS_NONE);
+	assert_int_equal(step(&said, FP_BREAKER_OPEN, now_ns + FP_NODEWATCH_LONG_NS), FP_NEWS_CUT_OFF);
+	assert_int_equal(step(&said, FP_BREAKER_CLOSED, now_ns + 2 * FP_NODEWATCH_LONG_NS), FP_NEWS_BACK);
 	assert_int_equal(outage_ns, 2 * FP_NODEWATCH_LONG_NS);
-	assert_int_equal(step(&said, FP_STORE_OPEN, now_ns + 2 * S), FP_NEWS_NONE);
-	assert_int_equal(step(&said, FP_STORE_LOST, now_ns + 2 * S + 1), FP_NEWS_LOST);
+	assert_int_equal(step(&said, FP_BREAKER_OPEN, now_ns + 2 * S), FP_NEWS_NONE);
+	assert_int_equal(step(&said, FP_BREAKER_LOST, now_ns + 2 * S + 1), FP_NEWS_LOST);
 }
 
 static void a_reason_has_the_words_of_the_device(void **state)

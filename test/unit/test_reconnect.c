@@ -31,7 +31,7 @@ static void what_was_under_way_is_asked_again(void **state)
 	fake_break(0, FAKE_CUT);
 	poll_once();
 	assert_int_equal(b.n_outstanding, N_PAGES);
-	assert_int_equal(info().state, FP_STORE_OPEN);
+	assert_int_equal(info().state, FP_BREAKER_OPEN);
 	assert_false(info().up);
 	assert_int_equal(info().error, -ECONNRESET);
 	assert_false(fp_store_slot_up(b.store, b.ios[0].slot));
@@ -41,7 +41,7 @@ static void what_was_under_way_is_asked_again(void **state)
 	assert_true(fp_store_await_work(b.store, 0, 0)); /* the reconnect thread is told */
 	fake_tend(b.store);                              /* the first attempt comes at once */
 	assert_false(fp_store_await_work(b.store, 0, 0));
-	assert_int_equal(info().state, FP_STORE_UP);
+	assert_int_equal(info().state, FP_BREAKER_CLOSED);
 	assert_true(fp_store_slot_up(b.store, b.ios[0].slot));
 	drain(false);
 	assert_status(0, N_PAGES, 0);
@@ -97,9 +97,9 @@ static void a_link_that_falls_silent_is_taken_away(void **state)
 	start(FP_IO_WRITE, N_PAGES / 2, N_PAGES / 2);
 	fake_break(0, FAKE_FREEZE);
 	poll_once();
-	assert_int_equal(info().state, FP_STORE_UP); /* nobody knows yet */
+	assert_int_equal(info().state, FP_BREAKER_CLOSED); /* nobody knows yet */
 	tend_now();                                  /* the heartbeat stays away; the session is resumed */
-	assert_int_equal(info().state, FP_STORE_UP);
+	assert_int_equal(info().state, FP_BREAKER_CLOSED);
 	assert_int_equal(info().last_error, -ETIMEDOUT);
 	assert_null(info().why);
 	assert_int_equal(fake_nodes[0].n_resumes, 1);
@@ -145,7 +145,7 @@ static void a_read_outlives_its_deadline_and_a_write_does_not(void **state)
 			assert_int_equal(poll_once(), 0);
 		tend_now(); /* the one that fails */
 		tend_now();
-		assert_int_equal(info().state, FP_STORE_UP);
+		assert_int_equal(info().state, FP_BREAKER_CLOSED);
 		drain(true);
 		assert_status(0, 8, 0);
 		for (unsigned i = 0; i < 8; i++)
@@ -209,7 +209,7 @@ static void endless_patience_gives_up_what_says_it_is_gone_alone(void **state)
 	poll_once();
 	for (unsigned i = 0; i < 3; i++) {
 		tend_now();
-		assert_int_equal(info().state, FP_STORE_OPEN);
+		assert_int_equal(info().state, FP_BREAKER_OPEN);
 		assert_true(b.store->nodes[0].backoff.give_up_ns == UINT64_MAX);
 		assert_int_equal(poll_once(), 0);
 	}
@@ -238,13 +238,13 @@ static void without_a_tender_all_ends_when_patience_is_over(void **state)
 		assert_true(fp_clock_ns() >= started_ns + 30 * FP_NSEC_PER_MSEC);
 		assert_true(fp_clock_ns() < started_ns + FP_NSEC_PER_SEC);
 		assert_status(0, 9, -ETIMEDOUT);
-		assert_int_equal(info().state, FP_STORE_OPEN);
+		assert_int_equal(info().state, FP_BREAKER_OPEN);
 		assert_true(info().spent);
 		start(FP_IO_READ, 0, 9);
 		assert_int_equal(poll_once(), 9); /* at once */
 		assert_status(0, 9, -EHOSTDOWN);
 		tend_now(); /* late, not too late */
-		assert_int_equal(info().state, FP_STORE_UP);
+		assert_int_equal(info().state, FP_BREAKER_CLOSED);
 		assert_false(info().spent);
 		start(FP_IO_READ, 0, 9);
 		fake_tend(b.store);
@@ -280,13 +280,13 @@ static void a_node_that_forgot_the_session_is_lost(void **state)
 	poll_once();
 	fake_nodes[0].forgetful = true;
 	fake_tend(b.store);
-	assert_int_equal(info().state, FP_STORE_LOST);
+	assert_int_equal(info().state, FP_BREAKER_LOST);
 	assert_int_equal(info().error, -ESTALE);
 	drain(false);
 	assert_status(0, N_PAGES, -EHOSTDOWN);
 	fake_nodes[0].forgetful = false;
 	tend_now();
-	assert_int_equal(info().state, FP_STORE_LOST);
+	assert_int_equal(info().state, FP_BREAKER_LOST);
 	assert_int_equal(fake_nodes[0].n_resumes, 0);
 	bench_close();
 }
@@ -297,7 +297,7 @@ static void a_lease_that_is_gone_loses_the_node(void **state)
 	b.store->nodes[0].leases->lease_id = 77;
 	fake_break(0, FAKE_CUT);
 	tend_now();
-	assert_int_equal(info().state, FP_STORE_LOST);
+	assert_int_equal(info().state, FP_BREAKER_LOST);
 	bench_close();
 }
 
@@ -307,13 +307,13 @@ static void the_grace_ends(void **state)
 	fake_nodes[0].resume_errors = 1000;
 	fake_break(0, FAKE_CUT);
 	tend_now();
-	assert_int_equal(info().state, FP_STORE_OPEN);
+	assert_int_equal(info().state, FP_BREAKER_OPEN);
 	assert_true(b.store->nodes[0].backoff.give_up_ns >= fp_clock_ns() + 59 * FP_NSEC_PER_SEC);
 	tend_now();
-	assert_int_equal(info().state, FP_STORE_OPEN);
+	assert_int_equal(info().state, FP_BREAKER_OPEN);
 	b.store->nodes[0].backoff.give_up_ns = fp_clock_ns();
 	tend_now();
-	assert_int_equal(info().state, FP_STORE_LOST);
+	assert_int_equal(info().state, FP_BREAKER_LOST);
 	assert_int_equal(info().error, -ECONNRESET);
 	bench_close();
 }
@@ -336,9 +336,9 @@ static void attempts_wait_for_their_time(void **state)
 		fake_tend(b.store);
 		assert_int_equal(fake_nodes[0].n_resume_attempts, attempts + 1);
 	}
-	assert_int_equal(info().state, FP_STORE_OPEN);
+	assert_int_equal(info().state, FP_BREAKER_OPEN);
 	tend_now();
-	assert_int_equal(info().state, FP_STORE_UP);
+	assert_int_equal(info().state, FP_BREAKER_CLOSED);
 	bench_close();
 }
 
@@ -350,7 +350,7 @@ static void a_transport_that_cannot_resume_is_lost_at_once(void **state)
 	fake_break(0, FAKE_CUT);
 	poll_once();
 	assert_status(0, 1, -ECONNRESET);
-	assert_int_equal(info().state, FP_STORE_LOST);
+	assert_int_equal(info().state, FP_BREAKER_LOST);
 	tend_now();
 	assert_int_equal(fake_nodes[0].n_pings + fake_nodes[0].n_resume_attempts, 0);
 	bench_close();
@@ -485,7 +485,7 @@ static void *bystander(void *arg)
 		if (fp_lane_open(b.store, 2, &lane) == 0)
 			fp_lane_close(lane);
 		fp_store_node_info(b.store, 0, &node);
-		storm.n_bad += node.state == FP_STORE_LOST;
+		storm.n_bad += node.state == FP_BREAKER_LOST;
 		usleep(500);
 	}
 	return NULL;

@@ -30,7 +30,7 @@ static void an_idle_lane_holds_one_old_link(void **state)
 		fake_break(0, FAKE_CUT);
 		tend_now();
 		read_all_and_compare(0);
-		assert_int_equal(info().state, FP_STORE_UP);
+		assert_int_equal(info().state, FP_BREAKER_CLOSED);
 	}
 	fake_tend(b.store);
 	assert_int_equal(fake_nodes[0].n_sessions, 2); /* its own, and the present one */

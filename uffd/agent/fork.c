@@ -146,7 +146,7 @@ static bool any_cut_off(const struct fp_agent *agent)
 
 	for (unsigned i = 0; i < fp_store_n_nodes(agent->far.store); i++) {
 		fp_store_node_info(agent->far.store, i, &info);
-		if (!info.up && info.state != FP_STORE_LOST && !info.spent && !info.adopting)
+		if (!info.up && info.state != FP_BREAKER_LOST && !info.spent && !info.adopting)
 			return true;
 	}
 	return false;

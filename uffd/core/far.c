@@ -384,7 +384,7 @@ uint64_t fp_far_patience_ns(const struct fp_far *far)
 
 	for (unsigned i = 0; i < fp_store_n_nodes(far->store); i++) {
 		fp_store_node_info(far->store, i, &info);
-		if (info.adopting || (info.state != FP_STORE_UP && info.state != FP_STORE_LOST))
+		if (info.adopting || (info.state != FP_BREAKER_CLOSED && info.state != FP_BREAKER_LOST))
 			wait_ns = FP_MAX(wait_ns, info.wait_ns);
 	}
 	return wait_ns;
@@ -397,8 +397,8 @@ void fp_far_count_nodes(const struct fp_far *far, unsigned *ret_up, unsigned *re
 	*ret_up = *ret_cut_off = 0;
 	for (unsigned i = 0; i < fp_store_n_nodes(far->store); i++) {
 		fp_store_node_info(far->store, i, &info);
-		*ret_up += info.state == FP_STORE_UP;
-		*ret_cut_off += info.state == FP_STORE_OPEN || info.state == FP_STORE_HALF_OPEN;
+		*ret_up += info.state == FP_BREAKER_CLOSED;
+		*ret_cut_off += info.state == FP_BREAKER_OPEN || info.state == FP_BREAKER_HALF_OPEN;
 	}
 }
 

@@ -35,8 +35,8 @@ static uint32_t wanted_nodes(const struct fp_far *far)
 
 	for (unsigned i = 0; i < fp_store_n_nodes(far->store); i++) {
 		fp_store_node_info(far->store, i, &info);
-		all |= (uint32_t)(info.state != FP_STORE_LOST) << i;
-		away |= (uint32_t)(info.state != FP_STORE_LOST && (!info.up || info.adopting)) << i;
+		all |= (uint32_t)(info.state != FP_BREAKER_LOST) << i;
+		away |= (uint32_t)(info.state != FP_BREAKER_LOST && (!info.up || info.adopting)) << i;
 	}
 	return away || atomic_load(&far->full) ? away : all;
 }
@@ -128,7 +128,7 @@ static void report_page(struct fp_far *far, uint32_t page, uint64_t slot, int st
 	fp_log(FP_LOG_ERROR, "pager", "page %p %s: node %s: %s; SIGBUS follows%s",
 	       (void *)fp_far_addr(far, page), slot ? "is lost" : "finds no room", info.url,
 	       fp_nodewatch_reason(status, status == info.last_error ? info.why : NULL, why, sizeof(why)),
-	       slot && info.state != FP_STORE_LOST ? " until the node is back" : "");
+	       slot && info.state != FP_BREAKER_LOST ? " until the node is back" : "");
 }
 
 void fp_lost_report(struct fp_far *far)

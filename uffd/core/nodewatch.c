@@ -8,27 +8,27 @@
 #include "log.h"
 #include "units.h"
 
-enum fp_node_news fp_nodewatch_step(struct fp_node_said *said, enum fp_store_state state, uint64_t now_ns,
+enum fp_node_news fp_nodewatch_step(struct fp_node_said *said, enum fp_breaker_state state, uint64_t now_ns,
                                     uint64_t *ret_outage_ns)
 {
-	enum fp_store_state before = said->state;
+	enum fp_breaker_state before = said->state;
 
-	if (state == FP_STORE_HALF_OPEN)
-		state = FP_STORE_OPEN;
-	if (state != FP_STORE_OPEN)
+	if (state == FP_BREAKER_HALF_OPEN)
+		state = FP_BREAKER_OPEN;
+	if (state != FP_BREAKER_OPEN)
 		*ret_outage_ns = said->cut_ns ? now_ns - said->cut_ns : 0;
-	said->cut_ns = state != FP_STORE_OPEN ? 0 : said->cut_ns ? said->cut_ns : now_ns;
-	if (state == before || before == FP_STORE_LOST)
+	said->cut_ns = state != FP_BREAKER_OPEN ? 0 : said->cut_ns ? said->cut_ns : now_ns;
+	if (state == before || before == FP_BREAKER_LOST)
 		return FP_NEWS_NONE;
-	if (state == FP_STORE_OPEN && said->back_ns && now_ns - said->back_ns < FP_NODEWATCH_FLAP_NS &&
+	if (state == FP_BREAKER_OPEN && said->back_ns && now_ns - said->back_ns < FP_NODEWATCH_FLAP_NS &&
 	    now_ns - said->cut_ns < FP_NODEWATCH_LONG_NS)
 		return FP_NEWS_NONE;
 	said->state = state;
 	switch (state) {
-	case FP_STORE_UP:
+	case FP_BREAKER_CLOSED:
 		said->back_ns = now_ns;
 		return FP_NEWS_BACK;
-	case FP_STORE_LOST:
+	case FP_BREAKER_LOST:
 		return FP_NEWS_LOST;
 	default:
 		return FP_NEWS_CUT_OFF;
@@ -102,7 +102,7 @@ void fp_nodewatch_look(struct fp_node_said *said, const struct fp_store *store, 
 	if (info.adopting && !info.last_error)
 		return;    /* not asked for anything yet */
 	if (info.adopting) /* what is mapped can be read, but nothing can leave */
-		info.state = FP_STORE_OPEN;
+		info.state = FP_BREAKER_OPEN;
 	news = fp_nodewatch_step(said, info.state, fp_clock_ns(), &outage_ns);
 	if (news != FP_NEWS_NONE)
 		say(news, &info, outage_ns);

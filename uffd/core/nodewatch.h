@@ -21,9 +21,9 @@ enum fp_node_news {
 
 /* What was said of one node last. Zero-initialise. */
 struct fp_node_said {
-	enum fp_store_state state; /* what was said; FP_STORE_HALF_OPEN does not occur */
-	uint64_t cut_ns;           /* since when it is seen cut off; 0: it is not */
-	uint64_t back_ns;          /* when it was said that it is back; 0: never */
+	enum fp_breaker_state state; /* what was said; FP_BREAKER_HALF_OPEN does not occur */
+	uint64_t cut_ns;             /* since when it is seen cut off; 0: it is not */
+	uint64_t back_ns;            /* when it was said that it is back; 0: never */
 };
 
 #define FP_NODEWATCH_FLAP_NS 10000000000ull /* a node that was back for less is flapping: */
@@ -33,7 +33,7 @@ struct fp_node_said {
  * What is to be said of a node that is in this state now. Pure. *ret_outage_ns: how long it has
  * been cut off, where the news is that it is back.
  */
-enum fp_node_news fp_nodewatch_step(struct fp_node_said *said, enum fp_store_state state, uint64_t now_ns,
+enum fp_node_news fp_nodewatch_step(struct fp_node_said *said, enum fp_breaker_state state, uint64_t now_ns,
                                     uint64_t *ret_outage_ns);
 
 /* Looks at a node and says what is new on stderr. One thread a node, which may block a little. */

@@ -160,9 +160,10 @@ static void keep_room(struct fp_reclaim *rc)
 	rc->stuck++;
 }
 
-static_assert((int)FP_STATS_NODE_UP == (int)FP_STORE_UP && (int)FP_STATS_NODE_OPEN == (int)FP_STORE_OPEN &&
-                  (int)FP_STATS_NODE_HALF_OPEN == (int)FP_STORE_HALF_OPEN &&
-                  (int)FP_STATS_NODE_LOST == (int)FP_STORE_LOST,
+static_assert((int)FP_STATS_NODE_UP == (int)FP_BREAKER_CLOSED &&
+                  (int)FP_STATS_NODE_OPEN == (int)FP_BREAKER_OPEN &&
+                  (int)FP_STATS_NODE_HALF_OPEN == (int)FP_BREAKER_HALF_OPEN &&
+                  (int)FP_STATS_NODE_LOST == (int)FP_BREAKER_LOST,
               "the states of the file are the store's");
 
 static void publish_node(const struct fp_store *store, unsigned node, struct fp_stats_node *stats)

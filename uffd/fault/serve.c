@@ -209,7 +209,7 @@ static bool is_beyond_reach(const struct fp_far *far, const struct fp_arrival *a
 	if (!a->io.slot || fp_store_slot_up(far->store, a->io.slot))
 		return false;
 	fp_store_node_info(far->store, fp_store_slot_node(far->store, a->io.slot), &node);
-	return node.state == FP_STORE_LOST || node.spent;
+	return node.state == FP_BREAKER_LOST || node.spent;
 }
 
 /*
