@@ -98,7 +98,7 @@ static void a_link_that_falls_silent_is_taken_away(void **state)
 	fake_break(0, FAKE_FREEZE);
 	poll_once();
 	assert_int_equal(info().state, FP_BREAKER_CLOSED); /* nobody knows yet */
-	tend_now();                                  /* the heartbeat stays away; the session is resumed */
+	tend_now(); /* the heartbeat stays away; the session is resumed */
 	assert_int_equal(info().state, FP_BREAKER_CLOSED);
 	assert_int_equal(info().last_error, -ETIMEDOUT);
 	assert_null(info().why);
