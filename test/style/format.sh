@@ -14,6 +14,9 @@ fi
 mapfile -t files < <(find common transport store uffd preload daemon tools include test -name '*.[ch]')
 case ${1:-} in
 --check) "$program" --dry-run --Werror "${files[@]}" ;;
---fix) "$program" -i "${files[@]}" ;;
+--fix)
+	PYTHONDONTWRITEBYTECODE=1 python3 test/style/prose.py --fix
+	"$program" -i "${files[@]}"
+	;;
 *) echo "usage: format.sh --check|--fix" >&2 && exit 2 ;;
 esac
