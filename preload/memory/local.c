@@ -33,9 +33,9 @@ static void change_cancel(int how)
 }
 
 /*
- * Whoever cancels a thread of asynchronous type leaves the rest to the signal, and the C library's calls wait
- * for that on their way out. So it is let in, also where it was blocked: in the bracket it does no more than
- * note that the thread is cancelled. Returns whether it was.
+ * Whoever cancels a thread of asynchronous type leaves the rest to the signal, and the C library's
+ * calls wait for that on their way out. So it is let in, also where it was blocked: in the bracket
+ * it does no more than note that the thread is cancelled. Returns whether it was.
  */
 static bool let_cancel_in(void)
 {

@@ -1,7 +1,7 @@
 /*
- * Forks that go past the C library's fork and its handlers: the system calls by syscall(2), and clone. Room:
- * preload. Children that share the memory (threads, vfork) are let pass; a plain child becomes one of
- * fork; what fork can't make is refused with a message.
+ * Forks that go past the C library's fork and its handlers: the system calls by syscall(2), and
+ * clone. Room: preload. Children that share the memory (threads, vfork) are let pass; a plain child
+ * becomes one of fork; what fork can't make is refused with a message.
  */
 #include <assert.h>
 #include <errno.h>
@@ -94,9 +94,9 @@ static pid_t fork_for(const struct fork_request *rq)
 /* ---- around vfork ---- */
 
 /*
- * A child of vfork has its parent's thread, and what that thread has noted, to itself; and it may be
- * killed at any instant. The parent goes on with what was noted before: packed, as only registers
- * are its own then.
+ * A child of vfork has its parent's thread, and what that thread has noted, to itself; and it may
+ * be killed at any instant. The parent goes on with what was noted before: packed, as only
+ * registers are its own then.
  */
 #define HOLDS_SHIFT 8
 #define LOCAL_SHIFT 16
@@ -198,8 +198,8 @@ static void read_request(long number, const uint64_t *args, struct fork_request 
 		of_clone(SIGCHLD, 0, 0, 0, ret_rq);
 }
 
-/* Called by syscall below: whether the kernel shall do it. It must then be asked without a frame of ours on
- * the stack, as the child may have another one. */
+/* Called by syscall below: whether the kernel shall do it. It must then be asked without a frame of
+ * ours on the stack, as the child may have another one. */
 __attribute__((used)) static bool is_kernels(long number, uint64_t a, uint64_t b, uint64_t c, uint64_t d)
 {
 	const uint64_t args[] = {a, b, c, d};
@@ -227,7 +227,8 @@ __attribute__((used)) static long make_child(long number, uint64_t a, uint64_t b
 	return fork_for(&rq);
 }
 
-/* Where syscall takes a number: to the kernel, by the way that calls.h tells; to rawcalls.c; to the above. */
+/* Where syscall takes a number: to the kernel, by the way that calls.h tells; to rawcalls.c; to the
+ * above. */
 enum { KIND_KERNEL, KIND_OURS, KIND_CHILD };
 
 #define N_KINDS 463 /* the code below has it as well */

@@ -1,7 +1,7 @@
 /*
- * See robust.h. The thread's list is the one that the kernel knows: of the C library, or of whoever set one
- * by number. Of a mutex that inherits priority and is waited for the kernel has a record of its own, by which
- * it is handed on; the word says no more than that its owner died.
+ * See robust.h. The thread's list is the one that the kernel knows: of the C library, or of whoever
+ * set one by number. Of a mutex that inherits priority and is waited for the kernel has a record of
+ * its own, by which it is handed on; the word says no more than that its owner died.
  */
 #include "robust.h"
 

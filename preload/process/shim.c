@@ -1,8 +1,8 @@
 /*
  * The start and the end of the shim. See shim.h.
  *
- * The agent starts in our constructor: before that all memory is local, and no interposed call ever finds
- * itself starting threads and sessions from inside malloc.
+ * The agent starts in our constructor: before that all memory is local, and no interposed call ever
+ * finds itself starting threads and sessions from inside malloc.
  */
 #include "shim.h"
 
@@ -115,7 +115,8 @@ static int open_signals(enum fp_fault_mode mode, struct fp_agent_error *error)
 	return r;
 }
 
-/* What tells a private node that somebody is there who may need it. It is handed down through exec. */
+/* What tells a private node that somebody is there who may need it. It is handed down through
+ * exec. */
 static void keep_inherited(void)
 {
 	const char *number = getenv("FARPAGE_KEPT_FD");
@@ -173,8 +174,8 @@ static int start(struct fp_agent_error *error)
 	return r;
 }
 
-/* A program that was promised far memory and can't have it does not run: it might need more than there is
- * here. */
+/* A program that was promised far memory and can't have it does not run: it might need more than
+ * there is here. */
 __attribute__((constructor)) static void begin(void)
 {
 	struct fp_agent_error error = {.text = ""};

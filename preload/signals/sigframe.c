@@ -57,7 +57,8 @@ void fp_sigframe_back(void);
 struct context *fp_sigframe_leave(struct context *context);
 extern const uint64_t fp_sigframe_blocked;
 
-/* What is blocked while a frame is on its way back. On its way there the kernel's action blocks it. */
+/* What is blocked while a frame is on its way back. On its way there the kernel's action blocks
+ * it. */
 const uint64_t fp_sigframe_blocked = ~FAULTS;
 static const uint64_t faults = FAULTS;
 

@@ -6,8 +6,8 @@
  * that faults while it is. So a SIGBUS that somebody sends is delivered at once: the program's
  * handler runs, or the default action ends the program, or the program ignores it. Nothing is kept.
  *
- * One exception: a thread that works for the agent may hold locks. It gets the signal when it leaves
- * the agent (agent_sigmask.h).
+ * One exception: a thread that works for the agent may hold locks. It gets the signal when it
+ * leaves the agent (agent_sigmask.h).
  */
 #ifndef FP_SIGMASK_H
 #define FP_SIGMASK_H

@@ -22,7 +22,8 @@
 #define STACK_NEAR   (64u << 20)
 #define STRING_STEP  256u
 
-/* A mapping of its own, for what the scratch is too small for: safe in signal handlers, unlike malloc. */
+/* A mapping of its own, for what the scratch is too small for: safe in signal handlers, unlike
+ * malloc. */
 struct fp_call_args_block {
 	struct fp_call_args_block *next;
 	size_t len;
@@ -55,7 +56,8 @@ static bool is_on_stack(const char *p, size_t len)
 	return here < self && (size_t)(self - here) < STACK_NEAR && p + len <= self;
 }
 
-/* By the kernel, for whom a bad address is an error and not a signal. On a stack that is itself far, by hand.
+/* By the kernel, for whom a bad address is an error and not a signal. On a stack that is itself
+ * far, by hand.
  */
 static int copy_checked(void *dst, const void *src, size_t len)
 {
@@ -491,8 +493,8 @@ static int add_object(struct fp_call_args *job, const struct fp_call_piece *piec
 	return 0;
 }
 
-/* Kinds whose futex is shared between processes or inherits priority: for them the kernel looks at the word
- * on unlocking as well. */
+/* Kinds whose futex is shared between processes or inherits priority: for them the kernel looks at
+ * the word on unlocking as well. */
 bool fp_call_args_is_special_mutex(const void *mutex)
 {
 	const int special =

@@ -1,8 +1,8 @@
 /*
  * See calls.h. The one interpreter of rows. Invariants:
  *   - A call whose memory is all local goes to the C library with the arguments it came with.
- *   - What was prepared is let go of on every way out: return, cancellation (this file is compiled with
- *     -fexceptions), and a longjmp out of a signal handler (at the thread's next call).
+ *   - What was prepared is let go of on every way out: return, cancellation (this file is compiled
+ *     with -fexceptions), and a longjmp out of a signal handler (at the thread's next call).
  *   - errno is the C library's, or as it was.
  */
 #include "calls.h"
@@ -172,8 +172,8 @@ static bool is_fault(long ret)
 }
 
 /*
- * Held both ways, where it is, and with what follows: some numbers say less than the truth about the
- * direction, and of some structs only how long their head is.
+ * Held both ways, where it is, and with what follows: some numbers say less than the truth about
+ * the direction, and of some structs only how long their head is.
  */
 static void choose_by_number(struct call_request *q, unsigned long number)
 {
@@ -244,7 +244,8 @@ static bool may_be_far(struct call_request *q)
 
 /* ---- a call whose memory is held, or copied, at once ---- */
 
-/* True if what the kernel takes is not known to the last byte: an EFAULT need not be the program's fault. */
+/* True if what the kernel takes is not known to the last byte: an EFAULT need not be the program's
+ * fault. */
 static bool is_guess(const struct call_request *q)
 {
 	for (unsigned i = 0; i < FP_PIECES && q->pieces[i].kind != FP_PIECE_END; i++)
@@ -468,7 +469,8 @@ static long do_long(struct call_request *q)
 
 /* ---- the way in ---- */
 
-/* True and *ret: what the call is about needs no kernel. The objects of other rows never come here. */
+/* True and *ret: what the call is about needs no kernel. The objects of other rows never come
+ * here. */
 static bool without_kernel(struct call_request *q, long *ret)
 {
 	unsigned first = FP_HOW_FIRST(q->how);

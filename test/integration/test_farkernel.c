@@ -180,8 +180,8 @@ static void *read_event(void *arg)
 	return NULL;
 }
 
-/* However long somebody is in a shared section, no event is read meanwhile, so nobody goes on who changed
- * the layout.
+/* However long somebody is in a shared section, no event is read meanwhile, so nobody goes on who
+ * changed the layout.
  */
 static void no_event_is_read_in_a_passage(void **state)
 {

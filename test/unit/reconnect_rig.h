@@ -1,6 +1,6 @@
 /*
- * A store over node 0 of the fake transport, with a lane and a slot for every page. Room: test/unit,
- * test_reconnect*.c.
+ * A store over node 0 of the fake transport, with a lane and a slot for every page. Room:
+ * test/unit, test_reconnect*.c.
  */
 #ifndef FP_RECONNECT_RIG_H
 #define FP_RECONNECT_RIG_H

@@ -1,6 +1,6 @@
 /*
- * Links and ways of a node that comes back: lanes and their old links, several ports, transports that
- * are better or worse. Over the fake transport. Room: test/unit.
+ * Links and ways of a node that comes back: lanes and their old links, several ports, transports
+ * that are better or worse. Over the fake transport. Room: test/unit.
  */
 #include "reconnect_rig.h"
 

@@ -151,7 +151,8 @@ static int apply_budget(struct fp_agent *agent, uint64_t bytes)
 	uint64_t pages = bytes >> FP_PAGE_SHIFT;
 	int r;
 
-	/* twice as many entries as pages can be resident: a full queue then holds enough stale ones to drop
+	/* twice as many entries as pages can be resident: a full queue then holds enough stale ones
+	 * to drop
 	 */
 	r = fp_evict_queue_reserve(&agent->far.evict_queue, 2 * pages + 4096);
 	if (r < 0)
@@ -213,7 +214,8 @@ void fp_agent_close_kernel(struct fp_agent *agent)
 	far->pidfd = far->mem_fd = far->stat_fd = far->pagemap_fd = -1;
 }
 
-/* A kernel before 6.13 refuses most advice by process_madvise: then each run is advised by itself. */
+/* A kernel before 6.13 refuses most advice by process_madvise: then each run is advised by
+ * itself. */
 static void probe_process_madvise(struct fp_far *far)
 {
 	struct iovec run = {.iov_base = far->base, .iov_len = FP_PAGE_SIZE};
@@ -276,8 +278,8 @@ static void describe(struct fp_agent *agent)
 	}
 }
 
-/* Where pages go for which nobody chose a place: asked of the environment once, as that may become far. It
- * stays empty where there is none. */
+/* Where pages go for which nobody chose a place: asked of the environment once, as that may become
+ * far. It stays empty where there is none. */
 static void find_stats_place(struct fp_agent *agent)
 {
 	char dir[sizeof(agent->stats_default) - 16];
@@ -290,7 +292,8 @@ static void find_stats_place(struct fp_agent *agent)
 		fp_log(FP_LOG_NOTICE, "stats", "there is no folder for the statistics: %s", strerror(-r));
 }
 
-/* A process of another pid namespace may have our number, and our page's name: then we take the next one. */
+/* A process of another pid namespace may have our number, and our page's name: then we take the
+ * next one. */
 static int create_stats(struct fp_agent *agent, const char *pattern)
 {
 	pid_t number = getpid();
@@ -353,8 +356,8 @@ static int start_reconnector(struct fp_agent *agent)
 	return fp_reconnector_start(&options, &agent->reconnector);
 }
 
-/* The servers of faults in SIGBUS mode, and of holds. The fault thread needs its stage itself, where there is
- * one. */
+/* The servers of faults in SIGBUS mode, and of holds. The fault thread needs its stage itself,
+ * where there is one. */
 static int start_inline(struct fp_agent *agent, const struct fp_fault_options *fault)
 {
 	const struct fp_inline_options options = {
@@ -371,8 +374,8 @@ static int start_inline(struct fp_agent *agent, const struct fp_fault_options *f
 	return r;
 }
 
-/* Last, when all that is vital is open, and before the program runs on. Links are not: that one is lost is
- * told, and no byte is wrong. */
+/* Last, when all that is vital is open, and before the program runs on. Links are not: that one is
+ * lost is told, and no byte is wrong. */
 static int start_guard(struct fp_agent *agent, struct fp_agent_error *error)
 {
 	const struct fp_far *far = &agent->far;
@@ -625,8 +628,8 @@ void fp_agent_exiting(struct fp_agent *agent)
 	close_account(agent);
 }
 
-/* Half-built agents end here too. The fault thread goes first: it may need the reclaim thread until its last
- * fault, and both need the reconnector where a link breaks. */
+/* Half-built agents end here too. The fault thread goes first: it may need the reclaim thread until
+ * its last fault, and both need the reconnector where a link breaks. */
 void fp_agent_stop(struct fp_agent *agent)
 {
 	if (!agent)

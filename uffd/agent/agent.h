@@ -1,7 +1,7 @@
 /*
- * The agent: everything the compute side runs inside one process: the store, the far address space, the
- * pager, its threads and its stats page. Room: uffd, its front door: the preload shim and libfarpage use this
- * header and space.h, and nothing else of the folder.
+ * The agent: everything the compute side runs inside one process: the store, the far address space,
+ * the pager, its threads and its stats page. Room: uffd, its front door: the preload shim and
+ * libfarpage use this header and space.h, and nothing else of the folder.
  */
 #ifndef FP_AGENT_H
 #define FP_AGENT_H
@@ -48,8 +48,8 @@ struct fp_agent_options {
 	bool own_handler;         /* the caller has a handler of SIGBUS, which asks fp_agent_signal first */
 	const char *stats_path;   /* see fp_statspage_expand; NULL: the default place, unlinked at the end */
 	/*
-	 * Brackets everything that the agent allocates on a program's thread (and its own threads), so that
-	 * the shim's malloc serves it from local memory. May be NULL.
+	 * Brackets everything that the agent allocates on a program's thread (and its own threads),
+	 * so that the shim's malloc serves it from local memory. May be NULL.
 	 */
 	void (*enter_local)(void);
 	void (*leave_local)(void);
@@ -63,33 +63,37 @@ struct fp_agent_error {
 };
 
 /*
- * Connects to the nodes, reserves address space, starts the threads. Blocks. 0 and *ret_agent; else a
- * negative errno and error->text: -EPERM (userfaultfd is not permitted: the text says which remedies apply),
- * -ENOSYS, -EINVAL, those of fp_store_open. Several agents may live in one process; the shim has one.
+ * Connects to the nodes, reserves address space, starts the threads. Blocks. 0 and *ret_agent; else
+ * a negative errno and error->text: -EPERM (userfaultfd is not permitted: the text says which
+ * remedies apply), -ENOSYS, -EINVAL, those of fp_store_open. Several agents may live in one
+ * process; the shim has one.
  */
 int fp_agent_start(const struct fp_agent_options *options, struct fp_agent **ret_agent,
                    struct fp_agent_error *error);
 
-/* Ends threads and sessions and gives the address space back: whatever was mapped is gone. NULL is fine. */
+/* Ends threads and sessions and gives the address space back: whatever was mapped is gone. NULL is
+ * fine. */
 void fp_agent_stop(struct fp_agent *agent);
 
-/* The program is about to exit: the stats page says so, and is unlinked unless the user named it. Idempotent.
+/* The program is about to exit: the stats page says so, and is unlinked unless the user named it.
+ * Idempotent.
  */
 void fp_agent_exiting(struct fp_agent *agent);
 
 /*
- * The process is about to become somebody whom its nodes may refuse. In a forked child that has no sessions
- * of its own yet, waits for these, up to the deadline of its first calls. Any thread of the program; errno
- * stays.
+ * The process is about to become somebody whom its nodes may refuse. In a forked child that has no
+ * sessions of its own yet, waits for these, up to the deadline of its first calls. Any thread of
+ * the program; errno stays.
  */
 void fp_agent_await_sessions(struct fp_agent *agent);
 
-/* True if a node is reached by a network: a child connects anew, in the network of the thread that forks. */
+/* True if a node is reached by a network: a child connects anew, in the network of the thread that
+ * forks. */
 bool fp_agent_needs_network(const struct fp_agent *agent);
 
 /*
- * The bracket around calls of space.h: signals are blocked, and what is allocated is local (enter_local).
- * Returns what leaving takes.
+ * The bracket around calls of space.h: signals are blocked, and what is allocated is local
+ * (enter_local). Returns what leaving takes.
  */
 uint64_t fp_agent_enter(const struct fp_agent *agent);
 void fp_agent_leave(const struct fp_agent *agent, uint64_t mask);
@@ -97,39 +101,41 @@ void fp_agent_leave(const struct fp_agent *agent, uint64_t mask);
 struct fp_space *fp_agent_space(struct fp_agent *agent);
 struct fp_statspage *fp_agent_stats(struct fp_agent *agent);
 
-/* Checks without starting anything that this process may use userfaultfd as far memory needs; 0 or as above.
+/* Checks without starting anything that this process may use userfaultfd as far memory needs; 0 or
+ * as above.
  */
 int fp_agent_check_kernel(struct fp_agent_error *error);
 
 /*
- * The agent keeps the thread that faults most on the fault thread's CPU (FP_AFFINITY_AUTO). release: before
- * the calling thread makes threads or programs, or chooses its CPUs. original: true and *ret_set if thread
- * tid is kept so: what it may run on as far as the program knows.
+ * The agent keeps the thread that faults most on the fault thread's CPU (FP_AFFINITY_AUTO).
+ * release: before the calling thread makes threads or programs, or chooses its CPUs. original: true
+ * and *ret_set if thread tid is kept so: what it may run on as far as the program knows.
  */
 void fp_agent_affinity_release(struct fp_agent *agent);
 bool fp_agent_affinity_original(struct fp_agent *agent, pid_t tid, cpu_set_t *ret_set);
 
 /*
- * True in a child that was made by a bare system call, behind fork's back: it has no far memory and no agent,
- * and must not use what looks like its parent's. stop_stray ends such a process with a message and status
+ * True in a child that was made by a bare system call, behind fork's back: it has no far memory and
+ * no agent, and must not use what looks like its parent's. stop_stray ends such a process with a
+ * message and status
  * 125. Signal handlers too.
  */
 bool fp_agent_is_stray(const struct fp_agent *agent);
 void fp_agent_stop_stray(const struct fp_agent *agent);
 
 /*
- * Holds: where the kernel can't fault on far memory (inline faults, or only user-mode faults permitted), each
- * system call that hands memory over is bracketed by a hold of it.
+ * Holds: where the kernel can't fault on far memory (inline faults, or only user-mode faults
+ * permitted), each system call that hands memory over is bracketed by a hold of it.
  *
  *   r = fp_agent_pin(agent, ranges, n, &hold);   makes it resident, and keeps it so
  *   ... the system call ...
  *   fp_agent_unpin(agent, &hold);
  *
- * Any thread of the program, signal handlers too, nested; no lock, no allocation. struct fp_pin is on the
- * stack of the thread that made it and undoes it, the last one first; those that a longjmp or a cancelled
- * thread left behind end with that thread's next hold, or by fp_agent_thread_ends. Layout calls of other
- * threads go on meanwhile, as the kernel's do: what they unmap, the call finds unmapped. In a forked child
- * the forking thread's holds go on, all others are gone.
+ * Any thread of the program, signal handlers too, nested; no lock, no allocation. struct fp_pin is
+ * on the stack of the thread that made it and undoes it, the last one first; those that a longjmp
+ * or a cancelled thread left behind end with that thread's next hold, or by fp_agent_thread_ends.
+ * Layout calls of other threads go on meanwhile, as the kernel's do: what they unmap, the call
+ * finds unmapped. In a forked child the forking thread's holds go on, all others are gone.
  */
 struct fp_pin_range {
 	const void *addr; /* any address and length: what of it is not far is left alone */
@@ -145,16 +151,16 @@ struct fp_pin {
 };
 
 /*
- * The handler of SIGBUS, which a fault raises with FP_FAULT_MODE_INLINE, asks this first, with the arguments
- * that it got. True: it was a page of an agent in this process, and the thread may go on; or it
- * was sent while the thread worked for one, and comes once more. False: it is the
- * program's to deal with; so is the loss of a page. On any thread, on local memory, with all signals blocked;
+ * The handler of SIGBUS, which a fault raises with FP_FAULT_MODE_INLINE, asks this first, with the
+ * arguments that it got. True: it was a page of an agent in this process, and the thread may go on;
+ * or it was sent while the thread worked for one, and comes once more. False: it is the program's
+ * to deal with; so is the loss of a page. On any thread, on local memory, with all signals blocked;
  * it may take as long as a fault does, at most the deadline.
  */
 bool fp_agent_signal(const siginfo_t *info, const void *context);
 
-/* What the calling thread holds, as a number; and back to that, after a child of vfork that may have been
- * killed in a call. */
+/* What the calling thread holds, as a number; and back to that, after a child of vfork that may
+ * have been killed in a call. */
 unsigned fp_agent_pin_depth(void);
 void fp_agent_pin_vforked(unsigned depth);
 
@@ -163,9 +169,10 @@ bool fp_agent_needs_pins(const struct fp_agent *agent);
 
 /*
  * Makes every far page of the ranges resident (and writable where write) and keeps it so until
- * fp_agent_unpin. Waits as faults do, at most the deadline a page. What is unmapped, of another protection,
- * or lost, is passed over: of that the kernel answers EFAULT, or a short count, as it always would. 0 and
- * *ret_hold; -E2BIG: together more than a quarter of the local memory; -ENOMEM: 262144 ranges are held.
+ * fp_agent_unpin. Waits as faults do, at most the deadline a page. What is unmapped, of another
+ * protection, or lost, is passed over: of that the kernel answers EFAULT, or a short count, as it
+ * always would. 0 and *ret_hold; -E2BIG: together more than a quarter of the local memory; -ENOMEM:
+ * 262144 ranges are held.
  */
 int fp_agent_pin(struct fp_agent *agent, const struct fp_pin_range *ranges, unsigned n,
                  struct fp_pin *ret_hold);
@@ -175,16 +182,18 @@ void fp_agent_unpin(struct fp_agent *agent, struct fp_pin *hold);
 bool fp_agent_is_blind_to_devices(const struct fp_agent *agent);
 
 /*
- * For calls in which a device may write into memory (O_DIRECT). Where holds are needed, a hold. Where the
- * kernel faults by itself, but capture can't tell that a page is pinned: keeps the far pages of the ranges
- * from leaving, without bringing them in. Else nothing. As fp_agent_pin in all other respects.
+ * For calls in which a device may write into memory (O_DIRECT). Where holds are needed, a hold.
+ * Where the kernel faults by itself, but capture can't tell that a page is pinned: keeps the far
+ * pages of the ranges from leaving, without bringing them in. Else nothing. As fp_agent_pin in all
+ * other respects.
  */
 int fp_agent_pin_for_device(struct fp_agent *agent, const struct fp_pin_range *ranges, unsigned n,
                             struct fp_pin *ret_hold);
 
 /*
- * The call answered EFAULT though all was held: looks at what the kernel really has. True if something that
- * had gone behind our back (a raw madvise) is there again, so that the call may be tried once more.
+ * The call answered EFAULT though all was held: looks at what the kernel really has. True if
+ * something that had gone behind our back (a raw madvise) is there again, so that the call may be
+ * tried once more.
  */
 bool fp_agent_pin_again(struct fp_agent *agent, const struct fp_pin_range *ranges, unsigned n);
 

@@ -1,10 +1,11 @@
 /*
- * Holds: what a system call is handed is made resident and kept so, where the kernel can't fault on far
- * memory itself. See agent.h for the calls and pin.h for the protocol. Room: uffd. On the program's threads
- * and in their signal handlers: no lock, no allocation; all signals are blocked while a page is served.
+ * Holds: what a system call is handed is made resident and kept so, where the kernel can't fault on
+ * far memory itself. See agent.h for the calls and pin.h for the protocol. Room: uffd. On the
+ * program's threads and in their signal handlers: no lock, no allocation; all signals are blocked
+ * while a page is served.
  *
- * That a page's word says RESIDENT must mean that the kernel can read it, and with DIRTY that it can write
- * it: whoever settles a word so lifts the page's protection first.
+ * That a page's word says RESIDENT must mean that the kernel can read it, and with DIRTY that it
+ * can write it: whoever settles a word so lifts the page's protection first.
  */
 #include <errno.h>
 #include <sched.h>
@@ -26,9 +27,9 @@
 #define LINES       64u   /* new threads begin to look for a place in so many lines, in turn */
 
 /*
- * What this thread holds, the outermost first. A frame that was left by longjmp shows when a hold is made
- * above its place on the stack, or in the same struct. Written by this thread and its signal handlers, which
- * come and go in between.
+ * What this thread holds, the outermost first. A frame that was left by longjmp shows when a hold
+ * is made above its place on the stack, or in the same struct. Written by this thread and its
+ * signal handlers, which come and go in between.
  */
 static __thread struct {
 	unsigned depth;
@@ -196,7 +197,8 @@ static void drop_dead(const struct fp_agent *agent, uintptr_t frame, const struc
 		drop_notes(live);
 }
 
-/* The frame is noted before the places are taken: a signal handler in between finds an empty record. */
+/* The frame is noted before the places are taken: a signal handler in between finds an empty
+ * record. */
 static uint32_t note(struct fp_agent *agent, uintptr_t frame, const struct fp_pin *hold)
 {
 	unsigned i = own.depth;

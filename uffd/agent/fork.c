@@ -1,6 +1,6 @@
 /*
- * fork: the child sees exactly the parent's bytes at the moment of the fork, at the cost of a fork: nothing
- * is fetched. See agent.h, fp_agent_fork_*, and doc/architecture.md. Room: uffd.
+ * fork: the child sees exactly the parent's bytes at the moment of the fork, at the cost of a fork:
+ * nothing is fetched. See agent.h, fp_agent_fork_*, and doc/architecture.md. Room: uffd.
  *
  *     parent                                 child
  *     quiet: no control call is under way,
@@ -9,9 +9,10 @@
  *     fork ────────────────────────────────► own userfaultfd and threads; a look at each word; returns
  *     thaw, unlock, reconnector goes on           reconnector: own sessions, which adopt the parent's leases
  *
- * Faults of the parent's other threads go on meanwhile; what they bring in may overdraw the budget. None can
- * install a page while the kernel copies the page tables, and a word says ARRIVING before its page is there
- * and RESIDENT only after: so what a word promises the child is so, and ARRIVING is looked up.
+ * Faults of the parent's other threads go on meanwhile; what they bring in may overdraw the budget.
+ * None can install a page while the kernel copies the page tables, and a word says ARRIVING before
+ * its page is there and RESIDENT only after: so what a word promises the child is so, and ARRIVING
+ * is looked up.
  */
 #include "agent_priv.h"
 
@@ -38,7 +39,8 @@
 #define CHUNK_PAGES       (1u << FP_CHUNK_SHIFT)
 #define NODE_LOOK_US      1000u
 
-/* Calls act with each stretch of the range in which nothing foreign is mapped. 0, or what act failed with. */
+/* Calls act with each stretch of the range in which nothing foreign is mapped. 0, or what act
+ * failed with. */
 static int each_stretch(struct fp_agent *agent,
                         int (*act)(struct fp_agent *agent, uint32_t start, uint32_t end))
 {
@@ -89,8 +91,9 @@ static void bring_in(struct fp_agent *agent, const volatile void *addr, size_t l
 }
 
 /*
- * In the child, the C library resets the locks of all open streams before any handler of ours runs; a stream
- * whose memory is remote would read zeros there. So each is brought in now; nothing leaves any more.
+ * In the child, the C library resets the locks of all open streams before any handler of ours runs;
+ * a stream whose memory is remote would read zeros there. So each is brought in now; nothing leaves
+ * any more.
  */
 static void touch_streams(struct fp_agent *agent)
 {
@@ -105,7 +108,8 @@ static void touch_streams(struct fp_agent *agent)
 	_IO_list_unlock();
 }
 
-/* Copies what is still there: other threads change the environment as they like. Brings in what is far. */
+/* Copies what is still there: other threads change the environment as they like. Brings in what is
+ * far. */
 static size_t peek(struct fp_agent *agent, const void *from, void *to, size_t len)
 {
 	struct iovec local = {.iov_base = to, .iov_len = len};
@@ -119,8 +123,8 @@ static size_t peek(struct fp_agent *agent, const void *from, void *to, size_t le
 }
 
 /*
- * The reconnector of the child uses libraries that ask the environment, which a program may have moved into far
- * memory (so that ps shows another title): what brings far memory must not need it.
+ * The reconnector of the child uses libraries that ask the environment, which a program may have
+ * moved into far memory (so that ps shows another title): what brings far memory must not need it.
  */
 static void touch_environment(struct fp_agent *agent)
 {
@@ -153,9 +157,9 @@ static bool any_cut_off(const struct fp_agent *agent)
 }
 
 /*
- * While the reconnector rests no link is resumed, and what the fork needs may be remote, or held by a thread that
- * waits for a page. So the fork waits for nodes that are cut off: for one deadline, and longer only as long
- * as pages do.
+ * While the reconnector rests no link is resumed, and what the fork needs may be remote, or held by
+ * a thread that waits for a page. So the fork waits for nodes that are cut off: for one deadline,
+ * and longer only as long as pages do.
  */
 static void await_nodes(const struct fp_agent *agent)
 {
@@ -190,9 +194,10 @@ static void check_stack(void)
 }
 
 /*
- * What allocates must come to rest before the locks of the allocator are taken: who forks while another fork
- * is under way waits here, and so do calls that take leases, write-backs and the reconnector. Only then, when the
- * fork itself is all that there is to wait for, may the budget be overdrawn.
+ * What allocates must come to rest before the locks of the allocator are taken: who forks while
+ * another fork is under way waits here, and so do calls that take leases, write-backs and the
+ * reconnector. Only then, when the fork itself is all that there is to wait for, may the budget be
+ * overdrawn.
  */
 void fp_agent_fork_quiet(struct fp_agent *agent)
 {
@@ -280,7 +285,8 @@ static int take_over(struct fp_agent *agent, uint32_t start, uint32_t end)
 	                        (size_t)(end - start) << FP_PAGE_SHIFT);
 }
 
-/* A stats page of the child's own. A name without the process number in it is the parent's alone. */
+/* A stats page of the child's own. A name without the process number in it is the parent's
+ * alone. */
 static int renew_stats(struct fp_agent *agent, uint64_t mapped_peak_bytes, struct fp_agent_error *error)
 {
 	const char *path = agent->options.stats_path;
@@ -297,7 +303,8 @@ static int renew_stats(struct fp_agent *agent, uint64_t mapped_peak_bytes, struc
 
 /* ---- the child's pages ---- */
 
-/* In memory, or in swap: asked by trying to install a page there, which is dropped again if it was not. */
+/* In memory, or in swap: asked by trying to install a page there, which is dropped again if it was
+ * not. */
 static bool is_present(const struct fp_far *far, uint32_t page)
 {
 	void *addr = fp_far_addr(far, page);
@@ -333,9 +340,9 @@ static bool may_revive(const struct fp_far *far, uint32_t page, uint64_t word)
 }
 
 /*
- * What is here counts as written: the child's page table has lost its protection, so its slot is of no use to
- * us. Of what was on its way in at the fork the kernel tells whether it has come; it is not dirty if it
- * was to be fetched.
+ * What is here counts as written: the child's page table has lost its protection, so its slot is of
+ * no use to us. Of what was on its way in at the fork the kernel tells whether it has come; it is
+ * not dirty if it was to be fetched.
  */
 static unsigned adopt(struct fp_far *far, uint32_t page, uint64_t old)
 {
@@ -361,8 +368,8 @@ static unsigned adopt(struct fp_far *far, uint32_t page, uint64_t old)
 }
 
 /*
- * The pages of [start, end) in chunks that were touched; others are ZERO. The range has millions of chunks,
- * so they are looked at by the word. The sum of what act returns.
+ * The pages of [start, end) in chunks that were touched; others are ZERO. The range has millions of
+ * chunks, so they are looked at by the word. The sum of what act returns.
  */
 static unsigned each_touched(struct fp_far *far, uint32_t start, uint32_t end,
                              unsigned (*act)(struct fp_far *far, uint32_t page))

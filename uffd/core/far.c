@@ -25,8 +25,8 @@
 
 #define RESERVE_BYTES     (4ull << 40)
 #define RESERVE_MIN_BYTES (1ull << 30)
-/* The lowest 4 GiB are left to emulators, which take all of them, to MAP_32BIT and to programs that are not
- * position-independent. */
+/* The lowest 4 GiB are left to emulators, which take all of them, to MAP_32BIT and to programs that
+ * are not position-independent. */
 #define LOW_START            (4ull << 30)
 #define LOW_START_OVER_BREAK (32ull << 30)
 #define GAP_BYTES            (8ull << 40)
@@ -60,9 +60,9 @@ static void release(void *p, uint64_t bytes)
 }
 
 /*
- * A process may be started with all its memory mergeable (systemd's MemoryKSM). What the kernel merges loses
- * its write protection (mm/ksm.c, replace_page, Linux 6.18), and a page that is written after that would be
- * dropped as clean. What is given MADV_MERGEABLE goes on being merged.
+ * A process may be started with all its memory mergeable (systemd's MemoryKSM). What the kernel
+ * merges loses its write protection (mm/ksm.c, replace_page, Linux 6.18), and a page that is
+ * written after that would be dropped as clean. What is given MADV_MERGEABLE goes on being merged.
  */
 static void end_merging(void)
 {
@@ -70,10 +70,10 @@ static void end_merging(void)
 }
 
 /*
- * Low in the address space, where programs ask by a hint for their heaps: a Java VM below 32 GiB, to have
- * short pointers; Go, GHC and SBCL below 1 TiB. So such heaps are far and lie where they should. The break of
- * a program that is not position-independent starts below, and has room to grow. NULL: it is taken, or the
- * limits allow less than all of the range.
+ * Low in the address space, where programs ask by a hint for their heaps: a Java VM below 32 GiB,
+ * to have short pointers; Go, GHC and SBCL below 1 TiB. So such heaps are far and lie where they
+ * should. The break of a program that is not position-independent starts below, and has room to
+ * grow. NULL: it is taken, or the limits allow less than all of the range.
  */
 static void *reserve_low(uint64_t bytes)
 {
@@ -88,8 +88,8 @@ static void *reserve_low(uint64_t bytes)
 	return NULL;
 }
 
-/* What is low lies at no random place. So what is mapped there without a hint does, as precisely as the
- * kernel places large mappings itself, in the third quarter: hints ask for less. */
+/* What is low lies at no random place. So what is mapped there without a hint does, as precisely as
+ * the kernel places large mappings itself, in the third quarter: hints ask for less. */
 static uint32_t random_origin(uint64_t n_pages)
 {
 	uint64_t number = 0;
@@ -99,9 +99,9 @@ static uint32_t random_origin(uint64_t n_pages)
 }
 
 /*
- * The kernel looks for room from one end of its part of the address space. So the range leaves some free at
- * that end: what a bare system call unmaps in it is not the first place that a thread's stack or a library
- * gets.
+ * The kernel looks for room from one end of its part of the address space. So the range leaves some
+ * free at that end: what a bare system call unmaps in it is not the first place that a thread's
+ * stack or a library gets.
  */
 static void *reserve_high(uint64_t bytes)
 {
@@ -151,8 +151,8 @@ static int found_family(struct fp_far *far)
 }
 
 /*
- * Half of a limit is left to everything else. Against RLIMIT_DATA the tables count, and what is mapped of the
- * range: little of it is left to them.
+ * Half of a limit is left to everything else. Against RLIMIT_DATA the tables count, and what is
+ * mapped of the range: little of it is left to them.
  */
 static uint64_t range_bytes(void)
 {
@@ -177,7 +177,8 @@ int fp_far_reserve(struct fp_far *far)
 		if (bytes < RESERVE_MIN_BYTES)
 			return -ENOMEM;
 	}
-	/* the fault threads write the tables: what is used of them stays in memory, the least first */
+	/* the fault threads write the tables: what is used of them stays in memory, the least
+	 * first */
 	fp_lockedmem_lock(far->touched, CHUNKS(far->n_pages) / 8, true);
 	fp_lockedmem_lock((void *)far->filled_chunks, CHUNKS(far->n_pages) * sizeof(*far->filled_chunks),
 	                  true);
@@ -289,8 +290,8 @@ static void settle_event(struct fp_far *far, uint32_t page, enum fp_page_event e
 }
 
 /*
- * It stays where it was. The mapping went away under the fault, and whoever waits gets its SIGSEGV from the
- * kernel; or the kernel does not take the page now, and whoever waits faults again.
+ * It stays where it was. The mapping went away under the fault, and whoever waits gets its SIGSEGV
+ * from the kernel; or the kernel does not take the page now, and whoever waits faults again.
  */
 static void end_gone(struct fp_far *far, uint32_t page)
 {
@@ -322,8 +323,8 @@ static void say_refused(const struct fp_far *far, uint32_t page, int error)
 		       (void *)fp_far_addr(far, page), fp_strerror(error, why, sizeof(why)));
 }
 
-/* patience_ns: how long the kernel is waited for, while a system call changes the layout, or it has no
- * memory.
+/* patience_ns: how long the kernel is waited for, while a system call changes the layout, or it has
+ * no memory.
  */
 static unsigned install(struct fp_far *far, uint32_t page, unsigned n, const char *from, bool writable,
                         uint64_t patience_ns)

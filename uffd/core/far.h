@@ -1,7 +1,7 @@
 /*
- * What all threads of the compute side share: the reserved range, the words of its pages, the room they may
- * take, the eviction queue, the store and the counters; and the few operations on them that more than one
- * module needs. Room: uffd, inside.
+ * What all threads of the compute side share: the reserved range, the words of its pages, the room
+ * they may take, the eviction queue, the store and the counters; and the few operations on them
+ * that more than one module needs. Room: uffd, inside.
  */
 #ifndef FP_FAR_H
 #define FP_FAR_H
@@ -24,12 +24,14 @@
 
 #define FP_CHUNK_SHIFT 9 /* pages of one bit in far.touched: 2 MiB */
 
-/* Where captured pages wait for their write: so many batches can be on their way at once over a lane. */
+/* Where captured pages wait for their write: so many batches can be on their way at once over a
+ * lane. */
 #define FP_STAGE_PAGES (4 * FP_BUDGET_BATCH_MAX)
 
 /*
- * The first pages of the range are the agent's own: two stages and the stop page of the fault thread. The
- * rest of their chunk is in no mapping: the program's memory begins with a whole one (kernel_filled.h).
+ * The first pages of the range are the agent's own: two stages and the stop page of the fault
+ * thread. The rest of their chunk is in no mapping: the program's memory begins with a whole one
+ * (kernel_filled.h).
  */
 #define FP_FAR_OWN_USED  (2 * FP_STAGE_PAGES + 1)
 #define FP_FAR_OWN_PAGES (((FP_FAR_OWN_USED - 1) | ((1u << FP_CHUNK_SHIFT) - 1)) + 1)
@@ -98,19 +100,21 @@ static inline void fp_count(_Atomic uint64_t *counter, uint64_t n)
 }
 
 /*
- * Reserves address space and tables, halving the size while the limits (RLIMIT_AS, overcommit) refuse, and
- * registers it. far->uffd is open. 0 or a negative errno; release with fp_far_unreserve.
+ * Reserves address space and tables, halving the size while the limits (RLIMIT_AS, overcommit)
+ * refuse, and registers it. far->uffd is open. 0 or a negative errno; release with
+ * fp_far_unreserve.
  */
 int fp_far_reserve(struct fp_far *far);
 void fp_far_unreserve(struct fp_far *far);
 
-/* madvise(MADV_DONTNEED) of n pages, to have them leave. False: they stay. errno is the kernel's. */
+/* madvise(MADV_DONTNEED) of n pages, to have them leave. False: they stay. errno is the
+ * kernel's. */
 bool fp_far_drop(struct fp_far *far, uint32_t page, uint32_t n);
 
 /*
- * Whether a child that is made now has n pages of the range as well: only while a fork of ours is under way,
- * as only that gives the child an agent. A child that a bare system call makes has no far memory: it can't
- * read zeros.
+ * Whether a child that is made now has n pages of the range as well: only while a fork of ours is
+ * under way, as only that gives the child an agent. A child that a bare system call makes has no
+ * far memory: it can't read zeros.
  */
 void fp_far_inherit(struct fp_far *far, uint32_t page, uint32_t n, bool inherit);
 /* In the child of a fork of ours. */
@@ -120,45 +124,51 @@ static inline bool fp_far_is_stray(const struct fp_far *far)
 {
 	return far->family && !atomic_load_explicit(far->family, memory_order_relaxed);
 }
-/* Ends the process if it is such a child, with a message and status 125: before it touches what its parent's
- * agent alone may touch. */
+/* Ends the process if it is such a child, with a message and status 125: before it touches what its
+ * parent's agent alone may touch. */
 void fp_far_check_family(const struct fp_far *far);
 
-/* Carries out what a step that ended an owned state asks of anyone: the queue entry and the wake-up. */
+/* Carries out what a step that ended an owned state asks of anyone: the queue entry and the
+ * wake-up. */
 void fp_far_settle(struct fp_far *far, uint32_t page, struct fp_page_step step);
 
 /*
- * Ends the ARRIVING of n pages from page on by installing n * 4 KiB from src (local memory, present),
- * writable or write-protected. Every page ends: installed, found present, or gone (its token is given back).
- * Never blocks longer than the deadline: what the kernel does not take until then, as a system call is
- * changing the layout all that time, goes back to where it was (ZERO, REMOTE), and who waits faults again.
- * Returns how many pages are resident now. Agent threads.
+ * Ends the ARRIVING of n pages from page on by installing n * 4 KiB from src (local memory,
+ * present), writable or write-protected. Every page ends: installed, found present, or gone (its
+ * token is given back). Never blocks longer than the deadline: what the kernel does not take until
+ * then, as a system call is changing the layout all that time, goes back to where it was (ZERO,
+ * REMOTE), and who waits faults again. Returns how many pages are resident now. Agent threads.
  */
 unsigned fp_far_install(struct fp_far *far, uint32_t page, unsigned n, const void *src, bool writable);
 
 /*
- * The same, writable, for a page of which src is the only copy: it has nowhere to go back to. Blocks until
- * the kernel takes it, or its mapping is gone: as long as a system call takes to change the layout.
+ * The same, writable, for a page of which src is the only copy: it has nowhere to go back to.
+ * Blocks until the kernel takes it, or its mapping is gone: as long as a system call takes to
+ * change the layout.
  */
 void fp_far_put_back(struct fp_far *far, uint32_t page, const void *src);
 
 /*
- * True if what failed with error may yet work, until a deadline: a system call is changing the layout, or the
- * kernel has no memory at this moment. Waits a little. Not in a shared section (events.h).
+ * True if what failed with error may yet work, until a deadline: a system call is changing the
+ * layout, or the kernel has no memory at this moment. Waits a little. Not in a shared section
+ * (events.h).
  */
 bool fp_far_may_pass(struct fp_far *far, ssize_t error, uint64_t until_ns);
 
-/* Lifts a page's write protection and wakes; waits for who is changing the layout. 0; -ENOENT: no mapping. */
+/* Lifts a page's write protection and wakes; waits for who is changing the layout. 0; -ENOENT: no
+ * mapping. */
 int fp_far_unprotect(struct fp_far *far, uint32_t page);
 
-/* How many nodes are up: without one nothing can leave; and how many are cut off, and may be up again. Any
- * thread. */
+/* How many nodes are up: without one nothing can leave; and how many are cut off, and may be up
+ * again. Any thread. */
 void fp_far_count_nodes(const struct fp_far *far, unsigned *ret_up, unsigned *ret_cut_off);
 
-/* How long to wait for the nodes that are cut off, and may be up again; 0: there is none. Any thread. */
+/* How long to wait for the nodes that are cut off, and may be up again; 0: there is none. Any
+ * thread. */
 uint64_t fp_far_patience_ns(const struct fp_far *far);
 
-/* Why nothing leaves for so long. 0: what is resident is pinned, and only overdrawing helps. Any thread. */
+/* Why nothing leaves for so long. 0: what is resident is pinned, and only overdrawing helps. Any
+ * thread. */
 int fp_far_why_stuck(const struct fp_far *far);
 
 /* A sheet of zeros as long as the longest install; never written. */

@@ -22,8 +22,8 @@
 #endif
 
 /*
- * A chunk's word: its state, and which run of its pages is kernel-filled. The rest of it may hold other mappings,
- * foreign ones too, which must not be registered.
+ * A chunk's word: its state, and which run of its pages is kernel-filled. The rest of it may hold
+ * other mappings, foreign ones too, which must not be registered.
  *
  *  31        21 20     11 10      2 1     0
  * +------------+---------+---------+-------+
@@ -74,8 +74,8 @@ void fp_kernel_filled_open(struct fp_far *far)
 
 	if (!far->filled_chunks)
 		return;
-	/* an older kernel refuses both where it is locked, that is, in the process that made it: it is new
-	 * there */
+	/* an older kernel refuses both where it is locked, that is, in the process that made it: it
+	 * is new there */
 	if (madvise((void *)far->filled_chunks, bytes, MADV_DONTNEED_LOCKED) < 0)
 		(void)madvise((void *)far->filled_chunks, bytes, MADV_DONTNEED);
 	far->may_fill = far->pagemap_fd >= 0;
@@ -83,7 +83,8 @@ void fp_kernel_filled_open(struct fp_far *far)
 
 /* ---- begin ---- */
 
-/* Half of the budget is given freely; beyond that, only what goes on from kernel-filled memory, up to the margin. */
+/* Half of the budget is given freely; beyond that, only what goes on from kernel-filled memory, up
+ * to the margin. */
 static bool is_ample(const struct fp_far *far, uint32_t page)
 {
 	const _Atomic uint32_t *state = state_of(far, page);
@@ -99,8 +100,8 @@ static bool is_ample(const struct fp_far *far, uint32_t page)
 }
 
 /*
- * The pages around page that can be kernel-filled with it: ZERO ones, and those that are already as kernel-filled pages
- * are. Within the chunk, the mapping and the side of the present run.
+ * The pages around page that can be kernel-filled with it: ZERO ones, and those that are already as
+ * kernel-filled pages are. Within the chunk, the mapping and the side of the present run.
  */
 static struct chunk_run find_run(const struct fp_far *far, const struct fp_piece *piece, uint32_t page,
                                  uint32_t word)
@@ -201,7 +202,8 @@ static bool is_hole(const struct fp_far *far, uint32_t page, unsigned n)
 	return fp_presence_has_hole(fp_far_addr(far, page), (size_t)n << FP_PAGE_SHIFT);
 }
 
-/* A mapping that a system call ended while its registration was being changed ended unseen: it is noted now.
+/* A mapping that a system call ended while its registration was being changed ended unseen: it is
+ * noted now.
  */
 static void note_holes(struct fp_far *far, struct chunk_run run)
 {
@@ -221,10 +223,10 @@ static void note_holes(struct fp_far *far, struct chunk_run run)
 }
 
 /*
- * The kernel fills these pages, and still tells when their mapping ends: see events.h. At its limit of
- * mappings it may stop half-way, when some pages are its own already, and may have been filled. So the run is
- * kernel-filled all the same, and as much of it is registered as can be: a fault there finds a page absent that its
- * word says is resident, and fills it.
+ * The kernel fills these pages, and still tells when their mapping ends: see events.h. At its limit
+ * of mappings it may stop half-way, when some pages are its own already, and may have been filled.
+ * So the run is kernel-filled all the same, and as much of it is registered as can be: a fault
+ * there finds a page absent that its word says is resident, and fills it.
  */
 static int give_to_kernel(struct fp_far *far, struct chunk_run run)
 {
@@ -246,8 +248,8 @@ static int give_to_kernel(struct fp_far *far, struct chunk_run run)
 }
 
 /*
- * Looks at the layout once more when the pages are owned: had their mapping ended before, they could be made
- * kernel-filled in no mapping; if it ends now, the call that ends it waits for us.
+ * Looks at the layout once more when the pages are owned: had their mapping ended before, they
+ * could be made kernel-filled in no mapping; if it ends now, the call that ends it waits for us.
  */
 static bool release_run(struct fp_far *far, const struct fp_layout *layout, uint32_t changes,
                         struct chunk_run run, unsigned n_fresh)
@@ -313,7 +315,8 @@ bool fp_kernel_filled_begin(struct fp_far *far, const struct fp_layout *layout, 
 		atomic_store(state, word);
 		return false;
 	}
-	/* before the words: who takes one of these pages waits until all are settled, and finds them kernel-filled
+	/* before the words: who takes one of these pages waits until all are settled, and finds
+	 * them kernel-filled
 	 */
 	atomic_store(state, CHANGING);
 	settle_run(far, run);
@@ -344,8 +347,8 @@ void fp_kernel_filled_begin_mapping(struct fp_far *far, const struct fp_layout *
 
 /* ---- end ---- */
 
-/* Owns the pages of the run that were never filled, as far as the page map tells; others' entries are
- * cleared. Returns how many. */
+/* Owns the pages of the run that were never filled, as far as the page map tells; others' entries
+ * are cleared. Returns how many. */
 static unsigned own_absent(struct fp_far *far, struct chunk_run run, uint64_t *entries)
 {
 	unsigned n = 0;
@@ -361,8 +364,9 @@ static unsigned own_absent(struct fp_far *far, struct chunk_run run, uint64_t *e
 }
 
 /*
- * What was given to the kernel and never filled goes back to ZERO, and its tokens to the room. A page may be
- * filled between the look and the claim, so those that are owned are looked at again: now nobody can.
+ * What was given to the kernel and never filled goes back to ZERO, and its tokens to the room. A
+ * page may be filled between the look and the claim, so those that are owned are looked at again:
+ * now nobody can.
  */
 static void return_absent(struct fp_far *far, struct chunk_run run)
 {
@@ -387,8 +391,9 @@ static void return_absent(struct fp_far *far, struct chunk_run run)
 }
 
 /*
- * What a system call ended this very moment, and what it mapped there, may be among the pages: what can't be
- * registered, page by page, is nothing, or not ours. What can is let go again when the event is followed.
+ * What a system call ended this very moment, and what it mapped there, may be among the pages: what
+ * can't be registered, page by page, is nothing, or not ours. What can is let go again when the
+ * event is followed.
  */
 static int take_from_kernel(struct fp_far *far, struct chunk_run run)
 {
@@ -434,7 +439,8 @@ static void return_absent_but(struct fp_far *far, struct chunk_run run, struct c
 		return_absent(far, behind);
 }
 
-/* While the registration is under way the kernel lets nobody fill a page; after it, nobody can but us. */
+/* While the registration is under way the kernel lets nobody fill a page; after it, nobody can but
+ * us. */
 static int end(struct fp_far *far, _Atomic uint32_t *state, struct chunk_run run, struct chunk_run held)
 {
 	int r = take_own(far, run);
@@ -445,8 +451,8 @@ static int end(struct fp_far *far, _Atomic uint32_t *state, struct chunk_run run
 	return r;
 }
 
-/* A chunk that is CONVERTING was MANAGED, and what is being converted is not the caller's. One that is
- * CHANGING will not be for long: nobody blocks meanwhile. */
+/* A chunk that is CONVERTING was MANAGED, and what is being converted is not the caller's. One that
+ * is CHANGING will not be for long: nobody blocks meanwhile. */
 int fp_kernel_filled_end_held(struct fp_far *far, uint32_t start, uint32_t held_end)
 {
 	struct chunk_run held = {.start = start, .end = held_end};

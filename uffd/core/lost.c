@@ -27,7 +27,8 @@ void fp_lost_poison(struct fp_far *far, uint32_t page)
 
 /* ---- ends ---- */
 
-/* A bit for each node whose return makes room. It may be back by now: then any that is there does. */
+/* A bit for each node whose return makes room. It may be back by now: then any that is there
+ * does. */
 static uint32_t wanted_nodes(const struct fp_far *far)
 {
 	uint32_t away = 0, all = 0;
@@ -41,7 +42,8 @@ static uint32_t wanted_nodes(const struct fp_far *far)
 	return away || atomic_load(&far->full) ? away : all;
 }
 
-/* The page is LOST as yet: it is revived once its node is back. One without a slot only wanted for room. */
+/* The page is LOST as yet: it is revived once its node is back. One without a slot only wanted for
+ * room. */
 static void look_again(struct fp_far *far, uint64_t word)
 {
 	uint64_t slot = fp_page_slot(word);

@@ -27,7 +27,8 @@ static struct fp_leaving *batch_add(struct fp_batch *b, uint32_t page, bool move
 	return l;
 }
 
-/* Dropped behind our back by a raw system call: it reads zeros now, as the kernel promised the program. */
+/* Dropped behind our back by a raw system call: it reads zeros now, as the kernel promised the
+ * program. */
 static void vanished(struct fp_far *far, uint32_t page)
 {
 	uint64_t old;
@@ -73,10 +74,10 @@ static ssize_t move_out(struct fp_far *far, void *dst, uint32_t page, unsigned n
 }
 
 /*
- * After a fork a page is shared with the child until one side writes: ask the kernel for our own copy of it.
- * That is a write: to a protected page it would wait for us, who wait for it. So a dirty page is let be
- * written to, until it is moved, and a clean one gives -EINVAL: protected as it is, it can be copied, and
- * nobody has it pinned to write to it.
+ * After a fork a page is shared with the child until one side writes: ask the kernel for our own
+ * copy of it. That is a write: to a protected page it would wait for us, who wait for it. So a
+ * dirty page is let be written to, until it is moved, and a clean one gives -EINVAL: protected as
+ * it is, it can be copied, and nobody has it pinned to write to it.
  */
 static ssize_t unshare_and_move(struct fp_far *far, void *dst, uint32_t page)
 {
@@ -92,15 +93,16 @@ static ssize_t unshare_and_move(struct fp_far *far, void *dst, uint32_t page)
 	return move_out(far, dst, page, 1);
 }
 
-/* Captures the first pages of a run of neighbours; returns how many of them are dealt with, at least one. */
+/* Captures the first pages of a run of neighbours; returns how many of them are dealt with, at
+ * least one. */
 static unsigned take_by_move(struct fp_far *far, struct fp_batch *b, uint32_t page, unsigned n)
 {
 	char *dst = b->stage + (size_t)b->n * FP_PAGE_SIZE;
 	ssize_t r = move_out(far, dst, page, n);
 	unsigned k;
 
-	/* it refuses what goes past the end of a mapping: only of a single page does that say that it can't
-	 * be moved */
+	/* it refuses what goes past the end of a mapping: only of a single page does that say that
+	 * it can't be moved */
 	while (r == -EINVAL && n > 1) {
 		n /= 2;
 		r = move_out(far, dst, page, n);

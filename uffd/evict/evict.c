@@ -112,8 +112,8 @@ static unsigned put_back(struct fp_far *far, uint32_t *pages, unsigned n, uint64
 	return kept;
 }
 
-/* Pages that a system call has pinned stay. Their words say LEAVING already: who pins one from now on sees
- * that, and waits. */
+/* Pages that a system call has pinned stay. Their words say LEAVING already: who pins one from now
+ * on sees that, and waits. */
 static void spare_pinned(struct fp_evictor *ev)
 {
 	struct fp_pin_table *pins = &ev->far->pins;
@@ -123,7 +123,8 @@ static void spare_pinned(struct fp_evictor *ev)
 	ev->n_takes = put_back(ev->far, ev->takes, ev->n_takes, fp_pin_look(pins, ev->takes, ev->n_takes));
 }
 
-/* In a shared section: pages whose mapping a bare system call ended stay, and are forgotten later. */
+/* In a shared section: pages whose mapping a bare system call ended stay, and are forgotten
+ * later. */
 static void spare_unmapped(struct fp_evictor *ev)
 {
 	const struct fp_events *events = &ev->far->events;
@@ -276,7 +277,8 @@ static void end_written(struct fp_far *far, struct fp_leaving *l)
 	item_done(far, l, s.action != FP_ACT_PUT_BACK);
 }
 
-/* Whether the page may be written there: the slot's node answers, and no parent or child may read it. */
+/* Whether the page may be written there: the slot's node answers, and no parent or child may read
+ * it. */
 static bool can_write_to(const struct fp_far *far, uint64_t slot)
 {
 	return slot && fp_store_slot_up(far->store, slot) && !fp_store_slot_is_shared(far->store, slot);
@@ -321,8 +323,8 @@ static bool is_zero(const char *page)
 	return first == 0 && memcmp(page, page + sizeof(first), FP_PAGE_SIZE - sizeof(first)) == 0;
 }
 
-/* A page is written to its own slot, if that may be; the others get fresh ones by one call. Zero pages need
- * none. */
+/* A page is written to its own slot, if that may be; the others get fresh ones by one call. Zero
+ * pages need none. */
 static void choose_slots(struct fp_evictor *ev, struct fp_batch *b)
 {
 	struct fp_far *far = ev->far;

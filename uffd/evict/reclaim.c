@@ -25,8 +25,8 @@
 
 #define LANE_PAGES (4 * FP_BUDGET_BATCH_MAX)
 #define TICK_NS    (50 * FP_NSEC_PER_MSEC)
-/* Pauses when nothing could leave (all is pinned, or no node takes it): from the first to the longest,
- * doubling. */
+/* Pauses when nothing could leave (all is pinned, or no node takes it): from the first to the
+ * longest, doubling. */
 #define STUCK_NS      FP_NSEC_PER_MSEC
 #define STUCK_MAX     6u
 #define STUCK_GRANTED 2u
@@ -62,7 +62,8 @@ struct fp_reclaim {
 
 /* ---- evictions ---- */
 
-/* Ends when all of the range has left or was refused: what is still being written is reaped first. */
+/* Ends when all of the range has left or was refused: what is still being written is reaped
+ * first. */
 static void run_pageout(struct fp_reclaim *rc)
 {
 	uint32_t next;
@@ -209,8 +210,8 @@ static void publish(struct fp_reclaim *rc)
 	fp_reclaim_publish(rc->far);
 }
 
-/* What an outage took from the program it can have again. Sequentially consistent against the freeze, as
- * evictions are: no page is held while a fork is made. */
+/* What an outage took from the program it can have again. Sequentially consistent against the
+ * freeze, as evictions are: no page is held while a fork is made. */
 static void revive_pages(struct fp_reclaim *rc)
 {
 	struct fp_far *far = rc->far;
@@ -276,7 +277,8 @@ static void wait_for_work(struct fp_reclaim *rc, uint64_t until)
 	                       .tv_nsec = (long)(until % FP_NSEC_PER_SEC)};
 	ppoll(fds, n, &ts, NULL);
 	fp_clock_wake();
-	/* in this order: a kick that came between would have its signal taken and yet count as given */
+	/* in this order: a kick that came between would have its signal taken and yet count as
+	 * given */
 	eventfd_read(rc->far->budget.kick_fd, &ignored);
 	atomic_store(&rc->far->budget.kicked, false);
 }

@@ -1,9 +1,9 @@
 /*
  * The fault loop. See fault.h.
  *
- * Two ways to wait: when every node is reached by load and store, a fault is finished before the next is
- * looked at, and the thread blocks in read (the fastest way to be woken). Otherwise fetches are in flight,
- * and the thread polls the userfaultfd, the lanes and the room at once.
+ * Two ways to wait: when every node is reached by load and store, a fault is finished before the
+ * next is looked at, and the thread blocks in read (the fastest way to be woken). Otherwise fetches
+ * are in flight, and the thread polls the userfaultfd, the lanes and the room at once.
  */
 #include "fault.h"
 
@@ -46,8 +46,8 @@ static unsigned may_read(const struct fp_fault_loop *fl)
 	return FP_MIN(fl->server.n_free, FP_READ_FAULTS);
 }
 
-/* The agent's own pages lie below the stop page: a fault there means that captured bytes are gone. Better
- * no bytes than wrong ones. */
+/* The agent's own pages lie below the stop page: a fault there means that captured bytes are gone.
+ * Better no bytes than wrong ones. */
 static void stop_or_abort(struct fp_fault_loop *fl, uint64_t addr)
 {
 	if (addr != (uintptr_t)fl->stop_page)
@@ -118,8 +118,8 @@ static int timeout_ms(uint64_t deadline_ns)
 }
 
 /*
- * While the layout changes nothing can leave, so there is no room before the change is read; and what the
- * caller has unmapped may be all that was local.
+ * While the layout changes nothing can leave, so there is no room before the change is read; and
+ * what the caller has unmapped may be all that was local.
  */
 static void read_changes(struct fp_fault_loop *fl)
 {
@@ -153,8 +153,9 @@ static unsigned reap(struct fp_fault_loop *fl)
 }
 
 /*
- * After the last answer, lets the program go on before anything else: on this CPU it often comes to its next
- * fault before it is preempted, and then neither a sleep nor a wake-up is needed. True if it did.
+ * After the last answer, lets the program go on before anything else: on this CPU it often comes to
+ * its next fault before it is preempted, and then neither a sleep nor a wake-up is needed. True if
+ * it did.
  */
 static bool linger(struct fp_fault_loop *fl)
 {

@@ -1,7 +1,8 @@
 /*
  * The fault loop: the thread that reads the userfaultfd and brings every fault to its end (law 1).
- * Room: uffd. The thread runs with all signals blocked, on memory that was allocated and locked before it
- * started; it never allocates, logs or touches far memory but through userfaultfd (law 4).
+ * Room: uffd. The thread runs with all signals blocked, on memory that was allocated and locked
+ * before it started; it never allocates, logs or touches far memory but through userfaultfd (law
+ * 4).
  */
 #ifndef FP_FAULT_H
 #define FP_FAULT_H
@@ -26,8 +27,8 @@ struct fp_fault_options {
 /* Starts the thread. 0 or a negative errno. */
 int fp_fault_loop_start(const struct fp_fault_options *options, struct fp_fault_loop **ret_loop);
 
-/* Ends the thread; faults that come later wait for ever, so nobody may touch far memory any more. NULL is
- * fine. */
+/* Ends the thread; faults that come later wait for ever, so nobody may touch far memory any more.
+ * NULL is fine. */
 void fp_fault_loop_stop(struct fp_fault_loop *loop);
 
 /* In the child of a fork: frees the loop, whose thread stayed with the parent. NULL is fine. */

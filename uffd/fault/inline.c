@@ -138,7 +138,8 @@ void fp_inline_wait(struct fp_inline *in, unsigned n)
 		nap(FP_MIN(NAP_NS * (n - YIELDS + 1), NAP_MAX_NS));
 }
 
-/* Room comes back from the reclaim thread, and from pages that leave: nothing here can hasten it. */
+/* Room comes back from the reclaim thread, and from pages that leave: nothing here can hasten
+ * it. */
 static void wait_for_room(struct fp_server *sv)
 {
 	fp_budget_kick(&sv->far->budget);
@@ -161,8 +162,8 @@ static void sleep_for_answer(struct fp_server *sv)
 }
 
 /*
- * Until the page is there, or takes so long that the server is left with it: its node may be cut off for
- * minutes, and other faults need no node.
+ * Until the page is there, or takes so long that the server is left with it: its node may be cut
+ * off for minutes, and other faults need no node.
  */
 static void finish_over_wire(struct inline_server *p)
 {

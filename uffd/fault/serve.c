@@ -41,9 +41,9 @@ static void free_arrival(struct fp_server *sv, struct fp_arrival *a);
 /* ---- message ---- */
 
 /*
- * The word says resident, the kernel says missing: most likely this is the second message of a fault that has
- * ended, and the install finds the page present. If not, a raw system call dropped the page, and zeros are
- * what it must read.
+ * The word says resident, the kernel says missing: most likely this is the second message of a
+ * fault that has ended, and the install finds the page present. If not, a raw system call dropped
+ * the page, and zeros are what it must read.
  */
 static void verify(struct fp_server *sv, uint32_t page)
 {
@@ -54,8 +54,8 @@ static void verify(struct fp_server *sv, uint32_t page)
 	do {
 		r = fp_uffd_copy(&far->uffd, fp_far_addr(far, page), fp_zeros, FP_PAGE_SIZE, false);
 	} while (r == -EAGAIN && fp_far_may_pass(far, r, until_ns));
-	/* Any failure but EEXIST leaves the page missing: then the thread, woken, faults on it again. It
-	 * counts as written from here on, so nothing may keep it from being so. */
+	/* Any failure but EEXIST leaves the page missing: then the thread, woken, faults on it
+	 * again. It counts as written from here on, so nothing may keep it from being so. */
 	if (r == -EEXIST && fp_uffd_needs_pins(&far->uffd))
 		(void)fp_far_unprotect(far, page);
 	fp_far_settle(far, page, fp_pager_apply(&far->words[page], FP_EV_INSTALLED_RW, NULL));
@@ -163,7 +163,8 @@ static void begin_missing(struct fp_server *sv, const struct fp_uffd_fault *f, b
 
 /* ---- budget ---- */
 
-/* Reclaim fell behind. False if nothing can be done here: the evictor is busy, or nothing can leave. */
+/* Reclaim fell behind. False if nothing can be done here: the evictor is busy, or nothing can
+ * leave. */
 static bool make_room(struct fp_server *sv)
 {
 	unsigned n;
@@ -188,9 +189,9 @@ static unsigned take_room(struct fp_server *sv, unsigned n)
 }
 
 /*
- * True if waiting for room is of no use: a fork holds back what could leave, or it has a home, and only what
- * has none stays. A fork may wait for the very thread that faults: so what comes late comes anyway, but no
- * more than FORK_OVERDRAW at once.
+ * True if waiting for room is of no use: a fork holds back what could leave, or it has a home, and
+ * only what has none stays. A fork may wait for the very thread that faults: so what comes late
+ * comes anyway, but no more than FORK_OVERDRAW at once.
  */
 static bool must_overdraw(const struct fp_far *far, const struct fp_arrival *a, uint64_t now_ns)
 {
@@ -200,7 +201,8 @@ static bool must_overdraw(const struct fp_far *far, const struct fp_arrival *a, 
 	                                            now_ns >= a->begun_ns + far->deadline_ns);
 }
 
-/* True if no room helps: the page's node is lost, or cut off for so long that it is not waited for any more.
+/* True if no room helps: the page's node is lost, or cut off for so long that it is not waited for
+ * any more.
  */
 static bool is_beyond_reach(const struct fp_far *far, const struct fp_arrival *a)
 {
@@ -213,9 +215,9 @@ static bool is_beyond_reach(const struct fp_far *far, const struct fp_arrival *a
 }
 
 /*
- * What becomes of it, for which there is no room: WAITS; 0: it comes all the same; or why it is lost. The
- * want of room alone loses nothing: it waits while a node may come back that could take what is here. One
- * that can be read is not lost for want of room.
+ * What becomes of it, for which there is no room: WAITS; 0: it comes all the same; or why it is
+ * lost. The want of room alone loses nothing: it waits while a node may come back that could take
+ * what is here. One that can be read is not lost for want of room.
  */
 static int fate_of_starved(struct fp_far *far, const struct fp_arrival *a)
 {
@@ -399,8 +401,8 @@ static unsigned arrive_ahead(struct fp_server *sv, const struct fp_arrival *firs
 }
 
 /*
- * Fetches go out together and end one by one: faults on one lane, what is read ahead on another, whose
- * links are others too. So nobody who waits queues behind what nobody asked for.
+ * Fetches go out together and end one by one: faults on one lane, what is read ahead on another,
+ * whose links are others too. So nobody who waits queues behind what nobody asked for.
  */
 static void serve_wire(struct fp_server *sv, struct fp_arrival *a)
 {

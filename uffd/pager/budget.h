@@ -52,10 +52,10 @@ void fp_budget_pin(struct fp_budget *budget, uint64_t n);
 void fp_budget_unpin(struct fp_budget *budget, uint64_t n);
 
 /*
- * Where the program has all pinned (O_DIRECT, registered buffers), waiting gives no budget. The first
- * that waits a whole deadline in vain grants one page on top of the budget; while some are granted,
- * each try to evict that fails grants a batch more, so that nobody waits as long again. What leaves
- * takes as much back. for_good: no wait would help, so nobody need have waited.
+ * Where the program has all pinned (O_DIRECT, registered buffers), waiting gives no budget. The
+ * first that waits a whole deadline in vain grants one page on top of the budget; while some are
+ * granted, each try to evict that fails grants a batch more, so that nobody waits as long again.
+ * What leaves takes as much back. for_good: no wait would help, so nobody need have waited.
  */
 void fp_budget_grant(struct fp_budget *budget);
 bool fp_budget_tried_in_vain(struct fp_budget *budget, bool for_good); /* true: it granted */

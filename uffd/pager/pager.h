@@ -5,10 +5,10 @@
  *
  * A page's whole state is one 64-bit atomic word. Whoever has something happen to a page computes
  * the next word and installs it by compare-and-swap (fp_pager_apply); who wins carries out the
- * action, then reports how it ended by a further event. ARRIVING, LEAVING and CLAIMED are owned: only
- * the thread whose event led there may end them. All others leave FP_PAGE_WAIT behind, which makes
- * the owner wake the address when it is done: the kernel keeps the list of waiting threads, we keep
- * none.
+ * action, then reports how it ended by a further event. ARRIVING, LEAVING and CLAIMED are owned:
+ * only the thread whose event led there may end them. All others leave FP_PAGE_WAIT behind, which
+ * makes the owner wake the address when it is done: the kernel keeps the list of waiting threads,
+ * we keep none.
  */
 #ifndef FP_PAGER_H
 #define FP_PAGER_H
@@ -124,8 +124,8 @@ struct fp_page_step fp_pager_step(uint64_t word, enum fp_page_event event);
 struct fp_page_step fp_pager_step_written(uint64_t word, uint64_t slot);
 
 /*
- * Ends a CLAIMED: settled is the word of a settled state that the page shall have now; QUEUED and WAIT
- * are taken from the present word. Action: WAKE if somebody waits, else NONE.
+ * Ends a CLAIMED: settled is the word of a settled state that the page shall have now; QUEUED and
+ * WAIT are taken from the present word. Action: WAKE if somebody waits, else NONE.
  */
 struct fp_page_step fp_pager_step_release(uint64_t word, uint64_t settled);
 

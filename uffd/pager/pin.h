@@ -1,8 +1,8 @@
 /*
  * The hold table: which pages stay resident because a call has handed them to the kernel. Room:
  * uffd. A hazard-pointer protocol: who holds publishes its ranges first and looks at the pages'
- * words then; who would take a page makes its word say so first (LEAVING, CLAIMED) and looks into the
- * table then. Both are sequentially consistent, so at least one of the two sees the other:
+ * words then; who would take a page makes its word say so first (LEAVING, CLAIMED) and looks into
+ * the table then. Both are sequentially consistent, so at least one of the two sees the other:
  *
  *     caller                            evictor
  *     publish [page, page + n)          word: RESIDENT -> LEAVING

@@ -134,15 +134,16 @@ int fp_space_open_range(struct fp_far *far, uint32_t start, uint32_t n, int prot
 	return mprotect(fp_far_addr(far, start), (size_t)n << FP_PAGE_SHIFT, prot) < 0 ? -errno : 0;
 }
 
-/* Always on fault, to the kernel: what shall come in at once is brought in without the lock. -EAGAIN: the
- * kernel's limit. */
+/* Always on fault, to the kernel: what shall come in at once is brought in without the lock.
+ * -EAGAIN: the kernel's limit. */
 int fp_space_apply_flags(struct fp_space *space, uint32_t start, uint32_t end, uint32_t flags)
 {
 	char *addr = fp_far_addr(space->far, start);
 	size_t len = (size_t)(end - start) << FP_PAGE_SHIFT;
 	int r;
 
-	/* what is not mapped stays out of core dumps: the kernel would look at all of the range, page by page
+	/* what is not mapped stays out of core dumps: the kernel would look at all of the range,
+	 * page by page
 	 */
 	madvise(addr, len, flags & FP_PIECE_DONTDUMP ? MADV_DONTDUMP : MADV_DODUMP);
 	if (!(flags & FP_PIECE_LOCKED))
@@ -215,8 +216,8 @@ static bool begin_backing(struct fp_space *space, bool may_wait)
 	}
 }
 
-/* Backs n pages unless nobody asked for that, or a fork forbids it: then *lazy is set. Blocks on the nodes,
- * so no lock may be held. */
+/* Backs n pages unless nobody asked for that, or a fork forbids it: then *lazy is set. Blocks on
+ * the nodes, so no lock may be held. */
 static int back(struct fp_space *space, uint64_t n, unsigned flags, bool *lazy)
 {
 	int r = 0;
@@ -292,7 +293,8 @@ static struct fp_piece make_piece(const struct fp_space *space, uint32_t n, int 
 	};
 }
 
-/* What MAP_LOCKED and mlockall make of a new piece. It replaces n_locked pages that are locked by now. */
+/* What MAP_LOCKED and mlockall make of a new piece. It replaces n_locked pages that are locked by
+ * now. */
 static int claim_lock(struct fp_space *space, struct fp_piece *piece, unsigned flags, uint64_t n_locked)
 {
 	uint32_t locked = space->lock_future | (flags & FP_MAP_LOCKED ? FP_PIECE_LOCKED : 0);
@@ -318,7 +320,8 @@ static int map_somewhere(struct fp_space *space, struct fp_piece *piece, unsigne
 	return fp_space_add(space, *piece);
 }
 
-/* Brings in what MAP_LOCKED, MAP_POPULATE and mlockall ask for. The kernel does not tell of failures. */
+/* Brings in what MAP_LOCKED, MAP_POPULATE and mlockall ask for. The kernel does not tell of
+ * failures. */
 static void finish_map(struct fp_space *space, const struct fp_piece *piece, unsigned flags)
 {
 	uint64_t easily = fp_budget_free(&space->far->budget) / 2;
@@ -393,8 +396,8 @@ static void restore_protection(struct fp_space *space, uint32_t start, uint32_t 
 	fp_space_open_range(space->far, start, end - start, PROT_NONE);
 }
 
-/* Protects first, so that no write that came too late outlives the drop where nothing may be written any
- * more. If it fails after that, nothing is mapped there. */
+/* Protects first, so that no write that came too late outlives the drop where nothing may be
+ * written any more. If it fails after that, nothing is mapped there. */
 static int replace(struct fp_space *space, struct fp_piece piece, uint64_t *ret_reserved)
 {
 	int r = close_foreign(space, piece.start, piece.end);

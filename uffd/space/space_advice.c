@@ -1,7 +1,7 @@
 /*
- * Protection and advice of far pieces. Room: uffd; see space.h. Where a call meets several pieces, it does
- * what the kernel does: mprotect ends at the first hole, madvise goes on behind it and tells of it at the
- * end, and both end at the first piece that refuses.
+ * Protection and advice of far pieces. Room: uffd; see space.h. Where a call meets several pieces,
+ * it does what the kernel does: mprotect ends at the first hole, madvise goes on behind it and
+ * tells of it at the end, and both end at the first piece that refuses.
  */
 #include "space_priv.h"
 

@@ -1,10 +1,10 @@
 /*
- * Following system calls that bypass the C library (events.h): the layout and the words become true again.
- * Room: uffd; see space_priv.h.
+ * Following system calls that bypass the C library (events.h): the layout and the words become true
+ * again. Room: uffd; see space_priv.h.
  *
- * What such a call unmapped, or mapped something else over, is foreign from then on: the kernel's alone. It
- * is followed by whoever takes the lock next, so that no layout call meets a layout that is not true, or by
- * the reclaim thread, which must not wait for pages that may be its own.
+ * What such a call unmapped, or mapped something else over, is foreign from then on: the kernel's
+ * alone. It is followed by whoever takes the lock next, so that no layout call meets a layout that
+ * is not true, or by the reclaim thread, which must not wait for pages that may be its own.
  */
 #include "space_priv.h"
 
@@ -30,8 +30,8 @@ static bool make_foreign(struct fp_space *space, uint32_t start, uint32_t end)
 }
 
 /*
- * Can be repeated until it is done: where it fails (by a limit of the kernel) the pages stay noted, and
- * nobody goes there. Who waits there faults again, and gets what the kernel has for it.
+ * Can be repeated until it is done: where it fails (by a limit of the kernel) the pages stay noted,
+ * and nobody goes there. Who waits there faults again, and gets what the kernel has for it.
  */
 static bool follow(struct fp_space *space, uint32_t start, uint32_t end, bool waits)
 {
@@ -40,7 +40,8 @@ static bool follow(struct fp_space *space, uint32_t start, uint32_t end, bool wa
 
 	if (!make_foreign(space, start, end) || !fp_space_end_filled(space, start, end))
 		return false;
-	/* fails where nothing is; finds something if that came while kernel-filled memory ended there */
+	/* fails where nothing is; finds something if that came while kernel-filled memory ended
+	 * there */
 	(void)fp_uffd_unregister(&far->uffd, fp_far_addr(far, start), len);
 	if (!fp_space_forget(space, start, end, waits))
 		return false;
@@ -151,8 +152,8 @@ static bool plug_what_is_empty(struct fp_space *space, uint32_t start, uint32_t 
 }
 
 /*
- * Only when there is no other way: a program that unmapped a place by a system call may come back to it in
- * the same manner, and would not be seen while the place is ours and not registered yet.
+ * Only when there is no other way: a program that unmapped a place by a system call may come back
+ * to it in the same manner, and would not be seen while the place is ours and not registered yet.
  */
 bool fp_space_take_back(struct fp_space *space)
 {

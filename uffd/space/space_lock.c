@@ -1,9 +1,9 @@
 /*
  * mlock and its kin. Room: uffd; see space.h.
  *
- * A locked piece is locked in the kernel too, always on fault: it counts against RLIMIT_MEMLOCK, and neither
- * the kernel nor an evictor can take its pages. FP_PAGE_LOCKED in their words only keeps evictors from
- * trying.
+ * A locked piece is locked in the kernel too, always on fault: it counts against RLIMIT_MEMLOCK,
+ * and neither the kernel nor an evictor can take its pages. FP_PAGE_LOCKED in their words only
+ * keeps evictors from trying.
  */
 #include "space_priv.h"
 
@@ -32,8 +32,8 @@ uint64_t fp_space_lockable(const struct fp_space *space)
 
 /* ---- bringing in ---- */
 
-/* The piece that holds start, or else the next one, cut to [start, end), as of a number of changes. Takes the
- * lock. */
+/* The piece that holds start, or else the next one, cut to [start, end), as of a number of changes.
+ * Takes the lock. */
 static bool next_piece(struct fp_space *space, uint32_t start, uint32_t end, struct fp_piece *ret_piece,
                        uint32_t *ret_changes)
 {
@@ -67,8 +67,8 @@ static void unlock_strays(struct fp_space *space, uint32_t start, uint32_t end)
 }
 
 /*
- * Brings in what is locked on fault already by locking it outright. Not under the lock, which whoever fills
- * the pages may want.
+ * Brings in what is locked on fault already by locking it outright. Not under the lock, which
+ * whoever fills the pages may want.
  */
 static int populate_by_lock(struct fp_space *space, const struct fp_piece *piece, uint32_t changes)
 {
@@ -208,8 +208,8 @@ static void mark_others(struct fp_space *space, uint32_t start, uint32_t end, bo
 }
 
 /*
- * Locks what is mapped without a hole: all of it or, where the kernel refuses, nothing. The words come first,
- * as an evictor must not find the kernel's lock before it finds ours.
+ * Locks what is mapped without a hole: all of it or, where the kernel refuses, nothing. The words
+ * come first, as an evictor must not find the kernel's lock before it finds ours.
  */
 static int lock_mapped(struct fp_space *space, uint32_t start, uint32_t end, uint32_t locked)
 {
@@ -252,7 +252,8 @@ static uint64_t count_unlocked(const struct fp_space *space, uint32_t start, uin
 	return n;
 }
 
-/* As the kernel: what lies before the first hole is locked; what can't be brought in stays locked too. */
+/* As the kernel: what lies before the first hole is locked; what can't be brought in stays locked
+ * too. */
 int fp_space_mlock(struct fp_space *space, void *addr, size_t len, bool on_fault)
 {
 	uint32_t locked = FP_PIECE_LOCKED | (on_fault ? FP_PIECE_LOCK_ON_FAULT : 0), start, end, stop;
@@ -326,7 +327,8 @@ static int unlock_stretch(struct fp_space *space, uint32_t start, uint32_t end)
 	return munlock(fp_far_addr(space->far, start), (size_t)(end - start) << FP_PAGE_SHIFT);
 }
 
-/* What is foreign stays locked, as the program wishes: and where there is nothing at all, munlock would stop.
+/* What is foreign stays locked, as the program wishes: and where there is nothing at all, munlock
+ * would stop.
  */
 static int unlock_range(struct fp_space *space)
 {
@@ -345,8 +347,9 @@ static int unlock_range(struct fp_space *space)
 }
 
 /*
- * The kernel locks the whole range, the agent's pages too, which must be able to leave: so all on fault, as
- * otherwise it would bring everything in; then the range is let go, and its open pieces are locked.
+ * The kernel locks the whole range, the agent's pages too, which must be able to leave: so all on
+ * fault, as otherwise it would bring everything in; then the range is let go, and its open pieces
+ * are locked.
  */
 static int lock_all(struct fp_space *space, int flags, uint32_t locked)
 {

@@ -1,8 +1,9 @@
 /*
  * The pages that a layout call works on. Room: uffd; see space_priv.h.
  *
- * A layout call claims its pages (CLAIMED), waiting for those in transit; does its work with the kernel; then
- * releases them with their new words. Faults on held pages wait in the kernel meanwhile.
+ * A layout call claims its pages (CLAIMED), waiting for those in transit; does its work with the
+ * kernel; then releases them with their new words. Faults on held pages wait in the kernel
+ * meanwhile.
  */
 #include "space_priv.h"
 
@@ -65,7 +66,8 @@ uint32_t fp_space_chunk_end(uint32_t page, uint32_t end)
 	return FP_MIN(end, next);
 }
 
-/* Forgets a held page: its slot is free, its local memory is gone. Returns the tokens that it had. */
+/* Forgets a held page: its slot is free, its local memory is gone. Returns the tokens that it
+ * had. */
 static unsigned forget(struct fp_far *far, uint32_t page, uint64_t old, uint64_t keep)
 {
 	if (fp_page_slot(old))
@@ -100,8 +102,8 @@ static int drop_held(struct fp_far *far, uint32_t start, uint32_t end, const uin
 }
 
 /*
- * A page that a call has handed to the kernel stays there for as long as the call takes: it becomes zeros
- * where it stands. The words of all of them say CLAIMED already: see pin.h.
+ * A page that a call has handed to the kernel stays there for as long as the call takes: it becomes
+ * zeros where it stands. The words of all of them say CLAIMED already: see pin.h.
  */
 static bool zero_in_place(struct fp_far *far, uint32_t page, uint64_t old)
 {
@@ -138,8 +140,8 @@ static int drop_unless_handed(struct fp_space *space, uint32_t start, uint32_t e
 	return start < end ? drop_held(far, start, end, olds, how) : 0;
 }
 
-/* A page that must be waited for may itself wait for room: what is held already goes first, as it may be all
- * there is. */
+/* A page that must be waited for may itself wait for room: what is held already goes first, as it
+ * may be all there is. */
 static int drop_some(struct fp_space *space, uint32_t start, uint32_t end, enum fp_drop how)
 {
 	for (uint32_t p = start; p < end; p++) {
@@ -210,8 +212,8 @@ bool fp_space_forget(struct fp_space *space, uint32_t start, uint32_t end, bool 
 	return all;
 }
 
-/* Native pages get words that tell each by itself: where the kernel fails to, they stay what they are, which
- * the kernel's own lock holds as well. */
+/* Native pages get words that tell each by itself: where the kernel fails to, they stay what they
+ * are, which the kernel's own lock holds as well. */
 static void mark(struct fp_far *far, uint32_t page, bool locked)
 {
 	uint64_t old = fp_space_claim(far, page);

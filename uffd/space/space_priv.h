@@ -1,7 +1,8 @@
 /*
- * The inside of struct fp_space, for the agent that embeds it and the files that make it up: space.c (map and
- * unmap), space_pages.c (holding and dropping pages), space_foreign.c, space_events.c, space_advice.c
- * (protection and advice), space_lock.c (mlock) and space_remap.c. Room: uffd, inside.
+ * The inside of struct fp_space, for the agent that embeds it and the files that make it up:
+ * space.c (map and unmap), space_pages.c (holding and dropping pages), space_foreign.c,
+ * space_events.c, space_advice.c (protection and advice), space_lock.c (mlock) and space_remap.c.
+ * Room: uffd, inside.
  */
 #ifndef FP_SPACE_PRIV_H
 #define FP_SPACE_PRIV_H
@@ -31,18 +32,18 @@ struct fp_space {
 int fp_space_init(struct fp_space *space, struct fp_far *far, struct fp_reclaim *reclaim);
 void fp_space_done(struct fp_space *space);
 /*
- * Every call on the layout begins so: what system calls did to it past the C library is followed first.
- * -ENOMEM, without the lock: some of that can't be followed, by a limit of the kernel or of ours. Done later,
- * it would undo what the call does.
+ * Every call on the layout begins so: what system calls did to it past the C library is followed
+ * first. -ENOMEM, without the lock: some of that can't be followed, by a limit of the kernel or of
+ * ours. Done later, it would undo what the call does.
  */
 __attribute__((warn_unused_result)) int fp_space_lock(struct fp_space *space);
 /* For who only looks, or keeps off what is noted (events.h): never fails. */
 void fp_space_lock_anyway(struct fp_space *space);
 void fp_space_unlock(struct fp_space *space);
 /*
- * Keeps calls from taking slots, once those under way have ended: they talk to nodes and allocate, which a
- * fork must not find in the middle. Before the allocator's locks are taken. allow: lets them go on; in a
- * child too.
+ * Keeps calls from taking slots, once those under way have ended: they talk to nodes and allocate,
+ * which a fork must not find in the middle. Before the allocator's locks are taken. allow: lets
+ * them go on; in a child too.
  */
 void fp_space_stop_backing(struct fp_space *space);
 void fp_space_allow_backing(struct fp_space *space);
@@ -51,7 +52,8 @@ void fp_space_allow_backing(struct fp_space *space);
  * What follows is called with the lock held, unless said otherwise.
  */
 
-/* Checks a range of the program's and turns it into pages. -EINVAL; -ENOMEM: not inside. No lock needed. */
+/* Checks a range of the program's and turns it into pages. -EINVAL; -ENOMEM: not inside. No lock
+ * needed. */
 int fp_space_to_pages(const struct fp_space *space, const void *addr, size_t len, uint32_t *ret_start,
                       uint32_t *ret_end);
 
@@ -71,7 +73,8 @@ void fp_space_unback(struct fp_space *space, uint64_t n);
 /* mprotect of n pages of ours, in the kernel alone. */
 int fp_space_open_range(struct fp_far *far, uint32_t start, uint32_t n, int prot);
 
-/* Opens a free part of the range and adds it to the layout, with what its flags ask of the kernel. */
+/* Opens a free part of the range and adds it to the layout, with what its flags ask of the
+ * kernel. */
 int fp_space_add(struct fp_space *space, struct fp_piece piece);
 
 /* Unmaps [start, end), far and foreign. *ret_reserved grows by the slots that it had reserved. */
@@ -80,7 +83,8 @@ int fp_space_remove(struct fp_space *space, uint32_t start, uint32_t end, uint64
 /* Tells the stats page, and who wants to know, how much is mapped. */
 void fp_space_publish(struct fp_space *space);
 
-/* Sets what the flags LOCKED and DONTDUMP mean to the kernel and to the words of the pages; or takes it back.
+/* Sets what the flags LOCKED and DONTDUMP mean to the kernel and to the words of the pages; or
+ * takes it back.
  */
 int fp_space_apply_flags(struct fp_space *space, uint32_t start, uint32_t end, uint32_t flags);
 void fp_space_undo_flags(struct fp_space *space, uint32_t start, uint32_t end, uint32_t flags);
@@ -97,7 +101,8 @@ bool fp_space_untouched(const struct fp_far *far, uint32_t page);
 /* The next chunk's first page, or end. */
 uint32_t fp_space_chunk_end(uint32_t page, uint32_t end);
 
-/* Registers the pages again that the kernel fills, and the rest of their runs. False: not all could be. */
+/* Registers the pages again that the kernel fills, and the rest of their runs. False: not all could
+ * be. */
 bool fp_space_end_filled(struct fp_space *space, uint32_t start, uint32_t end);
 
 enum fp_drop {
@@ -107,13 +112,13 @@ enum fp_drop {
 	FP_DROP_SHORT,    /* the same, and what the kernel fills stays so: see fp_kernel_filled_resume */
 };
 
-/* Drops the pages [start, end), whatever their states. -EINVAL: locked in memory; what was so stays as it
- * was.
+/* Drops the pages [start, end), whatever their states. -EINVAL: locked in memory; what was so stays
+ * as it was.
  */
 int fp_space_drop(struct fp_space *space, uint32_t start, uint32_t end, enum fp_drop how);
 
-/* For pages whose mapping the kernel has replaced: their words alone become ZERO. Waits for those in transit,
- * or leaves them as they are: false. */
+/* For pages whose mapping the kernel has replaced: their words alone become ZERO. Waits for those
+ * in transit, or leaves them as they are: false. */
 bool fp_space_forget(struct fp_space *space, uint32_t start, uint32_t end, bool waits);
 
 /* Sets FP_PAGE_LOCKED in all words of the range, or clears it. */
@@ -121,27 +126,29 @@ void fp_space_mark_locked(struct fp_space *space, uint32_t start, uint32_t end, 
 
 /* ---- space_foreign.c ---- */
 
-/* Replaces a foreign piece by what the range is where nothing is mapped: inaccessible and registered. The
- * layout is the caller's. -ENOMEM. */
+/* Replaces a foreign piece by what the range is where nothing is mapped: inaccessible and
+ * registered. The layout is the caller's. -ENOMEM. */
 int fp_space_close(struct fp_space *space, uint32_t start, uint32_t end);
 
-/* Has the kernel move a mapping of its own, from outside of the range, over pages of it. Takes the lock. */
+/* Has the kernel move a mapping of its own, from outside of the range, over pages of it. Takes the
+ * lock. */
 int fp_space_move_in(struct fp_space *space, const struct fp_remap *what, void **ret_addr);
 
 /* ---- space_events.c ---- */
 
-/* Follows what system calls past the C library did to the range, so that the layout is true again. Every
- * holder of the lock does so first. False: not all could be. */
+/* Follows what system calls past the C library did to the range, so that the layout is true again.
+ * Every holder of the lock does so first. False: not all could be. */
 bool fp_space_follow(struct fp_space *space);
 
-/* The reclaim thread's turn at it, without the lock: does what needs no waiting. True if something is left.
+/* The reclaim thread's turn at it, without the lock: does what needs no waiting. True if something
+ * is left.
  */
 bool fp_space_try_follow(struct fp_space *space);
 
 /*
- * For a call that met -ENOMEM: perhaps a system call unmapped some of it just before, whose event is read but
- * not noted yet. Waits for that; true: it is known now, try again. followed: fp_space_followed before the
- * call. Without the lock.
+ * For a call that met -ENOMEM: perhaps a system call unmapped some of it just before, whose event
+ * is read but not noted yet. Waits for that; true: it is known now, try again. followed:
+ * fp_space_followed before the call. Without the lock.
  */
 bool fp_space_learn(struct fp_space *space, uint32_t start, uint32_t end, uint32_t followed);
 uint32_t fp_space_followed(const struct fp_space *space);
@@ -154,15 +161,16 @@ bool fp_space_take_back(struct fp_space *space);
 /* How many pages more may be locked: see fp_space_mlock. */
 uint64_t fp_space_lockable(const struct fp_space *space);
 
-/* A hint: brings the far pages that are accessible in, as far as room_pages go. Not under the lock. */
+/* A hint: brings the far pages that are accessible in, as far as room_pages go. Not under the
+ * lock. */
 void fp_space_populate(struct fp_space *space, uint32_t start, uint32_t end, uint64_t room_pages);
 
 /* MADV_POPULATE_READ and _WRITE, piece by piece, with the kernel's errors. Not under the lock. */
 int fp_space_populate_as(struct fp_space *space, uint32_t start, uint32_t end, int advice);
 
 /*
- * Brings in the far pages that are LOCKED and not on fault, up to the first that can't be. Not under the
- * lock. mlock(2)'s errors: -ENOMEM at what is inaccessible, -EAGAIN.
+ * Brings in the far pages that are LOCKED and not on fault, up to the first that can't be. Not
+ * under the lock. mlock(2)'s errors: -ENOMEM at what is inaccessible, -EAGAIN.
  */
 int fp_space_populate_locked(struct fp_space *space, uint32_t start, uint32_t end);
 

@@ -1,9 +1,9 @@
 /*
  * mremap of far memory. Room: uffd; see space.h.
  *
- * A mapping moves page by page: what is resident by UFFDIO_MOVE (or a copy), what is remote by handing its
- * slot over. The old pages stay CLAIMED until all have moved, so that who touches them meanwhile waits, as in
- * the kernel, and then finds what mremap leaves there: nothing, or zeros.
+ * A mapping moves page by page: what is resident by UFFDIO_MOVE (or a copy), what is remote by
+ * handing its slot over. The old pages stay CLAIMED until all have moved, so that who touches them
+ * meanwhile waits, as in the kernel, and then finds what mremap leaves there: nothing, or zeros.
  */
 #include "space_priv.h"
 
@@ -38,8 +38,8 @@ static int copy_page(struct fp_far *far, uint32_t from, uint32_t to)
 	return r < 0 ? (int)r : 0;
 }
 
-/* What a bare system call locked can't be dropped, and would still be read at its old place: as in the
- * kernel, the lock goes with the bytes. */
+/* What a bare system call locked can't be dropped, and would still be read at its old place: as in
+ * the kernel, the lock goes with the bytes. */
 static int drop_copied(struct fp_far *far, uint32_t from, uint32_t to)
 {
 	char *src = fp_far_addr(far, from);
@@ -68,7 +68,8 @@ static int move_resident(struct fp_far *far, uint32_t from, uint32_t to)
 	return r < 0 ? (int)r : drop_copied(far, from, to);
 }
 
-/* Holds a page of a fresh mapping. Read-ahead of zeros may have reached it: what it brought goes again. */
+/* Holds a page of a fresh mapping. Read-ahead of zeros may have reached it: what it brought goes
+ * again. */
 static int claim_fresh(struct fp_far *far, uint32_t page)
 {
 	uint64_t old = fp_space_claim(far, page);
@@ -85,8 +86,8 @@ static int claim_fresh(struct fp_far *far, uint32_t page)
 }
 
 /*
- * Moves the bytes of a page, both ends held; old is the word that it had. *ret_settled: the word that it has
- * at its new place. What was clean counts as written: its protection is lost.
+ * Moves the bytes of a page, both ends held; old is the word that it had. *ret_settled: the word
+ * that it has at its new place. What was clean counts as written: its protection is lost.
  */
 static int move_bytes(struct fp_far *far, uint32_t from, uint32_t to, uint64_t old, uint64_t *ret_settled)
 {
@@ -151,8 +152,8 @@ static bool is_moved(const struct fp_far *far, uint32_t page)
 	return !fp_space_untouched(far, page) && (atomic_load(&far->words[page]) & FP_PAGE_MOVED);
 }
 
-/* Back to where they came from. It fails for a page only if memory is short or the page is gone: it is lost
- * then. */
+/* Back to where they came from. It fails for a page only if memory is short or the page is gone: it
+ * is lost then. */
 static void move_back(struct move *m)
 {
 	struct fp_far *far = m->space->far;
@@ -230,8 +231,8 @@ static int leave_old(struct move *m, const struct fp_piece *old, bool keep)
 }
 
 /*
- * Moves the first n pages of the piece old to a new piece of new_n pages at to, which is free. A failure
- * half-way (no memory, a page that can't be read) undoes what was moved.
+ * Moves the first n pages of the piece old to a new piece of new_n pages at to, which is free. A
+ * failure half-way (no memory, a page that can't be read) undoes what was moved.
  */
 static int relocate(struct fp_space *space, struct fp_piece old, uint32_t to, uint32_t new_n, bool keep)
 {
