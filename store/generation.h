@@ -29,7 +29,7 @@ struct fp_generation {
 	    *source[FP_SHARED_SLOTS_MAX_NODES]; /* whose heir its child is, where that is not map */
 	int alive_fd;                           /* of a fork of ours: the reading end of the pipe; else -1 */
 	ino_t pipe;         /* what alive_fd must be, whatever the program closes or replaces */
-	int descendants_fd; /* of the fork that made us, and while ours is under way: the writing end; else -1 */
+	int descendants_fd; /* of the fork that made us, during ours: the writing end; else -1 */
 };
 
 /* A part of struct fp_store. */

@@ -27,9 +27,9 @@ struct fp_handshake_options {
 
 /* How a stream ends. */
 enum fp_handshake_end {
-	FP_HANDSHAKE_CLOSE, /* in order: the node may take it for the end of the process */
-	FP_HANDSHAKE_ABORT, /* as if it had broken: the session goes on, for whoever resumes it */
-	FP_HANDSHAKE_FORGET, /* in a forked child: only this process' copy goes, nothing is said or destroyed */
+	FP_HANDSHAKE_CLOSE,  /* in order: the node may take it for the end of the process */
+	FP_HANDSHAKE_ABORT,  /* as if it had broken: the session goes on, for whoever resumes it */
+	FP_HANDSHAKE_FORGET, /* in a forked child: only this process' copy goes, nothing is said */
 };
 
 /*
