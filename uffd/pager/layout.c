@@ -127,23 +127,6 @@ uint64_t fp_layout_count_locked(const struct fp_layout *layout, uint32_t start, 
 	return count(layout, start, end, is_locked);
 }
 
-const struct fp_piece *fp_layout_at(const struct fp_layout *layout, uint32_t page)
-{
-	const struct fp_piece *p = fp_layout_after(layout, page);
-
-	return p && p->start <= page ? p : NULL;
-}
-
-bool fp_layout_covers(const struct fp_layout *layout, uint32_t start, uint32_t end)
-{
-	for (size_t i = index_after(layout, start); start < end; i++) {
-		if (i == layout->n || layout->pieces[i].start > start || is_foreign(&layout->pieces[i]))
-			return false;
-		start = layout->pieces[i].end;
-	}
-	return true;
-}
-
 struct align {
 	uint32_t pages;
 	uint64_t base_page;

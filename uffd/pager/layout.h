@@ -89,9 +89,6 @@ uint64_t fp_layout_count_backed(const struct fp_layout *layout, uint32_t start, 
 uint64_t fp_layout_count_unbacked(const struct fp_layout *layout, uint32_t start, uint32_t end);
 uint64_t fp_layout_count_locked(const struct fp_layout *layout, uint32_t start, uint32_t end);
 
-/* True if all of [start, end) is mapped far. */
-bool fp_layout_covers(const struct fp_layout *layout, uint32_t start, uint32_t end);
-
 /*
  * How many of the n pages from page on may be read ahead: they are mapped in one far piece that is
  * not advised RANDOM. The fault thread's question: without the caller's lock, so 0 if the layout is
@@ -111,9 +108,6 @@ bool fp_layout_is_sequential(const struct fp_layout *layout, uint32_t page);
 bool fp_layout_peek(const struct fp_layout *layout, uint32_t page, struct fp_piece *ret_piece,
                     uint32_t *ret_changes);
 uint32_t fp_layout_changes(const struct fp_layout *layout);
-
-/* The far piece that holds page, or NULL. */
-const struct fp_piece *fp_layout_at(const struct fp_layout *layout, uint32_t page);
 
 /* The first far piece that ends after page, or NULL: to walk a range with holes. */
 const struct fp_piece *fp_layout_after(const struct fp_layout *layout, uint32_t page);
