@@ -1,16 +1,19 @@
 /*
  * The throttle of the log. Room: daemon; see log_throttle.h.
  *
- * poll(2) promises room for a line in a pipe or socket that nobody else fills at the same instant.
- * stderr can't be made non-blocking: other processes share its file.
+ * Other processes may share the file of stderr, so it can't be made non-blocking. A pipe or a
+ * terminal is opened once more instead, for us alone. A socket can't be: there poll(2) promises room
+ * for a line, unless another process fills it in the same instant.
  */
 #include "log_throttle.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cleanup.h"
@@ -84,8 +87,21 @@ static bool leave_out(const char *subsystem, const char *line, size_t len)
 	return left_out;
 }
 
+static void open_stderr_anew(void)
+{
+	fp_autoclose int fd = -1;
+	struct stat st;
+
+	if (fstat(STDERR_FILENO, &st) < 0 || (!S_ISFIFO(st.st_mode) && !S_ISCHR(st.st_mode)))
+		return;
+	fd = open("/proc/self/fd/2", O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+	if (fd >= 0)
+		(void)dup2(fd, STDERR_FILENO);
+}
+
 void fp_log_throttle_start(void)
 {
+	open_stderr_anew();
 	fp_log_divert(leave_out);
 }
 
