@@ -2,8 +2,8 @@
  * The throttle of the log. Room: daemon; see log_throttle.h.
  *
  * Other processes may share the file of stderr, so it can't be made non-blocking. A pipe or a
- * terminal is opened once more instead, for us alone. A socket can't be: there poll(2) promises room
- * for a line, unless another process fills it in the same instant.
+ * terminal is opened once more instead, for us alone. A socket can't be: there poll(2) promises
+ * room for a line, unless another process fills it in the same instant.
  */
 #include "log_throttle.h"
 
