@@ -31,7 +31,7 @@ def test():
     try:
         shown = subprocess.run(
             [binary, node.url], timeout=120, capture_output=True, text=True,
-            env={**os.environ, "LD_LIBRARY_PATH": os.path.join(farapp.build, "uffd")},
+            env={**os.environ, "LD_LIBRARY_PATH": os.path.join(farapp.build, "uffd", "libfarpage")},
         )
     finally:
         node.stop()

@@ -127,11 +127,11 @@ static long (*const waits[])(void) = {
 
 #define N_WAITS (sizeof(waits) / sizeof(*waits))
 
-/* The mask of a handler that ends a wait: in fault mode inline it is added to the one before the
- * wait. */
+/* The mask of a handler that ends a wait: in fault mode inline, and with user-mode faults alone, it
+ * is added to the one before the wait. */
 static uint64_t masks_of(uint64_t during_wait, uint64_t outside)
 {
-	return test_is_inline() ? outside : during_wait;
+	return test_moves_frames() ? outside : during_wait;
 }
 
 /* A signal that is pending ends the wait at once, in which it is not blocked. */

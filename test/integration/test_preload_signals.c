@@ -107,7 +107,8 @@ static void handler_without_its_stack(void **state)
 	fresh();
 	raise(SIGUSR1);
 	assert_int_equal(seen.times, 1);
-	assert_int_equal(top - (char *)seen.at[0] > 0 && top - (char *)seen.at[0] < 65536, !test_is_inline());
+	assert_int_equal(top - (char *)seen.at[0] > 0 && top - (char *)seen.at[0] < 65536,
+	                 !test_moves_frames());
 	assert_int_equal(seen.told.ss_flags, SS_DISABLE);
 	test_no_stack();
 }
@@ -178,8 +179,8 @@ static void old_sigstack(void **state)
 	int (*const old_way)(struct sigstack *, struct sigstack *) = dlsym(RTLD_DEFAULT, "sigstack");
 	struct sigstack ss = {.ss_sp = test_stack + TEST_STACK}, old;
 
-	assert_int_equal(old_way(&ss, &old), test_is_inline() ? -1 : 0);
-	if (test_is_inline())
+	assert_int_equal(old_way(&ss, &old), test_moves_frames() ? -1 : 0);
+	if (test_moves_frames())
 		assert_int_equal(errno, ENOSYS);
 	test_no_stack();
 }
@@ -421,7 +422,7 @@ static void by_number(void **state)
 	uint64_t mask = 0;
 
 	action.restorer = (void *)_exit; /* which nobody may call: glibc's is not to be had */
-	if (!test_is_inline())
+	if (!test_moves_frames())
 		skip(); /* the kernel takes what it is given */
 	counted = 0;
 	assert_int_equal(syscall(SYS_rt_sigaction, SIGHUP, &action, NULL, 8), 0);

@@ -77,3 +77,8 @@ bool test_is_inline(void)
 
 	return mode && strcmp(mode, "inline") == 0;
 }
+
+bool test_moves_frames(void)
+{
+	return test_is_inline() || getenv("FP_TEST_USER_ONLY");
+}

@@ -42,4 +42,8 @@ int test_status_of(pid_t pid);
 /* True if FARPAGE_FAULT_MODE says so. */
 bool test_is_inline(void);
 
+/* True where the kernel does not fault on far memory for us, so that the shim moves signal frames:
+ * fault mode inline, and with user-mode faults alone. */
+bool test_moves_frames(void);
+
 #endif
