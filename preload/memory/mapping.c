@@ -13,6 +13,7 @@
 #include "local.h"
 #include "local_stack.h"
 #include "local_rules.h"
+#include "mapping.h"
 #include "far_pieces.h"
 #include "rlimits.h"
 

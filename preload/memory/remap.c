@@ -8,6 +8,7 @@
 #include "local.h"
 #include "local_stack.h"
 #include "far_pieces.h"
+#include "mapping.h"
 #include "rlimits.h"
 
 #ifndef MREMAP_DONTUNMAP

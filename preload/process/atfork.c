@@ -31,6 +31,7 @@
 #include "shim.h"
 #include "sigmask.h"
 #include "signals.h"
+#include "start.h"
 
 typedef void handler_fn(void);
 typedef int register_fn(handler_fn *prepare, handler_fn *parent, handler_fn *child, void *dso);

@@ -37,8 +37,6 @@ int fp_signals_take_rest(void);
  * do not ask for a signal stack, and the kernel can't write their frames to a far one. So once they
  * are set, ours takes their place and calls them.
  */
-#define FP_SIGCANCEL 32
-#define FP_SIGSETXID 33
 void fp_signals_take_internal(int sig);
 
 /* The system call rt_sigaction, as syscall(2) has it: -1 and errno. */

@@ -14,6 +14,7 @@
 
 #include "call_args.h"
 #include "calls.h"
+#include "local.h"
 #include "cleanup.h"
 #include "lockedmem.h"
 #include "shim.h"
@@ -136,6 +137,7 @@ int fp_sigstack_open(void)
 	fp_call_raw_syscall(SYS_sigaltstack, NULL, &s->program);
 	fp_sigstack_adopt(s);
 	atomic_store(&is_open, true);
+	fp_local_route_signals();
 	return 0;
 }
 #else

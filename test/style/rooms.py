@@ -35,9 +35,10 @@ ROOMS = {
     "uffd/space": ["uffd/fault"],
     "uffd/agent": ["uffd/space"],
     "uffd/libfarpage": ["uffd/agent", "include/farpage"],
-    "preload/memory": ["uffd/agent"],
-    "preload/syscalls": ["preload/memory"],
-    "preload/signals": ["preload/syscalls"],
+    "preload/door": ["uffd/agent"],
+    "preload/syscalls": ["preload/door"],
+    "preload/memory": ["preload/syscalls"],
+    "preload/signals": ["preload/memory"],
     "preload/process": ["preload/signals"],
     "daemon": ["transport"],
     "tools": ["transport", "include/farpage"],
@@ -48,10 +49,6 @@ ROOMS = {
 BESIDES = {
     "tools": ["uffd/agent/settings.h", "uffd/agent/agent.h", "uffd/agent/rules.h"],
     "tools/bench": ["uffd/agent/settings.h"],
-    # as yet these four see each other
-    "preload/memory": ["preload/syscalls/*", "preload/signals/*", "preload/process/*"],
-    "preload/syscalls": ["preload/signals/*", "preload/process/*"],
-    "preload/signals": ["preload/process/*"],
 }
 
 

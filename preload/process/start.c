@@ -1,10 +1,10 @@
 /*
- * The start and the end of the shim. See shim.h.
+ * The start and the end of the shim. See start.h.
  *
  * The agent starts in our constructor: before that all memory is local, and no interposed call ever
  * finds itself starting threads and sessions from inside malloc.
  */
-#include "shim.h"
+#include "start.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -25,60 +25,10 @@
 #include "rlimits.h"
 #include "robust.h"
 #include "settings.h"
+#include "shim.h"
 #include "signals.h"
 #include "sigmask.h"
 #include "sigstack.h"
-
-static struct {
-	_Atomic(struct fp_agent *) agent;
-	size_t min_mapping;
-} shim;
-
-struct fp_agent *fp_shim_agent(void)
-{
-	return atomic_load_explicit(&shim.agent, memory_order_acquire);
-}
-
-struct fp_space *fp_shim_space(void)
-{
-	struct fp_agent *agent = fp_shim_agent();
-
-	return agent && !fp_local_is_agent() ? fp_agent_space(agent) : NULL;
-}
-
-size_t fp_shim_min_mapping(void)
-{
-	return shim.min_mapping;
-}
-
-int fp_shim_return(int r)
-{
-	if (r >= 0)
-		return r;
-	errno = -r;
-	return -1;
-}
-
-long fp_shim_return_long(long r)
-{
-	if ((unsigned long)r < (unsigned long)-4095l)
-		return r;
-	errno = (int)-r;
-	return -1;
-}
-
-void fp_shim_say_once(atomic_bool *said, const char *format, ...)
-{
-	char text[512];
-	va_list args;
-
-	if (atomic_exchange(said, true))
-		return;
-	va_start(args, format);
-	vsnprintf(text, sizeof(text), format, args);
-	va_end(args);
-	fp_log(FP_LOG_WARNING, "preload", "%s", text);
-}
 
 static bool on_bus(siginfo_t *info, void *context)
 {
@@ -139,7 +89,7 @@ static int start(struct fp_agent_error *error)
 	fp_log_init("farpage", settings.log_level);
 	fp_limits_begin();
 	keep_inherited();
-	shim.min_mapping = settings.min_mapping_bytes;
+	fp_shim_set_min_mapping(settings.min_mapping_bytes);
 	if (settings.n_urls == 0) {
 		snprintf(error->text, sizeof(error->text),
 		         "no memory node: set FARPAGE_NODES, or start the program by `farpage run`");
@@ -161,7 +111,7 @@ static int start(struct fp_agent_error *error)
 		r = fp_heap_open(fp_agent_space(agent), &settings, error);
 	fp_settings_done(&settings);
 	if (r == 0) {
-		atomic_store_explicit(&shim.agent, agent, memory_order_release);
+		fp_shim_set_agent(agent);
 		fp_calls_open();
 		fp_limits_open();
 	}

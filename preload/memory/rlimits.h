@@ -1,6 +1,6 @@
 /*
  * RLIMIT_AS and RLIMIT_DATA of the program: its numbers, while the kernel's leave the agent the
- * room that it needs. Room: preload; see doc/architecture.md.
+ * room that it needs. Room: preload/memory; see doc/architecture.md.
  */
 #ifndef FP_RLIMITS_H
 #define FP_RLIMITS_H

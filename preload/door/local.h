@@ -51,6 +51,8 @@ bool fp_local_is_agent(void);
  * has let the signals through settles it; does not return if the thread has been cancelled.
  */
 bool fp_local_owes(void);
+/* From now on all signals of the program's come by us, and whoever runs its handlers settles. */
+void fp_local_route_signals(void);
 void fp_local_settle(void);
 
 #endif

@@ -4,17 +4,18 @@
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <sys/syscall.h>
 
 #include "agent.h"
 #include "agent_sigmask.h"
 #include "far_pieces.h"
-#include "sigstack.h"
 #include "sigmask.h"
-#include "signals.h"
 
 __thread struct fp_local fp_local __attribute__((tls_model("initial-exec")));
+
+static atomic_bool routes_signals;
 
 static const uint64_t cancel_bit = 1ull << (FP_SIGCANCEL - 1);
 
@@ -81,9 +82,14 @@ static bool end_bracket(void)
 	return true;
 }
 
+void fp_local_route_signals(void)
+{
+	atomic_store(&routes_signals, true);
+}
+
 static void settle_if_unblocked(void)
 {
-	if (!fp_sigstack_is_open() || !blocks_cancel())
+	if (!atomic_load_explicit(&routes_signals, memory_order_relaxed) || !blocks_cancel())
 		fp_local_settle();
 }
 

@@ -1,5 +1,5 @@
 /*
- * Calls on ranges of addresses, which may be far in part. Room: preload.
+ * Calls on ranges of addresses, which may be far in part. Room: preload/door.
  *
  * Far memory lies in one range of addresses, so each call asks first whether it touches that range.
  * If not, it is the kernel's; if it does in part, it is cut at the borders.
@@ -34,9 +34,5 @@ int fp_for_pieces(struct fp_space *space, void *addr, size_t len, const struct f
 long fp_raw(long number, long a, long b, long c, long d, long e, long f);
 #define FP_RAW(number, a, b, c, d, e, f)                                                                     \
 	fp_raw(number, (long)(a), (long)(b), (long)(c), (long)(d), (long)(e), (long)(f))
-
-/* Calls of the family by number, as syscall(2) has them: see rawcalls.c. */
-void *fp_mmap(void *addr, size_t len, int prot, int flags, int fd, long offset, const void *caller);
-void *fp_mremap(void *addr, size_t old_len, size_t new_len, int flags, void *new_addr);
 
 #endif

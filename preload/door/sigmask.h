@@ -1,5 +1,5 @@
 /*
- * Signal masks in fault mode inline, where SIGBUS is how faults are served. Room: preload/signals.
+ * Signal masks in fault mode inline, where SIGBUS is how faults are served. Room: preload/door.
  *
  * The rule: SIGBUS is to masks what SIGKILL is. It is silently left out of every mask that the
  * program gives to the kernel, so no thread ever has it blocked. The kernel would end a process
@@ -13,6 +13,10 @@
 #define FP_SIGMASK_H
 
 #include <stdbool.h>
+
+/* The C library's own: of cancellation, and of setuid. */
+#define FP_SIGCANCEL 32
+#define FP_SIGSETXID 33
 
 /* From now on SIGBUS is ours. Unblocks it on the calling thread, the only one there is. */
 void fp_sigmask_open(void);

@@ -1,5 +1,5 @@
 /*
- * The preload shim: the program's agent, as the interposed calls see it. Room: preload, the
+ * The preload shim: the program's agent, as the interposed calls see it. Room: preload/door, the
  * outermost of the compute side: it uses agent.h, space.h and settings.h.
  */
 #ifndef FP_SHIM_H
@@ -29,9 +29,9 @@ struct fp_space *fp_shim_space(void);
 
 size_t fp_shim_min_mapping(void);
 
-/* Watches for children that bare system calls make: they end with a message at their first touch of
- * far memory. Once the agent is there. 0 or a negative errno. */
-int fp_shim_watch_strays(void);
+/* The start sets these, once. */
+void fp_shim_set_agent(struct fp_agent *agent);
+void fp_shim_set_min_mapping(size_t bytes);
 
 /* Says once in the life of the process what the program asked for and can't have, and what to
  * do. */

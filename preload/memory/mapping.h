@@ -1,0 +1,13 @@
+/*
+ * mmap and mremap as syscall(2) has them, for calls by number: see rawcalls.c. Room: preload/memory.
+ * They return as the C library's do; caller is the code that asks, NULL: unknown.
+ */
+#ifndef FP_MAPPING_H
+#define FP_MAPPING_H
+
+#include <stddef.h>
+
+void *fp_mmap(void *addr, size_t len, int prot, int flags, int fd, long offset, const void *caller);
+void *fp_mremap(void *addr, size_t old_len, size_t new_len, int flags, void *new_addr);
+
+#endif
