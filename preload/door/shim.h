@@ -1,6 +1,6 @@
 /*
  * The preload shim: the program's agent, as the interposed calls see it. Room: preload/door, the
- * outermost of the compute side: it uses agent.h, space.h and settings.h.
+ * lowest of the shim. Of the compute side it uses agent.h and space.h.
  */
 #ifndef FP_SHIM_H
 #define FP_SHIM_H

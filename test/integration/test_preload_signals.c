@@ -422,7 +422,7 @@ static void by_number(void **state)
 	uint64_t mask = 0;
 
 	action.restorer = (void *)_exit; /* which nobody may call: glibc's is not to be had */
-	if (!test_moves_frames())
+	if (!test_is_inline())
 		skip(); /* the kernel takes what it is given */
 	counted = 0;
 	assert_int_equal(syscall(SYS_rt_sigaction, SIGHUP, &action, NULL, 8), 0);
