@@ -1,7 +1,7 @@
 /*
- * The handshake of a connection, and what it opens: a session, a link of one, or a session again.
- * Room: daemon. Both are handlers of request.c: inbox holds the message; each answers it, or
- * refuses the connection.
+ * Handles the handshake of a connection. It opens a session, adds a link to one, or resumes one.
+ * Room: daemon. request.c calls both functions; the inbox holds the message. Each function answers
+ * it, or refuses the connection.
  */
 #ifndef FP_ADMISSION_H
 #define FP_ADMISSION_H
@@ -10,7 +10,7 @@ struct fp_conn;
 
 /* HELLO: answers CHALLENGE. */
 int fp_admission_hello(struct fp_conn *conn);
-/* AUTH: answers WELCOME; the connection is open from then on and has its session. */
+/* AUTH: answers WELCOME. From then on the connection is open and has its session. */
 int fp_admission_auth(struct fp_conn *conn);
 
 #endif

@@ -1,7 +1,7 @@
 /*
- * The configuration of farpaged: what the YAML file may say, its defaults, and whether it makes
- * sense here. Room: daemon. It opens nothing but the files that it reads; whether a port or a huge
- * page is to be had shows later.
+ * The configuration of farpaged: the keys of the YAML file, their defaults, and checks. Room:
+ * daemon. It opens no files but those it reads. Whether a port or a huge page is available shows
+ * later.
  */
 #ifndef FP_CONFIG_H
 #define FP_CONFIG_H
@@ -29,26 +29,26 @@ struct fp_pool_config {
 	char *name;
 	uint64_t size_bytes;
 	int backing;        /* enum fp_backing */
-	uint64_t numa_node; /* FP_NUMA_ANY: wherever the kernel likes */
+	uint64_t numa_node; /* FP_NUMA_ANY: any node that the kernel chooses */
 	bool preallocate;
 };
 
-/* What SIGHUP may change. */
+/* SIGHUP may change these. */
 struct fp_limits {
 	uint64_t client_quota_bytes; /* FP_QUOTA_NONE: as much as the pools hold */
 	uint64_t max_sessions;
 	uint64_t max_leases;      /* of one session */
-	uint64_t max_connections; /* of all sessions, and of those that are not one yet */
+	uint64_t max_connections; /* of all clients; strangers do not count */
 	uint64_t max_requests;    /* outstanding on one connection */
 	uint64_t handshake_timeout_ns;
-	uint64_t grace_ns;        /* leases of a session that is cut off are kept so long; 0: not */
+	uint64_t grace_ns; /* how long the leases of a session that is cut off are kept; 0: not at all */
 	uint64_t idle_timeout_ns; /* of a control connection; 0: for ever */
 	uint64_t drain_timeout_ns;
 };
 
 struct fp_auth_config {
-	bool given;        /* then there is a secret, else anybody is let in */
-	char *secret_file; /* while it is read: it becomes a secret of its own */
+	bool given;        /* then a client must prove a secret; else anybody is let in */
+	char *secret_file; /* only while the file is read: then it becomes an item of secrets */
 	struct fp_secrets secrets;
 };
 
@@ -58,38 +58,37 @@ struct fp_config {
 	unsigned n_pools;
 	struct fp_limits limits;
 	struct fp_auth_config auth;
-	bool by_hand; /* queue pairs are connected by hand, too: there is an rdma section */
+	bool by_hand; /* there is an rdma section: queue pairs may also be connected by hand */
 	struct fp_rdma_options rdma;
 	int log_level; /* index into the names; see fp_config_log_level */
 };
 
 /*
- * Reads and checks the file at path. 0 and *ret_config, to be released with fp_config_free; else a
- * negative errno (as fp_conf_read; -EINVAL also for what the checks refuse) and error->text says
- * what is wrong and what to do.
+ * Reads and checks the file at path. 0 and *ret_config; release it with fp_config_free. Else a
+ * negative errno as of fp_conf_read, or -EINVAL if a check fails. Then error->text says what is
+ * wrong and what to do.
  */
 int fp_config_read(const char *path, struct fp_config **ret_config, struct fp_conf_error *error);
 
-/* The configuration without a file: defaults, no listener, no pool. NULL: no memory. */
+/* Returns the configuration without a file: defaults, no listener, no pool. NULL: no memory. */
 struct fp_config *fp_config_new(void);
 void fp_config_free(struct fp_config *config);
 
-/* Appends to the listeners or to the pools (with default values); -ENOMEM or NULL. */
+/* Append to the listeners or to the pools (with default values). -ENOMEM or NULL: no memory. */
 int fp_config_add_listen(struct fp_config *config, const char *address);
 struct fp_pool_config *fp_config_add_pool(struct fp_config *config);
 
-/* 0, or -EINVAL and error->text: what the table of keys can't express. memory_bytes: what this
- * machine has.
- */
+/* Checks what the table of keys cannot express. memory_bytes: the memory of this machine. 0, or
+ * -EINVAL and error->text. */
 int fp_config_check(const struct fp_config *config, uint64_t memory_bytes, struct fp_conf_error *error);
 
-/* What all leases of a client may have together, or FP_QUOTA_NONE. */
+/* How much memory all leases of a client may have together, or FP_QUOTA_NONE. */
 uint64_t fp_config_quota(const struct fp_config *config, const char *client);
 
 /*
- * Takes over into running what may change without a restart: limits, log level, secrets (next gets
- * the old). Returns the name of the first part of next that differs and was not taken over
- * ("listen", "pools", "auth", "rdma"), or NULL.
+ * Copies into running what may change without a restart: limits, log level, secrets (next gets the
+ * old ones). Returns the name of the first part of next that differs but needs a restart ("listen",
+ * "pools", "auth", "rdma"), or NULL.
  */
 const char *fp_config_reload(struct fp_config *running, struct fp_config *next);
 

@@ -1,11 +1,15 @@
 /*
- * A connection: receives, hands whole requests to its handler, sends the answers, and comes to an
- * end. Room: daemon. It knows sockets and the loop; what requests mean is request.c's.
+ * A connection: receives, hands whole requests to its handler, sends the answers, and ends. Room:
+ * daemon. It knows sockets and the loop; request.c knows what requests mean.
  *
- *              accept                 WELCOME            EOF, BYE, refused or draining
- *   (none) ─────────► expects HELLO, AUTH ─────► open ─────────► closing: answers still go out, input is
- * dropped │ time limit                          │ all sent: half-closed; EOF from the peer ▼ ▼ killed: both
- * directions shut ─► freed when no operation and no job holds it
+ *            accept                        WELCOME          EOF, BYE, refused, draining
+ *   (none) ─────────► expects HELLO, AUTH ─────────► open ──────────────────────────────► closing
+ *                        │ time limit                 │ broken, silent            all sent,  │
+ *                        ▼                            ▼                  EOF from the peer   ▼
+ *                      killed: both directions shut ◄────────────────────────────────────────┘
+ *                        └─► freed when no operation and no job holds it
+ *
+ * Closing: answers still go out, input is dropped; half-closed once all is sent.
  */
 #ifndef FP_CONN_H
 #define FP_CONN_H
@@ -28,12 +32,12 @@ struct fp_node_server;
 
 enum fp_conn_state { FP_CONN_HELLO, FP_CONN_AUTH, FP_CONN_OPEN, FP_CONN_CLOSING, FP_CONN_KILLED };
 
-/* A WRITE whose data is arriving: it goes to the segments one after another. */
+/* A WRITE whose data is arriving. The data goes to one segment after another. */
 struct fp_conn_write {
 	bool active;
 	bool denied; /* its data is dropped */
 	unsigned seg;
-	uint32_t seg_bytes; /* of the current segment, already there */
+	uint32_t seg_bytes; /* bytes of the current segment that have arrived */
 	struct fp_node_lease *leases[FP_WIRE_MAX_SEGS];
 };
 
@@ -41,91 +45,91 @@ struct fp_conn {
 	LIST_ENTRY(fp_conn) in_server;
 	TAILQ_ENTRY(fp_conn) stranger;
 	LIST_ENTRY(fp_conn) in_session;
-	struct fp_client *client; /* whose it is, held: a stranger's is his origin; NULL: it was evicted */
+	struct fp_client *client; /* held: its owner; for a stranger, its origin. NULL: it was evicted */
 	struct fp_node_server *server;
 	int fd;
 	bool is_unix;
 	char peer[FP_PEER_LEN];
-	struct fp_cm_server_peer *cm_peer; /* it came in by rdma: fd is a socket pair's end; NULL: a socket */
-	struct fp_cm_server_link *cm_link; /* of a LINK whose queue pairs were connected by hand */
+	struct fp_cm_server_peer *cm_peer; /* it came by rdma, fd is a socket pair's end; NULL: a socket */
+	struct fp_cm_server_link *cm_link; /* of a LINK with queue pairs connected by hand */
 	enum fp_conn_state state;
 	bool receiving, sending, timing; /* operations in flight */
-	bool timer_cancelled;            /* its end was asked for */
-	bool timing_idle;                /* the timer is that of an open control connection */
-	bool eof;                        /* nothing more will come */
-	bool half_closed;                /* we said that nothing more will come */
+	bool timer_cancelled;            /* we asked the loop to cancel the timer */
+	bool timing_idle;                /* the timer watches an open control connection for silence */
+	bool eof;                        /* the peer sends nothing more */
+	bool half_closed;                /* we have told the peer that we send nothing more */
 	bool drained;                    /* while stopping: the peer can send nothing more */
-	bool cut;                        /* it broke, or fell silent: its session may go on without it */
-	bool leasing; /* a lease is being made for it: further requests wait, answers keep their order */
-	unsigned recv_bytes; /* to be received at once */
+	bool cut;                        /* it broke or fell silent; its session may go on without it */
+	bool leasing; /* its lease is being made: further requests wait, so that answers keep their order */
+	unsigned recv_bytes; /* how much one receive takes */
 	struct fp_op recv_op, send_op, time_op;
 	struct __kernel_timespec time;
-	uint64_t heard_ns; /* when something came last */
+	uint64_t heard_ns; /* when bytes last arrived */
 	struct fp_inbox inbox;
 	struct fp_conn_write write;
 	struct fp_turn turn;
-	uint8_t *stash; /* received, and not yet looked at: then nothing more is received */
+	uint8_t *stash; /* received but not handled yet; until it is empty, nothing more is received */
 	size_t stash_bytes, stash_off;
-	uint8_t *own_buf; /* where the loop has no shared buffers */
+	uint8_t *own_buf; /* used if the loop has no shared buffers */
 	struct fp_outbox outbox;
-	unsigned fds_promised; /* descriptors that are being made, or in the outbox */
-	unsigned fds_sent;     /* and those that were sent and, for all we know, not received yet */
-	bool passing;          /* the send under way takes one along */
+	unsigned fds_promised; /* descriptors that are being made or are in the outbox */
+	unsigned fds_sent;     /* descriptors that were sent; as far as we know, not received yet */
+	bool passing;          /* the current send takes a descriptor along */
 	struct msghdr msg;
 	struct iovec iov[FP_CONN_IOVS];
 	union {
 		char buf[CMSG_SPACE(sizeof(int))];
 		struct cmsghdr align;
 	} control;
-	/* the handshake, and what came of it */
+	/* the handshake and its results */
 	struct fp_wire_hello hello;
 	struct fp_wire_challenge challenge;
 	struct fp_wire_header lease_request;
 	struct fp_node_session *session; /* NULL before WELCOME and after the session's end */
 };
 
-/* Whether it is a session's control connection, or is to be. */
+/* Whether it is the control connection of a session, or will become one. */
 bool fp_conn_is_control(const struct fp_conn *conn);
-/* Whether it can break while the client lives: then its session outlives it for a grace period. */
+/* Whether it can break while the client lives. If so, its session outlives it for a grace
+ * period. */
 bool fp_conn_may_break(const struct fp_conn *conn);
 
-/* Begins to serve fd and, unless NULL, the rdma_cm server's peer behind it; both are its own from
- * here on (also on failure: the peer is then ended). 0 or -ENOMEM. */
+/* Begins to serve fd and, unless NULL, the rdma_cm server's peer behind it. It owns both from here
+ * on, also on failure: then it ends the peer. 0 or -ENOMEM. */
 int fp_conn_start(struct fp_node_server *server, int fd, struct fp_cm_server_peer *cm_peer);
 
-/* It is session's from now on; NULL: nobody's. It leaves the one before. */
+/* Moves the connection into session, out of the one before. NULL: into none. */
 void fp_conn_enter(struct fp_conn *conn, struct fp_node_session *session);
 
-/* Queues an answer and owns it; NULL (no memory for it) kills the connection. */
+/* Queues an answer and owns it. NULL (no memory for the answer) kills the connection. */
 void fp_conn_answer(struct fp_conn *conn, struct fp_reply *reply);
 /*
- * Whether one more descriptor may be sent to the peer; then it is counted until the peer has
- * received it. What is not received counts for our user, all its processes together, and past
- * RLIMIT_NOFILE the kernel takes no descriptor for anybody (unix(7), ETOOMANYREFS). So each
- * connection has few, and all have a part of that limit, of which no client has more than three
- * quarters.
+ * Whether one more descriptor may be sent to the peer. If so, it is counted until the peer has
+ * received it. The kernel counts descriptors in flight for our user, over all its processes. Above
+ * RLIMIT_NOFILE it takes none from any of them (unix(7), ETOOMANYREFS). So a connection may have
+ * few in flight, and all connections together a part of that limit. No client has more than three
+ * quarters of that part.
  */
 bool fp_conn_promise_fd(struct fp_conn *conn);
-/* There is none after all. Fine where none was promised. */
+/* Takes a promise back: no descriptor will be sent. Fine if none was promised. */
 void fp_conn_unpromise_fd(struct fp_conn *conn);
 
-/* Answers ERROR; the connection goes on. */
+/* Answers ERROR. The connection stays open. */
 void fp_conn_answer_error(struct fp_conn *conn, const struct fp_wire_header *request,
                           enum fp_wire_status status);
-/* Answers ERROR, logs why and closes once it is sent. */
+/* Answers ERROR, logs the reason, and closes once the answer is sent. */
 void fp_conn_refuse(struct fp_conn *conn, enum fp_wire_status status, const char *reason);
-/* Ends it at once, whatever is under way. */
+/* Ends it at once, even in the middle of an operation. */
 void fp_conn_kill(struct fp_conn *conn);
-/* Charges a piece of work, in bytes that could be copied meanwhile, to its client's share of the
- * loop's time.
- */
+/* Charges work to the client's share of the loop's time. bytes: how much could be copied in the
+ * time of that work. */
 void fp_conn_charge(const struct fp_conn *conn, uint64_t bytes);
 /*
- * Does what is due: sends, resumes or stops receiving, ends. To be called after anything about conn
- * has changed, last of all, since it may free it.
+ * Does what is due: sends, resumes or stops receiving, ends. Call it last after any change of conn,
+ * because it may free conn.
  */
 void fp_conn_settle(struct fp_conn *conn);
-/* Its turn has come: settles the connection of turn. */
+/* The turn is called: settles its connection. */
 void fp_conn_go_on(struct fp_turn *turn);
 
 #endif

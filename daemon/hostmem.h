@@ -1,7 +1,8 @@
 /*
- * Host memory: how much the machine can still give this process. The bound is what is free or can
- * be freed at once, swap included. Each memory limit of a cgroup of the process, v1 or v2, and of
- * the groups above it bounds it further. Room: daemon. It reads files and knows no pools.
+ * Host memory: how much the machine can still give this process. The bound is the memory that is
+ * free or can be freed at once, swap included. Each cgroup memory limit on the process, v1 or v2,
+ * bounds it further; limits of parent groups count too. Room: daemon. It reads files and knows no
+ * pools.
  */
 #ifndef FP_HOSTMEM_H
 #define FP_HOSTMEM_H
@@ -10,12 +11,12 @@
 
 struct fp_hostmem {
 	uint64_t available_bytes; /* UINT64_MAX: no bound is known */
-	char bound[256];          /* the file that says so, and how much it allows */
+	char bound[256];          /* the file that sets the bound, and the bytes it allows */
 };
 
 /*
- * Reads it from /proc and the mounted cgroups below root: "" but for tests. What can't be read is
- * no bound. It takes about 60 µs. Any thread.
+ * Reads it from /proc and the mounted cgroups below root, which is "" except in tests. A file that
+ * cannot be read sets no bound. Takes about 60 µs. Any thread.
  */
 void fp_hostmem_read(const char *root, struct fp_hostmem *ret_host);
 

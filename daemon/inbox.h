@@ -1,7 +1,7 @@
 /*
- * The inbox: turns the byte stream of a connection into frames. It keeps the head of one frame
- * (header and payload, of a WRITE header and table); the data of a WRITE goes past it, straight to
- * where it belongs. Room: daemon. Pure: bytes in, frames out.
+ * The inbox turns the byte stream of a connection into frames. It keeps the head of one frame:
+ * header and payload, or header and table for a WRITE. The data of a WRITE bypasses the inbox and
+ * goes straight to its destination. Room: daemon. Pure: bytes in, frames out.
  */
 #ifndef FP_INBOX_H
 #define FP_INBOX_H
@@ -16,17 +16,17 @@ struct fp_inbox {
 };
 
 /*
- * Takes bytes, up to the end of the frame's head. Returns 1 when the head is complete (call
- * fp_inbox_next before the next frame), 0 if all len bytes were taken and more are needed; -EPROTO
- * or -EPROTONOSUPPORT as the wire's decoders, and -EPROTO for a frame that only a node may send.
- * *ret_used: bytes taken, in any case.
+ * Takes bytes, up to the end of the frame's head. Returns 1 when the head is complete: call
+ * fp_inbox_next before the next frame. Returns 0 if all len bytes were taken and more are needed.
+ * -EPROTO or -EPROTONOSUPPORT as the wire's decoders; also -EPROTO for a frame that only a node may
+ * send. *ret_used is always set: bytes taken.
  */
 int fp_inbox_feed(struct fp_inbox *inbox, const uint8_t *bytes, size_t len, size_t *ret_used);
 
-/* Ready for the next frame. */
+/* Prepares for the next frame. */
 void fp_inbox_next(struct fp_inbox *inbox);
 
-/* The payload of a complete head, header.length bytes (of a WRITE its table only). */
+/* The payload of a complete head: header.length bytes; of a WRITE only its table. */
 const void *fp_inbox_payload(const struct fp_inbox *inbox);
 
 #endif

@@ -1,7 +1,7 @@
 /*
  * Leases as the node holds them: granted to a session out of a pool, used by its requests, given
- * back and scrubbed. Room: daemon. It knows pools and the worker, never connections. Everything
- * here is the loop's thread; the memory work itself is done by the worker.
+ * back and scrubbed. Room: daemon. It knows pools and the worker, never connections. All functions
+ * are for the loop's thread; the worker does the memory work itself.
  *
  *            grant              the worker made it        release, or the session ends
  *   (none) ────────► being made ──────────────────► granted ───────────────────────────► released
@@ -9,9 +9,9 @@
  *
  * A lease that is being made when its session ends is given back as soon as it is made.
  *
- * A session may adopt the leases of another one: each then has a lease of its own (its id, key and
- * uses), and both are holders of one memory. It is scrubbed when its last holder has left. Only the
- * one that it was granted to may write it.
+ * A session may adopt the leases of another one. Each session then has a lease of its own (its id,
+ * key and uses), and both leases hold one memory. The memory is scrubbed when its last holder has
+ * left. Only the session that it was granted to may write it.
  */
 #ifndef FP_NODE_LEASE_H
 #define FP_NODE_LEASE_H
@@ -35,14 +35,13 @@ struct fp_node_leases {
 
 /*
  * A lease's key: its memory, registered in the domain of a peer of the rdma_cm server, so that this
- * peer's links READ and WRITE it. Made and revoked by the worker, in that order and before the
- * memory is scrubbed. From its revocation on it belongs to the worker's job, and no longer to the
- * lease.
+ * peer's links READ and WRITE it. The worker makes the key, revokes it, and only then scrubs the
+ * memory. Once revoked, the key belongs to the worker's job and no longer to the lease.
  */
 struct fp_lease_key {
 	struct fp_cm_server_peer *peer; /* held */
 	struct fp_node_lease *lease;
-	struct fp_verbs_region region; /* the worker's until made and after the revocation */
+	struct fp_verbs_region region; /* the worker's until made, and again after the revocation */
 	bool made, revoked;
 	int status;
 	struct fp_worker_job make, revoke;
@@ -51,8 +50,8 @@ struct fp_lease_key {
 };
 
 /*
- * What a lease is about. When its last holder has left it is given back, or kept until the client
- * to which it was passed has let go of it: then it is still charged.
+ * The memory of a lease. When its last holder has left, it is given back. But if it was passed to a
+ * client, it is kept, and still charged, until that client has released it.
  */
 struct fp_node_memory {
 	struct fp_pools *pools;
@@ -60,12 +59,12 @@ struct fp_node_memory {
 	struct fp_worker *worker;
 	TAILQ_ENTRY(fp_node_memory) kept;
 	struct fp_worker_job give;
-	bool shareable;           /* it counts for pools->max_shared */
-	struct fp_client *client; /* held: whom it is charged to, until the last holder has left */
+	bool shareable;           /* pools->max_shared limits how many there are */
+	struct fp_client *client; /* held: the client that pays for it, until the last holder has left */
 	uint64_t size_bytes;
-	struct fp_chunk chunk;      /* the worker's until granted and after the last holder left */
+	struct fp_chunk chunk;      /* the worker's until granted, and again after the last holder left */
 	struct fp_worker_line line; /* made, then its keys made and revoked, then given back */
-	unsigned n_holders;         /* leases, those released that are still used included */
+	unsigned n_holders;         /* leases; one that is released counts while requests use it */
 };
 
 struct fp_node_lease {
@@ -76,8 +75,8 @@ struct fp_node_lease {
 	struct fp_node_leases *leases; /* NULL: released */
 	struct fp_worker *worker;
 	struct fp_node_memory *memory; /* held */
-	struct fp_lease_key *key;      /* NULL: reached by no link of the rdma_cm server's */
-	int status;                    /* of the worker's work */
+	struct fp_lease_key *key;      /* NULL: no link of the rdma_cm server reaches it */
+	int status;                    /* result of the worker's work */
 	struct fp_worker_job job;
 	void (*done)(struct fp_node_lease *lease, int status, void *user);
 	void *user;
@@ -86,11 +85,11 @@ struct fp_node_lease {
 struct fp_lease_request {
 	uint64_t size_bytes;
 	bool shareable;           /* it will be passed to the client */
-	struct fp_client *client; /* it is charged to him */
-	uint64_t quota_bytes;     /* his, of all his sessions */
+	struct fp_client *client; /* it is charged to this client */
+	uint64_t quota_bytes;     /* of this client, over all its sessions */
 	uint64_t max_leases;
-	/* Called once after a grant that was begun: 0, or -ENOMEM and the like, or -ECANCELED where
-	 * the session has ended meanwhile (the lease is gone when it returns). */
+	/* Called once after a grant that was begun: 0, or -ENOMEM and the like. -ECANCELED: the
+	 * session has ended meanwhile, and the lease is gone when done returns. */
 	void (*done)(struct fp_node_lease *lease, int status, void *user);
 	void *user;
 };
@@ -103,89 +102,88 @@ struct fp_pools {
 	TAILQ_HEAD(, fp_node_memory) kept;
 	unsigned n_kept;
 	uint64_t collected_ns;
-	bool unlimited;         /* by what the host has: a program may map more than it touches */
-	struct fp_hostmem host; /* as it was at host_ns */
+	bool unlimited;         /* ignores what the host has: a program may map more than it touches */
+	struct fp_hostmem host; /* as read at host_ns */
 	uint64_t host_ns, host_took_ns, refused_ns;
 };
 
 void fp_pools_init(struct fp_pools *pools, unsigned max_shared);
-/* Forgets what is kept: it is the clients' from then on. After the worker; the pools stay the
- * caller's. */
+/* Forgets the memory that is kept: the clients own it from then on. Call it after the worker has
+ * stopped. The caller still owns the pools. */
 void fp_pools_done(struct fp_pools *pools);
 
 /*
- * The least size of a lease from pools of size_bytes together. Each lease is a mapping, of which
- * the kernel allows a process 65530 (vm.max_map_count): the pools are to be full before these are
+ * The smallest size of a lease from pools of size_bytes together. Each lease is a mapping, and the
+ * kernel allows a process 65530 of them (vm.max_map_count). The pools must be full before these are
  * used up.
  */
 uint64_t fp_pools_least_bytes(uint64_t size_bytes);
 
 /*
- * Looks at what is kept, some hundred memories at a time and not too often, and gives back what
- * clients have let go of. True if there was any.
+ * Looks at the memory that is kept, some hundred pieces at a time and not too often. Gives back
+ * what clients have released. True if there was any.
  */
 bool fp_pools_collect(struct fp_pools *pools);
 
 /*
- * What a pool can still lease: what is free of it; where the host has not set it aside, at most
- * what the host can give. Clients of a node before this one may still have that memory.
+ * How much a pool can still lease: its free part. If the host has not reserved that, at most what
+ * the host can give: clients of an earlier node may still have that memory.
  */
 uint64_t fp_pools_free(struct fp_pools *pools, const struct fp_pool *pool);
 
 /*
- * The pool that can back the request and has the most room, or NULL. What is being given back is
- * free, but the lease waits for it.
+ * Returns the pool with the most room that can back the request, or NULL. Memory that is being
+ * given back counts as free, but the lease waits for it.
  */
 struct fp_pool *fp_pools_choose(struct fp_pools *pools, uint64_t size_bytes, bool shareable);
-/* Sums over the pools that can serve such a client. */
+/* Sums over the pools that can serve a client with such leases. */
 void fp_pools_sum(struct fp_pools *pools, bool shareable, uint64_t *ret_size_bytes, uint64_t *ret_free_bytes);
-/* Logs it if pools that take memory as it is used are larger than what the host can give now. */
+/* Logs a warning if pools that take memory on use are larger than what the host can give now. */
 void fp_pools_warn(struct fp_pools *pools);
 
-/* Sums over all of them: leases, and the bytes that they take, both once however many sessions hold
- * them. Without what is kept. */
+/* Sums over all pools: leases and their bytes. A lease counts once, however many sessions hold it.
+ * Memory that is kept is excluded. */
 void fp_pools_leased(const struct fp_pools *pools, uint64_t *ret_leases, uint64_t *ret_bytes);
 
 /*
  * Begins a grant: accounts for it and lets the worker make the memory. 0: request->done will be
- * called; -EDQUOT, -ENOSPC, -EMFILE (the client maps as many as one may), -EUSERS (too many
- * leases), -ENOMEM: it will not.
+ * called. It will not on an error: -EDQUOT, -ENOSPC, -EMFILE (the client maps as many as it may),
+ * -EUSERS (too many leases), -ENOMEM.
  */
 int fp_node_lease_grant(struct fp_node_leases *leases, struct fp_pools *pools, struct fp_worker *worker,
                         const struct fp_lease_request *request);
 
 /*
- * Gives leases, of which there is none, every granted one of from: read-only, by the same ids. They
- * stay charged to whom they were granted. 0; -ENOMEM: none is adopted.
+ * Gives the empty set leases every granted lease of from: read-only, with the same ids. The clients
+ * that they were granted to stay charged. 0; -ENOMEM: none is adopted.
  */
 int fp_node_leases_adopt(struct fp_node_leases *leases, const struct fp_node_leases *from);
 
 /* The granted lease with that id, or NULL. */
 struct fp_node_lease *fp_node_lease_find(const struct fp_node_leases *leases, uint32_t id);
 
-/* A request begins, and ends, to use the memory: it stays mapped in between, also if the lease is
- * released.
- */
+/* A request begins (get) and ends (put) to use the memory. In between the memory stays mapped, even
+ * if the lease is released. */
 void fp_node_lease_get(struct fp_node_lease *lease);
 void fp_node_lease_put(struct fp_node_lease *lease);
 
 /*
- * Takes a lease away from its session; the memory is scrubbed and returned once it is made, nobody
- * uses it, no other session has it and no client still has the memfd.
+ * Takes a lease away from its session. The memory is scrubbed and returned once it is made, no
+ * request uses it, no other session has it and no client has the memfd.
  */
 void fp_node_lease_release(struct fp_node_lease *lease);
 
 /*
- * Begins to register a granted lease with peer, a read-only one for READ alone; a key that it has
- * is revoked. 0: done will be called once, with 0 and lease->key made, -ECANCELED if it was revoked
- * meanwhile, or what registration says (-ENOMEM: the limit of locked memory): the lease is the
- * caller's to keep or release. Else -ENOMEM, and it will not.
+ * Begins to register a granted lease with peer; a read-only lease for READ alone. Revokes the key
+ * that the lease has. 0: done will be called once. Its status is 0 (lease->key is made), -ECANCELED
+ * (revoked meanwhile), or the error of the registration (-ENOMEM: the limit of locked memory). The
+ * caller then keeps or releases the lease. -ENOMEM: done will not be called.
  */
 int fp_node_lease_key_make(struct fp_node_lease *lease, struct fp_cm_server_peer *peer,
                            void (*done)(struct fp_node_lease *lease, int status, void *user), void *user);
-/* No new connection gets in by it; the memory is deregistered by the worker. None is fine. */
+/* Keeps new connections from using the key; the worker deregisters the memory. No key is fine. */
 void fp_node_lease_key_revoke(struct fp_node_lease *lease);
-/* Those of all leases. */
+/* Revokes the keys of all leases. */
 void fp_node_leases_revoke(struct fp_node_leases *leases);
 
 /* Releases all. */

@@ -1,6 +1,6 @@
 /*
- * Listening sockets: where farpaged may be reached, parsed, checked and bound.
- * Room: daemon. It knows addresses, never what is said over them.
+ * Listening sockets: the addresses of farpaged, parsed, checked and bound. Room: daemon. It knows
+ * addresses, never what is said over them.
  */
 #ifndef FP_LISTEN_H
 #define FP_LISTEN_H
@@ -15,7 +15,7 @@
 struct fp_listen_address {
 	struct sockaddr_storage sockaddr;
 	socklen_t len;
-	bool rdma; /* the rdma_cm server listens there, not we */
+	bool rdma; /* the rdma_cm server listens there, not this file */
 };
 
 /*
@@ -29,9 +29,9 @@ int fp_listen_parse(const char *text, struct fp_listen_address *ret_address);
 bool fp_listen_is_local(const struct fp_listen_address *address);
 
 /*
- * Binds and listens; a dead UNIX socket left behind by an earlier run is replaced. 0 and *ret_fd
- * (owned by the caller), or a negative errno; -EADDRINUSE if somebody still answers there after a
- * second.
+ * Binds and listens. Replaces a dead UNIX socket that an earlier run left behind. 0 and *ret_fd
+ * (owned by the caller), or a negative errno. -EADDRINUSE: another process still answers there
+ * after a second.
  */
 int fp_listen_open(const struct fp_listen_address *address, int *ret_fd);
 
@@ -41,15 +41,16 @@ void fp_listen_close(const struct fp_listen_address *address, int fd);
 /* The URL by which clients reach fd: "shm:/path", "shm:@name", "tcp://127.0.0.1:7946". Returns buf. */
 const char *fp_listen_url(int fd, char *buf, size_t len);
 
-/* HOST and port of an rdma or tcp address: the numeric host, without brackets. Return host. */
+/* Writes the numeric host of an rdma or tcp address, without brackets, and its port. Returns
+ * host. */
 const char *fp_listen_host(const struct fp_listen_address *address, char *host, size_t len,
                            uint16_t *ret_port);
-/* The URL of an rdma address whose listener got that port. Returns buf. */
+/* Writes the URL of an rdma address whose listener got that port. Returns buf. */
 const char *fp_listen_rdma_url(const struct fp_listen_address *address, uint16_t port, char *buf, size_t len);
 
-/* Who is at the other end: "127.0.0.1:5022", "pid 12 uid 0". Returns buf. */
+/* Names the other end of a socket: "127.0.0.1:5022", "pid 12 uid 0". Returns buf. */
 const char *fp_listen_peer_name(int fd, char *buf, size_t len);
-/* The same of a UNIX socket as the kernel has it; uid -1: it does not know. */
+/* The other end of a UNIX socket as the kernel knows it. uid -1: the kernel does not know. */
 struct ucred fp_listen_peer_cred(int fd);
 
 #endif

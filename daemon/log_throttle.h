@@ -6,13 +6,13 @@
 #define FP_LOG_THROTTLE_H
 
 /*
- * From here on fp_log leaves a line out if its subsystem has logged 50 in this second, or if stderr
- * takes no more at this moment. The next line after that second says how many were left out. Once a
- * process.
+ * From here on fp_log leaves out a line if its subsystem has logged 50 in this second, or if stderr
+ * takes no more at this moment. The next line after that second says how many were left out. Call
+ * it once in a process.
  */
 void fp_log_throttle_start(void);
 
-/* Logs how many lines were left out, and goes on without a limit. Not started is fine. */
+/* Logs how many lines were left out; from then on there is no limit. Not started is fine. */
 void fp_log_throttle_stop(void);
 
 #endif

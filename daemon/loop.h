@@ -1,7 +1,7 @@
 /*
- * The io_uring loop: one thread that submits operations and calls back what completed. All that a
- * round of completions gives rise to is submitted by the same system call that waits for the next.
- * Room: daemon. It knows operations and buffers, never the protocol.
+ * The io_uring loop: one thread that submits operations and calls back for those that completed.
+ * One system call submits all operations that a round of completions led to, and waits for the next
+ * completion. Room: daemon. It knows operations and buffers, never the protocol.
  */
 #ifndef FP_LOOP_H
 #define FP_LOOP_H
@@ -15,13 +15,13 @@
 #define FP_LOOP_BUF_BYTES 32768u /* of one receive buffer */
 #define FP_LOOP_BUFS      128u
 
-/* Embedded in the owner of an operation, which stays in place until done was called without
+/* Embedded in the owner of an operation. The owner stays in place until done was called without
  * IORING_CQE_F_MORE. */
 struct fp_op {
 	void (*done)(struct fp_op *op, int res, unsigned flags);
 };
 
-/* Set fired once; the owner stays in place while it is running. */
+/* Set fired once. The owner stays in place while the timer is running. */
 struct fp_timer {
 	void (*fired)(struct fp_timer *timer);
 	bool running;
@@ -35,15 +35,15 @@ struct fp_loop {
 	    *bufs; /* receive buffers that all connections share; NULL: each brings its own */
 	uint8_t *buf_memory;
 	bool stopped;
-	/* Unless NULL: called after each round of completions; true: the next round does not wait
-	 * for one. */
+	/* Called after each round of completions, unless NULL. True: the next round must not wait
+	 * for a completion. */
 	bool (*between_rounds)(struct fp_loop *loop);
 };
 
 /*
  * Sets the ring up. plain: without shared buffers, as on kernels that have none. 0; else a negative
- * errno, and error->text says which setting of the host stands in the way. Release with
- * fp_loop_done, on the same thread.
+ * errno, and error->text names the setting of the host that prevents it. Release with fp_loop_done,
+ * on the same thread.
  */
 int fp_loop_init(struct fp_loop *loop, bool plain, struct fp_conf_error *error);
 void fp_loop_done(struct fp_loop *loop);
@@ -52,22 +52,23 @@ void fp_loop_done(struct fp_loop *loop);
 int fp_loop_run(struct fp_loop *loop);
 void fp_loop_stop(struct fp_loop *loop);
 
-/* A submission that will complete at op; prepare it with io_uring_prep_* and fp_loop_sqe_set. Never
- * NULL. */
+/* Returns a submission that will complete at op. Prepare it with io_uring_prep_* and
+ * fp_loop_sqe_set. Never NULL. */
 struct io_uring_sqe *fp_loop_sqe(struct fp_loop *loop);
-/* After io_uring_prep_*: op NULL means that the completion does not matter. */
+/* Call it after io_uring_prep_*. op NULL: the completion does not matter. */
 void fp_loop_sqe_set(struct io_uring_sqe *sqe, struct fp_op *op);
 
-/* The operations' shorthands. */
+/* Shorthands that submit one operation each. */
 void fp_loop_read(struct fp_loop *loop, struct fp_op *op, int fd, void *buf, unsigned len);
 void fp_loop_timeout(struct fp_loop *loop, struct fp_op *op, struct __kernel_timespec *ts, uint64_t ns);
 void fp_loop_timeout_cancel(struct fp_loop *loop, struct fp_op *op);
 void fp_loop_cancel(struct fp_loop *loop, struct fp_op *op);
 
-/* Has timer fire in ns, unless it is running already. */
+/* Lets timer fire in ns, unless it is running already. */
 void fp_timer_start(struct fp_timer *timer, struct fp_loop *loop, uint64_t ns);
 
-/* The shared buffer that a completion with these flags filled, and its return to the kernel. */
+/* The shared buffer that a completion with these flags filled; and how to return it to the
+ * kernel. */
 void *fp_loop_buf(struct fp_loop *loop, unsigned cqe_flags);
 void fp_loop_buf_put(struct fp_loop *loop, unsigned cqe_flags);
 

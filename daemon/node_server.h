@@ -1,6 +1,6 @@
 /*
- * The server: all that a running farpaged consists of, its listeners, signals, limits and its end.
- * Room: daemon, its root.
+ * The server: everything in a running farpaged, its listeners, signals, limits and its end. Room:
+ * daemon, its root.
  */
 #ifndef FP_NODE_SERVER_H
 #define FP_NODE_SERVER_H
@@ -25,19 +25,19 @@
 struct fp_listener {
 	struct fp_node_server *server;
 	struct fp_listen_address address;
-	int fd;          /* -1: the rdma_cm server's */
-	unsigned cm_idx; /* of an rdma address: which of the rdma_cm server's it is */
+	int fd;          /* -1: the rdma_cm server has the socket */
+	unsigned cm_idx; /* of an rdma address: its index among the rdma_cm server's listeners */
 	bool accepting;
 	struct fp_op accept_op;
 	struct fp_timer pause;
 };
 
-/* Of all connections since the start. */
+/* Counts over all connections since the start. */
 struct fp_counters {
 	uint64_t connections;
 	uint64_t sessions;
-	uint64_t cut_off, resumed, expired; /* sessions; those that expired were cut off before */
-	uint64_t refused;                   /* connections closed for what the peer did */
+	uint64_t cut_off, resumed, expired; /* sessions; one that expired was cut off before */
+	uint64_t refused;                   /* connections closed because of what the peer did */
 	uint64_t evicted;                   /* strangers */
 	uint64_t reads, writes;
 	uint64_t read_bytes, written_bytes;
@@ -45,13 +45,12 @@ struct fp_counters {
 };
 
 struct fp_node_server_options {
-	struct fp_config *config; /* stays the caller's; changed by reloads */
-	const char *config_path;  /* what SIGHUP reads; NULL: nothing to read */
+	struct fp_config *config; /* the caller's; reloads change it */
+	const char *config_path;  /* the file that SIGHUP reads; NULL: none */
 	bool private_node;        /* serves only processes of its own user */
-	bool plain_receive;       /* do without shared receive buffers */
-	int ready_fd;             /* gets the URLs, one line, and is closed; -1: none */
-	int users_fd; /* a pipe: SIGTERM waits until its other end is closed everywhere; -1: it does not wait
-	               */
+	bool plain_receive;       /* use no shared receive buffers */
+	int ready_fd;             /* gets one line with the URLs, then is closed; -1: none */
+	int users_fd;             /* a pipe: SIGTERM waits until its writing end is closed; -1: none */
 };
 
 struct fp_node_server {
@@ -69,14 +68,14 @@ struct fp_node_server {
 	struct fp_strangers strangers;
 	struct fp_turns turns;
 	unsigned fds_out;     /* descriptors that all connections have promised or sent */
-	unsigned max_fds_out; /* of these; and of connections: a quarter of those that we may have open */
+	unsigned max_fds_out; /* limit of fds_out and of connections: a quarter of RLIMIT_NOFILE */
 	struct fp_node_sessions sessions;
 	struct fp_clients clients;
 	struct fp_counters counters;
 	uint64_t start_ns;
 	bool draining; /* no new leases: DRAIN */
 	bool stopping; /* no new connections either: SIGTERM */
-	bool waiting;  /* SIGTERM has come, and options.users_fd is waited for */
+	bool waiting;  /* SIGTERM has come, and the server waits for options.users_fd */
 	int notify_fd; /* -1: systemd does not listen */
 	int signal_fd;
 	struct signalfd_siginfo signal;
@@ -85,7 +84,7 @@ struct fp_node_server {
 	struct fp_timer drain;
 	struct fp_timer grace; /* runs while sessions are cut off */
 	struct fp_timer kept;  /* runs while clients keep memory */
-	struct fp_timer trim;  /* connections have ended: memory goes back to the system soon */
+	struct fp_timer trim;  /* connections have ended: soon gives memory back to the system */
 };
 
 /*
@@ -94,27 +93,27 @@ struct fp_node_server {
  */
 int fp_node_server_run(const struct fp_node_server_options *options);
 
-/* Takes a connection on, or turns it away and says why. fd and cm_peer (NULL: not by rdma) are
- * the server's from then on. */
+/* Accepts a connection, or refuses it and says why. The server owns fd and cm_peer (NULL: not by
+ * rdma) from then on. */
 void fp_node_server_welcome(struct fp_node_server *server, int fd, struct fp_cm_server_peer *cm_peer);
 
 /*
- * A connection has nothing more to do with its session, if it has one. If it was the control
- * connection the session ends; or, if it was cut, is cut off, and ends when its grace period is
- * over.
+ * A connection is done with its session, if it has one. If it was the control connection, the
+ * session ends. But if that connection was cut, the session is only cut off, and ends after its
+ * grace period.
  */
 void fp_node_server_session_left(struct fp_node_server *server, struct fp_conn *conn);
-/* A connection has come to its end, and is about to be freed. It leaves its session. */
+/* A connection has ended and is about to be freed. It leaves its session. */
 void fp_node_server_conn_ended(struct fp_node_server *server, struct fp_conn *conn);
 
 /*
- * Ends the control connection and all links of a session, on behalf of a RESUME. When this returns
- * nothing of what they had under way lands any more.
+ * Ends the control connection and all links of a session, on behalf of a RESUME. When this returns,
+ * none of their unfinished operations changes memory any more.
  */
 void fp_node_server_fence(struct fp_node_server *server, struct fp_node_session *session);
 
-/* Ends the session of a control connection: its links end, its leases go back. The connection goes
- * on. */
+/* Ends the session of a control connection: its links end, its leases are given back. The
+ * connection stays open. */
 void fp_node_server_end_session(struct fp_node_server *server, struct fp_conn *conn);
 
 /* A session was opened or has ended: tells systemd, if it listens. */

@@ -1,6 +1,6 @@
 /*
  * The outbox: answers of one connection, in order, until the kernel has taken them. The bytes of a
- * READ are sent from the lease itself, which the reply holds until then. Room: daemon. It knows
+ * READ are sent from the lease itself; the reply holds the lease until then. Room: daemon. It knows
  * memory and leases, never sockets.
  */
 #ifndef FP_OUTBOX_H
@@ -22,8 +22,8 @@ struct fp_part {
 
 struct fp_reply {
 	struct fp_reply *next;
-	int fd;                        /* goes along with the first byte and is closed after; -1: none */
-	struct fp_node_lease *granted; /* held: what fd is of; NULL: none */
+	int fd;                        /* sent along with the first byte, then closed; -1: none */
+	struct fp_node_lease *granted; /* held: the lease that fd belongs to; NULL: none */
 	char *text;                    /* malloc'd payload, freed after; NULL: none */
 	size_t held_bytes;             /* of memory that is ours, not a lease's */
 	uint8_t head[FP_WIRE_HEADER_BYTES + sizeof(struct fp_wire_welcome)]; /* the longest fixed answer */
@@ -39,8 +39,8 @@ struct fp_outbox {
 };
 
 /*
- * A reply with room for n_data parts after its head: header for a payload of payload_bytes, of
- * which fixed follow in the head. NULL: no memory.
+ * Makes a reply with space for n_data parts after its head. The header tells a payload of
+ * payload_bytes; its first fixed_bytes are fixed, in the head. NULL: no memory.
  */
 struct fp_reply *fp_reply_new(const struct fp_wire_header *request, enum fp_wire_type type,
                               size_t payload_bytes, const void *fixed, size_t fixed_bytes, unsigned n_data);
@@ -50,26 +50,26 @@ struct fp_reply *fp_reply_new_error(const struct fp_wire_header *request, enum f
 void fp_reply_add(struct fp_reply *reply, const void *base, size_t len_bytes, struct fp_node_lease *lease);
 /* Appends a payload that is not a lease's: malloc'd text, which the reply owns from here on. */
 void fp_reply_add_text(struct fp_reply *reply, char *text, size_t len_bytes);
-/* The descriptor, which the reply owns from here on, of a lease that it holds. */
+/* Adds a descriptor of the lease granted. The reply owns the descriptor and holds the lease. */
 void fp_reply_pass(struct fp_reply *reply, int fd, struct fp_node_lease *granted);
 /*
- * Turns a reply with a descriptor, of which nothing is sent, into an ERROR with that status. Its
- * lease is given back: the client never hears of it.
+ * Turns a reply with a descriptor, not sent even in part, into an ERROR with that status. Its lease
+ * is given back: the client never hears of it.
  */
 void fp_reply_refuse(struct fp_reply *reply, enum fp_wire_status status);
-/* Lets go of leases, text and descriptor. NULL is fine. */
+/* Releases leases, text and descriptor. NULL is fine. */
 void fp_reply_free(struct fp_reply *reply);
 
 /* The outbox owns the reply from here on. */
 void fp_outbox_push(struct fp_outbox *outbox, struct fp_reply *reply);
 /*
- * Fills up to max vectors with what is to be sent next, max_bytes at most; returns their number.
- * *ret_fd: to be passed along, or -1. A reply with a descriptor is never gathered together with
- * others, so that the descriptor comes with its first byte.
+ * Fills up to max vectors with the bytes to send next, max_bytes at most. Returns the number of
+ * vectors. *ret_fd: to be passed along, or -1. A reply with a descriptor is never gathered together
+ * with others, so that the descriptor comes with its first byte.
  */
 unsigned fp_outbox_gather(const struct fp_outbox *outbox, struct iovec *iov, unsigned max, size_t max_bytes,
                           int *ret_fd);
-/* So many bytes were sent: frees the replies that are through. */
+/* sent_bytes were sent: frees the replies that are complete. */
 void fp_outbox_advance(struct fp_outbox *outbox, size_t sent_bytes);
 /* Drops everything. */
 void fp_outbox_clear(struct fp_outbox *outbox);
