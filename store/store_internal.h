@@ -1,9 +1,9 @@
 /*
- * What the files of the store share: the struct behind struct fp_store and its lease table.
- * Room: store; included by no other folder.
+ * struct fp_store and its lease table, shared by the files of the store. Room: store; no other
+ * folder includes it.
  *
- *   slot ──>> 20──> leases[index] ──> struct fp_slots ──> node, lease id, base
- *        └─ & 2^20-1 ─> page in lease
+ *   slot ── >> 20 ──────► leases[index] ──► struct fp_slots ──► node, lease id, base
+ *        └─ & 2^20 - 1 ─► page in lease
  */
 #ifndef FP_STORE_INTERNAL_H
 #define FP_STORE_INTERNAL_H
@@ -25,15 +25,15 @@
 
 /*
  * What a lane's owner and the reconnect thread exchange about one node. Pointers change hands by
- * atomic exchange: whoever got one owns the link.
+ * atomic exchange: the thread that got one owns the link.
  */
 struct fp_exchange {
-	_Atomic(struct fp_session_epoch_link *) fresh; /* from the reconnect thread: to go on with */
+	_Atomic(struct fp_session_epoch_link *) fresh; /* from the reconnect thread: the link to use next */
 	_Atomic(struct fp_session_epoch_link *) given; /* to the reconnect thread: to be closed */
 	_Atomic uint64_t n_closed;                     /* how many of those given are closed */
 };
 
-/* What of a lane others than its owner may see. */
+/* The part of a lane that other threads than its owner may see. */
 struct fp_lane_shared {
 	LIST_ENTRY(fp_lane_shared) entry; /* under lanes_lock, as are the regions */
 	unsigned n_regions;
@@ -56,9 +56,9 @@ struct fp_store {
 	const struct fp_rdma_options *rdma; /* likewise */
 	void (*notice)(void *user, const char *text);
 	void *notice_user;
-	_Atomic bool told_short; /* of this process's want of descriptors */
-	pid_t opener; /* a forked child of it has no reconnect thread, and its locks may be anybody's */
-	bool direct;  /* every node is load_store */
+	_Atomic bool told_short; /* told once that this process is short of descriptors */
+	pid_t opener;            /* its forked child has no reconnect thread, and locks with unknown owners */
+	bool direct;             /* every node is load_store */
 	unsigned n_sets;
 	struct fp_url_set *sets[FP_STORE_MAX_NODES]; /* malloc'd: one a URL */
 	unsigned n_nodes;
@@ -66,47 +66,49 @@ struct fp_store {
 
 	struct fp_generations gens;
 	pthread_mutex_t adoption_lock;      /* only to wait: protects nothing */
-	pthread_cond_t adoption_ended;      /* an attempt to adopt has, one way or the other */
-	_Atomic uint64_t adoption_until_ns; /* nobody waits any longer; 0: nobody has yet */
+	pthread_cond_t adoption_ended;      /* an attempt to adopt has succeeded or failed */
+	_Atomic uint64_t adoption_until_ns; /* nobody waits beyond it; 0: nobody has waited yet */
 
 	/*
-	 * The last of all locks; held while links are opened and closed. The reconnect thread of a
-	 * node shares it with those of others, and changes what is its node's alone; whoever opens
-	 * or closes a lane has it to himself.
+	 * The last of all locks; held while links are opened and closed. A reconnect thread takes
+	 * it shared with those of other nodes, and changes only its own node's part. A thread that
+	 * opens or closes a lane takes it exclusively.
 	 */
 	pthread_rwlock_t lanes_lock;
 	LIST_HEAD(, fp_lane_shared) lanes;
-	_Atomic uint64_t random; /* the reconnect threads': jitter */
+	_Atomic uint64_t random; /* the reconnect threads' jitter */
 
 	_Atomic(struct fp_slots *) *leases; /* FP_STORE_MAX_LEASES of them, address space until used */
 	_Atomic uint32_t n_leases;          /* leases 1..n_leases are published */
 
-	/* Written all the time: off the cache lines above, which the fault path reads. */
+	/* Written all the time: kept off the cache lines above, which the fault path reads. */
 	alignas(
-	    64) _Atomic uint64_t n_freeing; /* times slots began to become free, by return or a new lease */
-	_Atomic uint64_t n_freed;           /* times that was done; equal to n_freeing in a quiet moment */
+	    64) _Atomic uint64_t n_freeing; /* times slots began to become free: by a return or a new lease */
+	_Atomic uint64_t n_freed;           /* times that was done; equal to n_freeing when nobody frees */
 	_Atomic uint32_t cursor;            /* the lease that allocation tries first */
 	_Atomic uint64_t reserved_pages;    /* grows under reserve_lock only */
-	pthread_mutex_t reserve_lock;       /* serialises whoever adds leases; before every node's control */
+	pthread_mutex_t reserve_lock;       /* for threads that add leases; taken before any node's control */
 };
 
-/* An empty store: validated options, no node yet. 0 and *ret_store; -EINVAL, -ENOMEM. */
+/* A store without nodes; validates the options. 0 and *ret_store; -EINVAL, -ENOMEM. */
 int fp_store_new(const struct fp_store_options *options, struct fp_store **ret_store);
-/* Opens sessions to one more node, one for each of its addresses. Before the store has any other
- * user. */
+/*
+ * Opens sessions to one more node, one for each of its addresses. Only while nobody else uses the
+ * store.
+ */
 int fp_store_add(struct fp_store *store, const struct fp_url_set *set);
-/* What every session of the store is opened with; resume NULL: a new one. */
+/* The options of every session of the store. resume NULL: a new session. */
 struct fp_session_options fp_store_session_options(const struct fp_store *store,
                                                    const struct fp_session_identity *resume);
-/* Tells people. Threads that may block. */
+/* Calls the options' notice. Only for threads that may block. */
 void fp_store_notice(const struct fp_store *store, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-/* Says that a node is reached by a lesser way, or by the best again, if that changed. */
+/* Tells people that a node is reached by a lesser way, or by the best again, if that changed. */
 void fp_store_way_taken(struct fp_store *store, struct fp_node *node, unsigned way, int cause);
 
-#define FP_PATIENCE_DEFAULT_NS (30 * FP_NSEC_PER_SEC) /* of nodes that tell no grace */
+#define FP_PATIENCE_DEFAULT_NS (30 * FP_NSEC_PER_SEC) /* for nodes that tell no grace */
 
-/* How long a page is said to wait for a node that is cut off. */
+/* How long a page waits for a node that is cut off, as reports show it. */
 static inline uint64_t fp_store_patience_ns(const struct fp_store *store, const struct fp_node *node)
 {
 	uint64_t grace_ns = atomic_load_explicit(&node->grace_ns, memory_order_relaxed);
@@ -114,7 +116,7 @@ static inline uint64_t fp_store_patience_ns(const struct fp_store *store, const 
 	return store->patience_ns ? store->patience_ns : grace_ns ? grace_ns : FP_PATIENCE_DEFAULT_NS;
 }
 
-/* How long the reconnect thread waits for it: not less than the node would keep the leases. */
+/* How long the reconnect thread waits for it: not less than the node keeps the leases. */
 static inline uint64_t fp_store_outage_ns(const struct fp_store *store, const struct fp_node *node)
 {
 	uint64_t grace_ns = atomic_load_explicit(&node->grace_ns, memory_order_relaxed);
@@ -123,8 +125,8 @@ static inline uint64_t fp_store_outage_ns(const struct fp_store *store, const st
 }
 
 /*
- * What ends a page's wait for itself. Where the grace is the measure the reconnect thread ends it,
- * by losing the node; this is then for a store that nobody tends.
+ * When a page ends its wait by itself. Without a patience the grace decides: the reconnect thread
+ * then ends the wait by losing the node, and this time serves only a store without that thread.
  */
 static inline uint64_t fp_store_page_wait_ns(const struct fp_store *store, const struct fp_node *node)
 {
@@ -145,43 +147,47 @@ static inline void fp_store_freed(struct fp_store *store)
 	atomic_fetch_add_explicit(&store->n_freed, 1, memory_order_release);
 }
 
-/* What the options say and a forked child may change. */
+/* Takes the options that a forked child may change. */
 void fp_store_options_take(struct fp_store *store, const struct fp_store_options *options);
 
 void fp_adoption_init(struct fp_store *store);
 void fp_adoption_done(struct fp_store *store);
-/* Ends the mapping of a lease that no session of ours has. */
+/* Unmaps a lease that no session of ours has. */
 void fp_lease_unmap(struct fp_slots *slots);
-/* Takes a lease off its node: it is unmapped, and given back. node->control held. */
+/* Takes a lease from its node's list, unmaps it and gives it back. node->control held. */
 void fp_lease_end(struct fp_node *node, struct fp_slots *slots);
-/* Their session is not ours any more, but what is mapped stays. node->control held. */
+/* The leases' session is no longer ours, but their mappings stay. node->control held. */
 void fp_leases_outlive(struct fp_node *node);
-/* The session of a node over shm has ended: the reconnect thread is to open another. node->control
- * held. */
+/*
+ * The session of a node over shm has ended: lets the reconnect thread open another. node->control
+ * held.
+ */
 void fp_adoption_begin(struct fp_store *store, struct fp_node *node, int error);
-/* Something waits for the node to adopt: the reconnect thread need not put it off any longer. Any
- * thread, lock-free. */
+/*
+ * Something waits for the node to adopt: the reconnect thread must not put it off any longer. Any
+ * thread, lock-free.
+ */
 void fp_adoption_want(struct fp_store *store, struct fp_node *node);
 /*
- * Waits until a node may take leases, or no attempt to adopt is under way that might help: a forked
- * child's first calls. Bounded by the deadline, which is for all of them: see fp_store_adopts.
+ * Waits until a node may take leases, or no attempt to adopt is under way that might help. For a
+ * forked child's first calls. All calls share one deadline: see fp_store_adopts.
  */
 void fp_adoption_await(struct fp_store *store);
-/* The reconnect thread's step for a node that is adopting: when the next is due. */
+/* The reconnect thread's step for a node that is adopting. Returns when the next is due. */
 uint64_t fp_adoption_step(struct fp_store *store, struct fp_node *node);
 /*
- * What was lent to an ended session is taken from no more, once as much has been lent to its
- * successor; and what is retired and nobody holds here goes back. The reconnect thread's. Retiring
- * is false, and is to be tried again soon, while others add leases.
+ * The reconnect thread's. fp_leases_retire: takes no more slots from leases of an ended session,
+ * once its successor has lent as much. False while others add leases: try again soon.
+ * fp_retired_release: gives back retired leases that nobody holds here.
  */
 bool fp_leases_retire(struct fp_store *store, struct fp_node *node);
 void fp_retired_release(struct fp_store *store, struct fp_node *node);
 /* Takes leases of n_pages more; waits for no session. reserve_lock held. As fp_store_reserve. */
 int fp_store_grow(struct fp_store *store, uint64_t n_pages);
 
-/* ---- what the reconnect thread does, and adopting does alike ---- */
+/* ---- shared by reconnecting and adopting ---- */
 
-/* When the next heartbeat is due: the node hears several before it takes silence for a break. */
+/* When the next heartbeat is due: several fit into the silence that the node takes for a break. */
 uint64_t fp_reconnect_next_heartbeat(const struct fp_store *store, const struct fp_node *node);
 /* Any 64 bits. */
 uint64_t fp_reconnect_random(struct fp_store *store);
@@ -189,8 +195,8 @@ uint64_t fp_reconnect_random(struct fp_store *store);
 int fp_reconnect_attach(struct fp_node *node, struct fp_session *session);
 /*
  * Makes a session the node's, in a new epoch, with a link for every lane. The session before it
- * ends once its last link is closed. All or nothing: after an error the session is the caller's
- * still. node->control held.
+ * ends once its last link is closed. All or nothing: after an error the caller still owns the
+ * session. node->control held.
  */
 int fp_reconnect_enter(struct fp_store *store, struct fp_node *node, struct fp_session *session);
 /* The node is lost, for good. */
@@ -198,28 +204,34 @@ void fp_reconnect_lose(struct fp_node *node, int error);
 /* How long one way to a node may take to open a session. */
 uint64_t fp_reconnect_connect_ns(const struct fp_store *store, const struct fp_node *node);
 
-/* lanes_lock, all of it or a reconnect thread's share, is held around what follows, but in a forked
- * child, where nobody else is. */
+/*
+ * The caller of the functions below holds lanes_lock, exclusively or as a reconnect thread shared.
+ * Exception: a forked child, where nobody else is.
+ */
 void fp_store_lanes_lock(struct fp_store *store);
 void fp_store_lanes_share(struct fp_store *store);
 void fp_store_lanes_unlock(struct fp_store *store);
-/* Opens a link of an epoch, with the lane's regions. Blocks. 0 and *ret_link, counted in its
- * epoch. */
+/*
+ * Opens a link of an epoch, with the lane's regions, and counts it in the epoch. Blocks. 0 and
+ * *ret_link.
+ */
 int fp_session_epoch_link_open(struct fp_session_epoch *epoch, const struct fp_lane_shared *shared,
                                struct fp_session_epoch_link **ret_link);
-/* Closes a link, and its epoch's session if that has ended and this was its last. Blocks. NULL is
- * fine. */
+/*
+ * Closes a link. If its epoch has ended and this was its last link, closes the epoch's session too.
+ * Blocks. NULL is fine.
+ */
 void fp_session_epoch_link_close(struct fp_node *node, struct fp_session_epoch_link *link);
 /* The epoch of a session, without links. NULL: no memory. */
 struct fp_session_epoch *fp_session_epoch_new(struct fp_session *session, uint64_t epoch);
-/* Makes another epoch the node's own; node->control is held too. The one before ends. */
+/* Makes another epoch the node's own, and ends the one before. node->control is held too. */
 void fp_node_enter(struct fp_node *node, struct fp_session_epoch *epoch);
 
 /*
- * Takes leases of together at least n_pages from the nodes that are up, the one with the most free
- * first. All or nothing; the leases are not published. reserve_lock held; blocks. 0 and *ret_list;
- * -ENOSPC: every node is full; -EHOSTDOWN: a node that might have helped is down; or the error that
- * a node or this host gave.
+ * Takes leases of at least n_pages together from the nodes that are up, first from the one with the
+ * most free. All or nothing; the leases are not published. reserve_lock held; blocks. 0 and
+ * *ret_list; -ENOSPC: every node is full; -EHOSTDOWN: a node that might have helped is down; or the
+ * error that a node or this host gave.
  */
 int fp_placement_take(struct fp_store *store, uint64_t n_pages, struct fp_slots **ret_list);
 
