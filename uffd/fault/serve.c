@@ -221,7 +221,7 @@ static bool is_beyond_reach(const struct fp_far *far, const struct fp_arrival *a
  */
 static int fate_of_starved(struct fp_far *far, const struct fp_arrival *a)
 {
-	uint64_t now_ns = fp_clock_ns();
+	uint64_t now_ns = fp_clock_ns(), patience_ns;
 	int r;
 
 	if (is_beyond_reach(far, a))
@@ -230,8 +230,11 @@ static int fate_of_starved(struct fp_far *far, const struct fp_arrival *a)
 		return 0;
 	if (now_ns < a->begun_ns + far->deadline_ns)
 		return WAITS;
+	patience_ns = fp_far_patience_ns(far);
 	r = a->io.slot && fp_store_slot_up(far->store, a->io.slot) ? 0 : fp_far_why_stuck(far);
-	if (r == -EHOSTDOWN && now_ns < fp_clock_after(a->begun_ns, fp_far_patience_ns(far)))
+	/* asked twice: a node may come back, or be cut off, between two looks at it */
+	patience_ns = FP_MAX(patience_ns, fp_far_patience_ns(far));
+	if (r == -EHOSTDOWN && now_ns < fp_clock_after(a->begun_ns, patience_ns))
 		return WAITS;
 	if (r == 0)
 		fp_budget_grant(&far->budget);
