@@ -45,8 +45,7 @@ static void wait_until_open(const struct fp_events *ev)
 		sched_yield();
 }
 
-/* Sequentially consistent against close_sections: either it sees us inside, or we see that it is
- * closed. */
+/* Sequentially consistent against close_sections: either it sees us inside, or we see it closed. */
 void fp_events_enter(struct fp_events *ev)
 {
 	for (;;) {
@@ -63,7 +62,7 @@ void fp_events_leave(struct fp_events *ev)
 	atomic_fetch_sub(&ev->passing, 1);
 }
 
-/* Who is inside waits for nothing but the kernel. */
+/* A thread inside waits for nothing but the kernel. */
 static void close_sections(struct fp_events *ev)
 {
 	atomic_store(&ev->closed, true);
@@ -76,7 +75,7 @@ static void open_sections(struct fp_events *ev)
 	atomic_store(&ev->closed, false);
 }
 
-/* ---- what is noted ---- */
+/* ---- notes ---- */
 
 static uint64_t pack(uint32_t start, uint32_t end)
 {
@@ -172,7 +171,7 @@ static void note_first(struct fp_far *far)
 		(void)fp_uffd_set_nonblock(&far->uffd, true);
 }
 
-/* Memory that is unmapped piece by piece is one note, as long as that was not followed. */
+/* Memory that is unmapped piece by piece becomes one note, until that note is followed. */
 static bool join_newest(struct fp_events *ev, uint32_t start, uint32_t end)
 {
 	uint32_t in = atomic_load(&ev->in);
@@ -201,7 +200,7 @@ static void note_unmapped(struct fp_far *far, uint64_t start, uint64_t end)
 {
 	uint64_t base = (uintptr_t)far->base, limit = base + (far->n_pages << FP_PAGE_SHIFT);
 
-	if (start >= limit || end <= base) /* what was moved out of the range before the process is stopped */
+	if (start >= limit || end <= base) /* moved out of the range, just before the process ends */
 		return;
 	if (start < base + ((uint64_t)far->events.own_pages << FP_PAGE_SHIFT))
 		fp_end_refused("events",
@@ -223,7 +222,7 @@ bool fp_events_note(struct fp_far *far, const struct fp_uffd_fault *m)
 		               "(--heap none)");
 	note_first(far);
 	note_unmapped(far, m->addr, m->end);
-	fp_budget_kick(&far->budget); /* the reclaim thread follows */
+	fp_budget_kick(&far->budget); /* the reclaim thread follows the note */
 	return true;
 }
 
@@ -233,8 +232,8 @@ bool fp_events_has_room(const struct fp_far *far)
 	       FP_EVENTS_MAX - FP_UFFD_READ_MAX;
 }
 
-/* Whoever made the system calls waits meanwhile. They are followed within moments, unless the
- * kernel refuses what that takes. */
+/* The threads that made the system calls wait meanwhile. Notes are followed within moments, unless
+ * the kernel refuses what that takes. */
 static void wait_for_room(struct fp_far *far)
 {
 	struct fp_events *ev = &far->events;
@@ -271,7 +270,7 @@ static int read_and_note(struct fp_far *far, struct fp_uffd_fault *ret_messages,
 {
 	int n = fp_uffd_read(&far->uffd, ret_messages, max);
 
-	/* before anything is done: who made the system call goes on already */
+	/* first of all: the thread that made the system call runs already */
 	for (int i = 0; i < n; i++)
 		(void)fp_events_note(far, &ret_messages[i]);
 	return n;
@@ -301,7 +300,7 @@ void fp_events_pump(struct fp_far *far)
 	for (int i = 0; i < n; i++)
 		if (m[i].change == FP_UFFD_NONE)
 			fp_uffd_wake(&far->uffd, (void *)(uintptr_t)m[i].addr, FP_PAGE_SIZE);
-	if (n <= 0) /* it was read, and the thread that waits has yet to go on */
+	if (n <= 0) /* it was read, but its thread does not run yet */
 		sched_yield();
 }
 

@@ -25,8 +25,8 @@
 
 #define RESERVE_BYTES     (4ull << 40)
 #define RESERVE_MIN_BYTES (1ull << 30)
-/* The lowest 4 GiB are left to emulators, which take all of them, to MAP_32BIT and to programs that
- * are not position-independent. */
+/* The lowest 4 GiB are left to MAP_32BIT, to programs that are not position-independent, and to
+ * emulators, which take all of them. */
 #define LOW_START            (4ull << 30)
 #define LOW_START_OVER_BREAK (32ull << 30)
 #define GAP_BYTES            (8ull << 40)
@@ -60,9 +60,9 @@ static void release(void *p, uint64_t bytes)
 }
 
 /*
- * A process may be started with all its memory mergeable (systemd's MemoryKSM). What the kernel
- * merges loses its write protection (mm/ksm.c, replace_page, Linux 6.18), and a page that is
- * written after that would be dropped as clean. What is given MADV_MERGEABLE goes on being merged.
+ * A process may be started with all its memory mergeable (systemd's MemoryKSM). A page that the
+ * kernel merges loses its write protection (mm/ksm.c, replace_page, Linux 6.18). If it is written
+ * after that, we would drop it as clean. Memory given MADV_MERGEABLE is still merged.
  */
 static void end_merging(void)
 {
@@ -70,10 +70,10 @@ static void end_merging(void)
 }
 
 /*
- * Low in the address space, where programs ask by a hint for their heaps: a Java VM below 32 GiB,
- * to have short pointers; Go, GHC and SBCL below 1 TiB. So such heaps are far and lie where they
- * should. The break of a program that is not position-independent starts below, and has room to
- * grow. NULL: it is taken, or the limits allow less than all of the range.
+ * Low in the address space, where programs ask by a hint for their heaps: a Java VM below 32 GiB
+ * for short pointers; Go, GHC and SBCL below 1 TiB. So such heaps are far and lie where they
+ * should. The break of a program that is not position-independent starts below the range and has
+ * room to grow. NULL: the place is taken, or the limits allow less than the whole range.
  */
 static void *reserve_low(uint64_t bytes)
 {
@@ -88,8 +88,8 @@ static void *reserve_low(uint64_t bytes)
 	return NULL;
 }
 
-/* What is low lies at no random place. So what is mapped there without a hint does, as precisely as
- * the kernel places large mappings itself, in the third quarter: hints ask for less. */
+/* A low range has no random address, so mappings without a hint get one. It is as random as the
+ * kernel's own for large mappings, and in the third quarter: hints ask for less. */
 static uint32_t random_origin(uint64_t n_pages)
 {
 	uint64_t number = 0;
@@ -99,9 +99,9 @@ static uint32_t random_origin(uint64_t n_pages)
 }
 
 /*
- * The kernel looks for room from one end of its part of the address space. So the range leaves some
- * free at that end: what a bare system call unmaps in it is not the first place that a thread's
- * stack or a library gets.
+ * The kernel looks for free addresses from one end of its part of the address space. So the range
+ * leaves some free at that end. Otherwise a thread's stack or a library would first get memory that
+ * a bare call unmapped in the range.
  */
 static void *reserve_high(uint64_t bytes)
 {
@@ -150,10 +150,8 @@ static int found_family(struct fp_far *far)
 	return 0;
 }
 
-/*
- * Half of a limit is left to everything else. Against RLIMIT_DATA the tables count, and what is
- * mapped of the range: little of it is left to them.
- */
+/* Half of each limit is left to everything else. RLIMIT_DATA counts the tables and the mapped part
+ * of the range, so the tables get little of it. */
 static uint64_t range_bytes(void)
 {
 	struct rlimit space, data;
@@ -177,7 +175,7 @@ int fp_far_reserve(struct fp_far *far)
 		if (bytes < RESERVE_MIN_BYTES)
 			return -ENOMEM;
 	}
-	/* the fault threads write the tables: what is used of them stays in memory, the least
+	/* the fault threads write the tables: their used parts stay in memory, the smallest table
 	 * first */
 	fp_lockedmem_lock(far->touched, CHUNKS(far->n_pages) / 8, true);
 	fp_lockedmem_lock((void *)far->filled_chunks, CHUNKS(far->n_pages) * sizeof(*far->filled_chunks),
@@ -261,7 +259,7 @@ int fp_far_unprotect(struct fp_far *far, uint32_t page)
 
 /* ---- ends of transitions ---- */
 
-/* The queue is full only when many pages left by themselves: their entries are stale. */
+/* The queue is full only after many pages left by themselves: their entries are stale. */
 static void drop_stale_entries(struct fp_far *far)
 {
 	uint32_t pages[FP_BUDGET_BATCH_MAX];
@@ -289,10 +287,8 @@ static void settle_event(struct fp_far *far, uint32_t page, enum fp_page_event e
 	fp_far_settle(far, page, fp_pager_apply(&far->words[page], event, NULL));
 }
 
-/*
- * It stays where it was. The mapping went away under the fault, and whoever waits gets its SIGSEGV
- * from the kernel; or the kernel does not take the page now, and whoever waits faults again.
- */
+/* The page stays where it was. Either its mapping ended during the fault, and the kernel sends the
+ * waiters SIGSEGV; or the kernel does not take the page now, and they fault again. */
 static void end_gone(struct fp_far *far, uint32_t page)
 {
 	settle_event(far, page, FP_EV_NOT_INSTALLED);
@@ -301,16 +297,17 @@ static void end_gone(struct fp_far *far, uint32_t page)
 	fp_count(&far->stats->faults[FP_FAULT_DROPPED], 1);
 }
 
-/* Present though the word said otherwise: its protection is unknown, so it counts as written. */
+/* The page is present although its word says otherwise. Its protection is unknown, so it counts as
+ * written. */
 static void end_present(struct fp_far *far, uint32_t page)
 {
-	if (fp_uffd_needs_pins(&far->uffd)) /* what counts as written must be writable: see agent_pin.c */
+	if (fp_uffd_needs_pins(&far->uffd)) /* a written page must be writable: see agent_pin.c */
 		(void)fp_far_unprotect(far, page);
 	settle_event(far, page, FP_EV_INSTALLED_RW);
 	fp_uffd_wake(&far->uffd, fp_far_addr(far, page), FP_PAGE_SIZE);
 }
 
-/* For a reason that nobody foresaw. */
+/* For errors that are not expected. */
 static void say_refused(const struct fp_far *far, uint32_t page, int error)
 {
 	static struct fp_log_limit limit;
@@ -323,9 +320,8 @@ static void say_refused(const struct fp_far *far, uint32_t page, int error)
 		       (void *)fp_far_addr(far, page), fp_strerror(error, why, sizeof(why)));
 }
 
-/* patience_ns: how long the kernel is waited for, while a system call changes the layout, or it has
- * no memory.
- */
+/* patience_ns: how long to wait for the kernel while a system call changes the layout, or while it
+ * has no memory. */
 static unsigned install(struct fp_far *far, uint32_t page, unsigned n, const char *from, bool writable,
                         uint64_t patience_ns)
 {
@@ -347,7 +343,7 @@ static unsigned install(struct fp_far *far, uint32_t page, unsigned n, const cha
 			end_present(far, page);
 			resident++;
 		} else if (r == -ENOENT && len > FP_PAGE_SIZE) {
-			singly = true; /* the kernel has a boundary of mappings among these pages */
+			singly = true; /* two kernel mappings meet among these pages */
 			continue;
 		} else if (r == -ENOENT || r == -ESRCH) {
 			end_gone(far, page);
@@ -412,6 +408,6 @@ int fp_far_why_stuck(const struct fp_far *far)
 		return -EHOSTDOWN;
 	if (atomic_load(&far->full))
 		return -ENOSPC;
-	/* what is mapped here can be read meanwhile, so such a node is up */
+	/* the node of an adopted mapping can be read meanwhile, so it counts as up */
 	return atomic_load(&far->wants_slots) && fp_store_lacks_sessions(far->store) ? -EHOSTDOWN : 0;
 }

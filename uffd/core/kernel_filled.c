@@ -13,7 +13,7 @@
 #define FRESH_MIN   8u /* fewer are not worth three system calls */
 #define NO_PAGE     UINT32_MAX
 
-/* Flags of a piece that its pages can be kernel-filled with. */
+/* Flags of a piece that do not keep its pages from being kernel-filled. */
 #define HARMLESS ((uint32_t)(FP_PIECE_NORESERVE | FP_PIECE_RANDOM | FP_PIECE_SEQUENTIAL | FP_PIECE_DONTDUMP))
 
 /* Newer than some headers that we build with. */
@@ -22,8 +22,8 @@
 #endif
 
 /*
- * A chunk's word: its state, and which run of its pages is kernel-filled. The rest of it may hold
- * other mappings, foreign ones too, which must not be registered.
+ * A chunk's word: its state, and the run of its pages that is kernel-filled. The rest of the chunk
+ * may hold other mappings, also foreign ones, which must not be registered.
  *
  *  31        21 20     11 10      2 1     0
  * +------------+---------+---------+-------+
@@ -74,8 +74,8 @@ void fp_kernel_filled_open(struct fp_far *far)
 
 	if (!far->filled_chunks)
 		return;
-	/* an older kernel refuses both where it is locked, that is, in the process that made it: it
-	 * is new there */
+	/* an older kernel refuses both for locked memory: only in the process that made the table,
+	 * and there it is new */
 	if (madvise((void *)far->filled_chunks, bytes, MADV_DONTNEED_LOCKED) < 0)
 		(void)madvise((void *)far->filled_chunks, bytes, MADV_DONTNEED);
 	far->may_fill = far->pagemap_fd >= 0;
@@ -83,8 +83,8 @@ void fp_kernel_filled_open(struct fp_far *far)
 
 /* ---- begin ---- */
 
-/* Half of the budget is given freely; beyond that, only what goes on from kernel-filled memory, up
- * to the margin. */
+/* Half of the budget is given freely. Beyond that, up to the margin, pages are filled only next to
+ * kernel-filled ones. */
 static bool is_ample(const struct fp_far *far, uint32_t page)
 {
 	const _Atomic uint32_t *state = state_of(far, page);
@@ -99,10 +99,8 @@ static bool is_ample(const struct fp_far *far, uint32_t page)
 	        FILLED); /* or CHANGING */
 }
 
-/*
- * The pages around page that can be kernel-filled with it: ZERO ones, and those that are already as
- * kernel-filled pages are. Within the chunk, the mapping and the side of the present run.
- */
+/* The pages around page that can be kernel-filled with it: ZERO ones, and those already in the
+ * state of kernel-filled pages. Within the chunk, the mapping and one side of the present run. */
 static struct chunk_run find_run(const struct fp_far *far, const struct fp_piece *piece, uint32_t page,
                                  uint32_t word)
 {
@@ -133,7 +131,7 @@ static unsigned count_fresh(const struct fp_far *far, struct chunk_run run)
 	return n;
 }
 
-/* One run a chunk: another must continue it, as mappings do that come one after the other. */
+/* A chunk has one run. Another must continue it, as consecutive mappings do. */
 static bool can_join(uint32_t page, uint32_t word, struct chunk_run run)
 {
 	struct chunk_run before = filled_run(page, word);
@@ -155,13 +153,13 @@ static bool own_page(struct fp_far *far, uint32_t page)
 	       fp_pager_apply(&far->words[page], FP_EV_ADOPT, NULL).action == FP_ACT_VERIFY;
 }
 
-/* The word of a page that we own tells what it was. */
+/* The word of a page that we own still tells its former state. */
 static bool was_zero(const struct fp_far *far, uint32_t page)
 {
 	return !(atomic_load(&far->words[page]) & FP_PAGE_DIRTY);
 }
 
-/* The fault's own page goes on as it came. */
+/* The fault's own page keeps its state. */
 static void disown_run(struct fp_far *far, struct chunk_run run, uint32_t page)
 {
 	for (uint32_t p = run.start; p < run.end; p++) {
@@ -202,9 +200,8 @@ static bool is_hole(const struct fp_far *far, uint32_t page, unsigned n)
 	return fp_presence_has_hole(fp_far_addr(far, page), (size_t)n << FP_PAGE_SHIFT);
 }
 
-/* A mapping that a system call ended while its registration was being changed ended unseen: it is
- * noted now.
- */
+/* The kernel did not report a mapping that ended while its registration was being changed. Notes it
+ * now. */
 static void note_holes(struct fp_far *far, struct chunk_run run)
 {
 	if (!is_hole(far, run.start, run.end - run.start))
@@ -223,10 +220,10 @@ static void note_holes(struct fp_far *far, struct chunk_run run)
 }
 
 /*
- * The kernel fills these pages, and still tells when their mapping ends: see events.h. At its limit
- * of mappings it may stop half-way, when some pages are its own already, and may have been filled.
- * So the run is kernel-filled all the same, and as much of it is registered as can be: a fault
- * there finds a page absent that its word says is resident, and fills it.
+ * The kernel fills these pages, and still reports when their mapping ends (events.h). At its limit
+ * of mappings it may stop half-way, with some pages already unregistered and perhaps filled. The
+ * run is kernel-filled all the same, and as much of it is registered as possible. A fault there
+ * finds a page absent whose word says resident, and fills it.
  */
 static int give_to_kernel(struct fp_far *far, struct chunk_run run)
 {
@@ -247,10 +244,8 @@ static int give_to_kernel(struct fp_far *far, struct chunk_run run)
 	return 0;
 }
 
-/*
- * Looks at the layout once more when the pages are owned: had their mapping ended before, they
- * could be made kernel-filled in no mapping; if it ends now, the call that ends it waits for us.
- */
+/* Looks at the layout again once the pages are owned. If their mapping had ended before, they would
+ * become kernel-filled in no mapping. If it ends now, the call that ends it waits for us. */
 static bool release_run(struct fp_far *far, const struct fp_layout *layout, uint32_t changes,
                         struct chunk_run run, unsigned n_fresh)
 {
@@ -282,7 +277,7 @@ static bool convert(struct fp_far *far, const struct fp_layout *layout, uint32_t
 	return false;
 }
 
-/* Takes the chunk into our hands, if it is in nobody's. *ret_word: what it was. */
+/* Takes the chunk if nobody has it. *ret_word: its former word. */
 static bool take_chunk(_Atomic uint32_t *state, uint32_t *ret_word)
 {
 	uint32_t word = *ret_word = atomic_load(state);
@@ -315,16 +310,15 @@ bool fp_kernel_filled_begin(struct fp_far *far, const struct fp_layout *layout, 
 		atomic_store(state, word);
 		return false;
 	}
-	/* before the words: who takes one of these pages waits until all are settled, and finds
-	 * them kernel-filled
-	 */
+	/* before the words: a thread that takes one of these pages then waits until all are
+	 * settled, and finds them kernel-filled */
 	atomic_store(state, CHANGING);
 	settle_run(far, run);
 	atomic_store(state, filled_word(join(page, word, run)));
 	return true;
 }
 
-/* What a fault on the first page would do. */
+/* Does the work of a fault on the first page. */
 static void begin_chunk(struct fp_far *far, const struct fp_layout *layout, uint32_t page)
 {
 	if (!may_begin(far, page))
@@ -335,7 +329,7 @@ static void begin_chunk(struct fp_far *far, const struct fp_layout *layout, uint
 		fp_far_settle(far, page, fp_pager_apply(&far->words[page], FP_EV_NOT_INSTALLED, NULL));
 }
 
-/* No page of the chunks is awaited by this thread itself: its stack is local. */
+/* This thread does not wait for a page of the chunks: its stack is local. */
 void fp_kernel_filled_begin_mapping(struct fp_far *far, const struct fp_layout *layout, uint32_t start,
                                     uint32_t end)
 {
@@ -347,8 +341,8 @@ void fp_kernel_filled_begin_mapping(struct fp_far *far, const struct fp_layout *
 
 /* ---- end ---- */
 
-/* Owns the pages of the run that were never filled, as far as the page map tells; others' entries
- * are cleared. Returns how many. */
+/* Owns the pages of the run that the page map calls absent, and clears the entries of the others.
+ * Returns how many. */
 static unsigned own_absent(struct fp_far *far, struct chunk_run run, uint64_t *entries)
 {
 	unsigned n = 0;
@@ -364,9 +358,9 @@ static unsigned own_absent(struct fp_far *far, struct chunk_run run, uint64_t *e
 }
 
 /*
- * What was given to the kernel and never filled goes back to ZERO, and its tokens to the room. A
- * page may be filled between the look and the claim, so those that are owned are looked at again:
- * now nobody can.
+ * Pages given to the kernel and never filled go back to ZERO, and their tokens to the budget. A
+ * page may be filled between the look and the claim. So the owned ones are looked at again: now
+ * nobody can fill them.
  */
 static void return_absent(struct fp_far *far, struct chunk_run run)
 {
@@ -391,9 +385,9 @@ static void return_absent(struct fp_far *far, struct chunk_run run)
 }
 
 /*
- * What a system call ended this very moment, and what it mapped there, may be among the pages: what
- * can't be registered, page by page, is nothing, or not ours. What can is let go again when the
- * event is followed.
+ * A bare call may be ending these pages' mapping right now, or mapping others there. A page that
+ * can't be registered, tried one by one, is unmapped or not ours. Pages registered by mistake are
+ * released when the event is followed.
  */
 static int take_from_kernel(struct fp_far *far, struct chunk_run run)
 {
@@ -413,7 +407,7 @@ static int take_from_kernel(struct fp_far *far, struct chunk_run run)
 	return r == -EINVAL ? 0 : r;
 }
 
-/* Registers the pages of a run, but for those that are no longer ours: see events.h. */
+/* Registers the pages of a run, except those that are no longer ours: see events.h. */
 static int take_own(struct fp_far *far, struct chunk_run run)
 {
 	struct chunk_run part = run;
@@ -427,7 +421,7 @@ static int take_own(struct fp_far *far, struct chunk_run run)
 	return r;
 }
 
-/* What is left of the run before and behind the pages held. */
+/* The parts of the run before and behind the held pages. */
 static void return_absent_but(struct fp_far *far, struct chunk_run run, struct chunk_run held)
 {
 	struct chunk_run before = {.start = run.start, .end = FP_MIN(run.end, held.start)};
@@ -439,8 +433,7 @@ static void return_absent_but(struct fp_far *far, struct chunk_run run, struct c
 		return_absent(far, behind);
 }
 
-/* While the registration is under way the kernel lets nobody fill a page; after it, nobody can but
- * us. */
+/* During the registration the kernel lets nobody fill a page. After it, only we can. */
 static int end(struct fp_far *far, _Atomic uint32_t *state, struct chunk_run run, struct chunk_run held)
 {
 	int r = take_own(far, run);
@@ -451,8 +444,8 @@ static int end(struct fp_far *far, _Atomic uint32_t *state, struct chunk_run run
 	return r;
 }
 
-/* A chunk that is CONVERTING was MANAGED, and what is being converted is not the caller's. One that
- * is CHANGING will not be for long: nobody blocks meanwhile. */
+/* A CONVERTING chunk was MANAGED, and the pages being converted are not the caller's. CHANGING ends
+ * soon: nobody blocks meanwhile. */
 int fp_kernel_filled_end_held(struct fp_far *far, uint32_t start, uint32_t held_end)
 {
 	struct chunk_run held = {.start = start, .end = held_end};
@@ -474,7 +467,7 @@ int fp_kernel_filled_end(struct fp_far *far, uint32_t page)
 
 /* ---- from one mapping to the next ---- */
 
-/* Nobody has a free page in hand but for a moment. */
+/* Another thread owns a free page only for a moment. */
 static bool resume_run(struct fp_far *far, struct chunk_run part)
 {
 	unsigned n_fresh;

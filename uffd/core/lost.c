@@ -18,7 +18,7 @@ void fp_lost_poison(struct fp_far *far, uint32_t page)
 	do {
 		r = fp_uffd_poison(&far->uffd, fp_far_addr(far, page), FP_PAGE_SIZE);
 	} while (fp_far_may_pass(far, r, until_ns));
-	if (r == -EOPNOTSUPP && !far->uffd.sigbus) /* there whoever touches it finds the word */
+	if (r == -EOPNOTSUPP && !far->uffd.sigbus) /* with sigbus, the touching thread finds the word */
 		fp_end_aborted("pager", "a page is lost, and this kernel (before 6.6) can't make its touches "
 		                        "fail. Use Linux 6.6 or later, or fault mode inline");
 	fp_uffd_wake(&far->uffd, fp_far_addr(far, page), FP_PAGE_SIZE);
@@ -27,8 +27,8 @@ void fp_lost_poison(struct fp_far *far, uint32_t page)
 
 /* ---- ends ---- */
 
-/* A bit for each node whose return makes room. It may be back by now: then any that is there
- * does. */
+/* A bit for each node whose return gives slots. If all are back by now: a bit for each that is not
+ * lost. */
 static uint32_t wanted_nodes(const struct fp_far *far)
 {
 	uint32_t away = 0, all = 0;
@@ -42,8 +42,8 @@ static uint32_t wanted_nodes(const struct fp_far *far)
 	return away || atomic_load(&far->full) ? away : all;
 }
 
-/* The page is LOST as yet: it is revived once its node is back. One without a slot only wanted for
- * room. */
+/* The page is still LOST, and is revived once its node is back. A page without a slot only needs a
+ * free one. */
 static void look_again(struct fp_far *far, uint64_t word)
 {
 	uint64_t slot = fp_page_slot(word);
@@ -60,7 +60,7 @@ void fp_lost_end(struct fp_far *far, uint32_t page, bool has_token)
 
 	fp_lost_poison(far, page);
 	fp_far_settle(far, page, fp_pager_apply(&far->words[page], FP_EV_FETCH_FAILED, &old));
-	look_again(far, old); /* after the word, which whoever sees the bits looks at */
+	look_again(far, old); /* after the word: a thread that sees the bits looks at the word */
 	if (has_token)
 		fp_budget_leave(&far->budget, 1);
 	fp_count(&far->stats->lost_pages, 1);
@@ -72,7 +72,7 @@ void fp_lost_end_again(struct fp_far *far, uint32_t page)
 
 	fp_lost_poison(far, page);
 	fp_far_settle(far, page, fp_pager_apply(&far->words[page], FP_EV_FETCH_FAILED, &old));
-	look_again(far, old); /* it may have been passed over meanwhile */
+	look_again(far, old); /* a revive may have passed it over meanwhile */
 }
 
 /* ---- reports ---- */
@@ -82,7 +82,7 @@ void fp_lost_add(struct fp_far *far, uint32_t page, uint64_t slot, int status)
 	struct fp_lost *lost = &far->lost;
 	uint32_t i = atomic_load(&lost->in);
 
-	do { /* far fewer threads are in here at once than there are places */
+	do { /* never full: far fewer threads are in here than the queue has entries */
 		if (atomic_load(&lost->queue[i % FP_LOST_MAX].ready)) {
 			fp_lost_end(far, page, false);
 			return;
@@ -95,7 +95,7 @@ void fp_lost_add(struct fp_far *far, uint32_t page, uint64_t slot, int status)
 	fp_budget_kick(&far->budget);
 }
 
-/* The node of a page, or, of one that never had any, the one that takes no pages. */
+/* The node of a page. For a page that never had one: the node that takes no pages. */
 static unsigned node_to_blame(const struct fp_store *store, uint64_t slot)
 {
 	struct fp_store_node info;
@@ -188,7 +188,7 @@ void fp_lost_revive(struct fp_far *far)
 	}
 	if (!back)
 		return;
-	atomic_fetch_and(&far->lost.nodes, ~back); /* first: what is lost from here on is looked at again */
+	atomic_fetch_and(&far->lost.nodes, ~back); /* first: a page lost from here on sets its bit again */
 	for (uint64_t chunk = 0; chunk < far->n_pages >> FP_CHUNK_SHIFT; chunk++) {
 		uint64_t bits = atomic_load_explicit(&far->touched[chunk / 64], memory_order_relaxed);
 

@@ -1,8 +1,5 @@
-/*
- * Lost pages: no node can give them back now. Each ends as LOST and poisoned, so that a touch
- * raises SIGBUS. A page that only an outage took can be had again once its node is back. Room:
- * uffd/core.
- */
+/* Lost pages: no node can give them back now. Each ends as LOST and poisoned, so that a touch
+ * raises SIGBUS. A page lost only to an outage comes back with its node. Room: uffd/core. */
 #ifndef FP_LOST_H
 #define FP_LOST_H
 
@@ -30,34 +27,31 @@ struct fp_lost {
 };
 
 /*
- * Hands over a page, ARRIVING, that no node can give back: the reclaim thread says so on stderr and
- * ends it. Never blocks: fault threads call this. Where too many wait, the page ends here, without
- * a line.
+ * Hands over a page, ARRIVING, that no node can give back. The reclaim thread reports it on stderr
+ * and ends it. Never blocks: fault threads call this. If too many wait, the page ends here, without
+ * a report.
  */
 void fp_lost_add(struct fp_far *far, uint32_t page, uint64_t slot, int status);
 
-/* Reports and ends the pages that were handed over. The reclaim thread's. */
+/* Reports and ends the pages that were handed over. Called by the reclaim thread. */
 void fp_lost_report(struct fp_far *far);
 
-/* Before the threads start: nothing waits for a report. */
+/* Called before the threads start: nothing waits for a report. */
 void fp_lost_forget(struct fp_far *far);
 
-/* Ends the ARRIVING of a page that nobody can give back: LOST, poisoned; gives its token back if it
- * has one.
- */
+/* Ends the ARRIVING of a page that nobody can give back: LOST, poisoned. Gives its token back if it
+ * has one. */
 void fp_lost_end(struct fp_far *far, uint32_t page, bool has_token);
 
-/* Ends the ARRIVING of a page that was lost already, and was touched. */
+/* Ends the ARRIVING of a page that was lost before and is touched again. */
 void fp_lost_end_again(struct fp_far *far, uint32_t page);
 
 /* Makes a page that the caller owns (ARRIVING, CLAIMED) raise SIGBUS. Aborts the process with a
  * message where the kernel can't poison. */
 void fp_lost_poison(struct fp_far *far, uint32_t page);
 
-/*
- * Makes pages that an outage took available again, if their node is up again. Looks at all words of
- * touched chunks then. One thread, on a local stack, not while a fork is made.
- */
+/* Makes pages of an outage available again if their node is up again. Then it looks at all words of
+ * touched chunks. One thread, on a local stack, not during a fork. */
 void fp_lost_revive(struct fp_far *far);
 
 #endif

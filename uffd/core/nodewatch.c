@@ -50,7 +50,7 @@ const char *fp_nodewatch_reason(int error, const char *why, char *buf, size_t le
 	return buf;
 }
 
-/* How long what needs a node waits for it. */
+/* How long threads that need a node wait for it. */
 static const char *format_patience(uint64_t patience_ns, char *buf, size_t len)
 {
 	char time[24];
@@ -100,8 +100,8 @@ void fp_nodewatch_look(struct fp_node_said *said, const struct fp_store *store, 
 
 	fp_store_node_info(store, node, &info);
 	if (info.adopting && !info.last_error)
-		return;    /* not asked for anything yet */
-	if (info.adopting) /* what is mapped can be read, but nothing can leave */
+		return;    /* not used yet */
+	if (info.adopting) /* its pages can be read, but nothing can leave */
 		info.state = FP_BREAKER_OPEN;
 	news = fp_nodewatch_step(said, info.state, fp_clock_ns(), &outage_ns);
 	if (news != FP_NEWS_NONE)

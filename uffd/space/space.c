@@ -127,24 +127,23 @@ void fp_space_publish(struct fp_space *space)
 	}
 }
 
-/* ---- what pieces are to the kernel ---- */
+/* ---- pieces in the kernel ---- */
 
 int fp_space_open_range(struct fp_far *far, uint32_t start, uint32_t n, int prot)
 {
 	return mprotect(fp_far_addr(far, start), (size_t)n << FP_PAGE_SHIFT, prot) < 0 ? -errno : 0;
 }
 
-/* Always on fault, to the kernel: what shall come in at once is brought in without the lock.
- * -EAGAIN: the kernel's limit. */
+/* In the kernel pages are always locked on fault: pages that must come at once are brought in
+ * later, without the lock. -EAGAIN: the kernel's limit. */
 int fp_space_apply_flags(struct fp_space *space, uint32_t start, uint32_t end, uint32_t flags)
 {
 	char *addr = fp_far_addr(space->far, start);
 	size_t len = (size_t)(end - start) << FP_PAGE_SHIFT;
 	int r;
 
-	/* what is not mapped stays out of core dumps: the kernel would look at all of the range,
-	 * page by page
-	 */
+	/* unmapped parts stay out of core dumps: the kernel would look at the whole range, page by
+	 * page */
 	madvise(addr, len, flags & FP_PIECE_DONTDUMP ? MADV_DONTDUMP : MADV_DODUMP);
 	if (!(flags & FP_PIECE_LOCKED))
 		return 0;
@@ -168,7 +167,7 @@ void fp_space_undo_flags(struct fp_space *space, uint32_t start, uint32_t end, u
 	}
 }
 
-/* Undresses the far pieces of a range that is about to be replaced. */
+/* Undoes the flags of the far pieces in a range that will be replaced. */
 static void undress_all(struct fp_space *space, uint32_t start, uint32_t end)
 {
 	const struct fp_piece *p = fp_layout_after_with(&space->layout, start, FP_PIECE_LOCKED);
@@ -177,7 +176,7 @@ static void undress_all(struct fp_space *space, uint32_t start, uint32_t end)
 		fp_space_undo_flags(space, FP_MAX(p->start, start), FP_MIN(p->end, end), p->flags);
 }
 
-/* Drops pages that a raw system call may have locked. */
+/* Drops pages that a bare call may have locked. */
 static int drop_unlocked(struct fp_space *space, uint32_t start, uint32_t end, enum fp_drop how)
 {
 	int r = fp_space_drop(space, start, end, how);
@@ -202,7 +201,7 @@ void fp_space_allow_backing(struct fp_space *space)
 	atomic_store(&space->forking, false);
 }
 
-/* False: a fork is under way, and waits perhaps for what an allocator holds that calls us. */
+/* False: a fork is under way. It may wait for a lock that the calling allocator holds. */
 static bool begin_backing(struct fp_space *space, bool may_wait)
 {
 	for (;;) {
@@ -216,8 +215,8 @@ static bool begin_backing(struct fp_space *space, bool may_wait)
 	}
 }
 
-/* Backs n pages unless nobody asked for that, or a fork forbids it: then *lazy is set. Blocks on
- * the nodes, so no lock may be held. */
+/* Reserves slots for n pages, unless *lazy is set. If a fork forbids it, sets *lazy. Blocks on the
+ * nodes: without any lock. */
 static int back(struct fp_space *space, uint64_t n, unsigned flags, bool *lazy)
 {
 	int r = 0;
@@ -247,7 +246,7 @@ void fp_space_unback(struct fp_space *space, uint64_t n)
 		fp_store_unreserve(space->far->store, n);
 }
 
-/* Takes over what an earlier mapping there left to the kernel. */
+/* Takes over pages that an earlier mapping there left kernel-filled. */
 static int resume_filled(struct fp_space *space, const struct fp_piece *piece)
 {
 	int r = 0;
@@ -280,7 +279,7 @@ int fp_space_add(struct fp_space *space, struct fp_piece piece)
 	return r;
 }
 
-/* A new piece of n pages, its place yet unknown. */
+/* A new piece of n pages without a place. */
 static struct fp_piece make_piece(const struct fp_space *space, uint32_t n, int prot, unsigned flags)
 {
 	bool never = space->overcommit || (flags & FP_MAP_LAZY);
@@ -293,8 +292,9 @@ static struct fp_piece make_piece(const struct fp_space *space, uint32_t n, int 
 	};
 }
 
-/* What MAP_LOCKED and mlockall make of a new piece. It replaces n_locked pages that are locked by
- * now. */
+/*
+ * Applies MAP_LOCKED and mlockall to a new piece. It replaces n_locked pages that are locked now.
+ */
 static int claim_lock(struct fp_space *space, struct fp_piece *piece, unsigned flags, uint64_t n_locked)
 {
 	uint32_t locked = space->lock_future | (flags & FP_MAP_LOCKED ? FP_PIECE_LOCKED : 0);
@@ -320,7 +320,7 @@ static int map_somewhere(struct fp_space *space, struct fp_piece *piece, unsigne
 	return fp_space_add(space, *piece);
 }
 
-/* Brings in what MAP_LOCKED, MAP_POPULATE and mlockall ask for. The kernel does not tell of
+/* Brings in the pages for MAP_LOCKED, MAP_POPULATE and mlockall. Like the kernel, reports no
  * failures. */
 static void finish_map(struct fp_space *space, const struct fp_piece *piece, unsigned flags)
 {
@@ -381,7 +381,7 @@ static int close_foreign(struct fp_space *space, uint32_t start, uint32_t end)
 	return r;
 }
 
-/* After a protection that the kernel refused half-way: as the layout has it. */
+/* After the kernel refused a protection half-way: protects again as the layout says. */
 static void restore_protection(struct fp_space *space, uint32_t start, uint32_t end)
 {
 	const struct fp_piece *p = fp_layout_after(&space->layout, start);
@@ -396,8 +396,8 @@ static void restore_protection(struct fp_space *space, uint32_t start, uint32_t 
 	fp_space_open_range(space->far, start, end - start, PROT_NONE);
 }
 
-/* Protects first, so that no write that came too late outlives the drop where nothing may be
- * written any more. If it fails after that, nothing is mapped there. */
+/* Protects before it drops, so that no late write survives in pages that may no longer be written.
+ * If a later step fails, nothing is mapped there. */
 static int replace(struct fp_space *space, struct fp_piece piece, uint64_t *ret_reserved)
 {
 	int r = close_foreign(space, piece.start, piece.end);
@@ -427,7 +427,7 @@ static int replace(struct fp_space *space, struct fp_piece piece, uint64_t *ret_
 	return r;
 }
 
-/* Reserves what a replacement of the range needs beyond what it has, and takes the lock. */
+/* Reserves the slots that a replacement needs beyond those of the old mappings. Takes the lock. */
 static int back_replacement(struct fp_space *space, const struct fp_piece *piece, uint64_t *ret_more)
 {
 	for (;;) {
@@ -454,7 +454,7 @@ static int back_replacement(struct fp_space *space, const struct fp_piece *piece
 	}
 }
 
-/* piece: its place is known. */
+/* The piece has its place already. */
 static int map_piece_at(struct fp_space *space, struct fp_piece piece, unsigned flags)
 {
 	uint64_t more, reserved = 0;
@@ -495,7 +495,7 @@ int fp_space_map_at(struct fp_space *space, void *addr, size_t len, int prot, un
 
 /* ---- unmap ---- */
 
-/* Closes first, so that nobody can bring a page back while it is dropped. */
+/* Closes first, so that nobody can bring a page back during the drop. */
 static int remove_far(struct fp_space *space, uint32_t from, uint32_t to, uint32_t flags)
 {
 	int r = fp_space_open_range(space->far, from, to - from, PROT_NONE);
@@ -539,7 +539,9 @@ int fp_space_unmap(struct fp_space *space, void *addr, size_t len)
 	do {
 		uint64_t reserved = 0;
 
-		/* what makes room for the kernel must not fail for what is noted elsewhere */
+		/*
+		 * an unmap gives the kernel mappings back, so it must not fail for a note elsewhere
+		 */
 		fp_space_lock_anyway(space);
 		followed = fp_space_followed(space);
 		if (fp_events_touch(&space->far->events, start, end))

@@ -1,7 +1,7 @@
 /*
- * Protection and advice of far pieces. Room: uffd; see space.h. Where a call meets several pieces,
- * it does what the kernel does: mprotect ends at the first hole, madvise goes on behind it and
- * tells of it at the end, and both end at the first piece that refuses.
+ * Protection and advice of far pieces. Room: uffd/space; see space.h. With several pieces, a call
+ * does what the kernel does. mprotect ends at the first hole. madvise goes on behind a hole, and
+ * reports it at the end. Both end at the first piece that refuses.
  */
 #include "space_priv.h"
 
@@ -26,7 +26,7 @@ static int protect_piece(struct fp_space *space, const struct fp_piece *piece, i
 	return fp_layout_change(&space->layout, piece->start, piece->end, &change);
 }
 
-/* Protects what is mapped without a hole from start on. */
+/* Protects the pages mapped from start on without a hole. */
 static int protect_locked(struct fp_space *space, uint32_t start, uint32_t end, int prot)
 {
 	int r = 0;
@@ -39,7 +39,7 @@ static int protect_locked(struct fp_space *space, uint32_t start, uint32_t end, 
 	return r;
 }
 
-/* What is opened for writing is backed from now on. Takes the lock when the slots are reserved. */
+/* Pages that become writable need slots from now on. Reserves them and takes the lock. */
 static int back_opened(struct fp_space *space, uint32_t start, uint32_t end, uint64_t *ret_more)
 {
 	for (;;) {
@@ -88,7 +88,7 @@ int fp_space_protect(struct fp_space *space, void *addr, size_t len, int prot)
 		left = fp_layout_count_unbacked(&space->layout, start, stop);
 	fp_space_unlock(space);
 	fp_space_unback(space, left);
-	if (r == 0 && locked && prot & PROT_WRITE) /* as the kernel: no fault is left to the first write */
+	if (r == 0 && locked && prot & PROT_WRITE) /* as the kernel: the first write must not fault */
 		(void)fp_space_populate_locked(space, start, end);
 	return r;
 }
@@ -130,7 +130,7 @@ static int advise_piece(struct fp_space *space, const struct fp_piece *piece, in
 	case MADV_FREE:
 		return drop_piece(space, piece, advice);
 	case MADV_COLD:
-	case MADV_PAGEOUT: /* done when the lock is given back */
+	case MADV_PAGEOUT: /* done after the lock is released */
 		return piece->flags & FP_PIECE_LOCKED ? -EINVAL : 0;
 	case MADV_NORMAL:
 		return change_flags(space, piece, 0, order);
@@ -149,8 +149,8 @@ static int advise_piece(struct fp_space *space, const struct fp_piece *piece, in
 	case MADV_DONTDUMP:
 	case MADV_DODUMP:
 		return dump_piece(space, piece, advice);
-	case MADV_WILLNEED: /* done when the lock is given back */
-	case MADV_HUGEPAGE: /* hints on what far memory does in its own way */
+	case MADV_WILLNEED: /* done after the lock is released */
+	case MADV_HUGEPAGE: /* hints, which far memory does not need */
 	case MADV_NOHUGEPAGE:
 	case MADV_MERGEABLE:
 	case MADV_UNMERGEABLE:
@@ -160,7 +160,7 @@ static int advise_piece(struct fp_space *space, const struct fp_piece *piece, in
 	}
 }
 
-/* *ret_stop: the page whose piece refused, or end. */
+/* *ret_stop: the start of the piece that refused, or end. */
 static int advise_locked(struct fp_space *space, uint32_t start, uint32_t end, int advice, uint32_t *ret_stop)
 {
 	struct fp_piece piece;
@@ -221,7 +221,7 @@ int fp_space_pageout(struct fp_space *space, void *addr, size_t len)
 
 /* ---- residency ---- */
 
-/* Without the lock where it can: there are programs that ask before each touch. */
+/* Without the lock if possible: some programs ask before each touch. */
 static uint32_t look_mapped_until(struct fp_space *space, uint32_t start, uint32_t end)
 {
 	struct fp_piece piece;

@@ -1,10 +1,10 @@
 /*
- * Following system calls that bypass the C library (events.h): the layout and the words become true
- * again. Room: uffd; see space_priv.h.
+ * Follows system calls that bypass the C library (events.h), so that the layout and the words are
+ * true again. Room: uffd/space; see space_priv.h.
  *
- * What such a call unmapped, or mapped something else over, is foreign from then on: the kernel's
- * alone. It is followed by whoever takes the lock next, so that no layout call meets a layout that
- * is not true, or by the reclaim thread, which must not wait for pages that may be its own.
+ * If such a call unmapped pages, or mapped others over them, they are foreign from then on: the
+ * kernel's alone. The next holder of the lock follows the call, so that no layout call works on a
+ * false layout. Or the reclaim thread does, which must not wait for pages that it may own itself.
  */
 #include "space_priv.h"
 
@@ -15,7 +15,7 @@
 #include "presence.h"
 #include "clock.h"
 
-#define TAKE_BACK_MIN 512u /* pages: less is not looked for */
+#define TAKE_BACK_MIN 512u /* pages: smaller holes are not looked for */
 
 static bool make_foreign(struct fp_space *space, uint32_t start, uint32_t end)
 {
@@ -29,10 +29,8 @@ static bool make_foreign(struct fp_space *space, uint32_t start, uint32_t end)
 	return fp_layout_add(&space->layout, piece) == 0;
 }
 
-/*
- * Can be repeated until it is done: where it fails (by a limit of the kernel) the pages stay noted,
- * and nobody goes there. Who waits there faults again, and gets what the kernel has for it.
- */
+/* Repeated until it succeeds. If it fails (by a limit of the kernel), the pages stay noted and no
+ * agent thread touches them. Waiters fault again, and the kernel serves them. */
 static bool follow(struct fp_space *space, uint32_t start, uint32_t end, bool waits)
 {
 	struct fp_far *far = space->far;
@@ -40,8 +38,7 @@ static bool follow(struct fp_space *space, uint32_t start, uint32_t end, bool wa
 
 	if (!make_foreign(space, start, end) || !fp_space_end_filled(space, start, end))
 		return false;
-	/* fails where nothing is; finds something if that came while kernel-filled memory ended
-	 * there */
+	/* fails for unmapped pages; succeeds if kernel-filled memory ended there in the meantime */
 	(void)fp_uffd_unregister(&far->uffd, fp_far_addr(far, start), len);
 	if (!fp_space_forget(space, start, end, waits))
 		return false;
@@ -139,7 +136,7 @@ static bool plug(struct fp_space *space, uint32_t start, uint32_t end)
 	       fp_layout_remove(&space->layout, start, end, &none) == 0;
 }
 
-/* What is in use is told by the kernel alone: it is tried, and tried again by halves. */
+/* Only the kernel knows which addresses are in use, so all are tried, and then halves. */
 static bool plug_what_is_empty(struct fp_space *space, uint32_t start, uint32_t end)
 {
 	uint32_t middle = start + (end - start) / 2;
@@ -151,10 +148,8 @@ static bool plug_what_is_empty(struct fp_space *space, uint32_t start, uint32_t 
 	return plug_what_is_empty(space, start, middle) | plug_what_is_empty(space, middle, end);
 }
 
-/*
- * Only when there is no other way: a program that unmapped a place by a system call may come back
- * to it in the same manner, and would not be seen while the place is ours and not registered yet.
- */
+/* The last resort. A program that unmapped a place by a bare call may map there again in the same
+ * way. We would not see that while the place is ours but not registered yet. */
 bool fp_space_take_back(struct fp_space *space)
 {
 	const struct fp_piece *p;

@@ -1,8 +1,8 @@
 /*
- * Foreign pieces: mappings of the kernel's inside the far range. Room: uffd; see space_priv.h.
+ * Foreign pieces: the kernel's mappings inside the far range. Room: uffd/space; see space_priv.h.
  *
- * The range never gets a hole in which the kernel could place somebody else's mapping: what comes
- * is mapped over what is there, and what goes is replaced, each by one system call.
+ * The range never gets a hole, where the kernel could place another mapping. So a new piece is
+ * mapped over the old one, and an ended piece is replaced, each by one system call.
  */
 #include "space_priv.h"
 
@@ -12,8 +12,8 @@
 #include "cleanup.h"
 #include "presence.h"
 
-/* What is not registered, the kernel replaces without telling the reader of the userfaultfd. Fails
- * only where nothing is. */
+/* The kernel replaces unregistered memory without an event to the reader. Fails only for unmapped
+ * pages. */
 static void expect_no_event(struct fp_space *space, uint32_t start, uint32_t end)
 {
 	(void)fp_uffd_unregister(&space->far->uffd, fp_far_addr(space->far, start),
@@ -34,14 +34,14 @@ int fp_space_close(struct fp_space *space, uint32_t start, uint32_t end)
 	madvise(addr, len, MADV_DONTFORK); /* see fp_far_inherit */
 	if (space->lock_future)
 		munlock(addr, len);
-	/* far pages can be there where a bare mremap grew into a hole: the kernel does not tell of
-	 * that */
+	/* far pages can be there if a bare mremap grew into a hole: the kernel reports no event
+	 * then */
 	fp_space_forget(space, start, end, true);
 	return fp_uffd_register(&space->far->uffd, addr, len);
 }
 
-/* Whether the kernel would map it at all: asked elsewhere, as what is to be replaced can't be had
- * back. */
+/* Whether the kernel would map it at all. Tried elsewhere, as the old mapping could not be
+ * restored. */
 static int rehearse(size_t len, const struct fp_foreign *what)
 {
 	const int skipped = MAP_FIXED | MAP_FIXED_NOREPLACE | MAP_POPULATE | MAP_LOCKED;
@@ -73,7 +73,7 @@ static int map_over(struct fp_space *space, uint32_t start, uint32_t end, const 
 		if (fp_space_close(space, start, end) == 0)
 			fp_layout_remove(&space->layout, start, end, &none);
 	}
-	/* what was under way when the piece was added has ended in nothing, or is undone here */
+	/* faults that were under way when the piece was added have ended, or are undone here */
 	fp_space_forget(space, start, end, true);
 	return r;
 }
@@ -101,7 +101,7 @@ int fp_space_map_foreign(struct fp_space *space, void *addr, size_t len, const s
 	return r;
 }
 
-/* As map_over, with a mapping that is there already. */
+/* Like map_over, with an existing mapping. */
 static int remap_over(struct fp_space *space, uint32_t start, uint32_t end, const struct fp_remap *what)
 {
 	struct fp_piece piece = {.start = start, .end = end, .flags = FP_PIECE_FOREIGN, .lazy = true};
@@ -125,8 +125,8 @@ static int remap_over(struct fp_space *space, uint32_t start, uint32_t end, cons
 	return r;
 }
 
-/* The kernel may refuse only after the place was cleared, as it does itself. What can be told
- * before is. */
+/* The kernel may refuse only after the place was cleared, as mremap(2) does itself. Errors that can
+ * be found earlier are. */
 int fp_space_move_in(struct fp_space *space, const struct fp_remap *what, void **ret_addr)
 {
 	uint64_t reserved = 0;

@@ -1,7 +1,7 @@
 /*
- * mlock and its kin. Room: uffd; see space.h.
+ * mlock and its kin. Room: uffd/space; see space.h.
  *
- * A locked piece is locked in the kernel too, always on fault: it counts against RLIMIT_MEMLOCK,
+ * A locked piece is locked in the kernel too, always on fault. So it counts against RLIMIT_MEMLOCK,
  * and neither the kernel nor an evictor can take its pages. FP_PAGE_LOCKED in their words only
  * keeps evictors from trying.
  */
@@ -32,8 +32,8 @@ uint64_t fp_space_lockable(const struct fp_space *space)
 
 /* ---- bringing in ---- */
 
-/* The piece that holds start, or else the next one, cut to [start, end), as of a number of changes.
- * Takes the lock. */
+/* Finds the piece that holds start, or else the next one, cut to [start, end), with the layout's
+ * number of changes. Takes the lock. */
 static bool next_piece(struct fp_space *space, uint32_t start, uint32_t end, struct fp_piece *ret_piece,
                        uint32_t *ret_changes)
 {
@@ -47,7 +47,7 @@ static bool next_piece(struct fp_space *space, uint32_t start, uint32_t end, str
 	return found;
 }
 
-/* What the kernel locked without our lock may be another mapping by now, or none. */
+/* Unlocks what the kernel locked without our lock: by now it may be another mapping, or none. */
 static void unlock_strays(struct fp_space *space, uint32_t start, uint32_t end)
 {
 
@@ -66,10 +66,8 @@ static void unlock_strays(struct fp_space *space, uint32_t start, uint32_t end)
 	fp_space_unlock(space);
 }
 
-/*
- * Brings in what is locked on fault already by locking it outright. Not under the lock, which
- * whoever fills the pages may want.
- */
+/* Brings in pages that are locked on fault, by a full mlock. Not under the lock: the thread that
+ * fills them may want it. */
 static int populate_by_lock(struct fp_space *space, const struct fp_piece *piece, uint32_t changes)
 {
 	int r =
@@ -80,14 +78,14 @@ static int populate_by_lock(struct fp_space *space, const struct fp_piece *piece
 	return r;
 }
 
-/* The kernel walks the pages, its touches are faults like any. */
+/* The kernel walks the pages, and its touches are ordinary faults. */
 static int populate_far(struct fp_space *space, const struct fp_piece *piece, uint32_t changes)
 {
 	int advice = piece->prot & PROT_WRITE ? MADV_POPULATE_WRITE : MADV_POPULATE_READ;
 
 	if (piece->prot == PROT_NONE)
 		return -ENOMEM;
-	if (atomic_load(&space->far->inline_servers)) { /* where the kernel's own touches are no faults */
+	if (atomic_load(&space->far->inline_servers)) { /* the kernel's own touches are no faults there */
 		fp_inline_bring(space->far->inline_servers, piece->start, piece->end - piece->start,
 		                piece->prot & PROT_WRITE);
 		return 0;
@@ -96,7 +94,7 @@ static int populate_far(struct fp_space *space, const struct fp_piece *piece, ui
 		return 0;
 	if (errno != EINVAL || !(piece->flags & FP_PIECE_LOCKED))
 		return errno == ENOMEM ? -EAGAIN : -ENOMEM;
-	return populate_by_lock(space, piece, changes); /* a kernel before 5.14, or it can only be executed */
+	return populate_by_lock(space, piece, changes); /* before Linux 5.14, or execute-only memory */
 }
 
 void fp_space_populate(struct fp_space *space, uint32_t start, uint32_t end, uint64_t room_pages)
@@ -161,13 +159,13 @@ int fp_space_populate_locked(struct fp_space *space, uint32_t start, uint32_t en
 
 /* ---- locking ---- */
 
-/* What is the kernel's can have gone without a word to us: what is not registered has no events. */
+/* The kernel's mappings can end without an event: they are not registered. */
 static bool has_hole(const struct fp_far *far, uint32_t start, uint32_t end)
 {
 	return msync(fp_far_addr(far, start), bytes(start, end), MS_ASYNC) < 0 && errno == ENOMEM;
 }
 
-/* Or end. */
+/* The first hole, or end. */
 static uint32_t first_hole(const struct fp_far *far, uint32_t start, uint32_t end)
 {
 	if (!has_hole(far, start, end))
@@ -183,7 +181,7 @@ static uint32_t first_hole(const struct fp_far *far, uint32_t start, uint32_t en
 	return start;
 }
 
-/* Where the kernel ends, as it finds nothing: at most end. */
+/* The page at which the kernel would stop, as nothing is mapped there; at most end. */
 static uint32_t mapped_until(const struct fp_space *space, uint32_t start, uint32_t end)
 {
 	uint32_t stop = fp_space_mapped_until(space, start, end);
@@ -197,7 +195,7 @@ static uint32_t mapped_until(const struct fp_space *space, uint32_t start, uint3
 	return stop;
 }
 
-/* In the words of the far pieces that are not LOCKED. */
+/* Marks the words of the far pieces that are not LOCKED. */
 static void mark_others(struct fp_space *space, uint32_t start, uint32_t end, bool locked)
 {
 	const struct fp_piece *p = fp_layout_after(&space->layout, start);
@@ -207,10 +205,8 @@ static void mark_others(struct fp_space *space, uint32_t start, uint32_t end, bo
 			fp_space_mark_locked(space, FP_MAX(p->start, start), FP_MIN(p->end, end), locked);
 }
 
-/*
- * Locks what is mapped without a hole: all of it or, where the kernel refuses, nothing. The words
- * come first, as an evictor must not find the kernel's lock before it finds ours.
- */
+/* Locks pages mapped without a hole: all of them or, if the kernel refuses, none. The words come
+ * first: an evictor must not meet the kernel's lock before ours. */
 static int lock_mapped(struct fp_space *space, uint32_t start, uint32_t end, uint32_t locked)
 {
 	const struct fp_piece_change change = {.prot = -1, .set = locked, .clear = ANY_LOCK};
@@ -252,8 +248,9 @@ static uint64_t count_unlocked(const struct fp_space *space, uint32_t start, uin
 	return n;
 }
 
-/* As the kernel: what lies before the first hole is locked; what can't be brought in stays locked
- * too. */
+/*
+ * As the kernel: locks all before the first hole. Pages that can't be brought in stay locked too.
+ */
 int fp_space_mlock(struct fp_space *space, void *addr, size_t len, bool on_fault)
 {
 	uint32_t locked = FP_PIECE_LOCKED | (on_fault ? FP_PIECE_LOCK_ON_FAULT : 0), start, end, stop;
@@ -289,9 +286,9 @@ int fp_space_munlock(struct fp_space *space, void *addr, size_t len)
 	return r == 0 && stop < end ? -ENOMEM : r;
 }
 
-/* ---- all of it ---- */
+/* ---- mlockall ---- */
 
-/* What mlockall means: what is only reserved need not be in memory, and stays as it is. */
+/* mlockall needs only accessible pieces in memory. Reserved ones stay as they are. */
 static bool is_open(const struct fp_piece *piece)
 {
 	return !(piece->flags & FP_PIECE_AGENT) &&
@@ -308,7 +305,7 @@ static uint64_t count_open(const struct fp_space *space)
 	return n;
 }
 
-/* The kernel does not tell of what it could not lock. */
+/* Like the kernel, reports nothing about pieces that it could not lock. */
 static void lock_open(struct fp_space *space, uint32_t locked)
 {
 	const struct fp_piece *p = fp_layout_next(&space->layout, 0);
@@ -327,9 +324,7 @@ static int unlock_stretch(struct fp_space *space, uint32_t start, uint32_t end)
 	return munlock(fp_far_addr(space->far, start), (size_t)(end - start) << FP_PAGE_SHIFT);
 }
 
-/* What is foreign stays locked, as the program wishes: and where there is nothing at all, munlock
- * would stop.
- */
+/* Foreign pieces stay locked, as the program wishes. Skips holes, where munlock would stop. */
 static int unlock_range(struct fp_space *space)
 {
 	const struct fp_layout *layout = &space->layout;
@@ -347,9 +342,9 @@ static int unlock_range(struct fp_space *space)
 }
 
 /*
- * The kernel locks the whole range, the agent's pages too, which must be able to leave: so all on
- * fault, as otherwise it would bring everything in; then the range is let go, and its open pieces
- * are locked.
+ * The kernel locks the whole range, also the agent's pages, which must be able to leave. So it
+ * locks on fault, as otherwise it would bring everything in. Then the range is unlocked, and its
+ * open pieces are locked.
  */
 static int lock_all(struct fp_space *space, int flags, uint32_t locked)
 {

@@ -1,9 +1,9 @@
 /*
- * The pages that a layout call works on. Room: uffd; see space_priv.h.
+ * The pages that a layout call works on. Room: uffd/space; see space_priv.h.
  *
- * A layout call claims its pages (CLAIMED), waiting for those in transit; does its work with the
- * kernel; then releases them with their new words. Faults on held pages wait in the kernel
- * meanwhile.
+ * A layout call claims its pages (CLAIMED), and waits for those in transit. It does its work with
+ * the kernel, then releases the pages with their new words. Meanwhile faults on them wait in the
+ * kernel.
  */
 #include "space_priv.h"
 
@@ -19,7 +19,7 @@
 #include "inline.h"
 #include "kernel_filled.h"
 
-/* Takes the page if it is in no one's hands. */
+/* Claims the page if nobody owns it. */
 static bool try_hold(struct fp_far *far, uint32_t page, uint64_t *ret_old)
 {
 	return fp_pager_apply(&far->words[page], FP_EV_CLAIM, ret_old).action != FP_ACT_BUSY;
@@ -32,7 +32,7 @@ void fp_space_pause(void)
 	nanosleep(&pause, NULL);
 }
 
-/* Transitions are bounded by the patience for nodes. */
+/* Waits no longer than the patience for nodes, which bounds each transition. */
 uint64_t fp_space_claim(struct fp_far *far, uint32_t page)
 {
 	uint64_t old;
@@ -66,8 +66,7 @@ uint32_t fp_space_chunk_end(uint32_t page, uint32_t end)
 	return FP_MIN(end, next);
 }
 
-/* Forgets a held page: its slot is free, its local memory is gone. Returns the tokens that it
- * had. */
+/* Frees the slot of a claimed page whose local memory is gone. Returns the number of its tokens. */
 static unsigned forget(struct fp_far *far, uint32_t page, uint64_t old, uint64_t keep)
 {
 	if (fp_page_slot(old))
@@ -81,7 +80,7 @@ static bool is_for_good(enum fp_drop how)
 	return how == FP_DROP_FOR_GOOD || how == FP_DROP_SHORT;
 }
 
-/* Drops and releases held pages; if the kernel refuses, everything stays as it was. */
+/* Drops and releases claimed pages. If the kernel refuses, everything stays as it was. */
 static int drop_held(struct fp_far *far, uint32_t start, uint32_t end, const uint64_t *olds, enum fp_drop how)
 {
 	uint64_t keep = how == FP_DROP_LOCKED ? FP_PAGE_LOCKED : 0;
@@ -101,10 +100,8 @@ static int drop_held(struct fp_far *far, uint32_t start, uint32_t end, const uin
 	return r;
 }
 
-/*
- * A page that a call has handed to the kernel stays there for as long as the call takes: it becomes
- * zeros where it stands. The words of all of them say CLAIMED already: see pin.h.
- */
+/* A page that a call has handed to the kernel stays local until that call ends, so it is zeroed in
+ * place. All words of the pages say CLAIMED already: see pin.h. */
 static bool zero_in_place(struct fp_far *far, uint32_t page, uint64_t old)
 {
 	if (fp_page_state(old) != FP_PAGE_RESIDENT || !fp_pin_has(&far->pins, page) ||
@@ -140,8 +137,8 @@ static int drop_unless_handed(struct fp_space *space, uint32_t start, uint32_t e
 	return start < end ? drop_held(far, start, end, olds, how) : 0;
 }
 
-/* A page that must be waited for may itself wait for room: what is held already goes first, as it
- * may be all there is. */
+/* The owner of an awaited page may itself wait for a token. So the pages claimed so far are dropped
+ * first: they may hold the only tokens. */
 static int drop_some(struct fp_space *space, uint32_t start, uint32_t end, enum fp_drop how)
 {
 	for (uint32_t p = start; p < end; p++) {
@@ -212,8 +209,8 @@ bool fp_space_forget(struct fp_space *space, uint32_t start, uint32_t end, bool 
 	return all;
 }
 
-/* Native pages get words that tell each by itself: where the kernel fails to, they stay what they
- * are, which the kernel's own lock holds as well. */
+/* Only a registered page has a word of its own, so kernel-filling ends first. If the kernel
+ * refuses, the pages stay kernel-filled, and the kernel's own lock holds them too. */
 static void mark(struct fp_far *far, uint32_t page, bool locked)
 {
 	uint64_t old = fp_space_claim(far, page);

@@ -1,9 +1,9 @@
 /*
- * mremap of far memory. Room: uffd; see space.h.
+ * mremap of far memory. Room: uffd/space; see space.h.
  *
- * A mapping moves page by page: what is resident by UFFDIO_MOVE (or a copy), what is remote by
- * handing its slot over. The old pages stay CLAIMED until all have moved, so that who touches them
- * meanwhile waits, as in the kernel, and then finds what mremap leaves there: nothing, or zeros.
+ * A mapping moves page by page: a resident page by UFFDIO_MOVE (or a copy), a remote page by its
+ * slot. The old pages stay CLAIMED until all have moved. A thread that touches them waits, as in
+ * the kernel, and then finds the result of mremap: nothing, or zeros.
  */
 #include "space_priv.h"
 
@@ -21,10 +21,10 @@
 struct move {
 	struct fp_space *space;
 	uint32_t from, to, n;
-	uint32_t moved; /* so many of them have been dealt with */
+	uint32_t moved; /* pages dealt with so far */
 };
 
-/* Copies a held resident page that can't be moved: its bytes are read past any protection. */
+/* Copies a claimed resident page that can't be moved. Reads its bytes past any protection. */
 static int copy_page(struct fp_far *far, uint32_t from, uint32_t to)
 {
 	char bytes[FP_PAGE_SIZE];
@@ -38,8 +38,8 @@ static int copy_page(struct fp_far *far, uint32_t from, uint32_t to)
 	return r < 0 ? (int)r : 0;
 }
 
-/* What a bare system call locked can't be dropped, and would still be read at its old place: as in
- * the kernel, the lock goes with the bytes. */
+/* A page that a bare call locked can't be dropped, and could still be read at its old place. So the
+ * lock moves with the bytes, as in the kernel. */
 static int drop_copied(struct fp_far *far, uint32_t from, uint32_t to)
 {
 	char *src = fp_far_addr(far, from);
@@ -68,8 +68,7 @@ static int move_resident(struct fp_far *far, uint32_t from, uint32_t to)
 	return r < 0 ? (int)r : drop_copied(far, from, to);
 }
 
-/* Holds a page of a fresh mapping. Read-ahead of zeros may have reached it: what it brought goes
- * again. */
+/* Claims a page of a fresh mapping. Drops it again if read-ahead of zeros has filled it. */
 static int claim_fresh(struct fp_far *far, uint32_t page)
 {
 	uint64_t old = fp_space_claim(far, page);
@@ -85,10 +84,8 @@ static int claim_fresh(struct fp_far *far, uint32_t page)
 	return 0;
 }
 
-/*
- * Moves the bytes of a page, both ends held; old is the word that it had. *ret_settled: the word
- * that it has at its new place. What was clean counts as written: its protection is lost.
- */
+/* Moves the bytes of a page, with both ends claimed; old is its former word. *ret_settled: its word
+ * at the new place. A clean page counts as written, as its protection is lost. */
 static int move_bytes(struct fp_far *far, uint32_t from, uint32_t to, uint64_t old, uint64_t *ret_settled)
 {
 	uint64_t settled = old & ~(FP_PAGE_WAIT | FP_PAGE_QUEUED);
@@ -113,7 +110,7 @@ static int move_bytes(struct fp_far *far, uint32_t from, uint32_t to, uint64_t o
 	return r;
 }
 
-/* The old page stays held, unless the move fails. */
+/* The old page stays claimed, unless the move fails. */
 static int move_page(struct fp_far *far, uint32_t from, uint32_t to)
 {
 	uint64_t old = fp_space_claim(far, from), settled;
@@ -146,14 +143,13 @@ static int move_pages(struct move *m)
 	return r;
 }
 
-/* True if the old page is in our hands. */
+/* True if we own the old page. */
 static bool is_moved(const struct fp_far *far, uint32_t page)
 {
 	return !fp_space_untouched(far, page) && (atomic_load(&far->words[page]) & FP_PAGE_MOVED);
 }
 
-/* Back to where they came from. It fails for a page only if memory is short or the page is gone: it
- * is lost then. */
+/* Moves the pages back. This fails only if memory is short or the page is gone: then it is lost. */
 static void move_back(struct move *m)
 {
 	struct fp_far *far = m->space->far;
@@ -195,7 +191,7 @@ static bool free_behind(const struct fp_layout *layout, uint32_t end, uint32_t n
 	return (uint64_t)end + n <= layout->end && fp_layout_is_free(layout, end, end + n);
 }
 
-/* What the piece is to the kernel goes with it. Locks are counted twice for no moment. */
+/* Moves the piece's flags too. At no moment are its locks counted twice. */
 static int move_flags(struct fp_space *space, const struct fp_piece *old, struct fp_piece fresh)
 {
 	const struct fp_piece_change worn = {.prot = -1, .set = old->flags};
@@ -213,13 +209,13 @@ static int move_flags(struct fp_space *space, const struct fp_piece *old, struct
 	return r;
 }
 
-/* The old place: unmapped, or mapped still and empty. */
+/* Leaves the old place unmapped, or mapped and empty. */
 static int leave_old(struct move *m, const struct fp_piece *old, bool keep)
 {
 	const struct fp_piece_change unlocked = {.prot = -1,
 	                                         .clear = FP_PIECE_LOCKED | FP_PIECE_LOCK_ON_FAULT};
 	struct fp_space *space = m->space;
-	uint64_t carried = 0; /* slots reserved for what is unmapped here: they go on with the bytes */
+	uint64_t carried = 0; /* slots reserved for the part unmapped here: they move with the bytes */
 	int r = 0;
 
 	if (!keep)
@@ -230,16 +226,14 @@ static int leave_old(struct move *m, const struct fp_piece *old, bool keep)
 	return r < 0 ? r : fp_space_remove(space, old->start, old->start + m->n, &carried);
 }
 
-/*
- * Moves the first n pages of the piece old to a new piece of new_n pages at to, which is free. A
- * failure half-way (no memory, a page that can't be read) undoes what was moved.
- */
+/* Moves the first n pages of the piece old to a new piece of new_n pages at to, which is free. A
+ * failure half-way (no memory, a page that can't be read) undoes the move. */
 static int relocate(struct fp_space *space, struct fp_piece old, uint32_t to, uint32_t new_n, bool keep)
 {
 	const uint32_t worn = FP_PIECE_LOCKED | FP_PIECE_LOCK_ON_FAULT | FP_PIECE_DONTDUMP;
 	struct fp_piece fresh = {.start = to,
 	                         .end = to + new_n,
-	                         .prot = PROT_READ | PROT_WRITE, /* as UFFDIO_MOVE wants it */
+	                         .prot = PROT_READ | PROT_WRITE, /* UFFDIO_MOVE needs it */
 	                         .flags = old.flags & ~worn,
 	                         .lazy = old.lazy};
 	struct move m = {
@@ -249,7 +243,7 @@ static int relocate(struct fp_space *space, struct fp_piece old, uint32_t to, ui
 
 	if (r < 0)
 		return r;
-	/* in the kernel alone: the words say still that nothing may leave */
+	/* in the kernel alone: the words still say that nothing may leave */
 	if (old.flags & FP_PIECE_LOCKED)
 		munlock(fp_far_addr(space->far, old.start), (size_t)m.n << FP_PAGE_SHIFT);
 	r = move_pages(&m);
@@ -266,17 +260,17 @@ static int relocate(struct fp_space *space, struct fp_piece old, uint32_t to, ui
 
 /* ---- the call ---- */
 
-/* What is asked for, in pages, and what was found. */
+/* The request, in pages, and its findings. */
 struct plan {
 	uint32_t start, end, new_n;
 	uint32_t to; /* with FP_REMAP_FIXED */
 	unsigned flags;
 	struct fp_piece old; /* cut to the range */
-	uint64_t more;       /* slots that it takes beyond what there is */
-	uint64_t given;      /* slots that are free again */
+	uint64_t more;       /* slots needed beyond those reserved */
+	uint64_t given;      /* slots that became free */
 };
 
-/* The range that is remapped must lie in one piece: mremap(2) says EFAULT otherwise. */
+/* The remapped range must lie in one piece: otherwise mremap(2) gives EFAULT. */
 static int find_piece(struct fp_space *space, struct plan *plan)
 {
 	const struct fp_piece *p = fp_layout_next(&space->layout, plan->start);
@@ -284,7 +278,7 @@ static int find_piece(struct fp_space *space, struct plan *plan)
 
 	if (!p || p->start > plan->start || (p->end < plan->end && plan->new_n >= n))
 		return -EFAULT;
-	if (n == 0) /* a second mapping of the same pages: only what is shared can have one */
+	if (n == 0) /* a second mapping of the same pages: only shared memory can have one */
 		return -EINVAL;
 	if (p->flags & FP_PIECE_FOREIGN)
 		return -ENOTSUP;
@@ -301,7 +295,7 @@ static uint32_t grows_by(const struct plan *plan)
 	return plan->flags & FP_REMAP_DONTUNMAP ? plan->new_n : plan->new_n > n ? plan->new_n - n : 0;
 }
 
-/* Looks what is there; counts what it takes. */
+/* Looks at the layout and counts the slots needed. */
 static int look(struct fp_space *space, struct plan *plan)
 {
 	int r = find_piece(space, plan);
@@ -335,7 +329,7 @@ static int carry_out(struct fp_space *space, struct plan *plan)
 	struct fp_piece behind = plan->old;
 	int r = 0;
 
-	/* what is cut off, also before a move */
+	/* the cut-off part, also before a move */
 	if (plan->new_n < n)
 		r = fp_space_remove(space, plan->start + plan->new_n, plan->end, &plan->given);
 	if (r < 0)
@@ -352,7 +346,7 @@ static int carry_out(struct fp_space *space, struct plan *plan)
 	return plan->flags & FP_REMAP_MAYMOVE ? move_to(space, plan) : -ENOMEM;
 }
 
-/* Reserves what it takes, without the lock; takes the lock if there is something to be done. */
+/* Reserves the slots, without the lock; takes the lock if there is work. */
 static int prepare(struct fp_space *space, struct plan *plan)
 {
 	for (;;) {
@@ -411,7 +405,7 @@ static size_t page_round(size_t len)
 	return (len + FP_PAGE_SIZE - 1) & ~(size_t)(FP_PAGE_SIZE - 1);
 }
 
-/* The kernel's own look at the arguments, before it looks at mappings. */
+/* Checks the arguments as the kernel does, before it looks at mappings. */
 static int check(const struct fp_remap *what)
 {
 	uintptr_t old = (uintptr_t)what->old_addr, new = (uintptr_t)what->new_addr;
@@ -431,7 +425,7 @@ static int check(const struct fp_remap *what)
 	return 0;
 }
 
-/* Cut to what the range has: beyond it is nothing that this call could mean. */
+/* Cuts the request to the range: nothing beyond it can be far memory. */
 static int make_plan(struct fp_space *space, const struct fp_remap *what, struct plan *plan)
 {
 	size_t old_len = page_round(what->old_len), new_len = page_round(what->new_len);
