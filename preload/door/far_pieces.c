@@ -1,4 +1,4 @@
-/* See pieces.h. */
+/* See far_pieces.h. */
 #include "far_pieces.h"
 
 #include <errno.h>

@@ -1,8 +1,8 @@
 /*
- * Calls on ranges of addresses, which may be far in part. Room: preload/door.
+ * Calls on ranges of addresses that may be partly far. Room: preload/door.
  *
- * Far memory lies in one range of addresses, so each call asks first whether it touches that range.
- * If not, it is the kernel's; if it does in part, it is cut at the borders.
+ * Far memory lies in one range of addresses, so each call first asks whether it touches that range.
+ * If not, the call goes to the kernel. If only a part is far, the call is cut at the borders.
  */
 #ifndef FP_PIECES_H
 #define FP_PIECES_H
@@ -12,25 +12,24 @@
 
 #include "shim.h"
 
-/* What a call does to a far piece and to a plain one: each returns 0 or a negative errno. */
+/* What a call does to a far piece and to a plain one. Each returns 0 or a negative errno. */
 struct fp_call {
 	int (*far)(const struct fp_call *call, struct fp_space *space, void *addr, size_t len);
 	int (*plain)(const struct fp_call *call, void *addr, size_t len);
-	int arg;      /* protection, advice or flags */
-	int overflow; /* what a range that ends beyond all addresses gives; 0: -EINVAL */
-	bool
-	    ends_at_hole; /* ENOMEM keeps it from the rest; otherwise it is told at the end: see madvise(2) */
+	int arg;           /* protection, advice or flags */
+	int overflow;      /* the result for a range that ends beyond all addresses; 0: -EINVAL */
+	bool ends_at_hole; /* ENOMEM stops the call; otherwise it is reported at the end: see madvise(2) */
 };
 
 size_t fp_page_round(size_t len);
 
-/* The space that [addr, addr + len) touches, if the calling thread is to know of it. */
+/* The space that [addr, addr + len) touches; NULL also if fp_shim_space() gives none. */
 struct fp_space *fp_touched(const void *addr, size_t len);
 
 /* Carries out a call on a range that touches far memory, in a bracket. */
 int fp_for_pieces(struct fp_space *space, void *addr, size_t len, const struct fp_call *call);
 
-/* The system call itself, whatever is interposed: its result, or a negative errno. */
+/* The bare system call, past all that is interposed: its result, or a negative errno. */
 long fp_raw(long number, long a, long b, long c, long d, long e, long f);
 #define FP_RAW(number, a, b, c, d, e, f)                                                                     \
 	fp_raw(number, (long)(a), (long)(b), (long)(c), (long)(d), (long)(e), (long)(f))

@@ -19,7 +19,7 @@ static atomic_bool routes_signals;
 
 static const uint64_t cancel_bit = 1ull << (FP_SIGCANCEL - 1);
 
-/* The kernel writes to memory of ours: the caller's stack may be far. */
+/* The kernel writes to thread-local memory of ours, as the caller's stack may be far. */
 static bool blocks_cancel(void)
 {
 	static __thread uint64_t now __attribute__((tls_model("initial-exec")));
@@ -34,9 +34,9 @@ static void change_cancel(int how)
 }
 
 /*
- * Whoever cancels a thread of asynchronous type leaves the rest to the signal, and the C library's
- * calls wait for that on their way out. So it is let in, also where it was blocked: in the bracket
- * it does no more than note that the thread is cancelled. Returns whether it was.
+ * To cancel a thread of asynchronous type, the C library only sends it the signal, and its calls
+ * wait for that signal on their way out. So we unblock it, even if the program has blocked it. In
+ * the bracket it only notes that the thread is cancelled. Returns whether it was blocked.
  */
 static bool let_cancel_in(void)
 {
@@ -47,7 +47,7 @@ static bool let_cancel_in(void)
 	return was;
 }
 
-/* The depth says so only when nobody can end the thread any more. */
+/* The depth must grow only after nobody can end the thread any more. */
 void fp_shim_enter_local(void)
 {
 	int state, type;
@@ -65,7 +65,7 @@ void fp_shim_enter_local(void)
 	fp_local.blocks_cancel = type != PTHREAD_CANCEL_DEFERRED && let_cancel_in();
 }
 
-/* True if the thread's cancellation is asynchronous outside, and the bracket was the outermost. */
+/* True if this was the outermost bracket, and the thread's cancellation is asynchronous outside. */
 static bool end_bracket(void)
 {
 	int state = fp_local.cancel_state, type = fp_local.cancel_type;

@@ -1,6 +1,6 @@
 /*
- * The preload shim: the program's agent, as the interposed calls see it. Room: preload/door, the
- * lowest of the shim. Of the compute side it uses agent.h and space.h.
+ * The program's agent, as the interposed calls see it. Room: preload/door, the lowest of the shim.
+ * Of the compute side it uses agent.h and space.h.
  */
 #ifndef FP_SHIM_H
 #define FP_SHIM_H
@@ -13,7 +13,7 @@
 #include "agent.h"
 #include "space.h"
 
-/* What the program may call, and what we answer it with. */
+/* Marks a function that the program calls instead of the C library's. */
 #define FP_INTERPOSE __attribute__((visibility("default")))
 
 /* Returns to the program as a system call does: -1 and errno, or r itself. */
@@ -23,17 +23,17 @@ long fp_shim_return_long(long r);
 
 struct fp_agent *fp_shim_agent(void);
 
-/* The program's far memory; NULL as long as, or on this thread, there is none to speak of: its
- * calls are then the kernel's. */
+/* The program's far memory. NULL if there is none yet, or if this thread works for the agent: its
+ * calls then go to the kernel. */
 struct fp_space *fp_shim_space(void);
 
 size_t fp_shim_min_mapping(void);
 
-/* The start sets these, once. */
+/* Called at the start, once each. */
 void fp_shim_set_agent(struct fp_agent *agent);
 void fp_shim_set_min_mapping(size_t bytes);
 
-/* Says once in the life of the process what the program asked for and can't have, and what to
+/* Logs, once in the life of the process, what the program asked for and can't have, and what to
  * do. */
 void fp_shim_say_once(atomic_bool *said, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

@@ -1,6 +1,6 @@
 /*
- * See sigmask.h. Calls that take the address of a mask are rows of calls.def, and their MASK pieces
- * leave SIGBUS out. Older calls are here: the C library's own would go past those rows.
+ * See sigmask.h. Calls that take the address of a mask are rows of calls.def; their MASK pieces
+ * leave SIGBUS out. Older calls are here, as the C library's versions would bypass those rows.
  */
 #include "sigmask.h"
 
@@ -80,7 +80,7 @@ FP_INTERPOSE int sigsetmask(int mask)
 	return change_word(SIG_SETMASK, mask);
 }
 
-/* sigpause of all kinds: waits under the thread's mask without one signal, or under another one. */
+/* All kinds of sigpause: waits under the thread's mask less one signal, or under another mask. */
 static int pause_under(int sig_or_mask, bool is_sig)
 {
 	sigset_t set;
@@ -99,7 +99,7 @@ int __sigpause(int sig_or_mask, int is_sig)
 	return pause_under(sig_or_mask, is_sig);
 }
 
-/* By other names, as the headers say which of the two sigpause is. */
+/* Under other names, because the headers say which of the two sigpause is. */
 FP_INTERPOSE int fp_sigpause_of_bsd(int mask) __asm__("sigpause");
 int fp_sigpause_of_bsd(int mask)
 {

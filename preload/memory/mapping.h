@@ -1,6 +1,7 @@
 /*
  * mmap and mremap as syscall(2) has them, for calls by number: see rawcalls.c. Room:
- * preload/memory. They return as the C library's do; caller is the code that asks, NULL: unknown.
+ * preload/memory. They return as the C library's do; caller is the calling code, or NULL if
+ * unknown.
  */
 #ifndef FP_MAPPING_H
 #define FP_MAPPING_H

@@ -2,8 +2,8 @@
 #ifndef FP_START_H
 #define FP_START_H
 
-/* Watches for children that bare system calls make: they end with a message at their first touch of
- * far memory. Once the agent is there. 0 or a negative errno. */
+/* Watches for children that bare calls make: they end with a message at their first touch of far
+ * memory. Called once the agent is there. 0 or a negative errno. */
 int fp_shim_watch_strays(void);
 
 #endif

@@ -1,7 +1,7 @@
 /*
- * Signals that the shim must see before the program does. The program sets its actions as ever, and
- * is told what it has set. The kernel calls our handler, which hands on what is not for us, as the
- * kernel would have. Room: preload/signals.
+ * Signals that the shim must see before the program does. The program sets and reads its actions as
+ * usual. The kernel calls our handler, which passes on what is not for us, as the kernel would
+ * have. Room: preload/signals.
  */
 #ifndef FP_SIGNALS_H
 #define FP_SIGNALS_H
@@ -12,8 +12,8 @@
 
 struct fp_signal_hook {
 	/*
-	 * Asked first, on the thread that has the signal. true: nothing is left to do. Async-signal
-	 * safe, and must not touch far memory.
+	 * Called first, on the thread that has the signal. true: nothing is left to do. It is
+	 * async-signal safe, and must not touch far memory.
 	 */
 	bool (*first)(siginfo_t *info, void *context);
 	/*
@@ -25,17 +25,17 @@ struct fp_signal_hook {
 };
 
 /*
- * Takes a signal for the rest of the process's life; hook is copied. Once a signal, before the
- * program runs. 0 or a negative errno.
+ * Takes a signal for the rest of the process's life; hook is copied. Once for each signal, before
+ * the program runs. 0 or a negative errno.
  */
 int fp_signals_take(int sig, const struct fp_signal_hook *hook);
-/* Takes all other signals, without hooks: their handlers are run by sigframe.h. */
+/* Takes all other signals, without hooks: sigframe.h runs their handlers. */
 int fp_signals_take_rest(void);
 
 /*
- * Two signals are the C library's own, for cancellation and for setuid in all threads. Its handlers
- * do not ask for a signal stack, and the kernel can't write their frames to a far one. So once they
- * are set, ours takes their place and calls them.
+ * The C library uses two signals itself, for cancellation and for setuid in all threads. Its
+ * handlers do not ask for a signal stack, and the kernel can't write their frames to a far one. So,
+ * once the C library has set its handlers, ours replace them and call them.
  */
 void fp_signals_take_internal(int sig);
 

@@ -1,13 +1,12 @@
 /*
  * Calls of the C library that hand memory to the kernel, where the kernel does not fault for us:
- * fault mode inline, and hosts that permit only user-mode faults. What each hands over is data,
- * calls.def; callrows.c makes rows and wrappers of it, calls.c carries out what a row says. Room:
- * preload.
+ * fault mode inline, and hosts that permit only user-mode faults. calls.def says what each call
+ * hands over, callrows.c makes rows and wrappers of it, and calls.c carries out a row. Room:
+ * preload/syscalls.
  *
  * A wrapper has the shape of every function that takes and returns integers and pointers in
- * registers; so one serves for all, variadic ones too. It jumps through fp_call_entry: to the C
- * library's function itself once it is known that nothing need be held, and to fp_calls_run
- * otherwise.
+ * registers, variadic or not, so one shape serves for all. It jumps through fp_call_entry: to the C
+ * library's function if nothing need be pinned, and to fp_calls_run otherwise.
  */
 #ifndef FP_CALLS_H
 #define FP_CALLS_H
@@ -19,7 +18,7 @@
 #define FP_CALL_ARGS 7
 #define FP_NOARG     0xff
 
-/* Of a piece's n and m: the argument, and whether it is an int, whose upper half means nothing. */
+/* In a piece's n and m: the argument, and whether it is an int, whose upper half is garbage. */
 #define FP_ARG_MASK   0x3fu
 #define FP_ARG_IS_INT 0x40u
 
@@ -34,18 +33,18 @@ enum fp_piece_kind {
 	FP_PIECE_SIZED,   /* copied: its length word is argument n, at most unit */
 	FP_PIECE_SELF,    /* copied: base + its first word */
 	FP_PIECE_FDS,     /* copied: one bit for each of argument n */
-	FP_PIECE_TEXT,    /* held, up to its NUL */
-	FP_PIECE_BYTES,   /* held: base + unit * argument n * argument m */
-	FP_PIECE_PAGES,   /* held: a byte for each page of argument n */
-	FP_PIECE_UPTO,    /* held as far as mapped: unit bytes */
-	FP_PIECE_OBJECT,  /* held: unit bytes */
-	FP_PIECE_LOCK,    /* held, if this kind of mutex wants it */
+	FP_PIECE_TEXT,    /* pinned, up to its NUL */
+	FP_PIECE_BYTES,   /* pinned: base + unit * argument n * argument m */
+	FP_PIECE_PAGES,   /* pinned: a byte for each page of argument n */
+	FP_PIECE_UPTO,    /* pinned as far as mapped: unit bytes */
+	FP_PIECE_OBJECT,  /* pinned: unit bytes */
+	FP_PIECE_LOCK,    /* pinned, if this kind of mutex needs it */
 	FP_PIECE_IOVEC,   /* argument n of them; only if argument m names this process */
-	FP_PIECE_MESSAGE, /* a msghdr; if there is an n, so many mmsghdr */
-	FP_PIECE_NEST,    /* held: pointer at base, length unit * 32-bit word at n, or unit */
+	FP_PIECE_MESSAGE, /* a msghdr; with an n, that many mmsghdr */
+	FP_PIECE_NEST,    /* pinned: pointer at base, length unit * 32-bit word at n, or unit */
 	FP_PIECE_SETMASK, /* copied: a mask's address and size, and the mask as above */
-	FP_PIECE_WAITERS, /* argument n of struct futex_waitv, copied, and the words they name, held */
-	FP_PIECE_AIOCB,   /* its buffer; if there is an n, an array of so many pointers to them */
+	FP_PIECE_WAITERS, /* argument n of struct futex_waitv, copied, and the words they name, pinned */
+	FP_PIECE_AIOCB,   /* its buffer; with an n, an array of that many pointers to them */
 };
 
 enum fp_piece_dir { FP_DIR_IN = 1, FP_DIR_OUT = 2, FP_DIR_INOUT = 3 };
@@ -58,19 +57,19 @@ struct fp_call_piece {
 
 #define FP_PIECES 5
 
-/* What to do beyond holding: see calls.def. The low bits tell how to deal with what is too long. */
+/* What to do besides pinning: see calls.def. The low bits treat memory that is too long to pin. */
 enum fp_call_how {
 	FP_HOW_READS = 1 << 0,
 	FP_HOW_WRITES = 1 << 1,
 	FP_HOW_STREAM = 1 << 2,
 	FP_HOW_COMMAND = 1 << 3,   /* a CMD row for argument FP_HOW_ARG, if there is one */
 	FP_HOW_FLAGS_128 = 1 << 4, /* the command has flags from 128 on */
-	FP_HOW_BY_NUMBER = 1 << 5, /* else the command's number tells the size */
+	FP_HOW_BY_NUMBER = 1 << 5, /* without such a row, the command's number gives the size */
 	FP_HOW_DONE_BIT = 1 << 6,  /* nothing to do if the word at argument 0 has bit 1 */
 	FP_HOW_REFUSE = 1 << 7,
 	FP_HOW_REFUSE_FAR = 1 << 8,
 	FP_HOW_OFFSET = 1 << 9,    /* argument FP_HOW_ARG is the offset */
-	FP_HOW_SYSCALL = 1 << 10,  /* the row is that of the number, its arguments follow */
+	FP_HOW_SYSCALL = 1 << 10,  /* argument 0 is a number, whose row is used for the arguments after it */
 	FP_HOW_RECEIVES = 1 << 11, /* argument FP_HOW_ARG is the flags of recv */
 };
 
@@ -79,7 +78,7 @@ enum fp_call_how {
 #define FP_HOW_ARG(how)    ((how) >> FP_HOW_ARG_SHIFT & 7)
 #define FP_HOW_FIRST_SHIFT 18 /* the call to try first, 1 + its row */
 #define FP_HOW_FIRST(how)  ((how) >> FP_HOW_FIRST_SHIFT & 0xfff)
-#define FP_HOW_OPENS       (1u << 31) /* no opening of the agent's meanwhile: in every fault mode */
+#define FP_HOW_OPENS       (1u << 31) /* in every fault mode; the agent opens no descriptor meanwhile */
 
 struct fp_row {
 	const char *name;
@@ -103,25 +102,25 @@ const struct fp_row *fp_call_raw_row(long number);
 const struct fp_cmd_row *fp_call_cmd_row(const char *call, unsigned long value);
 
 /*
- * Once the agent is there, or is known never to be: from now on wrappers jump to the C library, or
- * hold. Called once, before the program has threads of its own.
+ * Called once, when the agent is there or is known never to be, before the program has threads of
+ * its own. From now on wrappers jump to the C library, or pin.
  */
 void fp_calls_open(void);
 
-/* True if system calls need what they are given to be held. Any thread, any time. */
+/* True if memory that system calls are given must be pinned. Any thread, any time. */
 bool fp_calls_hold(void);
 
-/* How syscall(2) goes on; straight to the kernel, at first. See rawfork.c. */
+/* How syscall(2) goes on; at first straight to the kernel. See rawfork.c. */
 extern fp_call_fn *fp_call_syscall_way;
 fp_call_fn fp_call_syscall_mediated;
-/* The last of six arguments goes over the stack, and has to be a long: of an int half would be
- * garbage. */
+/* The last of six arguments is passed on the stack, so it has to be a long: half of an int's slot
+ * would be garbage. */
 long fp_call_raw_syscall(long number, ...);
 
-/* A wrapper's long way: args are FP_CALL_ARGS words. */
+/* A wrapper's slow path. args are FP_CALL_ARGS words. */
 long fp_calls_run(unsigned row, long *args);
 
-/* Declares the wrapper of an INNER row: name's type, and no other name than this. */
+/* Declares the wrapper of an INNER row. It has name's type, and this name only. */
 #define FP_INNER_CALL(name) extern __typeof__(name) fp_call_##name
 
 #endif

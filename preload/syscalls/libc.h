@@ -1,6 +1,6 @@
 /*
- * The C library's own use of memory, where its system calls do not pass through exported names:
- * what it allocates for itself is local then. Room: preload. See calls.h for when that is.
+ * Memory that the C library allocates for its own system calls. Those calls pass through no
+ * exported names, so this memory is local. Room: preload/syscalls. calls.h says in which modes.
  */
 #ifndef FP_LIBC_H
 #define FP_LIBC_H
@@ -10,9 +10,9 @@
 #include <stdint.h>
 
 /*
- * The dynamic loader's code. What it allocates is always local: it keeps there what any new thread
- * is made of (the modules with thread-local data, the vectors that lead to it), and the agent's
- * threads in a child of fork are made before any fault can be served.
+ * The dynamic loader's code. What it allocates is always local. Every new thread is made from it:
+ * the modules with thread-local data, and the vectors that lead to it. After a fork, the child
+ * makes the agent's threads before any fault can be served.
  */
 struct fp_libc_code {
 	uintptr_t known, start, end;
@@ -28,9 +28,9 @@ static inline bool fp_libc_is_loader(const void *code)
 void fp_libc_open(void);
 
 /*
- * True if what code at this address allocates may end up in a system call of the C library's own:
- * its streams' and directories' buffers, names, messages to name servers; not the large arrays that
- * it sorts in.
+ * True if code at this address may pass what it allocates to a system call of the C library's own:
+ * buffers of streams and directories, names, messages to name servers. False for the large arrays
+ * that it sorts in.
  */
 bool fp_libc_wants_local(const void *code, size_t size);
 

@@ -1,11 +1,11 @@
 /*
- * Rings of io_uring that take no IORING_OP_MADVISE. Room: preload.
+ * Rings of io_uring that refuse IORING_OP_MADVISE. Room: preload/syscalls.
  *
- * Nobody sees what a program writes into a ring, and the kernel tells nobody that it drops far
- * memory. So a ring is set up disabled, the kernel is told to refuse that one operation (its
- * completion says EACCES), and then it is enabled. Rings that the program itself sets up disabled,
- * to restrict them or to hand them on, and those without a descriptor, stay as they are. Fault mode
- * thread alone: elsewhere rings are refused.
+ * We don't see what a program writes into a ring, and the kernel does not tell us that such an
+ * operation drops far memory. So we set the ring up disabled, tell the kernel to refuse that one
+ * operation (its completion says EACCES), and enable the ring. Two kinds of rings stay as they are:
+ * rings that the program sets up disabled, to restrict them or hand them on, and rings without a
+ * descriptor. Only in fault mode thread: elsewhere rings are refused.
  */
 #ifndef FP_URING_H
 #define FP_URING_H
@@ -19,7 +19,7 @@ long fp_uring_setup(unsigned entries, struct io_uring_params *params);
 typedef int fp_uring_fn(long a, long b, long c);
 
 /* io_uring_queue_init(entries, ring, flags) and io_uring_queue_init_params(entries, ring, params),
- * by real.
+ * carried out by real.
  */
 int fp_uring_queue(fp_uring_fn *real, long entries, long ring, long flags);
 int fp_uring_queue_params(fp_uring_fn *real, long entries, long ring, long params);
