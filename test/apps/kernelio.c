@@ -1,7 +1,7 @@
 /*
- * kernelio WAY [FOLDER]: hands memory of which most may be elsewhere to the kernel in the ways that
- * pin it, share it or look at it from outside, and looks after its bytes. What it prints does not
- * depend on where its memory is. Room: test/apps; it knows nothing of Farpage.
+ * kernelio WAY [FOLDER]: gives memory to the kernel in ways that pin it, share it, or look at it
+ * from another process, and checks its bytes. Most of that memory may be far. The output does not
+ * depend on where the memory is. Room: test/apps; it knows nothing of Farpage.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -80,7 +80,7 @@ struct reader {
 	char *in, *expected;
 };
 
-/* What a device has brought is there, though the page was on its way out when it came. */
+/* A device has written to a page that was being evicted: the bytes must be there. */
 static void *read_beside_others(void *arg)
 {
 	struct reader *r = arg;
@@ -180,8 +180,7 @@ static void fixed(const char *folder)
 		verify(buffers[i].iov_base, PIECE, 200 + i, "a buffer that was fixed");
 }
 
-/* A buffer over the border of two mappings of the kernel's: what is pinned of it must stay as
- * well. */
+/* A buffer that crosses the border of two mappings: all of it must stay pinned. */
 static void border(const char *folder)
 {
 	int fd = scratch_file(folder, 0);

@@ -147,7 +147,7 @@ static void signals(void)
 
 static atomic_uint opened;
 
-/* What a garbage collector's write barrier does. */
+/* As the write barrier of a garbage collector does. */
 static void on_guard(int signo, siginfo_t *info, void *context)
 {
 	char *page = (char *)((uintptr_t)info->si_addr & ~(uintptr_t)(PAGE - 1));
@@ -193,7 +193,7 @@ static int one_word(const struct printf_info *info, size_t n, int *types, int *s
 	return 1;
 }
 
-/* What printf is taught, as libquadmath does, is looked up by whoever prints. */
+/* Every printf looks up the conversions that a library registered, as libquadmath does. */
 static void formats(void)
 {
 	char text[32];

@@ -129,8 +129,7 @@ static double median(double (*rows)[COLUMNS], unsigned column)
 	return values[ROUNDS / 2];
 }
 
-/* The children run plain programs: what another program's start costs under the shim is not
- * fork's. */
+/* The children run plain programs: the start of a program under the shim is not a cost of fork. */
 static void measure(size_t bytes)
 {
 	double rows[ROUNDS][COLUMNS];

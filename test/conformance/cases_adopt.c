@@ -1,6 +1,6 @@
 /*
- * Leases that several sessions have: who reads and writes them, and when their memory goes. Over
- * shm the adopter reads through a mapping that it has from its parent, as a forked child does.
+ * Leases that several sessions have: which sessions read and write them, and when their memory
+ * goes. Over shm the adopter reads through a mapping that it inherited, as a forked child does.
  */
 #include "family.h"
 
@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* ---- who reads and writes ---- */
+/* ---- readers and writers ---- */
 
 static void reads_what_was_written(void **state)
 {
@@ -26,7 +26,9 @@ static void reads_what_was_written(void **state)
 	assert_true(family_status_says(bed, "\"adopted_leases\":2,"));
 	if (rig_load_store())
 		assert_int_equal(fp_session_attach(bed->child.session, bed->ids[0], &lease), -EPERM);
-	/* also what is written later: that it is not is for those to see to who have it */
+	/*
+	 * later writes are visible too; sessions that need the old bytes must prevent such writes
+	 */
 	family_mark(bed->parent.link, bed->ids[0], 0x77);
 	family_mark(bed->parent.link, bed->ids[0], (uint8_t)bed->ids[0]);
 	family_assert_marks(bed, &bed->child);
@@ -141,7 +143,7 @@ static void over_quota(void **state)
 	family_assert_marks(bed, &bed->grandchild);
 }
 
-/* ---- who may adopt what ---- */
+/* ---- the right to adopt ---- */
 
 static void unknown_sessions_and_wrong_tokens(void **state)
 {
@@ -159,7 +161,7 @@ static void unknown_sessions_and_wrong_tokens(void **state)
 	wrong.id = 0;
 	assert_int_equal(fp_session_adopt(bed->child.session, &wrong, NULL), -ESTALE);
 	assert_int_equal(fp_session_release(bed->child.session, bed->ids[0]), -EACCES);
-	/* none of it did anything */
+	/* none of the attempts had an effect */
 	family_holder_adopt(bed, &bed->child, &bed->parent);
 	family_assert_marks(bed, &bed->child);
 	family_holder_leave(&bed->parent, false);
@@ -241,7 +243,7 @@ static void cut_off_parent(void **state)
 static void release(const struct bed *bed, struct holder *holder)
 {
 	for (unsigned i = 0; i < N_LEASES; i++) {
-		family_unmap(holder, i); /* first: what is still mapped is not free */
+		family_unmap(holder, i); /* first: memory that is mapped is not free */
 		assert_int_equal(fp_session_release(holder->session, bed->ids[i]), 0);
 		assert_int_equal(fp_session_release(holder->session, bed->ids[i]), -EACCES);
 	}
@@ -293,8 +295,7 @@ static void parent_ends(void **state)
 	family_holder_leave(child, false);
 	kept_bytes = seen ? MIB : 0;
 	assert_true(family_free_bytes(bed) == POOL_BYTES - kept_bytes);
-	/* what is granted afterwards reads as zeros; who maps what was granted before keeps it as
-	 * it was */
+	/* new leases read as zeros; a process that still maps the old lease keeps its bytes */
 	family_holder_open(bed, child);
 	assert_int_equal(fp_session_lease(child->session, POOL_BYTES - kept_bytes, &all), 0);
 	assert_int_equal(fp_link_open(child->session, &child->link), 0);
@@ -308,8 +309,9 @@ static void parent_ends(void **state)
 	}
 }
 
-/* What the grandchild adopts is all that the child has, its own included: none of it may it
- * write. */
+/*
+ * The grandchild adopts all leases of the child, also the child's own, and may write none of them.
+ */
 static void grandchild_outlives_both(void **state)
 {
 	struct bed *bed = *state;
@@ -392,7 +394,7 @@ static void parent_is_resumed(void **state)
 
 /* ---- processes ---- */
 
-/* What a forked process tells the one that waits for it: a line of what failed, or nothing. */
+/* A forked process sends one line about each failure to its parent, or nothing. */
 #define REQUIRE(condition)                                                                                   \
 	do {                                                                                                 \
 		if (!(condition)) {                                                                          \
@@ -432,7 +434,7 @@ static void orphan(const struct bed *bed, struct fp_session *parents, const stru
 	while (getppid() == parent)
 		poll(NULL, 0, 1);
 	if (rig_keyed())
-		fp_transport_forked(); /* what the process has of devices is of no use here */
+		fp_transport_forked(); /* devices of the parent are of no use in this process */
 	REQUIRE(rig_open(&bed->site->url, NULL, 0, &own) == 0);
 	REQUIRE(fp_session_adopt(own, &identity, NULL) == 0);
 	fp_session_abandon(parents);

@@ -32,9 +32,9 @@ static void continue_node(struct rig *rig)
 }
 
 /*
- * Whatever is on its way ends, with success or with an error: all fails where the node itself would
- * have answered, nothing where the memory outlives it, and where a device moves the bytes, what it
- * had not moved yet.
+ * Each request that is under way ends, with success or an error. If the node itself answers
+ * requests, all of them fail. If its memory outlives it, none fails. If a device moves the bytes,
+ * those fail that it had not moved yet.
  */
 static void killed_in_mid_flight(void **state)
 {
@@ -123,7 +123,7 @@ static void stopped_for_longer_than_the_deadline(void **state)
 	read->segs[0].offset_bytes = 512 << 10;
 	assert_int_equal(rig_run(rig->link, read), 0);
 	assert_memory_equal(read->buf, "kept", 4);
-	/* what was written last is what is there, however late the given-up writes arrive */
+	/* the newest write wins, however late the given-up writes arrive */
 	memset(read->buf, 0x11, read->len);
 	read->io.op = FP_IO_WRITE;
 	read->segs[0].offset_bytes = 0;

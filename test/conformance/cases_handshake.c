@@ -1,6 +1,4 @@
-/*
- * Who gets a session, and what they hear who do not.
- */
+/* Which clients get a session, and what the others are told. */
 #include "rig.h"
 
 #include <errno.h>
@@ -47,8 +45,10 @@ static void secrets(void **state)
 	assert_int_equal(rig_write(rig->link, rig->lease->id, 0, "known", 5), 0);
 }
 
-/* Otherwise anyone who takes the node's address gets the pages of clients that count on the
- * secret. */
+/*
+ * Otherwise a process that takes the node's address gets the pages of clients that rely on the
+ * secret.
+ */
 static void node_without_the_secret(void **state)
 {
 	struct rig *rig = *state;

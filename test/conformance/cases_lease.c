@@ -27,7 +27,10 @@ static uint64_t free_bytes(struct fp_session *session)
 	return info.free_bytes;
 }
 
-/* What a session holds comes back some time after it ends: the node has to notice and to scrub. */
+/*
+ * The memory of an ended session comes back after a while: the node has to notice the end and
+ * scrub.
+ */
 static void await_free(struct fp_session *session, uint64_t wanted_bytes)
 {
 	uint64_t end_ns = fp_clock_ns() + PATIENCE_NS;

@@ -1,5 +1,6 @@
 /*
- * Sessions and their connections: heartbeats, what ends a session, and what goes on without it.
+ * Sessions and their connections: heartbeats, the ways a session ends, and how it survives a lost
+ * connection.
  */
 #include "rig.h"
 
@@ -30,8 +31,7 @@ static bool resumable(void)
 	return !rig_load_store();
 }
 
-/* What an operator's cable does can be played for tcp alone; other transports' beds cut real
- * ones. */
+/* Only for tcp a proxy can play a broken cable; the tests of other transports cut real ones. */
 static bool has_proxy(void)
 {
 	return strcmp(rig_scheme, "tcp") == 0;
@@ -155,7 +155,7 @@ static int resume(const struct fp_url *url, const struct fp_session_identity *id
 	return fp_session_open(url, &options, ret_session);
 }
 
-/* The session goes on over a new connection, with its lease; the old end of it is given up. */
+/* The session and its lease go on over a new connection; the client drops the old one. */
 static void take_over(struct bed *bed, const struct fp_session_identity *identity)
 {
 	uint32_t id = bed->lease->id;
@@ -234,7 +234,7 @@ static void leases_and_bytes_survive(void **state)
 		assert_remote(bed->link, bed->lease->id, at, 0x11);
 	fill(bed->link, bed->lease->id, 0, 0x22);
 	assert_remote(bed->link, bed->lease->id, 0, 0x22);
-	/* again is no other lease; one that it does not have is none */
+	/* attaching again gives the same lease; a lease that the session lacks is refused */
 	assert_int_equal(fp_session_attach(bed->session, bed->lease->id, &lease), 0);
 	assert_ptr_equal(lease, bed->lease);
 	assert_int_equal(fp_session_attach(bed->session, bed->lease->id + 1, &lease), -EACCES);
@@ -320,8 +320,8 @@ static void cut_and_resumed(void **state)
 }
 
 /*
- * A write that its client gave up before it resumed the session is still under way, all of it or
- * its second half, and comes to the node after a newer write to the same place.
+ * The client gives up a WRITE and resumes its session. The old WRITE, all of it or its second half,
+ * reaches the node after a newer write to the same place.
  */
 static void late_write_never_lands(void **state)
 {
@@ -434,7 +434,7 @@ static void killed_client_frees_at_once(void **state)
 	close(pipe_fds[0]);
 }
 
-/* What a forked child does with its copy is nothing to the session. */
+/* A forked child's copy of the session has no effect on it. */
 static void forked_child_says_nothing(void **state)
 {
 	struct bed *bed = *state;

@@ -48,9 +48,9 @@ int family_teardown(void **state);
 
 /* Writes value where family_assert_marks looks. */
 void family_mark(struct fp_link *link, uint32_t lease_id, uint8_t value);
-/* What the parent wrote at first is there. */
+/* Checks that the parent's first bytes are there. */
 void family_assert_marks(const struct bed *bed, const struct holder *holder);
-/* What fork does: the same memory of a MiB, at an address of its own. */
+/* As fork does: the same MiB of memory, at an address of the child's own. */
 uint8_t *family_inherit(void *base);
 
 /* The parts of family_holder_adopt: a session; all leases attached and a link. */
@@ -58,12 +58,12 @@ void family_holder_open(const struct bed *bed, struct holder *holder);
 void family_holder_attach(const struct bed *bed, struct holder *holder);
 /* Adopts what parent has, in a session that is opened unless there is one. */
 void family_holder_adopt(const struct bed *bed, struct holder *holder, const struct holder *parent);
-/* Closes or abandons what there is of it. */
+/* Closes or abandons its parts that exist. */
 /* Unmaps the lease with that index; not mapped is fine. */
 void family_unmap(struct holder *holder, unsigned i);
 void family_holder_leave(struct holder *holder, bool abandons);
 
-/* What the onlooker hears of the node. */
+/* What the node tells an onlooker about itself. */
 uint64_t family_free_bytes(const struct bed *bed);
 void family_await_free(const struct bed *bed, uint64_t wanted_bytes);
 bool family_status_says(const struct bed *bed, const char *text);

@@ -1,7 +1,7 @@
 /*
- * What the cases of the conformance suite share: a real node with a session and a link on it, a
- * node that is played by hand, and requests. Room: test/conformance. Whatever fails in here fails
- * the test that called it.
+ * Shared by the cases of the conformance suite: a real node with a session and a link, a node that
+ * the test plays itself, and requests. Room: test/conformance. A failure in here fails the calling
+ * test.
  */
 #ifndef FP_TEST_RIG_H
 #define FP_TEST_RIG_H
@@ -30,7 +30,7 @@
 #define RIG_SECRET    TEST_DAEMON_SECRET
 #define CONFIG_SECRET CONFIG_PLAIN TEST_DAEMON_AUTH
 
-/* What the suite runs over, from its command line. */
+/* The suite's arguments: the transport, the daemon, the cases. */
 extern const char *rig_scheme, *rig_farpaged;
 
 struct rig {
@@ -99,7 +99,7 @@ int rig_write(struct fp_link *link, uint32_t lease_id, uint64_t offset_bytes, co
 
 void assert_filled(const uint8_t *buf, uint8_t value, size_t len);
 
-/* A node played by hand: one connection is accepted and given to serve in a thread. */
+/* A node that the test plays: a thread accepts one connection and calls serve with it. */
 struct fake_node {
 	struct fp_url url;
 	int listener;

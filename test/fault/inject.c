@@ -79,7 +79,7 @@ static bool concerns_us(uintptr_t addr)
 	return addr - range_start < range_len;
 }
 
-/* What is to go wrong with this call: 0, an errno, INJECT_PARTIAL or INJECT_UNSAID. */
+/* The failure of this call: 0 (none), an errno, INJECT_PARTIAL or INJECT_UNSAID. */
 static int fate(enum inject_call call)
 {
 	uint64_t n = atomic_load(&countdown);
@@ -190,7 +190,7 @@ int __wrap_ioctl(int fd, unsigned long request, void *arg)
 	return r;
 }
 
-/* Its failure must be looked for: what was to be dropped is still there. */
+/* The caller must notice that the call failed: the pages are still there. */
 static int fate_of_dontneed(uintptr_t addr)
 {
 	if (!concerns_us(addr))

@@ -1,10 +1,10 @@
 /*
- * A fault injector for the kernel calls of the compute side: linked with --wrap into a test, it
- * makes a chosen call fail, or stretches all of them so that rare interleavings become common.
- * Room: test/fault.
+ * A fault injector for the kernel calls of the compute side, linked into a test with --wrap. It
+ * makes a chosen call fail, or delays all of them so that rare interleavings become common. Room:
+ * test/fault.
  *
- * An error is one that the kernel could give at that moment: where the error says that the work was
- * done already (EEXIST), it is done first.
+ * It gives only errors that the kernel could give at that moment. If an error says that the work
+ * was done already (EEXIST), the injector does it first.
  */
 #ifndef FP_INJECT_H
 #define FP_INJECT_H

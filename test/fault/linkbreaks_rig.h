@@ -1,6 +1,6 @@
 /*
- * What the tests of broken links share: an agent at a real farpaged over tcp, behind a proxy whose
- * cable can be pulled. Room: test/fault.
+ * Shared by the tests of broken links: an agent at a real farpaged over tcp, behind a proxy that
+ * can cut the connection. Room: test/fault.
  */
 #ifndef FP_LINKBREAKS_RIG_H
 #define FP_LINKBREAKS_RIG_H
@@ -43,7 +43,7 @@ static uint64_t seed;
 struct scene {
 	struct test_daemon daemon, other;
 	struct test_cable *cable;
-	struct test_cable *silent[2]; /* to nodes that will answer no more; NULL: none */
+	struct test_cable *silent[2]; /* nodes that never answer again; NULL: none */
 	struct fp_agent *agent;
 	uint64_t deadline_ns, patience_ns; /* patience_ns 0: as the deadline */
 	enum fp_on_loss on_loss;
@@ -121,7 +121,7 @@ static inline void start_agent(struct scene *s, uint64_t deadline_ns)
 	s->agent = trial_agent(&options);
 }
 
-/* An agent whose mapping is full, with most of it on the node. */
+/* An agent with a full mapping, most of it on the node. */
 static inline void begin(struct scene *s, uint64_t deadline_ns)
 {
 	void *far;

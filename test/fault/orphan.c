@@ -2,9 +2,9 @@
  * orphan: a program that holds more memory than may be local and has a child with a copy of it.
  * Room: test/fault; it knows nothing of Farpage.
  *
- * It prints "parent PID child PID" once the child has found its parent's bytes and written its own;
- * the parent then does nothing. The child waits for a line of input, finds its bytes and writes
- * others, twice over, and ends with "child: as it should be" and 0.
+ * The child checks its parent's bytes and writes its own; then it prints "parent PID child PID",
+ * and the parent does nothing more. At each of two lines of input the child checks its bytes and
+ * writes new ones. It ends with "child: as it should be" and status 0.
  */
 #include <stdint.h>
 #include <stdio.h>

@@ -4,8 +4,8 @@
  *
  *   stealkey rdma://HOST[:PORT]
  *
- * The victim writes a secret to its lease. The thief asks its own link to READ, then to WRITE
- * there. 0: the thief got nothing and changed nothing, and the victim's link noticed neither.
+ * The victim writes a secret to its lease. The thief tries to READ and then to WRITE it over its
+ * own link. Status 0: the thief read and changed nothing, and the victim's link did not notice.
  */
 #include <errno.h>
 #include <poll.h>

@@ -105,7 +105,7 @@ static void read_and_write(struct client *c)
 	}
 }
 
-/* What is mapped is read without a word to anybody. */
+/* A read of mapped memory sends no message. */
 static void check_mapped(const struct client *c, const uint64_t *base)
 {
 	const unsigned words = PAGE / sizeof(*base);
@@ -140,7 +140,7 @@ static void child_main(const struct fp_url *url, struct client *c, int ready_fd)
 	uint32_t id = c->lease->id;
 	int r = fp_session_identity(parents, &identity);
 
-	alarm(120); /* whoever kills it may be gone */
+	alarm(120); /* the process that kills it may be gone */
 	fp_link_close(c->link);
 	fp_transport_forked();
 	r = r < 0 ? r : fp_session_open(url, &options, &c->session);

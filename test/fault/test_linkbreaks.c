@@ -115,7 +115,7 @@ static void *flap(void *arg)
 		test_cable_set(s->cable, kind == 1 ? TEST_CABLE_STALL : TEST_CABLE_CUT);
 		sleep_ns(down_ns);
 		if (kind == 1 && test_random(&rng) % 2)
-			test_cable_reset(s->cable); /* what stalled is gone */
+			test_cable_reset(s->cable); /* the stalled connection is gone */
 		test_cable_set(s->cable, TEST_CABLE_FORWARD);
 	}
 	return NULL;
@@ -222,7 +222,9 @@ static void *map_fresh(const struct scene *s)
 	return fresh;
 }
 
-/* Nobody is lost whom the node may still help: neither who reads, nor who only wants room. */
+/*
+ * While a node may still come back, neither a reader nor a thread that waits for a token is failed.
+ */
 static int body_cut_beyond_deadline(void *arg)
 {
 	struct scene *s = arg;
@@ -265,7 +267,7 @@ static void test_cut_longer_than_the_deadline(void **state)
 	assert_null(strstr(trial.text, "SIGBUS"));
 }
 
-/* With no patience and no end: what is said is that it waits until the node is back. */
+/* With endless patience, the message says that programs wait until the node is back. */
 static void test_waits_without_end(void **state)
 {
 	struct scene *s = *state;
@@ -300,8 +302,10 @@ static void await_room(char *page)
 	}
 }
 
-/* What was touched in vain is there again once the node is, and so is the rest: the program goes
- * on. */
+/*
+ * Pages that raised SIGBUS are readable again when the node is back, as all others: the program
+ * goes on.
+ */
 static int body_out_of_patience(void *arg)
 {
 	struct scene *s = arg;
@@ -341,7 +345,7 @@ static void test_cut_longer_than_the_patience(void **state)
 	assert_int_equal(count(trial.text, "is back after"), 1);
 }
 
-/* Nothing but fresh pages was touched in vain: no slot tells whose return they wait for. */
+/* All pages that were given up were fresh: no slot tells for which node they waited. */
 static int body_without_room(void *arg)
 {
 	struct scene *s = arg;
@@ -418,7 +422,7 @@ static int body_stalls(void *arg)
 		trial_check(fp_clock_ns() - ns < 2100 * MS + SLACK_NS, "nobody noticed");
 		sleep_ns(MS);
 	}
-	test_cable_reset(s->cable); /* what stalled never arrives */
+	test_cable_reset(s->cable); /* the stalled bytes never arrive */
 	test_cable_set(s->cable, TEST_CABLE_FORWARD);
 	trial_check(trial_read(s->far + (size_t)a_remote_page(s) * FP_PAGE_SIZE, &byte, &ns) == 0, "SIGBUS");
 	start_users(s, threads);
@@ -470,14 +474,14 @@ static void test_restarted(void **state)
 
 /* ---- local pages while it is cut off ---- */
 
-/* What is clean and local is the last copy for all that is known: it stays. */
+/* A clean local page may be the last copy: it stays. */
 static int body_keeps_clean(void *arg)
 {
 	struct scene *s = arg;
 	uint64_t before;
 
 	begin(s, 2 * FP_NSEC_PER_SEC);
-	check_pages(s, false); /* what is local now is clean */
+	check_pages(s, false); /* clean all local pages */
 	test_cable_set(s->cable, TEST_CABLE_CUT);
 	while (state_now(s) == FP_BREAKER_CLOSED)
 		sleep_ns(MS);
@@ -538,8 +542,10 @@ static void start_readers(struct scene *s, struct reader *readers, pthread_t *th
 	sleep_ns(200 * MS); /* so that all have met the fault */
 }
 
-/* While each page that is remote waits for its node, what is local is written, and fresh memory
- * comes. */
+/*
+ * All remote pages wait for their node. Meanwhile local pages are written, and fresh memory is
+ * touched.
+ */
 static int body_needs_no_node(void *arg)
 {
 	struct scene *s = arg;
@@ -616,7 +622,7 @@ static int body_silent_nodes(void *arg)
 		while (reconnects_of(s, 0) == n)
 			sleep_ns(MS);
 		note_longest(s, fp_clock_ns() - begun_ns);
-		sleep_ns(1100 * MS); /* a link that held for less is one that flaps */
+		sleep_ns(1100 * MS); /* a link that stood for less time than this counts as flapping */
 	}
 	trial_check(reconnects_of(s, 1) + reconnects_of(s, 2) == 0, "a silent node came back");
 	trial_check(atomic_load(&s->longest_ns) < SLACK_NS, "it was cut off for %d ms",

@@ -102,7 +102,7 @@ static void *read_remote_page(void *arg)
 	return NULL;
 }
 
-/* What waits for the node is not given up for the fork's sake: the fork waits as well. */
+/* A fork does not give up pages that wait for the node: the fork waits as well. */
 static int body_forks_while_pages_wait(void *arg)
 {
 	struct scene *s = arg;
@@ -149,7 +149,7 @@ static void test_forks_while_pages_wait(void **state)
 /* ---- fork while an attempt to resume lasts ---- */
 
 #define FRESH_PAGES 16384u
-#define BEYOND_MAX  2048u /* pages: what a fork may overdraw, and what is always allowed */
+#define BEYOND_MAX  2048u /* pages: a fork may exceed the budget by these, and these are always allowed */
 
 static void *touch_fresh_pages(void *arg)
 {
@@ -162,7 +162,10 @@ static void *touch_fresh_pages(void *arg)
 	return NULL;
 }
 
-/* The fork waits for the attempt; whoever touches memory meanwhile waits for room as ever. */
+/*
+ * The fork waits for the attempt. A thread that touches memory meanwhile waits for a token, as
+ * always.
+ */
 static int body_fork_overdraws(void *arg)
 {
 	struct scene *s = arg;

@@ -82,7 +82,7 @@ static void fill(const struct scene *s)
 		memset(s->far + (size_t)p * FP_PAGE_SIZE, byte_of(p), FP_PAGE_SIZE);
 }
 
-/* An agent whose mapping is full, with most of it on the node. */
+/* An agent with a full mapping, most of it on the node. */
 static void begin(struct scene *s)
 {
 	const char *urls[] = {s->daemon.url, s->other.url};
@@ -220,8 +220,9 @@ static int body_killed(void *arg)
 	return 0;
 }
 
-/* Nothing is asked of the node when it dies: what is clean and local is the last copy from then
- * on. */
+/*
+ * The node dies while no request is under way. From then on, clean local pages are the last copies.
+ */
 static int body_killed_idle(void *arg)
 {
 	struct scene *s = arg;
@@ -240,8 +241,10 @@ static int body_killed_idle(void *arg)
 	return 0;
 }
 
-/* The first page that is waited for in vain makes the breaker spent: what is touched from then on
- * is lost at once. What nobody touched is there when the node is: it was only cut off. */
+/*
+ * The first page that waits in vain spends the patience: later touches fail at once. Pages that
+ * nobody touched are there when the node is back, as it was only cut off.
+ */
 static int body_stopped_long(void *arg)
 {
 	struct scene *s = arg;
@@ -600,8 +603,7 @@ static int setup_two(void **state)
 	return r < 0 ? r : test_daemon_start(farpaged, "tcp", SMALL_POOL, &s->other);
 }
 
-/* What the dead one held is lost; what the other holds is not, and what leaves from now on goes
- * there. */
+/* Pages on the dead node are lost. Pages on the other one are not, and later evictions go there. */
 static int body_one_of_two(void *arg)
 {
 	struct scene *s = arg;

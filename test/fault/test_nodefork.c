@@ -1,7 +1,7 @@
 /*
- * Children forked after the node has gone for good: what they write beyond their local memory can
- * leave to nowhere, and they reach their end within a deadline or so, not after one for each page.
- * Room: test/fault.
+ * Children forked after the node has gone for good. Pages beyond their local memory have nowhere to
+ * go. Each child ends within a deadline or so, not after one deadline for each page. Room:
+ * test/fault.
  */
 #include <arpa/inet.h>
 #include <netdb.h>
@@ -85,8 +85,10 @@ static uint32_t write_pages(const struct scene *s)
 	return n;
 }
 
-/* Each asks the nodes for memory, or waits for the reclaim thread: nobody waits for the node any
- * more. */
+/*
+ * Each asks the nodes for memory, or waits for the reclaim thread. Nobody waits for the dead node
+ * any more.
+ */
 static void make_calls(const struct scene *s)
 {
 	struct fp_space *space = fp_agent_space(s->agent);

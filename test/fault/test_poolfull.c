@@ -132,7 +132,7 @@ static int body_overcommitted(void *arg)
 	            n);
 	for (uint32_t p = 0; p < n; p++)
 		check_page(far, p);
-	/* what is given back can be used again, the page without room as well */
+	/* memory that is given back can be used again, also the page without room */
 	trial_check(fp_space_discard(space, (char *)far + POOL_BYTES / 2, POOL_BYTES / 2 + POOL_BYTES) == 0,
 	            "discard");
 	for (uint32_t p = n; p < n + POOL_PAGES / 4; p++)

@@ -28,7 +28,7 @@
 #define PAGES       600u /* more than one chunk */
 #define THREADS     4u
 #define DEADLINE_NS (4 * FP_NSEC_PER_SEC)
-#define LATE_NS     (DEADLINE_NS / 2) /* what takes so long was ended by the deadline, or nearly */
+#define LATE_NS     (DEADLINE_NS / 2) /* an operation that takes so long was probably ended by the deadline */
 #define TIMEOUT_S   60
 #define RW          (PROT_READ | PROT_WRITE)
 

@@ -1,8 +1,7 @@
 /*
- * A session over shm that ends while its program lives: its socket is shut down or closed by a call
- * that nothing routes, at either end, or the node is killed. What the node lent is mapped, so every
- * byte is right afterwards. The node is asked for another session, and lends as before once it is
- * there. Room: test/fault.
+ * A session over shm that ends while its program lives. Either end shuts down or closes its socket
+ * by a bare call, or the node is killed. The node's memory is mapped, so every byte is right
+ * afterwards. The client asks for another session, and the node lends again. Room: test/fault.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -276,8 +275,10 @@ static int body(void *arg)
 	return 0;
 }
 
-/* The child has all that its parent had, and gets memory of its own. then: what else it does, or
- * NULL. */
+/*
+ * The child has all of its parent's bytes, and gets memory of its own. then: what else it does;
+ * NULL: nothing.
+ */
 static void check_child(struct scene *s, uint64_t round, void (*then)(struct scene *s))
 {
 	int status = -1;
@@ -392,8 +393,7 @@ static int body_restarted(void *arg)
 	return 0;
 }
 
-/* Memory is in use as before while the node is away; what it would have to lend is refused after a
- * time. */
+/* While the node is away, old memory works as before; requests for new memory fail after a time. */
 static int body_late(void *arg)
 {
 	struct scene *s = arg;
@@ -419,7 +419,7 @@ static int body_late(void *arg)
 	return 0;
 }
 
-/* One that has too little to lend as much again: what was lent is in use as before. */
+/* A new node with too little memory to lend as much again: the old memory works as before. */
 static int body_smaller(void *arg)
 {
 	struct scene *s = arg;
@@ -436,7 +436,7 @@ static int body_smaller(void *arg)
 	return 0;
 }
 
-/* One that never comes back, such as a private one. */
+/* A node that never comes back, such as a private one. */
 static int body_killed(void *arg)
 {
 	struct scene *s = arg;

@@ -1,6 +1,6 @@
 /*
- * A trial: a body that runs in a process of its own, so that a signal, a wrong byte or a hang ends
- * only that; what it says on stderr is kept; and touches of memory that may raise a signal. Room:
+ * A trial: a function that runs in a process of its own, so that a signal, a wrong byte or a hang
+ * ends only that process. Its stderr is kept. Also touches of memory that may raise a signal. Room:
  * test/fault.
  */
 #ifndef FP_TRIAL_H
@@ -15,7 +15,7 @@ struct fp_agent_options;
 
 struct trial {
 	int status;       /* of waitpid */
-	char text[16384]; /* what it wrote to stderr, at most so much */
+	char text[16384]; /* its stderr, cut at this length */
 };
 
 /* Runs body(arg) in a child, whose exit status is what it returns. After timeout_s seconds it is

@@ -11,7 +11,9 @@
 
 static uint32_t ends[256];
 
-/* Whether some length is right for it: a type that is new in the codec is known here, too. */
+/*
+ * Whether a frame of this type has a valid length: so new types of the codec are known here, too.
+ */
 static bool is_known(uint8_t type)
 {
 	uint8_t bytes[FP_WIRE_HEADER_BYTES];

@@ -1,6 +1,6 @@
 /*
- * What becomes of each type of frame under a fuzz target: a corpus that misses one is no corpus.
- * Room: test.
+ * Counts the types of frames under a fuzz target: a corpus that lacks a type is refused. Room:
+ * test.
  */
 #ifndef FP_FUZZ_FRAMES_H
 #define FP_FUZZ_FRAMES_H

@@ -1,5 +1,6 @@
 /*
- * What a fuzz target defines: libFuzzer's entry point, which replay.c calls too. Room: test.
+ * The function that every fuzz target defines: libFuzzer's entry point. replay.c calls it too.
+ * Room: test.
  */
 #ifndef FP_FUZZ_H
 #define FP_FUZZ_H

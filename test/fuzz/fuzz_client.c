@@ -204,7 +204,7 @@ static const uint8_t calls[] = {FP_WIRE_UNDRAIN, FP_WIRE_ATTACH, FP_WIRE_RELEASE
                                 FP_WIRE_INFO,    FP_WIRE_STATUS, FP_WIRE_DRAIN,
                                 FP_WIRE_PING,    FP_WIRE_ADOPT,  FP_WIRE_LEASE};
 
-/* Whether it asks in any case, whatever leases the client has. */
+/* Whether the client asks always, whatever leases it has. */
 static bool always_asks(uint8_t type)
 {
 	return type != FP_WIRE_ATTACH && type != FP_WIRE_RELEASE;

@@ -10,7 +10,7 @@
 #include "fuzz.h"
 #include "json_table.h"
 
-/* What a terminal would obey. Text that is not a JSON object prints nothing. */
+/* Bytes that a terminal obeys. Text that is not a JSON object prints nothing. */
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 {
 	fp_autofree char *text = strndup((const char *)bytes, len);

@@ -1,7 +1,7 @@
 /*
- * Fuzz target: any bytes as what a node says on a tcp link. The first byte chooses the requests
- * that are under way; the rest is what the node says, which then closes. Each request ends once; a
- * READ that ended well has the bytes of its own answer, whatever was said before it.
+ * Fuzz target: any bytes as the answers of a node on a tcp link. The first byte chooses the
+ * requests under way. The node sends the rest and closes. Each request ends once. A READ that
+ * succeeds has the bytes of its own answer, whatever the node sent before.
  */
 #include <arpa/inet.h>
 #include <assert.h>
@@ -113,7 +113,7 @@ static void submit_all(struct fp_link *link, struct request *requests, uint8_t w
 	}
 }
 
-/* The payload of the first answer to a request; NULL: there is none that fits. */
+/* The payload of the first answer to a request; NULL: none fits. */
 static const uint8_t *answer_to(const struct request *r, const uint8_t *said, size_t len)
 {
 	struct fp_wire_header header;

@@ -71,7 +71,7 @@ struct talk {
 	bool proved; /* that it knows a secret, with our help */
 	bool drained;
 	unsigned n_frames, n_answers;
-	struct fp_wire_header frames[MAX_INPUT_BYTES / FP_WIRE_HEADER_BYTES + 1]; /* type 0: it is none */
+	struct fp_wire_header frames[MAX_INPUT_BYTES / FP_WIRE_HEADER_BYTES + 1]; /* type 0: not a type */
 };
 
 /* ---- the nodes, and the sessions of others ---- */
@@ -247,7 +247,7 @@ static int wanted_secret(const struct talk *talk, uint8_t *auth)
 	return -1;
 }
 
-/* The frames of the input, up to one that is none or is not whole. */
+/* The frames of the input, up to the first that is invalid or incomplete. */
 static void find_frames(struct talk *talk, const uint8_t *bytes, size_t len)
 {
 	size_t at = 0;

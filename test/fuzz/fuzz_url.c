@@ -10,7 +10,7 @@
 #include "fuzz.h"
 #include "transport.h"
 
-/* What was taken says by itself where the node is, and is taken again. */
+/* A URL that is accepted names the node by itself: its text is accepted again. */
 static void check(const struct fp_url *url)
 {
 	struct fp_url again;

@@ -1,7 +1,7 @@
 /*
  * Fuzz target: any bytes as one frame of the protocol, and as the private data of an rdma_cm
- * connection. What a decoder takes, its encoder gives back byte for byte: nothing that the peer
- * sent was overlooked.
+ * connection. A frame that a decoder accepts, its encoder gives back byte for byte: so no byte is
+ * overlooked.
  */
 #include <assert.h>
 #include <errno.h>

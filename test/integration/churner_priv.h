@@ -1,6 +1,6 @@
 /*
- * What the churn's rooms share: churner.c runs the threads and judges what they read, churnops.c
- * has what they do. Room: test/integration.
+ * Shared by churner.c, which runs the threads and checks what they read, and churnops.c, which has
+ * the operations. Room: test/integration.
  */
 #ifndef FP_CHURNER_PRIV_H
 #define FP_CHURNER_PRIV_H
@@ -28,7 +28,7 @@ struct piece {
 	int prot;
 };
 
-/* What all threads share. The shadow of an address is at a fixed distance: see churn_shadow_of. */
+/* Shared by all threads. The shadow of an address is at a fixed distance: see churn_shadow_of. */
 struct churn {
 	const struct churn_options *options;
 	struct fp_far *far;

@@ -1,6 +1,6 @@
 /*
- * What the churn's threads do, at random: touches, copies, system calls and calls on mappings, each
- * with its shadow. Room: test/integration.
+ * The operations of the churn's threads, chosen at random: touches, copies, system calls and calls
+ * on mappings, each repeated on its shadow. Room: test/integration.
  */
 #include "churner_priv.h"
 
@@ -43,7 +43,7 @@ struct range {
 	size_t len;
 };
 
-/* Bytes of a piece with all of prot, at most max of them; len 0 if there is none. */
+/* Bytes of a piece that has all of prot, at most max; len is 0 if there are none. */
 static struct range pick_bytes(struct churner *c, int prot, size_t max)
 {
 	const struct piece *p = pick(c, prot);
@@ -152,8 +152,10 @@ static void op_zero_pages(struct churner *c)
 	}
 }
 
-/* A word of each page, up or down, read or written: what read-ahead and write prediction look
- * at. */
+/*
+ * Reads or writes one word of each page, upwards or downwards, as read-ahead and write prediction
+ * expect.
+ */
 static void op_stride(struct churner *c)
 {
 	struct range r = pick_pages(c, RW);
@@ -271,8 +273,10 @@ static void op_pipe(struct churner *c)
 
 /* ---- layout ---- */
 
-/* What a call may say: 0, or -ENOMEM or -EINVAL, which leave everything as it was. True if it was
- * done. */
+/*
+ * The results that a call may give: 0, or -ENOMEM or -EINVAL, which change nothing. True if it was
+ * done.
+ */
 static bool done(struct churner *c, const char *call, int r)
 {
 	if (r == -ENOMEM || r == -EINVAL)
@@ -288,8 +292,8 @@ static void shadow_clear(struct churner *c, const struct piece *p)
 }
 
 /*
- * Cuts the piece so that a layout call concerns only a part of what was mapped at once. Far memory
- * is not told: for it, the parts are neighbours until they differ.
+ * Cuts the piece so that a layout call concerns only a part of a mapping. Far memory keeps the
+ * parts together until they differ.
  */
 static struct piece *carve(struct churner *c, struct piece *p)
 {

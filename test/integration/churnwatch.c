@@ -51,8 +51,8 @@ static void say_where(pid_t pid)
 }
 
 /*
- * The kernel sums while pages come and go, so that one page may be seen twice. What seems too much
- * is counted again while the process stands still. False: it has ended meanwhile.
+ * The kernel sums while pages come and go, so it may count a page twice. A sum that seems too large
+ * is taken again while the process is stopped. False: the process has ended.
  */
 static bool sample_stopped(pid_t pid, int *ret_status, uint64_t *ret_bytes)
 {

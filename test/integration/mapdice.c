@@ -152,7 +152,7 @@ static void tell(const char *who, uint64_t step, const struct record *r)
 	       who, step, r->op, r->start, r->n, r->arg, r->ret, r->error, r->more, r->hash);
 }
 
-/* What the pages of a step, and a few around it, have gone through. */
+/* The history of the pages of a step, and of a few around it. */
 static void tell_history(const struct history *h, const struct record *at)
 {
 	uint64_t first = h->n > HISTORY ? h->n - HISTORY : 0;

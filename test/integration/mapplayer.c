@@ -29,8 +29,7 @@
 #define MADV_DONTNEED_LOCKED 24
 #endif
 
-/* What a page belongs to: 0 is nothing, FOREIGN is no far memory. Equal numbers: surely one
- * mapping. */
+/* The mapping of each page: 0 is none, FOREIGN is not far. Equal numbers: surely one mapping. */
 #define FOREIGN 0x80000000u
 
 struct dice {
@@ -80,7 +79,7 @@ static uint32_t fresh(struct dice *d)
 	return ++d->last;
 }
 
-/* A part of a mapping that may now differ from the rest; what is no mapping stays so. */
+/* A part of a mapping that may now differ from the rest; unmapped pages stay so. */
 static void renumber(struct dice *d, uint32_t start, uint32_t n)
 {
 	uint32_t mapping = fresh(d), before = 0;
@@ -169,7 +168,7 @@ static bool is_free(const struct dice *d, uint32_t start, uint32_t end)
 	return true;
 }
 
-/* By a place, or by a hint where it is sure to be kept: nothing is there. */
+/* At a fixed address, or at a hint that is surely followed because nothing is there. */
 static int how_placed(struct dice *d, uint32_t start, uint32_t n)
 {
 	if (is_free(d, start, start + n) && below(d, 2))
@@ -291,7 +290,7 @@ static void step_advise(struct dice *d, uint32_t start, uint32_t n)
 		(void)madvise(at(d, start), (size_t)n * PAGE, MADV_DONTNEED);
 }
 
-/* Few pages: how many may be locked is our policy's. What is locked now is here. */
+/* Few pages, as our policy limits locked pages. Locked pages are local. */
 static void step_lock(struct dice *d, uint32_t start, uint32_t n)
 {
 	uint32_t how = below(d, 3);
@@ -324,7 +323,7 @@ static void answer_more(struct dice *d, int64_t ret)
 	d->record.more = (d->record.more ^ ((uint64_t)ret << 8 | error)) * 0x9e3779b97f4a7c15u;
 }
 
-/* What is mapped and locked while all that is mapped, or will be, is. */
+/* The pages that are mapped and locked while MCL_CURRENT or MCL_FUTURE holds. */
 static void map_while_locked(struct dice *d, uint32_t start, uint32_t n)
 {
 	for (unsigned i = 0; i < 4; i++) {
@@ -350,8 +349,7 @@ static void tell_resident(struct dice *d, uint32_t start, uint32_t n)
 	}
 }
 
-/* mlockall, with little enough mapped for our policy, and all of that accessible: what is not is
- * left out. */
+/* mlockall, if our policy allows as much as is mapped. Inaccessible pages are left out. */
 static void step_lock_all(struct dice *d, uint32_t start, uint32_t n)
 {
 	static const int all[] = {MCL_CURRENT,
@@ -440,7 +438,7 @@ static void step_remap(struct dice *d, uint32_t start, uint32_t n)
 		answer(d, -2);
 		return;
 	}
-	/* nor can it be told what lies behind, but in here */
+	/* nor can a caller see beyond the border, but in here */
 	if (how == 0 && new_n > n && d->mapping[start] && !is_free(d, start + n, start + new_n) &&
 	    d->mapping[start + n] == d->mapping[start]) {
 		answer(d, -2);
@@ -513,7 +511,7 @@ static void step(struct dice *d)
 	}
 }
 
-/* What the pages hold: some after each step, all of them now and then. */
+/* Compares the bytes of pages: some after each step, all of them now and then. */
 static uint64_t look(struct dice *d, uint64_t i)
 {
 	uint32_t n = i % 64 ? 4 : PAGES, first = i % 64 ? below(d, PAGES) : 0;
@@ -570,8 +568,7 @@ int map_play(char **argv)
 	if (getenv("LD_PRELOAD") && !test_is_far(p))
 		return 4;
 	open_self(&d);
-	/* half of it on each side of a border between chunks, and beyond the one of the agent's own
-	 * pages */
+	/* half of it on each side of a border between chunks, and behind the pages of the agent */
 	d.base = p + 2 * CHUNK - (uintptr_t)p % CHUNK - (size_t)PAGES / 2 * PAGE;
 	set_mapping(&d, 0, PAGES, fresh(&d));
 	for (uint64_t i = 1;; i++) {

@@ -23,7 +23,7 @@ enum op {
 	OP_RESERVE,
 };
 
-/* What one step tells. */
+/* The answers of one step. */
 struct record {
 	uint32_t op, start, n, arg;
 	int64_t ret;

@@ -1,6 +1,6 @@
 /*
- * What the tests of fork share: memory of which most is remote, filled with what is looked for.
- * Room: test/integration, test_preload_fork*.c.
+ * Shared by the tests of fork: memory that is mostly remote, with bytes that the tests check. Room:
+ * test/integration, test_preload_fork*.c.
  */
 #ifndef FP_PRELOAD_FORK_RIG_H
 #define FP_PRELOAD_FORK_RIG_H
@@ -84,7 +84,10 @@ static inline int status_of(pid_t pid)
 	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-/* What a process far from us found, from a pipe: 'y', or something else; 0 if it said nothing. */
+/*
+ * The verdict of a process that is not our child, from a pipe: 'y' or another letter; 0 if it said
+ * nothing.
+ */
 static inline char await_word(int fd)
 {
 	struct pollfd pfd = {.fd = fd, .events = POLLIN};

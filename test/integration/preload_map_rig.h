@@ -1,6 +1,4 @@
-/*
- * What the tests of mappings share. Room: test/integration, test_preload_map*.c.
- */
+/* Shared by the tests of mappings. Room: test/integration, test_preload_map*.c. */
 #ifndef FP_PRELOAD_MAP_RIG_H
 #define FP_PRELOAD_MAP_RIG_H
 

@@ -405,7 +405,7 @@ static void begin(void)
 	sigaction(SIGUSR1, &action, NULL);
 }
 
-/* One call, and what a jump out of it may have left undone. */
+/* Makes one call, and undoes what a jump out of it may have left. */
 static void make_call(void)
 {
 	mprotect(pages, PAGES * PAGE, PROT_READ | PROT_WRITE);

@@ -26,7 +26,7 @@
 
 #define CHUNK_PAGES (1u << FP_CHUNK_SHIFT)
 #define OWN         16u                  /* pages that would be the agent's */
-#define FIRST       1024u                /* what the tests map */
+#define FIRST       1024u                /* pages that the tests map */
 #define MAPPED      4096u                /* pages of it */
 #define ELSE        (FIRST + MAPPED - 1) /* the page that is unmapped meanwhile */
 #define SLOT        7u
@@ -180,8 +180,9 @@ static void *read_event(void *arg)
 	return NULL;
 }
 
-/* However long somebody is in a shared section, no event is read meanwhile, so nobody goes on who
- * changed the layout.
+/*
+ * No event is read while a thread is in a shared section, so the thread that changed the layout
+ * waits.
  */
 static void no_event_is_read_in_a_passage(void **state)
 {
@@ -213,7 +214,7 @@ static void no_event_is_read_in_a_passage(void **state)
 
 /* ---- native memory ---- */
 
-#define CHUNK ((FIRST / CHUNK_PAGES + 1) * CHUNK_PAGES) /* the first page of one that is all mapped */
+#define CHUNK ((FIRST / CHUNK_PAGES + 1) * CHUNK_PAGES) /* the first page of a chunk that is all mapped */
 
 static struct fp_space space;
 
@@ -306,7 +307,7 @@ static void a_chunk_half_given_to_the_kernel(void **state)
 	begun = fp_kernel_filled_begin(&far, &space.layout, CHUNK);
 	drop_fillers(FILLERS);
 	assert_true(fp_page_state(word_of(CHUNK)) == (begun ? FP_PAGE_RESIDENT : FP_PAGE_ARRIVING));
-	/* what counts as never touched, the kernel must not fill without a word */
+	/* pages that count as never touched must not be filled by the kernel unnoticed */
 	for (uint32_t p = CHUNK + 1; p < CHUNK + CHUNK_PAGES; p++)
 		assert_true(fp_page_state(word_of(p)) == FP_PAGE_RESIDENT || is_registered(p));
 	assert_int_equal(fp_kernel_filled_end(&far, CHUNK), 0);
@@ -332,7 +333,7 @@ static void what_can_not_be_followed_fails_the_call(void **state)
 	assert_int_equal(fp_space_map(&space, FP_PAGE_SIZE, 0, PROT_NONE, FP_MAP_LAZY, &fresh), -ENOMEM);
 	assert_int_equal(fp_space_unmap(&space, noted, FP_PAGE_SIZE), -ENOMEM);
 	assert_true(fp_events_touch(&far.events, CHUNK + CHUNK_PAGES + 100, CHUNK + CHUNK_PAGES + 101));
-	/* what may make room goes on */
+	/* a thread that may free tokens goes on */
 	assert_int_equal(fp_space_unmap(&space, fp_far_addr(&far, FIRST), FP_PAGE_SIZE), 0);
 	drop_fillers(FILLERS);
 	assert_int_equal(fp_space_advise(&space, elsewhere, FP_PAGE_SIZE, MADV_SEQUENTIAL), 0);
@@ -373,7 +374,7 @@ static void evict_absent(uint32_t page)
 	fp_pin_table_done(&far.pins);
 }
 
-/* Whichever way a page goes, what was granted for want of room ends with it. */
+/* A token that was granted beyond the budget ends with its page, whichever way the page goes. */
 static void what_goes_takes_grants_back(void **state)
 {
 	char *addr = fp_far_addr(&far, FIRST);
@@ -400,7 +401,7 @@ static void what_goes_takes_grants_back(void **state)
 	                 0);
 	assert_taken_back(1);
 
-	grant_one(FIRST, FP_PAGE_ARRIVING | FP_PAGE_DIRTY); /* for good: no node is asked for it */
+	grant_one(FIRST, FP_PAGE_ARRIVING | FP_PAGE_DIRTY); /* lost for good: no node is asked for it */
 	fp_lost_end(&far, FIRST, true);
 	assert_taken_back(1);
 

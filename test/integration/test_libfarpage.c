@@ -1,6 +1,4 @@
-/*
- * libfarpage over a real node: what far_* promise, by hand.
- */
+/* libfarpage over a real node: each promise of far_*. */
 #include "farpage/farpage.h"
 
 #include <errno.h>
@@ -87,7 +85,7 @@ static void map_use_unmap(void **state)
 	assert_int_equal(far_map(memory, 16 * MIB, &p), 0);
 	assert_int_equal(far_map(memory, PAGE + 1, &q), 0);
 	assert_true(test_is_far(p) && test_is_far(q));
-	assert_true((uintptr_t)p >= 4ull << 40); /* what is low is left to others, a Java VM say */
+	assert_true((uintptr_t)p >= 4ull << 40); /* low addresses are left to others, such as a Java VM */
 	test_fill(p, 16 * MIB, 1);
 	test_fill(q, 2 * PAGE, 2);
 	assert_true(test_is_filled(p, 16 * MIB, 1));
@@ -120,7 +118,7 @@ static void advise(void **state)
 	assert_int_equal(far_advise(memory, bytes + 1, 2 * PAGE, FAR_ADVICE_COLD), 0);
 	assert_int_equal(far_advise(memory, bytes + 1, 2 * PAGE, FAR_ADVICE_WILLNEED), 0);
 	assert_true(test_is_filled(p, 4 * MIB, 3));
-	/* inwards: of the three pages that are touched only the one in the middle goes */
+	/* inwards: of three pages touched in part, only the middle one is dropped */
 	assert_int_equal(far_advise(memory, bytes + 1, 2 * PAGE, FAR_ADVICE_DISCARD), 0);
 	assert_true(test_is_filled(p, PAGE, 3));
 	for (unsigned i = 0; i < PAGE; i++)
@@ -281,7 +279,10 @@ static void fork_on_a_far_stack(void **state)
 	close(said[1]);
 }
 
-/* The kernel reads and writes what is held, nested too; what is not held it can't reach inline. */
+/*
+ * The kernel reads and writes held memory, also if holds are nested. Inline it can't reach other
+ * far memory.
+ */
 static void held_for_the_kernel(void **state)
 {
 	struct far_memory *memory = open_memory(MIB);
@@ -301,7 +302,7 @@ static void held_for_the_kernel(void **state)
 	assert_int_equal(far_hold(memory, bytes, 4 * PAGE, 0, &outer), 0);
 	assert_int_equal(far_hold(memory, bytes + 10 * PAGE, 4 * PAGE, 1, &inner), 0);
 	assert_int_equal(write(fds[1], bytes, 4 * PAGE), 4 * PAGE);
-	test_fill(bytes + 4 * MIB, 4 * MIB, 21); /* what is held stays */
+	test_fill(bytes + 4 * MIB, 4 * MIB, 21); /* held memory stays */
 	assert_int_equal(read(fds[0], bytes + 10 * PAGE, 4 * PAGE), 4 * PAGE);
 	assert_int_equal(write(fds[1], bytes, PAGE), PAGE);
 	far_unhold(memory, &inner);

@@ -75,7 +75,7 @@ static int open_self(void)
 	return fd;
 }
 
-/* Kernels before 6.13 know neither: then only hints may be given, which change nothing. */
+/* Kernels before 6.13 refuse both: then only hints may be given, which change nothing. */
 static void skip_unless_any_advice(void)
 {
 	int fd = open_self();
@@ -143,7 +143,7 @@ static void vectors_are_followed(void **state)
 		assert_int_equal(errno, error);                                                              \
 	} while (0)
 
-/* What came before the mistake counts, as in the kernel. */
+/* The part before the mistake is done, as by the kernel. */
 static void mistakes_are_told(void **state)
 {
 	char *p = map_filled();

@@ -84,7 +84,10 @@ static void long_ones(void **state)
 	assert_int_equal(munmap(p, len), 0);
 }
 
-/* What mappings hold of the room that nobody ever touched is had back when others want it. */
+/*
+ * A mapping may have tokens for pages that nobody touched: others get them back when they need
+ * them.
+ */
 static void never_touched(void **state)
 {
 	enum { N = 64 };
@@ -107,7 +110,7 @@ static void never_touched(void **state)
 	}
 }
 
-/* Holes are filled again, and read zeros, whatever the chunk has become meanwhile. */
+/* Holes are filled again and read zeros, whatever the state of their chunk is by then. */
 static void holes(void **state)
 {
 	char *region[REGIONS];
@@ -148,7 +151,7 @@ static void heap(void **state)
 	}
 }
 
-/* What the parent had and did not touch is fresh to its child, too. */
+/* Pages that the parent never touched are fresh to its child, too. */
 static void children(void **state)
 {
 	size_t len = 4 * (size_t)CHUNK;
@@ -180,7 +183,7 @@ static void children(void **state)
 	assert_int_equal(munmap(all, len + CHUNK), 0);
 }
 
-/* What is asked of residency is answered for each page, up to the first hole. */
+/* mincore answers for each page, up to the first hole. */
 static void residency(void **state)
 {
 	unsigned char vec[8];

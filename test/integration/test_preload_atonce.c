@@ -76,8 +76,9 @@ static unsigned total(const struct worker *workers)
 	return n;
 }
 
-/* What the threads needed at once came on top of the budget, if it was more; it leaves when they
- * are through.
+/*
+ * Tokens beyond the budget were granted to threads that needed them at once; they leave when the
+ * threads are through.
  */
 static void budget_holds_again(void)
 {

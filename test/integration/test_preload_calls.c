@@ -75,7 +75,7 @@ void test_evict(const char *start, size_t len)
 {
 	int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
 
-	/* what a call held that never returned is let go at the thread's next hold */
+	/* a pin whose call never returned ends at the thread's next pin */
 	assert_int_equal(write(null, start, 1), 1);
 	close(null);
 	evict();
@@ -267,7 +267,7 @@ static void long_receive(void **state)
 	close(pair[1]);
 }
 
-/* What is returned is the caller's own memory, whatever the kernel was given. */
+/* A call returns the caller's own address, whatever address the kernel got. */
 static void long_name(void **state)
 {
 	assert_ptr_equal(getcwd(big_far, BIG), big_far);
@@ -390,8 +390,10 @@ static void *wait_for_it(void *mutex)
 	return (void *)(intptr_t)pthread_mutex_timedlock(mutex, &until);
 }
 
-/* A thread ends with mutexes that are far, and paged out: they are handed on, to who waits and who
- * comes. */
+/*
+ * A thread ends while it has mutexes in far memory that was paged out. Waiting threads and later
+ * ones get them.
+ */
 static void robust(int protocol, void *(*end)(void *))
 {
 	pthread_mutexattr_t attr;
@@ -494,7 +496,7 @@ static void requeue(void **state)
 	assert_int_equal(r, 0);
 }
 
-/* What the processor has of XSAVE, and what of it is permitted. */
+/* XSAVE's components: which the processor has, and which are permitted. */
 static void processor(void **state)
 {
 	static const int asks[] = {0x1021, 0x1022, 0x1024};
@@ -621,7 +623,7 @@ static int begin(void **state)
 {
 	far_areas = mmap(NULL, STEP_AREAS * STEP_AREA_BYTES, PROT_READ | PROT_WRITE,
 	                 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	/* what is read ahead of a sweep is not its neighbours' */
+	/* pages that are read ahead of a sweep are not its neighbours' */
 	pressure = mmap(NULL, PRESSURE + 2 * GAP, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	pressure += GAP;
 	big_far = mmap(NULL, BIG, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

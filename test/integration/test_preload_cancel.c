@@ -32,7 +32,7 @@ static atomic_ulong turns;
 static atomic_int cleaned;
 static volatile uint64_t mask_then;
 
-/* Touches far memory, with whatever is blocked by then. */
+/* Touches far memory, whichever signals are blocked by then. */
 static void clean_up(void *arg)
 {
 	sigset_t set;
@@ -111,7 +111,7 @@ static void *ask_itself(void *arg)
 	return type == PTHREAD_CANCEL_DEFERRED ? NULL : (void *)3;
 }
 
-/* What the program has set stays set. */
+/* The program's own settings stay. */
 static void types_and_states(void **state)
 {
 	pthread_t thread;

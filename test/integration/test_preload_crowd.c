@@ -1,7 +1,7 @@
 /*
- * Hundreds of forked children at once, each of which writes all that it shares with its parent,
- * more than may be local. It does not show how many sessions a node takes: who has none, or no
- * lease as the pool is used up, keeps in the end what is its own.
+ * Hundreds of forked children at once. Each writes all memory that it shares with its parent, more
+ * than may be local. The number of sessions is not tested: a child that gets no session or lease
+ * keeps its pages local.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,7 +18,10 @@
 #define CHILDREN 300u
 #define BYTES    (5 * (size_t)TEST_LOCAL_BYTES / 4)
 
-/* Tells by ready that it has written; by its status, once go is closed, what it finds then. */
+/*
+ * Reports by ready that it has written. Once go is closed, its status says whether its bytes are
+ * right.
+ */
 static _Noreturn void live(char *p, unsigned seed, int ready, int go)
 {
 	char none;

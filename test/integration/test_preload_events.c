@@ -1,7 +1,7 @@
 /*
- * Calls on mappings of far memory by instructions of the program's own, which nothing routes:
- * userfaultfd tells of them. What was there is forgotten, what comes there is the kernel's alone,
- * and far memory that is moved so is refused with a message.
+ * Bare calls that change mappings of far memory: userfaultfd reports them. The agent forgets the
+ * old pages, and new memory there is the kernel's alone. Far memory that is moved so is refused
+ * with a message.
  */
 #include "preload_events_rig.h"
 
@@ -9,7 +9,7 @@
 
 /* ---- munmap ---- */
 
-/* Tokens come back once, neither less nor more often: what is local is what the budget allows. */
+/* Each token comes back exactly once: local memory matches the budget. */
 static int check_budget(void **state)
 {
 	uint64_t budget = atomic_load(&stats->budget_bytes);
@@ -23,7 +23,7 @@ static int check_budget(void **state)
 	return 0;
 }
 
-/* Slots and tokens come back: all of it together is more than the node has. */
+/* Slots and tokens come back: the rounds together need more than the node has. */
 static void what_is_unmapped_is_forgotten(void **state)
 {
 	uint64_t mapped = atomic_load(&stats->mapped_bytes), remote = atomic_load(&stats->remote_bytes);
@@ -104,8 +104,10 @@ static void *read_until_gone(void *arg)
 	return NULL;
 }
 
-/* Faults that wait for room do not keep the event from being read until their deadline: what it
- * unmaps may be all that could leave. */
+/*
+ * Faults that wait for a token do not keep the event from being read: it may unmap the only pages
+ * that could leave.
+ */
 static void who_waits_there_is_woken(void **state)
 {
 	struct reader readers[4];
@@ -253,7 +255,7 @@ static void stacks_and_libraries_come(void **state)
 
 /* ---- address space ---- */
 
-/* More is mapped and unmapped than the range has: what is empty is taken back. */
+/* Maps and unmaps more than the range has: empty pieces are used again. */
 static void the_range_is_not_used_up(void **state)
 {
 	size_t len = (size_t)64 << 30;
@@ -418,8 +420,7 @@ static void cutting_is_unmapping(void **state)
 	assert_int_equal(munmap(p, BIG), 0);
 }
 
-/* Into a hole: it stays where it is, and the kernel tells nobody. What comes to lie there is
- * forgotten in the end. */
+/* A move into a hole: the kernel reports nothing. The agent forgets the memory there in the end. */
 static void growing_in_place_is_right(void **state)
 {
 	char *p = map_filled(BIG, 13);
@@ -514,7 +515,10 @@ static void moving_is_refused(void **state)
 
 /* ---- locks ---- */
 
-/* The C library's mremap of what such a call has locked: nothing of it stays where it was. */
+/*
+ * The C library's mremap of memory that a bare call has locked: nothing of it stays at the old
+ * place.
+ */
 static void what_is_locked_unseen_moves(void **state)
 {
 	const size_t len = BIG / 4;
@@ -534,8 +538,10 @@ static void what_is_locked_unseen_moves(void **state)
 	assert_int_equal(munmap(q, len), 0);
 }
 
-/* A hole that only the kernel knows of, in what is its own: what lies before it is locked, and
- * counts. */
+/*
+ * A hole that only the kernel knows, in a mapping of the kernel's: the pages before it are locked,
+ * and count.
+ */
 static void locking_up_to_a_hole_unseen(void **state)
 {
 	size_t len = atomic_load(&stats->budget_bytes) / 8 * 3, whole = len + 2 * (size_t)PAGE;

@@ -1,6 +1,6 @@
 /*
- * Descriptors of a program with far memory: one that closes or replaces what it does not know must
- * not meet the agent's.
+ * Descriptors of a program with far memory: a program that closes or replaces unknown numbers must
+ * not hit the agent's.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -106,7 +106,7 @@ static void put_on_everything(void **state)
 	assert_agent_lives(60);
 }
 
-/* As who lists its descriptors does. */
+/* As a program does that lists its descriptors. */
 static void look_at_everything(void **state)
 {
 	int own = fcntl(0, F_DUPFD_CLOEXEC, 1000), found = 0;
@@ -137,8 +137,10 @@ static void be_daemon(void)
 	_exit(0);
 }
 
-/* The agent of a child opens its own links, at a time of its own. What librdmacm opens is under no
- * lock of ours. */
+/*
+ * The agent of a child opens its own links at any time. librdmacm opens descriptors without our
+ * lock.
+ */
 static void a_child_opens_the_lowest(void **state)
 {
 	const char *nodes = getenv("FARPAGE_NODES");

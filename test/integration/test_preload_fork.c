@@ -1,6 +1,6 @@
 /*
- * Children of fork that share their parent's remote pages: what they see, whatever becomes of
- * either; and that nothing stays behind of them, in the parent or on the node.
+ * Children of fork that share their parent's remote pages: the bytes that each sees, whichever
+ * writes, ends or is killed; and that the parent and the node keep nothing of them.
  */
 #include "preload_fork_rig.h"
 
@@ -120,7 +120,7 @@ static void the_child_sees_the_moment(void **state)
 	}
 }
 
-/* ---- who lives longer ---- */
+/* ---- which of them outlives the others ---- */
 
 /* A process that fills memory of its own, forks, and is gone; its child looks at all and says what
  * it found.
@@ -207,7 +207,10 @@ static void both_write_on(void **state)
 	free(common);
 }
 
-/* A family tree: each has what its parent had, and changes a part of it for its own children. */
+/*
+ * A family tree: each process has its parent's bytes, and changes a part of them for its own
+ * children.
+ */
 static int generation(unsigned depth, unsigned id)
 {
 	int bad = !are_filled(filled, depth, PARTS, 1);
@@ -238,7 +241,9 @@ static void children_fork_again(void **state)
 	assert_true(all_filled(filled, 1));
 }
 
-/* What the program has advised for its children, and that they inherit no lock in memory. */
+/*
+ * Advice that the program gave for its children (madvise); and children inherit no locked memory.
+ */
 static void advice_for_children(void **state)
 {
 	size_t len = BIG / PARTS;
@@ -336,7 +341,7 @@ static void slots_come_back(void **state)
 	assert_true(all_filled(filled, seed));
 	fill_all(filled, 1);
 	await_at_most(remote_bytes, mapped);
-	/* what the forks doubled may stay leased to us, for the next time */
+	/* leases that forks doubled may stay ours, for the next fork */
 	await_at_most(node_leased_bytes, leased + 3 * (64ull << 20));
 }
 

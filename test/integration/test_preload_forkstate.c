@@ -1,6 +1,6 @@
 /*
- * What else a child of fork finds as its parent left it: the data of threads, groups and users, far
- * stacks, descriptors of its own; and children that exec at once.
+ * Other state that a child of fork inherits: thread data, groups and users, far stacks,
+ * descriptors; and children that exec at once.
  */
 #include "preload_fork_rig.h"
 
@@ -101,7 +101,7 @@ static void libraries_with_thread_data(void **state)
 	strcpy(strrchr(path, '/'), "/libtlslibrary.so");
 	library = dlopen(path, RTLD_NOW);
 	assert_non_null(library);
-	fill_all(filled, 1); /* what can leave has left */
+	fill_all(filled, 1); /* all pages that can leave have left */
 	assert_int_equal(word_of_child(look_at_filled), 'y');
 	dlclose(library);
 }
@@ -286,7 +286,7 @@ static void *fork_apart(void *unused)
 	return (void *)(uintptr_t)(1000 + status_of(pid));
 }
 
-/* What its child lacks is in the other table: right, or ended with a message. */
+/* The child lacks what is in the other table: it works, or ends with a message. */
 static void descriptors_of_its_own(void **state)
 {
 	char text[1024] = "";

@@ -33,7 +33,7 @@
 #define DEADLINE_S   100u
 #define STATUS_WRONG 3
 
-/* What a process knows of its far memory, in memory that is not far. */
+/* A process' own record of its far memory, in local memory. */
 struct member {
 	uint64_t rng;
 	unsigned depth, n_children;

@@ -1,5 +1,5 @@
 /*
- * The malloc family under each --heap mode: what is far, and that it is a malloc family.
+ * The malloc family under each --heap mode: which blocks are far, and that malloc's contracts hold.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -26,8 +26,10 @@
 
 static bool small_far, large_far; /* by FARPAGE_HEAP */
 
-/* Through pointers that the compiler can't see through: it must neither reason calls away nor warn
- * of their absurdity. */
+/*
+ * Calls go through pointers that the compiler can't see through: so it neither removes them nor
+ * warns.
+ */
 static void *(*volatile allocate)(size_t size) = malloc;
 static void *(*volatile allocate_zeroed)(size_t n, size_t size) = calloc;
 static void *(*volatile resize_array)(void *ptr, size_t n, size_t size) = reallocarray;
@@ -91,7 +93,7 @@ static void threads_too(void **state)
 	}
 }
 
-/* What the agent allocates or maps on a thread of the program is local, whatever the mode. */
+/* The agent's own allocations on a thread of the program are local, in each mode. */
 static void agent_is_local(void **state)
 {
 	void (*enter)(void) = (void (*)(void))dlsym(RTLD_DEFAULT, "fp_shim_enter_local");
@@ -159,7 +161,7 @@ static void zeroed(void **state)
 		}
 }
 
-/* Long ones are zeroed by the page: whoever lies next to them keeps every byte. */
+/* Long blocks are zeroed by the page: their neighbours keep every byte. */
 static void zeroed_among_others(void **state)
 {
 	static const size_t sizes[] = {40000, 70001, LARGE + 8};
@@ -182,7 +184,7 @@ static void zeroed_among_others(void **state)
 	}
 }
 
-/* What has left is not fetched to be overwritten. */
+/* A remote page is not fetched to be overwritten. */
 static void zeroed_from_afar(void **state)
 {
 	const struct fp_statspage *stats;

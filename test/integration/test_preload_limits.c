@@ -46,8 +46,10 @@ static int status_of(pid_t pid)
 	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-/* As a child: what it inherited, what it writes, and that most of it has to leave. Then the same of
- * a child of its own. */
+/*
+ * As a child: checks its inherited bytes and its own, while most of them have to leave. Then a
+ * child of it does the same.
+ */
 static int use_far(unsigned generations)
 {
 	pid_t pid;
@@ -214,7 +216,7 @@ static bool stays_locked(char *mine)
 	return locked_bytes() >= before;
 }
 
-/* The agent's locks are none of the program's. */
+/* The agent's locked memory does not count as the program's. */
 static void the_agent_stays_locked(void **state)
 {
 	char *mine = map_local(4096);
@@ -233,7 +235,9 @@ static void *wait_for_all(void *barrier)
 	return NULL;
 }
 
-/* In a process with such a limit: half of it is the program's, however many threads it has. */
+/*
+ * In a process with such a limit: half of it is left to the program, however many threads it has.
+ */
 static int lock_half(void)
 {
 	char *mine = map_local(LOCK_LIMIT / 2);

@@ -83,7 +83,7 @@ static void bad_arguments(void **state)
 	munmap(p, BIG);
 }
 
-/* Far more than is local, so that all of it has been out and in. */
+/* Far more memory than is local, so that all of it has been evicted and fetched. */
 static void bytes_and_budget(void **state)
 {
 	char *p = map_filled(4 * BIG, 2);
@@ -407,7 +407,7 @@ static void raw_calls(void **state)
 	assert_int_equal(syscall(SYS_getpid), getpid());
 }
 
-/* The pool has 512 MiB: what can't be backed is refused now, not when it is touched. */
+/* The pool has 512 MiB: a larger mapping is refused now, not when it is touched. */
 static void pool_full(void **state)
 {
 	const size_t huge = (size_t)1 << 30;

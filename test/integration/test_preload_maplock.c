@@ -107,7 +107,7 @@ static void locking(void **state)
 	munmap(local, PAGE);
 }
 
-/* What the kernel says of the mapping at p. */
+/* The kernel's record of the mapping at p (/proc/self/smaps). */
 static bool has_vm_flag(const char *p, const char *flag)
 {
 	FILE *smaps = fopen("/proc/self/smaps", "re");
@@ -128,8 +128,10 @@ static bool has_vm_flag(const char *p, const char *flag)
 	return has;
 }
 
-/* Of a range that has something else in it: all is locked, though a part can't be brought in; what
- * lies behind a hole is not. */
+/*
+ * A range with a foreign mapping in it: all of it is locked, though a part can't be brought in;
+ * pages behind a hole are not.
+ */
 static void locking_in_parts(void **state)
 {
 	char *far = map_filled(16 * PAGE + BIG, 12);
@@ -157,7 +159,7 @@ static void locking_in_parts(void **state)
 	munmap(far, 16 * PAGE + BIG);
 }
 
-/* What is known of a mapping beyond its lock stays, and a lock holds what comes later. */
+/* Other attributes of a mapping survive a lock, and a lock keeps pages that come later. */
 static void locking_keeps(void **state)
 {
 	const size_t fits = TEST_LOCAL_BYTES / 4;
@@ -184,8 +186,10 @@ static void locking_keeps(void **state)
 	munmap(far, BIG);
 }
 
-/* How many of 64 pages are here once the first was touched, or n of them one by one; at least
- * least. What is read ahead over a wire comes a little later. */
+/*
+ * How many of 64 pages are local after the first, or each of n, was touched; at least least.
+ * Read-ahead over a wire comes a little later.
+ */
 static unsigned brought_in(char *p, unsigned n, unsigned least)
 {
 	const struct timespec pause = {.tv_nsec = 1000000};
@@ -244,8 +248,9 @@ static void mapped_locked(void **state)
 	munmap(q, fits);
 }
 
-/* Locked pages don't leave: what is too much is refused. An unprivileged process may be refused for
- * its size.
+/*
+ * Locked pages don't leave, so more than the budget allows is refused. An unprivileged process may
+ * be refused for its size.
  */
 static void lock_everything(void **state)
 {

@@ -50,7 +50,7 @@ static long bare(long number, long a, long b)
 	return r;
 }
 
-/* What act's process says and how it ends: a status, or 128 and the signal. */
+/* The output of act's process and how it ends: a status, or 128 and the signal. */
 struct end {
 	int status;
 	char text[4096];

@@ -1,6 +1,6 @@
 /*
- * What a pair of mmap and munmap costs: a tracer counts the system calls of a child that makes some
- * pairs. Each call opens one bracket, so signals are blocked and restored once a call.
+ * The cost of a pair of mmap and munmap. A tracer counts the system calls of a child that makes
+ * some pairs. Each call opens one bracket, so signals are blocked and restored once a call.
  */
 #include <errno.h>
 #include <setjmp.h>

@@ -122,8 +122,10 @@ static void fork_among_threads(void **state)
 		pthread_join(thread[i], NULL);
 }
 
-/* Threads that fork, each while others do: whoever serves a child allocates, and must not wait for
- * one that holds the allocator's locks until it may fork itself. */
+/*
+ * Threads that fork, each while others do. The thread that serves a child allocates, so it must not
+ * wait for one that holds the allocator's locks until it may fork.
+ */
 static void *fork_some(void *ret_failures)
 {
 	for (unsigned i = 0; i < 3; i++) {
@@ -221,8 +223,10 @@ static void at_the_end(void)
 	_exit(test_is_filled(filled, BIG, 7) ? 42 : 1);
 }
 
-/* What the C library does for the last of a program's threads it can't see by its count: ours are
- * in it. */
+/*
+ * The C library can't see by its count that a program's thread is the last: the count includes
+ * ours. The work for the last thread is done all the same.
+ */
 static void ends_with_its_last_thread(void **state)
 {
 	pthread_t thread;
@@ -302,7 +306,7 @@ static void spawned(void **state)
 	assert_int_equal(status_of(pid), 7);
 }
 
-/* What a thread forbids itself, the agent does without where it works on that thread. */
+/* A system call that a thread has forbidden to itself: the agent does without it on that thread. */
 static void *work_without_counter(void *by_number)
 {
 	bool right;

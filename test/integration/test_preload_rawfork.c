@@ -123,7 +123,7 @@ static int is_right(void *unused)
 	return test_is_filled(filled, BIG, 1) ? 0 : 1;
 }
 
-/* The word would not be cleared, and who waits for it would wait for ever. */
+/* Otherwise the word is not cleared, and a thread waits for it for ever. */
 static void no_word_is_cleared_in_far_memory(void **state)
 {
 	static char stack[1u << 16] __attribute__((aligned(16)));

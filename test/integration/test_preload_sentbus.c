@@ -257,7 +257,7 @@ static void a_threads_first_mask(void **state)
 	assert_int_equal(buses, 2);
 }
 
-/* ---- what becomes of it ---- */
+/* ---- the fates of a sent SIGBUS ---- */
 
 static void send_it(int sig, siginfo_t *info, void *context)
 {
@@ -383,7 +383,7 @@ static int by_number_sigtimedwait(void)
 	return (int)syscall(SYS_rt_sigtimedwait, &full, &told, NULL, KERNELS);
 }
 
-/* Who waits for it just then gets it; at any other time its handler runs. */
+/* A thread that waits for it gets it; otherwise its handler runs. */
 static void it_is_waited_for(void **state)
 {
 	int (*const waits[])(void) = {by_sigwait, by_sigwaitinfo, by_number_sigtimedwait};
@@ -410,7 +410,7 @@ static void it_is_waited_for(void **state)
 
 /* ---- other programs ---- */
 
-/* What a child finds in its status under this label, for SIGBUS. */
+/* The line with this label in a child's /proc/PID/status, for SIGBUS. */
 static bool is_told(const char *label, const posix_spawnattr_t *attr)
 {
 	char name[] = "grep", pattern[16], file[] = "/proc/self/status", text[128] = "";
@@ -457,8 +457,10 @@ static void other_programs(void **state)
 	test_evict();
 }
 
-/* A vfork child's action for SIGBUS stays its parent's; it may touch far memory whatever it
- * does. */
+/*
+ * A vfork child does not change its parent's action for SIGBUS. It may touch far memory whatever it
+ * does.
+ */
 static void vfork_children(void **state)
 {
 	struct sigaction old;

@@ -41,7 +41,9 @@ static void shower(int sig, siginfo_t *info, void *context)
 		siglongjmp(away, 1);
 }
 
-/* Fills and checks far memory of its own, on a signal stack or not, and is jumped out of it. */
+/*
+ * Fills and checks far memory of its own, on a signal stack or not, and a handler jumps out of it.
+ */
 static void *stand_in_it(void *arg)
 {
 	unsigned self = (unsigned)(uintptr_t)arg;

@@ -1,7 +1,6 @@
 /*
- * Signals of a program with far memory: where its handlers run, what they find there, what they
- * leave behind; all as without Farpage, whichever way faults are served. Stacks, and what handlers
- * touch, are far.
+ * Signals of a program with far memory: where its handlers run, what they see and change, as
+ * without Farpage, in both fault modes. Stacks are far, and handlers touch far memory.
  */
 #include <errno.h>
 #include <setjmp.h>

@@ -1,7 +1,7 @@
 /*
  * Threads for which the program brings a stack in far memory. They run on a stack of the C
- * library's: the kernel does the last of a thread in the C library's record of it, on that stack,
- * when it serves no fault of the thread any more.
+ * library's instead. For at its very end, when no fault of it is served any more, the kernel
+ * touches the thread's record on its stack.
  */
 #include <pthread.h>
 #include <setjmp.h>

@@ -1,7 +1,7 @@
 /*
  * Storms of signals whose handlers close descriptors, over threads that open, close, fault and are
- * cancelled in the midst of it. FP_TEST_SECONDS: how long each storm lasts; FP_TEST_PATIENCE:
- * seconds until a thread that does not end is a failure.
+ * cancelled meanwhile. FP_TEST_SECONDS: how long each storm lasts; FP_TEST_PATIENCE: seconds until
+ * a thread that does not end is a failure.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -45,7 +45,7 @@ static double from_environment(const char *name, double otherwise)
 	return given ? strtod(given, NULL) : otherwise;
 }
 
-/* What handlers may do: each of these is async-signal safe. */
+/* Calls that handlers may make: each is async-signal-safe. */
 static void close_some(int sig, siginfo_t *info, void *context)
 {
 	int saved = errno, fd = open("/dev/null", O_RDONLY | O_CLOEXEC), other = dup(fd);
@@ -153,7 +153,7 @@ static void a_storm_of_cancelled_threads(void **state)
 		}
 		for (int i = 0; i < THREADS; i++)
 			join_in_time(threads[i]);
-		closefrom(3); /* what cancelled threads had open */
+		closefrom(3); /* descriptors that cancelled threads had open */
 	}
 	printf("%lu turns, %lu signals\n", turns, handled);
 	assert_int_equal(cleaned, turns * THREADS);
@@ -206,8 +206,10 @@ static void *open_until(void *n)
 	return n;
 }
 
-/* Whatever it has interrupted, a handler may be where a thread ends: what cleans up there must find
- * its frame. */
+/*
+ * A handler may be the place where a thread ends, whatever it interrupted: the unwinder must find
+ * its frame.
+ */
 static void ends_after_each_instruction(void **state)
 {
 	unsigned long n = 0;

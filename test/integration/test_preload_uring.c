@@ -1,7 +1,6 @@
 /*
- * Rings of io_uring in a program with far memory: what the kernel would do to it behind everybody's
- * back is refused by the kernel, and all else goes on. Where rings can not be right they are
- * refused.
+ * Rings of io_uring in a program with far memory. The kernel refuses operations that would change
+ * far memory unnoticed, and all others work. Where no ring can be right, io_uring_setup is refused.
  */
 #include <errno.h>
 #include <liburing.h>
@@ -63,8 +62,7 @@ static int set_up(enum by by, struct io_uring *ring, unsigned flags)
 	return r;
 }
 
-/* False if there is none to be had here: where calls are held, as a message says; or by the
- * host. */
+/* False if rings are refused here: by the shim, with a message; or by the host. */
 static bool can_set_up(enum by by, struct io_uring *ring, unsigned flags)
 {
 	int r = set_up(by, ring, flags);

@@ -1,6 +1,6 @@
 /*
  * Tasks that share the memory of a program with far memory and are none of its threads: children of
- * vfork. One may be killed at any instant, and its parent goes on as if nothing had been.
+ * vfork. One may be killed at any instant, and its parent goes on undisturbed.
  */
 #include <errno.h>
 #include <sched.h>
@@ -83,7 +83,7 @@ static void write_all(void)
 		(void)!write(null_fd, filled + i, 4 * TEST_PAGE);
 }
 
-/* As children do before they execute something: what the agent has open is gone in them, too. */
+/* As children do before exec: they close all descriptors, also the agent's. */
 static void close_and_touch(void)
 {
 	syscall(SYS_close_range, 3, ~0u, 0);
@@ -145,8 +145,7 @@ static void count(int sig, siginfo_t *info, void *context)
 	n_caught++;
 }
 
-/* What a dead child left open in its parent's thread would make all memory local, and keep signals
- * back. */
+/* A dead child must not leave a pin or a blocked signal in its parent's thread. */
 static void the_thread_is_as_it_was(void **state)
 {
 	char *more = malloc(BIG);

@@ -77,7 +77,7 @@ static void inline_and_immediate_data_arrive(void **state)
 	pair_close(&pair);
 }
 
-/* What a queue pair can be asked for, and what the peer sees of it. */
+/* The properties of a queue pair that a client can ask for, and what the peer sees of them. */
 struct operation {
 	enum fp_verbs_op op;
 	const char *name;
@@ -375,7 +375,7 @@ static void connected_by_hand(void **state)
 	pair_close(&pair);
 }
 
-/* What the device has of a queue pair; the product never asks. */
+/* The device's own view of a queue pair; the product never asks for it. */
 static struct ibv_qp_attr queried(struct fp_verbs_conn *conn)
 {
 	int (*query_qp)(struct ibv_qp *, struct ibv_qp_attr *, int, struct ibv_qp_init_attr *);
@@ -390,8 +390,8 @@ static struct ibv_qp_attr queried(struct fp_verbs_conn *conn)
 	return attr;
 }
 
-/* Retries, timeout and depth are as chosen: by the client, by hand or not; of a node's messages by
- * the node.
+/*
+ * Retries, timeout and depth are as the client chose; a node's are as the node chose. By hand, too.
  */
 static void queue_pairs_are_as_chosen(void **state)
 {

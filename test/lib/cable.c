@@ -40,7 +40,7 @@ struct test_cable {
 	int listen_fd, wake_fd;
 	pthread_t thread;
 	_Atomic unsigned accepted;
-	/* what is asked of the thread, under lock */
+	/* requests to the thread, under lock */
 	pthread_mutex_t lock;
 	pthread_cond_t done_cond;
 	unsigned asked, done;
@@ -170,7 +170,10 @@ static void pair_serve(struct pair *pair, const struct pollfd *fds)
 		pair_end(pair, false);
 }
 
-/* What to wait for at fd[i]: bytes if there is room for them, room if there are bytes for it. */
+/*
+ * The event to wait for at fd[i]: readable if there is room for bytes, writable if there are bytes
+ * for it.
+ */
 static short events_of(const struct pair *pair, int i)
 {
 	const struct flow *in = &pair->flow[i], *out = &pair->flow[!i];

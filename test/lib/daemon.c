@@ -18,7 +18,7 @@
 
 #define START_TIMEOUT_MS 10000
 
-/* What the daemon is started with, but for its descriptor. */
+/* The daemon's arguments, without its descriptor. */
 struct command {
 	const char *path;
 	const char *args[6]; /* NULL-terminated */
@@ -103,7 +103,7 @@ static int choose_listen(struct test_daemon *daemon, const char *scheme, char *r
 	return 0;
 }
 
-/* A node says where it listens; how it is to be reached there is up to the client. */
+/* A node says where it listens; a client decides how to reach it there. */
 static void choose_url(struct test_daemon *daemon, const char *scheme)
 {
 	char url[sizeof(daemon->url)];
@@ -166,7 +166,7 @@ static int write_file(const char *path, const char *first, const char *second, c
 	return fprintf(f, "%s%s%s", first, second, third) < 0 || fflush(f) ? -EIO : 0;
 }
 
-/* more: what a node over this scheme needs beside the configuration that a test wants. */
+/* more: lines of configuration that a node over this scheme needs besides the test's own. */
 static int write_config(const struct test_daemon *daemon, const char *scheme, const char *path,
                         const char *listen, const char *config)
 {

@@ -46,7 +46,7 @@ int test_daemon_restart(const char *path, uint64_t pool_bytes, struct test_daemo
  * is none. */
 const char *test_daemon_rdma_host(void);
 
-/* Kills it and waits until it is gone. Fine on one that was never started or is dead already. */
+/* Kills it and waits for its end. Does nothing if it was never started or is dead already. */
 void test_daemon_stop(struct test_daemon *daemon);
 
 #endif

@@ -128,7 +128,7 @@ static void seg_move(struct fake_session *session, const struct fp_io *io, const
 		memcpy(remote, seg->buf, seg->len_bytes);
 }
 
-/* What is adopted is not written, whoever asks. */
+/* Adopted leases are not written. */
 static bool is_denied(const struct fake_session *session, const struct fp_io *io)
 {
 	for (unsigned i = 0; i < io->n_segs && io->op == FP_IO_WRITE; i++)

@@ -84,7 +84,7 @@ int fake_session_call(struct fake_session *session)
 	return 0;
 }
 
-/* One at a time, unlike the opening of a link: what broke the session is told behind it. */
+/* One at a time, unlike the opening of a link: the break of a session is reported after it. */
 static int control_call(struct fake_session *session)
 {
 	int r = fake_session_call(session);
@@ -107,7 +107,7 @@ static void connections_cut(uint64_t standing_id)
 			fake_world->connections[i].cut = true;
 }
 
-/* A session that goes on: what there was of it ends before it is answered. */
+/* Resumes a session: its old connections end before it is answered. */
 static int standing_resume(struct fake_node *node, const struct fp_session_identity *identity,
                            struct fake_standing **ret_standing)
 {

@@ -1,17 +1,14 @@
 /*
  * A transport over plain memory whose nodes behave as a test says: slow, full, out of order,
- * silent, cut off, or dead from the Nth call on. Room: test; unit tests of the store only. Its
- * calls may come from several threads; a test that has threads changes the behaviour through the
- * functions below alone.
+ * silent, cut off, or dead from the Nth call on. Room: test; unit tests of the store only. Several
+ * threads may call it. A test with threads changes the behaviour only through the functions below.
  *
- * Nodes are the same to all processes of a test: what a fork's child asks of them they answer as
- * they would its parent. They see a connection end when its last copy has gone, however its holders
- * ended; what is meant by that is in fake_reap.
+ * All processes of a test see the same nodes, so a fork's child talks to its parent's. A node sees
+ * a connection end when its last copy is closed, however its holders ended (fake_reap).
  *
- * It is a bad companion on purpose: bytes move when an io completes, not when it is submitted; an
- * io that fails scribbles over what the contract leaves undefined, up to the moment when the
- * contract says that nothing lands any more; and an io that is submitted while another link still
- * has it is a failed assertion.
+ * It is a bad companion on purpose. Bytes move when an io completes, not when it is submitted. An
+ * io that fails scribbles over what the contract leaves undefined, until nothing may land any more.
+ * Submitting an io that another link still has fails an assertion.
  */
 #ifndef FP_FAKETRANSPORT_H
 #define FP_FAKETRANSPORT_H
@@ -79,7 +76,7 @@ void fake_fail_nth(unsigned nth, int error);
 /* Whether that call has come. */
 bool fake_failed(void);
 
-/* What breaks a node's sessions, those that there are. A session that is resumed is whole again. */
+/* Breaks all sessions that a node has now. A session that is resumed is whole again. */
 enum fake_break {
 	FAKE_CUT,    /* their calls fail, their ios end with -ECONNRESET */
 	FAKE_FREEZE, /* as when a cable is cut: nobody answers, not even when the session is resumed

@@ -1,10 +1,9 @@
 /*
- * The fake transport's world: what its nodes know. Room: test.
- *
- * It lies in memory that all processes of a test share, under a lock that survives the kill of its
- * holder. The bytes of leases are a file in memory, of which a lease that is read by load and store
- * is a mapping. A connection is a descriptor that locks one byte of that file: the kernel copies it
- * with fork, and drops the lock when the last copy is closed.
+ * The fake transport's world: the state of its nodes. Room: test. It lies in memory that all
+ * processes of a test share, under a lock that survives the kill of its holder. The bytes of leases
+ * are a file in memory; a lease that is read by load and store is a mapping of it. A connection is
+ * a descriptor that locks one byte of that file: fork copies it, and the kernel drops the lock with
+ * the last copy.
  */
 #include "fakeworld.h"
 
@@ -125,7 +124,7 @@ unsigned fake_memory_new(struct fake_node *node, uint64_t size_bytes)
 
 /* ---- one process at a time ---- */
 
-/* A process was killed in here: what is counted is counted anew. */
+/* A process was killed in here: all counts are taken anew. */
 static void recount(void)
 {
 	for (unsigned i = 0; i < FAKE_NODES; i++)
@@ -290,7 +289,7 @@ bool fake_failed(void)
 	return fake_world->calls_to_failure == 0;
 }
 
-/* ---- who has what ---- */
+/* ---- holders ---- */
 
 struct fake_standing *fake_standing_new(struct fake_node *node)
 {

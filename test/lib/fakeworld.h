@@ -33,11 +33,11 @@ struct fake_grant {
 	bool read_only;  /* adopted */
 };
 
-/* What a client has at a node, whatever becomes of its connections. */
+/* A client's state at a node, which outlives its connections. */
 struct fake_standing {
 	uint64_t id; /* 0: none */
 	uint64_t token, token_before;
-	bool unconfirmed; /* nothing was said by who has the new token */
+	bool unconfirmed; /* no holder of the new token has spoken yet */
 	bool has_adopted;
 	unsigned node_idx;
 	struct fake_grant grants[MAX_LEASES];
@@ -63,7 +63,7 @@ struct fake_world {
 	int failure;
 };
 
-/* One connection of it, in one process. */
+/* One connection of a session, in one process. */
 struct fake_session {
 	struct fp_session base;
 	struct fake_node *node;

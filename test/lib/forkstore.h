@@ -22,8 +22,7 @@
 #define FAILED     3 /* exit status of a process that has seen what it must not */
 #define WAIT_NS    (20 * FP_NSEC_PER_SEC)
 
-/* What a process knows. fork copies it, as it copies a program's tables: so it is the model,
- * too. */
+/* A process' knowledge of its pages, the model. fork copies it as it copies a program's tables. */
 static struct {
 	struct fp_store *store;
 	struct fp_lane *lane;
@@ -157,7 +156,7 @@ static inline uint64_t slot_take(void)
 	uint64_t slot, until_ns = fp_clock_ns() + WAIT_NS;
 
 	while (fp_store_slot_alloc(me.store, 1, &slot) == 0) {
-		adopt(); /* extending would wait for us, who tend */
+		adopt(); /* extending would wait for this thread, which reconnects */
 		(void)fp_store_extend(me.store);
 		tend_now();
 		check(fp_clock_ns() < until_ns);
@@ -272,7 +271,7 @@ static inline void reach(const struct point *point)
 	check(write(point->fd[1], "", 1) == 1);
 }
 
-/* The one waits who is not there; if its last other side ends, it fails. */
+/* The running side waits for the other; if the last other side ends, it fails. */
 static inline void wait_for(struct point *point)
 {
 	struct pollfd fd = {.fd = point->fd[0], .events = POLLIN};

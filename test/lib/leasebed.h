@@ -1,6 +1,6 @@
 /*
- * Two small pools, a worker and one client's leases: what tests of the node's leases begin with.
- * Room: test; unit tests of the daemon only. Include after cmocka.h.
+ * Two small pools, a worker and the leases of one client, for tests of the node's leases. Room:
+ * test; unit tests of the daemon only. Include after cmocka.h.
  */
 #ifndef FP_LEASEBED_H
 #define FP_LEASEBED_H

@@ -129,8 +129,7 @@ static void from_node(struct pair *pair)
 			reset(&pair->client);
 		return;
 	}
-	/* the node's end stays open while something is held back for it: it may still be sent
-	 * there */
+	/* the node's end stays open while bytes for it are held back */
 	if (!pair->held_bytes)
 		n < 0 ? reset(&pair->node) : finish(&pair->node);
 	n < 0 ? reset(&pair->client) : finish(&pair->client);
@@ -158,7 +157,7 @@ static void serve_pairs(struct test_proxy *proxy, const struct pollfd *polls, un
 	for (unsigned i = 0; 2 * i + 3 < n; i++) {
 		struct pair *pair = &proxy->pairs[i];
 
-		/* what was polled may have been cut since */
+		/* the connection may have been cut since the poll */
 		if (polls[2 + 2 * i].revents && pair->client >= 0)
 			from_client(proxy, pair);
 		if (polls[3 + 2 * i].revents && pair->node >= 0)

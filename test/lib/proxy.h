@@ -13,11 +13,11 @@ struct test_proxy;
 /* Listens on a free port of loopback, and passes on to that port there. 0 or a negative errno. */
 int test_proxy_start(uint16_t to_port, struct test_proxy **ret_proxy);
 uint16_t test_proxy_port(const struct test_proxy *proxy);
-/* Resets all connections, at both ends, before it returns. What is held back is lost. */
+/* Resets all connections, at both ends, before it returns. Bytes held back are lost. */
 void test_proxy_cut(struct test_proxy *proxy);
 /*
- * Lets allow_bytes more of what clients send pass, on all connections together, and holds back the
- * rest, also of clients that go away meanwhile. What the node sends passes.
+ * Lets allow_bytes more of the clients' bytes pass, on all connections together. It holds back the
+ * rest, also of clients that close meanwhile. The node's bytes pass.
  */
 void test_proxy_hold(struct test_proxy *proxy, size_t allow_bytes);
 /* Returns once so many bytes are held back, or after ten seconds: then -ETIMEDOUT. */

@@ -13,7 +13,7 @@
 #include "cleanup.h"
 #include "statspage.h"
 
-/* NULL: there is none. It stays mapped. */
+/* NULL: there is no page. It stays mapped. */
 static inline const struct fp_statspage *fp_statsmap_own(void)
 {
 	char path[PATH_MAX];

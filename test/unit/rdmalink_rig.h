@@ -1,8 +1,8 @@
 /*
- * A device that is played by hand, and a link of rdma over it: struct fp_verbs_* as far as a link
- * uses it, on memory of this process. What was posted waits until a test lets the device work, one
- * request at a time, with the answers it wants: late, out of order as soft iWARP gives them, as
- * errors, flushed, or never. Room: test; for test_rdmalink*.c alone.
+ * A device that the test plays, and a link of rdma over it: struct fp_verbs_* as far as a link uses
+ * it, on memory of this process. Posted requests wait until a test lets the device do one, with the
+ * answer that the test wants: late, out of order as by soft iWARP, an error, flushed, or never.
+ * Room: test; for test_rdmalink*.c alone.
  */
 #ifndef FP_RDMALINK_RIG_H
 #define FP_RDMALINK_RIG_H
@@ -18,7 +18,7 @@
 #define PATIENCE_NS (20 * FP_NSEC_PER_SEC) /* of the test: only a failure waits so long */
 #define POISON      0xee
 #define CUT         1  /* work_one: a READ misses its last packet, and is said to be done */
-#define WC_SAID     77 /* wc_status of what fails first; what is flushed has another */
+#define WC_SAID     77 /* wc_status of the first failure; the flushed requests have another */
 
 struct fp_verbs_domain {
 	struct fp_verbs_limits limits;
@@ -72,7 +72,7 @@ void submit(struct job *job);
 /* The next io that is done, or NULL. */
 struct job *take(void);
 void assert_next(struct job *job, int status);
-/* Lets the device work until the link has nothing for it. */
+/* Lets the device work until the link has no requests for it. */
 void run(struct job *job);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * Leases that sessions adopt of each other: who has what, who may write, and that memory goes with
- * the last holder.
+ * Leases that sessions adopt from each other: their holders, the right to write, and that memory
+ * goes with the last holder.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -96,7 +96,7 @@ static void test_adopted(void **state)
 	fp_node_session_end(&family.sessions, family.parent);
 	assert_has(family.child, true);
 	assert_leased(3);
-	/* what the child hands on is all that it has */
+	/* the child hands on all that it has */
 	assert_int_equal(fp_node_session_adopt(&family.sessions, family.grandchild, family.child), 0);
 	fp_node_session_end(&family.sessions, family.child);
 	assert_has(family.grandchild, true);
@@ -214,8 +214,7 @@ static void test_adopted_while_being_made(void **state)
 	assert_scrubbed();
 }
 
-/* Adopted leases count as leases, and their memory counts once; what is leased later has other
- * ids. */
+/* Adopted leases count as leases, and their memory counts once; later leases have other ids. */
 static void test_adopted_and_leased(void **state)
 {
 	struct fp_lease_request r = request(MIB);
@@ -308,7 +307,7 @@ static uint64_t stamp_of(const struct fp_node_lease *lease)
 	return *(uint64_t *)lease->memory->chunk.base;
 }
 
-/* What its maker wrote into it is there for as long as anybody holds it. */
+/* The bytes that its maker wrote stay as long as a session holds it. */
 static void assert_stamped(const struct fp_node_lease *lease)
 {
 	assert_int_equal(stamp_of(lease), (uintptr_t)lease->memory);

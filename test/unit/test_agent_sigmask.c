@@ -1,5 +1,7 @@
-/* The mask of a thread in the agent: what is blocked, and what becomes of a SIGBUS that is sent
- * meanwhile. */
+/*
+ * The signal mask of a thread in the agent: which signals are blocked, and the fate of a SIGBUS
+ * that is sent meanwhile.
+ */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>

@@ -189,8 +189,10 @@ static void release(void *ptr, const char *file, int line)
 	free(ptr);
 }
 
-/* What OpenSSL allocates stays, and next time it is looked up: in memory of the program's, which
- * may be far by then. */
+/*
+ * OpenSSL keeps its allocations and looks them up the next time: they might be far memory of the
+ * program by then.
+ */
 static void nothing_is_kept(void **state)
 {
 	assert_int_equal(n_allocations, 0);

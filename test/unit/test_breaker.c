@@ -22,7 +22,7 @@ static uint64_t word_of(enum fp_breaker_state state, bool spent, uint64_t epoch)
 	return epoch << 8 | (uint64_t)spent << 2 | state;
 }
 
-/* The state after an event; what the spent flag and the epoch do is said by the tests below. */
+/* The state after an event. Tests below check the effect of the spent flag and the epoch. */
 static const enum fp_breaker_state next_state[N_STATES][N_EVENTS] = {
     /* FAIL, TRY, REFUSED, RESUMED, WAITED, GONE */
     [FP_BREAKER_CLOSED] = {FP_BREAKER_OPEN, FP_BREAKER_CLOSED, FP_BREAKER_CLOSED, FP_BREAKER_CLOSED,

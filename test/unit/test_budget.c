@@ -1,4 +1,4 @@
-/* Room: tokens never exceed the budget, and whoever waits for one is told, once. */
+/* The budget: tokens never exceed it, and each waiting thread is woken once. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -63,7 +63,7 @@ static void test_monotonic_time_of_a_deadline(void **state)
 
 static atomic_bool done;
 
-/* What it reads never goes back. */
+/* The clock never goes back. */
 static void *read_on(void *arg)
 {
 	uint64_t last = 0;

@@ -1,4 +1,4 @@
-/* events: what is noted, who sees it, and what is left of a stretch. */
+/* Events: which are noted, who sees them, and which parts of a stretch are left. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -91,7 +91,7 @@ static void what_is_noted_is_seen(void **state)
 	assert_int_equal(atomic_load(&far.events.n_noted), 2);
 }
 
-/* What can't be followed yet does not keep the others. */
+/* A note that can't be followed yet does not delay the others. */
 static void in_any_order(void **state)
 {
 	uint32_t at, start, end;
@@ -152,7 +152,7 @@ static void borders(void **state)
 	assert_int_equal(end, PAGES);
 }
 
-/* Stretches of what is ours, put together, are all of it and nothing else. */
+/* The stretches of our memory together are exactly all of it. */
 static void stretches(void **state)
 {
 	uint32_t seen = 0, start = 90, end = 220;

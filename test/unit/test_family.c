@@ -40,8 +40,9 @@ static _Noreturn void lose_the_node(void)
 	_exit(0);
 }
 
-/* What is mapped needs no session: the child has one of its own, whose leases it does not mix up
- * with those.
+/*
+ * Mapped memory needs no session. The child has a session of its own, and does not mix up the
+ * leases of both.
  */
 static _Noreturn void go_on_without_the_parents(void)
 {
@@ -170,7 +171,10 @@ static void adopting_is_put_off_until_something_wants_it(void **state)
 	}
 }
 
-/* What a parent is granted after the fork is none of the child's, whose life would hold it. */
+/*
+ * Leases that a parent gets after the fork do not belong to the child, so its life does not keep
+ * them.
+ */
 static void a_lease_of_after_the_fork_is_not_kept(void **state)
 {
 	for (unsigned way = 0; way < 2; way++, reset(NULL)) {
@@ -241,7 +245,7 @@ static void reserve_with_a_tender(void)
 	pthread_join(thread, NULL);
 }
 
-/* Who waits in vain does so for all that come later. */
+/* One fault that waits in vain spends the patience for all later ones. */
 static void reserve_without(void)
 {
 	uint64_t begun_ns = fp_clock_ns();
@@ -315,8 +319,10 @@ static void a_child_resumes_as_anybody(void **state)
 	check_nodes_empty();
 }
 
-/* What nobody holds any more of a parent that is gone is not kept for the rest of the child's
- * life. */
+/*
+ * A child lives on after its parent. Slots of the parent that nobody needs any more are freed
+ * meanwhile.
+ */
 static void an_inherited_lease_goes_back_when_it_is_empty(void **state)
 {
 	for (unsigned way = 0; way < 2; way++, reset(NULL)) {
@@ -394,7 +400,7 @@ static void a_grandchild_adopts_from_who_has_a_session(void **state)
 		_exit(0);
 	}
 	fake_break(0, FAKE_CUT);
-	check(page_holds(0)); /* resumed: what was its identity is no more */
+	check(page_holds(0)); /* resumed: its old identity is void */
 	reach(&go);
 	await(pid, 0);
 	assert_int_equal(fake_nodes[0].n_adoptions, 2);
@@ -434,7 +440,7 @@ static void an_heir_that_ended_counts_no_more(void **state)
 		check_all();
 		reach(&done);
 		wait_for(&go);
-		check_all(); /* what the first has left for good */
+		check_all(); /* slots that the first process has let go for good */
 		end();
 		_exit(0);
 	}
@@ -513,7 +519,7 @@ static bool is_whole(const struct fp_session_identity *identity)
 	       memcmp(identity->token, whole.token, sizeof(whole.token)) == 0;
 }
 
-/* The writer is killed between any two stores: what was valid stays so. */
+/* The writer is killed between any two stores: valid pages stay valid. */
 static void an_identity_is_never_torn(void **state)
 {
 	uint64_t rng = test_seed(__func__), last = 0;
@@ -554,8 +560,10 @@ static void an_identity_is_never_torn(void **state)
 	fp_shared_slots_free(map);
 }
 
-/* What a child has let go of while it had a child of its own is its parent's again once that has
- * ended. */
+/*
+ * A child lets go of slots while it has a child of its own. They are its parent's again once that
+ * child has ended.
+ */
 static void a_closed_lease_does_not_keep_its_slots_from_their_owner(void **state)
 {
 	struct point freed = point_new(), go = point_new(), live = point_new();
@@ -609,8 +617,10 @@ static void session_ends(void)
 	pthread_mutex_unlock(&node->control);
 }
 
-/* Whoever adds leases may wait for the reconnect thread, which waits neither for him nor for
- * itself. */
+/*
+ * A thread that adds leases may wait for the reconnect thread. That thread waits neither for it nor
+ * for itself.
+ */
 static void the_tender_waits_for_nobody_who_waits_for_it(void **state)
 {
 	uint64_t begun_ns = fp_clock_ns();
@@ -637,7 +647,7 @@ static void the_tender_waits_for_nobody_who_waits_for_it(void **state)
 static void each_session_that_ends_is_waited_for(void **state)
 {
 	begin(1, 1);
-	atomic_store(&me.store->adoption_until_ns, 1); /* of one who came late in the outage before */
+	atomic_store(&me.store->adoption_until_ns, 1); /* of a request that came late in the outage before */
 	session_ends();
 	check(fp_store_adopts(me.store, FP_NSEC_PER_MSEC));
 	adopt();

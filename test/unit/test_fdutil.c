@@ -1,7 +1,7 @@
 /*
- * Numbers of descriptors: a program that closes and replaces whatever is not listed, and threads
- * that open and close what is, keep what is theirs, though the kernel hands out the lowest number
- * first.
+ * Numbers of descriptors. One program closes and replaces all numbers that are not listed; threads
+ * open and close listed ones. Both keep their own, though the kernel hands out the lowest free
+ * number.
  */
 #include <setjmp.h>
 #include <stdarg.h>

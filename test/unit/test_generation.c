@@ -1,7 +1,7 @@
 /*
- * Forks that share slots, over fake nodes and with real processes: each sees the bytes of its fork,
- * whoever writes, frees, ends or is killed; no shared slot is written or handed out; all come back
- * in the end.
+ * Forks that share slots, over fake nodes and with real processes. Each process sees the bytes of
+ * its fork, whichever process writes, frees, ends or is killed. No shared slot is written or handed
+ * out. All slots come back in the end.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,7 +18,7 @@
 /* Each test runs over requests, and over load and store. */
 #define EACH_WAY(way) for (unsigned way = 0; way < 2; way++, reset(NULL))
 
-/* ---- who lets go first ---- */
+/* ---- which process lets go first ---- */
 
 static void the_child_sees_the_fork_and_the_parent_goes_on(void **state)
 {
@@ -49,7 +49,7 @@ static void the_child_sees_the_fork_and_the_parent_goes_on(void **state)
 		reach(&written);
 		wait_for(&checked);
 		check_all();
-		assert_int_equal(used_after_sweep(), N_PAGES); /* the child lives, but let go of all */
+		assert_int_equal(used_after_sweep(), N_PAGES); /* the child lives, but has no slots left */
 		kill_and_await(pid);
 		assert_int_equal(used_after_sweep(), N_PAGES);
 		point_end(&written);
@@ -90,7 +90,7 @@ static void a_slot_is_free_when_both_have_left_it(void **state)
 		wait_for(&done);
 		assert_int_equal(used_after_sweep(), N_PAGES - 40);
 		for (unsigned i = 40; i < 60; i++)
-			page_free(i); /* the child does not let go of these: it ends */
+			page_free(i); /* the child ends without letting go of these */
 		assert_int_equal(used_after_sweep(), N_PAGES - 40);
 		reach(&go);
 		await(pid, 0);
@@ -315,7 +315,7 @@ static void a_grandchild_keeps_what_its_parent_left(void **state)
 	}
 }
 
-/* Once it has no children any more, it gives up what it let go of while it had. */
+/* A process that had children gives up its own old slots once it has none any more. */
 static void a_child_that_forked_lets_go_in_the_end(void **state)
 {
 	EACH_WAY(way)
@@ -361,8 +361,9 @@ static void a_child_that_forked_lets_go_in_the_end(void **state)
 	}
 }
 
-/* What the parent had let go of before a fork the child never had: that it lives keeps nothing of
- * it. */
+/*
+ * Slots that the parent let go of before a fork are not the child's: its life does not keep them.
+ */
 static void a_later_child_holds_nothing_of_an_earlier_ones(void **state)
 {
 	pid_t first, second;

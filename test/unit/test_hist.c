@@ -220,7 +220,7 @@ static void *record_many(void *arg)
 	return NULL;
 }
 
-/* What a reader sees meanwhile agrees with itself and only grows. */
+/* A reader at any time sees counts that agree with each other and only grow. */
 static void read_meanwhile(const struct fp_hist *h)
 {
 	uint64_t before = 0;

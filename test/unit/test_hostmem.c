@@ -66,7 +66,7 @@ static void put(const char *path, const char *text)
 	fputs(text, f);
 }
 
-/* What is left of so many bytes beside the node's own. */
+/* The rest of so many bytes, after the node's own. */
 static uint64_t offered(uint64_t bytes)
 {
 	bytes -= 16 * MIB;
@@ -140,8 +140,10 @@ static void test_v2(void **state)
 	expect(offered(64 * MIB), "system.slice/memory.max is 128.0 MiB");
 }
 
-/* A container sees its own group on top of the mount, or the whole path of one that is mounted
- * elsewhere. */
+/*
+ * A container sees its own group at the top of the mount, or its whole path in a mount from
+ * elsewhere.
+ */
 static void test_container(void **state)
 {
 	put_machine();

@@ -1,6 +1,6 @@
 /*
- * The inbox: however a stream is cut into pieces, the same frames come out; what a node must not
- * take, it refuses.
+ * The inbox: the same frames come out however the stream is cut into pieces, and invalid ones are
+ * refused.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -123,7 +123,7 @@ static void test_refused(void **state)
 	assert_int_equal(feed_header(FP_WIRE_WRITE, FP_WIRE_MAX_PAYLOAD, 1), 0);
 }
 
-/* Random bytes never make it write beyond its head, nor stand still. */
+/* Random bytes never make it write beyond its head, nor stop. */
 static void test_random_bytes(void **state)
 {
 	uint64_t rng = test_seed(__func__);

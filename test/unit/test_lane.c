@@ -1,6 +1,6 @@
 /*
- * Lanes over fake nodes: gathering, and the law that every page comes back exactly once, whatever
- * happens to its node.
+ * Lanes over fake nodes: they gather requests, and every page comes back exactly once, whatever its
+ * node does.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -199,7 +199,7 @@ static bool is_gap(struct model *m, uint32_t at, uint32_t n, uint32_t align, uin
 	return (at + base) % align == 0 && all(m, at, at + n, false);
 }
 
-/* The first gap from a place on, and only a gap: what a search page by page finds. */
+/* The first gap from an address on, compared with a search page by page. */
 static void find(struct model *m)
 {
 	uint32_t n = 1 + below(m, 12), align = 1u << below(m, 5), base = below(m, 64), found = UINT32_MAX,

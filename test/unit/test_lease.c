@@ -191,7 +191,7 @@ static void test_ended_while_being_made(void **state)
 	assert_int_equal(t.last_status, -ECANCELED);
 	assert_int_equal(t.items[1]->used_bytes, 0);
 
-	/* also one that could not be made */
+	/* also a lease that could not be made */
 	set_backing(FP_BACKING_HUGETLB);
 	missing.size_bytes = 4096;
 	assert_int_equal(fp_node_session_open(&sessions, t.client, "a", "here", &session), 0);
@@ -222,7 +222,7 @@ static void test_tokens(void **state)
 	assert_memory_equal(a->token, second, sizeof(second));
 	fp_node_session_confirm(a);
 	assert_null(fp_node_session_find_resumable(&sessions, a->id, first));
-	memset(first, 0, sizeof(first)); /* what is left of it is no token */
+	memset(first, 0, sizeof(first)); /* its old token is no token any more */
 	assert_null(fp_node_session_find_resumable(&sessions, a->id, first));
 	assert_int_equal(fp_node_session_renew(a), 0);
 	assert_memory_not_equal(a->token, second, sizeof(second));

@@ -1,6 +1,4 @@
-/*
- * Addresses to listen on: what is one, and which of them only this machine can reach.
- */
+/* Addresses to listen on: which are valid, and which only this machine can reach. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -222,7 +222,7 @@ static void random_families_lose_no_byte_and_no_slot(void **state)
 #define CROWD_NS    (200 * FP_NSEC_PER_MSEC)
 
 static struct {
-	pthread_rwlock_t running; /* held by who takes, frees and writes slots; a fork holds it alone */
+	pthread_rwlock_t running; /* held to take, free and write slots; a fork holds it alone */
 	_Atomic bool stop;
 	_Atomic unsigned n_bad;
 	uint64_t seed;
@@ -272,8 +272,10 @@ static void *member(void *arg)
 	return NULL;
 }
 
-/* The child looks for a while whether what it inherited stays as it was, letting go of it piece by
- * piece. */
+/*
+ * The child checks for a while that its inherited slots stay the same, and lets go of them piece by
+ * piece.
+ */
 static void watch(uint64_t seed)
 {
 	unsigned n_pages = 0;

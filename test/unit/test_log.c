@@ -45,7 +45,7 @@ static int restore_stderr(void **state)
 	return 0;
 }
 
-/* What was logged since the last look. */
+/* The lines logged since the last look. */
 static const char *logged(void)
 {
 	static char text[4096];
@@ -109,8 +109,9 @@ static void errno_is_kept(void **state)
 	assert_int_equal(errno, EPIPE);
 }
 
-/* Every length around the limit: all that fits stays, what does not is marked, and there is always
- * one line.
+/*
+ * Every length around the limit: a line that fits is whole, a longer one is cut and marked, and it
+ * is one line.
  */
 static void long_lines_are_cut(void **state)
 {
@@ -158,7 +159,7 @@ static void an_event_is_one_line(void **state)
 	assert_string_equal(logged(), "unit: conn: peer says 'a farpaged: pool: all is well [2J  '\n");
 }
 
-/* A process that shall end does not wait for who reads its pipe. */
+/* A process that is to end does not wait for the reader of its pipe. */
 static void a_full_pipe_keeps_nobody(void **state)
 {
 	int fds[2];

@@ -1,6 +1,6 @@
 /*
- * How often the resolver is asked for a node's name: what is kept, and when it is looked up again.
- * The resolver is ours.
+ * How often the resolver is asked for a node's name: which answers are kept, and when the name is
+ * looked up again. The test plays the resolver.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -132,7 +132,7 @@ static void a_name_that_has_moved_is_found(void **state)
 	close(fd);
 }
 
-/* Only who says so waits for the resolver: nobody else, however often a node has failed. */
+/* Only fp_names_refresh waits for the resolver, however often a node has failed. */
 static void only_a_refresh_looks_up_again(void **state)
 {
 	struct fp_addresses addresses;
@@ -148,7 +148,7 @@ static void only_a_refresh_looks_up_again(void **state)
 	assert_int_equal(resolver.n_asked, 2);
 }
 
-/* The resolver is away together with the node: what was known is tried on. */
+/* The resolver fails together with the node: the old addresses are tried again. */
 static void a_silent_resolver_takes_nothing_away(void **state)
 {
 	struct sockaddr_in address;

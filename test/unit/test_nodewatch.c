@@ -1,6 +1,4 @@
-/*
- * What is said of a node that is cut off, back, lost, or flaps. Room: test/unit.
- */
+/* The messages about a node that is cut off, back, lost, or flapping. Room: test/unit. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 /*
- * The outbox: however little the kernel takes at a time, the same bytes leave in order; what an
- * answer holds is let go when it is sent; a descriptor goes with the first byte of its own answer.
+ * The outbox: the bytes leave in order, however few the kernel takes at a time. An answer releases
+ * its lease when it is sent. A descriptor goes with the first byte of its answer.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -130,7 +130,9 @@ static void test_descriptor_goes_first_and_alone(void **state)
 	assert_null(outbox.first);
 }
 
-/* What could not be passed is answered as refused, and the client does not have it. */
+/*
+ * A descriptor that could not be passed: the answer is a refusal, and the client does not have it.
+ */
 static void test_refuse(void **state)
 {
 	struct fp_node_memory memory = {.size_bytes = 4096, .n_holders = 1};

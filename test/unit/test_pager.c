@@ -24,9 +24,9 @@
 enum mapping { ABSENT, PROTECTED, WRITABLE, POISONED };
 enum { NONE = 0xff };
 
-/* What a program thread is doing. */
+/* The step of a program thread. */
 enum app { RUNS, WAITS_MISSING_READ, WAITS_MISSING_WRITE, WAITS_WP, BUS };
-/* What an agent thread has to do next. */
+/* The next step of an agent thread. */
 enum work {
 	IDLE,
 	DO_ZERO,
@@ -54,15 +54,15 @@ enum work {
 
 struct world {
 	uint64_t word;
-	uint8_t mapping, bytes; /* kernel: is it there, what does it hold */
-	uint8_t slot, stage;    /* what the slot and the stage hold */
+	uint8_t mapping, bytes; /* kernel: whether the page is there, and its contents */
+	uint8_t slot, stage;    /* contents of the slot and of the stage */
 	uint8_t truth;          /* the version that the program must read */
 	uint8_t writes;         /* made so far */
 	uint8_t app[2];
 	uint8_t message[2]; /* the thread's fault message is unread */
 	uint8_t fault, evictor, layout, reviver;
 	uint8_t fault_rw;     /* the install under way is writable */
-	uint8_t old_resident; /* layout: what it claimed */
+	uint8_t old_resident; /* layout: the word that it claimed */
 	uint8_t discards;
 	uint8_t lost; /* the node is away: it has the slot's bytes still */
 	uint8_t revivals;
@@ -302,8 +302,10 @@ static void drop_original(struct world *w)
 	w->copied = 0;
 }
 
-/* What was moved is put back in a further step; what was copied is in place, and its protection is
- * lifted. */
+/*
+ * A moved page is put back in a further step. A copied one is in place, and its protection is
+ * lifted.
+ */
 static void not_written(struct world *w)
 {
 	w->evictor = PUT_BACK_DIRTY;
@@ -437,7 +439,7 @@ static void layout_step(const struct world *from)
 	visit(&w);
 }
 
-/* The node is back: what was lost can be had again, and whoever had a SIGBUS may touch it again. */
+/* The node is back: lost pages can be fetched again, also by a thread that had a SIGBUS. */
 static void reviver_step(const struct world *from)
 {
 	struct world w = copy(from);
@@ -573,7 +575,9 @@ static void test_write_prediction(void **state)
 	assert_int_equal(fp_page_slot(word), 7);
 }
 
-/* A locked page is nobody's victim, in whatever way it came; unlocked, it is in the queue again. */
+/*
+ * A locked page is never a victim, whichever way it came. Once unlocked, it is in the queue again.
+ */
 static void test_locked(void **state)
 {
 	const uint64_t locked = FP_PAGE_LOCKED, remote = fp_page_with_slot(FP_PAGE_REMOTE, 5);
@@ -595,8 +599,10 @@ static void test_locked(void **state)
 	assert_int_equal(fp_pager_step(s.word, FP_EV_EVICT).action, FP_ACT_DROP);
 }
 
-/* What has another copy, or stays where it is, is not adopted; what was and is not there is
- * ZERO. */
+/*
+ * A page that has another copy, or stays in its place, is not adopted. A page that is not there is
+ * ZERO.
+ */
 static void test_adoption(void **state)
 {
 	const uint64_t dirty = FP_PAGE_RESIDENT | FP_PAGE_DIRTY | FP_PAGE_QUEUED;

@@ -151,7 +151,7 @@ static bool caller_step(struct fp_pin_table *table, struct model *m)
 		m->caller = CALLER_CALLS;
 		return true;
 	case CALLER_CALLS:
-		assert_true(m->present); /* what all this is for */
+		assert_true(m->present); /* the purpose of all this */
 		fp_pin_clear(table, m->place, 1);
 		m->caller = CALLER_DONE;
 		return true;
@@ -219,13 +219,13 @@ static void test_every_interleaving(void **state)
 static struct {
 	struct fp_pin_table *table;
 	_Atomic uint64_t words[PAGES];
-	_Atomic bool present[PAGES]; /* what the kernel would find */
+	_Atomic bool present[PAGES]; /* the bytes that the kernel would see */
 	uint64_t seed;
 	_Atomic bool stop;
 	_Atomic unsigned broken, refused, taken;
 } arena;
 
-/* As the agent does: waits for who owns the page, brings it back if it is away. */
+/* As the agent does: waits for the owner of the page, and brings it back if it is away. */
 static void bring(uint32_t page)
 {
 	for (;;) {

@@ -1,7 +1,4 @@
-/*
- * Pools: what a chunk is, that it comes back as zeros, and that a preallocated pool keeps what it
- * has.
- */
+/* Pools: chunks come back as zeros, and a preallocated pool keeps its memory. */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -110,8 +107,10 @@ static void test_memfd_is_sealed(void **state)
 	fp_pool_close(pool);
 }
 
-/* A client has it in a descriptor, then in a mapping. What it maps stays its own when the node
- * stops: some of it may be the only copy. */
+/*
+ * A client has it as a descriptor, then as a mapping. Its mapping stays its own when the node
+ * stops: it may be the only copy.
+ */
 static void test_passed(void **state)
 {
 	for (unsigned i = 0; i < 4; i++) {
@@ -142,7 +141,7 @@ static void test_passed(void **state)
 	}
 }
 
-/* What the host could not give when a chunk came back is asked for again later. */
+/* Memory that the host could not give for a returned chunk is asked for again later. */
 static void test_reserve_recovers(void **state)
 {
 	struct fp_pool *pool = open_pool(&kinds[3]);
@@ -162,8 +161,10 @@ static void test_reserve_recovers(void **state)
 	fp_pool_close(pool);
 }
 
-/* Two that are made at once and one that is given back: each slice leaves reserve and chunks
- * together the pool. */
+/*
+ * Two chunks are made and one is given back at once: at each slice reserve and chunks together are
+ * the pool.
+ */
 static void test_slices_take_turns(void **state)
 {
 	struct fp_pool_config config = kinds[3];
@@ -209,7 +210,7 @@ static unsigned slices(struct fp_pool *pool)
 	return n;
 }
 
-/* Neither for one that is being made, nor for one that is being given back. */
+/* Neither for a chunk that is being made, nor for one that is being given back. */
 static void test_small_does_not_wait_for_large(void **state)
 {
 	struct fp_pool_config config = kinds[3];
@@ -253,7 +254,7 @@ static uint64_t resident_bytes(void)
 	return pages * 4096;
 }
 
-/* What this process has mapped, and the reserve. */
+/* The mappings of this process, and the reserve. */
 static uint64_t held_bytes(const struct fp_pool *pool)
 {
 	struct stat reserve;
@@ -288,7 +289,7 @@ static void test_preallocated_stays_resident(void **state)
 }
 
 static struct {
-	int file, watched; /* -1: none are to be had here */
+	int file, watched; /* -1: this machine has none */
 	pid_t restorer;
 } huge = {.file = -1};
 

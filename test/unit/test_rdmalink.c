@@ -159,7 +159,7 @@ static void no_more_reads_than_answered(void **state)
 	assert_int_equal(conn.most_reads, 16);
 }
 
-/* A long request refills what may be outstanding before all of it is back. */
+/* A long request posts further parts before all earlier ones are back. */
 static void reads_stay_in_flight(void **state)
 {
 	struct job *read = job_new(FP_IO_READ, FP_IO_MAX_SEGS, 4096, 0);
@@ -277,7 +277,7 @@ static void out_of_bounds(void **state)
 	}
 }
 
-/* A lease that was adopted is read; a WRITE of it would cost the link, so it is not posted. */
+/* An adopted lease is read. A WRITE to it would break the link, so it is not posted. */
 static void adopted_lease(void **state)
 {
 	struct job *job = job_new(FP_IO_WRITE, 3, 4096, 1), *reading = job_new(FP_IO_READ, 3, 4096, 1);
@@ -326,7 +326,7 @@ static void write_without_confirmation(void **state)
 	job_free(write);
 }
 
-/* A WRITE may be reported before a READ that was posted before it, and says nothing of it. */
+/* A WRITE may be reported before an earlier READ, and says nothing about it. */
 static void write_overtakes_read(void **state)
 {
 	struct job *read = job_new(FP_IO_READ, 1, 4096, 0),
@@ -349,7 +349,9 @@ static void write_overtakes_read(void **state)
 	job_free(write);
 }
 
-/* What soft iWARP answers wrongly is not asked: a few bytes across the end of a page. */
+/*
+ * Soft iWARP answers reads of a few bytes across the end of a page wrongly: they are not asked for.
+ */
 static void small_reads_stop_at_pages(void **state)
 {
 	struct job *read = job_new(FP_IO_READ, 1, 18, 0);

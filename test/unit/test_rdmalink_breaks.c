@@ -1,6 +1,6 @@
 /*
- * A link of rdma that breaks, or is closed: each request comes out once, with its status, and no
- * buffer before the device has let go of it. See rdmalink_rig.h for the device.
+ * A link of rdma that breaks or is closed: each request comes out once, with its status, and no
+ * buffer is free before the device is done with it. See rdmalink_rig.h for the device.
  */
 #include "rdmalink_rig.h"
 
@@ -102,7 +102,7 @@ static void flushed_from_without(void **state)
 	assert_broken(jobs, -1, 0);
 }
 
-/* An overdue io, and with it the link, ends only when the device has let go of the buffers. */
+/* An overdue io, and with it the link, ends only when the device is done with the buffers. */
 static void overdue(void **state)
 {
 	struct job *jobs[6];
@@ -110,7 +110,7 @@ static void overdue(void **state)
 
 	submit_some(jobs, 4096);
 	run_first(jobs);
-	jobs[0] = job_new(FP_IO_READ, FP_IO_MAX_SEGS, 4096, POISON); /* most of it waits */
+	jobs[0] = job_new(FP_IO_READ, FP_IO_MAX_SEGS, 4096, POISON); /* most requests wait */
 	jobs[0]->io.deadline_ns = fp_clock_ns() + 5 * FP_NSEC_PER_MSEC;
 	submit(jobs[0]);
 	conn.swallows = true;

@@ -39,8 +39,7 @@ static void test_window_doubles(void **state)
 	}
 }
 
-/* What was not fetched (no room, a page that is here already) is where the next fault is
- * expected. */
+/* Pages that were not fetched (no room, or present already) are expected to fault next. */
 static void test_part_of_a_window(void **state)
 {
 	struct fp_readahead ra = {.max_pages = 32};
@@ -90,7 +89,7 @@ static void test_interleaved_walks(void **state)
 		}
 }
 
-/* One walk too many takes the place of the one that has not moved for longest. */
+/* One stream too many replaces the one that has not moved for longest. */
 static void test_oldest_walk_is_forgotten(void **state)
 {
 	struct fp_readahead ra = {.max_pages = 32};
@@ -102,7 +101,7 @@ static void test_oldest_walk_is_forgotten(void **state)
 	assert_int_equal(fault(&ra, 100001), 0);
 }
 
-/* Who says that he walks need not prove it; nor is he held to it. */
+/* A caller that declares a sequential walk need not prove it, nor keep to it. */
 static void test_sequential(void **state)
 {
 	struct fp_readahead ra = {.max_pages = 32};

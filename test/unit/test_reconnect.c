@@ -1,6 +1,6 @@
 /*
- * Nodes that are cut off, over fake transports: what waits, what is asked again, what is lost, and
- * that nothing is lost while a node comes back in time.
+ * Nodes that are cut off, over fake transports: which requests wait, which are asked again, which
+ * are lost; and that nothing is lost while a node comes back in time.
  */
 #include "reconnect_rig.h"
 
@@ -121,8 +121,10 @@ static void a_link_that_falls_silent_is_taken_away(void **state)
 	bench_close();
 }
 
-/* What is read waits as long as the node may come back, over as many tries as it takes; what is
- * written can go elsewhere, and does not. */
+/*
+ * A read waits as long as the node may come back, over many tries. A write can go elsewhere, so it
+ * does not wait.
+ */
 static void a_read_outlives_its_deadline_and_a_write_does_not(void **state)
 {
 	for (unsigned how = FAKE_CUT; how <= FAKE_FREEZE; how++) {
@@ -139,7 +141,7 @@ static void a_read_outlives_its_deadline_and_a_write_does_not(void **state)
 			assert_int_equal(poll_once(), 0);
 		assert_false(info().spent);
 		assert_true(fp_store_is_blocked(b.store));
-		fp_lane_be_brief(b.lane); /* of those that come from here on */
+		fp_lane_be_brief(b.lane); /* of the requests from here on */
 		start(FP_IO_READ, 8, 1);
 		for (until_ns = fp_clock_ns() + FP_NSEC_PER_MSEC; fp_clock_ns() < until_ns;)
 			assert_int_equal(poll_once(), 0);
@@ -155,7 +157,7 @@ static void a_read_outlives_its_deadline_and_a_write_does_not(void **state)
 		start(FP_IO_WRITE, 0, 4);
 		drain(false);
 		assert_status(0, 4, -ETIMEDOUT);
-		assert_false(info().spent); /* nobody who reads has waited */
+		assert_false(info().spent); /* no reader has waited */
 		bench_close();
 	}
 }
@@ -370,7 +372,7 @@ static void heartbeats_tell_the_round_trip(void **state)
 	bench_close();
 }
 
-/* So many in a row; what says that it broke is not waited for. */
+/* So many in a row. A link that reports its break is not waited for. */
 static void heartbeats_are_missed_as_often_as_chosen(void **state)
 {
 	bench_open();
@@ -454,7 +456,7 @@ static void *tender(void *arg)
 {
 	while (!storm.stop) {
 		uint64_t sleep_ns = fake_tend(b.store);
-		for (unsigned i = 0; i < b.store->n_nodes; i++) /* its own: no storm is too quick for it */
+		for (unsigned i = 0; i < b.store->n_nodes; i++) /* its own: none is too fast for it */
 			b.store->nodes[i].backoff.closed_ns = 0;
 		fp_store_await_work(b.store, 0, FP_MIN(sleep_ns, 5 * FP_NSEC_PER_MSEC));
 	}

@@ -1,6 +1,4 @@
-/*
- * Settings: environment over file over default, and a message for whatever is wrong.
- */
+/* Settings: environment over file over default, and a message for every mistake. */
 #include "settings.h"
 
 #include <errno.h>

@@ -1,6 +1,6 @@
 /*
- * Leases over shm from a node that is played by hand: what a client maps, and what it refuses to
- * map.
+ * Leases over shm from a node that the test plays: which memory a client maps, and which it
+ * refuses.
  */
 #include "transport.h"
 
@@ -47,8 +47,8 @@ struct node {
 	struct fp_session *session; /* the client's */
 	pthread_t thread;
 	bool serving;
-	uint32_t released_id;       /* what the client gave back by RELEASE */
-	struct fp_wire_adopt adopt; /* what it asked to adopt by */
+	uint32_t released_id;       /* leases that the client gave back by RELEASE */
+	struct fp_wire_adopt adopt; /* the identity in its ADOPT */
 	uint64_t adopted;           /* the answer, as on the wire */
 	_Atomic int fd;             /* the client's connection, once it has sent a PING */
 };
@@ -192,7 +192,7 @@ static int setup(void **state)
 	return 0;
 }
 
-/* The client goes, and the node has then seen all that it said. */
+/* The client closes; the node has then seen all its frames. */
 static void end_session(struct node *node)
 {
 	fp_session_close(fp_take_ptr(node->session));
@@ -348,11 +348,11 @@ static void lease_of_a_number_in_use(void **state)
 	assert_int_equal(open_session(node), 0);
 	assert_int_equal(fp_session_lease(node->session, LEASE_BYTES, &lease), 0);
 	assert_int_equal(fp_session_lease(node->session, LEASE_BYTES, &lease), -EPROTO);
-	/* the peer is out of step: nothing more is asked of it */
+	/* the peer is out of step: it is asked nothing more */
 	assert_int_equal(fp_session_lease(node->session, LEASE_BYTES, &lease), -EPROTO);
 }
 
-/* What is read-only was adopted, not granted. */
+/* A read-only lease was adopted, not granted. */
 static void lease_that_is_read_only(void **state)
 {
 	struct node *node = *state;
@@ -394,7 +394,7 @@ static void adoption_of_nonsense(void **state)
 	node->adopted = 1ull << 32; /* reserved */
 	assert_int_equal(open_session(node), 0);
 	assert_int_equal(fp_session_adopt(node->session, &parent, NULL), -EPROTO);
-	/* the peer is out of step: nothing more is asked of it */
+	/* the peer is out of step: it is asked nothing more */
 	assert_int_equal(fp_session_lease(node->session, LEASE_BYTES, &lease), -EPROTO);
 	assert_int_equal(fp_session_release(node->session, 1), -EPROTO);
 }

@@ -218,7 +218,7 @@ static void threads_never_share_a_slot(void **state)
 	fp_slots_free(crowd.slots);
 }
 
-/* Whose lease is closed, its slots are nobody's to take; one that is in use keeps it from that. */
+/* A lease is closed: nobody may take its slots. A slot that is in use keeps the lease open. */
 static void closes_when_nothing_is_in_use(void **state)
 {
 	for (uint32_t n_pages = 1; n_pages <= 200; n_pages++) {

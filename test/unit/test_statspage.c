@@ -1,6 +1,4 @@
-/*
- * The stats page as a file: what a reader finds, and what it refuses.
- */
+/* The stats page as a file: what a reader sees, and which files it refuses. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -111,8 +109,7 @@ static void a_reader_sees_what_is_counted(void **state)
 	fp_statspage_close(NULL);
 }
 
-/* In a child: without the signal that ends who writes past the limit, and nothing is left
- * behind. */
+/* In a child that ignores SIGXFSZ: no file is left behind. */
 static int create_past_limit(void)
 {
 	const struct rlimit limit = {.rlim_cur = sizeof(struct fp_statspage) - 1, .rlim_max = RLIM_INFINITY};
@@ -185,7 +182,7 @@ static void creating_is_atomic(void **state)
 	assert_int_equal(status, 0);
 }
 
-/* What the kernel does when this process calls nr from now on. */
+/* From now on the system call nr gives this error. */
 static void meet(uint32_t nr, uint32_t action)
 {
 	struct sock_filter filter[] = {
@@ -275,7 +272,7 @@ static void every_truncation_is_refused(void **state)
 	}
 }
 
-/* Between two looks of a reader. What it has copied stays readable. */
+/* Between two looks of a reader: its copy stays readable. */
 static void a_page_that_is_cut_short_harms_no_reader(void **state)
 {
 	struct fp_statsview *view = NULL;

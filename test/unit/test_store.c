@@ -234,7 +234,7 @@ static void a_slot_freed_in_a_full_store_is_found_at_once(void **state)
 	fp_store_close(store);
 }
 
-/* What the nodes that still answer have lent. */
+/* The leased bytes of the nodes that still answer. */
 static uint64_t leased_bytes(void)
 {
 	uint64_t sum = 0;
@@ -244,7 +244,7 @@ static uint64_t leased_bytes(void)
 	return sum;
 }
 
-/* What a program does at its start, until something fails. */
+/* The start of a program, step by step, until one fails. */
 static int open_and_reserve(void)
 {
 	struct fp_store *store = NULL;

@@ -1,7 +1,6 @@
 /*
- * A tcp link against a peer that is played by hand: answers late, out of order, in pieces, wrong,
- * or not at all. The handshakes are served by a helper thread; after that each test holds both ends
- * itself.
+ * A tcp link against a peer that the test plays: its answers are late, out of order, in pieces,
+ * wrong, or missing. A helper thread serves the handshakes; after that each test has both ends.
  */
 #include "transport.h"
 
@@ -277,7 +276,7 @@ static void answers_out_of_order(void **state)
 		job_free(jobs[i]);
 }
 
-/* What was read ahead and not handed out yet is nothing that the socket would tell of. */
+/* Bytes that were read ahead and not handed out: poll on the socket does not report them. */
 static void answer_read_ahead(void **state)
 {
 	struct rig *rig = *state;

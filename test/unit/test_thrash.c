@@ -82,11 +82,13 @@ static void run_thread(struct sim *s, uint32_t thread)
 		}
 	s->unfinished -= ++t->done == OPERATIONS;
 	next_instruction(s, thread);
-	push(&s->ready, thread); /* goes on for ever: it is in the way of those that are not through */
+	push(&s->ready, thread); /* goes on for ever, and so keeps pages from the others */
 }
 
-/* What the budget leaves while pages are on their way out: two margins are kept free, four batches
- * leave. */
+/*
+ * Tokens that are left while pages are on their way out: two margins are kept free, four batches
+ * leave.
+ */
 static uint32_t capacity(const struct sim *s)
 {
 	uint32_t margin = FP_MAX(s->budget / 16, 1u);
@@ -118,7 +120,7 @@ static bool serves_next(struct sim *s)
 	return s->ordered || test_random(&s->rng) % 2;
 }
 
-/* Until each thread is through, or so many faults were in vain. */
+/* Until each thread is through, or too many faults made no progress. */
 static void simulate(struct sim *s, uint32_t faults_max)
 {
 	s->unfinished = s->n_threads;
@@ -132,7 +134,7 @@ static void simulate(struct sim *s, uint32_t faults_max)
 		if (serves_next(s))
 			serve_one(s);
 		else
-			while (n--) /* a round: whoever has run waits for the next */
+			while (n--) /* a round: a thread that has run waits for the next */
 				run_thread(s, pop(&s->ready));
 	}
 }
@@ -182,7 +184,9 @@ static void check_progress(uint32_t n_threads, uint32_t budget, bool shared, boo
 		              ordered);
 	assert_int_equal(s->unfinished, 0);
 	assert_true(s->need <= FP_THRASH_NEED * n_threads);
-	/* what thrash.h promises: one fault in four is new, and four new ones are an instruction */
+	/*
+	 * the promise of thrash.h: one fault in four is new, and four new ones are an instruction
+	 */
 	assert_true(s->faults <= 16 * (all_done(s) + n_threads) + 64 * FP_THRASH_WINDOW);
 	free(s);
 }

@@ -1,6 +1,6 @@
 /*
- * Turns: every client gets the same, whatever its connections; who wants little never waits; and
- * nobody who waits is forgotten.
+ * Turns: every client gets the same share, whatever its connections. A client with little work
+ * never waits, and no waiting one is forgotten.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -115,7 +115,10 @@ static void who_wants_little_goes_at_once(void **state)
 	}
 }
 
-/* A turn is short: who wants little waits for few rounds, also beside others of his own client. */
+/*
+ * Turns are short: a connection with little work waits for few rounds, also beside others of its
+ * client.
+ */
 static void a_turn_is_short(void **state)
 {
 	struct fp_turn_client client = {0};

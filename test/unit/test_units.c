@@ -1,5 +1,5 @@
 /*
- * Sizes and times: what people write, what they must not, and that what we print reads back.
+ * Sizes and times: which texts are accepted, which are refused, and that our own output reads back.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -14,7 +14,7 @@
 #include "testrng.h"
 #include "units.h"
 
-#define KEPT 12345u /* what an output holds after a failure */
+#define KEPT 12345u /* the value of an output after a failure */
 
 struct parse_case {
 	const char *text;

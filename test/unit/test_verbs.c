@@ -26,7 +26,7 @@ static struct fp_verbs_device device;
 static struct fp_verbs_domain domain;
 static struct rdma_event_channel events;
 static struct ibv_comp_channel channel;
-static struct rdma_cm_event said[4]; /* what rdma_cm has to say, the next first */
+static struct rdma_cm_event said[4]; /* events that rdma_cm reports, in order */
 static unsigned n_said, n_asked, n_flushed, n_disconnected;
 
 static int get_cm_event(struct rdma_event_channel *from, struct rdma_cm_event **ret_event)
@@ -84,7 +84,7 @@ static void destroy_event_channel(struct rdma_event_channel *closed)
 {
 }
 
-static int registered_for; /* what a device was asked to allow */
+static int registered_for; /* the access that a device was asked to allow */
 
 static struct ibv_mr *reg_mr(struct ibv_pd *pd, void *base, size_t len, int access)
 {
@@ -273,8 +273,9 @@ static void arming_does_not_ask_rdma_cm(void **state)
 	assert_int_equal(fp_verbs_conn_check(&conn), -ECONNRESET);
 }
 
-/* A device that is taken away waits until it was let go of, and perhaps only this connection is
- * told. */
+/*
+ * A device that is taken away waits until nobody uses it, and perhaps only this connection is told.
+ */
 static void closing_hears_of_a_device_that_goes(void **state)
 {
 	struct fp_verbs_conn conn = connected();

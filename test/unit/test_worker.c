@@ -104,7 +104,7 @@ static void test_lines_keep_their_order(void **state)
 	assert_string_equal(order(), ">x1234");
 }
 
-/* With a hundred leases to make, what nobody waits for has every other slice. */
+/* With a hundred leases to make, work that nobody waits for has every other slice. */
 static void test_nobody_starves(void **state)
 {
 	struct fp_worker_line lines[101] = {0};

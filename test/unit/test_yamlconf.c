@@ -1,6 +1,6 @@
 /*
- * The config reader: what it fills in, what it refuses and how it says so, and that no file can
- * upset it.
+ * The configuration reader: the values it fills in, the mistakes it refuses and how it reports
+ * them, and that no file can upset it.
  */
 #include <errno.h>
 #include <setjmp.h>

@@ -23,7 +23,7 @@ static uint64_t clock_ns(void)
 	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
-/* Clock and counter at the same moment: of some tries, the one that was interrupted least. */
+/* Clock and counter at the same moment: the try that was interrupted least. */
 static struct moment look(void)
 {
 	struct moment best = {0};
