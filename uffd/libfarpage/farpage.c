@@ -21,6 +21,7 @@
 #include "local_stack.h"
 #include "rdma_options.h"
 #include "space.h"
+#include "transport.h"
 
 #define READAHEAD_DEFAULT 32u
 #define DEADLINE_MAX_MS   3600000u
@@ -86,8 +87,12 @@ static void fork_parent(void)
 	end_fork(fp_agent_fork_parent);
 }
 
+/* An agent lets go of its parent's devices. Where there is none, they are let go of here: the child
+ * may open a memory of its own. */
 static void fork_child(void)
 {
+	if (!list)
+		fp_transport_forked();
 	end_fork(fp_agent_fork_child);
 }
 
