@@ -68,14 +68,6 @@ static inline int open_stats(void **state)
 	return stats ? 0 : -1;
 }
 
-/* Gauges follow within a tick of the reclaim thread's. A deadline of the test's own ends this
- * otherwise. */
-static inline void wait_until_at_most(const _Atomic uint64_t *gauge, uint64_t value)
-{
-	while (atomic_load(gauge) > value)
-		usleep(1000);
-}
-
 static inline char *map_filled(size_t len, unsigned seed)
 {
 	char *p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

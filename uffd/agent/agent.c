@@ -414,13 +414,6 @@ static void tend(void *arg)
 	fp_inline_tend(atomic_load(&agent->far.inline_servers));
 }
 
-static bool follow_events(void *arg)
-{
-	struct fp_agent *agent = arg;
-
-	return fp_space_try_follow(&agent->space);
-}
-
 int fp_agent_start_threads(struct fp_agent *agent, struct fp_agent_error *error)
 {
 	struct fp_reclaim_options reclaim = {
@@ -428,7 +421,6 @@ int fp_agent_start_threads(struct fp_agent *agent, struct fp_agent_error *error)
 	    .stage = agent->far.base,
 	    .affinity = &agent->affinity,
 	    .tend = tend,
-	    .follow = follow_events,
 	    .arg = agent,
 	};
 	struct fp_fault_options fault = {
@@ -447,7 +439,6 @@ int fp_agent_start_threads(struct fp_agent *agent, struct fp_agent_error *error)
 	atomic_store(&agent->far.stats->far_end,
 	             (uintptr_t)agent->far.base + (agent->far.n_pages << FP_PAGE_SHIFT));
 	fp_budget_show_peak(&agent->far.budget, &agent->far.stats->resident_peak_bytes);
-	fp_events_renew(&agent->far);
 	r = fp_reclaim_start(&reclaim, &agent->reclaim);
 	if (r < 0)
 		return fail_threads(error, r);
@@ -466,8 +457,6 @@ static int reserve_memory(struct fp_agent *agent)
 	uint64_t bytes = agent->options.local_bytes ? agent->options.local_bytes : PERCENT_FLOOR_BYTES;
 	int r = fp_far_reserve(&agent->far);
 
-	if (r == 0)
-		r = fp_events_init(&agent->far, FP_FAR_OWN_PAGES);
 	if (r == 0)
 		r = fp_budget_init(&agent->far.budget, bytes >> FP_PAGE_SHIFT);
 	if (r == 0)
@@ -653,7 +642,6 @@ void fp_agent_stop(struct fp_agent *agent)
 	fp_budget_done(&agent->far.budget);
 	fp_agent_close_kernel(agent);
 	fp_pin_table_done(&agent->far.pins);
-	fp_events_done(&agent->far);
 	fp_far_unreserve(&agent->far);
 	free_options(&agent->options);
 	fp_agent_leave_local(agent);

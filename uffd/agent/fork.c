@@ -218,7 +218,7 @@ void fp_agent_fork_quiet(struct fp_agent *agent)
 void fp_agent_fork_prepare(struct fp_agent *agent)
 {
 	fp_affinity_release(&agent->affinity);
-	fp_space_lock_anyway(&agent->space);
+	fp_space_lock(&agent->space);
 	touch_streams(agent);
 	touch_environment(agent);
 	atomic_store(&agent->far.forked, true);

@@ -29,7 +29,6 @@
  * emulators, which take all of them. */
 #define LOW_START            (4ull << 30)
 #define LOW_START_OVER_BREAK (32ull << 30)
-#define GAP_BYTES            (8ull << 40)
 #define CHUNKS(pages)        ((pages) >> FP_CHUNK_SHIFT)
 #define FOR_EVER             UINT64_MAX
 
@@ -98,30 +97,13 @@ static uint32_t random_origin(uint64_t n_pages)
 	return (uint32_t)(n_pages / 2 + number % (CHUNKS(n_pages) / 4) * (1u << FP_CHUNK_SHIFT));
 }
 
-/*
- * The kernel looks for free addresses from one end of its part of the address space. So the range
- * leaves some free at that end. Otherwise a thread's stack or a library would first get memory that
- * a bare call unmapped in the range.
- */
-static void *reserve_high(uint64_t bytes)
-{
-	char *first = reserve(NULL, bytes, PROT_NONE), *lower;
-
-	if (!first || (uintptr_t)first < GAP_BYTES)
-		return first;
-	lower = reserve(first - GAP_BYTES, bytes, PROT_NONE); /* a hint: it may come to lie elsewhere */
-	if (lower)
-		release(lower > first ? lower : first, bytes);
-	return lower && lower < first ? lower : first;
-}
-
 static void reserve_range(struct fp_far *far, uint64_t bytes)
 {
 	end_merging();
 	far->base = far->low ? reserve_low(bytes) : NULL;
 	far->origin = far->base ? random_origin(far->n_pages) : 0;
 	if (!far->base)
-		far->base = reserve_high(bytes);
+		far->base = reserve(NULL, bytes, PROT_NONE);
 }
 
 static bool reserve_all(struct fp_far *far, uint64_t bytes)
@@ -231,16 +213,46 @@ void fp_far_check_family(const struct fp_far *far)
 		                       "program's memory local (--heap none)");
 }
 
-/* ---- while the layout changes ---- */
+/* ---- bare calls ---- */
+
+void fp_far_refuse_bare_call(const char *call, const void *addr)
+{
+	fp_end_refused(
+	    "pager",
+	    "a bare system call (%s) changed far memory at %p, past the C library: what is remote "
+	    "of it can't follow, and the process ends here rather than read wrong bytes. Use the C "
+	    "library's call, or keep that memory local (--heap none, FARPAGE_MIN_MAPPING or a rule)",
+	    call, addr);
+}
+
+int fp_far_read(struct fp_far *far, struct fp_uffd_fault *ret_faults, unsigned max)
+{
+	int n = fp_uffd_read(&far->uffd, ret_faults, max);
+
+	for (int i = 0; i < n; i++)
+		if (ret_faults[i].changed_by)
+			/* NOLINTNEXTLINE(performance-no-int-to-ptr) */
+			fp_far_refuse_bare_call(ret_faults[i].changed_by,
+			                        (void *)(uintptr_t)ret_faults[i].addr);
+	return n;
+}
+
+/* The event tells of which call. If another thread reads it, that one ends the process. */
+void fp_far_check_bare_calls(struct fp_far *far)
+{
+	struct fp_uffd_fault messages[FP_UFFD_READ_MAX];
+
+	while (fp_uffd_is_changing(&far->uffd))
+		if (fp_far_read(far, messages, FP_UFFD_READ_MAX) <= 0)
+			sched_yield();
+}
 
 bool fp_far_may_pass(struct fp_far *far, ssize_t error, uint64_t until_ns)
 {
-	if (error == -EAGAIN)
-		fp_events_wait(far);
-	else if (error == -ENOMEM)
-		sched_yield();
-	else
+	if (error != -EAGAIN && error != -ENOMEM)
 		return false;
+	fp_far_check_bare_calls(far);
+	sched_yield();
 	return fp_clock_ns() < until_ns;
 }
 
@@ -320,8 +332,7 @@ static void say_refused(const struct fp_far *far, uint32_t page, int error)
 		       (void *)fp_far_addr(far, page), fp_strerror(error, why, sizeof(why)));
 }
 
-/* patience_ns: how long to wait for the kernel while a system call changes the layout, or while it
- * has no memory. */
+/* patience_ns: how long to wait for a kernel that can't take the page at this moment. */
 static unsigned install(struct fp_far *far, uint32_t page, unsigned n, const char *from, bool writable,
                         uint64_t patience_ns)
 {

@@ -11,7 +11,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "events.h"
 #include "evict_queue.h"
 #include "lost.h"
 #include "pin.h"
@@ -48,7 +47,6 @@ struct fp_far {
 	_Atomic uint64_t *touched;       /* one bit per chunk: a page of it may not be ZERO */
 	_Atomic uint32_t *filled_chunks; /* one per chunk: see kernel_filled.h */
 	struct fp_uffd uffd;
-	struct fp_events events;
 	struct fp_store *store;
 	struct fp_statspage *stats;
 	struct fp_budget budget;
@@ -134,25 +132,32 @@ void fp_far_settle(struct fp_far *far, uint32_t page, struct fp_page_step step);
 /*
  * Installs n * 4 KiB from src (local memory, present), writable or write-protected, and so ends the
  * ARRIVING of n pages from page on. Every page ends: installed, found present, or gone (its token
- * is given back). Never blocks longer than the deadline. If a system call changes the layout until
- * then, the remaining pages go back to ZERO or REMOTE and their waiters fault again. Returns how
+ * is given back). Never blocks longer than the deadline. If the kernel takes no page until then,
+ * the remaining pages go back to ZERO or REMOTE and their waiters fault again. Returns how
  * many pages are resident now. Agent threads.
  */
 unsigned fp_far_install(struct fp_far *far, uint32_t page, unsigned n, const void *src, bool writable);
 
 /* The same, writable, for a page whose only copy is src, so that it can't go back. Blocks until the
- * kernel takes it or its mapping is gone: as long as a system call takes to change the layout. */
+ * kernel takes it or its mapping is gone. */
 void fp_far_put_back(struct fp_far *far, uint32_t page, const void *src);
 
 /*
- * True if a step that failed with error may yet work before until_ns: a system call is changing the
- * layout, or the kernel has no memory at this moment. Waits a little. Not in a shared section
- * (events.h).
+ * Reads messages, as fp_uffd_read. A bare call that ended or moved a mapping of the range ends the
+ * process with a message: the agent must not touch by address what the program maps there next.
+ */
+int fp_far_read(struct fp_far *far, struct fp_uffd_fault *ret_faults, unsigned max);
+_Noreturn void fp_far_refuse_bare_call(const char *call, const void *addr);
+/* The same where no messages are wanted. Ends the process only if such a call is under way. */
+void fp_far_check_bare_calls(struct fp_far *far);
+
+/*
+ * True if a step that failed with error may yet work before until_ns: the kernel is busy with the
+ * page, or has no memory at this moment. Waits a little.
  */
 bool fp_far_may_pass(struct fp_far *far, ssize_t error, uint64_t until_ns);
 
-/* Lifts a page's write protection and wakes. Waits while the layout is being changed. 0; -ENOENT:
- * no mapping. */
+/* Lifts a page's write protection and wakes. 0; -ENOENT: no mapping. */
 int fp_far_unprotect(struct fp_far *far, uint32_t page);
 
 /* Counts the nodes that are up (without one, nothing can leave) and those that are cut off and may

@@ -195,32 +195,8 @@ static bool take_tokens(struct fp_far *far, unsigned n)
 	return got == n;
 }
 
-static bool is_hole(const struct fp_far *far, uint32_t page, unsigned n)
-{
-	return fp_presence_has_hole(fp_far_addr(far, page), (size_t)n << FP_PAGE_SHIFT);
-}
-
-/* The kernel did not report a mapping that ended while its registration was being changed. Notes it
- * now. */
-static void note_holes(struct fp_far *far, struct chunk_run run)
-{
-	if (!is_hole(far, run.start, run.end - run.start))
-		return;
-	for (uint32_t p = run.start, end; p < run.end; p = end) {
-		bool hole = is_hole(far, p, 1);
-		struct fp_uffd_fault unmapped = {.change = FP_UFFD_UNMAPPED,
-		                                 .addr = (uintptr_t)fp_far_addr(far, p)};
-
-		for (end = p + 1; end < run.end && is_hole(far, end, 1) == hole;)
-			end++;
-		unmapped.end = (uintptr_t)fp_far_addr(far, end);
-		if (hole)
-			(void)fp_events_note(far, &unmapped);
-	}
-}
-
 /*
- * The kernel fills these pages, and still reports when their mapping ends (events.h). At its limit
+ * The kernel fills these pages, and still reports a bare call that ends their mapping. At its limit
  * of mappings it may stop half-way, with some pages already unregistered and perhaps filled. The
  * run is kernel-filled all the same, and as much of it is registered as possible. A fault there
  * finds a page absent whose word says resident, and fills it.
@@ -233,14 +209,15 @@ static int give_to_kernel(struct fp_far *far, struct chunk_run run)
 
 	if (r < 0 && r != -ENOMEM)
 		return r; /* nothing was done */
-	if (r == 0 && far->uffd.has_events)
+	if (r == 0)
 		r = fp_uffd_register_fills(&far->uffd, addr, len);
 	if (r < 0) {
 		(void)fp_uffd_register(&far->uffd, addr, len);
 		fp_uffd_wake(&far->uffd, addr, len);
 	}
-	if (far->uffd.has_events)
-		note_holes(far, run);
+	/* not reported: a bare munmap between the two */
+	if (fp_presence_has_hole(addr, len))
+		fp_far_refuse_bare_call("munmap", addr);
 	return 0;
 }
 
@@ -288,8 +265,7 @@ static bool take_chunk(_Atomic uint32_t *state, uint32_t *ret_word)
 
 static bool may_begin(const struct fp_far *far, uint32_t page)
 {
-	return far->may_fill && page >= FP_FAR_OWN_PAGES && is_ample(far, page) &&
-	       !fp_events_seen(&far->events);
+	return far->may_fill && page >= FP_FAR_OWN_PAGES && is_ample(far, page);
 }
 
 static void settle_run(struct fp_far *far, struct chunk_run run)
@@ -384,43 +360,6 @@ static void return_absent(struct fp_far *far, struct chunk_run run)
 	fp_budget_leave(&far->budget, tokens);
 }
 
-/*
- * A bare call may be ending these pages' mapping right now, or mapping others there. A page that
- * can't be registered, tried one by one, is unmapped or not ours. Pages registered by mistake are
- * released when the event is followed.
- */
-static int take_from_kernel(struct fp_far *far, struct chunk_run run)
-{
-	uint32_t end = run.end, next = run.start;
-	int r = 0;
-
-	while (next < end && (r == 0 || r == -EINVAL)) {
-		r = fp_uffd_register(&far->uffd, fp_far_addr(far, next),
-		                     (size_t)(run.end - next) << FP_PAGE_SHIFT);
-		if (r == -EINVAL && run.end - next > 1) {
-			run.end = next + (run.end - next) / 2;
-			continue;
-		}
-		next = run.end;
-		run.end = end;
-	}
-	return r == -EINVAL ? 0 : r;
-}
-
-/* Registers the pages of a run, except those that are no longer ours: see events.h. */
-static int take_own(struct fp_far *far, struct chunk_run run)
-{
-	struct chunk_run part = run;
-	int r = 0;
-
-	fp_events_enter(&far->events);
-	for (; r == 0 && fp_events_own_stretch(&far->events, &part.start, &part.end);
-	     part = (struct chunk_run){.start = part.end, .end = run.end})
-		r = take_from_kernel(far, part);
-	fp_events_leave(&far->events);
-	return r;
-}
-
 /* The parts of the run before and behind the held pages. */
 static void return_absent_but(struct fp_far *far, struct chunk_run run, struct chunk_run held)
 {
@@ -436,7 +375,8 @@ static void return_absent_but(struct fp_far *far, struct chunk_run run, struct c
 /* During the registration the kernel lets nobody fill a page. After it, only we can. */
 static int end(struct fp_far *far, _Atomic uint32_t *state, struct chunk_run run, struct chunk_run held)
 {
-	int r = take_own(far, run);
+	int r = fp_uffd_register(&far->uffd, fp_far_addr(far, run.start),
+	                         (size_t)(run.end - run.start) << FP_PAGE_SHIFT);
 
 	if (r == 0)
 		return_absent_but(far, run, held);

@@ -35,9 +35,8 @@ void fp_kernel_filled_open(struct fp_far *far);
 
 /*
  * Called for a fault on page, which was ZERO and which the caller owns as ARRIVING. True: it ended,
- * with its neighbours; waiting threads go on. False: nothing has changed. Always false after the
- * first event (events.h): the kernel reports none while the registration changes. Fault threads;
- * never blocks.
+ * with its neighbours; waiting threads go on. False: nothing has changed. Fault threads; never
+ * blocks.
  */
 bool fp_kernel_filled_begin(struct fp_far *far, const struct fp_layout *layout, uint32_t page);
 
@@ -60,8 +59,8 @@ int fp_kernel_filled_resume(struct fp_far *far, const struct fp_piece *piece, ui
 
 /*
  * Registers the whole chunk of page, which the caller owns. 0, or the kernel's error (-ENOMEM: too
- * many mappings): then nothing has changed, and the page must keep its word. Leaves alone the pages
- * whose mapping a bare call has ended. Agent threads, and the program's in a layout call.
+ * many mappings): then nothing has changed, and the page must keep its word. Agent threads, and the
+ * program's in a layout call.
  */
 int fp_kernel_filled_end(struct fp_far *far, uint32_t page);
 /* The same if the caller owns the pages [start, end) of one chunk: these are not looked at. */

@@ -166,10 +166,7 @@ static void revive(struct fp_far *far, uint32_t page)
 	}
 	if (fp_pager_apply(&far->words[page], FP_EV_REVIVE, &old).action != FP_ACT_CLAIMED)
 		return;
-	fp_events_enter(&far->events);
-	dropped = !fp_events_touch(&far->events, page, page + 1) &&
-	          madvise(fp_far_addr(far, page), FP_PAGE_SIZE, MADV_DONTNEED_LOCKED) == 0;
-	fp_events_leave(&far->events);
+	dropped = madvise(fp_far_addr(far, page), FP_PAGE_SIZE, MADV_DONTNEED_LOCKED) == 0;
 	if (dropped)
 		old = (old & ~FP_PAGE_STATE_MASK) | (fp_page_slot(old) ? FP_PAGE_REMOTE : FP_PAGE_ZERO);
 	else

@@ -60,17 +60,10 @@ static void take_by_protect(struct fp_far *far, struct fp_batch *b, uint32_t pag
 	batch_add(b, page, false);
 }
 
-/* The kernel does not ask whose mapping it moves a page out of: see events.h. */
 static ssize_t move_out(struct fp_far *far, void *dst, uint32_t page, unsigned n)
 {
-	ssize_t r = -EAGAIN;
-
-	fp_events_enter(&far->events);
-	if (!fp_events_touch(&far->events, page, page + n))
-		r = fp_uffd_move(&far->uffd, far->pagemap_fd, dst, fp_far_addr(far, page),
-		                 (size_t)n << FP_PAGE_SHIFT);
-	fp_events_leave(&far->events);
-	return r;
+	return fp_uffd_move(&far->uffd, far->pagemap_fd, dst, fp_far_addr(far, page),
+	                    (size_t)n << FP_PAGE_SHIFT);
 }
 
 /*
@@ -147,12 +140,5 @@ void fp_capture_empty_stage(const struct fp_batch *b)
 
 bool fp_capture_drop_original(struct fp_far *far, const struct fp_leaving *l)
 {
-	bool dropped;
-
-	if (l->moved)
-		return true;
-	fp_events_enter(&far->events);
-	dropped = !fp_events_touch(&far->events, l->page, l->page + 1) && fp_far_drop(far, l->page, 1);
-	fp_events_leave(&far->events);
-	return dropped;
+	return l->moved || fp_far_drop(far, l->page, 1);
 }

@@ -61,7 +61,7 @@ void fp_capture(struct fp_far *far, struct fp_batch *batch, const uint32_t *page
 void fp_capture_refuse(struct fp_far *far, uint32_t page);
 
 /* A copied page's original still stands in place, protected: it goes before its word says that it
- * is away. False: it stays (mlock), or is no page of ours any more. */
+ * is away. False: it stays (mlock). */
 bool fp_capture_drop_original(struct fp_far *far, const struct fp_leaving *leaving);
 
 /* The batch is done with what was moved into its stage. */

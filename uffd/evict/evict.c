@@ -123,20 +123,6 @@ static void spare_pinned(struct fp_evictor *ev)
 	ev->n_takes = put_back(ev->far, ev->takes, ev->n_takes, fp_pin_look(pins, ev->takes, ev->n_takes));
 }
 
-/* In a shared section: pages whose mapping a bare system call ended stay, and are forgotten
- * later. */
-static void spare_unmapped(struct fp_evictor *ev)
-{
-	const struct fp_events *events = &ev->far->events;
-	uint64_t gone = 0;
-
-	if (!fp_events_any(events))
-		return;
-	for (unsigned i = 0; i < ev->n_drops; i++)
-		gone |= (uint64_t)fp_events_touch(events, ev->drops[i], ev->drops[i] + 1) << i;
-	ev->n_drops = put_back(ev->far, ev->drops, ev->n_drops, gone);
-}
-
 static void sort_victim(struct fp_evictor *ev, uint32_t page, enum fp_page_event event)
 {
 	uint64_t old;
@@ -179,8 +165,6 @@ static unsigned drop_clean(struct fp_evictor *ev)
 	unsigned n_runs = 0, left = 0;
 	bool all;
 
-	fp_events_enter(&far->events);
-	spare_unmapped(ev);
 	qsort(ev->drops, ev->n_drops, sizeof(ev->drops[0]), by_number);
 	for (unsigned i = 0, k; i < ev->n_drops; i += k) {
 		k = fp_run_length(ev->drops + i, ev->n_drops - i);
@@ -197,7 +181,6 @@ static unsigned drop_clean(struct fp_evictor *ev)
 			left += dropped;
 		}
 	}
-	fp_events_leave(&far->events);
 	fp_budget_leave(&far->budget, left);
 	ev->n_drops = 0;
 	return left;

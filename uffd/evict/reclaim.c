@@ -50,9 +50,8 @@ struct fp_reclaim {
 	_Atomic bool resting; /* nothing is leaving, and nothing will while far->fork_freeze */
 	struct fp_affinity *affinity;
 	void (*tend)(void *arg);
-	bool (*follow)(void *arg);
 	void *arg;
-	bool reads; /* the userfaultfd: where there is no fault thread, nothing but events comes from it */
+	bool reads;        /* the userfaultfd: without a fault thread, only bare calls send messages */
 	unsigned stuck;    /* tries in a row in which room was wanted and nothing left */
 	uint64_t retry_ns; /* when to try again, if stuck */
 	struct fp_lastthread lastthread;
@@ -241,20 +240,6 @@ static void housekeep(struct fp_reclaim *rc, uint64_t *next_tick_ns)
 	fp_lastthread_look(&rc->lastthread, rc->far->stat_fd, now);
 }
 
-/* ---- system calls past the C library ---- */
-
-static void read_events(struct fp_reclaim *rc)
-{
-	while (rc->reads && fp_events_has_room(rc->far) && fp_uffd_is_changing(&rc->far->uffd))
-		fp_events_pump(rc->far);
-}
-
-static void follow_events(struct fp_reclaim *rc, uint64_t *next_tick_ns)
-{
-	if (fp_events_any(&rc->far->events) && rc->follow(rc->arg))
-		*next_tick_ns = FP_MIN(*next_tick_ns, fp_clock_ns() + FP_NSEC_PER_MSEC);
-}
-
 /* ---- the thread ---- */
 
 static void wait_for_work(struct fp_reclaim *rc, uint64_t until)
@@ -296,12 +281,11 @@ static void *run(void *arg)
 	struct fp_reclaim *rc = arg;
 	uint64_t next_tick_ns = 0;
 
-	if (rc->reads)
-		fp_events_be_reader();
 	fp_affinity_join(rc->affinity);
 	while (!atomic_load(&rc->stopping)) {
 		wait_for_work(rc, next_turn(rc, next_tick_ns));
-		read_events(rc);
+		if (rc->reads)
+			fp_far_check_bare_calls(rc->far);
 		fp_evictor_reap(rc->evictor);
 		rc->tend(rc->arg);
 		fp_lost_report(rc->far);
@@ -311,7 +295,6 @@ static void *run(void *arg)
 		atomic_store(&rc->resting,
 		             atomic_load(&rc->far->fork_freeze) && !fp_evictor_busy(rc->evictor));
 		housekeep(rc, &next_tick_ns);
-		follow_events(rc, &next_tick_ns);
 	}
 	publish(rc);
 	return NULL;
@@ -382,13 +365,12 @@ int fp_reclaim_start(const struct fp_reclaim_options *options, struct fp_reclaim
 		return -ENOMEM;
 	rc->far = options->far;
 	rc->affinity = options->affinity;
-	rc->follow = options->follow;
 	rc->tend = options->tend;
 	rc->arg = options->arg;
 	fp_lost_forget(rc->far); /* a fork's child begins anew */
-	rc->reads = rc->far->uffd.sigbus && rc->far->uffd.has_events;
+	rc->reads = rc->far->uffd.sigbus;
 	pthread_mutex_init(&rc->turn, NULL);
-	r = rc->reads ? fp_uffd_set_nonblock(&rc->far->uffd, true) : 0;
+	r = rc->reads ? fp_uffd_set_nonblock(&rc->far->uffd, true) : 0; /* else poll gives an error */
 	if (r == 0)
 		r = open_path(rc, options->stage);
 	if (r == 0)

@@ -20,7 +20,6 @@ struct fp_reclaim_options {
 	char *stage;                  /* FP_STAGE_PAGES pages of the far range, opened, in no mapping */
 	struct fp_affinity *affinity; /* joined, and looked after; outlives the thread */
 	void (*tend)(void *arg);      /* called in each turn */
-	bool (*follow)(void *arg);    /* called where events.h has something noted; true: again, soon */
 	void *arg;
 };
 

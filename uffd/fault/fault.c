@@ -59,16 +59,10 @@ static void stop_or_abort(struct fp_fault_loop *fl, uint64_t addr)
 		fp_uffd_wake(&fl->server.far->uffd, fl->stop_page, FP_PAGE_SIZE);
 }
 
-/* True once a bare system call changed the layout: see events.h. */
-static bool has_seen_events(const struct fp_fault_loop *fl)
-{
-	return fp_events_seen(&fl->server.far->events);
-}
-
 static int read_messages(struct fp_fault_loop *fl, struct fp_uffd_fault *ret_faults)
 {
 	unsigned max = FP_MIN(may_read(fl), fl->n_full < FULL_READS ? 1u : FP_READ_FAULTS);
-	int n = fp_events_read(fl->server.far, ret_faults, max);
+	int n = fp_far_read(fl->server.far, ret_faults, max);
 
 	fl->n_full = n == (int)max ? fl->n_full + 1 : 0;
 	return n;
@@ -78,9 +72,8 @@ static void serve_message(struct fp_fault_loop *fl, const struct fp_uffd_fault *
 {
 	const struct fp_far *far = fl->server.far;
 
-	/* outside: far memory was moved there, and the process is about to be told */
-	if (fault->change != FP_UFFD_NONE || fault->addr - (uintptr_t)far->base >= far->n_pages
-	                                                                               << FP_PAGE_SHIFT)
+	/* outside: a bare mremap moved far memory there, and its event comes next */
+	if (fault->addr - (uintptr_t)far->base >= far->n_pages << FP_PAGE_SHIFT)
 		return;
 	if (fault->addr <= (uintptr_t)fl->stop_page) {
 		stop_or_abort(fl, fault->addr);
@@ -100,14 +93,6 @@ static void serve_messages(struct fp_fault_loop *fl)
 		serve_message(fl, &faults[i], now);
 }
 
-/* Where reading does not block any more. */
-static void wait_for_message(struct fp_fault_loop *fl)
-{
-	struct pollfd fd = {.fd = fl->server.far->uffd.fd, .events = POLLIN};
-
-	poll(&fd, 1, -1);
-}
-
 static int timeout_ms(uint64_t deadline_ns)
 {
 	uint64_t now = fp_clock_ns();
@@ -115,18 +100,6 @@ static int timeout_ms(uint64_t deadline_ns)
 	if (deadline_ns == UINT64_MAX)
 		return -1;
 	return deadline_ns <= now ? 0 : (int)FP_MIN((deadline_ns - now) / FP_NSEC_PER_MSEC + 1, 1000u);
-}
-
-/*
- * While the layout changes nothing can leave, so there is no room before the change is read; and
- * what the caller has unmapped may be all that was local.
- */
-static void read_changes(struct fp_fault_loop *fl)
-{
-	struct fp_far *far = fl->server.far;
-
-	while (far->events.ring && fp_events_has_room(far) && fp_uffd_is_changing(&far->uffd))
-		fp_events_pump(far);
 }
 
 static void wait_for_room(struct fp_fault_loop *fl)
@@ -218,16 +191,13 @@ static void *run_direct(void *arg)
 {
 	struct fp_fault_loop *fl = arg;
 
-	fp_events_be_reader();
 	fp_affinity_join(fl->affinity);
 	while (!fl->stopped) {
 		if (fl->server.starved_head) {
-			read_changes(fl);
+			fp_far_check_bare_calls(fl->server.far); /* during one nothing can leave */
 			wait_for_room(fl);
 			fp_serve_starved(&fl->server);
 		} else {
-			if (has_seen_events(fl))
-				wait_for_message(fl);
 			serve_messages(fl);
 		}
 	}
@@ -238,7 +208,6 @@ static void *run_over_wire(void *arg)
 {
 	struct fp_fault_loop *fl = arg;
 
-	fp_events_be_reader();
 	fp_affinity_join(fl->affinity);
 	while (!fl->stopped) {
 		if (!spin(fl) && !linger(fl))
@@ -246,7 +215,7 @@ static void *run_over_wire(void *arg)
 		if (may_read(fl))
 			serve_messages(fl);
 		else
-			read_changes(fl);
+			fp_far_check_bare_calls(fl->server.far);
 		reap(fl);
 		fp_serve_starved(&fl->server);
 	}

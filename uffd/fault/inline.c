@@ -233,7 +233,6 @@ enum fp_inline_end fp_inline_serve_as(struct fp_inline *in, const struct fp_uffd
 	if (guest)
 		return hand_over(in, fault);
 	mine.tid = number();
-	fp_events_sync(&in->far->events);
 	p = take_any(in, atomic_load(&in->far->words[fp_far_page(in->far, fault->addr)]));
 	if (!p)
 		return FP_INLINE_BUSY;

@@ -15,8 +15,10 @@
 #include "fdutil.h"
 #include "store.h"
 
-#define FEATURES_NEEDED (UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_THREAD_ID)
-#define FEATURES_EVENTS (UFFD_FEATURE_EVENT_UNMAP | UFFD_FEATURE_EVENT_REMAP)
+/* All of them are older than write-protection. */
+#define FEATURES_NEEDED                                                                                      \
+	(UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_THREAD_ID | UFFD_FEATURE_EVENT_UNMAP |                \
+	 UFFD_FEATURE_EVENT_REMAP)
 
 /* Of a bare close the rest of the agent learns here, before a fault ends: see fdguard.h. */
 static int uffd_ioctl(int fd, unsigned long request, void *arg)
@@ -72,7 +74,7 @@ static int probe_features(unsigned flags, uint64_t *ret_features)
 int fp_uffd_open(unsigned flags, struct fp_uffd *ret_uffd)
 {
 	const uint64_t needed = FEATURES_NEEDED | (flags & FP_UFFD_SIGBUS ? UFFD_FEATURE_SIGBUS : 0);
-	const uint64_t wanted = needed | UFFD_FEATURE_POISON | UFFD_FEATURE_MOVE | FEATURES_EVENTS;
+	const uint64_t wanted = needed | UFFD_FEATURE_POISON | UFFD_FEATURE_MOVE;
 	fp_autoclose int fd = -1;
 	struct uffdio_api api = {.api = UFFD_API};
 	bool user_only;
@@ -93,7 +95,6 @@ int fp_uffd_open(unsigned flags, struct fp_uffd *ret_uffd)
 	ret_uffd->fd = fp_take_fd(fd);
 	ret_uffd->has_move = offered & UFFD_FEATURE_MOVE;
 	ret_uffd->has_poison = offered & UFFD_FEATURE_POISON;
-	ret_uffd->has_events = (offered & FEATURES_EVENTS) == FEATURES_EVENTS;
 	ret_uffd->sigbus = flags & FP_UFFD_SIGBUS;
 	ret_uffd->user_only = user_only;
 	return 0;
@@ -152,13 +153,11 @@ static bool decode(const struct uffd_msg *m, struct fp_uffd_fault *ret_fault)
 		};
 		return true;
 	case UFFD_EVENT_UNMAP:
-		*ret_fault = (struct fp_uffd_fault){
-		    .change = FP_UFFD_UNMAPPED, .addr = m->arg.remove.start, .end = m->arg.remove.end};
+		*ret_fault =
+		    (struct fp_uffd_fault){.changed_by = "munmap or mmap", .addr = m->arg.remove.start};
 		return true;
 	case UFFD_EVENT_REMAP:
-		*ret_fault = (struct fp_uffd_fault){.change = FP_UFFD_MOVED,
-		                                    .addr = m->arg.remap.from,
-		                                    .end = m->arg.remap.from + m->arg.remap.len};
+		*ret_fault = (struct fp_uffd_fault){.changed_by = "mremap", .addr = m->arg.remap.from};
 		return true;
 	default:
 		return false;

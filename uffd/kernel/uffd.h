@@ -16,7 +16,6 @@ struct fp_uffd {
 	int fd;
 	bool has_move;   /* UFFDIO_MOVE, 6.8 */
 	bool has_poison; /* UFFDIO_POISON, 6.6 */
-	bool has_events; /* it tells of mappings that end or move: see events.h */
 	bool sigbus;     /* faults raise SIGBUS in the faulting thread, and the kernel's own end by EFAULT */
 	bool user_only;  /* the kernel's own faults end by EFAULT: it was not permitted to serve them */
 };
@@ -29,18 +28,11 @@ enum fp_uffd_flags {
 
 #define FP_UFFD_READ_MAX 32u /* messages at once */
 
-enum fp_uffd_change {
-	FP_UFFD_NONE,     /* a fault */
-	FP_UFFD_UNMAPPED, /* [addr, end) was */
-	FP_UFFD_MOVED,    /* [addr, end) was, to elsewhere */
-};
-
-/* A message: a fault, or an event. Who caused an event waits until it is read. */
+/* A message: a fault, or an event. The thread that caused an event waits until it is read. */
 struct fp_uffd_fault {
-	uint64_t addr; /* page-aligned */
-	uint64_t end;  /* of what has changed; may lie beyond what is registered */
-	enum fp_uffd_change change;
-	uint32_t tid; /* of the faulting thread; in inline.c a number of ours for it */
+	uint64_t addr;          /* page-aligned */
+	const char *changed_by; /* of an event: the calls that change a mapping so. Else NULL */
+	uint32_t tid;           /* of the faulting thread; in inline.c a number of ours for it */
 	bool write;
 	bool wp; /* write to a protected page that is present */
 };

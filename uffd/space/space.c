@@ -28,24 +28,10 @@ void fp_space_done(struct fp_space *space)
 	pthread_mutex_destroy(&space->lock);
 }
 
-static bool lock_and_follow(struct fp_space *space)
+void fp_space_lock(struct fp_space *space)
 {
 	fp_far_check_family(space->far);
 	pthread_mutex_lock(&space->lock);
-	return fp_space_follow(space);
-}
-
-int fp_space_lock(struct fp_space *space)
-{
-	if (lock_and_follow(space))
-		return 0;
-	fp_space_unlock(space);
-	return -ENOMEM;
-}
-
-void fp_space_lock_anyway(struct fp_space *space)
-{
-	(void)lock_and_follow(space);
 }
 
 void fp_space_unlock(struct fp_space *space)
@@ -311,8 +297,6 @@ static int map_somewhere(struct fp_space *space, struct fp_piece *piece, unsigne
 
 	if (r == 0)
 		r = fp_layout_find(&space->layout, n, align_pages, base_page, &start);
-	if (r == -ENOMEM && fp_space_take_back(space))
-		r = fp_layout_find(&space->layout, n, align_pages, base_page, &start);
 	if (r < 0)
 		return r;
 	piece->start = start;
@@ -344,13 +328,11 @@ int fp_space_map(struct fp_space *space, size_t len, size_t align, int prot, uns
 	piece = make_piece(space, (uint32_t)(len >> FP_PAGE_SHIFT), prot, flags);
 	if (back(space, piece.end, flags, &piece.lazy) < 0)
 		return -ENOMEM;
-	r = fp_space_lock(space);
-	if (r == 0) {
-		r = map_somewhere(space, &piece, flags, FP_MAX((uint32_t)(align >> FP_PAGE_SHIFT), 1u));
-		if (r == 0)
-			fp_kernel_filled_begin_mapping(space->far, &space->layout, piece.start, piece.end);
-		fp_space_unlock(space);
-	}
+	fp_space_lock(space);
+	r = map_somewhere(space, &piece, flags, FP_MAX((uint32_t)(align >> FP_PAGE_SHIFT), 1u));
+	if (r == 0)
+		fp_kernel_filled_begin_mapping(space->far, &space->layout, piece.start, piece.end);
+	fp_space_unlock(space);
 	if (r < 0) {
 		fp_space_unback(space, piece.lazy ? 0 : len >> FP_PAGE_SHIFT);
 		return r;
@@ -432,19 +414,14 @@ static int back_replacement(struct fp_space *space, const struct fp_piece *piece
 {
 	for (;;) {
 		uint64_t has, more;
-		int r;
 
-		fp_space_lock_anyway(space);
+		fp_space_lock(space);
 		has = fp_layout_count_backed(&space->layout, piece->start, piece->end);
 		fp_space_unlock(space);
 		more = piece->lazy ? 0 : piece->end - piece->start - has;
 		if (fp_space_back(space, more) < 0)
 			return -ENOMEM;
-		r = fp_space_lock(space);
-		if (r < 0) {
-			fp_space_unback(space, more);
-			return r;
-		}
+		fp_space_lock(space);
 		if (fp_layout_count_backed(&space->layout, piece->start, piece->end) == has) {
 			*ret_more = more;
 			return 0;
@@ -482,15 +459,8 @@ int fp_space_map_at(struct fp_space *space, void *addr, size_t len, int prot, un
 {
 	struct fp_piece piece = make_piece(space, 0, prot, flags);
 	int r = fp_space_to_pages(space, addr, len, &piece.start, &piece.end);
-	uint32_t followed;
 
-	if (r < 0)
-		return r;
-	do {
-		followed = fp_space_followed(space);
-		r = map_piece_at(space, piece, flags);
-	} while (r == -ENOMEM && fp_space_learn(space, piece.start, piece.end, followed));
-	return r;
+	return r < 0 ? r : map_piece_at(space, piece, flags);
 }
 
 /* ---- unmap ---- */
@@ -531,25 +501,15 @@ int fp_space_remove(struct fp_space *space, uint32_t start, uint32_t end, uint64
 
 int fp_space_unmap(struct fp_space *space, void *addr, size_t len)
 {
-	uint32_t start, end, followed;
+	uint64_t reserved = 0;
+	uint32_t start, end;
 	int r = fp_space_to_pages(space, addr, len, &start, &end);
 
 	if (r < 0)
 		return r;
-	do {
-		uint64_t reserved = 0;
-
-		/*
-		 * an unmap gives the kernel mappings back, so it must not fail for a note elsewhere
-		 */
-		fp_space_lock_anyway(space);
-		followed = fp_space_followed(space);
-		if (fp_events_touch(&space->far->events, start, end))
-			r = -ENOMEM;
-		else
-			r = fp_space_remove(space, start, end, &reserved);
-		fp_space_unlock(space);
-		fp_space_unback(space, reserved);
-	} while (r == -ENOMEM && fp_space_learn(space, start, end, followed));
+	fp_space_lock(space);
+	r = fp_space_remove(space, start, end, &reserved);
+	fp_space_unlock(space);
+	fp_space_unback(space, reserved);
 	return r;
 }

@@ -44,19 +44,14 @@ static int back_opened(struct fp_space *space, uint32_t start, uint32_t end, uin
 {
 	for (;;) {
 		uint64_t more;
-		int r;
 
-		fp_space_lock_anyway(space);
+		fp_space_lock(space);
 		more =
 		    fp_layout_count_unbacked(&space->layout, start, fp_space_mapped_until(space, start, end));
 		fp_space_unlock(space);
 		if (fp_space_back(space, more) < 0)
 			return -ENOMEM;
-		r = fp_space_lock(space);
-		if (r < 0) {
-			fp_space_unback(space, more);
-			return r;
-		}
+		fp_space_lock(space);
 		if (fp_layout_count_unbacked(&space->layout, start,
 		                             fp_space_mapped_until(space, start, end)) == more) {
 			*ret_more = more;
@@ -78,7 +73,7 @@ int fp_space_protect(struct fp_space *space, void *addr, size_t len, int prot)
 	if (prot & PROT_WRITE)
 		r = back_opened(space, start, end, &more);
 	else
-		r = fp_space_lock(space);
+		fp_space_lock(space);
 	if (r < 0)
 		return r;
 	stop = fp_space_mapped_until(space, start, end);
@@ -192,9 +187,7 @@ int fp_space_advise(struct fp_space *space, void *addr, size_t len, int advice)
 		return r;
 	if (advice == MADV_POPULATE_READ || advice == MADV_POPULATE_WRITE)
 		return fp_space_populate_as(space, start, end, advice);
-	r = fp_space_lock(space);
-	if (r < 0)
-		return r;
+	fp_space_lock(space);
 	r = advise_locked(space, start, end, advice, &stop);
 	fp_space_unlock(space);
 	if (advice == MADV_WILLNEED)
@@ -231,7 +224,7 @@ static uint32_t look_mapped_until(struct fp_space *space, uint32_t start, uint32
 		start = piece.end;
 	if (start >= end)
 		return end;
-	fp_space_lock_anyway(space);
+	fp_space_lock(space);
 	start = fp_space_mapped_until(space, start, end);
 	fp_space_unlock(space);
 	return start;

@@ -36,7 +36,7 @@ int fp_space_close(struct fp_space *space, uint32_t start, uint32_t end)
 		munlock(addr, len);
 	/* far pages can be there if a bare mremap grew into a hole: the kernel reports no event
 	 * then */
-	fp_space_forget(space, start, end, true);
+	fp_space_forget(space, start, end);
 	return fp_uffd_register(&space->far->uffd, addr, len);
 }
 
@@ -74,7 +74,7 @@ static int map_over(struct fp_space *space, uint32_t start, uint32_t end, const 
 			fp_layout_remove(&space->layout, start, end, &none);
 	}
 	/* faults that were under way when the piece was added have ended, or are undone here */
-	fp_space_forget(space, start, end, true);
+	fp_space_forget(space, start, end);
 	return r;
 }
 
@@ -86,10 +86,9 @@ int fp_space_map_foreign(struct fp_space *space, void *addr, size_t len, const s
 
 	if (r == 0)
 		r = rehearse(len, what);
-	if (r == 0)
-		r = fp_space_lock(space);
 	if (r < 0)
 		return r;
+	fp_space_lock(space);
 	if ((what->flags & MAP_FIXED_NOREPLACE) && !fp_layout_is_free(&space->layout, start, end))
 		r = -EEXIST;
 	if (r == 0)
@@ -121,7 +120,7 @@ static int remap_over(struct fp_space *space, uint32_t start, uint32_t end, cons
 		if (fp_space_close(space, start, end) == 0)
 			fp_layout_remove(&space->layout, start, end, &none);
 	}
-	fp_space_forget(space, start, end, true);
+	fp_space_forget(space, start, end);
 	return r;
 }
 
@@ -137,9 +136,7 @@ int fp_space_move_in(struct fp_space *space, const struct fp_remap *what, void *
 		return -ENOTSUP;
 	if (fp_presence_has_hole(what->old_addr, FP_PAGE_SIZE))
 		return -EFAULT;
-	r = fp_space_lock(space);
-	if (r < 0)
-		return r;
+	fp_space_lock(space);
 	r = fp_space_remove(space, start, end, &reserved);
 	if (r == 0)
 		r = remap_over(space, start, end, what);

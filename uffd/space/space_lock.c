@@ -39,7 +39,7 @@ static bool next_piece(struct fp_space *space, uint32_t start, uint32_t end, str
 {
 	bool found;
 
-	fp_space_lock_anyway(space);
+	fp_space_lock(space);
 	found = fp_space_next_piece(space, start, end, ret_piece);
 	if (found)
 		*ret_changes = fp_layout_changes(&space->layout);
@@ -51,7 +51,7 @@ static bool next_piece(struct fp_space *space, uint32_t start, uint32_t end, str
 static void unlock_strays(struct fp_space *space, uint32_t start, uint32_t end)
 {
 
-	fp_space_lock_anyway(space);
+	fp_space_lock(space);
 	while (start < end) {
 		const struct fp_piece *p = fp_layout_next(&space->layout, start);
 		uint32_t from = p ? FP_MIN(FP_MAX(p->start, start), end) : end;
@@ -256,10 +256,9 @@ int fp_space_mlock(struct fp_space *space, void *addr, size_t len, bool on_fault
 	uint32_t locked = FP_PIECE_LOCKED | (on_fault ? FP_PIECE_LOCK_ON_FAULT : 0), start, end, stop;
 	int r = fp_space_to_pages(space, addr, len, &start, &end);
 
-	if (r == 0)
-		r = fp_space_lock(space);
 	if (r < 0)
 		return r;
+	fp_space_lock(space);
 	stop = mapped_until(space, start, end);
 	if (count_unlocked(space, start, stop) > fp_space_lockable(space))
 		r = -ENOSPC;
@@ -276,10 +275,9 @@ int fp_space_munlock(struct fp_space *space, void *addr, size_t len)
 	uint32_t start, end, stop;
 	int r = fp_space_to_pages(space, addr, len, &start, &end);
 
-	if (r == 0)
-		r = fp_space_lock(space);
 	if (r < 0)
 		return r;
+	fp_space_lock(space);
 	stop = mapped_until(space, start, end);
 	r = unlock_mapped(space, start, stop);
 	fp_space_unlock(space);
@@ -375,9 +373,7 @@ int fp_space_mlockall(struct fp_space *space, int flags)
 	struct fp_piece piece = {.end = 0};
 	int r;
 
-	r = fp_space_lock(space);
-	if (r < 0)
-		return r;
+	fp_space_lock(space);
 	r = lock_all(space, flags, locked);
 	fp_space_unlock(space);
 	if (r < 0 || !(flags & MCL_CURRENT) || flags & MCL_ONFAULT)
@@ -390,10 +386,9 @@ int fp_space_mlockall(struct fp_space *space, int flags)
 int fp_space_munlockall(struct fp_space *space)
 {
 	const struct fp_piece *p;
-	int r = fp_space_lock(space);
+	int r = 0;
 
-	if (r < 0)
-		return r;
+	fp_space_lock(space);
 	space->lock_future = 0;
 	while (r == 0 && (p = fp_layout_after_with(&space->layout, 0, FP_PIECE_LOCKED)))
 		r = unlock_mapped(space, p->start, p->end);

@@ -178,35 +178,20 @@ bool fp_space_end_filled(struct fp_space *space, uint32_t start, uint32_t end)
 	return all;
 }
 
-static bool forget_chunk(struct fp_far *far, uint32_t start, uint32_t end, bool waits)
+static void forget_chunk(struct fp_far *far, uint32_t start, uint32_t end)
 {
 	unsigned tokens = 0;
-	bool all = true;
 
-	for (uint32_t p = start; p < end; p++) {
-		uint64_t old;
-
-		if (waits)
-			old = fp_space_claim(far, p);
-		else if (!try_hold(far, p, &old)) {
-			all = false;
-			continue;
-		}
-		tokens += forget(far, p, old, 0);
-	}
+	for (uint32_t p = start; p < end; p++)
+		tokens += forget(far, p, fp_space_claim(far, p), 0);
 	fp_budget_leave(&far->budget, tokens);
-	return all;
 }
 
-bool fp_space_forget(struct fp_space *space, uint32_t start, uint32_t end, bool waits)
+void fp_space_forget(struct fp_space *space, uint32_t start, uint32_t end)
 {
-	struct fp_far *far = space->far;
-	bool all = true;
-
 	for (; start < end; start = fp_space_chunk_end(start, end))
-		if (!fp_space_untouched(far, start))
-			all &= forget_chunk(far, start, fp_space_chunk_end(start, end), waits);
-	return all;
+		if (!fp_space_untouched(space->far, start))
+			forget_chunk(space->far, start, fp_space_chunk_end(start, end));
 }
 
 /* Only a registered page has a word of its own, so kernel-filling ends first. If the kernel

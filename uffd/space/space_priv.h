@@ -30,14 +30,7 @@ struct fp_space {
 
 int fp_space_init(struct fp_space *space, struct fp_far *far, struct fp_reclaim *reclaim);
 void fp_space_done(struct fp_space *space);
-/*
- * Takes the lock for a call on the layout, and first follows what bare calls did to it. -ENOMEM,
- * without the lock: a limit of the kernel or ours does not let some be followed. Followed later,
- * they would undo this call.
- */
-__attribute__((warn_unused_result)) int fp_space_lock(struct fp_space *space);
-/* For callers that only look, or that avoid noted pages (events.h). Never fails. */
-void fp_space_lock_anyway(struct fp_space *space);
+void fp_space_lock(struct fp_space *space);
 void fp_space_unlock(struct fp_space *space);
 /*
  * Waits for the calls that are taking slots, and lets no other begin: they talk to nodes and
@@ -111,8 +104,8 @@ enum fp_drop {
 int fp_space_drop(struct fp_space *space, uint32_t start, uint32_t end, enum fp_drop how);
 
 /* For pages whose mapping the kernel has replaced: sets their words to ZERO, and nothing else.
- * Waits for pages in transit; or leaves them and returns false. */
-bool fp_space_forget(struct fp_space *space, uint32_t start, uint32_t end, bool waits);
+ * Waits for pages in transit. */
+void fp_space_forget(struct fp_space *space, uint32_t start, uint32_t end);
 
 /* Sets FP_PAGE_LOCKED in all words of the range, or clears it. */
 void fp_space_mark_locked(struct fp_space *space, uint32_t start, uint32_t end, bool locked);
@@ -125,29 +118,6 @@ int fp_space_close(struct fp_space *space, uint32_t start, uint32_t end);
 
 /* Makes the kernel move one of its mappings from outside into the range. Takes the lock. */
 int fp_space_move_in(struct fp_space *space, const struct fp_remap *what, void **ret_addr);
-
-/* ---- space_events.c ---- */
-
-/* Follows what bare calls did to the range, so that the layout is true again. Each holder of the
- * lock does so first. False: not all could be followed. */
-bool fp_space_follow(struct fp_space *space);
-
-/* The same by the reclaim thread, without the lock: follows what needs no waiting. True if
- * something is left. */
-bool fp_space_try_follow(struct fp_space *space);
-
-/*
- * For a call that got -ENOMEM: perhaps a bare call unmapped a part just before, and its event is
- * not noted yet. Waits for that. True: it is known now, try again. followed: fp_space_followed
- * before the call. Without the lock.
- */
-bool fp_space_learn(struct fp_space *space, uint32_t start, uint32_t end, uint32_t followed);
-uint32_t fp_space_followed(const struct fp_space *space);
-
-/*
- * Takes back addresses that bare calls left empty, when the range is full. True if there were any.
- */
-bool fp_space_take_back(struct fp_space *space);
 
 /* ---- space_lock.c ---- */
 

@@ -355,11 +355,7 @@ static int prepare(struct fp_space *space, struct plan *plan)
 
 		if (r < 0)
 			return -ENOMEM;
-		r = fp_space_lock(space);
-		if (r < 0) {
-			fp_space_unback(space, more);
-			return r;
-		}
+		fp_space_lock(space);
 		r = look(space, plan);
 		if (r == 0 && plan->more == more)
 			return 0;
