@@ -6,21 +6,8 @@
 
 #include "cleanup.h"
 #include "local.h"
-#include "local_stack.h"
 #include "far_pieces.h"
-
-static int said_refusal(int r)
-{
-	static atomic_bool said;
-
-	if (r != -ENOSPC)
-		return r;
-	fp_shim_say_once(&said,
-	                 "mlock: so much far memory can't be locked: at most half of the local memory. "
-	                 "Raise it, or set FARPAGE_MIN_MAPPING above the size of that mapping to keep "
-	                 "it local");
-	return -ENOMEM;
-}
+#include "lockedmem.h"
 
 /* These round outwards to pages by themselves. */
 static int lock_pieces(struct fp_space *space, const void *addr, size_t len, const struct fp_call *call)
@@ -60,7 +47,7 @@ static int lock(struct fp_space *space, const void *addr, size_t len, unsigned f
 		if (r < 0)
 			return r;
 	}
-	return said_refusal(lock_pieces(space, addr, len, &call));
+	return lock_pieces(space, addr, len, &call);
 }
 
 FP_INTERPOSE int mlock(const void *addr, size_t len)
@@ -102,43 +89,25 @@ FP_INTERPOSE int munlock(const void *addr, size_t len)
 
 /* ---- all of it ---- */
 
-static int refuse_all(void)
+/* The kernel would lock the whole range with its tables, and what was evicted can't be here. */
+FP_INTERPOSE int mlockall(int flags)
 {
 	static atomic_bool said;
 
-	fp_shim_say_once(&said,
-	                 "mlockall was refused: there is more far memory than may be locked, which is half "
-	                 "of the local memory. Raise it, or run with --heap none and "
-	                 "FARPAGE_MIN_MAPPING above the size of what must stay");
-	return -ENOMEM;
-}
-
-/* Beyond the far part, memory is locked as it is touched, and not brought in now. */
-FP_INTERPOSE int mlockall(int flags)
-{
-	struct fp_space *space = fp_shim_space();
-	uint64_t mask;
-	int r;
-
-	if (!space || !(flags & (MCL_CURRENT | MCL_FUTURE)) ||
+	if (!fp_shim_space() || !(flags & (MCL_CURRENT | MCL_FUTURE)) ||
 	    flags & ~(MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT))
 		return fp_shim_return((int)FP_RAW(SYS_mlockall, flags, 0, 0, 0, 0, 0));
-	mask = fp_local_enter_masked();
-	r = (int)FP_ON_LOCAL_STACK(fp_space_mlockall, space, flags, 0, 0, 0, 0);
-	fp_local_leave_masked(mask);
-	return fp_shim_return(r == -ENOSPC ? refuse_all() : r);
+	fp_shim_say_once(&said, "mlockall was refused: far memory is not all here. Lock what must stay by "
+	                        "mlock, which makes it local");
+	return fp_shim_return(-ENOMEM);
 }
 
 FP_INTERPOSE int munlockall(void)
 {
-	struct fp_space *space = fp_shim_space();
-	uint64_t mask;
-	int r;
+	uint64_t mask = fp_local_enter_masked();
+	int r = (int)FP_RAW(SYS_munlockall, 0, 0, 0, 0, 0, 0);
 
-	if (!space)
-		return fp_shim_return((int)FP_RAW(SYS_munlockall, 0, 0, 0, 0, 0, 0));
-	mask = fp_local_enter_masked();
-	r = (int)FP_ON_LOCAL_STACK(fp_space_munlockall, space, 0, 0, 0, 0, 0);
+	fp_lockedmem_again(); /* the agent's own */
 	fp_local_leave_masked(mask);
 	return fp_shim_return(r);
 }

@@ -48,10 +48,11 @@ static bool is_private_anonymous(int flags)
 	return (flags & (MAP_TYPE | MAP_ANONYMOUS)) == (MAP_PRIVATE | MAP_ANONYMOUS);
 }
 
-/* Pages of a special kind, and stacks, stay what they are. */
+/* Pages of a special kind, locked ones, and stacks, stay what they are. */
 static bool may_be_far(int flags)
 {
-	return is_private_anonymous(flags) && !(flags & (MAP_GROWSDOWN | MAP_STACK | MAP_HUGETLB));
+	return is_private_anonymous(flags) &&
+	       !(flags & (MAP_GROWSDOWN | MAP_STACK | MAP_LOCKED | MAP_HUGETLB));
 }
 
 static bool can_be_far(int flags)
@@ -71,19 +72,8 @@ static unsigned far_flags(int flags)
 {
 	bool populates = (flags & (MAP_POPULATE | MAP_NONBLOCK)) == MAP_POPULATE;
 
-	return (flags & MAP_NORESERVE ? FP_MAP_LAZY : 0) | (flags & MAP_LOCKED ? FP_MAP_LOCKED : 0) |
-	       (populates ? FP_MAP_POPULATE : 0) | (flags & MAP_FIXED_NOREPLACE ? FP_MAP_NOREPLACE : 0);
-}
-
-static void say_locked(int r)
-{
-	static atomic_bool said;
-
-	if (r == -EAGAIN)
-		fp_shim_say_once(
-		    &said, "mmap: memory that is to be locked was refused: at most half of the local "
-		           "memory may be locked. Raise it, or set FARPAGE_MIN_MAPPING above the size of "
-		           "that mapping to keep it local");
+	return (flags & MAP_NORESERVE ? FP_MAP_LAZY : 0) | (populates ? FP_MAP_POPULATE : 0) |
+	       (flags & MAP_FIXED_NOREPLACE ? FP_MAP_NOREPLACE : 0);
 }
 
 static void *map_far(struct fp_space *space, size_t len, int prot, int flags)
@@ -97,7 +87,6 @@ static void *map_far(struct fp_space *space, size_t len, int prot, int flags)
 	mask = fp_local_enter_masked();
 	r = (int)FP_ON_LOCAL_STACK(fp_space_map, space, fp_page_round(len), 0, prot, far_flags(flags), &addr);
 	fp_local_leave_masked(mask);
-	say_locked(r);
 	return r < 0 ? map_failed(r) : addr;
 }
 
@@ -149,7 +138,6 @@ static void *map_at(struct fp_space *space, void *addr, size_t len, const struct
 	else
 		r = refuse_placement(addr, "a mapping beyond its borders");
 	fp_local_leave_masked(mask);
-	say_locked(r);
 	return r < 0 ? map_failed(r) : addr;
 }
 

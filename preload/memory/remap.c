@@ -17,27 +17,21 @@
 
 static unsigned far_flags(int flags)
 {
-	return (flags & MREMAP_MAYMOVE ? FP_REMAP_MAYMOVE : 0) | (flags & MREMAP_FIXED ? FP_REMAP_FIXED : 0) |
-	       (flags & MREMAP_DONTUNMAP ? FP_REMAP_DONTUNMAP : 0);
+	return (flags & MREMAP_MAYMOVE ? FP_REMAP_MAYMOVE : 0) | (flags & MREMAP_FIXED ? FP_REMAP_FIXED : 0);
 }
 
 /* -1 and errno for what the program is to see. */
 static void *failed(int r)
 {
-	static atomic_bool said_where, said_locked;
+	static atomic_bool said;
 
 	if (r == -ENOTSUP)
-		fp_shim_say_once(&said_where,
-		                 "mremap: far memory can't be moved out of its range, nor a file or shared "
-		                 "mapping that lies inside. Set FARPAGE_MIN_MAPPING above the size of that "
-		                 "mapping to keep it local");
-	if (r == -ENOSPC)
-		fp_shim_say_once(
-		    &said_locked,
-		    "mremap: locked memory can't grow: at most half of the local memory may be "
-		    "locked. Raise it, or set FARPAGE_MIN_MAPPING above the size of that mapping "
-		    "to keep it local");
-	errno = r == -ENOTSUP ? EINVAL : r == -ENOSPC ? EAGAIN : -r;
+		fp_shim_say_once(&said,
+		                 "mremap: refused are MREMAP_DONTUNMAP of far memory, to move it out of its "
+		                 "range, and to move or grow a file, shared memory or memory that was locked "
+		                 "inside. Set FARPAGE_MIN_MAPPING above the size of that mapping to keep it "
+		                 "local");
+	errno = r == -ENOTSUP ? EINVAL : -r;
 	return MAP_FAILED;
 }
 
@@ -71,7 +65,7 @@ void *fp_mremap(void *addr, size_t old_len, size_t new_len, int flags, void *new
 	if (!space || !is_known)
 		return (void *)(intptr_t)fp_shim_return_long(
 		    FP_RAW(SYS_mremap, addr, old_len, new_len, flags, new_addr, 0));
-	return remap_far(space, &what);
+	return flags & MREMAP_DONTUNMAP ? failed(-ENOTSUP) : remap_far(space, &what);
 }
 
 FP_INTERPOSE void *mremap(void *addr, size_t old_len, size_t new_len, int flags, ...)

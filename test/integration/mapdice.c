@@ -11,14 +11,13 @@
  * compared, and on nothing else. The far one has half as much local memory as it uses (256K) or, to
  * have the kernel fill fresh pages by itself, much more than it uses. Steps of which the kernel's
  * answer
- * depends on how it happens to have merged mappings are not taken, nor what our policy on locked
- * memory would refuse. FP_TEST_SEED=N repeats a run. --exact: for a step that ends the process, or
+ * depends on how it happens to have merged mappings are not taken, nor mremap of what was locked,
+ * which is refused. FP_TEST_SEED=N repeats a run. --exact: for a step that ends the process, or
  * never ends.
  */
 #include <fcntl.h>
 #include <getopt.h>
 #include <inttypes.h>
-#include <linux/capability.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -59,15 +58,6 @@ struct history {
 	struct record records[HISTORY];
 };
 
-/* mlockall asks more of a process that has a large range reserved. */
-static bool may_lock_all(void)
-{
-	struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
-	struct __user_cap_data_struct caps[2] = {{0}};
-
-	return syscall(SYS_capget, &head, caps) == 0 && caps[0].effective >> CAP_IPC_LOCK & 1;
-}
-
 static bool start(struct player *p, const struct options *o, const char *preload)
 {
 	char seed[32], batch[8];
@@ -83,7 +73,7 @@ static bool start(struct player *p, const struct options *o, const char *preload
 		dup2(fds[1], STDOUT_FILENO);
 		if (preload)
 			setenv("LD_PRELOAD", preload, 1);
-		execl("/proc/self/exe", "mapdice", "--play", seed, batch, may_lock_all() ? "1" : "0",
+		execl("/proc/self/exe", "mapdice", "--play", seed, batch,
 		      strcmp(o->fault_mode, "inline") == 0 ? "1" : "0", (char *)NULL);
 		_exit(127);
 	}
@@ -147,9 +137,8 @@ static const struct record *next(struct player *p, uint64_t step)
 
 static void tell(const char *who, uint64_t step, const struct record *r)
 {
-	printf("%s: step %" PRIu64 ": op %u start %u n %u arg %#x: %" PRId64 ", errno %d, more %" PRIx64
-	       ", hash %" PRIx64 "\n",
-	       who, step, r->op, r->start, r->n, r->arg, r->ret, r->error, r->more, r->hash);
+	printf("%s: step %" PRIu64 ": op %u start %u n %u arg %#x: %" PRId64 ", errno %d, hash %" PRIx64 "\n",
+	       who, step, r->op, r->start, r->n, r->arg, r->ret, r->error, r->hash);
 }
 
 /* The history of the pages of a step, and of a few around it. */
@@ -291,7 +280,7 @@ int main(int argc, char **argv)
 	                    .seconds = 365ull * 24 * 3600,
 	                    .steps = UINT64_MAX};
 
-	if (argc == 6 && strcmp(argv[1], "--play") == 0)
+	if (argc == 5 && strcmp(argv[1], "--play") == 0)
 		return map_play(argv);
 	if (!parse(argc, argv, &o)) {
 		fprintf(stderr,

@@ -38,7 +38,7 @@ struct dice {
 	uint32_t mapping[PAGES], last;
 	bool locked[PAGES];
 	int fd;
-	bool by_file, may_lock_all;
+	bool by_file;
 	int self;        /* by process_madvise, where it takes any advice; else -1 */
 	int exchange_fd; /* one page, mapped at exchange */
 	char *exchange;
@@ -93,15 +93,13 @@ static void renumber(struct dice *d, uint32_t start, uint32_t n)
 	}
 }
 
+/* What was locked is the kernel's until it is unmapped. */
 static void set_locked(struct dice *d, uint32_t start, uint32_t n, bool locked)
 {
-	for (uint32_t p = start; p < start + n && d->mapping[p]; p++)
+	for (uint32_t p = start; p < start + n && d->mapping[p]; p++) {
 		d->locked[p] = locked;
-}
-
-static bool is_locked(const struct dice *d, uint32_t page)
-{
-	return page < PAGES && d->locked[page];
+		d->mapping[p] |= locked ? FOREIGN : 0;
+	}
 }
 
 static uint32_t count_locked(const struct dice *d)
@@ -290,7 +288,7 @@ static void step_advise(struct dice *d, uint32_t start, uint32_t n)
 		(void)madvise(at(d, start), (size_t)n * PAGE, MADV_DONTNEED);
 }
 
-/* Few pages, as our policy limits locked pages. Locked pages are local. */
+/* Few pages: RLIMIT_MEMLOCK counts the agent's, too. What is locked now is here. */
 static void step_lock(struct dice *d, uint32_t start, uint32_t n)
 {
 	uint32_t how = below(d, 3);
@@ -315,74 +313,6 @@ static void step_lock(struct dice *d, uint32_t start, uint32_t n)
 	d->record.arg = how;
 }
 
-/* Adds an answer to the ones before. */
-static void answer_more(struct dice *d, int64_t ret)
-{
-	uint64_t error = ret == -1 ? (uint64_t)errno : 0;
-
-	d->record.more = (d->record.more ^ ((uint64_t)ret << 8 | error)) * 0x9e3779b97f4a7c15u;
-}
-
-/* The pages that are mapped and locked while MCL_CURRENT or MCL_FUTURE holds. */
-static void map_while_locked(struct dice *d, uint32_t start, uint32_t n)
-{
-	for (unsigned i = 0; i < 4; i++) {
-		uint32_t page = start + below(d, n), mapping = fresh(d) | (below(d, 4) ? 0 : FOREIGN);
-		int flags = MAP_FIXED | (mapping & FOREIGN ? MAP_SHARED : MAP_PRIVATE) | MAP_ANONYMOUS;
-		void *p = mmap(at(d, page), PAGE, random_prot(d), flags, -1, 0);
-
-		answer_more(d, p == MAP_FAILED ? -1 : 0);
-		if (p != MAP_FAILED)
-			set_mapping(d, page, 1, mapping);
-		answer_more(d, madvise(at(d, start + below(d, n)), PAGE, MADV_DONTNEED));
-		answer_more(d, mprotect(at(d, start + below(d, n)), PAGE, PROT_READ | PROT_WRITE));
-	}
-}
-
-static void tell_resident(struct dice *d, uint32_t start, uint32_t n)
-{
-	for (uint32_t p = start; p < start + n; p++) {
-		unsigned char here = 0;
-
-		answer_more(d, mincore(at(d, p), PAGE, &here));
-		answer_more(d, here);
-	}
-}
-
-/* mlockall, if our policy allows as much as is mapped. Inaccessible pages are left out. */
-static void step_lock_all(struct dice *d, uint32_t start, uint32_t n)
-{
-	static const int all[] = {MCL_CURRENT,
-	                          MCL_CURRENT | MCL_ONFAULT,
-	                          MCL_CURRENT | MCL_FUTURE,
-	                          MCL_FUTURE,
-	                          MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT,
-	                          MCL_FUTURE | MCL_ONFAULT,
-	                          MCL_ONFAULT};
-	int flags = all[below(d, 7)];
-
-	if (start > 0)
-		munmap(d->base, (size_t)start * PAGE);
-	if (start + n < PAGES)
-		munmap(at(d, start + n), (size_t)(PAGES - start - n) * PAGE);
-	set_mapping(d, 0, start, 0);
-	set_mapping(d, start + n, PAGES - start - n, 0);
-	for (uint32_t p = start; p < start + n; p++)
-		mprotect(at(d, p), PAGE, PROT_READ | PROT_WRITE);
-	renumber(d, start, n);
-	answer(d, mlockall(flags));
-	d->record.arg = (uint32_t)flags;
-	if ((flags & (MCL_CURRENT | MCL_ONFAULT)) == MCL_CURRENT)
-		tell_resident(d, start, n);
-	map_while_locked(d, start, n);
-	answer_more(d, munlockall());
-	set_locked(d, 0, PAGES, false);
-	for (uint32_t p = 0; p < PAGES; p++)
-		d->locked[p] = false;
-	answer_more(d, madvise(at(d, start + below(d, n)), PAGE, MADV_DONTNEED));
-	renumber(d, start, n);
-}
-
 /* True if the kernel surely sees one far mapping, or surely none at its start. */
 static bool is_certain(const struct dice *d, uint32_t start, uint32_t n)
 {
@@ -392,49 +322,25 @@ static bool is_certain(const struct dice *d, uint32_t start, uint32_t n)
 	return true;
 }
 
-static void moved(struct dice *d, uint32_t start, uint32_t n, uint32_t to, uint32_t new_n, bool keep)
+static void moved(struct dice *d, uint32_t start, uint32_t n, uint32_t to, uint32_t new_n)
 {
-	bool locked = d->locked[start];
 	uint32_t mapping = to == start ? d->mapping[start] : fresh(d);
 
-	if (to != start) {
-		if (keep)
-			renumber(d, start, n);
-		for (uint32_t p = start; p < start + n; p++) {
-			d->mapping[p] = keep ? d->mapping[p] : 0;
-			d->locked[p] = false;
-		}
-	} else if (new_n < n) {
-		set_mapping(d, start + new_n, n - new_n, 0);
-	}
-	for (uint32_t p = to; p < to + new_n; p++) {
-		d->mapping[p] = mapping;
-		d->locked[p] = locked;
-	}
-}
-
-static bool touches_locked(const struct dice *d, uint32_t start, uint32_t n, uint32_t to)
-{
-	return is_locked(d, start - 1) || is_locked(d, start + n) || to == start + n || to + n == start;
+	set_mapping(d, start, n, 0);
+	set_mapping(d, to, new_n, mapping);
 }
 
 static void step_remap(struct dice *d, uint32_t start, uint32_t n)
 {
-	uint32_t how = below(d, 4), to = below(d, PAGES), new_n = 1 + below(d, FP_MIN(PAGES - to, 24u));
-	int flags = how == 0 ? 0 : MREMAP_MAYMOVE | MREMAP_FIXED | (how == 3 ? MREMAP_DONTUNMAP : 0);
+	uint32_t how = below(d, 3), to = below(d, PAGES), new_n = 1 + below(d, FP_MIN(PAGES - to, 24u));
+	int flags = how == 0 ? 0 : MREMAP_MAYMOVE | MREMAP_FIXED;
 	void *p;
 
-	if (how == 3)
-		new_n = FP_MIN(n, PAGES - to);
 	if (how == 0)
 		to = start;
 	/* whether the place is cleared before the kernel finds that there is nothing to move is its
-	 * own affair; a locked mapping that grows may be more than our policy allows; and
-	 * MREMAP_DONTUNMAP unlocks all of the old mapping, however far it reaches beyond what is
-	 * moved, and into what it moved to */
-	if (to + new_n > PAGES || !is_certain(d, start, n) || (how && !d->mapping[start]) ||
-	    (d->locked[start] && new_n > n && count_locked(d) + new_n - n > LOCKED_MAX) ||
-	    (how == 3 && d->locked[start] && touches_locked(d, start, n, to))) {
+	 * own affair */
+	if (to + new_n > PAGES || !is_certain(d, start, n) || (how && !d->mapping[start])) {
 		answer(d, -2);
 		return;
 	}
@@ -448,7 +354,7 @@ static void step_remap(struct dice *d, uint32_t start, uint32_t n)
 	p = mremap(at(d, start), (size_t)n * PAGE, (size_t)new_n * PAGE, flags, at(d, to));
 	answer_addr(d, p);
 	if (p != MAP_FAILED)
-		moved(d, start, n, to, new_n, how == 3);
+		moved(d, start, n, to, new_n);
 }
 
 static void step_mincore(struct dice *d, uint32_t start, uint32_t n)
@@ -469,8 +375,6 @@ static void step(struct dice *d)
 	uint32_t start = below(d, PAGES), n = 1 + below(d, FP_MIN(PAGES - start, 24u));
 	enum op op = ops[below(d, sizeof(ops) / sizeof(ops[0]))];
 
-	if (d->may_lock_all && below(d, 128) == 0)
-		op = OP_LOCK_ALL;
 	if (below(d, 256) == 0)
 		op = OP_RESERVE;
 	d->record = (struct record){.op = op, .start = start, .n = n};
@@ -502,9 +406,6 @@ static void step(struct dice *d)
 		break;
 	case OP_RESERVE:
 		step_reserve(d);
-		break;
-	case OP_LOCK_ALL:
-		step_lock_all(d, start, FP_MIN(n, 20u));
 		break;
 	default:
 		step_mincore(d, start, n);
@@ -557,8 +458,7 @@ static void open_self(struct dice *d)
 
 int map_play(char **argv)
 {
-	struct dice d = {
-	    .rng = strtoull(argv[2], NULL, 0), .may_lock_all = atoi(argv[4]), .by_file = atoi(argv[5])};
+	struct dice d = {.rng = strtoull(argv[2], NULL, 0), .by_file = atoi(argv[4])};
 	char *p = mmap(NULL, 4 * CHUNK, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	unsigned batch = (unsigned)atoi(argv[3]);
 	struct record records[MAP_BATCH];

@@ -19,7 +19,6 @@ enum op {
 	OP_LOCK,
 	OP_REMAP,
 	OP_MINCORE,
-	OP_LOCK_ALL,
 	OP_RESERVE,
 };
 
@@ -29,14 +28,13 @@ struct record {
 	int64_t ret;
 	int32_t error;
 	uint32_t unused;
-	uint64_t more, hash;
+	uint64_t hash;
 };
 
 /*
- * mapdice --play SEED BATCH MAY_LOCK_ALL BY_FILE: makes the steps that the seed says, and writes a
- * record of each to stdout, BATCH at a time, until it is ended or nobody reads. MAY_LOCK_ALL:
- * mlockall is among them. BY_FILE: pages are looked at by reads and writes of a file, not by
- * process_vm_readv. The exit status.
+ * mapdice --play SEED BATCH BY_FILE: makes the steps that the seed says, and writes a record of
+ * each to stdout, BATCH at a time, until it is ended or nobody reads. BY_FILE: pages are looked at
+ * by reads and writes of a file, not by process_vm_readv. The exit status.
  */
 int map_play(char **argv);
 

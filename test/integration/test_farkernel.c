@@ -239,6 +239,11 @@ static void evict_absent(uint32_t page)
 static void what_goes_takes_grants_back(void **state)
 {
 	char *addr = fp_far_addr(&far, FIRST);
+	const struct fp_remap to_next = {.old_addr = addr,
+	                                 .old_len = FP_PAGE_SIZE,
+	                                 .new_len = FP_PAGE_SIZE,
+	                                 .flags = FP_REMAP_MAYMOVE | FP_REMAP_FIXED,
+	                                 .new_addr = addr + 2 * FP_PAGE_SIZE};
 	void *fresh;
 
 	map_all();
@@ -257,9 +262,7 @@ static void what_goes_takes_grants_back(void **state)
 	assert_taken_back(1);
 
 	grant_one(FIRST, FP_PAGE_RESIDENT | FP_PAGE_DIRTY); /* the same, seen by mremap */
-	assert_int_equal(fp_space_remap(&space, addr, FP_PAGE_SIZE, FP_PAGE_SIZE,
-	                                FP_REMAP_MAYMOVE | FP_REMAP_DONTUNMAP, &fresh),
-	                 0);
+	assert_int_equal(fp_space_remap_to(&space, &to_next, &fresh), 0);
 	assert_taken_back(1);
 
 	grant_one(FIRST, FP_PAGE_ARRIVING | FP_PAGE_DIRTY); /* for good: no node is asked for it */

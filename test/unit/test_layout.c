@@ -58,7 +58,7 @@ static void add(struct model *m, uint32_t start, uint32_t end)
 	static const uint32_t kinds[] = {0,
 	                                 0,
 	                                 FP_PIECE_NORESERVE,
-	                                 FP_PIECE_LOCKED,
+	                                 FP_PIECE_DONTDUMP,
 	                                 FP_PIECE_RANDOM,
 	                                 FP_PIECE_SEQUENTIAL,
 	                                 FP_PIECE_FOREIGN};
@@ -115,7 +115,7 @@ static void compare(const struct model *m)
 {
 	const struct fp_layout *layout = &m->layout;
 	struct page pages[PAGES] = {0};
-	uint64_t mapped = 0, locked = 0, sequential = 0;
+	uint64_t mapped = 0, sequential = 0;
 
 	for (size_t i = 0; i < layout->n; i++) {
 		const struct fp_piece *piece = &layout->pieces[i], *next = piece + 1;
@@ -130,7 +130,6 @@ static void compare(const struct model *m)
 			pages[p] = (struct page){
 			    .mapped = true, .lazy = piece->lazy, .prot = piece->prot, .flags = piece->flags};
 			mapped += is_far(&pages[p]);
-			locked += is_far(&pages[p]) && piece->flags & FP_PIECE_LOCKED;
 			sequential += is_far(&pages[p]) && piece->flags & FP_PIECE_SEQUENTIAL;
 		}
 	}
@@ -141,24 +140,21 @@ static void compare(const struct model *m)
 		assert_int_equal(pages[p].flags, m->pages[p].flags);
 	}
 	assert_int_equal(layout->mapped, mapped);
-	assert_int_equal(layout->locked, locked);
 	assert_int_equal(layout->sequential, sequential);
 }
 
 static void ask_counts(const struct model *m, uint32_t start, uint32_t end)
 {
-	uint64_t backed = 0, unbacked = 0, locked = 0;
+	uint64_t backed = 0, unbacked = 0;
 
 	for (uint32_t p = start; p < end; p++) {
 		const struct page *page = &m->pages[p];
 
 		backed += is_far(page) && !page->lazy;
 		unbacked += is_far(page) && page->lazy && !(page->flags & FP_PIECE_NORESERVE);
-		locked += is_far(page) && page->flags & FP_PIECE_LOCKED;
 	}
 	assert_int_equal(fp_layout_count_backed(&m->layout, start, end), backed);
 	assert_int_equal(fp_layout_count_unbacked(&m->layout, start, end), unbacked);
-	assert_int_equal(fp_layout_count_locked(&m->layout, start, end), locked);
 	assert_int_equal(fp_layout_is_free(&m->layout, start, end), all(m, start, end, false));
 }
 

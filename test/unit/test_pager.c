@@ -575,34 +575,7 @@ static void test_write_prediction(void **state)
 	assert_int_equal(fp_page_slot(word), 7);
 }
 
-/*
- * A locked page is never a victim, whichever way it came. Once unlocked, it is in the queue again.
- */
-static void test_locked(void **state)
-{
-	const uint64_t locked = FP_PAGE_LOCKED, remote = fp_page_with_slot(FP_PAGE_REMOTE, 5);
-	struct fp_page_step s;
-
-	(void)state;
-	s = fp_pager_step(remote | locked, FP_EV_FAULT_READ);
-	assert_int_equal(s.action, FP_ACT_FETCH);
-	s = fp_pager_step(s.word, FP_EV_INSTALLED);
-	assert_true(s.enqueue && s.word & locked);
-	s = fp_pager_step(s.word, FP_EV_EVICT);
-	assert_int_equal(s.action, FP_ACT_NONE);
-	assert_int_equal(s.word, fp_page_with_slot(FP_PAGE_RESIDENT | locked, 5));
-	assert_int_equal(fp_pager_step(s.word, FP_EV_PAGEOUT).action, FP_ACT_NONE);
-	s = fp_pager_step(s.word, FP_EV_CLAIM);
-	assert_int_equal(s.action, FP_ACT_CLAIMED);
-	s = fp_pager_step_release(s.word, fp_page_with_slot(FP_PAGE_RESIDENT, 5));
-	assert_true(s.enqueue && !(s.word & locked));
-	assert_int_equal(fp_pager_step(s.word, FP_EV_EVICT).action, FP_ACT_DROP);
-}
-
-/*
- * A page that has another copy, or stays in its place, is not adopted. A page that is not there is
- * ZERO.
- */
+/* What has another copy is not adopted; what was and is not there is ZERO. */
 static void test_adoption(void **state)
 {
 	const uint64_t dirty = FP_PAGE_RESIDENT | FP_PAGE_DIRTY | FP_PAGE_QUEUED;
@@ -612,9 +585,8 @@ static void test_adoption(void **state)
 	assert_int_equal(s.action, FP_ACT_VERIFY);
 	assert_int_equal(fp_pager_step(s.word, FP_EV_INSTALLED_RW).word, dirty);
 	assert_int_equal(fp_pager_step(s.word, FP_EV_NOT_INSTALLED).word, FP_PAGE_ZERO | FP_PAGE_QUEUED);
-	for (unsigned i = 0; i < 4; i++) {
-		const uint64_t words[] = {fp_page_with_slot(dirty, 5), dirty & ~FP_PAGE_DIRTY,
-		                          dirty | FP_PAGE_LOCKED, FP_PAGE_ZERO};
+	for (unsigned i = 0; i < 3; i++) {
+		const uint64_t words[] = {fp_page_with_slot(dirty, 5), dirty & ~FP_PAGE_DIRTY, FP_PAGE_ZERO};
 
 		s = fp_pager_step(words[i], FP_EV_ADOPT);
 		assert_true(s.action == FP_ACT_NONE && s.word == words[i]);
@@ -624,8 +596,9 @@ static void test_adoption(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	    cmocka_unit_test(test_adoption),           cmocka_unit_test(test_locked),
-	    cmocka_unit_test(test_every_interleaving), cmocka_unit_test(test_queue_entry),
+	    cmocka_unit_test(test_adoption),
+	    cmocka_unit_test(test_every_interleaving),
+	    cmocka_unit_test(test_queue_entry),
 	    cmocka_unit_test(test_write_prediction),
 	};
 

@@ -442,16 +442,14 @@ static int follow_advice(struct fp_agent *agent)
 	return r;
 }
 
-/* Nothing is reserved for what is inherited, and no lock in memory is. */
-static int ease_layout(struct fp_agent *agent)
+/* Nothing is reserved for what is inherited. */
+static int ease_layout(struct fp_layout *layout)
 {
-	const struct fp_piece_change change = {.prot = -1, .clear = FP_PIECE_LOCKED | FP_PIECE_LOCK_ON_FAULT};
-	struct fp_layout *layout = &agent->space.layout;
+	const struct fp_piece_change joined = {.prot = -1};
 
 	for (size_t i = 0; i < layout->n; i++)
 		layout->pieces[i].lazy = true;
-	agent->space.lock_future = 0;
-	return fp_layout_change(layout, 0, layout->end, &change);
+	return fp_layout_change(layout, 0, layout->end, &joined);
 }
 
 /* ---- the child begins ---- */
@@ -477,7 +475,7 @@ static int adopt_pages(struct fp_agent *agent)
 	unsigned n_resident;
 
 	if (r == 0)
-		r = ease_layout(agent);
+		r = ease_layout(&agent->space.layout);
 	if (r < 0)
 		return r;
 	n_resident = each_touched(far, FP_FAR_OWN_PAGES, (uint32_t)far->n_pages, adopt_page);

@@ -94,11 +94,6 @@ static bool can_be_backed(const struct fp_piece *p)
 	return p->lazy && !(p->flags & FP_PIECE_NORESERVE);
 }
 
-static bool is_locked(const struct fp_piece *p)
-{
-	return p->flags & FP_PIECE_LOCKED;
-}
-
 /* Far pages of [start, end) whose piece passes the test. */
 static uint64_t count(const struct fp_layout *layout, uint32_t start, uint32_t end,
                       bool (*test)(const struct fp_piece *piece))
@@ -120,11 +115,6 @@ uint64_t fp_layout_count_backed(const struct fp_layout *layout, uint32_t start, 
 uint64_t fp_layout_count_unbacked(const struct fp_layout *layout, uint32_t start, uint32_t end)
 {
 	return count(layout, start, end, can_be_backed);
-}
-
-uint64_t fp_layout_count_locked(const struct fp_layout *layout, uint32_t start, uint32_t end)
-{
-	return count(layout, start, end, is_locked);
 }
 
 struct align {
@@ -254,8 +244,6 @@ static void account(struct fp_layout *layout, const struct fp_piece *piece, int6
 	if (is_foreign(piece))
 		return;
 	layout->mapped += (uint64_t)n;
-	if (piece->flags & FP_PIECE_LOCKED)
-		layout->locked += (uint64_t)n;
 	if (piece->flags & FP_PIECE_SEQUENTIAL)
 		atomic_fetch_add_explicit(&layout->sequential, (uint64_t)n, memory_order_relaxed);
 }

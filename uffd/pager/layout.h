@@ -16,16 +16,14 @@
 
 /* What is known of a piece beyond its protection. */
 enum fp_piece_flags {
-	FP_PIECE_FOREIGN = 1 << 0,       /* the kernel's: no far pages, nothing registered there */
-	FP_PIECE_NORESERVE = 1 << 1,     /* stays without slots of its own when it is opened for writing */
-	FP_PIECE_LOCKED = 1 << 2,        /* mlock: its pages don't leave */
-	FP_PIECE_LOCK_ON_FAULT = 1 << 3, /* with LOCKED: they need not come before they are touched */
-	FP_PIECE_RANDOM = 1 << 4,        /* no read-ahead */
-	FP_PIECE_SEQUENTIAL = 1 << 5,    /* read-ahead with a full window from the first fault on */
-	FP_PIECE_DONTFORK = 1 << 6,      /* a child has nothing here */
-	FP_PIECE_WIPEONFORK = 1 << 7,    /* a child reads zeros here */
-	FP_PIECE_DONTDUMP = 1 << 8,      /* not in core dumps */
-	FP_PIECE_AGENT = 1 << 9,         /* stages and stop page: nobody's mapping */
+	FP_PIECE_FOREIGN = 1 << 0,    /* the kernel's: no far pages, nothing registered there */
+	FP_PIECE_NORESERVE = 1 << 1,  /* stays without slots of its own when it is opened for writing */
+	FP_PIECE_RANDOM = 1 << 4,     /* no read-ahead */
+	FP_PIECE_SEQUENTIAL = 1 << 5, /* read-ahead with a full window from the first fault on */
+	FP_PIECE_DONTFORK = 1 << 6,   /* a child has nothing here */
+	FP_PIECE_WIPEONFORK = 1 << 7, /* a child reads zeros here */
+	FP_PIECE_DONTDUMP = 1 << 8,   /* not in core dumps */
+	FP_PIECE_AGENT = 1 << 9,      /* stages and stop page: nobody's mapping */
 };
 
 /* A mapped piece; neighbours that are alike are one piece. */
@@ -49,7 +47,6 @@ struct fp_layout {
 	uint32_t end;                /* pages of the range */
 	uint32_t origin;             /* where the search for room begins */
 	uint64_t mapped;             /* far pages */
-	uint64_t locked;             /* of them in LOCKED pieces */
 	_Atomic uint64_t sequential; /* of them in SEQUENTIAL pieces */
 	_Atomic uint32_t changes;    /* odd while the pieces are being changed */
 };
@@ -84,10 +81,9 @@ const struct fp_piece *fp_layout_next(const struct fp_layout *layout, uint32_t p
 bool fp_layout_is_free(const struct fp_layout *layout, uint32_t start, uint32_t end);
 
 /* How many far pages of [start, end) have slots reserved; how many would be given some by a change
- * with `back`; how many are in LOCKED pieces. */
+ * with `back`. */
 uint64_t fp_layout_count_backed(const struct fp_layout *layout, uint32_t start, uint32_t end);
 uint64_t fp_layout_count_unbacked(const struct fp_layout *layout, uint32_t start, uint32_t end);
-uint64_t fp_layout_count_locked(const struct fp_layout *layout, uint32_t start, uint32_t end);
 
 /*
  * How many of the n pages from page on may be read ahead: they are mapped in one far piece that is
@@ -114,8 +110,7 @@ const struct fp_piece *fp_layout_after(const struct fp_layout *layout, uint32_t 
 
 /*
  * The first far piece that ends after page and has one of flags, or NULL. For the child of a fork:
- * what is DONTFORK is to be unmapped there, what is WIPEONFORK to be ZERO, and no LOCKED is
- * inherited.
+ * what is DONTFORK is to be unmapped there, what is WIPEONFORK to be ZERO.
  */
 const struct fp_piece *fp_layout_after_with(const struct fp_layout *layout, uint32_t page, uint32_t flags);
 

@@ -95,15 +95,14 @@ static struct fp_page_step on_ahead(uint64_t word, enum fp_page_state wanted)
 /* It ends INSTALLED_RW, or, if it proves to be absent, NOT_INSTALLED: there is no other copy. */
 static struct fp_page_step on_adopt(uint64_t word)
 {
-	if (fp_page_state(word) != FP_PAGE_RESIDENT || !(word & FP_PAGE_DIRTY) || fp_page_slot(word) ||
-	    (word & FP_PAGE_LOCKED))
+	if (fp_page_state(word) != FP_PAGE_RESIDENT || !(word & FP_PAGE_DIRTY) || fp_page_slot(word))
 		return step(word, FP_ACT_NONE);
 	return step(with_state(word, FP_PAGE_ARRIVING), FP_ACT_VERIFY);
 }
 
 static struct fp_page_step on_evict(uint64_t word)
 {
-	if (fp_page_state(word) != FP_PAGE_RESIDENT || (word & FP_PAGE_LOCKED))
+	if (fp_page_state(word) != FP_PAGE_RESIDENT)
 		return step(word, FP_ACT_NONE);
 	return step(with_state(word, FP_PAGE_LEAVING), word & FP_PAGE_DIRTY ? FP_ACT_CAPTURE : FP_ACT_DROP);
 }

@@ -18,10 +18,10 @@
 #include <stdint.h>
 
 /*
- *  63          24 23     10  9       8      7    6  5       4     3      2     0
- * +--------------+---------+-------+-------+------+-------+------+-------+-------+
- * |     slot     |  zero   | moved |locked | hist |queued | wait | dirty | state |
- * +--------------+---------+-------+-------+------+-------+------+-------+-------+
+ *  63          24 23      9  8       7    6  5       4     3      2     0
+ * +--------------+---------+-------+------+-------+------+-------+-------+
+ * |     slot     |  zero   | moved | hist |queued | wait | dirty | state |
+ * +--------------+---------+-------+------+-------+------+-------+-------+
  */
 enum fp_page_state {
 	FP_PAGE_ZERO,     /* never written: reads zeros, has no slot */
@@ -42,18 +42,17 @@ enum fp_page_state {
 #define FP_PAGE_HIST_SHIFT 6           /* how often more a read fault shall be installed writable */
 #define FP_PAGE_HIST_MASK  (3ull << FP_PAGE_HIST_SHIFT)
 #define FP_PAGE_HIST_MAX   2ull
-#define FP_PAGE_LOCKED     (1ull << 8) /* mlock: no victim. Set and cleared by layout calls, by a release */
-#define FP_PAGE_MOVED      (1ull << 9) /* CLAIMED by a layout call that has its bytes elsewhere already */
+#define FP_PAGE_MOVED      (1ull << 8) /* CLAIMED by a layout call that has its bytes elsewhere already */
 #define FP_PAGE_SLOT_SHIFT 24
 
 enum fp_page_event {
-	FP_EV_FAULT_READ,  /* missing page, read access */
-	FP_EV_FAULT_WRITE, /* missing page, write access */
-	FP_EV_FAULT_WP,    /* write to a write-protected page */
-	FP_EV_PREFETCH,    /* wanted ahead of need, only if it is remote */
-	FP_EV_PREZERO,     /* wanted ahead of need, only if it is zero */
-	FP_EV_ADOPT,     /* wanted as it is, only if it is resident, dirty, without a slot, and not locked */
-	FP_EV_INSTALLED, /* ARRIVING ends: present, write-protected */
+	FP_EV_FAULT_READ,    /* missing page, read access */
+	FP_EV_FAULT_WRITE,   /* missing page, write access */
+	FP_EV_FAULT_WP,      /* write to a write-protected page */
+	FP_EV_PREFETCH,      /* wanted ahead of need, only if it is remote */
+	FP_EV_PREZERO,       /* wanted ahead of need, only if it is zero */
+	FP_EV_ADOPT,         /* wanted as it is, only if it is resident, dirty, and without a slot */
+	FP_EV_INSTALLED,     /* ARRIVING ends: present, write-protected */
 	FP_EV_INSTALLED_RW,  /* ARRIVING ends: present, writable */
 	FP_EV_NOT_INSTALLED, /* ARRIVING ends: the mapping is gone, or it was only wanted ahead; as it was
 	                        before */

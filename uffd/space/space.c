@@ -120,46 +120,11 @@ int fp_space_open_range(struct fp_far *far, uint32_t start, uint32_t n, int prot
 	return mprotect(fp_far_addr(far, start), (size_t)n << FP_PAGE_SHIFT, prot) < 0 ? -errno : 0;
 }
 
-/* In the kernel pages are always locked on fault: pages that must come at once are brought in
- * later, without the lock. -EAGAIN: the kernel's limit. */
-int fp_space_apply_flags(struct fp_space *space, uint32_t start, uint32_t end, uint32_t flags)
+/* Unmapped parts stay out of core dumps: the kernel would look at the whole range, page by page. */
+static void set_dumped(struct fp_space *space, uint32_t start, uint32_t end, bool dumped)
 {
-	char *addr = fp_far_addr(space->far, start);
-	size_t len = (size_t)(end - start) << FP_PAGE_SHIFT;
-	int r;
-
-	/* unmapped parts stay out of core dumps: the kernel would look at the whole range, page by
-	 * page */
-	madvise(addr, len, flags & FP_PIECE_DONTDUMP ? MADV_DONTDUMP : MADV_DODUMP);
-	if (!(flags & FP_PIECE_LOCKED))
-		return 0;
-	fp_space_mark_locked(space, start, end, true);
-	if (mlock2(addr, len, MLOCK_ONFAULT) == 0)
-		return 0;
-	r = errno == ENOMEM ? -EAGAIN : -errno;
-	fp_space_mark_locked(space, start, end, false);
-	return r;
-}
-
-void fp_space_undo_flags(struct fp_space *space, uint32_t start, uint32_t end, uint32_t flags)
-{
-	char *addr = fp_far_addr(space->far, start);
-	size_t len = (size_t)(end - start) << FP_PAGE_SHIFT;
-
-	madvise(addr, len, MADV_DONTDUMP);
-	if (flags & FP_PIECE_LOCKED) {
-		munlock(addr, len);
-		fp_space_mark_locked(space, start, end, false);
-	}
-}
-
-/* Undoes the flags of the far pieces in a range that will be replaced. */
-static void undress_all(struct fp_space *space, uint32_t start, uint32_t end)
-{
-	const struct fp_piece *p = fp_layout_after_with(&space->layout, start, FP_PIECE_LOCKED);
-
-	for (; p && p->start < end; p = fp_layout_after_with(&space->layout, p->end, FP_PIECE_LOCKED))
-		fp_space_undo_flags(space, FP_MAX(p->start, start), FP_MIN(p->end, end), p->flags);
+	madvise(fp_far_addr(space->far, start), (size_t)(end - start) << FP_PAGE_SHIFT,
+	        dumped ? MADV_DODUMP : MADV_DONTDUMP);
 }
 
 /* Drops pages that a bare call may have locked. */
@@ -252,11 +217,10 @@ int fp_space_add(struct fp_space *space, struct fp_piece piece)
 	if (r == 0)
 		r = fp_space_open_range(space->far, piece.start, piece.end - piece.start, piece.prot);
 	if (r == 0)
-		r = fp_space_apply_flags(space, piece.start, piece.end, piece.flags);
-	if (r == 0)
 		r = fp_layout_add(&space->layout, piece);
+	if (r == 0)
+		set_dumped(space, piece.start, piece.end, !(piece.flags & FP_PIECE_DONTDUMP));
 	if (r < 0) {
-		fp_space_undo_flags(space, piece.start, piece.end, piece.flags);
 		fp_space_open_range(space->far, piece.start, piece.end - piece.start, PROT_NONE);
 		(void)fp_space_drop(space, piece.start, piece.end, FP_DROP_FOR_GOOD);
 	} else {
@@ -278,25 +242,12 @@ static struct fp_piece make_piece(const struct fp_space *space, uint32_t n, int 
 	};
 }
 
-/*
- * Applies MAP_LOCKED and mlockall to a new piece. It replaces n_locked pages that are locked now.
- */
-static int claim_lock(struct fp_space *space, struct fp_piece *piece, unsigned flags, uint64_t n_locked)
-{
-	uint32_t locked = space->lock_future | (flags & FP_MAP_LOCKED ? FP_PIECE_LOCKED : 0);
-
-	piece->flags |= locked;
-	return locked && piece->end - piece->start > fp_space_lockable(space) + n_locked ? -EAGAIN : 0;
-}
-
-static int map_somewhere(struct fp_space *space, struct fp_piece *piece, unsigned flags, uint32_t align_pages)
+static int map_somewhere(struct fp_space *space, struct fp_piece *piece, uint32_t align_pages)
 {
 	uint64_t base_page = (uintptr_t)space->far->base >> FP_PAGE_SHIFT;
 	uint32_t n = piece->end, start;
-	int r = claim_lock(space, piece, flags, 0);
+	int r = fp_layout_find(&space->layout, n, align_pages, base_page, &start);
 
-	if (r == 0)
-		r = fp_layout_find(&space->layout, n, align_pages, base_page, &start);
 	if (r < 0)
 		return r;
 	piece->start = start;
@@ -304,16 +255,11 @@ static int map_somewhere(struct fp_space *space, struct fp_piece *piece, unsigne
 	return fp_space_add(space, *piece);
 }
 
-/* Brings in the pages for MAP_LOCKED, MAP_POPULATE and mlockall. Like the kernel, reports no
- * failures. */
+/* Like the kernel, reports no failures. */
 static void finish_map(struct fp_space *space, const struct fp_piece *piece, unsigned flags)
 {
-	uint64_t easily = fp_budget_free(&space->far->budget) / 2;
-
-	if (piece->flags & FP_PIECE_LOCKED)
-		(void)fp_space_populate_locked(space, piece->start, piece->end);
-	else if (flags & FP_MAP_POPULATE)
-		fp_space_populate(space, piece->start, piece->end, easily);
+	if (flags & FP_MAP_POPULATE)
+		fp_space_populate(space, piece->start, piece->end);
 }
 
 int fp_space_map(struct fp_space *space, size_t len, size_t align, int prot, unsigned flags, void **ret_addr)
@@ -329,7 +275,7 @@ int fp_space_map(struct fp_space *space, size_t len, size_t align, int prot, uns
 	if (back(space, piece.end, flags, &piece.lazy) < 0)
 		return -ENOMEM;
 	fp_space_lock(space);
-	r = map_somewhere(space, &piece, flags, FP_MAX((uint32_t)(align >> FP_PAGE_SHIFT), 1u));
+	r = map_somewhere(space, &piece, FP_MAX((uint32_t)(align >> FP_PAGE_SHIFT), 1u));
 	if (r == 0)
 		fp_kernel_filled_begin_mapping(space->far, &space->layout, piece.start, piece.end);
 	fp_space_unlock(space);
@@ -393,18 +339,15 @@ static int replace(struct fp_space *space, struct fp_piece piece, uint64_t *ret_
 		restore_protection(space, piece.start, piece.end);
 		return r;
 	}
-	undress_all(space, piece.start, piece.end);
 	r = drop_unlocked(space, piece.start, piece.end, FP_DROP_FOR_GOOD);
 	if (r == 0)
 		r = fp_layout_remove(&space->layout, piece.start, piece.end, ret_reserved);
 	if (r == 0)
-		r = fp_space_apply_flags(space, piece.start, piece.end, piece.flags);
-	if (r == 0)
 		r = fp_layout_add(&space->layout, piece);
-	if (r < 0 && fp_layout_is_free(&space->layout, piece.start, piece.end)) {
-		fp_space_undo_flags(space, piece.start, piece.end, piece.flags);
+	if (r == 0)
+		set_dumped(space, piece.start, piece.end, !(piece.flags & FP_PIECE_DONTDUMP));
+	else if (fp_layout_is_free(&space->layout, piece.start, piece.end))
 		fp_space_open_range(space->far, piece.start, piece.end - piece.start, PROT_NONE);
-	}
 	fp_space_publish(space);
 	return r;
 }
@@ -443,9 +386,6 @@ static int map_piece_at(struct fp_space *space, struct fp_piece piece, unsigned 
 	if ((flags & FP_MAP_NOREPLACE) && !fp_layout_is_free(&space->layout, piece.start, piece.end))
 		r = -EEXIST;
 	else
-		r = claim_lock(space, &piece, flags,
-		               fp_layout_count_locked(&space->layout, piece.start, piece.end));
-	if (r == 0)
 		r = replace(space, piece, &reserved);
 	fp_space_unlock(space);
 	if (r < 0 || piece.lazy)
@@ -466,13 +406,13 @@ int fp_space_map_at(struct fp_space *space, void *addr, size_t len, int prot, un
 /* ---- unmap ---- */
 
 /* Closes first, so that nobody can bring a page back during the drop. */
-static int remove_far(struct fp_space *space, uint32_t from, uint32_t to, uint32_t flags)
+static int remove_far(struct fp_space *space, uint32_t from, uint32_t to)
 {
 	int r = fp_space_open_range(space->far, from, to - from, PROT_NONE);
 
 	if (r < 0)
 		return r;
-	fp_space_undo_flags(space, from, to, flags);
+	set_dumped(space, from, to, false);
 	return drop_unlocked(space, from, to,
 	                     to - from > FP_KERNEL_FILLED_SHORT ? FP_DROP_FOR_GOOD : FP_DROP_SHORT);
 }
@@ -488,7 +428,7 @@ int fp_space_remove(struct fp_space *space, uint32_t start, uint32_t end, uint64
 		uint32_t from = FP_MAX(p->start, start), to = FP_MIN(p->end, end);
 
 		r = p->flags & FP_PIECE_FOREIGN ? fp_space_close(space, from, to)
-		                                : remove_far(space, from, to, p->flags);
+		                                : remove_far(space, from, to);
 		if (r < 0)
 			return r;
 	}

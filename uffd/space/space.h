@@ -25,7 +25,6 @@ struct fp_space;
 
 enum fp_map_flags {
 	FP_MAP_LAZY = 1 << 0,      /* MAP_NORESERVE: reserve no slots, now or later */
-	FP_MAP_LOCKED = 1 << 1,    /* MAP_LOCKED */
 	FP_MAP_POPULATE = 1 << 2,  /* MAP_POPULATE: as much as fits easily */
 	FP_MAP_NOREPLACE = 1 << 3, /* fp_space_map_at: -EEXIST if something is mapped there */
 	FP_MAP_HEAP =
@@ -36,7 +35,6 @@ enum fp_map_flags {
 enum fp_remap_flags {
 	FP_REMAP_MAYMOVE = 1 << 0,
 	FP_REMAP_FIXED = 1 << 1,
-	FP_REMAP_DONTUNMAP = 1 << 2,
 };
 
 /* The arguments of an mmap(2) that the kernel itself serves. */
@@ -56,8 +54,7 @@ struct fp_remap {
 /*
  * Maps len bytes of zeros with protection prot (PROT_*), aligned to align (a power of two, at least
  * FP_PAGE_SIZE; 0: page). Inaccessible memory gets its slots when it is opened. 0 and *ret_addr;
- * -ENOMEM (no address space, or no slots), -EINVAL, -EAGAIN (more is to be locked than the limit
- * allows).
+ * -ENOMEM (no address space, or no slots), -EINVAL.
  */
 int fp_space_map(struct fp_space *space, size_t len, size_t align, int prot, unsigned flags, void **ret_addr);
 
@@ -94,17 +91,12 @@ int fp_space_advise(struct fp_space *space, void *addr, size_t len, int advice);
 int fp_space_protect(struct fp_space *space, void *addr, size_t len, int prot);
 
 /*
- * mlock2(2): brings the pages in, unless on_fault. They do not leave until they are unlocked.
- * -ENOSPC: our policy refuses, as at most half of the budget may be locked; the caller turns it
- * into ENOMEM.
+ * mlock2(2). What it locks becomes the kernel's own memory, with its bytes: a foreign piece,
+ * outside of the budget, until it is unmapped. -EAGAIN: a node can't give a page back.
  */
 int fp_space_mlock(struct fp_space *space, void *addr, size_t len, bool on_fault);
 /* munlock(2). */
 int fp_space_munlock(struct fp_space *space, void *addr, size_t len);
-
-/* mlockall(2), with its flags. -ENOSPC as above: then nothing is locked. */
-int fp_space_mlockall(struct fp_space *space, int flags);
-int fp_space_munlockall(struct fp_space *space);
 
 /* mincore(2): bit 0 of each page's byte: the page is in local memory. */
 int fp_space_mincore(struct fp_space *space, void *addr, size_t len, unsigned char *vec);
@@ -115,8 +107,7 @@ int fp_space_remap(struct fp_space *space, void *old_addr, size_t old_len, size_
 
 /*
  * The same with all of mremap(2), lengths of any size. Either end may lie outside of the range.
- * -ENOTSUP: far memory can't leave the range, nor a foreign piece move within it. -ENOSPC: it is
- * locked, and would grow beyond the policy's limit.
+ * -ENOTSUP: far memory can't leave the range, nor a foreign piece move within it.
  */
 int fp_space_remap_to(struct fp_space *space, const struct fp_remap *what, void **ret_addr);
 

@@ -64,7 +64,7 @@ static int back_opened(struct fp_space *space, uint32_t start, uint32_t end, uin
 
 int fp_space_protect(struct fp_space *space, void *addr, size_t len, int prot)
 {
-	uint64_t more = 0, left = 0, locked;
+	uint64_t more = 0, left = 0;
 	uint32_t start, end, stop;
 	int r = fp_space_to_pages(space, addr, len, &start, &end);
 
@@ -77,14 +77,11 @@ int fp_space_protect(struct fp_space *space, void *addr, size_t len, int prot)
 	if (r < 0)
 		return r;
 	stop = fp_space_mapped_until(space, start, end);
-	locked = fp_layout_count_locked(&space->layout, start, stop);
 	r = protect_locked(space, start, end, prot);
 	if (more)
 		left = fp_layout_count_unbacked(&space->layout, start, stop);
 	fp_space_unlock(space);
 	fp_space_unback(space, left);
-	if (r == 0 && locked && prot & PROT_WRITE) /* as the kernel: the first write must not fault */
-		(void)fp_space_populate_locked(space, start, end);
 	return r;
 }
 
@@ -95,14 +92,6 @@ static int change_flags(struct fp_space *space, const struct fp_piece *piece, ui
 	const struct fp_piece_change change = {.prot = -1, .set = set, .clear = clear};
 
 	return fp_layout_change(&space->layout, piece->start, piece->end, &change);
-}
-
-static int drop_piece(struct fp_space *space, const struct fp_piece *piece, int advice)
-{
-	if ((piece->flags & FP_PIECE_LOCKED) && advice != MADV_DONTNEED_LOCKED)
-		return -EINVAL;
-	return fp_space_drop(space, piece->start, piece->end,
-	                     advice == MADV_DONTNEED_LOCKED ? FP_DROP_LOCKED : FP_DROP);
 }
 
 static int dump_piece(struct fp_space *space, const struct fp_piece *piece, int advice)
@@ -123,10 +112,7 @@ static int advise_piece(struct fp_space *space, const struct fp_piece *piece, in
 	case MADV_DONTNEED:
 	case MADV_DONTNEED_LOCKED:
 	case MADV_FREE:
-		return drop_piece(space, piece, advice);
-	case MADV_COLD:
-	case MADV_PAGEOUT: /* done after the lock is released */
-		return piece->flags & FP_PIECE_LOCKED ? -EINVAL : 0;
+		return fp_space_drop(space, piece->start, piece->end, FP_DROP);
 	case MADV_NORMAL:
 		return change_flags(space, piece, 0, order);
 	case MADV_RANDOM:
@@ -144,7 +130,9 @@ static int advise_piece(struct fp_space *space, const struct fp_piece *piece, in
 	case MADV_DONTDUMP:
 	case MADV_DODUMP:
 		return dump_piece(space, piece, advice);
-	case MADV_WILLNEED: /* done after the lock is released */
+	case MADV_COLD: /* these three are done after the lock is released */
+	case MADV_PAGEOUT:
+	case MADV_WILLNEED:
 	case MADV_HUGEPAGE: /* hints, which far memory does not need */
 	case MADV_NOHUGEPAGE:
 	case MADV_MERGEABLE:
@@ -179,7 +167,6 @@ static int advise_locked(struct fp_space *space, uint32_t start, uint32_t end, i
 
 int fp_space_advise(struct fp_space *space, void *addr, size_t len, int advice)
 {
-	uint64_t easily = fp_budget_free(&space->far->budget) / 2;
 	uint32_t start, end, stop = 0;
 	int r = fp_space_to_pages(space, addr, len, &start, &end);
 
@@ -191,7 +178,7 @@ int fp_space_advise(struct fp_space *space, void *addr, size_t len, int advice)
 	r = advise_locked(space, start, end, advice, &stop);
 	fp_space_unlock(space);
 	if (advice == MADV_WILLNEED)
-		fp_space_populate(space, start, stop, easily);
+		fp_space_populate(space, start, stop);
 	else if ((advice == MADV_COLD || advice == MADV_PAGEOUT) && stop > start)
 		fp_reclaim_pageout(space->reclaim, start, stop - start);
 	return r;

@@ -32,8 +32,6 @@ int fp_space_close(struct fp_space *space, uint32_t start, uint32_t end)
 	madvise(addr, len, MADV_NOHUGEPAGE);
 	madvise(addr, len, MADV_DONTDUMP);
 	madvise(addr, len, MADV_DONTFORK); /* see fp_far_inherit */
-	if (space->lock_future)
-		munlock(addr, len);
 	/* far pages can be there if a bare mremap grew into a hole: the kernel reports no event
 	 * then */
 	fp_space_forget(space, start, end);
@@ -44,7 +42,7 @@ int fp_space_close(struct fp_space *space, uint32_t start, uint32_t end)
  * restored. */
 static int rehearse(size_t len, const struct fp_foreign *what)
 {
-	const int skipped = MAP_FIXED | MAP_FIXED_NOREPLACE | MAP_POPULATE | MAP_LOCKED;
+	const int skipped = MAP_FIXED | MAP_FIXED_NOREPLACE | MAP_POPULATE;
 	void *p = mmap(NULL, len, what->prot, what->flags & ~skipped, what->fd, what->offset);
 
 	if (p == MAP_FAILED)
@@ -104,18 +102,17 @@ int fp_space_map_foreign(struct fp_space *space, void *addr, size_t len, const s
 static int remap_over(struct fp_space *space, uint32_t start, uint32_t end, const struct fp_remap *what)
 {
 	struct fp_piece piece = {.start = start, .end = end, .flags = FP_PIECE_FOREIGN, .lazy = true};
-	int flags = MREMAP_MAYMOVE | MREMAP_FIXED, r;
 	uint64_t none;
+	int r;
 
-	if (what->flags & FP_REMAP_DONTUNMAP)
-		flags |= MREMAP_DONTUNMAP;
 	if (!fp_space_end_filled(space, start, end))
 		return -ENOMEM;
 	r = fp_layout_add(&space->layout, piece);
 	if (r < 0)
 		return r;
 	expect_no_event(space, start, end);
-	if (mremap(what->old_addr, what->old_len, what->new_len, flags, what->new_addr) == MAP_FAILED) {
+	if (mremap(what->old_addr, what->old_len, what->new_len, MREMAP_MAYMOVE | MREMAP_FIXED,
+	           what->new_addr) == MAP_FAILED) {
 		r = -errno;
 		if (fp_space_close(space, start, end) == 0)
 			fp_layout_remove(&space->layout, start, end, &none);

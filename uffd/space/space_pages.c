@@ -19,6 +19,8 @@
 #include "inline.h"
 #include "kernel_filled.h"
 
+#define GIVE_TRIES 1000u
+
 /* Claims the page if nobody owns it. */
 static bool try_hold(struct fp_far *far, uint32_t page, uint64_t *ret_old)
 {
@@ -67,11 +69,11 @@ uint32_t fp_space_chunk_end(uint32_t page, uint32_t end)
 }
 
 /* Frees the slot of a claimed page whose local memory is gone. Returns the number of its tokens. */
-static unsigned forget(struct fp_far *far, uint32_t page, uint64_t old, uint64_t keep)
+static unsigned forget(struct fp_far *far, uint32_t page, uint64_t old)
 {
 	if (fp_page_slot(old))
 		fp_store_slot_free(far->store, fp_page_slot(old));
-	fp_space_release(far, page, FP_PAGE_ZERO | (old & keep));
+	fp_space_release(far, page, FP_PAGE_ZERO);
 	return fp_page_state(old) == FP_PAGE_RESIDENT;
 }
 
@@ -83,17 +85,16 @@ static bool is_for_good(enum fp_drop how)
 /* Drops and releases claimed pages. If the kernel refuses, everything stays as it was. */
 static int drop_held(struct fp_far *far, uint32_t start, uint32_t end, const uint64_t *olds, enum fp_drop how)
 {
-	uint64_t keep = how == FP_DROP_LOCKED ? FP_PAGE_LOCKED : 0;
-	int advice = how == FP_DROP_LOCKED ? MADV_DONTNEED_LOCKED : MADV_DONTNEED;
 	bool fills = !is_for_good(how) && fp_kernel_filled_fills(far, start);
 	unsigned tokens = 0;
 	int r = how == FP_DROP_FOR_GOOD ? fp_kernel_filled_end_held(far, start, end) : 0;
 
-	if (r == 0 && madvise(fp_far_addr(far, start), (size_t)(end - start) << FP_PAGE_SHIFT, advice) < 0)
+	if (r == 0 &&
+	    madvise(fp_far_addr(far, start), (size_t)(end - start) << FP_PAGE_SHIFT, MADV_DONTNEED) < 0)
 		r = -errno;
 	for (uint32_t p = start; p < end; p++)
 		if (r == 0 && !(fills && fp_kernel_filled_keeps(olds[p - start])))
-			tokens += forget(far, p, olds[p - start], keep);
+			tokens += forget(far, p, olds[p - start]);
 		else
 			fp_space_release(far, p, olds[p - start]);
 	fp_budget_leave(&far->budget, tokens);
@@ -109,7 +110,7 @@ static bool zero_in_place(struct fp_far *far, uint32_t page, uint64_t old)
 		return false;
 	if (fp_page_slot(old))
 		fp_store_slot_free(far->store, fp_page_slot(old));
-	fp_space_release(far, page, FP_PAGE_RESIDENT | FP_PAGE_DIRTY | (old & FP_PAGE_LOCKED));
+	fp_space_release(far, page, FP_PAGE_RESIDENT | FP_PAGE_DIRTY);
 	return true;
 }
 
@@ -183,7 +184,7 @@ static void forget_chunk(struct fp_far *far, uint32_t start, uint32_t end)
 	unsigned tokens = 0;
 
 	for (uint32_t p = start; p < end; p++)
-		tokens += forget(far, p, fp_space_claim(far, p), 0);
+		tokens += forget(far, p, fp_space_claim(far, p));
 	fp_budget_leave(&far->budget, tokens);
 }
 
@@ -194,26 +195,96 @@ void fp_space_forget(struct fp_space *space, uint32_t start, uint32_t end)
 			forget_chunk(space->far, start, fp_space_chunk_end(start, end));
 }
 
-/* Only a registered page has a word of its own, so kernel-filling ends first. If the kernel
- * refuses, the pages stay kernel-filled, and the kernel's own lock holds them too. */
-static void mark(struct fp_far *far, uint32_t page, bool locked)
-{
-	uint64_t old = fp_space_claim(far, page);
+/* ---- given to the kernel ---- */
 
-	if (locked)
-		(void)fp_kernel_filled_end(far, page);
-	fp_space_release(far, page, locked ? old | FP_PAGE_LOCKED : old & ~FP_PAGE_LOCKED);
+/* Brings a page in, which can be read. It may leave again. */
+static void bring(struct fp_far *far, uint32_t page)
+{
+	if (atomic_load(&far->inline_servers))
+		fp_inline_bring(far->inline_servers, page, 1, false);
+	else
+		(void)madvise(fp_far_addr(far, page), FP_PAGE_SIZE, MADV_POPULATE_READ);
 }
 
-void fp_space_mark_locked(struct fp_space *space, uint32_t start, uint32_t end, bool locked)
+/* No other page is owned meanwhile, so that this one can wait for a token. */
+static int give_page(struct fp_far *far, uint32_t page)
 {
-	struct fp_far *far = space->far;
+	uint64_t old = fp_space_claim(far, page);
+	int r;
 
-	for (; start < end; start = fp_space_chunk_end(start, end)) {
-		if (!locked && fp_space_untouched(far, start))
-			continue;
-		fp_far_touch(far, start);
-		for (uint32_t p = start; p < fp_space_chunk_end(start, end); p++)
-			mark(far, p, locked);
+	for (unsigned tries = 0; fp_page_state(old) == FP_PAGE_REMOTE; tries++) {
+		fp_space_release(far, page, old);
+		if (tries == GIVE_TRIES)
+			return -EAGAIN;
+		bring(far, page);
+		old = fp_space_claim(far, page);
 	}
+	r = fp_page_state(old) == FP_PAGE_LOST
+	        ? -EAGAIN
+	        : fp_uffd_unregister(&far->uffd, fp_far_addr(far, page), FP_PAGE_SIZE);
+	if (r < 0)
+		fp_space_release(far, page, old);
+	else
+		fp_budget_leave(&far->budget, forget(far, page, old));
+	return r;
+}
+
+/* *at: the first page that is not given yet. */
+static int give_pages(struct fp_far *far, uint32_t *at, uint32_t end)
+{
+	while (*at < end) {
+		bool untouched = fp_space_untouched(far, *at);
+		uint32_t next = untouched ? fp_space_chunk_end(*at, end) : *at + 1;
+		int r = untouched ? fp_uffd_unregister(&far->uffd, fp_far_addr(far, *at),
+		                                       (size_t)(next - *at) << FP_PAGE_SHIFT)
+		                  : give_page(far, *at);
+
+		if (r < 0)
+			return r;
+		*at = next;
+	}
+	return 0;
+}
+
+/* What the program has advised is the kernel's to follow from now on. */
+static void hand_advice_on(struct fp_far *far, const struct fp_piece *piece)
+{
+	char *addr = fp_far_addr(far, piece->start);
+	size_t len = (size_t)(piece->end - piece->start) << FP_PAGE_SHIFT;
+
+	if (!(piece->flags & FP_PIECE_DONTFORK))
+		fp_far_inherit(far, piece->start, piece->end - piece->start, true);
+	if (piece->flags & FP_PIECE_WIPEONFORK)
+		madvise(addr, len, MADV_WIPEONFORK);
+}
+
+/* The piece is foreign first: from then on nothing is read ahead there. */
+int fp_space_give(struct fp_space *space, const struct fp_piece *piece)
+{
+	struct fp_piece foreign = {
+	    .start = piece->start, .end = piece->end, .flags = FP_PIECE_FOREIGN, .lazy = true};
+	struct fp_piece rest = *piece;
+	uint64_t reserved, none;
+	int r = fp_space_end_filled(space, piece->start, piece->end) ? 0 : -ENOMEM;
+
+	if (r == 0)
+		r = fp_layout_remove(&space->layout, piece->start, piece->end, &reserved);
+	if (r < 0)
+		return r;
+	(void)fp_layout_add(&space->layout, foreign); /* there is room: one was removed */
+	r = fp_space_open_range(space->far, piece->start, piece->end - piece->start, piece->prot | PROT_READ);
+	if (r == 0)
+		r = give_pages(space->far, &rest.start, piece->end);
+	(void)fp_space_open_range(space->far, piece->start, piece->end - piece->start, piece->prot);
+	if (r < 0) {
+		(void)fp_layout_remove(&space->layout, rest.start, rest.end, &none);
+		(void)fp_layout_add(&space->layout, rest);
+	}
+	foreign.end = r < 0 ? rest.start : piece->end;
+	foreign.flags |= piece->flags;
+	hand_advice_on(space->far, &foreign);
+	if (reserved)
+		fp_space_unback(space, foreign.end - foreign.start);
+	fp_space_publish(space);
+	return r;
 }

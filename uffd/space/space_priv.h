@@ -18,11 +18,10 @@ struct fp_space {
 	struct fp_far *far;
 	struct fp_reclaim *reclaim;
 	bool overcommit;
-	pthread_mutex_t lock;       /* guards layout, lock_future and olds; never taken by agent threads */
+	pthread_mutex_t lock;       /* guards layout and olds; never taken by agent threads */
 	atomic_bool forking;        /* no call may begin to take slots */
 	_Atomic unsigned n_backing; /* calls that are taking slots */
 	struct fp_layout layout;
-	uint32_t lock_future; /* mlockall(MCL_FUTURE): FP_PIECE_LOCKED, _LOCK_ON_FAULT of new pieces, or 0 */
 	uint64_t olds[1u << FP_CHUNK_SHIFT]; /* words of the pages that the lock's holder owns */
 	void (*on_growth)(void *arg, uint64_t mapped_bytes); /* a new peak of mapped bytes; under the lock */
 	void *on_growth_arg;
@@ -72,11 +71,6 @@ int fp_space_remove(struct fp_space *space, uint32_t start, uint32_t end, uint64
 /* Reports the number of mapped bytes to the stats page and to on_growth. */
 void fp_space_publish(struct fp_space *space);
 
-/* Applies the flags LOCKED and DONTDUMP in the kernel and in the pages' words; undo takes that
- * back. */
-int fp_space_apply_flags(struct fp_space *space, uint32_t start, uint32_t end, uint32_t flags);
-void fp_space_undo_flags(struct fp_space *space, uint32_t start, uint32_t end, uint32_t flags);
-
 /* ---- space_pages.c ---- */
 
 /* Waits until nobody owns the page and takes it (CLAIMED); returns its old word. */
@@ -94,7 +88,6 @@ bool fp_space_end_filled(struct fp_space *space, uint32_t start, uint32_t end);
 
 enum fp_drop {
 	FP_DROP,          /* MADV_DONTNEED */
-	FP_DROP_LOCKED,   /* MADV_DONTNEED_LOCKED: locked pages too, and they stay locked */
 	FP_DROP_FOR_GOOD, /* MADV_DONTNEED of pages whose mapping ends: their words become ZERO */
 	FP_DROP_SHORT,    /* the same, but kernel-filled pages stay so: see fp_kernel_filled_resume */
 };
@@ -107,8 +100,12 @@ int fp_space_drop(struct fp_space *space, uint32_t start, uint32_t end, enum fp_
  * Waits for pages in transit. */
 void fp_space_forget(struct fp_space *space, uint32_t start, uint32_t end);
 
-/* Sets FP_PAGE_LOCKED in all words of the range, or clears it. */
-void fp_space_mark_locked(struct fp_space *space, uint32_t start, uint32_t end, bool locked);
+/*
+ * A far piece, cut as the caller likes, becomes the kernel's own memory, with its bytes: a foreign
+ * piece. Its tokens and slots are given back. -ENOMEM; -EAGAIN: a page can't be brought in. Then
+ * all from that page on is far as before.
+ */
+int fp_space_give(struct fp_space *space, const struct fp_piece *piece);
 
 /* ---- space_foreign.c ---- */
 
@@ -121,17 +118,10 @@ int fp_space_move_in(struct fp_space *space, const struct fp_remap *what, void *
 
 /* ---- space_lock.c ---- */
 
-/* How many more pages may be locked: see fp_space_mlock. */
-uint64_t fp_space_lockable(const struct fp_space *space);
-
-/* A hint: brings in the accessible far pages, at most room_pages. Not under the lock. */
-void fp_space_populate(struct fp_space *space, uint32_t start, uint32_t end, uint64_t room_pages);
+/* A hint: brings in the accessible far pages, as many as fit easily. Not under the lock. */
+void fp_space_populate(struct fp_space *space, uint32_t start, uint32_t end);
 
 /* MADV_POPULATE_READ and _WRITE, piece by piece, with the kernel's errors. Not under the lock. */
 int fp_space_populate_as(struct fp_space *space, uint32_t start, uint32_t end, int advice);
-
-/* Brings in the far pages that are LOCKED and not on fault. Stops at the first that can't come. Not
- * under the lock. mlock(2)'s errors: -ENOMEM at an inaccessible page, -EAGAIN. */
-int fp_space_populate_locked(struct fp_space *space, uint32_t start, uint32_t end);
 
 #endif

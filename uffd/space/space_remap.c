@@ -98,7 +98,7 @@ static int move_bytes(struct fp_far *far, uint32_t from, uint32_t to, uint64_t o
 			if (fp_page_slot(old))
 				fp_store_slot_free(far->store, fp_page_slot(old));
 			fp_budget_leave(&far->budget, 1);
-			settled = FP_PAGE_ZERO | (old & FP_PAGE_LOCKED);
+			settled = FP_PAGE_ZERO;
 			r = 0;
 		}
 	}
@@ -191,50 +191,33 @@ static bool free_behind(const struct fp_layout *layout, uint32_t end, uint32_t n
 	return (uint64_t)end + n <= layout->end && fp_layout_is_free(layout, end, end + n);
 }
 
-/* Moves the piece's flags too. At no moment are its locks counted twice. */
-static int move_flags(struct fp_space *space, const struct fp_piece *old, struct fp_piece fresh)
+static int restore_prot(struct fp_space *space, const struct fp_piece *old, struct fp_piece fresh)
 {
-	const struct fp_piece_change worn = {.prot = -1, .set = old->flags};
 	int r = 0;
 
-	if (old->prot != fresh.prot) {
+	if (old->prot != fresh.prot)
 		r = fp_space_open_range(space->far, fresh.start, fresh.end - fresh.start, old->prot);
-		if (r == 0)
-			r = fp_layout_protect(&space->layout, fresh.start, fresh.end, old->prot);
-	}
-	if (r == 0)
-		r = fp_space_apply_flags(space, fresh.start, fresh.end, old->flags);
-	if (r == 0)
-		r = fp_layout_change(&space->layout, fresh.start, fresh.end, &worn);
-	return r;
+	return r < 0 ? r : fp_layout_protect(&space->layout, fresh.start, fresh.end, old->prot);
 }
 
-/* Leaves the old place unmapped, or mapped and empty. */
-static int leave_old(struct move *m, const struct fp_piece *old, bool keep)
+static int leave_old(struct move *m)
 {
-	const struct fp_piece_change unlocked = {.prot = -1,
-	                                         .clear = FP_PIECE_LOCKED | FP_PIECE_LOCK_ON_FAULT};
 	struct fp_space *space = m->space;
 	uint64_t carried = 0; /* slots reserved for the part unmapped here: they move with the bytes */
-	int r = 0;
+	int r = fp_space_open_range(space->far, m->from, m->n, PROT_NONE);
 
-	if (!keep)
-		r = fp_space_open_range(space->far, old->start, m->n, PROT_NONE);
 	release_old(m);
-	if (keep)
-		return fp_layout_change(&space->layout, old->start, old->start + m->n, &unlocked);
-	return r < 0 ? r : fp_space_remove(space, old->start, old->start + m->n, &carried);
+	return r < 0 ? r : fp_space_remove(space, m->from, m->from + m->n, &carried);
 }
 
 /* Moves the first n pages of the piece old to a new piece of new_n pages at to, which is free. A
  * failure half-way (no memory, a page that can't be read) undoes the move. */
-static int relocate(struct fp_space *space, struct fp_piece old, uint32_t to, uint32_t new_n, bool keep)
+static int relocate(struct fp_space *space, struct fp_piece old, uint32_t to, uint32_t new_n)
 {
-	const uint32_t worn = FP_PIECE_LOCKED | FP_PIECE_LOCK_ON_FAULT | FP_PIECE_DONTDUMP;
 	struct fp_piece fresh = {.start = to,
 	                         .end = to + new_n,
 	                         .prot = PROT_READ | PROT_WRITE, /* UFFDIO_MOVE needs it */
-	                         .flags = old.flags & ~worn,
+	                         .flags = old.flags,
 	                         .lazy = old.lazy};
 	struct move m = {
 	    .space = space, .from = old.start, .to = to, .n = FP_MIN(old.end - old.start, new_n)};
@@ -243,17 +226,12 @@ static int relocate(struct fp_space *space, struct fp_piece old, uint32_t to, ui
 
 	if (r < 0)
 		return r;
-	/* in the kernel alone: the words still say that nothing may leave */
-	if (old.flags & FP_PIECE_LOCKED)
-		munlock(fp_far_addr(space->far, old.start), (size_t)m.n << FP_PAGE_SHIFT);
 	r = move_pages(&m);
 	if (r == 0)
-		r = move_flags(space, &old, fresh);
+		r = restore_prot(space, &old, fresh);
 	if (r == 0)
-		return leave_old(&m, &old, keep);
+		return leave_old(&m);
 	move_back(&m);
-	if (old.flags & FP_PIECE_LOCKED)
-		mlock2(fp_far_addr(space->far, old.start), (size_t)m.n << FP_PAGE_SHIFT, MLOCK_ONFAULT);
 	fp_space_remove(space, to, to + new_n, &carried);
 	return r;
 }
@@ -292,7 +270,7 @@ static uint32_t grows_by(const struct plan *plan)
 {
 	uint32_t n = plan->end - plan->start;
 
-	return plan->flags & FP_REMAP_DONTUNMAP ? plan->new_n : plan->new_n > n ? plan->new_n - n : 0;
+	return plan->new_n > n ? plan->new_n - n : 0;
 }
 
 /* Looks at the layout and counts the slots needed. */
@@ -300,13 +278,9 @@ static int look(struct fp_space *space, struct plan *plan)
 {
 	int r = find_piece(space, plan);
 
-	if (r < 0)
-		return r;
-	plan->more = plan->old.lazy ? 0 : grows_by(plan);
-	if ((plan->old.flags & FP_PIECE_LOCKED) && !(plan->flags & FP_REMAP_DONTUNMAP) &&
-	    grows_by(plan) > fp_space_lockable(space))
-		return -ENOSPC;
-	return 0;
+	if (r == 0)
+		plan->more = plan->old.lazy ? 0 : grows_by(plan);
+	return r;
 }
 
 static int move_to(struct fp_space *space, struct plan *plan)
@@ -320,7 +294,7 @@ static int move_to(struct fp_space *space, struct plan *plan)
 		r = fp_layout_find(&space->layout, plan->new_n, 1, base_page, &plan->to);
 	if (r < 0)
 		return r;
-	return relocate(space, plan->old, plan->to, plan->new_n, plan->flags & FP_REMAP_DONTUNMAP);
+	return relocate(space, plan->old, plan->to, plan->new_n);
 }
 
 static int carry_out(struct fp_space *space, struct plan *plan)
@@ -334,7 +308,7 @@ static int carry_out(struct fp_space *space, struct plan *plan)
 		r = fp_space_remove(space, plan->start + plan->new_n, plan->end, &plan->given);
 	if (r < 0)
 		return r;
-	if (plan->flags & (FP_REMAP_FIXED | FP_REMAP_DONTUNMAP))
+	if (plan->flags & FP_REMAP_FIXED)
 		return move_to(space, plan);
 	plan->to = plan->start;
 	if (plan->new_n <= n)
@@ -375,15 +349,13 @@ static int remap_pages(struct fp_space *space, struct plan *plan)
 	r = carry_out(space, plan);
 	fp_space_unlock(space);
 	fp_space_unback(space, plan->given + (r < 0 ? plan->more : 0));
-	if (r == 0 && (plan->old.flags & FP_PIECE_LOCKED))
-		(void)fp_space_populate_locked(space, plan->to, plan->to + plan->new_n);
 	return r;
 }
 
 /* A foreign piece can be cut, as that leaves no hole. */
 static int cut_foreign(struct fp_space *space, const struct fp_remap *what, void **ret_addr)
 {
-	bool stays = !(what->flags & (FP_REMAP_FIXED | FP_REMAP_DONTUNMAP));
+	bool stays = !(what->flags & FP_REMAP_FIXED);
 	int r = -ENOTSUP;
 
 	if (stays && what->new_len == what->old_len)
@@ -406,11 +378,8 @@ static int check(const struct fp_remap *what)
 {
 	uintptr_t old = (uintptr_t)what->old_addr, new = (uintptr_t)what->new_addr;
 	size_t old_len = page_round(what->old_len), new_len = page_round(what->new_len);
-	const unsigned moves = FP_REMAP_FIXED | FP_REMAP_DONTUNMAP;
 
-	if ((what->flags & moves) && !(what->flags & FP_REMAP_MAYMOVE))
-		return -EINVAL;
-	if ((what->flags & FP_REMAP_DONTUNMAP) && old_len != new_len)
+	if ((what->flags & FP_REMAP_FIXED) && !(what->flags & FP_REMAP_MAYMOVE))
 		return -EINVAL;
 	if (old % FP_PAGE_SIZE || new_len == 0 || new_len < what->new_len || old_len < what->old_len)
 		return -EINVAL;
