@@ -11,25 +11,26 @@
 #define FP_FDLOCK_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 /*
  * An opening. It waits a tenth of a second at most, and after one in vain the next waits two
- * milliseconds: a call may last (a lingering socket, a FIFO without a writer). False at once in an
- * opening of the same thread's. Any thread. Returns whether it has the lock, which the same thread
- * says to fp_fd_unlock.
+ * milliseconds: a call may last (a lingering socket, a FIFO without a writer), and is not waited
+ * for twice. False at once in an opening of the same thread's. Any thread. Returns whether it has
+ * the lock, which the same thread says to fp_fd_unlock.
  */
 bool fp_fd_lock_exclusive(void);
-/* The same without waiting for anybody. */
-bool fp_fd_trylock_exclusive(void);
 void fp_fd_unlock(bool locked);
 
 /*
- * A call of the program's; it waits half a second at most. Signal handlers too, also such as
- * interrupt a call that has the lock, or this very function: they do without, and may jump out of
- * the call, fork, or end the thread. hold lies on the caller's stack. errno stays.
+ * A call of the program's. It waits half a second at most; what opens for longer is taken for dead
+ * (a child of vfork that was killed). Signal handlers too, also such as interrupt a call that has
+ * the lock, or this very function: they may jump out of the call, fork, or end the thread. errno
+ * stays.
  */
 struct fp_fd_hold {
 	bool is_mine; /* false: unlocking does nothing */
+	uint32_t epoch;
 };
 
 void fp_fd_lock_shared(struct fp_fd_hold *hold);
@@ -38,12 +39,5 @@ void fp_fd_unlock_shared(struct fp_fd_hold *hold);
 /* In the child of a fork, whose other threads are gone. A call that a handler interrupted to fork
  * goes on without the lock. */
 void fp_fd_forked(void);
-
-/*
- * Around vfork, whose child calls as this thread and may be killed at any instant. What it has left
- * locked is unlocked; before, two bits, is what this thread had itself.
- */
-unsigned fp_fd_before_vfork(void);
-void fp_fd_vforked(unsigned before);
 
 #endif

@@ -1,7 +1,8 @@
 /*
- * Where descriptors lie, and which are ours. Room: common. The list is a fixed table of atomics, as
- * it is read whenever the program closes anything. A number that is not forgotten when it is closed
- * costs nothing but its entry, which serves again when the kernel hands the number out again.
+ * Where descriptors lie, and which are ours. Room: common. The list is a table by number, of
+ * atomics, as it is read whenever the program closes anything. A number that is not forgotten when
+ * it is closed costs nothing but its entry, which serves again when the kernel hands the number out
+ * again.
  */
 #include "fdutil.h"
 
@@ -10,44 +11,37 @@
 #include <linux/kcmp.h>
 #include <stdatomic.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "cleanup.h"
 #include "end.h"
 
-#define HIGH_FD 512
-#define FDS_MAX 512u
+#define HIGH_FD  512
+#define LIST_END 65536 /* a process with that many open ones hides no further one of ours */
 
-/* fd + 1, so that zeroed memory is an empty table */
-static _Atomic int ours[FDS_MAX];
-static _Atomic bool watched[FDS_MAX]; /* of the entry with the same index */
+enum { NOT_OURS, OURS, WATCHED, VITAL };
+
+static _Atomic uint8_t list[LIST_END];
+static _Atomic int list_used; /* entries from here on were never used */
 static _Atomic pid_t table_tid;
-static _Atomic unsigned ours_end; /* entries from here on were never used */
 
-/* The entry of fd; FDS_MAX: there is none. */
-static unsigned entry_of(int fd)
+static unsigned entry(int fd)
 {
-	unsigned i = 0, end = FP_MIN(atomic_load(&ours_end), FDS_MAX);
-
-	while (i < end && atomic_load(&ours[i]) != fd + 1)
-		i++;
-	return i < end ? i : FDS_MAX;
-}
-
-static bool is_watched(int fd)
-{
-	unsigned i = entry_of(fd);
-
-	return i < FDS_MAX && atomic_load(&watched[i]);
+	return fd >= 0 && fd < LIST_END ? atomic_load(&list[fd]) : NOT_OURS;
 }
 
 void fp_fd_watch(int fd)
 {
-	unsigned i = fd < 0 ? FDS_MAX : entry_of(fd);
+	if (entry(fd) == OURS)
+		atomic_store(&list[fd], WATCHED);
+}
 
-	if (i < FDS_MAX)
-		atomic_store(&watched[i], true);
+void fp_fd_make_vital(int fd)
+{
+	if (fp_fd_is_ours(fd))
+		atomic_store(&list[fd], VITAL);
 }
 
 void fp_fd_lost(void)
@@ -72,58 +66,47 @@ static bool has_watched_table(void)
 	return tid == 0 || syscall(SYS_kcmp, (pid_t)syscall(SYS_gettid), tid, KCMP_FILES, 0, 0) == 0;
 }
 
-static void add(int fd)
-{
-	unsigned i = 0, end = atomic_load(&ours_end);
-	int none = 0;
-
-	if (is_watched(fd) && has_watched_table())
-		fp_fd_lost();
-	if (fp_fd_is_ours(fd))
-		return;
-	while (i < FDS_MAX && !atomic_compare_exchange_strong(&ours[i], &none, fd + 1)) {
-		none = 0;
-		i++;
-	}
-	while (end < i + 1 && !atomic_compare_exchange_weak(&ours_end, &end, i + 1))
-		;
-}
-
 void fp_fd_keep(int fd)
 {
-	add(fd);
+	int used = atomic_load(&list_used);
+
+	if (entry(fd) >= WATCHED && has_watched_table())
+		fp_fd_lost();
+	if (fd < 0 || fd >= LIST_END || entry(fd) != NOT_OURS)
+		return;
+	while (used <= fd && !atomic_compare_exchange_weak(&list_used, &used, fd + 1))
+		;
+	atomic_store(&list[fd], OURS);
+}
+
+static int next_of(int from, unsigned least)
+{
+	int fd = FP_MAX(from, 0), end = atomic_load(&list_used);
+
+	while (fd < end && entry(fd) < least)
+		fd++;
+	return fd < end ? fd : -1;
 }
 
 int fp_fd_next(int from)
 {
-	unsigned end = FP_MIN(atomic_load(&ours_end), FDS_MAX);
-	int lowest = -1;
+	return next_of(from, OURS);
+}
 
-	for (unsigned i = 0; i < end; i++) {
-		int fd = atomic_load(&ours[i]) - 1;
-
-		if (fd >= from && fd >= 0 && (lowest < 0 || fd < lowest))
-			lowest = fd;
-	}
-	return lowest;
+int fp_fd_next_vital(int from)
+{
+	return next_of(from, VITAL);
 }
 
 bool fp_fd_is_ours(int fd)
 {
-	return fd >= 0 && fp_fd_next(fd) == fd;
+	return entry(fd) != NOT_OURS;
 }
 
 void fp_fd_forget(int fd)
 {
-	for (unsigned i = 0; i < FDS_MAX; i++) {
-		int entry = fd + 1;
-
-		if (atomic_load(&ours[i]) != entry)
-			continue;
-		atomic_store(&watched[i], false);
-		if (atomic_compare_exchange_strong(&ours[i], &entry, 0))
-			return;
-	}
+	if (fp_fd_is_ours(fd))
+		atomic_store(&list[fd], NOT_OURS);
 }
 
 int fp_fd_move_high(int fd)
@@ -134,23 +117,20 @@ int fp_fd_move_high(int fd)
 		close(fd);
 	else
 		high = fd;
-	if (high >= 0)
-		add(high);
+	fp_fd_keep(high);
 	return high;
 }
 
-ssize_t fp_fd_read_file(const char *path, void *ret_bytes, size_t len, bool patient)
+ssize_t fp_fd_read_file(const char *path, void *ret_bytes, size_t len)
 {
-	bool locked = patient ? fp_fd_lock_exclusive() : fp_fd_trylock_exclusive();
-	ssize_t n = -EBUSY;
+	bool locked = fp_fd_lock_exclusive();
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd < 0 ? -1 : read(fd, ret_bytes, len);
 
-	if (locked || patient) {
-		fp_autoclose int fd = open(path, O_RDONLY | O_CLOEXEC);
-
-		n = fd < 0 ? -1 : read(fd, ret_bytes, len);
-		if (n < 0)
-			n = -errno;
-	}
+	if (n < 0)
+		n = -errno;
+	if (fd >= 0)
+		close(fd);
 	fp_fd_unlock(locked);
 	return n;
 }

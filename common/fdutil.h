@@ -18,11 +18,9 @@
  */
 int fp_fd_move_high(int fd);
 
-/*
- * Reads the beginning of a file, which is open under the lock only. If not patient, returns -EBUSY
- * rather than wait for it. Returns the bytes read, or a negative errno.
- */
-ssize_t fp_fd_read_file(const char *path, void *ret_bytes, size_t len, bool patient);
+/* Reads the beginning of a file, which is open under the lock only. Returns the bytes read, or a
+ * negative errno. */
+ssize_t fp_fd_read_file(const char *path, void *ret_bytes, size_t len);
 
 /* fp_fd_move_high of what an expression opens, with nothing in between; errno is the
  * expression's. */
@@ -39,10 +37,14 @@ ssize_t fp_fd_read_file(const char *path, void *ret_bytes, size_t len, bool pati
 void fp_fd_keep(int fd);
 
 /* The lowest of our descriptors that is at least from; -1: none. Lock-free: any thread, signal
- * handlers too.
- */
+ * handlers too. */
 int fp_fd_next(int from);
 bool fp_fd_is_ours(int fd);
+
+/* Marks one of ours that the guard keeps (fdguard.h), and watches it; the lowest of these from a
+ * number on, -1: none. */
+void fp_fd_make_vital(int fd);
+int fp_fd_next_vital(int from);
 
 /*
  * One of ours is closed by fp_fd_close alone from now on. If the kernel hands the number out to us

@@ -46,7 +46,7 @@ static int proc_stat_read(pid_t pid, struct proc_stat *ret_stat)
 	ssize_t len;
 
 	snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
-	len = fp_fd_read_file(path, text, sizeof(text) - 1, true);
+	len = fp_fd_read_file(path, text, sizeof(text) - 1);
 	if (len < 0)
 		return (int)len;
 	text[len] = '\0';

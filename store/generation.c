@@ -456,11 +456,8 @@ void fp_generations_enter_child(struct fp_store *store)
 	gens->n_limbo = gens->n_let_go = 0;
 }
 
-unsigned fp_store_vital_fds(const struct fp_store *store, int *ret_fds, unsigned max)
+void fp_store_mark_vital_fds(const struct fp_store *store)
 {
-	unsigned n = 0;
-
-	for (const struct fp_generation *gen = store->gens.ancestors; gen && n < max; gen = gen->next)
-		ret_fds[n++] = gen->descendants_fd;
-	return n;
+	for (const struct fp_generation *gen = store->gens.ancestors; gen; gen = gen->next)
+		fp_fd_make_vital(gen->descendants_fd);
 }

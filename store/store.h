@@ -261,12 +261,9 @@ void fp_store_fork_parent(struct fp_store *store, bool forked);
  * store can only be closed.
  */
 int fp_store_fork_child(struct fp_store *store, const struct fp_store_options *options);
-/*
- * Descriptors that must not be lost, although nobody would notice: they tell our parent that we
- * live and read its slots. Writes at most max numbers and returns how many; a negative number is
- * none.
- */
-unsigned fp_store_vital_fds(const struct fp_store *store, int *ret_fds, unsigned max);
+/* Marks descriptors that must not be lost, although nobody would notice (fdutil.h): they tell our
+ * parent that we live and read its slots. */
+void fp_store_mark_vital_fds(const struct fp_store *store);
 
 /*
  * Frees the slots that this process has freed and that no living generation holds any more. Cheap

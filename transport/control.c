@@ -104,7 +104,7 @@ FP_DEFINE_CLEANUP(struct fp_control, control, control_drop)
 static void name_self(char *buf, size_t len)
 {
 	char comm[32];
-	ssize_t n = fp_fd_read_file("/proc/self/comm", comm, sizeof(comm), true);
+	ssize_t n = fp_fd_read_file("/proc/self/comm", comm, sizeof(comm));
 
 	if (n <= 0)
 		comm[0] = '?';

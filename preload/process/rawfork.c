@@ -16,7 +16,6 @@
 
 #include "calls.h"
 #include "cleanup.h"
-#include "fdlock.h"
 #include "local.h"
 #include "agent_sigmask.h"
 #include "refusals.h"
@@ -101,7 +100,6 @@ static pid_t fork_for(const struct fork_request *rq)
 #define HOLDS_SHIFT 8
 #define LOCAL_SHIFT 16
 #define MASKS_SHIFT 40
-#define FDS_SHIFT   62
 #define LOCAL_MASK  0xffffffu
 #define MASKS_MASK  0x3fffffu
 
@@ -109,8 +107,7 @@ __attribute__((used)) static uint64_t before_vfork(void)
 {
 	return (uint64_t)FP_MIN(fp_agent_pin_depth(), 0xffu) << HOLDS_SHIFT |
 	       (uint64_t)(fp_local.depth & LOCAL_MASK) << LOCAL_SHIFT |
-	       (uint64_t)(fp_agent_sigmask_depth() & MASKS_MASK) << MASKS_SHIFT |
-	       (uint64_t)fp_fd_before_vfork() << FDS_SHIFT;
+	       (uint64_t)(fp_agent_sigmask_depth() & MASKS_MASK) << MASKS_SHIFT;
 }
 
 __attribute__((used)) static void vfork_is_over(uint64_t noted)
@@ -120,7 +117,6 @@ __attribute__((used)) static void vfork_is_over(uint64_t noted)
 	fp_agent_pin_vforked((unsigned)(noted >> HOLDS_SHIFT & 0xffu));
 	fp_agent_sigmask_vforked((unsigned)(noted >> MASKS_SHIFT & MASKS_MASK));
 	fp_local_vforked((unsigned)(noted >> LOCAL_SHIFT & LOCAL_MASK));
-	fp_fd_vforked((unsigned)(noted >> FDS_SHIFT));
 	errno = saved;
 }
 

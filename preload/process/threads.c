@@ -98,7 +98,7 @@ FP_INTERPOSE int pthread_create(pthread_t *thread, const pthread_attr_t *attr, v
 	int r;
 
 	if (fp_shim_agent())
-		fp_agent_affinity_release(fp_shim_agent());
+		fp_agent_affinity_release(fp_shim_agent(), false);
 	if (!fp_shim_agent() || fp_local_is_agent())
 		return real(thread, attr, run, arg);
 	s = start_new(attr, run, arg);

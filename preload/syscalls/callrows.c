@@ -157,6 +157,7 @@ _Static_assert(sizeof(long) == 8 && sizeof(void *) == 8, "a wrapper's arguments 
 #define PAIR(n)       (FP_HOW_COMMAND | FP_HOW_PAIR | (n) << FP_HOW_ARG_SHIFT)
 #define OPTION(l, o)  ((l) << 16 | (o))
 #define OPENS         FP_HOW_OPENS
+#define RELEASES      FP_HOW_RELEASES
 #define FLAGS_128     FP_HOW_FLAGS_128
 #define BY_NUMBER     FP_HOW_BY_NUMBER
 #define DONE_BIT      FP_HOW_DONE_BIT

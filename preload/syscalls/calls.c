@@ -71,7 +71,7 @@ void fp_calls_open(void)
 		fp_call_fn *real = resolve(i);
 
 		if (!hold && !(pin && reads_descriptor(&fp_call_rows[i])) &&
-		    !(fp_shim_agent() && (fp_call_rows[i].how & FP_HOW_OPENS)))
+		    !(fp_shim_agent() && (fp_call_rows[i].how & (FP_HOW_OPENS | FP_HOW_RELEASES))))
 			fp_call_entry[i] = real;
 	}
 	if (hold || pin)
@@ -524,6 +524,8 @@ long fp_calls_run(unsigned row, long *args)
 	memcpy(q.args, args, sizeof(q.args));
 	if (fp_local_is_agent())
 		return pass(&q);
+	if ((fp_call_rows[row].how & FP_HOW_RELEASES) && fp_shim_agent())
+		fp_agent_affinity_release(fp_shim_agent(), true);
 	q.how = fp_call_rows[row].how & FP_HOW_OPENS;
 	if (!hold && !atomic_load_explicit(&must_pin, memory_order_relaxed))
 		return pass(&q);

@@ -55,7 +55,7 @@ struct fp_call_piece {
 	uint32_t unit;
 };
 
-#define FP_PIECES 5
+#define FP_PIECES 6
 
 /* What to do besides pinning: see calls.def. The low bits treat memory that is too long to pin. */
 enum fp_call_how {
@@ -78,6 +78,7 @@ enum fp_call_how {
 #define FP_HOW_ARG(how)    ((how) >> FP_HOW_ARG_SHIFT & 7)
 #define FP_HOW_FIRST_SHIFT 18 /* the call to try first, 1 + its row */
 #define FP_HOW_FIRST(how)  ((how) >> FP_HOW_FIRST_SHIFT & 0xfff)
+#define FP_HOW_RELEASES    (1u << 30) /* in every fault mode; nobody's CPU is chosen by us meanwhile */
 #define FP_HOW_OPENS       (1u << 31) /* in every fault mode; the agent opens no descriptor meanwhile */
 
 struct fp_row {

@@ -65,16 +65,14 @@ class Program(toolcase.ToolCase):
                 self.assertEqual(done.stdout, "ready\n12288\n12288\n", done.stderr)
 
     def test_filter_of_system_calls(self):
-        """One way to a descriptor table of its own is enough; where there is none, the message
-        names both."""
+        """The guard's descriptor table needs close_range, and unshare is not missed."""
         unshare = 97 if platform.machine() == "aarch64" else 272
-        for numbers, status in (([unshare], 0), ([CLOSE_RANGE], 0), ([unshare, CLOSE_RANGE], 125)):
+        for numbers, status in (([unshare], 0), ([CLOSE_RANGE], 125)):
             done = subprocess.run([farapp.farpage, "run", *SMALL, "--", "true"], capture_output=True, text=True, env=self.env,
                                   timeout=toolcase.TIMEOUT, preexec_fn=lambda numbers=numbers: seccomp.refuse(*numbers))
             self.assertEqual(done.returncode, status, done.stderr)
             if status:
-                self.assertIn("unshare(CLONE_FILES): Operation not permitted", done.stderr)
-                self.assertIn("CLOSE_RANGE_UNSHARE", done.stderr)
+                self.assertIn("CLOSE_RANGE_UNSHARE: Operation not permitted", done.stderr)
 
     def test_address_space_limits(self):
         """They are the program's, and neither ours nor the node's; also where they can't be raised,

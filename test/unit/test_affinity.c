@@ -41,7 +41,7 @@ static void *block(void *arg)
 
 	atomic_store(&b->tid, (uint32_t)gettid());
 	if (read(b->pipe[0], &byte, 1) == 1 && b->release)
-		fp_affinity_release(b->release);
+		fp_affinity_release(b->release, false);
 	return NULL;
 }
 
@@ -112,9 +112,6 @@ static void test_majority_is_held(void **state)
 	faults(s, 0, 1);
 	assert_int_equal(cpus_of(s, 0), 1);
 	assert_int_equal(cpus_of(s, 1), CPU_COUNT(&s->all));
-	assert_true(fp_affinity_original(&s->affinity, atomic_load(&s->threads[0].tid), &set));
-	assert_true(CPU_EQUAL(&set, &s->all));
-	assert_false(fp_affinity_original(&s->affinity, atomic_load(&s->threads[1].tid), &set));
 	sched_getaffinity(0, sizeof(set), &set);
 	assert_int_equal(CPU_COUNT(&set), 1); /* the fault thread is next to it */
 }
@@ -174,11 +171,37 @@ static void test_release_is_for_the_held_thread(void **state)
 	struct scene *s = *state;
 
 	faults(s, 0, WINDOW);
-	fp_affinity_release(&s->affinity); /* of the test's own thread: it is not held */
+	fp_affinity_release(&s->affinity, false); /* of the test's own thread: it is not held */
 	assert_int_equal(cpus_of(s, 0), 1);
 	s->threads[0].release = &s->affinity;
 	unblock(&s->threads[0]);
 	assert_int_equal(atomic_load(&s->affinity.held), 0);
+	faults(s, 1, WINDOW);
+	assert_int_equal(cpus_of(s, 1), 1);
+	fp_affinity_release(&s->affinity, true); /* as before somebody asks for CPUs */
+	assert_int_equal(cpus_of(s, 1), CPU_COUNT(&s->all));
+}
+
+/* Held on a CPU that the program permits, wherever the fault thread runs. */
+static void test_a_thread_with_one_cpu(void **state)
+{
+	struct scene *s = *state;
+	pid_t tid = (pid_t)atomic_load(&s->threads[0].tid);
+
+	for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+		cpu_set_t one, now;
+
+		if (!CPU_ISSET(cpu, &s->all))
+			continue;
+		CPU_ZERO(&one);
+		CPU_SET(cpu, &one);
+		assert_int_equal(sched_setaffinity(tid, sizeof(one), &one), 0);
+		faults(s, 0, WINDOW);
+		assert_int_equal(s->affinity.cpu, cpu);
+		fp_affinity_release(&s->affinity, true);
+		sched_getaffinity(tid, sizeof(now), &now);
+		assert_true(CPU_EQUAL(&now, &one));
+	}
 }
 
 static void test_a_thread_that_ended(void **state)
@@ -204,10 +227,15 @@ static void test_off(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	    TEST(test_majority_is_held),    TEST(test_equals_are_not_held),
-	    TEST(test_hold_moves_on),       TEST(test_who_faults_no_longer_is_let_go),
-	    TEST(test_own_choice_stays),    TEST(test_release_is_for_the_held_thread),
-	    TEST(test_a_thread_that_ended), TEST(test_off),
+	    TEST(test_majority_is_held),
+	    TEST(test_equals_are_not_held),
+	    TEST(test_hold_moves_on),
+	    TEST(test_who_faults_no_longer_is_let_go),
+	    TEST(test_own_choice_stays),
+	    TEST(test_release_is_for_the_held_thread),
+	    TEST(test_a_thread_that_ended),
+	    TEST(test_a_thread_with_one_cpu),
+	    TEST(test_off),
 	};
 	cpu_set_t set;
 

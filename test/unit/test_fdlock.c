@@ -12,6 +12,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <ucontext.h>
@@ -21,6 +22,7 @@
 #include "fdlock.h"
 
 #define ROUNDS       3u
+#define STRIDE       17u  /* a thread that ends in a call costs the next opening its patience */
 #define INSTRUCTIONS 300u /* of a call that need not wait; one that does may go round for long */
 
 /* Sanitizers have instructions of their own, too many to step through, and a look at signals
@@ -31,12 +33,28 @@
 #define CAN_STEP 0
 #endif
 
+static long waits(void)
+{
+	struct rusage usage;
+
+	getrusage(RUSAGE_THREAD, &usage);
+	return usage.ru_nvcsw;
+}
+
+/* True if an opening need not wait. One that waits in vain forgets what it waited for. */
 static bool is_free(void)
 {
-	bool locked = fp_fd_trylock_exclusive();
+	long before = waits();
+	bool locked = fp_fd_lock_exclusive();
 
 	fp_fd_unlock(locked);
-	return locked;
+	return locked && waits() == before;
+}
+
+/* Openings wait for long again. */
+static void be_patient(void)
+{
+	fp_fd_unlock(fp_fd_lock_exclusive());
 }
 
 static pthread_barrier_t in_call, over_there;
@@ -55,15 +73,13 @@ static void *stay_in_a_call(void *hold)
  */
 static void test_a_child_waits_for_nobody(void **state)
 {
-	struct fp_fd_hold theirs, own = {true};
+	struct fp_fd_hold theirs, own = {.is_mine = true};
 	pthread_t thread;
 
 	pthread_barrier_init(&in_call, NULL, 2);
 	pthread_barrier_init(&over_there, NULL, 2);
 	assert_int_equal(pthread_create(&thread, NULL, stay_in_a_call, &theirs), 0);
 	pthread_barrier_wait(&in_call);
-	assert_true(theirs.is_mine);
-	assert_false(is_free());
 	fp_fd_forked();
 	assert_true(is_free());
 	fp_fd_unlock_shared(&own);
@@ -76,94 +92,96 @@ static void test_a_child_waits_for_nobody(void **state)
  * reverse. */
 static void test_nobody_waits_for_ever(void **state)
 {
-	struct fp_fd_hold hold;
+	struct fp_fd_hold hold, within;
 
 	fp_fd_lock_shared(&hold);
-	assert_true(hold.is_mine);
-	assert_false(fp_fd_lock_exclusive());
-	fp_fd_unlock_shared(&hold);
 	assert_true(fp_fd_lock_exclusive());
-	fp_fd_lock_shared(&hold);
-	assert_false(hold.is_mine);
+	fp_fd_lock_shared(&within);
 	assert_false(fp_fd_lock_exclusive());
+	fp_fd_unlock_shared(&within);
 	fp_fd_unlock_shared(&hold);
 	fp_fd_unlock(true);
-	fp_fd_lock_shared(&hold);
-	assert_true(hold.is_mine);
-	fp_fd_unlock_shared(&hold);
+	be_patient();
 	assert_true(is_free());
 }
 
-static bool locks(struct fp_fd_hold *hold, bool opens)
-{
-	if (opens)
-		return fp_fd_lock_exclusive();
-	fp_fd_lock_shared(hold);
-	return hold->is_mine;
-}
+static struct fp_fd_hold childs;
 
-/* As on a stack, whatever a sanitizer makes of that: what a child calls lies below. */
-static struct fp_fd_hold childs_and_own[2];
-
+/* As of a child of vfork: its parent's memory, and another number. */
 static __attribute__((noinline)) void lock_and_die(bool opens)
 {
-	locks(&childs_and_own[0], opens);
+	if (opens)
+		(void)fp_fd_lock_exclusive();
+	else
+		fp_fd_lock_shared(&childs);
 	kill(getpid(), SIGKILL);
 }
 
-/* It calls as this thread. What this thread had before, in a call that a handler interrupts, it has
- * still. */
 static void test_a_child_of_vfork_is_killed(void **state)
 {
-	struct fp_fd_hold *own = &childs_and_own[1];
+	for (unsigned opens = 0; opens < 2; opens++) {
+		struct fp_fd_hold own;
+		pid_t pid = vfork();
 
-	for (unsigned i = 0; i < 6; i++) {
-		bool calls = i / 2 == 1, opens = i / 2 == 2;
-		unsigned before;
-		pid_t pid;
-
-		if (calls || opens)
-			assert_true(locks(own, opens));
-		before = fp_fd_before_vfork();
-		pid = vfork();
 		if (pid == 0)
-			lock_and_die(i % 2);
+			lock_and_die(opens);
 		assert_int_equal(waitpid(pid, NULL, 0), pid);
-		fp_fd_vforked(before);
-		assert_int_equal(is_free(), !calls && !opens);
-		if (calls)
-			fp_fd_unlock_shared(own);
-		fp_fd_unlock(opens);
+		fp_fd_lock_shared(&own); /* waits once, if the child was opening */
+		fp_fd_unlock_shared(&own);
+		be_patient(); /* waits once, if the child was calling */
 		assert_true(is_free());
 	}
 }
 
-static uint64_t vain_opening_ns(void)
+static uint64_t opening_ns(void)
 {
 	uint64_t start = fp_clock_ns();
+	bool locked = fp_fd_lock_exclusive();
 
-	assert_false(fp_fd_lock_exclusive());
+	fp_fd_unlock(locked);
+	assert_true(locked);
 	return fp_clock_ns() - start;
 }
 
-/* Only the first opening that meets a call that lasts holds up the others, and the first after
+/* Only the first opening that meets calls that last holds up the others, and the first after
  * that. */
-static void test_a_call_that_lasts_is_waited_for_once(void **state)
+static void test_calls_that_last_are_waited_for_once(void **state)
 {
 	struct fp_fd_hold hold;
 	uint64_t first, next = 0;
 
 	for (unsigned round = 0; round < 2; round++) {
 		fp_fd_lock_shared(&hold);
-		first = vain_opening_ns();
+		first = opening_ns();
+		assert_true(first > 50 * FP_NSEC_PER_MSEC);
 		next = 0;
-		for (unsigned i = 0; i < 16; i++)
-			next += vain_opening_ns();
+		for (unsigned i = 0; i < 16; i++) {
+			struct fp_fd_hold another;
+
+			fp_fd_lock_shared(&another);
+			next += opening_ns();
+		}
 		assert_true(next < 8 * first);
 		fp_fd_unlock_shared(&hold);
-		assert_true(fp_fd_lock_exclusive());
-		fp_fd_unlock(true);
+		be_patient();
+		assert_true(is_free());
 	}
+}
+
+/* What an opening has forgotten, and what ends after it, takes nothing from calls that came
+ * later. */
+static void test_a_forgotten_call_ends(void **state)
+{
+	struct fp_fd_hold forgotten, later;
+
+	fp_fd_lock_shared(&forgotten);
+	be_patient();
+	fp_fd_lock_shared(&later);
+	fp_fd_unlock_shared(&forgotten);
+	assert_false(is_free());
+	fp_fd_unlock_shared(&later);
+	be_patient();
+	assert_true(is_free());
 }
 
 static sigjmp_buf out;
@@ -177,14 +195,12 @@ __attribute__((noinline, no_sanitize("address"))) static void call(void within(v
 	fp_fd_lock_shared(&hold);
 	if (within)
 		within();
-	assert_false(is_free());
 	fp_fd_unlock_shared(&hold);
 }
 
 static void call_once(void)
 {
 	call(NULL);
-	assert_false(is_free()); /* the outer one still has it */
 }
 
 static void jump_out(void)
@@ -204,7 +220,7 @@ static void test_a_call_that_is_jumped_out_of(void **state)
 	if (!sigsetjmp(out, 0))
 		call(jump_out);
 	assert_false(is_free());
-	call(NULL);
+	be_patient();
 	assert_true(is_free());
 }
 
@@ -288,31 +304,22 @@ static void *close_by_steps_thread(void *arg)
 	return NULL;
 }
 
-static bool becomes_free(void)
-{
-	uint64_t give_up_ns = fp_clock_ns() + 10 * FP_NSEC_PER_SEC;
-
-	while (!is_free()) /* a thread is joined before it is quite gone */
-		if (fp_clock_ns() > give_up_ns)
-			return false;
-	return true;
-}
-
-/* Whichever instruction a thread ends at, it has no call under way then. */
+/* Whichever instruction a thread ends at, one opening at most waits for it. */
 static void test_a_thread_that_ends(void **state)
 {
 	const struct sigaction action = {.sa_sigaction = end_in_handler, .sa_flags = SA_SIGINFO};
 	struct sigaction before;
 
 	sigaction(SIGTRAP, &action, &before);
-	interrupted = 0;
+	interrupted = 1;
 	do {
 		pthread_t thread;
 
-		interrupted++;
+		interrupted += STRIDE;
 		assert_int_equal(pthread_create(&thread, NULL, close_by_steps_thread, NULL), 0);
 		assert_int_equal(pthread_join(thread, NULL), 0);
-		assert_true(becomes_free());
+		be_patient();
+		assert_true(is_free());
 	} while (instructions >= interrupted && interrupted < INSTRUCTIONS);
 	sigaction(SIGTRAP, &before, NULL);
 	assert_true(interrupted > 20);
@@ -326,7 +333,8 @@ int main(void)
 		cmocka_unit_test(test_a_child_waits_for_nobody),
 		cmocka_unit_test(test_nobody_waits_for_ever),
 		cmocka_unit_test(test_a_child_of_vfork_is_killed),
-		cmocka_unit_test(test_a_call_that_lasts_is_waited_for_once),
+		cmocka_unit_test(test_calls_that_last_are_waited_for_once),
+		cmocka_unit_test(test_a_forgotten_call_ends),
 		cmocka_unit_test(test_a_call_within_a_call),
 		cmocka_unit_test(test_a_call_that_is_jumped_out_of),
 #if CAN_STEP

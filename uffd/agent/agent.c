@@ -121,14 +121,9 @@ bool fp_agent_is_own_thread(void)
 	return fp_thread_is_own();
 }
 
-void fp_agent_affinity_release(struct fp_agent *agent)
+void fp_agent_affinity_release(struct fp_agent *agent, bool anyone)
 {
-	fp_affinity_release(&agent->affinity);
-}
-
-bool fp_agent_affinity_original(struct fp_agent *agent, pid_t tid, cpu_set_t *ret_set)
-{
-	return fp_affinity_original(&agent->affinity, (uint32_t)tid, ret_set);
+	fp_affinity_release(&agent->affinity, anyone);
 }
 
 int fp_agent_check_kernel(struct fp_agent_error *error)
@@ -382,11 +377,11 @@ static int start_guard(struct fp_agent *agent, struct fp_agent_error *error)
 	const int own[] = {far->uffd.fd,       far->pidfd,      far->mem_fd,
 	                   far->stat_fd,       far->pagemap_fd, far->budget.starved_fd,
 	                   far->budget.kick_fd};
-	int stores[FP_FDGUARD_MAX - FP_ARRAY_LEN(own)], r;
-	unsigned n = fp_store_vital_fds(far->store, stores, FP_ARRAY_LEN(stores));
+	int r;
 
-	fp_fdguard_add(&agent->guard, own, FP_ARRAY_LEN(own));
-	fp_fdguard_add(&agent->guard, stores, n);
+	for (unsigned i = 0; i < FP_ARRAY_LEN(own); i++)
+		fp_fd_make_vital(own[i]);
+	fp_store_mark_vital_fds(far->store);
 	r = fp_fdguard_start(&agent->guard, fp_reclaim_thread(agent->reclaim));
 	if (r < 0)
 		return fail(error, r, "the thread that guards descriptors can't be started: %s",
@@ -395,9 +390,9 @@ static int start_guard(struct fp_agent *agent, struct fp_agent_error *error)
 	if (r < 0)
 		return fail(
 		    error, r,
-		    "a thread of ours gets no descriptor table of its own: unshare(CLONE_FILES): %s. A "
-		    "filter of system calls (seccomp) must allow unshare, or close_range with "
-		    "CLOSE_RANGE_UNSHARE",
+		    "a thread of ours gets no descriptor table of its own: close_range with "
+		    "CLOSE_RANGE_UNSHARE: %s. It needs Linux 5.9, and a filter of system calls (seccomp) "
+		    "must allow it",
 		    strerror(-r));
 	return 0;
 }

@@ -107,12 +107,11 @@ struct fp_statspage *fp_agent_stats(struct fp_agent *agent);
 int fp_agent_check_kernel(struct fp_agent_error *error);
 
 /*
- * The agent keeps the thread that faults most on the fault thread's CPU (FP_AFFINITY_AUTO).
- * release: before the calling thread makes threads or programs, or chooses its CPUs. original: true
- * and *ret_set if thread tid is kept so: what it may run on as far as the program knows.
+ * The agent keeps the thread that faults most on the fault thread's CPU (FP_AFFINITY_AUTO). Lets go
+ * of the caller, or of anyone, before the program makes threads or programs, asks for CPUs or
+ * chooses some.
  */
-void fp_agent_affinity_release(struct fp_agent *agent);
-bool fp_agent_affinity_original(struct fp_agent *agent, pid_t tid, cpu_set_t *ret_set);
+void fp_agent_affinity_release(struct fp_agent *agent, bool anyone);
 
 /*
  * True in a child that was made by a bare system call, behind fork's back: it has no far memory and

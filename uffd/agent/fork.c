@@ -217,7 +217,7 @@ void fp_agent_fork_quiet(struct fp_agent *agent)
 
 void fp_agent_fork_prepare(struct fp_agent *agent)
 {
-	fp_affinity_release(&agent->affinity);
+	fp_affinity_release(&agent->affinity, false);
 	fp_space_lock(&agent->space);
 	touch_streams(agent);
 	touch_environment(agent);

@@ -2,23 +2,17 @@
 #include "affinity.h"
 
 #include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "cleanup.h"
-#include "fdutil.h"
 
 #define WINDOW        64u
 #define MAJORITY      48u /* of a window: this thread makes most of the faults */
 #define SELDOM        32u /* faults between two ticks: no longer worth holding */
 #define CHECK_WINDOWS 16u /* windows after which to look where the held thread is */
-#define STAT_CPU      39  /* field of /proc/PID/stat, proc(5) */
 
-/* By raw system calls: the shim answers the C library's for the program, and looks them up under
- * the loader's lock. */
+/* By raw system calls: the C library's are the shim's, which would let go of the held thread. */
 static int get_cpus(uint32_t tid, cpu_set_t *ret_set)
 {
 	CPU_ZERO(ret_set);
@@ -39,42 +33,18 @@ void fp_affinity_init(struct fp_affinity *af, bool follow)
 		af->follow = false;
 }
 
-/* "/proc/self/task/TID/stat". Not by snprintf: it looks into tables that a program can fill (see
- * register_printf_specifier(3)), and far memory is out of bounds here. */
-static void stat_path(uint32_t tid, char ret_path[static 64])
-{
-	char digits[16], *first = digits + sizeof(digits);
-	char *end = stpcpy(ret_path, "/proc/self/task/");
-
-	do
-		*--first = (char)('0' + tid % 10);
-	while (tid /= 10);
-	end = mempcpy(end, first, (size_t)(digits + sizeof(digits) - first));
-	strcpy(end, "/stat");
-}
-
 /*
- * The CPU on which a blocked thread last ran; -1 if unknown, also where the program is closing
- * something, which could take long.
+ * Where the fault thread runs right now: nobody else does. Else, if the program keeps the thread
+ * away from there, the first that it permits.
  */
-static int thread_cpu(uint32_t tid)
+static int choose_cpu(const cpu_set_t *permitted)
 {
-	char path[64], text[512], *p;
-	int cpu = 0;
-	ssize_t n;
+	int cpu = sched_getcpu();
 
-	stat_path(tid, path);
-	n = fp_fd_read_file(path, text, sizeof(text) - 1, false);
-	if (n <= 0)
-		return -1;
-	text[n] = '\0';
-	p = strrchr(text, ')');
-	for (int field = 2; p && field < STAT_CPU; field++)
-		p = strchr(p + 1, ' ');
-	if (!p)
-		return -1;
-	for (p++; *p >= '0' && *p <= '9'; p++)
-		cpu = cpu * 10 + (*p - '0');
+	if (cpu >= 0 && cpu < CPU_SETSIZE && CPU_ISSET(cpu, permitted))
+		return cpu;
+	for (cpu = 0; cpu < CPU_SETSIZE && !CPU_ISSET(cpu, permitted); cpu++)
+		;
 	return cpu;
 }
 
@@ -117,14 +87,13 @@ static void let_go(struct fp_affinity *af)
 
 static void hold(struct fp_affinity *af, uint32_t tid)
 {
-	int cpu = thread_cpu(tid);
 	cpu_set_t one;
 
-	if (cpu < 0 || cpu >= CPU_SETSIZE || get_cpus(tid, &af->original) < 0)
+	if (get_cpus(tid, &af->original) < 0)
 		return;
+	af->cpu = choose_cpu(&af->original);
 	CPU_ZERO(&one);
-	CPU_SET(cpu, &one);
-	af->cpu = cpu;
+	CPU_SET(af->cpu, &one);
 	if (set_cpus(tid, &one) < 0)
 		return;
 	atomic_store(&af->held, tid);
@@ -189,7 +158,7 @@ void fp_affinity_tick(struct fp_affinity *af)
 	}
 }
 
-void fp_affinity_release(struct fp_affinity *af)
+void fp_affinity_release(struct fp_affinity *af, bool anyone)
 {
 	cpu_set_t original;
 
@@ -200,20 +169,12 @@ void fp_affinity_release(struct fp_affinity *af)
 		set_cpus(0, &original);
 		return;
 	}
-	if (atomic_load(&af->held) != (uint32_t)syscall(SYS_gettid))
+	if (!anyone && atomic_load(&af->held) != (uint32_t)syscall(SYS_gettid))
 		return;
 	while (!try_lock(af)) /* held for a few system calls */
 		sched_yield();
 	let_go(af);
 	unlock(af);
-}
-
-bool fp_affinity_original(struct fp_affinity *af, uint32_t tid, cpu_set_t *ret_set)
-{
-	if (atomic_load(&af->held) != tid)
-		return false;
-	*ret_set = af->original;
-	return true;
 }
 
 void fp_affinity_done(struct fp_affinity *af)

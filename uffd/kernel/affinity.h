@@ -47,13 +47,10 @@ void fp_affinity_fault(struct fp_affinity *affinity, uint32_t tid);
 void fp_affinity_tick(struct fp_affinity *affinity);
 
 /*
- * Lets the calling thread run where the program let it: before it starts threads or programs, which
- * would inherit its one CPU. The child of a vfork, which has the held thread's CPU and its memory,
- * only looks after itself.
+ * Lets go of the calling thread, or of whoever is held: before a thread starts threads or programs,
+ * which would inherit its one CPU, and before the program asks for CPUs or chooses some. The child
+ * of a vfork, which has the held thread's CPU and its memory, only looks after itself.
  */
-void fp_affinity_release(struct fp_affinity *affinity);
-
-/* What thread tid may run on as far as the program knows. True and *ret_set if it is held. */
-bool fp_affinity_original(struct fp_affinity *affinity, uint32_t tid, cpu_set_t *ret_set);
+void fp_affinity_release(struct fp_affinity *affinity, bool anyone);
 
 #endif

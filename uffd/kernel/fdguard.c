@@ -2,67 +2,37 @@
 #include "fdguard.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <linux/close_range.h>
 #include <linux/futex.h>
 #include <linux/kcmp.h>
-#include <sched.h>
 #include <stdatomic.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "cleanup.h"
 #include "clock.h"
 #include "fdutil.h"
 
 #define TICK_NS (250 * FP_NSEC_PER_MSEC)
-#define NUMBERS_MAX                                                                                          \
-	(1u                                                                                                  \
-	 << 16) /* closed one by one, on kernels before 5.9 and where a filter forbids more               \
-	            */
 
-/* ---- the guard's table ---- */
-
-static int close_numbers(unsigned first, unsigned last, unsigned flags)
+/*
+ * Closes all but what is vital, in a table of its own, which the first call makes. By number, as
+ * the shim would answer for the C library's calls.
+ */
+static int keep_vital_only(void)
 {
-	struct rlimit limit = {.rlim_cur = NUMBERS_MAX};
+	unsigned from = 0, flags = CLOSE_RANGE_UNSHARE;
+	int vital;
 
-	if (syscall(SYS_close_range, first, last, flags) == 0)
-		return 0;
-	if ((errno != ENOSYS && errno != EPERM) || flags)
-		return -errno;
-	getrlimit(RLIMIT_NOFILE, &limit);
-	last = (unsigned)FP_MIN(FP_MIN(limit.rlim_cur, (rlim_t)NUMBERS_MAX), (rlim_t)last);
-	for (unsigned fd = first; fd <= last; fd++)
-		syscall(SYS_close, fd);
+	do {
+		vital = fp_fd_next_vital((int)from);
+		if ((unsigned)vital != from &&
+		    syscall(SYS_close_range, from, (unsigned)vital - (vital >= 0), flags) < 0)
+			return -errno;
+		from = (unsigned)vital + 1;
+		flags = 0;
+	} while (vital >= 0);
 	return 0;
-}
-
-/* A filter may allow one of the two ways alone: the kernel copies nothing above the highest by the
- * first. */
-static int unshare_table(unsigned above)
-{
-	if (close_numbers(above, UINT_MAX, CLOSE_RANGE_UNSHARE) == 0)
-		return 0;
-	return unshare(CLONE_FILES) < 0 ? -errno : close_numbers(above, UINT_MAX, 0);
-}
-
-/* No system call by a name of the C library's: the shim would answer for it. */
-static int keep_vital_only(const struct fp_fdguard *guard)
-{
-	unsigned next = 0;
-	int r = guard->n_fds ? unshare_table((unsigned)guard->fds[guard->n_fds - 1] + 1) : 0;
-
-	for (unsigned i = 0; r == 0 && i < guard->n_fds; i++) {
-		unsigned fd = (unsigned)guard->fds[i];
-
-		if (fd > next)
-			r = close_numbers(next, fd - 1, 0);
-		next = fd + 1;
-	}
-	return r;
 }
 
 /* ---- the thread ---- */
@@ -83,8 +53,8 @@ static void compare(const struct fp_fdguard *guard)
 	pid_t own = (pid_t)syscall(SYS_gettid), peer = fp_thread_tid(guard->peer);
 
 	fp_fd_watch_table(peer);
-	for (unsigned i = 0; i < guard->n_fds; i++) {
-		long r = syscall(SYS_kcmp, peer, own, KCMP_FILE, guard->fds[i], guard->fds[i]);
+	for (int fd = fp_fd_next_vital(0); fd >= 0; fd = fp_fd_next_vital(fd + 1)) {
+		long r = syscall(SYS_kcmp, peer, own, KCMP_FILE, fd, fd);
 
 		if (r > 0 || (r < 0 && errno == EBADF))
 			report();
@@ -104,7 +74,7 @@ static void *run(void *arg)
 {
 	struct fp_fdguard *guard = arg;
 
-	guard->result = keep_vital_only(guard);
+	guard->result = keep_vital_only();
 	sem_post(&guard->ready);
 	while (!sleep_until_stop(guard))
 		if (guard->result == 0)
@@ -114,27 +84,11 @@ static void *run(void *arg)
 
 /* ---- life ---- */
 
-void fp_fdguard_add(struct fp_fdguard *guard, const int *fds, unsigned n)
-{
-	for (unsigned i = 0; i < n && guard->n_fds < FP_FDGUARD_MAX; i++) {
-		unsigned at = guard->n_fds;
-
-		if (fds[i] < 0)
-			continue;
-		for (; at > 0 && guard->fds[at - 1] > fds[i]; at--)
-			guard->fds[at] = guard->fds[at - 1];
-		guard->fds[at] = fds[i];
-		guard->n_fds++;
-	}
-}
-
 int fp_fdguard_start(struct fp_fdguard *guard, const struct fp_thread *peer)
 {
 	sem_init(&guard->ready, 0, 0);
 	atomic_store(&guard->stopping, 0);
 	guard->peer = peer;
-	for (unsigned i = 0; i < guard->n_fds; i++)
-		fp_fd_watch(guard->fds[i]);
 	return fp_thread_start(&guard->thread, "farpage-guard", run, guard);
 }
 
@@ -160,5 +114,4 @@ void fp_fdguard_abandon(struct fp_fdguard *guard)
 {
 	fp_thread_abandon(&guard->thread);
 	fp_fd_watch_table(0);
-	guard->n_fds = 0;
 }

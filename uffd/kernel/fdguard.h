@@ -20,33 +20,23 @@
 
 #include "thread.h"
 
-#define FP_FDGUARD_MAX 256u
-
 struct fp_fdguard {
 	struct fp_thread thread;
 	sem_t ready;
 	_Atomic uint32_t stopping;
 	int result;
 	const struct fp_thread *peer; /* of the agent, in the program's table */
-	int fds[FP_FDGUARD_MAX];      /* ascending */
-	unsigned n_fds;
 };
 
-/* Adds numbers, before the start; negative ones are passed over, and what is beyond
- * FP_FDGUARD_MAX. */
-void fp_fdguard_add(struct fp_fdguard *guard, const int *fds, unsigned n);
-
 /*
- * Starts a thread with a descriptor table of its own, which has only what was added, all of it
- * watched (fdutil.h). peer runs in the program's table, and outlives the guard; the guard is in
- * locked memory. Where kcmp(2) is refused nothing is compared. Does not wait for the thread. 0 or a
- * negative errno.
+ * Starts a thread with a descriptor table of its own, which has only what is vital (fdutil.h).
+ * peer runs in the program's table, and outlives the guard; the guard is in locked memory. Where
+ * kcmp(2) is refused nothing is compared. Does not wait for the thread. 0 or a negative errno.
  */
 int fp_fdguard_start(struct fp_fdguard *guard, const struct fp_thread *peer);
 
 /* Waits until the references are there: before the program may close anything. 0, or a negative
- * errno where the kernel, or a filter of system calls, refuses a table of its own (close_range,
- * unshare). */
+ * errno where the kernel (before 5.9), or a filter of system calls, refuses close_range. */
 int fp_fdguard_wait(struct fp_fdguard *guard);
 
 void fp_fdguard_stop(struct fp_fdguard *guard);
