@@ -1,6 +1,7 @@
 /* See shim.h. */
 #include "shim.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -38,6 +39,17 @@ void fp_shim_set_min_mapping(size_t bytes)
 size_t fp_shim_min_mapping(void)
 {
 	return shim.min_mapping;
+}
+
+void *fp_shim_next(_Atomic(void *) *known, const char *name)
+{
+	void *found = atomic_load_explicit(known, memory_order_relaxed);
+
+	if (!found) {
+		found = dlsym(RTLD_NEXT, name);
+		atomic_store_explicit(known, found, memory_order_relaxed);
+	}
+	return found;
 }
 
 int fp_shim_return(int r)

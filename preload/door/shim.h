@@ -16,6 +16,9 @@
 /* Marks a function that the program calls instead of the C library's. */
 #define FP_INTERPOSE __attribute__((visibility("default")))
 
+/* The function that name would mean without us; *known keeps it for the next call. */
+void *fp_shim_next(_Atomic(void *) *known, const char *name);
+
 /* Returns to the program as a system call does: -1 and errno, or r itself. */
 int fp_shim_return(int r);
 /* The same for results that are addresses: only -4095 to -1 are errors. */

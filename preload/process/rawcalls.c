@@ -19,11 +19,23 @@
 #include "far_pieces.h"
 #include "mapping.h"
 #include "refusals.h"
-#include "robust.h"
 #include "signals.h"
 #include "uring.h"
 
 long fp_rawcall(long number, long a, long b, long c, long d, long e, long f);
+
+/* The kernel follows the list when the thread has ended: see pthread_mutex_init in threads.c. */
+static long set_robust_list(const void *head, size_t len)
+{
+	static atomic_bool said;
+
+	if (!fp_shim_space())
+		return fp_shim_return_long(FP_RAW(SYS_set_robust_list, head, len, 0, 0, 0, 0));
+	fp_shim_say_once(&said, "set_robust_list was refused: the kernel could not hand on what is in far "
+	                        "memory. Use robust mutexes of the C library");
+	errno = ENOSYS;
+	return -1;
+}
 
 /* syscall(2) with a number of the family: called by it, with its arguments. */
 __attribute__((used)) long fp_rawcall(long number, long a, long b, long c, long d, long e, long f)
@@ -64,11 +76,10 @@ __attribute__((used)) long fp_rawcall(long number, long a, long b, long c, long 
 		return fp_refusals_seal(addr, len, (unsigned long)c);
 	case SYS_set_tid_address:
 		return fp_refusals_clear_tid(addr) ? -1 : fp_raw(number, a, 0, 0, 0, 0, 0);
+	case SYS_set_robust_list:
+		return set_robust_list(addr, len);
 	case SYS_prctl:
 		return prctl((int)a, b, c, d, e);
-	case SYS_exit:
-		fp_robust_thread_ends();
-		return fp_raw(number, a, 0, 0, 0, 0, 0);
 	case SYS_io_uring_setup:
 		if (!fp_calls_hold())
 			return fp_shim_return_long(fp_uring_setup((unsigned)a, (struct io_uring_params *)b));

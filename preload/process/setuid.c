@@ -3,8 +3,6 @@
  * once it needs to: so it does before, while it may. Servers fork their workers like this, and give
  * up root in these. Room: preload.
  */
-#include <dlfcn.h>
-#include <stdatomic.h>
 #include <unistd.h>
 
 #include "shim.h"
@@ -12,20 +10,9 @@
 /* The C library's own function of that name, looked up once. */
 #define NEXT(name)                                                                                           \
 	({                                                                                                   \
-		static _Atomic(void *) real_;                                                                \
-		(__typeof__(&name))next(&real_, #name);                                                      \
+		static _Atomic(void *) known_;                                                               \
+		(__typeof__(&name))fp_shim_next(&known_, #name);                                             \
 	})
-
-static void *next(_Atomic(void *) *real, const char *name)
-{
-	void *found = atomic_load_explicit(real, memory_order_relaxed);
-
-	if (!found) {
-		found = dlsym(RTLD_NEXT, name);
-		atomic_store_explicit(real, found, memory_order_relaxed);
-	}
-	return found;
-}
 
 static void connect_first(void)
 {

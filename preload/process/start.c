@@ -23,7 +23,6 @@
 #include "log.h"
 #include "local_rules.h"
 #include "rlimits.h"
-#include "robust.h"
 #include "settings.h"
 #include "shim.h"
 #include "signals.h"
@@ -101,8 +100,6 @@ static int start(struct fp_agent_error *error)
 	options.on_signal_stack = fp_sigstack_in_use;
 	options.pins = options.own_handler = options.low = true;
 	r = fp_agent_start(&options, &agent, error);
-	if (r == 0)
-		r = fp_robust_open();
 	if (r == 0 && fp_agent_needs_pins(agent))
 		r = open_signals(options.fault_mode, error);
 	fp_libc_open();

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <threads.h>
@@ -13,7 +14,7 @@
 #include "local.h"
 #include "local_stack.h"
 #include "agent_sigmask.h"
-#include "robust.h"
+#include "far_pieces.h"
 #include "shim.h"
 #include "sigmask.h"
 #include "signals.h"
@@ -65,7 +66,6 @@ static void *begin(void *p)
 {
 	struct start s = *(struct start *)p;
 
-	fp_robust_thread_begins();
 	if (s.stack)
 		fp_sigstack_adopt(s.stack);
 	fp_sigmask_thread_begins();
@@ -110,6 +110,28 @@ FP_INTERPOSE int pthread_create(pthread_t *thread, const pthread_attr_t *attr, v
 		free(s);
 	}
 	return r;
+}
+
+/* ---- robust mutexes ---- */
+
+/*
+ * The kernel hands on a robust mutex when its thread has ended, and serves no fault of that thread
+ * then: a mutex that is not local would stay locked for ever.
+ */
+FP_INTERPOSE int pthread_mutex_init(pthread_mutex_t *mutex, const pthread_mutexattr_t *attr)
+{
+	static _Atomic(void *) real;
+	static atomic_bool said;
+	int robust = PTHREAD_MUTEX_STALLED;
+
+	if (attr)
+		pthread_mutexattr_getrobust(attr, &robust);
+	if (robust == PTHREAD_MUTEX_STALLED || !fp_touched(mutex, sizeof(*mutex)))
+		return ((__typeof__(&pthread_mutex_init))fp_shim_next(&real, "pthread_mutex_init"))(mutex,
+		                                                                                    attr);
+	fp_shim_say_once(&said, "a robust mutex in far memory was refused: put it into a static variable or "
+	                        "a shared mapping, which are local");
+	return ENOTSUP;
 }
 
 /* ---- their end ---- */

@@ -5,9 +5,7 @@
  * context and jump to the C library's function. The agent releases the hold at the thread's next
  * one, as it does after a longjmp.
  */
-#include <dlfcn.h>
 #include <errno.h>
-#include <stdatomic.h>
 #include <stdint.h>
 #include <ucontext.h>
 
@@ -27,14 +25,9 @@ typedef int context_fn(ucontext_t *first, const ucontext_t *second);
 static context_fn *real(unsigned call)
 {
 	static const char *const names[N_CALLS] = {"getcontext", "setcontext", "swapcontext"};
-	static _Atomic(context_fn *) found[N_CALLS];
-	context_fn *fn = atomic_load_explicit(&found[call], memory_order_relaxed);
+	static _Atomic(void *) known[N_CALLS];
 
-	if (!fn) {
-		fn = (context_fn *)dlsym(RTLD_NEXT, names[call]);
-		atomic_store_explicit(&found[call], fn, memory_order_relaxed);
-	}
-	return fn;
+	return (context_fn *)fp_shim_next(&known[call], names[call]);
 }
 
 context_fn *fp_context_prepare(ucontext_t *first, const ucontext_t *second, unsigned call);

@@ -5,7 +5,6 @@
  */
 #include "signals.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -73,14 +72,9 @@ static struct taken *taken_of(int sig)
  */
 static int libc_action(int sig, const struct sigaction *action, struct sigaction *ret_old)
 {
-	static _Atomic(action_fn *) found;
-	action_fn *fn = atomic_load_explicit(&found, memory_order_relaxed);
+	static _Atomic(void *) known;
 
-	if (!fn) {
-		fn = (action_fn *)dlsym(RTLD_NEXT, "sigaction");
-		atomic_store_explicit(&found, fn, memory_order_relaxed);
-	}
-	return fn(sig, action, ret_old);
+	return ((action_fn *)fp_shim_next(&known, "sigaction"))(sig, action, ret_old);
 }
 
 static struct record *record_of(struct taken *t, uint64_t stamp)
