@@ -165,19 +165,18 @@ static void on_recv(struct fp_op *op, int res, unsigned flags)
 {
 	struct fp_conn *conn = fp_container_of(op, struct fp_conn, recv_op);
 	struct fp_loop *loop = &conn->server->loop;
-	bool shared = flags & IORING_CQE_F_BUFFER;
 
 	conn->receiving = false;
 	conn->recv_bytes = res == (int)conn->recv_bytes ? FP_LOOP_BUF_BYTES : IDLE_BYTES;
 	if (res > 0) {
 		conn->heard_ns = fp_clock_ns();
-		input(conn, shared ? fp_loop_buf(loop, flags) : conn->own_buf, (size_t)res);
+		input(conn, fp_loop_buf(loop, flags), (size_t)res);
 	} else if (res != -ENOBUFS && res != -EINTR) {
 		conn->eof = true;
 		if (res < 0)
 			cut(conn);
 	}
-	if (shared)
+	if (flags & IORING_CQE_F_BUFFER)
 		fp_loop_buf_put(loop, flags);
 	fp_conn_settle(conn);
 }
@@ -189,16 +188,11 @@ static void on_recv(struct fp_op *op, int res, unsigned flags)
  */
 static void start_recv(struct fp_conn *conn)
 {
-	struct fp_loop *loop = &conn->server->loop;
-	struct io_uring_sqe *sqe = fp_loop_sqe(loop);
+	struct io_uring_sqe *sqe = fp_loop_sqe(&conn->server->loop);
 
-	if (loop->bufs) {
-		io_uring_prep_recv(sqe, conn->fd, NULL, conn->recv_bytes, 0);
-		sqe->flags |= IOSQE_BUFFER_SELECT;
-		sqe->buf_group = 0;
-	} else {
-		io_uring_prep_recv(sqe, conn->fd, conn->own_buf, conn->recv_bytes, 0);
-	}
+	io_uring_prep_recv(sqe, conn->fd, NULL, conn->recv_bytes, 0);
+	sqe->flags |= IOSQE_BUFFER_SELECT;
+	sqe->buf_group = 0;
 	fp_loop_sqe_set(sqe, &conn->recv_op);
 	conn->receiving = true;
 }
@@ -398,9 +392,8 @@ static void know_peer(struct fp_conn *conn, struct fp_cm_server_peer *cm_peer)
 static struct fp_conn *conn_new(struct fp_node_server *server, int fd, struct fp_cm_server_peer *cm_peer)
 {
 	fp_autofree struct fp_conn *conn = calloc(1, sizeof(*conn));
-	fp_autofree uint8_t *own_buf = server->loop.bufs ? NULL : malloc(FP_LOOP_BUF_BYTES);
 
-	if (!conn || (!server->loop.bufs && !own_buf))
+	if (!conn)
 		return NULL;
 	conn->server = server;
 	conn->fd = fd;
@@ -412,7 +405,6 @@ static struct fp_conn *conn_new(struct fp_node_server *server, int fd, struct fp
 	know_peer(conn, cm_peer);
 	if (fp_stranger_add(conn) < 0)
 		return NULL;
-	conn->own_buf = fp_take_ptr(own_buf);
 	return fp_take_ptr(conn);
 }
 
@@ -488,7 +480,6 @@ static void free_conn(struct fp_conn *conn)
 	LIST_REMOVE(conn, in_server);
 	close(conn->fd);
 	drop_stash(conn);
-	free(conn->own_buf);
 	fp_cm_server_link_close(conn->cm_link);
 	fp_node_server_conn_ended(conn->server, conn);
 	end_cm_peer(conn->cm_peer);

@@ -70,7 +70,6 @@ struct fp_conn {
 	struct fp_turn turn;
 	uint8_t *stash; /* received but not handled yet; until it is empty, nothing more is received */
 	size_t stash_bytes, stash_off;
-	uint8_t *own_buf; /* used if the loop has no shared buffers */
 	struct fp_outbox outbox;
 	unsigned fds_promised; /* descriptors that are being made or are in the outbox */
 	unsigned fds_sent;     /* descriptors that were sent; as far as we know, not received yet */

@@ -16,24 +16,14 @@
 #define CQ_ENTRIES 4096
 #define BUF_GROUP  0
 
-/* From the quietest way of running completions to what every kernel takes. */
-static const unsigned setup_flags[] = {
-    IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN, /* Linux 6.1 */
-    IORING_SETUP_COOP_TASKRUN,                               /* Linux 5.19 */
-    0,
-};
-
+/* Linux 6.1 has all of these. */
 static int setup_ring(struct io_uring *ring)
 {
-	int r = -EINVAL;
+	struct io_uring_params params = {.flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN |
+	                                          IORING_SETUP_CQSIZE,
+	                                 .cq_entries = CQ_ENTRIES};
 
-	for (size_t i = 0; i < FP_ARRAY_LEN(setup_flags) && r == -EINVAL; i++) {
-		struct io_uring_params params = {.flags = setup_flags[i] | IORING_SETUP_CQSIZE,
-		                                 .cq_entries = CQ_ENTRIES};
-
-		r = io_uring_queue_init_params(SQ_ENTRIES, ring, &params);
-	}
-	return r;
+	return io_uring_queue_init_params(SQ_ENTRIES, ring, &params);
 }
 
 static int explain_refusal(int r, struct fp_conf_error *error)
@@ -45,10 +35,9 @@ static int explain_refusal(int r, struct fp_conf_error *error)
 		remedy = "set 'sysctl kernel.io_uring_disabled=0'; in a container, use a seccomp profile "
 		         "that allows "
 		         "io_uring_setup, io_uring_enter and io_uring_register";
-	else if (r == -ENOSYS)
-		remedy = "this kernel is built without io_uring, or a seccomp profile hides it: Linux 6.1 or "
-		         "later "
-		         "is needed";
+	else if (r == -ENOSYS || r == -EINVAL)
+		remedy = "this kernel is older than Linux 6.1 or built without io_uring, or a seccomp "
+		         "profile hides it";
 	else if (r == -EMFILE)
 		remedy = "raise the limit of open files (LimitNOFILE=, ulimit -n)";
 	else if (r == -ENOMEM)
@@ -58,8 +47,6 @@ static int explain_refusal(int r, struct fp_conf_error *error)
 	return r;
 }
 
-/* Without shared buffers the loop still serves, each connection then receives into a buffer of its
- * own. */
 static int setup_bufs(struct fp_loop *loop)
 {
 	struct io_uring_buf_reg reg = {.ring_entries = FP_LOOP_BUFS, .bgid = BUF_GROUP};
@@ -85,16 +72,15 @@ static int setup_bufs(struct fp_loop *loop)
 	return 0;
 }
 
-static void free_bufs(struct fp_loop *loop)
+void fp_loop_done(struct fp_loop *loop)
 {
+	io_uring_queue_exit(&loop->ring);
 	if (loop->bufs)
 		munmap(loop->bufs, FP_LOOP_BUFS * sizeof(struct io_uring_buf));
 	free(loop->buf_memory);
-	loop->bufs = NULL;
-	loop->buf_memory = NULL;
 }
 
-int fp_loop_init(struct fp_loop *loop, bool plain, struct fp_conf_error *error)
+int fp_loop_init(struct fp_loop *loop, struct fp_conf_error *error)
 {
 	int r;
 
@@ -102,15 +88,12 @@ int fp_loop_init(struct fp_loop *loop, bool plain, struct fp_conf_error *error)
 	r = setup_ring(&loop->ring);
 	if (r < 0)
 		return explain_refusal(r, error);
-	if (plain || setup_bufs(loop) < 0)
-		free_bufs(loop);
+	r = setup_bufs(loop);
+	if (r < 0) {
+		fp_loop_done(loop);
+		return explain_refusal(r, error);
+	}
 	return 0;
-}
-
-void fp_loop_done(struct fp_loop *loop)
-{
-	io_uring_queue_exit(&loop->ring);
-	free_bufs(loop);
 }
 
 static void dispatch(const struct io_uring_cqe *cqe)

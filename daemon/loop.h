@@ -31,8 +31,7 @@ struct fp_timer {
 
 struct fp_loop {
 	struct io_uring ring;
-	struct io_uring_buf_ring
-	    *bufs; /* receive buffers that all connections share; NULL: each brings its own */
+	struct io_uring_buf_ring *bufs; /* receive buffers that all connections share */
 	uint8_t *buf_memory;
 	bool stopped;
 	/* Called after each round of completions, unless NULL. True: the next round must not wait
@@ -41,11 +40,10 @@ struct fp_loop {
 };
 
 /*
- * Sets the ring up. plain: without shared buffers, as on kernels that have none. 0; else a negative
- * errno, and error->text names the setting of the host that prevents it. Release with fp_loop_done,
- * on the same thread.
+ * Sets the ring up. 0; else a negative errno, and error->text names the setting of the host that
+ * prevents it. Release with fp_loop_done, on the same thread.
  */
-int fp_loop_init(struct fp_loop *loop, bool plain, struct fp_conf_error *error);
+int fp_loop_init(struct fp_loop *loop, struct fp_conf_error *error);
 void fp_loop_done(struct fp_loop *loop);
 
 /* Runs until fp_loop_stop. 0, or the negative errno with which the ring failed. */

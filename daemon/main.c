@@ -34,14 +34,13 @@ static const char usage[] =
     "  --ready-fd N      write the addresses as URLs and a newline to descriptor N once serving\n"
     "  --users-fd N      descriptor N is a pipe: end with the parent only once its other end is closed\n"
     "                    everywhere\n"
-    "  --plain-receive   do without shared receive buffers, as on kernels that have none\n"
     "  --help, --version\n";
 
 struct arguments {
 	const char *config_path;
 	const char *listen;
 	uint64_t pool_bytes;
-	bool check, private_node, plain_receive;
+	bool check, private_node;
 	int ready_fd, users_fd;
 };
 
@@ -53,7 +52,6 @@ static const struct option options[] = {
     {"pool-size", required_argument, NULL, 's'},
     {"ready-fd", required_argument, NULL, 'r'},
     {"users-fd", required_argument, NULL, 'u'},
-    {"plain-receive", no_argument, NULL, 'b'},
     {"help", no_argument, NULL, 'h'},
     {"version", no_argument, NULL, 'v'},
     {NULL, 0, NULL, 0},
@@ -112,9 +110,6 @@ static int parse_option(int option, const char *text, struct arguments *args)
 		return parse_fd("--ready-fd", optarg, &args->ready_fd);
 	case 'u':
 		return parse_fd("--users-fd", optarg, &args->users_fd);
-	case 'b':
-		args->plain_receive = true;
-		return 0;
 	case 'h':
 		fputs(usage, stdout);
 		exit(EXIT_SUCCESS);
@@ -208,7 +203,6 @@ static int run(const struct arguments *args)
 	struct fp_node_server_options server = {
 	    .config_path = args->config_path,
 	    .private_node = args->private_node,
-	    .plain_receive = args->plain_receive,
 	    .ready_fd = args->ready_fd,
 	    .users_fd = args->users_fd,
 	};

@@ -595,7 +595,7 @@ static int serve(struct fp_node_server *server)
 	struct fp_conf_error error;
 	int r;
 
-	r = fp_loop_init(&server->loop, server->options.plain_receive, &error);
+	r = fp_loop_init(&server->loop, &error);
 	if (r < 0) {
 		fp_log(FP_LOG_ERROR, "node", "%s", error.text);
 		return r;

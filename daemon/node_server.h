@@ -48,7 +48,6 @@ struct fp_node_server_options {
 	struct fp_config *config; /* the caller's; reloads change it */
 	const char *config_path;  /* the file that SIGHUP reads; NULL: none */
 	bool private_node;        /* serves only processes of its own user */
-	bool plain_receive;       /* use no shared receive buffers */
 	int ready_fd;             /* gets one line with the URLs, then is closed; -1: none */
 	int users_fd;             /* a pipe: SIGTERM waits until its writing end is closed; -1: none */
 };

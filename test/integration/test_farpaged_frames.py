@@ -303,18 +303,5 @@ class Log(unittest.TestCase):
         self.assertLess(self.node.log().count("not of the protocol"), 100)
 
 
-class PlainReceive(Frames):
-    """The same without shared receive buffers."""
-
-    @classmethod
-    def setUpClass(cls):
-        cls.node = Farpaged(BOTH + "limits: { handshake_timeout: 1s }\n", args=["--plain-receive"])
-        cls.addClassCleanup(cls.node.__exit__)
-        cls.good = cls.node.session(cls.node.urls[1])
-        cls.good.lease(1 << 20)
-        cls.good_link = cls.good.link()
-        cls.good_link.write([(1, 4096, 0)], b"g" * 4096)
-
-
 if __name__ == "__main__":
     main()
