@@ -44,7 +44,7 @@ static void trust_token(struct fp_conn *conn)
 {
 	const struct fp_wire_hello *hello = &conn->hello;
 	struct fp_node_session *session =
-	    fp_node_session_find_resumable(&conn->server->sessions, hello->session_id, hello->token);
+	    fp_node_session_find(&conn->server->sessions, hello->session_id, hello->token);
 	const char *why;
 
 	if (session && hello->purpose != FP_WIRE_CONTROL)
@@ -134,7 +134,7 @@ static int attach_link(struct fp_conn *conn, const struct fp_node_secret *secret
 	r = session->n_links < MAX_LINKS ? take_place(conn, session->client, ret_why) : -EUSERS;
 	if (r < 0)
 		return r;
-	fp_node_session_confirm(session);
+	session->unconfirmed = false;
 	session->n_links++;
 	fp_conn_enter(conn, session);
 	return 0;
@@ -148,16 +148,13 @@ static int resume_session(struct fp_conn *conn, const struct fp_node_secret *sec
 {
 	struct fp_node_server *server = conn->server;
 	struct fp_node_session *session =
-	    fp_node_session_find_resumable(&server->sessions, conn->hello.session_id, conn->hello.token);
-	int r;
+	    fp_node_session_find(&server->sessions, conn->hello.session_id, conn->hello.token);
 
 	if (!session || !owns(secret, session))
 		return -ESTALE;
 	if (session->memfd)
 		return -EPERM;
-	r = fp_node_session_renew(session);
-	if (r < 0)
-		return r;
+	session->unconfirmed = true;
 	fp_node_server_fence(server, session);
 	fp_conn_give(conn, session->client);
 	session->n_resumes++;

@@ -241,7 +241,7 @@ static int handle_adopt(struct fp_conn *conn)
 
 	if (fp_wire_adopt_decode(fp_inbox_payload(&conn->inbox), conn->inbox.header.length, &adopt) < 0)
 		return -EPROTO;
-	parent = fp_node_session_find_resumable(&conn->server->sessions, adopt.session_id, adopt.token);
+	parent = fp_node_session_find(&conn->server->sessions, adopt.session_id, adopt.token);
 	if (parent && (!conn->server->config->auth.given || parent->client == conn->session->client))
 		r = fp_node_session_adopt(&conn->server->sessions, conn->session, parent);
 	if (r < 0)
@@ -508,8 +508,8 @@ void fp_request_handle(struct fp_conn *conn)
 	char why[48];
 	int r;
 
-	if (conn->session && conn->session->unconfirmed)
-		fp_node_session_confirm(conn->session);
+	if (conn->session)
+		conn->session->unconfirmed = false;
 	if (type >= FP_ARRAY_LEN(handlers) || !handlers[type].handle || handlers[type].state != conn->state ||
 	    !(handlers[type].purposes & 1u << conn->hello.purpose)) {
 		fp_conn_refuse(conn, FP_WIRE_MALFORMED, "it sent a message out of turn");

@@ -117,39 +117,6 @@ struct fp_node_session *fp_node_session_find(const struct fp_node_sessions *sess
 	return session && fp_auth_equal(session->token, token, FP_WIRE_TOKEN_BYTES) ? session : NULL;
 }
 
-struct fp_node_session *fp_node_session_find_resumable(const struct fp_node_sessions *sessions, uint64_t id,
-                                                       const uint8_t token[FP_WIRE_TOKEN_BYTES])
-{
-	struct fp_node_session *session = find_id(sessions, id);
-
-	if (session && !fp_auth_equal(session->token, token, FP_WIRE_TOKEN_BYTES) &&
-	    !(session->unconfirmed && fp_auth_equal(session->token_before, token, FP_WIRE_TOKEN_BYTES)))
-		return NULL;
-	return session;
-}
-
-int fp_node_session_renew(struct fp_node_session *session)
-{
-	uint8_t token[FP_WIRE_TOKEN_BYTES];
-	int r;
-
-	if (session->unconfirmed)
-		return 0;
-	r = fp_auth_random(token, sizeof(token));
-	if (r < 0)
-		return r;
-	memcpy(session->token_before, session->token, sizeof(token));
-	memcpy(session->token, token, sizeof(token));
-	session->unconfirmed = true;
-	return 0;
-}
-
-void fp_node_session_confirm(struct fp_node_session *session)
-{
-	session->unconfirmed = false;
-	explicit_bzero(session->token_before, sizeof(session->token_before));
-}
-
 struct fp_node_session *fp_node_sessions_next_to_expire(const struct fp_node_sessions *sessions,
                                                         unsigned *ret_n)
 {

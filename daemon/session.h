@@ -8,8 +8,8 @@
  *                        │  └─────────────────────────────────────┼────────────────────────┘
  *                        └────────────────────────────────────────┘        BYE, end of file
  *
- * A RESUME gets a new token. Whether it arrived shows when the client uses the new connection;
- * until then the token before is still good for another RESUME, and gets the same new one.
+ * Its token stays the same until it ends. It proves nothing to a node with secrets, where a RESUME
+ * proves the secret too.
  */
 #ifndef FP_NODE_SESSION_H
 #define FP_NODE_SESSION_H
@@ -28,8 +28,7 @@ struct fp_node_session {
 	struct fp_node_session *next;
 	uint64_t id; /* never reused while the node runs */
 	uint8_t token[FP_WIRE_TOKEN_BYTES];
-	uint8_t token_before[FP_WIRE_TOKEN_BYTES];
-	bool unconfirmed;                   /* token_before is good for a RESUME */
+	bool unconfirmed; /* it was resumed, and the client has not used the new connection yet */
 	uint64_t grace_ns, idle_timeout_ns; /* that its client was told last, whatever a reload says */
 	bool cut_off;                       /* it has no control connection; it ends at expires_ns */
 	uint64_t expires_ns;
@@ -80,20 +79,9 @@ int fp_node_session_adopt(const struct fp_node_sessions *sessions, struct fp_nod
 /* Ends it and gives its leases back. */
 void fp_node_session_end(struct fp_node_sessions *sessions, struct fp_node_session *session);
 
-/* The session that a link may attach to, or NULL: the same for an unknown one as for a wrong
- * token. */
+/* The session with that id and token, or NULL: the same for an unknown one as for a wrong token. */
 struct fp_node_session *fp_node_session_find(const struct fp_node_sessions *sessions, uint64_t id,
                                              const uint8_t token[FP_WIRE_TOKEN_BYTES]);
-
-/* The same for a RESUME or ADOPT, which the token before may still name. */
-struct fp_node_session *fp_node_session_find_resumable(const struct fp_node_sessions *sessions, uint64_t id,
-                                                       const uint8_t token[FP_WIRE_TOKEN_BYTES]);
-
-/* Gives it a new token, unless the last one was never confirmed: then that. 0, or what getrandom
- * says. */
-int fp_node_session_renew(struct fp_node_session *session);
-/* The client has its newest token. */
-void fp_node_session_confirm(struct fp_node_session *session);
 
 /* The next session that is cut off to expire, or NULL; and how many are cut off. */
 struct fp_node_session *fp_node_sessions_next_to_expire(const struct fp_node_sessions *sessions,
