@@ -286,40 +286,6 @@ int fp_config_read(const char *path, struct fp_config **ret_config, struct fp_co
 	return 0;
 }
 
-static bool same_text(const char *a, const char *b)
-{
-	return a && b ? strcmp(a, b) == 0 : a == b;
-}
-
-static bool same_rdma(const struct fp_rdma_options *a, const struct fp_rdma_options *b)
-{
-	return same_text(a->device, b->device) && a->device_port == b->device_port &&
-	       a->rnr_retry_count == b->rnr_retry_count && a->ack_timeout_ns == b->ack_timeout_ns;
-}
-
-static bool same_listen(const struct fp_conf_strings *a, const struct fp_conf_strings *b)
-{
-	bool same = a->n == b->n;
-
-	for (size_t i = 0; same && i < a->n; i++)
-		same = strcmp(a->items[i], b->items[i]) == 0;
-	return same;
-}
-
-static bool same_pools(const struct fp_config *a, const struct fp_config *b)
-{
-	bool same = a->n_pools == b->n_pools;
-
-	for (unsigned i = 0; same && i < a->n_pools; i++) {
-		const struct fp_pool_config *x = &a->pools[i], *y = &b->pools[i];
-
-		same = strcmp(x->name, y->name) == 0 && x->size_bytes == y->size_bytes &&
-		       x->backing == y->backing && x->numa_node == y->numa_node &&
-		       x->preallocate == y->preallocate;
-	}
-	return same;
-}
-
 uint64_t fp_config_quota(const struct fp_config *config, const char *client)
 {
 	const struct fp_node_secret *secret = fp_secrets_find(&config->auth.secrets, client);
@@ -328,21 +294,12 @@ uint64_t fp_config_quota(const struct fp_config *config, const char *client)
 }
 
 /* Secrets may change, but neither come nor go: with the last one everybody would be let in. */
-const char *fp_config_reload(struct fp_config *running, struct fp_config *next)
+void fp_config_reload(struct fp_config *running, struct fp_config *next)
 {
 	running->limits = next->limits;
 	if (running->auth.given && next->auth.given)
 		fp_secrets_swap(&running->auth.secrets, &next->auth.secrets);
 	running->log_level = next->log_level;
-	if (!same_listen(&running->listen, &next->listen))
-		return "listen";
-	if (!same_pools(running, next))
-		return "pools";
-	if (running->auth.given != next->auth.given)
-		return "auth";
-	if (running->by_hand != next->by_hand || !same_rdma(&running->rdma, &next->rdma))
-		return "rdma";
-	return NULL;
 }
 
 enum fp_log_level fp_config_log_level(const struct fp_config *config)

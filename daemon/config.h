@@ -86,11 +86,10 @@ int fp_config_check(const struct fp_config *config, uint64_t memory_bytes, struc
 uint64_t fp_config_quota(const struct fp_config *config, const char *client);
 
 /*
- * Copies into running what may change without a restart: limits, log level, secrets (next gets the
- * old ones). Returns the name of the first part of next that differs but needs a restart ("listen",
- * "pools", "auth", "rdma"), or NULL.
+ * Copies into running what may change without a restart: limits, log level, secrets. next gets the
+ * old secrets.
  */
-const char *fp_config_reload(struct fp_config *running, struct fp_config *next);
+void fp_config_reload(struct fp_config *running, struct fp_config *next);
 
 enum fp_log_level fp_config_log_level(const struct fp_config *config);
 const char *fp_backing_name(int backing);

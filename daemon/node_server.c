@@ -326,7 +326,6 @@ static void reload(struct fp_node_server *server)
 {
 	struct fp_config *next;
 	struct fp_conf_error error;
-	const char *fixed;
 
 	if (!server->options.config_path) {
 		fp_log(FP_LOG_NOTICE, "config",
@@ -338,13 +337,11 @@ static void reload(struct fp_node_server *server)
 	if (fp_config_read(server->options.config_path, &next, &error) < 0) {
 		fp_log(FP_LOG_ERROR, "config", "%s: the node goes on with what it had", error.text);
 	} else {
-		fixed = fp_config_reload(server->config, next);
+		fp_config_reload(server->config, next);
 		fp_log_init("farpaged", fp_config_log_level(server->config));
-		if (fixed)
-			fp_log(FP_LOG_WARNING, "config",
-			       "%s: '%s' can't change while the node runs: restart it",
-			       server->options.config_path, fixed);
-		fp_log(FP_LOG_NOTICE, "config", "%s: limits, secrets and log level read again",
+		fp_log(FP_LOG_NOTICE, "config",
+		       "%s: limits, secrets and log level read again; if anything else has changed, "
+		       "restart the node",
 		       server->options.config_path);
 		fp_config_free(next);
 	}
