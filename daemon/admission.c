@@ -19,7 +19,7 @@
  * place. */
 static uint64_t limit_by_fds(const struct fp_node_server *server, uint64_t max)
 {
-	return server->options.private_node ? max : FP_MIN(max, server->max_fds_out);
+	return server->options.private_node ? max : FP_MIN(max, server->max_fds);
 }
 
 /* Makes the connection its client's. -EUSERS, and *ret_why: there are too many. */

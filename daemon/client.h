@@ -24,7 +24,6 @@ struct fp_client {
 	unsigned refs;
 	unsigned n_sessions;
 	unsigned n_conns;
-	unsigned n_fds_out;          /* descriptors promised or sent to it that it has not received yet */
 	unsigned n_shared;           /* memories that it may map and that are not given back yet */
 	struct fp_turn_client turns; /* of its connections */
 	uint64_t

@@ -23,9 +23,8 @@
 #include "node_server.h"
 #include "cm_server.h"
 
-#define CONN_FDS         8  /* promised and not received on one connection */
-#define CONTROL_REQUESTS 16 /* unanswered on a control connection: its answers can be long */
-#define LINGER_NS        (FP_NSEC_PER_SEC / 2)
+#define CONN_FDS         2     /* promised and not received: one of a LEASE that was given up, and another */
+#define CONTROL_REQUESTS 16    /* unanswered on a control connection: its answers can be long */
 #define IDLE_BYTES       8192u /* that it is ready to receive while it is quiet: a page to write fits */
 #define HELD_BYTES       (128u << 10) /* of memory that the answers of one connection may hold, about */
 
@@ -199,77 +198,23 @@ static void start_recv(struct fp_conn *conn)
 
 /* ---- descriptors on their way ---- */
 
-static void count_fds_out(const struct fp_conn *conn, int change)
-{
-	conn->server->fds_out += (unsigned)change;
-	if (conn->client)
-		conn->client->n_fds_out += (unsigned)change;
-}
-
 /* A peer that has received everything has received those, too. */
-static void forget_received(struct fp_conn *conn)
+static bool owes_fds(struct fp_conn *conn)
 {
 	int unread_bytes = 0;
 
-	if (!conn->fds_sent || ioctl(conn->fd, SIOCOUTQ, &unread_bytes) < 0 || unread_bytes)
-		return;
-	count_fds_out(conn, -(int)conn->fds_sent);
-	conn->fds_sent = 0;
-}
-
-/* All clients together have as many as there may be, or its client as many as one may have. */
-static bool are_fds_out(const struct fp_conn *conn)
-{
-	const struct fp_node_server *server = conn->server;
-
-	return server->fds_out >= server->max_fds_out ||
-	       conn->client->n_fds_out >= fp_client_share(conn->client, server->max_fds_out);
+	if (conn->fds_out && !conn->outbox.n && !conn->leasing &&
+	    ioctl(conn->fd, SIOCOUTQ, &unread_bytes) == 0 && !unread_bytes)
+		conn->fds_out = 0;
+	return conn->fds_out;
 }
 
 bool fp_conn_promise_fd(struct fp_conn *conn)
 {
-	forget_received(conn);
-	if (conn->fds_promised + conn->fds_sent >= CONN_FDS)
+	if (owes_fds(conn) && conn->fds_out == CONN_FDS)
 		return false;
-	for (struct fp_conn *c = LIST_FIRST(&conn->server->conns); c && are_fds_out(conn);
-	     c = LIST_NEXT(c, in_server))
-		forget_received(c);
-	if (are_fds_out(conn))
-		return false;
-	conn->fds_promised++;
-	count_fds_out(conn, 1);
+	conn->fds_out++;
 	return true;
-}
-
-void fp_conn_unpromise_fd(struct fp_conn *conn)
-{
-	if (!conn->fds_promised)
-		return;
-	conn->fds_promised--;
-	count_fds_out(conn, -1);
-}
-
-static void fd_sent(struct fp_conn *conn)
-{
-	conn->fds_promised--;
-	conn->fds_sent++;
-}
-
-/* It concerns that one request, and not whoever happens to ask. */
-static void refuse_fd(struct fp_conn *conn)
-{
-	fp_log(FP_LOG_WARNING, "peer",
-	       "%s: no descriptor can be passed to it: clients have not received as many as the limit of "
-	       "open files allows (LimitNOFILE=): its LEASE is refused",
-	       conn->peer);
-	fp_reply_refuse(conn->outbox.first, FP_WIRE_FULL);
-	fp_conn_unpromise_fd(conn);
-}
-
-/* What the kernel says when there are too many of them, or no memory for one. */
-static bool is_want_of_fds(int res)
-{
-	return res == -ETOOMANYREFS || res == -ENOMEM || res == -ENOBUFS;
 }
 
 /* ---- sending ---- */
@@ -279,12 +224,12 @@ static void on_sent(struct fp_op *op, int res, unsigned flags)
 	struct fp_conn *conn = fp_container_of(op, struct fp_conn, send_op);
 
 	conn->sending = false;
-	if (conn->passing && res > 0)
-		fd_sent(conn);
+	if (conn->passing && res == -ETOOMANYREFS)
+		fp_node_server_log_peer(conn->server, conn,
+		                        "no descriptor can be passed to it, as processes of this user have "
+		                        "too many on their way (LimitNOFILE=)");
 	if (res >= 0)
 		fp_outbox_advance(&conn->outbox, (size_t)res);
-	else if (conn->passing && is_want_of_fds(res))
-		refuse_fd(conn);
 	else if (res == -EPIPE &&
 	         conn->eof) /* a reset is another error, even if the receive saw its end only */
 		fp_conn_kill(conn);
@@ -322,43 +267,6 @@ static void start_send(struct fp_conn *conn)
 	io_uring_prep_sendmsg(sqe, conn->fd, &conn->msg, MSG_NOSIGNAL);
 	fp_loop_sqe_set(sqe, &conn->send_op);
 	conn->sending = true;
-}
-
-static void start_timer(struct fp_conn *conn, uint64_t ns)
-{
-	conn->timing = true;
-	conn->timer_cancelled = false;
-	fp_loop_timeout(&conn->server->loop, &conn->time_op, &conn->time, ns);
-}
-
-/* How long a control connection may still be silent. While it waits for a lease or its turn,
- * silence is no sign. */
-static uint64_t idle_left_ns(const struct fp_conn *conn)
-{
-	uint64_t limit_ns = conn->session->idle_timeout_ns;
-	uint64_t silent_ns = conn->leasing || conn->turn.client ? 0 : fp_clock_ns() - conn->heard_ns;
-
-	return limit_ns > silent_ns ? limit_ns - silent_ns : 0;
-}
-
-static void on_time(struct fp_op *op, int res, unsigned flags)
-{
-	struct fp_conn *conn = fp_container_of(op, struct fp_conn, time_op);
-
-	conn->timing = false;
-	if (res == -ETIME && conn->state == FP_CONN_OPEN) {
-		if (conn->timing_idle && conn->session->idle_timeout_ns && !idle_left_ns(conn)) {
-			fp_node_server_log_peer(conn->server, conn,
-			                        "it was silent for longer than idle_timeout");
-			cut(conn);
-		}
-	} else if (res == -ETIME) {
-		if (wants_input(conn))
-			fp_node_server_log_peer(conn->server, conn,
-			                        "it did not finish the handshake in time");
-		fp_conn_kill(conn);
-	}
-	fp_conn_settle(conn);
 }
 
 static bool is_unix_socket(int fd)
@@ -400,8 +308,7 @@ static struct fp_conn *conn_new(struct fp_node_server *server, int fd, struct fp
 	conn->recv_bytes = IDLE_BYTES;
 	conn->recv_op.done = on_recv;
 	conn->send_op.done = on_sent;
-	conn->time_op.done = on_time;
-	conn->heard_ns = fp_clock_ns();
+	conn->since_ns = conn->heard_ns = fp_clock_ns();
 	know_peer(conn, cm_peer);
 	if (fp_stranger_add(conn) < 0)
 		return NULL;
@@ -453,8 +360,15 @@ void fp_conn_refuse(struct fp_conn *conn, enum fp_wire_status status, const char
 	conn->server->counters.refused++;
 	fp_node_server_log_peer(conn->server, conn, reason);
 	fp_conn_answer_error(conn, &conn->inbox.header, status);
-	if (conn->state != FP_CONN_KILLED)
-		conn->state = FP_CONN_CLOSING;
+	fp_conn_close(conn);
+}
+
+void fp_conn_close(struct fp_conn *conn)
+{
+	if (conn->state == FP_CONN_KILLED)
+		return;
+	conn->state = FP_CONN_CLOSING;
+	conn->since_ns = fp_clock_ns();
 }
 
 void fp_conn_kill(struct fp_conn *conn)
@@ -475,7 +389,6 @@ static void free_conn(struct fp_conn *conn)
 	fp_turn_leave(&conn->server->turns, &conn->turn);
 	fp_request_write_abandon(conn);
 	fp_outbox_clear(&conn->outbox);
-	count_fds_out(conn, -(int)(conn->fds_promised + conn->fds_sent));
 	fp_conn_give(conn, NULL);
 	LIST_REMOVE(conn, in_server);
 	close(conn->fd);
@@ -500,32 +413,25 @@ static bool waits_for_links(const struct fp_conn *conn)
 
 static bool is_finished(const struct fp_conn *conn)
 {
-	if (conn->receiving || conn->sending || conn->timing || conn->leasing || waits_for_links(conn))
+	if (conn->receiving || conn->sending || conn->leasing || waits_for_links(conn))
 		return false;
 	return conn->state == FP_CONN_KILLED ||
 	       (conn->state == FP_CONN_CLOSING && conn->eof && !conn->outbox.n);
 }
 
 /*
- * The peer has not received all descriptors that it was sent. They count for our user until it
- * does, or closes: so does the connection. Whoever is told to stop does not wait for that.
+ * Gives back all but the connection itself. Descriptors count for our user until the peer has
+ * received them, or closes: so does the connection. Whoever is told to stop does not wait for that.
  */
-static bool owes_fds(struct fp_conn *conn)
+static bool lingers(struct fp_conn *conn)
 {
-	forget_received(conn);
-	return conn->fds_sent && !conn->server->stopping;
-}
-
-/* Gives back all but the connection itself, and looks again later. */
-static void linger(struct fp_conn *conn)
-{
+	if (!owes_fds(conn) || conn->server->stopping)
+		return false;
 	fp_conn_kill(conn);
 	fp_request_write_abandon(conn);
 	fp_outbox_clear(&conn->outbox);
-	while (conn->fds_promised)
-		fp_conn_unpromise_fd(conn);
 	fp_node_server_session_left(conn->server, conn);
-	start_timer(conn, LINGER_NS);
+	return true;
 }
 
 static void settle_input(struct fp_conn *conn)
@@ -540,7 +446,7 @@ static void settle_input(struct fp_conn *conn)
 		/* Over rdma a process that ends and a cable that breaks look the same: who is
 		 * through says BYE. */
 		conn->cut = conn->cut || conn->cm_peer;
-		conn->state = FP_CONN_CLOSING;
+		fp_conn_close(conn);
 	}
 	/* What has arrived is still read, then comes an end of file; a frame that is half here gets
 	 * its rest first. */
@@ -557,27 +463,6 @@ static void settle_recv(struct fp_conn *conn)
 
 	if (wanted && !conn->receiving && take_turn(conn))
 		start_recv(conn);
-}
-
-/*
- * The handshake has a time limit, and so has a peer that was told to go, and a control connection
- * that falls silent.
- */
-static void settle_timer(struct fp_conn *conn)
-{
-	const struct fp_limits *limits = &conn->server->config->limits;
-	bool idle = conn->state == FP_CONN_OPEN && fp_conn_is_control(conn) && fp_conn_may_break(conn) &&
-	            conn->session->idle_timeout_ns;
-	bool wanted = conn->state == FP_CONN_HELLO || conn->state == FP_CONN_AUTH ||
-	              (conn->state == FP_CONN_CLOSING && !conn->eof) || idle;
-
-	if (wanted && !conn->timing) {
-		conn->timing_idle = idle;
-		start_timer(conn, idle ? idle_left_ns(conn) : limits->handshake_timeout_ns);
-	} else if (conn->timing && !conn->timer_cancelled && (!wanted || idle != conn->timing_idle)) {
-		fp_loop_timeout_cancel(&conn->server->loop, &conn->time_op);
-		conn->timer_cancelled = true;
-	}
 }
 
 static void settle_send(struct fp_conn *conn)
@@ -610,17 +495,45 @@ void fp_conn_settle(struct fp_conn *conn)
 {
 	settle_input(conn);
 	settle_recv(conn);
-	settle_timer(conn);
 	settle_send(conn);
-	if (!is_finished(conn) || !may_end(conn))
-		return;
-	if (owes_fds(conn))
-		linger(conn);
-	else
+	if (is_finished(conn) && may_end(conn) && !lingers(conn))
 		free_conn(conn);
 }
 
 void fp_conn_go_on(struct fp_turn *turn)
 {
 	fp_conn_settle(fp_container_of(turn, struct fp_conn, turn));
+}
+
+/* While it waits for a lease or its turn, silence is no sign. */
+static bool is_silent(struct fp_conn *conn, uint64_t now_ns)
+{
+	uint64_t limit_ns = conn->session->idle_timeout_ns;
+
+	if (!fp_conn_is_control(conn) || !fp_conn_may_break(conn) || !limit_ns)
+		return false;
+	if (conn->leasing || conn->turn.client)
+		conn->heard_ns = now_ns;
+	return now_ns - conn->heard_ns > limit_ns;
+}
+
+void fp_conn_tick(struct fp_conn *conn, uint64_t now_ns)
+{
+	bool late = now_ns - conn->since_ns > conn->server->config->limits.handshake_timeout_ns;
+
+	if (conn->state == FP_CONN_KILLED) {
+		if (!conn->turn.client) /* it lingers */
+			fp_turn_wait(&conn->server->turns, &conn->turn, &conn->server->strangers.turns);
+	} else if (conn->state == FP_CONN_OPEN) {
+		if (!is_silent(conn, now_ns))
+			return;
+		fp_node_server_log_peer(conn->server, conn, "it was silent for longer than idle_timeout");
+		cut(conn);
+	} else if (late && conn->state == FP_CONN_CLOSING) {
+		if (!conn->eof)
+			fp_conn_kill(conn);
+	} else if (late) {
+		fp_node_server_log_peer(conn->server, conn, "it did not finish the handshake in time");
+		fp_conn_kill(conn);
+	}
 }

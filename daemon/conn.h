@@ -53,17 +53,15 @@ struct fp_conn {
 	struct fp_cm_server_peer *cm_peer; /* it came by rdma, fd is a socket pair's end; NULL: a socket */
 	struct fp_cm_server_link *cm_link; /* of a LINK with queue pairs connected by hand */
 	enum fp_conn_state state;
-	bool receiving, sending, timing; /* operations in flight */
-	bool timer_cancelled;            /* we asked the loop to cancel the timer */
-	bool timing_idle;                /* the timer watches an open control connection for silence */
-	bool eof;                        /* the peer sends nothing more */
-	bool half_closed;                /* we have told the peer that we send nothing more */
-	bool drained;                    /* while stopping: the peer can send nothing more */
-	bool cut;                        /* it broke or fell silent; its session may go on without it */
+	bool receiving, sending; /* operations in flight */
+	bool eof;                /* the peer sends nothing more */
+	bool half_closed;        /* we have told the peer that we send nothing more */
+	bool drained;            /* while stopping: the peer can send nothing more */
+	bool cut;                /* it broke or fell silent; its session may go on without it */
 	bool leasing; /* its lease is being made: further requests wait, so that answers keep their order */
 	unsigned recv_bytes; /* how much one receive takes */
-	struct fp_op recv_op, send_op, time_op;
-	struct __kernel_timespec time;
+	struct fp_op recv_op, send_op;
+	uint64_t since_ns; /* when its handshake began, or its closing */
 	uint64_t heard_ns; /* when bytes last arrived */
 	struct fp_inbox inbox;
 	struct fp_conn_write write;
@@ -71,9 +69,8 @@ struct fp_conn {
 	uint8_t *stash; /* received but not handled yet; until it is empty, nothing more is received */
 	size_t stash_bytes, stash_off;
 	struct fp_outbox outbox;
-	unsigned fds_promised; /* descriptors that are being made or are in the outbox */
-	unsigned fds_sent;     /* descriptors that were sent; as far as we know, not received yet */
-	bool passing;          /* the current send takes a descriptor along */
+	unsigned fds_out; /* descriptors that it was promised and, as far as we know, has not received */
+	bool passing;     /* the current send takes a descriptor along */
 	struct msghdr msg;
 	struct iovec iov[FP_CONN_IOVS];
 	union {
@@ -103,21 +100,21 @@ void fp_conn_enter(struct fp_conn *conn, struct fp_node_session *session);
 /* Queues an answer and owns it. NULL (no memory for the answer) kills the connection. */
 void fp_conn_answer(struct fp_conn *conn, struct fp_reply *reply);
 /*
- * Whether one more descriptor may be sent to the peer. If so, it is counted until the peer has
- * received it. The kernel counts descriptors in flight for our user, over all its processes. Above
- * RLIMIT_NOFILE it takes none from any of them (unix(7), ETOOMANYREFS). So a connection may have
- * few in flight, and all connections together a part of that limit. No client has more than three
- * quarters of that part.
+ * Whether one more descriptor may be sent to the peer. If so, it counts until the peer has received
+ * all that it was sent. The kernel counts descriptors in flight for our user, over all its
+ * processes. Above RLIMIT_NOFILE it takes none from any of them (unix(7), ETOOMANYREFS). So a
+ * connection may have two in flight, does not end before they are received, and connections are few
+ * enough.
  */
 bool fp_conn_promise_fd(struct fp_conn *conn);
-/* Takes a promise back: no descriptor will be sent. Fine if none was promised. */
-void fp_conn_unpromise_fd(struct fp_conn *conn);
 
 /* Answers ERROR. The connection stays open. */
 void fp_conn_answer_error(struct fp_conn *conn, const struct fp_wire_header *request,
                           enum fp_wire_status status);
 /* Answers ERROR, logs the reason, and closes once the answer is sent. */
 void fp_conn_refuse(struct fp_conn *conn, enum fp_wire_status status, const char *reason);
+/* Ends it in order: its answers still go out. */
+void fp_conn_close(struct fp_conn *conn);
 /* Ends it at once, even in the middle of an operation. */
 void fp_conn_kill(struct fp_conn *conn);
 /* Charges work to the client's share of the loop's time. bytes: how much could be copied in the
@@ -128,6 +125,8 @@ void fp_conn_charge(const struct fp_conn *conn, uint64_t bytes);
  * because it may free conn.
  */
 void fp_conn_settle(struct fp_conn *conn);
+/* Ends it if it is overdue, or looks whether it can be freed now. Never frees it. */
+void fp_conn_tick(struct fp_conn *conn, uint64_t now_ns);
 /* The turn is called: settles its connection. */
 void fp_conn_go_on(struct fp_turn *turn);
 

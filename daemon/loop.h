@@ -58,8 +58,6 @@ void fp_loop_sqe_set(struct io_uring_sqe *sqe, struct fp_op *op);
 
 /* Shorthands that submit one operation each. */
 void fp_loop_read(struct fp_loop *loop, struct fp_op *op, int fd, void *buf, unsigned len);
-void fp_loop_timeout(struct fp_loop *loop, struct fp_op *op, struct __kernel_timespec *ts, uint64_t ns);
-void fp_loop_timeout_cancel(struct fp_loop *loop, struct fp_op *op);
 void fp_loop_cancel(struct fp_loop *loop, struct fp_op *op);
 
 /* Lets timer fire in ns, unless it is running already. */

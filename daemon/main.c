@@ -45,16 +45,11 @@ struct arguments {
 };
 
 static const struct option options[] = {
-    {"config", required_argument, NULL, 'c'},
-    {"check", no_argument, NULL, 'k'},
-    {"private", no_argument, NULL, 'p'},
-    {"listen", required_argument, NULL, 'l'},
-    {"pool-size", required_argument, NULL, 's'},
-    {"ready-fd", required_argument, NULL, 'r'},
-    {"users-fd", required_argument, NULL, 'u'},
-    {"help", no_argument, NULL, 'h'},
-    {"version", no_argument, NULL, 'v'},
-    {NULL, 0, NULL, 0},
+    {"config", required_argument, NULL, 'c'},    {"check", no_argument, NULL, 'k'},
+    {"private", no_argument, NULL, 'p'},         {"listen", required_argument, NULL, 'l'},
+    {"pool-size", required_argument, NULL, 's'}, {"ready-fd", required_argument, NULL, 'r'},
+    {"users-fd", required_argument, NULL, 'u'},  {"help", no_argument, NULL, 'h'},
+    {"version", no_argument, NULL, 'v'},         {NULL, 0, NULL, 0},
 };
 
 __attribute__((format(printf, 1, 2))) static int wrong(const char *format, ...)

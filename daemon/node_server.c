@@ -21,11 +21,9 @@
 #include "node_server_rdma.h"
 #include "status.h"
 
-#define ACCEPT_PAUSE_NS (100 * FP_NSEC_PER_MSEC)
-#define MIN_FDS_OUT     8ull /* as many as one connection may have */
-#define TRIM_DELAY_NS   (5 * FP_NSEC_PER_SEC)
-#define KEPT_TICK_NS    (50 * FP_NSEC_PER_MSEC)
-#define GRACE_TICK_NS   FP_NSEC_PER_SEC /* that a shorter grace period, told later, is soon heeded */
+#define TICK_NS       (250 * FP_NSEC_PER_MSEC)
+#define MIN_FDS       8ull
+#define TRIM_DELAY_NS (5 * FP_NSEC_PER_SEC)
 
 void fp_node_server_log_peer(struct fp_node_server *server, const struct fp_conn *conn, const char *what)
 {
@@ -39,6 +37,12 @@ void fp_node_server_sessions_changed(struct fp_node_server *server)
 	char line[128];
 
 	fp_notify(server->notify_fd, "STATUS=%s", fp_status_line(server, line, sizeof(line)));
+}
+
+/* Something has begun that time ends. */
+static void watch(struct fp_node_server *server)
+{
+	fp_timer_start(&server->tick, &server->loop, TICK_NS);
 }
 
 /* One in a round: what a flood has queued up by then must not keep others waiting. */
@@ -68,10 +72,12 @@ void fp_node_server_welcome(struct fp_node_server *server, int fd, struct fp_cm_
 		why = "the node is stopping";
 	else if (server->options.private_node && !is_own_user(fd))
 		why = "this node serves one user only";
-	else if (fp_conn_start(server, fd, cm_peer) == 0)
-		return;
-	else
+	else if (fp_conn_start(server, fd, cm_peer) < 0)
 		fd = -1;
+	else {
+		watch(server);
+		return;
+	}
 	fp_log(FP_LOG_WARNING, "stranger", "%s: turned away: %s",
 	       fd >= 0 ? fp_listen_peer_name(fd, peer, sizeof(peer)) : "a connection",
 	       why ? why : "out of memory");
@@ -107,18 +113,10 @@ static void on_accept(struct fp_op *op, int res, unsigned flags)
 		start_accept(listener);
 		return;
 	}
-	/* Out of descriptors or memory: at once again would find the same. */
+	/* Out of descriptors or memory: at once again would find the same, so the tick tries it. */
 	fp_log(FP_LOG_WARNING, "stranger", "cannot accept a connection: %s",
 	       fp_strerror(res, reason, sizeof(reason)));
-	fp_timer_start(&listener->pause, &server->loop, ACCEPT_PAUSE_NS);
-}
-
-static void on_accept_paused(struct fp_timer *timer)
-{
-	struct fp_listener *listener = fp_container_of(timer, struct fp_listener, pause);
-
-	if (!listener->server->stopping)
-		start_accept(listener);
+	watch(server);
 }
 
 /*
@@ -133,17 +131,13 @@ static void end_links(struct fp_node_session *session)
 	}
 }
 
-static void on_trim(struct fp_timer *timer)
-{
-	malloc_trim(0);
-}
-
 /* The allocator keeps what is freed below a piece that is still in use. The ends of some seconds
  * are one trim, for which the loop stands still: 10 ms where thousands have ended. */
 static void trim_soon(struct fp_node_server *server)
 {
-	if (!server->stopping)
-		fp_timer_start(&server->trim, &server->loop, TRIM_DELAY_NS);
+	if (!server->trim_ns)
+		server->trim_ns = fp_clock_ns() + TRIM_DELAY_NS;
+	watch(server);
 }
 
 static void end_session(struct fp_node_server *server, struct fp_node_session *session)
@@ -169,41 +163,20 @@ void fp_node_server_fence(struct fp_node_server *server, struct fp_node_session 
 	session->cut_off = false;
 }
 
-/* Waits for the next session that is cut off to expire, if there is one. */
-static void watch_grace(struct fp_node_server *server)
-{
-	uint64_t now_ns = fp_clock_ns(), left_ns;
-	const struct fp_node_session *next;
-	unsigned n;
-
-	next = fp_node_sessions_next_to_expire(&server->sessions, &n);
-	if (!next)
-		return;
-	left_ns = next->expires_ns > now_ns ? next->expires_ns - now_ns : 0;
-	fp_timer_start(&server->grace, &server->loop, FP_MIN(left_ns, GRACE_TICK_NS));
-}
-
-/* Ends those whose time is over; at once if that can't be waited for. */
+/* Ends sessions that nobody resumed in time; at once if that can't be waited for. */
 static void end_expired(struct fp_node_server *server, bool at_once)
 {
-	struct fp_node_session *next;
-	unsigned n;
+	uint64_t now_ns = fp_clock_ns();
 
-	while ((next = fp_node_sessions_next_to_expire(&server->sessions, &n)) &&
-	       (at_once || next->expires_ns <= fp_clock_ns())) {
+	for (struct fp_node_session *s = server->sessions.first, *next; s; s = next) {
+		next = s->next;
+		if (!s->cut_off || (!at_once && s->expires_ns > now_ns))
+			continue;
 		fp_log(FP_LOG_NOTICE, "session", "%llu: %s at %s did not come back",
-		       (unsigned long long)next->id, next->name, next->peer);
+		       (unsigned long long)s->id, s->name, s->peer);
 		server->counters.expired++;
-		end_session(server, next);
+		end_session(server, s);
 	}
-}
-
-static void on_grace(struct fp_timer *timer)
-{
-	struct fp_node_server *server = fp_container_of(timer, struct fp_node_server, grace);
-
-	end_expired(server, false);
-	watch_grace(server);
 }
 
 static bool outlives(const struct fp_node_server *server, const struct fp_conn *conn)
@@ -224,7 +197,6 @@ static void cut_off_session(struct fp_node_server *server, struct fp_node_sessio
 	session->expires_ns = fp_clock_ns() + grace_ns;
 	server->counters.cut_off++;
 	fp_node_server_sessions_changed(server);
-	watch_grace(server);
 }
 
 void fp_node_server_end_session(struct fp_node_server *server, struct fp_conn *conn)
@@ -275,24 +247,40 @@ void fp_node_server_conn_ended(struct fp_node_server *server, struct fp_conn *co
 		fp_loop_stop(&server->loop);
 }
 
-static void kill_all(struct fp_node_server *server)
+static void cut_off_all(struct fp_node_server *server)
 {
 	struct fp_conn *conn;
 
+	if (server->n_conns)
+		fp_log(FP_LOG_WARNING, "node", "stopping: %u connections are cut off", server->n_conns);
 	LIST_FOREACH (conn, &server->conns, in_server)
 		fp_conn_kill(conn);
 	if (!server->n_conns)
 		fp_loop_stop(&server->loop);
 }
 
-static void on_drain_time(struct fp_timer *timer)
+/* Ends what has had its time, and tries again what no event tells of. */
+static void on_tick(struct fp_timer *timer)
 {
-	struct fp_node_server *server = fp_container_of(timer, struct fp_node_server, drain);
+	struct fp_node_server *server = fp_container_of(timer, struct fp_node_server, tick);
+	uint64_t now_ns = fp_clock_ns();
+	struct fp_conn *conn;
 
-	if (server->n_conns) /* the last may have ended in the same round */
-		fp_log(FP_LOG_WARNING, "node", "stopping: drain_timeout passed: %u connections are cut off",
-		       server->n_conns);
-	kill_all(server);
+	end_expired(server, false);
+	fp_pools_collect(&server->pools); /* nothing tells when a client lets go of memory */
+	LIST_FOREACH (conn, &server->conns, in_server)
+		fp_conn_tick(conn, now_ns);
+	for (unsigned i = 0; i < server->n_listeners && !server->stopping; i++)
+		if (server->listeners[i].fd >= 0 && !server->listeners[i].accepting)
+			start_accept(&server->listeners[i]);
+	if (server->stopping && server->drain_ns <= now_ns)
+		cut_off_all(server);
+	if (server->trim_ns && server->trim_ns <= now_ns) {
+		server->trim_ns = 0;
+		malloc_trim(0);
+	}
+	if (server->n_conns || server->sessions.n || server->pools.n_kept || server->trim_ns)
+		watch(server);
 }
 
 static void stop(struct fp_node_server *server)
@@ -313,7 +301,7 @@ static void stop(struct fp_node_server *server)
 		else
 			close_listener(&server->listeners[i]);
 	}
-	fp_timer_start(&server->drain, &server->loop, server->config->limits.drain_timeout_ns);
+	server->drain_ns = fp_clock_ns() + server->config->limits.drain_timeout_ns;
 	for (struct fp_conn *conn = LIST_FIRST(&server->conns), *next; conn; conn = next) {
 		next = LIST_NEXT(conn, in_server);
 		fp_conn_settle(conn);
@@ -391,7 +379,7 @@ static void on_signal(struct fp_op *op, int res, unsigned flags)
 	if (server->signal.ssi_signo == SIGHUP)
 		reload(server);
 	else if (again)
-		kill_all(server);
+		cut_off_all(server);
 	else if (server->signal.ssi_signo != SIGTERM || !waits_for_users(server))
 		stop(server);
 }
@@ -402,30 +390,13 @@ static void read_worker(struct fp_node_server *server)
 	             sizeof(server->worker_events));
 }
 
-/* Nothing tells when a client lets go of memory: it is looked at again and again while there is
- * any. */
-static void watch_kept(struct fp_node_server *server)
-{
-	if (server->pools.n_kept)
-		fp_timer_start(&server->kept, &server->loop, KEPT_TICK_NS);
-}
-
-static void on_kept(struct fp_timer *timer)
-{
-	struct fp_node_server *server = fp_container_of(timer, struct fp_node_server, kept);
-
-	fp_pools_collect(&server->pools);
-	watch_kept(server);
-}
-
 static void on_worker(struct fp_op *op, int res, unsigned flags)
 {
 	struct fp_node_server *server = fp_container_of(op, struct fp_node_server, worker_op);
 
 	read_worker(server);
 	fp_worker_reap(server->worker);
-	trim_soon(server);  /* a lease is freed behind its jobs, maybe after the trim for its connection */
-	watch_kept(server); /* whoever gave up a lease has posted a job */
+	trim_soon(server); /* a lease is freed behind its jobs, maybe after the trim for its connection */
 }
 
 /* For what has no message of its own: some limit of the process, most likely. */
@@ -464,7 +435,7 @@ static void raise_descriptor_limit(struct fp_node_server *server)
 		limit.rlim_cur = limit.rlim_max;
 		setrlimit(RLIMIT_NOFILE, &limit);
 	}
-	server->max_fds_out = (unsigned)FP_MIN(FP_MAX(limit.rlim_cur / 4, MIN_FDS_OUT), UINT_MAX);
+	server->max_fds = (unsigned)FP_MIN(FP_MAX(limit.rlim_cur / 4, MIN_FDS), UINT_MAX);
 	fp_pools_init(&server->pools, (unsigned)FP_MIN(limit.rlim_cur / 2, UINT_MAX));
 }
 
@@ -523,7 +494,6 @@ static int open_listeners(struct fp_node_server *server)
 
 		*listener = (struct fp_listener){.server = server, .fd = -1};
 		listener->accept_op.done = on_accept;
-		listener->pause.fired = on_accept_paused;
 		r = open_listener(listener, listen->items[i]);
 		if (r < 0)
 			return r;
@@ -629,11 +599,8 @@ int fp_node_server_run(const struct fp_node_server_options *options)
 	    .signal_fd = -1,
 	    .signal_op.done = on_signal,
 	    .worker_op.done = on_worker,
-	    .drain.fired = on_drain_time,
-	    .grace.fired = on_grace,
-	    .kept.fired = on_kept,
+	    .tick.fired = on_tick,
 	    .users_op.done = on_users_gone,
-	    .trim.fired = on_trim,
 	};
 	char line[128];
 	int r;

@@ -29,7 +29,6 @@ struct fp_listener {
 	unsigned cm_idx; /* of an rdma address: its index among the rdma_cm server's listeners */
 	bool accepting;
 	struct fp_op accept_op;
-	struct fp_timer pause;
 };
 
 /* Counts over all connections since the start. */
@@ -66,8 +65,7 @@ struct fp_node_server {
 	unsigned n_conns;
 	struct fp_strangers strangers;
 	struct fp_turns turns;
-	unsigned fds_out;     /* descriptors that all connections have promised or sent */
-	unsigned max_fds_out; /* limit of fds_out and of connections: a quarter of RLIMIT_NOFILE */
+	unsigned max_fds; /* of connections: a quarter of RLIMIT_NOFILE */
 	struct fp_node_sessions sessions;
 	struct fp_clients clients;
 	struct fp_counters counters;
@@ -80,10 +78,9 @@ struct fp_node_server {
 	struct signalfd_siginfo signal;
 	uint64_t worker_events;
 	struct fp_op signal_op, worker_op, cm_op, users_op;
-	struct fp_timer drain;
-	struct fp_timer grace; /* runs while sessions are cut off */
-	struct fp_timer kept;  /* runs while clients keep memory */
-	struct fp_timer trim;  /* connections have ended: soon gives memory back to the system */
+	struct fp_timer tick; /* runs while there is something that time ends: see on_tick */
+	uint64_t drain_ns;    /* when the connections of a node that stops are cut off */
+	uint64_t trim_ns;     /* when memory of connections that ended goes to the system; 0: none did */
 };
 
 /*

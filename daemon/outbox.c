@@ -3,36 +3,49 @@
  */
 #include "outbox.h"
 
-#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "cleanup.h"
 
-struct fp_reply *fp_reply_new(const struct fp_wire_header *request, enum fp_wire_type type,
-                              size_t payload_bytes, const void *fixed, size_t fixed_bytes, unsigned n_data)
+static struct fp_reply *reply_new(const struct fp_wire_header *request, enum fp_wire_type type,
+                                  size_t payload_bytes, size_t own_bytes, unsigned n_parts)
 {
-	size_t size = sizeof(struct fp_reply) + (1 + n_data) * sizeof(struct fp_part);
-	struct fp_reply *reply = malloc(size);
+	size_t parts_bytes = sizeof(struct fp_reply) + (1 + n_parts) * sizeof(struct fp_part);
+	size_t head_bytes = FP_WIRE_HEADER_BYTES + own_bytes;
+	struct fp_reply *reply = malloc(parts_bytes + head_bytes);
+	uint8_t *head = (uint8_t *)reply + parts_bytes;
 
-	assert(FP_WIRE_HEADER_BYTES + fixed_bytes <= sizeof(reply->head));
 	if (!reply)
 		return NULL;
-	*reply = (struct fp_reply){.fd = -1, .held_bytes = size};
-	fp_wire_header_encode(type, FP_WIRE_OK, request->tag, payload_bytes, reply->head);
-	if (fixed_bytes)
-		memcpy(reply->head + FP_WIRE_HEADER_BYTES, fixed, fixed_bytes);
-	fp_reply_add(reply, reply->head, FP_WIRE_HEADER_BYTES + fixed_bytes, NULL);
+	*reply = (struct fp_reply){.fd = -1, .held_bytes = parts_bytes + head_bytes};
+	fp_wire_header_encode(type, FP_WIRE_OK, request->tag, payload_bytes, head);
+	fp_reply_add(reply, head, head_bytes, NULL);
 	return reply;
+}
+
+struct fp_reply *fp_reply_new(const struct fp_wire_header *request, enum fp_wire_type type,
+                              const void *payload, size_t len_bytes)
+{
+	struct fp_reply *reply = reply_new(request, type, len_bytes, len_bytes, 0);
+
+	if (reply && len_bytes)
+		memcpy((uint8_t *)(reply->parts + 1) + FP_WIRE_HEADER_BYTES, payload, len_bytes);
+	return reply;
+}
+
+struct fp_reply *fp_reply_new_data(const struct fp_wire_header *request, size_t data_bytes, unsigned n_parts)
+{
+	return reply_new(request, FP_WIRE_DATA, data_bytes, 0, n_parts);
 }
 
 struct fp_reply *fp_reply_new_error(const struct fp_wire_header *request, enum fp_wire_status status)
 {
-	struct fp_reply *reply = fp_reply_new(request, FP_WIRE_PONG, 0, NULL, 0, 0);
+	struct fp_reply *reply = reply_new(request, FP_WIRE_PONG, 0, 0, 0);
 
 	if (reply)
-		fp_wire_header_encode(FP_WIRE_ERROR, status, request->tag, 0, reply->head);
+		fp_wire_header_encode(FP_WIRE_ERROR, status, request->tag, 0, (uint8_t *)(reply->parts + 1));
 	return reply;
 }
 
@@ -43,45 +56,6 @@ void fp_reply_add(struct fp_reply *reply, const void *base, size_t len_bytes, st
 	reply->parts[reply->n_parts++] = (struct fp_part){base, len_bytes, lease};
 }
 
-void fp_reply_add_text(struct fp_reply *reply, char *text, size_t len_bytes)
-{
-	assert(!reply->text);
-	reply->text = text;
-	reply->held_bytes += len_bytes;
-	fp_reply_add(reply, text, len_bytes, NULL);
-}
-
-void fp_reply_pass(struct fp_reply *reply, int fd, struct fp_node_lease *granted)
-{
-	assert(reply->fd < 0 && !reply->granted);
-	fp_node_lease_get(granted);
-	reply->granted = granted;
-	reply->fd = fd;
-}
-
-static void unpass(struct fp_reply *reply)
-{
-	struct fp_node_lease *granted = fp_take_ptr(reply->granted);
-
-	if (reply->fd >= 0)
-		close(fp_take_fd(reply->fd));
-	if (granted)
-		fp_node_lease_put(granted);
-}
-
-void fp_reply_refuse(struct fp_reply *reply, enum fp_wire_status status)
-{
-	struct fp_wire_header header = {0};
-
-	assert(reply->n_parts == 1 && reply->granted);
-	(void)fp_wire_header_decode(reply->head, &header); /* of our own making */
-	fp_wire_header_encode(FP_WIRE_ERROR, status, header.tag, 0, reply->head);
-	reply->parts[0].len_bytes = FP_WIRE_HEADER_BYTES;
-	if (reply->granted->leases)
-		fp_node_lease_release(reply->granted);
-	unpass(reply);
-}
-
 void fp_reply_free(struct fp_reply *reply)
 {
 	if (!reply)
@@ -89,8 +63,8 @@ void fp_reply_free(struct fp_reply *reply)
 	for (unsigned i = 0; i < reply->n_parts; i++)
 		if (reply->parts[i].lease)
 			fp_node_lease_put(reply->parts[i].lease);
-	unpass(reply);
-	free(reply->text);
+	if (reply->fd >= 0)
+		close(reply->fd);
 	free(reply);
 }
 

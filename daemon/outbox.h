@@ -22,13 +22,10 @@ struct fp_part {
 
 struct fp_reply {
 	struct fp_reply *next;
-	int fd;                        /* sent along with the first byte, then closed; -1: none */
-	struct fp_node_lease *granted; /* held: the lease that fd belongs to; NULL: none */
-	char *text;                    /* malloc'd payload, freed after; NULL: none */
-	size_t held_bytes;             /* of memory that is ours, not a lease's */
-	uint8_t head[FP_WIRE_HEADER_BYTES + sizeof(struct fp_wire_welcome)]; /* the longest fixed answer */
+	int fd;            /* sent along with the first byte, then closed; -1: none */
+	size_t held_bytes; /* of memory that is ours, not a lease's */
 	unsigned n_parts;
-	struct fp_part parts[]; /* the first is head */
+	struct fp_part parts[]; /* the first is header and payload, which follow the parts in memory */
 };
 
 struct fp_outbox {
@@ -38,26 +35,17 @@ struct fp_outbox {
 	size_t sent_bytes; /* of first */
 };
 
-/*
- * Makes a reply with space for n_data parts after its head. The header tells a payload of
- * payload_bytes; its first fixed_bytes are fixed, in the head. NULL: no memory.
- */
+/* Makes a reply with a copy of payload. NULL: no memory. */
 struct fp_reply *fp_reply_new(const struct fp_wire_header *request, enum fp_wire_type type,
-                              size_t payload_bytes, const void *fixed, size_t fixed_bytes, unsigned n_data);
+                              const void *payload, size_t len_bytes);
+/* Makes a DATA reply of data_bytes, with space for n_parts parts that are added. NULL: no
+ * memory. */
+struct fp_reply *fp_reply_new_data(const struct fp_wire_header *request, size_t data_bytes, unsigned n_parts);
 /* An ERROR with that status. */
 struct fp_reply *fp_reply_new_error(const struct fp_wire_header *request, enum fp_wire_status status);
 /* Appends a part; holds its lease. */
 void fp_reply_add(struct fp_reply *reply, const void *base, size_t len_bytes, struct fp_node_lease *lease);
-/* Appends a payload that is not a lease's: malloc'd text, which the reply owns from here on. */
-void fp_reply_add_text(struct fp_reply *reply, char *text, size_t len_bytes);
-/* Adds a descriptor of the lease granted. The reply owns the descriptor and holds the lease. */
-void fp_reply_pass(struct fp_reply *reply, int fd, struct fp_node_lease *granted);
-/*
- * Turns a reply with a descriptor, not sent even in part, into an ERROR with that status. Its lease
- * is given back: the client never hears of it.
- */
-void fp_reply_refuse(struct fp_reply *reply, enum fp_wire_status status);
-/* Releases leases, text and descriptor. NULL is fine. */
+/* Releases leases and descriptor. NULL is fine. */
 void fp_reply_free(struct fp_reply *reply);
 
 /* The outbox owns the reply from here on. */

@@ -19,7 +19,7 @@
 
 void fp_request_answer(struct fp_conn *conn, enum fp_wire_type type, const void *payload, size_t len)
 {
-	fp_conn_answer(conn, fp_reply_new(&conn->inbox.header, type, len, payload, len, 0));
+	fp_conn_answer(conn, fp_reply_new(&conn->inbox.header, type, payload, len));
 }
 
 static void answer_status(struct fp_conn *conn, enum fp_wire_status status)
@@ -65,7 +65,6 @@ static void answer_leased(struct fp_conn *conn, struct fp_node_lease *lease,
 
 	if (pass_memory(conn, lease, &fd) < 0) {
 		fp_node_lease_release(lease);
-		fp_conn_unpromise_fd(conn);
 		fp_conn_answer_error(conn, request, FP_WIRE_FULL);
 		return;
 	}
@@ -79,9 +78,9 @@ static void answer_leased(struct fp_conn *conn, struct fp_node_lease *lease,
 		leased.key = lease->key->region.rkey;
 	}
 	fp_wire_leased_encode(&leased, payload);
-	reply = fp_reply_new(request, type, sizeof(payload), payload, sizeof(payload), 0);
+	reply = fp_reply_new(request, type, payload, sizeof(payload));
 	if (reply && conn->session->memfd)
-		fp_reply_pass(reply, fp_take_fd(fd), lease);
+		reply->fd = fp_take_fd(fd);
 	fp_conn_answer(conn, reply);
 }
 
@@ -145,8 +144,6 @@ static void lease_done(struct fp_node_lease *lease, int status, void *user)
 		       fp_strerror(status, reason, sizeof(reason)));
 		fp_conn_answer_error(conn, &conn->lease_request, FP_WIRE_FULL);
 	}
-	if (status < 0)
-		fp_conn_unpromise_fd(conn);
 	fp_conn_settle(conn);
 }
 
@@ -155,7 +152,7 @@ static int refuse_descriptor(struct fp_conn *conn)
 {
 	fp_log(
 	    FP_LOG_WARNING, "client",
-	    "%s: %s at %s has as many descriptors of memory as a connection (8 that are not received) or a "
+	    "%s: %s at %s has as many descriptors of memory as a connection (2 that are not received) or a "
 	    "client (three quarters of what LimitNOFILE= allows) may have: its LEASE is refused",
 	    conn->client->name, conn->session->name, conn->peer);
 	return -ENOSPC;
@@ -185,8 +182,6 @@ static int handle_lease(struct fp_conn *conn)
 		return refuse_descriptor(conn);
 	request.size_bytes = lease.size_bytes;
 	r = fp_node_lease_grant(&conn->session->leases, &server->pools, server->worker, &request);
-	if (r < 0)
-		fp_conn_unpromise_fd(conn);
 	if (r == -EMFILE)
 		return refuse_descriptor(conn);
 	if (r < 0)
@@ -299,19 +294,13 @@ static int handle_info(struct fp_conn *conn)
 
 static int handle_status(struct fp_conn *conn)
 {
-	struct fp_reply *reply;
-	char *text;
+	fp_autofree char *text = NULL;
 	size_t len;
 
 	if (fp_status_json(conn->server, &text, &len) < 0)
 		return -EREMOTEIO;
 	fp_conn_charge(conn, STATUS_COST * len);
-	reply = fp_reply_new(&conn->inbox.header, FP_WIRE_STATUS_REPLY, len, NULL, 0, 1);
-	if (reply)
-		fp_reply_add_text(reply, text, len);
-	else
-		free(text);
-	fp_conn_answer(conn, reply);
+	fp_request_answer(conn, FP_WIRE_STATUS_REPLY, text, len);
 	return 0;
 }
 
@@ -373,7 +362,7 @@ static int handle_read(struct fp_conn *conn)
 		conn->server->counters.denied++;
 		return -EACCES;
 	}
-	reply = fp_reply_new(&conn->inbox.header, FP_WIRE_DATA, table->data_bytes, NULL, 0, table->n_segs);
+	reply = fp_reply_new_data(&conn->inbox.header, table->data_bytes, table->n_segs);
 	for (unsigned i = 0; reply && i < table->n_segs; i++)
 		fp_reply_add(reply, seg_address(leases[i], &table->segs[i]), table->segs[i].len_bytes,
 		             leases[i]);
@@ -451,25 +440,13 @@ static int handle_bye(struct fp_conn *conn)
 {
 	fp_node_server_end_session(conn->server, conn);
 	fp_request_answer(conn, FP_WIRE_FAREWELL, NULL, 0);
-	if (conn->state != FP_CONN_KILLED)
-		conn->state = FP_CONN_CLOSING;
+	fp_conn_close(conn);
 	return 0;
 }
 
 static int handle_ping(struct fp_conn *conn)
 {
-	size_t len = conn->inbox.header.length;
-	struct fp_reply *reply = fp_reply_new(&conn->inbox.header, FP_WIRE_PONG, len, NULL, 0, 1);
-	char *text = malloc(len + !len);
-
-	if (reply && text) {
-		memcpy(text, fp_inbox_payload(&conn->inbox), len);
-		fp_reply_add_text(reply, text, len);
-	} else {
-		free(text);
-		fp_reply_free(fp_take_ptr(reply));
-	}
-	fp_conn_answer(conn, reply);
+	fp_request_answer(conn, FP_WIRE_PONG, fp_inbox_payload(&conn->inbox), conn->inbox.header.length);
 	return 0;
 }
 

@@ -19,7 +19,7 @@ size_t fp_request_write_data(struct fp_conn *conn, const uint8_t *bytes, size_t 
 /* Forgets a WRITE that will not be completed. */
 void fp_request_write_abandon(struct fp_conn *conn);
 
-/* Answers the request in conn's inbox with a payload of a fixed form, which fits a reply's head. */
+/* Answers the request in conn's inbox with a copy of payload. */
 void fp_request_answer(struct fp_conn *conn, enum fp_wire_type type, const void *payload, size_t len);
 
 #endif

@@ -117,23 +117,6 @@ struct fp_node_session *fp_node_session_find(const struct fp_node_sessions *sess
 	return session && fp_auth_equal(session->token, token, FP_WIRE_TOKEN_BYTES) ? session : NULL;
 }
 
-struct fp_node_session *fp_node_sessions_next_to_expire(const struct fp_node_sessions *sessions,
-                                                        unsigned *ret_n)
-{
-	struct fp_node_session *next = NULL;
-	unsigned n = 0;
-
-	for (struct fp_node_session *session = sessions->first; session; session = session->next) {
-		if (!session->cut_off)
-			continue;
-		n++;
-		if (!next || session->expires_ns < next->expires_ns)
-			next = session;
-	}
-	*ret_n = n;
-	return next;
-}
-
 const char *fp_node_session_name(const struct fp_node_sessions *sessions, uint64_t id)
 {
 	const struct fp_node_session *session = find_id(sessions, id);

@@ -83,10 +83,6 @@ void fp_node_session_end(struct fp_node_sessions *sessions, struct fp_node_sessi
 struct fp_node_session *fp_node_session_find(const struct fp_node_sessions *sessions, uint64_t id,
                                              const uint8_t token[FP_WIRE_TOKEN_BYTES]);
 
-/* The next session that is cut off to expire, or NULL; and how many are cut off. */
-struct fp_node_session *fp_node_sessions_next_to_expire(const struct fp_node_sessions *sessions,
-                                                        unsigned *ret_n);
-
 /* The client's name of a session that may have ended: then "gone". */
 const char *fp_node_session_name(const struct fp_node_sessions *sessions, uint64_t id);
 

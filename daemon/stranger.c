@@ -20,7 +20,7 @@ void fp_strangers_init(struct fp_strangers *strangers)
 
 unsigned fp_strangers_max(const struct fp_node_server *server)
 {
-	uint64_t quarter = FP_MIN(server->config->limits.max_connections / 4, server->max_fds_out / 2);
+	uint64_t quarter = FP_MIN(server->config->limits.max_connections / 4, server->max_fds / 2);
 
 	return (unsigned)FP_MIN(FP_MAX(quarter, MIN_STRANGERS), MAX_STRANGERS);
 }

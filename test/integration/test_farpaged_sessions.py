@@ -245,8 +245,7 @@ class Scrub(Case):
 
 class Unreceived(Case):
     """Descriptors that a client is sent and does not receive count for the daemon's user, and those
-    that it keeps for the daemon. Nobody but the one who asks then may notice, and he is told that
-    the node is full."""
+    that it keeps for the daemon. Nobody but that client may notice."""
 
     LIMIT = 64
     PAIRS = 60
@@ -303,48 +302,46 @@ class Unreceived(Case):
             os.close(fd)
             memory[:] = b"v" * MIB
             hostile = [self.flood(node) for _ in range(8)]
-            self.refused(FULL, victim.lease, 4096)
+            node.await_log("its LEASE is refused")
+            self.lease_and_release(victim)
             self.assert_well(victim, memory)
             self.assertEqual([self.is_cut(session) for session in hostile], [False] * 8, node.log())
             for session in hostile:
                 session.close()
 
-            # sessions that have ended: what they have not received counts still, and the kernel's
-            # own limit stays far
+            # sessions that have ended: what they have not received counts still, as connections
+            self.await_session(node)
             hostile = []
-            while not self.is_full(victim):
-                self.assertLess(len(hostile), 20)
-                hostile.append(self.flood(node))
-                hostile[-1].sock.shutdown(socket.SHUT_WR)
-                victim.await_status(lambda s: len(s["sessions"]) == 1)
+            with self.assertRaises(Refused) as refused:
+                while True:
+                    self.assertLess(len(hostile), 16)
+                    hostile.append(self.flood(node))
+                    hostile[-1].sock.shutdown(socket.SHUT_WR)
+                    victim.await_status(lambda s: len(s["sessions"]) == 1)
+            self.assertEqual(refused.exception.status, BUSY)
             self.assertNotIn("no descriptor can be passed", node.log())
+            self.lease_and_release(victim)
             self.assert_well(victim, memory)
             for session in hostile:
                 session.close()
-            lease_id, _, fd = self.lease_soon(victim)
-            os.close(fd)
-            victim.release(lease_id)
-            self.assert_well(victim, memory)
+            self.await_session(node)
 
-    def is_full(self, session):
-        try:
-            lease_id, _, fd = session.lease(4096)
-        except Refused as refused:
-            self.assertEqual(refused.status, FULL)
-            return True
+    def lease_and_release(self, session):
+        lease_id, _, fd = session.lease(4096)
         os.close(fd)
         session.release(lease_id)
-        return False
 
-    def lease_soon(self, session):
+    def await_session(self, node):
         """The kernel collects what a closed socket still held in its own time."""
         for _ in range(DEADLINE_S * 100):
             try:
-                return session.lease(4096)
+                self.lease_and_release(session := node.session(features=MEMFD))
+                session.close()
+                return
             except Refused as refused:
-                self.assertEqual(refused.status, FULL)
+                self.assertIn(refused.status, (FULL, BUSY))
                 time.sleep(0.01)
-        return session.lease(4096)
+        self.fail("no place comes back")
 
     def test_who_receives_is_not_limited(self):
         node = self.start_as_another()

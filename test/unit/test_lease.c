@@ -218,24 +218,6 @@ static void test_tokens(void **state)
 	fp_node_session_end(&sessions, a);
 }
 
-static void test_next_to_expire(void **state)
-{
-	struct fp_node_sessions sessions = {0};
-	struct fp_node_session *all[4];
-	unsigned n;
-
-	assert_null(fp_node_sessions_next_to_expire(&sessions, &n));
-	for (unsigned i = 0; i < 4; i++) {
-		assert_int_equal(fp_node_session_open(&sessions, t.client, "a", "here", &all[i]), 0);
-		all[i]->expires_ns = 10 - i;
-		all[i]->cut_off = i < 3;
-	}
-	assert_ptr_equal(fp_node_sessions_next_to_expire(&sessions, &n), all[2]);
-	assert_int_equal(n, 3);
-	for (unsigned i = 0; i < 4; i++)
-		fp_node_session_end(&sessions, all[i]);
-}
-
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -250,7 +232,6 @@ int main(void)
 	    cmocka_unit_test_setup_teardown(test_sessions, setup, teardown),
 	    cmocka_unit_test_setup_teardown(test_ended_while_being_made, setup, teardown),
 	    cmocka_unit_test_setup_teardown(test_tokens, setup, teardown),
-	    cmocka_unit_test_setup_teardown(test_next_to_expire, setup, teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
