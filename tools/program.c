@@ -16,16 +16,13 @@
 #include <unistd.h>
 
 #include "cleanup.h"
-#include "go_note.h"
 #include "log.h"
 
 #define MAX_INTERPRETERS 4 /* as many as the kernel follows */
 
-#if __BYTE_ORDER == __LITTLE_ENDIAN
-#define NATIVE_DATA ELFDATA2LSB
-#else
-#define NATIVE_DATA ELFDATA2MSB
-#endif
+/* The header of this very program, which the linker knows: it was built for what the shim was built
+ * for. */
+extern const Elf64_Ehdr __ehdr_start __attribute__((visibility("hidden")));
 
 /* 0 if path is a file that may be executed. */
 static int check_executable(const char *path)
@@ -101,16 +98,11 @@ static int has_loader(int fd, const Elf64_Ehdr *header)
 	return 0;
 }
 
-/* Ours is the header of the running program itself: what it was built for is what the shim was
- * built for. */
 static bool is_native(const Elf64_Ehdr *header)
 {
-	Elf64_Ehdr ours;
-	fp_autoclose int fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
-
-	return fd < 0 || pread(fd, &ours, sizeof(ours), 0) != sizeof(ours) ||
-	       (header->e_ident[EI_CLASS] == ours.e_ident[EI_CLASS] &&
-	        header->e_ident[EI_DATA] == NATIVE_DATA && header->e_machine == ours.e_machine);
+	return header->e_ident[EI_CLASS] == __ehdr_start.e_ident[EI_CLASS] &&
+	       header->e_ident[EI_DATA] == __ehdr_start.e_ident[EI_DATA] &&
+	       header->e_machine == __ehdr_start.e_machine;
 }
 
 static int check_elf(int fd, const Elf64_Ehdr *header, const char *path, char *error, size_t error_len)
@@ -120,15 +112,12 @@ static int check_elf(int fd, const Elf64_Ehdr *header, const char *path, char *e
 		return -ENOEXEC;
 	}
 	if (has_loader(fd, header) == 0) {
-		snprintf(error, error_len,
-		         "%s is statically linked: a preloaded library can't reach it. %s, or link it with "
-		         "libfarpage",
-		         path,
-		         fp_go_note_found(fd, header)
-		             ? "It is a Go program: build it with CGO_ENABLED=1 and a "
-		               "package that uses cgo, so that the C "
-		               "library is in it"
-		             : "Use a dynamically linked build of it");
+		snprintf(
+		    error, error_len,
+		    "%s is statically linked: a preloaded library can't reach it. Use a dynamically linked "
+		    "build of it (of a Go program: CGO_ENABLED=1 and a package that uses cgo, so that the "
+		    "C library is in it), or link it with libfarpage",
+		    path);
 		return -ENOEXEC;
 	}
 	if (gains_privilege(fd)) {
