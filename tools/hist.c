@@ -2,10 +2,10 @@
  * farpage hist: a latency histogram of a program, while it runs or afterwards. Room: tools.
  */
 #include <errno.h>
-#include <getopt.h>
 #include <limits.h>
 #include <signal.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -13,87 +13,34 @@
 #include "stats_dir.h"
 #include "phase.h"
 #include "tool.h"
-#include "units.h"
 
 struct hist_options {
-	pid_t pid;              /* 0: not given */
+	uint64_t pid;           /* 0: not given */
 	const char *stats_file; /* NULL: not given */
 	bool live;
-	const struct fp_phase *phase;
-	int format; /* enum fp_hist_format, or FORMAT_SVG */
+	unsigned phase;  /* place in fp_phases */
+	unsigned format; /* enum fp_hist_format, or FORMAT_SVG */
 };
 
 #define FORMAT_SVG (FP_HIST_HGRM + 1)
 
 static const char *const format_names[] = {"text", "json", "csv", "hgrm", "svg", NULL};
 
-static int parse_format(const char *text, int *ret_format)
-{
-	for (int i = 0; format_names[i]; i++)
-		if (strcmp(format_names[i], text) == 0) {
-			*ret_format = i;
-			return 0;
-		}
-	return -EINVAL;
-}
-
-static int parse_option(struct hist_options *options, int c)
-{
-	uint64_t pid;
-
-	switch (c) {
-	case 'p':
-		if (fp_number_parse(optarg, 1, INT_MAX, &pid) < 0)
-			return fp_tool_usage(&fp_tool_hist, "--pid %s: not a process number", optarg);
-		options->pid = (pid_t)pid;
-		return 0;
-	case 's':
-		options->stats_file = optarg;
-		return 0;
-	case 'l':
-		options->live = true;
-		return 0;
-	case 'P':
-		options->phase = fp_phase_find(optarg);
-		return options->phase
-		           ? 0
-		           : fp_tool_usage(&fp_tool_hist,
-		                           "--phase %s: allowed are fault, fetch, writeback, evict", optarg);
-	case 'f':
-		if (parse_format(optarg, &options->format) < 0)
-			return fp_tool_usage(&fp_tool_hist,
-			                     "--format %s: allowed are text, json, csv, hgrm, svg", optarg);
-		return 0;
-	default:
-		return fp_tool_usage(&fp_tool_hist, NULL);
-	}
-}
-
-/* 0; -1 if help was printed; else the exit status. */
-static int parse(int argc, char **argv, struct hist_options *options)
-{
-	static const struct option longs[] = {
-	    {"pid", required_argument, NULL, 'p'},
-	    {"stats-file", required_argument, NULL, 's'},
-	    {"live", no_argument, NULL, 'l'},
-	    {"phase", required_argument, NULL, 'P'},
-	    {"format", required_argument, NULL, 'f'},
-	    {"help", no_argument, NULL, 'h'},
-	    {NULL, 0, NULL, 0},
-	};
-	int c, status = 0;
-
-	while (status == 0 && (c = getopt_long(argc, argv, "", longs, NULL)) != -1) {
-		if (c == 'h')
-			return fp_tool_help(&fp_tool_hist) ?: -1;
-		status = parse_option(options, c);
-	}
-	if (status == 0 && optind < argc)
-		status = fp_tool_usage(&fp_tool_hist, "%s: unexpected argument", argv[optind]);
-	if (status == 0 && options->pid && options->stats_file)
-		status = fp_tool_usage(&fp_tool_hist, "--pid and --stats-file exclude each other");
-	return status;
-}
+static const struct fp_option options_table[] = {
+    {"pid", "PID", "the running program with this process number", .read = fp_option_number,
+     .at = offsetof(struct hist_options, pid), 1, INT_MAX},
+    {"stats-file", "FILE", "what `farpage run --stats-file FILE` wrote", .read = fp_option_text,
+     .at = offsetof(struct hist_options, stats_file)},
+    {"live", NULL, "again each second, until ^C or the program's end", .read = fp_option_switch,
+     .at = offsetof(struct hist_options, live)},
+    {"phase", "NAME",
+     "fault (default): message read to thread woken; fetch: the remote read alone; writeback: the remote "
+     "write of a batch; evict: a batch of evictions",
+     .read = fp_option_word, .at = offsetof(struct hist_options, phase), .words = fp_phase_names},
+    {"format", "FORMAT", "text (default), json, csv, hgrm (HdrHistogram's plotter), svg",
+     .read = fp_option_word, .at = offsetof(struct hist_options, format), .words = format_names},
+    {.name = NULL},
+};
 
 static void say_look(const char *file, int r)
 {
@@ -134,11 +81,12 @@ static struct fp_statsview *choose_page(const struct fp_stats_dir *pages, pid_t 
 
 static int print(const struct hist_options *options, const struct fp_statspage *page)
 {
-	const struct fp_hist *h = fp_phase_hist(options->phase, page);
+	const struct fp_phase *phase = &fp_phases[options->phase];
+	const struct fp_hist *h = fp_phase_hist(phase, page);
 
 	if (options->format == FORMAT_SVG)
-		return fp_phase_svg(h, options->phase->title, stdout);
-	return fp_hist_print(h, (enum fp_hist_format)options->format, options->phase->title, stdout);
+		return fp_phase_svg(h, phase->title, stdout);
+	return fp_hist_print(h, (enum fp_hist_format)options->format, phase->title, stdout);
 }
 
 /* 0 or a negative errno after a message, which names the file. */
@@ -194,20 +142,21 @@ static int print_live(const struct hist_options *options, struct fp_statsview *v
 
 static int hist_main(int argc, char **argv)
 {
-	struct hist_options options = {.phase = fp_phases, .format = FP_HIST_TEXT};
+	struct hist_options options = {0};
 	struct fp_statsview *view = NULL;
 	struct fp_stats_dir pages = {0};
-	int status = parse(argc, argv, &options), r;
+	int status, r;
 
-	if (status)
-		return status < 0 ? 0 : status;
+	fp_option_parse(&fp_tool_hist, argc, argv, &options);
+	if (options.pid && options.stats_file)
+		fp_tool_wrong(&fp_tool_hist, "--pid and --stats-file exclude each other");
 	pages.follow = options.live;
 	if (options.stats_file) {
 		r = fp_statsview_open(options.stats_file, &view);
 		if (r < 0)
 			say_look(options.stats_file, r);
 	} else if (fp_stats_dir_read_live(&pages, "hist") == 0)
-		view = choose_page(&pages, options.pid);
+		view = choose_page(&pages, (pid_t)options.pid);
 	if (!view)
 		status = 1;
 	else
@@ -222,17 +171,11 @@ const struct fp_tool fp_tool_hist = {
     .name = "hist",
     .label = "hist",
     .summary = "latency histogram of a program, live or from its stats file",
-    .help =
-        "usage: farpage hist [--pid PID | --stats-file FILE] [--live] [--phase NAME] [--format FORMAT]\n"
-        "\n"
-        "Prints how long the faults of a program took. With neither --pid nor --stats-file: of the only\n"
-        "program of this user that runs under Farpage.\n"
-        "\n"
-        "  --pid PID          the running program with this process number\n"
-        "  --stats-file FILE  what `farpage run --stats-file FILE` wrote\n"
-        "  --live             again each second, until ^C or the program's end\n"
-        "  --phase NAME       fault (default): message read to thread woken; fetch: the remote read\n"
-        "                     alone; writeback: the remote write of a batch; evict: a batch of evictions\n"
-        "  --format FORMAT    text (default), json, csv, hgrm (HdrHistogram's plotter), svg\n",
+    .help = "usage: farpage hist [--pid PID | --stats-file FILE] [--live] [--phase NAME] [--format FORMAT]\n"
+            "\n"
+            "Prints how long the faults of a program took. With neither --pid nor --stats-file: of the only\n"
+            "program of this user that runs under Farpage.\n"
+            "\n",
+    .options = options_table,
     .main = hist_main,
 };

@@ -59,7 +59,7 @@ static const char *printable(const char *text, char buf[CELL_BYTES])
 /* "leased_bytes" as "leased", "grace_ms" as "grace", "numa_node" as "numa node". */
 static const char *title_of(const char *name, char buf[CELL_BYTES])
 {
-	static const char *const units[] = {"_bytes", "_ms", "_s"};
+	static const char *const units[] = {"_bytes", "_ns", "_ms", "_s"};
 
 	printable(name, buf);
 	for (size_t i = 0; i < FP_ARRAY_LEN(units); i++)
@@ -73,18 +73,33 @@ static const char *title_of(const char *name, char buf[CELL_BYTES])
 	return buf;
 }
 
+/* The unit of a time by its name; 0: it is none. */
+static uint64_t unit_ns_of(const char *name)
+{
+	if (ends_with(name, "_ns"))
+		return 1;
+	if (ends_with(name, "_ms"))
+		return FP_NSEC_PER_MSEC;
+	return ends_with(name, "_s") ? FP_NSEC_PER_SEC : 0;
+}
+
 static const char *integer_text(const char *name, int64_t value, char buf[CELL_BYTES])
 {
-	uint64_t unit_ns = ends_with(name, "_ms") ? FP_NSEC_PER_MSEC : FP_NSEC_PER_SEC;
+	uint64_t unit_ns = unit_ns_of(name);
 
 	if (value == -1) /* as the wire has "none" */
 		return "-";
 	if (value >= 0 && ends_with(name, "_bytes"))
 		return fp_size_format((uint64_t)value, buf, CELL_BYTES);
-	if (value > 0 && (ends_with(name, "_s") || ends_with(name, "_ms")) &&
-	    (uint64_t)value < UINT64_MAX / unit_ns)
+	if (value > 0 && unit_ns && (uint64_t)value < UINT64_MAX / unit_ns)
 		return fp_time_format((uint64_t)value * unit_ns, buf, CELL_BYTES);
 	snprintf(buf, CELL_BYTES, "%" PRId64, value);
+	return buf;
+}
+
+static const char *real_text(double value, char buf[CELL_BYTES])
+{
+	snprintf(buf, CELL_BYTES, value < 1000 ? "%.4g" : "%.0f", value);
 	return buf;
 }
 
@@ -98,8 +113,7 @@ static const char *plain_text(const char *name, const json_t *value, char buf[CE
 	case JSON_INTEGER:
 		return integer_text(name, json_integer_value(value), buf);
 	case JSON_REAL:
-		snprintf(buf, CELL_BYTES, "%g", json_real_value(value));
-		return buf;
+		return real_text(json_real_value(value), buf);
 	case JSON_STRING:
 		return json_string_length(value) ? printable(json_string_value(value), buf) : "-";
 	case JSON_NULL:
@@ -116,16 +130,22 @@ static void append(char buf[CELL_BYTES], const char *name, const char *equals, c
 	snprintf(buf + len, CELL_BYTES - len, "%s%s%s%s", len ? "," : "", name, equals, text);
 }
 
-/* Of a list: its elements, separated by commas. */
+/* Of a list: its elements, separated by commas. Of several measurements: "median [min max]". */
 static const char *value_text(const char *name, json_t *value, char buf[CELL_BYTES])
 {
-	char one[CELL_BYTES], title[CELL_BYTES];
+	char one[CELL_BYTES], title[CELL_BYTES], last[CELL_BYTES];
+	double median, min, max;
 	const char *key;
 	json_t *item;
 	size_t i;
 
 	if (!is_list(value))
 		return plain_text(name, value, buf);
+	if (json_unpack(value, "{s:F, s:F, s:F}", "median", &median, "min", &min, "max", &max) == 0) {
+		snprintf(buf, CELL_BYTES, "%.20s [%.20s %.20s]", real_text(median, one),
+		         real_text(min, title), real_text(max, last));
+		return buf;
+	}
 	buf[0] = '\0';
 	json_array_foreach (value, i, item)
 		append(buf, "", "", plain_text("", item, one));
@@ -219,6 +239,17 @@ static void print_table(const char *name, const json_t *list, const char *within
 	}
 }
 
+static bool has_tables(json_t *object)
+{
+	const char *key;
+	json_t *value;
+
+	json_object_foreach (object, key, value)
+		if (is_table(value) && json_array_size(value))
+			return true;
+	return false;
+}
+
 /* "name value, name value", of all but tables. lists: those too that are no plain values. */
 static void print_members(json_t *object, bool lists, FILE *out)
 {
@@ -245,15 +276,22 @@ static void print_tables(json_t *object, const char *within, FILE *out)
 			print_table(key, value, within, out);
 }
 
-static void print_object(json_t *object, FILE *out)
+void fp_json_table_print(json_t *object, FILE *out)
 {
 	char title[CELL_BYTES], text[CELL_BYTES];
 	const char *key;
-	json_t *value;
+	json_t *value, *row;
 
 	print_members(object, false, out);
 	json_object_foreach (object, key, value) {
-		if (is_table(value)) {
+		if (has_tables(json_array_get(value, 0))) {
+			size_t i;
+
+			json_array_foreach (value, i, row) {
+				fprintf(out, "\n%s: ", title_of(key, title));
+				fp_json_table_print(row, out);
+			}
+		} else if (is_table(value)) {
 			print_table(key, value, NULL, out);
 		} else if (json_is_object(value)) {
 			fprintf(out, "%s: ", title_of(key, title));
@@ -265,13 +303,13 @@ static void print_object(json_t *object, FILE *out)
 	}
 }
 
-int fp_json_table_print(const char *text, FILE *out)
+int fp_json_table_print_text(const char *text, FILE *out)
 {
 	json_t *object = json_loads(text, 0, NULL);
 	bool is_object = json_is_object(object);
 
 	if (is_object)
-		print_object(object, out);
+		fp_json_table_print(object, out);
 	json_decref(object);
 	return is_object ? 0 : -EINVAL;
 }

@@ -1,20 +1,25 @@
 /*
- * What a memory node says about itself, for a person. Room: tools. It knows no field by name: it
- * shows what a node sends and leaves out what a node does not send. So old and new versions fit
- * each other.
+ * JSON for a person: what a memory node says about itself, what benches measured. Room: tools. It
+ * knows no field by name: it shows what a node sends and leaves out what a node does not send. So
+ * old and new versions fit each other.
  */
 #ifndef FP_JSON_TABLE_H
 #define FP_JSON_TABLE_H
 
+#include <jansson.h>
 #include <stdio.h>
 
 /*
- * Prints the JSON object in text: plain members in one line, then each object in a line of its own.
- * A list of objects becomes a table, also one that lies in such an object. Names that end in
- * _bytes, _s or _ms give the unit of their numbers. Strings are cut at 255 bytes, and their control
- * characters become "?": they come from a node and go to a terminal. 0; -EINVAL, and nothing is
- * printed: text is not a JSON object.
+ * Prints a JSON object: plain members in one line, then each object in a line of its own. A list of
+ * objects becomes a table, also one that lies in such an object; where these objects have tables of
+ * their own, each is printed as an object. Names that end in _bytes, _s, _ms or _ns give the unit
+ * of their numbers. An object with median, min and max is shown as "median [min max]". Strings are
+ * cut at 255 bytes, and their control characters become "?": they may come from a node and go to a
+ * terminal.
  */
-int fp_json_table_print(const char *text, FILE *out);
+void fp_json_table_print(json_t *object, FILE *out);
+
+/* The same of JSON text. 0; -EINVAL, and nothing is printed: it is not a JSON object. */
+int fp_json_table_print_text(const char *text, FILE *out);
 
 #endif

@@ -3,9 +3,8 @@
  * speaks the wire protocol, through a session of its own.
  */
 #include <errno.h>
-#include <getopt.h>
-#include <inttypes.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,7 +41,7 @@ static int show_status(struct fp_session *session, bool json)
 
 	if (r == 0)
 		blank_controls(text);
-	if (r == 0 && (json || fp_json_table_print(text, stdout) < 0))
+	if (r == 0 && (json || fp_json_table_print_text(text, stdout) < 0))
 		puts(text);
 	return r;
 }
@@ -56,7 +55,7 @@ static int drain(struct fp_session *session, bool json)
 	if (r < 0)
 		return r;
 	if (json)
-		printf("{\"leased_bytes\": %" PRIu64 ", \"sessions\": %u}\n", info.leased_bytes,
+		printf("{\"leased_bytes\": %llu, \"sessions\": %u}\n", (unsigned long long)info.leased_bytes,
 		       info.sessions);
 	else
 		printf("no further leases are granted; still out: %s, %u sessions\n",
@@ -104,57 +103,33 @@ static int ask(const struct node_options *options)
 	return r < 0 ? 1 : fp_tool_flush(&fp_tool_node);
 }
 
-/* True if the node is to be asked; else *ret_status. */
-static bool parse(struct node_options *options, int argc, char **argv, int *ret_status)
-{
-	static const struct option longs[] = {{"json", no_argument, NULL, 'j'},
-	                                      {"secret-file", required_argument, NULL, 's'},
-	                                      {"help", no_argument, NULL, 'h'},
-	                                      {NULL, 0, NULL, 0}};
-	int c, status = 0;
-
-	while (status == 0 && (c = getopt_long(argc, argv, "", longs, NULL)) != -1) {
-		if (c == 'h') {
-			*ret_status = fp_tool_help(&fp_tool_node);
-			return false;
-		}
-		if (c == 's')
-			status = fp_tool_secret(&fp_tool_node, optarg, &options->secret);
-		else if (c == 'j')
-			options->json = true;
-		else
-			status = fp_tool_usage(&fp_tool_node, NULL);
-	}
-	if (status == 0 && argc - optind > 2)
-		status = fp_tool_usage(&fp_tool_node, "%s: unexpected argument", argv[optind + 2]);
-	else if (status == 0 && argc - optind < 2)
-		status = fp_tool_usage(&fp_tool_node, "%s",
-		                       argc == optind
-		                           ? "status, drain or undrain, and the URL of a node, are wanted"
-		                           : "the URL of a node is wanted");
-	if (status == 0) {
-		options->url = argv[optind + 1];
-		for (size_t i = 0; i < FP_ARRAY_LEN(commands); i++)
-			if (strcmp(argv[optind], commands[i].name) == 0)
-				options->act = commands[i].act;
-		if (!options->act)
-			status = fp_tool_usage(&fp_tool_node, "%s: allowed are status, drain, undrain",
-			                       argv[optind]);
-	}
-	*ret_status = status;
-	return status == 0;
-}
-
 static int node_main(int argc, char **argv)
 {
 	struct node_options options = {0};
-	int status;
+	int first = fp_option_parse(&fp_tool_node, argc, argv, &options), status;
 
-	if (parse(&options, argc, argv, &status))
-		status = ask(&options);
+	if (argc - first > 2)
+		fp_tool_wrong(&fp_tool_node, "%s: unexpected argument", argv[first + 2]);
+	if (argc - first < 2)
+		fp_tool_wrong(&fp_tool_node, "wanted are status, drain or undrain, and the URL of a node");
+	options.url = argv[first + 1];
+	for (size_t i = 0; i < FP_ARRAY_LEN(commands); i++)
+		if (strcmp(argv[first], commands[i].name) == 0)
+			options.act = commands[i].act;
+	if (!options.act)
+		fp_tool_wrong(&fp_tool_node, "%s: allowed are status, drain, undrain", argv[first]);
+	status = ask(&options);
 	fp_secret_free(options.secret);
 	return status;
 }
+
+static const struct fp_option options[] = {
+    {"json", NULL, "what the node says, as it says it", .read = fp_option_switch,
+     .at = offsetof(struct node_options, json)},
+    {"secret-file", "FILE", "a secret of the node with the right status, or admin to drain",
+     .read = fp_option_secret, .at = offsetof(struct node_options, secret)},
+    {.name = NULL},
+};
 
 const struct fp_tool fp_tool_node = {
     .name = "node",
@@ -169,8 +144,8 @@ const struct fp_tool fp_tool_node = {
         "  drain   asks it to grant no further leases to anyone, and says what is still out; what is leased\n"
         "          stays usable\n"
         "  undrain takes that back\n"
-        "\n"
-        "  --json              what the node says, as it says it\n"
-        "  --secret-file FILE  a secret of the node with the right status, or admin to drain\n",
+        "\n",
+    .options = options,
+    .takes_arguments = true,
     .main = node_main,
 };

@@ -16,21 +16,14 @@ enum { WIDTH = 800, HEIGHT = 420, LEFT = 90, RIGHT = 20, TOP = 50, BOTTOM = 50 }
 #define NINES 5  /* the curve ends at 99.999 % */
 #define STEPS 50 /* points a nine */
 
-const struct fp_phase fp_phases[] = {
-    {"fault", "fault latency", offsetof(struct fp_statspage, fault_latency)},
-    {"fetch", "fetch latency", offsetof(struct fp_statspage, fetch_latency)},
-    {"writeback", "write-back latency", offsetof(struct fp_statspage, writeback_latency)},
-    {"evict", "eviction latency", offsetof(struct fp_statspage, evict_latency)},
-    {NULL, NULL, 0},
-};
+const char *const fp_phase_names[] = {"fault", "fetch", "writeback", "evict", NULL};
 
-const struct fp_phase *fp_phase_find(const char *name)
-{
-	for (const struct fp_phase *phase = fp_phases; phase->name; phase++)
-		if (strcmp(phase->name, name) == 0)
-			return phase;
-	return NULL;
-}
+const struct fp_phase fp_phases[] = {
+    {"fault latency", offsetof(struct fp_statspage, fault_latency)},
+    {"fetch latency", offsetof(struct fp_statspage, fetch_latency)},
+    {"write-back latency", offsetof(struct fp_statspage, writeback_latency)},
+    {"eviction latency", offsetof(struct fp_statspage, evict_latency)},
+};
 
 const struct fp_hist *fp_phase_hist(const struct fp_phase *phase, const struct fp_statspage *page)
 {

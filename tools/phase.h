@@ -10,16 +10,14 @@
 #include "statspage.h"
 
 struct fp_phase {
-	const char *name;  /* "fault" */
 	const char *title; /* for a person */
 	size_t offset;     /* in struct fp_statspage */
 };
 
-/* Ends with a NULL name; the first is the default. */
+/* End with NULL; the first is the default. */
+extern const char *const fp_phase_names[];
+/* In the same order. */
 extern const struct fp_phase fp_phases[];
-
-/* NULL if there is none of that name. */
-const struct fp_phase *fp_phase_find(const char *name);
 
 const struct fp_hist *fp_phase_hist(const struct fp_phase *phase, const struct fp_statspage *page);
 

@@ -1,40 +1,35 @@
 /*
  * farpage ps: the programs of this user that have far memory. Room: tools.
  */
-#include <getopt.h>
-#include <stdbool.h>
-#include <stdlib.h>
-#include <string.h>
+#include <stddef.h>
 
 #include "stats_dir.h"
 #include "pstable.h"
 #include "tool.h"
 
+static const struct fp_option options[] = {
+    {"json", NULL, "an array with an object for each program; sizes in bytes, times in ns",
+     .read = fp_option_switch},
+    {.name = NULL},
+};
+
 static int ps_main(int argc, char **argv)
 {
-	static const struct option longs[] = {
-	    {"json", no_argument, NULL, 'j'}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
 	struct fp_stats_dir pages = {0};
 	bool json = false;
-	int c;
+	int status = 0;
 
-	while ((c = getopt_long(argc, argv, "", longs, NULL)) != -1) {
-		if (c == 'h')
-			return fp_tool_help(&fp_tool_ps);
-		if (c != 'j')
-			return fp_tool_usage(&fp_tool_ps, NULL);
-		json = true;
-	}
-	if (optind < argc)
-		return fp_tool_usage(&fp_tool_ps, "%s: unexpected argument", argv[optind]);
+	fp_option_parse(&fp_tool_ps, argc, argv, &json);
 	if (fp_stats_dir_read_live(&pages, "ps") < 0)
 		return 1;
-	if (json)
-		fp_pstable_json(&pages, stdout);
-	else
+	if (json) {
+		status = fp_tool_show(&fp_tool_ps, fp_pstable_json(&pages), true);
+	} else {
 		fp_pstable_text(&pages, NULL, stdout);
+		status = fp_tool_flush(&fp_tool_ps);
+	}
 	fp_stats_dir_done(&pages);
-	return fp_tool_flush(&fp_tool_ps);
+	return status;
 }
 
 const struct fp_tool fp_tool_ps = {
@@ -54,7 +49,7 @@ const struct fp_tool fp_tool_ps = {
         "rule\n"
         "keeps local, and what is resident of code, files, shared memory, its stack and other anonymous "
         "memory.\n"
-        "\n"
-        "  --json  an array with an object for each program; sizes in bytes, times in ns\n",
+        "\n",
+    .options = options,
     .main = ps_main,
 };

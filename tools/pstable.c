@@ -5,7 +5,7 @@
 
 #include <inttypes.h>
 
-#include "smaps.h"
+#include "cleanup.h"
 #include "tool.h"
 #include "units.h"
 
@@ -77,79 +77,87 @@ void fp_pstable_text(const struct fp_stats_dir *pages, const uint64_t *rates, FI
 	}
 }
 
-static void print_nodes_json(const struct fp_statspage *page, FILE *out)
+json_t *fp_pstable_nodes(const struct fp_statspage *page)
 {
+	json_t *list = json_array();
+
 	for (unsigned i = 0; i < FP_STATSPAGE_NODES && page->node[i].url[0]; i++) {
 		const struct fp_stats_node *node = &page->node[i];
 
-		fputs(i ? ", {\"url\": " : "{\"url\": ", out);
-		fp_tool_json_string(out, node->url);
-		fputs(", \"way\": ", out);
-		fp_tool_json_string(out, way(node));
-		fprintf(out,
-		        ", \"up\": %s, \"state\": \"%s\", \"degraded\": %s, \"spent\": %s"
-		        ", \"leased_bytes\": %" PRIu64 ", \"read_bytes\": %" PRIu64
-		        ", \"written_bytes\": %" PRIu64 ", \"failures\": %" PRIu64
-		        ", \"reconnects\": %" PRIu64 ", \"heartbeat_ns\": %" PRIu64 "}",
-		        node->up ? "true" : "false", fp_stats_node_state_name(node->state),
-		        node->degraded ? "true" : "false", node->spent ? "true" : "false", node->leased_bytes,
-		        node->read_bytes, node->written_bytes, node->failures, node->reconnects,
-		        node->heartbeat_ns);
+		json_array_append_new(
+		    list,
+		    json_pack("{s:o, s:o, s:b, s:s, s:b, s:b, s:I, s:I, s:I, s:I, s:I, s:I}", "url",
+		              fp_tool_json_string(node->url), "way", fp_tool_json_string(way(node)), "up",
+		              (int)node->up, "state", fp_stats_node_state_name(node->state), "degraded",
+		              (int)node->degraded, "spent", (int)node->spent, "leased_bytes",
+		              (json_int_t)node->leased_bytes, "read_bytes", (json_int_t)node->read_bytes,
+		              "written_bytes", (json_int_t)node->written_bytes, "failures",
+		              (json_int_t)node->failures, "reconnects", (json_int_t)node->reconnects,
+		              "heartbeat_ns", (json_int_t)node->heartbeat_ns));
 	}
+	return list;
 }
 
-static void print_faults_json(const struct fp_statspage *page, FILE *out)
+json_t *fp_pstable_faults(const struct fp_statspage *page)
 {
+	json_t *faults = json_object();
+
 	for (unsigned kind = 0; kind < FP_FAULT_KINDS; kind++)
-		fprintf(out, "%s\"%s\": %" PRIu64, kind ? ", " : "", fp_fault_kind_name(kind),
-		        page->faults[kind]);
+		json_object_set_new(faults, fp_fault_kind_name(kind),
+		                    json_integer((json_int_t)page->faults[kind]));
+	return faults;
 }
 
-static void print_kinds_json(const struct fp_statspage *page, FILE *out)
+json_t *fp_pstable_kinds(const struct fp_smaps *kinds)
 {
+	json_t *object = json_pack("{s:I}", "by_rule_bytes", (json_int_t)kinds->rule_bytes);
+	char name[32];
+
+	for (unsigned i = 0; i < FP_SMAPS_KINDS; i++) {
+		snprintf(name, sizeof(name), "%s_bytes", fp_smaps_kind_name(i));
+		json_object_set_new(object, name, json_integer((json_int_t)kinds->bytes[i]));
+	}
+	return object;
+}
+
+static json_t *program(const struct fp_statspage *page)
+{
+	const struct {
+		const char *name;
+		uint64_t value;
+	} numbers[] = {
+	    {"mapped_bytes", page->mapped_bytes},
+	    {"resident_bytes", page->resident_bytes},
+	    {"resident_peak_bytes", page->resident_peak_bytes},
+	    {"budget_bytes", page->budget_bytes},
+	    {"remote_bytes", page->remote_bytes},
+	    {"fetched_bytes", page->fetched_bytes},
+	    {"written_bytes", page->written_bytes},
+	    {"lost_pages", page->lost_pages},
+	    {"fault_p50_ns", fp_hist_quantile(&page->fault_latency, 0.5)},
+	    {"fault_p99_ns", fp_hist_quantile(&page->fault_latency, 0.99)},
+	    {"far_start", page->far_start},
+	    {"far_end", page->far_end},
+	};
 	struct fp_smaps kinds;
+	bool known = fp_smaps_read(page, &kinds) == 0;
+	json_t *object =
+	    json_pack("{s:i, s:o, s:s, s:s}", "pid", page->pid, "command", fp_tool_json_string(page->command),
+	              "fault_mode", page->fault_mode, "capture", page->capture);
 
-	if (fp_smaps_read(page, &kinds) < 0) {
-		fputs("null", out);
-		return;
-	}
-	fprintf(out, "{\"by_rule_bytes\": %" PRIu64, kinds.rule_bytes);
-	for (unsigned i = 0; i < FP_SMAPS_KINDS; i++)
-		fprintf(out, ", \"%s_bytes\": %" PRIu64, fp_smaps_kind_name(i), kinds.bytes[i]);
-	putc('}', out);
+	for (size_t i = 0; i < FP_ARRAY_LEN(numbers); i++)
+		json_object_set_new(object, numbers[i].name, json_integer((json_int_t)numbers[i].value));
+	json_object_set_new(object, "faults", fp_pstable_faults(page));
+	json_object_set_new(object, "not_far", known ? fp_pstable_kinds(&kinds) : json_null());
+	json_object_set_new(object, "nodes", fp_pstable_nodes(page));
+	return object;
 }
 
-static void print_object(const struct fp_statspage *page, FILE *out)
+json_t *fp_pstable_json(const struct fp_stats_dir *pages)
 {
-	const struct fp_hist *h = &page->fault_latency;
+	json_t *list = json_array();
 
-	fprintf(out, "{\"pid\": %d, \"command\": ", page->pid);
-	fp_tool_json_string(out, page->command);
-	fprintf(out,
-	        ", \"fault_mode\": \"%s\", \"capture\": \"%s\", \"mapped_bytes\": %" PRIu64
-	        ", \"resident_bytes\": %" PRIu64 ", \"resident_peak_bytes\": %" PRIu64
-	        ", \"budget_bytes\": %" PRIu64 ", \"remote_bytes\": %" PRIu64 ", \"fetched_bytes\": %" PRIu64
-	        ", \"written_bytes\": %" PRIu64 ", \"lost_pages\": %" PRIu64 ", \"fault_p50_ns\": %" PRIu64
-	        ", \"fault_p99_ns\": %" PRIu64 ", \"faults\": {",
-	        page->fault_mode, page->capture, page->mapped_bytes, page->resident_bytes,
-	        page->resident_peak_bytes, page->budget_bytes, page->remote_bytes, page->fetched_bytes,
-	        page->written_bytes, page->lost_pages, fp_hist_quantile(h, 0.5), fp_hist_quantile(h, 0.99));
-	print_faults_json(page, out);
-	fprintf(out,
-	        "}, \"far_start\": %" PRIu64 ", \"far_end\": %" PRIu64 ", \"not_far\": ", page->far_start,
-	        page->far_end);
-	print_kinds_json(page, out);
-	fputs(", \"nodes\": [", out);
-	print_nodes_json(page, out);
-	fputs("]}", out);
-}
-
-void fp_pstable_json(const struct fp_stats_dir *pages, FILE *out)
-{
-	putc('[', out);
-	for (size_t i = 0; i < pages->n; i++) {
-		fputs(i ? ",\n " : "", out);
-		print_object(&pages->items[i]->page, out);
-	}
-	fputs("]\n", out);
+	for (size_t i = 0; i < pages->n; i++)
+		json_array_append_new(list, program(&pages->items[i]->page));
+	return list;
 }

@@ -4,9 +4,11 @@
 #ifndef FP_PSTABLE_H
 #define FP_PSTABLE_H
 
+#include <jansson.h>
 #include <stdint.h>
 #include <stdio.h>
 
+#include "smaps.h"
 #include "stats_dir.h"
 
 /*
@@ -15,7 +17,12 @@
  */
 void fp_pstable_text(const struct fp_stats_dir *pages, const uint64_t *rates, FILE *out);
 
-/* An array with an object for each page. */
-void fp_pstable_json(const struct fp_stats_dir *pages, FILE *out);
+/* An array with an object for each page. The caller's, as what is below. */
+json_t *fp_pstable_json(const struct fp_stats_dir *pages);
+
+/* Parts of such an object: its nodes, faults by kind, and what is not far. */
+json_t *fp_pstable_nodes(const struct fp_statspage *page);
+json_t *fp_pstable_faults(const struct fp_statspage *page);
+json_t *fp_pstable_kinds(const struct fp_smaps *kinds);
 
 #endif

@@ -7,7 +7,6 @@
  */
 #include <ctype.h>
 #include <errno.h>
-#include <getopt.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdbool.h>
@@ -49,33 +48,6 @@ struct run_command {
 	struct fp_runstats *stats; /* NULL: neither report nor stats file wanted */
 };
 
-/*
- * All but the last two set a variable of their name, by which the settings know them; a switch sets
- * it to 1. Their value is their place here. No two may be alike: getopt_long(3) would not tell that
- * a short form is ambiguous.
- */
-static const struct option longs[] = {
-    {"local-memory", required_argument, NULL, 0},
-    {"pool-size", required_argument, NULL, 1},
-    {"secret-file", required_argument, NULL, 2},
-    {"config", required_argument, NULL, 3},
-    {"heap", required_argument, NULL, 4},
-    {"fault-mode", required_argument, NULL, 5},
-    {"deadline", required_argument, NULL, 6},
-    {"patience", required_argument, NULL, 7},
-    {"on-loss", required_argument, NULL, 8},
-    {"heartbeat", required_argument, NULL, 9},
-    {"overcommit", no_argument, NULL, 10},
-    {"capture", required_argument, NULL, 11},
-    {"readahead", required_argument, NULL, 12},
-    {"affinity", required_argument, NULL, 13},
-    {"report", no_argument, NULL, 14},
-    {"stats-file", required_argument, NULL, 15},
-    {"node", required_argument, NULL, 'n'},
-    {"help", no_argument, NULL, 'h'},
-    {NULL, 0, NULL, 0},
-};
-
 #define VARIABLE_LEN 64
 
 /* FARPAGE_LOCAL_MEMORY of local-memory. */
@@ -87,16 +59,22 @@ static const char *variable_of(const char *option, char buf[VARIABLE_LEN])
 	return buf;
 }
 
-/* The first --node replaces what the environment names, each further one is added. */
-static void add_node(const char *url, bool first)
+/*
+ * Settings know an option by the variable of its name; a switch sets it to 1. The first --node
+ * replaces what the environment names, each further one is added.
+ */
+static void set_variable(const struct fp_tool *tool, const struct fp_option *option, const char *text,
+                         void *target)
 {
-	const char *before = getenv("FARPAGE_NODES");
+	unsigned *given = &((struct run_command *)target)->options, bit = 1u << (option - tool->options);
+	bool is_node = strcmp(option->name, "node") == 0;
 	fp_autofree char *both = NULL;
+	char name[VARIABLE_LEN];
 
-	if (first)
-		setenv("FARPAGE_NODES", url, 1);
-	else if (asprintf(&both, "%s,%s", before, url) >= 0)
-		setenv("FARPAGE_NODES", both, 1);
+	if (is_node && *given & bit && asprintf(&both, "%s,%s", getenv("FARPAGE_NODES"), text) < 0)
+		both = NULL;
+	setenv(is_node ? "FARPAGE_NODES" : variable_of(option->name, name), both ?: text ?: "1", 1);
+	*given |= bit;
 }
 
 static uint64_t memory_total(void)
@@ -104,46 +82,6 @@ static uint64_t memory_total(void)
 	struct sysinfo info;
 
 	return sysinfo(&info) < 0 ? 0 : (uint64_t)info.totalram * info.mem_unit & ~4095ull;
-}
-
-static int parse_option(struct run_command *run, int c, bool *first_node)
-{
-	char name[VARIABLE_LEN];
-
-	if (optarg && !*optarg) /* to the settings an empty variable is none */
-		return fp_tool_usage(&fp_tool_run, "an option has an empty value");
-	if (c == 'n') {
-		add_node(optarg, *first_node);
-		*first_node = false;
-		return 0;
-	}
-	if (c == '?')
-		return fp_tool_usage(&fp_tool_run, NULL);
-	setenv(variable_of(longs[c].name, name), optarg ?: "1", 1);
-	run->options |= 1u << c;
-	return 0;
-}
-
-/* True if the program is to be run; else *ret_status. "+": the program's own options are its
- * own. */
-static bool parse(struct run_command *run, int argc, char **argv, int *ret_status)
-{
-	bool first_node = true;
-	int c;
-
-	*ret_status = FP_EXIT_RUN_FAILED;
-	while ((c = getopt_long(argc, argv, "+", longs, NULL)) != -1) {
-		if (c == 'h') {
-			*ret_status = fp_tool_help(&fp_tool_run);
-			return false;
-		}
-		if (parse_option(run, c, &first_node))
-			return false;
-	}
-	run->command = argv + optind;
-	if (optind == argc)
-		fp_tool_usage(&fp_tool_run, "no command was given");
-	return optind < argc;
 }
 
 /* Each step below returns 0, or the exit status after it has said what is wrong. */
@@ -245,11 +183,12 @@ static void say_setting(const struct run_command *run, const char *text)
 {
 	char name[VARIABLE_LEN];
 
-	for (unsigned i = 0; longs[i].name; i++) {
-		size_t len = strlen(variable_of(longs[i].name, name));
+	for (const struct fp_option *option = fp_tool_run.options; option->name; option++) {
+		size_t len = strlen(variable_of(option->name, name));
 
-		if (run->options >> i & 1 && strncmp(text, name, len) == 0 && text[len] == ':') {
-			fp_log(FP_LOG_ERROR, "run", "--%s%s", longs[i].name, text + len);
+		if (run->options >> (option - fp_tool_run.options) & 1 && strncmp(text, name, len) == 0 &&
+		    text[len] == ':') {
+			fp_log(FP_LOG_ERROR, "run", "--%s%s", option->name, text + len);
 			return;
 		}
 	}
@@ -427,8 +366,9 @@ static int run_main(int argc, char **argv)
 	if (!run)
 		return FP_EXIT_RUN_FAILED;
 	run->dir_lock_fd = -1;
-	if (!parse(run, argc, argv, &status))
-		return status;
+	run->command = argv + fp_option_parse(&fp_tool_run, argc, argv, run);
+	if (!*run->command)
+		fp_tool_wrong(&fp_tool_run, "no command was given");
 	status = run_program(run, &wait_status);
 	clean_up(run);
 	if (status)
@@ -436,47 +376,55 @@ static int run_main(int argc, char **argv)
 	fp_launch_end_as(wait_status);
 }
 
+static const struct fp_option options[] = {
+    {"local-memory", "SIZE",
+     "how much far memory may be local at once: 64M, 4G; or of the most that the program has had so far: 50% "
+     "(default), never below 16M",
+     .read = set_variable},
+    {"node", "URL",
+     "keep the rest there: tcp://HOST[:PORT], rdma://HOST[:PORT], auto://HOST (rdma where both ends have it, "
+     "else tcp), rdma+tcp://HOST[:PORT], shm:PATH; A,B for HOST: one node at several addresses; may be "
+     "repeated. Without it, a memory node of this machine is started for the life of the command and of what "
+     "it leaves behind",
+     .read = set_variable},
+    {"pool-size", "SIZE", "how much that one may hold; default: as much as this machine has memory",
+     .read = set_variable},
+    {"secret-file", "FILE", "the nodes' shared secret", .read = set_variable},
+    {"config", "FILE", "read what options and environment do not say from here (YAML)", .read = set_variable},
+    {"heap", "WHAT",
+     "far for all (default) of the heap, for none, or for large allocations: large, large:SIZE",
+     .read = set_variable},
+    {"fault-mode", "MODE",
+     "who serves faults: thread (default), one of the agent's; or inline, the faulting one",
+     .read = set_variable},
+    {"deadline", "TIME", "of one remote operation; default 5s", .read = set_variable},
+    {"patience", "TIME",
+     "how long a page waits for a node that is cut off; default: as long as the node keeps what it has (its "
+     "grace, 30s)",
+     .read = set_variable},
+    {"on-loss", "WHAT", "when that is over: sigbus (default); or wait, without end", .read = set_variable},
+    {"heartbeat", "TIME", "between two looks whether a node is there; default 1s", .read = set_variable},
+    {"overcommit", NULL, "let the program map more than the nodes can back", .read = set_variable},
+    {"capture", "HOW", "how pages are taken out: auto (default), move, protect", .read = set_variable},
+    {"readahead", "N", "longest sequential read-ahead in pages, 0 to 63; default 32", .read = set_variable},
+    {"affinity", "HOW", "auto (default): serve faults on the CPU where they happen; or off",
+     .read = set_variable},
+    {"report", NULL, "print faults, traffic and latencies on stderr at the end", .read = set_variable},
+    {"stats-file", "FILE", "keep the counters there, for `farpage hist`", .read = set_variable},
+    {.name = NULL},
+};
+
 const struct fp_tool fp_tool_run = {
     .name = "run",
     .label = "run",
     .summary = "run a program whose heap and large mappings are far memory",
-    .help =
-        "usage: farpage run [OPTION...] [--] COMMAND [ARG...]\n"
-        "\n"
-        "Runs COMMAND with its heap and large mappings in far memory. Its stdin, stdout, stderr, signals "
-        "and exit\n"
-        "status are its own; 125 means that farpage could not start it, 126 and 127 are as with env(1).\n"
-        "\n"
-        "  --local-memory SIZE  how much far memory may be local at once: 64M, 4G; or of the most that "
-        "the program\n"
-        "                       has had so far: 50% (default), never below 16M\n"
-        "  --node URL           keep the rest there: tcp://HOST[:PORT], rdma://HOST[:PORT], "
-        "auto://HOST (rdma where\n"
-        "                       both ends have it, else tcp), rdma+tcp://HOST[:PORT], shm:PATH; A,B for "
-        "HOST: "
-        "one node\n"
-        "                       at several addresses; may be repeated. Without it, a memory node of this "
-        "machine is\n"
-        "                       started for the life of the command and of what it leaves behind\n"
-        "  --pool-size SIZE     how much that one may hold; default: as much as this machine has memory\n"
-        "  --secret-file FILE   the nodes' shared secret\n"
-        "  --config FILE        read what options and environment do not say from here (YAML)\n"
-        "  --heap WHAT          far for all (default) of the heap, for none, or for large allocations: "
-        "large, "
-        "large:SIZE\n"
-        "  --fault-mode MODE    who serves faults: thread (default), one of the agent's; or inline, the "
-        "faulting one\n"
-        "  --deadline TIME      of one remote operation; default 5s\n"
-        "  --patience TIME      how long a page waits for a node that is cut off; default: as long as the "
-        "node keeps\n"
-        "                       what it has (its grace, 30s)\n"
-        "  --on-loss WHAT       when that is over: sigbus (default); or wait, without end\n"
-        "  --heartbeat TIME     between two looks whether a node is there; default 1s\n"
-        "  --overcommit         let the program map more than the nodes can back\n"
-        "  --capture HOW        how pages are taken out: auto (default), move, protect\n"
-        "  --readahead N        longest sequential read-ahead in pages, 0 to 63; default 32\n"
-        "  --affinity HOW       auto (default): serve faults on the CPU where they happen; or off\n"
-        "  --report             print faults, traffic and latencies on stderr at the end\n"
-        "  --stats-file FILE    keep the counters there, for `farpage hist`\n",
+    .help = "usage: farpage run [OPTION...] [--] COMMAND [ARG...]\n"
+            "\n"
+            "Runs COMMAND with its heap and large mappings in far memory. Its stdin, stdout, stderr, signals "
+            "and exit\n"
+            "status are its own; 125 means that farpage could not start it, 126 and 127 are as with env(1).\n"
+            "\n",
+    .options = options,
+    .runs_command = true,
     .main = run_main,
 };

@@ -1,5 +1,5 @@
 /*
- * Help, usage errors and small output helpers of the subcommands. Room: tools.
+ * Help, usage errors and output of the subcommands. Room: tools.
  */
 #include "tool.h"
 
@@ -9,18 +9,10 @@
 #include <string.h>
 
 #include "cleanup.h"
+#include "json_table.h"
 #include "log.h"
-#include "secret.h"
 
-const struct fp_tool *fp_tool_find(const struct fp_tool *const *table, const char *name)
-{
-	for (; *table; table++)
-		if (strcmp((*table)->name, name) == 0)
-			return *table;
-	return NULL;
-}
-
-int fp_tool_start(const struct fp_tool *tool, int argc, char **argv)
+static int start(const struct fp_tool *tool, int argc, char **argv)
 {
 	char name[32];
 
@@ -29,7 +21,24 @@ int fp_tool_start(const struct fp_tool *tool, int argc, char **argv)
 	return tool->main(argc, argv);
 }
 
-int fp_tool_usage(const struct fp_tool *tool, const char *format, ...)
+static void print_usage(const struct fp_tool *tool)
+{
+	fprintf(stderr, "%.*s\n", (int)strcspn(tool->help, "\n"), tool->help);
+}
+
+int fp_tool_dispatch(const struct fp_tool *tool, int argc, char **argv)
+{
+	if (argc > 1 && strcmp(argv[1], "--help") == 0)
+		return fp_tool_help(tool);
+	for (const struct fp_tool *const *t = tool->commands; argc > 1 && *t; t++)
+		if (strcmp((*t)->name, argv[1]) == 0)
+			return start(*t, argc - 1, argv + 1);
+	fp_log(FP_LOG_ERROR, argc > 1 ? argv[1] : tool->label, "no such command");
+	print_usage(tool);
+	return FP_EXIT_USAGE;
+}
+
+void fp_tool_wrong(const struct fp_tool *tool, const char *format, ...)
 {
 	char text[512];
 	va_list args;
@@ -40,40 +49,44 @@ int fp_tool_usage(const struct fp_tool *tool, const char *format, ...)
 		va_end(args);
 		fp_log(FP_LOG_ERROR, tool->label, "%s", text);
 	}
-	fprintf(stderr, "%.*s\n", (int)strcspn(tool->help, "\n"), tool->help);
-	return FP_EXIT_USAGE;
+	print_usage(tool);
+	exit(tool->runs_command ? FP_EXIT_RUN_FAILED : FP_EXIT_USAGE);
 }
 
 int fp_tool_help(const struct fp_tool *tool)
 {
 	fputs(tool->help, stdout);
+	for (const struct fp_tool *const *t = tool->commands; t && *t; t++)
+		printf("  %-6s %s\n", (*t)->name, (*t)->summary);
+	fp_option_print_help(tool->options, stdout);
 	return fp_tool_flush(tool);
 }
 
-int fp_tool_secret(const struct fp_tool *tool, const char *path, char **secret)
+json_t *fp_tool_json_string(const char *text)
 {
-	char reason[64];
-	int r;
+	json_t *string = json_string(text);
+	fp_autofree char *plain = string ? NULL : strdup(text);
 
-	fp_secret_free(fp_take_ptr(*secret));
-	r = fp_secret_read(path, secret);
-	if (r == 0)
-		return 0;
-	return fp_tool_usage(tool, "--secret-file %s: %s", path, fp_strerror(r, reason, sizeof(reason)));
+	for (char *c = plain; c && *c; c++)
+		if ((unsigned char)*c >= 0x80)
+			*c = '?';
+	return string ?: json_string(plain);
 }
 
-void fp_tool_json_string(FILE *out, const char *text)
+int fp_tool_show(const struct fp_tool *tool, json_t *document, bool as_json)
 {
-	putc('"', out);
-	for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
-		if (*c == '"' || *c == '\\')
-			fprintf(out, "\\%c", *c);
-		else if (*c < 0x20 || *c >= 0x7f)
-			fprintf(out, "\\u%04x", *c);
-		else
-			putc(*c, out);
+	if (!document) {
+		fp_log(FP_LOG_ERROR, tool->label, "no memory");
+		return 1;
 	}
-	putc('"', out);
+	if (as_json) {
+		json_dumpf(document, stdout, JSON_REAL_PRECISION(6));
+		putchar('\n');
+	} else {
+		fp_json_table_print(document, stdout);
+	}
+	json_decref(document);
+	return fp_tool_flush(tool);
 }
 
 int fp_tool_flush(const struct fp_tool *tool)

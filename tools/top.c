@@ -1,7 +1,6 @@
 /*
  * farpage top: the table of `farpage ps`, each second, with fault rates. Room: tools.
  */
-#include <getopt.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -117,19 +116,13 @@ static bool set_keys(struct termios *ret_before)
 
 static int top_main(int argc, char **argv)
 {
-	static const struct option longs[] = {{"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
 	fp_autoclose int signal_fd = -1;
 	struct history history = {.time_ns = fp_clock_ns()};
 	struct termios before;
 	bool keys, in_place = isatty(STDOUT_FILENO);
-	int c = getopt_long(argc, argv, "", longs, NULL), r;
+	int r;
 
-	if (c == 'h')
-		return fp_tool_help(&fp_tool_top);
-	if (c != -1)
-		return fp_tool_usage(&fp_tool_top, NULL);
-	if (optind < argc)
-		return fp_tool_usage(&fp_tool_top, "%s: unexpected argument", argv[optind]);
+	fp_option_parse(&fp_tool_top, argc, argv, NULL);
 	signal_fd = open_signals();
 	keys = in_place && set_keys(&before);
 	do

@@ -117,7 +117,7 @@ class Shapes(unittest.TestCase):
     def test_shared_memory_stays_local(self):
         self.assertSame(KERNELIO, "shared", folder())
         _, _, err = far(KERNELIO, "shared", folder(), options=("--report",))
-        self.assertRegex(err, r"not far .*shared [1-9][0-9.]* MiB")
+        self.assertRegex(err, r"not far:.*shared [1-9][0-9.]* MiB")
 
     def test_userfaultfd_is_taken_away(self):
         """By a filter, when the program runs: strictly for itself, or mildly for all its

@@ -17,7 +17,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 	char *shown = NULL;
 	size_t shown_len = 0;
 	FILE *out = open_memstream(&shown, &shown_len);
-	int r = fp_json_table_print(text, out);
+	int r = fp_json_table_print_text(text, out);
 
 	assert(fclose(out) == 0);
 	assert(r == 0 || (r == -EINVAL && shown_len == 0));

@@ -137,7 +137,8 @@ class Hist(WithPages):
         for pid in ("x", "0", "-5", "99999999999"):
             self.assertFails(self.farpage("hist", "--pid", pid), 2, pid)
         self.assertFails(self.farpage("hist", "--format", "pdf"), 2, "pdf", "svg")
-        self.assertFails(self.farpage("hist", "--phase", "sleep"), 2, "sleep", "writeback")
+        for phase in ("sleep", "faul", "Fault"):
+            self.assertFails(self.farpage("hist", "--phase", phase), 2, phase, "writeback")
         self.assertFails(self.farpage("hist", "--pid", "1", "--stats-file", self.stats), 2, "exclude")
         self.assertFails(self.farpage("hist", "more"), 2, "more")
         self.assertFails(self.farpage("hist", "--stats-file", self.path("absent")), 1, "absent")

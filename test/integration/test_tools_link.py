@@ -69,12 +69,11 @@ class Link(toolcase.ToolCase):
 
     def test_ops_and_text(self):
         text = self.bench("--op", "read,rpc", "--sizes", "4K,2x64", "--depths", "1")
-        self.assertIn("over shm\n", text)
-        self.assertIn("over tcp\n", text)
+        self.assertRegex(text, "(?m)^ways: over tcp, transport tcp, ")
         self.assertNotIn("write", text)
-        self.assertRegex(text, r"(?m)^read +2 x 64 B +1 +[0-9.]+ ")
-        self.assertRegex(text, r"(?m)^shm: one-sided READ of 4 KiB: [0-9.]+ µs, two-sided .*: [0-9.]+ µs, ratio [0-9.]+ ")
-        self.assertNotIn("one-sided", self.bench("--op", "write", "--sizes", "64"))
+        self.assertRegex(text, r"(?m)^  read +2 +64 B +128 B +1 +1 +[0-9.]+ ")
+        self.assertRegex(text, r"(?m)^ways: over shm, .* one sided read 4k us [0-9.]+, two sided rpc 4k us [0-9.]+, rpc to read")
+        self.assertNotIn("one sided", self.bench("--op", "write", "--sizes", "64"))
 
     def test_seed_depth_and_spin(self):
         out = json.loads(self.bench("--json", "--seed", "7", "--sizes", "8", "--depths", "256", "--spin", "0"))
@@ -91,7 +90,7 @@ class Link(toolcase.ToolCase):
         self.assertEqual([(way["over"], way["transport"]) for way in ways], [(node.url, "tcp"), (hosts, "tcp")])
         status = json.loads(self.farpage("node", "status", node.url, "--json")[1])
         self.assertEqual(sum(pool["used_bytes"] for pool in status["pools"]), 0)  # nothing stays leased
-        self.assertGreater(status["counters"]["read_bytes"], 8 << 20)
+        self.assertGreater(status["counters"]["read_bytes"], 1 << 20)
 
     def test_a_cell_that_outlasts_the_nodes_patience(self):
         """A session whose control connection says nothing is given up."""

@@ -94,7 +94,7 @@ class Status(toolcase.ToolCase):
     def test_usage(self):
         for args in ((), ("status",), ("drain",), ("restart", self.tcp), ("status", self.tcp, "more")):
             self.assertFails(self.farpage("node", *args), 2, "usage: farpage node")
-        self.assertFails(self.farpage("node", "status"), 2, "the URL of a node is wanted")
+        self.assertFails(self.farpage("node", "status"), 2, "and the URL of a node")
 
 
 class Outline(toolcase.ToolCase):

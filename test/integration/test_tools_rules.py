@@ -101,7 +101,7 @@ class Rules(toolcase.ToolCase):
         heap, maps, shown, _ = self.far("--report", "--stats-file", self.path("run.stats"), config=config)
         self.assertEqual((heap, maps), ([True, False, True], [True, True, False]))
         self.assertGreaterEqual(shown["not_far"]["by_rule_bytes"], 2 * MIB)
-        self.assertRegex(self.after[1].decode(), r"not far +[2-9][.0-9]* MiB mapped by rule; resident at most: code [1-9]")
+        self.assertRegex(self.after[1].decode(), r"not far: by rule [2-9][.0-9]* MiB, code [1-9]")
 
     def test_rules_come_before_the_modes(self):
         config = "heap: none\nrules:\n  - {place: far, of: heap, min: 1M}\n"

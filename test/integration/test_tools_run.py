@@ -213,7 +213,7 @@ class Program(toolcase.ToolCase):
             "sh", "-c", "/usr/bin/python3 -c 'x = bytearray(64 << 20); print(len(x))'; /usr/bin/python3 -c 'print(1)'",
         )
         self.assertEqual((status, out), (0, b"67108864\n1\n"))
-        for word in ("report", "processes", "local memory", "faults", "moved", "evicted", "p99", "node shm:"):
+        for word in ("report", "processes", "local memory", "faults", "moved", "evicted", "p99", "nodes:", " shm:"):
             self.assertIn(word, err)
         self.assertEqual(self.farpage("hist", "--stats-file", stats)[0], 0)
 
@@ -222,7 +222,7 @@ class Program(toolcase.ToolCase):
         for end in ("pass", "import os; os._exit(0)", "import os; os.kill(os.getpid(), 9)"):
             with self.subTest(end):
                 err = self.farpage("run", *SMALL, "--report", "--", "/usr/bin/python3", "-S", "-c", end)[2]
-                self.assertRegex(err, r"local memory +[1-9][0-9.]* [MK]iB at the peak, budget 16.0 MiB")
+                self.assertRegex(err, r"local memory: peak [1-9][0-9.]* [MK]iB, budget 16.0 MiB")
 
     def test_report_of_a_killed_program(self):
         status, _, err = self.farpage(
@@ -230,7 +230,7 @@ class Program(toolcase.ToolCase):
             "import os; x = bytearray(64 << 20); os.kill(os.getpid(), 9)",
         )
         self.assertEqual(status, -signal.SIGKILL)
-        self.assertRegex(err, r"faults +[1-9]")
+        self.assertRegex(err, r"faults counted [1-9]")
 
 
 class BadInput(toolcase.ToolCase):

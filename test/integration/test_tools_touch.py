@@ -1,9 +1,10 @@
-"""farpage bench touch: it says what one operation is, and what kinds of faults each pass took."""
+"""farpage bench touch: what it measures of whom, and what kinds of faults each pass took."""
 import json
 
 import toolcase
 
 ROUNDS, PAGES, LOCAL = 2, 2048, 512
+AWAY = 100 * (PAGES - LOCAL) / PAGES  # percent of the pages that are not local
 SMALL = ("--transport", "shm", "--pages", str(PAGES), "--local", f"{LOCAL * 4}K", "--rounds", str(ROUNDS))
 KINDS = ["zero", "read", "write", "protect", "rescued", "present", "prefetched"]
 
@@ -17,26 +18,30 @@ class Touch(toolcase.ToolCase):
     def test_kinds_of_faults(self):
         for mode in ("thread", "inline"):
             with self.subTest(mode):
-                contender, = json.loads(self.touch("--json", "--fault-mode", mode))["contenders"]
-                faults = contender["faults"]
-                self.assertEqual(list(faults), ["sequential_read", "random_read", "random_write"])
-                for name, kinds in faults.items():
-                    self.assertEqual(list(kinds), KINDS)
+                shown = json.loads(self.touch("--json", "--fault-mode", mode))
+                contender, = shown["contenders"]
+                self.assertEqual((contender["over"], contender["fault_mode"]), ("shm", mode))
+                passes = {row["pass"]: row for row in shown["faults_in_percent_of_the_pages_touched"]}
+                self.assertEqual(list(passes), ["sequential read", "random read", "random write"])
+                for name, kinds in passes.items():
+                    self.assertEqual(list(kinds), ["over", "fault_mode", "pass", *KINDS])
                     self.assertEqual(kinds["zero"], 0, name)  # all was written at the start
-                    self.assertEqual(kinds["read" if name == "random_write" else "write"], 0, name)
+                    self.assertEqual(kinds["read" if name == "random write" else "write"], 0, name)
                     # what was not local came, once or more often
                     came = kinds["read"] + kinds["write"] + kinds["rescued"] + kinds["prefetched"] + kinds["present"]
-                    self.assertGreaterEqual(came, ROUNDS * (PAGES - LOCAL) * 0.95, name)
-                self.assertGreater(faults["sequential_read"]["prefetched"], faults["sequential_read"]["read"])
-                self.assertGreater(faults["random_read"]["read"], faults["random_read"]["prefetched"])
-                self.assertGreater(faults["random_write"]["write"], ROUNDS * (PAGES - LOCAL) / 2)
+                    self.assertGreaterEqual(came, AWAY * 0.95, name)
+                self.assertGreater(passes["sequential read"]["prefetched"], passes["sequential read"]["read"])
+                self.assertGreater(passes["random read"]["read"], passes["random read"]["prefetched"])
+                self.assertGreater(passes["random write"]["write"], AWAY / 2)
 
     def test_text(self):
-        out = self.touch()
-        self.assertIn("a read is one load, a write one store", out)
-        for name in ("sequential read", "random read", "random write"):
-            self.assertRegex(out, rf"(?m)^shm +{name}( +[0-9]+\.[0-9]){{{len(KINDS)}}}$")
-        self.assertRegex(out, "(?m)^over +pass +" + " +".join(KINDS) + "$")
+        """The floor has no passes; with it, each mode has its own."""
+        out = self.touch("--transport", "floor", "--fault-mode", "both")
+        for mode in ("thread", "inline"):
+            self.assertRegex(out, rf"(?m)^  floor  {mode} +- +- +- +[0-9.]+ \[[0-9.]+ [0-9.]+\]")
+            for name in ("sequential read", "random read", "random write"):
+                self.assertRegex(out, rf"(?m)^  shm +{mode} +{name}( +[0-9.e-]+){{{len(KINDS)}}} *$")
+        self.assertRegex(out, "(?m)^  over +fault mode +pass +" + " +".join(KINDS) + " *$")
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ static void assert_shown(const char *json, const char *wanted)
 	size_t len = 0;
 	FILE *out = open_memstream(&shown, &len);
 
-	assert_int_equal(fp_json_table_print(json, out), 0);
+	assert_int_equal(fp_json_table_print_text(json, out), 0);
 	fclose(out);
 	assert_string_equal(shown, wanted);
 	free(shown);
@@ -81,7 +81,7 @@ static void what_is_no_object_is_refused(void **state)
 	                                    "{\"a\":\"\\u0000\"}"};
 
 	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
-		assert_int_equal(fp_json_table_print(wrong[i], stdout), -EINVAL);
+		assert_int_equal(fp_json_table_print_text(wrong[i], stdout), -EINVAL);
 }
 
 static void depth_is_bounded(void **state)
@@ -90,7 +90,7 @@ static void depth_is_bounded(void **state)
 
 	memset(json, '[', sizeof(json) - 1);
 	json[sizeof(json) - 1] = '\0';
-	assert_int_equal(fp_json_table_print(json, stdout), -EINVAL);
+	assert_int_equal(fp_json_table_print_text(json, stdout), -EINVAL);
 }
 
 int main(void)

@@ -3,8 +3,8 @@
  *
  * The lease holds a pattern, a function of each word's place (generation 0 of pattern.h). READs go
  * round the lease in steps that jump about, so that no two neighbours follow each other. The WRITEs
- * of a cell all carry the same content, generation N of the words from 0 on, and what they wrote is
- * read back.
+ * of a cell all carry the same content, generation N of the words from 0 on, and the last of them
+ * are read back.
  */
 #include "linkbed.h"
 
@@ -23,11 +23,10 @@
 #include "connect.h"
 
 #define LEASE_BYTES    (8u << 20)
-#define LEASE_WORDS    (LEASE_BYTES / sizeof(uint64_t))
-#define COPY_BYTES     FP_SEG_MAX_BYTES /* a request that fills the lease or reads it back */
-#define STRIDE         2654435761u      /* a prime greater than the number of ranges of a lease */
+#define STRIDE         2654435761u /* a prime greater than the number of ranges of a lease */
 #define DEADLINE_NS    (5 * FP_NSEC_PER_SEC)
 #define NAP_MS         100
+#define CHECKED        256u /* of a cell that wrote: requests that are read back */
 #define HEARTBEAT_NS   FP_NSEC_PER_SEC
 #define MAX_COMPLETION 64
 
@@ -43,7 +42,7 @@ struct fp_linkbed {
 	struct fp_connect connect;
 	struct fp_link *link; /* NULL: not open */
 	const struct fp_lease *lease;
-	char *buffer; /* MAP_FAILED: none. COPY_BYTES for filling, then those of the slots */
+	char *buffer; /* MAP_FAILED: none. That of the slots */
 	size_t buffer_bytes;
 	uint64_t heartbeat_ns, next_heartbeat_ns;
 	bool filled;         /* the lease holds generation 0 */
@@ -123,31 +122,6 @@ static int heartbeat(struct fp_linkbed *bed, uint64_t now_ns)
 	return fp_session_ping(bed->connect.session, 0, 0);
 }
 
-/* One request of one segment at offset, to its end. */
-static int move(struct fp_linkbed *bed, enum fp_io_op op, uint64_t offset, void *buf)
-{
-	struct fp_seg seg = {bed->lease->id, COPY_BYTES, offset, buf};
-	struct fp_io io = {.op = op, .n_segs = 1, .segs = &seg}, *done;
-	int r = fp_link_submit(bed->link, &io);
-
-	if (r < 0)
-		return r;
-	await(bed, &done, 1);
-	return io.status;
-}
-
-static int fill_lease(struct fp_linkbed *bed)
-{
-	int r = 0;
-
-	for (uint64_t at = 0; r == 0 && at < LEASE_BYTES; at += COPY_BYTES) {
-		put_words(bed, bed->buffer, COPY_BYTES, at / sizeof(uint64_t), 0);
-		r = move(bed, FP_IO_WRITE, at, bed->buffer);
-	}
-	bed->filled = r == 0;
-	return r;
-}
-
 /* ---- a cell ---- */
 
 static uint64_t range_of(const struct linkbed_run *run, uint64_t n)
@@ -155,10 +129,11 @@ static uint64_t range_of(const struct linkbed_run *run, uint64_t n)
 	return n * STRIDE % run->n_ranges;
 }
 
-static int submit(struct fp_linkbed *bed, struct linkbed_run *run, struct linkbed_slot *slot)
+/* The request of the cell that goes to the place of its number n. */
+static int request(struct fp_linkbed *bed, const struct linkbed_run *run, struct linkbed_slot *slot,
+                   enum fp_io_op op, uint64_t n)
 {
-	uint64_t at = range_of(run, run->n_submitted) * run->request_bytes;
-	int r;
+	uint64_t at = range_of(run, n) * run->request_bytes;
 
 	for (unsigned i = 0; i < run->cell->n_segs; i++) {
 		size_t skip = (size_t)i * run->cell->seg_bytes;
@@ -166,19 +141,51 @@ static int submit(struct fp_linkbed *bed, struct linkbed_run *run, struct linkbe
 		slot->segs[i] =
 		    (struct fp_seg){bed->lease->id, run->cell->seg_bytes, at + skip, slot->buf + skip};
 	}
-	slot->io = (struct fp_io){
-	    .op = run->cell->op == FP_LINKBED_READ ? FP_IO_READ : FP_IO_WRITE,
-	    .n_segs = run->cell->n_segs,
-	    .segs = slot->segs,
-	    .user = slot,
-	};
+	slot->io = (struct fp_io){.op = op, .n_segs = run->cell->n_segs, .segs = slot->segs, .user = slot};
 	slot->start_ns = fp_clock_ns();
-	r = fp_link_submit(bed->link, &slot->io);
+	return fp_link_submit(bed->link, &slot->io);
+}
+
+/* The same to its end, where nothing else is under way. */
+static int request_alone(struct fp_linkbed *bed, const struct linkbed_run *run, enum fp_io_op op, uint64_t n)
+{
+	struct fp_io *done;
+	int r = request(bed, run, &bed->slots[0], op, n);
+
+	if (r < 0)
+		return r;
+	await(bed, &done, 1);
+	return done->status;
+}
+
+static int submit(struct fp_linkbed *bed, struct linkbed_run *run, struct linkbed_slot *slot)
+{
+	enum fp_io_op op = run->cell->op == FP_LINKBED_READ ? FP_IO_READ : FP_IO_WRITE;
+	int r = request(bed, run, slot, op, run->n_submitted);
+
 	if (r < 0)
 		return r;
 	run->n_submitted++;
 	run->outstanding++;
 	return 0;
+}
+
+/* The lease holds generation 0 after that, by requests of the largest segment. */
+static int fill_lease(struct fp_linkbed *bed)
+{
+	static const struct fp_linkbed_cell cell = {FP_LINKBED_WRITE, 1, FP_SEG_MAX_BYTES, 1, 0};
+	const struct linkbed_run run = {
+	    .cell = &cell, .request_bytes = FP_SEG_MAX_BYTES, .n_ranges = LEASE_BYTES / FP_SEG_MAX_BYTES};
+	int r = 0;
+
+	bed->slots[0].buf = bed->buffer;
+	for (uint64_t n = 0; r == 0 && n < run.n_ranges; n++) {
+		put_words(bed, bed->buffer, run.request_bytes,
+		          range_of(&run, n) * run.request_bytes / sizeof(uint64_t), 0);
+		r = request_alone(bed, &run, FP_IO_WRITE, n);
+	}
+	bed->filled = r == 0;
+	return r;
 }
 
 /* What the slot's last READ brought. */
@@ -236,7 +243,7 @@ static int keep_busy(struct fp_linkbed *bed, struct linkbed_run *run)
 static void prepare_slots(struct fp_linkbed *bed, const struct linkbed_run *run)
 {
 	for (unsigned i = 0; i < run->cell->depth; i++) {
-		bed->slots[i].buf = bed->buffer + COPY_BYTES + i * run->request_bytes;
+		bed->slots[i].buf = bed->buffer + i * run->request_bytes;
 		if (run->cell->op == FP_LINKBED_READ)
 			memset(bed->slots[i].buf, 0, run->request_bytes);
 		else
@@ -244,37 +251,16 @@ static void prepare_slots(struct fp_linkbed *bed, const struct linkbed_run *run)
 	}
 }
 
-/* Of a piece of the lease that was read back: the parts that the cell wrote. Ranges may cross
- * pieces. */
-static bool piece_right(const struct fp_linkbed *bed, const struct linkbed_run *run, const bool *written,
-                        uint64_t at)
-{
-	const uint64_t *words = (const void *)bed->buffer;
-	uint64_t words_per_request = run->request_bytes / sizeof(*words), first = at / sizeof(*words);
-
-	for (uint64_t i = 0; i < COPY_BYTES / sizeof(*words); i++) {
-		uint64_t range = (first + i) / words_per_request, word = (first + i) % words_per_request;
-
-		if (range < run->n_ranges && written[range] &&
-		    words[i] != word_at(bed, word, bed->generation))
-			return false;
-	}
-	return true;
-}
-
+/* Reads the last requests of the cell back. */
 static int check_written(struct fp_linkbed *bed, const struct linkbed_run *run)
 {
-	fp_autofree bool *written = calloc(run->n_ranges, sizeof(*written));
+	char *buf = bed->slots[0].buf;
 	int r = 0;
 
-	if (!written)
-		return -ENOMEM;
-	for (uint64_t n = 0; n < run->n_submitted && n < run->n_ranges; n++)
-		written[range_of(run, n)] = true;
-	for (uint64_t at = 0; r == 0 && at < LEASE_BYTES; at += COPY_BYTES) {
-		memset(bed->buffer, 0, COPY_BYTES);
-		r = move(bed, FP_IO_READ, at, bed->buffer);
-		if (r == 0 && !piece_right(bed, run, written, at))
+	for (uint64_t n = run->n_submitted; r == 0 && n > 0 && run->n_submitted - n < CHECKED; n--) {
+		memset(buf, 0, run->request_bytes);
+		r = request_alone(bed, run, FP_IO_READ, n - 1);
+		if (r == 0 && !words_right(bed, buf, run->request_bytes, 0, bed->generation))
 			r = -EBADMSG;
 	}
 	return r;
@@ -376,7 +362,7 @@ int fp_linkbed_run(struct fp_linkbed *bed, const struct fp_linkbed_cell *cell,
 
 static int open_buffer(struct fp_linkbed *bed)
 {
-	bed->buffer_bytes = COPY_BYTES + bed->options.buffer_bytes;
+	bed->buffer_bytes = FP_MAX(bed->options.buffer_bytes, FP_SEG_MAX_BYTES);
 	bed->buffer = mmap(NULL, bed->buffer_bytes, PROT_READ | PROT_WRITE,
 	                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
 	return bed->buffer == MAP_FAILED ? -ENOMEM : 0;

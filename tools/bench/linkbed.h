@@ -57,8 +57,8 @@ size_t fp_linkbed_request_bytes(const struct fp_linkbed_cell *cell);
 
 /*
  * Runs a cell, then checks what it moved, outside of what is timed: each byte of every READ at
- * depth 1 and of each buffer's last READ at other depths; each byte that was written, read back. 0
- * and *ret_result; -EBADMSG: wrong bytes; else what broke the link.
+ * depth 1 and of each buffer's last READ at other depths; the last 256 WRITEs, read back. 0 and
+ * *ret_result; -EBADMSG: wrong bytes; else what broke the link.
  */
 int fp_linkbed_run(struct fp_linkbed *bed, const struct fp_linkbed_cell *cell,
                    struct fp_linkbed_result *ret_result);

@@ -1,0 +1,170 @@
+/*
+ * A bed for a bench. Room: tools.
+ */
+#include "bed.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "cleanup.h"
+#include "clock.h"
+#include "floor.h"
+#include "pattern.h"
+
+#define PUSH_ATTEMPTS 20
+
+struct fp_bed {
+	struct fp_floor *floor; /* exactly one of these two is there */
+	struct far_memory *far;
+	void *base;
+	uint64_t seed;
+	size_t n_pages, bytes;
+};
+
+static void free_bed(struct fp_bed **bed)
+{
+	fp_bed_close(*bed);
+}
+
+static int open_floor(struct fp_bed *bed, const struct fp_bed_options *options, char *error, size_t error_len)
+{
+	int r = fp_floor_open(bed->bytes, options->cpu, options->is_inline, &bed->floor);
+
+	if (r == -EPERM)
+		snprintf(error, error_len,
+		         "userfaultfd is not permitted to this user: it takes access to /dev/userfaultfd, "
+		         "`sysctl vm.unprivileged_userfaultfd=1` or CAP_SYS_PTRACE");
+	else if (r < 0)
+		snprintf(error, error_len, "userfaultfd is not to be had: %s", strerror(-r));
+	if (r < 0)
+		return r;
+	bed->base = fp_floor_memory(bed->floor);
+	fp_pattern_fill(fp_floor_source(bed->floor), bed->n_pages, bed->seed);
+	return 0;
+}
+
+static int open_far(struct fp_bed *bed, const struct fp_bed_options *options, char *error, size_t error_len)
+{
+	const char *nodes[] = {options->url, NULL};
+	const struct far_options far = {
+	    .size = sizeof(far),
+	    .local_bytes = options->local_bytes,
+	    .nodes = nodes,
+	    .secret = options->secret,
+	    .readahead_pages = options->readahead_pages,
+	    .fault_mode = options->is_inline ? FAR_FAULT_INLINE : FAR_FAULT_THREAD,
+	};
+	int r = far_open(&far, error, error_len, &bed->far);
+
+	if (r < 0)
+		return r;
+	r = far_map(bed->far, bed->bytes, &bed->base);
+	if (r < 0)
+		snprintf(error, error_len, "mapping %zu bytes: %s", bed->bytes, strerror(-r));
+	else
+		fp_pattern_fill(bed->base, bed->n_pages, bed->seed);
+	return r;
+}
+
+int fp_bed_open(const struct fp_bed_options *options, char *error, size_t error_len, struct fp_bed **ret_bed)
+{
+	FP_CLEANUP(free_bed) struct fp_bed *bed = calloc(1, sizeof(*bed));
+	int r;
+
+	snprintf(error, error_len, "no memory");
+	if (!bed)
+		return -ENOMEM;
+	bed->seed = options->seed;
+	bed->n_pages = options->n_pages;
+	bed->bytes = bed->n_pages * FP_PATTERN_PAGE_BYTES;
+	r = (options->url ? open_far : open_floor)(bed, options, error, error_len);
+	if (r == 0)
+		*ret_bed = fp_take_ptr(bed);
+	return r;
+}
+
+volatile uint64_t *fp_bed_word(const struct fp_bed *bed, size_t page)
+{
+	return (void *)((char *)bed->base + page * FP_PATTERN_PAGE_BYTES);
+}
+
+/* How many pages are in local memory: asked of the kernel, not of the product that is measured. */
+static size_t resident_pages(const struct fp_bed *bed)
+{
+	fp_autofree unsigned char *in_core = malloc(bed->n_pages);
+	size_t resident = 0;
+
+	if (!in_core || mincore(bed->base, bed->bytes, in_core) < 0)
+		return bed->n_pages;
+	for (size_t i = 0; i < bed->n_pages; i++)
+		resident += in_core[i] & 1;
+	return resident;
+}
+
+int fp_bed_send_away(struct fp_bed *bed)
+{
+	if (bed->floor)
+		return fp_floor_reset(bed->floor);
+	for (unsigned i = 0; i < PUSH_ATTEMPTS; i++) {
+		int r = far_advise(bed->far, bed->base, bed->bytes, FAR_ADVICE_COLD);
+
+		if (r < 0)
+			return r;
+		if (resident_pages(bed) == 0)
+			return 0;
+	}
+	return -EBUSY;
+}
+
+size_t fp_bed_read(struct fp_bed *bed, const uint32_t *order, unsigned generation, uint64_t least_ns,
+                   struct fp_hist *h)
+{
+	size_t wrong = 0;
+
+	if (bed->floor && fp_floor_enter(bed->floor) < 0)
+		return bed->n_pages;
+	for (size_t i = 0; i < bed->n_pages; i++) {
+		const volatile uint64_t *word = fp_bed_word(bed, order[i]);
+		uint64_t start_ns = fp_clock_ns(), value = *word, took_ns = fp_clock_ns() - start_ns;
+
+		if (took_ns >= least_ns)
+			fp_hist_record(h, took_ns);
+		wrong += value != fp_pattern_word(bed->seed, order[i], 0, generation);
+	}
+	if (bed->floor)
+		fp_floor_leave(bed->floor);
+	return wrong;
+}
+
+bool fp_bed_verify(const struct fp_bed *bed, unsigned generation, size_t *ret_bad)
+{
+	return fp_pattern_verify(bed->base, bed->n_pages, bed->seed, generation, ret_bad);
+}
+
+struct far_stats fp_bed_stats(const struct fp_bed *bed, uint64_t fetched_bytes)
+{
+	const struct timespec pause = {.tv_nsec = FP_NSEC_PER_MSEC};
+	struct far_stats before, now = {.size = sizeof(now)};
+
+	for (unsigned ms = 0; bed->far && ms < 1000; ms++) {
+		before = now;
+		far_get_stats(bed->far, &now);
+		if (memcmp(&before, &now, sizeof(now)) == 0 && now.fetched_bytes >= fetched_bytes)
+			break;
+		nanosleep(&pause, NULL);
+	}
+	return now;
+}
+
+void fp_bed_close(struct fp_bed *bed)
+{
+	if (!bed)
+		return;
+	fp_floor_close(bed->floor);
+	far_close(bed->far);
+	free(bed);
+}

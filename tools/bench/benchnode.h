@@ -1,0 +1,33 @@
+/*
+ * The memory nodes of a bench: private ones, started when they are first needed, or those that the
+ * user named. Room: tools.
+ */
+#ifndef FP_BENCHNODE_H
+#define FP_BENCHNODE_H
+
+#include <limits.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "privnode.h"
+
+/* The owner sets label and pool_bytes, and zero elsewhere. */
+struct fp_benchnode {
+	const char *label;       /* of the bench, for messages */
+	uint64_t pool_bytes;     /* of each private node */
+	char dir[PATH_MAX - 16]; /* for sockets */
+	int dir_lock_fd;
+	bool has_dir;
+	struct fp_privnode *own[2]; /* by enum fp_privnode_kind; NULL: not started */
+};
+
+/*
+ * Where way leads: "shm" and "tcp" to a private node, anything else is a URL itself. NULL after a
+ * message. Valid until fp_benchnode_close. *ret_is_own: it is private.
+ */
+const char *fp_benchnode_url(struct fp_benchnode *nodes, const char *way, bool *ret_is_own);
+
+/* Stops what was started. */
+void fp_benchnode_close(struct fp_benchnode *nodes);
+
+#endif

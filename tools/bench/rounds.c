@@ -1,0 +1,282 @@
+/*
+ * What the benches of faults share. Room: tools.
+ */
+#include "rounds.h"
+
+#include <errno.h>
+#include <math.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/utsname.h>
+#include <time.h>
+
+#include "cleanup.h"
+#include "clock.h"
+#include "log.h"
+#include "pattern.h"
+#include "secret.h"
+
+#define MIN_BYTES   (64u << 10)
+#define MAX_BYTES   (1ull << 40)
+#define FLOOR_PAGES (size_t)((64u << 20) / FP_PATTERN_PAGE_BYTES) /* the floor has no more */
+#define INLINE      1
+#define BOTH        2
+
+static const char *const mode_names[] = {"thread", "inline", "both", NULL};
+
+/* ---- options ---- */
+
+static void add_way(const struct fp_tool *tool, const struct fp_option *option, const char *way, void *target)
+{
+	struct fp_rounds *rounds = target;
+
+	if (rounds->n_ways == FP_ROUNDS_WAYS)
+		fp_tool_wrong(tool, "at most %d transports and nodes", FP_ROUNDS_WAYS);
+	rounds->ways[rounds->n_ways++] = way;
+}
+
+static void add_transports(const struct fp_tool *tool, const struct fp_option *option, const char *list,
+                           void *target)
+{
+	static const char *const known[] = {"shm", "tcp"};
+	struct fp_rounds *rounds = target;
+	fp_autofree char *copy = strdup(list);
+	char *rest = copy;
+
+	rounds->lists = true;
+	for (char *name = strsep(&rest, ","); name; name = strsep(&rest, ",")) {
+		size_t i = 0;
+
+		while (i < FP_ARRAY_LEN(known) && strcmp(name, known[i]) != 0)
+			i++;
+		if (i < FP_ARRAY_LEN(known))
+			add_way(tool, option, known[i], target);
+		else if (strcmp(name, "floor") == 0)
+			rounds->floor = true;
+		else
+			fp_tool_wrong(tool, "--transport %s: allowed are floor, shm, tcp", name);
+	}
+}
+
+static void read_pages(const struct fp_tool *tool, const struct fp_option *option, const char *text,
+                       void *target)
+{
+	fp_option_number(tool, option, text, target);
+	*(uint64_t *)target *= FP_PATTERN_PAGE_BYTES;
+}
+
+static void read_cpu(const struct fp_tool *tool, const struct fp_option *option, const char *text,
+                     void *target)
+{
+	uint64_t *cpu = target;
+	cpu_set_t set;
+
+	fp_option_number(tool, option, text, cpu);
+	if (sched_getaffinity(0, sizeof(set), &set) < 0 || !CPU_ISSET((int)*cpu, &set))
+		fp_tool_wrong(tool, "--cpu %s: there is no such CPU, or this process may not run there",
+		              text);
+}
+
+const struct fp_option fp_rounds_options[] = {
+    {"transport", "LIST", "of floor, shm, tcp (the latter two over a node started for it); default: all",
+     .read = add_transports},
+    {"fault-mode", "MODE", "thread, inline or both; default of fault: both, of touch: thread",
+     .read = fp_option_word, .at = offsetof(struct fp_rounds, modes), .words = mode_names},
+    {"node", "URL", "over this node; without --transport, beside the floor alone", .read = add_way},
+    {"secret-file", "FILE", "the shared secret of the nodes named", .read = fp_option_secret,
+     .at = offsetof(struct fp_rounds, secret)},
+    {"size", "SIZE", "how much is mapped and touched; default of fault: 64M, of touch: 256M",
+     .read = fp_option_size, .at = offsetof(struct fp_rounds, map_bytes), MIN_BYTES, MAX_BYTES},
+    {"pages", "N", "the same in pages of 4 KiB", .read = read_pages,
+     .at = offsetof(struct fp_rounds, map_bytes), MIN_BYTES / FP_PATTERN_PAGE_BYTES,
+     MAX_BYTES / FP_PATTERN_PAGE_BYTES},
+    {"local", "SIZE",
+     "how much of it may be local; default of fault: enough for all of it, so that eviction takes no part; "
+     "of "
+     "touch: a quarter",
+     .read = fp_option_size, .at = offsetof(struct fp_rounds, local_bytes), MIN_BYTES, MAX_BYTES},
+    {"rounds", "N", "default of fault: 5, of touch: 3", .read = fp_option_number,
+     .at = offsetof(struct fp_rounds, rounds), 1, FP_ROUNDS_MAX},
+    {"cpu", "N", "where the touching thread runs; default: where it starts", .read = read_cpu,
+     .at = offsetof(struct fp_rounds, cpu), 0, CPU_SETSIZE - 1},
+    {"seed", "N", "of contents and order; default: the clock", .read = fp_option_number,
+     .at = offsetof(struct fp_rounds, seed), 0, INT64_MAX},
+    {"json", NULL, "one object, times in µs", .read = fp_option_switch,
+     .at = offsetof(struct fp_rounds, json)},
+    {.name = NULL},
+};
+
+static void parse(struct fp_rounds *rounds, const struct fp_rounds_bench *bench, int argc, char **argv)
+{
+	rounds->cpu = (uint64_t)sched_getcpu();
+	rounds->seed = fp_clock_ns();
+	rounds->modes = bench->modes;
+	rounds->rounds = bench->rounds;
+	rounds->map_bytes = bench->map_bytes;
+	fp_option_parse(bench->tool, argc, argv, rounds);
+	if (!rounds->lists)
+		add_transports(bench->tool, NULL, rounds->n_ways ? "floor" : "floor,shm,tcp", rounds);
+	if (!rounds->local_bytes)
+		rounds->local_bytes =
+		    FP_MAX(rounds->map_bytes / 100 * bench->local_percent & ~4095ull, MIN_BYTES);
+}
+
+/* ---- contenders ---- */
+
+const char *fp_rounds_mode(const struct fp_contender *contender)
+{
+	return mode_names[contender->is_inline];
+}
+
+const struct fp_contender *fp_rounds_floor(const struct fp_rounds *rounds,
+                                           const struct fp_contender *contender)
+{
+	for (unsigned i = 0; rounds->floor && i < rounds->n; i++)
+		if (rounds->contender[i].is_inline == contender->is_inline)
+			return &rounds->contender[i]; /* the first of its mode */
+	return NULL;
+}
+
+/* way: NULL for the floor. */
+static int open_contender(struct fp_rounds *rounds, const struct fp_rounds_bench *bench, const char *way,
+                          bool is_inline)
+{
+	struct fp_contender *c = &rounds->contender[rounds->n++];
+	size_t n_pages = rounds->map_bytes / FP_PATTERN_PAGE_BYTES;
+	struct fp_bed_options bed = {
+	    .is_inline = is_inline,
+	    .cpu = (int)rounds->cpu,
+	    .seed = rounds->seed,
+	    .local_bytes = rounds->local_bytes,
+	    .readahead_pages = bench->readahead_pages,
+	};
+	bool is_own = false;
+	char error[768];
+	int r;
+
+	c->name = way ?: "floor";
+	c->is_inline = is_inline;
+	bed.n_pages = c->n_pages = way ? n_pages : FP_MIN(n_pages, FLOOR_PAGES);
+	for (unsigned m = 0; m < FP_ROUNDS_METRICS; m++)
+		for (unsigned round = 0; round < FP_ROUNDS_MAX; round++)
+			c->values[m][round] = NAN;
+	if (way && !(bed.url = fp_benchnode_url(&rounds->nodes, way, &is_own)))
+		return -EHOSTUNREACH;
+	bed.secret = is_own ? NULL : rounds->secret;
+	r = fp_bed_open(&bed, error, sizeof(error), &c->bed);
+	if (r < 0)
+		fp_log(FP_LOG_ERROR, bench->tool->label, "%s: %s", c->name, error);
+	return r;
+}
+
+/* The floor of a mode is the first of it, since the others are compared with it. */
+static int open_all(struct fp_rounds *rounds, const struct fp_rounds_bench *bench)
+{
+	int r = 0;
+
+	rounds->nodes.pool_bytes = 3 * rounds->map_bytes + (256u << 20); /* for both modes */
+	rounds->order = calloc(rounds->map_bytes / FP_PATTERN_PAGE_BYTES, sizeof(*rounds->order));
+	if (!rounds->order)
+		return -ENOMEM;
+	for (unsigned mode = 0; r == 0 && mode < BOTH; mode++) {
+		if (rounds->modes != mode && rounds->modes != BOTH)
+			continue;
+		if (rounds->floor)
+			r = open_contender(rounds, bench, NULL, mode == INLINE);
+		for (unsigned i = 0; r == 0 && i < rounds->n_ways; i++)
+			r = open_contender(rounds, bench, rounds->ways[i], mode == INLINE);
+	}
+	return r;
+}
+
+/* Keeps this thread, and those that it starts from now on, on one CPU. An agent holds the thread
+ * that filled its memory, until it has been quiet for a while: a pin that was made before would
+ * look like the agent's own, and be undone. */
+static int pin(const struct fp_rounds *rounds, const struct fp_tool *tool)
+{
+	const struct timespec quiet = {.tv_nsec = 300 * (long)FP_NSEC_PER_MSEC};
+	cpu_set_t set;
+	int r;
+
+	nanosleep(&quiet, NULL);
+	CPU_ZERO(&set);
+	CPU_SET((int)rounds->cpu, &set);
+	r = sched_setaffinity(0, sizeof(set), &set) < 0 ? -errno : 0;
+	if (r < 0)
+		fp_log(FP_LOG_ERROR, tool->label, "CPU %d: %s", (int)rounds->cpu, strerror(-r));
+	return r;
+}
+
+/* ---- what came out ---- */
+
+static int by_value(const void *a, const void *b)
+{
+	const double *x = a, *y = b;
+
+	return (*x > *y) - (*x < *y);
+}
+
+/* Sorts the values. */
+static json_t *spread_of(double *values, size_t n)
+{
+	if (isnan(values[0]))
+		return json_null();
+	qsort(values, n, sizeof(*values), by_value);
+	return json_pack("{s:f, s:f, s:f}", "median", (values[(n - 1) / 2] + values[n / 2]) / 2, "min",
+	                 values[0], "max", values[n - 1]);
+}
+
+static json_t *document_of(struct fp_rounds *rounds, const struct fp_rounds_bench *bench)
+{
+	json_t *document, *list = json_array();
+	struct utsname system;
+
+	for (unsigned i = 0; i < rounds->n; i++) {
+		struct fp_contender *c = &rounds->contender[i];
+		json_t *row = json_pack("{s:o, s:s}", "over", fp_tool_json_string(c->name), "fault_mode",
+		                        fp_rounds_mode(c));
+
+		for (unsigned m = 0; bench->metrics[m]; m++)
+			json_object_set_new(row, bench->metrics[m], spread_of(c->values[m], rounds->rounds));
+		json_array_append_new(list, row);
+	}
+	uname(&system);
+	document = json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:o}", "kernel", system.release, "cpu",
+	                     (json_int_t)rounds->cpu, "seed", (json_int_t)rounds->seed, "rounds",
+	                     (json_int_t)rounds->rounds, "map_bytes", (json_int_t)rounds->map_bytes,
+	                     "local_bytes", (json_int_t)rounds->local_bytes, "contenders", list);
+	if (bench->add)
+		bench->add(rounds, document);
+	return document;
+}
+
+static int run(struct fp_rounds *rounds, const struct fp_rounds_bench *bench)
+{
+	int r = open_all(rounds, bench);
+
+	if (r == 0) /* after the agents' threads are there, which must not inherit it */
+		r = pin(rounds, bench->tool);
+	for (unsigned round = 0; r == 0 && round < rounds->rounds; round++)
+		for (unsigned i = 0; r == 0 && i < rounds->n; i++)
+			r = bench->measure(rounds, &rounds->contender[i], round);
+	return r < 0 ? 1 : fp_tool_show(bench->tool, document_of(rounds, bench), rounds->json);
+}
+
+int fp_rounds_main(const struct fp_rounds_bench *bench, int argc, char **argv)
+{
+	fp_autofree struct fp_rounds *rounds = calloc(1, sizeof(*rounds));
+	int status;
+
+	if (!rounds)
+		return 1;
+	parse(rounds, bench, argc, argv);
+	rounds->nodes.label = bench->tool->label;
+	status = run(rounds, bench);
+	while (rounds->n > 0)
+		fp_bed_close(rounds->contender[--rounds->n].bed);
+	fp_benchnode_close(&rounds->nodes);
+	free(rounds->order);
+	fp_secret_free(rounds->secret);
+	return status;
+}

@@ -1,0 +1,66 @@
+/*
+ * What the benches of faults share: their options, contenders that take turns round by round, and
+ * the medians that come out. Room: tools.
+ */
+#ifndef FP_ROUNDS_H
+#define FP_ROUNDS_H
+
+#include "bed.h"
+#include "benchnode.h"
+#include "tool.h"
+
+#define FP_ROUNDS_MAX     100
+#define FP_ROUNDS_WAYS    8
+#define FP_ROUNDS_BEDS    (2 * (FP_ROUNDS_WAYS + 1))
+#define FP_ROUNDS_METRICS 6
+
+struct fp_contender {
+	const char *name; /* "floor", or a way to a node */
+	bool is_inline;
+	struct fp_bed *bed;
+	size_t n_pages;
+	double values[FP_ROUNDS_METRICS][FP_ROUNDS_MAX]; /* NAN: not measured of this one */
+};
+
+struct fp_rounds {
+	bool json, lists, floor; /* lists: --transport was given; floor: takes part */
+	unsigned modes;          /* thread, inline, both */
+	uint64_t cpu, seed, rounds, map_bytes, local_bytes;
+	char *secret; /* of the nodes that were named; NULL: none */
+	const char *ways[FP_ROUNDS_WAYS];
+	unsigned n_ways, n;
+	struct fp_contender contender[FP_ROUNDS_BEDS];
+	uint32_t *order; /* of touches, as the bench likes */
+	struct fp_benchnode nodes;
+};
+
+/* One bench of this kind. */
+struct fp_rounds_bench {
+	const struct fp_tool *tool;
+	const char *metrics[FP_ROUNDS_METRICS + 1]; /* names in JSON; NULL ends them */
+	unsigned modes;                             /* defaults */
+	unsigned rounds;
+	uint64_t map_bytes;
+	unsigned local_percent; /* of map_bytes */
+	uint32_t readahead_pages;
+	/* Measures one contender in one round: fills in its values. 0, or a negative errno after a
+	 * message. */
+	int (*measure)(struct fp_rounds *rounds, struct fp_contender *contender, unsigned round);
+	/* Adds to the document what else was found; NULL: nothing. */
+	void (*add)(const struct fp_rounds *rounds, json_t *document);
+};
+
+/* The rows of --help, for all of them. */
+extern const struct fp_option fp_rounds_options[];
+
+/* All of a bench. Returns the exit status. */
+int fp_rounds_main(const struct fp_rounds_bench *bench, int argc, char **argv);
+
+/* What measure compares contender with, measured before it in each round; NULL: no floor takes
+ * part. */
+const struct fp_contender *fp_rounds_floor(const struct fp_rounds *rounds,
+                                           const struct fp_contender *contender);
+
+const char *fp_rounds_mode(const struct fp_contender *contender);
+
+#endif

@@ -1,0 +1,48 @@
+/*
+ * The options of a subcommand: a row each, which says what --help tells, how its value is read and
+ * where it goes. Room: tools.
+ */
+#ifndef FP_OPTION_H
+#define FP_OPTION_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+struct fp_tool;
+struct fp_option;
+
+/* Reads text, the value of an option, into target. Ends the process by fp_tool_wrong if it
+ * can't. */
+typedef void fp_option_read(const struct fp_tool *tool, const struct fp_option *option, const char *text,
+                            void *target);
+
+struct fp_option {
+	const char *name;  /* without dashes; NULL ends a table */
+	const char *value; /* as --help calls it; NULL: a switch */
+	const char *help;
+	fp_option_read *read;
+	size_t at;                /* where in the tool's structure the value is */
+	uint64_t min, max;        /* of numbers, sizes and times */
+	const char *const *words; /* of fp_option_word; NULL ends them */
+};
+
+fp_option_read fp_option_switch; /* bool */
+fp_option_read fp_option_text;   /* const char *: that of the command line */
+fp_option_read fp_option_number; /* uint64_t */
+fp_option_read fp_option_size;   /* uint64_t, bytes, rounded down to whole pages */
+fp_option_read fp_option_time;   /* uint64_t, ns */
+fp_option_read fp_option_word;   /* unsigned: the place in words */
+fp_option_read fp_option_secret; /* char *: what is in the file; to be released with fp_secret_free */
+
+/*
+ * Reads the options of tool into target, where each row says. Returns the place in argv of the
+ * first argument that is no option. Ends the process after --help, and after a message if an option
+ * is wrong.
+ */
+int fp_option_parse(const struct fp_tool *tool, int argc, char **argv, void *target);
+
+/* A line or more for each row. */
+void fp_option_print_help(const struct fp_option *options, FILE *out);
+
+#endif
