@@ -300,13 +300,10 @@ uint64_t fp_adoption_step(struct fp_store *store, struct fp_node *node)
 
 void fp_lease_unmap(struct fp_slots *slots)
 {
-	size_t len = (size_t)slots->n_pages * FP_PAGE_SIZE;
-
 	if (!slots->base)
 		return;
-	munmap(slots->base, len);
+	munmap(slots->base, (size_t)slots->n_pages * FP_PAGE_SIZE);
 	slots->base = NULL;
-	atomic_fetch_sub(&fp_transport_mapped_bytes, len);
 }
 
 /* What can't be said to the node it learns when the session ends. */

@@ -16,8 +16,6 @@
 
 #include "control.h"
 
-_Atomic uint64_t fp_transport_mapped_bytes;
-
 struct shm_link {
 	struct fp_link base;
 	const struct fp_session *session;
@@ -44,14 +42,12 @@ static int map_lease(struct fp_lease *lease, const struct fp_wire_leased *leased
 	if (base == MAP_FAILED)
 		return -errno;
 	lease->base = base;
-	atomic_fetch_add(&fp_transport_mapped_bytes, lease->size_bytes);
 	return 0;
 }
 
 static void unmap_lease(struct fp_lease *lease)
 {
 	munmap(lease->base, lease->size_bytes);
-	atomic_fetch_sub(&fp_transport_mapped_bytes, lease->size_bytes);
 }
 
 static const struct fp_control_ops shm_control = {

@@ -185,9 +185,6 @@ void fp_link_io_done(struct fp_link *link, struct fp_io *io, int status);
 /* For transports: hands out up to max of those. Returns their number. */
 int fp_link_take_done(struct fp_link *link, struct fp_io **ret_done, unsigned max);
 
-/* Bytes of leases that are mapped in this process: address space that is none of the program's. */
-extern _Atomic uint64_t fp_transport_mapped_bytes;
-
 extern const struct fp_transport fp_transport_shm, fp_transport_tcp, fp_transport_rdma, fp_transport_rdma_tcp;
 
 /*

@@ -28,7 +28,6 @@
 #include "local_stack.h"
 #include "far_pieces.h"
 #include "local_rules.h"
-#include "rlimits.h"
 #include "space.h"
 
 #define ARENAS_MAX 64
@@ -37,8 +36,7 @@
 #define UNMAP_MIN_BYTES (4u << 20)
 
 /* jemalloc takes ever larger extents: this bounds what it has in store. */
-#define GROW_LIMIT_BYTES     (16u << 20)
-#define GROW_LIMIT_LOW_BYTES (2u << 20) /* where what is in store counts against a limit */
+#define GROW_LIMIT_BYTES (16u << 20)
 
 static struct {
 	struct fp_space *space;
@@ -64,7 +62,7 @@ static void *extent_alloc(extent_hooks_t *hooks, void *new_addr, size_t size, si
 	int saved = errno;
 	uint64_t mask;
 
-	if (new_addr || fp_limits_refuse(size, PROT_READ | PROT_WRITE, MAP_PRIVATE))
+	if (new_addr)
 		return NULL;
 	mask = fp_local_enter_masked();
 	if ((int)FP_ON_LOCAL_STACK(fp_space_map, heap.space, size, alignment, PROT_READ | PROT_WRITE,
@@ -135,8 +133,7 @@ struct arena_config {
 static int make_arena(unsigned *ret_arena)
 {
 	struct arena_config config = {.extent_hooks = &far_hooks, .metadata_use_hooks = false};
-	size_t limit = fp_limits_are_low() ? GROW_LIMIT_LOW_BYTES : GROW_LIMIT_BYTES;
-	size_t len = sizeof(*ret_arena);
+	size_t limit = GROW_LIMIT_BYTES, len = sizeof(*ret_arena);
 	char name[64];
 	int r = mallctl("experimental.arenas_create_ext", ret_arena, &len, &config, sizeof(config));
 

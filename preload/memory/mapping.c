@@ -15,7 +15,6 @@
 #include "local_rules.h"
 #include "mapping.h"
 #include "far_pieces.h"
-#include "rlimits.h"
 
 #ifndef MAP_32BIT
 #define MAP_32BIT 0 /* x86-64 alone has it */
@@ -186,9 +185,6 @@ void *fp_mmap(void *addr, size_t len, int prot, int flags, int fd, long offset, 
 	bool is_far;
 	void *p;
 
-	/* what is mapped over something else adds less, or nothing */
-	if (!(flags & MAP_FIXED) && fp_limits_refuse(len, prot, flags))
-		return map_failed(-ENOMEM);
 	if (!space || fp_heap_is_allocator(caller))
 		return raw_mmap(addr, len, prot, flags, fd, offset);
 	if ((flags & (MAP_FIXED | MAP_FIXED_NOREPLACE)) && fp_space_overlaps(space, addr, len))

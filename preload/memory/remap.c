@@ -9,7 +9,6 @@
 #include "local_stack.h"
 #include "far_pieces.h"
 #include "mapping.h"
-#include "rlimits.h"
 
 #ifndef MREMAP_DONTUNMAP
 #define MREMAP_DONTUNMAP 4
@@ -57,9 +56,6 @@ void *fp_mremap(void *addr, size_t old_len, size_t new_len, int flags, void *new
 	bool is_known = !(flags & ~(MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP));
 	struct fp_space *space = fp_touched(addr, FP_MAX(old_len, 1u));
 
-	if (new_len > old_len &&
-	    fp_limits_refuse(new_len - old_len, PROT_WRITE, space ? MAP_PRIVATE : MAP_SHARED))
-		return failed(-ENOMEM);
 	if (!space && (flags & MREMAP_FIXED))
 		space = fp_touched(new_addr, new_len);
 	if (!space || !is_known)

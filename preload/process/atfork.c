@@ -72,7 +72,6 @@ static void parent(void)
 static void start_child(struct fp_agent *agent)
 {
 	fp_fd_forked(); /* it opens a file */
-	fp_limits_begin();
 	fp_agent_fork_child(agent);
 	fp_limits_open();
 }

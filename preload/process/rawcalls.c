@@ -93,8 +93,6 @@ __attribute__((used)) long fp_rawcall(long number, long a, long b, long c, long 
 	case SYS_sigaltstack:
 		return sigaltstack((const stack_t *)a, (stack_t *)b);
 #if defined(__x86_64__)
-	case SYS_getrlimit:
-		return getrlimit((__rlimit_resource_t)a, (struct rlimit *)b);
 	case SYS_setrlimit:
 		return setrlimit((__rlimit_resource_t)a, (const struct rlimit *)b);
 	case SYS_prlimit64:

@@ -230,16 +230,16 @@ enum { KIND_KERNEL, KIND_OURS, KIND_CHILD };
 #define N_KINDS 463 /* the code below has it as well */
 
 __attribute__((used)) static const uint8_t kinds[N_KINDS] = {
-    [SYS_mmap] = KIND_OURS,          [SYS_mprotect] = KIND_OURS,        [SYS_munmap] = KIND_OURS,
-    [SYS_rt_sigaction] = KIND_OURS,  [SYS_set_robust_list] = KIND_OURS, [SYS_mremap] = KIND_OURS,
-    [SYS_mincore] = KIND_OURS,       [SYS_madvise] = KIND_OURS,         [SYS_shmat] = KIND_OURS,
-    [SYS_clone] = KIND_CHILD,        [SYS_fork] = KIND_CHILD,           [SYS_vfork] = KIND_CHILD,
-    [SYS_getrlimit] = KIND_OURS,     [SYS_sigaltstack] = KIND_OURS,     [SYS_mlock] = KIND_OURS,
-    [SYS_munlock] = KIND_OURS,       [SYS_mlockall] = KIND_OURS,        [SYS_munlockall] = KIND_OURS,
-    [SYS_prctl] = KIND_OURS,         [SYS_setrlimit] = KIND_OURS,       [SYS_unshare] = KIND_OURS,
-    [SYS_prlimit64] = KIND_OURS,     [SYS_setns] = KIND_OURS,           [SYS_mlock2] = KIND_OURS,
-    [SYS_pkey_mprotect] = KIND_OURS, [SYS_clone3] = KIND_CHILD,         [SYS_process_madvise] = KIND_OURS,
-    [FP_SYS_MSEAL] = KIND_OURS,      [SYS_io_uring_setup] = KIND_OURS,  [SYS_set_tid_address] = KIND_OURS,
+    [SYS_mmap] = KIND_OURS,           [SYS_mprotect] = KIND_OURS,        [SYS_munmap] = KIND_OURS,
+    [SYS_rt_sigaction] = KIND_OURS,   [SYS_set_robust_list] = KIND_OURS, [SYS_mremap] = KIND_OURS,
+    [SYS_mincore] = KIND_OURS,        [SYS_madvise] = KIND_OURS,         [SYS_shmat] = KIND_OURS,
+    [SYS_clone] = KIND_CHILD,         [SYS_fork] = KIND_CHILD,           [SYS_vfork] = KIND_CHILD,
+    [SYS_sigaltstack] = KIND_OURS,    [SYS_mlock] = KIND_OURS,           [SYS_munlock] = KIND_OURS,
+    [SYS_mlockall] = KIND_OURS,       [SYS_munlockall] = KIND_OURS,      [SYS_prctl] = KIND_OURS,
+    [SYS_setrlimit] = KIND_OURS,      [SYS_unshare] = KIND_OURS,         [SYS_prlimit64] = KIND_OURS,
+    [SYS_setns] = KIND_OURS,          [SYS_mlock2] = KIND_OURS,          [SYS_pkey_mprotect] = KIND_OURS,
+    [SYS_clone3] = KIND_CHILD,        [SYS_process_madvise] = KIND_OURS, [FP_SYS_MSEAL] = KIND_OURS,
+    [SYS_io_uring_setup] = KIND_OURS, [SYS_set_tid_address] = KIND_OURS,
 };
 
 __asm__(".text\n"

@@ -86,7 +86,6 @@ static int start(struct fp_agent_error *error)
 	if (r < 0)
 		return r;
 	fp_log_init("farpage", settings.log_level);
-	fp_limits_begin();
 	keep_inherited();
 	fp_shim_set_min_mapping(settings.min_mapping_bytes);
 	if (settings.n_urls == 0) {

@@ -37,8 +37,8 @@
 #define BIG      (64u << 20)
 #define TOO_BIG  (1024u << 20)
 #define PART     (4u << 20)
-#define SMALL    (384ull << 20)
-#define PIECE    (8u << 20)
+#define SMALL    (1024ull << 20)
+#define PIECE    (1u << 20)
 #define NONSENSE ((void *)8)
 
 static const int kinds[] = {RLIMIT_AS, RLIMIT_DATA};
@@ -211,15 +211,14 @@ static void meet(int kind, bool hard)
 	_exit(hard ? 98 : map(TOO_BIG) == MAP_FAILED);
 }
 
-/* The heap has not much more in store than what is used: of a limit that it is started under, two
- * thirds. */
+/* Half of a limit is the range, and a shm: node takes address space for what it holds. */
 static void fill_heap(int kind, bool hard)
 {
 	unsigned n = 0;
 
 	while (n < SMALL / PIECE && malloc(PIECE))
 		n++;
-	require(n >= SMALL / PIECE * 2 / 3 && n < SMALL / PIECE);
+	require(n >= SMALL / PIECE / 3 && n < SMALL / PIECE);
 }
 
 static void execute_and_fill(int kind, bool hard)
@@ -231,6 +230,44 @@ static void execute_and_fill(int kind, bool hard)
 }
 
 /* ---- the tests ---- */
+
+/* What can't be had is refused, and changes nothing. */
+static void ask_too_much(int kind, bool hard)
+{
+	const rlim_t too_low = kind == RLIMIT_AS ? TIGHT - 4096 : TIGHT / 64 - 4096;
+	struct rlimit limit, before;
+	char *mem = map(TIGHT);
+
+	require(mem != MAP_FAILED && test_is_far(mem));
+	mem[0] = mem[TIGHT - 1] = 1;
+	require(getrlimit(kind, &before) == 0);
+	limit = before;
+	limit.rlim_cur = too_low;
+	require(setrlimit(kind, &limit) < 0 && errno == EPERM);
+	limit.rlim_cur = kind == RLIMIT_AS ? TIGHT : TIGHT / 64; /* as much is mapped */
+	require(prlimit(0, kind, &limit, NULL) < 0 && errno == EPERM);
+	require(getrlimit(kind, &limit) == 0 && memcmp(&limit, &before, sizeof(limit)) == 0);
+	require(mem[0] == 1 && mem[TIGHT - 1] == 1 && map(TOO_BIG) != MAP_FAILED);
+	munmap(mem, TIGHT);
+	use_far();
+}
+
+/* A child of vfork, which is what most start programs by: its limits are its own. */
+static void limit_a_child(int kind, bool hard)
+{
+	const struct rlimit limit = {.rlim_cur = TIGHT / 2, .rlim_max = TIGHT / 2};
+	char *none[] = {NULL}, *argv[] = {(char *)"true", NULL};
+	pid_t pid = vfork();
+
+	if (pid == 0) {
+		if (setrlimit(kind, &limit) == 0)
+			execve("/bin/true", argv, none);
+		_exit(96);
+	}
+	require(status_of(pid) == 0);
+	require(map(TOO_BIG) != MAP_FAILED);
+	use_far();
+}
 
 static void each(void (*act)(int kind, bool hard), bool hard)
 {
@@ -251,6 +288,16 @@ static void hard_limit(void **state)
 static void limit_is_met(void **state)
 {
 	each(meet, false);
+}
+
+static void too_much_is_refused(void **state)
+{
+	each(ask_too_much, false);
+}
+
+static void limit_of_a_child(void **state)
+{
+	each(limit_a_child, false);
 }
 
 static void *lower_by_own_number(void *kind)
@@ -406,6 +453,8 @@ static int tests(void)
 	    cmocka_unit_test(hard_limit),
 	    cmocka_unit_test(limit_by_a_thread),
 	    cmocka_unit_test(limit_is_met),
+	    cmocka_unit_test(too_much_is_refused),
+	    cmocka_unit_test(limit_of_a_child),
 	    cmocka_unit_test(ordinary_user),
 	    cmocka_unit_test(low_at_the_start),
 	    cmocka_unit_test(low_for_an_ordinary_user),

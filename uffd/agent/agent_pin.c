@@ -54,11 +54,16 @@ bool fp_agent_is_blind_to_devices(const struct fp_agent *agent)
 
 /* ---- which pages ---- */
 
+static char *first_addr(const struct fp_far *far)
+{
+	return fp_far_addr(far, FP_MAX(far->first, FP_FAR_OWN_PAGES));
+}
+
 /* The far pages of a range, without the agent's own. False: none. */
 static bool to_pages(const struct fp_far *far, const struct fp_pin_range *range, struct fp_page_range *ret)
 {
-	uintptr_t base = (uintptr_t)fp_far_addr(far, FP_FAR_OWN_PAGES), start = (uintptr_t)range->addr;
-	uintptr_t limit = (uintptr_t)far->base + (far->n_pages << FP_PAGE_SHIFT), end;
+	uintptr_t base = (uintptr_t)first_addr(far), start = (uintptr_t)range->addr;
+	uintptr_t limit = (uintptr_t)fp_far_addr(far, far->last), end;
 
 	if (__builtin_add_overflow(start, range->len_bytes, &end))
 		end = UINTPTR_MAX;
@@ -80,7 +85,7 @@ static uint64_t quarter(const struct fp_far *far)
 /* How many bytes of a range, which is too long, touch no more than n far pages. */
 static size_t fitting_bytes(const struct fp_far *far, const struct fp_pin_range *range, uint64_t n)
 {
-	uintptr_t base = (uintptr_t)fp_far_addr(far, FP_FAR_OWN_PAGES), start = (uintptr_t)range->addr;
+	uintptr_t base = (uintptr_t)first_addr(far), start = (uintptr_t)range->addr;
 	uintptr_t first = FP_MAX(start, base) & ~(uintptr_t)(FP_PAGE_SIZE - 1);
 
 	return n == 0 && start >= base ? 0 : first + (n << FP_PAGE_SHIFT) - start;

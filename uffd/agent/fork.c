@@ -478,7 +478,7 @@ static int adopt_pages(struct fp_agent *agent)
 		r = ease_layout(&agent->space.layout);
 	if (r < 0)
 		return r;
-	n_resident = each_touched(far, FP_FAR_OWN_PAGES, (uint32_t)far->n_pages, adopt_page);
+	n_resident = each_touched(far, FP_MAX(far->first, FP_FAR_OWN_PAGES), far->last, adopt_page);
 	if (n_resident)
 		fp_budget_overdraw(&far->budget, n_resident);
 	return 0;

@@ -23,8 +23,7 @@
 #include "log.h"
 #include "lost.h"
 
-#define RESERVE_BYTES     (4ull << 40)
-#define RESERVE_MIN_BYTES (1ull << 30)
+#define RESERVE_BYTES (4ull << 40)
 /* The lowest 4 GiB are left to MAP_32BIT, to programs that are not position-independent, and to
  * emulators, which take all of them. */
 #define LOW_START            (4ull << 30)
@@ -109,6 +108,8 @@ static void reserve_range(struct fp_far *far, uint64_t bytes)
 static bool reserve_all(struct fp_far *far, uint64_t bytes)
 {
 	far->n_pages = bytes >> FP_PAGE_SHIFT;
+	far->first = 0;
+	far->last = (uint32_t)far->n_pages;
 	reserve_range(far, bytes);
 	far->words = reserve(NULL, far->n_pages * sizeof(*far->words), PROT_READ | PROT_WRITE);
 	far->touched = reserve(NULL, CHUNKS(far->n_pages) / 8, PROT_READ | PROT_WRITE);
@@ -134,6 +135,11 @@ static int found_family(struct fp_far *far)
 
 /* Half of each limit is left to everything else. RLIMIT_DATA counts the tables and the mapped part
  * of the range, so the tables get little of it. */
+uint64_t fp_far_fitting_bytes(int kind, uint64_t limit)
+{
+	return kind == RLIMIT_AS ? limit / 2 : limit > UINT64_MAX / 32 ? UINT64_MAX : limit * 32;
+}
+
 static uint64_t range_bytes(void)
 {
 	struct rlimit space, data;
@@ -141,8 +147,8 @@ static uint64_t range_bytes(void)
 
 	if (getrlimit(RLIMIT_AS, &space) < 0 || getrlimit(RLIMIT_DATA, &data) < 0)
 		return bytes;
-	while (bytes > RESERVE_MIN_BYTES &&
-	       (bytes > space.rlim_cur / 2 || bytes >> FP_PAGE_SHIFT > data.rlim_cur / 128))
+	while (bytes > FP_FAR_MIN_BYTES && (bytes > fp_far_fitting_bytes(RLIMIT_AS, space.rlim_cur) ||
+	                                    bytes > fp_far_fitting_bytes(RLIMIT_DATA, data.rlim_cur)))
 		bytes /= 2;
 	return bytes;
 }
@@ -154,7 +160,7 @@ int fp_far_reserve(struct fp_far *far)
 
 	while (!reserve_all(far, bytes)) {
 		bytes /= 2;
-		if (bytes < RESERVE_MIN_BYTES)
+		if (bytes < FP_FAR_MIN_BYTES)
 			return -ENOMEM;
 	}
 	/* the fault threads write the tables: their used parts stay in memory, the smallest table
@@ -181,6 +187,40 @@ void fp_far_unreserve(struct fp_far *far)
 	far->words = NULL;
 	far->touched = NULL;
 	far->filled_chunks = NULL;
+}
+
+/* The own pages' words are those of the first chunk. */
+static void lock_words(struct fp_far *far)
+{
+	fp_lockedmem_lock(far->words, FP_FAR_OWN_PAGES * sizeof(*far->words), true);
+	fp_lockedmem_lock(&far->words[far->first], (far->last - far->first) * sizeof(*far->words), true);
+}
+
+/* Unregistered first, so that the kernel tells nobody. */
+static void cut(struct fp_far *far, uint32_t start, uint32_t end)
+{
+	size_t len = (size_t)(end - start) << FP_PAGE_SHIFT;
+
+	if (start == end)
+		return;
+	(void)fp_uffd_unregister(&far->uffd, fp_far_addr(far, start), len);
+	munmap(fp_far_addr(far, start), len);
+	for (uint64_t chunk = CHUNKS((uint64_t)start); chunk < CHUNKS((uint64_t)end); chunk++)
+		if (atomic_load(&far->touched[chunk / 64]) >> (chunk & 63) & 1)
+			atomic_fetch_and(&far->touched[chunk / 64], ~(1ull << (chunk & 63)));
+	munmap(&far->words[start], (size_t)(end - start) * sizeof(*far->words));
+}
+
+void fp_far_shrink(struct fp_far *far, uint32_t first, uint32_t last)
+{
+	uint32_t old_first = FP_MAX(far->first, FP_FAR_OWN_PAGES), old_last = far->last;
+
+	far->first = first;
+	far->last = last;
+	fp_lockedmem_forget(far->words, far->n_pages * sizeof(*far->words));
+	cut(far, old_first, first);
+	cut(far, last, old_last);
+	lock_words(far);
 }
 
 bool fp_far_drop(struct fp_far *far, uint32_t page, uint32_t n)

@@ -41,6 +41,7 @@ struct fp_inline;
 struct fp_far {
 	char *base;
 	uint64_t n_pages;
+	_Atomic uint32_t first, last;    /* the program's part: all, until a limit shrinks it */
 	bool low;                        /* the range may begin at 4 GiB */
 	uint32_t origin;                 /* mappings without an address of their own start at this page */
 	_Atomic uint64_t *words;         /* one per page, reserved lazily */
@@ -105,6 +106,16 @@ static inline void fp_count(_Atomic uint64_t *counter, uint64_t n)
  */
 int fp_far_reserve(struct fp_far *far);
 void fp_far_unreserve(struct fp_far *far);
+
+/* How large the range may be under such a limit: RLIMIT_AS or RLIMIT_DATA. */
+uint64_t fp_far_fitting_bytes(int kind, uint64_t limit);
+#define FP_FAR_MIN_BYTES (1ull << 28)
+
+/*
+ * Gives all but [first, last) and the agent's own pages back to the kernel, with its part of the
+ * tables. Whole chunks, in which nothing is mapped. Such a range is never unreserved.
+ */
+void fp_far_shrink(struct fp_far *far, uint32_t first, uint32_t last);
 
 /* Makes n pages leave by madvise(MADV_DONTNEED). False: they stay, and errno is the kernel's. */
 bool fp_far_drop(struct fp_far *far, uint32_t page, uint32_t n);

@@ -43,20 +43,24 @@ void fp_space_unlock(struct fp_space *space)
 
 bool fp_space_owns(const struct fp_space *space, const void *addr)
 {
-	return (uintptr_t)addr - (uintptr_t)space->far->base < space->far->n_pages << FP_PAGE_SHIFT;
+	uintptr_t page = ((uintptr_t)addr - (uintptr_t)space->far->base) >> FP_PAGE_SHIFT;
+
+	return page >= space->far->first && page < space->far->last;
 }
 
 bool fp_space_overlaps(const struct fp_space *space, const void *addr, size_t len)
 {
-	uintptr_t base = (uintptr_t)space->far->base, start = (uintptr_t)addr;
+	uintptr_t start = (uintptr_t)addr;
+	char *first, *last;
 
-	return start < base + (space->far->n_pages << FP_PAGE_SHIFT) && len > 0 && start + len > base;
+	fp_space_range(space, &first, &last);
+	return start < (uintptr_t)last && len > 0 && start + len > (uintptr_t)first;
 }
 
 void fp_space_range(const struct fp_space *space, char **ret_start, char **ret_end)
 {
-	*ret_start = space->far->base;
-	*ret_end = space->far->base + (space->far->n_pages << FP_PAGE_SHIFT);
+	*ret_start = fp_far_addr(space->far, space->far->first);
+	*ret_end = fp_far_addr(space->far, space->far->last);
 }
 
 uint64_t fp_space_mapped_bytes(const struct fp_space *space)
@@ -67,14 +71,14 @@ uint64_t fp_space_mapped_bytes(const struct fp_space *space)
 int fp_space_to_pages(const struct fp_space *space, const void *addr, size_t len, uint32_t *ret_start,
                       uint32_t *ret_end)
 {
-	uint64_t offset = (uintptr_t)addr - (uintptr_t)space->far->base;
+	uint32_t page = fp_far_page(space->far, (uintptr_t)addr);
 
 	if ((uintptr_t)addr % FP_PAGE_SIZE || len % FP_PAGE_SIZE)
 		return -EINVAL;
-	if (!fp_space_owns(space, addr) || len > (space->far->n_pages << FP_PAGE_SHIFT) - offset)
+	if (!fp_space_owns(space, addr) || len >> FP_PAGE_SHIFT > space->far->last - page)
 		return -ENOMEM;
-	*ret_start = (uint32_t)(offset >> FP_PAGE_SHIFT);
-	*ret_end = *ret_start + (uint32_t)(len >> FP_PAGE_SHIFT);
+	*ret_start = page;
+	*ret_end = page + (uint32_t)(len >> FP_PAGE_SHIFT);
 	return 0;
 }
 
@@ -451,5 +455,59 @@ int fp_space_unmap(struct fp_space *space, void *addr, size_t len)
 	r = fp_space_remove(space, start, end, &reserved);
 	fp_space_unlock(space);
 	fp_space_unback(space, reserved);
+	return r;
+}
+
+/* ---- limits ---- */
+
+/* From the first page that is mapped to the last, in whole chunks. */
+static void find_mapped(const struct fp_space *space, uint32_t from, uint32_t *ret_start, uint32_t *ret_end)
+{
+	const uint32_t chunk = 1u << FP_CHUNK_SHIFT, last = space->far->last;
+	const struct fp_piece *p = fp_layout_next(&space->layout, from);
+	uint32_t end = FP_MIN(FP_MAX(space->layout.origin, from), last);
+
+	*ret_start = (p && p->start < last ? FP_MAX(p->start, from) : end) & ~(chunk - 1);
+	for (; p && p->start < last; p = fp_layout_next(&space->layout, p->end))
+		end = p->end;
+	*ret_end = (end + chunk - 1) & ~(chunk - 1);
+}
+
+static int close_off(struct fp_space *space, uint32_t start, uint32_t end)
+{
+	const struct fp_piece piece = {.start = start, .end = end, .flags = FP_PIECE_FOREIGN, .lazy = true};
+
+	return start == end ? 0 : fp_layout_add(&space->layout, piece);
+}
+
+/* To the layout, what lies beyond is the kernel's. */
+static int shrink(struct fp_space *space, uint64_t n)
+{
+	uint32_t from = FP_MAX(space->far->first, FP_FAR_OWN_PAGES), last = space->far->last, start, end;
+	int r;
+
+	if (last - from <= n)
+		return 0;
+	find_mapped(space, from, &start, &end);
+	if (n < FP_FAR_MIN_BYTES >> FP_PAGE_SHIFT || end - start > n)
+		return -EPERM;
+	start = FP_MIN(start, last - (uint32_t)n);
+	end = start + (uint32_t)n;
+	r = close_off(space, from, start);
+	if (r == 0)
+		r = close_off(space, end, last);
+	if (r == 0)
+		fp_far_shrink(space->far, start, end);
+	return r;
+}
+
+int fp_space_fit(struct fp_space *space, int kind, uint64_t limit)
+{
+	uint64_t n = fp_far_fitting_bytes(kind, limit) >> (FP_PAGE_SHIFT + FP_CHUNK_SHIFT) << FP_CHUNK_SHIFT;
+	int r;
+
+	fp_space_lock(space);
+	r = shrink(space, n);
+	fp_space_unlock(space);
 	return r;
 }

@@ -121,6 +121,12 @@ bool fp_space_overlaps(const struct fp_space *space, const void *addr, size_t le
  */
 void fp_space_range(const struct fp_space *space, char **ret_start, char **ret_end);
 
+/*
+ * Shrinks the range to what such a limit (RLIMIT_AS, RLIMIT_DATA) allows, for good, around what is
+ * mapped. -EPERM: it can't, as that is too much, or lies too far apart.
+ */
+int fp_space_fit(struct fp_space *space, int kind, uint64_t limit);
+
 /* Bytes mapped now. */
 uint64_t fp_space_mapped_bytes(const struct fp_space *space);
 
