@@ -1,8 +1,7 @@
 /*
- * The stats page as a file. Room: common. A page is built without a name, where the file system has
- * such files, and under a temporary one elsewhere; it gets its name when it is whole, so that a
- * reader finds either a whole page or none. Its blocks are allocated beforehand, so that counting
- * never meets a full file system.
+ * The stats page as a file. Room: common. A page is built under a temporary name, and gets its own
+ * when it is whole, so that a reader finds either a whole page or none. Its blocks are allocated
+ * beforehand, so that counting never meets a full file system.
  */
 #include "statspage.h"
 
@@ -63,19 +62,35 @@ static int proc_stat_read(pid_t pid, struct proc_stat *ret_stat)
 	return 0;
 }
 
-static void fill_identity(struct fp_statspage *page, const struct proc_stat *self)
+static void fill_identity(struct fp_statspage *page)
 {
+	struct proc_stat self = {.state = '?'};
 	struct timespec now;
 
+	if (proc_stat_read(getpid(), &self) < 0) /* no /proc, or no descriptor */
+		prctl(PR_GET_NAME, self.command);
 	clock_gettime(CLOCK_REALTIME, &now);
 	page->magic = FP_STATSPAGE_MAGIC;
 	page->version = FP_STATSPAGE_VERSION;
 	page->size_bytes = sizeof(*page);
 	page->pid = getpid();
 	page->ppid = getppid();
-	page->start_ticks = self->start_ticks;
+	page->start_ticks = self.start_ticks;
 	page->start_realtime_ns = (uint64_t)now.tv_sec * FP_NSEC_PER_SEC + (uint64_t)now.tv_nsec;
-	memcpy(page->command, self->command, sizeof(page->command));
+	memcpy(page->command, self.command, sizeof(page->command));
+}
+
+static int map(int fd, int flags, struct fp_statspage **ret_page)
+{
+	struct fp_statspage *page =
+	    mmap(NULL, sizeof(*page), PROT_READ | PROT_WRITE, flags | MAP_POPULATE, fd, 0);
+
+	if (page == MAP_FAILED)
+		return -errno;
+	fp_lockedmem_lock(page, sizeof(*page), false);
+	fill_identity(page);
+	*ret_page = page;
+	return 0;
 }
 
 /* Past the limit the kernel would end the process, by SIGXFSZ. */
@@ -93,22 +108,11 @@ static int check_limit(void)
  */
 static int build(int fd, struct fp_statspage **ret_page)
 {
-	struct fp_statspage *page;
-	struct proc_stat self;
-	int r = proc_stat_read(getpid(), &self);
+	int r;
 
 	(void)flock(fd, LOCK_EX | LOCK_NB); /* without locks a page is judged by its process number alone */
-	if (r == 0)
-		r = -posix_fallocate(fd, 0, sizeof(*page));
-	if (r < 0)
-		return r;
-	page = mmap(NULL, sizeof(*page), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
-	if (page == MAP_FAILED)
-		return -errno;
-	fp_lockedmem_lock(page, sizeof(*page), false);
-	fill_identity(page, &self);
-	*ret_page = page;
-	return 0;
+	r = -posix_fallocate(fd, 0, sizeof(**ret_page));
+	return r < 0 ? r : map(fd, MAP_SHARED, ret_page);
 }
 
 static bool is_locked(const char *path)
@@ -131,74 +135,7 @@ static int may_replace(const char *path, bool yields)
 	return yields && is_locked(path) ? -EBUSY : 0;
 }
 
-/* A file in path's folder that has no name. */
-static int open_nameless(const char *path)
-{
-	const char *slash = strrchr(path, '/');
-	char dir[PATH_MAX];
-	int fd;
-
-	snprintf(dir, sizeof(dir), "%.*s", slash ? (int)(slash - path + 1) : 1, slash ? path : ".");
-	fd = open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-	return fd < 0 ? -errno : fd;
-}
-
-static int give_name(int fd, const char *path)
-{
-	char self[32];
-
-	snprintf(self, sizeof(self), "/proc/self/fd/%d", fd);
-	return linkat(AT_FDCWD, self, AT_FDCWD, path, AT_SYMLINK_FOLLOW) < 0 ? -errno : 0;
-}
-
-/* temporary ends in TEMPORARY. A link replaces nothing, so a page that is to be replaced takes two
- * steps. */
-static int replace_by(int fd, char *temporary, const char *path, bool yields)
-{
-	size_t len = strlen(TEMPORARY), at = strlen(temporary) - len;
-	int r = may_replace(path, yields);
-
-	if (r < 0)
-		return r;
-	do {
-		snprintf(temporary + at, len + 1, "%06x",
-		         (unsigned)(fp_clock_ns() * 2654435761u >> 16) & 0xffffff);
-		r = give_name(fd, temporary);
-	} while (r == -EEXIST);
-	if (r == 0 && rename(temporary, path) < 0) {
-		r = -errno;
-		unlink(temporary);
-	}
-	return r;
-}
-
-/* -EOPNOTSUPP: there are no files without a name here, or they can't get one; nothing has been
- * done. */
-static int create_nameless(char *temporary, const char *path, bool yields, struct fp_statspage **ret_page)
-{
-	fp_autoclose int fd = open_nameless(path);
-	struct fp_statspage *page;
-	int r;
-
-	if (fd < 0)
-		return -EOPNOTSUPP;
-	r = build(fd, &page);
-	if (r < 0)
-		return r;
-	r = give_name(fd, path);
-	if (r == -EEXIST)
-		r = replace_by(fd, temporary, path, yields);
-	else if (r < 0)
-		r = -EOPNOTSUPP; /* no /proc */
-	if (r < 0) {
-		fp_statspage_close(page);
-		return r;
-	}
-	*ret_page = page;
-	return 0;
-}
-
-static int create_renamed(char *temporary, const char *path, struct fp_statspage **ret_page)
+static int create_at(char *temporary, const char *path, struct fp_statspage **ret_page)
 {
 	fp_autoclose int fd = mkostemp(temporary, O_CLOEXEC); /* 0600 */
 	struct fp_statspage *page;
@@ -229,31 +166,19 @@ int fp_statspage_create(const char *path, bool yields, struct fp_statspage **ret
 		return r;
 	if (snprintf(temporary, sizeof(temporary), "%s." TEMPORARY, path) >= (int)sizeof(temporary))
 		return -ENAMETOOLONG;
-	r = create_nameless(temporary, path, yields, ret_page);
-	return r == -EOPNOTSUPP ? create_renamed(temporary, path, ret_page) : r;
+	return create_at(temporary, path, ret_page);
 }
 
 int fp_statspage_create_unseen(struct fp_statspage **ret_page)
 {
-	const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE;
-	struct proc_stat self = {.state = '?'};
-	struct fp_statspage *page = mmap(NULL, sizeof(*page), PROT_READ | PROT_WRITE, flags, -1, 0);
-
-	if (page == MAP_FAILED)
-		return -errno;
-	fp_lockedmem_lock(page, sizeof(*page), false);
-	if (proc_stat_read(getpid(), &self) < 0)
-		prctl(PR_GET_NAME, self.command);
-	fill_identity(page, &self);
-	*ret_page = page;
-	return 0;
+	return map(-1, MAP_PRIVATE | MAP_ANONYMOUS, ret_page);
 }
 
 void fp_statspage_close(const struct fp_statspage *page)
 {
 	if (!page)
 		return;
-	fp_lockedmem_forget(page, sizeof(*page));
+	fp_lockedmem_forget(sizeof(*page));
 	munmap((void *)page, sizeof(*page));
 }
 
