@@ -25,6 +25,7 @@
 #define NOTICE_MAX                512
 #define LEASE_DEFAULT_BYTES       (64ull << 20)
 #define LEASE_MAX_BYTES           ((uint64_t)FP_LEASE_MAX_PAGES * FP_PAGE_SIZE)
+#define LEASES_OF_A_PAGE          (FP_PAGE_SIZE / sizeof(_Atomic(struct fp_slots *)))
 #define SLOTS_MAX                 (1ull << FP_SLOT_BITS)
 
 FP_DEFINE_CLEANUP(struct fp_store, store, fp_store_close)
@@ -241,7 +242,8 @@ void fp_store_close(struct fp_store *store)
 	for (unsigned i = 0; i < store->n_sets; i++)
 		free(store->sets[i]);
 	if (store->leases) {
-		fp_lockedmem_forget(store->leases, lease_table_bytes());
+		for (uint32_t i = 0; i < store->n_leases; i += LEASES_OF_A_PAGE)
+			fp_lockedmem_forget(FP_PAGE_SIZE);
 		munmap(store->leases, lease_table_bytes());
 	}
 	free(store->client_name);
@@ -305,8 +307,8 @@ static void publish(struct fp_store *store, struct fp_slots *list)
 		slots->shared_word = store->gens.n_shared_words;
 		store->gens.n_shared_words += fp_slots_n_words(slots);
 		atomic_store_explicit(&store->leases[index], slots, memory_order_release);
-		fp_lockedmem_lock((void *)((uintptr_t)&store->leases[index] & ~(uintptr_t)(FP_PAGE_SIZE - 1)),
-		                  FP_PAGE_SIZE, false); /* its page of the table */
+		if (index % LEASES_OF_A_PAGE == 1)
+			fp_lockedmem_lock(&store->leases[index - 1], FP_PAGE_SIZE, false);
 		atomic_fetch_add_explicit(&store->nodes[slots->node].n_slots, slots->n_pages,
 		                          memory_order_relaxed);
 	}

@@ -7,7 +7,6 @@
 #include "cleanup.h"
 #include "local.h"
 #include "far_pieces.h"
-#include "lockedmem.h"
 
 /* These round outwards to pages by themselves. */
 static int lock_pieces(struct fp_space *space, const void *addr, size_t len, const struct fp_call *call)
@@ -100,14 +99,4 @@ FP_INTERPOSE int mlockall(int flags)
 	fp_shim_say_once(&said, "mlockall was refused: far memory is not all here. Lock what must stay by "
 	                        "mlock, which makes it local");
 	return fp_shim_return(-ENOMEM);
-}
-
-FP_INTERPOSE int munlockall(void)
-{
-	uint64_t mask = fp_local_enter_masked();
-	int r = (int)FP_RAW(SYS_munlockall, 0, 0, 0, 0, 0, 0);
-
-	fp_lockedmem_again(); /* the agent's own */
-	fp_local_leave_masked(mask);
-	return fp_shim_return(r);
 }

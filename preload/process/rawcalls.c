@@ -66,8 +66,6 @@ __attribute__((used)) long fp_rawcall(long number, long a, long b, long c, long 
 		return munlock(addr, len);
 	case SYS_mlockall:
 		return mlockall((int)a);
-	case SYS_munlockall:
-		return munlockall();
 	case SYS_pkey_mprotect:
 		return pkey_mprotect(addr, len, (int)c, (int)d);
 	case SYS_shmat:

@@ -81,7 +81,7 @@ void fp_sigstack_free(struct fp_sigstack *s)
 {
 	if (!s)
 		return;
-	fp_lockedmem_forget(s->memory, s->len);
+	fp_lockedmem_forget(LOCKED_BYTES + s->len - (size_t)((char *)s - s->memory));
 	fp_call_raw_syscall(SYS_munmap, s->memory, s->len);
 }
 

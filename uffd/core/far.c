@@ -53,7 +53,6 @@ static void release(void *p, uint64_t bytes)
 {
 	if (!p)
 		return;
-	fp_lockedmem_forget(p, bytes);
 	munmap(p, bytes);
 }
 

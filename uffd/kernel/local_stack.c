@@ -78,7 +78,6 @@ static void give_back(char *stack)
 {
 	if (keep(stack))
 		return;
-	fp_lockedmem_forget(stack, STACK_BYTES);
 	munmap(stack, STACK_BYTES);
 }
 
