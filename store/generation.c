@@ -113,38 +113,12 @@ static void share_all(struct fp_store *store, struct fp_shared_slots *map)
 	}
 }
 
-/* What the child finds the identity in by which it adopts a node's leases; NULL: it has none to
- * adopt. */
-static struct fp_shared_slots *source_of(const struct fp_node *node, struct fp_shared_slots *map)
+/* By which the child adopts, unless it adopts what this process is still to adopt itself. */
+static void set_identities(const struct fp_store *store, struct fp_shared_slots *map)
 {
-	if (fp_node_is_adopting(node))
-		return node->adopt_from;
-	return fp_node_is_lost(node) ? NULL : map;
-}
-
-static void add_adopters(struct fp_store *store, struct fp_generation *gen)
-{
-	for (unsigned i = 0; i < store->n_nodes; i++) {
-		struct fp_shared_slots *source = source_of(&store->nodes[i], gen->map);
-
-		if (!source)
-			continue;
-		if (source == gen->map) {
-			fp_shared_slots_set_identity(gen->map, i, &store->nodes[i].identity);
-		} else {
-			gen->source[i] = source;
-			fp_shared_slots_set_indirect(gen->map, i, true);
-		}
-		fp_shared_slots_add_adopter(source, i, 1);
-	}
-}
-
-/* A child has ended, or never was: it adopts nothing any more. */
-static void drop_adopters(const struct fp_generation *gen)
-{
-	for (unsigned i = 0; i < FP_SHARED_SLOTS_MAX_NODES; i++)
-		if (gen->source[i] && fp_shared_slots_is_indirect(gen->map, i))
-			fp_shared_slots_add_adopter(gen->source[i], i, -1);
+	for (unsigned i = 0; i < store->n_nodes; i++)
+		if (!fp_node_is_adopting(&store->nodes[i]) && !fp_node_is_lost(&store->nodes[i]))
+			fp_shared_slots_set_identity(map, i, &store->nodes[i].identity);
 }
 
 static int prepare(struct fp_store *store, struct fp_generation **ret_gen)
@@ -162,7 +136,7 @@ static int prepare(struct fp_store *store, struct fp_generation **ret_gen)
 	if (r < 0)
 		return r;
 	share_all(store, gen->map);
-	add_adopters(store, gen);
+	set_identities(store, gen->map);
 	*ret_gen = gen;
 	return 0;
 }
@@ -194,7 +168,7 @@ int fp_store_fork_prepare(struct fp_store *store)
 	lock_all(store);
 	gens->prepare_error = prepare(store, &gens->pending);
 	if (gens->prepare_error == 0)
-		atomic_store(&gens->has_descendants, true);
+		atomic_store(&gens->has_forked, true);
 	return gens->prepare_error;
 }
 
@@ -229,7 +203,6 @@ static bool end_dead(struct fp_generations *gens)
 			continue;
 		}
 		*p = gen->next;
-		drop_adopters(gen);
 		generation_end(gen);
 		atomic_fetch_sub(&gens->n_living, 1);
 		any = true;
@@ -269,32 +242,6 @@ static unsigned settle(struct fp_store *store, struct fp_slots *slots)
 	return n_freed;
 }
 
-/*
- * Our line has ended but for us: what our bits stood for meanwhile, we give up now. Whoever lets go
- * of a slot either sees that there is no line any more, or has taken it out of word before it is
- * read here.
- */
-static void end_descendants(struct fp_store *store)
-{
-	struct fp_generations *gens = &store->gens;
-
-	if (!atomic_load(&gens->has_descendants))
-		return;
-	atomic_store(&gens->has_descendants, false);
-	atomic_thread_fence(memory_order_seq_cst);
-	for (uint32_t i = gens->parents_first; gens->ancestors && i <= gens->n_inherited; i++) {
-		struct fp_slots *slots = store->leases[i];
-
-		for (uint32_t w = 0; w < fp_slots_n_words(slots); w++) {
-			uint64_t gone = fp_shared_slots_get(gens->ancestors->map, slots->shared_word + w) &
-			                ~atomic_load(&slots->word[w]);
-
-			if (gone)
-				fp_shared_slots_clear(gens->ancestors->map, slots->shared_word + w, gone);
-		}
-	}
-}
-
 /* gens.lock held. */
 static void sweep(struct fp_store *store)
 {
@@ -305,8 +252,6 @@ static void sweep(struct fp_store *store)
 	if (!ended && mark == gens->swept)
 		return;
 	gens->swept = mark;
-	if (!gens->living)
-		end_descendants(store);
 	for (uint32_t i = gens->n_inherited + 1; i <= atomic_load(&store->n_leases); i++) {
 		struct fp_slots *slots = store->leases[i];
 
@@ -357,8 +302,7 @@ void fp_generations_let_go(struct fp_store *store, struct fp_slots *slots, uint6
 		return;
 	}
 	fp_slots_put(slots, slot);
-	atomic_thread_fence(memory_order_seq_cst); /* see end_descendants */
-	if (slot >> FP_SLOT_PAGE_BITS >= gens->parents_first && !atomic_load(&gens->has_descendants))
+	if (slot >> FP_SLOT_PAGE_BITS >= gens->parents_first && !atomic_load(&gens->has_forked))
 		fp_shared_slots_clear(gens->ancestors->map,
 		                      slots->shared_word + fp_slots_word_of(slots, slot),
 		                      fp_slots_bit_of(slots, slot));
@@ -374,26 +318,10 @@ void fp_generations_publish(struct fp_store *store, unsigned node_idx)
 	pthread_mutex_unlock(&gens->lock);
 }
 
-void fp_generations_adopted(struct fp_store *store, unsigned node_idx)
+bool fp_generations_any_living(struct fp_store *store)
 {
-	struct fp_node *node = &store->nodes[node_idx];
-
-	if (!node->adopt_from)
-		return;
-	fp_shared_slots_set_indirect(store->gens.ancestors->map, node_idx, false); /* first: see there */
-	fp_shared_slots_add_adopter(node->adopt_from, node_idx, -1);
-	node->adopt_from = NULL; /* its map goes with its generation */
-}
-
-bool fp_generations_have_adopter(struct fp_store *store, unsigned node_idx)
-{
-	struct fp_generations *gens = &store->gens;
-
-	end_dead(gens);
-	for (struct fp_generation *gen = gens->living; gen; gen = gen->next)
-		if (fp_shared_slots_has_adopter(gen->map, node_idx))
-			return true;
-	return false;
+	end_dead(&store->gens);
+	return store->gens.living;
 }
 
 /* ---- in the child ---- */
@@ -451,7 +379,7 @@ void fp_generations_enter_child(struct fp_store *store)
 	for (uint32_t i = gens->parents_first; i <= gens->n_inherited; i++)
 		fp_slots_inherit(store->leases[i]);
 	gens->n_shared_words = gens->swept = 0;
-	gens->has_descendants = false;
+	gens->has_forked = false;
 	gens->n_living = 0;
 	gens->n_limbo = gens->n_let_go = 0;
 }

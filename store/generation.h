@@ -25,9 +25,7 @@ struct fp_slots;
 struct fp_generation {
 	struct fp_generation *next;
 	struct fp_shared_slots *map;
-	struct fp_shared_slots
-	    *source[FP_SHARED_SLOTS_MAX_NODES]; /* whose heir its child is, where that is not map */
-	int alive_fd;                           /* of a fork of ours: the reading end of the pipe; else -1 */
+	int alive_fd;       /* of a fork of ours: the reading end of the pipe; else -1 */
 	ino_t pipe;         /* what alive_fd must be, whatever the program closes or replaces */
 	int descendants_fd; /* of the fork that made us, during ours: the writing end; else -1 */
 };
@@ -46,8 +44,8 @@ struct fp_generations {
 	uint32_t parents_first;  /* constant: and from here on its own, not its parent's in turn */
 	uint64_t n_shared_words; /* of our own leases; under reserve_lock */
 	uint64_t swept;          /* what the last sweep has seen, see sweep_mark */
-	_Atomic bool
-	    has_descendants; /* we have forked: our bits in ancestors->map stand for our children too */
+	_Atomic bool has_forked; /* from then on our bits in ancestors->map stand for our children too, and
+	                            go when our line ends */
 	_Atomic unsigned n_living;
 	_Atomic uint64_t n_limbo;  /* never less than the slots in limbo */
 	_Atomic uint64_t n_let_go; /* how often a slot came into limbo */
@@ -64,11 +62,8 @@ void fp_generations_let_go(struct fp_store *store, struct fp_slots *slots, uint6
  * shortly. */
 void fp_generations_publish(struct fp_store *store, unsigned node_idx);
 
-/* In a child: it has adopted the node's session, or never will. node->control held. */
-void fp_generations_adopted(struct fp_store *store, unsigned node_idx);
-
-/* Whether a child may still have to adopt the node's session. One thread is left. */
-bool fp_generations_have_adopter(struct fp_store *store, unsigned node_idx);
+/* Whether a child lives, which may still have to adopt our sessions. One thread is left. */
+bool fp_generations_any_living(struct fp_store *store);
 
 /* In a child, first: what fp_store_fork_prepare has locked is its own from now on. */
 void fp_generations_unlock(struct fp_store *store);

@@ -48,33 +48,33 @@ void fp_adoption_begin(struct fp_store *store, struct fp_node *node, int error)
 	atomic_fetch_add_explicit(&node->failures, 1, memory_order_relaxed);
 	node->adopt_at_ns = 0;
 	atomic_store(&store->adoption_until_ns, 0); /* of an outage before */
-	atomic_store(&node->adoption,
-	             FP_ADOPTION_FIRST); /* from here on the rest is the reconnect thread's */
+	atomic_store(&node->adopting, true);        /* from here on the rest is the reconnect thread's */
 	fp_node_wake(node);
 }
 
-static void adoption_set(struct fp_store *store, struct fp_node *node, enum fp_adoption adoption)
+void fp_adoption_end(struct fp_store *store, struct fp_node *node)
 {
+	node->adopt_from = NULL;                    /* its map goes with its generation */
+	atomic_store(&store->adoption_until_ns, 0); /* others may be waited for anew */
 	pthread_mutex_lock(&store->adoption_lock);
-	atomic_store(&node->adoption, adoption);
+	atomic_store(&node->adopting, false);
 	pthread_cond_broadcast(&store->adoption_ended);
 	pthread_mutex_unlock(&store->adoption_lock);
 }
 
-/* A node whose first attempt is under way is waited for; where it failed only if there is no
- * other. */
 bool fp_store_lacks_sessions(const struct fp_store *store)
 {
-	bool any_usable = false, any_first = false, any_later = false;
+	bool any_adopting = false;
 
 	for (unsigned i = 0; i < store->n_nodes; i++) {
-		enum fp_adoption adoption = atomic_load(&store->nodes[i].adoption);
+		const struct fp_node *node = &store->nodes[i];
 
-		any_first |= adoption == FP_ADOPTION_FIRST;
-		any_later |= adoption == FP_ADOPTION_LATER;
-		any_usable |= adoption == FP_ADOPTION_NONE && fp_node_up(&store->nodes[i]);
+		if (fp_node_is_adopting(node))
+			any_adopting = true;
+		else if (fp_node_up(node))
+			return false;
 	}
-	return any_first || (any_later && !any_usable);
+	return any_adopting;
 }
 
 void fp_adoption_want(struct fp_store *store, struct fp_node *node)
@@ -192,108 +192,16 @@ void fp_leases_outlive(struct fp_node *node)
 	node->has_former = true;
 }
 
-/* With node->control held: a session of our own by any way, which has the parent's leases. */
-static int adopt(struct fp_store *store, struct fp_node *node, unsigned *ret_way, int *ret_cause)
+/* A session of our own takes over the parent's leases. node->control held. */
+int fp_adoption_adopt(struct fp_store *store, struct fp_node *node, struct fp_session *session)
 {
-	struct fp_session_options options = fp_store_session_options(store, NULL);
-	unsigned node_idx = (unsigned)(node - store->nodes);
-	struct fp_session *session;
-	int r;
+	int r = adopt_parent(node, (unsigned)(node - store->nodes), session);
 
-	options.connect_ns = fp_reconnect_connect_ns(store, node);
-	r = fp_node_dial(node, &options, &session, ret_way, ret_cause);
-	if (r < 0)
-		return r;
-	r = adopt_parent(node, node_idx, session);
 	if (r == -ESTALE && node->load_store) {
 		fp_leases_outlive(node);
 		r = 0;
 	}
-	if (r == 0)
-		r = fp_node_identify(node, session);
-	if (r == 0 && !node->load_store)
-		r = fp_reconnect_attach(node, session);
-	if (r == 0)
-		r = fp_reconnect_enter(store, node, session);
-	if (r < 0)
-		fp_session_close(session);
 	return r;
-}
-
-/* node->control held, as by what follows. */
-static void adopted(struct fp_store *store, struct fp_node *node)
-{
-	fp_generations_adopted(store, (unsigned)(node - store->nodes));
-	fp_backoff_resumed(&node->backoff, fp_clock_ns());
-	node->attempting = false;
-	node->next_heartbeat_ns = fp_reconnect_next_heartbeat(store, node);
-	if (atomic_exchange(&node->session_error, 0))
-		atomic_fetch_add_explicit(&node->reconnects, 1, memory_order_relaxed);
-	atomic_store(&store->adoption_until_ns, 0); /* others may be waited for anew */
-	adoption_set(store, node, FP_ADOPTION_NONE);
-}
-
-static void disown(struct fp_store *store, struct fp_node *node, int error)
-{
-	fp_generations_adopted(store, (unsigned)(node - store->nodes));
-	fp_reconnect_lose(node, error);
-	adoption_set(store, node, FP_ADOPTION_NONE);
-}
-
-static void refused(struct fp_store *store, struct fp_node *node, int error)
-{
-	atomic_store(&node->error, error);
-	atomic_store(&node->why, NULL);
-	fp_backoff_refused(&node->backoff, fp_clock_ns(), fp_reconnect_random(store));
-	fp_node_step(node, FP_BREAKER_REFUSED, 0);
-	adoption_set(store, node, FP_ADOPTION_LATER);
-}
-
-static void attempt(struct fp_store *store, struct fp_node *node)
-{
-	unsigned way;
-	int r, cause;
-
-	fp_node_step(node, FP_BREAKER_TRY, 0);
-	pthread_mutex_lock(&node->control);
-	r = adopt(store, node, &way, &cause);
-	if (r == 0)
-		adopted(store, node);
-	else if (r == -ESTALE && !node->load_store) /* what is mapped here no answer takes away */
-		disown(store, node, r);
-	else
-		refused(store, node, r);
-	pthread_mutex_unlock(&node->control);
-	if (r == 0)
-		fp_store_way_taken(store, node, way, cause);
-}
-
-/*
- * As for a node that was cut off, but that what is mapped here needs no node to be read; and the
- * first attempt is put off while nothing wants it, since many a child soon becomes another program.
- */
-uint64_t fp_adoption_step(struct fp_store *store, struct fp_node *node)
-{
-	uint64_t now_ns = fp_clock_ns();
-
-	if (!node->attempting && now_ns < node->adopt_at_ns && !atomic_load(&node->adoption_wanted))
-		return node->adopt_at_ns;
-	if (!node->attempting) {
-		node->attempting = true;
-		fp_backoff_opened(&node->backoff, now_ns, fp_store_outage_ns(store, node),
-		                  fp_reconnect_random(store));
-		if (node->load_store)
-			node->backoff.give_up_ns = UINT64_MAX;
-	}
-	if (now_ns >= node->backoff.give_up_ns) {
-		pthread_mutex_lock(&node->control);
-		disown(store, node, atomic_load(&node->error));
-		pthread_mutex_unlock(&node->control);
-		return UINT64_MAX;
-	}
-	if (now_ns >= node->backoff.next_ns)
-		attempt(store, node);
-	return fp_node_is_adopting(node) ? node->backoff.next_ns : fp_clock_ns();
 }
 
 /* ---- giving back ---- */
@@ -448,7 +356,7 @@ static void node_inherit(struct fp_store *store, struct fp_node *node)
 		return;
 	if (!fp_node_is_adopting(node)) /* else what the parent adopts by, it does */
 		node->adopt_from = store->gens.pending->map;
-	node->adoption = FP_ADOPTION_FIRST;
+	node->adopting = true;
 	node->n_blocked = 0;
 	node->adoption_wanted = false;
 	node->adopt_at_ns = fp_clock_ns() + delay_ns(node, word);

@@ -18,14 +18,6 @@
 #include "slots.h"
 #include "transport.h"
 
-/* Whether a node waits for a session: a forked child's to be given its parent's leases, one over
- * shm whose session has ended for another. */
-enum fp_adoption {
-	FP_ADOPTION_NONE,
-	FP_ADOPTION_FIRST, /* the first attempt is worth waiting for */
-	FP_ADOPTION_LATER, /* it has failed; others follow */
-};
-
 struct fp_shared_slots;
 
 struct fp_session_epoch {
@@ -83,7 +75,8 @@ struct fp_node {
 	_Atomic int session_error;  /* load/store: what ended the session; 0: it stands, or another does */
 	_Atomic uint64_t grace_ns;  /* as the node told it last */
 	_Atomic unsigned n_blocked; /* lanes with pages that wait for it to be up again */
-	_Atomic enum fp_adoption adoption;
+	_Atomic bool adopting; /* it waits for a session: a forked child's for its parent's leases, one over
+	                               shm whose session has ended for another */
 	_Atomic bool adoption_wanted; /* something waits for it */
 	_Atomic uint64_t n_slots;     /* in all leases that are not retired */
 	_Atomic uint64_t n_retired;   /* in those that are, and are still mapped or held */
@@ -111,7 +104,7 @@ static inline bool fp_node_is_lost(const struct fp_node *node)
 /* Any thread. Such a node takes no control call but the reconnect thread's. */
 static inline bool fp_node_is_adopting(const struct fp_node *node)
 {
-	return atomic_load_explicit(&node->adoption, memory_order_acquire) != FP_ADOPTION_NONE;
+	return atomic_load_explicit(&node->adopting, memory_order_acquire);
 }
 
 /* The ways to a node, best first: over the best transport by its own address, then by the

@@ -26,7 +26,7 @@
 #define MAX_SLEEP_NS    (60 * FP_NSEC_PER_SEC)
 
 /* splitmix64 */
-uint64_t fp_reconnect_random(struct fp_store *store)
+static uint64_t any_bits(struct fp_store *store)
 {
 	uint64_t z = atomic_fetch_add(&store->random, 0x9e3779b97f4a7c15u);
 
@@ -53,7 +53,8 @@ static void collect_given(struct fp_store *store, struct fp_node *node)
 	fp_store_lanes_unlock(store);
 }
 
-int fp_reconnect_attach(struct fp_node *node, struct fp_session *session)
+/* Makes the node's leases known to a session. */
+static int attach(const struct fp_node *node, struct fp_session *session)
 {
 	const struct fp_lease *lease;
 
@@ -73,6 +74,7 @@ struct fresh {
 	struct fp_session_epoch_link *link;
 };
 
+/* All or nothing: after an error the session is still the caller's. */
 static int begin_epoch(struct fp_store *store, struct fp_node *node, struct fp_session_epoch *epoch)
 {
 	size_t idx = (size_t)(node - store->nodes);
@@ -109,7 +111,11 @@ static int begin_epoch(struct fp_store *store, struct fp_node *node, struct fp_s
 	return 0;
 }
 
-int fp_reconnect_enter(struct fp_store *store, struct fp_node *node, struct fp_session *session)
+/*
+ * Makes a session the node's, in a new epoch, with a link for every lane. The session before it
+ * ends once its last link is closed.
+ */
+static int enter(struct fp_store *store, struct fp_node *node, struct fp_session *session)
 {
 	uint64_t number = fp_breaker_epoch(fp_node_breaker(node)) + !node->load_store;
 	struct fp_session_epoch *epoch = fp_session_epoch_new(session, number);
@@ -127,7 +133,8 @@ int fp_reconnect_enter(struct fp_store *store, struct fp_node *node, struct fp_s
 	return r;
 }
 
-uint64_t fp_reconnect_connect_ns(const struct fp_store *store, const struct fp_node *node)
+/* How long one way to a node may take to open a session. */
+static uint64_t connect_ns(const struct fp_store *store, const struct fp_node *node)
 {
 	/* a node that did not answer in time may be slow */
 	uint64_t all_ns =
@@ -136,84 +143,120 @@ uint64_t fp_reconnect_connect_ns(const struct fp_store *store, const struct fp_n
 	return FP_MAX(all_ns / fp_node_n_ways(node), CONNECT_MIN_NS);
 }
 
-/* With node->control held: a session by any way, its leases attached, links for all lanes. */
-static int resume(struct fp_store *store, struct fp_node *node, unsigned *ret_way, int *ret_cause)
+/*
+ * With node->control held: a session by any way that has the node's leases, and links for all
+ * lanes. It is the session before, resumed, or another that adopts.
+ */
+static int open_session(struct fp_store *store, struct fp_node *node, unsigned *ret_way, int *ret_cause)
 {
-	struct fp_session_options options = fp_store_session_options(store, &node->identity);
+	bool adopts = fp_node_is_adopting(node);
+	struct fp_session_options options = fp_store_session_options(store, adopts ? NULL : &node->identity);
 	struct fp_session *session;
 	int r;
 
-	options.connect_ns = fp_reconnect_connect_ns(store, node);
+	options.connect_ns = connect_ns(store, node);
 	r = fp_node_dial(node, &options, &session, ret_way, ret_cause);
 	if (r < 0)
 		return r;
-	/* from here on only this session can be resumed: the one before has ended */
-	r = fp_node_identify(node, session);
 	fp_backoff_heard(&node->backoff, fp_clock_ns(), fp_store_outage_ns(store, node));
-	if (r == 0) {
+	if (adopts)
+		r = fp_adoption_adopt(store, node, session);
+	if (r == 0) /* from here on only this session can be resumed: the one before has ended */
+		r = fp_node_identify(node, session);
+	if (r == 0 && !node->load_store) {
 		/* before another word is said: until then the node takes the identity before this
 		 * one, too */
 		fp_generations_publish(store, (unsigned)(node - store->nodes));
-		r = fp_reconnect_attach(node, session);
+		r = attach(node, session);
 	}
 	if (r == 0)
-		r = fp_reconnect_enter(store, node, session);
-	if (r < 0)
+		r = enter(store, node, session);
+	if (r < 0 && adopts)
+		fp_session_close(session);
+	else if (r < 0)
 		fp_session_abandon(session);
 	return r;
 }
 
-void fp_reconnect_lose(struct fp_node *node, int error)
+/* node->control held, as by what follows. */
+static void succeeded(struct fp_store *store, struct fp_node *node, bool adopted)
+{
+	if (atomic_exchange(&node->session_error, 0) || !adopted)
+		atomic_fetch_add_explicit(&node->reconnects, 1, memory_order_relaxed);
+	fp_backoff_resumed(&node->backoff, fp_clock_ns());
+	node->attempting = false;
+	node->n_missed = 0;
+	node->next_heartbeat_ns = fp_reconnect_next_heartbeat(store, node);
+	fp_adoption_end(store, node);
+}
+
+static void refused(struct fp_store *store, struct fp_node *node, int error)
+{
+	if (fp_node_is_adopting(node)) { /* else what cut it off is the reason */
+		atomic_store(&node->error, error);
+		atomic_store(&node->why, NULL);
+	}
+	fp_backoff_refused(&node->backoff, fp_clock_ns(), any_bits(store));
+	fp_node_step(node, FP_BREAKER_REFUSED, 0);
+}
+
+/* The node is lost, for good. */
+static void lose(struct fp_store *store, struct fp_node *node, int error)
 {
 	atomic_store(&node->error, error);
 	fp_node_step(node, FP_BREAKER_GONE, 0);
 	explicit_bzero(&node->identity, sizeof(node->identity));
+	fp_adoption_end(store, node);
 }
 
 static void attempt(struct fp_store *store, struct fp_node *node)
 {
+	bool adopts = fp_node_is_adopting(node);
 	unsigned way;
 	int r, cause;
 
 	fp_node_step(node, FP_BREAKER_TRY, 0);
 	pthread_mutex_lock(&node->control); /* a call that is under way ends by its deadline */
-	r = resume(store, node, &way, &cause);
+	r = open_session(store, node, &way, &cause);
+	if (r == 0)
+		succeeded(store, node, adopts);
+	else if (r == -ESTALE && !node->load_store) /* what is mapped here no answer takes away */
+		lose(store, node, r);
+	else
+		refused(store, node, r);
 	pthread_mutex_unlock(&node->control);
-	if (r == 0) {
-		atomic_fetch_add_explicit(&node->reconnects, 1, memory_order_relaxed);
-		fp_backoff_resumed(&node->backoff, fp_clock_ns());
-		node->attempting = false;
-		node->n_missed = 0;
-		node->next_heartbeat_ns = fp_reconnect_next_heartbeat(store, node);
+	if (r == 0)
 		fp_store_way_taken(store, node, way, cause ? cause : atomic_load(&node->error));
-	} else if (r == -ESTALE) {
-		fp_reconnect_lose(node, r);
-	} else {
-		fp_backoff_refused(&node->backoff, fp_clock_ns(), fp_reconnect_random(store));
-		fp_node_step(node, FP_BREAKER_REFUSED, 0);
-	}
 }
 
-/* A node that is cut off: when its next attempt is due; UINT64_MAX: it is lost. */
-static uint64_t step_open(struct fp_store *store, struct fp_node *node)
+static bool is_cut_off(const struct fp_node *node)
+{
+	return fp_node_is_adopting(node) || fp_breaker_state(fp_node_breaker(node)) == FP_BREAKER_OPEN;
+}
+
+/*
+ * Such a node: when its next attempt is due. The first one to adopt is put off while nothing wants
+ * it, since many a child soon becomes another program.
+ */
+static uint64_t step_cut_off(struct fp_store *store, struct fp_node *node)
 {
 	uint64_t now_ns = fp_clock_ns();
 
 	if (!node->attempting) {
+		if (fp_node_is_adopting(node) && now_ns < node->adopt_at_ns &&
+		    !atomic_load(&node->adoption_wanted))
+			return node->adopt_at_ns;
 		node->attempting = true;
-		fp_backoff_opened(&node->backoff, now_ns, fp_store_outage_ns(store, node),
-		                  fp_reconnect_random(store));
+		fp_backoff_opened(&node->backoff, now_ns, fp_store_outage_ns(store, node), any_bits(store));
 	}
 	if (now_ns >= node->backoff.give_up_ns) {
-		fp_reconnect_lose(node, atomic_load(&node->error));
-		return UINT64_MAX;
-	}
-	if (now_ns >= node->backoff.next_ns) {
+		pthread_mutex_lock(&node->control);
+		lose(store, node, atomic_load(&node->error));
+		pthread_mutex_unlock(&node->control);
+	} else if (now_ns >= node->backoff.next_ns) {
 		attempt(store, node);
-		if (fp_node_up(node))
-			return node->next_heartbeat_ns;
 	}
-	return node->backoff.next_ns;
+	return is_cut_off(node) ? node->backoff.next_ns : fp_clock_ns();
 }
 
 uint64_t fp_reconnect_next_heartbeat(const struct fp_store *store, const struct fp_node *node)
@@ -223,8 +266,8 @@ uint64_t fp_reconnect_next_heartbeat(const struct fp_store *store, const struct 
 	return fp_clock_ns() + (idle_ns ? FP_MIN(store->heartbeat_ns, idle_ns / 4) : store->heartbeat_ns);
 }
 
-/* A node that is up: when its next heartbeat is due. */
-static uint64_t step_closed(struct fp_store *store, struct fp_node *node)
+/* When the next heartbeat of a node that is up is due. */
+static uint64_t step_heartbeat(struct fp_store *store, struct fp_node *node)
 {
 	uint64_t now_ns = fp_clock_ns(), number;
 	const char *why;
@@ -250,26 +293,26 @@ static uint64_t step_closed(struct fp_store *store, struct fp_node *node)
 	return node->next_heartbeat_ns;
 }
 
+static uint64_t step_up(struct fp_store *store, struct fp_node *node)
+{
+	uint64_t due_ns = fp_leases_retire(store, node) ? UINT64_MAX : fp_clock_ns() + CONTROL_BUSY_NS;
+	uint64_t next_ns = UINT64_MAX;
+
+	fp_retired_release(store, node);
+	if (node->resumable)
+		next_ns = step_heartbeat(store, node);
+	else if (atomic_load(&node->n_retired))
+		next_ns = fp_reconnect_next_heartbeat(store, node);
+	return FP_MIN(due_ns, next_ns);
+}
+
 static uint64_t step_node(struct fp_store *store, struct fp_node *node)
 {
 	uint64_t due_ns = UINT64_MAX;
 
-	if (fp_node_is_adopting(node))
-		return fp_adoption_step(store, node);
-	if (fp_node_up(node)) {
-		if (!fp_leases_retire(store, node))
-			due_ns = fp_clock_ns() + CONTROL_BUSY_NS;
-		fp_retired_release(store, node);
-	}
-	if (!node->resumable)
-		return atomic_load(&node->n_retired)
-		           ? FP_MIN(due_ns, fp_reconnect_next_heartbeat(store, node))
-		           : due_ns;
-	if (fp_node_up(node))
-		due_ns = step_closed(store, node);
-	if (fp_breaker_state(fp_node_breaker(node)) == FP_BREAKER_OPEN)
-		due_ns = step_open(store, node);
-	return due_ns;
+	if (fp_node_up(node) && !fp_node_is_adopting(node))
+		due_ns = step_up(store, node);
+	return is_cut_off(node) ? step_cut_off(store, node) : due_ns;
 }
 
 uint64_t fp_store_reconnect(struct fp_store *store, unsigned node_idx)

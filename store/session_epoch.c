@@ -1,5 +1,5 @@
 /*
- * Eras: the sessions that a node has had, and the links that hang on them. Room: store. Control
+ * Epochs: the sessions that a node has had, and the links that hang on them. Room: store. Control
  * threads and the nodes' reconnect threads; under lanes_lock.
  */
 #include <errno.h>

@@ -23,8 +23,6 @@ struct identity_pair {
 struct fp_shared_slots {
 	uint64_t n_words;
 	_Atomic uint64_t n_cleared;
-	_Atomic uint32_t n_adopters[FP_SHARED_SLOTS_MAX_NODES];
-	_Atomic bool indirect[FP_SHARED_SLOTS_MAX_NODES];
 	struct identity_pair identity[FP_SHARED_SLOTS_MAX_NODES];
 	_Atomic uint64_t word[];
 };
@@ -123,24 +121,4 @@ bool fp_shared_slots_identity(const struct fp_shared_slots *map, unsigned node,
 	} while (atomic_load_explicit(&pair->version, memory_order_relaxed) != version);
 	*ret_identity = identity;
 	return true;
-}
-
-void fp_shared_slots_add_adopter(struct fp_shared_slots *map, unsigned node, int n)
-{
-	atomic_fetch_add(&map->n_adopters[node], (uint32_t)n);
-}
-
-bool fp_shared_slots_has_adopter(const struct fp_shared_slots *map, unsigned node)
-{
-	return atomic_load(&map->n_adopters[node]) != 0;
-}
-
-void fp_shared_slots_set_indirect(struct fp_shared_slots *map, unsigned node, bool indirect)
-{
-	atomic_store(&map->indirect[node], indirect);
-}
-
-bool fp_shared_slots_is_indirect(const struct fp_shared_slots *map, unsigned node)
-{
-	return atomic_load(&map->indirect[node]);
 }

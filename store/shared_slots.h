@@ -44,17 +44,4 @@ void fp_shared_slots_set_identity(struct fp_shared_slots *map, unsigned node,
 bool fp_shared_slots_identity(const struct fp_shared_slots *map, unsigned node,
                               struct fp_session_identity *ret_identity);
 
-/* Counts the processes that are to adopt a node's session, and have not yet. Any thread of any
- * process. */
-void fp_shared_slots_add_adopter(struct fp_shared_slots *map, unsigned node, int n);
-bool fp_shared_slots_has_adopter(const struct fp_shared_slots *map, unsigned node);
-
-/*
- * Of a child that is to adopt what its parent would itself adopt, and so is an heir of another map:
- * 1 until it has. Who has adopted takes itself out here first, and then of the heirs: killed in
- * between it counts as one that may still come.
- */
-void fp_shared_slots_set_indirect(struct fp_shared_slots *map, unsigned node, bool indirect);
-bool fp_shared_slots_is_indirect(const struct fp_shared_slots *map, unsigned node);
-
 #endif

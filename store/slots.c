@@ -134,9 +134,7 @@ bool fp_slots_put(struct fp_slots *slots, uint64_t slot)
 	return n_free == 0;
 }
 
-/* n_free stays: nobody uses these slots. Of an inherited lease none is taken, and end_descendants
- * reads its words.
- */
+/* n_free stays: nobody uses these slots. */
 bool fp_slots_close(struct fp_slots *slots)
 {
 	uint32_t n_words = words_of(slots->n_pages), w;
@@ -144,8 +142,6 @@ bool fp_slots_close(struct fp_slots *slots)
 
 	if (atomic_load_explicit(&slots->n_free, memory_order_acquire) != slots->n_pages)
 		return false;
-	if (slots->inherited)
-		return true;
 	for (w = 0; w < n_words; w++) {
 		unused = unused_word(slots, w);
 		if (!atomic_compare_exchange_strong(&slots->word[w], &unused, ~0ull))

@@ -193,22 +193,18 @@ int fp_store_open(const struct fp_store_options *options, struct fp_store **ret_
  * can't carry it: no use waiting for an answer. And a child may still have to adopt them, for which
  * this session has to last; it ends with the last copy of its connection, or with its grace.
  */
-static bool leaves_silently(struct fp_store *store, unsigned node_idx)
+static bool leaves_silently(struct fp_store *store, const struct fp_node *node)
 {
-	const struct fp_node *node = &store->nodes[node_idx];
-
 	return fp_node_is_adopting(node) || (node->resumable && !fp_node_up(node)) ||
-	       fp_generations_have_adopter(store, node_idx);
+	       fp_generations_any_living(store);
 }
 
-static void node_end(struct fp_store *store, unsigned node_idx)
+static void node_end(struct fp_store *store, struct fp_node *node)
 {
-	struct fp_node *node = &store->nodes[node_idx];
-
 	/* of a forked child's copy nothing is sure that the reconnect thread had in its hands; else
 	 * all lanes are closed */
 	assert(store->opener != getpid() || !node->epoch->n_links);
-	if (leaves_silently(store, node_idx)) {
+	if (leaves_silently(store, node)) {
 		fp_leases_outlive(node);
 		fp_session_abandon(node->epoch->session);
 	} else {
@@ -235,7 +231,7 @@ void fp_store_close(struct fp_store *store)
 	if (!store)
 		return;
 	for (unsigned i = 0; i < store->n_nodes; i++)
-		node_end(store, i);
+		node_end(store, &store->nodes[i]);
 	leases_end(store);
 	fp_generations_done(&store->gens);
 	fp_adoption_done(store);

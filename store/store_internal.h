@@ -14,6 +14,7 @@
 #include <sys/queue.h>
 #include <sys/types.h>
 
+#include "cleanup.h"
 #include "clock.h"
 #include "generation.h"
 #include "node.h"
@@ -116,12 +117,13 @@ static inline uint64_t fp_store_patience_ns(const struct fp_store *store, const 
 	return store->patience_ns ? store->patience_ns : grace_ns ? grace_ns : FP_PATIENCE_DEFAULT_NS;
 }
 
-/* How long the reconnect thread waits for it: not less than the node keeps the leases. */
+/* How long the reconnect thread waits for it: not less than the node keeps the leases. What is
+ * mapped here needs no node to be read. */
 static inline uint64_t fp_store_outage_ns(const struct fp_store *store, const struct fp_node *node)
 {
 	uint64_t grace_ns = atomic_load_explicit(&node->grace_ns, memory_order_relaxed);
 
-	return store->patience_ns > grace_ns ? store->patience_ns : grace_ns;
+	return node->load_store ? UINT64_MAX : FP_MAX(store->patience_ns, grace_ns);
 }
 
 /*
@@ -173,8 +175,12 @@ void fp_adoption_want(struct fp_store *store, struct fp_node *node);
  * forked child's first calls. All calls share one deadline: see fp_store_adopts.
  */
 void fp_adoption_await(struct fp_store *store);
-/* The reconnect thread's step for a node that is adopting. Returns when the next is due. */
-uint64_t fp_adoption_step(struct fp_store *store, struct fp_node *node);
+/* The reconnect thread's: a session of our own takes over the parent's leases, or those of the
+ * session over shm that has ended. node->control held. */
+int fp_adoption_adopt(struct fp_store *store, struct fp_node *node, struct fp_session *session);
+/* The node has a session of its own, or never will. Nobody waits for it any more. node->control
+ * held. */
+void fp_adoption_end(struct fp_store *store, struct fp_node *node);
 /*
  * The reconnect thread's. fp_leases_retire: takes no more slots from leases of an ended session,
  * once its successor has lent as much. False while others add leases: try again soon.
@@ -185,25 +191,8 @@ void fp_retired_release(struct fp_store *store, struct fp_node *node);
 /* Takes leases of n_pages more; waits for no session. reserve_lock held. As fp_store_reserve. */
 int fp_store_grow(struct fp_store *store, uint64_t n_pages);
 
-/* ---- shared by reconnecting and adopting ---- */
-
 /* When the next heartbeat is due: several fit into the silence that the node takes for a break. */
 uint64_t fp_reconnect_next_heartbeat(const struct fp_store *store, const struct fp_node *node);
-/* Any 64 bits. */
-uint64_t fp_reconnect_random(struct fp_store *store);
-/* Makes the node's leases known to a session. node->control held. */
-int fp_reconnect_attach(struct fp_node *node, struct fp_session *session);
-/*
- * Makes a session the node's, in a new epoch, with a link for every lane. The session before it
- * ends once its last link is closed. All or nothing: after an error the caller still owns the
- * session. node->control held.
- */
-int fp_reconnect_enter(struct fp_store *store, struct fp_node *node, struct fp_session *session);
-/* The node is lost, for good. */
-void fp_reconnect_lose(struct fp_node *node, int error);
-/* How long one way to a node may take to open a session. */
-uint64_t fp_reconnect_connect_ns(const struct fp_store *store, const struct fp_node *node);
-
 /*
  * The caller of the functions below holds lanes_lock, exclusively or as a reconnect thread shared.
  * Exception: a forked child, where nobody else is.

@@ -410,50 +410,29 @@ static void a_grandchild_adopts_from_who_has_a_session(void **state)
 	check_nodes_empty();
 }
 
-/* A child of a child that has not adopted may end without having done so, or never have been. */
-static void an_heir_that_ended_counts_no_more(void **state)
+/* Its child may still have to adopt: so it says nothing, and its leases last as long as its
+ * grace. */
+static void who_ends_before_its_child_says_nothing(void **state)
 {
 	struct point done = point_new(), go = point_new();
 	pid_t pid;
 
-	begin(2, 2);
+	begin(1, 0);
 	write_all();
 	pid = fork_store();
 	if (!pid) {
-		pid_t grandchild = fork_store();
-
-		if (!grandchild)
-			_exit(0);
-		await(grandchild, 0);
-		check(fp_store_fork_prepare(me.store) == 0); /* and fork fails, which handlers are not told */
-		fp_store_fork_parent(me.store, true);
-		grandchild = fork_store();
-		if (!grandchild) {
-			adopt();
-			_exit(0);
-		}
-		await(grandchild, 0);
-		fp_store_sweep(me.store);
-		reach(&done);
-		wait_for(&go);
 		adopt();
-		check_all();
 		reach(&done);
 		wait_for(&go);
-		check_all(); /* slots that the first process has let go for good */
+		check_all();
 		end();
 		_exit(0);
 	}
 	wait_for(&done);
-	for (unsigned i = 0; i < 2; i++)
-		assert_true(fp_generations_have_adopter(me.store, i)); /* the child */
-	reach(&go);
-	wait_for(&done);
-	for (unsigned i = 0; i < 2; i++)
-		assert_false(fp_generations_have_adopter(me.store, i));
 	end();
+	assert_int_equal(fake_n_standings(0), 2);
+	fake_grace_over(0);
 	assert_int_equal(fake_n_standings(0), 1);
-	assert_int_equal(fake_n_standings(1), 1);
 	reach(&go);
 	await(pid, 0);
 	point_end(&done);
@@ -560,52 +539,6 @@ static void an_identity_is_never_torn(void **state)
 	fp_shared_slots_free(map);
 }
 
-/*
- * A child lets go of slots while it has a child of its own. They are its parent's again once that
- * child has ended.
- */
-static void a_closed_lease_does_not_keep_its_slots_from_their_owner(void **state)
-{
-	struct point freed = point_new(), go = point_new(), live = point_new();
-	pid_t pid;
-
-	begin(1, 1);
-	write_all();
-	pid = fork_store();
-	if (!pid) {
-		pid_t grandchild;
-
-		fake_nodes[0].forgetful = true;
-		adopt();
-		grandchild = fork_store();
-		if (!grandchild) {
-			wait_for(&live);
-			_exit(0);
-		}
-		free_all();
-		fake_tend(me.store);
-		check(info(0).retired_bytes == 0);
-		reach(&live);
-		await(grandchild, 0);
-		fp_store_sweep(me.store);
-		reach(&freed);
-		wait_for(&go);
-		end();
-		_exit(0);
-	}
-	wait_for(&freed);
-	fake_nodes[0].forgetful = false;
-	free_all();
-	check(used_after_sweep() == 0);
-	reach(&go);
-	await(pid, 0);
-	point_end(&freed);
-	point_end(&go);
-	point_end(&live);
-	end();
-	check_nodes_empty();
-}
-
 /* ---- a session of our own that ends ---- */
 
 static void session_ends(void)
@@ -684,10 +617,9 @@ int main(void)
 	    cmocka_unit_test_setup(a_child_resumes_as_anybody, reset),
 	    cmocka_unit_test_setup(an_inherited_lease_goes_back_when_it_is_empty, reset),
 	    cmocka_unit_test_setup(a_grandchild_adopts_from_who_has_a_session, reset),
-	    cmocka_unit_test_setup(an_heir_that_ended_counts_no_more, reset),
+	    cmocka_unit_test_setup(who_ends_before_its_child_says_nothing, reset),
 	    cmocka_unit_test_setup(a_lease_is_kept_for_the_grandchild, reset),
 	    cmocka_unit_test_setup(an_identity_is_never_torn, reset),
-	    cmocka_unit_test_setup(a_closed_lease_does_not_keep_its_slots_from_their_owner, reset),
 	    cmocka_unit_test_setup(the_tender_waits_for_nobody_who_waits_for_it, reset),
 	    cmocka_unit_test_setup(each_session_that_ends_is_waited_for, reset),
 	    cmocka_unit_test_setup(no_answer_takes_away_what_is_mapped, reset),

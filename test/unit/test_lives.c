@@ -105,7 +105,7 @@ static void disturb(void)
 {
 	unsigned node = pick(me.store->n_nodes);
 
-	if (!me.store->nodes[node].load_store && !fp_generations_have_adopter(me.store, node))
+	if (!me.store->nodes[node].load_store && !fp_generations_any_living(me.store))
 		fake_break(node, FAKE_CUT);
 }
 
