@@ -242,6 +242,20 @@ const struct fp_lease *fp_control_find_lease(const struct fp_session *session, u
 	return lease_id <= FP_WIRE_MAX_LEASE_ID ? control_of(session)->leases[lease_id] : NULL;
 }
 
+bool fp_control_allows(const struct fp_session *session, const struct fp_io *io)
+{
+	for (unsigned i = 0; i < io->n_segs; i++) {
+		const struct fp_seg *seg = &io->segs[i];
+		const struct fp_lease *lease = fp_control_find_lease(session, seg->lease_id);
+		struct fp_wire_seg wire = {seg->lease_id, seg->len_bytes, seg->offset_bytes};
+
+		if (!lease || !fp_wire_seg_fits(&wire, lease->size_bytes) ||
+		    (io->op == FP_IO_WRITE && lease->read_only))
+			return false;
+	}
+	return true;
+}
+
 /* The answer to a call that had given up. A lease that nobody waits for any more goes back. */
 static int drop_late_answer(struct fp_control *control, const struct fp_wire_header *header,
                             const void *payload, uint64_t deadline_ns)

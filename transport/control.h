@@ -87,5 +87,8 @@ uint64_t fp_control_deadline_ns(const struct fp_session *session);
 
 /* The lease of that id, or NULL. Lock-free: any thread. */
 const struct fp_lease *fp_control_find_lease(const struct fp_session *session, uint32_t lease_id);
+/* Whether each segment of an io lies in a lease, and in one that may be written if it is a write.
+ * Lock-free: any thread. */
+bool fp_control_allows(const struct fp_session *session, const struct fp_io *io);
 
 #endif

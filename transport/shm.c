@@ -85,42 +85,29 @@ static void shm_link_close(struct fp_link *base)
 	free(link_of(base));
 }
 
-/* Where a segment lies in this process, or NULL if it is not within a lease. */
-static char *seg_address(const struct shm_link *link, const struct fp_seg *seg)
-{
-	const struct fp_lease *lease = fp_control_find_lease(link->session, seg->lease_id);
-	struct fp_wire_seg wire = {seg->lease_id, seg->len_bytes, seg->offset_bytes};
-
-	return lease && fp_wire_seg_fits(&wire, lease->size_bytes) ? (char *)lease->base + seg->offset_bytes
-	                                                           : NULL;
-}
-
 /* All of the request or nothing, as a node does it. */
-static int copy(const struct shm_link *link, const struct fp_io *io)
+static int copy(const struct fp_session *session, const struct fp_io *io)
 {
-	char *remote[FP_IO_MAX_SEGS];
+	if (!fp_control_allows(session, io))
+		return -EACCES;
+	for (unsigned i = 0; i < io->n_segs; i++) {
+		const struct fp_seg *seg = &io->segs[i];
+		char *remote =
+		    (char *)fp_control_find_lease(session, seg->lease_id)->base + seg->offset_bytes;
 
-	for (unsigned i = 0; i < io->n_segs; i++) {
-		remote[i] = seg_address(link, &io->segs[i]);
-		if (!remote[i])
-			return -EACCES;
-	}
-	for (unsigned i = 0; i < io->n_segs; i++) {
 		if (io->op == FP_IO_READ)
-			memcpy(io->segs[i].buf, remote[i], io->segs[i].len_bytes);
+			memcpy(seg->buf, remote, seg->len_bytes);
 		else
-			memcpy(remote[i], io->segs[i].buf, io->segs[i].len_bytes);
+			memcpy(remote, seg->buf, seg->len_bytes);
 	}
 	return 0;
 }
 
 static int shm_submit(struct fp_link *base, struct fp_io *io)
 {
-	struct shm_link *link = link_of(base);
-
 	if (base->n_done == FP_LINK_MAX_OUTSTANDING)
 		return -EAGAIN;
-	fp_link_io_done(base, io, copy(link, io));
+	fp_link_io_done(base, io, copy(link_of(base)->session, io));
 	return 0;
 }
 

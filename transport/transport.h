@@ -113,13 +113,12 @@ struct fp_seg {
  * place from submit until it comes out of fp_link_poll. It completes exactly once: 0, or a negative
  * errno.
  *
- * -ETIMEDOUT: the deadline passed, the buffers are free again. tcp drops a late answer by its tag
- * and goes on; a device cannot take one request back, so on rdma the link breaks with it.
+ * -ETIMEDOUT: the deadline passed. What was sent can't be taken back, so the link breaks with it.
  *
  * -ECONNRESET, -EPIPE, ...: the link broke. Every outstanding io ends so, the link is dead.
  *
- * -EACCES: no such lease, or out of its bounds. Said by the node, on rdma before it is asked; where
- * its device refuses a key all the same, the link breaks too.
+ * -EACCES: no such lease, or out of its bounds: said before the node is asked. A refusal of the
+ * node or its device breaks the link, too.
  *
  * After a failed or timed-out write the remote bytes are undefined; after a failed read the buffers
  * are.
