@@ -11,11 +11,10 @@
  * The deadline is of one try: it breaks the link, and a read is asked again. How long the read may
  * wait in all is its patience.
  *
- * A link of a node that is cut off is stale: nothing more is submitted to it. It goes to the
- * reconnect thread, which closes it; the requests that were under way on it wait again only once
- * nothing can touch their buffers any more, and only then a fresh link is taken up. So no answer of
- * an old link ends a request of a new one. If no reconnect thread comes for it until the first of
- * them has reached its deadline, the link is taken back and polled to its end.
+ * A link of a node that is cut off is stale: nothing more is submitted to it. It is broken, which
+ * ends what was under way on it: those requests wait again, as nothing touches their buffers any
+ * more. Then it goes to the reconnect thread, which closes it, and only then a fresh link is taken
+ * up. So no answer of an old link ends a request of a new one.
  */
 #include <errno.h>
 #include <string.h>
@@ -52,15 +51,11 @@ TAILQ_HEAD(page_request_queue, page_request);
 
 struct path {
 	struct fp_session_epoch_link *link; /* NULL: the node is load_store, or there is none now */
-	struct fp_session_epoch_link
-	    *closing;              /* given to the reconnect thread while requests were under way on it */
-	uint64_t n_given;          /* links given to the reconnect thread, but for those taken back */
-	bool kept;                 /* taken back: it stays until its requests have ended */
-	bool blocked;              /* counts in the node's n_blocked */
-	uint64_t blocked_ns;       /* since when */
-	struct page_request *open; /* still being filled */
-	struct page_request_queue waiting; /* in the order of their numbers, for a link or for room on it */
-	unsigned n_submitted;              /* to link, or to closing */
+	bool blocked;                       /* counts in the node's n_blocked */
+	uint64_t blocked_ns;                /* since when */
+	struct page_request *open;          /* still being filled */
+	struct page_request_queue waiting;  /* in the order of their numbers, for a link or for room on it */
+	unsigned n_submitted;
 };
 
 struct fp_lane {
@@ -186,73 +181,20 @@ static bool is_stale(const struct path *path, uint64_t breaker)
 
 /* ---- links in and out ---- */
 
-/* Gives a stale link to the reconnect thread, unless the one before it still waits there to be
- * closed. */
+/* A stale link goes to the reconnect thread once nothing is under way on it, unless the one before
+ * it still waits there to be closed. */
 static void path_give(struct fp_lane *lane, struct path *path)
 {
 	struct fp_session_epoch_link *none = NULL;
 
-	if (path->kept && path->n_submitted)
+	if (path->n_submitted) {
+		fp_link_break(path->link->link);
 		return;
-	fp_link_hand_over(path->link->link); /* who takes it back may be the lane's next owner */
+	}
 	if (!atomic_compare_exchange_strong(&exchange_of(lane, path)->given, &none, path->link))
 		return;
-	path->n_given++;
-	path->closing = path->n_submitted ? path->link : NULL;
 	path->link = NULL;
 	fp_node_wake(node_of(lane, path));
-}
-
-/* The closing link is closed: what was under way on it waits again. */
-static void path_requeue(struct fp_lane *lane, struct path *path)
-{
-	unsigned node_idx = (unsigned)(path - lane->paths);
-	struct page_request *req;
-
-	path->closing = NULL;
-	TAILQ_FOREACH (req, &lane->active, age) {
-		if (req->node_idx != node_idx || !req->submitted)
-			continue;
-		req->submitted = false;
-		path->n_submitted--;
-		request_wait(lane, path, req);
-	}
-	assert(path->n_submitted == 0);
-}
-
-/* Nobody came for the closing link, or it is about to be closed. */
-static void path_take_back(struct fp_lane *lane, struct path *path)
-{
-	struct fp_session_epoch_link *link = atomic_exchange(&exchange_of(lane, path)->given, NULL);
-
-	if (!link)
-		return;
-	assert(link == path->closing);
-	path->link = link;
-	path->closing = NULL;
-	path->kept = true;
-	path->n_given--;
-}
-
-static uint64_t oldest_submitted_ns(struct fp_lane *lane, const struct path *path)
-{
-	unsigned node_idx = (unsigned)(path - lane->paths);
-	struct page_request *req;
-
-	TAILQ_FOREACH (req, &lane->active, age)
-		if (req->node_idx == node_idx && req->submitted)
-			return req->io.deadline_ns;
-	return UINT64_MAX;
-}
-
-static void path_await_close(struct fp_lane *lane, struct path *path)
-{
-	uint64_t n_closed = atomic_load_explicit(&exchange_of(lane, path)->n_closed, memory_order_acquire);
-
-	if (n_closed == path->n_given)
-		path_requeue(lane, path);
-	else if (fp_clock_ns() >= oldest_submitted_ns(lane, path))
-		path_take_back(lane, path);
 }
 
 static void path_take_fresh(struct fp_lane *lane, struct path *path)
@@ -262,9 +204,8 @@ static void path_take_fresh(struct fp_lane *lane, struct path *path)
 	if (!atomic_load_explicit(&exchange->fresh, memory_order_relaxed))
 		return;
 	/* the law of this file: old requests have ended or wait again before a new link is used */
-	assert(!path->link && !path->closing && path->n_submitted == 0);
+	assert(!path->link && path->n_submitted == 0);
 	path->link = atomic_exchange(&exchange->fresh, NULL);
-	path->kept = false;
 }
 
 /*
@@ -276,11 +217,9 @@ static bool path_settle(struct fp_lane *lane, struct path *path)
 
 	if (!node->resumable)
 		return path->link && fp_node_up(node);
-	if (path->closing)
-		path_await_close(lane, path);
 	if (path->link && is_stale(path, fp_node_breaker(node)))
 		path_give(lane, path);
-	if (!path->link && !path->closing && fp_node_up(node))
+	if (!path->link && fp_node_up(node))
 		path_take_fresh(lane, path);
 	return path->link && !is_stale(path, fp_node_breaker(node));
 }
@@ -479,7 +418,7 @@ int fp_lane_write(struct fp_lane *lane, struct fp_page_io *const *pages, unsigne
 static void request_done(struct fp_lane *lane, struct path *path, struct page_request *req, int status)
 {
 	struct fp_node *node = node_of(lane, path);
-	bool in_vain = path->kept;
+	bool in_vain = is_stale(path, fp_node_breaker(node));
 
 	req->submitted = false;
 	path->n_submitted--;
@@ -562,7 +501,7 @@ static uint64_t path_look_ns(struct fp_lane *lane, const struct path *path)
 {
 	if (!node_of(lane, path)->resumable)
 		return UINT64_MAX;
-	if (path->closing || (!path->n_submitted && !TAILQ_EMPTY(&path->waiting)))
+	if (!path->n_submitted && !TAILQ_EMPTY(&path->waiting))
 		return BROKEN_LOOK_NS;
 	if (path->n_submitted && is_stale(path, fp_node_breaker(node_of(lane, path))))
 		return BROKEN_LOOK_NS;
@@ -683,8 +622,7 @@ void fp_lane_close(struct fp_lane *lane)
 	for (unsigned i = 0; i < lane->store->n_nodes; i++) {
 		struct fp_node *node = &lane->store->nodes[i];
 		struct fp_exchange *exchange = &lane->shared.exchange[i];
-		struct fp_session_epoch_link *given =
-		    atomic_exchange(&exchange->given, NULL); /* closing, or not */
+		struct fp_session_epoch_link *given = atomic_exchange(&exchange->given, NULL);
 
 		if (lane->paths[i].blocked && lane->store->opener == getpid())
 			atomic_fetch_sub(&node->n_blocked, 1);

@@ -4,7 +4,7 @@
  * it shares node->control with control calls and the lanes' exchanges with their owners.
  *
  *   lane's owner                    reconnect thread
- *   link broken: given ───────────► closed (n_closed), so that nothing touches its requests' buffers
+ *   link broken and empty: given ─► closed
  *                                   attempt: session resumed, leases attached, a link for every
  *                                   lane
  *   takes it up      ◄───────────── fresh, then the breaker closes
@@ -43,12 +43,8 @@ static void collect_given(struct fp_store *store, struct fp_node *node)
 	fp_store_lanes_share(store);
 	LIST_FOREACH (lane, &store->lanes, entry) {
 		struct fp_exchange *exchange = &lane->exchange[node - store->nodes];
-		struct fp_session_epoch_link *link = atomic_exchange(&exchange->given, NULL);
 
-		if (!link)
-			continue;
-		fp_session_epoch_link_close(node, link);
-		atomic_fetch_add_explicit(&exchange->n_closed, 1, memory_order_release);
+		fp_session_epoch_link_close(node, atomic_exchange(&exchange->given, NULL));
 	}
 	fp_store_lanes_unlock(store);
 }

@@ -31,7 +31,6 @@
 struct fp_exchange {
 	_Atomic(struct fp_session_epoch_link *) fresh; /* from the reconnect thread: the link to use next */
 	_Atomic(struct fp_session_epoch_link *) given; /* to the reconnect thread: to be closed */
-	_Atomic uint64_t n_closed;                     /* how many of those given are closed */
 };
 
 /* The part of a lane that other threads than its owner may see. */

@@ -424,9 +424,9 @@ static int by_hand_session_open(const struct fp_url *url, const struct fp_sessio
 }
 
 #define RDMA_OPERATIONS                                                                                      \
-	FP_CONTROL_OPERATIONS, .link_close = fp_rdma_link_close, .link_register = fp_rdma_link_register,     \
-	                       .submit = fp_rdma_link_submit, .poll = fp_rdma_link_poll,                     \
-	                       .pollfd = fp_rdma_link_pollfd
+	FP_CONTROL_OPERATIONS, .link_close = fp_rdma_link_close, .link_break = fp_rdma_link_break,           \
+	                       .link_register = fp_rdma_link_register, .submit = fp_rdma_link_submit,        \
+	                       .poll = fp_rdma_link_poll, .pollfd = fp_rdma_link_pollfd
 
 const struct fp_transport fp_transport_rdma = {
     .scheme = "rdma",

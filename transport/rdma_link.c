@@ -226,6 +226,11 @@ static void link_break(struct rdma_link *link, int error)
 		link->drain_until_ns = 0; /* the next look destroys the queue pair */
 }
 
+void fp_rdma_link_break(struct fp_link *base)
+{
+	link_break(link_of(base), -ECONNRESET);
+}
+
 /* ---- completions ---- */
 
 /*

@@ -39,6 +39,7 @@ int fp_rdma_link_new(struct fp_verbs_conn *conn, const struct fp_rdma_link_optio
 
 /* These stand in for the operations of struct fp_transport. */
 void fp_rdma_link_close(struct fp_link *link);
+void fp_rdma_link_break(struct fp_link *link);
 int fp_rdma_link_register(struct fp_link *link, void *base, size_t len_bytes);
 int fp_rdma_link_submit(struct fp_link *link, struct fp_io *io);
 int fp_rdma_link_poll(struct fp_link *link, struct fp_io **ret_done, unsigned max);

@@ -95,6 +95,12 @@ static void link_break(struct tcp_link *link, int error)
 	shutdown(link->fd, SHUT_RDWR);
 }
 
+static void tcp_link_break(struct fp_link *base)
+{
+	if (link_of(base)->error == 0)
+		link_break(link_of(base), -ECONNRESET);
+}
+
 /* Breaks the link if a request is overdue, and notes when to look again. */
 static void expire(struct tcp_link *link, uint64_t now_ns)
 {
@@ -417,6 +423,7 @@ const struct fp_transport fp_transport_tcp = {
     FP_CONTROL_OPERATIONS,
     .link_open = tcp_link_open,
     .link_close = tcp_link_close,
+    .link_break = tcp_link_break,
     .submit = tcp_submit,
     .poll = tcp_poll,
     .pollfd = tcp_pollfd,

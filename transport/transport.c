@@ -147,6 +147,18 @@ void fp_link_close(struct fp_link *link)
 		link->transport->link_close(link);
 }
 
+static void assert_owner(const struct fp_link *link)
+{
+	assert(!link->owned || pthread_equal(link->owner, pthread_self()));
+}
+
+void fp_link_break(struct fp_link *link)
+{
+	assert_owner(link);
+	if (link->transport->link_break)
+		link->transport->link_break(link);
+}
+
 void fp_link_register(struct fp_link *link, void *base, size_t len_bytes)
 {
 	if (link->transport->link_register)
@@ -185,11 +197,6 @@ static bool io_valid(const struct fp_io *io)
 		if (io->segs[i].len_bytes < 1 || io->segs[i].len_bytes > FP_SEG_MAX_BYTES)
 			return false;
 	return true;
-}
-
-static void assert_owner(const struct fp_link *link)
-{
-	assert(!link->owned || pthread_equal(link->owner, pthread_self()));
 }
 
 void fp_link_hand_over(struct fp_link *link)

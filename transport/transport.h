@@ -159,7 +159,8 @@ struct fp_transport {
 	int (*link_open)(struct fp_session *session, struct fp_link **ret_link);
 	void (*link_close)(struct fp_link *link);
 	int (*link_register)(struct fp_link *link, void *base,
-	                     size_t len_bytes); /* NULL: has no use for it */
+	                     size_t len_bytes);   /* NULL: has no use for it */
+	void (*link_break)(struct fp_link *link); /* NULL: nothing is ever outstanding */
 	int (*submit)(struct fp_link *link, struct fp_io *io);
 	int (*poll)(struct fp_link *link, struct fp_io **ret_done, unsigned max);
 	int (*pollfd)(struct fp_link *link, struct pollfd *ret_pollfd);
@@ -327,6 +328,11 @@ void fp_link_hand_over(struct fp_link *link);
  * closes. Before the first submit; blocks.
  */
 void fp_link_register(struct fp_link *link, void *base, size_t len_bytes);
+/*
+ * The link is of no use any more: every outstanding io comes out of fp_link_poll with an error,
+ * soon, unless it is done. Again is fine. Its owner's; never blocks.
+ */
+void fp_link_break(struct fp_link *link);
 /*
  * Outstanding ios are abandoned: they do not complete, and nothing touches their buffers any more.
  * NULL is fine.

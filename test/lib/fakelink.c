@@ -68,6 +68,11 @@ void fake_link_close(struct fp_link *base)
 	free(link);
 }
 
+void fake_link_break(struct fp_link *base)
+{
+	((struct fake_link *)base)->broken = true;
+}
+
 int fake_link_register(struct fp_link *base, void *region, size_t len_bytes)
 {
 	struct fake_link *link = (struct fake_link *)base;
@@ -163,8 +168,9 @@ static int io_next(struct fake_link *link, int *ret_status)
 
 	if (link->n_ios == 0)
 		return -1;
-	*ret_status = node->dead || session->connection->cut ? -ECONNRESET : 0;
-	if (!node->dead && (session->connection->frozen || (node->silent && !session->connection->cut))) {
+	*ret_status = node->dead || session->connection->cut || link->broken ? -ECONNRESET : 0;
+	if (!node->dead && !link->broken &&
+	    (session->connection->frozen || (node->silent && !session->connection->cut))) {
 		*ret_status = -ETIMEDOUT;
 		return fp_clock_ns() >= link->ios[0]->deadline_ns ? 0 : -1;
 	}

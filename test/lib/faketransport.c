@@ -387,8 +387,8 @@ static int ping(struct fp_session *base, size_t len_bytes, uint64_t deadline_ns)
 	.session_open = session_open, .session_close = session_close, .lease = lease, .release = release,    \
 	.info = info, .ping = ping, .identity = identity, .attach = attach, .adopt = adopt,                  \
 	.abandon = session_abandon, .link_open = fake_link_open, .link_close = fake_link_close,              \
-	.link_register = fake_link_register, .submit = fake_link_submit, .poll = fake_link_poll,             \
-	.pollfd = fake_link_pollfd
+	.link_break = fake_link_break, .link_register = fake_link_register, .submit = fake_link_submit,      \
+	.poll = fake_link_poll, .pollfd = fake_link_pollfd
 
 static const struct fp_transport by_request = {.scheme = "fake", FAKE_OPERATIONS};
 static const struct fp_transport by_slow_request = {.scheme = "fakeslow", FAKE_OPERATIONS};

@@ -85,6 +85,7 @@ struct fake_link {
 	pid_t opener;
 	struct fp_io *ios[MAX_IOS]; /* outstanding, oldest first */
 	unsigned n_ios;
+	bool broken; /* by its owner */
 };
 
 extern struct fake_world *fake_world;
@@ -123,6 +124,7 @@ int fake_session_call(struct fake_session *session);
 void fake_scribble(struct fake_session *session, const struct fp_io *io);
 int fake_link_open(struct fp_session *base, struct fp_link **ret_link);
 void fake_link_close(struct fp_link *base);
+void fake_link_break(struct fp_link *base);
 int fake_link_register(struct fp_link *base, void *region, size_t len_bytes);
 int fake_link_submit(struct fp_link *base, struct fp_io *io);
 int fake_link_poll(struct fp_link *base, struct fp_io **ret_done, unsigned max);
