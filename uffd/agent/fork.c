@@ -274,7 +274,7 @@ static int renew_budget(struct fp_far *far)
 	fp_budget_done(&far->budget);
 	pthread_mutex_init(&far->evict_queue.lock, NULL);
 	far->evict_queue.head = far->evict_queue.tail = 0;
-	atomic_store(&far->lost.nodes, 0);
+	atomic_store(&far->lost.may_return, false);
 	atomic_store(&far->evicting, 0);
 	return fp_budget_init(&far->budget, budget);
 }

@@ -27,52 +27,27 @@ void fp_lost_poison(struct fp_far *far, uint32_t page)
 
 /* ---- ends ---- */
 
-/* A bit for each node whose return gives slots. If all are back by now: a bit for each that is not
- * lost. */
-static uint32_t wanted_nodes(const struct fp_far *far)
-{
-	uint32_t away = 0, all = 0;
-	struct fp_store_node info;
-
-	for (unsigned i = 0; i < fp_store_n_nodes(far->store); i++) {
-		fp_store_node_info(far->store, i, &info);
-		all |= (uint32_t)(info.state != FP_BREAKER_LOST) << i;
-		away |= (uint32_t)(info.state != FP_BREAKER_LOST && (!info.up || info.adopting)) << i;
-	}
-	return away || atomic_load(&far->full) ? away : all;
-}
-
-/* The page is still LOST, and is revived once its node is back. A page without a slot only needs a
- * free one. */
+/* The page is LOST. It is revived once its node is back; without a slot, it only needs a free
+ * one. */
 static void look_again(struct fp_far *far, uint64_t word)
 {
 	uint64_t slot = fp_page_slot(word);
+	struct fp_store_node info = {.state = FP_BREAKER_CLOSED};
 
-	if (word & FP_PAGE_DIRTY)
-		return;
-	atomic_fetch_or(&far->lost.nodes,
-	                slot ? 1u << fp_store_slot_node(far->store, slot) : wanted_nodes(far));
+	if (slot)
+		fp_store_node_info(far->store, fp_store_slot_node(far->store, slot), &info);
+	if (!(word & FP_PAGE_DIRTY) && info.state != FP_BREAKER_LOST)
+		atomic_store(&far->lost.may_return, true);
 }
 
-void fp_lost_end(struct fp_far *far, uint32_t page, bool has_token)
+void fp_lost_end(struct fp_far *far, uint32_t page, bool again)
 {
 	uint64_t old;
 
 	fp_lost_poison(far, page);
 	fp_far_settle(far, page, fp_pager_apply(&far->words[page], FP_EV_FETCH_FAILED, &old));
-	look_again(far, old); /* after the word: a thread that sees the bits looks at the word */
-	if (has_token)
-		fp_budget_leave(&far->budget, 1);
-	fp_count(&far->stats->lost_pages, 1);
-}
-
-void fp_lost_end_again(struct fp_far *far, uint32_t page)
-{
-	uint64_t old;
-
-	fp_lost_poison(far, page);
-	fp_far_settle(far, page, fp_pager_apply(&far->words[page], FP_EV_FETCH_FAILED, &old));
-	look_again(far, old); /* a revive may have passed it over meanwhile */
+	look_again(far, old); /* after the word, which fp_lost_revive looks at */
+	fp_count(&far->stats->lost_pages, !again);
 }
 
 /* ---- reports ---- */
@@ -160,7 +135,8 @@ static void revive(struct fp_far *far, uint32_t page)
 
 	if (fp_page_state(word) != FP_PAGE_LOST || (word & FP_PAGE_DIRTY))
 		return;
-	if (fp_page_slot(word) && !fp_store_slot_up(far->store, fp_page_slot(word))) {
+	if (fp_page_slot(word) ? !fp_store_slot_up(far->store, fp_page_slot(word))
+	                       : fp_far_why_stuck(far) < 0) {
 		look_again(far, word);
 		return;
 	}
@@ -176,16 +152,9 @@ static void revive(struct fp_far *far, uint32_t page)
 
 void fp_lost_revive(struct fp_far *far)
 {
-	uint32_t wanted = atomic_load(&far->lost.nodes), back = 0;
-	struct fp_store_node info;
-
-	for (unsigned i = 0; wanted && i < fp_store_n_nodes(far->store); i++) {
-		fp_store_node_info(far->store, i, &info);
-		back |= (wanted >> i & (info.up && !info.adopting)) << i;
-	}
-	if (!back)
+	if (!atomic_exchange(&far->lost.may_return,
+	                     false)) /* first: a page lost from here on sets it again */
 		return;
-	atomic_fetch_and(&far->lost.nodes, ~back); /* first: a page lost from here on sets its bit again */
 	for (uint64_t chunk = 0; chunk < far->n_pages >> FP_CHUNK_SHIFT; chunk++) {
 		uint64_t bits = atomic_load_explicit(&far->touched[chunk / 64], memory_order_relaxed);
 

@@ -23,7 +23,7 @@ struct fp_lost {
 	_Atomic uint32_t in;
 	uint32_t out;
 	struct fp_log_limit limit;
-	_Atomic uint32_t nodes; /* a bit for each node whose return fp_lost_revive waits for */
+	_Atomic bool may_return; /* fp_lost_revive may find a page that can be read again */
 };
 
 /*
@@ -39,19 +39,16 @@ void fp_lost_report(struct fp_far *far);
 /* Called before the threads start: nothing waits for a report. */
 void fp_lost_forget(struct fp_far *far);
 
-/* Ends the ARRIVING of a page that nobody can give back: LOST, poisoned. Gives its token back if it
- * has one. */
-void fp_lost_end(struct fp_far *far, uint32_t page, bool has_token);
-
-/* Ends the ARRIVING of a page that was lost before and is touched again. */
-void fp_lost_end_again(struct fp_far *far, uint32_t page);
+/* Ends the ARRIVING of a page, without a token, that nobody can give back: LOST, poisoned. again:
+ * it was lost before, and is touched again. */
+void fp_lost_end(struct fp_far *far, uint32_t page, bool again);
 
 /* Makes a page that the caller owns (ARRIVING, CLAIMED) raise SIGBUS. Aborts the process with a
  * message where the kernel can't poison. */
 void fp_lost_poison(struct fp_far *far, uint32_t page);
 
-/* Makes pages of an outage available again if their node is up again. Then it looks at all words of
- * touched chunks. One thread, on a local stack, not during a fork. */
+/* Makes pages of an outage available again if their node is up again. Looks at all words of touched
+ * chunks, if a lost page may return: not often. One thread, not during a fork. */
 void fp_lost_revive(struct fp_far *far);
 
 #endif

@@ -25,6 +25,7 @@
 
 #define LANE_PAGES (4 * FP_BUDGET_BATCH_MAX)
 #define TICK_NS    (50 * FP_NSEC_PER_MSEC)
+#define REVIVE_NS  FP_NSEC_PER_SEC
 /* Pauses when nothing could leave (all is pinned, or no node takes it): from the first to the
  * longest, doubling. */
 #define STUCK_NS      FP_NSEC_PER_MSEC
@@ -44,7 +45,7 @@ struct fp_reclaim {
 		_Atomic bool wanted; /* the rest is the reclaim thread's while this is set */
 		uint32_t page, n;
 	} pageout;
-	uint64_t next_extend_ns;
+	uint64_t next_extend_ns, next_revive_ns;
 	bool adopting; /* slots are wanted as soon as a session is there, which is waited for a turn at a time
 	                */
 	_Atomic bool resting; /* nothing is leaving, and nothing will while far->fork_freeze */
@@ -211,12 +212,13 @@ static void publish(struct fp_reclaim *rc)
 
 /* What an outage took from the program it can have again. Sequentially consistent against the
  * freeze, as evictions are: no page is held while a fork is made. */
-static void revive_pages(struct fp_reclaim *rc)
+static void revive_pages(struct fp_reclaim *rc, uint64_t now_ns)
 {
 	struct fp_far *far = rc->far;
 
-	if (!atomic_load_explicit(&far->lost.nodes, memory_order_relaxed))
+	if (now_ns < rc->next_revive_ns)
 		return;
+	rc->next_revive_ns = now_ns + REVIVE_NS;
 	atomic_fetch_add(&far->evicting, 1);
 	if (!atomic_load(&far->fork_freeze))
 		fp_lost_revive(far);
@@ -233,7 +235,7 @@ static void housekeep(struct fp_reclaim *rc, uint64_t *next_tick_ns)
 	fp_evictor_check_nodes(rc->evictor);
 	fp_store_check_sessions(rc->far->store);
 	fp_store_sweep(rc->far->store);
-	revive_pages(rc);
+	revive_pages(rc, now);
 	publish(rc);
 	fp_affinity_tick(rc->affinity);
 	fp_budget_calm(&rc->far->budget);
