@@ -265,10 +265,6 @@ static void what_goes_takes_grants_back(void **state)
 	assert_int_equal(fp_space_remap_to(&space, &to_next, &fresh), 0);
 	assert_taken_back(1);
 
-	grant_one(FIRST, FP_PAGE_ARRIVING | FP_PAGE_DIRTY); /* for good: no node is asked for it */
-	fp_lost_end(&far, FIRST, true);
-	assert_taken_back(1);
-
 	grant_one(FIRST + 1, FP_PAGE_ARRIVING); /* its mapping has gone */
 	assert_int_equal(fp_uffd_unregister(&far.uffd, addr, 2 * FP_PAGE_SIZE), 0);
 	assert_int_equal(fp_far_install(&far, FIRST + 1, 1, bytes, true), 0);

@@ -333,7 +333,7 @@ void fp_far_settle(struct fp_far *far, uint32_t page, struct fp_page_step step)
 		fp_uffd_wake(&far->uffd, fp_far_addr(far, page), FP_PAGE_SIZE);
 }
 
-static void settle_event(struct fp_far *far, uint32_t page, enum fp_page_event event)
+void fp_far_end(struct fp_far *far, uint32_t page, enum fp_page_event event)
 {
 	fp_far_settle(far, page, fp_pager_apply(&far->words[page], event, NULL));
 }
@@ -342,7 +342,7 @@ static void settle_event(struct fp_far *far, uint32_t page, enum fp_page_event e
  * waiters SIGSEGV; or the kernel does not take the page now, and they fault again. */
 static void end_gone(struct fp_far *far, uint32_t page)
 {
-	settle_event(far, page, FP_EV_NOT_INSTALLED);
+	fp_far_end(far, page, FP_EV_NOT_INSTALLED);
 	fp_uffd_wake(&far->uffd, fp_far_addr(far, page), FP_PAGE_SIZE);
 	fp_budget_leave(&far->budget, 1);
 	fp_count(&far->stats->faults[FP_FAULT_DROPPED], 1);
@@ -354,7 +354,7 @@ static void end_present(struct fp_far *far, uint32_t page)
 {
 	if (fp_uffd_needs_pins(&far->uffd)) /* a written page must be writable: see agent_pin.c */
 		(void)fp_far_unprotect(far, page);
-	settle_event(far, page, FP_EV_INSTALLED_RW);
+	fp_far_end(far, page, FP_EV_INSTALLED_RW);
 	fp_uffd_wake(&far->uffd, fp_far_addr(far, page), FP_PAGE_SIZE);
 }
 
@@ -387,7 +387,7 @@ static unsigned install(struct fp_far *far, uint32_t page, unsigned n, const cha
 
 		if (r > 0) {
 			for (unsigned i = 0; i < k; i++)
-				settle_event(far, page + i, done);
+				fp_far_end(far, page + i, done);
 			resident += k;
 		} else if (r == -EEXIST) {
 			end_present(far, page);
@@ -405,7 +405,8 @@ static unsigned install(struct fp_far *far, uint32_t page, unsigned n, const cha
 			end_gone(far, page);
 		} else {
 			say_refused(far, page, (int)r);
-			fp_lost_end(far, page, true);
+			fp_lost_end(far, page, false);
+			fp_budget_leave(&far->budget, 1);
 		}
 		page += k;
 		from += k * (size_t)FP_PAGE_SIZE;

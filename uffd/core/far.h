@@ -140,6 +140,9 @@ void fp_far_check_family(const struct fp_far *far);
 /* Follows a step that ended an owned state: queues the page, wakes its waiters. */
 void fp_far_settle(struct fp_far *far, uint32_t page, struct fp_page_step step);
 
+/* Ends an owned state by an event that leaves no choice, and settles the page. */
+void fp_far_end(struct fp_far *far, uint32_t page, enum fp_page_event event);
+
 /*
  * Installs n * 4 KiB from src (local memory, present), writable or write-protected, and so ends the
  * ARRIVING of n pages from page on. Every page ends: installed, found present, or gone (its token

@@ -166,7 +166,7 @@ static void disown_run(struct fp_far *far, struct chunk_run run, uint32_t page)
 		enum fp_page_event as_it_was = was_zero(far, p) ? FP_EV_NOT_INSTALLED : FP_EV_INSTALLED_RW;
 
 		if (p != page)
-			fp_far_settle(far, p, fp_pager_apply(&far->words[p], as_it_was, NULL));
+			fp_far_end(far, p, as_it_was);
 	}
 }
 
@@ -271,7 +271,7 @@ static bool may_begin(const struct fp_far *far, uint32_t page)
 static void settle_run(struct fp_far *far, struct chunk_run run)
 {
 	for (uint32_t p = run.start; p < run.end; p++)
-		fp_far_settle(far, p, fp_pager_apply(&far->words[p], FP_EV_INSTALLED_RW, NULL));
+		fp_far_end(far, p, FP_EV_INSTALLED_RW);
 }
 
 bool fp_kernel_filled_begin(struct fp_far *far, const struct fp_layout *layout, uint32_t page)
@@ -302,7 +302,7 @@ static void begin_chunk(struct fp_far *far, const struct fp_layout *layout, uint
 	fp_far_touch(far, page);
 	if (fp_pager_apply(&far->words[page], FP_EV_PREZERO, NULL).action == FP_ACT_ZERO &&
 	    !fp_kernel_filled_begin(far, layout, page))
-		fp_far_settle(far, page, fp_pager_apply(&far->words[page], FP_EV_NOT_INSTALLED, NULL));
+		fp_far_end(far, page, FP_EV_NOT_INSTALLED);
 }
 
 /* This thread does not wait for a page of the chunks: its stack is local. */
@@ -354,7 +354,7 @@ static void return_absent(struct fp_far *far, struct chunk_run run)
 
 		if (!owned[i])
 			continue;
-		fp_far_settle(far, run.start + i, fp_pager_apply(&far->words[run.start + i], event, NULL));
+		fp_far_end(far, run.start + i, event);
 		tokens += absent;
 	}
 	fp_budget_leave(&far->budget, tokens);

@@ -11,7 +11,7 @@
 
 void fp_capture_refuse(struct fp_far *far, uint32_t page)
 {
-	fp_far_settle(far, page, fp_pager_apply(&far->words[page], FP_EV_REFUSED, NULL));
+	fp_far_end(far, page, FP_EV_REFUSED);
 	fp_count(&far->stats->evict_refused, 1);
 }
 

@@ -149,15 +149,6 @@ static bool drop_vectored(const struct fp_far *far, const struct iovec *runs, un
 	return syscall(SYS_process_madvise, far->pidfd, runs, n_runs, MADV_DONTNEED, 0) == (ssize_t)want;
 }
 
-static void finish_drop(struct fp_far *far, uint32_t page, bool dropped)
-{
-	struct fp_page_step s =
-	    fp_pager_apply(&far->words[page], dropped ? FP_EV_DROPPED : FP_EV_REFUSED, NULL);
-
-	fp_far_settle(far, page, s);
-	fp_count(dropped ? &far->stats->evicted_clean : &far->stats->evict_refused, 1);
-}
-
 static unsigned drop_clean(struct fp_evictor *ev)
 {
 	struct fp_far *far = ev->far;
@@ -177,10 +168,12 @@ static unsigned drop_clean(struct fp_evictor *ev)
 		bool dropped = all || fp_far_drop(far, ev->drops[i], k);
 
 		for (; k > 0; k--, i++) {
-			finish_drop(far, ev->drops[i], dropped);
+			fp_far_end(far, ev->drops[i], dropped ? FP_EV_DROPPED : FP_EV_REFUSED);
 			left += dropped;
 		}
 	}
+	fp_count(&far->stats->evicted_clean, left);
+	fp_count(&far->stats->evict_refused, ev->n_drops - left);
 	fp_budget_leave(&far->budget, left);
 	ev->n_drops = 0;
 	return left;
@@ -214,30 +207,15 @@ static void end_unwritten(struct fp_far *far, struct fp_leaving *l)
 		fp_far_put_back(far, l->page, l->io.buf);
 	} else {
 		fp_far_unprotect(far, l->page);
-		fp_far_settle(far, l->page, fp_pager_apply(&far->words[l->page], FP_EV_NOT_WRITTEN, NULL));
-		fp_far_settle(far, l->page, fp_pager_apply(&far->words[l->page], FP_EV_INSTALLED_RW, NULL));
+		fp_far_end(far, l->page, FP_EV_NOT_WRITTEN);
+		fp_far_end(far, l->page, FP_EV_INSTALLED_RW);
 	}
 	fp_count(&far->stats->evict_refused, 1);
 	l->batch->n_back++;
 	item_done(far, l, false);
 }
 
-static void end_zero(struct fp_far *far, struct fp_leaving *l)
-{
-	struct fp_page_step s;
-
-	if (!fp_capture_drop_original(far, l)) {
-		end_unwritten(far, l);
-		return;
-	}
-	s = fp_pager_apply(&far->words[l->page], FP_EV_WAS_ZERO, NULL);
-	if (l->old_slot)
-		fp_store_slot_free(far->store, l->old_slot);
-	fp_far_settle(far, l->page, s);
-	fp_count(&far->stats->evicted_zero, 1);
-	item_done(far, l, true);
-}
-
+/* Its slot has the bytes; or it has none, as they are all zero. */
 static void end_written(struct fp_far *far, struct fp_leaving *l)
 {
 	struct fp_page_step s;
@@ -246,11 +224,12 @@ static void end_written(struct fp_far *far, struct fp_leaving *l)
 		end_unwritten(far, l);
 		return;
 	}
-	s = fp_pager_apply_written(&far->words[l->page], l->io.slot, NULL);
+	s = l->io.slot ? fp_pager_apply_written(&far->words[l->page], l->io.slot, NULL)
+	               : fp_pager_apply(&far->words[l->page], FP_EV_WAS_ZERO, NULL);
 	if (l->old_slot && l->old_slot != l->io.slot)
 		fp_store_slot_free(far->store, l->old_slot);
-	fp_count(&far->stats->evicted_dirty, 1);
-	fp_count(&far->stats->written_bytes, FP_PAGE_SIZE);
+	fp_count(l->io.slot ? &far->stats->evicted_dirty : &far->stats->evicted_zero, 1);
+	fp_count(&far->stats->written_bytes, l->io.slot ? FP_PAGE_SIZE : 0);
 	if (s.action == FP_ACT_PUT_BACK) {
 		fp_count(&far->stats->faults[FP_FAULT_RESCUED], 1);
 		fp_far_install(far, l->page, 1, l->io.buf, false);
@@ -278,24 +257,6 @@ static void note_slots(struct fp_far *far, bool found)
 		atomic_store_explicit(&far->full, false, memory_order_relaxed);
 }
 
-/* Sees to it that the page has a slot to be written to; false if there is none. */
-static bool has_slot(struct fp_far *far, struct fp_leaving *l)
-{
-	unsigned up, cut_off;
-	uint64_t slot;
-
-	if (can_write_to(far, l->io.slot))
-		return true;
-	if (l->io.slot && l->io.slot != l->old_slot)
-		fp_store_slot_free(far->store, l->io.slot);
-	l->io.slot = fp_store_slot_alloc(far->store, 1, &slot) ? slot : 0;
-	fp_far_count_nodes(far, &up, &cut_off);
-	/* a node that is cut off may have slots: who needs room waits for it */
-	if (l->io.slot || !cut_off)
-		note_slots(far, l->io.slot);
-	return l->io.slot;
-}
-
 /* ISA-free zero test: a page that begins with a word of zeros and equals itself shifted by one word
  * is all zeros. */
 static bool is_zero(const char *page)
@@ -306,81 +267,88 @@ static bool is_zero(const char *page)
 	return first == 0 && memcmp(page, page + sizeof(first), FP_PAGE_SIZE - sizeof(first)) == 0;
 }
 
-/* A page is written to its own slot, if that may be; the others get fresh ones by one call. Zero
- * pages need none. */
-static void choose_slots(struct fp_evictor *ev, struct fp_batch *b)
+/* A page is written to its slot, if that may be; the others get fresh ones by one call. Zero pages
+ * need none. */
+static void choose_slots(struct fp_far *far, struct fp_leaving **pages, unsigned n)
 {
-	struct fp_far *far = ev->far;
+	unsigned need = 0, got, used = 0, up, cut_off;
 	uint64_t fresh[BATCH];
-	unsigned need = 0, got, used = 0;
 
-	for (unsigned i = 0; i < b->n; i++) {
-		struct fp_leaving *l = &b->items[i];
+	for (unsigned i = 0; i < n; i++) {
+		struct fp_leaving *l = pages[i];
 
-		l->old_slot = fp_page_slot(atomic_load_explicit(&far->words[l->page], memory_order_relaxed));
-		l->io.slot = can_write_to(far, l->old_slot) ? l->old_slot : 0;
-		l->zero = is_zero(l->io.buf);
-		need += !l->io.slot && !l->zero;
+		if (!l->zero && can_write_to(far, l->io.slot))
+			continue;
+		if (l->io.slot && l->io.slot != l->old_slot)
+			fp_store_slot_free(far->store, l->io.slot);
+		l->io.slot = 0;
+		need += !l->zero;
 	}
-	got = need ? fp_store_slot_alloc(far->store, need, fresh) : 0;
-	if (got)
-		note_slots(far, true);
-	for (unsigned i = 0; i < b->n && used < got; i++)
-		if (!b->items[i].io.slot && !b->items[i].zero)
-			b->items[i].io.slot = fresh[used++];
+	if (need == 0)
+		return;
+	got = fp_store_slot_alloc(far->store, need, fresh);
+	for (unsigned i = 0; i < n && used < got; i++)
+		if (!pages[i]->io.slot && !pages[i]->zero)
+			pages[i]->io.slot = fresh[used++];
+	fp_far_count_nodes(far, &up, &cut_off);
+	/* a node that is cut off may have slots: the thread that needs room waits for it */
+	if (got == need || !cut_off)
+		note_slots(far, got == need);
 }
 
-/* By a copy, if the slot is mapped; else the lane carries it, and its answer comes to finish. */
-static void write_one(struct fp_evictor *ev, struct fp_leaving *l)
+/* By a copy, if the slot is mapped; else the lane carries them as one request, and its answers come
+ * to fp_evictor_reap. */
+static void write_pages(struct fp_evictor *ev, struct fp_leaving **pages, unsigned n)
 {
-	struct fp_page_io *io = &l->io;
-	void *direct;
+	struct fp_page_io *out[BATCH];
+	unsigned n_out = 0;
 
-	if (l->tries++ == WRITE_TRIES || !has_slot(ev->far, l)) {
-		end_unwritten(ev->far, l);
-		return;
+	choose_slots(ev->far, pages, n);
+	for (unsigned i = 0; i < n; i++) {
+		struct fp_page_io *io = &pages[i]->io;
+		void *direct = io->slot ? fp_store_slot_direct(ev->far->store, io->slot) : NULL;
+
+		if (!io->slot && !pages[i]->zero) {
+			end_unwritten(ev->far, pages[i]);
+		} else if (direct) {
+			memcpy(direct, io->buf, FP_PAGE_SIZE);
+			fp_store_slot_count(ev->far->store, io->slot, FP_IO_WRITE);
+			end_written(ev->far, pages[i]);
+		} else if (pages[i]->zero) {
+			end_written(ev->far, pages[i]);
+		} else {
+			out[n_out++] = io;
+		}
 	}
-	direct = fp_store_slot_direct(ev->far->store, io->slot);
-	if (direct) {
-		memcpy(direct, io->buf, FP_PAGE_SIZE);
-		fp_store_slot_count(ev->far->store, io->slot, FP_IO_WRITE);
-		end_written(ev->far, l);
-	} else if (fp_lane_write(ev->lane, &io, 1) < 0) {
-		end_unwritten(ev->far, l);
-	}
+	if (n_out && fp_lane_write(ev->lane, out, n_out) < 0)
+		for (unsigned i = 0; i < n_out; i++)
+			end_unwritten(ev->far, out[i]->user);
 }
 
 static void finish(struct fp_evictor *ev, struct fp_leaving *l)
 {
 	if (l->io.status == 0)
 		end_written(ev->far, l);
+	else if (++l->tries == WRITE_TRIES)
+		end_unwritten(ev->far, l);
 	else
-		write_one(ev, l); /* its node is lost: another one, while there is one */
+		write_pages(ev, &l, 1); /* its node is lost: another one, while there is one */
 }
 
-/* Pages that a lane carries go out as one request. */
 static void write_batch(struct fp_evictor *ev, struct fp_batch *b)
 {
-	struct fp_page_io *out[BATCH];
-	unsigned n_out = 0, n = b->n;
+	struct fp_leaving *pages[BATCH];
 
-	choose_slots(ev, b);
-	b->open++; /* keeps the batch from closing while it is walked */
-	for (unsigned i = 0; i < n; i++) {
-		struct fp_leaving *l = &b->items[i];
+	for (unsigned i = 0; i < b->n; i++) {
+		struct fp_leaving *l = pages[i] = &b->items[i];
 
-		if (l->zero) {
-			end_zero(ev->far, l);
-		} else if (l->io.slot && !fp_store_slot_direct(ev->far->store, l->io.slot)) {
-			l->tries++;
-			out[n_out++] = &l->io;
-		} else {
-			write_one(ev, l);
-		}
+		l->old_slot =
+		    fp_page_slot(atomic_load_explicit(&ev->far->words[l->page], memory_order_relaxed));
+		l->io.slot = l->old_slot;
+		l->zero = is_zero(l->io.buf);
 	}
-	if (n_out && fp_lane_write(ev->lane, out, n_out) < 0)
-		for (unsigned i = 0; i < n_out; i++)
-			end_unwritten(ev->far, out[i]->user);
+	b->open++; /* keeps the batch from closing while it is walked */
+	write_pages(ev, pages, b->n);
 	if (--b->open == 0)
 		batch_close(ev->far, b);
 }

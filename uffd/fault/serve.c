@@ -58,7 +58,7 @@ static void verify(struct fp_server *sv, uint32_t page)
 	 * again. It counts as written from here on, so nothing may keep it from being so. */
 	if (r == -EEXIST && fp_uffd_needs_pins(&far->uffd))
 		(void)fp_far_unprotect(far, page);
-	fp_far_settle(far, page, fp_pager_apply(&far->words[page], FP_EV_INSTALLED_RW, NULL));
+	fp_far_end(far, page, FP_EV_INSTALLED_RW);
 	fp_uffd_wake(&far->uffd, fp_far_addr(far, page), FP_PAGE_SIZE);
 	fp_count(&far->stats->faults[FP_FAULT_PRESENT], 1);
 	if (r > 0)
@@ -72,7 +72,7 @@ static void unprotect(struct fp_server *sv, uint32_t page, uint64_t now)
 
 	if (r < 0) /* no mapping any more: let the thread fault again */
 		fp_uffd_wake(&far->uffd, fp_far_addr(far, page), FP_PAGE_SIZE);
-	fp_far_settle(far, page, fp_pager_apply(&far->words[page], FP_EV_INSTALLED_RW, NULL));
+	fp_far_end(far, page, FP_EV_INSTALLED_RW);
 	fp_count(&far->stats->faults[r < 0 ? FP_FAULT_DROPPED : FP_FAULT_PROTECT], 1);
 	fp_hist_record(&far->stats->fault_latency, fp_clock_ns() - now);
 }
@@ -103,7 +103,7 @@ void fp_serve(struct fp_server *sv, const struct fp_uffd_fault *f, uint64_t now)
 		fp_count(&far->stats->faults[FP_FAULT_PRESENT], 1);
 		break;
 	case FP_ACT_POISON:
-		fp_lost_end_again(far, page);
+		fp_lost_end(far, page, true);
 		break;
 	default: /* its owner will wake the thread */
 		break;
@@ -431,7 +431,7 @@ static void forgo(struct fp_server *sv, struct fp_arrival *a)
 	struct fp_far *far = sv->far;
 
 	fp_budget_give(&far->budget, 1);
-	fp_far_settle(far, a->page, fp_pager_apply(&far->words[a->page], FP_EV_NOT_INSTALLED, NULL));
+	fp_far_end(far, a->page, FP_EV_NOT_INSTALLED);
 	free_arrival(sv, a);
 }
 
