@@ -213,10 +213,11 @@ static void cut(struct fp_far *far, uint32_t start, uint32_t end)
 void fp_far_shrink(struct fp_far *far, uint32_t first, uint32_t last)
 {
 	uint32_t old_first = FP_MAX(far->first, FP_FAR_OWN_PAGES), old_last = far->last;
+	uint64_t n_locked = far->first ? FP_FAR_OWN_PAGES + far->last - far->first : far->n_pages;
 
+	fp_lockedmem_forget(n_locked * sizeof(*far->words));
 	far->first = first;
 	far->last = last;
-	fp_lockedmem_forget(far->words, far->n_pages * sizeof(*far->words));
 	cut(far, old_first, first);
 	cut(far, last, old_last);
 	lock_words(far);
