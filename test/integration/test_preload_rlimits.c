@@ -446,6 +446,27 @@ static void other_calls(void **state)
 	assert_memory_equal(&limit, &same, sizeof(limit));
 }
 
+/* Pages that left are in the queue of those to be evicted, though the range has them no more. */
+static void unmap_lower_and_fill(int kind, bool hard)
+{
+	void *below = (void *)0xc000000000; /* NOLINT(performance-no-int-to-ptr) */
+	char *gone = mmap(below, BIG, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), *p;
+
+	require(gone == below && test_is_far(gone));
+	test_fill(gone, BIG, 1);
+	munmap(gone, BIG);
+	lower(kind, LIMIT, hard);
+	p = mmap(NULL, BIG, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	require(p != MAP_FAILED);
+	test_fill(p, BIG, 2);
+	require(test_is_filled(p, BIG, 2));
+}
+
+static void pages_that_the_range_has_no_more(void **state)
+{
+	assert_int_equal(status_of(fork_and(unmap_lower_and_fill, RLIMIT_AS, false)), 0);
+}
+
 static int tests(void)
 {
 	const struct CMUnitTest all[] = {
@@ -460,6 +481,7 @@ static int tests(void)
 	    cmocka_unit_test(low_for_an_ordinary_user),
 	    cmocka_unit_test(other_calls),
 	    cmocka_unit_test(heap_under_a_limit),
+	    cmocka_unit_test(pages_that_the_range_has_no_more),
 	};
 
 	return cmocka_run_group_tests(all, NULL, NULL);

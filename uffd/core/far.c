@@ -218,6 +218,9 @@ void fp_far_shrink(struct fp_far *far, uint32_t first, uint32_t last)
 	fp_lockedmem_forget(n_locked * sizeof(*far->words));
 	far->first = first;
 	far->last = last;
+	/* sequentially consistent: an evictor sees the new range, or is waited for */
+	while (atomic_load(&far->evicting))
+		sched_yield();
 	cut(far, old_first, first);
 	cut(far, last, old_last);
 	lock_words(far);
@@ -315,14 +318,15 @@ int fp_far_unprotect(struct fp_far *far, uint32_t page)
 static void drop_stale_entries(struct fp_far *far)
 {
 	uint32_t pages[FP_BUDGET_BATCH_MAX];
-	unsigned n = fp_evict_queue_pop(&far->evict_queue, pages, FP_BUDGET_BATCH_MAX);
+	unsigned n;
 
-	for (unsigned i = 0; i < n; i++) {
-		struct fp_page_step s = fp_pager_apply(&far->words[pages[i]], FP_EV_UNQUEUE, NULL);
-
-		if (s.action == FP_ACT_BUSY)
+	atomic_fetch_add(&far->evicting, 1);
+	n = fp_evict_queue_pop(&far->evict_queue, pages, FP_BUDGET_BATCH_MAX);
+	for (unsigned i = 0; i < n; i++)
+		if (fp_far_has(far, pages[i]) &&
+		    fp_pager_apply(&far->words[pages[i]], FP_EV_UNQUEUE, NULL).action == FP_ACT_BUSY)
 			fp_evict_queue_push(&far->evict_queue, pages[i]);
-	}
+	atomic_fetch_sub(&far->evicting, 1);
 }
 
 void fp_far_settle(struct fp_far *far, uint32_t page, struct fp_page_step step)

@@ -86,6 +86,13 @@ static inline uint32_t fp_far_page(const struct fp_far *far, uint64_t addr)
 	return (uint32_t)((addr - (uintptr_t)far->base) >> FP_PAGE_SHIFT);
 }
 
+/* False of a page that a limit took out of the range. The eviction queue may still name it; the
+ * evictor that looks is counted in far->evicting. */
+static inline bool fp_far_has(const struct fp_far *far, uint32_t page)
+{
+	return page >= far->first && page < far->last;
+}
+
 static inline void fp_far_touch(struct fp_far *far, uint32_t page)
 {
 	uint64_t chunk = page >> FP_CHUNK_SHIFT, bit = 1ull << (chunk & 63);

@@ -422,7 +422,8 @@ static void find_victims(struct fp_evictor *ev, unsigned want)
 	while (ev->n_drops + ev->n_takes < want &&
 	       (n = fp_evict_queue_pop(&ev->far->evict_queue, pages, want - ev->n_drops - ev->n_takes)) > 0)
 		for (unsigned i = 0; i < n; i++)
-			sort_victim(ev, pages[i], FP_EV_EVICT);
+			if (fp_far_has(ev->far, pages[i]))
+				sort_victim(ev, pages[i], FP_EV_EVICT);
 }
 
 unsigned fp_evictor_run(struct fp_evictor *ev, unsigned want)
