@@ -55,13 +55,8 @@ static bool all_far(const struct model *m, uint32_t start, uint32_t end, bool fa
 
 static void add(struct model *m, uint32_t start, uint32_t end)
 {
-	static const uint32_t kinds[] = {0,
-	                                 0,
-	                                 FP_PIECE_NORESERVE,
-	                                 FP_PIECE_DONTDUMP,
-	                                 FP_PIECE_RANDOM,
-	                                 FP_PIECE_SEQUENTIAL,
-	                                 FP_PIECE_FOREIGN};
+	static const uint32_t kinds[] = {
+	    0, 0, FP_PIECE_NORESERVE, FP_PIECE_DONTDUMP, FP_PIECE_RANDOM, FP_PIECE_FOREIGN};
 	struct fp_piece piece = {.start = start, .end = end, .prot = (int)below(m, 3), .lazy = below(m, 2)};
 
 	piece.flags = kinds[below(m, sizeof(kinds) / sizeof(kinds[0]))];
@@ -115,7 +110,7 @@ static void compare(const struct model *m)
 {
 	const struct fp_layout *layout = &m->layout;
 	struct page pages[PAGES] = {0};
-	uint64_t mapped = 0, sequential = 0;
+	uint64_t mapped = 0;
 
 	for (size_t i = 0; i < layout->n; i++) {
 		const struct fp_piece *piece = &layout->pieces[i], *next = piece + 1;
@@ -130,7 +125,6 @@ static void compare(const struct model *m)
 			pages[p] = (struct page){
 			    .mapped = true, .lazy = piece->lazy, .prot = piece->prot, .flags = piece->flags};
 			mapped += is_far(&pages[p]);
-			sequential += is_far(&pages[p]) && piece->flags & FP_PIECE_SEQUENTIAL;
 		}
 	}
 	for (uint32_t p = 0; p < PAGES; p++) {
@@ -140,7 +134,6 @@ static void compare(const struct model *m)
 		assert_int_equal(pages[p].flags, m->pages[p].flags);
 	}
 	assert_int_equal(layout->mapped, mapped);
-	assert_int_equal(layout->sequential, sequential);
 }
 
 static void ask_counts(const struct model *m, uint32_t start, uint32_t end)
@@ -177,8 +170,6 @@ static void ask(struct model *m, uint32_t start, uint32_t end)
 	uint32_t ahead = fp_layout_mapped_from(&m->layout, start, end - start);
 
 	assert_int_equal(at != NULL, is_far(&m->pages[start]));
-	assert_int_equal(fp_layout_is_sequential(&m->layout, start),
-	                 is_far(&m->pages[start]) && m->pages[start].flags & FP_PIECE_SEQUENTIAL);
 	assert_true(after ? after->end > start && all_far(m, start, after->start, false)
 	                  : all_far(m, start, PAGES, false));
 	assert_true(next ? next->end > start && all(m, start, next->start, false)

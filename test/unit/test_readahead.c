@@ -10,18 +10,13 @@
 #include "readahead.h"
 
 /* A fault whose whole window is fetched; returns the window. */
-static unsigned fault_as(struct fp_readahead *ra, uint32_t page, bool sequential)
+static unsigned fault(struct fp_readahead *ra, uint32_t page)
 {
 	struct fp_stream *stream;
-	unsigned n = fp_readahead_fault(ra, page, sequential, &stream);
+	unsigned n = fp_readahead_fault(ra, page, &stream);
 
 	fp_readahead_fetched(stream, page, n);
 	return n;
-}
-
-static unsigned fault(struct fp_readahead *ra, uint32_t page)
-{
-	return fault_as(ra, page, false);
 }
 
 static void test_window_doubles(void **state)
@@ -48,7 +43,7 @@ static void test_part_of_a_window(void **state)
 	(void)state;
 	fault(&ra, 10);
 	fault(&ra, 11);
-	assert_int_equal(fp_readahead_fault(&ra, 13, false, &stream), 2);
+	assert_int_equal(fp_readahead_fault(&ra, 13, &stream), 2);
 	fp_readahead_fetched(stream, 13, 1);
 	assert_int_equal(fault(&ra, 15), 4);
 }
@@ -101,21 +96,6 @@ static void test_oldest_walk_is_forgotten(void **state)
 	assert_int_equal(fault(&ra, 100001), 0);
 }
 
-/* A caller that declares a sequential walk need not prove it, nor keep to it. */
-static void test_sequential(void **state)
-{
-	struct fp_readahead ra = {.max_pages = 32};
-
-	(void)state;
-	assert_int_equal(fault_as(&ra, 100, true), 32);
-	assert_int_equal(fault_as(&ra, 133, true), 32);
-	assert_int_equal(fault_as(&ra, 7000, true), 32);
-	assert_int_equal(fault(&ra, 5), 0);
-	assert_int_equal(fault(&ra, 6), 1);
-	ra.max_pages = 0;
-	assert_int_equal(fault_as(&ra, 500, true), 0);
-}
-
 static void test_off(void **state)
 {
 	struct fp_readahead ra = {.max_pages = 0};
@@ -134,7 +114,6 @@ int main(void)
 	    cmocka_unit_test(test_backwards_is_no_walk),
 	    cmocka_unit_test(test_interleaved_walks),
 	    cmocka_unit_test(test_oldest_walk_is_forgotten),
-	    cmocka_unit_test(test_sequential),
 	    cmocka_unit_test(test_off),
 	};
 

@@ -14,7 +14,7 @@
 #define NO_PAGE     UINT32_MAX
 
 /* Flags of a piece that do not keep its pages from being kernel-filled. */
-#define HARMLESS ((uint32_t)(FP_PIECE_NORESERVE | FP_PIECE_RANDOM | FP_PIECE_SEQUENTIAL | FP_PIECE_DONTDUMP))
+#define HARMLESS ((uint32_t)(FP_PIECE_NORESERVE | FP_PIECE_RANDOM | FP_PIECE_DONTDUMP))
 
 /* Newer than some headers that we build with. */
 #ifndef MADV_DONTNEED_LOCKED

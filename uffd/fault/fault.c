@@ -23,7 +23,7 @@
 #include "spin.h"
 #include "thread.h"
 
-#define ROOM_WAIT_NS (2 * FP_NSEC_PER_MSEC)
+#define ROOM_WAIT_NS (FP_NSEC_PER_MSEC / 2)
 #define FULL_READS   4 /* reads of one message that found one, before more are asked for: asking costs time */
 #define SPIN_LOOKS   32u /* for answers, between two looks for messages */
 
@@ -102,21 +102,6 @@ static int timeout_ms(uint64_t deadline_ns)
 	return deadline_ns <= now ? 0 : (int)FP_MIN((deadline_ns - now) / FP_NSEC_PER_MSEC + 1, 1000u);
 }
 
-static void wait_for_room(struct fp_fault_loop *fl)
-{
-	struct fp_budget *budget = &fl->server.far->budget;
-	struct pollfd fd = {.fd = budget->starved_fd, .events = POLLIN};
-	eventfd_t ignored;
-
-	atomic_store(&budget->starved, true);
-	fp_budget_kick(budget);
-	fp_serve_starved(&fl->server); /* once more, now that whoever gives room would tell us */
-	if (!fl->server.starved_head)
-		return;
-	poll(&fd, 1, 1);
-	eventfd_read(budget->starved_fd, &ignored);
-}
-
 static unsigned reap(struct fp_fault_loop *fl)
 {
 	unsigned n = fp_serve_reap(&fl->server, false);
@@ -163,24 +148,25 @@ static bool spin(struct fp_fault_loop *fl)
 	return false;
 }
 
-static void wait_over_wire(struct fp_fault_loop *fl)
+/* For messages, room and answers. Where the store is direct, only for room: reading itself waits
+ * for messages. */
+static void wait_for_any(struct fp_fault_loop *fl)
 {
 	struct fp_budget *budget = &fl->server.far->budget;
 	struct pollfd fds[2 + 2 * FP_STORE_MAX_NODES];
-	uint64_t deadline_ns, ahead_ns;
-	unsigned n = 2;
+	bool reads = fl->server.lane && may_read(fl);
+	uint64_t deadline_ns;
 	eventfd_t ignored;
+	unsigned n = 2;
 
-	fds[0] = (struct pollfd){.fd = may_read(fl) ? fl->server.far->uffd.fd : -1, .events = POLLIN};
+	fds[0] = (struct pollfd){.fd = reads ? fl->server.far->uffd.fd : -1, .events = POLLIN};
 	fds[1] = (struct pollfd){.fd = budget->starved_fd, .events = POLLIN};
-	n += fp_lane_pollfds(fl->server.lane, fds + n, FP_STORE_MAX_NODES, &deadline_ns);
-	n += fp_lane_pollfds(fl->server.ahead, fds + n, FP_STORE_MAX_NODES, &ahead_ns);
-	deadline_ns = FP_MIN(deadline_ns, ahead_ns);
+	n += fp_serve_pollfds(&fl->server, fds + n, &deadline_ns);
 	if (fl->server.starved_head) {
 		atomic_store(&budget->starved, true);
 		fp_budget_kick(budget);
-		fp_serve_starved(&fl->server);
-		deadline_ns = FP_MIN(deadline_ns, fp_clock_ns() + ROOM_WAIT_NS);
+		fp_serve_starved(&fl->server); /* now whoever gives room would tell us */
+		deadline_ns = fl->server.starved_head ? FP_MIN(deadline_ns, fp_clock_ns() + ROOM_WAIT_NS) : 0;
 	}
 	poll(fds, n, timeout_ms(deadline_ns));
 	if (fds[1].revents)
@@ -195,7 +181,7 @@ static void *run_direct(void *arg)
 	while (!fl->stopped) {
 		if (fl->server.starved_head) {
 			fp_far_check_bare_calls(fl->server.far); /* during one nothing can leave */
-			wait_for_room(fl);
+			wait_for_any(fl);
 			fp_serve_starved(&fl->server);
 		} else {
 			serve_messages(fl);
@@ -211,7 +197,7 @@ static void *run_over_wire(void *arg)
 	fp_affinity_join(fl->affinity);
 	while (!fl->stopped) {
 		if (!spin(fl) && !linger(fl))
-			wait_over_wire(fl);
+			wait_for_any(fl);
 		if (may_read(fl))
 			serve_messages(fl);
 		else

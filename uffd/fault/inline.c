@@ -152,11 +152,9 @@ static void wait_for_room(struct fp_server *sv)
 static void sleep_for_answer(struct fp_server *sv)
 {
 	struct pollfd fds[2 * FP_STORE_MAX_NODES];
-	uint64_t deadline_ns, ahead_ns, now = fp_clock_ns();
-	unsigned n = fp_lane_pollfds(sv->lane, fds, FP_STORE_MAX_NODES, &deadline_ns);
+	uint64_t deadline_ns, now = fp_clock_ns();
+	unsigned n = fp_serve_pollfds(sv, fds, &deadline_ns);
 
-	n += fp_lane_pollfds(sv->ahead, fds + n, FP_STORE_MAX_NODES, &ahead_ns);
-	deadline_ns = FP_MIN(deadline_ns, ahead_ns);
 	if (deadline_ns > now)
 		poll(fds, n, (int)FP_MIN((deadline_ns - now) / FP_NSEC_PER_MSEC + 1, (uint64_t)LOOK_MS));
 }

@@ -272,8 +272,7 @@ void fp_serve_starved(struct fp_server *sv)
 /* How far ahead of a fault to go: as far as its stream suggests, within its mapping. */
 static unsigned may_read_ahead(struct fp_server *sv, uint32_t page, struct fp_stream **ret_stream)
 {
-	bool sequential = fp_layout_is_sequential(sv->layout, page);
-	unsigned want = fp_readahead_fault(&sv->readahead, page, sequential, ret_stream);
+	unsigned want = fp_readahead_fault(&sv->readahead, page, ret_stream);
 
 	if (want == 0 || fp_budget_is_thrashing(&sv->far->budget))
 		return 0;
@@ -471,6 +470,20 @@ unsigned fp_serve_reap(struct fp_server *sv, bool once)
 		total += n;
 	} while (n > 0 && !once);
 	return total;
+}
+
+unsigned fp_serve_pollfds(const struct fp_server *sv, struct pollfd *ret_fds, uint64_t *ret_deadline_ns)
+{
+	uint64_t ahead_ns;
+	unsigned n;
+
+	*ret_deadline_ns = UINT64_MAX;
+	if (!sv->lane)
+		return 0;
+	n = fp_lane_pollfds(sv->lane, ret_fds, FP_STORE_MAX_NODES, ret_deadline_ns);
+	n += fp_lane_pollfds(sv->ahead, ret_fds + n, FP_STORE_MAX_NODES, &ahead_ns);
+	*ret_deadline_ns = FP_MIN(*ret_deadline_ns, ahead_ns);
+	return n;
 }
 
 bool fp_serve_is_fetching(const struct fp_server *sv)

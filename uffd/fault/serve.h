@@ -7,6 +7,7 @@
 #ifndef FP_SERVE_H
 #define FP_SERVE_H
 
+#include <poll.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -84,6 +85,9 @@ unsigned fp_serve_reap(struct fp_server *server, bool once);
 /* Inline: the caller gives the server back before its page is there. The page comes, or is lost,
  * when somebody reaps, or goes on with what waits for room. */
 void fp_serve_leave(struct fp_server *server);
+
+/* What to poll for answers, at most 2 * FP_STORE_MAX_NODES, and until when. Returns how many. */
+unsigned fp_serve_pollfds(const struct fp_server *server, struct pollfd *ret_fds, uint64_t *ret_deadline_ns);
 
 /* True while fetches are under way. Over a wire only. */
 bool fp_serve_is_fetching(const struct fp_server *server);

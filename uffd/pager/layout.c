@@ -149,28 +149,13 @@ int fp_layout_find(const struct fp_layout *layout, uint32_t n, uint32_t align_pa
 	return r < 0 ? find_from(layout, 0, n, align, ret_start) : r;
 }
 
-/* A sequence lock's read side: what is read while a change goes on is thrown away. The array itself
- * never moves. */
-RACY uint32_t fp_layout_mapped_from(const struct fp_layout *layout, uint32_t page, uint32_t n)
-{
-	uint32_t before = atomic_load_explicit(&layout->changes, memory_order_acquire), end = page;
-	size_t i = index_after(layout, page);
-
-	if (i < layout->n && layout->pieces[i].start <= page &&
-	    !(layout->pieces[i].flags & (FP_PIECE_FOREIGN | FP_PIECE_RANDOM)))
-		end = layout->pieces[i].end;
-	atomic_thread_fence(memory_order_acquire);
-	if ((before & 1) || atomic_load_explicit(&layout->changes, memory_order_relaxed) != before ||
-	    end <= page)
-		return 0;
-	return end - page < n ? end - page : n;
-}
-
 uint32_t fp_layout_changes(const struct fp_layout *layout)
 {
 	return atomic_load(&layout->changes);
 }
 
+/* A sequence lock's read side: what is read while a change goes on is thrown away. The array itself
+ * never moves. */
 RACY bool fp_layout_peek(const struct fp_layout *layout, uint32_t page, struct fp_piece *ret_piece,
                          uint32_t *ret_changes)
 {
@@ -190,14 +175,15 @@ RACY bool fp_layout_peek(const struct fp_layout *layout, uint32_t page, struct f
 	return true;
 }
 
-bool fp_layout_is_sequential(const struct fp_layout *layout, uint32_t page)
+uint32_t fp_layout_mapped_from(const struct fp_layout *layout, uint32_t page, uint32_t n)
 {
 	struct fp_piece piece;
 	uint32_t changes;
 
-	return atomic_load_explicit(&layout->sequential, memory_order_relaxed) &&
-	       fp_layout_peek(layout, page, &piece, &changes) &&
-	       (piece.flags & (FP_PIECE_SEQUENTIAL | FP_PIECE_FOREIGN)) == FP_PIECE_SEQUENTIAL;
+	if (!fp_layout_peek(layout, page, &piece, &changes) ||
+	    (piece.flags & (FP_PIECE_FOREIGN | FP_PIECE_RANDOM)))
+		return 0;
+	return piece.end - page < n ? piece.end - page : n;
 }
 
 static void change_begin(struct fp_layout *layout)
@@ -241,11 +227,8 @@ static void join_at(struct fp_layout *layout, size_t i)
 /* n far pages like those of piece come, or go. */
 static void account(struct fp_layout *layout, const struct fp_piece *piece, int64_t n)
 {
-	if (is_foreign(piece))
-		return;
-	layout->mapped += (uint64_t)n;
-	if (piece->flags & FP_PIECE_SEQUENTIAL)
-		atomic_fetch_add_explicit(&layout->sequential, (uint64_t)n, memory_order_relaxed);
+	if (!is_foreign(piece))
+		layout->mapped += (uint64_t)n;
 }
 
 int fp_layout_add(struct fp_layout *layout, struct fp_piece piece)

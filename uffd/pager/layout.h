@@ -19,7 +19,6 @@ enum fp_piece_flags {
 	FP_PIECE_FOREIGN = 1 << 0,    /* the kernel's: no far pages, nothing registered there */
 	FP_PIECE_NORESERVE = 1 << 1,  /* stays without slots of its own when it is opened for writing */
 	FP_PIECE_RANDOM = 1 << 4,     /* no read-ahead */
-	FP_PIECE_SEQUENTIAL = 1 << 5, /* read-ahead with a full window from the first fault on */
 	FP_PIECE_DONTFORK = 1 << 6,   /* a child has nothing here */
 	FP_PIECE_WIPEONFORK = 1 << 7, /* a child reads zeros here */
 	FP_PIECE_DONTDUMP = 1 << 8,   /* not in core dumps */
@@ -44,11 +43,10 @@ struct fp_piece_change {
 struct fp_layout {
 	struct fp_piece *pieces; /* sorted; mapped lazily for as many as there can be */
 	size_t n;
-	uint32_t end;                /* pages of the range */
-	uint32_t origin;             /* where the search for room begins */
-	uint64_t mapped;             /* far pages */
-	_Atomic uint64_t sequential; /* of them in SEQUENTIAL pieces */
-	_Atomic uint32_t changes;    /* odd while the pieces are being changed */
+	uint32_t end;             /* pages of the range */
+	uint32_t origin;          /* where the search for room begins */
+	uint64_t mapped;          /* far pages */
+	_Atomic uint32_t changes; /* odd while the pieces are being changed */
 };
 
 /* For a range of n_pages. 0 or -ENOMEM. */
@@ -91,10 +89,6 @@ uint64_t fp_layout_count_unbacked(const struct fp_layout *layout, uint32_t start
  * being changed this moment. What it says may be old when it is used.
  */
 uint32_t fp_layout_mapped_from(const struct fp_layout *layout, uint32_t page, uint32_t n);
-
-/* True if page is in a far piece that is advised SEQUENTIAL. As above; costs nothing where none
- * is. */
-bool fp_layout_is_sequential(const struct fp_layout *layout, uint32_t page);
 
 /*
  * The piece that holds page, and the number of changes so far: as long as fp_layout_changes says

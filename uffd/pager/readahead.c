@@ -20,18 +20,14 @@ static struct fp_stream *find_stream(struct fp_readahead *ra, uint32_t page)
 	return oldest;
 }
 
-unsigned fp_readahead_fault(struct fp_readahead *ra, uint32_t page, bool sequential,
-                            struct fp_stream **ret_stream)
+unsigned fp_readahead_fault(struct fp_readahead *ra, uint32_t page, struct fp_stream **ret_stream)
 {
 	struct fp_stream *s = find_stream(ra, page);
 	bool continues = s->used && s->next == page;
 
 	s->used = ++ra->clock;
 	s->next = page + 1;
-	if (sequential)
-		s->window = ra->max_pages;
-	else
-		s->window = continues ? FP_MIN(s->window ? s->window * 2 : 1, ra->max_pages) : 0;
+	s->window = continues ? FP_MIN(s->window ? s->window * 2 : 1, ra->max_pages) : 0;
 	*ret_stream = s;
 	return s->window;
 }

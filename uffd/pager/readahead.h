@@ -23,12 +23,10 @@ struct fp_readahead {
 
 /*
  * A fault on page: how many of the pages after it to fetch as well (0: none). The window doubles
- * with each fault that continues a stream, up to max_pages; where the program says that it walks
- * (sequential), it is that wide from the first fault on. Report what was really fetched by
- * fp_readahead_fetched.
+ * with each fault that continues a stream, up to max_pages. Report what was really fetched
+ * by fp_readahead_fetched.
  */
-unsigned fp_readahead_fault(struct fp_readahead *ra, uint32_t page, bool sequential,
-                            struct fp_stream **ret_stream);
+unsigned fp_readahead_fault(struct fp_readahead *ra, uint32_t page, struct fp_stream **ret_stream);
 
 /* The stream's next fault is expected behind the n pages that were fetched ahead of page. */
 static inline void fp_readahead_fetched(struct fp_stream *stream, uint32_t page, unsigned n)

@@ -106,19 +106,16 @@ static int dump_piece(struct fp_space *space, const struct fp_piece *piece, int 
 
 static int advise_piece(struct fp_space *space, const struct fp_piece *piece, int advice)
 {
-	const uint32_t order = FP_PIECE_RANDOM | FP_PIECE_SEQUENTIAL;
-
 	switch (advice) {
 	case MADV_DONTNEED:
 	case MADV_DONTNEED_LOCKED:
 	case MADV_FREE:
 		return fp_space_drop(space, piece->start, piece->end, FP_DROP);
 	case MADV_NORMAL:
-		return change_flags(space, piece, 0, order);
+	case MADV_SEQUENTIAL: /* read-ahead finds that out by itself */
 	case MADV_RANDOM:
-		return change_flags(space, piece, FP_PIECE_RANDOM, order);
-	case MADV_SEQUENTIAL:
-		return change_flags(space, piece, FP_PIECE_SEQUENTIAL, order);
+		return change_flags(space, piece, advice == MADV_RANDOM ? FP_PIECE_RANDOM : 0,
+		                    FP_PIECE_RANDOM);
 	case MADV_DONTFORK:
 	case MADV_DOFORK:
 		return change_flags(space, piece, advice == MADV_DONTFORK ? FP_PIECE_DONTFORK : 0,
