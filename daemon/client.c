@@ -90,14 +90,3 @@ void fp_client_leave(struct fp_client *client)
 	client->clients->n_conns--;
 	fp_client_put(client);
 }
-
-void fp_client_charge(struct fp_client *client, uint64_t bytes)
-{
-	fp_client_ref(client)->leased_bytes += bytes;
-}
-
-void fp_client_uncharge(struct fp_client *client, uint64_t bytes)
-{
-	client->leased_bytes -= bytes;
-	fp_client_put(client);
-}

@@ -57,8 +57,4 @@ uint64_t fp_client_share(const struct fp_client *client, uint64_t max);
 void fp_client_join(struct fp_client *client);
 void fp_client_leave(struct fp_client *client);
 
-/* Memory is leased to the client, and is given back. The memory holds the client in between. */
-void fp_client_charge(struct fp_client *client, uint64_t bytes);
-void fp_client_uncharge(struct fp_client *client, uint64_t bytes);
-
 #endif

@@ -1,16 +1,15 @@
 /*
  * Host memory. Room: daemon; see hostmem.h.
  *
- *   /proc/self/mountinfo   where the hierarchy is mounted, and which group is on top there
  *   /proc/self/cgroup      the group of this process
  *   MOUNT/a/b, MOUNT/a, MOUNT: limit - usage + page cache; the least counts
  *
+ * A group that the mount does not show, as in some containers, counts as the one on top there.
  * See cgroups(7), and memory in the kernel's cgroup-v1 and cgroup-v2 documents.
  */
 #include "hostmem.h"
 
 #include <limits.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -25,16 +24,16 @@
 
 /* What differs between the versions. The statistics include the groups below. */
 struct version {
-	const char *type; /* of the mount, behind its separator; options that it must have */
-	const char *option;
+	const char *controller; /* before the group in /proc/self/cgroup: "4:memory:/a/b", "0::/a/b" */
+	const char *mount;
 	const char *limit, *usage;
 	const char *inactive, *active; /* page cache that can be freed, in memory.stat */
 };
 
 static const struct version versions[] = {
-    {" - cgroup2 ", "", "memory.max", "memory.current", "inactive_file ", "active_file "},
-    {" - cgroup ", ",memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file ",
-     "total_active_file "},
+    {"0::", "/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file ", "active_file "},
+    {"memory:", "/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
+     "total_inactive_file ", "total_active_file "},
 };
 
 /* The number behind key in the lines of dir/file, or fallback. */
@@ -70,65 +69,27 @@ static void look_at_group(const struct version *v, const char *dir, struct fp_ho
 	         fp_size_format(limit, size, sizeof(size)));
 }
 
-/* The path of this process' group, as /proc/self/cgroup has it: "4:memory:/a/b" (v1), "0::/a/b"
- * (v2). */
-static bool find_group(const char *root, const struct version *v, char ret_path[PATH_MAX])
+/* Looks at the group of this process and at each above it. */
+static void look_at_groups(const char *root, const struct version *v, struct fp_hostmem *host)
 {
 	fp_autofclose FILE *f = NULL;
-	char line[PATH_MAX], *controllers, *path;
+	char line[PATH_MAX], dir[2 * PATH_MAX], *group = NULL;
+	size_t mount_len = (size_t)snprintf(dir, sizeof(dir), "%s%s", root, v->mount);
 
 	snprintf(line, sizeof(line), "%s/proc/self/cgroup", root);
 	f = fopen(line, "re");
-	while (f && fgets(line, sizeof(line), f)) {
-		line[strcspn(line, "\n")] = '\0';
-		controllers = strchr(line, ':');
-		path = controllers ? strchr(controllers + 1, ':') : NULL;
-		if (!path)
-			continue;
-		*path++ = '\0';
-		if (v->option[0] ? !strstr(controllers, "memory") : controllers[1])
-			continue;
-		strcpy(ret_path, path);
-		return true;
-	}
-	return false;
-}
-
-/* Looks at the group and at each above it that this mount shows; top is the one that is mounted. */
-static void look_at_mount(const char *root, const struct version *v, const char *mount, const char *top,
-                          struct fp_hostmem *host)
-{
-	char group[PATH_MAX], dir[2 * PATH_MAX];
-	size_t top_len = strcmp(top, "/") == 0 ? 0 : strlen(top), mount_len;
-
-	if (!find_group(root, v, group))
+	while (f && !group && fgets(line, sizeof(line), f))
+		group = strstr(line, v->controller);
+	if (!group)
 		return;
-	if (strncmp(group, top, top_len) != 0 || (group[top_len] && group[top_len] != '/'))
-		group[top_len = 0] = '\0'; /* it is not below this mount */
-	mount_len = (size_t)snprintf(dir, sizeof(dir), "%s%s", root, mount);
-	snprintf(dir + mount_len, sizeof(dir) - mount_len, "%s", group + top_len);
+	group[strcspn(group, "\n")] = '\0';
+	snprintf(dir + mount_len, sizeof(dir) - mount_len, "%s", group + strlen(v->controller));
 	for (;;) {
 		look_at_group(v, dir, host);
 		if (strlen(dir) <= mount_len)
 			return;
 		*strrchr(dir, '/') = '\0';
 	}
-}
-
-static void look_at_cgroups(const char *root, struct fp_hostmem *host)
-{
-	fp_autofclose FILE *f = NULL;
-	char line[PATH_MAX], top[512], mount[512], *type;
-
-	snprintf(line, sizeof(line), "%s/proc/self/mountinfo", root);
-	f = fopen(line, "re");
-	while (f && fgets(line, sizeof(line), f))
-		for (unsigned i = 0; i < FP_ARRAY_LEN(versions); i++) {
-			type = strstr(line, versions[i].type);
-			if (type && strstr(type, versions[i].option) &&
-			    sscanf(line, "%*s %*s %*s %511s %511s", top, mount) == 2)
-				look_at_mount(root, &versions[i], mount, top, host);
-		}
 }
 
 void fp_hostmem_read(const char *root, struct fp_hostmem *ret_host)
@@ -144,7 +105,8 @@ void fp_hostmem_read(const char *root, struct fp_hostmem *ret_host)
 		snprintf(host.bound, sizeof(host.bound), "/proc/meminfo has %s of memory and swap",
 		         fp_size_format(host.available_bytes, size, sizeof(size)));
 	}
-	look_at_cgroups(root, &host);
+	for (unsigned i = 0; i < FP_ARRAY_LEN(versions); i++)
+		look_at_groups(root, &versions[i], &host);
 	if (host.available_bytes != UINT64_MAX) {
 		host.available_bytes -= FP_MIN(host.available_bytes, OWN_BYTES);
 		host.available_bytes -= host.available_bytes / OWN_DIVIDE;

@@ -23,7 +23,6 @@
  * tenth of the loop's time. */
 #define HOST_AGE_NS      (100 * FP_NSEC_PER_MSEC)
 #define HOST_PAUSES      10
-#define REFUSED_PAUSE_NS (10 * FP_NSEC_PER_SEC)
 
 #define LEAST_BYTES (1ull << 20)
 #define MAX_LEASES  32768u
@@ -140,59 +139,23 @@ static struct fp_node_lease *lease_of(struct fp_worker_job *job)
 	return fp_container_of(job, struct fp_node_lease, job);
 }
 
-/* The last look has not seen it. */
-static void charge_host(struct fp_hostmem *host, uint64_t size_bytes)
-{
-	if (host->available_bytes != UINT64_MAX)
-		host->available_bytes -= FP_MIN(host->available_bytes, size_bytes);
-}
-
 static void charge(struct fp_node_memory *memory)
 {
-	if (!fp_pool_is_reserved(memory->pool))
-		charge_host(&memory->pools->host, memory->size_bytes);
-	fp_pool_charge(memory->pool, memory->size_bytes);
-	fp_client_charge(memory->client, memory->size_bytes);
+	uint64_t *host_bytes = &memory->pools->host.available_bytes;
+
+	if (!fp_pool_is_reserved(memory->pool) && *host_bytes != UINT64_MAX)
+		*host_bytes -= FP_MIN(*host_bytes, memory->size_bytes); /* the last look has not seen it */
+	memory->pool->used_bytes += memory->size_bytes;
 	memory->pool->n_leases++;
 	memory->pools->n_shared += memory->shareable;
-	fp_client_ref(memory->client)->n_shared += memory->shareable;
+	fp_client_ref(memory->client)->leased_bytes += memory->size_bytes;
+	memory->client->n_shared += memory->shareable;
 }
 
 static void uncharge(struct fp_node_memory *memory)
 {
-	fp_pool_uncharge(memory->pool, memory->size_bytes);
-	fp_client_uncharge(memory->client, memory->size_bytes);
-}
-
-static bool run_refill(struct fp_worker_job *job)
-{
-	struct fp_pool *pool = fp_container_of(job, struct fp_pool, refill);
-
-	pool->refill_status = fp_pool_refill(pool);
-	return pool->refill_status > 0;
-}
-
-static void done_refill(struct fp_worker_job *job)
-{
-	struct fp_pool *pool = fp_container_of(job, struct fp_pool, refill);
-
-	if (pool->refill_status < 0 && !pool->lacks)
-		fp_log(FP_LOG_WARNING, "pool",
-		       "%s: the host had no memory to preallocate again what a lease gave back; it is tried "
-		       "again with every lease",
-		       pool->name);
-	pool->lacks = pool->refill_status < 0;
-	pool->refilling = false;
-}
-
-/* One job a pool, behind what clients wait for: the reserve may be short for a while. */
-static void refill(struct fp_worker *worker, struct fp_pool *pool)
-{
-	if (!pool->preallocate || pool->refilling)
-		return;
-	pool->refilling = true;
-	pool->refill = (struct fp_worker_job){.run = run_refill, .done = done_refill};
-	fp_worker_post(worker, &pool->refill_line, &pool->refill);
+	memory->pool->used_bytes -= memory->size_bytes;
+	memory->client->leased_bytes -= memory->size_bytes;
 }
 
 static void memory_free(struct fp_node_memory *memory)
@@ -207,15 +170,20 @@ static bool run_give(struct fp_worker_job *job)
 {
 	struct fp_node_memory *memory = fp_container_of(job, struct fp_node_memory, give);
 
-	return fp_pool_give(memory->pool, &memory->chunk) > 0;
+	memory->status = fp_pool_give(memory->pool, &memory->chunk);
+	return memory->status > 0;
 }
 
 static void done_give(struct fp_worker_job *job)
 {
 	struct fp_node_memory *memory = fp_container_of(job, struct fp_node_memory, give);
 
+	if (memory->status < 0)
+		fp_log(FP_LOG_WARNING, "pool",
+		       "%s: the host had no memory to preallocate again what a lease gave back; it is tried "
+		       "again with every lease",
+		       memory->pool->name);
 	memory->pool->leaving_bytes -= memory->size_bytes;
-	refill(memory->worker, memory->pool);
 	memory_free(memory);
 }
 
@@ -226,7 +194,7 @@ static void give(struct fp_node_memory *memory)
 	uncharge(memory);
 	memory->pool->leaving_bytes += memory->size_bytes;
 	memory->give = (struct fp_worker_job){.run = run_give, .done = done_give};
-	fp_worker_post(memory->worker, &memory->line, &memory->give);
+	fp_worker_post(memory->pools->worker, &memory->line, &memory->give);
 }
 
 static void keep(struct fp_node_memory *memory)
@@ -303,7 +271,7 @@ static void leave(struct fp_node_lease *lease)
 	struct fp_node_memory *memory = lease->memory;
 
 	lease->job = (struct fp_worker_job){.run = run_leave, .done = done_leave};
-	fp_worker_post(lease->worker, &memory->line, &lease->job);
+	fp_worker_post(memory->pools->worker, &memory->line, &lease->job);
 	if (--memory->n_holders)
 		return;
 	memory->pool->n_leases--;
@@ -330,7 +298,7 @@ static bool run_take(struct fp_worker_job *job)
 	struct fp_node_lease *lease = lease_of(job);
 	struct fp_node_memory *memory = lease->memory;
 
-	lease->status = fp_pool_take(memory->pool, memory->size_bytes, &memory->chunk);
+	lease->status = fp_pool_take(memory->pool, memory->size_bytes, memory->shareable, &memory->chunk);
 	return lease->status > 0;
 }
 
@@ -341,7 +309,6 @@ static void done_take(struct fp_worker_job *job)
 	int r = lease->status;
 
 	lease->granted = r == 0 && !session_ended;
-	refill(lease->worker, lease->memory->pool);
 	lease->done(lease, session_ended ? -ECANCELED : r, lease->user);
 	if (r == 0) {
 		if (session_ended)
@@ -380,7 +347,7 @@ static int find_id(struct fp_node_leases *leases, uint32_t *ret_id)
 }
 
 /* With memory of its own, of which nothing is there yet. NULL: no memory. */
-static struct fp_node_lease *lease_new(struct fp_pools *pools, struct fp_pool *pool, struct fp_worker *worker,
+static struct fp_node_lease *lease_new(struct fp_pools *pools, struct fp_pool *pool,
                                        const struct fp_lease_request *request)
 {
 	fp_autofree struct fp_node_lease *lease = calloc(1, sizeof(*lease));
@@ -392,13 +359,11 @@ static struct fp_node_lease *lease_new(struct fp_pools *pools, struct fp_pool *p
 	}
 	*memory = (struct fp_node_memory){.pools = pools,
 	                                  .pool = pool,
-	                                  .worker = worker,
 	                                  .shareable = request->shareable,
 	                                  .client = request->client,
 	                                  .size_bytes = fp_pool_round(pool, request->size_bytes),
 	                                  .n_holders = 1};
 	lease->memory = memory;
-	lease->worker = worker;
 	lease->done = request->done;
 	lease->user = request->user;
 	return fp_take_ptr(lease);
@@ -413,26 +378,15 @@ static void enter(struct fp_node_leases *leases, struct fp_node_lease *lease)
 	leases->leased_bytes += lease->memory->size_bytes;
 }
 
-/* Once in a while: a pool would have room, and the host has none. */
+/* What no pool has is the client's business; what the host lacks is the operator's. */
 static void log_refusal(struct fp_pools *pools, const struct fp_lease_request *request)
 {
-	uint64_t now_ns = fp_clock_ns();
 	char size[16], available[16];
 
-	for (unsigned i = 0; i < pools->n; i++) {
-		const struct fp_pool *pool = pools->items[i];
-		uint64_t free_bytes = pool->size_bytes - pool->used_bytes;
-
-		if ((request->shareable && !fp_pool_is_shareable(pool)) ||
-		    free_bytes < fp_pool_round(pool, request->size_bytes) ||
-		    (pools->refused_ns && now_ns - pools->refused_ns < REFUSED_PAUSE_NS))
-			continue;
-		pools->refused_ns = now_ns;
-		fp_log(FP_LOG_WARNING, "pool",
-		       "%s: a lease of %s is refused, as the node can have only %s more (%s)", pool->name,
+	if (host_bytes(pools) < request->size_bytes && fp_log_allowed(&pools->refusals, 1))
+		fp_log(FP_LOG_WARNING, "pool", "a lease of %s is refused, as the node can have only %s more (%s)",
 		       fp_size_format(request->size_bytes, size, sizeof(size)),
 		       fp_size_format(host_bytes(pools), available, sizeof(available)), pools->host.bound);
-	}
 }
 
 /* The pool for a request that the limits allow. */
@@ -459,7 +413,7 @@ static int admit(struct fp_pools *pools, const struct fp_lease_request *request,
 	return 0;
 }
 
-int fp_node_lease_grant(struct fp_node_leases *leases, struct fp_pools *pools, struct fp_worker *worker,
+int fp_node_lease_grant(struct fp_node_leases *leases, struct fp_pools *pools,
                         const struct fp_lease_request *request)
 {
 	struct fp_node_lease *lease;
@@ -473,14 +427,14 @@ int fp_node_lease_grant(struct fp_node_leases *leases, struct fp_pools *pools, s
 		r = leases->n < request->max_leases ? find_id(leases, &id) : -EUSERS;
 	if (r < 0)
 		return r;
-	lease = lease_new(pools, pool, worker, request);
+	lease = lease_new(pools, pool, request);
 	if (!lease)
 		return -ENOMEM;
 	lease->id = id;
 	lease->job = (struct fp_worker_job){.run = run_take, .done = done_take, .awaited = true};
 	charge(lease->memory);
 	enter(leases, lease);
-	fp_worker_post(worker, &lease->memory->line, &lease->job);
+	fp_worker_post(pools->worker, &lease->memory->line, &lease->job);
 	return 0;
 }
 
@@ -490,51 +444,33 @@ static struct fp_node_lease *adopt(const struct fp_node_lease *from)
 
 	if (!lease)
 		return NULL;
-	*lease = (struct fp_node_lease){.id = from->id,
-	                                .granted = true,
-	                                .read_only = true,
-	                                .worker = from->worker,
-	                                .memory = from->memory};
+	*lease = (struct fp_node_lease){
+	    .id = from->id, .granted = true, .read_only = true, .memory = from->memory};
 	lease->memory->n_holders++;
 	return lease;
 }
 
-/* Nothing has happened with them: no job knows them, and those that they were adopted from stay. */
-static void forget_adopted(struct fp_node_lease **by_id, uint32_t n)
-{
-	for (uint32_t i = 0; i < n; i++)
-		if (by_id[i]) {
-			by_id[i]->memory->n_holders--;
-			free(by_id[i]);
-		}
-	free(by_id);
-}
-
 int fp_node_leases_adopt(struct fp_node_leases *leases, const struct fp_node_leases *from)
 {
-	struct fp_node_lease **by_id;
-
 	assert(!leases->n);
-	if (!from->n)
-		return 0;
-	by_id = calloc(from->capacity, sizeof(struct fp_node_lease *));
-	if (!by_id)
+	free(leases->by_id);
+	*leases = (struct fp_node_leases){.by_id = calloc(from->capacity, sizeof(struct fp_node_lease *)),
+	                                  .capacity = from->capacity};
+	if (from->capacity && !leases->by_id) {
+		leases->capacity = 0;
 		return -ENOMEM;
+	}
 	for (uint32_t i = 0; i < from->capacity; i++) {
-		if (!fp_node_lease_find(from, i + 1))
-			continue;
-		by_id[i] = adopt(from->by_id[i]);
-		if (!by_id[i]) {
-			forget_adopted(by_id, i);
+		struct fp_node_lease *parents = fp_node_lease_find(from, i + 1);
+		struct fp_node_lease *lease = parents ? adopt(parents) : NULL;
+
+		if (lease)
+			enter(leases, lease);
+		else if (parents) {
+			fp_node_leases_done(leases);
 			return -ENOMEM;
 		}
 	}
-	free(leases->by_id);
-	leases->by_id = by_id;
-	leases->capacity = from->capacity;
-	for (uint32_t i = 0; i < leases->capacity; i++)
-		if (by_id[i])
-			enter(leases, by_id[i]);
 	return 0;
 }
 
@@ -622,7 +558,7 @@ int fp_node_lease_key_make(struct fp_node_lease *lease, struct fp_cm_server_peer
 	    .user = user,
 	};
 	lease->key = key;
-	fp_worker_post(lease->worker, &lease->memory->line, &key->make);
+	fp_worker_post(lease->memory->pools->worker, &lease->memory->line, &key->make);
 	return 0;
 }
 
@@ -633,7 +569,7 @@ void fp_node_lease_key_revoke(struct fp_node_lease *lease)
 	if (!key)
 		return;
 	key->revoked = true;
-	fp_worker_post(lease->worker, &lease->memory->line, &key->revoke);
+	fp_worker_post(lease->memory->pools->worker, &lease->memory->line, &key->revoke);
 }
 
 void fp_node_leases_revoke(struct fp_node_leases *leases)

@@ -56,9 +56,9 @@ struct fp_lease_key {
 struct fp_node_memory {
 	struct fp_pools *pools;
 	struct fp_pool *pool;
-	struct fp_worker *worker;
 	TAILQ_ENTRY(fp_node_memory) kept;
 	struct fp_worker_job give;
+	int status; /* of give */
 	bool shareable;           /* pools->max_shared limits how many there are */
 	struct fp_client *client; /* held: the client that pays for it, until the last holder has left */
 	uint64_t size_bytes;
@@ -73,7 +73,6 @@ struct fp_node_lease {
 	bool read_only;                /* adopted */
 	unsigned uses;                 /* requests that read or write the memory now */
 	struct fp_node_leases *leases; /* NULL: released */
-	struct fp_worker *worker;
 	struct fp_node_memory *memory; /* held */
 	struct fp_lease_key *key;      /* NULL: no link of the rdma_cm server reaches it */
 	int status;                    /* result of the worker's work */
@@ -84,7 +83,7 @@ struct fp_node_lease {
 
 struct fp_lease_request {
 	uint64_t size_bytes;
-	bool shareable;           /* it will be passed to the client */
+	bool shareable;           /* it will be passed to the client, as a memfd */
 	struct fp_client *client; /* it is charged to this client */
 	uint64_t quota_bytes;     /* of this client, over all its sessions */
 	uint64_t max_leases;
@@ -98,13 +97,15 @@ struct fp_lease_request {
 struct fp_pools {
 	struct fp_pool **items;
 	unsigned n;
+	struct fp_worker *worker;
 	unsigned n_shared, max_shared; /* memories that clients map: each takes a descriptor here */
 	TAILQ_HEAD(, fp_node_memory) kept;
 	unsigned n_kept;
 	uint64_t collected_ns;
 	bool unlimited;         /* ignores what the host has: a program may map more than it touches */
 	struct fp_hostmem host; /* as read at host_ns */
-	uint64_t host_ns, host_took_ns, refused_ns;
+	uint64_t host_ns, host_took_ns;
+	struct fp_log_limit refusals;
 };
 
 void fp_pools_init(struct fp_pools *pools, unsigned max_shared);
@@ -150,7 +151,7 @@ void fp_pools_leased(const struct fp_pools *pools, uint64_t *ret_leases, uint64_
  * called. It will not on an error: -EDQUOT, -ENOSPC, -EMFILE (the client maps as many as it may),
  * -EUSERS (too many leases), -ENOMEM.
  */
-int fp_node_lease_grant(struct fp_node_leases *leases, struct fp_pools *pools, struct fp_worker *worker,
+int fp_node_lease_grant(struct fp_node_leases *leases, struct fp_pools *pools,
                         const struct fp_lease_request *request);
 
 /*

@@ -568,6 +568,7 @@ static int serve(struct fp_node_server *server)
 		return r;
 	}
 	r = explain_start("the thread that keeps leases", fp_worker_start(&server->worker));
+	server->pools.worker = server->worker;
 	if (r == 0)
 		r = run_loop(server);
 	fp_loop_done(&server->loop);

@@ -189,15 +189,15 @@ static int map_chunk(const struct fp_pool *pool, uint64_t size_bytes, int fd, st
 	return 0;
 }
 
-static int new_chunk(const struct fp_pool *pool, uint64_t size_bytes, struct fp_chunk *ret_chunk)
+static int new_chunk(const struct fp_pool *pool, struct fp_chunk *chunk)
 {
 	fp_autoclose int fd = -1;
 	int r = 0;
 
-	if (pool->backing != FP_BACKING_ANONYMOUS)
-		r = create_memfd(pool, size_bytes, &fd);
+	if (chunk->shareable)
+		r = create_memfd(pool, chunk->size_bytes, &fd);
 	if (r == 0)
-		r = map_chunk(pool, size_bytes, fd, ret_chunk);
+		r = map_chunk(pool, chunk->size_bytes, fd, chunk);
 	if (r == 0)
 		fd = -1;
 	return r;
@@ -351,19 +351,6 @@ uint64_t fp_pool_round(const struct fp_pool *pool, uint64_t size_bytes)
 	return (size_bytes + pool->least_bytes - 1) / pool->least_bytes * pool->least_bytes;
 }
 
-bool fp_pool_charge(struct fp_pool *pool, uint64_t size_bytes)
-{
-	if (size_bytes > pool->size_bytes - pool->used_bytes)
-		return false;
-	pool->used_bytes += size_bytes;
-	return true;
-}
-
-void fp_pool_uncharge(struct fp_pool *pool, uint64_t size_bytes)
-{
-	pool->used_bytes -= size_bytes;
-}
-
 static int shrink_reserve(struct fp_pool *pool, uint64_t size_bytes)
 {
 	int r = change_file(pool->reserve_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
@@ -415,19 +402,19 @@ static int take_slice(struct fp_pool *pool, struct fp_chunk *chunk)
 		chunk->freed_bytes += len_bytes;
 		return r < 0 ? r : 1;
 	}
-	r = new_chunk(pool, chunk->size_bytes, chunk);
+	r = new_chunk(pool, chunk);
 	/* a huge page that lacks here is an error; one that lacks at a write is a SIGBUS */
 	return r < 0 ? r : fp_pool_is_reserved(pool);
 }
 
-int fp_pool_take(struct fp_pool *pool, uint64_t size_bytes, struct fp_chunk *chunk)
+int fp_pool_take(struct fp_pool *pool, uint64_t size_bytes, bool shareable, struct fp_chunk *chunk)
 {
 	int r;
 
 	if (!chunk->size_bytes) {
 		if (size_bytes > pool->size_bytes - pool->taken_bytes)
 			return 1;
-		*chunk = (struct fp_chunk){.size_bytes = size_bytes, .fd = -1};
+		*chunk = (struct fp_chunk){.size_bytes = size_bytes, .shareable = shareable, .fd = -1};
 		pool->taken_bytes += size_bytes;
 	}
 	r = take_slice(pool, chunk);
@@ -449,19 +436,25 @@ void fp_pool_end(struct fp_pool *pool)
 	atomic_store(&pool->ending, true);
 }
 
-int fp_pool_give(struct fp_pool *pool, struct fp_chunk *chunk)
+static void unmap_slice(struct fp_pool *pool, struct fp_chunk *chunk)
 {
 	uint64_t len_bytes = slice(pool, chunk->mapped_bytes);
 	char *base = (char *)chunk->base + chunk->mapped_bytes - len_bytes;
 
 	/* Else the last slice would free the pages of all. */
-	if (pool->backing != FP_BACKING_ANONYMOUS)
+	if (chunk->fd >= 0)
 		madvise(base, len_bytes, MADV_REMOVE);
 	munmap(base, len_bytes);
 	chunk->mapped_bytes -= len_bytes;
 	pool->taken_bytes -= len_bytes;
-	if (chunk->mapped_bytes)
-		return 1;
-	unmap_chunk(chunk);
-	return 0;
+	if (!chunk->mapped_bytes)
+		unmap_chunk(chunk);
+}
+
+int fp_pool_give(struct fp_pool *pool, struct fp_chunk *chunk)
+{
+	if (!chunk->mapped_bytes)
+		return fp_pool_refill(pool);
+	unmap_slice(pool, chunk);
+	return chunk->mapped_bytes || pool->preallocate;
 }

@@ -13,7 +13,7 @@
  *
  * A preallocated pool holds its free part as a reserve of pages, so that nobody else on the host
  * can take them. The reserve is a file that nobody maps: what fails to fill it changes no address.
- * A grant gives up a piece of it and populates the lease; after a return it is refilled.
+ * A grant gives up a piece of it and populates the lease; a return refills it.
  *
  * What is done to many pages is done in slices. Functions that do one return 1 while there is more:
  * call again.
@@ -36,7 +36,8 @@ struct fp_chunk {
 	uint64_t size_bytes;
 	uint64_t mapped_bytes, populated_bytes; /* from base on; the worker's */
 	uint64_t freed_bytes;                   /* that the reserve gave up for it, before it is mapped */
-	int fd;                                 /* a memfd's; -1: anonymous, or for nobody but us */
+	int fd;                                 /* a memfd's; -1: anonymous */
+	bool shareable; /* has a memfd; else it is anonymous */
 	bool passed; /* a client was given another descriptor of the memfd: fp_chunk_is_alone tells */
 };
 
@@ -53,10 +54,6 @@ struct fp_pool {
 	uint64_t kept_bytes;         /* no longer leased, but clients still have it; as above */
 	uint64_t n_leases;           /* that these are, each once however many sessions have it; as above */
 	uint64_t leaving_bytes;      /* no longer leased, and not given back yet; as above */
-	struct fp_worker_job refill; /* while refilling: one for all chunks that came back; as above */
-	struct fp_worker_line refill_line;
-	int refill_status;
-	bool refilling, lacks; /* the host had no memory for all of the reserve; as above */
 	/* the worker's thread alone */
 	uint64_t taken_bytes;   /* of all chunks */
 	int reserve_fd;         /* of a preallocated pool; else -1 */
@@ -82,25 +79,22 @@ void fp_pool_set_least(struct fp_pool *pool, uint64_t least_bytes);
 /* size_bytes rounded up to what a lease takes; at most FP_POOL_MAX_BYTES may be asked. */
 uint64_t fp_pool_round(const struct fp_pool *pool, uint64_t size_bytes);
 
-/* Accounting: takes size_bytes (rounded) out of what is free, or not. The loop's thread. */
-bool fp_pool_charge(struct fp_pool *pool, uint64_t size_bytes);
-void fp_pool_uncharge(struct fp_pool *pool, uint64_t size_bytes);
-
 /*
  * A slice of making a zeroed chunk of size_bytes (rounded and charged before); *chunk is empty at
  * first. Waits (1, with nothing done) for chunks whose bytes are charged again, and which are being
  * given back. 1, 0, or a negative errno, and *chunk is empty: -ENOMEM when the host has no memory.
  * The worker's thread.
  */
-int fp_pool_take(struct fp_pool *pool, uint64_t size_bytes, struct fp_chunk *chunk);
+int fp_pool_take(struct fp_pool *pool, uint64_t size_bytes, bool shareable, struct fp_chunk *chunk);
 /* A slice of giving a chunk all its pages. 1, 0 or -ENOMEM. The worker's thread. */
 int fp_pool_populate(const struct fp_pool *pool, struct fp_chunk *chunk);
 /* The node ends: what comes back is not preallocated again. Any thread. */
 void fp_pool_end(struct fp_pool *pool);
 
 /*
- * A slice of freeing a chunk that nobody else has: 1 or 0. Its pages go also from who holds a name
- * for its memfd. Nobody else is ever given that memfd. The worker's thread.
+ * A slice of freeing a chunk that nobody else has, and of the reserve's refill. 1, 0, or -ENOMEM of
+ * the refill. The pages go also from who holds a name for the memfd. Nobody else is ever given that
+ * memfd. The worker's thread.
  */
 int fp_pool_give(struct fp_pool *pool, struct fp_chunk *chunk);
 /* Lets go of a chunk that a client still has, whose bytes stay: it may have them nowhere else. */
@@ -112,9 +106,8 @@ int fp_chunk_pass(struct fp_chunk *chunk, int *ret_fd);
 /* Whether no client has it any more. Some microseconds; any thread. */
 bool fp_chunk_is_alone(const struct fp_chunk *chunk);
 /*
- * A slice of bringing the reserve of a preallocated pool to all that no chunk has. It can fail: a
- * client that dies lets go of its mapping a moment after its session has ended, and one that lives
- * may keep it. 1, 0, or -ENOMEM: to be tried again with every chunk. The worker's thread.
+ * A slice of bringing the reserve of a preallocated pool to all that no chunk has. 1, 0, or -ENOMEM:
+ * tried again with every chunk that is given. The worker's thread.
  */
 int fp_pool_refill(struct fp_pool *pool);
 

@@ -42,19 +42,6 @@ static bool may(const struct fp_conn *conn, enum fp_right right)
 	return right != FP_RIGHT_ADMIN || uid == 0 || uid == geteuid();
 }
 
-/* A descriptor for the client that maps it. For any other the memory is mapped here, which is
- * enough. */
-static int pass_memory(const struct fp_conn *conn, struct fp_node_lease *lease, int *ret_fd)
-{
-	struct fp_chunk *chunk = &lease->memory->chunk;
-
-	if (conn->session->memfd)
-		return fp_chunk_pass(chunk, ret_fd);
-	if (chunk->fd >= 0 && !chunk->passed)
-		close(fp_take_fd(chunk->fd));
-	return 0;
-}
-
 static void answer_leased(struct fp_conn *conn, struct fp_node_lease *lease,
                           const struct fp_wire_header *request, enum fp_wire_type type)
 {
@@ -63,7 +50,7 @@ static void answer_leased(struct fp_conn *conn, struct fp_node_lease *lease,
 	uint8_t payload[sizeof(leased)];
 	struct fp_reply *reply;
 
-	if (pass_memory(conn, lease, &fd) < 0) {
+	if (conn->session->memfd && fp_chunk_pass(&lease->memory->chunk, &fd) < 0) {
 		fp_node_lease_release(lease);
 		fp_conn_answer_error(conn, request, FP_WIRE_FULL);
 		return;
@@ -90,7 +77,22 @@ static bool is_heard(const struct fp_conn *conn)
 	return conn->session && conn->state != FP_CONN_KILLED;
 }
 
-static void key_done(struct fp_node_lease *lease, int status, void *user)
+static void lease_done(struct fp_node_lease *lease, int status, void *user);
+
+/* Has the answer to a LEASE or ATTACH follow once the lease has its key. False: it needs none, or
+ * can't. */
+static bool answer_with_key(struct fp_conn *conn, struct fp_node_lease *lease)
+{
+	if (!conn->session->cm_peer ||
+	    fp_node_lease_key_make(lease, conn->session->cm_peer, lease_done, conn) < 0)
+		return false;
+	conn->leasing = true;
+	return true;
+}
+
+/* Of LEASE and ATTACH. No other request of the connection was handled meanwhile: answers keep their
+ * order. */
+static void lease_done(struct fp_node_lease *lease, int status, void *user)
 {
 	struct fp_conn *conn = user;
 	const struct fp_wire_header *request = &conn->lease_request;
@@ -98,53 +100,24 @@ static void key_done(struct fp_node_lease *lease, int status, void *user)
 
 	conn->leasing = false;
 	if (status == 0 && is_heard(conn)) {
-		answer_leased(conn, lease, request, (enum fp_wire_type)(request->type + 1));
+		if (lease->key || !answer_with_key(conn, lease))
+			answer_leased(conn, lease, request, (enum fp_wire_type)(request->type + 1));
 	} else {
 		/* the client never hears of it, whoever it resumes with */
 		if (request->type == FP_WIRE_LEASE && lease->leases)
 			fp_node_lease_release(lease);
 		if (status < 0 && status != -ECANCELED) {
-			fp_log(FP_LOG_ERROR, "rdma",
-			       "%s: %llu MiB could not be registered for %s: %s (LimitMEMLOCK=, ulimit -l)",
+			fp_log(FP_LOG_ERROR, "pool",
+			       lease->granted ? "%s: %llu MiB could not be registered for %s: %s (LimitMEMLOCK=, "
+			                        "ulimit -l)"
+			                      : "%s: the host could not give %llu MiB to %s: %s",
 			       lease->memory->pool->name, (unsigned long long)lease->memory->size_bytes >> 20,
 			       conn->peer, fp_strerror(status, reason, sizeof(reason)));
 			fp_conn_answer_error(conn, request, FP_WIRE_FULL);
 		}
 	}
-	fp_conn_settle(conn);
-}
-
-/* Has the answer to a LEASE or ATTACH follow once the lease has its key. False: it needs none, or
- * can't. */
-static bool answer_with_key(struct fp_conn *conn, struct fp_node_lease *lease)
-{
-	if (!conn->session->cm_peer ||
-	    fp_node_lease_key_make(lease, conn->session->cm_peer, key_done, conn) < 0)
-		return false;
-	conn->leasing = true;
-	return true;
-}
-
-/* No other request of the connection was handled meanwhile: answers keep their order. */
-static void lease_done(struct fp_node_lease *lease, int status, void *user)
-{
-	struct fp_conn *conn = user;
-	char reason[64];
-
-	conn->leasing = false;
-	if (status == 0 && is_heard(conn)) {
-		if (answer_with_key(conn, lease))
-			return;
-		answer_leased(conn, lease, &conn->lease_request, FP_WIRE_LEASED);
-	} else if (status == 0) {
-		fp_node_lease_release(lease); /* the client never hears of it, whoever it resumes with */
-	} else if (status != -ECANCELED) {
-		fp_log(FP_LOG_ERROR, "pool", "%s: the host could not give %llu MiB to a lease: %s",
-		       lease->memory->pool->name, (unsigned long long)lease->memory->size_bytes >> 20,
-		       fp_strerror(status, reason, sizeof(reason)));
-		fp_conn_answer_error(conn, &conn->lease_request, FP_WIRE_FULL);
-	}
-	fp_conn_settle(conn);
+	if (!conn->leasing)
+		fp_conn_settle(conn);
 }
 
 /* Of those that count for the limit of open files. */
@@ -181,7 +154,7 @@ static int handle_lease(struct fp_conn *conn)
 	if (request.shareable && !fp_conn_promise_fd(conn))
 		return refuse_descriptor(conn);
 	request.size_bytes = lease.size_bytes;
-	r = fp_node_lease_grant(&conn->session->leases, &server->pools, server->worker, &request);
+	r = fp_node_lease_grant(&conn->session->leases, &server->pools, &request);
 	if (r == -EMFILE)
 		return refuse_descriptor(conn);
 	if (r < 0)

@@ -49,6 +49,7 @@ static inline int setup(void **state)
 	assert_int_equal(fp_pool_open(&anonymous, &t.items[1], &error), 0);
 	fp_pools_init(&t.pools, 100);
 	t.pools.items = t.items;
+	t.pools.worker = t.worker;
 	t.pools.n = 2;
 	t.client = fp_client_get(&t.clients, "client");
 	assert_non_null(t.client);
@@ -111,7 +112,7 @@ static inline void set_backing(enum fp_backing backing)
 
 static inline struct fp_node_lease *grant(const struct fp_lease_request *r)
 {
-	assert_int_equal(fp_node_lease_grant(&t.leases, &t.pools, t.worker, r), 0);
+	assert_int_equal(fp_node_lease_grant(&t.leases, &t.pools, r), 0);
 	await_done(t.n_done + 1);
 	assert_int_equal(t.last_status, 0);
 	return t.last;

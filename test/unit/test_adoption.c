@@ -33,7 +33,7 @@ static void begin_family(void)
 	assert_int_equal(
 	    fp_node_session_open(&family.sessions, t.client, "grandchild", "here", &family.grandchild), 0);
 	for (unsigned i = 1; i <= 3; i++) {
-		assert_int_equal(fp_node_lease_grant(&family.parent->leases, &t.pools, t.worker, &r), 0);
+		assert_int_equal(fp_node_lease_grant(&family.parent->leases, &t.pools, &r), 0);
 		await_done(t.n_done + 1);
 		memset(t.last->memory->chunk.base, (int)i, MIB);
 	}
@@ -169,7 +169,7 @@ static void test_adoptions_refused(void **state)
 	begin_family();
 	assert_int_equal(fp_node_session_adopt(&family.sessions, family.parent, family.parent), -EINVAL);
 	assert_int_equal(fp_node_session_adopt(&family.sessions, family.child, family.child), -EINVAL);
-	assert_int_equal(fp_node_lease_grant(&family.child->leases, &t.pools, t.worker, &r), 0);
+	assert_int_equal(fp_node_lease_grant(&family.child->leases, &t.pools, &r), 0);
 	assert_int_equal(fp_node_session_adopt(&family.sessions, family.child, family.parent),
 	                 -EINVAL); /* one is being made */
 	await_done(t.n_done + 1);
@@ -196,7 +196,7 @@ static void test_adopted_while_being_made(void **state)
 	struct fp_lease_request r = request(MIB), missing = request(8 * MIB);
 
 	begin_family();
-	assert_int_equal(fp_node_lease_grant(&family.parent->leases, &t.pools, t.worker, &r), 0);
+	assert_int_equal(fp_node_lease_grant(&family.parent->leases, &t.pools, &r), 0);
 	assert_int_equal(fp_node_session_adopt(&family.sessions, family.child, family.parent), 0);
 	await_done(t.n_done + 1);
 	assert_non_null(fp_node_lease_find(&family.parent->leases, 4));
@@ -204,7 +204,7 @@ static void test_adopted_while_being_made(void **state)
 	assert_has(family.child, true);
 	set_backing(FP_BACKING_HUGETLB);
 	missing.size_bytes = 4096;
-	assert_int_equal(fp_node_lease_grant(&family.parent->leases, &t.pools, t.worker, &missing), 0);
+	assert_int_equal(fp_node_lease_grant(&family.parent->leases, &t.pools, &missing), 0);
 	assert_int_equal(fp_node_session_adopt(&family.sessions, family.grandchild, family.parent), 0);
 	await_done(t.n_done + 1);
 	set_backing(FP_BACKING_ANONYMOUS);
@@ -222,21 +222,21 @@ static void test_adopted_and_leased(void **state)
 	begin_family();
 	assert_int_equal(fp_node_session_adopt(&family.sessions, family.child, family.parent), 0);
 	r.quota_bytes = 3 * MIB;
-	assert_int_equal(fp_node_lease_grant(&family.child->leases, &t.pools, t.worker, &r), -EDQUOT);
+	assert_int_equal(fp_node_lease_grant(&family.child->leases, &t.pools, &r), -EDQUOT);
 	r.quota_bytes = 4 * MIB;
 	r.max_leases = 3;
-	assert_int_equal(fp_node_lease_grant(&family.child->leases, &t.pools, t.worker, &r), -EUSERS);
+	assert_int_equal(fp_node_lease_grant(&family.child->leases, &t.pools, &r), -EUSERS);
 	r.max_leases = 4;
-	assert_int_equal(fp_node_lease_grant(&family.child->leases, &t.pools, t.worker, &r), 0);
+	assert_int_equal(fp_node_lease_grant(&family.child->leases, &t.pools, &r), 0);
 	await_done(t.n_done + 1);
 	assert_int_equal(t.last->id, 4);
 	assert_false(t.last->read_only);
 	assert_int_equal(family.child->leases.n_adopted, 3);
 	assert_leased(4);
 	fp_node_lease_release(fp_node_lease_find(&family.child->leases, 2));
-	assert_int_equal(fp_node_lease_grant(&family.child->leases, &t.pools, t.worker, &r), -EDQUOT);
+	assert_int_equal(fp_node_lease_grant(&family.child->leases, &t.pools, &r), -EDQUOT);
 	r.quota_bytes = 5 * MIB; /* the parent still has its 2 */
-	assert_int_equal(fp_node_lease_grant(&family.child->leases, &t.pools, t.worker, &r), 0);
+	assert_int_equal(fp_node_lease_grant(&family.child->leases, &t.pools, &r), 0);
 	await_done(t.n_done + 1);
 	assert_int_equal(t.last->id, 2); /* the parent's 2 is another lease now */
 	assert_ptr_not_equal(t.last->memory, fp_node_lease_find(&family.parent->leases, 2)->memory);
@@ -326,7 +326,7 @@ static void crowd_lease(struct fp_node_leases *leases)
 {
 	struct fp_lease_request r = request(4096);
 
-	if (fp_node_lease_grant(leases, &t.pools, t.worker, &r) < 0)
+	if (fp_node_lease_grant(leases, &t.pools, &r) < 0)
 		return;
 	await_done(t.n_done + 1);
 	assert_int_equal(stamp_of(t.last), 0);

@@ -18,14 +18,6 @@
 
 #define MIB (1ull << 20)
 
-#define MOUNTS_V1                                                                                            \
-	"23 1 0:20 / /proc rw,relatime - proc proc rw\n"                                                     \
-	"35 31 0:32 / /sys/fs/cgroup/memory rw,nosuid shared:9 - cgroup cgroup rw,memory\n"                  \
-	"36 31 0:33 / /sys/fs/cgroup/cpu rw,nosuid shared:10 - cgroup cgroup rw,cpu\n"                       \
-	"41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n"
-#define MOUNTS_V2                                                                                            \
-	"30 24 0:26 / /sys/fs/cgroup rw,nosuid,nodev,noexec,relatime shared:4 - cgroup2 cgroup2 "            \
-	"rw,nsdelegate,memory_recursiveprot\n"
 #define STAT_V1                                                                                              \
 	"cache 1\nrss 2\ninactive_file 8388608\ntotal_inactive_anon 7\ntotal_inactive_file 4194304\n"        \
 	"total_active_file 2097152\n"
@@ -104,7 +96,6 @@ static void test_machine(void **state)
 static void test_v1(void **state)
 {
 	put_machine();
-	put("proc/self/mountinfo", MOUNTS_V1);
 	put("proc/self/cgroup", "9:name=systemd:/x\n4:memory:/a/b\n1:cpu:/y\n0::/\n");
 	put("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
 	put("sys/fs/cgroup/memory/memory.usage_in_bytes", "9999999999\n");
@@ -127,7 +118,6 @@ static void test_v1(void **state)
 static void test_v2(void **state)
 {
 	put_machine();
-	put("proc/self/mountinfo", MOUNTS_V2);
 	put("proc/self/cgroup", "0::/system.slice/farpaged.service\n");
 	put("sys/fs/cgroup/system.slice/farpaged.service/memory.max", "max\n");
 	put("sys/fs/cgroup/system.slice/farpaged.service/memory.current", "1048576\n");
@@ -140,22 +130,16 @@ static void test_v2(void **state)
 	expect(offered(64 * MIB), "system.slice/memory.max is 128.0 MiB");
 }
 
-/*
- * A container sees its own group at the top of the mount, or its whole path in a mount from
- * elsewhere.
- */
+/* A container may see its own group at the top of the mount, by whatever path it is known. */
 static void test_container(void **state)
 {
 	put_machine();
-	put("proc/self/mountinfo",
-	    "35 31 0:32 /docker/c0ffee /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n");
 	put("sys/fs/cgroup/memory/memory.limit_in_bytes", "134217728\n");
 	put("sys/fs/cgroup/memory/memory.usage_in_bytes", "0\n");
-	put("sys/fs/cgroup/memory/sub/memory.limit_in_bytes", "67108864\n");
 	put("proc/self/cgroup", "4:memory:/docker/c0ffee\n");
 	expect(offered(128 * MIB), "memory/memory.limit_in_bytes");
 	put("proc/self/cgroup", "4:memory:/docker/c0ffee/sub\n");
-	expect(offered(64 * MIB), "memory/sub/memory.limit_in_bytes");
+	expect(offered(128 * MIB), "memory/memory.limit_in_bytes");
 	put("proc/self/cgroup", "4:memory:/docker/c0ffeeee\n");
 	expect(offered(128 * MIB), "memory/memory.limit_in_bytes");
 }

@@ -59,15 +59,15 @@ static void test_limits(void **state)
 	r.max_leases = 2;
 	grant(&r);
 	r.size_bytes = 3 * MIB + 4096;
-	assert_int_equal(fp_node_lease_grant(&t.leases, &t.pools, t.worker, &r), -EDQUOT);
+	assert_int_equal(fp_node_lease_grant(&t.leases, &t.pools, &r), -EDQUOT);
 	r.size_bytes = 4096;
 	grant(&r);
-	assert_int_equal(fp_node_lease_grant(&t.leases, &t.pools, t.worker, &r), -EUSERS);
+	assert_int_equal(fp_node_lease_grant(&t.leases, &t.pools, &r), -EUSERS);
 	r = request(16 * MIB);
-	assert_int_equal(fp_node_lease_grant(&t.leases, &t.pools, t.worker, &r), -ENOSPC);
+	assert_int_equal(fp_node_lease_grant(&t.leases, &t.pools, &r), -ENOSPC);
 	r = request(4096);
 	r.quota_bytes = 4096; /* lowered below what is out */
-	assert_int_equal(fp_node_lease_grant(&t.leases, &t.pools, t.worker, &r), -EDQUOT);
+	assert_int_equal(fp_node_lease_grant(&t.leases, &t.pools, &r), -EDQUOT);
 	assert_int_equal(t.leases.leased_bytes, 3 * MIB + 4096);
 }
 
@@ -88,8 +88,8 @@ static void test_accounted_at_once(void **state)
 {
 	struct fp_lease_request r = request(16 * MIB);
 
-	assert_int_equal(fp_node_lease_grant(&t.leases, &t.pools, t.worker, &r), 0);
-	assert_int_equal(fp_node_lease_grant(&t.leases, &t.pools, t.worker, &r), -ENOSPC);
+	assert_int_equal(fp_node_lease_grant(&t.leases, &t.pools, &r), 0);
+	assert_int_equal(fp_node_lease_grant(&t.leases, &t.pools, &r), -ENOSPC);
 	assert_null(fp_node_lease_find(&t.leases, 1));
 	await_done(1);
 	assert_non_null(fp_node_lease_find(&t.leases, 1));
@@ -106,7 +106,7 @@ static void test_memory_in_use_outlives_the_release(void **state)
 	fp_node_lease_get(lease);
 	fp_node_lease_release(lease);
 	assert_int_equal(t.leases.leased_bytes, 0);
-	assert_int_equal(fp_node_lease_grant(&t.leases, &t.pools, t.worker, &r), -ENOSPC);
+	assert_int_equal(fp_node_lease_grant(&t.leases, &t.pools, &r), -ENOSPC);
 	fp_node_lease_put(lease);
 	assert_string_equal(bytes, "on its way out");
 	fp_node_lease_put(lease);
@@ -137,7 +137,7 @@ static void test_memory_that_is_not_to_be_had(void **state)
 
 	set_backing(FP_BACKING_HUGETLB); /* of which the machine has none, or not of an odd size */
 	r.size_bytes = 4096;
-	assert_int_equal(fp_node_lease_grant(&t.leases, &t.pools, t.worker, &r), 0);
+	assert_int_equal(fp_node_lease_grant(&t.leases, &t.pools, &r), 0);
 	await_done(1);
 	assert_true(t.last_status < 0);
 	assert_int_equal(t.leases.n, 0);
@@ -164,7 +164,7 @@ static void test_sessions(void **state)
 	wrong[15] ^= 1;
 	assert_null(fp_node_session_find(&sessions, a->id, wrong));
 	for (unsigned i = 0; i < 3; i++)
-		assert_int_equal(fp_node_lease_grant(&a->leases, &t.pools, t.worker, &r), 0);
+		assert_int_equal(fp_node_lease_grant(&a->leases, &t.pools, &r), 0);
 	await_done(3);
 	fp_pools_leased(&t.pools, &leases, &bytes);
 	assert_int_equal(leases, 3);
@@ -185,7 +185,7 @@ static void test_ended_while_being_made(void **state)
 
 	assert_int_equal(fp_node_session_open(&sessions, t.client, "a", "here", &session), 0);
 	for (unsigned i = 0; i < 3; i++)
-		assert_int_equal(fp_node_lease_grant(&session->leases, &t.pools, t.worker, &r), 0);
+		assert_int_equal(fp_node_lease_grant(&session->leases, &t.pools, &r), 0);
 	fp_node_session_end(&sessions, session);
 	await_done(3);
 	assert_int_equal(t.last_status, -ECANCELED);
@@ -195,7 +195,7 @@ static void test_ended_while_being_made(void **state)
 	set_backing(FP_BACKING_HUGETLB);
 	missing.size_bytes = 4096;
 	assert_int_equal(fp_node_session_open(&sessions, t.client, "a", "here", &session), 0);
-	assert_int_equal(fp_node_lease_grant(&session->leases, &t.pools, t.worker, &missing), 0);
+	assert_int_equal(fp_node_lease_grant(&session->leases, &t.pools, &missing), 0);
 	fp_node_session_end(&sessions, session);
 	await_done(4);
 	assert_int_equal(t.last_status, -ECANCELED);
