@@ -109,7 +109,6 @@ struct fp_config *fp_config_new(void)
 	    .handshake_timeout_ns = 5 * FP_NSEC_PER_SEC,
 	    .grace_ns = 30 * FP_NSEC_PER_SEC,
 	    .idle_timeout_ns = 30 * FP_NSEC_PER_SEC,
-	    .drain_timeout_ns = 10 * FP_NSEC_PER_SEC,
 	};
 	config->rdma = fp_rdma_defaults;
 	config->log_level = FP_LOG_INFO - FP_LOG_ERROR;

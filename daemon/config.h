@@ -42,8 +42,8 @@ struct fp_limits {
 	uint64_t max_requests;    /* outstanding on one connection */
 	uint64_t handshake_timeout_ns;
 	uint64_t grace_ns; /* how long the leases of a session that is cut off are kept; 0: not at all */
-	uint64_t idle_timeout_ns; /* of a control connection; 0: for ever */
-	uint64_t drain_timeout_ns;
+	uint64_t idle_timeout_ns;  /* of a control connection; 0: for ever */
+	uint64_t drain_timeout_ns; /* of older files; nothing uses it */
 };
 
 struct fp_auth_config {

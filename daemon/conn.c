@@ -399,21 +399,9 @@ static void free_conn(struct fp_conn *conn)
 	free(conn);
 }
 
-static bool is_between_frames(const struct fp_conn *conn)
-{
-	return !conn->inbox.have_bytes && !conn->write.active;
-}
-
-/* While the node stops, a session outlives its links: they may still have answers to come. */
-static bool waits_for_links(const struct fp_conn *conn)
-{
-	return conn->server->stopping && conn->session && fp_conn_is_control(conn) &&
-	       conn->session->n_links && conn->state != FP_CONN_KILLED;
-}
-
 static bool is_finished(const struct fp_conn *conn)
 {
-	if (conn->receiving || conn->sending || conn->leasing || waits_for_links(conn))
+	if (conn->receiving || conn->sending || conn->leasing)
 		return false;
 	return conn->state == FP_CONN_KILLED ||
 	       (conn->state == FP_CONN_CLOSING && conn->eof && !conn->outbox.n);
@@ -441,18 +429,12 @@ static void settle_input(struct fp_conn *conn)
 	if (!wants_input(conn))
 		drop_stash(conn);
 	if (conn->eof && wants_input(conn) && !conn->stash_bytes) {
-		if (!is_between_frames(conn))
+		if (conn->inbox.have_bytes || conn->write.active)
 			fp_node_server_log_peer(conn->server, conn, "it went away in the middle of a frame");
 		/* Over rdma a process that ends and a cable that breaks look the same: who is
 		 * through says BYE. */
 		conn->cut = conn->cut || conn->cm_peer;
 		fp_conn_close(conn);
-	}
-	/* What has arrived is still read, then comes an end of file; a frame that is half here gets
-	 * its rest first. */
-	if (conn->server->stopping && !conn->drained && is_between_frames(conn)) {
-		conn->drained = true;
-		shutdown(conn->fd, SHUT_RD);
 	}
 }
 
@@ -472,8 +454,7 @@ static void settle_send(struct fp_conn *conn)
 	if (conn->outbox.n) {
 		if (take_turn(conn))
 			start_send(conn);
-	} else if (conn->state == FP_CONN_CLOSING && !conn->leasing && !conn->half_closed &&
-	           !waits_for_links(conn)) {
+	} else if (conn->state == FP_CONN_CLOSING && !conn->leasing && !conn->half_closed) {
 		conn->half_closed = true;
 		shutdown(conn->fd, SHUT_WR);
 	}

@@ -2,7 +2,7 @@
  * A connection: receives, hands whole requests to its handler, sends the answers, and ends. Room:
  * daemon. It knows sockets and the loop; request.c knows what requests mean.
  *
- *            accept                        WELCOME          EOF, BYE, refused, draining
+ *            accept                        WELCOME          EOF, BYE, refused
  *   (none) ─────────► expects HELLO, AUTH ─────────► open ──────────────────────────────► closing
  *                        │ time limit                 │ broken, silent            all sent,  │
  *                        ▼                            ▼                  EOF from the peer   ▼
@@ -56,7 +56,6 @@ struct fp_conn {
 	bool receiving, sending; /* operations in flight */
 	bool eof;                /* the peer sends nothing more */
 	bool half_closed;        /* we have told the peer that we send nothing more */
-	bool drained;            /* while stopping: the peer can send nothing more */
 	bool cut;                /* it broke or fell silent; its session may go on without it */
 	bool leasing; /* its lease is being made: further requests wait, so that answers keep their order */
 	unsigned recv_bytes; /* how much one receive takes */

@@ -15,8 +15,8 @@ struct fp_hostmem {
 };
 
 /*
- * Reads it from /proc and the cgroups mounted at /sys/fs/cgroup, all below root, which is "" except in tests. A file that
- * cannot be read sets no bound. Takes about 60 µs. Any thread.
+ * Reads it from /proc and the cgroups mounted at /sys/fs/cgroup, all below root, which is "" except
+ * in tests. A file that cannot be read sets no bound. Takes about 60 µs. Any thread.
  */
 void fp_hostmem_read(const char *root, struct fp_hostmem *ret_host);
 

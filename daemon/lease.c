@@ -21,8 +21,8 @@
 
 /* The host is not asked at each LEASE. Where the answer takes long (thousands of mounts) it costs a
  * tenth of the loop's time. */
-#define HOST_AGE_NS      (100 * FP_NSEC_PER_MSEC)
-#define HOST_PAUSES      10
+#define HOST_AGE_NS (100 * FP_NSEC_PER_MSEC)
+#define HOST_PAUSES 10
 
 #define LEAST_BYTES (1ull << 20)
 #define MAX_LEASES  32768u
@@ -384,7 +384,8 @@ static void log_refusal(struct fp_pools *pools, const struct fp_lease_request *r
 	char size[16], available[16];
 
 	if (host_bytes(pools) < request->size_bytes && fp_log_allowed(&pools->refusals, 1))
-		fp_log(FP_LOG_WARNING, "pool", "a lease of %s is refused, as the node can have only %s more (%s)",
+		fp_log(FP_LOG_WARNING, "pool",
+		       "a lease of %s is refused, as the node can have only %s more (%s)",
 		       fp_size_format(request->size_bytes, size, sizeof(size)),
 		       fp_size_format(host_bytes(pools), available, sizeof(available)), pools->host.bound);
 }

@@ -58,7 +58,7 @@ struct fp_node_memory {
 	struct fp_pool *pool;
 	TAILQ_ENTRY(fp_node_memory) kept;
 	struct fp_worker_job give;
-	int status; /* of give */
+	int status;               /* of give */
 	bool shareable;           /* pools->max_shared limits how many there are */
 	struct fp_client *client; /* held: the client that pays for it, until the last holder has left */
 	uint64_t size_bytes;

@@ -177,14 +177,6 @@ void fp_timer_start(struct fp_timer *timer, struct fp_loop *loop, uint64_t ns)
 	fp_loop_sqe_set(sqe, &timer->op);
 }
 
-void fp_loop_cancel(struct fp_loop *loop, struct fp_op *op)
-{
-	struct io_uring_sqe *sqe = fp_loop_sqe(loop);
-
-	io_uring_prep_cancel(sqe, op, 0);
-	fp_loop_sqe_set(sqe, NULL);
-}
-
 void *fp_loop_buf(struct fp_loop *loop, unsigned cqe_flags)
 {
 	return loop->buf_memory + (size_t)(cqe_flags >> IORING_CQE_BUFFER_SHIFT) * FP_LOOP_BUF_BYTES;

@@ -56,9 +56,8 @@ struct io_uring_sqe *fp_loop_sqe(struct fp_loop *loop);
 /* Call it after io_uring_prep_*. op NULL: the completion does not matter. */
 void fp_loop_sqe_set(struct io_uring_sqe *sqe, struct fp_op *op);
 
-/* Shorthands that submit one operation each. */
+/* Submits a read. */
 void fp_loop_read(struct fp_loop *loop, struct fp_op *op, int fd, void *buf, unsigned len);
-void fp_loop_cancel(struct fp_loop *loop, struct fp_op *op);
 
 /* Lets timer fire in ns, unless it is running already. */
 void fp_timer_start(struct fp_timer *timer, struct fp_loop *loop, uint64_t ns);

@@ -105,10 +105,6 @@ static void on_accept(struct fp_op *op, int res, unsigned flags)
 	if (res >= 0)
 		fp_node_server_welcome(server, res, NULL);
 	listener->accepting = false;
-	if (server->stopping) {
-		close_listener(listener);
-		return;
-	}
 	if (res >= 0) {
 		start_accept(listener);
 		return;
@@ -163,14 +159,12 @@ void fp_node_server_fence(struct fp_node_server *server, struct fp_node_session 
 	session->cut_off = false;
 }
 
-/* Ends sessions that nobody resumed in time; at once if that can't be waited for. */
-static void end_expired(struct fp_node_server *server, bool at_once)
+/* Ends sessions that nobody resumed in time. */
+static void end_expired(struct fp_node_server *server, uint64_t now_ns)
 {
-	uint64_t now_ns = fp_clock_ns();
-
 	for (struct fp_node_session *s = server->sessions.first, *next; s; s = next) {
 		next = s->next;
-		if (!s->cut_off || (!at_once && s->expires_ns > now_ns))
+		if (!s->cut_off || s->expires_ns > now_ns)
 			continue;
 		fp_log(FP_LOG_NOTICE, "session", "%llu: %s at %s did not come back",
 		       (unsigned long long)s->id, s->name, s->peer);
@@ -179,9 +173,9 @@ static void end_expired(struct fp_node_server *server, bool at_once)
 	}
 }
 
-static bool outlives(const struct fp_node_server *server, const struct fp_conn *conn)
+static bool outlives(const struct fp_conn *conn)
 {
-	return (conn->cut || conn->session->unconfirmed) && fp_conn_may_break(conn) && !server->stopping &&
+	return (conn->cut || conn->session->unconfirmed) && fp_conn_may_break(conn) &&
 	       conn->session->grace_ns;
 }
 
@@ -207,25 +201,10 @@ void fp_node_server_end_session(struct fp_node_server *server, struct fp_conn *c
 	end_session(server, session);
 }
 
-/* While the node stops, the control connection waits for the last of its links. */
-static void link_ended(struct fp_node_server *server, struct fp_node_session *session)
-{
-	struct fp_conn *conn;
-
-	session->n_links--;
-	if (!server->stopping)
-		return;
-	LIST_FOREACH (conn, &session->conns, in_session)
-		if (fp_conn_is_control(conn))
-			break;
-	if (conn)
-		fp_conn_settle(conn);
-}
-
 void fp_node_server_session_left(struct fp_node_server *server, struct fp_conn *conn)
 {
 	struct fp_node_session *session = conn->session;
-	bool stays = session && fp_conn_is_control(conn) && outlives(server, conn);
+	bool stays = session && fp_conn_is_control(conn) && outlives(conn);
 
 	if (!session)
 		return;
@@ -235,7 +214,7 @@ void fp_node_server_session_left(struct fp_node_server *server, struct fp_conn *
 	else if (fp_conn_is_control(conn))
 		end_session(server, session);
 	else
-		link_ended(server, session);
+		session->n_links--;
 }
 
 void fp_node_server_conn_ended(struct fp_node_server *server, struct fp_conn *conn)
@@ -247,18 +226,6 @@ void fp_node_server_conn_ended(struct fp_node_server *server, struct fp_conn *co
 		fp_loop_stop(&server->loop);
 }
 
-static void cut_off_all(struct fp_node_server *server)
-{
-	struct fp_conn *conn;
-
-	if (server->n_conns)
-		fp_log(FP_LOG_WARNING, "node", "stopping: %u connections are cut off", server->n_conns);
-	LIST_FOREACH (conn, &server->conns, in_server)
-		fp_conn_kill(conn);
-	if (!server->n_conns)
-		fp_loop_stop(&server->loop);
-}
-
 /* Ends what has had its time, and tries again what no event tells of. */
 static void on_tick(struct fp_timer *timer)
 {
@@ -266,15 +233,13 @@ static void on_tick(struct fp_timer *timer)
 	uint64_t now_ns = fp_clock_ns();
 	struct fp_conn *conn;
 
-	end_expired(server, false);
+	end_expired(server, now_ns);
 	fp_pools_collect(&server->pools); /* nothing tells when a client lets go of memory */
 	LIST_FOREACH (conn, &server->conns, in_server)
 		fp_conn_tick(conn, now_ns);
 	for (unsigned i = 0; i < server->n_listeners && !server->stopping; i++)
 		if (server->listeners[i].fd >= 0 && !server->listeners[i].accepting)
 			start_accept(&server->listeners[i]);
-	if (server->stopping && server->drain_ns <= now_ns)
-		cut_off_all(server);
 	if (server->trim_ns && server->trim_ns <= now_ns) {
 		server->trim_ns = 0;
 		malloc_trim(0);
@@ -283,29 +248,24 @@ static void on_tick(struct fp_timer *timer)
 		watch(server);
 }
 
+/*
+ * Requests under way are not answered: a page that is written to a node which goes is lost, and its
+ * client still has it if nobody says that it was written.
+ */
 static void stop(struct fp_node_server *server)
 {
+	struct fp_conn *conn;
 	char line[128];
 
 	server->stopping = true;
 	for (unsigned i = 0; i < server->pools.n; i++)
 		fp_pool_end(server->pools.items[i]);
 	fp_notify(server->notify_fd, "STOPPING=1");
-	end_expired(server, true);
-	fp_log(FP_LOG_NOTICE, "node", "stopping: %s; requests under way have %llu s to end (again: at once)",
-	       fp_status_line(server, line, sizeof(line)),
-	       (unsigned long long)(server->config->limits.drain_timeout_ns / FP_NSEC_PER_SEC));
-	for (unsigned i = 0; i < server->n_listeners; i++) {
-		if (server->listeners[i].accepting)
-			fp_loop_cancel(&server->loop, &server->listeners[i].accept_op);
-		else
-			close_listener(&server->listeners[i]);
-	}
-	server->drain_ns = fp_clock_ns() + server->config->limits.drain_timeout_ns;
-	for (struct fp_conn *conn = LIST_FIRST(&server->conns), *next; conn; conn = next) {
-		next = LIST_NEXT(conn, in_server);
-		fp_conn_settle(conn);
-	}
+	fp_log(FP_LOG_NOTICE, "node", "stopping: %s", fp_status_line(server, line, sizeof(line)));
+	while (server->sessions.first)
+		end_session(server, server->sessions.first);
+	LIST_FOREACH (conn, &server->conns, in_server)
+		fp_conn_kill(conn);
 	if (!server->n_conns)
 		fp_loop_stop(&server->loop);
 }
@@ -371,16 +331,13 @@ static bool waits_for_users(struct fp_node_server *server)
 static void on_signal(struct fp_op *op, int res, unsigned flags)
 {
 	struct fp_node_server *server = fp_container_of(op, struct fp_node_server, signal_op);
-	bool again = server->stopping;
 
 	read_signal(server);
 	if (res != sizeof(server->signal))
 		return;
 	if (server->signal.ssi_signo == SIGHUP)
 		reload(server);
-	else if (again)
-		cut_off_all(server);
-	else if (server->signal.ssi_signo != SIGTERM || !waits_for_users(server))
+	else if (!server->stopping && (server->signal.ssi_signo != SIGTERM || !waits_for_users(server)))
 		stop(server);
 }
 

@@ -79,7 +79,6 @@ struct fp_node_server {
 	uint64_t worker_events;
 	struct fp_op signal_op, worker_op, cm_op, users_op;
 	struct fp_timer tick; /* runs while there is something that time ends: see on_tick */
-	uint64_t drain_ns;    /* when the connections of a node that stops are cut off */
 	uint64_t trim_ns;     /* when memory of connections that ended goes to the system; 0: none did */
 };
 

@@ -37,7 +37,7 @@ struct fp_chunk {
 	uint64_t mapped_bytes, populated_bytes; /* from base on; the worker's */
 	uint64_t freed_bytes;                   /* that the reserve gave up for it, before it is mapped */
 	int fd;                                 /* a memfd's; -1: anonymous */
-	bool shareable; /* has a memfd; else it is anonymous */
+	bool shareable;                         /* has a memfd; else it is anonymous */
 	bool passed; /* a client was given another descriptor of the memfd: fp_chunk_is_alone tells */
 };
 
@@ -50,10 +50,10 @@ struct fp_pool {
 	uint64_t numa_node;
 	bool preallocate;
 	_Atomic bool ending;
-	uint64_t used_bytes;         /* leased or kept; the loop's thread alone */
-	uint64_t kept_bytes;         /* no longer leased, but clients still have it; as above */
-	uint64_t n_leases;           /* that these are, each once however many sessions have it; as above */
-	uint64_t leaving_bytes;      /* no longer leased, and not given back yet; as above */
+	uint64_t used_bytes;    /* leased or kept; the loop's thread alone */
+	uint64_t kept_bytes;    /* no longer leased, but clients still have it; as above */
+	uint64_t n_leases;      /* that these are, each once however many sessions have it; as above */
+	uint64_t leaving_bytes; /* no longer leased, and not given back yet; as above */
 	/* the worker's thread alone */
 	uint64_t taken_bytes;   /* of all chunks */
 	int reserve_fd;         /* of a preallocated pool; else -1 */
@@ -106,8 +106,8 @@ int fp_chunk_pass(struct fp_chunk *chunk, int *ret_fd);
 /* Whether no client has it any more. Some microseconds; any thread. */
 bool fp_chunk_is_alone(const struct fp_chunk *chunk);
 /*
- * A slice of bringing the reserve of a preallocated pool to all that no chunk has. 1, 0, or -ENOMEM:
- * tried again with every chunk that is given. The worker's thread.
+ * A slice of bringing the reserve of a preallocated pool to all that no chunk has. 1, 0, or
+ * -ENOMEM: tried again with every chunk that is given. The worker's thread.
  */
 int fp_pool_refill(struct fp_pool *pool);
 

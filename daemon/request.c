@@ -108,9 +108,10 @@ static void lease_done(struct fp_node_lease *lease, int status, void *user)
 			fp_node_lease_release(lease);
 		if (status < 0 && status != -ECANCELED) {
 			fp_log(FP_LOG_ERROR, "pool",
-			       lease->granted ? "%s: %llu MiB could not be registered for %s: %s (LimitMEMLOCK=, "
-			                        "ulimit -l)"
-			                      : "%s: the host could not give %llu MiB to %s: %s",
+			       lease->granted
+			           ? "%s: %llu MiB could not be registered for %s: %s (LimitMEMLOCK=, "
+			             "ulimit -l)"
+			           : "%s: the host could not give %llu MiB to %s: %s",
 			       lease->memory->pool->name, (unsigned long long)lease->memory->size_bytes >> 20,
 			       conn->peer, fp_strerror(status, reason, sizeof(reason)));
 			fp_conn_answer_error(conn, request, FP_WIRE_FULL);
