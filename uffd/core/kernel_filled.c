@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "abi.h"
 #include "cleanup.h"
 #include "presence.h"
 
@@ -15,11 +16,6 @@
 
 /* Flags of a piece that do not keep its pages from being kernel-filled. */
 #define HARMLESS ((uint32_t)(FP_PIECE_NORESERVE | FP_PIECE_RANDOM | FP_PIECE_DONTDUMP))
-
-/* Newer than some headers that we build with. */
-#ifndef MADV_DONTNEED_LOCKED
-#define MADV_DONTNEED_LOCKED 24
-#endif
 
 /*
  * A chunk's word: its state, and the run of its pages that is kernel-filled. The rest of the chunk
@@ -317,92 +313,59 @@ void fp_kernel_filled_begin_mapping(struct fp_far *far, const struct fp_layout *
 
 /* ---- end ---- */
 
-/* Owns the pages of the run that the page map calls absent, and clears the entries of the others.
- * Returns how many. */
-static unsigned own_absent(struct fp_far *far, struct chunk_run run, uint64_t *entries)
-{
-	unsigned n = 0;
-
-	for (uint32_t p = run.start; p < run.end; p++) {
-		uint64_t *entry = &entries[p - run.start];
-
-		*entry = !(*entry & FP_PAGEMAP_HERE) &&
-		         fp_pager_apply(&far->words[p], FP_EV_ADOPT, NULL).action == FP_ACT_VERIFY;
-		n += *entry != 0;
-	}
-	return n;
-}
-
 /*
- * Pages given to the kernel and never filled go back to ZERO, and their tokens to the budget. A
- * page may be filled between the look and the claim. So the owned ones are looked at again: now
- * nobody can fill them.
+ * Pages given to the kernel and never filled go back to ZERO, and their tokens to the budget. The
+ * pages are registered, so nobody can fill one that is owned here. What others own, they look
+ * after.
  */
 static void return_absent(struct fp_far *far, struct chunk_run run)
 {
-	uint64_t owned[CHUNK_PAGES], entries[CHUNK_PAGES];
-	unsigned n = run.end - run.start, tokens = 0;
-	bool seen;
+	unsigned n = run.end - run.start, n_owned = 0, tokens = 0;
+	uint64_t entries[CHUNK_PAGES];
+	bool owned[CHUNK_PAGES], seen;
 
-	if (!fp_presence_read(far->pagemap_fd, fp_far_addr(far, run.start), owned, n) ||
-	    own_absent(far, run, owned) == 0)
-		return;
-	seen = fp_presence_read(far->pagemap_fd, fp_far_addr(far, run.start), entries, n);
+	for (unsigned i = 0; i < n; i++) {
+		owned[i] =
+		    fp_pager_apply(&far->words[run.start + i], FP_EV_ADOPT, NULL).action == FP_ACT_VERIFY;
+		n_owned += owned[i];
+	}
+	seen = n_owned && fp_presence_read(far->pagemap_fd, fp_far_addr(far, run.start), entries, n);
 	for (unsigned i = 0; i < n; i++) {
 		bool absent = seen && !(entries[i] & FP_PAGEMAP_HERE);
-		enum fp_page_event event = absent ? FP_EV_NOT_INSTALLED : FP_EV_INSTALLED_RW;
 
 		if (!owned[i])
 			continue;
-		fp_far_end(far, run.start + i, event);
+		fp_far_end(far, run.start + i, absent ? FP_EV_NOT_INSTALLED : FP_EV_INSTALLED_RW);
 		tokens += absent;
 	}
 	fp_budget_leave(&far->budget, tokens);
 }
 
-/* The parts of the run before and behind the held pages. */
-static void return_absent_but(struct fp_far *far, struct chunk_run run, struct chunk_run held)
-{
-	struct chunk_run before = {.start = run.start, .end = FP_MIN(run.end, held.start)};
-	struct chunk_run behind = {.start = FP_MAX(run.start, held.end), .end = run.end};
-
-	if (before.start < before.end)
-		return_absent(far, before);
-	if (behind.start < behind.end)
-		return_absent(far, behind);
-}
-
 /* During the registration the kernel lets nobody fill a page. After it, only we can. */
-static int end(struct fp_far *far, _Atomic uint32_t *state, struct chunk_run run, struct chunk_run held)
+static int end(struct fp_far *far, _Atomic uint32_t *state, struct chunk_run run)
 {
 	int r = fp_uffd_register(&far->uffd, fp_far_addr(far, run.start),
 	                         (size_t)(run.end - run.start) << FP_PAGE_SHIFT);
 
 	if (r == 0)
-		return_absent_but(far, run, held);
+		return_absent(far, run);
 	atomic_store(state, r < 0 ? filled_word(run) : MANAGED);
 	return r;
 }
 
 /* A CONVERTING chunk was MANAGED, and the pages being converted are not the caller's. CHANGING ends
  * soon: nobody blocks meanwhile. */
-int fp_kernel_filled_end_held(struct fp_far *far, uint32_t start, uint32_t held_end)
+int fp_kernel_filled_end(struct fp_far *far, uint32_t page)
 {
-	struct chunk_run held = {.start = start, .end = held_end};
-	_Atomic uint32_t *state = state_of(far, start);
+	_Atomic uint32_t *state = state_of(far, page);
 	uint32_t word;
 
 	while ((word = atomic_load(state)) & FILLED) { /* or CHANGING */
 		if ((word & STATE_MASK) == FILLED && atomic_compare_exchange_strong(state, &word, CHANGING))
-			return end(far, state, filled_run(start, word), held);
+			return end(far, state, filled_run(page, word));
 		sched_yield();
 	}
 	return 0;
-}
-
-int fp_kernel_filled_end(struct fp_far *far, uint32_t page)
-{
-	return fp_kernel_filled_end_held(far, page, page + 1);
 }
 
 /* ---- from one mapping to the next ---- */
@@ -444,7 +407,7 @@ int fp_kernel_filled_resume(struct fp_far *far, const struct fp_piece *piece, ui
 
 	if (fits && may_begin(far, start) && try_resume(far, (struct chunk_run){.start = start, .end = end}))
 		return 0;
-	return fp_kernel_filled_end_held(far, start, start);
+	return fp_kernel_filled_end(far, start);
 }
 
 void fp_kernel_filled_forget_absent(struct fp_far *far, uint32_t page)

@@ -63,8 +63,6 @@ int fp_kernel_filled_resume(struct fp_far *far, const struct fp_piece *piece, ui
  * program's in a layout call.
  */
 int fp_kernel_filled_end(struct fp_far *far, uint32_t page);
-/* The same if the caller owns the pages [start, end) of one chunk: these are not looked at. */
-int fp_kernel_filled_end_held(struct fp_far *far, uint32_t start, uint32_t end);
 
 /*
  * A page is absent though its word said RESIDENT. Most likely it was kernel-filled before a fork,

@@ -37,7 +37,7 @@ struct fp_handover {
 	struct fp_inline *servers;
 	pid_t pid;
 	_Atomic uint64_t requests[REQUESTS]; /* 0: free */
-	sem_t asked, began;
+	sem_t asked;
 	_Atomic bool stopping;
 	struct fp_thread thread;
 	pthread_mutex_t alive; /* the thread has it: robust, so that the kernel says when that has ended */
@@ -95,7 +95,6 @@ static void *run(void *arg)
 	bool again = false;
 
 	pthread_mutex_lock(&h->alive);
-	sem_post(&h->began);
 	while (!atomic_load(&h->stopping)) {
 		wait_for_guests(h, again);
 		again = false;
@@ -191,15 +190,12 @@ int fp_handover_start(struct fp_inline *servers, struct fp_handover **ret_handov
 	h->servers = servers;
 	h->pid = getpid();
 	sem_init(&h->asked, 0, 0);
-	sem_init(&h->began, 0, 0);
 	make_robust(&h->alive);
 	r = fp_thread_start(&h->thread, "farpage-guests", run, h);
 	if (r < 0) {
 		fp_lockedmem_free(h, sizeof(*h));
 		return r;
 	}
-	while (sem_wait(&h->began) < 0)
-		;
 	*ret_handover = h;
 	return 0;
 }

@@ -30,11 +30,6 @@ static int uffd_ioctl(int fd, unsigned long request, void *arg)
 	return r;
 }
 
-/* Newer than some headers that we build with. */
-#ifndef UFFD_USER_MODE_ONLY
-#define UFFD_USER_MODE_ONLY 1
-#endif
-
 static int open_any(bool *ret_user_only, unsigned flags)
 {
 	fp_autoclose int dev = -1;

@@ -87,7 +87,7 @@ static int drop_held(struct fp_far *far, uint32_t start, uint32_t end, const uin
 {
 	bool fills = !is_for_good(how) && fp_kernel_filled_fills(far, start);
 	unsigned tokens = 0;
-	int r = how == FP_DROP_FOR_GOOD ? fp_kernel_filled_end_held(far, start, end) : 0;
+	int r = how == FP_DROP_FOR_GOOD ? fp_kernel_filled_end(far, start) : 0;
 
 	if (r == 0 &&
 	    madvise(fp_far_addr(far, start), (size_t)(end - start) << FP_PAGE_SHIFT, MADV_DONTNEED) < 0)
