@@ -1,7 +1,7 @@
 /*
  * Forks that go past the C library's fork and its handlers: the system calls by syscall(2), and
  * clone. Room: preload. Children that share the memory (threads, vfork) are let pass; a plain child
- * becomes one of fork; what fork can't make is refused with a message.
+ * becomes one of fork; all others are refused with a message.
  */
 #include <assert.h>
 #include <errno.h>
@@ -22,72 +22,38 @@
 #include "shim.h"
 #include "sigmask.h"
 
-/* Flags beyond the signal that fork can stand in for. */
-#define FLAGS_KNOWN ((uint64_t)(CLONE_PARENT_SETTID | CLONE_CHILD_SETTID))
-
 extern int __clone(int (*fn)(void *), void *stack, int flags, void *arg, ...);
 
-/* What the calls have in common. */
-struct fork_request {
-	uint64_t flags; /* without the signal */
-	uint64_t exit_signal;
-	uint64_t stack;
-	pid_t *parent_tid, *child_tid;
-};
+enum child { BY_KERNEL, BY_FORK, REFUSED };
 
-static int refuse(const char *call)
+static enum child refuse(const char *call, const char *why)
 {
 	static atomic_bool said;
 
-	fp_shim_say_once(
-	    &said,
-	    "%s was refused: its child would not see what is far. Use fork or posix_spawn, or run "
-	    "without far memory",
-	    call);
+	fp_shim_say_once(&said, "%s was refused: %s", call, why);
 	errno = ENOSYS;
-	return -1;
+	return REFUSED;
 }
 
-/* The kernel takes the signal stack away from such a child: no fault of its own could be served. */
-static bool lacks_stack(const struct fork_request *rq)
+/*
+ * Who makes the child that clone's flags ask for, the signal among them. has_stack: it begins on a
+ * stack that fork can't give it. cleared: the word that the kernel shall clear at its end. In fault
+ * mode inline the kernel takes the signal stack away from a child beside its parent: no fault of
+ * its own could be served.
+ */
+static enum child choose(const char *call, uint64_t flags, bool has_stack, const void *cleared)
 {
-	return fp_sigmask_is_open() && (rq->flags & CLONE_VM) && !(rq->flags & CLONE_VFORK);
-}
-
-static int refuse_beside(const char *call)
-{
-	static atomic_bool said;
-
-	fp_shim_say_once(
-	    &said,
-	    "%s with CLONE_VM was refused: in fault mode inline it needs CLONE_VFORK as well. Use "
-	    "pthread_create, posix_spawn or vfork, or fault mode thread",
-	    call);
-	errno = ENOSYS;
-	return -1;
-}
-
-/* As threads ask for, and children that share the memory. */
-static bool clears_far(const struct fork_request *rq)
-{
-	return (rq->flags & CLONE_VM) && (rq->flags & CLONE_CHILD_CLEARTID) &&
-	       fp_refusals_clear_tid(rq->child_tid);
-}
-
-static bool is_plain(const struct fork_request *rq)
-{
-	return (rq->flags & ~FLAGS_KNOWN) == 0 && rq->exit_signal == SIGCHLD;
-}
-
-static pid_t fork_for(const struct fork_request *rq)
-{
-	pid_t pid = fork();
-
-	if (pid == 0 && (rq->flags & CLONE_CHILD_SETTID))
-		*rq->child_tid = getpid();
-	if (pid > 0 && (rq->flags & CLONE_PARENT_SETTID))
-		*rq->parent_tid = pid;
-	return pid;
+	if (!fp_shim_agent())
+		return BY_KERNEL;
+	if (flags == SIGCHLD && !has_stack)
+		return BY_FORK;
+	if (!(flags & CLONE_VM))
+		return refuse(call, "its child would not see what is far. Use fork or posix_spawn, or run "
+		                    "without far memory");
+	if (fp_sigmask_is_open() && !(flags & CLONE_VFORK))
+		return refuse(call, "in fault mode inline CLONE_VM needs CLONE_VFORK as well. Use "
+		                    "pthread_create, posix_spawn or vfork, or fault mode thread");
+	return (flags & CLONE_CHILD_CLEARTID) && fp_refusals_clear_tid(cleared) ? REFUSED : BY_KERNEL;
 }
 
 /* ---- around vfork ---- */
@@ -125,37 +91,37 @@ __attribute__((used)) static void vfork_is_over(uint64_t noted)
 /* Its child may do only what is async-signal safe, and an agent can't be started so. */
 FP_INTERPOSE pid_t _Fork(void)
 {
-	return refuse("_Fork");
+	(void)refuse("_Fork", "its child can't start an agent. Use fork or posix_spawn");
+	return -1;
+}
+
+static pid_t clone_by_kernel(int (*fn)(void *), void *stack, int flags, void *arg, pid_t *parent_tid,
+                             void *tls, pid_t *child_tid)
+{
+	uint64_t noted = before_vfork();
+	pid_t pid = __clone(fn, stack, flags, arg, parent_tid, tls, child_tid);
+
+	if (flags & CLONE_VFORK)
+		vfork_is_over(noted);
+	return pid;
 }
 
 FP_INTERPOSE int clone(int (*fn)(void *), void *stack, int flags, void *arg, ...)
 {
-	struct fork_request rq = {.flags = (uint64_t)(unsigned)flags & ~(uint64_t)CSIGNAL,
-	                          .exit_signal = (uint64_t)(unsigned)flags & CSIGNAL};
-	uint64_t noted;
+	pid_t *parent_tid, *child_tid, pid;
+	enum child child;
 	va_list args;
 	void *tls;
-	pid_t pid;
 
 	va_start(args, arg);
-	rq.parent_tid = va_arg(args, pid_t *);
+	parent_tid = va_arg(args, pid_t *);
 	tls = va_arg(args, void *);
-	rq.child_tid = va_arg(args, pid_t *);
+	child_tid = va_arg(args, pid_t *);
 	va_end(args);
-	if (lacks_stack(&rq))
-		return refuse_beside("clone");
-	if (clears_far(&rq))
-		return -1;
-	if ((flags & CLONE_VM) || !fp_shim_agent()) {
-		noted = before_vfork();
-		pid = __clone(fn, stack, flags, arg, rq.parent_tid, tls, rq.child_tid);
-		if (flags & CLONE_VFORK)
-			vfork_is_over(noted);
-		return pid;
-	}
-	if (!is_plain(&rq))
-		return refuse("clone without CLONE_VM");
-	pid = fork_for(&rq);
+	child = choose("clone", (unsigned)flags, false, child_tid);
+	if (child == BY_KERNEL)
+		return clone_by_kernel(fn, stack, flags, arg, parent_tid, tls, child_tid);
+	pid = child == BY_FORK ? fork() : -1;
 	if (pid == 0)
 		_exit(fn(arg)); /* on its copy of this stack, which is as good */
 	return pid;
@@ -165,62 +131,26 @@ FP_INTERPOSE int clone(int (*fn)(void *), void *stack, int flags, void *arg, ...
 
 #if defined(__x86_64__)
 
-static void of_clone3(const struct clone_args *args, struct fork_request *ret_rq)
+/*
+ * Called by syscall below. What the kernel makes is then asked for without a frame of ours on the
+ * stack, as the child may have another one.
+ */
+__attribute__((used)) static enum child choose_by_number(long number, uint64_t a, uint64_t b, uint64_t c,
+                                                         uint64_t d)
 {
-	*ret_rq = (struct fork_request){.flags = args->flags,
-	                                .exit_signal = args->exit_signal,
-	                                .stack = args->stack,
-	                                .parent_tid = (pid_t *)(uintptr_t)args->parent_tid,
-	                                .child_tid = (pid_t *)(uintptr_t)args->child_tid};
-}
+	const struct clone_args *args = (const struct clone_args *)a;
 
-static void of_clone(uint64_t flags, uint64_t stack, uint64_t parent_tid, uint64_t child_tid,
-                     struct fork_request *ret_rq)
-{
-	*ret_rq = (struct fork_request){.flags = flags & ~(uint64_t)CSIGNAL,
-	                                .exit_signal = flags & CSIGNAL,
-	                                .stack = stack,
-	                                .parent_tid = (pid_t *)parent_tid,
-	                                .child_tid = (pid_t *)child_tid};
-}
-
-static void read_request(long number, const uint64_t *args, struct fork_request *ret_rq)
-{
 	if (number == SYS_clone3)
-		of_clone3((const struct clone_args *)args[0], ret_rq);
-	else if (number == SYS_clone)
-		of_clone(args[0], args[1], args[2], args[3], ret_rq);
-	else
-		of_clone(SIGCHLD, 0, 0, 0, ret_rq);
+		return choose("the system call clone3", args->flags | args->exit_signal, args->stack,
+		              (const void *)(uintptr_t)args->child_tid);
+	if (number == SYS_clone)
+		return choose("the system call clone", a, b, (const void *)d);
+	return choose("the system call fork", SIGCHLD, false, NULL);
 }
 
-/* Called by syscall below: whether the kernel shall do it. It must then be asked without a frame of
- * ours on the stack, as the child may have another one. */
-__attribute__((used)) static bool is_kernels(long number, uint64_t a, uint64_t b, uint64_t c, uint64_t d)
+__attribute__((used)) static long make_child(enum child child)
 {
-	const uint64_t args[] = {a, b, c, d};
-	struct fork_request rq;
-
-	if (!fp_shim_agent())
-		return true;
-	read_request(number, args, &rq);
-	return (rq.flags & CLONE_VM) && !lacks_stack(&rq) && !clears_far(&rq);
-}
-
-__attribute__((used)) static long make_child(long number, uint64_t a, uint64_t b, uint64_t c, uint64_t d)
-{
-	const char *call = number == SYS_clone3 ? "the system call clone3" : "the system call clone";
-	const uint64_t args[] = {a, b, c, d};
-	struct fork_request rq;
-
-	read_request(number, args, &rq);
-	if (lacks_stack(&rq))
-		return refuse_beside(call);
-	if (clears_far(&rq))
-		return -1;
-	if (!is_plain(&rq) || rq.stack)
-		return refuse(call);
-	return fork_for(&rq);
+	return child == BY_FORK ? fork() : -1;
 }
 
 /* Where syscall takes a number: to the kernel, by the way that calls.h tells; to rawcalls.c; to the
@@ -289,6 +219,7 @@ __asm__(".text\n"
         "	cmp $-4095, %rax\n"
         "	jae 2f\n"
         "	ret\n"
+        "fp_rawfork_failed:\n"
         "2:	neg %eax\n"
         "	push %rax\n"
         "	.cfi_adjust_cfa_offset 8\n"
@@ -306,7 +237,7 @@ __asm__(".text\n"
         "	push %r9\n"
         "	sub $8, %rsp\n"
         "	.cfi_adjust_cfa_offset 56\n"
-        "	call is_kernels\n"
+        "	call choose_by_number\n"
         "	add $8, %rsp\n"
         "	pop %r9\n"
         "	pop %r8\n"
@@ -315,8 +246,9 @@ __asm__(".text\n"
         "	pop %rsi\n"
         "	pop %rdi\n"
         "	.cfi_adjust_cfa_offset -56\n"
-        "	test %al, %al\n"
-        "	jnz 1b\n"
+        "	test %eax, %eax\n"
+        "	jz 1b\n"
+        "	mov %eax, %edi\n"
         "	jmp make_child\n"
         "	.cfi_endproc\n"
         ".size syscall, .-syscall\n");
@@ -354,20 +286,13 @@ __asm__(".text\n"
         "	pop %rax\n"
         "	.cfi_adjust_cfa_offset -8\n"
         "	cmp $-4095, %rax\n"
-        "	jb 1f\n"
-        "	neg %eax\n"
-        "	push %rax\n"
-        "	.cfi_adjust_cfa_offset 8\n"
-        "	call __errno_location@PLT\n"
-        "	pop %rcx\n"
-        "	.cfi_adjust_cfa_offset -8\n"
-        "	mov %ecx, (%rax)\n"
-        "	mov $-1, %rax\n"
+        "	jae fp_rawfork_failed\n"
         "1:	ret\n"
         "	.cfi_endproc\n"
         ".size vfork, .-vfork\n"
         ".size __vfork, .-__vfork\n");
-static_assert(N_KINDS == 463 && KIND_KERNEL == 0 && KIND_OURS == 1 && KIND_CHILD == 2 && SYS_vfork == 58,
+static_assert(N_KINDS == 463 && KIND_KERNEL == 0 && KIND_OURS == 1 && KIND_CHILD == 2 && SYS_vfork == 58 &&
+                  BY_KERNEL == 0,
               "as in the code above");
 
 #else
