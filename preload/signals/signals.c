@@ -1,12 +1,11 @@
 /*
- * See signals.h. What the program has set is kept in records that are written once and published by
- * an atomic index. There is no lock: sigaction is async-signal safe, and the interrupted thread, or
- * one that a fork left behind, could hold it.
+ * See signals.h. Of each signal the program's action is kept twice: the one that holds, and the one
+ * that is written. A handler reads without a lock. Changes are made under a lock, with all signals
+ * blocked, as sigaction is allowed in handlers.
  */
 #include "signals.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <string.h>
@@ -14,6 +13,7 @@
 #include <unistd.h>
 
 #include "call_args.h"
+#include "agent_sigmask.h"
 #include "calls.h"
 #include "local.h"
 #include "local_stack.h"
@@ -23,7 +23,6 @@
 #include "sigstack.h"
 #include "sigmask.h"
 
-#define RECORDS  64u /* of one signal: fewer changes than that pass while somebody copies one */
 #define N_SIGNAL 65
 #define RESTORER 0x04000000 /* SA_RESTORER, the kernel's */
 #define KEPT     (SA_RESTART | SA_NOCLDSTOP | SA_NOCLDWAIT)
@@ -33,18 +32,11 @@ typedef int action_fn(int sig, const struct sigaction *action, struct sigaction 
 action_fn __sigaction; /* in no header any more */
 sighandler_t bsd_signal(int sig, sighandler_t handler);
 
-/* One action that the program has set. stamp: the number of the change; 0 while it is written. */
-struct record {
-	_Atomic uint64_t stamp;
-	struct sigaction action;
-};
-
 struct taken {
 	atomic_bool is_taken;
 	struct fp_signal_hook hook;
-	_Atomic uint64_t n_changes; /* begun */
-	_Atomic uint64_t current;   /* stamp of the one that holds */
-	struct record records[RECORDS];
+	_Atomic uint64_t n_changes; /* the last bit says which action holds */
+	struct sigaction actions[2];
 };
 
 /* The kernel's form of an action. */
@@ -58,6 +50,7 @@ struct kernel_action {
 static struct taken all[N_SIGNAL];
 static atomic_bool interrupts[N_SIGNAL]; /* siginterrupt was said of it */
 static _Atomic pid_t owner;              /* the process whose actions these are */
+static atomic_bool is_locked;
 
 static struct taken *taken_of(int sig)
 {
@@ -77,53 +70,42 @@ static int libc_action(int sig, const struct sigaction *action, struct sigaction
 	return ((action_fn *)fp_shim_next(&known, "sigaction"))(sig, action, ret_old);
 }
 
-static struct record *record_of(struct taken *t, uint64_t stamp)
+static uint64_t lock(void)
 {
-	return &t->records[stamp % RECORDS];
+	static const struct timespec moment = {.tv_nsec = 20000};
+	uint64_t mask = fp_agent_sigmask_block(true, false);
+
+	while (atomic_exchange(&is_locked, true))
+		FP_RAW(SYS_nanosleep, &moment, NULL, 0, 0, 0, 0);
+	return mask;
 }
 
-/* Copies what the program has set; returns its stamp. */
-static uint64_t current_action(struct taken *t, struct sigaction *ret_action)
+static void unlock(uint64_t mask)
 {
-	uint64_t stamp;
-	struct record *r;
+	atomic_store(&is_locked, false);
+	fp_agent_sigmask_restore(mask);
+}
+
+/* Copies what the program has set; returns its number. */
+static uint64_t current_action(const struct taken *t, struct sigaction *ret_action)
+{
+	uint64_t number;
 
 	do {
-		stamp = atomic_load(&t->current);
-		r = record_of(t, stamp);
-		*ret_action = r->action;
+		number = atomic_load(&t->n_changes);
+		*ret_action = t->actions[number % 2];
 		atomic_thread_fence(memory_order_acquire);
-	} while (atomic_load(&r->stamp) != stamp);
-	return stamp;
+	} while (atomic_load(&t->n_changes) != number);
+	return number;
 }
 
-static struct record *new_record(struct taken *t, const struct sigaction *action, uint64_t *ret_stamp)
+/* Makes action the program's. Under the lock. */
+static void change_action(struct taken *t, const struct sigaction *action)
 {
-	uint64_t stamp = atomic_fetch_add(&t->n_changes, 1) + 1;
-	struct record *r = record_of(t, stamp);
+	uint64_t number = atomic_load(&t->n_changes) + 1;
 
-	atomic_store(&r->stamp, 0);
-	atomic_thread_fence(memory_order_release);
-	r->action = *action;
-	atomic_store(&r->stamp, stamp);
-	*ret_stamp = stamp;
-	return r;
-}
-
-/* Makes action the program's. Returns the stamp of what it replaces. */
-static uint64_t change_action(struct taken *t, const struct sigaction *action, uint64_t *ret_stamp)
-{
-	new_record(t, action, ret_stamp);
-	return atomic_exchange(&t->current, *ret_stamp);
-}
-
-/* The same, unless the action has changed since its stamp was before. */
-static void change_from(struct taken *t, uint64_t before, const struct sigaction *action)
-{
-	uint64_t stamp;
-
-	new_record(t, action, &stamp);
-	atomic_compare_exchange_strong(&t->current, &before, stamp);
+	t->actions[number % 2] = *action;
+	atomic_store(&t->n_changes, number);
 }
 
 /* ---- the kernel's action ---- */
@@ -164,19 +146,17 @@ static int install(int sig, const struct taken *t, const struct sigaction *progr
 	return libc_action(sig, &action, NULL);
 }
 
-/* Sets the program's action, and the kernel's to match, even if others do so at the same time. */
-static int set_action(int sig, struct taken *t, const struct sigaction *action, uint64_t *ret_before)
+/* Sets the program's action, and the kernel's to match. action is local. */
+static int set_action(int sig, struct taken *t, const struct sigaction *action, struct sigaction *ret_old)
 {
-	struct sigaction now = *action;
-	uint64_t stamp;
+	uint64_t mask = lock();
+	int r;
 
-	*ret_before = change_action(t, action, &stamp);
-	do {
-		if (install(sig, t, &now) < 0)
-			return -1;
-		stamp = atomic_load(&t->current);
-	} while (current_action(t, &now) != stamp);
-	return 0;
+	current_action(t, ret_old);
+	change_action(t, action);
+	r = install(sig, t, action);
+	unlock(mask);
+	return r;
 }
 
 /* ---- children of vfork ---- */
@@ -242,15 +222,19 @@ static uint64_t mask_of(int sig, const struct sigaction *action, uint64_t before
 	return mask;
 }
 
-static void reset_hand(int sig, struct taken *t, uint64_t stamp)
+/* Unless the action is no longer the one with that number. Without a hook, the kernel has done its
+ * part. */
+static void reset_hand(int sig, struct taken *t, uint64_t number)
 {
 	const struct sigaction reset = {.sa_handler = SIG_DFL};
-	uint64_t before;
+	uint64_t mask = lock();
 
-	if (t->hook.first)
-		set_action(sig, t, &reset, &before);
-	else
-		change_from(t, stamp, &reset); /* the kernel has done its part */
+	if (atomic_load(&t->n_changes) == number) {
+		change_action(t, &reset);
+		if (t->hook.first)
+			install(sig, t, &reset);
+	}
+	unlock(mask);
 }
 
 /* Our part of the signal is done: from here on the thread may fault again. */
@@ -282,66 +266,33 @@ static void run_handler(int sig, siginfo_t *info, void *context, const struct si
 	fp_sigmask_strip(back); /* the handler may have changed it */
 }
 
-static void settle(int sig, siginfo_t *info, void *context)
+/*
+ * A thread of asynchronous cancellation, cancelled while a fault of its own was served, ends here:
+ * under the mask that it had. If a handler of ours was interrupted, that one does it.
+ */
+static void settle(void *context)
 {
-	int saved = errno;
+	const uint64_t *mask = (const uint64_t *)&((const ucontext_t *)context)->uc_sigmask;
 
+	if (!fp_local_owes() || (*mask >> (FP_SIGCANCEL - 1) & 1))
+		return;
+	FP_RAW(SYS_rt_sigprocmask, SIG_SETMASK, mask, NULL, sizeof(*mask), 0, 0);
 	fp_local_settle();
-	errno = saved;
-}
-
-/*
- * Runs as a handler of the program would, because a cancelled thread may end in it. If a handler of
- * ours was interrupted, that one does it.
- */
-static void settle_in_frame(int sig, void *context)
-{
-	const struct sigaction action = {.sa_sigaction = settle, .sa_flags = SA_SIGINFO | SA_NODEFER};
-	uint64_t mask = *(const uint64_t *)&((const ucontext_t *)context)->uc_sigmask;
-
-	if (fp_local_owes() && !(mask >> (FP_SIGCANCEL - 1) & 1))
-		run_handler(sig, NULL, context, &action);
-}
-
-/*
- * Runs the C library's own handler at once: its calls wait for that, even those which serve the
- * faults of a frame on its way. In a bracket and with deferred cancellation, the handler does not
- * end the thread but notes that it is cancelled. The thread ends later, in settle_in_frame.
- */
-static bool run_internal(int sig, siginfo_t *info, void *context)
-{
-	struct sigaction action;
-	int type;
-
-	current_action(&all[sig], &action);
-	fp_shim_enter_local();
-	pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, &type);
-	action.sa_sigaction(sig, info, context);
-	pthread_setcanceltype(type, NULL);
-	fp_shim_leave_local();
-	return true;
-}
-
-static bool ask_first(int sig, const struct taken *t, siginfo_t *info, void *context)
-{
-	if (sig == FP_SIGCANCEL || sig == FP_SIGSETXID)
-		return run_internal(sig, info, context);
-	return t->hook.first && t->hook.first(info, context);
 }
 
 static void on_signal(int sig, siginfo_t *info, void *context)
 {
 	struct taken *t = &all[sig];
 	struct sigaction action;
-	uint64_t stamp;
+	uint64_t number;
 	int saved = errno;
 
-	if (ask_first(sig, t, info, context)) {
-		settle_in_frame(sig, context);
+	if (t->hook.first && t->hook.first(info, context)) {
+		settle(context);
 		errno = saved;
 		return;
 	}
-	stamp = current_action(t, &action);
+	number = current_action(t, &action);
 	if (!is_handler(&action)) {
 		if (action.sa_handler == SIG_DFL || recurs(sig, info))
 			default_action(sig, t, info);
@@ -349,7 +300,7 @@ static void on_signal(int sig, siginfo_t *info, void *context)
 		return;
 	}
 	if (action.sa_flags & SA_RESETHAND)
-		reset_hand(sig, t, stamp);
+		reset_hand(sig, t, number);
 	errno = saved;
 	run_handler(sig, info, context, &action);
 }
@@ -359,8 +310,7 @@ static void on_signal(int sig, siginfo_t *info, void *context)
 int fp_signals_take(int sig, const struct fp_signal_hook *hook)
 {
 	struct taken *t = sig > 0 && sig < N_SIGNAL ? &all[sig] : NULL;
-	struct sigaction action;
-	uint64_t before;
+	struct sigaction action, none;
 
 	if (!t || atomic_load(&t->is_taken))
 		return -EINVAL;
@@ -369,7 +319,7 @@ int fp_signals_take(int sig, const struct fp_signal_hook *hook)
 	action.sa_flags &= ~RESTORER;
 	t->hook = *hook;
 	atomic_store(&owner, getpid());
-	if (set_action(sig, t, &action, &before) < 0)
+	if (set_action(sig, t, &action, &none) < 0)
 		return -errno;
 	atomic_store_explicit(&t->is_taken, true, memory_order_release);
 	return 0;
@@ -399,24 +349,18 @@ static struct sigaction of_kernels(const struct kernel_action *raw)
 void fp_signals_take_internal(int sig)
 {
 	struct kernel_action now = {0};
-	struct sigaction action;
-	uint64_t stamp;
 
 	if (FP_RAW(SYS_rt_sigaction, sig, NULL, &now, sizeof(now.mask), 0, 0) < 0 || now.handler == SIG_DFL ||
 	    now.handler == SIG_IGN)
 		return;
-	action = of_kernels(&now);
-	change_action(&all[sig], &action, &stamp);
-	install_framed(&action, &all[sig], &action);
-	now.handler = (sighandler_t)(void *)on_signal;
-	now.flags |= SA_SIGINFO | SA_ONSTACK;
-	memcpy(&now.mask, &action.sa_mask, sizeof(now.mask));
+	now.flags |= SA_ONSTACK;
 	FP_RAW(SYS_rt_sigaction, sig, &now, NULL, sizeof(now.mask), 0, 0);
 }
 
 void fp_signals_forked(void)
 {
 	atomic_store(&owner, getpid());
+	atomic_store(&is_locked, false);
 }
 
 /* ---- what the program calls ---- */
@@ -425,19 +369,17 @@ static int change_or_ask(int sig, const struct sigaction *action, struct sigacti
 {
 	struct taken *t = taken_of(sig);
 	struct sigaction old, copy;
-	uint64_t before;
 
 	if (!t)
 		return libc_action(sig, action, ret_old);
 	if (is_borrowed())
 		return borrowed_sigaction(sig, t, action, ret_old);
-	current_action(t, &old);
-	if (action) {
-		copy = *action; /* the caller's may be far: read it before anything changes */
-		if (set_action(sig, t, &copy, &before) < 0)
+	if (!action)
+		current_action(t, &old);
+	else {
+		copy = *action; /* the caller's may be far: read it before all signals are blocked */
+		if (set_action(sig, t, &copy, &old) < 0)
 			return -1;
-		if (atomic_load(&record_of(t, before)->stamp) == before)
-			old = record_of(t, before)->action;
 	}
 	if (ret_old)
 		*ret_old = old;
