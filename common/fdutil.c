@@ -8,11 +8,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/kcmp.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "cleanup.h"
@@ -25,7 +23,6 @@ enum { NOT_OURS, OURS, WATCHED, VITAL };
 
 static _Atomic uint8_t list[LIST_END];
 static _Atomic int list_used; /* entries from here on were never used */
-static _Atomic pid_t table_tid;
 
 static unsigned entry(int fd)
 {
@@ -54,23 +51,11 @@ void fp_fd_lost(void)
 	               "them, or run it without farpage");
 }
 
-void fp_fd_watch_table(pid_t tid)
-{
-	atomic_store(&table_tid, tid);
-}
-
-static bool has_watched_table(void)
-{
-	pid_t tid = atomic_load(&table_tid);
-
-	return tid == 0 || syscall(SYS_kcmp, (pid_t)syscall(SYS_gettid), tid, KCMP_FILES, 0, 0) == 0;
-}
-
 void fp_fd_keep(int fd)
 {
 	int used = atomic_load(&list_used);
 
-	if (entry(fd) >= WATCHED && has_watched_table())
+	if (entry(fd) >= WATCHED)
 		fp_fd_lost();
 	if (fd < 0 || fd >= LIST_END || entry(fd) != NOT_OURS)
 		return;

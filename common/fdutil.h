@@ -53,12 +53,6 @@ int fp_fd_next_vital(int from);
  */
 void fp_fd_watch(int fd);
 
-/*
- * Thread tid has the descriptor table that the watched numbers are in; 0, as at first: all threads
- * have. One that has another (unshare) may be handed the same number out, and has lost nothing.
- */
-void fp_fd_watch_table(pid_t tid);
-
 /* Says that a descriptor of ours is gone, by a bare system call, and ends the process with status
  * 125. */
 _Noreturn void fp_fd_lost(void);

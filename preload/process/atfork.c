@@ -31,7 +31,6 @@
 #include "shim.h"
 #include "sigmask.h"
 #include "signals.h"
-#include "start.h"
 
 typedef void handler_fn(void);
 typedef int register_fn(handler_fn *prepare, handler_fn *parent, handler_fn *child, void *dso);
@@ -146,26 +145,4 @@ int __register_atfork(handler_fn *p, handler_fn *q, handler_fn *c, void *dso)
 	r = registrations++ ? real(p, q, c, dso) : register_first(real, p, q, c, dso);
 	fp_local_leave_masked(mask);
 	return r;
-}
-
-/* ---- children of bare system calls ---- */
-
-/*
- * A touch of far memory where there is none: the range is kept out of children that we know nothing
- * of.
- */
-static bool on_segv(siginfo_t *info, void *context)
-{
-	struct fp_agent *agent = fp_shim_agent();
-
-	if (info->si_code > 0 && fp_space_owns(fp_agent_space(agent), info->si_addr))
-		fp_agent_stop_stray(agent);
-	return false;
-}
-
-int fp_shim_watch_strays(void)
-{
-	static const struct fp_signal_hook hook = {.first = on_segv};
-
-	return fp_signals_take(SIGSEGV, &hook);
 }

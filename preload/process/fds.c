@@ -1,13 +1,12 @@
 /*
- * Closing: to the program, the agent's descriptors are not there. Room: preload. A program that
- * closes all numbers, as daemons do, or puts a descriptor of its own on one of ours, must not cut
- * the agent off. One that asks for each number what it is, to list what it has, does not find them.
+ * Closing: to the program, the agent's descriptors are not there. Room: preload/process. A program
+ * that closes all numbers, as daemons do, or puts a descriptor of its own on one of ours, must not
+ * cut the agent off.
  */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -44,13 +43,6 @@ static void unlock(void *hold)
 	fp_fd_unlock_shared(hold);
 }
 
-/* The agent may have the lock, for an opening, and waits for nobody. */
-static void lock(struct fp_fd_hold *hold)
-{
-	if (!fp_local_is_agent())
-		fp_fd_lock_shared(hold);
-}
-
 /* A point of cancellation. */
 FP_INTERPOSE int close(int fd)
 {
@@ -71,7 +63,7 @@ FP_INTERPOSE int dup3(int old_fd, int new_fd, int flags)
 	struct fp_fd_hold hold = {false};
 	int r;
 
-	lock(&hold);
+	fp_fd_lock_shared(&hold);
 	r = is_hidden(new_fd) ? -1 : (int)syscall(SYS_dup3, old_fd, new_fd, flags);
 	unlock(&hold);
 	return r;
@@ -105,7 +97,7 @@ FP_INTERPOSE int close_range(unsigned first, unsigned last, int flags)
 	struct fp_fd_hold hold = {false};
 	int r;
 
-	lock(&hold);
+	fp_fd_lock_shared(&hold);
 	r = close_between(first, last, flags);
 	unlock(&hold);
 	return r;
@@ -114,32 +106,4 @@ FP_INTERPOSE int close_range(unsigned first, unsigned last, int flags)
 FP_INTERPOSE void closefrom(int first)
 {
 	close_range(first < 0 ? 0 : (unsigned)first, UINT_MAX, 0);
-}
-
-/* Both names, whichever of them our headers mean by the one. */
-extern int fp_call_fstat(int fd, struct stat *ret_stat);
-extern int fp_call_fstat64(int fd, struct stat *ret_stat);
-FP_INTERPOSE int fp_fds_fstat(int fd, struct stat *ret_stat) __asm__("fstat");
-FP_INTERPOSE int fp_fds_fstat64(int fd, struct stat *ret_stat) __asm__("fstat64");
-
-int fp_fds_fstat(int fd, struct stat *ret_stat)
-{
-	struct fp_fd_hold hold = {false};
-	int r;
-
-	lock(&hold);
-	r = is_hidden(fd) ? -1 : fp_call_fstat(fd, ret_stat);
-	unlock(&hold);
-	return r;
-}
-
-int fp_fds_fstat64(int fd, struct stat *ret_stat)
-{
-	struct fp_fd_hold hold = {false};
-	int r;
-
-	lock(&hold);
-	r = is_hidden(fd) ? -1 : fp_call_fstat64(fd, ret_stat);
-	unlock(&hold);
-	return r;
 }

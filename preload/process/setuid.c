@@ -43,28 +43,3 @@ FP_INTERPOSE int setresuid(uid_t real, uid_t effective, uid_t saved)
 	connect_first();
 	return NEXT(setresuid)(real, effective, saved);
 }
-
-/* A socket may admit a group. */
-FP_INTERPOSE int setgid(gid_t group)
-{
-	connect_first();
-	return NEXT(setgid)(group);
-}
-
-FP_INTERPOSE int setegid(gid_t group)
-{
-	connect_first();
-	return NEXT(setegid)(group);
-}
-
-FP_INTERPOSE int setregid(gid_t real, gid_t effective)
-{
-	connect_first();
-	return NEXT(setregid)(real, effective);
-}
-
-FP_INTERPOSE int setresgid(gid_t real, gid_t effective, gid_t saved)
-{
-	connect_first();
-	return NEXT(setresgid)(real, effective, saved);
-}

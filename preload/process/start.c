@@ -1,11 +1,9 @@
 /*
- * The start and the end of the shim. See start.h.
+ * The start and the end of the shim. Room: preload/process.
  *
  * The agent starts in our constructor: before that all memory is local, and no interposed call ever
  * finds itself starting threads and sessions from inside malloc.
  */
-#include "start.h"
-
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -32,6 +30,19 @@
 static bool on_bus(siginfo_t *info, void *context)
 {
 	return fp_agent_signal(info, context);
+}
+
+/*
+ * A touch of far memory where there is none: the range is kept out of children that we know nothing
+ * of, which bare system calls make. They end with a message.
+ */
+static bool on_segv(siginfo_t *info, void *context)
+{
+	struct fp_agent *agent = fp_shim_agent();
+
+	if (info->si_code > 0 && fp_space_owns(fp_agent_space(agent), info->si_addr))
+		fp_agent_stop_stray(agent);
+	return false;
 }
 
 /* What threads need to serve their own faults, before there is anything that faults. */
@@ -112,7 +123,7 @@ static int start(struct fp_agent_error *error)
 		fp_limits_open();
 	}
 	if (r == 0)
-		r = fp_shim_watch_strays();
+		r = fp_signals_take(SIGSEGV, &(struct fp_signal_hook){.first = on_segv});
 	if (r == 0 && fp_sigstack_is_open()) {
 		fp_signals_take_internal(FP_SIGSETXID);
 		r = fp_signals_take_rest();

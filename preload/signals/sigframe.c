@@ -18,7 +18,7 @@
 #include <ucontext.h>
 #include <unistd.h>
 
-#include "log.h"
+#include "end.h"
 #include "far_pieces.h"
 #include "sigmask.h"
 #include "sigstack.h"
@@ -97,26 +97,6 @@ static uintptr_t find_top(const struct fp_sigstack *s, uintptr_t sp, const struc
 
 /* ---- there ---- */
 
-/* What the kernel does when it can't make a frame. */
-static void give_up(int sig)
-{
-	const uint64_t only = 1ull << (SIGSEGV - 1);
-	const struct {
-		void *handler;
-		unsigned long flags;
-		void *restorer;
-		uint64_t mask;
-	} none = {0};
-
-	fp_log(FP_LOG_ERROR, "signals",
-	       "the program's signal stack is full, signal %d finds no room there: SIGSEGV follows, as "
-	       "without Farpage. Give it a larger one (sigaltstack)",
-	       sig);
-	FP_RAW(SYS_rt_sigaction, SIGSEGV, &none, NULL, sizeof(only), 0, 0);
-	FP_RAW(SYS_tgkill, getpid(), FP_RAW(SYS_gettid, 0, 0, 0, 0, 0, 0), SIGSEGV, 0, 0, 0);
-	FP_RAW(SYS_rt_sigprocmask, SIG_UNBLOCK, &only, NULL, sizeof(only), 0, 0);
-}
-
 static void note_entry(struct fp_sigstack *s, uintptr_t frame)
 {
 	uintptr_t start = (uintptr_t)s->program.ss_sp, end = start + s->program.ss_size;
@@ -146,10 +126,11 @@ void fp_sigframe_run(int sig, void *context, const struct sigaction *action, con
 		return;
 	fp_at = (top - fp_len) & ~(uintptr_t)(FP_ALIGN - 1);
 	at = ((fp_at - sizeof(*from)) & ~(uintptr_t)15) - sizeof(from->back);
-	if (bounded && at <= (uintptr_t)s->program.ss_sp) {
-		give_up(sig);
-		return;
-	}
+	if (bounded && at <= (uintptr_t)s->program.ss_sp)
+		fp_end_refused("signals",
+		               "the program's signal stack is full, signal %d finds no room there: give it a "
+		               "larger one (sigaltstack)",
+		               sig);
 	to = (struct frame *)at; // NOLINT(performance-no-int-to-ptr)
 	if (fp)
 		memcpy((char *)to + (fp_at - at), fp, fp_len);

@@ -6,13 +6,13 @@
 #include "signals.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "call_args.h"
 #include "agent_sigmask.h"
 #include "calls.h"
 #include "local.h"
@@ -25,6 +25,7 @@
 
 #define N_SIGNAL 65
 #define RESTORER 0x04000000 /* SA_RESTORER, the kernel's */
+#define FAULTS   (1ull << (SIGBUS - 1) | 1ull << (SIGSEGV - 1))
 #define KEPT     (SA_RESTART | SA_NOCLDSTOP | SA_NOCLDWAIT)
 
 typedef int action_fn(int sig, const struct sigaction *action, struct sigaction *ret_old);
@@ -121,9 +122,7 @@ static bool is_handler(const struct sigaction *action)
 /* On our stack, all signals blocked but the two that faults raise. */
 static void install_framed(struct sigaction *action, const struct taken *t, const struct sigaction *program)
 {
-	memset(&action->sa_mask, 0xff, sizeof(action->sa_mask));
-	sigdelset(&action->sa_mask, SIGBUS);
-	sigdelset(&action->sa_mask, SIGSEGV);
+	*(uint64_t *)&action->sa_mask = ~FAULTS;
 	action->sa_flags |= program->sa_flags & (t->hook.first ? KEPT : KEPT | SA_RESETHAND);
 }
 
@@ -240,12 +239,9 @@ static void reset_hand(int sig, struct taken *t, uint64_t number)
 /* Our part of the signal is done: from here on the thread may fault again. */
 static void allow_faults(void)
 {
-	sigset_t faults;
+	static const uint64_t faults = FAULTS;
 
-	sigemptyset(&faults);
-	sigaddset(&faults, SIGBUS);
-	sigaddset(&faults, SIGSEGV);
-	FP_RAW(SYS_rt_sigprocmask, SIG_UNBLOCK, &faults, NULL, sizeof(uint64_t), 0, 0);
+	FP_RAW(SYS_rt_sigprocmask, SIG_UNBLOCK, &faults, NULL, sizeof(faults), 0, 0);
 }
 
 static void run_handler(int sig, siginfo_t *info, void *context, const struct sigaction *action)
@@ -280,6 +276,32 @@ static void settle(void *context)
 	fp_local_settle();
 }
 
+/*
+ * Runs the C library's own handler at once, as its calls wait for that. It ends a thread of
+ * asynchronous cancellation where it is, which may be in a bracket, in a call that can be cancelled
+ * so. With deferred cancellation it only notes that the thread is cancelled; see settle.
+ */
+static bool run_internal(int sig, siginfo_t *info, void *context)
+{
+	struct sigaction action;
+	int type;
+
+	current_action(&all[sig], &action);
+	fp_shim_enter_local();
+	pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, &type);
+	action.sa_sigaction(sig, info, context);
+	pthread_setcanceltype(type, NULL);
+	fp_shim_leave_local();
+	return true;
+}
+
+static bool ask_first(int sig, const struct taken *t, siginfo_t *info, void *context)
+{
+	if (sig == FP_SIGCANCEL || sig == FP_SIGSETXID)
+		return run_internal(sig, info, context);
+	return t->hook.first && t->hook.first(info, context);
+}
+
 static void on_signal(int sig, siginfo_t *info, void *context)
 {
 	struct taken *t = &all[sig];
@@ -287,7 +309,7 @@ static void on_signal(int sig, siginfo_t *info, void *context)
 	uint64_t number;
 	int saved = errno;
 
-	if (t->hook.first && t->hook.first(info, context)) {
+	if (ask_first(sig, t, info, context)) {
 		settle(context);
 		errno = saved;
 		return;
@@ -349,11 +371,16 @@ static struct sigaction of_kernels(const struct kernel_action *raw)
 void fp_signals_take_internal(int sig)
 {
 	struct kernel_action now = {0};
+	struct sigaction action;
 
 	if (FP_RAW(SYS_rt_sigaction, sig, NULL, &now, sizeof(now.mask), 0, 0) < 0 || now.handler == SIG_DFL ||
 	    now.handler == SIG_IGN)
 		return;
-	now.flags |= SA_ONSTACK;
+	action = of_kernels(&now);
+	change_action(&all[sig], &action);
+	now.handler = (sighandler_t)(void *)on_signal;
+	now.flags |= SA_SIGINFO | SA_ONSTACK;
+	now.mask = ~FAULTS;
 	FP_RAW(SYS_rt_sigaction, sig, &now, NULL, sizeof(now.mask), 0, 0);
 }
 
@@ -398,26 +425,14 @@ FP_INTERPOSE int __sigaction(int sig, const struct sigaction *action, struct sig
 
 long fp_signals_by_number(int sig, const void *action, void *ret_old, size_t size)
 {
-	struct sigaction set, old;
-	struct kernel_action raw = {0};
-	int r;
+	static atomic_bool said;
 
 	if (!taken_of(sig) || !fp_sigstack_is_open() || fp_local_is_agent())
 		return fp_call_syscall_way(SYS_rt_sigaction, sig, (long)action, (long)ret_old, (long)size, 0,
 		                           0);
-	if (size != sizeof(raw.mask)) {
-		errno = EINVAL;
-		return -1;
-	}
-	r = action ? fp_call_args_fetch(&raw, action, sizeof(raw)) : 0;
-	if (r < 0)
-		return fp_shim_return(r);
-	set = of_kernels(&raw);
-	if (sigaction(sig, action ? &set : NULL, &old) < 0)
-		return -1;
-	raw = (struct kernel_action){.handler = old.sa_handler, .flags = (unsigned)old.sa_flags};
-	memcpy(&raw.mask, &old.sa_mask, sizeof(raw.mask));
-	return fp_shim_return(ret_old ? fp_call_args_store(ret_old, &raw, sizeof(raw)) : 0);
+	fp_shim_say_once(&said, "the system call rt_sigaction was refused: use sigaction, or fault mode "
+	                        "thread");
+	return fp_shim_return(-ENOSYS);
 }
 
 /* ---- older ways to say the same ---- */

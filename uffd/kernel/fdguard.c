@@ -52,7 +52,6 @@ static void compare(const struct fp_fdguard *guard)
 {
 	pid_t own = (pid_t)syscall(SYS_gettid), peer = fp_thread_tid(guard->peer);
 
-	fp_fd_watch_table(peer);
 	for (int fd = fp_fd_next_vital(0); fd >= 0; fd = fp_fd_next_vital(fd + 1)) {
 		long r = syscall(SYS_kcmp, peer, own, KCMP_FILE, fd, fd);
 
@@ -96,7 +95,6 @@ int fp_fdguard_wait(struct fp_fdguard *guard)
 {
 	while (sem_wait(&guard->ready) < 0)
 		;
-	fp_fd_watch_table(fp_thread_tid(guard->peer));
 	return guard->result;
 }
 
@@ -104,7 +102,6 @@ void fp_fdguard_stop(struct fp_fdguard *guard)
 {
 	if (!guard->thread.running)
 		return;
-	fp_fd_watch_table(0);
 	atomic_store(&guard->stopping, 1);
 	syscall(SYS_futex, &guard->stopping, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 	fp_thread_join(&guard->thread);
@@ -113,5 +110,4 @@ void fp_fdguard_stop(struct fp_fdguard *guard)
 void fp_fdguard_abandon(struct fp_fdguard *guard)
 {
 	fp_thread_abandon(&guard->thread);
-	fp_fd_watch_table(0);
 }
