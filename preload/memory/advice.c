@@ -3,7 +3,6 @@
  * preload.
  */
 #include <errno.h>
-#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -19,6 +18,8 @@
 #define ADVICE_COLLAPSE      25
 #define ADVICE_GUARD_INSTALL 102
 #define ADVICE_GUARD_REMOVE  103
+
+#define VECTOR_MAX 1024 /* the kernel's UIO_MAXIOV */
 
 static int advise_plain(const struct fp_call *call, void *addr, size_t len)
 {
@@ -92,83 +93,37 @@ FP_INTERPOSE int posix_madvise(void *addr, size_t len, int advice)
 
 /* ---- process_madvise ---- */
 
-/* Newer than some headers that we build with: both came with 6.13, and with it any advice to
- * oneself. Before, hints alone could be given, and these change nothing if the kernel follows
- * them. */
-#define PIDFD_SELF_THREAD       (-10000)
-#define PIDFD_SELF_THREAD_GROUP (-10001)
-#define PIDFD_GET_INFO          _IOWR(0xff, 11, struct pidfd_ids)
-
-struct pidfd_ids {
-	uint64_t mask, cgroup;
-	uint32_t pid, tgid, more[10];
-};
-
-#define VECTOR_MAX 1024                                      /* the kernel's UIO_MAXIOV */
-#define BYTES_MAX  ((size_t)INT32_MAX & ~(FP_PAGE_SIZE - 1)) /* and its MAX_RW_COUNT */
-
-static bool is_self(int pidfd)
+/* The kernel takes these of other processes, too: hints, which change nothing of far memory. */
+static bool is_hint(int advice)
 {
-	struct pidfd_ids ids = {.mask = 0};
-	int saved = errno, r;
-
-	if (pidfd == PIDFD_SELF_THREAD || pidfd == PIDFD_SELF_THREAD_GROUP)
-		return true;
-	r = ioctl(pidfd, PIDFD_GET_INFO, &ids);
-	errno = saved;
-	return r == 0 && ids.tgid == (uint32_t)getpid();
+	return advice == MADV_COLD || advice == MADV_PAGEOUT || advice == MADV_WILLNEED ||
+	       advice == ADVICE_COLLAPSE;
 }
 
-/* 1 if any of it is far, 0 if not; or what the kernel says of such a vector. */
-static int look_at_vector(const struct iovec *vec, size_t n)
+static bool any_far(const struct iovec *vec, size_t n)
 {
-	int is_far = 0;
-
-	for (size_t i = 0; i < n; i++) {
+	for (size_t i = 0; i < FP_MIN(n, (size_t)VECTOR_MAX); i++) {
 		struct iovec one;
 
 		if (fp_call_args_fetch(&one, &vec[i], sizeof(one)) < 0)
-			return -EFAULT;
-		if ((ssize_t)one.iov_len < 0)
-			return -EINVAL;
-		is_far |= fp_touched(one.iov_base, one.iov_len) != NULL;
+			return false; /* EFAULT, says the kernel */
+		if (fp_touched(one.iov_base, one.iov_len))
+			return true;
 	}
-	return is_far;
-}
-
-/* As the kernel: what was done before an error counts, and the error is told if that is nothing. */
-static ssize_t advise_vector(const struct iovec *vec, size_t n, int advice)
-{
-	size_t done = 0;
-
-	for (size_t i = 0; i < n && done < BYTES_MAX; i++) {
-		struct iovec one;
-		int r = fp_call_args_fetch(&one, &vec[i], sizeof(one));
-
-		one.iov_len = FP_MIN(one.iov_len, BYTES_MAX - done);
-		if (r == 0)
-			r = advise(fp_touched(one.iov_base, one.iov_len), one.iov_base, one.iov_len, advice);
-		if (r < 0)
-			return done ? (ssize_t)done : r;
-		done += one.iov_len;
-	}
-	return (ssize_t)done;
+	return false;
 }
 
 FP_INNER_CALL(process_madvise);
 
+/* Any other advice a process can give to itself alone (Linux 6.13). */
 FP_INTERPOSE ssize_t process_madvise(int pidfd, const struct iovec *vec, size_t n, int advice, unsigned flags)
 {
-	int r;
+	static atomic_bool said;
 
-	/* for nothing at all, it says what it thinks of the rest */
-	if (!fp_shim_space() || n == 0 || n > VECTOR_MAX || !is_self(pidfd) ||
-	    FP_RAW(SYS_process_madvise, pidfd, 0, 0, advice, flags, 0) < 0)
+	if (!fp_shim_space() || is_hint(advice) || !any_far(vec, n))
 		return fp_call_process_madvise(pidfd, vec, n, advice, flags);
-	r = look_at_vector(vec, n);
-	if (r == 0)
-		return fp_call_process_madvise(pidfd, vec, n, advice, flags);
-	return fp_shim_return_long(r < 0 ? r : advise_vector(vec, n, advice));
+	fp_shim_say_once(&said, "process_madvise was refused for far memory: call madvise");
+	return fp_shim_return(-EINVAL);
 }
 
 /* ---- mincore ---- */

@@ -262,35 +262,17 @@ FP_INTERPOSE int mprotect(void *addr, size_t len, int prot)
 	                            : protect_plain(&call, addr, len));
 }
 
-/* Whether the process has the key: the kernel looks at that before it looks at mappings. */
-static int check_key(int key)
-{
-	void *page = raw_mmap(NULL, FP_PAGE_SIZE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	int r;
-
-	if (page == MAP_FAILED)
-		return -ENOMEM;
-	r = (int)FP_RAW(SYS_pkey_mprotect, page, FP_PAGE_SIZE, PROT_NONE, key, 0, 0);
-	FP_RAW(SYS_munmap, page, FP_PAGE_SIZE, 0, 0, 0, 0);
-	return r;
-}
-
 /* Far pages come and go by the agent's hand, which keys would keep out where they must go as well.
  * So all of them have key 0, as every mapping has at first. */
 FP_INTERPOSE int pkey_mprotect(void *addr, size_t len, int prot, int key)
 {
 	static atomic_bool said;
-	int r;
 
-	if (key == -1)
-		return mprotect(addr, len, prot);
 	if (!fp_touched(addr, len))
 		return fp_shim_return((int)FP_RAW(SYS_pkey_mprotect, addr, len, prot, key, 0, 0));
-	r = check_key(key);
-	if (r == 0 && key == 0)
+	if (key == -1)
 		return mprotect(addr, len, prot);
-	if (r == 0)
-		fp_shim_say_once(&said, "pkey_mprotect was refused for far memory. Set FARPAGE_MIN_MAPPING "
-		                        "above the size of that mapping to keep it local");
-	return fp_shim_return(r < 0 ? r : -EINVAL);
+	fp_shim_say_once(&said, "pkey_mprotect was refused for far memory. Set FARPAGE_MIN_MAPPING "
+	                        "above the size of that mapping to keep it local");
+	return fp_shim_return(-EINVAL);
 }

@@ -276,10 +276,6 @@ static int attempt(const struct call_request *q, bool by_copy, long *ret)
 		fp_call_args_give_up(&job, q->args);
 	errno = before;
 	*ret = call(q, job.args);
-	if (r == 0 && is_fault(*ret) && fp_agent_pin_again(fp_shim_agent(), job.ranges, job.n_ranges)) {
-		fp_local_settle();
-		*ret = call(q, job.args);
-	}
 	after = errno;
 	*ret = fp_call_args_finish(&job, *ret);
 	if (r == 0 && job.is_far && is_guess(q) && is_fault(*ret))

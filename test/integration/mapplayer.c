@@ -39,7 +39,6 @@ struct dice {
 	bool locked[PAGES];
 	int fd;
 	bool by_file;
-	int self;        /* by process_madvise, where it takes any advice; else -1 */
 	int exchange_fd; /* one page, mapped at exchange */
 	char *exchange;
 	struct record record;
@@ -225,30 +224,12 @@ static void step_unmap(struct dice *d, uint32_t start, uint32_t n)
 
 static void step_protect(struct dice *d, uint32_t start, uint32_t n)
 {
-	int prot = random_prot(d), key = below(d, 8) ? -2 : (int)below(d, 3) - 1;
+	int prot = random_prot(d), key = below(d, 8) ? -2 : below(d, 2) ? -1 : 1;
 
 	d->record.arg = (uint32_t)prot | (uint32_t)(key + 2) << 8;
 	answer(d, key == -2 ? mprotect(at(d, start), (size_t)n * PAGE, prot)
 	                    : pkey_mprotect(at(d, start), (size_t)n * PAGE, prot, key));
 	renumber(d, start, n);
-}
-
-/* The range in pieces, one of them empty now and then. The first that fails keeps the rest as it
- * was. */
-static ssize_t advise_by_vector(struct dice *d, uint32_t start, uint32_t n, int advice)
-{
-	struct iovec vec[3];
-	uint32_t from = 0;
-
-	for (unsigned i = 0; i < 3; i++) {
-		uint32_t to = i == 2 ? n : from + below(d, n - from + 1);
-
-		vec[i] =
-		    (struct iovec){.iov_base = at(d, start + from), .iov_len = (size_t)(to - from) * PAGE};
-		renumber(d, start + from, to - from);
-		from = to;
-	}
-	return process_madvise(d->self, vec, 3, advice, 0);
 }
 
 static void step_advise(struct dice *d, uint32_t start, uint32_t n)
@@ -277,13 +258,10 @@ static void step_advise(struct dice *d, uint32_t start, uint32_t n)
 	                              MADV_POPULATE_READ,
 	                              MADV_POPULATE_WRITE};
 	int advice = advices[below(d, sizeof(advices) / sizeof(advices[0]))];
-	bool remotely = below(d, 3) == 0 && d->self >= 0;
 
-	d->record.arg = (uint32_t)advice | (uint32_t)remotely << 16;
-	answer(d, remotely ? advise_by_vector(d, start, n, advice)
-	                   : madvise(at(d, start), (size_t)n * PAGE, advice));
-	if (!remotely)
-		renumber(d, start, n);
+	d->record.arg = (uint32_t)advice;
+	answer(d, madvise(at(d, start), (size_t)n * PAGE, advice));
+	renumber(d, start, n);
 	if (advice == MADV_FREE) /* until then the kernel may leave the old bytes or not */
 		(void)madvise(at(d, start), (size_t)n * PAGE, MADV_DONTNEED);
 }
@@ -447,15 +425,6 @@ static int open_files(struct dice *d)
 	return d->exchange == MAP_FAILED ? -1 : 0;
 }
 
-static void open_self(struct dice *d)
-{
-	d->self = (int)syscall(SYS_pidfd_open, getpid(), 0);
-	if (process_madvise(d->self, NULL, 0, MADV_DONTNEED, 0) == 0)
-		return;
-	close(d->self);
-	d->self = -1;
-}
-
 int map_play(char **argv)
 {
 	struct dice d = {.rng = strtoull(argv[2], NULL, 0), .by_file = atoi(argv[4])};
@@ -467,7 +436,6 @@ int map_play(char **argv)
 		return 2;
 	if (getenv("LD_PRELOAD") && !test_is_far(p))
 		return 4;
-	open_self(&d);
 	/* half of it on each side of a border between chunks, and behind the pages of the agent */
 	d.base = p + 2 * CHUNK - (uintptr_t)p % CHUNK - (size_t)PAGES / 2 * PAGE;
 	set_mapping(&d, 0, PAGES, fresh(&d));

@@ -189,13 +189,6 @@ bool fp_agent_is_blind_to_devices(const struct fp_agent *agent);
 int fp_agent_pin_for_device(struct fp_agent *agent, const struct fp_pin_range *ranges, unsigned n,
                             struct fp_pin *ret_hold);
 
-/*
- * The call answered EFAULT though all was held: looks at what the kernel really has. True if
- * something that had gone behind our back (a raw madvise) is there again, so that the call may be
- * tried once more.
- */
-bool fp_agent_pin_again(struct fp_agent *agent, const struct fp_pin_range *ranges, unsigned n);
-
 /* The calling thread is ending: what it still holds is let go. */
 void fp_agent_thread_ends(struct fp_agent *agent);
 

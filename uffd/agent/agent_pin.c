@@ -15,7 +15,6 @@
 
 #include "agent_priv.h"
 #include "cleanup.h"
-#include "presence.h"
 #include "inline.h"
 #include "agent_sigmask.h"
 #include "local_stack.h"
@@ -397,47 +396,4 @@ void fp_agent_pin_forked(struct fp_agent *agent)
 		for (uint32_t k = 0; k < keep[i].n; k++)
 			pages += fp_pin_at(&agent->far.pins, keep[i].page + k).n;
 	fp_budget_pin(&agent->far.budget, pages);
-}
-
-/* ---- behind our back ---- */
-
-/* A page whose word promises more than the kernel has: see verify in serve.c. */
-static bool verify(struct fp_agent *agent, uint32_t page, bool write)
-{
-	char *addr = fp_far_addr(&agent->far, page);
-	struct fp_uffd_fault fault = {
-	    .addr = (uintptr_t)addr, .write = write, .wp = fp_presence_is_here(agent->far.pagemap_fd, addr)};
-
-	if (!fp_inline_is_ready(atomic_load(&agent->far.words[page]), write) || (fault.wp && !write))
-		return false;
-	return fp_inline_serve(atomic_load(&agent->far.inline_servers), &fault) == FP_INLINE_SERVED;
-}
-
-static int verify_all(struct fp_agent *agent, const struct fp_pin_range *ranges, unsigned n)
-{
-	struct fp_page_range r;
-	bool any = false;
-
-	for (unsigned i = 0; i < n; i++)
-		if (to_pages(&agent->far, &ranges[i], &r))
-			for (uint32_t p = r.page; p < r.page + r.n; p++)
-				any |= verify(agent, p, ranges[i].write);
-	return any;
-}
-
-bool fp_agent_pin_again(struct fp_agent *agent, const struct fp_pin_range *ranges, unsigned n)
-{
-	int saved = errno;
-	bool any;
-	uint64_t mask;
-
-	if (!fp_agent_needs_pins(agent))
-		return false;
-	mask = fp_agent_sigmask_block(true, agent->far.uffd.sigbus);
-	fp_agent_enter_local(agent);
-	any = (int)FP_ON_LOCAL_STACK(verify_all, agent, ranges, n, 0, 0, 0);
-	fp_agent_leave_local(agent);
-	errno = saved;
-	fp_agent_sigmask_restore(mask);
-	return any;
 }
