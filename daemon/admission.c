@@ -22,16 +22,13 @@ static uint64_t limit_by_fds(const struct fp_node_server *server, uint64_t max)
 	return server->options.private_node ? max : FP_MIN(max, server->max_fds);
 }
 
-/* Makes the connection its client's. -EUSERS, and *ret_why: there are too many. */
-static int take_place(struct fp_conn *conn, struct fp_client *client, const char **ret_why)
+/* Makes the connection its client's. -EUSERS: there are too many. */
+static int take_place(struct fp_conn *conn, struct fp_client *client)
 {
 	uint64_t max = limit_by_fds(conn->server, conn->server->config->limits.max_connections);
 
 	if (conn->client == client)
 		return 0;
-	*ret_why =
-	    "max_connections are open, or a quarter of LimitNOFILE=, or its client has three quarters of "
-	    "max_connections or that";
 	if (client->clients->n_conns >= max || client->n_conns >= fp_client_share(client, max))
 		return -EUSERS;
 	fp_conn_give(conn, client);
@@ -45,10 +42,9 @@ static void trust_token(struct fp_conn *conn)
 	const struct fp_wire_hello *hello = &conn->hello;
 	struct fp_node_session *session =
 	    fp_node_session_find(&conn->server->sessions, hello->session_id, hello->token);
-	const char *why;
 
 	if (session && hello->purpose != FP_WIRE_CONTROL)
-		(void)take_place(conn, session->client, &why); /* no place: AUTH will say so */
+		(void)take_place(conn, session->client); /* no place: AUTH will say so */
 }
 
 int fp_admission_hello(struct fp_conn *conn)
@@ -90,7 +86,7 @@ static bool owns(const struct fp_node_secret *secret, const struct fp_node_sessi
 	return !secret || strcmp(secret->name, session->client->name) == 0;
 }
 
-static int open_session(struct fp_conn *conn, const struct fp_node_secret *secret, const char **ret_why)
+static int open_session(struct fp_conn *conn, const struct fp_node_secret *secret)
 {
 	struct fp_node_server *server = conn->server;
 	struct fp_client *client = identify(conn, secret);
@@ -100,11 +96,9 @@ static int open_session(struct fp_conn *conn, const struct fp_node_secret *secre
 
 	if (!client)
 		return -ENOMEM;
-	*ret_why = "max_sessions are open, or a quarter of LimitNOFILE=, or its client has three quarters of "
-	           "max_sessions or that";
 	r = -EUSERS;
 	if (server->sessions.n < max && client->n_sessions < fp_client_share(client, max))
-		r = take_place(conn, client, ret_why);
+		r = take_place(conn, client);
 	if (r == 0)
 		r = fp_node_session_open(&server->sessions, client, conn->hello.client_name, conn->peer,
 		                         &session);
@@ -120,7 +114,7 @@ static int open_session(struct fp_conn *conn, const struct fp_node_secret *secre
 	return 0;
 }
 
-static int attach_link(struct fp_conn *conn, const struct fp_node_secret *secret, const char **ret_why)
+static int attach_link(struct fp_conn *conn, const struct fp_node_secret *secret)
 {
 	struct fp_node_session *session =
 	    fp_node_session_find(&conn->server->sessions, conn->hello.session_id, conn->hello.token);
@@ -130,8 +124,7 @@ static int attach_link(struct fp_conn *conn, const struct fp_node_secret *secret
 		return -EACCES;
 	if (session->memfd)
 		return -EPERM; /* it can take the pages away that we would read and write for it */
-	*ret_why = "its session has as many links as one may have";
-	r = session->n_links < MAX_LINKS ? take_place(conn, session->client, ret_why) : -EUSERS;
+	r = session->n_links < MAX_LINKS ? take_place(conn, session->client) : -EUSERS;
 	if (r < 0)
 		return r;
 	session->unconfirmed = false;
@@ -228,12 +221,12 @@ static int welcome(struct fp_conn *conn, const struct fp_node_secret *secret)
 	return 0;
 }
 
-/* why: of -EUSERS. */
-static const char *refusal(int r, const char *why)
+static const char *refusal(int r)
 {
 	switch (r) {
 	case -EUSERS:
-		return why;
+		return "max_sessions or max_connections are open, or a quarter of LimitNOFILE=, or its "
+		       "client has three quarters of one of these, or its session has 64 links";
 	case -EACCES:
 		return "it named a session that is not there, or its wrong token";
 	case -EPERM:
@@ -246,15 +239,15 @@ static const char *refusal(int r, const char *why)
 }
 
 /* What the handshake was for. */
-static int enter(struct fp_conn *conn, const struct fp_node_secret *secret, const char **ret_why)
+static int enter(struct fp_conn *conn, const struct fp_node_secret *secret)
 {
 	switch (conn->hello.purpose) {
 	case FP_WIRE_CONTROL:
-		return open_session(conn, secret, ret_why);
+		return open_session(conn, secret);
 	case FP_WIRE_RESUME:
 		return resume_session(conn, secret);
 	default:
-		return attach_link(conn, secret, ret_why);
+		return attach_link(conn, secret);
 	}
 }
 
@@ -263,20 +256,19 @@ int fp_admission_auth(struct fp_conn *conn)
 	const struct fp_auth_config *auth = &conn->server->config->auth;
 	const struct fp_node_secret *secret =
 	    fp_secrets_proven(&auth->secrets, &conn->hello, &conn->challenge, fp_inbox_payload(&conn->inbox));
-	const char *why = NULL;
 	int r;
 
 	if (auth->given && !secret) {
 		fp_conn_refuse(conn, FP_WIRE_DENIED, "it knows no secret of this node");
 		return 0;
 	}
-	r = enter(conn, secret, &why);
+	r = enter(conn, secret);
 	if (r == 0 && fp_conn_is_control(conn))
 		arm_session(conn);
 	if (r == 0)
 		r = welcome(conn, secret);
 	if (r < 0)
-		fp_conn_refuse(conn, fp_wire_status_from_errno(r), refusal(r, why));
+		fp_conn_refuse(conn, fp_wire_status_from_errno(r), refusal(r));
 	else if (conn->state != FP_CONN_KILLED)
 		conn->state = FP_CONN_OPEN;
 	return 0;

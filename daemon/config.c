@@ -212,30 +212,15 @@ static int check_pool(const struct fp_config *config, unsigned idx, struct fp_co
 	return 0;
 }
 
-int fp_config_check(const struct fp_config *config, uint64_t memory_bytes, struct fp_conf_error *error)
+int fp_config_check(const struct fp_config *config, struct fp_conf_error *error)
 {
-	uint64_t committed_bytes = 0;
-	int r;
+	int r = check_listen(config, error);
 
-	r = check_listen(config, error);
-	if (r < 0)
-		return r;
-	if (!config->n_pools)
-		return fp_conf_refuse(error, "pools: none; at least one with a name and a size is needed");
-	for (unsigned i = 0; i < config->n_pools; i++) {
+	if (r == 0 && !config->n_pools)
+		r = fp_conf_refuse(error, "pools: none; at least one with a name and a size is needed");
+	for (unsigned i = 0; r == 0 && i < config->n_pools; i++)
 		r = check_pool(config, i, error);
-		if (r < 0)
-			return r;
-		if (config->pools[i].preallocate)
-			committed_bytes += config->pools[i].size_bytes;
-	}
-	if (committed_bytes > memory_bytes)
-		return fp_conf_refuse(
-		    error,
-		    "pools: preallocate wants %llu MiB in all, this machine has %llu MiB: make the pools "
-		    "smaller",
-		    (unsigned long long)committed_bytes >> 20, (unsigned long long)memory_bytes >> 20);
-	return 0;
+	return r;
 }
 
 /* One secret_file is a secret that may do all. */
@@ -263,7 +248,6 @@ static int settle_auth(struct fp_auth_config *auth, struct fp_conf_error *error)
 int fp_config_read(const char *path, struct fp_config **ret_config, struct fp_conf_error *error)
 {
 	FP_CLEANUP(fp_cleanup_config) struct fp_config *config = fp_config_new();
-	uint64_t memory_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
 	char text[sizeof(error->text)];
 	int r;
 
@@ -275,7 +259,7 @@ int fp_config_read(const char *path, struct fp_config **ret_config, struct fp_co
 		return r;
 	r = settle_auth(&config->auth, error);
 	if (r == 0)
-		r = fp_config_check(config, memory_bytes, error);
+		r = fp_config_check(config, error);
 	if (r < 0) {
 		memcpy(text, error->text, sizeof(text));
 		snprintf(error->text, sizeof(error->text), "%s: %.400s", path, text);

@@ -78,9 +78,8 @@ void fp_config_free(struct fp_config *config);
 int fp_config_add_listen(struct fp_config *config, const char *address);
 struct fp_pool_config *fp_config_add_pool(struct fp_config *config);
 
-/* Checks what the table of keys cannot express. memory_bytes: the memory of this machine. 0, or
- * -EINVAL and error->text. */
-int fp_config_check(const struct fp_config *config, uint64_t memory_bytes, struct fp_conf_error *error);
+/* Checks what the table of keys cannot express. 0, or -EINVAL and error->text. */
+int fp_config_check(const struct fp_config *config, struct fp_conf_error *error);
 
 /* How much memory all leases of a client may have together, or FP_QUOTA_NONE. */
 uint64_t fp_config_quota(const struct fp_config *config, const char *client);

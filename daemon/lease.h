@@ -104,7 +104,7 @@ struct fp_pools {
 	uint64_t collected_ns;
 	bool unlimited;         /* ignores what the host has: a program may map more than it touches */
 	struct fp_hostmem host; /* as read at host_ns */
-	uint64_t host_ns, host_took_ns;
+	uint64_t host_ns;
 	struct fp_log_limit refusals;
 };
 

@@ -53,21 +53,15 @@ static struct topic *find_topic(const char *subsystem)
 	return topic;
 }
 
-/* Of the subsystems whose second is over. */
-static void tell_left_out(uint64_t now_ns)
+static void tell_left_out(struct topic *topic)
 {
+	if (!topic->left_out || !takes_line())
+		return;
 	telling = true;
-	for (struct topic *topic = topics; topic < topics + MAX_TOPICS; topic++) {
-		if (now_ns - topic->since_ns < FP_NSEC_PER_SEC)
-			continue;
-		if (topic->left_out && takes_line())
-			fp_log(FP_LOG_WARNING, topic->subsystem,
-			       "%llu lines were left out here: too many at once", topic->left_out);
-		else if (topic->left_out)
-			continue;
-		*topic = (struct topic){.subsystem = topic->subsystem, .since_ns = now_ns};
-	}
+	fp_log(FP_LOG_WARNING, topic->subsystem, "%llu lines were left out here: too many at once",
+	       topic->left_out);
 	telling = false;
+	topic->left_out = 0;
 }
 
 /* Called by fp_log on any thread. False: it writes the line. */
@@ -79,8 +73,12 @@ static bool leave_out(const char *subsystem, const char *line, size_t len)
 	if (telling)
 		return false;
 	pthread_mutex_lock(&lock);
-	tell_left_out(fp_clock_ns());
 	topic = find_topic(subsystem);
+	if (fp_clock_ns() - topic->since_ns >= FP_NSEC_PER_SEC) {
+		tell_left_out(topic);
+		topic->since_ns = fp_clock_ns();
+		topic->n = 0;
+	}
 	left_out = topic->n++ >= LINES_A_SECOND || !takes_line();
 	topic->left_out += left_out;
 	pthread_mutex_unlock(&lock);
@@ -109,6 +107,7 @@ void fp_log_throttle_stop(void)
 {
 	fp_log_divert(NULL);
 	pthread_mutex_lock(&lock);
-	tell_left_out(UINT64_MAX);
+	for (unsigned i = 0; i < MAX_TOPICS; i++)
+		tell_left_out(&topics[i]);
 	pthread_mutex_unlock(&lock);
 }

@@ -165,7 +165,7 @@ static int private_config(const struct arguments *args, struct fp_config **ret_c
 		config->log_level = FP_LOG_WARNING - FP_LOG_ERROR;
 		config->limits.grace_ns = 0; /* its client is its parent */
 		config->limits.max_sessions = config->limits.max_connections = MANY; /* of one user */
-		r = fp_config_check(config, UINT64_MAX, error);
+		r = fp_config_check(config, error);
 	}
 	if (r == 0)
 		*ret_config = config;

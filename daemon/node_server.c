@@ -310,34 +310,32 @@ static void on_users_gone(struct fp_op *op, int res, unsigned flags)
 		stop(server);
 }
 
-/* True if somebody may still need this node: then it ends when nobody can any more. */
-static bool waits_for_users(struct fp_node_server *server)
+/* Somebody may still need this node: it ends when nobody can any more, maybe at once. */
+static void wait_for_users(struct fp_node_server *server)
 {
 	fp_autoclose int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
-	struct pollfd users = {.fd = server->options.users_fd};
-	struct io_uring_sqe *sqe;
+	struct io_uring_sqe *sqe = fp_loop_sqe(&server->loop);
 
-	if (users.fd < 0 || server->waiting || (poll(&users, 1, 0) == 1 && users.revents))
-		return false;
 	server->waiting = true;
 	if (null_fd >= 0)
 		dup2(null_fd, STDERR_FILENO); /* whoever reads there is not to wait for us, too */
-	sqe = fp_loop_sqe(&server->loop);
-	io_uring_prep_poll_add(sqe, users.fd, POLLHUP);
+	io_uring_prep_poll_add(sqe, server->options.users_fd, POLLHUP);
 	fp_loop_sqe_set(sqe, &server->users_op);
-	return true;
 }
 
 static void on_signal(struct fp_op *op, int res, unsigned flags)
 {
 	struct fp_node_server *server = fp_container_of(op, struct fp_node_server, signal_op);
+	uint32_t number = server->signal.ssi_signo;
 
 	read_signal(server);
 	if (res != sizeof(server->signal))
 		return;
-	if (server->signal.ssi_signo == SIGHUP)
+	if (number == SIGHUP)
 		reload(server);
-	else if (!server->stopping && (server->signal.ssi_signo != SIGTERM || !waits_for_users(server)))
+	else if (number == SIGTERM && server->options.users_fd >= 0 && !server->waiting)
+		wait_for_users(server);
+	else if (!server->stopping)
 		stop(server);
 }
 

@@ -180,7 +180,7 @@ class Shares(NodeCase):
         node = self.start(BOTH + "limits: { max_sessions: 8 }\n")
         taken = self.take(lambda: node.session(node.urls[1]))
         self.assertEqual(len(taken), 6)
-        node.await_log("three quarters of max_sessions")
+        node.await_log("its client has three quarters of one of these")
         taken += [node.session(node.urls[0]) for _ in range(2)]
         self.refused(BUSY, node.session, node.urls[0])
         node.await_log(f"pid {os.getpid()} uid {os.geteuid()} test: max_sessions")
@@ -190,10 +190,10 @@ class Shares(NodeCase):
         session = node.session(node.urls[1])
         links = self.take(session.link)
         self.assertEqual(len(links), 5)
-        node.await_log("three quarters of max_connections")
+        node.await_log("its client has three quarters of one of these")
         others = [node.session(node.urls[0]) for _ in range(2)]
         self.refused(BUSY, others[0].link)
-        node.await_log(f"pid {os.getpid()} uid {os.geteuid()} test: max_connections")
+        node.await_log(f"pid {os.getpid()} uid {os.geteuid()} test: max_sessions or max_connections")
 
     def test_connections_where_descriptors_are_few(self):
         """A quarter of them, whatever max_connections and max_sessions are."""

@@ -72,8 +72,7 @@ class Config(unittest.TestCase):
         for pool, word in (("size: 0", "size"), ("size: 100", "size"), ("size: 8E", "size"), ("size: -1", "size"),
                            ("size: 99999999T", "size"), ("size: 1048577", "4096"), ("size: lots", "size"),
                            ("size: 1G, backing: paper", "memfd"), ("size: 1G, numa_node: 1000", "numa_node"),
-                           ("size: 1G, numa_node: -1", "numa_node"), ("size: 1G, preallocate: maybe", "preallocate"),
-                           ("size: 32T, preallocate: true", "preallocate")):
+                           ("size: 1G, numa_node: -1", "numa_node"), ("size: 1G, preallocate: maybe", "preallocate")):
             with self.subTest(pool):
                 self.refused(f"listen: unix:DIR/s\npools: [ {{ name: a, {pool} }} ]\n", word)
         for name in ("''", "'a b'", "'a\"'", "a" * 64):
@@ -168,6 +167,9 @@ class Config(unittest.TestCase):
         self.write("precious", "s")
         self.refused("listen: unix:DIR/s\n" + POOL, "in use", serve=True)
         self.assertTrue(os.path.exists(os.path.join(self.dir.name, "s")))
+
+    def test_more_memory_than_the_machine_has(self):
+        self.refused("listen: unix:DIR/s\npools: [ { name: a, size: 32T, preallocate: true } ]\n", "preallocate wants", serve=True)
 
     def test_huge_pages_that_are_not_there(self):
         self.refused("listen: unix:DIR/s\npools: [ { name: a, size: 8T, backing: hugetlb } ]\n", "huge page", serve=True)
