@@ -187,27 +187,21 @@ static void test_grants_are_taken_back_by_what_leaves(void **state)
 	fp_budget_give(room, BUDGET);
 }
 
-static void test_what_threads_need_counts_for_a_while(void **state)
+static void test_threads_have_eight_pages_each(void **state)
 {
 	struct fp_budget *room = *state;
-	unsigned looks = 0;
 
-	fp_budget_need(room, 2 * BUDGET); /* nothing has to leave */
-	assert_false(fp_budget_is_thrashing(room));
-	assert_int_equal(fp_budget_take(room, BUDGET / 2), BUDGET / 2);
-	fp_budget_need(room, BUDGET / 2); /* fits */
-	assert_int_equal(fp_budget_take(room, 4 * BUDGET), BUDGET / 2);
-	fp_budget_need(room, 2 * BUDGET);
+	fp_budget_see_threads(room, BUDGET / 8); /* fits */
+	assert_false(fp_budget_is_scarce(room));
+	assert_int_equal(fp_budget_take(room, 4 * BUDGET), BUDGET);
+	fp_budget_see_threads(room, BUDGET / 4);
+	assert_true(fp_budget_is_scarce(room));
 	assert_int_equal(fp_budget_take(room, 4 * BUDGET), BUDGET);
 	fp_budget_pin(room, 3); /* is there, and of no use to them */
 	assert_int_equal(fp_budget_take(room, 4 * BUDGET), 3);
 	fp_budget_unpin(room, 3);
-	for (unsigned i = 0; i < 10; i++)
-		fp_budget_calm(room);
-	fp_budget_need(room, 1); /* more is needed already: but it goes on */
-	for (looks = 0; fp_budget_is_thrashing(room); looks++)
-		fp_budget_calm(room);
-	assert_true(looks > 10);
+	fp_budget_see_threads(room, 1);
+	assert_false(fp_budget_is_scarce(room));
 	assert_int_equal(fp_budget_free(room), 0);
 	fp_budget_leave(room, BUDGET + 4);
 	assert_int_equal(fp_budget_free(room), 1);
@@ -268,7 +262,7 @@ int main(void)
 	    TEST(test_who_starves_is_told_once),
 	    TEST(test_grants_are_taken_back_by_what_leaves),
 	    TEST(test_batches_fit_the_budget),
-	    TEST(test_what_threads_need_counts_for_a_while),
+	    TEST(test_threads_have_eight_pages_each),
 	    TEST(test_threads_never_exceed_it),
 	};
 

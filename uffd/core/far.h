@@ -18,7 +18,6 @@
 #include "budget.h"
 #include "statspage.h"
 #include "store.h"
-#include "thrash.h"
 #include "uffd.h"
 
 #define FP_CHUNK_SHIFT 9 /* pages of one bit in far.touched: 2 MiB */
@@ -72,7 +71,6 @@ struct fp_far {
 	_Atomic uint32_t
 	    *family; /* 0 only in a child that no fork of ours made: the kernel wipes it in any child */
 	_Atomic unsigned evicting; /* threads inside an evictor's run */
-	struct fp_thrash thrash;
 	struct fp_lost lost;
 };
 

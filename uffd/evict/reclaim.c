@@ -23,9 +23,10 @@
 #include "kernel_filled.h"
 #include "thread.h"
 
-#define LANE_PAGES (4 * FP_BUDGET_BATCH_MAX)
-#define TICK_NS    (50 * FP_NSEC_PER_MSEC)
-#define REVIVE_NS  FP_NSEC_PER_SEC
+#define LANE_PAGES   (4 * FP_BUDGET_BATCH_MAX)
+#define TICK_NS      (50 * FP_NSEC_PER_MSEC)
+#define MANY_THREADS 64u /* where the kernel does not tell how many there are */
+#define REVIVE_NS    FP_NSEC_PER_SEC
 /* Pauses when nothing could leave (all is pinned, or no node takes it): from the first to the
  * longest, doubling. */
 #define STUCK_NS      FP_NSEC_PER_MSEC
@@ -238,8 +239,9 @@ static void housekeep(struct fp_reclaim *rc, uint64_t *next_tick_ns)
 	revive_pages(rc, now);
 	publish(rc);
 	fp_affinity_tick(rc->affinity);
-	fp_budget_calm(&rc->far->budget);
 	fp_lastthread_look(&rc->lastthread, rc->far->stat_fd, now);
+	fp_budget_see_threads(&rc->far->budget,
+	                      rc->lastthread.n_threads ? rc->lastthread.n_threads : MANY_THREADS);
 }
 
 /* ---- the thread ---- */

@@ -48,17 +48,6 @@ struct fp_inline {
 /* The server that this thread had last: its streams of read-ahead are there. */
 static __thread unsigned own_server __attribute__((tls_model("initial-exec")));
 
-/* What tells this thread from others. */
-static uint32_t number(void)
-{
-	static _Atomic uint32_t last;
-	static __thread uint32_t own __attribute__((tls_model("initial-exec")));
-
-	if (own == 0)
-		own = atomic_fetch_add_explicit(&last, 1, memory_order_relaxed) + 1;
-	return own;
-}
-
 /* ---- servers ---- */
 
 static bool take(struct inline_server *p)
@@ -225,16 +214,14 @@ static enum fp_inline_end hand_over(struct fp_inline *in, const struct fp_uffd_f
 
 enum fp_inline_end fp_inline_serve_as(struct fp_inline *in, const struct fp_uffd_fault *fault, bool guest)
 {
-	struct fp_uffd_fault mine = *fault;
 	struct inline_server *p;
 
 	if (guest)
 		return hand_over(in, fault);
-	mine.tid = number();
 	p = take_any(in, atomic_load(&in->far->words[fp_far_page(in->far, fault->addr)]));
 	if (!p)
 		return FP_INLINE_BUSY;
-	fp_serve(&p->server, &mine, fp_clock_ns());
+	fp_serve(&p->server, fault, fp_clock_ns());
 	finish(p);
 	give_back(p);
 	return end_of(in->far, fp_far_page(in->far, fault->addr));

@@ -128,21 +128,12 @@ static struct fp_arrival *new_arrival(struct fp_server *sv, uint32_t page, uint6
 	return a;
 }
 
-static void look_for_thrashing(struct fp_far *far, uint32_t thread, uint32_t page)
-{
-	uint32_t need = fp_thrash_fault(&far->thrash, thread, page);
-
-	if (need)
-		fp_budget_need(&far->budget, need);
-}
-
 static void begin_missing(struct fp_server *sv, const struct fp_uffd_fault *f, bool zero, uint64_t old,
                           uint64_t now)
 {
 	uint32_t page = fp_far_page(sv->far, f->addr);
 	struct fp_arrival *a = new_arrival(sv, page, old, zero);
 
-	look_for_thrashing(sv->far, f->tid, page);
 	a->demanded = true;
 	sv->n_demanded++;
 	a->begun_ns = now;
@@ -274,7 +265,7 @@ static unsigned may_read_ahead(struct fp_server *sv, uint32_t page, struct fp_st
 {
 	unsigned want = fp_readahead_fault(&sv->readahead, page, ret_stream);
 
-	if (want == 0 || fp_budget_is_thrashing(&sv->far->budget))
+	if (want == 0 || fp_budget_is_scarce(&sv->far->budget))
 		return 0;
 	return fp_layout_mapped_from(sv->layout, page + 1, want);
 }

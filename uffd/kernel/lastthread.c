@@ -24,7 +24,7 @@ static const char *field(const char *stat, unsigned n)
 
 /* proc_pid_stat(5): state, of the main thread, is field 3, num_threads field 20; the name is field
  * 2. */
-static bool only_agent_left(int stat_fd)
+static bool only_agent_left(struct fp_lastthread *last, int stat_fd)
 {
 	const char *state, *n_threads;
 	char stat[1024];
@@ -36,7 +36,10 @@ static bool only_agent_left(int stat_fd)
 	state = field(stat, 1);
 	n_threads = field(stat, 18);
 	/* the main thread is counted until the last has ended */
-	return state && n_threads && *state == 'Z' && strtoul(n_threads, NULL, 10) == fp_thread_count() + 1ul;
+	if (!state || !n_threads)
+		return false;
+	last->n_threads = (unsigned)strtoul(n_threads, NULL, 10) - fp_thread_count();
+	return *state == 'Z' && last->n_threads == 1;
 }
 
 static void *end(void *unused)
@@ -55,6 +58,6 @@ void fp_lastthread_look(struct fp_lastthread *last, int stat_fd, uint64_t now_ns
 	if (last->ended || now_ns < last->next_look_ns)
 		return;
 	last->next_look_ns = now_ns + LOOK_NS;
-	if (only_agent_left(stat_fd))
+	if (only_agent_left(last, stat_fd))
 		last->ended = pthread_create(&thread, NULL, end, NULL) == 0;
 }

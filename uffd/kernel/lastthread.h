@@ -11,6 +11,7 @@
 
 struct fp_lastthread {
 	uint64_t next_look_ns;
+	unsigned n_threads; /* of the program, when it was looked last; 0: not known */
 	bool ended;
 };
 

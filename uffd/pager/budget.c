@@ -9,8 +9,9 @@
 #include "fdutil.h"
 #include "store.h"
 
-#define MARGIN_MAX 256u
-#define CALM_LOOKS 20u /* then the budget holds again: a second */
+#define MARGIN_MAX       256u
+#define THREAD_NEEDS     8u /* pages: an instruction may touch four or more, and be interrupted by another */
+#define THREADS_NEED_MAX 4096u /* pages */
 
 static void signal_fd(int fd)
 {
@@ -143,24 +144,15 @@ void fp_budget_leave(struct fp_budget *budget, unsigned n)
 	fp_budget_give(budget, n);
 }
 
-void fp_budget_need(struct fp_budget *budget, uint32_t n)
+void fp_budget_see_threads(struct fp_budget *budget, unsigned n_threads)
 {
-	uint32_t before = atomic_load_explicit(&budget->need, memory_order_relaxed);
+	unsigned need = FP_MIN(n_threads, THREADS_NEED_MAX / THREAD_NEEDS) * THREAD_NEEDS;
 
-	if (fp_budget_free(budget) > limit(budget) / 2)
-		return; /* nothing was evicted: the program discards what it touches again */
-	atomic_store_explicit(&budget->calm, 0, memory_order_relaxed);
-	while (n > before && !atomic_compare_exchange_weak(&budget->need, &before, n))
-		;
+	atomic_store_explicit(&budget->need, need > atomic_load(&budget->pages) ? need : 0,
+	                      memory_order_relaxed);
 }
 
-void fp_budget_calm(struct fp_budget *budget)
-{
-	if (fp_budget_is_thrashing(budget) && atomic_fetch_add(&budget->calm, 1) + 1 >= CALM_LOOKS)
-		atomic_store(&budget->need, 0);
-}
-
-bool fp_budget_is_thrashing(const struct fp_budget *budget)
+bool fp_budget_is_scarce(const struct fp_budget *budget)
 {
 	return atomic_load_explicit(&budget->need, memory_order_relaxed) > 0;
 }

@@ -19,12 +19,11 @@ struct fp_budget {
 	_Atomic uint64_t *peak_bytes; /* raised with it, for whoever looks from outside; NULL: nobody does */
 	_Atomic uint64_t pinned;      /* pages that calls hold, some perhaps counted twice */
 	_Atomic uint64_t excess; /* pages granted on top, as all that is resident is pinned by the program */
-	_Atomic uint32_t need;   /* pages that threads need at once, where they thrash; else 0 */
-	_Atomic uint32_t calm;   /* looks since they last did */
-	_Atomic bool starved;    /* the fault thread waits for a token */
-	_Atomic bool kicked;     /* the reclaim thread has been told */
-	int starved_fd;          /* eventfd: tokens came back */
-	int kick_fd;             /* eventfd: the reclaim thread's wake-up */
+	_Atomic uint32_t need; /* pages that the program's threads need at once, if more than that; else 0 */
+	_Atomic bool starved;  /* the fault thread waits for a token */
+	_Atomic bool kicked;   /* the reclaim thread has been told */
+	int starved_fd;        /* eventfd: tokens came back */
+	int kick_fd;           /* eventfd: the reclaim thread's wake-up */
 };
 
 int fp_budget_init(struct fp_budget *budget, uint64_t budget_pages);
@@ -61,14 +60,13 @@ void fp_budget_grant(struct fp_budget *budget);
 bool fp_budget_tried_in_vain(struct fp_budget *budget, bool for_good); /* true: it granted */
 
 /*
- * Threads thrash (thrash.h): n pages must fit at once, beside what calls hold. Where that is more
- * than the budget, it counts as the budget until fp_budget_calm has been called a number of times
- * without another word. Ignored while half of it is free.
+ * The program has n threads. Each needs a few pages at once, or threads take them from each other
+ * before use and none comes further. If they need more than the budget, that counts as the budget,
+ * up to 16 MiB. The reclaim thread, now and then.
  */
-void fp_budget_need(struct fp_budget *budget, uint32_t n);
-void fp_budget_calm(struct fp_budget *budget); /* the reclaim thread, at each of its ticks */
+void fp_budget_see_threads(struct fp_budget *budget, unsigned n_threads);
 /* True while it is so: nothing but what threads wait for shall come in. */
-bool fp_budget_is_thrashing(const struct fp_budget *budget);
+bool fp_budget_is_scarce(const struct fp_budget *budget);
 
 /* Pages that are resident beyond the budget. */
 uint64_t fp_budget_overdrawn(const struct fp_budget *budget);
