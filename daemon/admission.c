@@ -110,7 +110,6 @@ static int open_session(struct fp_conn *conn, const struct fp_node_secret *secre
 	server->counters.sessions++;
 	fp_log(FP_LOG_INFO, "session", "%llu: %s at %s begins, of client %s", (unsigned long long)session->id,
 	       session->name, conn->peer, session->client->name);
-	fp_node_server_sessions_changed(server);
 	return 0;
 }
 
@@ -156,7 +155,6 @@ static int resume_session(struct fp_conn *conn, const struct fp_node_secret *sec
 	server->counters.resumed++;
 	fp_log(FP_LOG_NOTICE, "session", "%llu: %s at %s is back: it has %u leases",
 	       (unsigned long long)session->id, session->name, conn->peer, session->leases.n);
-	fp_node_server_sessions_changed(server);
 	return 0;
 }
 
@@ -198,7 +196,7 @@ static int welcome(struct fp_conn *conn, const struct fp_node_secret *secret)
 	uint8_t payload[sizeof(welcome)];
 	int r;
 
-	if (fp_conn_may_break(conn)) {
+	if (!conn->is_unix) {
 		if (fp_conn_is_control(conn)) {
 			session->grace_ns = limits->grace_ns;
 			session->idle_timeout_ns = limits->idle_timeout_ns;

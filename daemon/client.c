@@ -77,16 +77,3 @@ uint64_t fp_client_share(const struct fp_client *client, uint64_t max)
 {
 	return client->clients->alone ? max : max - max / 4;
 }
-
-void fp_client_join(struct fp_client *client)
-{
-	fp_client_ref(client)->n_conns++;
-	client->clients->n_conns++;
-}
-
-void fp_client_leave(struct fp_client *client)
-{
-	client->n_conns--;
-	client->clients->n_conns--;
-	fp_client_put(client);
-}

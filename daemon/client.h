@@ -53,8 +53,4 @@ void fp_client_put(struct fp_client *client);
 /* How many of max a client may have: three quarters, so that no client keeps out all others. */
 uint64_t fp_client_share(const struct fp_client *client, uint64_t max);
 
-/* A connection joins and leaves the client. It holds the client in between. */
-void fp_client_join(struct fp_client *client);
-void fp_client_leave(struct fp_client *client);
-
 #endif

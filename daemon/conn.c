@@ -38,11 +38,6 @@ bool fp_conn_is_control(const struct fp_conn *conn)
 	return conn->hello.purpose == FP_WIRE_CONTROL || conn->hello.purpose == FP_WIRE_RESUME;
 }
 
-bool fp_conn_may_break(const struct fp_conn *conn)
-{
-	return !conn->is_unix;
-}
-
 static bool wants_input(const struct fp_conn *conn)
 {
 	return conn->state != FP_CONN_CLOSING && conn->state != FP_CONN_KILLED;
@@ -491,7 +486,7 @@ static bool is_silent(struct fp_conn *conn, uint64_t now_ns)
 {
 	uint64_t limit_ns = conn->session->idle_timeout_ns;
 
-	if (!fp_conn_is_control(conn) || !fp_conn_may_break(conn) || !limit_ns)
+	if (!fp_conn_is_control(conn) || conn->is_unix || !limit_ns)
 		return false;
 	if (conn->leasing || conn->turn.client)
 		conn->heard_ns = now_ns;

@@ -48,7 +48,7 @@ struct fp_conn {
 	struct fp_client *client; /* held: its owner; for a stranger, its origin. NULL: it was evicted */
 	struct fp_node_server *server;
 	int fd;
-	bool is_unix;
+	bool is_unix; /* it never breaks while its client lives: its session ends with it */
 	char peer[FP_PEER_LEN];
 	struct fp_cm_server_peer *cm_peer; /* it came by rdma, fd is a socket pair's end; NULL: a socket */
 	struct fp_cm_server_link *cm_link; /* of a LINK with queue pairs connected by hand */
@@ -85,9 +85,6 @@ struct fp_conn {
 
 /* Whether it is the control connection of a session, or will become one. */
 bool fp_conn_is_control(const struct fp_conn *conn);
-/* Whether it can break while the client lives. If so, its session outlives it for a grace
- * period. */
-bool fp_conn_may_break(const struct fp_conn *conn);
 
 /* Begins to serve fd and, unless NULL, the rdma_cm server's peer behind it. It owns both from here
  * on, also on failure: then it ends the peer. 0 or -ENOMEM. */

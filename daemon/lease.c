@@ -249,11 +249,6 @@ bool fp_pools_collect(struct fp_pools *pools)
 	return any;
 }
 
-static bool run_leave(struct fp_worker_job *job)
-{
-	return false;
-}
-
 static void done_leave(struct fp_worker_job *job)
 {
 	free(lease_of(job));
@@ -266,7 +261,7 @@ static void leave(struct fp_node_lease *lease)
 {
 	struct fp_node_memory *memory = lease->memory;
 
-	lease->job = (struct fp_worker_job){.run = run_leave, .done = done_leave};
+	lease->job = (struct fp_worker_job){.done = done_leave};
 	fp_worker_post(memory->pools->worker, &memory->line, &lease->job);
 	if (--memory->n_holders)
 		return;

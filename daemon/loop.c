@@ -154,27 +154,12 @@ void fp_loop_read(struct fp_loop *loop, struct fp_op *op, int fd, void *buf, uns
 	fp_loop_sqe_set(sqe, op);
 }
 
-static void on_timer(struct fp_op *op, int res, unsigned flags)
+void fp_loop_timeout(struct fp_loop *loop, struct fp_op *op, struct __kernel_timespec *ts)
 {
-	struct fp_timer *timer = fp_container_of(op, struct fp_timer, op);
+	struct io_uring_sqe *sqe = fp_loop_sqe(loop);
 
-	timer->running = false;
-	timer->fired(timer);
-}
-
-void fp_timer_start(struct fp_timer *timer, struct fp_loop *loop, uint64_t ns)
-{
-	struct io_uring_sqe *sqe;
-
-	if (timer->running)
-		return;
-	timer->running = true;
-	timer->op.done = on_timer;
-	timer->time.tv_sec = (long long)(ns / FP_NSEC_PER_SEC);
-	timer->time.tv_nsec = (long long)(ns % FP_NSEC_PER_SEC);
-	sqe = fp_loop_sqe(loop);
-	io_uring_prep_timeout(sqe, &timer->time, 0, 0);
-	fp_loop_sqe_set(sqe, &timer->op);
+	io_uring_prep_timeout(sqe, ts, 0, 0);
+	fp_loop_sqe_set(sqe, op);
 }
 
 void *fp_loop_buf(struct fp_loop *loop, unsigned cqe_flags)

@@ -21,14 +21,6 @@ struct fp_op {
 	void (*done)(struct fp_op *op, int res, unsigned flags);
 };
 
-/* Set fired once. The owner stays in place while the timer is running. */
-struct fp_timer {
-	void (*fired)(struct fp_timer *timer);
-	bool running;
-	struct fp_op op;
-	struct __kernel_timespec time;
-};
-
 struct fp_loop {
 	struct io_uring ring;
 	struct io_uring_buf_ring *bufs; /* receive buffers that all connections share */
@@ -59,8 +51,8 @@ void fp_loop_sqe_set(struct io_uring_sqe *sqe, struct fp_op *op);
 /* Submits a read. */
 void fp_loop_read(struct fp_loop *loop, struct fp_op *op, int fd, void *buf, unsigned len);
 
-/* Lets timer fire in ns, unless it is running already. */
-void fp_timer_start(struct fp_timer *timer, struct fp_loop *loop, uint64_t ns);
+/* op is done once after ts, which stays in place until then. */
+void fp_loop_timeout(struct fp_loop *loop, struct fp_op *op, struct __kernel_timespec *ts);
 
 /* The shared buffer that a completion with these flags filled; and how to return it to the
  * kernel. */

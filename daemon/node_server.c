@@ -32,17 +32,14 @@ void fp_node_server_log_peer(struct fp_node_server *server, const struct fp_conn
 	       conn->hello.client_name[0] ? " " : "", conn->hello.client_name, what);
 }
 
-void fp_node_server_sessions_changed(struct fp_node_server *server)
-{
-	char line[128];
-
-	fp_notify(server->notify_fd, "STATUS=%s", fp_status_line(server, line, sizeof(line)));
-}
-
 /* Something has begun that time ends. */
 static void watch(struct fp_node_server *server)
 {
-	fp_timer_start(&server->tick, &server->loop, TICK_NS);
+	static struct __kernel_timespec interval = {.tv_nsec = TICK_NS};
+
+	if (!server->ticking)
+		fp_loop_timeout(&server->loop, &server->tick_op, &interval);
+	server->ticking = true;
 }
 
 /* One in a round: what a flood has queued up by then must not keep others waiting. */
@@ -148,7 +145,6 @@ static void end_session(struct fp_node_server *server, struct fp_node_session *s
 	end_links(session);
 	fp_node_session_end(&server->sessions, session);
 	trim_soon(server); /* one that expired has ended long after its connection */
-	fp_node_server_sessions_changed(server);
 }
 
 void fp_node_server_fence(struct fp_node_server *server, struct fp_node_session *session)
@@ -175,8 +171,7 @@ static void end_expired(struct fp_node_server *server, uint64_t now_ns)
 
 static bool outlives(const struct fp_conn *conn)
 {
-	return (conn->cut || conn->session->unconfirmed) && fp_conn_may_break(conn) &&
-	       conn->session->grace_ns;
+	return (conn->cut || conn->session->unconfirmed) && !conn->is_unix && conn->session->grace_ns;
 }
 
 static void cut_off_session(struct fp_node_server *server, struct fp_node_session *session)
@@ -190,7 +185,6 @@ static void cut_off_session(struct fp_node_server *server, struct fp_node_sessio
 	session->cut_off = true;
 	session->expires_ns = fp_clock_ns() + grace_ns;
 	server->counters.cut_off++;
-	fp_node_server_sessions_changed(server);
 }
 
 void fp_node_server_end_session(struct fp_node_server *server, struct fp_conn *conn)
@@ -227,12 +221,14 @@ void fp_node_server_conn_ended(struct fp_node_server *server, struct fp_conn *co
 }
 
 /* Ends what has had its time, and tries again what no event tells of. */
-static void on_tick(struct fp_timer *timer)
+static void on_tick(struct fp_op *op, int res, unsigned flags)
 {
-	struct fp_node_server *server = fp_container_of(timer, struct fp_node_server, tick);
+	struct fp_node_server *server = fp_container_of(op, struct fp_node_server, tick_op);
 	uint64_t now_ns = fp_clock_ns();
 	struct fp_conn *conn;
+	char line[128];
 
+	server->ticking = false;
 	end_expired(server, now_ns);
 	fp_pools_collect(&server->pools); /* nothing tells when a client lets go of memory */
 	LIST_FOREACH (conn, &server->conns, in_server)
@@ -240,6 +236,9 @@ static void on_tick(struct fp_timer *timer)
 	for (unsigned i = 0; i < server->n_listeners && !server->stopping; i++)
 		if (server->listeners[i].fd >= 0 && !server->listeners[i].accepting)
 			start_accept(&server->listeners[i]);
+	if (server->n_told != server->sessions.n)
+		fp_notify(server->notify_fd, "STATUS=%s", fp_status_line(server, line, sizeof(line)));
+	server->n_told = server->sessions.n;
 	if (server->trim_ns && server->trim_ns <= now_ns) {
 		server->trim_ns = 0;
 		malloc_trim(0);
@@ -555,14 +554,14 @@ int fp_node_server_run(const struct fp_node_server_options *options)
 	    .signal_fd = -1,
 	    .signal_op.done = on_signal,
 	    .worker_op.done = on_worker,
-	    .tick.fired = on_tick,
+	    .tick_op.done = on_tick,
 	    .users_op.done = on_users_gone,
 	};
 	char line[128];
 	int r;
 
 	fp_turns_init(&server.turns);
-	fp_strangers_init(&server.strangers);
+	TAILQ_INIT(&server.strangers.list);
 	server.clients.alone = options->private_node;
 	raise_descriptor_limit(&server);
 	r = open_signals(&server);

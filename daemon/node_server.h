@@ -70,16 +70,17 @@ struct fp_node_server {
 	struct fp_clients clients;
 	struct fp_counters counters;
 	uint64_t start_ns;
-	bool draining; /* no new leases: DRAIN */
-	bool stopping; /* no new connections either: SIGTERM */
-	bool waiting;  /* SIGTERM has come, and the server waits for options.users_fd */
-	int notify_fd; /* -1: systemd does not listen */
+	bool draining;   /* no new leases: DRAIN */
+	bool stopping;   /* no new connections either: SIGTERM */
+	bool waiting;    /* SIGTERM has come, and the server waits for options.users_fd */
+	int notify_fd;   /* -1: systemd does not listen */
+	unsigned n_told; /* sessions that systemd was told of */
 	int signal_fd;
 	struct signalfd_siginfo signal;
 	uint64_t worker_events;
-	struct fp_op signal_op, worker_op, cm_op, users_op;
-	struct fp_timer tick; /* runs while there is something that time ends: see on_tick */
-	uint64_t trim_ns;     /* when memory of connections that ended goes to the system; 0: none did */
+	struct fp_op signal_op, worker_op, cm_op, users_op, tick_op;
+	bool ticking;     /* while there is something that time ends: see on_tick */
+	uint64_t trim_ns; /* when memory of connections that ended goes to the system; 0: none did */
 };
 
 /*
@@ -110,9 +111,6 @@ void fp_node_server_fence(struct fp_node_server *server, struct fp_node_session 
 /* Ends the session of a control connection: its links end, its leases are given back. The
  * connection stays open. */
 void fp_node_server_end_session(struct fp_node_server *server, struct fp_conn *conn);
-
-/* A session was opened or has ended: tells systemd, if it listens. */
-void fp_node_server_sessions_changed(struct fp_node_server *server);
 
 /* Logs what a peer did wrong. */
 void fp_node_server_log_peer(struct fp_node_server *server, const struct fp_conn *conn, const char *what);

@@ -278,16 +278,23 @@ static int handle_status(struct fp_conn *conn)
 	return 0;
 }
 
+static void set_draining(struct fp_conn *conn, bool draining)
+{
+	if (conn->server->draining != draining)
+		fp_log(FP_LOG_NOTICE, "node",
+		       draining ? "drained by %s at %s: no lease is granted until UNDRAIN"
+		                : "undrained by %s at %s: leases are granted again",
+		       conn->session->client->name, conn->peer);
+	conn->server->draining = draining;
+}
+
 static int handle_drain(struct fp_conn *conn)
 {
 	struct fp_wire_drained drained = {.sessions = conn->server->sessions.n};
 	uint8_t payload[sizeof(drained)];
 	uint64_t leases;
 
-	if (!conn->server->draining)
-		fp_log(FP_LOG_NOTICE, "node", "drained by %s at %s: no lease is granted until UNDRAIN",
-		       conn->session->client->name, conn->peer);
-	conn->server->draining = true;
+	set_draining(conn, true);
 	fp_pools_leased(&conn->server->pools, &leases, &drained.leased_bytes);
 	fp_wire_drained_encode(&drained, payload);
 	fp_request_answer(conn, FP_WIRE_DRAINED, payload, sizeof(payload));
@@ -296,10 +303,7 @@ static int handle_drain(struct fp_conn *conn)
 
 static int handle_undrain(struct fp_conn *conn)
 {
-	if (conn->server->draining)
-		fp_log(FP_LOG_NOTICE, "node", "undrained by %s at %s: leases are granted again",
-		       conn->session->client->name, conn->peer);
-	conn->server->draining = false;
+	set_draining(conn, false);
 	fp_request_answer(conn, FP_WIRE_UNDRAINED, NULL, 0);
 	return 0;
 }

@@ -13,11 +13,6 @@
 
 #define EVICTIONS_A_SECOND 10 /* that are told */
 
-void fp_strangers_init(struct fp_strangers *strangers)
-{
-	TAILQ_INIT(&strangers->list);
-}
-
 unsigned fp_strangers_max(const struct fp_node_server *server)
 {
 	uint64_t quarter = FP_MIN(server->config->limits.max_connections / 4, server->max_fds / 2);
@@ -81,8 +76,13 @@ void fp_conn_give(struct fp_conn *conn, struct fp_client *client)
 	if (is_stranger(conn))
 		TAILQ_REMOVE(&conn->server->strangers.list, conn, stranger);
 	conn->client = client;
-	if (client)
-		fp_client_join(client);
-	if (before)
-		fp_client_leave(before);
+	if (client) {
+		fp_client_ref(client)->n_conns++;
+		client->clients->n_conns++;
+	}
+	if (before) {
+		before->n_conns--;
+		before->clients->n_conns--;
+		fp_client_put(before);
+	}
 }

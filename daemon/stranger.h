@@ -22,7 +22,7 @@
 struct fp_conn;
 struct fp_node_server;
 
-/* Zero-initialised but for list. */
+/* Zero-initialised but for list, which TAILQ_INIT begins. */
 struct fp_strangers {
 	TAILQ_HEAD(, fp_conn) list;  /* the oldest first */
 	struct fp_clients origins;   /* a stranger's client is one of these */
@@ -30,7 +30,6 @@ struct fp_strangers {
 	struct fp_log_limit evictions;
 };
 
-void fp_strangers_init(struct fp_strangers *strangers);
 /* How many there may be: a quarter of max_connections, an eighth of the limit of open files, 8 to
  * 1024. */
 unsigned fp_strangers_max(const struct fp_node_server *server);

@@ -79,7 +79,7 @@ static void *work(void *arg)
 	while ((line = next_line(worker))) {
 		struct fp_worker_job *job = STAILQ_FIRST(&line->jobs);
 
-		end_turn(worker, line, job->run(job));
+		end_turn(worker, line, job->run && job->run(job));
 	}
 	return NULL;
 }

@@ -30,7 +30,8 @@ struct fp_worker_line {
 
 /* Embedded in what it works on, which stays in place from post until done is called. */
 struct fp_worker_job {
-	/* On the worker's thread: a slice of its work, a few milliseconds. True: there is more. */
+	/* On the worker's thread: a slice of its work, a few milliseconds. True: there is more.
+	 * NULL: it only waits for the jobs before it. */
 	bool (*run)(struct fp_worker_job *job);
 	void (*done)(
 	    struct fp_worker_job *job); /* on the thread that calls fp_worker_reap; may free the job */
