@@ -25,11 +25,12 @@ static void *failed(int r)
 	static atomic_bool said;
 
 	if (r == -ENOTSUP)
-		fp_shim_say_once(&said,
-		                 "mremap: refused are MREMAP_DONTUNMAP of far memory, to move it out of its "
-		                 "range, and to move or grow a file, shared memory or memory that was locked "
-		                 "inside. Set FARPAGE_MIN_MAPPING above the size of that mapping to keep it "
-		                 "local");
+		fp_shim_say_once(
+		    &said, "mremap: refused are MREMAP_DONTUNMAP of far memory, to move other memory to "
+		           "its place or it away, and to move or grow a file, shared memory or memory "
+		           "that was locked inside. Set FARPAGE_MIN_MAPPING above the size of that mapping "
+		           "to keep it "
+		           "local");
 	errno = r == -ENOTSUP ? EINVAL : -r;
 	return MAP_FAILED;
 }

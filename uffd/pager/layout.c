@@ -84,37 +84,20 @@ const struct fp_piece *fp_layout_after_with(const struct fp_layout *layout, uint
 	return p;
 }
 
-static bool is_backed(const struct fp_piece *p)
-{
-	return !p->lazy;
-}
-
 static bool can_be_backed(const struct fp_piece *p)
 {
 	return p->lazy && !(p->flags & FP_PIECE_NORESERVE);
 }
 
-/* Far pages of [start, end) whose piece passes the test. */
-static uint64_t count(const struct fp_layout *layout, uint32_t start, uint32_t end,
-                      bool (*test)(const struct fp_piece *piece))
+uint64_t fp_layout_count_unbacked(const struct fp_layout *layout, uint32_t start, uint32_t end)
 {
 	const struct fp_piece *p = fp_layout_after(layout, start);
 	uint64_t n = 0;
 
 	for (; p && p->start < end; p = fp_layout_after(layout, p->end))
-		if (test(p))
+		if (can_be_backed(p))
 			n += (p->end < end ? p->end : end) - (p->start > start ? p->start : start);
 	return n;
-}
-
-uint64_t fp_layout_count_backed(const struct fp_layout *layout, uint32_t start, uint32_t end)
-{
-	return count(layout, start, end, is_backed);
-}
-
-uint64_t fp_layout_count_unbacked(const struct fp_layout *layout, uint32_t start, uint32_t end)
-{
-	return count(layout, start, end, can_be_backed);
 }
 
 struct align {

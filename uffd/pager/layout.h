@@ -78,9 +78,7 @@ const struct fp_piece *fp_layout_next(const struct fp_layout *layout, uint32_t p
 /* True if nothing of [start, end) is mapped, far or foreign. */
 bool fp_layout_is_free(const struct fp_layout *layout, uint32_t start, uint32_t end);
 
-/* How many far pages of [start, end) have slots reserved; how many would be given some by a change
- * with `back`. */
-uint64_t fp_layout_count_backed(const struct fp_layout *layout, uint32_t start, uint32_t end);
+/* How many far pages of [start, end) would be given slots by a change with `back`. */
 uint64_t fp_layout_count_unbacked(const struct fp_layout *layout, uint32_t start, uint32_t end);
 
 /*

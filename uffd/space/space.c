@@ -356,44 +356,21 @@ static int replace(struct fp_space *space, struct fp_piece piece, uint64_t *ret_
 	return r;
 }
 
-/* Reserves the slots that a replacement needs beyond those of the old mappings. Takes the lock. */
-static int back_replacement(struct fp_space *space, const struct fp_piece *piece, uint64_t *ret_more)
-{
-	for (;;) {
-		uint64_t has, more;
-
-		fp_space_lock(space);
-		has = fp_layout_count_backed(&space->layout, piece->start, piece->end);
-		fp_space_unlock(space);
-		more = piece->lazy ? 0 : piece->end - piece->start - has;
-		if (fp_space_back(space, more) < 0)
-			return -ENOMEM;
-		fp_space_lock(space);
-		if (fp_layout_count_backed(&space->layout, piece->start, piece->end) == has) {
-			*ret_more = more;
-			return 0;
-		}
-		fp_space_unlock(space);
-		fp_space_unback(space, more);
-	}
-}
-
 /* The piece has its place already. */
 static int map_piece_at(struct fp_space *space, struct fp_piece piece, unsigned flags)
 {
-	uint64_t more, reserved = 0;
+	uint64_t more = piece.lazy ? 0 : piece.end - piece.start, reserved = 0;
 	int r;
 
-	r = back_replacement(space, &piece, &more);
-	if (r < 0)
-		return r;
+	if (fp_space_back(space, more) < 0)
+		return -ENOMEM;
+	fp_space_lock(space);
 	if ((flags & FP_MAP_NOREPLACE) && !fp_layout_is_free(&space->layout, piece.start, piece.end))
 		r = -EEXIST;
 	else
 		r = replace(space, piece, &reserved);
 	fp_space_unlock(space);
-	if (r < 0 || piece.lazy)
-		fp_space_unback(space, r < 0 ? more + reserved : reserved);
+	fp_space_unback(space, reserved + (r < 0 ? more : 0));
 	if (r == 0)
 		finish_map(space, &piece, flags);
 	return r;

@@ -107,7 +107,7 @@ int fp_space_remap(struct fp_space *space, void *old_addr, size_t old_len, size_
 
 /*
  * The same with all of mremap(2), lengths of any size. Either end may lie outside of the range.
- * -ENOTSUP: far memory can't leave the range, nor a foreign piece move within it.
+ * -ENOTSUP: nothing can move into the range or out of it, nor a foreign piece within it.
  */
 int fp_space_remap_to(struct fp_space *space, const struct fp_remap *what, void **ret_addr);
 

@@ -10,7 +10,6 @@
 #include <sys/mman.h>
 
 #include "cleanup.h"
-#include "presence.h"
 
 /* The kernel replaces unregistered memory without an event to the reader. Fails only for unmapped
  * pages. */
@@ -94,52 +93,6 @@ int fp_space_map_foreign(struct fp_space *space, void *addr, size_t len, const s
 	if (r == 0)
 		r = map_over(space, start, end, what);
 	fp_space_unlock(space);
-	fp_space_unback(space, reserved);
-	return r;
-}
-
-/* Like map_over, with an existing mapping. */
-static int remap_over(struct fp_space *space, uint32_t start, uint32_t end, const struct fp_remap *what)
-{
-	struct fp_piece piece = {.start = start, .end = end, .flags = FP_PIECE_FOREIGN, .lazy = true};
-	uint64_t none;
-	int r;
-
-	if (!fp_space_end_filled(space, start, end))
-		return -ENOMEM;
-	r = fp_layout_add(&space->layout, piece);
-	if (r < 0)
-		return r;
-	expect_no_event(space, start, end);
-	if (mremap(what->old_addr, what->old_len, what->new_len, MREMAP_MAYMOVE | MREMAP_FIXED,
-	           what->new_addr) == MAP_FAILED) {
-		r = -errno;
-		if (fp_space_close(space, start, end) == 0)
-			fp_layout_remove(&space->layout, start, end, &none);
-	}
-	fp_space_forget(space, start, end);
-	return r;
-}
-
-/* The kernel may refuse only after the place was cleared, as mremap(2) does itself. Errors that can
- * be found earlier are. */
-int fp_space_move_in(struct fp_space *space, const struct fp_remap *what, void **ret_addr)
-{
-	uint64_t reserved = 0;
-	uint32_t start, end;
-	int r = fp_space_to_pages(space, what->new_addr, what->new_len, &start, &end);
-
-	if (r < 0)
-		return -ENOTSUP;
-	if (fp_presence_has_hole(what->old_addr, FP_PAGE_SIZE))
-		return -EFAULT;
-	fp_space_lock(space);
-	r = fp_space_remove(space, start, end, &reserved);
-	if (r == 0)
-		r = remap_over(space, start, end, what);
-	fp_space_unlock(space);
-	if (r == 0)
-		*ret_addr = what->new_addr;
 	fp_space_unback(space, reserved);
 	return r;
 }

@@ -113,9 +113,6 @@ int fp_space_give(struct fp_space *space, const struct fp_piece *piece);
  * the layout. -ENOMEM. */
 int fp_space_close(struct fp_space *space, uint32_t start, uint32_t end);
 
-/* Makes the kernel move one of its mappings from outside into the range. Takes the lock. */
-int fp_space_move_in(struct fp_space *space, const struct fp_remap *what, void **ret_addr);
-
 /* ---- space_lock.c ---- */
 
 /* A hint: brings in the accessible far pages, as many as fit easily. Not under the lock. */

@@ -420,7 +420,7 @@ int fp_space_remap_to(struct fp_space *space, const struct fp_remap *what, void 
 	rounded.old_len = page_round(what->old_len);
 	rounded.new_len = page_round(what->new_len);
 	if (!fp_space_owns(space, what->old_addr))
-		return fp_space_move_in(space, &rounded, ret_addr);
+		return -ENOTSUP;
 	r = make_plan(space, &rounded, &plan);
 	if (r < 0)
 		return r;
