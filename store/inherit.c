@@ -296,20 +296,13 @@ void fp_retired_release(struct fp_store *store, struct fp_node *node)
 /* ---- in the child ---- */
 
 /*
- * Our copies of the parent's connections. Those over queue pairs keep nothing alive, as these do
- * not survive their process, and have to be gone before the devices are.
+ * Our copy of the parent's connection. One over queue pairs keeps nothing alive, as these do not
+ * survive their process, and has to be gone before the devices are.
  */
-static void drop_sessions(struct fp_node *node)
+static void drop_session(struct fp_node *node)
 {
 	struct fp_session *session = node->epoch->session;
 
-	while (node->ended) {
-		struct fp_session_epoch *epoch = node->ended;
-
-		node->ended = epoch->next;
-		fp_session_abandon(epoch->session);
-		free(epoch);
-	}
 	if (session && session->transport == &fp_transport_rdma) {
 		fp_session_abandon(session);
 		node->epoch->session = NULL;
@@ -345,12 +338,12 @@ static void node_inherit(struct fp_store *store, struct fp_node *node)
 {
 	uint64_t word = fp_node_breaker(node);
 
-	assert(node->epoch->n_links == 0); /* the parent's lanes are closed */
+	assert(node->epoch->n_refs == 1); /* the parent's lanes are closed */
 	node->attempting = false;
 	node->backoff = (struct fp_backoff){.options = node->backoff.options};
 	node->n_retired += node->n_slots;
 	node->n_slots = 0;
-	drop_sessions(node);
+	drop_session(node);
 	reset_counters(node);
 	if (fp_node_is_lost(node))
 		return;

@@ -628,9 +628,9 @@ void fp_lane_close(struct fp_lane *lane)
 			atomic_fetch_sub(&node->n_blocked, 1);
 		/* both, where its owner was giving it when it forked: see path_give */
 		if (given != lane->paths[i].link)
-			fp_session_epoch_link_close(node, given);
-		fp_session_epoch_link_close(node, lane->paths[i].link);
-		fp_session_epoch_link_close(node, atomic_exchange(&exchange->fresh, NULL));
+			fp_session_epoch_link_close(given);
+		fp_session_epoch_link_close(lane->paths[i].link);
+		fp_session_epoch_link_close(atomic_exchange(&exchange->fresh, NULL));
 	}
 	fp_store_lanes_unlock(lane->store);
 	fp_lockedmem_free(lane, lane->len_bytes);

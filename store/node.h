@@ -23,8 +23,7 @@ struct fp_shared_slots;
 struct fp_session_epoch {
 	struct fp_session *session;
 	uint64_t number;
-	unsigned n_links;              /* open ones; under lanes_lock */
-	struct fp_session_epoch *next; /* in node->ended; under lanes_lock */
+	unsigned n_refs; /* its open links, and one while it is the node's; under lanes_lock */
 };
 
 /* A link, and the epoch that it belongs to. */
@@ -55,7 +54,6 @@ struct fp_node {
 	unsigned n_leases;       /* that its session knows; under control */
 	struct fp_session_epoch
 	    *epoch; /* written under control and the store's lanes_lock, read under either */
-	struct fp_session_epoch *ended; /* under lanes_lock */
 
 	/* its reconnect thread's */
 	struct fp_session_identity identity;

@@ -44,7 +44,7 @@ static void collect_given(struct fp_store *store, struct fp_node *node)
 	LIST_FOREACH (lane, &store->lanes, entry) {
 		struct fp_exchange *exchange = &lane->exchange[node - store->nodes];
 
-		fp_session_epoch_link_close(node, atomic_exchange(&exchange->given, NULL));
+		fp_session_epoch_link_close(atomic_exchange(&exchange->given, NULL));
 	}
 	fp_store_lanes_unlock(store);
 }
@@ -94,15 +94,13 @@ static int begin_epoch(struct fp_store *store, struct fp_node *node, struct fp_s
 		n++;
 	}
 	if (r < 0) {
-		epoch->n_links++; /* it ends with the caller, not with its last link */
 		while (n)
-			fp_session_epoch_link_close(node, fresh[--n].link);
-		epoch->n_links--;
+			fp_session_epoch_link_close(fresh[--n].link);
 		return r;
 	}
 	for (unsigned i = 0; i < n; i++)
 		fp_session_epoch_link_close(
-		    node, atomic_exchange(&fresh[i].lane->exchange[idx].fresh, fresh[i].link));
+		    atomic_exchange(&fresh[i].lane->exchange[idx].fresh, fresh[i].link));
 	fp_node_enter(node, epoch);
 	return 0;
 }

@@ -31,13 +31,14 @@ struct fp_session_epoch *fp_session_epoch_new(struct fp_session *session, uint64
 	struct fp_session_epoch *epoch = calloc(1, sizeof(*epoch));
 
 	if (epoch)
-		*epoch = (struct fp_session_epoch){.session = session, .number = number};
+		*epoch = (struct fp_session_epoch){.session = session, .number = number, .n_refs = 1};
 	return epoch;
 }
 
-static void epoch_free(struct fp_session_epoch *epoch)
+static void epoch_put(struct fp_session_epoch *epoch)
 {
-	assert(epoch->n_links == 0);
+	if (--epoch->n_refs)
+		return;
 	fp_session_abandon(epoch->session);
 	free(epoch);
 }
@@ -47,12 +48,7 @@ void fp_node_enter(struct fp_node *node, struct fp_session_epoch *epoch)
 	struct fp_session_epoch *before = node->epoch;
 
 	node->epoch = epoch;
-	if (before->n_links == 0) {
-		epoch_free(before);
-	} else {
-		before->next = node->ended;
-		node->ended = before;
-	}
+	epoch_put(before);
 }
 
 int fp_session_epoch_link_open(struct fp_session_epoch *epoch, const struct fp_lane_shared *shared,
@@ -69,27 +65,18 @@ int fp_session_epoch_link_open(struct fp_session_epoch *epoch, const struct fp_l
 		return r;
 	}
 	link->epoch = epoch;
-	epoch->n_links++;
+	epoch->n_refs++;
 	for (unsigned i = 0; i < shared->n_regions; i++)
 		fp_link_register(link->link, shared->regions[i].base, shared->regions[i].len_bytes);
 	*ret_link = link;
 	return 0;
 }
 
-void fp_session_epoch_link_close(struct fp_node *node, struct fp_session_epoch_link *link)
+void fp_session_epoch_link_close(struct fp_session_epoch_link *link)
 {
-	struct fp_session_epoch *epoch, **p;
-
 	if (!link)
 		return;
-	epoch = link->epoch;
 	fp_link_close(link->link);
+	epoch_put(link->epoch);
 	free(link);
-	if (--epoch->n_links || epoch == node->epoch)
-		return;
-	for (p = &node->ended; *p && *p != epoch; p = &(*p)->next)
-		;
-	if (*p) /* else it never began */
-		*p = epoch->next;
-	epoch_free(epoch);
 }

@@ -203,7 +203,7 @@ static void node_end(struct fp_store *store, struct fp_node *node)
 {
 	/* of a forked child's copy nothing is sure that the reconnect thread had in its hands; else
 	 * all lanes are closed */
-	assert(store->opener != getpid() || !node->epoch->n_links);
+	assert(store->opener != getpid() || node->epoch->n_refs == 1);
 	if (leaves_silently(store, node)) {
 		fp_leases_outlive(node);
 		fp_session_abandon(node->epoch->session);

@@ -209,7 +209,7 @@ int fp_session_epoch_link_open(struct fp_session_epoch *epoch, const struct fp_l
  * Closes a link. If its epoch has ended and this was its last link, closes the epoch's session too.
  * Blocks. NULL is fine.
  */
-void fp_session_epoch_link_close(struct fp_node *node, struct fp_session_epoch_link *link);
+void fp_session_epoch_link_close(struct fp_session_epoch_link *link);
 /* The epoch of a session, without links. NULL: no memory. */
 struct fp_session_epoch *fp_session_epoch_new(struct fp_session *session, uint64_t epoch);
 /* Makes another epoch the node's own, and ends the one before. node->control is held too. */
