@@ -315,7 +315,6 @@ static void reset_counters(struct fp_node *node)
 	atomic_store(&node->written_bytes, 0);
 	atomic_store(&node->reconnects, 0);
 	atomic_store(&node->failures, 0);
-	atomic_store(&node->degradations, 0);
 	atomic_store(&node->heartbeat_ns, 0);
 	atomic_store(&node->error, 0);
 	atomic_store(&node->why, NULL);

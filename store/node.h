@@ -80,7 +80,7 @@ struct fp_node {
 	_Atomic uint64_t n_retired;   /* in those that are, and are still mapped or held */
 	_Atomic uint64_t read_bytes;
 	_Atomic uint64_t written_bytes;
-	_Atomic uint64_t reconnects, failures, degradations, heartbeat_ns;
+	_Atomic uint64_t reconnects, failures, heartbeat_ns;
 };
 
 static inline uint64_t fp_node_breaker(const struct fp_node *node)

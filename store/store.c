@@ -282,15 +282,12 @@ void fp_store_way_taken(struct fp_store *store, struct fp_node *node, unsigned w
 
 	if (!is_lesser)
 		atomic_store(&node->had_best, true);
-	if (is_lesser && !was_lesser) {
-		atomic_fetch_add_explicit(&node->degradations, 1, memory_order_relaxed);
-		if (was_best || !is_not_for_us(cause))
-			fp_store_notice(store, "node %s: goes on over %s: %s", fp_node_way(node, 0)->text,
-			                fp_node_way(node, way)->text, fp_strerror(cause, why, sizeof(why)));
-	} else if (was_lesser && !is_lesser) {
+	if (is_lesser && !was_lesser && (was_best || !is_not_for_us(cause)))
+		fp_store_notice(store, "node %s: goes on over %s: %s", fp_node_way(node, 0)->text,
+		                fp_node_way(node, way)->text, fp_strerror(cause, why, sizeof(why)));
+	else if (was_lesser && !is_lesser)
 		fp_store_notice(store, "node %s: is reached over %s again", fp_node_way(node, 0)->text,
 		                fp_node_way(node, way)->text);
-	}
 }
 
 /* Makes leases known to slot allocation. Under reserve_lock. */
@@ -540,7 +537,6 @@ void fp_store_node_info(const struct fp_store *store, unsigned node_idx, struct 
 	    .written_bytes = atomic_load_explicit(&node->written_bytes, memory_order_relaxed),
 	    .reconnects = atomic_load_explicit(&node->reconnects, memory_order_relaxed),
 	    .failures = atomic_load_explicit(&node->failures, memory_order_relaxed),
-	    .degradations = atomic_load_explicit(&node->degradations, memory_order_relaxed),
 	    .heartbeat_ns = atomic_load_explicit(&node->heartbeat_ns, memory_order_relaxed),
 	};
 	ret_info->degraded = ret_info->up && fp_node_way_is_lesser(node, way);

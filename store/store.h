@@ -91,7 +91,6 @@ struct fp_store_node {
 	uint64_t read_bytes, written_bytes;
 	uint64_t reconnects;   /* times the session was resumed, or over shm replaced */
 	uint64_t failures;     /* times the breaker opened */
-	uint64_t degradations; /* times a lesser transport was taken */
 	uint64_t heartbeat_ns; /* round trip of the last heartbeat that was answered; 0: none yet */
 };
 

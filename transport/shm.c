@@ -16,11 +16,6 @@
 
 #include "control.h"
 
-struct shm_link {
-	struct fp_link base;
-	const struct fp_session *session;
-};
-
 /*
  * Without its seals the node could shrink the file and our next access would be a SIGBUS. A forked
  * child has the mapping too: it is how it reads what it adopts. That it does not write is for its
@@ -63,26 +58,20 @@ static int shm_session_open(const struct fp_url *url, const struct fp_session_op
 	return fp_control_open(&shm_control, url, options, ret_session);
 }
 
-static struct shm_link *link_of(struct fp_link *link)
-{
-	return (struct shm_link *)link;
-}
-
 static int shm_link_open(struct fp_session *session, struct fp_link **ret_link)
 {
-	struct shm_link *link = calloc(1, sizeof(*link));
+	struct fp_link *link = calloc(1, sizeof(*link));
 
 	if (!link)
 		return -ENOMEM;
-	link->base.transport = &fp_transport_shm;
-	link->session = session;
-	*ret_link = &link->base;
+	link->transport = &fp_transport_shm;
+	*ret_link = link;
 	return 0;
 }
 
-static void shm_link_close(struct fp_link *base)
+static void shm_link_close(struct fp_link *link)
 {
-	free(link_of(base));
+	free(link);
 }
 
 /* All of the request or nothing, as a node does it. */
@@ -107,7 +96,7 @@ static int shm_submit(struct fp_link *base, struct fp_io *io)
 {
 	if (base->n_done == FP_LINK_MAX_OUTSTANDING)
 		return -EAGAIN;
-	fp_link_io_done(base, io, copy(link_of(base)->session, io));
+	fp_link_io_done(base, io, copy(base->session, io));
 	return 0;
 }
 

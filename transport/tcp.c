@@ -45,7 +45,6 @@ TAILQ_HEAD(tcp_request_list, tcp_request);
 
 struct tcp_link {
 	struct fp_link base;
-	const struct fp_session *session;
 	int fd;
 	int error;                 /* what broke the link; 0 while it works */
 	uint64_t patience_ns;      /* deadline of an io that has none */
@@ -320,7 +319,7 @@ static int tcp_submit(struct fp_link *base, struct fp_io *io)
 	struct tcp_link *link = link_of(base);
 	struct tcp_request *req = TAILQ_FIRST(&link->idle);
 
-	if (link->error < 0 || !fp_control_allows(link->session, io)) {
+	if (link->error < 0 || !fp_control_allows(base->session, io)) {
 		fp_link_io_done(&link->base, io, link->error < 0 ? link->error : -EACCES);
 		return 0;
 	}
@@ -394,7 +393,6 @@ static int tcp_link_open(struct fp_session *session, struct fp_link **ret_link)
 		fp_fd_close(fd);
 		return -ENOMEM;
 	}
-	link->session = session;
 	link->patience_ns = fp_control_deadline_ns(session);
 	*ret_link = &link->base;
 	return 0;

@@ -138,7 +138,11 @@ void fp_session_abandon(struct fp_session *session)
 
 int fp_link_open(struct fp_session *session, struct fp_link **ret_link)
 {
-	return session->transport->link_open(session, ret_link);
+	int r = session->transport->link_open(session, ret_link);
+
+	if (r == 0)
+		(*ret_link)->session = session;
+	return r;
 }
 
 void fp_link_close(struct fp_link *link)

@@ -173,6 +173,7 @@ struct fp_session {
 };
 struct fp_link {
 	const struct fp_transport *transport;
+	const struct fp_session *session;
 	pthread_t owner; /* who submitted last, while owned */
 	bool owned;
 	const char *why;                /* see fp_link_why */

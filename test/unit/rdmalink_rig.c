@@ -239,6 +239,7 @@ const struct fp_lease *find_lease(const struct fp_session *session, uint32_t lea
 static const struct fp_transport transport = {
     .scheme = "played",
     .link_close = fp_rdma_link_close,
+    .link_break = fp_rdma_link_break,
     .link_register = fp_rdma_link_register,
     .submit = fp_rdma_link_submit,
     .poll = fp_rdma_link_poll,

@@ -102,6 +102,18 @@ static void flushed_from_without(void **state)
 	assert_broken(jobs, -1, 0);
 }
 
+/* Its node is cut off, and the requests are to go over another link. */
+static void broken_by_its_owner(void **state)
+{
+	struct job *jobs[6];
+
+	submit_some(jobs, 4096);
+	fp_link_break(link_);
+	assert_true(conn.flushed);
+	fp_link_break(link_);
+	assert_broken(jobs, -1, 0);
+}
+
 /* An overdue io, and with it the link, ends only when the device is done with the buffers. */
 static void overdue(void **state)
 {
@@ -222,19 +234,13 @@ static void closed_with_requests_outstanding(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	    with_link(refused_by_the_peer),
-	    with_link(nobody_acknowledges),
-	    with_link(said_to_be_answered),
-	    with_link(flushed_from_without),
-	    with_link(overdue),
-	    with_link(device_gone),
-	    with_link(flush_fails),
-	    with_link(peer_gone),
-	    with_link(completion_queue_dead),
-	    with_link(post_fails),
-	    with_link(nothing_comes_back),
-	    with_link(strange_completions),
-	    with_link(closed_with_requests_outstanding),
+	    with_link(refused_by_the_peer), with_link(nobody_acknowledges),
+	    with_link(said_to_be_answered), with_link(flushed_from_without),
+	    with_link(broken_by_its_owner), with_link(overdue),
+	    with_link(device_gone),         with_link(flush_fails),
+	    with_link(peer_gone),           with_link(completion_queue_dead),
+	    with_link(post_fails),          with_link(nothing_comes_back),
+	    with_link(strange_completions), with_link(closed_with_requests_outstanding),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -123,7 +123,6 @@ static void a_lesser_transport_is_said_once(void **state)
 	read_all_and_compare(12);
 	assert_string_equal(info().url, "fakeslow://0.0");
 	assert_true(info().degraded);
-	assert_int_equal(info().degradations, 1);
 	assert_int_equal(b.n_notices, 1);
 	assert_string_equal(b.notice, "node fake://0.0: goes on over fakeslow://0.0: No route to host");
 	fake_break(0, FAKE_CUT);
