@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "rawcall.h"
 #include "shim.h"
 
 /* What a call does to a far piece and to a plain one. Each returns 0 or a negative errno. */
@@ -28,10 +29,5 @@ struct fp_space *fp_touched(const void *addr, size_t len);
 
 /* Carries out a call on a range that touches far memory, in a bracket. */
 int fp_for_pieces(struct fp_space *space, void *addr, size_t len, const struct fp_call *call);
-
-/* The bare system call, past all that is interposed: its result, or a negative errno. */
-long fp_raw(long number, long a, long b, long c, long d, long e, long f);
-#define FP_RAW(number, a, b, c, d, e, f)                                                                     \
-	fp_raw(number, (long)(a), (long)(b), (long)(c), (long)(d), (long)(e), (long)(f))
 
 #endif

@@ -80,34 +80,14 @@ FP_INTERPOSE int sigsetmask(int mask)
 	return change_word(SIG_SETMASK, mask);
 }
 
-/* All kinds of sigpause: waits under the thread's mask less one signal, or under another mask. */
-static int pause_under(int sig_or_mask, bool is_sig)
+/* sigpause as the headers mean it: waits under the thread's mask less one signal. */
+FP_INTERPOSE int fp_sigpause(int sig) __asm__("__xpg_sigpause");
+int fp_sigpause(int sig)
 {
 	sigset_t set;
 
 	sigemptyset(&set);
-	if (!is_sig)
-		*(uint64_t *)&set = (unsigned)sig_or_mask;
-	else if (sigprocmask(SIG_BLOCK, NULL, &set) < 0 || sigdelset(&set, sig_or_mask) < 0)
+	if (sigprocmask(SIG_BLOCK, NULL, &set) < 0 || sigdelset(&set, sig) < 0)
 		return -1;
 	return sigsuspend(&set);
-}
-
-FP_INTERPOSE int __sigpause(int sig_or_mask, int is_sig);
-int __sigpause(int sig_or_mask, int is_sig)
-{
-	return pause_under(sig_or_mask, is_sig);
-}
-
-/* Under other names, because the headers say which of the two sigpause is. */
-FP_INTERPOSE int fp_sigpause_of_bsd(int mask) __asm__("sigpause");
-int fp_sigpause_of_bsd(int mask)
-{
-	return pause_under(mask, false);
-}
-
-FP_INTERPOSE int fp_sigpause_of_xpg(int sig) __asm__("__xpg_sigpause");
-int fp_sigpause_of_xpg(int sig)
-{
-	return pause_under(sig, true);
 }

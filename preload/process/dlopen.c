@@ -4,8 +4,8 @@
  * library's free what our malloc gave out. Room: preload/process.
  *
  * The C library goes by the return address: where it looks for the file, and in which namespace,
- * depends on the caller's own library. So nothing of ours may stand between: these calls are jumps,
- * at whatever level of optimisation.
+ * depends on the caller's own library. So nothing of ours may stand between: this call is a jump,
+ * at whatever level of optimisation. dlmopen's libraries have a C library of their own.
  */
 #include <dlfcn.h>
 
@@ -25,13 +25,4 @@ JUMPS FP_INTERPOSE void *dlopen(const char *file, int flags)
 	__typeof__(&dlopen) real = (__typeof__(&dlopen))fp_shim_next(&known, "dlopen");
 
 	AS_JUMP return real(file, flags & ~RTLD_DEEPBIND);
-}
-
-/* In a namespace of its own a library has a C library of its own either way. */
-JUMPS FP_INTERPOSE void *dlmopen(Lmid_t namespace, const char *file, int flags)
-{
-	static _Atomic(void *) known;
-	__typeof__(&dlmopen) real = (__typeof__(&dlmopen))fp_shim_next(&known, "dlmopen");
-
-	AS_JUMP return real(namespace, file, flags & ~RTLD_DEEPBIND);
 }

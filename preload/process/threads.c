@@ -25,25 +25,14 @@ typedef int create_fn(pthread_t *thread, const pthread_attr_t *attr, void *(*run
 
 /*
  * What a new thread is told; local memory, freed by it. stack: NULL where it needs none. mask: the
- * thread's, if its creator has signals blocked for a call on a local stack.
+ * thread's, as its creator may have signals blocked for a call on a local stack.
  */
 struct start {
 	void *(*run)(void *);
 	void *arg;
 	struct fp_sigstack *stack;
-	bool has_mask;
 	sigset_t mask;
 };
-
-/* What the attributes say comes before what is inherited. */
-static void note_mask(struct start *s, const pthread_attr_t *attr)
-{
-#if __GLIBC_PREREQ(2, 32)
-	s->has_mask = attr && pthread_attr_getsigmask_np(attr, &s->mask) == 0;
-#endif
-	if (!s->has_mask)
-		s->has_mask = pthread_sigmask(SIG_BLOCK, NULL, &s->mask) == 0;
-}
 
 static struct start *start_new(const pthread_attr_t *attr, void *(*run)(void *), void *arg)
 {
@@ -54,8 +43,9 @@ static struct start *start_new(const pthread_attr_t *attr, void *(*run)(void *),
 	if (!s)
 		return NULL;
 	*s = (struct start){.run = run, .arg = arg};
-	if (fp_local_stack_is_far())
-		note_mask(s, attr);
+	/* what the attributes say comes before what is inherited */
+	if (!attr || pthread_attr_getsigmask_np(attr, &s->mask) != 0)
+		pthread_sigmask(SIG_BLOCK, NULL, &s->mask);
 	if (!fp_sigstack_is_open() || (s->stack = fp_sigstack_new()))
 		return s;
 	free(s);
@@ -70,8 +60,7 @@ static void *begin(void *p)
 		fp_sigstack_adopt(s.stack);
 	fp_sigmask_thread_begins();
 	free(p);
-	if (s.has_mask)
-		pthread_sigmask(SIG_SETMASK, &s.mask, NULL);
+	pthread_sigmask(SIG_SETMASK, &s.mask, NULL);
 	return s.run(s.arg);
 }
 
@@ -174,31 +163,10 @@ FP_INTERPOSE int pthread_cancel(pthread_t thread)
 	return ((cancel_fn *)dlsym(RTLD_NEXT, "pthread_cancel"))(thread);
 }
 
-/* ---- C11's ---- */
-
-struct c11_start {
-	thrd_start_t run;
-	void *arg;
-};
-
-static void *begin_c11(void *p)
-{
-	struct c11_start s = *(struct c11_start *)p;
-
-	free(p);
-	return (void *)(intptr_t)s.run(s.arg);
-}
-
+/* The C library's own would go past pthread_create. Of its result the lower half counts. */
 FP_INTERPOSE int thrd_create(thrd_t *thread, thrd_start_t run, void *arg)
 {
-	struct c11_start *s = malloc(sizeof(*s));
-	int r;
+	int r = pthread_create(thread, NULL, (void *(*)(void *))(void (*)(void))run, arg);
 
-	if (!s)
-		return thrd_nomem;
-	*s = (struct c11_start){run, arg};
-	r = pthread_create(thread, NULL, begin_c11, s);
-	if (r)
-		free(s);
 	return r == 0 ? thrd_success : r == ENOMEM || r == EAGAIN ? thrd_nomem : thrd_error;
 }

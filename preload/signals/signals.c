@@ -30,8 +30,11 @@
 
 typedef int action_fn(int sig, const struct sigaction *action, struct sigaction *ret_old);
 
-action_fn __sigaction; /* in no header any more */
-sighandler_t bsd_signal(int sig, sighandler_t handler);
+typedef sighandler_t signal_fn(int sig, sighandler_t handler);
+
+/* in no header any more */
+action_fn __sigaction;
+signal_fn bsd_signal;
 
 struct taken {
 	atomic_bool is_taken;
@@ -418,10 +421,7 @@ FP_INTERPOSE int sigaction(int sig, const struct sigaction *action, struct sigac
 	return (int)FP_ON_LOCAL_STACK(change_or_ask, sig, action, ret_old, 0, 0, 0);
 }
 
-FP_INTERPOSE int __sigaction(int sig, const struct sigaction *action, struct sigaction *ret_old)
-{
-	return sigaction(sig, action, ret_old);
-}
+FP_INTERPOSE action_fn __sigaction __attribute__((alias("sigaction"), nothrow, leaf));
 
 long fp_signals_by_number(int sig, const void *action, void *ret_old, size_t size)
 {
@@ -454,25 +454,15 @@ FP_INTERPOSE sighandler_t signal(int sig, sighandler_t handler)
 	return set_handler(sig, handler, interrupt ? 0 : SA_RESTART);
 }
 
-FP_INTERPOSE sighandler_t bsd_signal(int sig, sighandler_t handler)
-{
-	return signal(sig, handler);
-}
-
-FP_INTERPOSE sighandler_t ssignal(int sig, sighandler_t handler)
-{
-	return signal(sig, handler);
-}
+FP_INTERPOSE signal_fn bsd_signal __attribute__((alias("signal"), nothrow, leaf));
+FP_INTERPOSE signal_fn ssignal __attribute__((alias("signal")));
 
 FP_INTERPOSE sighandler_t __sysv_signal(int sig, sighandler_t handler)
 {
 	return set_handler(sig, handler, SA_RESETHAND | SA_NODEFER);
 }
 
-FP_INTERPOSE sighandler_t sysv_signal(int sig, sighandler_t handler)
-{
-	return __sysv_signal(sig, handler);
-}
+FP_INTERPOSE signal_fn sysv_signal __attribute__((alias("__sysv_signal")));
 
 /* The System V way changes the thread's mask as well. */
 FP_INTERPOSE sighandler_t sigset(int sig, sighandler_t disposition)

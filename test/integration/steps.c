@@ -44,7 +44,7 @@ int main(void)
 #define PAGES    8u  /* that calls are made on */
 #define KEPT     64u /* that must stay as they are */
 #define SECONDS  20
-#define LEAST    20u                                   /* of interrupted calls, also on a busy machine */
+#define LEAST    3u                                    /* of interrupted calls, also on a busy machine */
 #define PATIENCE 120u                                  /* seconds, for one call */
 #define MARK()   __asm__ volatile("int3" ::: "memory") /* where the tracer takes over, and where it lets go */
 

@@ -7,10 +7,9 @@
 
 #include "cleanup.h"
 
-#define WINDOW        64u
-#define MAJORITY      48u /* of a window: this thread makes most of the faults */
-#define SELDOM        32u /* faults between two ticks: no longer worth holding */
-#define CHECK_WINDOWS 16u /* windows after which to look where the held thread is */
+#define WINDOW   64u
+#define MAJORITY 48u /* of a window: this thread makes most of the faults */
+#define SELDOM   32u /* faults between two ticks: no longer worth holding */
 
 /* By raw system calls: the C library's are the shim's, which would let go of the held thread. */
 static int get_cpus(uint32_t tid, cpu_set_t *ret_set)
@@ -100,17 +99,11 @@ static void hold(struct fp_affinity *af, uint32_t tid)
 	place_agents(af, &one);
 }
 
-/* True if the held thread still faults most, and the program has not put it elsewhere. */
-static bool stays(struct fp_affinity *af, uint32_t held)
-{
-	if (!held || af->hits < MAJORITY)
-		return false;
-	return ++af->windows % CHECK_WINDOWS || is_bound(af, held);
-}
-
 static void end_window(struct fp_affinity *af)
 {
-	if (!stays(af, atomic_load_explicit(&af->held, memory_order_relaxed)) && try_lock(af)) {
+	bool stays = atomic_load_explicit(&af->held, memory_order_relaxed) && af->hits >= MAJORITY;
+
+	if (!stays && try_lock(af)) {
 		let_go(af);
 		if (af->follow && af->votes >= 2 * MAJORITY - WINDOW)
 			hold(af, af->tid);

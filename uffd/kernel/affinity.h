@@ -20,9 +20,8 @@ struct fp_affinity {
 	_Atomic bool follow;
 	uint32_t tid; /* candidate of this window (majority vote) */
 	uint32_t votes;
-	uint32_t hits;   /* faults of the held thread in this window */
-	uint32_t faults; /* in this window */
-	uint32_t windows;
+	uint32_t hits;           /* faults of the held thread in this window */
+	uint32_t faults;         /* in this window */
 	_Atomic uint32_t recent; /* faults since the last tick */
 	_Atomic bool busy;       /* guards what follows: try-lock, a loser does nothing */
 	_Atomic uint32_t held;   /* the thread that is held, 0: none */

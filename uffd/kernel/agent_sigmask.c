@@ -1,11 +1,12 @@
 /* See agent_sigmask.h. Only a thread and its signal handlers change what is kept for it here. */
 #include "agent_sigmask.h"
 
-#include <errno.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include "rawcall.h"
 
 #define BIT(sig)  (1ull << ((sig)-1))
 #define INTERNALS (BIT(32) | BIT(33)) /* the C library's own: of cancellation, and of setuid */
@@ -26,28 +27,9 @@ static __thread struct {
 	siginfo_t info;       /* that one */
 } own __attribute__((tls_model("initial-exec")));
 
-/* Past the preload shim, which has a syscall(2) of its own and keeps an account of what passes
- * there. */
-static long raw(long number, long a, const void *b, const void *c, const void *d)
-{
-#if defined(__x86_64__)
-	register const void *r10 __asm__("r10") = d;
-	long r = number;
-
-	__asm__ volatile("syscall" : "+a"(r) : "D"(a), "S"(b), "d"(c), "r"(r10) : "rcx", "r11", "memory");
-	return r;
-#else
-	int saved = errno;
-	long r = syscall(number, a, b, c, d);
-
-	errno = saved;
-	return r;
-#endif
-}
-
 static void set_mask(const uint64_t *mask, uint64_t *ret_old)
 {
-	raw(SYS_rt_sigprocmask, SIG_SETMASK, mask, ret_old, (const void *)sizeof(*mask));
+	FP_RAW(SYS_rt_sigprocmask, SIG_SETMASK, mask, ret_old, sizeof(*mask), 0, 0);
 }
 
 uint64_t fp_agent_sigmask_block(bool all, bool faults)
@@ -63,11 +45,9 @@ uint64_t fp_agent_sigmask_block(bool all, bool faults)
 
 static void send_once_more(void)
 {
-	long tid = raw(SYS_gettid, 0, NULL, NULL, NULL);
-
 	own.pending = false;
-	raw(SYS_rt_tgsigqueueinfo, getpid(), (const void *)tid, // NOLINT(performance-no-int-to-ptr)
-	    (const void *)SIGBUS, &own.info);
+	FP_RAW(SYS_rt_tgsigqueueinfo, getpid(), FP_RAW(SYS_gettid, 0, 0, 0, 0, 0, 0), SIGBUS, &own.info, 0,
+	       0);
 }
 
 void fp_agent_sigmask_restore(uint64_t mask)
