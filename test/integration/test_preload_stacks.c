@@ -19,7 +19,6 @@
 
 #include <cmocka.h>
 
-#include "barecall.h"
 #include "underpreload.h"
 
 #define BIG         (8 * TEST_LOCAL_BYTES)
@@ -176,25 +175,19 @@ static void ends_where_another_mapping_is(void **state)
 {
 	const int prot = PROT_READ | PROT_WRITE;
 	char *stack = mmap(NULL, 2 * STACK_BYTES, prot, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	char *second = stack + STACK_BYTES;
 
 	assert_true(stack != MAP_FAILED);
 	assert_true(test_is_far(stack));
 	end_on(mmap(stack, STACK_BYTES, prot, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0));
-#ifndef NO_BARE_CALLS
-	end_on((char *)bare(SYS_mmap, second, STACK_BYTES, prot, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
-	                    0));
-#else
-	end_on(second);
-#endif
 	assert_int_equal(munmap(stack, 2 * STACK_BYTES), 0);
 }
 
 static int tests(void)
 {
 	const struct CMUnitTest all[] = {
-	    cmocka_unit_test(no_thread_is_far), cmocka_unit_test(many_end_under_pressure),
-	    cmocka_unit_test(ends_where_another_mapping_is), // last: it is known now that such calls are made
+	    cmocka_unit_test(no_thread_is_far),
+	    cmocka_unit_test(many_end_under_pressure),
+	    cmocka_unit_test(ends_where_another_mapping_is),
 	};
 
 	return cmocka_run_group_tests(all, fill, NULL);
