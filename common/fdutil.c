@@ -31,7 +31,7 @@ static unsigned entry(int fd)
 
 void fp_fd_watch(int fd)
 {
-	if (entry(fd) == OURS)
+	if (fp_fd_is_ours(fd))
 		atomic_store(&list[fd], WATCHED);
 }
 

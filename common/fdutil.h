@@ -41,8 +41,8 @@ void fp_fd_keep(int fd);
 int fp_fd_next(int from);
 bool fp_fd_is_ours(int fd);
 
-/* Marks one of ours that the guard keeps (fdguard.h), and watches it; the lowest of these from a
- * number on, -1: none. */
+/* Marks one of ours for the guard that starts next (fdguard.h), until fp_fd_watch; the lowest of
+ * these from a number on, -1: none. */
 void fp_fd_make_vital(int fd);
 int fp_fd_next_vital(int from);
 

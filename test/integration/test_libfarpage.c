@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <sched.h>
+#include <poll.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -213,6 +214,21 @@ static void later_options(void **state)
 	assert_int_equal(far_open(&options.known, error, sizeof(error), &memory), -E2BIG);
 }
 
+/* Several come and go, for longer than the guard of descriptors waits between two looks: what is
+ * another memory's, or has its number from one that was closed, is nothing that was lost. */
+static void memories_that_come_and_go(void **state)
+{
+	struct far_memory *memory[4] = {open_memory(MIB)};
+
+	for (unsigned i = 1; i < 4; i++) {
+		memory[i] = open_memory(MIB);
+		poll(NULL, 0, 600);
+		far_close(memory[i - 1]);
+	}
+	poll(NULL, 0, 600);
+	far_close(memory[3]);
+}
+
 /* Two memories at once, and a child that sees both as they were. */
 static void fork_with_two(void **state)
 {
@@ -325,6 +341,7 @@ int main(int argc, char **argv)
 	    cmocka_unit_test(refusals),
 	    cmocka_unit_test(bad_options),
 	    cmocka_unit_test(later_options),
+	    cmocka_unit_test(memories_that_come_and_go),
 	    cmocka_unit_test(fork_with_two),
 	    cmocka_unit_test(fork_on_a_far_stack),
 	    cmocka_unit_test(held_for_the_kernel),

@@ -19,16 +19,21 @@
  * Closes all but what is vital, in a table of its own, which the first call makes. By number, as
  * the shim would answer for the C library's calls.
  */
-static int keep_vital_only(void)
+static int keep_vital_only(struct fp_fdguard *guard)
 {
 	unsigned from = 0, flags = CLOSE_RANGE_UNSHARE;
 	int vital;
 
+	guard->n_fds = 0;
 	do {
-		vital = fp_fd_next_vital((int)from);
+		vital = guard->n_fds < FP_FDGUARD_MAX ? fp_fd_next_vital((int)from) : -1;
 		if ((unsigned)vital != from &&
 		    syscall(SYS_close_range, from, (unsigned)vital - (vital >= 0), flags) < 0)
 			return -errno;
+		if (vital >= 0) {
+			guard->fds[guard->n_fds++] = vital;
+			fp_fd_watch(vital); /* the next guard is another's, and keeps what is another's */
+		}
 		from = (unsigned)vital + 1;
 		flags = 0;
 	} while (vital >= 0);
@@ -52,8 +57,8 @@ static void compare(const struct fp_fdguard *guard)
 {
 	pid_t own = (pid_t)syscall(SYS_gettid), peer = fp_thread_tid(guard->peer);
 
-	for (int fd = fp_fd_next_vital(0); fd >= 0; fd = fp_fd_next_vital(fd + 1)) {
-		long r = syscall(SYS_kcmp, peer, own, KCMP_FILE, fd, fd);
+	for (unsigned i = 0; i < guard->n_fds; i++) {
+		long r = syscall(SYS_kcmp, peer, own, KCMP_FILE, guard->fds[i], guard->fds[i]);
 
 		if (r > 0 || (r < 0 && errno == EBADF))
 			report();
@@ -73,7 +78,7 @@ static void *run(void *arg)
 {
 	struct fp_fdguard *guard = arg;
 
-	guard->result = keep_vital_only();
+	guard->result = keep_vital_only(guard);
 	sem_post(&guard->ready);
 	while (!sleep_until_stop(guard))
 		if (guard->result == 0)

@@ -20,12 +20,16 @@
 
 #include "thread.h"
 
+#define FP_FDGUARD_MAX 256u
+
 struct fp_fdguard {
 	struct fp_thread thread;
 	sem_t ready;
 	_Atomic uint32_t stopping;
 	int result;
 	const struct fp_thread *peer; /* of the agent, in the program's table */
+	int fds[FP_FDGUARD_MAX];      /* what its table has: of one far memory, of several in a process */
+	unsigned n_fds;
 };
 
 /*
