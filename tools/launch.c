@@ -60,7 +60,7 @@ static void hand_down(int fd)
 	setenv("FARPAGE_KEPT_FD", number, 1);
 }
 
-static void lift(int which, struct rlimit *ret_before)
+void fp_launch_lift(int which, struct rlimit *ret_before)
 {
 	struct rlimit limit = {.rlim_cur = RLIM_INFINITY, .rlim_max = RLIM_INFINITY};
 
@@ -72,22 +72,14 @@ static void lift(int which, struct rlimit *ret_before)
 	(void)setrlimit(which, &limit);
 }
 
-void fp_launch_lift_limits(struct fp_launch_limits *ret_before)
-{
-	lift(RLIMIT_AS, &ret_before->as);
-	lift(RLIMIT_DATA, &ret_before->data);
-}
-
 static _Noreturn void become_program(const struct fp_launch *launch)
 {
 	char buf[64];
 
 	prepend_preload(launch->ld_preload);
 	hand_down(launch->kept_fd);
-	if (launch->limits) {
-		(void)setrlimit(RLIMIT_AS, &launch->limits->as);
-		(void)setrlimit(RLIMIT_DATA, &launch->limits->data);
-	}
+	(void)setrlimit(RLIMIT_AS, &launch->as);
+	(void)setrlimit(RLIMIT_DATA, &launch->data);
 	execvp(launch->path, launch->argv);
 	fp_log(FP_LOG_ERROR, "run", "cannot execute %s: %s", launch->path,
 	       fp_strerror(-errno, buf, sizeof(buf)));

@@ -9,24 +9,19 @@
 #include <sys/resource.h>
 #include <sys/types.h>
 
-/* What limits a process's mappings. */
-struct fp_launch_limits {
-	struct rlimit as, data;
-};
-
 /*
- * Raises them for this process as far as it is permitted: what we map ourselves is not the
- * program's to answer for. *ret_before: what they were.
+ * Raises a limit of this process (RLIMIT_AS, ...) as far as it is permitted: what we map ourselves
+ * is not the program's to answer for. *ret_before: what it was.
  */
-void fp_launch_lift_limits(struct fp_launch_limits *ret_before);
+void fp_launch_lift(int which, struct rlimit *ret_before);
 
 struct fp_launch {
-	char *const *argv;                     /* NULL-terminated */
-	const char *path;                      /* what to execute */
-	const char *ld_preload;                /* put in front of the LD_PRELOAD that is there */
-	const struct fp_launch_limits *limits; /* the program's; NULL: as here */
-	int kept_fd;      /* what the program and all that it starts keep open; -1: nothing */
-	uint64_t tick_ns; /* how often tick is called while the program runs; 0: never */
+	char *const *argv;      /* NULL-terminated */
+	const char *path;       /* what to execute */
+	const char *ld_preload; /* put in front of the LD_PRELOAD that is there */
+	struct rlimit as, data; /* the program's limits */
+	int kept_fd;            /* what the program and all that it starts keep open; -1: nothing */
+	uint64_t tick_ns;       /* how often tick is called while the program runs; 0: never */
 	void (*tick)(void *user);
 	void *user;
 };

@@ -22,6 +22,7 @@
 #include "cleanup.h"
 #include "log.h"
 #include "install_paths.h"
+#include "launch.h"
 #include "tool.h"
 
 #define START_TIMEOUT_MS 10000
@@ -42,18 +43,15 @@ static void free_node(struct fp_privnode **node)
 /* The program's limit of file sizes would hold for the node's shared memory, too. */
 static void lift_file_limit(void)
 {
-	struct rlimit limit = {.rlim_cur = RLIM_INFINITY, .rlim_max = RLIM_INFINITY};
+	struct rlimit limit;
 
-	if (setrlimit(RLIMIT_FSIZE, &limit) == 0 || getrlimit(RLIMIT_FSIZE, &limit) < 0)
-		return;
-	limit.rlim_cur = limit.rlim_max;
-	(void)setrlimit(RLIMIT_FSIZE, &limit);
-	if (limit.rlim_max >= FILE_LIMIT_MIN)
+	fp_launch_lift(RLIMIT_FSIZE, &limit);
+	if (getrlimit(RLIMIT_FSIZE, &limit) < 0 || limit.rlim_cur >= FILE_LIMIT_MIN)
 		return;
 	fp_log(FP_LOG_ERROR, "node",
 	       "shared memory is limited to %llu bytes by the limit of file sizes, which only root may raise "
 	       "again: lift it (`ulimit -f unlimited`), or name a node with --node tcp://HOST",
-	       (unsigned long long)limit.rlim_max);
+	       (unsigned long long)limit.rlim_cur);
 	_exit(FP_EXIT_RUN_FAILED);
 }
 
@@ -88,23 +86,15 @@ static void daemon_exec(const char *daemon, const char *listen, const struct fp_
  * that it ended. */
 static int await_ready(int fd, char *ret_url, size_t len)
 {
-	size_t n = 0;
+	struct pollfd pfd = {.fd = fd, .events = POLLIN};
 
-	while (n + 1 < len) {
-		struct pollfd pfd = {.fd = fd, .events = POLLIN};
-		ssize_t got;
-
+	for (char *at = ret_url; at + 1 < ret_url + len; at++) {
 		if (poll(&pfd, 1, START_TIMEOUT_MS) == 0)
 			return -ETIMEDOUT;
-		got = read(fd, ret_url + n, len - 1 - n);
-		if (got < 0 && errno == EINTR)
-			continue;
-		if (got <= 0)
-			return got < 0 ? -errno : -ECHILD;
-		n += (size_t)got;
-		ret_url[n] = '\0';
-		if (strchr(ret_url, '\n')) {
-			*strchr(ret_url, '\n') = '\0';
+		if (read(fd, at, 1) != 1)
+			return -ECHILD;
+		if (*at == '\n') {
+			*at = '\0';
 			return 0;
 		}
 	}

@@ -35,12 +35,12 @@
 struct run_command {
 	char *const *command;
 	bool report;
-	bool user_only;                 /* the kernel's own faults are not permitted */
-	unsigned options;               /* bits: which of the settings below an option has set */
-	uint64_t pool_bytes;            /* of the private node */
-	bool says_pool;                 /* the user does */
-	struct fp_launch_limits limits; /* the program's */
-	char path[PATH_MAX];            /* of the program */
+	bool user_only;         /* the kernel's own faults are not permitted */
+	unsigned options;       /* bits: which of the settings below an option has set */
+	uint64_t pool_bytes;    /* of the private node */
+	bool says_pool;         /* the user does */
+	struct rlimit as, data; /* limits of the program */
+	char path[PATH_MAX];    /* of the program */
 	char preload[PATH_MAX];
 	char dir[PATH_MAX - 16]; /* of this run; "": not made */
 	int dir_lock_fd;
@@ -295,7 +295,8 @@ static int launch(struct run_command *run, int *ret_wait_status)
 	    .tick_ns = run->stats ? TICK_NS : 0,
 	    .tick = tick,
 	    .user = run->stats,
-	    .limits = &run->limits,
+	    .as = run->as,
+	    .data = run->data,
 	    .kept_fd = run->node ? fp_privnode_users_fd(run->node) : -1,
 	};
 	uint64_t start_ns = fp_clock_ns();
@@ -345,7 +346,8 @@ static int run_program(struct run_command *run, int *ret_wait_status)
 	if ((status = find_program(run)) || (status = find_preload(run)) ||
 	    (status = read_settings(run, &settings)) || (status = make_dir(run)))
 		return status;
-	fp_launch_lift_limits(&run->limits);
+	fp_launch_lift(RLIMIT_AS, &run->as);
+	fp_launch_lift(RLIMIT_DATA, &run->data);
 	if (settings.n_urls == 0) {
 		fit_pool(run);
 		status = start_node(run);

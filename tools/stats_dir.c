@@ -23,6 +23,10 @@
 
 #define fp_autoclosedir FP_CLEANUP(cleanup_closedir)
 
+/* These and all between them are counters, which add up. */
+#define FIRST_COUNTER offsetof(struct fp_statspage, faults)
+#define LAST_COUNTER  offsetof(struct fp_statspage, not_far_bytes)
+
 static void cleanup_closedir(DIR **dir)
 {
 	if (*dir)
@@ -321,18 +325,9 @@ void fp_stats_dir_add(struct fp_statspage *sum, const struct fp_statspage *from)
 	sum->mapped_bytes += from->mapped_bytes;
 	sum->resident_bytes += from->resident_bytes;
 	sum->remote_bytes += from->remote_bytes;
-	for (unsigned kind = 0; kind < FP_FAULT_KINDS; kind++)
-		sum->faults[kind] += from->faults[kind];
-	sum->prefetched_pages += from->prefetched_pages;
-	sum->fetched_bytes += from->fetched_bytes;
-	sum->written_bytes += from->written_bytes;
-	sum->evicted_clean += from->evicted_clean;
-	sum->evicted_dirty += from->evicted_dirty;
-	sum->evicted_zero += from->evicted_zero;
-	sum->evict_refused += from->evict_refused;
-	sum->waits_for_room += from->waits_for_room;
-	sum->lost_pages += from->lost_pages;
-	sum->not_far_bytes += from->not_far_bytes;
+	for (size_t at = FIRST_COUNTER; at <= LAST_COUNTER; at += sizeof(uint64_t))
+		*(_Atomic uint64_t *)((char *)sum + at) +=
+		    *(const _Atomic uint64_t *)((const char *)from + at);
 	for (unsigned i = 0; i < FP_STATSPAGE_NODES && from->node[i].url[0]; i++)
 		add_node(sum, &from->node[i]);
 	fp_hist_merge(&sum->fault_latency, &from->fault_latency);

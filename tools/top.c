@@ -18,61 +18,39 @@
 
 #define INTERVAL_MS 1000
 
-/* The faults of each program at the last look. */
-struct sample {
-	pid_t pid;
-	uint64_t faults;
-};
-
+/* What was shown last, and when. */
 struct history {
-	struct sample *samples;
-	size_t n;
+	struct fp_stats_dir pages;
 	uint64_t time_ns;
 };
 
-static uint64_t faults_before(const struct history *history, pid_t pid, uint64_t now)
+/* Faults a second since the last look; of a program that is new there is no rate yet. */
+static uint64_t rate_of(const struct history *before, const struct fp_statspage *page, uint64_t now_ns)
 {
-	for (size_t i = 0; i < history->n; i++)
-		if (history->samples[i].pid == pid)
-			return FP_MIN(history->samples[i].faults, now);
-	return now; /* new here: no rate yet */
-}
+	const struct fp_statsview *last = fp_stats_dir_find(&before->pages, page->pid);
+	uint64_t faults = fp_stats_dir_faults(page), passed_ns = FP_MAX(now_ns - before->time_ns, 1u);
+	uint64_t since = last ? faults - FP_MIN(faults, fp_stats_dir_faults(&last->page)) : 0;
 
-/* Fills rates for pages and replaces the history. False: no memory. */
-static bool take_rates(struct history *history, const struct fp_stats_dir *pages, uint64_t *rates)
-{
-	uint64_t now_ns = fp_clock_ns(), passed_ns = FP_MAX(now_ns - history->time_ns, 1u);
-	struct sample *samples = calloc(pages->n + 1, sizeof(*samples));
-
-	if (!samples)
-		return false;
-	for (size_t i = 0; i < pages->n; i++) {
-		const struct fp_statspage *page = &pages->items[i]->page;
-		uint64_t now = fp_stats_dir_faults(page),
-		         since = now - faults_before(history, page->pid, now);
-
-		samples[i] = (struct sample){page->pid, now};
-		rates[i] = (uint64_t)((double)since * (double)FP_NSEC_PER_SEC / (double)passed_ns);
-	}
-	free(history->samples);
-	*history = (struct history){samples, pages->n, now_ns};
-	return true;
+	return (uint64_t)((double)since * (double)FP_NSEC_PER_SEC / (double)passed_ns);
 }
 
 static int show(struct history *history, bool in_place)
 {
-	struct fp_stats_dir pages = {0};
+	struct history now = {.time_ns = fp_clock_ns()};
 	fp_autofree uint64_t *rates = NULL;
-	int r = fp_stats_dir_read_live(&pages, "top");
+	int r = fp_stats_dir_read_live(&now.pages, "top");
 
 	if (r == 0)
-		rates = calloc(pages.n + 1, sizeof(*rates));
-	if (rates && take_rates(history, &pages, rates)) {
+		rates = calloc(now.pages.n + 1, sizeof(*rates));
+	for (size_t i = 0; rates && i < now.pages.n; i++)
+		rates[i] = rate_of(history, &now.pages.items[i]->page, now.time_ns);
+	if (rates) {
 		fputs(in_place ? "\033[H\033[J" : "", stdout);
-		fp_pstable_text(&pages, rates, stdout);
+		fp_pstable_text(&now.pages, rates, stdout);
 		fputs(in_place ? "\nq: quit\n" : "\n", stdout);
 	}
-	fp_stats_dir_done(&pages);
+	fp_stats_dir_done(&history->pages);
+	*history = now;
 	return r < 0 ? r : fp_tool_flush(&fp_tool_top);
 }
 
@@ -117,7 +95,7 @@ static bool set_keys(struct termios *ret_before)
 static int top_main(int argc, char **argv)
 {
 	fp_autoclose int signal_fd = -1;
-	struct history history = {.time_ns = fp_clock_ns()};
+	struct history history = {0};
 	struct termios before;
 	bool keys, in_place = isatty(STDOUT_FILENO);
 	int r;
@@ -130,7 +108,7 @@ static int top_main(int argc, char **argv)
 	while (r == 0 && !wait_for_quit(signal_fd, keys));
 	if (keys)
 		tcsetattr(STDIN_FILENO, TCSANOW, &before);
-	free(history.samples);
+	fp_stats_dir_done(&history.pages);
 	return r ? 1 : 0;
 }
 
