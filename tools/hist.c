@@ -171,11 +171,10 @@ const struct fp_tool fp_tool_hist = {
     .name = "hist",
     .label = "hist",
     .summary = "latency histogram of a program, live or from its stats file",
-    .help = "usage: farpage hist [--pid PID | --stats-file FILE] [--live] [--phase NAME] [--format FORMAT]\n"
-            "\n"
-            "Prints how long the faults of a program took. With neither --pid nor --stats-file: of the only\n"
-            "program of this user that runs under Farpage.\n"
-            "\n",
+    .help =
+        "usage: farpage hist [--pid PID | --stats-file FILE] [--live] [--phase NAME] [--format FORMAT]\n\n"
+        "Prints how long the faults of a program took. With neither --pid nor --stats-file: of the "
+        "only program of this user that runs under Farpage.\n\n",
     .options = options_table,
     .main = hist_main,
 };

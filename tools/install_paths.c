@@ -32,8 +32,7 @@ static bool resolve(const char *path, char *ret_path, size_t len)
 	return real && (size_t)snprintf(ret_path, len, "%s", real) < len;
 }
 
-/* What the variable names, else the first candidate that exists; relative ones start at this
- * executable. */
+/* What the variable names, else the first candidate that exists, from this executable's folder. */
 static int find(const char *variable, const char *const *candidates, char *ret_path, size_t len)
 {
 	const char *given = getenv(variable);
@@ -43,8 +42,7 @@ static int find(const char *variable, const char *const *candidates, char *ret_p
 		return resolve(given, ret_path, len) ? 0 : -ENOENT;
 	own_folder(folder, sizeof(folder));
 	for (; *candidates; candidates++) {
-		snprintf(path, sizeof(path), "%s%s%s", **candidates == '/' ? "" : folder,
-		         **candidates == '/' ? "" : "/", *candidates);
+		snprintf(path, sizeof(path), "%s/%s", folder, *candidates);
 		if (resolve(path, ret_path, len))
 			return 0;
 	}
@@ -57,7 +55,6 @@ int fp_install_paths_preload(char *ret_path, size_t len)
 	    "../preload/" PRELOAD,
 	    "../" FARPAGE_LIBDIR "/" PRELOAD,
 	    "../lib/" PRELOAD,
-	    FARPAGE_PREFIX "/" FARPAGE_LIBDIR "/" PRELOAD,
 	    NULL,
 	};
 
@@ -70,8 +67,6 @@ int fp_install_paths_daemon(char *ret_path, size_t len)
 	    "../daemon/" DAEMON,
 	    "../" FARPAGE_SBINDIR "/" DAEMON,
 	    "../bin/" DAEMON,
-	    FARPAGE_PREFIX "/" FARPAGE_SBINDIR "/" DAEMON,
-	    FARPAGE_PREFIX "/bin/" DAEMON,
 	    NULL,
 	};
 

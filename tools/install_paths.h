@@ -1,6 +1,6 @@
 /*
- * Where the other parts of Farpage are: next to this executable in a build tree or an installation,
- * else where they were configured to go. Room: tools.
+ * Where the other parts of Farpage are: beside this executable in a build tree or an installation.
+ * Room: tools.
  */
 #ifndef FP_INSTALL_PATHS_H
 #define FP_INSTALL_PATHS_H

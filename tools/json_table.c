@@ -251,7 +251,7 @@ static bool has_tables(json_t *object)
 }
 
 /* "name value, name value", of all but tables. lists: those too that are no plain values. */
-static void print_members(json_t *object, bool lists, FILE *out)
+static bool print_members(json_t *object, bool lists, FILE *out)
 {
 	const char *comma = "", *key;
 	char title[CELL_BYTES], text[CELL_BYTES];
@@ -263,7 +263,7 @@ static void print_members(json_t *object, bool lists, FILE *out)
 		fprintf(out, "%s%s %s", comma, title_of(key, title), value_text(key, value, text));
 		comma = ", ";
 	}
-	fputc('\n', out);
+	return *comma;
 }
 
 static void print_tables(json_t *object, const char *within, FILE *out)
@@ -282,7 +282,8 @@ void fp_json_table_print(json_t *object, FILE *out)
 	const char *key;
 	json_t *value, *row;
 
-	print_members(object, false, out);
+	if (print_members(object, false, out))
+		fputc('\n', out);
 	json_object_foreach (object, key, value) {
 		if (has_tables(json_array_get(value, 0))) {
 			size_t i;
@@ -296,6 +297,7 @@ void fp_json_table_print(json_t *object, FILE *out)
 		} else if (json_is_object(value)) {
 			fprintf(out, "%s: ", title_of(key, title));
 			print_members(value, true, out);
+			fputc('\n', out);
 			print_tables(value, key, out);
 		} else if (json_is_array(value)) {
 			fprintf(out, "%s: %s\n", title_of(key, title), value_text(key, value, text));

@@ -15,8 +15,8 @@
 #include "units.h"
 
 #define MAX_OPTIONS 24
-#define HELP_COLUMN 23
-#define HELP_WIDTH  76
+#define INDENT      23 /* of what the help says of an option */
+#define WIDTH       76
 #define HELP        256 /* what getopt_long returns; rows return their place */
 
 void fp_option_switch(const struct fp_tool *tool, const struct fp_option *option, const char *text,
@@ -39,30 +39,28 @@ void fp_option_number(const struct fp_tool *tool, const struct fp_option *option
 		              (unsigned long long)option->min, (unsigned long long)option->max);
 }
 
+static void read_unit(const struct fp_tool *tool, const struct fp_option *option, const char *text,
+                      uint64_t *ret_value, int (*parse)(const char *text, uint64_t *ret_value),
+                      const char *(*format)(uint64_t value, char *buf, size_t len))
+{
+	char min[16], max[16];
+
+	if (parse(text, ret_value) < 0 || *ret_value < option->min || *ret_value > option->max)
+		fp_tool_wrong(tool, "--%s %s: wanted is %s to %s", option->name, text,
+		              format(option->min, min, sizeof(min)), format(option->max, max, sizeof(max)));
+}
+
 void fp_option_size(const struct fp_tool *tool, const struct fp_option *option, const char *text,
                     void *target)
 {
-	char min[16], max[16];
-	uint64_t bytes;
-
-	if (fp_size_parse(text, &bytes) < 0 || bytes < option->min || bytes > option->max)
-		fp_tool_wrong(tool, "--%s %s: not a size from %s to %s", option->name, text,
-		              fp_size_format(option->min, min, sizeof(min)),
-		              fp_size_format(option->max, max, sizeof(max)));
-	*(uint64_t *)target = bytes & ~4095ull;
+	read_unit(tool, option, text, target, fp_size_parse, fp_size_format);
+	*(uint64_t *)target &= ~4095ull;
 }
 
 void fp_option_time(const struct fp_tool *tool, const struct fp_option *option, const char *text,
                     void *target)
 {
-	char min[16], max[16];
-	uint64_t ns;
-
-	if (fp_time_parse(text, &ns) < 0 || ns < option->min || ns > option->max)
-		fp_tool_wrong(tool, "--%s %s: not a time from %s to %s", option->name, text,
-		              fp_time_format(option->min, min, sizeof(min)),
-		              fp_time_format(option->max, max, sizeof(max)));
-	*(uint64_t *)target = ns;
+	read_unit(tool, option, text, target, fp_time_parse, fp_time_format);
 }
 
 void fp_option_word(const struct fp_tool *tool, const struct fp_option *option, const char *text,
@@ -80,6 +78,16 @@ void fp_option_word(const struct fp_tool *tool, const struct fp_option *option, 
 		                        option->words[i]);
 	}
 	fp_tool_wrong(tool, "--%s %s: allowed are %s", option->name, text, allowed);
+}
+
+void fp_option_list(const struct fp_tool *tool, const struct fp_option *option, const char *text,
+                    void *target)
+{
+	fp_autofree char *copy = strdup(text);
+	char *rest = copy;
+
+	for (char *item = strsep(&rest, ","); item; item = strsep(&rest, ","))
+		option->each(tool, option, item, target);
 }
 
 void fp_option_secret(const struct fp_tool *tool, const struct fp_option *option, const char *text,
@@ -119,19 +127,24 @@ int fp_option_parse(const struct fp_tool *tool, int argc, char **argv, void *tar
 	return optind;
 }
 
-void fp_option_print_help(const struct fp_option *options, FILE *out)
+/* Text in lines of up to width characters, the first beginning after column, all at indent. */
+static void print_wrapped(const char *text, int column, int indent, size_t width)
 {
-	for (; options && options->name; options++) {
-		int column = fprintf(out, "  --%s %s", options->name, options->value ?: "");
+	for (; *text; column = 0) {
+		size_t n = strcspn(text, "\n");
 
-		for (const char *line = options->help; *line; column = 0) {
-			size_t n = strlen(line);
-
-			if (n > HELP_WIDTH)
-				for (n = HELP_WIDTH; line[n] != ' '; n--)
-					;
-			fprintf(out, "%*s%.*s\n", FP_MAX(HELP_COLUMN - column, 2), "", (int)n, line);
-			line += n + strspn(line + n, " ");
-		}
+		if (n > width)
+			for (n = width; text[n] != ' '; n--)
+				;
+		printf("%*s%.*s\n", FP_MAX(indent - column, 0), "", (int)n, text);
+		text += n + (text[n] != '\0');
 	}
+}
+
+void fp_option_print_help(const char *text, const struct fp_option *options)
+{
+	print_wrapped(text, 0, 0, INDENT + WIDTH);
+	for (; options && options->name; options++)
+		print_wrapped(options->help, printf("  --%s %s ", options->name, options->value ?: ""),
+		              INDENT, WIDTH);
 }

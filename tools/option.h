@@ -7,7 +7,6 @@
 
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 
 struct fp_tool;
 struct fp_option;
@@ -25,6 +24,7 @@ struct fp_option {
 	size_t at;                /* where in the tool's structure the value is */
 	uint64_t min, max;        /* of numbers, sizes and times */
 	const char *const *words; /* of fp_option_word; NULL ends them */
+	fp_option_read *each;     /* of fp_option_list */
 };
 
 fp_option_read fp_option_switch; /* bool */
@@ -33,6 +33,7 @@ fp_option_read fp_option_number; /* uint64_t */
 fp_option_read fp_option_size;   /* uint64_t, bytes, rounded down to whole pages */
 fp_option_read fp_option_time;   /* uint64_t, ns */
 fp_option_read fp_option_word;   /* unsigned: the place in words */
+fp_option_read fp_option_list;   /* elements between commas, to each */
 fp_option_read fp_option_secret; /* char *: what is in the file; to be released with fp_secret_free */
 
 /*
@@ -42,7 +43,7 @@ fp_option_read fp_option_secret; /* char *: what is in the file; to be released 
  */
 int fp_option_parse(const struct fp_tool *tool, int argc, char **argv, void *target);
 
-/* A line or more for each row. */
-void fp_option_print_help(const struct fp_option *options, FILE *out);
+/* Prints text, then each row, on stdout, in lines of about 100 columns. */
+void fp_option_print_help(const char *text, const struct fp_option *options);
 
 #endif

@@ -29,12 +29,6 @@
 #define STOP_TIMEOUT_MS  5000
 #define FILE_LIMIT_MIN   (256ull << 20) /* more than a lease */
 
-struct fp_privnode {
-	pid_t pid; /* 0: not started, or collected */
-	char url[128];
-	int users_fds[2]; /* a pipe: the node waits at the one end until the other is closed everywhere */
-};
-
 static void free_node(struct fp_privnode **node)
 {
 	fp_privnode_stop(*node);
@@ -152,16 +146,6 @@ int fp_privnode_start(const struct fp_privnode_options *options, char *error, si
 	}
 	*ret_node = fp_take_ptr(node);
 	return 0;
-}
-
-const char *fp_privnode_url(const struct fp_privnode *node)
-{
-	return node->url;
-}
-
-int fp_privnode_users_fd(const struct fp_privnode *node)
-{
-	return node->users_fds[1];
 }
 
 bool fp_privnode_leave(struct fp_privnode *node)

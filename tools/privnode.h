@@ -8,10 +8,17 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #define FP_PRIVNODE_SOCKET "node.sock"
 
-struct fp_privnode;
+struct fp_privnode {
+	pid_t pid;     /* 0: not started, or collected */
+	char url[128]; /* at which it is reached */
+	/* A pipe, close-on-exec: the node waits at the one end until the other is closed
+	 * everywhere. Who has a copy of the latter is a user. -1: it does not serve users. */
+	int users_fds[2];
+};
 
 enum fp_privnode_kind {
 	FP_PRIVNODE_SHM, /* on a UNIX socket in dir */
@@ -22,9 +29,8 @@ struct fp_privnode_options {
 	enum fp_privnode_kind kind;
 	const char *dir;     /* a folder of this process */
 	uint64_t pool_bytes; /* of its one pool; taken from the system on demand */
-	bool
-	    serves_users; /* beyond the end of this process, until nobody has fp_privnode_users_fd any more */
-	int dir_lock_fd;  /* it is to keep open, if it serves users */
+	bool serves_users;   /* beyond the end of this process, until none has users_fds[1] any more */
+	int dir_lock_fd;     /* it is to keep open, if it serves users */
 };
 
 /*
@@ -34,13 +40,6 @@ struct fp_privnode_options {
  */
 int fp_privnode_start(const struct fp_privnode_options *options, char *error, size_t error_len,
                       struct fp_privnode **ret_node);
-
-/* A descriptor, close-on-exec: who has a copy of it is a user. The node's; -1: it does not serve
- * users. */
-int fp_privnode_users_fd(const struct fp_privnode *node);
-
-/* The URL at which it is reached. Valid until it is stopped. */
-const char *fp_privnode_url(const struct fp_privnode *node);
 
 /* Releases a node that still has users and leaves it to them: true. Else false: it is to be
  * stopped. */

@@ -3,11 +3,8 @@
  */
 #include "pstable.h"
 
-#include <inttypes.h>
-
 #include "cleanup.h"
 #include "tool.h"
-#include "units.h"
 
 static const char *way(const struct fp_stats_node *node)
 {
@@ -26,55 +23,63 @@ static const char *mark(const struct fp_stats_node *node)
 	}
 }
 
-static void print_nodes(const struct fp_statspage *page, FILE *out)
+static json_t *ways(const struct fp_statspage *page)
 {
-	for (unsigned i = 0; i < FP_STATSPAGE_NODES && page->node[i].url[0]; i++)
-		fprintf(out, "%s%s%s", i ? "," : "", way(&page->node[i]), mark(&page->node[i]));
+	json_t *list = json_array();
+	char text[sizeof(page->node->way) + 1];
+
+	for (unsigned i = 0; i < FP_STATSPAGE_NODES && page->node[i].url[0]; i++) {
+		snprintf(text, sizeof(text), "%s%s", way(&page->node[i]), mark(&page->node[i]));
+		json_array_append_new(list, fp_tool_json_string(text));
+	}
+	return list;
 }
 
-static void print_line(const struct fp_statspage *page, uint64_t faults, FILE *out)
+static json_t *row(const struct fp_statspage *page)
 {
 	const struct fp_hist *h = &page->fault_latency;
-	char mapped[16], local[16], budget[16], remote[16], p50[16], p99[16];
 
-	fprintf(out, "%7d %-15.15s %-6s %10s %10s/%-10s %10s %10" PRIu64 " %9s %9s  ", page->pid,
-	        page->command, page->fault_mode, fp_size_format(page->mapped_bytes, mapped, sizeof(mapped)),
-	        fp_size_format(page->resident_bytes, local, sizeof(local)),
-	        fp_size_format(page->budget_bytes, budget, sizeof(budget)),
-	        fp_size_format(page->remote_bytes, remote, sizeof(remote)), faults,
-	        fp_time_format(fp_hist_quantile(h, 0.5), p50, sizeof(p50)),
-	        fp_time_format(fp_hist_quantile(h, 0.99), p99, sizeof(p99)));
-	print_nodes(page, out);
-	putc('\n', out);
+	return json_pack("{s:i, s:o, s:s, s:I, s:I, s:I, s:I, s:I, s:I}", "pid", page->pid, "command",
+	                 fp_tool_json_string(page->command), "mode", page->fault_mode, "far_bytes",
+	                 (json_int_t)page->mapped_bytes, "local_bytes", (json_int_t)page->resident_bytes,
+	                 "budget_bytes", (json_int_t)page->budget_bytes, "remote_bytes",
+	                 (json_int_t)page->remote_bytes, "p50_ns", (json_int_t)fp_hist_quantile(h, 0.5),
+	                 "p99_ns", (json_int_t)fp_hist_quantile(h, 0.99));
 }
 
-/* What is not far, under the line of its program. Who has ended meanwhile has none. */
-static void print_kinds(const struct fp_statspage *page, FILE *out)
+/* What is not far. A program that has ended meanwhile has none. */
+static void append_kinds(json_t *list, const struct fp_statspage *page)
 {
 	struct fp_smaps kinds;
-	char size[16];
+	json_t *object;
 
 	if (fp_smaps_read(page, &kinds) < 0)
 		return;
-	fprintf(out, "%7s not far: %s by rule; resident:", "",
-	        fp_size_format(kinds.rule_bytes, size, sizeof(size)));
-	for (unsigned i = 0; i < FP_SMAPS_KINDS; i++)
-		fprintf(out, "%s %s %s", i ? "," : "", fp_smaps_kind_name(i),
-		        fp_size_format(kinds.bytes[i], size, sizeof(size)));
-	putc('\n', out);
+	object = json_pack("{s:i}", "pid", page->pid);
+	json_object_update_new(object, fp_pstable_kinds(&kinds));
+	json_array_append_new(list, object);
 }
 
-void fp_pstable_text(const struct fp_stats_dir *pages, const uint64_t *rates, FILE *out)
+json_t *fp_pstable_text(const struct fp_stats_dir *pages, const uint64_t *rates)
 {
-	fprintf(out, "%7s %-15s %-6s %10s %10s/%-10s %10s %10s %9s %9s  %s\n", "PID", "COMMAND", "MODE",
-	        "FAR", "LOCAL", "BUDGET", "REMOTE", rates ? "FAULTS/S" : "FAULTS", "P50", "P99", "NODES");
+	json_t *programs = json_array(), *kinds = json_array(), *object;
+
 	for (size_t i = 0; i < pages->n; i++) {
 		const struct fp_statspage *page = &pages->items[i]->page;
 
-		print_line(page, rates ? rates[i] : fp_stats_dir_faults(page), out);
+		object = row(page);
+		json_object_set_new(object, rates ? "faults/s" : "faults",
+		                    json_integer((json_int_t)(rates ? rates[i] : fp_stats_dir_faults(page))));
+		json_object_set_new(object, "nodes", ways(page));
+		json_array_append_new(programs, object);
 		if (!rates)
-			print_kinds(page, out);
+			append_kinds(kinds, page);
 	}
+	object = json_pack("{s:o}", "programs", programs);
+	if (json_array_size(kinds))
+		json_object_set(object, "not_far", kinds);
+	json_decref(kinds);
+	return object;
 }
 
 json_t *fp_pstable_nodes(const struct fp_statspage *page)
@@ -110,7 +115,7 @@ json_t *fp_pstable_faults(const struct fp_statspage *page)
 
 json_t *fp_pstable_kinds(const struct fp_smaps *kinds)
 {
-	json_t *object = json_pack("{s:I}", "by_rule_bytes", (json_int_t)kinds->rule_bytes);
+	json_t *object = json_object();
 	char name[32];
 
 	for (unsigned i = 0; i < FP_SMAPS_KINDS; i++) {

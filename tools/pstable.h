@@ -6,16 +6,15 @@
 
 #include <jansson.h>
 #include <stdint.h>
-#include <stdio.h>
 
 #include "smaps.h"
 #include "stats_dir.h"
 
 /*
- * A line for each page. rates (pages->n of them, may be NULL) replaces the faults so far by faults
- * a second.
+ * For a person: tables (json_table.h) with a row for each page. rates (pages->n of them, may be
+ * NULL) replaces the faults so far by faults a second, and leaves out what is not far.
  */
-void fp_pstable_text(const struct fp_stats_dir *pages, const uint64_t *rates, FILE *out);
+json_t *fp_pstable_text(const struct fp_stats_dir *pages, const uint64_t *rates);
 
 /* An array with an object for each page. The caller's, as what is below. */
 json_t *fp_pstable_json(const struct fp_stats_dir *pages);

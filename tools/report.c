@@ -33,15 +33,9 @@ static json_t *latencies(const struct fp_statspage *sum)
 	return list;
 }
 
-/* Nobody looks at a program that ends before the first look. */
-static json_t *not_far(const struct fp_smaps *kinds)
-{
-	return kinds ? fp_pstable_kinds(kinds) : json_pack("{s:s}", "not looked at", "it ended too soon");
-}
-
 static json_t *report_of(const struct fp_runstats *stats)
 {
-	const struct fp_statspage *sum = fp_runstats_sum(stats);
+	const struct fp_statspage *sum = &stats->sum;
 	json_t *faults = fp_pstable_faults(sum);
 
 	json_object_set_new(faults, "waited_for_room", number(sum->waits_for_room));
@@ -53,8 +47,9 @@ static json_t *report_of(const struct fp_runstats *stats)
 	    "kept_local_bytes", number(sum->not_far_bytes), "local_memory", "peak_bytes",
 	    number(sum->resident_peak_bytes), "budget_bytes", number(sum->budget_bytes), "far_memory",
 	    "mapped_peak_bytes", number(sum->mapped_peak_bytes), "remote_at_end_bytes",
-	    number(sum->remote_bytes), "not_far", not_far(fp_runstats_kinds(stats)), "faults", faults,
-	    "moved", "fetched_bytes", number(sum->fetched_bytes), "written_bytes", number(sum->written_bytes),
+	    number(sum->remote_bytes), "not_far",
+	    stats->kinds_total ? fp_pstable_kinds(&stats->kinds) : json_null(), "faults", faults, "moved",
+	    "fetched_bytes", number(sum->fetched_bytes), "written_bytes", number(sum->written_bytes),
 	    "prefetched_pages", number(sum->prefetched_pages), "evicted_pages", "clean",
 	    number(sum->evicted_clean), "dirty", number(sum->evicted_dirty), "zero",
 	    number(sum->evicted_zero), "refused", number(sum->evict_refused), "latency", latencies(sum),
@@ -63,8 +58,8 @@ static json_t *report_of(const struct fp_runstats *stats)
 
 void fp_report_print(const struct fp_runstats *stats, const char *name, uint64_t wall_ns, FILE *out)
 {
-	const struct fp_statspage *sum = fp_runstats_sum(stats);
-	size_t n_processes = fp_runstats_processes(stats);
+	const struct fp_statspage *sum = &stats->sum;
+	size_t n_processes = stats->n_processes;
 	char wall[16];
 	json_t *report;
 

@@ -174,7 +174,7 @@ static int start_node(struct run_command *run)
 		fp_log(FP_LOG_ERROR, "run", "%s", error);
 		return fail_by_limits();
 	}
-	setenv("FARPAGE_NODES", fp_privnode_url(run->node), 1);
+	setenv("FARPAGE_NODES", run->node->url, 1);
 	return 0;
 }
 
@@ -247,7 +247,7 @@ static int probe(struct run_command *run, const struct fp_settings *settings)
 	int r;
 
 	if (run->node)
-		nodes[0] = fp_privnode_url(run->node);
+		nodes[0] = run->node->url;
 	for (unsigned i = 0; i < settings->n_urls && i < FP_STORE_MAX_NODES; i++)
 		nodes[i] = settings->urls[i];
 	r = open_memory(&options, &run->user_only, error, sizeof(error), &memory);
@@ -297,7 +297,7 @@ static int launch(struct run_command *run, int *ret_wait_status)
 	    .user = run->stats,
 	    .as = run->as,
 	    .data = run->data,
-	    .kept_fd = run->node ? fp_privnode_users_fd(run->node) : -1,
+	    .kept_fd = run->node ? run->node->users_fds[1] : -1,
 	};
 	uint64_t start_ns = fp_clock_ns();
 	int r = fp_launch_run(&launch, ret_wait_status);
@@ -420,12 +420,10 @@ const struct fp_tool fp_tool_run = {
     .name = "run",
     .label = "run",
     .summary = "run a program whose heap and large mappings are far memory",
-    .help = "usage: farpage run [OPTION...] [--] COMMAND [ARG...]\n"
-            "\n"
-            "Runs COMMAND with its heap and large mappings in far memory. Its stdin, stdout, stderr, signals "
-            "and exit\n"
-            "status are its own; 125 means that farpage could not start it, 126 and 127 are as with env(1).\n"
-            "\n",
+    .help = "usage: farpage run [OPTION...] [--] COMMAND [ARG...]\n\n"
+            "Runs COMMAND with its heap and large mappings in far memory. Its stdin, stdout, stderr, "
+            "signals and exit status are its own; 125 means that farpage could not start it, 126 and 127 "
+            "are as with env(1).\n\n",
     .options = options,
     .runs_command = true,
     .main = run_main,

@@ -10,7 +10,16 @@
 #include "smaps.h"
 #include "statspage.h"
 
-struct fp_runstats;
+struct fp_runstats {
+	int dir_fd;                /* not ours */
+	struct fp_statspage *file; /* mapped; NULL: none was asked for */
+	/* as of the last update: */
+	struct fp_statspage sum;   /* of all processes */
+	struct fp_statspage ended; /* of those that have ended: their pages are gone from the folder */
+	size_t n_processes, n_ended;
+	struct fp_smaps kinds; /* what was not far of the living, where that was most */
+	uint64_t kinds_total;  /* 0: nobody was looked at */
+};
 
 /*
  * dir_fd: the folder in which the processes of the run leave their pages; the caller's. file: where
@@ -20,15 +29,6 @@ int fp_runstats_open(int dir_fd, const char *file, struct fp_runstats **ret_stat
 
 /* Adds up all pages there are, and brings the file up to date. */
 void fp_runstats_update(struct fp_runstats *stats);
-
-/* As of the last update. */
-const struct fp_statspage *fp_runstats_sum(const struct fp_runstats *stats);
-/*
- * What was not far of the processes that lived at an update, where that was most; NULL: none lived
- * at any.
- */
-const struct fp_smaps *fp_runstats_kinds(const struct fp_runstats *stats);
-size_t fp_runstats_processes(const struct fp_runstats *stats);
 
 /* NULL is fine. */
 void fp_runstats_close(struct fp_runstats *stats);

@@ -50,7 +50,7 @@ static void close_file(FILE **file)
 
 int fp_smaps_read(const struct fp_statspage *page, struct fp_smaps *ret_kinds)
 {
-	struct fp_smaps kinds = {.rule_bytes = page->rule_local_bytes};
+	struct fp_smaps kinds = {.bytes[FP_SMAPS_RULE] = page->rule_local_bytes};
 	struct mapping m = {.start = 0};
 	char path[32], line[512];
 	uint64_t kib;
@@ -73,16 +73,10 @@ int fp_smaps_read(const struct fp_statspage *page, struct fp_smaps *ret_kinds)
 	return 0;
 }
 
-void fp_smaps_add(struct fp_smaps *sum, const struct fp_smaps *from)
-{
-	for (unsigned i = 0; i < FP_SMAPS_KINDS; i++)
-		sum->bytes[i] += from->bytes[i];
-	sum->rule_bytes += from->rule_bytes;
-}
-
 const char *fp_smaps_kind_name(enum fp_smaps_kind kind)
 {
-	static const char *const names[FP_SMAPS_KINDS] = {"code", "file", "shared", "stack", "anonymous"};
+	static const char *const names[FP_SMAPS_KINDS] = {"by_rule", "code",  "file",
+	                                                  "shared",  "stack", "anonymous"};
 
 	return names[kind];
 }

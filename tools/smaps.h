@@ -12,6 +12,7 @@
 #include "statspage.h"
 
 enum fp_smaps_kind {
+	FP_SMAPS_RULE,   /* mapped, and kept local by a rule; all others: resident */
 	FP_SMAPS_CODE,   /* files mapped to be executed */
 	FP_SMAPS_FILE,   /* other private mappings of files */
 	FP_SMAPS_SHARED, /* MAP_SHARED, System V */
@@ -20,20 +21,15 @@ enum fp_smaps_kind {
 	FP_SMAPS_KINDS
 };
 
-/* Resident bytes by kind, and the mappings that a rule keeps local. */
 struct fp_smaps {
 	uint64_t bytes[FP_SMAPS_KINDS];
-	uint64_t rule_bytes; /* mapped */
 };
 
 /* Of the process that writes page. 0, or why /proc/PID/smaps can't be read (-ENOENT: it is
  * gone). */
 int fp_smaps_read(const struct fp_statspage *page, struct fp_smaps *ret_kinds);
 
-/* Adds from to sum. */
-void fp_smaps_add(struct fp_smaps *sum, const struct fp_smaps *from);
-
-/* "code", "file", ... */
+/* "by_rule", "code", "file", ... */
 const char *fp_smaps_kind_name(enum fp_smaps_kind kind);
 
 #endif

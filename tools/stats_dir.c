@@ -102,8 +102,8 @@ static bool is_dead(const struct fp_statsview *view, void *user)
 	return view->dead;
 }
 
-/* Closes the pages of those that do not live here; returns how many are left. */
-static size_t keep_living(struct fp_stats_dir *pages)
+/* Closes the pages of those that do not live here. */
+static void keep_living(struct fp_stats_dir *pages)
 {
 	size_t kept = 0;
 
@@ -114,7 +114,6 @@ static size_t keep_living(struct fp_stats_dir *pages)
 			pages->items[kept++] = pages->items[i];
 	}
 	pages->n = kept;
-	return kept;
 }
 
 static void say_dir(const char *label, const char *dir, int r)
@@ -201,21 +200,16 @@ static bool is_run_dir_name(const char *name)
 static int read_run_dir(struct fp_stats_dir *pages, int parent_fd, const char *name)
 {
 	fp_autoclose int fd = fp_rundir_openat(parent_fd, name);
-	struct fp_stats_dir mine = {.follow = pages->follow};
+	size_t before = pages->n;
 	int r;
 
 	if (fd < 0) /* its run ended just now; or it is none of ours */
 		return fd == -ENOENT || fd == -ENOTDIR || fd == -EPERM || fd == -EACCES ? 0 : fd;
-	r = fp_stats_dir_read_dir(&mine, fd, NULL, NULL);
+	r = fp_stats_dir_read_dir(pages, fd, NULL, NULL);
+	keep_living(pages);
 	/* a `farpage run` holds the lock of its folder */
-	if (keep_living(&mine) == 0 && flock(fd, LOCK_EX | LOCK_NB) == 0)
+	if (pages->n == before && flock(fd, LOCK_EX | LOCK_NB) == 0)
 		remove_run_dir(parent_fd, name, fd);
-	while (r == 0 && mine.n) {
-		r = append(pages, mine.items[mine.n - 1]);
-		if (r == 0)
-			mine.n--;
-	}
-	fp_stats_dir_done(&mine);
 	return r;
 }
 
@@ -235,8 +229,6 @@ static int read_live(struct fp_stats_dir *pages, int dir_fd)
 		else if (fp_statspage_maker(entry->d_name) == 0)
 			remove_litter(dir_fd, entry->d_name);
 	}
-	if (pages->n)
-		qsort(pages->items, pages->n, sizeof(*pages->items), by_pid);
 	return r;
 }
 
@@ -355,15 +347,6 @@ static int make_locked_dir(const char *path, int *ret_fd)
 	return 0;
 }
 
-/* A folder that was left behind; its `farpage run`, wherever that lives, holds its lock. */
-static void remove_stale(const char *dir)
-{
-	fp_autoclose int fd = fp_rundir_openat(AT_FDCWD, dir);
-
-	if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0)
-		remove_run_dir(AT_FDCWD, dir, fd);
-}
-
 int fp_stats_dir_run_dir_create(const char *label, char *buf, size_t len, int *ret_lock_fd)
 {
 	char parent[PATH_MAX] = "";
@@ -373,15 +356,14 @@ int fp_stats_dir_run_dir_create(const char *label, char *buf, size_t len, int *r
 		say_dir(label, parent, r);
 		return r;
 	}
-	/* the next number if another pid namespace has ours, or a reader took the new folder, not
-	 * yet locked, for a stale one */
+	/* the next number if another pid namespace has ours, or a run left it behind, or a reader
+	 * took the new folder, not yet locked, for one that was left */
 	do {
 		r = snprintf(buf, len, "%s/" FP_STATS_DIR_RUN_PREFIX "%d", parent, number++);
 		if ((size_t)r >= len) {
 			r = -ENAMETOOLONG;
 			break;
 		}
-		remove_stale(buf);
 		r = make_locked_dir(buf, ret_lock_fd);
 	} while (r == -ESTALE || r == -EEXIST);
 	if (r < 0)

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -55,10 +56,9 @@ void fp_tool_wrong(const struct fp_tool *tool, const char *format, ...)
 
 int fp_tool_help(const struct fp_tool *tool)
 {
-	fputs(tool->help, stdout);
+	fp_option_print_help(tool->help, tool->options);
 	for (const struct fp_tool *const *t = tool->commands; t && *t; t++)
 		printf("  %-6s %s\n", (*t)->name, (*t)->summary);
-	fp_option_print_help(tool->options, stdout);
 	return fp_tool_flush(tool);
 }
 

@@ -46,12 +46,12 @@ static int show(struct history *history, bool in_place)
 		rates[i] = rate_of(history, &now.pages.items[i]->page, now.time_ns);
 	if (rates) {
 		fputs(in_place ? "\033[H\033[J" : "", stdout);
-		fp_pstable_text(&now.pages, rates, stdout);
+		r = fp_tool_show(&fp_tool_top, fp_pstable_text(&now.pages, rates), false);
 		fputs(in_place ? "\nq: quit\n" : "\n", stdout);
 	}
 	fp_stats_dir_done(&history->pages);
 	*history = now;
-	return r < 0 ? r : fp_tool_flush(&fp_tool_top);
+	return r ?: fp_tool_flush(&fp_tool_top);
 }
 
 /* True if the user wants to leave: a q on the terminal, ^C or a TERM. Waits for one interval. */
@@ -116,10 +116,9 @@ const struct fp_tool fp_tool_top = {
     .name = "top",
     .label = "top",
     .summary = "the same, refreshed each second, with fault rates",
-    .help = "usage: farpage top\n"
-            "\n"
+    .help = "usage: farpage top\n\n"
             "Shows the programs of this user that have far memory, as `farpage ps` does, with faults a "
-            "second, each\n"
-            "second. q or ^C quits. Where output is not a terminal, one table follows the other.\n",
+            "second, each second. q or ^C quits. Where output is not a terminal, one table follows the "
+            "other.\n\n",
     .main = top_main,
 };

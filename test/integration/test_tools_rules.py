@@ -87,7 +87,8 @@ class Rules(toolcase.ToolCase):
         self.assertEqual(shown["not_far"]["by_rule_bytes"], 0)
         for kind in ("code", "file", "stack", "anonymous"):
             self.assertGreater(shown["not_far"][kind + "_bytes"], 0, kind)
-            self.assertRegex(text, rf"not far: 0 B by rule; resident:.* {kind} [1-9]")
+        self.assertRegex(text, r"(?m)^  pid +by rule +code +file +shared +stack +anonymous *$")
+        self.assertRegex(text, rf"(?m)^  {shown['pid']} +0 B +[1-9][0-9.]* .*B *$")
         self.assertGreaterEqual(shown["mapped_bytes"], sum(SIZES))
 
     def test_large_of_a_size(self):

@@ -38,7 +38,7 @@ class Touch(toolcase.ToolCase):
         """The floor has no passes; with it, each mode has its own."""
         out = self.touch("--transport", "floor", "--fault-mode", "both")
         for mode in ("thread", "inline"):
-            self.assertRegex(out, rf"(?m)^  floor  {mode} +- +- +- +[0-9.]+ \[[0-9.]+ [0-9.]+\]")
+            self.assertRegex(out, rf"(?m)^  floor  {mode} +- +[0-9.]+ \[[0-9.]+ [0-9.]+\] +- +[0-9.]+ \[[0-9.]+ [0-9.]+\]")
             for name in ("sequential read", "random read", "random write"):
                 self.assertRegex(out, rf"(?m)^  shm +{mode} +{name}( +[0-9.e-]+){{{len(KINDS)}}} *$")
         self.assertRegex(out, "(?m)^  over +fault mode +pass +" + " +".join(KINDS) + " *$")

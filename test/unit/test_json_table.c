@@ -41,13 +41,13 @@ static void names_say_the_unit(void **state)
 static void a_list_of_objects_is_a_table(void **state)
 {
 	assert_shown("{\"pools\":[{\"name\":\"a\",\"n\":1},{\"name\":\"long\",\"tags\":[1,[2],\"x\"]}]}",
-	             "\npools:\n  name  n  tags\n  a     1  -\n  long  -  1,...,x\n");
+	             "pools:\n  name  n  tags\n  a     1  -\n  long  -  1,...,x\n");
 }
 
 static void objects_have_lines_of_their_own(void **state)
 {
 	assert_shown("{\"rdma\":{\"links\":2,\"ports\":[1,2],\"devices\":[{\"name\":\"r0\"}]},\"ids\":[7]}",
-	             "\nrdma: links 2, ports 1,2\nrdma devices:\n  name\n  r0\nids: 7\n");
+	             "rdma: links 2, ports 1,2\nrdma devices:\n  name\n  r0\nids: 7\n");
 }
 
 static void nothing_reaches_the_terminal_but_text(void **state)

@@ -18,8 +18,8 @@
 #define PUSH_ATTEMPTS 20
 
 struct fp_bed {
-	struct fp_floor *floor; /* exactly one of these two is there */
-	struct far_memory *far;
+	struct far_memory *far; /* NULL: the floor */
+	struct fp_floor floor;
 	void *base;
 	uint64_t seed;
 	size_t n_pages, bytes;
@@ -32,18 +32,14 @@ static void free_bed(struct fp_bed **bed)
 
 static int open_floor(struct fp_bed *bed, const struct fp_bed_options *options, char *error, size_t error_len)
 {
-	int r = fp_floor_open(bed->bytes, options->cpu, options->is_inline, &bed->floor);
+	int r = fp_floor_open(&bed->floor, bed->bytes, options->is_inline);
 
-	if (r == -EPERM)
-		snprintf(error, error_len,
-		         "userfaultfd is not permitted to this user: it takes access to /dev/userfaultfd, "
-		         "`sysctl vm.unprivileged_userfaultfd=1` or CAP_SYS_PTRACE");
-	else if (r < 0)
+	if (r < 0) {
 		snprintf(error, error_len, "userfaultfd is not to be had: %s", strerror(-r));
-	if (r < 0)
 		return r;
-	bed->base = fp_floor_memory(bed->floor);
-	fp_pattern_fill(fp_floor_source(bed->floor), bed->n_pages, bed->seed);
+	}
+	bed->base = bed->floor.memory;
+	fp_pattern_fill(bed->floor.source, bed->n_pages, bed->seed);
 	return 0;
 }
 
@@ -107,9 +103,7 @@ static size_t resident_pages(const struct fp_bed *bed)
 
 int fp_bed_send_away(struct fp_bed *bed)
 {
-	if (bed->floor)
-		return fp_floor_reset(bed->floor);
-	for (unsigned i = 0; i < PUSH_ATTEMPTS; i++) {
+	for (unsigned i = 0; bed->far && i < PUSH_ATTEMPTS; i++) {
 		int r = far_advise(bed->far, bed->base, bed->bytes, FAR_ADVICE_COLD);
 
 		if (r < 0)
@@ -117,7 +111,7 @@ int fp_bed_send_away(struct fp_bed *bed)
 		if (resident_pages(bed) == 0)
 			return 0;
 	}
-	return -EBUSY;
+	return bed->far ? -EBUSY : 0;
 }
 
 size_t fp_bed_read(struct fp_bed *bed, const uint32_t *order, unsigned generation, uint64_t least_ns,
@@ -125,8 +119,6 @@ size_t fp_bed_read(struct fp_bed *bed, const uint32_t *order, unsigned generatio
 {
 	size_t wrong = 0;
 
-	if (bed->floor && fp_floor_enter(bed->floor) < 0)
-		return bed->n_pages;
 	for (size_t i = 0; i < bed->n_pages; i++) {
 		const volatile uint64_t *word = fp_bed_word(bed, order[i]);
 		uint64_t start_ns = fp_clock_ns(), value = *word, took_ns = fp_clock_ns() - start_ns;
@@ -135,8 +127,6 @@ size_t fp_bed_read(struct fp_bed *bed, const uint32_t *order, unsigned generatio
 			fp_hist_record(h, took_ns);
 		wrong += value != fp_pattern_word(bed->seed, order[i], 0, generation);
 	}
-	if (bed->floor)
-		fp_floor_leave(bed->floor);
 	return wrong;
 }
 
@@ -164,7 +154,9 @@ void fp_bed_close(struct fp_bed *bed)
 {
 	if (!bed)
 		return;
-	fp_floor_close(bed->floor);
-	far_close(bed->far);
+	if (bed->far)
+		far_close(bed->far);
+	else if (bed->base)
+		fp_floor_close(&bed->floor);
 	free(bed);
 }

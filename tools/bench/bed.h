@@ -1,6 +1,7 @@
 /*
  * A bed for a bench: pages that can be sent away and touched, of far memory over one way to a node,
- * or of the bare floor. Room: tools; far memory only through the public API.
+ * or of the bare floor, whose pages fault once. Room: tools; far memory only through the public
+ * API.
  */
 #ifndef FP_BED_H
 #define FP_BED_H
@@ -32,7 +33,8 @@ int fp_bed_open(const struct fp_bed_options *options, char *error, size_t error_
 /* The first word of a page. */
 volatile uint64_t *fp_bed_word(const struct fp_bed *bed, size_t page);
 
-/* Has no page be local. 0, or -EBUSY if some stay in spite of several attempts. */
+/* Has no page be local; of the floor none is before its first read. 0, or -EBUSY if some stay in
+ * spite of several attempts. */
 int fp_bed_send_away(struct fp_bed *bed);
 
 /*

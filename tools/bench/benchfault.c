@@ -94,14 +94,11 @@ const struct fp_tool fp_tool_bench_fault = {
     .name = "fault",
     .label = "bench fault",
     .summary = "what one fault costs, beside the bare floor, over each transport",
-    .help =
-        "usage: farpage bench fault [--json] [--transport LIST] [--node URL]... [OPTION...]\n"
-        "\n"
-        "Times the touches of pages that are not local, one thread, in random order: of the bare floor (a\n"
-        "minimal userfaultfd handler on the same CPU, inline of SIGBUS, that only copies a page) and of\n"
-        "Farpage, each fault mode beside its own floor. Every touch is checked to be a fetch, and every\n"
-        "byte that it brings. µs: median [least greatest] of the rounds.\n"
-        "\n",
+    .help = "usage: farpage bench fault [--json] [--transport LIST] [--node URL]... [OPTION...]\n\n"
+            "Times the touches of pages that are not local, one thread, in random order: of the bare "
+            "floor (a minimal userfaultfd handler on the same CPU, inline of SIGBUS, that only copies a "
+            "page) and of Farpage, each fault mode beside its own floor. Every touch is checked to be a "
+            "fetch, and every byte that it brings. µs: median [least greatest] of the rounds.\n\n",
     .options = fp_rounds_options,
     .main = fault_main,
 };

@@ -29,7 +29,7 @@
 #define POOL_BYTES      (64ull << 20) /* of a private node */
 #define GIB             ((double)(1ull << 30))
 
-static const char *const op_names[] = {"read", "write", "rpc"};
+static const char *const op_names[] = {"read", "write", "rpc", NULL};
 
 struct shape {
 	unsigned n_segs;
@@ -38,7 +38,7 @@ struct shape {
 
 struct bench_link {
 	bool json;
-	bool ops[FP_ARRAY_LEN(op_names)];
+	unsigned ops; /* bits */
 	const char *protocol_name;
 	enum fp_protocol protocol;
 	uint64_t seed;
@@ -56,7 +56,7 @@ struct way {
 	const char *name;
 	struct fp_linkbed *bed;
 	json_t *cells;
-	double page_us[FP_ARRAY_LEN(op_names)]; /* p50 of a page, one at a time; 0: not measured */
+	double page_us[FP_LINKBED_RPC + 1]; /* p50 of a page, one at a time; 0: not measured */
 };
 
 /* ---- the command line ---- */
@@ -78,58 +78,36 @@ static int parse_shape(const char *text, struct shape *ret_shape)
 	return 0;
 }
 
-/* Each element of a list, which replaces an earlier one. */
-static void read_sizes(const struct fp_tool *tool, const struct fp_option *option, const char *list,
-                       void *target)
-{
-	struct bench_link *bench = target;
-	fp_autofree char *copy = strdup(list);
-	char *rest = copy;
-
-	bench->n_shapes = 0;
-	for (char *item = strsep(&rest, ","); item; item = strsep(&rest, ","))
-		if (bench->n_shapes == MAX_LIST || parse_shape(item, &bench->shapes[bench->n_shapes++]) < 0)
-			fp_tool_wrong(
-			    tool,
-			    "--sizes %s: wanted are up to %d multiples of 8 from 8 to 64K, or NxSIZE "
-			    "for a request of N such pieces, N to %d",
-			    item, MAX_LIST, FP_IO_MAX_SEGS);
-}
-
-static void read_depths(const struct fp_tool *tool, const struct fp_option *option, const char *list,
-                        void *target)
-{
-	struct bench_link *bench = target;
-	fp_autofree char *copy = strdup(list);
-	char *rest = copy;
-	uint64_t value;
-
-	bench->n_depths = 0;
-	for (char *item = strsep(&rest, ","); item; item = strsep(&rest, ",")) {
-		if (bench->n_depths == MAX_LIST || fp_number_parse(item, 1, FP_LINKBED_MAX_DEPTH, &value) < 0)
-			fp_tool_wrong(tool, "--depths %s: wanted are up to %d numbers from 1 to %u", item,
-			              MAX_LIST, FP_LINKBED_MAX_DEPTH);
-		bench->depths[bench->n_depths++] = (unsigned)value;
-	}
-}
-
-static void read_ops(const struct fp_tool *tool, const struct fp_option *option, const char *list,
+static void add_size(const struct fp_tool *tool, const struct fp_option *option, const char *text,
                      void *target)
 {
 	struct bench_link *bench = target;
-	fp_autofree char *copy = strdup(list);
-	char *rest = copy;
 
-	memset(bench->ops, 0, sizeof(bench->ops));
-	for (char *item = strsep(&rest, ","); item; item = strsep(&rest, ",")) {
-		size_t i = 0;
+	if (bench->n_shapes == MAX_LIST || parse_shape(text, &bench->shapes[bench->n_shapes++]) < 0)
+		fp_tool_wrong(tool,
+		              "--sizes %s: wanted are up to %d multiples of 8 from 8 to 64K, or NxSIZE for a "
+		              "request of N such pieces, N to %d",
+		              text, MAX_LIST, FP_IO_MAX_SEGS);
+}
 
-		while (i < FP_ARRAY_LEN(op_names) && strcmp(item, op_names[i]) != 0)
-			i++;
-		if (i == FP_ARRAY_LEN(op_names))
-			fp_tool_wrong(tool, "--op %s: allowed are read, write, rpc", item);
-		bench->ops[i] = true;
-	}
+static void add_depth(const struct fp_tool *tool, const struct fp_option *option, const char *text,
+                      void *target)
+{
+	struct bench_link *bench = target;
+	uint64_t value;
+
+	if (bench->n_depths == MAX_LIST || fp_number_parse(text, 1, FP_LINKBED_MAX_DEPTH, &value) < 0)
+		fp_tool_wrong(tool, "--depths %s: wanted are up to %d numbers from 1 to %u", text, MAX_LIST,
+		              FP_LINKBED_MAX_DEPTH);
+	bench->depths[bench->n_depths++] = (unsigned)value;
+}
+
+static void add_op(const struct fp_tool *tool, const struct fp_option *option, const char *text, void *target)
+{
+	unsigned op;
+
+	fp_option_word(tool, option, text, &op);
+	*(unsigned *)target |= 1u << op;
 }
 
 static void read_protocol(const struct fp_tool *tool, const struct fp_option *option, const char *name,
@@ -144,12 +122,13 @@ static void read_protocol(const struct fp_tool *tool, const struct fp_option *op
 
 static const struct fp_option options[] = {
     {"sizes", "LIST", "bytes of a request; 16x4K is one of 16 pieces of 4 KiB; default " DEFAULT_SIZES,
-     .read = read_sizes},
-    {"depths", "LIST", "requests under way at once, 1 to 256; default " DEFAULT_DEPTHS, .read = read_depths},
+     .read = fp_option_list, .each = add_size},
+    {"depths", "LIST", "requests under way at once, 1 to 256; default " DEFAULT_DEPTHS,
+     .read = fp_option_list, .each = add_depth},
     {"op", "LIST",
      "of read and write: one-sided, over rdma the READ and the WRITE of its queue pair; and rpc: two-sided, "
      "over rdma a SEND there and a SEND back; default all",
-     .read = read_ops},
+     .read = fp_option_list, .at = offsetof(struct bench_link, ops), .words = op_names, .each = add_op},
     {"seconds", "TIME", "for which each cell of the table is measured; default 0.2", .read = fp_option_time,
      .at = offsetof(struct bench_link, duration_ns), FP_NSEC_PER_MSEC, 3600 * FP_NSEC_PER_SEC},
     {"spin", "TIME",
@@ -287,9 +266,9 @@ static int run_way(struct bench_link *bench, const char *name, json_t *ret_ways)
 	}
 	way.cells = json_array();
 	for (enum fp_linkbed_op op = FP_LINKBED_READ; r == 0 && op <= FP_LINKBED_WRITE; op++)
-		if (bench->ops[op])
+		if (bench->ops >> op & 1)
 			r = measure_one_sided(bench, &way, op);
-	if (r == 0 && bench->ops[FP_LINKBED_RPC])
+	if (r == 0 && bench->ops >> FP_LINKBED_RPC & 1)
 		r = measure_rpc(bench, &way);
 	json_array_append_new(ret_ways, way_of(&way));
 	json_decref(way.cells);
@@ -322,7 +301,6 @@ static int link_main(int argc, char **argv)
 {
 	static const char *const private_ways[] = {"shm", "tcp", NULL};
 	struct bench_link bench = {
-	    .ops = {true, true, true},
 	    .protocol_name = "auto",
 	    .seed = fp_clock_ns(),
 	    .duration_ns = DEFAULT_NS,
@@ -331,9 +309,13 @@ static int link_main(int argc, char **argv)
 	};
 	int first, status;
 
-	read_sizes(&fp_tool_bench_link, NULL, DEFAULT_SIZES, &bench);
-	read_depths(&fp_tool_bench_link, NULL, DEFAULT_DEPTHS, &bench);
 	first = fp_option_parse(&fp_tool_bench_link, argc, argv, &bench);
+	if (!bench.n_shapes)
+		fp_option_list(&fp_tool_bench_link, &options[0], DEFAULT_SIZES, &bench);
+	if (!bench.n_depths)
+		fp_option_list(&fp_tool_bench_link, &options[1], DEFAULT_DEPTHS, &bench);
+	if (!bench.ops)
+		bench.ops = ~0u;
 	if (argc - first > MAX_WAYS)
 		fp_tool_wrong(&fp_tool_bench_link, "at most %d nodes", MAX_WAYS);
 	status = run(&bench, first < argc ? (const char *const *)argv + first : private_ways);
@@ -346,16 +328,11 @@ const struct fp_tool fp_tool_bench_link = {
     .name = "link",
     .label = "bench link",
     .summary = "what a READ, a WRITE and a two-sided call cost over a link, by size and depth",
-    .help =
-        "usage: farpage bench link [URL...] [OPTION...]\n"
-        "\n"
-        "Leases 8 MiB at each node and measures requests over one link, without pages and faults: latency "
-        "from\n"
-        "submission to completion and throughput of READ and WRITE by size and by how many are under way at\n"
-        "once, and of a two-sided call (rpc), one at a time. Without a URL, over shm and tcp to nodes "
-        "started\n"
-        "for it. What was moved is verified.\n"
-        "\n",
+    .help = "usage: farpage bench link [URL...] [OPTION...]\n\n"
+            "Leases 8 MiB at each node and measures requests over one link, without pages and faults: "
+            "latency from submission to completion and throughput of READ and WRITE by size and by how "
+            "many are under way at once, and of a two-sided call (rpc), one at a time. Without a URL, "
+            "over shm and tcp to nodes started for it. What was moved is verified.\n\n",
     .options = options,
     .takes_arguments = true,
     .main = link_main,

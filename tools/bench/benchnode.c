@@ -41,7 +41,7 @@ const char *fp_benchnode_url(struct fp_benchnode *nodes, const char *way, bool *
 		return way;
 	if (!nodes->own[kind] && start(nodes, kind) < 0)
 		return NULL;
-	return fp_privnode_url(nodes->own[kind]);
+	return nodes->own[kind]->url;
 }
 
 void fp_benchnode_close(struct fp_benchnode *nodes)

@@ -101,33 +101,18 @@ static void count_pass(const struct fp_contender *c, uint64_t pass_counts[COUNTE
 }
 
 static size_t read_at_random(struct fp_rounds *rounds, struct fp_contender *c, unsigned round,
-                             struct fp_hist *h)
+                             unsigned generation, struct fp_hist *h)
 {
 	uint64_t start_ns;
 	size_t wrong;
 
 	fp_pattern_shuffle(rounds->seed + 2 * round, c->n_pages, rounds->order);
 	start_ns = fp_clock_ns();
-	wrong = fp_bed_read(c->bed, rounds->order, round, LOCAL_TOUCH_NS, h);
+	wrong = fp_bed_read(c->bed, rounds->order, generation, LOCAL_TOUCH_NS, h);
 	c->values[RANDOM_READ][round] = us_per_page(start_ns, c);
 	c->values[READ_P50][round] = (double)fp_hist_quantile(h, 0.5) / FP_NSEC_PER_USEC;
 	c->values[READ_P99][round] = (double)fp_hist_quantile(h, 0.99) / FP_NSEC_PER_USEC;
 	return wrong;
-}
-
-/* The median touch of the bare floor, which has no other passes. */
-static int measure_floor(struct fp_rounds *rounds, struct fp_contender *c, unsigned round, struct fp_hist *h)
-{
-	int r = fp_bed_send_away(c->bed);
-
-	if (r < 0)
-		return r;
-	fp_pattern_shuffle(rounds->seed, c->n_pages, rounds->order);
-	if (fp_bed_read(c->bed, rounds->order, 0, 0, h))
-		return verify(rounds, c, 0, 1);
-	c->values[READ_P50][round] = (double)fp_hist_quantile(h, 0.5) / FP_NSEC_PER_USEC;
-	c->values[READ_P99][round] = (double)fp_hist_quantile(h, 0.99) / FP_NSEC_PER_USEC;
-	return 0;
 }
 
 static int measure(struct fp_rounds *rounds, struct fp_contender *c, unsigned round)
@@ -140,12 +125,12 @@ static int measure(struct fp_rounds *rounds, struct fp_contender *c, unsigned ro
 
 	if (!h)
 		return -ENOMEM;
-	if (c == fp_rounds_floor(rounds, c))
-		return measure_floor(rounds, c, round, h);
+	if (c == fp_rounds_floor(rounds, c)) /* its pages fault once */
+		return verify(rounds, c, 0, read_at_random(rounds, c, round, 0, h));
 	stats = fp_bed_stats(c->bed, 0);
 	wrong = read_in_order(rounds, c, round);
 	count_pass(c, pass_counts[PASS_SEQUENTIAL], &stats);
-	wrong += read_at_random(rounds, c, round, h);
+	wrong += read_at_random(rounds, c, round, round, h);
 	count_pass(c, pass_counts[PASS_RANDOM_READ], &stats);
 	r = verify(rounds, c, round, wrong);
 	if (r < 0)
@@ -199,17 +184,12 @@ const struct fp_tool fp_tool_bench_touch = {
     .name = "touch",
     .label = "bench touch",
     .summary = "passes over far memory with little of it local",
-    .help =
-        "usage: farpage bench touch [--json] [--transport LIST] [--node URL]... [OPTION...]\n"
-        "\n"
-        "Fills memory with incompressible data and touches the first word of each page: one load in order, "
-        "one load\n"
-        "in random order, one store in random order, each in µs a page; with the median and the 99th "
-        "percentile of\n"
-        "the random loads that faulted, and the bare floor's fault beside them. Counts by kind the faults "
-        "that each\n"
-        "pass took, and the pages that were prefetched. All words are verified.\n"
-        "\n",
+    .help = "usage: farpage bench touch [--json] [--transport LIST] [--node URL]... [OPTION...]\n\n"
+            "Fills memory with incompressible data and touches the first word of each page: one load in "
+            "order, one load in random order, one store in random order, each in µs a page; with the "
+            "median and the 99th percentile of the random loads that faulted, and the bare floor's fault "
+            "beside them. Counts by kind the faults that each pass took, and the pages that were "
+            "prefetched. All words are verified.\n\n",
     .options = fp_rounds_options,
     .main = touch_main,
 };

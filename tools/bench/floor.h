@@ -8,35 +8,28 @@
 #ifndef FP_FLOOR_H
 #define FP_FLOOR_H
 
+#include <pthread.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
 
-struct fp_floor;
+struct fp_floor {
+	size_t bytes;
+	char *memory; /* where touches fault, each page once */
+	char *source; /* what its pages are filled with, behind it: zeros at first */
+	int uffd;
+	bool is_inline, handler_runs;
+	pthread_t handler;
+	struct sigaction before; /* inline */
+};
 
 /*
- * Maps bytes (a multiple of the page size) whose faults are served by a thread on cpu from a copy
- * of their own, which starts as zeros. 0 and *ret_floor; -ENOSYS and -EPERM: no userfaultfd here.
- * Needs no privilege: it asks for faults of user mode alone. Release with fp_floor_close.
+ * Maps bytes (a multiple of the page size) whose faults are served by a thread, or inline by
+ * SIGBUS, which is the floor's until it is closed: one at a time. The thread runs on the caller's
+ * CPUs. 0; -ENOSYS and -EPERM: no userfaultfd here. Needs no privilege: it asks for faults of user
+ * mode alone. Release with fp_floor_close. floor stays where it is.
  */
-int fp_floor_open(size_t bytes, int cpu, bool is_inline, struct fp_floor **ret_floor);
-
-/* Between these, touches are served: inline, SIGBUS has another handler at other times. One floor
- * at a time.
- */
-int fp_floor_enter(struct fp_floor *floor);
-void fp_floor_leave(struct fp_floor *floor);
-
-/* Where touches fault. */
-void *fp_floor_memory(const struct fp_floor *floor);
-
-/* What the pages are filled with, the same length: write there what the touches shall find. */
-void *fp_floor_source(const struct fp_floor *floor);
-
-/* Takes all pages away, so that the next touch of each faults again. No touch may be under way. 0
- * or a negative errno. */
-int fp_floor_reset(struct fp_floor *floor);
-
-/* NULL is fine. */
+int fp_floor_open(struct fp_floor *floor, size_t bytes, bool is_inline);
 void fp_floor_close(struct fp_floor *floor);
 
 #endif

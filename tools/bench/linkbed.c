@@ -26,8 +26,8 @@
 #define STRIDE         2654435761u /* a prime greater than the number of ranges of a lease */
 #define DEADLINE_NS    (5 * FP_NSEC_PER_SEC)
 #define NAP_MS         100
-#define CHECKED        256u /* of a cell that wrote: requests that are read back */
-#define HEARTBEAT_NS   FP_NSEC_PER_SEC
+#define CHECKED        256u                     /* of a cell that wrote: requests that are read back */
+#define HEARTBEAT_NS   (100 * FP_NSEC_PER_MSEC) /* several in the shortest time that a node waits */
 #define MAX_COMPLETION 64
 
 struct linkbed_slot {
@@ -44,7 +44,7 @@ struct fp_linkbed {
 	const struct fp_lease *lease;
 	char *buffer; /* MAP_FAILED: none. That of the slots */
 	size_t buffer_bytes;
-	uint64_t heartbeat_ns, next_heartbeat_ns;
+	uint64_t next_heartbeat_ns;
 	bool filled;         /* the lease holds generation 0 */
 	unsigned generation; /* of the last cell that wrote */
 	struct linkbed_slot slots[FP_LINKBED_MAX_DEPTH];
@@ -118,7 +118,7 @@ static int heartbeat(struct fp_linkbed *bed, uint64_t now_ns)
 {
 	if (now_ns < bed->next_heartbeat_ns)
 		return 0;
-	bed->next_heartbeat_ns = now_ns + bed->heartbeat_ns;
+	bed->next_heartbeat_ns = now_ns + HEARTBEAT_NS;
 	return fp_session_ping(bed->connect.session, 0, 0);
 }
 
@@ -371,11 +371,8 @@ static int open_buffer(struct fp_linkbed *bed)
 static int open_link(struct fp_linkbed *bed)
 {
 	enum fp_protocol protocol = bed->options.protocol;
-	struct fp_session_identity identity = {0};
 	int r = fp_session_lease(bed->connect.session, LEASE_BYTES, &bed->lease);
 
-	(void)fp_session_identity(bed->connect.session, &identity);
-	bed->heartbeat_ns = identity.idle_ns ? FP_MIN(identity.idle_ns / 4, HEARTBEAT_NS) : HEARTBEAT_NS;
 	if (r == 0)
 		r = fp_link_open(bed->connect.session, &bed->link);
 	if (r == 0 && (protocol == FP_PROTOCOL_AUTO || protocol == FP_PROTOCOL_REGISTERED))

@@ -36,27 +36,20 @@ static void add_way(const struct fp_tool *tool, const struct fp_option *option, 
 	rounds->ways[rounds->n_ways++] = way;
 }
 
-static void add_transports(const struct fp_tool *tool, const struct fp_option *option, const char *list,
-                           void *target)
+static void add_transport(const struct fp_tool *tool, const struct fp_option *option, const char *name,
+                          void *target)
 {
-	static const char *const known[] = {"shm", "tcp"};
+	static const char *const known[] = {"floor", "shm", "tcp", NULL};
+	const struct fp_option word = {.name = "transport", .words = known};
 	struct fp_rounds *rounds = target;
-	fp_autofree char *copy = strdup(list);
-	char *rest = copy;
+	unsigned i;
 
+	fp_option_word(tool, &word, name, &i);
 	rounds->lists = true;
-	for (char *name = strsep(&rest, ","); name; name = strsep(&rest, ",")) {
-		size_t i = 0;
-
-		while (i < FP_ARRAY_LEN(known) && strcmp(name, known[i]) != 0)
-			i++;
-		if (i < FP_ARRAY_LEN(known))
-			add_way(tool, option, known[i], target);
-		else if (strcmp(name, "floor") == 0)
-			rounds->floor = true;
-		else
-			fp_tool_wrong(tool, "--transport %s: allowed are floor, shm, tcp", name);
-	}
+	if (i == 0)
+		rounds->floor = true;
+	else
+		add_way(tool, option, known[i], target);
 }
 
 static void read_pages(const struct fp_tool *tool, const struct fp_option *option, const char *text,
@@ -80,7 +73,7 @@ static void read_cpu(const struct fp_tool *tool, const struct fp_option *option,
 
 const struct fp_option fp_rounds_options[] = {
     {"transport", "LIST", "of floor, shm, tcp (the latter two over a node started for it); default: all",
-     .read = add_transports},
+     .read = fp_option_list, .each = add_transport},
     {"fault-mode", "MODE", "thread, inline or both; default of fault: both, of touch: thread",
      .read = fp_option_word, .at = offsetof(struct fp_rounds, modes), .words = mode_names},
     {"node", "URL", "over this node; without --transport, beside the floor alone", .read = add_way},
@@ -116,7 +109,8 @@ static void parse(struct fp_rounds *rounds, const struct fp_rounds_bench *bench,
 	rounds->map_bytes = bench->map_bytes;
 	fp_option_parse(bench->tool, argc, argv, rounds);
 	if (!rounds->lists)
-		add_transports(bench->tool, NULL, rounds->n_ways ? "floor" : "floor,shm,tcp", rounds);
+		fp_option_list(bench->tool, &fp_rounds_options[0], rounds->n_ways ? "floor" : "floor,shm,tcp",
+		               rounds);
 	if (!rounds->local_bytes)
 		rounds->local_bytes =
 		    FP_MAX(rounds->map_bytes / 100 * bench->local_percent & ~4095ull, MIN_BYTES);
@@ -138,16 +132,27 @@ const struct fp_contender *fp_rounds_floor(const struct fp_rounds *rounds,
 	return NULL;
 }
 
-/* way: NULL for the floor. */
-static int open_contender(struct fp_rounds *rounds, const struct fp_rounds_bench *bench, const char *way,
-                          bool is_inline)
+static struct fp_contender *add_contender(struct fp_rounds *rounds, const char *name, bool is_inline)
 {
 	struct fp_contender *c = &rounds->contender[rounds->n++];
-	size_t n_pages = rounds->map_bytes / FP_PATTERN_PAGE_BYTES;
+
+	c->name = name;
+	c->is_inline = is_inline;
+	c->n_pages = rounds->map_bytes / FP_PATTERN_PAGE_BYTES;
+	for (unsigned m = 0; m < FP_ROUNDS_METRICS; m++)
+		for (unsigned round = 0; round < FP_ROUNDS_MAX; round++)
+			c->values[m][round] = NAN;
+	return c;
+}
+
+/* way: NULL for the floor. */
+static int open_bed(struct fp_rounds *rounds, const struct fp_rounds_bench *bench, struct fp_contender *c,
+                    const char *way)
+{
 	struct fp_bed_options bed = {
-	    .is_inline = is_inline,
-	    .cpu = (int)rounds->cpu,
+	    .is_inline = c->is_inline,
 	    .seed = rounds->seed,
+	    .n_pages = c->n_pages,
 	    .local_bytes = rounds->local_bytes,
 	    .readahead_pages = bench->readahead_pages,
 	};
@@ -155,18 +160,26 @@ static int open_contender(struct fp_rounds *rounds, const struct fp_rounds_bench
 	char error[768];
 	int r;
 
-	c->name = way ?: "floor";
-	c->is_inline = is_inline;
-	bed.n_pages = c->n_pages = way ? n_pages : FP_MIN(n_pages, FLOOR_PAGES);
-	for (unsigned m = 0; m < FP_ROUNDS_METRICS; m++)
-		for (unsigned round = 0; round < FP_ROUNDS_MAX; round++)
-			c->values[m][round] = NAN;
 	if (way && !(bed.url = fp_benchnode_url(&rounds->nodes, way, &is_own)))
 		return -EHOSTUNREACH;
 	bed.secret = is_own ? NULL : rounds->secret;
 	r = fp_bed_open(&bed, error, sizeof(error), &c->bed);
 	if (r < 0)
 		fp_log(FP_LOG_ERROR, bench->tool->label, "%s: %s", c->name, error);
+	return r;
+}
+
+/* A floor is opened for each of its rounds: on this thread's CPU, and with no page touched. */
+static int measure(struct fp_rounds *rounds, const struct fp_rounds_bench *bench, struct fp_contender *c,
+                   unsigned round)
+{
+	bool is_floor = c == fp_rounds_floor(rounds, c);
+	int r = is_floor ? open_bed(rounds, bench, c, NULL) : 0;
+
+	if (r == 0)
+		r = bench->measure(rounds, c, round);
+	if (is_floor)
+		fp_bed_close(fp_take_ptr(c->bed));
 	return r;
 }
 
@@ -182,10 +195,14 @@ static int open_all(struct fp_rounds *rounds, const struct fp_rounds_bench *benc
 	for (unsigned mode = 0; r == 0 && mode < BOTH; mode++) {
 		if (rounds->modes != mode && rounds->modes != BOTH)
 			continue;
-		if (rounds->floor)
-			r = open_contender(rounds, bench, NULL, mode == INLINE);
+		if (rounds->floor) {
+			struct fp_contender *floor = add_contender(rounds, "floor", mode == INLINE);
+
+			floor->n_pages = FP_MIN(floor->n_pages, FLOOR_PAGES);
+		}
 		for (unsigned i = 0; r == 0 && i < rounds->n_ways; i++)
-			r = open_contender(rounds, bench, rounds->ways[i], mode == INLINE);
+			r = open_bed(rounds, bench, add_contender(rounds, rounds->ways[i], mode == INLINE),
+			             rounds->ways[i]);
 	}
 	return r;
 }
@@ -259,7 +276,7 @@ static int run(struct fp_rounds *rounds, const struct fp_rounds_bench *bench)
 		r = pin(rounds, bench->tool);
 	for (unsigned round = 0; r == 0 && round < rounds->rounds; round++)
 		for (unsigned i = 0; r == 0 && i < rounds->n; i++)
-			r = bench->measure(rounds, &rounds->contender[i], round);
+			r = measure(rounds, bench, &rounds->contender[i], round);
 	return r < 0 ? 1 : fp_tool_show(bench->tool, document_of(rounds, bench), rounds->json);
 }
 
