@@ -148,43 +148,6 @@ static void sleep_for_answer(struct fp_server *sv)
 		poll(fds, n, (int)FP_MIN((deadline_ns - now) / FP_NSEC_PER_MSEC + 1, (uint64_t)LOOK_MS));
 }
 
-/*
- * Until the page is there, or takes so long that the server is left with it: its node may be cut
- * off for minutes, and other faults need no node.
- */
-static void finish_over_wire(struct inline_server *p)
-{
-	struct fp_server *sv = &p->server;
-	bool spins = fp_spin_begin(&p->spin), paid = true;
-	uint64_t begun_ns = fp_clock_ns();
-
-	while (sv->n_demanded > 0) {
-		if (fp_serve_reap(sv, true) > 0)
-			continue;
-		if (fp_clock_ns() - begun_ns >= LEAVE_NS) {
-			fp_serve_leave(sv);
-		} else if (sv->starved_head) {
-			wait_for_room(sv);
-		} else if (spins && paid) {
-			sched_yield(); /* whom the answer needs may want this CPU */
-			paid = fp_clock_ns() < begun_ns + FP_SPIN_NS;
-		} else {
-			sleep_for_answer(sv);
-		}
-	}
-	if (spins)
-		fp_spin_end(&p->spin, paid);
-}
-
-static void finish(struct inline_server *p)
-{
-	if (p->server.lane)
-		finish_over_wire(p);
-	else
-		while (p->server.n_demanded > 0)
-			wait_for_room(&p->server);
-}
-
 /* ---- faults ---- */
 
 static enum fp_inline_end end_of(const struct fp_far *far, uint32_t page)
@@ -199,6 +162,44 @@ static enum fp_inline_end end_of(const struct fp_far *far, uint32_t page)
 	default:
 		return FP_INLINE_SERVED;
 	}
+}
+
+/*
+ * Until the page is there, or takes so long that the server is given back before: its node may be
+ * cut off for minutes, and other faults need no node. Then the page comes, or is lost, when
+ * somebody tends the server.
+ */
+static void finish_over_wire(struct inline_server *p, uint32_t page)
+{
+	struct fp_server *sv = &p->server;
+	bool spins = fp_spin_begin(&p->spin), paid = true;
+	uint64_t begun_ns = fp_clock_ns();
+
+	while (end_of(sv->far, page) == FP_INLINE_BUSY && (sv->starved_head || fp_serve_is_fetching(sv))) {
+		if (fp_serve_reap(sv, true) > 0)
+			continue;
+		if (fp_clock_ns() - begun_ns >= LEAVE_NS)
+			break;
+		if (sv->starved_head) {
+			wait_for_room(sv);
+		} else if (spins && paid) {
+			sched_yield(); /* whom the answer needs may want this CPU */
+			paid = fp_clock_ns() < begun_ns + FP_SPIN_NS;
+		} else {
+			sleep_for_answer(sv);
+		}
+	}
+	if (spins)
+		fp_spin_end(&p->spin, paid);
+}
+
+static void finish(struct inline_server *p, uint32_t page)
+{
+	if (p->server.lane)
+		finish_over_wire(p, page);
+	else
+		while (p->server.starved_head)
+			wait_for_room(&p->server);
 }
 
 bool fp_inline_has_guest(const struct fp_inline *in)
@@ -222,7 +223,7 @@ enum fp_inline_end fp_inline_serve_as(struct fp_inline *in, const struct fp_uffd
 	if (!p)
 		return FP_INLINE_BUSY;
 	fp_serve(&p->server, fault, fp_clock_ns());
-	finish(p);
+	finish(p, fp_far_page(in->far, fault->addr));
 	give_back(p);
 	return end_of(in->far, fp_far_page(in->far, fault->addr));
 }

@@ -135,7 +135,6 @@ static void begin_missing(struct fp_server *sv, const struct fp_uffd_fault *f, b
 	struct fp_arrival *a = new_arrival(sv, page, old, zero);
 
 	a->demanded = true;
-	sv->n_demanded++;
 	a->begun_ns = now;
 	a->writable |= f->write;
 	a->kind = zero ? FP_FAULT_ZERO : f->write ? FP_FAULT_WRITE : FP_FAULT_READ;
@@ -482,13 +481,6 @@ bool fp_serve_is_fetching(const struct fp_server *sv)
 	return fp_lane_outstanding(sv->lane) + fp_lane_outstanding(sv->ahead) > 0;
 }
 
-void fp_serve_leave(struct fp_server *sv)
-{
-	for (unsigned i = 0; i < sv->n_fetches; i++)
-		sv->arrivals[i].left = sv->arrivals[i].demanded;
-	sv->n_demanded = 0;
-}
-
 /* ---- install, count ---- */
 
 static void finish(struct fp_server *sv, struct fp_arrival *a, const void *bytes)
@@ -523,8 +515,7 @@ static void end_arrival(struct fp_server *sv, struct fp_arrival *a)
 
 static void free_arrival(struct fp_server *sv, struct fp_arrival *a)
 {
-	sv->n_demanded -= a->demanded && !a->left;
-	a->demanded = a->left = false;
+	a->demanded = false;
 	a->next = sv->free;
 	sv->free = a;
 	sv->n_free++;

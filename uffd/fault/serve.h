@@ -27,7 +27,6 @@ struct fp_arrival {
 	bool zero; /* to be filled with zeros, not fetched */
 	bool writable;
 	bool demanded; /* a thread waits; else read ahead */
-	bool left;     /* that thread does not have the server any more */
 	enum fp_fault_kind kind;
 	uint64_t begun_ns; /* when its message was read */
 	uint64_t sent_ns;  /* when its fetch was sent */
@@ -48,7 +47,6 @@ struct fp_server {
 	struct fp_arrival *starved_head; /* arrivals that wait for room, oldest first */
 	struct fp_arrival **starved_tail;
 	unsigned n_free, n_fetches;
-	unsigned n_demanded; /* arrivals that a thread waits for, without those left */
 };
 
 struct fp_server_options {
@@ -81,10 +79,6 @@ void fp_serve_starved(struct fp_server *server);
  * asked for. once: no more than one look at the lanes finds. Returns how many.
  */
 unsigned fp_serve_reap(struct fp_server *server, bool once);
-
-/* Inline: the caller gives the server back before its page is there. The page comes, or is lost,
- * when somebody reaps, or goes on with what waits for room. */
-void fp_serve_leave(struct fp_server *server);
 
 /* What to poll for answers, at most 2 * FP_STORE_MAX_NODES, and until when. Returns how many. */
 unsigned fp_serve_pollfds(const struct fp_server *server, struct pollfd *ret_fds, uint64_t *ret_deadline_ns);
