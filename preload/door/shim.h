@@ -18,6 +18,11 @@
 
 /* The function that name would mean without us; *known keeps it for the next call. */
 void *fp_shim_next(_Atomic(void *) *known, const char *name);
+#define FP_NEXT(name)                                                                                        \
+	({                                                                                                   \
+		static _Atomic(void *) known_;                                                               \
+		(__typeof__(&name))fp_shim_next(&known_, #name);                                             \
+	})
 
 /* Returns to the program as a system call does: -1 and errno, or r itself. */
 int fp_shim_return(int r);

@@ -21,8 +21,5 @@
 
 JUMPS FP_INTERPOSE void *dlopen(const char *file, int flags)
 {
-	static _Atomic(void *) known;
-	__typeof__(&dlopen) real = (__typeof__(&dlopen))fp_shim_next(&known, "dlopen");
-
-	AS_JUMP return real(file, flags & ~RTLD_DEEPBIND);
+	AS_JUMP return FP_NEXT(dlopen)(file, flags & ~RTLD_DEEPBIND);
 }

@@ -7,13 +7,6 @@
 
 #include "shim.h"
 
-/* The C library's own function of that name, looked up once. */
-#define NEXT(name)                                                                                           \
-	({                                                                                                   \
-		static _Atomic(void *) known_;                                                               \
-		(__typeof__(&name))fp_shim_next(&known_, #name);                                             \
-	})
-
 static void connect_first(void)
 {
 	if (fp_shim_space()) /* none on the agent's own threads */
@@ -23,23 +16,23 @@ static void connect_first(void)
 FP_INTERPOSE int setuid(uid_t user)
 {
 	connect_first();
-	return NEXT(setuid)(user);
+	return FP_NEXT(setuid)(user);
 }
 
 FP_INTERPOSE int seteuid(uid_t user)
 {
 	connect_first();
-	return NEXT(seteuid)(user);
+	return FP_NEXT(seteuid)(user);
 }
 
 FP_INTERPOSE int setreuid(uid_t real, uid_t effective)
 {
 	connect_first();
-	return NEXT(setreuid)(real, effective);
+	return FP_NEXT(setreuid)(real, effective);
 }
 
 FP_INTERPOSE int setresuid(uid_t real, uid_t effective, uid_t saved)
 {
 	connect_first();
-	return NEXT(setresuid)(real, effective, saved);
+	return FP_NEXT(setresuid)(real, effective, saved);
 }

@@ -1,7 +1,6 @@
 /*
  * The program's threads: what they start with, and need at their end. Room: preload.
  */
-#include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -20,7 +19,6 @@
 #include "signals.h"
 #include "sigstack.h"
 
-typedef int cancel_fn(pthread_t thread);
 typedef int create_fn(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *), void *arg);
 
 /*
@@ -82,7 +80,7 @@ static int create(create_fn *real, pthread_t *thread, const pthread_attr_t *attr
 FP_INTERPOSE int pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *),
                                 void *arg)
 {
-	create_fn *real = (create_fn *)dlsym(RTLD_NEXT, "pthread_create");
+	create_fn *real = FP_NEXT(pthread_create);
 	struct start *s;
 	int r;
 
@@ -109,15 +107,13 @@ FP_INTERPOSE int pthread_create(pthread_t *thread, const pthread_attr_t *attr, v
  */
 FP_INTERPOSE int pthread_mutex_init(pthread_mutex_t *mutex, const pthread_mutexattr_t *attr)
 {
-	static _Atomic(void *) real;
 	static atomic_bool said;
 	int robust = PTHREAD_MUTEX_STALLED;
 
 	if (attr)
 		pthread_mutexattr_getrobust(attr, &robust);
 	if (robust == PTHREAD_MUTEX_STALLED || !fp_touched(mutex, sizeof(*mutex)))
-		return ((__typeof__(&pthread_mutex_init))fp_shim_next(&real, "pthread_mutex_init"))(mutex,
-		                                                                                    attr);
+		return FP_NEXT(pthread_mutex_init)(mutex, attr);
 	fp_shim_say_once(&said, "a robust mutex in far memory was refused: put it into a static variable or "
 	                        "a shared mapping, which are local");
 	return ENOTSUP;
@@ -138,7 +134,6 @@ static void *wait_to_be_cancelled(void *unused)
  */
 static void take_cancel(void)
 {
-	cancel_fn *real = (cancel_fn *)dlsym(RTLD_NEXT, "pthread_cancel");
 	pthread_t thread;
 	uint64_t mask;
 
@@ -146,7 +141,7 @@ static void take_cancel(void)
 	mask = fp_agent_sigmask_block(
 	    false, fp_sigmask_is_open()); /* what is the program's is not for that thread */
 	if (pthread_create(&thread, NULL, wait_to_be_cancelled, NULL) == 0) {
-		real(thread);
+		FP_NEXT(pthread_cancel)(thread);
 		pthread_join(thread, NULL);
 		FP_ON_LOCAL_STACK(fp_signals_take_internal, FP_SIGCANCEL, 0, 0, 0, 0, 0);
 	}
@@ -160,7 +155,7 @@ FP_INTERPOSE int pthread_cancel(pthread_t thread)
 
 	if (fp_sigstack_is_open() && !fp_local_is_agent())
 		pthread_once(&once, take_cancel);
-	return ((cancel_fn *)dlsym(RTLD_NEXT, "pthread_cancel"))(thread);
+	return FP_NEXT(pthread_cancel)(thread);
 }
 
 /* The C library's own would go past pthread_create. Of its result the lower half counts. */

@@ -23,23 +23,7 @@
 #include "shim.h"
 #include "uring.h"
 
-/* The C library's own function of that name, looked up once. */
-#define NEXT(name)                                                                                           \
-	({                                                                                                   \
-		static _Atomic(void *) real_;                                                                \
-		(__typeof__(&name))next(&real_, #name);                                                      \
-	})
-
-static void *next(_Atomic(void *) *real, const char *name)
-{
-	void *found = atomic_load_explicit(real, memory_order_relaxed);
-
-	if (!found) {
-		found = dlsym(RTLD_NEXT, name);
-		atomic_store_explicit(real, found, memory_order_relaxed);
-	}
-	return found;
-}
+#define NEXT(name) FP_NEXT(name)
 
 /* The longest buffer of a stream or a directory is this. */
 #define OWN_MAX (1u << 20)
