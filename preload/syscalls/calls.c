@@ -1,7 +1,7 @@
 /*
  * See calls.h. The one interpreter of rows. Invariants:
  *   - A call whose memory is all local goes to the C library with the arguments it came with.
- *   - What was prepared is let go of on every way out: return, cancellation (this file is compiled
+ *   - What was pinned is unpinned on every way out: return, cancellation (this file is compiled
  *     with -fexceptions), and a longjmp out of a signal handler (at the thread's next call).
  *   - errno is the C library's, or as it was.
  */
@@ -13,9 +13,10 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/ioctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -26,9 +27,9 @@
 #include "shim.h"
 #include "store.h"
 
-#define PIECEWISE_MIN FP_PAGE_SIZE
-#define SAID_MAX      64
-#define ROWS_MAX      1024
+#define SAID_MAX       64
+#define ROWS_MAX       1024
+#define MEMORY_DEVICES 1 /* /dev/null, /dev/zero and the like */
 
 static atomic_bool must_hold, must_pin;
 static _Atomic(fp_call_fn *) reals[ROWS_MAX];
@@ -114,7 +115,12 @@ static long refuse(const char *name, int error, const char *why)
 	return -1;
 }
 
-/* What the kernel could not reach although all that we know of was there: our table's fault. */
+static long refuse_long(const char *name)
+{
+	return refuse(name, ENOMEM, "it hands over more far memory at once than can be resident");
+}
+
+/* What the kernel could not reach although all that we know of was there. */
 static void report_fault(const char *name)
 {
 	atomic_bool said = !is_news(name);
@@ -122,9 +128,8 @@ static void report_fault(const char *name)
 
 	fp_shim_say_once(
 	    &said,
-	    "%s met far memory that was not resident, and failed with EFAULT: what it takes is not known "
-	    "in this fault mode. Keep that memory local (FARPAGE_HEAP, FARPAGE_MIN_MAPPING), or use "
-	    "fault mode thread",
+	    "%s failed with EFAULT: perhaps it takes far memory in a way that is not known in this fault "
+	    "mode. Keep that memory local (FARPAGE_HEAP, FARPAGE_MIN_MAPPING), or use fault mode thread",
 	    name);
 	errno = saved;
 }
@@ -132,37 +137,25 @@ static void report_fault(const char *name)
 /* ---- one request, and its row ---- */
 
 struct call_request {
-	const char *name;
-	uint32_t how;
-	const struct fp_call_piece *pieces;
+	const struct fp_row *row;
 	fp_call_fn *real;
+	bool opens;
 	unsigned shift; /* of syscall's arguments */
 	long args[FP_CALL_ARGS];
-	struct fp_call_piece by_number[2]; /* as the command's number says */
 };
 
 static long *request_arg(struct call_request *q, unsigned n)
 {
-	return &q->args[n + q->shift];
-}
-
-static void lock(const struct call_request *q, struct fp_fd_hold *hold)
-{
-	if (q->how & FP_HOW_OPENS)
-		fp_fd_lock_shared(hold);
+	return &q->args[(n & FP_ARG_MASK) + q->shift];
 }
 
 static long call(const struct call_request *q, const long *args)
 {
 	__attribute__((cleanup(fp_fd_unlock_shared))) struct fp_fd_hold hold = {false};
 
-	lock(q, &hold);
+	if (q->opens)
+		fp_fd_lock_shared(&hold);
 	return q->real(args[0], args[1], args[2], args[3], args[4], args[5], args[6]);
-}
-
-static long pass(const struct call_request *q)
-{
-	return call(q, q->args);
 }
 
 /* An int's upper half means nothing. */
@@ -171,46 +164,10 @@ static bool is_fault(long ret)
 	return (int)ret == -1 && errno == EFAULT;
 }
 
-/*
- * Held both ways, where it is, and with what follows: some numbers say less than the truth about
- * the direction, and of some structs only how long their head is.
- */
-static void choose_by_number(struct call_request *q, unsigned long number)
+/* The kernel was given everything as it came. */
+static long pass(const struct call_request *q)
 {
-	if (_IOC_DIR(number) == _IOC_NONE || _IOC_SIZE(number) == 0)
-		return;
-	q->by_number[0] = (struct fp_call_piece){.kind = FP_PIECE_UPTO,
-	                                         .dir = FP_DIR_INOUT,
-	                                         .arg = FP_HOW_ARG(q->how) + 1,
-	                                         .n = FP_NOARG,
-	                                         .m = FP_NOARG,
-	                                         .unit = _IOC_SIZE(number) + FP_PAGE_SIZE};
-	q->pieces = q->by_number;
-}
-
-static void choose_command(struct call_request *q)
-{
-	unsigned number = (unsigned)*request_arg(q, FP_HOW_ARG(q->how));
-	const struct fp_cmd_row *row;
-
-	if (q->how & FP_HOW_PAIR)
-		number = number << 16 | (uint16_t)*request_arg(q, FP_HOW_ARG(q->how) + 1);
-	if (q->how & FP_HOW_FLAGS_128)
-		number &= 127;
-	row = fp_call_cmd_row(q->name, number);
-	if (row)
-		q->pieces = row->pieces;
-	else if (q->how & FP_HOW_BY_NUMBER)
-		choose_by_number(q, number);
-}
-
-static void choose_row(struct call_request *q, const struct fp_row *row)
-{
-	q->name = row->name;
-	q->how = row->how;
-	q->pieces = row->pieces;
-	if (row->how & FP_HOW_COMMAND)
-		choose_command(q);
+	return call(q, q->args);
 }
 
 static bool piece_may_be_far(struct call_request *q, const struct fp_call_piece *piece)
@@ -218,17 +175,12 @@ static bool piece_may_be_far(struct call_request *q, const struct fp_call_piece 
 	const void *p = (const void *)*request_arg(q, piece->arg);
 
 	switch (piece->kind) {
-	case FP_PIECE_STRINGS:
 	case FP_PIECE_IOVEC:
 	case FP_PIECE_MESSAGE:
-	case FP_PIECE_NEST:
-	case FP_PIECE_WAITERS:
-	case FP_PIECE_AIOCB:
-	case FP_PIECE_SETMASK:
+	case FP_PIECE_STRINGS:
 	case FP_PIECE_MASK:
+	case FP_PIECE_SETMASK:
 		return p != NULL;
-	case FP_PIECE_SIZED:
-		return fp_call_args_far(p, 1) || fp_call_args_far((const void *)*request_arg(q, piece->n), 1);
 	default:
 		return fp_call_args_far(p, 1);
 	}
@@ -236,61 +188,49 @@ static bool piece_may_be_far(struct call_request *q, const struct fp_call_piece 
 
 static bool may_be_far(struct call_request *q)
 {
-	for (unsigned i = 0; i < FP_PIECES && q->pieces[i].kind != FP_PIECE_END; i++)
-		if (piece_may_be_far(q, &q->pieces[i]))
+	const struct fp_call_piece *pieces = q->row->pieces;
+
+	for (unsigned i = 0; i < FP_PIECES && pieces[i].kind != FP_PIECE_END; i++)
+		if (piece_may_be_far(q, &pieces[i]))
 			return true;
 	return false;
 }
 
-/* ---- a call whose memory is held, or copied, at once ---- */
+/* ---- a call whose memory is pinned at once ---- */
 
-/* True if what the kernel takes is not known to the last byte: an EFAULT need not be the program's
- * fault. */
-static bool is_guess(const struct call_request *q)
-{
-	for (unsigned i = 0; i < FP_PIECES && q->pieces[i].kind != FP_PIECE_END; i++)
-		if (q->pieces[i].kind == FP_PIECE_UPTO || q->pieces[i].kind == FP_PIECE_NEST)
-			return true;
-	return q->pieces == q->by_number;
-}
-
-/* 0 and *ret: the call was made. -E2BIG: it was not. */
-static int attempt(const struct call_request *q, bool by_copy, long *ret)
+/* 0 and *ret: the call was made. Otherwise there is too much to pin. */
+static int attempt(const struct call_request *q, bool is_wide, long *ret)
 {
 	__attribute__((cleanup(fp_call_args_end))) struct fp_call_args job;
-	int r, after, before = errno;
+	int r, before = errno;
 
-	fp_call_args_begin(&job, q->pieces, by_copy);
+	fp_call_args_begin(&job, is_wide);
 	memcpy(job.args, q->args, sizeof(job.args));
 	job.a = job.args + q->shift;
-	r = fp_call_args_prepare(&job);
+	r = fp_call_args_prepare(&job, q->row->pieces);
 	fp_local_settle();
-	if (r == -E2BIG)
+	if (r < 0 && r != -EFAULT)
 		return r;
-	if (job.refuse) {
-		*ret = refuse(q->name, EINVAL,
-		              "a thread of the C library's would use far memory after the call");
+	errno = before;
+	if (r < 0) {
+		*ret = pass(q);
 		return 0;
 	}
-	if (r < 0)
-		fp_call_args_give_up(&job, q->args);
-	errno = before;
 	*ret = call(q, job.args);
-	after = errno;
-	*ret = fp_call_args_finish(&job, *ret);
-	if (r == 0 && job.is_far && is_guess(q) && is_fault(*ret))
-		report_fault(q->name);
-	errno = after;
 	return 0;
 }
 
-static long by_copy(const struct call_request *q)
+/* True if the kernel may have wanted more than the windows showed it. A call that moves bytes is
+ * not made twice. */
+static bool wants_wide(struct call_request *q)
 {
-	long ret;
+	const struct fp_call_piece *pieces = q->row->pieces;
 
-	if (attempt(q, true, &ret) == 0)
-		return ret;
-	return refuse(q->name, ENOMEM, "it hands over more far memory at once than can be resident");
+	for (unsigned i = 0; i < FP_PIECES && pieces[i].kind != FP_PIECE_END; i++)
+		if ((pieces[i].kind == FP_PIECE_WINDOW || pieces[i].kind == FP_PIECE_IOCTL) &&
+		    piece_may_be_far(q, &pieces[i]))
+			return !(q->row->how & (FP_HOW_READS | FP_HOW_WRITES));
+	return false;
 }
 
 /* ---- a call whose memory is too long ---- */
@@ -306,7 +246,8 @@ static enum cut cut_of_descriptor(int fd, bool writes)
 
 	if (fstat(fd, &st) < 0)
 		return CUT_NOT;
-	if (S_ISREG(st.st_mode) || S_ISBLK(st.st_mode))
+	if (S_ISREG(st.st_mode) || S_ISBLK(st.st_mode) ||
+	    (S_ISCHR(st.st_mode) && major(st.st_rdev) == MEMORY_DEVICES))
 		return CUT_LOOP;
 	if (S_ISSOCK(st.st_mode) && getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &len) < 0)
 		return CUT_NOT;
@@ -318,194 +259,178 @@ static enum cut cut_of_descriptor(int fd, bool writes)
 /* A short count, which the program has asked not to get. */
 static bool waits_for_all(struct call_request *q)
 {
-	return (q->how & FP_HOW_RECEIVES) &&
-	       (*request_arg(q, FP_HOW_ARG(q->how)) & (MSG_WAITALL | MSG_PEEK)) == MSG_WAITALL;
+	return (q->row->how & FP_HOW_RECEIVES) &&
+	       (*request_arg(q, FP_HOW_ARG(q->row->how)) & (MSG_WAITALL | MSG_PEEK)) == MSG_WAITALL;
 }
 
-static enum cut choose_cut(struct call_request *q, const struct fp_call_piece *data)
+static enum cut choose_cut(struct call_request *q)
 {
+	const struct fp_call_piece *data = &q->row->pieces[0];
 	int saved = errno;
 	enum cut cut;
 
-	if (!(q->how & (FP_HOW_READS | FP_HOW_WRITES)))
+	if (!(q->row->how & (FP_HOW_READS | FP_HOW_WRITES)) ||
+	    (data->kind != FP_PIECE_BYTES && data->kind != FP_PIECE_IOVEC))
 		return CUT_NOT;
-	if (data->kind != FP_PIECE_BYTES && data->kind != FP_PIECE_IOVEC)
-		return CUT_NOT;
-	if ((q->how & FP_HOW_STREAM) || data->arg == 0)
+	if ((q->row->how & FP_HOW_STREAM) || data->arg == 0)
 		return CUT_LOOP;
-	cut = cut_of_descriptor((int)*request_arg(q, 0), q->how & FP_HOW_WRITES);
+	cut = cut_of_descriptor((int)*request_arg(q, 0), q->row->how & FP_HOW_WRITES);
 	errno = saved;
 	return cut == CUT_ONCE && waits_for_all(q) ? CUT_LOOP : cut;
 }
 
-/* What is left of a call that goes on piece by piece. */
+/* What is left of a call that goes on chunk by chunk. */
 struct rest {
-	char *addr;
-	size_t len, done;
-	size_t chunk; /* as much as could be held at the last time */
+	enum cut cut;
+	struct iovec buffer;
+	size_t done, chunk; /* as much as could be pinned at the last time */
 	bool is_over;
 };
 
-static void set_chunk(struct call_request *q, const struct fp_call_piece *data, struct iovec *one)
+static void set_chunk(struct call_request *q, struct iovec *one)
 {
-	if (data->kind == FP_PIECE_IOVEC) {
-		*request_arg(q, data->arg) = (long)one;
-		*request_arg(q, data->n & FP_ARG_MASK) = 1;
-		return;
-	}
-	*request_arg(q, data->arg) = (long)one->iov_base;
-	*request_arg(q, data->n & FP_ARG_MASK) = data->m == FP_NOARG ? (long)one->iov_len : 1;
-	if (data->m != FP_NOARG)
-		*request_arg(q, data->m & FP_ARG_MASK) = (long)one->iov_len;
+	const struct fp_call_piece *data = &q->row->pieces[0];
+	bool is_vector = data->kind == FP_PIECE_IOVEC, is_product = data->m != FP_NOARG;
+
+	*request_arg(q, data->arg) = is_vector ? (long)one : (long)one->iov_base;
+	*request_arg(q, data->n) = is_vector || is_product ? 1 : (long)one->iov_len;
+	if (is_product)
+		*request_arg(q, data->m) = (long)one->iov_len;
 }
 
 /* In whole pages, as a device must have what it reads and writes. */
 static size_t half(size_t len)
 {
-	return FP_MAX(len / 2 & ~(size_t)(FP_PAGE_SIZE - 1), PIECEWISE_MIN);
+	return FP_MAX(len / 2 & ~(size_t)(FP_PAGE_SIZE - 1), FP_PAGE_SIZE);
 }
 
-/* One piece: as much as can be held, down to a page; that is copied if need be. */
-static long do_chunk(const struct call_request *q, const struct fp_call_piece *data, struct rest *rest,
-                     size_t *ret_asked)
+/* One chunk: as much as can be pinned, down to a page. */
+static long do_chunk(const struct call_request *q, struct rest *rest, size_t *ret_asked)
 {
-	struct call_request part = *q;
+	uint32_t how = q->row->how;
 	long ret;
 
-	for (;;) {
-		struct iovec one = {.iov_base = rest->addr, .iov_len = FP_MIN(rest->len, rest->chunk)};
+	for (;; rest->chunk = half(rest->chunk)) {
+		struct call_request part = *q;
+		struct iovec one = {.iov_base = rest->buffer.iov_base,
+		                    .iov_len = FP_MIN(rest->buffer.iov_len, rest->chunk)};
 
-		set_chunk(&part, data, &one);
-		if (q->how & FP_HOW_OFFSET)
-			*request_arg(&part, FP_HOW_ARG(q->how)) +=
-			    *request_arg((struct call_request *)q, FP_HOW_ARG(q->how)) == -1
-			        ? 0
-			        : (long)rest->done;
+		set_chunk(&part, &one);
+		if ((how & FP_HOW_OFFSET) && *request_arg(&part, FP_HOW_ARG(how)) != -1)
+			*request_arg(&part, FP_HOW_ARG(how)) += (long)rest->done;
 		*ret_asked = one.iov_len;
-		if (attempt(&part, rest->chunk <= PIECEWISE_MIN, &ret) == 0)
+		if (attempt(&part, false, &ret) == 0)
 			return ret;
-		if (rest->chunk <= PIECEWISE_MIN)
-			return refuse(q->name, ENOMEM, "not even a page of far memory could be brought in");
-		rest->chunk = half(rest->chunk);
-		part = *q;
+		if (rest->chunk <= FP_PAGE_SIZE)
+			return refuse_long(q->row->name);
 	}
 }
 
-/* One buffer of the call, from rest->addr on. */
-static void do_buffer(const struct call_request *q, const struct fp_call_piece *data, enum cut cut,
-                      struct rest *rest)
+/* One buffer of the call. */
+static void do_buffer(const struct call_request *q, struct rest *rest)
 {
-	while (rest->len && !rest->is_over) {
+	while (rest->buffer.iov_len && !rest->is_over) {
 		size_t asked;
-		long ret = do_chunk(q, data, rest, &asked);
+		long ret = do_chunk(q, rest, &asked);
 
-		rest->is_over = ret < (long)asked || cut == CUT_ONCE;
-		if (ret <= 0) {
-			if (rest->done == 0 && ret < 0)
-				rest->done = (size_t)ret;
+		rest->is_over = ret < (long)asked || rest->cut == CUT_ONCE;
+		if (ret < 0 && rest->done == 0)
+			rest->done = (size_t)ret;
+		if (ret <= 0)
 			return;
-		}
-		rest->addr += ret;
-		rest->len -= (size_t)ret;
+		rest->buffer.iov_base = (char *)rest->buffer.iov_base + ret;
+		rest->buffer.iov_len -= (size_t)ret;
 		rest->done += (size_t)ret;
 	}
 }
 
-static long piecewise_vector(struct call_request *q, const struct fp_call_piece *data, enum cut cut)
+static void do_vector(struct call_request *q, struct rest *rest)
 {
+	const struct fp_call_piece *data = &q->row->pieces[0];
 	const struct iovec *iov = (const struct iovec *)*request_arg(q, data->arg);
-	size_t n = (size_t)*request_arg(q, data->n & FP_ARG_MASK) & UINT32_MAX;
-	struct rest rest = {.chunk = SIZE_MAX / 4};
+	size_t n = (uint32_t)*request_arg(q, data->n);
 
-	for (size_t i = 0; i < n && !rest.is_over; i++) {
-		struct iovec one;
-
-		if (fp_call_args_fetch(&one, &iov[i], sizeof(one)) < 0)
-			break;
-		rest.addr = one.iov_base;
-		rest.len = one.iov_len;
-		do_buffer(q, data, cut, &rest);
+	for (size_t i = 0; i < n && !rest->is_over; i++) {
+		if (fp_call_args_fetch(&rest->buffer, &iov[i], sizeof(*iov)) < 0)
+			return;
+		do_buffer(q, rest);
 	}
-	return (long)rest.done;
 }
 
 /* What the program asked for in elements is done in bytes, under the stream's lock. */
-static long piecewise_stream(struct call_request *q, const struct fp_call_piece *data)
+static void do_stream(struct call_request *q, struct rest *rest)
 {
+	const struct fp_call_piece *data = &q->row->pieces[0];
 	size_t size = (size_t)*request_arg(q, data->n);
 	FILE *stream = (FILE *)*request_arg(q, data->m + 1u);
-	struct rest rest = {.addr = (char *)*request_arg(q, data->arg),
-	                    .len = size * (size_t)*request_arg(q, data->m),
-	                    .chunk = size * (size_t)*request_arg(q, data->m) / 2};
 
+	rest->buffer.iov_len = size * (size_t)*request_arg(q, data->m);
 	flockfile(stream);
-	do_buffer(q, data, CUT_LOOP, &rest);
+	do_buffer(q, rest);
 	funlockfile(stream);
-	return (long)(rest.done / size);
+	rest->done /= size;
 }
 
 static long do_long(struct call_request *q)
 {
-	const struct fp_call_piece *data = &q->pieces[0];
-	struct rest rest = {0};
-	enum cut cut = choose_cut(q, data);
+	const struct fp_call_piece *data = &q->row->pieces[0];
+	struct rest rest = {.cut = choose_cut(q), .chunk = SIZE_MAX / 4};
 
-	if (cut == CUT_NOT)
-		return by_copy(q);
-	if (q->how & FP_HOW_STREAM)
-		return piecewise_stream(q, data);
-	if (data->kind == FP_PIECE_IOVEC)
-		return piecewise_vector(q, data, cut);
-	rest.addr = (char *)*request_arg(q, data->arg);
-	rest.len = (size_t)*request_arg(q, data->n);
-	rest.chunk = half(rest.len);
-	do_buffer(q, data, cut, &rest);
+	if (rest.cut == CUT_NOT)
+		return refuse_long(q->row->name);
+	rest.buffer.iov_base = (void *)*request_arg(q, data->arg);
+	rest.buffer.iov_len = (size_t)*request_arg(q, data->n);
+	if (q->row->how & FP_HOW_STREAM)
+		do_stream(q, &rest);
+	else if (data->kind == FP_PIECE_IOVEC)
+		do_vector(q, &rest);
+	else
+		do_buffer(q, &rest);
 	return (long)rest.done;
 }
 
 /* ---- the way in ---- */
 
-/* True and *ret: what the call is about needs no kernel. The objects of other rows never come
- * here. */
-static bool without_kernel(struct call_request *q, long *ret)
+static long pin_and_call(struct call_request *q)
 {
-	unsigned first = FP_HOW_FIRST(q->how);
+	long ret;
 
-	if (q->how & FP_HOW_DONE_BIT) {
-		const atomic_int *word = (const atomic_int *)q->args[0];
-
-		if (atomic_load_explicit(word, memory_order_acquire) & 2)
-			*ret = pass(q);
-		return atomic_load_explicit(word, memory_order_acquire) & 2;
-	}
-	if (!first)
-		return false;
-	*ret = resolve(first - 1)(q->args[0], 0, 0, 0, 0, 0, 0);
-	return (int)*ret != EBUSY;
+	if (attempt(q, false, &ret) < 0)
+		return do_long(q);
+	if (is_fault(ret) && wants_wide(q) && attempt(q, true, &ret) < 0)
+		errno = EFAULT;
+	return ret;
 }
 
 static long mediate(struct call_request *q)
 {
+	unsigned first = FP_HOW_FIRST(q->row->how);
 	long ret;
 
-	if (q->how & FP_HOW_REFUSE)
-		return refuse(q->name, ENOSYS,
-		              "the kernel would use memory after the call, which may be far");
-	if (!may_be_far(q))
-		return pass(q);
-	if (without_kernel(q, &ret) || attempt(q, false, &ret) == 0)
-		return ret;
-	return do_long(q);
+	if (q->row->how & FP_HOW_REFUSE)
+		return refuse(q->row->name, ENOSYS, "what memory it would use, and when, is not known");
+	if (!may_be_far(q)) {
+		ret = pass(q);
+	} else {
+		if (first) { /* what is free needs no kernel */
+			ret = resolve(first - 1)(q->args[0], 0, 0, 0, 0, 0, 0);
+			if ((int)ret != EBUSY)
+				return ret;
+		}
+		ret = pin_and_call(q);
+	}
+	if ((q->row->how & FP_HOW_GUESS) && is_fault(ret))
+		report_fault(q->row->name);
+	return ret;
 }
 
 /* Where the kernel faults by itself, but does not tell of pins. */
 static bool is_direct_read(struct call_request *q)
 {
-	const struct fp_row row = {.how = q->how, .pieces = {q->pieces[0]}};
 	int saved = errno;
 	long flags;
 
-	if (!reads_descriptor(&row) || !may_be_far(q))
+	if (!reads_descriptor(q->row) || !may_be_far(q))
 		return false;
 	flags = fp_call_raw_syscall(SYS_fcntl, *request_arg(q, 0), F_GETFL);
 	errno = saved;
@@ -514,26 +439,20 @@ static bool is_direct_read(struct call_request *q)
 
 long fp_calls_run(unsigned row, long *args)
 {
-	struct call_request q = {.real = resolve(row)};
+	struct call_request q = {.row = &fp_call_rows[row], .real = resolve(row)};
 	bool hold = fp_calls_hold();
 
 	memcpy(q.args, args, sizeof(q.args));
 	if (fp_local_is_agent())
 		return pass(&q);
-	if ((fp_call_rows[row].how & FP_HOW_RELEASES) && fp_shim_agent())
+	if ((q.row->how & FP_HOW_RELEASES) && fp_shim_agent())
 		fp_agent_affinity_release(fp_shim_agent(), true);
-	q.how = fp_call_rows[row].how & FP_HOW_OPENS;
-	if (!hold && !atomic_load_explicit(&must_pin, memory_order_relaxed))
-		return pass(&q);
-	if (fp_call_rows[row].how & FP_HOW_SYSCALL) {
-		const struct fp_row *raw = fp_call_raw_row(args[0]);
-
-		if (!raw)
-			return pass(&q);
+	q.opens = q.row->how & FP_HOW_OPENS;
+	if (q.row->how & FP_HOW_SYSCALL) {
+		q.row = fp_call_raw_row(args[0]);
 		q.shift = 1;
-		choose_row(&q, raw);
-	} else {
-		choose_row(&q, &fp_call_rows[row]);
 	}
-	return hold || is_direct_read(&q) ? mediate(&q) : pass(&q);
+	if (hold || (atomic_load_explicit(&must_pin, memory_order_relaxed) && is_direct_read(&q)))
+		return mediate(&q);
+	return pass(&q);
 }

@@ -26,60 +26,46 @@ typedef long fp_call_fn(long a, long b, long c, long d, long e, long f, long g);
 
 enum fp_piece_kind {
 	FP_PIECE_END,
-	FP_PIECE_STRING,  /* copied */
-	FP_PIECE_STRINGS, /* copied, and the array */
-	FP_PIECE_STRUCT,  /* copied: unit bytes */
-	FP_PIECE_MASK,    /* copied: unit bytes, without SIGBUS if that is ours */
-	FP_PIECE_SIZED,   /* copied: its length word is argument n, at most unit */
-	FP_PIECE_SELF,    /* copied: base + its first word */
-	FP_PIECE_FDS,     /* copied: one bit for each of argument n */
-	FP_PIECE_TEXT,    /* pinned, up to its NUL */
+	FP_PIECE_WINDOW,  /* pinned: a few bytes at first, and more if the kernel wants more */
+	FP_PIECE_IOCTL,   /* the same, but no less than the number, argument n, says */
 	FP_PIECE_BYTES,   /* pinned: base + unit * argument n * argument m */
-	FP_PIECE_PAGES,   /* pinned: a byte for each page of argument n */
-	FP_PIECE_UPTO,    /* pinned as far as mapped: unit bytes */
-	FP_PIECE_OBJECT,  /* pinned: unit bytes */
-	FP_PIECE_LOCK,    /* pinned, if this kind of mutex needs it */
-	FP_PIECE_IOVEC,   /* argument n of them; only if argument m names this process */
-	FP_PIECE_MESSAGE, /* a msghdr; with an n, that many mmsghdr */
-	FP_PIECE_NEST,    /* pinned: pointer at base, length unit * 32-bit word at n, or unit */
+	FP_PIECE_TEXT,    /* pinned, up to its NUL */
+	FP_PIECE_LOCK,    /* pinned: unit bytes, if this kind of mutex needs it */
+	FP_PIECE_IOVEC,   /* pinned: argument n of them, and what they name */
+	FP_PIECE_MESSAGE, /* pinned: a msghdr and what it names; with an n, that many mmsghdr */
+	FP_PIECE_STRINGS, /* copied, and the array: there may be more of them than can be pinned */
+	FP_PIECE_MASK,    /* copied, without SIGBUS if that is ours */
 	FP_PIECE_SETMASK, /* copied: a mask's address and size, and the mask as above */
-	FP_PIECE_WAITERS, /* argument n of struct futex_waitv, copied, and the words they name, pinned */
-	FP_PIECE_AIOCB,   /* its buffer; with an n, an array of that many pointers to them */
 };
 
-enum fp_piece_dir { FP_DIR_IN = 1, FP_DIR_OUT = 2, FP_DIR_INOUT = 3 };
-
 struct fp_call_piece {
-	uint8_t kind, dir, arg, n, m;
+	uint8_t kind, arg, n, m;
+	bool write;
 	uint16_t base;
 	uint32_t unit;
 };
 
 #define FP_PIECES 6
 
-/* What to do besides pinning: see calls.def. The low bits treat memory that is too long to pin. */
+/* What to do besides pinning: see calls.def. The first three treat memory that is too long to
+ * pin. */
 enum fp_call_how {
 	FP_HOW_READS = 1 << 0,
 	FP_HOW_WRITES = 1 << 1,
 	FP_HOW_STREAM = 1 << 2,
-	FP_HOW_COMMAND = 1 << 3,   /* a CMD row for argument FP_HOW_ARG, if there is one */
-	FP_HOW_FLAGS_128 = 1 << 4, /* the command has flags from 128 on */
-	FP_HOW_BY_NUMBER = 1 << 5, /* without such a row, the command's number gives the size */
-	FP_HOW_DONE_BIT = 1 << 6,  /* nothing to do if the word at argument 0 has bit 1 */
-	FP_HOW_REFUSE = 1 << 7,
-	FP_HOW_REFUSE_FAR = 1 << 8,
-	FP_HOW_OFFSET = 1 << 9,    /* argument FP_HOW_ARG is the offset */
-	FP_HOW_SYSCALL = 1 << 10,  /* argument 0 is a number, whose row is used for the arguments after it */
-	FP_HOW_RECEIVES = 1 << 11, /* argument FP_HOW_ARG is the flags of recv */
+	FP_HOW_GUESS = 1 << 3, /* its EFAULT may be due to far memory that no piece names */
+	FP_HOW_REFUSE = 1 << 4,
+	FP_HOW_SYSCALL = 1 << 5,  /* argument 0 is a number, whose row is used for the arguments after it */
+	FP_HOW_OFFSET = 1 << 6,   /* argument FP_HOW_ARG is the offset */
+	FP_HOW_RECEIVES = 1 << 7, /* argument FP_HOW_ARG is the flags of recv */
+	FP_HOW_OPENS = 1 << 8,    /* in every fault mode; the agent opens no descriptor meanwhile */
+	FP_HOW_RELEASES = 1 << 9, /* in every fault mode; nobody's CPU is chosen by us meanwhile */
 };
 
-#define FP_HOW_PAIR        (1u << 16) /* the command is argument FP_HOW_ARG << 16 | the one after it */
 #define FP_HOW_ARG_SHIFT   12
 #define FP_HOW_ARG(how)    ((how) >> FP_HOW_ARG_SHIFT & 7)
-#define FP_HOW_FIRST_SHIFT 18 /* the call to try first, 1 + its row */
-#define FP_HOW_FIRST(how)  ((how) >> FP_HOW_FIRST_SHIFT & 0xfff)
-#define FP_HOW_RELEASES    (1u << 30) /* in every fault mode; nobody's CPU is chosen by us meanwhile */
-#define FP_HOW_OPENS       (1u << 31) /* in every fault mode; the agent opens no descriptor meanwhile */
+#define FP_HOW_FIRST_SHIFT 16 /* the call to try first, 1 + its row */
+#define FP_HOW_FIRST(how)  ((how) >> FP_HOW_FIRST_SHIFT)
 
 struct fp_row {
 	const char *name;
@@ -87,20 +73,12 @@ struct fp_row {
 	struct fp_call_piece pieces[FP_PIECES];
 };
 
-struct fp_cmd_row {
-	const char *call;
-	unsigned long value;
-	struct fp_call_piece pieces[FP_PIECES];
-};
-
 extern const struct fp_row fp_call_rows[];
 extern fp_call_fn *fp_call_entry[];
 extern const unsigned fp_call_n_rows;
 
-/* The row for syscall(number, ...), NULL if that hands nothing over. */
+/* The row for syscall(number, ...). */
 const struct fp_row *fp_call_raw_row(long number);
-/* The row for a command of a call, NULL if there is none. */
-const struct fp_cmd_row *fp_call_cmd_row(const char *call, unsigned long value);
 
 /*
  * Called once, when the agent is there or is known never to be, before the program has threads of

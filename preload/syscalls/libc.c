@@ -170,56 +170,26 @@ int __vfprintf_chk(FILE *stream, int flag, const char *format, va_list args);
 int __fprintf_chk(FILE *stream, int flag, const char *format, ...);
 int __vprintf_chk(int flag, const char *format, va_list args);
 int __printf_chk(int flag, const char *format, ...);
-int __vsnprintf_chk(char *s, size_t max, int flag, size_t size, const char *format, va_list args);
+int __vasprintf_chk(char **ret_s, int flag, const char *format, va_list args);
 
-#define UNCHECKED (-1)
+#define UNCHECKED 0 /* to the functions that check, it says that they need not */
 
-__attribute__((format(printf, 4, 0))) static int format_to(char *s, size_t size, int flag, const char *format,
-                                                           va_list args)
-{
-	va_list again;
-	int n;
-
-	va_copy(again, args);
-	n = flag == UNCHECKED ? vsnprintf(s, size, format, again)
-	                      : NEXT(__vsnprintf_chk)(s, size, flag, size, format, again);
-	va_end(again);
-	return n;
-}
-
-static int put(FILE *stream, const char *s, int n)
-{
-	return fwrite(s, 1, (size_t)n, stream) == (size_t)n ? n : -1;
-}
-
-__attribute__((format(printf, 3, 0))) static int print_long(FILE *stream, int flag, const char *format,
-                                                            va_list args, int n)
-{
-	uint64_t mask = fp_local_enter_masked();
-	char *s = malloc((size_t)n + 1);
-
-	fp_local_leave_masked(mask);
-	if (!s)
-		return -1;
-	n = format_to(s, (size_t)n + 1, flag, format, args);
-	n = n < 0 ? n : put(stream, s, n);
-	free(s);
-	return n;
-}
-
+/* All is formatted first, then written as any buffer. */
 __attribute__((format(printf, 3, 0))) static int print(FILE *stream, int flag, const char *format,
                                                        va_list args)
 {
-	char small[1024];
+	char *s;
 	int n;
 
 	if (!fp_calls_hold() || fp_local_is_agent())
-		return flag == UNCHECKED ? NEXT(vfprintf)(stream, format, args)
-		                         : NEXT(__vfprintf_chk)(stream, flag, format, args);
-	n = format_to(small, sizeof(small), flag, format, args);
+		return NEXT(__vfprintf_chk)(stream, flag, format, args);
+	n = __vasprintf_chk(&s, flag, format, args);
 	if (n < 0)
 		return n;
-	return (size_t)n < sizeof(small) ? put(stream, small, n) : print_long(stream, flag, format, args, n);
+	if (fwrite(s, 1, (size_t)n, stream) != (size_t)n)
+		n = -1;
+	free(s);
+	return n;
 }
 
 FP_INTERPOSE int vfprintf(FILE *stream, const char *format, va_list args)

@@ -24,54 +24,35 @@
 /* The C library's own function of that name. */
 #define NEXT(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 
+/* Defines name as the C library's function, which allocates local memory then. */
+#define KEPT_LOCAL(type, name, parameters, ...)                                                              \
+	FP_INTERPOSE type name parameters                                                                    \
+	{                                                                                                    \
+		uint64_t signals = fp_local_enter_masked();                                                  \
+		type made = NEXT(name)(__VA_ARGS__);                                                         \
+                                                                                                             \
+		fp_local_leave_masked(signals);                                                              \
+		return made;                                                                                 \
+	}
+
 /* The names by which libstdc++ calls them. */
 FP_INTERPOSE locale_t __newlocale(int mask, const char *name, locale_t base);
 FP_INTERPOSE locale_t __duplocale(locale_t from);
 
-/* ---- locales ---- */
+KEPT_LOCAL(char *, setlocale, (int category, const char *name), category, name)
+KEPT_LOCAL(locale_t, newlocale, (int mask, const char *name, locale_t base), mask, name, base)
+KEPT_LOCAL(locale_t, __newlocale, (int mask, const char *name, locale_t base), mask, name, base)
+KEPT_LOCAL(locale_t, duplocale, (locale_t from), from)
+KEPT_LOCAL(locale_t, __duplocale, (locale_t from), from)
 
-FP_INTERPOSE char *setlocale(int category, const char *name)
-{
-	uint64_t signals;
-	char *chosen;
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
-	signals = fp_local_enter_masked();
-	chosen = NEXT(setlocale)(category, name);
-	fp_local_leave_masked(signals);
-	return chosen;
-}
-
-FP_INTERPOSE locale_t newlocale(int mask, const char *name, locale_t base)
-{
-	uint64_t signals;
-	locale_t made;
-
-	signals = fp_local_enter_masked();
-	made = NEXT(newlocale)(mask, name, base);
-	fp_local_leave_masked(signals);
-	return made;
-}
-
-locale_t __newlocale(int mask, const char *name, locale_t base)
-{
-	return newlocale(mask, name, base);
-}
-
-FP_INTERPOSE locale_t duplocale(locale_t from)
-{
-	uint64_t signals;
-	locale_t made;
-
-	signals = fp_local_enter_masked();
-	made = NEXT(duplocale)(from);
-	fp_local_leave_masked(signals);
-	return made;
-}
-
-locale_t __duplocale(locale_t from)
-{
-	return duplocale(from);
-}
+KEPT_LOCAL(int, register_printf_specifier,
+           (int spec, printf_function *print, printf_arginfo_size_function *info), spec, print, info)
+KEPT_LOCAL(int, register_printf_function, (int spec, printf_function *print, printf_arginfo_function *info),
+           spec, print, info)
+KEPT_LOCAL(int, register_printf_modifier, (const wchar_t *text), text)
+KEPT_LOCAL(int, register_printf_type, (printf_va_arg_function * get), get)
 
 /* ---- threads' values of keys ---- */
 
@@ -133,54 +114,5 @@ FP_INTERPOSE int setgroups(size_t n, const gid_t *list)
 	memcpy(copy, list, n * sizeof(*copy));
 	r = fp_call_setgroups(n, copy);
 	free(copy);
-	return r;
-}
-
-/* ---- printf ---- */
-
-FP_INTERPOSE int register_printf_specifier(int spec, printf_function *print,
-                                           printf_arginfo_size_function *info)
-{
-	uint64_t signals;
-	int r;
-
-	signals = fp_local_enter_masked();
-	r = NEXT(register_printf_specifier)(spec, print, info);
-	fp_local_leave_masked(signals);
-	return r;
-}
-
-FP_INTERPOSE int register_printf_modifier(const wchar_t *text)
-{
-	uint64_t signals;
-	int r;
-
-	signals = fp_local_enter_masked();
-	r = NEXT(register_printf_modifier)(text);
-	fp_local_leave_masked(signals);
-	return r;
-}
-
-FP_INTERPOSE int register_printf_type(printf_va_arg_function *get)
-{
-	uint64_t signals;
-	int r;
-
-	signals = fp_local_enter_masked();
-	r = NEXT(register_printf_type)(get);
-	fp_local_leave_masked(signals);
-	return r;
-}
-
-#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
-
-FP_INTERPOSE int register_printf_function(int spec, printf_function *print, printf_arginfo_function *info)
-{
-	uint64_t signals;
-	int r;
-
-	signals = fp_local_enter_masked();
-	r = NEXT(register_printf_function)(spec, print, info);
-	fp_local_leave_masked(signals);
 	return r;
 }
