@@ -22,7 +22,8 @@
 #define RANGES_MAX   2048u
 #define STACK_NEAR   (64u << 20)
 #define STRING_STEP  256u
-#define BLOCK_BYTES  (8u << 20) /* more than the kernel takes of arguments and environment */
+#define BLOCK_BYTES  (64u << 10)
+#define COPIED_MAX   (8u << 20) /* more than the kernel takes of arguments and environment */
 
 /* Enough for all structs without a length of their own, and for most paths; then for all paths. */
 #define WINDOW_BYTES 512u
@@ -97,7 +98,7 @@ static int far_strlen(const char *s, size_t *ret_len)
 {
 	size_t len = 0;
 
-	while (len < BLOCK_BYTES) {
+	while (len < COPIED_MAX) {
 		char bytes[STRING_STEP];
 		size_t n = FP_MIN(FP_PAGE_SIZE - (uintptr_t)(s + len) % FP_PAGE_SIZE, sizeof(bytes));
 		int r = fp_call_args_fetch(bytes, s + len, n);
@@ -113,37 +114,44 @@ static int far_strlen(const char *s, size_t *ret_len)
 
 /* ---- ranges, and local memory ---- */
 
-/* By a mapping, as malloc is not for signal handlers. NULL: too much. */
-static void *take(struct fp_call_args *job, size_t len)
-{
-	size_t rounded = (len + 15) & ~(size_t)15;
-	int saved = errno;
-	void *p;
+/* A mapping of its own, as malloc is not for signal handlers. A child of vfork that executes a
+ * program leaves it to its parent. */
+struct fp_call_args_block {
+	struct fp_call_args_block *next;
+	size_t len, used;
+};
 
-	if (!job->block) {
-		p = (void *)fp_call_raw_syscall(SYS_mmap, NULL, (size_t)BLOCK_BYTES, PROT_READ | PROT_WRITE,
-		                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0L);
-		errno = saved;
-		if (p == MAP_FAILED)
-			return NULL;
-		job->block = p;
-		job->block_len = BLOCK_BYTES;
-	}
-	if (rounded > job->block_len - job->block_used)
+static struct fp_call_args_block *add_block(struct fp_call_args *job, size_t len)
+{
+	size_t whole = FP_MAX(sizeof(struct fp_call_args_block) + len, (size_t)BLOCK_BYTES);
+	struct fp_call_args_block *block;
+	int saved = errno;
+
+	block = (void *)fp_call_raw_syscall(SYS_mmap, NULL, whole, PROT_READ | PROT_WRITE,
+	                                    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0L);
+	errno = saved;
+	if (block == MAP_FAILED)
 		return NULL;
-	p = job->block + job->block_used;
-	job->block_used += rounded;
-	return p;
+	*block = (struct fp_call_args_block){.next = job->blocks, .len = whole, .used = sizeof(*block)};
+	job->blocks = block;
+	return block;
 }
 
-/* A child of vfork that executes a program leaves the block to its parent. */
-static void trim(struct fp_call_args *job)
+/* NULL: too much. */
+static void *take(struct fp_call_args *job, size_t len)
 {
-	size_t keep = (job->block_used + FP_PAGE_SIZE - 1) & ~(size_t)(FP_PAGE_SIZE - 1);
+	struct fp_call_args_block *block = job->blocks;
+	size_t rounded = (len + 15) & ~(size_t)15;
 
-	if (job->block_len > keep)
-		fp_call_raw_syscall(SYS_munmap, job->block + keep, job->block_len - keep);
-	job->block_len = keep;
+	job->copied += rounded;
+	if (job->copied > COPIED_MAX)
+		return NULL;
+	if (!block || rounded > block->len - block->used)
+		block = add_block(job, rounded);
+	if (!block)
+		return NULL;
+	block->used += rounded;
+	return (char *)block + block->used - rounded;
 }
 
 /* Few ranges are in the job itself. */
@@ -275,14 +283,16 @@ static int copy_string(struct fp_call_args *job, char **place)
 
 static int copy_strings(struct fp_call_args *job, char ***place)
 {
+	bool is_far = fp_call_args_far(*place, 1);
 	char **copy, *s = NULL;
 	size_t n = 0;
 	int r;
 
 	do {
 		r = *place ? fp_call_args_fetch(&s, *place + n++, sizeof(s)) : -EFAULT;
-	} while (r == 0 && s && n < BLOCK_BYTES / sizeof(s));
-	if (r < 0)
+		is_far = is_far || (r == 0 && fp_call_args_far(s, 1));
+	} while (r == 0 && s && n < COPIED_MAX / sizeof(s));
+	if (r < 0 || !is_far)
 		return *place ? r : 0;
 	copy = take(job, n * sizeof(*copy));
 	r = copy ? fp_call_args_fetch(copy, *place, n * sizeof(*copy)) : -E2BIG;
@@ -363,7 +373,6 @@ int fp_call_args_prepare(struct fp_call_args *job, const struct fp_call_piece *p
 	if (r == 0 && job->n_ranges)
 		r = fp_agent_pin_for_device(fp_shim_agent(), job->ranges, job->n_ranges, &job->pin);
 	job->is_pinned = r == 0 && job->n_ranges;
-	trim(job);
 	return r;
 }
 
@@ -383,8 +392,11 @@ void fp_call_args_end(struct fp_call_args *job)
 	if (job->is_pinned)
 		fp_agent_unpin(fp_shim_agent(), &job->pin);
 	job->is_pinned = false;
-	if (job->block)
-		fp_call_raw_syscall(SYS_munmap, job->block, job->block_len);
-	job->block = NULL;
+	while (job->blocks) {
+		struct fp_call_args_block *block = job->blocks;
+
+		job->blocks = block->next;
+		fp_call_raw_syscall(SYS_munmap, block, block->len);
+	}
 	errno = saved;
 }

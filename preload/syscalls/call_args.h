@@ -20,8 +20,8 @@ struct fp_call_args {
 	unsigned n_ranges;
 	struct fp_pin_range *ranges;
 	struct fp_pin pin;
-	char *block; /* a mapping of its own, for what is too much for here */
-	size_t block_len, block_used;
+	struct fp_call_args_block *blocks; /* for what is too much for here */
+	size_t copied;
 	struct {
 		uint64_t *mask;
 		size_t size;

@@ -409,7 +409,7 @@ static long mediate(struct call_request *q)
 
 	if (q->row->how & FP_HOW_REFUSE)
 		return refuse(q->row->name, ENOSYS, "what memory it would use, and when, is not known");
-	if (!may_be_far(q)) {
+	if (!may_be_far(q) || fp_agent_is_stray(fp_shim_agent())) {
 		ret = pass(q);
 	} else {
 		if (first) { /* what is free needs no kernel */

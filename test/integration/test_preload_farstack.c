@@ -249,7 +249,7 @@ static void it_leaves_before_it_is_held(void **state)
 	assert_int_equal(pthread_join(thread, NULL), 0);
 	print_message("it left %u times\n", n_left);
 	assert_int_equal(wrong, 0);
-	assert_true(test_is_inline() ? n_left == 0 : n_left >= ROUNDS);
+	assert_true(n_left >= ROUNDS); /* in mode inline it was pinned, and stayed */
 	munmap(far_stack, TEST_STACK);
 }
 

@@ -14,11 +14,9 @@ import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PAGE = os.path.join(HERE, "../../doc/syscalls.md")
-TABLE = os.path.join(HERE, "../../preload/syscalls/calls.def")
 SKIPPED = 77
 WORDS = {"right", "refused", "ended", "loud", "silent", "-"}
 CHANGES = {"memory", "place", "descriptors", "sharing", "limits"}
-LAST_OF_DEBIAN_12 = 450
 SYS_MADVISE, SYS_URING_SETUP, SYS_URING_REGISTER, REGISTER_PROBE = 28, 425, 427, 8
 BEYOND = 16  # numbers that are tried past the last of the page
 
@@ -141,16 +139,6 @@ class Syscalls(unittest.TestCase):
                 if first == 2:
                     self.assertIn(row[1], CHANGES, row)
                 self.assertNotIn("silent", row[first : first + 2], row)
-
-    def test_buffers_have_rows(self):
-        """So that fault mode inline brings in what they write to, when they are made by
-        syscall()."""
-        with open(TABLE, encoding="ascii") as f:
-            rows = set(re.findall(r"^(?:BOTH|RAW)\((\w+)", f.read(), re.M))
-        numbers = {**self.known, **self.page.numbers}
-        needs_set_up = {"io_getevents", "io_pgetevents"}
-        bare = {n for n in self.page.blocks["buffers"] if n not in rows and numbers[n] <= LAST_OF_DEBIAN_12}
-        self.assertEqual(sorted(bare - needs_set_up), [])
 
     def test_running_kernel_has_no_other_call(self):
         last = max(max(self.known.values()), max(self.page.numbers.values()))
