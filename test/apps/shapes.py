@@ -46,7 +46,7 @@ class Shapes(unittest.TestCase):
         self.assertEqual(plain[0], 0, plain[1] + plain[2])
         if quiet:
             self.assertEqual(said, "")
-        moved = re.search(r"moved +([0-9.]+) [KMG]iB fetched, ([0-9.]+) [KMG]iB written", report)
+        moved = re.search(r"moved: fetched ([0-9.]+) [KMG]iB, written ([0-9.]+) [KMG]iB", report)
         self.assertTrue(moved, f"too little moved: was it far memory?\n{err}")
 
     def test_threads_by_the_thousand(self):
