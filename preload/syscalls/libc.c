@@ -23,8 +23,6 @@
 #include "shim.h"
 #include "uring.h"
 
-#define NEXT(name) FP_NEXT(name)
-
 /* The longest buffer of a stream or a directory is this. */
 #define OWN_MAX (1u << 20)
 
@@ -106,7 +104,7 @@ FP_INTERPOSE char *strdup(const char *s)
 
 FP_INTERPOSE int setvbuf(FILE *stream, char *buffer, int mode, size_t size)
 {
-	return NEXT(setvbuf)(stream, buffer && is_awkward(buffer) ? NULL : buffer, mode, size);
+	return FP_NEXT(setvbuf)(stream, buffer && is_awkward(buffer) ? NULL : buffer, mode, size);
 }
 
 FP_INTERPOSE void setbuffer(FILE *stream, char *buffer, size_t size)
@@ -148,7 +146,7 @@ static bool has_stack(const pthread_attr_t *attr)
 FP_INTERPOSE int pthread_attr_setstack(pthread_attr_t *attr, void *stack, size_t size)
 {
 	if (!is_far_stack(stack))
-		return NEXT(pthread_attr_setstack)(attr, stack, size);
+		return FP_NEXT(pthread_attr_setstack)(attr, stack, size);
 	return has_stack(attr) ? EINVAL : pthread_attr_setstacksize(attr, size);
 }
 
@@ -182,7 +180,7 @@ __attribute__((format(printf, 3, 0))) static int print(FILE *stream, int flag, c
 	int n;
 
 	if (!fp_calls_hold() || fp_local_is_agent())
-		return NEXT(__vfprintf_chk)(stream, flag, format, args);
+		return FP_NEXT(__vfprintf_chk)(stream, flag, format, args);
 	n = __vasprintf_chk(&s, flag, format, args);
 	if (n < 0)
 		return n;

@@ -6,13 +6,11 @@
  * keeps threads' values of their keys: a child of fork clears those of the other threads before any
  * handler runs. Room: preload.
  */
-#include <dlfcn.h>
 #include <errno.h>
 #include <grp.h>
 #include <locale.h>
 #include <printf.h>
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <threads.h>
@@ -21,15 +19,12 @@
 #include "local.h"
 #include "shim.h"
 
-/* The C library's own function of that name. */
-#define NEXT(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
-
 /* Defines name as the C library's function, which allocates local memory then. */
 #define KEPT_LOCAL(type, name, parameters, ...)                                                              \
 	FP_INTERPOSE type name parameters                                                                    \
 	{                                                                                                    \
 		uint64_t signals = fp_local_enter_masked();                                                  \
-		type made = NEXT(name)(__VA_ARGS__);                                                         \
+		type made = FP_NEXT(name)(__VA_ARGS__);                                                      \
                                                                                                              \
 		fp_local_leave_masked(signals);                                                              \
 		return made;                                                                                 \
@@ -59,25 +54,17 @@ KEPT_LOCAL(int, register_printf_type, (printf_va_arg_function * get), get)
 /* The first keys have their place in the thread's own record. */
 #define FIRST_KEYS 32u
 
-typedef int set_fn(pthread_key_t key, const void *value);
-
 /* The allocator's first call comes before any constructor; what it sets is of a first key. */
 FP_INTERPOSE int pthread_setspecific(pthread_key_t key, const void *value)
 {
-	static _Atomic(set_fn *) known;
-	set_fn *real = atomic_load_explicit(&known, memory_order_relaxed);
 	uint64_t signals;
 	int r;
 
-	if (!real) {
-		real = NEXT(pthread_setspecific);
-		atomic_store_explicit(&known, real, memory_order_relaxed);
-	}
 	if (key < FIRST_KEYS || !value ||
 	    pthread_getspecific(key)) /* the others are allocated for the first */
-		return real(key, value);
+		return FP_NEXT(pthread_setspecific)(key, value);
 	signals = fp_local_enter_masked();
-	r = real(key, value);
+	r = FP_NEXT(pthread_setspecific)(key, value);
 	fp_local_leave_masked(signals);
 	return r;
 }
