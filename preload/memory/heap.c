@@ -95,7 +95,8 @@ static bool extent_purge(extent_hooks_t *hooks, void *addr, size_t size, size_t 
 	uint64_t mask;
 
 	mask = fp_local_enter_masked();
-	r = (int)FP_ON_LOCAL_STACK(fp_space_discard, heap.space, (char *)addr + offset, length, 0, 0, 0);
+	r = (int)FP_ON_LOCAL_STACK(fp_space_advise, heap.space, (char *)addr + offset, length, MADV_DONTNEED,
+	                           0, 0);
 	fp_local_leave_masked(mask);
 	errno = saved;
 	return r < 0;
@@ -297,7 +298,7 @@ static bool discard_pages(char *p, size_t size)
 	if (!fp_space_owns(heap.space, p))
 		return false;
 	mask = fp_local_enter_masked();
-	r = (int)FP_ON_LOCAL_STACK(fp_space_discard, heap.space, from, to - from, 0, 0, 0);
+	r = (int)FP_ON_LOCAL_STACK(fp_space_advise, heap.space, from, to - from, MADV_DONTNEED, 0, 0);
 	fp_local_leave_masked(mask);
 	errno = saved;
 	if (r < 0)

@@ -108,8 +108,9 @@ static char *map(uint32_t pages)
 
 static void evict_all(void)
 {
-	trial_check(fp_space_pageout(fp_agent_space(scene.agent), scene.far, PAGES * FP_PAGE_SIZE) == 0,
-	            "pageout");
+	trial_check(
+	    fp_space_advise(fp_agent_space(scene.agent), scene.far, PAGES * FP_PAGE_SIZE, MADV_PAGEOUT) == 0,
+	    "pageout");
 }
 
 static void begin(const char *url)

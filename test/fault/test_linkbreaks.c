@@ -487,11 +487,15 @@ static int body_keeps_clean(void *arg)
 		sleep_ns(MS);
 	sleep_ns(100 * MS);
 	before = atomic_load(&fp_agent_stats(s->agent)->evicted_clean);
-	trial_check(fp_space_pageout(fp_agent_space(s->agent), s->far, PAGES * FP_PAGE_SIZE) == 0, "pageout");
+	trial_check(fp_space_advise(fp_agent_space(s->agent), s->far, PAGES * FP_PAGE_SIZE, MADV_PAGEOUT) ==
+	                0,
+	            "pageout");
 	trial_check(atomic_load(&fp_agent_stats(s->agent)->evicted_clean) == before, "dropped");
 	test_cable_set(s->cable, TEST_CABLE_FORWARD);
 	await_state(s, FP_BREAKER_CLOSED, 10 * FP_NSEC_PER_SEC);
-	trial_check(fp_space_pageout(fp_agent_space(s->agent), s->far, PAGES * FP_PAGE_SIZE) == 0, "pageout");
+	trial_check(fp_space_advise(fp_agent_space(s->agent), s->far, PAGES * FP_PAGE_SIZE, MADV_PAGEOUT) ==
+	                0,
+	            "pageout");
 	trial_check(atomic_load(&fp_agent_stats(s->agent)->evicted_clean) > before, "not dropped");
 	check_pages(s, false);
 	end(s);
@@ -559,7 +563,9 @@ static int body_needs_no_node(void *arg)
 	trial_check(fp_space_map(fp_agent_space(s->agent), FRESH_FEW * FP_PAGE_SIZE, 0,
 	                         PROT_READ | PROT_WRITE, 0, &fresh) == 0,
 	            "no mapping");
-	trial_check(fp_space_pageout(fp_agent_space(s->agent), s->far, PAGES * FP_PAGE_SIZE) == 0, "pageout");
+	trial_check(fp_space_advise(fp_agent_space(s->agent), s->far, PAGES * FP_PAGE_SIZE, MADV_PAGEOUT) ==
+	                0,
+	            "pageout");
 	for (uint32_t p = 0; p < READ_BEFORE; p++) /* clean: to write them is a fault */
 		trial_check(trial_read(s->far + (size_t)p * FP_PAGE_SIZE, &byte, &ns) == 0, "page %u", p);
 	test_cable_set(s->cable, TEST_CABLE_CUT);

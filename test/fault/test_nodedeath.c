@@ -189,11 +189,11 @@ static void check_layout_calls(const struct scene *s)
 	char byte = 1;
 	void *far;
 
-	trial_check(fp_space_pageout(space, s->far, PAGES * FP_PAGE_SIZE) == 0, "pageout");
-	trial_check(fp_space_willneed(space, s->far, PAGES * FP_PAGE_SIZE) == 0, "willneed");
+	trial_check(fp_space_advise(space, s->far, PAGES * FP_PAGE_SIZE, MADV_PAGEOUT) == 0, "pageout");
+	trial_check(fp_space_advise(space, s->far, PAGES * FP_PAGE_SIZE, MADV_WILLNEED) == 0, "willneed");
 	trial_check(fp_space_map(space, FP_PAGE_SIZE, 0, PROT_READ, 0, &far) == -ENOMEM,
 	            "map without a node");
-	trial_check(fp_space_discard(space, s->far, PAGES * FP_PAGE_SIZE) == 0, "discard");
+	trial_check(fp_space_advise(space, s->far, PAGES * FP_PAGE_SIZE, MADV_DONTNEED) == 0, "discard");
 	trial_check(trial_read(s->far, &byte, &ns) == 0 && byte == 0, "a discarded page reads %d", byte);
 	trial_check(fp_space_unmap(space, s->far, PAGES * FP_PAGE_SIZE) == 0, "unmap");
 	trial_check(fp_clock_ns() - begun_ns < LATE_NS, "layout calls took longer than the deadline");
@@ -234,7 +234,9 @@ static int body_killed_idle(void *arg)
 		trial_check(trial_read(s->far + (size_t)p * FP_PAGE_SIZE, &byte, &ns) == 0, "page %u", p);
 	kill(s->daemon.pid, SIGKILL);
 	wait_until_down(s);
-	trial_check(fp_space_pageout(fp_agent_space(s->agent), s->far, PAGES * FP_PAGE_SIZE) == 0, "pageout");
+	trial_check(fp_space_advise(fp_agent_space(s->agent), s->far, PAGES * FP_PAGE_SIZE, MADV_PAGEOUT) ==
+	                0,
+	            "pageout");
 	check_what_is_left(s);
 	check_layout_calls(s);
 	fp_agent_stop(s->agent);

@@ -97,7 +97,8 @@ static void make_calls(const struct scene *s)
 	for (unsigned i = 0; i < CALLS; i++) {
 		trial_check(fp_space_map(space, (size_t)MORE * FP_PAGE_SIZE, 0, PROT_READ, 0, &far) < 0,
 		            "map without a node");
-		trial_check(fp_space_pageout(space, s->far, PAGES * FP_PAGE_SIZE) == 0, "pageout");
+		trial_check(fp_space_advise(space, s->far, PAGES * FP_PAGE_SIZE, MADV_PAGEOUT) == 0,
+		            "pageout");
 	}
 }
 

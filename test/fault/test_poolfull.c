@@ -60,9 +60,11 @@ static int body_refused(void *arg)
 	trial_check(fp_space_map(space, 5 * MIB, 0, RW, 0, &a) == 0, "5 MiB were refused");
 	trial_check(fp_space_map(space, 4 * MIB, 0, RW, 0, &b) == -ENOMEM, "5 + 4 MiB were mapped");
 	memset(a, 'a', 5 * MIB);
-	trial_check(fp_space_remap(space, a, 5 * MIB, 9 * MIB, FP_REMAP_MAYMOVE, &a) == -ENOMEM,
+	trial_check(fp_space_remap_to(space, &(struct fp_remap){a, 5 * MIB, 9 * MIB, FP_REMAP_MAYMOVE, NULL},
+	                              &a) == -ENOMEM,
 	            "it grew to 9 MiB");
-	trial_check(fp_space_remap(space, a, 5 * MIB, 7 * MIB, FP_REMAP_MAYMOVE, &a) == 0,
+	trial_check(fp_space_remap_to(space, &(struct fp_remap){a, 5 * MIB, 7 * MIB, FP_REMAP_MAYMOVE, NULL},
+	                              &a) == 0,
 	            "it did not grow to 7 MiB");
 	memset((char *)a + 5 * MIB, 'a', 2 * MIB);
 	for (size_t i = 0; i < 7 * MIB; i++)
@@ -133,7 +135,8 @@ static int body_overcommitted(void *arg)
 	for (uint32_t p = 0; p < n; p++)
 		check_page(far, p);
 	/* memory that is given back can be used again, also the page without room */
-	trial_check(fp_space_discard(space, (char *)far + POOL_BYTES / 2, POOL_BYTES / 2 + POOL_BYTES) == 0,
+	trial_check(fp_space_advise(space, (char *)far + POOL_BYTES / 2, POOL_BYTES / 2 + POOL_BYTES,
+	                            MADV_DONTNEED) == 0,
 	            "discard");
 	for (uint32_t p = n; p < n + POOL_PAGES / 4; p++)
 		write_page(far, p);

@@ -177,7 +177,7 @@ static int body_together(void *arg)
 	start(touchers, &s, touch_together);
 	for (unsigned round = 1; round <= ROUNDS_TOGETHER; round++) {
 		pthread_barrier_wait(&s.barrier);
-		fp_space_pageout(s.space, s.far, 2 * LOCAL_PAGES * FP_PAGE_SIZE);
+		fp_space_advise(s.space, s.far, 2 * LOCAL_PAGES * FP_PAGE_SIZE, MADV_PAGEOUT);
 	}
 	join(touchers);
 	return end(&s);
@@ -285,7 +285,7 @@ static int gone_in_flight(const struct setting *setting, int signal)
 	begin(&s, setting);
 	s.far = map(&s, PAGES);
 	memset(s.far, 'x', PAGES * FP_PAGE_SIZE);
-	fp_space_pageout(s.space, s.far, PAGES * FP_PAGE_SIZE);
+	fp_space_advise(s.space, s.far, PAGES * FP_PAGE_SIZE, MADV_PAGEOUT);
 	wait_for_state(&s, FP_PAGE_REMOTE);
 	kill(setting->daemon->pid, SIGSTOP);
 	toucher = (struct toucher){.scene = &s};
@@ -338,7 +338,8 @@ static int body_discarded(void *arg)
 	for (unsigned round = 0; round < 200; round++) {
 		uint64_t begun_ns = fp_clock_ns();
 
-		trial_check(fp_space_discard(s.space, s.far, PAGES * FP_PAGE_SIZE) == 0, "discard");
+		trial_check(fp_space_advise(s.space, s.far, PAGES * FP_PAGE_SIZE, MADV_DONTNEED) == 0,
+		            "discard");
 		check_time(begun_ns, "discard");
 	}
 	atomic_store(&s.ending, true);
@@ -414,7 +415,7 @@ static int body_dropped(void *arg)
 		memset(at, 'z', LOCAL_PAGES / 2 * FP_PAGE_SIZE);
 		trial_check(madvise(at, LOCAL_PAGES / 4 * FP_PAGE_SIZE, MADV_DONTNEED) == 0, "madvise");
 		if (round % 2)
-			fp_space_pageout(s.space, at, LOCAL_PAGES / 2 * FP_PAGE_SIZE);
+			fp_space_advise(s.space, at, LOCAL_PAGES / 2 * FP_PAGE_SIZE, MADV_PAGEOUT);
 		for (uint32_t i = 0; i < LOCAL_PAGES / 2 * FP_PAGE_SIZE; i++)
 			trial_check(at[i] == 'z' || (at[i] == 0 && i < LOCAL_PAGES / 4 * FP_PAGE_SIZE),
 			            "byte %u is %d", i, at[i]);

@@ -360,7 +360,7 @@ static void op_discard(struct churner *c)
 
 	if (!r.len)
 		return;
-	if (done(c, "discard", fp_space_discard(c->churn->space, r.far, r.len)))
+	if (done(c, "discard", fp_space_advise(c->churn->space, r.far, r.len, MADV_DONTNEED)))
 		madvise(churn_shadow_of(c, r.far), r.len, MADV_DONTNEED);
 }
 
@@ -387,7 +387,9 @@ static void op_remap(struct churner *c)
 	memcpy(saved, churn_shadow_of(c, p->far), p->len);
 	shadow_clear(c, p);
 	to = p->far;
-	r = fp_space_remap(c->churn->space, p->far, p->len, len, may_move ? FP_REMAP_MAYMOVE : 0, &to);
+	r = fp_space_remap_to(c->churn->space,
+	                      &(struct fp_remap){p->far, p->len, len, may_move ? FP_REMAP_MAYMOVE : 0, NULL},
+	                      &to);
 	memcpy(churn_shadow_of(c, to), saved, r == 0 ? FP_MIN(len, p->len) : p->len);
 	if ((r == -ENOMEM && !may_move) || !done(c, "remap", r))
 		return;
@@ -434,7 +436,7 @@ static void op_willneed(struct churner *c)
 	struct range r = pick_pages(c, 0);
 
 	if (r.len)
-		done(c, "willneed", fp_space_willneed(c->churn->space, r.far, r.len));
+		done(c, "willneed", fp_space_advise(c->churn->space, r.far, r.len, MADV_WILLNEED));
 }
 
 static void op_pageout(struct churner *c)
@@ -442,7 +444,7 @@ static void op_pageout(struct churner *c)
 	struct range r = pick_pages(c, 0);
 
 	if (r.len)
-		done(c, "pageout", fp_space_pageout(c->churn->space, r.far, r.len));
+		done(c, "pageout", fp_space_advise(c->churn->space, r.far, r.len, MADV_PAGEOUT));
 }
 
 /* ---- the mapping that all share ---- */
@@ -488,7 +490,7 @@ static void op_shared_pageout(struct churner *c)
 	uint64_t page = below(c, SHARED_PAGES), n = 1 + below(c, SHARED_PAGES - page);
 	char *far = c->churn->shared + page * FP_PAGE_SIZE;
 
-	done(c, "pageout", fp_space_pageout(c->churn->space, far, n * FP_PAGE_SIZE));
+	done(c, "pageout", fp_space_advise(c->churn->space, far, n * FP_PAGE_SIZE, MADV_PAGEOUT));
 }
 
 /* ---- which ---- */

@@ -19,7 +19,6 @@
 #include "agent_sigmask.h"
 #include "local_stack.h"
 
-#define FEW         16u
 #define RANGES_MAX  1024u /* of one hold: as many as the kernel takes vectors */
 #define NESTED_MAX  8u    /* holds that a thread's frames are remembered of */
 #define QUARTER_MIN 4u    /* pages that can be held whatever the budget */
@@ -283,32 +282,15 @@ static int hold_pages(struct fp_agent *agent, const struct fp_page_range *pages,
 	return r;
 }
 
-/* Two sizes of the same, as threads can have small stacks. */
-static __attribute__((noinline)) int hold_few(struct fp_agent *agent, const struct fp_pin_range *ranges,
-                                              unsigned n, struct fp_pin *ret_hold, uintptr_t frame)
+/* As much of the stack as the call needs, as threads can have small ones. */
+static __attribute__((noinline)) int hold_ranges(struct fp_agent *agent, const struct fp_pin_range *ranges,
+                                                 unsigned n, struct fp_pin *ret_hold, uintptr_t frame)
 {
-	struct fp_page_range pages[FEW];
+	struct fp_page_range *pages = __builtin_alloca(FP_MIN(n, RANGES_MAX) * sizeof(*pages));
 	uint32_t n_pages;
 	int r = collect(&agent->far, ranges, n, pages, &n_pages, ret_hold);
 
 	return r < 0 ? r : hold_pages(agent, pages, n_pages, ret_hold, frame);
-}
-
-static __attribute__((noinline)) int hold_many(struct fp_agent *agent, const struct fp_pin_range *ranges,
-                                               unsigned n, struct fp_pin *ret_hold, uintptr_t frame)
-{
-	struct fp_page_range pages[RANGES_MAX];
-	uint32_t n_pages;
-	int r = collect(&agent->far, ranges, n, pages, &n_pages, ret_hold);
-
-	return r < 0 ? r : hold_pages(agent, pages, n_pages, ret_hold, frame);
-}
-
-static int hold_ranges(struct fp_agent *agent, const struct fp_pin_range *ranges, unsigned n,
-                       struct fp_pin *ret_hold, uintptr_t frame)
-{
-	return n <= FEW ? hold_few(agent, ranges, n, ret_hold, frame)
-	                : hold_many(agent, ranges, n, ret_hold, frame);
 }
 
 int fp_agent_pin(struct fp_agent *agent, const struct fp_pin_range *ranges, unsigned n,

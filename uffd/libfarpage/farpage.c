@@ -279,11 +279,11 @@ static int advise(struct fp_space *space, uintptr_t start, uintptr_t end, enum f
 		return 0;
 	switch (advice) {
 	case FAR_ADVICE_WILLNEED:
-		return fp_space_willneed(space, address, end - start);
+		return fp_space_advise(space, address, end - start, MADV_WILLNEED);
 	case FAR_ADVICE_COLD:
-		return fp_space_pageout(space, address, end - start);
+		return fp_space_advise(space, address, end - start, MADV_PAGEOUT);
 	case FAR_ADVICE_DISCARD:
-		return fp_space_discard(space, address, end - start);
+		return fp_space_advise(space, address, end - start, MADV_DONTNEED);
 	}
 	return -EINVAL;
 }

@@ -72,17 +72,11 @@ int fp_space_map_foreign(struct fp_space *space, void *addr, size_t len, const s
 /* munmap(2): any range inside the space, holes allowed. Frees its slots. */
 int fp_space_unmap(struct fp_space *space, void *addr, size_t len);
 
-/* madvise(MADV_DONTNEED): frees slots; later reads give zeros. -ENOMEM if a part is not mapped. */
-int fp_space_discard(struct fp_space *space, void *addr, size_t len);
-
-/* madvise(MADV_WILLNEED): fetches as much as fits below the watermark. A hint: 0 unless a part is
- * not mapped (-ENOMEM). */
-int fp_space_willneed(struct fp_space *space, void *addr, size_t len);
-
-/* madvise(MADV_PAGEOUT, MADV_COLD): these pages leave next. A hint as above. */
-int fp_space_pageout(struct fp_space *space, void *addr, size_t len);
-
-/* madvise(2) with any advice that the kernel knows. -EINVAL if far memory can't follow it. */
+/*
+ * madvise(2) with any advice that the kernel knows. -EINVAL if far memory can't follow it; -ENOMEM
+ * if a part is not mapped. DONTNEED frees slots. WILLNEED fetches as much as fits easily. After
+ * PAGEOUT and COLD these pages leave next.
+ */
 int fp_space_advise(struct fp_space *space, void *addr, size_t len, int advice);
 
 /*
@@ -101,12 +95,9 @@ int fp_space_munlock(struct fp_space *space, void *addr, size_t len);
 /* mincore(2): bit 0 of each page's byte: the page is in local memory. */
 int fp_space_mincore(struct fp_space *space, void *addr, size_t len, unsigned char *vec);
 
-/* mremap(2) of one far mapping, private anonymous. Its bytes move, local or remote. */
-int fp_space_remap(struct fp_space *space, void *old_addr, size_t old_len, size_t new_len, unsigned flags,
-                   void **ret_addr);
-
 /*
- * The same with all of mremap(2), lengths of any size. Either end may lie outside of the range.
+ * mremap(2), lengths of any size. Its bytes move, local or remote. Either end may lie outside of
+ * the range.
  * -ENOTSUP: nothing can move into the range or out of it, nor a foreign piece within it.
  */
 int fp_space_remap_to(struct fp_space *space, const struct fp_remap *what, void **ret_addr);

@@ -181,21 +181,6 @@ int fp_space_advise(struct fp_space *space, void *addr, size_t len, int advice)
 	return r;
 }
 
-int fp_space_discard(struct fp_space *space, void *addr, size_t len)
-{
-	return fp_space_advise(space, addr, len, MADV_DONTNEED);
-}
-
-int fp_space_willneed(struct fp_space *space, void *addr, size_t len)
-{
-	return fp_space_advise(space, addr, len, MADV_WILLNEED);
-}
-
-int fp_space_pageout(struct fp_space *space, void *addr, size_t len)
-{
-	return fp_space_advise(space, addr, len, MADV_PAGEOUT);
-}
-
 /* ---- residency ---- */
 
 /* Without the lock if possible: some programs ask before each touch. */

@@ -431,14 +431,3 @@ int fp_space_remap_to(struct fp_space *space, const struct fp_remap *what, void 
 		*ret_addr = fp_far_addr(space->far, plan.to);
 	return r;
 }
-
-int fp_space_remap(struct fp_space *space, void *old_addr, size_t old_len, size_t new_len, unsigned flags,
-                   void **ret_addr)
-{
-	const struct fp_remap what = {
-	    .old_addr = old_addr, .old_len = old_len, .new_len = new_len, .flags = flags};
-
-	if (old_len % FP_PAGE_SIZE || new_len % FP_PAGE_SIZE || old_len == 0)
-		return -EINVAL;
-	return fp_space_remap_to(space, &what, ret_addr);
-}
