@@ -169,7 +169,7 @@ static void used_up(void **state)
 		raise(SIGUSR1);
 		_exit(0);
 	}
-	assert_int_equal(test_status_of(pid), test_is_inline() ? 125 : 128 + SIGSEGV);
+	assert_int_equal(test_status_of(pid), test_moves_frames() ? 125 : 128 + SIGSEGV);
 }
 
 /* Refused, where the kernel could not write to the stack: nobody says how large it is. */
