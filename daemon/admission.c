@@ -158,23 +158,28 @@ static int resume_session(struct fp_conn *conn, const struct fp_node_secret *sec
 	return 0;
 }
 
-/* Keys for its leases, if it wants them and a device reaches it. */
+/* Keys for its leases, if it wants them and a device reaches it. What it is not granted it does
+ * without, or leaves. */
 static void arm_session(struct fp_conn *conn)
 {
 	struct fp_cm_server *cm_server = conn->server->cm_server;
-	struct fp_cm_server_peer *peer;
+	struct fp_node_session *session = conn->session;
+	bool by_cm = conn->hello.features & FP_WIRE_FEATURE_CM;
+	struct sockaddr_storage own;
+	char reason[64];
+	int r;
 
-	conn->session->transport = conn->cm_peer ? "rdma" : conn->is_unix ? "shm" : "tcp";
-	if (!(conn->hello.features & FP_WIRE_FEATURE_KEYS) || conn->is_unix)
+	session->transport = conn->is_unix ? "shm" : "tcp";
+	if (!(conn->hello.features & FP_WIRE_FEATURE_KEYS) || conn->is_unix || !cm_server)
 		return;
-	if (conn->cm_peer) {
-		fp_node_session_arm(conn->session, conn->cm_peer, false);
-	} else if (cm_server && fp_cm_server_has_device(cm_server) &&
-	           fp_cm_server_peer_new(cm_server, conn->peer, &peer) == 0) {
-		fp_node_session_arm(conn->session, peer, true);
-		conn->session->transport = "rdma+tcp";
-		fp_cm_server_peer_unref(peer);
-	}
+	fp_listen_own_address(conn->fd, &own);
+	r = fp_cm_server_peer_new(cm_server, by_cm ? (struct sockaddr *)&own : NULL, conn->peer,
+	                          &session->cm_peer);
+	if (r == 0)
+		session->transport = by_cm ? "rdma" : "rdma+tcp";
+	else
+		fp_log(FP_LOG_WARNING, "stranger", "%s: its session has no rdma: %s", conn->peer,
+		       fp_strerror(r, reason, sizeof(reason)));
 }
 
 static uint32_t milliseconds(uint64_t ns)
@@ -205,11 +210,13 @@ static int welcome(struct fp_conn *conn, const struct fp_node_secret *secret)
 		welcome.idle_ms = milliseconds(session->idle_timeout_ns);
 	}
 	if (session->cm_peer)
-		welcome.features |= conn->hello.features & FP_WIRE_FEATURE_KEYS;
+		welcome.features |= conn->hello.features & (FP_WIRE_FEATURE_KEYS | FP_WIRE_FEATURE_CM);
+	if (welcome.features & FP_WIRE_FEATURE_CM)
+		welcome.cm_port = fp_cm_server_port(conn->server->cm_server);
 	if (fp_conn_is_control(conn))
 		memcpy(welcome.token, session->token, sizeof(welcome.token));
 	if (fp_conn_is_control(conn) && session->cm_peer)
-		fp_cm_server_peer_admit(conn->session->cm_peer, session->id, session->token);
+		fp_cm_server_peer_admit(session->cm_peer, session->id, session->token);
 	r = fp_auth_prove_server(secret ? secret->text : NULL, &conn->hello, &conn->challenge, &welcome,
 	                         welcome.proof);
 	if (r < 0)

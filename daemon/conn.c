@@ -148,7 +148,7 @@ static void feed_stash(struct fp_conn *conn)
  * Nobody at the other end closed it: the network broke it. The kernel of a process that ended
  * closes its sockets in order, and that is an end of file.
  */
-static void cut(struct fp_conn *conn)
+void fp_conn_cut(struct fp_conn *conn)
 {
 	if (conn->state != FP_CONN_KILLED)
 		conn->cut = true;
@@ -168,7 +168,7 @@ static void on_recv(struct fp_op *op, int res, unsigned flags)
 	} else if (res != -ENOBUFS && res != -EINTR) {
 		conn->eof = true;
 		if (res < 0)
-			cut(conn);
+			fp_conn_cut(conn);
 	}
 	if (flags & IORING_CQE_F_BUFFER)
 		fp_loop_buf_put(loop, flags);
@@ -229,7 +229,7 @@ static void on_sent(struct fp_op *op, int res, unsigned flags)
 	         conn->eof) /* a reset is another error, even if the receive saw its end only */
 		fp_conn_kill(conn);
 	else if (res != -EINTR && res != -EAGAIN)
-		cut(conn);
+		fp_conn_cut(conn);
 	fp_conn_settle(conn);
 }
 
@@ -272,27 +272,15 @@ static bool is_unix_socket(int fd)
 	return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &len) == 0 && domain == AF_UNIX;
 }
 
-static void end_cm_peer(struct fp_cm_server_peer *cm_peer)
+static void know_peer(struct fp_conn *conn)
 {
-	if (!cm_peer)
-		return;
-	fp_cm_server_peer_end(cm_peer);
-	fp_cm_server_peer_unref(cm_peer);
-}
-
-static void know_peer(struct fp_conn *conn, struct fp_cm_server_peer *cm_peer)
-{
-	conn->cm_peer = cm_peer;
-	conn->is_unix = !cm_peer && is_unix_socket(conn->fd);
-	if (cm_peer)
-		snprintf(conn->peer, sizeof(conn->peer), "%s", fp_cm_server_peer_name(cm_peer));
-	else
-		fp_listen_peer_name(conn->fd, conn->peer, sizeof(conn->peer));
-	if (!conn->is_unix && !cm_peer)
+	conn->is_unix = is_unix_socket(conn->fd);
+	fp_listen_peer_name(conn->fd, conn->peer, sizeof(conn->peer));
+	if (!conn->is_unix)
 		fp_handshake_keep_alive(conn->fd);
 }
 
-static struct fp_conn *conn_new(struct fp_node_server *server, int fd, struct fp_cm_server_peer *cm_peer)
+static struct fp_conn *conn_new(struct fp_node_server *server, int fd)
 {
 	fp_autofree struct fp_conn *conn = calloc(1, sizeof(*conn));
 
@@ -304,19 +292,18 @@ static struct fp_conn *conn_new(struct fp_node_server *server, int fd, struct fp
 	conn->recv_op.done = on_recv;
 	conn->send_op.done = on_sent;
 	conn->since_ns = conn->heard_ns = fp_clock_ns();
-	know_peer(conn, cm_peer);
+	know_peer(conn);
 	if (fp_stranger_add(conn) < 0)
 		return NULL;
 	return fp_take_ptr(conn);
 }
 
-int fp_conn_start(struct fp_node_server *server, int fd, struct fp_cm_server_peer *cm_peer)
+int fp_conn_start(struct fp_node_server *server, int fd)
 {
-	struct fp_conn *conn = conn_new(server, fd, cm_peer);
+	struct fp_conn *conn = conn_new(server, fd);
 
 	if (!conn) {
 		close(fd);
-		end_cm_peer(cm_peer);
 		return -ENOMEM;
 	}
 	LIST_INSERT_HEAD(&server->conns, conn, in_server);
@@ -390,7 +377,6 @@ static void free_conn(struct fp_conn *conn)
 	drop_stash(conn);
 	fp_cm_server_link_close(conn->cm_link);
 	fp_node_server_conn_ended(conn->server, conn);
-	end_cm_peer(conn->cm_peer);
 	free(conn);
 }
 
@@ -426,9 +412,6 @@ static void settle_input(struct fp_conn *conn)
 	if (conn->eof && wants_input(conn) && !conn->stash_bytes) {
 		if (conn->inbox.have_bytes || conn->write.active)
 			fp_node_server_log_peer(conn->server, conn, "it went away in the middle of a frame");
-		/* Over rdma a process that ends and a cable that breaks look the same: who is
-		 * through says BYE. */
-		conn->cut = conn->cut || conn->cm_peer;
 		fp_conn_close(conn);
 	}
 }
@@ -504,7 +487,7 @@ void fp_conn_tick(struct fp_conn *conn, uint64_t now_ns)
 		if (!is_silent(conn, now_ns))
 			return;
 		fp_node_server_log_peer(conn->server, conn, "it was silent for longer than idle_timeout");
-		cut(conn);
+		fp_conn_cut(conn);
 	} else if (late && conn->state == FP_CONN_CLOSING) {
 		if (!conn->eof)
 			fp_conn_kill(conn);

@@ -26,7 +26,6 @@
 
 #define FP_CONN_IOVS 256
 
-struct fp_cm_server_peer;
 struct fp_cm_server_link;
 struct fp_node_server;
 
@@ -50,7 +49,6 @@ struct fp_conn {
 	int fd;
 	bool is_unix; /* it never breaks while its client lives: its session ends with it */
 	char peer[FP_PEER_LEN];
-	struct fp_cm_server_peer *cm_peer; /* it came by rdma, fd is a socket pair's end; NULL: a socket */
 	struct fp_cm_server_link *cm_link; /* of a LINK with queue pairs connected by hand */
 	enum fp_conn_state state;
 	bool receiving, sending; /* operations in flight */
@@ -86,9 +84,8 @@ struct fp_conn {
 /* Whether it is the control connection of a session, or will become one. */
 bool fp_conn_is_control(const struct fp_conn *conn);
 
-/* Begins to serve fd and, unless NULL, the rdma_cm server's peer behind it. It owns both from here
- * on, also on failure: then it ends the peer. 0 or -ENOMEM. */
-int fp_conn_start(struct fp_node_server *server, int fd, struct fp_cm_server_peer *cm_peer);
+/* Begins to serve fd, and owns it from here on, also on failure. 0 or -ENOMEM. */
+int fp_conn_start(struct fp_node_server *server, int fd);
 
 /* Moves the connection into session, out of the one before. NULL: into none. */
 void fp_conn_enter(struct fp_conn *conn, struct fp_node_session *session);
@@ -113,6 +110,8 @@ void fp_conn_refuse(struct fp_conn *conn, enum fp_wire_status status, const char
 void fp_conn_close(struct fp_conn *conn);
 /* Ends it at once, even in the middle of an operation. */
 void fp_conn_kill(struct fp_conn *conn);
+/* The same, as if it had broken: its session may go on without it. */
+void fp_conn_cut(struct fp_conn *conn);
 /* Charges work to the client's share of the loop's time. bytes: how much could be copied in the
  * time of that work. */
 void fp_conn_charge(const struct fp_conn *conn, uint64_t bytes);

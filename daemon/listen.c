@@ -201,18 +201,16 @@ static uint16_t host_of(const struct sockaddr_storage *addr, char *host, size_t 
 	return ntohs(v6 ? in6->sin6_port : in4->sin_port);
 }
 
-/* With its own port, or another one unless that is 0. */
-static const char *inet_text(const struct sockaddr_storage *addr, uint16_t other_port, char *buf, size_t len)
+static const char *inet_text(const struct sockaddr_storage *addr, char *buf, size_t len)
 {
 	char host[INET6_ADDRSTRLEN];
 	uint16_t port = host_of(addr, host, sizeof(host));
 
-	snprintf(buf, len, addr->ss_family == AF_INET6 ? "[%s]:%u" : "%s:%u", host,
-	         other_port ? other_port : port);
+	snprintf(buf, len, addr->ss_family == AF_INET6 ? "[%s]:%u" : "%s:%u", host, port);
 	return buf;
 }
 
-const char *fp_listen_url(int fd, char *buf, size_t len)
+const char *fp_listen_url(const struct fp_listen_address *address, int fd, char *buf, size_t len)
 {
 	struct sockaddr_storage addr = {0};
 	const struct sockaddr_un *sun = (const struct sockaddr_un *)&addr;
@@ -221,7 +219,8 @@ const char *fp_listen_url(int fd, char *buf, size_t len)
 
 	getsockname(fd, (struct sockaddr *)&addr, &addr_len);
 	if (addr.ss_family != AF_UNIX)
-		snprintf(buf, len, "tcp://%s", inet_text(&addr, 0, inet, sizeof(inet)));
+		snprintf(buf, len, "%s://%s", address->rdma ? "rdma" : "tcp",
+		         inet_text(&addr, inet, sizeof(inet)));
 	else if (sun->sun_path[0])
 		snprintf(buf, len, "shm:%s", sun->sun_path);
 	else
@@ -230,19 +229,21 @@ const char *fp_listen_url(int fd, char *buf, size_t len)
 	return buf;
 }
 
-const char *fp_listen_host(const struct fp_listen_address *address, char *host, size_t len,
-                           uint16_t *ret_port)
+/* One of IPv4 that came in by IPv6 is said as the former. */
+void fp_listen_own_address(int fd, struct sockaddr_storage *ret_address)
 {
-	*ret_port = host_of(&address->sockaddr, host, len);
-	return host;
-}
+	socklen_t len = sizeof(*ret_address);
+	const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)ret_address;
+	struct sockaddr_in in4 = {.sin_family = AF_INET};
 
-const char *fp_listen_rdma_url(const struct fp_listen_address *address, uint16_t port, char *buf, size_t len)
-{
-	char inet[INET6_ADDRSTRLEN + 16];
-
-	snprintf(buf, len, "rdma://%s", inet_text(&address->sockaddr, port, inet, sizeof(inet)));
-	return buf;
+	*ret_address = (struct sockaddr_storage){0};
+	if (getsockname(fd, (struct sockaddr *)ret_address, &len) < 0 || ret_address->ss_family != AF_INET6 ||
+	    !IN6_IS_ADDR_V4MAPPED(&in6->sin6_addr))
+		return;
+	memcpy(&in4.sin_addr, &in6->sin6_addr.s6_addr[12], sizeof(in4.sin_addr));
+	in4.sin_port = in6->sin6_port;
+	*ret_address = (struct sockaddr_storage){0};
+	memcpy(ret_address, &in4, sizeof(in4));
 }
 
 struct ucred fp_listen_peer_cred(int fd)
@@ -265,7 +266,7 @@ const char *fp_listen_peer_name(int fd, char *buf, size_t len)
 		return buf;
 	}
 	if (addr.ss_family != AF_UNIX)
-		return inet_text(&addr, 0, buf, len);
+		return inet_text(&addr, buf, len);
 	cred = fp_listen_peer_cred(fd);
 	snprintf(buf, len, "pid %d uid %u", cred.pid, cred.uid);
 	return buf;

@@ -15,7 +15,7 @@
 struct fp_listen_address {
 	struct sockaddr_storage sockaddr;
 	socklen_t len;
-	bool rdma; /* the rdma_cm server listens there, not this file */
+	bool rdma; /* rdma_cm listens there, too */
 };
 
 /*
@@ -38,16 +38,12 @@ int fp_listen_open(const struct fp_listen_address *address, int *ret_fd);
 /* Removes a UNIX socket's file. */
 void fp_listen_close(const struct fp_listen_address *address, int fd);
 
-/* The URL by which clients reach fd: "shm:/path", "shm:@name", "tcp://127.0.0.1:7946". Returns buf. */
-const char *fp_listen_url(int fd, char *buf, size_t len);
+/* The URL by which clients reach fd: "shm:/path", "shm:@name", "tcp://127.0.0.1:7946", "rdma://...".
+ * Returns buf. */
+const char *fp_listen_url(const struct fp_listen_address *address, int fd, char *buf, size_t len);
 
-/* Writes the numeric host of an rdma or tcp address, without brackets, and its port. Returns
- * host. */
-const char *fp_listen_host(const struct fp_listen_address *address, char *host, size_t len,
-                           uint16_t *ret_port);
-/* Writes the URL of an rdma address whose listener got that port. Returns buf. */
-const char *fp_listen_rdma_url(const struct fp_listen_address *address, uint16_t port, char *buf, size_t len);
-
+/* The address of this machine at which a TCP connection came in. */
+void fp_listen_own_address(int fd, struct sockaddr_storage *ret_address);
 /* Names the other end of a socket: "127.0.0.1:5022", "pid 12 uid 0". Returns buf. */
 const char *fp_listen_peer_name(int fd, char *buf, size_t len);
 /* The other end of a UNIX socket as the kernel knows it. uid -1: the kernel does not know. */

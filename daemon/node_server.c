@@ -59,7 +59,8 @@ static bool is_own_user(int fd)
 	return uid == (uid_t)-1 || uid == geteuid() || uid == 0;
 }
 
-void fp_node_server_welcome(struct fp_node_server *server, int fd, struct fp_cm_server_peer *cm_peer)
+/* Serves a connection, or refuses it and says why. It owns fd from then on. */
+static void welcome(struct fp_node_server *server, int fd)
 {
 	const char *why = NULL;
 	char peer[FP_PEER_LEN];
@@ -69,7 +70,7 @@ void fp_node_server_welcome(struct fp_node_server *server, int fd, struct fp_cm_
 		why = "the node is stopping";
 	else if (server->options.private_node && !is_own_user(fd))
 		why = "this node serves one user only";
-	else if (fp_conn_start(server, fd, cm_peer) < 0)
+	else if (fp_conn_start(server, fd) < 0)
 		fd = -1;
 	else {
 		watch(server);
@@ -78,13 +79,8 @@ void fp_node_server_welcome(struct fp_node_server *server, int fd, struct fp_cm_
 	fp_log(FP_LOG_WARNING, "stranger", "%s: turned away: %s",
 	       fd >= 0 ? fp_listen_peer_name(fd, peer, sizeof(peer)) : "a connection",
 	       why ? why : "out of memory");
-	if (fd < 0)
-		return;
-	close(fd);
-	if (cm_peer) {
-		fp_cm_server_peer_end(cm_peer);
-		fp_cm_server_peer_unref(cm_peer);
-	}
+	if (fd >= 0)
+		close(fd);
 }
 
 static void close_listener(struct fp_listener *listener)
@@ -100,7 +96,7 @@ static void on_accept(struct fp_op *op, int res, unsigned flags)
 	char reason[64];
 
 	if (res >= 0)
-		fp_node_server_welcome(server, res, NULL);
+		welcome(server, res);
 	listener->accepting = false;
 	if (res >= 0) {
 		start_accept(listener);
@@ -423,8 +419,6 @@ static int open_listener(struct fp_listener *listener, const char *text)
 	char reason[64];
 	int r = fp_listen_parse(text, &listener->address);
 
-	if (r == 0 && listener->address.rdma)
-		return 0;
 	if (r == 0)
 		r = fp_listen_open(&listener->address, &listener->fd);
 	if (r == -EADDRINUSE)
@@ -456,23 +450,13 @@ static int open_listeners(struct fp_node_server *server)
 	return 0;
 }
 
-static void listener_url(const struct fp_node_server *server, const struct fp_listener *listener, char *url,
-                         size_t len)
-{
-	if (listener->address.rdma)
-		fp_listen_rdma_url(&listener->address, fp_cm_server_port(server->cm_server, listener->cm_idx),
-		                   url, len);
-	else
-		fp_listen_url(listener->fd, url, len);
-}
-
 /* Says where it is reached: to the log, and on a line of its own to whoever started us. */
 static void announce(struct fp_node_server *server)
 {
 	char url[FP_LISTEN_URL_LEN], line[128];
 
 	for (unsigned i = 0; i < server->n_listeners; i++) {
-		listener_url(server, &server->listeners[i], url, sizeof(url));
+		fp_listen_url(&server->listeners[i].address, server->listeners[i].fd, url, sizeof(url));
 		fp_log(FP_LOG_INFO, "node", "farpaged %s serves %s", FP_VERSION, url);
 		if (server->options.ready_fd >= 0)
 			dprintf(server->options.ready_fd, "%s%s", i ? " " : "", url);
@@ -497,13 +481,12 @@ static int run_loop(struct fp_node_server *server)
 	int r;
 
 	for (unsigned i = 0; i < server->n_listeners; i++)
-		if (server->listeners[i].fd >= 0)
-			start_accept(&server->listeners[i]);
+		start_accept(&server->listeners[i]);
 	server->loop.between_rounds = take_turns;
 	read_signal(server);
 	read_worker(server);
 	if (server->cm_server)
-		fp_node_server_rdma_read(server);
+		fp_node_server_rdma_start(server);
 	announce(server);
 	r = fp_loop_run(&server->loop);
 	if (r < 0)

@@ -25,8 +25,7 @@
 struct fp_listener {
 	struct fp_node_server *server;
 	struct fp_listen_address address;
-	int fd;          /* -1: the rdma_cm server has the socket */
-	unsigned cm_idx; /* of an rdma address: its index among the rdma_cm server's listeners */
+	int fd;
 	bool accepting;
 	struct fp_op accept_op;
 };
@@ -55,7 +54,6 @@ struct fp_node_server {
 	struct fp_loop loop;
 	struct fp_worker *worker;
 	struct fp_cm_server *cm_server; /* NULL: no rdma is configured */
-	struct fp_cm_server_event cm_news;
 	struct fp_node_server_options options;
 	struct fp_config *config; /* as options.config */
 	struct fp_pools pools;
@@ -88,10 +86,6 @@ struct fp_node_server {
  * negative errno after it has logged why. Blocks SIGTERM, SIGINT and SIGHUP in the calling thread.
  */
 int fp_node_server_run(const struct fp_node_server_options *options);
-
-/* Accepts a connection, or refuses it and says why. The server owns fd and cm_peer (NULL: not by
- * rdma) from then on. */
-void fp_node_server_welcome(struct fp_node_server *server, int fd, struct fp_cm_server_peer *cm_peer);
 
 /*
  * A connection is done with its session, if it has one. If it was the control connection, the

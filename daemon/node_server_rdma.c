@@ -1,9 +1,10 @@
 /*
- * The server's side of the rdma_cm server. Room: daemon; see node_server_rdma.h.
+ * The server's side of rdma. Room: daemon; see node_server_rdma.h.
  */
 #include "node_server_rdma.h"
 
 #include <errno.h>
+#include <poll.h>
 
 #include "cleanup.h"
 #include "transport.h"
@@ -13,12 +14,9 @@
 static int explain_cm_server(const struct fp_node_server *server, const struct fp_listener *failed, int r)
 {
 	char url[FP_LISTEN_URL_LEN] = "rdma", reason[64], devices[FP_EXPLAIN_LEN];
-	uint16_t port;
 
-	if (failed) {
-		fp_listen_host(&failed->address, reason, sizeof(reason), &port);
-		fp_listen_rdma_url(&failed->address, port, url, sizeof(url));
-	}
+	if (failed)
+		fp_listen_url(&failed->address, failed->fd, url, sizeof(url));
 	if (r == -ELIBACC)
 		fp_log(
 		    FP_LOG_ERROR, "rdma",
@@ -36,29 +34,27 @@ static int explain_cm_server(const struct fp_node_server *server, const struct f
 		       "(a soft one: rdma link add rxe0 type rxe netdev eth0)",
 		       url);
 	else if (r == -EADDRINUSE)
-		fp_log(
-		    FP_LOG_ERROR, "rdma",
-		    "%s is in use: stop who listens there (rdma resource show cm_id), or choose another port",
-		    url);
+		fp_log(FP_LOG_ERROR, "rdma",
+		       "%s: the port after it, which links take, is in use: stop who listens there "
+		       "(rdma resource show cm_id; ss -lt), or choose another port",
+		       url);
 	else
 		fp_log(FP_LOG_ERROR, "rdma", "%s: %s", url, fp_strerror(r, reason, sizeof(reason)));
 	return r;
 }
 
+static void on_news(void *user, const struct fp_cm_server_event *news);
+
 int fp_node_server_rdma_open(struct fp_node_server *server)
 {
-	struct fp_cm_server_address listen[FP_CM_SERVER_MAX_LISTENERS];
-	struct fp_listener *listeners[FP_CM_SERVER_MAX_LISTENERS + 1] = {NULL};
-	char hosts[FP_CM_SERVER_MAX_LISTENERS][64];
-	unsigned max_strangers = fp_strangers_max(server);
+	struct sockaddr_storage listen[FP_VERBS_MAX_ADDRESSES];
+	struct fp_listener *listeners[FP_VERBS_MAX_ADDRESSES + 1] = {NULL};
 	struct fp_cm_server_options options = {
 	    .listen = listen,
-	    .admits = fp_secrets_admit,
-	    .user = &server->config->auth.secrets,
+	    .tell = on_news,
+	    .user = server,
 	    .rdma = &server->config->rdma,
 	    .by_hand = server->config->by_hand,
-	    .max_peers = (unsigned)server->config->limits.max_connections + 2 * max_strangers,
-	    .max_unfinished = max_strangers,
 	};
 	unsigned failed;
 	int r;
@@ -69,16 +65,13 @@ int fp_node_server_rdma_open(struct fp_node_server *server)
 
 		if (!listener->address.rdma)
 			continue;
-		if (n == FP_CM_SERVER_MAX_LISTENERS || server->options.private_node) {
+		if (n == FP_VERBS_MAX_ADDRESSES || server->options.private_node) {
 			fp_log(FP_LOG_ERROR, "rdma", "%s",
 			       n ? "too many rdma addresses to listen on" : "a private node has no rdma");
 			return -EINVAL;
 		}
-		listener->cm_idx = n;
 		listeners[n] = listener;
-		listen[n].host =
-		    fp_listen_host(&listener->address, hosts[n], sizeof(hosts[n]), &listen[n].port);
-		options.n_listen++;
+		listen[options.n_listen++] = listener->address.sockaddr;
 	}
 	if (!options.n_listen && !options.by_hand)
 		return 0;
@@ -88,49 +81,56 @@ int fp_node_server_rdma_open(struct fp_node_server *server)
 
 /* ---- what it tells ---- */
 
-static void log_cm_news(struct fp_node_server *server, const struct fp_cm_server_event *news)
+/* Its keys are revoked, and its client may come back when there is a device again. */
+static void cut_off(struct fp_node_server *server, uint64_t session_id)
 {
+	struct fp_conn *conn;
+
+	LIST_FOREACH (conn, &server->conns, in_server)
+		if (conn->session && conn->session->id == session_id && fp_conn_is_control(conn))
+			fp_conn_cut(conn);
+}
+
+static void on_news(void *user, const struct fp_cm_server_event *news)
+{
+	struct fp_node_server *server = user;
+
 	switch (news->type) {
 	case FP_CM_SERVER_EVENT_DENIED:
 		fp_log(FP_LOG_WARNING, "peer",
 		       "%s %s: session %llu used an address or key that is not its own: %s: its link ends, "
-		       "others go "
-		       "on",
+		       "others go on",
 		       news->who, fp_node_session_name(&server->sessions, news->session_id),
 		       (unsigned long long)news->session_id, news->why);
 		return;
 	case FP_CM_SERVER_EVENT_REJECTED:
 		fp_log(FP_LOG_WARNING, "stranger", "%s: turned away: %s", news->who, news->why);
 		return;
-	case FP_CM_SERVER_EVENT_BROKEN:
-		fp_log(FP_LOG_WARNING, "peer", "%s: its control connection broke: %s", news->who, news->why);
-		return;
-	default:
+	case FP_CM_SERVER_EVENT_DEVICE:
 		fp_log(FP_LOG_WARNING, "rdma", "%s: %s", news->who, news->why);
+		return;
+	case FP_CM_SERVER_EVENT_LOST:
+		fp_log(FP_LOG_WARNING, "rdma", "%s: session %llu is cut off: %s", news->who,
+		       (unsigned long long)news->session_id, news->why);
+		cut_off(server, news->session_id);
 	}
 }
 
-static void on_cm_news(struct fp_op *op, int res, unsigned flags)
+static void on_readable(struct fp_op *op, int res, unsigned flags)
 {
 	struct fp_node_server *server = fp_container_of(op, struct fp_node_server, cm_op);
-	struct fp_cm_server_event news = server->cm_news;
 
-	if (res == -EINTR || res == -EAGAIN) {
-		fp_node_server_rdma_read(server);
+	if (res < 0 && res != -EINTR && res != -EAGAIN)
 		return;
-	}
-	if (res != sizeof(news))
-		return;
-	fp_node_server_rdma_read(server);
-	if (news.type == FP_CM_SERVER_EVENT_PEER)
-		fp_node_server_welcome(server, news.fd, news.peer);
-	else
-		log_cm_news(server, &news);
+	fp_cm_server_serve(server->cm_server);
+	fp_node_server_rdma_start(server);
 }
 
-void fp_node_server_rdma_read(struct fp_node_server *server)
+void fp_node_server_rdma_start(struct fp_node_server *server)
 {
-	server->cm_op.done = on_cm_news;
-	fp_loop_read(&server->loop, &server->cm_op, fp_cm_server_event_fd(server->cm_server),
-	             &server->cm_news, sizeof(server->cm_news));
+	struct io_uring_sqe *sqe = fp_loop_sqe(&server->loop);
+
+	server->cm_op.done = on_readable;
+	io_uring_prep_poll_add(sqe, fp_cm_server_fd(server->cm_server), POLLIN);
+	fp_loop_sqe_set(sqe, &server->cm_op);
 }

@@ -238,7 +238,7 @@ static int handle_qp(struct fp_conn *conn)
 	client = (struct fp_verbs_address){
 	    .qpn = qp.qpn, .psn = qp.psn, .lid = qp.lid, .mtu = qp.mtu, .n_reads = qp.n_reads};
 	memcpy(client.gid, qp.gid, sizeof(client.gid));
-	if (conn->session->own_peer && !conn->cm_link)
+	if (conn->session->cm_peer && !conn->cm_link)
 		r = fp_cm_server_peer_connect(conn->session->cm_peer, &client, &own, &conn->cm_link);
 	if (r < 0)
 		return r;

@@ -21,7 +21,6 @@ static const char name_chars[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRST
 void fp_secrets_init(struct fp_secrets *secrets)
 {
 	*secrets = (struct fp_secrets){.n = 0};
-	pthread_mutex_init(&secrets->lock, NULL);
 }
 
 void fp_secrets_done(struct fp_secrets *secrets)
@@ -35,7 +34,6 @@ void fp_secrets_done(struct fp_secrets *secrets)
 		fp_secret_free(secret->text);
 	}
 	free(secrets->items);
-	pthread_mutex_destroy(&secrets->lock);
 }
 
 struct fp_node_secret *fp_secrets_add(struct fp_secrets *secrets)
@@ -144,19 +142,10 @@ int fp_secrets_read(struct fp_secrets *secrets, struct fp_conf_error *error)
 
 void fp_secrets_swap(struct fp_secrets *a, struct fp_secrets *b)
 {
-	struct fp_node_secret *items;
-	unsigned n;
+	struct fp_secrets other = *a;
 
-	pthread_mutex_lock(&a->lock);
-	pthread_mutex_lock(&b->lock);
-	items = a->items;
-	n = a->n;
-	a->items = b->items;
-	a->n = b->n;
-	b->items = items;
-	b->n = n;
-	pthread_mutex_unlock(&b->lock);
-	pthread_mutex_unlock(&a->lock);
+	*a = *b;
+	*b = other;
 }
 
 /* ---- who proves what ---- */
@@ -182,19 +171,4 @@ const struct fp_node_secret *fp_secrets_proven(const struct fp_secrets *secrets,
 		    fp_auth_equal(right, proof, sizeof(right)))
 			proven = &secrets->items[i];
 	return proven;
-}
-
-bool fp_secrets_admit(void *user, const struct fp_wire_cm *cm)
-{
-	struct fp_secrets *secrets = user;
-	uint8_t right[FP_WIRE_CM_PROOF_BYTES];
-	bool admitted;
-
-	pthread_mutex_lock(&secrets->lock);
-	admitted = !secrets->n;
-	for (unsigned i = 0; i < secrets->n; i++)
-		admitted |= fp_auth_prove_cm(secrets->items[i].text, NULL, cm, right) == 0 &&
-		            fp_auth_equal(right, cm->proof, sizeof(right));
-	pthread_mutex_unlock(&secrets->lock);
-	return admitted;
 }

@@ -5,7 +5,6 @@
 #ifndef FP_SECRETS_H
 #define FP_SECRETS_H
 
-#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -29,10 +28,7 @@ struct fp_node_secret {
 	char *text;
 };
 
-/* The loop's thread changes it, under the lock; it reads it without. Other threads read it under
- * the lock. */
 struct fp_secrets {
-	pthread_mutex_t lock;
 	struct fp_node_secret *items;
 	unsigned n;
 };
@@ -58,10 +54,5 @@ const struct fp_node_secret *fp_secrets_proven(const struct fp_secrets *secrets,
                                                const struct fp_wire_hello *hello,
                                                const struct fp_wire_challenge *challenge,
                                                const uint8_t proof[FP_WIRE_PROOF_BYTES]);
-
-/* Whether a connection request proves one of the secrets, or there is none. Any thread; the rdma_cm
- * server's calls it.
- */
-bool fp_secrets_admit(void *secrets, const struct fp_wire_cm *cm);
 
 #endif

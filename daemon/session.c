@@ -37,23 +37,13 @@ int fp_node_session_open(struct fp_node_sessions *sessions, struct fp_client *cl
 	return 0;
 }
 
-void fp_node_session_arm(struct fp_node_session *session, struct fp_cm_server_peer *cm_peer, bool own_peer)
-{
-	session->cm_peer = fp_cm_server_peer_ref(cm_peer);
-	session->own_peer = own_peer;
-}
-
 void fp_node_session_disarm(struct fp_node_session *session)
 {
 	struct fp_cm_server_peer *cm_peer = fp_take_ptr(session->cm_peer);
 
 	if (!cm_peer)
 		return;
-	if (session->own_peer)
-		fp_cm_server_peer_end(cm_peer);
-	else
-		fp_cm_server_peer_fence(cm_peer);
-	session->own_peer = false;
+	fp_cm_server_peer_end(cm_peer);
 	fp_node_leases_revoke(&session->leases);
 	fp_cm_server_peer_unref(cm_peer);
 }

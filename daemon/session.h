@@ -40,7 +40,6 @@ struct fp_node_session {
 	const char *transport; /* static, of its newest connection: "shm", "tcp", "rdma", "rdma+tcp" */
 	bool memfd;            /* its leases are passed to it */
 	struct fp_cm_server_peer *cm_peer; /* held: its leases have keys for this peer's links; NULL: none */
-	bool own_peer; /* made for queue pairs by hand: no connection of the rdma_cm server's ends it */
 	unsigned n_links;
 	LIST_HEAD(, fp_conn) conns; /* control connection and links, for the server */
 	uint64_t opened_ns;
@@ -59,12 +58,9 @@ struct fp_node_sessions {
  * -ENOMEM, or what getrandom says. */
 int fp_node_session_open(struct fp_node_sessions *sessions, struct fp_client *client, const char *name,
                          const char *peer, struct fp_node_session **ret_session);
-/* Lets links of the rdma_cm server's peer reach its leases as they get their keys. own_peer as
- * above. */
-void fp_node_session_arm(struct fp_node_session *session, struct fp_cm_server_peer *cm_peer, bool own_peer);
 /*
- * The reverse: when it returns no link reaches them any more; the worker revokes the keys. Waits
- * for the rdma_cm server (some milliseconds). Not armed is fine.
+ * Ends cm_peer: when it returns no link reaches its leases any more; the worker revokes the keys.
+ * Takes some milliseconds. Without cm_peer fine.
  */
 void fp_node_session_disarm(struct fp_node_session *session);
 

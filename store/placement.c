@@ -51,12 +51,11 @@ static int control_begin(struct fp_node *node, struct fp_session_epoch **ret_epo
 /* Ends it; r is what came of it. */
 static int control_end(struct fp_node *node, int r)
 {
-	const char *why = fp_session_why(node->epoch->session);
 	uint64_t number = node->epoch->number;
 
 	pthread_mutex_unlock(&node->control);
 	if (r < 0 && fp_node_is_fatal(r) && !is_passing(r))
-		fp_node_report(node, number, r, why);
+		fp_node_report(node, number, r, NULL);
 	return r;
 }
 

@@ -264,7 +264,6 @@ uint64_t fp_reconnect_next_heartbeat(const struct fp_store *store, const struct 
 static uint64_t step_heartbeat(struct fp_store *store, struct fp_node *node)
 {
 	uint64_t now_ns = fp_clock_ns(), number;
-	const char *why;
 	int r;
 
 	if (now_ns < node->next_heartbeat_ns)
@@ -275,14 +274,13 @@ static uint64_t step_heartbeat(struct fp_store *store, struct fp_node *node)
 	}
 	number = node->epoch->number;
 	r = fp_session_ping(node->epoch->session, 0, now_ns + store->heartbeat_deadline_ns);
-	why = fp_session_why(node->epoch->session);
 	pthread_mutex_unlock(&node->control);
 	node->n_missed = r < 0 ? node->n_missed + 1 : 0;
 	if (r == 0)
 		atomic_store_explicit(&node->heartbeat_ns, fp_clock_ns() - now_ns, memory_order_relaxed);
 	else if (r != -ETIMEDOUT ||
 	         node->n_missed >= (node->backoff.options.missed_heartbeats ?: FP_MISSED_HEARTBEATS))
-		fp_node_report(node, number, r, why);
+		fp_node_report(node, number, r, NULL);
 	node->next_heartbeat_ns = fp_reconnect_next_heartbeat(store, node);
 	return node->next_heartbeat_ns;
 }

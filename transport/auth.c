@@ -115,19 +115,17 @@ int fp_auth_prove_server(const char *secret, const struct fp_wire_hello *hello,
 	return prove(secret, &t, sizeof(t), ret_proof);
 }
 
-int fp_auth_prove_cm(const char *secret, const uint8_t token[FP_WIRE_TOKEN_BYTES],
-                     const struct fp_wire_cm *cm, uint8_t ret_proof[FP_WIRE_CM_PROOF_BYTES])
+int fp_auth_prove_cm(const uint8_t token[FP_WIRE_TOKEN_BYTES], const struct fp_wire_cm *cm,
+                     uint8_t ret_proof[FP_WIRE_CM_PROOF_BYTES])
 {
 	static const char label[] = "farpage/1 cm";
 	const size_t label_len = sizeof(label) - 1, head_len = offsetof(struct fp_wire_cm, proof);
-	bool by_token = cm->purpose == FP_WIRE_LINK;
-	const void *key = by_token ? (const void *)token : secret;
-	size_t key_len = by_token ? FP_WIRE_TOKEN_BYTES : secret ? strlen(secret) : 0;
 	uint8_t bytes[sizeof(label) - 1 + sizeof(*cm)];
 
 	memcpy(bytes, label, label_len);
 	fp_wire_cm_encode(cm, bytes + label_len);
-	return hmac(key, key_len, bytes, label_len + head_len, ret_proof, FP_WIRE_CM_PROOF_BYTES);
+	return hmac(token, FP_WIRE_TOKEN_BYTES, bytes, label_len + head_len, ret_proof,
+	            FP_WIRE_CM_PROOF_BYTES);
 }
 
 bool fp_auth_equal(const void *a, const void *b, size_t len)

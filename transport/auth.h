@@ -33,13 +33,11 @@ int fp_auth_prove_server(const char *secret, const struct fp_wire_hello *hello,
 
 /*
  * The proof in the private data of a connection request: the first FP_WIRE_CM_PROOF_BYTES of
- * HMAC-SHA256(key, "farpage/1 cm" || cm up to its proof). The key of a LINK is its session's token,
- * of a CONTROL or RESUME the shared secret (NULL: zeros): a stranger gets no queue pair. It proves
- * no more than that, and may be replayed: the handshake that follows on a CONTROL or RESUME cannot,
- * and on a replayed LINK nothing is reached without the keys of the leases. As above.
+ * HMAC-SHA256(the session's token, "farpage/1 cm" || cm up to its proof). It keeps strangers from
+ * queue pairs, and may be replayed: nothing is reached without the keys of the leases. As above.
  */
-int fp_auth_prove_cm(const char *secret, const uint8_t token[FP_WIRE_TOKEN_BYTES],
-                     const struct fp_wire_cm *cm, uint8_t ret_proof[FP_WIRE_CM_PROOF_BYTES]);
+int fp_auth_prove_cm(const uint8_t token[FP_WIRE_TOKEN_BYTES], const struct fp_wire_cm *cm,
+                     uint8_t ret_proof[FP_WIRE_CM_PROOF_BYTES]);
 
 /* Compares proofs or tokens in a time that does not depend on their content. */
 bool fp_auth_equal(const void *a, const void *b, size_t len);

@@ -1,28 +1,20 @@
 /*
- * The server: where a memory node is entered by rdma. One thread a node process owns the rdma
- * listeners, the control stream of every peer and every queue pair. Room: transport; the daemon
- * uses it, the compute side never. It knows connections, proofs and bytes, never frames or leases;
- * what a lease is to be registered for its caller says.
+ * The server of links over rdma: it has the protection domains of sessions, and the queue pairs by
+ * which clients READ and WRITE what is registered there. Room: transport; the daemon uses it, the
+ * compute side never. It knows tokens and bytes, never frames or leases.
  *
- *   connection request ──► magic, version, proof? ──no──► rejected with a status
- *        │ CONTROL, RESUME                   │ LINK: peer of that session, proof by its token
- *        ▼                                   ▼
- *   a peer: domain of its own,          a queue pair in that peer's domain, that READs and WRITEs what is
- *   stream ◄─pump─► socket pair         registered there and says nothing. One receive is posted on it: its
- *                       │               flush tells that the queue pair broke
- *                       ▼ event
- *               the daemon's loop: a connection like any other
+ *   connection request ──► magic, version, session, proof by its token? ──no──► rejected with a status
+ *                                │
+ *                                ▼
+ *   a queue pair in the domain of that session's peer. It says nothing: one receive is posted on
+ *   it, whose flush tells that the queue pair broke
  *
- * One peer is one control connection and one protection domain. It is cut off when its connection
- * breaks: its links are destroyed and its socket ends. The daemon ends it (fp_cm_server_peer_end)
- * in any case, deregisters what it registered for it, and lets go of it. A session over tcp whose
- * queue pairs are connected by hand has a peer too, one without a stream.
+ * One peer is one session and its domain. The daemon ends it, deregisters what it registered for
+ * it, and lets go of it. Queue pairs are connected through rdma_cm, or by hand.
  *
- * Threads: everything that touches a queue pair runs on the server's thread; calls from others post
- * an order to it and wait until it was carried out (some milliseconds). The thread sleeps in
- * poll(2) on completion channels, CM events, device events and socket ends, so READs and WRITEs of
- * peers, which make none, cost no CPU. It never waits for the daemon: event that a full pipe does
- * not take is dropped, with what it was about.
+ * Threads: all calls are the loop's, but those that say "any thread". The server has no thread: the
+ * loop calls fp_cm_server_serve when the server's descriptor is readable. READs and WRITEs of peers
+ * cost no CPU here.
  */
 #ifndef FP_CM_SERVER_H
 #define FP_CM_SERVER_H
@@ -30,52 +22,42 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/socket.h>
 
 #include "verbs.h"
 #include "wire.h"
 
-#define FP_CM_SERVER_MAX_LINKS     64u /* queue pairs of one peer, its stream not counted */
-#define FP_CM_SERVER_MAX_LISTENERS 16u
-#define FP_CM_SERVER_NAME_BYTES    80u
+#define FP_CM_SERVER_MAX_LINKS 64u /* of one peer */
 
+struct fp_rdma_options;
 struct fp_cm_server;
 struct fp_cm_server_peer;
 struct fp_cm_server_link;
 
-struct fp_cm_server_address {
-	const char *host; /* numeric; NULL: all devices and addresses, also those that come later */
-	uint16_t port;    /* 0: any */
+enum fp_cm_server_event_type {
+	FP_CM_SERVER_EVENT_REJECTED, /* somebody was not let in */
+	FP_CM_SERVER_EVENT_DENIED,   /* a link broke because its client used what it has no key for */
+	FP_CM_SERVER_EVENT_DEVICE,   /* a device or a listener went away, or came back */
+	FP_CM_SERVER_EVENT_LOST, /* the device of session_id's peer has gone: the peer is to be ended soon */
+};
+
+struct fp_cm_server_event {
+	enum fp_cm_server_event_type type;
+	uint64_t session_id; /* DENIED, LOST; 0: none yet */
+	const char *who;
+	const char *why;
 };
 
 struct fp_cm_server_options {
-	const struct fp_cm_server_address *listen;
+	/* TCP addresses of the machine: their links are listened for at the same ones, all at
+	 * one port, the one after the first address's (that one's is 0: any). */
+	const struct sockaddr_storage *listen;
 	unsigned n_listen;
-	/* Whether who asks for a CONTROL or RESUME is let in. On the server's thread; must not
-	 * block. */
-	bool (*admits)(void *user, const struct fp_wire_cm *cm);
+	/* Called from within fp_cm_server_serve; ends no peer. */
+	void (*tell)(void *user, const struct fp_cm_server_event *event);
 	void *user;
 	const struct fp_rdma_options *rdma; /* not copied: it outlives the server; NULL: the defaults */
-	bool by_hand;            /* queue pairs are connected by hand, too: on a device of rdma, not iWARP */
-	unsigned max_peers;      /* with a stream */
-	unsigned max_unfinished; /* of them: requests whose connection is not there yet; the oldest goes */
-};
-
-enum fp_cm_server_event_type {
-	FP_CM_SERVER_EVENT_PEER,     /* one has come */
-	FP_CM_SERVER_EVENT_REJECTED, /* somebody was not let in; why */
-	FP_CM_SERVER_EVENT_DENIED,   /* a link broke because its client used what it has no key for; why */
-	FP_CM_SERVER_EVENT_BROKEN,   /* a peer's control connection broke; why, in the words of its device */
-	FP_CM_SERVER_EVENT_DEVICE,   /* why: a device or a listener went away, or came back */
-};
-
-/* What the server tells: records of this size come out of fp_cm_server_event_fd. */
-struct fp_cm_server_event {
-	enum fp_cm_server_event_type type;
-	int fd;                         /* PEER: the daemon's end of its byte stream, now the reader's */
-	struct fp_cm_server_peer *peer; /* PEER: a reference, now the reader's; else NULL */
-	uint64_t session_id;            /* DENIED, BROKEN */
-	const char *why;                /* static */
-	char who[FP_CM_SERVER_NAME_BYTES];
+	bool by_hand; /* queue pairs are connected by hand, too: on a device of rdma, not iWARP */
 };
 
 /* Totals since the server opened, and now. */
@@ -97,53 +79,45 @@ struct fp_rdma_device {
 unsigned fp_rdma_devices(struct fp_rdma_device *ret_devices, unsigned max);
 
 /*
- * Opens listeners and starts the thread. 0 and *ret_server; -ELIBACC (libibverbs.so.1 or
- * librdmacm.so.1 is not installed), -ENODEV (there is no rdma device; or not that device, or none
- * with such an address), -EADDRINUSE, -EADDRNOTAVAIL, -ENOMEM. *ret_failed: the index of the
- * address that failed, n_listen: none of them.
+ * Opens listeners. 0 and *ret_server; -ELIBACC (libibverbs.so.1 or librdmacm.so.1 is not
+ * installed), -ENODEV (there is no rdma device; or not that device, or none with such an address),
+ * -EADDRINUSE, -EADDRNOTAVAIL, -ENOMEM. *ret_failed: the index of the address that failed,
+ * n_listen: none of them.
  */
 int fp_cm_server_open(const struct fp_cm_server_options *options, struct fp_cm_server **ret_server,
                       unsigned *ret_failed);
-/*
- * Destroys all queue pairs, ends all peers, stops the thread. References to peers stay valid until
- * they are put. NULL is fine. News that was not read is given up, with descriptors and references.
- */
+/* After its last peer was ended. NULL is fine. */
 void fp_cm_server_close(struct fp_cm_server *server);
 FP_DEFINE_CLEANUP(struct fp_cm_server, server, fp_cm_server_close)
 
-/* The read end of a pipe, blocking, of whole records. */
-int fp_cm_server_event_fd(const struct fp_cm_server *server);
-/* The port of listener idx. */
-uint16_t fp_cm_server_port(const struct fp_cm_server *server, unsigned idx);
-/* Whether fp_cm_server_peer_new can succeed. */
-bool fp_cm_server_has_device(const struct fp_cm_server *server);
+/* Readable when there is something to serve. */
+int fp_cm_server_fd(const struct fp_cm_server *server);
+/* Never waits; does a bounded part of what there is. */
+void fp_cm_server_serve(struct fp_cm_server *server);
+/* Where clients connect their links; 0: nowhere. */
+uint16_t fp_cm_server_port(const struct fp_cm_server *server);
 void fp_cm_server_counts(const struct fp_cm_server *server, struct fp_cm_server_counts *ret_counts);
 
 /*
- * Lets links attach to peer: those that name session_id and prove token. Before the client is told
- * either. Any thread, never blocks.
+ * A peer whose client reached this machine at the address own, or, own NULL, whose queue pairs are
+ * connected by hand. 0 and *ret_peer, a reference; -EOPNOTSUPP: links are not listened for there,
+ * or none are connected by hand; -ENODEV, -ENOMEM, ...
  */
+int fp_cm_server_peer_new(struct fp_cm_server *server, const struct sockaddr *own, const char *name,
+                          struct fp_cm_server_peer **ret_peer);
+/* Lets links attach to it: those that name session_id and prove token. Before the client is told
+ * either. */
 void fp_cm_server_peer_admit(struct fp_cm_server_peer *peer, uint64_t session_id,
                              const uint8_t token[FP_WIRE_TOKEN_BYTES]);
 /*
- * Destroys its links and lets no more attach; its stream goes on. When this returns nothing
- * registered for it can be reached any more, whatever is still under way. Any thread but the
- * server's; again is fine.
- */
-void fp_cm_server_peer_fence(struct fp_cm_server_peer *peer);
-/*
- * Ends it: its links and its stream are destroyed. When this returns nothing of the peer's can be
- * reached through them any more, whatever is still under way, and no link will attach. Any thread
- * but the server's; again is fine.
+ * Ends it: its links are destroyed. When this returns nothing of the peer's can be reached any
+ * more, whatever is still under way, and no link will attach. Again is fine.
  */
 void fp_cm_server_peer_end(struct fp_cm_server_peer *peer);
+/* Any thread. */
 struct fp_cm_server_peer *fp_cm_server_peer_ref(struct fp_cm_server_peer *peer);
 /* NULL is fine. Its regions are gone before the last, and it was ended. Any thread. */
 void fp_cm_server_peer_unref(struct fp_cm_server_peer *peer);
-const char *fp_cm_server_peer_name(const struct fp_cm_server_peer *peer);
-/* The device that it came in by. */
-const char *fp_cm_server_peer_device(const struct fp_cm_server_peer *peer);
-/* Now: its queue pairs, links and stream; its regions. Any thread. */
 unsigned fp_cm_server_peer_queue_pairs(const struct fp_cm_server_peer *peer);
 unsigned fp_cm_server_peer_regions(const struct fp_cm_server_peer *peer);
 
@@ -157,14 +131,10 @@ int fp_cm_server_peer_register(struct fp_cm_server_peer *peer, void *base, size_
 void fp_cm_server_peer_deregister(struct fp_cm_server_peer *peer, struct fp_verbs_region *region);
 
 /*
- * A peer without a stream, for queue pairs connected by hand on the server's device. 0 and
- * *ret_peer, a reference; -EOPNOTSUPP: the server has none; -ENODEV, -ENOMEM.
- */
-int fp_cm_server_peer_new(struct fp_cm_server *server, const char *name, struct fp_cm_server_peer **ret_peer);
-/*
- * Connects a queue pair of its domain to the client's. 0, *ret_own to be told to the client, and
- * *ret_link; -EINVAL (the device refuses these attributes), -EUSERS (as many as there may be),
- * -ECONNRESET (the peer was ended), -EHOSTUNREACH, -EIO, -ENOMEM.
+ * By hand: connects a queue pair of the peer's domain to the client's. 0, *ret_own to be told to
+ * the client, and *ret_link; -EPERM (its queue pairs are connected through rdma_cm), -EINVAL (the
+ * device refuses these attributes), -EUSERS (as many as there may be), -ECONNRESET (the peer was
+ * ended), -EHOSTUNREACH, -EIO, -ENOMEM.
  */
 int fp_cm_server_peer_connect(struct fp_cm_server_peer *peer, const struct fp_verbs_address *client,
                               struct fp_verbs_address *ret_own, struct fp_cm_server_link **ret_link);

@@ -1,6 +1,5 @@
 /*
- * Peers: their list, their ends, and what other threads ask of them. Room: transport; see
- * cm_server.h.
+ * Peers and their links, and what devices say of them. Room: transport; see cm_server.h.
  */
 #include "cm_server_internal.h"
 
@@ -8,66 +7,253 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "auth.h"
 #include "cleanup.h"
 
-/* ---- the list of peers ---- */
+#define LINK_RECEIVE_ID 1
+#define BROKE           "its queue pair broke"
 
-#define PEER_POLLS 2 /* descriptors: its stream's and its socket's */
-
-void fp_cm_server_peer_count_queue_pair(struct fp_cm_server_peer *peer, int change)
+static const char *device_of(const struct fp_cm_server_peer *peer)
 {
-	atomic_fetch_add(&peer->n_queue_pairs, (unsigned)change);
-	atomic_fetch_add(&peer->server->n_queue_pairs, (unsigned)change);
+	return fp_verbs_domain_limits(peer->domain)->device;
 }
 
-uint64_t fp_cm_server_peer_session(struct fp_cm_server_peer *peer)
+static bool is_iwarp(const struct fp_cm_server_peer *peer)
 {
-	uint64_t id;
-
-	pthread_mutex_lock(&peer->lock);
-	id = peer->session_id;
-	pthread_mutex_unlock(&peer->lock);
-	return id;
+	return fp_verbs_domain_limits(peer->domain)->iwarp;
 }
 
-static void free_peer(struct fp_cm_server_peer *peer)
+/* ---- links ---- */
+
+struct fp_verbs_conn_options fp_cm_server_link_options(const struct fp_cm_server *server)
 {
-	free(peer->in);
-	free(peer->out);
-	fp_verbs_domain_unref(peer->domain);
-	pthread_mutex_destroy(&peer->lock);
-	free(peer);
+	struct fp_verbs_conn_options options = fp_rdma_conn_options(server->rdma);
+
+	options.send_depth = options.recv_depth = 1;
+	options.responder = true;
+	return options;
 }
 
-/* In the list, with the list's reference. */
-int fp_cm_server_peer_add(struct fp_cm_server *server, const char *name, struct fp_cm_server_peer **ret_peer)
+static void unwatch_link(struct fp_cm_server_link *link)
 {
+	if (link->fd >= 0)
+		fp_cm_server_unwatch(link->peer->server, fp_take_fd(link->fd));
+}
+
+void fp_cm_server_link_destroy(struct fp_cm_server_link *link)
+{
+	if (!link->conn)
+		return;
+	unwatch_link(link);
+	fp_verbs_conn_close(fp_take_ptr(link->conn));
+	LIST_REMOVE(link, entry);
+	link->peer->n_links--;
+	if (!link->held)
+		free(link);
+}
+
+static void deny(struct fp_cm_server_link *link, const char *why)
+{
+	struct fp_cm_server_peer *peer = link->peer;
+
+	peer->server->n_denied++;
+	fp_cm_server_tell(peer->server, FP_CM_SERVER_EVENT_DENIED, peer->name, peer->session_id, why);
+	fp_cm_server_link_destroy(link);
+}
+
+/*
+ * Waits for the only thing that can happen on a link: that its receive comes back. Returns 0, 1 if
+ * it has (the queue pair is broken), or a negative errno: so is its completion queue.
+ */
+static int watch_link(struct fp_cm_server_link *link)
+{
+	struct fp_verbs_completion completion;
+	struct pollfd wait;
+	int r = fp_verbs_poll(link->conn, &completion, 1);
+
+	if (r == 0)
+		r = fp_verbs_arm(link->conn, &wait);
+	if (r < 0)
+		return r;
+	if (fp_verbs_poll(link->conn, &completion, 1) != 0)
+		return 1;
+	link->fd = wait.fd;
+	return fp_cm_server_watch(link->peer->server, link->fd, link);
+}
+
+void fp_cm_server_link_check(struct fp_cm_server_link *link)
+{
+	struct fp_verbs_completion completion;
+	int r = fp_verbs_poll(link->conn, &completion, 1);
+
+	if (r == 1 && completion.status == 0) {
+		deny(link, "it sent a message on a link, which carries READs and WRITEs only");
+		return;
+	}
+	if (r == 0 && watch_link(link) == 0)
+		return;
+	/*
+	 * Where the peer's good-bye leaves our queue pair alone (InfiniBand, RoCE), only an error
+	 * of ours breaks it, and the only one here is a request that was refused. Over iWARP it
+	 * breaks whenever the connection ends: which it was the device says, and that it ended
+	 * connection management.
+	 */
+	if (is_iwarp(link->peer) || fp_verbs_domain_dead(link->peer->domain))
+		unwatch_link(link);
+	else
+		deny(link, BROKE);
+}
+
+static int start_link(struct fp_cm_server_link *link)
+{
+	struct fp_cm_server_peer *peer = link->peer;
+	struct fp_verbs_work receive = {
+	    .id = LINK_RECEIVE_ID, .local = &peer->byte, .len_bytes = sizeof(peer->byte)};
+	int r = 0;
+
+	if (!peer->scratch.mr)
+		r = fp_verbs_register(peer->domain, &peer->byte, sizeof(peer->byte), FP_VERBS_LOCAL,
+		                      &peer->scratch);
+	receive.lkey = peer->scratch.lkey;
+	if (r == 0)
+		r = fp_verbs_post_recv(link->conn, &receive);
+	if (r == 0)
+		r = watch_link(link);
+	return r > 0 ? -EIO : r;
+}
+
+int fp_cm_server_link_add(struct fp_cm_server_peer *peer, struct fp_verbs_conn *conn,
+                          struct fp_cm_server_link **ret_link)
+{
+	fp_autofree struct fp_cm_server_link *link = calloc(1, sizeof(*link));
+	int r;
+
+	if (!link)
+		return -ENOMEM;
+	link->peer = peer;
+	link->conn = conn;
+	link->fd = -1;
+	r = start_link(link);
+	if (r < 0) {
+		unwatch_link(link);
+		return r;
+	}
+	LIST_INSERT_HEAD(&peer->links, link, entry);
+	peer->n_links++;
+	*ret_link = fp_take_ptr(link);
+	return 0;
+}
+
+int fp_cm_server_peer_connect(struct fp_cm_server_peer *peer, const struct fp_verbs_address *client,
+                              struct fp_verbs_address *ret_own, struct fp_cm_server_link **ret_link)
+{
+	FP_CLEANUP(fp_cleanup_verbs_conn) struct fp_verbs_conn *conn = NULL;
+	struct fp_verbs_conn_options how = fp_cm_server_link_options(peer->server);
+	struct fp_cm_server_link *link;
+	int r;
+
+	if (!peer->by_hand)
+		return -EPERM;
+	if (peer->ended)
+		return -ECONNRESET;
+	if (peer->n_links >= FP_CM_SERVER_MAX_LINKS)
+		return -EUSERS;
+	r = fp_verbs_manual_open(peer->domain, &how, &conn, ret_own);
+	if (r == 0)
+		r = fp_verbs_manual_connect(conn, client);
+	if (r == 0)
+		r = fp_cm_server_link_add(peer, conn, &link);
+	if (r < 0)
+		return r;
+	(void)fp_take_ptr(conn);
+	link->held = true;
+	fp_cm_server_peer_ref(peer);
+	*ret_link = link;
+	return 0;
+}
+
+void fp_cm_server_link_close(struct fp_cm_server_link *link)
+{
+	if (!link)
+		return;
+	fp_cm_server_link_destroy(link);
+	fp_cm_server_peer_unref(link->peer);
+	free(link);
+}
+
+/* ---- peers ---- */
+
+struct fp_cm_server_peer *fp_cm_server_find_peer(const struct fp_cm_server *server,
+                                                 const struct fp_wire_cm *cm)
+{
+	uint8_t proof[FP_WIRE_CM_PROOF_BYTES];
 	struct fp_cm_server_peer *peer;
-	int r = fp_cm_server_reserve_polls(server, PEER_POLLS);
 
+	LIST_FOREACH (peer, &server->peers, entry)
+		if (!peer->by_hand && peer->session_id && peer->session_id == cm->session_id &&
+		    fp_auth_prove_cm(peer->token, cm, proof) == 0 &&
+		    fp_auth_equal(proof, cm->proof, sizeof(proof)))
+			return peer;
+	return NULL;
+}
+
+static int open_domain(const struct fp_cm_server *server, const struct sockaddr *own,
+                       struct fp_verbs_domain **ret_domain)
+{
+	if (own)
+		return fp_cm_server_listens_at(server, own) ? fp_verbs_domain_at(own, ret_domain)
+		                                            : -EOPNOTSUPP;
+	if (!server->by_hand)
+		return -EOPNOTSUPP;
+	return fp_verbs_domain_open(server->rdma->device, (uint8_t)server->rdma->device_port, ret_domain);
+}
+
+int fp_cm_server_peer_new(struct fp_cm_server *server, const struct sockaddr *own, const char *name,
+                          struct fp_cm_server_peer **ret_peer)
+{
+	FP_CLEANUP(fp_cleanup_verbs_domain) struct fp_verbs_domain *domain = NULL;
+	struct fp_cm_server_peer *peer;
+	int r = open_domain(server, own, &domain);
+
+	if (r == 0)
+		r = fp_cm_server_watch(server, fp_verbs_domain_event_fd(domain), NULL);
 	if (r < 0)
 		return r;
 	peer = calloc(1, sizeof(*peer));
-	if (!peer) {
-		server->n_reserved -= PEER_POLLS;
+	if (!peer)
 		return -ENOMEM;
-	}
 	peer->server = server;
-	peer->end.peer = peer;
 	peer->n_refs = 1;
-	peer->sock = -1;
-	peer->stream_poll.fd = -1;
-	pthread_mutex_init(&peer->lock, NULL);
+	peer->by_hand = !own;
+	peer->domain = fp_take_ptr(domain);
 	snprintf(peer->name, sizeof(peer->name), "%s", name);
-	peer->next = server->peers;
-	peer->at = &server->peers;
-	if (peer->next)
-		peer->next->at = &peer->next;
-	server->peers = peer;
+	LIST_INSERT_HEAD(&server->peers, peer, entry);
 	*ret_peer = peer;
 	return 0;
+}
+
+void fp_cm_server_peer_admit(struct fp_cm_server_peer *peer, uint64_t session_id,
+                             const uint8_t token[FP_WIRE_TOKEN_BYTES])
+{
+	peer->session_id = session_id;
+	memcpy(peer->token, token, sizeof(peer->token));
+}
+
+static void destroy_links(struct fp_cm_server_peer *peer)
+{
+	while (!LIST_EMPTY(&peer->links))
+		fp_cm_server_link_destroy(LIST_FIRST(&peer->links));
+}
+
+void fp_cm_server_peer_end(struct fp_cm_server_peer *peer)
+{
+	if (peer->ended)
+		return;
+	peer->ended = true;
+	destroy_links(peer);
+	fp_verbs_deregister(&peer->scratch);
+	LIST_REMOVE(peer, entry);
 }
 
 struct fp_cm_server_peer *fp_cm_server_peer_ref(struct fp_cm_server_peer *peer)
@@ -78,209 +264,16 @@ struct fp_cm_server_peer *fp_cm_server_peer_ref(struct fp_cm_server_peer *peer)
 
 void fp_cm_server_peer_unref(struct fp_cm_server_peer *peer)
 {
-	if (peer && atomic_fetch_sub(&peer->n_refs, 1) == 1)
-		free_peer(peer);
-}
-
-static void fence(struct fp_cm_server_peer *peer)
-{
-	peer->open = false;
-	while (peer->links)
-		fp_cm_server_link_destroy(peer->links);
-}
-
-/*
- * Its connection has come to an end: nothing is reached through it any more. What had arrived is in
- * the socket, which ends now for the daemon too; the peer stays until it is ended.
- */
-void fp_cm_server_peer_cut_off(struct fp_cm_server_peer *peer)
-{
-	bool counted = peer->conn || peer->stream;
-
-	fence(peer);
-	fp_verbs_conn_close(fp_take_ptr(peer->conn));
-	fp_verbs_stream_close(fp_take_ptr(peer->stream));
-	fp_cm_server_listener_release(&peer->end);
-	peer->stream_poll.fd = -1;
-	peer->again = false;
-	if (peer->sock >= 0)
-		close(fp_take_fd(peer->sock));
-	if (counted) {
-		fp_cm_server_peer_count_queue_pair(peer, -1);
-		atomic_fetch_sub(&peer->server->n_peers, 1);
-	}
-}
-
-void fp_cm_server_peer_remove(struct fp_cm_server_peer *peer)
-{
-	if (atomic_load(&peer->ended))
+	if (!peer || atomic_fetch_sub(&peer->n_refs, 1) > 1)
 		return;
-	fp_cm_server_peer_cut_off(peer);
-	fp_verbs_deregister(&peer->scratch);
-	*peer->at = peer->next;
-	if (peer->next)
-		peer->next->at = peer->at;
-	peer->server->n_reserved -= PEER_POLLS;
-	atomic_store(&peer->ended, true);
-	fp_cm_server_peer_unref(peer);
-}
-
-/* Nobody else will end a peer that was never handed over. */
-void fp_cm_server_peer_give_up(struct fp_cm_server_peer *peer)
-{
-	if (peer->handed)
-		fp_cm_server_peer_cut_off(peer);
-	else
-		fp_cm_server_peer_remove(peer);
-}
-
-/* ---- what is ordered of the thread ---- */
-
-static void run_fence(struct fp_cm_server *server, struct fp_cm_server_call *call)
-{
-	fence(call->peer);
-}
-
-static void run_end(struct fp_cm_server *server, struct fp_cm_server_call *call)
-{
-	fp_cm_server_peer_remove(call->peer);
-}
-
-static void shut(struct fp_cm_server_peer *peer,
-                 void (*run)(struct fp_cm_server *server, struct fp_cm_server_call *call))
-{
-	struct fp_cm_server_call call = {.run = run, .peer = peer};
-
-	pthread_mutex_lock(&peer->lock);
-	peer->session_id = 0;
-	pthread_mutex_unlock(&peer->lock);
-	if (!atomic_load(&peer->ended))
-		fp_cm_server_run_call(peer->server, &call);
-}
-
-void fp_cm_server_peer_fence(struct fp_cm_server_peer *peer)
-{
-	shut(peer, run_fence);
-}
-
-void fp_cm_server_peer_end(struct fp_cm_server_peer *peer)
-{
-	shut(peer, run_end);
-}
-
-static void run_new(struct fp_cm_server *server, struct fp_cm_server_call *call)
-{
-	struct fp_cm_server_peer *peer;
-
-	call->result = fp_cm_server_peer_add(server, call->name, &peer);
-	if (call->result < 0)
-		return;
-	peer->handed = peer->open = true;
-	call->result = fp_cm_server_domain_open(server, &peer->domain);
-	if (call->result < 0)
-		fp_cm_server_peer_remove(peer);
-	else
-		call->peer = fp_cm_server_peer_ref(peer);
-}
-
-int fp_cm_server_peer_new(struct fp_cm_server *server, const char *name, struct fp_cm_server_peer **ret_peer)
-{
-	struct fp_cm_server_call call = {.run = run_new, .name = name};
-
-	if (!server->by_hand)
-		return -EOPNOTSUPP;
-	fp_cm_server_run_call(server, &call);
-	if (call.result == 0)
-		*ret_peer = call.peer;
-	return call.result;
-}
-
-static int connect_by_hand(struct fp_cm_server_peer *peer, struct fp_cm_server_call *call)
-{
-	FP_CLEANUP(fp_cleanup_verbs_conn) struct fp_verbs_conn *conn = NULL;
-	struct fp_verbs_conn_options how = fp_cm_server_link_options(peer->server);
-	int r = fp_verbs_manual_open(peer->domain, &how, &conn, &call->own);
-
-	if (r == 0)
-		r = fp_verbs_manual_connect(conn, call->client);
-	if (r == 0)
-		r = fp_cm_server_link_add(peer, conn, &call->link);
-	if (r < 0)
-		return r;
-	fp_verbs_conn_set_user(fp_take_ptr(conn), &call->link->end);
-	call->link->held = true;
-	fp_cm_server_peer_ref(peer);
-	return 0;
-}
-
-static void run_connect(struct fp_cm_server *server, struct fp_cm_server_call *call)
-{
-	struct fp_cm_server_peer *peer = call->peer;
-
-	if (atomic_load(&peer->ended) || !peer->open)
-		call->result = -ECONNRESET;
-	else if (peer->n_links >= FP_CM_SERVER_MAX_LINKS)
-		call->result = -EUSERS;
-	else
-		call->result = connect_by_hand(peer, call);
-}
-
-int fp_cm_server_peer_connect(struct fp_cm_server_peer *peer, const struct fp_verbs_address *client,
-                              struct fp_verbs_address *ret_own, struct fp_cm_server_link **ret_link)
-{
-	struct fp_cm_server_call call = {.run = run_connect, .peer = peer, .client = client};
-
-	if (atomic_load(&peer->ended))
-		return -ECONNRESET;
-	fp_cm_server_run_call(peer->server, &call);
-	if (call.result == 0) {
-		*ret_own = call.own;
-		*ret_link = call.link;
-	}
-	return call.result;
-}
-
-static void run_link_close(struct fp_cm_server *server, struct fp_cm_server_call *call)
-{
-	fp_cm_server_link_destroy(call->link);
-}
-
-void fp_cm_server_link_close(struct fp_cm_server_link *link)
-{
-	struct fp_cm_server_call call = {.run = run_link_close, .link = link};
-
-	if (!link)
-		return;
-	if (!atomic_load(&link->end.peer->ended))
-		fp_cm_server_run_call(link->end.peer->server, &call);
-	fp_cm_server_peer_unref(link->end.peer);
-	free(link);
-}
-
-/* ---- what needs no order ---- */
-
-void fp_cm_server_peer_admit(struct fp_cm_server_peer *peer, uint64_t session_id,
-                             const uint8_t token[FP_WIRE_TOKEN_BYTES])
-{
-	pthread_mutex_lock(&peer->lock);
-	peer->session_id = session_id;
-	memcpy(peer->token, token, sizeof(peer->token));
-	pthread_mutex_unlock(&peer->lock);
-}
-
-const char *fp_cm_server_peer_name(const struct fp_cm_server_peer *peer)
-{
-	return peer->name;
-}
-
-const char *fp_cm_server_peer_device(const struct fp_cm_server_peer *peer)
-{
-	return peer->domain ? fp_verbs_domain_limits(peer->domain)->device : "";
+	fp_verbs_domain_unref(peer->domain);
+	explicit_bzero(peer->token, sizeof(peer->token));
+	free(peer);
 }
 
 unsigned fp_cm_server_peer_queue_pairs(const struct fp_cm_server_peer *peer)
 {
-	return atomic_load(&peer->n_queue_pairs);
+	return peer->n_links;
 }
 
 unsigned fp_cm_server_peer_regions(const struct fp_cm_server_peer *peer)
@@ -303,4 +296,86 @@ void fp_cm_server_peer_deregister(struct fp_cm_server_peer *peer, struct fp_verb
 	if (region->mr)
 		atomic_fetch_sub(&peer->n_regions, 1);
 	fp_verbs_deregister(region);
+}
+
+/* ---- devices ---- */
+
+static struct fp_cm_server_link *find_link(const struct fp_cm_server *server, const char *device,
+                                           uint32_t qpn)
+{
+	struct fp_cm_server_peer *peer;
+	struct fp_cm_server_link *link;
+
+	LIST_FOREACH (peer, &server->peers, entry) {
+		if (strcmp(device_of(peer), device) != 0)
+			continue;
+		LIST_FOREACH (link, &peer->links, entry)
+			if (fp_verbs_conn_qpn(link->conn) == qpn)
+				return link;
+	}
+	return NULL;
+}
+
+/* What a device says of a queue pair whose peer did what it may not: "QP access error", "QP request
+ * error".
+ */
+static bool is_trespass(const char *text)
+{
+	return strncmp(text, "QP ", 3) == 0 && strstr(text, "error");
+}
+
+static void serve_device(struct fp_cm_server *server, struct fp_verbs_domain *domain)
+{
+	const char *device = fp_verbs_domain_limits(domain)->device, *text;
+	struct fp_cm_server_link *link;
+	uint32_t qpn;
+
+	while (fp_verbs_domain_event(domain, &qpn, &text) == 1) {
+		link = is_trespass(text) ? find_link(server, device, qpn) : NULL;
+		if (link)
+			deny(link, text);
+	}
+}
+
+static void lose(struct fp_cm_server_peer *peer)
+{
+	peer->lost = true;
+	fp_cm_server_unwatch(peer->server, fp_verbs_domain_event_fd(peer->domain));
+	destroy_links(peer);
+	fp_cm_server_tell(peer->server, FP_CM_SERVER_EVENT_LOST, peer->name, peer->session_id,
+	                  "its rdma device failed or was removed");
+}
+
+/* All domains of a device have its events by the same descriptor: mostly there is one device. */
+void fp_cm_server_devices_serve(struct fp_cm_server *server)
+{
+	struct fp_cm_server_peer *peer;
+	int served = -1;
+
+	LIST_FOREACH (peer, &server->peers, entry) {
+		if (!peer->lost && fp_verbs_domain_event_fd(peer->domain) != served) {
+			serve_device(server, peer->domain);
+			served = fp_verbs_domain_event_fd(peer->domain);
+		}
+		if (!peer->lost && fp_verbs_domain_dead(peer->domain))
+			lose(peer);
+	}
+}
+
+/* Its client has gone, perhaps because it was refused: that is to be known first. */
+void fp_cm_server_link_gone(struct fp_cm_server_link *link)
+{
+	struct fp_cm_server_peer *peer = link->peer;
+	uint32_t qpn = fp_verbs_conn_qpn(link->conn);
+	struct fp_verbs_completion completion;
+
+	if (is_iwarp(peer))
+		serve_device(peer->server, peer->domain);
+	else if (fp_verbs_poll(link->conn, &completion, 1) == 1) {
+		deny(link, BROKE);
+		return;
+	}
+	link = find_link(peer->server, device_of(peer), qpn);
+	if (link)
+		fp_cm_server_link_destroy(link);
 }

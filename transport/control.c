@@ -78,12 +78,16 @@ static void leases_free(struct fp_control *control, bool detach)
 		lease_free(control, atomic_exchange(&control->leases[i], NULL), detach);
 }
 
-static void control_free(struct fp_control *control, enum fp_handshake_end end)
+/* In a forked child only its copy of the socket goes. */
+static void control_free(struct fp_control *control, bool abort)
 {
 	bool forked = control->opener != getpid();
 
 	leases_free(control, false);
-	fp_handshake_end(control->handshake, forked ? FP_HANDSHAKE_FORGET : end);
+	if (abort && !forked)
+		fp_handshake_abort(control->handshake);
+	else
+		fp_handshake_close(control->handshake);
 	if (control->ops->done)
 		control->ops->done(&control->base, forked);
 	pthread_mutex_destroy(&control->lock);
@@ -95,7 +99,7 @@ static void control_free(struct fp_control *control, enum fp_handshake_end end)
 static void control_drop(struct fp_control *control)
 {
 	if (control)
-		control_free(control, FP_HANDSHAKE_CLOSE);
+		control_free(control, false);
 }
 FP_DEFINE_CLEANUP(struct fp_control, control, control_drop)
 
@@ -111,6 +115,16 @@ static void name_self(char *buf, size_t len)
 	snprintf(buf, len, "%.*s[%d]", n > 0 ? (int)n - 1 : 1, comm, (int)getpid());
 }
 
+static uint64_t deadline_of(const struct fp_session_options *options)
+{
+	return options->deadline_ns ? options->deadline_ns : DEFAULT_DEADLINE_NS;
+}
+
+uint64_t fp_control_open_by_ns(const struct fp_session_options *options)
+{
+	return fp_clock_ns() + (options->connect_ns ? options->connect_ns : deadline_of(options));
+}
+
 static int control_new(const struct fp_control_ops *ops, const struct fp_url *url,
                        const struct fp_session_options *options, struct fp_control **ret_control)
 {
@@ -124,30 +138,13 @@ static int control_new(const struct fp_control_ops *ops, const struct fp_url *ur
 	control->ops = ops;
 	control->opener = getpid();
 	control->url = *url;
-	control->deadline_ns = options->deadline_ns ? options->deadline_ns : DEFAULT_DEADLINE_NS;
+	control->deadline_ns = deadline_of(options);
 	name_self(name, sizeof(name));
 	fp_wire_name_set(control->client_name, options->client_name ? options->client_name : name);
 	control->secret = options->secret;
 	control->rdma = options->rdma;
 	*ret_control = control;
 	return 0;
-}
-
-/* Dials and shakes hands: by the transport's own stream if it has one. */
-static int open_handshake(struct fp_control *control, const struct fp_handshake_options *hello,
-                          uint64_t connect_ns)
-{
-	uint64_t deadline_ns = fp_clock_ns() + (connect_ns ? connect_ns : control->deadline_ns);
-	struct fp_handshake_stream stream;
-	int r;
-
-	if (!control->ops->dial)
-		return fp_handshake_open(&control->url, hello, deadline_ns, &control->handshake,
-		                         &control->welcome);
-	r = control->ops->dial(&control->url, hello, deadline_ns, &control->base, &stream);
-	return r < 0 ? r
-	             : fp_handshake_open_on(&stream, hello, deadline_ns, &control->handshake,
-	                                    &control->welcome);
 }
 
 /* A session that is resumed and then not wanted is left to others, or to its grace period. */
@@ -160,7 +157,7 @@ static int check_open(struct fp_control *control, const struct fp_wire_welcome *
 	else if (control->welcome.features != control->ops->features)
 		r = -EOPNOTSUPP;
 	if (r < 0 && resumed) {
-		fp_handshake_end(control->handshake, FP_HANDSHAKE_ABORT);
+		fp_handshake_abort(control->handshake);
 		control->handshake = NULL;
 	}
 	return r;
@@ -190,7 +187,8 @@ int fp_control_open(const struct fp_control_ops *ops, const struct fp_url *url,
 		resumed.session_id = options->resume->id;
 		memcpy(resumed.token, options->resume->token, sizeof(resumed.token));
 	}
-	r = open_handshake(control, &hello, options->connect_ns);
+	r = fp_handshake_open(url, &hello, fp_control_open_by_ns(options), &control->handshake,
+	                      &control->welcome);
 	if (r == 0)
 		r = check_open(control, hello.session);
 	if (r < 0)
@@ -199,9 +197,9 @@ int fp_control_open(const struct fp_control_ops *ops, const struct fp_url *url,
 	return 0;
 }
 
-const struct fp_url *fp_control_url(const struct fp_session *session)
+const struct sockaddr *fp_control_address(const struct fp_session *session)
 {
-	return &control_of(session)->url;
+	return fp_handshake_address(control_of(session)->handshake);
 }
 
 const struct fp_wire_welcome *fp_control_welcome(const struct fp_session *session)
@@ -328,10 +326,8 @@ static int ask(struct fp_control *control, const struct question *question, size
 		r = exchange(control, question, ret_len, ret_payload);
 	if (r > 0)
 		return fp_wire_status_to_errno(r);
-	if (r < 0 && r != -ETIMEDOUT) {
+	if (r < 0 && r != -ETIMEDOUT)
 		control->error = r;
-		control->base.why = fp_handshake_why(control->handshake);
-	}
 	return r;
 }
 
@@ -369,12 +365,12 @@ void fp_control_close(struct fp_session *session)
 {
 	leases_free(control_of(session), true); /* by the time that the node is told it has its memory back */
 	say_bye(control_of(session));
-	control_free(control_of(session), FP_HANDSHAKE_CLOSE);
+	control_free(control_of(session), false);
 }
 
 void fp_control_abandon(struct fp_session *session)
 {
-	control_free(control_of(session), FP_HANDSHAKE_ABORT);
+	control_free(control_of(session), true);
 }
 
 /*

@@ -22,13 +22,6 @@ struct fp_control_ops {
 	const struct fp_transport *transport;
 	uint32_t features; /* asked for; a node that does not grant them all is refused with -EOPNOTSUPP */
 	/*
-	 * Makes the stream of the control connection, shakes no hands: fp_control_open does, over
-	 * it. NULL: a socket to the URL. options says what for (CONTROL or RESUME) and has the
-	 * secret. 0 and *ret_stream; the errors of fp_session_open.
-	 */
-	int (*dial)(const struct fp_url *url, const struct fp_handshake_options *options,
-	            uint64_t deadline_ns, struct fp_session *session, struct fp_handshake_stream *ret_stream);
-	/*
 	 * Makes a lease that was granted, or attached again, reachable. leased is what the node
 	 * said of it, validated; its address and key are in lease already. memfd (-1: none came)
 	 * stays the caller's. 0 or a negative errno. NULL: nothing to do.
@@ -37,9 +30,8 @@ struct fp_control_ops {
 	/* Undoes attach. Not in a forked child. */
 	void (*detach)(struct fp_lease *lease);
 	/*
-	 * The session goes, also one whose opening failed after dial; its stream is closed already.
-	 * Frees what *fp_control_private holds; in a forked child only this process' copy. NULL:
-	 * nothing to do.
+	 * The session goes; its connection is closed already. Frees what *fp_control_private holds;
+	 * in a forked child only this process' copy. NULL: nothing to do.
 	 */
 	void (*done)(struct fp_session *session, bool forked);
 };
@@ -75,15 +67,17 @@ void fp_control_abandon(struct fp_session *session);
 int fp_control_open_link(struct fp_session *session, struct fp_handshake **ret_handshake,
                          struct fp_wire_welcome *ret_welcome);
 /* What the session was opened with, and what came of it: constant, so from any thread. */
-const struct fp_url *fp_control_url(const struct fp_session *session);
 const struct fp_wire_welcome *fp_control_welcome(const struct fp_session *session);
+/* The address by which the node was reached; of a UNIX socket, its family alone. */
+const struct sockaddr *fp_control_address(const struct fp_session *session);
 /* The options' rdma; NULL: the defaults. */
 const struct fp_rdma_options *fp_control_rdma(const struct fp_session *session);
 /* A word of the transport's own, NULL at first. Not locked. */
 void **fp_control_private(struct fp_session *session);
 
-/* How long a request of this session may take. */
+/* How long a request of this session may take; by when a session that is opened now must be. */
 uint64_t fp_control_deadline_ns(const struct fp_session *session);
+uint64_t fp_control_open_by_ns(const struct fp_session_options *options);
 
 /* The lease of that id, or NULL. Lock-free: any thread. */
 const struct fp_lease *fp_control_find_lease(const struct fp_session *session, uint32_t lease_id);

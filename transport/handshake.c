@@ -1,6 +1,6 @@
 /*
- * Dialling, handshake and frames of the control side. Room: transport. Knows streams (of its own:
- * sockets) and the wire, not what is asked over them.
+ * Dialling, handshake and frames of the control side. Room: transport. Knows sockets and the wire,
+ * not what is asked over them.
  */
 #include "handshake.h"
 
@@ -23,27 +23,24 @@
 #define MAX_SEND (FP_WIRE_HEADER_BYTES + FP_WIRE_MAX_PING)
 
 struct fp_handshake {
-	struct fp_handshake_stream stream;
-	int fd;      /* of a socket, else -1 */
+	int fd;
 	ino_t inode; /* of that socket: no other has it; 0: not known */
-	int memfd;   /* came with the frame in `in`; -1: none */
+	struct sockaddr_storage address;
+	int memfd; /* came with the frame in `in`; -1: none */
 	size_t out_len, out_sent;
 	size_t in_got;
 	uint8_t out[MAX_SEND];                                 /* one frame on its way out */
 	uint8_t in[FP_WIRE_HEADER_BYTES + FP_WIRE_MAX_STATUS]; /* one frame on its way in */
 };
 
-static int socket_of(void *context)
-{
-	return ((struct fp_handshake *)context)->fd;
-}
-
-static ssize_t socket_send(void *context, const void *bytes, size_t len)
+/* These never block: they return how many bytes they took or gave (at least 1), -EAGAIN, or why the
+ * connection is dead (-ECONNRESET at its end). */
+static ssize_t socket_send(int fd, const void *bytes, size_t len)
 {
 	ssize_t n;
 
 	do
-		n = send(socket_of(context), bytes, len, MSG_NOSIGNAL | MSG_DONTWAIT);
+		n = send(fd, bytes, len, MSG_NOSIGNAL | MSG_DONTWAIT);
 	while (n < 0 && errno == EINTR);
 	return n < 0 ? -errno : n;
 }
@@ -66,7 +63,8 @@ static void keep_memfd(struct msghdr *msg, int *memfd)
 	}
 }
 
-static ssize_t socket_receive(void *context, void *ret_bytes, size_t len, int *memfd)
+/* A descriptor that came along is put into *memfd, if that is -1. */
+static ssize_t socket_receive(int fd, void *ret_bytes, size_t len, int *memfd)
 {
 	union {
 		struct cmsghdr align;
@@ -81,17 +79,12 @@ static ssize_t socket_receive(void *context, void *ret_bytes, size_t len, int *m
 	ssize_t n;
 
 	do
-		n = recvmsg(socket_of(context), &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+		n = recvmsg(fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 	while (n < 0 && errno == EINTR);
 	if (n > 0)
 		keep_memfd(&msg, memfd);
 	fp_fd_unlock(locked);
 	return n < 0 ? -errno : n == 0 ? -ECONNRESET : n;
-}
-
-static int socket_wait(void *context, short events, uint64_t deadline_ns)
-{
-	return fp_clock_poll(socket_of(context), events, deadline_ns);
 }
 
 /* Whether the descriptor is known to be no more what it was. A program may deny us to look
@@ -104,28 +97,6 @@ static bool is_stranger(const struct fp_handshake *handshake)
 		return errno == EBADF;
 	return handshake->inode && (!S_ISSOCK(st.st_mode) || st.st_ino != handshake->inode);
 }
-
-/* What closes a TCP socket with a reset (RFC 9293, 3.10.4, and socket(7) on SO_LINGER). */
-static void socket_close(void *context, enum fp_handshake_end end)
-{
-	const struct linger at_once = {.l_onoff = 1};
-	int fd = socket_of(context);
-
-	if (is_stranger(context)) { /* the program's file */
-		fp_fd_forget(fd);
-		return;
-	}
-	if (end == FP_HANDSHAKE_ABORT)
-		(void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
-	fp_fd_close(fd);
-}
-
-static const struct fp_handshake_stream_ops socket_ops = {
-    .send = socket_send,
-    .receive = socket_receive,
-    .wait = socket_wait,
-    .close = socket_close,
-};
 
 /*
  * connect(2) that ends by the deadline. It blocks with a send timeout rather than polling, because
@@ -187,7 +158,7 @@ static int dial_address(const struct sockaddr *addr, socklen_t len, uint64_t dea
 	return 0;
 }
 
-static int dial_unix(const struct fp_url *url, uint64_t deadline_ns, int *ret_fd)
+static int dial_unix(struct fp_handshake *handshake, const struct fp_url *url, uint64_t deadline_ns)
 {
 	struct sockaddr_un addr = {.sun_family = AF_UNIX};
 	size_t len = strlen(url->host);
@@ -198,12 +169,14 @@ static int dial_unix(const struct fp_url *url, uint64_t deadline_ns, int *ret_fd
 		addr.sun_path[0] = '\0';
 	else
 		len++;
+	handshake->address.ss_family = AF_UNIX;
 	return dial_address((struct sockaddr *)&addr,
-	                    (socklen_t)(offsetof(struct sockaddr_un, sun_path) + len), deadline_ns, ret_fd);
+	                    (socklen_t)(offsetof(struct sockaddr_un, sun_path) + len), deadline_ns,
+	                    &handshake->fd);
 }
 
 /* The first of the host's addresses that answers; if none does, the last one's error. */
-static int dial_host(const struct fp_url *url, uint64_t deadline_ns, int *ret_fd)
+static int dial_host(struct fp_handshake *handshake, const struct fp_url *url, uint64_t deadline_ns)
 {
 	struct fp_addresses addresses;
 	int r = fp_names_find(url->host, url->port, &addresses);
@@ -211,8 +184,10 @@ static int dial_host(const struct fp_url *url, uint64_t deadline_ns, int *ret_fd
 	if (r < 0)
 		return r;
 	r = -EHOSTUNREACH;
-	for (unsigned i = 0; i < addresses.n && r < 0; i++)
-		r = dial_address(&addresses.list[i].any, addresses.list[i].len, deadline_ns, ret_fd);
+	for (unsigned i = 0; i < addresses.n && r < 0; i++) {
+		memcpy(&handshake->address, &addresses.list[i].room, sizeof(handshake->address));
+		r = dial_address(&addresses.list[i].any, addresses.list[i].len, deadline_ns, &handshake->fd);
+	}
 	fp_names_tried(url->host, r == 0);
 	return r;
 }
@@ -223,7 +198,6 @@ static struct fp_handshake *handshake_new(void)
 
 	if (!handshake)
 		return NULL;
-	handshake->stream = (struct fp_handshake_stream){&socket_ops, handshake};
 	handshake->fd = handshake->memfd = -1;
 	handshake->out_len = handshake->out_sent = handshake->in_got = 0;
 	return handshake;
@@ -237,8 +211,8 @@ static int dial(const struct fp_url *url, uint64_t deadline_ns, struct fp_handsh
 
 	if (!handshake)
 		return -ENOMEM;
-	r = url->transport->default_port ? dial_host(url, deadline_ns, &handshake->fd)
-	                                 : dial_unix(url, deadline_ns, &handshake->fd);
+	r = url->transport->default_port ? dial_host(handshake, url, deadline_ns)
+	                                 : dial_unix(handshake, url, deadline_ns);
 	if (r < 0)
 		return r;
 	handshake->inode = fstat(handshake->fd, &st) == 0 ? st.st_ino : 0;
@@ -254,24 +228,31 @@ static void handshake_free(struct fp_handshake *handshake)
 	free(handshake);
 }
 
-void fp_handshake_end(struct fp_handshake *handshake, enum fp_handshake_end end)
+void fp_handshake_close(struct fp_handshake *handshake)
 {
 	if (!handshake)
 		return;
-	handshake->stream.ops->close(handshake->stream.context, end);
+	if (is_stranger(handshake)) /* the program's file */
+		fp_fd_forget(handshake->fd);
+	else
+		fp_fd_close(handshake->fd);
 	handshake_free(handshake);
 }
 
-void fp_handshake_close(struct fp_handshake *handshake)
+/* What closes a TCP socket with a reset (RFC 9293, 3.10.4, and socket(7) on SO_LINGER). */
+void fp_handshake_abort(struct fp_handshake *handshake)
 {
-	fp_handshake_end(handshake, FP_HANDSHAKE_CLOSE);
+	const struct linger at_once = {.l_onoff = 1};
+
+	if (handshake && !is_stranger(handshake))
+		(void)setsockopt(handshake->fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
+	fp_handshake_close(handshake);
 }
 
 int fp_handshake_take_socket(struct fp_handshake *handshake)
 {
 	int fd = handshake->fd;
 
-	assert(handshake->stream.ops == &socket_ops);
 	handshake_free(handshake);
 	return fd;
 }
@@ -280,16 +261,14 @@ int fp_handshake_check(const struct fp_handshake *handshake)
 {
 	struct pollfd p = {.fd = handshake->fd, .events = POLLRDHUP};
 
-	if (handshake->fd < 0)
-		return 0;
 	if (is_stranger(handshake))
 		return -EBADF;
 	return poll(&p, 1, 0) == 1 ? -ECONNRESET : 0;
 }
 
-const char *fp_handshake_why(const struct fp_handshake *handshake)
+const struct sockaddr *fp_handshake_address(const struct fp_handshake *handshake)
 {
-	return handshake->stream.ops->why ? handshake->stream.ops->why(handshake->stream.context) : NULL;
+	return (const struct sockaddr *)&handshake->address;
 }
 
 int fp_handshake_take_memfd(struct fp_handshake *handshake)
@@ -299,14 +278,12 @@ int fp_handshake_take_memfd(struct fp_handshake *handshake)
 
 static int flush(struct fp_handshake *handshake, uint64_t deadline_ns)
 {
-	const struct fp_handshake_stream *stream = &handshake->stream;
-
 	while (handshake->out_sent < handshake->out_len) {
-		ssize_t n = stream->ops->send(stream->context, handshake->out + handshake->out_sent,
-		                              handshake->out_len - handshake->out_sent);
+		ssize_t n = socket_send(handshake->fd, handshake->out + handshake->out_sent,
+		                        handshake->out_len - handshake->out_sent);
 
 		if (n == -EAGAIN)
-			n = stream->ops->wait(stream->context, POLLOUT, deadline_ns);
+			n = fp_clock_poll(handshake->fd, POLLOUT, deadline_ns);
 		else if (n > 0)
 			handshake->out_sent += (size_t)n;
 		if (n < 0)
@@ -337,14 +314,12 @@ int fp_handshake_send(struct fp_handshake *handshake, enum fp_wire_type type, ui
  */
 static int fill(struct fp_handshake *handshake, size_t want, uint64_t deadline_ns)
 {
-	const struct fp_handshake_stream *stream = &handshake->stream;
-
 	while (handshake->in_got < want) {
-		ssize_t n = stream->ops->receive(stream->context, handshake->in + handshake->in_got,
-		                                 want - handshake->in_got, &handshake->memfd);
+		ssize_t n = socket_receive(handshake->fd, handshake->in + handshake->in_got,
+		                           want - handshake->in_got, &handshake->memfd);
 
 		if (n == -EAGAIN)
-			n = stream->ops->wait(stream->context, POLLIN, deadline_ns);
+			n = fp_clock_poll(handshake->fd, POLLIN, deadline_ns);
 		else if (n > 0)
 			handshake->in_got += (size_t)n;
 		if (n < 0)
@@ -461,20 +436,6 @@ static int shake_hands(struct fp_handshake *handshake, const struct fp_handshake
  * A RESUME that failed half-way may have been understood by the node: then it must look broken, not
  * ended, or the leases would go.
  */
-static int open_handshake(struct fp_handshake *handshake, const struct fp_handshake_options *options,
-                          uint64_t deadline_ns, struct fp_handshake **ret_handshake,
-                          struct fp_wire_welcome *ret_welcome)
-{
-	int r = shake_hands(handshake, options, deadline_ns, ret_welcome);
-
-	if (r < 0)
-		fp_handshake_end(handshake, options->purpose == FP_WIRE_RESUME ? FP_HANDSHAKE_ABORT
-		                                                               : FP_HANDSHAKE_CLOSE);
-	else
-		*ret_handshake = handshake;
-	return r;
-}
-
 int fp_handshake_open(const struct fp_url *url, const struct fp_handshake_options *options,
                       uint64_t deadline_ns, struct fp_handshake **ret_handshake,
                       struct fp_wire_welcome *ret_welcome)
@@ -482,19 +443,14 @@ int fp_handshake_open(const struct fp_url *url, const struct fp_handshake_option
 	struct fp_handshake *handshake;
 	int r = dial(url, deadline_ns, &handshake);
 
-	return r < 0 ? r : open_handshake(handshake, options, deadline_ns, ret_handshake, ret_welcome);
-}
-
-int fp_handshake_open_on(struct fp_handshake_stream *stream, const struct fp_handshake_options *options,
-                         uint64_t deadline_ns, struct fp_handshake **ret_handshake,
-                         struct fp_wire_welcome *ret_welcome)
-{
-	struct fp_handshake *handshake = handshake_new();
-
-	if (!handshake) {
-		stream->ops->close(stream->context, FP_HANDSHAKE_CLOSE);
-		return -ENOMEM;
-	}
-	handshake->stream = *stream;
-	return open_handshake(handshake, options, deadline_ns, ret_handshake, ret_welcome);
+	if (r < 0)
+		return r;
+	r = shake_hands(handshake, options, deadline_ns, ret_welcome);
+	if (r == 0)
+		*ret_handshake = handshake;
+	else if (options->purpose == FP_WIRE_RESUME)
+		fp_handshake_abort(handshake);
+	else
+		fp_handshake_close(handshake);
+	return r;
 }

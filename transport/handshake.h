@@ -1,14 +1,13 @@
 /*
  * One connection to a node before it becomes a data path: dialling, the handshake, and whole frames
- * one at a time. Shared by the control side of all transports. It runs over a socket or over
- * whatever byte stream a transport brings. Room: transport. Not thread-safe; may block up to a
- * deadline, so never on a fault thread.
+ * one at a time. Shared by the control side of all transports: it is a TCP or UNIX socket. Room:
+ * transport. Not thread-safe; may block up to a deadline, so never on a fault thread.
  */
 #ifndef FP_HANDSHAKE_H
 #define FP_HANDSHAKE_H
 
 #include <stdint.h>
-#include <sys/types.h>
+#include <sys/socket.h>
 
 #include "cleanup.h"
 #include "transport.h"
@@ -25,33 +24,6 @@ struct fp_handshake_options {
 	const struct fp_wire_welcome *session; /* LINK, RESUME: the session that it is about */
 };
 
-/* How a stream ends. */
-enum fp_handshake_end {
-	FP_HANDSHAKE_CLOSE,  /* in order: the node may take it for the end of the process */
-	FP_HANDSHAKE_ABORT,  /* as if it had broken: the session goes on, for whoever resumes it */
-	FP_HANDSHAKE_FORGET, /* in a forked child: only this process' copy goes, nothing is said */
-};
-
-/*
- * What carries the bytes. send and receive never block: they return how many bytes they took or
- * gave (at least 1), -EAGAIN, or why the stream is dead (-ECONNRESET at its end). A descriptor that
- * came along is put into *fd, if that is -1. wait returns 0 when it is worth trying again for
- * events (POLLIN or POLLOUT), -ETIMEDOUT at deadline_ns (absolute), or why the stream is dead. why
- * says the same in the words of a device, or NULL (static; a NULL function: always).
- */
-struct fp_handshake_stream_ops {
-	ssize_t (*send)(void *context, const void *bytes, size_t len);
-	ssize_t (*receive)(void *context, void *ret_bytes, size_t len, int *fd);
-	int (*wait)(void *context, short events, uint64_t deadline_ns);
-	void (*close)(void *context, enum fp_handshake_end end);
-	const char *(*why)(void *context);
-};
-
-struct fp_handshake_stream {
-	const struct fp_handshake_stream_ops *ops;
-	void *context;
-};
-
 /*
  * Connects to url and shakes hands, until deadline_ns (absolute). 0, *ret_handshake and
  * *ret_welcome; the errors of fp_session_open. A host name that has to be looked up (names.h) takes
@@ -60,19 +32,12 @@ struct fp_handshake_stream {
 int fp_handshake_open(const struct fp_url *url, const struct fp_handshake_options *options,
                       uint64_t deadline_ns, struct fp_handshake **ret_handshake,
                       struct fp_wire_welcome *ret_welcome);
-/*
- * The same over a stream, which is the handshake's from the call on: it is closed with the
- * handshake, and also if this fails.
- */
-int fp_handshake_open_on(struct fp_handshake_stream *stream, const struct fp_handshake_options *options,
-                         uint64_t deadline_ns, struct fp_handshake **ret_handshake,
-                         struct fp_wire_welcome *ret_welcome);
-
-/* NULL is fine. */
-void fp_handshake_end(struct fp_handshake *handshake, enum fp_handshake_end end);
-/* FP_HANDSHAKE_CLOSE. */
+/* In order: the node may take it for the end of the process. NULL is fine. */
 void fp_handshake_close(struct fp_handshake *handshake);
 FP_DEFINE_CLEANUP(struct fp_handshake, handshake, fp_handshake_close)
+/* As if it had broken: the session goes on, for whoever resumes it. Not in a forked child. NULL is
+ * fine. */
+void fp_handshake_abort(struct fp_handshake *handshake);
 
 /* Sends a frame of at most FP_WIRE_MAX_PING bytes. -ETIMEDOUT leaves the connection in step: what
  * is not out yet goes before the next frame. Any other error means that it is dead. */
@@ -97,20 +62,18 @@ int fp_handshake_take_memfd(struct fp_handshake *handshake);
  */
 void fp_handshake_keep_alive(int fd);
 
-/*
- * Closes handshake but for its socket (a blocking one: pass MSG_DONTWAIT), which is now the
- * caller's. Only of what fp_handshake_open gave.
- */
+/* Closes handshake but for its socket (a blocking one: pass MSG_DONTWAIT), which is now the
+ * caller's. */
 int fp_handshake_take_socket(struct fp_handshake *handshake);
 
 /*
  * Whether the connection still stands: 0; -ECONNRESET: its other end has hung up, or somebody has
  * shut it down; -EBADF: its descriptor was closed behind our back, and may be the program's by now.
- * Reads nothing, never blocks. 0 where it is no socket: such a stream says so itself.
+ * Reads nothing, never blocks.
  */
 int fp_handshake_check(const struct fp_handshake *handshake);
 
-/* What broke the stream: see struct fp_handshake_stream_ops. */
-const char *fp_handshake_why(const struct fp_handshake *handshake);
+/* The address of the node that answered; of a UNIX socket, its family alone. */
+const struct sockaddr *fp_handshake_address(const struct fp_handshake *handshake);
 
 #endif

@@ -58,6 +58,10 @@ const char *fp_session_explain(int error, const struct fp_rdma_options *rdma, ch
 	case -ELIBACC:
 		return "rdma needs libibverbs.so.1 and librdmacm.so.1: install libibverbs1, "
 		       "ibverbs-providers and librdmacm1 (rdma-core)";
+	case -EOPNOTSUPP:
+		return "the node does not serve this transport there: for rdma it needs listen: "
+		       "rdma://ADDRESS "
+		       "and an RDMA device with that address, for rdma+tcp an rdma: section";
 	case -ENODEV:
 		return fp_rdma_explain_device(rdma, buf, len);
 	case -EINVAL:
@@ -214,11 +218,6 @@ int fp_link_submit(struct fp_link *link, struct fp_io *io)
 	link->owner = pthread_self();
 	link->owned = true;
 	return io_valid(io) ? link->transport->submit(link, io) : -EINVAL;
-}
-
-const char *fp_session_why(const struct fp_session *session)
-{
-	return session->why;
 }
 
 const char *fp_link_why(const struct fp_link *link)

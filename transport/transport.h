@@ -169,7 +169,6 @@ struct fp_transport {
 /* First members of each transport's own session and link, so that the calls below can dispatch. */
 struct fp_session {
 	const struct fp_transport *transport;
-	const char *why; /* see fp_session_why */
 };
 struct fp_link {
 	const struct fp_transport *transport;
@@ -350,12 +349,6 @@ int fp_link_submit(struct fp_link *link, struct fp_io *io);
 /* Makes progress and hands out up to max completed ios. Returns their number (0: none yet). Never
  * blocks. */
 int fp_link_poll(struct fp_link *link, struct fp_io **ret_done, unsigned max);
-
-/*
- * What broke the session's connection, as fp_link_why. After a call that failed, by whoever made
- * it.
- */
-const char *fp_session_why(const struct fp_session *session);
 
 /*
  * What broke the link, in the words of its device, such as "transport retry counter exceeded";

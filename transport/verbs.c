@@ -361,22 +361,6 @@ void *fp_verbs_conn_user(const struct fp_verbs_conn *conn)
 
 /* ---- posting and polling ---- */
 
-static enum ibv_wr_opcode opcode_of(enum fp_verbs_op op)
-{
-	switch (op) {
-	case FP_VERBS_READ:
-		return IBV_WR_RDMA_READ;
-	case FP_VERBS_WRITE:
-		return IBV_WR_RDMA_WRITE;
-	case FP_VERBS_WRITE_IMM:
-		return IBV_WR_RDMA_WRITE_WITH_IMM;
-	case FP_VERBS_SEND_IMM:
-		return IBV_WR_SEND_WITH_IMM;
-	default:
-		return IBV_WR_SEND;
-	}
-}
-
 static void fill(const struct fp_verbs_work *work, uint64_t wr_id, struct ibv_send_wr *wr,
                  struct ibv_sge *sge)
 {
@@ -385,10 +369,9 @@ static void fill(const struct fp_verbs_work *work, uint64_t wr_id, struct ibv_se
 	    .wr_id = wr_id,
 	    .sg_list = sge,
 	    .num_sge = work->len_bytes > 0,
-	    .opcode = opcode_of(work->op),
+	    .opcode = work->op == FP_VERBS_READ ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE,
 	    .send_flags =
 	        (work->signalled ? IBV_SEND_SIGNALED : 0u) | (work->inline_data ? IBV_SEND_INLINE : 0u),
-	    .imm_data = htobe32(work->imm),
 	    .wr.rdma = {work->remote, work->rkey},
 	};
 }
@@ -428,23 +411,12 @@ int fp_verbs_post(struct fp_verbs_conn *conn, const struct fp_verbs_work *work, 
 	return conn->broken;
 }
 
-int fp_verbs_post_recv(struct fp_verbs_conn *conn, const struct fp_verbs_work *work, unsigned n)
+int fp_verbs_post_recv(struct fp_verbs_conn *conn, const struct fp_verbs_work *work)
 {
-	struct ibv_recv_wr wr[FP_VERBS_CHAIN_MAX], *bad;
-	struct ibv_sge sge[FP_VERBS_CHAIN_MAX];
-	int r;
+	struct ibv_sge sge = {(uintptr_t)work->local, work->len_bytes, work->lkey};
+	struct ibv_recv_wr wr = {.wr_id = work->id | RECV_MARK, .sg_list = &sge, .num_sge = 1}, *bad;
+	int r = fp_verbs_api->ibv.post_recv(conn->qp, &wr, &bad);
 
-	assert(n > 0 && n <= FP_VERBS_CHAIN_MAX);
-	for (unsigned i = 0; i < n; i++) {
-		sge[i] = (struct ibv_sge){(uintptr_t)work[i].local, work[i].len_bytes, work[i].lkey};
-		wr[i] = (struct ibv_recv_wr){
-		    .wr_id = work[i].id | RECV_MARK,
-		    .next = i + 1 < n ? &wr[i + 1] : NULL,
-		    .sg_list = &sge[i],
-		    .num_sge = work[i].len_bytes > 0,
-		};
-	}
-	r = fp_verbs_api->ibv.post_recv(conn->qp, wr, &bad);
 	if (r && !conn->broken)
 		conn->broken = r > 0 ? -r : r;
 	return r > 0 ? -r : r;
@@ -456,7 +428,6 @@ static void translate(struct fp_verbs_conn *conn, const struct ibv_wc *wc, struc
 
 	*ret = (struct fp_verbs_completion){
 	    .id = wc->wr_id & ((1ull << ID_BITS) - 1),
-	    .op = received ? FP_VERBS_RECV : FP_VERBS_SEND,
 	    .status = fp_verbs_status(wc->status),
 	    .wc_status = wc->status,
 	};
@@ -465,13 +436,8 @@ static void translate(struct fp_verbs_conn *conn, const struct ibv_wc *wc, struc
 			conn->broken = ret->status == -ECANCELED ? -ECONNRESET : ret->status;
 		return;
 	}
-	if (!received) {
+	if (!received)
 		conn->n_sent -= (unsigned)(wc->wr_id >> ID_BITS);
-		return;
-	}
-	ret->len_bytes = wc->byte_len;
-	ret->has_imm = wc->wc_flags & IBV_WC_WITH_IMM;
-	ret->imm = ret->has_imm ? be32toh(wc->imm_data) : 0;
 }
 
 int fp_verbs_poll(struct fp_verbs_conn *conn, struct fp_verbs_completion *ret, unsigned max)
@@ -484,20 +450,6 @@ int fp_verbs_poll(struct fp_verbs_conn *conn, struct fp_verbs_completion *ret, u
 	for (int i = 0; i < n; i++)
 		translate(conn, &wc[i], &ret[i]);
 	return n;
-}
-
-int fp_verbs_dispatch(struct fp_verbs_conn *conn,
-                      void (*done)(const struct fp_verbs_completion *completion, void *user), void *user)
-{
-	struct fp_verbs_completion completions[POLL_CHUNK];
-	int n, total = 0;
-
-	while ((n = fp_verbs_poll(conn, completions, POLL_CHUNK)) > 0) {
-		for (int i = 0; i < n; i++)
-			done(&completions[i], user);
-		total += n;
-	}
-	return n < 0 ? n : total;
 }
 
 int fp_verbs_arm(struct fp_verbs_conn *conn, struct pollfd *ret_pollfd)

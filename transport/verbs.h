@@ -1,6 +1,6 @@
 /*
  * Verbs as Farpage uses them: domains, registered memory, and reliable connections that READ and
- * WRITE slices of memory here and there, SEND and RECEIVE. Room: transport, which alone includes
+ * WRITE slices of memory here and there. Room: transport, which alone includes
  * verbs headers, and only in verbs*.c. Bytes and keys: it knows no lease, frame or page.
  *
  *   domain      a protection domain on one device: keys of one domain open nothing for queue pairs of another
@@ -18,13 +18,14 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/socket.h>
 
 #include "cleanup.h"
 
 struct fp_verbs_domain;
 struct fp_verbs_conn;
 struct fp_verbs_listener;
-struct fp_verbs_request;
+struct rdma_cm_id;
 
 #define FP_VERBS_PRIVATE_MAX 56 /* bytes that every fabric carries in a connection request */
 #define FP_VERBS_CHAIN_MAX   64 /* work requests of one doorbell */
@@ -66,10 +67,16 @@ enum fp_verbs_access {
 };
 
 /*
- * A domain on a device by name, or, name NULL, on the first with an active port, which has to be
- * port_num unless that is 0: for queue pairs connected by hand. Others come from fp_verbs_connect
- * and fp_verbs_accept. 0; -ENODEV, -ENOMEM, ... Counted: every connection of a domain holds it too.
+ * Domains are counted: every connection of one holds it too. These make one, and return 0 or
+ * -ELIBACC, -ENODEV (there is no such device), -ENOMEM, -EIO, ...
+ *
+ * open: on a device by name, or, name NULL, on the first with an active port, which has to be
+ * port_num unless that is 0: for queue pairs connected by hand.
+ * to: on the device by which a host is reached, or -EHOSTUNREACH, -ETIMEDOUT by deadline_ns.
+ * at: on the device that has this address of the machine, or -EADDRNOTAVAIL; its port is 0.
  */
+int fp_verbs_domain_to(const char *host, uint64_t deadline_ns, struct fp_verbs_domain **ret_domain);
+int fp_verbs_domain_at(const struct sockaddr *own, struct fp_verbs_domain **ret_domain);
 int fp_verbs_domain_open(const char *device, uint8_t port_num, struct fp_verbs_domain **ret_domain);
 struct fp_verbs_domain *fp_verbs_domain_ref(struct fp_verbs_domain *domain);
 /* NULL is fine. Regions must be gone before the last. */
@@ -122,18 +129,16 @@ struct fp_verbs_conn_options {
 };
 
 /*
- * Connects through rdma_cm: resolves address and route, sends private_data (at most
- * FP_VERBS_PRIVATE_MAX bytes) with the request, and waits for the peer's answer until deadline_ns.
- * On the domain given, or, where *domain is NULL, on a new one of the device that reaches the peer
- * (*domain is then the caller's to unref). 0 and *ret_conn; -EHOSTUNREACH (no address, route or
- * device reaches it), -ECONNREFUSED (rejected; nobody listens), -ETIMEDOUT, -EXDEV (reached by
- * another device than the domain's), -EIO, -ENOMEM, -ELIBACC. What the peer sent along, on
- * acceptance or rejection, is put into reply (at most *reply_len bytes, then its length; fabrics
- * may pad it with zeros).
+ * Connects through rdma_cm: resolves the route, sends private_data (at most FP_VERBS_PRIVATE_MAX
+ * bytes) with the request, and waits for the peer's answer until deadline_ns. 0 and *ret_conn;
+ * -EHOSTUNREACH (no address, route or device reaches it), -ECONNREFUSED (rejected; nobody listens),
+ * -ETIMEDOUT, -EXDEV (reached by another device than the domain's), -EIO, -ENOMEM. What the peer
+ * sent along, on acceptance or rejection, is put into reply (at most *reply_len bytes, then its
+ * length; fabrics may pad it with zeros).
  */
-int fp_verbs_connect(const char *host, uint16_t port, const struct fp_verbs_conn_options *options,
+int fp_verbs_connect(const struct sockaddr *address, const struct fp_verbs_conn_options *options,
                      const void *private_data, size_t private_len, uint64_t deadline_ns,
-                     struct fp_verbs_domain **domain, struct fp_verbs_conn **ret_conn, void *reply,
+                     struct fp_verbs_domain *domain, struct fp_verbs_conn **ret_conn, void *reply,
                      size_t *reply_len);
 
 /* What one end must know of the other to connect queue pairs by hand (no rdma_cm, no IP address
@@ -172,7 +177,7 @@ uint32_t fp_verbs_conn_qpn(const struct fp_verbs_conn *conn);
 /* READs that may be outstanding at once: the smaller of what this end may ask and the peer
  * answers. */
 unsigned fp_verbs_conn_max_reads(const struct fp_verbs_conn *conn);
-/* Bytes that WRITE and SEND may carry inline: the buffer is free again when the post returns. */
+/* Bytes that a WRITE may carry inline: the buffer is free again when the post returns. */
 unsigned fp_verbs_conn_max_inline(const struct fp_verbs_conn *conn);
 /* Asks rdma_cm (client side of a CM connection) whether the peer has gone. 0: no; else the
  * error. */
@@ -187,34 +192,25 @@ bool fp_verbs_conn_stirs(const struct fp_verbs_conn *conn);
 enum fp_verbs_op {
 	FP_VERBS_READ,
 	FP_VERBS_WRITE,
-	FP_VERBS_WRITE_IMM, /* the peer gets a completion of one of its receives, with imm; not on iWARP */
-	FP_VERBS_SEND,      /* into one of the peer's receives */
-	FP_VERBS_SEND_IMM,  /* the same, with imm */
-	FP_VERBS_RECV,
 };
 
-/* A slice of local memory, and where the op has one, of the peer's. */
+/* A slice of local memory, and, but for a receive, of the peer's. */
 struct fp_verbs_work {
 	enum fp_verbs_op op;
 	bool signalled;   /* gets a completion of its own; an error gets one always */
-	bool inline_data; /* WRITE, SEND of at most max_inline bytes: copied at once, needs no key */
+	bool inline_data; /* WRITE of at most max_inline bytes: copied at once, needs no key */
 	uint32_t len_bytes;
 	void *local;
 	uint32_t lkey;
 	uint32_t rkey;
 	uint64_t remote;
-	uint32_t imm;
 	uint64_t id; /* the caller's, 48 bits */
 };
 
 struct fp_verbs_completion {
 	uint64_t id;
-	enum fp_verbs_op op; /* FP_VERBS_RECV, or FP_VERBS_SEND for all that was posted by fp_verbs_post */
-	int status;          /* 0, or see fp_verbs_status */
-	int wc_status;       /* enum ibv_wc_status, for fp_verbs_status_text */
-	uint32_t len_bytes;  /* received */
-	bool has_imm;
-	uint32_t imm;
+	int status;    /* 0, or see fp_verbs_status */
+	int wc_status; /* enum ibv_wc_status, for fp_verbs_status_text */
 };
 
 /*
@@ -223,13 +219,11 @@ struct fp_verbs_completion {
  * send_depth, nothing was posted; else the connection is broken. No allocation, no blocking.
  */
 int fp_verbs_post(struct fp_verbs_conn *conn, const struct fp_verbs_work *work, unsigned n);
-/* Receives of at least one byte, in a region: siw refuses empty ones. As fp_verbs_post. */
-int fp_verbs_post_recv(struct fp_verbs_conn *conn, const struct fp_verbs_work *work, unsigned n);
+/* One receive of at least one byte, in a region: siw refuses empty ones. As fp_verbs_post; op is
+ * not looked at. */
+int fp_verbs_post_recv(struct fp_verbs_conn *conn, const struct fp_verbs_work *work);
 /* Up to max completions; 0: none; negative: the completion queue is dead. Never blocks. */
 int fp_verbs_poll(struct fp_verbs_conn *conn, struct fp_verbs_completion *ret, unsigned max);
-/* The same by callback: each completion once. Returns their number. */
-int fp_verbs_dispatch(struct fp_verbs_conn *conn,
-                      void (*done)(const struct fp_verbs_completion *completion, void *user), void *user);
 /*
  * Asks for an event at the next completion and gives what to poll for it. Poll completions once
  * more after this before waiting: one may have come in between. 0 or a negative errno.
@@ -255,37 +249,54 @@ enum fp_verbs_event_type {
 	FP_VERBS_EV_REQUEST,      /* accept or reject ev.request */
 	FP_VERBS_EV_ESTABLISHED,  /* ev.conn can be used */
 	FP_VERBS_EV_DISCONNECTED, /* ev.conn's peer has gone, or never came: close it */
-	FP_VERBS_EV_DEVICE_GONE, /* ev.conn's device (NULL: the listener's) is being removed: close it at once
-	                          */
+	FP_VERBS_EV_DEVICE_GONE,  /* that of ev.conn (NULL: of address ev.idx) is being removed: close it at
+	                            once */
+};
+
+/* A connection request, to be used up by fp_verbs_prepare or fp_verbs_reject. */
+struct fp_verbs_request {
+	struct rdma_cm_id *id;
+	uint8_t n_peer_asks,
+	    n_peer_answers; /* READs: that the peer wants to have outstanding, that it answers */
 };
 
 struct fp_verbs_event {
 	enum fp_verbs_event_type type;
-	struct fp_verbs_request *request;
+	struct fp_verbs_request request;
 	struct fp_verbs_conn *conn;
-	const void *private_data; /* of a request; valid until it is accepted or rejected */
-	size_t private_len;
+	unsigned idx;
+	size_t private_len; /* of a request */
+	uint8_t private_data[FP_VERBS_PRIVATE_MAX];
 	char peer[80];   /* "10.0.0.1:40000" */
 	const char *why; /* static: "timewait", "unreachable", "disconnected" */
 };
 
-/* host NULL: all devices and addresses, also those that come later. -EADDRINUSE, -EADDRNOTAVAIL,
- * -ENODEV. */
-int fp_verbs_listen(const char *host, uint16_t port, struct fp_verbs_listener **ret_listener);
+#define FP_VERBS_MAX_ADDRESSES 16u
+
+int fp_verbs_listener_open(struct fp_verbs_listener **ret_listener);
+/* After all that came in by it. NULL is fine. */
 void fp_verbs_listener_close(struct fp_verbs_listener *listener);
 int fp_verbs_listener_fd(const struct fp_verbs_listener *listener);
-uint16_t fp_verbs_listener_port(const struct fp_verbs_listener *listener);
+/*
+ * Listens at one more address of this machine, of its any-address: at all, also those that come
+ * later. idx, below FP_VERBS_MAX_ADDRESSES and not in use, is the caller's choice. 0; -EADDRINUSE,
+ * -EADDRNOTAVAIL, -ENODEV.
+ */
+int fp_verbs_listen(struct fp_verbs_listener *listener, unsigned idx, const struct sockaddr *own);
+/* Listens there no more. What came in stays. */
+void fp_verbs_unlisten(struct fp_verbs_listener *listener, unsigned idx);
+uint16_t fp_verbs_listener_port(const struct fp_verbs_listener *listener, unsigned idx);
 /* The next event; *ret of type NONE if there is none. Never blocks. 0, or a negative errno: the
  * listener is dead. */
 int fp_verbs_listener_next(struct fp_verbs_listener *listener, struct fp_verbs_event *ret);
 /*
- * Admits a request in two steps: prepare makes the connection, so that receives can be posted
- * before the peer is told; admit tells it. The request is used up by prepare, also when that fails
- * (the peer is then rejected without a reply). domain as in fp_verbs_connect (-EXDEV: it came in
- * over another device). Between the two fp_verbs_conn_close rejects.
+ * Admits a request in two steps: prepare makes the connection in domain, so that receives can be
+ * posted before the peer is told; admit tells it. The request is used up by prepare, also when that
+ * fails (the peer is then rejected without a reply). -EXDEV: it came in over another device than
+ * the domain's. Between the two fp_verbs_conn_close rejects.
  */
 int fp_verbs_prepare(struct fp_verbs_request *request, const struct fp_verbs_conn_options *options,
-                     struct fp_verbs_domain **domain, struct fp_verbs_conn **ret_conn);
+                     struct fp_verbs_domain *domain, struct fp_verbs_conn **ret_conn);
 int fp_verbs_admit(struct fp_verbs_conn *conn, const void *reply, size_t reply_len);
 void fp_verbs_reject(struct fp_verbs_request *request, const void *reply, size_t reply_len);
 void fp_verbs_conn_set_user(struct fp_verbs_conn *conn, void *user);

@@ -10,7 +10,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <netdb.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -22,21 +21,13 @@
 #include "verbs_internal.h"
 
 #define BACKLOG 128
+/* rdma_cm chooses a free port of its own, which iWARP may find taken by TCP. */
+#define PORT_TRIES 16
 
+/* All that it listens at, and all that came in by it, share its events. */
 struct fp_verbs_listener {
 	struct rdma_event_channel *events;
-	struct rdma_cm_id *id;
-	struct fp_verbs_request *requests; /* not answered yet */
-};
-
-struct fp_verbs_request {
-	struct fp_verbs_request *next;
-	struct fp_verbs_listener *listener;
-	struct rdma_cm_id *id;
-	uint8_t n_peer_asks,
-	    n_peer_answers; /* READs: that the peer wants to have outstanding, that it answers */
-	size_t private_len;
-	uint8_t private_data[FP_VERBS_PRIVATE_MAX];
+	struct rdma_cm_id *ids[FP_VERBS_MAX_ADDRESSES]; /* NULL: it does not listen there */
 };
 
 static struct rdma_event_channel *channel_new(void)
@@ -147,8 +138,6 @@ static void take_reply(struct attempt *a, const struct rdma_cm_event *event)
 	bool carries = event->event == RDMA_CM_EVENT_ESTABLISHED || event->event == RDMA_CM_EVENT_REJECTED;
 	size_t len = carries ? event->param.conn.private_data_len : 0;
 
-	if (!a->reply_len)
-		return;
 	*a->reply_len = event->param.conn.private_data ? FP_MIN(len, *a->reply_len) : 0;
 	if (*a->reply_len)
 		memcpy(a->reply, event->param.conn.private_data, *a->reply_len);
@@ -183,22 +172,58 @@ static int left_ms(const struct attempt *a)
 	return now >= a->deadline_ns ? 1 : (int)((a->deadline_ns - now) / FP_NSEC_PER_MSEC) + 1;
 }
 
-static int resolve(struct attempt *a, struct sockaddr *address)
+/* Finds the device by which an address is reached. */
+static int resolve_address(struct attempt *a, const struct sockaddr *address)
 {
 	int r;
 
-	if (fp_verbs_api->rdma.create_id(a->events, &a->id, NULL, RDMA_PS_TCP))
-		return failure();
-	if (fp_verbs_api->rdma.resolve_addr(a->id, NULL, address, left_ms(a)))
+	a->events = channel_new();
+	if (!a->events || fp_verbs_api->rdma.create_id(a->events, &a->id, NULL, RDMA_PS_TCP) ||
+	    fp_verbs_api->rdma.resolve_addr(a->id, NULL, (struct sockaddr *)address, left_ms(a)))
 		return failure();
 	r = expect(a, RDMA_CM_EVENT_ADDR_RESOLVED);
 	if (a->id->verbs)
 		fp_verbs_device_note(a->id->verbs);
-	if (r < 0)
-		return r;
+	return r;
+}
+
+static void attempt_end(struct attempt *a)
+{
+	if (a->id)
+		fp_verbs_api->rdma.destroy_id(a->id);
+	channel_free(a->events);
+}
+
+static int resolve_route(struct attempt *a)
+{
 	if (fp_verbs_api->rdma.resolve_route(a->id, left_ms(a)))
 		return failure();
 	return expect(a, RDMA_CM_EVENT_ROUTE_RESOLVED);
+}
+
+int fp_verbs_domain_to(const char *host, uint64_t deadline_ns, struct fp_verbs_domain **ret_domain)
+{
+	struct fp_addresses addresses;
+	int r = fp_verbs_load();
+
+	*ret_domain = NULL;
+	fp_verbs_devices_check();
+	if (r == 0)
+		r = fp_names_find(host, 0, &addresses);
+	if (r < 0)
+		return r;
+	r = -EHOSTUNREACH;
+	for (unsigned i = 0; i < addresses.n && r < 0; i++) {
+		struct attempt a = {.deadline_ns = deadline_ns};
+
+		r = resolve_address(&a, &addresses.list[i].any);
+		if (r == 0)
+			r = fp_verbs_domain_of(a.id->verbs, ret_domain);
+		attempt_end(&a);
+	}
+	if (r < 0)
+		fp_names_tried(host, false);
+	return r;
 }
 
 static int establish(struct attempt *a, struct fp_verbs_conn *conn, const void *private_data,
@@ -239,18 +264,20 @@ static int open_wait_fd(struct fp_verbs_conn *conn)
 	return 0;
 }
 
-/* One address of the host. What attempt holds is conn's once there is one. */
-static int connect_to(struct attempt *a, struct sockaddr *address,
+/* What attempt holds is conn's once there is one. */
+static int connect_to(struct attempt *a, const struct sockaddr *address,
                       const struct fp_verbs_conn_options *options, const void *private_data,
-                      size_t private_len, struct fp_verbs_domain **domain, struct fp_verbs_conn **ret_conn)
+                      size_t private_len, struct fp_verbs_domain *domain, struct fp_verbs_conn **ret_conn)
 {
 	FP_CLEANUP(fp_cleanup_verbs_conn) struct fp_verbs_conn *conn = NULL;
-	int r = resolve(a, address);
+	int r = resolve_address(a, address);
 
 	if (r == 0)
-		r = fp_verbs_domain_of(a->id->verbs, domain);
+		r = resolve_route(a);
 	if (r == 0)
-		r = fp_verbs_conn_new(*domain, options, &conn);
+		r = fp_verbs_domain_of(a->id->verbs, &domain);
+	if (r == 0)
+		r = fp_verbs_conn_new(domain, options, &conn);
 	if (r < 0)
 		return r;
 	conn->gone = -ENOTCONN; /* nobody to say good-bye to yet */
@@ -272,44 +299,24 @@ static int connect_to(struct attempt *a, struct sockaddr *address,
 	return 0;
 }
 
-int fp_verbs_connect(const char *host, uint16_t port, const struct fp_verbs_conn_options *options,
+int fp_verbs_connect(const struct sockaddr *address, const struct fp_verbs_conn_options *options,
                      const void *private_data, size_t private_len, uint64_t deadline_ns,
-                     struct fp_verbs_domain **domain, struct fp_verbs_conn **ret_conn, void *reply,
+                     struct fp_verbs_domain *domain, struct fp_verbs_conn **ret_conn, void *reply,
                      size_t *reply_len)
 {
-	struct fp_verbs_domain *given = *domain;
-	struct fp_addresses addresses;
-	int r = fp_verbs_load();
+	size_t room;
+	int r = -EADDRINUSE;
 
 	assert(private_len <= FP_VERBS_PRIVATE_MAX);
 	fp_verbs_devices_check();
-	if (r == 0)
-		r = fp_names_find(host, port, &addresses);
-	if (r < 0)
-		return r;
-	r = -EHOSTUNREACH;
-	for (unsigned i = 0; i < addresses.n; i++) {
-		size_t room = reply_len ? *reply_len : 0;
-		struct attempt a = {.events = channel_new(),
-		                    .deadline_ns = deadline_ns,
-		                    .reply = reply,
-		                    .reply_len = reply_len ? &room : NULL};
+	for (unsigned i = 0; i < PORT_TRIES && r == -EADDRINUSE; i++) {
+		struct attempt a = {.deadline_ns = deadline_ns, .reply = reply, .reply_len = &room};
 
-		r = a.events ? connect_to(&a, &addresses.list[i].any, options, private_data, private_len,
-		                          domain, ret_conn)
-		             : failure();
-		if (a.id)
-			fp_verbs_api->rdma.destroy_id(a.id);
-		channel_free(a.events);
-		if (r < 0 && !given)
-			fp_verbs_domain_unref(fp_take_ptr(*domain));
-		if (r == 0 || r == -ECONNREFUSED || i + 1 == addresses.n) {
-			if (reply_len)
-				*reply_len = r == 0 || r == -ECONNREFUSED ? room : 0;
-			break;
-		}
+		room = *reply_len;
+		r = connect_to(&a, address, options, private_data, private_len, domain, ret_conn);
+		attempt_end(&a);
 	}
-	fp_names_tried(host, r == 0 || r == -ECONNREFUSED);
+	*reply_len = r == 0 || r == -ECONNREFUSED ? room : 0;
 	return r;
 }
 
@@ -338,65 +345,86 @@ bool fp_verbs_conn_stirs(const struct fp_verbs_conn *conn)
 
 /* ---- the listening side ---- */
 
-static int bind_and_listen(struct fp_verbs_listener *listener, struct sockaddr *address)
+int fp_verbs_domain_at(const struct sockaddr *own, struct fp_verbs_domain **ret_domain)
 {
-	if (fp_verbs_api->rdma.create_id(listener->events, &listener->id, listener, RDMA_PS_TCP) ||
-	    fp_verbs_api->rdma.bind_addr(listener->id, address) ||
-	    fp_verbs_api->rdma.listen(listener->id, BACKLOG))
-		return failure();
-	if (listener->id->verbs)
-		fp_verbs_device_note(listener->id->verbs);
-	return 0;
-}
-
-static int find_own_address(const char *host, uint16_t port, struct addrinfo **ret_list)
-{
-	const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV | AI_PASSIVE};
-	char service[8];
-
-	snprintf(service, sizeof(service), "%u", port);
-	switch (getaddrinfo(host, service, &hints, ret_list)) {
-	case 0:
-		return 0;
-	case EAI_MEMORY:
-		return -ENOMEM;
-	default:
-		return -EHOSTUNREACH;
-	}
-}
-
-int fp_verbs_listen(const char *host, uint16_t port, struct fp_verbs_listener **ret_listener)
-{
-	struct fp_verbs_listener *listener;
-	struct addrinfo *list;
+	struct rdma_cm_id *id;
 	int r = fp_verbs_load();
 
-	fp_verbs_devices_check();
+	*ret_domain = NULL;
+	if (r < 0)
+		return r;
+	if (fp_verbs_api->rdma.create_id(NULL, &id, NULL, RDMA_PS_TCP))
+		return failure();
+	if (fp_verbs_api->rdma.bind_addr(id, (struct sockaddr *)own))
+		r = failure();
+	if (id->verbs)
+		fp_verbs_device_note(id->verbs);
 	if (r == 0)
-		r = find_own_address(host, port, &list);
+		r = id->verbs ? fp_verbs_domain_of(id->verbs, ret_domain) : -ENODEV;
+	fp_verbs_api->rdma.destroy_id(id);
+	return r;
+}
+
+int fp_verbs_listener_open(struct fp_verbs_listener **ret_listener)
+{
+	struct fp_verbs_listener *listener;
+	int r = fp_verbs_load();
+
 	if (r < 0)
 		return r;
 	listener = calloc(1, sizeof(*listener));
-	if (listener)
-		listener->events = channel_new();
-	r = listener && listener->events ? bind_and_listen(listener, list->ai_addr) : -ENOMEM;
-	freeaddrinfo(list);
-	if (r < 0) {
-		fp_verbs_listener_close(listener);
+	if (!listener)
+		return -ENOMEM;
+	listener->events = channel_new();
+	if (!listener->events) {
+		r = failure();
+		free(listener);
 		return r;
 	}
 	*ret_listener = listener;
 	return 0;
 }
 
+void fp_verbs_unlisten(struct fp_verbs_listener *listener, unsigned idx)
+{
+	if (listener->ids[idx])
+		fp_verbs_api->rdma.destroy_id(fp_take_ptr(listener->ids[idx]));
+}
+
+static int listen_once(struct fp_verbs_listener *listener, unsigned idx, const struct sockaddr *own)
+{
+	struct rdma_cm_id **id = &listener->ids[idx];
+	int r = 0;
+
+	if (fp_verbs_api->rdma.create_id(listener->events, id, NULL, RDMA_PS_TCP))
+		return failure();
+	if (fp_verbs_api->rdma.bind_addr(*id, (struct sockaddr *)own) ||
+	    fp_verbs_api->rdma.listen(*id, BACKLOG))
+		r = failure();
+	if ((*id)->verbs)
+		fp_verbs_device_note((*id)->verbs);
+	if (r < 0)
+		fp_verbs_unlisten(listener, idx);
+	return r;
+}
+
+int fp_verbs_listen(struct fp_verbs_listener *listener, unsigned idx, const struct sockaddr *own)
+{
+	int r = -EADDRINUSE;
+
+	assert(idx < FP_VERBS_MAX_ADDRESSES && !listener->ids[idx]);
+	fp_verbs_devices_check();
+	for (unsigned i = 0; i < PORT_TRIES && r == -EADDRINUSE; i++)
+		r = listen_once(listener, idx, own);
+	return r;
+}
+
 void fp_verbs_listener_close(struct fp_verbs_listener *listener)
 {
 	if (!listener)
 		return;
-	while (listener->requests)
-		fp_verbs_reject(listener->requests, NULL, 0);
-	if (listener->id)
-		fp_verbs_api->rdma.destroy_id(listener->id);
+	for (unsigned i = 0; i < FP_VERBS_MAX_ADDRESSES; i++)
+		fp_verbs_unlisten(listener, i);
 	channel_free(listener->events);
 	free(listener);
 }
@@ -406,9 +434,9 @@ int fp_verbs_listener_fd(const struct fp_verbs_listener *listener)
 	return listener->events->fd;
 }
 
-uint16_t fp_verbs_listener_port(const struct fp_verbs_listener *listener)
+uint16_t fp_verbs_listener_port(const struct fp_verbs_listener *listener, unsigned idx)
 {
-	return ntohs((uint16_t)fp_verbs_api->rdma.get_src_port(listener->id));
+	return ntohs((uint16_t)fp_verbs_api->rdma.get_src_port(listener->ids[idx]));
 }
 
 static void name_peer(struct rdma_cm_id *id, char *ret_name, size_t size)
@@ -427,45 +455,23 @@ static void name_peer(struct rdma_cm_id *id, char *ret_name, size_t size)
 	snprintf(ret_name, size, address->sa_family == AF_INET6 ? "[%s]:%u" : "%s:%u", host, port);
 }
 
-static int request_new(struct fp_verbs_listener *listener, const struct rdma_cm_event *event,
-                       struct fp_verbs_event *ret)
+static void request_event(const struct rdma_cm_event *event, struct fp_verbs_event *ret)
 {
-	struct fp_verbs_request *request = calloc(1, sizeof(*request));
+	const struct rdma_conn_param *said = &event->param.conn;
 
-	if (!request) {
-		fp_verbs_api->rdma.reject(event->id, NULL, 0);
-		return -ENOMEM;
-	}
-	request->listener = listener;
-	request->id = event->id;
-	request->id->context = NULL;
-	fp_verbs_device_note(request->id->verbs); /* also if nothing comes of it */
-	request->n_peer_asks = event->param.conn.responder_resources;
-	request->n_peer_answers = event->param.conn.initiator_depth;
-	request->private_len =
-	    FP_MIN((size_t)event->param.conn.private_data_len, sizeof(request->private_data));
-	if (event->param.conn.private_data)
-		memcpy(request->private_data, event->param.conn.private_data, request->private_len);
-	else
-		request->private_len = 0;
-	request->next = listener->requests;
-	listener->requests = request;
 	ret->type = FP_VERBS_EV_REQUEST;
-	ret->request = request;
-	ret->private_data = request->private_data;
-	ret->private_len = request->private_len;
+	ret->request = (struct fp_verbs_request){
+	    .id = event->id,
+	    .n_peer_asks = said->responder_resources,
+	    .n_peer_answers = said->initiator_depth,
+	};
+	event->id->context = NULL;
+	fp_verbs_device_note(event->id->verbs); /* also if nothing comes of it */
+	if (said->private_data)
+		ret->private_len = FP_MIN((size_t)said->private_data_len, sizeof(ret->private_data));
+	if (ret->private_len)
+		memcpy(ret->private_data, said->private_data, ret->private_len);
 	name_peer(event->id, ret->peer, sizeof(ret->peer));
-	return 0;
-}
-
-static void forget_request(struct fp_verbs_request *request)
-{
-	struct fp_verbs_request **at = &request->listener->requests;
-
-	while (*at != request)
-		at = &(*at)->next;
-	*at = request->next;
-	free(request);
 }
 
 static void conn_event(const struct rdma_cm_event *event, struct fp_verbs_event *ret)
@@ -502,19 +508,26 @@ static void conn_event(const struct rdma_cm_event *event, struct fp_verbs_event 
 	ret->type = FP_VERBS_EV_DISCONNECTED;
 }
 
+static bool find_own(const struct fp_verbs_listener *listener, const struct rdma_cm_id *id, unsigned *ret_idx)
+{
+	for (*ret_idx = 0; *ret_idx < FP_VERBS_MAX_ADDRESSES; ++*ret_idx)
+		if (listener->ids[*ret_idx] == id)
+			return true;
+	return false;
+}
+
 /* What an event means to us; type NONE: nothing. */
 static void translate(struct fp_verbs_listener *listener, const struct rdma_cm_event *event,
                       struct fp_verbs_event *ret)
 {
 	*ret = (struct fp_verbs_event){.type = FP_VERBS_EV_NONE};
 	if (event->event == RDMA_CM_EVENT_CONNECT_REQUEST) {
-		(void)request_new(listener, event, ret);
-	} else if (event->id == listener->id) {
+		request_event(event, ret);
+	} else if (find_own(listener, event->id, &ret->idx)) {
 		if (event->event == RDMA_CM_EVENT_DEVICE_REMOVAL) {
 			ret->type = FP_VERBS_EV_DEVICE_GONE;
-			fp_verbs_device_gone(listener->id->verbs);
+			fp_verbs_device_gone(event->id->verbs);
 		}
-		ret->why = "the device is being removed";
 	} else if (event->id->context) { /* else a request that nobody has answered: answering finds out */
 		conn_event(event, ret);
 		if (ret->type == FP_VERBS_EV_DEVICE_GONE)
@@ -541,23 +554,24 @@ int fp_verbs_listener_next(struct fp_verbs_listener *listener, struct fp_verbs_e
 
 void fp_verbs_reject(struct fp_verbs_request *request, const void *reply, size_t reply_len)
 {
-	fp_verbs_api->rdma.reject(request->id, reply, (uint8_t)reply_len);
-	fp_verbs_api->rdma.destroy_id(request->id);
-	forget_request(request);
+	struct rdma_cm_id *id = fp_take_ptr(request->id);
+
+	fp_verbs_api->rdma.reject(id, reply, (uint8_t)reply_len);
+	fp_verbs_api->rdma.destroy_id(id);
 }
 
 static int prepare(struct fp_verbs_request *request, const struct fp_verbs_conn_options *options,
-                   struct fp_verbs_domain **domain, struct fp_verbs_conn **ret_conn)
+                   struct fp_verbs_domain *domain, struct fp_verbs_conn **ret_conn)
 {
 	FP_CLEANUP(fp_cleanup_verbs_conn) struct fp_verbs_conn *conn = NULL;
-	const struct fp_verbs_device *device;
-	int r = fp_verbs_domain_of(request->id->verbs, domain);
+	struct rdma_cm_id *id = request->id;
+	const struct fp_verbs_device *device = domain->device;
+	int r = fp_verbs_domain_of(id->verbs, &domain);
 
 	if (r == 0)
-		r = fp_verbs_conn_new(*domain, options, &conn);
+		r = fp_verbs_conn_new(domain, options, &conn);
 	if (r < 0)
 		return r;
-	device = conn->domain->device;
 	conn->id = fp_take_ptr(request->id);
 	conn->id->context = conn;
 	/* asked of the peer, then what it may ask of us */
@@ -572,17 +586,12 @@ static int prepare(struct fp_verbs_request *request, const struct fp_verbs_conn_
 }
 
 int fp_verbs_prepare(struct fp_verbs_request *request, const struct fp_verbs_conn_options *options,
-                     struct fp_verbs_domain **domain, struct fp_verbs_conn **ret_conn)
+                     struct fp_verbs_domain *domain, struct fp_verbs_conn **ret_conn)
 {
-	struct fp_verbs_domain *given = *domain;
 	int r = prepare(request, options, domain, ret_conn);
 
-	if (r < 0 && !given)
-		fp_verbs_domain_unref(fp_take_ptr(*domain));
 	if (request->id)
 		fp_verbs_reject(request, NULL, 0);
-	else
-		forget_request(request);
 	return r;
 }
 

@@ -106,8 +106,9 @@ static bool challenge_valid(const struct fp_wire_challenge *m)
 
 static bool welcome_valid(const struct fp_wire_welcome *m)
 {
-	return m->version >= 1 && all_zero(m->reserved, sizeof(m->reserved)) && m->session_id != 0 &&
-	       m->max_payload >= FP_WIRE_MAX_PAYLOAD && m->max_outstanding >= 1;
+	return m->version >= 1 && m->reserved == 0 && m->session_id != 0 &&
+	       !m->cm_port == !(m->features & FP_WIRE_FEATURE_CM) && m->max_payload >= FP_WIRE_MAX_PAYLOAD &&
+	       m->max_outstanding >= 1;
 }
 
 static bool lease_size_valid(uint64_t size_bytes)
@@ -173,8 +174,7 @@ static bool qp_valid(const struct fp_wire_qp *m)
 static bool cm_valid(const struct fp_wire_cm *m)
 {
 	return m->magic == FP_WIRE_MAGIC && m->min_version >= 1 && m->min_version <= m->max_version &&
-	       m->purpose >= FP_WIRE_CONTROL && m->purpose <= FP_WIRE_RESUME && m->reserved == 0 &&
-	       (m->purpose == FP_WIRE_LINK) == (m->session_id != 0);
+	       m->purpose == FP_WIRE_LINK && m->reserved == 0 && m->session_id != 0;
 }
 
 static bool cm_reply_valid(const struct fp_wire_cm_reply *m)

@@ -101,6 +101,7 @@ enum fp_wire_purpose {
 /* Features: the client asks in HELLO, the node grants in WELCOME (never more than was asked). */
 #define FP_WIRE_FEATURE_MEMFD    (1u << 0) /* LEASED carries the lease's memfd; UNIX sockets only */
 #define FP_WIRE_FEATURE_KEYS     (1u << 1) /* LEASED carries address and key: one-sided READ and WRITE */
+#define FP_WIRE_FEATURE_CM       (1u << 2) /* with KEYS: its queue pairs are connected through rdma_cm */
 #define FP_WIRE_CHALLENGE_AUTH   (1u << 0) /* the node wants a proof and will give one */
 #define FP_WIRE_LEASED_MEMFD     (1u << 0) /* SCM_RIGHTS came with this frame's first byte */
 #define FP_WIRE_LEASED_KEY       (1u << 1) /* address and key are valid */
@@ -143,7 +144,8 @@ struct fp_wire_auth {
 
 struct fp_wire_welcome {
 	uint8_t version;
-	uint8_t reserved[3];
+	uint8_t reserved;
+	uint16_t cm_port; /* with CM: where the node listens for links; else 0 */
 	uint32_t features;
 	uint64_t session_id;
 	uint8_t
@@ -221,7 +223,7 @@ struct fp_wire_qp {
 
 /*
  * The private data of an rdma_cm connection request. The proof is over what is before it, see
- * fp_auth_prove_cm; session_id is 0 unless the purpose is LINK.
+ * fp_auth_prove_cm; the purpose is LINK.
  */
 struct fp_wire_cm {
 	uint32_t magic; /* filled in by encode */

@@ -90,7 +90,7 @@ class WellBehaved:
         session = Session.__new__(Session)
         session.node, session.url, session.secret, session.keys = self.node, self.url, self.secret, {}
         try:
-            Connection.__init__(session, self.node.connect(self.url, RESUME, self.secret), RESUME, self.session.session_id,
+            Connection.__init__(session, self.node.connect(self.url), RESUME, self.session.session_id,
                                 self.session.token, self.secret, self.session.features)
             session.sock.settimeout(CALL_DEADLINE_S)
             self.session = session

@@ -19,9 +19,9 @@
 
 #include "clock.h"
 #include "testrng.h"
+#include "names.h"
 #include "rdma_link.h"
 #include "verbs_internal.h"
-#include "verbs_stream.h"
 
 #define PATIENCE_NS  (20 * FP_NSEC_PER_SEC)
 #define REMOTE_BYTES (256u << 10)
@@ -57,15 +57,30 @@ struct connecting {
 	int status;
 };
 
+static inline const struct sockaddr *address_of(uint16_t port, struct fp_addresses *ret_addresses)
+{
+	assert_int_equal(fp_names_find(address, port, ret_addresses), 0);
+	return &ret_addresses->list[0].any;
+}
+
 static inline void *connect_main(void *arg)
 {
 	struct connecting *c = arg;
+	struct fp_addresses node;
 
 	c->reply_len = sizeof(c->reply);
 	c->status =
-	    fp_verbs_connect(address, c->port, c->options, HELLO, sizeof(HELLO), fp_clock_ns() + PATIENCE_NS,
-	                     &c->domain, &c->conn, c->reply, &c->reply_len);
+	    fp_verbs_connect(address_of(c->port, &node), c->options, HELLO, sizeof(HELLO),
+	                     fp_clock_ns() + PATIENCE_NS, c->domain, &c->conn, c->reply, &c->reply_len);
 	return NULL;
+}
+
+static inline void listen_there(struct fp_verbs_listener **ret_listener)
+{
+	struct fp_addresses own;
+
+	assert_int_equal(fp_verbs_listener_open(ret_listener), 0);
+	assert_int_equal(fp_verbs_listen(*ret_listener, 0, address_of(0, &own)), 0);
 }
 
 /* The next event of a type, or a failed test. */
@@ -85,27 +100,27 @@ static inline void next_event(struct fp_verbs_listener *listener, enum fp_verbs_
 	}
 }
 
-static inline void connect_both(struct pair *pair, const struct fp_verbs_conn_options *how,
-                                struct fp_verbs_stream **ret_stream)
+/* Each end in a domain of its own. */
+static inline void connect_both(struct pair *pair, const struct fp_verbs_conn_options *how)
 {
-	struct connecting c = {
-	    .port = fp_verbs_listener_port(pair->listener), .options = how, .domain = pair->domain};
+	struct connecting c = {.port = fp_verbs_listener_port(pair->listener, 0), .options = how};
 	struct fp_verbs_event event;
+	struct fp_addresses own;
 	pthread_t thread;
 
+	assert_int_equal(fp_verbs_domain_at(address_of(0, &own), &pair->node_domain), 0);
+	assert_int_equal(fp_verbs_domain_to(address, fp_clock_ns() + PATIENCE_NS, &pair->domain), 0);
+	c.domain = pair->domain;
 	assert_int_equal(pthread_create(&thread, NULL, connect_main, &c), 0);
 	next_event(pair->listener, FP_VERBS_EV_REQUEST, &event);
 	assert_true(event.private_len >= sizeof(HELLO));
 	assert_memory_equal(event.private_data, HELLO, sizeof(HELLO));
-	assert_int_equal(fp_verbs_prepare(event.request, how, &pair->node_domain, &pair->node), 0);
-	if (ret_stream)
-		assert_int_equal(fp_verbs_stream_new(pair->node, ret_stream), 0);
+	assert_int_equal(fp_verbs_prepare(&event.request, how, pair->node_domain, &pair->node), 0);
 	assert_int_equal(fp_verbs_admit(pair->node, WELCOME, sizeof(WELCOME)), 0);
 	pthread_join(thread, NULL);
 	assert_int_equal(c.status, 0);
 	assert_true(c.reply_len >= sizeof(WELCOME));
 	assert_memory_equal(c.reply, WELCOME, sizeof(WELCOME));
-	pair->domain = c.domain;
 	pair->conn = c.conn;
 }
 
@@ -124,8 +139,8 @@ static inline void pair_memory(struct pair *pair)
 static inline void pair_open(struct pair *pair)
 {
 	*pair = (struct pair){0};
-	assert_int_equal(fp_verbs_listen(address, 0, &pair->listener), 0);
-	connect_both(pair, &options, NULL);
+	listen_there(&pair->listener);
+	connect_both(pair, &options);
 	pair_memory(pair);
 	iwarp = fp_verbs_domain_limits(pair->domain)->iwarp;
 }
@@ -160,8 +175,7 @@ static inline struct fp_verbs_work work_of(const struct pair *pair, enum fp_verb
 
 static inline struct fp_verbs_work recv_of(const struct fp_verbs_region *region, uint64_t id)
 {
-	return (struct fp_verbs_work){
-	    .op = FP_VERBS_RECV, .id = id, .local = region->base, .len_bytes = 64, .lkey = region->lkey};
+	return (struct fp_verbs_work){.id = id, .local = region->base, .len_bytes = 64, .lkey = region->lkey};
 }
 
 /* Waits on the channel, as an idle thread does. */

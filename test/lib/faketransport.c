@@ -84,16 +84,6 @@ int fake_session_call(struct fake_session *session)
 	return 0;
 }
 
-/* One at a time, unlike the opening of a link: the break of a session is reported after it. */
-static int control_call(struct fake_session *session)
-{
-	int r = fake_session_call(session);
-
-	if (session->connection->cut)
-		session->base.why = FAKE_LINK_WHY;
-	return r;
-}
-
 /* ---- sessions ---- */
 
 /* The connections of other processes can't be asked to spoil what they leave undefined. */
@@ -239,7 +229,7 @@ static int attach(struct fp_session *base, uint32_t id, const struct fp_lease **
 	int r;
 
 	fake_lock();
-	r = control_call(session);
+	r = fake_session_call(session);
 	session->node->n_attaches++;
 	if (r == 0 && !fake_memory_of(session, id))
 		r = -EACCES;
@@ -256,7 +246,7 @@ static int lease_make(struct fake_session *session, uint64_t size_bytes, const s
 	struct fake_standing *standing = session->standing;
 	struct fake_node *node = session->node;
 	uint32_t id = 0;
-	int r = control_call(session);
+	int r = fake_session_call(session);
 
 	if (r < 0)
 		return r;
@@ -284,7 +274,7 @@ static int adopt_from(struct fake_session *session, const struct fp_session_iden
                       unsigned *ret_n_leases)
 {
 	struct fake_standing *standing = session->standing, *parent;
-	int r = control_call(session);
+	int r = fake_session_call(session);
 	unsigned n = 0;
 
 	if (r < 0)
@@ -362,7 +352,7 @@ static int info(struct fp_session *base, struct fp_node_info *ret_info)
 
 	fake_lock();
 	fake_reap_locked();
-	r = control_call(session);
+	r = fake_session_call(session);
 	if (r == 0)
 		*ret_info =
 		    (struct fp_node_info){node->capacity_bytes, node->capacity_bytes - node->leased_bytes};
@@ -378,7 +368,7 @@ static int ping(struct fp_session *base, size_t len_bytes, uint64_t deadline_ns)
 	assert(deadline_ns > fp_clock_ns());
 	fake_lock();
 	session->node->n_pings++;
-	r = control_call(session);
+	r = fake_session_call(session);
 	fake_unlock();
 	return r;
 }

@@ -29,7 +29,7 @@ secrets_dir = tempfile.TemporaryDirectory(prefix="farpaged-test.secrets.")
 CONTROL, LINK, RESUME = 1, 2, 3
 (MALFORMED, VERSION_GAP, DENIED, FULL, OVER_QUOTA, DRAINING, BUSY, BAD_VALUE, NOT_PERMITTED, BROKEN,
  GONE) = range(1, 12)
-MEMFD, KEYS = 1, 2
+MEMFD, KEYS, CM = 1, 2, 4
 HEADER = struct.Struct("<IBBHIiQ")
 MAGIC = 0x50524146
 
@@ -100,21 +100,17 @@ class Farpaged:
     def wait(self):
         return self.process.wait(DEADLINE_S)
 
-    def connect(self, url=None, purpose=CONTROL, secret=None):
-        """A byte stream. Purpose and secret matter over rdma alone, where they are in the
-        connection request."""
+    def connect(self, url=None):
+        """A byte stream."""
         url = url or self.urls[0]
-        if url.startswith("rdma:"):
-            sock = rdmaclient.dial(url, rdmaclient.request(purpose, secret or self.secret))
-            sock.settimeout(DEADLINE_S)
-        elif url.startswith("shm:"):
+        if url.startswith("shm:"):
             sock = socket.socket(socket.AF_UNIX)
             path = url[4:]
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", DEADLINE_S, 0))
             sock.connect("\0" + path[1:] if path[0] == "@" else path)  # it waits for its place in the backlog
             sock.settimeout(DEADLINE_S)
         else:
-            host, port = url[6:].rsplit(":", 1)
+            host, port = url.split("//")[1].rsplit(":", 1)
             sock = socket.create_connection((host.strip("[]"), int(port)), DEADLINE_S, self.source)
         return sock
 
@@ -158,8 +154,8 @@ class Connection:
         proof = prove(secret, b"farpage/1 client", hello, challenge)
         self.send(frame(AUTH, proof))
         welcome = self.answer(WELCOME)
-        (self.features, self.session_id, self.token, self.max_payload, self.max_outstanding,
-         self.grace_ms, self.idle_ms, node_proof) = struct.unpack("<4xIQ16sIIII32s", welcome)
+        (self.cm_port, self.features, self.session_id, self.token, self.max_payload, self.max_outstanding,
+         self.grace_ms, self.idle_ms, node_proof) = struct.unpack("<2xHIQ16sIIII32s", welcome)
         expected = prove(secret, b"farpage/1 server", hello, challenge, welcome[:48] + bytes(32))
         self.node_is_right = node_proof == expected
 
@@ -219,13 +215,13 @@ class Session(Connection):
     def __init__(self, node, url, features=0, secret=None, **options):
         self.node, self.url, self.secret = node, url, secret or node.secret
         self.keys = {}  # over rdma: of each lease, its address and its key
-        features |= KEYS if url.startswith("rdma:") else 0
-        super().__init__(node.connect(url, secret=secret), CONTROL, secret=self.secret, features=features, **options)
+        features |= KEYS | CM if url.startswith("rdma:") else 0
+        super().__init__(node.connect(url), CONTROL, secret=self.secret, features=features, **options)
 
     def link(self, **options):
         if self.url.startswith("rdma:"):
-            private = rdmaclient.request(LINK, self.token, self.session_id)
-            return rdmaclient.RdmaLink(self.url, private, self.keys)
+            host = self.url.split("//")[1].rsplit(":", 1)[0]
+            return rdmaclient.RdmaLink(host, self.cm_port, rdmaclient.request(self.session_id, self.token), self.keys)
         return Connection(self.node.connect(self.url), LINK, self.session_id, self.token, self.secret, **options)
 
     def lease(self, size):

@@ -1,4 +1,4 @@
-"""The ways to a node by rdma, for clients that speak the wire by hand: see rdmaclient.c, which
+"""Links to a node by rdma, for clients that speak the wire by hand: see rdmaclient.c, which
 RDMACLIENT names.
 
 Each process loads it for itself: what libibverbs has opened does not survive a fork.
@@ -7,18 +7,18 @@ import ctypes
 import hashlib
 import hmac
 import os
-import socket
 import struct
 
 MAGIC = 0x50524146
+LINK = 2
 MAX_TRANSFER = 65536
 
 
 def library():
     if library.loaded[0] != os.getpid():
         lib = ctypes.CDLL(os.environ["RDMACLIENT"])
-        lib.rdma_dial.argtypes = [ctypes.c_char_p, ctypes.c_uint, ctypes.c_char_p, ctypes.c_size_t]
-        lib.rdma_link.argtypes = [*lib.rdma_dial.argtypes, ctypes.POINTER(ctypes.c_void_p)]
+        lib.rdma_link.argtypes = [ctypes.c_char_p, ctypes.c_uint, ctypes.c_char_p, ctypes.c_size_t,
+                                  ctypes.POINTER(ctypes.c_void_p)]
         lib.rdma_link_close.argtypes = [ctypes.c_void_p]
         lib.rdma_transfer.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_uint64, ctypes.c_uint32, ctypes.c_char_p,
                                       ctypes.c_uint32]
@@ -30,35 +30,25 @@ def library():
 library.loaded = 0, None
 
 
-def address(url):
-    host, port = url.removeprefix("rdma://").rsplit(":", 1)
-    return host.encode(), int(port)
-
-
 def check(result):
     if result < 0:
         raise OSError(-result, os.strerror(-result))  # which picks the class, ConnectionRefusedError and the like
     return result
 
 
-def request(purpose, key, session_id=0):
-    """The private data of a connection request; key is the secret or, of a link, the token."""
-    said = struct.pack("<IBBBBQ16s", MAGIC, 1, 1, purpose, 0, session_id, os.urandom(16))
-    return said + (hmac.digest(key, b"farpage/1 cm" + said, hashlib.sha256)[:16] if key else bytes(16))
-
-
-def dial(url, private):
-    """A control stream, as a socket."""
-    return socket.socket(fileno=check(library().rdma_dial(*address(url), private, len(private))))
+def request(session_id, token):
+    """The private data of a connection request."""
+    said = struct.pack("<IBBBBQ16s", MAGIC, 1, 1, LINK, 0, session_id, os.urandom(16))
+    return said + hmac.digest(token, b"farpage/1 cm" + said, hashlib.sha256)[:16]
 
 
 class RdmaLink:
     """A queue pair of a session. keys: of each of its leases, address and key."""
 
-    def __init__(self, url, private, keys):
+    def __init__(self, host, port, private, keys):
         self.keys = keys
         self.handle = ctypes.c_void_p()
-        check(library().rdma_link(*address(url), private, len(private), ctypes.byref(self.handle)))
+        check(library().rdma_link(host.encode(), port, private, len(private), ctypes.byref(self.handle)))
         self.buffer = ctypes.create_string_buffer(MAX_TRANSFER)
 
     def read(self, segment):

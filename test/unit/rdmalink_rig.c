@@ -154,11 +154,8 @@ int fp_verbs_post(struct fp_verbs_conn *c, const struct fp_verbs_work *work, uns
 static void complete(const struct fp_verbs_work *work, int status)
 {
 	if (work->signalled || status < 0)
-		conn.done[conn.n_done++] =
-		    (struct fp_verbs_completion){.id = work->id,
-		                                 .op = FP_VERBS_SEND,
-		                                 .status = status,
-		                                 .wc_status = status == -ECANCELED ? 5 : WC_SAID};
+		conn.done[conn.n_done++] = (struct fp_verbs_completion){
+		    .id = work->id, .status = status, .wc_status = status == -ECANCELED ? 5 : WC_SAID};
 }
 
 #define PACKET_BYTES 1024

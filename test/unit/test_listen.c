@@ -85,7 +85,7 @@ static void check_url(const char *text, const char *prefix)
 
 	assert_int_equal(fp_listen_parse(text, &address), 0);
 	assert_int_equal(fp_listen_open(&address, &fd), 0);
-	fp_listen_url(fd, url, sizeof(url));
+	fp_listen_url(&address, fd, url, sizeof(url));
 	assert_memory_equal(url, prefix, strlen(prefix));
 	if (address.sockaddr.ss_family == AF_UNIX)
 		assert_string_equal(url, prefix);

@@ -295,6 +295,12 @@ static void message_refusals(void **state)
 	refuse(welcome, .version = 1, .session_id = 0, .max_payload = FP_WIRE_MAX_PAYLOAD,
 	       .max_outstanding = 1);
 	refuse(welcome, .version = 1, .session_id = 1, .max_payload = 4096, .max_outstanding = 1);
+	refuse(welcome, .version = 1, .session_id = 1, .max_payload = FP_WIRE_MAX_PAYLOAD,
+	       .max_outstanding = 1, .reserved = 1);
+	refuse(welcome, .version = 1, .session_id = 1, .max_payload = FP_WIRE_MAX_PAYLOAD,
+	       .max_outstanding = 1, .cm_port = 7462);
+	refuse(welcome, .version = 1, .session_id = 1, .max_payload = FP_WIRE_MAX_PAYLOAD,
+	       .max_outstanding = 1, .features = FP_WIRE_FEATURE_CM);
 	refuse(welcome, .version = 1, .session_id = 1, .max_payload = FP_WIRE_MAX_PAYLOAD);
 	refuse(lease, .size_bytes = 0);
 	refuse(lease, .size_bytes = 4097);
@@ -389,8 +395,8 @@ static void cm_refusals(void **state)
 	refuse_cm(m.purpose = 0);
 	refuse_cm(m.purpose = 4);
 	refuse_cm(m.reserved = 1);
-	refuse_cm(m.session_id = 0);            /* a LINK of no session */
-	refuse_cm(m.purpose = FP_WIRE_CONTROL); /* of a session that is not there yet */
+	refuse_cm(m.session_id = 0);
+	refuse_cm(m.purpose = FP_WIRE_CONTROL);
 	refuse_cm(m.purpose = FP_WIRE_RESUME);
 }
 
