@@ -12,27 +12,25 @@
 #define ACK_TIMEOUT_MAX     31u
 #define MAX_DEVICES         16u
 
-const struct fp_rdma_options fp_rdma_defaults = {.retry_count = 7, .rnr_retry_count = 6, .send_depth = 256};
+const struct fp_rdma_options fp_rdma_defaults = {.retry_count = 7, .send_depth = 256};
 
 #define DEVICE      FP_CONF_KEY("device", STRING, fp_rdma_options, device)
 #define DEVICE_PORT FP_CONF_KEY("device_port", U64, fp_rdma_options, device_port, .min = 1, .max = 255)
-#define RNR_RETRIES FP_CONF_KEY("rnr_retry_count", U64, fp_rdma_options, rnr_retry_count, .max = 6)
-#define ACK_TIMEOUT                                                                                          \
-	FP_CONF_KEY("ack_timeout", TIME, fp_rdma_options, ack_timeout_ns, .min = FP_NSEC_PER_MSEC,           \
-	            .max = 8 * FP_NSEC_PER_SEC)
 
 const struct fp_conf_field fp_rdma_fields[] = {
     DEVICE,
     DEVICE_PORT,
     FP_CONF_KEY("retry_count", U64, fp_rdma_options, retry_count, .max = 7),
-    RNR_RETRIES,
-    ACK_TIMEOUT,
+    FP_CONF_KEY("ack_timeout", TIME, fp_rdma_options, ack_timeout_ns, .min = FP_NSEC_PER_MSEC,
+                .max = 8 * FP_NSEC_PER_SEC),
     FP_CONF_KEY("send_depth", U64, fp_rdma_options, send_depth, .min = 1, .max = 1024),
     {.key = NULL},
 };
 
 const struct fp_conf_field fp_rdma_node_fields[] = {
-    DEVICE, DEVICE_PORT, RNR_RETRIES, ACK_TIMEOUT, {.key = NULL},
+    DEVICE,
+    DEVICE_PORT,
+    {.key = NULL},
 };
 
 void fp_rdma_options_free(struct fp_rdma_options *rdma)
@@ -73,7 +71,6 @@ struct fp_verbs_conn_options fp_rdma_conn_options(const struct fp_rdma_options *
 	return (struct fp_verbs_conn_options){
 	    .send_depth = (unsigned)rdma->send_depth,
 	    .retry_count = (uint8_t)rdma->retry_count,
-	    .rnr_retry_count = (uint8_t)rdma->rnr_retry_count,
 	    .ack_timeout = ack_timeout_of(rdma->ack_timeout_ns),
 	    .port_num = (uint8_t)rdma->device_port,
 	};

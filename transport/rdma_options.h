@@ -15,15 +15,13 @@ struct fp_rdma_options {
 	char *device;         /* of rdma+tcp, by name; NULL: the first with an active port */
 	uint64_t device_port; /* of that device; 0: the first that is active */
 	uint64_t retry_count; /* repeats of a request that nobody acknowledges; the client's, for both ends */
-	uint64_t rnr_retry_count; /* repeats, by the peer, of a message for which no buffer was ready here.
-	                             Never 7, which means for ever */
-	uint64_t ack_timeout_ns;  /* before each repeat; 0: 268 ms of links, the fabric's default of others */
-	uint64_t send_depth;      /* work requests of one link that are under way */
+	uint64_t ack_timeout_ns; /* before each repeat; 0: 268 ms */
+	uint64_t send_depth;     /* work requests of one link that are under way */
 };
 
 extern const struct fp_rdma_options fp_rdma_defaults;
 
-/* The keys of an rdma: mapping, of clients and of nodes, which send no requests but messages. */
+/* The keys of an rdma: mapping, of clients and of nodes, which send no requests. */
 extern const struct fp_conf_field fp_rdma_fields[], fp_rdma_node_fields[];
 
 /* A copy with a device of its own; NULL: no memory. */

@@ -122,10 +122,8 @@ struct fp_verbs_conn_options {
 	unsigned recv_depth; /* receives posted; 0: none ever */
 	bool responder;      /* the peer will READ from here: grant it all READs that the device can answer */
 	uint8_t retry_count; /* of a request that nobody acknowledges, 0 to 7 */
-	uint8_t rnr_retry_count; /* by the peer, of a message for which nothing was received, 0 to 6; 7: for
-	                            ever */
-	uint8_t ack_timeout;     /* 4.096 µs << this between retries, 1 to 31; 0: the fabric's default */
-	uint8_t port_num;        /* by hand: of the device; 0: the first that is active */
+	uint8_t ack_timeout; /* 4.096 µs << this between retries, 1 to 31; 0: the fabric's default */
+	uint8_t port_num;    /* by hand: of the device; 0: the first that is active */
 };
 
 /*

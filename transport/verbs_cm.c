@@ -236,7 +236,7 @@ static int establish(struct attempt *a, struct fp_verbs_conn *conn, const void *
 	    .responder_resources = reads_of(conn->options.responder ? device->n_answers : 0),
 	    .initiator_depth = reads_of(device->n_asks),
 	    .retry_count = conn->options.retry_count,
-	    .rnr_retry_count = conn->options.rnr_retry_count,
+	    .rnr_retry_count = FP_VERBS_RNR_RETRIES,
 	};
 	int r;
 
@@ -602,7 +602,7 @@ int fp_verbs_admit(struct fp_verbs_conn *conn, const void *reply, size_t reply_l
 	    .private_data_len = (uint8_t)reply_len,
 	    .responder_resources = conn->n_granted,
 	    .initiator_depth = reads_of(conn->max_reads),
-	    .rnr_retry_count = conn->options.rnr_retry_count,
+	    .rnr_retry_count = FP_VERBS_RNR_RETRIES,
 	};
 
 	wish_ack_timeout(conn);

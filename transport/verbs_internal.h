@@ -12,7 +12,9 @@
 #include "verbs.h"
 #include "verbs_api.h"
 
-#define FP_VERBS_MAX_READS 128 /* that we ask for or grant; a byte on the wire, and no device needs more */
+/* Of a peer that is not ready. READs and WRITEs hardly meet one; 7 would be for ever. */
+#define FP_VERBS_RNR_RETRIES 6
+#define FP_VERBS_MAX_READS   128 /* that we ask for or grant; a byte on the wire, and no device needs more */
 
 /*
  * A device of this process. Its context belongs to librdmacm, or to us (opened by name), and stays

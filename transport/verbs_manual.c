@@ -196,7 +196,7 @@ static int to_rts(struct fp_verbs_conn *conn)
 	    .qp_state = IBV_QPS_RTS,
 	    .timeout = conn->options.ack_timeout ? conn->options.ack_timeout : 14,
 	    .retry_cnt = FP_MIN(conn->options.retry_count, (uint8_t)RETRY_MAX),
-	    .rnr_retry = conn->options.rnr_retry_count,
+	    .rnr_retry = FP_VERBS_RNR_RETRIES,
 	    .sq_psn = conn->psn,
 	    .max_rd_atomic = (uint8_t)conn->max_reads,
 	};

@@ -335,10 +335,8 @@ static struct ibv_qp_attr queried(struct fp_verbs_conn *conn)
  */
 static void queue_pairs_are_as_chosen(void **state)
 {
-	const struct fp_rdma_options mine = {.retry_count = 3,
-	                                     .rnr_retry_count = 2,
-	                                     .ack_timeout_ns = 20 * FP_NSEC_PER_MSEC,
-	                                     .send_depth = 33};
+	const struct fp_rdma_options mine = {
+	    .retry_count = 3, .ack_timeout_ns = 20 * FP_NSEC_PER_MSEC, .send_depth = 33};
 	struct fp_verbs_conn_options how = fp_rdma_link_conn_options(&mine);
 	struct fp_verbs_address own, node;
 	struct pair pair = {0};
@@ -354,7 +352,7 @@ static void queue_pairs_are_as_chosen(void **state)
 			struct ibv_qp_attr attr = queried(i ? pair.node : pair.conn);
 
 			assert_int_equal(attr.retry_cnt, 3);
-			assert_int_equal(attr.rnr_retry, 2);
+			assert_int_equal(attr.rnr_retry, 6);
 			assert_int_equal(attr.timeout, 13);
 		}
 		fp_verbs_conn_close(fp_take_ptr(pair.conn));

@@ -31,12 +31,8 @@
 static const char *address;
 static bool iwarp;
 
-static const struct fp_verbs_conn_options options = {.send_depth = 128,
-                                                     .recv_depth = 16,
-                                                     .responder = true,
-                                                     .retry_count = 7,
-                                                     .rnr_retry_count = 6,
-                                                     .ack_timeout = 14};
+static const struct fp_verbs_conn_options options = {
+    .send_depth = 128, .recv_depth = 16, .responder = true, .retry_count = 7, .ack_timeout = 14};
 
 /* Both ends of a connection, and memory for each. */
 struct pair {

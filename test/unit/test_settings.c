@@ -183,7 +183,6 @@ static void defaults(void **state)
 	assert_int_equal(s.pool_bytes, 0);
 	assert_memory_equal(&s.rdma, &fp_rdma_defaults, sizeof(s.rdma));
 	assert_int_equal(s.rdma.retry_count, 7);
-	assert_int_equal(s.rdma.rnr_retry_count, 6);
 	assert_int_equal(s.rdma.ack_timeout_ns, 0);
 	assert_int_equal(s.rdma.send_depth, 256);
 	fp_settings_done(&s);
@@ -246,24 +245,21 @@ static void rdma(void **state)
 {
 	static const char *const bad[][3] = {
 	    {"retry_count: 8", "rdma.retry_count", "0..7"},
-	    {"rnr_retry_count: 7", "rdma.rnr_retry_count", "0..6"},
 	    {"ack_timeout: 14", "rdma.ack_timeout", "1.00 ms..8.00 s"},
 	    {"ack_timeout: 1us", "rdma.ack_timeout", "1.00 ms..8.00 s"},
 	    {"send_depth: 0", "rdma.send_depth", "1..1024"},
 	    {"device_port: 256", "rdma.device_port", "1..255"},
-	    {"retries: 1", "unknown key", "retry_count, rnr_retry_count, ack_timeout, send_depth"},
+	    {"retries: 1", "unknown key", "retry_count, ack_timeout, send_depth"},
 	};
 	struct fp_settings s;
 	char text[64];
 
-	use_config(
-	    "rdma: { device: rxe7, device_port: 2, retry_count: 0, rnr_retry_count: 0, ack_timeout: 20ms,\n"
-	    "  send_depth: 32 }\n");
+	use_config("rdma: { device: rxe7, device_port: 2, retry_count: 0, ack_timeout: 20ms,\n"
+	           "  send_depth: 32 }\n");
 	s = read_good();
 	assert_string_equal(s.rdma.device, "rxe7");
 	assert_int_equal(s.rdma.device_port, 2);
 	assert_int_equal(s.rdma.retry_count, 0);
-	assert_int_equal(s.rdma.rnr_retry_count, 0);
 	assert_int_equal(s.rdma.ack_timeout_ns, 20000000);
 	assert_int_equal(s.rdma.send_depth, 32);
 	assert_ptr_equal(fp_settings_agent_options(&s).rdma, &s.rdma);
@@ -381,7 +377,6 @@ static void bad_variables(void **state)
 	    {"FARPAGE_MIN_MAPPING", "1", -EINVAL, "at least 4.0 KiB"},
 	    {"FARPAGE_LOG", "loud", -EINVAL, "error, warning, notice, info, debug"},
 	    {"FARPAGE_RDMA_RETRY_COUNT", "8", -EINVAL, "0..7"},
-	    {"FARPAGE_RDMA_RNR_RETRY_COUNT", "7", -EINVAL, "0..6"},
 	    {"FARPAGE_RDMA_ACK_TIMEOUT", "14", -EINVAL, "within 1.00 ms..8.00 s"},
 	    {"FARPAGE_RDMA_SEND_DEPTH", "1025", -EINVAL, "1..1024"},
 	    {"FARPAGE_RDMA_DEVICE_PORT", "0", -EINVAL, "1..255"},
