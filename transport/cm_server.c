@@ -18,6 +18,7 @@
 #include "cleanup.h"
 
 #define SERVED_AT_ONCE 16 /* then the loop has its turn */
+#define LOOK_S         2  /* between looks whether devices have gone, or come back */
 
 void fp_cm_server_tell(const struct fp_cm_server *server, enum fp_cm_server_event_type type, const char *who,
                        uint64_t session_id, const char *why)
@@ -75,13 +76,13 @@ void fp_cm_server_serve(struct fp_cm_server *server)
 			fp_cm_server_link_check(event.data.ptr);
 			continue;
 		}
-		if (server->uevents >= 0)
-			fp_verbs_devices_heard(server->uevents);
 		fp_cm_server_devices_serve(server); /* first: iWARP says why a queue pair broke, then that
 		                                       its peer has gone */
 		fp_cm_server_requests_serve(server);
-		if (read(server->timer, &n_expired, sizeof(n_expired)) == sizeof(n_expired))
+		if (read(server->timer, &n_expired, sizeof(n_expired)) == sizeof(n_expired)) {
+			fp_verbs_devices_check();
 			fp_cm_server_listen_again(server);
+		}
 		fp_cm_server_devices_serve(server); /* of which that was told just now */
 	}
 }
@@ -107,20 +108,18 @@ static int check_device(const struct fp_cm_server *server)
 
 static int open_descriptors(struct fp_cm_server *server)
 {
+	const struct itimerspec look = {.it_interval = {.tv_sec = LOOK_S}, .it_value = {.tv_sec = LOOK_S}};
 	int r;
 
 	server->epoll = epoll_create1(EPOLL_CLOEXEC);
 	server->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
-	if (server->epoll < 0 || server->timer < 0)
+	if (server->epoll < 0 || server->timer < 0 || timerfd_settime(server->timer, 0, &look, NULL) < 0)
 		return -errno;
-	server->uevents = fp_verbs_devices_watch(); /* without, rdma_cm still says most of it */
 	r = fp_verbs_listener_open(&server->listener);
 	if (r == 0)
 		r = fp_cm_server_watch(server, fp_verbs_listener_fd(server->listener), NULL);
 	if (r == 0)
 		r = fp_cm_server_watch(server, server->timer, NULL);
-	if (r == 0 && server->uevents >= 0)
-		r = fp_cm_server_watch(server, server->uevents, NULL);
 	return r;
 }
 
@@ -149,7 +148,7 @@ int fp_cm_server_open(const struct fp_cm_server_options *options, struct fp_cm_s
 	*ret_failed = options->n_listen;
 	if (!server)
 		return -ENOMEM;
-	server->epoll = server->timer = server->uevents = -1;
+	server->epoll = server->timer = -1;
 	server->tell = options->tell;
 	server->user = options->user;
 	server->rdma = options->rdma ? options->rdma : &fp_rdma_defaults;
@@ -169,6 +168,5 @@ void fp_cm_server_close(struct fp_cm_server *server)
 	fp_verbs_listener_close(server->listener);
 	fp_cleanup_close(&server->epoll);
 	fp_cleanup_close(&server->timer);
-	fp_cleanup_close(&server->uevents);
 	free(server);
 }

@@ -13,7 +13,6 @@
 #include "rdma_options.h"
 
 #define FP_CM_SERVER_NAME_BYTES 80u
-#define FP_CM_SERVER_RETRY_S    2 /* until an address whose device went is tried again */
 
 struct fp_cm_server_link {
 	LIST_ENTRY(fp_cm_server_link) entry;
@@ -51,7 +50,6 @@ struct fp_cm_server {
 	const struct fp_rdma_options *rdma;
 	bool by_hand;
 	int epoll, timer;
-	int uevents; /* devices that go; negative: none is told */
 	struct fp_verbs_listener *listener;
 	struct fp_cm_server_address addresses[FP_VERBS_MAX_ADDRESSES];
 	unsigned n_addresses;

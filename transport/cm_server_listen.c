@@ -7,7 +7,6 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <string.h>
-#include <sys/timerfd.h>
 
 #include "cleanup.h"
 
@@ -154,27 +153,16 @@ int fp_cm_server_listen(struct fp_cm_server *server, const struct fp_cm_server_o
 	return r;
 }
 
-static void set_timer(const struct fp_cm_server *server, bool runs)
-{
-	const struct itimerspec every = {.it_interval = {.tv_sec = runs ? FP_CM_SERVER_RETRY_S : 0},
-	                                 .it_value = {.tv_sec = runs ? FP_CM_SERVER_RETRY_S : 0}};
-
-	(void)timerfd_settime(server->timer, 0, &every, NULL);
-}
-
 static void address_lost(struct fp_cm_server *server, unsigned idx)
 {
 	fp_verbs_unlisten(server->listener, idx);
 	server->addresses[idx].down = true;
-	set_timer(server, true);
 	fp_cm_server_tell(server, FP_CM_SERVER_EVENT_DEVICE, "a listener", 0,
 	                  "its rdma device was removed: no link can connect there until it is back");
 }
 
 void fp_cm_server_listen_again(struct fp_cm_server *server)
 {
-	bool any_down = false;
-
 	for (unsigned i = 0; i < server->n_addresses; i++) {
 		struct fp_cm_server_address *address = &server->addresses[i];
 
@@ -182,12 +170,10 @@ void fp_cm_server_listen_again(struct fp_cm_server *server)
 			continue;
 		*port_of(&address->own) = htons(server->port);
 		address->down = fp_verbs_listen(server->listener, i, (struct sockaddr *)&address->own) < 0;
-		any_down |= address->down;
 		if (!address->down)
 			fp_cm_server_tell(server, FP_CM_SERVER_EVENT_DEVICE, "a listener", 0,
 			                  "its rdma device is back");
 	}
-	set_timer(server, any_down);
 }
 
 /* ---- what becomes of connections ---- */

@@ -101,12 +101,6 @@ int fp_verbs_domain_event_fd(const struct fp_verbs_domain *domain);
  * calls this now and then. Any thread; a few system calls, no allocation.
  */
 void fp_verbs_devices_check(void);
-/*
- * For who would rather wait: a descriptor, the caller's to close, that is readable when there may
- * be something for fp_verbs_devices_heard. Or a negative errno.
- */
-int fp_verbs_devices_watch(void);
-void fp_verbs_devices_heard(int fd);
 
 /* 0 and *ret_region; -ENOMEM (RLIMIT_MEMLOCK too low is the usual reason), -EFAULT, -EIO (no
  * device). Long for much memory: 65 to 75 ms a GiB. */

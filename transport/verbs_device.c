@@ -7,8 +7,7 @@
  * given up as soon as nothing of ours is on it:
  *
  *   rdma_cm tells each id that is still bound to the device   connections, listeners: fp_verbs_device_gone
- *   the kernel lists it no more                               fp_verbs_devices_check, by whoever comes along
- *   the kernel tells all who listen                           fp_verbs_devices_heard, for who waits
+ *   the kernel lists it no more                               fp_verbs_devices_check, now and then
  *
  * The first is not enough: connections that the peer's end took with it are told nothing any more,
  * a listener on all addresses is bound to no device, nor is a queue pair connected by hand.
@@ -18,17 +17,10 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
-
-#include <linux/netlink.h>
 
 #include "fdutil.h"
 #include "verbs_internal.h"
-
-#define UEVENT_BYTES   8192u
-#define KERNEL_UEVENTS 1u /* the multicast group in which the kernel itself speaks */
-#define UVERBS_FOLDER  "/infiniband_verbs/"
 
 static struct fp_verbs_device *devices;
 static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER; /* of the list */
@@ -47,7 +39,6 @@ static void note_place(struct fp_verbs_device *device)
 	struct stat place;
 
 	snprintf(device->place, sizeof(device->place), "%s", of->dev_path);
-	snprintf(device->uverbs, sizeof(device->uverbs), "%s", of->dev_name);
 	device->listed = stat(device->place, &place) == 0;
 	if (device->listed)
 		device->place_ino = place.st_ino;
@@ -186,29 +177,19 @@ void fp_verbs_devices_drop(void)
 
 /* ---- devices that go ---- */
 
-/* Those that goes(device, about) says so of. */
-static void give_up(bool (*goes)(const struct fp_verbs_device *device, const void *about), const void *about)
+void fp_verbs_device_gone(const struct ibv_context *context)
 {
+	struct fp_verbs_device *device;
+
 	pthread_mutex_lock(&devices_lock);
-	for (struct fp_verbs_device *device = devices, *next; device; device = next) {
-		next = device->next;
-		if (goes(device, about))
-			device_goes(device);
-	}
+	for (device = devices; device && device->context != context; device = device->next)
+		;
+	if (device)
+		device_goes(device);
 	pthread_mutex_unlock(&devices_lock);
 }
 
-static bool has_context(const struct fp_verbs_device *device, const void *context)
-{
-	return device->context == context;
-}
-
-void fp_verbs_device_gone(const struct ibv_context *context)
-{
-	give_up(has_context, context);
-}
-
-static bool is_unlisted(const struct fp_verbs_device *device, const void *nothing)
+static bool is_unlisted(const struct fp_verbs_device *device)
 {
 	struct stat place;
 
@@ -217,50 +198,11 @@ static bool is_unlisted(const struct fp_verbs_device *device, const void *nothin
 
 void fp_verbs_devices_check(void)
 {
-	give_up(is_unlisted, NULL);
-}
-
-int fp_verbs_devices_watch(void)
-{
-	const struct sockaddr_nl address = {.nl_family = AF_NETLINK, .nl_groups = KERNEL_UEVENTS};
-	fp_autoclose int fd =
-	    socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_KOBJECT_UEVENT);
-
-	if (fd < 0 || bind(fd, (const struct sockaddr *)&address, sizeof(address)) < 0)
-		return -errno;
-	return fp_take_fd(fd);
-}
-
-static bool has_uverbs(const struct fp_verbs_device *device, const void *name)
-{
-	return strcmp(device->uverbs, name) == 0;
-}
-
-/* "remove@/devices/virtual/infiniband_verbs/uverbs0", of which the rest is a repetition. */
-static void take_uevent(const char *text)
-{
-	const char *folder = strncmp(text, "remove@", 7) == 0 ? strstr(text, UVERBS_FOLDER) : NULL;
-
-	if (folder)
-		give_up(has_uverbs, folder + strlen(UVERBS_FOLDER));
-}
-
-void fp_verbs_devices_heard(int fd)
-{
-	char text[UEVENT_BYTES + 1];
-
-	for (;;) {
-		struct sockaddr_nl from = {0};
-		socklen_t len = sizeof(from);
-		ssize_t n = recvfrom(fd, text, UEVENT_BYTES, 0, (struct sockaddr *)&from, &len);
-
-		if (n < 0 && errno == ENOBUFS) /* some of them are lost */
-			fp_verbs_devices_check();
-		else if (n < 0 && errno != EINTR)
-			return;
-		if (n <= 0 || from.nl_pid != 0) /* the kernel's is 0 */
-			continue;
-		text[n] = 0;
-		take_uevent(text);
+	pthread_mutex_lock(&devices_lock);
+	for (struct fp_verbs_device *device = devices, *next; device; device = next) {
+		next = device->next;
+		if (is_unlisted(device))
+			device_goes(device);
 	}
+	pthread_mutex_unlock(&devices_lock);
 }

@@ -30,7 +30,7 @@ struct fp_verbs_device {
 	int cmd_fd, async_fd; /* the context's, which librdmacm may have freed */
 	dev_t rdev;           /* of cmd_fd */
 	/* as the kernel lists it */
-	char uverbs[64], place[256];
+	char place[256];
 	bool listed;
 	ino_t place_ino;
 };

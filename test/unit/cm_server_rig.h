@@ -65,12 +65,7 @@ unsigned fp_rdma_devices(struct fp_rdma_device *ret_devices, unsigned max)
 	return n_devices;
 }
 
-int fp_verbs_devices_watch(void)
-{
-	return -EPERM;
-}
-
-void fp_verbs_devices_heard(int fd)
+void fp_verbs_devices_check(void)
 {
 }
 

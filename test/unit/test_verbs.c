@@ -447,26 +447,10 @@ static void replace_in_list(void)
 	fp_verbs_devices_check();
 }
 
-static void uevent(const char *text)
-{
-	int fds[2];
-
-	assert_int_equal(socketpair(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK, 0, fds), 0);
-	assert_int_equal(send(fds[0], text, strlen(text) + 1, 0), strlen(text) + 1);
-	fp_verbs_devices_heard(fds[1]);
-	close(fds[0]);
-	close(fds[1]);
-}
-
-static void hear_of_removal(void)
-{
-	uevent("remove@/devices/virtual/infiniband_verbs/uverbs77");
-}
-
 /* A device goes when the last that is on it has gone, and is of no use from the beginning. */
 static void what_is_not_listed_goes(void **state)
 {
-	void (*const ways[])(void) = {remove_from_list, replace_in_list, hear_of_removal};
+	void (*const ways[])(void) = {remove_from_list, replace_in_list};
 
 	for (unsigned i = 0; i < FP_ARRAY_LEN(ways); i++) {
 		for (unsigned n_used = 0; n_used < 2; n_used++) {
@@ -475,9 +459,6 @@ static void what_is_not_listed_goes(void **state)
 			device_opens();
 			fp_verbs_device_note(&opened);
 			fp_verbs_devices_check();
-			uevent("add@/devices/virtual/infiniband_verbs/uverbs77");
-			uevent("remove@/devices/virtual/infiniband_verbs/uverbs7");
-			uevent("remove@/devices/virtual/net/uverbs77");
 			if (n_used)
 				assert_int_equal(fp_verbs_domain_of(&opened, &used), 0);
 			assert_false(is_let_go_of());
