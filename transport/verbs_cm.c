@@ -23,6 +23,8 @@
 #define BACKLOG 128
 /* rdma_cm chooses a free port of its own, which iWARP may find taken by TCP. */
 #define PORT_TRIES 16
+/* One try: the first that asks for an address may not be told when the kernel has found it. */
+#define RESOLVE_NS (2 * FP_NSEC_PER_SEC)
 
 /* All that it listens at, and all that came in by it, share its events. */
 struct fp_verbs_listener {
@@ -213,8 +215,8 @@ int fp_verbs_domain_to(const char *host, uint64_t deadline_ns, struct fp_verbs_d
 	if (r < 0)
 		return r;
 	r = -EHOSTUNREACH;
-	for (unsigned i = 0; i < addresses.n && r < 0; i++) {
-		struct attempt a = {.deadline_ns = deadline_ns};
+	for (unsigned i = 0; i < addresses.n && r < 0; i += r != -ETIMEDOUT || fp_clock_ns() >= deadline_ns) {
+		struct attempt a = {.deadline_ns = FP_MIN(deadline_ns, fp_clock_ns() + RESOLVE_NS)};
 
 		r = resolve_address(&a, &addresses.list[i].any);
 		if (r == 0)
