@@ -112,7 +112,7 @@ def node(how, *frames):
 
 def answer(request, kind=DATA, status=0, n_bytes=32, number=None):
     """Of fuzz_link.c's requests, the first of which is 0, or of one that its link never had."""
-    tag = 256 * ((request if number is None else number) + 1) + request
+    tag = (request if number is None else number) + 1
     payload = bytes([request + 1]) * n_bytes if kind == DATA else b""
     return frame(kind, payload, tag, status=status)
 
@@ -208,10 +208,10 @@ CORPORA = {
     "link": {
         "reads": b"\x00" + answer(0) + answer(1) + answer(2),
         "reads-turned": b"\x00" + answer(2) + answer(0) + answer(1),
-        "writes": b"\x07" + answer(0, WRITTEN) + answer(2, WRITTEN) + answer(1, WRITTEN),
-        "mixed": b"\x02" + answer(2) + answer(1, WRITTEN) + answer(0),
+        "writes": b"\x07" + answer(0, WRITTEN) + answer(1, WRITTEN) + answer(2, WRITTEN),
+        "mixed": b"\x02" + answer(0) + answer(1, WRITTEN) + answer(2),
         "refused": b"\x02" + answer(0, ERROR, DENIED) + answer(1, ERROR, FULL) + answer(2),
-        "twice": b"\x00" + answer(1) + answer(1) + answer(0) + answer(2),
+        "twice": b"\x00" + answer(0) + answer(0) + answer(1) + answer(2),
         "short": b"\x00" + answer(0, n_bytes=31), "long": b"\x00" + answer(0, n_bytes=33),
         "wrong-kind": b"\x00" + answer(0) + answer(1, WRITTEN), "wrong-kind-write": b"\x02" + answer(1),
         "never-asked": b"\x00" + answer(0, number=9),

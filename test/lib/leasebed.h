@@ -103,11 +103,14 @@ static inline void await_given(const struct fp_pool *pool)
 	}
 }
 
-/* The worker reads it: it changes when there is no job. */
-static inline void set_backing(enum fp_backing backing)
+/*
+ * Makes the second pool's memory unavailable, or available again: no machine has that NUMA node.
+ * The worker reads the number, so it changes while there is no job.
+ */
+static inline void set_available(bool available)
 {
 	await_given(t.items[1]);
-	t.items[1]->backing = backing;
+	t.items[1]->numa_node = available ? FP_NUMA_ANY : 1000;
 }
 
 static inline struct fp_node_lease *grant(const struct fp_lease_request *r)

@@ -202,12 +202,12 @@ static void test_adopted_while_being_made(void **state)
 	assert_non_null(fp_node_lease_find(&family.parent->leases, 4));
 	assert_null(fp_node_lease_find(&family.child->leases, 4));
 	assert_has(family.child, true);
-	set_backing(FP_BACKING_HUGETLB);
+	set_available(false);
 	missing.size_bytes = 4096;
 	assert_int_equal(fp_node_lease_grant(&family.parent->leases, &t.pools, &missing), 0);
 	assert_int_equal(fp_node_session_adopt(&family.sessions, family.grandchild, family.parent), 0);
 	await_done(t.n_done + 1);
-	set_backing(FP_BACKING_ANONYMOUS);
+	set_available(true);
 	assert_true(t.last_status < 0);
 	assert_int_equal(family.grandchild->leases.n, 4);
 	end_family();

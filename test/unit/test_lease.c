@@ -135,14 +135,14 @@ static void test_memory_that_is_not_to_be_had(void **state)
 {
 	struct fp_lease_request r = request(8 * MIB);
 
-	set_backing(FP_BACKING_HUGETLB); /* of which the machine has none, or not of an odd size */
+	set_available(false);
 	r.size_bytes = 4096;
 	assert_int_equal(fp_node_lease_grant(&t.leases, &t.pools, &r), 0);
 	await_done(1);
 	assert_true(t.last_status < 0);
 	assert_int_equal(t.leases.n, 0);
 	assert_int_equal(t.items[1]->used_bytes, 0);
-	set_backing(FP_BACKING_ANONYMOUS);
+	set_available(true);
 }
 
 static void test_sessions(void **state)
@@ -192,7 +192,7 @@ static void test_ended_while_being_made(void **state)
 	assert_int_equal(t.items[1]->used_bytes, 0);
 
 	/* also a lease that could not be made */
-	set_backing(FP_BACKING_HUGETLB);
+	set_available(false);
 	missing.size_bytes = 4096;
 	assert_int_equal(fp_node_session_open(&sessions, t.client, "a", "here", &session), 0);
 	assert_int_equal(fp_node_lease_grant(&session->leases, &t.pools, &missing), 0);
@@ -200,7 +200,7 @@ static void test_ended_while_being_made(void **state)
 	await_done(4);
 	assert_int_equal(t.last_status, -ECANCELED);
 	assert_int_equal(t.items[1]->used_bytes, 0);
-	set_backing(FP_BACKING_ANONYMOUS);
+	set_available(true);
 }
 
 static void test_tokens(void **state)
