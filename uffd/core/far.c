@@ -174,8 +174,22 @@ int fp_far_reserve(struct fp_far *far)
 	return r < 0 ? r : found_family(far);
 }
 
+static size_t locked_words_bytes(const struct fp_far *far)
+{
+	return (far->first ? FP_FAR_OWN_PAGES + far->last - far->first : far->n_pages) * sizeof(*far->words);
+}
+
+static void forget_locks(const struct fp_far *far)
+{
+	fp_lockedmem_forget(CHUNKS(far->n_pages) / 8);
+	fp_lockedmem_forget(CHUNKS(far->n_pages) * sizeof(*far->filled_chunks));
+	fp_lockedmem_forget(locked_words_bytes(far));
+}
+
 void fp_far_unreserve(struct fp_far *far)
 {
+	if (far->base)
+		forget_locks(far);
 	release(far->base, far->n_pages << FP_PAGE_SHIFT);
 	release(far->words, far->n_pages * sizeof(*far->words));
 	release(far->touched, CHUNKS(far->n_pages) / 8);
@@ -213,9 +227,8 @@ static void cut(struct fp_far *far, uint32_t start, uint32_t end)
 void fp_far_shrink(struct fp_far *far, uint32_t first, uint32_t last)
 {
 	uint32_t old_first = FP_MAX(far->first, FP_FAR_OWN_PAGES), old_last = far->last;
-	uint64_t n_locked = far->first ? FP_FAR_OWN_PAGES + far->last - far->first : far->n_pages;
 
-	fp_lockedmem_forget(n_locked * sizeof(*far->words));
+	fp_lockedmem_forget(locked_words_bytes(far));
 	far->first = first;
 	far->last = last;
 	/* sequentially consistent: an evictor sees the new range, or is waited for */
