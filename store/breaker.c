@@ -46,7 +46,7 @@ uint64_t fp_breaker_inherit(uint64_t word)
 	return fp_breaker_state(word) == FP_BREAKER_LOST ? word : with_state(word & ~SPENT, FP_BREAKER_OPEN);
 }
 
-/* How long to wait after n_failed (at least 1) attempts. */
+/* The delay after n_failed (at least 1) attempts. */
 static uint64_t delay_ns(const struct fp_reconnect_options *options, unsigned n_failed, uint64_t random)
 {
 	uint64_t delay = options->backoff_first_ns ?: FP_BACKOFF_FIRST_NS;
@@ -71,7 +71,7 @@ void fp_backoff_opened(struct fp_backoff *backoff, uint64_t now_ns, uint64_t wai
 	if (held) {
 		backoff->n_failed = 0;
 		backoff->next_ns = now_ns;
-	} else { /* the node is there, and its link flaps: each time that it is up is of use */
+	} else { /* the link flaps, but the node is there: try soon, as each time up is of use */
 		backoff->n_failed = FP_MIN(backoff->n_failed, FP_BACKOFF_FLAP - 1);
 		fp_backoff_refused(backoff, now_ns, random);
 	}

@@ -1,11 +1,10 @@
 /*
- * Generations, as the process sees them that forks. Room: store. See generation.h.
+ * Generations, as seen by the process that forks. Room: store. See generation.h.
  *
- * A slot that was in use at a fork is shared. Nobody writes it until it has been settled, by a
- * sweep: neither its owner has it any more (limbo) nor does any generation that lives hold it. Two
- * bits in memory of two processes, each set or cleared once: no order of ends, exits and kills can
- * free a slot that somebody reads, and when the last who holds it has ended, the next sweep sees
- * it.
+ * A slot that was in use at a fork is shared. Nobody writes it until a sweep finds that no living
+ * generation holds it. It is free once its owner has given it up too (limbo). These are two bits in
+ * memory of two processes, each set or cleared once. So no order of ends, exits and kills can free
+ * a slot that somebody reads. After its last holder has ended, the next sweep sees it.
  */
 #include "generation.h"
 
@@ -97,8 +96,10 @@ static int generation_new(uint64_t n_words, struct fp_generation **ret_gen)
 	return r;
 }
 
-/* Each slot of our own in use is shared now; what we inherited is already, and stays our parent's
- * to free. */
+/*
+ * Each slot of our own in use becomes shared. Inherited slots are shared already; our parent frees
+ * them.
+ */
 static void share_all(struct fp_store *store, struct fp_shared_slots *map)
 {
 	for (uint32_t i = store->gens.n_inherited + 1; i <= store->n_leases; i++) {
@@ -113,7 +114,10 @@ static void share_all(struct fp_store *store, struct fp_shared_slots *map)
 	}
 }
 
-/* By which the child adopts, unless it adopts what this process is still to adopt itself. */
+/*
+ * The identities by which the child adopts. Where this process has still to adopt, the child adopts
+ * by the same map as this process.
+ */
 static void set_identities(const struct fp_store *store, struct fp_shared_slots *map)
 {
 	for (unsigned i = 0; i < store->n_nodes; i++)
@@ -142,8 +146,8 @@ static int prepare(struct fp_store *store, struct fp_generation **ret_gen)
 }
 
 /*
- * All locks that others may hold while they change what the child inherits, but lanes_lock: whoever
- * holds that may wait for the allocator.
+ * Takes all locks under which others change data that the child inherits, except lanes_lock: its
+ * holder may wait for the allocator.
  */
 static void lock_all(struct fp_store *store)
 {
@@ -175,7 +179,7 @@ int fp_store_fork_prepare(struct fp_store *store)
 /* ---- in the parent ---- */
 
 /*
- * Sees the end of its line as the end of file of a pipe that nobody ever writes to. If the program
+ * The line has ended when its pipe, which nobody ever writes to, is at end of file. If the program
  * has put something else at that number, the line counts as living: its slots stay.
  */
 static bool has_ended(const struct fp_generation *gen)
@@ -210,7 +214,7 @@ static bool end_dead(struct fp_generations *gens)
 	return any;
 }
 
-/* What every living generation holds of a word of our own slots. */
+/* The slots of one word of ours that any living generation holds. */
 static uint64_t held_by_any(const struct fp_generations *gens, uint64_t word)
 {
 	uint64_t held = 0;
@@ -220,7 +224,9 @@ static uint64_t held_by_any(const struct fp_generations *gens, uint64_t word)
 	return held;
 }
 
-/* A number that changes when there may be something to settle. Read before what it tells of. */
+/*
+ * A number that changes when there may be something to settle. Read it before the words themselves.
+ */
 static uint64_t sweep_mark(const struct fp_generations *gens)
 {
 	uint64_t mark = atomic_load_explicit(&gens->n_let_go, memory_order_acquire);
@@ -255,7 +261,7 @@ static void sweep(struct fp_store *store)
 	for (uint32_t i = gens->n_inherited + 1; i <= atomic_load(&store->n_leases); i++) {
 		struct fp_slots *slots = store->leases[i];
 
-		/* that a slot is shared no more matters to who is to write it: once a generation */
+		/* without slots in limbo, one settling for each ended generation is enough */
 		if (ended || atomic_load(&slots->n_limbo))
 			settle(store, slots);
 	}
@@ -286,7 +292,7 @@ void fp_store_sweep(struct fp_store *store)
 	if (!atomic_load(&gens->n_living) && !atomic_load(&gens->n_limbo))
 		return;
 	if (pthread_mutex_trylock(&gens->lock) != 0)
-		return; /* somebody else does it, or forks */
+		return; /* another thread sweeps, or forks */
 	sweep(store);
 	pthread_mutex_unlock(&gens->lock);
 }
@@ -334,7 +340,7 @@ static bool is_adopted_from(const struct fp_store *store, const struct fp_shared
 	return false;
 }
 
-/* Nobody reads the other end any more: whoever would free slots when we end has ended. */
+/* True if the reading end is gone: every process that would free slots after our end has ended. */
 static bool is_orphaned(const struct fp_generation *gen)
 {
 	struct pollfd fd = {.fd = gen->descendants_fd};
@@ -342,8 +348,10 @@ static bool is_orphaned(const struct fp_generation *gen)
 	return gen->descendants_fd < 0 || (poll(&fd, 1, 0) == 1 && fd.revents & POLLERR);
 }
 
-/* Our ancestors' generations: only that we live matters to them, and only while they live
- * themselves. */
+/*
+ * Forgets generations of our ancestors. They only need to know that we live, and only while they
+ * live themselves.
+ */
 static void forget_ancestors(struct fp_store *store, struct fp_generation **p)
 {
 	while (*p) {

@@ -1,6 +1,6 @@
 /*
- * Generations: the forks of this process whose children, or theirs, live, and the one that it was
- * born of. Room: store. It knows slots, shared memory and pipes; nodes and sessions only by their
+ * Generations: the forks of this process that have living descendants, and the fork that made this
+ * process. Room: store. It knows slots, shared memory and pipes; nodes and sessions only by their
  * identities.
  *
  *     parent                      shared memory                    child, and its children
@@ -21,56 +21,61 @@
 struct fp_store;
 struct fp_slots;
 
-/* One fork, as the process sees it that forked, or that was born. */
+/* One fork, as seen by the process that forked, or by its child. */
 struct fp_generation {
 	struct fp_generation *next;
 	struct fp_shared_slots *map;
 	int alive_fd;       /* of a fork of ours: the reading end of the pipe; else -1 */
-	ino_t pipe;         /* what alive_fd must be, whatever the program closes or replaces */
-	int descendants_fd; /* of the fork that made us, during ours: the writing end; else -1 */
+	ino_t pipe;         /* inode of that pipe: shows if the program has replaced alive_fd */
+	int descendants_fd; /* the writing end, of the fork that made us or of one under way; else -1 */
 };
 
 /* A part of struct fp_store. */
 struct fp_generations {
-	pthread_mutex_t lock; /* held from prepare to the end of a fork; the last but lanes_lock. Never across
-	                         a call that blocks */
-	struct fp_generation *pending; /* from prepare on, in the parent until it is living, in the child
-	                                  until it is born of it */
+	/* Held from prepare to the end of a fork, never across a call that blocks. Only lanes_lock
+	 * is taken after it. */
+	pthread_mutex_t lock;
+	/* The fork under way: from prepare until it is in the parent's living and the child's
+	 * ancestors. */
+	struct fp_generation *pending;
 	int prepare_error;
-	struct fp_generation *living; /* forks of ours whose line has not ended, as far as is known */
+	struct fp_generation *living; /* our forks whose child, or a child of that, may still live */
 	struct fp_generation
-	    *ancestors;          /* constant: what we were born of, our parent, ... the nearest first */
+	    *ancestors;          /* constant: the fork that made us, the one that made our parent, ... */
 	uint32_t n_inherited;    /* constant: leases 1..n_inherited are our parent's */
-	uint32_t parents_first;  /* constant: and from here on its own, not its parent's in turn */
-	uint64_t n_shared_words; /* of our own leases; under reserve_lock */
-	uint64_t swept;          /* what the last sweep has seen, see sweep_mark */
-	_Atomic bool has_forked; /* from then on our bits in ancestors->map stand for our children too, and
-	                            go when our line ends */
+	uint32_t parents_first;  /* constant: from this lease on they are its own, not inherited in turn */
+	uint64_t n_shared_words; /* words of our own leases; under reserve_lock */
+	uint64_t swept;          /* sweep_mark at the last sweep */
+	/* Set by our first fork. From then on our bits in ancestors->map stand for our children
+	 * too, and go when our line ends. */
+	_Atomic bool has_forked;
 	_Atomic unsigned n_living;
 	_Atomic uint64_t n_limbo;  /* never less than the slots in limbo */
 	_Atomic uint64_t n_let_go; /* how often a slot came into limbo */
 };
 
 void fp_generations_init(struct fp_generations *gens);
-/* Ends this process' part in all of them. One thread is left. */
+/* Ends this process's part in all generations. Only one thread is left. */
 void fp_generations_done(struct fp_generations *gens);
 
-/* A slot that is shared is let go of. Any thread, lock-free. */
+/* Gives up a shared slot. Any thread, lock-free. */
 void fp_generations_let_go(struct fp_store *store, struct fp_slots *slots, uint64_t slot);
 
-/* The identity of a node's session has changed: children that are to adopt it learn it. Blocks
- * shortly. */
+/*
+ * The identity of a node's session has changed: tells children that may still adopt the session.
+ * Blocks shortly.
+ */
 void fp_generations_publish(struct fp_store *store, unsigned node_idx);
 
-/* Whether a child lives, which may still have to adopt our sessions. One thread is left. */
+/* True if a child lives, which may still have to adopt our sessions. Only one thread is left. */
 bool fp_generations_any_living(struct fp_store *store);
 
-/* In a child, first: what fp_store_fork_prepare has locked is its own from now on. */
+/* Called first in a child: releases its copies of the locks that fp_store_fork_prepare took. */
 void fp_generations_unlock(struct fp_store *store);
 
 /*
- * In a child: the pending generation is the one that it was born of; its parent's children are none
- * of its own. Maps that no node's adopt_from names go.
+ * Called in a child: the pending generation becomes its nearest ancestor. It forgets its parent's
+ * other children, and all maps that no node's adopt_from names.
  */
 void fp_generations_enter_child(struct fp_store *store);
 

@@ -1,12 +1,13 @@
 /*
- * What a forked child makes of the store that it inherits, and how its nodes adopt its parent's
- * leases; how a node over shm gets another session when its own has ended. Room: store. The
- * reconnect thread's work, but for fp_store_fork_child, which runs while the child has one thread,
- * and whoever waits for it.
+ * How a forked child takes over the store that it inherits, and how its nodes adopt its parent's
+ * leases. Also how a node over shm gets another session after its own has ended. Room: store. The
+ * reconnect thread does this work. Exceptions: fp_store_fork_child, which runs while the child has
+ * one thread, and the waits for an adoption.
  *
  *   the parent's session ◄── our copy of its connection ──► kept until ...
- *   a session of our own ──► adopts the parent's, by the identity that the parent keeps current in the held
- * map ──► attaches the leases, opens links for the lanes: the node is up
+ *   a session of our own ──► adopts the parent's, by the identity in the map of shared slots,
+ *                            which the parent keeps current
+ *                        ──► attaches the leases, opens links for the lanes: the node is up
  */
 #include <errno.h>
 #include <string.h>
@@ -21,7 +22,7 @@
 #define ADOPT_DELAY_NS (50 * FP_NSEC_PER_MSEC)
 #define LEASE_ID_MAX   65535u /* of any session */
 
-/* ---- waiting for it ---- */
+/* ---- waiting for a session ---- */
 
 void fp_adoption_init(struct fp_store *store)
 {
@@ -47,15 +48,15 @@ void fp_adoption_begin(struct fp_store *store, struct fp_node *node, int error)
 	atomic_store(&node->error, error);
 	atomic_fetch_add_explicit(&node->failures, 1, memory_order_relaxed);
 	node->adopt_at_ns = 0;
-	atomic_store(&store->adoption_until_ns, 0); /* of an outage before */
-	atomic_store(&node->adopting, true);        /* from here on the rest is the reconnect thread's */
+	atomic_store(&store->adoption_until_ns, 0); /* forget the deadline of an earlier outage */
+	atomic_store(&node->adopting, true);        /* last: now the reconnect thread acts */
 	fp_node_wake(node);
 }
 
 void fp_adoption_end(struct fp_store *store, struct fp_node *node)
 {
-	node->adopt_from = NULL;                    /* its map goes with its generation */
-	atomic_store(&store->adoption_until_ns, 0); /* others may be waited for anew */
+	node->adopt_from = NULL;                    /* the map ends with its generation */
+	atomic_store(&store->adoption_until_ns, 0); /* waits for other nodes get a new deadline */
 	pthread_mutex_lock(&store->adoption_lock);
 	atomic_store(&node->adopting, false);
 	pthread_cond_broadcast(&store->adoption_ended);
@@ -86,8 +87,8 @@ void fp_adoption_want(struct fp_store *store, struct fp_node *node)
 }
 
 /*
- * All who wait share one deadline, from the first of them on: who comes later need not find out
- * again that the node is gone.
+ * All waiters share one deadline, which the first of them sets. Later ones need not find out again
+ * that the node is gone.
  */
 static uint64_t waits_until_ns(struct fp_store *store)
 {
@@ -142,8 +143,9 @@ static bool is_known(const struct fp_node *node, uint32_t lease_id)
 }
 
 /*
- * What our parent was granted since the fork came along, and would live as long as we do. Of n
- * leases, these go back; their numbers nobody tells, but they are small.
+ * Our parent may have been granted leases since the fork. Adopting takes them too, and they would
+ * last as long as we do. Gives them back. No call lists their ids, but ids are small: tries all
+ * that we do not know until none of the n adopted leases is left over.
  */
 static int release_strangers(const struct fp_node *node, struct fp_session *session, unsigned n)
 {
@@ -160,7 +162,10 @@ static int release_strangers(const struct fp_node *node, struct fp_session *sess
 	return 0;
 }
 
-/* A node may know no more the session that our parent has resumed since we looked. */
+/*
+ * Adopts the parent's session. The parent may resume it meanwhile, and the node then rejects the
+ * old identity. So it tries again if the identity has changed.
+ */
 static int adopt_parent(const struct fp_node *node, unsigned node_idx, struct fp_session *session)
 {
 	struct fp_session_identity parent, now = {0};
@@ -180,9 +185,9 @@ static int adopt_parent(const struct fp_node *node, unsigned node_idx, struct fp
 }
 
 /*
- * The session, our parent's or our own, has ended, but what it had is mapped here, and stays as it
- * is: no node gives it to somebody else. Its leases have no ids any more: those of the next session
- * may get the same.
+ * The session, our parent's or our own, has ended. Its leases are mapped here and stay as they are:
+ * no node gives that memory to others. They lose their ids, since leases of the next session may
+ * get the same ones.
  */
 void fp_leases_outlive(struct fp_node *node)
 {
@@ -214,7 +219,7 @@ void fp_lease_unmap(struct fp_slots *slots)
 	slots->base = NULL;
 }
 
-/* What can't be said to the node it learns when the session ends. */
+/* A node that cannot be told learns it when the session ends. */
 void fp_lease_end(struct fp_node *node, struct fp_slots *slots)
 {
 	struct fp_slots **p;
@@ -222,8 +227,8 @@ void fp_lease_end(struct fp_node *node, struct fp_slots *slots)
 	for (p = &node->leases; *p != slots; p = &(*p)->node_next)
 		;
 	*p = slots->node_next;
-	if (slots->inherited || slots->lease_id == FP_SLOTS_NO_LEASE) /* else its session does it */
-		fp_lease_unmap(slots); /* by the time that the node is told it has its memory back */
+	if (slots->inherited || slots->lease_id == FP_SLOTS_NO_LEASE) /* else its session unmaps it */
+		fp_lease_unmap(slots); /* unmap first: once told, the node has its memory back */
 	if (slots->lease_id == FP_SLOTS_NO_LEASE)
 		return;
 	node->n_leases--;
@@ -236,7 +241,7 @@ static bool is_former(const struct fp_slots *slots)
 	return slots->lease_id == FP_SLOTS_NO_LEASE && !atomic_load(&slots->retired);
 }
 
-/* Under reserve_lock leases come and go at our hands alone. */
+/* The caller has reserve_lock, so no other thread adds or ends leases. */
 static bool retire(struct fp_store *store, struct fp_node *node)
 {
 	uint64_t n_pages = 0;
@@ -248,7 +253,7 @@ static bool retire(struct fp_store *store, struct fp_node *node)
 	for (struct fp_slots *slots = node->leases; slots; slots = slots->node_next) {
 		if (!is_former(slots))
 			continue;
-		atomic_store(&slots->retired, true); /* after the new ones are there: see slots_scan */
+		atomic_store(&slots->retired, true); /* after the new leases are published: see slots_scan */
 		atomic_fetch_sub(&node->n_slots, slots->n_pages);
 		atomic_fetch_add(&node->n_retired, slots->n_pages);
 	}
@@ -256,8 +261,9 @@ static bool retire(struct fp_store *store, struct fp_node *node)
 }
 
 /*
- * Until the nodes have lent as much anew, the slots that there are go on being taken: some are
- * reserved. Who has the lock may wait for the reconnect thread to adopt: it waits for nobody.
+ * Slots of the old leases go on being taken until the nodes have lent as much anew, because some
+ * are reserved. The lock's holder may wait for the reconnect thread to adopt. So this thread does
+ * not wait for the lock.
  */
 bool fp_leases_retire(struct fp_store *store, struct fp_node *node)
 {
@@ -271,8 +277,8 @@ bool fp_leases_retire(struct fp_store *store, struct fp_node *node)
 }
 
 /*
- * Children of ours that have not adopted need the leases that they had at their fork and can adopt:
- * none of these goes while any child lives.
+ * Children that have not adopted yet need the leases that they had at their fork, if these can be
+ * adopted. So none of these leases ends while any child lives.
  */
 void fp_retired_release(struct fp_store *store, struct fp_node *node)
 {
@@ -296,8 +302,8 @@ void fp_retired_release(struct fp_store *store, struct fp_node *node)
 /* ---- in the child ---- */
 
 /*
- * Our copy of the parent's connection. One over queue pairs keeps nothing alive, as these do not
- * survive their process, and has to be gone before the devices are.
+ * Over rdma, closes our copy of the parent's session before the devices are forgotten. If the
+ * parent ends then, its leases last as long as its grace.
  */
 static void drop_session(struct fp_node *node)
 {
@@ -322,9 +328,9 @@ static void reset_counters(struct fp_node *node)
 }
 
 /*
- * How long the first attempt may be put off. A parent may end meanwhile: then its leases last as
- * long as our copy of its connection, or, where that keeps nothing alive, as its grace. No node
- * that was in trouble.
+ * How long the first attempt may be delayed. The parent may end meanwhile. Its leases then last as
+ * long as our copy of its connection, or, where we have none, as its grace. A node that was in
+ * trouble is tried at once.
  */
 static uint64_t delay_ns(const struct fp_node *node, uint64_t breaker)
 {
@@ -346,7 +352,7 @@ static void node_inherit(struct fp_store *store, struct fp_node *node)
 	reset_counters(node);
 	if (fp_node_is_lost(node))
 		return;
-	if (!fp_node_is_adopting(node)) /* else what the parent adopts by, it does */
+	if (!fp_node_is_adopting(node)) /* else it adopts by the same map as its parent */
 		node->adopt_from = store->gens.pending->map;
 	node->adopting = true;
 	node->n_blocked = 0;
@@ -361,7 +367,7 @@ static void protect_inherited(const struct fp_store *store)
 	for (uint32_t i = store->gens.parents_first; i <= store->gens.n_inherited; i++) {
 		struct fp_slots *slots = store->leases[i];
 
-		if (slots->base) /* else a bug of ours would be our parent's corruption */
+		if (slots->base) /* else a bug here could corrupt our parent's pages */
 			(void)mprotect(slots->base, (size_t)slots->n_pages * FP_PAGE_SIZE, PROT_READ);
 	}
 }

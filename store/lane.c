@@ -1,20 +1,20 @@
 /*
  * A lane: one thread's data paths to all nodes. It gathers pages into requests and hands every page
- * back once. Room: store. Owner thread only, on memory taken when the lane is opened; no lock, no
- * log, no blocking call.
+ * back once. Room: store. Only its owner thread runs it, on memory taken when the lane is opened,
+ * without locks, logs or calls that block.
  *
  *   page ─> open request of its node ─> waiting ─> submitted to the link ─> done ─> fp_lane_poll
  *      │                                   ▲                │
  *      │                                   └─ link broken ──┘ as long as it may wait
  *      └──── copied at once (load/store), or refused (node lost or spent) ────────────┘
  *
- * The deadline is of one try: it breaks the link, and a read is asked again. How long the read may
- * wait in all is its patience.
+ * A deadline is of one try: a try that passes it breaks the link, and a read is asked again. The
+ * patience of a read is the time that it may wait in all.
  *
- * A link of a node that is cut off is stale: nothing more is submitted to it. It is broken, which
- * ends what was under way on it: those requests wait again, as nothing touches their buffers any
- * more. Then it goes to the reconnect thread, which closes it, and only then a fresh link is taken
- * up. So no answer of an old link ends a request of a new one.
+ * A link of a node that is cut off is stale: nothing more is submitted to it. The lane breaks it.
+ * Its requests then wait again, and nothing touches their buffers any more. Then the lane gives the
+ * link to the reconnect thread, which closes it. Only then the lane takes a fresh link. So no
+ * answer of an old link ends a request of a new one.
  */
 #include <errno.h>
 #include <string.h>
@@ -50,11 +50,11 @@ struct page_request {
 TAILQ_HEAD(page_request_queue, page_request);
 
 struct path {
-	struct fp_session_epoch_link *link; /* NULL: the node is load_store, or there is none now */
+	struct fp_session_epoch_link *link; /* NULL: none now, or the node is load_store */
 	bool blocked;                       /* counts in the node's n_blocked */
 	uint64_t blocked_ns;                /* since when */
 	struct page_request *open;          /* still being filled */
-	struct page_request_queue waiting;  /* in the order of their numbers, for a link or for room on it */
+	struct page_request_queue waiting;  /* for a link or for room on it; sorted by number */
 	unsigned n_submitted;
 };
 
@@ -105,7 +105,7 @@ static void request_end(struct fp_lane *lane, struct page_request *req, int stat
 	TAILQ_INSERT_HEAD(&lane->idle, req, queue);
 }
 
-/* How long a request of the node may wait, all tries together. */
+/* How long a request to the node may wait, with all its tries. */
 static uint64_t wait_ns(const struct fp_lane *lane, const struct fp_node *node, enum fp_io_op op)
 {
 	if (op == FP_IO_WRITE || lane->brief || !node->resumable)
@@ -131,7 +131,10 @@ static struct page_request *request_begin(struct fp_lane *lane, unsigned node_id
 	return req;
 }
 
-/* In a hurry a node that is cut off is not waited for. One that is merely slow is. */
+/*
+ * In a hurry, a request waits one deadline for a node that is cut off. It waits longer for a node
+ * that is merely slow.
+ */
 static bool is_over(const struct fp_lane *lane, const struct path *path, const struct page_request *req,
                     uint64_t now_ns)
 {
@@ -148,7 +151,7 @@ static void request_renew(const struct fp_lane *lane, struct page_request *req, 
 	    fp_retry_next(&req->tries, now_ns, lane->store->deadline_ns, req->io.deadline_ns);
 }
 
-/* Puts a request among those that wait, before all that began after it. */
+/* Puts a request into the waiting queue, before all that began after it. */
 static void request_wait(const struct fp_lane *lane, struct path *path, struct page_request *req)
 {
 	struct page_request *next;
@@ -181,8 +184,10 @@ static bool is_stale(const struct path *path, uint64_t breaker)
 
 /* ---- links in and out ---- */
 
-/* A stale link goes to the reconnect thread once nothing is under way on it, unless the one before
- * it still waits there to be closed. */
+/*
+ * Gives a stale link to the reconnect thread, once nothing is under way on it. Waits while the link
+ * before it is still there to be closed.
+ */
 static void path_give(struct fp_lane *lane, struct path *path)
 {
 	struct fp_session_epoch_link *none = NULL;
@@ -203,13 +208,14 @@ static void path_take_fresh(struct fp_lane *lane, struct path *path)
 
 	if (!atomic_load_explicit(&exchange->fresh, memory_order_relaxed))
 		return;
-	/* the law of this file: old requests have ended or wait again before a new link is used */
+	/* old requests have ended or wait again before a new link is used */
 	assert(!path->link && path->n_submitted == 0);
 	path->link = atomic_exchange(&exchange->fresh, NULL);
 }
 
 /*
- * Brings the path's link up to what the breaker says. True if there is one to submit to.
+ * Gives up a stale link and takes a fresh one, as the breaker says. True if there is a link to
+ * submit to.
  */
 static bool path_settle(struct fp_lane *lane, struct path *path)
 {
@@ -226,15 +232,17 @@ static bool path_settle(struct fp_lane *lane, struct path *path)
 
 /* ---- requests ---- */
 
-/* The patience for a node that is cut off is over. A page that is written, or that nobody needs,
- * has none. */
+/*
+ * Spends the breaker if the patience of a read is over. A write, or a read that nobody needs, has
+ * no patience.
+ */
 static void note_patience(struct fp_lane *lane, struct fp_node *node, const struct page_request *req)
 {
 	if (req->io.op == FP_IO_READ && !lane->brief && fp_clock_ns() >= req->tries.until_ns)
 		fp_node_step(node, FP_BREAKER_WAITED, 0);
 }
 
-/* The deadline of a request has passed that waited for a link, or for room on it. */
+/* Called after the deadline of a request that waited for a link, or for room on it. */
 static void request_expire(struct fp_lane *lane, struct path *path, struct page_request *req)
 {
 	struct fp_node *node = node_of(lane, path);
@@ -252,7 +260,7 @@ static void request_expire(struct fp_lane *lane, struct path *path, struct page_
 	request_end(lane, req, -ETIMEDOUT);
 }
 
-/* Gives the first that waits to the link. False if it takes no more now. */
+/* Gives a waiting request to the link. False if the link takes no more now. */
 static bool path_submit(struct fp_lane *lane, struct path *path, struct page_request *req)
 {
 	struct fp_node *node = node_of(lane, path);
@@ -263,7 +271,7 @@ static bool path_submit(struct fp_lane *lane, struct path *path, struct page_req
 	if (r < 0 && fp_node_is_fatal(r)) {
 		fp_node_report(node, path->link->epoch->number, r, fp_link_why(path->link->link));
 		if (node->resumable)
-			return false; /* it waits for the next link */
+			return false; /* the request waits for the next link */
 	}
 	TAILQ_REMOVE(&path->waiting, req, queue);
 	if (r == 0) {
@@ -275,7 +283,7 @@ static bool path_submit(struct fp_lane *lane, struct path *path, struct page_req
 	return true;
 }
 
-/* Keeps the node's count of lanes with pages that wait for it to be up again. */
+/* Keeps the node's count of lanes whose pages wait for it to be up again. */
 static void path_note_blocked(struct path *path, struct fp_node *node)
 {
 	bool waits = path->n_submitted || !TAILQ_EMPTY(&path->waiting);
@@ -288,8 +296,10 @@ static void path_note_blocked(struct path *path, struct fp_node *node)
 	atomic_fetch_add(&node->n_blocked, blocked ? 1u : -1u);
 }
 
-/* Ends what has waited for too long or waits for nothing, and submits the rest, in order, until the
- * link is full. */
+/*
+ * Ends requests that waited too long, or whose node is lost. Submits the others, in order, until
+ * the link is full.
+ */
 static void path_push(struct fp_lane *lane, struct path *path)
 {
 	struct fp_node *node = node_of(lane, path);
@@ -312,7 +322,7 @@ static void path_push(struct fp_lane *lane, struct path *path)
 	path_note_blocked(path, node);
 }
 
-/* Nothing more will join the open request. */
+/* Sends the open request: no more pages join it. */
 static void path_flush(struct fp_lane *lane, struct path *path)
 {
 	if (!path->open)
@@ -322,7 +332,7 @@ static void path_flush(struct fp_lane *lane, struct path *path)
 	path_push(lane, path);
 }
 
-/* Whether a page just continues the last segment, here and there. */
+/* True if a page directly follows the last segment, in its lease and in local memory. */
 static bool seg_continues(const struct page_request *req, const struct fp_seg *seg)
 {
 	const struct fp_seg *last;
@@ -360,7 +370,7 @@ static void page_copy(enum fp_io_op op, char *remote, char *local)
 		memcpy(remote, local, FP_PAGE_SIZE);
 }
 
-/* Nobody need wait for a node that is lost, or in vain for a resume. */
+/* A page does not wait for a node that is lost, or whose breaker is spent. */
 static bool refuses(uint64_t breaker)
 {
 	return fp_breaker_state(breaker) == FP_BREAKER_LOST || fp_breaker_spent(breaker);
@@ -414,7 +424,7 @@ int fp_lane_write(struct fp_lane *lane, struct fp_page_io *const *pages, unsigne
 	return lane_start(lane, FP_IO_WRITE, pages, n);
 }
 
-/* A request has come out of its link: it is over, or waits for the next link. */
+/* A request has left its link: it ends, or waits for the next link. */
 static void request_done(struct fp_lane *lane, struct path *path, struct page_request *req, int status)
 {
 	struct fp_node *node = node_of(lane, path);
@@ -436,7 +446,7 @@ static void request_done(struct fp_lane *lane, struct path *path, struct page_re
 	request_end(lane, req, status);
 }
 
-/* Collects what a link has completed, then gives it what waited for room. */
+/* Collects the requests that a link has completed, then submits those that wait for room. */
 static void path_poll(struct fp_lane *lane, struct path *path)
 {
 	struct fp_io *done[POLL_CHUNK];
@@ -494,8 +504,8 @@ unsigned fp_lane_outstanding(const struct fp_lane *lane)
 }
 
 /*
- * When a path must be looked at again, whatever its descriptor says: the reconnect thread closes
- * links, opens the breaker and hands out links without a word to the owner.
+ * After how long a path must be looked at again, even if its descriptor is silent. The reconnect
+ * thread closes links, opens the breaker and hands out links without telling the owner.
  */
 static uint64_t path_look_ns(struct fp_lane *lane, const struct path *path)
 {
@@ -544,7 +554,7 @@ static int paths_open(struct fp_lane *lane)
 		struct fp_node *node = &lane->store->nodes[i];
 		int r = 0;
 
-		if (!node->load_store && fp_node_up(node)) /* else the reconnect thread brings one, if ever */
+		if (!node->load_store && fp_node_up(node)) /* else the reconnect thread may bring one */
 			r = fp_session_epoch_link_open(node->epoch, &lane->shared, &lane->paths[i].link);
 		if (r < 0)
 			return r;
@@ -573,7 +583,7 @@ int fp_lane_open(struct fp_store *store, unsigned max_outstanding, struct fp_lan
 		TAILQ_INIT(&lane->paths[i].waiting);
 	for (unsigned i = 0; i < n_requests; i++)
 		TAILQ_INSERT_TAIL(&lane->idle, &lane->requests[i], queue);
-	fp_store_lanes_lock(store); /* no node is resumed between the link and the list */
+	fp_store_lanes_lock(store); /* no node may be resumed between the two steps */
 	LIST_INSERT_HEAD(&store->lanes, &lane->shared, entry);
 	r = paths_open(lane);
 	fp_store_lanes_unlock(store);
@@ -604,7 +614,7 @@ int fp_lane_register(struct fp_lane *lane, void *base, size_t len_bytes)
 
 			if (lane->paths[i].link)
 				fp_link_register(lane->paths[i].link->link, base, len_bytes);
-			if (fresh) /* the owner does not run yet */
+			if (fresh) /* allowed: the owner does not run yet */
 				fp_link_register(fresh->link, base, len_bytes);
 		}
 		r = 0;
@@ -626,7 +636,7 @@ void fp_lane_close(struct fp_lane *lane)
 
 		if (lane->paths[i].blocked && lane->store->opener == getpid())
 			atomic_fetch_sub(&node->n_blocked, 1);
-		/* both, where its owner was giving it when it forked: see path_give */
+		/* the same link is in both if the owner was in path_give when the process forked */
 		if (given != lane->paths[i].link)
 			fp_session_epoch_link_close(given);
 		fp_session_epoch_link_close(lane->paths[i].link);

@@ -1,6 +1,6 @@
 /*
- * Memory nodes. Room: store. Decides what opens a node's breaker, and in which order its ways are
- * tried; how to reach it is the transport's affair.
+ * Memory nodes. Room: store. Decides which errors open a node's breaker, and in which order its
+ * ways are tried. The transport knows how to reach it.
  */
 #include "node.h"
 
@@ -38,7 +38,7 @@ int fp_node_dial(const struct fp_node *node, const struct fp_session_options *op
 			*ret_cause = cause;
 			return 0;
 		}
-		if (r == -ESTALE) /* the node said so, and would by every way */
+		if (r == -ESTALE) /* the node said so itself: no other way helps */
 			return r;
 		cause = r;
 	}
@@ -65,7 +65,7 @@ bool fp_node_is_fatal(int error)
 	case -EREMOTEIO:
 	case -EUSERS:
 		return false;
-	default: /* -ETIMEDOUT too: what it asked for may still be under way, and only a resume ends that */
+	default: /* -ETIMEDOUT too: the request may still be under way, and only a resume ends it */
 		return true;
 	}
 }

@@ -1,6 +1,4 @@
-/*
- * Pages in the order they came, linked by their next. Room: store. One thread's.
- */
+/* Pages in the order they came, linked by next. Room: store. For one thread. */
 #ifndef FP_PAGE_LIST_H
 #define FP_PAGE_LIST_H
 

@@ -1,16 +1,16 @@
 /*
- * Placement: from which nodes leases are taken, and how large. Room: store. Control path: blocks on
- * the nodes, allocates.
+ * Placement: which nodes lend leases, and of which size. Room: store. Control path: blocks on the
+ * nodes, allocates.
  */
 #include <errno.h>
 
 #include "cleanup.h"
 #include "store_internal.h"
 
-/* What may still be asked of one node in one reservation. */
+/* How much one node may still lend in one reservation. */
 struct offer {
-	uint64_t free_bytes;  /* the same for all ports of a node that have any: they share its pools */
-	unsigned n_leases;    /* that this port has */
+	uint64_t free_bytes;  /* the same for all ports of a node: they share its pools */
+	unsigned n_leases;    /* leases that this port has */
 	uint64_t lease_bytes; /* size of the next lease, at most free_bytes; 0: nothing more */
 };
 
@@ -23,7 +23,7 @@ struct placement {
 	int cause; /* why the placement fails, if it does */
 };
 
-/* Whether a control call failed for a reason that says nothing about the pages at the node. */
+/* True if the error of a control call says nothing about the pages at the node. */
 static bool is_passing(int error)
 {
 	return error == -ETIMEDOUT || /* requests have deadlines of their own */
@@ -31,8 +31,8 @@ static bool is_passing(int error)
 }
 
 /*
- * Begins a control call of a node: 0 with the lock held and its epoch, which stands until
- * control_end; or -EHOSTDOWN. An attempt to resume the node holds the lock for long, but then the
+ * Begins a control call to a node. 0: the lock is held, and *ret_epoch stands until control_end.
+ * -EHOSTDOWN: the node is not up. An attempt to resume a node holds the lock for long, but then the
  * node is not up.
  */
 static int control_begin(struct fp_node *node, struct fp_session_epoch **ret_epoch)
@@ -48,7 +48,7 @@ static int control_begin(struct fp_node *node, struct fp_session_epoch **ret_epo
 	return 0;
 }
 
-/* Ends it; r is what came of it. */
+/* Ends a control call that returned r. */
 static int control_end(struct fp_node *node, int r)
 {
 	uint64_t number = node->epoch->number;
@@ -59,7 +59,7 @@ static int control_end(struct fp_node *node, int r)
 	return r;
 }
 
-/* A node could not help for another reason than being full. */
+/* A node could not help, and not because it is full. */
 static void node_failed(struct placement *p, unsigned node_idx, int error)
 {
 	p->offers[node_idx].lease_bytes = 0;
@@ -71,7 +71,7 @@ static uint64_t half(uint64_t lease_bytes)
 	return lease_bytes / 2 & ~(uint64_t)(FP_PAGE_SIZE - 1);
 }
 
-/* Sets what a node has left; its leases are halved until they fit. */
+/* Sets how much a node has left, and halves its next lease until it fits. */
 static void offer_set_free(struct offer *offer, uint64_t free_bytes)
 {
 	offer->free_bytes = free_bytes;
@@ -93,7 +93,7 @@ static int ask_free(struct fp_node *node, struct offer *ret_offer)
 	return control_end(node, r);
 }
 
-/* Sets what a node has left, for all its ports. */
+/* Sets how much a node has left, for all its ports. */
 static void group_set_free(struct placement *p, unsigned group, uint64_t free_bytes)
 {
 	for (unsigned i = 0; i < p->store->n_nodes; i++)
@@ -101,7 +101,7 @@ static void group_set_free(struct placement *p, unsigned group, uint64_t free_by
 			offer_set_free(&p->offers[i], free_bytes);
 }
 
-/* Asks every node what it has left. Returns the bytes of all together. */
+/* Asks every node how much it has left. Returns the sum in bytes. */
 static uint64_t offers_collect(struct placement *p)
 {
 	uint64_t group_free[FP_STORE_MAX_NODES], total = 0;
@@ -138,8 +138,8 @@ static bool offer_is_better(const struct offer *a, const struct offer *b)
 }
 
 /*
- * The node with the most free, and of equals the one with the fewest leases; one that refused a
- * size comes after those that may still grant it. NULL if none has anything left.
+ * The node with the largest next lease, then the most free, then the fewest leases. So a node that
+ * refused a size comes after those that may still grant it. NULL if no node has anything left.
  */
 static struct offer *offers_best(struct placement *p)
 {
@@ -164,7 +164,7 @@ static int epoch_lease(struct fp_node *node, struct fp_session_epoch *epoch, uin
 	slots = fp_slots_new((uint32_t)FP_MIN(lease->size_bytes / FP_PAGE_SIZE, FP_LEASE_MAX_PAGES));
 	if (!slots) {
 		(void)fp_session_release(epoch->session,
-		                         lease->id); /* taken back when the session ends, at worst */
+		                         lease->id); /* if that fails, the session's end does it */
 		return -ENOMEM;
 	}
 	slots->lease_id = lease->id;
@@ -176,7 +176,7 @@ static int epoch_lease(struct fp_node *node, struct fp_session_epoch *epoch, uin
 	return 0;
 }
 
-/* Takes one lease of what the offer says. */
+/* Takes one lease of the offered size. */
 static int lease_take(struct placement *p, unsigned node_idx)
 {
 	struct fp_node *node = &p->store->nodes[node_idx];
@@ -198,8 +198,7 @@ static int lease_take(struct placement *p, unsigned node_idx)
 	return 0;
 }
 
-/* Takes one lease from the node with the most free, or learns that it has less. -ENOSPC: no node
- * has any. */
+/* Takes one lease from the best node, or learns that it has less. -ENOSPC: no node has any. */
 static int placement_step(struct placement *p)
 {
 	struct offer *offer = offers_best(p);
@@ -215,7 +214,7 @@ static int placement_step(struct placement *p)
 	else if (r == -ENOSPC || r == -EDQUOT)
 		offer->lease_bytes = half(offer->lease_bytes);
 	else if (r == -EUSERS)
-		offer->lease_bytes = 0; /* it grants no more leases to one session, of whatever size */
+		offer->lease_bytes = 0; /* it grants this session no more leases of any size */
 	else
 		node_failed(p, node_idx, r);
 	return 0;
@@ -236,8 +235,10 @@ int fp_placement_take(struct fp_store *store, uint64_t n_pages, struct fp_slots 
 {
 	struct placement p = {.store = store, .tail = &p.taken, .cause = -ENOSPC};
 
-	/* what can't succeed must not drain the pools under the eyes of other clients while it
-	 * finds out */
+	/*
+	 * A reservation that is too large is refused first. It would drain the pools, and other
+	 * clients would see them empty meanwhile.
+	 */
 	if (offers_collect(&p) / FP_PAGE_SIZE < n_pages)
 		return p.cause;
 	while (p.taken_pages < n_pages) {

@@ -1,7 +1,8 @@
 /*
- * The reconnect thread of a node: heartbeats, attempts to resume what is cut off, links in and out
- * of lanes. Room: store. One thread a node, which may block, and is not waited for by the others;
- * it shares node->control with control calls and the lanes' exchanges with their owners.
+ * The reconnect thread of a node: sends heartbeats, attempts to resume a session that is cut off,
+ * moves links in and out of lanes. Room: store. One thread for each node. It may block, and the
+ * others do not wait for it. It shares node->control with control calls, and the lanes' exchanges
+ * with their owners.
  *
  *   lane's owner                    reconnect thread
  *   link broken and empty: given ─► closed
@@ -35,7 +36,7 @@ static uint64_t any_bits(struct fp_store *store)
 	return z ^ z >> 31;
 }
 
-/* Closes what the owners have given up. */
+/* Closes the links that lanes' owners have given up. */
 static void collect_given(struct fp_store *store, struct fp_node *node)
 {
 	struct fp_lane_shared *lane;
@@ -70,7 +71,7 @@ struct fresh {
 	struct fp_session_epoch_link *link;
 };
 
-/* All or nothing: after an error the session is still the caller's. */
+/* All or nothing: after an error the caller still owns the session. */
 static int begin_epoch(struct fp_store *store, struct fp_node *node, struct fp_session_epoch *epoch)
 {
 	size_t idx = (size_t)(node - store->nodes);
@@ -86,7 +87,7 @@ static int begin_epoch(struct fp_store *store, struct fp_node *node, struct fp_s
 		return -ENOMEM;
 	LIST_FOREACH (lane, &store->lanes, entry) {
 		if (node->load_store)
-			break; /* nothing is asked of it */
+			break; /* it needs no links */
 		fresh[n].lane = lane;
 		r = fp_session_epoch_link_open(epoch, lane, &fresh[n].link);
 		if (r < 0)
@@ -130,7 +131,7 @@ static int enter(struct fp_store *store, struct fp_node *node, struct fp_session
 /* How long one way to a node may take to open a session. */
 static uint64_t connect_ns(const struct fp_store *store, const struct fp_node *node)
 {
-	/* a node that did not answer in time may be slow */
+	/* a node that did not answer in time may be slow: later attempts get more time */
 	uint64_t all_ns =
 	    node->backoff.n_failed < CONNECT_BRIEFLY ? store->deadline_ns / 2 : store->deadline_ns;
 
@@ -138,8 +139,8 @@ static uint64_t connect_ns(const struct fp_store *store, const struct fp_node *n
 }
 
 /*
- * With node->control held: a session by any way that has the node's leases, and links for all
- * lanes. It is the session before, resumed, or another that adopts.
+ * Opens a session that has the node's leases, by any way, and links for all lanes. It resumes the
+ * last session, or opens one that adopts. node->control held.
  */
 static int open_session(struct fp_store *store, struct fp_node *node, unsigned *ret_way, int *ret_cause)
 {
@@ -155,11 +156,10 @@ static int open_session(struct fp_store *store, struct fp_node *node, unsigned *
 	fp_backoff_heard(&node->backoff, fp_clock_ns(), fp_store_outage_ns(store, node));
 	if (adopts)
 		r = fp_adoption_adopt(store, node, session);
-	if (r == 0) /* from here on only this session can be resumed: the one before has ended */
+	if (r == 0) /* from here on only this session can be resumed: the last one has ended */
 		r = fp_node_identify(node, session);
 	if (r == 0 && !node->load_store) {
-		/* before another word is said: until then the node takes the identity before this
-		 * one, too */
+		/* before any other call: until then the node accepts the old identity, too */
 		fp_generations_publish(store, (unsigned)(node - store->nodes));
 		r = attach(node, session);
 	}
@@ -172,7 +172,7 @@ static int open_session(struct fp_store *store, struct fp_node *node, unsigned *
 	return r;
 }
 
-/* node->control held, as by what follows. */
+/* node->control held, as in refused and lose. */
 static void succeeded(struct fp_store *store, struct fp_node *node, bool adopted)
 {
 	if (atomic_exchange(&node->session_error, 0) || !adopted)
@@ -186,7 +186,7 @@ static void succeeded(struct fp_store *store, struct fp_node *node, bool adopted
 
 static void refused(struct fp_store *store, struct fp_node *node, int error)
 {
-	if (fp_node_is_adopting(node)) { /* else what cut it off is the reason */
+	if (fp_node_is_adopting(node)) { /* else the error that cut it off stays */
 		atomic_store(&node->error, error);
 		atomic_store(&node->why, NULL);
 	}
@@ -214,7 +214,7 @@ static void attempt(struct fp_store *store, struct fp_node *node)
 	r = open_session(store, node, &way, &cause);
 	if (r == 0)
 		succeeded(store, node, adopts);
-	else if (r == -ESTALE && !node->load_store) /* what is mapped here no answer takes away */
+	else if (r == -ESTALE && !node->load_store) /* no answer takes mapped memory away */
 		lose(store, node, r);
 	else
 		refused(store, node, r);
@@ -229,8 +229,8 @@ static bool is_cut_off(const struct fp_node *node)
 }
 
 /*
- * Such a node: when its next attempt is due. The first one to adopt is put off while nothing wants
- * it, since many a child soon becomes another program.
+ * One step of a node that is cut off. Returns when its next attempt is due. The first attempt to
+ * adopt is delayed while nothing needs it, since many a child soon executes another program.
  */
 static uint64_t step_cut_off(struct fp_store *store, struct fp_node *node)
 {
@@ -260,7 +260,7 @@ uint64_t fp_reconnect_next_heartbeat(const struct fp_store *store, const struct 
 	return fp_clock_ns() + (idle_ns ? FP_MIN(store->heartbeat_ns, idle_ns / 4) : store->heartbeat_ns);
 }
 
-/* When the next heartbeat of a node that is up is due. */
+/* Sends a heartbeat to a node that is up, if one is due. Returns when the next one is due. */
 static uint64_t step_heartbeat(struct fp_store *store, struct fp_node *node)
 {
 	uint64_t now_ns = fp_clock_ns(), number;
@@ -268,7 +268,7 @@ static uint64_t step_heartbeat(struct fp_store *store, struct fp_node *node)
 
 	if (now_ns < node->next_heartbeat_ns)
 		return node->next_heartbeat_ns;
-	if (pthread_mutex_trylock(&node->control) != 0) { /* a call is under way, which tells as much */
+	if (pthread_mutex_trylock(&node->control) != 0) { /* a call is under way: it tells as much */
 		node->next_heartbeat_ns = now_ns + CONTROL_BUSY_NS;
 		return node->next_heartbeat_ns;
 	}
@@ -313,7 +313,7 @@ uint64_t fp_store_reconnect(struct fp_store *store, unsigned node_idx)
 	uint64_t due_ns = fp_clock_ns() + MAX_SLEEP_NS, node_due_ns, now_ns;
 
 	assert(store->opener == getpid());
-	atomic_store(&node->has_work, 0); /* first: what comes from here on says so again */
+	atomic_store(&node->has_work, 0); /* first: work that comes later sets it again */
 	collect_given(store, node);
 	fp_transport_check_devices();
 	node_due_ns = step_node(store, node);

@@ -1,6 +1,6 @@
 /*
- * The time of a request, over as many tries as it takes: when a try is given up, and when the whole
- * request. Room: store. Pure.
+ * The time of a request with all its tries: when one try ends, and when the whole request ends.
+ * Room: store. Pure.
  *
  *   begun ── deadline ──► link broken, next try ── twice as long ──► ... ──► until: it is over
  */
@@ -13,14 +13,14 @@
 #include "cleanup.h"
 #include "clock.h"
 
-#define FP_RETRY_GROW 3u /* each of so many tries has twice the time of the one before */
+#define FP_RETRY_GROW 3u /* so many tries have each twice the time of the one before */
 
 struct fp_retry {
 	uint64_t until_ns;
 	unsigned n_late; /* tries that have passed their deadline */
 };
 
-/* A request that may wait for wait_ns in all. The deadline of its first try, of deadline_ns. */
+/* Begins a request that may wait for wait_ns in all. Returns the deadline of its first try. */
 static inline uint64_t fp_retry_begin(struct fp_retry *tries, uint64_t now_ns, uint64_t deadline_ns,
                                       uint64_t wait_ns)
 {
@@ -28,8 +28,10 @@ static inline uint64_t fp_retry_begin(struct fp_retry *tries, uint64_t now_ns, u
 	return FP_MIN(fp_clock_after(now_ns, deadline_ns), tries->until_ns);
 }
 
-/* The deadline of one more try, the last one's being last_ns. A node that is merely slow gets more
- * time. */
+/*
+ * Returns the deadline of one more try, after one whose deadline was last_ns. A node that is merely
+ * slow gets more time.
+ */
 static inline uint64_t fp_retry_next(struct fp_retry *tries, uint64_t now_ns, uint64_t deadline_ns,
                                      uint64_t last_ns)
 {

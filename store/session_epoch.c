@@ -1,6 +1,6 @@
 /*
- * Epochs: the sessions that a node has had, and the links that hang on them. Room: store. Control
- * threads and the nodes' reconnect threads; under lanes_lock.
+ * Session epochs: the sessions that a node has had, and the links that belong to them. Room: store.
+ * For control threads and reconnect threads; under lanes_lock.
  */
 #include <errno.h>
 #include <stdlib.h>

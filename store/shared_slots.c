@@ -14,7 +14,7 @@ struct identity_words {
 	_Atomic uint64_t id, token[2], grace_ns;
 };
 
-/* Of the two copies the last bit of version names the valid one; 0: none is. */
+/* The last bit of version names the valid copy; version 0: none is valid. */
 struct identity_pair {
 	_Atomic uint64_t version;
 	struct identity_words copy[2];
@@ -84,8 +84,9 @@ void fp_shared_slots_set_identity(struct fp_shared_slots *map, unsigned node,
 	struct identity_words *words = &pair->copy[version & 1];
 
 	memcpy(token, identity->token, sizeof(token));
-	/* who still reads the copy before last sees the version that ended it
-	 * (fp_shared_slots_identity's fence)
+	/*
+	 * pairs with the fence of fp_shared_slots_identity: a reader of this older copy sees that
+	 * its version has ended
 	 */
 	atomic_thread_fence(memory_order_release);
 	atomic_store_explicit(&words->id, identity->id, memory_order_relaxed);
@@ -112,7 +113,7 @@ bool fp_shared_slots_identity(const struct fp_shared_slots *map, unsigned node,
 	struct fp_session_identity identity;
 	uint64_t version;
 
-	do { /* again only while the parent sets one after another */
+	do { /* repeats only while the parent sets new identities */
 		version = atomic_load_explicit(&pair->version, memory_order_acquire);
 		if (version == 0)
 			return false;

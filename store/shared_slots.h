@@ -1,11 +1,10 @@
 /*
- * What a parent and the child of one fork share in memory: which slots the child still holds, and
- * by what it adopts the parent's sessions. Room: store. Words in shared memory and nothing else: it
- * knows no process.
+ * The memory that a parent and the child of one fork share. It says which slots the child still
+ * holds, and by which identities it adopts the parent's sessions. Room: store. Only words in shared
+ * memory: it knows no process.
  *
- * Either side may be killed between any two instructions. So nothing here is locked, and what is
- * written in several words (an identity) is written beside what is valid, which is then changed by
- * one store.
+ * Either side may be killed between any two instructions, so nothing here is locked. A value of
+ * several words (an identity) is written beside the valid one. One store then makes it valid.
  */
 #ifndef FP_SHARED_SLOTS_H
 #define FP_SHARED_SLOTS_H
@@ -20,27 +19,29 @@
 struct fp_shared_slots;
 
 /*
- * A map of n_words x 64 slots that nobody holds, and no identities: memory that a later fork
- * shares. No malloc. 0 and *ret_map, or -ENOMEM. fp_shared_slots_free ends the caller's view alone;
- * NULL is fine.
+ * Makes a map of n_words x 64 slots that nobody holds, without identities, in memory that a later
+ * fork shares. No malloc. 0 and *ret_map, or -ENOMEM. fp_shared_slots_free ends only the caller's
+ * view; NULL is fine.
  */
 int fp_shared_slots_new(uint64_t n_words, struct fp_shared_slots **ret_map);
 void fp_shared_slots_free(struct fp_shared_slots *map);
 
-/* The bits of a word, changed by the child alone once it lives; 0 beyond the map's end. Any
- * thread. */
+/*
+ * The bits of a word; 0 beyond the map's end. Once the child lives, it alone changes them. Any
+ * thread.
+ */
 uint64_t fp_shared_slots_get(const struct fp_shared_slots *map, uint64_t word);
 /* Before the fork. */
 void fp_shared_slots_set(struct fp_shared_slots *map, uint64_t word, uint64_t bits);
-/* The child holds these no more: what it read of them it has read. Any thread. */
+/* The child no longer holds these slots, and its reads of them have ended. Any thread. */
 void fp_shared_slots_clear(struct fp_shared_slots *map, uint64_t word, uint64_t bits);
-/* How often something was cleared: what was before is seen by who reads this first. */
+/* The number of clears so far. Later reads of bits see at least these clears. */
 uint64_t fp_shared_slots_n_cleared(const struct fp_shared_slots *map);
 
 /* One writer at a time: the parent. */
 void fp_shared_slots_set_identity(struct fp_shared_slots *map, unsigned node,
                                   const struct fp_session_identity *identity);
-/* The last that was set whole. False: none was. Any thread of any process. */
+/* Copies the identity that was last set completely. False: none was. Any thread of any process. */
 bool fp_shared_slots_identity(const struct fp_shared_slots *map, unsigned node,
                               struct fp_session_identity *ret_identity);
 

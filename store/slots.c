@@ -1,10 +1,9 @@
 /*
- * Slots of one lease. Room: store. Atomic words and nothing else: no lock, no allocation after
- * creation.
+ * Slots of one lease. Room: store. Only atomic words: no lock, no allocation after creation.
  *
- * n_free brackets the bitmap: put adds before it clears its bit, take subtracts after it set its
- * bits. So the count is never below the number of clear bits, and a lease that says 0 can be passed
- * by.
+ * fp_slots_put raises n_free before it clears its bit; fp_slots_take lowers it after it has set its
+ * bits. So the count is never below the number of clear bits, and a lease with count 0 can be
+ * skipped.
  */
 #include "slots.h"
 
@@ -28,7 +27,7 @@ static size_t size_bytes(uint32_t n_pages)
 	return sizeof(struct fp_slots) + BITMAPS * words_of(n_pages) * sizeof(uint64_t);
 }
 
-/* A word of which no slot is in use: bits behind the last page are never free. */
+/* The word while no slot is in use. Bits behind the last page are never free. */
 static uint64_t unused_word(const struct fp_slots *slots, uint32_t word)
 {
 	return word == slots->n_pages / WORD_BITS ? ~0ull << (slots->n_pages % WORD_BITS) : 0;
@@ -57,11 +56,11 @@ void fp_slots_free(struct fp_slots *slots)
 		fp_lockedmem_free(slots, size_bytes(slots->n_pages));
 }
 
-/* The lowest run of len set bits as a mask; 0 if there is none. */
+/* Finds the lowest run of len set bits, as a mask; 0: none. */
 static uint64_t run_find(uint64_t bits, unsigned len)
 {
-	/* a set bit of bits is where a run of known length begins; the known length doubles until
-	 * it is len
+	/*
+	 * a set bit of bits begins a run of known length; the known length doubles until it is len
 	 */
 	for (unsigned known = 1, step; known < len; known += step) {
 		step = FP_MIN(known, len - known);
@@ -70,7 +69,7 @@ static uint64_t run_find(uint64_t bits, unsigned len)
 	return bits ? (~0ull >> (WORD_BITS - len)) << __builtin_ctzll(bits) : 0;
 }
 
-/* Sets a run of len clear bits of *word and returns it; 0 if there is none. */
+/* Sets a run of len clear bits of *word and returns it; 0: it has none. */
 static uint64_t word_take(_Atomic uint64_t *word, unsigned len)
 {
 	uint64_t used = atomic_load_explicit(word, memory_order_acquire);
@@ -134,7 +133,7 @@ bool fp_slots_put(struct fp_slots *slots, uint64_t slot)
 	return n_free == 0;
 }
 
-/* n_free stays: nobody uses these slots. */
+/* n_free stays as it is: nobody takes slots of this lease any more. */
 bool fp_slots_close(struct fp_slots *slots)
 {
 	uint32_t n_words = words_of(slots->n_pages), w;
@@ -183,7 +182,7 @@ void fp_slots_let_go(struct fp_slots *slots, uint64_t slot)
 
 	assert(slot - slots->first_slot < slots->n_pages);
 	assert(slots->word[fp_slots_word_of(slots, slot)] &
-	       bit); /* before: the next settling frees it at once */
+	       bit); /* checked first: in limbo, a settling may free it at once */
 	atomic_fetch_add_explicit(&slots->n_limbo, 1, memory_order_relaxed);
 	limbo =
 	    atomic_fetch_or_explicit(&slots->limbo[fp_slots_word_of(slots, slot)], bit, memory_order_acq_rel);
@@ -192,9 +191,8 @@ void fp_slots_let_go(struct fp_slots *slots, uint64_t slot)
 }
 
 /*
- * A slot that nobody shares any more must say so before it can be taken again. One that its owner
- * is just letting go of, having read that it is shared, goes to limbo all the same: the next
- * settling frees it.
+ * A slot must cease to be marked as shared before it can be taken again. Its owner may have read
+ * the old mark and put it into limbo after that: then the next settling frees it.
  */
 unsigned fp_slots_settle(struct fp_slots *slots, uint32_t word, uint64_t held)
 {

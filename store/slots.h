@@ -2,7 +2,7 @@
  * The slots of one lease: a bitmap from which any thread takes and returns pages without a lock.
  * Room: store. It knows pages of a lease, not where the lease lies.
  *
- * After a fork slots are shared, and it takes two to free one:
+ * After a fork slots are shared. Such a slot is free again once both sides have given it up:
  *
  *   free ── take ──► in use ── share ──► shared ── let_go ──► limbo ── settle, held by nobody ──► free
  *    ▲                │  ▲                  │
@@ -26,14 +26,14 @@ struct fp_slots {
 	struct fp_slots *next;      /* in a list of leases that are not published yet */
 	struct fp_slots *node_next; /* among the leases of its node */
 	uint64_t first_slot;        /* the number of page 0 */
-	char *base;                 /* where the lease is mapped here, or NULL; NULL once it is unmapped */
+	char *base;                 /* where the lease is mapped here; NULL: it is not */
 	unsigned node;
 	uint32_t lease_id; /* FP_SLOTS_NO_LEASE: its session has ended; under node->control */
 	uint32_t n_pages;
-	bool inherited;       /* the parent's: all of it is shared, and nothing is taken */
-	_Atomic bool retired; /* nothing is taken: inherited, or lent anew since its session ended */
-	uint64_t shared_word; /* where its words begin in the held maps of whose it is */
-	_Atomic uint64_t *shared, *limbo; /* bitmaps as word */
+	bool inherited;       /* the parent's lease: all shared, no slot is taken from it */
+	_Atomic bool retired; /* no slot is taken: inherited, or replaced after its session ended */
+	uint64_t shared_word; /* where its words begin in its owner's fp_shared_slots maps */
+	_Atomic uint64_t *shared, *limbo; /* bitmaps like word */
 
 	alignas(64) _Atomic uint32_t n_free; /* never less than the clear bits: 0 means full */
 	_Atomic uint32_t cursor;             /* the word that the last run came from */
@@ -51,12 +51,14 @@ void fp_slots_free(struct fp_slots *slots);
 
 /*
  * Takes up to n slots, in runs as long as the bitmap has them. Returns how many. Any thread,
- * lock-free. Whoever had a slot before is done with it (acquire, paired with fp_slots_put).
+ * lock-free. The previous user of a slot is done with it (acquire, paired with fp_slots_put).
  */
 unsigned fp_slots_take(struct fp_slots *slots, unsigned n, uint64_t *ret_slots);
 
-/* Returns one slot that is not shared, or is inherited. True if the lease was full until now. Any
- * thread, lock-free. */
+/*
+ * Gives back one slot that is not shared, or is inherited. True if the lease was full until now.
+ * Any thread, lock-free.
+ */
 bool fp_slots_put(struct fp_slots *slots, uint64_t slot);
 
 /* Takes all slots, if none is in use. Any thread, lock-free. */
@@ -78,27 +80,28 @@ static inline uint64_t fp_slots_bit_of(const struct fp_slots *slots, uint64_t sl
 }
 
 /*
- * Marks the slots of a word that are in use, and that nobody has let go of, as shared. Returns
- * them. One thread at a time shares and settles; none of these slots is taken or returned
- * meanwhile.
+ * Marks as shared the slots of a word that are in use and not in limbo. Returns them. One thread at
+ * a time shares and settles. Nobody takes or gives back any of these slots meanwhile.
  */
 uint64_t fp_slots_share(struct fp_slots *slots, uint32_t word);
 
-/* Any thread, lock-free. An inherited one always is. */
+/* Any thread, lock-free. An inherited slot always is. */
 bool fp_slots_is_shared(const struct fp_slots *slots, uint64_t slot);
 
 /* This process is done with a shared slot of its own. Any thread, lock-free. */
 void fp_slots_let_go(struct fp_slots *slots, uint64_t slot);
 
 /*
- * Nobody else holds any slot of a word but held: the others are shared no more, and free if they
- * were let go of. Returns how many that frees. As fp_slots_share for who may call it; slots may be
- * taken, returned and let go of meanwhile.
+ * Of one word, other processes hold only the slots in held. The others are no longer shared, and
+ * are free if they were in limbo. Returns how many that frees. Callers as fp_slots_share; slots may
+ * be taken, given back and let go of meanwhile.
  */
 unsigned fp_slots_settle(struct fp_slots *slots, uint32_t word, uint64_t held);
 
-/* In a child: the lease is its parent's from now on. What the parent has let go of this process
- * never had. */
+/*
+ * Called in a child: the lease is its parent's from now on. Slots in the parent's limbo never
+ * belong to this process.
+ */
 void fp_slots_inherit(struct fp_slots *slots);
 
 #endif

@@ -1,10 +1,10 @@
 /*
  * The store's front: sessions to the nodes, the lease table, reservations and slots. Room: store.
- * Control calls may block and allocate; everything about slots is lock-free on memory made
+ * Control calls may block and allocate. Calls about slots are lock-free and use memory made
  * beforehand.
  *
- * The lease table only grows. An entry is written once and then n_leases is raised with release
- * order, so whoever sees an index in use, or holds a slot of it, sees the entry.
+ * The lease table only grows. An entry is written once, and then n_leases is raised with release
+ * order. So a thread that sees an index in use, or holds a slot of it, sees the entry.
  */
 #include <errno.h>
 #include <sched.h>
@@ -35,7 +35,7 @@ static size_t lease_table_bytes(void)
 	return FP_STORE_MAX_LEASES * sizeof(_Atomic(struct fp_slots *));
 }
 
-/* A copy of what the caller may free; NULL stays NULL. */
+/* A copy of text, which the caller may free then; NULL stays NULL. */
 static int copy_text(const char *text, char **ret_copy)
 {
 	*ret_copy = text ? strdup(text) : NULL;
@@ -101,7 +101,7 @@ struct fp_session_options fp_store_session_options(const struct fp_store *store,
 	};
 }
 
-/* Makes a node of a session that was opened. The session is the node's in any case. */
+/* Makes a node of an open session. It takes the session, also on failure. */
 static int node_begin(struct fp_store *store, struct fp_node *node, struct fp_session *session)
 {
 	int r;
@@ -189,9 +189,10 @@ int fp_store_open(const struct fp_store_options *options, struct fp_store **ret_
 }
 
 /*
- * Whether a node is left without the word that gives the leases back. A connection that is broken
- * can't carry it: no use waiting for an answer. And a child may still have to adopt them, for which
- * this session has to last; it ends with the last copy of its connection, or with its grace.
+ * True if a node's session ends without the word that gives the leases back. A broken connection
+ * cannot carry that word, so waiting for an answer is useless. If a child may still have to adopt
+ * the leases, the session must last. It ends with the last copy of its connection, or with its
+ * grace.
  */
 static bool leaves_silently(struct fp_store *store, const struct fp_node *node)
 {
@@ -201,8 +202,10 @@ static bool leaves_silently(struct fp_store *store, const struct fp_node *node)
 
 static void node_end(struct fp_store *store, struct fp_node *node)
 {
-	/* of a forked child's copy nothing is sure that the reconnect thread had in its hands; else
-	 * all lanes are closed */
+	/*
+	 * all lanes are closed; a forked child may have copied a count that the reconnect thread
+	 * was changing
+	 */
 	assert(store->opener != getpid() || node->epoch->n_refs == 1);
 	if (leaves_silently(store, node)) {
 		fp_leases_outlive(node);
@@ -265,8 +268,8 @@ void fp_store_notice(const struct fp_store *store, const char *format, ...)
 }
 
 /*
- * Whether a way failed since this machine has no part in it, neither device nor library: no news to
- * who only left the choice to us.
+ * True if a way failed because this machine lacks the device or the library. That is no news to a
+ * user who left the choice of the way to us.
  */
 static bool is_not_for_us(int cause)
 {
@@ -320,15 +323,17 @@ int fp_store_grow(struct fp_store *store, uint64_t n_pages)
 	return r;
 }
 
-/* The same for others than the reconnect thread, once sessions are there that it is about to
- * open. */
+/*
+ * fp_store_grow for threads other than the reconnect thread: first waits for sessions that it is
+ * about to open.
+ */
 static int await_and_grow(struct fp_store *store, uint64_t n_pages)
 {
 	fp_adoption_await(store);
 	return fp_store_grow(store, n_pages);
 }
 
-/* The same, and where a session has ended its successor is waited for. */
+/* The same; where a session has ended, also waits for its successor. */
 static int grow_patiently(struct fp_store *store, uint64_t n_pages)
 {
 	int r = await_and_grow(store, n_pages);
@@ -353,7 +358,7 @@ static int reserve(struct fp_store *store, uint64_t n_pages)
 	return r;
 }
 
-/* The program only sees that it gets no memory, of which there is enough. */
+/* The program only sees that it gets no memory, although there is enough. */
 static void tell_if_short(struct fp_store *store, int r)
 {
 	if ((r == -EMFILE || r == -ENFILE) && !atomic_exchange(&store->told_short, true))
@@ -420,10 +425,10 @@ static unsigned slots_scan(struct fp_store *store, unsigned n, uint64_t *ret_slo
 }
 
 /*
- * A scan can miss slots that become free behind it while others take those ahead of it. Whoever
- * holds a reservation must get its slots all the same, so only a scan is believed that no return of
- * a slot overlapped: none was under way when it began, none began until it ended. Counting the ends
- * alone is not enough: a thread may have cleared its bit behind the scan and sleep before it
+ * A scan can miss slots that become free behind it while others take those ahead of it. A caller
+ * with a reservation must get its slots all the same. So a failed scan counts only if no return of
+ * a slot overlapped it: none was under way when it began, none began until it ended. Counting the
+ * ends alone is not enough: a thread may have cleared its bit behind the scan and sleep before it
  * counts.
  */
 unsigned fp_store_slot_alloc(struct fp_store *store, unsigned n, uint64_t *ret_slots)
@@ -438,9 +443,9 @@ unsigned fp_store_slot_alloc(struct fp_store *store, unsigned n, uint64_t *ret_s
 		if (got == n)
 			return got;
 		if (n_freed != atomic_load_explicit(&store->n_freeing, memory_order_acquire)) {
-			sched_yield(); /* the one who returns a slot may wait for this very CPU */
+			sched_yield(); /* the thread that returns a slot may wait for this very CPU */
 		} else if (!swept && atomic_load(&store->gens.n_limbo)) {
-			fp_store_sweep(store); /* what it frees it counts, and the next scan finds it */
+			fp_store_sweep(store); /* it counts freed slots; the next scan finds them */
 			swept = true;
 		} else {
 			return got;
@@ -540,7 +545,7 @@ void fp_store_node_info(const struct fp_store *store, unsigned node_idx, struct 
 	    .heartbeat_ns = atomic_load_explicit(&node->heartbeat_ns, memory_order_relaxed),
 	};
 	ret_info->degraded = ret_info->up && fp_node_way_is_lesser(node, way);
-	if (!ret_info->up) /* whoever opened the breaker may not have said why yet */
+	if (!ret_info->up) /* the breaker may be open before its error is stored */
 		ret_info->error = ret_info->last_error ? ret_info->last_error : -EHOSTDOWN;
 }
 
@@ -549,7 +554,7 @@ static void check_session(struct fp_store *store, struct fp_node *node)
 	int r;
 
 	if (!node->load_store || fp_node_is_lost(node) || fp_node_is_adopting(node) ||
-	    pthread_mutex_trylock(&node->control) != 0) /* a call is under way: the next look tells */
+	    pthread_mutex_trylock(&node->control) != 0) /* a call is under way: look again next time */
 		return;
 	r = fp_session_check(node->epoch->session);
 	if (r < 0 && !fp_node_is_adopting(node))

@@ -50,7 +50,7 @@ struct fp_store;
 struct fp_lane;
 
 struct fp_store_options {
-	const char *const *urls; /* n_urls of them, at least one */
+	const char *const *urls; /* n_urls entries, at least one */
 	unsigned n_urls;
 	const char *secret;                 /* not copied: must outlive the store; NULL: none */
 	const struct fp_rdma_options *rdma; /* likewise; NULL: the defaults */
@@ -63,15 +63,15 @@ struct fp_store_options {
 	uint64_t heartbeat_deadline_ns; /* of one heartbeat; 0: half of deadline_ns, at most 2 s */
 	struct fp_reconnect_options reconnect;
 	/*
-	 * Called, rarely, with one line for people: a node is reached by a lesser way than it could
-	 * be, or by its best again. Runs on the thread of fp_store_open or fp_store_reconnect and
-	 * may block. NULL: fp_log.
+	 * Called, rarely, with one line for people: a node is now reached by a worse way than its
+	 * best one, or by the best one again. Runs on the thread of fp_store_open or
+	 * fp_store_reconnect, and may block. NULL: fp_log.
 	 */
 	void (*notice)(void *user, const char *text);
 	void *notice_user;
 };
 
-/* What is known of one node, for reports. */
+/* Facts about one node, for reports. */
 struct fp_store_node {
 	const char *url; /* the way in use, or used last */
 	enum fp_breaker_state state;
@@ -80,12 +80,12 @@ struct fp_store_node {
 	bool degraded;          /* up, but not over the transport that its URL prefers */
 	bool adopting;          /* it waits for a session: in a forked child, or over shm after the last
 	                           one ended */
-	uint64_t patience_ns;   /* how long a page waits for it; UINT64_MAX: for ever */
-	uint64_t wait_ns;       /* the same, with a margin for an end that comes late */
-	int error;              /* negative errno that took it down, 0 if up */
+	uint64_t patience_ns;   /* how long a page waits for this node; UINT64_MAX: for ever */
+	uint64_t wait_ns;       /* the same plus a margin, as the wait may end late */
+	int error;              /* why it is down, as negative errno; 0 if up */
 	int last_error;         /* the same, kept when it is up again; 0: it never failed */
-	const char *why;        /* last_error in the words of a device, static; NULL: none */
-	int session_error;      /* load/store: why its session ended, until there is another; 0: it stands */
+	const char *why;        /* last_error as the device words it, static; NULL: none */
+	int session_error;      /* load/store: why its session ended; 0: it has a session */
 	uint64_t leased_bytes;  /* to this process */
 	uint64_t retired_bytes; /* leases that give no slots: a parent's, or of an ended session */
 	uint64_t read_bytes, written_bytes;
@@ -105,8 +105,8 @@ struct fp_page_io {
 
 /*
  * Opens a session to each node, by the best of its ways that answers. Fails if no way to a node
- * answers; *ret_failed (may be NULL) then tells which url. Blocks up to the deadline for each way.
- * 0 and *ret_store; errors of fp_url_parse_set and fp_session_open; -E2BIG: more than
+ * answers; *ret_failed (may be NULL) then names the URL. Blocks up to the deadline for each way. 0
+ * and *ret_store; errors of fp_url_parse_set and fp_session_open; -E2BIG: more than
  * FP_STORE_MAX_NODES addresses.
  */
 int fp_store_open(const struct fp_store_options *options, struct fp_store **ret_store,
@@ -118,25 +118,26 @@ void fp_store_close(struct fp_store *store);
  * Keeps a node's links healthy. It sends heartbeats, and opens the breaker when one is missed. It
  * attempts to resume a session that is cut off: at once, then with exponential backoff and jitter.
  * It attaches the leases again, opens links for every lane and closes the links that lanes gave up.
- * It does what is due, then returns how long the caller may sleep before the next call, in ns (0:
- * call again now). fp_store_await_work ends that sleep when work comes earlier.
+ * It does all work that is due, then returns how long the caller may sleep before the next call, in
+ * ns (0: call again now). fp_store_await_work ends that sleep when work comes earlier.
  *
- * One thread a node calls it, in a loop, from the opening of the store until its lanes are idle or
- * closed. If one thread served several nodes in turn, each would wait for the others.
+ * One thread for each node calls it, in a loop, from the opening of the store until its lanes are
+ * idle or closed. If one thread served several nodes in turn, each would wait for the others.
  *
  *   while (!stop) { ns = fp_store_reconnect(store, i); fp_store_await_work(store, i, ns); }
  *
- * It blocks on its node (to connect: half of deadline_ns in all, all of it after two attempts, 200
- * ms a way). It allocates, logs and takes locks that control calls hold. So no fault may depend on
- * this thread, and no fork may wait for it while the fork holds the allocator's locks. Its buffers
- * and stack must not be far memory. In a forked child, call it only after fp_store_fork_child. A
- * store without this thread is as safe: after a break, requests end by their deadline.
+ * It blocks on its node. To connect it takes half of deadline_ns in all, or all of it after two
+ * attempts, but at least 200 ms for each way. It allocates, logs and takes locks that control calls
+ * hold. So no fault may depend on this thread, and no fork may wait for it while the fork holds the
+ * allocator's locks. Its buffers and stack must not be far memory. In a forked child, call it only
+ * after fp_store_fork_child. A store without this thread is as safe: after a break, requests end by
+ * their deadline.
  */
 uint64_t fp_store_reconnect(struct fp_store *store, unsigned node);
 /*
  * While a node is not up, looks its names up again: their addresses may have changed. Called by the
- * same thread, between two calls of fp_store_reconnect. It blocks as long as the resolver likes,
- * also while the process forks: no fork waits for it.
+ * same thread, between two calls of fp_store_reconnect. It blocks as long as the resolver does,
+ * even during a fork: no fork waits for it.
  */
 void fp_store_refresh_names(const struct fp_store *store, unsigned node);
 /*
@@ -155,22 +156,22 @@ void fp_store_wake_reconnect(struct fp_store *store, unsigned node);
  */
 int fp_store_reserve(struct fp_store *store, uint64_t n_pages);
 /*
- * Takes one more lease, of slots that nobody reserved. Called when slots run out for mappings
+ * Takes one more lease, whose slots nobody has reserved. Called when slots run out for mappings
  * without a reservation. Blocks: only for a thread that may wait. 0; -EBUSY: another thread already
  * takes leases; or as fp_store_reserve.
  */
 int fp_store_extend(struct fp_store *store);
 
 /*
- * True in a forked child while no node can give a lease yet, but one may once it has adopted our
- * parent's. Any thread, lock-free.
+ * True while no node can give a lease, but one that waits for a session may do so soon (see
+ * adopting in struct fp_store_node). Any thread, lock-free.
  */
 bool fp_store_lacks_sessions(const struct fp_store *store);
 
 /*
- * True while fp_store_lacks_sessions is, and the two calls above would wait for that to change.
- * Waits for it itself, at most wait_ns. All callers share one deadline: after it the answer is
- * false until some node has adopted.
+ * Waits at most wait_ns while fp_store_lacks_sessions is true. True: the two calls above would
+ * still wait for a session. All callers share one deadline: after it the answer is false until some
+ * node has adopted.
  */
 bool fp_store_adopts(struct fp_store *store, uint64_t wait_ns);
 /* Ends the reservation of n_pages. Leases stay for the next one. Any thread, lock-free. */
@@ -187,23 +188,23 @@ unsigned fp_store_slot_alloc(struct fp_store *store, unsigned n, uint64_t *ret_s
  */
 void fp_store_slot_free(struct fp_store *store, uint64_t slot);
 /*
- * Whether the slot's node is up: only then may a clean page be dropped. A node that is cut off may
+ * True if the slot's node is up: only then may a clean page be dropped. A node that is cut off may
  * be up again later. Lock-free: any thread.
  */
 bool fp_store_slot_up(const struct fp_store *store, uint64_t slot);
-/* The index (for fp_store_node_info) of the node of a slot. */
+/* The index (for fp_store_node_info) of the slot's node. */
 unsigned fp_store_slot_node(const struct fp_store *store, uint64_t slot);
 /*
- * Whether the slot is shared with a child or a parent. Its bytes must then stay as they are: to
+ * True if the slot is shared with a child or a parent. Its bytes must then stay as they are: to
  * write other bytes, take a fresh slot and free this one. A shared slot may cease to be shared at
- * any moment. A slot becomes shared in fp_store_fork_prepare alone. Lock-free: any thread.
+ * any moment. Only fp_store_fork_prepare makes slots shared. Lock-free: any thread.
  */
 bool fp_store_slot_is_shared(const struct fp_store *store, uint64_t slot);
 /* True while pages wait for a node that is cut off. Any thread, lock-free. */
 bool fp_store_is_blocked(const struct fp_store *store);
 /*
- * If hurried, a read waits at most one deadline for a node that is cut off. For times without a
- * reconnect thread, when a waiting page may be what keeps the caller from starting it again. Any
+ * If hurried, a read waits at most one deadline for a node that is cut off. Used while there is no
+ * reconnect thread: a page that waits may keep the caller from starting that thread again. Any
  * thread, lock-free.
  */
 void fp_store_hurry(struct fp_store *store, bool hurried);
@@ -232,16 +233,16 @@ uint64_t fp_store_slots_total(const struct fp_store *store);
 
 /*
  * Before a fork, on the thread that forks: marks every slot in use as shared with the coming child,
- * a new generation. Until fp_store_fork_parent or fp_store_fork_child nobody may take, free or
- * write a slot (evictions are frozen, the layout is locked), nor reconnect. Waits for control calls
- * that are under way; no malloc. 0; -ENOMEM, -EMFILE, -ENFILE, ...: no memory or no descriptors;
- * -EOPNOTSUPP: a child cannot adopt the leases of a node. After an error the fork may go on, but
- * fp_store_fork_child will fail with the same error.
+ * a new generation. Until fp_store_fork_parent or fp_store_fork_child no thread may take, free or
+ * write a slot (the caller freezes evictions and locks the layout), or reconnect. Waits for control
+ * calls that are under way; no malloc. 0; -ENOMEM, -EMFILE, -ENFILE, ...: no memory or no
+ * descriptors; -EOPNOTSUPP: a child cannot adopt the leases of a node. After an error the fork may
+ * go on, but fp_store_fork_child will fail with the same error.
  */
 int fp_store_fork_prepare(struct fp_store *store);
 /*
- * The same thread, in the parent. forked: false if it is known that there is no child; otherwise a
- * child that never existed is seen as one that has ended. No malloc, never blocks.
+ * The same thread, in the parent. forked: false if there is certainly no child. If true, a child
+ * that never existed counts as one that has ended. No malloc, never blocks.
  */
 void fp_store_fork_parent(struct fp_store *store, bool forked);
 /*
@@ -260,14 +261,16 @@ void fp_store_fork_parent(struct fp_store *store, bool forked);
  * store can only be closed.
  */
 int fp_store_fork_child(struct fp_store *store, const struct fp_store_options *options);
-/* Marks descriptors that must not be lost, although nobody would notice (fdutil.h): they tell our
- * parent that we live and read its slots. */
+/*
+ * Marks the descriptors that tell our parent that we live and read its slots (fp_fd_make_vital).
+ * They must not be lost, and nobody would notice their loss.
+ */
 void fp_store_mark_vital_fds(const struct fp_store *store);
 
 /*
- * Frees the slots that this process has freed and that no living generation holds any more. Cheap
- * when there are none, never blocks, no allocation. Any thread; call it at each tick.
- * fp_store_slot_alloc does it when it finds no free slot.
+ * Frees the slots that this process has given up and that no living generation holds. Cheap when
+ * there are none, never blocks, no allocation. Any thread; call it at each tick.
+ * fp_store_slot_alloc calls it when it finds no free slot.
  */
 void fp_store_sweep(struct fp_store *store);
 
@@ -277,22 +280,22 @@ void fp_store_sweep(struct fp_store *store);
  */
 int fp_lane_open(struct fp_store *store, unsigned max_outstanding, struct fp_lane **ret_lane);
 /*
- * Abandons pages in flight; their buffers are free once this returns. Control threads. NULL is
- * fine.
+ * Abandons pages in flight; their buffers are the caller's again once this returns. Control
+ * threads. NULL is fine.
  */
 void fp_lane_close(struct fp_lane *lane);
 
 /*
- * Makes reads over this lane wait at most one deadline, because nobody needs them. Call it before
- * the first read; control threads.
+ * For reads that nobody needs: over this lane they wait at most one deadline. Call it before the
+ * first read; control threads.
  */
 void fp_lane_be_brief(struct fp_lane *lane);
 
 #define FP_LANE_MAX_REGIONS 4
 
 /*
- * Says that buffers of later pages lie in these bytes (fp_link_register), to every link that the
- * lane has or will have. The bytes must stay in place until the lane closes. A hint. Call it before
+ * Tells every link that the lane has or will have that buffers of later pages lie in these bytes
+ * (fp_link_register). The bytes must stay in place until the lane closes. A hint. Call it before
  * the first read or write; control threads. 0; -ENOSPC: FP_LANE_MAX_REGIONS are known already.
  */
 int fp_lane_register(struct fp_lane *lane, void *base, size_t len_bytes);

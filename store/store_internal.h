@@ -25,15 +25,15 @@
 	(1u << (FP_SLOT_BITS - FP_SLOT_PAGE_BITS)) /* index 0 stays empty: slot 0 is no slot */
 
 /*
- * What a lane's owner and the reconnect thread exchange about one node. Pointers change hands by
- * atomic exchange: the thread that got one owns the link.
+ * A lane's owner and the reconnect thread exchange links of one node here. Pointers change hands by
+ * atomic exchange: the thread that got a pointer owns its link.
  */
 struct fp_exchange {
 	_Atomic(struct fp_session_epoch_link *) fresh; /* from the reconnect thread: the link to use next */
 	_Atomic(struct fp_session_epoch_link *) given; /* to the reconnect thread: to be closed */
 };
 
-/* The part of a lane that other threads than its owner may see. */
+/* The part of a lane that threads other than its owner may see. */
 struct fp_lane_shared {
 	LIST_ENTRY(fp_lane_shared) entry; /* under lanes_lock, as are the regions */
 	unsigned n_regions;
@@ -47,7 +47,7 @@ struct fp_lane_shared {
 struct fp_store {
 	uint64_t deadline_ns;
 	uint64_t patience_ns;        /* 0: the node's grace */
-	_Atomic uint64_t hurried_ns; /* since when, see fp_store_hurry; 0: not */
+	_Atomic uint64_t hurried_ns; /* in a hurry since then, see fp_store_hurry; 0: not */
 	uint64_t lease_bytes;
 	uint64_t heartbeat_ns, heartbeat_deadline_ns;
 	struct fp_reconnect_options reconnect;
@@ -56,8 +56,8 @@ struct fp_store {
 	const struct fp_rdma_options *rdma; /* likewise */
 	void (*notice)(void *user, const char *text);
 	void *notice_user;
-	_Atomic bool told_short; /* told once that this process is short of descriptors */
-	pid_t opener;            /* its forked child has no reconnect thread, and locks with unknown owners */
+	_Atomic bool told_short; /* people were told that descriptors ran out */
+	pid_t opener;            /* its forked child has no reconnect thread, and locks of unknown owners */
 	bool direct;             /* every node is load_store */
 	unsigned n_sets;
 	struct fp_url_set *sets[FP_STORE_MAX_NODES]; /* malloc'd: one a URL */
@@ -65,9 +65,9 @@ struct fp_store {
 	struct fp_node nodes[FP_STORE_MAX_NODES];
 
 	struct fp_generations gens;
-	pthread_mutex_t adoption_lock;      /* only to wait: protects nothing */
+	pthread_mutex_t adoption_lock;      /* only for waits on adoption_ended */
 	pthread_cond_t adoption_ended;      /* an attempt to adopt has succeeded or failed */
-	_Atomic uint64_t adoption_until_ns; /* nobody waits beyond it; 0: nobody has waited yet */
+	_Atomic uint64_t adoption_until_ns; /* end of all waits for sessions; 0: no wait yet */
 
 	/*
 	 * The last of all locks; held while links are opened and closed. A reconnect thread takes
@@ -76,15 +76,15 @@ struct fp_store {
 	 */
 	pthread_rwlock_t lanes_lock;
 	LIST_HEAD(, fp_lane_shared) lanes;
-	_Atomic uint64_t random; /* the reconnect threads' jitter */
+	_Atomic uint64_t random; /* state of the random jitter of reconnects */
 
-	_Atomic(struct fp_slots *) *leases; /* FP_STORE_MAX_LEASES of them, address space until used */
+	_Atomic(struct fp_slots *) *leases; /* FP_STORE_MAX_LEASES entries; unused ones take no memory */
 	_Atomic uint32_t n_leases;          /* leases 1..n_leases are published */
 
 	/* Written all the time: kept off the cache lines above, which the fault path reads. */
 	alignas(
 	    64) _Atomic uint64_t n_freeing; /* times slots began to become free: by a return or a new lease */
-	_Atomic uint64_t n_freed;           /* times that was done; equal to n_freeing when nobody frees */
+	_Atomic uint64_t n_freed;           /* times that ended; equal to n_freeing while nobody frees */
 	_Atomic uint32_t cursor;            /* the lease that allocation tries first */
 	_Atomic uint64_t reserved_pages;    /* grows under reserve_lock only */
 	pthread_mutex_t reserve_lock;       /* for threads that add leases; taken before any node's control */
@@ -103,10 +103,10 @@ struct fp_session_options fp_store_session_options(const struct fp_store *store,
 /* Calls the options' notice. Only for threads that may block. */
 void fp_store_notice(const struct fp_store *store, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-/* Tells people that a node is reached by a lesser way, or by the best again, if that changed. */
+/* Tells people if a node is now reached by a worse way, or by the best one again. */
 void fp_store_way_taken(struct fp_store *store, struct fp_node *node, unsigned way, int cause);
 
-#define FP_PATIENCE_DEFAULT_NS (30 * FP_NSEC_PER_SEC) /* for nodes that tell no grace */
+#define FP_PATIENCE_DEFAULT_NS (30 * FP_NSEC_PER_SEC) /* for nodes that announce no grace */
 
 /* How long a page waits for a node that is cut off, as reports show it. */
 static inline uint64_t fp_store_patience_ns(const struct fp_store *store, const struct fp_node *node)
@@ -116,8 +116,10 @@ static inline uint64_t fp_store_patience_ns(const struct fp_store *store, const 
 	return store->patience_ns ? store->patience_ns : grace_ns ? grace_ns : FP_PATIENCE_DEFAULT_NS;
 }
 
-/* How long the reconnect thread waits for it: not less than the node keeps the leases. What is
- * mapped here needs no node to be read. */
+/*
+ * How long the reconnect thread tries to reach a node: at least as long as the node keeps the
+ * leases. For ever if they are mapped here, since reading them needs no node.
+ */
 static inline uint64_t fp_store_outage_ns(const struct fp_store *store, const struct fp_node *node)
 {
 	uint64_t grace_ns = atomic_load_explicit(&node->grace_ns, memory_order_relaxed);
@@ -137,7 +139,7 @@ static inline uint64_t fp_store_page_wait_ns(const struct fp_store *store, const
 	                          : fp_clock_after(wait_ns, FP_BACKOFF_MARGIN_NS + 2 * store->deadline_ns);
 }
 
-/* Begins and ends a return of slots: see fp_store_slot_alloc. Any thread, lock-free. */
+/* The begin and the end of a return of slots: see fp_store_slot_alloc. Any thread, lock-free. */
 static inline void fp_store_freeing(struct fp_store *store)
 {
 	atomic_fetch_add(&store->n_freeing, 1);
@@ -165,36 +167,44 @@ void fp_leases_outlive(struct fp_node *node);
  */
 void fp_adoption_begin(struct fp_store *store, struct fp_node *node, int error);
 /*
- * Something waits for the node to adopt: the reconnect thread must not put it off any longer. Any
+ * A thread needs the node's session: the reconnect thread must not delay adopting any longer. Any
  * thread, lock-free.
  */
 void fp_adoption_want(struct fp_store *store, struct fp_node *node);
 /*
- * Waits until a node may take leases, or no attempt to adopt is under way that might help. For a
- * forked child's first calls. All calls share one deadline: see fp_store_adopts.
+ * Waits until a node can grant leases, or until no attempt to adopt that might help is under way.
+ * For a forked child's first calls. All calls share one deadline: see fp_store_adopts.
  */
 void fp_adoption_await(struct fp_store *store);
-/* The reconnect thread's: a session of our own takes over the parent's leases, or those of the
- * session over shm that has ended. node->control held. */
+/*
+ * Called by the reconnect thread: a session of our own takes over the parent's leases, or those of
+ * the session over shm that has ended. node->control held.
+ */
 int fp_adoption_adopt(struct fp_store *store, struct fp_node *node, struct fp_session *session);
-/* The node has a session of its own, or never will. Nobody waits for it any more. node->control
- * held. */
+/*
+ * Ends the node's wait for a session: it has one of its own now, or never will. node->control held.
+ */
 void fp_adoption_end(struct fp_store *store, struct fp_node *node);
 /*
- * The reconnect thread's. fp_leases_retire: takes no more slots from leases of an ended session,
- * once its successor has lent as much. False while others add leases: try again soon.
- * fp_retired_release: gives back retired leases that nobody holds here.
+ * Called by the reconnect thread. fp_leases_retire takes no more slots from leases of an ended
+ * session, once its successor has lent as much. It returns false while another thread adds leases:
+ * try again soon. fp_retired_release gives back retired leases of which this process holds no slot.
  */
 bool fp_leases_retire(struct fp_store *store, struct fp_node *node);
 void fp_retired_release(struct fp_store *store, struct fp_node *node);
-/* Takes leases of n_pages more; waits for no session. reserve_lock held. As fp_store_reserve. */
+/*
+ * Takes leases of n_pages more; waits for no session. reserve_lock held. Errors as
+ * fp_store_reserve.
+ */
 int fp_store_grow(struct fp_store *store, uint64_t n_pages);
 
-/* When the next heartbeat is due: several fit into the silence that the node takes for a break. */
+/*
+ * When the next heartbeat is due. Several fit into the silence after which the node sees a break.
+ */
 uint64_t fp_reconnect_next_heartbeat(const struct fp_store *store, const struct fp_node *node);
 /*
- * The caller of the functions below holds lanes_lock, exclusively or as a reconnect thread shared.
- * Exception: a forked child, where nobody else is.
+ * The caller of the functions below holds lanes_lock: exclusively, or shared if it is a reconnect
+ * thread. Exception: a forked child, which has no other thread.
  */
 void fp_store_lanes_lock(struct fp_store *store);
 void fp_store_lanes_share(struct fp_store *store);
