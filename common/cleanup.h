@@ -1,6 +1,6 @@
 /*
- * Cleanup attributes: a local that owns something gives it back when it leaves scope, unless it was
- * taken. Room: common, the lowest floor. Nothing here knows what it cleans beyond libc types.
+ * Cleanup attributes: a local that owns something releases it at the end of its scope, unless it
+ * was taken. Room: common. It knows only libc types.
  */
 #ifndef FP_CLEANUP_H
 #define FP_CLEANUP_H
@@ -45,8 +45,8 @@
 #define fp_container_of(ptr, type, member) ((type *)(void *)((char *)(ptr)-offsetof(type, member)))
 
 /*
- * Each argument is evaluated once: an atomic load that is looked at twice may pass the comparison
- * with one value and come out as another. For that they are no constant expressions.
+ * Each argument is evaluated once. If an atomic load were read twice, one value could pass the
+ * comparison and another one be the result. So these are not constant expressions.
  */
 #define FP_MIN(a, b) FP_PICK_(a, <, b, __COUNTER__)
 #define FP_MAX(a, b) FP_PICK_(a, >, b, __COUNTER__)

@@ -1,6 +1,6 @@
 /*
- * See clock.h. One word holds what was taken out of the clock and when the sleeper means to wake,
- * so that it changes at once: nobody can be met half-way, by a signal handler or in a forked child.
+ * See clock.h. One word holds the time that was taken out of the clock, and when the sleeper will
+ * wake. It changes at once: no signal handler or forked child finds it half changed.
  *
  *  63       32 31     0
  * +-----------+--------+
@@ -15,14 +15,17 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define LATE_MS 250u /* so late nobody wakes who is only waiting for a CPU, mostly */
+#define LATE_MS 250u /* longer than a thread usually waits for a CPU */
 #define AWAKE   0u
 
 static _Atomic uint64_t state;
 
 static atomic_bool asks_kernel;
 
-/* The stack may be far, where the kernel can't write it before it is there. */
+/*
+ * The stack may be far memory. The kernel cannot write there (EFAULT) until the loop has touched
+ * it.
+ */
 static void ask_kernel(volatile struct timespec *ret)
 {
 	int saved = errno;
@@ -51,7 +54,7 @@ static uint64_t away_ns(uint64_t word)
 	return (word >> 32) * FP_NSEC_PER_MSEC;
 }
 
-/* Milliseconds for which now is too late; 0 or less: it is not. */
+/* How many milliseconds now is too late; 0 or less: it is not late. */
 static int32_t late_ms(uint64_t word, uint64_t now)
 {
 	uint32_t due = (uint32_t)word;
@@ -65,8 +68,8 @@ static uint64_t with_due(uint64_t word, uint32_t due)
 }
 
 /*
- * From the first late millisecond on the clock stands still, at its beginning, since what was read
- * before was earlier. Each look takes out what has gone by since the last.
+ * The clock stands still at the begin of the first late millisecond, since earlier reads gave
+ * earlier times. Each call takes out the time since the last one.
  */
 static uint64_t stand_still(uint64_t word, uint64_t now, uint64_t *ret_word)
 {
@@ -76,7 +79,7 @@ static uint64_t stand_still(uint64_t word, uint64_t now, uint64_t *ret_word)
 	return (now / FP_NSEC_PER_MSEC - more) * FP_NSEC_PER_MSEC - away_ns(word);
 }
 
-/* Were the process stopped between two of these reads, the last one shows it. */
+/* If the process is stopped between two of these reads, the last read shows it. */
 uint64_t fp_clock_ns(void)
 {
 	uint64_t word = atomic_load(&state), next, ns;

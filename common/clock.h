@@ -1,11 +1,11 @@
 /*
- * Time in nanoseconds, as it goes for a process that runs. Room: common.
+ * Time in nanoseconds, as a running process sees it. Room: common.
  *
  * Deadlines are for others who keep us waiting. A process that was itself stopped (SIGSTOP, a
- * debugger, a frozen control group, a guest that was paused) has not waited: what came meanwhile is
- * there, it only has not looked. So a thread that never sleeps for long says when it does and when
- * it will wake; if it is much later, nobody of this process ran, and the clock stood still. Without
- * such a thread the clock is CLOCK_MONOTONIC.
+ * debugger, a frozen control group, a paused guest) has not waited: the answer may be there, but it
+ * has not looked. So one thread that never sleeps for long tells the clock when it sleeps and when
+ * it will wake. If it wakes much later, the whole process was stopped, and the clock stood still.
+ * Without such a thread the clock is CLOCK_MONOTONIC.
  */
 #ifndef FP_CLOCK_H
 #define FP_CLOCK_H
@@ -20,11 +20,11 @@
 
 /*
  * Nanoseconds of CLOCK_MONOTONIC, less those for which the process was stopped. Any thread, signal
- * handlers too; never blocks, and suits the fault path.
+ * handlers too. Never blocks, so the fault path may call it.
  */
 uint64_t fp_clock_ns(void);
 
-/* What is delay_ns later; never, UINT64_MAX, stays so. */
+/* The time delay_ns after ns. UINT64_MAX means never, and stays so. */
 static inline uint64_t fp_clock_after(uint64_t ns, uint64_t delay_ns)
 {
 	return ns + delay_ns < ns ? UINT64_MAX : ns + delay_ns;
@@ -34,30 +34,32 @@ static inline uint64_t fp_clock_after(uint64_t ns, uint64_t delay_ns)
 uint64_t fp_clock_kernel_ns(void);
 
 /*
- * From now on the clock is read by a system call. For a program that forbids one of its threads the
- * time stamp counter (PR_SET_TSC): the usual way would end that thread by SIGSEGV.
+ * From now on a system call reads the clock. For a program that forbids one of its threads the time
+ * stamp counter (PR_SET_TSC): the usual way would end that thread by SIGSEGV.
  */
 void fp_clock_ask_kernel(void);
 
 /*
- * The calling thread sleeps now, until until_ns at the latest, and is awake again. A machine so
- * busy that it does not let the thread wake for a quarter of a second counts as a process that is
- * stopped: deadlines end later then. For one thread of a process; if several do so, some stops are
- * not noticed.
+ * fp_clock_sleep: the calling thread sleeps now, until until_ns at the latest. fp_clock_wake: it is
+ * awake again. If a busy machine does not let the thread wake for a quarter of a second, the
+ * process counts as stopped, and deadlines end later. For one thread of a process: with several,
+ * some stops are not noticed.
  */
 void fp_clock_sleep(uint64_t until_ns);
 void fp_clock_wake(void);
 
-/* In the child of a fork, which has no such thread yet. */
+/* Called in the child of a fork, which has no such thread yet. */
 void fp_clock_forked(void);
 
-/* When CLOCK_MONOTONIC says ns by fp_clock_ns, if the process is not stopped meanwhile: for waits
- * of libc. */
+/*
+ * The time of CLOCK_MONOTONIC when fp_clock_ns will be ns, if the process is not stopped until
+ * then. For waits of libc.
+ */
 struct timespec fp_clock_monotonic(uint64_t ns);
 
 /*
- * Waits until fd has one of events, until deadline_ns. 0; -ETIMEDOUT; or another negative errno.
- * Signals do not end it.
+ * Waits for one of events on fd, until deadline_ns. 0; -ETIMEDOUT; or another negative errno.
+ * Signals do not end the wait.
  */
 int fp_clock_poll(int fd, short events, uint64_t deadline_ns);
 

@@ -4,12 +4,12 @@
  *   call       adds itself, then looks at the opener ── none: go on, else out again and wait
  *   opening    puts its number there, then looks at the calls ── wait until there are none
  *
- * A thread may end or jump away in the middle of anything here. So all waits end by the clock, and
- * whoever waits in vain clears what it waited for. An opening then begins a new epoch: calls of the
- * one before count no more, and their ends change nothing.
+ * A thread may end or jump away at any instruction here. So all waits end by the clock, and a
+ * thread whose wait is over clears the word that it waited for. An opening then begins a new epoch:
+ * calls of the old epoch no longer count, and their ends change nothing.
  *
- * A lock of the C library's will not do: close() is allowed in signal handlers. One that interrupts
- * a pthread_rwlock_unlock in the wrong place, and asks for the same lock, would wait for ever. Here
+ * A lock of the C library will not do, because close() is allowed in signal handlers. A handler may
+ * interrupt pthread_rwlock_unlock halfway and ask for the same lock: it would wait for ever. Here
  * each step is one atomic instruction.
  */
 #include "fdlock.h"
@@ -23,21 +23,24 @@
 
 #include "clock.h"
 
-#define PATIENCE_NS         (500 * FP_NSEC_PER_MSEC) /* of calls with openings, which are short */
-#define OPENING_PATIENCE_NS (100 * FP_NSEC_PER_MSEC) /* of openings with calls, which may last for ever */
+#define PATIENCE_NS         (500 * FP_NSEC_PER_MSEC) /* a call's wait for openings, which are short */
+#define OPENING_PATIENCE_NS (100 * FP_NSEC_PER_MSEC) /* an opening's wait for calls, which may last */
 #define IMPATIENCE_NS       (2 * FP_NSEC_PER_MSEC)
-#define COUNT               UINT32_MAX /* in the word of the calls; the epoch is above */
+#define COUNT               UINT32_MAX /* mask of the count in calls; the epoch is above */
 
 static _Atomic uint32_t opener;
 static _Atomic uint64_t calls;
-static atomic_bool in_vain; /* the last opening met a call that lasts: it does not delay each of many */
+static atomic_bool in_vain; /* the last opening met a long call: the next ones wait less */
 
 static uint32_t this_thread(void)
 {
 	return (uint32_t)syscall(SYS_gettid);
 }
 
-/* False: it is too late. The kernel reads the time here, as a caller's stack may be far. */
+/*
+ * False: it is too late. moment is static because the kernel reads it, and the caller's stack may
+ * be far memory.
+ */
 static bool wait_until(uint64_t end_ns)
 {
 	static const struct timespec moment = {.tv_nsec = 20000};

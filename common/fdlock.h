@@ -1,11 +1,11 @@
 /*
- * The lock between what opens descriptors for us and what the program does with its own. Room:
+ * The lock between our openings of descriptors and the program's calls on its own ones. Room:
  * common.
  *
- * The kernel hands out the lowest number, and only then it can be moved and listed (fdutil.h). So
- * openings exclude what the program closes or replaces, which would meet a descriptor that it takes
- * for its own, or one whose old number we are about to close. An opening waits for calls of the
- * program under way, a call for an opening, and nobody for ever.
+ * The kernel hands out the lowest number; only then can we move and list the descriptor (fdutil.h).
+ * So during an opening the program must not close or replace descriptors. It could hit one of ours
+ * that it takes for its own, or one whose old number we are about to close. An opening waits for
+ * the program's calls under way, a call waits for an opening, and neither waits for ever.
  */
 #ifndef FP_FDLOCK_H
 #define FP_FDLOCK_H
@@ -14,19 +14,19 @@
 #include <stdint.h>
 
 /*
- * An opening. It waits a tenth of a second at most, and after one in vain the next waits two
- * milliseconds: a call may last (a lingering socket, a FIFO without a writer), and is not waited
- * for twice. False at once in an opening of the same thread's. Any thread. Returns whether it has
- * the lock, which the same thread says to fp_fd_unlock.
+ * Begins an opening. It waits 100 ms at most, and 2 ms at most if the last opening waited in vain.
+ * A call may last long (a lingering socket, a FIFO without a writer) and should not delay many
+ * openings. False at once if the same thread is in an opening already. Any thread. Returns whether
+ * it has the lock; the same thread passes this to fp_fd_unlock.
  */
 bool fp_fd_lock_exclusive(void);
 void fp_fd_unlock(bool locked);
 
 /*
- * A call of the program's. It waits half a second at most; what opens for longer is taken for dead
- * (a child of vfork that was killed). Signal handlers too, also such as interrupt a call that has
- * the lock, or this very function: they may jump out of the call, fork, or end the thread. errno
- * stays.
+ * Begins a call of the program. It waits half a second at most. An opening that lasts longer counts
+ * as dead (a child of vfork that was killed). Signal handlers too, even if they interrupt a call
+ * that has the lock, or this very function. They may jump out of the call, fork, or end the thread.
+ * errno stays.
  */
 struct fp_fd_hold {
 	bool is_mine; /* false: unlocking does nothing */
@@ -36,8 +36,10 @@ struct fp_fd_hold {
 void fp_fd_lock_shared(struct fp_fd_hold *hold);
 void fp_fd_unlock_shared(struct fp_fd_hold *hold);
 
-/* In the child of a fork, whose other threads are gone. A call that a handler interrupted to fork
- * goes on without the lock. */
+/*
+ * Called in the child of a fork, which has no other threads. If a signal handler forked in the
+ * middle of a call, that call goes on without the lock.
+ */
 void fp_fd_forked(void);
 
 #endif

@@ -1,8 +1,7 @@
 /*
- * Where descriptors lie, and which are ours. Room: common. The list is a table by number, of
- * atomics, as it is read whenever the program closes anything. A number that is not forgotten when
- * it is closed costs nothing but its entry, which serves again when the kernel hands the number out
- * again.
+ * The numbers of our descriptors. Room: common. The list is a table of atomics by number, since it
+ * is read whenever the program closes anything. A number that was closed but not forgotten costs
+ * only its entry. The entry serves again when the kernel hands out the number again.
  */
 #include "fdutil.h"
 
@@ -17,7 +16,7 @@
 #include "end.h"
 
 #define HIGH_FD  512
-#define LIST_END 65536 /* a process with that many open ones hides no further one of ours */
+#define LIST_END 65536 /* descriptors of ours from here on are not hidden */
 
 enum { NOT_OURS, OURS, WATCHED, VITAL };
 

@@ -1,6 +1,6 @@
 /*
  * The latency histogram. Room: common. Recording is a handful of relaxed atomics, so that fault
- * threads may do it; everything else works on what it can load and is for readers.
+ * threads may do it. All other functions are for readers, and use the values that they can load.
  */
 #include "hist.h"
 
@@ -18,7 +18,7 @@
 #include "units.h"
 
 #define SUB_BUCKETS (1u << FP_HIST_SUB_BITS)
-#define MANY_ROWS   24 /* more than a person wants to see of a bar chart */
+#define MANY_ROWS   24 /* more rows of a bar chart than a person wants */
 
 static_assert(FP_HIST_MAX_NS >= 100000000000ull, "the histogram must reach 100 s");
 
@@ -79,8 +79,10 @@ void fp_hist_record(struct fp_hist *h, uint64_t value_ns)
 	add(&h->bucket[bucket_index(value_ns)], 1);
 }
 
-/* The count comes from the buckets, so that the two agree in h even when from is being recorded
- * into. */
+/*
+ * The count comes from the buckets, so that the two agree in h even if threads record into from
+ * meanwhile.
+ */
 void fp_hist_merge(struct fp_hist *h, const struct fp_hist *from)
 {
 	uint64_t total = 0;
@@ -99,8 +101,10 @@ void fp_hist_merge(struct fp_hist *h, const struct fp_hist *from)
 	raise_to(&h->max_ns, load(&from->max_ns));
 }
 
-/* The least rank whose share of total is at least q: taken a rounding error less, so 0.999 of 1000
- * is 999. */
+/*
+ * The least rank whose share of total is at least q. q is lowered by a rounding error first, so
+ * that 0.999 of 1000 is 999.
+ */
 static uint64_t rank_of(double q, uint64_t total)
 {
 	uint64_t rank = (uint64_t)ceil(q * (1 - DBL_EPSILON) * (double)total);
@@ -108,8 +112,10 @@ static uint64_t rank_of(double q, uint64_t total)
 	return rank < 1 ? 1 : FP_MIN(rank, total);
 }
 
-/* The value at fraction q of h, which is not empty; and how many values h has up to the end of its
- * bucket. */
+/*
+ * The value at fraction q of h, which is not empty. *ret_up_to: how many values h has up to the end
+ * of that value's bucket.
+ */
 static uint64_t find_quantile(const struct fp_hist *h, double q, uint64_t *ret_up_to)
 {
 	uint64_t total = 0, up_to = 0, rank;
@@ -158,7 +164,7 @@ double fp_hist_mean(const struct fp_hist *h)
 	return count ? (double)load(&h->sum_ns) / (double)count : 0;
 }
 
-/* Of the bucket midpoints, as HdrHistogram does. */
+/* Computed from bucket midpoints, as HdrHistogram does. */
 static double std_deviation(const struct fp_hist *h)
 {
 	double mean = fp_hist_mean(h), squares = 0;
@@ -319,10 +325,9 @@ static void print_hgrm(const struct fp_hist *h, FILE *out)
 
 int fp_hist_print(const struct fp_hist *h, enum fp_hist_format format, const char *title, FILE *out)
 {
-	/* Files must read the same whatever the locale of the program around us does to decimal
-	 * points. */
+	/* files must not depend on the decimal point of the program's locale */
 	locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0), before = uselocale(plain);
-	struct fp_hist still = {0}; /* h may be recorded into while we print */
+	struct fp_hist still = {0}; /* threads may record into h while we print */
 
 	fp_hist_merge(&still, h);
 	switch (format) {

@@ -12,7 +12,7 @@
 
 #define FP_HIST_SUB_BITS 6
 #define FP_HIST_MAX_BITS 37
-/* 137 s; longer values are counted in the last bucket, though the maximum and the mean know them */
+/* 137 s; longer values count in the last bucket, but maximum and mean are exact */
 #define FP_HIST_MAX_NS ((1ull << FP_HIST_MAX_BITS) - 1)
 /* indices 0..127 hold 0..127 ns exactly; each further power of two up to 2^37 takes 64 */
 #define FP_HIST_BUCKETS ((FP_HIST_MAX_BITS - FP_HIST_SUB_BITS + 1u) << FP_HIST_SUB_BITS)
@@ -20,7 +20,7 @@
 struct fp_hist {
 	_Atomic uint64_t count;
 	_Atomic uint64_t sum_ns;
-	_Atomic uint64_t min_ns; /* stored as ~value, so that zeroed memory is an empty histogram */
+	_Atomic uint64_t min_ns; /* stored as ~value: zeroed memory is an empty histogram */
 	_Atomic uint64_t max_ns;
 	_Atomic uint64_t bucket[FP_HIST_BUCKETS];
 };
@@ -32,11 +32,13 @@ enum fp_hist_format { FP_HIST_TEXT, FP_HIST_JSON, FP_HIST_CSV, FP_HIST_HGRM };
  */
 void fp_hist_record(struct fp_hist *h, uint64_t value_ns);
 
-/* Adds from into h. Both may be recorded into meanwhile; h then holds each value zero or one
- * time. */
+/*
+ * Adds from into h. Other threads may record into both meanwhile; h then holds each value zero or
+ * one time.
+ */
 void fp_hist_merge(struct fp_hist *h, const struct fp_hist *from);
 
-/* The value (ns) below or at which the fraction q (0..1) of the counted values lie; 0 if empty. */
+/* The value in ns that a fraction q (0..1) of the counted values does not exceed; 0 if empty. */
 uint64_t fp_hist_quantile(const struct fp_hist *h, double q);
 
 uint64_t fp_hist_count(const struct fp_hist *h);

@@ -12,7 +12,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Asked once, while the process begins. */
+/* True if RLIMIT_MEMLOCK does not apply (CAP_IPC_LOCK). Asked once, while the process begins. */
 static bool is_beyond_limits(void)
 {
 	static atomic_int known; /* 1: yes, 2: no */
@@ -28,8 +28,8 @@ static bool is_beyond_limits(void)
 
 /*
  * Bytes that are locked. A child of fork inherits the number with the memory, though not the locks.
- * From the first refusal on nothing more is locked here: so what is forgotten before it was locked,
- * and the number is never below what is.
+ * After the first refusal nothing more is locked. Until then every forgotten piece was a locked
+ * one, so the number is never below the locked bytes.
  */
 static _Atomic size_t locked;
 static atomic_bool is_full;

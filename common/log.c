@@ -63,8 +63,10 @@ void fp_log_init(const char *program, enum fp_log_level max_level)
 	note_stderr();
 }
 
-/* Ends a line that did not fit with "...". Half a UTF-8 character would make it a blob to the
- * journal. */
+/*
+ * Cuts a line that is too long and ends it with "...". Never cuts within a UTF-8 character: the
+ * journal would take the line for a blob.
+ */
 static size_t cut_line(char *line, size_t size)
 {
 	size_t end = size - strlen("...\n");
@@ -75,7 +77,7 @@ static size_t cut_line(char *line, size_t size)
 	return end + 3;
 }
 
-/* An event is one line, whatever a peer or a file put into its text. */
+/* An event is one line, even if a peer or a file put control characters into its text. */
 static void blank_controls(char *line, size_t len)
 {
 	for (size_t i = 0; i < len; i++)
@@ -83,8 +85,10 @@ static void blank_controls(char *line, size_t len)
 			line[i] = ' ';
 }
 
-/* To write past RLIMIT_FSIZE would end the process, by SIGXFSZ. By raw system calls: the shim that
- * answers the C library's may not have begun. */
+/*
+ * True if a write would pass RLIMIT_FSIZE: SIGXFSZ would end the process. It uses bare calls,
+ * because the shim's replacements of the C library's may not have begun.
+ */
 static bool stderr_is_full(void)
 {
 	struct rlimit limit;
@@ -101,12 +105,12 @@ static bool stderr_is_full(void)
 	return at >= 0 && (rlim_t)at >= limit.rlim_cur;
 }
 
-/* ---- whose descriptor 2 is ---- */
+/* ---- the owner of descriptor 2 ---- */
 
 /*
- * A program may close its standard error, and the next thing that it opens has that number. What
- * was not there at the start, and is a socket, or a file that can be read and is not appended to,
- * is no log.
+ * A program may close its standard error, and the next thing that it opens has that number.
+ * Descriptor 2 is no log if it was not there at the start, and is a socket, or a file that can be
+ * read and is not appended to.
  */
 static bool stderr_is_programs(void)
 {

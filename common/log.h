@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include <stddef.h>
 
-/* Values are syslog priorities, so that journald can be given them as they are. */
+/* Values are syslog priorities: journald takes them as they are. */
 enum fp_log_level {
 	FP_LOG_ERROR = 3,
 	FP_LOG_WARNING = 4,
@@ -20,33 +20,35 @@ enum fp_log_level {
 };
 
 /*
- * Chooses what is printed. max_level: lines less urgent are dropped. Lines begin with "program: ";
- * when stderr is the journal (JOURNAL_STREAM names it) with the "<N>" priority prefix instead.
- * program must outlive the logger. Call before threads start. Default: FP_LOG_NOTICE, "farpage".
+ * Chooses which lines are printed. max_level: less urgent lines are dropped. Lines begin with
+ * "program: ". If stderr is the journal (JOURNAL_STREAM names it), they begin with the priority
+ * "<N>" instead. program must outlive the logger. Call before threads start. Default:
+ * FP_LOG_NOTICE, "farpage".
  */
 void fp_log_init(const char *program, enum fp_log_level max_level);
 
 #define FP_LOG_LINE_BYTES 1024 /* the longest line, with its end */
 
 /*
- * Prints one line "program: subsystem: text" by a single write(2) on stderr. Formats on the stack
- * (lines are cut at FP_LOG_LINE_BYTES), never allocates, takes no lock, keeps errno: safe on any
- * thread. What fp_log_takes_text refuses is dropped. That may take its time, so fault threads must
- * not call it (they count, and post to the housekeeping thread).
+ * Prints one line "program: subsystem: text" by a single write(2) on stderr. It formats on the
+ * stack (lines are cut at FP_LOG_LINE_BYTES), never allocates, takes no lock and keeps errno: safe
+ * on any thread. Drops a line that fp_log_takes_text refuses. That check may take its time, so
+ * fault threads must not log: they count, and another thread reports.
  */
 void fp_log(enum fp_log_level level, const char *subsystem, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
 /*
- * Whether a line can be written now. A full pipe that nobody reads must keep neither a program from
- * its end nor a node from being resumed: it is waited for 100 ms at most. And what a program opened
- * as descriptor 2 since fp_log_init, to hold its data, is not written to.
+ * True if a line can be written now. It waits 100 ms at most for a full pipe that nobody reads: a
+ * program must be able to end, and a node to be resumed, all the same. False if the program has
+ * opened a file or socket for its data as descriptor 2 since fp_log_init.
  */
 bool fp_log_takes_text(void);
 
 /*
- * Has take see each finished line (of len bytes, its newline the last) on the thread that logs it.
- * True: take has it now. False: fp_log writes it, however long that takes.
+ * Makes take see each finished line (of len bytes, its newline the last) on the thread that logs
+ * it. If take returns true, it has handled the line. Otherwise fp_log writes the line, however long
+ * that takes.
  */
 void fp_log_divert(bool (*take)(const char *subsystem, const char *line, size_t len));
 

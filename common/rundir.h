@@ -1,7 +1,7 @@
 /*
  * The folder for statistics and sockets of one user's programs. Room: common. It counts only if it
- * belongs to this user alone: no link, owner this user, no right for others. Whoever may write to
- * it could plant links there, and whoever removes our leftovers would follow them.
+ * belongs to this user alone: no link, owner this user, no right for others. Another user who may
+ * write to it could plant links, and a program that removes our leftovers would follow them.
  */
 #ifndef FP_RUNDIR_H
 #define FP_RUNDIR_H
@@ -16,15 +16,16 @@
 int fp_rundir_path(char *buf, size_t len);
 
 /*
- * The same, and makes the folder, 0700, if it is not there; its parent too. 0 or a negative errno,
- * also as fp_rundir_openat. A path that is not ours alone is written to buf all the same, for a
- * message.
+ * The same, and makes the folder (0700) and its parent if they are not there. 0 or a negative
+ * errno, also as fp_rundir_openat. A path that is not ours alone is written to buf all the same,
+ * for a message.
  */
 int fp_rundir_make(char *buf, size_t len);
 
 /*
- * Opens a folder of this user alone, for reading. A descriptor, the caller's; -EPERM: it is another
- * user's, or others have rights to it; -ENOTDIR: a link or no folder; or another negative errno.
+ * Opens a folder of this user alone, for reading. Returns a descriptor, which the caller owns;
+ * -EPERM: it is another user's, or others have rights to it; -ENOTDIR: a link or no folder; or
+ * another negative errno.
  */
 int fp_rundir_openat(int parent_fd, const char *name);
 

@@ -11,7 +11,7 @@
 
 #include "cleanup.h"
 
-/* Up to len bytes. The count, or a negative errno. */
+/* Reads up to len bytes. Returns the count, or a negative errno. */
 static ssize_t read_start(const char *path, char *buf, size_t len)
 {
 	fp_autoclose int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -43,7 +43,7 @@ static int copy_line(const char *bytes, size_t n, char **ret_secret)
 	return *ret_secret ? 0 : -ENOMEM;
 }
 
-/* Not by stdio, whose buffer would keep a copy. */
+/* Without stdio: its buffer would keep a copy of the secret. */
 int fp_secret_read(const char *path, char **ret_secret)
 {
 	char bytes[FP_SECRET_MAX_BYTES + 1];

@@ -8,7 +8,7 @@
 
 /*
  * Reads the first line of the file at path. 0 and *ret_secret (malloc'd); -ENODATA if it is empty,
- * -EMSGSIZE if it is longer than FP_SECRET_MAX_BYTES, else those of fopen(3).
+ * -EMSGSIZE if it is longer than FP_SECRET_MAX_BYTES, else errors of open(2) and read(2).
  */
 int fp_secret_read(const char *path, char **ret_secret);
 

@@ -1,6 +1,6 @@
 /*
  * The stats page as a file. Room: common. A page is built under a temporary name, and gets its own
- * when it is whole, so that a reader finds either a whole page or none. Its blocks are allocated
+ * name once it is whole. So a reader finds either a whole page or none. Its blocks are allocated
  * beforehand, so that counting never meets a full file system.
  */
 #include "statspage.h"
@@ -29,7 +29,7 @@
 
 #define TEMPORARY "XXXXXX"
 
-/* What /proc/PID/stat says of a process. */
+/* The fields of /proc/PID/stat that a page needs. */
 struct proc_stat {
 	char command[64];
 	char state;
@@ -93,7 +93,7 @@ static int map(int fd, int flags, struct fp_statspage **ret_page)
 	return 0;
 }
 
-/* Past the limit the kernel would end the process, by SIGXFSZ. */
+/* The kernel would end the process by SIGXFSZ past the limit. */
 static int check_limit(void)
 {
 	struct rlimit limit;
@@ -103,14 +103,14 @@ static int check_limit(void)
 }
 
 /*
- * Allocates, maps and fills the page in fd. The lock is the mapping's from then on: the kernel
- * gives it up with the last that maps the page, whatever the end of the process.
+ * Allocates, maps and fills the page in fd. From then on the mapping keeps the lock. The kernel
+ * releases it when the last process that maps the page ends, in whatever way.
  */
 static int build(int fd, struct fp_statspage **ret_page)
 {
 	int r;
 
-	(void)flock(fd, LOCK_EX | LOCK_NB); /* without locks a page is judged by its process number alone */
+	(void)flock(fd, LOCK_EX | LOCK_NB); /* if it fails, readers judge by the process number alone */
 	r = -posix_fallocate(fd, 0, sizeof(**ret_page));
 	return r < 0 ? r : map(fd, MAP_SHARED, ret_page);
 }
@@ -122,8 +122,10 @@ static bool is_locked(const char *path)
 	return fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) < 0 && errno == EWOULDBLOCK;
 }
 
-/* 0 if path is free or a file that we may replace: no device, no link, nothing that is another
- * user's. */
+/*
+ * 0 if path is free, or a file that we may replace: a regular one of this user, no device and no
+ * link.
+ */
 static int may_replace(const char *path, bool yields)
 {
 	struct stat st;
@@ -210,7 +212,7 @@ int fp_statspage_alive(const struct fp_statspage *page)
 	       stat.state != 'Z' && stat.state != 'X';
 }
 
-/* The process in PID.stats..., and what follows; -EINVAL. */
+/* Returns the process in PID.stats..., and the rest of the name; -EINVAL. */
 static int name_pid(const char *name, const char **ret_rest)
 {
 	char *end;
@@ -234,7 +236,7 @@ int fp_statspage_owner(const char *name)
 	return pid < 0 || *rest ? -EINVAL : pid;
 }
 
-/* PID.stats.XXXXXX, as fp_statspage_create makes it of fp_statspage_path. */
+/* PID.stats.XXXXXX, as fp_statspage_create makes it from a path of fp_statspage_path. */
 int fp_statspage_maker(const char *name)
 {
 	const char *rest;

@@ -1,9 +1,9 @@
 /*
- * The stats page: a memory-mapped file in which an agent counts and which readers copy
- * (statsview.h) without stopping anyone. Room: common. Writers (uffd/) only add with relaxed
- * atomics. It outlives the program when the path was given by the user (--stats-file), and is
- * unlinked at exit otherwise. Its writer has a lock on the file (flock) as long as it maps it, so
- * that another pid namespace knows a living writer, too.
+ * The stats page: a memory-mapped file in which an agent counts. Readers copy it (statsview.h)
+ * without stopping anyone. Room: common. Writers (uffd/) only add with relaxed atomics. The file
+ * outlives the program if the user gave its path (--stats-file), and is unlinked at exit otherwise.
+ * The writer holds a lock on the file (flock) while it maps it. So readers in another pid namespace
+ * know that the writer lives, too.
  */
 #ifndef FP_STATSPAGE_H
 #define FP_STATSPAGE_H
@@ -28,27 +28,27 @@ enum fp_fault_kind {
 	FP_FAULT_PROTECT,  /* write to a resident clean page: protection lifted */
 	FP_FAULT_RESCUED,  /* found on its way out: put back from the staging area */
 	FP_FAULT_PRESENT,  /* found present: the faulting thread was woken */
-	FP_FAULT_DROPPED,  /* the region went away under the fault */
-	FP_FAULT_POISONED, /* no replica could give it back: SIGBUS */
+	FP_FAULT_DROPPED,  /* the region was unmapped during the fault */
+	FP_FAULT_POISONED, /* no node could give it back: SIGBUS */
 	FP_FAULT_KINDS
 };
 
-/* How a node stands. The order is part of the file format. */
+/* The state of a node. The order is part of the file format. */
 enum fp_stats_node_state {
 	FP_STATS_NODE_UP,
-	FP_STATS_NODE_OPEN,      /* cut off: what needs it waits */
+	FP_STATS_NODE_OPEN,      /* cut off: pages that need it wait */
 	FP_STATS_NODE_HALF_OPEN, /* cut off, and an attempt to reach it is under way */
-	FP_STATS_NODE_LOST,      /* for good, with what only it held */
+	FP_STATS_NODE_LOST,      /* for good, with the pages that only it held */
 	FP_STATS_NODE_STATES
 };
 
 struct fp_stats_node {
-	char url[128];             /* the way it was reached by at the start; empty: unused */
+	char url[128];             /* the way that reached it at the start; empty: unused */
 	char way[128];             /* in use, or used last; a reader may see it change */
 	_Atomic uint32_t up;       /* 1: state is FP_STATS_NODE_UP */
 	_Atomic uint32_t state;    /* enum fp_stats_node_state */
 	_Atomic uint32_t degraded; /* 1: up, but not over the transport that its URL prefers */
-	_Atomic uint32_t spent;    /* 1: cut off for so long that a page's patience was over */
+	_Atomic uint32_t spent;    /* 1: cut off for longer than a page's patience */
 	_Atomic uint64_t leased_bytes;
 	_Atomic uint64_t read_bytes;
 	_Atomic uint64_t written_bytes;
@@ -63,7 +63,7 @@ struct fp_statspage {
 	uint32_t size_bytes; /* sizeof(struct fp_statspage) */
 	int32_t pid;
 	int32_t ppid;
-	uint64_t start_ticks; /* field 22 of /proc/PID/stat: tells a recycled PID */
+	uint64_t start_ticks; /* field 22 of /proc/PID/stat: differs if the PID was reused */
 	uint64_t start_realtime_ns;
 	char command[64]; /* comm of the program */
 	char fault_mode[16];
@@ -82,60 +82,61 @@ struct fp_statspage {
 	_Atomic uint64_t evicted_clean;  /* pages dropped without a write */
 	_Atomic uint64_t evicted_dirty;  /* pages written back */
 	_Atomic uint64_t evicted_zero;   /* pages found zero: never sent */
-	_Atomic uint64_t evict_refused;  /* pinned for I/O (EBUSY) or otherwise not to be captured now */
+	_Atomic uint64_t evict_refused;  /* pinned for I/O (EBUSY), or could not be captured then */
 	_Atomic uint64_t waits_for_room; /* faults that had to wait for an eviction */
 	_Atomic uint64_t lost_pages;
-	_Atomic uint64_t not_far_bytes;    /* shared and file mappings, and what rules keep local */
+	_Atomic uint64_t not_far_bytes;    /* shared and file mappings, and memory that rules keep local */
 	_Atomic uint64_t rule_local_bytes; /* mappings that a rule keeps local, now */
 	_Atomic uint64_t far_start;        /* addresses of the far range */
 	_Atomic uint64_t far_end;
 	struct fp_stats_node node[FP_STATSPAGE_NODES];
-	struct fp_hist fault_latency;     /* message read to thread woken, every kind */
-	struct fp_hist fetch_latency;     /* remote read alone */
-	struct fp_hist writeback_latency; /* remote write alone, a batch each */
+	struct fp_hist fault_latency;     /* from the message read to the thread woken, all kinds */
+	struct fp_hist fetch_latency;     /* the remote read alone */
+	struct fp_hist writeback_latency; /* the remote write of a batch alone */
 	struct fp_hist evict_latency;     /* one eviction batch */
 };
 
 /*
  * Creates the page at path (0600; an existing regular file of this user is replaced), fills the
- * identity fields of the calling process, and maps it. Locked in memory where the limit allows.
- * Returns 0 and *ret_page, or a negative errno: -EFBIG where RLIMIT_FSIZE has no room for it.
- * Release with fp_statspage_close. Before the fault threads start. One that yields replaces no page
- * whose lock is held: -EBUSY.
+ * identity fields of the calling process, and maps it. Locked in memory where the limit allows. If
+ * yields, it does not replace a page whose lock is held: -EBUSY. Returns 0 and *ret_page, or a
+ * negative errno: -EFBIG where RLIMIT_FSIZE has no room for it. Release with fp_statspage_close.
+ * Call before the fault threads start.
  */
 int fp_statspage_create(const char *path, bool yields, struct fp_statspage **ret_page);
 
-/* The same in memory of this process alone, for one that can't have the file: nobody else reads
- * it. */
+/*
+ * The same in private memory, for a process that cannot have the file: no other process reads it.
+ */
 int fp_statspage_create_unseen(struct fp_statspage **ret_page);
 
 /* Unmaps; NULL is fine. */
 void fp_statspage_close(const struct fp_statspage *page);
 
-/* PID.stats in the folder of fp_rundir_path, which programs use that were given no --stats-file. */
+/* PID.stats in the folder of fp_rundir_path: the page of a program without --stats-file. */
 int fp_statspage_path(pid_t pid, char *buf, size_t len);
 
 /*
- * Where a user wants a process to have its page: pattern, with the first "%p" replaced by the
- * process number, so that a program and its children keep apart. Writes it to buf; 0 or
- * -ENAMETOOLONG.
+ * The path that a user chose for a process's page: pattern, with the first "%p" replaced by the
+ * process number, so that a program and its children have files of their own. Writes it to buf; 0
+ * or -ENAMETOOLONG.
  */
 int fp_statspage_expand(const char *pattern, pid_t pid, char *buf, size_t len);
 
 /* 1 if the process that wrote page still lives (same pid and start time), 0 if not. */
 int fp_statspage_alive(const struct fp_statspage *page);
 
-/* The number in a page's name, PID.stats; -EINVAL: it is no such name. Mostly its process's. */
+/* The number in a page's name, PID.stats: mostly its process's. -EINVAL: it is no such name. */
 int fp_statspage_owner(const char *name);
 
 /*
- * Of a file called name in the folder above: the process that makes its page under this temporary
- * name, if it still lives; 0: it is a page that no process can be making any more, as its process
- * has ended meanwhile. -EINVAL: it is no such name.
+ * For the name of a file in the folder above. If it is a page's temporary name: the process that
+ * makes the page and still lives. 0: that process has ended, so nobody completes this page.
+ * -EINVAL: it is no such name.
  */
 int fp_statspage_maker(const char *name);
 
-/* "up", "cut off", "reconnecting", "lost"; "?" for what no state is. */
+/* "up", "cut off", "reconnecting", "lost"; "?" for an unknown state. */
 const char *fp_stats_node_state_name(uint32_t state);
 
 /* "zero", "read", ... */

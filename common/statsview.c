@@ -13,7 +13,7 @@
 
 #define HEADER_BYTES (offsetof(struct fp_statspage, size_bytes) + sizeof(uint32_t))
 
-/* Readers print the texts of a page as they are: each must end. */
+/* Readers print the texts of a page as they are: each must end with NUL. */
 static bool texts_end(const struct fp_statspage *page)
 {
 	bool end = memchr(page->command, '\0', sizeof(page->command)) &&
@@ -26,7 +26,7 @@ static bool texts_end(const struct fp_statspage *page)
 	return end;
 }
 
-/* Trusts only what every version has until it knows which it is. */
+/* Until it knows the version, trusts only the fields that every version has. */
 static int copy(int fd, struct fp_statspage *ret_page)
 {
 	ssize_t len = pread(fd, ret_page, sizeof(*ret_page), 0);
@@ -42,8 +42,10 @@ static int copy(int fd, struct fp_statspage *ret_page)
 	return texts_end(ret_page) ? 0 : -EINVAL;
 }
 
-/* A process that is not here may live in another pid namespace: what it maps keeps the lock. Some
- * file systems have no locks. */
+/*
+ * A process that is not seen here may live in another pid namespace: its mapping keeps the lock.
+ * Some file systems have no locks.
+ */
 static bool is_dead(const struct fp_statsview *view)
 {
 	return !fp_statspage_alive(&view->page) &&
@@ -57,10 +59,10 @@ int fp_statsview_look(struct fp_statsview *view)
 	if (r < 0 || view->dead || !is_dead(view))
 		return r;
 	view->dead = true;
-	return copy(view->fd, &view->page); /* its last words */
+	return copy(view->fd, &view->page); /* the counts that it wrote last */
 }
 
-/* Takes fd, which may be an error. */
+/* Takes over fd, which may be a negative errno. */
 static int view_new(int fd, struct fp_statsview **ret_view)
 {
 	struct fp_statsview *view = fd < 0 ? NULL : calloc(1, sizeof(*view));

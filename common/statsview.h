@@ -1,6 +1,6 @@
 /*
- * A reader's look at a stats page (statspage.h): a copy of the file. Room: common. Readers map
- * nothing: a file that is cut short would end them by SIGBUS.
+ * A reader's copy of a stats page (statspage.h). Room: common. Readers do not map the file: if it
+ * were cut short, SIGBUS would end them.
  */
 #ifndef FP_STATSVIEW_H
 #define FP_STATSVIEW_H
@@ -11,24 +11,26 @@
 
 struct fp_statsview {
 	struct fp_statspage page; /* as of the last look */
-	bool dead; /* no process writes it any more: it is gone here, and nobody has the page's lock */
-	int fd;    /* -1: there is no further look */
+	bool dead; /* nobody writes it: its process is not seen here, and nobody has its lock */
+	int fd;    /* -1: closed, no further look */
 };
 
 /*
- * Opens a page and looks. 0 and *ret_view, to be closed by fp_statsview_close; -EINVAL: it is no
- * stats page; -ENODATA: it is cut short; -EPROTO: it is of another version; -ENOMEM; or why it
- * can't be opened.
+ * Opens a page and looks. 0 and *ret_view, which fp_statsview_close closes; -EINVAL: it is no stats
+ * page; -ENODATA: it is cut short; -EPROTO: it is of another version; -ENOMEM; or the error of
+ * open(2).
  */
 int fp_statsview_open(const char *path, struct fp_statsview **ret_view);
 
 /*
- * The same for a file in an open folder: -EPERM if it is another user's, -ELOOP if a link. Only
- * with follow the file stays open.
+ * The same for a file in an open folder: -EPERM if it is another user's, -ELOOP if it is a link.
+ * The file stays open only if follow is true.
  */
 int fp_statsview_openat(int dir_fd, const char *name, bool follow, struct fp_statsview **ret_view);
 
-/* Looks again at a file that is open. 0 or as above; on an error page may be anything. */
+/*
+ * Looks again at a file that is open. 0 or errors as above; after an error view->page is undefined.
+ */
 int fp_statsview_look(struct fp_statsview *view);
 
 /* NULL is fine. */

@@ -1,7 +1,6 @@
 /*
- * Sizes and times as people write them. Room: common. Decimal fractions are read and written by
- * hand: strtod and printf would use the decimal comma of the locale that the program around us has
- * set.
+ * Sizes and times as people write them. Room: common. This file reads and writes decimal fractions
+ * by itself: strtod and printf would use the decimal comma of the program's locale.
  */
 #include "units.h"
 
@@ -83,8 +82,10 @@ static const char *scan_decimal(const char *text, unsigned __int128 *ret_whole, 
 	return text;
 }
 
-/* NUMBER[ ]UNIT. What is finer than a byte (a nanosecond) is cut off; a fraction of just one is
- * refused. */
+/*
+ * NUMBER[ ]UNIT. Digits below one byte (one nanosecond) are cut off. A fraction in that smallest
+ * unit is refused.
+ */
 static int parse(const char *text, const struct unit *units, uint64_t *ret_value)
 {
 	unsigned __int128 whole, value;
@@ -146,8 +147,9 @@ static const char *format(double value, unsigned decimals, const char *unit, cha
 	return buf;
 }
 
-/* The bounds below lie half a last digit under the next unit, so that rounding never prints "1024.0
- * KiB". */
+/*
+ * The bounds below lie half a last digit under the next unit: rounding never prints "1024.0 KiB".
+ */
 const char *fp_size_format(uint64_t bytes, char *buf, size_t len)
 {
 	static const char *const names[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};

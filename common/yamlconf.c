@@ -1,7 +1,7 @@
 /*
  * The strict reader of YAML files. Room: common. It walks libyaml's events along the caller's
- * table, so that nesting is bounded by the table and never by the file, and stops at the first
- * thing that does not fit.
+ * table, and stops at the first event that does not fit. So the table bounds the nesting, and never
+ * the file.
  */
 #include "yamlconf.h"
 
@@ -34,7 +34,7 @@ struct reader {
 	struct fp_conf_error *error;
 };
 
-/* Whatever the file holds, the message stays one printable line. */
+/* The message stays one printable line, even if the file holds control characters. */
 static void blank_controls(char *text)
 {
 	for (; *text; text++)
@@ -78,7 +78,7 @@ static void path_pop(struct reader *r, size_t len)
 	r->path[len] = '\0';
 }
 
-/* libyaml tells where an undecodable byte lies by its offset only. */
+/* For a byte that it cannot decode, libyaml tells only the offset. */
 static yaml_mark_t mark_of_offset(const char *text, size_t offset)
 {
 	yaml_mark_t mark = {.index = offset};
@@ -102,12 +102,14 @@ static int fail_syntax(struct reader *r)
 		return -ENOMEM;
 	if (p->error == YAML_READER_ERROR)
 		at = mark_of_offset(r->text, p->problem_offset);
-	path_pop(r, 0); /* libyaml reads ahead of the value that we are at */
+	path_pop(r, 0); /* libyaml reads ahead of the value in our path */
 	return fail(r, &at, "not valid YAML: %s", p->problem);
 }
 
-/* The next event, which the caller deletes. What our files have no use for is refused here,
- * anywhere. */
+/*
+ * The next event, which the caller deletes. Refuses features of YAML that our files do not need,
+ * anywhere.
+ */
 static int next_event(struct reader *r, yaml_event_t *ret_event)
 {
 	const yaml_event_t *e = ret_event;
@@ -140,7 +142,7 @@ static bool is_plain(const yaml_event_t *e)
 	return e->type == YAML_SCALAR_EVENT && e->data.scalar.style == YAML_PLAIN_SCALAR_STYLE;
 }
 
-/* "key:" with nothing after it, and YAML's words for it. */
+/* "key:" with nothing after it, or a YAML word for that. */
 static bool is_null(const yaml_event_t *e)
 {
 	return is_plain(e) && (!*scalar(e) || strcmp(scalar(e), "~") == 0 || strcmp(scalar(e), "null") == 0);
@@ -169,7 +171,7 @@ static const char *format_number(enum fp_conf_type type, uint64_t value, char *b
 	return buf;
 }
 
-/* What the field takes: "one of a, b". */
+/* Describes the values that the field takes: "one of a, b". */
 static const char *wanted(const struct fp_conf_field *field, char *buf, size_t len)
 {
 	static const char *const texts[] = {
@@ -399,7 +401,7 @@ static int fail_unknown(struct reader *r, const yaml_event_t *key, const struct 
 	return fail(r, &key->start_mark, "unknown key '%.60s'; allowed here: %s", scalar(key), allowed);
 }
 
-/* One "key: value". seen: a bit for each of fields that this mapping has had. */
+/* Reads one "key: value". seen: a bit for each field that this mapping has had. */
 static int read_entry(struct reader *r, const yaml_event_t *key, const struct fp_conf_field *fields,
                       void *target, uint64_t *seen)
 {
@@ -469,7 +471,7 @@ static int read_root(struct reader *r, const struct fp_conf_field *fields, void 
 	return is_null(&e) ? check_required(r, &e.start_mark, fields, 0) : read_map(r, &e, fields, target);
 }
 
-/* Takes an event and returns its type and place, for those that carry nothing more. */
+/* Takes an event that carries nothing more, and returns its type and place. */
 static int next_mark(struct reader *r, yaml_event_type_t *ret_type, yaml_mark_t *ret_at)
 {
 	autoevent yaml_event_t e = {0};
@@ -511,7 +513,7 @@ static int read_file(struct reader *r)
 
 	if (fd < 0 || fstat(fd, &st) < 0)
 		return -errno;
-	if (!S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)) { /* a FIFO may keep whoever reads it waiting */
+	if (!S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)) { /* a read of a FIFO may wait for ever */
 		snprintf(r->error->text, sizeof(r->error->text), "%s: not a regular file", r->file);
 		return -EINVAL;
 	}

@@ -1,7 +1,7 @@
 /*
- * A strict reader of YAML configuration files on libyaml: the caller describes the keys in a table,
- * and what is unknown, of a wrong type or out of range is an error that names file, line, column
- * and what is allowed. Room: common. It knows no key of any program.
+ * A strict reader of YAML configuration files, on libyaml. The caller describes the keys in a
+ * table. An unknown key, a wrong type or a value out of range is an error that names file, line,
+ * column and the allowed values. Room: common. It knows no key of any program.
  */
 #ifndef FP_YAMLCONF_H
 #define FP_YAMLCONF_H
@@ -25,7 +25,7 @@ enum fp_conf_type {
 struct fp_conf_strings {
 	char **items; /* each malloc'd; freed by fp_conf_strings_done */
 	size_t n;
-	bool given; /* an empty list is one, too */
+	bool given; /* the key was there, even with an empty list */
 };
 
 struct fp_conf_field {
@@ -36,16 +36,18 @@ struct fp_conf_field {
 	const char *const *choices;         /* ENUM: NULL-terminated */
 	const struct fp_conf_field *fields; /* MAP, LIST: ends with .key == NULL */
 	/*
-	 * LIST: appends an element with defaults to *(enclosing struct) and returns it, or NULL (no
-	 * memory). MAP: if set, called when the mapping is there, though it may be empty; returns
-	 * its struct.
+	 * LIST: appends an element with defaults to *(enclosing struct) and returns it; NULL: no
+	 * memory. MAP: if set, called when the mapping is there, even an empty one; returns its
+	 * struct.
 	 */
 	void *(*item)(void *enclosing);
 	bool required;
 };
 
-/* A row of a table: the key, its type without FP_CONF_, the member of struct target that it fills;
- * more. */
+/*
+ * A row of a table: the key, its type without FP_CONF_, the member of struct target that it fills,
+ * and initialisers of further members.
+ */
 #define FP_CONF_KEY(name, kind, target, member, ...)                                                         \
 	{                                                                                                    \
 		.key = (name), .type = FP_CONF_##kind, .offset = offsetof(struct target, member),            \
@@ -59,26 +61,26 @@ struct fp_conf_error {
 
 /*
  * Reads path into target as fields describes. Keys not in the file leave the target as it was. Each
- * key at most once. Returns 0; -ENOENT and the like if the file can't be read (a directory is
- * -EISDIR), -EINVAL if it is not valid; error->text then says what and where, and target holds what
- * was read so far. A file may have 1 MiB. A FIFO or a device is refused: it could keep the caller
- * waiting. Control plane only: allocates.
+ * key at most once. Returns 0; -ENOENT and the like if the file cannot be read (a directory is
+ * -EISDIR); -EINVAL if it is not valid. error->text then names the mistake and its place, and
+ * target holds the values read so far. A file may have 1 MiB. A FIFO or a device is refused: it
+ * could keep the caller waiting. Control plane only: allocates.
  */
 int fp_conf_read(const char *path, const struct fp_conf_field *fields, void *target,
                  struct fp_conf_error *error);
 
 /*
- * Parses one scalar (not STRINGS, MAP or LIST) as the file would have it into the field of target.
- * 0; -EINVAL: not of the type; -ERANGE: not within min..max; -EOVERFLOW; -ENOMEM.
+ * Parses one scalar (not STRINGS, MAP or LIST), as written in a file, into the field of target. 0;
+ * -EINVAL: not of the type; -ERANGE: not within min..max; -EOVERFLOW; -ENOMEM.
  */
 int fp_conf_parse(const struct fp_conf_field *field, const char *text, void *target);
-/* Writes what is wrong with text, for which fp_conf_parse returned r: "must be ..., not '...'". */
+/* Writes why fp_conf_parse refused text and returned r: "must be ..., not '...'". */
 void fp_conf_explain(const struct fp_conf_field *field, int r, const char *text, char *buf, size_t len);
 
 /* Appends a copy of len bytes of text. 0 or -ENOMEM. */
 int fp_conf_strings_add(struct fp_conf_strings *strings, const char *text, size_t len);
 
-/* For checks that the table can't express: writes error->text and returns -EINVAL. */
+/* For checks that the table cannot express: writes error->text and returns -EINVAL. */
 __attribute__((format(printf, 2, 3))) int fp_conf_refuse(struct fp_conf_error *error, const char *format,
                                                          ...);
 

@@ -144,8 +144,8 @@ static bool is_known(const struct fp_node *node, uint32_t lease_id)
 
 /*
  * Our parent may have been granted leases since the fork. Adopting takes them too, and they would
- * last as long as we do. Gives them back. No call lists their ids, but ids are small: tries all
- * that we do not know until none of the n adopted leases is left over.
+ * last as long as we do. Gives them back. No call lists their ids, but ids are small: releases all
+ * unknown ids, from 0 on, until of the n adopted leases only known ones are left.
  */
 static int release_strangers(const struct fp_node *node, struct fp_session *session, unsigned n)
 {
@@ -219,7 +219,7 @@ void fp_lease_unmap(struct fp_slots *slots)
 	slots->base = NULL;
 }
 
-/* A node that cannot be told learns it when the session ends. */
+/* If the node cannot be told now, it learns it when the session ends. */
 void fp_lease_end(struct fp_node *node, struct fp_slots *slots)
 {
 	struct fp_slots **p;

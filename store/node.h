@@ -128,10 +128,10 @@ int fp_node_identify(struct fp_node *node, struct fp_session *session);
 bool fp_node_is_fatal(int error);
 
 /*
- * Called when something of an epoch failed with error: opens the node's breaker, or loses the node
- * if it cannot be resumed. why: see fp_link_why, or NULL. Not for errors that concern a call alone
- * (fp_node_is_fatal). A load/store node is never lost: its leases are mapped here and outlive its
- * daemon. Any thread, lock-free.
+ * Called when a call, link or heartbeat of an epoch failed with error: opens the node's breaker, or
+ * loses the node if it cannot be resumed. why: see fp_link_why, or NULL. Not for errors that
+ * concern a call alone (fp_node_is_fatal). A load/store node is never lost: its leases are mapped
+ * here and outlive its daemon. Any thread, lock-free.
  */
 void fp_node_report(struct fp_node *node, uint64_t epoch, int error, const char *why);
 

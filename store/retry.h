@@ -13,7 +13,7 @@
 #include "cleanup.h"
 #include "clock.h"
 
-#define FP_RETRY_GROW 3u /* so many tries have each twice the time of the one before */
+#define FP_RETRY_GROW 3u /* the time of a try doubles so many times */
 
 struct fp_retry {
 	uint64_t until_ns;

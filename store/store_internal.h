@@ -84,7 +84,7 @@ struct fp_store {
 	/* Written all the time: kept off the cache lines above, which the fault path reads. */
 	alignas(
 	    64) _Atomic uint64_t n_freeing; /* times slots began to become free: by a return or a new lease */
-	_Atomic uint64_t n_freed;           /* times that ended; equal to n_freeing while nobody frees */
+	_Atomic uint64_t n_freed;           /* times that this ended; equal to n_freeing while nobody frees */
 	_Atomic uint32_t cursor;            /* the lease that allocation tries first */
 	_Atomic uint64_t reserved_pages;    /* grows under reserve_lock only */
 	pthread_mutex_t reserve_lock;       /* for threads that add leases; taken before any node's control */

@@ -1,11 +1,12 @@
 /*
- * libfarpage: far memory by hand. A program opens a far memory, maps ranges of it and uses them
- * like any memory: pages that are not local are fetched from memory nodes when they are touched.
+ * libfarpage: far memory that a program asks for. It opens a far memory, maps ranges of it and uses
+ * them like any memory: pages that are not local are fetched from memory nodes when they are
+ * touched.
  *
  * Every function returns 0 or a negative errno; outputs come last and stay untouched on failure.
- * All functions may be called from any thread unless said otherwise, and block as long as a control
- * request to a node takes (at most the deadline). A page that no node can give back any more raises
- * SIGBUS when touched, see patience_ms and on_loss.
+ * All functions may be called from any thread unless said otherwise. They block as long as a
+ * control request to a node takes (at most the deadline). If no node can give a page back, its
+ * touch raises SIGBUS: see patience_ms and on_loss.
  */
 #ifndef FARPAGE_H
 #define FARPAGE_H
@@ -21,14 +22,17 @@ extern "C" {
 
 struct far_memory;
 
-/* Zero-initialise, then set what you want; size tells the library which members you know. */
+/*
+ * Zero-initialise, then set the members that you need; size tells the library which members you
+ * know.
+ */
 struct far_options {
 	size_t size;              /* sizeof(struct far_options) */
 	uint64_t local_bytes;     /* far memory that may be resident at once; at least 64 KiB */
 	const char *const *nodes; /* NULL-terminated URLs, see farpage(1): "tcp://HOST[:PORT]", ... */
 	const char *secret;       /* shared secret of the nodes, NULL if they want none */
 	uint64_t deadline_ms;     /* of one remote operation; 0: 5000 */
-	uint32_t overcommit;      /* non-zero: map without reserving room on the nodes */
+	uint32_t overcommit;      /* non-zero: map without reserving memory on the nodes */
 	uint32_t readahead_pages; /* longest sequential read-ahead; 0: default (32); 1: none */
 	const char
 	    *stats_file;     /* for `farpage hist --stats-file`; NULL: found by PID while the program lives */
@@ -37,59 +41,61 @@ struct far_options {
 	/* how long a page waits for a node that is cut off; 0: as long as the node keeps its
 	 * leases */
 	uint64_t patience_ms;
-	/* of rdma+tcp: the device by name, NULL: the first with an active port; and which of its
-	 * ports, 0: the first that is active */
+	/*
+	 * rdma+tcp: name of the device (NULL: the first with an active port), and which of its
+	 * ports (0: the first that is active)
+	 */
 	const char *rdma_device;
 	uint32_t rdma_device_port;
 };
 
 enum far_fault_mode {
-	FAR_FAULT_THREAD, /* a thread of the library's serves faults, those of system calls too */
+	FAR_FAULT_THREAD, /* a thread of the library serves faults, also those of system calls */
 	/*
-	 * The thread that touches fetches, in a handler of SIGBUS that far_open installs: faster,
-	 * but system calls that are handed far memory must be bracketed by far_hold and far_unhold,
-	 * else they fail with EFAULT. Other SIGBUSes go on to the handler that was there before. No
-	 * thread that touches far memory may block SIGBUS, nor run on a stack in it without a
-	 * signal stack elsewhere.
+	 * The thread that touches a page fetches it, in a handler of SIGBUS that far_open installs.
+	 * This is faster, but far_hold and far_unhold must bracket each system call that uses far
+	 * memory: otherwise it fails with EFAULT. Other SIGBUSes go on to the handler that was
+	 * there before. A thread that touches far memory must not block SIGBUS. If its stack is far
+	 * memory, it needs a signal stack elsewhere.
 	 */
 	FAR_FAULT_INLINE,
 };
 
 enum far_on_loss {
-	FAR_ON_LOSS_SIGBUS, /* a page that has waited in vain raises SIGBUS */
-	FAR_ON_LOSS_WAIT,   /* it waits until the node is back, or says that it has the page no more */
+	FAR_ON_LOSS_SIGBUS, /* a page whose patience is over raises SIGBUS */
+	FAR_ON_LOSS_WAIT,   /* it waits until the node is back, or no longer has the page */
 };
 
 enum far_advice {
 	FAR_ADVICE_WILLNEED, /* fetch ahead */
 	FAR_ADVICE_COLD,     /* first to leave local memory */
-	FAR_ADVICE_DISCARD,  /* drop the bytes: reads zeros afterwards */
+	FAR_ADVICE_DISCARD,  /* drop the bytes: later reads give zeros */
 };
 
 struct far_stats {
 	size_t size;             /* set by the caller: sizeof(struct far_stats) */
 	uint64_t mapped_bytes;   /* far address space mapped now */
-	uint64_t resident_bytes; /* of it in local memory */
-	uint64_t remote_bytes;   /* of it with a home on a node */
+	uint64_t resident_bytes; /* the part in local memory */
+	uint64_t remote_bytes;   /* the part with a slot on a node */
 	uint64_t faults;         /* all kinds */
 	uint64_t fetched_bytes;
 	uint64_t written_bytes;
 	uint64_t fault_p50_ns;
 	uint64_t fault_p99_ns;
 	uint64_t lost_pages;
-	/* of the faults, by how they ended */
+	/* faults by how they ended */
 	uint64_t zero_faults;      /* the page was never written: filled with zeros here */
-	uint64_t read_faults;      /* a read that fetched it from a node */
-	uint64_t write_faults;     /* a write that fetched it */
-	uint64_t protect_faults;   /* a write to a page that was here, and clean */
-	uint64_t rescued_faults;   /* the page was on its way out, and is put back */
-	uint64_t present_faults;   /* it had arrived meanwhile */
-	uint64_t prefetched_pages; /* that no fault asked for */
+	uint64_t read_faults;      /* a read that fetched the page from a node */
+	uint64_t write_faults;     /* a write that fetched the page */
+	uint64_t protect_faults;   /* a write to a page that was local and clean */
+	uint64_t rescued_faults;   /* the page was about to leave and was put back */
+	uint64_t present_faults;   /* the page had arrived meanwhile */
+	uint64_t prefetched_pages; /* pages fetched ahead of any fault */
 };
 
 /*
  * Opens a far memory: connects to every node and starts the fault threads. error_text, if not NULL,
- * receives at most error_len bytes that say what failed and what to do. -EPERM: userfaultfd is not
+ * receives at most error_len bytes: what failed, and what to do. -EPERM: userfaultfd is not
  * permitted here; -ECONNREFUSED, -ETIMEDOUT, -EACCES, ...: a node; -EINVAL: an option. Release with
  * far_close.
  */
@@ -102,7 +108,7 @@ FAR_API void far_close(struct far_memory *memory);
 
 /*
  * Maps length bytes (rounded up to pages) of zeros, readable and writable. The memory belongs to
- * the caller until far_unmap or far_close. -ENOMEM: the nodes have no room (see overcommit).
+ * the caller until far_unmap or far_close. -ENOMEM: the nodes lack memory (see overcommit).
  */
 FAR_API int far_map(struct far_memory *memory, size_t length, void **ret_address);
 
@@ -113,15 +119,15 @@ FAR_API int far_unmap(struct far_memory *memory, void *address, size_t length);
 FAR_API int far_advise(struct far_memory *memory, void *address, size_t length, enum far_advice advice);
 
 struct far_hold {
-	size_t fit_bytes;     /* -E2BIG: so many bytes from address on could be held */
-	uint64_t reserved[4]; /* the library's */
+	size_t fit_bytes;     /* -E2BIG: how many bytes from address on could be held */
+	uint64_t reserved[4]; /* for the library alone */
 };
 
 /*
- * Makes a range resident, and writable if write is not 0, and keeps it so until far_unhold, for a
- * system call that is handed this memory. *hold is on the calling thread's stack, and holds end in
- * reverse order. Signal handlers may hold too. With FAR_FAULT_THREAD there is nothing to do.
- * -E2BIG: more than a quarter of the local memory: hold->fit_bytes tells how much can be.
+ * Makes a range resident, and writable if write is not 0, and keeps it so until far_unhold. For a
+ * system call that uses this memory. *hold lies on the calling thread's stack, and holds end in
+ * reverse order. Signal handlers may hold too. With FAR_FAULT_THREAD this does nothing. -E2BIG:
+ * more than a quarter of the local memory; hold->fit_bytes tells how much can be held.
  */
 FAR_API int far_hold(struct far_memory *memory, const void *address, size_t length, int write,
                      struct far_hold *hold);
