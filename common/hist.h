@@ -1,8 +1,8 @@
 /*
  * Log-linear latency histogram: 1 ns to 100 s, at most 1 % error, fixed memory, lock-free record.
  * Room: common. The struct has no pointers, so that it can lie in a shared memory-mapped file.
- * Layout after G. Tene's HdrHistogram: 64 linear sub-buckets for every power of two, so that a
- * bucket is at most 1/64 of its value wide and its midpoint at most 0.8 % off.
+ * Layout after G. Tene's HdrHistogram: 64 linear sub-buckets for every power of two. So a bucket is
+ * at most 1/64 of its value wide, and its midpoint at most 0.8 % off.
  */
 #ifndef FP_HIST_H
 #define FP_HIST_H

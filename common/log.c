@@ -1,6 +1,6 @@
 /*
  * The logger. Room: common. A line is built on the stack and leaves in one write(2), so lines of
- * several threads never mix, and nothing here allocates or locks.
+ * several threads never mix. Nothing here allocates or locks.
  */
 #include "log.h"
 
@@ -108,9 +108,9 @@ static bool stderr_is_full(void)
 /* ---- the owner of descriptor 2 ---- */
 
 /*
- * A program may close its standard error, and the next thing that it opens has that number.
- * Descriptor 2 is no log if it was not there at the start, and is a socket, or a file that can be
- * read and is not appended to.
+ * A program may close its standard error, and the next thing that it opens has that number. If the
+ * file at descriptor 2 was not there at the start, two kinds are no log: a socket, and a file that
+ * can be read and is not appended to.
  */
 static bool stderr_is_programs(void)
 {

@@ -145,7 +145,7 @@ static bool is_known(const struct fp_node *node, uint32_t lease_id)
 /*
  * Our parent may have been granted leases since the fork. Adopting takes them too, and they would
  * last as long as we do. Gives them back. No call lists their ids, but ids are small: releases all
- * unknown ids, from 0 on, until of the n adopted leases only known ones are left.
+ * unknown ids, from 0 on, until only known leases are left of the n adopted ones.
  */
 static int release_strangers(const struct fp_node *node, struct fp_session *session, unsigned n)
 {
@@ -241,7 +241,7 @@ static bool is_former(const struct fp_slots *slots)
 	return slots->lease_id == FP_SLOTS_NO_LEASE && !atomic_load(&slots->retired);
 }
 
-/* The caller has reserve_lock, so no other thread adds or ends leases. */
+/* The caller has reserve_lock, so no other thread adds or ends leases of this node. */
 static bool retire(struct fp_store *store, struct fp_node *node)
 {
 	uint64_t n_pages = 0;

@@ -185,8 +185,8 @@ static bool is_stale(const struct path *path, uint64_t breaker)
 /* ---- links in and out ---- */
 
 /*
- * Gives a stale link to the reconnect thread, once nothing is under way on it. Waits while the link
- * before it is still there to be closed.
+ * Breaks a stale link, and gives it to the reconnect thread once nothing is under way on it. Keeps
+ * it while the link before it is still there to be closed.
  */
 static void path_give(struct fp_lane *lane, struct path *path)
 {

@@ -44,7 +44,7 @@ struct fp_node {
 	/*
 	 * In a forked child that has still to adopt: the map with the identity of the session to
 	 * adopt. Until it has adopted, the epoch is the parent's: our copy of its control
-	 * connection keeps the leases. NULL: there is none.
+	 * connection keeps the leases (over rdma its grace does). NULL: there is none.
 	 */
 	struct fp_shared_slots *adopt_from;
 

@@ -236,7 +236,7 @@ int fp_placement_take(struct fp_store *store, uint64_t n_pages, struct fp_slots 
 	struct placement p = {.store = store, .tail = &p.taken, .cause = -ENOSPC};
 
 	/*
-	 * A reservation that is too large is refused first. It would drain the pools, and other
+	 * A reservation that is too large is refused first. It would drain the pools until it fails, and other
 	 * clients would see them empty meanwhile.
 	 */
 	if (offers_collect(&p) / FP_PAGE_SIZE < n_pages)

@@ -6,8 +6,8 @@
  *
  *   lane's owner                    reconnect thread
  *   link broken and empty: given ─► closed
- *                                   attempt: session resumed, leases attached, a link for every
- *                                   lane
+ *                                   attempt: session resumed, leases attached,
+ *                                            a link for every lane
  *   takes it up      ◄───────────── fresh, then the breaker closes
  */
 #include <errno.h>

@@ -92,7 +92,7 @@ bool fp_slots_is_shared(const struct fp_slots *slots, uint64_t slot);
 void fp_slots_let_go(struct fp_slots *slots, uint64_t slot);
 
 /*
- * Of one word, other processes hold only the slots in held. The others are no longer shared, and
+ * held: the slots of the word that other processes hold. The others are no longer shared, and
  * are free if they were in limbo. Returns how many that frees. Callers as fp_slots_share; slots may
  * be taken, given back and let go of meanwhile.
  */

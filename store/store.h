@@ -250,7 +250,7 @@ void fp_store_fork_parent(struct fp_store *store, bool forked);
  * becomes this process's own. It holds the slots that the parent held at the fork: it can read and
  * free them. Nothing is reserved.
  *
- * Nodes behind a wire are cut off, and no node takes a lease, until fp_store_reconnect has opened a
+ * Nodes behind a wire start cut off, and no node takes a lease yet. Then fp_store_reconnect opens a
  * session of this process that adopts the parent's leases. It does so as soon as something needs
  * it, or after a short while. Requests wait meanwhile, each within its deadline. So the child needs
  * reconnect threads, also if the store is direct. There the inherited memory is mapped and can be
@@ -329,8 +329,8 @@ unsigned fp_lane_outstanding(const struct fp_lane *lane);
  * Fills up to max pollfds (FP_STORE_MAX_NODES suffice) to wait on until fp_lane_poll may have more;
  * returns their number. The caller must poll again at *ret_deadline_ns in any case (absolute
  * CLOCK_MONOTONIC; UINT64_MAX: nothing to wait for). It is 0 if pages are done already, else the
- * nearest deadline or earlier: at most 100 ms from now while pages are under way on a link that may
- * be replaced, 10 ms while they wait for a new one.
+ * nearest deadline or earlier. It is at most 100 ms from now while pages are under way on a link
+ * that may be replaced, and 10 ms while they wait for a new one.
  */
 unsigned fp_lane_pollfds(struct fp_lane *lane, struct pollfd *ret_fds, unsigned max,
                          uint64_t *ret_deadline_ns);
