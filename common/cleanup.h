@@ -44,10 +44,8 @@
 /* The object of type whose member ptr points to. */
 #define fp_container_of(ptr, type, member) ((type *)(void *)((char *)(ptr)-offsetof(type, member)))
 
-/*
- * Each argument is evaluated once. If an atomic load were read twice, one value could pass the
- * comparison and another one be the result. So these are not constant expressions.
- */
+/* Each argument is evaluated once. If an atomic load were read twice, one value could pass the
+ * comparison and another one be the result. So these are not constant expressions. */
 #define FP_MIN(a, b) FP_PICK_(a, <, b, __COUNTER__)
 #define FP_MAX(a, b) FP_PICK_(a, >, b, __COUNTER__)
 

@@ -22,10 +22,8 @@ static _Atomic uint64_t state;
 
 static atomic_bool asks_kernel;
 
-/*
- * The stack may be far memory. The kernel cannot write there (EFAULT) until the loop has touched
- * it.
- */
+/* The stack may be far memory. The kernel cannot write there (EFAULT) until the loop has touched
+ * it. */
 static void ask_kernel(volatile struct timespec *ret)
 {
 	int saved = errno;
@@ -67,10 +65,8 @@ static uint64_t with_due(uint64_t word, uint32_t due)
 	return (word >> 32) << 32 | (due == AWAKE ? due + 1 : due);
 }
 
-/*
- * The clock stands still at the begin of the first late millisecond, since earlier reads gave
- * earlier times. Each call takes out the time since the last one.
- */
+/* The clock stands still at the begin of the first late millisecond, since earlier reads gave
+ * earlier times. Each call takes out the time since the last one. */
 static uint64_t stand_still(uint64_t word, uint64_t now, uint64_t *ret_word)
 {
 	uint64_t more = (uint64_t)late_ms(word, now) - 1;

@@ -18,10 +18,8 @@
 #define FP_NSEC_PER_MSEC 1000000ull
 #define FP_NSEC_PER_SEC  1000000000ull
 
-/*
- * Nanoseconds of CLOCK_MONOTONIC, less those for which the process was stopped. Any thread, signal
- * handlers too. Never blocks, so the fault path may call it.
- */
+/* Nanoseconds of CLOCK_MONOTONIC, less those for which the process was stopped. Any thread, signal
+ * handlers too. Never blocks, so the fault path may call it. */
 uint64_t fp_clock_ns(void);
 
 /* The time delay_ns after ns. UINT64_MAX means never, and stays so. */
@@ -33,10 +31,8 @@ static inline uint64_t fp_clock_after(uint64_t ns, uint64_t delay_ns)
 /* CLOCK_MONOTONIC as the kernel has it. Any thread, signal handlers too. */
 uint64_t fp_clock_kernel_ns(void);
 
-/*
- * From now on a system call reads the clock. For a program that forbids one of its threads the time
- * stamp counter (PR_SET_TSC): the usual way would end that thread by SIGSEGV.
- */
+/* From now on a system call reads the clock. For a program that forbids one of its threads the time
+ * stamp counter (PR_SET_TSC): the usual way would end that thread by SIGSEGV. */
 void fp_clock_ask_kernel(void);
 
 /*
@@ -51,16 +47,12 @@ void fp_clock_wake(void);
 /* Called in the child of a fork, which has no such thread yet. */
 void fp_clock_forked(void);
 
-/*
- * The time of CLOCK_MONOTONIC when fp_clock_ns will be ns, if the process is not stopped until
- * then. For waits of libc.
- */
+/* The time of CLOCK_MONOTONIC when fp_clock_ns will be ns, if the process is not stopped until
+ * then. For waits of libc. */
 struct timespec fp_clock_monotonic(uint64_t ns);
 
-/*
- * Waits for one of events on fd, until deadline_ns. 0; -ETIMEDOUT; or another negative errno.
- * Signals do not end the wait.
- */
+/* Waits for one of events on fd, until deadline_ns. 0; -ETIMEDOUT; or another negative errno.
+ * Signals do not end the wait. */
 int fp_clock_poll(int fd, short events, uint64_t deadline_ns);
 
 #endif

@@ -37,10 +37,8 @@ static uint32_t this_thread(void)
 	return (uint32_t)syscall(SYS_gettid);
 }
 
-/*
- * False: it is too late. moment is static because the kernel reads it, and the caller's stack may
- * be far memory.
- */
+/* False: it is too late. moment is static because the kernel reads it, and the caller's stack may
+ * be far memory. */
 static bool wait_until(uint64_t end_ns)
 {
 	static const struct timespec moment = {.tv_nsec = 20000};

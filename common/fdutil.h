@@ -16,16 +16,12 @@
  */
 int fp_fd_move_high(int fd);
 
-/*
- * Reads the beginning of a file, which is open only under the lock. Returns the bytes read, or a
- * negative errno.
- */
+/* Reads the beginning of a file, which is open only under the lock. Returns the bytes read, or a
+ * negative errno. */
 ssize_t fp_fd_read_file(const char *path, void *ret_bytes, size_t len);
 
-/*
- * fp_fd_move_high of the descriptor that an expression opens, in one hold of the lock. errno is the
- * expression's.
- */
+/* fp_fd_move_high of the descriptor that an expression opens, in one hold of the lock. errno is the
+ * expression's. */
 #define FP_FD_OPEN(opening)                                                                                  \
 	({                                                                                                   \
 		bool fp_fd_locked = fp_fd_lock_exclusive();                                                  \
@@ -43,10 +39,8 @@ void fp_fd_keep(int fd);
 int fp_fd_next(int from);
 bool fp_fd_is_ours(int fd);
 
-/*
- * Marks one of ours for the guard that starts next (fdguard.h), until fp_fd_watch.
- * fp_fd_next_vital: the lowest marked number that is at least from; -1: none.
- */
+/* Marks one of ours for the guard that starts next (fdguard.h), until fp_fd_watch.
+ * fp_fd_next_vital: the lowest marked number that is at least from; -1: none. */
 void fp_fd_make_vital(int fd);
 int fp_fd_next_vital(int from);
 
@@ -57,16 +51,12 @@ int fp_fd_next_vital(int from);
  */
 void fp_fd_watch(int fd);
 
-/*
- * Says that the program took away a descriptor of ours by a bare call. Ends the process with status
- * 125.
- */
+/* Says that the program took away a descriptor of ours by a bare call. Ends the process with status
+ * 125. */
 _Noreturn void fp_fd_lost(void);
 
-/*
- * Takes fd off the list. It is about to be closed, under the lock: the number may become the
- * program's.
- */
+/* Takes fd off the list. It is about to be closed, under the lock: the number may become the
+ * program's. */
 void fp_fd_forget(int fd);
 
 /* Closes one of ours, under the lock. A negative number is fine; errno stays. */

@@ -79,10 +79,8 @@ void fp_hist_record(struct fp_hist *h, uint64_t value_ns)
 	add(&h->bucket[bucket_index(value_ns)], 1);
 }
 
-/*
- * The count comes from the buckets, so that the two agree in h even if threads record into from
- * meanwhile.
- */
+/* The count comes from the buckets, so that the two agree in h even if threads record into from
+ * meanwhile. */
 void fp_hist_merge(struct fp_hist *h, const struct fp_hist *from)
 {
 	uint64_t total = 0;
@@ -101,10 +99,8 @@ void fp_hist_merge(struct fp_hist *h, const struct fp_hist *from)
 	raise_to(&h->max_ns, load(&from->max_ns));
 }
 
-/*
- * The least rank whose share of total is at least q. q is lowered by a rounding error first, so
- * that 0.999 of 1000 is 999.
- */
+/* The least rank whose share of total is at least q. q is lowered by a rounding error first, so
+ * that 0.999 of 1000 is 999. */
 static uint64_t rank_of(double q, uint64_t total)
 {
 	uint64_t rank = (uint64_t)ceil(q * (1 - DBL_EPSILON) * (double)total);
@@ -112,10 +108,8 @@ static uint64_t rank_of(double q, uint64_t total)
 	return rank < 1 ? 1 : FP_MIN(rank, total);
 }
 
-/*
- * The value at fraction q of h, which is not empty. *ret_up_to: how many values h has up to the end
- * of that value's bucket.
- */
+/* The value at fraction q of h, which is not empty. *ret_up_to: how many values h has up to the end
+ * of that value's bucket. */
 static uint64_t find_quantile(const struct fp_hist *h, double q, uint64_t *ret_up_to)
 {
 	uint64_t total = 0, up_to = 0, rank;

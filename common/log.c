@@ -63,10 +63,8 @@ void fp_log_init(const char *program, enum fp_log_level max_level)
 	note_stderr();
 }
 
-/*
- * Cuts a line that is too long and ends it with "...". Never cuts within a UTF-8 character: the
- * journal would take the line for a blob.
- */
+/* Cuts a line that is too long and ends it with "...". Never cuts within a UTF-8 character: the
+ * journal would take the line for a blob. */
 static size_t cut_line(char *line, size_t size)
 {
 	size_t end = size - strlen("...\n");
@@ -85,10 +83,8 @@ static void blank_controls(char *line, size_t len)
 			line[i] = ' ';
 }
 
-/*
- * True if a write would pass RLIMIT_FSIZE: SIGXFSZ would end the process. It uses bare calls,
- * because the shim's replacements of the C library's may not have begun.
- */
+/* True if a write would pass RLIMIT_FSIZE: SIGXFSZ would end the process. It uses bare calls,
+ * because the shim's replacements of the C library's may not have begun. */
 static bool stderr_is_full(void)
 {
 	struct rlimit limit;

@@ -102,10 +102,8 @@ static int check_limit(void)
 	                                                                                            : 0;
 }
 
-/*
- * Allocates, maps and fills the page in fd. From then on the mapping keeps the lock. The kernel
- * releases it when the last process that maps the page ends, in whatever way.
- */
+/* Allocates, maps and fills the page in fd. From then on the mapping keeps the lock. The kernel
+ * releases it when the last process that maps the page ends, in whatever way. */
 static int build(int fd, struct fp_statspage **ret_page)
 {
 	int r;
@@ -122,10 +120,8 @@ static bool is_locked(const char *path)
 	return fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) < 0 && errno == EWOULDBLOCK;
 }
 
-/*
- * 0 if path is free, or a file that we may replace: a regular one of this user, no device and no
- * link.
- */
+/* 0 if path is free, or a file that we may replace: a regular one of this user, no device and no
+ * link. */
 static int may_replace(const char *path, bool yields)
 {
 	struct stat st;

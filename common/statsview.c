@@ -42,10 +42,8 @@ static int copy(int fd, struct fp_statspage *ret_page)
 	return texts_end(ret_page) ? 0 : -EINVAL;
 }
 
-/*
- * A process that is not seen here may live in another pid namespace: its mapping keeps the lock.
- * Some file systems have no locks.
- */
+/* A process that is not seen here may live in another pid namespace: its mapping keeps the lock.
+ * Some file systems have no locks. */
 static bool is_dead(const struct fp_statsview *view)
 {
 	return !fp_statspage_alive(&view->page) &&

@@ -22,10 +22,8 @@ struct fp_statsview {
  */
 int fp_statsview_open(const char *path, struct fp_statsview **ret_view);
 
-/*
- * The same for a file in an open folder: -EPERM if it is another user's, -ELOOP if it is a link.
- * The file stays open only if follow is true.
- */
+/* The same for a file in an open folder: -EPERM if it is another user's, -ELOOP if it is a link.
+ * The file stays open only if follow is true. */
 int fp_statsview_openat(int dir_fd, const char *name, bool follow, struct fp_statsview **ret_view);
 
 /*

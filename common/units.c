@@ -82,10 +82,8 @@ static const char *scan_decimal(const char *text, unsigned __int128 *ret_whole, 
 	return text;
 }
 
-/*
- * NUMBER[ ]UNIT. Digits below one byte (one nanosecond) are cut off. A fraction in that smallest
- * unit is refused.
- */
+/* NUMBER[ ]UNIT. Digits below one byte (one nanosecond) are cut off. A fraction in that smallest
+ * unit is refused. */
 static int parse(const char *text, const struct unit *units, uint64_t *ret_value)
 {
 	unsigned __int128 whole, value;

@@ -106,10 +106,8 @@ static int fail_syntax(struct reader *r)
 	return fail(r, &at, "not valid YAML: %s", p->problem);
 }
 
-/*
- * The next event, which the caller deletes. Refuses features of YAML that our files do not need,
- * anywhere.
- */
+/* The next event, which the caller deletes. Refuses features of YAML that our files do not need,
+ * anywhere. */
 static int next_event(struct reader *r, yaml_event_t *ret_event)
 {
 	const yaml_event_t *e = ret_event;

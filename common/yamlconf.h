@@ -44,10 +44,8 @@ struct fp_conf_field {
 	bool required;
 };
 
-/*
- * A row of a table: the key, its type without FP_CONF_, the member of struct target that it fills,
- * and initialisers of further members.
- */
+/* A row of a table: the key, its type without FP_CONF_, the member of struct target that it fills,
+ * and initialisers of further members. */
 #define FP_CONF_KEY(name, kind, target, member, ...)                                                         \
 	{                                                                                                    \
 		.key = (name), .type = FP_CONF_##kind, .offset = offsetof(struct target, member),            \
@@ -69,10 +67,8 @@ struct fp_conf_error {
 int fp_conf_read(const char *path, const struct fp_conf_field *fields, void *target,
                  struct fp_conf_error *error);
 
-/*
- * Parses one scalar (not STRINGS, MAP or LIST), as written in a file, into the field of target. 0;
- * -EINVAL: not of the type; -ERANGE: not within min..max; -EOVERFLOW; -ENOMEM.
- */
+/* Parses one scalar (not STRINGS, MAP or LIST), as written in a file, into the field of target. 0;
+ * -EINVAL: not of the type; -ERANGE: not within min..max; -EOVERFLOW; -ENOMEM. */
 int fp_conf_parse(const struct fp_conf_field *field, const char *text, void *target);
 /* Writes why fp_conf_parse refused text and returned r: "must be ..., not '...'". */
 void fp_conf_explain(const struct fp_conf_field *field, int r, const char *text, char *buf, size_t len);

@@ -50,16 +50,12 @@ static inline uint64_t fp_breaker_epoch(uint64_t word)
 	return word >> 8;
 }
 
-/*
- * The word after an event, or the same word if the event means nothing now. epoch: of the part that
- * failed (FAIL alone).
- */
+/* The word after an event, or the same word if the event means nothing now. epoch: of the part that
+ * failed (FAIL alone). */
 uint64_t fp_breaker_step(uint64_t word, enum fp_breaker_event event, uint64_t epoch);
 
-/*
- * The word for a forked child, which has no session of its own yet: cut off, unless the node is
- * lost.
- */
+/* The word for a forked child, which has no session of its own yet: cut off, unless the node is
+ * lost. */
 uint64_t fp_breaker_inherit(uint64_t word);
 
 /* How a node that is cut off is reached again. 0 in a member: its default. */

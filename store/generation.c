@@ -96,10 +96,8 @@ static int generation_new(uint64_t n_words, struct fp_generation **ret_gen)
 	return r;
 }
 
-/*
- * Each slot of our own in use becomes shared. Inherited slots are shared already; our parent frees
- * them.
- */
+/* Each slot of our own in use becomes shared. Inherited slots are shared already; our parent frees
+ * them. */
 static void share_all(struct fp_store *store, struct fp_shared_slots *map)
 {
 	for (uint32_t i = store->gens.n_inherited + 1; i <= store->n_leases; i++) {
@@ -114,10 +112,8 @@ static void share_all(struct fp_store *store, struct fp_shared_slots *map)
 	}
 }
 
-/*
- * The identities by which the child adopts. Where this process has still to adopt, the child adopts
- * by the same map as this process.
- */
+/* The identities by which the child adopts. Where this process has still to adopt, the child adopts
+ * by the same map as this process. */
 static void set_identities(const struct fp_store *store, struct fp_shared_slots *map)
 {
 	for (unsigned i = 0; i < store->n_nodes; i++)
@@ -145,10 +141,8 @@ static int prepare(struct fp_store *store, struct fp_generation **ret_gen)
 	return 0;
 }
 
-/*
- * Takes all locks under which others change data that the child inherits, except lanes_lock: its
- * holder may wait for the allocator.
- */
+/* Takes all locks under which others change data that the child inherits, except lanes_lock: its
+ * holder may wait for the allocator. */
 static void lock_all(struct fp_store *store)
 {
 	pthread_mutex_lock(&store->reserve_lock);
@@ -178,10 +172,8 @@ int fp_store_fork_prepare(struct fp_store *store)
 
 /* ---- in the parent ---- */
 
-/*
- * The line has ended when its pipe, which nobody ever writes to, is at end of file. If the program
- * has put something else at that number, the line counts as living: its slots stay.
- */
+/* The line has ended when its pipe, which nobody ever writes to, is at end of file. If the program
+ * has put something else at that number, the line counts as living: its slots stay. */
 static bool has_ended(const struct fp_generation *gen)
 {
 	struct stat st;
@@ -348,10 +340,8 @@ static bool is_orphaned(const struct fp_generation *gen)
 	return gen->descendants_fd < 0 || (poll(&fd, 1, 0) == 1 && fd.revents & POLLERR);
 }
 
-/*
- * Forgets generations of our ancestors. They only need to know that we live, and only while they
- * live themselves.
- */
+/* Forgets generations of our ancestors. They only need to know that we live, and only while they
+ * live themselves. */
 static void forget_ancestors(struct fp_store *store, struct fp_generation **p)
 {
 	while (*p) {

@@ -61,10 +61,8 @@ void fp_generations_done(struct fp_generations *gens);
 /* Gives up a shared slot. Any thread, lock-free. */
 void fp_generations_let_go(struct fp_store *store, struct fp_slots *slots, uint64_t slot);
 
-/*
- * The identity of a node's session has changed: tells children that may still adopt the session.
- * Blocks shortly.
- */
+/* The identity of a node's session has changed: tells children that may still adopt the session.
+ * Blocks shortly. */
 void fp_generations_publish(struct fp_store *store, unsigned node_idx);
 
 /* True if a child lives, which may still have to adopt our sessions. Only one thread is left. */
@@ -73,10 +71,8 @@ bool fp_generations_any_living(struct fp_store *store);
 /* Called first in a child: releases its copies of the locks that fp_store_fork_prepare took. */
 void fp_generations_unlock(struct fp_store *store);
 
-/*
- * Called in a child: the pending generation becomes its nearest ancestor. It forgets its parent's
- * other children, and all maps that no node's adopt_from names.
- */
+/* Called in a child: the pending generation becomes its nearest ancestor. It forgets its parent's
+ * other children, and all maps that no node's adopt_from names. */
 void fp_generations_enter_child(struct fp_store *store);
 
 #endif

@@ -86,10 +86,8 @@ void fp_adoption_want(struct fp_store *store, struct fp_node *node)
 		fp_node_wake(node);
 }
 
-/*
- * All waiters share one deadline, which the first of them sets. Later ones need not find out again
- * that the node is gone.
- */
+/* All waiters share one deadline, which the first of them sets. Later ones need not find out again
+ * that the node is gone. */
 static uint64_t waits_until_ns(struct fp_store *store)
 {
 	uint64_t none = 0, until_ns = fp_clock_ns() + store->deadline_ns;
@@ -162,10 +160,8 @@ static int release_strangers(const struct fp_node *node, struct fp_session *sess
 	return 0;
 }
 
-/*
- * Adopts the parent's session. The parent may resume it meanwhile, and the node then rejects the
- * old identity. So it tries again if the identity has changed.
- */
+/* Adopts the parent's session. The parent may resume it meanwhile, and the node then rejects the
+ * old identity. So it tries again if the identity has changed. */
 static int adopt_parent(const struct fp_node *node, unsigned node_idx, struct fp_session *session)
 {
 	struct fp_session_identity parent, now = {0};
@@ -276,10 +272,8 @@ bool fp_leases_retire(struct fp_store *store, struct fp_node *node)
 	return true;
 }
 
-/*
- * Children that have not adopted yet need the leases that they had at their fork, if these can be
- * adopted. So none of these leases ends while any child lives.
- */
+/* Children that have not adopted yet need the leases that they had at their fork, if these can be
+ * adopted. So none of these leases ends while any child lives. */
 void fp_retired_release(struct fp_store *store, struct fp_node *node)
 {
 	bool any_child = atomic_load(&store->gens.n_living);
@@ -301,10 +295,8 @@ void fp_retired_release(struct fp_store *store, struct fp_node *node)
 
 /* ---- in the child ---- */
 
-/*
- * Over rdma, closes our copy of the parent's session before the devices are forgotten. If the
- * parent ends then, its leases last as long as its grace.
- */
+/* Over rdma, closes our copy of the parent's session before the devices are forgotten. If the
+ * parent ends then, its leases last as long as its grace. */
 static void drop_session(struct fp_node *node)
 {
 	struct fp_session *session = node->epoch->session;

@@ -131,10 +131,8 @@ static struct page_request *request_begin(struct fp_lane *lane, unsigned node_id
 	return req;
 }
 
-/*
- * In a hurry, a request waits one deadline for a node that is cut off. It waits longer for a node
- * that is merely slow.
- */
+/* In a hurry, a request waits one deadline for a node that is cut off. It waits longer for a node
+ * that is merely slow. */
 static bool is_over(const struct fp_lane *lane, const struct path *path, const struct page_request *req,
                     uint64_t now_ns)
 {
@@ -184,10 +182,8 @@ static bool is_stale(const struct path *path, uint64_t breaker)
 
 /* ---- links in and out ---- */
 
-/*
- * Breaks a stale link, and gives it to the reconnect thread once nothing is under way on it. Keeps
- * it while the link before it is still there to be closed.
- */
+/* Breaks a stale link, and gives it to the reconnect thread once nothing is under way on it. Keeps
+ * it while the link before it is still there to be closed. */
 static void path_give(struct fp_lane *lane, struct path *path)
 {
 	struct fp_session_epoch_link *none = NULL;
@@ -213,10 +209,8 @@ static void path_take_fresh(struct fp_lane *lane, struct path *path)
 	path->link = atomic_exchange(&exchange->fresh, NULL);
 }
 
-/*
- * Gives up a stale link and takes a fresh one, as the breaker says. True if there is a link to
- * submit to.
- */
+/* Gives up a stale link and takes a fresh one, as the breaker says. True if there is a link to
+ * submit to. */
 static bool path_settle(struct fp_lane *lane, struct path *path)
 {
 	struct fp_node *node = node_of(lane, path);
@@ -232,10 +226,8 @@ static bool path_settle(struct fp_lane *lane, struct path *path)
 
 /* ---- requests ---- */
 
-/*
- * Spends the breaker if the patience of a read is over. A write, or a read that nobody needs, has
- * no patience.
- */
+/* Spends the breaker if the patience of a read is over. A write, or a read that nobody needs, has
+ * no patience. */
 static void note_patience(struct fp_lane *lane, struct fp_node *node, const struct page_request *req)
 {
 	if (req->io.op == FP_IO_READ && !lane->brief && fp_clock_ns() >= req->tries.until_ns)
@@ -296,10 +288,8 @@ static void path_note_blocked(struct path *path, struct fp_node *node)
 	atomic_fetch_add(&node->n_blocked, blocked ? 1u : -1u);
 }
 
-/*
- * Ends requests that waited too long, or whose node is lost. Submits the others, in order, until
- * the link is full.
- */
+/* Ends requests that waited too long, or whose node is lost. Submits the others, in order, until
+ * the link is full. */
 static void path_push(struct fp_lane *lane, struct path *path)
 {
 	struct fp_node *node = node_of(lane, path);
@@ -503,10 +493,8 @@ unsigned fp_lane_outstanding(const struct fp_lane *lane)
 	return lane->n_outstanding;
 }
 
-/*
- * After how long a path must be looked at again, even if its descriptor is silent. The reconnect
- * thread closes links, opens the breaker and hands out links without telling the owner.
- */
+/* After how long a path must be looked at again, even if its descriptor is silent. The reconnect
+ * thread closes links, opens the breaker and hands out links without telling the owner. */
 static uint64_t path_look_ns(struct fp_lane *lane, const struct path *path)
 {
 	if (!node_of(lane, path)->resumable)

@@ -104,10 +104,8 @@ static inline bool fp_node_is_adopting(const struct fp_node *node)
 	return atomic_load_explicit(&node->adopting, memory_order_acquire);
 }
 
-/*
- * The ways to a node, best first: over the best transport by its own address, then by the others;
- * then over the next transport.
- */
+/* The ways to a node, best first: over the best transport by its own address, then by the others;
+ * then over the next transport. */
 unsigned fp_node_n_ways(const struct fp_node *node);
 const struct fp_url *fp_node_way(const struct fp_node *node, unsigned way);
 /* True if a way uses another transport than the best one. */

@@ -137,10 +137,8 @@ static bool offer_is_better(const struct offer *a, const struct offer *b)
 	return a->n_leases < b->n_leases;
 }
 
-/*
- * The node with the largest next lease, then the most free, then the fewest leases. So a node that
- * refused a size comes after those that may still grant it. NULL if no node has anything left.
- */
+/* The node with the largest next lease, then the most free, then the fewest leases. So a node that
+ * refused a size comes after those that may still grant it. NULL if no node has anything left. */
 static struct offer *offers_best(struct placement *p)
 {
 	struct offer none = {.n_leases = UINT32_MAX}, *best = &none;
@@ -235,10 +233,8 @@ int fp_placement_take(struct fp_store *store, uint64_t n_pages, struct fp_slots 
 {
 	struct placement p = {.store = store, .tail = &p.taken, .cause = -ENOSPC};
 
-	/*
-	 * A reservation that is too large is refused first. It would drain the pools until it fails, and other
-	 * clients would see them empty meanwhile.
-	 */
+	/* A reservation that is too large is refused first. It would drain the pools until it
+	 * fails, and other clients would see them empty. */
 	if (offers_collect(&p) / FP_PAGE_SIZE < n_pages)
 		return p.cause;
 	while (p.taken_pages < n_pages) {

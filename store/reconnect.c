@@ -138,10 +138,8 @@ static uint64_t connect_ns(const struct fp_store *store, const struct fp_node *n
 	return FP_MAX(all_ns / fp_node_n_ways(node), CONNECT_MIN_NS);
 }
 
-/*
- * Opens a session that has the node's leases, by any way, and links for all lanes. It resumes the
- * last session, or opens one that adopts. node->control held.
- */
+/* Opens a session that has the node's leases, by any way, and links for all lanes. It resumes the
+ * last session, or opens one that adopts. node->control held. */
 static int open_session(struct fp_store *store, struct fp_node *node, unsigned *ret_way, int *ret_cause)
 {
 	bool adopts = fp_node_is_adopting(node);
@@ -228,10 +226,8 @@ static bool is_cut_off(const struct fp_node *node)
 	return fp_node_is_adopting(node) || fp_breaker_state(fp_node_breaker(node)) == FP_BREAKER_OPEN;
 }
 
-/*
- * One step of a node that is cut off. Returns when its next attempt is due. The first attempt to
- * adopt is delayed while nothing needs it, since many a child soon executes another program.
- */
+/* One step of a node that is cut off. Returns when its next attempt is due. The first attempt to
+ * adopt is delayed while nothing needs it, since many a child soon executes another program. */
 static uint64_t step_cut_off(struct fp_store *store, struct fp_node *node)
 {
 	uint64_t now_ns = fp_clock_ns();

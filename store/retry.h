@@ -28,10 +28,8 @@ static inline uint64_t fp_retry_begin(struct fp_retry *tries, uint64_t now_ns, u
 	return FP_MIN(fp_clock_after(now_ns, deadline_ns), tries->until_ns);
 }
 
-/*
- * Returns the deadline of one more try, after one whose deadline was last_ns. A node that is merely
- * slow gets more time.
- */
+/* Returns the deadline of one more try, after one whose deadline was last_ns. A node that is merely
+ * slow gets more time. */
 static inline uint64_t fp_retry_next(struct fp_retry *tries, uint64_t now_ns, uint64_t deadline_ns,
                                      uint64_t last_ns)
 {

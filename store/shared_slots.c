@@ -84,10 +84,8 @@ void fp_shared_slots_set_identity(struct fp_shared_slots *map, unsigned node,
 	struct identity_words *words = &pair->copy[version & 1];
 
 	memcpy(token, identity->token, sizeof(token));
-	/*
-	 * pairs with the fence of fp_shared_slots_identity: a reader of this older copy sees that
-	 * its version has ended
-	 */
+	/* pairs with the fence of fp_shared_slots_identity: a reader of this older copy sees that
+	 * its version has ended */
 	atomic_thread_fence(memory_order_release);
 	atomic_store_explicit(&words->id, identity->id, memory_order_relaxed);
 	atomic_store_explicit(&words->token[0], token[0], memory_order_relaxed);

@@ -26,10 +26,8 @@ struct fp_shared_slots;
 int fp_shared_slots_new(uint64_t n_words, struct fp_shared_slots **ret_map);
 void fp_shared_slots_free(struct fp_shared_slots *map);
 
-/*
- * The bits of a word; 0 beyond the map's end. Once the child lives, it alone changes them. Any
- * thread.
- */
+/* The bits of a word; 0 beyond the map's end. Once the child lives, it alone changes them. Any
+ * thread. */
 uint64_t fp_shared_slots_get(const struct fp_shared_slots *map, uint64_t word);
 /* Before the fork. */
 void fp_shared_slots_set(struct fp_shared_slots *map, uint64_t word, uint64_t bits);

@@ -190,10 +190,8 @@ void fp_slots_let_go(struct fp_slots *slots, uint64_t slot)
 	(void)limbo;
 }
 
-/*
- * A slot must cease to be marked as shared before it can be taken again. Its owner may have read
- * the old mark and put it into limbo after that: then the next settling frees it.
- */
+/* A slot must cease to be marked as shared before it can be taken again. Its owner may have read
+ * the old mark and put it into limbo after that: then the next settling frees it. */
 unsigned fp_slots_settle(struct fp_slots *slots, uint32_t word, uint64_t held)
 {
 	uint64_t limbo;

@@ -49,16 +49,12 @@ struct fp_slots {
 struct fp_slots *fp_slots_new(uint32_t n_pages);
 void fp_slots_free(struct fp_slots *slots);
 
-/*
- * Takes up to n slots, in runs as long as the bitmap has them. Returns how many. Any thread,
- * lock-free. The previous user of a slot is done with it (acquire, paired with fp_slots_put).
- */
+/* Takes up to n slots, in runs as long as the bitmap has them. Returns how many. Any thread,
+ * lock-free. The previous user of a slot is done with it (acquire, paired with fp_slots_put). */
 unsigned fp_slots_take(struct fp_slots *slots, unsigned n, uint64_t *ret_slots);
 
-/*
- * Gives back one slot that is not shared, or is inherited. True if the lease was full until now.
- * Any thread, lock-free.
- */
+/* Gives back one slot that is not shared, or is inherited. True if the lease was full until now.
+ * Any thread, lock-free. */
 bool fp_slots_put(struct fp_slots *slots, uint64_t slot);
 
 /* Takes all slots, if none is in use. Any thread, lock-free. */
@@ -79,10 +75,8 @@ static inline uint64_t fp_slots_bit_of(const struct fp_slots *slots, uint64_t sl
 	return 1ull << ((slot - slots->first_slot) % 64);
 }
 
-/*
- * Marks as shared the slots of a word that are in use and not in limbo. Returns them. One thread at
- * a time shares and settles. Nobody takes or gives back any of these slots meanwhile.
- */
+/* Marks as shared the slots of a word that are in use and not in limbo. Returns them. One thread at
+ * a time shares and settles. Nobody takes or gives back any of these slots meanwhile. */
 uint64_t fp_slots_share(struct fp_slots *slots, uint32_t word);
 
 /* Any thread, lock-free. An inherited slot always is. */
@@ -98,10 +92,8 @@ void fp_slots_let_go(struct fp_slots *slots, uint64_t slot);
  */
 unsigned fp_slots_settle(struct fp_slots *slots, uint32_t word, uint64_t held);
 
-/*
- * Called in a child: the lease is its parent's from now on. Slots in the parent's limbo never
- * belong to this process.
- */
+/* Called in a child: the lease is its parent's from now on. Slots in the parent's limbo never
+ * belong to this process. */
 void fp_slots_inherit(struct fp_slots *slots);
 
 #endif

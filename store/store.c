@@ -202,10 +202,8 @@ static bool leaves_silently(struct fp_store *store, const struct fp_node *node)
 
 static void node_end(struct fp_store *store, struct fp_node *node)
 {
-	/*
-	 * all lanes are closed; a forked child may have copied a count that the reconnect thread
-	 * was changing
-	 */
+	/* all lanes are closed; a forked child may have copied a count that the reconnect thread
+	 * was changing */
 	assert(store->opener != getpid() || node->epoch->n_refs == 1);
 	if (leaves_silently(store, node)) {
 		fp_leases_outlive(node);
@@ -267,10 +265,8 @@ void fp_store_notice(const struct fp_store *store, const char *format, ...)
 		fp_log(FP_LOG_NOTICE, "store", "%s", text);
 }
 
-/*
- * True if a way failed because this machine lacks the device or the library. That is no news to a
- * user who left the choice of the way to us.
- */
+/* True if a way failed because this machine lacks the device or the library. That is no news to a
+ * user who left the choice of the way to us. */
 static bool is_not_for_us(int cause)
 {
 	return cause == -ENODEV || cause == -ELIBACC;
@@ -323,10 +319,8 @@ int fp_store_grow(struct fp_store *store, uint64_t n_pages)
 	return r;
 }
 
-/*
- * fp_store_grow for threads other than the reconnect thread: first waits for sessions that it is
- * about to open.
- */
+/* fp_store_grow for threads other than the reconnect thread: first waits for sessions that it is
+ * about to open. */
 static int await_and_grow(struct fp_store *store, uint64_t n_pages)
 {
 	fp_adoption_await(store);

@@ -162,10 +162,8 @@ int fp_store_reserve(struct fp_store *store, uint64_t n_pages);
  */
 int fp_store_extend(struct fp_store *store);
 
-/*
- * True while no node can give a lease, but one that waits for a session may do so soon (see
- * adopting in struct fp_store_node). Any thread, lock-free.
- */
+/* True while no node can give a lease, but one that waits for a session may do so soon (see
+ * adopting in struct fp_store_node). Any thread, lock-free. */
 bool fp_store_lacks_sessions(const struct fp_store *store);
 
 /*
@@ -187,10 +185,8 @@ unsigned fp_store_slot_alloc(struct fp_store *store, unsigned n, uint64_t *ret_s
  * else holds it. Lock-free: any thread.
  */
 void fp_store_slot_free(struct fp_store *store, uint64_t slot);
-/*
- * True if the slot's node is up: only then may a clean page be dropped. A node that is cut off may
- * be up again later. Lock-free: any thread.
- */
+/* True if the slot's node is up: only then may a clean page be dropped. A node that is cut off may
+ * be up again later. Lock-free: any thread. */
 bool fp_store_slot_up(const struct fp_store *store, uint64_t slot);
 /* The index (for fp_store_node_info) of the slot's node. */
 unsigned fp_store_slot_node(const struct fp_store *store, uint64_t slot);
@@ -240,10 +236,8 @@ uint64_t fp_store_slots_total(const struct fp_store *store);
  * go on, but fp_store_fork_child will fail with the same error.
  */
 int fp_store_fork_prepare(struct fp_store *store);
-/*
- * The same thread, in the parent. forked: false if there is certainly no child. If true, a child
- * that never existed counts as one that has ended. No malloc, never blocks.
- */
+/* The same thread, in the parent. forked: false if there is certainly no child. If true, a child
+ * that never existed counts as one that has ended. No malloc, never blocks. */
 void fp_store_fork_parent(struct fp_store *store, bool forked);
 /*
  * The same thread, in the child, once it has closed the parent's lanes (fp_lane_close). The store
@@ -261,10 +255,8 @@ void fp_store_fork_parent(struct fp_store *store, bool forked);
  * store can only be closed.
  */
 int fp_store_fork_child(struct fp_store *store, const struct fp_store_options *options);
-/*
- * Marks the descriptors that tell our parent that we live and read its slots (fp_fd_make_vital).
- * They must not be lost, and nobody would notice their loss.
- */
+/* Marks the descriptors that tell our parent that we live and read its slots (fp_fd_make_vital).
+ * They must not be lost, and nobody would notice their loss. */
 void fp_store_mark_vital_fds(const struct fp_store *store);
 
 /*
@@ -279,16 +271,12 @@ void fp_store_sweep(struct fp_store *store);
  * Control threads.
  */
 int fp_lane_open(struct fp_store *store, unsigned max_outstanding, struct fp_lane **ret_lane);
-/*
- * Abandons pages in flight; their buffers are the caller's again once this returns. Control
- * threads. NULL is fine.
- */
+/* Abandons pages in flight; their buffers are the caller's again once this returns. Control
+ * threads. NULL is fine. */
 void fp_lane_close(struct fp_lane *lane);
 
-/*
- * For reads that nobody needs: over this lane they wait at most one deadline. Call it before the
- * first read; control threads.
- */
+/* For reads that nobody needs: over this lane they wait at most one deadline. Call it before the
+ * first read; control threads. */
 void fp_lane_be_brief(struct fp_lane *lane);
 
 #define FP_LANE_MAX_REGIONS 4

@@ -24,10 +24,8 @@
 #define FP_STORE_MAX_LEASES                                                                                  \
 	(1u << (FP_SLOT_BITS - FP_SLOT_PAGE_BITS)) /* index 0 stays empty: slot 0 is no slot */
 
-/*
- * A lane's owner and the reconnect thread exchange links of one node here. Pointers change hands by
- * atomic exchange: the thread that got a pointer owns its link.
- */
+/* A lane's owner and the reconnect thread exchange links of one node here. Pointers change hands by
+ * atomic exchange: the thread that got a pointer owns its link. */
 struct fp_exchange {
 	_Atomic(struct fp_session_epoch_link *) fresh; /* from the reconnect thread: the link to use next */
 	_Atomic(struct fp_session_epoch_link *) given; /* to the reconnect thread: to be closed */
@@ -116,10 +114,8 @@ static inline uint64_t fp_store_patience_ns(const struct fp_store *store, const 
 	return store->patience_ns ? store->patience_ns : grace_ns ? grace_ns : FP_PATIENCE_DEFAULT_NS;
 }
 
-/*
- * How long the reconnect thread tries to reach a node: at least as long as the node keeps the
- * leases. For ever if they are mapped here, since reading them needs no node.
- */
+/* How long the reconnect thread tries to reach a node: at least as long as the node keeps the
+ * leases. For ever if they are mapped here, since reading them needs no node. */
 static inline uint64_t fp_store_outage_ns(const struct fp_store *store, const struct fp_node *node)
 {
 	uint64_t grace_ns = atomic_load_explicit(&node->grace_ns, memory_order_relaxed);
@@ -166,20 +162,14 @@ void fp_leases_outlive(struct fp_node *node);
  * held.
  */
 void fp_adoption_begin(struct fp_store *store, struct fp_node *node, int error);
-/*
- * A thread needs the node's session: the reconnect thread must not delay adopting any longer. Any
- * thread, lock-free.
- */
+/* A thread needs the node's session: the reconnect thread must not delay adopting any longer. Any
+ * thread, lock-free. */
 void fp_adoption_want(struct fp_store *store, struct fp_node *node);
-/*
- * Waits until a node can grant leases, or until no attempt to adopt that might help is under way.
- * For a forked child's first calls. All calls share one deadline: see fp_store_adopts.
- */
+/* Waits until a node can grant leases, or until no attempt to adopt that might help is under way.
+ * For a forked child's first calls. All calls share one deadline: see fp_store_adopts. */
 void fp_adoption_await(struct fp_store *store);
-/*
- * Called by the reconnect thread: a session of our own takes over the parent's leases, or those of
- * the session over shm that has ended. node->control held.
- */
+/* Called by the reconnect thread: a session of our own takes over the parent's leases, or those of
+ * the session over shm that has ended. node->control held. */
 int fp_adoption_adopt(struct fp_store *store, struct fp_node *node, struct fp_session *session);
 /*
  * Ends the node's wait for a session: it has one of its own now, or never will. node->control held.
@@ -192,20 +182,16 @@ void fp_adoption_end(struct fp_store *store, struct fp_node *node);
  */
 bool fp_leases_retire(struct fp_store *store, struct fp_node *node);
 void fp_retired_release(struct fp_store *store, struct fp_node *node);
-/*
- * Takes leases of n_pages more; waits for no session. reserve_lock held. Errors as
- * fp_store_reserve.
- */
+/* Takes leases of n_pages more; waits for no session. reserve_lock held. Errors as
+ * fp_store_reserve. */
 int fp_store_grow(struct fp_store *store, uint64_t n_pages);
 
 /*
  * When the next heartbeat is due. Several fit into the silence after which the node sees a break.
  */
 uint64_t fp_reconnect_next_heartbeat(const struct fp_store *store, const struct fp_node *node);
-/*
- * The caller of the functions below holds lanes_lock: exclusively, or shared if it is a reconnect
- * thread. Exception: a forked child, which has no other thread.
- */
+/* The caller of the functions below holds lanes_lock: exclusively, or shared if it is a reconnect
+ * thread. Exception: a forked child, which has no other thread. */
 void fp_store_lanes_lock(struct fp_store *store);
 void fp_store_lanes_share(struct fp_store *store);
 void fp_store_lanes_unlock(struct fp_store *store);

@@ -22,10 +22,8 @@ extern "C" {
 
 struct far_memory;
 
-/*
- * Zero-initialise, then set the members that you need; size tells the library which members you
- * know.
- */
+/* Zero-initialise, then set the members that you need; size tells the library which members you
+ * know. */
 struct far_options {
 	size_t size;              /* sizeof(struct far_options) */
 	uint64_t local_bytes;     /* far memory that may be resident at once; at least 64 KiB */
@@ -41,10 +39,8 @@ struct far_options {
 	/* how long a page waits for a node that is cut off; 0: as long as the node keeps its
 	 * leases */
 	uint64_t patience_ms;
-	/*
-	 * rdma+tcp: name of the device (NULL: the first with an active port), and which of its
-	 * ports (0: the first that is active)
-	 */
+	/* rdma+tcp: name of the device (NULL: the first with an active port), and which of its
+	 * ports (0: the first that is active) */
 	const char *rdma_device;
 	uint32_t rdma_device_port;
 };
@@ -106,10 +102,8 @@ FAR_API int far_open(const struct far_options *options, char *error_text, size_t
  * fine. */
 FAR_API void far_close(struct far_memory *memory);
 
-/*
- * Maps length bytes (rounded up to pages) of zeros, readable and writable. The memory belongs to
- * the caller until far_unmap or far_close. -ENOMEM: the nodes lack memory (see overcommit).
- */
+/* Maps length bytes (rounded up to pages) of zeros, readable and writable. The memory belongs to
+ * the caller until far_unmap or far_close. -ENOMEM: the nodes lack memory (see overcommit). */
 FAR_API int far_map(struct far_memory *memory, size_t length, void **ret_address);
 
 /* Unmaps a range that far_map returned, or whole pages of it. */
