@@ -15,14 +15,16 @@
 
 #define MAX_LINKS 64 /* of one session */
 
-/* A connection is a descriptor. Of sessions there are no more than that: a RESUME asks for no
- * place. */
+/*
+ * Each connection takes a descriptor. Sessions have the same limit, because a RESUME takes a
+ * connection without asking for a place.
+ */
 static uint64_t limit_by_fds(const struct fp_node_server *server, uint64_t max)
 {
 	return server->options.private_node ? max : FP_MIN(max, server->max_fds);
 }
 
-/* Makes the connection its client's. -EUSERS: there are too many. */
+/* Gives the connection to client. -EUSERS: there are too many. */
 static int take_place(struct fp_conn *conn, struct fp_client *client)
 {
 	uint64_t max = limit_by_fds(conn->server, conn->server->config->limits.max_connections);
@@ -35,8 +37,10 @@ static int take_place(struct fp_conn *conn, struct fp_client *client)
 	return 0;
 }
 
-/* Whoever has a session's token is no stranger: a flood of these can't keep him from coming
- * back. */
+/*
+ * A peer with a session's token is no stranger. So a flood of strangers can't keep a client from
+ * coming back.
+ */
 static void trust_token(struct fp_conn *conn)
 {
 	const struct fp_wire_hello *hello = &conn->hello;
@@ -44,7 +48,7 @@ static void trust_token(struct fp_conn *conn)
 	    fp_node_session_find(&conn->server->sessions, hello->session_id, hello->token);
 
 	if (session && hello->purpose != FP_WIRE_CONTROL)
-		(void)take_place(conn, session->client); /* no place: AUTH will say so */
+		(void)take_place(conn, session->client); /* -EUSERS: attach_link refuses it later */
 }
 
 int fp_admission_hello(struct fp_conn *conn)
@@ -70,7 +74,10 @@ int fp_admission_hello(struct fp_conn *conn)
 	return 0;
 }
 
-/* secret: what was proved; NULL: there is none. The caller holds the client; NULL: no memory. */
+/*
+ * Returns the client that the secret names, or the peer's address if secret is NULL. The caller
+ * holds it. NULL: no memory.
+ */
 static struct fp_client *identify(const struct fp_conn *conn, const struct fp_node_secret *secret)
 {
 	char name[FP_CLIENT_NAME_LEN];
@@ -80,7 +87,9 @@ static struct fp_client *identify(const struct fp_conn *conn, const struct fp_no
 	                            : fp_client_peer_name(conn->is_unix ? conn->fd : -1, conn->peer, name));
 }
 
-/* A token can be overheard: whoever proves another secret does not reach the session by it. */
+/*
+ * A token can be overheard, so a peer that proved another secret does not reach the session by it.
+ */
 static bool owns(const struct fp_node_secret *secret, const struct fp_node_session *session)
 {
 	return !secret || strcmp(secret->name, session->client->name) == 0;
@@ -102,7 +111,7 @@ static int open_session(struct fp_conn *conn, const struct fp_node_secret *secre
 	if (r == 0)
 		r = fp_node_session_open(&server->sessions, client, conn->hello.client_name, conn->peer,
 		                         &session);
-	fp_client_put(client); /* his connection holds him */
+	fp_client_put(client); /* its connection holds it */
 	if (r < 0)
 		return r;
 	fp_conn_enter(conn, session);
@@ -122,7 +131,7 @@ static int attach_link(struct fp_conn *conn, const struct fp_node_secret *secret
 	if (!session || !owns(secret, session))
 		return -EACCES;
 	if (session->memfd)
-		return -EPERM; /* it can take the pages away that we would read and write for it */
+		return -EPERM; /* its client could free the pages while we read or write them */
 	r = session->n_links < MAX_LINKS ? take_place(conn, session->client) : -EUSERS;
 	if (r < 0)
 		return r;
@@ -133,8 +142,8 @@ static int attach_link(struct fp_conn *conn, const struct fp_node_secret *secret
 }
 
 /*
- * Before the answer all WRITEs of the old connections have landed, or never will. It always finds a
- * place: a session has one control connection.
+ * Before the answer all WRITEs of the old connections have landed, or never will. No limit can
+ * refuse the new connection: a session has one control connection.
  */
 static int resume_session(struct fp_conn *conn, const struct fp_node_secret *secret)
 {
@@ -158,8 +167,10 @@ static int resume_session(struct fp_conn *conn, const struct fp_node_secret *sec
 	return 0;
 }
 
-/* Keys for its leases, if it wants them and a device reaches it. What it is not granted it does
- * without, or leaves. */
+/*
+ * Gives its leases keys, if the client wants them and a device reaches it. A client that gets none
+ * goes on without keys, or leaves.
+ */
 static void arm_session(struct fp_conn *conn)
 {
 	struct fp_cm_server *cm_server = conn->server->cm_server;
@@ -243,7 +254,7 @@ static const char *refusal(int r)
 	}
 }
 
-/* What the handshake was for. */
+/* Opens, resumes or joins a session, as HELLO asked. */
 static int enter(struct fp_conn *conn, const struct fp_node_secret *secret)
 {
 	switch (conn->hello.purpose) {

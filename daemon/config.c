@@ -102,7 +102,7 @@ struct fp_config *fp_config_new(void)
 		return NULL;
 	config->limits = (struct fp_limits){
 	    .client_quota_bytes = FP_QUOTA_NONE,
-	    .max_sessions = 4096, /* a program is one, and each of its forked children */
+	    .max_sessions = 4096, /* one for each program and for each of its forked children */
 	    .max_leases = 16384,
 	    .max_connections = 32768,
 	    .max_requests = 256,
@@ -223,7 +223,7 @@ int fp_config_check(const struct fp_config *config, struct fp_conf_error *error)
 	return r;
 }
 
-/* One secret_file is a secret that may do all. */
+/* A secret_file becomes a secret named "default" with all rights. */
 static int settle_auth(struct fp_auth_config *auth, struct fp_conf_error *error)
 {
 	struct fp_node_secret *secret;
@@ -276,7 +276,7 @@ uint64_t fp_config_quota(const struct fp_config *config, const char *client)
 	return secret && secret->quota_bytes ? secret->quota_bytes : config->limits.client_quota_bytes;
 }
 
-/* Secrets may change, but neither come nor go: with the last one everybody would be let in. */
+/* Secrets may change, but a reload never turns them on or off. Off would let everybody in. */
 void fp_config_reload(struct fp_config *running, struct fp_config *next)
 {
 	running->limits = next->limits;

@@ -1,6 +1,6 @@
 /*
  * The configuration of farpaged: the keys of the YAML file, their defaults, and checks. Room:
- * daemon. It opens no files but those it reads. Whether a port or a huge page is available shows
+ * daemon. It opens only the files that it reads. Whether a port or a huge page is available shows
  * later.
  */
 #ifndef FP_CONFIG_H
@@ -20,9 +20,9 @@
 #define FP_QUOTA_NONE     UINT64_MAX
 
 enum fp_backing {
-	FP_BACKING_MEMFD,     /* a sealed memfd a lease: may be passed to shm clients */
+	FP_BACKING_MEMFD,     /* each lease is a sealed memfd: may be passed to shm clients */
 	FP_BACKING_ANONYMOUS, /* private to the daemon: tcp only */
-	FP_BACKING_HUGETLB,   /* a sealed memfd of huge pages a lease */
+	FP_BACKING_HUGETLB,   /* each lease is a sealed memfd of huge pages */
 };
 
 struct fp_pool_config {
@@ -43,12 +43,12 @@ struct fp_limits {
 	uint64_t handshake_timeout_ns;
 	uint64_t grace_ns; /* how long the leases of a session that is cut off are kept; 0: not at all */
 	uint64_t idle_timeout_ns;  /* of a control connection; 0: for ever */
-	uint64_t drain_timeout_ns; /* of older files; nothing uses it */
+	uint64_t drain_timeout_ns; /* accepted from older files; nothing uses it */
 };
 
 struct fp_auth_config {
-	bool given;        /* then a client must prove a secret; else anybody is let in */
-	char *secret_file; /* only while the file is read: then it becomes an item of secrets */
+	bool given;        /* true: a client must prove a secret; false: anybody is let in */
+	char *secret_file; /* only while the file is read; then it becomes an item of secrets */
 	struct fp_secrets secrets;
 };
 
@@ -58,7 +58,7 @@ struct fp_config {
 	unsigned n_pools;
 	struct fp_limits limits;
 	struct fp_auth_config auth;
-	bool by_hand; /* there is an rdma section: queue pairs may also be connected by hand */
+	bool by_hand; /* there is an rdma section: clients may also connect queue pairs with QP frames */
 	struct fp_rdma_options rdma;
 	int log_level; /* index into the names; see fp_config_log_level */
 };

@@ -23,12 +23,15 @@
 #include "node_server.h"
 #include "cm_server.h"
 
-#define CONN_FDS         2     /* promised and not received: one of a LEASE that was given up, and another */
-#define CONTROL_REQUESTS 16    /* unanswered on a control connection: its answers can be long */
-#define IDLE_BYTES       8192u /* that it is ready to receive while it is quiet: a page to write fits */
-#define HELD_BYTES       (128u << 10) /* of memory that the answers of one connection may hold, about */
+#define CONN_FDS         2     /* descriptors in flight: one of a LEASE that was given up, and one more */
+#define CONTROL_REQUESTS 16    /* unanswered on a control connection, whose answers can be long */
+#define IDLE_BYTES       8192u /* received at once from a quiet connection: a WRITE of a page fits */
+#define HELD_BYTES       (128u << 10) /* memory that the answers of one connection may hold, about */
 
-/* What a piece of work costs beyond its bytes, in bytes copied: measured on loopback. */
+/*
+ * The cost of a piece of work beyond its bytes, as bytes that could be copied in that time.
+ * Measured on loopback.
+ */
 #define REQUEST_COST 2048u
 #define SEND_COST    16384u
 #define END_COST     32768u
@@ -43,7 +46,9 @@ static bool wants_input(const struct fp_conn *conn)
 	return conn->state != FP_CONN_CLOSING && conn->state != FP_CONN_KILLED;
 }
 
-/* Too much is unanswered, or an answer must come first: what arrives has to wait. */
+/*
+ * True: input has to wait, because too many requests are unanswered or one answer must come first.
+ */
 static bool is_paused(const struct fp_conn *conn)
 {
 	uint64_t limit = conn->server->config->limits.max_requests;
@@ -53,13 +58,13 @@ static bool is_paused(const struct fp_conn *conn)
 	return conn->leasing || conn->outbox.n >= limit || conn->outbox.held_bytes >= HELD_BYTES;
 }
 
-/* Whose share of the loop's time its work is. */
+/* The client whose share of the loop's time pays for the connection's work. */
 static struct fp_turn_client *client_of(const struct fp_conn *conn)
 {
 	return conn->session ? &conn->session->client->turns : &conn->server->strangers.turns;
 }
 
-/* Whether it may do a piece of work now. If not, it is settled again when its turn comes. */
+/* True if it may do a piece of work now. If not, it is settled again when its turn comes. */
 static bool take_turn(struct fp_conn *conn)
 {
 	return fp_turn_take(&conn->server->turns, &conn->turn, client_of(conn));
@@ -145,8 +150,8 @@ static void feed_stash(struct fp_conn *conn)
 }
 
 /*
- * Nobody at the other end closed it: the network broke it. The kernel of a process that ended
- * closes its sockets in order, and that is an end of file.
+ * The network broke it; no process closed it. When a process ends, its kernel closes its sockets in
+ * order, and we see an end of file.
  */
 void fp_conn_cut(struct fp_conn *conn)
 {
@@ -176,9 +181,9 @@ static void on_recv(struct fp_op *op, int res, unsigned flags)
 }
 
 /*
- * One buffer at a time: a peer that sends more than it is served keeps the rest in its own socket.
- * Thousands of quiet ones may speak at once, and have to wait then: so a quiet one gets a part of a
- * buffer.
+ * Receives one buffer at a time: if a peer sends more than we serve, the rest stays in its own
+ * socket. Thousands of quiet connections may speak at once and then wait for their turns. So a
+ * quiet one receives only a part of a buffer.
  */
 static void start_recv(struct fp_conn *conn)
 {
@@ -193,7 +198,7 @@ static void start_recv(struct fp_conn *conn)
 
 /* ---- descriptors on their way ---- */
 
-/* A peer that has received everything has received those, too. */
+/* Once the peer has received all bytes, it has received the descriptors too. */
 static bool owes_fds(struct fp_conn *conn)
 {
 	int unread_bytes = 0;
@@ -226,7 +231,7 @@ static void on_sent(struct fp_op *op, int res, unsigned flags)
 	if (res >= 0)
 		fp_outbox_advance(&conn->outbox, (size_t)res);
 	else if (res == -EPIPE &&
-	         conn->eof) /* a reset is another error, even if the receive saw its end only */
+	         conn->eof) /* an end in order: a reset gives another error, even after an EOF */
 		fp_conn_kill(conn);
 	else if (res != -EINTR && res != -EAGAIN)
 		fp_conn_cut(conn);
@@ -361,7 +366,7 @@ void fp_conn_kill(struct fp_conn *conn)
 		return;
 	conn->state = FP_CONN_KILLED;
 	shutdown(conn->fd, SHUT_RDWR);
-	/* it is settled soon, whatever it waited for, and its session may end before */
+	/* wait among the strangers: its session may end before it is settled */
 	fp_turn_leave(&server->turns, &conn->turn);
 	fp_turn_wait(&server->turns, &conn->turn, &server->strangers.turns);
 }
@@ -389,8 +394,8 @@ static bool is_finished(const struct fp_conn *conn)
 }
 
 /*
- * Gives back all but the connection itself. Descriptors count for our user until the peer has
- * received them, or closes: so does the connection. Whoever is told to stop does not wait for that.
+ * Gives back all but the connection itself. Descriptors in flight count for our user until the peer
+ * has received them, or closes. So the connection stays as long. A stopping node does not wait.
  */
 static bool lingers(struct fp_conn *conn)
 {
@@ -438,8 +443,10 @@ static void settle_send(struct fp_conn *conn)
 	}
 }
 
-/* Thousands of sessions may end at once. Strangers, and links of a session that has ended, never
- * wait. */
+/*
+ * Thousands of sessions may end at once, so each end waits for its turn. Strangers, and links of a
+ * session that has ended, never wait.
+ */
 static bool may_end(struct fp_conn *conn)
 {
 	if (!conn->session)
@@ -464,7 +471,10 @@ void fp_conn_go_on(struct fp_turn *turn)
 	fp_conn_settle(fp_container_of(turn, struct fp_conn, turn));
 }
 
-/* While it waits for a lease or its turn, silence is no sign. */
+/*
+ * True if the peer was silent for too long. Silence does not count while the connection waits for a
+ * lease or its turn.
+ */
 static bool is_silent(struct fp_conn *conn, uint64_t now_ns)
 {
 	uint64_t limit_ns = conn->session->idle_timeout_ns;

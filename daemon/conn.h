@@ -47,9 +47,9 @@ struct fp_conn {
 	struct fp_client *client; /* held: its owner; for a stranger, its origin. NULL: it was evicted */
 	struct fp_node_server *server;
 	int fd;
-	bool is_unix; /* it never breaks while its client lives: its session ends with it */
+	bool is_unix; /* such a connection never breaks while its client lives: its session ends with it */
 	char peer[FP_PEER_LEN];
-	struct fp_cm_server_link *cm_link; /* of a LINK with queue pairs connected by hand */
+	struct fp_cm_server_link *cm_link; /* of a LINK that connected a queue pair with QP; NULL: none */
 	enum fp_conn_state state;
 	bool receiving, sending; /* operations in flight */
 	bool eof;                /* the peer sends nothing more */
@@ -66,7 +66,7 @@ struct fp_conn {
 	uint8_t *stash; /* received but not handled yet; until it is empty, nothing more is received */
 	size_t stash_bytes, stash_off;
 	struct fp_outbox outbox;
-	unsigned fds_out; /* descriptors that it was promised and, as far as we know, has not received */
+	unsigned fds_out; /* descriptors promised to the peer and, as far as we know, not received */
 	bool passing;     /* the current send takes a descriptor along */
 	struct msghdr msg;
 	struct iovec iov[FP_CONN_IOVS];
@@ -81,7 +81,7 @@ struct fp_conn {
 	struct fp_node_session *session; /* NULL before WELCOME and after the session's end */
 };
 
-/* Whether it is the control connection of a session, or will become one. */
+/* True if it is the control connection of a session, or will become one. */
 bool fp_conn_is_control(const struct fp_conn *conn);
 
 /* Begins to serve fd, and owns it from here on, also on failure. 0 or -ENOMEM. */
@@ -93,11 +93,10 @@ void fp_conn_enter(struct fp_conn *conn, struct fp_node_session *session);
 /* Queues an answer and owns it. NULL (no memory for the answer) kills the connection. */
 void fp_conn_answer(struct fp_conn *conn, struct fp_reply *reply);
 /*
- * Whether one more descriptor may be sent to the peer. If so, it counts until the peer has received
+ * True if one more descriptor may be sent to the peer. It then counts until the peer has received
  * all that it was sent. The kernel counts descriptors in flight for our user, over all its
- * processes. Above RLIMIT_NOFILE it takes none from any of them (unix(7), ETOOMANYREFS). So a
- * connection may have two in flight, does not end before they are received, and connections are few
- * enough.
+ * processes, and refuses more than RLIMIT_NOFILE (unix(7), ETOOMANYREFS). So a connection may have
+ * two in flight and ends only after they are received. The limit of connections allows for this.
  */
 bool fp_conn_promise_fd(struct fp_conn *conn);
 
@@ -110,7 +109,7 @@ void fp_conn_refuse(struct fp_conn *conn, enum fp_wire_status status, const char
 void fp_conn_close(struct fp_conn *conn);
 /* Ends it at once, even in the middle of an operation. */
 void fp_conn_kill(struct fp_conn *conn);
-/* The same, as if it had broken: its session may go on without it. */
+/* Like fp_conn_kill, but as if the network broke it: its session may go on without it. */
 void fp_conn_cut(struct fp_conn *conn);
 /* Charges work to the client's share of the loop's time. bytes: how much could be copied in the
  * time of that work. */
@@ -122,7 +121,7 @@ void fp_conn_charge(const struct fp_conn *conn, uint64_t bytes);
 void fp_conn_settle(struct fp_conn *conn);
 /* Ends it if it is overdue, or looks whether it can be freed now. Never frees it. */
 void fp_conn_tick(struct fp_conn *conn, uint64_t now_ns);
-/* The turn is called: settles its connection. */
+/* Settles the connection whose turn is called. */
 void fp_conn_go_on(struct fp_turn *turn);
 
 #endif

@@ -4,7 +4,7 @@
  *   /proc/self/cgroup      the group of this process
  *   MOUNT/a/b, MOUNT/a, MOUNT: limit - usage + page cache; the least counts
  *
- * A group that the mount does not show, as in some containers, counts as the one on top there.
+ * If the mount does not show the group, as in some containers, the top one there counts.
  * See cgroups(7), and memory in the kernel's cgroup-v1 and cgroup-v2 documents.
  */
 #include "hostmem.h"
@@ -16,13 +16,13 @@
 #include "cleanup.h"
 #include "units.h"
 
-/* Not offered to clients: the node's own heap, and page tables of what is. */
+/* Not offered to clients: memory for the node's own heap, and for page tables of the rest. */
 #define OWN_BYTES  (16ull << 20)
 #define OWN_DIVIDE 256
 
 #define NO_LIMIT (1ull << 62) /* v1 writes a little less than INT64_MAX */
 
-/* What differs between the versions. The statistics include the groups below. */
+/* Differences between cgroup versions. The statistics include child groups. */
 struct version {
 	const char *controller; /* before the group in /proc/self/cgroup: "4:memory:/a/b", "0::/a/b" */
 	const char *mount;

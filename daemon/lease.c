@@ -14,12 +14,14 @@
 #include "units.h"
 #include "wire.h"
 
-/* What looks at kept memory cost the loop: some hundred microseconds at most, and a tenth of its
- * time. */
+/*
+ * Bounds the loop's time for looks at kept memory: some hundred microseconds each, and a tenth of
+ * its time.
+ */
 #define COLLECT_MAX      128u
 #define COLLECT_PAUSE_NS FP_NSEC_PER_MSEC
 
-/* The host is not asked at each LEASE: a look takes some 60 µs. */
+/* A look at the host takes some 60 µs, so not every LEASE takes one. */
 #define HOST_AGE_NS (100 * FP_NSEC_PER_MSEC)
 
 #define LEAST_BYTES (1ull << 20)
@@ -45,7 +47,7 @@ static const struct fp_hostmem *look_at_host(struct fp_pools *pools, uint64_t ma
 	return &pools->host;
 }
 
-/* What is being given back will be there when a new lease is touched. */
+/* Counts memory that is being given back: it is free by the time that a new lease is touched. */
 static uint64_t host_bytes(struct fp_pools *pools)
 {
 	uint64_t bytes = pools->unlimited ? UINT64_MAX : look_at_host(pools, HOST_AGE_NS)->available_bytes;
@@ -140,7 +142,7 @@ static void charge(struct fp_node_memory *memory)
 	uint64_t *host_bytes = &memory->pools->host.available_bytes;
 
 	if (!fp_pool_is_reserved(memory->pool) && *host_bytes != UINT64_MAX)
-		*host_bytes -= FP_MIN(*host_bytes, memory->size_bytes); /* the last look has not seen it */
+		*host_bytes -= FP_MIN(*host_bytes, memory->size_bytes); /* not counted by the last look */
 	memory->pool->used_bytes += memory->size_bytes;
 	memory->pool->n_leases++;
 	memory->pools->n_shared += memory->shareable;
@@ -183,8 +185,10 @@ static void done_give(struct fp_worker_job *job)
 	memory_free(memory);
 }
 
-/* The bytes count as free from here on: a later lease that needs them waits until they are
- * scrubbed. */
+/*
+ * The bytes count as free from here on. A later lease that needs them waits until they are
+ * scrubbed.
+ */
 static void give(struct fp_node_memory *memory)
 {
 	uncharge(memory);
@@ -225,7 +229,7 @@ void fp_pools_done(struct fp_pools *pools)
 	}
 }
 
-/* Whoever never lets go is looked at again after all others. */
+/* Memory that its client never releases goes to the end of the list, behind all others. */
 bool fp_pools_collect(struct fp_pools *pools)
 {
 	unsigned n = FP_MIN(pools->n_kept, COLLECT_MAX);
@@ -254,8 +258,9 @@ static void done_leave(struct fp_worker_job *job)
 	free(lease_of(job));
 }
 
-/* A holder leaves, behind the worker's jobs for its key, which point at it. After the last the
- * memory goes.
+/*
+ * A holder leaves. Its lease is freed behind the worker's jobs for its key, which point at it. When
+ * the last holder leaves, the memory goes.
  */
 static void leave(struct fp_node_lease *lease)
 {
@@ -337,7 +342,7 @@ static int find_id(struct fp_node_leases *leases, uint32_t *ret_id)
 	return 0;
 }
 
-/* With memory of its own, of which nothing is there yet. NULL: no memory. */
+/* Makes a lease with memory of its own, which has no pages yet. NULL: no memory. */
 static struct fp_node_lease *lease_new(struct fp_pools *pools, struct fp_pool *pool,
                                        const struct fp_lease_request *request)
 {
@@ -369,7 +374,9 @@ static void enter(struct fp_node_leases *leases, struct fp_node_lease *lease)
 	leases->leased_bytes += lease->memory->size_bytes;
 }
 
-/* What no pool has is the client's business; what the host lacks is the operator's. */
+/*
+ * Full pools are the client's business. A host that lacks memory is the operator's: it is logged.
+ */
 static void log_refusal(struct fp_pools *pools, const struct fp_lease_request *request)
 {
 	char size[16], available[16];
@@ -381,7 +388,7 @@ static void log_refusal(struct fp_pools *pools, const struct fp_lease_request *r
 		       fp_size_format(host_bytes(pools), available, sizeof(available)), pools->host.bound);
 }
 
-/* The pool for a request that the limits allow. */
+/* Checks the limits and chooses the pool for a request. */
 static int admit(struct fp_pools *pools, const struct fp_lease_request *request, struct fp_pool **ret_pool)
 {
 	struct fp_pool *pool = fp_pools_choose(pools, request->size_bytes, request->shareable);
@@ -493,7 +500,10 @@ void fp_node_lease_release(struct fp_node_lease *lease)
 
 /* ---- keys ---- */
 
-/* Registration pins all pages in one go. They are there by then: to clear them takes longest. */
+/*
+ * Registration pins all pages at once. They are populated before, in slices, because clearing them
+ * takes longest.
+ */
 static bool run_make(struct fp_worker_job *job)
 {
 	struct fp_lease_key *key = fp_container_of(job, struct fp_lease_key, make);
@@ -507,7 +517,7 @@ static bool run_make(struct fp_worker_job *job)
 	return key->status > 0;
 }
 
-/* The lease still stands: its memory is given back by a job that comes later. */
+/* The lease still exists: the job that gives its memory back comes later in the line. */
 static void done_make(struct fp_worker_job *job)
 {
 	struct fp_lease_key *key = fp_container_of(job, struct fp_lease_key, make);

@@ -25,11 +25,11 @@
 #include "pool.h"
 #include "cm_server.h"
 
-/* All leases of a session. Zero-initialised it is empty. */
+/* All leases of a session. Zero-initialised, it is empty. */
 struct fp_node_leases {
 	struct fp_node_lease **by_id; /* index id - 1 */
 	uint32_t capacity;
-	uint32_t n, n_adopted; /* all; those among them that are read-only */
+	uint32_t n, n_adopted; /* all leases; the read-only ones among them */
 	uint64_t leased_bytes;
 };
 
@@ -58,13 +58,13 @@ struct fp_node_memory {
 	struct fp_pool *pool;
 	TAILQ_ENTRY(fp_node_memory) kept;
 	struct fp_worker_job give;
-	int status;               /* of give */
+	int status;               /* result of give */
 	bool shareable;           /* pools->max_shared limits how many there are */
-	struct fp_client *client; /* held: the client that pays for it, until the last holder has left */
+	struct fp_client *client; /* held: it pays for the memory until the last holder has left */
 	uint64_t size_bytes;
 	struct fp_chunk chunk;      /* the worker's until granted, and again after the last holder left */
-	struct fp_worker_line line; /* made, then its keys made and revoked, then given back */
-	unsigned n_holders;         /* leases; one that is released counts while requests use it */
+	struct fp_worker_line line; /* jobs in order: make it, make and revoke its keys, give it back */
+	unsigned n_holders;         /* leases; a released one counts while requests use it */
 };
 
 struct fp_node_lease {
@@ -87,8 +87,10 @@ struct fp_lease_request {
 	struct fp_client *client; /* it is charged to this client */
 	uint64_t quota_bytes;     /* of this client, over all its sessions */
 	uint64_t max_leases;
-	/* Called once after a grant that was begun: 0, or -ENOMEM and the like. -ECANCELED: the
-	 * session has ended meanwhile, and the lease is gone when done returns. */
+	/*
+	 * Called once for each grant that began. status: 0, or -ENOMEM and the like. -ECANCELED:
+	 * the session has ended meanwhile, and the lease is gone when done returns.
+	 */
 	void (*done)(struct fp_node_lease *lease, int status, void *user);
 	void *user;
 };
@@ -102,7 +104,7 @@ struct fp_pools {
 	TAILQ_HEAD(, fp_node_memory) kept;
 	unsigned n_kept;
 	uint64_t collected_ns;
-	bool unlimited;         /* ignores what the host has: a program may map more than it touches */
+	bool unlimited;         /* ignores the host's memory: a program may map more than it touches */
 	struct fp_hostmem host; /* as read at host_ns */
 	uint64_t host_ns;
 	struct fp_log_limit refusals;
@@ -121,8 +123,8 @@ void fp_pools_done(struct fp_pools *pools);
 uint64_t fp_pools_least_bytes(uint64_t size_bytes);
 
 /*
- * Looks at the memory that is kept, some hundred pieces at a time and not too often. Gives back
- * what clients have released. True if there was any.
+ * Looks at the memory that is kept, some hundred pieces at a time and not too often. Gives back the
+ * pieces that clients have released. True if there were any.
  */
 bool fp_pools_collect(struct fp_pools *pools);
 
@@ -133,8 +135,8 @@ bool fp_pools_collect(struct fp_pools *pools);
 uint64_t fp_pools_free(struct fp_pools *pools, const struct fp_pool *pool);
 
 /*
- * Returns the pool with the most room that can back the request, or NULL. Memory that is being
- * given back counts as free, but the lease waits for it.
+ * Returns the pool with the most free memory that can back the request, or NULL. Memory that is
+ * being given back counts as free, but the lease waits for it.
  */
 struct fp_pool *fp_pools_choose(struct fp_pools *pools, uint64_t size_bytes, bool shareable);
 /* Sums over the pools that can serve a client with such leases. */
@@ -147,9 +149,9 @@ void fp_pools_warn(struct fp_pools *pools);
 void fp_pools_leased(const struct fp_pools *pools, uint64_t *ret_leases, uint64_t *ret_bytes);
 
 /*
- * Begins a grant: accounts for it and lets the worker make the memory. 0: request->done will be
- * called. It will not on an error: -EDQUOT, -ENOSPC, -EMFILE (the client maps as many as it may),
- * -EUSERS (too many leases), -ENOMEM.
+ * Begins a grant: charges the client and lets the worker make the memory. 0: request->done will be
+ * called. On an error it will not be: -EDQUOT, -ENOSPC, -EMFILE (the client maps as many as it
+ * may), -EUSERS (too many leases), -ENOMEM.
  */
 int fp_node_lease_grant(struct fp_node_leases *leases, struct fp_pools *pools,
                         const struct fp_lease_request *request);

@@ -20,8 +20,8 @@
 #include "units.h"
 #include "wire.h"
 
-#define BACKLOG       4096 /* over TCP, where those that find no place try again after a second only */
-#define UNIX_BACKLOG  128  /* they wait in line */
+#define BACKLOG       4096 /* for TCP: a client that finds the queue full retries only after a second */
+#define UNIX_BACKLOG  128  /* connect(2) waits while the queue is full */
 #define BIND_RETRIES  20
 #define BIND_PAUSE_NS 50000000
 
@@ -54,7 +54,7 @@ static int parse_inet(const char *text, uint16_t default_port, struct fp_listen_
 	uint64_t port = default_port;
 
 	if (bracket && bracket > colon)
-		colon = NULL; /* one of an address */
+		colon = NULL; /* this colon is a part of the address */
 	if (colon && fp_number_parse(colon + 1, 0, UINT16_MAX, &port) < 0)
 		return -EINVAL;
 	len = colon ? (size_t)(colon - text) : strlen(text);
@@ -121,7 +121,7 @@ static const char *socket_file(const struct fp_listen_address *address)
 	return sun->sun_family == AF_UNIX && sun->sun_path[0] ? sun->sun_path : NULL;
 }
 
-/* True if the file is a socket on which nobody listens any more. */
+/* True if the file is a socket without a listener. */
 static bool is_stale(const char *path, const struct fp_listen_address *address)
 {
 	fp_autoclose int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -167,8 +167,10 @@ int fp_listen_open(const struct fp_listen_address *address, int *ret_fd)
 	if (fd < 0)
 		return -errno;
 	if (address->sockaddr.ss_family != AF_UNIX) {
-		/* A restart need not wait for old connections to time out. What accept returns
-		 * inherits the rest. */
+		/*
+		 * SO_REUSEADDR: a restart need not wait until old connections time out. Accepted
+		 * sockets inherit TCP_NODELAY.
+		 */
 		if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) < 0 ||
 		    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)) < 0)
 			return -errno;
@@ -229,7 +231,7 @@ const char *fp_listen_url(const struct fp_listen_address *address, int fd, char 
 	return buf;
 }
 
-/* One of IPv4 that came in by IPv6 is said as the former. */
+/* An IPv4 address that is mapped into IPv6 becomes plain IPv4. */
 void fp_listen_own_address(int fd, struct sockaddr_storage *ret_address)
 {
 	socklen_t len = sizeof(*ret_address);

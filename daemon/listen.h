@@ -1,6 +1,6 @@
 /*
  * Listening sockets: the addresses of farpaged, parsed, checked and bound. Room: daemon. It knows
- * addresses, never what is said over them.
+ * addresses, not the protocol.
  */
 #ifndef FP_LISTEN_H
 #define FP_LISTEN_H

@@ -2,8 +2,8 @@
  * The throttle of the log. Room: daemon; see log_throttle.h.
  *
  * Other processes may share the file of stderr, so it can't be made non-blocking. A pipe or a
- * terminal is opened once more instead, for us alone. A socket can't be: there poll(2) promises
- * room for a line, unless another process fills it in the same instant.
+ * terminal is opened once more instead, for us alone. A socket can't be opened again: there poll(2)
+ * promises space for a line, unless another process fills it in the same instant.
  */
 #include "log_throttle.h"
 
@@ -21,9 +21,9 @@
 #include "log.h"
 
 #define LINES_A_SECOND 50u
-#define MAX_TOPICS     12u /* subsystems; those beyond share the last */
+#define MAX_TOPICS     12u /* subsystems; all further ones share the last topic */
 
-/* What one subsystem has said in the second that began at since_ns. */
+/* Lines of one subsystem in the second that began at since_ns. */
 struct topic {
 	const char *subsystem;
 	uint64_t since_ns;
@@ -31,7 +31,7 @@ struct topic {
 	unsigned long long left_out;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of what follows */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards topics */
 static struct topic topics[MAX_TOPICS];
 static _Thread_local bool telling; /* this thread has the lock: the line is the throttle's own */
 

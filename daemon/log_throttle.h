@@ -1,6 +1,6 @@
 /*
- * Keeps the daemon's log short and the daemon from waiting for it. A full pipe or a stopped
- * terminal may hold a writer for ever. Room: daemon. It knows lines, never what they say.
+ * Keeps the daemon's log short, and keeps the daemon from waiting for it. A full pipe or a stopped
+ * terminal may hold a writer for ever. Room: daemon. It knows lines, not their meaning.
  */
 #ifndef FP_LOG_THROTTLE_H
 #define FP_LOG_THROTTLE_H

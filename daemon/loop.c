@@ -16,7 +16,7 @@
 #define CQ_ENTRIES 4096
 #define BUF_GROUP  0
 
-/* Linux 6.1 has all of these. */
+/* Linux 6.1 has all of these flags. */
 static int setup_ring(struct io_uring *ring)
 {
 	struct io_uring_params params = {.flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN |

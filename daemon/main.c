@@ -18,7 +18,7 @@
 #include "node_server.h"
 #include "units.h"
 
-#define MANY 65536 /* as many as the configuration takes */
+#define MANY 65536 /* the greatest value that the configuration allows */
 
 static const char usage[] =
     "Usage: farpaged --config FILE [--check] [--ready-fd N]\n"
@@ -137,8 +137,8 @@ static int parse(int argc, char **argv, struct arguments *args)
 }
 
 /*
- * A private node has nobody to serve once its parent is gone: also if the parent went before we
- * could ask to be told, which shows at the other end of the pipe that waits for our addresses.
+ * A private node ends with its parent. False: the parent ended before prctl could ask for the
+ * signal. Then the pipe that waits for our addresses has no reader.
  */
 static bool follow_parent(int ready_fd)
 {
@@ -174,8 +174,9 @@ static int private_config(const struct arguments *args, struct fp_config **ret_c
 	return r;
 }
 
-/* The folder that `farpage run` made for our socket, if it has not removed it, as it could not wait
- * for us.
+/*
+ * Removes the folder that `farpage run` made for our socket. It is still there if that command
+ * could not wait for us.
  */
 static void remove_folder(const struct arguments *args)
 {
@@ -187,7 +188,7 @@ static void remove_folder(const struct arguments *args)
 	path = strdup(args->listen + strlen("unix:"));
 	if (path && strrchr(path, '/') != path) {
 		*strrchr(path, '/') = '\0';
-		rmdir(path); /* not if it holds anything */
+		rmdir(path); /* fails if it holds anything */
 	}
 	free(path);
 }
@@ -226,8 +227,8 @@ int main(int argc, char **argv)
 	struct arguments args = {.ready_fd = -1, .users_fd = -1};
 
 	signal(SIGPIPE, SIG_IGN);
-	signal(SIGIO, SIG_IGN);   /* who opens a memfd while we look whether it is ours alone */
-	signal(SIGXFSZ, SIG_IGN); /* RLIMIT_FSIZE holds for memfds: a lease is refused, then */
+	signal(SIGIO, SIG_IGN);   /* sent when a process opens a memfd while is_open_once has its lease */
+	signal(SIGXFSZ, SIG_IGN); /* RLIMIT_FSIZE holds for memfds, too: a lease beyond it is refused */
 	fp_log_init("farpaged", FP_LOG_INFO);
 	if (parse(argc, argv, &args) < 0)
 		return 2;

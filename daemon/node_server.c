@@ -32,7 +32,7 @@ void fp_node_server_log_peer(struct fp_node_server *server, const struct fp_conn
 	       conn->hello.client_name[0] ? " " : "", conn->hello.client_name, what);
 }
 
-/* Something has begun that time ends. */
+/* Starts the tick: something has begun that may become overdue. */
 static void watch(struct fp_node_server *server)
 {
 	static struct __kernel_timespec interval = {.tv_nsec = TICK_NS};
@@ -42,7 +42,7 @@ static void watch(struct fp_node_server *server)
 	server->ticking = true;
 }
 
-/* One in a round: what a flood has queued up by then must not keep others waiting. */
+/* Accepts one connection a round, so that a flood does not keep others waiting. */
 static void start_accept(struct fp_listener *listener)
 {
 	struct io_uring_sqe *sqe = fp_loop_sqe(&listener->server->loop);
@@ -59,7 +59,7 @@ static bool is_own_user(int fd)
 	return uid == (uid_t)-1 || uid == geteuid() || uid == 0;
 }
 
-/* Serves a connection, or refuses it and says why. It owns fd from then on. */
+/* Serves a connection, or refuses it and logs why. It owns fd from then on. */
 static void welcome(struct fp_node_server *server, int fd)
 {
 	const char *why = NULL;
@@ -102,15 +102,15 @@ static void on_accept(struct fp_op *op, int res, unsigned flags)
 		start_accept(listener);
 		return;
 	}
-	/* Out of descriptors or memory: at once again would find the same, so the tick tries it. */
+	/* Out of descriptors or memory: a retry at once would fail too, so the tick retries. */
 	fp_log(FP_LOG_WARNING, "stranger", "cannot accept a connection: %s",
 	       fp_strerror(res, reason, sizeof(reason)));
 	watch(server);
 }
 
 /*
- * A connection that is killed reads nothing more from what it has received; a WRITE of which a part
- * has arrived stays a part.
+ * A killed connection handles no more of the bytes that it has received. A WRITE of which a part
+ * has arrived stays incomplete.
  */
 static void end_links(struct fp_node_session *session)
 {
@@ -120,8 +120,10 @@ static void end_links(struct fp_node_session *session)
 	}
 }
 
-/* The allocator keeps what is freed below a piece that is still in use. The ends of some seconds
- * are one trim, for which the loop stands still: 10 ms where thousands have ended. */
+/*
+ * The allocator keeps freed memory that lies below a piece still in use. The ends of some seconds
+ * share one trim, because the loop stands still for it: 10 ms if thousands have ended.
+ */
 static void trim_soon(struct fp_node_server *server)
 {
 	if (!server->trim_ns)
@@ -140,7 +142,7 @@ static void end_session(struct fp_node_server *server, struct fp_node_session *s
 	       (unsigned long long)session->written_bytes >> 20);
 	end_links(session);
 	fp_node_session_end(&server->sessions, session);
-	trim_soon(server); /* one that expired has ended long after its connection */
+	trim_soon(server); /* an expired session ends long after the trim for its connection */
 }
 
 void fp_node_server_fence(struct fp_node_server *server, struct fp_node_session *session)
@@ -216,7 +218,7 @@ void fp_node_server_conn_ended(struct fp_node_server *server, struct fp_conn *co
 		fp_loop_stop(&server->loop);
 }
 
-/* Ends what has had its time, and tries again what no event tells of. */
+/* Ends what is overdue, and looks for changes that no event reports. */
 static void on_tick(struct fp_op *op, int res, unsigned flags)
 {
 	struct fp_node_server *server = fp_container_of(op, struct fp_node_server, tick_op);
@@ -226,7 +228,7 @@ static void on_tick(struct fp_op *op, int res, unsigned flags)
 
 	server->ticking = false;
 	end_expired(server, now_ns);
-	fp_pools_collect(&server->pools); /* nothing tells when a client lets go of memory */
+	fp_pools_collect(&server->pools); /* no event says that a client released memory */
 	LIST_FOREACH (conn, &server->conns, in_server)
 		fp_conn_tick(conn, now_ns);
 	for (unsigned i = 0; i < server->n_listeners && !server->stopping; i++)
@@ -244,8 +246,8 @@ static void on_tick(struct fp_op *op, int res, unsigned flags)
 }
 
 /*
- * Requests under way are not answered: a page that is written to a node which goes is lost, and its
- * client still has it if nobody says that it was written.
+ * Requests under way get no answer. A page that was written to a node that stops is lost. But its
+ * client keeps the page until we say that it was written.
  */
 static void stop(struct fp_node_server *server)
 {
@@ -305,7 +307,10 @@ static void on_users_gone(struct fp_op *op, int res, unsigned flags)
 		stop(server);
 }
 
-/* Somebody may still need this node: it ends when nobody can any more, maybe at once. */
+/*
+ * Other processes may still need this node. It ends when the last of them has closed its end of the
+ * pipe, maybe at once.
+ */
 static void wait_for_users(struct fp_node_server *server)
 {
 	fp_autoclose int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
@@ -313,7 +318,7 @@ static void wait_for_users(struct fp_node_server *server)
 
 	server->waiting = true;
 	if (null_fd >= 0)
-		dup2(null_fd, STDERR_FILENO); /* whoever reads there is not to wait for us, too */
+		dup2(null_fd, STDERR_FILENO); /* the reader of stderr must not wait for us too */
 	io_uring_prep_poll_add(sqe, server->options.users_fd, POLLHUP);
 	fp_loop_sqe_set(sqe, &server->users_op);
 }
@@ -346,10 +351,10 @@ static void on_worker(struct fp_op *op, int res, unsigned flags)
 
 	read_worker(server);
 	fp_worker_reap(server->worker);
-	trim_soon(server); /* a lease is freed behind its jobs, maybe after the trim for its connection */
+	trim_soon(server); /* a lease is freed after its jobs, maybe after the trim for its connection */
 }
 
-/* For what has no message of its own: some limit of the process, most likely. */
+/* Logs an error that has no message of its own: most likely, a limit of the process is too low. */
 static int explain_start(const char *what, int r)
 {
 	char reason[64];
@@ -375,8 +380,10 @@ static int open_signals(struct fp_node_server *server)
 	return explain_start("signals", server->signal_fd < 0 ? -errno : 0);
 }
 
-/* A connection, a memfd that a client maps, and one under way are a descriptor each: a quarter,
- * half, and a quarter (which are not open) of the limit. */
+/*
+ * Shares of the limit of open files: a quarter for connections, half for memfds that clients map, a
+ * quarter for memfds in flight (these are not open here).
+ */
 static void raise_descriptor_limit(struct fp_node_server *server)
 {
 	struct rlimit limit = {0};
@@ -450,7 +457,7 @@ static int open_listeners(struct fp_node_server *server)
 	return 0;
 }
 
-/* Says where it is reached: to the log, and on a line of its own to whoever started us. */
+/* Writes the node's URLs to the log, and as one line to ready_fd. */
 static void announce(struct fp_node_server *server)
 {
 	char url[FP_LISTEN_URL_LEN], line[128];
@@ -515,7 +522,7 @@ static int serve(struct fp_node_server *server)
 
 static void done(struct fp_node_server *server)
 {
-	fp_cm_server_close(server->cm_server); /* after the worker: nothing is registered any more */
+	fp_cm_server_close(server->cm_server); /* the worker has stopped: no memory is registered any more */
 	for (unsigned i = 0; i < server->n_listeners; i++)
 		close_listener(&server->listeners[i]);
 	free(server->listeners);

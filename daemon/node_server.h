@@ -34,12 +34,12 @@ struct fp_listener {
 struct fp_counters {
 	uint64_t connections;
 	uint64_t sessions;
-	uint64_t cut_off, resumed, expired; /* sessions; one that expired was cut off before */
+	uint64_t cut_off, resumed, expired; /* sessions; an expired one was cut off before */
 	uint64_t refused;                   /* connections closed because of what the peer did */
 	uint64_t evicted;                   /* strangers */
 	uint64_t reads, writes;
 	uint64_t read_bytes, written_bytes;
-	uint64_t denied; /* requests that named memory they have no lease of */
+	uint64_t denied; /* requests for memory that the session has no lease of */
 };
 
 struct fp_node_server_options {
@@ -77,8 +77,8 @@ struct fp_node_server {
 	struct signalfd_siginfo signal;
 	uint64_t worker_events;
 	struct fp_op signal_op, worker_op, cm_op, users_op, tick_op;
-	bool ticking;     /* while there is something that time ends: see on_tick */
-	uint64_t trim_ns; /* when memory of connections that ended goes to the system; 0: none did */
+	bool ticking;     /* a tick is under way: something may become overdue, see on_tick */
+	uint64_t trim_ns; /* when freed memory goes back to the system; 0: no connection has ended */
 };
 
 /*

@@ -79,9 +79,12 @@ int fp_node_server_rdma_open(struct fp_node_server *server)
 	return r < 0 ? explain_cm_server(server, listeners[failed], r) : 0;
 }
 
-/* ---- what it tells ---- */
+/* ---- its events ---- */
 
-/* Its keys are revoked, and its client may come back when there is a device again. */
+/*
+ * Cuts the session's control connection. This revokes its keys; its client may resume when there is
+ * a device again.
+ */
 static void cut_off(struct fp_node_server *server, uint64_t session_id)
 {
 	struct fp_conn *conn;

@@ -8,12 +8,12 @@
 #include "node_server.h"
 
 /*
- * Opens server->cm_server if the configuration has rdma:// addresses, or a device for queue pairs
- * that are connected by hand. Else it stays NULL. 0, or a negative errno after it has logged why.
+ * Opens server->cm_server if the configuration has rdma:// addresses or an rdma section. Else it
+ * stays NULL. 0, or a negative errno after it has logged why.
  */
 int fp_node_server_rdma_open(struct fp_node_server *server);
 
-/* Has the loop serve it. Call it once, when the loop runs. */
+/* Lets the loop serve it. Call it once, when the loop runs. */
 void fp_node_server_rdma_start(struct fp_node_server *server);
 
 #endif

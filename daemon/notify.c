@@ -1,5 +1,5 @@
 /*
- * Telling systemd. Room: daemon; see notify.h. sd_notify would wait for ever where a queue is full.
+ * Telling systemd. Room: daemon; see notify.h. sd_notify would wait for ever if the queue is full.
  */
 #include "notify.h"
 

@@ -1,6 +1,6 @@
 /*
  * Tells systemd the daemon's state, by datagrams to NOTIFY_SOCKET (sd_notify(3)). Room: daemon. It
- * knows texts, never what they mean.
+ * knows texts, not their meaning.
  */
 #ifndef FP_NOTIFY_H
 #define FP_NOTIFY_H
@@ -10,8 +10,8 @@
 int fp_notify_open(void);
 
 /*
- * Sends a text, cut at 192 bytes. A "STATUS=" is lost if the reader has not read those before it.
- * Any other text waits for the reader, half a second at most. fd -1 is fine.
+ * Sends a text, cut at 192 bytes. A "STATUS=" is lost if the reader's queue is full. Any other text
+ * waits for the reader, half a second at most. fd -1 is fine.
  */
 void fp_notify(int fd, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

@@ -23,7 +23,7 @@ struct fp_part {
 struct fp_reply {
 	struct fp_reply *next;
 	int fd;            /* sent along with the first byte, then closed; -1: none */
-	size_t held_bytes; /* of memory that is ours, not a lease's */
+	size_t held_bytes; /* memory of our own, not of leases */
 	unsigned n_parts;
 	struct fp_part parts[]; /* the first is header and payload, which follow the parts in memory */
 };

@@ -25,7 +25,7 @@
 #define LONG_BITS  (8 * sizeof(unsigned long))
 #define NUMA_WORDS (NUMA_NODES / LONG_BITS)
 
-/* Of which a slice is at least a page. To clear it takes some hundred microseconds. */
+/* The size of a slice, unless a page is larger. Clearing it takes some hundred microseconds. */
 #define SLICE_BYTES (1ull << 20)
 
 /* The size of the huge pages that MAP_HUGETLB and MFD_HUGETLB give, 0 if this kernel has none. */
@@ -60,7 +60,7 @@ static int bind_node(const struct fp_pool *pool, void *base, uint64_t size_bytes
 	return syscall(SYS_mbind, base, size_bytes, MPOL_BIND, mask, MASK_BITS, 0) < 0 ? -errno : 0;
 }
 
-/* Pages for a file come from where the thread's memory does. */
+/* A file's pages follow the NUMA policy of the thread that allocates them. */
 static int bind_thread(const struct fp_pool *pool)
 {
 	unsigned long mask[NUMA_WORDS];
@@ -88,7 +88,7 @@ static int populate(void *base, uint64_t size_bytes)
 	do
 		r = madvise(base, size_bytes, MADV_POPULATE_WRITE) < 0 ? -errno : 0;
 	while (r == -EINTR || r == -EAGAIN);
-	return r == -EFAULT ? -ENOMEM : r; /* huge pages that are not there */
+	return r == -EFAULT ? -ENOMEM : r; /* -EFAULT: too few huge pages */
 }
 
 static uint64_t slice(const struct fp_pool *pool, uint64_t left_bytes)
@@ -96,14 +96,14 @@ static uint64_t slice(const struct fp_pool *pool, uint64_t left_bytes)
 	return FP_MIN(FP_MAX(pool->unit_bytes, SLICE_BYTES), left_bytes);
 }
 
-/* Flags of an anonymous mapping that takes the kind of pages that the pool consists of. */
+/* Flags of an anonymous mapping with the pool's kind of pages. */
 static int page_flags(const struct fp_pool *pool)
 {
 	return MAP_PRIVATE | MAP_ANONYMOUS |
 	       (pool->backing == FP_BACKING_HUGETLB ? MAP_HUGETLB : MAP_NORESERVE);
 }
 
-/* The file once more, so that the kernel counts it as open by somebody else. */
+/* Opens the file once more: the kernel counts that as another opener. */
 static int open_again(int fd, int *ret_fd)
 {
 	char path[32];
@@ -130,7 +130,7 @@ static int create_memfd(const struct fp_pool *pool, uint64_t size_bytes, int *re
 		fd = memfd_create(name, flags);
 	if (fd < 0 || ftruncate(fd, (off_t)size_bytes) < 0)
 		return -errno;
-	/* Who maps it can rely on its size: no SIGBUS from a peer that truncates. */
+	/* The seals fix its size: no SIGBUS from a peer that truncates it. */
 	if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0 || fchmod(fd, 0600) < 0)
 		return -errno;
 	return open_again(fd, ret_fd);
@@ -167,7 +167,7 @@ static void unmap_chunk(struct fp_chunk *chunk)
 	*chunk = (struct fp_chunk){.fd = -1};
 }
 
-/* Maps fd, or anonymous pages if it is -1, which becomes the chunk's on success. */
+/* Maps fd, or anonymous pages if fd is -1. On success the chunk owns fd. */
 static int map_chunk(const struct fp_pool *pool, uint64_t size_bytes, int fd, struct fp_chunk *ret_chunk)
 {
 	struct fp_chunk chunk = {.size_bytes = size_bytes, .mapped_bytes = size_bytes, .fd = -1};
@@ -233,7 +233,10 @@ static int explain(const struct fp_pool *pool, int r, struct fp_conf_error *erro
 	return r;
 }
 
-/* Whether a memfd that comes back will be seen to. */
+/*
+ * -EOPNOTSUPP: the kernel grants no write leases, so we could not see that a client released a
+ * memfd.
+ */
 static int prove_watch(const struct fp_pool *pool)
 {
 	fp_autoclose int fd = -1;
@@ -250,15 +253,15 @@ static int grow_reserve(struct fp_pool *pool, uint64_t size_bytes)
 		r = change_file(pool->reserve_fd, 0, pool->reserve_bytes, size_bytes);
 	if (r == 0)
 		pool->reserve_bytes += size_bytes;
-	else /* some pages may have been there */
+	else /* it may have allocated some pages */
 		change_file(pool->reserve_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, pool->reserve_bytes,
 		            size_bytes);
 	if (pool->numa_node != FP_NUMA_ANY)
 		syscall(SYS_set_mempolicy, MPOL_DEFAULT, NULL, 0);
-	return r == -ENOSPC ? -ENOMEM : r; /* huge pages that are not there */
+	return r == -ENOSPC ? -ENOMEM : r; /* -ENOSPC: too few huge pages */
 }
 
-/* Maps the whole size once: huge pages and the NUMA node show whether they are there. */
+/* Maps the whole size once: this fails if huge pages or the NUMA node are missing. */
 static int prove(struct fp_pool *pool)
 {
 	struct fp_chunk chunk;
@@ -278,7 +281,7 @@ static int prove(struct fp_pool *pool)
 	return r < 0 ? r : grow_reserve(pool, pool->size_bytes);
 }
 
-/* Without the look, the kernel would end this process, or another one. */
+/* Without this check, the kernel would end this process or another one, for lack of memory. */
 static int check_host(const struct fp_pool *pool, struct fp_conf_error *error)
 {
 	char size[16], available[16];
@@ -384,9 +387,9 @@ int fp_pool_populate(const struct fp_pool *pool, struct fp_chunk *chunk)
 }
 
 /*
- * The reserve gives up its pages first: a mapping of huge pages is refused where as many are not
- * free. What it gives up for other chunks is their business: a small one does not wait for a large
- * one.
+ * The reserve gives up pages before the chunk is mapped: the kernel refuses a mapping of huge pages
+ * if too few are free. Each chunk frees at most its own size, so a small one does not wait for a
+ * large one.
  */
 static int take_slice(struct fp_pool *pool, struct fp_chunk *chunk)
 {
@@ -403,7 +406,7 @@ static int take_slice(struct fp_pool *pool, struct fp_chunk *chunk)
 		return r < 0 ? r : 1;
 	}
 	r = new_chunk(pool, chunk);
-	/* a huge page that lacks here is an error; one that lacks at a write is a SIGBUS */
+	/* reserved: populate now; a missing huge page is an error here, but a SIGBUS at a write */
 	return r < 0 ? r : fp_pool_is_reserved(pool);
 }
 
@@ -441,7 +444,7 @@ static void unmap_slice(struct fp_pool *pool, struct fp_chunk *chunk)
 	uint64_t len_bytes = slice(pool, chunk->mapped_bytes);
 	char *base = (char *)chunk->base + chunk->mapped_bytes - len_bytes;
 
-	/* Else the last slice would free the pages of all. */
+	/* Else the close after the last slice would free all pages at once. */
 	if (chunk->fd >= 0)
 		madvise(base, len_bytes, MADV_REMOVE);
 	munmap(base, len_bytes);

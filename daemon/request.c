@@ -1,5 +1,5 @@
 /*
- * What requests mean. Room: daemon; see request.h. Each handler answers once, or has the answer
+ * Handles requests. Room: daemon; see request.h. Each handler answers once, or lets the answer
  * follow (a lease), or ends the connection.
  */
 #include "request.h"
@@ -15,7 +15,7 @@
 #include "node_server.h"
 #include "status.h"
 
-#define STATUS_COST 12u /* a byte of it takes as long to print as so many to copy */
+#define STATUS_COST 12u /* printing a byte of it takes as long as copying so many */
 
 void fp_request_answer(struct fp_conn *conn, enum fp_wire_type type, const void *payload, size_t len)
 {
@@ -27,7 +27,7 @@ static void answer_status(struct fp_conn *conn, enum fp_wire_status status)
 	fp_conn_answer_error(conn, &conn->inbox.header, status);
 }
 
-/* Who has lost his secret may do nothing more with the node but use what he has. */
+/* A client whose secret was removed has no rights any more. It may still use its leases. */
 static bool may(const struct fp_conn *conn, enum fp_right right)
 {
 	const struct fp_config *config = conn->server->config;
@@ -71,7 +71,7 @@ static void answer_leased(struct fp_conn *conn, struct fp_node_lease *lease,
 	fp_conn_answer(conn, reply);
 }
 
-/* Whether an answer to it still reaches the client of a session. */
+/* True if an answer on it still reaches the client of a session. */
 static bool is_heard(const struct fp_conn *conn)
 {
 	return conn->session && conn->state != FP_CONN_KILLED;
@@ -79,8 +79,10 @@ static bool is_heard(const struct fp_conn *conn)
 
 static void lease_done(struct fp_node_lease *lease, int status, void *user);
 
-/* Has the answer to a LEASE or ATTACH follow once the lease has its key. False: it needs none, or
- * can't. */
+/*
+ * Makes the key of the lease first; lease_done then answers the LEASE or ATTACH. False: it needs no
+ * key, or there is no memory.
+ */
 static bool answer_with_key(struct fp_conn *conn, struct fp_node_lease *lease)
 {
 	if (!conn->session->cm_peer ||
@@ -90,8 +92,10 @@ static bool answer_with_key(struct fp_conn *conn, struct fp_node_lease *lease)
 	return true;
 }
 
-/* Of LEASE and ATTACH. No other request of the connection was handled meanwhile: answers keep their
- * order. */
+/*
+ * Answers LEASE and ATTACH. The connection handled no other request meanwhile, so answers keep
+ * their order.
+ */
 static void lease_done(struct fp_node_lease *lease, int status, void *user)
 {
 	struct fp_conn *conn = user;
@@ -103,7 +107,7 @@ static void lease_done(struct fp_node_lease *lease, int status, void *user)
 		if (lease->key || !answer_with_key(conn, lease))
 			answer_leased(conn, lease, request, (enum fp_wire_type)(request->type + 1));
 	} else {
-		/* the client never hears of it, whoever it resumes with */
+		/* the client never learns of this lease, even if it resumes */
 		if (request->type == FP_WIRE_LEASE && lease->leases)
 			fp_node_lease_release(lease);
 		if (status < 0 && status != -ECANCELED) {
@@ -121,7 +125,7 @@ static void lease_done(struct fp_node_lease *lease, int status, void *user)
 		fp_conn_settle(conn);
 }
 
-/* Of those that count for the limit of open files. */
+/* Refuses a LEASE that would exceed a share of the limit of open files. */
 static int refuse_descriptor(struct fp_conn *conn)
 {
 	fp_log(
@@ -198,8 +202,10 @@ static int handle_attach(struct fp_conn *conn)
 	return 0;
 }
 
-/* An unknown parent is told as a wrong token is. What they then share ends with the last of the
- * two. */
+/*
+ * An unknown parent gets the same answer as a wrong token. Adopted memory stays until the last
+ * holder has left.
+ */
 static int handle_adopt(struct fp_conn *conn)
 {
 	const struct fp_node_session *parent;
@@ -224,8 +230,10 @@ static int handle_adopt(struct fp_conn *conn)
 	return 0;
 }
 
-/* Two queue pairs are connected by hand: each end tells the other of its own. It lives as long as
- * this connection. */
+/*
+ * Connects two queue pairs: each end tells the other the address of its own. Ours lives as long as
+ * this connection.
+ */
 static int handle_qp(struct fp_conn *conn)
 {
 	struct fp_verbs_address client, own;
@@ -259,7 +267,7 @@ static int handle_info(struct fp_conn *conn)
 	};
 	uint8_t payload[sizeof(info)];
 
-	fp_pools_collect(&conn->server->pools); /* a program that has just ended lets go a moment later */
+	fp_pools_collect(&conn->server->pools); /* a program releases memory a moment after its end */
 	fp_pools_sum(&conn->server->pools, conn->session->memfd, &info.capacity_bytes, &info.free_bytes);
 	fp_wire_info_encode(&info, payload);
 	fp_request_answer(conn, FP_WIRE_INFO_REPLY, payload, sizeof(payload));
@@ -308,7 +316,7 @@ static int handle_undrain(struct fp_conn *conn)
 	return 0;
 }
 
-/* Finds the leases of all segments, or none of the request is done. */
+/* Finds the leases of all segments. False: the whole request is denied. */
 static bool table_allowed(const struct fp_conn *conn, struct fp_node_lease **ret_leases)
 {
 	const struct fp_wire_table *table = &conn->inbox.table;
@@ -413,7 +421,7 @@ size_t fp_request_write_data(struct fp_conn *conn, const uint8_t *bytes, size_t 
 	return used;
 }
 
-/* The leases are free to be granted again by the time that the client is told. */
+/* Gives the leases back first: when the client is told, they can be granted again. */
 static int handle_bye(struct fp_conn *conn)
 {
 	fp_node_server_end_session(conn->server, conn);
@@ -428,14 +436,16 @@ static int handle_ping(struct fp_conn *conn)
 	return 0;
 }
 
-/* Who may say what, and when. */
+/* For each message: in which state, for which purpose and with which right it is allowed. */
 static const struct {
 	const char *name;
 	enum fp_conn_state state;
-	unsigned purposes;   /* bits; the purpose is known once HELLO was */
-	enum fp_right right; /* without it: NOT_PERMITTED; 0: none is needed */
-	/* 0: it answers now or later; -EPROTO: the message is malformed; else it is answered with
-	 * that error. */
+	unsigned purposes;   /* bits; the purpose is known from HELLO on */
+	enum fp_right right; /* a client without it gets NOT_PERMITTED; 0: none is needed */
+	/*
+	 * 0: it answers now or later. -EPROTO: the message is malformed. Any other error becomes
+	 * the answer.
+	 */
 	int (*handle)(struct fp_conn *conn);
 } handlers[] = {
 #define CONTROL (1u << FP_WIRE_CONTROL | 1u << FP_WIRE_RESUME)

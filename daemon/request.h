@@ -1,6 +1,4 @@
-/*
- * What requests mean: the handshake, control calls, reads and writes. Room: daemon.
- */
+/* Handles requests: the handshake, control calls, reads and writes. Room: daemon. */
 #ifndef FP_REQUEST_H
 #define FP_REQUEST_H
 

@@ -84,7 +84,7 @@ static int read_rights(struct fp_node_secret *secret, struct fp_conf_error *erro
 	return 0;
 }
 
-/* Others must not be able to read it. */
+/* Other users must not be able to read the file. */
 static int read_text(struct fp_node_secret *secret, struct fp_conf_error *error)
 {
 	struct stat st;
@@ -109,7 +109,7 @@ static int read_text(struct fp_node_secret *secret, struct fp_conf_error *error)
 	return 0;
 }
 
-/* Else the first of the two would be the client of both. */
+/* Two equal secrets would be one client. */
 static int check_unlike(const struct fp_secrets *secrets, const struct fp_node_secret *secret,
                         struct fp_conf_error *error)
 {
@@ -148,7 +148,7 @@ void fp_secrets_swap(struct fp_secrets *a, struct fp_secrets *b)
 	*b = other;
 }
 
-/* ---- who proves what ---- */
+/* ---- finding ---- */
 
 const struct fp_node_secret *fp_secrets_find(const struct fp_secrets *secrets, const char *name)
 {

@@ -1,6 +1,6 @@
 /*
- * The secrets of a node. Each has a name, and whoever proves it is the client of that name, with
- * its rights and its quota. Room: daemon. The texts are here and nowhere else in the daemon.
+ * The secrets of a node. Each has a name. A peer that proves it is the client of that name, with
+ * its rights and its quota. Room: daemon. No other file of the daemon keeps the texts.
  */
 #ifndef FP_SECRETS_H
 #define FP_SECRETS_H
@@ -24,7 +24,7 @@ struct fp_node_secret {
 	char *name, *file;
 	struct fp_conf_strings rights_said;
 	unsigned rights;      /* enum fp_right */
-	uint64_t quota_bytes; /* 0: what limits.client_quota says */
+	uint64_t quota_bytes; /* 0: limits.client_quota applies */
 	char *text;
 };
 
@@ -36,20 +36,23 @@ struct fp_secrets {
 void fp_secrets_init(struct fp_secrets *secrets);
 void fp_secrets_done(struct fp_secrets *secrets);
 
-/* Appends one without name and file that may lease. NULL: no memory. */
+/* Appends a secret without name and file, with the right to lease. NULL: no memory. */
 struct fp_node_secret *fp_secrets_add(struct fp_secrets *secrets);
 
 /* Checks names and rights and reads the files. 0, or -EINVAL and error->text. Blocks on the
  * files. */
 int fp_secrets_read(struct fp_secrets *secrets, struct fp_conf_error *error);
 
-/* Exchanges what the two hold, while other threads may read either. */
+/* Exchanges the contents of the two. */
 void fp_secrets_swap(struct fp_secrets *a, struct fp_secrets *b);
 
-/* By name, or NULL. */
+/* Returns the secret of that name, or NULL. */
 const struct fp_node_secret *fp_secrets_find(const struct fp_secrets *secrets, const char *name);
 
-/* The one that this proof of a client proves, or NULL. Compares with each in constant time. */
+/*
+ * Returns the secret that this proof of a client proves, or NULL. Compares with each in constant
+ * time.
+ */
 const struct fp_node_secret *fp_secrets_proven(const struct fp_secrets *secrets,
                                                const struct fp_wire_hello *hello,
                                                const struct fp_wire_challenge *challenge,

@@ -1,6 +1,6 @@
 /*
- * Client sessions as the node holds them: identity, token, leases, what they moved.
- * Room: daemon. It knows leases, never sockets; who calls keeps connections and sessions apart.
+ * Client sessions as the node holds them: identity, token, leases, counts of bytes. Room: daemon.
+ * It knows leases, never sockets; its callers know which connection has which session.
  *
  *            open               the control connection breaks         grace period over
  *   (none) ────────► connected ──────────────────────────────► cut off ────────────────► ended
@@ -8,8 +8,8 @@
  *                        │  └─────────────────────────────────────┼────────────────────────┘
  *                        └────────────────────────────────────────┘        BYE, end of file
  *
- * Its token stays the same until it ends. It proves nothing to a node with secrets, where a RESUME
- * proves the secret too.
+ * A session keeps its token until it ends. On a node with secrets the token is not enough: a RESUME
+ * must prove the secret too.
  */
 #ifndef FP_NODE_SESSION_H
 #define FP_NODE_SESSION_H
@@ -29,12 +29,12 @@ struct fp_node_session {
 	uint64_t id; /* never reused while the node runs */
 	uint8_t token[FP_WIRE_TOKEN_BYTES];
 	bool unconfirmed; /* it was resumed, and the client has not used the new connection yet */
-	uint64_t grace_ns, idle_timeout_ns; /* that its client was told last, whatever a reload says */
+	uint64_t grace_ns, idle_timeout_ns; /* as its client was told last, in spite of reloads */
 	bool cut_off;                       /* it has no control connection; it ends at expires_ns */
 	uint64_t expires_ns;
 	unsigned n_resumes;
-	uint64_t parent_id;       /* whose leases it has adopted, which may have ended; 0: nobody's */
-	struct fp_client *client; /* held: whose it is, also when others carry it on */
+	uint64_t parent_id;       /* the session whose leases it adopted, maybe ended by now; 0: none */
+	struct fp_client *client; /* held: its owner; a RESUME does not change it */
 	char name[FP_WIRE_NAME_BYTES];
 	char peer[FP_PEER_LEN];
 	const char *transport; /* static, of its newest connection: "shm", "tcp", "rdma", "rdma+tcp" */
@@ -47,27 +47,29 @@ struct fp_node_session {
 	struct fp_node_leases leases;
 };
 
-/* Zero-initialised it is empty. */
+/* Zero-initialised, it is empty. */
 struct fp_node_sessions {
 	struct fp_node_session *first;
 	unsigned n;
 	uint64_t last_id;
 };
 
-/* Opens a session of client with a new id and token. 0 and *ret_session, owned by sessions;
- * -ENOMEM, or what getrandom says. */
+/*
+ * Opens a session of client with a new id and token. 0 and *ret_session, owned by sessions;
+ * -ENOMEM, or an error of getrandom.
+ */
 int fp_node_session_open(struct fp_node_sessions *sessions, struct fp_client *client, const char *name,
                          const char *peer, struct fp_node_session **ret_session);
 /*
- * Ends cm_peer: when it returns no link reaches its leases any more; the worker revokes the keys.
- * Takes some milliseconds. Without cm_peer fine.
+ * Ends cm_peer. When it returns, no link reaches the session's leases any more; the worker revokes
+ * the keys. Takes some milliseconds. No cm_peer is fine.
  */
 void fp_node_session_disarm(struct fp_node_session *session);
 
 /*
  * Gives a session the leases of its parent, read-only; at most once. 0; -EINVAL: it has leases, or
  * has adopted before, or is the parent; -ENOSPC: the sessions of its client have adopted
- * FP_MAX_ADOPTED, which is some ten MiB here; -ENOMEM.
+ * FP_MAX_ADOPTED already, some ten MiB here; -ENOMEM.
  */
 int fp_node_session_adopt(const struct fp_node_sessions *sessions, struct fp_node_session *session,
                           const struct fp_node_session *parent);
@@ -75,11 +77,11 @@ int fp_node_session_adopt(const struct fp_node_sessions *sessions, struct fp_nod
 /* Ends it and gives its leases back. */
 void fp_node_session_end(struct fp_node_sessions *sessions, struct fp_node_session *session);
 
-/* The session with that id and token, or NULL: the same for an unknown one as for a wrong token. */
+/* Returns the session with that id and token. NULL: it is unknown, or the token is wrong. */
 struct fp_node_session *fp_node_session_find(const struct fp_node_sessions *sessions, uint64_t id,
                                              const uint8_t token[FP_WIRE_TOKEN_BYTES]);
 
-/* The client's name of a session that may have ended: then "gone". */
+/* Returns the client's name of a session; "gone" if the session has ended. */
 const char *fp_node_session_name(const struct fp_node_sessions *sessions, uint64_t id);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * The node's state in words. Room: daemon; see status.h. Names in it need no escapes: config.c and
- * the wire's decoder let none in that would.
+ * The node's state in words. Room: daemon; see status.h. Names need no escapes: config.c and the
+ * wire's decoder refuse those that would.
  */
 #include "status.h"
 
@@ -43,8 +43,7 @@ static uint64_t printable_quota(const struct fp_node_server *server, const struc
 	return quota_bytes == FP_QUOTA_NONE ? 0 : quota_bytes;
 }
 
-/* Of sessions and clients as many are told as the message holds: at most half of it is of
- * clients. */
+/* Prints as many clients as fit into half of the message; sessions have the rest. */
 static void print_clients(const struct fp_node_server *server, FILE *out)
 {
 	unsigned omitted = server->clients.n;
@@ -141,7 +140,7 @@ static void print_rdma(const struct fp_node_server *server, FILE *out)
 	fprintf(out, "},");
 }
 
-/* What one-sided requests were denied the device says to the rdma_cm server. */
+/* Counts the requests that we denied, and the one-sided ones that the device denied. */
 static uint64_t denied(const struct fp_node_server *server)
 {
 	struct fp_cm_server_counts c = {0};

@@ -11,7 +11,7 @@
 #define MIN_STRANGERS 8u
 #define MAX_STRANGERS 1024u
 
-#define EVICTIONS_A_SECOND 10 /* that are told */
+#define EVICTIONS_A_SECOND 10 /* in the log */
 
 unsigned fp_strangers_max(const struct fp_node_server *server)
 {
@@ -25,7 +25,7 @@ static bool is_stranger(const struct fp_conn *conn)
 	return conn->client && conn->client->clients == &conn->server->strangers.origins;
 }
 
-/* The oldest one of the origin that has most. */
+/* The oldest stranger of the origin that has most of them. */
 static struct fp_conn *choose(const struct fp_strangers *strangers)
 {
 	struct fp_conn *conn, *chosen = TAILQ_FIRST(&strangers->list);
@@ -36,7 +36,7 @@ static struct fp_conn *choose(const struct fp_strangers *strangers)
 	return chosen;
 }
 
-/* Most lines of a flood are not even formatted: that takes longer than an eviction. */
+/* Does not even format most lines of a flood: formatting takes longer than an eviction. */
 static void evict(struct fp_conn *conn)
 {
 	if (fp_log_allowed(&conn->server->strangers.evictions, EVICTIONS_A_SECOND))
@@ -48,7 +48,7 @@ static void evict(struct fp_conn *conn)
 	conn->server->counters.evicted++;
 	fp_conn_give(conn, NULL);
 	fp_conn_kill(conn);
-	fp_conn_settle(conn); /* its turn may be far away, as many as strangers come */
+	fp_conn_settle(conn); /* at once: among so many strangers its turn may be far away */
 }
 
 int fp_stranger_add(struct fp_conn *conn)

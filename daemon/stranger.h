@@ -1,6 +1,6 @@
 /*
  * Strangers: connections that belong to no client yet, because their handshake is not finished.
- * Room: daemon. The loop's thread.
+ * Room: daemon. Only the loop's thread uses it.
  *
  *   accept ──► stranger ─── AUTH, or HELLO with a session's token ───► a client's connection
  *                 │
@@ -22,11 +22,11 @@
 struct fp_conn;
 struct fp_node_server;
 
-/* Zero-initialised but for list, which TAILQ_INIT begins. */
+/* Zero-initialised, except list, which needs TAILQ_INIT. */
 struct fp_strangers {
 	TAILQ_HEAD(, fp_conn) list;  /* the oldest first */
 	struct fp_clients origins;   /* a stranger's client is one of these */
-	struct fp_turn_client turns; /* they are one client together in the loop's time */
+	struct fp_turn_client turns; /* all strangers share the loop's time as one client */
 	struct fp_log_limit evictions;
 };
 
@@ -34,10 +34,12 @@ struct fp_strangers {
  * 1024. */
 unsigned fp_strangers_max(const struct fp_node_server *server);
 
-/* A connection begins as one; another may be evicted for it. -ENOMEM: it does not. */
+/* Makes a new connection a stranger, and may evict another one for it. 0 or -ENOMEM. */
 int fp_stranger_add(struct fp_conn *conn);
 
-/* The connection is client's from now on, and holds it. NULL: nobody's, the connection ends. */
+/*
+ * Gives the connection to client, which it holds from now on. NULL: to nobody; the connection ends.
+ */
 void fp_conn_give(struct fp_conn *conn, struct fp_client *client);
 
 #endif

@@ -48,7 +48,7 @@ void fp_turn_leave(struct fp_turns *turns, struct fp_turn *turn)
 	}
 }
 
-/* Before others of its client, that is. */
+/* True: the current turn may go on before other turns of its client. */
 static bool may_go_on(const struct fp_turns *turns, const struct fp_turn *turn,
                       const struct fp_turn_client *client)
 {
@@ -67,7 +67,7 @@ bool fp_turn_take(struct fp_turns *turns, struct fp_turn *turn, struct fp_turn_c
 
 void fp_turn_charge(const struct fp_turns *turns, struct fp_turn_client *client, uint64_t bytes)
 {
-	(void)has_credit(turns, client); /* what is used now is of this round */
+	(void)has_credit(turns, client); /* moves the client to this round, which is charged */
 	client->credit_bytes -= (int64_t)bytes;
 }
 
@@ -89,7 +89,7 @@ static uint64_t look_at_all(struct fp_turns *turns, void (*go)(struct fp_turn *t
 	uint64_t rounds = UINT64_MAX;
 
 	for (unsigned n = turns->n_clients; n && (client = TAILQ_FIRST(&turns->line)); n--) {
-		/* who is not the first any more may be gone */
+		/* a client that is not the first any more may be freed */
 		for (; client == TAILQ_FIRST(&turns->line) && has_credit(turns, client); rounds = 0)
 			go_on(turns, client, go);
 		if (client != TAILQ_FIRST(&turns->line))
@@ -101,7 +101,7 @@ static uint64_t look_at_all(struct fp_turns *turns, void (*go)(struct fp_turn *t
 	return rounds;
 }
 
-/* Rounds in which nobody can go on pass at once: a debt may be worth thousands. */
+/* Skips rounds in which nobody can go on: a debt may last for thousands of them. */
 bool fp_turns_round(struct fp_turns *turns, void (*go)(struct fp_turn *turn))
 {
 	uint64_t rounds = 1;

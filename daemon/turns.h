@@ -19,43 +19,45 @@
 
 #define FP_TURN_BYTES (128u << 10) /* of a client in a round: about 50 µs of work */
 
-/* Zero-initialised it has used nothing, and none of its turns waits. */
+/* Zero-initialised, it has used nothing, and none of its turns waits. */
 struct fp_turn_client {
-	TAILQ_ENTRY(fp_turn_client) entry; /* in the line, while turns of its wait */
+	TAILQ_ENTRY(fp_turn_client) entry; /* in the line, while some of its turns wait */
 	TAILQ_HEAD(, fp_turn) waiting;     /* its turns */
-	uint64_t round;                    /* of which credit_bytes is */
+	uint64_t round;                    /* the round for which credit_bytes counts */
 	int64_t credit_bytes;
 };
 
-/* Zero-initialised it does not wait. */
+/* Zero-initialised, it does not wait. */
 struct fp_turn {
 	TAILQ_ENTRY(fp_turn) entry;
-	struct fp_turn_client *client; /* of which it waits; NULL: it does not wait */
+	struct fp_turn_client *client; /* in whose list it waits; NULL: it does not wait */
 };
 
 struct fp_turns {
-	TAILQ_HEAD(, fp_turn_client) line; /* of which turns wait */
+	TAILQ_HEAD(, fp_turn_client) line; /* clients whose turns wait */
 	unsigned n_clients;                /* in line */
-	const struct fp_turn *current;     /* goes on just now */
-	int64_t until_bytes;               /* of its client's credit: then it is the next one's turn */
+	const struct fp_turn *current;     /* the turn that goes on just now */
+	int64_t until_bytes;               /* the current turn ends when its client's credit falls to this */
 	uint64_t round;
 };
 
 void fp_turns_init(struct fp_turns *turns);
 
-/* True: it may go on, by a piece of work that is charged to its client. False: it waits from now
- * on, and a round will call it. */
+/*
+ * True: it may do a piece of work, charged to its client. False: it waits from now on, and a round
+ * will call it.
+ */
 bool fp_turn_take(struct fp_turns *turns, struct fp_turn *turn, struct fp_turn_client *client);
-/* It waits, whatever credit there is: a round will call it. It must not wait already. */
+/* Makes it wait for a round to call it, whatever credit there is. It must not wait already. */
 void fp_turn_wait(struct fp_turns *turns, struct fp_turn *turn, struct fp_turn_client *client);
 void fp_turn_charge(const struct fp_turns *turns, struct fp_turn_client *client, uint64_t bytes);
-/* It waits no longer. Fine if it did not; due before it or its client goes away. */
+/* Ends its wait, if it waits. Call it before the turn or its client goes away. */
 void fp_turn_leave(struct fp_turns *turns, struct fp_turn *turn);
 
 /*
- * Begins a round. It looks at each client in line once, and calls go for his turns, which wait no
- * longer, while he has credit. go may take, leave and free turns, and free clients. Returns whether
- * some wait still: then the next round must not wait for events.
+ * Begins a round. It looks at each client in line once. While a client has credit, it calls go for
+ * its turns, which wait no longer. go may take, leave and free turns, and free clients. Returns
+ * whether some wait still: then the next round must not wait for events.
  */
 bool fp_turns_round(struct fp_turns *turns, void (*go)(struct fp_turn *turn));
 

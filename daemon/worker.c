@@ -15,9 +15,9 @@
 struct fp_worker {
 	pthread_t thread;
 	int eventfd;
-	pthread_mutex_t lock; /* of what follows */
+	pthread_mutex_t lock; /* guards all below */
 	pthread_cond_t posted;
-	STAILQ_HEAD(, fp_worker_line) ready[2]; /* whose first job can run; [1]: a client waits for it */
+	STAILQ_HEAD(, fp_worker_line) ready[2]; /* lines whose first job can run; [1]: a client waits */
 	bool turn;                              /* the kind that ran last */
 	STAILQ_HEAD(, fp_worker_job) finished;
 	bool stopping;
@@ -28,7 +28,7 @@ static void push_ready(struct fp_worker *worker, struct fp_worker_line *line)
 	STAILQ_INSERT_TAIL(&worker->ready[STAILQ_FIRST(&line->jobs)->awaited], line, entry);
 }
 
-/* Both kinds have their turns: where clients never stop asking, memory still comes back. */
+/* Both kinds have their turns, so memory comes back even if clients never stop asking. */
 static struct fp_worker_line *take_turn(struct fp_worker *worker)
 {
 	struct fp_worker_line *line;
@@ -54,7 +54,7 @@ static struct fp_worker_line *next_line(struct fp_worker *worker)
 	return line;
 }
 
-/* Who gets the finished job may free it, and the line with it. */
+/* Announces the finished job last: its owner may free it, and the line with it. */
 static void end_turn(struct fp_worker *worker, struct fp_worker_line *line, bool more)
 {
 	struct fp_worker_job *job = STAILQ_FIRST(&line->jobs);

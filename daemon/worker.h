@@ -1,7 +1,7 @@
 /*
- * The worker: one thread that does what may take long (giving pages to leases and taking them
- * back), so that the loop, which serves everybody, never waits for it. Room: daemon. It knows no
- * memory, only jobs.
+ * The worker: one thread for work that may take long: giving pages to leases and taking them back.
+ * So the loop, which serves everybody, never waits for that work. Room: daemon. It knows jobs, no
+ * memory.
  *
  *   line of a memory:  job ◄ job ◄ job      one after another, in the order posted
  *                      │ first of its line
@@ -9,8 +9,8 @@
  *   clients wait:      line ◄ line ◄ line ──┐ in turn: one slice of each kind, then its line
  *   nobody waits:      line ◄ line ─────────┴► goes to the end
  *
- * So a short job waits for one slice of each long one of its kind, and for as many of those nobody
- * waits for.
+ * So a short job waits for one slice of each long job of its kind, and for as many slices of the
+ * other kind.
  */
 #ifndef FP_WORKER_H
 #define FP_WORKER_H
@@ -21,14 +21,16 @@
 struct fp_worker;
 struct fp_worker_job;
 
-/* What must happen in order. Zero-initialised it is empty. It stays in place until its jobs are
- * done. */
+/*
+ * Jobs that must run in order. Zero-initialised, it is empty. It stays in place until its jobs are
+ * done.
+ */
 struct fp_worker_line {
-	STAILQ_HEAD(, fp_worker_job) jobs; /* the worker's, as is what follows */
+	STAILQ_HEAD(, fp_worker_job) jobs; /* the worker's, as is entry */
 	STAILQ_ENTRY(fp_worker_line) entry;
 };
 
-/* Embedded in what it works on, which stays in place from post until done is called. */
+/* Embedded in the object it works on, which stays in place from post until done is called. */
 struct fp_worker_job {
 	/* On the worker's thread: a slice of its work, a few milliseconds. True: there is more.
 	 * NULL: it only waits for the jobs before it. */
@@ -43,12 +45,12 @@ int fp_worker_start(struct fp_worker **ret_worker);
 /* Waits for all jobs, calls their done, ends the thread. NULL is fine. */
 void fp_worker_stop(struct fp_worker *worker);
 
-/* Posts a job behind those of its line. Never blocks long, never fails. The loop's thread. */
+/* Posts a job behind the others of its line. Never blocks long, never fails. The loop's thread. */
 void fp_worker_post(struct fp_worker *worker, struct fp_worker_line *line, struct fp_worker_job *job);
 
 /* Calls done of every finished job. The loop's thread, when the event descriptor is readable. */
 void fp_worker_reap(struct fp_worker *worker);
-/* An eventfd: read 8 bytes of it, then reap. */
+/* Returns an eventfd: read 8 bytes of it, then call fp_worker_reap. */
 int fp_worker_fd(const struct fp_worker *worker);
 
 #endif
