@@ -15,10 +15,8 @@
 
 #define MAX_LINKS 64 /* of one session */
 
-/*
- * Each connection takes a descriptor. Sessions have the same limit, because a RESUME takes a
- * connection without asking for a place.
- */
+/* Each connection takes a descriptor. Sessions have the same limit, because a RESUME takes a
+ * connection without asking for a place. */
 static uint64_t limit_by_fds(const struct fp_node_server *server, uint64_t max)
 {
 	return server->options.private_node ? max : FP_MIN(max, server->max_fds);
@@ -37,10 +35,8 @@ static int take_place(struct fp_conn *conn, struct fp_client *client)
 	return 0;
 }
 
-/*
- * A peer with a session's token is no stranger. So a flood of strangers can't keep a client from
- * coming back.
- */
+/* A peer with a session's token is no stranger. So a flood of strangers can't keep a client from
+ * coming back. */
 static void trust_token(struct fp_conn *conn)
 {
 	const struct fp_wire_hello *hello = &conn->hello;
@@ -74,10 +70,8 @@ int fp_admission_hello(struct fp_conn *conn)
 	return 0;
 }
 
-/*
- * Returns the client that the secret names, or the peer's address if secret is NULL. The caller
- * holds it. NULL: no memory.
- */
+/* Returns the client that the secret names, or the peer's address if secret is NULL. The caller
+ * holds it. NULL: no memory. */
 static struct fp_client *identify(const struct fp_conn *conn, const struct fp_node_secret *secret)
 {
 	char name[FP_CLIENT_NAME_LEN];
@@ -87,9 +81,7 @@ static struct fp_client *identify(const struct fp_conn *conn, const struct fp_no
 	                            : fp_client_peer_name(conn->is_unix ? conn->fd : -1, conn->peer, name));
 }
 
-/*
- * A token can be overheard, so a peer that proved another secret does not reach the session by it.
- */
+/* A token can be overheard. A peer that proved another secret does not reach the session by it. */
 static bool owns(const struct fp_node_secret *secret, const struct fp_node_session *session)
 {
 	return !secret || strcmp(secret->name, session->client->name) == 0;
@@ -141,10 +133,8 @@ static int attach_link(struct fp_conn *conn, const struct fp_node_secret *secret
 	return 0;
 }
 
-/*
- * Before the answer all WRITEs of the old connections have landed, or never will. No limit can
- * refuse the new connection: a session has one control connection.
- */
+/* Before the answer all WRITEs of the old connections have landed, or never will. No limit can
+ * refuse the new connection: a session has one control connection. */
 static int resume_session(struct fp_conn *conn, const struct fp_node_secret *secret)
 {
 	struct fp_node_server *server = conn->server;
@@ -167,10 +157,8 @@ static int resume_session(struct fp_conn *conn, const struct fp_node_secret *sec
 	return 0;
 }
 
-/*
- * Gives its leases keys, if the client wants them and a device reaches it. A client that gets none
- * goes on without keys, or leaves.
- */
+/* Gives its leases keys, if the client wants them and a device reaches it. A client that gets none
+ * goes on without keys, or leaves. */
 static void arm_session(struct fp_conn *conn)
 {
 	struct fp_cm_server *cm_server = conn->server->cm_server;

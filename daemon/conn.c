@@ -28,10 +28,8 @@
 #define IDLE_BYTES       8192u /* received at once from a quiet connection: a WRITE of a page fits */
 #define HELD_BYTES       (128u << 10) /* memory that the answers of one connection may hold, about */
 
-/*
- * The cost of a piece of work beyond its bytes, as bytes that could be copied in that time.
- * Measured on loopback.
- */
+/* The cost of a piece of work beyond its bytes, as bytes that could be copied in that time.
+ * Measured on loopback. */
 #define REQUEST_COST 2048u
 #define SEND_COST    16384u
 #define END_COST     32768u
@@ -46,9 +44,7 @@ static bool wants_input(const struct fp_conn *conn)
 	return conn->state != FP_CONN_CLOSING && conn->state != FP_CONN_KILLED;
 }
 
-/*
- * True: input has to wait, because too many requests are unanswered or one answer must come first.
- */
+/* True: input has to wait. Too many requests are unanswered, or one answer must come first. */
 static bool is_paused(const struct fp_conn *conn)
 {
 	uint64_t limit = conn->server->config->limits.max_requests;
@@ -149,10 +145,8 @@ static void feed_stash(struct fp_conn *conn)
 		drop_stash(conn);
 }
 
-/*
- * The network broke it; no process closed it. When a process ends, its kernel closes its sockets in
- * order, and we see an end of file.
- */
+/* The network broke it; no process closed it. When a process ends, its kernel closes its sockets in
+ * order, and we see an end of file. */
 void fp_conn_cut(struct fp_conn *conn)
 {
 	if (conn->state != FP_CONN_KILLED)
@@ -393,10 +387,8 @@ static bool is_finished(const struct fp_conn *conn)
 	       (conn->state == FP_CONN_CLOSING && conn->eof && !conn->outbox.n);
 }
 
-/*
- * Gives back all but the connection itself. Descriptors in flight count for our user until the peer
- * has received them, or closes. So the connection stays as long. A stopping node does not wait.
- */
+/* Gives back all but the connection itself. Descriptors in flight count for our user until the peer
+ * has received them, or closes. So the connection stays as long. A stopping node does not wait. */
 static bool lingers(struct fp_conn *conn)
 {
 	if (!owes_fds(conn) || conn->server->stopping)
@@ -443,10 +435,8 @@ static void settle_send(struct fp_conn *conn)
 	}
 }
 
-/*
- * Thousands of sessions may end at once, so each end waits for its turn. Strangers, and links of a
- * session that has ended, never wait.
- */
+/* Thousands of sessions may end at once, so each end waits for its turn. Strangers, and links of a
+ * session that has ended, never wait. */
 static bool may_end(struct fp_conn *conn)
 {
 	if (!conn->session)
@@ -471,10 +461,8 @@ void fp_conn_go_on(struct fp_turn *turn)
 	fp_conn_settle(fp_container_of(turn, struct fp_conn, turn));
 }
 
-/*
- * True if the peer was silent for too long. Silence does not count while the connection waits for a
- * lease or its turn.
- */
+/* True if the peer was silent for too long. Silence does not count while the connection waits for a
+ * lease or its turn. */
 static bool is_silent(struct fp_conn *conn, uint64_t now_ns)
 {
 	uint64_t limit_ns = conn->session->idle_timeout_ns;

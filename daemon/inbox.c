@@ -38,7 +38,8 @@ static int feed_header(struct fp_inbox *inbox)
 	return inbox->header.type & 1 ? -EPROTO : inbox->header.length == 0;
 }
 
-/* *ret_extra: bytes of a WRITE's data that were taken with the table. They are to be fed again. */
+/* *ret_extra: bytes of a WRITE's data that were taken with the table. The caller feeds them
+ * again. */
 static int feed_table(struct fp_inbox *inbox, size_t *ret_extra)
 {
 	size_t have = inbox->have_bytes - FP_WIRE_HEADER_BYTES;

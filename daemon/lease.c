@@ -14,10 +14,8 @@
 #include "units.h"
 #include "wire.h"
 
-/*
- * Bounds the loop's time for looks at kept memory: some hundred microseconds each, and a tenth of
- * its time.
- */
+/* Bounds the loop's time for looks at kept memory: some hundred microseconds each, and a tenth of
+ * its time. */
 #define COLLECT_MAX      128u
 #define COLLECT_PAUSE_NS FP_NSEC_PER_MSEC
 
@@ -185,10 +183,8 @@ static void done_give(struct fp_worker_job *job)
 	memory_free(memory);
 }
 
-/*
- * The bytes count as free from here on. A later lease that needs them waits until they are
- * scrubbed.
- */
+/* The bytes count as free from here on. A later lease that needs them waits until they are
+ * scrubbed. */
 static void give(struct fp_node_memory *memory)
 {
 	uncharge(memory);
@@ -258,10 +254,8 @@ static void done_leave(struct fp_worker_job *job)
 	free(lease_of(job));
 }
 
-/*
- * A holder leaves. Its lease is freed behind the worker's jobs for its key, which point at it. When
- * the last holder leaves, the memory goes.
- */
+/* A holder leaves. Its lease is freed behind the worker's jobs for its key, which point at it. When
+ * the last holder leaves, the memory goes. */
 static void leave(struct fp_node_lease *lease)
 {
 	struct fp_node_memory *memory = lease->memory;
@@ -374,9 +368,7 @@ static void enter(struct fp_node_leases *leases, struct fp_node_lease *lease)
 	leases->leased_bytes += lease->memory->size_bytes;
 }
 
-/*
- * Full pools are the client's business. A host that lacks memory is the operator's: it is logged.
- */
+/* Full pools are the client's business. A host without memory is the operator's: it is logged. */
 static void log_refusal(struct fp_pools *pools, const struct fp_lease_request *request)
 {
 	char size[16], available[16];
@@ -500,10 +492,8 @@ void fp_node_lease_release(struct fp_node_lease *lease)
 
 /* ---- keys ---- */
 
-/*
- * Registration pins all pages at once. They are populated before, in slices, because clearing them
- * takes longest.
- */
+/* Registration pins all pages at once. They are populated before, in slices, because clearing them
+ * takes longest. */
 static bool run_make(struct fp_worker_job *job)
 {
 	struct fp_lease_key *key = fp_container_of(job, struct fp_lease_key, make);

@@ -87,10 +87,8 @@ struct fp_lease_request {
 	struct fp_client *client; /* it is charged to this client */
 	uint64_t quota_bytes;     /* of this client, over all its sessions */
 	uint64_t max_leases;
-	/*
-	 * Called once for each grant that began. status: 0, or -ENOMEM and the like. -ECANCELED:
-	 * the session has ended meanwhile, and the lease is gone when done returns.
-	 */
+	/* Called once for each grant that began. status: 0, or -ENOMEM and the like. -ECANCELED:
+	 * the session has ended meanwhile, and the lease is gone when done returns. */
 	void (*done)(struct fp_node_lease *lease, int status, void *user);
 	void *user;
 };
@@ -122,10 +120,8 @@ void fp_pools_done(struct fp_pools *pools);
  */
 uint64_t fp_pools_least_bytes(uint64_t size_bytes);
 
-/*
- * Looks at the memory that is kept, some hundred pieces at a time and not too often. Gives back the
- * pieces that clients have released. True if there were any.
- */
+/* Looks at the memory that is kept, some hundred pieces at a time and not too often. Gives back the
+ * pieces that clients have released. True if there were any. */
 bool fp_pools_collect(struct fp_pools *pools);
 
 /*
@@ -134,10 +130,8 @@ bool fp_pools_collect(struct fp_pools *pools);
  */
 uint64_t fp_pools_free(struct fp_pools *pools, const struct fp_pool *pool);
 
-/*
- * Returns the pool with the most free memory that can back the request, or NULL. Memory that is
- * being given back counts as free, but the lease waits for it.
- */
+/* Returns the pool with the most free memory that can back the request, or NULL. Memory that is
+ * being given back counts as free, but the lease waits for it. */
 struct fp_pool *fp_pools_choose(struct fp_pools *pools, uint64_t size_bytes, bool shareable);
 /* Sums over the pools that can serve a client with such leases. */
 void fp_pools_sum(struct fp_pools *pools, bool shareable, uint64_t *ret_size_bytes, uint64_t *ret_free_bytes);

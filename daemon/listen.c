@@ -167,10 +167,8 @@ int fp_listen_open(const struct fp_listen_address *address, int *ret_fd)
 	if (fd < 0)
 		return -errno;
 	if (address->sockaddr.ss_family != AF_UNIX) {
-		/*
-		 * SO_REUSEADDR: a restart need not wait until old connections time out. Accepted
-		 * sockets inherit TCP_NODELAY.
-		 */
+		/* SO_REUSEADDR: a restart need not wait until old connections time out. Accepted
+		 * sockets inherit TCP_NODELAY. */
 		if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) < 0 ||
 		    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)) < 0)
 			return -errno;

@@ -54,10 +54,8 @@ void fp_loop_read(struct fp_loop *loop, struct fp_op *op, int fd, void *buf, uns
 /* op is done once after ts, which stays in place until then. */
 void fp_loop_timeout(struct fp_loop *loop, struct fp_op *op, struct __kernel_timespec *ts);
 
-/*
- * Returns the shared buffer that a completion with these flags filled. fp_loop_buf_put gives it
- * back to the kernel.
- */
+/* Returns the shared buffer that a completion with these flags filled. fp_loop_buf_put gives it
+ * back to the kernel. */
 void *fp_loop_buf(struct fp_loop *loop, unsigned cqe_flags);
 void fp_loop_buf_put(struct fp_loop *loop, unsigned cqe_flags);
 

@@ -136,10 +136,8 @@ static int parse(int argc, char **argv, struct arguments *args)
 	return 0;
 }
 
-/*
- * A private node ends with its parent. False: the parent ended before prctl could ask for the
- * signal. Then the pipe that waits for our addresses has no reader.
- */
+/* A private node ends with its parent. False: the parent ended before prctl could ask for the
+ * signal. Then the pipe that waits for our addresses has no reader. */
 static bool follow_parent(int ready_fd)
 {
 	struct pollfd pipe_end = {.fd = ready_fd};
@@ -174,10 +172,8 @@ static int private_config(const struct arguments *args, struct fp_config **ret_c
 	return r;
 }
 
-/*
- * Removes the folder that `farpage run` made for our socket. It is still there if that command
- * could not wait for us.
- */
+/* Removes the folder that `farpage run` made for our socket. It is still there if that command
+ * could not wait for us. */
 static void remove_folder(const struct arguments *args)
 {
 	static const char scheme[] = "unix:/";

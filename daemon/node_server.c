@@ -108,10 +108,8 @@ static void on_accept(struct fp_op *op, int res, unsigned flags)
 	watch(server);
 }
 
-/*
- * A killed connection handles no more of the bytes that it has received. A WRITE of which a part
- * has arrived stays incomplete.
- */
+/* A killed connection handles no more of the bytes that it has received. A WRITE of which a part
+ * has arrived stays incomplete. */
 static void end_links(struct fp_node_session *session)
 {
 	for (struct fp_conn *conn; (conn = LIST_FIRST(&session->conns));) {
@@ -120,10 +118,8 @@ static void end_links(struct fp_node_session *session)
 	}
 }
 
-/*
- * The allocator keeps freed memory that lies below a piece still in use. The ends of some seconds
- * share one trim, because the loop stands still for it: 10 ms if thousands have ended.
- */
+/* The allocator keeps freed memory that lies below a piece still in use. The ends of some seconds
+ * share one trim, because the loop stands still for it: 10 ms if thousands have ended. */
 static void trim_soon(struct fp_node_server *server)
 {
 	if (!server->trim_ns)
@@ -245,10 +241,8 @@ static void on_tick(struct fp_op *op, int res, unsigned flags)
 		watch(server);
 }
 
-/*
- * Requests under way get no answer. A page that was written to a node that stops is lost. But its
- * client keeps the page until we say that it was written.
- */
+/* Requests under way get no answer. A page that was written to a node that stops is lost. But its
+ * client keeps the page until we say that it was written. */
 static void stop(struct fp_node_server *server)
 {
 	struct fp_conn *conn;
@@ -307,10 +301,8 @@ static void on_users_gone(struct fp_op *op, int res, unsigned flags)
 		stop(server);
 }
 
-/*
- * Other processes may still need this node. It ends when the last of them has closed its end of the
- * pipe, maybe at once.
- */
+/* Other processes may still need this node. It ends when the last of them has closed its end of the
+ * pipe, maybe at once. */
 static void wait_for_users(struct fp_node_server *server)
 {
 	fp_autoclose int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
@@ -380,10 +372,8 @@ static int open_signals(struct fp_node_server *server)
 	return explain_start("signals", server->signal_fd < 0 ? -errno : 0);
 }
 
-/*
- * Shares of the limit of open files: a quarter for connections, half for memfds that clients map, a
- * quarter for memfds in flight (these are not open here).
- */
+/* Shares of the limit of open files: a quarter for connections, half for memfds that clients map, a
+ * quarter for memfds in flight (these are not open here). */
 static void raise_descriptor_limit(struct fp_node_server *server)
 {
 	struct rlimit limit = {0};

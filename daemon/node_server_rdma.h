@@ -7,10 +7,8 @@
 
 #include "node_server.h"
 
-/*
- * Opens server->cm_server if the configuration has rdma:// addresses or an rdma section. Else it
- * stays NULL. 0, or a negative errno after it has logged why.
- */
+/* Opens server->cm_server if the configuration has rdma:// addresses or an rdma section. Else it
+ * stays NULL. 0, or a negative errno after it has logged why. */
 int fp_node_server_rdma_open(struct fp_node_server *server);
 
 /* Lets the loop serve it. Call it once, when the loop runs. */

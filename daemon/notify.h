@@ -9,10 +9,8 @@
  * connected. */
 int fp_notify_open(void);
 
-/*
- * Sends a text, cut at 192 bytes. A "STATUS=" is lost if the reader's queue is full. Any other text
- * waits for the reader, half a second at most. fd -1 is fine.
- */
+/* Sends a text, cut at 192 bytes. A "STATUS=" is lost if the reader's queue is full. Any other text
+ * waits for the reader, half a second at most. fd -1 is fine. */
 void fp_notify(int fd, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 #endif

@@ -233,10 +233,8 @@ static int explain(const struct fp_pool *pool, int r, struct fp_conf_error *erro
 	return r;
 }
 
-/*
- * -EOPNOTSUPP: the kernel grants no write leases, so we could not see that a client released a
- * memfd.
- */
+/* -EOPNOTSUPP: the kernel grants no write leases, so we could not see that a client released a
+ * memfd. */
 static int prove_watch(const struct fp_pool *pool)
 {
 	fp_autoclose int fd = -1;

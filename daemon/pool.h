@@ -7,10 +7,10 @@
  *
  * How a node sees that no client has a memfd any more: it opens the file once for itself and once
  * for the client. It closes the descriptor of memfd_create, which the kernel does not count. The
- * kernel then grants a write lease (fcntl(2), F_SETLEASE) only if nobody else has the file open: in
- * a descriptor, in flight in a socket, or in a mapping of any kind. Nobody else can open it again:
- * its mode is 0600. The kernel does not see a name for it (O_PATH), but a name reaches no pages
- * once these were punched.
+ * kernel then grants a write lease (fcntl(2), F_SETLEASE) only if nobody else has the file open. A
+ * descriptor counts, also in flight in a socket, and so does any mapping. Nobody else can open it
+ * again: its mode is 0600. The kernel does not see a name for it (O_PATH), but a name reaches no
+ * pages once these were punched.
  *
  * A preallocated pool holds its free part as a reserve of pages, so that nobody else on the host
  * can take them. The reserve is a file that nobody maps, so a failed fill changes no address. A
@@ -102,17 +102,13 @@ int fp_pool_give(struct fp_pool *pool, struct fp_chunk *chunk);
 /* Forgets a chunk that a client still has. Its bytes stay: the client may have no other copy. */
 void fp_pool_leave(struct fp_pool *pool, struct fp_chunk *chunk);
 
-/*
- * Opens a descriptor of a chunk's memfd for a client. From then on it counts as passed. 0 and
- * *ret_fd, or a negative errno.
- */
+/* Opens a descriptor of a chunk's memfd for a client. From then on it counts as passed. 0 and
+ * *ret_fd, or a negative errno. */
 int fp_chunk_pass(struct fp_chunk *chunk, int *ret_fd);
 /* True if no client has it any more. Takes some microseconds; any thread. */
 bool fp_chunk_is_alone(const struct fp_chunk *chunk);
-/*
- * Does a slice of refilling the reserve of a preallocated pool with all that no chunk has. 1, 0, or
- * -ENOMEM: every fp_pool_give tries again. The worker's thread.
- */
+/* Does a slice of refilling the reserve of a preallocated pool with all that no chunk has. 1, 0, or
+ * -ENOMEM: every fp_pool_give tries again. The worker's thread. */
 int fp_pool_refill(struct fp_pool *pool);
 
 #endif

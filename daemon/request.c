@@ -79,10 +79,8 @@ static bool is_heard(const struct fp_conn *conn)
 
 static void lease_done(struct fp_node_lease *lease, int status, void *user);
 
-/*
- * Makes the key of the lease first; lease_done then answers the LEASE or ATTACH. False: it needs no
- * key, or there is no memory.
- */
+/* Makes the key of the lease first; lease_done then answers the LEASE or ATTACH. False: it needs no
+ * key, or there is no memory. */
 static bool answer_with_key(struct fp_conn *conn, struct fp_node_lease *lease)
 {
 	if (!conn->session->cm_peer ||
@@ -92,10 +90,8 @@ static bool answer_with_key(struct fp_conn *conn, struct fp_node_lease *lease)
 	return true;
 }
 
-/*
- * Answers LEASE and ATTACH. The connection handled no other request meanwhile, so answers keep
- * their order.
- */
+/* Answers LEASE and ATTACH. The connection handled no other request meanwhile, so answers keep
+ * their order. */
 static void lease_done(struct fp_node_lease *lease, int status, void *user)
 {
 	struct fp_conn *conn = user;
@@ -202,10 +198,8 @@ static int handle_attach(struct fp_conn *conn)
 	return 0;
 }
 
-/*
- * An unknown parent gets the same answer as a wrong token. Adopted memory stays until the last
- * holder has left.
- */
+/* An unknown parent gets the same answer as a wrong token. Adopted memory stays until the last
+ * holder has left. */
 static int handle_adopt(struct fp_conn *conn)
 {
 	const struct fp_node_session *parent;
@@ -230,10 +224,8 @@ static int handle_adopt(struct fp_conn *conn)
 	return 0;
 }
 
-/*
- * Connects two queue pairs: each end tells the other the address of its own. Ours lives as long as
- * this connection.
- */
+/* Connects two queue pairs: each end tells the other the address of its own. Ours lives as long as
+ * this connection. */
 static int handle_qp(struct fp_conn *conn)
 {
 	struct fp_verbs_address client, own;
@@ -442,10 +434,8 @@ static const struct {
 	enum fp_conn_state state;
 	unsigned purposes;   /* bits; the purpose is known from HELLO on */
 	enum fp_right right; /* a client without it gets NOT_PERMITTED; 0: none is needed */
-	/*
-	 * 0: it answers now or later. -EPROTO: the message is malformed. Any other error becomes
-	 * the answer.
-	 */
+	/* 0: it answers now or later. -EPROTO: the message is malformed. Any other error becomes
+	 * the answer. */
 	int (*handle)(struct fp_conn *conn);
 } handlers[] = {
 #define CONTROL (1u << FP_WIRE_CONTROL | 1u << FP_WIRE_RESUME)

@@ -1,4 +1,6 @@
-/* Handles requests: the handshake, control calls, reads and writes. Room: daemon. */
+/*
+ * Handles requests: the handshake, control calls, reads and writes. Room: daemon.
+ */
 #ifndef FP_REQUEST_H
 #define FP_REQUEST_H
 

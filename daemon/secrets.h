@@ -49,10 +49,8 @@ void fp_secrets_swap(struct fp_secrets *a, struct fp_secrets *b);
 /* Returns the secret of that name, or NULL. */
 const struct fp_node_secret *fp_secrets_find(const struct fp_secrets *secrets, const char *name);
 
-/*
- * Returns the secret that this proof of a client proves, or NULL. Compares with each in constant
- * time.
- */
+/* Returns the secret that this proof of a client proves, or NULL. Compares with each in constant
+ * time. */
 const struct fp_node_secret *fp_secrets_proven(const struct fp_secrets *secrets,
                                                const struct fp_wire_hello *hello,
                                                const struct fp_wire_challenge *challenge,

@@ -54,16 +54,12 @@ struct fp_node_sessions {
 	uint64_t last_id;
 };
 
-/*
- * Opens a session of client with a new id and token. 0 and *ret_session, owned by sessions;
- * -ENOMEM, or an error of getrandom.
- */
+/* Opens a session of client with a new id and token. 0 and *ret_session, owned by sessions;
+ * -ENOMEM, or an error of getrandom. */
 int fp_node_session_open(struct fp_node_sessions *sessions, struct fp_client *client, const char *name,
                          const char *peer, struct fp_node_session **ret_session);
-/*
- * Ends cm_peer. When it returns, no link reaches the session's leases any more; the worker revokes
- * the keys. Takes some milliseconds. No cm_peer is fine.
- */
+/* Ends cm_peer. When it returns, no link reaches the session's leases any more; the worker revokes
+ * the keys. Takes some milliseconds. No cm_peer is fine. */
 void fp_node_session_disarm(struct fp_node_session *session);
 
 /*

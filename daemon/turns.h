@@ -43,10 +43,8 @@ struct fp_turns {
 
 void fp_turns_init(struct fp_turns *turns);
 
-/*
- * True: it may do a piece of work, charged to its client. False: it waits from now on, and a round
- * will call it.
- */
+/* True: it may do a piece of work, charged to its client. False: it waits from now on, and a round
+ * will call it. */
 bool fp_turn_take(struct fp_turns *turns, struct fp_turn *turn, struct fp_turn_client *client);
 /* Makes it wait for a round to call it, whatever credit there is. It must not wait already. */
 void fp_turn_wait(struct fp_turns *turns, struct fp_turn *turn, struct fp_turn_client *client);

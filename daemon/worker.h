@@ -21,10 +21,8 @@
 struct fp_worker;
 struct fp_worker_job;
 
-/*
- * Jobs that must run in order. Zero-initialised, it is empty. It stays in place until its jobs are
- * done.
- */
+/* Jobs that must run in order. Zero-initialised, it is empty. It stays in place until its jobs are
+ * done. */
 struct fp_worker_line {
 	STAILQ_HEAD(, fp_worker_job) jobs; /* the worker's, as is entry */
 	STAILQ_ENTRY(fp_worker_line) entry;

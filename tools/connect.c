@@ -1,5 +1,5 @@
 /*
- * A session at a node, by whichever way works. Room: tools.
+ * A session at a node, over the first transport and address that works. Room: tools.
  */
 #include "connect.h"
 

@@ -56,7 +56,7 @@ static void say_look(const char *file, int r)
 		fp_log(FP_LOG_ERROR, "hist", "%s: %s", file, fp_strerror(r, reason, sizeof(reason)));
 }
 
-/* The page of the process that was asked for, or of the only one there is; NULL after a message. */
+/* Returns the page of process pid, or of the only process if pid is 0. NULL after a message. */
 static struct fp_statsview *choose_page(const struct fp_stats_dir *pages, pid_t pid)
 {
 	struct fp_statsview *view = pid ? fp_stats_dir_find(pages, pid) : NULL;
@@ -114,8 +114,8 @@ static int print_now(const struct hist_options *options, const struct fp_statspa
 	return r < 0 ? r : fp_tool_flush(&fp_tool_hist);
 }
 
-/* Prints each second until a ^C or the program's end; on a terminal in place, else block after
- * block. */
+/* Prints each second until a ^C or the program's end: on a terminal in place, else one block after
+ * the other. */
 static int print_live(const struct hist_options *options, struct fp_statsview *view)
 {
 	const struct timespec second = {.tv_sec = 1};

@@ -1,5 +1,5 @@
 /*
- * Where the other parts of Farpage are. Room: tools.
+ * Paths of the other parts of Farpage. Room: tools.
  */
 #include "install_paths.h"
 
@@ -32,7 +32,8 @@ static bool resolve(const char *path, char *ret_path, size_t len)
 	return real && (size_t)snprintf(ret_path, len, "%s", real) < len;
 }
 
-/* What the variable names, else the first candidate that exists, from this executable's folder. */
+/* Finds the file that variable names, else the first candidate that exists. Candidates are relative
+ * to this executable's folder. */
 static int find(const char *variable, const char *const *candidates, char *ret_path, size_t len)
 {
 	const char *given = getenv(variable);

@@ -1,5 +1,5 @@
 /*
- * Where the other parts of Farpage are: beside this executable in a build tree or an installation.
+ * Paths of the other parts of Farpage, beside this executable in a build tree or an installation.
  * Room: tools.
  */
 #ifndef FP_INSTALL_PATHS_H

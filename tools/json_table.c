@@ -73,7 +73,7 @@ static const char *title_of(const char *name, char buf[CELL_BYTES])
 	return buf;
 }
 
-/* The unit of a time by its name; 0: it is none. */
+/* The unit of a time, by the end of its name; 0: this is no time. */
 static uint64_t unit_ns_of(const char *name)
 {
 	if (ends_with(name, "_ns"))
@@ -87,7 +87,7 @@ static const char *integer_text(const char *name, int64_t value, char buf[CELL_B
 {
 	uint64_t unit_ns = unit_ns_of(name);
 
-	if (value == -1) /* as the wire has "none" */
+	if (value == -1) /* the protocol's "none" */
 		return "-";
 	if (value >= 0 && ends_with(name, "_bytes"))
 		return fp_size_format((uint64_t)value, buf, CELL_BYTES);
@@ -130,7 +130,7 @@ static void append(char buf[CELL_BYTES], const char *name, const char *equals, c
 	snprintf(buf + len, CELL_BYTES - len, "%s%s%s%s", len ? "," : "", name, equals, text);
 }
 
-/* Of a list: its elements, separated by commas. Of several measurements: "median [min max]". */
+/* A list gives its elements, separated by commas. Several measurements give "median [min max]". */
 static const char *value_text(const char *name, json_t *value, char buf[CELL_BYTES])
 {
 	char one[CELL_BYTES], title[CELL_BYTES], last[CELL_BYTES];
@@ -171,7 +171,7 @@ static void print_cell(const char *text, int width, FILE *out)
 
 struct json_column {
 	const char *name;
-	int width; /* the last one's stays 0 */
+	int width; /* 0 for the last column */
 };
 
 struct json_table {
@@ -211,7 +211,7 @@ static void measure_table(const json_t *list, struct json_table *table)
 		table->columns[table->n - 1].width = 0;
 }
 
-/* within: the name of the object that has the list; NULL: the outermost. */
+/* within: the name of the object that has the list; NULL: the outermost object. */
 static void print_table(const char *name, const json_t *list, const char *within, FILE *out)
 {
 	struct json_table table = {.n = 0};
@@ -250,7 +250,7 @@ static bool has_tables(json_t *object)
 	return false;
 }
 
-/* "name value, name value", of all but tables. lists: those too that are no plain values. */
+/* Prints "name value, name value" for all members but tables. lists: also for lists and objects. */
 static bool print_members(json_t *object, bool lists, FILE *out)
 {
 	const char *comma = "", *key;

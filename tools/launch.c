@@ -21,7 +21,7 @@
 
 #define KEPT_FD_MIN 512
 
-/* What is passed on. SIGSTOP and SIGKILL can't be; faults such as SIGSEGV are our own. */
+/* The signals to pass on. SIGSTOP and SIGKILL can't be; faults such as SIGSEGV are our own. */
 static const int forwarded[] = {
     SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGCONT, SIGTSTP, SIGWINCH, SIGPIPE,
 };
@@ -46,8 +46,8 @@ static void prepend_preload(const char *ours)
 		setenv("LD_PRELOAD", both, 1);
 }
 
-/* Where the program does not look for descriptors; the preload library keeps it from closing this
- * one. */
+/* Gives the program fd at a high number, where it does not look for descriptors. The preload
+ * library keeps the program from closing it. */
 static void hand_down(int fd)
 {
 	int high = fd < 0 ? -1 : fcntl(fd, F_DUPFD, KEPT_FD_MIN);
@@ -87,8 +87,9 @@ static _Noreturn void become_program(const struct fp_launch *launch)
 }
 
 /*
- * The terminal signals the whole group, so the program has it already; so it has what it sent to
- * the group itself. Everything else was for this process, which is the one that the caller knows.
+ * True for a signal sent to this process alone, the one that the caller knows. The terminal signals
+ * the whole group, so the program has that signal already. It also has those that it sent to the
+ * group itself.
  */
 static bool is_for_us_alone(const siginfo_t *info, pid_t child)
 {
@@ -100,7 +101,7 @@ static bool is_terminal_stop(int signo)
 	return signo == SIGTSTP || signo == SIGTTIN || signo == SIGTTOU;
 }
 
-/* Collects what happened to the program. Returns true, and the status, once it has ended. */
+/* Collects the program's changes of state. Returns true, and the status, once it has ended. */
 static bool child_ended(pid_t child, int *ret_status)
 {
 	int status;
@@ -120,7 +121,7 @@ static bool child_ended(pid_t child, int *ret_status)
 
 static void wait_for_end(const struct fp_launch *launch, const sigset_t *waited, pid_t child, int *ret_status)
 {
-	uint64_t tick_ns = launch->tick_ns / 64; /* the first are early: many programs are short */
+	uint64_t tick_ns = launch->tick_ns / 64; /* the first ticks come early: many programs are short */
 	siginfo_t info;
 
 	while (!child_ended(child, ret_status)) {
@@ -144,8 +145,8 @@ int fp_launch_run(const struct fp_launch *launch, int *ret_status)
 	int r = 0;
 	pid_t child;
 
-	/* an ignored SIGCHLD, inherited, would take the status away from us, but is the program's
-	 * to keep */
+	/* an inherited SIG_IGN of SIGCHLD would hide the status from us; the program gets it
+	 * back */
 	sigaction(SIGCHLD, &wanted, &on_child);
 	block_signals(&waited, &before);
 	fflush(NULL);
@@ -176,5 +177,5 @@ void fp_launch_end_as(int status)
 	sigaddset(&only, WTERMSIG(status));
 	sigprocmask(SIG_UNBLOCK, &only, NULL);
 	raise(WTERMSIG(status));
-	exit(128 + WTERMSIG(status)); /* not reached but for signals that do not end a process */
+	exit(128 + WTERMSIG(status)); /* reached only after signals that do not end a process */
 }

@@ -1,6 +1,6 @@
 /*
- * farpage node: a memory node's own account, and asking it to grant no more, or again. Room: tools;
- * speaks the wire protocol, through a session of its own.
+ * farpage node: shows the status of a memory node, and asks it to grant no more leases, or to grant
+ * again. Room: tools; speaks the wire protocol, through a session of its own.
  */
 #include <errno.h>
 #include <stdbool.h>
@@ -26,7 +26,7 @@ struct node_options {
 	const char *url;
 };
 
-/* What a node sends goes to a terminal. JSON has no control characters but white space. */
+/* A node's text goes to a terminal. JSON has no control characters but white space. */
 static void blank_controls(char *text)
 {
 	for (char *c = text; *c; c++)

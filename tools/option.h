@@ -1,6 +1,6 @@
 /*
- * The options of a subcommand: a row each, which says what --help tells, how its value is read and
- * where it goes. Room: tools.
+ * The options of a subcommand. Each row has the help of one option, the reader of its value, and
+ * the place of the value. Room: tools.
  */
 #ifndef FP_OPTION_H
 #define FP_OPTION_H
@@ -21,25 +21,25 @@ struct fp_option {
 	const char *value; /* as --help calls it; NULL: a switch */
 	const char *help;
 	fp_option_read *read;
-	size_t at;                /* where in the tool's structure the value is */
+	size_t at;                /* offset of the value in the tool's structure */
 	uint64_t min, max;        /* of numbers, sizes and times */
 	const char *const *words; /* of fp_option_word; NULL ends them */
 	fp_option_read *each;     /* of fp_option_list */
 };
 
 fp_option_read fp_option_switch; /* bool */
-fp_option_read fp_option_text;   /* const char *: that of the command line */
+fp_option_read fp_option_text;   /* const char *: points into the command line */
 fp_option_read fp_option_number; /* uint64_t */
 fp_option_read fp_option_size;   /* uint64_t, bytes, rounded down to whole pages */
 fp_option_read fp_option_time;   /* uint64_t, ns */
-fp_option_read fp_option_word;   /* unsigned: the place in words */
+fp_option_read fp_option_word;   /* unsigned: the index in words */
 fp_option_read fp_option_list;   /* elements between commas, to each */
-fp_option_read fp_option_secret; /* char *: what is in the file; to be released with fp_secret_free */
+fp_option_read fp_option_secret; /* char *: the secret in the file; release with fp_secret_free */
 
 /*
- * Reads the options of tool into target, where each row says. Returns the place in argv of the
- * first argument that is no option. Ends the process after --help, and after a message if an option
- * is wrong.
+ * Reads the options of tool into target, each to the place in its row. Returns the index in argv of
+ * the first argument that is no option. Ends the process after --help, and after a message if an
+ * option is wrong.
  */
 int fp_option_parse(const struct fp_tool *tool, int argc, char **argv, void *target);
 

@@ -14,7 +14,7 @@
 enum { WIDTH = 800, HEIGHT = 420, LEFT = 90, RIGHT = 20, TOP = 50, BOTTOM = 50 };
 
 #define NINES 5  /* the curve ends at 99.999 % */
-#define STEPS 50 /* points a nine */
+#define STEPS 50 /* points for each nine */
 
 const char *const fp_phase_names[] = {"fault", "fetch", "writeback", "evict", NULL};
 

@@ -1,5 +1,5 @@
 /*
- * A memory node of one's own. Room: tools.
+ * A private memory node. Room: tools.
  */
 #include "privnode.h"
 
@@ -34,7 +34,7 @@ static void free_node(struct fp_privnode **node)
 	fp_privnode_stop(*node);
 }
 
-/* The program's limit of file sizes would hold for the node's shared memory, too. */
+/* Lifts the program's limit of file sizes, which would hold for the node's shared memory, too. */
 static void lift_file_limit(void)
 {
 	struct rlimit limit;
@@ -63,7 +63,7 @@ static void daemon_exec(const char *daemon, const char *listen, const struct fp_
 	setsid();
 	dup2(null_fd, STDIN_FILENO);
 	dup2(null_fd, STDOUT_FILENO);
-	/* it may live longer than whoever waits for the end of what we inherited */
+	/* the node may outlive a process that waits for the end of an inherited pipe */
 	syscall(SYS_close_range, STDERR_FILENO + 1, ~0u, CLOSE_RANGE_CLOEXEC);
 	fcntl(ready_fd, F_SETFD, 0);
 	if (users_fd >= 0) {
@@ -76,8 +76,8 @@ static void daemon_exec(const char *daemon, const char *listen, const struct fp_
 	_exit(FP_EXIT_NOT_EXECUTABLE);
 }
 
-/* The daemon writes its URL and a newline once it serves; the end of the pipe without one means
- * that it ended. */
+/* The daemon writes its URL and a newline once it serves. If the pipe ends before that, the daemon
+ * has ended. */
 static int await_ready(int fd, char *ret_url, size_t len)
 {
 	struct pollfd pfd = {.fd = fd, .events = POLLIN};
@@ -159,7 +159,7 @@ bool fp_privnode_leave(struct fp_privnode *node)
 	if (poll(&users, 1, 0) != 0)
 		return false;
 	close(users.fd);
-	free(node); /* it is told of our end by the kernel */
+	free(node); /* the kernel tells the node of our end */
 	return true;
 }
 

@@ -1,6 +1,6 @@
 /*
- * A memory node of one's own: a farpaged started for the life of a command, reached through a
- * socket that nobody else has. Room: tools; knows processes and the daemon's command line.
+ * A private memory node: a farpaged started for the life of a command, reached through a socket
+ * that nobody else has. Room: tools; knows processes and the daemon's command line.
  */
 #ifndef FP_PRIVNODE_H
 #define FP_PRIVNODE_H
@@ -14,9 +14,9 @@
 
 struct fp_privnode {
 	pid_t pid;     /* 0: not started, or collected */
-	char url[128]; /* at which it is reached */
-	/* A pipe, close-on-exec: the node waits at the one end until the other is closed
-	 * everywhere. Who has a copy of the latter is a user. -1: it does not serve users. */
+	char url[128]; /* where it is reached */
+	/* A pipe, close-on-exec: the node waits at [0] until [1] is closed everywhere. A process
+	 * with a copy of [1] is a user. -1: the node does not serve users. */
 	int users_fds[2];
 };
 
@@ -29,8 +29,8 @@ struct fp_privnode_options {
 	enum fp_privnode_kind kind;
 	const char *dir;     /* a folder of this process */
 	uint64_t pool_bytes; /* of its one pool; taken from the system on demand */
-	bool serves_users;   /* beyond the end of this process, until none has users_fds[1] any more */
-	int dir_lock_fd;     /* it is to keep open, if it serves users */
+	bool serves_users;   /* it lives on after this process, until no process has users_fds[1] */
+	int dir_lock_fd;     /* if it serves users: a descriptor that it keeps open */
 };
 
 /*
@@ -41,11 +41,11 @@ struct fp_privnode_options {
 int fp_privnode_start(const struct fp_privnode_options *options, char *error, size_t error_len,
                       struct fp_privnode **ret_node);
 
-/* Releases a node that still has users and leaves it to them: true. Else false: it is to be
- * stopped. */
+/* True: the node still has users; it is released and left to them. False: stop it. */
 bool fp_privnode_leave(struct fp_privnode *node);
 
-/* Ends the daemon (forcibly if it does not within some seconds) and waits for it. NULL is fine. */
+/* Ends the daemon (by SIGKILL if it does not end within some seconds) and waits for it. NULL is
+ * fine. */
 void fp_privnode_stop(struct fp_privnode *node);
 
 #endif

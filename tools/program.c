@@ -1,5 +1,5 @@
 /*
- * The program that is to be started. Room: tools.
+ * The program to start. Room: tools.
  */
 #include "program.h"
 
@@ -20,8 +20,7 @@
 
 #define MAX_INTERPRETERS 4 /* as many as the kernel follows */
 
-/* The header of this very program, which the linker knows: it was built for what the shim was built
- * for. */
+/* The header of this program, a symbol of the linker. The shim was built for the same machine. */
 extern const Elf64_Ehdr __ehdr_start __attribute__((visibility("hidden")));
 
 /* 0 if path is a file that may be executed. */
@@ -70,7 +69,7 @@ int fp_program_find(const char *command, char *ret_path, size_t len)
 	}
 }
 
-/* What makes the kernel set AT_SECURE, so that the loader ignores LD_PRELOAD. */
+/* True if the kernel would set AT_SECURE, so that the loader ignores LD_PRELOAD. */
 static bool gains_privilege(int fd)
 {
 	struct stat st;
@@ -131,7 +130,7 @@ static int check_elf(int fd, const Elf64_Ehdr *header, const char *path, char *e
 	return 0;
 }
 
-/* The interpreter that a script's first line names, into path. False if it names none. */
+/* Writes the interpreter that a script's first line names to path. False if it names none. */
 static bool interpreter_of(char *head, char *path, size_t len)
 {
 	char *name = head + 2 + strspn(head + 2, " \t");
@@ -142,7 +141,7 @@ static bool interpreter_of(char *head, char *path, size_t len)
 	return *name && (size_t)snprintf(path, len, "%s", name) < len;
 }
 
-/* Checks the file at path. 1 if it is a script: path is its interpreter then. */
+/* Checks the file at path. 1: it is a script, and path is now its interpreter. */
 static int check_file(char *path, size_t len, char *error, size_t error_len)
 {
 	fp_autoclose int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -153,7 +152,7 @@ static int check_file(char *path, size_t len, char *error, size_t error_len)
 	} head = {0};
 
 	if (fd < 0 && errno == EACCES)
-		return 0; /* what can't be read may still be executed */
+		return 0; /* an unreadable file may still be executable */
 	if (fd < 0 || pread(fd, head.text, sizeof(head.text) - 1, 0) < 0) {
 		int r = -errno;
 

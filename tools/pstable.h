@@ -10,16 +10,14 @@
 #include "smaps.h"
 #include "stats_dir.h"
 
-/*
- * For a person: tables (json_table.h) with a row for each page. rates (pages->n of them, may be
- * NULL) replaces the faults so far by faults a second, and leaves out what is not far.
- */
+/* For a person: tables (json_table.h) with a row for each page. With rates (pages->n of them, or
+ * NULL), faults a second replace the faults so far, and memory that is not far is left out. */
 json_t *fp_pstable_text(const struct fp_stats_dir *pages, const uint64_t *rates);
 
-/* An array with an object for each page. The caller's, as what is below. */
+/* An array with an object for each page. The caller owns it, and the objects below. */
 json_t *fp_pstable_json(const struct fp_stats_dir *pages);
 
-/* Parts of such an object: its nodes, faults by kind, and what is not far. */
+/* Parts of such an object: its nodes, faults by kind, and memory that is not far. */
 json_t *fp_pstable_nodes(const struct fp_statspage *page);
 json_t *fp_pstable_faults(const struct fp_statspage *page);
 json_t *fp_pstable_kinds(const struct fp_smaps *kinds);

@@ -1,5 +1,5 @@
 /*
- * What `farpage run --report` prints at the end. Room: tools.
+ * The report that `farpage run --report` prints at the end. Room: tools.
  */
 #ifndef FP_REPORT_H
 #define FP_REPORT_H
@@ -9,8 +9,8 @@
 
 #include "runstats.h"
 
-/* Prints the report of one run to out, as of stats' last update; name is that of the program,
- * wall_ns how long it ran. */
+/* Prints the report of one run to out, as of stats' last update. name: of the program; wall_ns: how
+ * long it ran. */
 void fp_report_print(const struct fp_runstats *stats, const char *name, uint64_t wall_ns, FILE *out);
 
 #endif

@@ -1,9 +1,9 @@
 /*
  * farpage run: starts a program whose heap and large mappings are far memory. Room: tools.
  *
- * Everything that can be known beforehand is checked before the program starts: the program never
- * finds out half-way that a node was not there. What the preload library needs to know goes through
- * its environment variables, so that a plain LD_PRELOAD= can do the same.
+ * It checks everything that it can before the program starts, so that the program never finds out
+ * half-way that a node is missing. Settings reach the preload library through its environment
+ * variables, so a plain LD_PRELOAD= can do the same.
  */
 #include <ctype.h>
 #include <errno.h>
@@ -35,22 +35,22 @@
 struct run_command {
 	char *const *command;
 	bool report;
-	bool user_only;         /* the kernel's own faults are not permitted */
-	unsigned options;       /* bits: which of the settings below an option has set */
+	bool user_only;         /* faults inside the kernel are not permitted */
+	unsigned options;       /* bits: the rows of options that were given */
 	uint64_t pool_bytes;    /* of the private node */
-	bool says_pool;         /* the user does */
+	bool says_pool;         /* the user gave a pool size */
 	struct rlimit as, data; /* limits of the program */
 	char path[PATH_MAX];    /* of the program */
 	char preload[PATH_MAX];
 	char dir[PATH_MAX - 16]; /* of this run; "": not made */
 	int dir_lock_fd;
 	struct fp_privnode *node;  /* NULL: the user named nodes */
-	struct fp_runstats *stats; /* NULL: neither report nor stats file wanted */
+	struct fp_runstats *stats; /* NULL: no report and no stats file */
 };
 
 #define VARIABLE_LEN 64
 
-/* FARPAGE_LOCAL_MEMORY of local-memory. */
+/* "FARPAGE_LOCAL_MEMORY" for "local-memory". */
 static const char *variable_of(const char *option, char buf[VARIABLE_LEN])
 {
 	snprintf(buf, VARIABLE_LEN, "FARPAGE_%s", option);
@@ -59,10 +59,8 @@ static const char *variable_of(const char *option, char buf[VARIABLE_LEN])
 	return buf;
 }
 
-/*
- * Settings know an option by the variable of its name; a switch sets it to 1. The first --node
- * replaces what the environment names, each further one is added.
- */
+/* Passes an option to the settings, as the variable of its name; a switch sets it to 1. The first
+ * --node replaces the nodes in the environment, each further one is added. */
 static void set_variable(const struct fp_tool *tool, const struct fp_option *option, const char *text,
                          void *target)
 {
@@ -104,7 +102,7 @@ static int find_program(struct run_command *run)
 	return 0;
 }
 
-/* A path in LD_PRELOAD can hold neither of its separators. */
+/* A path in LD_PRELOAD can't contain a space or a colon: these separate paths. */
 static int find_preload(struct run_command *run)
 {
 	if (fp_install_paths_preload(run->preload, sizeof(run->preload)) < 0) {
@@ -138,8 +136,7 @@ static void say_limit(int which, uint64_t enough, const char *what, const char *
 		       (unsigned long long)limit.rlim_cur, remedy);
 }
 
-/* What failed may have failed for a limit that is too low, which does not always show in its
- * error. */
+/* Names limits that are too low: a failure may come from them and not show it in its error. */
 static int fail_by_limits(void)
 {
 	say_limit(RLIMIT_NOFILE, 64, "open files", "ulimit -n 1024");
@@ -148,7 +145,7 @@ static int fail_by_limits(void)
 	return FP_EXIT_RUN_FAILED;
 }
 
-/* Under a limit that we may not raise, the node maps no more than half of it. */
+/* Under a limit that we may not raise, the node maps at most half of it. */
 static void fit_pool(struct run_command *run)
 {
 	static const int kinds[] = {RLIMIT_AS, RLIMIT_DATA};
@@ -178,7 +175,7 @@ static int start_node(struct run_command *run)
 	return 0;
 }
 
-/* The settings name the variable; who gave an option knows it by that name. */
+/* A message of the settings names a variable. If an option set it, this names the option. */
 static void say_setting(const struct run_command *run, const char *text)
 {
 	char name[VARIABLE_LEN];
@@ -209,8 +206,11 @@ static int read_settings(struct run_command *run, struct fp_settings *settings)
 	return 0;
 }
 
-/* Where all faults are not permitted, those of user mode do: the preload library brackets the
- * program's calls then, as a program of fault mode inline does itself. */
+/*
+ * If faults inside the kernel are not permitted, those of user mode suffice. Then the preload
+ * library brackets the program's calls, as programs with libfarpage in fault mode inline do
+ * themselves.
+ */
 static int open_memory(struct far_options *options, bool *ret_user_only, char *error, size_t error_len,
                        struct far_memory **ret_memory)
 {
@@ -226,10 +226,8 @@ static int open_memory(struct far_options *options, bool *ret_user_only, char *e
 	return r;
 }
 
-/*
- * Does once what the preload library will do: what a node or the kernel refuses shows now. Without
- * a fixed budget the least will do.
- */
+/* Opens far memory once, as the preload library will: if a node or the kernel refuses, this shows
+ * now. Without a fixed budget the smallest suffices. */
 static int probe(struct run_command *run, const struct fp_settings *settings)
 {
 	const char *nodes[FP_STORE_MAX_NODES + 1] = {NULL};
@@ -259,10 +257,8 @@ static int probe(struct run_command *run, const struct fp_settings *settings)
 	return 0;
 }
 
-/*
- * The program's processes each leave a page of their own in the folder of the run; what the user
- * calls the stats file is their sum.
- */
+/* Each process of the program leaves a page of its own in the folder of the run. The user's stats
+ * file has their sum. */
 static int open_stats(struct run_command *run)
 {
 	const char *file = getenv("FARPAGE_STATS_FILE");
@@ -317,8 +313,8 @@ static int launch(struct run_command *run, int *ret_wait_status)
 	return 0;
 }
 
-/* What the program has left behind keeps its memory: the node ends with the last, and the folder
- * with it. */
+/* Processes that the program left behind keep their memory: the node and the folder go with the
+ * last of them. */
 static void clean_up(struct run_command *run)
 {
 	fp_runstats_close(run->stats);
@@ -336,8 +332,8 @@ static void clean_up(struct run_command *run)
 		fp_stats_dir_run_dir_remove(run->dir);
 }
 
-/* Everything up to the program's end. Returns 0 and the wait status, or the exit status after a
- * message. */
+/* Does everything up to the program's end. Returns 0 and the wait status, or the exit status after
+ * a message. */
 static int run_program(struct run_command *run, int *ret_wait_status)
 {
 	struct fp_settings settings = {0};

@@ -27,8 +27,8 @@ int fp_runstats_open(int dir_fd, const char *file, struct fp_runstats **ret_stat
 	return 0;
 }
 
-/* The page of a process that has ended is final: it is counted once and removed, so that a run of
- * many is no burden. */
+/* The page of a process that has ended is final. It is counted once and removed, so a run of many
+ * processes stays cheap. */
 static bool fold_ended(const struct fp_statsview *view, void *user)
 {
 	struct fp_runstats *stats = user;
@@ -62,7 +62,7 @@ void fp_runstats_update(struct fp_runstats *stats)
 	struct fp_stats_dir living = {0};
 
 	(void)fp_stats_dir_read_dir(&living, stats->dir_fd, fold_ended,
-	                            stats); /* what can't be read now comes next time */
+	                            stats); /* a page that can't be read now is read next time */
 	memcpy(&stats->sum, &stats->ended, sizeof(stats->sum));
 	for (size_t i = 0; i < living.n; i++)
 		fp_stats_dir_add(&stats->sum, &living.items[i]->page);

@@ -15,19 +15,17 @@ struct fp_runstats {
 	struct fp_statspage *file; /* mapped; NULL: none was asked for */
 	/* as of the last update: */
 	struct fp_statspage sum;   /* of all processes */
-	struct fp_statspage ended; /* of those that have ended: their pages are gone from the folder */
+	struct fp_statspage ended; /* of ended processes: their pages are gone from the folder */
 	size_t n_processes, n_ended;
-	struct fp_smaps kinds; /* what was not far of the living, where that was most */
-	uint64_t kinds_total;  /* 0: nobody was looked at */
+	struct fp_smaps kinds; /* memory of living processes that is not far, at its peak */
+	uint64_t kinds_total;  /* sum of kinds; 0: no process was looked at */
 };
 
-/*
- * dir_fd: the folder in which the processes of the run leave their pages; the caller's. file: where
- * the sum of them is kept, or NULL. 0 and *ret_stats, or a negative errno (of creating file).
- */
+/* dir_fd: the folder for the pages of the run's processes; the caller's. file: where their sum is
+ * kept, or NULL. 0 and *ret_stats, or a negative errno (of creating file). */
 int fp_runstats_open(int dir_fd, const char *file, struct fp_runstats **ret_stats);
 
-/* Adds up all pages there are, and brings the file up to date. */
+/* Adds up all pages, and brings the file up to date. */
 void fp_runstats_update(struct fp_runstats *stats);
 
 /* NULL is fine. */

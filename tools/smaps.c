@@ -19,7 +19,7 @@ struct mapping {
 	char name[128];
 };
 
-/* False: the line is one of those that describe a mapping further. */
+/* Parses the first line of a mapping. False: it is one of the lines below it. */
 static bool parse_mapping(const char *line, struct mapping *ret_mapping)
 {
 	struct mapping m = {.start = 0};
@@ -55,7 +55,7 @@ int fp_smaps_read(const struct fp_statspage *page, struct fp_smaps *ret_kinds)
 	char path[32], line[512];
 	uint64_t kib;
 
-	if (!fp_statspage_alive(page)) /* the number is another's here: it lives in another pid namespace */
+	if (!fp_statspage_alive(page)) /* it has ended, or lives in another pid namespace */
 		return -ENOENT;
 	snprintf(path, sizeof(path), "/proc/%d/smaps", page->pid);
 	FP_CLEANUP(close_file) FILE *file = fopen(path, "re");

@@ -1,6 +1,6 @@
 /*
- * What of a living program's memory is not far, by kind. Room: tools. Read from /proc: nobody is
- * stopped.
+ * The memory of a living program that is not far, by kind. Room: tools. It reads /proc and stops no
+ * process.
  */
 #ifndef FP_SMAPS_H
 #define FP_SMAPS_H
@@ -12,7 +12,7 @@
 #include "statspage.h"
 
 enum fp_smaps_kind {
-	FP_SMAPS_RULE,   /* mapped, and kept local by a rule; all others: resident */
+	FP_SMAPS_RULE,   /* mapped, but kept local by a rule; all other kinds: resident */
 	FP_SMAPS_CODE,   /* files mapped to be executed */
 	FP_SMAPS_FILE,   /* other private mappings of files */
 	FP_SMAPS_SHARED, /* MAP_SHARED, System V */
@@ -25,8 +25,8 @@ struct fp_smaps {
 	uint64_t bytes[FP_SMAPS_KINDS];
 };
 
-/* Of the process that writes page. 0, or why /proc/PID/smaps can't be read (-ENOENT: it is
- * gone). */
+/* Reads the memory of the process that writes page. 0, or the error of /proc/PID/smaps (-ENOENT: it
+ * is gone). */
 int fp_smaps_read(const struct fp_statspage *page, struct fp_smaps *ret_kinds);
 
 /* "by_rule", "code", "file", ... */

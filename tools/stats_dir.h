@@ -1,8 +1,8 @@
 /*
- * The stats pages of this user's programs: finding them, removing what the dead left behind, adding
- * several up. Room: tools. Pages lie in the folder of fp_rundir_path (programs started with a plain
- * LD_PRELOAD, or users of libfarpage) and in one folder "run-PID" in it for each `farpage run`,
- * which also holds the socket of its node.
+ * The stats pages of this user's programs: finds them, removes those of dead programs, adds several
+ * up. Room: tools. Pages lie in the folder of fp_rundir_path (programs started with a plain
+ * LD_PRELOAD, or users of libfarpage). Each `farpage run` has a folder "run-PID" in it, for its
+ * pages and the socket of its node.
  */
 #ifndef FP_STATS_DIR_H
 #define FP_STATS_DIR_H
@@ -15,7 +15,7 @@
 
 #define FP_STATS_DIR_RUN_PREFIX "run-"
 
-/* Copies of pages, ordered by pid. Zero-initialise; follow keeps their files open for
+/* Copies of pages, ordered by pid. Zero-initialise it. follow keeps their files open for
  * fp_statsview_look. */
 struct fp_stats_dir {
 	struct fp_statsview **items;
@@ -23,18 +23,16 @@ struct fp_stats_dir {
 	bool follow;
 };
 
-/*
- * Adds every readable page PID.stats of this user in an open folder, but those that drop (may be
- * NULL) says true of: these are removed from disk. 0 or a negative errno.
- */
+/* Adds every readable page PID.stats of this user in an open folder. If drop (may be NULL) returns
+ * true for a page, the page is removed from disk instead. 0 or a negative errno. */
 int fp_stats_dir_read_dir(struct fp_stats_dir *pages, int dir_fd,
                           bool (*drop)(const struct fp_statsview *view, void *user), void *user);
 
 /*
- * Adds the pages of all programs of this user that live in this pid namespace. Pages of dead
- * programs, whose locks nobody has, are removed from disk, those that they did not come to complete
- * too, unless their `farpage run` still lives: it will want them for its report. 0, or a negative
- * errno after a message under label.
+ * Adds the pages of all programs of this user that live in this pid namespace. Removes from disk
+ * the pages of dead programs, whose locks nobody has, also unfinished ones. Pages stay while their
+ * `farpage run` lives, which needs them for its report. 0, or a negative errno after a message
+ * under label.
  */
 int fp_stats_dir_read_live(struct fp_stats_dir *pages, const char *label);
 
@@ -44,9 +42,9 @@ struct fp_statsview *fp_stats_dir_find(const struct fp_stats_dir *pages, pid_t p
 void fp_stats_dir_done(struct fp_stats_dir *pages);
 
 /*
- * Adds the counters and histograms of from into sum, which holds no identity but that of the first
- * page added. Peaks and budget are those of the largest process, since the budget is one process's;
- * nodes are matched by url.
+ * Adds the counters and histograms of from into sum, whose identity is that of the first page
+ * added. Peaks and budget are those of the largest process, since each process has a budget of its
+ * own. Nodes are matched by url.
  */
 void fp_stats_dir_add(struct fp_statspage *sum, const struct fp_statspage *from);
 
@@ -60,8 +58,9 @@ uint64_t fp_stats_dir_faults(const struct fp_statspage *page);
 int fp_stats_dir_run_dir_create(const char *label, char *buf, size_t len, int *ret_lock_fd);
 
 /*
- * Removes such a folder with the pages of the dead and the node's socket in it. It stays if it
- * holds anything else, or is not this user's alone. Errors are ignored: `farpage ps` tries again.
+ * Removes such a folder with the pages of dead processes and the node's socket in it. It stays if
+ * it holds anything else, or is not this user's alone. Errors are ignored: `farpage ps` tries
+ * again.
  */
 void fp_stats_dir_run_dir_remove(const char *dir);
 

@@ -18,7 +18,7 @@ static int start(const struct fp_tool *tool, int argc, char **argv)
 	char name[32];
 
 	snprintf(name, sizeof(name), "farpage: %s", tool->label);
-	argv[0] = name; /* with which getopt begins its complaints */
+	argv[0] = name; /* getopt begins its messages with it */
 	return tool->main(argc, argv);
 }
 

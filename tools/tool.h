@@ -1,7 +1,7 @@
 /*
- * What the subcommands share: the shape of one, exit statuses, and help, usage errors and output in
- * one voice. Room: tools, which speaks to both sides only through the public API, the wire protocol
- * and the stats page.
+ * The common part of the subcommands: their structure, exit statuses, and help, usage errors and
+ * output in one style. Room: tools. It reaches programs and nodes only through the public API, the
+ * wire protocol and the stats page.
  */
 #ifndef FP_TOOL_H
 #define FP_TOOL_H
@@ -12,8 +12,8 @@
 #include "option.h"
 
 #define FP_EXIT_USAGE 2
-/* What env(1), nohup(1) and timeout(1) end with, so that a caller can tell our trouble from the
- * program's. */
+/* The exit statuses of env(1), nohup(1) and timeout(1), so that a caller can tell our trouble from
+ * the program's. */
 #define FP_EXIT_RUN_FAILED     125
 #define FP_EXIT_NOT_EXECUTABLE 126
 #define FP_EXIT_NOT_FOUND      127
@@ -44,14 +44,12 @@ _Noreturn void fp_tool_wrong(const struct fp_tool *tool, const char *format, ...
 /* Prints the help on stdout. Returns the exit status. */
 int fp_tool_help(const struct fp_tool *tool);
 
-/* text as a JSON string. What is no UTF-8 loses its characters beyond ASCII: the name of a program
- * may be anything. NULL: no memory. */
+/* text as a JSON string. If it is not UTF-8, each byte beyond ASCII becomes "?": the name of a
+ * program may be anything. NULL: no memory. */
 json_t *fp_tool_json_string(const char *text);
 
-/*
- * Prints what a command found on stdout: as JSON, or for a person (json_table.h). Takes the
- * document; NULL says that there was no memory for it. Returns the exit status.
- */
+/* Prints the result of a command on stdout: as JSON, or for a person (json_table.h). Takes the
+ * document; NULL means that there was no memory for it. Returns the exit status. */
 int fp_tool_show(const struct fp_tool *tool, json_t *document, bool as_json);
 
 /* Ends a command that wrote to stdout: 0, or 1 with a message if something could not be written. */

@@ -18,13 +18,13 @@
 
 #define INTERVAL_MS 1000
 
-/* What was shown last, and when. */
+/* The table shown last, and its time. */
 struct history {
 	struct fp_stats_dir pages;
 	uint64_t time_ns;
 };
 
-/* Faults a second since the last look; of a program that is new there is no rate yet. */
+/* Faults a second since the last look; 0 for a new program. */
 static uint64_t rate_of(const struct history *before, const struct fp_statspage *page, uint64_t now_ns)
 {
 	const struct fp_statsview *last = fp_stats_dir_find(&before->pages, page->pid);
@@ -80,7 +80,7 @@ static int open_signals(void)
 	return signalfd(-1, &ends, SFD_CLOEXEC);
 }
 
-/* Keys arrive one by one and unseen; what was before comes back at the end. */
+/* Has keys arrive one by one and without echo. The caller restores *ret_before at the end. */
 static bool set_keys(struct termios *ret_before)
 {
 	struct termios keys;

@@ -1,5 +1,5 @@
 /*
- * A bed for a bench. Room: tools.
+ * A bed for a bench. Room: tools/bench; see bed.h.
  */
 #include "bed.h"
 
@@ -88,7 +88,7 @@ volatile uint64_t *fp_bed_word(const struct fp_bed *bed, size_t page)
 	return (void *)((char *)bed->base + page * FP_PATTERN_PAGE_BYTES);
 }
 
-/* How many pages are in local memory: asked of the kernel, not of the product that is measured. */
+/* Counts the pages in local memory. Asks the kernel, not the product that is measured. */
 static size_t resident_pages(const struct fp_bed *bed)
 {
 	fp_autofree unsigned char *in_core = malloc(bed->n_pages);

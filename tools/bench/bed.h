@@ -1,7 +1,7 @@
 /*
- * A bed for a bench: pages that can be sent away and touched, of far memory over one way to a node,
- * or of the bare floor, whose pages fault once. Room: tools; far memory only through the public
- * API.
+ * A bed for a bench: pages that can be sent away and touched. They are far memory over one way to a
+ * node, or those of the bare floor, each of which faults once. Room: tools/bench. It uses far
+ * memory only through the public API.
  */
 #ifndef FP_BED_H
 #define FP_BED_H
@@ -20,10 +20,10 @@ struct fp_bed_options {
 	const char *secret;
 	bool is_inline;
 	int cpu;       /* of the floor's thread */
-	uint64_t seed; /* of what the pages hold */
+	uint64_t seed; /* of the pages' contents */
 	uint64_t n_pages;
 	uint64_t local_bytes;
-	uint32_t readahead_pages; /* as struct far_options */
+	uint32_t readahead_pages; /* as in struct far_options */
 };
 
 /* All pages hold generation 0 of pattern.h. 0 and *ret_bed; else a negative errno and a text in
@@ -33,25 +33,23 @@ int fp_bed_open(const struct fp_bed_options *options, char *error, size_t error_
 /* The first word of a page. */
 volatile uint64_t *fp_bed_word(const struct fp_bed *bed, size_t page);
 
-/* Has no page be local; of the floor none is before its first read. 0, or -EBUSY if some stay in
- * spite of several attempts. */
+/* Makes every page remote. Does nothing to the floor: its pages are not local before their first
+ * read. 0, or -EBUSY if some stay in spite of several attempts. */
 int fp_bed_send_away(struct fp_bed *bed);
 
-/*
- * Reads the first word of all pages in the given order, and records how long each took, if it took
- * least_ns or more. Returns how many words were not those of generation.
- */
+/* Reads the first word of all pages in the given order. Records the time of each read that took
+ * least_ns or more. Returns how many words were not those of generation. */
 size_t fp_bed_read(struct fp_bed *bed, const uint32_t *order, unsigned generation, uint64_t least_ns,
                    struct fp_hist *h);
 
-/* True if every word is right; the first ones of pages are of generation. *ret_bad is the page of
- * the first that is not. */
+/* True if every word is right: the first word of each page of generation, the others of 0. Else
+ * *ret_bad is the page of the first wrong word. */
 bool fp_bed_verify(const struct fp_bed *bed, unsigned generation, size_t *ret_bad);
 
 /*
- * What the library has counted; nothing of the floor. A fault is counted after the thread that
- * touched was woken: waits until all stands still, with fetched_bytes or more, for at most a
- * second.
+ * Returns the library's counters; zeros for the floor. The library counts a fault after it has
+ * woken the thread that touched. So this waits until the counters stand still, at fetched_bytes or
+ * more, for at most a second.
  */
 struct far_stats fp_bed_stats(const struct fp_bed *bed, uint64_t fetched_bytes);
 

@@ -1,5 +1,5 @@
 /*
- * farpage bench: a table of benches. Room: tools.
+ * farpage bench: a table of benches. Room: tools/bench.
  */
 #include "bench.h"
 

@@ -1,10 +1,10 @@
 /*
- * farpage bench fault: what one fault costs, beside the bare floor and in the same run. Room:
- * tools.
+ * farpage bench fault: the cost of one fault, beside the bare floor and in the same run. Room:
+ * tools/bench.
  *
  * One thread, pinned to a CPU, reads one word of each of many pages that are not local, in random
- * order, and times each touch. The contenders take turns, round by round, so that a machine that
- * grows slower does so for all of them.
+ * order, and times each touch. The contenders take turns, round by round, so a machine that grows
+ * slower does so for all of them.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -33,7 +33,7 @@ static void note_round(const struct fp_rounds *rounds, struct fp_contender *c, u
 		c->values[RATIO][round] = c->values[P50][round] / floor->values[P50][round];
 }
 
-/* What was timed must have been real fetches, every one, and must have brought the right bytes. */
+/* Checks that every timed touch was a real fetch and brought the right bytes. */
 static int check_round(const struct fp_rounds *rounds, const struct fp_contender *c, uint64_t fetched_before,
                        size_t wrong)
 {

@@ -1,6 +1,6 @@
 /*
- * farpage bench link: what a request costs over each transport, without pages and faults: READ and
- * WRITE by size and depth, and a two-sided call beside them. Room: tools.
+ * farpage bench link: the cost of a request over each transport, without pages and faults: READ and
+ * WRITE by size and depth, and a two-sided call beside them. Room: tools/bench.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -213,7 +213,7 @@ static int measure_one_sided(const struct bench_link *bench, struct way *way, en
 	return r;
 }
 
-/* An empty call, and each size of one piece that a call can carry. */
+/* Measures an empty call, and each size of one piece that a call can carry. */
 static int measure_rpc(const struct bench_link *bench, struct way *way)
 {
 	struct fp_linkbed_cell cell = {.op = FP_LINKBED_RPC, .n_segs = 1, .depth = 1};

@@ -1,5 +1,5 @@
 /*
- * The memory nodes of a bench. Room: tools.
+ * The memory nodes of a bench. Room: tools/bench.
  */
 #include "benchnode.h"
 

@@ -1,6 +1,6 @@
 /*
  * The memory nodes of a bench: private ones, started when they are first needed, or those that the
- * user named. Room: tools.
+ * user named. Room: tools/bench.
  */
 #ifndef FP_BENCHNODE_H
 #define FP_BENCHNODE_H
@@ -21,10 +21,8 @@ struct fp_benchnode {
 	struct fp_privnode *own[2]; /* by enum fp_privnode_kind; NULL: not started */
 };
 
-/*
- * Where way leads: "shm" and "tcp" to a private node, anything else is a URL itself. NULL after a
- * message. Valid until fp_benchnode_close. *ret_is_own: it is private.
- */
+/* Returns a URL: for "shm" and "tcp" that of a private node, else way itself. NULL after a message.
+ * Valid until fp_benchnode_close. *ret_is_own: the node is private. */
 const char *fp_benchnode_url(struct fp_benchnode *nodes, const char *way, bool *ret_is_own);
 
 /* Stops what was started. */

@@ -1,11 +1,12 @@
 /*
- * farpage bench touch: what passes over far memory cost when little of it is local. Room: tools.
+ * farpage bench touch: the cost of passes over far memory when little of it is local. Room:
+ * tools/bench.
  *
  * Three timed passes a round touch the first word of every page: one load each in order, one load
  * each in random order, one store each in random order (each page that leaves is then dirty). A
- * timed pass checks the word that it loads; after the loads and after the stores a pass that is not
- * timed checks every word of every page. The library's counters tell what the pages of a timed pass
- * met.
+ * timed pass checks the word that it loads. After the loads and after the stores, an untimed pass
+ * checks every word of every page. The library's counters tell how the pages of a timed pass
+ * faulted.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -28,7 +29,7 @@ enum pass { PASS_SEQUENTIAL, PASS_RANDOM_READ, PASS_RANDOM_WRITE, PASSES };
 
 static const char *const pass_names[PASSES] = {"sequential read", "random read", "random write"};
 
-/* What becomes of a page that is touched, or of one that is not yet. */
+/* The library's counters of touched pages, and of pages prefetched before a touch. */
 static const struct counter {
 	const char *name;
 	size_t at; /* in struct far_stats */
@@ -44,7 +45,7 @@ static const struct counter {
 
 #define COUNTERS FP_ARRAY_LEN(counters)
 
-static uint64_t counts[FP_ROUNDS_BEDS][PASSES][COUNTERS]; /* by contender, of all rounds */
+static uint64_t counts[FP_ROUNDS_BEDS][PASSES][COUNTERS]; /* by contender, over all rounds */
 
 static double us_per_page(uint64_t start_ns, const struct fp_contender *c)
 {
@@ -90,7 +91,7 @@ static uint64_t counted(const struct far_stats *stats, size_t counter)
 	return *(const uint64_t *)((const char *)stats + counters[counter].at);
 }
 
-/* What has been counted since *stats, which is brought up to date. */
+/* Adds the counts since *stats to pass_counts, then updates *stats. */
 static void count_pass(const struct fp_contender *c, uint64_t pass_counts[COUNTERS], struct far_stats *stats)
 {
 	struct far_stats now = fp_bed_stats(c->bed, 0);
@@ -142,7 +143,7 @@ static int measure(struct fp_rounds *rounds, struct fp_contender *c, unsigned ro
 	return verify(rounds, c, round + 1, 0);
 }
 
-/* Faults in percent of the pages touched, so that sizes and rounds can be compared. */
+/* Adds the faults in percent of the pages touched, so that sizes and rounds can be compared. */
 static void add_passes(const struct fp_rounds *rounds, json_t *document)
 {
 	json_t *list = json_array();

@@ -1,5 +1,5 @@
 /*
- * The bare floor, see floor.h. Nothing of the product may be called from here.
+ * The bare floor. Room: tools/bench; see floor.h. Nothing of the product may be called from here.
  */
 #include "floor.h"
 
@@ -17,7 +17,7 @@
 
 #define PAGE_BYTES 4096u
 
-static const struct fp_floor *served; /* by SIGBUS */
+static const struct fp_floor *served; /* the floor whose faults SIGBUS serves */
 
 static bool copy_page(const struct fp_floor *floor, uint64_t at)
 {
@@ -30,7 +30,7 @@ static bool copy_page(const struct fp_floor *floor, uint64_t at)
 	return ioctl(floor->uffd, UFFDIO_COPY, &copy) == 0;
 }
 
-/* What fails, or is no fault of the floor's, comes again and ends the program. */
+/* If the copy fails or the fault is not the floor's, the fault comes again and ends the program. */
 static void on_bus(int sig, siginfo_t *info, void *context)
 {
 	uintptr_t addr = (uintptr_t)info->si_addr;
@@ -40,8 +40,8 @@ static void on_bus(int sig, siginfo_t *info, void *context)
 		signal(sig, SIG_DFL);
 }
 
-/* Ends by cancellation, in the read; on an error too, which leaves the touching thread waiting for
- * a ^C. */
+/* Ends by cancellation, in the read. After an error it ends, too: then the touching thread waits
+ * for a ^C. */
 static void *serve(void *arg)
 {
 	const struct fp_floor *floor = arg;
@@ -78,7 +78,7 @@ static int start_handler(struct fp_floor *floor)
 
 	if (floor->is_inline) {
 		served = floor;
-		sigfillset(&action.sa_mask); /* as any such handler must */
+		sigfillset(&action.sa_mask); /* as in every handler of faults */
 		r = sigaction(SIGBUS, &action, &floor->before) < 0 ? -errno : 0;
 	} else {
 		r = -pthread_create(&floor->handler, NULL, serve, floor);
@@ -96,7 +96,7 @@ int fp_floor_open(struct fp_floor *floor, size_t bytes, bool is_inline)
 	    mmap(NULL, 2 * bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (floor->memory == MAP_FAILED)
 		return -ENOMEM;
-	/* a kernel without huge pages refuses, and need not care */
+	/* a kernel without huge pages refuses this, which does no harm */
 	madvise(floor->memory, 2 * bytes, MADV_NOHUGEPAGE);
 	floor->source = floor->memory + bytes;
 	r = register_memory(floor);

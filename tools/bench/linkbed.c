@@ -1,10 +1,9 @@
 /*
- * Requests over one link, timed and checked. Room: tools; see linkbed.h.
+ * Requests over one link, timed and checked. Room: tools/bench; see linkbed.h.
  *
  * The lease holds a pattern, a function of each word's place (generation 0 of pattern.h). READs go
- * round the lease in steps that jump about, so that no two neighbours follow each other. The WRITEs
- * of a cell all carry the same content, generation N of the words from 0 on, and the last of them
- * are read back.
+ * round the lease in large steps, so that neighbours never follow each other. The WRITEs of a cell
+ * all carry the same content, generation N of the words from 0 on. The last of them are read back.
  */
 #include "linkbed.h"
 
@@ -26,8 +25,8 @@
 #define STRIDE         2654435761u /* a prime greater than the number of ranges of a lease */
 #define DEADLINE_NS    (5 * FP_NSEC_PER_SEC)
 #define NAP_MS         100
-#define CHECKED        256u                     /* of a cell that wrote: requests that are read back */
-#define HEARTBEAT_NS   (100 * FP_NSEC_PER_MSEC) /* several in the shortest time that a node waits */
+#define CHECKED        256u                     /* of a cell that writes: so many requests are read back */
+#define HEARTBEAT_NS   (100 * FP_NSEC_PER_MSEC) /* a node waits for several of these at least */
 #define MAX_COMPLETION 64
 
 struct linkbed_slot {
@@ -42,7 +41,7 @@ struct fp_linkbed {
 	struct fp_connect connect;
 	struct fp_link *link; /* NULL: not open */
 	const struct fp_lease *lease;
-	char *buffer; /* MAP_FAILED: none. That of the slots */
+	char *buffer; /* memory of all slots; MAP_FAILED: none */
 	size_t buffer_bytes;
 	uint64_t next_heartbeat_ns;
 	bool filled;         /* the lease holds generation 0 */
@@ -113,7 +112,7 @@ static int await(struct fp_linkbed *bed, struct fp_io **ret_done, unsigned max)
 	return n;
 }
 
-/* A node gives up a session whose control connection says nothing. */
+/* A node gives up a session whose control connection is silent. */
 static int heartbeat(struct fp_linkbed *bed, uint64_t now_ns)
 {
 	if (now_ns < bed->next_heartbeat_ns)
@@ -129,7 +128,7 @@ static uint64_t range_of(const struct linkbed_run *run, uint64_t n)
 	return n * STRIDE % run->n_ranges;
 }
 
-/* The request of the cell that goes to the place of its number n. */
+/* Submits the cell's request number n, which decides its place in the lease. */
 static int request(struct fp_linkbed *bed, const struct linkbed_run *run, struct linkbed_slot *slot,
                    enum fp_io_op op, uint64_t n)
 {
@@ -146,7 +145,7 @@ static int request(struct fp_linkbed *bed, const struct linkbed_run *run, struct
 	return fp_link_submit(bed->link, &slot->io);
 }
 
-/* The same to its end, where nothing else is under way. */
+/* Submits a request and waits for its end, while nothing else is under way. */
 static int request_alone(struct fp_linkbed *bed, const struct linkbed_run *run, enum fp_io_op op, uint64_t n)
 {
 	struct fp_io *done;
@@ -170,7 +169,7 @@ static int submit(struct fp_linkbed *bed, struct linkbed_run *run, struct linkbe
 	return 0;
 }
 
-/* The lease holds generation 0 after that, by requests of the largest segment. */
+/* Fills the lease with generation 0, by requests of the largest segment. */
 static int fill_lease(struct fp_linkbed *bed)
 {
 	static const struct fp_linkbed_cell cell = {FP_LINKBED_WRITE, 1, FP_SEG_MAX_BYTES, 1, 0};
@@ -188,7 +187,7 @@ static int fill_lease(struct fp_linkbed *bed)
 	return r;
 }
 
-/* What the slot's last READ brought. */
+/* True if the slot's last READ brought the right bytes. */
 static bool read_right(const struct fp_linkbed *bed, const struct linkbed_run *run,
                        const struct linkbed_slot *slot)
 {
@@ -213,7 +212,7 @@ static int complete(struct fp_linkbed *bed, struct linkbed_run *run, struct link
 	return now_ns < run->end_ns ? submit(bed, run, slot) : 0;
 }
 
-/* As many as the link takes of the cell's depth. */
+/* Submits as many requests as the link takes, up to the cell's depth. */
 static int submit_first(struct fp_linkbed *bed, struct linkbed_run *run)
 {
 	int r = 0;
@@ -232,14 +231,14 @@ static int keep_busy(struct fp_linkbed *bed, struct linkbed_run *run)
 		int n = await(bed, done, MAX_COMPLETION);
 		uint64_t now_ns = fp_clock_ns();
 
-		r = heartbeat(bed, now_ns); /* of one request at a time none has to wait for it */
+		r = heartbeat(bed, now_ns); /* at depth 1 no request waits for it */
 		for (int i = 0; r == 0 && i < n; i++)
 			r = complete(bed, run, done[i]->user, now_ns);
 	}
 	return r;
 }
 
-/* The buffers of the slots: empty for READs, the cell's content for WRITEs. */
+/* Prepares the slots' buffers: empty for READs, the cell's content for WRITEs. */
 static void prepare_slots(struct fp_linkbed *bed, const struct linkbed_run *run)
 {
 	for (unsigned i = 0; i < run->cell->depth; i++) {
@@ -266,7 +265,7 @@ static int check_written(struct fp_linkbed *bed, const struct linkbed_run *run)
 	return r;
 }
 
-/* At depth 1 each was checked as it came. */
+/* At depth 1 each READ was checked when it completed. */
 static int check_read(const struct fp_linkbed *bed, const struct linkbed_run *run, unsigned n_slots)
 {
 	for (unsigned i = 0; run->cell->depth > 1 && i < n_slots; i++)

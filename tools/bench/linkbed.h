@@ -1,6 +1,6 @@
 /*
  * A bed for `farpage bench link`: one session, one lease and one link to a node, a buffer, and
- * cells, each of which keeps requests of one kind and size under way for a while. Room: tools;
+ * cells. A cell keeps requests of one kind and size under way for a while. Room: tools/bench. It
  * reaches the node through the transport interface, without pages and faults.
  */
 #ifndef FP_LINKBED_H
@@ -20,8 +20,8 @@ struct fp_linkbed_options {
 	const char *secret;        /* NULL: none */
 	enum fp_protocol protocol; /* of rdma */
 	uint64_t seed;             /* of all contents */
-	uint64_t spin_ns;    /* to look for completions before sleeping until one comes; 0: sleep at once */
-	size_t buffer_bytes; /* of the largest cell: depth times the bytes of a request */
+	uint64_t spin_ns;          /* how long to look for completions before it sleeps; 0: sleep at once */
+	size_t buffer_bytes;       /* for the largest cell: depth times the bytes of a request */
 };
 
 enum fp_linkbed_op {
@@ -40,7 +40,7 @@ struct fp_linkbed_cell {
 
 struct fp_linkbed_result {
 	uint64_t requests;
-	uint64_t elapsed_ns; /* depth 1: the sum of what each request took; else from the first to the last */
+	uint64_t elapsed_ns; /* depth 1: the sum of all latencies; else from the first request to the last */
 	uint64_t min_ns, p50_ns, p99_ns, p999_ns; /* of one request, from its submission to its completion */
 	unsigned in_flight;                       /* the depth that the link took, at most the cell's */
 };
@@ -56,9 +56,9 @@ const char *fp_linkbed_transport(const struct fp_linkbed *bed);
 size_t fp_linkbed_request_bytes(const struct fp_linkbed_cell *cell);
 
 /*
- * Runs a cell, then checks what it moved, outside of what is timed: each byte of every READ at
- * depth 1 and of each buffer's last READ at other depths; the last 256 WRITEs, read back. 0 and
- * *ret_result; -EBADMSG: wrong bytes; else what broke the link.
+ * Runs a cell, then checks the bytes that it moved, outside of the timed part: each byte of every
+ * READ at depth 1 and of each buffer's last READ at other depths; the last 256 WRITEs, read back. 0
+ * and *ret_result; -EBADMSG: wrong bytes; else the error that broke the link.
  */
 int fp_linkbed_run(struct fp_linkbed *bed, const struct fp_linkbed_cell *cell,
                    struct fp_linkbed_result *ret_result);

@@ -1,5 +1,5 @@
 /*
- * What the benches write, and the order of their touches. Room: tools.
+ * The contents that benches write, and the order of their touches. Room: tools/bench.
  */
 #include "pattern.h"
 

@@ -1,7 +1,7 @@
 /*
- * What the benches write into pages and in which order they touch them: a function of a seed, so
- * that every word can be checked, and incompressible, so that no shortcut for easy pages helps.
- * Room: tools. Pure.
+ * The contents that benches write into pages, and the order of their touches. Both are functions of
+ * a seed, so that every word can be checked. The contents are incompressible, so that no shortcut
+ * for easy pages helps. Room: tools/bench. Pure.
  */
 #ifndef FP_PATTERN_H
 #define FP_PATTERN_H
@@ -13,17 +13,15 @@
 #define FP_PATTERN_PAGE_BYTES 4096u
 #define FP_PATTERN_PAGE_WORDS (FP_PATTERN_PAGE_BYTES / sizeof(uint64_t))
 
-/* The word at index word of page; generation tells how often the page's first word was overwritten
- * (0: never). */
+/* The word at index word of page. generation: how often the page's first word was overwritten (0:
+ * never). */
 uint64_t fp_pattern_word(uint64_t seed, size_t page, size_t word, unsigned generation);
 
 /* Fills n_pages pages from base on, generation 0. */
 void fp_pattern_fill(void *base, size_t n_pages, uint64_t seed);
 
-/*
- * Compares every word; the first word of each page is of the given generation, the others of 0.
- * True if all are right; else *ret_bad is the page of the first that is not.
- */
+/* Compares every word; the first word of each page is of the given generation, the others of 0.
+ * True if all are right; else *ret_bad is the page of the first wrong word. */
 bool fp_pattern_verify(const void *base, size_t n_pages, uint64_t seed, unsigned generation, size_t *ret_bad);
 
 /* Writes the numbers 0..n-1 to ret_order, in an order that seed alone decides. */

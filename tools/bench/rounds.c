@@ -1,5 +1,5 @@
 /*
- * What the benches of faults share. Room: tools.
+ * The common part of the benches of faults. Room: tools/bench.
  */
 #include "rounds.h"
 
@@ -169,7 +169,7 @@ static int open_bed(struct fp_rounds *rounds, const struct fp_rounds_bench *benc
 	return r;
 }
 
-/* A floor is opened for each of its rounds: on this thread's CPU, and with no page touched. */
+/* Opens a floor anew in each round: on this thread's CPU, and with no page touched. */
 static int measure(struct fp_rounds *rounds, const struct fp_rounds_bench *bench, struct fp_contender *c,
                    unsigned round)
 {
@@ -183,7 +183,7 @@ static int measure(struct fp_rounds *rounds, const struct fp_rounds_bench *bench
 	return r;
 }
 
-/* The floor of a mode is the first of it, since the others are compared with it. */
+/* The floor comes first in each mode, since the others are compared with it. */
 static int open_all(struct fp_rounds *rounds, const struct fp_rounds_bench *bench)
 {
 	int r = 0;
@@ -207,9 +207,11 @@ static int open_all(struct fp_rounds *rounds, const struct fp_rounds_bench *benc
 	return r;
 }
 
-/* Keeps this thread, and those that it starts from now on, on one CPU. An agent holds the thread
- * that filled its memory, until it has been quiet for a while: a pin that was made before would
- * look like the agent's own, and be undone. */
+/*
+ * Keeps this thread, and threads that it starts from now on, on one CPU. An agent keeps the thread
+ * that filled its memory on its CPU until that thread has been quiet for a while. It would take a
+ * mask set before then for its own, and undo it.
+ */
 static int pin(const struct fp_rounds *rounds, const struct fp_tool *tool)
 {
 	const struct timespec quiet = {.tv_nsec = 300 * (long)FP_NSEC_PER_MSEC};
@@ -225,7 +227,7 @@ static int pin(const struct fp_rounds *rounds, const struct fp_tool *tool)
 	return r;
 }
 
-/* ---- what came out ---- */
+/* ---- results ---- */
 
 static int by_value(const void *a, const void *b)
 {
@@ -272,7 +274,7 @@ static int run(struct fp_rounds *rounds, const struct fp_rounds_bench *bench)
 {
 	int r = open_all(rounds, bench);
 
-	if (r == 0) /* after the agents' threads are there, which must not inherit it */
+	if (r == 0) /* now: the agents' threads exist already and do not inherit it */
 		r = pin(rounds, bench->tool);
 	for (unsigned round = 0; r == 0 && round < rounds->rounds; round++)
 		for (unsigned i = 0; r == 0 && i < rounds->n; i++)

@@ -1,6 +1,6 @@
 /*
- * What the benches of faults share: their options, contenders that take turns round by round, and
- * the medians that come out. Room: tools.
+ * The common part of the benches of faults: their options, contenders that take turns round by
+ * round, and the medians of the results. Room: tools/bench.
  */
 #ifndef FP_ROUNDS_H
 #define FP_ROUNDS_H
@@ -19,7 +19,7 @@ struct fp_contender {
 	bool is_inline;
 	struct fp_bed *bed;
 	size_t n_pages;
-	double values[FP_ROUNDS_METRICS][FP_ROUNDS_MAX]; /* NAN: not measured of this one */
+	double values[FP_ROUNDS_METRICS][FP_ROUNDS_MAX]; /* NAN: not measured for this contender */
 };
 
 struct fp_rounds {
@@ -30,7 +30,7 @@ struct fp_rounds {
 	const char *ways[FP_ROUNDS_WAYS];
 	unsigned n_ways, n;
 	struct fp_contender contender[FP_ROUNDS_BEDS];
-	uint32_t *order; /* of touches, as the bench likes */
+	uint32_t *order; /* of touches; each bench sets it */
 	struct fp_benchnode nodes;
 };
 
@@ -46,18 +46,18 @@ struct fp_rounds_bench {
 	/* Measures one contender in one round: fills in its values. 0, or a negative errno after a
 	 * message. */
 	int (*measure)(struct fp_rounds *rounds, struct fp_contender *contender, unsigned round);
-	/* Adds to the document what else was found; NULL: nothing. */
+	/* Adds further results to the document; NULL: there are none. */
 	void (*add)(const struct fp_rounds *rounds, json_t *document);
 };
 
-/* The rows of --help, for all of them. */
+/* The options that all these benches have. */
 extern const struct fp_option fp_rounds_options[];
 
-/* All of a bench. Returns the exit status. */
+/* Runs a whole bench. Returns the exit status. */
 int fp_rounds_main(const struct fp_rounds_bench *bench, int argc, char **argv);
 
-/* What measure compares contender with, measured before it in each round; NULL: no floor takes
- * part. */
+/* Returns the floor that contender is compared with, measured before it in each round. NULL: no
+ * floor takes part. */
 const struct fp_contender *fp_rounds_floor(const struct fp_rounds *rounds,
                                            const struct fp_contender *contender);
 
