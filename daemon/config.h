@@ -65,8 +65,8 @@ struct fp_config {
 
 /*
  * Reads and checks the file at path. 0 and *ret_config; release it with fp_config_free. Else a
- * negative errno as of fp_conf_read, or -EINVAL if a check fails. Then error->text says what is
- * wrong and what to do.
+ * negative errno as of fp_conf_read, or -EINVAL if a check fails. Then error->text has the mistake
+ * and the remedy.
  */
 int fp_config_read(const char *path, struct fp_config **ret_config, struct fp_conf_error *error);
 
@@ -84,10 +84,8 @@ int fp_config_check(const struct fp_config *config, struct fp_conf_error *error)
 /* How much memory all leases of a client may have together, or FP_QUOTA_NONE. */
 uint64_t fp_config_quota(const struct fp_config *config, const char *client);
 
-/*
- * Copies into running what may change without a restart: limits, log level, secrets. next gets the
- * old secrets.
- */
+/* Copies to running all that may change without a restart: limits, log level, secrets. next gets
+ * the old secrets. */
 void fp_config_reload(struct fp_config *running, struct fp_config *next);
 
 enum fp_log_level fp_config_log_level(const struct fp_config *config);

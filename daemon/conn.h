@@ -1,6 +1,6 @@
 /*
  * A connection: receives, hands whole requests to its handler, sends the answers, and ends. Room:
- * daemon. It knows sockets and the loop; request.c knows what requests mean.
+ * daemon. It knows sockets and the loop; request.c handles the requests.
  *
  *            accept                        WELCOME          EOF, BYE, refused
  *   (none) ─────────► expects HELLO, AUTH ─────────► open ──────────────────────────────► closing

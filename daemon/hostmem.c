@@ -69,7 +69,7 @@ static void look_at_group(const struct version *v, const char *dir, struct fp_ho
 	         fp_size_format(limit, size, sizeof(size)));
 }
 
-/* Looks at the group of this process and at each above it. */
+/* Looks at the group of this process and at each group above it. */
 static void look_at_groups(const char *root, const struct version *v, struct fp_hostmem *host)
 {
 	fp_autofclose FILE *f = NULL;

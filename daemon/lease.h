@@ -11,7 +11,7 @@
  *
  * A session may adopt the leases of another one. Each session then has a lease of its own (its id,
  * key and uses), and both leases hold one memory. The memory is scrubbed when its last holder has
- * left. Only the session that it was granted to may write it.
+ * left. Only the session to which it was granted may write it.
  */
 #ifndef FP_NODE_LEASE_H
 #define FP_NODE_LEASE_H
@@ -124,10 +124,8 @@ uint64_t fp_pools_least_bytes(uint64_t size_bytes);
  * pieces that clients have released. True if there were any. */
 bool fp_pools_collect(struct fp_pools *pools);
 
-/*
- * How much a pool can still lease: its free part. If the host has not reserved that, at most what
- * the host can give: clients of an earlier node may still have that memory.
- */
+/* How much a pool can still lease: its free part. If the host has not reserved that part, the
+ * memory that the host can give bounds it: clients of an earlier node may still have some. */
 uint64_t fp_pools_free(struct fp_pools *pools, const struct fp_pool *pool);
 
 /* Returns the pool with the most free memory that can back the request, or NULL. Memory that is
@@ -135,7 +133,7 @@ uint64_t fp_pools_free(struct fp_pools *pools, const struct fp_pool *pool);
 struct fp_pool *fp_pools_choose(struct fp_pools *pools, uint64_t size_bytes, bool shareable);
 /* Sums over the pools that can serve a client with such leases. */
 void fp_pools_sum(struct fp_pools *pools, bool shareable, uint64_t *ret_size_bytes, uint64_t *ret_free_bytes);
-/* Logs a warning if pools that take memory on use are larger than what the host can give now. */
+/* Logs a warning if pools that take memory on use are larger than the host's free memory. */
 void fp_pools_warn(struct fp_pools *pools);
 
 /* Sums over all pools: leases and their bytes. A lease counts once, however many sessions hold it.

@@ -7,8 +7,8 @@
 
 /*
  * From here on fp_log leaves out a line if its subsystem has logged 50 in this second, or if stderr
- * takes no more at this moment. Its next line after that second says how many were left out. Call
- * it once in a process.
+ * takes no more just now. The subsystem's next line after that second says how many were left out.
+ * Call it once in a process.
  */
 void fp_log_throttle_start(void);
 

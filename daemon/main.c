@@ -1,5 +1,5 @@
 /*
- * farpaged: the command line. Room: daemon, its front door.
+ * farpaged: the command line. Room: daemon.
  */
 #include <errno.h>
 #include <getopt.h>

@@ -35,7 +35,7 @@ struct fp_counters {
 	uint64_t connections;
 	uint64_t sessions;
 	uint64_t cut_off, resumed, expired; /* sessions; an expired one was cut off before */
-	uint64_t refused;                   /* connections closed because of what the peer did */
+	uint64_t refused;                   /* connections that fp_conn_refuse ended */
 	uint64_t evicted;                   /* strangers */
 	uint64_t reads, writes;
 	uint64_t read_bytes, written_bytes;
@@ -106,7 +106,7 @@ void fp_node_server_fence(struct fp_node_server *server, struct fp_node_session 
  * connection stays open. */
 void fp_node_server_end_session(struct fp_node_server *server, struct fp_conn *conn);
 
-/* Logs what a peer did wrong. */
+/* Logs why the connection of a peer ends. */
 void fp_node_server_log_peer(struct fp_node_server *server, const struct fp_conn *conn, const char *what);
 
 #endif

@@ -52,8 +52,8 @@ void fp_reply_free(struct fp_reply *reply);
 void fp_outbox_push(struct fp_outbox *outbox, struct fp_reply *reply);
 /*
  * Fills up to max vectors with the bytes to send next, max_bytes at most. Returns the number of
- * vectors. *ret_fd: to be passed along, or -1. A reply with a descriptor is never gathered together
- * with others, so that the descriptor comes with its first byte.
+ * vectors. *ret_fd: a descriptor to pass along, or -1. A reply with a descriptor is never gathered
+ * together with others, so that the descriptor comes with its first byte.
  */
 unsigned fp_outbox_gather(const struct fp_outbox *outbox, struct iovec *iov, unsigned max, size_t max_bytes,
                           int *ret_fd);

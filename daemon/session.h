@@ -38,10 +38,10 @@ struct fp_node_session {
 	char name[FP_WIRE_NAME_BYTES];
 	char peer[FP_PEER_LEN];
 	const char *transport; /* static, of its newest connection: "shm", "tcp", "rdma", "rdma+tcp" */
-	bool memfd;            /* its leases are passed to it */
+	bool memfd;            /* its leases are passed to the client, as memfds */
 	struct fp_cm_server_peer *cm_peer; /* held: its leases have keys for this peer's links; NULL: none */
 	unsigned n_links;
-	LIST_HEAD(, fp_conn) conns; /* control connection and links, for the server */
+	LIST_HEAD(, fp_conn) conns; /* control connection and links; the server keeps the list */
 	uint64_t opened_ns;
 	uint64_t read_bytes, written_bytes;
 	struct fp_node_leases leases;

@@ -6,8 +6,8 @@
  *    round ─► line ─ client B ── turn
  *                 └─ strangers ─ turn ── turn
  *
- * In each round a client has FP_TURN_BYTES. If it used more, it has less in the next rounds. What
- * it did not use is not kept. So all connections of one client together get no more than one
+ * In each round a client has FP_TURN_BYTES. If it used more, it has less in the next rounds. Unused
+ * bytes are not kept. So all connections of one client together get no more than one
  * connection of another client. A client that is alone never waits.
  */
 #ifndef FP_TURNS_H

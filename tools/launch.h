@@ -16,7 +16,7 @@ void fp_launch_lift(int which, struct rlimit *ret_before);
 struct fp_launch {
 	char *const *argv;      /* NULL-terminated */
 	const char *path;       /* the file to execute */
-	const char *ld_preload; /* put in front of the LD_PRELOAD that is there */
+	const char *ld_preload; /* put in front of the LD_PRELOAD in the environment */
 	struct rlimit as, data; /* the program's limits */
 	int kept_fd;            /* a descriptor that the program and its children keep open; -1: none */
 	uint64_t tick_ns;       /* how often tick is called while the program runs; 0: never */

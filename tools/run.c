@@ -82,7 +82,7 @@ static uint64_t memory_total(void)
 	return sysinfo(&info) < 0 ? 0 : (uint64_t)info.totalram * info.mem_unit & ~4095ull;
 }
 
-/* Each step below returns 0, or the exit status after it has said what is wrong. */
+/* Each step below returns 0, or the exit status after a message. */
 
 static int find_program(struct run_command *run)
 {

@@ -20,7 +20,7 @@
 
 struct fp_tool {
 	const char *name;
-	const char *label; /* as messages name it: "bench fault" */
+	const char *label; /* its name in messages: "bench fault" */
 	const char *summary;
 	const char *help;                /* --help up to the options; the first line is the usage */
 	const struct fp_option *options; /* NULL: none but --help */

@@ -1,7 +1,7 @@
 /*
- * The benches, subcommands of `farpage bench`. Room: tools/bench. It measures far memory through
- * the public API, links through the transport interface, and the kernel alone (floor.h). Nothing of
- * tools/ sees it but the table of subcommands, through tool.h.
+ * The benches, subcommands of `farpage bench`. Room: tools/bench. They measure far memory through
+ * the public API, links through the transport interface, and the kernel alone (floor.h). In tools/
+ * only the table of subcommands sees them, through tool.h.
  */
 #ifndef FP_BENCH_H
 #define FP_BENCH_H

@@ -22,7 +22,7 @@
 #define DEFAULT_SIZES   "64,256,1K,4K,16K,64K,16x4K,64x4K"
 #define DEFAULT_DEPTHS  "1,4,16,64"
 #define DEFAULT_NS      (200 * FP_NSEC_PER_MSEC)
-#define DEFAULT_SPIN_NS (200 * FP_NSEC_PER_USEC) /* a few times what a sleep and a wake-up cost */
+#define DEFAULT_SPIN_NS (200 * FP_NSEC_PER_USEC) /* a few times the cost of a sleep and a wake-up */
 #define PAGE_BYTES      4096u
 #define MAX_LIST        16
 #define MAX_WAYS        8

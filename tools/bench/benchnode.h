@@ -25,7 +25,7 @@ struct fp_benchnode {
  * Valid until fp_benchnode_close. *ret_is_own: the node is private. */
 const char *fp_benchnode_url(struct fp_benchnode *nodes, const char *way, bool *ret_is_own);
 
-/* Stops what was started. */
+/* Stops the private nodes and removes their folder. */
 void fp_benchnode_close(struct fp_benchnode *nodes);
 
 #endif
