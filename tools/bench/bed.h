@@ -19,7 +19,6 @@ struct fp_bed_options {
 	const char *url; /* NULL: the bare floor */
 	const char *secret;
 	bool is_inline;
-	int cpu;       /* of the floor's thread */
 	uint64_t seed; /* of the pages' contents */
 	uint64_t n_pages;
 	uint64_t local_bytes;
