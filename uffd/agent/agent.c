@@ -209,8 +209,10 @@ void fp_agent_close_kernel(struct fp_agent *agent)
 	far->pidfd = far->mem_fd = far->stat_fd = far->pagemap_fd = -1;
 }
 
-/* A kernel before 6.13 refuses most advice by process_madvise: then each run is advised by
- * itself. */
+/*
+ * A kernel before 6.13 refuses most advice by process_madvise. Then the agent calls madvise for
+ * each run.
+ */
 static void probe_process_madvise(struct fp_far *far)
 {
 	struct iovec run = {.iov_base = far->base, .iov_len = FP_PAGE_SIZE};
@@ -273,8 +275,10 @@ static void describe(struct fp_agent *agent)
 	}
 }
 
-/* Where pages go for which nobody chose a place: asked of the environment once, as that may become
- * far. It stays empty where there is none. */
+/*
+ * Finds the default place of stats pages. Reads the environment once, at the start: it may become
+ * far later. Leaves stats_default empty if there is no folder.
+ */
 static void find_stats_place(struct fp_agent *agent)
 {
 	char dir[sizeof(agent->stats_default) - 16];
@@ -287,8 +291,10 @@ static void find_stats_place(struct fp_agent *agent)
 		fp_log(FP_LOG_NOTICE, "stats", "there is no folder for the statistics: %s", strerror(-r));
 }
 
-/* A process of another pid namespace may have our number, and our page's name: then we take the
- * next one. */
+/*
+ * A process of another pid namespace may have the same number, and so the same name of its page.
+ * Then we try the next number.
+ */
 static int create_stats(struct fp_agent *agent, const char *pattern)
 {
 	pid_t number = getpid();
@@ -304,7 +310,10 @@ static int create_stats(struct fp_agent *agent, const char *pattern)
 	return r;
 }
 
-/* Statistics are not worth a process; but a wrong name is told to who gave it, at once. */
+/*
+ * Without statistics the process goes on. But a name that the user chose is checked at once, and an
+ * error is fatal.
+ */
 int fp_agent_open_stats(struct fp_agent *agent, const char *pattern, struct fp_agent_error *error)
 {
 	int r = create_stats(agent, pattern);
@@ -351,8 +360,10 @@ static int start_reconnector(struct fp_agent *agent)
 	return fp_reconnector_start(&options, &agent->reconnector);
 }
 
-/* The servers of faults in SIGBUS mode, and of holds. The fault thread needs its stage itself,
- * where there is one. */
+/*
+ * Starts the servers of inline faults and of pins. If there is a fault thread, it needs the stage
+ * itself.
+ */
 static int start_inline(struct fp_agent *agent, const struct fp_fault_options *fault)
 {
 	const struct fp_inline_options options = {
@@ -369,8 +380,10 @@ static int start_inline(struct fp_agent *agent, const struct fp_fault_options *f
 	return r;
 }
 
-/* Last, when all that is vital is open, and before the program runs on. Links are not: that one is
- * lost is told, and no byte is wrong. */
+/*
+ * The last step before the program runs: by now all vital descriptors are open. Links are not
+ * vital: the loss of one is logged, and no byte becomes wrong.
+ */
 static int start_guard(struct fp_agent *agent, struct fp_agent_error *error)
 {
 	const struct fp_far *far = &agent->far;
@@ -428,7 +441,7 @@ int fp_agent_start_threads(struct fp_agent *agent, struct fp_agent_error *error)
 	};
 	int r;
 
-	if (!fp_agent_needs_pins(agent)) /* what the kernel fills later could not be held */
+	if (!fp_agent_needs_pins(agent)) /* kernel-filled pages can't be pinned */
 		fp_kernel_filled_open(&agent->far);
 	atomic_store(&agent->far.stats->far_start, (uintptr_t)agent->far.base);
 	atomic_store(&agent->far.stats->far_end,
@@ -488,7 +501,7 @@ static int check_options(const struct fp_agent_options *options, struct fp_agent
 		    (unsigned long long)options->local_bytes, FP_BUDGET_MIN_PAGES * FP_PAGE_SIZE / 1024);
 	assert(options->fault_mode != FP_FAULT_MODE_INLINE || options->pins);
 #if !defined(__x86_64__)
-	if (options->fault_mode == FP_FAULT_MODE_INLINE) /* the signal's context, frames and calls are its */
+	if (options->fault_mode == FP_FAULT_MODE_INLINE) /* this mode's code is for x86-64 only */
 		return fail(error, -ENOTSUP, "fault mode inline needs an x86-64 processor: use thread");
 #endif
 	return 0;
@@ -598,7 +611,7 @@ int fp_agent_start(const struct fp_agent_options *options, struct fp_agent **ret
 
 static void close_account(struct fp_agent *agent)
 {
-	if (fp_agent_is_stray(agent)) /* the page is its parent's */
+	if (fp_agent_is_stray(agent)) /* the stats page belongs to the parent */
 		return;
 	atomic_store(&agent->far.stats->exited, 1);
 	if (agent->unlink_stats)
@@ -612,8 +625,10 @@ void fp_agent_exiting(struct fp_agent *agent)
 	close_account(agent);
 }
 
-/* Half-built agents end here too. The fault thread goes first: it may need the reclaim thread until
- * its last fault, and both need the reconnector where a link breaks. */
+/*
+ * Also stops agents that started only in part. The fault thread ends first: until its last fault it
+ * may need the reclaim thread, and both may need the reconnector.
+ */
 void fp_agent_stop(struct fp_agent *agent)
 {
 	if (!agent)

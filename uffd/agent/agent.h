@@ -1,7 +1,7 @@
 /*
  * The agent: everything the compute side runs inside one process: the store, the far address space,
- * the pager, its threads and its stats page. Room: uffd, its front door: the preload shim and
- * libfarpage use this header and space.h, and nothing else of the folder.
+ * the pager, its threads and its stats page. Room: uffd/agent. The preload shim and libfarpage use
+ * this header and space.h, and nothing else of uffd.
  */
 #ifndef FP_AGENT_H
 #define FP_AGENT_H
@@ -43,13 +43,13 @@ struct fp_agent_options {
 	enum fp_affinity_mode affinity;
 	unsigned readahead_pages; /* longest sequential read-ahead window; 0: none */
 	bool overcommit;          /* map without reserving slots */
-	bool pins;                /* the caller brackets its system calls by holds where they are needed */
-	bool low;                 /* the range begins at 4 GiB, where it can: for hints in it */
-	bool own_handler;         /* the caller has a handler of SIGBUS, which asks fp_agent_signal first */
+	bool pins;                /* the caller pins the memory of its system calls where that is needed */
+	bool low;                 /* the range begins at 4 GiB if possible: the program's hints lie there */
+	bool own_handler;         /* the caller has a SIGBUS handler, which calls fp_agent_signal first */
 	const char *stats_path;   /* see fp_statspage_expand; NULL: the default place, unlinked at the end */
 	/*
-	 * Brackets everything that the agent allocates on a program's thread (and its own threads),
-	 * so that the shim's malloc serves it from local memory. May be NULL.
+	 * Brackets everything that the agent allocates, on its own and on the program's threads. So
+	 * the shim's malloc serves it from local memory. May be NULL.
 	 */
 	void (*enter_local)(void);
 	void (*leave_local)(void);
@@ -57,43 +57,48 @@ struct fp_agent_options {
 	bool (*on_signal_stack)(void);
 };
 
-/* Why a start failed, for a person: what, and the remedy. */
+/* Why a start failed and how to remedy it, as text for a person. */
 struct fp_agent_error {
 	char text[768];
 };
 
 /*
  * Connects to the nodes, reserves address space, starts the threads. Blocks. 0 and *ret_agent; else
- * a negative errno and error->text: -EPERM (userfaultfd is not permitted: the text says which
- * remedies apply), -ENOSYS, -EINVAL, those of fp_store_open. Several agents may live in one
- * process; the shim has one.
+ * a negative errno and error->text: -EPERM (userfaultfd is not permitted: the text lists the
+ * remedies), -ENOSYS, -EINVAL, the errors of fp_store_open. A process may have several agents; the
+ * shim has one.
  */
 int fp_agent_start(const struct fp_agent_options *options, struct fp_agent **ret_agent,
                    struct fp_agent_error *error);
 
-/* Ends threads and sessions and gives the address space back: whatever was mapped is gone. NULL is
- * fine. */
+/*
+ * Ends threads and sessions and releases the address space, with all far mappings in it. NULL is
+ * fine.
+ */
 void fp_agent_stop(struct fp_agent *agent);
 
-/* The program is about to exit: the stats page says so, and is unlinked unless the user named it.
- * Idempotent.
+/*
+ * Called when the program is about to exit. Marks the stats page as exited, and unlinks it unless
+ * the user named it. Idempotent.
  */
 void fp_agent_exiting(struct fp_agent *agent);
 
 /*
- * The process is about to become somebody whom its nodes may refuse. In a forked child that has no
- * sessions of its own yet, waits for these, up to the deadline of its first calls. Any thread of
- * the program; errno stays.
+ * Called before the process changes its user, network or folders: its nodes may refuse it later. In
+ * a forked child without sessions of its own, waits for them, up to the deadline of its first
+ * calls. Any thread of the program; errno stays.
  */
 void fp_agent_await_sessions(struct fp_agent *agent);
 
-/* True if a node is reached by a network: a child connects anew, in the network of the thread that
- * forks. */
+/*
+ * True if a node is reached over a network. Then a forked child connects again, in the network of
+ * the thread that forks.
+ */
 bool fp_agent_needs_network(const struct fp_agent *agent);
 
 /*
- * The bracket around calls of space.h: signals are blocked, and what is allocated is local
- * (enter_local). Returns what leaving takes.
+ * The bracket around calls of space.h: blocks signals, and makes allocations local (enter_local).
+ * Pass the result of enter to leave.
  */
 uint64_t fp_agent_enter(const struct fp_agent *agent);
 void fp_agent_leave(const struct fp_agent *agent, uint64_t mask);
@@ -101,95 +106,101 @@ void fp_agent_leave(const struct fp_agent *agent, uint64_t mask);
 struct fp_space *fp_agent_space(struct fp_agent *agent);
 struct fp_statspage *fp_agent_stats(struct fp_agent *agent);
 
-/* Checks without starting anything that this process may use userfaultfd as far memory needs; 0 or
- * as above.
+/*
+ * Checks that this process may use userfaultfd as far memory needs it. Starts nothing. 0 or the
+ * errors of fp_agent_start.
  */
 int fp_agent_check_kernel(struct fp_agent_error *error);
 
 /*
- * The agent keeps the thread that faults most on the fault thread's CPU (FP_AFFINITY_AUTO). Lets go
- * of the caller, or of anyone, before the program makes threads or programs, asks for CPUs or
- * chooses some.
+ * The agent keeps the thread that faults most on the fault thread's CPU (FP_AFFINITY_AUTO). This
+ * releases the calling thread, or any thread if anyone is set. The shim calls it before the program
+ * creates threads or programs, or reads or sets its CPUs.
  */
 void fp_agent_affinity_release(struct fp_agent *agent, bool anyone);
 
 /*
- * True in a child that was made by a bare system call, behind fork's back: it has no far memory and
- * no agent, and must not use what looks like its parent's. stop_stray ends such a process with a
- * message and status
- * 125. Signal handlers too.
+ * True in a child that a bare system call made without our fork. It has no far memory and no agent,
+ * and must not use the copy of its parent's. stop_stray ends such a process with a message and
+ * status 125. Signal handlers may call both.
  */
 bool fp_agent_is_stray(const struct fp_agent *agent);
 void fp_agent_stop_stray(const struct fp_agent *agent);
 
 /*
- * Holds: where the kernel can't fault on far memory (inline faults, or only user-mode faults
- * permitted), each system call that hands memory over is bracketed by a hold of it.
+ * Pins: where the kernel can't fault on far memory (inline faults, or only user-mode faults
+ * permitted), the caller pins the memory that a system call gets, until the call returns.
  *
- *   r = fp_agent_pin(agent, ranges, n, &hold);   makes it resident, and keeps it so
+ *   r = fp_agent_pin(agent, ranges, n, &pin);    makes it resident, and keeps it so
  *   ... the system call ...
- *   fp_agent_unpin(agent, &hold);
+ *   fp_agent_unpin(agent, &pin);
  *
  * Any thread of the program, signal handlers too, nested; no lock, no allocation. struct fp_pin is
- * on the stack of the thread that made it and undoes it, the last one first; those that a longjmp
- * or a cancelled thread left behind end with that thread's next hold, or by fp_agent_thread_ends.
- * Layout calls of other threads go on meanwhile, as the kernel's do: what they unmap, the call
- * finds unmapped. In a forked child the forking thread's holds go on, all others are gone.
+ * on the stack of the thread that pins. The same thread unpins, in reverse order. A longjmp or a
+ * cancelled thread may leave pins behind: they end with that thread's next pin, or with
+ * fp_agent_thread_ends. Layout calls of other threads go on meanwhile, as the kernel's do: if they
+ * unmap the memory, the system call finds it unmapped. In a forked child the forking thread's pins
+ * go on; all others are gone.
  */
 struct fp_pin_range {
-	const void *addr; /* any address and length: what of it is not far is left alone */
+	const void *addr; /* any address and length: parts that are not far are skipped */
 	size_t len_bytes;
-	bool write; /* the kernel shall write it */
+	bool write; /* the kernel will write to it */
 };
 
 struct fp_pin {
-	uint32_t place, n;   /* the agent's; n 0: nothing had to be held, unhold is fine */
+	uint32_t place, n;   /* the agent's; n 0: nothing was pinned, unpin is fine */
 	uint32_t depth;      /* the agent's */
-	unsigned fit_ranges; /* -E2BIG: so many ranges, from the first on, could be held as they are, ... */
-	size_t fit_bytes;    /* ... and so many bytes of the next; at least one of the two is not 0 */
+	unsigned fit_ranges; /* -E2BIG: this many ranges, from the first on, could be pinned whole, ... */
+	size_t fit_bytes;    /* ... and this many bytes of the next; one of the two is not 0 */
 };
 
 /*
- * The handler of SIGBUS, which a fault raises with FP_FAULT_MODE_INLINE, asks this first, with the
- * arguments that it got. True: it was a page of an agent in this process, and the thread may go on;
- * or it was sent while the thread worked for one, and comes once more. False: it is the program's
- * to deal with; so is the loss of a page. On any thread, on local memory, with all signals blocked;
- * it may take as long as a fault does, at most the deadline.
+ * For the handler of SIGBUS, which a fault raises with FP_FAULT_MODE_INLINE: it calls this first,
+ * with its arguments. False: the program must handle the signal, as also when a page is lost. True:
+ * the thread may go on. Either an agent in this process served the page, or somebody sent the
+ * signal while the thread worked for the agent: then it comes again after that work. Any thread, on
+ * local memory, with all signals blocked. Takes as long as a fault: at most the deadline.
  */
 bool fp_agent_signal(const siginfo_t *info, const void *context);
 
-/* What the calling thread holds, as a number; and back to that, after a child of vfork that may
- * have been killed in a call. */
+/*
+ * The number of pins of the calling thread; and back to that number, after a child of vfork that
+ * may have been killed in a call.
+ */
 unsigned fp_agent_pin_depth(void);
 void fp_agent_pin_vforked(unsigned depth);
 
-/* Whether holds do anything here; else the calls below return at once. */
+/* True if pins do anything here; otherwise the calls below return at once. */
 bool fp_agent_needs_pins(const struct fp_agent *agent);
 
 /*
- * Makes every far page of the ranges resident (and writable where write) and keeps it so until
- * fp_agent_unpin. Waits as faults do, at most the deadline a page. What is unmapped, of another
- * protection, or lost, is passed over: of that the kernel answers EFAULT, or a short count, as it
- * always would. 0 and *ret_hold; -E2BIG: together more than a quarter of the local memory; -ENOMEM:
- * 262144 ranges are held.
+ * Makes every far page of the ranges resident (and writable where write is set) and keeps it so
+ * until fp_agent_unpin. Waits as faults do, at most the deadline for each page. Skips pages that
+ * are unmapped, lost, or of another protection: for these the kernel returns EFAULT or a short
+ * count, as always. 0 and *ret_hold; -E2BIG: together more than a quarter of the local memory;
+ * -ENOMEM: 262144 ranges are pinned.
  */
 int fp_agent_pin(struct fp_agent *agent, const struct fp_pin_range *ranges, unsigned n,
                  struct fp_pin *ret_hold);
 void fp_agent_unpin(struct fp_agent *agent, struct fp_pin *hold);
 
-/* Whether a page that a device writes into may be captured unseen: see fp_agent_pin_for_device. */
+/*
+ * True if a page that a device writes into could be captured unnoticed: see
+ * fp_agent_pin_for_device.
+ */
 bool fp_agent_is_blind_to_devices(const struct fp_agent *agent);
 
 /*
- * For calls in which a device may write into memory (O_DIRECT). Where holds are needed, a hold.
- * Where the kernel faults by itself, but capture can't tell that a page is pinned: keeps the far
- * pages of the ranges from leaving, without bringing them in. Else nothing. As fp_agent_pin in all
- * other respects.
+ * For calls in which a device may write into memory (O_DIRECT). If pins are needed, pins. If the
+ * kernel faults by itself, but capture can't tell that the kernel has pinned a page: keeps the far
+ * pages of the ranges from leaving, but does not bring them in. Otherwise does nothing. As
+ * fp_agent_pin in all other respects.
  */
 int fp_agent_pin_for_device(struct fp_agent *agent, const struct fp_pin_range *ranges, unsigned n,
                             struct fp_pin *ret_hold);
 
-/* The calling thread is ending: what it still holds is let go. */
+/* Called when the calling thread ends: releases its remaining pins. */
 void fp_agent_thread_ends(struct fp_agent *agent);
 
 /* True on a thread that the agent started. */
@@ -197,19 +208,19 @@ bool fp_agent_is_own_thread(void);
 
 /*
  * fork(2) in four parts, for pthread_atfork. All four run on the forking thread, on a local stack
- * (local_stack.h), with signals blocked: a handler that forks would wait for the fork that it has
- * interrupted.
+ * (local_stack.h), with signals blocked: otherwise a handler that forks would deadlock with the
+ * fork that it interrupted.
  *
- * quiet waits for nodes that are cut off, up to the deadline, or for as long as pages wait for
- * them. Then it waits for write-backs and for what the agent does that allocates, at most about the
- * deadline each. So it must come before locks of the allocator are taken. On a far stack it ends
- * the process with status 125.
+ * quiet waits for nodes that are cut off: up to the deadline, or for as long as pages wait for
+ * them. Then it waits for write-backs and for the agent's work that allocates, at most about the
+ * deadline each. So it must come before the allocator's locks are taken. On a far stack it ends the
+ * process with status 125.
  *
  * prepare makes every remote page shared and keeps the layout; parent lets all go on. child starts
- * an agent of its own over the inherited address space, which fetches what is remote when it is
- * touched: it sees exactly the parent's bytes at the fork. It blocks on no node: its sessions are
- * opened meanwhile. If it can't, it prints why and ends the process with status 125: never wrong
- * bytes.
+ * an agent of its own over the inherited address space. It sees exactly the parent's bytes at the
+ * fork, and fetches remote pages at their first touch. It waits for no node: its sessions are
+ * opened in the background. If it can't start, it prints why and ends the process with status 125:
+ * never wrong bytes.
  */
 void fp_agent_fork_quiet(struct fp_agent *agent);
 void fp_agent_fork_prepare(struct fp_agent *agent);

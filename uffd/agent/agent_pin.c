@@ -1,11 +1,11 @@
 /*
- * Holds: what a system call is handed is made resident and kept so, where the kernel can't fault on
- * far memory itself. See agent.h for the calls and pin.h for the protocol. Room: uffd. On the
- * program's threads and in their signal handlers: no lock, no allocation; all signals are blocked
- * while a page is served.
+ * Pins: makes the memory of a system call resident and keeps it so, where the kernel can't fault on
+ * far memory itself. See agent.h for the calls and pin.h for the protocol. Room: uffd/agent. Runs
+ * on the program's threads and in their signal handlers: no lock, no allocation; all signals are
+ * blocked while a page is served.
  *
- * That a page's word says RESIDENT must mean that the kernel can read it, and with DIRTY that it
- * can write it: whoever settles a word so lifts the page's protection first.
+ * If a page's word says RESIDENT, the kernel must be able to read the page; with DIRTY, to write
+ * it. So the page's protection is lifted before its word is set.
  */
 #include <errno.h>
 #include <sched.h>
@@ -19,21 +19,21 @@
 #include "agent_sigmask.h"
 #include "local_stack.h"
 
-#define RANGES_MAX  1024u /* of one hold: as many as the kernel takes vectors */
-#define NESTED_MAX  8u    /* holds that a thread's frames are remembered of */
-#define QUARTER_MIN 4u    /* pages that can be held whatever the budget */
-#define LINES       64u   /* new threads begin to look for a place in so many lines, in turn */
+#define RANGES_MAX  1024u /* of one pin: as many as the kernel takes vectors */
+#define NESTED_MAX  8u    /* pins that are noted for each thread */
+#define QUARTER_MIN 4u    /* pages that can be pinned with any budget */
+#define LINES       64u   /* new threads start their search for a place in one of so many lines, in turn */
 
 /*
- * What this thread holds, the outermost first. A frame that was left by longjmp shows when a hold
- * is made above its place on the stack, or in the same struct. Written by this thread and its
- * signal handlers, which come and go in between.
+ * The pins of this thread, the outermost first. A longjmp may leave a pin behind. We find that out
+ * at a later pin, from a frame higher on the stack or in the same struct. Written by this thread
+ * and its signal handlers, which may interrupt each other.
  */
 static __thread struct {
 	unsigned depth;
 	uint32_t hint; /* the place taken last, plus one */
 	struct {
-		uintptr_t frame; /* where fp_agent_pin ran: callers' frames are above */
+		uintptr_t frame; /* where fp_agent_pin ran; frames of its callers are above */
 		const struct fp_pin *hold;
 		struct fp_agent *agent;
 		uint32_t place, n;
@@ -57,7 +57,7 @@ static char *first_addr(const struct fp_far *far)
 	return fp_far_addr(far, FP_MAX(far->first, FP_FAR_OWN_PAGES));
 }
 
-/* The far pages of a range, without the agent's own. False: none. */
+/* Finds the far pages of a range, without the agent's own. False: none. */
 static bool to_pages(const struct fp_far *far, const struct fp_pin_range *range, struct fp_page_range *ret)
 {
 	uintptr_t base = (uintptr_t)first_addr(far), start = (uintptr_t)range->addr;
@@ -80,7 +80,7 @@ static uint64_t quarter(const struct fp_far *far)
 	              (uint64_t)QUARTER_MIN);
 }
 
-/* How many bytes of a range, which is too long, touch no more than n far pages. */
+/* The number of bytes of a range that touch no more than n far pages. The range has more. */
 static size_t fitting_bytes(const struct fp_far *far, const struct fp_pin_range *range, uint64_t n)
 {
 	uintptr_t base = (uintptr_t)first_addr(far), start = (uintptr_t)range->addr;
@@ -89,7 +89,7 @@ static size_t fitting_bytes(const struct fp_far *far, const struct fp_pin_range 
 	return n == 0 && start >= base ? 0 : first + (n << FP_PAGE_SHIFT) - start;
 }
 
-/* Joins neighbours, as the vectors of a call often are. */
+/* Joins neighbours: the vectors of a call often are. */
 static void add(struct fp_page_range *pages, uint32_t *n, struct fp_page_range more)
 {
 	struct fp_page_range *last = *n ? &pages[*n - 1] : NULL;
@@ -102,7 +102,7 @@ static void add(struct fp_page_range *pages, uint32_t *n, struct fp_page_range m
 	pages[(*n)++] = more;
 }
 
-/* 0 and *ret_n ranges of pages, or -E2BIG and what would fit. */
+/* 0 and *ret_n ranges of pages, or -E2BIG and the part that would fit. */
 static int collect(const struct fp_far *far, const struct fp_pin_range *ranges, unsigned n,
                    struct fp_page_range *ret_pages, uint32_t *ret_n, struct fp_pin *hold)
 {
@@ -136,7 +136,7 @@ static bool all_ready(const struct fp_far *far, struct fp_page_range r, bool wri
 
 static void bring_range(struct fp_agent *agent, struct fp_page_range r, bool write)
 {
-	/* first and last, as a handler that jumps away would leave the bracket open */
+	/* outside of the bracket: a handler that jumps away would leave the bracket open */
 	uint64_t mask = fp_agent_sigmask_block(true, agent->far.uffd.sigbus);
 	int saved = errno;
 
@@ -168,7 +168,7 @@ static void let_go(struct fp_agent *agent, uint32_t place, uint32_t n)
 	fp_budget_unpin(&agent->far.budget, pages);
 }
 
-/* Ends what is noted at depth and beyond. */
+/* Removes the notes at depth and beyond, and releases their pins. */
 static void drop_notes(unsigned depth)
 {
 	while (own.depth > depth) {
@@ -179,7 +179,7 @@ static void drop_notes(unsigned depth)
 	}
 }
 
-/* A handler on a stack of its own interrupts frames that live, wherever they are. */
+/* The frames that a handler on its own stack interrupts are alive, at whatever address. */
 static bool on_signal_stack(const struct fp_agent *agent)
 {
 	stack_t ss;
@@ -189,7 +189,7 @@ static bool on_signal_stack(const struct fp_agent *agent)
 	return syscall(SYS_sigaltstack, NULL, &ss) == 0 && (ss.ss_flags & SS_ONSTACK);
 }
 
-/* Ends what frames held that are no more. */
+/* Releases the pins of frames that have ended. */
 static void drop_dead(const struct fp_agent *agent, uintptr_t frame, const struct fp_pin *hold)
 {
 	unsigned live = FP_MIN(own.depth, NESTED_MAX);
@@ -200,8 +200,7 @@ static void drop_dead(const struct fp_agent *agent, uintptr_t frame, const struc
 		drop_notes(live);
 }
 
-/* The frame is noted before the places are taken: a signal handler in between finds an empty
- * record. */
+/* Notes the frame before its places are taken: a signal handler in between finds an empty note. */
 static uint32_t note(struct fp_agent *agent, uintptr_t frame, const struct fp_pin *hold)
 {
 	unsigned i = own.depth;
@@ -282,7 +281,7 @@ static int hold_pages(struct fp_agent *agent, const struct fp_page_range *pages,
 	return r;
 }
 
-/* As much of the stack as the call needs, as threads can have small ones. */
+/* Takes no more stack than this call needs, as threads may have small stacks. */
 static __attribute__((noinline)) int hold_ranges(struct fp_agent *agent, const struct fp_pin_range *ranges,
                                                  unsigned n, struct fp_pin *ret_hold, uintptr_t frame)
 {
@@ -308,7 +307,7 @@ int fp_agent_pin(struct fp_agent *agent, const struct fp_pin_range *ranges, unsi
 	return r;
 }
 
-/* An evictor that did not see the hold ends by itself: bounded as a write-back is. */
+/* Waits for evictors that did not see the pin. The wait is bounded, as a write-back is. */
 static void await_leaving(const struct fp_far *far, const struct fp_pin_range *range)
 {
 	struct fp_page_range r;

@@ -1,6 +1,4 @@
-/*
- * The inside of struct fp_agent, for agent.c and fork.c. Room: uffd, inside.
- */
+/* The inside of struct fp_agent, for agent.c, agent_pin.c and fork.c. Room: uffd/agent. */
 #ifndef FP_AGENT_PRIV_H
 #define FP_AGENT_PRIV_H
 
@@ -23,24 +21,23 @@ struct fp_agent {
 	struct fp_fdguard guard;
 	struct fp_reconnector *reconnector;
 	struct fp_agent_options options; /* a deep copy: a child starts from it */
-	pthread_mutex_t fork_turn;       /* from quiet to the end of a fork: before every allocator's lock */
+	pthread_mutex_t fork_turn;       /* from quiet to the end of a fork; taken before allocators' locks */
 	unsigned local_percent;          /* 0: the budget is fixed */
 	struct fp_affinity affinity;
-	bool is_child; /* of a fork: the store's sessions are yet to be opened */
+	bool is_child; /* of a fork: the store has no sessions of its own yet */
 	bool unlink_stats;
 	char stats_path[256];
-	char stats_default[256]; /* a pattern: of children whose parent's page has a name of its own, too */
+	char stats_default[256]; /* a pattern; also for children of a parent whose page has another name */
 };
 
-/* The kernel's side and the stats page; start_threads then sets all to work.
- */
+/* open_kernel opens everything that the kernel gives us; start_threads then starts the work. */
 int fp_agent_open_kernel(struct fp_agent *agent, struct fp_agent_error *error);
 void fp_agent_close_kernel(struct fp_agent *agent);
 int fp_agent_open_stats(struct fp_agent *agent, const char *path, struct fp_agent_error *error);
 int fp_agent_start_threads(struct fp_agent *agent, struct fp_agent_error *error);
-/* What the store is opened with; it refers to the agent's own options. */
+/* The store's options. They point into the agent's own options. */
 struct fp_store_options fp_agent_store_options(const struct fp_agent *agent);
-/* In a forked child, once its room is new. */
+/* In a forked child, after its budget is renewed: keeps only the pins of this thread. */
 void fp_agent_pin_forked(struct fp_agent *agent);
 void fp_agent_enter_local(const struct fp_agent *agent);
 void fp_agent_leave_local(const struct fp_agent *agent);

@@ -1,18 +1,19 @@
 /*
- * fork: the child sees exactly the parent's bytes at the moment of the fork, at the cost of a fork:
- * nothing is fetched. See agent.h, fp_agent_fork_*, and doc/architecture.md. Room: uffd.
+ * fork: the child sees exactly the parent's bytes at the moment of the fork. It costs no more than
+ * a fork: no page is fetched. See agent.h, fp_agent_fork_*, and doc/architecture.md. Room:
+ * uffd/agent.
  *
  *     parent                                 child
  *     quiet: no control call is under way,
- *       nothing leaves, the reconnector rests
+ *       nothing leaves, reconnector paused
  *     prepare: layout locked, slots shared
  *     fork ────────────────────────────────► own userfaultfd and threads; a look at each word; returns
- *     thaw, unlock, reconnector goes on           reconnector: own sessions, which adopt the parent's leases
+ *     thaw, unlock, reconnector resumed           reconnector: own sessions, which adopt the parent's leases
  *
- * Faults of the parent's other threads go on meanwhile; what they bring in may overdraw the budget.
- * None can install a page while the kernel copies the page tables, and a word says ARRIVING before
- * its page is there and RESIDENT only after: so what a word promises the child is so, and ARRIVING
- * is looked up.
+ * Faults of the parent's other threads go on meanwhile; the pages they bring in may overdraw the
+ * budget. They install no page while the kernel copies the page tables. A word says ARRIVING before
+ * its page is there, and RESIDENT only after that. So the child can rely on each word; for ARRIVING
+ * it asks the kernel.
  */
 #include "agent_priv.h"
 
@@ -39,8 +40,9 @@
 #define CHUNK_PAGES       (1u << FP_CHUNK_SHIFT)
 #define NODE_LOOK_US      1000u
 
-/* Calls act with each stretch of the range in which nothing foreign is mapped. 0, or what act
- * failed with. */
+/*
+ * Calls act for each stretch of the range without foreign pieces. Returns 0, or the error of act.
+ */
 static int each_stretch(struct fp_agent *agent,
                         int (*act)(struct fp_agent *agent, uint32_t start, uint32_t end))
 {
@@ -73,7 +75,7 @@ static int keep_out(struct fp_agent *agent, uint32_t start, uint32_t end)
 
 /* ---- before ---- */
 
-/* glibc's list of all open streams, exported since 2.2.5 though no header declares it. */
+/* glibc's list of all open streams: exported since 2.2.5, but declared in no header. */
 extern FILE *_IO_list_all __attribute__((weak));
 extern void _IO_list_lock(void) __attribute__((weak));
 extern void _IO_list_unlock(void) __attribute__((weak));
@@ -83,7 +85,7 @@ static void bring_in(struct fp_agent *agent, const volatile void *addr, size_t l
 	struct fp_inline *servers = atomic_load(&agent->far.inline_servers);
 	uint32_t page = fp_far_page(&agent->far, (uintptr_t)addr);
 
-	if (!servers) /* the fault thread is there */
+	if (!servers) /* the fault thread serves this touch */
 		(void)*(const volatile char *)addr;
 	else if (fp_space_overlaps(&agent->space, (const void *)addr, len))
 		fp_inline_bring(servers, page, fp_far_page(&agent->far, (uintptr_t)addr + len - 1) - page + 1,
@@ -91,14 +93,14 @@ static void bring_in(struct fp_agent *agent, const volatile void *addr, size_t l
 }
 
 /*
- * In the child, the C library resets the locks of all open streams before any handler of ours runs;
- * a stream whose memory is remote would read zeros there. So each is brought in now; nothing leaves
- * any more.
+ * In the child, the C library resets the locks of all open streams before our handler runs. If a
+ * stream's memory were remote, it would read zeros there. So we bring in each stream now; no page
+ * leaves until the fork is over.
  */
 static void touch_streams(struct fp_agent *agent)
 {
 	if (!&_IO_list_all || !_IO_list_lock || !_IO_list_unlock)
-		return; /* another C library, which does not do so */
+		return; /* another C library, which resets no locks */
 	_IO_list_lock();
 	for (FILE *f = _IO_list_all; f; f = f->_chain) {
 		bring_in(agent, f, sizeof(*f));
@@ -108,23 +110,26 @@ static void touch_streams(struct fp_agent *agent)
 	_IO_list_unlock();
 }
 
-/* Copies what is still there: other threads change the environment as they like. Brings in what is
- * far. */
+/*
+ * Copies as much as is still readable: other threads may change the environment. Brings in far
+ * pages.
+ */
 static size_t peek(struct fp_agent *agent, const void *from, void *to, size_t len)
 {
 	struct iovec local = {.iov_base = to, .iov_len = len};
 	struct iovec remote = {.iov_base = (void *)(uintptr_t)from, .iov_len = len};
 	ssize_t n;
 
-	if (atomic_load(&agent->far.inline_servers)) /* the kernel's touches are no faults of ours */
+	if (atomic_load(&agent->far.inline_servers)) /* a touch by the kernel does not reach us as a fault */
 		bring_in(agent, from, len);
 	n = process_vm_readv(getpid(), &local, 1, &remote, 1, 0);
 	return n < 0 ? 0 : (size_t)n;
 }
 
 /*
- * The reconnector of the child uses libraries that ask the environment, which a program may have
- * moved into far memory (so that ps shows another title): what brings far memory must not need it.
+ * Brings in the environment, which a program may have moved into far memory, to change its title in
+ * ps. The child's reconnector uses libraries that read the environment. It must not fault there, as
+ * its faults need the reconnector.
  */
 static void touch_environment(struct fp_agent *agent)
 {
@@ -157,9 +162,9 @@ static bool any_cut_off(const struct fp_agent *agent)
 }
 
 /*
- * While the reconnector rests no link is resumed, and what the fork needs may be remote, or held by
- * a thread that waits for a page. So the fork waits for nodes that are cut off: for one deadline,
- * and longer only as long as pages do.
+ * While the reconnector is paused, no link is resumed. But the fork may need remote pages, or locks
+ * of threads that wait for pages. So it first waits for nodes that are cut off: for one deadline,
+ * and longer only if pages wait too.
  */
 static void await_nodes(const struct fp_agent *agent)
 {
@@ -183,7 +188,7 @@ static void go_on(struct fp_agent *agent)
 	fp_space_allow_backing(&agent->space);
 }
 
-/* The child runs on this stack before it has an agent: the shim's fork has seen to it. */
+/* The child runs on this stack before it has an agent. The shim's fork moves to a local one. */
 static void check_stack(void)
 {
 	if (fp_local_stack_is_far())
@@ -194,10 +199,9 @@ static void check_stack(void)
 }
 
 /*
- * What allocates must come to rest before the locks of the allocator are taken: who forks while
- * another fork is under way waits here, and so do calls that take leases, write-backs and the
- * reconnector. Only then, when the fork itself is all that there is to wait for, may the budget be
- * overdrawn.
+ * Stops all work of the agent that allocates, before fork takes the locks of the allocator. Here a
+ * thread waits for another fork, for calls that take leases, for write-backs and for the
+ * reconnector. The budget may be overdrawn only after that, when the fork waits for nothing else.
  */
 void fp_agent_fork_quiet(struct fp_agent *agent)
 {
@@ -222,7 +226,7 @@ void fp_agent_fork_prepare(struct fp_agent *agent)
 	touch_streams(agent);
 	touch_environment(agent);
 	atomic_store(&agent->far.forked, true);
-	(void)fp_store_fork_prepare(agent->far.store); /* the child will hear of it, and refuse to go on */
+	(void)fp_store_fork_prepare(agent->far.store); /* the child gets the error, and refuses to go on */
 	each_stretch(agent, let_inherit);
 }
 
@@ -231,7 +235,7 @@ void fp_agent_fork_prepare(struct fp_agent *agent)
 void fp_agent_fork_parent(struct fp_agent *agent)
 {
 	each_stretch(agent, keep_out);
-	fp_store_fork_parent(agent->far.store, true); /* that there is no child it sees by itself */
+	fp_store_fork_parent(agent->far.store, true); /* the store itself sees if there is no child */
 	fp_store_hurry(agent->far.store, false);
 	go_on(agent);
 	pthread_mutex_unlock(&agent->fork_turn);
@@ -248,7 +252,7 @@ static void refuse(const char *why)
 	               why);
 }
 
-/* What belongs to the parent's threads is dropped without a word to anybody. */
+/* Drops what belongs to the parent's threads. Tells neither the threads nor the nodes. */
 static void drop_inherited(struct fp_agent *agent)
 {
 	struct fp_far *far = &agent->far;
@@ -285,8 +289,9 @@ static int take_over(struct fp_agent *agent, uint32_t start, uint32_t end)
 	                        (size_t)(end - start) << FP_PAGE_SHIFT);
 }
 
-/* A stats page of the child's own. A name without the process number in it is the parent's
- * alone. */
+/*
+ * Makes a stats page for the child. A name without the process number belongs to the parent alone.
+ */
 static int renew_stats(struct fp_agent *agent, uint64_t mapped_peak_bytes, struct fp_agent_error *error)
 {
 	const char *path = agent->options.stats_path;
@@ -303,8 +308,10 @@ static int renew_stats(struct fp_agent *agent, uint64_t mapped_peak_bytes, struc
 
 /* ---- the child's pages ---- */
 
-/* In memory, or in swap: asked by trying to install a page there, which is dropped again if it was
- * not. */
+/*
+ * True if the page is in memory or in swap. Tries to install a page there; if that succeeds, the
+ * page was absent, and the new one is dropped.
+ */
 static bool is_present(const struct fp_far *far, uint32_t page)
 {
 	void *addr = fp_far_addr(far, page);
@@ -332,7 +339,7 @@ static void free_slot_of(struct fp_far *far, uint64_t word)
 		fp_store_slot_free(far->store, fp_page_slot(word));
 }
 
-/* The child asks its nodes itself for what its parent could not have. */
+/* Asks the child's nodes again for a page that the parent lost, unless it is lost for good. */
 static bool may_revive(const struct fp_far *far, uint32_t page, uint64_t word)
 {
 	return !(word & FP_PAGE_DIRTY) &&
@@ -340,16 +347,16 @@ static bool may_revive(const struct fp_far *far, uint32_t page, uint64_t word)
 }
 
 /*
- * What is here counts as written: the child's page table has lost its protection, so its slot is of
- * no use to us. Of what was on its way in at the fork the kernel tells whether it has come; it is
- * not dirty if it was to be fetched.
+ * A resident page counts as written: the child's page table has lost the write protection, so its
+ * slot is useless. For a page that was arriving at the fork, the kernel says whether it is present.
+ * If not, it is remote if it was being fetched.
  */
 static unsigned adopt(struct fp_far *far, uint32_t page, uint64_t old)
 {
 	enum fp_page_state state = fp_page_state(old);
 	uint64_t history = old & FP_PAGE_HIST_MASK, word = FP_PAGE_ZERO;
 
-	assert(state != FP_PAGE_LEAVING && state != FP_PAGE_CLAIMED); /* frozen, locked */
+	assert(state != FP_PAGE_LEAVING && state != FP_PAGE_CLAIMED); /* frozen reclaim, locked layout */
 	if (state == FP_PAGE_RESIDENT || (state == FP_PAGE_ARRIVING && is_present(far, page))) {
 		free_slot_of(far, old);
 		word = FP_PAGE_RESIDENT | FP_PAGE_DIRTY | FP_PAGE_QUEUED | history;
@@ -368,8 +375,8 @@ static unsigned adopt(struct fp_far *far, uint32_t page, uint64_t old)
 }
 
 /*
- * The pages of [start, end) in chunks that were touched; others are ZERO. The range has millions of
- * chunks, so they are looked at by the word. The sum of what act returns.
+ * Calls act for the pages of [start, end) in touched chunks; all other pages are ZERO. The range
+ * has millions of chunks, so one word tells of 64 at once. Returns the sum of act's results.
  */
 static unsigned each_touched(struct fp_far *far, uint32_t start, uint32_t end,
                              unsigned (*act)(struct fp_far *far, uint32_t page))
@@ -396,7 +403,7 @@ static unsigned adopt_page(struct fp_far *far, uint32_t page)
 {
 	uint64_t old = atomic_load_explicit(&far->words[page], memory_order_relaxed);
 
-	/* unmapped pages can have an entry in the parent's queue still; ours has none of them */
+	/* the word of an unmapped page may say that the parent queued it; our queue is empty */
 	return old == FP_PAGE_ZERO ? 0 : adopt(far, page, old);
 }
 
@@ -417,7 +424,7 @@ static int forget_pages(struct fp_far *far, uint32_t start, uint32_t end)
 	           : 0;
 }
 
-/* What the program has advised not to be there in a child, or to be zeros. */
+/* Removes or zeroes the pages that the program has advised so for a child. */
 static int follow_advice(struct fp_agent *agent)
 {
 	struct fp_layout *layout = &agent->space.layout;
@@ -442,7 +449,7 @@ static int follow_advice(struct fp_agent *agent)
 	return r;
 }
 
-/* Nothing is reserved for what is inherited. */
+/* The child reserves no slots for inherited memory. */
 static int ease_layout(struct fp_layout *layout)
 {
 	const struct fp_piece_change joined = {.prot = -1};
@@ -462,7 +469,7 @@ static int renew_kernel(struct fp_agent *agent, struct fp_agent_error *error)
 	if (r < 0)
 		return r;
 	snprintf(error->text, sizeof(error->text), "registering its range with userfaultfd failed");
-	/* its threads' staged bytes are none of ours, and the stop page must be absent */
+	/* drops the bytes staged by the parent's threads; the stop page must be absent */
 	madvise(far->base, (size_t)FP_FAR_OWN_PAGES << FP_PAGE_SHIFT, MADV_DONTNEED);
 	r = each_stretch(agent, take_over);
 	return r < 0 ? r : renew_budget(far);
@@ -484,7 +491,7 @@ static int adopt_pages(struct fp_agent *agent)
 	return 0;
 }
 
-/* Most children write little, and there can be many: they take little from the nodes at a time. */
+/* Most children write little, and there may be many. So each takes small leases. */
 static int renew_store(struct fp_agent *agent)
 {
 	struct fp_store_options options = fp_agent_store_options(agent);

@@ -19,13 +19,13 @@ struct node_thread {
 	struct fp_reconnector *reconnector;
 	unsigned node;
 	struct fp_node_said said;
-	pthread_mutex_t turn; /* held while it works on the node, and from pause to resume */
+	pthread_mutex_t turn; /* held while the thread works on its node, and from pause to resume */
 	struct fp_thread thread;
 };
 
 struct fp_reconnector {
 	struct fp_reconnector_options options;
-	_Atomic unsigned n_asking; /* threads that want the turns: a mutex alone need not be fair */
+	_Atomic unsigned n_asking; /* threads that want the turns: a mutex alone may starve them */
 	_Atomic bool stopping;
 	unsigned n_threads;
 	struct node_thread threads[FP_STORE_MAX_NODES];
@@ -55,11 +55,11 @@ static void *run(void *arg)
 	while (!atomic_load(&reconnector->stopping)) {
 		uint64_t sleep_ns;
 
-		if (atomic_load(&reconnector->n_asking)) { /* it may wait for another node's attempt */
+		if (atomic_load(&reconnector->n_asking)) { /* a pause may wait for another node's turn */
 			pause_briefly();
 			continue;
 		}
-		fp_store_refresh_names(o->store, thread->node); /* no fork waits for a resolver */
+		fp_store_refresh_names(o->store, thread->node); /* not in a turn: a fork would wait */
 		pthread_mutex_lock(&thread->turn);
 		sleep_ns = fp_store_reconnect(o->store, thread->node);
 		fp_nodewatch_look(&thread->said, o->store, thread->node);

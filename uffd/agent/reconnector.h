@@ -1,8 +1,8 @@
 /*
- * The reconnector: the threads that tend the store, so that a node whose link broke is resumed
- * while faults and write-backs wait. One thread a node, so that no node waits for another that does
- * not answer. Room: uffd, inside. They block on their nodes, allocate and log: no fault depends on
- * them but within its deadline, and no fork waits for them while it holds the allocator's locks.
+ * The reconnector: threads that resume nodes whose link broke, while faults and write-backs wait.
+ * One thread for each node, so that no node waits for another that does not answer. Room:
+ * uffd/agent. The threads block on their nodes, allocate and log. A fault depends on them no longer
+ * than its deadline. No fork waits for them while it holds the allocator's locks.
  */
 #ifndef FP_RECONNECTOR_H
 #define FP_RECONNECTOR_H
@@ -23,16 +23,20 @@ struct fp_reconnector_options {
 int fp_reconnector_start(const struct fp_reconnector_options *options,
                          struct fp_reconnector **ret_reconnector);
 
-/* Ends the threads; waits for attempts that are under way. Lanes are closed, or nobody uses them
- * any more. NULL is fine, here and below. */
+/*
+ * Ends the threads; waits for attempts that are under way. No thread may use the lanes any more.
+ * NULL is fine, here and below.
+ */
 void fp_reconnector_stop(struct fp_reconnector *reconnector);
 
-/* Keeps the threads from the store until fp_reconnector_resume; waits for attempts that are under
- * way. Before the allocator's locks are taken; the same thread resumes. */
+/*
+ * Keeps the threads from the store until fp_reconnector_resume; waits for attempts that are under
+ * way. Called before the allocator's locks are taken; the same thread resumes.
+ */
 void fp_reconnector_pause(struct fp_reconnector *reconnector);
 void fp_reconnector_resume(struct fp_reconnector *reconnector);
 
-/* In the child of a fork that paused it: frees it, whose threads stayed with the parent. */
+/* In the child of a fork that paused it: frees it. Its threads exist only in the parent. */
 void fp_reconnector_abandon(struct fp_reconnector *reconnector);
 
 #endif

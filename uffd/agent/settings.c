@@ -28,7 +28,7 @@ static const char *const places[] = {"far", "local", NULL};
 static const char *const rules_of[] = {"all", "heap", "mappings", NULL};
 static const char *const log_levels[] = {"error", "warning", "notice", "info", "debug", NULL};
 
-/* The settings as they are written: those that the table can't fill in by itself are text. */
+/* The settings as written. Those that need more than the table are still text. */
 struct raw {
 	struct fp_settings settings;
 	char *local_memory, *secret_file, *heap;
@@ -119,7 +119,7 @@ static const char *variable_name(const char *key, char buf[VARIABLE_LEN])
 	return buf;
 }
 
-/* An empty variable says nothing. */
+/* An empty variable counts as not set. */
 static const char *variable(const char *key)
 {
 	char name[VARIABLE_LEN];
@@ -128,7 +128,7 @@ static const char *variable(const char *key)
 	return value && *value ? value : NULL;
 }
 
-/* The environment has 1 and 0 as well. */
+/* In the environment a bool may also be 1 or 0. */
 static int parse_bool_variable(const struct fp_conf_field *field, const char *text, void *into)
 {
 	return fp_conf_parse(field,
@@ -138,8 +138,10 @@ static int parse_bool_variable(const struct fp_conf_field *field, const char *te
 	                     into);
 }
 
-/* The length of the URL that text begins with. A comma ends it where another URL follows, or
- * nothing: what has no scheme is a further address of the same node. */
+/*
+ * The length of the URL that text begins with. It ends at a comma before another URL or at the end.
+ * A part without a scheme is a further address of the same node.
+ */
 static size_t url_len(const char *text)
 {
 	size_t len = strcspn(text, ",");
@@ -155,7 +157,7 @@ static size_t url_len(const char *text)
 	return len;
 }
 
-/* URLs between commas; what the file had goes. */
+/* URLs between commas. They replace those of the file. */
 static int parse_strings(const char *text, struct fp_conf_strings *strings)
 {
 	fp_conf_strings_done(strings);
@@ -194,7 +196,7 @@ static int fail_variable(const char *key, const struct fp_conf_field *field, int
 	return fail(error, -EINVAL, "%s: %s", variable_name(key, name), what);
 }
 
-/* A key in a mapping has both names: FARPAGE_RDMA_DEVICE. */
+/* The variable of a key in a mapping has both names: FARPAGE_RDMA_DEVICE. */
 static int read_environment(const char *prefix, const struct fp_conf_field *fields, void *into,
                             struct fp_agent_error *error)
 {
@@ -227,8 +229,7 @@ static int read_file(struct raw *raw, struct fp_agent_error *error)
 
 /* ---- from what is written to what is meant ---- */
 
-/* How a message names a setting that the table can't judge: by the variable, or by the file and the
- * key. */
+/* How a message names a setting that is not checked by the table: the variable, or file and key. */
 static const char *origin(const char *key, char *buf, size_t len)
 {
 	if (variable(key))
@@ -347,7 +348,7 @@ static int take(struct raw *raw, struct fp_settings *ret_settings, struct fp_age
 	return 0;
 }
 
-/* *ret_raw is to be released in any case. */
+/* The caller releases *ret_raw even after an error. */
 static int read_raw(struct raw *ret_raw, struct fp_agent_error *error)
 {
 	int r;

@@ -1,11 +1,9 @@
 /*
- * What the agent of a program is told from outside: environment variables and a YAML file. Room:
- * uffd, on its outer side: the preload shim and `farpage run` read the same settings by the same
- * rules.
+ * The settings of a program's agent: environment variables and a YAML file. Room: uffd/agent. The
+ * preload shim and `farpage run` read the same settings by the same rules.
  *
- * Each key of the file has a variable, FARPAGE_ and the key in capitals (of one in a mapping: both
- * keys); the variable wins. Options of a
- * command line are put into the environment by whoever has them.
+ * Each key of the file has a variable: FARPAGE_ and the key in capitals. A key in a mapping has
+ * both keys in its name. The variable wins. A command puts its options into the environment.
  */
 #ifndef FP_SETTINGS_H
 #define FP_SETTINGS_H
@@ -20,7 +18,7 @@
 
 enum fp_heap_mode {
 	FP_HEAP_ALL,   /* every allocation of the program is far */
-	FP_HEAP_LARGE, /* those of at least large_bytes */
+	FP_HEAP_LARGE, /* allocations of at least large_bytes are far */
 	FP_HEAP_NONE,
 };
 
@@ -39,11 +37,11 @@ struct fp_settings {
 	struct fp_reconnect_options reconnect;
 	uint64_t readahead_pages;
 	uint64_t min_mapping_bytes; /* smaller mappings stay local */
-	uint64_t large_bytes;       /* of the heap; min_mapping_bytes unless said */
-	struct fp_rules rules;      /* before heap and min_mapping; of the file alone */
+	uint64_t large_bytes;       /* for the heap; default: min_mapping_bytes */
+	struct fp_rules rules;      /* they come before heap and min_mapping; only the file can set them */
 	bool overcommit;
-	bool report;         /* of `farpage run`, at the end */
-	uint64_t pool_bytes; /* of its private node; 0: as much as this machine has memory */
+	bool report;         /* `farpage run` prints a report at the end */
+	uint64_t pool_bytes; /* of the private node of `farpage run`; 0: as much as this machine has memory */
 	enum fp_fault_mode fault_mode;
 	enum fp_capture_mode capture;
 	enum fp_affinity_mode affinity;
@@ -53,18 +51,20 @@ struct fp_settings {
 
 /*
  * Reads environment, file (FARPAGE_CONFIG) and defaults, in this order of precedence. 0 and
- * *ret_settings; -EINVAL, -EOPNOTSUPP (not in this build), or why a file can't be read: error->text
- * names the variable or the place in the file, what is wrong and what is allowed. Release with
- * fp_settings_done. Allocates; not while other threads change the environment.
+ * *ret_settings; -EINVAL, -EOPNOTSUPP (not in this build), or the error of reading the file.
+ * error->text names the variable or the place in the file, the mistake, and the allowed values.
+ * Release with fp_settings_done. Allocates; no other thread may change the environment meanwhile.
  */
 int fp_settings_read(struct fp_settings *ret_settings, struct fp_agent_error *error);
 void fp_settings_done(struct fp_settings *settings);
 
-/* Those of rdma alone, for who opens sessions without an agent. As above; the caller frees the
- * device. */
+/*
+ * The settings of rdma alone, for callers that open sessions without an agent. As above; the caller
+ * frees the device.
+ */
 int fp_settings_read_rdma(struct fp_rdma_options *ret_rdma, struct fp_agent_error *error);
 
-/* What an agent is started with. Points into settings. */
+/* The agent's options for these settings. They point into settings. */
 struct fp_agent_options fp_settings_agent_options(const struct fp_settings *settings);
 
 #endif

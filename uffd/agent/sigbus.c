@@ -1,6 +1,6 @@
 /*
- * See sigbus.h. All of it but add, remove and install runs in the handler of SIGBUS, with all
- * signals blocked and under law 4.
+ * See sigbus.h. Except for add, remove and install, this file runs in the handler of SIGBUS, with
+ * all signals blocked and under law 4.
  */
 #include "sigbus.h"
 
@@ -22,16 +22,16 @@
 #include "agent_sigmask.h"
 
 #define AGENTS_MAX 64u
-#define SPINS      256u /* looks at a page that is somebody else's, before the thread faults anew */
-#define REPEATS    64u  /* faults on one address in a row, from which on the clock is looked at */
+#define SPINS      256u /* looks at a page that another thread owns, before the thread faults again */
+#define REPEATS    64u  /* faults on one address in a row; from here on we also look at the clock */
 
-/* Bounds are set last and cleared first: whoever finds an address in them finds the agent. */
+/* Bounds are set last and cleared first. So an address within bounds always has an agent. */
 static struct {
 	_Atomic uintptr_t base, end;
 	struct fp_agent *_Atomic agent;
 } agents[AGENTS_MAX];
 
-/* A fault that comes again and again at one address ends some day, whatever the reason (law 8). */
+/* Counts faults at one address in a row, so that they end some day, for any cause (law 8). */
 static __thread struct {
 	uintptr_t addr;
 	unsigned n;
@@ -94,9 +94,8 @@ enum fp_access fp_sigbus_access(const void *context)
 #endif
 
 /*
- * Without the processor's word: a page that is resident is one that is protected, or one that a raw
- * system call dropped. Each in turn: the wrong guess changes nothing but the word's opinion of the
- * page.
+ * If the processor does not say what failed: a resident page is write-protected, or a bare call has
+ * dropped it. We try both in turn. A wrong guess changes nothing but the page's word.
  */
 static struct fp_uffd_fault describe(uintptr_t addr, enum fp_access access, uint64_t word)
 {
@@ -109,8 +108,10 @@ static struct fp_uffd_fault describe(uintptr_t addr, enum fp_access access, uint
 	};
 }
 
-/* A file's page that lies in the range fails for the file's reasons. What a bare mremap grew into a
- * hole is registered with us. */
+/*
+ * A fault on a file's page inside the range is the file's own. Exception: pages that a bare mremap
+ * grew into a hole are registered with us.
+ */
 static bool is_foreign(struct fp_agent *agent, uint32_t page)
 {
 	struct fp_piece piece;
@@ -130,7 +131,9 @@ static bool is_endless(const struct fp_agent *agent, uintptr_t addr)
 		repeated.n = 0;
 		repeated.told = false;
 	}
-	/* what waits for a node that is cut off waits for its patience, not for us */
+	/*
+	 * a page of a node that is cut off may wait longer than our limit: as long as the patience
+	 */
 	if (++repeated.n == REPEATS || (repeated.n > REPEATS && fp_far_patience_ns(&agent->far)))
 		repeated.since_ns = fp_clock_ns();
 	return repeated.n > REPEATS && fp_clock_ns() - repeated.since_ns > 4 * agent->far.deadline_ns;
@@ -150,7 +153,7 @@ static void tell_endless(const struct fp_agent *agent, uintptr_t addr)
 	       (void *)addr, (unsigned long long)word); // NOLINT(performance-no-int-to-ptr)
 }
 
-/* True: the thread goes on, and faults anew if that is called for. */
+/* True: the thread goes on. If the page is still not ready, it faults again. */
 static bool serve(struct fp_agent *agent, uintptr_t addr, enum fp_access access, bool guest)
 {
 	struct fp_far *far = &agent->far;
@@ -166,8 +169,8 @@ static bool serve(struct fp_agent *agent, uintptr_t addr, enum fp_access access,
 			fp_inline_wait(far->inline_servers, i);
 	}
 	if (end == FP_INLINE_SERVED && !fp_inline_is_ready(before, access != FP_ACCESS_READ))
-		repeated.n = 0;       /* it was called for */
-	return end != FP_INLINE_LOST; /* the program hears of it by this very signal */
+		repeated.n = 0;       /* the fault was justified */
+	return end != FP_INLINE_LOST; /* lost: the program itself gets this signal */
 }
 
 bool fp_agent_signal(const siginfo_t *info, const void *context)
@@ -184,10 +187,10 @@ bool fp_agent_signal(const siginfo_t *info, const void *context)
 		tell_endless(agent, addr);
 		return false;
 	}
-	if (is_foreign(agent, fp_far_page(&agent->far, addr))) /* perhaps only since it was raised */
+	if (is_foreign(agent, fp_far_page(&agent->far, addr))) /* perhaps it became foreign after the fault */
 		return repeated.n == 1;
 	guest = fp_inline_has_guest(atomic_load(&agent->far.inline_servers));
-	if (!guest) /* whose thread-local state is its parent's: left alone */
+	if (!guest) /* a guest shares its parent's thread-local state: leave that alone */
 		fp_agent_enter_local(agent);
 	dealt = serve(agent, addr, access, guest);
 	if (!guest)
@@ -196,7 +199,7 @@ bool fp_agent_signal(const siginfo_t *info, const void *context)
 	return dealt;
 }
 
-/* ---- a handler, where the caller has none ---- */
+/* ---- a handler for callers that have none ---- */
 
 static struct sigaction before;
 
@@ -210,13 +213,13 @@ static void hand_on(int sig, siginfo_t *info, void *context)
 	    (before.sa_handler == SIG_DFL || before.sa_handler == SIG_IGN)) {
 		if (before.sa_handler == SIG_IGN && info->si_code <= 0)
 			return;
-		sigaction(sig, &none, NULL); /* the fault comes again, and ends the program */
+		sigaction(sig, &none, NULL); /* the fault repeats, and ends the program */
 		if (info->si_code <= 0)
 			syscall(SYS_tgkill, getpid(), (pid_t)syscall(SYS_gettid), sig);
 		return;
 	}
 	sigorset(&mask, &before.sa_mask, &uc->uc_sigmask);
-	sigdelset(&mask, SIGBUS); /* its own touches of far memory come here again */
+	sigdelset(&mask, SIGBUS); /* faults of the handler on far memory come here again */
 	pthread_sigmask(SIG_SETMASK, &mask, NULL);
 	if (before.sa_flags & SA_SIGINFO)
 		before.sa_sigaction(sig, info, context);
@@ -238,7 +241,7 @@ int fp_sigbus_install(void)
 
 	struct sigaction now;
 
-	memset(&action.sa_mask, 0xff, sizeof(action.sa_mask)); /* those of pthread_cancel and setuid, too */
+	memset(&action.sa_mask, 0xff, sizeof(action.sa_mask)); /* also those of pthread_cancel and setuid */
 	pthread_mutex_lock(&lock);
 	if (sigaction(SIGBUS, NULL, &now) < 0)
 		r = -errno;

@@ -1,7 +1,7 @@
 /*
- * SIGBUS: from the signal of an inline fault to the agent whose page it is. Room: uffd. The preload
- * shim has a handler of its own, which asks fp_agent_signal first; for any other caller this
- * installs one, in front of whatever the program has set.
+ * SIGBUS of an inline fault: finds the agent that owns the page. Room: uffd/agent. The preload shim
+ * has a handler of its own, which calls fp_agent_signal first. For other callers, fp_sigbus_install
+ * installs one. It passes other signals on to the program's handler.
  */
 #ifndef FP_SIGBUS_H
 #define FP_SIGBUS_H
@@ -10,27 +10,30 @@
 
 struct fp_agent;
 
-/* What the processor says of an access. */
+/* The kind of access, as the processor reports it. */
 enum fp_access {
 	FP_ACCESS_UNKNOWN,
-	FP_ACCESS_READ,      /* of a page that is not there */
+	FP_ACCESS_READ,      /* of an absent page */
 	FP_ACCESS_WRITE,     /* the same */
-	FP_ACCESS_PROTECTED, /* a write to a page that is there */
+	FP_ACCESS_PROTECTED, /* a write to a present page */
 };
 
-/* From the context of a signal handler. FP_ACCESS_UNKNOWN on processors whose context does not
- * tell. */
+/*
+ * From the context of a signal handler. FP_ACCESS_UNKNOWN if the processor's context does not say.
+ */
 enum fp_access fp_sigbus_access(const void *context);
 
-/* From here on faults in [base, base + len) are this agent's. 0; -ENOSPC: too many agents in this
- * process. */
+/*
+ * From now on faults in [base, base + len) go to this agent. 0; -ENOSPC: too many agents in this
+ * process.
+ */
 int fp_sigbus_add(struct fp_agent *agent, uintptr_t base, uint64_t len);
 void fp_sigbus_remove(const struct fp_agent *agent);
 
 /*
- * Installs the process's handler, in front of the one that is there now, unless that is it. 0 or a
- * negative errno. A program that sets one of its own later has to call the one that it replaces,
- * and may open no more agents.
+ * Installs the process's handler, unless it is installed. It calls the former handler for other
+ * signals. 0 or a negative errno. A handler that the program sets later must call the one it
+ * replaces, and the program may open no more agents.
  */
 int fp_sigbus_install(void);
 

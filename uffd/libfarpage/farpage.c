@@ -1,7 +1,7 @@
 /*
- * libfarpage: the public API over an agent of its own. Room: uffd, on its outer side: it uses
- * agent.h and space.h only. All memories of the process are in one list, so that a fork finds them:
- * the child gets agents of its own.
+ * libfarpage: the public API over an agent of its own. Room: uffd/libfarpage. It uses agent.h and
+ * space.h only. All memories of the process are in one list. fork uses it to give the child agents
+ * of its own.
  */
 #include "farpage/farpage.h"
 
@@ -36,8 +36,8 @@ static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct far_memory *list;
 
 /*
- * In a program that runs under the preload shim as well, what an agent allocates must not become
- * far memory of the shim's agent: the shim exports these.
+ * Exported by the preload shim, if the program runs under it. In these brackets the agent's
+ * allocations stay out of the far memory of the shim's agent.
  */
 extern void fp_shim_enter_local(void) __attribute__((weak, visibility("default")));
 extern void fp_shim_leave_local(void) __attribute__((weak, visibility("default")));
@@ -56,8 +56,10 @@ static void leave_local(void)
 
 /* ---- fork ---- */
 
-/* Of who has the lock: a handler that forks would wait for the fork that it has interrupted. SIGBUS
- * stays open, as it may be a fault. */
+/*
+ * The mask of the thread that holds the lock. Signals are blocked during a fork: a handler that
+ * forks would wait for the fork that it interrupted. SIGBUS stays open, as it may be a fault.
+ */
 static uint64_t fork_mask;
 
 static void fork_prepare(void)
@@ -87,8 +89,10 @@ static void fork_parent(void)
 	end_fork(fp_agent_fork_parent);
 }
 
-/* An agent lets go of its parent's devices. Where there is none, they are let go of here: the child
- * may open a memory of its own. */
+/*
+ * An agent of the child releases the devices inherited from the parent. If there is no agent, we
+ * release them here: the child may open a memory of its own.
+ */
 static void fork_child(void)
 {
 	if (!list)
@@ -126,8 +130,8 @@ static void list_remove(struct far_memory *memory)
 /* ---- open, close ---- */
 
 /*
- * The caller's struct may be older (shorter) or newer than ours; what we do not know must not be
- * set.
+ * The caller's struct may be older (shorter) or newer than ours. Fields that we do not know must be
+ * 0.
  */
 static int copy_options(const struct far_options *from, struct far_options *ret_options)
 {
@@ -310,7 +314,7 @@ int far_advise(struct far_memory *memory, void *address, size_t length, enum far
 	return r;
 }
 
-/* ---- holds ---- */
+/* ---- pins ---- */
 
 static_assert(sizeof(struct fp_pin) <= sizeof(((struct far_hold *)NULL)->reserved), "it lies in there");
 
