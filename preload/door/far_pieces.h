@@ -13,7 +13,7 @@
 #include "rawcall.h"
 #include "shim.h"
 
-/* What a call does to a far piece and to a plain one. Each returns 0 or a negative errno. */
+/* How a call treats a far piece and a plain one. Each returns 0 or a negative errno. */
 struct fp_call {
 	int (*far)(const struct fp_call *call, struct fp_space *space, void *addr, size_t len);
 	int (*plain)(const struct fp_call *call, void *addr, size_t len);
@@ -24,7 +24,7 @@ struct fp_call {
 
 size_t fp_page_round(size_t len);
 
-/* The space that [addr, addr + len) touches; NULL also if fp_shim_space() gives none. */
+/* The space, if [addr, addr + len) touches it and fp_shim_space() gives it; otherwise NULL. */
 struct fp_space *fp_touched(const void *addr, size_t len);
 
 /* Carries out a call on a range that touches far memory, in a bracket. */

@@ -47,7 +47,7 @@ static bool let_cancel_in(void)
 	return was;
 }
 
-/* The depth must grow only after nobody can end the thread any more. */
+/* The depth grows last: nobody may end the thread after that. */
 void fp_shim_enter_local(void)
 {
 	int state, type;

@@ -24,17 +24,17 @@ struct fp_local {
 extern __thread struct fp_local fp_local __attribute__((tls_model("initial-exec")));
 
 /*
- * Between these two, this thread works for the agent. What it allocates and maps is local, and its
- * calls on far ranges are the agent's own. It can't be cancelled, as it may hold locks. They nest.
- * Exported, for an agent in libfarpage.so that shares the process.
+ * Between these two calls the thread works for the agent. What it allocates and maps is local, and
+ * its calls on far ranges are the agent's own. It can't be cancelled, as it may hold locks.
+ * Brackets nest. Exported, for an agent in libfarpage.so that shares the process.
  */
 __attribute__((visibility("default"))) void fp_shim_enter_local(void);
 __attribute__((visibility("default"))) void fp_shim_leave_local(void);
 
 /*
- * The same with signals blocked, for calls on mappings. A handler of the program that ran in the
- * bracket would be taken for the agent. The far space blocks signals too, so most would be
- * delivered when it unblocks them, in the bracket. Returns the mask that leaving takes.
+ * The same with signals blocked, for calls on mappings. Otherwise a handler of the program could
+ * run in the bracket, and would pass for the agent. The far space blocks signals too: when it
+ * unblocks them, most would arrive in the bracket. Returns the mask that leaving takes.
  */
 uint64_t fp_local_enter_masked(void);
 void fp_local_leave_masked(uint64_t mask);

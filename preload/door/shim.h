@@ -1,6 +1,6 @@
 /*
- * The program's agent, as the interposed calls see it. Room: preload/door, the lowest of the shim.
- * Of the compute side it uses agent.h and space.h.
+ * The program's agent, as the interposed calls see it. Room: preload/door, the shim's lowest. Of
+ * uffd it uses agent.h and space.h.
  */
 #ifndef FP_SHIM_H
 #define FP_SHIM_H
@@ -41,8 +41,7 @@ size_t fp_shim_min_mapping(void);
 void fp_shim_set_agent(struct fp_agent *agent);
 void fp_shim_set_min_mapping(size_t bytes);
 
-/* Logs, once in the life of the process, what the program asked for and can't have, and what to
- * do. */
+/* Logs a refusal once in the life of the process: which request, why, and what to do instead. */
 void fp_shim_say_once(atomic_bool *said, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 #endif

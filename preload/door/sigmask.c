@@ -80,7 +80,7 @@ FP_INTERPOSE int sigsetmask(int mask)
 	return change_word(SIG_SETMASK, mask);
 }
 
-/* sigpause as the headers mean it: waits under the thread's mask less one signal. */
+/* sigpause as the headers mean it: waits with the thread's mask, less one signal. */
 FP_INTERPOSE int fp_sigpause(int sig) __asm__("__xpg_sigpause");
 int fp_sigpause(int sig)
 {

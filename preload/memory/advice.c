@@ -1,6 +1,6 @@
 /*
  * madvise, posix_madvise, process_madvise and mincore, between the program and the far space. Room:
- * preload.
+ * preload/memory.
  */
 #include <errno.h>
 #include <sys/mman.h>
@@ -31,7 +31,7 @@ static int advise_far(const struct fp_call *call, struct fp_space *space, void *
 	return fp_space_advise(space, addr, len, call->arg);
 }
 
-/* What the kernel can do to its own memory, and nobody to far memory. */
+/* Advice that works on the kernel's own memory only. */
 static const char *name_of_refused(int advice)
 {
 	switch (advice) {
@@ -62,7 +62,7 @@ static void say_refused(int advice)
 static int advise(struct fp_space *space, void *addr, size_t len, int advice)
 {
 	const struct fp_call call = {.far = advise_far, .plain = advise_plain, .arg = advice};
-	/* advice that this kernel does not know it refuses for nothing at all, too */
+	/* advice that this kernel does not know fails also for an empty range */
 	int r = space ? (int)FP_RAW(SYS_madvise, 0, 0, advice, 0, 0, 0) : 0;
 
 	if (r == -EINVAL)
@@ -80,8 +80,10 @@ FP_INTERPOSE int madvise(void *addr, size_t len, int advice)
 	return fp_shim_return(advise(fp_touched(addr, len), addr, len, advice));
 }
 
-/* POSIX's "don't need" keeps the bytes: to far memory, that they may leave; to the C library,
- * nothing. */
+/*
+ * POSIX's "don't need" keeps the bytes. For far memory it means that the pages may leave. The C
+ * library ignores it.
+ */
 FP_INTERPOSE int posix_madvise(void *addr, size_t len, int advice)
 {
 	struct fp_space *space = fp_touched(addr, len);
@@ -93,7 +95,7 @@ FP_INTERPOSE int posix_madvise(void *addr, size_t len, int advice)
 
 /* ---- process_madvise ---- */
 
-/* The kernel takes these of other processes, too: hints, which change nothing of far memory. */
+/* Hints that the kernel also takes for other processes. They change no bytes of far memory. */
 static bool is_hint(int advice)
 {
 	return advice == MADV_COLD || advice == MADV_PAGEOUT || advice == MADV_WILLNEED ||
@@ -106,7 +108,7 @@ static bool any_far(const struct iovec *vec, size_t n)
 		struct iovec one;
 
 		if (fp_call_args_fetch(&one, &vec[i], sizeof(one)) < 0)
-			return false; /* EFAULT, says the kernel */
+			return false; /* the kernel will return EFAULT */
 		if (fp_touched(one.iov_base, one.iov_len))
 			return true;
 	}
@@ -115,7 +117,7 @@ static bool any_far(const struct iovec *vec, size_t n)
 
 FP_INNER_CALL(process_madvise);
 
-/* Any other advice a process can give to itself alone (Linux 6.13). */
+/* A process may give any other advice only to itself (since Linux 6.13). */
 FP_INTERPOSE ssize_t process_madvise(int pidfd, const struct iovec *vec, size_t n, int advice, unsigned flags)
 {
 	static atomic_bool said;
@@ -128,7 +130,7 @@ FP_INTERPOSE ssize_t process_madvise(int pidfd, const struct iovec *vec, size_t 
 
 /* ---- mincore ---- */
 
-/* Where the answers go, as the pieces come one after the other. */
+/* Where the answers go: the pieces come in order. */
 struct answers {
 	struct fp_call call;
 	unsigned char *next;

@@ -1,16 +1,15 @@
 /*
- * libfarpage-jemalloc.so: the C part of the distribution's archive of jemalloc, which this
- * reference takes out of it. Room: preload.
+ * libfarpage-jemalloc.so: the C part of jemalloc, out of the distribution's static library. The
+ * reference to mallocx makes the linker take it. Room: preload/memory.
  */
 #include <stddef.h>
 
-void *mallocx(size_t size, int flags); /* its header would export the next one as well */
+void *mallocx(size_t size, int flags); /* not from its header, which would export malloc_conf as well */
 
 /*
- * jemalloc's options, which MALLOC_CONF overrides: a thread keeps objects of up to 64 KiB at hand,
- * not of 32 KiB, as those of a far arena that are not cost more: jemalloc keeps a list of them.
- * Hidden, so that a jemalloc of the program's own, which may be too old to know it, does not read
- * this.
+ * jemalloc's options, which MALLOC_CONF overrides. A thread caches objects of up to 64 KiB, not 32
+ * KiB: uncached objects of a far arena cost more, as jemalloc keeps a list of them. Hidden, so that
+ * a program's own jemalloc does not read it: that may be too old for this option.
  */
 __attribute__((visibility("hidden"))) const char *malloc_conf = "tcache_max:65536";
 

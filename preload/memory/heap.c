@@ -1,12 +1,11 @@
 /*
  * See heap.h. Invariants:
- *   - jemalloc's own arenas (0 and its other automatic ones) are local, and so are all its records:
- *     the agent allocates from arena 0 and past the thread caches, in which far objects of the
- *     program may lie.
- *   - Far arenas get their extents from the far space alone, and give back to it.
- *   - The order of locks is jemalloc's, then the space's: nothing here allocates while it is in the
- *     space,
- * but in a bracket; see atfork.c for what that means to fork.
+ *   - jemalloc's own arenas (0 and its other automatic ones) are local, and so are all its records.
+ *     The agent allocates from arena 0 and past the thread caches, which may hold far objects of
+ *     the program.
+ *   - Far arenas get their extents from the far space alone, and give them back to it.
+ *   - jemalloc's locks are taken first, then the space's. So inside the space nothing here
+ *     allocates, except in a bracket. See atfork.c for the consequences for fork.
  */
 #include "heap.h"
 
@@ -32,10 +31,10 @@
 
 #define ARENAS_MAX 64
 
-/* Smaller holes would cost more in kernel mappings than they give back. */
+/* A smaller hole costs the kernel more in mappings than it frees. */
 #define UNMAP_MIN_BYTES (4u << 20)
 
-/* jemalloc takes ever larger extents: this bounds what it has in store. */
+/* jemalloc takes ever larger extents. This bounds its reserve. */
 #define GROW_LIMIT_BYTES (16u << 20)
 
 static struct {
@@ -49,11 +48,11 @@ static struct {
 
 struct fp_heap_calls fp_heap_calls;
 
-/* This thread's far arena, if it needs to know it. */
+/* This thread's far arena. */
 static __thread unsigned own_arena __attribute__((tls_model("initial-exec")));
 static __thread bool is_set_up __attribute__((tls_model("initial-exec")));
 
-/* ---- extents: calls of jemalloc, which a freeing program can cause, so errno stays ---- */
+/* ---- extents: jemalloc calls these, also when the program frees; so errno stays ---- */
 
 static void *extent_alloc(extent_hooks_t *hooks, void *new_addr, size_t size, size_t alignment, bool *zero,
                           bool *commit, unsigned arena)
@@ -73,7 +72,7 @@ static void *extent_alloc(extent_hooks_t *hooks, void *new_addr, size_t size, si
 	return addr;
 }
 
-/* True: not done, jemalloc keeps the extent for later and purges it. */
+/* True: not done. jemalloc then keeps the extent for later, and purges it. */
 static bool extent_dalloc(extent_hooks_t *hooks, void *addr, size_t size, bool committed, unsigned arena)
 {
 	int saved = errno, r;
@@ -102,7 +101,7 @@ static bool extent_purge(extent_hooks_t *hooks, void *addr, size_t size, size_t 
 	return r < 0;
 }
 
-/* The space does not care where an extent ends. */
+/* Extents have no borders in the space, so there is nothing to do. */
 static bool extent_split(extent_hooks_t *hooks, void *addr, size_t size, size_t size_a, size_t size_b,
                          bool committed, unsigned arena)
 {
@@ -175,8 +174,10 @@ static void *own_call(void *library, const char *name)
 	return fp_heap_is_allocator(call) ? call : NULL;
 }
 
-/* Looked up in jemalloc itself: by name alone they would be ours, or those of an allocator that the
- * program brings along. */
+/*
+ * Looks in jemalloc itself: by name alone we would find our own functions, or those of the
+ * program's allocator.
+ */
 static int find_calls(void)
 {
 	Dl_info info;
@@ -220,8 +221,9 @@ int fp_heap_open(struct fp_space *space, const struct fp_settings *settings, str
 
 /* ---- threads ---- */
 
-/* Gives the thread a far arena of its own by default: jemalloc then serves it from there, through
- * its cache.
+/*
+ * Gives the thread a far arena. In heap mode all it is the thread's default: then jemalloc serves
+ * the thread from there, through its cache.
  */
 static void choose_arena(void)
 {
@@ -232,7 +234,7 @@ static void choose_arena(void)
 		mallctl("thread.arena", NULL, NULL, &arena, sizeof(arena));
 }
 
-/* Sizes below need no thought. */
+/* Allocations smaller than this take the fast path. */
 static size_t fast_below(void)
 {
 	size_t from = fp_local_rules_heap_from();
@@ -242,8 +244,10 @@ static size_t fast_below(void)
 	return from - (from > 0 && from < SIZE_MAX);
 }
 
-/* A thread's first allocation. What jemalloc and the C library allocate for a thread that is new to
- * them is local. */
+/*
+ * A thread's first allocation. jemalloc and the C library then allocate records for the new thread:
+ * these are local.
+ */
 static void set_up_thread(void)
 {
 	uint64_t mask;
@@ -269,7 +273,7 @@ static bool is_far(size_t size, const void *caller)
 	}
 }
 
-/* What a thread's cache holds is of the arena that is its default. */
+/* A thread's cache holds objects of its default arena only. */
 int fp_heap_flags(size_t size, const void *caller)
 {
 	bool far;
@@ -288,7 +292,7 @@ int fp_heap_flags(size_t size, const void *caller)
 	return (int)(MALLOCX_ARENA(far ? own_arena : 0) | MALLOCX_TCACHE_NONE);
 }
 
-/* The whole pages of [p, p + size), which is nobody's yet. */
+/* Zeroes [p, p + size), fresh memory: discards its whole pages. False: that was not possible. */
 static bool discard_pages(char *p, size_t size)
 {
 	char *from = (char *)fp_page_round((size_t)p), *to = p + size - (uintptr_t)(p + size) % FP_PAGE_SIZE;
@@ -312,7 +316,7 @@ void *fp_heap_zeroed(size_t size)
 {
 	void *p;
 
-	if (heap.mode != FP_HEAP_ALL) /* it may be local, where the allocator knows what is zero already */
+	if (heap.mode != FP_HEAP_ALL) /* local memory: the allocator knows which parts are zero already */
 		return fp_heap_calls.calloc(1, size);
 	p = fp_heap_calls.malloc(size);
 	if (p && !discard_pages(p, size))

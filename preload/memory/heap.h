@@ -1,6 +1,6 @@
 /*
- * The heap: jemalloc with arenas whose extents are far, next to its own, which stay local. Room:
- * preload/memory.
+ * The heap: jemalloc with arenas whose extents are far, beside its own arenas, which stay local.
+ * Room: preload/memory.
  */
 #ifndef FP_HEAP_H
 #define FP_HEAP_H
@@ -14,13 +14,13 @@
 /*
  * Makes the far arenas; until then everything is local. 0, or -ENOTSUP and error->text: this
  * jemalloc can't keep its records out of far memory. Called once, in a bracket, before the program
- * has threads of its own.
+ * has other threads.
  */
 int fp_heap_open(struct fp_space *space, const struct fp_settings *settings, struct fp_agent_error *error);
 
 /*
- * jemalloc's own family, for callers that need no flags: its extended calls lack these fast paths.
- * Set before any thread finds fp_local.fast_below above 0.
+ * jemalloc's plain functions, for callers that need no flags: the extended ones lack their fast
+ * paths. Set before any thread has fp_local.fast_below above 0.
  */
 struct fp_heap_calls {
 	void *(*malloc)(size_t size);
@@ -31,24 +31,26 @@ struct fp_heap_calls {
 
 extern struct fp_heap_calls fp_heap_calls;
 
-/* How to allocate size bytes on this thread for code at caller, as flags of mallocx. This is the
- * slow path; it also sets up the fast one, if there is to be one. */
+/*
+ * The flags of mallocx for size bytes on this thread, for code at caller. This is the slow path; it
+ * also sets up the fast one, if the heap mode has one.
+ */
 int fp_heap_flags(size_t size, const void *caller);
-/* How to free on this thread, as flags of dallocx. */
+/* The flags of dallocx to free memory on this thread. */
 int fp_heap_free_flags(void);
 
 /*
- * size bytes of zeros, if malloc's fast path serves that size. A long one is not written to: its
- * pages are discarded, as jemalloc does where the memory is its own. Otherwise pages would come in
- * only to be overwritten.
+ * Allocates size bytes of zeros, if malloc's fast path serves that size. Discards the pages of a
+ * long one instead of writing to them, as jemalloc does with its own memory. Otherwise pages would
+ * be fetched only to be overwritten.
  */
-#define FP_HEAP_DISCARD_FROM ((32u << 10) + 1) /* shorter ones come from a thread's cache, and are warm */
+#define FP_HEAP_DISCARD_FROM ((32u << 10) + 1) /* shorter ones come from a thread's cache, resident */
 void *fp_heap_zeroed(size_t size);
 
-/* True if ptr, resized to new_size by code at caller, belongs into the other kind of memory. */
+/* True if realloc of ptr to new_size, for code at caller, must change between far and local. */
 bool fp_heap_must_move(const void *ptr, size_t new_size, const void *caller);
 
-/* True if code at this address is jemalloc's, whose own mappings stay local. */
+/* True if this address is code of jemalloc: its own mappings stay local. */
 bool fp_heap_is_allocator(const void *code);
 
 #endif

@@ -1,4 +1,4 @@
-/* See place.h. On the way of every mmap, and of every malloc where a rule is about the heap. */
+/* See local_rules.h. Runs in every mmap, and in every malloc if a rule is about the heap. */
 #include "local_rules.h"
 
 #include <dlfcn.h>
@@ -15,12 +15,12 @@
 
 static struct {
 	struct fp_rules rules;
-	bool asks_library;                   /* any of them */
+	bool asks_library;                   /* some rule names a library */
 	_Atomic uintptr_t kept[KEPT_MAX][2]; /* start and end; start 0: free */
-	_Atomic unsigned n_kept;             /* ever used */
+	_Atomic unsigned n_kept;             /* how often a mapping was kept */
 } place;
 
-/* The library that called last on this thread. */
+/* The library that last called on this thread, and its rules. */
 static __thread struct {
 	const void *map;
 	const void *start;
@@ -42,12 +42,15 @@ static uint64_t match(const char *name)
 
 	if (*name)
 		return fp_rules_match_library(&place.rules, name);
-	len = readlink("/proc/self/exe", path, sizeof(path) - 1); /* the program itself has no name there */
+	len = readlink("/proc/self/exe", path, sizeof(path) - 1); /* the program has no name in the map */
 	path[FP_MAX(len, 0)] = '\0';
 	return fp_rules_match_library(&place.rules, path);
 }
 
-/* Code that belongs to no library (compiled at run time) fits the rules that ask for none. */
+/*
+ * The rules that fit the caller's library. Code outside of libraries (compiled at run time) fits
+ * rules that name none.
+ */
 static uint64_t libraries_of(const void *caller)
 {
 	int saved = errno;
@@ -107,7 +110,7 @@ void fp_local_rules_kept(const void *addr, size_t len, struct fp_statspage *stat
 	}
 }
 
-/* Of a range that loses its middle, the rest behind it is not counted any more. */
+/* If a range loses its middle, the part behind the hole no longer counts. */
 void fp_local_rules_gone(const void *addr, size_t len, struct fp_statspage *stats)
 {
 	uintptr_t from = (uintptr_t)addr, to = from + len;

@@ -1,5 +1,5 @@
 /*
- * Where a mapping or an allocation of the program belongs, by the rules of its settings. Also
+ * Decides by the rules of the settings whether a mapping or an allocation is far or local. Also
  * counts how much memory the rules keep local. Room: preload/memory.
  */
 #ifndef FP_LOCAL_RULES_H
@@ -10,17 +10,17 @@
 #include "rules.h"
 #include "statspage.h"
 
-/* Takes ownership of the rules. Once, before the program has threads of its own. */
+/* Takes ownership of the rules. Called once, before the program has other threads. */
 void fp_local_rules_open(struct fp_rules *rules);
 
-/* Where the rules put size bytes for code at caller. Any thread, also inside malloc. */
+/* The rules' verdict on size bytes for code at caller. Any thread, also inside malloc. */
 enum fp_place fp_local_rules_of(enum fp_rule_of of, size_t size, const void *caller);
 
-/* Allocations of fewer bytes fit no rule. */
+/* No rule fits smaller allocations. */
 size_t fp_local_rules_heap_from(void);
 
 /*
- * A rule kept a mapping local; a plain range is unmapped or moved away. They update
+ * kept: a rule kept a mapping local. gone: a plain range was unmapped or moved away. Both update
  * stats->rule_local_bytes, which counts at most 64 such mappings at a time.
  */
 void fp_local_rules_kept(const void *addr, size_t len, struct fp_statspage *stats);

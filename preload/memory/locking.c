@@ -1,4 +1,4 @@
-/* mlock and its kin, between the program and the far space. Room: preload. */
+/* mlock and its kin, between the program and the far space. Room: preload/memory. */
 #include <errno.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -8,7 +8,7 @@
 #include "local.h"
 #include "far_pieces.h"
 
-/* These round outwards to pages by themselves. */
+/* These calls round outwards to pages by themselves. */
 static int lock_pieces(struct fp_space *space, const void *addr, size_t len, const struct fp_call *call)
 {
 	uintptr_t start = (uintptr_t)addr & ~(uintptr_t)(FP_PAGE_SIZE - 1);
@@ -39,8 +39,10 @@ static int lock(struct fp_space *space, const void *addr, size_t len, unsigned f
 
 	if (flags & ~(unsigned)MLOCK_ONFAULT)
 		return -EINVAL;
-	/* who may lock nothing learns it before anything is looked at: so the kernel is asked for
-	 * nothing */
+	/*
+	 * a program that may lock nothing gets the kernel's error before we look at its memory; an
+	 * empty range gives that error
+	 */
 	if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur == 0) {
 		r = (int)FP_RAW(SYS_mlock, 0, 0, 0, 0, 0, 0);
 		if (r < 0)
@@ -86,9 +88,12 @@ FP_INTERPOSE int munlock(const void *addr, size_t len)
 	                            : unlock_plain(&call, (char *)addr, len));
 }
 
-/* ---- all of it ---- */
+/* ---- mlockall ---- */
 
-/* The kernel would lock the whole range with its tables, and what was evicted can't be here. */
+/*
+ * Refused: the kernel would lock the whole range with its page tables, but evicted pages can't be
+ * resident.
+ */
 FP_INTERPOSE int mlockall(int flags)
 {
 	static atomic_bool said;

@@ -1,7 +1,7 @@
 /*
- * The malloc family, in front of jemalloc's: its own calls on the fast path, else its extended
- * ones. Room: preload. The fast path tests a thread-local word, see local.h, and who calls, see
- * libc.h. C++'s operators come here through the C++ library.
+ * The malloc family, in front of jemalloc's: its plain functions on the fast path, else its
+ * extended ones. Room: preload/memory. The fast path checks a thread-local word (local.h) and the
+ * caller (libc.h). C++'s operators come here through the C++ library.
  */
 #include <errno.h>
 #include <jemalloc/jemalloc.h>
@@ -17,13 +17,13 @@
 
 #define likely(x) __builtin_expect(!!(x), 1)
 
-/* A size of 0 takes the slow path, too: 0 - 1 is not below anything. */
+/* A size of 0 takes the slow path too: 0 - 1 is the largest number. */
 static inline bool is_plain(size_t size, const void *caller)
 {
 	return likely(size - 1 < fp_local.fast_below) && likely(!fp_libc_is_loader(caller));
 }
 
-/* Whom an allocation is for, where that makes a difference. */
+/* The code that the allocation is for: some of it gets local memory. */
 #define CALLER __builtin_return_address(0)
 
 static inline void *or_enomem(void *p)
@@ -33,7 +33,7 @@ static inline void *or_enomem(void *p)
 	return p;
 }
 
-/* jemalloc's extended calls know no size of 0. */
+/* jemalloc's extended calls do not accept a size of 0. */
 static inline size_t at_least_1(size_t size)
 {
 	return size + !size;
@@ -70,7 +70,7 @@ FP_INTERPOSE void *calloc(size_t n, size_t size)
 	return or_enomem(mallocx(at_least_1(bytes), fp_heap_flags(bytes, CALLER) | MALLOCX_ZERO));
 }
 
-/* A realloc that leads from local memory to far, or back: jemalloc might grow in place instead. */
+/* A realloc between local and far memory. jemalloc's own might grow in place instead. */
 static void *move(void *ptr, size_t size, const void *caller)
 {
 	size_t old_size = sallocx(ptr, 0);

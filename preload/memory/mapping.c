@@ -1,8 +1,9 @@
 /*
- * mmap, munmap and mprotect, between the program and the far space. Room: preload. What far memory
- * can't do is refused with a message (law 3). Its kin: remap.c, advice.c, locking.c.
+ * mmap, munmap and mprotect, between the program and the far space. Room: preload/memory. Requests
+ * that far memory can't serve are refused with a message (law 3). See also remap.c, advice.c,
+ * locking.c.
  */
-#undef _FILE_OFFSET_BITS /* it would make mmap a second name of mmap64 */
+#undef _FILE_OFFSET_BITS /* otherwise mmap would become a second name of mmap64 */
 
 #include <errno.h>
 #include <stddef.h>
@@ -17,7 +18,7 @@
 #include "far_pieces.h"
 
 #ifndef MAP_32BIT
-#define MAP_32BIT 0 /* x86-64 alone has it */
+#define MAP_32BIT 0 /* only x86-64 has it */
 #endif
 
 /* Newer than some headers that we build with. */
@@ -47,7 +48,7 @@ static bool is_private_anonymous(int flags)
 	return (flags & (MAP_TYPE | MAP_ANONYMOUS)) == (MAP_PRIVATE | MAP_ANONYMOUS);
 }
 
-/* Pages of a special kind, locked ones, and stacks, stay what they are. */
+/* Pages of a special kind, locked ones and stacks are never far. */
 static bool may_be_far(int flags)
 {
 	return is_private_anonymous(flags) &&
@@ -61,7 +62,7 @@ static bool can_be_far(int flags)
 	return may_be_far(flags) && !(flags & placed);
 }
 
-/* Pages of other sizes are not placed by ours, and what grows down is a stack. */
+/* Hints for huge pages, and for stacks that grow down, go to the kernel. */
 static bool follows_hint(int flags)
 {
 	return !(flags & (MAP_FIXED | MAP_FIXED_NOREPLACE | MAP_32BIT | MAP_GROWSDOWN | MAP_HUGETLB));
@@ -89,7 +90,7 @@ static void *map_far(struct fp_space *space, size_t len, int prot, int flags)
 	return r < 0 ? map_failed(r) : addr;
 }
 
-/* It takes no slots, so the range alone can be too small for it. */
+/* A reservation takes no slots. So if it fails, the range itself is too small. */
 static bool is_reservation(int prot, int flags)
 {
 	return prot == PROT_NONE || flags & MAP_NORESERVE;
@@ -117,8 +118,7 @@ static int place(struct fp_space *space, void *addr, size_t len, const struct fp
 	return fp_space_map_foreign(space, addr, len, what);
 }
 
-/* What reaches beyond the range is not far memory of this program: it can only be the kernel's
- * own. */
+/* A mapping that reaches beyond the range is refused: outside, only the kernel can map. */
 static void *map_at(struct fp_space *space, void *addr, size_t len, const struct fp_foreign *what)
 {
 	char *start, *end, *at = addr;
@@ -151,7 +151,7 @@ static void *map_local(void *addr, size_t len, const struct fp_foreign *what)
 	return p;
 }
 
-/* Code reaches so far by the addresses in its instructions. */
+/* Instructions can reach this far by relative addresses. */
 static bool is_near(const char *code, const char *addr)
 {
 	ptrdiff_t distance = addr - code;
@@ -160,10 +160,10 @@ static bool is_near(const char *code, const char *addr)
 }
 
 /*
- * A place that is free is kept: in the range as what it would be there by MAP_FIXED; near the code
- * that asks as local memory, as it is for machine code that a compiler makes at run time. Other
- * hints are not followed: V8, for one, asks for its heap at random places. Fails with whatever
- * error.
+ * Follows a hint if the place is free. In the range, the mapping becomes far or foreign, as with
+ * MAP_FIXED. Near the calling code it becomes local: compilers place machine code there at run
+ * time. Does not follow other hints: V8, for one, asks for random places. A failure may have any
+ * errno.
  */
 static void *map_hinted(struct fp_space *space, void *hint, size_t len, const struct fp_foreign *asked,
                         const void *caller)
@@ -262,8 +262,10 @@ FP_INTERPOSE int mprotect(void *addr, size_t len, int prot)
 	                            : protect_plain(&call, addr, len));
 }
 
-/* Far pages come and go by the agent's hand, which keys would keep out where they must go as well.
- * So all of them have key 0, as every mapping has at first. */
+/*
+ * The agent moves far pages in and out itself, and a key could forbid it the access. So all far
+ * memory keeps key 0, the initial one.
+ */
 FP_INTERPOSE int pkey_mprotect(void *addr, size_t len, int prot, int key)
 {
 	static atomic_bool said;

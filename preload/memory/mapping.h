@@ -1,5 +1,5 @@
 /*
- * mmap and mremap as syscall(2) has them, for calls by number: see rawcalls.c. Room:
+ * mmap and mremap for calls by number, as syscall(2) makes them: see rawcalls.c. Room:
  * preload/memory. They return as the C library's do; caller is the calling code, or NULL if
  * unknown.
  */

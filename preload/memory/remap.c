@@ -1,4 +1,4 @@
-/* mremap, between the program and the far space. Room: preload. */
+/* mremap, between the program and the far space. Room: preload/memory. */
 #include <errno.h>
 #include <stdarg.h>
 #include <sys/mman.h>
@@ -19,7 +19,7 @@ static unsigned far_flags(int flags)
 	return (flags & MREMAP_MAYMOVE ? FP_REMAP_MAYMOVE : 0) | (flags & MREMAP_FIXED ? FP_REMAP_FIXED : 0);
 }
 
-/* -1 and errno for what the program is to see. */
+/* Returns a failure to the program, with its errno. */
 static void *failed(int r)
 {
 	static atomic_bool said;

@@ -1,9 +1,9 @@
 /*
  * See rlimits.h. The kernel counts the reserved range like any other memory. So before a limit is
- * lowered, the range shrinks to what it allows; after that the kernel counts by itself, also for
- * children and for what they execute.
+ * lowered, the range shrinks to the size that the limit allows. After that the kernel counts by
+ * itself, also for children and the programs they execute.
  */
-#undef _FILE_OFFSET_BITS /* it would make setrlimit a second name of setrlimit64 */
+#undef _FILE_OFFSET_BITS /* otherwise setrlimit would become a second name of setrlimit64 */
 
 #include "rlimits.h"
 
@@ -35,11 +35,13 @@ static bool is_ours(pid_t pid)
 	pid_t self = getpid();
 
 	return fp_shim_space() && atomic_load(&owner) == self &&
-	       (pid == 0 || FP_RAW(SYS_tgkill, self, pid, 0, 0, 0, 0) == 0); /* a thread of ours, too */
+	       (pid == 0 || FP_RAW(SYS_tgkill, self, pid, 0, 0, 0, 0) == 0); /* one of our threads, too */
 }
 
-/* 0, or a negative errno: the range can't shrink to this. What is wrong with the call the kernel
- * says. */
+/*
+ * 0, or a negative errno: the range can't shrink so far. A wrong call gives 0: the kernel reports
+ * its error.
+ */
 static int make_room(pid_t pid, int kind, const struct rlimit *limit)
 {
 	static atomic_bool said;
