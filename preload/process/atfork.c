@@ -1,20 +1,20 @@
 /*
- * fork: the agent's three parts, in the right places among everybody's handlers. Room: preload.
+ * fork: puts the agent's three parts in the right places among all handlers. Room: preload/process.
  *
  * Handlers of prepare run last registered first, those of parent and child first registered first.
- * An allocating thread takes jemalloc's locks first and the space's then, so fork must as well:
- * jemalloc's prepare has to come before ours, that is, be registered after it. In the child, on the
- * other hand, the agent must run again before anybody else touches far memory, but it needs an
- * allocator: jemalloc has to come right before. Hence:
+ * An allocating thread takes jemalloc's locks first and the space's then, so fork must as well. So
+ * jemalloc's prepare must run before ours, that is, be registered after it. In the child, the agent
+ * must run before any other handler touches far memory. But the agent needs an allocator, so
+ * jemalloc's handler comes right before it. Hence:
  *
- *     registered:   our prepare | jemalloc's three | our quiet, parent and child | everybody else's
+ *     registered:   our prepare | jemalloc's three | our quiet, parent and child | all others
  *
- * jemalloc registers when it is first used, before any constructor of ours, so the registration
- * itself is interposed.
+ * jemalloc registers when it is first used, before any constructor of ours. So we interpose the
+ * registration itself.
  *
  * Between our prepare and our parent or child jemalloc is locked: the agent's prepare does not
- * allocate, and waits for no thread that does. Our quiet, which waits for one, runs before
- * jemalloc's prepare.
+ * allocate, and waits for no thread that does. Our quiet does wait for such threads, so it runs
+ * before jemalloc's prepare.
  */
 #include <dlfcn.h>
 #include <jemalloc/jemalloc.h>
@@ -39,12 +39,12 @@ extern void *__dso_handle __attribute__((visibility("hidden")));
 FP_INTERPOSE int __register_atfork(handler_fn *prepare, handler_fn *parent, handler_fn *child, void *dso);
 
 /*
- * From quiet on: a handler that maps memory, or forks, would wait for the fork that it has
- * interrupted.
+ * The mask from before quiet. From quiet on, signals are blocked: a handler that maps memory, or
+ * forks, would wait for the fork that it interrupted.
  */
 static __thread uint64_t mask_before __attribute__((tls_model("initial-exec")));
 
-/* In the bracket it is no point of cancellation, as fork is none. */
+/* The bracket forbids cancellation: fork is no cancellation point either. */
 static void quiet(void)
 {
 	mask_before = fp_agent_sigmask_block(false, fp_sigmask_is_open());
@@ -70,7 +70,7 @@ static void parent(void)
 
 static void start_child(struct fp_agent *agent)
 {
-	fp_fd_forked(); /* it opens a file */
+	fp_fd_forked(); /* before the agent starts: it opens a file */
 	fp_agent_fork_child(agent);
 	fp_limits_open();
 }
@@ -89,7 +89,7 @@ FP_INNER_CALL(fork);
 FP_INNER_CALL(daemon);
 FP_INNER_CALL(forkpty);
 
-/* Until the child has its agent, it has no far memory to run on. */
+/* On a local stack: until the child has its agent, it has no far memory to run on. */
 FP_INTERPOSE pid_t fork(void)
 {
 	return (pid_t)FP_ON_LOCAL_STACK(fp_call_fork, 0, 0, 0, 0, 0, 0);
@@ -109,7 +109,7 @@ FP_INTERPOSE int forkpty(int *ret_fd, char *ret_name, const struct termios *mode
 
 static unsigned registrations;
 
-/* jemalloc registers when it is initialised: in here, unless it is on its way already. */
+/* jemalloc registers when it is initialised: in this call, unless it is already doing so. */
 static void wake_allocator(void)
 {
 	void *p = mallocx(1, 0);
@@ -118,7 +118,7 @@ static void wake_allocator(void)
 		dallocx(p, 0);
 }
 
-/* The first call of all is jemalloc's, or comes before it. */
+/* The very first registration is jemalloc's own, or makes jemalloc register. */
 static int register_first(register_fn *real, handler_fn *p, handler_fn *q, handler_fn *c, void *dso)
 {
 	int r = real(prepare, NULL, NULL, &__dso_handle);
@@ -141,7 +141,7 @@ int __register_atfork(handler_fn *p, handler_fn *q, handler_fn *c, void *dso)
 	uint64_t mask = fp_local_enter_masked();
 	int r;
 
-	/* the list of handlers is read in the child before ours has run */
+	/* the child reads the list of handlers before ours has run: it must be local */
 	r = registrations++ ? real(p, q, c, dso) : register_first(real, p, q, c, dso);
 	fp_local_leave_masked(mask);
 	return r;

@@ -1,11 +1,11 @@
 /*
- * Libraries that the program opens. RTLD_DEEPBIND would have such a one look for its symbols in
- * what it brings along, the C library included, before it looks here: it would free with the C
- * library's free what our malloc gave out. Room: preload/process.
+ * Libraries that the program opens. With RTLD_DEEPBIND a library would look for symbols in its own
+ * dependencies first, so in the C library before us. It would then free our malloc's memory with
+ * the C library's free. Room: preload/process.
  *
- * The C library goes by the return address: where it looks for the file, and in which namespace,
- * depends on the caller's own library. So nothing of ours may stand between: this call is a jump,
- * at whatever level of optimisation. dlmopen's libraries have a C library of their own.
+ * The C library looks at the return address: the caller's own library decides where it searches and
+ * in which namespace. So no frame of ours may come between: this call must be a jump, at every
+ * level of optimisation. dlmopen's libraries have a C library of their own.
  */
 #include <dlfcn.h>
 

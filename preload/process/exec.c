@@ -1,6 +1,6 @@
 /*
- * The calls of the exec family that use the caller's environment, or take their arguments one by
- * one. The C library's own go past the row that execve has in calls.def. Room: preload/process.
+ * Those of the exec family that use the caller's environment, or take their arguments one by one.
+ * The C library's versions would bypass the row of execve in calls.def. Room: preload/process.
  */
 #include <alloca.h>
 #include <stdarg.h>
@@ -21,7 +21,10 @@ FP_INTERPOSE int execvp(const char *file, char *const argv[])
 	return execvpe(file, argv, environ);
 }
 
-/* Collects arguments up to their NULL, on the stack: these calls are async-signal safe. */
+/*
+ * Collects arguments up to their NULL, on the stack: these calls are async-signal safe, so malloc
+ * is forbidden.
+ */
 static int exec_list(exec_fn *exec, bool has_env, const char *path, const char *first, va_list *args)
 {
 	va_list counted;

@@ -1,7 +1,6 @@
 /*
- * Closing: to the program, the agent's descriptors are not there. Room: preload/process. A program
- * that closes all numbers, as daemons do, or puts a descriptor of its own on one of ours, must not
- * cut the agent off.
+ * Closing: the program can't close the agent's descriptors. Room: preload/process. Daemons close
+ * all numbers, and programs may dup a descriptor onto one of ours. Neither may cut the agent off.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -16,8 +15,10 @@
 
 extern int __close(int fd); /* the C library's close, a cancellation point, by its other name */
 
-/* True if fd is ours and the caller is the program: then errno says that there is no such
- * descriptor. */
+/*
+ * True if fd is ours and the caller is the program. Then errno says that there is no such
+ * descriptor.
+ */
 static bool is_hidden(int fd)
 {
 	if (!fp_fd_is_ours(fd) || fp_local_is_agent())
@@ -26,7 +27,7 @@ static bool is_hidden(int fd)
 	return true;
 }
 
-/* The agent's own. It may be opening something, and then has the lock already. */
+/* A close by the agent. If the thread is opening something, it has the lock already. */
 static int close_ours(int fd)
 {
 	bool locked = fp_fd_is_ours(fd) && fp_fd_lock_exclusive();
@@ -43,7 +44,7 @@ static void unlock(void *hold)
 	fp_fd_unlock_shared(hold);
 }
 
-/* A point of cancellation. */
+/* A cancellation point, so the lock needs a cleanup handler. */
 FP_INTERPOSE int close(int fd)
 {
 	struct fp_fd_hold hold = {false};
@@ -76,8 +77,10 @@ FP_INTERPOSE int dup2(int old_fd, int new_fd)
 	return dup3(old_fd, new_fd, 0);
 }
 
-/* The ranges between ours. Those are close-on-exec, so a flag that sets just that may cover them as
- * well. */
+/*
+ * Closes the ranges between our descriptors. With CLOSE_RANGE_CLOEXEC the last one may cover ours:
+ * they are close-on-exec anyway.
+ */
 static int close_between(unsigned first, unsigned last, int flags)
 {
 	int ours;

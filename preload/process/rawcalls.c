@@ -1,7 +1,7 @@
 /*
- * The calls on mappings, signals and limits by number: syscall(SYS_mmap, ...) is the same to far
- * memory as mmap. Room: preload. rawfork.c has syscall itself, and its table says which numbers
- * come here. doc/syscalls.md lists all numbers, and says why the others need not.
+ * Calls on mappings, signals and limits by number: syscall(SYS_mmap, ...) must treat far memory as
+ * mmap does. Room: preload/process. rawfork.c has syscall itself; its table says which numbers come
+ * here. doc/syscalls.md lists all numbers, and why the others need no treatment.
  */
 #include <errno.h>
 #include <sched.h>
@@ -24,7 +24,7 @@
 
 long fp_rawcall(long number, long a, long b, long c, long d, long e, long f);
 
-/* The kernel follows the list when the thread has ended: see pthread_mutex_init in threads.c. */
+/* The kernel reads the list after the thread has ended: see pthread_mutex_init in threads.c. */
 static long set_robust_list(const void *head, size_t len)
 {
 	static atomic_bool said;
@@ -37,7 +37,7 @@ static long set_robust_list(const void *head, size_t len)
 	return -1;
 }
 
-/* syscall(2) with a number of the family: called by it, with its arguments. */
+/* syscall(2) with one of our numbers: called by it, with its arguments. */
 __attribute__((used)) long fp_rawcall(long number, long a, long b, long c, long d, long e, long f)
 {
 	void *addr = (void *)a;

@@ -1,7 +1,7 @@
 /*
- * Forks that go past the C library's fork and its handlers: the system calls by syscall(2), and
- * clone. Room: preload. Children that share the memory (threads, vfork) are let pass; a plain child
- * becomes one of fork; all others are refused with a message.
+ * Forks that bypass the C library's fork and its handlers: system calls by syscall(2), and clone.
+ * Room: preload/process. Children that share the memory (threads, vfork) pass. A plain child is
+ * made by fork instead. All others are refused with a message.
  */
 #include <assert.h>
 #include <errno.h>
@@ -36,10 +36,10 @@ static enum child refuse(const char *call, const char *why)
 }
 
 /*
- * Who makes the child that clone's flags ask for, the signal among them. has_stack: it begins on a
- * stack that fork can't give it. cleared: the word that the kernel shall clear at its end. In fault
- * mode inline the kernel takes the signal stack away from a child beside its parent: no fault of
- * its own could be served.
+ * Decides how to make the child for these flags of clone, which include the signal. has_stack: it
+ * begins on another stack, which fork can't do. cleared: the word that the kernel clears when the
+ * child ends. In fault mode inline, a child that runs beside its parent is refused: the kernel
+ * takes its signal stack away, so none of its faults could be served.
  */
 static enum child choose(const char *call, uint64_t flags, bool has_stack, const void *cleared)
 {
@@ -59,9 +59,9 @@ static enum child choose(const char *call, uint64_t flags, bool has_stack, const
 /* ---- around vfork ---- */
 
 /*
- * A child of vfork has its parent's thread, and what that thread has noted, to itself; and it may
- * be killed at any instant. The parent goes on with what was noted before: packed, as only
- * registers are its own then.
+ * A child of vfork uses its parent's thread and that thread's records, and may be killed at any
+ * instant. So the parent restores its records from before. It keeps them packed into one number, as
+ * only registers are its own while the child runs.
  */
 #define HOLDS_SHIFT 8
 #define LOCAL_SHIFT 16
@@ -88,7 +88,7 @@ __attribute__((used)) static void vfork_is_over(uint64_t noted)
 
 /* ---- the functions of the C library ---- */
 
-/* Its child may do only what is async-signal safe, and an agent can't be started so. */
+/* The child may do only async-signal-safe work, and starting an agent is not. */
 FP_INTERPOSE pid_t _Fork(void)
 {
 	(void)refuse("_Fork", "its child can't start an agent. Use fork or posix_spawn");
@@ -123,7 +123,7 @@ FP_INTERPOSE int clone(int (*fn)(void *), void *stack, int flags, void *arg, ...
 		return clone_by_kernel(fn, stack, flags, arg, parent_tid, tls, child_tid);
 	pid = child == BY_FORK ? fork() : -1;
 	if (pid == 0)
-		_exit(fn(arg)); /* on its copy of this stack, which is as good */
+		_exit(fn(arg)); /* on the child's copy of this stack, which serves as well */
 	return pid;
 }
 
@@ -132,8 +132,8 @@ FP_INTERPOSE int clone(int (*fn)(void *), void *stack, int flags, void *arg, ...
 #if defined(__x86_64__)
 
 /*
- * Called by syscall below. What the kernel makes is then asked for without a frame of ours on the
- * stack, as the child may have another one.
+ * Called by syscall below. For a child that the kernel makes, syscall then enters the kernel
+ * without a frame of ours on the stack: the child may run on another stack.
  */
 __attribute__((used)) static enum child choose_by_number(long number, uint64_t a, uint64_t b, uint64_t c,
                                                          uint64_t d)
@@ -153,11 +153,13 @@ __attribute__((used)) static long make_child(enum child child)
 	return child == BY_FORK ? fork() : -1;
 }
 
-/* Where syscall takes a number: to the kernel, by the way that calls.h tells; to rawcalls.c; to the
- * above. */
+/*
+ * The path of a number in syscall: to the kernel, as calls.h says; to rawcalls.c; to
+ * choose_by_number.
+ */
 enum { KIND_KERNEL, KIND_OURS, KIND_CHILD };
 
-#define N_KINDS 463 /* the code below has it as well */
+#define N_KINDS 463 /* also in the code below */
 
 __attribute__((used)) static const uint8_t kinds[N_KINDS] = {
     [SYS_mmap] = KIND_OURS,
@@ -253,8 +255,10 @@ __asm__(".text\n"
         "	.cfi_endproc\n"
         ".size syscall, .-syscall\n");
 
-/* The child returns first, and writes over the return address: that, and what was noted, stay in
- * registers. */
+/*
+ * The child returns first, and overwrites the return address on the stack. So that address and the
+ * packed records stay in registers.
+ */
 __asm__(".text\n"
         ".globl vfork\n"
         ".type vfork, @function\n"
@@ -297,7 +301,7 @@ static_assert(N_KINDS == 463 && KIND_KERNEL == 0 && KIND_OURS == 1 && KIND_CHILD
 
 #else
 
-/* Here syscall(2) is the C library's. */
+/* On other processors, syscall(2) is the C library's. */
 long fp_call_raw_syscall(long number, ...)
 {
 	va_list args;

@@ -1,7 +1,7 @@
 /*
- * The program becomes another user. A node looks at who connects, and a forked child connects only
- * once it needs to: so it does before, while it may. Servers fork their workers like this, and give
- * up root in these. Room: preload.
+ * The program changes its user. A node checks the user of a connection, and a forked child connects
+ * only when it needs to. So the child connects before it changes its user, while the node still
+ * accepts it. Servers fork workers that give up root in this way. Room: preload/process.
  */
 #include <unistd.h>
 
@@ -9,7 +9,7 @@
 
 static void connect_first(void)
 {
-	if (fp_shim_space()) /* none on the agent's own threads */
+	if (fp_shim_space()) /* NULL on the agent's own threads */
 		fp_agent_await_sessions(fp_shim_agent());
 }
 

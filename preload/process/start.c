@@ -1,8 +1,8 @@
 /*
  * The start and the end of the shim. Room: preload/process.
  *
- * The agent starts in our constructor: before that all memory is local, and no interposed call ever
- * finds itself starting threads and sessions from inside malloc.
+ * The agent starts in our constructor. Before that all memory is local, so no interposed call has
+ * to start threads and sessions from inside malloc.
  */
 #include <errno.h>
 #include <stdarg.h>
@@ -33,8 +33,8 @@ static bool on_bus(siginfo_t *info, void *context)
 }
 
 /*
- * A touch of far memory where there is none: the range is kept out of children that we know nothing
- * of, which bare system calls make. They end with a message.
+ * A touch of far memory in a process without an agent. Children that bare system calls make do not
+ * inherit the range. They end with a message.
  */
 static bool on_segv(siginfo_t *info, void *context)
 {
@@ -45,7 +45,7 @@ static bool on_segv(siginfo_t *info, void *context)
 	return false;
 }
 
-/* What threads need to serve their own faults, before there is anything that faults. */
+/* Prepares threads to serve their own faults. Must come before anything that faults. */
 static int open_inline(void)
 {
 	const struct fp_signal_hook hook = {.first = on_bus, .always = true};
@@ -56,7 +56,7 @@ static int open_inline(void)
 	return r;
 }
 
-/* What signals need where the kernel can't write their frames to far memory. */
+/* Prepares signals for hosts where the kernel can't write their frames to far memory. */
 static int open_signals(enum fp_fault_mode mode, struct fp_agent_error *error)
 {
 	int r = fp_sigstack_open();
@@ -75,8 +75,9 @@ static int open_signals(enum fp_fault_mode mode, struct fp_agent_error *error)
 	return r;
 }
 
-/* What tells a private node that somebody is there who may need it. It is handed down through
- * exec. */
+/*
+ * Keeps a pipe open through exec: by it, a private node sees that some process may still need it.
+ */
 static void keep_inherited(void)
 {
 	const char *number = getenv("FARPAGE_KEPT_FD");
@@ -131,8 +132,10 @@ static int start(struct fp_agent_error *error)
 	return r;
 }
 
-/* A program that was promised far memory and can't have it does not run: it might need more than
- * there is here. */
+/*
+ * A program that was started for far memory and can't get it ends here: it may need more memory
+ * than this machine has.
+ */
 __attribute__((constructor)) static void begin(void)
 {
 	struct fp_agent_error error = {.text = ""};
@@ -146,7 +149,7 @@ __attribute__((constructor)) static void begin(void)
 	errno = saved;
 }
 
-/* The agent goes on: what runs after us at exit may still touch far memory. */
+/* The agent keeps running: code that runs later at exit may still touch far memory. */
 __attribute__((destructor)) static void end(void)
 {
 	fp_shim_enter_local();

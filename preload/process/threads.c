@@ -1,6 +1,4 @@
-/*
- * The program's threads: what they start with, and need at their end. Room: preload.
- */
+/* The program's threads: their start and their end. Room: preload/process. */
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -22,8 +20,9 @@
 typedef int create_fn(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *), void *arg);
 
 /*
- * What a new thread is told; local memory, freed by it. stack: NULL where it needs none. mask: the
- * thread's, as its creator may have signals blocked for a call on a local stack.
+ * The arguments of a new thread, in local memory; the thread frees them. stack: NULL if it needs
+ * none. mask: the thread's own. It can't inherit it, as its creator may have signals blocked for a
+ * call on a local stack.
  */
 struct start {
 	void *(*run)(void *);
@@ -41,7 +40,7 @@ static struct start *start_new(const pthread_attr_t *attr, void *(*run)(void *),
 	if (!s)
 		return NULL;
 	*s = (struct start){.run = run, .arg = arg};
-	/* what the attributes say comes before what is inherited */
+	/* the mask of the attributes wins over the creator's */
 	if (!attr || pthread_attr_getsigmask_np(attr, &s->mask) != 0)
 		pthread_sigmask(SIG_BLOCK, NULL, &s->mask);
 	if (!fp_sigstack_is_open() || (s->stack = fp_sigstack_new()))
@@ -62,7 +61,9 @@ static void *begin(void *p)
 	return s.run(s.arg);
 }
 
-/* What the C library reads and writes of the program's while it has all signals blocked. */
+/*
+ * Pins the program's memory that the C library reads and writes while it has all signals blocked.
+ */
 static int create(create_fn *real, pthread_t *thread, const pthread_attr_t *attr, struct start *s)
 {
 	const struct fp_pin_range ranges[] = {{thread, sizeof(*thread), true},
@@ -102,8 +103,8 @@ FP_INTERPOSE int pthread_create(pthread_t *thread, const pthread_attr_t *attr, v
 /* ---- robust mutexes ---- */
 
 /*
- * The kernel hands on a robust mutex when its thread has ended, and serves no fault of that thread
- * then: a mutex that is not local would stay locked for ever.
+ * The kernel passes on a robust mutex after its thread has ended, and then serves none of that
+ * thread's faults. So a far mutex would stay locked for ever.
  */
 FP_INTERPOSE int pthread_mutex_init(pthread_mutex_t *mutex, const pthread_mutexattr_t *attr)
 {
@@ -119,7 +120,7 @@ FP_INTERPOSE int pthread_mutex_init(pthread_mutex_t *mutex, const pthread_mutexa
 	return ENOTSUP;
 }
 
-/* ---- their end ---- */
+/* ---- cancellation, and C's threads ---- */
 
 static void *wait_to_be_cancelled(void *unused)
 {
@@ -129,8 +130,8 @@ static void *wait_to_be_cancelled(void *unused)
 }
 
 /*
- * The C library sets its action for the signal of cancellation when a thread is cancelled for the
- * first time. That is one that nobody minds, so that the action can be ours when it matters.
+ * Makes the action for the cancellation signal ours. The C library sets that action at the first
+ * pthread_cancel, so we first cancel a thread of our own.
  */
 static void take_cancel(void)
 {
@@ -139,7 +140,7 @@ static void take_cancel(void)
 
 	fp_shim_enter_local();
 	mask = fp_agent_sigmask_block(
-	    false, fp_sigmask_is_open()); /* what is the program's is not for that thread */
+	    false, fp_sigmask_is_open()); /* that thread must not run the program's handlers */
 	if (pthread_create(&thread, NULL, wait_to_be_cancelled, NULL) == 0) {
 		FP_NEXT(pthread_cancel)(thread);
 		pthread_join(thread, NULL);
@@ -158,7 +159,7 @@ FP_INTERPOSE int pthread_cancel(pthread_t thread)
 	return FP_NEXT(pthread_cancel)(thread);
 }
 
-/* The C library's own would go past pthread_create. Of its result the lower half counts. */
+/* The C library's thrd_create bypasses pthread_create. */
 FP_INTERPOSE int thrd_create(thrd_t *thread, thrd_start_t run, void *arg)
 {
 	int r = pthread_create(thread, NULL, (void *(*)(void *))(void (*)(void))run, arg);

@@ -1,9 +1,9 @@
 /*
  * getcontext, setcontext and swapcontext: the kernel reads and writes the signal mask in the
  * program's context, which may be far. Room: preload/signals. These calls are about the registers
- * and the stack of their caller, so nothing of ours may be on that stack when they run. We hold the
- * context and jump to the C library's function. The agent releases the hold at the thread's next
- * one, as it does after a longjmp.
+ * and the stack of their caller, so nothing of ours may be on that stack when they run. We pin the
+ * context and jump to the C library's function. The agent unpins at the thread's next pin, as it
+ * does after a longjmp.
  */
 #include <errno.h>
 #include <stdint.h>
@@ -33,8 +33,8 @@ static context_fn *real(unsigned call)
 context_fn *fp_context_prepare(ucontext_t *first, const ucontext_t *second, unsigned call);
 
 /*
- * Deeper in the stack than any other call holds. So the agent takes the thread's next hold for a
- * later one.
+ * Pins from a frame deeper in the stack than any other pin. So the agent sees that the frame has
+ * ended when the thread pins next.
  */
 __attribute__((noinline)) static void hold(const struct fp_pin_range *ranges, unsigned n)
 {
@@ -47,7 +47,7 @@ __attribute__((noinline)) static void hold(const struct fp_pin_range *ranges, un
 	fp_agent_pin(fp_shim_agent(), ranges, n, &low.hold);
 }
 
-/* Called by the three below; returns where they go on. */
+/* Called by the three functions below; returns the function to jump to. */
 __attribute__((used)) context_fn *fp_context_prepare(ucontext_t *first, const ucontext_t *second,
                                                      unsigned call)
 {
@@ -70,8 +70,8 @@ __attribute__((used)) context_fn *fp_context_prepare(ucontext_t *first, const uc
 }
 
 /*
- * Asks fp_context_prepare where to go on, with call as its third argument, and jumps there with the
- * caller's registers and stack.
+ * Calls fp_context_prepare with call as its third argument. Jumps to the function that it returns,
+ * with the caller's registers and stack.
  */
 #define CONTEXT_CALL(name, call)                                                                             \
 	__asm__(".text\n"                                                                                    \

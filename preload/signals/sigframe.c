@@ -1,10 +1,10 @@
 /*
- * See sigframe.h. The frame is the kernel's own, as x86-64 makes it: what a handler, a debugger or
- * an unwinder finds there is what it would find without us.
+ * See sigframe.h. The frame has the kernel's own layout on x86-64. So handlers, debuggers and
+ * unwinders find the same there as without us.
  *
- * A fault on far memory may come at any place below, and is served deeper on the stack of ours;
- * that is why nothing of the program's stays there while its handler runs, where each fault begins
- * at the top again.
+ * Any code below may fault on far memory. Such a fault is served on the same stack of ours, further
+ * down. A fault in the program's handler begins again at the top of our stack. So nothing of the
+ * program's may remain there while its handler runs.
  */
 #include "sigframe.h"
 
@@ -27,7 +27,7 @@
 
 #define RED_ZONE    128u
 #define FP_ALIGN    64u
-#define FP_LEGACY   512u /* bytes of FXSAVE; in them, at FP_SOFTWARE, the kernel tells of more */
+#define FP_LEGACY   512u /* bytes of FXSAVE; at FP_SOFTWARE in them, the kernel says whether there are more */
 #define FP_SOFTWARE 464u
 #define FP_MAGIC    0x46505853u /* FP_XSTATE_MAGIC1 */
 #define DISARM      (1u << 31)  /* SS_AUTODISARM */
@@ -57,8 +57,10 @@ void fp_sigframe_back(void);
 struct context *fp_sigframe_leave(struct context *context);
 extern const uint64_t fp_sigframe_blocked;
 
-/* What is blocked while a frame is on its way back. On its way there the kernel's action blocks
- * it. */
+/*
+ * The signals blocked while a frame goes back to the kernel. On its way out, the kernel's action
+ * blocks the same ones.
+ */
 const uint64_t fp_sigframe_blocked = ~FAULTS;
 static const uint64_t faults = FAULTS;
 
@@ -72,12 +74,13 @@ static size_t float_state_len(const char *fp)
 	return told[0] == FP_MAGIC ? told[1] : FP_LEGACY;
 }
 
-/* ---- whose stack is it ---- */
+/* ---- which stack ---- */
 
 /*
- * Where the kernel would begin, had it no stack of ours: above the frame. 0: here, since a handler
- * that runs here was interrupted, or since the handler asks for a signal stack that we do not know
- * of. Go asks the kernel which one a thread has, finds ours, and insists on running there.
+ * The address below which the kernel would make the frame, if it knew no stack of ours. 0: the
+ * handler stays here, in two cases. It interrupted a handler that runs here. Or it wants a signal
+ * stack, but the program set none: Go asks the kernel for a thread's signal stack, finds ours, and
+ * requires to run there.
  */
 static uintptr_t find_top(const struct fp_sigstack *s, uintptr_t sp, const struct sigaction *action,
                           bool *ret_bounded)
@@ -95,7 +98,7 @@ static uintptr_t find_top(const struct fp_sigstack *s, uintptr_t sp, const struc
 	return (uintptr_t)s->program.ss_sp + s->program.ss_size;
 }
 
-/* ---- there ---- */
+/* ---- to the program's stack ---- */
 
 static void note_entry(struct fp_sigstack *s, uintptr_t frame)
 {
@@ -141,12 +144,15 @@ void fp_sigframe_run(int sig, void *context, const struct sigaction *action, con
 		to->context.machine.fpregs = (void *)((char *)to + (fp_at - at));
 	to->back = fp_sigframe_back;
 	note_entry(s, at);
-	/* *mask lies on our stack, which a signal would overwrite once we have left it */
+	/* *mask lies on our stack: once we have left that, a signal would overwrite it */
 	FP_RAW(SYS_rt_sigprocmask, SIG_BLOCK, &faults, NULL, sizeof(faults), 0, 0);
 	fp_sigframe_jump(to, (void *)action->sa_sigaction, sig, mask);
 }
 
-/* Nothing may touch the frame between mask and handler: signals that come then find it in use. */
+/*
+ * Signals may come as soon as the mask is set, and find the frame in use. So from there to the
+ * handler nothing may change the frame.
+ */
 __asm__(".text\n"
         ".globl fp_sigframe_jump\n"
         ".hidden fp_sigframe_jump\n"
@@ -173,7 +179,7 @@ static_assert(SYS_rt_sigprocmask == 14 && SYS_rt_sigreturn == 15 && SIG_SETMASK 
 
 /* ---- and back ---- */
 
-/* What sigreturn does for the program beyond what we leave to the kernel. */
+/* The part of sigreturn that concerns the program's signal stack. The kernel does the rest. */
 static void restore_programs(struct fp_sigstack *s, const struct context *context)
 {
 	const stack_t *ss = &context->stack;
@@ -185,8 +191,8 @@ static void restore_programs(struct fp_sigstack *s, const struct context *contex
 
 /*
  * Called by the code below on the program's stack, with all signals blocked. Copies the frame to
- * memory of ours, as the kernel could not read it here. A handler for a lost page, run meanwhile,
- * returns this way too: then the copy is made again.
+ * memory of ours, as the kernel can't read it on a far stack. If a handler for a lost page runs
+ * meanwhile, it returns this way too. Then the copy is made again.
  */
 __attribute__((used)) struct context *fp_sigframe_leave(struct context *context)
 {
@@ -214,15 +220,15 @@ __attribute__((used)) struct context *fp_sigframe_leave(struct context *context)
 }
 
 /*
- * Where handlers return to: the stack pointer is at the context. Unwinders get on from here to what
- * was interrupted: each register is in the context at its place, as in the C library's own code for
- * this.
+ * Handlers return to this code, with the stack pointer at the context. The directives tell
+ * unwinders the place of each register in the context, as in the C library's own code. So they find
+ * the interrupted frame.
  */
 #define AT(reg, low, high) "	.cfi_escape 0x10, " #reg ", 3, 0x77, " #low ", " #high "\n"
 __asm__(".text\n"
         "	.cfi_startproc simple\n"
         "	.cfi_signal_frame\n"
-        "	.cfi_escape 0x0f, 4, 0x77, 0xa0, 0x01, 0x06\n" /* CFA: what the context has for rsp */
+        "	.cfi_escape 0x0f, 4, 0x77, 0xa0, 0x01, 0x06\n" /* CFA: rsp as saved in the context */
         AT(8, 0xa8, 0x00) AT(9, 0xb0, 0x00) AT(10, 0xb8, 0x00) AT(11, 0xc0, 0x00) AT(12, 0xc8, 0x00)
             AT(13, 0xd0, 0x00) AT(14, 0xd8, 0x00) AT(15, 0xe0, 0x00) AT(5, 0xe8, 0x00) AT(4, 0xf0, 0x00)
                 AT(6, 0xf8, 0x00) AT(3, 0x80, 0x01) AT(1, 0x88, 0x01) AT(0, 0x90, 0x01) AT(2, 0x98, 0x01)

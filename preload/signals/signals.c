@@ -1,7 +1,7 @@
 /*
- * See signals.h. Of each signal the program's action is kept twice: the one that holds, and the one
- * that is written. A handler reads without a lock. Changes are made under a lock, with all signals
- * blocked, as sigaction is allowed in handlers.
+ * See signals.h. The program's action for each signal is kept in two copies: one is valid, the
+ * other is for the next change. A handler reads without a lock. Changes are made under a lock, with
+ * all signals blocked, as handlers may call sigaction.
  */
 #include "signals.h"
 
@@ -32,14 +32,14 @@ typedef int action_fn(int sig, const struct sigaction *action, struct sigaction 
 
 typedef sighandler_t signal_fn(int sig, sighandler_t handler);
 
-/* in no header any more */
+/* declared in no header any more */
 action_fn __sigaction;
 signal_fn bsd_signal;
 
 struct taken {
 	atomic_bool is_taken;
 	struct fp_signal_hook hook;
-	_Atomic uint64_t n_changes; /* the last bit says which action holds */
+	_Atomic uint64_t n_changes; /* its lowest bit is the index of the valid action */
 	struct sigaction actions[2];
 };
 
@@ -52,8 +52,8 @@ struct kernel_action {
 };
 
 static struct taken all[N_SIGNAL];
-static atomic_bool interrupts[N_SIGNAL]; /* siginterrupt was said of it */
-static _Atomic pid_t owner;              /* the process whose actions these are */
+static atomic_bool interrupts[N_SIGNAL]; /* the program called siginterrupt for it */
+static _Atomic pid_t owner;              /* the process that these actions belong to */
 static atomic_bool is_locked;
 
 static struct taken *taken_of(int sig)
@@ -64,8 +64,8 @@ static struct taken *taken_of(int sig)
 }
 
 /*
- * The C library's own, which is found before the program runs, as signal handlers need it. It hands
- * the kernel memory on the stack: so that has to be local.
+ * The C library's own function. It is looked up before the program runs, as signal handlers need
+ * it. It gives the kernel memory on the stack, so the stack must be local.
  */
 static int libc_action(int sig, const struct sigaction *action, struct sigaction *ret_old)
 {
@@ -90,7 +90,7 @@ static void unlock(uint64_t mask)
 	fp_agent_sigmask_restore(mask);
 }
 
-/* Copies what the program has set; returns its number. */
+/* Copies the program's action; returns the number of changes so far. */
 static uint64_t current_action(const struct taken *t, struct sigaction *ret_action)
 {
 	uint64_t number;
@@ -122,19 +122,19 @@ static bool is_handler(const struct sigaction *action)
 	       (action->sa_handler != SIG_DFL && action->sa_handler != SIG_IGN);
 }
 
-/* On our stack, all signals blocked but the two that faults raise. */
+/* The handler runs on our stack, with all signals blocked but the two that faults raise. */
 static void install_framed(struct sigaction *action, const struct taken *t, const struct sigaction *program)
 {
 	*(uint64_t *)&action->sa_mask = ~FAULTS;
 	action->sa_flags |= program->sa_flags & (t->hook.first ? KEPT : KEPT | SA_RESETHAND);
 }
 
-/* Installs what the kernel shall have while the program's action is this one. */
+/* Installs the kernel's action that belongs to this action of the program. */
 static int install(int sig, const struct taken *t, const struct sigaction *program)
 {
 	struct sigaction action = {.sa_sigaction = on_signal, .sa_flags = SA_SIGINFO | SA_ONSTACK};
 
-	if (t->hook.always) /* all of them: a cancelled thread must not unwind the handler */
+	if (t->hook.always) /* block all: a cancelled thread must not unwind the handler */
 		memset(&action.sa_mask, 0xff, sizeof(action.sa_mask));
 	else if (is_handler(program) && fp_sigstack_is_open())
 		install_framed(&action, t, program);
@@ -148,7 +148,7 @@ static int install(int sig, const struct taken *t, const struct sigaction *progr
 	return libc_action(sig, &action, NULL);
 }
 
-/* Sets the program's action, and the kernel's to match. action is local. */
+/* Sets the program's action and the kernel's. action must be local memory. */
 static int set_action(int sig, struct taken *t, const struct sigaction *action, struct sigaction *ret_old)
 {
 	uint64_t mask = lock();
@@ -191,7 +191,7 @@ static int borrowed_sigaction(int sig, struct taken *t, const struct sigaction *
 
 /* ---- the program's handler ---- */
 
-/* A fault: it comes again when its handler returns. */
+/* True for a fault: it repeats when its handler returns. */
 static bool recurs(int sig, const siginfo_t *info)
 {
 	return info->si_code > 0 &&
@@ -199,9 +199,9 @@ static bool recurs(int sig, const siginfo_t *info)
 }
 
 /*
- * What the kernel does without a handler: a fault that recurs, or a signal that is sent once more,
- * ends the program. A signal without a hook comes here only while another thread takes its handler
- * away. The kernel then knows the new action as well, or will very soon.
+ * Does the kernel's default action. A fault repeats, and ends the program; other signals are sent
+ * once more. A signal without a hook comes here only if another thread is removing its handler. The
+ * kernel then has the new action already, or very soon.
  */
 static void default_action(int sig, const struct taken *t, siginfo_t *info)
 {
@@ -214,7 +214,7 @@ static void default_action(int sig, const struct taken *t, siginfo_t *info)
 		       0);
 }
 
-/* The mask under which the program's handler runs, where the thread had the mask before. */
+/* The mask for the program's handler, if the thread had the mask before. */
 static uint64_t mask_of(int sig, const struct sigaction *action, uint64_t before)
 {
 	uint64_t own = action->sa_flags & SA_NODEFER ? 0 : 1ull << (sig - 1);
@@ -224,8 +224,10 @@ static uint64_t mask_of(int sig, const struct sigaction *action, uint64_t before
 	return mask;
 }
 
-/* Unless the action is no longer the one with that number. Without a hook, the kernel has done its
- * part. */
+/*
+ * Resets the action, unless it has changed since that number. Without a hook, the kernel has reset
+ * its own action already.
+ */
 static void reset_hand(int sig, struct taken *t, uint64_t number)
 {
 	const struct sigaction reset = {.sa_handler = SIG_DFL};
@@ -266,8 +268,8 @@ static void run_handler(int sig, siginfo_t *info, void *context, const struct si
 }
 
 /*
- * A thread of asynchronous cancellation, cancelled while a fault of its own was served, ends here:
- * under the mask that it had. If a handler of ours was interrupted, that one does it.
+ * If a thread of asynchronous type was cancelled while its fault was served, it ends here, with the
+ * mask that it had. If it interrupted a handler of ours, that handler does this instead.
  */
 static void settle(void *context)
 {
@@ -280,9 +282,9 @@ static void settle(void *context)
 }
 
 /*
- * Runs the C library's own handler at once, as its calls wait for that. It ends a thread of
- * asynchronous cancellation where it is, which may be in a bracket, in a call that can be cancelled
- * so. With deferred cancellation it only notes that the thread is cancelled; see settle.
+ * Runs the C library's own handler at once, as its calls wait for that. With asynchronous
+ * cancellation that handler would end the thread on the spot, perhaps in a bracket with locks held.
+ * With deferred cancellation it only notes that the thread is cancelled; see settle.
  */
 static bool run_internal(int sig, siginfo_t *info, void *context)
 {
@@ -330,7 +332,7 @@ static void on_signal(int sig, siginfo_t *info, void *context)
 	run_handler(sig, info, context, &action);
 }
 
-/* ---- life ---- */
+/* ---- taking signals over ---- */
 
 int fp_signals_take(int sig, const struct fp_signal_hook *hook)
 {
@@ -370,7 +372,7 @@ static struct sigaction of_kernels(const struct kernel_action *raw)
 	return action;
 }
 
-/* Past the C library, which refuses its own signals. */
+/* By system calls: the C library refuses to change its own signals. */
 void fp_signals_take_internal(int sig)
 {
 	struct kernel_action now = {0};
@@ -407,7 +409,7 @@ static int change_or_ask(int sig, const struct sigaction *action, struct sigacti
 	if (!action)
 		current_action(t, &old);
 	else {
-		copy = *action; /* the caller's may be far: read it before all signals are blocked */
+		copy = *action; /* may be far memory: read it before all signals are blocked */
 		if (set_action(sig, t, &copy, &old) < 0)
 			return -1;
 	}
@@ -435,9 +437,12 @@ long fp_signals_by_number(int sig, const void *action, void *ret_old, size_t siz
 	return fp_shim_return(-ENOSYS);
 }
 
-/* ---- older ways to say the same ---- */
+/* ---- older calls for the same ---- */
 
-/* The C library's own go past sigaction. Sets a handler, returns the one before. */
+/*
+ * Sets a handler, returns the previous one. The C library's versions of these calls bypass
+ * sigaction.
+ */
 static sighandler_t set_handler(int sig, sighandler_t handler, int flags)
 {
 	struct sigaction action = {.sa_handler = handler, .sa_flags = flags}, old;
@@ -464,7 +469,7 @@ FP_INTERPOSE sighandler_t __sysv_signal(int sig, sighandler_t handler)
 
 FP_INTERPOSE signal_fn sysv_signal __attribute__((alias("__sysv_signal")));
 
-/* The System V way changes the thread's mask as well. */
+/* System V's call also changes the thread's mask. */
 FP_INTERPOSE sighandler_t sigset(int sig, sighandler_t disposition)
 {
 	struct sigaction old;
@@ -487,7 +492,7 @@ FP_INTERPOSE int sigignore(int sig)
 	return sigaction(sig, &action, NULL);
 }
 
-/* Whether calls restart is a flag of the action that the program has set. */
+/* SA_RESTART is a flag of the program's action, so we change it there. */
 FP_INTERPOSE int siginterrupt(int sig, int interrupt)
 {
 	struct sigaction action;

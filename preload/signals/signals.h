@@ -1,7 +1,7 @@
 /*
  * Signals that the shim must see before the program does. The program sets and reads its actions as
- * usual. The kernel calls our handler, which passes on what is not for us, as the kernel would
- * have. Room: preload/signals.
+ * usual. The kernel calls our handler, which passes on all signals that are not ours, as the kernel
+ * would. Room: preload/signals.
  */
 #ifndef FP_SIGNALS_H
 #define FP_SIGNALS_H
@@ -12,7 +12,7 @@
 
 struct fp_signal_hook {
 	/*
-	 * Called first, on the thread that has the signal. true: nothing is left to do. It is
+	 * Called first, on the thread that gets the signal. true: the signal is done with. Must be
 	 * async-signal safe, and must not touch far memory.
 	 */
 	bool (*first)(siginfo_t *info, void *context);
@@ -39,10 +39,10 @@ int fp_signals_take_rest(void);
  */
 void fp_signals_take_internal(int sig);
 
-/* The system call rt_sigaction, as syscall(2) has it: -1 and errno. */
+/* The system call rt_sigaction for syscall(2): -1 and errno. */
 long fp_signals_by_number(int sig, const void *action, void *ret_old, size_t size);
 
-/* In a forked child: its actions are now the ones that are set here. */
+/* In a forked child: the actions set here are now those of the child. */
 void fp_signals_forked(void);
 
 #endif

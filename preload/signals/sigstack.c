@@ -20,12 +20,14 @@
 #include "shim.h"
 #include "store.h"
 
-/* For us, and for handlers that run where we are. What a fault needs in the midst of another signal
- * is locked, from the top. */
+/*
+ * For our own code, and for handlers that run on the same stack. The top part is locked in memory:
+ * enough to serve a fault inside another signal.
+ */
 #define STACK_BYTES  (256u << 10)
 #define LOCKED_BYTES (48u << 10)
 #define FRAME_LEAST  4096u
-#define LEAST_BYTES  2048u      /* the kernel's own bound of sigaltstack */
+#define LEAST_BYTES  2048u      /* the kernel's own minimum for sigaltstack */
 #define DISARM       (1u << 31) /* SS_AUTODISARM */
 
 #ifndef AT_MINSIGSTKSZ
@@ -46,14 +48,17 @@ struct fp_sigstack *fp_sigstack_own(void)
 	return own;
 }
 
-/* ---- memory, past all that might make it far ---- */
+/* ---- memory: by bare calls, so that it stays local ---- */
 
 static size_t to_pages(size_t bytes)
 {
 	return (bytes + FP_PAGE_SIZE - 1) & ~(size_t)(FP_PAGE_SIZE - 1);
 }
 
-/* From below: the page that can't be touched, the stack, struct fp_sigstack, the way back. */
+/*
+ * From low to high addresses: an inaccessible page, the stack, struct fp_sigstack, the copy for
+ * returns.
+ */
 struct fp_sigstack *fp_sigstack_new(void)
 {
 	size_t frame = FP_MAX(getauxval(AT_MINSIGSTKSZ), (unsigned long)FRAME_LEAST);
@@ -109,7 +114,10 @@ void fp_sigstack_adopt(struct fp_sigstack *s)
 	pthread_setspecific(key, s);
 }
 
-/* Other destructors may still touch far memory: this one comes again until the last round. */
+/*
+ * Other destructors may still touch far memory. So this one sets its key again until the last
+ * round.
+ */
 static void on_thread_end(void *arg)
 {
 	struct fp_sigstack *s = arg;
@@ -147,7 +155,7 @@ int fp_sigstack_open(void)
 }
 #endif
 
-/* ---- where one is ---- */
+/* ---- which stack an address is on ---- */
 
 bool fp_sigstack_has(const struct fp_sigstack *s, uintptr_t addr)
 {
@@ -212,7 +220,7 @@ FP_INTERPOSE int sigaltstack(const stack_t *ss, stack_t *ret_old)
 
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
-/* The C library's would tell the kernel of a stack that may be far. */
+/* The C library's version would give the kernel a stack that may be far. */
 FP_INTERPOSE int sigstack(struct sigstack *ss, struct sigstack *ret_old)
 {
 	static atomic_bool said;

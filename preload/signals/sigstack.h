@@ -1,7 +1,7 @@
 /*
  * Signal stacks, where the kernel does not fault on far memory for us. Each thread has one of ours,
- * in local memory; the kernel delivers every signal on it, whatever stack the thread runs on. What
- * the program sets by sigaltstack is kept and reported back, and its handlers run where it says
+ * in local memory; the kernel delivers every signal on it, whatever stack the thread runs on. The
+ * stack that the program sets by sigaltstack is kept and reported back, and its handlers run there
  * (sigframe.h). Room: preload/signals.
  */
 #ifndef FP_SIGSTACK_H
@@ -12,13 +12,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Lies at the upper end of its own memory, and the stack grows below it. Used only by its thread
- * and by that thread's signal handlers. */
+/*
+ * Lies at the upper end of its own memory; the stack is below it. Used only by its thread and by
+ * that thread's signal handlers.
+ */
 struct fp_sigstack {
-	char *memory; /* a page that can't be touched, then the stack */
+	char *memory; /* an inaccessible page, then the stack */
 	size_t len;
-	stack_t program;                /* as the program set it; flags without SS_ONSTACK */
-	uintptr_t entered, entered_end; /* the program's stack that a handler last began on */
+	stack_t program;                /* as the program set it; without SS_ONSTACK */
+	uintptr_t entered, entered_end; /* the program's stack on which a handler last began */
 	char *back;                     /* frames return to the kernel from here: see sigframe.c */
 	size_t back_len;
 	volatile unsigned returns;
@@ -26,8 +28,9 @@ struct fp_sigstack {
 };
 
 /*
- * For the first thread, before any other, and for threads that threads.c starts. 0 or a negative
- * errno; -ENOTSUP: sigframe.c does not know the frames of this processor.
+ * Starts to give threads such stacks: the first thread, before there is another, and all that
+ * threads.c starts. 0 or a negative errno; -ENOTSUP: sigframe.c does not know the frames of this
+ * processor.
  */
 int fp_sigstack_open(void);
 bool fp_sigstack_is_open(void);
@@ -40,7 +43,7 @@ void fp_sigstack_adopt(struct fp_sigstack *stack);
 
 /* The calling thread's; NULL: it has none. */
 struct fp_sigstack *fp_sigstack_own(void);
-/* The stack as the kernel is told of it; for NULL, no stack. */
+/* The stack as the kernel gets it; for NULL: no stack. */
 stack_t fp_sigstack_kernels(const struct fp_sigstack *stack);
 /* True if addr is on the stack itself. */
 bool fp_sigstack_has(const struct fp_sigstack *stack, uintptr_t addr);
