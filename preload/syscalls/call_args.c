@@ -23,9 +23,12 @@
 #define STACK_NEAR   (64u << 20)
 #define STRING_STEP  256u
 #define BLOCK_BYTES  (64u << 10)
-#define COPIED_MAX   (8u << 20) /* more than the kernel takes of arguments and environment */
+#define COPIED_MAX   (8u << 20) /* the kernel takes less of arguments and environment */
 
-/* Enough for all structs without a length of their own, and for most paths; then for all paths. */
+/*
+ * 512 is enough for all structs without a length of their own, and for most paths; 8192 for all
+ * paths.
+ */
 #define WINDOW_BYTES 512u
 #define WIDE_BYTES   8192u
 
@@ -38,7 +41,7 @@ bool fp_call_args_far(const void *addr, size_t len)
 
 /* ---- the program's memory ---- */
 
-/* True if it lies between here and the thread's first frame, where reading can't fail. */
+/* True if the range lies between here and the thread's first frame: reading it can't fail. */
 static bool is_on_stack(const char *p, size_t len)
 {
 	const char *here = __builtin_frame_address(0), *self = (const char *)pthread_self(),
@@ -51,8 +54,9 @@ static bool is_on_stack(const char *p, size_t len)
 	return here < self && (size_t)(self - here) < STACK_NEAR && p + len <= self;
 }
 
-/* By the kernel, for whom a bad address is an error and not a signal. On a stack that is itself
- * far, by hand.
+/*
+ * Lets the kernel copy: a bad address is then an error, not a signal. On a far stack, copies by
+ * memcpy: the kernel can't read the iovecs there.
  */
 static int copy_checked(void *dst, const void *src, size_t len)
 {
@@ -60,7 +64,7 @@ static int copy_checked(void *dst, const void *src, size_t len)
 	int saved = errno;
 	ssize_t r = -1;
 
-	errno = 0; /* by hand if the kernel is not asked */
+	errno = 0; /* not EFAULT: memcpy if the kernel is not asked */
 	if (!fp_call_args_far(&to, sizeof(to)))
 		r = fp_call_raw_syscall(SYS_process_vm_readv, getpid(), &to, 1, &from, 1, 0L);
 	if (r < 0 && errno != EFAULT) { /* a filter forbids it */
@@ -93,7 +97,7 @@ int fp_call_args_fetch(void *dst, const void *src, size_t len)
 	return 0;
 }
 
-/* Bytes of a far string without its NUL. */
+/* The length of a far string, without its NUL. */
 static int far_strlen(const char *s, size_t *ret_len)
 {
 	size_t len = 0;
@@ -114,8 +118,10 @@ static int far_strlen(const char *s, size_t *ret_len)
 
 /* ---- ranges, and local memory ---- */
 
-/* A mapping of its own, as malloc is not for signal handlers. A child of vfork that executes a
- * program leaves it to its parent. */
+/*
+ * Memory for copies, mapped: in signal handlers malloc is forbidden. A child of vfork that executes
+ * a program leaves its blocks to the parent.
+ */
 struct fp_call_args_block {
 	struct fp_call_args_block *next;
 	size_t len, used;
@@ -137,7 +143,7 @@ static struct fp_call_args_block *add_block(struct fp_call_args *job, size_t len
 	return block;
 }
 
-/* NULL: too much. */
+/* NULL: too much, or no memory. */
 static void *take(struct fp_call_args *job, size_t len)
 {
 	struct fp_call_args_block *block = job->blocks;
@@ -154,7 +160,7 @@ static void *take(struct fp_call_args *job, size_t len)
 	return (char *)block + block->used - rounded;
 }
 
-/* Few ranges are in the job itself. */
+/* The first few ranges lie in the job itself, more of them in a block. */
 static bool has_room(struct fp_call_args *job)
 {
 	struct fp_pin_range *more;
@@ -181,7 +187,7 @@ static int add_range(struct fp_call_args *job, const void *addr, size_t len, boo
 
 /* ---- pieces ---- */
 
-/* What is an int to the C library has no upper half. */
+/* If the C library takes the argument as an int, its upper half is garbage. */
 static size_t number(const struct fp_call_args *job, unsigned n)
 {
 	long word = job->a[n & FP_ARG_MASK];
@@ -189,7 +195,7 @@ static size_t number(const struct fp_call_args *job, unsigned n)
 	return n & FP_ARG_IS_INT ? (uint32_t)word : (size_t)word;
 }
 
-/* How far it goes is the kernel's business. */
+/* Only the kernel knows how many bytes it will use, so we pin a guess. */
 static int add_window(struct fp_call_args *job, const struct fp_call_piece *piece, const void *addr)
 {
 	size_t len = job->is_wide ? WIDE_BYTES : WINDOW_BYTES;
@@ -250,7 +256,7 @@ static int add_message(struct fp_call_args *job, const struct msghdr *user, bool
 	return r < 0 ? r : add_iovecs(job, msg.msg_iov, msg.msg_iovlen, write);
 }
 
-/* The kernel tells in the headers of many messages how long each was. */
+/* With many messages, the kernel writes the length of each into its header. */
 static int add_messages(struct fp_call_args *job, const struct fp_call_piece *piece, const char *user)
 {
 	bool many = piece->n != FP_NOARG;
@@ -303,7 +309,7 @@ static int copy_strings(struct fp_call_args *job, char ***place)
 	return r;
 }
 
-/* Leaves SIGBUS out: see sigmask.h. */
+/* Copies a mask without SIGBUS: see sigmask.h. */
 static int copy_mask(struct fp_call_args *job, uint64_t **place)
 {
 	int r = *place ? fp_call_args_fetch(job->mask, *place, sizeof(job->mask[0])) : 0;
@@ -315,7 +321,7 @@ static int copy_mask(struct fp_call_args *job, uint64_t **place)
 	return add_range(job, job->mask, sizeof(job->mask), false);
 }
 
-/* What pselect6 takes. The kernel refuses other sizes of the mask. */
+/* Copies the last argument of pselect6. The kernel refuses masks of other sizes. */
 static int copy_set_mask(struct fp_call_args *job, void **place)
 {
 	int r = *place ? fp_call_args_fetch(&job->set_mask, *place, sizeof(job->set_mask)) : 0;
@@ -327,8 +333,10 @@ static int copy_set_mask(struct fp_call_args *job, void **place)
 	return r < 0 || job->set_mask.size != sizeof(job->mask[0]) ? r : copy_mask(job, &job->set_mask.mask);
 }
 
-/* Kinds whose futex is shared between processes or inherits priority: for them the kernel looks at
- * the word on unlocking as well. */
+/*
+ * True for a futex that processes share, or that inherits priority: for these the kernel looks at
+ * the word on unlocking too.
+ */
 bool fp_call_args_is_special_mutex(const void *mutex)
 {
 	const int special =
@@ -376,7 +384,7 @@ int fp_call_args_prepare(struct fp_call_args *job, const struct fp_call_piece *p
 	return r;
 }
 
-/* ---- its life ---- */
+/* ---- begin and end ---- */
 
 void fp_call_args_begin(struct fp_call_args *job, bool is_wide)
 {

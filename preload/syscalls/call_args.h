@@ -1,9 +1,9 @@
 /*
- * The memory of one call while it is under way: what is pinned, and the few things that the kernel
+ * The memory of one call while it is under way: pinned ranges, and a few arguments that the kernel
  * gets as copies. Room: preload/syscalls. calls.c drives it.
  *
- * A struct fp_call_args lives on its caller's stack, which may itself be far. What of it goes to
- * the kernel is pinned like the rest.
+ * A struct fp_call_args lives on its caller's stack, which may itself be far. Its parts that the
+ * kernel gets are pinned like the rest.
  */
 #ifndef FP_CALL_ARGS_H
 #define FP_CALL_ARGS_H
@@ -11,16 +11,16 @@
 #include "agent.h"
 #include "calls.h"
 
-#define FP_CALL_ARGS_FEW 16 /* ranges that need no memory of their own */
+#define FP_CALL_ARGS_FEW 16 /* ranges that fit without extra memory */
 
 struct fp_call_args {
 	long args[FP_CALL_ARGS];
-	long *a; /* the arguments that the pieces number */
+	long *a; /* argument 0 of the pieces */
 	bool is_wide, is_pinned;
 	unsigned n_ranges;
 	struct fp_pin_range *ranges;
 	struct fp_pin pin;
-	struct fp_call_args_block *blocks; /* for what is too much for here */
+	struct fp_call_args_block *blocks; /* for data that does not fit here */
 	size_t copied;
 	struct {
 		uint64_t *mask;
@@ -33,25 +33,30 @@ struct fp_call_args {
 /* True if any byte of the range may be far. */
 bool fp_call_args_far(const void *addr, size_t len);
 
-/* Copies len bytes from the program's memory, far or local. 0 or -EFAULT; -E2BIG if not even that
- * can be pinned. */
+/*
+ * Copies len bytes from the program's memory, far or local. 0 or -EFAULT; -E2BIG: even those can't
+ * be pinned at once.
+ */
 int fp_call_args_fetch(void *dst, const void *src, size_t len);
 /* The same to the program's memory. */
 int fp_call_args_store(void *dst, const void *src, size_t len);
 
-/* Fills *job in; the caller sets its arguments. Every begin needs an end, even if the thread is
- * cancelled. If a longjmp leaves the job behind, the agent unpins at the thread's next one. */
+/*
+ * begin fills *job in; then the caller sets its arguments. Every begin needs an end, even if the
+ * thread is cancelled. If a longjmp leaves the job behind, the agent unpins at the thread's next
+ * pin.
+ */
 void fp_call_args_begin(struct fp_call_args *job, bool is_wide);
 void fp_call_args_end(struct fp_call_args *job);
 
 /*
- * Pins what the pieces name, windows wide or not. Arguments then name copies where the kernel must
- * see copies. 0; -E2BIG or -ENOMEM: too much to pin, or to copy; -EFAULT: the program does not have
- * that memory, and the kernel is to say so.
+ * Pins the memory that the pieces name, windows wide or not. Replaces arguments by copies where the
+ * kernel must see copies. 0; -E2BIG or -ENOMEM: too much to pin or to copy; -EFAULT: the program
+ * does not have that memory. Then the kernel shall report it.
  */
 int fp_call_args_prepare(struct fp_call_args *job, const struct fp_call_piece *pieces);
 
-/* True if the kernel looks at this mutex also when it is unlocked. */
+/* True if the kernel looks at this mutex on unlocking too. */
 bool fp_call_args_is_special_mutex(const void *mutex);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * The rows of calls.def and the wrappers they stand for: tables, made by the preprocessor. Room:
- * preload.
+ * The rows of calls.def and their wrappers: tables, made by the preprocessor. Room:
+ * preload/syscalls.
  */
 #include <poll.h>
 #include <pthread.h>
@@ -71,7 +71,7 @@ _Static_assert(sizeof(long) == 8 && sizeof(void *) == 8, "a wrapper's arguments 
 #define SYSCALL       FP_HOW_SYSCALL
 #define FIRST(name)   ((ROW_##name + 1) << FP_HOW_FIRST_SHIFT)
 
-/* ---- which row is which ---- */
+/* ---- rows by name and by number ---- */
 
 #define ALIAS(other, name)
 
@@ -102,7 +102,7 @@ const struct fp_row fp_call_rows[] = {
 #undef INNER
 #undef RAW
 
-/* Other processors have other numbers, and no way to hold at all: see sigframe.h. */
+/* Only x86-64: other processors have other numbers, and can't pin at all (see sigframe.h). */
 #if defined(__x86_64__)
 #define CALL(name, how, ...)
 #define BOTH(name_, how_, ...) [SYS_##name_] = {.name = #name_, .how = (how_), .pieces = {__VA_ARGS__}},
@@ -119,7 +119,7 @@ static const struct fp_row raw_rows[] = {
 static const struct fp_row raw_rows[1];
 #endif
 
-/* Whatever a number takes that has no row. */
+/* For numbers without a row: any argument may point to memory. */
 static const struct fp_row any_number = {
     .name = "syscall",
     .how = GUESS,
@@ -135,7 +135,7 @@ const struct fp_row *fp_call_raw_row(long number)
 
 /* ---- wrappers ---- */
 
-/* By its long way a call is a function of its own: it knows its row. */
+/* The slow path needs a function for each call, as it must know its row. */
 #define CALL(name, how, ...)                                                                                 \
 	static long run_##name(long a, long b, long c, long d, long e, long f, long g)                       \
 	{                                                                                                    \
@@ -168,8 +168,8 @@ long fp_call_syscall_mediated(long a, long b, long c, long d, long e, long f, lo
 }
 
 /*
- * The names that the program calls. As our headers declare them with their own types, they are
- * given to functions of ours by the assembler's names.
+ * Our headers declare these names with their own types. So our functions have other names in C, and
+ * get the program's names in the assembler.
  */
 #define WRAPPER(symbol, row)                                                                                 \
 	FP_INTERPOSE long fp_wrap_##symbol(long a, long b, long c, long d, long e, long f,                   \

@@ -1,9 +1,9 @@
 /*
- * See calls.h. The one interpreter of rows. Invariants:
- *   - A call whose memory is all local goes to the C library with the arguments it came with.
- *   - What was pinned is unpinned on every way out: return, cancellation (this file is compiled
- *     with -fexceptions), and a longjmp out of a signal handler (at the thread's next call).
- *   - errno is the C library's, or as it was.
+ * See calls.h. Carries out the rows. Invariants:
+ *   - A call whose memory is all local goes to the C library with its original arguments.
+ *   - All pins end on every way out: return, cancellation (this file is compiled with
+ *     -fexceptions), and a longjmp out of a signal handler (at the thread's next call).
+ *   - errno is set by the C library, or keeps its value.
  */
 #include "calls.h"
 
@@ -55,7 +55,7 @@ static fp_call_fn *resolve(unsigned row)
 	return real;
 }
 
-/* Reads by a descriptor, its argument 0: these may have a device write into the caller's memory. */
+/* Reads from a descriptor, argument 0: there a device may write into the caller's memory. */
 static bool reads_descriptor(const struct fp_row *row)
 {
 	return (row->how & FP_HOW_READS) && !(row->how & FP_HOW_STREAM) && row->pieces[0].arg != 0;
@@ -84,9 +84,9 @@ bool fp_calls_hold(void)
 	return atomic_load_explicit(&must_hold, memory_order_acquire);
 }
 
-/* ---- what is said ---- */
+/* ---- messages ---- */
 
-/* True once for each name. */
+/* True the first time for each name. */
 static bool is_news(const char *name)
 {
 	static _Atomic(const char *) said[SAID_MAX];
@@ -120,7 +120,7 @@ static long refuse_long(const char *name)
 	return refuse(name, ENOMEM, "it hands over more far memory at once than can be resident");
 }
 
-/* What the kernel could not reach although all that we know of was there. */
+/* The kernel could not reach some memory, although all that the row names was pinned. */
 static void report_fault(const char *name)
 {
 	atomic_bool said = !is_news(name);
@@ -140,7 +140,7 @@ struct call_request {
 	const struct fp_row *row;
 	fp_call_fn *real;
 	bool opens;
-	unsigned shift; /* of syscall's arguments */
+	unsigned shift; /* 1 for syscall, whose arguments follow the number */
 	long args[FP_CALL_ARGS];
 };
 
@@ -158,13 +158,13 @@ static long call(const struct call_request *q, const long *args)
 	return q->real(args[0], args[1], args[2], args[3], args[4], args[5], args[6]);
 }
 
-/* An int's upper half means nothing. */
+/* The upper half of an int result is garbage. */
 static bool is_fault(long ret)
 {
 	return (int)ret == -1 && errno == EFAULT;
 }
 
-/* The kernel was given everything as it came. */
+/* Makes the call with the arguments as they came. */
 static long pass(const struct call_request *q)
 {
 	return call(q, q->args);
@@ -198,7 +198,7 @@ static bool may_be_far(struct call_request *q)
 
 /* ---- a call whose memory is pinned at once ---- */
 
-/* 0 and *ret: the call was made. Otherwise there is too much to pin. */
+/* 0 and *ret: the call was made. Otherwise there is too much to pin at once. */
 static int attempt(const struct call_request *q, bool is_wide, long *ret)
 {
 	__attribute__((cleanup(fp_call_args_end))) struct fp_call_args job;
@@ -220,8 +220,10 @@ static int attempt(const struct call_request *q, bool is_wide, long *ret)
 	return 0;
 }
 
-/* True if the kernel may have wanted more than the windows showed it. A call that moves bytes is
- * not made twice. */
+/*
+ * True if the kernel may need more than the windows pinned. Calls that move bytes must not be
+ * repeated.
+ */
 static bool wants_wide(struct call_request *q)
 {
 	const struct fp_call_piece *pieces = q->row->pieces;
@@ -237,7 +239,10 @@ static bool wants_wide(struct call_request *q)
 
 enum cut { CUT_NOT, CUT_ONCE, CUT_LOOP };
 
-/* Where a short count is legal, and where programs know nothing of it. */
+/*
+ * Whether the call may be cut: once, if programs expect a short count there; in a loop, if they
+ * don't.
+ */
 static enum cut cut_of_descriptor(int fd, bool writes)
 {
 	socklen_t len = sizeof(int);
@@ -256,7 +261,7 @@ static enum cut cut_of_descriptor(int fd, bool writes)
 	return CUT_NOT;
 }
 
-/* A short count, which the program has asked not to get. */
+/* True if the program has asked for no short count. */
 static bool waits_for_all(struct call_request *q)
 {
 	return (q->row->how & FP_HOW_RECEIVES) &&
@@ -279,11 +284,11 @@ static enum cut choose_cut(struct call_request *q)
 	return cut == CUT_ONCE && waits_for_all(q) ? CUT_LOOP : cut;
 }
 
-/* What is left of a call that goes on chunk by chunk. */
+/* The remaining part of a call that is made chunk by chunk. */
 struct rest {
 	enum cut cut;
 	struct iovec buffer;
-	size_t done, chunk; /* as much as could be pinned at the last time */
+	size_t done, chunk; /* chunk: as much as could be pinned last time */
 	bool is_over;
 };
 
@@ -298,13 +303,13 @@ static void set_chunk(struct call_request *q, struct iovec *one)
 		*request_arg(q, data->m) = (long)one->iov_len;
 }
 
-/* In whole pages, as a device must have what it reads and writes. */
+/* Half, in whole pages: devices require that of their buffers. */
 static size_t half(size_t len)
 {
 	return FP_MAX(len / 2 & ~(size_t)(FP_PAGE_SIZE - 1), FP_PAGE_SIZE);
 }
 
-/* One chunk: as much as can be pinned, down to a page. */
+/* Makes the call for one chunk: as much as can be pinned, down to a page. */
 static long do_chunk(const struct call_request *q, struct rest *rest, size_t *ret_asked)
 {
 	uint32_t how = q->row->how;
@@ -326,7 +331,7 @@ static long do_chunk(const struct call_request *q, struct rest *rest, size_t *re
 	}
 }
 
-/* One buffer of the call. */
+/* Makes the call for one buffer. */
 static void do_buffer(const struct call_request *q, struct rest *rest)
 {
 	while (rest->buffer.iov_len && !rest->is_over) {
@@ -357,7 +362,7 @@ static void do_vector(struct call_request *q, struct rest *rest)
 	}
 }
 
-/* What the program asked for in elements is done in bytes, under the stream's lock. */
+/* The program counts elements, we transfer bytes. The stream is locked meanwhile. */
 static void do_stream(struct call_request *q, struct rest *rest)
 {
 	const struct fp_call_piece *data = &q->row->pieces[0];
@@ -389,7 +394,7 @@ static long do_long(struct call_request *q)
 	return (long)rest.done;
 }
 
-/* ---- the way in ---- */
+/* ---- the entry ---- */
 
 static long pin_and_call(struct call_request *q)
 {
@@ -412,7 +417,7 @@ static long mediate(struct call_request *q)
 	if (!may_be_far(q) || fp_agent_is_stray(fp_shim_agent())) {
 		ret = pass(q);
 	} else {
-		if (first) { /* what is free needs no kernel */
+		if (first) { /* a free lock needs no kernel */
 			ret = resolve(first - 1)(q->args[0], 0, 0, 0, 0, 0, 0);
 			if ((int)ret != EBUSY)
 				return ret;
@@ -424,7 +429,10 @@ static long mediate(struct call_request *q)
 	return ret;
 }
 
-/* Where the kernel faults by itself, but does not tell of pins. */
+/*
+ * True for a direct read: the kernel faults by itself, but capture can't see that it has pinned the
+ * pages.
+ */
 static bool is_direct_read(struct call_request *q)
 {
 	int saved = errno;

@@ -1,12 +1,12 @@
 /*
  * Calls of the C library that hand memory to the kernel, where the kernel does not fault for us:
- * fault mode inline, and hosts that permit only user-mode faults. calls.def says what each call
- * hands over, callrows.c makes rows and wrappers of it, and calls.c carries out a row. Room:
+ * fault mode inline, and hosts that permit only user-mode faults. calls.def lists the memory of
+ * each call, callrows.c makes rows and wrappers of it, and calls.c carries out a row. Room:
  * preload/syscalls.
  *
- * A wrapper has the shape of every function that takes and returns integers and pointers in
- * registers, variadic or not, so one shape serves for all. It jumps through fp_call_entry: to the C
- * library's function if nothing need be pinned, and to fp_calls_run otherwise.
+ * One shape of wrapper serves for all functions that take and return integers and pointers in
+ * registers, variadic or not. It jumps through fp_call_entry: to the C library's function if
+ * nothing need be pinned, and to fp_calls_run otherwise.
  */
 #ifndef FP_CALLS_H
 #define FP_CALLS_H
@@ -18,7 +18,10 @@
 #define FP_CALL_ARGS 7
 #define FP_NOARG     0xff
 
-/* In a piece's n and m: the argument, and whether it is an int, whose upper half is garbage. */
+/*
+ * In a piece's n and m: the number of the argument, and a flag for an int, whose upper half is
+ * garbage.
+ */
 #define FP_ARG_MASK   0x3fu
 #define FP_ARG_IS_INT 0x40u
 
@@ -27,15 +30,15 @@ typedef long fp_call_fn(long a, long b, long c, long d, long e, long f, long g);
 enum fp_piece_kind {
 	FP_PIECE_END,
 	FP_PIECE_WINDOW,  /* pinned: a few bytes at first, and more if the kernel wants more */
-	FP_PIECE_IOCTL,   /* the same, but no less than the number, argument n, says */
+	FP_PIECE_IOCTL,   /* the same, but at least the size in the ioctl's number, argument n */
 	FP_PIECE_BYTES,   /* pinned: base + unit * argument n * argument m */
 	FP_PIECE_TEXT,    /* pinned, up to its NUL */
 	FP_PIECE_LOCK,    /* pinned: unit bytes, if this kind of mutex needs it */
-	FP_PIECE_IOVEC,   /* pinned: argument n of them, and what they name */
-	FP_PIECE_MESSAGE, /* pinned: a msghdr and what it names; with an n, that many mmsghdr */
-	FP_PIECE_STRINGS, /* copied, and the array: there may be more of them than can be pinned */
-	FP_PIECE_MASK,    /* copied, without SIGBUS if that is ours */
-	FP_PIECE_SETMASK, /* copied: a mask's address and size, and the mask as above */
+	FP_PIECE_IOVEC,   /* pinned: argument n iovecs, and their buffers */
+	FP_PIECE_MESSAGE, /* pinned: a msghdr and all its memory; with an n, that many mmsghdr */
+	FP_PIECE_STRINGS, /* copied, with the array: they may be too many to pin */
+	FP_PIECE_MASK,    /* copied, without SIGBUS in fault mode inline */
+	FP_PIECE_SETMASK, /* copied: a mask's address and size, and the mask */
 };
 
 struct fp_call_piece {
@@ -47,24 +50,26 @@ struct fp_call_piece {
 
 #define FP_PIECES 6
 
-/* What to do besides pinning: see calls.def. The first three treat memory that is too long to
- * pin. */
+/*
+ * Special treatment besides pinning: see calls.def. The first three are for memory that is too long
+ * to pin at once.
+ */
 enum fp_call_how {
 	FP_HOW_READS = 1 << 0,
 	FP_HOW_WRITES = 1 << 1,
 	FP_HOW_STREAM = 1 << 2,
-	FP_HOW_GUESS = 1 << 3, /* its EFAULT may be due to far memory that no piece names */
+	FP_HOW_GUESS = 1 << 3, /* EFAULT may be due to far memory that no piece names */
 	FP_HOW_REFUSE = 1 << 4,
-	FP_HOW_SYSCALL = 1 << 5,  /* argument 0 is a number, whose row is used for the arguments after it */
+	FP_HOW_SYSCALL = 1 << 5,  /* argument 0 is a number; the row of that number is used for the rest */
 	FP_HOW_OFFSET = 1 << 6,   /* argument FP_HOW_ARG is the offset */
 	FP_HOW_RECEIVES = 1 << 7, /* argument FP_HOW_ARG is the flags of recv */
-	FP_HOW_OPENS = 1 << 8,    /* in every fault mode; the agent opens no descriptor meanwhile */
-	FP_HOW_RELEASES = 1 << 9, /* in every fault mode; nobody's CPU is chosen by us meanwhile */
+	FP_HOW_OPENS = 1 << 8,    /* in every fault mode: the agent opens no descriptor meanwhile */
+	FP_HOW_RELEASES = 1 << 9, /* in every fault mode: the agent releases all CPUs first */
 };
 
 #define FP_HOW_ARG_SHIFT   12
 #define FP_HOW_ARG(how)    ((how) >> FP_HOW_ARG_SHIFT & 7)
-#define FP_HOW_FIRST_SHIFT 16 /* the call to try first, 1 + its row */
+#define FP_HOW_FIRST_SHIFT 16 /* 1 + the row of a call to try first; 0: none */
 #define FP_HOW_FIRST(how)  ((how) >> FP_HOW_FIRST_SHIFT)
 
 struct fp_row {
@@ -81,25 +86,26 @@ extern const unsigned fp_call_n_rows;
 const struct fp_row *fp_call_raw_row(long number);
 
 /*
- * Called once, when the agent is there or is known never to be, before the program has threads of
- * its own. From now on wrappers jump to the C library, or pin.
+ * Called once, before the program has other threads: when the agent runs, or there will be none.
+ * From now on wrappers jump to the C library, or pin.
  */
 void fp_calls_open(void);
 
-/* True if memory that system calls are given must be pinned. Any thread, any time. */
+/* True if the memory of system calls must be pinned. Any thread, any time. */
 bool fp_calls_hold(void);
 
-/* How syscall(2) goes on; at first straight to the kernel. See rawfork.c. */
+/* Where syscall(2) continues; at first straight to the kernel. See rawfork.c. */
 extern fp_call_fn *fp_call_syscall_way;
 fp_call_fn fp_call_syscall_mediated;
-/* The last of six arguments is passed on the stack, so it has to be a long: half of an int's slot
- * would be garbage. */
+/*
+ * Pass longs: the last of six arguments is on the stack, where the upper half of an int is garbage.
+ */
 long fp_call_raw_syscall(long number, ...);
 
 /* A wrapper's slow path. args are FP_CALL_ARGS words. */
 long fp_calls_run(unsigned row, long *args);
 
-/* Declares the wrapper of an INNER row. It has name's type, and this name only. */
+/* Declares the wrapper of an INNER row. It has name's type, and no other name. */
 #define FP_INNER_CALL(name) extern __typeof__(name) fp_call_##name
 
 #endif

@@ -1,7 +1,7 @@
 /*
- * Functions of the C library that would take far memory for use in system calls of their own, where
- * the kernel does not fault on it for us: each is given local memory instead. Elsewhere they are
- * the C library's.
+ * Functions of the C library that would pass far memory to system calls of their own, where the
+ * kernel does not fault on it for us. They get local memory instead. In other modes they are the C
+ * library's. Room: preload/syscalls.
  */
 #include "libc.h"
 
@@ -23,12 +23,12 @@
 #include "shim.h"
 #include "uring.h"
 
-/* The longest buffer of a stream or a directory is this. */
+/* No buffer of a stream or a directory is larger. */
 #define OWN_MAX (1u << 20)
 
 #define REMEDY "Keep that memory local (FARPAGE_HEAP, FARPAGE_MIN_MAPPING), or use fault mode thread"
 
-/* ---- whose allocation it is ---- */
+/* ---- the C library's own allocations ---- */
 
 static struct fp_libc_code libc;
 struct fp_libc_code fp_libc_loader;
@@ -80,8 +80,8 @@ static bool is_awkward(const void *addr)
 }
 
 /*
- * What these return is the program's, and far as anything of its: the C library's own uses do not
- * come here.
+ * The C library's versions would get local memory, as fp_libc_wants_local finds their code in the C
+ * library. But the copy is the program's, so it may be far.
  */
 FP_INTERPOSE char *strndup(const char *s, size_t max)
 {
@@ -100,7 +100,7 @@ FP_INTERPOSE char *strdup(const char *s)
 	return strndup(s, SIZE_MAX - 1);
 }
 
-/* ---- buffers and stacks that the program brings along: the library's own do as well ---- */
+/* ---- buffers and stacks of the program: far ones are replaced by the C library's ---- */
 
 FP_INTERPOSE int setvbuf(FILE *stream, char *buffer, int mode, size_t size)
 {
@@ -118,8 +118,8 @@ FP_INTERPOSE void setbuf(FILE *stream, char *buffer)
 }
 
 /*
- * The kernel touches the C library's record of a thread, at the end of its stack, when it serves no
- * fault of the thread's any more.
+ * True if the stack is far. The C library keeps its record of a thread at the end of the stack. The
+ * kernel writes there when it no longer serves the thread's faults.
  */
 static bool is_far_stack(const void *stack)
 {
@@ -134,7 +134,10 @@ static bool is_far_stack(const void *stack)
 	return true;
 }
 
-/* A stack that was set before can't be unset: the next thread would share it. */
+/*
+ * A stack that was set before can't be unset, and the next thread would share it. So far ones are
+ * then refused.
+ */
 static bool has_stack(const pthread_attr_t *attr)
 {
 	size_t size;
@@ -150,7 +153,7 @@ FP_INTERPOSE int pthread_attr_setstack(pthread_attr_t *attr, void *stack, size_t
 	return has_stack(attr) ? EINVAL : pthread_attr_setstacksize(attr, size);
 }
 
-/* By another name, as the headers call the real one deprecated. */
+/* Under another name: our headers call the real one deprecated. */
 FP_INTERPOSE int pthread_attr_setstack_of_old(pthread_attr_t *attr,
                                               void *stack) __asm__("pthread_attr_setstackaddr");
 
@@ -170,9 +173,9 @@ int __vprintf_chk(int flag, const char *format, va_list args);
 int __printf_chk(int flag, const char *format, ...);
 int __vasprintf_chk(char **ret_s, int flag, const char *format, va_list args);
 
-#define UNCHECKED 0 /* to the functions that check, it says that they need not */
+#define UNCHECKED 0 /* tells the checking functions not to check */
 
-/* All is formatted first, then written as any buffer. */
+/* Formats all first, then writes it as one buffer. */
 __attribute__((format(printf, 3, 0))) static int print(FILE *stream, int flag, const char *format,
                                                        va_list args)
 {
@@ -212,7 +215,7 @@ FP_INTERPOSE __attribute__((format(printf, 2, 0))) int __vprintf_chk(int flag, c
 	return print(stdout, flag, format, args);
 }
 
-/* The rest differs in where the arguments begin. */
+/* The other functions differ only in where their arguments begin. */
 #define PRINT(stream, flag, format)                                                                          \
 	({                                                                                                   \
 		va_list args;                                                                                \
@@ -247,7 +250,7 @@ FP_INTERPOSE __attribute__((format(printf, 2, 3))) int __printf_chk(int flag, co
 
 /* ---- libraries whose system calls do not go through the C library ---- */
 
-/* A library's function, wherever it was loaded from. */
+/* Finds a library's function, by dlopen or by RTLD_NEXT. */
 static fp_uring_fn *find(const char *soname, const char *name)
 {
 	void *library = dlopen(soname, RTLD_LAZY | RTLD_NOLOAD);
@@ -258,7 +261,7 @@ static fp_uring_fn *find(const char *soname, const char *name)
 	return fn ? fn : (fp_uring_fn *)dlsym(RTLD_NEXT, name);
 }
 
-/* NULL if it may not be called. */
+/* The function, or NULL with a message if it may not be called. */
 static fp_uring_fn *find_permitted(const char *soname, const char *name)
 {
 	static atomic_bool said;

@@ -1,10 +1,9 @@
 /*
- * What the C library allocates for the program and then looks at on every thread, the agent's own
- * included: locales, which a thread reads when it starts, and what a program taught printf, which
- * is looked up whenever anybody formats a number. All this is local. libquadmath, and with it
- * whatever was written in Fortran, teaches printf when it is loaded. So are the blocks in which it
- * keeps threads' values of their keys: a child of fork clears those of the other threads before any
- * handler runs. Room: preload.
+ * Memory that the C library allocates for the program, but reads on every thread, the agent's own
+ * included. So it is local. It is of three kinds. Locales: a thread reads them when it starts.
+ * Additions to printf: it looks them up for every number; libquadmath, used by all Fortran
+ * programs, makes some when it is loaded. Blocks with threads' values of keys: a child of fork
+ * clears those of other threads before any handler runs. Room: preload/syscalls.
  */
 #include <errno.h>
 #include <grp.h>
@@ -19,7 +18,7 @@
 #include "local.h"
 #include "shim.h"
 
-/* Defines name as the C library's function, which allocates local memory then. */
+/* Defines name as the C library's function in a bracket, so that it allocates local memory. */
 #define KEPT_LOCAL(type, name, parameters, ...)                                                              \
 	FP_INTERPOSE type name parameters                                                                    \
 	{                                                                                                    \
@@ -30,7 +29,7 @@
 		return made;                                                                                 \
 	}
 
-/* The names by which libstdc++ calls them. */
+/* libstdc++ calls them by these names. */
 FP_INTERPOSE locale_t __newlocale(int mask, const char *name, locale_t base);
 FP_INTERPOSE locale_t __duplocale(locale_t from);
 
@@ -51,17 +50,17 @@ KEPT_LOCAL(int, register_printf_type, (printf_va_arg_function * get), get)
 
 /* ---- threads' values of keys ---- */
 
-/* The first keys have their place in the thread's own record. */
+/* The values of the first keys lie in the thread's own record: no allocation. */
 #define FIRST_KEYS 32u
 
-/* The allocator's first call comes before any constructor; what it sets is of a first key. */
+/* The allocator calls this before any constructor of ours has run. It then sets a first key. */
 FP_INTERPOSE int pthread_setspecific(pthread_key_t key, const void *value)
 {
 	uint64_t signals;
 	int r;
 
 	if (key < FIRST_KEYS || !value ||
-	    pthread_getspecific(key)) /* the others are allocated for the first */
+	    pthread_getspecific(key)) /* only the first value in a block allocates it */
 		return FP_NEXT(pthread_setspecific)(key, value);
 	signals = fp_local_enter_masked();
 	r = FP_NEXT(pthread_setspecific)(key, value);
@@ -79,8 +78,8 @@ FP_INTERPOSE int tss_set(tss_t key, void *value)
 FP_INNER_CALL(setgroups);
 
 /*
- * The C library has every thread make this call, the agent's own included, which would wait for
- * themselves where the list is far. A list that is too long to be right, the kernel refuses unread.
+ * The C library makes this call on every thread, the agent's own included. These would wait for
+ * themselves if the list were far. The kernel refuses a list that is too long, without reading it.
  */
 FP_INTERPOSE int setgroups(size_t n, const gid_t *list)
 {

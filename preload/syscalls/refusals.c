@@ -1,4 +1,4 @@
-/* See refusals.h. What is asked beside far memory goes on to the kernel. */
+/* See refusals.h. Requests that touch no far memory go on to the kernel. */
 #include "refusals.h"
 
 #include <errno.h>
@@ -26,7 +26,7 @@
 
 /* ---- memory ---- */
 
-/* The agent itself could not unmap it then, nor open and close it. */
+/* The agent itself could no longer unmap, open or close sealed memory. */
 long fp_refusals_seal(void *addr, size_t len, unsigned long flags)
 {
 	static atomic_bool said;
@@ -59,7 +59,7 @@ static size_t segment_bytes(int id)
 	return segment.shm_segsz;
 }
 
-/* The kernel tells nobody that it replaces far memory. */
+/* SHM_REMAP over far memory: the kernel would replace it without an event to us. */
 FP_INTERPOSE void *shmat(int id, const void *addr, int flags)
 {
 	static atomic_bool said;
@@ -75,8 +75,7 @@ FP_INTERPOSE void *shmat(int id, const void *addr, int flags)
 
 FP_INNER_CALL(prctl);
 
-/* Pages that the kernel merges lose their write protection, by which the agent knows what was
- * written. */
+/* Merging removes the write protection of pages. By that protection the agent notices writes. */
 static int refuse_merging(void)
 {
 	static atomic_bool said;
@@ -99,16 +98,16 @@ FP_INTERPOSE int prctl(int option, ...)
 	if (option == PR_SET_MEMORY_MERGE && arg[0] && fp_shim_space())
 		return refuse_merging();
 	if (option == PR_SET_TSC && arg[0] == PR_TSC_SIGSEGV)
-		fp_clock_ask_kernel(); /* the agent reads its clock on the program's threads, too */
+		fp_clock_ask_kernel(); /* the agent also reads its clock on the program's threads */
 	return fp_call_prctl(option, arg[0], arg[1], arg[2], arg[3]);
 }
 
 /* ---- namespaces ---- */
 
-/* The kernel gives these to a process with one thread alone. */
+/* The kernel permits these only to a process with a single thread. */
 #define FOR_ONE_THREAD (CLONE_NEWUSER | CLONE_NEWTIME | CLONE_VM | CLONE_SIGHAND | CLONE_THREAD)
 
-/* Children connect to the nodes anew, and could not from another network. */
+/* Children connect to the nodes again, and could not do so from another network. */
 static int refuse_network(const char *call)
 {
 	static atomic_bool said;
@@ -127,7 +126,7 @@ static bool leaves_network(int flags)
 	return (flags & CLONE_NEWNET) && fp_shim_space() && fp_agent_needs_network(fp_shim_agent());
 }
 
-/* Why the kernel refused it, if that is so. errno stays. */
+/* Explains the kernel's refusal, if the agent's threads are its cause. errno stays. */
 static void explain(const char *call, int flags)
 {
 	static atomic_bool said;
@@ -143,7 +142,7 @@ static void explain(const char *call, int flags)
 	errno = saved;
 }
 
-/* A forked child has its sessions before it goes where it might not get them. */
+/* A forked child opens its sessions before it moves: later it might not get them. */
 static void connect_first(void)
 {
 	if (fp_shim_space())
@@ -164,7 +163,10 @@ FP_INTERPOSE int unshare(int flags)
 	return r;
 }
 
-/* What kind of namespace fd is of, if it does not name a process, whose kinds are named. */
+/*
+ * The kinds of namespaces that setns enters. With kinds, fd names a process; otherwise fd itself
+ * tells.
+ */
 static int kind_of(int fd, int kinds)
 {
 	long kind = kinds ? kinds : FP_RAW(SYS_ioctl, fd, NS_GET_NSTYPE, 0, 0, 0, 0);
@@ -172,7 +174,10 @@ static int kind_of(int fd, int kinds)
 	return kind > 0 ? (int)kind : 0;
 }
 
-/* The kernel wants a root folder that no other thread shares. The agent's threads keep theirs. */
+/*
+ * To change mounts, the kernel requires a root folder that no other thread shares. The agent's
+ * threads keep the old one.
+ */
 static int enter(int fd, int kinds, int flags)
 {
 	int r = (int)FP_RAW(SYS_setns, fd, kinds, 0, 0, 0, 0);

@@ -1,6 +1,6 @@
 /*
- * Calls that we can't make right with far memory, or beside an agent that has threads. They are
- * refused with a message. Room: preload/syscalls.
+ * Calls that can't be made correct with far memory, or with the agent's threads in the process.
+ * They are refused with a message. Room: preload/syscalls.
  */
 #ifndef FP_REFUSALS_H
 #define FP_REFUSALS_H
@@ -8,15 +8,15 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Some headers that we build with are older than it. All processors have the same number. */
+/* Some of our headers are older than it. The number is the same on all processors. */
 #define FP_SYS_MSEAL 462
 
-/* mseal(2), which the C library may not have: -1 and ENOSYS if it touches far memory. */
+/* mseal(2), which the C library may lack: -1 and ENOSYS if it touches far memory. */
 long fp_refusals_seal(void *addr, size_t len, unsigned long flags);
 
 /*
- * The kernel clears this word when a thread ends, and then serves no more faults of that thread.
- * True, with EINVAL and a message, if the word is in far memory.
+ * The kernel clears this word when a thread ends, and no longer serves faults of that thread. True,
+ * with EINVAL and a message, if the word is in far memory.
  */
 bool fp_refusals_clear_tid(const void *word);
 

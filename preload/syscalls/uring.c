@@ -1,4 +1,4 @@
-/* See uring.h. What can't be restricted (a kernel before 5.10) is enabled all the same. */
+/* See uring.h. A ring that can't be restricted (a kernel before 5.10) is enabled all the same. */
 #include "uring.h"
 
 #include <errno.h>
@@ -38,7 +38,10 @@ static unsigned add_ops(struct io_uring_restriction *all, unsigned last)
 	return n;
 }
 
-/* All but one: a list of what is permitted, of which the kernel refuses what it does not know. */
+/*
+ * Permits all operations but one. The kernel refuses lists with commands that it does not know, so
+ * we try shorter ones.
+ */
 static void restrict_ring(int ring)
 {
 	struct io_uring_restriction all[OPS_MAX + REGISTER_MAX];
