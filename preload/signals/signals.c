@@ -169,7 +169,7 @@ static bool is_borrowed(void)
 	return atomic_load(&owner) != getpid() && !(fp_shim_agent() && fp_agent_is_stray(fp_shim_agent()));
 }
 
-/* Only the kernel knows the child's actions. For signals that faults need, its parent's stay. */
+/* Only the kernel knows the child's actions. For signals of faults, the parent's stay in force. */
 static int borrowed_sigaction(int sig, struct taken *t, const struct sigaction *action,
                               struct sigaction *ret_old)
 {

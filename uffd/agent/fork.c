@@ -252,7 +252,7 @@ static void refuse(const char *why)
 	               why);
 }
 
-/* Drops what belongs to the parent's threads. Tells neither the threads nor the nodes. */
+/* Drops the state of the parent's threads. Sends nothing to the threads or the nodes. */
 static void drop_inherited(struct fp_agent *agent)
 {
 	struct fp_far *far = &agent->far;

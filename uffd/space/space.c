@@ -1,5 +1,5 @@
 /*
- * The far address space: mappings as pieces of the reserved range. See space.h.
+ * The far address space: mappings are pieces of the reserved range. Room: uffd/space. See space.h.
  */
 #include "space_priv.h"
 
@@ -156,7 +156,10 @@ void fp_space_allow_backing(struct fp_space *space)
 	atomic_store(&space->forking, false);
 }
 
-/* False: a fork is under way. It may wait for a lock that the calling allocator holds. */
+/*
+ * False: a fork is under way, and the caller must not wait for it. The caller is an allocator: the
+ * fork may wait for its lock.
+ */
 static bool begin_backing(struct fp_space *space, bool may_wait)
 {
 	for (;;) {
@@ -170,8 +173,10 @@ static bool begin_backing(struct fp_space *space, bool may_wait)
 	}
 }
 
-/* Reserves slots for n pages, unless *lazy is set. If a fork forbids it, sets *lazy. Blocks on the
- * nodes: without any lock. */
+/*
+ * Reserves slots for n pages, unless *lazy is set. If a fork forbids it, sets *lazy. Blocks on the
+ * nodes, so the caller holds no lock.
+ */
 static int back(struct fp_space *space, uint64_t n, unsigned flags, bool *lazy)
 {
 	int r = 0;
@@ -201,7 +206,7 @@ void fp_space_unback(struct fp_space *space, uint64_t n)
 		fp_store_unreserve(space->far->store, n);
 }
 
-/* Takes over pages that an earlier mapping there left kernel-filled. */
+/* Takes over pages in this place that an earlier mapping left kernel-filled. */
 static int resume_filled(struct fp_space *space, const struct fp_piece *piece)
 {
 	int r = 0;
@@ -233,7 +238,7 @@ int fp_space_add(struct fp_space *space, struct fp_piece piece)
 	return r;
 }
 
-/* A new piece of n pages without a place. */
+/* A new piece of n pages, still without its place. */
 static struct fp_piece make_piece(const struct fp_space *space, uint32_t n, int prot, unsigned flags)
 {
 	bool never = space->overcommit || (flags & FP_MAP_LAZY);
@@ -328,8 +333,11 @@ static void restore_protection(struct fp_space *space, uint32_t start, uint32_t 
 	fp_space_open_range(space->far, start, end - start, PROT_NONE);
 }
 
-/* Protects before it drops, so that no late write survives in pages that may no longer be written.
- * If a later step fails, nothing is mapped there. */
+/*
+ * Replaces what is mapped there by the piece. Protects before it drops: otherwise a late write
+ * could survive in a page that is no longer writable. If a later step fails, nothing is mapped
+ * there.
+ */
 static int replace(struct fp_space *space, struct fp_piece piece, uint64_t *ret_reserved)
 {
 	int r = close_foreign(space, piece.start, piece.end);
@@ -356,7 +364,7 @@ static int replace(struct fp_space *space, struct fp_piece piece, uint64_t *ret_
 	return r;
 }
 
-/* The piece has its place already. */
+/* Maps a piece that has its place already. */
 static int map_piece_at(struct fp_space *space, struct fp_piece piece, unsigned flags)
 {
 	uint64_t more = piece.lazy ? 0 : piece.end - piece.start, reserved = 0;
@@ -437,7 +445,7 @@ int fp_space_unmap(struct fp_space *space, void *addr, size_t len)
 
 /* ---- limits ---- */
 
-/* From the first page that is mapped to the last, in whole chunks. */
+/* The range from the first mapped page to the last, in whole chunks. */
 static void find_mapped(const struct fp_space *space, uint32_t from, uint32_t *ret_start, uint32_t *ret_end)
 {
 	const uint32_t chunk = 1u << FP_CHUNK_SHIFT, last = space->far->last;
@@ -457,7 +465,7 @@ static int close_off(struct fp_space *space, uint32_t start, uint32_t end)
 	return start == end ? 0 : fp_layout_add(&space->layout, piece);
 }
 
-/* To the layout, what lies beyond is the kernel's. */
+/* Shrinks the range to n pages. In the layout, the parts cut off become foreign pieces. */
 static int shrink(struct fp_space *space, uint64_t n)
 {
 	uint32_t from = FP_MAX(space->far->first, FP_FAR_OWN_PAGES), last = space->far->last, start, end;

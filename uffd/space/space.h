@@ -31,7 +31,7 @@ enum fp_map_flags {
 	    1 << 4, /* the caller is an allocator and holds its locks: reserves no slots during a fork */
 };
 
-/* What fp_space_remap_to may do: see mremap(2). */
+/* The flags of fp_space_remap_to: see mremap(2). */
 enum fp_remap_flags {
 	FP_REMAP_MAYMOVE = 1 << 0,
 	FP_REMAP_FIXED = 1 << 1,
@@ -58,14 +58,16 @@ struct fp_remap {
  */
 int fp_space_map(struct fp_space *space, size_t len, size_t align, int prot, unsigned flags, void **ret_addr);
 
-/* The same at addr inside the range, over anything that is mapped there (MAP_FIXED). -EEXIST: see
- * FP_MAP_NOREPLACE. */
+/*
+ * The same at addr inside the range. Replaces the mappings there (MAP_FIXED). -EEXIST: see
+ * FP_MAP_NOREPLACE.
+ */
 int fp_space_map_at(struct fp_space *space, void *addr, size_t len, int prot, unsigned flags);
 
 /*
- * Makes the kernel map *what at addr inside the range, over anything that is mapped there.
- * mmap(2)'s errors: then nothing was replaced, unless memory ran out midway. Not in the handler of
- * fault mode inline.
+ * Makes the kernel map *what at addr inside the range. Replaces the mappings there. mmap(2)'s
+ * errors: then nothing was replaced, unless memory ran out midway. Not in the handler of fault mode
+ * inline.
  */
 int fp_space_map_foreign(struct fp_space *space, void *addr, size_t len, const struct fp_foreign *what);
 
@@ -74,8 +76,8 @@ int fp_space_unmap(struct fp_space *space, void *addr, size_t len);
 
 /*
  * madvise(2) with any advice that the kernel knows. -EINVAL if far memory can't follow it; -ENOMEM
- * if a part is not mapped. DONTNEED frees slots. WILLNEED fetches as much as fits easily. After
- * PAGEOUT and COLD these pages leave next.
+ * if a part is not mapped. DONTNEED frees slots. WILLNEED fetches as many pages as fit easily.
+ * After PAGEOUT and COLD these pages leave next.
  */
 int fp_space_advise(struct fp_space *space, void *addr, size_t len, int advice);
 
@@ -85,8 +87,8 @@ int fp_space_advise(struct fp_space *space, void *addr, size_t len, int advice);
 int fp_space_protect(struct fp_space *space, void *addr, size_t len, int prot);
 
 /*
- * mlock2(2). What it locks becomes the kernel's own memory, with its bytes: a foreign piece,
- * outside of the budget, until it is unmapped. -EAGAIN: a node can't give a page back.
+ * mlock2(2). Locked memory becomes the kernel's own, with its bytes: a foreign piece, outside of
+ * the budget, until it is unmapped. -EAGAIN: a node can't give a page back.
  */
 int fp_space_mlock(struct fp_space *space, void *addr, size_t len, bool on_fault);
 /* munlock(2). */
@@ -96,9 +98,9 @@ int fp_space_munlock(struct fp_space *space, void *addr, size_t len);
 int fp_space_mincore(struct fp_space *space, void *addr, size_t len, unsigned char *vec);
 
 /*
- * mremap(2), lengths of any size. Its bytes move, local or remote. Either end may lie outside of
- * the range.
- * -ENOTSUP: nothing can move into the range or out of it, nor a foreign piece within it.
+ * mremap(2), lengths of any size. The bytes move, local or remote. Either end may lie outside of
+ * the range. -ENOTSUP: no memory can move into the range or out of it, and no foreign piece can
+ * move within it.
  */
 int fp_space_remap_to(struct fp_space *space, const struct fp_remap *what, void **ret_addr);
 
@@ -107,14 +109,12 @@ bool fp_space_owns(const struct fp_space *space, const void *addr);
 /* True if [addr, addr + len) touches the reserved range. As above. */
 bool fp_space_overlaps(const struct fp_space *space, const void *addr, size_t len);
 
-/*
- * The reserved range, end excluded, for callers that cut their own ranges at its borders. As above.
- */
+/* The reserved range, end excluded. Callers cut their own ranges at its borders. As above. */
 void fp_space_range(const struct fp_space *space, char **ret_start, char **ret_end);
 
 /*
- * Shrinks the range to what such a limit (RLIMIT_AS, RLIMIT_DATA) allows, for good, around what is
- * mapped. -EPERM: it can't, as that is too much, or lies too far apart.
+ * Shrinks the range for good, around the mapped pages, to the size that a limit (RLIMIT_AS,
+ * RLIMIT_DATA) allows. -EPERM: too much is mapped, or the mappings lie too far apart.
  */
 int fp_space_fit(struct fp_space *space, int kind, uint64_t limit);
 

@@ -39,7 +39,7 @@ static int protect_locked(struct fp_space *space, uint32_t start, uint32_t end, 
 	return r;
 }
 
-/* Pages that become writable need slots from now on. Reserves them and takes the lock. */
+/* Pages that become writable need slots from now on. Reserves these and takes the lock. */
 static int back_opened(struct fp_space *space, uint32_t start, uint32_t end, uint64_t *ret_more)
 {
 	for (;;) {
@@ -183,7 +183,7 @@ int fp_space_advise(struct fp_space *space, void *addr, size_t len, int advice)
 
 /* ---- residency ---- */
 
-/* Without the lock if possible: some programs ask before each touch. */
+/* Takes the lock only if it must: some programs ask before each touch. */
 static uint32_t look_mapped_until(struct fp_space *space, uint32_t start, uint32_t end)
 {
 	struct fp_piece piece;

@@ -11,8 +11,10 @@
 
 #include "cleanup.h"
 
-/* The kernel replaces unregistered memory without an event to the reader. Fails only for unmapped
- * pages. */
+/*
+ * Unregisters pages that the kernel will replace: then the fault thread gets no event of it. Fails
+ * only for unmapped pages.
+ */
 static void expect_no_event(struct fp_space *space, uint32_t start, uint32_t end)
 {
 	(void)fp_uffd_unregister(&space->far->uffd, fp_far_addr(space->far, start),
@@ -31,14 +33,15 @@ int fp_space_close(struct fp_space *space, uint32_t start, uint32_t end)
 	madvise(addr, len, MADV_NOHUGEPAGE);
 	madvise(addr, len, MADV_DONTDUMP);
 	madvise(addr, len, MADV_DONTFORK); /* see fp_far_inherit */
-	/* far pages can be there if a bare mremap grew into a hole: the kernel reports no event
-	 * then */
+	/* a bare mremap may have grown into a hole without an event, and have left far pages */
 	fp_space_forget(space, start, end);
 	return fp_uffd_register(&space->far->uffd, addr, len);
 }
 
-/* Whether the kernel would map it at all. Tried elsewhere, as the old mapping could not be
- * restored. */
+/*
+ * Checks that the kernel can map this. Tries it elsewhere, as a replaced mapping could not be
+ * restored.
+ */
 static int rehearse(size_t len, const struct fp_foreign *what)
 {
 	const int skipped = MAP_FIXED | MAP_FIXED_NOREPLACE | MAP_POPULATE;
@@ -57,7 +60,7 @@ static int map_over(struct fp_space *space, uint32_t start, uint32_t end, const 
 	int flags = (what->flags & ~MAP_FIXED_NOREPLACE) | MAP_FIXED, r;
 	uint64_t none;
 
-	/* first: from here on nothing is read ahead there */
+	/* this comes first: from now on nothing is read ahead there */
 	if (!fp_space_end_filled(space, start, end))
 		return -ENOMEM;
 	r = fp_layout_add(&space->layout, piece);
@@ -70,7 +73,7 @@ static int map_over(struct fp_space *space, uint32_t start, uint32_t end, const 
 		if (fp_space_close(space, start, end) == 0)
 			fp_layout_remove(&space->layout, start, end, &none);
 	}
-	/* faults that were under way when the piece was added have ended, or are undone here */
+	/* faults from before the piece was added have ended, or are undone here */
 	fp_space_forget(space, start, end);
 	return r;
 }

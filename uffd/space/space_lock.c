@@ -1,8 +1,8 @@
 /*
- * mlock and its kin, and what brings pages in. Room: uffd/space; see space.h.
+ * mlock and its kin, and calls that bring pages in. Room: uffd/space; see space.h.
  *
- * Memory that is locked is the kernel's own from then on, until it is unmapped: a foreign piece. So
- * the kernel alone locks, counts and unlocks, and no evictor ever meets a lock of the program.
+ * Locked memory is the kernel's own until it is unmapped: a foreign piece. So the kernel alone
+ * locks, counts and unlocks, and evictors never meet a page that the program has locked.
  */
 #include "space_priv.h"
 
@@ -31,8 +31,7 @@ static bool next_piece(struct fp_space *space, uint32_t start, uint32_t end, str
 	return found;
 }
 
-/* The kernel walks the pages, and its touches are ordinary faults. In fault mode inline they are
- * not. */
+/* The kernel walks the pages, and its touches are ordinary faults; but not in fault mode inline. */
 static int populate_piece(struct fp_space *space, const struct fp_piece *piece, int advice)
 {
 	int needs = advice == MADV_POPULATE_WRITE ? PROT_WRITE : PROT_READ;
@@ -75,7 +74,7 @@ int fp_space_populate_as(struct fp_space *space, uint32_t start, uint32_t end, i
 
 /* ---- locking ---- */
 
-/* The kernel locks first, on fault: what it refuses stays far. */
+/* First the kernel locks, on fault. If it refuses, the pages stay far. */
 static int lock_and_give(struct fp_space *space, uint32_t start, uint32_t end)
 {
 	struct fp_piece piece;
@@ -93,8 +92,10 @@ static int lock_and_give(struct fp_space *space, uint32_t start, uint32_t end)
 	return 0;
 }
 
-/* As the kernel: locks all before the first hole. Pages that can't be brought in stay locked
- * too. */
+/*
+ * As in the kernel: locks all pages before the first hole. Pages that can't be brought in stay
+ * locked too.
+ */
 int fp_space_mlock(struct fp_space *space, void *addr, size_t len, bool on_fault)
 {
 	uint32_t start, end, stop;

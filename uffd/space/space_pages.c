@@ -34,7 +34,7 @@ void fp_space_pause(void)
 	nanosleep(&pause, NULL);
 }
 
-/* Waits no longer than the patience for nodes, which bounds each transition. */
+/* A page changes its state within the patience for nodes. So this wait is bounded too. */
 uint64_t fp_space_claim(struct fp_far *far, uint32_t page)
 {
 	uint64_t old;
@@ -101,8 +101,10 @@ static int drop_held(struct fp_far *far, uint32_t start, uint32_t end, const uin
 	return r;
 }
 
-/* A page that a call has handed to the kernel stays local until that call ends, so it is zeroed in
- * place. All words of the pages say CLAIMED already: see pin.h. */
+/*
+ * Zeroes a pinned page in place: it must stay local until its system call ends. All words of the
+ * pages say CLAIMED already: see pin.h.
+ */
 static bool zero_in_place(struct fp_far *far, uint32_t page, uint64_t old)
 {
 	if (fp_page_state(old) != FP_PAGE_RESIDENT || !fp_pin_has(&far->pins, page) ||
@@ -195,9 +197,9 @@ void fp_space_forget(struct fp_space *space, uint32_t start, uint32_t end)
 			forget_chunk(space->far, start, fp_space_chunk_end(start, end));
 }
 
-/* ---- given to the kernel ---- */
+/* ---- pages given to the kernel ---- */
 
-/* Brings a page in, which can be read. It may leave again. */
+/* Brings in a readable page. It may leave again. */
 static void bring(struct fp_far *far, uint32_t page)
 {
 	if (atomic_load(&far->inline_servers))
@@ -206,7 +208,7 @@ static void bring(struct fp_far *far, uint32_t page)
 		(void)madvise(fp_far_addr(far, page), FP_PAGE_SIZE, MADV_POPULATE_READ);
 }
 
-/* No other page is owned meanwhile, so that this one can wait for a token. */
+/* The caller owns no other page meanwhile, so that this one can wait for a token. */
 static int give_page(struct fp_far *far, uint32_t page)
 {
 	uint64_t old = fp_space_claim(far, page);
@@ -229,7 +231,7 @@ static int give_page(struct fp_far *far, uint32_t page)
 	return r;
 }
 
-/* *at: the first page that is not given yet. */
+/* *at: the first page not given yet. */
 static int give_pages(struct fp_far *far, uint32_t *at, uint32_t end)
 {
 	while (*at < end) {
@@ -246,7 +248,7 @@ static int give_pages(struct fp_far *far, uint32_t *at, uint32_t end)
 	return 0;
 }
 
-/* What the program has advised is the kernel's to follow from now on. */
+/* Gives the kernel the program's advice, which it follows from now on. */
 static void hand_advice_on(struct fp_far *far, const struct fp_piece *piece)
 {
 	char *addr = fp_far_addr(far, piece->start);
@@ -258,7 +260,7 @@ static void hand_advice_on(struct fp_far *far, const struct fp_piece *piece)
 		madvise(addr, len, MADV_WIPEONFORK);
 }
 
-/* The piece is foreign first: from then on nothing is read ahead there. */
+/* The piece becomes foreign first: from then on nothing is read ahead there. */
 int fp_space_give(struct fp_space *space, const struct fp_piece *piece)
 {
 	struct fp_piece foreign = {

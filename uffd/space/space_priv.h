@@ -1,7 +1,7 @@
 /*
  * The inside of struct fp_space, for the agent, which embeds it, and for its files: space.c (map
- * and unmap), space_pages.c (claiming and dropping pages), space_foreign.c, space_events.c,
- * space_advice.c (protection and advice), space_lock.c (mlock) and space_remap.c. Room: uffd/space.
+ * and unmap), space_pages.c (claiming and dropping pages), space_foreign.c, space_advice.c
+ * (protection and advice), space_lock.c (mlock) and space_remap.c. Room: uffd/space.
  */
 #ifndef FP_SPACE_PRIV_H
 #define FP_SPACE_PRIV_H
@@ -33,8 +33,8 @@ void fp_space_lock(struct fp_space *space);
 void fp_space_unlock(struct fp_space *space);
 /*
  * Waits for the calls that are taking slots, and lets no other begin: they talk to nodes and
- * allocate, so a fork must not interrupt them. Called before the allocator's locks are taken.
- * allow: lets them go on, in a child too.
+ * allocate, so a fork must not interrupt them. Called before the allocator's locks are taken. allow
+ * lets calls begin again, in a child too.
  */
 void fp_space_stop_backing(struct fp_space *space);
 void fp_space_allow_backing(struct fp_space *space);
@@ -75,7 +75,7 @@ void fp_space_publish(struct fp_space *space);
 
 /* Waits until nobody owns the page and takes it (CLAIMED); returns its old word. */
 uint64_t fp_space_claim(struct fp_far *far, uint32_t page);
-/* Ends that with the word of a settled state. */
+/* Ends the claim and sets the word of a settled state. */
 void fp_space_release(struct fp_far *far, uint32_t page, uint64_t settled);
 /* True if all pages of the page's chunk are ZERO because none was ever touched. */
 bool fp_space_untouched(const struct fp_far *far, uint32_t page);
@@ -92,8 +92,9 @@ enum fp_drop {
 	FP_DROP_SHORT,    /* the same, but kernel-filled pages stay so: see fp_kernel_filled_resume */
 };
 
-/* Drops the pages [start, end) in any state. -EINVAL: some are locked in memory, and stay as they
- * were. */
+/*
+ * Drops the pages [start, end) in any state. -EINVAL: some are locked in memory; nothing changes.
+ */
 int fp_space_drop(struct fp_space *space, uint32_t start, uint32_t end, enum fp_drop how);
 
 /* For pages whose mapping the kernel has replaced: sets their words to ZERO, and nothing else.
@@ -101,9 +102,9 @@ int fp_space_drop(struct fp_space *space, uint32_t start, uint32_t end, enum fp_
 void fp_space_forget(struct fp_space *space, uint32_t start, uint32_t end);
 
 /*
- * A far piece, cut as the caller likes, becomes the kernel's own memory, with its bytes: a foreign
- * piece. Its tokens and slots are given back. -ENOMEM; -EAGAIN: a page can't be brought in. Then
- * all from that page on is far as before.
+ * Makes a far piece, cut as the caller likes, the kernel's own memory, with its bytes: a foreign
+ * piece. Returns its tokens and slots. -ENOMEM; -EAGAIN: a page can't be brought in. Then all pages
+ * from that one on are far as before.
  */
 int fp_space_give(struct fp_space *space, const struct fp_piece *piece);
 

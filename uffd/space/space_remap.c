@@ -94,7 +94,7 @@ static int move_bytes(struct fp_far *far, uint32_t from, uint32_t to, uint64_t o
 	if (fp_page_state(old) == FP_PAGE_RESIDENT) {
 		r = move_resident(far, from, to);
 		settled |= FP_PAGE_DIRTY;
-		if (r == -ENOENT) { /* dropped behind our back: reads zeros */
+		if (r == -ENOENT) { /* a bare call dropped it: it reads zeros */
 			if (fp_page_slot(old))
 				fp_store_slot_free(far->store, fp_page_slot(old));
 			fp_budget_leave(&far->budget, 1);
@@ -149,7 +149,9 @@ static bool is_moved(const struct fp_far *far, uint32_t page)
 	return !fp_space_untouched(far, page) && (atomic_load(&far->words[page]) & FP_PAGE_MOVED);
 }
 
-/* Moves the pages back. This fails only if memory is short or the page is gone: then it is lost. */
+/*
+ * Moves the pages back. Fails only if memory is short or the page is gone: then the page is lost.
+ */
 static void move_back(struct move *m)
 {
 	struct fp_far *far = m->space->far;
@@ -256,7 +258,7 @@ static int find_piece(struct fp_space *space, struct plan *plan)
 
 	if (!p || p->start > plan->start || (p->end < plan->end && plan->new_n >= n))
 		return -EFAULT;
-	if (n == 0) /* a second mapping of the same pages: only shared memory can have one */
+	if (n == 0) /* a second mapping of the same pages: only shared memory allows it */
 		return -EINVAL;
 	if (p->flags & FP_PIECE_FOREIGN)
 		return -ENOTSUP;
