@@ -34,8 +34,8 @@ static void change_cancel(int how)
 }
 
 /*
- * To cancel a thread of asynchronous type, the C library only sends it the signal, and its calls
- * wait for that signal on their way out. So we unblock it, even if the program has blocked it. In
+ * To cancel a thread of asynchronous type, the C library only sends it the signal. Its functions
+ * wait for that signal before they return. So we unblock it, even if the program has blocked it. In
  * the bracket it only notes that the thread is cancelled. Returns whether it was blocked.
  */
 static bool let_cancel_in(void)

@@ -1,10 +1,10 @@
 /*
- * Signal masks in fault mode inline, where SIGBUS is how faults are served. Room: preload/door.
+ * Signal masks in fault mode inline, where the handler of SIGBUS serves faults. Room: preload/door.
  *
- * The rule: SIGBUS is to masks what SIGKILL is. We silently leave it out of every mask that the
- * program gives to the kernel, so no thread ever blocks it. The kernel would end a process that
- * faults while it is blocked. So a SIGBUS that somebody sends is delivered at once: the program's
- * handler runs, or the default action ends the program, or the program ignores it. Nothing is kept.
+ * The rule: like SIGKILL, SIGBUS can't be blocked. We silently leave it out of every mask that the
+ * program gives to the kernel. Otherwise the kernel would end a process that faults while SIGBUS is
+ * blocked. So a SIGBUS that somebody sends is delivered at once: the program's handler runs, or the
+ * default action ends the program, or the program ignores it. It never stays pending.
  *
  * One exception: a thread that works for the agent may hold locks. It gets the signal when it
  * leaves the agent (agent_sigmask.h).

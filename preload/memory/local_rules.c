@@ -82,7 +82,7 @@ size_t fp_local_rules_heap_from(void)
 	return (size_t)fp_rules_heap_from(&place.rules);
 }
 
-/* ---- what is kept ---- */
+/* ---- mappings that the rules keep local ---- */
 
 static void publish(struct fp_statspage *stats)
 {

@@ -39,10 +39,8 @@ static int lock(struct fp_space *space, const void *addr, size_t len, unsigned f
 
 	if (flags & ~(unsigned)MLOCK_ONFAULT)
 		return -EINVAL;
-	/*
-	 * a program that may lock nothing gets the kernel's error before we look at its memory; an
-	 * empty range gives that error
-	 */
+	/* a program that may lock nothing gets the kernel's error first: by locking an empty
+	 * range */
 	if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur == 0) {
 		r = (int)FP_RAW(SYS_mlock, 0, 0, 0, 0, 0, 0);
 		if (r < 0)

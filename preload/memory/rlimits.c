@@ -64,7 +64,7 @@ static int make_room(pid_t pid, int kind, const struct rlimit *limit)
 	return r;
 }
 
-/* ---- what the program calls ---- */
+/* ---- the program's calls ---- */
 
 FP_INTERPOSE int setrlimit(__rlimit_resource_t kind, const struct rlimit *limit)
 {

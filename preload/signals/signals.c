@@ -395,7 +395,7 @@ void fp_signals_forked(void)
 	atomic_store(&is_locked, false);
 }
 
-/* ---- what the program calls ---- */
+/* ---- the program's calls ---- */
 
 static int change_or_ask(int sig, const struct sigaction *action, struct sigaction *ret_old)
 {

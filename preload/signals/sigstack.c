@@ -178,7 +178,7 @@ bool fp_sigstack_in_use(void)
 	               (here > own->entered && here <= own->entered_end));
 }
 
-/* ---- what the program calls ---- */
+/* ---- the program's calls ---- */
 
 int fp_sigstack_set(struct fp_sigstack *s, const stack_t *ss, uintptr_t sp)
 {

@@ -1,6 +1,6 @@
 /*
- * Functions of the C library that would pass far memory to system calls of their own, where the
- * kernel does not fault on it for us. They get local memory instead. In other modes they are the C
+ * Functions of the C library that would pass far memory to system calls of their own. If the kernel
+ * does not fault on it for us, they get local memory instead. In other modes they are the C
  * library's. Room: preload/syscalls.
  */
 #include "libc.h"

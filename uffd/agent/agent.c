@@ -146,7 +146,7 @@ static int apply_budget(struct fp_agent *agent, uint64_t bytes)
 	uint64_t pages = bytes >> FP_PAGE_SHIFT;
 	int r;
 
-	/* twice as many entries as pages can be resident: a full queue then holds enough stale ones
+	/* twice as many entries as pages can be resident: a full queue then has enough stale ones
 	 * to drop
 	 */
 	r = fp_evict_queue_reserve(&agent->far.evict_queue, 2 * pages + 4096);
@@ -311,8 +311,8 @@ static int create_stats(struct fp_agent *agent, const char *pattern)
 }
 
 /*
- * Without statistics the process goes on. But a name that the user chose is checked at once, and an
- * error is fatal.
+ * The process can go on without statistics. But a wrong name that the user chose makes the start
+ * fail.
  */
 int fp_agent_open_stats(struct fp_agent *agent, const char *pattern, struct fp_agent_error *error)
 {

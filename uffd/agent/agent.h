@@ -152,7 +152,7 @@ struct fp_pin {
 	uint32_t place, n;   /* the agent's; n 0: nothing was pinned, unpin is fine */
 	uint32_t depth;      /* the agent's */
 	unsigned fit_ranges; /* -E2BIG: this many ranges, from the first on, could be pinned whole, ... */
-	size_t fit_bytes;    /* ... and this many bytes of the next; one of the two is not 0 */
+	size_t fit_bytes;    /* ... and this many bytes of the next; not both are 0 */
 };
 
 /*

@@ -19,7 +19,7 @@
 #include "agent_sigmask.h"
 #include "local_stack.h"
 
-#define RANGES_MAX  1024u /* of one pin: as many as the kernel takes vectors */
+#define RANGES_MAX  1024u /* of one pin: the kernel takes as many vectors */
 #define NESTED_MAX  8u    /* pins that are noted for each thread */
 #define QUARTER_MIN 4u    /* pages that can be pinned with any budget */
 #define LINES       64u   /* new threads start their search for a place in one of so many lines, in turn */

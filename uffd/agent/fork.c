@@ -73,7 +73,7 @@ static int keep_out(struct fp_agent *agent, uint32_t start, uint32_t end)
 	return 0;
 }
 
-/* ---- before ---- */
+/* ---- before the fork ---- */
 
 /* glibc's list of all open streams: exported since 2.2.5, but declared in no header. */
 extern FILE *_IO_list_all __attribute__((weak));

@@ -227,7 +227,7 @@ static int read_file(struct raw *raw, struct fp_agent_error *error)
 	return r < 0 ? fail(error, r, "%s", why.text) : 0;
 }
 
-/* ---- from what is written to what is meant ---- */
+/* ---- from text to settings ---- */
 
 /* How a message names a setting that is not checked by the table: the variable, or file and key. */
 static const char *origin(const char *key, char *buf, size_t len)

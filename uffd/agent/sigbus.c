@@ -39,7 +39,7 @@ static __thread struct {
 	uint64_t since_ns;
 } repeated __attribute__((tls_model("initial-exec")));
 
-/* ---- whose it is ---- */
+/* ---- the agent of an address ---- */
 
 int fp_sigbus_add(struct fp_agent *agent, uintptr_t base, uint64_t len)
 {
@@ -73,7 +73,7 @@ static struct fp_agent *agent_of(uintptr_t addr)
 	return NULL;
 }
 
-/* ---- what it is ---- */
+/* ---- the kind of fault ---- */
 
 #if defined(__x86_64__)
 enum fp_access fp_sigbus_access(const void *context)
@@ -122,7 +122,7 @@ static bool is_foreign(struct fp_agent *agent, uint32_t page)
 	        (piece.flags & FP_PIECE_FOREIGN) && fp_far_unprotect(&agent->far, page) < 0);
 }
 
-/* ---- its end ---- */
+/* ---- faults that do not end ---- */
 
 static bool is_endless(const struct fp_agent *agent, uintptr_t addr)
 {

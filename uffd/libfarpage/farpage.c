@@ -334,7 +334,7 @@ void far_unhold(struct far_memory *memory, struct far_hold *hold)
 	fp_agent_unpin(memory->agent, (struct fp_pin *)hold->reserved);
 }
 
-/* ---- what happened ---- */
+/* ---- statistics ---- */
 
 int far_get_stats(struct far_memory *memory, struct far_stats *stats)
 {
