@@ -25,7 +25,7 @@ bool fp_sigmask_is_open(void);
 /* Takes SIGBUS out of a mask, in the kernel's form or the C library's. No effect in other modes. */
 void fp_sigmask_strip(void *mask);
 
-/* Called by a new thread: its creator's attributes may hold a mask with SIGBUS in it. */
+/* Called by a new thread: its attributes may contain a mask with SIGBUS in it. */
 void fp_sigmask_thread_begins(void);
 
 #endif

@@ -78,8 +78,8 @@ FP_INTERPOSE int dup2(int old_fd, int new_fd)
 }
 
 /*
- * Closes the ranges between our descriptors. With CLOSE_RANGE_CLOEXEC the last one may cover ours:
- * they are close-on-exec anyway.
+ * Closes the ranges between our descriptors. CLOSE_RANGE_CLOEXEC skips ours too, without harm: they
+ * are close-on-exec already.
  */
 static int close_between(unsigned first, unsigned last, int flags)
 {

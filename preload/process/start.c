@@ -75,9 +75,7 @@ static int open_signals(enum fp_fault_mode mode, struct fp_agent_error *error)
 	return r;
 }
 
-/*
- * Keeps a pipe open through exec: by it, a private node sees that some process may still need it.
- */
+/* Keeps a pipe open, also through exec: it tells a private node that a process may need it. */
 static void keep_inherited(void)
 {
 	const char *number = getenv("FARPAGE_KEPT_FD");

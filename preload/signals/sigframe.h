@@ -2,7 +2,7 @@
  * Runs the program's handlers where the kernel does not fault on far memory for us. The kernel
  * can't write a signal's frame to a far stack, so it delivers every signal on a local stack of ours
  * (sigstack.h). From there we move the frame to where the kernel would have made it: on the
- * program's signal stack, or below what was interrupted. The handler runs there. So it may jump
+ * program's signal stack, or below the interrupted frame. The handler runs there. So it may jump
  * away, be resumed later, or look for pointers on its stack. When it returns, its frame goes back
  * through local memory. Room: preload/signals.
  *

@@ -12,8 +12,8 @@
 
 struct fp_signal_hook {
 	/*
-	 * Called first, on the thread that gets the signal. true: the signal is done with. Must be
-	 * async-signal safe, and must not touch far memory.
+	 * Called first, on the thread that gets the signal. true: the signal needs nothing more.
+	 * Must be async-signal safe, and must not touch far memory.
 	 */
 	bool (*first)(siginfo_t *info, void *context);
 	/*

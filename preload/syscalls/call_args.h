@@ -15,7 +15,7 @@
 
 struct fp_call_args {
 	long args[FP_CALL_ARGS];
-	long *a; /* argument 0 of the pieces */
+	long *a; /* the arguments, as the pieces number them */
 	bool is_wide, is_pinned;
 	unsigned n_ranges;
 	struct fp_pin_range *ranges;

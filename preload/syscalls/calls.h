@@ -64,7 +64,7 @@ enum fp_call_how {
 	FP_HOW_OFFSET = 1 << 6,   /* argument FP_HOW_ARG is the offset */
 	FP_HOW_RECEIVES = 1 << 7, /* argument FP_HOW_ARG is the flags of recv */
 	FP_HOW_OPENS = 1 << 8,    /* in every fault mode: the agent opens no descriptor meanwhile */
-	FP_HOW_RELEASES = 1 << 9, /* in every fault mode: the agent releases all CPUs first */
+	FP_HOW_RELEASES = 1 << 9, /* in every fault mode: first frees the threads kept on a CPU */
 };
 
 #define FP_HOW_ARG_SHIFT   12

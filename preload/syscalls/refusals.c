@@ -163,10 +163,7 @@ FP_INTERPOSE int unshare(int flags)
 	return r;
 }
 
-/*
- * The kinds of namespaces that setns enters. With kinds, fd names a process; otherwise fd itself
- * tells.
- */
+/* The kinds of namespaces that setns enters: kinds, or if that is 0, the kind of fd's namespace. */
 static int kind_of(int fd, int kinds)
 {
 	long kind = kinds ? kinds : FP_RAW(SYS_ioctl, fd, NS_GET_NSTYPE, 0, 0, 0, 0);

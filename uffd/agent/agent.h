@@ -53,7 +53,7 @@ struct fp_agent_options {
 	 */
 	void (*enter_local)(void);
 	void (*leave_local)(void);
-	/* True if the caller runs on a signal stack; NULL: as the kernel has it. */
+	/* True if the caller runs on a signal stack; NULL: the agent asks the kernel. */
 	bool (*on_signal_stack)(void);
 };
 

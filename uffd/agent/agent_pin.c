@@ -124,7 +124,7 @@ static int collect(const struct fp_far *far, const struct fp_pin_range *ranges, 
 	return 0;
 }
 
-/* ---- bringing them in ---- */
+/* ---- bringing pages in ---- */
 
 static bool all_ready(const struct fp_far *far, struct fp_page_range r, bool write)
 {

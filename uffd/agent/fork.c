@@ -339,11 +339,11 @@ static void free_slot_of(struct fp_far *far, uint64_t word)
 		fp_store_slot_free(far->store, fp_page_slot(word));
 }
 
-/* Asks the child's nodes again for a page that the parent lost, unless it is lost for good. */
+/* True if the parent lost the page, but not for good: the child asks its nodes for it again. */
 static bool may_revive(const struct fp_far *far, uint32_t page, uint64_t word)
 {
 	return !(word & FP_PAGE_DIRTY) &&
-	       madvise(fp_far_addr(far, page), FP_PAGE_SIZE, MADV_DONTNEED) == 0; /* the poison */
+	       madvise(fp_far_addr(far, page), FP_PAGE_SIZE, MADV_DONTNEED) == 0; /* drops the poison */
 }
 
 /*
@@ -424,7 +424,8 @@ static int forget_pages(struct fp_far *far, uint32_t start, uint32_t end)
 	           : 0;
 }
 
-/* Removes or zeroes the pages that the program has advised so for a child. */
+/* Follows the advice for children: drops pages of MADV_DONTFORK, zeroes those of
+ * MADV_WIPEONFORK. */
 static int follow_advice(struct fp_agent *agent)
 {
 	struct fp_layout *layout = &agent->space.layout;

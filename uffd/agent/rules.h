@@ -1,6 +1,6 @@
 /*
- * Which memory stays local: the list of rules in the settings file, and its verdict on a mapping or
- * an allocation. Room: uffd/agent, with settings.h; pure but for its own memory.
+ * The list of rules in the settings file. It decides whether a mapping or an allocation is far or
+ * local. Room: uffd/agent, with settings.h; pure but for its own memory.
  *
  * The first rule that fits decides. If none fits, `heap` and `min_mapping` decide. A rule never
  * makes these far: files, shared memory, stacks, mappings at a chosen address.

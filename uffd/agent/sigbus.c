@@ -131,9 +131,7 @@ static bool is_endless(const struct fp_agent *agent, uintptr_t addr)
 		repeated.n = 0;
 		repeated.told = false;
 	}
-	/*
-	 * a page of a node that is cut off may wait longer than our limit: as long as the patience
-	 */
+	/* a page of a node that is cut off waits longer than our limit: up to the patience */
 	if (++repeated.n == REPEATS || (repeated.n > REPEATS && fp_far_patience_ns(&agent->far)))
 		repeated.since_ns = fp_clock_ns();
 	return repeated.n > REPEATS && fp_clock_ns() - repeated.since_ns > 4 * agent->far.deadline_ns;

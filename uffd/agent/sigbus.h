@@ -1,7 +1,7 @@
 /*
  * SIGBUS of an inline fault: finds the agent that owns the page. Room: uffd/agent. The preload shim
  * has a handler of its own, which calls fp_agent_signal first. For other callers, fp_sigbus_install
- * installs one. It passes other signals on to the program's handler.
+ * installs one. It passes every other SIGBUS on to the program's handler.
  */
 #ifndef FP_SIGBUS_H
 #define FP_SIGBUS_H
@@ -31,8 +31,8 @@ int fp_sigbus_add(struct fp_agent *agent, uintptr_t base, uint64_t len);
 void fp_sigbus_remove(const struct fp_agent *agent);
 
 /*
- * Installs the process's handler, unless it is installed. It calls the former handler for other
- * signals. 0 or a negative errno. A handler that the program sets later must call the one it
+ * Installs the process's handler, unless it is installed. For every other SIGBUS it calls the
+ * former handler. 0 or a negative errno. A handler that the program sets later must call the one it
  * replaces, and the program may open no more agents.
  */
 int fp_sigbus_install(void);

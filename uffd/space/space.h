@@ -11,7 +11,7 @@
  * MAP_FIXED: a foreign piece. Calls on it go to the kernel, unless they would leave a hole.
  *
  * All addresses and lengths are multiples of FP_PAGE_SIZE unless said otherwise. Each function
- * returns the errors of its system call, and an error leaves done the same part as in the kernel.
+ * returns the errors of its system call. After an error the same part is done as in the kernel.
  */
 #ifndef FP_SPACE_H
 #define FP_SPACE_H

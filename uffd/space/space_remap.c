@@ -104,7 +104,7 @@ static int move_bytes(struct fp_far *far, uint32_t from, uint32_t to, uint64_t o
 	}
 	if (fp_page_state(old) == FP_PAGE_LOST) {
 		fp_lost_poison(far, to);
-		madvise(fp_far_addr(far, from), FP_PAGE_SIZE, MADV_DONTNEED); /* the poison */
+		madvise(fp_far_addr(far, from), FP_PAGE_SIZE, MADV_DONTNEED); /* drops the poison */
 	}
 	*ret_settled = settled;
 	return r;
