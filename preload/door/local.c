@@ -47,7 +47,7 @@ static bool let_cancel_in(void)
 	return was;
 }
 
-/* The depth grows last: nobody may end the thread after that. */
+/* Forbids cancellation first: the depth may grow only when nobody can end the thread. */
 void fp_shim_enter_local(void)
 {
 	int state, type;

@@ -60,7 +60,7 @@ FP_INTERPOSE int pthread_setspecific(pthread_key_t key, const void *value)
 	int r;
 
 	if (key < FIRST_KEYS || !value ||
-	    pthread_getspecific(key)) /* only the first value in a block allocates it */
+	    pthread_getspecific(key)) /* a value that is set has its block already */
 		return FP_NEXT(pthread_setspecific)(key, value);
 	signals = fp_local_enter_masked();
 	r = FP_NEXT(pthread_setspecific)(key, value);
