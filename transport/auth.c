@@ -1,8 +1,8 @@
 /*
- * Proofs, nonces and the comparison that leaks no timing. Room: transport; the only file that talks
- * to OpenSSL. Of its hash alone, which keeps nothing: whatever its newer calls look up it keeps in
- * tables that the program shares, so in memory that may be far, and a proof is what brings far
- * memory back.
+ * Proofs, nonces and a comparison that leaks no timing. Room: transport; the only file that uses
+ * OpenSSL. It uses the old hash functions alone, which keep nothing. Newer calls keep tables in
+ * memory that they share with the program. That memory may be far, and a proof is needed to bring
+ * far memory back.
  */
 #define OPENSSL_API_COMPAT 0x10100000L
 #include "auth.h"
@@ -18,7 +18,7 @@
 
 static_assert(sizeof("farpage/1 client") == LABEL_BYTES + 1, "labels are of one length");
 
-/* What a proof is computed over, as on the wire. */
+/* The bytes that a proof covers, as on the wire. */
 struct transcript {
 	uint8_t label[LABEL_BYTES];
 	uint8_t hello[sizeof(struct fp_wire_hello)];
@@ -43,7 +43,7 @@ int fp_auth_random(void *ret_bytes, size_t len)
 	return 0;
 }
 
-/* Not SHA256(): that one looks things up. */
+/* Not SHA256(), which looks its algorithm up in shared tables. */
 static void hash(const void *start, size_t start_len, const void *bytes, size_t len,
                  uint8_t ret_digest[SHA256_DIGEST_LENGTH])
 {
@@ -62,7 +62,7 @@ static void change(uint8_t block[SHA256_CBLOCK], uint8_t by)
 		block[i] ^= by;
 }
 
-/* HMAC-SHA256 (RFC 2104): the first ret_len bytes; zeros where there is no key. */
+/* HMAC-SHA256 (RFC 2104): the first ret_len bytes; zeros without a key. */
 static int hmac(const void *key, size_t key_len, const void *bytes, size_t len, uint8_t *ret_proof,
                 size_t ret_len)
 {

@@ -4,10 +4,9 @@
  *
  *   HMAC-SHA256(secret, label || HELLO || CHALLENGE [|| WELCOME with its proof zeroed])
  *
- * where label is "farpage/1 client" or "farpage/1 server" and the messages are the payloads as on
- * the wire: both nonces and every parameter of the handshake are under it, so that nothing can be
- * replayed, reflected or downgraded. HMAC: RFC 2104; the pattern is that of ISO/IEC 9798-4, three
- * passes.
+ * label is "farpage/1 client" or "farpage/1 server"; the messages are the payloads as on the wire.
+ * A proof covers both nonces and every parameter of the handshake. So nothing can be replayed,
+ * reflected or downgraded. HMAC: RFC 2104; the pattern: ISO/IEC 9798-4, three passes.
  */
 #ifndef FP_AUTH_H
 #define FP_AUTH_H
@@ -21,12 +20,11 @@
 /* Fills bytes from the kernel's generator, for nonces and tokens. 0 or a negative errno. */
 int fp_auth_random(void *ret_bytes, size_t len);
 
-/* The client's proof. secret NULL: zeros. 0, or -ENOMEM (OpenSSL failed). */
+/* The client's proof; zeros if secret is NULL. Returns 0. */
 int fp_auth_prove_client(const char *secret, const struct fp_wire_hello *hello,
                          const struct fp_wire_challenge *challenge, uint8_t ret_proof[FP_WIRE_PROOF_BYTES]);
 
-/* The node's proof, over what it grants in welcome as well (welcome->proof is not looked at). As
- * above. */
+/* The node's proof. It also covers welcome, but not welcome->proof. As above. */
 int fp_auth_prove_server(const char *secret, const struct fp_wire_hello *hello,
                          const struct fp_wire_challenge *challenge, const struct fp_wire_welcome *welcome,
                          uint8_t ret_proof[FP_WIRE_PROOF_BYTES]);
@@ -34,7 +32,8 @@ int fp_auth_prove_server(const char *secret, const struct fp_wire_hello *hello,
 /*
  * The proof in the private data of a connection request: the first FP_WIRE_CM_PROOF_BYTES of
  * HMAC-SHA256(the session's token, "farpage/1 cm" || cm up to its proof). It keeps strangers from
- * queue pairs, and may be replayed: nothing is reached without the keys of the leases. As above.
+ * queue pairs. It may be replayed, but nothing can be reached without the keys of the leases. As
+ * above.
  */
 int fp_auth_prove_cm(const uint8_t token[FP_WIRE_TOKEN_BYTES], const struct fp_wire_cm *cm,
                      uint8_t ret_proof[FP_WIRE_CM_PROOF_BYTES]);

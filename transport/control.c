@@ -1,6 +1,6 @@
 /*
  * The control side of a session. Room: transport. Calls block, one at a time under the session's
- * lock; the lease table is read by links without it.
+ * lock. Links read the lease table without the lock.
  */
 #include "control.h"
 
@@ -18,8 +18,8 @@
 #include "lockedmem.h"
 
 #define DEFAULT_DEADLINE_NS (5 * FP_NSEC_PER_SEC)
-#define FAREWELL_NS                                                                                          \
-	FP_NSEC_PER_SEC /* a node that is slower to take leave learns it from the end of the stream */
+/* The longest wait for the answer to BYE. A slower node notices the end of the stream. */
+#define FAREWELL_NS FP_NSEC_PER_SEC
 
 struct fp_control {
 	struct fp_session base;
@@ -28,17 +28,17 @@ struct fp_control {
 	struct fp_url url;
 	struct fp_wire_welcome welcome;
 	char client_name[FP_WIRE_NAME_BYTES];
-	const char *secret;                 /* the opener's; NULL: none */
+	const char *secret;                 /* not copied; NULL: none */
 	const struct fp_rdma_options *rdma; /* likewise */
 	uint64_t deadline_ns;
 	pid_t opener;
 	void *private;
-	/* under lock, which is held across a call: that is what serialises them */
+	/* under lock. A call holds it from request to answer, so calls are serialised */
 	pthread_mutex_t lock;
 	struct fp_handshake *handshake;
 	uint64_t last_tag;
-	int error;     /* what broke the connection; 0 while it is whole */
-	bool inherits; /* the node may know leases of it that are not known here: resumed, or adopted */
+	int error;     /* the errno that broke the connection; 0 while it works */
+	bool inherits; /* resumed or adopted: the node may know leases that are unknown here */
 	/* written under lock, read by links */
 	_Atomic(struct fp_lease *) leases[FP_WIRE_MAX_LEASE_ID + 1];
 };
@@ -62,8 +62,8 @@ static void control_unlock(struct fp_control **control)
 }
 
 /*
- * In a forked child mappings are not the session's any more: something else may lie at their
- * addresses by now.
+ * In a forked child the mappings are no longer the session's: something else may lie at their
+ * addresses.
  */
 static void lease_free(struct fp_control *control, struct fp_lease *lease, bool detach)
 {
@@ -78,7 +78,7 @@ static void leases_free(struct fp_control *control, bool detach)
 		lease_free(control, atomic_exchange(&control->leases[i], NULL), detach);
 }
 
-/* In a forked child only its copy of the socket goes. */
+/* In a forked child only its copy of the socket is closed. */
 static void control_free(struct fp_control *control, bool abort)
 {
 	bool forked = control->opener != getpid();
@@ -95,7 +95,7 @@ static void control_free(struct fp_control *control, bool abort)
 	free(control);
 }
 
-/* One that is half open. */
+/* Frees a session that failed to open. */
 static void control_drop(struct fp_control *control)
 {
 	if (control)
@@ -103,8 +103,7 @@ static void control_drop(struct fp_control *control)
 }
 FP_DEFINE_CLEANUP(struct fp_control, control, control_drop)
 
-/* As the kernel knows us: what the C library calls by the same name the program may have moved
- * anywhere. */
+/* Asks the kernel: the program may have moved the name to which the C library points. */
 static void name_self(char *buf, size_t len)
 {
 	char comm[32];
@@ -147,7 +146,7 @@ static int control_new(const struct fp_control_ops *ops, const struct fp_url *ur
 	return 0;
 }
 
-/* A session that is resumed and then not wanted is left to others, or to its grace period. */
+/* If a resumed session is not wanted, it stays for others until its grace period ends. */
 static int check_open(struct fp_control *control, const struct fp_wire_welcome *resumed)
 {
 	int r = 0;
@@ -254,7 +253,7 @@ bool fp_control_allows(const struct fp_session *session, const struct fp_io *io)
 	return true;
 }
 
-/* The answer to a call that had given up. A lease that nobody waits for any more goes back. */
+/* Takes the answer to a call that had given up. A lease that no call waits for goes back. */
 static int drop_late_answer(struct fp_control *control, const struct fp_wire_header *header,
                             const void *payload, uint64_t deadline_ns)
 {
@@ -274,7 +273,7 @@ static int drop_late_answer(struct fp_control *control, const struct fp_wire_hea
 	                         sizeof(bytes), deadline_ns);
 }
 
-/* A control call: what is asked, and until when (0: as long as the session's calls may take). */
+/* A control call: the request, and its deadline (0: the session's default). */
 struct question {
 	enum fp_wire_type type;
 	const void *payload;
@@ -298,7 +297,7 @@ static int exchange(struct fp_control *control, const struct question *question,
 			break;
 		if (header.tag != tag) {
 			r = drop_late_answer(control, &header, *ret_payload, deadline_ns);
-			if (r >= 0 && fp_clock_ns() >= deadline_ns) /* there may be no end of them */
+			if (r >= 0 && fp_clock_ns() >= deadline_ns) /* late answers may never end */
 				r = -ETIMEDOUT;
 			continue;
 		}
@@ -311,16 +310,15 @@ static int exchange(struct fp_control *control, const struct question *question,
 }
 
 /*
- * One control call, with the lock held: sends a request and waits for its answer. Whatever goes
- * wrong but a timeout leaves the connection out of step, and then every later call fails the same
- * way.
+ * One control call, with the lock held: sends a request and waits for its answer. Any failure but a
+ * timeout leaves the connection out of step. Then every later call fails with the same error.
  */
 static int ask(struct fp_control *control, const struct question *question, size_t *ret_len,
                const void **ret_payload)
 {
 	int r = control->error;
 
-	if (r == 0) /* before a byte of ours gets into what is the program's by now */
+	if (r == 0) /* the program may own this descriptor by now: send it no byte */
 		r = fp_handshake_check(control->handshake);
 	if (r == 0)
 		r = exchange(control, question, ret_len, ret_payload);
@@ -339,15 +337,15 @@ static int call(struct fp_control *control, enum fp_wire_type type, const void *
 	return ask(control, &question, ret_len, ret_payload);
 }
 
-/* What came answers nothing that was asked: nothing of this connection can be believed any more. */
+/* The answer does not fit the request: nothing more from this connection can be trusted. */
 static int out_of_step(struct fp_control *control)
 {
 	return control->error = -EPROTO;
 }
 
 /*
- * The word that gives the leases back at once. Whether it arrives does not matter much: the node
- * sees the end of the stream too. A forked child has nothing to say.
+ * Gives the leases back at once. It matters little whether BYE arrives: the node sees the end of
+ * the stream too. A forked child says nothing.
  */
 static void say_bye(struct fp_control *control)
 {
@@ -363,7 +361,7 @@ static void say_bye(struct fp_control *control)
 
 void fp_control_close(struct fp_session *session)
 {
-	leases_free(control_of(session), true); /* by the time that the node is told it has its memory back */
+	leases_free(control_of(session), true); /* first: when the node is told, its memory must be free */
 	say_bye(control_of(session));
 	control_free(control_of(session), false);
 }
@@ -374,8 +372,8 @@ void fp_control_abandon(struct fp_session *session)
 }
 
 /*
- * The lock, unless somebody else's call takes until deadline_ns. Whoever has it gives up by a
- * deadline of its own, so a clock that is set meanwhile costs no more than that.
+ * Takes the lock, unless another call holds it until deadline_ns. That call gives up by its own
+ * deadline, so setting the clock meanwhile costs no more than that.
  */
 static int lock_by(struct fp_control *control, uint64_t deadline_ns)
 {
@@ -444,7 +442,7 @@ static int ask_release(struct fp_control *control, uint32_t lease_id)
 	return call(control, FP_WIRE_RELEASE, bytes, sizeof(bytes), &len, &payload);
 }
 
-/* What decodes may still be no answer to what was asked. */
+/* An answer that decodes may still not fit the request. */
 static bool lease_answers(const struct fp_control *control, const struct fp_wire_leased *leased)
 {
 	bool memfd_due = control->welcome.features & FP_WIRE_FEATURE_MEMFD;
@@ -455,7 +453,7 @@ static bool lease_answers(const struct fp_control *control, const struct fp_wire
 	       key_due == ((leased->flags & FP_WIRE_LEASED_KEY) != 0);
 }
 
-/* A call that is answered by a lease. Whatever else the node says is out of step. */
+/* A call whose answer is a lease. Any other answer is out of step. */
 static int ask_leased(struct fp_control *control, enum fp_wire_type type, const void *request,
                       size_t request_len, struct fp_wire_leased *ret_leased)
 {
@@ -493,8 +491,10 @@ static int ask_attach(struct fp_control *control, uint32_t lease_id, struct fp_w
 	return r == 0 && ret_leased->lease_id != lease_id ? out_of_step(control) : r;
 }
 
-/* No malloc: the agent's reclaim thread takes leases, while a fork that waits for it may hold the
- * allocator's locks. */
+/*
+ * No malloc: the agent's reclaim thread takes leases. A fork that waits for that thread may hold
+ * the allocator's locks.
+ */
 static int attach_lease(struct fp_control *control, const struct fp_wire_leased *leased, int memfd,
                         struct fp_lease **ret_lease)
 {
@@ -577,7 +577,7 @@ int fp_control_adopt(struct fp_session *session, const struct fp_session_identit
 		return -ESTALE;
 	memcpy(adopt.token, parent->token, sizeof(adopt.token));
 	fp_wire_adopt_encode(&adopt, bytes);
-	control->inherits = true; /* an answer that is not waited for may say so */
+	control->inherits = true; /* the node may do it although this call gives up */
 	r = call(control, FP_WIRE_ADOPT, bytes, sizeof(bytes), &len, &payload);
 	explicit_bzero(&adopt, sizeof(adopt));
 	explicit_bzero(bytes, sizeof(bytes));
@@ -591,8 +591,8 @@ int fp_control_adopt(struct fp_session *session, const struct fp_session_identit
 }
 
 /*
- * The lease is gone here whatever the node answers; one that can't be told takes it back when the
- * session ends.
+ * The lease is gone here whatever the node answers. A node that can't be told takes it back when
+ * the session ends.
  */
 int fp_control_release(struct fp_session *session, uint32_t lease_id)
 {
@@ -606,7 +606,7 @@ int fp_control_release(struct fp_session *session, uint32_t lease_id)
 	return lease || control->inherits ? ask_release(control, lease_id) : -EACCES;
 }
 
-/* The lock is held until the payload was looked at: it lies in the handshake's buffer. */
+/* Holds the lock until the payload was read: it lies in the handshake's buffer. */
 int fp_control_info(struct fp_session *session, struct fp_node_info *ret_info)
 {
 	FP_CLEANUP(control_unlock) struct fp_control *control = control_lock(session);

@@ -1,7 +1,7 @@
 /*
  * The control side of a session, the same for all transports: one CONTROL connection, the calls
- * over it, and the leases that came of them. Room: transport; what a transport does with a lease it
- * adds through struct fp_control_ops.
+ * over it, and the leases that they brought. Room: transport. Through struct fp_control_ops a
+ * transport makes leases reachable in its own way.
  */
 #ifndef FP_CONTROL_H
 #define FP_CONTROL_H
@@ -13,30 +13,30 @@
 #include "transport.h"
 #include "wire.h"
 
-/* Every link takes as many requests at once, at most. */
+/* The most requests that a link takes at once. */
 #define FP_LINK_MAX_OUTSTANDING 256u
 
 struct fp_control;
 
 struct fp_control_ops {
 	const struct fp_transport *transport;
-	uint32_t features; /* asked for; a node that does not grant them all is refused with -EOPNOTSUPP */
+	uint32_t features; /* to ask for; -EOPNOTSUPP unless the node grants them all */
 	/*
-	 * Makes a lease that was granted, or attached again, reachable. leased is what the node
-	 * said of it, validated; its address and key are in lease already. memfd (-1: none came)
-	 * stays the caller's. 0 or a negative errno. NULL: nothing to do.
+	 * Makes a lease reachable after it was granted or attached. leased is the node's answer,
+	 * validated; lease has its address and key already. memfd (-1: none came) stays the
+	 * caller's. 0 or a negative errno. NULL: nothing to do.
 	 */
 	int (*attach)(struct fp_lease *lease, const struct fp_wire_leased *leased, int memfd);
-	/* Undoes attach. Not in a forked child. */
+	/* Undoes attach. Not called in a forked child. */
 	void (*detach)(struct fp_lease *lease);
 	/*
-	 * The session goes; its connection is closed already. Frees what *fp_control_private holds;
-	 * in a forked child only this process' copy. NULL: nothing to do.
+	 * Called when the session ends, after its connection was closed. Frees the value of
+	 * *fp_control_private; in a forked child only this process' copy. NULL: nothing to do.
 	 */
 	void (*done)(struct fp_session *session, bool forked);
 };
 
-/* These stand in for the operations of struct fp_transport; the session is a struct fp_control. */
+/* Operations of struct fp_transport; the session is a struct fp_control. */
 int fp_control_open(const struct fp_control_ops *ops, const struct fp_url *url,
                     const struct fp_session_options *options, struct fp_session **ret_session);
 void fp_control_close(struct fp_session *session);
@@ -61,28 +61,30 @@ void fp_control_abandon(struct fp_session *session);
 	.attach = fp_control_attach, .adopt = fp_control_adopt, .abandon = fp_control_abandon
 
 /*
- * Opens a LINK connection of this session, a socket to its URL. 0, *ret_handshake (for frames
- * before it becomes a data path, and fp_handshake_take_socket) and *ret_welcome.
+ * Opens a LINK connection of this session to its URL. 0, *ret_handshake (for frames before it
+ * becomes a data path; then fp_handshake_take_socket) and *ret_welcome.
  */
 int fp_control_open_link(struct fp_session *session, struct fp_handshake **ret_handshake,
                          struct fp_wire_welcome *ret_welcome);
-/* What the session was opened with, and what came of it: constant, so from any thread. */
+/* The node's WELCOME. It is constant, and so are the next two: any thread may call them. */
 const struct fp_wire_welcome *fp_control_welcome(const struct fp_session *session);
-/* The address by which the node was reached; of a UNIX socket, its family alone. */
+/* The address by which the node was reached; of a UNIX socket only its family. */
 const struct sockaddr *fp_control_address(const struct fp_session *session);
 /* The options' rdma; NULL: the defaults. */
 const struct fp_rdma_options *fp_control_rdma(const struct fp_session *session);
-/* A word of the transport's own, NULL at first. Not locked. */
+/* A pointer for the transport's own use, NULL at first. Not locked. */
 void **fp_control_private(struct fp_session *session);
 
-/* How long a request of this session may take; by when a session that is opened now must be. */
+/* How long a request of this session may take; the deadline of an opening that begins now. */
 uint64_t fp_control_deadline_ns(const struct fp_session *session);
 uint64_t fp_control_open_by_ns(const struct fp_session_options *options);
 
 /* The lease of that id, or NULL. Lock-free: any thread. */
 const struct fp_lease *fp_control_find_lease(const struct fp_session *session, uint32_t lease_id);
-/* Whether each segment of an io lies in a lease, and in one that may be written if it is a write.
- * Lock-free: any thread. */
+/*
+ * Whether each segment of an io lies in a lease, and for a write in one that may be written.
+ * Lock-free: any thread.
+ */
 bool fp_control_allows(const struct fp_session *session, const struct fp_io *io);
 
 #endif

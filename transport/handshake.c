@@ -1,6 +1,6 @@
 /*
- * Dialling, handshake and frames of the control side. Room: transport. Knows sockets and the wire,
- * not what is asked over them.
+ * Dialling, handshake and frames of the control side. Room: transport. It knows sockets and the
+ * wire, not the calls that are made over them.
  */
 #include "handshake.h"
 
@@ -24,7 +24,7 @@
 
 struct fp_handshake {
 	int fd;
-	ino_t inode; /* of that socket: no other has it; 0: not known */
+	ino_t inode; /* of that socket and of no other; 0: unknown */
 	struct sockaddr_storage address;
 	int memfd; /* came with the frame in `in`; -1: none */
 	size_t out_len, out_sent;
@@ -33,8 +33,10 @@ struct fp_handshake {
 	uint8_t in[FP_WIRE_HEADER_BYTES + FP_WIRE_MAX_STATUS]; /* one frame on its way in */
 };
 
-/* These never block: they return how many bytes they took or gave (at least 1), -EAGAIN, or why the
- * connection is dead (-ECONNRESET at its end). */
+/*
+ * socket_send and socket_receive never block. They return the number of bytes moved (at least 1),
+ * -EAGAIN, or why the connection is dead (-ECONNRESET at its end).
+ */
 static ssize_t socket_send(int fd, const void *bytes, size_t len)
 {
 	ssize_t n;
@@ -45,7 +47,7 @@ static ssize_t socket_send(int fd, const void *bytes, size_t len)
 	return n < 0 ? -errno : n;
 }
 
-/* Keeps the first descriptor that came, closes any further: a node sends one a frame. */
+/* Keeps the first descriptor that came and closes any other: a node sends one per frame. */
 static void keep_memfd(struct msghdr *msg, int *memfd)
 {
 	for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c)) {
@@ -63,7 +65,7 @@ static void keep_memfd(struct msghdr *msg, int *memfd)
 	}
 }
 
-/* A descriptor that came along is put into *memfd, if that is -1. */
+/* Puts a descriptor that came along into *memfd, if that is -1. */
 static ssize_t socket_receive(int fd, void *ret_bytes, size_t len, int *memfd)
 {
 	union {
@@ -87,8 +89,9 @@ static ssize_t socket_receive(int fd, void *ret_bytes, size_t len, int *memfd)
 	return n < 0 ? -errno : n == 0 ? -ECONNRESET : n;
 }
 
-/* Whether the descriptor is known to be no more what it was. A program may deny us to look
- * (seccomp). */
+/*
+ * Whether the descriptor surely is no longer our socket. A program may forbid us to look (seccomp).
+ */
 static bool is_stranger(const struct fp_handshake *handshake)
 {
 	struct stat st;
@@ -99,8 +102,8 @@ static bool is_stranger(const struct fp_handshake *handshake)
 }
 
 /*
- * connect(2) that ends by the deadline. It blocks with a send timeout rather than polling, because
- * a UNIX socket whose listener has a full backlog can't be polled for room.
+ * connect(2) that ends by the deadline. It blocks with a send timeout instead of polling: poll(2)
+ * does not tell when a UNIX socket's full backlog has room.
  */
 static int connect_by(int fd, const struct sockaddr *addr, socklen_t len, uint64_t deadline_ns)
 {
@@ -110,8 +113,7 @@ static int connect_by(int fd, const struct sockaddr *addr, socklen_t len, uint64
 
 		if (now >= deadline_ns)
 			return -ETIMEDOUT;
-		/* never 0, which is no limit, and never a whole second of microseconds, which is
-		 * EDOM */
+		/* never 0, which means no limit; never a whole second in tv_usec, which is EDOM */
 		left_us = (deadline_ns - now) / FP_NSEC_PER_USEC + 1;
 		tv.tv_sec = (time_t)(left_us / (FP_NSEC_PER_SEC / FP_NSEC_PER_USEC));
 		tv.tv_usec = (suseconds_t)(left_us % (FP_NSEC_PER_SEC / FP_NSEC_PER_USEC));
@@ -121,7 +123,7 @@ static int connect_by(int fd, const struct sockaddr *addr, socklen_t len, uint64
 			return 0;
 		if (errno == EAGAIN || errno == EINPROGRESS || errno == EALREADY)
 			return -ETIMEDOUT;
-		if (errno == EACCES) /* the kernel's word for it; -EACCES is the node's, of a wrong secret */
+		if (errno == EACCES) /* here it is the kernel's; our -EACCES means a wrong secret */
 			return -EPERM;
 		if (errno != EINTR)
 			return -errno;
@@ -175,7 +177,10 @@ static int dial_unix(struct fp_handshake *handshake, const struct fp_url *url, u
 	                    &handshake->fd);
 }
 
-/* The first of the host's addresses that answers; if none does, the last one's error. */
+/*
+ * Dials the host's addresses in order until one answers. If none does, returns the last one's
+ * error.
+ */
 static int dial_host(struct fp_handshake *handshake, const struct fp_url *url, uint64_t deadline_ns)
 {
 	struct fp_addresses addresses;
@@ -232,14 +237,14 @@ void fp_handshake_close(struct fp_handshake *handshake)
 {
 	if (!handshake)
 		return;
-	if (is_stranger(handshake)) /* the program's file */
+	if (is_stranger(handshake)) /* the program's file by now: do not close it */
 		fp_fd_forget(handshake->fd);
 	else
 		fp_fd_close(handshake->fd);
 	handshake_free(handshake);
 }
 
-/* What closes a TCP socket with a reset (RFC 9293, 3.10.4, and socket(7) on SO_LINGER). */
+/* SO_LINGER without a time closes a TCP socket with a reset (RFC 9293, 3.10.4, and socket(7)). */
 void fp_handshake_abort(struct fp_handshake *handshake)
 {
 	const struct linger at_once = {.l_onoff = 1};
@@ -309,7 +314,7 @@ int fp_handshake_send(struct fp_handshake *handshake, enum fp_wire_type type, ui
 }
 
 /*
- * Reads on until `want` bytes of the frame are here, and never beyond: a descriptor belongs to the
+ * Reads until `want` bytes of the frame are here, and never beyond: a descriptor belongs to the
  * frame it came with.
  */
 static int fill(struct fp_handshake *handshake, size_t want, uint64_t deadline_ns)
@@ -389,8 +394,7 @@ static int send_hello(struct fp_handshake *handshake, const struct fp_handshake_
 	return fp_handshake_send(handshake, FP_WIRE_HELLO, 0, bytes, sizeof(bytes), deadline_ns);
 }
 
-/* A client with a secret trusts only a node that proves it, whatever the node says that it
- * wants. */
+/* A client with a secret trusts only a node that proves it, even if the node asks for no proof. */
 static int check_welcome(const char *secret, const struct fp_wire_hello *hello,
                          const struct fp_wire_challenge *challenge, const struct fp_wire_welcome *welcome)
 {
@@ -433,8 +437,8 @@ static int shake_hands(struct fp_handshake *handshake, const struct fp_handshake
 }
 
 /*
- * A RESUME that failed half-way may have been understood by the node: then it must look broken, not
- * ended, or the leases would go.
+ * The node may have understood a RESUME that failed half-way. Then the connection must look broken,
+ * not closed, or the node would free the leases.
  */
 int fp_handshake_open(const struct fp_url *url, const struct fp_handshake_options *options,
                       uint64_t deadline_ns, struct fp_handshake **ret_handshake,

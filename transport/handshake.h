@@ -1,7 +1,7 @@
 /*
  * One connection to a node before it becomes a data path: dialling, the handshake, and whole frames
- * one at a time. Shared by the control side of all transports: it is a TCP or UNIX socket. Room:
- * transport. Not thread-safe; may block up to a deadline, so never on a fault thread.
+ * one at a time. It is a TCP or UNIX socket, for the control side of all transports. Room:
+ * transport. Not thread-safe. May block up to a deadline, so never on a fault thread.
  */
 #ifndef FP_HANDSHAKE_H
 #define FP_HANDSHAKE_H
@@ -15,39 +15,43 @@
 
 struct fp_handshake;
 
-/* What HELLO says, and the secret. */
+/* The fields of HELLO, and the secret. */
 struct fp_handshake_options {
 	enum fp_wire_purpose purpose;
 	uint32_t features;
 	const char *client_name;
 	const char *secret;                    /* NULL: none */
-	const struct fp_wire_welcome *session; /* LINK, RESUME: the session that it is about */
+	const struct fp_wire_welcome *session; /* LINK, RESUME: the session to join or to resume */
 };
 
 /*
  * Connects to url and shakes hands, until deadline_ns (absolute). 0, *ret_handshake and
- * *ret_welcome; the errors of fp_session_open. A host name that has to be looked up (names.h) takes
- * as long as the resolver likes.
+ * *ret_welcome; errors as of fp_session_open. Looking up a host name (names.h) takes as long as the
+ * resolver likes.
  */
 int fp_handshake_open(const struct fp_url *url, const struct fp_handshake_options *options,
                       uint64_t deadline_ns, struct fp_handshake **ret_handshake,
                       struct fp_wire_welcome *ret_welcome);
-/* In order: the node may take it for the end of the process. NULL is fine. */
+/* Closes in order: the node may take it for the end of the process. NULL is fine. */
 void fp_handshake_close(struct fp_handshake *handshake);
 FP_DEFINE_CLEANUP(struct fp_handshake, handshake, fp_handshake_close)
-/* As if it had broken: the session goes on, for whoever resumes it. Not in a forked child. NULL is
- * fine. */
+/*
+ * Closes as if the connection had broken: the node keeps the session for a resume. Not in a forked
+ * child. NULL is fine.
+ */
 void fp_handshake_abort(struct fp_handshake *handshake);
 
-/* Sends a frame of at most FP_WIRE_MAX_PING bytes. -ETIMEDOUT leaves the connection in step: what
- * is not out yet goes before the next frame. Any other error means that it is dead. */
+/*
+ * Sends a frame of at most FP_WIRE_MAX_PING bytes. -ETIMEDOUT leaves the connection in step: unsent
+ * bytes go before the next frame. Any other error means that it is dead.
+ */
 int fp_handshake_send(struct fp_handshake *handshake, enum fp_wire_type type, uint64_t tag,
                       const void *payload, size_t len, uint64_t deadline_ns);
 
 /*
  * Receives one frame. *ret_payload lies in handshake until the next call. -ETIMEDOUT leaves the
- * connection in step: a frame that came in part is completed by the next call. Any other error
- * means that it is dead.
+ * connection in step: the next call completes a frame that came in part. Any other error means that
+ * it is dead.
  */
 int fp_handshake_receive(struct fp_handshake *handshake, uint64_t deadline_ns,
                          struct fp_wire_header *ret_header, const void **ret_payload);
@@ -56,24 +60,26 @@ int fp_handshake_receive(struct fp_handshake *handshake, uint64_t deadline_ns,
 int fp_handshake_take_memfd(struct fp_handshake *handshake);
 
 /*
- * Has the kernel break a TCP connection within a minute of the other machine's vanishing: by probes
- * while nothing is under way, by a limit for what is not acknowledged. A process there that is
- * stopped, but whose kernel answers, it does not notice.
+ * Makes the kernel break a TCP connection within a minute after the other machine vanishes: by
+ * probes while idle, and by a limit for unacknowledged bytes. It does not notice a stopped process
+ * whose kernel still answers.
  */
 void fp_handshake_keep_alive(int fd);
 
-/* Closes handshake but for its socket (a blocking one: pass MSG_DONTWAIT), which is now the
- * caller's. */
+/*
+ * Frees handshake but for its socket, which is now the caller's. The socket blocks: pass
+ * MSG_DONTWAIT.
+ */
 int fp_handshake_take_socket(struct fp_handshake *handshake);
 
 /*
- * Whether the connection still stands: 0; -ECONNRESET: its other end has hung up, or somebody has
- * shut it down; -EBADF: its descriptor was closed behind our back, and may be the program's by now.
- * Reads nothing, never blocks.
+ * Whether the connection still stands. 0: yes; -ECONNRESET: the other end has hung up, or somebody
+ * shut it down; -EBADF: the program closed its descriptor, and may have reused the number. Reads
+ * nothing, never blocks.
  */
 int fp_handshake_check(const struct fp_handshake *handshake);
 
-/* The address of the node that answered; of a UNIX socket, its family alone. */
+/* The address of the node that answered; of a UNIX socket only its family. */
 const struct sockaddr *fp_handshake_address(const struct fp_handshake *handshake);
 
 #endif

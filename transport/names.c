@@ -10,7 +10,7 @@
 
 #include "cleanup.h"
 
-#define FAILURES_MAX 4u /* from then on the name may mean something else by now */
+#define FAILURES_MAX 4u /* then the name may have other addresses by now */
 
 struct name {
 	struct name *next;
@@ -20,7 +20,7 @@ struct name {
 };
 
 static struct name *names; /* never freed: there is one for each host in the settings */
-static pthread_mutex_t names_lock = PTHREAD_MUTEX_INITIALIZER; /* not held over a look-up */
+static pthread_mutex_t names_lock = PTHREAD_MUTEX_INITIALIZER; /* not held during a look-up */
 
 static int look_up(const char *host, struct fp_addresses *ret_addresses)
 {
@@ -51,7 +51,7 @@ static int look_up(const char *host, struct fp_addresses *ret_addresses)
 	return 0;
 }
 
-/* names_lock held. */
+/* Call it with names_lock held. */
 static struct name *known(const char *host)
 {
 	struct name *name = names;
@@ -61,7 +61,7 @@ static struct name *known(const char *host)
 	return name;
 }
 
-/* The same. Without memory the name is looked up again next time. */
+/* Call it with names_lock held. NULL: no memory; then the name is looked up again next time. */
 static struct name *name_new(const char *host)
 {
 	struct name *name = calloc(1, sizeof(*name));

@@ -23,20 +23,21 @@ struct fp_addresses {
 };
 
 /*
- * The addresses of a host, with a port in each: those that are kept, else what a look-up finds,
- * which blocks as long as the resolver likes. 0 and *ret_addresses; -EHOSTUNREACH, -ENOMEM, or what
- * the system said.
+ * The addresses of a host, with the port set in each. If none are kept it looks the host up, which
+ * blocks as long as the resolver likes. 0 and *ret_addresses; -EHOSTUNREACH, -ENOMEM, or the
+ * system's error.
  */
 int fp_names_find(const char *host, uint16_t port, struct fp_addresses *ret_addresses);
 /* To be called once the addresses were tried: whether one of them answered. */
 void fp_names_tried(const char *host, bool answered);
 /*
- * Looks a host up again whose addresses have all failed several times in a row. What was kept stays
- * where that fails. Blocks as long as the resolver likes: nobody waits for the caller meanwhile.
+ * Looks a host up again if its addresses have all failed several times in a row. If that fails too,
+ * the old addresses stay. Blocks as long as the resolver likes: no other thread may wait for the
+ * caller.
  */
 void fp_names_refresh(const char *host);
 
-/* In a forked child, which has one thread. */
+/* Call it in a forked child while that has one thread. */
 void fp_names_forked(void);
 
 #endif

@@ -1,11 +1,11 @@
 /*
- * The rdma transports: sessions whose data is READ and WRITTEN by a device. Room: transport. The
- * control side is control.c's, over TCP; the data path is rdma_link.c's, the device verbs.h's. Here
- * they are put together. The two differ in how the queue pair of a link is connected:
+ * The rdma transports: a device READs and WRITEs the data of their sessions. Room: transport.
+ * control.c has the control side, over TCP; rdma_link.c has the data path, verbs.h the device. This
+ * file joins them. The two transports connect the queue pair of a link differently:
  *
- *   rdma       through rdma_cm, whose private data proves the session's token
- *   rdma+tcp   by hand: the ends tell each other of it over a LINK connection, which must live as long. For
- * fabrics without IP addresses
+ *   rdma       through rdma_cm; its private data proves the session's token
+ *   rdma+tcp   without rdma_cm, for fabrics without IP addresses: the ends exchange the addresses of
+ *              their queue pairs over a LINK connection, which must live as long
  */
 #include "transport.h"
 
@@ -24,7 +24,7 @@
 
 #define QP_TAG 1u /* of the one request of a LINK connection */
 
-/* A session's own, in *fp_control_private. */
+/* The rdma part of a session, in *fp_control_private. */
 struct rdma {
 	struct fp_verbs_domain *domain; /* of all its queue pairs */
 	enum fp_protocol protocol;
@@ -35,8 +35,10 @@ static struct rdma *rdma_of(struct fp_session *session)
 	return *fp_control_private(session);
 }
 
-/* A forked child has the descriptors of its parent's device: what it destroyed would be gone
- * there. */
+/*
+ * A forked child has copies of the descriptors of its parent's device: what it destroyed here would
+ * be gone there.
+ */
 static void rdma_done(struct fp_session *session, bool forked)
 {
 	struct rdma *rdma = rdma_of(session);
@@ -58,8 +60,8 @@ void fp_transport_forked(void)
 }
 
 /*
- * The device comes first: without one there is no reason to trouble the node. domain is the
- * session's from here on, also on failure.
+ * Takes over domain, also on failure. The caller finds the device first: without one there is no
+ * reason to trouble the node.
  */
 static int session_open(const struct fp_control_ops *ops, struct fp_verbs_domain *domain,
                         const struct fp_url *url, const struct fp_session_options *options,
@@ -112,7 +114,7 @@ static int encode_request(const struct fp_wire_welcome *welcome, uint8_t ret_byt
 	return r;
 }
 
-/* What a node's answer to a request says; r is what fp_verbs_connect made of it. */
+/* The result of a request, by the node's reply; r is the result of fp_verbs_connect. */
 static int judge_reply(int r, const void *bytes, size_t len)
 {
 	struct fp_wire_cm_reply reply;
@@ -120,7 +122,7 @@ static int judge_reply(int r, const void *bytes, size_t len)
 	if (r < 0 && r != -ECONNREFUSED)
 		return r;
 	if (len < sizeof(reply) || fp_wire_cm_reply_decode(bytes, len, &reply) < 0)
-		return r < 0 ? r : -EPROTO; /* rejected by somebody else, or accepted */
+		return r < 0 ? r : -EPROTO; /* rejected or accepted by something that is no node */
 	if (r < 0)
 		return reply.status != FP_WIRE_OK ? fp_wire_status_to_errno(reply.status) : r;
 	if (reply.status != FP_WIRE_OK)
@@ -128,7 +130,7 @@ static int judge_reply(int r, const void *bytes, size_t len)
 	return reply.version == FP_WIRE_VERSION ? 0 : -EPROTONOSUPPORT;
 }
 
-/* Where the node listens for links: at the address by which it was reached. */
+/* The node listens for links at the address by which the session reached it. */
 static void find_node(const struct fp_session *session, struct sockaddr_storage *ret_node)
 {
 	const struct sockaddr *address = fp_control_address(session);
@@ -165,9 +167,9 @@ static int connect_cm(struct fp_session *session, uint64_t deadline_ns, struct f
 
 /*
  * Soft iWARP (siw_accept of Linux 6.12) answers a connection request before it listens to the
- * connection: what comes in between stays where it is until more comes. The node's thread that
- * accepts links is the one that answers control calls. So once a call is answered that was made
- * after the acceptance came, it listens to the link.
+ * connection. Bytes that come in between stay unread until more come. One thread of the node
+ * accepts links and answers control calls. So if a control call made after the acceptance is
+ * answered, the node listens to the link.
  */
 static int await_acceptance(struct fp_session *session, uint64_t deadline_ns)
 {
@@ -206,9 +208,9 @@ static int rdma_session_open(const struct fp_url *url, const struct fp_session_o
 	return r < 0 ? r : session_open(&rdma_control, domain, url, options, ret_session);
 }
 
-/* ---- queue pairs connected by hand ---- */
+/* ---- queue pairs connected without rdma_cm ---- */
 
-/* Tells the node of our queue pair and hears of its. */
+/* Exchanges the addresses of the queue pairs with the node. */
 static int exchange(struct fp_handshake *handshake, uint64_t deadline_ns, const struct fp_verbs_address *own,
                     struct fp_verbs_address *ret_peer)
 {

@@ -1,7 +1,4 @@
-/*
- * What the kernel's list of rdma devices says. Room: transport; see cm_server.h. It opens no
- * device.
- */
+/* Reads the kernel's list of rdma devices. Room: transport; see cm_server.h. It opens no device. */
 #include <dirent.h>
 #include <stdio.h>
 #include <string.h>

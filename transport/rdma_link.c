@@ -4,30 +4,29 @@
  *            submit            all its work posted             all its work complete
  *   free ─────────────► waiting ─────────────────► flying ─────────────────────────► free, io done
  *
- * A request is carried out piece by piece, a work request and a slot each: a segment that the
- * device can reach where it lies is one piece, any other one is cut into pieces of at most a bounce
- * page. Requests that wait are served in order, as far as there are slots and READs may be
- * outstanding; what can begin goes out as one chain with one doorbell.
+ * A request is carried out piece by piece, with a work request and a slot for each. A segment that
+ * the device can reach in place is one piece. Any other segment is cut into pieces of at most a
+ * bounce page. Waiting requests are served in order, while slots are free and READs may be
+ * outstanding. All that can begin goes out as one chain with one doorbell.
  *
- * Only the last piece of a request, of a chain, and now and then a READ in between ask for a
- * completion. What that completion says of those before it depends on the device: a READ answered
- * means that all before it is done, a WRITE acknowledged that the WRITEs before it are (InfiniBand
- * would promise the READs too; soft iWARP reports a WRITE that was posted behind a READ first). On
- * iWARP a completed WRITE has merely been sent. There each request that writes ends with a READ of
- * its last byte, which the peer answers when it has placed what came before (RFC 5040, 5.5, and RFC
- * 5041, 5.3: delivery in order).
+ * These pieces ask for a completion: the last of a request, the last of a chain, and now and then a
+ * READ in between. A completed READ means that all work before it is done. A completed WRITE means
+ * it only of the WRITEs before it. (InfiniBand would promise the READs too; soft iWARP reports a
+ * WRITE before an earlier READ.) On iWARP a completed WRITE has merely been sent. There each
+ * request that writes ends with a READ of its last byte: the peer answers it after it has placed
+ * all earlier bytes (RFC 5040, 5.5, and RFC 5041, 5.3: delivery in order).
  *
- * Soft RoCE (rxe_completer of Linux 6.12) may report a READ as done whose answer it could not make
- * sense of, before it puts the queue pair into its error state: seen when the peer's interface goes
- * down and comes back. So a READ's destination is marked at its end, which is written last, and one
- * whose mark is still there has failed. The mark is another one each time: bytes that happen to be
- * the same are read again.
+ * Soft RoCE (rxe_completer of Linux 6.12) may report a READ as done although it could not parse the
+ * answer. Only then it puts the queue pair into its error state. This happens when the peer's
+ * interface goes down and comes back. So the end of a READ's destination, which is written last,
+ * gets a mark. A READ has failed if its mark is still there. The mark differs each time: bytes that
+ * equal it by chance are read again.
  *
- * A device cannot be asked to forget one work request. So an overdue request breaks the link like
- * any error: the queue pair is put into its error state, and each io ends when all its work has
- * come back, for only then nothing touches its buffers any more.
+ * A device cannot forget a single work request. So an overdue request breaks the link, like any
+ * error: the queue pair enters its error state. Each io ends when all its work has come back,
+ * because only then nothing touches its buffers any more.
  *
- * All memory is allocated and registered when the link opens; after that no allocation, lock or
+ * All memory is allocated and registered when the link opens. After that: no allocation, lock or
  * log.
  */
 #include "rdma_link.h"
@@ -45,12 +44,12 @@
 #include "wire.h"
 
 #define POLL_CHUNK       32u
-#define MAX_POLLS        32u /* chunks of one call: no peer keeps us in it by completing on and on */
+#define MAX_POLLS        32u /* chunks of one call: endless completions must not keep us in it */
 #define SMALL_READ_BYTES 128u
 #define CHECK_EVERY_NS   (10 * FP_NSEC_PER_MSEC)
-/* 4.096 µs << 16 is 268 ms, eight times 2.1 s; devices may take up to four times as long. */
+/* 4.096 µs << 16 is 268 ms; eight tries take 2.1 s. Devices may wait up to four times as long. */
 #define ACK_TIMEOUT_DEFAULT 16
-#define DRAIN_NS            (200 * FP_NSEC_PER_MSEC) /* in which flushed work should have come back */
+#define DRAIN_NS            (200 * FP_NSEC_PER_MSEC) /* flushed work should have come back by then */
 
 struct rdma_request {
 	TAILQ_ENTRY(rdma_request) entry;
@@ -58,9 +57,9 @@ struct rdma_request {
 	uint64_t deadline_ns;
 	unsigned seg;      /* where its next piece begins: segment... */
 	uint32_t at;       /* ...and byte in it */
-	bool posted;       /* there is no next piece */
-	unsigned n_flying; /* pieces */
-	int status;        /* the first thing that went wrong */
+	bool posted;       /* no piece is left to post */
+	unsigned n_flying; /* pieces in flight */
+	int status;        /* the first error */
 };
 TAILQ_HEAD(rdma_request_list, rdma_request);
 
@@ -69,9 +68,9 @@ struct slot {
 	TAILQ_ENTRY(slot) entry;
 	struct rdma_request *req; /* NULL: free */
 	enum fp_verbs_op op;
-	void *copy_to;  /* READ through the bounce page: where its bytes belong; else NULL */
-	uint8_t *local; /* what the device reads or writes */
-	uint64_t mark;  /* READ of at least as many bytes: what its last ones are until it is done */
+	void *copy_to;  /* READ through the bounce page: the buffer to copy to; else NULL */
+	uint8_t *local; /* the bytes that the device reads or writes */
+	uint64_t mark;  /* READ of at least 8 bytes: its last ones hold this until it is done */
 	uint32_t len_bytes;
 };
 TAILQ_HEAD(slot_list, slot);
@@ -80,21 +79,21 @@ struct rdma_link {
 	struct fp_link base;
 	struct fp_rdma_link_options options;
 	struct fp_verbs_domain *domain;
-	struct fp_verbs_conn *conn; /* NULL: destroyed, for it would not let go of the work */
+	struct fp_verbs_conn *conn; /* NULL: destroyed, because its work did not come back in time */
 	pid_t opener;
-	bool confirms; /* a WRITE is done only when a READ behind it is: iWARP */
+	bool confirms; /* iWARP: a WRITE is done only when the READ behind it is */
 	uint32_t max_inline;
 	unsigned max_reads;
-	int error;                 /* what broke the link; 0 while it works */
-	uint64_t drain_until_ns;   /* broken: after this the queue pair is destroyed */
-	uint64_t next_deadline_ns; /* no request ends before this */
-	uint64_t next_check_ns;    /* when to ask again whether the peer is there */
+	int error;                 /* the errno that broke the link; 0 while it works */
+	uint64_t drain_until_ns;   /* broken: when to destroy the queue pair */
+	uint64_t next_deadline_ns; /* no deadline is before this */
+	uint64_t next_check_ns;    /* when to check again that the peer is there */
 	uint64_t mark;             /* of the READ posted last */
 	struct rdma_request_list idle, waiting, flying;
 	struct slot_list free, busy; /* busy: in the order posted */
 	unsigned n_reads;            /* READs among the busy */
-	unsigned n_silent_reads;     /* the youngest of them that ask for no completion */
-	/* what is to be posted next; kept if the queue has no room for it yet */
+	unsigned n_silent_reads;     /* READs after the last one that asks for a completion */
+	/* work to post next; kept while the queue has no room for it */
 	struct fp_verbs_work chain[FP_VERBS_CHAIN_MAX];
 	unsigned n_chain;
 	struct fp_verbs_region regions[FP_RDMA_MAX_REGIONS];
@@ -121,7 +120,7 @@ static struct rdma_link *link_of(struct fp_link *link)
 
 /* ---- ends ---- */
 
-/* Ends a request of which nothing is in flight any more: from here on its io is the caller's. */
+/* Ends a request with nothing in flight: its io is the caller's again. */
 static void request_end(struct rdma_link *link, struct rdma_request *req)
 {
 	assert(req->n_flying == 0);
@@ -130,7 +129,7 @@ static void request_end(struct rdma_link *link, struct rdma_request *req)
 	fp_link_io_done(&link->base, fp_take_ptr(req->io), req->status);
 }
 
-/* A request is over once its work is, all of it, or as far as it got before the link broke. */
+/* Ends a request if all its work is done; on a broken link, if none of it is in flight. */
 static void request_settle(struct rdma_link *link, struct rdma_request *req)
 {
 	if (req->n_flying > 0 || !(req->posted || link->error < 0))
@@ -152,7 +151,7 @@ static uint8_t *mark_of(const struct slot *slot)
 	return has ? slot->local + slot->len_bytes - sizeof(slot->mark) : NULL;
 }
 
-/* Before a READ is posted. */
+/* Marks the destination of a READ before it is posted. */
 static void mark(struct rdma_link *link, struct slot *slot)
 {
 	slot->mark = link->mark += 0x9e3779b97f4a7c15u;
@@ -160,7 +159,7 @@ static void mark(struct rdma_link *link, struct slot *slot)
 		memcpy(mark_of(slot), &slot->mark, sizeof(slot->mark));
 }
 
-/* The status of a piece of which the device says that it is done. */
+/* The status of a piece that the device reports as done. An untouched mark is an error. */
 static int look_at_mark(const struct slot *slot, int status)
 {
 	const uint8_t *at = status == 0 ? mark_of(slot) : NULL;
@@ -168,7 +167,7 @@ static int look_at_mark(const struct slot *slot, int status)
 	return at && memcmp(at, &slot->mark, sizeof(slot->mark)) == 0 ? -ECONNRESET : status;
 }
 
-/* A piece is over. The device holds on to nothing of it. */
+/* Ends a piece. The device does not use its slot any more. */
 static void slot_end(struct rdma_link *link, struct slot *slot, int said)
 {
 	struct rdma_request *req = fp_take_ptr(slot->req);
@@ -186,7 +185,7 @@ static void slot_end(struct rdma_link *link, struct slot *slot, int said)
 	request_settle(link, req);
 }
 
-/* The queue pair is dead and gives nothing back. */
+/* Ends all pieces: the dead queue pair will not report them. */
 static void drop_all(struct rdma_link *link)
 {
 	struct slot *slot;
@@ -195,8 +194,7 @@ static void drop_all(struct rdma_link *link)
 		slot_end(link, slot, link->error);
 }
 
-/* Nothing touches the buffers when a queue pair is destroyed. It takes long, so it is the last
- * resort. */
+/* A destroyed queue pair touches no buffers. Destroying takes long, so it is the last resort. */
 static void destroy(struct rdma_link *link)
 {
 	fp_verbs_conn_close(fp_take_ptr(link->conn));
@@ -204,8 +202,8 @@ static void destroy(struct rdma_link *link)
 }
 
 /*
- * The link is of no use any more: what has not begun ends now, what has when the device lets go of
- * it, and what is submitted later at once.
+ * Makes the link unusable. Requests that have not begun end now, and others when the device returns
+ * their work. Later submits end at once.
  */
 static void link_break(struct rdma_link *link, int error)
 {
@@ -215,7 +213,7 @@ static void link_break(struct rdma_link *link, int error)
 		return;
 	link->error = error;
 	link->drain_until_ns = fp_clock_ns() + DRAIN_NS;
-	for (unsigned i = 0; i < link->n_chain; i++) /* was never posted */
+	for (unsigned i = 0; i < link->n_chain; i++) /* these were never posted */
 		slot_end(link, &link->slots[link->chain[i].id], error);
 	link->n_chain = 0;
 	for (req = TAILQ_FIRST(&link->waiting); req; req = next) {
@@ -223,7 +221,7 @@ static void link_break(struct rdma_link *link, int error)
 		request_settle(link, req);
 	}
 	if (fp_verbs_conn_flush(link->conn) < 0)
-		link->drain_until_ns = 0; /* the next look destroys the queue pair */
+		link->drain_until_ns = 0; /* the next progress() destroys the queue pair */
 }
 
 void fp_rdma_link_break(struct fp_link *base)
@@ -234,8 +232,8 @@ void fp_rdma_link_break(struct fp_link *base)
 /* ---- completions ---- */
 
 /*
- * What the end of one piece says of the older ones: see above. Those that asked for no completion
- * may have gone well where this one failed, but nothing proves it.
+ * Ends the older pieces that this completion covers: see the top of the file. If this piece failed,
+ * older ones without a completion may have succeeded, but nothing proves it.
  */
 static void end_older(struct rdma_link *link, const struct slot *than, int status)
 {
@@ -257,7 +255,7 @@ static void take_completion(struct rdma_link *link, const struct fp_verbs_comple
 		link_break(link, -ECONNRESET);
 		return;
 	}
-	/* flushed: some other request is to blame, or the peer has gone */
+	/* flushed: another request failed, or the peer has gone */
 	status = status == -ECANCELED ? -ECONNRESET : look_at_mark(slot, status);
 	if (completion->status < 0 && completion->status != -ECANCELED && link->error == 0)
 		link->base.why = fp_verbs_status_text(completion->wc_status);
@@ -311,7 +309,7 @@ static bool may_go_straight(const struct rdma_link *link)
 	return link->options.protocol == FP_PROTOCOL_AUTO || link->options.protocol == FP_PROTOCOL_REGISTERED;
 }
 
-/* How the rest of a segment, or the first part of it, gets to or from buf. */
+/* Chooses how the rest of a segment, or its first part, gets to or from buf. */
 static void choose_way(const struct rdma_link *link, struct slot *slot, struct fp_verbs_work *work,
                        uint8_t *buf, uint32_t len)
 {
@@ -335,8 +333,8 @@ static void choose_way(const struct rdma_link *link, struct slot *slot, struct f
 	work->len_bytes = slot->len_bytes = len;
 }
 
-/* Which op the next piece of a request is: behind the last of a WRITE that is to be confirmed comes
- * a READ.
+/*
+ * The op of the next piece. After the last WRITE of a request that needs confirmation it is a READ.
  */
 static enum fp_verbs_op next_op(const struct rdma_request *req)
 {
@@ -348,7 +346,7 @@ static uint64_t remote_of(const struct fp_lease *lease, const struct fp_seg *seg
 	return lease->remote_address + seg->offset_bytes + at;
 }
 
-/* A READ of the last byte that the request wrote; nobody looks at it. */
+/* A READ of the last byte that the request wrote; its value is not used. */
 static void confirm_piece(const struct rdma_link *link, const struct rdma_request *req, struct slot *slot,
                           struct fp_verbs_work *work)
 {
@@ -359,14 +357,14 @@ static void confirm_piece(const struct rdma_link *link, const struct rdma_reques
 	work->len_bytes = slot->len_bytes = 1;
 	work->local = slot->local = page_of(link, slot);
 	work->lkey = link->bounce_region.lkey;
-	assert(lease); /* no lease is released under an io */
+	assert(lease); /* no lease is released while an io uses it */
 	work->rkey = lease->remote_key;
 	work->remote = remote_of(lease, seg, seg->len_bytes - 1);
 }
 
 /*
- * Soft iWARP (siw_try_1seg of Linux 6.12) garbles the answer to a READ of a few bytes, up to some
- * 30, that lie across the end of a page: on iWARP such a piece stops there.
+ * Soft iWARP (siw_try_1seg of Linux 6.12) garbles the answer to a READ of up to some 30 bytes that
+ * crosses the end of a page. So on iWARP such a piece stops there.
  */
 static uint32_t readable_bytes(const struct rdma_link *link, const struct rdma_request *req, uint64_t remote,
                                uint32_t len)
@@ -384,7 +382,7 @@ static void data_piece(const struct rdma_link *link, struct rdma_request *req, s
 	const struct fp_seg *seg = &req->io->segs[req->seg];
 	const struct fp_lease *lease = link->options.find_lease(link->options.session, seg->lease_id);
 
-	assert(lease); /* no lease is released under an io */
+	assert(lease); /* no lease is released while an io uses it */
 	work->rkey = lease->remote_key;
 	work->remote = remote_of(lease, seg, req->at);
 	choose_way(link, slot, work, (uint8_t *)seg->buf + req->at,
@@ -396,15 +394,14 @@ static void data_piece(const struct rdma_link *link, struct rdma_request *req, s
 	}
 }
 
-/* Whether a request has no piece left after the one made last. */
+/* Whether the piece made last was the last one of the request. */
 static bool is_posted(const struct rdma_link *link, const struct rdma_request *req, enum fp_verbs_op last_op)
 {
 	return req->seg == req->io->n_segs &&
 	       (req->io->op == FP_IO_READ || !link->confirms || last_op == FP_VERBS_READ);
 }
 
-/* A row of READs that ask for no completion would hold up those that wait for one of them to
- * end. */
+/* Requests wait for READs to end: a long row of READs without completions would delay them. */
 static bool wants_completion(struct rdma_link *link, const struct rdma_request *req, enum fp_verbs_op op)
 {
 	if (op != FP_VERBS_READ)
@@ -446,7 +443,7 @@ static bool has_room(const struct rdma_link *link, const struct rdma_request *re
 	       (next_op(req) != FP_VERBS_READ || link->n_reads < link->max_reads);
 }
 
-/* The last of each op must tell when it is done, for nothing behind it will. */
+/* The last piece of each op must ask for a completion, because no later piece reports it. */
 static void signal_last(struct rdma_link *link)
 {
 	struct fp_verbs_work *work = &link->chain[link->n_chain - 1];
@@ -470,7 +467,7 @@ static void build_chain(struct rdma_link *link)
 		signal_last(link);
 }
 
-/* Posts what can be. A chain for which the queue has no room stays until it has. */
+/* Posts all that can be posted. A chain stays while the queue has no room for it. */
 static void push(struct rdma_link *link)
 {
 	while (link->error == 0) {
@@ -483,7 +480,7 @@ static void push(struct rdma_link *link)
 		r = fp_verbs_post(link->conn, link->chain, link->n_chain);
 		if (r == -EAGAIN)
 			return;
-		link->n_chain = 0; /* after an error part of it may be under way */
+		link->n_chain = 0; /* also after an error: part of it may be in flight */
 		if (r < 0)
 			link_break(link, -ECONNRESET);
 	}
@@ -491,7 +488,7 @@ static void push(struct rdma_link *link)
 
 /* ---- progress ---- */
 
-/* An overdue request breaks the link. Notes when to look again. */
+/* Breaks the link if a request is overdue, else notes when to look again. */
 static void expire(struct rdma_link *link, uint64_t now_ns)
 {
 	struct rdma_request_list *lists[] = {&link->flying, &link->waiting};
@@ -524,8 +521,8 @@ static bool has_hung_up(int fd)
 }
 
 /*
- * A peer that has gone leaves a queue pair to its retries, and one without work unaware: connection
- * management, or the socket that a queue pair connected by hand depends on, knows earlier.
+ * A queue pair notices a lost peer only after its retries, and without work never. rdma_cm knows
+ * earlier; so does the socket of a queue pair connected without it.
  */
 static void check_peer(struct rdma_link *link, uint64_t now_ns)
 {
@@ -540,7 +537,7 @@ static void progress(struct rdma_link *link)
 {
 	uint64_t now_ns;
 
-	if (!link->conn || TAILQ_EMPTY(&link->busy)) /* then none waits either */
+	if (!link->conn || TAILQ_EMPTY(&link->busy)) /* nothing in flight: no request waits either */
 		return;
 	take_completions(link);
 	push(link);
@@ -551,8 +548,7 @@ static void progress(struct rdma_link *link)
 		destroy(link);
 }
 
-/* A node answers for all segments before it moves a byte; here they are checked before one is asked
- * for. */
+/* Checks all segments before a byte moves, as a node does for tcp. */
 static bool is_allowed(const struct rdma_link *link, const struct fp_io *io)
 {
 	for (unsigned i = 0; i < io->n_segs; i++) {
@@ -598,8 +594,7 @@ int fp_rdma_link_poll(struct fp_link *base, struct fp_io **ret_done, unsigned ma
 	return fp_link_take_done(base, ret_done, max);
 }
 
-/* Work that came back between the last look and the arming would wake nobody: hence one more
- * look. */
+/* Work that came back just before the arming would wake nobody, so look once more after it. */
 int fp_rdma_link_pollfd(struct fp_link *base, struct pollfd *ret_pollfd)
 {
 	struct rdma_link *link = link_of(base);
@@ -665,7 +660,7 @@ static size_t bounce_bytes(unsigned n_slots)
 	return (size_t)n_slots * FP_RDMA_BOUNCE_BYTES;
 }
 
-/* Everything but the connection, in a state of any kind. */
+/* Frees everything but the connection, also of a link that is half made. */
 static void link_free(struct rdma_link *link)
 {
 	bool ours = link->opener == getpid();
@@ -707,8 +702,9 @@ int fp_rdma_link_new(struct fp_verbs_conn *conn, const struct fp_rdma_link_optio
 	return 0;
 }
 
-/* A forked child has the descriptors of its parent's queue pair: destroying it here would destroy
- * it there.
+/*
+ * A forked child has copies of the descriptors of its parent's queue pair: destroying it here would
+ * destroy it there.
  */
 void fp_rdma_link_close(struct fp_link *base)
 {

@@ -1,7 +1,7 @@
 /*
- * The data path of rdma: requests become chains of READ and WRITE work requests of one queue pair,
- * and nobody's CPU at the node does anything for them. Room: transport. It speaks to the device
- * through verbs.h alone and knows nothing of how its connection came about.
+ * The data path of rdma: requests become chains of READ and WRITE work requests of one queue pair.
+ * No CPU of the node works for them. Room: transport. It uses the device through verbs.h alone, and
+ * does not know how its connection was made.
  */
 #ifndef FP_RDMA_LINK_H
 #define FP_RDMA_LINK_H
@@ -10,34 +10,33 @@
 #include "transport.h"
 #include "verbs.h"
 
-#define FP_RDMA_BOUNCE_BYTES 4096u /* of one such page */
-#define FP_RDMA_MAX_REGIONS  4u    /* of buffers that fp_link_register names; further ones are copied */
+#define FP_RDMA_BOUNCE_BYTES 4096u /* of one bounce page */
+#define FP_RDMA_MAX_REGIONS  4u    /* that fp_link_register may name; buffers elsewhere are copied */
 
 struct fp_rdma_link_options {
 	const struct fp_transport *transport;
 	const struct fp_session *session; /* given to find_lease */
 	const struct fp_lease *(*find_lease)(const struct fp_session *session, uint32_t lease_id);
 	enum fp_protocol protocol;
-	uint64_t patience_ns; /* deadline of an io that has none */
-	unsigned n_slots;     /* work requests in flight, each with a bounce page of its own: send_depth */
-	int fd; /* closed with the link: the connection that keeps the queue pair alive; -1: none */
+	uint64_t patience_ns; /* how long an io without a deadline may take */
+	unsigned n_slots;     /* work requests in flight, each with its own bounce page: send_depth */
+	int fd;               /* closed with the link: the LINK connection that must live as long; -1: none */
 };
 
 /*
- * What options a link's connection needs. Timed so that the device itself rides out a cut of less
- * than a second and gives up on one of about two, unless rdma says otherwise. rdma NULL: the
- * defaults.
+ * The options of a link's connection. Unless rdma sets other times, the device itself rides out a
+ * cut of less than a second, and gives up on one of about two. rdma NULL: the defaults.
  */
 struct fp_verbs_conn_options fp_rdma_link_conn_options(const struct fp_rdma_options *rdma);
 
 /*
- * Makes a link of conn. Allocates and registers all that it will ever need. On success conn and
- * options->fd are the link's, else they stay the caller's. 0; -ENOMEM.
+ * Makes a link of conn. Allocates and registers all that it will ever need. On success it owns conn
+ * and options->fd, else the caller keeps them. 0; -ENOMEM, -EPROTO (the peer answers no READ), ...
  */
 int fp_rdma_link_new(struct fp_verbs_conn *conn, const struct fp_rdma_link_options *options,
                      struct fp_link **ret_link);
 
-/* These stand in for the operations of struct fp_transport. */
+/* Operations of struct fp_transport. */
 void fp_rdma_link_close(struct fp_link *link);
 void fp_rdma_link_break(struct fp_link *link);
 int fp_rdma_link_register(struct fp_link *link, void *base, size_t len_bytes);

@@ -8,7 +8,7 @@
 #include "clock.h"
 #include "cm_server.h"
 
-#define ACK_TIMEOUT_UNIT_NS 4096u /* of a queue pair's timeout, which is a power of two of it */
+#define ACK_TIMEOUT_UNIT_NS 4096u /* a queue pair's timeout is this times a power of two */
 #define ACK_TIMEOUT_MAX     31u
 #define MAX_DEVICES         16u
 
@@ -54,7 +54,7 @@ struct fp_rdma_options *fp_rdma_options_dup(const struct fp_rdma_options *rdma)
 	return NULL;
 }
 
-/* The exponent of the least timeout that is not shorter; 0: none was chosen. */
+/* The exponent of the shortest timeout of at least ns; 0 if ns is 0: no timeout was chosen. */
 static uint8_t ack_timeout_of(uint64_t ns)
 {
 	uint8_t exponent = ns > 0;

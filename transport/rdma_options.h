@@ -1,6 +1,6 @@
 /*
- * What a user may choose about RDMA: device, retries, timeouts and depth of queue pairs. Room:
- * transport. One table of keys serves the files of both ends, and the environment.
+ * A user's RDMA settings: device, retries, timeouts and depth of queue pairs. Room: transport. The
+ * tables of keys serve the files of both ends, and the environment.
  */
 #ifndef FP_RDMA_OPTIONS_H
 #define FP_RDMA_OPTIONS_H
@@ -12,27 +12,28 @@
 #include "yamlconf.h"
 
 struct fp_rdma_options {
-	char *device;         /* of rdma+tcp, by name; NULL: the first with an active port */
-	uint64_t device_port; /* of that device; 0: the first that is active */
-	uint64_t retry_count; /* repeats of a request that nobody acknowledges; the client's, for both ends */
-	uint64_t ack_timeout_ns; /* before each repeat; 0: 268 ms */
-	uint64_t send_depth;     /* work requests of one link that are under way */
+	char *device;            /* rdma+tcp: its name; NULL: the first with an active port */
+	uint64_t device_port;    /* of that device; 0: the first active one */
+	uint64_t retry_count;    /* repeats of an unacknowledged request; the client's, for both ends */
+	uint64_t ack_timeout_ns; /* wait before each repeat; 0: 268 ms */
+	uint64_t send_depth;     /* most work requests of one link in flight */
 };
 
 extern const struct fp_rdma_options fp_rdma_defaults;
 
-/* The keys of an rdma: mapping, of clients and of nodes, which send no requests. */
+/* The keys of an rdma: mapping: of clients, and of nodes (which send no requests). */
 extern const struct fp_conf_field fp_rdma_fields[], fp_rdma_node_fields[];
 
-/* A copy with a device of its own; NULL: no memory. */
+/* A copy, also of the device's name. NULL: no memory. */
 struct fp_rdma_options *fp_rdma_options_dup(const struct fp_rdma_options *rdma);
-/* Of such a copy. NULL is fine. */
+/* Frees such a copy. NULL is fine. */
 void fp_rdma_options_free(struct fp_rdma_options *rdma);
 
-/* What they mean to a connection. rdma NULL: the defaults. */
+/* The connection options that they ask for. rdma NULL: the defaults. */
 struct fp_verbs_conn_options fp_rdma_conn_options(const struct fp_rdma_options *rdma);
 
-/* Why there is no device (-ENODEV), and which there are, for a person. rdma NULL: the defaults.
+/*
+ * Tells a person why there is no device (-ENODEV), and which there are. rdma NULL: the defaults.
  * Returns buf.
  */
 const char *fp_rdma_explain_device(const struct fp_rdma_options *rdma, char *buf, size_t len);

@@ -1,9 +1,9 @@
 /*
- * The shm transport: a lease is a memfd of the node, mapped here; reads and writes are copies that
- * are complete when submit returns, and the node does nothing. Room: transport. The control side is
- * control.c's.
+ * The shm transport: a lease is a memfd of the node, mapped here. Reads and writes are copies,
+ * complete when submit returns; the node does nothing. Room: transport. control.c has the control
+ * side.
  *
- * A mapping outlives the session and the node: no byte is lost by the end of either.
+ * A mapping outlives the session and the node: the end of either loses no byte.
  */
 #include "transport.h"
 
@@ -17,9 +17,9 @@
 #include "control.h"
 
 /*
- * Without its seals the node could shrink the file and our next access would be a SIGBUS. A forked
- * child has the mapping too: it is how it reads what it adopts. That it does not write is for its
- * caller to see to.
+ * Without the seals the node could shrink the file, and our next access would be a SIGBUS. A forked
+ * child has the mapping too, and reads its adopted leases through it. The child's caller must make
+ * sure that it does not write.
  */
 static int map_lease(struct fp_lease *lease, const struct fp_wire_leased *leased, int memfd)
 {
@@ -28,7 +28,7 @@ static int map_lease(struct fp_lease *lease, const struct fp_wire_leased *leased
 	void *base;
 
 	if (memfd < 0)
-		return -EMFILE; /* the one reason for which the kernel drops a descriptor that was sent */
+		return -EMFILE; /* the only reason why the kernel drops a descriptor that was sent */
 	seals = fcntl(memfd, F_GET_SEALS);
 	if (seals < 0 || (~seals & (F_SEAL_SHRINK | F_SEAL_GROW)) || fstat(memfd, &st) < 0 ||
 	    (uint64_t)st.st_size != lease->size_bytes)
@@ -74,7 +74,7 @@ static void shm_link_close(struct fp_link *link)
 	free(link);
 }
 
-/* All of the request or nothing, as a node does it. */
+/* Copies the whole request or nothing, as a node does. */
 static int copy(const struct fp_session *session, const struct fp_io *io)
 {
 	if (!fp_control_allows(session, io))

@@ -1,19 +1,19 @@
 /*
- * The tcp transport: requests are pipelined on one connection a link, the node answers them in
- * their order, bytes go straight between the socket and the segments' buffers. Room: transport. The
- * control side is control.c's.
+ * The tcp transport: each link is one connection with pipelined requests, which the node answers in
+ * order. Bytes go straight between the socket and the segments' buffers. Room: transport. control.c
+ * has the control side.
  *
  *            submit                whole frame sent              answer received
  *   idle ─────────────► waiting ────────────────────► flying ─────────────────────► idle, io done
  *                          │ first of the queue: being sent │
  *                          └──────────── link broken ───────┴─────────────────────► idle, io done
  *
- * An io that is done belongs to its caller again at once, so nothing here may look at it, its
- * segments or its buffers afterwards. A request whose deadline has passed breaks the link, as on
- * rdma: then no late answer and no half frame is left. What a node refuses is refused here before
- * it is asked, so a refusal of its own breaks the link, too.
+ * An io that is done belongs to its caller again at once: nothing here may look at it, its segments
+ * or its buffers afterwards. An overdue request breaks the link, as on rdma, so that no late answer
+ * and no half frame is left. Requests that the node would refuse are refused here first. So a
+ * refusal by the node breaks the link, too.
  *
- * All memory is allocated when the link opens; after that no allocation, lock or log.
+ * All memory is allocated when the link opens. After that: no allocation, lock or log.
  */
 #include "transport.h"
 
@@ -29,12 +29,12 @@
 #include "fdutil.h"
 #include "lockedmem.h"
 
-#define MAX_STEPS 1024 /* of the stream in one poll: no peer keeps us in it by sending on and on */
+#define MAX_STEPS 1024 /* receives in one poll: an endless stream must not keep us in it */
 
 struct tcp_request {
 	TAILQ_ENTRY(tcp_request) entry; /* in idle, waiting or flying */
 	struct fp_io *io;
-	uint64_t tag; /* of the link, never repeated */
+	uint64_t tag; /* unique on the link */
 	uint64_t deadline_ns;
 	size_t head_bytes, data_bytes; /* of the request's frame: header and table; a WRITE's data */
 	size_t answer_bytes;           /* of the answer's payload if all goes well */
@@ -46,16 +46,16 @@ TAILQ_HEAD(tcp_request_list, tcp_request);
 struct tcp_link {
 	struct fp_link base;
 	int fd;
-	int error;                 /* what broke the link; 0 while it works */
-	uint64_t patience_ns;      /* deadline of an io that has none */
-	uint64_t next_deadline_ns; /* no request ends before this */
+	int error;                 /* the errno that broke the link; 0 while it works */
+	uint64_t patience_ns;      /* how long an io without a deadline may take */
+	uint64_t next_deadline_ns; /* no deadline is before this */
 	uint64_t n_submitted;
-	struct tcp_request_list idle, waiting, flying; /* the latter two: oldest first */
-	size_t sent_bytes;                             /* of the frame of the first that waits */
+	struct tcp_request_list idle, waiting, flying; /* waiting, flying: oldest first */
+	size_t sent_bytes;                             /* of the first waiting request's frame */
 	struct {
 		uint8_t header_bytes[FP_WIRE_HEADER_BYTES];
 		size_t header_got;
-		size_t payload_got; /* of the answer to the first that flies, once header_got is whole */
+		size_t payload_got; /* of the answer to the first flying request, once the header is whole */
 	} in;
 	struct tcp_request requests[FP_LINK_MAX_OUTSTANDING];
 };
@@ -65,7 +65,7 @@ static struct tcp_link *link_of(struct fp_link *link)
 	return (struct tcp_link *)link;
 }
 
-/* Ends a request of a list: from here on its io is the caller's. */
+/* Ends a request of a list: its io is the caller's again. */
 static void request_end(struct tcp_link *link, struct tcp_request_list *list, struct tcp_request *req,
                         int status)
 {
@@ -82,10 +82,7 @@ static void end_all(struct tcp_link *link, struct tcp_request_list *list, int st
 		request_end(link, list, req, status);
 }
 
-/*
- * The link is of no use any more: everything outstanding ends, and so does at once whatever is
- * submitted later.
- */
+/* Makes the link unusable: everything outstanding ends now, and later submits end at once. */
 static void link_break(struct tcp_link *link, int error)
 {
 	link->error = error;
@@ -117,8 +114,7 @@ static void expire(struct tcp_link *link, uint64_t now_ns)
 }
 
 /*
- * The part of an io's buffers that begins skip bytes into them. Returns the number of iovecs (at
- * most io->n_segs).
+ * The part of an io's buffers from byte skip on. Returns the number of iovecs (at most io->n_segs).
  */
 static int seg_iov(const struct fp_io *io, size_t skip, struct iovec *ret_iov)
 {
@@ -138,8 +134,8 @@ static int seg_iov(const struct fp_io *io, size_t skip, struct iovec *ret_iov)
 }
 
 /*
- * Sends what it can of the frame of the first that waits. 0: some bytes went; -EAGAIN; or what
- * broke the link.
+ * Sends as much as it can of the first waiting request's frame. 0: some bytes went; -EAGAIN; or the
+ * errno that breaks the link.
  */
 static int send_some(struct tcp_link *link, const struct tcp_request *req)
 {
@@ -183,7 +179,9 @@ static void flush(struct tcp_link *link)
 	}
 }
 
-/* The next bytes of the stream: more than 0, or -EAGAIN, or what broke the link. */
+/*
+ * Receives the next bytes of the stream: their number, -EAGAIN, or the errno that breaks the link.
+ */
 static ssize_t receive(const struct tcp_link *link, struct iovec *iov, int n_iov)
 {
 	struct msghdr msg = {.msg_iov = iov, .msg_iovlen = (size_t)n_iov};
@@ -198,8 +196,8 @@ static ssize_t receive(const struct tcp_link *link, struct iovec *iov, int n_iov
 }
 
 /*
- * A node refuses the oldest request, perhaps one that it has not received whole. That one ends as
- * it says; the others with the link.
+ * The node refuses the oldest request, perhaps before it received all of it. That request ends with
+ * the node's error; the others end with the link.
  */
 static int refused(struct tcp_link *link, const struct fp_wire_header *header)
 {
@@ -212,7 +210,7 @@ static int refused(struct tcp_link *link, const struct fp_wire_header *header)
 	return -ECONNRESET;
 }
 
-/* A header is complete. 0: it begins the answer to the oldest request that flies. */
+/* Looks at a complete header. 0: it begins the answer to the oldest flying request. */
 static int begin_answer(struct tcp_link *link)
 {
 	const struct tcp_request *req = TAILQ_FIRST(&link->flying);
@@ -230,8 +228,8 @@ static int begin_answer(struct tcp_link *link)
 }
 
 /*
- * Receives a header, and in the same call as much of the payload as there is: straight into the
- * buffers of the oldest request that flies. They are undefined until that request is answered.
+ * Receives a header, and in the same call the payload that has come, straight into the buffers of
+ * the oldest flying request. They are undefined until that request is answered.
  */
 static int receive_header(struct tcp_link *link)
 {
@@ -265,7 +263,7 @@ static int receive_payload(struct tcp_link *link)
 	return 0;
 }
 
-/* One step of the stream. 0: there may be more; -EAGAIN; or what broke the link. */
+/* One step of the stream. 0: there may be more; -EAGAIN; or the errno that breaks the link. */
 static int receive_some(struct tcp_link *link)
 {
 	int r = link->in.header_got < FP_WIRE_HEADER_BYTES ? receive_header(link) : receive_payload(link);
@@ -284,7 +282,7 @@ static bool expects_more(const struct tcp_link *link)
 	return !TAILQ_EMPTY(&link->flying) || link->in.header_got > 0;
 }
 
-/* Receives until max ios are done, nothing is expected any more, or nothing has come. */
+/* Receives until max ios are done, no more is expected, or nothing has come. */
 static void receive_answers(struct tcp_link *link, unsigned max)
 {
 	int r = receive_some(link);
@@ -350,7 +348,7 @@ static int tcp_poll(struct fp_link *base, struct fp_io **ret_done, unsigned max)
 	return fp_link_take_done(base, ret_done, max);
 }
 
-/* Nothing to wait for: the link is broken, or has ios that are done. */
+/* If the link is broken or has done ios, there is nothing to wait for: fd is -1. */
 static int tcp_pollfd(struct fp_link *base, struct pollfd *ret_pollfd)
 {
 	struct tcp_link *link = link_of(base);

@@ -1,6 +1,6 @@
 /*
- * The front door: calls that dispatch to a session's or link's transport, and the checks that all
- * transports share. Room: transport.
+ * Dispatches calls to a session's or link's transport, and has the checks that all transports
+ * share. Room: transport.
  */
 #include "transport.h"
 

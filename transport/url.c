@@ -1,6 +1,6 @@
 /*
- * Where a node is: "shm:PATH", "tcp://HOST[:PORT]", "auto://HOST,HOST". Room: transport. Text in, struct
- * fp_url out; nothing is resolved.
+ * Parses node URLs: "shm:PATH", "tcp://HOST[:PORT]", "auto://HOST,HOST". Room: transport. It
+ * resolves no names.
  */
 #include "transport.h"
 #include "units.h"
@@ -12,12 +12,14 @@
 
 #include "cleanup.h"
 
-/* A transport is known here once it is in this list. */
+/* All transports that this build has. */
 static const struct fp_transport *const transports[] = {&fp_transport_shm, &fp_transport_tcp,
                                                         &fp_transport_rdma, &fp_transport_rdma_tcp};
 
-/* What auto stands for, best first. rdma has a port of its own, since soft iWARP takes that of the
- * kernel's TCP. */
+/*
+ * The transports of auto, best first. rdma has a port of its own, because soft iWARP takes its port
+ * from the kernel's TCP.
+ */
 static const struct {
 	const char *scheme;
 	unsigned port_offset;
@@ -25,7 +27,7 @@ static const struct {
 
 static_assert(FP_ARRAY_LEN(automatic) <= FP_URL_MAX_TRANSPORTS, "each has its row");
 
-#define HOSTS_MAX 512 /* bytes of the text of a URL of several addresses */
+#define HOSTS_MAX 512 /* of the text of a URL with several addresses */
 
 static const struct fp_transport *find_transport(const char *scheme, size_t len)
 {
@@ -35,7 +37,7 @@ static const struct fp_transport *find_transport(const char *scheme, size_t len)
 	return NULL;
 }
 
-/* "" is 0, else ":1" to ":65535". */
+/* Parses "" (0) and ":1" to ":65535". */
 static int parse_port(const char *text, unsigned *ret_port)
 {
 	uint64_t port = 0;
@@ -57,8 +59,10 @@ static int copy_host(struct fp_url *url, const char *host, size_t len)
 	return 0;
 }
 
-/* One host; an IPv6 address stands in brackets, which are left out of url->host. *text moves behind
- * it. */
+/*
+ * One host. An IPv6 address stands in brackets, which url->host leaves out. *text moves behind the
+ * host.
+ */
 static int parse_host(struct fp_url *url, const char **text)
 {
 	const char *host = *text, *end;
@@ -101,7 +105,7 @@ static int parse_authority(const char *text, struct fp_url *row, unsigned *ret_n
 	return parse_port(text, ret_port);
 }
 
-/* What a way is called that was not given alone. */
+/* Makes the text of one way, of a URL that names several. */
 static void compose_text(struct fp_url *url, unsigned port)
 {
 	bool v6 = strchr(url->host, ':');
@@ -117,8 +121,10 @@ static void compose_text(struct fp_url *url, unsigned port)
 	(void)n;
 }
 
-/* Makes the row of one transport of the hosts in the set's first row. port 0: the transport's
- * default. */
+/*
+ * Fills the row of one transport with the hosts of the set's first row. port 0: the transport's
+ * default.
+ */
 static void fill_row(struct fp_url_set *set, struct fp_url *row, const struct fp_transport *transport,
                      unsigned port)
 {
@@ -202,9 +208,9 @@ int fp_url_parse(const char *text, struct fp_url *ret_url)
 	int r = fp_url_parse_set(text, &set);
 
 	if (r < 0)
-		return r == -E2BIG ? -EINVAL : r; /* more addresses than a set has are also more than one */
+		return r == -E2BIG ? -EINVAL : r; /* too many for a set: also more than one */
 	if (set.n_addresses * set.n_transports != 1 || !strncmp(text, "auto:", 5))
-		return -EINVAL; /* what auto stands for must not depend on the build */
+		return -EINVAL; /* auto is never one way, even if this build has one transport */
 	*ret_url = set.urls[0][0];
 	return 0;
 }

@@ -1,5 +1,5 @@
 /*
- * Domains, regions, queue pairs and what is posted to them. Room: transport; see verbs.h. Posting
+ * Domains, regions, queue pairs and the work posted to them. Room: transport; see verbs.h. Posting
  * and polling never allocate, lock or log.
  */
 #include "verbs.h"
@@ -14,11 +14,8 @@
 #include "fdutil.h"
 #include "verbs_internal.h"
 
-#define ID_BITS 48 /* of a wr_id; above it how many work requests are done when this one is */
-#define RECV_MARK                                                                                            \
-	(1ull                                                                                                \
-	 << 63) /* in the wr_id of a receive: the opcode of a failed completion is undefined            \
-	              */
+#define ID_BITS    48           /* of a wr_id; the bits above count the work requests that are done with it */
+#define RECV_MARK  (1ull << 63) /* of a receive's wr_id: the opcode of a failed completion is undefined */
 #define MAX_DEPTH  32767u
 #define POLL_CHUNK 16
 #define MAX_INLINE 256u
@@ -153,7 +150,7 @@ int fp_verbs_register(struct fp_verbs_domain *domain, void *base, size_t len_byt
 	else if (access == FP_VERBS_REMOTE_READ)
 		flags = IBV_ACCESS_REMOTE_READ;
 	else if (domain->device->limits.iwarp)
-		flags |= IBV_ACCESS_REMOTE_WRITE; /* RFC 5040: the sink of a READ is written by the peer */
+		flags |= IBV_ACCESS_REMOTE_WRITE; /* RFC 5040: the peer writes the target of a READ */
 	errno = 0;
 	/* in parentheses: the header's macro of that name would bypass the table */
 	mr = (fp_verbs_api->ibv.reg_mr)(domain->pd, base, len_bytes, flags);
@@ -271,8 +268,10 @@ int fp_verbs_conn_modify(struct fp_verbs_conn *conn, struct ibv_qp_attr *attr, i
 	return r > 0 ? -r : r;
 }
 
-/* A queue that has an event unacknowledged can't be destroyed, and one that has is not asked about
- * again. */
+/*
+ * Acknowledges events: a queue with an unacknowledged one can't be destroyed. After an event the
+ * queue must be armed again.
+ */
 static void take_channel_events(struct fp_verbs_conn *conn)
 {
 	struct ibv_cq *cq;
@@ -316,7 +315,7 @@ void fp_verbs_drop_descriptors(void)
 		fp_verbs_drop_descriptor(conn->wait_fd);
 	}
 	conns = NULL;
-	pthread_mutex_init(&conns_lock, NULL); /* whoever held it is not in this process */
+	pthread_mutex_init(&conns_lock, NULL); /* its holder may be a thread of the parent */
 	fp_verbs_devices_drop();
 }
 
@@ -377,9 +376,9 @@ static void fill(const struct fp_verbs_work *work, uint64_t wr_id, struct ibv_se
 }
 
 /*
- * The wr_id of the next work request. A signalled one says how many are done when it is: itself and
- * those before it that give no sign. In the id and not in a list, since soft iWARP completes a
- * WRITE before an earlier READ.
+ * The wr_id of the next work request. A signalled one counts the requests that are done with it:
+ * itself and the unsignalled ones before it. The count is in the id, not in a list: soft iWARP
+ * completes a WRITE before an earlier READ.
  */
 static uint64_t mark(struct fp_verbs_conn *conn, const struct fp_verbs_work *work)
 {
@@ -406,7 +405,7 @@ int fp_verbs_post(struct fp_verbs_conn *conn, const struct fp_verbs_work *work, 
 	}
 	conn->n_sent += n;
 	r = fp_verbs_api->ibv.post_send(conn->qp, wr, &bad);
-	if (r) /* how many were posted is of no use: the queue pair must be flushed */
+	if (r) /* it does not matter how many were posted: the queue pair must be flushed */
 		conn->broken = r > 0 ? -r : r;
 	return conn->broken;
 }
@@ -457,8 +456,9 @@ int fp_verbs_arm(struct fp_verbs_conn *conn, struct pollfd *ret_pollfd)
 	int r = 0;
 
 	take_channel_events(conn);
-	/* what waits for an answer of a peer that has gone ends now; rdma_cm itself would
-	 * allocate */
+	/*
+	 * ends work that waits for a lost peer's answer now; asking rdma_cm itself would allocate
+	 */
 	if (fp_verbs_conn_stirs(conn) && !conn->broken)
 		(void)fp_verbs_conn_flush(conn);
 	if (!conn->armed)

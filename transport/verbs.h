@@ -248,8 +248,7 @@ enum fp_verbs_event_type {
 /* A connection request, to be used up by fp_verbs_prepare or fp_verbs_reject. */
 struct fp_verbs_request {
 	struct rdma_cm_id *id;
-	uint8_t n_peer_asks,
-	    n_peer_answers; /* READs: that the peer wants to have outstanding, that it answers */
+	uint8_t n_peer_asks, n_peer_answers; /* READs that the peer wants outstanding; that it answers */
 };
 
 struct fp_verbs_event {

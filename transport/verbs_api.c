@@ -1,6 +1,6 @@
 /*
- * Loading libibverbs and librdmacm. Room: transport. They are not linked: a program whose memory
- * comes over tcp or shm carries neither, and a machine without them still runs everything else.
+ * Loads libibverbs and librdmacm. Room: transport. They are not linked: a program that uses tcp or
+ * shm loads neither, and a machine without them still runs everything else.
  */
 #include "verbs_api.h"
 
@@ -19,14 +19,14 @@
 const struct fp_verbs_api *fp_verbs_api;
 
 static struct fp_verbs_api loaded;
-static pthread_mutex_t load_lock = PTHREAD_MUTEX_INITIALIZER; /* of what follows */
+static pthread_mutex_t load_lock = PTHREAD_MUTEX_INITIALIZER; /* of the next three */
 static void *rdma_library;                                    /* NULL: not loaded */
 static pid_t loader;
-static int load_status; /* negative: tried in vain, which is not done again */
+static int load_status; /* negative: loading failed, and is not tried again */
 
 /*
- * siw sends from within the call, through a socket of the kernel's, and has it raise SIGPIPE in the
- * calling thread if the peer is gone. A thread of the program's would be ended by that; the agent's
+ * siw sends within the call, through a kernel socket. If the peer is gone, that raises SIGPIPE in
+ * the calling thread. It would end a program whose thread does not block SIGPIPE; agent threads
  * block it.
  */
 static int post_to_socket(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **ret_bad)
@@ -70,8 +70,7 @@ static int req_notify_cq(struct ibv_cq *cq, int solicited_only)
 	return ibv_req_notify_cq(cq, solicited_only);
 }
 
-/* 0 if a symbol is missing. Function pointers and data pointers are the same on every system we run
- * on. */
+/* 0 if a symbol is missing. Function and data pointers are alike on every system we run on. */
 static int find(void *library, const char *symbol, void *ret_function)
 {
 	void *found = library ? dlsym(library, symbol) : NULL;
@@ -82,8 +81,10 @@ static int find(void *library, const char *symbol, void *ret_function)
 
 static int load(void)
 {
-	/* Global, since providers expect to find libibverbs' symbols; not closed but by a forked
-	 * child: they keep state. */
+	/*
+	 * Global: providers need libibverbs' symbols. Only a forked child closes them: they keep
+	 * state.
+	 */
 	void *ibv = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_GLOBAL);
 	void *rdma = dlopen(LIBRDMACM, RTLD_NOW | RTLD_LOCAL);
 	int found = ibv && rdma;
@@ -98,7 +99,7 @@ static int load(void)
 	loaded.ibv.poll_cq = poll_cq;
 	loaded.ibv.req_notify_cq = req_notify_cq;
 	if (!found)
-		return -ELIBACC; /* no news where auto: finds out that it is tcp */
+		return -ELIBACC; /* not logged: then auto: uses tcp */
 	rdma_library = rdma;
 	loader = getpid();
 	fp_verbs_api = &loaded;
@@ -125,15 +126,15 @@ bool fp_verbs_inherited(void)
 }
 
 /*
- * librdmacm opens each device once and hands that out for ever, and nothing can tell it to begin
- * anew: but its state is all in the library's own memory, which goes with it. libibverbs can stay:
- * what it keeps is a list of what devices there are.
+ * librdmacm opens each device once, hands that out for ever, and can't be told to begin anew. But
+ * all its state is in the library's own memory, which goes when it is unloaded. libibverbs can
+ * stay: it only keeps a list of devices.
  */
 void fp_verbs_unload(void)
 {
 	void *held;
 
-	pthread_mutex_init(&load_lock, NULL); /* whoever held it is not in this process */
+	pthread_mutex_init(&load_lock, NULL); /* its holder may be a thread of the parent */
 	fp_verbs_api = NULL;
 	dlclose(rdma_library);
 	rdma_library = NULL;

@@ -1,11 +1,11 @@
 /*
- * The table through which verbs*.c reach libibverbs and librdmacm: what dlsym found, or what a test
- * put in its place to have errors that no device gives on demand. Room: transport; included by
- * verbs*.c and their tests only.
+ * The functions through which verbs*.c call libibverbs and librdmacm. dlsym found them, or a test
+ * replaced them to get errors that no device gives on demand. Room: transport; only verbs*.c and
+ * their tests include it.
  *
  * ibv_post_send, ibv_post_recv, ibv_poll_cq and ibv_req_notify_cq are inline functions of the
- * header that dispatch through the device's context; the table has wrappers of them, so that a test
- * reaches them as well.
+ * header, which dispatch through the device's context. The table has wrappers of them, so that a
+ * test can replace them too.
  */
 #ifndef FP_VERBS_API_H
 #define FP_VERBS_API_H
@@ -65,7 +65,7 @@
 struct fp_verbs_api {
 	struct {
 		FP_VERBS_API_IBV(FP_VERBS_API_MEMBER)
-		/* inline in the header, or with a name of their own */
+		/* inline in the header, or named differently */
 		int (*query_gid_ex)(struct ibv_context *, uint32_t port, uint32_t index,
 		                    struct ibv_gid_entry *ret, uint32_t flags, size_t entry_size);
 		int (*post_send)(struct ibv_qp *, struct ibv_send_wr *, struct ibv_send_wr **);

@@ -1,10 +1,9 @@
 /*
- * Connections through rdma_cm: the client's side, which waits for each step until a deadline, and
- * the listening side, which is driven by events. Room: transport; see verbs.h.
+ * Connections through rdma_cm. The client's side waits for each step until a deadline; events drive
+ * the listening side. Room: transport; see verbs.h.
  *
- *   client   resolve address ─► resolve route ─► queue pair ─► connect ─► ESTABLISHED | REJECTED |
- * UNREACHABLE node     REQUEST ─► prepare (queue pair) ─► admit (accept) ─► ESTABLISHED ─► DISCONNECTED |
- * DEVICE_GONE
+ *   client   address ─► route ─► queue pair ─► connect ─► ESTABLISHED | REJECTED | UNREACHABLE
+ *   node     REQUEST ─► prepare (queue pair) ─► admit ─► ESTABLISHED ─► DISCONNECTED | DEVICE_GONE
  */
 #include <arpa/inet.h>
 #include <assert.h>
@@ -21,12 +20,12 @@
 #include "verbs_internal.h"
 
 #define BACKLOG 128
-/* rdma_cm chooses a free port of its own, which iWARP may find taken by TCP. */
+/* rdma_cm chooses a free port of its own. On iWARP TCP may already use it. */
 #define PORT_TRIES 16
-/* One try: the first that asks for an address may not be told when the kernel has found it. */
+/* One try: rdma_cm may not tell the first one that the kernel has found the address. */
 #define RESOLVE_NS (2 * FP_NSEC_PER_SEC)
 
-/* All that it listens at, and all that came in by it, share its events. */
+/* Its ids, and the connections that came in through them, share its events. */
 struct fp_verbs_listener {
 	struct rdma_event_channel *events;
 	struct rdma_cm_id *ids[FP_VERBS_MAX_ADDRESSES]; /* NULL: it does not listen there */
@@ -79,7 +78,7 @@ void fp_verbs_cm_close(struct fp_verbs_conn *conn)
 {
 	bool listening = !conn->events;
 
-	(void)fp_verbs_conn_check(conn); /* that the device is being taken away is perhaps said here alone */
+	(void)fp_verbs_conn_check(conn); /* perhaps the only event that tells of the device's removal */
 	if (listening && !conn->admitted)
 		fp_verbs_api->rdma.reject(conn->id, NULL, 0);
 	else if (!conn->gone)
@@ -92,7 +91,10 @@ void fp_verbs_cm_close(struct fp_verbs_conn *conn)
 	channel_free(conn->events);
 }
 
-/* Before the queue pair is connected. A wish: kernels before 5.2 do not know it. */
+/*
+ * Called before the queue pair is connected. Kernels before 5.2 lack the option: errors are
+ * ignored.
+ */
 static void wish_ack_timeout(struct fp_verbs_conn *conn)
 {
 	uint8_t timeout = conn->options.ack_timeout;
@@ -104,7 +106,7 @@ static void wish_ack_timeout(struct fp_verbs_conn *conn)
 
 /* ---- the client's side ---- */
 
-/* What the events say about an attempt. */
+/* The errno that an event means for an attempt. */
 static int event_error(const struct rdma_cm_event *event)
 {
 	switch (event->event) {
@@ -132,7 +134,7 @@ struct attempt {
 	uint64_t deadline_ns;
 	void *reply;
 	size_t *reply_len;
-	unsigned max_reads; /* granted, once it is established */
+	unsigned max_reads; /* granted by the peer; valid once established */
 };
 
 static void take_reply(struct attempt *a, const struct rdma_cm_event *event)
@@ -145,7 +147,7 @@ static void take_reply(struct attempt *a, const struct rdma_cm_event *event)
 		memcpy(a->reply, event->param.conn.private_data, *a->reply_len);
 }
 
-/* Waits for one event; any but the one expected ends the attempt. */
+/* Waits for one event. Any but the expected one ends the attempt. */
 static int expect(struct attempt *a, enum rdma_cm_event_type type)
 {
 	struct rdma_cm_event *event;
@@ -174,7 +176,7 @@ static int left_ms(const struct attempt *a)
 	return now >= a->deadline_ns ? 1 : (int)((a->deadline_ns - now) / FP_NSEC_PER_MSEC) + 1;
 }
 
-/* Finds the device by which an address is reached. */
+/* Finds the device that reaches an address. */
 static int resolve_address(struct attempt *a, const struct sockaddr *address)
 {
 	int r;
@@ -246,12 +248,12 @@ static int establish(struct attempt *a, struct fp_verbs_conn *conn, const void *
 	if (fp_verbs_api->rdma.connect(conn->id, &param))
 		return failure();
 	r = expect(a, RDMA_CM_EVENT_ESTABLISHED);
-	/* iWARP without enhanced set-up does not say what was granted */
+	/* iWARP without enhanced set-up does not say how many it granted */
 	conn->max_reads = a->max_reads ? FP_MIN(a->max_reads, device->n_asks) : device->n_asks;
 	return r;
 }
 
-/* One descriptor to wait on for completions and for the peer's good-bye. */
+/* Makes one descriptor to wait for completions and for the peer's good-bye. */
 static int open_wait_fd(struct fp_verbs_conn *conn)
 {
 	int fds[] = {conn->channel->fd, conn->events->fd};
@@ -266,7 +268,7 @@ static int open_wait_fd(struct fp_verbs_conn *conn)
 	return 0;
 }
 
-/* What attempt holds is conn's once there is one. */
+/* conn takes over the attempt's id and events once it exists. */
 static int connect_to(struct attempt *a, const struct sockaddr *address,
                       const struct fp_verbs_conn_options *options, const void *private_data,
                       size_t private_len, struct fp_verbs_domain *domain, struct fp_verbs_conn **ret_conn)
@@ -282,14 +284,14 @@ static int connect_to(struct attempt *a, const struct sockaddr *address,
 		r = fp_verbs_conn_new(domain, options, &conn);
 	if (r < 0)
 		return r;
-	conn->gone = -ENOTCONN; /* nobody to say good-bye to yet */
+	conn->gone = -ENOTCONN; /* no peer to say good-bye to yet */
 	conn->id = fp_take_ptr(a->id);
 	conn->events = a->events;
 	a->events = NULL;
 	r = fp_verbs_conn_create_qp(conn, create_qp);
 	if (r < 0)
 		return r;
-	a->events = conn->events; /* borrowed, to wait on */
+	a->events = conn->events; /* borrowed for the wait */
 	r = establish(a, conn, private_data, private_len);
 	a->events = NULL;
 	if (r == 0)
@@ -468,7 +470,7 @@ static void request_event(const struct rdma_cm_event *event, struct fp_verbs_eve
 	    .n_peer_answers = said->initiator_depth,
 	};
 	event->id->context = NULL;
-	fp_verbs_device_note(event->id->verbs); /* also if nothing comes of it */
+	fp_verbs_device_note(event->id->verbs); /* even if the request is rejected later */
 	if (said->private_data)
 		ret->private_len = FP_MIN((size_t)said->private_data_len, sizeof(ret->private_data));
 	if (ret->private_len)
@@ -503,7 +505,7 @@ static void conn_event(const struct rdma_cm_event *event, struct fp_verbs_event 
 		break;
 	case RDMA_CM_EVENT_DISCONNECTED:
 		break;
-	default: /* an address moved, multicast: nothing to us */
+	default: /* an address moved, multicast: not for us */
 		ret->conn = NULL;
 		return;
 	}
@@ -518,7 +520,7 @@ static bool find_own(const struct fp_verbs_listener *listener, const struct rdma
 	return false;
 }
 
-/* What an event means to us; type NONE: nothing. */
+/* Translates an event; type NONE: it does not concern us. */
 static void translate(struct fp_verbs_listener *listener, const struct rdma_cm_event *event,
                       struct fp_verbs_event *ret)
 {
@@ -530,7 +532,7 @@ static void translate(struct fp_verbs_listener *listener, const struct rdma_cm_e
 			ret->type = FP_VERBS_EV_DEVICE_GONE;
 			fp_verbs_device_gone(event->id->verbs);
 		}
-	} else if (event->id->context) { /* else a request that nobody has answered: answering finds out */
+	} else if (event->id->context) { /* NULL: an unanswered request; answering it will fail */
 		conn_event(event, ret);
 		if (ret->type == FP_VERBS_EV_DEVICE_GONE)
 			ret->conn->domain->device->dead = true;
@@ -576,7 +578,7 @@ static int prepare(struct fp_verbs_request *request, const struct fp_verbs_conn_
 		return r;
 	conn->id = fp_take_ptr(request->id);
 	conn->id->context = conn;
-	/* asked of the peer, then what it may ask of us */
+	/* READs that we may ask of the peer; then those that it may ask of us */
 	conn->max_reads = FP_MIN(device->n_asks, (unsigned)request->n_peer_answers);
 	conn->n_granted =
 	    reads_of(options->responder ? FP_MIN(device->n_answers, (unsigned)request->n_peer_asks) : 0);

@@ -1,16 +1,16 @@
 /*
- * The devices that this process has open, and letting go of them. Room: transport; see
+ * The devices that this process has open, and how it closes them. Room: transport; see
  * verbs_internal.h.
  *
- * The kernel's removal of a soft device (rdma link delete) waits until every program has closed it,
- * and librdmacm closes none that it has opened. So a device that is to go must be noticed, and
- * given up as soon as nothing of ours is on it:
+ * The kernel's removal of a soft device (rdma link delete) waits until every program has closed it.
+ * librdmacm never closes a device that it opened. So we must notice that a device goes, and close
+ * it as soon as nothing of ours is on it. Two things tell:
  *
- *   rdma_cm tells each id that is still bound to the device   connections, listeners: fp_verbs_device_gone
- *   the kernel lists it no more                               fp_verbs_devices_check, now and then
+ *   rdma_cm tells each id bound to the device    fp_verbs_device_gone: connections, listeners
+ *   the kernel no longer lists the device        fp_verbs_devices_check, now and then
  *
- * The first is not enough: connections that the peer's end took with it are told nothing any more,
- * a listener on all addresses is bound to no device, nor is a queue pair connected by hand.
+ * The first is not enough. A connection that the peer's end took with it gets no more events. A
+ * listener on all addresses is bound to no device; nor is a queue pair connected without rdma_cm.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -30,8 +30,9 @@ void fp_verbs_set_nonblocking(int fd)
 	fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
 }
 
-/* What the kernel lists a device as: another one may come by the same name. Nothing where that
- * can't be seen.
+/*
+ * Notes where the kernel lists the device: another one may get the same name. Notes nothing if that
+ * can't be read.
  */
 static void note_place(struct fp_verbs_device *device)
 {
@@ -75,8 +76,10 @@ static int device_new(struct ibv_context *context, struct fp_verbs_device **ret_
 	return 0;
 }
 
-/* librdmacm may have closed a device that has gone already: then the numbers are somebody
- * else's. */
+/*
+ * librdmacm may already have closed a device that has gone: then the numbers may belong to other
+ * files.
+ */
 static bool has_descriptors(const struct fp_verbs_device *device)
 {
 	struct stat now;
@@ -85,8 +88,8 @@ static bool has_descriptors(const struct fp_verbs_device *device)
 }
 
 /*
- * librdmacm keeps its contexts, and frees them when it likes: so the descriptors are closed and
- * their numbers kept, for something that can be closed again. Under devices_lock.
+ * librdmacm keeps its contexts, and closes them when it likes. So we close the device, but keep the
+ * descriptor numbers open on /dev/null for librdmacm to close. Call it with devices_lock held.
  */
 static void device_retire(struct fp_verbs_device *device)
 {
@@ -104,7 +107,7 @@ static void device_retire(struct fp_verbs_device *device)
 	free(device);
 }
 
-/* It is to go; at once if nothing is on it. Under devices_lock. */
+/* Marks a device dead, and closes it if nothing is on it. Call it with devices_lock held. */
 static void device_goes(struct fp_verbs_device *device)
 {
 	device->dead = true;
@@ -172,7 +175,7 @@ void fp_verbs_devices_drop(void)
 		fp_verbs_drop_descriptor(device->async_fd);
 	}
 	devices = NULL;
-	pthread_mutex_init(&devices_lock, NULL); /* whoever held it is not in this process */
+	pthread_mutex_init(&devices_lock, NULL); /* its holder may be a thread of the parent */
 }
 
 /* ---- devices that go ---- */

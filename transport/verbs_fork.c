@@ -1,10 +1,9 @@
 /*
- * What a forked child forgets. Room: transport; see fp_verbs_forget.
+ * Resets verbs in a forked child. Room: transport; see fp_verbs_forget.
  *
  * The kernel ends a process' queue pairs, and rdma_cm its connections, when the last copy of their
- * descriptors is gone. A child has copies, and what devices have mapped into memory (queues,
- * doorbells) holds a device's as well; so the parent's end would not be seen by its nodes while the
- * child lives.
+ * descriptors is gone. A child has copies. Memory mapped from a device (queues, doorbells) holds
+ * the device's descriptor as well. So while the child lives, nodes would not see the parent's end.
  */
 #include <dirent.h>
 #include <stdio.h>
@@ -24,8 +23,7 @@ static bool is_device(const char *path)
 	return strncmp(path, DEVICE_PREFIX, strlen(DEVICE_PREFIX)) == 0;
 }
 
-/* Whether the program has opened a device that is not by us: then mappings may be its own as
- * well. */
+/* Whether the program has opened a device itself: then some mappings may be its own. */
 static bool program_has_devices(void)
 {
 	DIR *dir = opendir("/proc/self/fd");

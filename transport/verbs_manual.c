@@ -1,7 +1,7 @@
 /*
- * Connections by hand, for fabrics without IP addresses: the addresses of two queue pairs are
- * exchanged over some other channel, and each is led from INIT to RTS. Room: transport; see
- * verbs.h. iWARP can't do it.
+ * Connections without rdma_cm, for fabrics without IP addresses. The ends exchange the addresses of
+ * their queue pairs over another channel, and each takes its own from INIT to RTS. Room: transport;
+ * see verbs.h. iWARP can't do it.
  */
 #include "verbs.h"
 
@@ -36,7 +36,7 @@ static uint8_t find_port(struct ibv_context *context, uint8_t wanted, struct ibv
 	return 0;
 }
 
-/* Opens a device if it can be connected by hand; iWARP can't. */
+/* Opens a device if it has the name and an active port, and is not iWARP. */
 static bool device_suits(struct ibv_device *device, const char *name, uint8_t port_num,
                          struct ibv_context **ret_context)
 {
@@ -89,8 +89,8 @@ static int create_by_hand(struct fp_verbs_conn *conn, struct ibv_qp_init_attr *a
 }
 
 /*
- * The address of a port on an Ethernet fabric: RoCE v2 with an IPv4 address if there is one, since
- * every node of a subnet has that; else the first of v2, else the first.
+ * The address of a port on an Ethernet fabric. Best is RoCE v2 with an IPv4 address, because every
+ * node of a subnet has one; then the first of v2, then the first.
  */
 static int find_gid(struct ibv_context *context, uint8_t port_num, struct ibv_gid_entry *ret_gid)
 {

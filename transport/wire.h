@@ -148,12 +148,11 @@ struct fp_wire_welcome {
 	uint16_t cm_port; /* with CM: where the node listens for links; else 0 */
 	uint32_t features;
 	uint64_t session_id;
-	uint8_t
-	    token[FP_WIRE_TOKEN_BYTES]; /* admits links and a RESUME; zeros when the connection is a LINK */
-	uint32_t max_payload;           /* the node takes frames of at least FP_WIRE_MAX_PAYLOAD */
-	uint32_t max_outstanding;       /* requests that a link may usefully have in flight, at least 1 */
-	uint32_t grace_ms;              /* how long the node keeps the leases of a session that is cut off */
-	uint32_t idle_ms; /* it gives up a control connection that is silent for so long; 0: never */
+	uint8_t token[FP_WIRE_TOKEN_BYTES]; /* admits links and a RESUME; zeros in a LINK's WELCOME */
+	uint32_t max_payload;               /* the node takes frames of at least FP_WIRE_MAX_PAYLOAD */
+	uint32_t max_outstanding;           /* requests that a link may usefully have in flight, at least 1 */
+	uint32_t grace_ms; /* how long the node keeps the leases of a session that is cut off */
+	uint32_t idle_ms;  /* it gives up a control connection that is silent for so long; 0: never */
 	uint8_t proof[FP_WIRE_PROOF_BYTES]; /* zeros if the node has no secret */
 };
 
