@@ -1,10 +1,9 @@
 /*
- * The server of links over rdma. Room: transport; see cm_server.h. Requests and their proofs are in
- * cm_server_listen.c, peers and links in cm_server_peer.c.
+ * The server of links over rdma. Room: transport; see cm_server.h. cm_server_listen.c has requests
+ * and their proofs, cm_server_peer.c has peers and links.
  *
- * One epoll descriptor has all that can be readable: connection management, what devices say, and
- * the completion channel of each link. Epoll gives one at a time, since serving it may destroy
- * others.
+ * One epoll descriptor watches rdma_cm, the devices' events, and the completion channel of each
+ * link. Epoll gives one at a time, since serving it may destroy others.
  */
 #include "cm_server_internal.h"
 
@@ -18,7 +17,7 @@
 #include "cleanup.h"
 
 #define SERVED_AT_ONCE 16 /* then the loop has its turn */
-#define LOOK_S         2  /* between looks whether devices have gone, or come back */
+#define LOOK_S         2  /* seconds between looks for devices that went or came back */
 
 void fp_cm_server_tell(const struct fp_cm_server *server, enum fp_cm_server_event_type type, const char *who,
                        uint64_t session_id, const char *why)
@@ -76,21 +75,22 @@ void fp_cm_server_serve(struct fp_cm_server *server)
 			fp_cm_server_link_check(event.data.ptr);
 			continue;
 		}
-		fp_cm_server_devices_serve(server); /* first: iWARP says why a queue pair broke, then that
-		                                       its peer has gone */
+		fp_cm_server_devices_serve(server); /* before rdma_cm: iWARP says why a link broke */
 		fp_cm_server_requests_serve(server);
 		if (read(server->timer, &n_expired, sizeof(n_expired)) == sizeof(n_expired)) {
 			fp_verbs_devices_check();
 			fp_cm_server_listen_again(server);
 		}
-		fp_cm_server_devices_serve(server); /* of which that was told just now */
+		fp_cm_server_devices_serve(server); /* devices just found to be gone */
 	}
 }
 
 /* ---- opening and closing ---- */
 
-/* A listener at all addresses would wait for ever for a device; who configured rdma wants to hear
- * that there is none. */
+/*
+ * A listener at all addresses would wait for a device for ever. A node configured for rdma should
+ * rather learn that there is none.
+ */
 static bool any_device(void)
 {
 	struct fp_rdma_device device;
@@ -98,7 +98,7 @@ static bool any_device(void)
 	return fp_rdma_devices(&device, 1) > 0;
 }
 
-/* There is none of iWARP that could be connected by hand. */
+/* Fails unless there is a device for rdma+tcp, which can't use iWARP. */
 static int check_device(const struct fp_cm_server *server)
 {
 	FP_CLEANUP(fp_cleanup_verbs_domain) struct fp_verbs_domain *domain = NULL;

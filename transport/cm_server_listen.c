@@ -1,6 +1,6 @@
 /*
- * Which links come in: addresses, connection requests and their proofs, and what connection
- * management says afterwards. Room: transport; see cm_server.h.
+ * How links come in: addresses, connection requests and their proofs, and rdma_cm's later events.
+ * Room: transport; see cm_server.h.
  */
 #include "cm_server_internal.h"
 
@@ -10,7 +10,7 @@
 
 #include "cleanup.h"
 
-#define EVENTS_AT_ONCE 16 /* a flood of requests leaves the loop its turns */
+#define EVENTS_AT_ONCE 16 /* so that a flood of requests leaves the loop its turns */
 
 /* ---- requests and proofs ---- */
 
@@ -21,7 +21,7 @@ static void encode_reply(enum fp_wire_status status, uint8_t ret_bytes[sizeof(st
 	fp_wire_cm_reply_encode(&reply, ret_bytes);
 }
 
-/* What a request is told: FP_WIRE_OK to go on, with *ret_peer. */
+/* The answer to a request: FP_WIRE_OK to go on, with *ret_peer. */
 static enum fp_wire_status judge_request(const struct fp_cm_server *server,
                                          const struct fp_verbs_event *event,
                                          struct fp_cm_server_peer **ret_peer)
@@ -102,7 +102,7 @@ bool fp_cm_server_listens_at(const struct fp_cm_server *server, const struct soc
 		const struct sockaddr_in6 *at6 = (const struct sockaddr_in6 *)at;
 
 		if (at->ss_family == AF_INET6 && IN6_IS_ADDR_UNSPECIFIED(&at6->sin6_addr))
-			return true; /* IPv4, too */
+			return true; /* it takes IPv4 too */
 		if (at->ss_family != own->sa_family)
 			continue;
 		if (at->ss_family == AF_INET
@@ -119,7 +119,7 @@ static uint16_t *port_of(struct sockaddr_storage *address)
 	                                      : &((struct sockaddr_in *)address)->sin_port;
 }
 
-/* The port after that of the first address. */
+/* Chooses the port after that of the first address; 0 (any) if that is 0. */
 static int choose_port(struct sockaddr_storage first, uint16_t *ret_port)
 {
 	uint16_t port = ntohs(*port_of(&first));

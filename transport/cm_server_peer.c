@@ -1,6 +1,4 @@
-/*
- * Peers and their links, and what devices say of them. Room: transport; see cm_server.h.
- */
+/* Peers and their links, and the devices' events about them. Room: transport; see cm_server.h. */
 #include "cm_server_internal.h"
 
 #include <errno.h>
@@ -63,8 +61,8 @@ static void deny(struct fp_cm_server_link *link, const char *why)
 }
 
 /*
- * Waits for the only thing that can happen on a link: that its receive comes back. Returns 0, 1 if
- * it has (the queue pair is broken), or a negative errno: so is its completion queue.
+ * Waits for the only event of a link: its receive comes back. Returns 0; 1 if it came back (the
+ * queue pair is broken); a negative errno if the completion queue is broken too.
  */
 static int watch_link(struct fp_cm_server_link *link)
 {
@@ -94,10 +92,9 @@ void fp_cm_server_link_check(struct fp_cm_server_link *link)
 	if (r == 0 && watch_link(link) == 0)
 		return;
 	/*
-	 * Where the peer's good-bye leaves our queue pair alone (InfiniBand, RoCE), only an error
-	 * of ours breaks it, and the only one here is a request that was refused. Over iWARP it
-	 * breaks whenever the connection ends: which it was the device says, and that it ended
-	 * connection management.
+	 * On InfiniBand and RoCE the peer's good-bye leaves our queue pair alone. Only an error of
+	 * ours breaks it, and the only one possible here is a refused request. Over iWARP it breaks
+	 * whenever the connection ends. Then the device tells of a refusal, and rdma_cm of an end.
 	 */
 	if (is_iwarp(link->peer) || fp_verbs_domain_dead(link->peer->domain))
 		unwatch_link(link);
@@ -316,7 +313,8 @@ static struct fp_cm_server_link *find_link(const struct fp_cm_server *server, co
 	return NULL;
 }
 
-/* What a device says of a queue pair whose peer did what it may not: "QP access error", "QP request
+/*
+ * Whether the device reports that a peer did something forbidden: "QP access error", "QP request
  * error".
  */
 static bool is_trespass(const char *text)
@@ -346,7 +344,7 @@ static void lose(struct fp_cm_server_peer *peer)
 	                  "its rdma device failed or was removed");
 }
 
-/* All domains of a device have its events by the same descriptor: mostly there is one device. */
+/* All domains of a device share its event descriptor; mostly there is one device. */
 void fp_cm_server_devices_serve(struct fp_cm_server *server)
 {
 	struct fp_cm_server_peer *peer;
@@ -362,7 +360,7 @@ void fp_cm_server_devices_serve(struct fp_cm_server *server)
 	}
 }
 
-/* Its client has gone, perhaps because it was refused: that is to be known first. */
+/* Its client has gone, perhaps because we refused it: find that out first. */
 void fp_cm_server_link_gone(struct fp_cm_server_link *link)
 {
 	struct fp_cm_server_peer *peer = link->peer;

@@ -18,8 +18,8 @@
 #include "lockedmem.h"
 
 #define DEFAULT_DEADLINE_NS (5 * FP_NSEC_PER_SEC)
-/* The longest wait for the answer to BYE. A slower node notices the end of the stream. */
-#define FAREWELL_NS FP_NSEC_PER_SEC
+#define FAREWELL_NS                                                                                          \
+	FP_NSEC_PER_SEC /* for the answer to BYE; a slower node notices the end of the stream instead */
 
 struct fp_control {
 	struct fp_session base;

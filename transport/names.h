@@ -28,7 +28,7 @@ struct fp_addresses {
  * system's error.
  */
 int fp_names_find(const char *host, uint16_t port, struct fp_addresses *ret_addresses);
-/* To be called once the addresses were tried: whether one of them answered. */
+/* To be called after the addresses were tried: says whether one of them answered. */
 void fp_names_tried(const char *host, bool answered);
 /*
  * Looks a host up again if its addresses have all failed several times in a row. If that fails too,

@@ -161,7 +161,8 @@ struct fp_transport {
 	void (*abandon)(struct fp_session *session);
 	int (*link_open)(struct fp_session *session, struct fp_link **ret_link);
 	void (*link_close)(struct fp_link *link);
-	int (*link_register)(struct fp_link *link, void *base, size_t len_bytes); /* NULL: not needed */
+	int (*link_register)(struct fp_link *link, void *base,
+	                     size_t len_bytes);   /* NULL: the transport does not need it */
 	void (*link_break)(struct fp_link *link); /* NULL: nothing is ever outstanding */
 	int (*submit)(struct fp_link *link, struct fp_io *io);
 	int (*poll)(struct fp_link *link, struct fp_io **ret_done, unsigned max);

@@ -14,8 +14,10 @@
 #include "fdutil.h"
 #include "verbs_internal.h"
 
-#define ID_BITS    48           /* of a wr_id; the bits above count the work requests that are done with it */
-#define RECV_MARK  (1ull << 63) /* of a receive's wr_id: the opcode of a failed completion is undefined */
+#define ID_BITS 48 /* of a wr_id; the bits above count the work requests that are done with it */
+#define RECV_MARK                                                                                            \
+	(1ull                                                                                                \
+	 << 63) /* marks the wr_id of a receive, because the opcode of a failed completion is undefined */
 #define MAX_DEPTH  32767u
 #define POLL_CHUNK 16
 #define MAX_INLINE 256u

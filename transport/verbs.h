@@ -1,15 +1,15 @@
 /*
  * Verbs as Farpage uses them: domains, registered memory, and reliable connections that READ and
- * WRITE slices of memory here and there. Room: transport, which alone includes
- * verbs headers, and only in verbs*.c. Bytes and keys: it knows no lease, frame or page.
+ * WRITE slices of memory at both ends. Room: transport; only verbs*.c include verbs headers. It
+ * knows bytes and keys, no lease, frame or page.
  *
- *   domain      a protection domain on one device: keys of one domain open nothing for queue pairs of another
+ *   domain      a protection domain on one device; queue pairs of other domains can't use its keys
  *   region      registered, and thereby pinned, memory of a domain
  *   connection  one RC queue pair with its completion queue and channel
  *
- * libibverbs and librdmacm are loaded when first needed, so that a program that uses tcp or shm
- * carries neither. Connections belong to one thread at a time; domains and registration may be used
- * from any.
+ * libibverbs and librdmacm are loaded when first needed: a program that uses tcp or shm loads
+ * neither. A connection belongs to one thread at a time. Any thread may use domains and
+ * registration.
  */
 #ifndef FP_VERBS_H
 #define FP_VERBS_H
@@ -28,7 +28,7 @@ struct fp_verbs_listener;
 struct rdma_cm_id;
 
 #define FP_VERBS_PRIVATE_MAX 56 /* bytes that every fabric carries in a connection request */
-#define FP_VERBS_CHAIN_MAX   64 /* work requests of one doorbell */
+#define FP_VERBS_CHAIN_MAX   64 /* work requests per doorbell */
 
 /*
  * Loads the libraries, once. 0; -ELIBACC: libibverbs.so.1 or librdmacm.so.1 is not installed;
@@ -37,11 +37,11 @@ struct rdma_cm_id;
 int fp_verbs_load(void);
 
 /*
- * In a forked child, before it opens anything and while it has one thread: lets go of what it
- * inherited, so that connections end with their process though this one lives on, and so that it
- * can make its own. Of what its parent had (domains, regions, connections) it must use nothing, not
- * even to release it; the memory is lost. Where the program itself uses librdmacm that has the
- * parent's state for ever: fp_verbs_load then fails with -EOPNOTSUPP. Again is fine.
+ * Called in a forked child, before it opens anything and while it has one thread. Closes what it
+ * inherited, so that its parent's connections end with the parent, and so that it can make its own.
+ * It must not use its parent's domains, regions and connections, not even to release them; their
+ * memory is lost. If the program itself uses librdmacm, that keeps the parent's state for ever:
+ * fp_verbs_load then fails with -EOPNOTSUPP. Calling it twice is fine.
  */
 void fp_verbs_forget(void);
 
@@ -63,47 +63,48 @@ struct fp_verbs_region {
 enum fp_verbs_access {
 	FP_VERBS_LOCAL,       /* for this end's own work requests */
 	FP_VERBS_REMOTE,      /* the peer may READ and WRITE it too */
-	FP_VERBS_REMOTE_READ, /* the peer may READ it; nobody writes it by this key, not even this end */
+	FP_VERBS_REMOTE_READ, /* the peer may READ it; neither end may write it by this key */
 };
 
 /*
- * Domains are counted: every connection of one holds it too. These make one, and return 0 or
+ * Domains are counted; each connection of one holds it. The first three make one. They return 0, or
  * -ELIBACC, -ENODEV (there is no such device), -ENOMEM, -EIO, ...
  *
- * open: on a device by name, or, name NULL, on the first with an active port, which has to be
- * port_num unless that is 0: for queue pairs connected by hand.
- * to: on the device by which a host is reached, or -EHOSTUNREACH, -ETIMEDOUT by deadline_ns.
- * at: on the device that has this address of the machine, or -EADDRNOTAVAIL; its port is 0.
+ * to: on the device that reaches a host; or -EHOSTUNREACH, -ETIMEDOUT by deadline_ns.
+ * at: on the device that has this address of the machine; or -EADDRNOTAVAIL.
+ * open: for queue pairs connected without rdma_cm; on the device of that name, or, name NULL, on
+ * the first with an active port. port_num: the port that must be active; 0: any.
  */
 int fp_verbs_domain_to(const char *host, uint64_t deadline_ns, struct fp_verbs_domain **ret_domain);
 int fp_verbs_domain_at(const struct sockaddr *own, struct fp_verbs_domain **ret_domain);
 int fp_verbs_domain_open(const char *device, uint8_t port_num, struct fp_verbs_domain **ret_domain);
 struct fp_verbs_domain *fp_verbs_domain_ref(struct fp_verbs_domain *domain);
-/* NULL is fine. Regions must be gone before the last. */
+/* NULL is fine. Regions must be gone before the last reference. */
 void fp_verbs_domain_unref(struct fp_verbs_domain *domain);
 FP_DEFINE_CLEANUP(struct fp_verbs_domain, verbs_domain, fp_verbs_domain_unref)
 const struct fp_verbs_limits *fp_verbs_domain_limits(const struct fp_verbs_domain *domain);
-/* True once the device said that it failed or was taken away. Lock-free, no system call. */
+/* True once the device said that it failed or was removed. Lock-free, no system call. */
 bool fp_verbs_domain_dead(const struct fp_verbs_domain *domain);
 /*
- * Takes what the device has to say about its queue pairs, ports and itself; all domains of a device
- * share these events, whoever asks first gets them. Returns 1, *ret_text (static: "QP access
- * error") and the number of the queue pair concerned (0: none); 0 if there is nothing. Never
- * blocks.
+ * Takes one event of the device about its queue pairs, its ports or itself. All domains of a device
+ * share these events: the first caller gets them. Returns 1, *ret_text (static: "QP access error")
+ * and *ret_qpn, the number of the queue pair (0: none); 0 if there is no event. Never blocks.
  */
 int fp_verbs_domain_event(struct fp_verbs_domain *domain, uint32_t *ret_qpn, const char **ret_text);
 /* Readable when there may be an event. */
 int fp_verbs_domain_event_fd(const struct fp_verbs_domain *domain);
 
 /*
- * Notices devices that have gone from this machine, and lets go of them once their last domain is
- * gone: their removal waits for that. Connecting and listening do so too; whoever does neither
- * calls this now and then. Any thread; a few system calls, no allocation.
+ * Notices devices that have gone from this machine, and closes each after its last domain: its
+ * removal waits for that. Connecting and listening do this too; call it now and then if you do
+ * neither. Any thread; a few system calls, no allocation.
  */
 void fp_verbs_devices_check(void);
 
-/* 0 and *ret_region; -ENOMEM (RLIMIT_MEMLOCK too low is the usual reason), -EFAULT, -EIO (no
- * device). Long for much memory: 65 to 75 ms a GiB. */
+/*
+ * 0 and *ret_region; -ENOMEM (usually RLIMIT_MEMLOCK is too low), -EFAULT, -EIO (no device). Slow
+ * for much memory: 65 to 75 ms a GiB.
+ */
 int fp_verbs_register(struct fp_verbs_domain *domain, void *base, size_t len_bytes,
                       enum fp_verbs_access access, struct fp_verbs_region *ret_region);
 /* A region that is not registered is fine. */
@@ -115,26 +116,27 @@ struct fp_verbs_conn_options {
 	unsigned send_depth; /* work requests outstanding, READs and WRITEs included */
 	unsigned recv_depth; /* receives posted; 0: none ever */
 	bool responder;      /* the peer will READ from here: grant it all READs that the device can answer */
-	uint8_t retry_count; /* of a request that nobody acknowledges, 0 to 7 */
+	uint8_t retry_count; /* repeats of an unacknowledged request, 0 to 7 */
 	uint8_t ack_timeout; /* 4.096 µs << this between retries, 1 to 31; 0: the fabric's default */
-	uint8_t port_num;    /* by hand: of the device; 0: the first that is active */
+	uint8_t port_num;    /* of the device, without rdma_cm; 0: the first active one */
 };
 
 /*
  * Connects through rdma_cm: resolves the route, sends private_data (at most FP_VERBS_PRIVATE_MAX
  * bytes) with the request, and waits for the peer's answer until deadline_ns. 0 and *ret_conn;
  * -EHOSTUNREACH (no address, route or device reaches it), -ECONNREFUSED (rejected; nobody listens),
- * -ETIMEDOUT, -EXDEV (reached by another device than the domain's), -EIO, -ENOMEM. What the peer
- * sent along, on acceptance or rejection, is put into reply (at most *reply_len bytes, then its
- * length; fabrics may pad it with zeros).
+ * -ETIMEDOUT, -EXDEV (not the domain's device reaches it), -EIO, -ENOMEM. The peer's data, of an
+ * acceptance or rejection, goes to reply: at most *reply_len bytes, then their number. Fabrics may
+ * pad it with zeros.
  */
 int fp_verbs_connect(const struct sockaddr *address, const struct fp_verbs_conn_options *options,
                      const void *private_data, size_t private_len, uint64_t deadline_ns,
                      struct fp_verbs_domain *domain, struct fp_verbs_conn **ret_conn, void *reply,
                      size_t *reply_len);
 
-/* What one end must know of the other to connect queue pairs by hand (no rdma_cm, no IP address
- * needed). */
+/*
+ * The data that one end needs of the other to connect queue pairs without rdma_cm and IP addresses.
+ */
 struct fp_verbs_address {
 	uint32_t qpn;
 	uint32_t psn; /* 24 bits, random */
@@ -144,7 +146,7 @@ struct fp_verbs_address {
 	uint8_t gid[16];
 };
 
-/* A queue pair in INIT, with what the peer must be told. */
+/* Makes a queue pair in state INIT, and its address for the peer. */
 int fp_verbs_manual_open(struct fp_verbs_domain *domain, const struct fp_verbs_conn_options *options,
                          struct fp_verbs_conn **ret_conn, struct fp_verbs_address *ret_own);
 /* Takes it through RTR to RTS. 0; -EINVAL (the device refuses these attributes), -EHOSTUNREACH,
@@ -152,32 +154,30 @@ int fp_verbs_manual_open(struct fp_verbs_domain *domain, const struct fp_verbs_c
 int fp_verbs_manual_connect(struct fp_verbs_conn *conn, const struct fp_verbs_address *peer);
 
 /*
- * Destroys the queue pair: nothing touches its buffers any more when this returns, also where the
- * device has gone. Outstanding work does not complete. NULL is fine. A CM connection says good-bye
- * first.
+ * Destroys the queue pair. When this returns nothing touches its buffers any more, even if the
+ * device has gone. Outstanding work does not complete. An rdma_cm connection says good-bye first.
+ * NULL is fine.
  */
 void fp_verbs_conn_close(struct fp_verbs_conn *conn);
 FP_DEFINE_CLEANUP(struct fp_verbs_conn, verbs_conn, fp_verbs_conn_close)
 /*
  * Puts the queue pair into its error state: all outstanding work completes with -ECANCELED, then
- * nothing touches its buffers. 0, or a negative errno: nothing is known of the work, before the
- * connection is closed.
+ * nothing touches its buffers. 0; or a negative errno: then the state of the work is unknown until
+ * the connection is closed.
  */
 int fp_verbs_conn_flush(struct fp_verbs_conn *conn);
 struct fp_verbs_domain *fp_verbs_conn_domain(const struct fp_verbs_conn *conn);
 uint32_t fp_verbs_conn_qpn(const struct fp_verbs_conn *conn);
-/* READs that may be outstanding at once: the smaller of what this end may ask and the peer
- * answers. */
+/* READs that may be outstanding at once: the smaller of this end's limit and the peer's. */
 unsigned fp_verbs_conn_max_reads(const struct fp_verbs_conn *conn);
 /* Bytes that a WRITE may carry inline: the buffer is free again when the post returns. */
 unsigned fp_verbs_conn_max_inline(const struct fp_verbs_conn *conn);
-/* Asks rdma_cm (client side of a CM connection) whether the peer has gone. 0: no; else the
- * error. */
+/* Asks rdma_cm (client side) whether the peer has gone. 0: no; else the error. */
 int fp_verbs_conn_check(struct fp_verbs_conn *conn);
 /*
- * Whether there is something that this would take, or the device has gone: of a connection that is
- * in use, a sign that the peer has. Takes nothing and allocates nothing, as librdmacm does to hand
- * out an event; one poll(2).
+ * Whether fp_verbs_conn_check would find an event, or the device has gone. On a connection in use
+ * this is a sign that the peer has gone. Takes no event, because librdmacm allocates to hand one
+ * out; one poll(2).
  */
 bool fp_verbs_conn_stirs(const struct fp_verbs_conn *conn);
 
@@ -186,10 +186,10 @@ enum fp_verbs_op {
 	FP_VERBS_WRITE,
 };
 
-/* A slice of local memory, and, but for a receive, of the peer's. */
+/* A slice of local memory and one of the peer's. A receive has no slice of the peer's. */
 struct fp_verbs_work {
 	enum fp_verbs_op op;
-	bool signalled;   /* gets a completion of its own; an error gets one always */
+	bool signalled;   /* gets its own completion; an error always gets one */
 	bool inline_data; /* WRITE of at most max_inline bytes: copied at once, needs no key */
 	uint32_t len_bytes;
 	void *local;
@@ -207,29 +207,32 @@ struct fp_verbs_completion {
 
 /*
  * Posts n (at most FP_VERBS_CHAIN_MAX) work requests as one chain with one doorbell. They begin in
- * order; READs and WRITEs of one connection complete in order. 0; -EAGAIN: not that many fit in
- * send_depth, nothing was posted; else the connection is broken. No allocation, no blocking.
+ * order. READs of one connection complete in order, and so do its WRITEs. 0; -EAGAIN: send_depth
+ * has no room for n, nothing was posted; else the connection is broken. No allocation, no blocking.
  */
 int fp_verbs_post(struct fp_verbs_conn *conn, const struct fp_verbs_work *work, unsigned n);
-/* One receive of at least one byte, in a region: siw refuses empty ones. As fp_verbs_post; op is
- * not looked at. */
+/*
+ * Posts one receive of at least one byte, in a region: siw refuses empty ones. Result as of
+ * fp_verbs_post; op is ignored.
+ */
 int fp_verbs_post_recv(struct fp_verbs_conn *conn, const struct fp_verbs_work *work);
 /* Up to max completions; 0: none; negative: the completion queue is dead. Never blocks. */
 int fp_verbs_poll(struct fp_verbs_conn *conn, struct fp_verbs_completion *ret, unsigned max);
 /*
- * Asks for an event at the next completion and gives what to poll for it. Poll completions once
- * more after this before waiting: one may have come in between. 0 or a negative errno.
+ * Asks for an event at the next completion, and gives the descriptor to poll. Poll completions once
+ * more before waiting: one may have come in between. 0 or a negative errno.
  */
 int fp_verbs_arm(struct fp_verbs_conn *conn, struct pollfd *ret_pollfd);
 
 /*
  * The errno of an ibv_wc_status: 0; -ECANCELED (flushed: another request broke the queue pair),
  * -EACCES (the peer refused key or bounds), -ETIMEDOUT (retries exceeded: nobody acknowledged),
- * -ENOBUFS (RNR retries exceeded: it had no receive posted), -EFAULT (protection error at this
- * end), -EIO (all others).
+ * -ENOBUFS (RNR retries exceeded: the peer had no receive posted), -EFAULT (protection error at
+ * this end), -EIO (all others).
  */
 int fp_verbs_status(int wc_status);
-/* What it says to a person: "transport retry counter exceeded". Static, also once the connection is
+/*
+ * The text of a status: "transport retry counter exceeded". Static, also after the connection
  * closed.
  */
 const char *fp_verbs_status_text(int wc_status);
@@ -241,14 +244,14 @@ enum fp_verbs_event_type {
 	FP_VERBS_EV_REQUEST,      /* accept or reject ev.request */
 	FP_VERBS_EV_ESTABLISHED,  /* ev.conn can be used */
 	FP_VERBS_EV_DISCONNECTED, /* ev.conn's peer has gone, or never came: close it */
-	FP_VERBS_EV_DEVICE_GONE,  /* that of ev.conn (NULL: of address ev.idx) is being removed: close it at
-	                            once */
+	FP_VERBS_EV_DEVICE_GONE,  /* of ev.conn, or of address ev.idx if that is NULL: close it at once */
 };
 
-/* A connection request, to be used up by fp_verbs_prepare or fp_verbs_reject. */
+/* A connection request. fp_verbs_prepare or fp_verbs_reject uses it up. */
 struct fp_verbs_request {
 	struct rdma_cm_id *id;
-	uint8_t n_peer_asks, n_peer_answers; /* READs that the peer wants outstanding; that it answers */
+	uint8_t n_peer_asks,
+	    n_peer_answers; /* READs that the peer wants to have outstanding; READs that it answers */
 };
 
 struct fp_verbs_event {
@@ -265,26 +268,26 @@ struct fp_verbs_event {
 #define FP_VERBS_MAX_ADDRESSES 16u
 
 int fp_verbs_listener_open(struct fp_verbs_listener **ret_listener);
-/* After all that came in by it. NULL is fine. */
+/* Close the connections that came in through it first. NULL is fine. */
 void fp_verbs_listener_close(struct fp_verbs_listener *listener);
 int fp_verbs_listener_fd(const struct fp_verbs_listener *listener);
 /*
- * Listens at one more address of this machine, of its any-address: at all, also those that come
- * later. idx, below FP_VERBS_MAX_ADDRESSES and not in use, is the caller's choice. 0; -EADDRINUSE,
+ * Listens at one more address of this machine. The any-address means all of them, also those that
+ * come later. The caller chooses idx: below FP_VERBS_MAX_ADDRESSES and not in use. 0; -EADDRINUSE,
  * -EADDRNOTAVAIL, -ENODEV.
  */
 int fp_verbs_listen(struct fp_verbs_listener *listener, unsigned idx, const struct sockaddr *own);
-/* Listens there no more. What came in stays. */
+/* Stops listening there. Connections that came in stay. */
 void fp_verbs_unlisten(struct fp_verbs_listener *listener, unsigned idx);
 uint16_t fp_verbs_listener_port(const struct fp_verbs_listener *listener, unsigned idx);
 /* The next event; *ret of type NONE if there is none. Never blocks. 0, or a negative errno: the
  * listener is dead. */
 int fp_verbs_listener_next(struct fp_verbs_listener *listener, struct fp_verbs_event *ret);
 /*
- * Admits a request in two steps: prepare makes the connection in domain, so that receives can be
- * posted before the peer is told; admit tells it. The request is used up by prepare, also when that
- * fails (the peer is then rejected without a reply). -EXDEV: it came in over another device than
- * the domain's. Between the two fp_verbs_conn_close rejects.
+ * Admits a request in two steps. prepare makes the connection in domain, so that receives can be
+ * posted before the peer is told; admit tells it. prepare uses the request up. If it fails it
+ * rejects the peer without a reply. -EXDEV: the request came in over another device than the
+ * domain's. Between the two fp_verbs_conn_close rejects.
  */
 int fp_verbs_prepare(struct fp_verbs_request *request, const struct fp_verbs_conn_options *options,
                      struct fp_verbs_domain *domain, struct fp_verbs_conn **ret_conn);

@@ -14,8 +14,7 @@
 
 /* Retries while the peer is not ready. READs and WRITEs hardly need one; 7 would mean for ever. */
 #define FP_VERBS_RNR_RETRIES 6
-#define FP_VERBS_MAX_READS                                                                                   \
-	128 /* that we ask for or grant; fits in a byte on the wire, and no device needs more */
+#define FP_VERBS_MAX_READS   128 /* that we ask for or grant; a byte on the wire; no device needs more */
 
 /*
  * A device that this process has open. Its context belongs to librdmacm, or to us if it was opened

@@ -1,6 +1,6 @@
 /*
- * The codec of the wire protocol. Room: transport. Pure functions over bytes; every check of what a
- * peer sent is here.
+ * The codec of the wire protocol. Room: transport. Pure functions over bytes. All checks of a
+ * peer's bytes are here.
  */
 #include "wire.h"
 
@@ -12,7 +12,7 @@
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
               "the structs are the wire's bytes: Farpage runs on little-endian machines only");
 
-/* What a type's payload may weigh; a type that is not here does not exist. */
+/* The payload lengths that each type allows. A type without an entry does not exist. */
 static const struct {
 	uint32_t min, max;
 } lengths[] = {
@@ -65,7 +65,7 @@ static bool all_zero(const void *bytes, size_t len)
 	return len == 0;
 }
 
-/* What a well-formed message of each kind fulfils. */
+/* The rules for a well-formed message of each kind. */
 static bool header_valid(const struct fp_wire_header *m)
 {
 	return m->flags == 0 && type_known(m->type) && m->length >= lengths[m->type].min &&
@@ -189,7 +189,7 @@ static bool cm_reply_valid(const struct fp_wire_cm_reply *m)
 		memcpy(ret_bytes, message, sizeof(*message));                                                \
 	}
 
-/* fits: how the length of what came compares with the struct's. */
+/* fits: the operator that compares the length that came with the struct's. */
 #define DEFINE_DECODE(name, fits)                                                                            \
 	int fp_wire_##name##_decode(const void *bytes, size_t len, struct fp_wire_##name *ret)               \
 	{                                                                                                    \
@@ -338,7 +338,7 @@ void fp_wire_name_set(char name[FP_WIRE_NAME_BYTES], const char *text)
 		name[i] = name_char_valid(text[i]) ? text[i] : '_';
 }
 
-/* Where several statuses share an errno, the first is the one that a node sends for it. */
+/* If several statuses share an errno, a node sends the first for it. */
 static const struct {
 	enum fp_wire_status status;
 	int error;
@@ -349,7 +349,7 @@ static const struct {
     {FP_WIRE_DENIED, -EACCES},
     {FP_WIRE_FULL, -ENOSPC},
     {FP_WIRE_OVER_QUOTA, -EDQUOT},
-    {FP_WIRE_DRAINING, -ENOSPC}, /* to a client no different from full: it asks another node */
+    {FP_WIRE_DRAINING, -ENOSPC}, /* to a client the same as full: it asks another node */
     {FP_WIRE_BUSY, -EUSERS},
     {FP_WIRE_BAD_VALUE, -EINVAL},
     {FP_WIRE_NOT_PERMITTED, -EPERM},

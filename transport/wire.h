@@ -1,15 +1,14 @@
 /*
- * The wire protocol, version 1: every byte that a client and a node exchange. doc/protocol.md says
- * what it means. Room: transport; the daemon uses it too. Pure: bytes in, validated structs out, no
- * file descriptor, clock, thread or memory of its own. Whatever a peer sends is validated by a
- * decode function here before anything uses it; what only the receiver can know (does the lease
- * exist, is it that long) by fp_wire_seg_fits with the receiver's numbers.
+ * The wire protocol, version 1: every byte that a client and a node exchange. doc/protocol.md
+ * explains it. Room: transport; the daemon uses it too. Pure: bytes in, validated structs out; no
+ * file descriptor, clock, thread or memory of its own. A decode function here validates a peer's
+ * bytes before anything uses them. Only the receiver knows whether a lease exists and is long
+ * enough: it checks that with fp_wire_seg_fits.
  *
- * The structs have no padding and the layout and byte order of the wire, little-endian: the code
- * builds on no other machine. Decode functions return 0 and fill *ret,
- * or leave it untouched and return -EPROTO (malformed) or -EPROTONOSUPPORT (another version).
- * Nothing may be used of a frame that was refused, and the connection it came on is out of step:
- * close it.
+ * The structs have no padding, and the layout and byte order of the wire, little-endian: the code
+ * builds on no other machine. Decode functions return 0 and fill *ret. On failure they leave it
+ * untouched and return -EPROTO (malformed) or -EPROTONOSUPPORT (another version). Use nothing of a
+ * refused frame, and close its connection: it is out of step.
  */
 #ifndef FP_WIRE_H
 #define FP_WIRE_H
@@ -20,9 +19,9 @@
 #include <stdint.h>
 
 #define FP_WIRE_MAGIC        0x50524146u /* "FARP" in the order of the wire */
-#define FP_WIRE_VERSION      1           /* the only one so far: lowest and highest spoken */
+#define FP_WIRE_VERSION      1           /* the only version so far */
 #define FP_WIRE_DEFAULT_PORT 7460
-#define FP_WIRE_RDMA_PORT    7461 /* of its own: soft iWARP takes the number from the kernel's TCP */
+#define FP_WIRE_RDMA_PORT    7461 /* its own: soft iWARP takes its port from the kernel's TCP */
 
 #define FP_WIRE_NONCE_BYTES    32
 #define FP_WIRE_TOKEN_BYTES    16
@@ -35,7 +34,7 @@
 #define FP_WIRE_MAX_SEG_BYTES  65536u
 #define FP_WIRE_MAX_STATUS     65536u /* bytes of a STATUS_REPLY's JSON text */
 #define FP_WIRE_MAX_LEASE_ID   65535u /* lease ids are 1 to this, so that a table can hold them */
-#define FP_WIRE_LEASE_ALIGN    4096u  /* lease sizes are multiples of it */
+#define FP_WIRE_LEASE_ALIGN    4096u  /* lease sizes are multiples of this */
 #define FP_WIRE_MAX_LEASE      (1ull << 46)
 
 /* A request has an even type, its answer the next odd one; ERROR answers any. */
@@ -81,17 +80,17 @@ enum fp_wire_status {
 	/* wrong or missing proof; unknown session or wrong token; no such lease, or out of its
 	 * bounds */
 	FP_WIRE_DENIED = 3,
-	FP_WIRE_FULL = 4, /* the pools have no such piece */
+	FP_WIRE_FULL = 4, /* the pools have no piece of that size */
 	FP_WIRE_OVER_QUOTA = 5,
 	FP_WIRE_DRAINING = 6,  /* the node grants no new leases */
 	FP_WIRE_BUSY = 7,      /* too many sessions or links */
 	FP_WIRE_BAD_VALUE = 8, /* understood, but a value is not allowed */
 	FP_WIRE_NOT_PERMITTED = 9,
 	FP_WIRE_BROKEN = 10, /* the node failed inside */
-	FP_WIRE_GONE = 11,   /* RESUME, ADOPT: no such session, or not this token: its leases are gone */
+	FP_WIRE_GONE = 11,   /* RESUME, ADOPT: no such session, or a wrong token: its leases are gone */
 };
 
-/* What a connection is for, in HELLO. */
+/* The purpose of a connection, in HELLO. */
 enum fp_wire_purpose {
 	FP_WIRE_CONTROL = 1, /* opens a session */
 	FP_WIRE_LINK = 2,    /* a data path of an existing session */
@@ -107,8 +106,7 @@ enum fp_wire_purpose {
 #define FP_WIRE_LEASED_KEY       (1u << 1) /* address and key are valid */
 #define FP_WIRE_LEASED_READ_ONLY (1u << 2) /* ATTACHED: it was adopted, this session may not write it */
 
-/* Every frame begins with this. The layout holds in all versions, so that a mismatch can be
- * told. */
+/* Every frame begins with this. All versions have this layout, so that a mismatch can be told. */
 struct fp_wire_header {
 	uint32_t magic;
 	uint8_t version;
@@ -125,7 +123,7 @@ struct fp_wire_hello {
 	uint8_t purpose;
 	uint8_t reserved;
 	uint32_t features;
-	uint64_t session_id; /* LINK, RESUME; 0 for CONTROL, and so is token */
+	uint64_t session_id; /* of LINK, RESUME; of CONTROL 0, and token zeros */
 	uint8_t token[FP_WIRE_TOKEN_BYTES];
 	uint8_t nonce[FP_WIRE_NONCE_BYTES];
 	char client_name[FP_WIRE_NAME_BYTES]; /* see fp_wire_name_set */
@@ -148,11 +146,12 @@ struct fp_wire_welcome {
 	uint16_t cm_port; /* with CM: where the node listens for links; else 0 */
 	uint32_t features;
 	uint64_t session_id;
-	uint8_t token[FP_WIRE_TOKEN_BYTES]; /* admits links and a RESUME; zeros in a LINK's WELCOME */
-	uint32_t max_payload;               /* the node takes frames of at least FP_WIRE_MAX_PAYLOAD */
-	uint32_t max_outstanding;           /* requests that a link may usefully have in flight, at least 1 */
-	uint32_t grace_ms; /* how long the node keeps the leases of a session that is cut off */
-	uint32_t idle_ms;  /* it gives up a control connection that is silent for so long; 0: never */
+	uint8_t
+	    token[FP_WIRE_TOKEN_BYTES]; /* admits links and a RESUME; zeros when the connection is a LINK */
+	uint32_t max_payload;           /* the node takes frames of at least FP_WIRE_MAX_PAYLOAD */
+	uint32_t max_outstanding;       /* requests that a link may usefully have in flight, at least 1 */
+	uint32_t grace_ms;              /* how long the node keeps the leases of a session that is cut off */
+	uint32_t idle_ms;               /* the node drops a control connection silent for so long; 0: never */
 	uint8_t proof[FP_WIRE_PROOF_BYTES]; /* zeros if the node has no secret */
 };
 
@@ -185,7 +184,7 @@ struct fp_wire_release {
 	uint32_t reserved;
 };
 
-/* Gives a session without leases those of another one, read-only. */
+/* Gives a session without leases those of another session, read-only. */
 struct fp_wire_adopt {
 	uint64_t session_id; /* not 0 */
 	uint8_t token[FP_WIRE_TOKEN_BYTES];
@@ -204,12 +203,15 @@ struct fp_wire_info {
 };
 
 struct fp_wire_drained {
-	uint64_t leased_bytes; /* still out, to all sessions */
+	uint64_t leased_bytes; /* of all sessions */
 	uint32_t sessions;
 	uint32_t reserved;
 };
 
-/* QP and QP_REPLY: what one end must know of the other's queue pair to connect the two by hand. */
+/*
+ * QP and QP_REPLY: the data that one end needs of the other's queue pair to connect without
+ * rdma_cm.
+ */
 struct fp_wire_qp {
 	uint32_t qpn; /* 24 bits, not 0 */
 	uint32_t psn; /* 24 bits */
@@ -221,8 +223,8 @@ struct fp_wire_qp {
 };
 
 /*
- * The private data of an rdma_cm connection request. The proof is over what is before it, see
- * fp_auth_prove_cm; the purpose is LINK.
+ * The private data of an rdma_cm connection request. The proof covers the fields before it, see
+ * fp_auth_prove_cm. The purpose is LINK.
  */
 struct fp_wire_cm {
 	uint32_t magic; /* filled in by encode */
@@ -235,7 +237,7 @@ struct fp_wire_cm {
 	uint8_t proof[FP_WIRE_CM_PROOF_BYTES];
 };
 
-/* The private data of its acceptance or rejection. */
+/* The private data of an acceptance or rejection. */
 struct fp_wire_cm_reply {
 	uint32_t magic; /* filled in by encode */
 	uint8_t version;
@@ -244,8 +246,10 @@ struct fp_wire_cm_reply {
 	uint32_t reserved2;
 };
 
-/* READ and WRITE begin with this; n_segs segments follow, then in a WRITE their bytes, in the same
- * order. */
+/*
+ * READ and WRITE begin with this. n_segs segments follow; then, in a WRITE, their bytes in the same
+ * order.
+ */
 struct fp_wire_io {
 	uint32_t n_segs;
 	uint32_t reserved;
@@ -326,14 +330,14 @@ static_assert(offsetof(struct fp_wire_seg, len_bytes) == 4, "seg.len_bytes");
 static_assert(offsetof(struct fp_wire_seg, offset_bytes) == 8, "seg.offset_bytes");
 
 /*
- * Writes the 24 bytes of a header with magic and version filled in; for anything but an ERROR
- * status is FP_WIRE_OK.
+ * Writes the 24 bytes of a header, with magic and version. status is FP_WIRE_OK for all types but
+ * ERROR.
  */
 void fp_wire_header_encode(enum fp_wire_type type, enum fp_wire_status status, uint64_t tag, size_t length,
                            void *ret_bytes);
 /*
- * Decodes FP_WIRE_HEADER_BYTES. Checks magic, version, type, and that flags, status and length are
- * possible for the type: afterwards length is a safe size of buffer.
+ * Decodes FP_WIRE_HEADER_BYTES. Checks magic, version and type, and that flags, status and length
+ * are possible for the type. Afterwards length is a safe size of buffer.
  */
 int fp_wire_header_decode(const void *bytes, struct fp_wire_header *ret);
 
@@ -360,7 +364,9 @@ int fp_wire_header_decode(const void *bytes, struct fp_wire_header *ret);
 	int fp_wire_##name##_decode(const void *bytes, size_t len, struct fp_wire_##name *ret);
 
 FP_WIRE_MESSAGES(FP_WIRE_DECLARE)
-/* Fabrics pad private data: decoding these takes at least so many bytes and ignores the rest. */
+/*
+ * Fabrics pad private data: decoding takes at least the size of the struct, and ignores the rest.
+ */
 FP_WIRE_DECLARE(cm)
 FP_WIRE_DECLARE(cm_reply)
 
@@ -381,23 +387,22 @@ int fp_wire_table_decode(const struct fp_wire_header *header, const void *payloa
 /* True if the segment lies inside a lease of lease_bytes. */
 bool fp_wire_seg_fits(const struct fp_wire_seg *seg, uint64_t lease_bytes);
 
-/* The version that a node answers a HELLO, or a connection request, with. 0 and *ret_version, or
- * -EPROTONOSUPPORT. */
+/*
+ * Chooses the version for a node's answer to a HELLO, or to a connection request. 0 and
+ * *ret_version, or -EPROTONOSUPPORT.
+ */
 int fp_wire_version_choose(const struct fp_wire_hello *hello, uint8_t *ret_version);
 int fp_wire_cm_version_choose(const struct fp_wire_cm *cm, uint8_t *ret_version);
 
 /*
- * Fills a client name as HELLO wants it: cut to fit, zero-padded, what is not printable ASCII (or "
- * or \) as '_'.
+ * Fills a client name for HELLO: cut to fit, zero-padded, '_' for all but printable ASCII, and for
+ * " and \.
  */
 void fp_wire_name_set(char name[FP_WIRE_NAME_BYTES], const char *text);
 
-/* The negative errno that a status stands for; 0 for FP_WIRE_OK, -EREMOTEIO for one that we do not
- * know. */
+/* The negative errno of a status; 0 for FP_WIRE_OK, -EREMOTEIO for a status that we do not know. */
 int fp_wire_status_to_errno(int32_t status);
-/* The status that tells a peer about a negative errno; FP_WIRE_BROKEN for those that have none of
- * their own.
- */
+/* The status for a negative errno; FP_WIRE_BROKEN for an errno without its own. */
 enum fp_wire_status fp_wire_status_from_errno(int negative_errno);
 
 #endif
