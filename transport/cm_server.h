@@ -109,13 +109,11 @@ void fp_cm_server_counts(const struct fp_cm_server *server, struct fp_cm_server_
  */
 int fp_cm_server_peer_new(struct fp_cm_server *server, const struct sockaddr *own, const char *name,
                           struct fp_cm_server_peer **ret_peer);
-/*
- * Lets links attach that name session_id and prove token. Call it before the client learns either.
- */
+/* Admits links that name session_id and prove token. Call it before the client learns either. */
 void fp_cm_server_peer_admit(struct fp_cm_server_peer *peer, uint64_t session_id,
                              const uint8_t token[FP_WIRE_TOKEN_BYTES]);
 /*
- * Ends a peer: destroys its links. When this returns nothing of the peer can be reached, whatever
+ * Ends a peer: destroys its links. When this returns nothing of the peer's can be reached, whatever
  * was still under way, and no link will attach. Calling it twice is fine.
  */
 void fp_cm_server_peer_end(struct fp_cm_server_peer *peer);
@@ -146,9 +144,7 @@ void fp_cm_server_peer_deregister(struct fp_cm_server_peer *peer, struct fp_verb
  */
 int fp_cm_server_peer_connect(struct fp_cm_server_peer *peer, const struct fp_verbs_address *client,
                               struct fp_verbs_address *ret_own, struct fp_cm_server_link **ret_link);
-/*
- * Destroys the queue pair, unless its peer's end already did. A link holds its peer. NULL is fine.
- */
+/* Destroys the queue pair, unless its peer's end did. A link holds its peer. NULL is fine. */
 void fp_cm_server_link_close(struct fp_cm_server_link *link);
 
 #endif

@@ -93,9 +93,7 @@ struct fp_verbs_conn_options fp_cm_server_link_options(const struct fp_cm_server
 /* Makes conn a link of peer. On success the link owns conn. 0 and *ret_link; -ENOMEM, -EIO, ... */
 int fp_cm_server_link_add(struct fp_cm_server_peer *peer, struct fp_verbs_conn *conn,
                           struct fp_cm_server_link **ret_link);
-/*
- * Destroys its queue pair, and frees the link unless it is held. A held one may be destroyed twice.
- */
+/* Destroys its queue pair; frees the link unless it is held. A held one may be destroyed twice. */
 void fp_cm_server_link_destroy(struct fp_cm_server_link *link);
 /* Called when its descriptor is readable: perhaps it broke. The link may be gone afterwards. */
 void fp_cm_server_link_check(struct fp_cm_server_link *link);

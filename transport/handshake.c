@@ -89,9 +89,7 @@ static ssize_t socket_receive(int fd, void *ret_bytes, size_t len, int *memfd)
 	return n < 0 ? -errno : n == 0 ? -ECONNRESET : n;
 }
 
-/*
- * Whether the descriptor surely is no longer our socket. A program may forbid us to look (seccomp).
- */
+/* Whether the descriptor is surely no longer ours. A program may forbid us to look (seccomp). */
 static bool is_stranger(const struct fp_handshake *handshake)
 {
 	struct stat st;

@@ -11,7 +11,7 @@
  *
  * These pieces ask for a completion: the last of a request, the last of a chain, and now and then a
  * READ in between. A completed READ means that all work before it is done. A completed WRITE means
- * it only of the WRITEs before it. (InfiniBand would promise the READs too; soft iWARP reports a
+ * it only for the WRITEs before it. (InfiniBand would promise the READs too; soft iWARP reports a
  * WRITE before an earlier READ.) On iWARP a completed WRITE has merely been sent. There each
  * request that writes ends with a READ of its last byte: the peer answers it after it has placed
  * all earlier bytes (RFC 5040, 5.5, and RFC 5041, 5.3: delivery in order).

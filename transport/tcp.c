@@ -179,9 +179,7 @@ static void flush(struct tcp_link *link)
 	}
 }
 
-/*
- * Receives the next bytes of the stream: their number, -EAGAIN, or the errno that breaks the link.
- */
+/* The next bytes of the stream: their number, -EAGAIN, or the errno that breaks the link. */
 static ssize_t receive(const struct tcp_link *link, struct iovec *iov, int n_iov)
 {
 	struct msghdr msg = {.msg_iov = iov, .msg_iovlen = (size_t)n_iov};

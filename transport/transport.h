@@ -40,7 +40,7 @@ struct fp_url {
 
 /* The ways to one node: each of its addresses over each transport that its URL allows. */
 struct fp_url_set {
-	unsigned n_addresses;  /* in the order of the URL */
+	unsigned n_addresses;  /* that the URL names */
 	unsigned n_transports; /* auto: the transports that this build has, best first; others: 1 */
 	struct fp_url urls[FP_URL_MAX_TRANSPORTS][FP_URL_MAX_ADDRESSES];
 };
@@ -70,8 +70,8 @@ struct fp_session_options {
 };
 
 /*
- * With this a session is resumed whose connection broke, and its leases are adopted. A secret: its
- * holder reaches the leases.
+ * For resuming a session whose connection broke, and for adopting its leases. A secret: its holder
+ * reaches the leases.
  */
 struct fp_session_identity {
 	uint64_t idle_ns; /* the node drops a connection that is silent for so long; 0: never */
@@ -217,8 +217,8 @@ int fp_session_open(const struct fp_url *url, const struct fp_session_options *o
                     struct fp_session **ret_session);
 #define FP_EXPLAIN_LEN 512
 /*
- * Explains such an error to a person, and what to do. rdma as in the session's options. Returns buf
- * (FP_EXPLAIN_LEN bytes) or a constant. May read a few small files.
+ * Explains such an error to a person, and says what to do. rdma as in the session's options.
+ * Returns buf (FP_EXPLAIN_LEN bytes) or a constant. May read a few small files.
  */
 const char *fp_session_explain(int error, const struct fp_rdma_options *rdma, char *buf, size_t len);
 
@@ -253,7 +253,7 @@ int fp_session_check(struct fp_session *session);
 
 /*
  * The value for options->resume, to be used within grace_ns after the connection broke. It can be
- * asked for after that, too. Opening with it makes a session of a new connection, over any
+ * asked for after the break, too. Opening with it makes a session of a new connection, over any
  * transport and address of the same node. That session owns the same leases, but knows none here
  * until fp_session_attach. Before the node answers, it ends the old connection and all its links:
  * nothing still under way on them lands afterwards. fp_session_open returns -ESTALE if the node

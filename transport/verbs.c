@@ -458,9 +458,7 @@ int fp_verbs_arm(struct fp_verbs_conn *conn, struct pollfd *ret_pollfd)
 	int r = 0;
 
 	take_channel_events(conn);
-	/*
-	 * ends work that waits for a lost peer's answer now; asking rdma_cm itself would allocate
-	 */
+	/* ends work that waits for a lost peer now; asking rdma_cm itself would allocate */
 	if (fp_verbs_conn_stirs(conn) && !conn->broken)
 		(void)fp_verbs_conn_flush(conn);
 	if (!conn->armed)

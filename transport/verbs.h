@@ -134,9 +134,7 @@ int fp_verbs_connect(const struct sockaddr *address, const struct fp_verbs_conn_
                      struct fp_verbs_domain *domain, struct fp_verbs_conn **ret_conn, void *reply,
                      size_t *reply_len);
 
-/*
- * The data that one end needs of the other to connect queue pairs without rdma_cm and IP addresses.
- */
+/* The queue pair of one end, for the other to connect to it without rdma_cm or IP addresses. */
 struct fp_verbs_address {
 	uint32_t qpn;
 	uint32_t psn; /* 24 bits, random */

@@ -99,7 +99,7 @@ static int load(void)
 	loaded.ibv.poll_cq = poll_cq;
 	loaded.ibv.req_notify_cq = req_notify_cq;
 	if (!found)
-		return -ELIBACC; /* not logged: then auto: uses tcp */
+		return -ELIBACC; /* not logged: auto URLs then use tcp */
 	rdma_library = rdma;
 	loader = getpid();
 	fp_verbs_api = &loaded;

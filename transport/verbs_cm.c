@@ -91,10 +91,7 @@ void fp_verbs_cm_close(struct fp_verbs_conn *conn)
 	channel_free(conn->events);
 }
 
-/*
- * Called before the queue pair is connected. Kernels before 5.2 lack the option: errors are
- * ignored.
- */
+/* Called before the queue pair is connected. Kernels before 5.2 lack the option: no error. */
 static void wish_ack_timeout(struct fp_verbs_conn *conn)
 {
 	uint8_t timeout = conn->options.ack_timeout;

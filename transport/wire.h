@@ -148,7 +148,7 @@ struct fp_wire_welcome {
 	uint64_t session_id;
 	uint8_t
 	    token[FP_WIRE_TOKEN_BYTES]; /* admits links and a RESUME; zeros when the connection is a LINK */
-	uint32_t max_payload;           /* the node takes frames of at least FP_WIRE_MAX_PAYLOAD */
+	uint32_t max_payload;           /* the longest that the node takes: FP_WIRE_MAX_PAYLOAD or more */
 	uint32_t max_outstanding;       /* requests that a link may usefully have in flight, at least 1 */
 	uint32_t grace_ms;              /* how long the node keeps the leases of a session that is cut off */
 	uint32_t idle_ms;               /* the node drops a control connection silent for so long; 0: never */
@@ -208,10 +208,7 @@ struct fp_wire_drained {
 	uint32_t reserved;
 };
 
-/*
- * QP and QP_REPLY: the data that one end needs of the other's queue pair to connect without
- * rdma_cm.
- */
+/* QP and QP_REPLY: the queue pair of one end, for the other to connect to it without rdma_cm. */
 struct fp_wire_qp {
 	uint32_t qpn; /* 24 bits, not 0 */
 	uint32_t psn; /* 24 bits */
@@ -364,9 +361,7 @@ int fp_wire_header_decode(const void *bytes, struct fp_wire_header *ret);
 	int fp_wire_##name##_decode(const void *bytes, size_t len, struct fp_wire_##name *ret);
 
 FP_WIRE_MESSAGES(FP_WIRE_DECLARE)
-/*
- * Fabrics pad private data: decoding takes at least the size of the struct, and ignores the rest.
- */
+/* Fabrics pad private data: decoding needs at least the struct's bytes, and ignores the rest. */
 FP_WIRE_DECLARE(cm)
 FP_WIRE_DECLARE(cm_reply)
 
