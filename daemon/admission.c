@@ -4,6 +4,7 @@
 #include "admission.h"
 
 #include <errno.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -172,6 +173,7 @@ static void arm_session(struct fp_conn *conn)
 	if (!(conn->hello.features & FP_WIRE_FEATURE_KEYS) || conn->is_unix || !cm_server)
 		return;
 	fp_listen_own_address(conn->fd, &own);
+	((struct sockaddr_in *)&own)->sin_port = 0; /* not rdma_cm's port; IPv6's lies at the same place */
 	r = fp_cm_server_peer_new(cm_server, by_cm ? (struct sockaddr *)&own : NULL, conn->peer,
 	                          &session->cm_peer);
 	if (r == 0)

@@ -356,9 +356,9 @@ static int reserve(struct fp_store *store, uint64_t n_pages)
 static void tell_if_short(struct fp_store *store, int r)
 {
 	if ((r == -EMFILE || r == -ENFILE) && !atomic_exchange(&store->told_short, true))
-		fp_store_notice(store,
-		                "a node can lend no more: each lease is handed over as a descriptor, and this "
-		                "process has too many open files. Raise the limit, `ulimit -n 1024` at least");
+		fp_store_notice(
+		    store, "a node can lend no more: each lease is handed over as a descriptor, and this "
+		           "process has too many open files. Raise the limit, `ulimit -n 1024` at least");
 }
 
 int fp_store_reserve(struct fp_store *store, uint64_t n_pages)

@@ -71,7 +71,7 @@ enum fp_verbs_access {
  * -ELIBACC, -ENODEV (there is no such device), -ENOMEM, -EIO, ...
  *
  * to: on the device that reaches a host; or -EHOSTUNREACH, -ETIMEDOUT by deadline_ns.
- * at: on the device that has this address of the machine; or -EADDRNOTAVAIL.
+ * at: on the device that has this address of the machine, its port being 0; or -EADDRNOTAVAIL.
  * open: for queue pairs connected without rdma_cm; on the device of that name, or, name NULL, on
  * the first with an active port. port_num: the port that must be active; 0: any.
  */
