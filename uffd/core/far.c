@@ -24,8 +24,8 @@
 #include "lost.h"
 
 #define RESERVE_BYTES (4ull << 40)
-/* The lowest 4 GiB are left to MAP_32BIT, to programs that are not position-independent, and to
- * emulators, which take all of them. */
+/* We leave the lowest 4 GiB to MAP_32BIT, to programs that are not position-independent, and to
+ * emulators, which use them all. */
 #define LOW_START            (4ull << 30)
 #define LOW_START_OVER_BREAK (32ull << 30)
 #define CHUNKS(pages)        ((pages) >> FP_CHUNK_SHIFT)
@@ -67,10 +67,11 @@ static void end_merging(void)
 }
 
 /*
- * Low in the address space, where programs ask by a hint for their heaps: a Java VM below 32 GiB
- * for short pointers; Go, GHC and SBCL below 1 TiB. So such heaps are far and lie where they
- * should. The break of a program that is not position-independent starts below the range and has
- * room to grow. NULL: the place is taken, or the limits allow less than the whole range.
+ * Reserves the range low in the address space, where programs place their heaps by a hint: a Java
+ * VM below 32 GiB for short pointers; Go, GHC and SBCL below 1 TiB. So such heaps are far, and
+ * where the hint says. The break of a program that is not position-independent starts below the
+ * range and has space to grow. NULL: the addresses are taken, or the limits allow less than the
+ * whole range.
  */
 static void *reserve_low(uint64_t bytes)
 {
@@ -86,7 +87,7 @@ static void *reserve_low(uint64_t bytes)
 }
 
 /* A low range has no random address, so mappings without a hint get one. It is as random as the
- * kernel's own for large mappings, and in the third quarter: hints ask for less. */
+ * kernel's own for large mappings. It lies in the third quarter, above the hints of programs. */
 static uint32_t random_origin(uint64_t n_pages)
 {
 	uint64_t number = 0;
@@ -202,14 +203,14 @@ void fp_far_unreserve(struct fp_far *far)
 	far->filled_chunks = NULL;
 }
 
-/* The own pages' words are those of the first chunk. */
+/* The words of the agent's own pages are those of the first chunk. */
 static void lock_words(struct fp_far *far)
 {
 	fp_lockedmem_lock(far->words, FP_FAR_OWN_PAGES * sizeof(*far->words), true);
 	fp_lockedmem_lock(&far->words[far->first], (far->last - far->first) * sizeof(*far->words), true);
 }
 
-/* Unregistered first, so that the kernel tells nobody. */
+/* Unregisters first, so that the kernel sends no event. */
 static void cut(struct fp_far *far, uint32_t start, uint32_t end)
 {
 	size_t len = (size_t)(end - start) << FP_PAGE_SHIFT;
@@ -231,7 +232,7 @@ void fp_far_shrink(struct fp_far *far, uint32_t first, uint32_t last)
 	fp_lockedmem_forget(locked_words_bytes(far));
 	far->first = first;
 	far->last = last;
-	/* sequentially consistent: an evictor sees the new range, or is waited for */
+	/* sequentially consistent: an evictor sees the new range, or we wait for it */
 	while (atomic_load(&far->evicting))
 		sched_yield();
 	cut(far, old_first, first);
@@ -293,7 +294,7 @@ int fp_far_read(struct fp_far *far, struct fp_uffd_fault *ret_faults, unsigned m
 	return n;
 }
 
-/* The event tells of which call. If another thread reads it, that one ends the process. */
+/* The event names the call. If another thread reads it, that thread ends the process. */
 void fp_far_check_bare_calls(struct fp_far *far)
 {
 	struct fp_uffd_fault messages[FP_UFFD_READ_MAX];
@@ -327,7 +328,7 @@ int fp_far_unprotect(struct fp_far *far, uint32_t page)
 
 /* ---- ends of transitions ---- */
 
-/* The queue is full only after many pages left by themselves: their entries are stale. */
+/* The queue is full only if many pages left without the evictor: their entries are stale. */
 static void drop_stale_entries(struct fp_far *far)
 {
 	uint32_t pages[FP_BUDGET_BATCH_MAX];
@@ -376,7 +377,7 @@ static void end_present(struct fp_far *far, uint32_t page)
 	fp_uffd_wake(&far->uffd, fp_far_addr(far, page), FP_PAGE_SIZE);
 }
 
-/* For errors that are not expected. */
+/* Reports an error that we do not expect. */
 static void say_refused(const struct fp_far *far, uint32_t page, int error)
 {
 	static struct fp_log_limit limit;

@@ -1,7 +1,7 @@
 /*
- * What all threads of one far memory share: the reserved range, its pages' words, the budget, the
- * eviction queue, the store and the counters. Also the few operations on them that several modules
- * need. Room: uffd/core.
+ * One far memory, as all its threads share it: the reserved range, its pages' words, the budget,
+ * the eviction queue, the store and the counters. Also the few operations on them that several
+ * modules need. Room: uffd/core.
  */
 #ifndef FP_FAR_H
 #define FP_FAR_H
@@ -23,7 +23,8 @@
 #define FP_CHUNK_SHIFT 9 /* pages of one bit in far.touched: 2 MiB */
 
 /*
- * Captured pages wait here for their write. A lane can have that many batches on their way at once.
+ * The pages of a stage, where captured pages wait for their write. A lane can write that many at
+ * once.
  */
 #define FP_STAGE_PAGES (4 * FP_BUDGET_BATCH_MAX)
 
@@ -42,7 +43,7 @@ struct fp_far {
 	uint64_t n_pages;
 	_Atomic uint32_t first, last;    /* the program's part: all, until a limit shrinks it */
 	bool low;                        /* the range may begin at 4 GiB */
-	uint32_t origin;                 /* mappings without an address of their own start at this page */
+	uint32_t origin;                 /* the search for free addresses starts at this page */
 	_Atomic uint64_t *words;         /* one per page, reserved lazily */
 	_Atomic uint64_t *touched;       /* one bit per chunk: a page of it may not be ZERO */
 	_Atomic uint32_t *filled_chunks; /* one per chunk: see kernel_filled.h */
@@ -55,7 +56,7 @@ struct fp_far {
 	struct fp_inline *_Atomic inline_servers; /* NULL: only the fault thread serves */
 	uint64_t deadline_ns; /* of a fault, except for the wait for nodes that are cut off */
 	bool capture_by_move;
-	_Atomic bool wants_slots; /* a page that was to leave found no slot on the nodes that are up */
+	_Atomic bool wants_slots; /* a page that shall leave found no slot on the nodes that are up */
 	_Atomic bool full;        /* the nodes have no more slots */
 	_Atomic bool sealed;      /* the kernel refused to drop a page (EPERM) since reclaim last looked */
 	int pidfd;                /* of this process, for process_madvise; -1: the kernel has none */
@@ -67,9 +68,9 @@ struct fp_far {
 	    forked; /* a child may share pages with us: UFFDIO_MOVE refuses them until they are unshared */
 	_Atomic bool fork_freeze; /* a fork is near or under way: nothing leaves */
 	_Atomic bool
-	    fork_overdraw; /* a fork is made: exceed the budget, as it may wait for a thread that faults */
+	    fork_overdraw; /* a fork under way may wait for a thread that faults: exceed the budget */
 	_Atomic uint32_t
-	    *family; /* 0 only in a child that no fork of ours made: the kernel wipes it in any child */
+	    *family; /* 0 only in a child that no fork of ours made: the kernel wipes it in every child */
 	_Atomic unsigned evicting; /* threads inside an evictor's run */
 	struct fp_lost lost;
 };
@@ -84,8 +85,8 @@ static inline uint32_t fp_far_page(const struct fp_far *far, uint64_t addr)
 	return (uint32_t)((addr - (uintptr_t)far->base) >> FP_PAGE_SHIFT);
 }
 
-/* False of a page that a limit took out of the range. The eviction queue may still name it; the
- * evictor that looks is counted in far->evicting. */
+/* False if a limit took the page out of the range. The eviction queue may still name such a page. A
+ * thread that looks there is counted in far->evicting. */
 static inline bool fp_far_has(const struct fp_far *far, uint32_t page)
 {
 	return page >= far->first && page < far->last;
@@ -112,23 +113,24 @@ static inline void fp_count(_Atomic uint64_t *counter, uint64_t n)
 int fp_far_reserve(struct fp_far *far);
 void fp_far_unreserve(struct fp_far *far);
 
-/* How large the range may be under such a limit: RLIMIT_AS or RLIMIT_DATA. */
+/* How large the range may be under a limit of this kind: RLIMIT_AS or RLIMIT_DATA. */
 uint64_t fp_far_fitting_bytes(int kind, uint64_t limit);
 #define FP_FAR_MIN_BYTES (1ull << 28)
 
 /*
- * Gives all but [first, last) and the agent's own pages back to the kernel, with its part of the
- * tables. Whole chunks, in which nothing is mapped. Such a range is never unreserved.
+ * Gives the range and its part of the tables back to the kernel, except [first, last) and the
+ * agent's own pages. Only whole chunks, in which nothing is mapped. A range that was shrunk is
+ * never unreserved.
  */
 void fp_far_shrink(struct fp_far *far, uint32_t first, uint32_t last);
 
-/* Makes n pages leave by madvise(MADV_DONTNEED). False: they stay, and errno is the kernel's. */
+/* Drops n pages by madvise(MADV_DONTNEED). False: they stay, and errno is the kernel's. */
 bool fp_far_drop(struct fp_far *far, uint32_t page, uint32_t n);
 
 /*
- * Whether a child that is made now gets n pages of the range. True only while a fork of ours is
- * under way: only that gives the child an agent. A child of a bare call gets no far memory, so it
- * can't read zeros.
+ * Sets whether a child that is made now gets n pages of the range. True only while a fork of ours
+ * is under way: only that gives the child an agent. A child of a bare call gets no far memory, so
+ * it can't read zeros.
  */
 void fp_far_inherit(struct fp_far *far, uint32_t page, uint32_t n, bool inherit);
 /* Called in the child of a fork of ours. */
@@ -138,14 +140,14 @@ static inline bool fp_far_is_stray(const struct fp_far *far)
 {
 	return far->family && !atomic_load_explicit(far->family, memory_order_relaxed);
 }
-/* Ends such a child with a message and status 125, before it touches what belongs to its parent's
- * agent. */
+/* Ends such a child with a message and status 125. Called before the child uses anything of its
+ * parent's agent. */
 void fp_far_check_family(const struct fp_far *far);
 
 /* Follows a step that ended an owned state: queues the page, wakes its waiters. */
 void fp_far_settle(struct fp_far *far, uint32_t page, struct fp_page_step step);
 
-/* Ends an owned state by an event that leaves no choice, and settles the page. */
+/* Ends an owned state by an event that has only one outcome, and settles the page. */
 void fp_far_end(struct fp_far *far, uint32_t page, enum fp_page_event event);
 
 /*
@@ -157,17 +159,19 @@ void fp_far_end(struct fp_far *far, uint32_t page, enum fp_page_event event);
  */
 unsigned fp_far_install(struct fp_far *far, uint32_t page, unsigned n, const void *src, bool writable);
 
-/* The same, writable, for a page whose only copy is src, so that it can't go back. Blocks until the
- * kernel takes it or its mapping is gone. */
+/* The same, writable, for a page whose only copy is src: it has no other state to go back to.
+ * Blocks until the kernel takes it or its mapping is gone. */
 void fp_far_put_back(struct fp_far *far, uint32_t page, const void *src);
 
 /*
- * Reads messages, as fp_uffd_read. A bare call that ended or moved a mapping of the range ends the
- * process with a message: the agent must not touch by address what the program maps there next.
+ * Reads messages, as fp_uffd_read. If a bare call ended or moved a mapping of the range, the
+ * process ends with a message. The program may map other memory at these addresses, which the agent
+ * must not touch.
  */
 int fp_far_read(struct fp_far *far, struct fp_uffd_fault *ret_faults, unsigned max);
 _Noreturn void fp_far_refuse_bare_call(const char *call, const void *addr);
-/* The same where no messages are wanted. Ends the process only if such a call is under way. */
+/* The same for a caller that wants no messages. Ends the process only if such a call is under
+ * way. */
 void fp_far_check_bare_calls(struct fp_far *far);
 
 /*

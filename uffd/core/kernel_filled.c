@@ -14,7 +14,7 @@
 #define FRESH_MIN   8u /* fewer are not worth three system calls */
 #define NO_PAGE     UINT32_MAX
 
-/* Flags of a piece that do not keep its pages from being kernel-filled. */
+/* Flags of a piece that still allow its pages to be kernel-filled. */
 #define HARMLESS ((uint32_t)(FP_PIECE_NORESERVE | FP_PIECE_RANDOM | FP_PIECE_DONTDUMP))
 
 /*
@@ -70,8 +70,8 @@ void fp_kernel_filled_open(struct fp_far *far)
 
 	if (!far->filled_chunks)
 		return;
-	/* an older kernel refuses both for locked memory: only in the process that made the table,
-	 * and there it is new */
+	/* an older kernel refuses both for locked memory. But only the process that made the table
+	 * has it locked, and there it is new */
 	if (madvise((void *)far->filled_chunks, bytes, MADV_DONTNEED_LOCKED) < 0)
 		(void)madvise((void *)far->filled_chunks, bytes, MADV_DONTNEED);
 	far->may_fill = far->pagemap_fd >= 0;
@@ -96,7 +96,8 @@ static bool is_ample(const struct fp_far *far, uint32_t page)
 }
 
 /* The pages around page that can be kernel-filled with it: ZERO ones, and those already in the
- * state of kernel-filled pages. Within the chunk, the mapping and one side of the present run. */
+ * state of kernel-filled pages. The run stays within the chunk, the mapping and one side of the
+ * present run. */
 static struct chunk_run find_run(const struct fp_far *far, const struct fp_piece *piece, uint32_t page,
                                  uint32_t word)
 {
@@ -211,7 +212,7 @@ static int give_to_kernel(struct fp_far *far, struct chunk_run run)
 		(void)fp_uffd_register(&far->uffd, addr, len);
 		fp_uffd_wake(&far->uffd, addr, len);
 	}
-	/* not reported: a bare munmap between the two */
+	/* the kernel does not report a bare munmap between the two */
 	if (fp_presence_has_hole(addr, len))
 		fp_far_refuse_bare_call("munmap", addr);
 	return 0;
@@ -250,7 +251,7 @@ static bool convert(struct fp_far *far, const struct fp_layout *layout, uint32_t
 	return false;
 }
 
-/* Takes the chunk if nobody has it. *ret_word: its former word. */
+/* Takes the chunk if no other thread has it. *ret_word: its former word. */
 static bool take_chunk(_Atomic uint32_t *state, uint32_t *ret_word)
 {
 	uint32_t word = *ret_word = atomic_load(state);
@@ -315,8 +316,8 @@ void fp_kernel_filled_begin_mapping(struct fp_far *far, const struct fp_layout *
 
 /*
  * Pages given to the kernel and never filled go back to ZERO, and their tokens to the budget. The
- * pages are registered, so nobody can fill one that is owned here. What others own, they look
- * after.
+ * pages are registered, so no thread can fill one that is owned here. Pages with another owner stay
+ * as they are.
  */
 static void return_absent(struct fp_far *far, struct chunk_run run)
 {

@@ -1,6 +1,6 @@
 /*
  * Kernel-filled memory: while the budget has ample room, the kernel itself fills fresh pages. That
- * costs less than a fault of ours for each. Room: uffd/core.
+ * costs less than one of our faults for each page. Room: uffd/core.
  *
  *                  begin: first touch, ample room
  *     MANAGED ───────────────────────────────────────► FILLED
@@ -11,7 +11,7 @@
  * A run of ZERO pages leaves the userfaultfd's range: all in one 2 MiB chunk and one mapping. When
  * the next mapping's pages are touched, they continue the run (CHANGING on the way). Each page has
  * a token. Its word says RESIDENT and DIRTY from then on, touched or not: the kernel may fill it at
- * any moment, and its zeros are what the word promises. What must stay true:
+ * any moment, with the zeros that such a word promises. These must stay true:
  *
  *   - A page that is not registered is RESIDENT and DIRTY without a slot, or owned (LEAVING,
  *     CLAIMED), or ZERO in no mapping, where nobody can touch it.
@@ -27,9 +27,9 @@
 #include "layout.h"
 
 /*
- * The userfaultfd is new: it has the whole range, or will have it. Called before the fault threads
- * start, in a forked child too. If the page map can't be read (a process that is not dumpable),
- * there will be no kernel-filled memory.
+ * Called when the userfaultfd is new, before the fault threads start, in a forked child too. It has
+ * the whole range registered, or soon will. If the page map can't be read (a process that is not
+ * dumpable), there will be no kernel-filled memory.
  */
 void fp_kernel_filled_open(struct fp_far *far);
 
@@ -50,9 +50,9 @@ void fp_kernel_filled_begin_mapping(struct fp_far *far, const struct fp_layout *
 #define FP_KERNEL_FILLED_SHORT 1024u
 
 /*
- * The free pages [start, end), of one chunk, become those of piece. If the kernel fills them, that
- * goes on where it suits the piece and the budget has room. Else they are registered again. Called
- * before they can be touched, under the layout lock. 0, or the kernel's error as
+ * The free pages [start, end), of one chunk, become pages of piece. If they are kernel-filled, they
+ * stay so where the piece allows it and the budget has room. Otherwise they are registered again.
+ * Called under the layout lock, before they can be touched. 0, or the kernel's error as from
  * fp_kernel_filled_end.
  */
 int fp_kernel_filled_resume(struct fp_far *far, const struct fp_piece *piece, uint32_t start, uint32_t end);

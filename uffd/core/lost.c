@@ -57,7 +57,7 @@ void fp_lost_add(struct fp_far *far, uint32_t page, uint64_t slot, int status)
 	struct fp_lost *lost = &far->lost;
 	uint32_t i = atomic_load(&lost->in);
 
-	do { /* never full: far fewer threads are in here than the queue has entries */
+	do { /* never full: the queue has far more entries than threads can be here */
 		if (atomic_load(&lost->queue[i % FP_LOST_MAX].ready)) {
 			fp_lost_end(far, page, false);
 			return;
@@ -70,7 +70,7 @@ void fp_lost_add(struct fp_far *far, uint32_t page, uint64_t slot, int status)
 	fp_budget_kick(&far->budget);
 }
 
-/* The node of a page. For a page that never had one: the node that takes no pages. */
+/* The node to blame: the page's own. If the page never had one, the node that takes no pages. */
 static unsigned node_to_blame(const struct fp_store *store, uint64_t slot)
 {
 	struct fp_store_node info;

@@ -36,19 +36,19 @@ void fp_lost_add(struct fp_far *far, uint32_t page, uint64_t slot, int status);
 /* Reports and ends the pages that were handed over. Called by the reclaim thread. */
 void fp_lost_report(struct fp_far *far);
 
-/* Called before the threads start: nothing waits for a report. */
+/* Empties the queue of reports. Called before the threads start. */
 void fp_lost_forget(struct fp_far *far);
 
-/* Ends the ARRIVING of a page, without a token, that nobody can give back: LOST, poisoned. again:
- * it was lost before, and is touched again. */
+/* Ends the ARRIVING of a page that no node can give back, and that has no token: it becomes LOST
+ * and poisoned. again: it was lost before, and is touched again. */
 void fp_lost_end(struct fp_far *far, uint32_t page, bool again);
 
 /* Makes a page that the caller owns (ARRIVING, CLAIMED) raise SIGBUS. Aborts the process with a
  * message where the kernel can't poison. */
 void fp_lost_poison(struct fp_far *far, uint32_t page);
 
-/* Makes pages of an outage available again if their node is up again. Looks at all words of touched
- * chunks, if a lost page may return: not often. One thread, not during a fork. */
+/* Makes pages lost to an outage available again if their node is back. If a page may return, it
+ * looks at all words of touched chunks: do not call it often. One thread, not during a fork. */
 void fp_lost_revive(struct fp_far *far);
 
 #endif

@@ -1,7 +1,7 @@
 /*
  * Reports on nodes to people: one line when a node is cut off, one when it is back, one when it is
- * lost. Outages that the first attempt ends are only counted. So are more short ones of a link that
- * flaps. Room: uffd/core.
+ * lost. An outage that the first attempt ends is only counted. So are further short outages of a
+ * link that flaps. Room: uffd/core.
  */
 #ifndef FP_NODEWATCH_H
 #define FP_NODEWATCH_H
@@ -19,15 +19,15 @@ enum fp_node_news {
 	FP_NEWS_LOST,
 };
 
-/* What was said last about one node. Zero-initialise. */
+/* The last report about one node. Zero-initialise. */
 struct fp_node_said {
-	enum fp_breaker_state state; /* as it was said; never FP_BREAKER_HALF_OPEN */
+	enum fp_breaker_state state; /* as reported; never FP_BREAKER_HALF_OPEN */
 	uint64_t cut_ns;             /* when it was first seen cut off; 0: it is not */
-	uint64_t back_ns;            /* when it was said to be back; 0: never */
+	uint64_t back_ns;            /* when it was reported to be back; 0: never */
 };
 
-#define FP_NODEWATCH_FLAP_NS 10000000000ull /* a node that was back for less is flapping: */
-#define FP_NODEWATCH_LONG_NS 1000000000ull  /* only outages of this length are reported */
+#define FP_NODEWATCH_FLAP_NS 10000000000ull /* a node that was back for less is flapping */
+#define FP_NODEWATCH_LONG_NS 1000000000ull  /* of a flapping node, only outages this long are reported */
 
 /* The news about a node that is in this state now. Pure. *ret_outage_ns: if the node is back, how
  * long it was cut off. */

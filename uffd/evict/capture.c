@@ -27,8 +27,8 @@ static struct fp_leaving *batch_add(struct fp_batch *b, uint32_t page, bool move
 	return l;
 }
 
-/* Dropped behind our back by a raw system call: it reads zeros now, as the kernel promised the
- * program. */
+/* A raw system call dropped the page without an event: it reads zeros now, as the kernel promised
+ * the program. */
 static void vanished(struct fp_far *far, uint32_t page)
 {
 	uint64_t old;
@@ -54,7 +54,7 @@ static void take_by_protect(struct fp_far *far, struct fp_batch *b, uint32_t pag
 			vanished(far, page);
 		else
 			fp_capture_refuse(
-			    far, page); /* protected as it is: if it was clean, a write must not go unseen */
+			    far, page); /* it stays protected: if it was clean, a write must not go unseen */
 		return;
 	}
 	batch_add(b, page, false);
@@ -67,10 +67,10 @@ static ssize_t move_out(struct fp_far *far, void *dst, uint32_t page, unsigned n
 }
 
 /*
- * After a fork a page is shared with the child until one side writes: ask the kernel for our own
- * copy of it. That is a write: to a protected page it would wait for us, who wait for it. So a
- * dirty page is let be written to, until it is moved, and a clean one gives -EINVAL: protected as
- * it is, it can be copied, and nobody has it pinned to write to it.
+ * After a fork, a page is shared with the child until one side writes. So we make the kernel write,
+ * to get a copy of our own. On a protected page that write would wait for us, and we for it. So a
+ * dirty page stays writable until it is moved. A clean page gives -EINVAL: it is protected, so it
+ * can be copied, and no call has pinned it to write to it.
  */
 static ssize_t unshare_and_move(struct fp_far *far, void *dst, uint32_t page)
 {
@@ -86,7 +86,7 @@ static ssize_t unshare_and_move(struct fp_far *far, void *dst, uint32_t page)
 	return move_out(far, dst, page, 1);
 }
 
-/* Captures the first pages of a run of neighbours; returns how many of them are dealt with, at
+/* Captures the first pages of a run of neighbours. Returns how many are captured or settled, at
  * least one. */
 static unsigned take_by_move(struct fp_far *far, struct fp_batch *b, uint32_t page, unsigned n)
 {
@@ -94,8 +94,8 @@ static unsigned take_by_move(struct fp_far *far, struct fp_batch *b, uint32_t pa
 	ssize_t r = move_out(far, dst, page, n);
 	unsigned k;
 
-	/* it refuses what goes past the end of a mapping: only of a single page does that say that
-	 * it can't be moved */
+	/* the kernel refuses a range that crosses the end of a mapping: only for a single page does
+	 * EINVAL mean that it can't be moved */
 	while (r == -EINVAL && n > 1) {
 		n /= 2;
 		r = move_out(far, dst, page, n);
@@ -129,7 +129,8 @@ void fp_capture(struct fp_far *far, struct fp_batch *b, const uint32_t *pages, u
 	}
 }
 
-/* Fails if the program locked all its memory, ours with it (mlockall): that is undone. */
+/* madvise fails if the program locked all its memory, ours too (mlockall): then we unlock the
+ * stage. */
 void fp_capture_empty_stage(const struct fp_batch *b)
 {
 	size_t len = (size_t)b->n << FP_PAGE_SHIFT;

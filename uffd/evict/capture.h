@@ -1,13 +1,13 @@
 /*
- * Capture: takes the bytes of pages that are to leave, so that they can be written while nobody
- * writes to them. Room: uffd, inside; between the evictor, which chooses and writes, and the
- * kernel.
+ * Capture: takes the bytes of pages that are to leave, so that no thread changes them while they
+ * are written to a node. Room: uffd/evict. It stands between the evictor, which chooses and writes,
+ * and the kernel.
  *
  * Capture has two ways. MOVE takes the page out of the program's mapping by UFFDIO_MOVE,
- * atomically: the kernel refuses pages that are pinned for I/O. PROTECT, for kernels before 6.8 and
- * for mappings that are not writable, write-protects the page, copies it, and drops the original
- * once the copy is safe. Either way a write that comes too late waits in the kernel. Lives on the
- * fault path: nothing here allocates (law 4).
+ * atomically. The kernel refuses pages that are pinned for I/O. PROTECT is for kernels before 6.8,
+ * and for mappings that are not writable. It write-protects the page, copies it, and drops the
+ * original once the copy is safe. Either way, a write that comes too late waits in the kernel. On
+ * the fault path: nothing here allocates (law 4).
  */
 #ifndef FP_CAPTURE_H
 #define FP_CAPTURE_H
@@ -19,23 +19,22 @@
 
 /* One page on its way out. */
 struct fp_leaving {
-	struct fp_page_io io; /* slot, buf: where the captured bytes are */
+	struct fp_page_io io; /* slot; buf: the captured bytes */
 	uint32_t page;
 	uint32_t tries;
-	bool zero;         /* all its bytes are */
+	bool zero;         /* all its bytes are zero */
 	uint64_t old_slot; /* the page's own slot, or none */
-	bool moved; /* buf is the page itself, in the stage; else a copy, the original still protected in
-	               place */
+	bool moved;        /* buf is the page itself, in the stage; else a copy of the protected page */
 	struct fp_batch *batch;
 };
 
-/* Pages that were captured together; their stage is given back when the last of them is done. */
+/* Pages that were captured together. The stage is emptied when the last of them is done. */
 struct fp_batch {
 	struct fp_leaving items[FP_BUDGET_BATCH_MAX];
 	unsigned n;      /* captured */
 	unsigned open;   /* not done yet; 0: the batch is free */
-	unsigned tokens; /* of pages that are gone, given back with the stage */
-	unsigned n_back; /* pages that stayed after all, since the batch was captured */
+	unsigned tokens; /* of pages that have left; given back with the stage */
+	unsigned n_back; /* pages that were put back since the batch was captured */
 	char *stage;     /* FP_BUDGET_BATCH_MAX pages of the far range */
 	char *copies;    /* FP_BUDGET_BATCH_MAX pages of plain memory */
 	uint64_t begun_ns;
@@ -52,19 +51,19 @@ static inline unsigned fp_run_length(const uint32_t *pages, unsigned n)
 }
 
 /*
- * Captures n pages, LEAVING and in ascending order, into the batch, as far as the kernel lets go of
- * them now: others are settled (refused, or found to be absent). There is room for n in the batch.
+ * Captures n pages, LEAVING and in ascending order, into the batch. Pages that the kernel does not
+ * give now are settled: refused, or found to be absent. The batch has space for n.
  */
 void fp_capture(struct fp_far *far, struct fp_batch *batch, const uint32_t *pages, unsigned n);
 
-/* The page can't be captured now: it stays, and gets a new place in the queue. */
+/* The page can't be captured now: it stays, and gets a new entry in the queue. */
 void fp_capture_refuse(struct fp_far *far, uint32_t page);
 
-/* A copied page's original still stands in place, protected: it goes before its word says that it
- * is away. False: it stays (mlock). */
+/* Drops the protected original of a copied page, before its word says that it has left. False: it
+ * stays (mlock). */
 bool fp_capture_drop_original(struct fp_far *far, const struct fp_leaving *leaving);
 
-/* The batch is done with what was moved into its stage. */
+/* Empties the stage of a batch that is done. */
 void fp_capture_empty_stage(const struct fp_batch *batch);
 
 #endif

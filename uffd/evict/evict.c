@@ -1,4 +1,4 @@
-/* See evict.h. Lives on the fault path: everything is allocated by fp_evictor_new (law 4). */
+/* See evict.h. On the fault path: fp_evictor_new allocates everything (law 4). */
 #include "evict.h"
 
 #include <assert.h>
@@ -53,11 +53,11 @@ int fp_evictor_new(struct fp_far *far, struct fp_lane *lane, char *stage, struct
 	ev->lane = lane;
 	ev->n_batches = lane ? LANE_BATCHES : 1;
 	ev->batches = fp_lockedmem_new(batches_bytes(ev));
-	if (ev->batches && far->capture_by_move) /* then few pages are ever copied */
+	if (ev->batches && far->capture_by_move) /* then few pages are copied */
 		copies = fp_lockedmem_lazy(copies_bytes(ev));
 	else
 		copies = ev->batches ? fp_lockedmem_new(copies_bytes(ev)) : NULL;
-	/* not the stage: MOVE refuses pages that a device has pinned */
+	/* the stage is not registered: MOVE refuses pages that a device has pinned */
 	if (copies && lane)
 		(void)fp_lane_register(lane, copies, copies_bytes(ev)); /* a hint */
 	if (!copies) {
@@ -98,7 +98,7 @@ static bool may_drop(const struct fp_far *far, uint64_t word)
 	return !slot || fp_store_slot_up(far->store, slot);
 }
 
-/* Pages whose bit is set stay; the others close the gaps. Returns how many these are. */
+/* Refuses the pages whose bit is set. The others close the gaps; returns their number. */
 static unsigned put_back(struct fp_far *far, uint32_t *pages, unsigned n, uint64_t which)
 {
 	unsigned kept = 0;
@@ -112,8 +112,8 @@ static unsigned put_back(struct fp_far *far, uint32_t *pages, unsigned n, uint64
 	return kept;
 }
 
-/* Pages that a system call has pinned stay. Their words say LEAVING already: who pins one from now
- * on sees that, and waits. */
+/* Pages that a system call has pinned stay. Their words already say LEAVING: a call that pins one
+ * from now on sees that, and waits. */
 static void spare_pinned(struct fp_evictor *ev)
 {
 	struct fp_pin_table *pins = &ev->far->pins;
@@ -136,7 +136,7 @@ static void sort_victim(struct fp_evictor *ev, uint32_t page, enum fp_page_event
 		ev->takes[ev->n_takes++] = page;
 }
 
-/* MADV_DONTNEED on each run of pages, in one call where the kernel lets a process advise itself so
+/* MADV_DONTNEED on all runs by one call, where the kernel lets a process advise itself so
  * (6.13). */
 static bool drop_vectored(const struct fp_far *far, const struct iovec *runs, unsigned n_runs)
 {
@@ -196,8 +196,8 @@ static void item_done(struct fp_far *far, struct fp_leaving *l, bool gone)
 		batch_close(far, b);
 }
 
-/* No node took it, or it can't be dropped: the captured bytes are the only ones and go back to
- * where they came from. */
+/* No node took the page, or it can't be dropped. The captured bytes are the only copy and go back
+ * to their place. */
 static void end_unwritten(struct fp_far *far, struct fp_leaving *l)
 {
 	if (l->io.slot && l->io.slot != l->old_slot)
@@ -215,7 +215,7 @@ static void end_unwritten(struct fp_far *far, struct fp_leaving *l)
 	item_done(far, l, false);
 }
 
-/* Its slot has the bytes; or it has none, as they are all zero. */
+/* The slot has the bytes. Without a slot, they are all zero. */
 static void end_written(struct fp_far *far, struct fp_leaving *l)
 {
 	struct fp_page_step s;
@@ -239,15 +239,15 @@ static void end_written(struct fp_far *far, struct fp_leaving *l)
 	item_done(far, l, s.action != FP_ACT_PUT_BACK);
 }
 
-/* Whether the page may be written there: the slot's node answers, and no parent or child may read
+/* True if the page may be written to this slot: its node answers, and no parent or child may read
  * it. */
 static bool can_write_to(const struct fp_far *far, uint64_t slot)
 {
 	return slot && fp_store_slot_up(far->store, slot) && !fp_store_slot_is_shared(far->store, slot);
 }
 
-/* Whether more slots are wanted: the reclaim thread then asks for them, and finds out if there are
- * none. */
+/* Notes whether more slots are wanted. The reclaim thread then asks for them, and finds out if
+ * there are none. */
 static void note_slots(struct fp_far *far, bool found)
 {
 	if (atomic_load_explicit(&far->wants_slots, memory_order_relaxed) == !found)
@@ -257,8 +257,8 @@ static void note_slots(struct fp_far *far, bool found)
 		atomic_store_explicit(&far->full, false, memory_order_relaxed);
 }
 
-/* ISA-free zero test: a page that begins with a word of zeros and equals itself shifted by one word
- * is all zeros. */
+/* A zero test for any processor: a page is all zeros if its first word is zero and it equals itself
+ * shifted by one word. */
 static bool is_zero(const char *page)
 {
 	uint64_t first;
@@ -267,8 +267,8 @@ static bool is_zero(const char *page)
 	return first == 0 && memcmp(page, page + sizeof(first), FP_PAGE_SIZE - sizeof(first)) == 0;
 }
 
-/* A page is written to its slot, if that may be; the others get fresh ones by one call. Zero pages
- * need none. */
+/* A page is written to its own slot if that is allowed. All others get fresh slots by one call.
+ * Zero pages need none. */
 static void choose_slots(struct fp_far *far, struct fp_leaving **pages, unsigned n)
 {
 	unsigned need = 0, got, used = 0, up, cut_off;
@@ -291,13 +291,13 @@ static void choose_slots(struct fp_far *far, struct fp_leaving **pages, unsigned
 		if (!pages[i]->io.slot && !pages[i]->zero)
 			pages[i]->io.slot = fresh[used++];
 	fp_far_count_nodes(far, &up, &cut_off);
-	/* a node that is cut off may have slots: the thread that needs room waits for it */
+	/* a node that is cut off may have slots: the thread that needs a token waits for it */
 	if (got == need || !cut_off)
 		note_slots(far, got == need);
 }
 
-/* By a copy, if the slot is mapped; else the lane carries them as one request, and its answers come
- * to fp_evictor_reap. */
+/* Copies a page if its slot is mapped. The lane carries the others as one request; fp_evictor_reap
+ * gets its answers. */
 static void write_pages(struct fp_evictor *ev, struct fp_leaving **pages, unsigned n)
 {
 	struct fp_page_io *out[BATCH];
@@ -332,7 +332,7 @@ static void finish(struct fp_evictor *ev, struct fp_leaving *l)
 	else if (++l->tries == WRITE_TRIES)
 		end_unwritten(ev->far, l);
 	else
-		write_pages(ev, &l, 1); /* its node is lost: another one, while there is one */
+		write_pages(ev, &l, 1); /* its node is lost: try another, while there is one */
 }
 
 static void write_batch(struct fp_evictor *ev, struct fp_batch *b)
@@ -347,7 +347,7 @@ static void write_batch(struct fp_evictor *ev, struct fp_batch *b)
 		l->io.slot = l->old_slot;
 		l->zero = is_zero(l->io.buf);
 	}
-	b->open++; /* keeps the batch from closing while it is walked */
+	b->open++; /* keeps the batch open during the walk */
 	write_pages(ev, pages, b->n);
 	if (--b->open == 0)
 		batch_close(ev->far, b);
@@ -381,8 +381,7 @@ static unsigned evict_victims(struct fp_evictor *ev, struct fp_batch *b)
 	return left + n - b->n_back;
 }
 
-/* Sequentially consistent against fp_reclaim_freeze: either it sees us inside, or we see the
- * freeze. */
+/* Sequentially consistent with fp_reclaim_freeze: it sees us inside, or we see the freeze. */
 static bool enter(struct fp_far *far)
 {
 	atomic_fetch_add(&far->evicting, 1);
@@ -397,7 +396,7 @@ static void leave(struct fp_far *far)
 	atomic_fetch_sub(&far->evicting, 1);
 }
 
-/* While no node is up nothing can leave: what is captured would only be put back. */
+/* While no node is up, nothing can leave: captured pages would only be put back. */
 static bool can_leave(struct fp_evictor *ev)
 {
 	unsigned up, cut_off;
@@ -410,9 +409,9 @@ static bool can_leave(struct fp_evictor *ev)
 }
 
 /*
- * Takes the oldest entries until want victims are found or none is left: there can be tens of
- * thousands of stale entries in a row, after a large munmap, and whoever asks for room must not
- * mistake those for a queue without victims.
+ * Takes the oldest entries until it has want victims, or no entry is left. After a large munmap
+ * there can be tens of thousands of stale entries in a row. The caller must not mistake these for a
+ * queue without victims.
  */
 static void find_victims(struct fp_evictor *ev, unsigned want)
 {
@@ -449,7 +448,7 @@ unsigned fp_evictor_run_range(struct fp_evictor *ev, uint32_t page, uint32_t n, 
 
 	if (b && enter(ev->far)) {
 		if (!can_leave(ev))
-			page = end; /* all of it is refused */
+			page = end; /* refuse all of it */
 		for (; page < end && ev->n_drops + ev->n_takes < BATCH; page++)
 			sort_victim(ev, page, FP_EV_PAGEOUT);
 		left = evict_victims(ev, b);

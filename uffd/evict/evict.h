@@ -1,7 +1,8 @@
 /*
- * The evictor: takes victims and makes them leave. Clean ones are dropped; dirty ones are captured,
- * written back and, once the store has them, forgotten. One thread owns an evictor; two may run
- * side by side on the same pages' words. Room: uffd. How bytes are captured: capture.h.
+ * The evictor: takes victims and makes them leave. Clean ones are dropped. Dirty ones are captured
+ * and written back, and end locally once the store has them. One thread owns an evictor; two
+ * evictors may work on the same pages' words at once. Room: uffd/evict. How bytes are captured:
+ * capture.h.
  */
 #ifndef FP_EVICT_H
 #define FP_EVICT_H
@@ -15,28 +16,28 @@
 struct fp_evictor;
 
 /*
- * lane: for write-backs, owned by the caller and by the evictor's thread; NULL: the store is
- * direct. stage: where MOVE puts pages: FP_STAGE_PAGES pages of the far range, opened and in no
+ * lane: for write-backs; the caller owns it, the evictor's thread uses it; NULL: the store is
+ * direct. stage: MOVE puts pages there: FP_STAGE_PAGES pages of the far range, opened and in no
  * mapping. 0 or -ENOMEM.
  */
 int fp_evictor_new(struct fp_far *far, struct fp_lane *lane, char *stage, struct fp_evictor **ret_evictor);
 void fp_evictor_free(struct fp_evictor *evictor);
 
 /*
- * Takes up to want (at most FP_BUDGET_BATCH_MAX) of the oldest pages and makes them leave; with a
- * lane the write-backs go on after the return. Returns how many pages left or are leaving. 0:
- * nothing could be taken, or all batches are under way.
+ * Takes up to want (at most FP_BUDGET_BATCH_MAX) of the oldest pages and makes them leave. With a
+ * lane, write-backs go on after the return. Returns how many pages left or are leaving. 0: no page
+ * could be taken, or all batches are in use.
  */
 unsigned fp_evictor_run(struct fp_evictor *evictor, unsigned want);
 
-/* The same for the resident pages among n from page on, named by the program. *ret_next: where to
- * go on. */
+/* The same for the resident pages among n from page on, which the program named. *ret_next: the
+ * page to continue from. */
 unsigned fp_evictor_run_range(struct fp_evictor *evictor, uint32_t page, uint32_t n, uint32_t *ret_next);
 
-/* Finishes write-backs that have completed. Returns how many pages. */
+/* Finishes write-backs that have completed. Returns their number. */
 unsigned fp_evictor_reap(struct fp_evictor *evictor);
 
-/* Looks whether idle nodes are still there. Cheap, but a system call. */
+/* Checks whether idle nodes are still there. Cheap, but a system call. */
 void fp_evictor_check_nodes(struct fp_evictor *evictor);
 
 /* True while write-backs are under way. */

@@ -25,10 +25,10 @@
 
 #define LANE_PAGES   (4 * FP_BUDGET_BATCH_MAX)
 #define TICK_NS      (50 * FP_NSEC_PER_MSEC)
-#define MANY_THREADS 64u /* where the kernel does not tell how many there are */
+#define MANY_THREADS 64u /* assumed if the kernel does not tell */
 #define REVIVE_NS    FP_NSEC_PER_SEC
-/* Pauses when nothing could leave (all is pinned, or no node takes it): from the first to the
- * longest, doubling. */
+/* Pauses while nothing can leave (all is pinned, or no node takes pages): STUCK_NS at first, then
+ * doubling STUCK_MAX times. */
 #define STUCK_NS      FP_NSEC_PER_MSEC
 #define STUCK_MAX     6u
 #define STUCK_GRANTED 2u
@@ -43,19 +43,18 @@ struct fp_reclaim {
 	pthread_mutex_t
 	    turn; /* one pageout at a time; only the program's threads take it, with signals blocked */
 	struct {
-		_Atomic bool wanted; /* the rest is the reclaim thread's while this is set */
+		_Atomic bool wanted; /* while it is set, the reclaim thread owns the rest */
 		uint32_t page, n;
 	} pageout;
 	uint64_t next_extend_ns, next_revive_ns;
-	bool adopting; /* slots are wanted as soon as a session is there, which is waited for a turn at a time
-	                */
+	bool adopting;        /* slots are wanted, but need a session: waits for it in short turns */
 	_Atomic bool resting; /* nothing is leaving, and nothing will while far->fork_freeze */
 	struct fp_affinity *affinity;
 	void (*tend)(void *arg);
 	void *arg;
-	bool reads;        /* the userfaultfd: without a fault thread, only bare calls send messages */
-	unsigned stuck;    /* tries in a row in which room was wanted and nothing left */
-	uint64_t retry_ns; /* when to try again, if stuck */
+	bool reads;        /* the userfaultfd; without a fault thread, only bare calls send messages */
+	unsigned stuck;    /* tries in a row that wanted tokens and evicted nothing */
+	uint64_t retry_ns; /* if stuck: when to try again */
 	struct fp_lastthread lastthread;
 	_Atomic bool stopping;
 	struct fp_thread thread;
@@ -63,8 +62,7 @@ struct fp_reclaim {
 
 /* ---- evictions ---- */
 
-/* Ends when all of the range has left or was refused: what is still being written is reaped
- * first. */
+/* Ends when all pages of the range have left or were refused. Writes under way are reaped first. */
 static void run_pageout(struct fp_reclaim *rc)
 {
 	uint32_t next;
@@ -82,7 +80,8 @@ static void run_pageout(struct fp_reclaim *rc)
 	}
 }
 
-/* Between the watermarks: begin when less than one margin is free, end when two are. */
+/* Between the watermarks: evictions begin when less than one margin is free, and end when two
+ * are. */
 static bool wants_room(const struct fp_reclaim *rc)
 {
 	const struct fp_budget *budget = &rc->far->budget;
@@ -90,7 +89,7 @@ static bool wants_room(const struct fp_reclaim *rc)
 	return fp_budget_free(budget) < 2 * fp_budget_margin(budget);
 }
 
-/* Returns false if room is wanted and none could be begun to be made. */
+/* False if tokens are wanted and no eviction could begin. */
 static bool run_evictions(struct fp_reclaim *rc)
 {
 	bool began = false;
@@ -103,7 +102,7 @@ static bool run_evictions(struct fp_reclaim *rc)
 	return true;
 }
 
-/* Pages that nobody reserved slots for get theirs when they first leave. */
+/* Pages without reserved slots get theirs when they first leave. */
 static void extend_store(struct fp_reclaim *rc)
 {
 	uint64_t now = fp_clock_ns();
@@ -137,7 +136,7 @@ static void tell_of_seal(struct fp_reclaim *rc)
 	       "by FARPAGE_MIN_MAPPING or a rule");
 }
 
-/* True if pages were met since the last time that can never leave. */
+/* True if an evictor, since the last call, met pages that can never leave. */
 static bool met_seal(struct fp_reclaim *rc)
 {
 	if (!atomic_exchange(&rc->far->sealed, false))
@@ -146,12 +145,12 @@ static bool met_seal(struct fp_reclaim *rc)
 	return true;
 }
 
-/* Tries less and less often while nothing can leave; what else there is to do goes on meanwhile. */
+/* Tries less and less often while nothing can leave. The thread's other work goes on meanwhile. */
 static void keep_room(struct fp_reclaim *rc)
 {
 	if (rc->stuck && fp_clock_ns() < rc->retry_ns)
 		return;
-	/* where capture is by protect, a page is written before the kernel refuses to drop it */
+	/* with capture by protect, a page is written before the kernel refuses to drop it */
 	if (run_evictions(rc) && !atomic_load(&rc->far->sealed)) {
 		rc->stuck = 0;
 		return;
@@ -197,7 +196,7 @@ void fp_reclaim_publish(const struct fp_far *far)
 		publish_node(far->store, i, &stats->node[i]);
 }
 
-/* The ways are text, which one thread alone may write. */
+/* The way to a node is text, which only one thread may write. */
 static void publish(struct fp_reclaim *rc)
 {
 	struct fp_statspage *stats = rc->far->stats;
@@ -211,8 +210,8 @@ static void publish(struct fp_reclaim *rc)
 	fp_reclaim_publish(rc->far);
 }
 
-/* What an outage took from the program it can have again. Sequentially consistent against the
- * freeze, as evictions are: no page is held while a fork is made. */
+/* Gives pages back to the program that an outage took. Sequentially consistent with the freeze, as
+ * evictions are: no page is claimed while a fork is made. */
 static void revive_pages(struct fp_reclaim *rc, uint64_t now_ns)
 {
 	struct fp_far *far = rc->far;
@@ -266,13 +265,13 @@ static void wait_for_work(struct fp_reclaim *rc, uint64_t until)
 	                       .tv_nsec = (long)(until % FP_NSEC_PER_SEC)};
 	ppoll(fds, n, &ts, NULL);
 	fp_clock_wake();
-	/* in this order: a kick that came between would have its signal taken and yet count as
+	/* in this order: otherwise a kick in between would lose its signal, and yet count as
 	 * given */
 	eventfd_read(rc->far->budget.kick_fd, &ignored);
 	atomic_store(&rc->far->budget.kicked, false);
 }
 
-/* When there is something to do though nobody says so. */
+/* When to look for work without a wake-up. */
 static uint64_t next_turn(const struct fp_reclaim *rc, uint64_t next_tick_ns)
 {
 	if (rc->adopting)
@@ -326,7 +325,7 @@ void fp_reclaim_pageout(struct fp_reclaim *rc, uint32_t page, uint32_t n)
 
 void fp_reclaim_freeze(struct fp_reclaim *rc)
 {
-	atomic_store(&rc->resting, false); /* what it says is from before, perhaps from an earlier freeze */
+	atomic_store(&rc->resting, false); /* its value is old, perhaps from an earlier freeze */
 	atomic_store(&rc->far->fork_freeze, true);
 	while (!atomic_load(&rc->resting) || atomic_load(&rc->far->evicting)) {
 		fp_budget_kick(&rc->far->budget);
@@ -371,7 +370,7 @@ int fp_reclaim_start(const struct fp_reclaim_options *options, struct fp_reclaim
 	rc->affinity = options->affinity;
 	rc->tend = options->tend;
 	rc->arg = options->arg;
-	fp_lost_forget(rc->far); /* a fork's child begins anew */
+	fp_lost_forget(rc->far); /* the child of a fork begins with none */
 	rc->reads = rc->far->uffd.sigbus;
 	pthread_mutex_init(&rc->turn, NULL);
 	r = rc->reads ? fp_uffd_set_nonblock(&rc->far->uffd, true) : 0; /* else poll gives an error */

@@ -1,5 +1,5 @@
 /*
- * The reclaim thread: keeps room free ahead of need, between two watermarks, and does the
+ * The reclaim thread: keeps tokens free ahead of need, between two watermarks. It also does the
  * housekeeping that the fault threads must not do: it reports lost pages, and publishes gauges.
  * Room: uffd/evict.
  */
@@ -18,7 +18,7 @@ struct fp_reclaim;
 struct fp_reclaim_options {
 	struct fp_far *far;
 	char *stage;                  /* FP_STAGE_PAGES pages of the far range, opened, in no mapping */
-	struct fp_affinity *affinity; /* joined, and looked after; outlives the thread */
+	struct fp_affinity *affinity; /* the thread joins it and gives it ticks; outlives the thread */
 	void (*tend)(void *arg);      /* called in each turn */
 	void *arg;
 };
@@ -26,34 +26,33 @@ struct fp_reclaim_options {
 /* Starts the thread. 0 or a negative errno. */
 int fp_reclaim_start(const struct fp_reclaim_options *options, struct fp_reclaim **ret_reclaim);
 /*
- * Ends the thread. Write-backs under way are abandoned: only for far memory that nobody uses any
- * more. NULL is fine.
+ * Ends the thread and abandons write-backs under way: only for far memory that is no longer used.
+ * NULL is fine.
  */
 void fp_reclaim_stop(struct fp_reclaim *reclaim);
 
 /*
- * Makes the resident pages of a range leave; waits until they have left or were refused, at most
- * the deadline. Threads of the program, with signals blocked.
+ * Makes the resident pages of a range leave. Waits until they have left or were refused, at most
+ * the deadline. Called by threads of the program, with signals blocked.
  */
 void fp_reclaim_pageout(struct fp_reclaim *reclaim, uint32_t page, uint32_t n);
 
 /*
- * Waits until nothing is on its way out, at most about the deadline of a write, and keeps it so
- * (fork); or lets evictions go on.
+ * For a fork. freeze waits until no page is leaving, at most about the deadline of a write.
+ * Evictions go on only after thaw.
  */
 void fp_reclaim_freeze(struct fp_reclaim *reclaim);
 void fp_reclaim_thaw(struct fp_reclaim *reclaim);
 
 /*
- * Brings the gauges of the stats page up to date, as the thread does some twenty times a second.
- * Any thread.
+ * Updates the gauges of the stats page, as the thread does some twenty times a second. Any thread.
  */
 void fp_reclaim_publish(const struct fp_far *far);
 
 /* Its thread, until it is stopped. */
 const struct fp_thread *fp_reclaim_thread(const struct fp_reclaim *reclaim);
 
-/* In the child of a fork: frees it, whose thread stayed with the parent. NULL is fine. */
+/* In the child of a fork, where the thread does not run: frees it. NULL is fine. */
 void fp_reclaim_abandon(struct fp_reclaim *reclaim);
 
 #endif

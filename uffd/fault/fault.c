@@ -1,9 +1,9 @@
 /*
  * The fault loop. See fault.h.
  *
- * Two ways to wait: when every node is reached by load and store, a fault is finished before the
- * next is looked at, and the thread blocks in read (the fastest way to be woken). Otherwise fetches
- * are in flight, and the thread polls the userfaultfd, the lanes and the room at once.
+ * There are two ways to wait. If every node is reached by load and store, a fault is finished
+ * before the next is read. The thread blocks in read, the fastest way to be woken. Otherwise
+ * fetches are in flight, and the thread polls the userfaultfd, the lanes and the budget at once.
  */
 #include "fault.h"
 
@@ -24,30 +24,30 @@
 #include "thread.h"
 
 #define ROOM_WAIT_NS (FP_NSEC_PER_MSEC / 2)
-#define FULL_READS   4 /* reads of one message that found one, before more are asked for: asking costs time */
-#define SPIN_LOOKS   32u /* for answers, between two looks for messages */
+#define FULL_READS   4   /* full reads of one message, before it asks for more: that costs time */
+#define SPIN_LOOKS   32u /* looks for answers between two looks for messages */
 
 struct fp_fault_loop {
 	struct fp_server server;
 	struct fp_affinity *affinity;
 	char *stop_page;
 	struct fp_spin spin;
-	unsigned n_full; /* reads in a row that got all that they asked for */
+	unsigned n_full; /* full reads in a row */
 	bool answered;   /* pages were installed since the thread last lingered */
-	bool stopped;    /* the stop page: the thread shall end */
+	bool stopped;    /* the stop page was touched: the thread shall end */
 	struct fp_thread thread;
 };
 
 /* ---- the loop ---- */
 
-/* Only as many messages are read as can be begun: the rest waits in the kernel. */
+/* Reads only as many messages as it can begin: the rest waits in the kernel. */
 static unsigned may_read(const struct fp_fault_loop *fl)
 {
 	return FP_MIN(fl->server.n_free, FP_READ_FAULTS);
 }
 
-/* The agent's own pages lie below the stop page: a fault there means that captured bytes are gone.
- * Better no bytes than wrong ones. */
+/* The agent's own pages lie below the stop page. A fault there means that captured bytes are gone:
+ * better no bytes than wrong ones. */
 static void stop_or_abort(struct fp_fault_loop *fl, uint64_t addr)
 {
 	if (addr != (uintptr_t)fl->stop_page)
@@ -72,7 +72,7 @@ static void serve_message(struct fp_fault_loop *fl, const struct fp_uffd_fault *
 {
 	const struct fp_far *far = fl->server.far;
 
-	/* outside: a bare mremap moved far memory there, and its event comes next */
+	/* outside the range: a bare mremap moved far memory there, and its event comes next */
 	if (fault->addr - (uintptr_t)far->base >= far->n_pages << FP_PAGE_SHIFT)
 		return;
 	if (fault->addr <= (uintptr_t)fl->stop_page) {
@@ -111,9 +111,9 @@ static unsigned reap(struct fp_fault_loop *fl)
 }
 
 /*
- * After the last answer, lets the program go on before anything else: on this CPU it often comes to
- * its next fault before it is preempted, and then neither a sleep nor a wake-up is needed. True if
- * it did.
+ * After the last answer, lets the program go on before anything else. On this CPU it often reaches
+ * its next fault before it is preempted. Then neither a sleep nor a wake-up is needed. True if it
+ * yielded.
  */
 static bool linger(struct fp_fault_loop *fl)
 {
@@ -124,7 +124,7 @@ static bool linger(struct fp_fault_loop *fl)
 	return true;
 }
 
-/* True if an answer came while it was looked for. */
+/* True if an answer came meanwhile. */
 static bool spin(struct fp_fault_loop *fl)
 {
 	uint64_t until_ns;
@@ -142,14 +142,14 @@ static bool spin(struct fp_fault_loop *fl)
 		}
 		if (may_read(fl))
 			serve_messages(fl);
-		sched_yield(); /* whom the answer needs may want this CPU: a soft device's worker, a node */
+		sched_yield(); /* a soft device's worker or a node may need this CPU to answer */
 	} while (fp_clock_ns() < until_ns && !fl->stopped);
 	fp_spin_end(&fl->spin, false);
 	return false;
 }
 
-/* For messages, room and answers. Where the store is direct, only for room: reading itself waits
- * for messages. */
+/* Waits for messages, tokens and answers. Where the store is direct, only for tokens: there the
+ * thread waits for messages in read. */
 static void wait_for_any(struct fp_fault_loop *fl)
 {
 	struct fp_budget *budget = &fl->server.far->budget;
@@ -165,7 +165,7 @@ static void wait_for_any(struct fp_fault_loop *fl)
 	if (fl->server.starved_head) {
 		atomic_store(&budget->starved, true);
 		fp_budget_kick(budget);
-		fp_serve_starved(&fl->server); /* now whoever gives room would tell us */
+		fp_serve_starved(&fl->server); /* again: a token given from now on is signalled */
 		deadline_ns = fl->server.starved_head ? FP_MIN(deadline_ns, fp_clock_ns() + ROOM_WAIT_NS) : 0;
 	}
 	poll(fds, n, timeout_ms(deadline_ns));
@@ -180,7 +180,7 @@ static void *run_direct(void *arg)
 	fp_affinity_join(fl->affinity);
 	while (!fl->stopped) {
 		if (fl->server.starved_head) {
-			fp_far_check_bare_calls(fl->server.far); /* during one nothing can leave */
+			fp_far_check_bare_calls(fl->server.far); /* during a bare call nothing can leave */
 			wait_for_any(fl);
 			fp_serve_starved(&fl->server);
 		} else {

@@ -1,8 +1,8 @@
 /*
  * The fault loop: the thread that reads the userfaultfd and brings every fault to its end (law 1).
- * Room: uffd. The thread runs with all signals blocked, on memory that was allocated and locked
- * before it started; it never allocates, logs or touches far memory but through userfaultfd (law
- * 4).
+ * Room: uffd/fault. The thread runs with all signals blocked, on memory that was allocated and
+ * locked before it started. It never allocates or logs, and touches far memory only through
+ * userfaultfd (law 4).
  */
 #ifndef FP_FAULT_H
 #define FP_FAULT_H
@@ -21,17 +21,17 @@ struct fp_fault_options {
 	const struct fp_layout *layout; /* bounds read-ahead; not locked */
 	char *stop_page; /* a page of the far range, opened, in no mapping: its fault wakes the thread */
 	unsigned readahead_pages;
-	struct fp_affinity *affinity; /* told of every fault; outlives the loop */
+	struct fp_affinity *affinity; /* gets every fault; outlives the loop */
 };
 
 /* Starts the thread. 0 or a negative errno. */
 int fp_fault_loop_start(const struct fp_fault_options *options, struct fp_fault_loop **ret_loop);
 
-/* Ends the thread; faults that come later wait for ever, so nobody may touch far memory any more.
- * NULL is fine. */
+/* Ends the thread. Later faults wait for ever, so no thread may touch far memory any more. NULL is
+ * fine. */
 void fp_fault_loop_stop(struct fp_fault_loop *loop);
 
-/* In the child of a fork: frees the loop, whose thread stayed with the parent. NULL is fine. */
+/* In the child of a fork, where the thread does not run: frees the loop. NULL is fine. */
 void fp_fault_loop_abandon(struct fp_fault_loop *loop);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * See handover.h. A request is one word, set and cleared by one atomic instruction each: a guest
- * that is killed at any place leaves nothing half done, at worst a request that nobody waits for.
+ * See handover.h. A request is one word, set and cleared by one atomic instruction each. So a guest
+ * that is killed at any moment leaves nothing half done, at worst a request without a waiter.
  */
 #include "handover.h"
 
@@ -23,12 +23,12 @@
 #include "thread.h"
 
 #define REQUESTS 16u
-#define LOW_PIDS 300 /* a new namespace counts from 1 */
+#define LOW_PIDS 300 /* low numbers repeat: a new namespace counts from 1 */
 #define YIELDS   64u /* before a guest sleeps */
 #define NAP_NS   (50 * FP_NSEC_PER_USEC)
 #define TURN_NS  FP_NSEC_PER_MSEC /* between two looks at a page that is on its way */
 
-/* What else a request says: the address is a page's. */
+/* The low bits of a request; the others are the page's address. */
 #define WANTED    1ull
 #define WRITES    2ull
 #define PROTECTED 4ull
@@ -40,7 +40,7 @@ struct fp_handover {
 	sem_t asked;
 	_Atomic bool stopping;
 	struct fp_thread thread;
-	pthread_mutex_t alive; /* the thread has it: robust, so that the kernel says when that has ended */
+	pthread_mutex_t alive; /* the thread holds it; robust: the kernel marks it when the thread ends */
 };
 
 static uint64_t pack(const struct fp_uffd_fault *fault)
@@ -57,7 +57,7 @@ static struct fp_uffd_fault unpack(uint64_t request)
 
 /* ---- the thread ---- */
 
-/* False if it is to be tried again: the page is on its way, or somebody else's. */
+/* False: try again. The page is on its way, or another thread owns it. */
 static bool serve(struct fp_handover *h, _Atomic uint64_t *request)
 {
 	uint64_t wanted = atomic_load(request);
@@ -72,7 +72,7 @@ static bool serve(struct fp_handover *h, _Atomic uint64_t *request)
 }
 
 /* The page of one guest may wait for a node that is cut off. Other guests do not wait with it,
- * while a request is free: there are REQUESTS. */
+ * while one of the REQUESTS is free. */
 static void wait_for_guests(struct fp_handover *h, bool again)
 {
 	struct timespec until;
@@ -107,8 +107,8 @@ static void *run(void *arg)
 
 /* ---- guests ---- */
 
-/* In a namespace of its own a guest may have the number of its process, where that is low: there it
- * does not find the process's threads. */
+/* In a namespace of its own, a guest may have the same number as its process, if that is low. But
+ * there it does not find the process's threads. */
 bool fp_handover_is_guest(const struct fp_handover *h)
 {
 	int saved_errno = errno;
@@ -120,7 +120,7 @@ bool fp_handover_is_guest(const struct fp_handover *h)
 	return is_guest;
 }
 
-/* NULL: all are taken. */
+/* NULL: no request is free. */
 static _Atomic uint64_t *ask(struct fp_handover *h, uint64_t wanted)
 {
 	for (unsigned i = 0; i < REQUESTS; i++) {
@@ -134,8 +134,8 @@ static _Atomic uint64_t *ask(struct fp_handover *h, uint64_t wanted)
 	return NULL;
 }
 
-/* The guest may be in another namespace, without descriptors: no number of the process's tells.
- * What the kernel does to a robust mutex does. */
+/* The guest may be in another namespace, without descriptors, so no number identifies the process.
+ * But the kernel marks a robust mutex when its owner ends. */
 static void end_if_left(const struct fp_handover *h)
 {
 	if (*(const volatile int *)&h->alive.__data.__lock & FUTEX_OWNER_DIED)

@@ -1,8 +1,8 @@
 /*
- * Faults of guests: tasks that share the process's memory and are none of its threads, above all
- * children of vfork. Room: uffd, inside. A guest can be killed at any instant, and its descriptors
- * are its own. So a guest never owns a page or a server: it says what it needs, and a thread of the
- * agent serves that fault.
+ * Faults of guests: tasks that share the process's memory but are none of its threads, above all
+ * children of vfork. Room: uffd/fault. A guest can be killed at any moment, and its descriptors are
+ * its own. So a guest never owns a page or a server: it makes a request, and an agent thread serves
+ * that fault.
  */
 #ifndef FP_HANDOVER_H
 #define FP_HANDOVER_H
@@ -13,7 +13,7 @@ struct fp_handover;
 struct fp_inline;
 struct fp_uffd_fault;
 
-/* Starts the thread, which serves by fp_inline_serve. 0 or a negative errno. */
+/* Starts the thread that serves requests by fp_inline_serve. 0 or a negative errno. */
 int fp_handover_start(struct fp_inline *servers, struct fp_handover **ret_handover);
 /* NULL is fine, here and below. abandon: in the child of a fork, where the thread does not run. */
 void fp_handover_stop(struct fp_handover *handover);
@@ -22,8 +22,8 @@ void fp_handover_abandon(struct fp_handover *handover);
 /* True if the calling task is a guest. One system call, two in a process with a low number. */
 bool fp_handover_is_guest(const struct fp_handover *handover);
 
-/* Has one fault served. Called by a guest; waits as long as a fault may last. Ends the guest, with
- * a message, if the process has ended. */
+/* Lets the thread serve one fault. Called by a guest; waits as long as a fault may last. Ends the
+ * guest, with a message, if the process has ended. */
 void fp_handover_serve(struct fp_handover *handover, const struct fp_uffd_fault *fault);
 
 #endif

@@ -1,4 +1,4 @@
-/* See inline.h. Under law 4 as the fault thread is: nothing here allocates but start and stop. */
+/* See inline.h. Law 4 holds as for the fault thread: only start and stop allocate. */
 #include "inline.h"
 
 #include <errno.h>
@@ -18,20 +18,20 @@
 #include "spin.h"
 
 #define SERVERS_MAX  16u
-#define DIRECT_MAX   16u /* servers where they have no links: nothing but a read-ahead table */
-#define WIRE_MAX     8u  /* two links to each node a server */
+#define DIRECT_MAX   16u /* servers without links: each is only a read-ahead table */
+#define WIRE_MAX     8u  /* servers with links: each has two to every node */
 #define WIRE_FETCHES 96u
 #define NAP_NS       (50 * FP_NSEC_PER_USEC)
 #define NAP_MAX_NS   (10 * FP_NSEC_PER_MSEC)
-#define LEAVE_NS     (10 * FP_NSEC_PER_MSEC) /* a thread keeps a server no longer to wait for its page */
-#define YIELDS       64u                     /* before a thread that waits for others sleeps */
+#define LEAVE_NS     (10 * FP_NSEC_PER_MSEC) /* the longest wait for a page with a server */
+#define YIELDS       64u                     /* before a waiting thread sleeps */
 #define LOOK_MS      10
-#define GONE_TRIES   3u /* installs that left nothing, until the page counts as unmapped */
+#define GONE_TRIES   3u /* installs without effect, until the page counts as unmapped */
 
-/* A server and what goes with it. */
+/* A server and its lock. */
 struct inline_server {
-	_Atomic bool busy;   /* whoever sets it owns the rest */
-	_Atomic bool behind; /* pages are on their way, or wait for room, and nobody has the server */
+	_Atomic bool busy;   /* the thread that sets it owns the rest */
+	_Atomic bool behind; /* not busy, but pages are on their way, or wait for a token */
 	struct fp_server server;
 	struct fp_spin spin;
 } __attribute__((aligned(64)));
@@ -45,7 +45,7 @@ struct fp_inline {
 	struct inline_server servers[SERVERS_MAX];
 };
 
-/* The server that this thread had last: its streams of read-ahead are there. */
+/* The server that this thread used last: it has the thread's read-ahead streams. */
 static __thread unsigned own_server __attribute__((tls_model("initial-exec")));
 
 /* ---- servers ---- */
@@ -68,7 +68,8 @@ static void give_back(struct inline_server *p)
 	atomic_store_explicit(&p->busy, false, memory_order_release);
 }
 
-/* Pages that were left behind occupy records. Some are kept for faults that wait for no node. */
+/* Pages left behind occupy arrivals. Some arrivals are kept for faults that need no node that is
+ * down. */
 static bool has_record(const struct fp_server *sv, uint64_t word)
 {
 	bool waits = sv->lane && fp_page_state(word) == FP_PAGE_REMOTE &&
@@ -127,8 +128,7 @@ void fp_inline_wait(struct fp_inline *in, unsigned n)
 		nap(FP_MIN(NAP_NS * (n - YIELDS + 1), NAP_MAX_NS));
 }
 
-/* Room comes back from the reclaim thread, and from pages that leave: nothing here can hasten
- * it. */
+/* Tokens come from the reclaim thread, and from pages that leave: this thread can't hasten that. */
 static void wait_for_room(struct fp_server *sv)
 {
 	fp_budget_kick(&sv->far->budget);
@@ -165,9 +165,9 @@ static enum fp_inline_end end_of(const struct fp_far *far, uint32_t page)
 }
 
 /*
- * Until the page is there, or takes so long that the server is given back before: its node may be
- * cut off for minutes, and other faults need no node. Then the page comes, or is lost, when
- * somebody tends the server.
+ * Waits until the page is there, or for LEAVE_NS. Then the server is given back: the page's node
+ * may be cut off for minutes, and other faults need no node. Later the page comes, or is lost, when
+ * a thread tends the server.
  */
 static void finish_over_wire(struct inline_server *p, uint32_t page)
 {
@@ -183,7 +183,7 @@ static void finish_over_wire(struct inline_server *p, uint32_t page)
 		if (sv->starved_head) {
 			wait_for_room(sv);
 		} else if (spins && paid) {
-			sched_yield(); /* whom the answer needs may want this CPU */
+			sched_yield(); /* whatever makes the answer may need this CPU */
 			paid = fp_clock_ns() < begun_ns + FP_SPIN_NS;
 		} else {
 			sleep_for_answer(sv);

@@ -1,9 +1,9 @@
 /*
- * Inline serving: faults that are brought to their end by whatever thread met them, in the handler
- * of SIGBUS or ahead of a system call. Room: uffd. There are a few servers (serve.h); a thread
- * takes one by an atomic exchange for as long as its fault lasts, but for a few milliseconds at
- * most. Its page, or what it had read ahead, may still be on its way when it gives the server back.
- * Whoever waits for such a page looks after it, and so does the reclaim thread, now and then.
+ * Inline serving: a thread serves its own faults, in the handler of SIGBUS or before a system call.
+ * Room: uffd/fault. There are a few servers (serve.h). A thread takes one by an atomic exchange
+ * while its fault lasts, at most for a few milliseconds. When it gives the server back, its page,
+ * or pages read ahead, may still be on their way. A thread that waits for such a page tends the
+ * server; the reclaim thread tends it at intervals.
  */
 #ifndef FP_INLINE_H
 #define FP_INLINE_H
@@ -24,51 +24,49 @@ struct fp_inline_options {
 };
 
 enum fp_inline_end {
-	FP_INLINE_SERVED, /* the fault is over; or there is nothing any more that could fault */
-	FP_INLINE_BUSY, /* the page is on its way or somebody else's, or no server was free: wait, then again
-	                 */
-	FP_INLINE_LOST, /* nobody can give the page back */
+	FP_INLINE_SERVED, /* the fault is over, or no mapping is left that could fault */
+	FP_INLINE_BUSY,   /* the page is on its way or owned, or no server was free: wait, then retry */
+	FP_INLINE_LOST,   /* no node can give the page back */
 };
 
 /* Opens the servers. 0 or a negative errno. */
 int fp_inline_start(const struct fp_inline_options *options, struct fp_inline **ret_inline);
-/* Nobody may be serving any more. abandon: in the child of a fork. NULL is fine, here and below. */
+/* Called when no thread serves any more. abandon: in the child of a fork. NULL is fine, here and
+ * below. */
 void fp_inline_stop(struct fp_inline *in);
 void fp_inline_abandon(struct fp_inline *in);
 
-/* True if the caller is none of this process's threads, but shares its memory (handover.h). */
+/* True if the caller shares this process's memory but is none of its threads (handover.h). */
 bool fp_inline_has_guest(const struct fp_inline *in);
 
 /*
- * Serves one fault to its end, or as long as that takes milliseconds. Any thread, with all signals
- * blocked (SIGBUS need not be). A guest has it served by the agent.
+ * Serves one fault, to its end or for a few milliseconds. Any thread, with all signals blocked,
+ * except perhaps SIGBUS. For a guest, an agent thread serves it.
  */
 enum fp_inline_end fp_inline_serve(struct fp_inline *in, const struct fp_uffd_fault *fault);
-/* The same, where fp_inline_has_guest has been asked: it is a system call. */
+/* The same for a caller that has already called fp_inline_has_guest, which is a system call. */
 enum fp_inline_end fp_inline_serve_as(struct fp_inline *in, const struct fp_uffd_fault *fault, bool guest);
 
 /*
- * What a thread does that met FP_INLINE_BUSY for the n-th time in a row: looks after what is on its
- * way, and lets others run. At most ten milliseconds, and a tenth of what it has waited so far.
+ * Called by a thread that got FP_INLINE_BUSY for the n-th time in a row. Tends the servers and lets
+ * other threads run. Takes at most ten milliseconds, and a tenth of the wait so far.
  */
 void fp_inline_wait(struct fp_inline *in, unsigned n);
 
 /*
- * Makes n pages from page on resident, and writable if write, as far as they can be: what is
- * unmapped or lost stays so. Who wants them to stay publishes them first (pin.h). Any thread with
- * signals blocked, on a local stack.
+ * Makes n pages from page on resident, and writable if write. Unmapped and lost pages stay so. A
+ * caller that needs the pages to stay publishes them first (pin.h). Any thread with signals
+ * blocked, on a local stack.
  */
 void fp_inline_bring(struct fp_inline *in, uint32_t page, uint32_t n, bool write);
 
-/* True if a page with this word is as fp_inline_bring would make it. */
+/* True if a page with this word is already as fp_inline_bring would make it. */
 static inline bool fp_inline_is_ready(uint64_t word, bool write)
 {
 	return fp_page_state(word) == FP_PAGE_RESIDENT && (!write || (word & FP_PAGE_DIRTY));
 }
 
-/*
- * Looks after pages that were left behind in servers which nobody uses at the moment. Any thread.
- */
+/* Continues with pages that were left behind in servers that no thread uses now. Any thread. */
 void fp_inline_tend(struct fp_inline *in);
 
 #endif

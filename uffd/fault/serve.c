@@ -22,8 +22,8 @@
 #include "lockedmem.h"
 
 #define FORK_OVERDRAW 1024u /* pages */
-#define ALONG_MAX     7u    /* pages read ahead that go along with their fault: one small request */
-#define AHEAD_BATCH   8u    /* pages read ahead that are installed before faults are looked at again */
+#define ALONG_MAX     7u    /* pages read ahead in the request of their fault: it stays small */
+#define AHEAD_BATCH   8u    /* pages read ahead to install between two looks for faults */
 #define WAITS         1
 
 static void begin_missing(struct fp_server *sv, const struct fp_uffd_fault *f, bool zero, uint64_t old,
@@ -41,9 +41,9 @@ static void free_arrival(struct fp_server *sv, struct fp_arrival *a);
 /* ---- message ---- */
 
 /*
- * The word says resident, the kernel says missing: most likely this is the second message of a
+ * The word says resident, the kernel says missing. Most likely this is the second message of a
  * fault that has ended, and the install finds the page present. If not, a raw system call dropped
- * the page, and zeros are what it must read.
+ * the page, and it must read zeros.
  */
 static void verify(struct fp_server *sv, uint32_t page)
 {
@@ -54,8 +54,8 @@ static void verify(struct fp_server *sv, uint32_t page)
 	do {
 		r = fp_uffd_copy(&far->uffd, fp_far_addr(far, page), fp_zeros, FP_PAGE_SIZE, false);
 	} while (r == -EAGAIN && fp_far_may_pass(far, r, until_ns));
-	/* Any failure but EEXIST leaves the page missing: then the thread, woken, faults on it
-	 * again. It counts as written from here on, so nothing may keep it from being so. */
+	/* Any failure but EEXIST leaves the page missing: the thread is woken and faults on it
+	 * again. The page counts as written from here on, so it must be writable. */
 	if (r == -EEXIST && fp_uffd_needs_pins(&far->uffd))
 		(void)fp_far_unprotect(far, page);
 	fp_far_end(far, page, FP_EV_INSTALLED_RW);
@@ -153,7 +153,7 @@ static void begin_missing(struct fp_server *sv, const struct fp_uffd_fault *f, b
 
 /* ---- budget ---- */
 
-/* Reclaim fell behind. False if nothing can be done here: the evictor is busy, or nothing can
+/* Called when reclaim fell behind. False if it can do nothing: the evictor is busy, or nothing can
  * leave. */
 static bool make_room(struct fp_server *sv)
 {
@@ -179,9 +179,9 @@ static unsigned take_room(struct fp_server *sv, unsigned n)
 }
 
 /*
- * True if waiting for room is of no use: a fork holds back what could leave, or it has a home, and
- * only what has none stays. A fork may wait for the very thread that faults: so what comes late
- * comes anyway, but no more than FORK_OVERDRAW at once.
+ * True if it is useless to wait for a token. The nodes are full: then a page with a slot can leave
+ * again, and only pages without one stay. Or a fork stops evictions, and may wait for this very
+ * thread. Then FORK_OVERDRAW pages come at once, others after their deadline.
  */
 static bool must_overdraw(const struct fp_far *far, const struct fp_arrival *a, uint64_t now_ns)
 {
@@ -191,9 +191,8 @@ static bool must_overdraw(const struct fp_far *far, const struct fp_arrival *a, 
 	                                            now_ns >= a->begun_ns + far->deadline_ns);
 }
 
-/* True if no room helps: the page's node is lost, or cut off for so long that it is not waited for
- * any more.
- */
+/* True if a token would not help: the page's node is lost, or cut off for so long that no thread
+ * waits for it any more. */
 static bool is_beyond_reach(const struct fp_far *far, const struct fp_arrival *a)
 {
 	struct fp_store_node node;
@@ -205,9 +204,9 @@ static bool is_beyond_reach(const struct fp_far *far, const struct fp_arrival *a
 }
 
 /*
- * What becomes of it, for which there is no room: WAITS; 0: it comes all the same; or why it is
- * lost. The want of room alone loses nothing: it waits while a node may come back that could take
- * what is here. One that can be read is not lost for want of room.
+ * Decides about an arrival without a token: WAITS; 0: it comes all the same; or the error by which
+ * it is lost. Lack of tokens alone loses no page: it waits while a node may come back and take
+ * local pages. A page that can be read is never lost for lack of a token.
  */
 static int fate_of_starved(struct fp_far *far, const struct fp_arrival *a)
 {
@@ -259,7 +258,7 @@ void fp_serve_starved(struct fp_server *sv)
 
 /* ---- read-ahead ---- */
 
-/* How far ahead of a fault to go: as far as its stream suggests, within its mapping. */
+/* How many pages to read ahead of a fault: as many as its stream suggests, within its mapping. */
 static unsigned may_read_ahead(struct fp_server *sv, uint32_t page, struct fp_stream **ret_stream)
 {
 	unsigned want = fp_readahead_fault(&sv->readahead, page, ret_stream);
@@ -269,8 +268,8 @@ static unsigned may_read_ahead(struct fp_server *sv, uint32_t page, struct fp_st
 	return fp_layout_mapped_from(sv->layout, page + 1, want);
 }
 
-/* Takes pages behind page, as long as they are of its kind: n have a token. Returns how many; the
- * words that they had are in ret_olds. */
+/* Takes pages after page, while they are of its kind; tokens for n are there. Returns how many it
+ * took, and their former words in ret_olds. */
 static unsigned take_ahead(struct fp_server *sv, const struct fp_arrival *a, unsigned n, uint64_t *ret_olds)
 {
 	struct fp_far *far = sv->far;
@@ -296,7 +295,7 @@ static const char *mapped_bytes(struct fp_server *sv, uint64_t slot)
 	return fp_store_slot_direct(sv->far->store, slot);
 }
 
-/* Pages that are installed by one call: neighbours here and, unless they are zeros, there. */
+/* Pages installed by one call: neighbours in memory and, unless they are zeros, in the store. */
 struct run {
 	uint32_t page;
 	unsigned n;
@@ -326,7 +325,7 @@ static void add_to_run(struct fp_server *sv, struct run *run, uint32_t page, con
 	run->n++;
 }
 
-/* Neighbours are installed with the page by one call. */
+/* Installs the page and its neighbours by one call. */
 static void serve_mapped(struct fp_server *sv, struct fp_arrival *a)
 {
 	struct run run = {.zero = a->zero};
@@ -354,7 +353,8 @@ static void serve_mapped(struct fp_server *sv, struct fp_arrival *a)
 
 /* ---- bytes: the store is behind a wire ---- */
 
-/* Sends arrivals that have room on one lane: zeros end here, the others when their bytes are in. */
+/* Sends arrivals that have tokens on one lane. Zeros end here, the others when their bytes are
+ * in. */
 static void dispatch(struct fp_server *sv, struct fp_lane *lane, struct fp_arrival **arrivals, unsigned n)
 {
 	struct fp_page_io *ios[FP_BATCH_MAX];
@@ -393,8 +393,9 @@ static unsigned arrive_ahead(struct fp_server *sv, const struct fp_arrival *firs
 }
 
 /*
- * Fetches go out together and end one by one: faults on one lane, what is read ahead on another,
- * whose links are others too. So nobody who waits queues behind what nobody asked for.
+ * Fetches are sent together and end one by one. Faults go on one lane, pages read ahead on another,
+ * with links of its own. So a page that a thread waits for does not queue behind pages that no
+ * thread asked for.
  */
 static void serve_wire(struct fp_server *sv, struct fp_arrival *a)
 {
@@ -404,7 +405,7 @@ static void serve_wire(struct fp_server *sv, struct fp_arrival *a)
 
 	arrivals[0] = a;
 	if (ahead &&
-	    (a->zero || fp_store_slot_up(sv->far->store, a->io.slot))) { /* else they wait, with room */
+	    (a->zero || fp_store_slot_up(sv->far->store, a->io.slot))) { /* else they wait, with tokens */
 		n = arrive_ahead(sv, a, ahead, arrivals + 1);
 		fp_readahead_fetched(stream, a->page, n);
 	}
@@ -413,8 +414,8 @@ static void serve_wire(struct fp_server *sv, struct fp_arrival *a)
 	dispatch(sv, sv->ahead, arrivals + 1 + along, n - along);
 }
 
-/* It was only wanted ahead: it stays where it is, and whoever waits for it by now asks for
- * itself. */
+/* The page was only read ahead: it stays where it is. A thread that waits for it by now faults
+ * again. */
 static void forgo(struct fp_server *sv, struct fp_arrival *a)
 {
 	struct fp_far *far = sv->far;
@@ -438,7 +439,7 @@ static void fetched(struct fp_server *sv, struct fp_arrival *a)
 	finish(sv, a, a->io.buf);
 }
 
-/* Pages that are read ahead are polled for only when no page is in that a thread waits for. */
+/* Polls for pages read ahead only when no page has come that a thread waits for. */
 static unsigned reap_some(struct fp_server *sv)
 {
 	struct fp_page_io *done[FP_BATCH_MAX];
@@ -489,7 +490,7 @@ static void finish(struct fp_server *sv, struct fp_arrival *a, const void *bytes
 	end_arrival(sv, a);
 }
 
-/* Nobody can give the page back: it is handed over to be reported and poisoned. */
+/* No node can give the page back: it is handed over to be reported and poisoned. */
 static void lose(struct fp_server *sv, struct fp_arrival *a, bool has_token)
 {
 	if (has_token)
@@ -542,7 +543,7 @@ static int open_wire(struct fp_server *sv)
 		r = fp_lane_open(sv->far->store, sv->n_fetches, &sv->ahead);
 	if (r < 0)
 		return r;
-	fp_lane_be_brief(sv->ahead); /* it keeps arrivals from those that somebody waits for */
+	fp_lane_be_brief(sv->ahead); /* it takes arrivals from pages that threads wait for */
 	/* hints, so that bytes land where UFFDIO_COPY takes them from */
 	(void)fp_lane_register(sv->lane, sv->bounce, bounce_bytes(sv));
 	(void)fp_lane_register(sv->ahead, sv->bounce, bounce_bytes(sv));

@@ -1,7 +1,7 @@
 /*
- * Spinning: a thread that waits for an answer over a wire first looks for it for a while, which
- * saves a sleep and a wake-up. Where that does not pay, because the node is far or needs this very
- * CPU, it is tried only now and then. Room: uffd/fault; one waiting thread at a time.
+ * Spinning: a thread that waits for an answer over a wire first looks for it for a while. That
+ * saves a sleep and a wake-up. If it does not pay, because the node is far or needs this very CPU,
+ * only few waits try it. Room: uffd/fault. One waiting thread at a time.
  */
 #ifndef FP_SPIN_H
 #define FP_SPIN_H
@@ -12,7 +12,7 @@
 #include "clock.h"
 
 #define FP_SPIN_NS    (250 * FP_NSEC_PER_USEC) /* no longer than a sleep and a wake-up would cost */
-#define FP_SPIN_SCORE 16                       /* waits that paid, at most remembered */
+#define FP_SPIN_SCORE 16                       /* how many waits that paid it remembers */
 #define FP_SPIN_PROBE 128u                     /* waits between two tries while it does not pay */
 
 struct fp_spin {

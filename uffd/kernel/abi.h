@@ -1,7 +1,7 @@
 /*
- * Kernel interfaces newer than the oldest headers we build against (Debian 12 has those of 6.1).
- * Values are those of include/uapi/linux of Linux 6.8 and later. Room: uffd; only uffd.c and the
- * probes use them.
+ * Kernel interfaces that are newer than the oldest headers we build against (Debian 12: those of
+ * 6.1). Values come from include/uapi/linux of Linux 6.8 and later. Room: uffd/kernel. Only uffd.c
+ * uses the userfaultfd part.
  */
 #ifndef FP_ABI_H
 #define FP_ABI_H

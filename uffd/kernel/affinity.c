@@ -9,9 +9,9 @@
 
 #define WINDOW   64u
 #define MAJORITY 48u /* of a window: this thread makes most of the faults */
-#define SELDOM   32u /* faults between two ticks: no longer worth holding */
+#define SELDOM   32u /* fewer faults than this between two ticks: the thread is released */
 
-/* By raw system calls: the C library's are the shim's, which would let go of the held thread. */
+/* By raw system calls: the shim's wrappers would release the held thread. */
 static int get_cpus(uint32_t tid, cpu_set_t *ret_set)
 {
 	CPU_ZERO(ret_set);
@@ -33,8 +33,8 @@ void fp_affinity_init(struct fp_affinity *af, bool follow)
 }
 
 /*
- * Where the fault thread runs right now: nobody else does. Else, if the program keeps the thread
- * away from there, the first that it permits.
+ * The CPU on which the fault thread runs now, as no other thread runs there. If the program keeps
+ * the held thread off that CPU, the first CPU that it permits.
  */
 static int choose_cpu(const cpu_set_t *permitted)
 {
@@ -64,7 +64,7 @@ static void place_agents(struct fp_affinity *af, const cpu_set_t *set)
 			set_cpus(atomic_load(&af->agent[i]), set);
 }
 
-/* Whether the thread is where it was put, and may be nowhere else. */
+/* True if the thread may still run only on the CPU that we chose. */
 static bool is_bound(const struct fp_affinity *af, uint32_t tid)
 {
 	cpu_set_t now;
@@ -72,7 +72,7 @@ static bool is_bound(const struct fp_affinity *af, uint32_t tid)
 	return get_cpus(tid, &now) == 0 && CPU_COUNT(&now) == 1 && CPU_ISSET(af->cpu, &now);
 }
 
-/* The program may have chosen other CPUs for the thread meanwhile: then its choice stays. */
+/* If the program has chosen other CPUs for the thread meanwhile, its choice stays. */
 static void let_go(struct fp_affinity *af)
 {
 	uint32_t tid = atomic_exchange(&af->held, 0);

@@ -1,11 +1,12 @@
 /*
- * Affinity: keeps the fault thread and the thread that faults most on one CPU. Waking a thread on
- * another, idle CPU takes an inter-processor interrupt and the CPU's way out of idle, twice a
- * fault: measured 12 to 49 µs instead of 6. The scheduler, seeing the fault thread run, would move
- * the woken thread to an idle CPU each time; so while one thread makes most of the faults it is
- * held where it is, and let go when it faults no longer. The agent's threads come to that CPU, too:
- * what they take from the program's memory would interrupt any other on which it runs. Room: uffd.
- * The fault thread calls fp_affinity_fault; release and tick may come from any thread.
+ * Affinity: keeps the fault thread and the thread that faults most on one CPU. Room: uffd/kernel.
+ *
+ * To wake a thread on another, idle CPU, an interrupt must bring that CPU out of idle. That happens
+ * twice a fault: measured 12 to 49 µs instead of 6. The scheduler sees the fault thread run and
+ * moves the woken thread to an idle CPU each time. So a thread that makes most of the faults is
+ * held on its CPU, and released when it no longer does. The agent's threads come to that CPU, too:
+ * from elsewhere, each page that they take from the program would interrupt it. The fault thread
+ * calls fp_affinity_fault; release and tick may come from any thread.
  */
 #ifndef FP_AFFINITY_H
 #define FP_AFFINITY_H
@@ -23,32 +24,33 @@ struct fp_affinity {
 	uint32_t hits;           /* faults of the held thread in this window */
 	uint32_t faults;         /* in this window */
 	_Atomic uint32_t recent; /* faults since the last tick */
-	_Atomic bool busy;       /* guards what follows: try-lock, a loser does nothing */
-	_Atomic uint32_t held;   /* the thread that is held, 0: none */
+	_Atomic bool busy;       /* lock of the fields below; the fault thread and the tick only try it */
+	_Atomic uint32_t held;   /* tid of the held thread; 0: none */
 	int cpu;
 	pid_t pid;                 /* of this process */
-	cpu_set_t original;        /* what the held thread was allowed before */
-	cpu_set_t own;             /* what the agent's threads are allowed when nobody is held */
+	cpu_set_t original;        /* the held thread's CPUs before */
+	cpu_set_t own;             /* the CPUs of the agent's threads while no thread is held */
 	_Atomic uint32_t agent[2]; /* the agent's threads; 0: none */
 };
 
 void fp_affinity_init(struct fp_affinity *affinity, bool follow);
-/* Lets go of whoever is held, and holds nobody from now on. Before the agent's threads end. */
+/* Releases the held thread, and holds none from now on. Call it before the agent's threads end. */
 void fp_affinity_done(struct fp_affinity *affinity);
 
-/* The calling thread is the agent's: it goes where the held thread is. At most two. */
+/* Called by an agent thread, which then follows the held thread. At most two threads. */
 void fp_affinity_join(struct fp_affinity *affinity);
 
-/* A fault of thread tid. Fault thread. */
+/* A fault of thread tid. Called by the fault thread. */
 void fp_affinity_fault(struct fp_affinity *affinity, uint32_t tid);
 
-/* Called every so often: lets go of a thread that faults seldom now. */
+/* Called at intervals: releases the held thread if it now faults seldom. */
 void fp_affinity_tick(struct fp_affinity *affinity);
 
 /*
- * Lets go of the calling thread, or of whoever is held: before a thread starts threads or programs,
- * which would inherit its one CPU, and before the program asks for CPUs or chooses some. The child
- * of a vfork, which has the held thread's CPU and its memory, only looks after itself.
+ * Releases the calling thread if it is held; with anyone, whichever thread is held. Called before a
+ * thread starts threads or programs, which would inherit its one CPU, and before the program reads
+ * or sets CPUs. A child of vfork shares this memory and may have the held thread's CPU: it releases
+ * only itself.
  */
 void fp_affinity_release(struct fp_affinity *affinity, bool anyone);
 

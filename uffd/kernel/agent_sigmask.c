@@ -1,4 +1,4 @@
-/* See agent_sigmask.h. Only a thread and its signal handlers change what is kept for it here. */
+/* See agent_sigmask.h. Only a thread and its signal handlers change that thread's state here. */
 #include "agent_sigmask.h"
 
 #include <stdatomic.h>
@@ -9,7 +9,7 @@
 #include "rawcall.h"
 
 #define BIT(sig)  (1ull << ((sig)-1))
-#define INTERNALS (BIT(32) | BIT(33)) /* the C library's own: of cancellation, and of setuid */
+#define INTERNALS (BIT(32) | BIT(33)) /* the C library's own signals: cancellation and setuid */
 
 static const uint64_t to_block[2][2] = {
     {~INTERNALS, ~INTERNALS & ~BIT(SIGBUS)},
@@ -17,14 +17,14 @@ static const uint64_t to_block[2][2] = {
 };
 
 /*
- * A handler of the program's for a SIGBUS that was sent may interrupt the functions below, and call
- * them. It leaves told and asked as it found them.
+ * If somebody sends SIGBUS, the program's handler may interrupt the functions below and may call
+ * them. So they restore told and asked before they return.
  */
 static __thread struct {
-	uint64_t told, asked; /* masks on their way from the kernel and to it */
-	unsigned depth;       /* what is blocked and not yet restored */
+	uint64_t told, asked; /* masks: from the kernel, and to it */
+	unsigned depth;       /* blocks that are not yet restored */
 	bool pending;         /* a SIGBUS was sent meanwhile */
-	siginfo_t info;       /* that one */
+	siginfo_t info;       /* of that SIGBUS */
 } own __attribute__((tls_model("initial-exec")));
 
 static void set_mask(const uint64_t *mask, uint64_t *ret_old)

@@ -1,10 +1,10 @@
 /*
- * The signal mask of a thread of the program that works for the agent. Room: uffd/kernel.
+ * The signal mask of a program's thread while it runs the agent's code. Room: uffd/kernel.
  *
- * The thread's stack may be far, and leave between two instructions. So the kernel reads and writes
- * masks in thread-local memory, which never is far. Where threads serve their own faults, SIGBUS
- * stays unblocked. One that somebody sends meanwhile waits here until the thread leaves the agent:
- * the thread may hold locks, and no handler of the program may run then.
+ * The thread's stack may be far, and its pages may leave between two instructions. So the kernel
+ * reads and writes masks in thread-local memory, which is never far. Where threads serve their own
+ * faults, SIGBUS stays unblocked. If somebody sends SIGBUS meanwhile, it waits here until the
+ * thread leaves the agent: the thread may hold locks, so no handler of the program may run.
  */
 #ifndef FP_AGENT_SIGMASK_H
 #define FP_AGENT_SIGMASK_H
@@ -14,21 +14,23 @@
 #include <stdint.h>
 
 /*
- * Blocks signals; returns the mask before, in the kernel's form. all: the C library's own signals,
- * too. faults: not SIGBUS, as the thread may fault. Blocks and restores come in pairs and may nest.
+ * Blocks signals and returns the old mask, in the kernel's form. all: blocks the C library's own
+ * signals, too. faults: leaves SIGBUS open, as the thread may fault. Blocks and restores come in
+ * pairs and may nest.
  */
 uint64_t fp_agent_sigmask_block(bool all, bool faults);
 void fp_agent_sigmask_restore(uint64_t mask);
 
-/* In the handler of SIGBUS: true if it was sent, and comes once more at the outermost restore. */
+/* In the handler of SIGBUS: true if it was sent, and met agent code. Then the outermost restore
+ * sends it again. */
 bool fp_agent_sigmask_defer(const siginfo_t *info);
 
-/* How many are blocked and not restored; and back to so many, after a child of vfork that may have
- * been killed between the two. */
+/* The number of blocks not yet restored. A child of vfork may be killed inside a block: then
+ * fp_agent_sigmask_vforked sets the parent's number back. */
 unsigned fp_agent_sigmask_depth(void);
 void fp_agent_sigmask_vforked(unsigned depth);
 
-/* In a forked child: what was sent to its parent is not for it. */
+/* Called in a forked child: drops a SIGBUS that was sent to its parent. */
 void fp_agent_sigmask_forked(void);
 
 #endif

@@ -16,8 +16,8 @@
 #define TICK_NS (250 * FP_NSEC_PER_MSEC)
 
 /*
- * Closes all but what is vital, in a table of its own, which the first call makes. By number, as
- * the shim would answer for the C library's calls.
+ * Closes all but the vital descriptors, in a table of the thread's own, which the first call makes.
+ * By raw system calls: the shim would answer the C library's.
  */
 static int keep_vital_only(struct fp_fdguard *guard)
 {
@@ -32,7 +32,7 @@ static int keep_vital_only(struct fp_fdguard *guard)
 			return -errno;
 		if (vital >= 0) {
 			guard->fds[guard->n_fds++] = vital;
-			fp_fd_watch(vital); /* the next guard is another's, and keeps what is another's */
+			fp_fd_watch(vital); /* the guard of another far memory does not keep this one, too */
 		}
 		from = (unsigned)vital + 1;
 		flags = 0;
@@ -42,7 +42,7 @@ static int keep_vital_only(struct fp_fdguard *guard)
 
 /* ---- the thread ---- */
 
-/* The message needs the program's standard error, which this table has not. */
+/* The message goes to the program's standard error, which this table does not have. */
 static _Noreturn void report(void)
 {
 	int process = (int)syscall(SYS_pidfd_open, getpid(), 0);
@@ -65,7 +65,7 @@ static void compare(const struct fp_fdguard *guard)
 	}
 }
 
-/* True: the guard shall end. A wait by a bare call, as the shim takes part in the C library's. */
+/* True if the guard shall end. Waits by a bare call: the shim would answer the C library's. */
 static bool sleep_until_stop(struct fp_fdguard *guard)
 {
 	const struct timespec tick = {.tv_nsec = TICK_NS};

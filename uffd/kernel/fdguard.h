@@ -1,6 +1,6 @@
 /*
  * The descriptor guard: a second reference to the agent's vital descriptors, which the program
- * cannot close. Room: uffd.
+ * cannot close. Room: uffd/kernel.
  *
  *     program's table: threads of the program and of the agent      guard's table: one thread, asleep
  *       3  the program's                                              -
@@ -9,8 +9,8 @@
  *
  * A program may close or replace any number by a bare system call, which no shim sees. With the
  * last reference to a userfaultfd gone, the kernel would fill missing pages with zeros. With the
- * guard's reference a fault waits. A thread of the agent that meets the missing number ends the
- * process with a message, and so does the guard, which compares the two tables four times a second.
+ * guard's reference, a fault waits. An agent thread that finds the number missing ends the process
+ * with a message. So does the guard, which compares the two tables four times a second.
  */
 #ifndef FP_FDGUARD_H
 #define FP_FDGUARD_H
@@ -27,25 +27,26 @@ struct fp_fdguard {
 	sem_t ready;
 	_Atomic uint32_t stopping;
 	int result;
-	const struct fp_thread *peer; /* of the agent, in the program's table */
-	int fds[FP_FDGUARD_MAX];      /* what its table has: of one far memory, of several in a process */
+	const struct fp_thread *peer; /* an agent thread, in the program's table */
+	int fds[FP_FDGUARD_MAX];      /* in the guard's table: those of its own far memory */
 	unsigned n_fds;
 };
 
 /*
- * Starts a thread with a descriptor table of its own, which has only what is vital (fdutil.h).
- * peer runs in the program's table, and outlives the guard; the guard is in locked memory. Where
- * kcmp(2) is refused nothing is compared. Does not wait for the thread. 0 or a negative errno.
+ * Starts a thread with a descriptor table of its own, which has only the vital descriptors
+ * (fdutil.h). peer is in the program's table, and outlives the guard. The guard is in locked
+ * memory. Where kcmp(2) is refused, nothing is compared. Does not wait for the thread. 0 or a
+ * negative errno.
  */
 int fp_fdguard_start(struct fp_fdguard *guard, const struct fp_thread *peer);
 
-/* Waits until the references are there: before the program may close anything. 0, or a negative
- * errno where the kernel (before 5.9), or a filter of system calls, refuses close_range. */
+/* Waits until the guard has its references: before the program may close anything. 0, or a negative
+ * errno where the kernel (before 5.9) or a filter of system calls refuses close_range. */
 int fp_fdguard_wait(struct fp_fdguard *guard);
 
 void fp_fdguard_stop(struct fp_fdguard *guard);
 
-/* In a forked child: the thread is not there. */
+/* Called in a forked child, where the thread does not run. */
 void fp_fdguard_abandon(struct fp_fdguard *guard);
 
 #endif

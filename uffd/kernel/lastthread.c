@@ -12,7 +12,7 @@
 
 #define LOOK_NS (200 * FP_NSEC_PER_MSEC)
 
-/* The n-th field, from 1 on, behind the name, which may hold anything; NULL: not that many. */
+/* The n-th field, from 1 on, after the name, which may contain any character. NULL: too few. */
 static const char *field(const char *stat, unsigned n)
 {
 	const char *p = strrchr(stat, ')');
@@ -22,8 +22,7 @@ static const char *field(const char *stat, unsigned n)
 	return p ? p + 1 : NULL;
 }
 
-/* proc_pid_stat(5): state, of the main thread, is field 3, num_threads field 20; the name is field
- * 2. */
+/* proc_pid_stat(5): field 2 is the name, 3 the main thread's state, 20 num_threads. */
 static bool only_agent_left(struct fp_lastthread *last, int stat_fd)
 {
 	const char *state, *n_threads;
@@ -35,7 +34,7 @@ static bool only_agent_left(struct fp_lastthread *last, int stat_fd)
 	stat[n] = '\0';
 	state = field(stat, 1);
 	n_threads = field(stat, 18);
-	/* the main thread is counted until the last has ended */
+	/* num_threads includes the main thread until the last one has ended */
 	if (!state || !n_threads)
 		return false;
 	last->n_threads = (unsigned)strtoul(n_threads, NULL, 10) - fp_thread_count();

@@ -1,7 +1,7 @@
 /*
- * The last thread: a program whose main thread ended by pthread_exit is over when its last other
- * thread ends. The C library sees to that by counting threads, ours too, so with an agent nobody
- * would end it. Room: uffd.
+ * The last thread: if a program's main thread ends by pthread_exit, the process ends with its last
+ * other thread. For that the C library counts threads, ours too. So with an agent, the process
+ * would never end. Room: uffd/kernel.
  */
 #ifndef FP_LASTTHREAD_H
 #define FP_LASTTHREAD_H
@@ -11,15 +11,15 @@
 
 struct fp_lastthread {
 	uint64_t next_look_ns;
-	unsigned n_threads; /* of the program, when it was looked last; 0: not known */
+	unsigned n_threads; /* the program's threads at the last look; 0: not known */
 	bool ended;
 };
 
 /*
- * Looks, now and then, whether only agent threads are left, and then ends the process as the C
- * library would: exit(0), on a thread of its own, that can fault and be signalled like a program's.
- * stat_fd: this process's /proc/self/stat, -1 where there is none: then nobody is ended. The
- * reclaim thread's: it allocates when the end has come.
+ * Looks, at intervals, whether only agent threads are left. Then it ends the process as the C
+ * library would: by exit(0), on a new thread, which can fault and get signals like the program's.
+ * stat_fd: this process's /proc/self/stat; with -1, the process is never ended. Called by the
+ * reclaim thread. Allocates only when the end has come.
  */
 void fp_lastthread_look(struct fp_lastthread *last, int stat_fd, uint64_t now_ns);
 

@@ -14,8 +14,8 @@
 
 #define STACK_BYTES (256u << 10)
 #define GUARD_BYTES 4096u
-#define KEPT        16u     /* free stacks; more are unmapped */
-#define TRIES       100000u /* while there is no memory for one more */
+#define KEPT        16u     /* free stacks; further ones are unmapped */
+#define TRIES       100000u /* while there is no memory for another stack */
 
 /* Far memory lies in [low, high). */
 static _Atomic uintptr_t low = UINTPTR_MAX, high;
@@ -47,7 +47,7 @@ static char *take_kept(void)
 }
 
 /*
- * The caller's stack is far: nothing here may hand a part of it to the kernel. MAP_STACK keeps it
+ * The caller's stack is far: pass no part of it to the kernel here. MAP_STACK keeps the new one
  * local.
  */
 static char *stack_new(void)
@@ -122,7 +122,8 @@ bool fp_local_stack_is_far(void)
 
 long fp_local_stack_switch(long a, long b, long c, long d, long e, long f, fp_local_fn *fn, char *top);
 
-/* The arguments are where fn expects them. An unwinder finds its way back by the frame pointer. */
+/* The arguments are already where fn expects them. An unwinder finds the caller by the frame
+ * pointer. */
 #if defined(__x86_64__)
 __asm__(".text\n"
         ".globl fp_local_stack_switch\n"

@@ -1,6 +1,6 @@
 /*
- * Whether pages are present, and whether addresses are mapped, as the kernel sees it. Room:
- * uffd/kernel. By raw system calls: the shim answers the C library's for the program.
+ * Tells whether pages are present and addresses mapped, as the kernel sees it. Room: uffd/kernel.
+ * By raw system calls: the shim answers the C library's for the program.
  */
 #ifndef FP_PRESENCE_H
 #define FP_PRESENCE_H
@@ -9,20 +9,20 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define FP_PAGEMAP_HERE (3ull << 62) /* of an entry: present or swapped */
+#define FP_PAGEMAP_HERE (3ull << 62) /* bits of an entry: present, swapped */
 
-/* Reads the page map's entries (/proc/self/pagemap, proc_pid_pagemap(5)) of n pages from addr on.
+/* Reads the page map's entries of n pages from addr on (/proc/self/pagemap, proc_pid_pagemap(5)).
  * False: it can't be read. */
 bool fp_presence_read(int pagemap_fd, const void *addr, uint64_t *ret_entries, unsigned n);
 
-/* True if the page map says that nothing is there, not even in swap. */
+/* True if the page map says that nothing is there, neither in memory nor in swap. */
 bool fp_presence_is_absent(int pagemap_fd, const void *addr);
 
-/* True if the page is in memory. A filter of system calls may refuse mincore: then the page map
- * tells, if pagemap_fd is one. What lies in swap seems absent. */
+/* True if the page is in memory. If a filter of system calls refuses mincore, the page map tells,
+ * unless pagemap_fd is -1. mincore takes a swapped page for absent. */
 bool fp_presence_is_here(int pagemap_fd, const void *addr);
 
-/* True if a part of [addr, addr + len) is in no mapping. */
+/* True if a part of [addr, addr + len) is not mapped. */
 bool fp_presence_has_hole(const void *addr, size_t len);
 
 #endif

@@ -12,7 +12,8 @@
 
 static char zeros[FP_PAGE_SIZE]; /* never written */
 
-/* As on behalf of another process: number is process_vm_readv or process_vm_writev. */
+/* Reads or writes our own memory as if it were another's: number is process_vm_readv or
+ * process_vm_writev. */
 static ssize_t copy_as_other(long number, void *ours, void *theirs, size_t len)
 {
 	struct iovec local = {.iov_base = ours, .iov_len = len};
@@ -32,7 +33,7 @@ bool fp_process_memory_read(int mem_fd, void *addr, void *ret_bytes)
 {
 	if (mem_fd >= 0)
 		return pread(mem_fd, ret_bytes, FP_PAGE_SIZE, (off_t)(uintptr_t)addr) == FP_PAGE_SIZE;
-	/* unlike /proc/self/mem, these calls wait for a page that is not there: for us */
+	/* unlike /proc/self/mem, these calls would wait for an absent page, and so for us */
 	return fp_presence_is_here(-1, addr) &&
 	       copy_as_other(SYS_process_vm_readv, ret_bytes, addr, FP_PAGE_SIZE) == FP_PAGE_SIZE;
 }

@@ -11,7 +11,7 @@
 #include "lockedmem.h"
 
 #define STACK_BYTES   (256u << 10)
-#define PRESENT_BYTES (64u << 10) /* far more than faults need; the rest comes when it is touched */
+#define PRESENT_BYTES (64u << 10) /* far more than faults need; further pages come on touch */
 
 static _Atomic unsigned n_running;
 
@@ -23,7 +23,7 @@ static void *begin(void *p)
 
 	own = true;
 	atomic_store(&thread->tid, (pid_t)syscall(SYS_gettid));
-	pthread_setname_np(pthread_self(), thread->name); /* by another it goes through /proc, at a price */
+	pthread_setname_np(pthread_self(), thread->name); /* from another thread: slow, by /proc */
 	return thread->run(thread->arg);
 }
 
@@ -44,7 +44,7 @@ static int create(struct fp_thread *thread)
 	return -r;
 }
 
-/* Local. Every page that is present has to be made and freed by each child of a fork, too. */
+/* Local memory. Few pages are present: each child of a fork must copy and free them, too. */
 static void *stack_new(void)
 {
 	char *stack = fp_lockedmem_lazy(STACK_BYTES);

@@ -1,6 +1,6 @@
 /*
- * Agent threads: started with all signals blocked, on stacks of our own that are locked in memory.
- * Room: uffd.
+ * Agent threads. They start with all signals blocked, on stacks of ours that are locked in memory.
+ * Room: uffd/kernel.
  */
 #ifndef FP_THREAD_H
 #define FP_THREAD_H
@@ -20,19 +20,19 @@ struct fp_thread {
 	_Atomic pid_t tid;
 };
 
-/* Starts run(arg), named name (at most 15 characters, constant); *thread stays in place until
- * joined. 0 or a negative errno. */
+/* Starts run(arg) on a thread called name (a constant of at most 15 characters). *thread must stay
+ * in place until it is joined. 0 or a negative errno. */
 int fp_thread_start(struct fp_thread *thread, const char *name, void *(*run)(void *), void *arg);
-/* Waits for its end and frees the stack. Fine on one that never ran. */
+/* Waits for the thread's end and frees its stack. Does nothing if it never ran. */
 void fp_thread_join(struct fp_thread *thread);
 
-/* Frees the stack of a thread that a fork left behind: in the child, where it does not run. */
+/* Called in a forked child, where the thread does not run: frees its stack. */
 void fp_thread_abandon(struct fp_thread *thread);
 
-/* Its number, as soon as it runs; 0 before. */
+/* The thread's number in the kernel; 0 until it runs. */
 pid_t fp_thread_tid(const struct fp_thread *thread);
 
-/* How many run in this process. */
+/* How many agent threads run in this process. */
 unsigned fp_thread_count(void);
 
 /* True on a thread that fp_thread_start began. */

@@ -15,12 +15,12 @@
 #include "fdutil.h"
 #include "store.h"
 
-/* All of them are older than write-protection. */
+/* All are older than write-protection. */
 #define FEATURES_NEEDED                                                                                      \
 	(UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_THREAD_ID | UFFD_FEATURE_EVENT_UNMAP |                \
 	 UFFD_FEATURE_EVENT_REMAP)
 
-/* Of a bare close the rest of the agent learns here, before a fault ends: see fdguard.h. */
+/* Notices that a bare close took the descriptor, before a fault ends: see fdguard.h. */
 static int uffd_ioctl(int fd, unsigned long request, void *arg)
 {
 	int r = ioctl(fd, request, arg) < 0 ? -errno : 0;
@@ -48,8 +48,8 @@ static int open_any(bool *ret_user_only, unsigned flags)
 	return fd < 0 ? -error : fd;
 }
 
-/* The API handshake can be made once a descriptor, so what the kernel offers is asked on one that
- * is thrown away. */
+/* A descriptor allows only one API handshake. So the features are read from one that is then
+ * closed. */
 static int probe_features(unsigned flags, uint64_t *ret_features)
 {
 	struct uffdio_api api = {.api = UFFD_API};
@@ -135,7 +135,7 @@ int fp_uffd_set_nonblock(const struct fp_uffd *uffd, bool nonblock)
 	return fcntl(uffd->fd, F_SETFL, flags) < 0 ? -errno : 0;
 }
 
-/* False: nothing that we asked for. */
+/* False: a message that we did not ask for. */
 static bool decode(const struct uffd_msg *m, struct fp_uffd_fault *ret_fault)
 {
 	switch (m->event) {
@@ -174,14 +174,14 @@ int fp_uffd_read(const struct fp_uffd *uffd, struct fp_uffd_fault *ret_faults, u
 	return n;
 }
 
-/* It is asked before the arguments are looked at: an empty range would be EINVAL. */
+/* The kernel checks this before the arguments; otherwise an empty range would give EINVAL. */
 bool fp_uffd_is_changing(const struct fp_uffd *uffd)
 {
 	return fp_uffd_protect(uffd, NULL, 0, false) == -EAGAIN;
 }
 
-/* A partial success is reported as EAGAIN with the bytes done; a failure may leave a negative errno
- * there. */
+/* A partial success is EAGAIN, with the bytes done; after a failure done may be a negative
+ * errno. */
 static ssize_t done_or_error(int r, int64_t done)
 {
 	if (done > 0)
@@ -203,8 +203,8 @@ ssize_t fp_uffd_copy(const struct fp_uffd *uffd, void *dst, const void *src, siz
 }
 
 /*
- * Linux 6.18, when it has had to try again, moves pages and does not notice: it tries once more,
- * finds their places taken, and says EEXIST, or too small a number. But dst was empty.
+ * Linux 6.18 may move pages and then try again. It finds their places taken, and reports EEXIST or
+ * too few bytes. dst was empty, so a page that is there now has been moved.
  */
 static size_t moved_unsaid(int pagemap_fd, const char *dst, const char *src, size_t len)
 {

@@ -1,6 +1,6 @@
 /*
- * Why userfaultfd is refused to this process, and what helps. Room: uffd/kernel. Says all that may
- * help: which of it does is for the administrator to know. See uffd.h.
+ * Why userfaultfd is refused to this process, and the remedies. Room: uffd/kernel. Names every
+ * remedy: the administrator knows which one applies. See uffd.h.
  */
 #include "uffd.h"
 

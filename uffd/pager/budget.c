@@ -10,12 +10,12 @@
 #include "store.h"
 
 #define MARGIN_MAX       256u
-#define THREAD_NEEDS     8u /* pages: an instruction may touch four or more, and be interrupted by another */
+#define THREAD_NEEDS     8u    /* pages: an instruction may touch four or more, so may a handler in between */
 #define THREADS_NEED_MAX 4096u /* pages */
 
 static void signal_fd(int fd)
 {
-	eventfd_write(fd, 1); /* can only fail by overflow: then the reader has its signal already */
+	eventfd_write(fd, 1); /* fails only by overflow: then the reader has its signal already */
 }
 
 int fp_budget_init(struct fp_budget *budget, uint64_t budget_pages)
@@ -44,7 +44,7 @@ static bool raise_to(_Atomic uint64_t *word, uint64_t value)
 	return false;
 }
 
-/* Shown as it grows: many a program is over before anybody's next look, or is killed. */
+/* Published as it grows: many programs end, or are killed, before anyone looks again. */
 static void note_peak(struct fp_budget *budget, uint64_t resident)
 {
 	if (raise_to(&budget->peak, resident) && budget->peak_bytes)
@@ -58,8 +58,8 @@ void fp_budget_show_peak(struct fp_budget *budget, _Atomic uint64_t *bytes)
 		raise_to(bytes, atomic_load(&budget->peak) << FP_PAGE_SHIFT);
 }
 
-/* The budget, what calls hold of it and beyond, what threads need at once, and what was granted on
- * top. */
+/* The most pages that may be resident: the budget, or pinned pages plus half of it (or plus the
+ * need of threads). Grants come on top. */
 static uint64_t limit(const struct fp_budget *budget)
 {
 	uint64_t pages = atomic_load_explicit(&budget->pages, memory_order_relaxed);
@@ -108,8 +108,7 @@ void fp_budget_give(struct fp_budget *budget, unsigned n)
 	if (n == 0)
 		return;
 	atomic_fetch_sub(&budget->resident, n);
-	/* sequentially consistent against the waiter, who sets starved and then tries to take once
-	 * more */
+	/* sequentially consistent: the waiter sets starved, and then tries once more to take */
 	if (atomic_load(&budget->starved) && atomic_exchange(&budget->starved, false))
 		signal_fd(budget->starved_fd);
 }
@@ -187,8 +186,7 @@ unsigned fp_budget_batch(const struct fp_budget *budget)
 
 void fp_budget_kick(struct fp_budget *budget)
 {
-	/* sequentially consistent against the reclaim thread, who clears kicked and then looks for
-	 * work */
+	/* sequentially consistent: the reclaim thread clears kicked, and then looks for work */
 	if (!atomic_load(&budget->kicked) && !atomic_exchange(&budget->kicked, true))
 		signal_fd(budget->kick_fd);
 }

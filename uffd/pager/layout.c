@@ -1,5 +1,5 @@
-/* See layout.h. A sorted array: a few thousand mappings at most, and none of this is on the fault
- * path. */
+/* See layout.h. A sorted array: there are a few thousand mappings at most, and the fault path only
+ * reads it. */
 #include "layout.h"
 
 #include <errno.h>
@@ -8,9 +8,8 @@
 
 #define PIECES_MAX (1u << 20)
 
-/* Also reads while another thread changes, see fp_layout_mapped_from: not what a race detector
- * should report.
- */
+/* These also read while another thread changes the layout: see fp_layout_peek. A race detector
+ * should not report that. */
 #define RACY __attribute__((no_sanitize("thread")))
 
 int fp_layout_init(struct fp_layout *layout, uint32_t n_pages)
@@ -137,8 +136,8 @@ uint32_t fp_layout_changes(const struct fp_layout *layout)
 	return atomic_load(&layout->changes);
 }
 
-/* A sequence lock's read side: what is read while a change goes on is thrown away. The array itself
- * never moves. */
+/* The read side of a sequence lock: a read during a change is thrown away. The array never
+ * moves. */
 RACY bool fp_layout_peek(const struct fp_layout *layout, uint32_t page, struct fp_piece *ret_piece,
                          uint32_t *ret_changes)
 {
@@ -207,7 +206,7 @@ static void join_at(struct fp_layout *layout, size_t i)
 	}
 }
 
-/* n far pages like those of piece come, or go. */
+/* n far pages like those of piece come, or, if n is negative, go. */
 static void account(struct fp_layout *layout, const struct fp_piece *piece, int64_t n)
 {
 	if (!is_foreign(piece))
@@ -230,7 +229,7 @@ int fp_layout_add(struct fp_layout *layout, struct fp_piece piece)
 	return 0;
 }
 
-/* Cuts the piece that holds page in two there, so that a piece begins at page. */
+/* Cuts the piece that contains page, so that a piece begins there. */
 static void split_at(struct fp_layout *layout, uint32_t page)
 {
 	size_t i = index_after(layout, page);

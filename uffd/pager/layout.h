@@ -1,9 +1,9 @@
 /*
- * The layout of the far range: which pages are mapped, with what protection and advice; finds room
- * for new mappings. Room: uffd; pure bookkeeping on page numbers. The caller serialises.
+ * The layout of the far range: which pages are mapped, with what protection and advice. Finds gaps
+ * for new mappings. Room: uffd/pager. Pure bookkeeping on page numbers. The caller serialises.
  *
- * A piece is far, or foreign: a mapping that the program placed inside the range by MAP_FIXED and
- * that is the kernel's alone (a file, shared memory). Only the functions that say so see foreign
+ * A piece is far or foreign. Foreign: a file or shared memory that the program mapped inside the
+ * range by MAP_FIXED. The kernel alone manages that. Only the functions that say so see foreign
  * pieces.
  */
 #ifndef FP_LAYOUT_H
@@ -14,18 +14,18 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What is known of a piece beyond its protection. */
+/* What we know of a piece besides its protection. */
 enum fp_piece_flags {
-	FP_PIECE_FOREIGN = 1 << 0,    /* the kernel's: no far pages, nothing registered there */
-	FP_PIECE_NORESERVE = 1 << 1,  /* stays without slots of its own when it is opened for writing */
+	FP_PIECE_FOREIGN = 1 << 0,    /* the kernel manages it: no far pages, not registered */
+	FP_PIECE_NORESERVE = 1 << 1,  /* gets no slots reserved when it becomes writable */
 	FP_PIECE_RANDOM = 1 << 4,     /* no read-ahead */
-	FP_PIECE_DONTFORK = 1 << 6,   /* a child has nothing here */
-	FP_PIECE_WIPEONFORK = 1 << 7, /* a child reads zeros here */
+	FP_PIECE_DONTFORK = 1 << 6,   /* not in a forked child */
+	FP_PIECE_WIPEONFORK = 1 << 7, /* a forked child reads zeros here */
 	FP_PIECE_DONTDUMP = 1 << 8,   /* not in core dumps */
-	FP_PIECE_AGENT = 1 << 9,      /* stages and stop page: nobody's mapping */
+	FP_PIECE_AGENT = 1 << 9,      /* the agent's stages and stop page: no mapping of the program */
 };
 
-/* A mapped piece; neighbours that are alike are one piece. */
+/* A mapped piece. Neighbours that are alike become one piece. */
 struct fp_piece {
 	uint32_t start, end; /* pages, end excluded */
 	int prot;
@@ -33,18 +33,18 @@ struct fp_piece {
 	bool lazy;      /* no slots reserved */
 };
 
-/* What is to become of pieces: prot below 0 leaves the protection as it is. */
+/* A change to pieces. If prot is negative, the protection stays. */
 struct fp_piece_change {
 	int prot;
 	uint32_t set, clear; /* flags */
-	bool back;           /* slots are reserved for them now, but for those that are NORESERVE */
+	bool back;           /* slots are now reserved for them, except for NORESERVE pieces */
 };
 
 struct fp_layout {
-	struct fp_piece *pieces; /* sorted; mapped lazily for as many as there can be */
+	struct fp_piece *pieces; /* sorted; address space for the most pieces, memory on touch */
 	size_t n;
 	uint32_t end;             /* pages of the range */
-	uint32_t origin;          /* where the search for room begins */
+	uint32_t origin;          /* the search for a gap begins at this page */
 	uint64_t mapped;          /* far pages */
 	_Atomic uint32_t changes; /* odd while the pieces are being changed */
 };
@@ -53,16 +53,16 @@ struct fp_layout {
 int fp_layout_init(struct fp_layout *layout, uint32_t n_pages);
 void fp_layout_done(struct fp_layout *layout);
 
-/* The first gap of n pages from the origin on, or else from the start on, whose start is a multiple
- * of align_pages after base_page is added. 0 and *ret_start; -ENOMEM. */
+/* Finds the first gap of n pages from the origin on, or else from page 0 on. Its start plus
+ * base_page is a multiple of align_pages. 0 and *ret_start; -ENOMEM. */
 int fp_layout_find(const struct fp_layout *layout, uint32_t n, uint32_t align_pages, uint64_t base_page,
                    uint32_t *ret_start);
 
 /* Maps [piece.start, piece.end), which must be free. 0; -ENOMEM: too many pieces. */
 int fp_layout_add(struct fp_layout *layout, struct fp_piece piece);
 
-/* Unmaps what is mapped of [start, end), foreign pieces too. *ret_reserved: how many of those pages
- * had slots reserved. 0; -ENOMEM (it would take one piece too many; nothing was changed). */
+/* Unmaps all that is mapped in [start, end), foreign pieces too. *ret_reserved: how many of those
+ * pages had slots reserved. 0; -ENOMEM: one piece too many; then nothing was changed. */
 int fp_layout_remove(struct fp_layout *layout, uint32_t start, uint32_t end, uint64_t *ret_reserved);
 
 /* Changes the far pieces of [start, end). 0; -ENOMEM. */
@@ -78,20 +78,20 @@ const struct fp_piece *fp_layout_next(const struct fp_layout *layout, uint32_t p
 /* True if nothing of [start, end) is mapped, far or foreign. */
 bool fp_layout_is_free(const struct fp_layout *layout, uint32_t start, uint32_t end);
 
-/* How many far pages of [start, end) would be given slots by a change with `back`. */
+/* For how many far pages of [start, end) a change with `back` would reserve slots. */
 uint64_t fp_layout_count_unbacked(const struct fp_layout *layout, uint32_t start, uint32_t end);
 
 /*
- * How many of the n pages from page on may be read ahead: they are mapped in one far piece that is
- * not advised RANDOM. The fault thread's question: without the caller's lock, so 0 if the layout is
- * being changed this moment. What it says may be old when it is used.
+ * How many of the n pages from page on may be read ahead: they are in one far piece without the
+ * advice RANDOM. The fault thread calls this without the caller's lock. So the result is 0 during a
+ * change of the layout, and may be outdated when it is used.
  */
 uint32_t fp_layout_mapped_from(const struct fp_layout *layout, uint32_t page, uint32_t n);
 
 /*
- * The piece that holds page, and the number of changes so far: as long as fp_layout_changes says
- * the same, the piece is mapped so. Asked without the caller's lock; false if there is none, or the
- * layout is being changed this moment.
+ * The piece that contains page, and the number of changes so far. The piece is valid as long as
+ * fp_layout_changes returns the same number. Called without the caller's lock. False: there is no
+ * such piece, or the layout is being changed.
  */
 bool fp_layout_peek(const struct fp_layout *layout, uint32_t page, struct fp_piece *ret_piece,
                     uint32_t *ret_changes);
@@ -102,7 +102,7 @@ const struct fp_piece *fp_layout_after(const struct fp_layout *layout, uint32_t 
 
 /*
  * The first far piece that ends after page and has one of flags, or NULL. For the child of a fork:
- * what is DONTFORK is to be unmapped there, what is WIPEONFORK to be ZERO.
+ * it unmaps DONTFORK pieces, and makes WIPEONFORK pieces ZERO.
  */
 const struct fp_piece *fp_layout_after_with(const struct fp_layout *layout, uint32_t page, uint32_t flags);
 

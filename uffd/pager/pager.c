@@ -1,5 +1,6 @@
 /*
- * The pager's transitions. Room: uffd; pure (see pager.h). doc/architecture.md has the drawing.
+ * The pager's transitions. Room: uffd/pager; pure (see pager.h). doc/architecture.md has the
+ * drawing.
  */
 #include "pager.h"
 
@@ -21,7 +22,7 @@ static uint64_t with_hist(uint64_t word, uint64_t hist)
 	return (word & ~FP_PAGE_HIST_MASK) | hist << FP_PAGE_HIST_SHIFT;
 }
 
-/* Ends an owned state: whoever waits is woken, and faults again if that is still called for. */
+/* Ends an owned state. Threads that wait are woken, and fault again if they still need to. */
 static struct fp_page_step settle(uint64_t word, enum fp_page_state state)
 {
 	enum fp_page_action action = word & FP_PAGE_WAIT ? FP_ACT_WAKE : FP_ACT_NONE;
@@ -57,11 +58,11 @@ static struct fp_page_step on_missing(uint64_t word, bool write)
 		return step(with_state(word, FP_PAGE_ARRIVING), FP_ACT_FETCH);
 	}
 	case FP_PAGE_RESIDENT:
-		/* A second message about a fault that has ended, or the page was dropped behind our
-		 * back. */
+		/* Either a second message about a fault that has ended, or the page was dropped
+		 * without an event. */
 		return step(with_state(word, FP_PAGE_ARRIVING), FP_ACT_VERIFY);
 	case FP_PAGE_LOST:
-		/* owned, as poison that came after a revival would stay */
+		/* owned: if the poison came after a revival, it would stay */
 		return step(with_state(word, FP_PAGE_ARRIVING), FP_ACT_POISON);
 	default:
 		return step(word | FP_PAGE_WAIT, FP_ACT_NONE);
@@ -74,14 +75,14 @@ static struct fp_page_step on_protected(uint64_t word)
 	case FP_PAGE_RESIDENT:
 		if (!(word & FP_PAGE_DIRTY))
 			word = with_hist(word | FP_PAGE_DIRTY, FP_PAGE_HIST_MAX);
-		/* owned until the protection is lifted: an evictor that protected the page
-		 * meanwhile would lose a write */
+		/* owned until the protection is lifted: if an evictor protected the page meanwhile,
+		 * a write would be lost */
 		return step(with_state(word, FP_PAGE_ARRIVING), FP_ACT_UNPROTECT);
 	case FP_PAGE_ZERO:
 	case FP_PAGE_REMOTE:
 	case FP_PAGE_LOST:
 		return step(word,
-		            FP_ACT_WAKE); /* it left meanwhile: let the thread fault on what is there now */
+		            FP_ACT_WAKE); /* it left meanwhile: let the thread fault again on the new state */
 	default:
 		return step(word | FP_PAGE_WAIT, FP_ACT_NONE);
 	}
@@ -92,7 +93,8 @@ static struct fp_page_step on_ahead(uint64_t word, enum fp_page_state wanted)
 	return fp_page_state(word) == wanted ? on_missing(word, false) : step(word, FP_ACT_NONE);
 }
 
-/* It ends INSTALLED_RW, or, if it proves to be absent, NOT_INSTALLED: there is no other copy. */
+/* It ends by INSTALLED_RW. If the page turns out to be absent, by NOT_INSTALLED: there is no other
+ * copy. */
 static struct fp_page_step on_adopt(uint64_t word)
 {
 	if (fp_page_state(word) != FP_PAGE_RESIDENT || !(word & FP_PAGE_DIRTY) || fp_page_slot(word))
@@ -112,8 +114,8 @@ static struct fp_page_step on_refused(uint64_t word)
 	return settle_resident(word, (word & FP_PAGE_DIRTY) != 0);
 }
 
-/* The write failed: the only copy is the captured one. It goes back as dirty as it came, waiter or
- * not. */
+/* The write failed, so the captured copy is the only one. It goes back, still dirty, whether a
+ * thread waits or not. */
 static struct fp_page_step on_not_written(uint64_t word)
 {
 	return step(with_state(word | FP_PAGE_DIRTY, FP_PAGE_ARRIVING), FP_ACT_PUT_BACK);
@@ -139,8 +141,7 @@ static struct fp_page_step on_revive(uint64_t word)
 	return step(with_state(word, FP_PAGE_CLAIMED), FP_ACT_CLAIMED);
 }
 
-/* The entry of a page that is away is stale: it would be evicted again when it is back, from a new
- * entry. */
+/* The entry of a page that is not local is stale: the page gets a new entry when it comes back. */
 static struct fp_page_step on_unqueue(uint64_t word)
 {
 	switch (fp_page_state(word)) {

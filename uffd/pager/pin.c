@@ -26,8 +26,8 @@ void fp_pin_table_done(struct fp_pin_table *table)
 	table->ranges = NULL;
 }
 
-/* Sequentially consistent, so that a look which does not see the range is followed by all of what
- * the caller does next. */
+/* Sequentially consistent: a look that misses the range comes before all that the caller does
+ * next. */
 static bool take(struct fp_pin_table *table, uint32_t place, struct fp_page_range range)
 {
 	uint64_t none = 0, value = (uint64_t)range.page << 32 | range.n;
@@ -36,7 +36,7 @@ static bool take(struct fp_pin_table *table, uint32_t place, struct fp_page_rang
 	       atomic_compare_exchange_strong(&table->ranges[place], &none, value);
 }
 
-/* Before a place is taken: who looks must not stop short of it. */
+/* Called before a place is taken: a look must not stop short of it. */
 static void raise_top(struct fp_pin_table *table, uint32_t top)
 {
 	uint32_t old = atomic_load_explicit(&table->top, memory_order_relaxed);
@@ -45,7 +45,7 @@ static void raise_top(struct fp_pin_table *table, uint32_t top)
 		;
 }
 
-/* Takes n places in a row from place on; else how many could be taken, and none is. */
+/* Takes n consecutive places from place on, or none. Returns how many could be taken. */
 static uint32_t take_row(struct fp_pin_table *table, const struct fp_page_range *ranges, uint32_t n,
                          uint32_t place)
 {
@@ -67,7 +67,7 @@ uint32_t fp_pin_publish(struct fp_pin_table *table, const struct fp_page_range *
 
 	if (n > FP_PIN_MAX)
 		return FP_PIN_NO_PLACE;
-	atomic_fetch_add(&table->held, n); /* first: a look that finds nobody held is over at once */
+	atomic_fetch_add(&table->held, n); /* first: a look that reads 0 here skips the table */
 	for (;;) {
 		uint32_t got;
 

@@ -1,16 +1,16 @@
 /*
- * The hold table: which pages stay resident because a call has handed them to the kernel. Room:
- * uffd. A hazard-pointer protocol: who holds publishes its ranges first and looks at the pages'
- * words then; who would take a page makes its word say so first (LEAVING, CLAIMED) and looks into
- * the table then. Both are sequentially consistent, so at least one of the two sees the other:
+ * The pin table: which pages stay resident because a call has handed them to the kernel. Room:
+ * uffd/pager. A hazard-pointer protocol: a caller first publishes its ranges, then looks at the
+ * pages' words. An evictor or a layout call first changes the page's word (LEAVING, CLAIMED), then
+ * looks into the table. Both are sequentially consistent, so at least one of them sees the other:
  *
  *     caller                            evictor
  *     publish [page, page + n)          word: RESIDENT -> LEAVING
- *     fp_pin_fence                     fp_pin_fence
+ *     fp_pin_fence                      fp_pin_fence
  *     word LEAVING? wait, bring back    published? put back: RESIDENT
  *
- * Pure: page numbers and one piece of memory. Lock-free, and async-signal-safe: a call that is
- * interrupted half-way leaves at most a range that it clears when it goes on.
+ * Pure: page numbers and one piece of memory. Lock-free and async-signal-safe: a call that is
+ * interrupted half-way leaves at most a range, which it clears when it goes on.
  */
 #ifndef FP_PIN_H
 #define FP_PIN_H
@@ -19,8 +19,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define FP_PIN_LINE     8u         /* ranges that share a cache line, and the threads' places are one apart */
-#define FP_PIN_MAX      (1u << 18) /* ranges held at once, by all threads */
+#define FP_PIN_LINE     8u         /* ranges in a cache line; each thread begins in another line */
+#define FP_PIN_MAX      (1u << 18) /* ranges pinned at once, by all threads */
 #define FP_PIN_NO_PLACE UINT32_MAX
 
 struct fp_page_range {
@@ -28,9 +28,9 @@ struct fp_page_range {
 };
 
 struct fp_pin_table {
-	_Atomic uint64_t *ranges; /* page << 32 | n, 0: free; memory comes as it is touched */
-	_Atomic uint32_t top;     /* none beyond this one was ever used */
-	_Atomic uint32_t held;    /* ranges that are published now */
+	_Atomic uint64_t *ranges; /* page << 32 | n; 0: free. Memory comes on touch */
+	_Atomic uint32_t top;     /* no place from here on was ever used */
+	_Atomic uint32_t held;    /* ranges published now */
 };
 
 /* 0 or -ENOMEM. */
@@ -38,15 +38,15 @@ int fp_pin_table_init(struct fp_pin_table *table);
 void fp_pin_table_done(struct fp_pin_table *table);
 
 /*
- * Publishes n ranges in a row of places, from hint on where that is free. Returns the first place,
- * or FP_PIN_NO_PLACE if the table is full. Any thread, signal handlers too.
+ * Publishes n ranges in consecutive places: from hint on if these are free. Returns the first
+ * place, or FP_PIN_NO_PLACE if the table is full. Any thread, signal handlers too.
  */
 uint32_t fp_pin_publish(struct fp_pin_table *table, const struct fp_page_range *ranges, uint32_t n,
                         uint32_t hint);
-/* Clears n places from place on, which are the caller's. */
+/* Clears n places of the caller, from place on. */
 void fp_pin_clear(struct fp_pin_table *table, uint32_t place, uint32_t n);
 
-/* What stands at a place. */
+/* The range at a place. */
 static inline struct fp_page_range fp_pin_at(const struct fp_pin_table *table, uint32_t place)
 {
 	uint64_t range = atomic_load_explicit(&table->ranges[place], memory_order_relaxed);
@@ -54,23 +54,23 @@ static inline struct fp_page_range fp_pin_at(const struct fp_pin_table *table, u
 	return (struct fp_page_range){.page = (uint32_t)(range >> 32), .n = (uint32_t)range};
 }
 
-/* Between what was published, or a word that was changed, and the look at the other. */
+/* Stands between one's own write (a range, or a page's word) and one's look at the other. */
 static inline void fp_pin_fence(void)
 {
 	atomic_thread_fence(memory_order_seq_cst);
 }
 
 /*
- * Which of n pages (at most 64) are held: a bit each. The evictor's question, after a fence. False
- * alarms are possible (a call that has just ended), the reverse is not.
+ * Which of n pages (at most 64) are pinned: a bit each. The evictor calls it after a fence. It may
+ * report a pin that has just ended, but never misses one.
  */
 uint64_t fp_pin_look(const struct fp_pin_table *table, const uint32_t *pages, unsigned n);
 
-/* The same of one page. */
+/* The same for one page. */
 bool fp_pin_has(const struct fp_pin_table *table, uint32_t page);
 
-/* In a forked child, which has one thread: clears all places but the n_keep ranges of places in
- * keep. */
+/* Called in a forked child, which has one thread: clears all places except the n_keep ranges of
+ * places in keep. */
 void fp_pin_forked(struct fp_pin_table *table, const struct fp_page_range *keep, unsigned n_keep);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * Read-ahead: recognises threads that walk through memory page by page and says how far ahead to
- * fetch. Room: uffd; pure: page numbers in, a number out.
+ * Read-ahead: recognises threads that walk through memory page by page, and says how far ahead to
+ * fetch. Room: uffd/pager. Pure: page numbers in, a number out.
  */
 #ifndef FP_READAHEAD_H
 #define FP_READAHEAD_H
@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #define FP_READAHEAD_STREAMS 8u
-#define FP_READAHEAD_MAX     63u /* with the faulting page, one install */
+#define FP_READAHEAD_MAX     63u /* 64 with the faulting page: one install */
 
 struct fp_readahead {
 	unsigned max_pages;
@@ -17,18 +17,18 @@ struct fp_readahead {
 	struct fp_stream {
 		uint32_t next;   /* the page whose fault continues the stream */
 		uint32_t window; /* pages fetched ahead the last time */
-		uint32_t used;   /* when, by clock: the oldest is replaced */
+		uint32_t used;   /* its last use, by clock: the oldest is replaced */
 	} stream[FP_READAHEAD_STREAMS];
 };
 
 /*
- * A fault on page: how many of the pages after it to fetch as well (0: none). The window doubles
- * with each fault that continues a stream, up to max_pages. Report what was really fetched
- * by fp_readahead_fetched.
+ * A fault on page. Returns how many pages after it to fetch, too (0: none). The window doubles with
+ * each fault that continues a stream, up to max_pages. Report the number really fetched to
+ * fp_readahead_fetched.
  */
 unsigned fp_readahead_fault(struct fp_readahead *ra, uint32_t page, struct fp_stream **ret_stream);
 
-/* The stream's next fault is expected behind the n pages that were fetched ahead of page. */
+/* n pages were fetched after page: the stream's next fault is expected behind them. */
 static inline void fp_readahead_fetched(struct fp_stream *stream, uint32_t page, unsigned n)
 {
 	stream->next = page + 1 + n;
