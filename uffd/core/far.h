@@ -128,7 +128,7 @@ void fp_far_shrink(struct fp_far *far, uint32_t first, uint32_t last);
 bool fp_far_drop(struct fp_far *far, uint32_t page, uint32_t n);
 
 /*
- * Sets whether a child that is made now gets n pages of the range. True only while a fork of ours
+ * Sets whether a child made from now on gets n pages of the range. True only while a fork of ours
  * is under way: only that gives the child an agent. A child of a bare call gets no far memory, so
  * it can't read zeros.
  */

@@ -342,7 +342,7 @@ static void return_absent(struct fp_far *far, struct chunk_run run)
 	fp_budget_leave(&far->budget, tokens);
 }
 
-/* During the registration the kernel lets nobody fill a page. After it, only we can. */
+/* During the registration the kernel lets no thread fill a page. After it, only we can. */
 static int end(struct fp_far *far, _Atomic uint32_t *state, struct chunk_run run)
 {
 	int r = fp_uffd_register(&far->uffd, fp_far_addr(far, run.start),
@@ -355,7 +355,7 @@ static int end(struct fp_far *far, _Atomic uint32_t *state, struct chunk_run run
 }
 
 /* A CONVERTING chunk was MANAGED, and the pages being converted are not the caller's. CHANGING ends
- * soon: nobody blocks meanwhile. */
+ * soon: no thread blocks meanwhile. */
 int fp_kernel_filled_end(struct fp_far *far, uint32_t page)
 {
 	_Atomic uint32_t *state = state_of(far, page);

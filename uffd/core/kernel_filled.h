@@ -1,8 +1,8 @@
 /*
- * Kernel-filled memory: while the budget has ample room, the kernel itself fills fresh pages. That
- * costs less than one of our faults for each page. Room: uffd/core.
+ * Kernel-filled memory: while the budget is ample, the kernel itself fills fresh pages. That costs
+ * less than one of our faults for each page. Room: uffd/core.
  *
- *                  begin: first touch, ample room
+ *                  begin: first touch, ample budget
  *     MANAGED ───────────────────────────────────────► FILLED
  *        ▲            (CONVERTING on the way)             │
  *        └────────────────────────────────────────────────┘
@@ -41,7 +41,7 @@ void fp_kernel_filled_open(struct fp_far *far);
 bool fp_kernel_filled_begin(struct fp_far *far, const struct fp_layout *layout, uint32_t page);
 
 /* The same for a new mapping, so that no thread must fault first. Only if the mapping is short and
- * the budget has room. Under the layout lock, signals blocked. */
+ * the budget is ample. Under the layout lock, signals blocked. */
 void fp_kernel_filled_begin_mapping(struct fp_far *far, const struct fp_layout *layout, uint32_t start,
                                     uint32_t end);
 
@@ -51,8 +51,8 @@ void fp_kernel_filled_begin_mapping(struct fp_far *far, const struct fp_layout *
 
 /*
  * The free pages [start, end), of one chunk, become pages of piece. If they are kernel-filled, they
- * stay so where the piece allows it and the budget has room. Otherwise they are registered again.
- * Called under the layout lock, before they can be touched. 0, or the kernel's error as from
+ * stay so where the piece and the budget allow it. Otherwise they are registered again. Called
+ * under the layout lock, before they can be touched. 0, or the kernel's error as from
  * fp_kernel_filled_end.
  */
 int fp_kernel_filled_resume(struct fp_far *far, const struct fp_piece *piece, uint32_t start, uint32_t end);

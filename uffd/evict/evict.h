@@ -1,6 +1,6 @@
 /*
  * The evictor: takes victims and makes them leave. Clean ones are dropped. Dirty ones are captured
- * and written back, and end locally once the store has them. One thread owns an evictor; two
+ * and written back, and are dropped once the store has them. One thread owns an evictor; two
  * evictors may work on the same pages' words at once. Room: uffd/evict. How bytes are captured:
  * capture.h.
  */

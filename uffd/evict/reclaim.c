@@ -25,7 +25,7 @@
 
 #define LANE_PAGES   (4 * FP_BUDGET_BATCH_MAX)
 #define TICK_NS      (50 * FP_NSEC_PER_MSEC)
-#define MANY_THREADS 64u /* assumed if the kernel does not tell */
+#define MANY_THREADS 64u /* assumed if the number is not known */
 #define REVIVE_NS    FP_NSEC_PER_SEC
 /* Pauses while nothing can leave (all is pinned, or no node takes pages): STUCK_NS at first, then
  * doubling STUCK_MAX times. */
@@ -210,7 +210,7 @@ static void publish(struct fp_reclaim *rc)
 	fp_reclaim_publish(rc->far);
 }
 
-/* Gives pages back to the program that an outage took. Sequentially consistent with the freeze, as
+/* Gives the program back pages that an outage took. Sequentially consistent with the freeze, as
  * evictions are: no page is claimed while a fork is made. */
 static void revive_pages(struct fp_reclaim *rc, uint64_t now_ns)
 {

@@ -68,8 +68,8 @@ static void give_back(struct inline_server *p)
 	atomic_store_explicit(&p->busy, false, memory_order_release);
 }
 
-/* Pages left behind occupy arrivals. Some arrivals are kept for faults that need no node that is
- * down. */
+/* Pages left behind occupy arrivals. Some arrivals are kept for faults that need not wait for a
+ * node. */
 static bool has_record(const struct fp_server *sv, uint64_t word)
 {
 	bool waits = sv->lane && fp_page_state(word) == FP_PAGE_REMOTE &&

@@ -181,7 +181,7 @@ static unsigned take_room(struct fp_server *sv, unsigned n)
 /*
  * True if it is useless to wait for a token. The nodes are full: then a page with a slot can leave
  * again, and only pages without one stay. Or a fork stops evictions, and may wait for this very
- * thread. Then FORK_OVERDRAW pages come at once, others after their deadline.
+ * thread. Then up to FORK_OVERDRAW pages come at once, others after their deadline.
  */
 static bool must_overdraw(const struct fp_far *far, const struct fp_arrival *a, uint64_t now_ns)
 {

@@ -16,8 +16,8 @@
 #define TICK_NS (250 * FP_NSEC_PER_MSEC)
 
 /*
- * Closes all but the vital descriptors, in a table of the thread's own, which the first call makes.
- * By raw system calls: the shim would answer the C library's.
+ * Closes all but the vital descriptors, in a table of the thread's own. The first close_range makes
+ * that table. By raw system calls: the shim would answer the C library's.
  */
 static int keep_vital_only(struct fp_fdguard *guard)
 {

@@ -10,7 +10,7 @@
 #include "store.h"
 
 #define MARGIN_MAX       256u
-#define THREAD_NEEDS     8u    /* pages: an instruction may touch four or more, so may a handler in between */
+#define THREAD_NEEDS     8u    /* pages: four or more for an instruction, and for a handler within it */
 #define THREADS_NEED_MAX 4096u /* pages */
 
 static void signal_fd(int fd)
@@ -58,8 +58,8 @@ void fp_budget_show_peak(struct fp_budget *budget, _Atomic uint64_t *bytes)
 		raise_to(bytes, atomic_load(&budget->peak) << FP_PAGE_SHIFT);
 }
 
-/* The most pages that may be resident: the budget, or pinned pages plus half of it (or plus the
- * need of threads). Grants come on top. */
+/* The most pages that may be resident: the budget, or pinned pages plus half of it (the threads'
+ * need, if larger). Grants come on top. */
 static uint64_t limit(const struct fp_budget *budget)
 {
 	uint64_t pages = atomic_load_explicit(&budget->pages, memory_order_relaxed);

@@ -206,7 +206,7 @@ static void join_at(struct fp_layout *layout, size_t i)
 	}
 }
 
-/* n far pages like those of piece come, or, if n is negative, go. */
+/* n far pages come, or go if n is negative. Foreign pieces do not count. */
 static void account(struct fp_layout *layout, const struct fp_piece *piece, int64_t n)
 {
 	if (!is_foreign(piece))

@@ -102,8 +102,8 @@ static inline uint64_t fp_page_with_slot(uint64_t word, uint64_t slot)
 	return (word & ((1ull << FP_PAGE_SLOT_SHIFT) - 1)) | slot << FP_PAGE_SLOT_SHIFT;
 }
 
-/* True if a read fault on this page shall be installed writable: last times, a write soon
- * followed. */
+/* True if a read fault on this page shall be installed writable: a write soon followed the last
+ * ones. */
 static inline bool fp_page_expects_write(uint64_t word)
 {
 	return (word & FP_PAGE_HIST_MASK) != 0;

@@ -38,8 +38,8 @@ int fp_pin_table_init(struct fp_pin_table *table);
 void fp_pin_table_done(struct fp_pin_table *table);
 
 /*
- * Publishes n ranges in consecutive places: from hint on if these are free. Returns the first
- * place, or FP_PIN_NO_PLACE if the table is full. Any thread, signal handlers too.
+ * Publishes n ranges in consecutive places: at hint, or else at the next free ones. Returns the
+ * first place, or FP_PIN_NO_PLACE if the table is full. Any thread, signal handlers too.
  */
 uint32_t fp_pin_publish(struct fp_pin_table *table, const struct fp_page_range *ranges, uint32_t n,
                         uint32_t hint);
@@ -54,7 +54,7 @@ static inline struct fp_page_range fp_pin_at(const struct fp_pin_table *table, u
 	return (struct fp_page_range){.page = (uint32_t)(range >> 32), .n = (uint32_t)range};
 }
 
-/* Stands between one's own write (a range, or a page's word) and one's look at the other. */
+/* Separates a thread's write (of a range, or a page's word) from its look at the other. */
 static inline void fp_pin_fence(void)
 {
 	atomic_thread_fence(memory_order_seq_cst);
