@@ -22,7 +22,7 @@
 
 #include "calls.h"
 #include "cleanup.h"
-#include "libc.h"
+#include "libc_memory.h"
 #include "local.h"
 #include "local_stack.h"
 #include "far_pieces.h"
@@ -284,7 +284,7 @@ int fp_heap_flags(size_t size, const void *caller)
 		return 0;
 	if (!is_set_up)
 		set_up_thread();
-	if (fp_libc_is_loader(caller) || (fp_calls_hold() && fp_libc_wants_local(caller, size)))
+	if (fp_libc_memory_is_loader(caller) || (fp_calls_hold() && fp_libc_memory_wants_local(caller, size)))
 		return MALLOCX_ARENA(0) | MALLOCX_TCACHE_NONE;
 	far = is_far(size, caller);
 	if (far == (heap.mode == FP_HEAP_ALL))

@@ -1,7 +1,7 @@
 /*
  * The malloc family, in front of jemalloc's: its plain functions on the fast path, else its
  * extended ones. Room: preload/memory. The fast path checks a thread-local word (local.h) and the
- * caller (libc.h). C++'s operators come here through the C++ library.
+ * caller (libc_memory.h). C++'s operators come here through the C++ library.
  */
 #include <errno.h>
 #include <jemalloc/jemalloc.h>
@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "heap.h"
-#include "libc.h"
+#include "libc_memory.h"
 #include "local.h"
 #include "shim.h"
 #include "store.h"
@@ -20,7 +20,7 @@
 /* A size of 0 takes the slow path too: 0 - 1 is the largest number. */
 static inline bool is_plain(size_t size, const void *caller)
 {
-	return likely(size - 1 < fp_local.fast_below) && likely(!fp_libc_is_loader(caller));
+	return likely(size - 1 < fp_local.fast_below) && likely(!fp_libc_memory_is_loader(caller));
 }
 
 /* The code that the allocation is for: some of it gets local memory. */

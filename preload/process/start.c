@@ -16,7 +16,7 @@
 #include "end.h"
 #include "fdutil.h"
 #include "heap.h"
-#include "libc.h"
+#include "libc_memory.h"
 #include "local.h"
 #include "log.h"
 #include "local_rules.h"
@@ -111,7 +111,7 @@ static int start(struct fp_agent_error *error)
 	r = fp_agent_start(&options, &agent, error);
 	if (r == 0 && fp_agent_needs_pins(agent))
 		r = open_signals(options.fault_mode, error);
-	fp_libc_open();
+	fp_libc_memory_open();
 	fp_local_rules_open(&settings.rules);
 	if (r == 0)
 		r = fp_heap_open(fp_agent_space(agent), &settings, error);

@@ -9,7 +9,7 @@
 #include "cleanup.h"
 #include "clock.h"
 #include "lockedmem.h"
-#include "nodewatch.h"
+#include "node_notice.h"
 #include "thread.h"
 
 #define POLL_US 200
@@ -62,7 +62,7 @@ static void *run(void *arg)
 		fp_store_refresh_names(o->store, thread->node); /* not in a turn: a fork would wait */
 		pthread_mutex_lock(&thread->turn);
 		sleep_ns = fp_store_reconnect(o->store, thread->node);
-		fp_nodewatch_look(&thread->said, o->store, thread->node);
+		fp_node_notice_look(&thread->said, o->store, thread->node);
 		pthread_mutex_unlock(&thread->turn);
 		wait_for_work(thread, sleep_ns);
 	}

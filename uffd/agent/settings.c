@@ -358,7 +358,7 @@ static int read_raw(struct raw *ret_raw, struct fp_agent_error *error)
 	        {
 	            .deadline_ns = 5 * FP_NSEC_PER_SEC,
 	            .heartbeat_ns = FP_NSEC_PER_SEC,
-	            .readahead_pages = 32,
+	            .readahead_pages = FP_READAHEAD_DEFAULT,
 	            .min_mapping_bytes = 64 << 10,
 	            .rdma = fp_rdma_defaults,
 	            .reconnect = {FP_MISSED_HEARTBEATS, FP_BACKOFF_FIRST_NS, FP_BACKOFF_MAX_NS},

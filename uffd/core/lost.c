@@ -8,7 +8,7 @@
 #include "clock.h"
 #include "end.h"
 #include "far.h"
-#include "nodewatch.h"
+#include "node_notice.h"
 
 void fp_lost_poison(struct fp_far *far, uint32_t page)
 {
@@ -89,7 +89,7 @@ static unsigned node_to_blame(const struct fp_store *store, uint64_t slot)
 static void report_page(struct fp_far *far, uint32_t page, uint64_t slot, int status)
 {
 	struct fp_store_node info;
-	char why[FP_NODEWATCH_REASON_LEN];
+	char why[FP_NODE_NOTICE_REASON_LEN];
 
 	if (!fp_log_allowed(&far->lost.limit, 10))
 		return;
@@ -104,7 +104,7 @@ static void report_page(struct fp_far *far, uint32_t page, uint64_t slot, int st
 		status = info.last_error; /* the cause, not the consequence */
 	fp_log(FP_LOG_ERROR, "pager", "page %p %s: node %s: %s; SIGBUS follows%s",
 	       (void *)fp_far_addr(far, page), slot ? "is lost" : "finds no room", info.url,
-	       fp_nodewatch_reason(status, status == info.last_error ? info.why : NULL, why, sizeof(why)),
+	       fp_node_notice_reason(status, status == info.last_error ? info.why : NULL, why, sizeof(why)),
 	       slot && info.state != FP_BREAKER_LOST ? " until the node is back" : "");
 }
 

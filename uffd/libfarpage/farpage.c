@@ -20,12 +20,12 @@
 #include "clock.h"
 #include "local_stack.h"
 #include "rdma_options.h"
+#include "readahead.h"
 #include "space.h"
 #include "transport.h"
 
-#define READAHEAD_DEFAULT 32u
-#define DEADLINE_MAX_MS   3600000u
-#define PATIENCE_MAX_MS   (24ull * 3600000u)
+#define DEADLINE_MAX_MS 3600000u
+#define PATIENCE_MAX_MS (24ull * 3600000u)
 
 struct far_memory {
 	struct fp_agent *agent;
@@ -155,7 +155,7 @@ static unsigned count(const char *const *list_of_texts)
 
 static unsigned readahead_pages(uint32_t wanted)
 {
-	return wanted == 0 ? READAHEAD_DEFAULT : wanted == 1 ? 0 : wanted;
+	return wanted == 0 ? FP_READAHEAD_DEFAULT : wanted == 1 ? 0 : wanted;
 }
 
 static int check_options(const struct far_options *o, struct fp_agent_error *error)

@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #define FP_READAHEAD_STREAMS 8u
+#define FP_READAHEAD_DEFAULT 32u
 #define FP_READAHEAD_MAX     63u /* 64 with the faulting page: one install */
 
 struct fp_readahead {

@@ -7,7 +7,7 @@
 #include <cmocka.h>
 
 #include "clock.h"
-#include "nodewatch.h"
+#include "node_notice.h"
 
 #define S FP_NSEC_PER_SEC
 
@@ -16,7 +16,7 @@ static uint64_t outage_ns;
 static enum fp_node_news step(struct fp_node_said *said, enum fp_breaker_state state, uint64_t now_ns)
 {
 	outage_ns = 0;
-	return fp_nodewatch_step(said, state, now_ns, &outage_ns);
+	return fp_node_notice_step(said, state, now_ns, &outage_ns);
 }
 
 static void an_outage_is_told_once_and_so_is_its_end(void **state)
@@ -55,21 +55,21 @@ static void of_a_link_that_flaps_only_long_outages_are_told(void **state)
 		assert_int_equal(step(&said, FP_BREAKER_CLOSED, now_ns += S / 10), FP_NEWS_NONE);
 	}
 	assert_int_equal(step(&said, FP_BREAKER_OPEN, now_ns), FP_NEWS_NONE);
-	assert_int_equal(step(&said, FP_BREAKER_OPEN, now_ns + FP_NODEWATCH_LONG_NS), FP_NEWS_CUT_OFF);
-	assert_int_equal(step(&said, FP_BREAKER_CLOSED, now_ns + 2 * FP_NODEWATCH_LONG_NS), FP_NEWS_BACK);
-	assert_int_equal(outage_ns, 2 * FP_NODEWATCH_LONG_NS);
+	assert_int_equal(step(&said, FP_BREAKER_OPEN, now_ns + FP_NODE_NOTICE_LONG_NS), FP_NEWS_CUT_OFF);
+	assert_int_equal(step(&said, FP_BREAKER_CLOSED, now_ns + 2 * FP_NODE_NOTICE_LONG_NS), FP_NEWS_BACK);
+	assert_int_equal(outage_ns, 2 * FP_NODE_NOTICE_LONG_NS);
 	assert_int_equal(step(&said, FP_BREAKER_OPEN, now_ns + 2 * S), FP_NEWS_NONE);
 	assert_int_equal(step(&said, FP_BREAKER_LOST, now_ns + 2 * S + 1), FP_NEWS_LOST);
 }
 
 static void a_reason_has_the_words_of_the_device(void **state)
 {
-	char buf[FP_NODEWATCH_REASON_LEN];
+	char buf[FP_NODE_NOTICE_REASON_LEN];
 
-	assert_string_equal(fp_nodewatch_reason(-ECONNRESET, NULL, buf, sizeof(buf)),
+	assert_string_equal(fp_node_notice_reason(-ECONNRESET, NULL, buf, sizeof(buf)),
 	                    "Connection reset by peer");
 	assert_string_equal(
-	    fp_nodewatch_reason(-ECONNRESET, "transport retry counter exceeded", buf, sizeof(buf)),
+	    fp_node_notice_reason(-ECONNRESET, "transport retry counter exceeded", buf, sizeof(buf)),
 	    "Connection reset by peer (transport retry counter exceeded)");
 }
 
@@ -82,5 +82,5 @@ int main(void)
 	    cmocka_unit_test(a_reason_has_the_words_of_the_device),
 	};
 
-	return cmocka_run_group_tests_name("nodewatch", tests, NULL, NULL);
+	return cmocka_run_group_tests_name("node_notice", tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* See nodewatch.h. */
-#include "nodewatch.h"
+/* See node_notice.h. */
+#include "node_notice.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -8,8 +8,8 @@
 #include "log.h"
 #include "units.h"
 
-enum fp_node_news fp_nodewatch_step(struct fp_node_said *said, enum fp_breaker_state state, uint64_t now_ns,
-                                    uint64_t *ret_outage_ns)
+enum fp_node_news fp_node_notice_step(struct fp_node_said *said, enum fp_breaker_state state, uint64_t now_ns,
+                                      uint64_t *ret_outage_ns)
 {
 	enum fp_breaker_state before = said->state;
 
@@ -20,8 +20,8 @@ enum fp_node_news fp_nodewatch_step(struct fp_node_said *said, enum fp_breaker_s
 	said->cut_ns = state != FP_BREAKER_OPEN ? 0 : said->cut_ns ? said->cut_ns : now_ns;
 	if (state == before || before == FP_BREAKER_LOST)
 		return FP_NEWS_NONE;
-	if (state == FP_BREAKER_OPEN && said->back_ns && now_ns - said->back_ns < FP_NODEWATCH_FLAP_NS &&
-	    now_ns - said->cut_ns < FP_NODEWATCH_LONG_NS)
+	if (state == FP_BREAKER_OPEN && said->back_ns && now_ns - said->back_ns < FP_NODE_NOTICE_FLAP_NS &&
+	    now_ns - said->cut_ns < FP_NODE_NOTICE_LONG_NS)
 		return FP_NEWS_NONE;
 	said->state = state;
 	switch (state) {
@@ -35,7 +35,7 @@ enum fp_node_news fp_nodewatch_step(struct fp_node_said *said, enum fp_breaker_s
 	}
 }
 
-const char *fp_nodewatch_reason(int error, const char *why, char *buf, size_t len)
+const char *fp_node_notice_reason(int error, const char *why, char *buf, size_t len)
 {
 	const char *text;
 	char reason[64];
@@ -63,7 +63,7 @@ static const char *format_patience(uint64_t patience_ns, char *buf, size_t len)
 
 static void say(enum fp_node_news news, const struct fp_store_node *info, uint64_t outage_ns)
 {
-	char why[FP_NODEWATCH_REASON_LEN], time[40];
+	char why[FP_NODE_NOTICE_REASON_LEN], time[40];
 
 	switch (news) {
 	case FP_NEWS_CUT_OFF:
@@ -71,11 +71,11 @@ static void say(enum fp_node_news news, const struct fp_store_node *info, uint64
 			fp_log(FP_LOG_WARNING, "store",
 			       "node %s: the session has ended: %s; no byte is lost, but it lends no further "
 			       "memory to this process until it is back",
-			       info->url, fp_nodewatch_reason(info->session_error, NULL, why, sizeof(why)));
+			       info->url, fp_node_notice_reason(info->session_error, NULL, why, sizeof(why)));
 			break;
 		}
 		fp_log(FP_LOG_WARNING, "store", "node %s is cut off: %s; what needs it waits %s", info->url,
-		       fp_nodewatch_reason(info->last_error, info->why, why, sizeof(why)),
+		       fp_node_notice_reason(info->last_error, info->why, why, sizeof(why)),
 		       format_patience(info->patience_ns, time, sizeof(time)));
 		break;
 	case FP_NEWS_BACK:
@@ -85,14 +85,14 @@ static void say(enum fp_node_news news, const struct fp_store_node *info, uint64
 	case FP_NEWS_LOST:
 		fp_log(FP_LOG_ERROR, "store",
 		       "node %s is lost: %s; pages that only it holds raise SIGBUS when touched", info->url,
-		       fp_nodewatch_reason(info->error, info->why, why, sizeof(why)));
+		       fp_node_notice_reason(info->error, info->why, why, sizeof(why)));
 		break;
 	case FP_NEWS_NONE:
 		break;
 	}
 }
 
-void fp_nodewatch_look(struct fp_node_said *said, const struct fp_store *store, unsigned node)
+void fp_node_notice_look(struct fp_node_said *said, const struct fp_store *store, unsigned node)
 {
 	struct fp_store_node info;
 	uint64_t outage_ns = 0;
@@ -103,7 +103,7 @@ void fp_nodewatch_look(struct fp_node_said *said, const struct fp_store *store, 
 		return;    /* not used yet */
 	if (info.adopting) /* its pages can be read, but nothing can leave */
 		info.state = FP_BREAKER_OPEN;
-	news = fp_nodewatch_step(said, info.state, fp_clock_ns(), &outage_ns);
+	news = fp_node_notice_step(said, info.state, fp_clock_ns(), &outage_ns);
 	if (news != FP_NEWS_NONE)
 		say(news, &info, outage_ns);
 }

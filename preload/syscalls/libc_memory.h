@@ -2,8 +2,8 @@
  * The C library allocates memory for its own system calls. Those bypass exported names, so we can't
  * pin there: this memory is local. Room: preload/syscalls. calls.h says in which modes.
  */
-#ifndef FP_LIBC_H
-#define FP_LIBC_H
+#ifndef FP_LIBC_MEMORY_H
+#define FP_LIBC_MEMORY_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -14,24 +14,25 @@
  * which every new thread is made. In a forked child the agent's threads need them before any fault
  * can be served.
  */
-struct fp_libc_code {
+struct fp_libc_memory_code {
 	uintptr_t known, start, end;
 };
-extern struct fp_libc_code fp_libc_loader;
+extern struct fp_libc_memory_code fp_libc_memory_loader;
 
-static inline bool fp_libc_is_loader(const void *code)
+static inline bool fp_libc_memory_is_loader(const void *code)
 {
-	return (uintptr_t)code - fp_libc_loader.start < fp_libc_loader.end - fp_libc_loader.start;
+	return (uintptr_t)code - fp_libc_memory_loader.start <
+	       fp_libc_memory_loader.end - fp_libc_memory_loader.start;
 }
 
 /* Finds the C library's code. Called once, before the program has other threads. */
-void fp_libc_open(void);
+void fp_libc_memory_open(void);
 
 /*
  * True if code at this address may pass its allocations to a system call inside the C library:
  * buffers of streams and directories, names, messages to name servers. False for the large arrays
  * that it sorts in.
  */
-bool fp_libc_wants_local(const void *code, size_t size);
+bool fp_libc_memory_wants_local(const void *code, size_t size);
 
 #endif

@@ -3,7 +3,7 @@
  * does not fault on it for us, they get local memory instead. In other modes they are the C
  * library's. Room: preload/syscalls.
  */
-#include "libc.h"
+#include "libc_memory.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -30,10 +30,10 @@
 
 /* ---- the C library's own allocations ---- */
 
-static struct fp_libc_code libc;
-struct fp_libc_code fp_libc_loader;
+static struct fp_libc_memory_code libc;
+struct fp_libc_memory_code fp_libc_memory_loader;
 
-static void look(const struct dl_phdr_info *info, struct fp_libc_code *code)
+static void look(const struct dl_phdr_info *info, struct fp_libc_memory_code *code)
 {
 	uintptr_t start = UINTPTR_MAX, end = 0;
 
@@ -56,21 +56,21 @@ static void look(const struct dl_phdr_info *info, struct fp_libc_code *code)
 static int look_at_library(struct dl_phdr_info *info, size_t size, void *unused)
 {
 	look(info, &libc);
-	look(info, &fp_libc_loader);
+	look(info, &fp_libc_memory_loader);
 	return 0;
 }
 
-void fp_libc_open(void)
+void fp_libc_memory_open(void)
 {
 	libc.known = (uintptr_t)dlsym(RTLD_NEXT, "fopen");
-	fp_libc_loader.known = getauxval(AT_BASE);
+	fp_libc_memory_loader.known = getauxval(AT_BASE);
 	dl_iterate_phdr(look_at_library, NULL);
 }
 
-bool fp_libc_wants_local(const void *code, size_t size)
+bool fp_libc_memory_wants_local(const void *code, size_t size)
 {
 	return size <= OWN_MAX &&
-	       ((uintptr_t)code - libc.start < libc.end - libc.start || fp_libc_is_loader(code));
+	       ((uintptr_t)code - libc.start < libc.end - libc.start || fp_libc_memory_is_loader(code));
 }
 
 /* True if this thread's calls must not hand addr to the kernel. */
@@ -80,8 +80,8 @@ static bool is_awkward(const void *addr)
 }
 
 /*
- * The C library's versions would get local memory, as fp_libc_wants_local finds their code in the C
- * library. But the copy is the program's, so it may be far.
+ * The C library's versions would get local memory, as fp_libc_memory_wants_local finds their code
+ * in the C library. But the copy is the program's, so it may be far.
  */
 FP_INTERPOSE char *strndup(const char *s, size_t max)
 {

@@ -3,8 +3,8 @@
  * lost. An outage that the first attempt ends is only counted. So are further short outages of a
  * link that flaps. Room: uffd/core.
  */
-#ifndef FP_NODEWATCH_H
-#define FP_NODEWATCH_H
+#ifndef FP_NODE_NOTICE_H
+#define FP_NODE_NOTICE_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -26,21 +26,21 @@ struct fp_node_said {
 	uint64_t back_ns;            /* when it was reported to be back; 0: never */
 };
 
-#define FP_NODEWATCH_FLAP_NS 10000000000ull /* a node that was back for less is flapping */
-#define FP_NODEWATCH_LONG_NS 1000000000ull  /* of a flapping node, only outages this long are reported */
+#define FP_NODE_NOTICE_FLAP_NS 10000000000ull /* a node that was back for less is flapping */
+#define FP_NODE_NOTICE_LONG_NS 1000000000ull  /* of a flapping node, only outages this long are reported */
 
 /* The news about a node that is in this state now. Pure. *ret_outage_ns: if the node is back, how
  * long it was cut off. */
-enum fp_node_news fp_nodewatch_step(struct fp_node_said *said, enum fp_breaker_state state, uint64_t now_ns,
-                                    uint64_t *ret_outage_ns);
+enum fp_node_news fp_node_notice_step(struct fp_node_said *said, enum fp_breaker_state state, uint64_t now_ns,
+                                      uint64_t *ret_outage_ns);
 
 /* Looks at a node and reports news on stderr. One thread per node, which may block a little. */
-void fp_nodewatch_look(struct fp_node_said *said, const struct fp_store *store, unsigned node);
+void fp_node_notice_look(struct fp_node_said *said, const struct fp_store *store, unsigned node);
 
-#define FP_NODEWATCH_REASON_LEN 128
+#define FP_NODE_NOTICE_REASON_LEN 128
 
 /* Why a node is away, for people, with its device's own reason (NULL: none). Returns buf or a
  * constant. */
-const char *fp_nodewatch_reason(int error, const char *why, char *buf, size_t len);
+const char *fp_node_notice_reason(int error, const char *why, char *buf, size_t len);
 
 #endif
