@@ -18,7 +18,9 @@
 #define HIGH_FD  512
 #define LIST_END 65536 /* descriptors of ours from here on are not hidden */
 
-enum { NOT_OURS, OURS, WATCHED, VITAL };
+#define N_MARKS 128u /* of guards that may start at once */
+
+enum { NOT_OURS, OURS, WATCHED, VITAL /* + the guard's mark */ };
 
 static _Atomic uint8_t list[LIST_END];
 static _Atomic int list_used; /* entries from here on were never used */
@@ -34,10 +36,10 @@ void fp_fd_watch(int fd)
 		atomic_store(&list[fd], WATCHED);
 }
 
-void fp_fd_make_vital(int fd)
+void fp_fd_make_vital(int fd, uint8_t mark)
 {
 	if (fp_fd_is_ours(fd))
-		atomic_store(&list[fd], VITAL);
+		atomic_store(&list[fd], (uint8_t)(VITAL + mark % N_MARKS));
 }
 
 void fp_fd_lost(void)
@@ -63,23 +65,23 @@ void fp_fd_keep(int fd)
 	atomic_store(&list[fd], OURS);
 }
 
-static int next_of(int from, unsigned least)
+static int next_of(int from, unsigned least, unsigned most)
 {
 	int fd = FP_MAX(from, 0), end = atomic_load(&list_used);
 
-	while (fd < end && entry(fd) < least)
+	while (fd < end && (entry(fd) < least || entry(fd) > most))
 		fd++;
 	return fd < end ? fd : -1;
 }
 
 int fp_fd_next(int from)
 {
-	return next_of(from, OURS);
+	return next_of(from, OURS, VITAL + N_MARKS);
 }
 
-int fp_fd_next_vital(int from)
+int fp_fd_next_vital(int from, uint8_t mark)
 {
-	return next_of(from, VITAL);
+	return next_of(from, VITAL + mark % N_MARKS, VITAL + mark % N_MARKS);
 }
 
 bool fp_fd_is_ours(int fd)

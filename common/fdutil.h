@@ -3,6 +3,7 @@
 #define FP_FDUTIL_H
 
 #include <stdbool.h>
+#include <stdint.h>
 #include <stddef.h>
 #include <sys/types.h>
 
@@ -39,10 +40,10 @@ void fp_fd_keep(int fd);
 int fp_fd_next(int from);
 bool fp_fd_is_ours(int fd);
 
-/* Marks one of ours for the guard that starts next (fdguard.h), until fp_fd_watch.
- * fp_fd_next_vital: the lowest marked number that is at least from; -1: none. */
-void fp_fd_make_vital(int fd);
-int fp_fd_next_vital(int from);
+/* Marks one of ours for a guard that is about to start (fdguard.h), until fp_fd_watch.
+ * fp_fd_next_vital: the lowest number with that mark that is at least from; -1: none. */
+void fp_fd_make_vital(int fd, uint8_t mark);
+int fp_fd_next_vital(int from, uint8_t mark);
 
 /*
  * From now on only fp_fd_close closes this descriptor of ours. If the kernel hands out its number

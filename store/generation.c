@@ -382,8 +382,8 @@ void fp_generations_enter_child(struct fp_store *store)
 	gens->n_limbo = gens->n_let_go = 0;
 }
 
-void fp_store_mark_vital_fds(const struct fp_store *store)
+void fp_store_mark_vital_fds(const struct fp_store *store, uint8_t mark)
 {
 	for (const struct fp_generation *gen = store->gens.ancestors; gen; gen = gen->next)
-		fp_fd_make_vital(gen->descendants_fd);
+		fp_fd_make_vital(gen->descendants_fd, mark);
 }

@@ -257,7 +257,7 @@ void fp_store_fork_parent(struct fp_store *store, bool forked);
 int fp_store_fork_child(struct fp_store *store, const struct fp_store_options *options);
 /* Marks the descriptors that tell our parent that we live and read its slots (fp_fd_make_vital).
  * They must not be lost, and nobody would notice their loss. */
-void fp_store_mark_vital_fds(const struct fp_store *store);
+void fp_store_mark_vital_fds(const struct fp_store *store, uint8_t mark);
 
 /*
  * Frees the slots that this process has given up and that no living generation holds. Cheap when

@@ -390,11 +390,13 @@ static int start_guard(struct fp_agent *agent, struct fp_agent_error *error)
 	const int own[] = {far->uffd.fd,       far->pidfd,      far->mem_fd,
 	                   far->stat_fd,       far->pagemap_fd, far->budget.starved_fd,
 	                   far->budget.kick_fd};
+	static _Atomic uint8_t n_guards; /* several far memories may start at once */
 	int r;
 
+	agent->guard.mark = atomic_fetch_add(&n_guards, 1);
 	for (unsigned i = 0; i < FP_ARRAY_LEN(own); i++)
-		fp_fd_make_vital(own[i]);
-	fp_store_mark_vital_fds(far->store);
+		fp_fd_make_vital(own[i], agent->guard.mark);
+	fp_store_mark_vital_fds(far->store, agent->guard.mark);
 	r = fp_fdguard_start(&agent->guard, fp_reclaim_thread(agent->reclaim));
 	if (r < 0)
 		return fail(error, r, "the thread that guards descriptors can't be started: %s",

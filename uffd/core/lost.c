@@ -130,9 +130,12 @@ void fp_lost_forget(struct fp_far *far)
 
 static void revive(struct fp_far *far, uint32_t page)
 {
-	uint64_t word = atomic_load_explicit(&far->words[page], memory_order_relaxed), old;
+	uint64_t word, old;
 	bool dropped;
 
+	if (!fp_far_has(far, page)) /* a limit may shrink the range meanwhile */
+		return;
+	word = atomic_load_explicit(&far->words[page], memory_order_relaxed);
 	if (fp_page_state(word) != FP_PAGE_LOST || (word & FP_PAGE_DIRTY))
 		return;
 	if (fp_page_slot(word) ? !fp_store_slot_up(far->store, fp_page_slot(word))

@@ -450,7 +450,8 @@ unsigned fp_evictor_run_range(struct fp_evictor *ev, uint32_t page, uint32_t n, 
 		if (!can_leave(ev))
 			page = end; /* refuse all of it */
 		for (; page < end && ev->n_drops + ev->n_takes < BATCH; page++)
-			sort_victim(ev, page, FP_EV_PAGEOUT);
+			if (fp_far_has(ev->far, page)) /* a limit may have shrunk the range */
+				sort_victim(ev, page, FP_EV_PAGEOUT);
 		left = evict_victims(ev, b);
 		leave(ev->far);
 	}

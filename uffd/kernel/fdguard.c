@@ -2,6 +2,7 @@
 #include "fdguard.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <linux/close_range.h>
 #include <linux/futex.h>
 #include <linux/kcmp.h>
@@ -17,25 +18,26 @@
 
 /*
  * Closes all but the vital descriptors, in a table of the thread's own. The first close_range makes
- * that table. By raw system calls: the shim would answer the C library's.
+ * that table and closes nothing. By raw system calls: the shim would answer the C library's.
  */
 static int keep_vital_only(struct fp_fdguard *guard)
 {
-	unsigned from = 0, flags = CLOSE_RANGE_UNSHARE;
+	unsigned from = 0;
 	int vital;
 
 	guard->n_fds = 0;
+	if (syscall(SYS_close_range, UINT_MAX, UINT_MAX, CLOSE_RANGE_UNSHARE) < 0)
+		return -errno;
 	do {
-		vital = guard->n_fds < FP_FDGUARD_MAX ? fp_fd_next_vital((int)from) : -1;
+		vital = guard->n_fds < FP_FDGUARD_MAX ? fp_fd_next_vital((int)from, guard->mark) : -1;
 		if ((unsigned)vital != from &&
-		    syscall(SYS_close_range, from, (unsigned)vital - (vital >= 0), flags) < 0)
+		    syscall(SYS_close_range, from, (unsigned)vital - (vital >= 0), 0) < 0)
 			return -errno;
 		if (vital >= 0) {
 			guard->fds[guard->n_fds++] = vital;
 			fp_fd_watch(vital); /* the guard of another far memory does not keep this one, too */
 		}
 		from = (unsigned)vital + 1;
-		flags = 0;
 	} while (vital >= 0);
 	return 0;
 }

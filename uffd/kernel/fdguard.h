@@ -25,6 +25,7 @@
 struct fp_fdguard {
 	struct fp_thread thread;
 	sem_t ready;
+	uint8_t mark; /* of its descriptors, set before it starts: see fp_fd_make_vital */
 	_Atomic uint32_t stopping;
 	int result;
 	const struct fp_thread *peer; /* an agent thread, in the program's table */

@@ -13,6 +13,8 @@
 #include "cleanup.h"
 #include "inline.h"
 
+#define LOCKED_AT_ONCE 64u /* pages: few of them leave before they are locked */
+
 static size_t bytes(uint32_t start, uint32_t end)
 {
 	return (size_t)(end - start) << FP_PAGE_SHIFT;
@@ -93,22 +95,33 @@ static int lock_and_give(struct fp_space *space, uint32_t start, uint32_t end)
 }
 
 /*
+ * Locks pages up to the first hole; -ENOMEM if there is one. They are brought in before the layout
+ * lock is taken: otherwise fork and other calls would wait for the node.
+ */
+static int lock_some(struct fp_space *space, uint32_t start, uint32_t end)
+{
+	uint32_t stop;
+	int r;
+
+	(void)fp_space_populate_as(space, start, end, MADV_POPULATE_READ);
+	fp_space_lock(space);
+	stop = fp_space_mapped_until(space, start, end);
+	r = lock_and_give(space, start, stop);
+	fp_space_unlock(space);
+	return r == 0 && stop < end ? -ENOMEM : r;
+}
+
+/*
  * As in the kernel: locks all pages before the first hole. Pages that can't be brought in stay
  * locked too.
  */
 int fp_space_mlock(struct fp_space *space, void *addr, size_t len, bool on_fault)
 {
-	uint32_t start, end, stop;
+	uint32_t start, end;
 	int r = fp_space_to_pages(space, addr, len, &start, &end);
 
-	if (r < 0)
-		return r;
-	fp_space_lock(space);
-	stop = fp_space_mapped_until(space, start, end);
-	r = lock_and_give(space, start, stop);
-	fp_space_unlock(space);
-	if (r == 0 && stop < end)
-		r = -ENOMEM;
+	for (; r == 0 && start < end; start += FP_MIN(LOCKED_AT_ONCE, end - start))
+		r = lock_some(space, start, FP_MIN(start + LOCKED_AT_ONCE, end));
 	if (r == 0 && !on_fault && mlock(addr, len) < 0)
 		r = -errno;
 	return r;

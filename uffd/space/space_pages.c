@@ -221,9 +221,11 @@ static int give_page(struct fp_far *far, uint32_t page)
 		bring(far, page);
 		old = fp_space_claim(far, page);
 	}
-	r = fp_page_state(old) == FP_PAGE_LOST
-	        ? -EAGAIN
-	        : fp_uffd_unregister(&far->uffd, fp_far_addr(far, page), FP_PAGE_SIZE);
+	r = fp_page_state(old) == FP_PAGE_LOST ? -EAGAIN : 0;
+	if (r == 0) /* another thread may have begun it anew; while the page is ours, nobody does */
+		r = fp_kernel_filled_end(far, page);
+	if (r == 0)
+		r = fp_uffd_unregister(&far->uffd, fp_far_addr(far, page), FP_PAGE_SIZE);
 	if (r < 0)
 		fp_space_release(far, page, old);
 	else
@@ -243,6 +245,8 @@ static int give_pages(struct fp_far *far, uint32_t *at, uint32_t end)
 
 		if (r < 0)
 			return r;
+		if (untouched && !fp_space_untouched(far, *at)) /* a fault came in between */
+			forget_chunk(far, *at, next);
 		*at = next;
 	}
 	return 0;
