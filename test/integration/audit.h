@@ -1,6 +1,6 @@
 /*
- * Compares the pager's books with the kernel's and the store's, when nothing is under way. Room:
- * test/integration.
+ * Compares the pager's records with the kernel's and the store's while no fault or write-back is
+ * under way. Room: test/integration.
  */
 #ifndef FP_AUDIT_H
 #define FP_AUDIT_H
@@ -11,10 +11,10 @@
 struct fp_far;
 
 /*
- * True if every page is in a settled state, is present in the page table if and only if its state
- * says so, has one token if it is resident, and every slot in use belongs to one page. Nobody may
- * use far memory meanwhile; write-backs under way are waited for, at most two seconds. Else
- * ret_text says what is wrong.
+ * True if every page is in a settled state, has one token if it is resident, and is in the page
+ * table exactly if its state says so. Every slot in use must belong to one page. Nobody may use far
+ * memory meanwhile; waits for write-backs, at most two seconds. If false, ret_text says what is
+ * wrong.
  */
 bool audit(struct fp_far *far, char *ret_text, size_t len);
 

@@ -56,13 +56,13 @@
 
 static char local_areas[STEP_AREAS][STEP_AREA_BYTES] __attribute__((aligned(4096)));
 
-/* ---- calls that are made twice ---- */
+/* ---- each call is made twice ---- */
 
 struct step {
 	const char *name;
 	void (*init)(void **m);
 	long (*call)(void **m);
-	unsigned same; /* areas that must be equal afterwards, a bit each */
+	unsigned same; /* bit i: area i must have equal bytes afterwards */
 };
 
 static int temporary(void)
@@ -75,7 +75,7 @@ static int temporary(void)
 	return fd;
 }
 
-/* Evaluates e with a descriptor of the file above. */
+/* Evaluates e, in which fd is a descriptor of the file above. */
 #define WITH_FILE(e)                                                                                         \
 	({                                                                                                   \
 		int fd = temporary();                                                                        \
@@ -85,7 +85,7 @@ static int temporary(void)
 		r;                                                                                           \
 	})
 
-/* Evaluates e with a pair of connected descriptors; "hello" is on its way to fd. */
+/* Evaluates e, in which fd and peer are connected; "hello" is on its way to fd. */
 #define WITH_PAIR(type, e)                                                                                   \
 	({                                                                                                   \
 		int pair[2], fd, peer;                                                                       \
@@ -144,7 +144,7 @@ static long pass_descriptor(void **m, int fd, int peer)
 	return a.st_ino == b.st_ino && strcmp(got, "fghijklmnopqrstuvwxyzabcd") == 0;
 }
 
-/* The same in the other direction: all that the kernel tells is far. */
+/* The other direction: everything that the kernel writes goes into far memory. */
 static long take_descriptor(void **m, int fd, int peer)
 {
 	struct msghdr *got = m[3];
@@ -555,7 +555,7 @@ static long contexts(void **m)
 
 static long bad_addresses(void **m)
 {
-	void *volatile bad = (void *)8; /* volatile: the compiler knows better */
+	void *volatile bad = (void *)8; /* volatile: hides the bad address from the compiler */
 	int fd = open("/dev/zero", O_RDONLY);
 	long r = read(fd, bad, 100) == -1 && errno == EFAULT;
 

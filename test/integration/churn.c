@@ -1,7 +1,7 @@
 /*
- * churn: a verifying torture of far memory over real nodes, with its resident memory measured from
- * outside. Room: test/integration. See churner.h for what the threads do, churnwatch.h for who
- * watches them.
+ * churn: threads torture far memory over real nodes and verify every byte; the parent measures
+ * their resident memory from outside. Room: test/integration. churner.h has the threads,
+ * churnwatch.h the parent's measuring.
  *
  *   churn --farpaged build/daemon/farpaged --transport tcp --seconds 600
  */
@@ -27,18 +27,19 @@
 #include "units.h"
 
 #define SKIP        77
-#define SLACK_BYTES (1ull << 20) /* that may be resident beyond the budget */
+#define SLACK_BYTES (1ull << 20) /* so many bytes may be resident beyond the budget */
 #define STALL_NS                                                                                             \
-	(4 * FP_NSEC_PER_SEC) /* an operation this long was ended by the deadline of 5 s, not by us */
-#define GRACE_NS (60 * FP_NSEC_PER_SEC) /* for the start, and to compare everything at the end */
+	(4 *                                                                                                 \
+	 FP_NSEC_PER_SEC) /* an operation that took longer was ended by the deadline of 5 s, not by the agent */
+#define GRACE_NS (60 * FP_NSEC_PER_SEC) /* for starting, and for comparing everything at the end */
 
 struct settings {
 	struct fp_agent_options agent;
 	struct churn_options churn;
-	uint64_t stall_ns; /* no operation takes longer */
+	uint64_t stall_ns; /* an operation may take at most this long */
 	const char *urls[FP_STORE_MAX_NODES];
 	const char *farpaged;
-	const char *transports[FP_STORE_MAX_NODES]; /* of nodes to start */
+	const char *transports[FP_STORE_MAX_NODES]; /* of the nodes that churn starts */
 	unsigned n_transports;
 };
 
@@ -186,7 +187,10 @@ static void parse(int argc, char **argv, struct settings *s)
 		usage();
 }
 
-/* The pools hold everything twice: a mapping that moves has two homes for a moment. */
+/*
+ * The pools have twice the bytes that are mapped: while a mapping moves, it has slots at both
+ * places.
+ */
 static int start_daemons(struct settings *s, struct test_daemon *daemons)
 {
 	uint64_t pool_bytes = 2 * s->churn.bytes + (128ull << 20);
@@ -226,7 +230,7 @@ static void report(const struct fp_statspage *stats, const struct churn_result *
 	       atomic_load(&stats->prefetched_pages), atomic_load(&stats->waits_for_room));
 }
 
-/* A run in which nothing went out and came back would prove nothing. */
+/* A run in which no page left and came back proves nothing. */
 static bool was_a_churn(const struct settings *s, const struct fp_statspage *stats)
 {
 	if (s->agent.local_bytes >= s->churn.bytes / 4)
@@ -305,7 +309,7 @@ int main(int argc, char **argv)
 	    .agent = {.local_bytes = 64 * FP_PAGE_SIZE,
 	              .pins = true,
 	              .readahead_pages = 32,
-	              .secret = getenv("FARPAGE_TEST_SECRET")}, /* of --node */
+	              .secret = getenv("FARPAGE_TEST_SECRET")}, /* for nodes given by --node */
 	    .stall_ns = STALL_NS,
 	    .churn = {.n_threads = 4, .bytes = 32u << 20, .duration_ns = 10 * FP_NSEC_PER_SEC},
 	};

@@ -17,7 +17,7 @@
 #include "clock.h"
 #include "testrng.h"
 
-/* ---- judging ---- */
+/* ---- checking bytes ---- */
 
 void churn_die(const struct churner *c, const char *format, ...)
 {
@@ -53,7 +53,7 @@ static void wrong_byte(const struct churner *c, const char *far, const char *fou
 	          (uint8_t) * (const volatile char *)(far + i), fp_page_state(word), word);
 }
 
-/* Compares bytes that were read at far, wherever they are now. */
+/* Compares bytes with the shadow of far. They were read at far, and are in found now. */
 void churn_check_read(const struct churner *c, const char *far, const char *found, size_t len)
 {
 	if (memcmp(found, churn_shadow_of(c, far), len) != 0)

@@ -1,12 +1,12 @@
 /*
- * The churn: threads use far memory in every way that a program may, at random, and compare what
- * they read with a shadow copy in ordinary memory. Room: test/integration; it stands on uffd's
- * front door, and looks inside only to say what went wrong.
+ * The churn: threads use far memory at random in every way that a program may. They compare what
+ * they read with a shadow copy in ordinary memory. Room: test/integration. It uses uffd's agent as
+ * programs do, and looks inside only to explain a failure.
  *
- * A thread owns its mappings alone, so that its shadow is exact at every moment. One more mapping
- * belongs to all: thread i of n writes only the words that are i modulo n in a page, and the last
- * word of a page is a counter that all of them increase, so that several threads fault on one page
- * at the same time.
+ * A thread shares its mappings with no other thread, so its shadow is exact at every moment. One
+ * more mapping belongs to all: thread i of n writes only the words of a page whose number is i
+ * modulo n. All threads increase the last word of a page, so that several fault on one page at the
+ * same time.
  */
 #ifndef FP_CHURNER_H
 #define FP_CHURNER_H
@@ -20,24 +20,24 @@ struct churn_options {
 	struct fp_agent *agent;
 	uint64_t seed;        /* the same seed gives each thread the same operations */
 	unsigned n_threads;   /* at most CHURN_MAX_THREADS */
-	size_t bytes;         /* of far memory that all threads together map at once, at most */
+	size_t bytes;         /* far memory mapped at once by all threads together, at most */
 	uint64_t duration_ns; /* 0: no limit */
-	uint64_t ops;         /* of each thread; 0: no limit */
+	uint64_t ops;         /* operations of each thread; 0: no limit */
 };
 
 struct churn_result {
 	uint64_t ops;
 	uint64_t
 	    refused; /* layout calls that failed with -ENOMEM or -EINVAL; any other error ends the process */
-	uint64_t longest_ns; /* the operation that took longest */
+	uint64_t longest_ns; /* the longest time that an operation took */
 };
 
 #define CHURN_MAX_THREADS 64u
 
 /*
- * Runs until the time or the operations are used up, then compares everything, and the pager's
- * books with the kernel's. A wrong byte, or a call that fails as it must not, is printed (address,
- * expected, found, state of the page, seed) and ends the process with status 1 at once.
+ * Runs until the time or the operations are used up. Then it compares all bytes, and the pager's
+ * records with the kernel's. A wrong byte or an unexpected error is printed (address, expected,
+ * found, state of the page, seed) and ends the process at once with status 1.
  */
 void churn_run(const struct churn_options *options, struct churn_result *ret_result);
 

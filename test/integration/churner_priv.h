@@ -1,6 +1,6 @@
 /*
- * Shared by churner.c, which runs the threads and checks what they read, and churnops.c, which has
- * the operations. Room: test/integration.
+ * Shared by churner.c (runs the threads, checks what they read) and churnops.c (the operations).
+ * Room: test/integration.
  */
 #ifndef FP_CHURNER_PRIV_H
 #define FP_CHURNER_PRIV_H
@@ -14,8 +14,8 @@
 #include "churner.h"
 
 #define PIECES_MAX   48u
-#define PIECE_PAGES  256u /* of a fresh mapping, at most */
-#define RANGE_PAGES  40u  /* of one operation on many pages, mostly */
+#define PIECE_PAGES  256u /* of a new mapping, at most */
+#define RANGE_PAGES  40u  /* most operations on a range use at most so many */
 #define SHARED_PAGES 64u
 #define NOISE_BYTES  (RANGE_PAGES * FP_PAGE_SIZE)
 #define PAGE_WORDS   (FP_PAGE_SIZE / sizeof(uint64_t))
@@ -28,7 +28,9 @@ struct piece {
 	int prot;
 };
 
-/* Shared by all threads. The shadow of an address is at a fixed distance: see churn_shadow_of. */
+/*
+ * Shared by all threads. The shadow lies at a fixed distance from far memory: see churn_shadow_of.
+ */
 struct churn {
 	const struct churn_options *options;
 	struct fp_far *far;
@@ -60,14 +62,16 @@ struct churn_op {
 	unsigned weight;
 };
 
-/* ---- churner.c: judging ---- */
+/* ---- churner.c: checking bytes ---- */
 
-/* Says what and where, with the seed, and ends the process. */
+/* Prints the failure, its place and the seed, and ends the process. */
 _Noreturn void churn_die(const struct churner *c, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 char *churn_shadow_of(const struct churner *c, const void *far);
-/* Compares what was read of far memory, or what there is, with the shadow; a wrong byte ends the
- * process. */
+/*
+ * Compares bytes with the shadow: those read from far memory, or far memory itself. A wrong byte
+ * ends the process.
+ */
 void churn_check_read(const struct churner *c, const char *far, const char *found, size_t len);
 void churn_check(const struct churner *c, const char *far, size_t len);
 

@@ -1,6 +1,6 @@
 /*
- * The operations of the churn's threads, chosen at random: touches, copies, system calls and calls
- * on mappings, each repeated on its shadow. Room: test/integration.
+ * The operations of the churn's threads, chosen at random: touches, copies, system calls, and calls
+ * on mappings. Each is repeated on the shadow. Room: test/integration.
  */
 #include "churner_priv.h"
 
@@ -26,7 +26,7 @@ static bool one_in(struct churner *c, unsigned n)
 	return below(c, n) == 0;
 }
 
-/* A piece with all of prot, or NULL if a few tries find none. */
+/* A piece that permits all of prot; NULL if a few tries find none. */
 static struct piece *pick(struct churner *c, int prot)
 {
 	for (unsigned tries = 0; c->n_pieces && tries < 4; tries++) {
@@ -43,7 +43,7 @@ struct range {
 	size_t len;
 };
 
-/* Bytes of a piece that has all of prot, at most max; len is 0 if there are none. */
+/* Random bytes of a piece that permits all of prot, at most max. len is 0 if no piece is found. */
 static struct range pick_bytes(struct churner *c, int prot, size_t max)
 {
 	const struct piece *p = pick(c, prot);
@@ -128,7 +128,7 @@ static void op_noise(struct churner *c)
 	memcpy(churn_shadow_of(c, r.far), from, r.len);
 }
 
-/* From far memory to far memory, overlapping or not. */
+/* Copies from far memory to far memory; the ranges may overlap. */
 static void op_copy(struct churner *c)
 {
 	struct range to = pick_bytes(c, RW, RANGE_PAGES * FP_PAGE_SIZE);
@@ -153,8 +153,8 @@ static void op_zero_pages(struct churner *c)
 }
 
 /*
- * Reads or writes one word of each page, upwards or downwards, as read-ahead and write prediction
- * expect.
+ * Reads or writes one word of each page, upwards or downwards: the patterns that read-ahead and
+ * write prediction expect.
  */
 static void op_stride(struct churner *c)
 {
@@ -176,8 +176,7 @@ static void op_stride(struct churner *c)
 
 /* ---- the kernel reads and writes far memory ---- */
 
-/* A call that hands far memory to the kernel: which, and at which offset of a file (-1: it is a
- * pipe). */
+/* A call that hands far memory to the kernel: the descriptor, and the offset in it (-1: a pipe). */
 struct transfer {
 	int fd;
 	bool into; /* the kernel writes the memory */
@@ -192,8 +191,10 @@ static ssize_t call_kernel(const struct transfer *t, char *far, size_t len, size
 	               : pwrite(t->fd, far, len, t->at + (off_t)done);
 }
 
-/* As a program under the shim has it: held where that is needed, piecewise if it is too long for
- * that. */
+/*
+ * As the shim does it for a program: pinned where that is needed, in pieces if it is too long to
+ * pin.
+ */
 static ssize_t transfer(struct churner *c, const struct transfer *t, char *far, size_t len)
 {
 	struct fp_agent *agent = c->churn->options->agent;
@@ -253,7 +254,7 @@ static void op_sys_read(struct churner *c)
 	memcpy(churn_shadow_of(c, r.far), from, r.len);
 }
 
-/* From far memory through a pipe into far memory. */
+/* Writes from far memory into a pipe, reads the pipe into far memory. */
 static void op_pipe(struct churner *c)
 {
 	struct range to = pick_bytes(c, RW, 8 * FP_PAGE_SIZE),
@@ -274,8 +275,8 @@ static void op_pipe(struct churner *c)
 /* ---- layout ---- */
 
 /*
- * The results that a call may give: 0, or -ENOMEM or -EINVAL, which change nothing. True if it was
- * done.
+ * Checks the result of a layout call. It may be 0, or -ENOMEM or -EINVAL, which change nothing.
+ * True if it was 0.
  */
 static bool done(struct churner *c, const char *call, int r)
 {
@@ -292,8 +293,8 @@ static void shadow_clear(struct churner *c, const struct piece *p)
 }
 
 /*
- * Cuts the piece so that a layout call concerns only a part of a mapping. Far memory keeps the
- * parts together until they differ.
+ * Cuts the piece, so that a layout call concerns only a part of a mapping. Far memory keeps the
+ * parts as one region until they differ.
  */
 static struct piece *carve(struct churner *c, struct piece *p)
 {
@@ -337,7 +338,7 @@ static void op_map(struct churner *c)
 		churn_check(c, p->far, p->len);
 }
 
-/* The shadow goes first: once the call is made, the address may be another thread's. */
+/* Unmaps the shadow first: after the call another thread may get the address. */
 static void op_unmap(struct churner *c)
 {
 	struct piece *p = pick(c, 0);
@@ -400,8 +401,10 @@ static void op_remap(struct churner *c)
 		churn_check(c, p->far, p->len);
 }
 
-/* The kernel may not touch what the program may not; of what it can't read a page may be lost:
- * SIGBUS. */
+/*
+ * The kernel may not access what the program may not. If it can't read a readable page, the page
+ * may be lost: then a touch gets SIGBUS.
+ */
 static void check_protection(struct churner *c, const struct piece *p)
 {
 	const struct transfer out = {c->memfd, false, 0}, in = {c->memfd, true, 0};
@@ -447,7 +450,7 @@ static void op_pageout(struct churner *c)
 		done(c, "pageout", fp_space_advise(c->churn->space, r.far, r.len, MADV_PAGEOUT));
 }
 
-/* ---- the mapping that all share ---- */
+/* ---- the mapping that all threads share ---- */
 
 static uint64_t *own_word(struct churner *c)
 {
@@ -493,7 +496,7 @@ static void op_shared_pageout(struct churner *c)
 	done(c, "pageout", fp_space_advise(c->churn->space, far, n * FP_PAGE_SIZE, MADV_PAGEOUT));
 }
 
-/* ---- which ---- */
+/* ---- choosing an operation ---- */
 
 static const struct churn_op ops[] = {
     {"writing a word", op_write_word, 200},

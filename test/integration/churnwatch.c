@@ -15,10 +15,12 @@
 #include "cleanup.h"
 #include "clock.h"
 
-#define PAUSE_NS 500000 /* between two samples: the child shall get on, too */
+#define PAUSE_NS 500000 /* pause between two samples, in which the child can proceed */
 
-/* Sums Rss over the mappings whose VmFlags say "um", registered for missing pages; false once the
- * process is gone. */
+/*
+ * Sums Rss over the mappings whose VmFlags say "um": registered for missing pages. False once the
+ * process is gone.
+ */
 static bool sample(pid_t pid, uint64_t *ret_bytes)
 {
 	char path[64], line[512];
@@ -51,8 +53,8 @@ static void say_where(pid_t pid)
 }
 
 /*
- * The kernel sums while pages come and go, so it may count a page twice. A sum that seems too large
- * is taken again while the process is stopped. False: the process has ended.
+ * Samples while the process is stopped. Pages come and go while the kernel sums, so it may count
+ * one twice; called when a sum seems too large. False: the process has ended.
  */
 static bool sample_stopped(pid_t pid, int *ret_status, uint64_t *ret_bytes)
 {

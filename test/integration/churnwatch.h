@@ -1,7 +1,7 @@
 /*
- * Looks at a churning process from outside, through /proc: how much far memory it has resident, and
- * whether it still moves. Room: test/integration. It knows nothing of the pager: far memory is what
- * is registered with a userfaultfd.
+ * Watches a churning process from outside, through /proc: how much far memory is resident, and
+ * whether it still proceeds. Room: test/integration. It knows nothing of the pager: every mapping
+ * registered with a userfaultfd counts as far memory.
  */
 #ifndef FP_CHURNWATCH_H
 #define FP_CHURNWATCH_H
@@ -10,14 +10,14 @@
 #include <sys/types.h>
 
 struct churnwatch {
-	uint64_t peak_bytes; /* of resident far memory */
+	uint64_t peak_bytes; /* the most far memory that was resident */
 	uint64_t samples;
 };
 
 /*
- * Samples pid, a child, until it ends, and returns its wait status. A child that has more than
- * limit_bytes resident at any sample, or lives longer than timeout_ns, is killed, with a message
- * that says so; the status is then that of the kill.
+ * Samples pid, a child, until it ends, and returns its wait status. Kills a child that has more
+ * than limit_bytes resident in any sample, or lives longer than timeout_ns, and prints why. The
+ * status is then that of the kill.
  */
 int churnwatch_run(pid_t pid, uint64_t limit_bytes, uint64_t timeout_ns, struct churnwatch *ret_watch);
 

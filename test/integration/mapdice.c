@@ -1,19 +1,16 @@
 /*
- * mapdice: random calls of the mapping family, each answer and what the pages hold compared with
- * those of a plain process that makes the same calls. Room: test/integration.
+ * mapdice: makes random calls of the mapping family, and compares each answer and the pages' bytes
+ * with those of a plain process that makes the same calls. Room: test/integration.
  *
- *   mapdice --farpaged F --preload LIB --transport T --capture C [--fault-mode M] [--local SIZE]
- *   [--seconds
- * S]
- *           [--steps N]
+ * mapdice --farpaged F --preload LIB --transport T --capture C [--fault-mode M] [--local SIZE]
+ * [--seconds S] [--steps N]
  *
- * Both processes are this program; what they do depends on the seed and on answers that are
- * compared, and on nothing else. The far one has half as much local memory as it uses (256K) or, to
- * have the kernel fill fresh pages by itself, much more than it uses. Steps of which the kernel's
- * answer
- * depends on how it happens to have merged mappings are not taken, nor mremap of what was locked,
- * which is refused. FP_TEST_SEED=N repeats a run. --exact: for a step that ends the process, or
- * never ends.
+ * Both processes are this program. Their steps depend only on the seed and on answers that are
+ * compared. The far one has half as much local memory as it uses (256K), or much more than it uses,
+ * so that the kernel fills fresh pages. Two kinds of steps are left out. One is a step whose answer
+ * depends on how the kernel happened to merge mappings. The other is mremap of locked memory, which
+ * is refused. FP_TEST_SEED=N repeats a run. --exact finds a step that ends the process or never
+ * ends.
  */
 #include <fcntl.h>
 #include <getopt.h>
@@ -94,7 +91,7 @@ static void stop(struct player *p)
 	close(p->fd);
 }
 
-/* How a process ended whose records end; its end may come a little later. */
+/* Prints how a process ended, whose records have ended. It may end a little later than they do. */
 static void tell_end(struct player *p)
 {
 	int status = 0;
@@ -108,7 +105,7 @@ static void tell_end(struct player *p)
 		printf("%s: ended with status %d\n", p->name, WEXITSTATUS(status));
 }
 
-/* The next record, or NULL: it ended, or is stuck. */
+/* The process's next record. NULL: it has ended or is stuck. */
 static const struct record *next(struct player *p, uint64_t step)
 {
 	size_t got = 0;
@@ -141,7 +138,7 @@ static void tell(const char *who, uint64_t step, const struct record *r)
 	       who, step, r->op, r->start, r->n, r->arg, r->ret, r->error, r->hash);
 }
 
-/* The history of the pages of a step, and of a few around it. */
+/* Prints the history of the pages of a step, and of a few around them. */
 static void tell_history(const struct history *h, const struct record *at)
 {
 	uint64_t first = h->n > HISTORY ? h->n - HISTORY : 0;
@@ -184,7 +181,7 @@ static uint64_t compare(struct player *plain, struct player *far, const struct o
 	return i;
 }
 
-/* ---- the command ---- */
+/* ---- the command line ---- */
 
 static void set_environment(const struct test_daemon *node, const struct options *o)
 {

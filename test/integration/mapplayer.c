@@ -18,9 +18,9 @@
 #define PAGE       4096u
 #define PAGES      128u
 #define LOCKED_MAX 16u
-#define CHUNK      ((size_t)2 << 20) /* what native memory is made of: see native.h */
+#define CHUNK      ((size_t)2 << 20) /* the unit of kernel-filled memory: see kernel_filled.h */
 
-/* Newer than some headers that we build with. */
+/* Older headers lack it. */
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ  22
 #define MADV_POPULATE_WRITE 23
@@ -29,7 +29,10 @@
 #define MADV_DONTNEED_LOCKED 24
 #endif
 
-/* The mapping of each page: 0 is none, FOREIGN is not far. Equal numbers: surely one mapping. */
+/*
+ * The number of each page's mapping: 0 is none; the bit FOREIGN says that it is not far. Pages with
+ * equal numbers are surely in one mapping.
+ */
 #define FOREIGN 0x80000000u
 
 struct dice {
@@ -39,7 +42,7 @@ struct dice {
 	bool locked[PAGES];
 	int fd;
 	bool by_file;
-	int exchange_fd; /* one page, mapped at exchange */
+	int exchange_fd; /* a file of one page, mapped at exchange */
 	char *exchange;
 	struct record record;
 };
@@ -78,7 +81,10 @@ static uint32_t fresh(struct dice *d)
 	return ++d->last;
 }
 
-/* A part of a mapping that may now differ from the rest; unmapped pages stay so. */
+/*
+ * Gives part of a mapping new numbers, as it may now differ from the rest. Unmapped pages stay
+ * unmapped.
+ */
 static void renumber(struct dice *d, uint32_t start, uint32_t n)
 {
 	uint32_t mapping = fresh(d), before = 0;
@@ -92,7 +98,7 @@ static void renumber(struct dice *d, uint32_t start, uint32_t n)
 	}
 }
 
-/* What was locked is the kernel's until it is unmapped. */
+/* Locked memory is local, and stays so until it is unmapped. */
 static void set_locked(struct dice *d, uint32_t start, uint32_t n, bool locked)
 {
 	for (uint32_t p = start; p < start + n && d->mapping[p]; p++) {
@@ -126,8 +132,10 @@ static int random_prot(struct dice *d)
 	return prots[below(d, 8)];
 }
 
-/* By the kernel, which tells of what can't be had: through another process's eyes or, where it
- * can't touch far memory by itself, by a file. */
+/*
+ * The kernel copies, so that a page that can't be had is an error and no signal. It copies as if
+ * for another process; or through a file, where it can't fault on far memory.
+ */
 static bool copy_out(struct dice *d, const char *from)
 {
 	struct iovec local = {.iov_base = d->exchange, .iov_len = PAGE};
@@ -153,7 +161,7 @@ static void step_write(struct dice *d, uint32_t start)
 	memset(d->exchange, (int)stamp, PAGE);
 	memcpy(d->exchange, &stamp, sizeof(stamp));
 	answer(d, copy_in(d, at(d, start)));
-	if (d->record.ret == (int64_t)PAGE) /* and by a touch of this thread's own */
+	if (d->record.ret == (int64_t)PAGE) /* also write by this thread's own touch */
 		*(volatile uint64_t *)(at(d, start) + 8) = stamp;
 }
 
@@ -165,7 +173,7 @@ static bool is_free(const struct dice *d, uint32_t start, uint32_t end)
 	return true;
 }
 
-/* At a fixed address, or at a hint that is surely followed because nothing is there. */
+/* At a fixed address; or at a hint, if the place is free, so that the kernel surely follows it. */
 static int how_placed(struct dice *d, uint32_t start, uint32_t n)
 {
 	if (is_free(d, start, start + n) && below(d, 2))
@@ -203,7 +211,7 @@ static void step_foreign(struct dice *d, uint32_t start, uint32_t n)
 		set_mapping(d, start, n, fresh(d) | FOREIGN);
 }
 
-/* More than far memory has addresses for. */
+/* Reserves more addresses than far memory has. */
 static void step_reserve(struct dice *d)
 {
 	const size_t vast = (size_t)(5 + below(d, 40)) << 40;
@@ -262,11 +270,14 @@ static void step_advise(struct dice *d, uint32_t start, uint32_t n)
 	d->record.arg = (uint32_t)advice;
 	answer(d, madvise(at(d, start), (size_t)n * PAGE, advice));
 	renumber(d, start, n);
-	if (advice == MADV_FREE) /* until then the kernel may leave the old bytes or not */
+	if (advice == MADV_FREE) /* the kernel may still keep the old bytes: drop them */
 		(void)madvise(at(d, start), (size_t)n * PAGE, MADV_DONTNEED);
 }
 
-/* Few pages: RLIMIT_MEMLOCK counts the agent's, too. What is locked now is here. */
+/*
+ * Locks a few pages only: RLIMIT_MEMLOCK counts the agent's locked memory, too. Locked pages must
+ * be local afterwards.
+ */
 static void step_lock(struct dice *d, uint32_t start, uint32_t n)
 {
 	uint32_t how = below(d, 3);
@@ -291,7 +302,7 @@ static void step_lock(struct dice *d, uint32_t start, uint32_t n)
 	d->record.arg = how;
 }
 
-/* True if the kernel surely sees one far mapping, or surely none at its start. */
+/* True if the kernel surely sees one far mapping here, or surely no mapping at its start. */
 static bool is_certain(const struct dice *d, uint32_t start, uint32_t n)
 {
 	for (uint32_t p = start; p < start + n; p++)
@@ -316,13 +327,14 @@ static void step_remap(struct dice *d, uint32_t start, uint32_t n)
 
 	if (how == 0)
 		to = start;
-	/* whether the place is cleared before the kernel finds that there is nothing to move is its
-	 * own affair */
+	/* leave out: the kernel may or may not clear the target before it finds nothing to move */
 	if (to + new_n > PAGES || !is_certain(d, start, n) || (how && !d->mapping[start])) {
 		answer(d, -2);
 		return;
 	}
-	/* nor can a caller see beyond the border, but in here */
+	/*
+	 * leave out: whether the mapping goes on beyond its end depends on how the kernel merged it
+	 */
 	if (how == 0 && new_n > n && d->mapping[start] && !is_free(d, start + n, start + new_n) &&
 	    d->mapping[start + n] == d->mapping[start]) {
 		answer(d, -2);
@@ -390,7 +402,7 @@ static void step(struct dice *d)
 	}
 }
 
-/* Compares the bytes of pages: some after each step, all of them now and then. */
+/* Hashes the bytes of pages: of some after each step, of all now and then. */
 static uint64_t look(struct dice *d, uint64_t i)
 {
 	uint32_t n = i % 64 ? 4 : PAGES, first = i % 64 ? below(d, PAGES) : 0;
@@ -436,7 +448,9 @@ int map_play(char **argv)
 		return 2;
 	if (getenv("LD_PRELOAD") && !test_is_far(p))
 		return 4;
-	/* half of it on each side of a border between chunks, and behind the pages of the agent */
+	/*
+	 * half of the pages on each side of a border between chunks; not in the agent's first pages
+	 */
 	d.base = p + 2 * CHUNK - (uintptr_t)p % CHUNK - (size_t)PAGES / 2 * PAGE;
 	set_mapping(&d, 0, PAGES, fresh(&d));
 	for (uint64_t i = 1;; i++) {

@@ -1,5 +1,5 @@
 /*
- * One of the two processes of mapdice: it makes the calls and writes down what they answered. Room:
+ * One of the two processes of mapdice: makes the calls and records their answers. Room:
  * test/integration.
  */
 #ifndef MAPPLAYER_H
@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-#define MAP_BATCH 32u /* records that are passed on at once, at most */
+#define MAP_BATCH 32u /* the most records that are written at once */
 
 enum op {
 	OP_WRITE,
@@ -22,7 +22,7 @@ enum op {
 	OP_RESERVE,
 };
 
-/* The answers of one step. */
+/* The result of one step. */
 struct record {
 	uint32_t op, start, n, arg;
 	int64_t ret;
@@ -32,9 +32,9 @@ struct record {
 };
 
 /*
- * mapdice --play SEED BATCH BY_FILE: makes the steps that the seed says, and writes a record of
- * each to stdout, BATCH at a time, until it is ended or nobody reads. BY_FILE: pages are looked at
- * by reads and writes of a file, not by process_vm_readv. The exit status.
+ * mapdice --play SEED BATCH BY_FILE: makes the steps that SEED decides, and writes a record of each
+ * to stdout, BATCH at a time. It goes on until it is killed or nobody reads. BY_FILE: looks at
+ * pages by reading and writing a file, not by process_vm_readv. Returns the exit status.
  */
 int map_play(char **argv);
 

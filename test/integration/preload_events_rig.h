@@ -1,5 +1,5 @@
 /*
- * Bare system calls, and the stats page that tells what became of them. Room: test/integration,
+ * Bare system calls, and the stats page that shows their effect. Room: test/integration,
  * test_preload_events.c.
  */
 #ifndef FP_PRELOAD_EVENTS_RIG_H
@@ -34,16 +34,16 @@
 #define BIG     (4 * (size_t)TEST_LOCAL_BYTES)
 #define REFUSED 125
 
-/* Newer than some headers that we build with. */
+/* Older headers lack it. */
 #ifndef SYS_mseal
 #define SYS_mseal 462
 #endif
 
-#define FAULT_DEADLINE_S 20 /* of faults: longer than anything takes here that does not wait for its end */
+#define FAULT_DEADLINE_S 20 /* of faults: longer than all that does not wait for it */
 #define SECONDS_(n)      #n "s"
 #define SECONDS(n)       SECONDS_(n)
 
-/* ---- system calls that nobody sees ---- */
+/* ---- bare calls ---- */
 
 #ifndef NO_BARE_CALLS
 
@@ -58,7 +58,7 @@ static inline char *bare_mmap(void *addr, size_t len, int flags)
 	                    -1, 0);
 }
 
-/* ---- what the agent says of itself ---- */
+/* ---- the agent's statistics ---- */
 
 static const struct fp_statspage *stats;
 
@@ -74,7 +74,7 @@ static inline char *map_filled(size_t len, unsigned seed)
 
 	assert_ptr_not_equal(p, MAP_FAILED);
 	if (atomic_load(&stats->budget_bytes) <
-	    BIG) /* else a neighbour's touch may have made it the kernel's to fill */
+	    BIG) /* with a larger budget the chunk may already be kernel-filled */
 		assert_true(test_is_far(p));
 	test_fill(p, len, seed);
 	return p;
@@ -101,7 +101,7 @@ static inline bool is_unmapped(const char *p)
 	return caught;
 }
 
-/* ---- pressure: pages come and go meanwhile ---- */
+/* ---- pressure: pages come and go during the test ---- */
 
 struct churner {
 	pthread_t thread;

@@ -1,5 +1,5 @@
 /*
- * Shared by the tests of fork: memory that is mostly remote, with bytes that the tests check. Room:
+ * Shared by the tests of fork: memory that is mostly remote, whose bytes the tests check. Room:
  * test/integration, test_preload_fork*.c.
  */
 #ifndef FP_PRELOAD_FORK_RIG_H
@@ -37,7 +37,7 @@
 #define DEADLINE_NS (20 * FP_NSEC_PER_SEC)
 #define MANY        200u
 
-#define PARTS 8u /* of what is filled, each by itself */
+#define PARTS 8u /* parts of `filled`, checked each by itself */
 
 static char *filled;
 static const struct fp_statspage *stats;
@@ -85,8 +85,8 @@ static inline int status_of(pid_t pid)
 }
 
 /*
- * The verdict of a process that is not our child, from a pipe: 'y' or another letter; 0 if it said
- * nothing.
+ * Reads from a pipe the verdict of a process that is not our child: 'y' or another letter; 0 if it
+ * said nothing.
  */
 static inline char await_word(int fd)
 {

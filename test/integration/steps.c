@@ -1,9 +1,9 @@
 /*
- * A signal after the Nth instruction: a call of the program's is stepped through by a tracer, which
- * sends a signal after an instruction chosen at random, wherever that is: in the preload library,
- * in the agent, in the allocator, in the C library. Its handler does what handlers may do, and what
- * programs do in them all the same. Nothing may stand still, fail, or hold other bytes than it
- * should. The seed is printed; FP_TEST_SEED and FP_TEST_SECONDS choose it and how long it goes on.
+ * A signal after the Nth instruction. A tracer steps through a call of the program and sends a
+ * signal after an instruction chosen at random. That may be in the preload library, the agent, the
+ * allocator or the C library. The handler does what handlers may do, and what programs do in them
+ * anyway. Nothing may hang, fail, or have wrong bytes. The seed is printed. FP_TEST_SEED sets the
+ * seed, FP_TEST_SECONDS the duration.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -41,17 +41,17 @@ int main(void)
 
 #define PAGE     4096u
 #define PRESSURE (4 * TEST_LOCAL_BYTES)
-#define PAGES    8u  /* that calls are made on */
-#define KEPT     64u /* that must stay as they are */
+#define PAGES    8u  /* on which the calls are made */
+#define KEPT     64u /* which must keep their bytes */
 #define SECONDS  20
-#define LEAST    3u                                    /* of interrupted calls, also on a busy machine */
+#define LEAST    3u                                    /* interrupted calls, also on a busy machine */
 #define PATIENCE 120u                                  /* seconds, for one call */
-#define MARK()   __asm__ volatile("int3" ::: "memory") /* where the tracer takes over, and where it lets go */
+#define MARK()   __asm__ volatile("int3" ::: "memory") /* here the tracer begins or stops stepping */
 
 /* Shared with the tracer. */
 static struct plan {
 	volatile unsigned call, handler;
-	volatile unsigned long after; /* instructions; 0: never */
+	volatile unsigned long after; /* so many instructions; 0: never */
 	volatile unsigned handled;
 	volatile bool traced, over;
 } * plan;
@@ -63,10 +63,10 @@ static int zero, null, pair[2];
 static pthread_mutex_t *mutex;
 static pthread_cond_t *condition;
 static sigjmp_buf out;
-static volatile bool may_jump; /* out of what is interrupted: it is async-signal safe */
+static volatile bool may_jump; /* the interrupted call is async-signal safe: its handler may jump out of it */
 static volatile unsigned turn;
 
-/* In a handler as well, where an assertion of cmocka's would jump. */
+/* Handlers use it, too: a failed assertion of cmocka would jump out of them. */
 #define MUST(so)                                                                                             \
 	do {                                                                                                 \
 		if (!(so)) {                                                                                 \
@@ -110,7 +110,7 @@ static void check_kept(void)
 	}
 }
 
-/* ---- what handlers do ---- */
+/* ---- actions of handlers ---- */
 
 static void use_files(void)
 {
@@ -204,7 +204,7 @@ static void on_signal(int sig)
 	errno = saved;
 }
 
-/* ---- what is interrupted ---- */
+/* ---- calls to interrupt ---- */
 
 static void *touch_in_thread(void *arg)
 {
@@ -369,7 +369,9 @@ static void call_nothing(void)
 	touch_some();
 }
 
-/* allocates: the allocator's locks may be held, for which a fork waits in a handler. */
+/*
+ * allocates: the call may hold the allocator's locks, and a fork in a handler would wait for them.
+ */
 static const struct {
 	void (*run)(void);
 	bool is_safe, allocates;
@@ -405,7 +407,7 @@ static void begin(void)
 	sigaction(SIGUSR1, &action, NULL);
 }
 
-/* Makes one call, and undoes what a jump out of it may have left. */
+/* Makes one call, and repairs what a jump out of it may have left. */
 static void make_call(void)
 {
 	mprotect(pages, PAGES * PAGE, PROT_READ | PROT_WRITE);
@@ -440,7 +442,10 @@ static void give_up(void)
 	_exit(1);
 }
 
-/* The signal that it got, 0 at a mark, SIGTRAP after a step. It may have ended instead. */
+/*
+ * Waits until the program stops: the signal that it got, 0 at a mark, SIGTRAP after a step. Ends if
+ * the program has ended.
+ */
 static int wait_for_stop(void)
 {
 	siginfo_t info;
@@ -450,10 +455,10 @@ static int wait_for_stop(void)
 	if (waitpid(program, &status, __WALL) != program)
 		give_up();
 	if (!WIFSTOPPED(status))
-		_exit(1); /* it has said why */
+		_exit(1); /* the program has printed why */
 	alarm(0);
 	if (status >> 16)
-		return SIGTRAP; /* an event of ptrace's own */
+		return SIGTRAP; /* ptrace's own event */
 	if (WSTOPSIG(status) == SIGTRAP && ptrace(PTRACE_GETSIGINFO, program, 0, &info) == 0 &&
 	    info.si_code == SI_KERNEL)
 		return 0;
@@ -469,7 +474,7 @@ static void go_on_to_mark(void)
 	while ((sig = wait_for_stop()));
 }
 
-/* From the mark before a call to the one behind it; returns the instructions stepped through. */
+/* Steps from the mark before a call to the mark behind it. Returns the number of instructions. */
 static unsigned long step(void)
 {
 	unsigned long n = 0;
@@ -532,14 +537,14 @@ static int run_tracer(const char *pid, int fd)
 	sigaction(SIGALRM, &action, NULL);
 	plan->traced = true;
 	go_on_to_mark();
-	go_on_to_mark(); /* now it is behind the first call */
+	go_on_to_mark(); /* now the program is behind its first call */
 	trace();
 	plan->over = true;
 	ptrace(PTRACE_DETACH, program, 0, 0);
 	return 0;
 }
 
-/* ---- both ---- */
+/* ---- both processes ---- */
 
 static pid_t start_tracer(int fd)
 {

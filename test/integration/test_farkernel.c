@@ -1,4 +1,4 @@
-/* The far range and the real kernel, without the agent's threads. */
+/* The far range against the real kernel, without agent threads. Room: test/integration. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
@@ -22,9 +22,9 @@
 #include "space_priv.h"
 
 #define CHUNK_PAGES (1u << FP_CHUNK_SHIFT)
-#define FIRST       1024u                /* what the tests map */
-#define MAPPED      4096u                /* pages of it */
-#define ELSE        (FIRST + MAPPED - 1) /* the page that is unmapped meanwhile */
+#define FIRST       1024u                /* the first page that the tests map */
+#define MAPPED      4096u                /* number of mapped pages */
+#define ELSE        (FIRST + MAPPED - 1) /* the page that is unmapped during an install */
 #define BUDGET      65536u
 #define DEADLINE    (20 * FP_NSEC_PER_MSEC)
 
@@ -85,8 +85,10 @@ static void install_meanwhile(void)
 	_exit(0);
 }
 
-/* Nobody reads the event but the thread that an install keeps: it ends the process, and does not
- * wait for its deadline, or for ever. */
+/*
+ * Only the thread that waits in the install can read the event. It ends the process, instead of
+ * waiting for its deadline or for ever.
+ */
 static void an_install_during_a_bare_call_ends_the_process(void **state)
 {
 	pid_t pid = fork();
@@ -99,19 +101,19 @@ static void an_install_during_a_bare_call_ends_the_process(void **state)
 	assert_int_equal(WEXITSTATUS(status), 125);
 }
 
-/* ---- native memory ---- */
+/* ---- kernel-filled memory ---- */
 
-#define CHUNK ((FIRST / CHUNK_PAGES + 1) * CHUNK_PAGES) /* the first page of one that is all mapped */
+#define CHUNK ((FIRST / CHUNK_PAGES + 1) * CHUNK_PAGES) /* first page of a fully mapped chunk */
 
 static struct fp_space space;
 
-/* A fault on page is served by the kernel from here on, for all of its chunk. */
+/* Makes the page's chunk kernel-filled, by a fault on the page. */
 static void make_native(uint32_t page)
 {
 	set_word(page, FP_PAGE_ARRIVING);
 	assert_int_equal(fp_budget_take(&far.budget, 1), 1);
 	assert_true(fp_kernel_filled_begin(&far, &space.layout, page));
-	fp_budget_give(&far.budget, 1); /* it took one for each page */
+	fp_budget_give(&far.budget, 1); /* the chunk took a token for each page */
 	assert_true(fp_kernel_filled_fills(&far, page));
 	memset(fp_far_addr(&far, page), 'n', FP_PAGE_SIZE);
 }
@@ -135,7 +137,7 @@ static void unmap_all(void)
 	fp_space_done(&space);
 }
 
-/* ---- at the kernel's limit of mappings ---- */
+/* ---- at the kernel's limit on mappings ---- */
 
 #define FILLERS 200000u
 
@@ -144,7 +146,10 @@ static struct {
 	unsigned n;
 } fillers;
 
-/* As many mappings as the kernel allows. Neighbours differ, so that it does not join them. */
+/*
+ * Makes as many mappings as the kernel allows. Neighbours differ, so that the kernel does not merge
+ * them.
+ */
 static void fill_mappings(void)
 {
 	for (fillers.n = 0; fillers.n < FILLERS; fillers.n++) {
@@ -163,7 +168,10 @@ static void drop_fillers(unsigned n)
 		assert_int_equal(munmap(fillers.page[--fillers.n], FP_PAGE_SIZE), 0);
 }
 
-/* A mapping can be cut in two so many times. The kernel lets there be one too many by mmap. */
+/*
+ * Leaves so many mappings below the kernel's limit that n cuts of one are possible. mmap may exceed
+ * the limit by one.
+ */
 static void leave_cuts(unsigned n)
 {
 	fill_mappings();
@@ -180,7 +188,7 @@ static bool is_registered(uint32_t page)
 	return fp_uffd_protect(&far.uffd, fp_far_addr(&far, page), FP_PAGE_SIZE, false) == 0;
 }
 
-/* Two mappings of the kernel's make up the chunk, and only the first can be cut. */
+/* The chunk is two mappings of the kernel. The limit allows only the first to be cut. */
 static void a_chunk_half_given_to_the_kernel(void **state)
 {
 	uint32_t middle = CHUNK + CHUNK_PAGES / 2;
@@ -194,7 +202,7 @@ static void a_chunk_half_given_to_the_kernel(void **state)
 	begun = fp_kernel_filled_begin(&far, &space.layout, CHUNK);
 	drop_fillers(FILLERS);
 	assert_true(fp_page_state(word_of(CHUNK)) == (begun ? FP_PAGE_RESIDENT : FP_PAGE_ARRIVING));
-	/* what counts as never touched, the kernel must not fill without a word */
+	/* the kernel must not fill a page that still counts as never touched */
 	for (uint32_t p = CHUNK + 1; p < CHUNK + CHUNK_PAGES; p++)
 		assert_true(fp_page_state(word_of(p)) == FP_PAGE_RESIDENT || is_registered(p));
 	assert_int_equal(fp_kernel_filled_end(&far, CHUNK), 0);
@@ -203,11 +211,11 @@ static void a_chunk_half_given_to_the_kernel(void **state)
 	unmap_all();
 }
 
-/* ---- grants ---- */
+/* ---- granted tokens ---- */
 
 #define GRANTED 100u
 
-/* As if all that is resident had been pinned, and the page had come on top of the budget. */
+/* Acts as if all resident pages were pinned, and this page got a token beyond the budget. */
 static void grant_one(uint32_t page, uint64_t word)
 {
 	atomic_store(&far.budget.excess, GRANTED);
@@ -235,7 +243,7 @@ static void evict_absent(uint32_t page)
 	fp_pin_table_done(&far.pins);
 }
 
-/* Whichever way a page goes, what was granted for want of room ends with it. */
+/* A token granted beyond the budget ends with its page, in whichever way the page goes. */
 static void what_goes_takes_grants_back(void **state)
 {
 	char *addr = fp_far_addr(&far, FIRST);
@@ -252,25 +260,25 @@ static void what_goes_takes_grants_back(void **state)
 	assert_int_equal(fp_space_advise(&space, addr, FP_PAGE_SIZE, MADV_DONTNEED), 0);
 	assert_taken_back(1);
 
-	grant_one(FIRST, FP_PAGE_RESIDENT | FP_PAGE_DIRTY); /* a mapping of the kernel's over it */
+	grant_one(FIRST, FP_PAGE_RESIDENT | FP_PAGE_DIRTY); /* the kernel's own mapping replaces it */
 	fp_space_forget(&space, FIRST, FIRST + 1);
 	assert_taken_back(1);
 
-	grant_one(FIRST, FP_PAGE_RESIDENT | FP_PAGE_DIRTY); /* a bare madvise, seen by an evictor */
+	grant_one(FIRST, FP_PAGE_RESIDENT | FP_PAGE_DIRTY); /* bare madvise, found by an evictor */
 	evict_absent(FIRST);
 	assert_int_equal(word_of(FIRST), FP_PAGE_ZERO);
 	assert_taken_back(1);
 
-	grant_one(FIRST, FP_PAGE_RESIDENT | FP_PAGE_DIRTY); /* the same, seen by mremap */
+	grant_one(FIRST, FP_PAGE_RESIDENT | FP_PAGE_DIRTY); /* the same, found by mremap */
 	assert_int_equal(fp_space_remap_to(&space, &to_next, &fresh), 0);
 	assert_taken_back(1);
 
-	grant_one(FIRST + 1, FP_PAGE_ARRIVING); /* its mapping has gone */
+	grant_one(FIRST + 1, FP_PAGE_ARRIVING); /* its mapping is gone */
 	assert_int_equal(fp_uffd_unregister(&far.uffd, addr, 2 * FP_PAGE_SIZE), 0);
 	assert_int_equal(fp_far_install(&far, FIRST + 1, 1, bytes, true), 0);
 	assert_taken_back(1);
 
-	make_native(CHUNK); /* and was never filled, but for one page */
+	make_native(CHUNK); /* the chunk ends with one page filled */
 	atomic_store(&far.budget.excess, 2 * CHUNK_PAGES);
 	assert_int_equal(fp_kernel_filled_end(&far, CHUNK), 0);
 	assert_int_equal(atomic_load(&far.budget.excess), CHUNK_PAGES + 1);

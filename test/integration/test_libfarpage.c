@@ -1,4 +1,4 @@
-/* libfarpage over a real node: each promise of far_*. */
+/* libfarpage over a real node: each promise of far_*. Room: test/integration. */
 #include "farpage/farpage.h"
 
 #include <errno.h>
@@ -67,7 +67,7 @@ static struct far_stats stats_of(struct far_memory *memory)
 	return stats;
 }
 
-/* Gauges follow within a tick of the agent. */
+/* The agent updates gauges once a tick, so this waits. */
 static void await_remote(struct far_memory *memory, uint64_t bytes)
 {
 	uint64_t until_ns = fp_clock_ns() + 10 * FP_NSEC_PER_SEC;
@@ -86,7 +86,7 @@ static void map_use_unmap(void **state)
 	assert_int_equal(far_map(memory, 16 * MIB, &p), 0);
 	assert_int_equal(far_map(memory, PAGE + 1, &q), 0);
 	assert_true(test_is_far(p) && test_is_far(q));
-	assert_true((uintptr_t)p >= 4ull << 40); /* low addresses are left to others, such as a Java VM */
+	assert_true((uintptr_t)p >= 4ull << 40); /* low addresses are left to others, for example a Java VM */
 	test_fill(p, 16 * MIB, 1);
 	test_fill(q, 2 * PAGE, 2);
 	assert_true(test_is_filled(p, 16 * MIB, 1));
@@ -119,7 +119,7 @@ static void advise(void **state)
 	assert_int_equal(far_advise(memory, bytes + 1, 2 * PAGE, FAR_ADVICE_COLD), 0);
 	assert_int_equal(far_advise(memory, bytes + 1, 2 * PAGE, FAR_ADVICE_WILLNEED), 0);
 	assert_true(test_is_filled(p, 4 * MIB, 3));
-	/* inwards: of three pages touched in part, only the middle one is dropped */
+	/* rounded inwards: of three pages partly in the range, only the middle one is dropped */
 	assert_int_equal(far_advise(memory, bytes + 1, 2 * PAGE, FAR_ADVICE_DISCARD), 0);
 	assert_true(test_is_filled(p, PAGE, 3));
 	for (unsigned i = 0; i < PAGE; i++)
@@ -186,8 +186,7 @@ static void bad_options(void **state)
 	}
 }
 
-/* A program that was compiled with a later header, whose new members it leaves alone, or does
- * not. */
+/* A program compiled with a later header: accepted while the new members are 0, else refused. */
 static void later_options(void **state)
 {
 	const char *const nodes[] = {node.url, NULL};
@@ -214,8 +213,10 @@ static void later_options(void **state)
 	assert_int_equal(far_open(&options.known, error, sizeof(error), &memory), -E2BIG);
 }
 
-/* Several come and go, for longer than the guard of descriptors waits between two looks: what is
- * another memory's, or has its number from one that was closed, is nothing that was lost. */
+/*
+ * Several memories come and go, for longer than the descriptor guard waits between two looks. It
+ * must not count as lost another memory's descriptor, or a reused number of a closed memory.
+ */
 static void memories_that_come_and_go(void **state)
 {
 	struct far_memory *memory[4] = {open_memory(MIB)};
@@ -229,7 +230,7 @@ static void memories_that_come_and_go(void **state)
 	far_close(memory[3]);
 }
 
-/* Two memories at once, and a child that sees both as they were. */
+/* Two memories at once. A child sees both as they were at the fork. */
 static void fork_with_two(void **state)
 {
 	struct far_memory *memory[2];
@@ -262,7 +263,7 @@ static void fork_there(void)
 	_exit(fork() < 0 ? 1 : 2);
 }
 
-/* The child would run there before it has an agent: that is refused with a message. */
+/* The child would run on a far stack before it has an agent: refused with a message. */
 static void fork_on_a_far_stack(void **state)
 {
 	char text[512] = "";
@@ -272,7 +273,7 @@ static void fork_on_a_far_stack(void **state)
 	assert_int_equal(pipe(said), 0);
 	pid = fork();
 	if (pid == 0) {
-		static char handlers[64u << 10]; /* inline: SIGBUS is delivered here */
+		static char handlers[64u << 10]; /* inline: SIGBUS is delivered on this stack */
 		const stack_t local = {.ss_sp = handlers, .ss_size = sizeof(handlers)};
 		ucontext_t there;
 		void *stack;
@@ -296,8 +297,8 @@ static void fork_on_a_far_stack(void **state)
 }
 
 /*
- * The kernel reads and writes held memory, also if holds are nested. Inline it can't reach other
- * far memory.
+ * The kernel reads and writes held memory, also with nested holds. In mode inline it can't reach
+ * far memory that is not held.
  */
 static void held_for_the_kernel(void **state)
 {
@@ -309,7 +310,7 @@ static void held_for_the_kernel(void **state)
 
 	assert_int_equal(far_map(memory, 8 * MIB, &p), 0);
 	bytes = p;
-	test_fill(p, 8 * MIB, 20); /* the first pages have left again */
+	test_fill(p, 8 * MIB, 20); /* makes the first pages leave again */
 	assert_int_equal(pipe(fds), 0);
 	if (fault_mode == FAR_FAULT_INLINE) {
 		assert_int_equal(write(fds[1], bytes, 1), -1);

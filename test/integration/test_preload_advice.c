@@ -1,6 +1,6 @@
 /*
- * Calls that change what memory holds, or where it lies, by other doors than mmap and madvise, in a
- * program whose large mappings are far: each is right, or refused with a message.
+ * Calls that change the bytes or the place of memory, other than mmap and madvise, in a program
+ * whose large mappings are far. Each is right, or refused with a message. Room: test/integration.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -24,7 +24,7 @@
 
 #include "underpreload.h"
 
-/* Newer than some headers that we build with. */
+/* Older headers lack them. */
 #define ADVICE_COLLAPSE         25
 #define ADVICE_GUARD_INSTALL    102
 #define ADVICE_GUARD_REMOVE     103
@@ -58,7 +58,7 @@ static unsigned pages_not_zero(const char *p, size_t len)
 
 /* ---- process_madvise ---- */
 
-/* How a program can make a call. */
+/* How a program makes the call. */
 enum by { BY_LIBRARY, BY_NUMBER };
 
 static int open_self(void)
@@ -76,8 +76,10 @@ static int open_self(void)
 		assert_int_equal(errno, error);                                                              \
 	} while (0)
 
-/* Far memory takes hints alone this way, whatever the kernel takes. Local memory is the
- * kernel's. */
+/*
+ * For far memory process_madvise takes only hints, though the kernel takes more. Local memory is
+ * left to the kernel.
+ */
 static void hints_alone_are_taken(void **state)
 {
 	char *far = map_filled(), local[3 * PAGE];
@@ -106,7 +108,7 @@ static void hints_alone_are_taken(void **state)
 	munmap(far, BIG);
 }
 
-/* A child's memory is its own: its parent's advice is the kernel's to judge. */
+/* A child has its own memory: the kernel judges what its parent advises for it. */
 static void a_child_is_no_self(void **state)
 {
 	char *p = map_filled();
@@ -132,8 +134,7 @@ static void a_child_is_no_self(void **state)
 
 /* ---- what is refused ---- */
 
-/* True if act, in a child, has the word said on stderr. The child's status is 0 if it got its
- * way. */
+/* True if act, in a child, prints the word on stderr. The child's status is 0 if act succeeded. */
 static bool is_said(void (*act)(char *far), char *far, const char *word)
 {
 	char text[4096] = "";
@@ -202,7 +203,7 @@ static void attach_by_number(char *far)
 	attach_by(BY_NUMBER, far);
 }
 
-/* Merged pages lose their write protection, by which far memory knows what was written. */
+/* Merging removes a page's write protection, which shows far memory what was written. */
 static void merge(char *far)
 {
 	expect(prctl(OPTION_SET_MEMORY_MERGE, 1, 0, 0, 0) < 0 && errno == EPERM, 1);
@@ -214,7 +215,7 @@ static void refused_with_a_message(void **state)
 {
 	char *p = map_filled();
 
-	if (madvise(NULL, 0, ADVICE_GUARD_INSTALL) == 0) /* else the kernel does not know it either */
+	if (madvise(NULL, 0, ADVICE_GUARD_INSTALL) == 0) /* a kernel that does not know it either */
 		assert_true(is_said(guard, p, "MADV_GUARD_INSTALL"));
 	assert_true(is_said(seal, p, "mseal"));
 	assert_true(is_said(attach, p, "shmat"));
@@ -223,7 +224,7 @@ static void refused_with_a_message(void **state)
 	munmap(p, BIG);
 }
 
-/* Beside far memory all of them are the kernel's. */
+/* On local memory all of them are left to the kernel. */
 static void local_memory_is_the_kernels(void **state)
 {
 	char *p = mmap(NULL, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -242,8 +243,9 @@ static void local_memory_is_the_kernels(void **state)
 	munmap(p, PAGE);
 }
 
-/* One that is set before the program starts, as systemd's MemoryKSM does, ends at the agent's
- * start. */
+/*
+ * Merging that was set before the program starts (systemd's MemoryKSM) ends when the agent starts.
+ */
 static void merging_is_not_inherited(void **state)
 {
 	assert_true(prctl(OPTION_GET_MEMORY_MERGE, 0, 0, 0, 0) <= 0);
@@ -252,7 +254,7 @@ static void merging_is_not_inherited(void **state)
 static int tests(void)
 {
 	const struct CMUnitTest all[] = {
-	    cmocka_unit_test(refused_with_a_message), /* first, as each message comes once */
+	    cmocka_unit_test(refused_with_a_message), /* first, as each message is printed once */
 	    cmocka_unit_test(merging_is_not_inherited), cmocka_unit_test(hints_alone_are_taken),
 	    cmocka_unit_test(a_child_is_no_self),       cmocka_unit_test(local_memory_is_the_kernels),
 	};

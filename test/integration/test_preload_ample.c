@@ -1,6 +1,7 @@
 /*
- * A program whose memory all fits in local memory: the kernel fills its fresh pages. Faults of ours
- * are as rare as chunks, and there are none in short mappings. Counted, not timed.
+ * A program that fits in local memory as a whole: the kernel fills its fresh pages. Our faults are
+ * one a chunk at most, and none in short mappings. The test counts faults, and times nothing. Room:
+ * test/integration.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -24,7 +25,7 @@
 #define PAGE    4096u
 #define CHUNK   (2u << 20)
 #define REGIONS 24u
-#define ODD     (161u * PAGE) /* no two begin at the same place of a chunk */
+#define ODD     (161u * PAGE) /* so that no two mappings begin at the same place in a chunk */
 
 static const struct fp_statspage *stats;
 
@@ -52,7 +53,7 @@ static char *map(size_t len)
 	return p;
 }
 
-/* They share chunks, which become the kernel's bit by bit. */
+/* Short mappings share chunks, which become kernel-filled part by part. */
 static void neighbours(void **state)
 {
 	uint64_t before = n_faults();
@@ -71,7 +72,7 @@ static void neighbours(void **state)
 	}
 }
 
-/* Of a long mapping little may ever be touched: that takes a fault a chunk. */
+/* A long mapping may be touched only here and there: each chunk that is touched takes one fault. */
 static void long_ones(void **state)
 {
 	size_t len = 8 * (size_t)CHUNK;
@@ -86,8 +87,8 @@ static void long_ones(void **state)
 }
 
 /*
- * A mapping may have tokens for pages that nobody touched: others get them back when they need
- * them.
+ * A mapping may have tokens for pages that were never touched. Other mappings get these tokens when
+ * they need them.
  */
 static void never_touched(void **state)
 {
@@ -111,7 +112,7 @@ static void never_touched(void **state)
 	}
 }
 
-/* Holes are filled again and read zeros, whatever the state of their chunk is by then. */
+/* A hole that is mapped again reads zeros, whatever the state of its chunk is then. */
 static void holes(void **state)
 {
 	char *region[REGIONS];
@@ -132,7 +133,7 @@ static void holes(void **state)
 		assert_int_equal(munmap(region[i], ODD), 0);
 }
 
-/* Small objects, one after the other: the allocator asks for ever larger extents. */
+/* Small objects, one after the other: the allocator asks for larger and larger extents. */
 static void heap(void **state)
 {
 	enum { OBJECTS = 60000, SIZE = 800 };
@@ -152,7 +153,7 @@ static void heap(void **state)
 	}
 }
 
-/* Pages that the parent never touched are fresh to its child, too. */
+/* Pages that the parent never touched are fresh in its child, too. */
 static void children(void **state)
 {
 	size_t len = 4 * (size_t)CHUNK;
@@ -200,9 +201,9 @@ static void residency(void **state)
 	assert_int_equal(munmap(p, 16 * PAGE), 0);
 }
 
-/* ---- where a short mapping was, the kernel fills the next one too ---- */
+/* ---- the kernel fills a mapping in the place of a short one, too ---- */
 
-/* A free place that the kernel fills. */
+/* A free place in a kernel-filled chunk. */
 static char *left_by_a_short_mapping(void)
 {
 	char *p = map(ODD);
@@ -226,7 +227,7 @@ static bool is_zero(const char *p)
 	return true;
 }
 
-/* Fills the mapping, has it leave, and finds it as it was. */
+/* Fills the mapping, lets its pages leave, checks their bytes, and unmaps it. */
 static void use_and_unmap(char *p)
 {
 	assert_true(is_zero(p));
@@ -253,11 +254,11 @@ static void the_next_mapping(void **state)
 	left_by_a_short_mapping();
 	map_at(p, PROT_READ | PROT_WRITE, plain | MAP_NORESERVE, -1);
 	use_and_unmap(p);
-	assert_ptr_equal(map(ODD + PAGE), p); /* beyond what was left */
+	assert_ptr_equal(map(ODD + PAGE), p); /* longer than the free place */
 	use_and_unmap(p);
 }
 
-/* Shared memory is the kernel's own, and nothing is moved to such a place. */
+/* Shared memory there is the kernel's. mremap can't move it onto such a place. */
 static void other_mappings(void **state)
 {
 	const int plain = MAP_PRIVATE | MAP_ANONYMOUS;
@@ -280,7 +281,7 @@ static void other_mappings(void **state)
 	use_and_unmap(p);
 }
 
-/* Nor does a child, or a program that has become short of room, find anything but zeros. */
+/* A child finds only zeros there, and so does a program that has used up its budget by then. */
 static void later(void **state)
 {
 	char *p = left_by_a_short_mapping(), *all;

@@ -1,7 +1,7 @@
 /*
- * Instructions that need four pages at once, from more threads than fit the budget together: a page
- * that has just arrived must still be there when the last of the four is. Each thread comes to its
- * end; what is asked for is progress, not speed.
+ * Instructions that need four pages at once, in more threads than the budget has room for. A page
+ * that arrived must still be present when the last of the four arrives. Each thread must finish;
+ * its speed is not tested. Room: test/integration.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -28,7 +28,7 @@
 #define PAGES      64u /* of each thread */
 #define OPERATIONS 100u
 #define DEADLINE_S 60u
-#define STRADDLE   4u /* bytes before the boundary, of eight */
+#define STRADDLE   4u /* of eight bytes, so many lie before the boundary */
 
 struct worker {
 	pthread_t thread;
@@ -39,7 +39,7 @@ struct worker {
 	bool wrong;
 };
 
-/* One instruction: of either operand one half lies in each of two pages. */
+/* One instruction. Either operand lies half in one page, half in the next. */
 static void copy_at_once(char *to, const char *from)
 {
 #ifdef __x86_64__
@@ -49,7 +49,7 @@ static void copy_at_once(char *to, const char *from)
 #endif
 }
 
-/* Sources are the first half, and never written. */
+/* The sources are the first half of the memory, and never written. */
 static void *work(void *arg)
 {
 	struct worker *w = arg;
@@ -77,8 +77,8 @@ static unsigned total(const struct worker *workers)
 }
 
 /*
- * Tokens beyond the budget were granted to threads that needed them at once; they leave when the
- * threads are through.
+ * Threads that needed several pages at once got tokens beyond the budget. These tokens must go when
+ * the threads have ended.
  */
 static void budget_holds_again(void)
 {
@@ -113,7 +113,7 @@ static void all_threads_come_through(void **state)
 	       DEADLINE_S - (double)(int64_t)(until_ns - fp_clock_ns()) / FP_NSEC_PER_SEC);
 	fflush(stdout);
 	if (total(workers) < THREADS * OPERATIONS)
-		_exit(1); /* the threads are not to be joined: they are in the middle of an instruction */
+		_exit(1); /* the threads hang in the middle of an instruction: they can't be joined */
 	for (unsigned i = 0; i < THREADS; i++) {
 		pthread_join(workers[i].thread, NULL);
 		assert_false(workers[i].wrong);

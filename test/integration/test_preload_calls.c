@@ -1,6 +1,7 @@
 /*
- * The C library on far memory that was paged out: its calls (callsteps.c), those that hand over
- * more than can be resident, the objects that threads sleep on, and calls that do not return.
+ * The C library on far memory that was paged out: the calls of callsteps.c, calls with more bytes
+ * than can be resident, objects that threads sleep on, and calls that do not return. Room:
+ * test/integration.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -48,7 +49,7 @@ static char folder[64];
 
 /* ---- paging out ---- */
 
-/* Far memory comes and goes until nothing of what was there is local. */
+/* Touches other far memory until none of the earlier pages is local. */
 static void evict(void)
 {
 	for (int round = 0; round < 2; round++)
@@ -72,7 +73,7 @@ void test_evict(const char *start, size_t len)
 {
 	int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
 
-	/* a pin whose call never returned ends at the thread's next pin */
+	/* a pin left by a call that never returned ends with the thread's next pin */
 	assert_int_equal(write(null, start, 1), 1);
 	close(null);
 	evict();
@@ -89,7 +90,7 @@ static void steps(void **state)
 	test_call_steps(far_areas);
 }
 
-/* Where the kernel does not fault on far memory, so that calls pin it. */
+/* True where the kernel does not fault on far memory, so that calls must pin it. */
 static bool is_pinning(void)
 {
 	const char *mode = getenv("FARPAGE_FAULT_MODE");
@@ -97,7 +98,7 @@ static bool is_pinning(void)
 	return (mode && strcmp(mode, "inline") == 0) || getenv("FP_TEST_USER_ONLY");
 }
 
-/* A call is right, or refused with this errno where calls pin. */
+/* True if a call was refused with this errno, which it may be where calls pin. */
 static bool is_refused(long result, int error)
 {
 	if (!is_pinning() || result >= 0)
@@ -106,7 +107,7 @@ static bool is_refused(long result, int error)
 	return true;
 }
 
-/* ---- more than can be resident ---- */
+/* ---- more bytes than can be resident ---- */
 
 static void assert_file(const char *name, const char *bytes, size_t len)
 {
@@ -204,7 +205,7 @@ static void long_pipe(void **state)
 	assert_memory_equal(big_local, big_far, BIG);
 }
 
-/* A datagram can't be cut: one that is too long is refused whole, both ways. */
+/* A datagram can't be cut in pieces: one that is too long to pin is refused, in both directions. */
 static void long_datagram(void **state)
 {
 	int pair[2], size = 1 << 20;
@@ -231,8 +232,10 @@ static void long_datagram(void **state)
 	close(pair[1]);
 }
 
-/* More vectors than there is room for at first, and messages of them: with pins of at most a
- * quarter of the budget. */
+/*
+ * More vectors, and messages of vectors, than can be pinned at once: pins take at most a quarter of
+ * the budget.
+ */
 static void many_vectors(void **state)
 {
 	struct iovec iov[1000];
@@ -306,7 +309,7 @@ static void long_receive(void **state)
 	close(pair[1]);
 }
 
-/* A call returns the caller's own address, whatever address the kernel got. */
+/* A call returns the caller's own address, also if the kernel got the address of a copy. */
 static void long_name(void **state)
 {
 	assert_ptr_equal(getcwd(big_far, BIG), big_far);
@@ -384,7 +387,7 @@ static void init_objects(struct objects *o)
 	pthread_mutex_init(&o->robust, &attr);
 }
 
-/* Everything that threads wait on lies in far memory, which leaves all the time. */
+/* All objects that these threads wait on lie in far memory, whose pages leave all the time. */
 static void threads(void **state)
 {
 	struct objects *o = (void *)(far_areas + 100);
@@ -402,8 +405,10 @@ static void threads(void **state)
 	assert_int_equal(o->turn, THREADS * ROUNDS);
 }
 
-/* The kernel would not hand it on when its owner ends and the page is not local. Elsewhere it
- * does. */
+/*
+ * A robust mutex in far memory is refused where calls pin. The kernel could not pass it on if its
+ * page is remote when its owner ends.
+ */
 static void robust_mutexes(void **state)
 {
 	static pthread_mutex_t local;
@@ -417,7 +422,7 @@ static void robust_mutexes(void **state)
 	assert_int_equal(pthread_mutex_init((void *)big_far, &attr), 0);
 }
 
-/* ---- what leads on to more ---- */
+/* ---- arguments that point at more memory ---- */
 
 struct waiter {
 	uint64_t value, address;
@@ -460,7 +465,7 @@ static void waits_for_many(void **state)
 	assert_true(woken == 5 || errno == EAGAIN);
 }
 
-/* How many of two words' waiters are moved: none, but both words are looked at. */
+/* Asks to move no waiter from one word to another, but the kernel looks at both words. */
 static void requeue(void **state)
 {
 	struct waiter *waiters = (void *)(far_areas + PAGE - 20);
@@ -481,7 +486,7 @@ static void requeue(void **state)
 	assert_int_equal(r, 0);
 }
 
-/* XSAVE's components: which the processor has, and which are permitted. */
+/* XSAVE's components: those that the processor has, and those that are permitted. */
 static void processor(void **state)
 {
 	static const int asks[] = {0x1021, 0x1022, 0x1024};
@@ -489,7 +494,7 @@ static void processor(void **state)
 
 	for (size_t i = 0; i < sizeof(asks) / sizeof(*asks); i++) {
 		if (syscall(SYS_arch_prctl, asks[i], &here) < 0)
-			skip(); /* an older kernel, or another processor */
+			skip(); /* the kernel is older, or the processor has none */
 		memset(told, 0, sizeof(*told));
 		test_evict(big_far, 2 * PAGE);
 		assert_int_equal(syscall(SYS_arch_prctl, asks[i], told), 0);
@@ -497,7 +502,10 @@ static void processor(void **state)
 	}
 }
 
-/* A filter that the call's argument leads to is not known of: EFAULT, once it is paged out. */
+/*
+ * The shim does not know the filter that the argument points at: EFAULT, once the filter is paged
+ * out.
+ */
 static void filters(void **state)
 {
 	const struct sock_filter all = {.code = BPF_RET | BPF_K, .k = 3};
@@ -529,7 +537,7 @@ static void filters(void **state)
 	close(pair[1]);
 }
 
-/* ---- what a call leaves behind that does not return ---- */
+/* ---- pins that are left by a call that does not return ---- */
 
 static int silent[2];
 
@@ -578,7 +586,7 @@ static void jumped_out(void **state)
 		read(silent[0], big_far, 2 * PAGE);
 		fail();
 	}
-	assert_int_equal(write(silent[1], far_areas, 10), 10); /* a hold where the one left behind was */
+	assert_int_equal(write(silent[1], far_areas, 10), 10); /* replaces the pin that was left */
 	test_evict(big_far, 2 * PAGE);
 	close(silent[0]);
 	close(silent[1]);
@@ -590,7 +598,7 @@ static int begin(void **state)
 {
 	far_areas = mmap(NULL, STEP_AREAS * STEP_AREA_BYTES, PROT_READ | PROT_WRITE,
 	                 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	/* pages that are read ahead of a sweep are not its neighbours' */
+	/* gaps: reading ahead of a sweep must not bring in its neighbours' pages */
 	pressure = mmap(NULL, PRESSURE + 2 * GAP, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	pressure += GAP;
 	big_far = mmap(NULL, BIG, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

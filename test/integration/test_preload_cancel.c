@@ -1,7 +1,7 @@
 /*
- * Threads that are cancelled in a program with far memory: in the midst of faults, and on stacks in
- * far memory. What cleans up after them finds signals as it should. Also what the C library does to
- * all threads by a signal of its own: setuid.
+ * Threads that are cancelled in a program with far memory, in the middle of faults and on far
+ * stacks. Their clean-up handlers find the right signal mask. Also setuid, for which the C library
+ * sends a signal of its own to all threads. Room: test/integration.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -25,14 +25,14 @@
 
 #include "farsignals.h"
 
-#define INTERNAL (3ull << 31) /* the C library's own signals, of which it tells nobody */
-#define ENOUGH_S 120          /* seconds, for what takes none unless it hangs */
+#define INTERNAL (3ull << 31) /* signals that the C library keeps for itself and hides */
+#define ENOUGH_S 120          /* seconds: only what hangs takes longer */
 
 static atomic_ulong turns;
 static atomic_int cleaned;
 static volatile uint64_t mask_then;
 
-/* Touches far memory, whichever signals are blocked by then. */
+/* Touches far memory; any signals may be blocked then. */
 static void clean_up(void *arg)
 {
 	sigset_t set;
@@ -80,7 +80,7 @@ static void in_the_midst_of_faults(void **state)
 		assert_int_equal(pthread_create(&thread, NULL, touch_for_ever, NULL), 0);
 		while (turns < 2)
 			sched_yield();
-		for (int j = 0; j < i * 7; j++) /* another place each time */
+		for (int j = 0; j < i * 7; j++) /* so that each round is cancelled at another place */
 			sched_yield();
 		assert_int_equal(pthread_cancel(thread), 0);
 		join_cancelled(thread);
@@ -111,7 +111,7 @@ static void *ask_itself(void *arg)
 	return type == PTHREAD_CANCEL_DEFERRED ? NULL : (void *)3;
 }
 
-/* The program's own settings stay. */
+/* The cancel type and state that the program set stay as they are. */
 static void types_and_states(void **state)
 {
 	pthread_t thread;
@@ -122,8 +122,7 @@ static void types_and_states(void **state)
 	assert_null(result);
 }
 
-/* A handler that touches far memory, while its thread is in a call of the C library that can be
- * cancelled. */
+/* A handler that touches far memory while its thread is in a call that is a cancellation point. */
 static void touch_in_handler(int sig, siginfo_t *info, void *context)
 {
 	turns++;
@@ -178,7 +177,7 @@ static char *far_stack;
 static ucontext_t outside, inside;
 static void (*body)(void);
 
-/* Deep enough that the signal's frame comes to lie where nothing of the stack has been of late. */
+/* Deep enough that the signal's frame lies in a part of the stack that was not used lately. */
 __attribute__((noinline)) static unsigned deep(unsigned n)
 {
 	volatile char room[1024];
@@ -252,7 +251,7 @@ static void *set_user(void *arg)
 	return (void *)(uintptr_t)(setresuid((uid_t)-1, (uid_t)-1, (uid_t)-1) == 0);
 }
 
-/* It waits for all threads. */
+/* setuid waits for all threads. */
 static void setuid_with_a_far_stack(void **state)
 {
 	far_stack = test_far_memory(TEST_STACK);

@@ -1,6 +1,6 @@
 /*
- * A program closes or replaces descriptors of the agent past the C library. It then reads its own
- * bytes, or ends with a message. Each case is a program of its own.
+ * A program closes or replaces the agent's descriptors past the C library. Afterwards it reads its
+ * own bytes, or ends with a message. Each case is a program of its own. Room: test/integration.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -32,7 +32,7 @@
 #define FIRST_OURS 512
 #define LAST_OURS  700
 #define REFUSED    125
-#define WRONG      3 /* of a case: it read wrong bytes */
+#define WRONG      3 /* exit status of a case that read wrong bytes */
 
 enum how { CLOSE_RANGE, CLOSE, DUP2, DUP3, URING, HOWS };
 static const char *const how_names[] = {"close_range", "close", "dup2", "dup3", "io_uring"};
@@ -56,7 +56,7 @@ static int userfaultfd_number(void)
 	return -1;
 }
 
-/* One IORING_OP_CLOSE, by a ring of its own; all by bare calls. */
+/* One IORING_OP_CLOSE in a ring of its own, all by bare calls. */
 static void uring_close(int fd)
 {
 	struct io_uring_params params = {0};
@@ -66,7 +66,7 @@ static void uring_close(int fd)
 	char *sq;
 
 	if (ring < 0)
-		_exit(0); /* no io_uring here */
+		_exit(0); /* this kernel refuses io_uring */
 	sq = mmap(NULL, params.sq_off.array + sizeof(uint32_t), PROT_READ | PROT_WRITE, MAP_SHARED, ring,
 	          IORING_OFF_SQ_RING);
 	sqe = mmap(NULL, sizeof(*sqe), PROT_READ | PROT_WRITE, MAP_SHARED, ring, IORING_OFF_SQES);
@@ -122,7 +122,7 @@ static void *check_rounds(void *unused)
 	return unused;
 }
 
-/* Reads, maps, unmaps, forks: each needs the agent in a way of its own. */
+/* Reads, maps, unmaps and forks: each needs another part of the agent. */
 static void use_far_memory(void)
 {
 	char *more;
@@ -147,7 +147,9 @@ static void use_far_memory(void)
 	check();
 }
 
-/* argv: the way, the number (0: the userfaultfd), where: "program", "child", "threads". */
+/*
+ * argv: how to close, the number (0: the userfaultfd's), and where: "program", "child", "threads".
+ */
 static int be_case(char **argv)
 {
 	enum how how = (enum how)atoi(argv[0]);
@@ -162,7 +164,7 @@ static int be_case(char **argv)
 		pid_t pid = fork();
 
 		if (pid != 0) {
-			check(); /* while the child loses what it has */
+			check(); /* while the child loses its descriptor */
 			waitpid(pid, &status, 0);
 			check();
 			if (WIFSIGNALED(status))
@@ -212,7 +214,7 @@ static pid_t spawn(enum how how, int fd, const char *where, int *ret_stderr)
 	return pid;
 }
 
-/* Right, or ended with a message. Returns the status. */
+/* Fails unless the case is right or ended with a message. Returns its status. */
 static int run_case(enum how how, int fd, const char *where)
 {
 	char text[4096];
@@ -240,7 +242,10 @@ static void the_userfaultfd(void **state)
 			(void)run_case(how, 0, where[i]);
 }
 
-/* Each number in turn; that of something else of the agent's is as good. */
+/*
+ * Closes each number in turn. The number may by then mean another descriptor of the agent; that
+ * tests as much.
+ */
 static void each_of_the_agents(void **state)
 {
 	struct stat unused;

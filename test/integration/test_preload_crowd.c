@@ -1,7 +1,7 @@
 /*
- * Hundreds of forked children at once. Each writes all memory that it shares with its parent, more
- * than may be local. The number of sessions is not tested: a child that gets no session or lease
- * keeps its pages local.
+ * Hundreds of forked children at once. Each writes all memory that it shares with its parent, which
+ * is more than may be local. How many get a session is not tested: a child without a session or
+ * lease keeps its pages local. Room: test/integration.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,7 +19,7 @@
 #define BYTES    (5 * (size_t)TEST_LOCAL_BYTES / 4)
 
 /*
- * Reports by ready that it has written. Once go is closed, its status says whether its bytes are
+ * Writes, and reports that by ready. Once go is closed, its exit status says whether its bytes are
  * right.
  */
 static _Noreturn void live(char *p, unsigned seed, int ready, int go)
@@ -55,7 +55,7 @@ static void hundreds_at_once(void **state)
 	}
 	close(ready[1]);
 	for (unsigned i = 0; i < CHILDREN; i++)
-		assert_int_equal(read(ready[0], &none, 1), 1); /* 0: some have ended */
+		assert_int_equal(read(ready[0], &none, 1), 1); /* 0: some children have ended */
 	close(go[1]);
 	for (unsigned i = 0; i < CHILDREN; i++) {
 		assert_true(wait(&status) > 0);

@@ -1,7 +1,7 @@
 /*
- * Calls on mappings of far memory by instructions of the program's own, which nothing routes:
- * userfaultfd tells of them. The process ends with a message before it can read wrong bytes. What
- * the program placed over far memory itself is the kernel's, and such calls are right there.
+ * Bare calls on mappings of far memory: userfaultfd sends an event. The process ends with a message
+ * before it can read wrong bytes. Memory of the kernel's own that the program mapped over far
+ * memory may be changed so. Room: test/integration.
  */
 #include "preload_events_rig.h"
 
@@ -17,7 +17,7 @@ static int status_of(pid_t pid)
 	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-/* Runs act in a child. Its status; *ret_told: whether it said why it ended. */
+/* Runs act in a child and returns its status. *ret_told: whether the child said why it ended. */
 static int child(void (*act)(char *p), char *p, bool *ret_told)
 {
 	char text[1024] = "";
@@ -70,8 +70,10 @@ static void cut_off(char *p)
 	wait_for_end();
 }
 
-/* It may go on for as long as the bytes are right, which they are if none was remote: it is being
- * stopped. */
+/*
+ * The process is about to be stopped. Until then it may go on while its bytes are right, as they
+ * are if none was remote.
+ */
 static void look_at(char *p, size_t len)
 {
 	if ((intptr_t)p < 0)
@@ -93,7 +95,7 @@ static void move_within(char *p)
 	look_at((char *)bare(SYS_mremap, p, BIG, BIG, MREMAP_MAYMOVE | MREMAP_FIXED, (long)to, 0), BIG);
 }
 
-/* Newer than some headers that we build with. */
+/* Older headers lack it. */
 #ifndef MREMAP_DONTUNMAP
 #define MREMAP_DONTUNMAP 4
 #endif
@@ -103,7 +105,7 @@ static void leave_behind(char *p)
 	look_at((char *)bare(SYS_mremap, p, BIG, BIG, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, 0, 0), BIG);
 }
 
-/* Faults wait for room meanwhile, which an unread event does not let them have. */
+/* Faults wait for tokens at the same time, which they can't get while the event is unread. */
 static void unmap_under_pressure(char *p)
 {
 	struct churner churners[4];
@@ -147,7 +149,7 @@ static void all_are_refused(void **state)
 
 /* ---- what is right ---- */
 
-/* The kernel's own mapping there: it may go in whichever way. */
+/* The program mapped files there, which are the kernel's: bare calls may remove them. */
 static void files_over_far_memory(void **state)
 {
 	char *p = map_filled(BIG, 8), *q;
@@ -173,7 +175,9 @@ static void files_over_far_memory(void **state)
 
 /* ---- locks ---- */
 
-/* The C library's mremap of what such a call has locked: nothing of it stays where it was. */
+/*
+ * The C library's mremap of memory that a bare call locked: no page of it stays at the old place.
+ */
 static void what_is_locked_unseen_moves(void **state)
 {
 	const size_t len = BIG / 4;
@@ -181,7 +185,7 @@ static void what_is_locked_unseen_moves(void **state)
 
 	for (unsigned i = 1; i < 4; i++)
 		((volatile char *)p)[i * PAGE] =
-		    ((volatile char *)p)[i * PAGE]; /* inline, the kernel can't bring them in */
+		    ((volatile char *)p)[i * PAGE]; /* inline: the kernel's mlock can't bring them in */
 	(void)bare(SYS_mlock, p + PAGE, 3 * PAGE, 0, 0, 0, 0);
 	q = mmap(NULL, len, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	assert_ptr_not_equal(q, MAP_FAILED);
@@ -194,7 +198,7 @@ static void what_is_locked_unseen_moves(void **state)
 	assert_int_equal(munmap(q, len), 0);
 }
 
-/* A hole that only the kernel knows of, in what is its own. */
+/* mlock over a hole that only the kernel knows of, made in memory of its own. */
 static void locking_up_to_a_hole_unseen(void **state)
 {
 	char *p = map_filled(4 * PAGE + BIG, 16);
@@ -211,18 +215,19 @@ static void locking_up_to_a_hole_unseen(void **state)
 }
 
 /*
- * Of a sealed mapping that can only be read the kernel drops nothing, so it stays local, beyond the
- * budget; but no fault waits until its deadline. Last, as the mapping can't be removed.
+ * The kernel drops no page of a sealed mapping that is read-only. So the mapping stays local,
+ * beyond the budget, but no fault may wait until its deadline. This test runs last, as the mapping
+ * can't be removed.
  */
 static void what_is_sealed_unseen_stays(void **state)
 {
 	const uint64_t until_ns =
-	    fp_clock_ns() + FAULT_DEADLINE_S * 500000000ull; /* no fault waits its deadline */
+	    fp_clock_ns() + FAULT_DEADLINE_S * 500000000ull; /* half the time a fault may take */
 	char *p = map_filled(BIG, 16);
 
 	assert_int_equal(mprotect(p, BIG, PROT_READ), 0);
 	if (bare(SYS_mseal, p, BIG, 0, 0, 0, 0) < 0)
-		skip(); /* Linux 6.10 */
+		skip(); /* needs Linux 6.10 */
 	for (unsigned round = 0; round < 3; round++)
 		for (size_t i = 0; i < BIG; i += PAGE) {
 			(void)((volatile char *)p)[i];

@@ -1,7 +1,8 @@
 /*
- * Calls from a stack that is itself far. A tracer stops the thread at each system call that hands
- * the kernel a part of that stack, and has the stack leave. What the calls do, and the thread's
- * signal mask, are as without Farpage. In fault mode inline no call hands over any of it.
+ * Calls from a stack that is itself far. A tracer stops the thread at each system call that hands a
+ * part of that stack to the kernel, and lets the stack leave. The results and the signal mask are
+ * as without Farpage. In fault mode inline the stack is pinned then, and stays. Room:
+ * test/integration.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -35,10 +36,10 @@ static char *far_stack;
 static ucontext_t outside, inside;
 static _Atomic pid_t tid;
 static atomic_bool go;
-static volatile int wrong; /* the line that found something amiss; 0: none */
+static volatile int wrong; /* the line of the first failed check; 0: none */
 static int to_tracer[2], from_tracer[2], data[2];
 
-/* ---- what the thread does there ---- */
+/* ---- the thread's calls ---- */
 
 #define CHECK(holds)                                                                                         \
 	do {                                                                                                 \
@@ -89,7 +90,7 @@ static void *tell_mask(void *unused)
 	return (void *)now(); // NOLINT(performance-no-int-to-ptr)
 }
 
-/* It has the mask of the thread that made it. */
+/* The new thread has its maker's mask. */
 static void make_thread(void)
 {
 	pthread_t thread;
@@ -169,7 +170,10 @@ static bool is_there(uint64_t addr)
 	return addr - (uintptr_t)far_stack < TEST_STACK;
 }
 
-/* Of those calls that may come before the stack is held. */
+/*
+ * True at a mask or action call that gets a part of the far stack: these may come before it is
+ * pinned.
+ */
 static bool hands_over(pid_t of)
 {
 	struct __ptrace_syscall_info info;
@@ -181,13 +185,13 @@ static bool hands_over(pid_t of)
 	       (is_there(info.entry.args[1]) || is_there(info.entry.args[2]));
 }
 
-/* Every other time, as what meets it tries again. */
+/* Lets the stack leave at every other such call only, as a refused call is tried again. */
 static _Noreturn void trace(pid_t of)
 {
 	unsigned n = 0;
 	int status;
 
-	hear(to_tracer[0]); /* it is permitted now */
+	hear(to_tracer[0]); /* tracing is permitted now */
 	if (ptrace(PTRACE_SEIZE, of, NULL, (long)PTRACE_O_TRACESYSGOOD) < 0) {
 		say(from_tracer[1], 'p');
 		_exit(0);
@@ -216,7 +220,7 @@ static pid_t start_tracer(void)
 	pid = fork();
 	if (pid == 0)
 		trace(tid);
-	prctl(PR_SET_PTRACER, pid, 0, 0, 0); /* where that is asked for */
+	prctl(PR_SET_PTRACER, pid, 0, 0, 0); /* for kernels that ask for a permission (Yama) */
 	say(to_tracer[1], 'g');
 	if (hear(from_tracer[0]) == 'p') {
 		print_message("no process here may trace another\n");
@@ -249,7 +253,7 @@ static void it_leaves_before_it_is_held(void **state)
 	assert_int_equal(pthread_join(thread, NULL), 0);
 	print_message("it left %u times\n", n_left);
 	assert_int_equal(wrong, 0);
-	assert_true(n_left >= ROUNDS); /* in mode inline it was pinned, and stayed */
+	assert_true(n_left >= ROUNDS); /* inline, too: there it is pinned and stays */
 	munmap(far_stack, TEST_STACK);
 }
 

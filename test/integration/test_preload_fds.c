@@ -1,6 +1,6 @@
 /*
- * Descriptors of a program with far memory: a program that closes or replaces unknown numbers must
- * not hit the agent's.
+ * Descriptors of a program with far memory. A program that closes or replaces numbers that it does
+ * not know must not hit the agent's. Room: test/integration.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -33,8 +33,7 @@ static int fill(void **state)
 	return filled ? 0 : -1;
 }
 
-/* More far memory than ever, out and in: it takes the sessions, and the budget needs the
- * userfaultfd. */
+/* Moves more far memory out and in than before: that needs the sessions and the userfaultfd. */
 static void assert_agent_lives(unsigned seed)
 {
 	char *p = malloc(BIG);
@@ -60,7 +59,7 @@ static void close_everything(void **state)
 	int own = open("/dev/null", O_RDONLY | O_CLOEXEC), agents = highest_open();
 
 	assert_true(agents >= 512);
-	assert_int_equal(own, 3); /* nothing of the agent's among the program's */
+	assert_int_equal(own, 3); /* the program has none of the agent's descriptors */
 	for (int fd = own; fd < 4096; fd++)
 		close(fd);
 	assert_int_equal(close(agents), -1);
@@ -78,8 +77,8 @@ static void close_everything(void **state)
 }
 
 /*
- * The agent may open something meanwhile: for a moment that has the lowest number, where the
- * program puts its own just then. Neither may lose what it has.
+ * The agent may open something at the same moment. It briefly gets the lowest number, which the
+ * program is just replacing. Neither may lose its descriptor.
  */
 static void put_on_everything(void **state)
 {
@@ -108,7 +107,7 @@ static void put_on_everything(void **state)
 	assert_agent_lives(60);
 }
 
-/* As daemons get their standard input: by what is the lowest number. */
+/* Daemons get their standard input so: they close it, and open gives the lowest free number. */
 static bool opens_as_input(void)
 {
 	return close(0) == 0 && open("/dev/null", O_RDONLY) == 0 && close(0) == 0 && dup(2) == 0 &&

@@ -1,6 +1,7 @@
 /*
- * Children of fork that share their parent's remote pages: the bytes that each sees, whichever
- * writes, ends or is killed; and that the parent and the node keep nothing of them.
+ * Children of fork that share their parent's remote pages. Each process sees its own bytes,
+ * whichever of them writes, ends or is killed. The parent and the node keep nothing of a child that
+ * ended. Room: test/integration.
  */
 #include "preload_fork_rig.h"
 
@@ -36,7 +37,7 @@
 
 #define WRITERS      2
 #define WRITER_PAGES 1024u
-#define WORDS        512u /* of a page */
+#define WORDS        512u /* in a page */
 
 /* Writes 1, 2, 3, ... into its pages in turn. */
 struct writer {
@@ -60,8 +61,7 @@ static void *write_on(void *arg)
 	return NULL;
 }
 
-/* The number of the last write that the pages have, if they have exactly those up to one: 0 if
- * not. */
+/* The number of the last write, if the pages hold exactly the writes up to it; else 0. */
 static uint64_t last_write(const struct writer *w)
 {
 	uint64_t last = 0;
@@ -120,10 +120,10 @@ static void the_child_sees_the_moment(void **state)
 	}
 }
 
-/* ---- which of them outlives the others ---- */
+/* ---- which process lives longest ---- */
 
-/* A process that fills memory of its own, forks, and is gone; its child looks at all and says what
- * it found.
+/*
+ * A process fills memory, forks and ends. Its child checks all the memory and reports the result.
  */
 static void orphan(bool by_kill, bool twice)
 {
@@ -187,7 +187,7 @@ static void daemons_run_on(void **state)
 	close(ends[0]);
 }
 
-/* Both write all they have again and again, each in the other's way on the node. */
+/* Parent and child write all their pages again and again, at the same time on the same node. */
 static void both_write_on(void **state)
 {
 	char *common = malloc(BIG);
@@ -208,8 +208,7 @@ static void both_write_on(void **state)
 }
 
 /*
- * A family tree: each process has its parent's bytes, and changes a part of them for its own
- * children.
+ * A family tree: each process has its parent's bytes, and changes a part of them before it forks.
  */
 static int generation(unsigned depth, unsigned id)
 {
@@ -241,9 +240,7 @@ static void children_fork_again(void **state)
 	assert_true(all_filled(filled, 1));
 }
 
-/*
- * Advice that the program gave for its children (madvise); and children inherit no locked memory.
- */
+/* Children obey the program's advice about fork (madvise), and inherit no locked memory. */
 static void advice_for_children(void **state)
 {
 	size_t len = BIG / PARTS;
@@ -279,7 +276,7 @@ static void advice_for_children(void **state)
 	close(ends[1]);
 }
 
-/* ---- what stays behind ---- */
+/* ---- what is left at the node ---- */
 
 static uint64_t node_leased_bytes(void)
 {
@@ -312,8 +309,10 @@ static uint64_t remote_bytes(void)
 	return atomic_load(&stats->remote_bytes);
 }
 
-/* Children end in every way, and meanwhile the parent writes what they hold: each page that it
- * writes needs a fresh slot, so a leak of a few a fork would be seen. */
+/*
+ * Children end in every way, while the parent writes pages that they share. Each written page needs
+ * a new slot, so a leak of a few slots a fork would be seen.
+ */
 static void slots_come_back(void **state)
 {
 	uint64_t mapped = atomic_load(&stats->mapped_bytes), leased = node_leased_bytes();
@@ -341,7 +340,7 @@ static void slots_come_back(void **state)
 	assert_true(all_filled(filled, seed));
 	fill_all(filled, 1);
 	await_at_most(remote_bytes, mapped);
-	/* leases that forks doubled may stay ours, for the next fork */
+	/* leases that forks added may stay, for the next fork */
 	await_at_most(node_leased_bytes, leased + 3 * (64ull << 20));
 }
 

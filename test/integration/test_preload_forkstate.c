@@ -1,6 +1,6 @@
 /*
  * Other state that a child of fork inherits: thread data, groups and users, far stacks,
- * descriptors; and children that exec at once.
+ * descriptors. Also children that exec at once. Room: test/integration.
  */
 #include "preload_fork_rig.h"
 
@@ -32,7 +32,7 @@
 #include "transport.h"
 #include "underpreload.h"
 
-/* ---- other programs ---- */
+/* ---- exec ---- */
 
 static char true_path[] = "/bin/true", true_name[] = "true";
 static char *const true_argv[] = {true_name, NULL};
@@ -61,9 +61,9 @@ static void exec_at_once(void **state)
 	assert_true(all_filled(filled, 1));
 }
 
-/* ---- what the C library looks at in the child before anybody serves faults ---- */
+/* ---- data that the C library reads in the child before its faults are served ---- */
 
-/* 'y' if the child said so; it is killed if it says nothing. */
+/* The child's verdict: 'y' if look returned true. The child is killed afterwards. */
 static char word_of_child(bool (*look)(void))
 {
 	int ends[2];
@@ -89,7 +89,7 @@ static bool look_at_filled(void)
 	return all_filled(filled, 1);
 }
 
-/* Any new thread is made of the data of all modules: the agent's own in the child, too. */
+/* Each new thread copies the thread data of all libraries: so does the child's agent thread. */
 static void libraries_with_thread_data(void **state)
 {
 	char path[4096];
@@ -101,12 +101,12 @@ static void libraries_with_thread_data(void **state)
 	strcpy(strrchr(path, '/'), "/libtlslibrary.so");
 	library = dlopen(path, RTLD_NOW);
 	assert_non_null(library);
-	fill_all(filled, 1); /* all pages that can leave have left */
+	fill_all(filled, 1); /* this makes all other pages leave */
 	assert_int_equal(word_of_child(look_at_filled), 'y');
 	dlclose(library);
 }
 
-#define AWAY (512u << 10) /* further than any read-ahead */
+#define AWAY (512u << 10) /* farther than any read-ahead */
 
 static gid_t *groups;
 
@@ -117,7 +117,7 @@ static bool take_groups(void)
 	return setgroups(2, groups) == 0 && getgroups(2, taken) == 2 && taken[0] + taken[1] == 23;
 }
 
-/* The C library has all threads take the list, so those that would bring it in as well. */
+/* The C library makes every thread read the list, also those that would have to fetch its page. */
 static void groups_that_are_remote(void **state)
 {
 	char *mem = malloc(2 * AWAY);
@@ -134,7 +134,7 @@ static void groups_that_are_remote(void **state)
 
 #define NOBODY 65534
 
-/* It reads what was remote at the fork, and needs room of its own. */
+/* Changes its user, reads pages that were remote at the fork, and fills memory of its own. */
 static bool become_nobody(void)
 {
 	const size_t len = 24u << 20;
@@ -149,7 +149,7 @@ static bool become_nobody(void)
 	return ok;
 }
 
-/* As the workers of servers do, before they touch much. */
+/* As the workers of servers do, before they touch much memory. */
 static void children_of_another_user(void **state)
 {
 	if (geteuid())
@@ -159,9 +159,9 @@ static void children_of_another_user(void **state)
 		assert_int_equal(word_of_child(become_nobody), 'y');
 }
 
-#define KEYS        40u /* more than a thread's own record has room for */
+#define KEYS        40u /* more keys than a thread's own record has room for */
 #define NEIGHBOURS  64u
-#define VALUES_SIZE 512u /* the C library's blocks of values have that size */
+#define VALUES_SIZE 512u /* size of the C library's blocks of values */
 
 static struct {
 	char *neighbours[NEIGHBOURS];
@@ -192,7 +192,7 @@ static bool look_at_neighbours(void)
 	return true;
 }
 
-/* It clears the values that other threads have, without a look at whose page that is. */
+/* In the child, the C library clears the values of all other threads, whose pages may be remote. */
 static void values_of_many_keys(void **state)
 {
 	pthread_t thread;
@@ -212,7 +212,7 @@ static void values_of_many_keys(void **state)
 		pthread_key_delete(values.keys[i]);
 }
 
-/* ---- a child that is made on a stack in far memory ---- */
+/* ---- a child made on a far stack ---- */
 
 static _Atomic int forked_status;
 
@@ -231,8 +231,9 @@ static void fork_in_handler(int sig)
 		forked_status = status;
 }
 
-/* The usual handler of a crash: its stack is from malloc, and only its uppermost pages have been
- * touched. */
+/*
+ * As crash handlers often do: the stack is from malloc, and only its uppermost pages were touched.
+ */
 static void stacks_that_are_far(void **state)
 {
 	enum { STACK_BYTES = 256 << 10 };
@@ -247,7 +248,7 @@ static void stacks_that_are_far(void **state)
 	assert_int_equal(sigaltstack(&far_stack, &old_stack), 0);
 	assert_int_equal(sigaction(SIGUSR2, &action, &old_action), 0);
 	for (unsigned i = 0; i < 10; i++) {
-		fill_all(filled, 77); /* the stack is pushed out */
+		fill_all(filled, 77); /* this makes the stack's pages leave */
 		forked_status = -1;
 		raise(SIGUSR2);
 		assert_int_equal(forked_status, 0);
@@ -257,11 +258,11 @@ static void stacks_that_are_far(void **state)
 	free(stack);
 }
 
-/* ---- a thread with descriptors of its own ---- */
+/* ---- a thread with its own descriptor table ---- */
 
 static int said[2];
 
-/* Forks again, which opens what the other table does not get. */
+/* Forks, so that the agent opens descriptors that the other table does not get. */
 static void fork_once(void)
 {
 	pid_t pid = fork();
@@ -286,7 +287,7 @@ static void *fork_apart(void *unused)
 	return (void *)(uintptr_t)(1000 + status_of(pid));
 }
 
-/* The child lacks what is in the other table: it works, or ends with a message. */
+/* The child lacks the descriptors of the other table: it works, or ends with a message. */
 static void descriptors_of_its_own(void **state)
 {
 	char text[1024] = "";

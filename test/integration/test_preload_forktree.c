@@ -1,8 +1,8 @@
 /*
- * Random families: processes with far memory that write, look, discard, fork, are waited for and
- * are killed, in an order that a seed decides, each against a copy of what its pages hold that fork
- * hands on with them. Two threads of the first process do so at once. FP_TEST_SEED=N runs one
- * again, FP_TEST_STEPS=N makes it longer.
+ * Random families of processes with far memory. They write, check, discard, fork, wait and are
+ * killed in an order that a seed decides. Each process checks its pages against a copy that fork
+ * passes on with them. Two threads of the first process do so at once. FP_TEST_SEED=N repeats a
+ * run, FP_TEST_STEPS=N makes it longer. Room: test/integration.
  */
 #include <pthread.h>
 #include <signal.h>
@@ -22,12 +22,12 @@
 #include "underpreload.h"
 
 #define PAGE         4096u
-#define PAGES        1024u /* of a thread: four times what may be local of both */
+#define PAGES        1024u /* of a thread: four times the budget, which both threads share */
 #define THREADS      2u
 #define DEPTH        3u
 #define CHILDREN     2u /* at once */
 #define STEPS        800u
-#define CHECKED      16u /* words of a page */
+#define CHECKED      16u /* words of a page that are checked */
 #define WORDS        (PAGE / sizeof(uint64_t))
 #define RUN          24u
 #define DEADLINE_S   100u
@@ -38,7 +38,7 @@ struct member {
 	uint64_t rng;
 	unsigned depth, n_children;
 	uint64_t (*pages)[WORDS];
-	uint32_t stamps[PAGES]; /* 0: zeros */
+	uint32_t stamps[PAGES]; /* 0: the page is zeros */
 	uint32_t last_stamp;
 	pid_t child[CHILDREN];
 	bool killed[CHILDREN];
@@ -47,7 +47,7 @@ struct member {
 static struct member members[THREADS];
 static _Atomic unsigned *failures, *n_forks; /* of the whole family */
 static unsigned steps = STEPS;
-static int alive[2]; /* closed when all have ended */
+static int alive[2]; /* every process has it open: closed when all have ended */
 
 static uint64_t word_of(uint32_t page, uint32_t stamp, unsigned k)
 {
@@ -159,7 +159,7 @@ static void step(struct member *m, unsigned n_steps)
 		m->killed[child] = kill(m->child[child], SIGKILL) == 0;
 }
 
-/* Some leave their children behind. */
+/* Some processes end before their children. */
 static void live(struct member *m, unsigned n_steps)
 {
 	bool leaves = m->depth && test_random(&m->rng) % 4 == 0;
@@ -182,7 +182,7 @@ static bool await_family(void)
 	char byte;
 
 	close(alive[1]);
-	return read(alive[0], &byte, 1) == 0; /* alarm ends what hangs */
+	return read(alive[0], &byte, 1) == 0; /* a process that hangs is ended by its alarm */
 }
 
 static int tests(void)

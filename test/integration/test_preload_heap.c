@@ -1,5 +1,6 @@
 /*
- * The malloc family under each --heap mode: which blocks are far, and that malloc's contracts hold.
+ * The malloc family in each --heap mode: which blocks are far, and that malloc's contracts hold.
+ * Room: test/integration.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -24,12 +25,9 @@
 #define SMALL 100u
 #define LARGE (1u << 20)
 
-static bool small_far, large_far; /* by FARPAGE_HEAP */
+static bool small_far, large_far; /* as FARPAGE_HEAP says */
 
-/*
- * Calls go through pointers that the compiler can't see through: so it neither removes them nor
- * warns.
- */
+/* Calls go through volatile pointers, so that the compiler neither removes them nor warns. */
 static void *(*volatile allocate)(size_t size) = malloc;
 static void *(*volatile allocate_zeroed)(size_t n, size_t size) = calloc;
 static void *(*volatile resize_array)(void *ptr, size_t n, size_t size) = reallocarray;
@@ -43,8 +41,10 @@ static int choose(void **state)
 	return 0;
 }
 
-/* Small objects come in slabs: those of before the start may be served first, so only a new slab
- * tells. */
+/*
+ * Small objects come from slabs. A slab from before the agent's start may be used first, so this
+ * looks at a new slab.
+ */
 static bool new_small_is_far(void)
 {
 	bool far = false;
@@ -93,7 +93,7 @@ static void threads_too(void **state)
 	}
 }
 
-/* The agent's own allocations on a thread of the program are local, in each mode. */
+/* In each mode, the agent's own allocations on a thread of the program are local. */
 static void agent_is_local(void **state)
 {
 	void (*enter)(void) = (void (*)(void))dlsym(RTLD_DEFAULT, "fp_shim_enter_local");
@@ -101,7 +101,7 @@ static void agent_is_local(void **state)
 	void *mem[3];
 	bool small;
 
-	for (unsigned i = 0; i < 100; i++) /* far objects for the thread's cache to hand out */
+	for (unsigned i = 0; i < 100; i++) /* fills the thread's cache with far objects */
 		free(allocate(SMALL));
 	enter();
 	enter();
@@ -161,7 +161,7 @@ static void zeroed(void **state)
 		}
 }
 
-/* Long blocks are zeroed by the page: their neighbours keep every byte. */
+/* Long blocks are zeroed page by page: their neighbours must keep every byte. */
 static void zeroed_among_others(void **state)
 {
 	static const size_t sizes[] = {40000, 70001, LARGE + 8};
@@ -184,14 +184,14 @@ static void zeroed_among_others(void **state)
 	}
 }
 
-/* A remote page is not fetched to be overwritten. */
+/* calloc must not fetch a remote page only to overwrite it with zeros. */
 static void zeroed_from_afar(void **state)
 {
 	const struct fp_statspage *stats;
 	uint64_t fetched;
 	char *p;
 
-	if (!small_far || getenv("FARPAGE_FAULT_MODE")) /* inline: no fast path, jemalloc writes the zeros */
+	if (!small_far || getenv("FARPAGE_FAULT_MODE")) /* inline: jemalloc writes the zeros itself */
 		return;
 	stats = fp_statsmap_own();
 	assert_non_null(stats);
@@ -269,7 +269,7 @@ static void pool_full(void **state)
 	free(p);
 }
 
-/* Threads that hand one another what they allocated, and check what they get. */
+/* Threads that pass allocations to one another, and check the bytes that they get. */
 #define HANDS  64
 #define ROUNDS 4000
 

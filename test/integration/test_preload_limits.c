@@ -1,6 +1,7 @@
 /*
- * Programs whose limits, or whose root folder, leave the agent little: no file to count in, no
- * /proc to look at, little to lock. They and their children go on with far memory.
+ * Programs whose limits or root folder leave little to the agent: no room in files for its
+ * counters, no /proc, little memory to lock. They and their children go on with far memory. Room:
+ * test/integration.
  */
 #include <linux/capability.h>
 #include <pthread.h>
@@ -25,7 +26,7 @@
 #include "underpreload.h"
 
 #define BIG   (8 * TEST_LOCAL_BYTES)
-#define AGAIN "FP_TEST_AGAIN" /* in the environment: this process is such a program */
+#define AGAIN "FP_TEST_AGAIN" /* set in the environment of a program under such a limit */
 
 static char *filled;
 
@@ -47,8 +48,8 @@ static int status_of(pid_t pid)
 }
 
 /*
- * As a child: checks its inherited bytes and its own, while most of them have to leave. Then a
- * child of it does the same.
+ * Run in a child: checks the inherited bytes and bytes of its own, most of which have to leave.
+ * Then a child of it does the same.
  */
 static int use_far(unsigned generations)
 {
@@ -78,7 +79,7 @@ static void limit_files(void)
 		_exit(30);
 }
 
-/* Calls restrict_self in a process of its own, and then uses far memory in its child. */
+/* Calls restrict_self in a process of its own, which then uses far memory in a child. */
 static int child_of(void (*restrict_self)(void))
 {
 	pid_t pid = fork(), child;
@@ -108,7 +109,7 @@ static void no_files_at_all(void **state)
 	if (pid == 0) {
 		setenv(AGAIN, "1", 1);
 		limit_files();
-		if (dup2(fileno(tmp), STDERR_FILENO) < 0) /* a file, which has no room for what is said */
+		if (dup2(fileno(tmp), STDERR_FILENO) < 0) /* this file can't grow */
 			_exit(33);
 		execl("/proc/self/exe", "again", (char *)NULL);
 		_exit(31);
@@ -117,14 +118,14 @@ static void no_files_at_all(void **state)
 	fclose(tmp);
 }
 
-/* Where there is nothing but the node's socket, which children must reach by its name. */
+/* Makes the node's folder the root: only its socket is there, which children must reach by name. */
 static void leave_root(void)
 {
 	if (chdir(getenv("FARPAGE_RUNTIME_DIR")) < 0 || chroot(".") < 0 || access("/proc/self", F_OK) == 0)
 		_exit(32);
 }
 
-/* Has the node's socket under the same name below its folder, or takes that away. */
+/* Adds or removes a link, so that the socket's path is right inside the new root, too. */
 static void show_socket(bool show)
 {
 	const char *dir = getenv("FARPAGE_RUNTIME_DIR"), *node = getenv("FARPAGE_NODES");
@@ -201,7 +202,9 @@ static void skip_unless_lockable(void)
 	skip();
 }
 
-/* All of the process, as the kernel has it: what the agent has locked, too. */
+/*
+ * munlockall unlocks all memory of the process, as the kernel does: also what the agent has locked.
+ */
 static void all_can_be_unlocked(void **state)
 {
 	char *mine = map_local(4096);
@@ -222,7 +225,8 @@ static void *wait_for_all(void *barrier)
 }
 
 /*
- * In a process with such a limit: half of it is left to the program, however many threads it has.
+ * Run in a process with such a limit: half of it is left to the program, with any number of
+ * threads.
  */
 static int lock_half(void)
 {
@@ -253,7 +257,7 @@ static void half_may_be_locked(void **state)
 	pid = fork();
 	if (pid == 0) {
 		setenv(AGAIN, "lock", 1);
-		(void)prctl(PR_CAPBSET_DROP, CAP_IPC_LOCK, 0, 0, 0); /* the limit holds for root as well */
+		(void)prctl(PR_CAPBSET_DROP, CAP_IPC_LOCK, 0, 0, 0); /* the limit holds for root, too */
 		if (setrlimit(RLIMIT_MEMLOCK, &limit) < 0)
 			_exit(43);
 		execl("/proc/self/exe", "again", (char *)NULL);

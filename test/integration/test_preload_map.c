@@ -1,5 +1,6 @@
 /*
- * The calls on mappings, in a program whose large mappings are far: each is right, or refused.
+ * Calls on mappings, in a program whose large mappings are far. Each is right, or refused. Room:
+ * test/integration.
  */
 #include "preload_map_rig.h"
 
@@ -22,7 +23,7 @@
 
 #include "underpreload.h"
 
-/* True if the kernel can write there on our behalf. */
+/* True if the kernel can write to p for us. */
 static bool is_writable(char *p)
 {
 	int fd = open("/dev/zero", O_RDONLY | O_CLOEXEC);
@@ -83,7 +84,7 @@ static void bad_arguments(void **state)
 	munmap(p, BIG);
 }
 
-/* Far more memory than is local, so that all of it has been evicted and fetched. */
+/* Much more far memory than may be local: every page was evicted and fetched. */
 static void bytes_and_budget(void **state)
 {
 	char *p = map_filled(4 * BIG, 2);
@@ -120,7 +121,7 @@ static void protection(void **state)
 	munmap(p, BIG);
 }
 
-/* Far memory takes no key; what local memory takes is the kernel's affair. */
+/* Far memory takes no protection key. For local memory the kernel decides. */
 static void protection_keys(void **state)
 {
 	char *far = map_filled(BIG, 8), *local = map_anonymous(PAGE, 0);
@@ -166,7 +167,7 @@ static void fixed_over_far(void **state)
 	             EEXIST);
 	assert_true(test_is_filled(p, BIG / 2, 6));
 	munmap(p, BIG);
-	/* in a hole, and by a hint */
+	/* in the hole: at a fixed address, and by a hint */
 	assert_ptr_equal(mmap(p, PAGE, PROT_READ | PROT_WRITE, fixed, -1, 0), p);
 	assert_true(test_is_far(p) && is_zero(p, PAGE) && is_writable(p));
 	assert_ptr_equal(mmap(p + PAGE, 65536, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), p + PAGE);
@@ -181,7 +182,7 @@ static char *hint_reserve(uintptr_t hint, size_t len)
 	return mmap((void *)hint, len, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 }
 
-/* Where programs want their heaps, these get far memory: the Java VM below 32 GiB, Go, GHC. */
+/* Addresses at which the Java VM (below 32 GiB), Go and GHC want their heaps: these are far. */
 static void hints_of_heaps(void **state)
 {
 	static const struct {
@@ -196,7 +197,7 @@ static void hints_of_heaps(void **state)
 		assert_int_equal(mprotect(p + BIG, BIG, PROT_READ | PROT_WRITE), 0);
 		assert_true(test_is_far(p + BIG));
 		test_fill(p + BIG, BIG, 21);
-		q = hint_reserve(heaps[i].hint, heaps[i].len); /* taken: somewhere else */
+		q = hint_reserve(heaps[i].hint, heaps[i].len); /* taken: goes elsewhere */
 		assert_true(q != MAP_FAILED && q != p && test_is_far(q));
 		assert_true(test_is_filled(p + BIG, BIG, 21));
 		munmap(p, heaps[i].len);
@@ -204,7 +205,7 @@ static void hints_of_heaps(void **state)
 	}
 }
 
-/* As an emulator of a machine with 32 bits takes them: all that is below 4 GiB and free. */
+/* An emulator of a 32-bit machine reserves all free addresses below 4 GiB. */
 static void the_low_4_gib(void **state)
 {
 	char *low = (char *)(GIB / 4); // NOLINT(performance-no-int-to-ptr)
@@ -215,7 +216,7 @@ static void the_low_4_gib(void **state)
 	assert_int_equal(munmap(p, 4 * GIB - GIB / 4), 0);
 }
 
-/* Machine code wants to be near the code that calls it: there, memory is the kernel's. */
+/* Machine code has to lie near the code that calls it. Memory there is left to the kernel. */
 static void hints_of_code(void **state)
 {
 	uintptr_t code = (uintptr_t)hints_of_code & ~(uintptr_t)0xffff;
@@ -225,7 +226,7 @@ static void hints_of_code(void **state)
 	assert_ptr_equal(p, code - GIB);
 	assert_false(test_is_far(p));
 	q = mmap(p, 65536, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	assert_true(q != p && test_is_far(q)); /* as if it had not asked */
+	assert_true(q != p && test_is_far(q)); /* a hint that can't be followed is ignored */
 	munmap(p, 65536);
 	munmap(q, 65536);
 	p = mmap((void *)(code - 8 * GIB), BIG, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -252,7 +253,7 @@ static void hints_of_files(void **state)
 	close(fd);
 }
 
-/* More than the far range has is the kernel's to reserve, as it is without us. */
+/* A reservation larger than the far range is left to the kernel, as without Farpage. */
 static void vast_reservations(void **state)
 {
 	const size_t vast = (size_t)64 << 40;
@@ -269,8 +270,10 @@ static void vast_reservations(void **state)
 	assert_int_equal(munmap(p, vast), 0);
 }
 
-/* A file and shared memory in the middle of far memory are the kernel's, until far memory is there
- * again. */
+/*
+ * A file or shared memory in the middle of far memory is the kernel's, until the program maps
+ * anonymous memory there again.
+ */
 static void foreign_pieces(void **state)
 {
 	char *p = map_filled(BIG, 20), *q = p + 8 * PAGE, text[] = "in the file";
@@ -285,11 +288,11 @@ static void foreign_pieces(void **state)
 	assert_int_equal(pread(fd, text, 1, PAGE), 1);
 	assert_int_equal(text[0], 'x');
 	assert_true(test_is_filled(p, 8 * PAGE, 20));
-	/* a call that fails replaces nothing */
+	/* a failed call replaces nothing */
 	assert_fails(mmap(p, PAGE, PROT_READ, MAP_SHARED | MAP_FIXED, -1, 0), EBADF);
 	assert_fails(mmap(p, PAGE, PROT_READ, MAP_SHARED | MAP_FIXED, fd, 1), EINVAL);
 	assert_true(test_is_filled(p, 8 * PAGE, 20));
-	/* across both kinds */
+	/* a range over far and local memory */
 	assert_int_equal(mprotect(p, 16 * PAGE, PROT_READ), 0);
 	assert_false(is_writable(q));
 	assert_int_equal(munmap(q, 2 * PAGE), 0);
@@ -328,7 +331,7 @@ static void remap(void **state)
 	munmap(neighbour, BIG);
 }
 
-/* Past the C library. */
+/* A call past the C library. */
 static void raw_drop(char *p)
 {
 #if defined(__x86_64__)
@@ -344,8 +347,7 @@ static void raw_drop(char *p)
 #endif
 }
 
-/* A page that can't be moved, as a raw system call dropped it, must not cost the others their
- * bytes. */
+/* A bare call dropped a page, so it can't be moved. The other pages must keep their bytes. */
 static void remap_of_a_hole(void **state)
 {
 	const size_t half = TEST_LOCAL_BYTES / 4, rest = half - PAGE;
@@ -365,7 +367,10 @@ static void remap_of_a_hole(void **state)
 	munmap(neighbour, 64 * PAGE);
 }
 
-/* Where the kernel can't fault, it answers EFAULT for such a page until the program touches it. */
+/*
+ * Where the kernel can't fault on far memory, a call on such a page gets EFAULT until the program
+ * touches it.
+ */
 static void hand_over_a_hole(void **state)
 {
 	char *p = map_filled(BIG, 12), got[16];
@@ -408,7 +413,7 @@ static void remap_local(void **state)
 	munmap(local, 2 * PAGE);
 }
 
-/* The same calls by number. */
+/* The same calls, by syscall(). */
 static void raw_calls(void **state)
 {
 	char *p =
@@ -427,7 +432,7 @@ static void raw_calls(void **state)
 	assert_int_equal(syscall(SYS_getpid), getpid());
 }
 
-/* The pool has 512 MiB: a larger mapping is refused now, not when it is touched. */
+/* The pool has 512 MiB. A larger mapping must be refused at once, and not fail later by a touch. */
 static void pool_full(void **state)
 {
 	const size_t huge = (size_t)1 << 30;

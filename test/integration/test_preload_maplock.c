@@ -1,6 +1,6 @@
 /*
- * Advice and locks on mappings, in a program whose large mappings are far: each is right, or
- * refused.
+ * Advice and locks on mappings, in a program whose large mappings are far. Each call is right, or
+ * refused. Room: test/integration.
  */
 #include "preload_map_rig.h"
 
@@ -25,7 +25,7 @@
 
 #include "underpreload.h"
 
-/* Newer than some headers that we build with. */
+/* Older headers lack it. */
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ  22
 #define MADV_POPULATE_WRITE 23
@@ -65,7 +65,7 @@ static void pageout_is_seen(void **state)
 	munmap(p, TEST_LOCAL_BYTES / 2);
 }
 
-/* How many pages of the range are in local memory, says mincore. */
+/* The number of local pages in the range, by mincore. */
 static unsigned resident(char *p, size_t len)
 {
 	unsigned char vec[BIG / PAGE];
@@ -77,8 +77,10 @@ static unsigned resident(char *p, size_t len)
 	return n;
 }
 
-/* What is locked is local from then on, with its bytes, whatever comes by; the budget is for the
- * rest. Unmapped, its place is far again. */
+/*
+ * Locked memory is local and keeps its bytes, however much else is touched. The budget is for the
+ * rest. After an unmap its addresses are far again.
+ */
 static void locking(void **state)
 {
 	const size_t some = TEST_LOCAL_BYTES / 2;
@@ -87,7 +89,7 @@ static void locking(void **state)
 
 	assert_int_equal(mlock(far + 1, some - 2), 0);
 	assert_int_equal(resident(far, some), some / PAGE);
-	assert_true(test_is_filled(other, 2 * BIG, 14)); /* everything else came by */
+	assert_true(test_is_filled(other, 2 * BIG, 14)); /* touches all other memory */
 	assert_int_equal(resident(far, some), some / PAGE);
 	assert_true(test_far_resident_bytes() <= TEST_LOCAL_BYTES + (1u << 20));
 	assert_fails(madvise(far, PAGE, MADV_DONTNEED), EINVAL);
@@ -137,8 +139,8 @@ static bool has_vm_flag(const char *p, const char *flag)
 }
 
 /*
- * A range with a foreign mapping in it: all of it is locked, though a part can't be brought in;
- * pages behind a hole are not.
+ * A range with local mappings in it: mlock locks all of it, though it can't bring in one part.
+ * Pages behind a hole are not locked.
  */
 static void locking_in_parts(void **state)
 {
@@ -167,8 +169,7 @@ static void locking_in_parts(void **state)
 	munmap(far, 16 * PAGE + BIG);
 }
 
-/* What the program has advised holds for memory that was locked. What the kernel refuses stays
- * far. */
+/* Advice stays in force when memory is locked. Memory that the kernel refuses to lock stays far. */
 static void locking_keeps(void **state)
 {
 	const struct rlimit little = {.rlim_cur = 0, .rlim_max = RLIM_INFINITY};
@@ -197,8 +198,8 @@ static void locking_keeps(void **state)
 }
 
 /*
- * How many of 64 pages are local after the first, or each of n, was touched; at least least.
- * Read-ahead over a wire comes a little later.
+ * Touches the first n of 64 remote pages, and returns how many are local then. Waits until at least
+ * `least` are, as read-ahead over a wire arrives later.
  */
 static unsigned brought_in(char *p, unsigned n, unsigned least)
 {
@@ -246,7 +247,7 @@ static void populating(void **state)
 	munmap(far, BIG);
 }
 
-/* Memory that is mapped locked is local. */
+/* Memory mapped with MAP_LOCKED is local. */
 static void mapped_locked(void **state)
 {
 	const size_t some = TEST_LOCAL_BYTES / 4;
@@ -262,7 +263,7 @@ static void mapped_locked(void **state)
 	munmap(q, some);
 }
 
-/* What has left can't be locked, so all of it can't. */
+/* mlockall is refused: pages that have left can't be locked. */
 static void locking_everything_is_refused(void **state)
 {
 	assert_fails(mlockall(0), EINVAL);

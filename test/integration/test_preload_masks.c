@@ -1,7 +1,7 @@
 /*
- * Signal masks of a program with far memory: those that waiting calls bring along, and where SIGBUS
- * is in them, by which faults are served in one mode; all as without Farpage. See
- * test_preload_signals.c for what else there is to signals.
+ * Signal masks of a program with far memory: masks that waiting calls bring along, and masks with
+ * SIGBUS, by which fault mode inline serves faults. All is as without Farpage. Other tests of
+ * signals: test_preload_signals.c. Room: test/integration.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -28,14 +28,14 @@
 
 #include "farsignals.h"
 
-#define KERNELS 8u /* bytes of the kernel's mask */
+#define KERNELS 8u /* size of the kernel's mask in bytes */
 
 static uint64_t bit(int sig)
 {
 	return 1ull << (sig - 1);
 }
 
-/* ---- what a handler sees ---- */
+/* ---- the mask in a handler ---- */
 
 static volatile int times;
 static volatile uint64_t in_handler, to_return_to;
@@ -64,9 +64,9 @@ static void look(int sig, siginfo_t *info, void *context)
 	to_return_to = *(uint64_t *)&((ucontext_t *)context)->uc_sigmask;
 }
 
-/* ---- calls that wait under a mask of their own ---- */
+/* ---- calls that wait under another mask ---- */
 
-static sigset_t during; /* the mask to wait under */
+static sigset_t during; /* the mask that is in force during the wait */
 static const struct {
 	const void *mask;
 	size_t size;
@@ -127,14 +127,16 @@ static long (*const waits[])(void) = {
 
 #define N_WAITS (sizeof(waits) / sizeof(*waits))
 
-/* The mask of a handler that ends a wait: in fault mode inline, and with user-mode faults alone, it
- * is added to the one before the wait. */
+/*
+ * To which mask the mask of the handler that ends a wait is added. In fault mode inline and with
+ * user-mode faults only, that is the mask from before the wait.
+ */
 static uint64_t masks_of(uint64_t during_wait, uint64_t outside)
 {
 	return test_moves_frames() ? outside : during_wait;
 }
 
-/* A signal that is pending ends the wait at once, in which it is not blocked. */
+/* A signal is pending that the mask of the wait does not block: the wait ends at once. */
 static void wait_once(long (*wait)(void), uint64_t mask)
 {
 	memset(&during, 0, sizeof(during));
@@ -164,7 +166,7 @@ static void the_mask_of_a_wait(void **state)
 		assert_int_equal(in_handler, masks_of(mask, outside) | bit(SIGUSR1));
 		assert_int_equal(to_return_to, outside);
 		assert_int_equal(now(), outside);
-		raise(SIGHUP); /* in no wait */
+		raise(SIGHUP); /* outside any wait */
 		assert_int_equal(in_handler, outside | bit(SIGHUP));
 	}
 	set_mask(0);
@@ -173,7 +175,7 @@ static void the_mask_of_a_wait(void **state)
 
 static long (*inner)(void);
 
-/* Waits in a handler that came in a wait. */
+/* Waits in a handler that interrupted a wait. */
 static void wait_again(int sig, siginfo_t *info, void *context)
 {
 	sigset_t outer = during;
@@ -212,7 +214,10 @@ static void jump(int sig, siginfo_t *info, void *context)
 	siglongjmp(out, 1);
 }
 
-/* Out of a wait, and what is interrupted later is no wait. */
+/*
+ * A handler jumps out of a wait. A later handler must not be treated as if it had interrupted a
+ * wait.
+ */
 static void a_wait_that_is_left(void **state)
 {
 	char byte;
@@ -244,7 +249,7 @@ static void a_wait_that_is_left(void **state)
 	close(ends[1]);
 }
 
-/* ---- masks and actions that are not there ---- */
+/* ---- masks and actions at bad addresses ---- */
 
 static void bad_addresses(void **state)
 {
@@ -261,7 +266,7 @@ static void bad_addresses(void **state)
 		assert_int_equal(now(), 0);
 		assert_int_equal(syscall(SYS_rt_sigprocmask, SIG_BLOCK, &usr1, bad[i], KERNELS), -1);
 		assert_int_equal(errno, EFAULT);
-		assert_int_equal(now(), usr1); /* all the same */
+		assert_int_equal(now(), usr1); /* the mask changed nevertheless */
 		set_mask(0);
 		assert_int_equal(sigprocmask(SIG_BLOCK, NULL, (sigset_t *)(void *)bad[i]), -1);
 		assert_int_equal(errno, EFAULT);
@@ -277,7 +282,10 @@ static void bad_addresses(void **state)
 	munmap(far, TEST_STACK);
 }
 
-/* The kernel's masks are shorter than the C library's, and so may be the room for them. */
+/*
+ * The kernel's masks are shorter than the C library's. A caller may have room for the short ones
+ * only.
+ */
 static void short_masks(void **state)
 {
 	struct {

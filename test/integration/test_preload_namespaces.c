@@ -1,7 +1,7 @@
 /*
- * A program with far memory that enters other namespaces: right where its children can reach the
- * nodes from there, refused with a message where they could not, and told why where an agent with
- * threads is in the way.
+ * A program with far memory enters other namespaces. It is right where its children can still reach
+ * the nodes. Where they could not, or where the agent's threads prevent it, it is refused with a
+ * message. Room: test/integration.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -41,7 +41,7 @@ static bool is_wired(void)
 	return strncmp(getenv("FARPAGE_NODES"), "tcp:", 4) == 0;
 }
 
-/* Behind the shim's back. */
+/* Past the shim. */
 static long bare(long number, long a, long b)
 {
 	long r;
@@ -50,7 +50,7 @@ static long bare(long number, long a, long b)
 	return r;
 }
 
-/* The output of act's process and how it ends: a status, or 128 and the signal. */
+/* The output of act's process, and its exit status, or 128 and the signal. */
 struct end {
 	int status;
 	char text[4096];
@@ -95,7 +95,7 @@ static void skip_unless_privileged(void)
 		skip();
 }
 
-/* Its own bytes, and those of a child that reads all and writes all. */
+/* Checks its own bytes, and lets a child read and write all of them. */
 static int use_far(void)
 {
 	int status;
@@ -143,7 +143,9 @@ static int enter_mounts(void)
 {
 	int old = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
 
-	/* the kernel wants the root of the thread to be its own, and unshare would make it so */
+	/*
+	 * setns needs a root folder that the thread shares with no other; unshare would hide that
+	 */
 	if (old < 0 || setns(old, CLONE_NEWNS) < 0)
 		return 1;
 	if (unshare(CLONE_NEWNS) < 0)
@@ -172,7 +174,7 @@ static int enter_network(void)
 	return use_far();
 }
 
-/* Another's, told by its kind or not. */
+/* Joins another process's network by setns: first without, then with the namespace's kind. */
 static int join_network(void)
 {
 	int ready[2], net, kinds[] = {0, CLONE_NEWNET};
@@ -213,7 +215,7 @@ static void networks_are_right_or_refused(void **state)
 	assert_true(!is_wired() || strstr(end.text, "setns"));
 }
 
-/* By an instruction nothing keeps it from that: its children come to an end that says why. */
+/* A bare unshare is not refused. The children then end with a message that says why. */
 static int enter_network_bare(void)
 {
 	int status;

@@ -1,6 +1,7 @@
 /*
  * The cost of a pair of mmap and munmap. A tracer counts the system calls of a child that makes
- * some pairs. Each call opens one bracket, so signals are blocked and restored once a call.
+ * some pairs. Each call opens one bracket, so signals are blocked and restored once a call. Room:
+ * test/integration.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -26,7 +27,7 @@
 #define LEN   (64u << 10)
 #define PAIRS 16u
 #define TIMED 20000u
-#define MOST  10u /* system calls a pair, two of them rt_sigprocmask a call */
+#define MOST  10u /* system calls a pair; rt_sigprocmask is two of them for each call */
 
 static void pairs(unsigned n, bool touches)
 {
@@ -42,7 +43,7 @@ static void pairs(unsigned n, bool touches)
 	}
 }
 
-/* The marks are bare calls of getppid. */
+/* Bare calls of getppid mark the beginning and the end. */
 static void traced(void)
 {
 	pairs(PAIRS, false);
@@ -54,7 +55,10 @@ static void traced(void)
 	_exit(0);
 }
 
-/* Goes on to the next stop at a system call; its number, or -1 when the child has ended. */
+/*
+ * Runs the child to its next stop at a system call. Returns the call's number, or -1 if the child
+ * has ended.
+ */
 static long next_call(pid_t pid)
 {
 	struct __ptrace_syscall_info info = {0};
@@ -106,7 +110,7 @@ static double ns_a_pair(bool touches)
 	return ((double)(to.tv_sec - from.tv_sec) * 1e9 + (double)(to.tv_nsec - from.tv_nsec)) / TIMED;
 }
 
-/* Printed, as time depends on the machine. */
+/* Only printed: time depends on the machine. */
 static void time_a_pair(void **state)
 {
 	print_message("a pair takes %.0f ns; with two pages touched %.0f ns\n", ns_a_pair(false),

@@ -1,6 +1,6 @@
 /*
- * Processes and descriptors of a program with far memory: every way to a child, and a program that
- * tidies up after descriptors that it does not know.
+ * Processes and descriptors of a program with far memory: every way to make a child, and a program
+ * that closes descriptors that it does not know. Room: test/integration.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -43,7 +43,7 @@ static int status_of(pid_t pid)
 	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-/* In the child: its bytes are the parent's, and stay its own. */
+/* Run in the child: it has the parent's bytes, and its own writes stay its own. */
 static _Noreturn void be_child(unsigned seed)
 {
 	char *more = malloc(BIG);
@@ -84,8 +84,10 @@ static void fork_in_child(void **state)
 	assert_int_equal(status_of(pid), 0);
 }
 
-/* Threads that allocate, and so hold the allocator's locks and the space's, at any moment of a
- * fork. */
+/*
+ * Threads that allocate, and so hold the locks of the allocator and of the space, while another
+ * thread forks.
+ */
 static atomic_bool stop;
 
 static void *allocate_and_free(void *unused)
@@ -123,8 +125,8 @@ static void fork_among_threads(void **state)
 }
 
 /*
- * Threads that fork, each while others do. The thread that serves a child allocates, so it must not
- * wait for one that holds the allocator's locks until it may fork.
+ * Several threads fork at the same time. A child's agent thread allocates. So it must not wait for
+ * a thread that keeps the allocator's locks until it can fork.
  */
 static void *fork_some(void *ret_failures)
 {
@@ -152,22 +154,23 @@ static void fork_at_once(void **state)
 	assert_int_equal(failures, 0);
 }
 
-#define PART (TEST_LOCAL_BYTES / 8 * 5) /* two of these do not fit at once */
+#define PART (TEST_LOCAL_BYTES / 8 * 5) /* two parts exceed the budget */
 
 static char *map_part(void)
 {
 	return mmap(NULL, PART, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 }
 
-/* The child maps, once more, where the parent's pages left without being evicted: they must be able
- * to leave.
+/*
+ * The child maps at addresses that the parent unmapped while its pages were local. Such pages must
+ * be able to leave in the child.
  */
 static void fork_after_munmap(void **state)
 {
 	char *gone[2] = {map_part(), map_part()};
 	pid_t pid;
 
-	for (unsigned i = 0; i < 2; i++) { /* the first makes all else leave */
+	for (unsigned i = 0; i < 2; i++) { /* the first makes all other pages leave */
 		assert_true(test_is_far(gone[i]));
 		test_fill(gone[i], PART, 3);
 		munmap(gone[i], PART);
@@ -196,7 +199,7 @@ static void *fork_while_cancelled(void *unused)
 	return (void *)(intptr_t)pid;
 }
 
-/* fork is no cancellation point, and a thread that ended in it would leave all locked. */
+/* fork is no cancellation point. A thread that was cancelled in it would leave every lock taken. */
 static void fork_is_not_cancelled(void **state)
 {
 	pthread_t thread;
@@ -208,8 +211,10 @@ static void fork_is_not_cancelled(void **state)
 	assert_int_equal(status_of((pid_t)(intptr_t)pid), 0);
 }
 
-/* A program's handlers touch far memory: prepare while the parent's agent serves, child when the
- * child's does. */
+/*
+ * Fork handlers of the program touch far memory. prepare runs while the parent's agent serves,
+ * child when the child's agent does.
+ */
 static char *handled;
 
 static void *outlive_the_main_thread(void *unused)
@@ -224,8 +229,8 @@ static void at_the_end(void)
 }
 
 /*
- * The C library can't see by its count that a program's thread is the last: the count includes
- * ours. The work for the last thread is done all the same.
+ * The C library counts our threads, too, so it can't see that the program's last thread ends. Its
+ * work for the last thread must be done nevertheless.
  */
 static void ends_with_its_last_thread(void **state)
 {
@@ -270,7 +275,7 @@ static void nothing(void)
 {
 }
 
-/* So many that the C library's list of them is not where it was at the start. */
+/* So many fork handlers that the C library has to move its list of them. */
 static void many_handlers(void **state)
 {
 	pid_t pid;
@@ -306,7 +311,7 @@ static void spawned(void **state)
 	assert_int_equal(status_of(pid), 7);
 }
 
-/* A system call that a thread has forbidden to itself: the agent does without it on that thread. */
+/* A thread forbids itself the time stamp counter. The agent must do without it on that thread. */
 static void *work_without_counter(void *by_number)
 {
 	bool right;

@@ -1,6 +1,7 @@
 /*
- * Children that a program with far memory makes past the C library's fork, and what it sees of
- * SIGSEGV, which tells such children apart: right, or stopped with a message; never zeros.
+ * A program with far memory makes children past the C library's fork: right, or stopped with a
+ * message, but never with zeros. Such children are recognised by a SIGSEGV; the program sees its
+ * own SIGSEGV as ever. Room: test/integration.
  */
 #include <errno.h>
 #include <linux/sched.h>
@@ -41,7 +42,7 @@ static int status_of(pid_t pid)
 	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-/* ---- by syscall(2) and clone: as fork ---- */
+/* ---- by syscall(2) and clone: the same as fork ---- */
 
 static _Noreturn void be_child(unsigned seed)
 {
@@ -123,7 +124,10 @@ static int is_right(void *unused)
 	return test_is_filled(filled, BIG, 1) ? 0 : 1;
 }
 
-/* Otherwise the word is not cleared, and a thread waits for it for ever. */
+/*
+ * The kernel could not clear a word in far memory, and a thread would wait for it for ever:
+ * refused.
+ */
 static void no_word_is_cleared_in_far_memory(void **state)
 {
 	static char stack[1u << 16] __attribute__((aligned(16)));
@@ -162,12 +166,12 @@ static void other_system_calls_pass(void **state)
 	assert_int_equal(syscall(SYS_close, -1), -1);
 	assert_int_equal(errno, EBADF);
 	p = (char *)syscall(SYS_mmap, NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	assert_ptr_not_equal(p, MAP_FAILED); /* it has six arguments */
+	assert_ptr_not_equal(p, MAP_FAILED); /* mmap: a call with six arguments */
 	p[0] = 1;
 	assert_int_equal(syscall(SYS_munmap, p, 4096), 0);
 }
 
-/* ---- by an instruction: stopped ---- */
+/* ---- by a bare call: stopped ---- */
 
 #ifdef __x86_64__
 
@@ -228,7 +232,10 @@ static void leave_by_exit(void)
 	execl("/bin/true", "true", NULL);
 }
 
-/* Runs act in a bare child. Its status; *ret_told: whether it said why it ended. */
+/*
+ * Runs act in a child made by a bare call, and returns its status. *ret_told: whether the child
+ * said why it ended.
+ */
 static int bare_child(void (*act)(void), bool *ret_told)
 {
 	char text[1024] = "";
@@ -278,8 +285,10 @@ static void wrong_handler(int sig)
 	_exit(5);
 }
 
-/* A handler of the program's own does not keep it from being stopped, set before or in the
- * child. */
+/*
+ * The child is stopped although the program has a handler, which it set before the fork or sets in
+ * the child.
+ */
 static void touch_with_handler(void)
 {
 	signal(SIGSEGV, wrong_handler);
@@ -295,7 +304,7 @@ static void handlers_do_not_hide_it(void **state)
 	assert_stopped(touch_with_handler);
 }
 
-/* A child of fork is family, and so is the child's view of a bare one of its own. */
+/* A child of fork makes a bare child: that is stopped, too. */
 static void of_children(void **state)
 {
 	pid_t pid = fork();
@@ -308,7 +317,7 @@ static void of_children(void **state)
 
 #endif
 
-/* ---- SIGSEGV, as the program sees it ---- */
+/* ---- the program's view of SIGSEGV ---- */
 
 static char *forbidden;
 static sigjmp_buf back;
@@ -348,7 +357,7 @@ static void handlers_get_their_faults(void **state)
 {
 	struct sigaction action = {.sa_sigaction = on_segv, .sa_flags = SA_SIGINFO}, old;
 
-	signal(SIGSEGV, SIG_DFL); /* the test framework has one of its own */
+	signal(SIGSEGV, SIG_DFL); /* replaces the test framework's own handler */
 	sigaddset(&action.sa_mask, SIGUSR1);
 	assert_int_equal(sigaction(SIGSEGV, &action, &old), 0);
 	assert_ptr_equal(old.sa_handler, SIG_DFL);
@@ -373,7 +382,7 @@ static void handlers_get_their_faults(void **state)
 	assert_ptr_equal(old.sa_handler, SIG_DFL);
 }
 
-/* A fault inside far memory that is no business of ours: it is closed to the program. */
+/* A fault in far memory that the program may not read goes to the program's handler. */
 static void far_faults_too(void **state)
 {
 	struct sigaction action = {.sa_sigaction = on_segv, .sa_flags = SA_SIGINFO};
@@ -427,7 +436,7 @@ static void without_a_handler_it_ends(void **state)
 		assert_int_equal(end_by(how), 128 + SIGSEGV);
 }
 
-/* A vfork child shares the memory, but its actions are its own. */
+/* A vfork child shares the memory, but has signal actions of its own. */
 static void vfork_keeps_the_parents(void **state)
 {
 	struct sigaction action = {.sa_sigaction = on_segv, .sa_flags = SA_SIGINFO};

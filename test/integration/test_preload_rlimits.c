@@ -1,7 +1,8 @@
 /*
- * Programs under RLIMIT_AS and RLIMIT_DATA, which a range of terabytes and its tables are far
- * beyond: lowered by the program, by who started it, by root and by one who may raise nothing
- * again. All are told the numbers that were set, have far memory up to them, and hand them on.
+ * Programs under RLIMIT_AS and RLIMIT_DATA, which the far range (terabytes) and its tables exceed.
+ * The limits are lowered by the program, by its parent, by root, or by a user who may not raise
+ * them again. Each program reads back the numbers that were set, has far memory up to them, and its
+ * children inherit them. Room: test/integration.
  */
 #include <errno.h>
 #include <linux/capability.h>
@@ -26,7 +27,7 @@
 
 #include "underpreload.h"
 
-/* In the environment: what this process is to do as its first, and under which limit. */
+/* In the environment: the first step of this process, and the limit it runs under. */
 #define STEP    "FP_TEST_STEP"
 #define KIND    "FP_TEST_KIND"
 #define HARD    "FP_TEST_HARD"
@@ -43,7 +44,7 @@
 
 static const int kinds[] = {RLIMIT_AS, RLIMIT_DATA};
 
-/* Ends the process with a message. */
+/* Ends the process with a message if it does not hold. */
 #define require(what)                                                                                        \
 	do {                                                                                                 \
 		if (!(what)) {                                                                               \
@@ -71,9 +72,11 @@ static void lower(int kind, rlim_t number, bool hard)
 	require(setrlimit(kind, &limit) == 0);
 }
 
-/* ---- what such a program does ---- */
+/* ---- steps under a limit ---- */
 
-/* By all the ways there are to ask, in far memory too; and setting the same changes nothing. */
+/*
+ * Reads the limit in every way, into far memory too. Setting the same limit again changes nothing.
+ */
 static void is_told(int kind, rlim_t number, bool hard)
 {
 	struct rlimit limit = {0, 0}, *far = malloc(BIG);
@@ -167,7 +170,10 @@ static int spawn_and_use(int kind, bool hard)
 	return status_of(pid);
 }
 
-/* In a process that is under the limit: itself, its children, what it executes. */
+/*
+ * In a process that is under the limit: tests the process, its children, and programs that it
+ * executes.
+ */
 static void go_through(int kind, bool hard)
 {
 	be_told_and_use(kind, hard);
@@ -182,7 +188,7 @@ static void lower_and_go_through(int kind, bool hard)
 	go_through(kind, hard);
 }
 
-/* ---- up to the limit, and no further ---- */
+/* ---- up to the limit, and no farther ---- */
 
 static char *map(size_t len)
 {
@@ -206,12 +212,12 @@ static void meet(int kind, bool hard)
 		n++;
 	require(n > TIGHT / PART / 2 && n < TIGHT / PART);
 	munmap(mem, BIG);
-	require(map(PART) != MAP_FAILED); /* there is room again */
+	require(map(PART) != MAP_FAILED); /* memory that was freed can be mapped again */
 	lower(kind, LIMIT, false);
 	_exit(hard ? 98 : map(TOO_BIG) == MAP_FAILED);
 }
 
-/* Half of a limit is the range, and a shm: node takes address space for what it holds. */
+/* The far range takes half of a limit, and a shm: node takes addresses for the leases it gives. */
 static void fill_heap(int kind, bool hard)
 {
 	unsigned n = 0;
@@ -231,7 +237,7 @@ static void execute_and_fill(int kind, bool hard)
 
 /* ---- the tests ---- */
 
-/* What can't be had is refused, and changes nothing. */
+/* A limit below what is mapped is refused, and changes nothing. */
 static void ask_too_much(int kind, bool hard)
 {
 	const rlim_t too_low = kind == RLIMIT_AS ? TIGHT - 4096 : TIGHT / 64 - 4096;
@@ -244,7 +250,7 @@ static void ask_too_much(int kind, bool hard)
 	limit = before;
 	limit.rlim_cur = too_low;
 	require(setrlimit(kind, &limit) < 0 && errno == EPERM);
-	limit.rlim_cur = kind == RLIMIT_AS ? TIGHT : TIGHT / 64; /* as much is mapped */
+	limit.rlim_cur = kind == RLIMIT_AS ? TIGHT : TIGHT / 64; /* no more than is mapped already */
 	require(prlimit(0, kind, &limit, NULL) < 0 && errno == EPERM);
 	require(getrlimit(kind, &limit) == 0 && memcmp(&limit, &before, sizeof(limit)) == 0);
 	require(mem[0] == 1 && mem[TIGHT - 1] == 1 && map(TOO_BIG) != MAP_FAILED);
@@ -252,7 +258,7 @@ static void ask_too_much(int kind, bool hard)
 	use_far();
 }
 
-/* A child of vfork, which is what most start programs by: its limits are its own. */
+/* A child of vfork, which most programs use to start others, has limits of its own. */
 static void limit_a_child(int kind, bool hard)
 {
 	const struct rlimit limit = {.rlim_cur = TIGHT / 2, .rlim_max = TIGHT / 2};
@@ -319,7 +325,7 @@ static void lower_by_thread(int kind, bool hard)
 	be_told_and_use(kind, hard);
 }
 
-/* A thread's number stands for its process. */
+/* prlimit with a thread's number means the thread's process. */
 static void limit_by_a_thread(void **state)
 {
 	each(lower_by_thread, false);
@@ -330,10 +336,10 @@ static void heap_under_a_limit(void **state)
 	each(execute_and_fill, false);
 }
 
-/* As one who may not raise what he has lowered. */
+/* Executes the step as a user who may not raise a limit again. */
 static void become_ordinary(int kind, bool hard, const char *step)
 {
-	(void)prctl(PR_CAPBSET_DROP, CAP_SYS_RESOURCE, 0, 0, 0); /* else he is one */
+	(void)prctl(PR_CAPBSET_DROP, CAP_SYS_RESOURCE, 0, 0, 0); /* may fail if ordinary already */
 	set_step(step, kind, hard);
 	setenv(PRELOAD, getenv("LD_PRELOAD"), 1);
 	execl("/proc/self/exe", "again", (char *)NULL);
@@ -351,7 +357,7 @@ static void ordinary_user(void **state)
 	each(lower_as_ordinary, false);
 }
 
-/* Lowered in the kernel, before the shim is there. */
+/* The limit is lowered in the kernel before the shim starts. */
 static void begin_low(int kind, bool hard)
 {
 	set_step("low", kind, hard);
@@ -379,7 +385,7 @@ static void low_for_an_ordinary_user(void **state)
 	each(begin_low_as_ordinary, false);
 }
 
-/* ---- the steps of programs that were executed ---- */
+/* ---- steps of executed programs ---- */
 
 static void ordinary(int kind, bool hard)
 {
@@ -392,7 +398,7 @@ static void ordinary(int kind, bool hard)
 	limit.rlim_max += 4096;
 	require(setrlimit(kind, &limit) < 0 && errno == EPERM);
 	limit.rlim_max -= 8192;
-	require(setrlimit(kind, &limit) < 0 && errno == EINVAL); /* soft above hard */
+	require(setrlimit(kind, &limit) < 0 && errno == EINVAL); /* soft limit above the hard one */
 	limit.rlim_cur = limit.rlim_max;
 	require(setrlimit(kind, &limit) == 0);
 	is_told(kind, LIMIT - 4096, true);
@@ -427,7 +433,7 @@ static int step(void)
 	return 97;
 }
 
-/* Other limits are the kernel's, and so is what is wrong with a call. */
+/* Other limits are the kernel's, and so are the errors of wrong calls. */
 static void other_calls(void **state)
 {
 	struct rlimit limit, same;
@@ -446,7 +452,7 @@ static void other_calls(void **state)
 	assert_memory_equal(&limit, &same, sizeof(limit));
 }
 
-/* Pages that left are in the queue of those to be evicted, though the range has them no more. */
+/* Unmapped pages are still in the eviction queue, although the range shrank below them. */
 static void unmap_lower_and_fill(int kind, bool hard)
 {
 	void *below = (void *)0xc000000000; /* NOLINT(performance-no-int-to-ptr) */

@@ -1,7 +1,7 @@
 /*
- * A SIGBUS that somebody sends to a program in fault mode inline. It can't be blocked, as SIGKILL
- * can't: it is left out of every mask, and delivered at once. (In fault mode thread it is a signal
- * like others.)
+ * A SIGBUS that somebody sends to a program in fault mode inline. Like SIGKILL it can't be blocked:
+ * it is left out of every mask and delivered at once. (In fault mode thread it is a signal like
+ * others.) Room: test/integration.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -31,9 +31,9 @@
 
 #include "farsignals.h"
 
-#pragma GCC diagnostic ignored "-Wdeprecated-declarations" /* which programs use all the same */
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations" /* programs use them nevertheless */
 
-#define KERNELS 8u /* bytes of the kernel's mask */
+#define KERNELS 8u /* size of the kernel's mask in bytes */
 
 static volatile int buses;
 
@@ -58,13 +58,13 @@ static void count(int sig, siginfo_t *info, void *context)
 	buses++;
 }
 
-/* Sooner done than the next one comes: nothing keeps that from nesting. */
+/* Must be done before the next one arrives: as SIGBUS can't be blocked, handlers would nest. */
 static void count_fast(int sig, siginfo_t *info, void *context)
 {
 	buses++;
 }
 
-/* The kernel's own word, past all that is interposed. */
+/* The mask as the kernel has it, read past the shim. */
 static uint64_t kernels_mask(void)
 {
 	const char label[] = "SigBlk:";
@@ -98,7 +98,7 @@ static void by_number(const sigset_t *all)
 	assert_int_equal(syscall(SYS_rt_sigprocmask, SIG_BLOCK, all, NULL, KERNELS), 0);
 }
 
-/* The old mask can't be told, but the new one holds. */
+/* A bad address for the old mask: the call fails, but the new mask is in force. */
 static void by_number_and_in_vain(const sigset_t *all)
 {
 	char *closed = test_far_memory(TEST_STACK);
@@ -257,7 +257,7 @@ static void a_threads_first_mask(void **state)
 	assert_int_equal(buses, 2);
 }
 
-/* ---- the fates of a sent SIGBUS ---- */
+/* ---- what a sent SIGBUS does ---- */
 
 static void send_it(int sig, siginfo_t *info, void *context)
 {
@@ -265,7 +265,7 @@ static void send_it(int sig, siginfo_t *info, void *context)
 	buses *= 10;
 }
 
-/* In a handler that would block it, its own included. */
+/* In handlers whose masks would block it, and in its own handler. */
 static void it_interrupts_handlers(void **state)
 {
 	struct sigaction action = {.sa_sigaction = send_it, .sa_flags = SA_SIGINFO};
@@ -277,7 +277,7 @@ static void it_interrupts_handlers(void **state)
 	assert_int_equal(buses, 10);
 }
 
-/* A child's end, to which it is sent while it blocks all signals. */
+/* The end of a child that blocks all signals and is sent a SIGBUS. */
 static int end_of_child(sighandler_t disposition)
 {
 	pid_t pid = fork();
@@ -329,7 +329,7 @@ static long by_number_pselect(void)
 	return syscall(SYS_pselect6, 0, NULL, NULL, NULL, NULL, &pair);
 }
 
-/* Sends it to the caller again and again. Returns the child that does. */
+/* Starts a child that sends SIGBUS to the caller again and again. */
 static pid_t send_for_ever(void)
 {
 	const struct timespec pause = {.tv_nsec = 20000000};
@@ -348,7 +348,7 @@ static void stop(pid_t pid)
 	assert_int_equal(test_status_of(pid), 128 + SIGKILL);
 }
 
-/* It ends a wait under a mask that has it, as if it were not there. */
+/* It ends a wait although the mask of the wait blocks it. */
 static void it_ends_waits(void **state)
 {
 	long (*const waits[])(void) = {by_sigsuspend, by_ppoll, by_pselect, by_number_pselect};
@@ -383,7 +383,7 @@ static int by_number_sigtimedwait(void)
 	return (int)syscall(SYS_rt_sigtimedwait, &full, &told, NULL, KERNELS);
 }
 
-/* A thread that waits for it gets it; otherwise its handler runs. */
+/* A thread that waits for it (sigwait) gets it. Otherwise its handler runs. */
 static void it_is_waited_for(void **state)
 {
 	int (*const waits[])(void) = {by_sigwait, by_sigwaitinfo, by_number_sigtimedwait};
@@ -410,7 +410,7 @@ static void it_is_waited_for(void **state)
 
 /* ---- other programs ---- */
 
-/* The line with this label in a child's /proc/PID/status, for SIGBUS. */
+/* True if SIGBUS is in a child's set of this label in /proc/PID/status. */
 static bool is_told(const char *label, const posix_spawnattr_t *attr)
 {
 	char name[] = "grep", pattern[16], file[] = "/proc/self/status", text[128] = "";
@@ -435,8 +435,10 @@ static bool is_told(const char *label, const posix_spawnattr_t *attr)
 	return set & bit(SIGBUS);
 }
 
-/* They start with the default action and without it in their mask, unless the spawn's attributes
- * say so. */
+/*
+ * Executed programs start with SIGBUS at its default action and unblocked, unless the attributes of
+ * the spawn say otherwise.
+ */
 static void other_programs(void **state)
 {
 	posix_spawnattr_t attr;
@@ -458,8 +460,8 @@ static void other_programs(void **state)
 }
 
 /*
- * A vfork child does not change its parent's action for SIGBUS. It may touch far memory whatever it
- * does.
+ * A vfork child does not change its parent's action for SIGBUS. It may touch far memory, whatever
+ * action it sets.
  */
 static void vfork_children(void **state)
 {
@@ -489,7 +491,7 @@ static void vfork_children(void **state)
 
 static atomic_bool go_on;
 
-/* Works for the agent most of the time: faults, mappings, calls that hold far memory. */
+/* Keeps the agent busy: faults, mappings, and calls that pin far memory. */
 static void *work(void *unused)
 {
 	volatile bool right = true;

@@ -1,7 +1,7 @@
 /*
- * Signals of a program with far memory, in showers: on threads that come and go, out of handlers
- * that do not return, through frames that are unwound. See test_preload_signals.c for one at a
- * time.
+ * Showers of signals in a program with far memory: on threads that come and go, from handlers that
+ * jump out, and through frames that are unwound. One signal at a time: test_preload_signals.c.
+ * Room: test/integration.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -42,7 +42,8 @@ static void shower(int sig, siginfo_t *info, void *context)
 }
 
 /*
- * Fills and checks far memory of its own, on a signal stack or not, and a handler jumps out of it.
+ * Fills and checks its own far memory under the shower, with a signal stack or without. Handlers
+ * jump out of it.
  */
 static void *stand_in_it(void *arg)
 {
@@ -119,7 +120,7 @@ static void jump_away(int sig, siginfo_t *info, void *context)
 	siglongjmp(out, 1);
 }
 
-/* Out of handlers on either stack, many times over: nothing is used up. */
+/* Jumps out of handlers, on either stack, many times: nothing may be used up. */
 static void jumps(void **state)
 {
 	volatile int n = 0;
@@ -154,7 +155,10 @@ static void *wait_to_be_ended(void *arg)
 	return NULL;
 }
 
-/* The frame of a handler is unwound as any: the function that was interrupted cleans up. */
+/*
+ * A handler ends its thread: the unwinder passes the handler's frame, and the interrupted function
+ * cleans up.
+ */
 static void threads_that_end_in_handlers(void **state)
 {
 	int cleaned = 0;
@@ -194,7 +198,7 @@ static void backtraces(void **state)
 	const char *start = (const char *)(uintptr_t)interrupted_function;
 	bool found = false;
 
-	backtrace(frames, 64); /* loads what it needs */
+	backtrace(frames, 64); /* makes it load its library now */
 	for (int with = 0; with < 2; with++) {
 		if (with)
 			test_set_stack(0);

@@ -1,6 +1,7 @@
 /*
- * Signals of a program with far memory: where its handlers run, what they see and change, as
- * without Farpage, in both fault modes. Stacks are far, and handlers touch far memory.
+ * Signals of a program with far memory, in both fault modes: where its handlers run, what they see
+ * and what they change. All is as without Farpage. Stacks are far, and handlers touch far memory.
+ * Room: test/integration.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -28,7 +29,7 @@
 
 #include "farsignals.h"
 
-#pragma GCC diagnostic ignored "-Wdeprecated-declarations" /* which programs use all the same */
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations" /* sigstack is deprecated, but programs use it */
 
 #define AUTODISARM (1u << 31)
 
@@ -91,7 +92,7 @@ static void on_the_interrupted_stack(void **state)
 	raise(SIGUSR1);
 	assert_in_range(&here - (char *)seen.at[0], 0, 65536);
 	assert_int_equal(seen.told.ss_flags, 0);
-	assert_int_equal(seen.set_in_it, 0); /* and undone, as sigreturn has it */
+	assert_int_equal(seen.set_in_it, 0); /* sigreturn undoes what the handler set */
 	sigaltstack(NULL, &seen.told);
 	assert_ptr_equal(seen.told.ss_sp, test_stack);
 	test_no_stack();
@@ -158,7 +159,7 @@ static void for_ever(int sig, siginfo_t *info, void *context)
 	raise(sig);
 }
 
-/* A signal stack that is used up is the end. */
+/* A signal stack that overflows ends the process. */
 static void used_up(void **state)
 {
 	pid_t pid = fork();
@@ -172,7 +173,10 @@ static void used_up(void **state)
 	assert_int_equal(test_status_of(pid), test_moves_frames() ? 125 : 128 + SIGSEGV);
 }
 
-/* Refused, where the kernel could not write to the stack: nobody says how large it is. */
+/*
+ * sigstack does not tell the stack's size. It is refused where the kernel could not write to the
+ * stack.
+ */
 static void old_sigstack(void **state)
 {
 	int (*const old_way)(struct sigstack *, struct sigstack *) = dlsym(RTLD_DEFAULT, "sigstack");
@@ -184,13 +188,13 @@ static void old_sigstack(void **state)
 	test_no_stack();
 }
 
-/* ---- stacks of the program's own making ---- */
+/* ---- stacks that the program makes itself ---- */
 
 static ucontext_t outside, inside;
 static volatile unsigned rounds;
 static char *coroutine_stack;
 
-/* Deep enough that the kernel's frame comes to lie where nothing of the stack has been of late. */
+/* Deep enough that the kernel's frame lies in a part of the stack that was not used lately. */
 __attribute__((noinline)) static unsigned deep(unsigned n)
 {
 	volatile char room[1024];
@@ -225,7 +229,9 @@ static void on_a_coroutine(void **state)
 	test_no_stack();
 }
 
-/* The other way to make one: a handler on the signal stack is left, and returned to much later. */
+/*
+ * The other way to make a stack: jump out of a handler on the signal stack, and into it much later.
+ */
 static sigjmp_buf in_main, in_handler;
 static volatile bool wants_more;
 
@@ -260,7 +266,7 @@ static void handler_that_is_left_and_taken_up(void **state)
 	test_no_stack();
 }
 
-/* ---- what handlers find and change ---- */
+/* ---- what handlers see and change ---- */
 
 static void spoil(int sig, siginfo_t *info, void *context)
 {
@@ -268,7 +274,7 @@ static void spoil(int sig, siginfo_t *info, void *context)
 	seen.times += info->si_value.sival_int == 77 && info->si_pid == getpid();
 }
 
-/* All that was in registers is there again. */
+/* All registers have their values again after a handler. */
 static void registers(void **state)
 {
 #ifdef __x86_64__
@@ -399,7 +405,7 @@ static void ways_to_set_them(void **state)
 	assert_int_equal(sigaction(65, NULL, NULL), -1);
 }
 
-/* ---- by number ---- */
+/* ---- by syscall() ---- */
 
 static void by_number(void **state)
 {
@@ -414,7 +420,7 @@ static void by_number(void **state)
 	uint64_t mask = 0;
 
 	if (!test_is_inline())
-		skip(); /* the kernel takes what it is given */
+		skip(); /* refused inline only */
 	assert_int_equal(syscall(SYS_rt_sigaction, SIGHUP, action, NULL, 8), -1);
 	assert_int_equal(errno, ENOSYS);
 	assert_int_equal(syscall(SYS_rt_sigaction, SIGHUP, NULL, action, 8), -1);
@@ -444,8 +450,7 @@ static void touch_far(int sig, siginfo_t *info, void *context)
 	counted++;
 }
 
-/* Waits under masks that have SIGBUS in them, with a handler that touches far memory when they
- * end. */
+/* Waits under masks with SIGBUS in them. A handler touches far memory when the wait ends. */
 static void waiting(void **state)
 {
 	struct itimerval timer = {.it_value.tv_usec = 2000};
@@ -480,7 +485,7 @@ static void waiting(void **state)
 	sigprocmask(SIG_UNBLOCK, &alarm_too, NULL);
 }
 
-/* ---- SIGBUS of the program's own ---- */
+/* ---- a SIGBUS that the program causes ---- */
 
 static sigjmp_buf out;
 

@@ -1,7 +1,7 @@
 /*
  * Threads for which the program brings a stack in far memory. They run on a stack of the C
- * library's instead. For at its very end, when no fault of it is served any more, the kernel
- * touches the thread's record on its stack.
+ * library's instead. The reason: when a thread ends, the kernel touches its record on its stack,
+ * when no fault is served any more. Room: test/integration.
  */
 #include <pthread.h>
 #include <setjmp.h>
@@ -24,7 +24,7 @@
 #define BIG         (8 * TEST_LOCAL_BYTES)
 #define PAGE        4096u
 #define STACK_BYTES (64u << 10)
-#define ENOUGH_S    30 /* seconds, for what takes none unless it hangs */
+#define ENOUGH_S    30 /* seconds: only what hangs takes longer */
 
 static char *filled;
 
@@ -45,7 +45,7 @@ static int join(pthread_t thread, void **ret_result)
 	return pthread_timedjoin_np(thread, ret_result, &until);
 }
 
-/* ---- where they run ---- */
+/* ---- which stack they run on ---- */
 
 enum way { RETURNS, EXITS, IS_CANCELLED, N_WAYS };
 
@@ -85,7 +85,7 @@ static void no_thread_is_far(void **state)
 		assert_int_equal(join(thread, &result), 0);
 		assert_ptr_equal(result, way == IS_CANCELLED ? PTHREAD_CANCELED : (void *)1);
 	}
-	assert_true(test_is_filled(stack, STACK_BYTES, 7)); /* it is the program's alone */
+	assert_true(test_is_filled(stack, STACK_BYTES, 7)); /* nobody else wrote to the program's stack */
 	free(stack);
 }
 
@@ -104,7 +104,7 @@ static void *press(void *number)
 	while (!atomic_load(&all_ended)) {
 		volatile char *byte = filled + (size_t)rand_r(&random) % BIG;
 
-		*byte = *byte; /* each page that comes must be written when it leaves */
+		*byte = *byte; /* a write: each page that is brought in must be written back when it leaves */
 	}
 	return NULL;
 }
@@ -154,7 +154,7 @@ static void many_end_under_pressure(void **state)
 	assert_true(test_is_filled(filled, BIG, 1));
 }
 
-/* ---- stacks that only lie in far memory's range ---- */
+/* ---- local stacks between the addresses of far memory ---- */
 
 static void end_on(void *stack)
 {

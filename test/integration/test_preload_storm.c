@@ -1,7 +1,7 @@
 /*
- * Storms of signals whose handlers close descriptors, over threads that open, close, fault and are
- * cancelled meanwhile. FP_TEST_SECONDS: how long each storm lasts; FP_TEST_PATIENCE: seconds until
- * a thread that does not end is a failure.
+ * Storms of signals whose handlers close descriptors. They hit threads that open, close, fault and
+ * are cancelled. FP_TEST_SECONDS is the length of each storm. FP_TEST_PATIENCE is the time in
+ * seconds after which a thread that has not ended is a failure. Room: test/integration.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -45,7 +45,7 @@ static double from_environment(const char *name, double otherwise)
 	return given ? strtod(given, NULL) : otherwise;
 }
 
-/* Calls that handlers may make: each is async-signal-safe. */
+/* Handlers may make these calls: each is async-signal safe. */
 static void close_some(int sig, siginfo_t *info, void *context)
 {
 	int saved = errno, fd = open("/dev/null", O_RDONLY | O_CLOEXEC), other = dup(fd);
@@ -72,7 +72,10 @@ static void count(void *arg)
 	cleaned++;
 }
 
-/* It starts with the two blocked, so that none of them ends it before it can be counted. */
+/*
+ * The thread starts with both signals blocked. So neither ends it before its clean-up handler
+ * counts.
+ */
 static void *open_and_close(void *arg)
 {
 	pthread_cleanup_push(count, NULL);
@@ -153,7 +156,7 @@ static void a_storm_of_cancelled_threads(void **state)
 		}
 		for (int i = 0; i < THREADS; i++)
 			join_in_time(threads[i]);
-		closefrom(3); /* descriptors that cancelled threads had open */
+		closefrom(3); /* closes descriptors that cancelled threads left open */
 	}
 	printf("%lu turns, %lu signals\n", turns, handled);
 	assert_int_equal(cleaned, turns * THREADS);
@@ -167,14 +170,14 @@ static void a_storm_of_cancelled_threads(void **state)
 
 static __thread unsigned long steps_left;
 
-/* As a thread ends that is cancelled in its handler. */
+/* Ends the thread in a handler, as a cancellation would. */
 static void end_here(int sig, siginfo_t *info, void *context)
 {
 	if (--steps_left == 0)
 		pthread_exit(NULL);
 }
 
-/* Below the red zone. */
+/* Switches single steps on or off. Pushes below the red zone, to keep it intact. */
 static void step(bool on)
 {
 	if (on)
@@ -191,7 +194,7 @@ static void step(bool on)
 		                 : "memory", "cc");
 }
 
-/* Ends after so many instructions; returns the argument if these are more than it takes. */
+/* Ends after n instructions. Returns n if open and close took fewer. */
 static void *open_until(void *n)
 {
 	int fd;
@@ -207,8 +210,8 @@ static void *open_until(void *n)
 }
 
 /*
- * A handler may be the place where a thread ends, whatever it interrupted: the unwinder must find
- * its frame.
+ * A thread may end in a handler, whatever the handler interrupted. The unwinder must find its way
+ * through the interrupted frame.
  */
 static void ends_after_each_instruction(void **state)
 {
@@ -216,7 +219,7 @@ static void ends_after_each_instruction(void **state)
 	void *result = NULL;
 
 	test_handle(SIGTRAP, end_here, 0);
-	close(open("/dev/null", O_RDONLY | O_CLOEXEC)); /* looked up before */
+	close(open("/dev/null", O_RDONLY | O_CLOEXEC)); /* look up both symbols now */
 	for (cleaned = 0; !result && n < MOST_STEPS; cleaned--) {
 		pthread_t thread;
 

@@ -1,6 +1,7 @@
 /*
- * Rings of io_uring in a program with far memory. The kernel refuses operations that would change
- * far memory unnoticed, and all others work. Where no ring can be right, io_uring_setup is refused.
+ * io_uring in a program with far memory. The kernel refuses operations that would change far memory
+ * unnoticed; all others work. Where no ring can be right, io_uring_setup is refused. Room:
+ * test/integration.
  */
 #include <errno.h>
 #include <liburing.h>
@@ -40,7 +41,7 @@ static bool is_inline(void)
 	return mode && strcmp(mode, "inline") == 0;
 }
 
-/* How a program can have one. */
+/* How a program can set up a ring. */
 enum by { BY_FLAGS, BY_PARAMS, BY_NUMBER, N_BY };
 
 static int set_up(enum by by, struct io_uring *ring, unsigned flags)
@@ -58,11 +59,11 @@ static int set_up(enum by by, struct io_uring *ring, unsigned flags)
 	assert_int_equal(params.flags & ~flags, 0);
 	r = io_uring_queue_mmap(fd, &params, ring);
 	for (unsigned i = 0; r == 0 && i < ENTRIES; i++)
-		ring->sq.array[i] = i; /* as io_uring_queue_init does */
+		ring->sq.array[i] = i; /* io_uring_queue_init does the same */
 	return r;
 }
 
-/* False if rings are refused here: by the shim, with a message; or by the host. */
+/* False if rings are refused here: by the shim with a message, or by the host. */
 static bool can_set_up(enum by by, struct io_uring *ring, unsigned flags)
 {
 	int r = set_up(by, ring, flags);
@@ -113,7 +114,7 @@ static void advice_is_refused(void **state)
 	}
 }
 
-/* Into far memory that has left, and buffers that the kernel keeps. */
+/* Reads into far memory that has left, and uses buffers that are registered with the kernel. */
 static void all_else_goes_on(void **state)
 {
 	int fd = memfd_create("uring", MFD_CLOEXEC);
@@ -143,7 +144,7 @@ static void all_else_goes_on(void **state)
 	close(fd);
 }
 
-/* Restrictions can be given once: they stay the program's to give. */
+/* Restrictions can be set only once for a ring: the program must still be able to set its own. */
 static void its_own_restrictions(void **state)
 {
 	struct io_uring_restriction nop = {.opcode = IORING_RESTRICTION_SQE_OP, .sqe_op = IORING_OP_NOP};

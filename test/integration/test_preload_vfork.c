@@ -1,6 +1,7 @@
 /*
- * Tasks that share the memory of a program with far memory and are none of its threads: children of
- * vfork. One may be killed at any instant, and its parent goes on undisturbed.
+ * Guests of a program with far memory: children of vfork, which share its memory and are none of
+ * its threads. A guest may be killed at any instant, and its parent goes on undisturbed. Room:
+ * test/integration.
  */
 #include <errno.h>
 #include <sched.h>
@@ -28,7 +29,7 @@
 
 #define BIG      (4 * TEST_LOCAL_BYTES)
 #define KILLS    100
-#define PATIENCE 10.0 /* seconds, for what takes one or two on a busy machine; a stall took 20 */
+#define PATIENCE 10.0 /* seconds; it takes one or two on a busy machine, and a stall took 20 */
 
 static char *filled;
 static atomic_int child, null_fd;
@@ -60,7 +61,7 @@ static double now(void)
 	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-/* Kills the child that says its number, somewhere in its first turns. */
+/* Waits until the child has told its number, and kills it in one of its first turns. */
 static void *kill_it(void *delay)
 {
 	while (!child)
@@ -83,7 +84,7 @@ static void write_all(void)
 		(void)!write(null_fd, filled + i, 4 * TEST_PAGE);
 }
 
-/* As children do before exec: they close all descriptors, also the agent's. */
+/* As children do before exec: closes all descriptors, also the agent's, and touches far memory. */
 static void close_and_touch(void)
 {
 	syscall(SYS_close_range, 3, ~0u, 0);
@@ -145,7 +146,7 @@ static void count(int sig, siginfo_t *info, void *context)
 	n_caught++;
 }
 
-/* A dead child must not leave a pin or a blocked signal in its parent's thread. */
+/* A killed child must not leave a pin or a blocked signal in its parent's thread. */
 static void the_thread_is_as_it_was(void **state)
 {
 	char *more = malloc(BIG);
@@ -164,7 +165,7 @@ static int is_right(void *unused)
 	return test_is_filled(filled, BIG, 1) ? 0 : 1;
 }
 
-/* Without CLONE_VFORK the kernel takes the child's signal stack away: right, or refused. */
+/* Without CLONE_VFORK the kernel removes the child's signal stack: right, or refused. */
 static void clone_beside_its_parent(void **state)
 {
 	static char stack[1u << 16] __attribute__((aligned(16)));
@@ -180,7 +181,7 @@ static void clone_beside_its_parent(void **state)
 	assert_int_equal(test_status_of(pid), 0);
 }
 
-/* The two together are another vfork, by a function. */
+/* clone() with CLONE_VM and CLONE_VFORK is a vfork that runs a function. */
 static void clone_as_vfork(void **state)
 {
 	static char stack[1u << 16] __attribute__((aligned(16)));
@@ -190,9 +191,9 @@ static void clone_as_vfork(void **state)
 	    0);
 }
 
-/* ---- whose parent is gone ---- */
+/* ---- guests whose parent has ended ---- */
 
-/* Says its number, and goes on when its parent has ended. */
+/* Writes its number, and goes on after its parent has ended. */
 static void outlive(int says)
 {
 	pid_t parent = getppid(), own = getpid();
@@ -213,7 +214,7 @@ static void be_left(int says)
 	_exit(1);
 }
 
-/* The kernel gives it to us. */
+/* Waits for a process whose parent has ended, which is our child then. */
 static void await_orphan(pid_t pid, int *ret_status)
 {
 	double begun = now();
@@ -225,7 +226,7 @@ static void await_orphan(pid_t pid, int *ret_status)
 	}
 }
 
-/* Nobody serves it any more: it ends, and says why. */
+/* No agent serves it after its parent's end: it ends, and says why. */
 static void left_by_its_process(void **state)
 {
 	char text[512] = "";
@@ -254,7 +255,7 @@ static void left_by_its_process(void **state)
 	prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0);
 }
 
-/* ---- in a namespace of its own ---- */
+/* ---- in its own PID namespace ---- */
 
 static int close_all_and_check(void *unused)
 {
@@ -262,7 +263,7 @@ static int close_all_and_check(void *unused)
 	return is_right(NULL);
 }
 
-/* It is number 1 of its namespace, as its parent is. */
+/* It has number 1 in its namespace, and its parent has number 1, too. */
 static void be_first(void)
 {
 	static char stack[1u << 16] __attribute__((aligned(16)));

@@ -1,7 +1,7 @@
 /*
- * The store over two real memory nodes: pages keep their bytes over every mix of transports, and a
- * node that is killed or stopped takes only its own pages with it, when the patience for it is
- * over. Connections that are reset lose nothing while somebody tends the store.
+ * The store over two real memory nodes. Pages keep their bytes over every mix of transports. A node
+ * that is killed or stopped loses only its own pages, once the store's patience is over.
+ * Connections that are reset lose nothing while somebody reconnects. Room: test/integration.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -37,7 +37,7 @@ static struct {
 	struct fp_store *store;
 	struct fp_lane *lane;
 	uint64_t seed;
-	uint64_t (*local)[PAGE_WORDS]; /* N_PAGES pages */
+	uint64_t (*local)[PAGE_WORDS]; /* memory for all N_PAGES pages */
 	struct fp_page_io ios[N_PAGES];
 	bool in_flight[N_PAGES];
 	unsigned n_failed;
@@ -62,7 +62,7 @@ static void store_close(void)
 	fp_store_close(t.store);
 }
 
-/* Gives every page a slot on nodes that run. */
+/* Gives every page a slot on the running nodes. */
 static void set_up_pages(uint64_t deadline_ns)
 {
 	uint64_t slots[N_PAGES];
@@ -77,8 +77,10 @@ static void set_up_pages(uint64_t deadline_ns)
 		t.ios[i] = (struct fp_page_io){.slot = slots[i], .buf = t.local[i]};
 }
 
-/* Starts the nodes, which keep nothing of a session that is cut off, and gives every page a
- * slot. */
+/*
+ * Starts the nodes and gives every page a slot. The nodes keep nothing of a session that is cut
+ * off.
+ */
 static void set_up(const char *scheme0, const char *scheme1, uint64_t deadline_ns)
 {
 	memset(&t, 0, sizeof(t));
@@ -110,7 +112,7 @@ static bool holds(unsigned i, uint64_t pattern)
 	return true;
 }
 
-/* Sleeps until the lane may have more, as its own words say; collects what it has. */
+/* Sleeps until the lane may have completions, as it asks for; then collects them. */
 static void wait_and_collect(void)
 {
 	struct pollfd fds[FP_STORE_MAX_NODES];
@@ -142,7 +144,7 @@ static void start(bool write, unsigned from, unsigned n)
 		wait_and_collect();
 }
 
-/* Moves every page, in batches of random size. */
+/* Reads or writes every page, in batches of random size. */
 static void move_all(bool write)
 {
 	uint64_t rng = t.seed;
@@ -210,7 +212,7 @@ static void over_both(void **state)
 	pages_keep_their_bytes("shm", "tcp");
 }
 
-/* Reads that met the loss of node 1: its pages failed, those of node 0 are right. */
+/* After reads that met the loss of node 1: its pages failed, and those of node 0 are right. */
 static void assert_only_node_1_is_lost(void)
 {
 	for (unsigned i = 0; i < N_PAGES; i++) {
@@ -313,7 +315,10 @@ static void *tender(void *arg)
 	return NULL;
 }
 
-/* Resets every TCP connection of this process: AF_UNSPEC dissolves it, and the peer gets a RST. */
+/*
+ * Resets every TCP connection of this process. connect to AF_UNSPEC dissolves it, and the peer gets
+ * a RST.
+ */
 static unsigned reset_connections(void)
 {
 	DIR *dir = opendir("/proc/self/fd");
@@ -353,7 +358,7 @@ static void connections_that_are_reset_lose_nothing(void **state)
 	for (unsigned round = 0; round < 6; round++) {
 		for (unsigned i = 0; i < LANE_PAGES; i += 64)
 			start(round == 0, i, 64);
-		assert_true(reset_connections() >= 4); /* of each node: control and link */
+		assert_true(reset_connections() >= 4); /* two of each node: control and link */
 		while (fp_lane_outstanding(t.lane))
 			wait_and_collect();
 		move_all(round == 0);

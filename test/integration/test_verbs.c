@@ -1,6 +1,6 @@
 /*
- * The verbs core over a real device, both ends in this process: FARPAGE_TEST_RDMA names an address
- * of the device. Skipped without it. Room: test.
+ * The verbs modules over a real device, with both ends in this process. FARPAGE_TEST_RDMA names an
+ * address of the device; skipped without it. Room: test/integration.
  */
 #include "verbs_rig.h"
 
@@ -25,7 +25,7 @@ static void reads_and_writes_carry_the_bytes(void **state)
 	assert_memory_equal(pair.local_bytes, pair.remote_bytes, REMOTE_BYTES);
 
 	fill(pair.local_bytes, seed + 1);
-	for (unsigned round = 0; round < 20; round++) { /* more than the depth, were it not given back */
+	for (unsigned round = 0; round < 20; round++) { /* needs entries to be reused */
 		for (unsigned i = 0; i < 16; i++) {
 			chain[i] = work_of(&pair, FP_VERBS_WRITE, i * 16384, 16384);
 			chain[i].signalled = i == 15;
@@ -59,10 +59,10 @@ static void inline_data_arrives(void **state)
 	pair_close(&pair);
 }
 
-#define WINDOW  16 /* requests under way at once */
+#define WINDOW  16 /* requests under way at the same time */
 #define BUSY_NS (100 * FP_NSEC_PER_MSEC)
 
-/* A window of requests to its end. */
+/* Posts a window of requests and collects all completions. */
 static void run_window(const struct pair *pair, enum fp_verbs_op op, uint32_t len)
 {
 	struct fp_verbs_work chain[WINDOW];
@@ -93,7 +93,7 @@ static void run_operation(const struct pair *pair, enum fp_verbs_op op, uint32_t
 		n += WINDOW;
 		elapsed_ns = fp_clock_ns() - start_ns;
 	} while (elapsed_ns < BUSY_NS);
-	if (!iwarp || reads) /* a WRITE of iWARP is done when it has been sent */
+	if (!iwarp || reads) /* iWARP completes a WRITE when it was sent */
 		assert_memory_equal(to, from, WINDOW * len);
 	per_s = (double)n * FP_NSEC_PER_SEC / (double)elapsed_ns;
 	print_message("%s: %s of %u bytes, %d at a time: %.0f/s, %.2f MiB/s\n",
@@ -145,8 +145,7 @@ static void a_full_queue_pushes_back(void **state)
 	pair_close(&pair);
 }
 
-/* Law 6: another session's domain, and a lease given back. */
-/* Over rxe the node's end of the link is flushed, siw tells it as an event. */
+/* The node's end notices the break. Over rxe its receive is flushed, siw sends an event. */
 static void node_notices(const struct pair *thief)
 {
 	struct pollfd p = {.fd = fp_verbs_domain_event_fd(thief->node_domain), .events = POLLIN};
@@ -160,12 +159,13 @@ static void node_notices(const struct pair *thief)
 		assert_int_equal(c.status, -ECANCELED);
 		return;
 	}
-	/* the thief's own flush may come before the event at the node */
+	/* the thief's own flush may come before the node's event */
 	assert_int_equal(poll(&p, 1, 20000), 1);
 	assert_int_equal(fp_verbs_domain_event(thief->node_domain, &qpn, &text), 1);
 	assert_int_equal(qpn, fp_verbs_conn_qpn(thief->node));
 }
 
+/* Law 6: keys of another session's domain, and of a lease that was given back. */
 static void foreign_and_stale_keys_open_nothing(void **state)
 {
 	struct pair victim, thief = {0};
@@ -192,7 +192,7 @@ static void foreign_and_stale_keys_open_nothing(void **state)
 		assert_int_equal(c.status, -EACCES);
 	assert_int_equal(thief.local_bytes[0], 0);
 	node_notices(&thief);
-	/* the victim goes on; a key that was revoked opens nothing either */
+	/* the victim goes on; a revoked key opens nothing either */
 	work = work_of(&victim, FP_VERBS_READ, 0, 4096);
 	assert_int_equal(fp_verbs_post(victim.conn, &work, 1), 0);
 	next_completion(victim.conn, &c);
@@ -226,9 +226,9 @@ static void a_peer_that_goes_is_noticed(void **state)
 	assert_int_equal(fp_verbs_post_recv(pair.conn, &recv), 0);
 	fp_verbs_conn_close(pair.node);
 	pair.node = NULL;
-	next_completion(pair.conn, &c); /* flushed when the good-bye is seen */
+	next_completion(pair.conn, &c); /* flushed when the disconnect arrives */
 	assert_int_equal(c.status, -ECANCELED);
-	until = fp_clock_ns() + PATIENCE_NS; /* soft iWARP flushes before it says good-bye */
+	until = fp_clock_ns() + PATIENCE_NS; /* soft iWARP flushes before it reports the disconnect */
 	while (fp_verbs_conn_check(pair.conn) == 0)
 		assert_true(fp_clock_ns() < until);
 	assert_int_equal(fp_verbs_post(pair.conn, &(struct fp_verbs_work){.op = FP_VERBS_WRITE}, 1),
@@ -315,7 +315,7 @@ static void connected_by_hand(void **state)
 	pair_close(&pair);
 }
 
-/* The device's own view of a queue pair; the product never asks for it. */
+/* The device's own view of a queue pair. The product never reads it. */
 static struct ibv_qp_attr queried(struct fp_verbs_conn *conn)
 {
 	int (*query_qp)(struct ibv_qp *, struct ibv_qp_attr *, int, struct ibv_qp_init_attr *);
@@ -330,9 +330,7 @@ static struct ibv_qp_attr queried(struct fp_verbs_conn *conn)
 	return attr;
 }
 
-/*
- * Retries, timeout and depth are as the client chose; a node's are as the node chose. By hand, too.
- */
+/* A queue pair has the retries, timeout and depth of its options, also without rdma_cm. */
 static void queue_pairs_are_as_chosen(void **state)
 {
 	const struct fp_rdma_options mine = {
@@ -366,7 +364,7 @@ static void queue_pairs_are_as_chosen(void **state)
 	pair_close(&pair);
 }
 
-/* By name and port, also where the first would do. */
+/* By name and port, also where the first device would do. */
 static void a_device_is_chosen_by_name(void **state)
 {
 	struct fp_verbs_domain *first, *named;

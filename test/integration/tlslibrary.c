@@ -1,4 +1,4 @@
-/* A library with thread-local data, which test_preload_fork loads. Room: test/integration. */
+/* A library with thread-local data, loaded by test_preload_forkstate. Room: test/integration. */
 int *fp_tls_library(void);
 
 static __thread int own[64];

@@ -1,5 +1,5 @@
 /*
- * Two ends of a connection over a real device in one process, and their memory. Room:
+ * Both ends of a connection over a real device in one process, and their memory. Room:
  * test/integration, test_verbs.c.
  */
 #ifndef FP_VERBS_RIG_H
@@ -79,7 +79,7 @@ static inline void listen_there(struct fp_verbs_listener **ret_listener)
 	assert_int_equal(fp_verbs_listen(*ret_listener, 0, address_of(0, &own)), 0);
 }
 
-/* The next event of a type, or a failed test. */
+/* Waits for the next event, which must have this type. */
 static inline void next_event(struct fp_verbs_listener *listener, enum fp_verbs_event_type type,
                               struct fp_verbs_event *ret)
 {
@@ -96,7 +96,7 @@ static inline void next_event(struct fp_verbs_listener *listener, enum fp_verbs_
 	}
 }
 
-/* Each end in a domain of its own. */
+/* Connects the ends, each with its own domain. */
 static inline void connect_both(struct pair *pair, const struct fp_verbs_conn_options *how)
 {
 	struct connecting c = {.port = fp_verbs_listener_port(pair->listener, 0), .options = how};
