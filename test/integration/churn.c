@@ -29,8 +29,7 @@
 #define SKIP        77
 #define SLACK_BYTES (1ull << 20) /* so many bytes may be resident beyond the budget */
 #define STALL_NS                                                                                             \
-	(4 *                                                                                                 \
-	 FP_NSEC_PER_SEC) /* an operation that took longer was ended by the deadline of 5 s, not by the agent */
+	(4 * FP_NSEC_PER_SEC) /* an operation that took longer was ended by the deadline, which is 5 s */
 #define GRACE_NS (60 * FP_NSEC_PER_SEC) /* for starting, and for comparing everything at the end */
 
 struct settings {

@@ -2,8 +2,8 @@
  * mapdice: makes random calls of the mapping family, and compares each answer and the pages' bytes
  * with those of a plain process that makes the same calls. Room: test/integration.
  *
- * mapdice --farpaged F --preload LIB --transport T --capture C [--fault-mode M] [--local SIZE]
- * [--seconds S] [--steps N]
+ *   mapdice --farpaged F --preload LIB --transport T --capture C [--fault-mode M]
+ *           [--local SIZE] [--seconds S] [--steps N]
  *
  * Both processes are this program. Their steps depend only on the seed and on answers that are
  * compared. The far one has half as much local memory as it uses (256K), or much more than it uses,

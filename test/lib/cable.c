@@ -22,14 +22,17 @@
 #define BUFFER_BYTES (64u << 10)
 #define BACKLOG      64
 
-/* Bytes on their way in one direction. */
+/* Bytes under way in one direction. */
 struct flow {
 	size_t at, end;
-	bool ended; /* the sender has shut down, or is gone */
+	bool ended; /* the sender has shut down or closed */
 	char bytes[BUFFER_BYTES];
 };
 
-/* fd[0]: the client's side, fd[1]: the node's; -1: the pair is free. flow[i] is what fd[i] sent. */
+/*
+ * fd[0]: the client's side, fd[1]: the node's; -1: the pair is free. flow[i] has the bytes that
+ * fd[i] sent.
+ */
 struct pair {
 	int fd[2];
 	struct flow flow[2];
@@ -40,14 +43,14 @@ struct test_cable {
 	int listen_fd, wake_fd;
 	pthread_t thread;
 	_Atomic unsigned accepted;
-	/* requests to the thread, under lock */
+	/* requests to the thread; under lock */
 	pthread_mutex_t lock;
 	pthread_cond_t done_cond;
 	unsigned asked, done;
 	enum test_cable_mode mode;
 	bool reset, stopping;
 	struct sockaddr_in target;
-	/* the thread's */
+	/* used by the thread alone */
 	enum test_cable_mode current;
 	struct pair pairs[PAIRS_MAX];
 };
@@ -66,7 +69,7 @@ static int parse(const char *url, struct sockaddr_in *ret_address)
 	return 0;
 }
 
-/* ---- pairs ---- */
+/* ---- pairs of sockets ---- */
 
 static void reset_fd(int fd)
 {
@@ -129,7 +132,10 @@ static void accept_one(struct test_cable *cable)
 	atomic_fetch_add(&cable->accepted, 1);
 }
 
-/* Moves what can be moved from fd[from] to the other; false: the connection is broken. */
+/*
+ * Forwards bytes from fd[from] to the other side, as many as possible. False: the connection is
+ * broken.
+ */
 static bool pump(struct pair *pair, int from)
 {
 	struct flow *flow = &pair->flow[from];
@@ -170,10 +176,7 @@ static void pair_serve(struct pair *pair, const struct pollfd *fds)
 		pair_end(pair, false);
 }
 
-/*
- * The event to wait for at fd[i]: readable if there is room for bytes, writable if there are bytes
- * for it.
- */
+/* The events to wait for at fd[i]: readable if its flow has room, writable if bytes wait for it. */
 static short events_of(const struct pair *pair, int i)
 {
 	const struct flow *in = &pair->flow[i], *out = &pair->flow[!i];
@@ -183,7 +186,7 @@ static short events_of(const struct pair *pair, int i)
 
 /* ---- the thread ---- */
 
-/* Takes over what is asked. False: the end. */
+/* Takes over the mode and target that were asked for. False: stop. */
 static bool obey(struct test_cable *cable)
 {
 	bool go_on;
@@ -233,7 +236,10 @@ static void *run(void *arg)
 	return NULL;
 }
 
-/* Has the thread take over what was written under lock, which is held. */
+/*
+ * Makes the thread take over the fields written under lock, and waits for that. Called with lock
+ * held.
+ */
 static void ask(struct test_cable *cable)
 {
 	unsigned mine = ++cable->asked;
@@ -278,7 +284,7 @@ const char *test_cable_url(const struct test_cable *cable)
 	return cable->url;
 }
 
-/* ---- life ---- */
+/* ---- starting and stopping ---- */
 
 static void cable_free(struct test_cable *cable)
 {

@@ -43,8 +43,8 @@ static void exec_daemon(const struct command *command, int ready_fd)
 }
 
 /*
- * The daemon writes its URL and a newline once it serves; the end of the pipe without one means
- * that it ended.
+ * Reads the URL and newline that the daemon writes when it serves. The pipe's end without them
+ * means that the daemon has ended.
  */
 static int await_url(int fd, char *ret_url, size_t len)
 {
@@ -88,7 +88,10 @@ const char *test_daemon_rdma_host(void)
 	return getenv("FARPAGE_TEST_RDMA");
 }
 
-/* Makes the daemon's folder, and says where in it or on loopback it listens. */
+/*
+ * Makes the daemon's folder, and chooses its listener: a socket in that folder, or a port of
+ * loopback.
+ */
 static int choose_listen(struct test_daemon *daemon, const char *scheme, char *ret_listen, size_t len)
 {
 	strcpy(daemon->dir, "/tmp/farpage-test.XXXXXX");
@@ -103,7 +106,10 @@ static int choose_listen(struct test_daemon *daemon, const char *scheme, char *r
 	return 0;
 }
 
-/* A node says where it listens; a client decides how to reach it there. */
+/*
+ * The node's URL as clients use it. The node says where it listens; a client chooses how to reach
+ * it.
+ */
 static void choose_url(struct test_daemon *daemon, const char *scheme)
 {
 	char url[sizeof(daemon->url)];
@@ -128,7 +134,9 @@ static int start(const struct command *command, const char *scheme, struct test_
 	return 0;
 }
 
-/* A private node has no key for an rdma device to guard it with: over rdma, one like others. */
+/*
+ * Over rdma this starts no private node: that has no secret, and needs one to guard an rdma device.
+ */
 int test_daemon_start(const char *path, const char *scheme, uint64_t pool_bytes,
                       struct test_daemon *ret_daemon)
 {
@@ -166,7 +174,7 @@ static int write_file(const char *path, const char *first, const char *second, c
 	return fprintf(f, "%s%s%s", first, second, third) < 0 || fflush(f) ? -EIO : 0;
 }
 
-/* more: lines of configuration that a node over this scheme needs besides the test's own. */
+/* more: lines of configuration that a node needs for this scheme, besides those of the test. */
 static int write_config(const struct test_daemon *daemon, const char *scheme, const char *path,
                         const char *listen, const char *config)
 {

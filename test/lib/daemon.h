@@ -7,43 +7,43 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-/* Of a node over rdma whose configuration names none: it serves nobody else where others could
- * reach it. */
+/*
+ * The secret of a node over rdma whose configuration names none. It keeps strangers out where
+ * others can reach the node.
+ */
 #define TEST_DAEMON_SECRET "0123456789abcdef0123456789abcdef"
-/* In a configuration: it is to have that secret. */
+/* A line in a configuration: asks for that secret. */
 #define TEST_DAEMON_AUTH "# and a secret\n"
 
 struct test_daemon {
 	pid_t pid; /* 0: not running */
 	char url[128];
-	char dir[64];       /* of its socket; removed when it is stopped */
-	const char *secret; /* that it wants by itself, also in the file `secret` of dir; NULL: none */
+	char dir[64];       /* of its socket; removed by test_daemon_stop */
+	const char *secret; /* its clients need it; also in the file `secret` of dir; NULL: none */
 };
 
 /*
- * Starts the farpaged at path with one pool of pool_bytes, taken from the system on demand, reached
- * over scheme ("shm"; "tcp" and "rdma+tcp", on a free port of loopback; "rdma", on one of
- * test_daemon_rdma_host), and waits until it serves. It is killed when the calling thread ends,
- * whatever happens to the test. 0 or a negative errno. Release with test_daemon_stop.
+ * Starts the farpaged at path with one pool of pool_bytes, which it takes from the system on
+ * demand. Waits until it serves. scheme: "shm"; "tcp" or "rdma+tcp", on a free port of loopback;
+ * "rdma", on a port of test_daemon_rdma_host. The daemon is killed when the calling thread ends,
+ * however the test ends. 0 or a negative errno. Release with test_daemon_stop.
  */
 int test_daemon_start(const char *path, const char *scheme, uint64_t pool_bytes,
                       struct test_daemon *ret_daemon);
 
 /*
- * The same with a configuration: the YAML in config, which ends with a newline, and a listener as
- * above, which it must not name itself. The daemon runs with the rights and the environment of the
- * test.
+ * The same with a configuration: YAML that ends with a newline. A listener as above is added, so
+ * the YAML must name none. The daemon has the test's rights and environment.
  */
 int test_daemon_start_config(const char *path, const char *scheme, const char *config,
                              struct test_daemon *ret_daemon);
 
-/* Kills it and waits until it is gone; its folder stays. */
+/* Kills it and waits until it is gone. Its folder stays. */
 void test_daemon_kill(struct test_daemon *daemon);
-/* Another daemon over shm in the place of one that has ended, a child of the caller. */
+/* Starts another daemon over shm in place of one that has ended. It is a child of the caller. */
 int test_daemon_restart(const char *path, uint64_t pool_bytes, struct test_daemon *daemon);
 
-/* The address that an rdma device of this machine answers at, from FARPAGE_TEST_RDMA. NULL: there
- * is none. */
+/* The address of an rdma device of this machine, from FARPAGE_TEST_RDMA. NULL: there is none. */
 const char *test_daemon_rdma_host(void);
 
 /* Kills it and waits for its end. Does nothing if it was never started or is dead already. */

@@ -1,6 +1,4 @@
-/*
- * The fake transport's links: when bytes move, and in which order requests end. Room: test.
- */
+/* Links of the fake transport: when bytes move, and in which order requests end. Room: test/lib. */
 #include "fakeworld.h"
 
 #include <assert.h>
@@ -91,7 +89,7 @@ static int submit_locked(struct fake_link *link, struct fp_io *io)
 	int r;
 
 	assert(io->n_segs >= 1 && io->n_segs <= FP_IO_MAX_SEGS && io->deadline_ns);
-	assert(io->tag == 0); /* else another link has it still */
+	assert(io->tag == 0); /* an io in use by another link has a tag */
 	if (node->link_depth && link->n_ios >= node->link_depth && !node->dead && !session->connection->cut)
 		return -EAGAIN;
 	r = fake_call(node);
@@ -117,7 +115,7 @@ int fake_link_submit(struct fp_link *base, struct fp_io *io)
 	return r;
 }
 
-/* Moves a segment, or spoils the side that a failure leaves undefined. */
+/* Moves a segment. If it fails, spoils the bytes that a failure leaves undefined. */
 static void seg_move(struct fake_session *session, const struct fp_io *io, const struct fp_seg *seg)
 {
 	const struct fake_memory *memory = fake_memory_of(session, seg->lease_id);
@@ -133,7 +131,7 @@ static void seg_move(struct fake_session *session, const struct fp_io *io, const
 		memcpy(remote, seg->buf, seg->len_bytes);
 }
 
-/* Adopted leases are not written. */
+/* Writes to adopted leases are denied. */
 static bool is_denied(const struct fake_session *session, const struct fp_io *io)
 {
 	for (unsigned i = 0; i < io->n_segs && io->op == FP_IO_WRITE; i++)
@@ -160,7 +158,7 @@ static void io_finish(struct fake_link *link, struct fp_io *io, int status)
 		seg_move(session, io, &io->segs[i]);
 }
 
-/* The index of the io that completes next, with its status; -1: none does. */
+/* The index of the io that completes next, and its status. -1: none does. */
 static int io_next(struct fake_link *link, int *ret_status)
 {
 	struct fake_session *session = link->session;

@@ -1,6 +1,4 @@
-/*
- * A store over nodes of the fake transport. Room: test; unit tests of the store only.
- */
+/* A store over nodes of the fake transport. Room: test/lib; only for the store's unit tests. */
 #ifndef FP_FAKESTORE_H
 #define FP_FAKESTORE_H
 
@@ -10,7 +8,7 @@
 
 #define FAKE_LEASE_BYTES (64u * FP_PAGE_SIZE)
 
-/* The ways to one fake node: by one address over one transport. */
+/* The ways to a fake node: one address, one transport. */
 static inline struct fp_url_set fake_set(unsigned node_idx, bool load_store)
 {
 	struct fp_url_set set = {.n_addresses = 1, .n_transports = 1};
@@ -19,8 +17,9 @@ static inline struct fp_url_set fake_set(unsigned node_idx, bool load_store)
 	return set;
 }
 
-/* Opens a store over nodes 0..n_nodes - 1; bit i of load_store says how node i is reached. 0 or
- * what failed.
+/*
+ * Opens a store over nodes 0..n_nodes - 1. If bit i of load_store is set, node i is reached by load
+ * and store. 0 or the first error.
  */
 static inline int fake_store_open(unsigned n_nodes, unsigned load_store, uint64_t deadline_ns,
                                   struct fp_store **ret_store)
@@ -44,7 +43,7 @@ static inline int fake_store_open(unsigned n_nodes, unsigned load_store, uint64_
 	return 0;
 }
 
-/* Tends all nodes in turn, as the threads of the agent do at once. */
+/* Reconnects all nodes, one after the other; the agent has a thread for each node. */
 static inline uint64_t fake_tend(struct fp_store *store)
 {
 	uint64_t sleep_ns = UINT64_MAX;

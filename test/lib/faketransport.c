@@ -1,6 +1,4 @@
-/*
- * The fake transport: its sessions and their control calls, and what breaks them. Room: test.
- */
+/* The fake transport: its sessions, their control calls, and their breaks. Room: test/lib. */
 #include "fakeworld.h"
 
 #include <assert.h>
@@ -16,9 +14,9 @@
 
 static struct fake_session *sessions;
 
-/* ---- what breaks ---- */
+/* ---- breaks ---- */
 
-/* The connection is over: the last that its writes do, they do now. */
+/* Ends the connection. Its outstanding writes have their last effect now. */
 static void session_cut(struct fake_session *session)
 {
 	if (session->connection->cut)
@@ -56,7 +54,7 @@ void fake_close_ways(unsigned node_idx, unsigned ways)
 	fake_unlock();
 }
 
-/* Every call begins here: 0, or the error it must end with. */
+/* Every call begins here: 0, or the error with which it must end. */
 int fake_call(struct fake_node *node)
 {
 	if (node->dead)
@@ -86,7 +84,7 @@ int fake_session_call(struct fake_session *session)
 
 /* ---- sessions ---- */
 
-/* The connections of other processes can't be asked to spoil what they leave undefined. */
+/* Cuts all connections of a session. Only those of this process can spoil their undefined bytes. */
 static void connections_cut(uint64_t standing_id)
 {
 	for (struct fake_session *session = sessions; session; session = session->next)
@@ -97,7 +95,7 @@ static void connections_cut(uint64_t standing_id)
 			fake_world->connections[i].cut = true;
 }
 
-/* Resumes a session: its old connections end before it is answered. */
+/* Resumes a session: its old connections end before the answer. */
 static int standing_resume(struct fake_node *node, const struct fp_session_identity *identity,
                            struct fake_standing **ret_standing)
 {
@@ -154,12 +152,12 @@ static int session_open(const struct fp_url *url, const struct fp_session_option
 	return r;
 }
 
-/* This process' copy goes; in a forked child that is all. */
+/* Frees this process' copy of the session. In a forked child nothing else happens. */
 static void session_free(struct fake_session *session)
 {
 	struct fake_session **p = &sessions;
 
-	assert(!session->links); /* closed after its links */
+	assert(!session->links); /* links must be closed first */
 	while (*p != session)
 		p = &(*p)->next;
 	*p = session->next;
@@ -177,7 +175,7 @@ static void session_close(struct fp_session *base)
 
 	fake_lock();
 	if (session->opener == getpid()) {
-		session->connection->abandoned = true; /* it has ended already */
+		session->connection->abandoned = true; /* the session ends here, not by fake_reap */
 		fake_standing_end(session->standing);
 	}
 	session_free(session);

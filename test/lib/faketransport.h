@@ -1,14 +1,15 @@
 /*
  * A transport over plain memory whose nodes behave as a test says: slow, full, out of order,
- * silent, cut off, or dead from the Nth call on. Room: test; unit tests of the store only. Several
- * threads may call it. A test with threads changes the behaviour only through the functions below.
+ * silent, cut off, or dead from the Nth call on. Room: test/lib; only for the store's unit tests.
+ * Several threads may call it. A test with threads changes the behaviour only by the functions
+ * below.
  *
- * All processes of a test see the same nodes, so a fork's child talks to its parent's. A node sees
- * a connection end when its last copy is closed, however its holders ended (fake_reap).
+ * All processes of a test see the same nodes, so a child of fork talks to its parent's. A
+ * connection ends for a node when its last copy is closed, however the processes ended (fake_reap).
  *
- * It is a bad companion on purpose. Bytes move when an io completes, not when it is submitted. An
- * io that fails scribbles over what the contract leaves undefined, until nothing may land any more.
- * Submitting an io that another link still has fails an assertion.
+ * It is unkind on purpose. Bytes move when an io completes, not when it is submitted. An io that
+ * fails overwrites the bytes that the contract leaves undefined, for as long as the contract
+ * allows. Submitting an io that another link still has fails an assertion.
  */
 #ifndef FP_FAKETRANSPORT_H
 #define FP_FAKETRANSPORT_H
@@ -20,76 +21,75 @@
 
 #define FAKE_NODES 4
 
-#define FAKE_LINK_WHY "the cable is out" /* why a link or a session that was cut broke */
+#define FAKE_LINK_WHY "the cable is out" /* the reason given for a cut link or session */
 
 enum fake_order { FAKE_FIFO, FAKE_LIFO, FAKE_RANDOM };
 
 struct fake_node {
-	/* behaviour; the test changes it whenever it likes */
+	/* behaviour; the test may change it at any time */
 	uint64_t capacity_bytes;
 	uint64_t quota_bytes; /* 0: none */
-	unsigned link_depth;  /* ios a link takes before it says -EAGAIN; 0: any number */
+	unsigned link_depth;  /* ios that a link takes before it returns -EAGAIN; 0: any number */
 	unsigned completions; /* ios that one poll of a link completes; 0: all */
 	enum fake_order order;
-	bool silent;            /* ios end by their deadline alone */
-	bool dead;              /* every call fails, and so does every io outstanding */
-	bool resumable;         /* its sessions have an identity, and can be adopted */
-	unsigned adopt_errors;  /* so many adoptions fail first, with -ECONNREFUSED */
-	bool forgetful;         /* every resume is answered by -ESTALE */
-	unsigned resume_errors; /* so many resumes fail first */
-	int resume_error;       /* with this; 0: -ECONNREFUSED */
+	bool silent;            /* ios end only by their deadline */
+	bool dead;              /* every call fails, and so does every outstanding io */
+	bool resumable;         /* its sessions have an identity and can be adopted */
+	unsigned adopt_errors;  /* the first adoptions that fail, with -ECONNREFUSED */
+	bool forgetful;         /* every resume gets -ESTALE */
+	unsigned resume_errors; /* the first resumes that fail, with resume_error */
+	int resume_error;       /* 0: -ECONNREFUSED */
 	uint64_t grace_ns, idle_ns;
-	unsigned closed_ways; /* bit fake_way(...): sessions do not open by that way */
-	int closed_error;     /* but fail with this; 0: -EHOSTUNREACH */
-	/* what happened */
+	unsigned closed_ways; /* bit fake_way(...): no session opens by that way */
+	int closed_error;     /* the error of such an opening; 0: -EHOSTUNREACH */
+	/* counters */
 	unsigned n_sessions, n_links, n_leases; /* a lease that is adopted counts once */
 	uint64_t leased_bytes, leased_peak_bytes;
-	unsigned n_ios;  /* submitted */
-	unsigned n_segs; /* of all of them */
+	unsigned n_ios;  /* ios submitted */
+	unsigned n_segs; /* segments of all ios */
 	unsigned n_resumes, n_resume_attempts, n_attaches, n_pings, n_registered, n_adoptions;
-	unsigned n_denied; /* writes to what is adopted */
+	unsigned n_denied; /* writes to adopted leases */
 };
 
-extern struct fake_node *fake_nodes; /* FAKE_NODES of them */
+extern struct fake_node *fake_nodes; /* an array of FAKE_NODES */
 
-/* Forgets everything: healthy nodes of 1 GiB. Sessions must be closed, by this process and all
- * others. */
+/* Resets everything: healthy nodes of 1 GiB. All processes must have closed their sessions. */
 void fake_reset(uint64_t seed);
 
 /*
- * Looks whose connections have ended. A session ends with its connection, as that of a process that
- * was killed, unless it was abandoned or cut off: then fake_grace_over ends it. Each control call
- * does so first.
+ * Finds connections that have ended, and ends their sessions: so a killed process loses its
+ * session. A session that was abandoned or cut off stays, until fake_grace_over ends it. Each
+ * control call begins with this.
  */
 void fake_reap(void);
 /* Ends the sessions of a node that have no connection. */
 void fake_grace_over(unsigned node_idx);
-/* How many sessions the node has, with or without a connection. */
+/* The number of the node's sessions, with or without a connection. */
 unsigned fake_n_standings(unsigned node_idx);
 
 /*
- * From now on the Nth call (control or submit, over all nodes, 1 is the next one) fails with error;
- * if that breaks a link, the node is dead from there on, or, if it is resumable, all its sessions
- * are cut off. 0: never.
+ * The Nth call from now on fails with error; 0: none does. A call is a control call or a submit,
+ * counted over all nodes; 1 is the next one. If the failure breaks a link, the node is dead from
+ * then on; a resumable node instead cuts off all its sessions.
  */
 void fake_fail_nth(unsigned nth, int error);
-/* Whether that call has come. */
+/* True if the Nth call has been made. */
 bool fake_failed(void);
 
-/* Breaks all sessions that a node has now. A session that is resumed is whole again. */
+/* How to break all present sessions of a node. A session that is resumed is whole again. */
 enum fake_break {
 	FAKE_CUT,    /* their calls fail, their ios end with -ECONNRESET */
-	FAKE_FREEZE, /* as when a cable is cut: nobody answers, not even when the session is resumed
-	                elsewhere: ios end by their deadline, calls time out (at once) */
+	FAKE_FREEZE, /* like a pulled cable: no answers, not even to a session that is resumed
+	                elsewhere; ios end by their deadline, calls time out (at once) */
 };
 void fake_break(unsigned node_idx, enum fake_break how);
-/* The same for the sessions by some ways, which are closed, too. */
+/* Breaks the sessions that use one of the ways, and closes these ways. */
 void fake_close_ways(unsigned node_idx, unsigned ways);
 
-/* The URL of a node, reached by requests or by load and store. */
+/* A node's URL, for access by requests or by load and store. */
 struct fp_url fake_url(unsigned node_idx, bool load_store);
 
-/* Two ways to ask a node, "fake" and "fakeslow", and up to four addresses. */
+/* A node has two transports, "fake" and "fakeslow", and up to four addresses. */
 #define FAKE_ADDRESSES 4
 static inline unsigned fake_way(unsigned transport, unsigned address)
 {

@@ -1,9 +1,9 @@
 /*
- * The fake transport's world: the state of its nodes. Room: test. It lies in memory that all
- * processes of a test share, under a lock that survives the kill of its holder. The bytes of leases
- * are a file in memory; a lease that is read by load and store is a mapping of it. A connection is
- * a descriptor that locks one byte of that file: fork copies it, and the kernel drops the lock with
- * the last copy.
+ * The state of the fake transport's nodes. Room: test/lib. It lies in memory that all processes of
+ * a test share, under a lock that survives a holder that is killed. The bytes of leases are a
+ * memfd. A lease used by load and store is a mapping of it. A connection is a descriptor that locks
+ * one byte of the memfd. fork copies the descriptor, and the kernel drops the lock with the last
+ * copy.
  */
 #include "fakeworld.h"
 
@@ -37,8 +37,10 @@ __attribute__((constructor)) static void world_begin(void)
 	pthread_mutexattr_init(&attr);
 	pthread_mutexattr_setpshared(&attr, PTHREAD_PROCESS_SHARED);
 	pthread_mutexattr_setrobust(&attr, PTHREAD_MUTEX_ROBUST);
-	/* The kernel hands such a mutex on. Of a plain one the wake-up is lost with a waiter that
-	 * is killed just woken while a newcomer holds it. */
+	/*
+	 * The kernel itself passes such a mutex on. With a plain one a wake-up is lost if its
+	 * waiter is killed while a newcomer has the mutex.
+	 */
 	pthread_mutexattr_setprotocol(&attr, PTHREAD_PRIO_INHERIT);
 	pthread_mutex_init(&fake_world->lock, &attr);
 	pthread_mutexattr_destroy(&attr);
@@ -59,7 +61,7 @@ static uint64_t arena_find(uint64_t size_bytes)
 		if (!overlaps(&fake_world->memories[i], at, size_bytes))
 			continue;
 		at = fake_world->memories[i].at + fake_world->memories[i].size_bytes;
-		i = UINT32_MAX; /* from the start again */
+		i = UINT32_MAX; /* start again from the first one */
 	}
 	assert(at + size_bytes <= ARENA_BYTES);
 	return at;
@@ -71,7 +73,7 @@ void fake_memory_hold(unsigned memory, struct fake_standing *standing, uint32_t 
 	standing->grants[id] = (struct fake_grant){.memory = memory + 1, .read_only = read_only};
 }
 
-/* The kernel hands out zeros, and mappings that still stand read them: as a real node's would. */
+/* Punches a hole: mappings that are left read zeros, as they do with a real node. */
 static void memory_end(struct fake_memory *memory)
 {
 	struct fake_node *node = &fake_world->nodes[memory->node_idx];
@@ -124,7 +126,7 @@ unsigned fake_memory_new(struct fake_node *node, uint64_t size_bytes)
 
 /* ---- one process at a time ---- */
 
-/* A process was killed in here: all counts are taken anew. */
+/* A process was killed while it held the lock: counts everything again. */
 static void recount(void)
 {
 	for (unsigned i = 0; i < FAKE_NODES; i++)
@@ -196,8 +198,7 @@ struct fake_connection *fake_connection_open(struct fake_node *node, struct fake
 	struct flock byte;
 	char path[32];
 
-	/* a process that is killed lets go of the lock of the world before it lets go of its
-	 * descriptors */
+	/* a killed process releases the world's lock before its descriptors are closed */
 	while (connection->used || is_open(connection))
 		assert(++connection < fake_world->connections + MAX_CONNECTIONS);
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fake_arena_fd);
@@ -306,7 +307,7 @@ struct fake_standing *fake_standing_new(struct fake_node *node)
 	return NULL;
 }
 
-/* Whose identity it is; NULL: nobody's. */
+/* The session with this identity. NULL: none. */
 struct fake_standing *fake_standing_find(struct fake_node *node, const struct fp_session_identity *identity)
 {
 	struct fake_standing *standing = fake_standing_by_id(identity->id);

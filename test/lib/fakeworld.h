@@ -1,7 +1,7 @@
 /*
- * What the rooms of the fake transport share: the world, of which every process of a test sees the
- * same, and the sessions and links of one process. Room: test; for the fake transport alone. All
- * but fake_lock are called under the world's lock.
+ * Shared by the files of the fake transport: the world, which all processes of a test see, and the
+ * sessions and links of one process. Room: test/lib; only for the fake transport. All functions but
+ * fake_lock are called under the world's lock.
  */
 #ifndef FP_FAKEWORLD_H
 #define FP_FAKEWORLD_H
@@ -21,11 +21,11 @@
 #define ARENA_BYTES     (512ull << 20)
 #define SCRIBBLE_BYTE   0xdb
 
-/* Bytes of a node, of one lease of one session or of several. */
+/* Memory of a node. It is a lease of one session, or of several after an adoption. */
 struct fake_memory {
-	unsigned n_holders; /* 0: none, unused */
+	unsigned n_holders; /* 0: unused */
 	unsigned node_idx;
-	uint64_t at, size_bytes; /* in the arena */
+	uint64_t at, size_bytes; /* place in the arena */
 };
 
 struct fake_grant {
@@ -33,21 +33,21 @@ struct fake_grant {
 	bool read_only;  /* adopted */
 };
 
-/* A client's state at a node, which outlives its connections. */
+/* A session's state at a node, which outlives its connections. */
 struct fake_standing {
 	uint64_t id; /* 0: none */
 	uint64_t token, token_before;
-	bool unconfirmed; /* no holder of the new token has spoken yet */
+	bool unconfirmed; /* nobody has used the new token yet */
 	bool has_adopted;
 	unsigned node_idx;
 	struct fake_grant grants[MAX_LEASES];
 };
 
-/* A connection as the node sees it. */
+/* A connection, as the node sees it. */
 struct fake_connection {
 	bool used;
 	bool cut, frozen;
-	bool abandoned; /* by the process that opened it; copies may live */
+	bool abandoned; /* closed by the process that opened it; copies of it may live */
 	unsigned node_idx, n_links;
 	uint64_t standing_id;
 };
@@ -63,7 +63,7 @@ struct fake_world {
 	int failure;
 };
 
-/* One connection of a session, in one process. */
+/* A connection of a session, in one process. */
 struct fake_session {
 	struct fp_session base;
 	struct fake_node *node;
@@ -73,7 +73,7 @@ struct fake_session {
 	pid_t opener;
 	unsigned way; /* its bit */
 	struct fake_link *links;
-	struct fake_session *next; /* of all of the process */
+	struct fake_session *next; /* next session of this process */
 	bool attached[MAX_LEASES];
 	struct fp_lease shown[MAX_LEASES];
 };
@@ -85,18 +85,18 @@ struct fake_link {
 	pid_t opener;
 	struct fp_io *ios[MAX_IOS]; /* outstanding, oldest first */
 	unsigned n_ios;
-	bool broken; /* by its owner */
+	bool broken; /* its user called break */
 };
 
 extern struct fake_world *fake_world;
-extern int fake_arena_fd; /* the bytes of leases */
-extern char *fake_arena;  /* its mapping */
+extern int fake_arena_fd; /* a memfd: the bytes of all leases */
+extern char *fake_arena;  /* a mapping of it */
 
 /* ---- fakeworld.c ---- */
 
 void fake_lock(void);
 void fake_unlock(void);
-/* As fake_reap. */
+/* The same as fake_reap. */
 void fake_reap_locked(void);
 
 unsigned fake_memory_new(struct fake_node *node, uint64_t size_bytes);
@@ -106,7 +106,7 @@ void fake_lease_drop(struct fake_standing *standing, uint32_t id);
 
 struct fake_standing *fake_standing_new(struct fake_node *node);
 struct fake_standing *fake_standing_by_id(uint64_t id);
-/* Whose identity it is; NULL: nobody's. */
+/* The session with this identity. NULL: none. */
 struct fake_standing *fake_standing_find(struct fake_node *node, const struct fp_session_identity *identity);
 void fake_standing_end(struct fake_standing *standing);
 struct fake_connection *fake_connection_open(struct fake_node *node, struct fake_standing *standing,
@@ -114,7 +114,7 @@ struct fake_connection *fake_connection_open(struct fake_node *node, struct fake
 
 /* ---- faketransport.c ---- */
 
-/* Every call begins here: 0, or the error it must end with. */
+/* Every call begins here: 0, or the error with which it must end. */
 int fake_call(struct fake_node *node);
 int fake_session_call(struct fake_session *session);
 

@@ -1,6 +1,6 @@
 /*
- * Processes that fork a store over fake nodes: what each does to its pages, and points where they
- * wait for each other. Room: test; unit tests of the store only. Include after cmocka.h.
+ * Processes that fork a store over fake nodes: their pages, and points at which they wait for each
+ * other. Room: test/lib; only for the store's unit tests. Include after cmocka.h.
  */
 #ifndef FP_FORKSTORE_H
 #define FP_FORKSTORE_H
@@ -19,15 +19,15 @@
 
 #define N_PAGES    150u
 #define PAGE_WORDS (FP_PAGE_SIZE / sizeof(uint64_t))
-#define FAILED     3 /* exit status of a process that has seen what it must not */
+#define FAILED     3 /* exit status of a process whose check failed */
 #define WAIT_NS    (20 * FP_NSEC_PER_SEC)
 
-/* A process' knowledge of its pages, the model. fork copies it as it copies a program's tables. */
+/* A process' model of its pages. fork copies it, as it copies a program's tables. */
 static struct {
 	struct fp_store *store;
 	struct fp_lane *lane;
 	struct {
-		uint64_t slot, stamp; /* no slot: no page */
+		uint64_t slot, stamp; /* no slot: the page does not exist */
 	} page[N_PAGES];
 	unsigned n_stamps;
 	bool is_child;
@@ -140,7 +140,7 @@ static inline void check_all(void)
 		check(!me.page[i].slot || page_holds(i));
 }
 
-/* No slot that a child may hold is handed out, be the child alive or not yet known to be dead. */
+/* The store must not hand out a slot that a child may hold, alive or not yet known to be dead. */
 static inline void check_unheld(uint64_t slot)
 {
 	const struct fp_slots *slots = fp_store_lease_of(me.store, slot);
@@ -156,7 +156,7 @@ static inline uint64_t slot_take(void)
 	uint64_t slot, until_ns = fp_clock_ns() + WAIT_NS;
 
 	while (fp_store_slot_alloc(me.store, 1, &slot) == 0) {
-		adopt(); /* extending would wait for this thread, which reconnects */
+		adopt(); /* extending would wait for reconnecting, which is this thread's work */
 		(void)fp_store_extend(me.store);
 		tend_now();
 		check(fp_clock_ns() < until_ns);
@@ -172,7 +172,7 @@ static inline void page_free(unsigned i)
 	me.page[i].slot = 0;
 }
 
-/* As the evictor does it. */
+/* Writes a page as the evictor does. */
 static inline void page_write(unsigned i)
 {
 	uint64_t bytes[PAGE_WORDS], slot = me.page[i].slot;
@@ -218,7 +218,7 @@ static inline uint64_t used_after_sweep(void)
 
 /* ---- two processes and more ---- */
 
-/* A fork as a program's. In the child it returns 0, with a store of its own. */
+/* Forks as a program does. Returns 0 in the child, which has a store of its own. */
 static inline pid_t fork_store(void)
 {
 	pid_t pid;
@@ -231,7 +231,7 @@ static inline pid_t fork_store(void)
 		return pid;
 	}
 	me.is_child = true;
-	alarm(120); /* should the test have failed that would end it */
+	alarm(120); /* ends this child if the test fails and nobody else does */
 	fp_lane_close(me.lane);
 	check(fp_store_fork_child(me.store, NULL) == 0);
 	check(fp_lane_open(me.store, 4, &me.lane) == 0);
@@ -253,7 +253,7 @@ static inline void kill_and_await(pid_t pid)
 	await(pid, SIGKILL);
 }
 
-/* Points that processes wait at for each other. */
+/* A point at which processes wait for each other. */
 struct point {
 	int fd[2];
 };
@@ -271,7 +271,10 @@ static inline void reach(const struct point *point)
 	check(write(point->fd[1], "", 1) == 1);
 }
 
-/* The running side waits for the other; if the last other side ends, it fails. */
+/*
+ * Called by the running side: waits for the other. Fails if the last process of the other side
+ * ends.
+ */
 static inline void wait_for(struct point *point)
 {
 	struct pollfd fd = {.fd = point->fd[0], .events = POLLIN};
@@ -297,7 +300,7 @@ static inline unsigned n_fds(void)
 	return n;
 }
 
-/* Nothing is left at the nodes. */
+/* The nodes have no session and no lease left. */
 static inline void check_nodes_empty(void)
 {
 	for (unsigned i = 0; i < FAKE_NODES; i++) {

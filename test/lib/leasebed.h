@@ -1,6 +1,6 @@
 /*
  * Two small pools, a worker and the leases of one client, for tests of the node's leases. Room:
- * test; unit tests of the daemon only. Include after cmocka.h.
+ * test/lib; only for the daemon's unit tests. Include after cmocka.h.
  */
 #ifndef FP_LEASEBED_H
 #define FP_LEASEBED_H
@@ -92,7 +92,7 @@ static inline void await_done(unsigned n)
 	}
 }
 
-/* Until memory that was released has been given back. */
+/* Waits until the worker has returned all released memory to the system. */
 static inline void await_given(const struct fp_pool *pool)
 {
 	eventfd_t events;

@@ -1,5 +1,5 @@
 /*
- * A TCP proxy that misbehaves on command: it breaks connections, and holds back what clients send.
+ * A TCP proxy that misbehaves on command: it breaks connections, and holds back bytes of clients.
  * Room: test/lib.
  */
 #ifndef FP_TEST_PROXY_H
@@ -10,24 +10,24 @@
 
 struct test_proxy;
 
-/* Listens on a free port of loopback, and passes on to that port there. 0 or a negative errno. */
+/* Listens on a free port of loopback, and forwards to to_port there. 0 or a negative errno. */
 int test_proxy_start(uint16_t to_port, struct test_proxy **ret_proxy);
 uint16_t test_proxy_port(const struct test_proxy *proxy);
 /* Resets all connections, at both ends, before it returns. Bytes held back are lost. */
 void test_proxy_cut(struct test_proxy *proxy);
 /*
- * Lets allow_bytes more of the clients' bytes pass, on all connections together. It holds back the
- * rest, also of clients that close meanwhile. The node's bytes pass.
+ * Forwards only allow_bytes more of the clients' bytes, over all connections together. Holds back
+ * the rest, also of clients that close. The node's bytes pass.
  */
 void test_proxy_hold(struct test_proxy *proxy, size_t allow_bytes);
-/* Returns once so many bytes are held back, or after ten seconds: then -ETIMEDOUT. */
+/* Returns once held_bytes are held back; -ETIMEDOUT after ten seconds. */
 int test_proxy_await_held(struct test_proxy *proxy, size_t held_bytes);
 /*
- * Sends on what is held back, and returns once the node's socket has taken it or refused it: the
- * bytes that it refused.
+ * Forwards the bytes that it holds back, and waits until the node's socket has taken or refused
+ * them. Returns how many bytes the socket refused.
  */
 size_t test_proxy_release(struct test_proxy *proxy);
-/* Cuts, and ends. NULL is fine. */
+/* Cuts and stops. NULL is fine. */
 void test_proxy_stop(struct test_proxy *proxy);
 
 #endif

@@ -1,7 +1,6 @@
 /*
- * Links over rdma for a client that speaks the protocol by hand, rightly or wrongly:
- * rdmaclient.py loads this. Room: test/lib. It proves nothing and checks nothing: connection
- * requests are the caller's.
+ * Links over rdma for a client that speaks the protocol itself, rightly or wrongly: rdmaclient.py
+ * loads this. Room: test/lib. It checks nothing: the caller makes the connection requests.
  */
 #include <errno.h>
 #include <poll.h>
@@ -26,7 +25,7 @@ SHOWN void rdma_link_close(struct rdma_link *link);
 /* One READ into bytes, or one WRITE of them, of at most 64 KiB. 0 or a negative errno. */
 SHOWN int rdma_transfer(struct rdma_link *link, int is_write, uint64_t remote, uint32_t rkey, void *bytes,
                         uint32_t len);
-/* READs of 64 KiB on all links, as many as they take, until all are broken. */
+/* READs of 64 KiB on all links, as many as they take, until all links are broken. */
 SHOWN void rdma_flood(struct rdma_link **links, unsigned n, uint64_t remote, uint32_t rkey);
 
 struct rdma_link {
@@ -37,7 +36,7 @@ struct rdma_link {
 	char bytes[BUFFER];
 };
 
-/* Of a few READs: what an emulated device has taken it finishes, whoever has come since. */
+/* A short queue: an emulated device finishes the READs that it has, whoever else is waiting. */
 static const struct fp_verbs_conn_options link_options = {
     .send_depth = 16, .retry_count = 7, .ack_timeout = 16};
 
@@ -122,7 +121,7 @@ int rdma_transfer(struct rdma_link *link, int is_write, uint64_t remote, uint32_
 	return done.status;
 }
 
-/* Takes what has completed and posts anew. */
+/* Collects completions and posts new READs. */
 static void refill(struct rdma_link *link, uint64_t remote, uint32_t rkey)
 {
 	struct fp_verbs_completion done[16];

@@ -1,8 +1,8 @@
 /*
- * A program that has a stats page with known figures and no far memory, for tests of what reads
- * such pages: prints its process number, and lives until its stdin ends. Room: test/lib.
+ * A program that has a stats page with known figures and no far memory, for tests of programs that
+ * read such pages. It prints its process number, and lives until its stdin ends. Room: test/lib.
  *
- *	statswriter PATTERN   (see fp_statspage_expand)
+ *   statswriter PATTERN   (see fp_statspage_expand)
  */
 #include <limits.h>
 #include <stdio.h>

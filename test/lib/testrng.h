@@ -1,6 +1,6 @@
 /*
- * Random numbers for tests: small, seeded, and the seed is printed so that a failure can be run
- * again with FP_TEST_SEED=N. Room: test.
+ * Random numbers for tests: small and seeded. The seed is printed, and FP_TEST_SEED=N repeats a
+ * failed run. Room: test/lib.
  */
 #ifndef FP_TESTRNG_H
 #define FP_TESTRNG_H
@@ -23,7 +23,7 @@ static inline uint64_t test_seed(const char *test_name)
 	return seed;
 }
 
-/* splitmix64: any seed will do, neighbouring ones too. */
+/* splitmix64: any seed is good, neighbouring ones too. */
 static inline uint64_t test_random(uint64_t *state)
 {
 	uint64_t z = *state += 0x9e3779b97f4a7c15u;

@@ -99,9 +99,9 @@ int test_under_preload(int argc, char **argv, int (*tests)(void))
 	return status;
 }
 
-/* ---- what the kernel says ---- */
+/* ---- the kernel's records of mappings ---- */
 
-/* Calls visit with each mapping that has the flag; stops when that returns true. */
+/* Calls visit for each mapping that has the flag, until visit returns true. */
 static void each_flagged(const char *flag,
                          bool (*visit)(void *user, uintptr_t start, uintptr_t end, size_t resident_bytes),
                          void *user)

@@ -10,34 +10,39 @@
 
 #include "daemon.h"
 
-#define TEST_LOCAL_BYTES (1u << 20) /* of far memory: far less than a test touches */
+#define TEST_LOCAL_BYTES (1u << 20) /* local memory of the program: tests touch far more */
 
 #define TEST_SKIPPED 77
 
-/* True, and the reason is printed, if this process may not use userfaultfd. With FP_TEST_USER_ONLY
- * in the environment user-mode faults do: see test_useronly.py. */
+/*
+ * True, with the reason printed, if this process may not use userfaultfd. If FP_TEST_USER_ONLY is
+ * in the environment, user-mode faults are enough: see test_useronly.py.
+ */
 bool test_cannot_run(void);
 
-/* Where the programs of a test keep their stats pages: the node's folder; emptied before the node
- * is stopped, as a program that ends by _exit leaves its page behind. */
+/*
+ * Makes the programs of a test keep their stats pages in the node's folder. A program that ends by
+ * _exit leaves its page there, so remove them before the node is stopped.
+ */
 void test_stats_use(const struct test_daemon *node);
 void test_stats_remove(const struct test_daemon *node);
 
 /*
- * main of such a test: argv is FARPAGED PRELOAD SCHEME [NAME=VALUE...], the variables being for the
- * program. Outside, runs the node and itself; inside, tests. Returns the exit status.
+ * main of such a test. argv is FARPAGED PRELOAD SCHEME [NAME=VALUE...]; the variables are for the
+ * program. Outside the program it starts the node and executes itself; inside it runs tests.
+ * Returns the exit status.
  */
 int test_under_preload(int argc, char **argv, int (*tests)(void));
 
 /* True if the mapping at addr is far memory: registered with userfaultfd, says the kernel. */
 bool test_is_far(const void *addr);
-/* True if it is registered, but not for missing pages: far memory that the kernel fills. */
+/* True if it is registered, but not for missing pages: kernel-filled far memory. */
 bool test_is_native(const void *addr);
 
-/* Far memory in local DRAM now, by the kernel's account. */
+/* The bytes of far memory that are local now, by the kernel's account. */
 size_t test_far_resident_bytes(void);
 
-/* Fills with what depends on seed and place, no page zero; checks it. */
+/* Fills with bytes that depend on seed and place, and leaves no page zero; checks such bytes. */
 void test_fill(void *mem, size_t len, unsigned seed);
 bool test_is_filled(const void *mem, size_t len, unsigned seed);
 
