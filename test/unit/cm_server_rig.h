@@ -1,6 +1,6 @@
 /*
- * An rdma_cm server without a device: its verbs are played here. A connection is an eventfd.
- * Room: test/unit, test_cm_server.c, which includes it once.
+ * An rdma_cm server without a device: this file plays its verbs. A connection is an eventfd. Room:
+ * test/unit, test_cm_server.c, which includes it once.
  */
 #ifndef FP_CM_SERVER_RIG_H
 #define FP_CM_SERVER_RIG_H
@@ -27,14 +27,14 @@
 
 #define MAX_EVENTS 8
 
-/* ---- verbs as played here ---- */
+/* ---- the played verbs ---- */
 
 struct fp_verbs_domain {
 	unsigned n_refs;
 };
 struct fp_verbs_conn {
 	void *user;
-	int fd; /* readable: its queue pair broke */
+	int fd; /* readable: the connection's queue pair broke */
 	bool flushed;
 	struct fp_verbs_domain *domain;
 };
@@ -51,7 +51,7 @@ static struct fp_verbs_listener listener;
 static struct fp_verbs_event events[MAX_EVENTS];
 static unsigned n_events;
 static struct fp_verbs_conn *last_conn;
-static int last_answer; /* enum fp_wire_status of a rejection; -1: none yet; -2: prepared */
+static int last_answer; /* enum fp_wire_status of a rejection; -1: no answer yet; -2: prepared */
 
 static const struct fp_verbs_limits limits = {.device = "played0"};
 
@@ -173,7 +173,7 @@ int fp_verbs_domain_event(struct fp_verbs_domain *domain, uint32_t *ret_qpn, con
 
 int fp_verbs_domain_event_fd(const struct fp_verbs_domain *domain)
 {
-	return listener.fd; /* which is watched, too */
+	return listener.fd; /* any descriptor that the server can watch */
 }
 
 int fp_verbs_register(struct fp_verbs_domain *domain, void *base, size_t len_bytes,
@@ -327,7 +327,7 @@ static inline int setup(void **state)
 	return 0;
 }
 
-/* Nothing is left over, whatever a test did. */
+/* Nothing may be left open, whatever the test did. */
 static inline int teardown(void **state)
 {
 	fp_cm_server_close(*state);
@@ -338,7 +338,7 @@ static inline int teardown(void **state)
 	return 0;
 }
 
-/* Asks for a link. Returns what was answered. */
+/* Asks for a link. Returns the answer. */
 static inline int ask(struct fp_cm_server *server, uint64_t session_id, const uint8_t *token)
 {
 	struct fp_wire_cm cm = {
@@ -355,7 +355,7 @@ static inline int ask(struct fp_cm_server *server, uint64_t session_id, const ui
 
 static const uint8_t token[FP_WIRE_TOKEN_BYTES] = {1};
 
-/* A session of that id, whose links prove the token above. */
+/* Enters a session with that id, whose links prove the token above. */
 static inline struct fp_cm_server_peer *enter(struct fp_cm_server *server, uint64_t session_id)
 {
 	const struct sockaddr_storage own = address_of(OWN, 7461);

@@ -13,7 +13,7 @@
 #include "cleanup.h"
 #include "clock.h"
 
-/* ---- the device ---- */
+/* ---- the played device ---- */
 
 struct fp_verbs_domain domain;
 struct fp_verbs_conn conn;
@@ -58,7 +58,7 @@ void fp_verbs_deregister(struct fp_verbs_region *region)
 {
 	if (!region->mr)
 		return;
-	/* a device that still works on it would write to memory of somebody else */
+	/* otherwise a working device would write to memory that is no longer registered */
 	assert_true(conn.closed || conn.n_queue == 0);
 	*(struct fp_verbs_region *)region->mr = (struct fp_verbs_region){0};
 	region->mr = NULL;
@@ -191,7 +191,7 @@ const char *fp_verbs_status_text(int wc_status)
 int fp_verbs_conn_flush(struct fp_verbs_conn *c)
 {
 	if (c->flush_fails)
-		return -EIO; /* and the device works on */
+		return -EIO; /* the device goes on working */
 	c->flushed = true;
 	if (c->gone)
 		c->n_queue = 0;
@@ -223,7 +223,7 @@ int fp_verbs_arm(struct fp_verbs_conn *c, struct pollfd *ret_pollfd)
 	return 0;
 }
 
-/* ---- the rig ---- */
+/* ---- the link under test ---- */
 
 struct fp_link *link_;
 unsigned n_slots = SLOTS;

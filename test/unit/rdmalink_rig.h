@@ -1,8 +1,8 @@
 /*
- * A device that the test plays, and a link of rdma over it: struct fp_verbs_* as far as a link uses
- * it, on memory of this process. Posted requests wait until a test lets the device do one, with the
- * answer that the test wants: late, out of order as by soft iWARP, an error, flushed, or never.
- * Room: test; for test_rdmalink*.c alone.
+ * A device that the test plays, and an rdma link over it: the parts of struct fp_verbs_* that a
+ * link uses, on memory of this process. Posted requests wait until the test makes the device do
+ * one, with the result that the test wants: late, out of order (as soft iWARP does), an error,
+ * flushed, or never. Room: test/unit, test_rdmalink*.c.
  */
 #ifndef FP_RDMALINK_RIG_H
 #define FP_RDMALINK_RIG_H
@@ -15,10 +15,10 @@
 #define LEASE_KEY   0xabcdu
 #define QUEUE       1024u
 #define SLOTS       256u
-#define PATIENCE_NS (20 * FP_NSEC_PER_SEC) /* of the test: only a failure waits so long */
+#define PATIENCE_NS (20 * FP_NSEC_PER_SEC) /* how long the test waits before it fails */
 #define POISON      0xee
-#define CUT         1  /* work_one: a READ misses its last packet, and is said to be done */
-#define WC_SAID     77 /* wc_status of the first failure; the flushed requests have another */
+#define CUT         1  /* work_one: a READ lacks its last packet, but is reported as done */
+#define WC_SAID     77 /* wc_status of the first failure; flushed requests have another */
 
 struct fp_verbs_domain {
 	struct fp_verbs_limits limits;
@@ -28,13 +28,13 @@ struct fp_verbs_domain {
 };
 
 struct fp_verbs_conn {
-	struct fp_verbs_work queue[QUEUE]; /* posted, not done; oldest first */
+	struct fp_verbs_work queue[QUEUE]; /* posted, not done yet; oldest first */
 	uint8_t inlined[QUEUE][256];
 	unsigned n_queue;
 	struct fp_verbs_completion done[QUEUE];
 	unsigned n_done;
 	unsigned n_posts, n_works, n_signals, most_reads;
-	unsigned depth; /* posts of more are refused */
+	unsigned depth; /* refuses posts beyond so many */
 	bool closed, flushed, flush_fails, swallows, gone, post_fails, cq_fails, stirs;
 	void (*on_arm)(struct fp_verbs_conn *conn);
 };
@@ -46,7 +46,7 @@ extern struct fp_lease lease;
 extern struct fp_link *link_;
 extern unsigned n_slots;
 
-/* Takes one out of the queue and carries it out, or fails it. */
+/* Takes one request out of the queue and carries it out, or fails it with status. */
 void work_one(unsigned at, int status);
 void work_all(void);
 
@@ -69,10 +69,10 @@ void job_free(struct job *job);
 void assert_filled(const uint8_t *buf, uint8_t value, size_t len);
 
 void submit(struct job *job);
-/* The next io that is done, or NULL. */
+/* The next completed request, or NULL. */
 struct job *take(void);
 void assert_next(struct job *job, int status);
-/* Lets the device work until the link has no requests for it. */
+/* Lets the device work until the link has no more requests for this job. */
 void run(struct job *job);
 
 #endif

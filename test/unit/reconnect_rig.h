@@ -41,7 +41,7 @@ static inline void take_notice(void *user, const char *text)
 	snprintf(b.notice, sizeof(b.notice), "%s", text);
 }
 
-/* A store over the ways to node 0, a lane, and a slot for every page. */
+/* Opens a store over the ways to node 0, a lane, and a slot for every page. */
 static inline void bench_open_ways(unsigned n_transports, unsigned n_addresses, uint64_t deadline_ns)
 {
 	struct fp_store_options options = {.lease_bytes = FAKE_LEASE_BYTES,
@@ -92,7 +92,7 @@ static inline struct fp_store_node info(void)
 	return node;
 }
 
-/* As tend, but the next attempt and the next heartbeat are due. */
+/* The same as fake_tend, but the next attempt and the next heartbeat are due. */
 static inline void tend_now(void)
 {
 	for (unsigned i = 0; i < b.store->n_nodes; i++) {

@@ -1,6 +1,6 @@
 /*
- * Leases that sessions adopt from each other: their holders, the right to write, and that memory
- * goes with the last holder.
+ * Leases that sessions adopt from each other: their holders and the right to write. Memory is freed
+ * with its last holder.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -16,7 +16,7 @@
 #include "session.h"
 #include "testrng.h"
 
-/* Two sessions, of which the first has three leases of a MiB each, filled with their ids. */
+/* Two sessions. The first has three leases of a MiB each, filled with their ids. */
 static struct family {
 	struct fp_node_sessions sessions;
 	struct fp_node_session *parent, *child, *grandchild;
@@ -45,7 +45,7 @@ static void end_family(void)
 		fp_node_session_end(&family.sessions, family.sessions.first);
 }
 
-/* All its leases are there, hold what they held, and are counted. */
+/* All its leases exist, have their bytes, and are counted. */
 static void assert_has(const struct fp_node_session *session, bool read_only)
 {
 	for (uint32_t id = 1; id <= 3; id++) {
@@ -72,7 +72,7 @@ static void assert_leased(uint64_t wanted_leases)
 	assert_int_equal(bytes, wanted_leases * MIB);
 }
 
-/* All of the pool is free and zero: nothing that was leased is left. */
+/* All of the pool is free and zero: no leased byte is left. */
 static void assert_scrubbed(void)
 {
 	struct fp_lease_request r = request(16 * MIB);
@@ -96,7 +96,7 @@ static void test_adopted(void **state)
 	fp_node_session_end(&family.sessions, family.parent);
 	assert_has(family.child, true);
 	assert_leased(3);
-	/* the child hands on all that it has */
+	/* the grandchild adopts all leases from the child */
 	assert_int_equal(fp_node_session_adopt(&family.sessions, family.grandchild, family.child), 0);
 	fp_node_session_end(&family.sessions, family.child);
 	assert_has(family.grandchild, true);
@@ -140,7 +140,7 @@ static void test_adopted_and_released(void **state)
 	end_family();
 }
 
-/* Whoever still uses it holds it, also if it was released on both sides. */
+/* A lease in use keeps its memory, also after both sides have released it. */
 static void test_adopted_and_in_use(void **state)
 {
 	struct fp_node_lease *used[2];
@@ -171,15 +171,15 @@ static void test_adoptions_refused(void **state)
 	assert_int_equal(fp_node_session_adopt(&family.sessions, family.child, family.child), -EINVAL);
 	assert_int_equal(fp_node_lease_grant(&family.child->leases, &t.pools, &r), 0);
 	assert_int_equal(fp_node_session_adopt(&family.sessions, family.child, family.parent),
-	                 -EINVAL); /* one is being made */
+	                 -EINVAL); /* a lease is being made */
 	await_done(t.n_done + 1);
 	assert_int_equal(fp_node_session_adopt(&family.sessions, family.child, family.parent), -EINVAL);
 	fp_node_lease_release(fp_node_lease_find(&family.child->leases, 1));
 	assert_int_equal(fp_node_session_adopt(&family.sessions, family.child, family.parent),
-	                 0); /* it has none any more */
+	                 0); /* it has no lease left */
 	assert_has(family.child, true);
 	assert_int_equal(fp_node_session_adopt(&family.sessions, family.child, family.grandchild), -EINVAL);
-	/* there was nothing to adopt, and yet it has adopted */
+	/* a session that adopted nothing has adopted, too */
 	fp_node_lease_release(fp_node_lease_find(&family.child->leases, 1));
 	for (uint32_t id = 2; id <= 3; id++)
 		fp_node_lease_release(fp_node_lease_find(&family.child->leases, id));
@@ -190,7 +190,7 @@ static void test_adoptions_refused(void **state)
 	assert_scrubbed();
 }
 
-/* A lease that is being made is nobody's to adopt, also if it can't be made. */
+/* A lease that is being made can't be adopted, whether making it succeeds or fails. */
 static void test_adopted_while_being_made(void **state)
 {
 	struct fp_lease_request r = request(MIB), missing = request(8 * MIB);
@@ -214,7 +214,7 @@ static void test_adopted_while_being_made(void **state)
 	assert_scrubbed();
 }
 
-/* Adopted leases count as leases, and their memory counts once; later leases have other ids. */
+/* Adopted leases count as leases, but their memory counts once. Later leases get other ids. */
 static void test_adopted_and_leased(void **state)
 {
 	struct fp_lease_request r = request(MIB);
@@ -235,23 +235,23 @@ static void test_adopted_and_leased(void **state)
 	assert_leased(4);
 	fp_node_lease_release(fp_node_lease_find(&family.child->leases, 2));
 	assert_int_equal(fp_node_lease_grant(&family.child->leases, &t.pools, &r), -EDQUOT);
-	r.quota_bytes = 5 * MIB; /* the parent still has its 2 */
+	r.quota_bytes = 5 * MIB; /* the parent still has lease 2 */
 	assert_int_equal(fp_node_lease_grant(&family.child->leases, &t.pools, &r), 0);
 	await_done(t.n_done + 1);
-	assert_int_equal(t.last->id, 2); /* the parent's 2 is another lease now */
+	assert_int_equal(t.last->id, 2); /* not the same lease as the parent's 2 */
 	assert_ptr_not_equal(t.last->memory, fp_node_lease_find(&family.parent->leases, 2)->memory);
 	end_family();
 	assert_scrubbed();
 }
 
-#ifndef __SANITIZE_ADDRESS__ /* which has a calloc of its own */
+#ifndef __SANITIZE_ADDRESS__ /* ASan has its own calloc */
 #ifndef __SANITIZE_THREAD__
 #define CAN_FAIL 1
 #endif
 #endif
 
 #ifdef CAN_FAIL
-static _Thread_local unsigned n_until_failure; /* 0: none fails */
+static _Thread_local unsigned n_until_failure; /* allocations until one fails; 0: none fails */
 
 void *__libc_calloc(size_t n, size_t size);
 
@@ -260,7 +260,7 @@ void *calloc(size_t n, size_t size)
 	return n_until_failure && --n_until_failure == 0 ? NULL : __libc_calloc(n, size);
 }
 
-/* Whichever allocation fails, nothing is adopted, and nothing is held that would not go back. */
+/* Whichever allocation fails, nothing is adopted, and no holder is left that would keep memory. */
 static void test_adopted_without_memory(void **state)
 {
 	unsigned nth = 1;
@@ -279,7 +279,7 @@ static void test_adopted_without_memory(void **state)
 		}
 	} while (r < 0);
 	n_until_failure = 0;
-	assert_int_equal(nth, 1 + 1 + 3 + 1); /* a table, three leases, and none */
+	assert_int_equal(nth, 1 + 1 + 3 + 1); /* failed in turn: a table, three leases; then none */
 	assert_has(family.child, true);
 	end_family();
 	assert_scrubbed();
@@ -294,7 +294,7 @@ static void test_adopted_without_memory(void **state)
 #define N_SESSIONS 12
 #define N_STEPS    5000
 
-/* Sessions that are opened, adopt, lease, read, release and end at random. */
+/* Sessions open, adopt, lease, read, release and end at random. */
 struct crowd {
 	struct fp_node_sessions sessions;
 	struct fp_node_session *live[N_SESSIONS];
@@ -307,7 +307,7 @@ static uint64_t stamp_of(const struct fp_node_lease *lease)
 	return *(uint64_t *)lease->memory->chunk.base;
 }
 
-/* The bytes that its maker wrote stay as long as a session holds it. */
+/* A lease has the bytes that its maker wrote, for as long as a session holds it. */
 static void assert_stamped(const struct fp_node_lease *lease)
 {
 	assert_int_equal(stamp_of(lease), (uintptr_t)lease->memory);

@@ -1,6 +1,6 @@
 /*
- * The signal mask of a thread in the agent: which signals are blocked, and the fate of a SIGBUS
- * that is sent meanwhile.
+ * The signal mask of a thread inside the agent: which signals are blocked, and what happens to a
+ * SIGBUS that is sent to it.
  */
 #include <setjmp.h>
 #include <signal.h>
@@ -35,7 +35,7 @@ static uint64_t now(void)
 	return mask;
 }
 
-/* In each test: cmocka sets a handler of its own before. */
+/* Called in each test, as cmocka sets a handler of its own before it. */
 static void begin(void)
 {
 	struct sigaction action = {.sa_sigaction = on_bus, .sa_flags = SA_SIGINFO};
@@ -69,7 +69,10 @@ static void send(int number)
 	assert_int_equal(sigqueue(getpid(), SIGBUS, (union sigval){.sival_int = number}), 0);
 }
 
-/* The first, as of a signal that is pending; and when the outermost is restored. */
+/*
+ * Only the first SIGBUS is kept, as with any pending signal. It is delivered when the outermost
+ * mask is restored.
+ */
 static void sent_meanwhile(void **state)
 {
 	uint64_t outer, inner;

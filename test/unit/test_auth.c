@@ -1,6 +1,6 @@
 /*
- * Proofs against values computed independently from doc/protocol.md, and what they must depend on;
- * and that they need no memory of OpenSSL's, which would be memory of the program's.
+ * Proofs, against values computed independently from doc/protocol.md, and the fields on which they
+ * must depend. OpenSSL may keep no memory for them, as it could be the program's far memory.
  */
 #include "auth.h"
 
@@ -39,7 +39,7 @@ static struct talk talk_example(void)
 	return t;
 }
 
-/* HMAC-SHA256 of labels and payloads packed by hand, from another implementation. */
+/* HMAC-SHA256 of labels and payloads, computed by another implementation. */
 static const uint8_t client_proof[32] = {
     0x73, 0x61, 0xeb, 0x1d, 0x92, 0xbd, 0xe7, 0xb2, 0xf4, 0x79, 0x5f, 0xd2, 0x51, 0xc0, 0xd8, 0xc6,
     0x79, 0x96, 0xab, 0x07, 0x5d, 0x48, 0xe6, 0xd8, 0x4c, 0xf5, 0xd1, 0x05, 0x3e, 0x35, 0x01, 0x70,
@@ -58,12 +58,12 @@ static void known_proofs(void **state)
 	assert_memory_equal(proof, client_proof, sizeof(proof));
 	assert_int_equal(fp_auth_prove_server(SECRET, &t.hello, &t.challenge, &t.welcome, proof), 0);
 	assert_memory_equal(proof, server_proof, sizeof(proof));
-	memset(t.welcome.proof, 0xff, sizeof(t.welcome.proof)); /* not part of itself */
+	memset(t.welcome.proof, 0xff, sizeof(t.welcome.proof)); /* the proof does not cover itself */
 	assert_int_equal(fp_auth_prove_server(SECRET, &t.hello, &t.challenge, &t.welcome, proof), 0);
 	assert_memory_equal(proof, server_proof, sizeof(proof));
 }
 
-/* Longer than a block of the hash. */
+/* A secret longer than a block of the hash. */
 static void long_secret(void **state)
 {
 	static const uint8_t expected[FP_WIRE_PROOF_BYTES] = {
@@ -128,7 +128,7 @@ static void everything_counts(void **state)
 	changed(t.welcome.idle_ms = 1);
 }
 
-/* As above, from another implementation. */
+/* Expected values from another implementation, as above. */
 static void cm_proofs(void **state)
 {
 	static const uint8_t expected[FP_WIRE_CM_PROOF_BYTES] = {
@@ -142,7 +142,7 @@ static void cm_proofs(void **state)
 	memset(token, 0xaa, sizeof(token));
 	assert_int_equal(fp_auth_prove_cm(token, &cm, proof), 0);
 	assert_memory_equal(proof, expected, sizeof(proof));
-	memset(cm.proof, 0xff, sizeof(cm.proof)); /* not part of itself */
+	memset(cm.proof, 0xff, sizeof(cm.proof)); /* the proof does not cover itself */
 	assert_int_equal(fp_auth_prove_cm(token, &cm, proof), 0);
 	assert_memory_equal(proof, expected, sizeof(proof));
 	cm.session_id = 8;
@@ -174,8 +174,8 @@ static void release(void *ptr, const char *file, int line)
 }
 
 /*
- * OpenSSL keeps its allocations and looks them up the next time: they might be far memory of the
- * program by then.
+ * OpenSSL would keep allocations and use them the next time. By then they could be far memory of
+ * the program.
  */
 static void nothing_is_kept(void **state)
 {
@@ -207,7 +207,7 @@ int main(void)
 	    cmocka_unit_test(known_proofs),      cmocka_unit_test(no_secret_is_zeros),
 	    cmocka_unit_test(everything_counts), cmocka_unit_test(comparison),
 	    cmocka_unit_test(random_differs),    cmocka_unit_test(cm_proofs),
-	    cmocka_unit_test(long_secret),       cmocka_unit_test(nothing_is_kept), /* by any of them */
+	    cmocka_unit_test(long_secret),       cmocka_unit_test(nothing_is_kept), /* by any test */
 	};
 
 	if (!CRYPTO_set_mem_functions(allocate, reallocate, release))

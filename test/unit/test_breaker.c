@@ -1,6 +1,4 @@
-/*
- * The breaker: every state met by every event, and the times of attempts and of tries.
- */
+/* The breaker: every event in every state, and the times of attempts and tries. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,7 +20,7 @@ static uint64_t word_of(enum fp_breaker_state state, bool spent, uint64_t epoch)
 	return epoch << 8 | (uint64_t)spent << 2 | state;
 }
 
-/* The state after an event. Tests below check the effect of the spent flag and the epoch. */
+/* The next state for each event. Other tests check the spent flag and the epoch. */
 static const enum fp_breaker_state next_state[N_STATES][N_EVENTS] = {
     /* FAIL, TRY, REFUSED, RESUMED, WAITED, GONE */
     [FP_BREAKER_CLOSED] = {FP_BREAKER_OPEN, FP_BREAKER_CLOSED, FP_BREAKER_CLOSED, FP_BREAKER_CLOSED,
@@ -97,7 +95,7 @@ static void the_backoff_is_as_chosen(void **state)
 
 	fp_backoff_opened(&backoff, 0, 10, 0);
 	for (unsigned i = 0; i < FP_ARRAY_LEN(expected_ns); i++) {
-		fp_backoff_refused(&backoff, 0, expected_ns[i] / 4); /* as much jitter as takes nothing */
+		fp_backoff_refused(&backoff, 0, expected_ns[i] / 4); /* the jitter that shortens nothing */
 		assert_int_equal(backoff.next_ns, expected_ns[i]);
 	}
 }
@@ -118,7 +116,7 @@ static void a_resume_that_does_not_hold_counts_as_refused(void **state)
 	uint64_t now_ns = FP_NSEC_PER_SEC, last_ns = 0;
 
 	fp_backoff_opened(&backoff, now_ns, 0, 0);
-	for (unsigned i = 1; i < 6; i++) { /* it flaps: it takes longer to try, but never long */
+	for (unsigned i = 1; i < 6; i++) { /* a flapping node is tried later and later, up to a bound */
 		fp_backoff_resumed(&backoff, now_ns);
 		fp_backoff_opened(&backoff, now_ns + FP_BACKOFF_STABLE_NS - 1, 0, 0);
 		assert_int_equal(backoff.n_failed, FP_MIN(i, FP_BACKOFF_FLAP));
@@ -126,7 +124,7 @@ static void a_resume_that_does_not_hold_counts_as_refused(void **state)
 		last_ns = backoff.next_ns - now_ns;
 		now_ns = backoff.next_ns;
 	}
-	for (unsigned i = 0; i < 9; i++) /* nor after a long outage */
+	for (unsigned i = 0; i < 9; i++) /* the same after a long outage */
 		fp_backoff_refused(&backoff, now_ns, 0);
 	fp_backoff_resumed(&backoff, now_ns);
 	fp_backoff_opened(&backoff, now_ns + 1, 0, 0);
@@ -157,8 +155,10 @@ static void what_is_heard_of_is_waited_for_anew(void **state)
 	assert_int_equal(backoff.next_ns, 1000);
 }
 
-/* A slow node gets more and more time, up to a bound, and never more than the request has in
- * all. */
+/*
+ * A slow node gets more time for each try, up to a bound, and never more than the whole request
+ * has.
+ */
 static void later_tries_have_more_time(void **state)
 {
 	static const uint64_t expected[] = {20, 40, 80, 80, 80};
@@ -166,7 +166,7 @@ static void later_tries_have_more_time(void **state)
 	uint64_t now_ns = 1000, deadline_ns = fp_retry_begin(&tries, now_ns, 10, 2000);
 
 	assert_int_equal(deadline_ns, 1010);
-	assert_int_equal(fp_retry_next(&tries, 1005, 10, deadline_ns), 1015); /* its link broke before */
+	assert_int_equal(fp_retry_next(&tries, 1005, 10, deadline_ns), 1015); /* the first link broke */
 	for (unsigned i = 0; i < FP_ARRAY_LEN(expected); i++) {
 		now_ns = deadline_ns;
 		deadline_ns = fp_retry_next(&tries, now_ns, 10, deadline_ns);

@@ -163,12 +163,12 @@ static void test_grants_are_taken_back_by_what_leaves(void **state)
 	unsigned batch = fp_budget_batch(room);
 
 	assert_int_equal(fp_budget_take(room, BUDGET), BUDGET);
-	assert_false(fp_budget_tried_in_vain(room, false)); /* nobody has waited for so long yet */
+	assert_false(fp_budget_tried_in_vain(room, false)); /* nobody has waited long enough yet */
 	assert_int_equal(fp_budget_take(room, 1), 0);
 	fp_budget_grant(room);
 	assert_int_equal(fp_budget_take(room, 2), 1);
 	assert_true(fp_budget_tried_in_vain(room, false));
-	assert_false(fp_budget_tried_in_vain(room, false)); /* there is room again */
+	assert_false(fp_budget_tried_in_vain(room, false)); /* a token is free again */
 	assert_int_equal(fp_budget_take(room, batch + 1), batch);
 	fp_budget_give(room, 1); /* was not used: the grants stay */
 	assert_int_equal(fp_budget_take(room, 2), 1);
@@ -179,9 +179,9 @@ static void test_grants_are_taken_back_by_what_leaves(void **state)
 	fp_budget_tried_in_vain(room, false);
 	assert_int_equal(fp_budget_take(room, 2), 1);
 	fp_budget_tried_in_vain(room,
-	                        false); /* all grants are taken back: the next must wait as the first did */
+	                        false); /* all grants are taken back: the next waits as the first one did */
 	assert_int_equal(fp_budget_take(room, 1), 0);
-	assert_true(fp_budget_tried_in_vain(room, true)); /* but where waiting would never help */
+	assert_true(fp_budget_tried_in_vain(room, true)); /* except where waiting can't help */
 	assert_int_equal(fp_budget_take(room, batch + 1), batch);
 	fp_budget_leave(room, batch);
 	fp_budget_give(room, BUDGET);
@@ -197,7 +197,7 @@ static void test_threads_have_eight_pages_each(void **state)
 	fp_budget_see_threads(room, BUDGET / 4);
 	assert_true(fp_budget_is_scarce(room));
 	assert_int_equal(fp_budget_take(room, 4 * BUDGET), BUDGET);
-	fp_budget_pin(room, 3); /* is there, and of no use to them */
+	fp_budget_pin(room, 3); /* pinned pages are of no use to the threads */
 	assert_int_equal(fp_budget_take(room, 4 * BUDGET), 3);
 	fp_budget_unpin(room, 3);
 	fp_budget_see_threads(room, 1);

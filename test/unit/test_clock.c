@@ -1,6 +1,4 @@
-/*
- * The clock, which stands still while nobody of the process runs.
- */
+/* The clock, which stops while no thread of the process runs. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,7 +12,7 @@
 #include "clock.h"
 
 #define STOP_NS (350 * FP_NSEC_PER_MSEC)
-#define LATE_NS (252 * FP_NSEC_PER_MSEC) /* may pass before anybody is missed */
+#define LATE_NS (252 * FP_NSEC_PER_MSEC) /* so late, a wake-up counts as a stop */
 
 static uint64_t kernel_ns(void)
 {
@@ -24,7 +22,7 @@ static uint64_t kernel_ns(void)
 	return (uint64_t)ts.tv_sec * FP_NSEC_PER_SEC + (uint64_t)ts.tv_nsec;
 }
 
-/* As SIGSTOP does: the time goes by in which the sleeper was to wake. */
+/* Does as SIGSTOP: the time at which the sleeper should wake passes. */
 static void be_stopped(void)
 {
 	const struct timespec stop = {.tv_nsec = (long)STOP_NS};
@@ -52,7 +50,7 @@ static void test_stands_still_while_nobody_wakes(void **state)
 	assert_true(fp_clock_ns() - begun >= ns);
 }
 
-/* A wait of libc for what our clock says ends no earlier. */
+/* libc waits for a deadline of our clock: it must not return earlier. */
 static void test_monotonic_time_of_a_deadline(void **state)
 {
 	uint64_t now = kernel_ns();

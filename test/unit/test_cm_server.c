@@ -1,6 +1,6 @@
 /*
- * The rdma_cm server: what it admits and refuses, what it tells, and what it destroys. No device:
- * see cm_server_rig.h.
+ * The rdma_cm server: what it admits, refuses, reports and destroys. No device: see
+ * cm_server_rig.h.
  */
 #include "cm_server_rig.h"
 
@@ -93,7 +93,7 @@ static void a_link_that_breaks_is_told(void **state)
 		if (i == 0) {
 			eventfd_write(last_conn->fd, 1);
 			fp_cm_server_serve(*state);
-		} else { /* it is found out also when the client leaves at once */
+		} else { /* noticed also if the client disconnects at once */
 			happens(*state,
 			        (struct fp_verbs_event){.type = FP_VERBS_EV_DISCONNECTED, .conn = last_conn});
 		}
@@ -143,7 +143,7 @@ static void queue_pairs_by_hand(void **state)
 	fp_cm_server_link_close(more);
 }
 
-/* Neither way to a queue pair leads to sessions of the other. */
+/* There are two ways to a queue pair. Neither gives access to sessions of the other. */
 static void the_two_ways_are_apart(void **state)
 {
 	struct fp_verbs_address client = {.qpn = 66}, own;

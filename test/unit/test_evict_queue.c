@@ -72,7 +72,7 @@ static void test_full(void **state)
 	pop(fifo, 1, capacity);
 }
 
-/* Grows while the entries lie across the end of the ring; a smaller wish changes nothing. */
+/* It grows while its entries lie across the end of the ring. Asking for less changes nothing. */
 static void test_grows_in_order(void **state)
 {
 	struct fp_evict_queue *fifo = *state;
@@ -104,7 +104,7 @@ static void *push_all(void *arg)
 	return NULL;
 }
 
-/* Each entry comes out once, those of one thread in their order, while the ring grows. */
+/* Each entry comes out once, entries of one thread in order, while the ring grows. */
 static void test_threads(void **state)
 {
 	struct fp_evict_queue *fifo = *state;

@@ -1,6 +1,6 @@
 /*
- * How the children of a family of processes that share slots come by sessions of their own, and
- * what becomes of the leases that they inherit.
+ * Families of processes that share slots: how a child gets a session of its own, and what happens
+ * to the leases that it inherits.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,7 +14,7 @@
 #include "cleanup.h"
 #include "forkstore.h"
 
-/* ---- what a child's session comes to ---- */
+/* ---- how a child's session begins ---- */
 
 static struct fp_store_node info(unsigned node)
 {
@@ -41,8 +41,8 @@ static _Noreturn void lose_the_node(void)
 }
 
 /*
- * Mapped memory needs no session. The child has a session of its own, and does not mix up the
- * leases of both.
+ * Mapped memory needs no session. The child has its own session, and does not confuse the leases of
+ * both.
  */
 static _Noreturn void go_on_without_the_parents(void)
 {
@@ -55,7 +55,7 @@ static _Noreturn void go_on_without_the_parents(void)
 	write_all();
 	check(info(0).leased_bytes && fake_nodes[0].n_leases > n_leases);
 	n_leases = fake_nodes[0].n_leases;
-	tend_now(); /* the inherited ones are given back */
+	tend_now(); /* gives the inherited leases back */
 	check(!info(0).retired_bytes && fake_nodes[0].n_leases == n_leases);
 	check_all();
 	free_all();
@@ -101,7 +101,7 @@ static void adopting_is_tried_again(void **state)
 				check(is_adopting() && info(0).last_error == -ECONNREFUSED);
 				check(way == 0 || page_holds(i));
 			}
-			check(fake_tend(me.store) > 0); /* not before its time */
+			check(fake_tend(me.store) > 0); /* the next attempt is not due yet */
 			check(is_adopting());
 			tend_now();
 			check(!is_adopting() && info(0).up && info(0).reconnects == 0);
@@ -117,8 +117,10 @@ static void adopting_is_tried_again(void **state)
 	}
 }
 
-/* Many a child soon becomes another program: none adopts before it must, or has lived for a
- * while. */
+/*
+ * Many children soon execute another program. So none adopts before it must, or has lived for a
+ * while.
+ */
 static void adopting_is_put_off_until_something_wants_it(void **state)
 {
 	enum { READ, RESERVE, NOTHING };
@@ -128,7 +130,7 @@ static void adopting_is_put_off_until_something_wants_it(void **state)
 		uint64_t bytes[PAGE_WORDS], slot, far_ns = WAIT_NS;
 		pid_t pid;
 
-		begin(2, 2); /* the second is mapped */
+		begin(2, 2); /* the second node's memory is mapped */
 		write_all();
 		pid = fork_store();
 		if (!pid) {
@@ -145,14 +147,14 @@ static void adopting_is_put_off_until_something_wants_it(void **state)
 				io = (struct fp_page_io){.slot = me.page[slot].slot, .buf = bytes};
 				check(fp_lane_read(me.lane, &p, 1) == 0);
 				check(fp_store_await_work(
-				    me.store, 0, 0)); /* the reconnect thread need not sleep until then */
+				    me.store, 0, 0)); /* the reconnect thread's sleep must end at once */
 				fake_tend(me.store);
 				check(!info(0).adopting && info(1).adopting);
 				while (fp_lane_poll(me.lane, &done, 1) == 0)
 					fake_tend(me.store);
 				check(io.status == 0 && bytes[0] == me.page[slot].stamp);
 			} else if (want == RESERVE) {
-				me.store->deadline_ns = 0; /* we tend ourselves */
+				me.store->deadline_ns = 0; /* no wait: this thread itself reconnects */
 				check(fp_store_reserve(me.store, 1) == -EHOSTDOWN);
 				check(fp_store_await_work(me.store, 0, 0));
 				fake_tend(me.store);
@@ -172,8 +174,8 @@ static void adopting_is_put_off_until_something_wants_it(void **state)
 }
 
 /*
- * Leases that a parent gets after the fork do not belong to the child, so its life does not keep
- * them.
+ * Leases that a parent gets after the fork do not belong to the child, so it does not keep them
+ * alive.
  */
 static void a_lease_of_after_the_fork_is_not_kept(void **state)
 {
@@ -190,7 +192,7 @@ static void a_lease_of_after_the_fork_is_not_kept(void **state)
 			write_all();
 			if (fork_store()) {
 				for (unsigned i = 0; i < N_PAGES; i++)
-					page_write(i); /* to fresh slots */
+					page_write(i); /* writes go to fresh slots */
 				check(fp_store_extend(me.store) == 0);
 				reach(&forked);
 				pause();
@@ -210,7 +212,7 @@ static void a_lease_of_after_the_fork_is_not_kept(void **state)
 		n_leases = fake_nodes[0].n_leases;
 		reach(&go);
 		wait_for(&done);
-		assert_int_equal(fake_nodes[0].n_leases, n_leases); /* the parent has them still */
+		assert_int_equal(fake_nodes[0].n_leases, n_leases); /* the parent still has them */
 		kill_and_await(parent);
 		fake_grace_over(0);
 		assert_true(fake_nodes[0].n_leases < n_leases);
@@ -245,7 +247,7 @@ static void reserve_with_a_tender(void)
 	pthread_join(thread, NULL);
 }
 
-/* One fault that waits in vain spends the patience for all later ones. */
+/* Once one fault has waited in vain, later ones do not wait. */
 static void reserve_without(void)
 {
 	uint64_t begun_ns = fp_clock_ns();
@@ -254,7 +256,7 @@ static void reserve_without(void)
 	check(fp_store_reserve(me.store, 1) == -EHOSTDOWN);
 	check(fp_clock_ns() - begun_ns >= 30 * FP_NSEC_PER_MSEC);
 	check(!fp_store_adopts(me.store, WAIT_NS) && fp_store_lacks_sessions(me.store));
-	me.store->deadline_ns = UINT64_MAX / 2; /* as good as for ever */
+	me.store->deadline_ns = UINT64_MAX / 2; /* would be a wait without end */
 	check(fp_store_reserve(me.store, 1) == -EHOSTDOWN);
 	check(fp_store_extend(me.store) == -EHOSTDOWN);
 	me.store->deadline_ns = WAIT_NS;
@@ -319,10 +321,7 @@ static void a_child_resumes_as_anybody(void **state)
 	check_nodes_empty();
 }
 
-/*
- * A child lives on after its parent. Slots of the parent that nobody needs any more are freed
- * meanwhile.
- */
+/* A child outlives its parent. Meanwhile slots of the parent that nobody needs are freed. */
 static void an_inherited_lease_goes_back_when_it_is_empty(void **state)
 {
 	for (unsigned way = 0; way < 2; way++, reset(NULL)) {
@@ -363,7 +362,7 @@ static void an_inherited_lease_goes_back_when_it_is_empty(void **state)
 		assert_int_equal(fake_nodes[0].n_leases, n_leases);
 		reach(&go);
 		wait_for(&done);
-		assert_int_equal(fake_nodes[0].n_leases, n_leases); /* of the child alone */
+		assert_int_equal(fake_nodes[0].n_leases, n_leases); /* the child alone has them */
 		reach(&go);
 		await(-1, 0);
 		point_end(&forked);
@@ -373,7 +372,9 @@ static void an_inherited_lease_goes_back_when_it_is_empty(void **state)
 	}
 }
 
-/* A child that has not adopted when it forks hands on what it would adopt by itself. */
+/*
+ * A child forks before it has adopted. Its child adopts what the child itself would have adopted.
+ */
 static void a_grandchild_adopts_from_who_has_a_session(void **state)
 {
 	struct point go = point_new();
@@ -400,7 +401,7 @@ static void a_grandchild_adopts_from_who_has_a_session(void **state)
 		_exit(0);
 	}
 	fake_break(0, FAKE_CUT);
-	check(page_holds(0)); /* resumed: its old identity is void */
+	check(page_holds(0)); /* it resumed, so its old identity is invalid */
 	reach(&go);
 	await(pid, 0);
 	assert_int_equal(fake_nodes[0].n_adoptions, 2);
@@ -410,8 +411,10 @@ static void a_grandchild_adopts_from_who_has_a_session(void **state)
 	check_nodes_empty();
 }
 
-/* Its child may still have to adopt: so it says nothing, and its leases last as long as its
- * grace. */
+/*
+ * A child ends before its own child has adopted. So it does not end its session at the node, and
+ * its leases last until the grace is over.
+ */
 static void who_ends_before_its_child_says_nothing(void **state)
 {
 	struct point done = point_new(), go = point_new();
@@ -440,7 +443,7 @@ static void who_ends_before_its_child_says_nothing(void **state)
 	check_nodes_empty();
 }
 
-/* A child keeps an empty lease while a child of its own may still have to adopt it. */
+/* A child keeps an empty lease while its own child may still have to adopt it. */
 static void a_lease_is_kept_for_the_grandchild(void **state)
 {
 	for (unsigned way = 0; way < 2; way++, reset(NULL)) {
@@ -480,7 +483,7 @@ static void a_lease_is_kept_for_the_grandchild(void **state)
 	}
 }
 
-/* ---- what is shared ---- */
+/* ---- the shared identity ---- */
 
 static struct fp_session_identity identity_of(uint64_t n)
 {
@@ -498,7 +501,7 @@ static bool is_whole(const struct fp_session_identity *identity)
 	       memcmp(identity->token, whole.token, sizeof(whole.token)) == 0;
 }
 
-/* The writer is killed between any two stores: valid pages stay valid. */
+/* The writer is killed between any two of its stores: a reader never sees a mixed identity. */
 static void an_identity_is_never_torn(void **state)
 {
 	uint64_t rng = test_seed(__func__), last = 0;
@@ -510,7 +513,7 @@ static void an_identity_is_never_torn(void **state)
 	for (unsigned round = 0; round < 40; round++) {
 		uint64_t span_ns = FP_NSEC_PER_MSEC + test_random(&rng) % 1000000;
 		uint64_t before = last,
-		         until_ns = 0; /* set by the writer's first identity: it may start late */
+		         until_ns = 0; /* set with the writer's first identity, as it may start late */
 		pid_t pid = fork();
 
 		if (pid == 0) {
@@ -539,7 +542,7 @@ static void an_identity_is_never_torn(void **state)
 	fp_shared_slots_free(map);
 }
 
-/* ---- a session of our own that ends ---- */
+/* ---- a session of this process ends ---- */
 
 static void session_ends(void)
 {
@@ -551,8 +554,8 @@ static void session_ends(void)
 }
 
 /*
- * A thread that adds leases may wait for the reconnect thread. That thread waits neither for it nor
- * for itself.
+ * A thread that adds leases may wait for the reconnect thread. The reconnect thread waits neither
+ * for that thread nor for itself.
  */
 static void the_tender_waits_for_nobody_who_waits_for_it(void **state)
 {
@@ -580,7 +583,7 @@ static void the_tender_waits_for_nobody_who_waits_for_it(void **state)
 static void each_session_that_ends_is_waited_for(void **state)
 {
 	begin(1, 1);
-	atomic_store(&me.store->adoption_until_ns, 1); /* of a request that came late in the outage before */
+	atomic_store(&me.store->adoption_until_ns, 1); /* left by a late request in an earlier outage */
 	session_ends();
 	check(fp_store_adopts(me.store, FP_NSEC_PER_MSEC));
 	adopt();

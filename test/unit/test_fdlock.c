@@ -1,6 +1,6 @@
 /*
- * The lock between openings and the program's calls: who waits for whom, and for how long; calls
- * that handlers interrupt, leave by a jump, or fork in.
+ * The lock between the agent's openings and the program's calls: which side waits, and for how
+ * long. Signal handlers interrupt calls, jump out of them, or fork in them.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -22,11 +22,10 @@
 #include "fdlock.h"
 
 #define ROUNDS       3u
-#define STRIDE       17u  /* a thread that ends in a call costs the next opening its patience */
-#define INSTRUCTIONS 300u /* of a call that need not wait; one that does may go round for long */
+#define STRIDE       17u  /* only every 17th instruction, as each costs an opening its wait */
+#define INSTRUCTIONS 300u /* of a call that does not wait; a waiting one may loop for long */
 
-/* Sanitizers have instructions of their own, too many to step through, and a look at signals
- * first. */
+/* Sanitizers add too many instructions to step through, and delay signals. */
 #if defined(__x86_64__) && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 #define CAN_STEP 1
 #else
@@ -41,7 +40,10 @@ static long waits(void)
 	return usage.ru_nvcsw;
 }
 
-/* True if an opening need not wait. One that waits in vain forgets what it waited for. */
+/*
+ * True if an opening does not have to wait. An opening that waits in vain forgets the calls it
+ * waited for.
+ */
 static bool is_free(void)
 {
 	long before = waits();
@@ -51,7 +53,7 @@ static bool is_free(void)
 	return locked && waits() == before;
 }
 
-/* Openings wait for long again. */
+/* From here on openings wait for their full time again. */
 static void be_patient(void)
 {
 	fp_fd_unlock(fp_fd_lock_exclusive());
@@ -68,8 +70,8 @@ static void *stay_in_a_call(void *hold)
 }
 
 /*
- * Who was in a call when another thread forked is not in the child. Who forked may be, if it was a
- * handler that did: its end takes nothing away from others.
+ * The calls of other threads are not in a forked child. If a handler forked inside a call, that
+ * call is: its end must not disturb later ones.
  */
 static void test_a_child_waits_for_nobody(void **state)
 {
@@ -88,8 +90,10 @@ static void test_a_child_waits_for_nobody(void **state)
 	assert_int_equal(pthread_join(thread, NULL), 0);
 }
 
-/* A call that lasts, in the same thread: an opening does not wait for ever, and neither does the
- * reverse. */
+/*
+ * A call in the same thread does not end: an opening gives up waiting. The same with the roles
+ * exchanged.
+ */
 static void test_nobody_waits_for_ever(void **state)
 {
 	struct fp_fd_hold hold, within;
@@ -107,7 +111,7 @@ static void test_nobody_waits_for_ever(void **state)
 
 static struct fp_fd_hold childs;
 
-/* As of a child of vfork: its parent's memory, and another number. */
+/* Acts as a child of vfork: its parent's memory, another process number. */
 static __attribute__((noinline)) void lock_and_die(bool opens)
 {
 	if (opens)
@@ -126,9 +130,9 @@ static void test_a_child_of_vfork_is_killed(void **state)
 		if (pid == 0)
 			lock_and_die(opens);
 		assert_int_equal(waitpid(pid, NULL, 0), pid);
-		fp_fd_lock_shared(&own); /* waits once, if the child was opening */
+		fp_fd_lock_shared(&own); /* waits once if the child was opening */
 		fp_fd_unlock_shared(&own);
-		be_patient(); /* waits once, if the child was calling */
+		be_patient(); /* waits once if the child was calling */
 		assert_true(is_free());
 	}
 }
@@ -143,8 +147,10 @@ static uint64_t opening_ns(void)
 	return fp_clock_ns() - start;
 }
 
-/* Only the first opening that meets calls that last holds up the others, and the first after
- * that. */
+/*
+ * Calls that do not end delay the first opening that meets them, and the first one after that, but
+ * no more.
+ */
 static void test_calls_that_last_are_waited_for_once(void **state)
 {
 	struct fp_fd_hold hold;
@@ -168,8 +174,10 @@ static void test_calls_that_last_are_waited_for_once(void **state)
 	}
 }
 
-/* What an opening has forgotten, and what ends after it, takes nothing from calls that came
- * later. */
+/*
+ * An opening forgot a call. When that call ends later, it must not release calls that began after
+ * it.
+ */
 static void test_a_forgotten_call_ends(void **state)
 {
 	struct fp_fd_hold forgotten, later;
@@ -186,8 +194,10 @@ static void test_a_forgotten_call_ends(void **state)
 
 static sigjmp_buf out;
 
-/* Its hold lies on the stack, above those of what it calls: not where a sanitizer keeps
- * variables. */
+/*
+ * The hold must lie on the stack above those of the calls inside, not where a sanitizer puts
+ * variables.
+ */
 __attribute__((noinline, no_sanitize("address"))) static void call(void within(void))
 {
 	struct fp_fd_hold hold;
@@ -208,7 +218,7 @@ static void jump_out(void)
 	siglongjmp(out, 1);
 }
 
-/* As signal handlers do. */
+/* A call inside a call, as in a signal handler. */
 static void test_a_call_within_a_call(void **state)
 {
 	call(call_once);
@@ -240,8 +250,10 @@ static void close_something(void)
 	fp_fd_unlock_shared(&hold);
 }
 
-/* After each instruction, up to the one that is asked for; the handler itself is not stepped
- * through. */
+/*
+ * Runs after each instruction and closes at the chosen one. The handler itself is not stepped
+ * through.
+ */
 static void close_in_handler(int number, siginfo_t *info, void *context)
 {
 	if (++instructions < interrupted)
@@ -250,7 +262,7 @@ static void close_in_handler(int number, siginfo_t *info, void *context)
 	close_something();
 }
 
-/* As a thread that is cancelled in the middle of it, without what that calls. */
+/* Ends the thread in the middle, as a cancellation would, but without its clean-up handlers. */
 static void end_in_handler(int number, siginfo_t *info, void *context)
 {
 	if (++instructions >= interrupted)
@@ -273,8 +285,8 @@ static void *open_on_and_on(void *arg)
 }
 
 /*
- * close() is allowed in handlers: whichever instruction of the lock one interrupts, while an
- * opening waits or not, nobody stands still.
+ * Handlers may call close(). Whichever instruction of the lock one interrupts, with an opening
+ * waiting or not, nobody hangs.
  */
 static void test_a_handler_that_closes(void **state)
 {
@@ -304,7 +316,7 @@ static void *close_by_steps_thread(void *arg)
 	return NULL;
 }
 
-/* Whichever instruction a thread ends at, one opening at most waits for it. */
+/* Whichever instruction a thread ends at, at most one opening waits for it. */
 static void test_a_thread_that_ends(void **state)
 {
 	const struct sigaction action = {.sa_sigaction = end_in_handler, .sa_flags = SA_SIGINFO};

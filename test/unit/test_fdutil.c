@@ -1,7 +1,7 @@
 /*
- * Numbers of descriptors. One program closes and replaces all numbers that are not listed; threads
- * open and close listed ones. Both keep their own, though the kernel hands out the lowest free
- * number.
+ * Numbers of descriptors. One program closes and replaces all numbers that are not listed, while
+ * threads open and close listed ones. Both keep their own, although the kernel hands out the lowest
+ * free number.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -31,8 +31,10 @@
 static atomic_bool over;
 static atomic_uint steps, opened, wrong;
 
-/* Openings go first: without a pause, two that take turns would leave the program to its
- * patience. */
+/*
+ * Openings have priority: two of them without a pause would make the program wait for its full
+ * time.
+ */
 static void wait_for_step(void)
 {
 	unsigned seen = atomic_load(&steps);
@@ -41,7 +43,7 @@ static void wait_for_step(void)
 		sched_yield();
 }
 
-/* Each descriptor counts something of its own, and tells whether it is still the same. */
+/* Each descriptor has a count of its own, by which the thread sees whether it is still the same. */
 static void *open_and_close(void *arg)
 {
 	unsigned value = 1 + (unsigned)(uintptr_t)arg;
@@ -60,7 +62,7 @@ static void *open_and_close(void *arg)
 	return NULL;
 }
 
-/* As the preload library does for the program. */
+/* Does as the preload library does for the program's dup2. */
 static bool put(int own, int fd)
 {
 	struct fp_fd_hold hold;

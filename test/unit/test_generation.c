@@ -15,10 +15,10 @@
 #include "cleanup.h"
 #include "forkstore.h"
 
-/* Each test runs over requests, and over load and store. */
+/* Runs a test over requests, and over load and store. */
 #define EACH_WAY(way) for (unsigned way = 0; way < 2; way++, reset(NULL))
 
-/* ---- which process lets go first ---- */
+/* ---- which process frees slots first ---- */
 
 static void the_child_sees_the_fork_and_the_parent_goes_on(void **state)
 {
@@ -49,7 +49,7 @@ static void the_child_sees_the_fork_and_the_parent_goes_on(void **state)
 		reach(&written);
 		wait_for(&checked);
 		check_all();
-		assert_int_equal(used_after_sweep(), N_PAGES); /* the child lives, but has no slots left */
+		assert_int_equal(used_after_sweep(), N_PAGES); /* the child lives, but has freed its slots */
 		kill_and_await(pid);
 		assert_int_equal(used_after_sweep(), N_PAGES);
 		point_end(&written);
@@ -71,7 +71,7 @@ static void a_slot_is_free_when_both_have_left_it(void **state)
 		pid = fork_store();
 		if (!pid) {
 			for (unsigned i = 0; i < 20; i++)
-				page_free(i); /* first; needs no session */
+				page_free(i); /* first part; needs no session */
 			reach(&done);
 			wait_for(&go);
 			for (unsigned i = 20; i < 40; i++)
@@ -90,7 +90,7 @@ static void a_slot_is_free_when_both_have_left_it(void **state)
 		wait_for(&done);
 		assert_int_equal(used_after_sweep(), N_PAGES - 40);
 		for (unsigned i = 40; i < 60; i++)
-			page_free(i); /* the child ends without letting go of these */
+			page_free(i); /* the child ends without freeing these */
 		assert_int_equal(used_after_sweep(), N_PAGES - 40);
 		reach(&go);
 		await(pid, 0);
@@ -149,7 +149,7 @@ static void full_stores_take_what_a_dead_child_held(void **state)
 		page_free(i);
 	assert_int_equal(fp_store_slot_alloc(me.store, 64, slots), 0);
 	kill_and_await(pid);
-	n = fp_store_slot_alloc(me.store, 64, slots); /* sweeps by itself */
+	n = fp_store_slot_alloc(me.store, 64, slots); /* the allocation sweeps */
 	assert_int_equal(n, 30);
 	for (unsigned i = 0; i < n; i++)
 		check_unheld(slots[i]);
@@ -170,7 +170,7 @@ static void a_fork_that_fails_leaves_nothing(void **state)
 	assert_int_equal(n_shared(), 0);
 	assert_int_equal(n_fds(), fds);
 	assert_int_equal(fp_store_fork_prepare(me.store), 0);
-	fp_store_fork_parent(me.store, true); /* for all we know */
+	fp_store_fork_parent(me.store, true); /* the store takes it that a child lives */
 	page_write(0);
 	assert_int_equal(used_after_sweep(), N_PAGES);
 	assert_int_equal(n_shared(), 0);
@@ -221,7 +221,7 @@ static void what_cannot_be_adopted_is_refused(void **state)
 	check_nodes_empty();
 }
 
-/* ---- more than two ---- */
+/* ---- more than two processes ---- */
 
 static void each_generation_sees_its_own_fork(void **state)
 {
@@ -296,7 +296,7 @@ static void a_grandchild_keeps_what_its_parent_left(void **state)
 			_exit(0);
 		}
 		wait_for(&forked);
-		await(pid, 0); /* its line lives */
+		await(pid, 0); /* its own child lives on */
 		free_all();
 		assert_true(used_after_sweep() >= N_PAGES - 50);
 		write_all();
@@ -305,7 +305,7 @@ static void a_grandchild_keeps_what_its_parent_left(void **state)
 		check_all();
 		reach(&go);
 		for (uint64_t until_ns = fp_clock_ns() + WAIT_NS; used_after_sweep() != N_PAGES;)
-			assert_true(fp_clock_ns() < until_ns); /* nobody here is told of its end */
+			assert_true(fp_clock_ns() < until_ns); /* no child of ours: wait by polling */
 		assert_int_equal(n_shared(), 0);
 		point_end(&forked);
 		point_end(&go);
@@ -315,7 +315,10 @@ static void a_grandchild_keeps_what_its_parent_left(void **state)
 	}
 }
 
-/* Its own children may read what it let go of, and only its end tells that none does. */
+/*
+ * A child's own children may read slots that it freed. These slots come back only when the child
+ * and they have ended.
+ */
 static void a_child_that_forked_lets_go_in_the_end(void **state)
 {
 	EACH_WAY(way)
@@ -362,7 +365,7 @@ static void a_child_that_forked_lets_go_in_the_end(void **state)
 }
 
 /*
- * Slots that the parent let go of before a fork are not the child's: its life does not keep them.
+ * Slots that the parent freed before a fork are not the child's, so the child does not keep them.
  */
 static void a_later_child_holds_nothing_of_an_earlier_ones(void **state)
 {
@@ -386,7 +389,7 @@ static void a_later_child_holds_nothing_of_an_earlier_ones(void **state)
 	assert_int_equal(used_after_sweep(), N_PAGES - 30);
 	assert_int_equal(n_shared(), N_PAGES - 30);
 	kill_and_await(second);
-	assert_int_equal(n_shared(), N_PAGES - 30); /* not before somebody looks */
+	assert_int_equal(n_shared(), N_PAGES - 30); /* until a sweep */
 	fp_store_sweep(me.store);
 	assert_int_equal(n_shared(), 0);
 	end();
@@ -395,7 +398,7 @@ static void a_later_child_holds_nothing_of_an_earlier_ones(void **state)
 
 /* ---- sessions ---- */
 
-/* How a parent can go before its child has adopted. */
+/* How a parent can end before its child has adopted. */
 enum farewell { KILLED, CLOSED, RESUMED_AND_KILLED, CUT_AND_KILLED, N_FAREWELLS };
 
 static void parent_goes(enum farewell how, const struct point *gone)
@@ -408,10 +411,10 @@ static void parent_goes(enum farewell how, const struct point *gone)
 	if (how >= RESUMED_AND_KILLED)
 		fake_break(0, FAKE_CUT);
 	if (how == RESUMED_AND_KILLED) {
-		check(page_holds(0)); /* the lane sees the cut, the reconnect thread resumes */
+		check(page_holds(0)); /* the lane sees the break, the reconnect thread resumes */
 		check(me.store->nodes[0].reconnects == 1);
 		reach(gone);
-		pause(); /* the session lives as long as we do */
+		pause(); /* the session lives until this process is killed */
 	}
 	reach(gone);
 	kill(getpid(), SIGKILL);
@@ -426,7 +429,7 @@ static void a_child_adopts_though_its_parent_is_gone(void **state)
 			pid_t parent;
 
 			if (way == 1 && how >= RESUMED_AND_KILLED)
-				continue; /* a mapping does not break */
+				continue; /* a mapping can't break */
 			prctl(PR_SET_CHILD_SUBREAPER, 1);
 			parent = fork();
 			if (!parent) {
@@ -457,7 +460,7 @@ static void a_child_adopts_though_its_parent_is_gone(void **state)
 				reach(&go);
 				wait_for(&adopted);
 			}
-			fake_grace_over(0); /* the parent's is over, the child needs it no more */
+			fake_grace_over(0); /* the parent's session ends, and nobody needs it */
 			reach(&go);
 			await(-1, 0);
 			point_end(&forked);

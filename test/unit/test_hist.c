@@ -1,5 +1,6 @@
 /*
- * The histogram: its claimed error over its whole range, merging, threads, and the files it writes.
+ * The histogram: the error that it claims, over its whole range; merging; threads; and the files
+ * that it writes.
  */
 #include <errno.h>
 #include <locale.h>
@@ -19,9 +20,9 @@
 #include "hist.h"
 #include "testrng.h"
 
-#define TOP_NS 100000000000ull /* 100 s: the range that is promised */
+#define TOP_NS 100000000000ull /* 100 s, up to where the error is promised */
 
-/* Any order of magnitude up to 100 s is as likely as any other. */
+/* A random value. Each order of magnitude up to 100 s is equally likely. */
 static uint64_t random_ns(uint64_t *rng)
 {
 	uint64_t bits = test_random(rng) % 37;
@@ -29,7 +30,7 @@ static uint64_t random_ns(uint64_t *rng)
 	return 1 + (test_random(rng) & ((2ull << bits) - 1)) % TOP_NS;
 }
 
-/* h printed as format; the caller frees. */
+/* Prints h in the format; the caller frees the text. */
 static char *print(const struct fp_hist *h, enum fp_hist_format format)
 {
 	char *text = NULL;
@@ -84,8 +85,9 @@ static void quantiles_are_within_a_percent(void **state)
 	}
 }
 
-/* Between a lesser and a greater value, minimum and maximum correct nothing: this is the bucket's
- * own error.
+/*
+ * With a lesser and a greater value recorded, the minimum and maximum correct nothing: this is the
+ * error of the bucket itself.
  */
 static void a_bucket_is_within_a_percent(void **state)
 {
@@ -106,10 +108,12 @@ static void a_bucket_is_within_a_percent(void **state)
 			assert_true(error == 0);
 	}
 	assert_true(worst <= 0.008);
-	assert_true(worst > 0.004); /* or the buckets are finer than the memory they are given */
+	assert_true(worst > 0.004); /* less: the buckets would take too much memory */
 }
 
-/* Walks the buckets by their printed bounds: no gap, no overlap, none wider than promised. */
+/*
+ * Goes through the buckets by their printed bounds: no gap, no overlap, none wider than promised.
+ */
 static void buckets_tile_the_range(void **state)
 {
 	uint64_t next = 0;
@@ -190,7 +194,7 @@ static void merging_equals_recording_all(void **state)
 	for (unsigned i = 0; i < 10000; i++) {
 		uint64_t value = random_ns(&rng);
 
-		fp_hist_record(&parts[i % 2], value); /* the third stays empty */
+		fp_hist_record(&parts[i % 2], value); /* the third part stays empty */
 		fp_hist_record(&all, value);
 	}
 	for (unsigned i = 0; i < FP_ARRAY_LEN(parts); i++)
@@ -220,7 +224,7 @@ static void *record_many(void *arg)
 	return NULL;
 }
 
-/* A reader at any time sees counts that agree with each other and only grow. */
+/* At any time a reader sees counts that agree with each other and never fall. */
 static void read_meanwhile(const struct fp_hist *h)
 {
 	uint64_t before = 0;
@@ -263,7 +267,7 @@ static void fill(struct fp_hist *h, uint64_t seed)
 		fp_hist_record(h, random_ns(&seed));
 }
 
-/* Strictly the form promised, so that any JSON reader takes it. */
+/* Accepts exactly the documented form, which every JSON reader takes. */
 static void check_json(const struct fp_hist *h)
 {
 	fp_autofree char *json = print(h, FP_HIST_JSON);
@@ -334,8 +338,9 @@ static void csv_counts_everything(void **state)
 	assert_int_equal(total, fp_hist_count(&h));
 }
 
-/* Reads it as the plotter does: lines of four numbers that never fall, then the whole; comments at
- * the end.
+/*
+ * Reads the file as the plotter does: lines of four numbers that never fall, and comments at the
+ * end.
  */
 static void check_hgrm(const struct fp_hist *h)
 {
@@ -437,7 +442,7 @@ static void a_full_disk_is_reported(void **state)
 	assert_int_equal(fp_hist_print(&h, FP_HIST_TEXT, "unit", full), -ENOSPC);
 	fclose(full);
 	full = fopen("/dev/full", "w");
-	setbuf(full, NULL); /* every write fails, and the last flush finds nothing left to do */
+	setbuf(full, NULL); /* every write fails, so the last flush has nothing to do */
 	assert_int_equal(fp_hist_print(&h, FP_HIST_TEXT, "unit", full), -EIO);
 	fclose(full);
 }

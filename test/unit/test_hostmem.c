@@ -1,5 +1,6 @@
 /*
- * Host memory: files as kernels write them, for both versions of cgroups, and what they come to.
+ * Host memory: files as kernels write them, for both versions of cgroups, and the memory that
+ * follows from them.
  */
 #include <ftw.h>
 #include <setjmp.h>
@@ -41,7 +42,7 @@ static int remove_root(void **state)
 	return nftw(root, remove_one, 8, FTW_DEPTH | FTW_PHYS);
 }
 
-/* Writes a file below root, and the folders on its way. */
+/* Writes a file below root, and makes its folders. */
 static void put(const char *path, const char *text)
 {
 	fp_autofclose FILE *f = NULL;
@@ -58,7 +59,7 @@ static void put(const char *path, const char *text)
 	fputs(text, f);
 }
 
-/* The rest of so many bytes, after the node's own. */
+/* The bytes that the node may offer: without those for itself. */
 static uint64_t offered(uint64_t bytes)
 {
 	bytes -= 16 * MIB;
@@ -101,16 +102,16 @@ static void test_v1(void **state)
 	put("sys/fs/cgroup/memory/memory.usage_in_bytes", "9999999999\n");
 	put("sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", "9223372036854771712\n");
 	expect(offered(1056 * MIB), "/proc/meminfo");
-	/* a limit of the group above, of which page cache is part */
+	/* a limit of the parent group; its usage includes page cache */
 	put("sys/fs/cgroup/memory/a/memory.limit_in_bytes", "268435456\n");
 	put("sys/fs/cgroup/memory/a/memory.usage_in_bytes", "134217728\n");
 	put("sys/fs/cgroup/memory/a/memory.stat", STAT_V1);
 	expect(offered(134 * MIB), "memory/a/memory.limit_in_bytes is 256.0 MiB");
-	/* a closer one of its own */
+	/* the group's own limit leaves less */
 	put("sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", "67108864\n");
 	put("sys/fs/cgroup/memory/a/b/memory.usage_in_bytes", "1048576\n");
 	expect(offered(63 * MIB), "memory/a/b/memory.limit_in_bytes is 64.0 MiB");
-	/* a limit that was lowered below what is used */
+	/* a limit below what is used already */
 	put("sys/fs/cgroup/memory/a/memory.limit_in_bytes", "4194304\n");
 	expect(0, "memory/a/memory.limit_in_bytes");
 }
@@ -130,7 +131,7 @@ static void test_v2(void **state)
 	expect(offered(64 * MIB), "system.slice/memory.max is 128.0 MiB");
 }
 
-/* A container may see its own group at the top of the mount, by whatever path it is known. */
+/* A container may see its own group at the top of the mount, under any path. */
 static void test_container(void **state)
 {
 	put_machine();

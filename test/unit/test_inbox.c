@@ -1,6 +1,6 @@
 /*
- * The inbox: the same frames come out however the stream is cut into pieces, and invalid ones are
- * refused.
+ * The inbox: it returns the same frames however the stream is cut into pieces, and refuses invalid
+ * ones.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -58,7 +58,7 @@ static void append_frame(struct stream *s, unsigned i, uint64_t *rng)
 	s->len += FP_WIRE_HEADER_BYTES + lengths[kind];
 }
 
-/* Feeds the stream in pieces of at most max bytes and checks every frame. */
+/* Feeds the stream in pieces of at most max bytes, and checks every frame. */
 static void check_stream(const struct stream *s, uint64_t *rng, size_t max)
 {
 	struct fp_inbox inbox = {0};
@@ -123,7 +123,7 @@ static void test_refused(void **state)
 	assert_int_equal(feed_header(FP_WIRE_WRITE, FP_WIRE_MAX_PAYLOAD, 1), 0);
 }
 
-/* Random bytes never make it write beyond its head, nor stop. */
+/* Random bytes never make it write beyond its head, or hang. */
 static void test_random_bytes(void **state)
 {
 	uint64_t rng = test_seed(__func__);

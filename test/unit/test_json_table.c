@@ -1,6 +1,4 @@
-/*
- * What a node says about itself, as a person sees it.
- */
+/* A node's report about itself, as a table for people. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>

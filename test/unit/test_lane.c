@@ -19,11 +19,11 @@
 #define LEASE_PAGES (FAKE_LEASE_BYTES / FP_PAGE_SIZE)
 #define MAX_PAGES   256
 
-/* One store, one lane, and pages whose io knows whether it is in flight. */
+/* One store, one lane, and pages whose io records whether it is in flight. */
 struct bench {
 	struct fp_store *store;
 	struct fp_lane *lane;
-	char *memory; /* MAX_PAGES local pages */
+	char *memory; /* memory for MAX_PAGES pages */
 	struct fp_page_io ios[MAX_PAGES];
 	struct fp_page_io *all[MAX_PAGES];
 	bool in_flight[MAX_PAGES];
@@ -67,7 +67,7 @@ static void start(enum fp_io_op op, struct fp_page_io *const *pages, unsigned n)
 	assert_int_equal(fp_lane_outstanding(bench.lane), bench.n_outstanding);
 }
 
-/* Polls once; every page that comes out was in flight and is no longer. */
+/* Polls once. Every page that comes out was in flight, and is marked as done. */
 static unsigned poll_once(struct fp_page_io **ret_done, unsigned max)
 {
 	unsigned n = fp_lane_poll(bench.lane, ret_done, max);
@@ -83,7 +83,7 @@ static unsigned poll_once(struct fp_page_io **ret_done, unsigned max)
 	return n;
 }
 
-/* Polls until nothing is outstanding, for at most as many polls as a healthy run may take. */
+/* Polls until nothing is outstanding. Fails after more polls than a healthy run takes. */
 static void drain(void)
 {
 	struct fp_page_io *done[7];
@@ -163,23 +163,23 @@ static void adjacent_pages_share_segments(void **state)
 	struct fp_page_io *mixed[64];
 
 	bench_open(1, 0, MAX_PAGES);
-	start(FP_IO_WRITE, bench.all, 40); /* neighbours here and there: 16 pages a segment */
+	start(FP_IO_WRITE, bench.all, 40); /* neighbours both locally and remotely: 16 pages a segment */
 	assert_int_equal(fake_nodes[0].n_ios, 1);
 	assert_int_equal(fake_nodes[0].n_segs, 3);
 	drain();
 	for (unsigned i = 0; i < 64; i++)
 		mixed[i] = bench.all[i ^ 1];
-	start(FP_IO_READ, mixed, 64); /* 1 0 3 2 ...: page 0 never follows 1, but 3 never 0 either */
+	start(FP_IO_READ, mixed, 64); /* order 1 0 3 2 ...: no page follows its neighbour */
 	assert_int_equal(fake_nodes[0].n_ios, 2);
 	assert_int_equal(fake_nodes[0].n_segs, 3 + 64);
 	drain();
-	start(FP_IO_READ, bench.all + 60, 8); /* local neighbours, but the lease ends between them */
+	start(FP_IO_READ, bench.all + 60, 8); /* local neighbours, but in two leases */
 	assert_int_equal(fake_nodes[0].n_ios, 3);
 	assert_int_equal(fake_nodes[0].n_segs, 3 + 64 + 2);
 	drain();
 	bench.ios[65].buf = (char *)bench.ios[0].buf + FP_PAGE_SIZE;
 	start(FP_IO_READ, (struct fp_page_io *[]){bench.all[0], bench.all[65]},
-	      2); /* offsets of two leases */
+	      2); /* local neighbours, with offsets in two leases */
 	assert_int_equal(fake_nodes[0].n_segs, 3 + 64 + 2 + 2);
 	drain();
 	bench.ios[1].buf = bench.memory + 9 * FP_PAGE_SIZE;
@@ -193,7 +193,7 @@ static void requests_are_cut_at_the_batch_limit(void **state)
 {
 	bench_open(2, 0, MAX_PAGES);
 	start(FP_IO_WRITE, bench.all,
-	      2 * (FP_BATCH_MAX + 1)); /* a lease of 64 on each node, then 2 on the first */
+	      2 * (FP_BATCH_MAX + 1)); /* 64 pages on each node, then 2 on the first */
 	assert_int_equal(fake_nodes[0].n_ios + fake_nodes[1].n_ios, 3);
 	drain();
 	bench_close();
@@ -289,7 +289,7 @@ static void a_silent_node_ends_by_the_deadline(void **state)
 		assert_true(fp_clock_ns() < started_ns + 10 * FP_NSEC_PER_SEC);
 	}
 	assert_true(fp_clock_ns() >= deadline_ns);
-	for (unsigned i = 0; i < 10; i++) /* those that the link never took ended with the node */
+	for (unsigned i = 0; i < 10; i++) /* ios that the link never took fail with their node */
 		assert_true(bench.ios[i].status == -ETIMEDOUT ||
 		            (i >= 3 && bench.ios[i].status == -EHOSTDOWN));
 	assert_int_equal(bench.store->nodes[0].error, -ETIMEDOUT);
@@ -308,8 +308,7 @@ static void waiting_for_a_slow_link_ends_by_the_deadline(void **state)
 		start(FP_IO_READ, bench.all + i, 1);
 	while (fp_clock_ns() < started_ns + 150 * FP_NSEC_PER_MSEC)
 		;
-	drain(); /* the first had been done in time, its end lets the second go, the third has waited too long
-	          */
+	drain(); /* the first was done in time; the second is sent then; for the third it is too late */
 	assert_int_equal(bench.ios[0].status, 0);
 	assert_int_equal(bench.ios[1].status, 0);
 	assert_int_equal(bench.ios[2].status, -ETIMEDOUT);
@@ -326,7 +325,7 @@ static void says_what_to_wait_for(void **state)
 	bench_open(3, 4, MAX_PAGES);
 	assert_int_equal(fp_lane_pollfds(bench.lane, fds, FP_STORE_MAX_NODES, &deadline_ns), 0);
 	assert_true(deadline_ns == UINT64_MAX);
-	start(FP_IO_READ, bench.all, MAX_PAGES); /* the third node's pages are done already */
+	start(FP_IO_READ, bench.all, MAX_PAGES); /* the third node's pages are done at once */
 	assert_int_equal(fp_lane_pollfds(bench.lane, fds, FP_STORE_MAX_NODES, &deadline_ns), 2);
 	assert_int_equal(deadline_ns, 0);
 	fake_nodes[0].silent = fake_nodes[1].silent = true;
@@ -334,7 +333,7 @@ static void says_what_to_wait_for(void **state)
 	assert_int_equal(fp_lane_pollfds(bench.lane, fds, FP_STORE_MAX_NODES, &deadline_ns), 2);
 	assert_true(deadline_ns > fp_clock_ns());
 	assert_int_equal(fp_lane_pollfds(bench.lane, fds, 1, &deadline_ns), 1);
-	assert_int_equal(deadline_ns, 0); /* no room for the second: poll again */
+	assert_int_equal(deadline_ns, 0); /* fds has no room for the second: poll again */
 	bench_close();
 }
 
@@ -359,13 +358,13 @@ static void opening_fails_with_the_link(void **state)
 	assert_int_equal(fp_lane_open(store, 8, &lane), -EMFILE);
 	assert_null(lane);
 	assert_int_equal(fake_nodes[0].n_links + fake_nodes[1].n_links, 0);
-	fp_node_report(&store->nodes[1], 0, -EPIPE, NULL); /* a node known to be lost is passed over */
+	fp_node_report(&store->nodes[1], 0, -EPIPE, NULL); /* a node known to be lost is skipped */
 	assert_int_equal(fp_lane_open(store, 8, &lane), 0);
 	fp_lane_close(lane);
 	fp_store_close(store);
 }
 
-/* Takes a random set of idle pages, at most max, into ret_pages. */
+/* Chooses up to max idle pages at random. */
 static unsigned pick_pages(uint64_t *rng, struct fp_page_io **ret_pages, unsigned max)
 {
 	unsigned from = (unsigned)(test_random(rng) % MAX_PAGES),
@@ -379,8 +378,8 @@ static unsigned pick_pages(uint64_t *rng, struct fp_page_io **ret_pages, unsigne
 }
 
 /*
- * Random batches of reads and writes against a shadow: shadow[i] is the pattern that page i holds
- * at its node; 0 once a failed write made that unknown.
+ * Random batches of reads and writes against a shadow. shadow[i] is the pattern that page i has at
+ * its node; 0: unknown after a failed write.
  */
 static void random_ops_match_a_shadow(void **state)
 {
@@ -432,7 +431,7 @@ static void random_ops_match_a_shadow(void **state)
 	bench_close();
 }
 
-/* Writes and reads everything in batches; returns how many pages failed. The rest must be right. */
+/* Writes and reads all pages in batches. Returns how many failed; the others must be right. */
 static unsigned write_and_read(unsigned kill_poll, unsigned kill_node)
 {
 	struct fp_page_io *done[5];

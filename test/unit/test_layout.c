@@ -19,7 +19,7 @@
 struct model {
 	struct fp_layout layout;
 	struct page {
-		bool mapped, lazy; /* mapped: far or foreign */
+		bool mapped, lazy; /* mapped: by a far or a foreign mapping */
 		int prot;
 		uint32_t flags;
 	} pages[PAGES];
@@ -44,7 +44,7 @@ static bool all(const struct model *m, uint32_t start, uint32_t end, bool mapped
 	return true;
 }
 
-/* All far, or none. */
+/* True if all these pages are far, or there are none. */
 static bool all_far(const struct model *m, uint32_t start, uint32_t end, bool far)
 {
 	for (uint32_t p = start; p < end; p++)
@@ -105,7 +105,7 @@ static void change(struct model *m, uint32_t start, uint32_t end)
 	}
 }
 
-/* The pieces say what the pages say, in order, and no two of them could be one. */
+/* The pieces must agree with the pages, be in order, and be as few as possible. */
 static void compare(const struct model *m)
 {
 	const struct fp_layout *layout = &m->layout;
@@ -149,7 +149,7 @@ static void ask_counts(const struct model *m, uint32_t start, uint32_t end)
 	assert_int_equal(fp_layout_is_free(&m->layout, start, end), all(m, start, end, false));
 }
 
-/* Where a walk over pieces with one of flags begins. */
+/* Where a walk over pieces with one of these flags begins. */
 static void ask_with(const struct model *m, uint32_t start, uint32_t flags)
 {
 	const struct fp_piece *with = fp_layout_after_with(&m->layout, start, flags);

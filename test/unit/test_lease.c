@@ -1,6 +1,4 @@
-/*
- * Leases: accounting, ids, quotas, and that memory in use outlives its release.
- */
+/* Leases: accounting, ids and quotas. Memory in use outlives its release. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -66,7 +64,7 @@ static void test_limits(void **state)
 	r = request(16 * MIB);
 	assert_int_equal(fp_node_lease_grant(&t.leases, &t.pools, &r), -ENOSPC);
 	r = request(4096);
-	r.quota_bytes = 4096; /* lowered below what is out */
+	r.quota_bytes = 4096; /* a quota below what is leased already */
 	assert_int_equal(fp_node_lease_grant(&t.leases, &t.pools, &r), -EDQUOT);
 	assert_int_equal(t.leases.leased_bytes, 3 * MIB + 4096);
 }
@@ -83,7 +81,7 @@ static void test_least_size(void **state)
 	assert_int_equal(grant(&r)->memory->size_bytes, MIB);
 }
 
-/* The bytes of a lease in the making are taken: two can't both be promised the same. */
+/* The bytes of a lease that is being made count as used: they can't be promised twice. */
 static void test_accounted_at_once(void **state)
 {
 	struct fp_lease_request r = request(16 * MIB);
@@ -113,8 +111,10 @@ static void test_memory_in_use_outlives_the_release(void **state)
 	assert_int_equal(*(char *)grant(&r)->memory->chunk.base, 0);
 }
 
-/* Released and granted again many times faster than the worker works: it never gives what is not
- * scrubbed. */
+/*
+ * Memory is released and leased again much faster than the worker works. It must never be leased
+ * before it was scrubbed.
+ */
 static void test_scrubbed_before_it_is_leased_again(void **state)
 {
 	struct fp_lease_request r = request(16 * MIB);
@@ -176,7 +176,10 @@ static void test_sessions(void **state)
 	assert_null(sessions.first);
 }
 
-/* The session ends while its leases are being made: they are told as cancelled, and go back. */
+/*
+ * The session ends while its leases are being made: each is reported as cancelled, and its memory
+ * is freed.
+ */
 static void test_ended_while_being_made(void **state)
 {
 	struct fp_node_sessions sessions = {0};
@@ -191,7 +194,7 @@ static void test_ended_while_being_made(void **state)
 	assert_int_equal(t.last_status, -ECANCELED);
 	assert_int_equal(t.items[1]->used_bytes, 0);
 
-	/* also a lease that could not be made */
+	/* the same for a lease that can't be made */
 	set_available(false);
 	missing.size_bytes = 4096;
 	assert_int_equal(fp_node_session_open(&sessions, t.client, "a", "here", &session), 0);

@@ -1,4 +1,4 @@
-/* Addresses to listen on: which are valid, and which only this machine can reach. */
+/* Addresses to listen on: which are valid, and which can be reached from this machine only. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,7 @@
 /*
- * Families of processes that share slots: random lives of many, with kills at any moment, against
- * the model that fork itself copies; and threads that go on between forks.
+ * Families of processes that share slots. Many processes live random lives and are killed at any
+ * moment; each checks its pages against a model that fork copies. Also threads that go on between
+ * forks.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -39,8 +40,8 @@ static unsigned pick(unsigned n)
 static void live(void);
 
 /*
- * A program forks when no node is cut off, as its keeper waits for that. A child has a copy of the
- * connection that its parent had then: while it has not adopted, its parent must not both resume
+ * A program forks only when no node is cut off, as its reconnect thread waits for that. The child
+ * has a copy of its parent's connection. So until it has adopted, its parent must not both resume
  * and end.
  */
 static void settle_nodes(void)
@@ -71,7 +72,7 @@ static void bear(void)
 		life.rng = seed;
 		life.depth++;
 		memset(life.child, 0, sizeof(life.child));
-		if (pick(2)) /* else what comes first waits, or finds it not there */
+		if (pick(2)) /* else its first request waits for that, or fails */
 			adopt();
 		live();
 	}
@@ -85,7 +86,7 @@ static void fork_in_vain(void)
 	fp_store_fork_parent(me.store, pick(2));
 }
 
-/* A child ends by itself, without fault, or as we killed it. */
+/* Checks how a child ended: by itself and without a failure, or because we killed it. */
 static void bury(unsigned k, bool kill_it)
 {
 	int status;
@@ -136,7 +137,7 @@ static void step(void)
 		disturb();
 }
 
-/* Ends as processes do. Never returns. */
+/* Lives for some steps, then ends in one of the ways of processes. Never returns. */
 static void live(void)
 {
 	unsigned n = pick(STEPS);
@@ -157,7 +158,7 @@ static void live(void)
 	}
 }
 
-/* The first of a family does not end before the others, so that it can look what has come back. */
+/* The first process of a family ends last, so that it can check which slots have come back. */
 static void found_family(unsigned n_nodes, unsigned load_store)
 {
 	me.is_child = true;
@@ -169,7 +170,7 @@ static void found_family(unsigned n_nodes, unsigned load_store)
 	for (unsigned k = 0; k < MAX_CHILDREN; k++)
 		bury(k, true);
 	check(used_after_sweep() >= n_pages());
-	if (me.store->gens.n_living == 0) { /* no orphans that live */
+	if (me.store->gens.n_living == 0) { /* no orphan lives */
 		check(used_after_sweep() == n_pages());
 		check(n_shared() == 0);
 	}
@@ -179,7 +180,7 @@ static void found_family(unsigned n_nodes, unsigned load_store)
 	_exit(0);
 }
 
-/* All that were born here and whose parents are gone, too. */
+/* Waits for all descendants, also those whose parents have ended. */
 static void await_all(void)
 {
 	int status;
@@ -222,7 +223,7 @@ static void random_families_lose_no_byte_and_no_slot(void **state)
 #define CROWD_NS    (200 * FP_NSEC_PER_MSEC)
 
 static struct {
-	pthread_rwlock_t running; /* held to take, free and write slots; a fork holds it alone */
+	pthread_rwlock_t running; /* taken shared to take, free and write slots; a fork takes it alone */
 	_Atomic bool stop;
 	_Atomic unsigned n_bad;
 	uint64_t seed;
@@ -237,7 +238,7 @@ static void *sweeper(void *arg)
 	return NULL;
 }
 
-/* Each thread has slots of its own, which it signs; a signature is overwritten by nobody. */
+/* Each thread has slots of its own and signs them. No signature may be overwritten. */
 static void *member(void *arg)
 {
 	uint64_t rng = crowd.seed + (uintptr_t)arg, slots[CROWD_SET] = {0}, stamps[CROWD_SET];
@@ -273,8 +274,7 @@ static void *member(void *arg)
 }
 
 /*
- * The child checks for a while that its inherited slots stay the same, and lets go of them piece by
- * piece.
+ * The child checks for a while that its inherited slots stay the same, and frees them bit by bit.
  */
 static void watch(uint64_t seed)
 {

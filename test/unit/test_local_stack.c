@@ -15,7 +15,7 @@
 #include "local_stack.h"
 
 #define STACK_BYTES (64u << 10)
-#define THREADS     24u /* more than stacks that are kept */
+#define THREADS     24u /* more than the number of stacks that are kept */
 #define ROUNDS      200u
 
 static char *far_range;
@@ -66,7 +66,7 @@ static long look(uintptr_t outer, bool was_far)
 	CHECK(blocks(SIGUSR1) == was_far);
 	CHECK(was_far || outer - here < STACK_BYTES);
 	CHECK(here % 16 == 0);
-	return FP_ON_LOCAL_STACK(sum, 1, 2, 3, 4, 5, 6); /* stays where it is */
+	return FP_ON_LOCAL_STACK(sum, 1, 2, 3, 4, 5, 6); /* already on a local stack: stays there */
 }
 
 static void call(void)
@@ -97,7 +97,7 @@ static void switches_from_a_far_stack(void **state)
 	assert_false(is_wrong);
 }
 
-/* ---- many at once ---- */
+/* ---- many threads at once ---- */
 
 static pthread_barrier_t all_inside;
 static _Atomic unsigned n_wrong;

@@ -1,4 +1,4 @@
-/* Locked memory: that it is locked, and that it leaves a program half of what may be. */
+/* Locked memory: it is locked, and it leaves to the program half of what may be locked. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -35,7 +35,7 @@ static size_t locked_bytes(void)
 	return (size_t)kib << 10;
 }
 
-/* Sanitizers answer mlock themselves, and lock nothing. */
+/* Sanitizers replace mlock by a function that locks nothing. */
 static bool does_mlock_lock(void)
 {
 	void *page = mmap(NULL, PIECE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -48,7 +48,7 @@ static bool does_mlock_lock(void)
 	return does;
 }
 
-/* As an ordinary user with a low limit. */
+/* Becomes an ordinary user with a low limit. */
 static void become_limited(void)
 {
 	struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
@@ -59,7 +59,7 @@ static void become_limited(void)
 		_exit(10);
 }
 
-/* In a child: 0 if all is as it should be, else which check failed. */
+/* Run in a child: 0 if all is right, else the number of the failed check. */
 static int check_limited(void)
 {
 	char *mine = mmap(NULL, LIMIT / 2, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -1,6 +1,4 @@
-/*
- * The logger, read back through a pipe that stands in for stderr.
- */
+/* The logger, read through a pipe in place of stderr. */
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -45,7 +43,7 @@ static int restore_stderr(void **state)
 	return 0;
 }
 
-/* The lines logged since the last look. */
+/* The lines logged since the last call. */
 static const char *logged(void)
 {
 	static char text[4096];
@@ -70,7 +68,10 @@ static void less_urgent_lines_are_dropped(void **state)
 	assert_string_equal(logged(), "unit: store: chatter\n");
 }
 
-/* JOURNAL_STREAM is inherited by programs whose stderr has been redirected: only a match counts. */
+/*
+ * Programs inherit JOURNAL_STREAM although their stderr was redirected: it counts only if it
+ * matches stderr.
+ */
 static void the_journal_gets_priorities(void **state)
 {
 	char stream[64];
@@ -110,8 +111,8 @@ static void errno_is_kept(void **state)
 }
 
 /*
- * Every length around the limit: a line that fits is whole, a longer one is cut and marked, and it
- * is one line.
+ * Every length near the limit: a line that fits is whole, a longer one is cut and marked. Either is
+ * one line.
  */
 static void long_lines_are_cut(void **state)
 {
@@ -159,7 +160,7 @@ static void an_event_is_one_line(void **state)
 	assert_string_equal(logged(), "unit: conn: peer says 'a farpaged: pool: all is well [2J  '\n");
 }
 
-/* A process that is to end does not wait for the reader of its pipe. */
+/* A process that must end does not wait for the reader of its pipe. */
 static void a_full_pipe_keeps_nobody(void **state)
 {
 	int fds[2];
@@ -201,7 +202,7 @@ static off_t logged_to(int type, int flags)
 	return len;
 }
 
-/* A program closed its standard error, and what it opened next has that number. */
+/* A program closed its standard error, and then opened a file that got its number. */
 static void data_of_the_program_is_not_written_to(void **state)
 {
 	const off_t len = (off_t)strlen("unit: pager: text\n");

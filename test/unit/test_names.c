@@ -1,6 +1,6 @@
 /*
- * How often the resolver is asked for a node's name: which answers are kept, and when the name is
- * looked up again. The test plays the resolver.
+ * When a node's name is looked up: which answers are kept, and when the resolver is asked again.
+ * The test plays the resolver.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -26,7 +26,7 @@ static struct {
 	in_addr_t address;
 } resolver;
 
-/* In place of the C library's. */
+/* Replaces the C library's function. */
 int getaddrinfo(const char *node, const char *service, const struct addrinfo *hints, struct addrinfo **res)
 {
 	struct {
@@ -61,7 +61,7 @@ static int setup(void **state)
 	return 0;
 }
 
-/* A socket at a port of its own, which takes connections and says nothing. */
+/* A listening socket at a free port, which takes connections and sends nothing. */
 static int listener_new(struct sockaddr_in *ret_address)
 {
 	int fd = socket(AF_INET, SOCK_STREAM, 0);
@@ -74,7 +74,7 @@ static int listener_new(struct sockaddr_in *ret_address)
 	return fd;
 }
 
-/* As a resume does it. -ETIMEDOUT: somebody took the connection. */
+/* Connects as a resume does. -ETIMEDOUT: the connection was accepted. */
 static int dial(const char *host, const struct sockaddr_in *address)
 {
 	const struct fp_handshake_options hello = {.purpose = FP_WIRE_CONTROL, .client_name = "test"};
@@ -116,7 +116,7 @@ static void what_is_not_known_is_asked_for_each_time(void **state)
 	close(fd);
 }
 
-/* The node has another address by now. */
+/* The name leads to another address now. */
 static void a_name_that_has_moved_is_found(void **state)
 {
 	struct sockaddr_in address;
@@ -148,7 +148,7 @@ static void only_a_refresh_looks_up_again(void **state)
 	assert_int_equal(resolver.n_asked, 2);
 }
 
-/* The resolver fails together with the node: the old addresses are tried again. */
+/* The resolver fails together with the node: the old addresses stay in use. */
 static void a_silent_resolver_takes_nothing_away(void **state)
 {
 	struct sockaddr_in address;
@@ -159,7 +159,7 @@ static void a_silent_resolver_takes_nothing_away(void **state)
 	resolver.silent = true;
 	for (unsigned i = 0; i < 12; i++)
 		assert_int_equal(dial("stays", &address), -ECONNREFUSED);
-	assert_int_equal(resolver.n_asked, 3); /* after four failures, and after eight */
+	assert_int_equal(resolver.n_asked, 3); /* asked after four failures, and after eight */
 	fd = socket(AF_INET, SOCK_STREAM, 0);
 	assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &(int){1}, sizeof(int)), 0);
 	assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof(address)), 0);

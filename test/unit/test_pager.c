@@ -1,7 +1,7 @@
 /*
- * The pager, in every interleaving: a model of one page, its kernel mapping, its slot and the
- * threads that work on it is driven through all reachable states by breadth-first search; each
- * invariant is checked in each of them.
+ * The pager in every interleaving. The model has one page, its kernel mapping, its slot and the
+ * threads that work on it. A breadth-first search drives it through all reachable states, and
+ * checks each invariant in each state.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,9 +15,9 @@
 #include "pager.h"
 
 /*
- * Contents are version numbers. Two program threads write new versions (up to VERSIONS) and read; a
- * fault thread, an evictor and a layout thread carry the actions out in small steps, any of which
- * another may come between.
+ * Contents are version numbers. Two program threads read, and write new versions (up to VERSIONS).
+ * A fault thread, an evictor and a layout thread carry actions out in small steps. Between any two
+ * steps another thread may run.
  */
 #define WRITES 2
 
@@ -54,19 +54,19 @@ enum work {
 
 struct world {
 	uint64_t word;
-	uint8_t mapping, bytes; /* kernel: whether the page is there, and its contents */
+	uint8_t mapping, bytes; /* in the kernel: whether the page is mapped, and its contents */
 	uint8_t slot, stage;    /* contents of the slot and of the stage */
 	uint8_t truth;          /* the version that the program must read */
-	uint8_t writes;         /* made so far */
+	uint8_t writes;         /* number of writes so far */
 	uint8_t app[2];
-	uint8_t message[2]; /* the thread's fault message is unread */
+	uint8_t message[2]; /* the thread's fault message, not read yet */
 	uint8_t fault, evictor, layout, reviver;
-	uint8_t fault_rw;     /* the install under way is writable */
-	uint8_t old_resident; /* layout: the word that it claimed */
+	uint8_t fault_rw;     /* the page is being installed writable */
+	uint8_t old_resident; /* layout: the word before it was claimed was resident */
 	uint8_t discards;
-	uint8_t lost; /* the node is away: it has the slot's bytes still */
+	uint8_t lost; /* the node is away, with the slot's bytes */
 	uint8_t revivals;
-	uint8_t copied; /* the stage holds a copy; the page stands in place, protected */
+	uint8_t copied; /* the stage has a copy; the page is still mapped, protected */
 };
 
 static struct world *seen;
@@ -110,7 +110,7 @@ static struct world copy(const struct world *w)
 {
 	struct world c;
 
-	memcpy(&c, w, sizeof(c)); /* padding too: worlds are compared as bytes */
+	memcpy(&c, w, sizeof(c)); /* copies padding, too: worlds are compared as bytes */
 	return c;
 }
 
@@ -123,8 +123,7 @@ static void wake(struct world *w)
 		}
 }
 
-/* A program thread touches the page: it succeeds, or it waits with a message for the fault
- * thread. */
+/* A program thread touches the page. It succeeds, or waits with a message for the fault thread. */
 static void app_touch(const struct world *from, int t, bool write)
 {
 	struct world w = copy(from);
@@ -206,8 +205,7 @@ static void settle(struct world *w, struct fp_page_step s)
 		wake(w);
 }
 
-/* Another page of its chunk is about to become native, or has been: this one is looked at as
- * well. */
+/* Another page of the chunk makes it kernel-filled: this page is looked at, too. */
 static void fault_adopts(struct world *w)
 {
 	struct fp_page_step s = fp_pager_step(w->word, FP_EV_ADOPT);
@@ -220,7 +218,7 @@ static void fault_adopts(struct world *w)
 	visit(w);
 }
 
-/* The other thing that may happen. */
+/* Visits the other possible outcome. */
 static void poisons_instead(const struct world *from)
 {
 	struct world other = copy(from);
@@ -249,7 +247,7 @@ static void fault_step(const struct world *from)
 		break;
 	case DO_ZERO:
 		check(w.truth == 0, &w, "zeros installed over written bytes");
-		poisons_instead(from); /* there may be no room, and nothing that can leave */
+		poisons_instead(from); /* there may be no free token, and no page that can leave */
 		if (w.lost)
 			w.fault = DO_POISON;
 		else
@@ -303,8 +301,8 @@ static void drop_original(struct world *w)
 }
 
 /*
- * A moved page is put back in a further step. A copied one is in place, and its protection is
- * lifted.
+ * A moved page is put back in a later step. A copied one is in place: only its protection is
+ * removed.
  */
 static void not_written(struct world *w)
 {
@@ -335,7 +333,7 @@ static void may_not_be_written(const struct world *from)
 {
 	struct world failed = copy(from);
 
-	failed.slot = NONE; /* undefined after a failed write */
+	failed.slot = NONE; /* a failed write leaves the slot undefined */
 	not_written(&failed);
 	visit(&failed);
 }
@@ -409,8 +407,10 @@ static void evictor_step(const struct world *from)
 	visit(&w);
 }
 
-/* madvise(MADV_DONTNEED) by a third thread; the program reads zeros from the moment the kernel
- * dropped the page. */
+/*
+ * A third thread calls madvise(MADV_DONTNEED). The program reads zeros once the kernel has dropped
+ * the page.
+ */
 static void layout_step(const struct world *from)
 {
 	struct world w = copy(from);
@@ -439,7 +439,7 @@ static void layout_step(const struct world *from)
 	visit(&w);
 }
 
-/* The node is back: lost pages can be fetched again, also by a thread that had a SIGBUS. */
+/* The node is back: lost pages can be fetched again, also by a thread that got a SIGBUS. */
 static void reviver_step(const struct world *from)
 {
 	struct world w = copy(from);
@@ -473,7 +473,7 @@ static void reviver_step(const struct world *from)
 	visit(&w);
 }
 
-/* Nothing more can happen by itself: then nobody may be waiting. */
+/* If no further step is possible, no thread may be waiting. */
 static void check_no_hang(const struct world *w)
 {
 	bool idle = w->fault == IDLE && w->layout == IDLE && w->evictor == IDLE && w->reviver == IDLE &&
@@ -483,7 +483,10 @@ static void check_no_hang(const struct world *w)
 		check(!idle || w->app[t] == RUNS || w->app[t] == BUS, w, "a thread waits for ever");
 }
 
-/* Poison that nobody means would last: each fault on the page is the kernel's. */
+/*
+ * A poisoned mapping without a word that says so would last for ever: the kernel answers its faults
+ * by itself.
+ */
 static void check_poison(const struct world *w)
 {
 	enum fp_page_state state = fp_page_state(w->word);
@@ -538,8 +541,10 @@ static void test_every_interleaving(void **state)
 	free(table);
 }
 
-/* A resident page without a queue entry would never be evicted; with two it would fill the
- * queue. */
+/*
+ * A resident page must have exactly one queue entry. Without one it would never be evicted; second
+ * ones would fill the queue.
+ */
 static void test_queue_entry(void **state)
 {
 	static const enum fp_page_event ends[] = {FP_EV_INSTALLED, FP_EV_INSTALLED_RW};
@@ -571,11 +576,11 @@ static void test_write_prediction(void **state)
 		word = (word & ~FP_PAGE_STATE_MASK & ~FP_PAGE_DIRTY) | FP_PAGE_REMOTE;
 		word = fp_pager_step(word, FP_EV_FAULT_READ).word;
 	}
-	assert_int_equal(predicted, FP_PAGE_HIST_MAX); /* then it asks again */
+	assert_int_equal(predicted, FP_PAGE_HIST_MAX); /* then it waits for a write fault again */
 	assert_int_equal(fp_page_slot(word), 7);
 }
 
-/* What has another copy is not adopted; what was and is not there is ZERO. */
+/* A page with another copy is not adopted. A resident page that is not present becomes ZERO. */
 static void test_adoption(void **state)
 {
 	const uint64_t dirty = FP_PAGE_RESIDENT | FP_PAGE_DIRTY | FP_PAGE_QUEUED;

@@ -1,5 +1,5 @@
 /*
- * The benches' bytes: every word is checked, whichever is wrong is found, and an order visits each
+ * The benches' bytes: every word is checked, every wrong one is found, and an order visits each
  * page once.
  */
 #include <setjmp.h>

@@ -1,6 +1,6 @@
 /*
- * Histograms by name, and their picture: each phase is another histogram, and the drawing is XML
- * whose curve stays in the frame and never falls.
+ * Histograms by name, and their picture. Each phase has its own histogram. The drawing is XML, and
+ * its curve stays in the frame and never falls.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -38,7 +38,7 @@ static char *drawn(const struct fp_hist *h)
 	return text;
 }
 
-/* In SVG y grows downwards: a percentile curve that never falls has a y that never grows. */
+/* In SVG, y grows downwards: on a curve that never falls, y never grows. */
 static void assert_curve(const char *svg)
 {
 	const char *at = strstr(svg, "points=\"") + strlen("points=\"");

@@ -1,7 +1,4 @@
-/*
- * Holds: the table itself; every interleaving of one caller and one evictor; and the two as
- * threads.
- */
+/* Pins: the table; every interleaving of one caller and one evictor; and both as threads. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -88,7 +85,7 @@ static void test_full_and_the_end_of_the_table(void **state)
 	for (uint32_t i = 0; i < FP_PIN_MAX; i++)
 		many[i] = (struct fp_page_range){i, 1};
 	assert_int_equal(fp_pin_publish(table, many, 2, FP_PIN_MAX - 1),
-	                 0); /* no room there: from the start */
+	                 0); /* no place there: search from the start */
 	fp_pin_clear(table, 0, 2);
 	place = fp_pin_publish(table, many, FP_PIN_MAX - 1, 0);
 	assert_int_equal(place, 0);
@@ -117,9 +114,11 @@ static void test_a_forked_child_keeps_its_own(void **state)
 
 /* ---- every interleaving of a caller and an evictor ---- */
 
-/* The caller's steps are publish, look at the word (again, while the page is on its way), call,
- * clear; the evictor's: claim, look, take or put back. A model of sequential consistency, which the
- * fences give. */
+/*
+ * The caller's steps: publish, look at the word (again while the page is under way), call, clear.
+ * The evictor's steps: claim, look, take or put back. The model is sequentially consistent, as the
+ * fences make it.
+ */
 enum { CALLER_START, CALLER_LOOKS, CALLER_CALLS, CALLER_DONE };
 enum { EVICTOR_START, EVICTOR_LOOKS, EVICTOR_TAKES, EVICTOR_PUTS_BACK, EVICTOR_DONE };
 
@@ -151,7 +150,7 @@ static bool caller_step(struct fp_pin_table *table, struct model *m)
 		m->caller = CALLER_CALLS;
 		return true;
 	case CALLER_CALLS:
-		assert_true(m->present); /* the purpose of all this */
+		assert_true(m->present); /* what pins are for */
 		fp_pin_clear(table, m->place, 1);
 		m->caller = CALLER_DONE;
 		return true;
@@ -183,7 +182,7 @@ static bool evictor_step(struct fp_pin_table *table, struct model *m)
 	return false;
 }
 
-/* Runs one schedule, a bit a step; the evictor comes again as long as the caller is not done. */
+/* Runs one schedule, one bit a step. The evictor starts again until the caller is done. */
 static void run_schedule(struct fp_pin_table *table, unsigned schedule)
 {
 	struct model m = {.present = true};
@@ -197,7 +196,7 @@ static void run_schedule(struct fp_pin_table *table, unsigned schedule)
 		else
 			evictor_step(table, &m);
 	}
-	while (m.caller != CALLER_DONE) /* nobody waits for ever: either of them can go on */
+	while (m.caller != CALLER_DONE) /* at each moment one of them can go on */
 		assert_true(caller_step(table, &m) || evictor_step(table, &m));
 	while (m.evictor != EVICTOR_DONE)
 		assert_true(evictor_step(table, &m));
@@ -214,18 +213,18 @@ static void test_every_interleaving(void **state)
 
 #define PAGES   8u
 #define CALLERS 3u
-#define ENOUGH  300u /* pages taken, and refused */
+#define ENOUGH  300u /* at least so many pages must be taken, and as many refused */
 
 static struct {
 	struct fp_pin_table *table;
 	_Atomic uint64_t words[PAGES];
-	_Atomic bool present[PAGES]; /* the bytes that the kernel would see */
+	_Atomic bool present[PAGES]; /* whether the kernel would find the page */
 	uint64_t seed;
 	_Atomic bool stop;
 	_Atomic unsigned broken, refused, taken;
 } arena;
 
-/* As the agent does: waits for the owner of the page, and brings it back if it is away. */
+/* Does as the agent: waits for the owner of the page, and brings the page back if it is away. */
 static void bring(uint32_t page)
 {
 	for (;;) {
@@ -260,7 +259,7 @@ static void *caller(void *arg)
 		for (uint32_t p = range.page; p < range.page + range.n; p++)
 			if (!atomic_load(&arena.present[p]))
 				arena.broken++;
-		if (i % 4 == 0) /* long enough for the evictor to come by */
+		if (i % 4 == 0) /* gives the evictor time */
 			sched_yield();
 		for (uint32_t p = range.page; p < range.page + range.n; p++)
 			if (!atomic_load(&arena.present[p]))

@@ -54,7 +54,7 @@ static int take(struct fp_pool *pool, uint64_t size_bytes, struct fp_chunk *ret_
 	return r;
 }
 
-/* Gives it back and refills the reserve. */
+/* Gives the chunk back and refills the reserve. */
 static int give(struct fp_pool *pool, struct fp_chunk *chunk)
 {
 	int r;
@@ -108,8 +108,8 @@ static void test_memfd_is_sealed(void **state)
 }
 
 /*
- * A client has it as a descriptor, then as a mapping. Its mapping stays its own when the node
- * stops: it may be the only copy.
+ * A client gets a chunk as a descriptor and maps it. Its mapping stays when the node stops, as it
+ * may have the only copy.
  */
 static void test_passed(void **state)
 {
@@ -141,7 +141,7 @@ static void test_passed(void **state)
 	}
 }
 
-/* Memory that the host could not give for a returned chunk is asked for again later. */
+/* The host could not give memory for a returned chunk: the pool asks again later. */
 static void test_reserve_recovers(void **state)
 {
 	struct fp_pool *pool = open_pool(&kinds[3]);
@@ -162,8 +162,8 @@ static void test_reserve_recovers(void **state)
 }
 
 /*
- * Two chunks are made and one is given back at once: at each slice reserve and chunks together are
- * the pool.
+ * Two chunks are made and one is given back at the same time. After each slice, reserve and chunks
+ * together are the whole pool.
  */
 static void test_slices_take_turns(void **state)
 {
@@ -198,7 +198,7 @@ static void test_slices_take_turns(void **state)
 	fp_pool_close(pool);
 }
 
-/* How many slices a chunk of a MiB takes. */
+/* The number of slices in which a chunk of one MiB is made. */
 static unsigned slices(struct fp_pool *pool)
 {
 	struct fp_chunk chunk = {0};
@@ -210,7 +210,10 @@ static unsigned slices(struct fp_pool *pool)
 	return n;
 }
 
-/* Neither for a chunk that is being made, nor for one that is being given back. */
+/*
+ * A small chunk waits neither for a large one that is being made, nor for one that is being given
+ * back.
+ */
 static void test_small_does_not_wait_for_large(void **state)
 {
 	struct fp_pool_config config = kinds[3];
@@ -254,7 +257,7 @@ static uint64_t resident_bytes(void)
 	return pages * 4096;
 }
 
-/* The mappings of this process, and the reserve. */
+/* The bytes in the mappings of this process and in the reserve. */
 static uint64_t held_bytes(const struct fp_pool *pool)
 {
 	struct stat reserve;
@@ -263,7 +266,7 @@ static uint64_t held_bytes(const struct fp_pool *pool)
 	return resident_bytes() + (uint64_t)reserve.st_blocks * 512;
 }
 
-/* Whatever is leased, reserve and leases together are the pool. */
+/* With any leases, reserve and leases together are the whole pool. */
 static void test_preallocated_stays_resident(void **state)
 {
 	struct fp_pool_config config = kinds[3];
@@ -289,12 +292,11 @@ static void test_preallocated_stays_resident(void **state)
 }
 
 static struct {
-	int file, watched; /* -1: this machine has none */
+	int file, watched; /* -1: this machine has no huge pages */
 	pid_t restorer;
 } huge = {.file = -1};
 
-/* Four more than the machine has, for this test alone. A child restores the number, also if the
- * test dies. */
+/* Adds four huge pages for this test. A child restores the number, also if the test dies. */
 static int take_huge_pages(void **state)
 {
 	int file = open("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", O_RDWR | O_CLOEXEC),
@@ -329,7 +331,7 @@ static int return_huge_pages(void **state)
 
 static _Atomic bool stop_mapping;
 
-/* Whatever another thread maps is its own. */
+/* Mappings of another thread must keep their bytes. */
 static void *map_and_write(void *arg)
 {
 	while (!stop_mapping) {
@@ -342,8 +344,10 @@ static void *map_and_write(void *arg)
 	return NULL;
 }
 
-/* Somebody else has the huge pages that a lease gave back: the reserve does without until they are
- * there. */
+/*
+ * Another process takes the huge pages that a lease gave back. The reserve lacks them until they
+ * are free again.
+ */
 static void test_huge_pages_taken_by_others(void **state)
 {
 	struct fp_pool_config config = {.name = (char *)"huge",
@@ -358,9 +362,9 @@ static void test_huge_pages_taken_by_others(void **state)
 	char *taken;
 
 	if (huge.file < 0 || fp_pool_open(&config, &pool, &error) < 0)
-		skip(); /* the host has none to give */
+		skip(); /* the host has none */
 	assert_int_equal(take(pool, 4 * MIB, &chunk), 0);
-	fp_pool_end(pool); /* so that the pages are given back and not put into the reserve */
+	fp_pool_end(pool); /* so that the pages go to the host, not to the reserve */
 	while (fp_pool_give(pool, &chunk) == 1)
 		;
 	pool->ending = false;

@@ -1,6 +1,6 @@
 /*
  * The program that `farpage run` starts: found as a shell finds it, and refused with the reason if
- * a preloaded library can't reach it.
+ * the preload library can't be loaded into it.
  */
 #include <elf.h>
 #include <errno.h>
@@ -94,12 +94,12 @@ static void a_dynamic_program_and_its_scripts_pass(void **state)
 	assert_int_equal(fp_program_check("/proc/self/exe", error, sizeof(error)), 0);
 	write_file("script", "#! /bin/sh -e\n", 14, 0755);
 	assert_int_equal(fp_program_check(path_of("script"), error, sizeof(error)), 0);
-	write_file("script", "neither\n", 8, 0755); /* the kernel has the last word on it */
+	write_file("script", "neither\n", 8, 0755); /* left to the kernel to refuse */
 	assert_int_equal(fp_program_check(path_of("script"), error, sizeof(error)), 0);
 	assert_string_equal(error, "");
 }
 
-/* A header as this machine's linker makes it, with one program header of the given type. */
+/* Writes an ELF header as this machine's linker does, with one program header of the given type. */
 static void write_elf(uint32_t type, uint16_t machine)
 {
 	struct {
@@ -141,7 +141,7 @@ static void another_machine_is_refused(void **state)
 	assert_non_null(strstr(error, "another machine"));
 }
 
-/* The loader ignores LD_PRELOAD in a program that changes its user. */
+/* The loader ignores LD_PRELOAD for a program that changes its user. */
 static void a_program_that_gains_privileges_is_refused(void **state)
 {
 	char error[512];
@@ -156,7 +156,7 @@ static void a_program_that_gains_privileges_is_refused(void **state)
 	assert_non_null(strstr(error, "gains privileges"));
 }
 
-/* Scripts whose interpreter is a script: as deep as the kernel goes, and no deeper. */
+/* Scripts whose interpreter is a script: as deep as the kernel follows them, and no deeper. */
 static void a_loop_of_scripts_ends(void **state)
 {
 	char error[512], text[PATH_MAX + 32];

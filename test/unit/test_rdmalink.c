@@ -1,6 +1,6 @@
 /*
- * A link of rdma carries bytes: sizes, limits, waiting, and iWARP's own ways. See rdmalink_rig.h
- * for the device; test_rdmalink_breaks.c has what goes wrong.
+ * A link of rdma carries bytes: sizes, limits, waiting, and the peculiarities of iWARP.
+ * rdmalink_rig.h has the device, test_rdmalink_breaks.c the failures.
  */
 #include "rdmalink_rig.h"
 
@@ -56,7 +56,7 @@ static void one_doorbell_one_completion(void **state)
 	assert_int_equal(conn.n_posts, 2);
 	assert_int_equal(conn.n_works, 68);
 	assert_in_range(conn.n_signals, 1,
-	                2); /* READs are not silent for longer than half of what may be out */
+	                2); /* at most half of the READs that may be out stay unsignalled */
 	work_all();
 	assert_next(read, 0);
 	assert_filled(read->buf, 7, read->len);
@@ -69,7 +69,7 @@ static void straight_into_regions(void **state)
 	struct job *read = job_new(FP_IO_READ, 3, FP_SEG_MAX_BYTES, 0),
 	           *write = job_new(FP_IO_WRITE, 1, 50000, 3);
 
-	fp_link_register(link_, read->buf, 2 * FP_SEG_MAX_BYTES); /* not the third */
+	fp_link_register(link_, read->buf, 2 * FP_SEG_MAX_BYTES); /* covers only two of the three segments */
 	fp_link_register(link_, write->buf, write->len);
 	submit(write);
 	assert_int_equal(conn.n_queue, 1);
@@ -86,7 +86,7 @@ static void straight_into_regions(void **state)
 		take();
 	}
 	assert_memory_equal(read->buf, remote, read->len);
-	/* more regions than a link keeps: they are copied */
+	/* more regions than a link keeps: their bytes are copied */
 	for (unsigned i = 0; i < 2 * FP_RDMA_MAX_REGIONS; i++)
 		fp_link_register(link_, write->buf + i, 1);
 	assert_int_equal(domain.regions, FP_RDMA_MAX_REGIONS + 1);
@@ -159,7 +159,7 @@ static void no_more_reads_than_answered(void **state)
 	assert_int_equal(conn.most_reads, 16);
 }
 
-/* A long request posts further parts before all earlier ones are back. */
+/* A long request posts further parts before all earlier ones have completed. */
 static void reads_stay_in_flight(void **state)
 {
 	struct job *read = job_new(FP_IO_READ, FP_IO_MAX_SEGS, 4096, 0);
@@ -225,12 +225,12 @@ static void as_many_as_the_link_takes(void **state)
 		assert_int_equal(done->io.status, 0);
 	}
 	run(jobs[256]);
-	assert_filled(remote, 0, 8192); /* (uint8_t)256 */
+	assert_filled(remote, 0, 8192); /* job 256 wrote (uint8_t)256 */
 	for (unsigned i = 0; i < FP_ARRAY_LEN(jobs); i++)
 		job_free(jobs[i]);
 }
 
-/* The queue has room for less than the link thinks, for a while. */
+/* For a while the queue takes fewer requests than the link expects. */
 static void queue_without_room(void **state)
 {
 	struct job *first = job_new(FP_IO_WRITE, 40, 4096, 1), *second = job_new(FP_IO_WRITE, 40, 4096, 2);
@@ -277,7 +277,7 @@ static void out_of_bounds(void **state)
 	}
 }
 
-/* An adopted lease is read. A WRITE to it would break the link, so it is not posted. */
+/* An adopted lease can be read. A WRITE to it would break the link, so it is not posted. */
 static void adopted_lease(void **state)
 {
 	struct job *job = job_new(FP_IO_WRITE, 3, 4096, 1), *reading = job_new(FP_IO_READ, 3, 4096, 1);
@@ -313,7 +313,7 @@ static void writes_are_confirmed(void **state)
 	job_free(write);
 }
 
-/* Unless it is answered nobody knows that the bytes arrived. */
+/* Only an answer proves that the bytes have arrived. */
 static void write_without_confirmation(void **state)
 {
 	struct job *write = job_new(FP_IO_WRITE, 1, 4096, 6);
@@ -326,7 +326,7 @@ static void write_without_confirmation(void **state)
 	job_free(write);
 }
 
-/* A WRITE may be reported before an earlier READ, and says nothing about it. */
+/* A WRITE may complete before an earlier READ, and proves nothing about that READ. */
 static void write_overtakes_read(void **state)
 {
 	struct job *read = job_new(FP_IO_READ, 1, 4096, 0),
@@ -336,7 +336,7 @@ static void write_overtakes_read(void **state)
 	memset(remote, 5, 4096);
 	submit(read);
 	submit(write);
-	while (conn.queue[1].op == FP_VERBS_WRITE) /* the last of the chain is signalled */
+	while (conn.queue[1].op == FP_VERBS_WRITE) /* only the last of the chain is signalled */
 		work_one(1, 0);
 	assert_null(take());
 	memset(remote, 5, 4096);
@@ -350,7 +350,8 @@ static void write_overtakes_read(void **state)
 }
 
 /*
- * Soft iWARP answers reads of a few bytes across the end of a page wrongly: they are not asked for.
+ * Soft iWARP answers a read of a few bytes wrongly if it crosses the end of a page. So the link
+ * never asks for one.
  */
 static void small_reads_stop_at_pages(void **state)
 {
@@ -391,7 +392,8 @@ static void waiting(void **state)
 	job_free(read);
 }
 
-/* Requests of random sizes on a device that works in random bursts: all end well, with the bytes of
+/*
+ * Requests of random sizes on a device that works in random bursts. All succeed, with the bytes of
  * a shadow.
  */
 static void random_work(void **state)

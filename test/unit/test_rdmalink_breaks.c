@@ -1,6 +1,6 @@
 /*
- * A link of rdma that breaks or is closed: each request comes out once, with its status, and no
- * buffer is free before the device is done with it. See rdmalink_rig.h for the device.
+ * A link of rdma that breaks or is closed. Each request comes out once, with its status. No buffer
+ * is free before the device is done with it. rdmalink_rig.h has the device.
  */
 #include "rdmalink_rig.h"
 
@@ -26,8 +26,10 @@ static void submit_some(struct job *jobs[6], uint32_t seg_bytes)
 	}
 }
 
-/* Each of the jobs comes out once; the one at `guilty` (-1: none) with its status, the others with
- * -ECONNRESET. */
+/*
+ * Each job must come out once: job `guilty` (-1: none) with this status, the others with
+ * -ECONNRESET.
+ */
 static void assert_broken(struct job *jobs[6], int guilty, int status)
 {
 	struct job *later = job_new(FP_IO_READ, 1, 1, 0);
@@ -49,7 +51,7 @@ static void assert_broken(struct job *jobs[6], int guilty, int status)
 		job_free(jobs[i]);
 }
 
-/* The first ends well, and is thrown away. */
+/* The first job succeeds and is freed. */
 static void run_first(struct job *jobs[6])
 {
 	for (unsigned i = 0; i < 4; i++)
@@ -81,7 +83,10 @@ static void nobody_acknowledges(void **state)
 	assert_string_equal(fp_link_why(link_), "the device says why");
 }
 
-/* As soft RoCE does before it breaks the connection. */
+/*
+ * Requests are reported as done without their bytes, as by soft RoCE before it breaks the
+ * connection.
+ */
 static void said_to_be_answered(void **state)
 {
 	struct job *jobs[6];
@@ -102,7 +107,7 @@ static void flushed_from_without(void **state)
 	assert_broken(jobs, -1, 0);
 }
 
-/* Its node is cut off, and the requests are to go over another link. */
+/* The node is cut off: the owner breaks the link, to send the requests over another one. */
 static void broken_by_its_owner(void **state)
 {
 	struct job *jobs[6];
@@ -114,7 +119,7 @@ static void broken_by_its_owner(void **state)
 	assert_broken(jobs, -1, 0);
 }
 
-/* An overdue io, and with it the link, ends only when the device is done with the buffers. */
+/* An overdue io, and its link, end only when the device is done with the buffers. */
 static void overdue(void **state)
 {
 	struct job *jobs[6];
@@ -122,7 +127,7 @@ static void overdue(void **state)
 
 	submit_some(jobs, 4096);
 	run_first(jobs);
-	jobs[0] = job_new(FP_IO_READ, FP_IO_MAX_SEGS, 4096, POISON); /* most requests wait */
+	jobs[0] = job_new(FP_IO_READ, FP_IO_MAX_SEGS, 4096, POISON); /* more requests than the queue takes */
 	jobs[0]->io.deadline_ns = fp_clock_ns() + 5 * FP_NSEC_PER_MSEC;
 	submit(jobs[0]);
 	conn.swallows = true;
@@ -137,7 +142,7 @@ static void overdue(void **state)
 	for (unsigned i = 0; i < 6; i++)
 		memset(jobs[i]->buf, POISON, jobs[i]->len);
 	assert_broken(jobs, 0, -ETIMEDOUT);
-	assert_null(fp_link_why(link_)); /* overdue: the device said nothing */
+	assert_null(fp_link_why(link_)); /* no reason: the device reported nothing */
 }
 
 static void device_gone(void **state)
@@ -150,7 +155,10 @@ static void device_gone(void **state)
 	assert_broken(jobs, -1, 0);
 }
 
-/* No buffer comes back before the device has lost it: here, by the end of its queue pair. */
+/*
+ * No buffer comes back while the device could still use it: here, until its queue pair is
+ * destroyed.
+ */
 static void flush_fails(void **state)
 {
 	struct job *jobs[6];
@@ -181,8 +189,10 @@ static void completion_queue_dead(void **state)
 	assert_true(conn.closed);
 }
 
-/* Part of the chain may have been posted: it comes back by the flush, or the queue pair is
- * destroyed. */
+/*
+ * A failed post may have posted part of the chain. That part comes back by the flush, or the queue
+ * pair is destroyed.
+ */
 static void post_fails(void **state)
 {
 	struct job *jobs[6];

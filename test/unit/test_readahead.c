@@ -1,4 +1,4 @@
-/* Read-ahead: which walks are recognised, and how far ahead they are fetched. */
+/* Read-ahead: the walks that it recognises, and how far ahead it fetches them. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,7 +9,7 @@
 
 #include "readahead.h"
 
-/* A fault whose whole window is fetched; returns the window. */
+/* A fault whose whole window is fetched. Returns the size of the window. */
 static unsigned fault(struct fp_readahead *ra, uint32_t page)
 {
 	struct fp_stream *stream;
@@ -34,7 +34,7 @@ static void test_window_doubles(void **state)
 	}
 }
 
-/* Pages that were not fetched (no room, or present already) are expected to fault next. */
+/* Pages that were not fetched (no token, or already present) are expected to fault next. */
 static void test_part_of_a_window(void **state)
 {
 	struct fp_readahead ra = {.max_pages = 32};
@@ -84,7 +84,7 @@ static void test_interleaved_walks(void **state)
 		}
 }
 
-/* One stream too many replaces the one that has not moved for longest. */
+/* One walk too many replaces the stream that has not moved for the longest time. */
 static void test_oldest_walk_is_forgotten(void **state)
 {
 	struct fp_readahead ra = {.max_pages = 32};

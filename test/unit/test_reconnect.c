@@ -1,6 +1,6 @@
 /*
- * Nodes that are cut off, over fake transports: which requests wait, which are asked again, which
- * are lost; and that nothing is lost while a node comes back in time.
+ * Nodes that are cut off, over fake transports: which requests wait, which are sent again, which
+ * are lost. Nothing is lost if a node comes back in time.
  */
 #include "reconnect_rig.h"
 
@@ -38,7 +38,7 @@ static void what_was_under_way_is_asked_again(void **state)
 	assert_int_equal(fp_store_reserve(b.store, 1), -EHOSTDOWN);
 	assert_int_equal(fp_lane_pollfds(b.lane, fds, FP_STORE_MAX_NODES, &deadline_ns), 0);
 	assert_true(deadline_ns <= fp_clock_ns() + 10 * FP_NSEC_PER_MSEC);
-	assert_true(fp_store_await_work(b.store, 0, 0)); /* the reconnect thread is told */
+	assert_true(fp_store_await_work(b.store, 0, 0)); /* the reconnect thread is woken */
 	fake_tend(b.store);                              /* the first attempt comes at once */
 	assert_false(fp_store_await_work(b.store, 0, 0));
 	assert_int_equal(info().state, FP_BREAKER_CLOSED);
@@ -54,7 +54,7 @@ static void what_was_under_way_is_asked_again(void **state)
 	assert_string_equal(info().why, FAKE_LINK_WHY);
 	assert_int_equal(fp_store_reserve(b.store, 1), 0);
 	fake_tend(b.store);
-	assert_int_equal(fake_nodes[0].n_links, 1); /* the old are gone */
+	assert_int_equal(fake_nodes[0].n_links, 1); /* the old links are closed */
 	assert_int_equal(fake_nodes[0].n_sessions, 1);
 	bench_close();
 }
@@ -70,7 +70,7 @@ static void order_is_kept(void **state)
 		start(FP_IO_WRITE, i, 1);
 	assert_int_equal(fp_lane_poll(b.lane, done, 1), 1);
 	assert_ptr_equal(done[0], b.all[0]);
-	fake_nodes[0].order = FAKE_LIFO; /* the old link's end in the wrong order */
+	fake_nodes[0].order = FAKE_LIFO; /* the broken link returns its ios in reverse order */
 	fake_break(0, FAKE_CUT);
 	for (unsigned i = 0; i < 3; i++)
 		assert_int_equal(fp_lane_poll(b.lane, done, 1), 0);
@@ -86,8 +86,10 @@ static void order_is_kept(void **state)
 	bench_close();
 }
 
-/* The cable is cut: the old link never says that it is dead. Its requests go on over the next one
- * all the same. */
+/*
+ * The cable is cut: the old link never reports a break. Its requests nevertheless go on over the
+ * next link.
+ */
 static void a_link_that_falls_silent_is_taken_away(void **state)
 {
 	bench_open();
@@ -97,15 +99,15 @@ static void a_link_that_falls_silent_is_taken_away(void **state)
 	start(FP_IO_WRITE, N_PAGES / 2, N_PAGES / 2);
 	fake_break(0, FAKE_FREEZE);
 	poll_once();
-	assert_int_equal(info().state, FP_BREAKER_CLOSED); /* nobody knows yet */
-	tend_now(); /* the heartbeat stays away; the session is resumed */
+	assert_int_equal(info().state, FP_BREAKER_CLOSED); /* nobody has noticed yet */
+	tend_now();                                        /* no heartbeat comes; the session is resumed */
 	assert_int_equal(info().state, FP_BREAKER_CLOSED);
 	assert_int_equal(info().last_error, -ETIMEDOUT);
 	assert_null(info().why);
 	assert_int_equal(fake_nodes[0].n_resumes, 1);
 	poll_once();
-	assert_int_equal(b.n_outstanding, N_PAGES); /* it is broken, and may still write into the buffers */
-	poll_once();                                /* what was under way on it has ended */
+	assert_int_equal(b.n_outstanding, N_PAGES); /* broken, but it may still write into the buffers */
+	poll_once();                                /* its outstanding ios have ended */
 	assert_int_equal(fake_nodes[0].n_links, 2);
 	fake_tend(b.store);
 	assert_int_equal(fake_nodes[0].n_links, 1);
@@ -142,11 +144,11 @@ static void a_read_outlives_its_deadline_and_a_write_does_not(void **state)
 			assert_int_equal(poll_once(), 0);
 		assert_false(info().spent);
 		assert_true(fp_store_is_blocked(b.store));
-		fp_lane_be_brief(b.lane); /* of the requests from here on */
+		fp_lane_be_brief(b.lane); /* applies to later requests */
 		start(FP_IO_READ, 8, 1);
 		for (until_ns = fp_clock_ns() + FP_NSEC_PER_MSEC; fp_clock_ns() < until_ns;)
 			assert_int_equal(poll_once(), 0);
-		tend_now(); /* the one that fails */
+		tend_now(); /* this attempt fails */
 		tend_now();
 		assert_int_equal(info().state, FP_BREAKER_CLOSED);
 		drain(true);
@@ -158,12 +160,12 @@ static void a_read_outlives_its_deadline_and_a_write_does_not(void **state)
 		start(FP_IO_WRITE, 0, 4);
 		drain(false);
 		assert_status(0, 4, -ETIMEDOUT);
-		assert_false(info().spent); /* no reader has waited */
+		assert_false(info().spent); /* no read has waited */
 		bench_close();
 	}
 }
 
-/* While nobody tends, a page must not wait for what nobody does. */
+/* In a hurry nobody reconnects, so a read waits for one deadline only. */
 static void in_a_hurry_a_read_waits_for_one_deadline(void **state)
 {
 	bench_open_ways(1, 1, 10 * FP_NSEC_PER_MSEC);
@@ -180,7 +182,7 @@ static void in_a_hurry_a_read_waits_for_one_deadline(void **state)
 	bench_close();
 }
 
-/* Nobody need tend a node that is merely slow. */
+/* A node that is merely slow needs no reconnecting. */
 static void in_a_hurry_a_slow_node_is_waited_for(void **state)
 {
 	bench_open();
@@ -189,8 +191,8 @@ static void in_a_hurry_a_slow_node_is_waited_for(void **state)
 	fake_nodes[0].link_depth = 1;
 	fake_nodes[0].silent = true;
 	start(FP_IO_READ, 0, 1);
-	start(FP_IO_READ, 1, 1);  /* waits for room on the link */
-	b.store->deadline_ns = 1; /* one has passed since they began */
+	start(FP_IO_READ, 1, 1);  /* waits until the link has room */
+	b.store->deadline_ns = 1; /* has passed since they began */
 	fp_store_hurry(b.store, true);
 	assert_int_equal(poll_once(), 0);
 	assert_int_equal(info().failures, 0);
@@ -246,7 +248,7 @@ static void without_a_tender_all_ends_when_patience_is_over(void **state)
 		start(FP_IO_READ, 0, 9);
 		assert_int_equal(poll_once(), 9); /* at once */
 		assert_status(0, 9, -EHOSTDOWN);
-		tend_now(); /* late, not too late */
+		tend_now(); /* late, but not too late */
 		assert_int_equal(info().state, FP_BREAKER_CLOSED);
 		assert_false(info().spent);
 		start(FP_IO_READ, 0, 9);
@@ -257,14 +259,16 @@ static void without_a_tender_all_ends_when_patience_is_over(void **state)
 	}
 }
 
-/* The owner lends its link, nobody comes: it takes the link back, and its requests end by
- * themselves. */
+/*
+ * The owner gives its link to the reconnect thread, which never comes. The owner takes the link
+ * back, and its requests end by themselves.
+ */
 static void a_lent_link_is_taken_back_at_the_deadline(void **state)
 {
 	bench_open_ways(1, 1, 30 * FP_NSEC_PER_MSEC);
 	start(FP_IO_WRITE, 0, 4);
 	fake_break(0, FAKE_FREEZE);
-	fp_node_report(&b.store->nodes[0], 0, -ETIMEDOUT, NULL); /* as a heartbeat would */
+	fp_node_report(&b.store->nodes[0], 0, -ETIMEDOUT, NULL); /* a heartbeat would report this */
 	poll_once();
 	assert_int_equal(b.n_outstanding, 4);
 	drain(false);
@@ -331,7 +335,7 @@ static void attempts_wait_for_their_time(void **state)
 	fake_break(0, FAKE_CUT);
 	tend_now();
 	for (attempts = 1; attempts < 4; attempts++) {
-		sleep_ns = fake_tend(b.store); /* too early: nothing happens */
+		sleep_ns = fake_tend(b.store); /* too early: no attempt */
 		assert_int_equal(fake_nodes[0].n_resume_attempts, attempts);
 		assert_true(sleep_ns > last_ns && sleep_ns <= FP_BACKOFF_FIRST_NS << attempts);
 		last_ns = sleep_ns;
@@ -373,7 +377,7 @@ static void heartbeats_tell_the_round_trip(void **state)
 	bench_close();
 }
 
-/* So many in a row. A link that reports its break is not waited for. */
+/* Three heartbeats in a row must be missed. A link that reports its break is believed at once. */
 static void heartbeats_are_missed_as_often_as_chosen(void **state)
 {
 	bench_open();
@@ -444,7 +448,7 @@ static void any_call_may_fail_while_a_node_comes_back(void **state)
 /* ---- threads ---- */
 
 #define STORM_NS         (700 * FP_NSEC_PER_MSEC)
-#define STORM_RECONNECTS 10u /* at least, however long a busy machine takes for them */
+#define STORM_RECONNECTS 10u /* at least; a slow machine goes on for longer */
 
 static struct {
 	_Atomic bool stop;
@@ -456,7 +460,7 @@ static void *tender(void *arg)
 {
 	while (!storm.stop) {
 		uint64_t sleep_ns = fake_tend(b.store);
-		for (unsigned i = 0; i < b.store->n_nodes; i++) /* its own: none is too fast for it */
+		for (unsigned i = 0; i < b.store->n_nodes; i++) /* no relapse counts as quick */
 			b.store->nodes[i].backoff.closed_ns = 0;
 		fp_store_await_work(b.store, 0, FP_MIN(sleep_ns, 5 * FP_NSEC_PER_MSEC));
 	}
@@ -475,7 +479,7 @@ static void *storm_maker(void *arg)
 	return NULL;
 }
 
-/* Control calls and short-lived lanes, which fail or not as the storm will. */
+/* Makes control calls and opens short-lived lanes, which may fail in the storm. */
 static void *bystander(void *arg)
 {
 	struct fp_store_node node;
@@ -493,7 +497,7 @@ static void *bystander(void *arg)
 	return NULL;
 }
 
-/* Reads and writes random pages against a shadow, waiting as the lane says. */
+/* Reads and writes random pages against a shadow, and waits as the lane asks. */
 static void *owner(void *arg)
 {
 	uint64_t rng = storm.seed + 1, shadow[N_PAGES] = {0};
@@ -549,7 +553,7 @@ static void a_storm_loses_no_byte(void **state)
 	b.store->heartbeat_ns = 2 * FP_NSEC_PER_MSEC;
 	b.store->nodes[0].next_heartbeat_ns = 0;
 	write_all(0);
-	fp_lane_close(b.lane); /* the next one has another owner */
+	fp_lane_close(b.lane); /* the threads' lane has another owner */
 	assert_int_equal(fp_lane_open(b.store, N_PAGES, &b.lane), 0);
 	for (unsigned i = 0; i < FP_ARRAY_LEN(roles); i++)
 		assert_int_equal(pthread_create(&threads[i], NULL, roles[i], NULL), 0);
@@ -562,8 +566,10 @@ static void a_storm_loses_no_byte(void **state)
 	bench_close();
 }
 
-/* However seldom they are asked for: a node that takes silence for a break hears several in that
- * time. */
+/*
+ * The chosen interval may be long. But a node that takes silence for a break gets several
+ * heartbeats in that time.
+ */
 static void heartbeats_keep_a_session(void **state)
 {
 	fake_nodes[0].idle_ns = 4 * FP_NSEC_PER_SEC;

@@ -1,6 +1,4 @@
-/*
- * The folder for statistics and sockets: where it is, and which one counts.
- */
+/* The folder for statistics and sockets: where it is, and which of several is used. */
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>

@@ -1,4 +1,7 @@
-/* Settings: environment over file over default, and a message for every mistake. */
+/*
+ * Settings: the environment overrides the file, the file overrides defaults, and every mistake has
+ * a message.
+ */
 #include "settings.h"
 
 #include <errno.h>
@@ -64,7 +67,7 @@ static struct fp_settings read_good(void)
 	return settings;
 }
 
-/* Reading fails with r, and the message holds both texts. */
+/* Reading must fail with r, and the message must have both texts. */
 static void assert_refused(int r, const char *what, const char *allowed)
 {
 	struct fp_settings settings = {.n_urls = 77};
@@ -105,7 +108,7 @@ static void heap_of_large_ones(void **state)
 	fp_settings_done(&s);
 }
 
-/* The first that fits decides. */
+/* The first rule that fits decides. */
 static void rules_in_order(void **state)
 {
 	struct fp_settings s;
@@ -240,7 +243,7 @@ static void environment_wins(void **state)
 	fp_settings_done(&s);
 }
 
-/* What is in a mapping has the names of both in the environment. */
+/* A key in a mapping has both names in its environment variable. */
 static void rdma(void **state)
 {
 	static const char *const bad[][3] = {

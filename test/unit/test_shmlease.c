@@ -1,6 +1,6 @@
 /*
- * Leases over shm from a node that the test plays: which memory a client maps, and which it
- * refuses.
+ * Leases over shm from a node that the test plays: the memory that a client maps, and the memory
+ * that it refuses.
  */
 #include "transport.h"
 
@@ -31,11 +31,11 @@
 #define LEASE_BYTES 65536
 #define SEALS       (F_SEAL_SHRINK | F_SEAL_GROW)
 
-/* How the node answers a LEASE. */
+/* The node's answer to a LEASE. */
 struct offer {
 	uint64_t size_bytes;
 	uint32_t id, flags;
-	int fds[2]; /* n_fds of them are sent */
+	int fds[2]; /* the first n_fds are sent */
 	unsigned n_fds;
 };
 
@@ -47,8 +47,8 @@ struct node {
 	struct fp_session *session; /* the client's */
 	pthread_t thread;
 	bool serving;
-	uint32_t released_id;       /* leases that the client gave back by RELEASE */
-	struct fp_wire_adopt adopt; /* the identity in its ADOPT */
+	uint32_t released_id;       /* the lease that the client gave back by RELEASE */
+	struct fp_wire_adopt adopt; /* the identity in the client's ADOPT */
 	uint64_t adopted;           /* the answer, as on the wire */
 	_Atomic int fd;             /* the client's connection, once it has sent a PING */
 };
@@ -90,7 +90,7 @@ static void send_leased(int fd, const struct offer *offer, uint64_t tag)
 	(void)!sendmsg(fd, &msg, MSG_NOSIGNAL);
 }
 
-/* Answers the first PING too often, and no other one at all. */
+/* Answers the first PING many times, and no other one. */
 static void answer_ping(struct node *node, int fd, uint64_t tag)
 {
 	uint8_t frames[OLD_ANSWERS][FP_WIRE_HEADER_BYTES];
@@ -143,7 +143,7 @@ static void answer(struct node *node, int fd, const struct fp_wire_header *heade
 	}
 }
 
-/* Serves one client until it goes. */
+/* Serves one client until it disconnects. */
 static void *serve(void *arg)
 {
 	struct node *node = arg;
@@ -168,8 +168,9 @@ static int new_memfd(uint64_t size_bytes, int seals)
 	return fd;
 }
 
-/* A node that does everything right; each test spoils what it is about before it opens a
- * session. */
+/*
+ * Starts a node that does everything right. Each test changes one thing before it opens a session.
+ */
 static int setup(void **state)
 {
 	struct node *node = calloc(1, sizeof(*node));
@@ -192,7 +193,7 @@ static int setup(void **state)
 	return 0;
 }
 
-/* The client closes; the node has then seen all its frames. */
+/* Closes the client's session. Afterwards the node has read all its frames. */
 static void end_session(struct node *node)
 {
 	fp_session_close(fp_take_ptr(node->session));
@@ -262,8 +263,10 @@ static void copies(void **state)
 	assert_int_equal(fp_session_release(node->session, 1), 0);
 }
 
-/* A lease that can't be used is refused with error, and given back if its number is known to be
- * good. */
+/*
+ * A lease that can't be used is refused with error, and given back if its number is known to be
+ * good.
+ */
 static void assert_refused(struct node *node, int error, uint32_t released_id)
 {
 	unsigned n_fds = count_fds();
@@ -348,11 +351,11 @@ static void lease_of_a_number_in_use(void **state)
 	assert_int_equal(open_session(node), 0);
 	assert_int_equal(fp_session_lease(node->session, LEASE_BYTES, &lease), 0);
 	assert_int_equal(fp_session_lease(node->session, LEASE_BYTES, &lease), -EPROTO);
-	/* the peer is out of step: it is asked nothing more */
+	/* answers no longer match: the client asks nothing more */
 	assert_int_equal(fp_session_lease(node->session, LEASE_BYTES, &lease), -EPROTO);
 }
 
-/* A read-only lease was adopted, not granted. */
+/* A read-only lease must come from an adoption, not from a LEASE. */
 static void lease_that_is_read_only(void **state)
 {
 	struct node *node = *state;
@@ -361,7 +364,7 @@ static void lease_that_is_read_only(void **state)
 	assert_refused(node, -EPROTO, 0);
 }
 
-/* There is nothing to map; but what was adopted may be given back. */
+/* Adopted leases need no new mapping, but can be given back. */
 static void adopts(void **state)
 {
 	struct fp_session_identity parent = {.id = 77}, own;
@@ -391,10 +394,10 @@ static void adoption_of_nonsense(void **state)
 	struct node *node = *state;
 	const struct fp_lease *lease;
 
-	node->adopted = 1ull << 32; /* reserved */
+	node->adopted = 1ull << 32; /* sets a reserved bit */
 	assert_int_equal(open_session(node), 0);
 	assert_int_equal(fp_session_adopt(node->session, &parent, NULL), -EPROTO);
-	/* the peer is out of step: it is asked nothing more */
+	/* answers no longer match: the client asks nothing more */
 	assert_int_equal(fp_session_lease(node->session, LEASE_BYTES, &lease), -EPROTO);
 	assert_int_equal(fp_session_release(node->session, 1), -EPROTO);
 }
@@ -407,8 +410,7 @@ static void node_without_memfds(void **state)
 	assert_int_equal(open_session(node), -EOPNOTSUPP);
 }
 
-/* Runs in the child: the lease is there, and stays when the child lets go of its copy of the
- * session. */
+/* Runs in the child. It has the lease, and keeps it when it abandons its copy of the session. */
 static int in_child(struct fp_session *session, const struct fp_lease *lease, bool abandons)
 {
 	void *lease_base = lease->base;
@@ -446,7 +448,10 @@ static void child_inherits_the_mapping(void **state)
 	assert_int_equal(fp_session_release(node->session, lease->id), 0);
 }
 
-/* Something else may lie where the lease was when the child closes its copy of the session. */
+/*
+ * By the time the child closes its copy of the session, other memory may lie at the lease's
+ * addresses.
+ */
 static void child_unmaps_nothing(void **state)
 {
 	struct node *node = *state;
@@ -472,7 +477,10 @@ static void child_unmaps_nothing(void **state)
 	assert_int_equal(status, 0);
 }
 
-/* A node may have any number of them: a call whose deadline has passed does not read them all. */
+/*
+ * A node may send any number of old answers: a call whose deadline has passed does not read them
+ * all.
+ */
 static void old_answers_hold_no_call_up(void **state)
 {
 	struct node *node = *state;

@@ -1,6 +1,6 @@
 /*
- * Slots of one lease: every slot once, long runs first, and no slot twice however many threads take
- * and return.
+ * Slots of one lease: every slot once, long runs first, and no slot twice, however many threads
+ * take and return slots.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -98,7 +98,7 @@ static void tells_when_it_was_full(void **state)
 	fp_slots_free(slots);
 }
 
-/* Runs put in a child and expects it to abort: such a slot is our own bug. */
+/* Runs put in a child and expects it to abort, because such a slot is a bug of ours. */
 static void expect_abort(struct fp_slots *slots, uint64_t slot)
 {
 	int status;
@@ -175,7 +175,7 @@ struct member {
 	unsigned n_stolen;
 };
 
-/* Takes slots, signs them, looks whether the signature stays, returns them. */
+/* Takes slots, signs them, checks the signatures, returns the slots. */
 static void *crowd_member(void *arg)
 {
 	struct member *m = arg;
@@ -218,7 +218,7 @@ static void threads_never_share_a_slot(void **state)
 	fp_slots_free(crowd.slots);
 }
 
-/* A lease is closed: nobody may take its slots. A slot that is in use keeps the lease open. */
+/* Slots of a closed lease can't be taken. A lease with a slot in use can't be closed. */
 static void closes_when_nothing_is_in_use(void **state)
 {
 	for (uint32_t n_pages = 1; n_pages <= 200; n_pages++) {

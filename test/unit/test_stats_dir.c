@@ -1,6 +1,6 @@
 /*
- * Stats pages of several programs: found in a folder and ordered, what is no page is left alone,
- * and sums that are right.
+ * Stats pages of several programs: found in a folder, sorted, and summed. Other files are left
+ * alone.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -37,7 +37,7 @@ static int end(void **state)
 	return rmdir(folder);
 }
 
-/* A page as a program of that pid leaves it. */
+/* Writes a page as a program of that pid leaves it. */
 static void write_page(int pid, uint64_t faults)
 {
 	struct fp_statspage *page = calloc(1, sizeof(*page));
@@ -91,7 +91,9 @@ static void pages_are_found_in_order(void **state)
 	assert_int_equal(pages.n, 0);
 }
 
-/* Of the files in the folder, only pages are read, and only those that drop names are removed. */
+/*
+ * Only pages in the folder are read. Only files that have the name of a dropped page are removed.
+ */
 static void other_files_stay(void **state)
 {
 	struct fp_stats_dir pages = {0};
@@ -128,7 +130,7 @@ static const struct fp_stats_node *node_of(const struct fp_statspage *page, cons
 	return NULL;
 }
 
-/* Counters add up, nodes by their URL; peaks and the budget are those of the largest. */
+/* Counters add up, nodes by their URL. Peaks and the budget are those of the largest program. */
 static void sums_are_right(void **state)
 {
 	struct fp_statspage *sum = calloc(1, sizeof(*sum)), *one = calloc(1, sizeof(*one));

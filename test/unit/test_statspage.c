@@ -1,4 +1,4 @@
-/* The stats page as a file: what a reader sees, and which files it refuses. */
+/* The stats page as a file: what its readers see, and the files that they refuse. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -109,7 +109,7 @@ static void a_reader_sees_what_is_counted(void **state)
 	fp_statspage_close(NULL);
 }
 
-/* In a child that ignores SIGXFSZ: no file is left behind. */
+/* Runs in a child that ignores SIGXFSZ: no file may be left behind. */
 static int create_past_limit(void)
 {
 	const struct rlimit limit = {.rlim_cur = sizeof(struct fp_statspage) - 1, .rlim_max = RLIM_INFINITY};
@@ -141,7 +141,7 @@ static void without_a_file(void **state)
 	assert_int_equal(status, 0);
 }
 
-/* A reader of the former page keeps it; nothing but the page is left behind. */
+/* A reader of the old page keeps it. Only the new page is in the folder. */
 static void creating_again_replaces(void **state)
 {
 	struct fp_statspage *page = NULL;
@@ -158,7 +158,7 @@ static void creating_again_replaces(void **state)
 	assert_int_equal(remove_all(folder), 1);
 }
 
-/* While pages are created over and over, the name always leads to a whole one. */
+/* While pages are created again and again, the name always leads to a whole one. */
 static void creating_is_atomic(void **state)
 {
 	int status;
@@ -182,7 +182,7 @@ static void creating_is_atomic(void **state)
 	assert_int_equal(status, 0);
 }
 
-/* From now on the system call nr gives this error. */
+/* From now on seccomp answers system call nr with this action. */
 static void meet(uint32_t nr, uint32_t action)
 {
 	struct sock_filter filter[] = {
@@ -198,7 +198,10 @@ static void meet(uint32_t nr, uint32_t action)
 		_exit(77);
 }
 
-/* It leaves its temporary file, which tells its process: see temporary_names_tell_their_process. */
+/*
+ * A process that is killed while it creates its page leaves a temporary file, whose name tells its
+ * number: see temporary_names_tell_their_process.
+ */
 static void who_is_ended_meanwhile_leaves_no_page(void **state)
 {
 	int status;
@@ -266,7 +269,7 @@ static void every_truncation_is_refused(void **state)
 	}
 }
 
-/* Between two looks of a reader: its copy stays readable. */
+/* The file shrinks between two looks of a reader: the reader's copy stays readable. */
 static void a_page_that_is_cut_short_harms_no_reader(void **state)
 {
 	struct fp_statsview *view = NULL;
@@ -282,14 +285,14 @@ static void a_page_that_is_cut_short_harms_no_reader(void **state)
 	fp_statsview_close(view);
 }
 
-/* A process number says nothing to another pid namespace. The lock does. */
+/* In another PID namespace a process number means nothing, but the lock does. */
 static void a_page_is_its_writers_as_long_as_it_is_mapped(void **state)
 {
 	struct fp_statspage *page = NULL, *other = NULL;
 	struct fp_statsview *view = NULL;
 
 	assert_int_equal(fp_statspage_create(page_path, true, &page), 0);
-	page->start_ticks++; /* as seen from elsewhere: no such process */
+	page->start_ticks++; /* now it names no process, as if seen from another namespace */
 	assert_int_equal(fp_statsview_open(page_path, &view), 0);
 	assert_false(view->dead);
 	assert_int_equal(fp_statspage_create(page_path, true, &other), -EBUSY);
@@ -301,7 +304,7 @@ static void a_page_is_its_writers_as_long_as_it_is_mapped(void **state)
 	fp_statspage_close(other);
 }
 
-/* As over NFS without its lock service. */
+/* Locks fail over NFS without its lock service. */
 static void where_locks_fail_a_page_of_nobody_is_dead(void **state)
 {
 	struct fp_statspage *page = NULL;
@@ -361,7 +364,7 @@ static void texts_without_end_are_refused(void **state)
 	}
 }
 
-/* A FIFO that nobody writes must not hold the reader. */
+/* A reader must not wait at a FIFO that nobody writes. */
 static void things_that_are_no_files_are_refused(void **state)
 {
 	assert_int_equal(mkdir(page_path, 0700), 0);
@@ -380,7 +383,7 @@ static void a_page_tells_whether_its_writer_lives(void **state)
 
 	assert_int_equal(fp_statspage_create(page_path, false, &page), 0);
 	assert_int_equal(fp_statspage_alive(page), 1);
-	page->start_ticks++; /* the number has been given to another process since */
+	page->start_ticks++; /* now another process has the number */
 	assert_int_equal(fp_statspage_alive(page), 0);
 	fp_statspage_close(page);
 
@@ -430,7 +433,7 @@ static void a_file_in_a_folder_is_ours_and_no_link(void **state)
 	}
 }
 
-/* A page that is being made shows under a temporary name, which tells whose it is. */
+/* A page that is being created has a temporary name, which tells its process. */
 static void temporary_names_tell_their_process(void **state)
 {
 	char name[64];
@@ -441,7 +444,7 @@ static void temporary_names_tell_their_process(void **state)
 	if (pid == 0)
 		_exit(0);
 	snprintf(name, sizeof(name), "%d.stats.abcdef", (int)pid);
-	assert_int_equal(fp_statspage_maker(name), pid); /* its parent has not heard of its end */
+	assert_int_equal(fp_statspage_maker(name), pid); /* ended, but its parent has not waited for it */
 	assert_int_equal(waitpid(pid, NULL, 0), pid);
 	assert_int_equal(fp_statspage_maker(name), 0);
 	name[strlen(name) - 1] = '\0';

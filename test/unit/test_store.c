@@ -1,6 +1,6 @@
 /*
- * The store over fake nodes: reservations are all or nothing, placement, full is not down, slots
- * over many leases.
+ * The store over fake nodes: a reservation succeeds as a whole or not at all; placement; a full
+ * node is not down; slots over many leases.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -72,8 +72,8 @@ static void a_reservation_that_fails_leaves_nothing_behind(void **state)
 	fake_nodes[1].capacity_bytes = 2 * FAKE_LEASE_BYTES;
 	assert_int_equal(fp_store_reserve(store, 5 * LEASE_PAGES + 1), -ENOSPC);
 	assert_int_equal(fp_store_reserve(store, UINT64_MAX), -ENOSPC);
-	assert_int_equal(fake_nodes[0].leased_peak_bytes, 0); /* not even for a moment */
-	fake_nodes[1].quota_bytes = FAKE_LEASE_BYTES;         /* free space says yes, the quota says no */
+	assert_int_equal(fake_nodes[0].leased_peak_bytes, 0); /* nothing was leased, not even briefly */
+	fake_nodes[1].quota_bytes = FAKE_LEASE_BYTES;         /* enough is free, but the quota is too small */
 	assert_int_equal(fp_store_reserve(store, 5 * LEASE_PAGES), -ENOSPC);
 	assert_int_equal(fp_store_slots_total(store), 0);
 	assert_int_equal(fake_nodes[0].leased_bytes + fake_nodes[1].leased_bytes, 0);
@@ -139,7 +139,7 @@ static void an_answer_is_not_the_end_of_a_node(void **state)
 	for (unsigned e = 0; e < FP_ARRAY_LEN(errors); e++) {
 		struct fp_store *store = store_open(1, 0);
 
-		fake_fail_nth(2, errors[e]); /* the call after the question what is free */
+		fake_fail_nth(2, errors[e]); /* the first call asks for free memory; the second fails */
 		assert_int_equal(fp_store_reserve(store, 1), errors[e] == -EUSERS ? -ENOSPC : errors[e]);
 		assert_int_equal(fp_store_reserve(store, 1), 0);
 		fp_store_close(store);
@@ -151,7 +151,7 @@ static void slots_of_a_lost_node_no_longer_count(void **state)
 	struct fp_store *store = store_open(2, 0);
 	uint64_t out[4 * LEASE_PAGES];
 
-	assert_int_equal(fp_store_reserve(store, 2 * LEASE_PAGES), 0); /* equal nodes: one lease each */
+	assert_int_equal(fp_store_reserve(store, 2 * LEASE_PAGES), 0); /* equal nodes: one lease on each */
 	assert_int_equal(fp_store_slot_alloc(store, 2, out), 2);
 	assert_int_equal(fp_store_slot_node(store, out[0]), 0);
 	fp_node_report(&store->nodes[0], 0, -EPIPE, NULL);
@@ -164,7 +164,7 @@ static void slots_of_a_lost_node_no_longer_count(void **state)
 	assert_int_equal(fp_store_slot_alloc(store, 1, out), 0);
 	for (unsigned i = 0; i < 2 + LEASE_PAGES; i++)
 		fp_store_slot_free(store, out[i]);
-	assert_int_equal(fp_store_reserve(store, 1), 0); /* makes up for what was lost */
+	assert_int_equal(fp_store_reserve(store, 1), 0); /* must replace the lost leases, too */
 	assert_true(fake_nodes[1].n_leases >= 3);
 	fp_store_close(store);
 }
@@ -244,7 +244,7 @@ static uint64_t leased_bytes(void)
 	return sum;
 }
 
-/* The start of a program, step by step, until one fails. */
+/* Starts as a program does, step by step, until a step fails. */
 static int open_and_reserve(void)
 {
 	struct fp_store *store = NULL;
@@ -291,8 +291,7 @@ struct member {
 	unsigned n_stolen;
 };
 
-/* Reserves, takes slots, signs their memory, looks whether the signature stays, gives everything
- * back. */
+/* Reserves, takes slots, signs their memory, checks the signatures, and returns everything. */
 static void *crowd_member(void *arg)
 {
 	struct member *m = arg;
@@ -303,7 +302,7 @@ static void *crowd_member(void *arg)
 
 		if (fp_store_reserve(m->store, n) < 0)
 			continue;
-		m->n_stolen += fp_store_slot_alloc(m->store, n, out) != n; /* reserved slots are there */
+		m->n_stolen += fp_store_slot_alloc(m->store, n, out) != n; /* they were reserved */
 		for (unsigned i = 0; i < n; i++)
 			*(void **)fp_store_slot_direct(m->store, out[i]) = m;
 		for (unsigned i = 0; i < n; i++) {

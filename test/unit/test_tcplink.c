@@ -1,6 +1,6 @@
 /*
- * A tcp link against a peer that is played by hand: answers late, in pieces, wrong, or not at all.
- * The handshakes are served by a helper thread; after that each test holds both ends itself.
+ * A tcp link against a peer that the test plays: it answers late, in pieces, wrongly, or never. A
+ * helper thread serves the handshakes; afterwards the test has both ends.
  */
 #include "transport.h"
 
@@ -25,11 +25,11 @@
 
 #define MAX_OUTSTANDING 8
 #define LEASE_ID        5
-#define PATIENCE_NS     (20 * FP_NSEC_PER_SEC) /* of the test: only a failure waits so long */
+#define PATIENCE_NS     (20 * FP_NSEC_PER_SEC) /* how long the test waits before it fails */
 #define POISON          0xee
 
 struct rig {
-	int listener, control, peer; /* the node's ends */
+	int listener, control, peer; /* the node's ends of the connections */
 	struct fp_session *session;
 	struct fp_link *link;
 };
@@ -74,7 +74,7 @@ static int serve_handshake(int listener)
 	return fd;
 }
 
-/* The lease of which all the requests are. */
+/* Grants the lease that all requests use. */
 static void serve_lease(int fd)
 {
 	struct fp_wire_leased leased = {.size_bytes = FP_WIRE_MAX_DATA, .lease_id = LEASE_ID};
@@ -102,7 +102,7 @@ static int setup(void **state)
 	struct rig *rig = calloc(1, sizeof(*rig));
 	struct sockaddr_in addr = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
 	struct fp_session_options options = {.deadline_ns = PATIENCE_NS};
-	int on = 1, few_bytes = 65536; /* that a write of a few MiB can't go out at once */
+	int on = 1, few_bytes = 65536; /* a write of a few MiB must not fit in the socket */
 	socklen_t len = sizeof(addr);
 	const struct fp_lease *lease;
 	struct fp_url url;
@@ -134,7 +134,7 @@ static int teardown(void **state)
 	struct rig *rig = *state;
 
 	fp_link_close(rig->link);
-	close(rig->control); /* nobody would answer a BYE */
+	close(rig->control); /* there is no node to answer a BYE */
 	fp_session_close(rig->session);
 	close(rig->peer);
 	close(rig->listener);
@@ -172,7 +172,7 @@ static void job_free(struct job *job)
 	free(job);
 }
 
-/* Waits on the link as a caller would until one io comes out. */
+/* Waits on the link, as a caller does, until one io comes out. */
 static struct fp_io *await(struct rig *rig)
 {
 	uint64_t end = fp_clock_ns() + PATIENCE_NS;
@@ -232,7 +232,7 @@ static void answer_read(struct rig *rig, uint64_t tag, uint8_t value, size_t len
 	send_frame(rig->peer, FP_WIRE_DATA, 0, tag, bytes, len);
 }
 
-/* Shows that the stream is in step: a fresh read goes out and comes back. */
+/* Shows that the stream is in step: a new read is sent and answered. */
 static void assert_usable(struct rig *rig)
 {
 	struct job *job = job_new(FP_IO_READ, 3, 100, 0);
@@ -305,7 +305,10 @@ static void assert_broken(struct rig *rig, int error)
 	job_free(later);
 }
 
-/* It was to be refused here already: so the two ends know different leases. */
+/*
+ * The client checks requests itself. If the node refuses one, the two disagree about the lease, so
+ * the link breaks.
+ */
 static void refusal_breaks_the_link(void **state)
 {
 	struct rig *rig = *state;
@@ -360,7 +363,7 @@ static void deadline_in_mid_answer(void **state)
 	job_free(job);
 }
 
-/* Writes until the sockets are full, so that a frame is half way out. */
+/* Writes until the sockets are full and a frame is half sent. */
 static void fill_up(struct rig *rig, struct job **jobs, uint64_t deadline_ns)
 {
 	for (unsigned i = 0; i < MAX_OUTSTANDING; i++) {
@@ -370,7 +373,7 @@ static void fill_up(struct rig *rig, struct job **jobs, uint64_t deadline_ns)
 	}
 }
 
-/* The caller has its buffers back and uses them for something else. */
+/* The caller has its buffers back, and overwrites them. */
 static void reuse(struct job *job)
 {
 	memset(job->buf, POISON, job->len);
@@ -378,7 +381,7 @@ static void reuse(struct job *job)
 	memset(&job->io, POISON, sizeof(job->io));
 }
 
-/* All that the node gets before the end of the stream is what was written. */
+/* Up to the end of the stream, the node receives only bytes of the writes. */
 static void assert_no_more_comes(struct rig *rig)
 {
 	struct fp_wire_header header;
@@ -421,7 +424,7 @@ static void refusal_overtakes_write(void **state)
 	job_free(write);
 }
 
-/* Every way in which an answer can be wrong breaks the link, and each outstanding io ends once. */
+/* Every kind of wrong answer breaks the link, and each outstanding io ends once. */
 static void assert_breaks(const void *answer, size_t len, int error, struct rig *rig, struct job *jobs[3])
 {
 	struct fp_io *done;
@@ -471,7 +474,7 @@ static void wrong_answer(struct rig *rig, enum wrong wrong)
 		fp_wire_header_encode(FP_WIRE_WRITTEN, FP_WIRE_OK, tags[0], 0, bytes);
 	if (wrong == WRONG_ORDER)
 		fp_wire_header_encode(FP_WIRE_DATA, FP_WIRE_OK, tags[1], 64, bytes);
-	if (wrong == TOO_EARLY) /* the write is not out yet */
+	if (wrong == TOO_EARLY) /* the write is not fully sent yet */
 		fp_wire_header_encode(FP_WIRE_WRITTEN, FP_WIRE_OK, tags[2], 0, bytes);
 	assert_breaks(bytes, sizeof(bytes), wrong == WRONG_VERSION ? -EPROTONOSUPPORT : -EPROTO, rig, jobs);
 }
@@ -569,9 +572,7 @@ static void assert_own_bytes(struct job **jobs, unsigned n)
 	}
 }
 
-/*
- * Answers to reads of random sizes, sent in random pieces: every read gets its own bytes.
- */
+/* Answers reads of random sizes, in random pieces: every read gets its own bytes. */
 static void random_answers(void **state)
 {
 	struct rig *rig = *state;

@@ -1,5 +1,6 @@
 /*
- * Sizes and times: which texts are accepted, which are refused, and that our own output reads back.
+ * Sizes and times: texts that are accepted, texts that are refused. Our own output can be read
+ * back.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -14,7 +15,7 @@
 #include "testrng.h"
 #include "units.h"
 
-#define KEPT 12345u /* the value of an output after a failure */
+#define KEPT 12345u /* an output must keep this value on failure */
 
 struct parse_case {
 	const char *text;
@@ -140,8 +141,10 @@ static void values_are_written(void **state)
 	}
 }
 
-/* At most half of the last digit printed is lost: a twentieth of a unit of sizes, half a percent of
- * times. */
+/*
+ * Printing loses at most half of the last digit: a twentieth of a unit for sizes, half a percent
+ * for times.
+ */
 static void what_is_written_reads_back(void **state)
 {
 	uint64_t rng = test_seed(__func__);

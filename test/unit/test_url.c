@@ -77,7 +77,7 @@ static void refused(void **state)
 	    {"tcpx://mem1", -EPROTONOSUPPORT},
 	    {"http://mem1", -EPROTONOSUPPORT},
 	    {"automatic://mem1", -EPROTONOSUPPORT},
-	    {"tcp://mem1,mem2", -EINVAL}, /* several ways, where one is wanted */
+	    {"tcp://mem1,mem2", -EINVAL}, /* two addresses; fp_url_parse takes one */
 	    {"auto://mem1", -EINVAL},
 	};
 
@@ -98,7 +98,7 @@ static void too_long(void **state)
 
 	memset(text + 4, 'x', 107);
 	assert_int_equal(fp_url_parse(text, &url), 0);
-	text[4 + 107] = 'x'; /* one more than a socket's path takes */
+	text[4 + 107] = 'x'; /* one byte more than a socket's path can have */
 	assert_int_equal(fp_url_parse(text, &url), -ENAMETOOLONG);
 	memset(text + 4, 'x', 190);
 	assert_int_equal(fp_url_parse(text, &url), -ENAMETOOLONG);
@@ -136,7 +136,7 @@ static void several_addresses(void **state)
 	set = parse_set("tcp://a,b");
 	assert_way(&set.urls[0][1], "tcp", "b", 7460);
 	assert_string_equal(set.urls[0][1].text, "tcp://b");
-	set = parse_set("shm:/a,b:7"); /* a path is a path */
+	set = parse_set("shm:/a,b:7"); /* in a path a comma separates nothing */
 	assert_int_equal(set.n_addresses, 1);
 	assert_string_equal(set.urls[0][0].host, "/a,b:7");
 }
@@ -167,8 +167,10 @@ static void every_way_of_a_set_parses_alone(void **state)
 	}
 }
 
-/* auto ends with tcp on the port given; before it comes rdma on the next one, in builds that have
- * it. */
+/*
+ * auto tries rdma on the next port first, in builds that have it, and ends with tcp on the given
+ * port.
+ */
 static void automatic(void **state)
 {
 	struct fp_url url;
@@ -200,7 +202,7 @@ static void sets_refused(void **state)
 	    {"auto:", -EINVAL},
 	    {"auto:mem1", -EINVAL},
 	    {"auto://", -EINVAL},
-	    {"auto://mem1:65535", -EINVAL}, /* no room for rdma's */
+	    {"auto://mem1:65535", -EINVAL}, /* no next port for rdma */
 	    {"aut://mem1", -EPROTONOSUPPORT},
 	    {"tcp://1,2,3,4,5,6,7,8,9", -E2BIG},
 	};

@@ -1,6 +1,6 @@
 /*
- * Queue pairs and devices without a device: libibverbs and librdmacm are played by this file, as
- * far as a connection needs them that is armed, and closed, and a device that is opened, and goes.
+ * Queue pairs and devices without a device. This file plays libibverbs and librdmacm, as far as
+ * needed: for a connection that is armed and closed, and for a device that is opened and removed.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -27,7 +27,7 @@ static struct fp_verbs_device device;
 static struct fp_verbs_domain domain;
 static struct rdma_event_channel events;
 static struct ibv_comp_channel channel;
-static struct rdma_cm_event said[4]; /* events that rdma_cm reports, in order */
+static struct rdma_cm_event said[4]; /* events that rdma_cm will report, in order */
 static unsigned n_said, n_asked, n_flushed, n_disconnected;
 
 static int get_cm_event(struct rdma_event_channel *from, struct rdma_cm_event **ret_event)
@@ -39,7 +39,7 @@ static int get_cm_event(struct rdma_event_channel *from, struct rdma_cm_event **
 		errno = EAGAIN;
 		return -1;
 	}
-	*ret_event = malloc(sizeof(**ret_event)); /* as librdmacm does, whether or not there is one */
+	*ret_event = malloc(sizeof(**ret_event)); /* librdmacm allocates even if there is no event */
 	assert_non_null(*ret_event);
 	**ret_event = said[0];
 	memmove(said, said + 1, --n_said * sizeof(said[0]));
@@ -85,7 +85,7 @@ static void destroy_event_channel(struct rdma_event_channel *closed)
 {
 }
 
-static int registered_for; /* the access that a device was asked to allow */
+static int registered_for; /* the access rights of the last registration */
 
 static struct ibv_mr *reg_mr(struct ibv_pd *pd, void *base, size_t len, int access)
 {
@@ -100,7 +100,7 @@ static int dereg_mr(struct ibv_mr *mr)
 	return 0;
 }
 
-/* A device that is open: its descriptors, and where the kernel lists it. */
+/* An open device: its descriptors, and its entry in the kernel's list. */
 static struct ibv_device listed = {.name = "played0", .dev_name = "uverbs77"};
 static struct ibv_context opened;
 static struct ibv_pd pd;
@@ -179,11 +179,11 @@ static int bind_addr(struct rdma_cm_id *id, struct sockaddr *address)
 
 static int listen_for(struct rdma_cm_id *id, int backlog)
 {
-	said[0].id = id; /* whom the next event concerns */
+	said[0].id = id; /* the next event concerns this id */
 	return 0;
 }
 
-static uint8_t rnr_retries, ack_timeout; /* of what a device was asked for last */
+static uint8_t rnr_retries, ack_timeout; /* the last values set for a queue pair */
 
 static int set_option(struct rdma_cm_id *id, int level, int option, void *value, size_t len)
 {
@@ -256,8 +256,10 @@ static int tear_down(void **state)
 	return close(events.fd);
 }
 
-/* Fault threads arm. librdmacm allocates whenever it is asked for an event, and a fork holds the
- * allocator's locks while it waits for them. */
+/*
+ * Fault threads arm. They must not ask librdmacm for events: it allocates then, and a fork holds
+ * the allocator's locks while it waits for fault threads.
+ */
 static void arming_does_not_ask_rdma_cm(void **state)
 {
 	struct fp_verbs_conn conn = connected();
@@ -275,7 +277,7 @@ static void arming_does_not_ask_rdma_cm(void **state)
 }
 
 /*
- * A device that is taken away waits until nobody uses it, and perhaps only this connection is told.
+ * A device that is removed waits until nobody uses it. Perhaps only this connection gets the event.
  */
 static void closing_hears_of_a_device_that_goes(void **state)
 {
@@ -297,7 +299,7 @@ static void closing_says_goodbye(void **state)
 	assert_int_equal(n_disconnected, 1);
 }
 
-/* Seven means for ever (InfiniBand): -ENOBUFS could then never come. */
+/* In InfiniBand seven RNR retries mean no limit. Then -ENOBUFS could never come. */
 static void who_is_never_ready_is_not_waited_for(void **state)
 {
 	struct fp_verbs_conn conn = connected();
@@ -320,7 +322,7 @@ static void a_device_is_asked_for_what_was_chosen(void **state)
 	assert_int_equal(ack_timeout, 13); /* 4.096 µs << 13 is 33.6 ms */
 }
 
-/* Never shorter than what was chosen. */
+/* Never shorter than the chosen time. */
 static void timeouts_are_powers_of_two(void **state)
 {
 	static const struct {
@@ -347,7 +349,7 @@ static int access_of(enum fp_verbs_access access)
 	return registered_for;
 }
 
-/* A key allows what it is for, and nothing more. */
+/* A key permits the access that it is for, and no other. */
 static void keys_allow_no_more(void **state)
 {
 	const int read = IBV_ACCESS_REMOTE_READ, write = IBV_ACCESS_REMOTE_WRITE;
@@ -373,7 +375,7 @@ static void device_opens(void)
 	assert_true(opened.cmd_fd >= 0 && opened.async_fd >= 0);
 }
 
-/* Its descriptors' numbers stay, for librdmacm to close one day. */
+/* The device is closed, but its descriptors' numbers stay in use until librdmacm closes them. */
 static bool is_let_go_of(void)
 {
 	struct stat now;
@@ -389,7 +391,7 @@ static void device_closes(void)
 	close(opened.async_fd);
 }
 
-/* Nobody is connected who could be told. */
+/* No connection exists that could get the event. */
 static void a_listener_hears_of_a_device_that_goes(void **state)
 {
 	const struct sockaddr_in own = {.sin_family = AF_INET};
@@ -408,7 +410,7 @@ static void a_listener_hears_of_a_device_that_goes(void **state)
 	device_closes();
 }
 
-/* By name and port, or the first that is active. */
+/* By name and port, or the first active one. */
 static void a_device_and_a_port_are_chosen(void **state)
 {
 	static const struct {
@@ -437,7 +439,7 @@ static void remove_from_list(void)
 	fp_verbs_devices_check();
 }
 
-/* Another device has its name by now. */
+/* Gives the device's name to another device. */
 static void replace_in_list(void)
 {
 	char other[] = "/tmp/farpage-test.XXXXXX";
@@ -447,7 +449,7 @@ static void replace_in_list(void)
 	fp_verbs_devices_check();
 }
 
-/* A device goes when the last that is on it has gone, and is of no use from the beginning. */
+/* A device that left the kernel's list is closed with its last user, and gets no new users. */
 static void what_is_not_listed_goes(void **state)
 {
 	void (*const ways[])(void) = {remove_from_list, replace_in_list};
@@ -475,7 +477,7 @@ static void what_is_not_listed_goes(void **state)
 	}
 }
 
-/* librdmacm has closed it before us, and its numbers are somebody else's. */
+/* librdmacm has closed the descriptors, and their numbers belong to other files. */
 static void closed_by_others(void **state)
 {
 	struct stat now;

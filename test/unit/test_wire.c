@@ -1,6 +1,4 @@
-/*
- * The codec against the bytes of doc/protocol.md, its refusals, and random bytes.
- */
+/* The codec against the bytes of doc/protocol.md, the frames that it refuses, and random bytes. */
 #include "wire.h"
 
 #include <errno.h>
@@ -35,7 +33,7 @@ static void put_le(uint8_t *at, uint64_t value, size_t len)
 		at[i] = (uint8_t)(value >> (8 * i));
 }
 
-/* A header as the document has it, without the codec's help. */
+/* A header as the document describes it, made without the codec. */
 static void raw_header(uint8_t bytes[24], uint8_t type, uint32_t length, int32_t status)
 {
 	memcpy(bytes, "FARP\x01", 5);
@@ -87,7 +85,7 @@ static void header_lengths_and_types(void **state)
 			assert_int_equal(decode_raw(documented[i].type, documented[i].min - 1, status),
 			                 -EPROTO);
 		assert_int_equal(decode_raw(documented[i].type, UINT32_MAX, status), -EPROTO);
-		/* an error has a status, and nothing else has one */
+		/* an ERROR must have a status, other frames must have none */
 		assert_int_equal(decode_raw(documented[i].type, documented[i].min, 3 - status), -EPROTO);
 		assert_int_equal(decode_raw(documented[i].type, documented[i].min, -3), -EPROTO);
 	}
@@ -169,9 +167,9 @@ static void hello_refusals(void **state)
 	refuse_hello(h.reserved = 1);
 	refuse_hello(h.purpose = 0);
 	refuse_hello(h.purpose = 4);
-	refuse_hello(h.purpose = FP_WIRE_CONTROL); /* with a session's id and token */
+	refuse_hello(h.purpose = FP_WIRE_CONTROL); /* but it has a session's id and token */
 	refuse_hello(memset(h.client_name, 'a', sizeof(h.client_name)));
-	refuse_hello(h.client_name[63] = 'a'); /* behind the end */
+	refuse_hello(h.client_name[63] = 'a'); /* a byte behind the name's end */
 	refuse_hello(h.client_name[2] = '\n');
 	refuse_hello(h.client_name[2] = '"');
 	refuse_hello(h.client_name[2] = '\\');
@@ -201,7 +199,10 @@ static void client_names(void **state)
 	assert_int_equal(strlen(name), FP_WIRE_NAME_BYTES - 1);
 }
 
-/* Encodes, checks some documented offsets, decodes and compares; then refuses wrong lengths. */
+/*
+ * Encodes, checks some documented offsets, decodes and compares. Then decoding must refuse wrong
+ * lengths.
+ */
 #define round_trip(name, message, at, value, width)                                                          \
 	do {                                                                                                 \
 		struct fp_wire_##name back;                                                                  \
@@ -311,7 +312,7 @@ static void message_refusals(void **state)
 	refuse(leased, .size_bytes = 100, .lease_id = 1);
 	refuse(leased, .size_bytes = 4096, .lease_id = 1, .flags = 8);
 	refuse(leased, .size_bytes = 4096, .lease_id = 1, .reserved = 1);
-	refuse(leased, .size_bytes = 4096, .lease_id = 1, .address = 1); /* without the flag */
+	refuse(leased, .size_bytes = 4096, .lease_id = 1, .address = 1); /* has an address but not the flag */
 	refuse(leased, .size_bytes = 4096, .lease_id = 1, .key = 1);
 	refuse(leased, .size_bytes = 4096, .lease_id = 1, .flags = FP_WIRE_LEASED_KEY,
 	       .address = UINT64_MAX - 4095);
@@ -342,7 +343,7 @@ static struct fp_wire_cm good_cm(void)
 	return cm;
 }
 
-/* Private data arrives padded. */
+/* Private data arrives with padding. */
 static void cm_bytes(void **state)
 {
 	struct fp_wire_cm cm = good_cm(), back;
@@ -411,7 +412,7 @@ static void cm_reply_bytes(void **state)
 	assert_int_equal(back.status, FP_WIRE_DENIED);
 	assert_int_equal(fp_wire_cm_reply_decode(bytes, 15, &back), -EPROTO);
 	for (size_t at = 0; at < 16; at++) {
-		/* a bit of every field: magic, version, reserved, the status' sign, reserved */
+		/* a bit of each field: magic, version, reserved, sign of the status, reserved */
 		uint8_t bit = at == 4 ? 1 : 0x80;
 
 		if (at >= 8 && at < 11)
@@ -498,9 +499,9 @@ static void table_refusals(void **state)
 
 	refuse_table(FP_WIRE_READ, good, 0, 0, 0);  /* no segment */
 	refuse_table(FP_WIRE_READ, good, 0, 65, 0); /* too many */
-	refuse_table(FP_WIRE_READ, good, 0, 2, 0);  /* more than the frame holds */
+	refuse_table(FP_WIRE_READ, good, 0, 2, 0);  /* more than the frame has */
 	refuse_table(FP_WIRE_READ, good, 0, UINT32_MAX, 0);
-	refuse_table(FP_WIRE_READ, good, 4, 1, 0); /* reserved */
+	refuse_table(FP_WIRE_READ, good, 4, 1, 0); /* a reserved byte is set */
 	refuse_table(FP_WIRE_READ, good, nowhere, 0, 1);
 	refuse_table(FP_WIRE_WRITE, good, nowhere, 0, 1);
 	refuse_table(FP_WIRE_WRITE, good, nowhere, 0, -1);
@@ -536,8 +537,8 @@ static void statuses(void **state)
 }
 
 /*
- * Whatever decodes must keep what the headers promise; nothing may be read out of bounds (the
- * sanitizers watch).
+ * Frames that decode must be as the headers promise. Nothing may be read out of bounds (the
+ * sanitizers check that).
  */
 static void random_bytes(void **state)
 {

@@ -1,6 +1,4 @@
-/*
- * The worker: short jobs overtake long ones, a line keeps its order, nobody starves.
- */
+/* The worker: short jobs overtake long ones, a line keeps its order, and every job is served. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -24,8 +22,8 @@ struct work {
 
 static struct {
 	struct fp_worker *worker;
-	int go;          /* an eventfd: the worker's first slice waits for it */
-	char order[512]; /* names in which jobs were done */
+	int go;          /* an eventfd for which the worker's first slice waits */
+	char order[512]; /* the jobs' names, in the order in which they were done */
 	unsigned n_done;
 } t;
 
@@ -66,7 +64,7 @@ static int setup(void **state)
 	return 0;
 }
 
-/* Lets the jobs that were posted run to their end. */
+/* Lets all posted jobs run to their end, and returns their order. */
 static const char *order(void)
 {
 	eventfd_write(t.go, 1);
@@ -88,8 +86,10 @@ static void test_short_overtakes_long(void **state)
 	assert_string_equal(order(), ">glbs");
 }
 
-/* Whatever kinds they are of and however long: no memory is given back before its keys are
- * revoked. */
+/*
+ * A line's order holds for jobs of all kinds and lengths: no memory is given back before its keys
+ * are revoked.
+ */
 static void test_lines_keep_their_order(void **state)
 {
 	struct fp_worker_line line = {0}, other = {0};
@@ -104,7 +104,7 @@ static void test_lines_keep_their_order(void **state)
 	assert_string_equal(order(), ">x1234");
 }
 
-/* With a hundred leases to make, work that nobody waits for has every other slice. */
+/* With a hundred leases to make, work that nobody waits for gets every second slice. */
 static void test_nobody_starves(void **state)
 {
 	struct fp_worker_line lines[101] = {0};

@@ -1,6 +1,6 @@
 /*
- * The configuration reader: the values it fills in, the mistakes it refuses and how it reports
- * them, and that no file can upset it.
+ * The configuration reader: the values that it stores, the mistakes that it refuses, and its
+ * messages. No file can make it fail otherwise.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -122,8 +122,9 @@ static void conf_done(struct conf *conf)
 	fp_conf_strings_done(&conf->listen);
 }
 
-/* Reads len bytes as a file without a name; its path is in error texts, and they are returned from
- * behind it.
+/*
+ * Reads len bytes from a file without a name. Error texts begin with the file's path; *ret_message
+ * is the text after it.
  */
 static int read_bytes(const struct fp_conf_field *table, const void *bytes, size_t len, struct conf *conf,
                       const char **ret_message)
@@ -161,7 +162,7 @@ static void check_good(const char *text)
 	conf_done(&conf);
 }
 
-/* The whole message, so that place, path and the allowed values are all checked. */
+/* Checks the whole message: place, path and permitted values. */
 static void check_bad(const char *text, const char *expected)
 {
 	struct conf conf = {0};
@@ -227,7 +228,7 @@ static void lists_of_texts_replace_defaults(void **state)
 	conf_done(&conf);
 }
 
-/* A mapping with item() can be told from an absent one even when it is empty. */
+/* The item() callback tells an empty mapping from an absent one. */
 static void a_mapping_tells_that_it_is_there(void **state)
 {
 	static const struct fp_conf_field none[] = {{0}};
@@ -426,7 +427,7 @@ static void huge_and_deep_files_end_soon(void **state)
 	conf_done(&conf);
 }
 
-/* Texts of any length fit the message, which stays one line. */
+/* Messages with texts of any length fit the buffer and stay one line. */
 static void long_texts_are_cut(void **state)
 {
 	char text[2000];
