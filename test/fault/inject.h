@@ -3,8 +3,8 @@
  * makes a chosen call fail, or delays all of them so that rare interleavings become common. Room:
  * test/fault.
  *
- * It gives only errors that the kernel could give at that moment. If an error says that the work
- * was done already (EEXIST), the injector does it first.
+ * It gives only errors that the kernel could give at that moment. If an error means that the work
+ * was already done (EEXIST), the injector does it first.
  */
 #ifndef FP_INJECT_H
 #define FP_INJECT_H
@@ -25,23 +25,25 @@ enum inject_call {
 };
 
 /* Instead of an errno: */
-#define INJECT_PARTIAL (-1) /* only the first page is done, and EAGAIN */
-#define INJECT_UNSAID  (-2) /* all is done, and EAGAIN as if it were the first page only */
+#define INJECT_PARTIAL (-1) /* does only the first page, returns EAGAIN */
+#define INJECT_UNSAID  (-2) /* does all pages, but returns EAGAIN as for INJECT_PARTIAL */
 
-/* Only calls that concern [base, base + len) count: far memory. Before anything else. */
+/* Only calls on far memory, [base, base + len), count. Call this first. */
 void inject_range(const void *base, size_t len);
 
-/* Of the calls of this kind that come from now on, the nth (from 1) fails with errno error; 0:
- * none. */
+/* From now on the nth call of this kind (counted from 1) fails with errno error; 0: none does. */
 void inject_fail(enum inject_call call, int error, uint64_t nth);
 
-/* From now on mincore is refused, as by a filter of system calls. */
+/* From now on mincore fails, as under a filter of system calls. */
 void inject_no_mincore(void);
 
-/* Whether the call that was to fail has come. */
+/* True if the nth call has been made. */
 bool inject_failed(void);
 
-/* From now on calls of all kinds are delayed at random, before or after; seed 0: no more. */
+/*
+ * From now on calls of all kinds are delayed at random, before or after their work. seed 0: no
+ * longer.
+ */
 void inject_delays(uint64_t seed);
 
 #endif

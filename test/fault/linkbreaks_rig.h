@@ -31,7 +31,7 @@
 
 #define SKIP        77
 #define MS          FP_NSEC_PER_MSEC
-#define SLACK_NS    (1500 * MS) /* a busy machine may be so late */
+#define SLACK_NS    (1500 * MS) /* how late a busy machine may be */
 #define TIMEOUT_S   60
 #define LOCAL_PAGES 64u
 #define PAGES       1024u
@@ -45,7 +45,7 @@ struct scene {
 	struct test_cable *cable;
 	struct test_cable *silent[2]; /* nodes that never answer again; NULL: none */
 	struct fp_agent *agent;
-	uint64_t deadline_ns, patience_ns; /* patience_ns 0: as the deadline */
+	uint64_t deadline_ns, patience_ns; /* patience_ns 0: equal to deadline_ns */
 	enum fp_on_loss on_loss;
 	char *far, *fresh;
 	_Atomic bool stop;
@@ -156,7 +156,7 @@ static inline enum fp_breaker_state state_now(const struct scene *s)
 	return info.state;
 }
 
-/* Returns how long it took. */
+/* Waits for the state. Returns the time that it took. */
 static inline uint64_t await_state(const struct scene *s, enum fp_breaker_state state, uint64_t limit_ns)
 {
 	uint64_t begun_ns = fp_clock_ns();
@@ -181,7 +181,7 @@ static inline uint32_t a_remote_page(const struct scene *s)
 	return 0;
 }
 
-/* Each page holds its bytes, or, if lost_allowed, is lost. Returns how many are. */
+/* Each page must have its bytes or, if lost_allowed, be lost. Returns the number of lost pages. */
 static inline unsigned check_pages(const struct scene *s, bool lost_allowed)
 {
 	unsigned lost = 0;
@@ -208,7 +208,7 @@ static inline void note_longest(struct scene *s, uint64_t ns)
 		;
 }
 
-/* ---- a cut ---- */
+/* ---- cutting the link ---- */
 
 static inline void *plug_in_later(void *arg)
 {

@@ -1,6 +1,6 @@
 /*
- * Sessions over rdma that come and go, several at a time: each must open at the first try, and so
- * must its link, and read back what it wrote. Room: test/fault.
+ * Sessions over rdma that come and go, several at a time. Each session, and its link, must open at
+ * the first try and read back its own bytes. Room: test/fault.
  *
  *   opens FARPAGED COUNT    with FARPAGE_TEST_RDMA, an address of the device
  */
@@ -19,7 +19,7 @@
 #define MIB         (1ull << 20)
 #define PAGE        4096u
 #define OPENERS     3u
-#define DEADLINE_NS (60 * FP_NSEC_PER_SEC) /* of a call; the node gives a handshake less */
+#define DEADLINE_NS (60 * FP_NSEC_PER_SEC) /* of one call; the node allows less for a handshake */
 
 static struct fp_url url;
 static unsigned count;
@@ -47,7 +47,7 @@ static int transfer(struct fp_link *link, enum fp_io_op op, uint32_t lease_id, u
 	return r < 0 ? r : io.status;
 }
 
-/* Returns what failed; NULL: nothing. */
+/* Returns the name of the step that failed; NULL: none. */
 static const char *use_link(struct fp_link *link, uint32_t lease_id, unsigned n, int *ret_error)
 {
 	uint8_t out[PAGE], in[PAGE] = {0};

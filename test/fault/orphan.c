@@ -1,8 +1,8 @@
 /*
- * orphan: a program that holds more memory than may be local and has a child with a copy of it.
- * Room: test/fault; it knows nothing of Farpage.
+ * orphan: a program that has more memory than may be local, and a child with a copy of it. Room:
+ * test/fault; it knows nothing of Farpage.
  *
- * The child checks its parent's bytes and writes its own; then it prints "parent PID child PID",
+ * The child checks its parent's bytes and writes its own. Then it prints "parent PID child PID",
  * and the parent does nothing more. At each of two lines of input the child checks its bytes and
  * writes new ones. It ends with "child: as it should be" and status 0.
  */
@@ -25,7 +25,7 @@ static void fill(uint64_t *words)
 		words[i] = word_of(i, 0);
 }
 
-/* Finds the bytes of seed, and writes the next. */
+/* Checks for the bytes of seed, and writes the next ones. */
 static void turn(uint64_t *words, uint64_t seed)
 {
 	for (uint64_t i = 0; i < WORDS; i += PAGE_WORDS) {

@@ -1,11 +1,11 @@
 /*
- * A thief with a valid session of its own, who knows another client's address and key. Room:
+ * A thief that has a session of its own, and knows another client's address and key. Room:
  * test/fault.
  *
  *   stealkey rdma://HOST[:PORT]
  *
- * The victim writes a secret to its lease. The thief tries to READ and then to WRITE it over its
- * own link. Status 0: the thief read and changed nothing, and the victim's link did not notice.
+ * The victim writes a secret to its lease. Over its own link the thief tries to READ it and then to
+ * WRITE it. Status 0: the thief could do neither, and the victim's link noticed nothing.
  */
 #include <errno.h>
 #include <poll.h>
@@ -66,7 +66,7 @@ static int transfer(struct client *c, enum fp_io_op op, void *buf)
 	return io.status;
 }
 
-/* One attempt, which costs the thief its link. */
+/* One attempt, which breaks the thief's link. */
 static int steal(struct client *thief, enum fp_io_op op, void *buf)
 {
 	int r = transfer(thief, op, buf);

@@ -1,7 +1,7 @@
 /*
- * Calls of a thread whose stack is far memory, where the kernel can't fault on it (fault mode
- * inline): no ioctl of the agent's is made on that stack, and all of it is made to leave before
- * each. Nothing is lost for it, and no byte is wrong. Room: test/fault.
+ * Calls of a thread whose stack is far memory, in fault mode inline, where the kernel can't fault
+ * on it. The agent makes no ioctl while it runs on that stack, and the test makes all of the stack
+ * leave before each ioctl. No byte of it is lost or wrong. Room: test/fault.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -46,7 +46,7 @@ static char byte_of(uint32_t page)
 	return (char)(page % 251 + 1);
 }
 
-/* ---- what happens before an ioctl ---- */
+/* ---- what the test does before an ioctl ---- */
 
 static _Atomic bool must_leave, leave_me, ended;
 static _Atomic unsigned n_left;
@@ -77,7 +77,10 @@ static bool is_within(const void *p, const char *start, size_t len)
 	return (uintptr_t)p - (uintptr_t)start < len;
 }
 
-/* Faults of that thread are served on its signal stack: there the stack is on its way back. */
+/*
+ * Faults of that thread are served on its signal stack: then the far stack is just coming back, so
+ * it stays.
+ */
 int __wrap_ioctl(int fd, unsigned long request, void *arg)
 {
 	const void *here = __builtin_frame_address(0);
@@ -94,7 +97,7 @@ int __wrap_ioctl(int fd, unsigned long request, void *arg)
 	return __real_ioctl(fd, request, arg);
 }
 
-/* ---- the scene ---- */
+/* ---- set-up ---- */
 
 static char *map(uint32_t pages)
 {
@@ -153,9 +156,9 @@ static void run_on_far_stack(void (*body)(void))
 			trial_check(scene.far[(size_t)p * FP_PAGE_SIZE + at] == byte_of(p), "page %u", p);
 }
 
-/* ---- what is done on that stack ---- */
+/* ---- calls on that stack ---- */
 
-/* A buffer is given to the kernel to read. */
+/* Pins pages, as for a call that reads them. */
 static void hold_pages(void)
 {
 	atomic_store(&leave_me, true);
@@ -170,7 +173,7 @@ static void hold_pages(void)
 	atomic_store(&leave_me, false);
 }
 
-/* Of each 16 pages, the first are resident, the others are not. */
+/* In each group of 16 pages, the first ones are resident and the others are not. */
 static void move_pages(void)
 {
 	struct fp_space *space = fp_agent_space(scene.agent);

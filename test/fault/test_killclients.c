@@ -1,13 +1,13 @@
 /*
- * Clients that are killed under load, one after the other, at any moment: while they connect,
- * lease, read and write. A node must be as it was before, without a lease of theirs, within its
- * grace. Room: test/fault.
+ * Clients are killed under load, one after the other, at any moment: while they connect, lease,
+ * read and write. Within its grace the node must be as before, without a lease of theirs. Room:
+ * test/fault.
  *
  *   test_killclients URL [COUNT [WAIT_SECONDS [families]]]
  *
- * Each client checks what it reads of its own lease. In families each forks a child that adopts
- * that lease and reads on, also when its parent is killed, until it is killed itself. The node's
- * own view (queue pairs, regions) is for the caller to compare: see test/vm.
+ * Each client checks the bytes that it reads from its own lease. In families each client forks a
+ * child. The child adopts the lease, and reads on until it is killed itself, also after its parent
+ * was killed. The caller compares the node's own view (queue pairs, regions): see test/vm.
  */
 #include <errno.h>
 #include <poll.h>
@@ -27,8 +27,8 @@
 #define LEASE_PAGES 256u
 #define BATCH       8u
 #define DEADLINE_NS (20 * FP_NSEC_PER_SEC)
-#define LATE        5 /* status of a child whose parent's grace was over before it could adopt */
-#define WRONG       3 /* status of a client that read what it did not write */
+#define LATE        5 /* exit status of a child: its parent's grace ended before it could adopt */
+#define WRONG       3 /* exit status of a client that read wrong bytes */
 
 static bool families;
 
@@ -38,7 +38,7 @@ struct client {
 	struct fp_session *session;
 	const struct fp_lease *lease;
 	struct fp_link *link;
-	bool frozen; /* a child reads it too: it is not written any more */
+	bool frozen; /* a child reads it too, so it is not written any more */
 	uint64_t rng;
 	uint64_t stamps[LEASE_PAGES];
 	uint64_t pages[BATCH][PAGE / sizeof(uint64_t)];
@@ -105,7 +105,7 @@ static void read_and_write(struct client *c)
 	}
 }
 
-/* A read of mapped memory sends no message. */
+/* Reading mapped memory sends no message. */
 static void check_mapped(const struct client *c, const uint64_t *base)
 {
 	const unsigned words = PAGE / sizeof(*base);
@@ -128,8 +128,10 @@ static void check_mapped_on_and_on(const struct client *c, const uint64_t *base,
 	}
 }
 
-/* Of a client that is, or will be, gone: a session and links of its own, and the lease that both
- * have. */
+/*
+ * The child of a client that may be killed. It opens a session and a link of its own, and adopts
+ * the client's lease.
+ */
 static void child_main(const struct fp_url *url, struct client *c, int ready_fd)
 {
 	struct fp_session_options options = {
@@ -140,7 +142,7 @@ static void child_main(const struct fp_url *url, struct client *c, int ready_fd)
 	uint32_t id = c->lease->id;
 	int r = fp_session_identity(parents, &identity);
 
-	alarm(120); /* the process that kills it may be gone */
+	alarm(120); /* ends it if the process that kills it has ended */
 	fp_link_close(c->link);
 	fp_transport_forked();
 	r = r < 0 ? r : fp_session_open(url, &options, &c->session);
@@ -209,7 +211,7 @@ static void client_main(const struct fp_url *url, uint64_t seed, int ready_fd)
 		read_and_write(c);
 }
 
-/* Waits until the client has come so far, or has ended. */
+/* Waits until the client has reached this stage, or has ended. */
 static void await(int fd, enum stage stage)
 {
 	char c;
@@ -221,8 +223,8 @@ static void await(int fd, enum stage stage)
 }
 
 /*
- * Kills the child that a client may have left, in its turn: at any moment, or once it has read what
- * its parent wrote. Returns false if it had ended by itself.
+ * Kills the child of a client, if there is one, at any moment, or once it has read its parent's
+ * bytes. False: the child had ended by itself.
  */
 static bool end_family(pid_t group, int ready_fd, uint64_t *rng)
 {
@@ -246,7 +248,7 @@ static bool end_family(pid_t group, int ready_fd, uint64_t *rng)
 	return well;
 }
 
-/* One client's life. Returns false if it ended by itself. */
+/* Starts and kills one client. False: it ended by itself. */
 static bool one_life(const struct fp_url *url, uint64_t *rng)
 {
 	int ready[2], status;
@@ -277,7 +279,7 @@ static bool one_life(const struct fp_url *url, uint64_t *rng)
 	return false;
 }
 
-/* Whether the node has all its memory back in time. */
+/* True if the node has all its memory back in time. */
 static bool all_given_back(const struct fp_url *url, uint64_t wait_ns)
 {
 	struct fp_session_options options = {
@@ -316,9 +318,9 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	families = argc > 4;
-	if (families) /* orphans are ours to wait for */
+	if (families) /* orphans become children of this process */
 		prctl(PR_SET_CHILD_SUBREAPER, 1);
-	if (url.transport->default_port) /* once, not in every client */
+	if (url.transport->default_port) /* once here, instead of in every client */
 		(void)fp_verbs_load();
 	rng = test_seed("killclients");
 	began = fp_clock_ns();

@@ -1,8 +1,8 @@
 /*
- * Links that break though their node lives: cut, reset, stalled, for less and for more than the
- * deadline and the grace period; and nodes that come back without their leases. No byte is lost
- * that a node still has, what is lost raises SIGBUS within the deadline with a reason on stderr,
- * nothing hangs. Room: test/fault.
+ * Links that break while their node lives: cut, reset or stalled, for less and for more than the
+ * deadline and the grace period. Also nodes that come back without their leases. No byte that a
+ * node still has is lost. A lost page raises SIGBUS within the deadline, with a reason on stderr.
+ * Nothing hangs. Room: test/fault.
  */
 #include "linkbreaks_rig.h"
 
@@ -52,7 +52,7 @@ static bool is_here(const struct scene *s, uint32_t page)
 	return fp_page_state(atomic_load(&far->words[first + page])) != FP_PAGE_REMOTE;
 }
 
-/* Reads and writes pages, which all must be good, until told to stop. */
+/* Reads and writes pages until told to stop. None may be lost. */
 static void *use_pages(void *arg)
 {
 	struct scene *s = arg;
@@ -83,7 +83,7 @@ static void start_users(struct scene *s, pthread_t *threads)
 		sleep_ns(MS);
 }
 
-/* They go on for a while, and then end. */
+/* Lets the threads go on for a while, then stops them. */
 static void stop_users(struct scene *s, pthread_t *threads)
 {
 	uint64_t enough = atomic_load(&s->reads) + 500, until_ns = fp_clock_ns() + 10 * FP_NSEC_PER_SEC;
@@ -115,7 +115,7 @@ static void *flap(void *arg)
 		test_cable_set(s->cable, kind == 1 ? TEST_CABLE_STALL : TEST_CABLE_CUT);
 		sleep_ns(down_ns);
 		if (kind == 1 && test_random(&rng) % 2)
-			test_cable_reset(s->cable); /* the stalled connection is gone */
+			test_cable_reset(s->cable); /* or the stalled connection ends */
 		test_cable_set(s->cable, TEST_CABLE_FORWARD);
 	}
 	return NULL;
@@ -153,7 +153,7 @@ static void test_flaps(void **state)
 	assert_null(strstr(trial.text, "SIGBUS"));
 }
 
-/* ---- a cut ---- */
+/* ---- a link that is cut ---- */
 
 static unsigned count(const char *text, const char *what)
 {
@@ -166,7 +166,7 @@ static unsigned count(const char *text, const char *what)
 	return n;
 }
 
-/* A page that raised SIGBUS can be read. */
+/* Waits until a page that raised SIGBUS can be read again. */
 static void await_revival(const struct scene *s, uint32_t page)
 {
 	uint64_t until_ns = fp_clock_ns() + 10 * FP_NSEC_PER_SEC, ns;
@@ -222,9 +222,7 @@ static void *map_fresh(const struct scene *s)
 	return fresh;
 }
 
-/*
- * While a node may still come back, neither a reader nor a thread that waits for a token is failed.
- */
+/* While a node may still come back, no reader fails, and no thread that waits for a token. */
 static int body_cut_beyond_deadline(void *arg)
 {
 	struct scene *s = arg;
@@ -247,7 +245,7 @@ static int body_cut_beyond_deadline(void *arg)
 	pthread_join(plugger, NULL);
 	stop_users(s, threads);
 	trial_check(atomic_load(&s->longest_ns) > 3 * s->deadline_ns, "nobody has waited");
-	s->deadline_ns = s->patience_ns; /* of what check_pages allows */
+	s->deadline_ns = s->patience_ns; /* check_pages allows this time */
 	trial_check(check_pages(s, false) == 0, "pages are lost");
 	end(s);
 	return 0;
@@ -281,7 +279,7 @@ static void test_waits_without_end(void **state)
 	assert_null(strstr(trial.text, "SIGBUS"));
 }
 
-/* Until there is no room. Returns the page that found none. */
+/* Writes pages until none is free. Returns the page that failed. */
 static uint32_t write_fresh(char *fresh)
 {
 	uint32_t page = 0;
@@ -303,7 +301,7 @@ static void await_room(char *page)
 }
 
 /*
- * Pages that raised SIGBUS are readable again when the node is back, as all others: the program
+ * When the node is back, all pages can be read again, also those that raised SIGBUS: the program
  * goes on.
  */
 static int body_out_of_patience(void *arg)
@@ -317,7 +315,7 @@ static int body_out_of_patience(void *arg)
 	begin(s, FP_NSEC_PER_SEC);
 	fresh = map_fresh(s);
 	page = a_remote_page(s);
-	for (uint32_t p = page; p < page + 4; p++) /* a pass that reads ahead, into what is remote */
+	for (uint32_t p = page; p < page + 4; p++) /* a walk, so that it reads ahead remote pages */
 		trial_check(trial_read(s->far + (size_t)p * FP_PAGE_SIZE, &byte, &ns) == 0, "page %u", p);
 	while (is_here(s, page))
 		page++;
@@ -345,7 +343,7 @@ static void test_cut_longer_than_the_patience(void **state)
 	assert_int_equal(count(trial.text, "is back after"), 1);
 }
 
-/* All pages that were given up were fresh: no slot tells for which node they waited. */
+/* All pages that fail are fresh. They have no slot, so nothing says for which node they waited. */
 static int body_without_room(void *arg)
 {
 	struct scene *s = arg;
@@ -403,10 +401,11 @@ static void test_cut_longer_than_the_grace_period(void **state)
 	assert_non_null(strstr(trial.text, "SIGBUS follows"));
 }
 
-/* ---- no word of the break ---- */
+/* ---- a break that nobody reports ---- */
 
-/* Nothing is asked of the node, nothing says that it is gone: the heartbeat finds out; and then a
- * fault waits.
+/*
+ * No request is under way, and nothing says that the node is gone. A missed heartbeat finds out;
+ * after that a fault waits.
  */
 static int body_stalls(void *arg)
 {
@@ -472,16 +471,16 @@ static void test_restarted(void **state)
 	assert_non_null(strstr(trial.text, "SIGBUS follows"));
 }
 
-/* ---- local pages while it is cut off ---- */
+/* ---- local pages while the node is cut off ---- */
 
-/* A clean local page may be the last copy: it stays. */
+/* A clean local page may be the last copy: it must stay. */
 static int body_keeps_clean(void *arg)
 {
 	struct scene *s = arg;
 	uint64_t before;
 
 	begin(s, 2 * FP_NSEC_PER_SEC);
-	check_pages(s, false); /* clean all local pages */
+	check_pages(s, false); /* makes all local pages clean */
 	test_cable_set(s->cable, TEST_CABLE_CUT);
 	while (state_now(s) == FP_BREAKER_CLOSED)
 		sleep_ns(MS);
@@ -512,7 +511,7 @@ static void test_keeps_clean_pages(void **state)
 
 /* ---- faults that need no node ---- */
 
-#define READERS     12u /* more than there are servers of inline faults over a wire */
+#define READERS     12u /* more than the servers of inline faults over a wire */
 #define FRESH_FEW   8u
 #define READ_BEFORE 8u
 
@@ -543,12 +542,12 @@ static void start_readers(struct scene *s, struct reader *readers, pthread_t *th
 	}
 	while (atomic_load(&s->reads) < READERS || !fp_store_is_blocked(s->agent->far.store))
 		sleep_ns(MS);
-	sleep_ns(200 * MS); /* so that all have met the fault */
+	sleep_ns(200 * MS); /* time for all threads to fault */
 }
 
 /*
- * All remote pages wait for their node. Meanwhile local pages are written, and fresh memory is
- * touched.
+ * All remote pages wait for their node. Meanwhile the program writes local pages and touches fresh
+ * memory.
  */
 static int body_needs_no_node(void *arg)
 {
@@ -566,7 +565,7 @@ static int body_needs_no_node(void *arg)
 	trial_check(fp_space_advise(fp_agent_space(s->agent), s->far, PAGES * FP_PAGE_SIZE, MADV_PAGEOUT) ==
 	                0,
 	            "pageout");
-	for (uint32_t p = 0; p < READ_BEFORE; p++) /* clean: to write them is a fault */
+	for (uint32_t p = 0; p < READ_BEFORE; p++) /* now they are clean, so a write to them faults */
 		trial_check(trial_read(s->far + (size_t)p * FP_PAGE_SIZE, &byte, &ns) == 0, "page %u", p);
 	test_cable_set(s->cable, TEST_CABLE_CUT);
 	await_state(s, FP_BREAKER_OPEN, 10 * FP_NSEC_PER_SEC);
@@ -598,7 +597,7 @@ static void test_what_needs_no_node_does_not_wait(void **state)
 	assert_null(strstr(trial.text, "SIGBUS"));
 }
 
-/* ---- beside nodes that are silent ---- */
+/* ---- beside nodes that never answer ---- */
 
 static uint64_t reconnects_of(const struct scene *s, unsigned node)
 {
@@ -608,8 +607,10 @@ static uint64_t reconnects_of(const struct scene *s, unsigned node)
 	return info.reconnects;
 }
 
-/* Two nodes take connections and say nothing. A third, whose link is reset, is back at once all the
- * same. */
+/*
+ * Two nodes accept connections but never answer. A third, whose link is reset, must nevertheless be
+ * back at once.
+ */
 static int body_silent_nodes(void *arg)
 {
 	struct scene *s = arg;
@@ -628,7 +629,7 @@ static int body_silent_nodes(void *arg)
 		while (reconnects_of(s, 0) == n)
 			sleep_ns(MS);
 		note_longest(s, fp_clock_ns() - begun_ns);
-		sleep_ns(1100 * MS); /* a link that stood for less time than this counts as flapping */
+		sleep_ns(1100 * MS); /* a link that lived for less time would count as flapping */
 	}
 	trial_check(reconnects_of(s, 1) + reconnects_of(s, 2) == 0, "a silent node came back");
 	trial_check(atomic_load(&s->longest_ns) < SLACK_NS, "it was cut off for %d ms",

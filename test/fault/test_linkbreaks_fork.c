@@ -1,6 +1,6 @@
 /*
- * Forks while a link is broken: a fork waits with what waits for the node, and its child finds
- * every byte. Room: test/fault.
+ * Forks while a link is broken: a fork waits together with the pages that wait for the node, and
+ * its child finds every byte. Room: test/fault.
  */
 #include "linkbreaks_rig.h"
 
@@ -37,7 +37,7 @@ static void *reset_later(void *arg)
 	return NULL;
 }
 
-/* ---- fork meanwhile ---- */
+/* ---- a fork while the link is broken ---- */
 
 static void *plug_in_soon(void *arg)
 {
@@ -87,7 +87,7 @@ static void test_forks_while_it_is_cut_off(void **state)
 	trial_assert_good(&trial);
 }
 
-/* ---- fork while pages wait ---- */
+/* ---- a fork while pages wait ---- */
 
 static void *read_remote_page(void *arg)
 {
@@ -102,7 +102,7 @@ static void *read_remote_page(void *arg)
 	return NULL;
 }
 
-/* A fork does not give up pages that wait for the node: the fork waits as well. */
+/* A fork does not give up pages that wait for the node, but waits, too. */
 static int body_forks_while_pages_wait(void *arg)
 {
 	struct scene *s = arg;
@@ -146,10 +146,10 @@ static void test_forks_while_pages_wait(void **state)
 	assert_null(strstr(trial.text, "SIGBUS"));
 }
 
-/* ---- fork while an attempt to resume lasts ---- */
+/* ---- a fork during an attempt to resume ---- */
 
 #define FRESH_PAGES 16384u
-#define BEYOND_MAX  2048u /* pages: a fork may exceed the budget by these, and these are always allowed */
+#define BEYOND_MAX  2048u /* pages: a fork may exceed the budget by these; always allowed */
 
 static void *touch_fresh_pages(void *arg)
 {
@@ -163,7 +163,7 @@ static void *touch_fresh_pages(void *arg)
 }
 
 /*
- * The fork waits for the attempt. A thread that touches memory meanwhile waits for a token, as
+ * The fork waits for the attempt. Meanwhile a thread that touches memory waits for a token, as
  * always.
  */
 static int body_fork_overdraws(void *arg)
@@ -180,7 +180,7 @@ static int body_fork_overdraws(void *arg)
 	                         PROT_READ | PROT_WRITE, 0, &fresh) == 0,
 	            "no mapping");
 	s->fresh = fresh;
-	test_cable_set(s->cable, TEST_CABLE_STALL); /* nobody is refused: an attempt takes its time */
+	test_cable_set(s->cable, TEST_CABLE_STALL); /* not refused, so an attempt takes long */
 	await_state(s, FP_BREAKER_HALF_OPEN, 10 * FP_NSEC_PER_SEC);
 	pthread_create(&toucher, NULL, touch_fresh_pages, s);
 	pthread_create(&plugger, NULL, reset_later, s);

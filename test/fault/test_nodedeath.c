@@ -1,8 +1,8 @@
 /*
- * A node that is killed, or stopped for a shorter or longer time than the deadline: what is waited
- * for in vain raises SIGBUS within the deadline, with a reason on stderr; what is not lost stays
- * readable, and is used again when the node answers again; nothing hangs and no byte is wrong.
- * Room: test/fault. Over tcp: what a node lends over shm outlives it.
+ * A node is killed, or stopped for less or more time than the deadline. A page that nobody gives
+ * back in time raises SIGBUS within the deadline, with a reason on stderr. Other pages stay
+ * readable, and the node is used again when it answers. Nothing hangs, and no byte is wrong. Room:
+ * test/fault. Over tcp, because memory lent over shm outlives its node.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -30,7 +30,7 @@
 
 #define SKIP        77
 #define DEADLINE_NS (2 * FP_NSEC_PER_SEC)
-#define LATE_NS     (DEADLINE_NS + FP_NSEC_PER_SEC) /* a busy machine may be so late */
+#define LATE_NS     (DEADLINE_NS + FP_NSEC_PER_SEC) /* a busy machine may be this late */
 #define TIMEOUT_S   40
 #define LOCAL_PAGES 64u
 #define PAGES       1024u
@@ -41,12 +41,12 @@ static uint64_t seed;
 
 struct scene {
 	struct test_daemon daemon;
-	struct test_daemon other; /* where a test has two */
+	struct test_daemon other; /* for tests with two nodes */
 	struct fp_agent *agent;
 	char *far;
-	uint32_t page; /* to be read */
+	uint32_t page; /* the page to read */
 	bool writes;
-	uint64_t deadline_ns, patience_ns; /* 0: DEADLINE_NS, and the same */
+	uint64_t deadline_ns, patience_ns; /* if 0: DEADLINE_NS; deadline_ns */
 	_Atomic bool stop, has_waited;
 };
 
@@ -162,7 +162,7 @@ static void *touch_until_lost(void *arg)
 	return NULL;
 }
 
-/* Of all pages, each either holds its bytes or is lost; some must be there, some lost. */
+/* Each page must have its bytes or be lost. Some must have them, and some must be lost. */
 static void check_what_is_left(const struct scene *s)
 {
 	unsigned here = 0, lost = 0;
@@ -181,7 +181,7 @@ static void check_what_is_left(const struct scene *s)
 	            lost);
 }
 
-/* Every call ends, and what it makes anew can be used. */
+/* Every layout call ends, and memory that it maps can be used. */
 static void check_layout_calls(const struct scene *s)
 {
 	struct fp_space *space = fp_agent_space(s->agent);
@@ -199,7 +199,7 @@ static void check_layout_calls(const struct scene *s)
 	trial_check(fp_clock_ns() - begun_ns < LATE_NS, "layout calls took longer than the deadline");
 }
 
-/* ---- bodies ---- */
+/* ---- bodies of the tests ---- */
 
 static int body_killed(void *arg)
 {
@@ -221,7 +221,7 @@ static int body_killed(void *arg)
 }
 
 /*
- * The node dies while no request is under way. From then on, clean local pages are the last copies.
+ * The node dies while no request is under way. From then on clean local pages are the last copies.
  */
 static int body_killed_idle(void *arg)
 {
@@ -244,8 +244,8 @@ static int body_killed_idle(void *arg)
 }
 
 /*
- * The first page that waits in vain spends the patience: later touches fail at once. Pages that
- * nobody touched are there when the node is back, as it was only cut off.
+ * After the first page that waits in vain, later touches fail at once. Pages that nobody touched
+ * are there when the node is back, as it was only cut off.
  */
 static int body_stopped_long(void *arg)
 {
@@ -262,7 +262,7 @@ static int body_stopped_long(void *arg)
 	trial_check(ns > DEADLINE_NS / 2 && ns < LATE_NS, "SIGBUS came after %d ms",
 	            (int)(ns / FP_NSEC_PER_MSEC));
 	wait_until_down(s);
-	kill(s->daemon.pid, SIGCONT); /* its answers come too late, for buffers that have other users now */
+	kill(s->daemon.pid, SIGCONT); /* late answers must not touch their reused buffers */
 	wait_until_up(s);
 	for (uint32_t p = 0; p < PAGES; p++) {
 		int signal = trial_read(s->far + (size_t)p * FP_PAGE_SIZE + p, &byte, &ns);
@@ -289,8 +289,7 @@ static void *read_a_page(void *arg)
 	return NULL;
 }
 
-/* Once told to: stops the caller for longer than the deadline, and lets it go on before the
- * node. */
+/* When told to, stops the caller for longer than the deadline, and continues it before the node. */
 static void stop_the_parent(int told, pid_t node)
 {
 	const struct timespec pause = {.tv_sec = 2 * DEADLINE_NS / FP_NSEC_PER_SEC};
@@ -307,8 +306,10 @@ static void stop_the_parent(int told, pid_t node)
 	_exit(0);
 }
 
-/* Both are frozen, as by a debugger, or a machine that is put to sleep: nobody has waited for
- * anybody. */
+/*
+ * Program and node are both frozen, as by a debugger or by suspending the machine. That time must
+ * not count as waiting.
+ */
 static int body_stopped_both(void *arg)
 {
 	struct scene *s = arg;
@@ -376,12 +377,12 @@ static int body_stopped_briefly(void *arg)
 	return 0;
 }
 
-/* ---- a node that is alive, and slow ---- */
+/* ---- a node that is alive but slow ---- */
 
 #define SLOW_DEADLINE_NS (FP_NSEC_PER_SEC / 2)
 #define SLOW_STOPS       8u
 
-/* As where many want its processor: it runs for a moment, less often than any deadline allows. */
+/* Acts as a busy processor: the node runs for a moment, less often than once in a deadline. */
 static void *run_seldom(void *arg)
 {
 	const struct scene *s = arg;
@@ -397,7 +398,7 @@ static void *run_seldom(void *arg)
 	return NULL;
 }
 
-/* Reads and writes pages, of which none may be lost, until told to stop. */
+/* Reads and writes pages until told to stop. None may be lost. */
 static void *use_pages(void *arg)
 {
 	struct scene *s = arg;
@@ -592,9 +593,9 @@ static void test_killed_during_the_start(void **state)
 	}
 }
 
-/* ---- one of two ---- */
+/* ---- one node of two ---- */
 
-#define SMALL_POOL (3u << 20) /* both are needed for PAGES */
+#define SMALL_POOL (3u << 20) /* PAGES need both pools */
 
 static int setup_two(void **state)
 {
@@ -605,7 +606,9 @@ static int setup_two(void **state)
 	return r < 0 ? r : test_daemon_start(farpaged, "tcp", SMALL_POOL, &s->other);
 }
 
-/* Pages on the dead node are lost. Pages on the other one are not, and later evictions go there. */
+/*
+ * Pages on the dead node are lost. Pages on the other node are not, and later evictions go there.
+ */
 static int body_one_of_two(void *arg)
 {
 	struct scene *s = arg;
@@ -623,7 +626,7 @@ static int body_one_of_two(void *arg)
 		trial_check(ns < LATE_NS, "page %u took %d ms", page, (int)(ns / FP_NSEC_PER_MSEC));
 		trial_check(signal || byte == byte_of(page), "page %u reads %d", page, byte);
 		if (signal == 0)
-			*addr = byte; /* it must leave by a write */
+			*addr = byte; /* dirty, so that it must be written back */
 		here += !signal;
 		lost += signal != 0;
 	}

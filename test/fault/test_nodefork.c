@@ -1,7 +1,7 @@
 /*
- * Children forked after the node has gone for good. Pages beyond their local memory have nowhere to
- * go. Each child ends within a deadline or so, not after one deadline for each page. Room:
- * test/fault.
+ * Children that are forked after the node has died for good. Pages that do not fit their budget can
+ * go nowhere. Each child must end after about one deadline, not after one deadline for each page.
+ * Room: test/fault.
  */
 #include <arpa/inet.h>
 #include <netdb.h>
@@ -27,20 +27,20 @@
 
 #define SKIP        77
 #define DEADLINE_NS (4 * FP_NSEC_PER_SEC)
-#define END_NS      (DEADLINE_NS + DEADLINE_NS / 2) /* a busy machine may be so late */
+#define END_NS      (DEADLINE_NS + DEADLINE_NS / 2) /* a busy machine may be this late */
 #define TIMEOUT_S   100
 #define LOCAL_PAGES 64u
 #define PAGES       1024u
-#define MORE        (1u << 19) /* pages: more than is reserved already */
+#define MORE        (1u << 19) /* pages: more than already reserved */
 #define CALLS       3u
-#define SILENCE_S   20u        /* of a resolver */
-#define CHILDS      ((char)-1) /* bytes that the child writes */
+#define SILENCE_S   20u        /* the resolver takes this long */
+#define CHILDS      ((char)-1) /* byte that the child writes */
 
 static const char *farpaged;
 
 struct scene {
-	uint32_t written; /* pages of the parent's: the others have never been touched */
-	bool all;         /* the child can have all of them */
+	uint32_t written; /* pages that the parent wrote; the others were never touched */
+	bool all;         /* the child must get all pages */
 	struct test_daemon daemon;
 	struct fp_agent *agent;
 	char *far;
@@ -68,7 +68,7 @@ static void begin(struct scene *s)
 		memset(s->far + (size_t)p * FP_PAGE_SIZE, byte_of(p), FP_PAGE_SIZE);
 }
 
-/* Writes page after page, up to the first that can't be had. */
+/* Writes page after page until one fails. Returns their number. */
 static uint32_t write_pages(const struct scene *s)
 {
 	uint64_t ns;
@@ -86,8 +86,8 @@ static uint32_t write_pages(const struct scene *s)
 }
 
 /*
- * Each asks the nodes for memory, or waits for the reclaim thread. Nobody waits for the dead node
- * any more.
+ * Each call asks the nodes for memory, or waits for the reclaim thread. None may wait for the dead
+ * node any more.
  */
 static void make_calls(const struct scene *s)
 {
@@ -146,11 +146,11 @@ static int body_forks(void *arg)
 	return 0;
 }
 
-/* ---- a name that is looked up meanwhile ---- */
+/* ---- a name that is looked up in the meantime ---- */
 
 static _Atomic bool resolver_is_silent, resolver_is_asked;
 
-/* In place of the C library's. */
+/* Replaces the C library's function. */
 int getaddrinfo(const char *node, const char *service, const struct addrinfo *hints, struct addrinfo **res)
 {
 	struct {
@@ -239,7 +239,7 @@ static void test_few_written_over_shm(void **state)
 	run("shm", LOCAL_PAGES / 4, false);
 }
 
-/* They can be read where they are mapped, and stay local then. */
+/* Over shm the child reads the parent's pages where they are mapped. */
 static void test_all_written_over_shm(void **state)
 {
 	run("shm", PAGES, true);

@@ -1,6 +1,6 @@
 /*
- * Nodes that are full: what can't be backed is refused when it is mapped; with overcommit, the page
- * that finds no room raises SIGBUS within the deadline, and no other page is harmed. Room:
+ * Nodes that are full. Without overcommit, mapping more than they have is refused. With overcommit,
+ * a page that finds no slot raises SIGBUS within the deadline, and no other page is harmed. Room:
  * test/fault.
  */
 #include <errno.h>
@@ -104,7 +104,7 @@ static void check_page(const char *far, uint32_t page)
 	}
 }
 
-/* Writes pages until one finds no room; returns its number. */
+/* Writes pages until one finds no slot. Returns its number. */
 static uint32_t fill_up(char *far, uint32_t n)
 {
 	for (uint32_t p = 0; p < n; p++) {
@@ -134,7 +134,7 @@ static int body_overcommitted(void *arg)
 	            n);
 	for (uint32_t p = 0; p < n; p++)
 		check_page(far, p);
-	/* memory that is given back can be used again, also the page without room */
+	/* after memory was given back, all pages can be used, also the one that failed */
 	trial_check(fp_space_advise(space, (char *)far + POOL_BYTES / 2, POOL_BYTES / 2 + POOL_BYTES,
 	                            MADV_DONTNEED) == 0,
 	            "discard");

@@ -1,6 +1,6 @@
 /*
- * Faults and layout calls on the same pages at the same time: each fault ends, and with the right
- * bytes or the signal that the kernel gives for such memory. Room: test/fault.
+ * Faults and layout calls on the same pages at the same time. Each fault ends, with the right bytes
+ * or with the signal that the kernel gives for such memory. Room: test/fault.
  */
 #include <pthread.h>
 #include <setjmp.h>
@@ -28,7 +28,7 @@
 #define PAGES       600u /* more than one chunk */
 #define THREADS     4u
 #define DEADLINE_NS (4 * FP_NSEC_PER_SEC)
-#define LATE_NS     (DEADLINE_NS / 2) /* an operation that takes so long was probably ended by the deadline */
+#define LATE_NS     (DEADLINE_NS / 2) /* an operation this slow was probably ended by the deadline */
 #define TIMEOUT_S   60
 #define RW          (PROT_READ | PROT_WRITE)
 
@@ -49,12 +49,12 @@ struct scene {
 	pthread_barrier_t barrier;
 };
 
-/* One of the threads that touch what the others touch. Byte id of each page is its own. */
+/* One of several threads that touch the same pages. Byte id of each page belongs to this thread. */
 struct toucher {
 	struct scene *scene;
 	unsigned id;
 	pthread_t thread;
-	char last[PAGES]; /* that it wrote to its byte of each page */
+	char last[PAGES]; /* the last value it wrote to its byte of each page */
 };
 
 /* ---- parts of bodies ---- */
@@ -119,12 +119,14 @@ static char *own_byte(const struct toucher *t, uint32_t page)
 	return t->scene->far + (size_t)page * FP_PAGE_SIZE + t->id;
 }
 
-/* ---- a queue full of what is gone ---- */
+/* ---- a queue full of unmapped pages ---- */
 
-#define STALE_ENTRIES 8000u /* nearly all that the smallest queue holds */
+#define STALE_ENTRIES 8000u /* nearly as many as the smallest queue takes */
 
-/* Pages that a munmap took with it leave their entries behind. Whoever wants room next must get
- * past all of them. */
+/*
+ * Unmapped pages leave their entries in the queue. The next thread that needs a token must get past
+ * all of them.
+ */
 static int body_stale_queue(void *arg)
 {
 	const uint32_t piece = LOCAL_PAGES / 2;
@@ -137,7 +139,7 @@ static int body_stale_queue(void *arg)
 
 		memset(far, 1, piece * FP_PAGE_SIZE);
 		trial_check(fp_space_unmap(s.space, far, piece * FP_PAGE_SIZE) == 0, "no munmap");
-		map(&s, piece); /* stays untouched: the next piece, and its entries, are others */
+		map(&s, piece); /* never touched; makes the next piece a new one */
 	}
 	s.far = map(&s, 4 * LOCAL_PAGES);
 	begun_ns = fp_clock_ns();
@@ -183,7 +185,7 @@ static int body_together(void *arg)
 	return end(&s);
 }
 
-/* ---- a mapping that goes away under faults ---- */
+/* ---- a mapping that is removed under faults ---- */
 
 #define ROUNDS_GONE 100u
 #define PAGES_GONE  32u
@@ -237,7 +239,7 @@ static int body_gone(void *arg)
 	return end(&s);
 }
 
-/* ---- the same, while the page is on its way ---- */
+/* ---- the same, while the page is being fetched ---- */
 
 struct unmapping {
 	struct scene *scene;
@@ -273,8 +275,10 @@ static void wait_for_state(const struct scene *s, enum fp_page_state state)
 		sched_yield();
 }
 
-/* The node stands still while a page is fetched and its mapping is unmapped; then it goes on, or
- * dies. */
+/*
+ * The node is stopped while a page is fetched and its mapping is removed. Then the node goes on, or
+ * dies.
+ */
 static int gone_in_flight(const struct setting *setting, int signal)
 {
 	struct unmapping unmapping = {.result = 1};
@@ -347,7 +351,7 @@ static int body_discarded(void *arg)
 	return end(&s);
 }
 
-/* ---- protected and opened under writes ---- */
+/* ---- protected and unprotected under writes ---- */
 
 static void *write_until_end(void *arg)
 {
@@ -399,7 +403,7 @@ static int body_protected(void *arg)
 	return end(&s);
 }
 
-/* ---- dropped behind our back, by a raw system call ---- */
+/* ---- dropped by a bare call ---- */
 
 static int body_dropped(void *arg)
 {
@@ -467,7 +471,7 @@ int main(int argc, char **argv)
 	    RACES("dropped", body_dropped),
 	    RACE("gone in flight", body_gone_in_flight, &tcp, FP_CAPTURE_MOVE),
 	    RACE("gone with the node", body_gone_with_the_node, &tcp,
-	         FP_CAPTURE_MOVE), /* the last one: it kills it */
+	         FP_CAPTURE_MOVE), /* last, as it kills the node */
 	};
 	struct fp_agent_error error;
 	int r;

@@ -1,7 +1,7 @@
 /*
- * A session over shm that ends while its program lives. Either end shuts down or closes its socket
- * by a bare call, or the node is killed. The node's memory is mapped, so every byte is right
- * afterwards. The client asks for another session, and the node lends again. Room: test/fault.
+ * A session over shm ends while its program lives. Either end shuts down or closes its socket by a
+ * bare call, or the node is killed. The node's memory is mapped, so every byte is right afterwards.
+ * The client asks for another session, and the node lends again. Room: test/fault.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -37,7 +37,7 @@
 #define PAGES       3072u
 #define WORDS       (PAGES * (FP_PAGE_SIZE / sizeof(uint64_t)))
 #define POOL_BYTES  (256u << 20)
-#define MORE_PAGES  (6 * PAGES) /* more than is left of the first lease */
+#define MORE_PAGES  (6 * PAGES) /* more than the first lease has left */
 #define SMALL_BYTES (4u << 20)
 #define MAX_FDS     4096
 #define LATE_MS     6000
@@ -50,11 +50,11 @@ struct scene {
 	enum end end;
 	struct fp_agent *agent;
 	uint64_t *words;
-	int program_fd; /* the program's, by the number that was a session's; -1: none */
-	int starter_fd; /* to the process that starts nodes */
+	int program_fd; /* the program's own, which took a session's number; -1: none */
+	int starter_fd; /* leads to the process that starts nodes */
 };
 
-/* To the process that starts nodes. */
+/* Sent to the process that starts nodes. */
 struct order {
 	unsigned delay_ms;
 	uint64_t pool_bytes;
@@ -80,9 +80,9 @@ static int teardown(void **state)
 	return 0;
 }
 
-/* ---- ends of a session ---- */
+/* ---- ways to end a session ---- */
 
-/* A UNIX socket that is connected, and no pipe of the test's. */
+/* A connected UNIX socket that is not one of the test's. */
 static bool is_session(int fd)
 {
 	struct sockaddr_un peer = {0};
@@ -91,7 +91,10 @@ static bool is_session(int fd)
 	return getpeername(fd, (struct sockaddr *)&peer, &len) == 0 && peer.sun_family == AF_UNIX;
 }
 
-/* At the node's end: its descriptors are duplicated here, one after the other. */
+/*
+ * Duplicates the node's descriptors into this process, one after the other, and shuts down its
+ * sessions.
+ */
 static unsigned shut_down_at_node(pid_t node)
 {
 	int pidfd = (int)syscall(SYS_pidfd_open, node, 0);
@@ -125,7 +128,7 @@ static bool end_own(struct scene *s, int fd)
 	return true;
 }
 
-/* Returns how many were ended; 0: the agent keeps its sockets from the program. */
+/* Returns the number of sessions ended; 0: the agent hides its sockets from the program. */
 static unsigned end_session(struct scene *s)
 {
 	unsigned n = 0;
@@ -138,7 +141,7 @@ static unsigned end_session(struct scene *s)
 	return n;
 }
 
-/* ---- the body ---- */
+/* ---- the body of the tests ---- */
 
 static uint64_t word_of(size_t i, uint64_t round)
 {
@@ -205,7 +208,7 @@ static bool is_back(const struct fp_store_node *info, uint64_t n_times)
 	return !info->adopting && info->reconnects >= n_times && !info->session_error;
 }
 
-/* As much was lent anew; some of what was lent before may still be in use. */
+/* There are new leases; some old ones may still be in use. */
 static bool is_retired(const struct fp_store_node *info, uint64_t unused)
 {
 	(void)unused;
@@ -228,8 +231,9 @@ static uint64_t *map(const struct scene *s, size_t pages)
 	return far;
 }
 
-/* A further mapping, of as many pages, for which the node has to lend: it is written, read and
- * unmapped. */
+/*
+ * Writes, reads and unmaps a further mapping of as many pages. The node has to lend memory for it.
+ */
 static void use_more(struct scene *s)
 {
 	uint64_t *before = s->words, *more = map(s, MORE_PAGES);
@@ -276,8 +280,8 @@ static int body(void *arg)
 }
 
 /*
- * The child has all of its parent's bytes, and gets memory of its own. then: what else it does;
- * NULL: nothing.
+ * The child has all of its parent's bytes, and gets memory of its own. then: what it does
+ * afterwards; NULL: nothing.
  */
 static void check_child(struct scene *s, uint64_t round, void (*then)(struct scene *s))
 {
@@ -317,11 +321,11 @@ static int body_forks(void *arg)
 	return 0;
 }
 
-/* ---- nodes that are started again ---- */
+/* ---- nodes that are restarted ---- */
 
 /*
- * A process without an agent starts the nodes, so that none inherits it. Each takes the place of
- * the one before, so many ms later. It ends them when the body ends.
+ * A process without an agent starts the nodes, so that no node inherits one. Each node replaces the
+ * one before after the given time. All nodes end with the body.
  */
 static void start_starter(struct scene *s)
 {
@@ -340,7 +344,7 @@ static void start_starter(struct scene *s)
 	}
 	close(fds[1]);
 	while (read(fds[0], &order, sizeof(order)) == sizeof(order)) {
-		if (daemon.pid != s->daemon.pid) /* else it is dead */
+		if (daemon.pid != s->daemon.pid) /* the first one was killed by the test */
 			test_daemon_kill(&daemon);
 		usleep(order.delay_ms * 1000);
 		trial_check(test_daemon_restart(farpaged, order.pool_bytes, &daemon) == 0, "no node");
@@ -352,11 +356,11 @@ static void restart_node(const struct scene *s, unsigned delay_ms, uint64_t pool
 {
 	struct order order = {delay_ms, pool_bytes};
 
-	kill(s->daemon.pid, SIGKILL); /* the first */
+	kill(s->daemon.pid, SIGKILL); /* the first node */
 	trial_check(write(s->starter_fd, &order, sizeof(order)) == sizeof(order), "no starter");
 }
 
-/* In a child, which has a session of its own. */
+/* Runs in a child, which has a session of its own. */
 static void outlive_restart(struct scene *s)
 {
 	restart_node(s, 0, POOL_BYTES);
@@ -364,7 +368,7 @@ static void outlive_restart(struct scene *s)
 	use_more(s);
 }
 
-/* Of the memory that a node has lent. */
+/* The number of mapped leases. */
 static unsigned n_leases_mapped(void)
 {
 	FILE *maps = fopen("/proc/self/maps", "re");
@@ -385,13 +389,13 @@ static int body_restarted(void *arg)
 	start_starter(s);
 	begin(s);
 	restart_node(s, 0, POOL_BYTES);
-	use_more(s); /* which the node is waited for */
+	use_more(s); /* waits for the node */
 	check(s, 1);
 	fill(s, 2);
 	check_child(s, 2, NULL);
 	await(s, "it has lent nothing anew", is_retired, 0);
 	restart_node(s, 0, POOL_BYTES);
-	check_child(s, 2, NULL); /* at any moment of the restart */
+	check_child(s, 2, NULL); /* forks at any moment of the restart */
 	await(s, "no third session", is_back, 2);
 	use_more(s);
 	check_child(s, 2, outlive_restart);
@@ -406,7 +410,7 @@ static int body_restarted(void *arg)
 	return 0;
 }
 
-/* While the node is away, old memory works as before; requests for new memory fail after a time. */
+/* While the node is away, old memory works as before. Requests for new memory fail after a time. */
 static int body_late(void *arg)
 {
 	struct scene *s = arg;
@@ -432,7 +436,7 @@ static int body_late(void *arg)
 	return 0;
 }
 
-/* A new node with too little memory to lend as much again: the old memory works as before. */
+/* The new node has too little memory to lend as much again: the old memory works as before. */
 static int body_smaller(void *arg)
 {
 	struct scene *s = arg;
@@ -449,7 +453,7 @@ static int body_smaller(void *arg)
 	return 0;
 }
 
-/* A node that never comes back, such as a private one. */
+/* A node that never comes back, for example a private one. */
 static int body_killed(void *arg)
 {
 	struct scene *s = arg;
@@ -481,14 +485,13 @@ static void run(void **state, enum end end)
 
 	s->end = end;
 	trial_run(body, s, TIMEOUT_S, &trial);
-	/* the agent may be the next to get that number, and then ends the process: see
-	 * fp_fd_watch */
+	/* the agent may reuse the number at once; then it ends the process: see fp_fd_watch */
 	if (end == OWN_CLOSE && strstr(trial.text, "closed or replaced a descriptor"))
 		return;
 	trial_assert_good(&trial);
 	if (strcmp(trial.text, "out of reach\n") == 0 && end != NODES_SHUTDOWN)
 		return;
-	if (trial.text[0]) /* the first attempt succeeds */
+	if (trial.text[0]) /* the first attempt must succeed */
 		fail_msg("%s", trial.text);
 }
 
@@ -542,7 +545,7 @@ static void test_back_late(void **state)
 	struct trial trial;
 
 	run_body(state, body_late, &trial);
-	/* the child, which is born meanwhile and waits for its first session, says so for itself */
+	/* the child was forked then and waits for its first session: it prints this for itself */
 	if (n_times(trial.text, "the session has ended") != 1 || n_times(trial.text, "is back after") != 2)
 		fail_msg("%s", trial.text);
 }

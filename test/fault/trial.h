@@ -14,27 +14,31 @@ struct fp_agent;
 struct fp_agent_options;
 
 struct trial {
-	int status;       /* of waitpid */
-	char text[16384]; /* its stderr, cut at this length */
+	int status;       /* as waitpid gives it */
+	char text[16384]; /* its stderr, cut to this size */
 };
 
-/* Runs body(arg) in a child, whose exit status is what it returns. After timeout_s seconds it is
- * ended by SIGALRM. */
+/*
+ * Runs body(arg) in a child, whose exit status is its result. SIGALRM ends the child after
+ * timeout_s seconds.
+ */
 void trial_run(int (*body)(void *arg), void *arg, unsigned timeout_s, struct trial *ret_trial);
 
-/* Fails the test, with what the trial said, unless it ended with exit status 0. */
+/* Fails the test and prints the trial's stderr, unless the trial ended with exit status 0. */
 void trial_assert_good(const struct trial *trial);
 
-/* In a body: unless ok, says what, and ends the trial with status 1. */
+/* Called in a body: unless ok, prints the text and ends the trial with status 1. */
 void trial_check(bool ok, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* In a body: an agent, or the end of the trial. FP_TEST_FAULT_MODE=inline in the environment: of
- * that mode. Its patience is its deadline, unless options say something else. */
+/*
+ * Called in a body: starts an agent, or ends the trial. Its fault mode is inline if the environment
+ * has FP_TEST_FAULT_MODE=inline. Its patience is its deadline, unless options set one.
+ */
 struct fp_agent *trial_agent(const struct fp_agent_options *options);
 
 /*
- * Touches of a byte that may raise SIGBUS or SIGSEGV: 0, or the signal. *ret_ns: how long it took.
- * Any thread, after trial_catch_signals.
+ * Touches of a byte that may raise SIGBUS or SIGSEGV. They return 0 or the signal, and the time in
+ * *ret_ns. Any thread may call them, after trial_catch_signals.
  */
 void trial_catch_signals(void);
 int trial_read(const char *addr, char *ret_byte, uint64_t *ret_ns);
