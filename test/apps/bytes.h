@@ -1,5 +1,5 @@
 /*
- * Memory whose every word is known, for the helper programs of this folder. Room: test/apps;
+ * Memory in which every word is known, for the helper programs of this folder. Room: test/apps;
  * nothing here knows of Farpage.
  */
 #ifndef BYTES_H
@@ -28,7 +28,7 @@ static inline void fill(void *memory, size_t len, uint64_t seed)
 		words[i] = word_of(i, seed);
 }
 
-/* Ends the program if a word is not what fill left there. */
+/* Ends the program if a word differs from the one that fill wrote. */
 static inline void verify(const void *memory, size_t len, uint64_t seed, const char *what)
 {
 	const uint64_t *words = memory;
@@ -58,7 +58,7 @@ static inline void *map_bytes(size_t len)
 	return memory;
 }
 
-/* Writes and reads back more memory than may be local, so that what was local before has left. */
+/* Writes and reads back more memory than may be local, so that all other memory leaves. */
 static inline void push_out(void)
 {
 	static uint64_t round;

@@ -1,7 +1,7 @@
 /*
- * children fork|spawn|vfork|exec: a program that holds more memory than may be local, starts
- * another in the named way and looks after its bytes. What it prints does not depend on where its
- * memory is. Room: test/apps; it knows nothing of Farpage.
+ * children fork|spawn|vfork|exec: a program that has more memory than may be local, starts another
+ * in the named way and checks its bytes. Its output does not depend on where its memory is. Room:
+ * test/apps; it knows nothing of Farpage.
  */
 #include <errno.h>
 #include <spawn.h>
@@ -49,8 +49,10 @@ static int wait_for(pid_t pid)
 	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-/* Each generation reads its parent's bytes, hands on its own, and finds them untouched
- * afterwards. */
+/*
+ * Each generation reads its parent's bytes and leaves its own to a child. Afterwards it finds them
+ * unchanged.
+ */
 static int generation(uint64_t *words, uint64_t depth)
 {
 	pid_t pid;

@@ -3,8 +3,8 @@
  * own. Room: test/apps; it knows nothing of Farpage.
  *
  *   docker COMMAND...  runs a command without io_uring and userfaultfd, as Docker's default profile does
- *   strict             allows itself nothing any more but to write and to end, then looks after its bytes
- *   all-threads        takes io_uring and userfaultfd away from all its threads, then looks after its bytes
+ *   strict             permits itself only writing and ending, then checks its bytes
+ *   all-threads        forbids io_uring and userfaultfd to all its threads, then checks its bytes
  *   userfaultfd        serves the faults of a mapping of its own
  */
 #include <errno.h>
@@ -28,7 +28,7 @@
 #define LOAD_CALL  BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr))
 #define ANSWER(it) BPF_STMT(BPF_RET | BPF_K, (it))
 
-/* Those calls get one answer, all others the other. */
+/* The listed calls get one answer, all others another. */
 static void filter(const int *calls, unsigned n, unsigned answer, unsigned otherwise, unsigned flags)
 {
 	struct sock_filter code[2 * CALLS_MAX + 2] = {LOAD_CALL};
@@ -101,7 +101,7 @@ static void all_threads(void)
 		exit(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
 }
 
-/* ---- a pager of its own ---- */
+/* ---- a userfaultfd of its own ---- */
 
 static char *own;
 static int own_fd;

@@ -1,7 +1,7 @@
 /*
- * kernelio WAY [FOLDER]: gives memory to the kernel in ways that pin it, share it, or look at it
- * from another process, and checks its bytes. Most of that memory may be far. The output does not
- * depend on where the memory is. Room: test/apps; it knows nothing of Farpage.
+ * kernelio WAY [FOLDER]: hands memory to the kernel in ways that pin it, share it, or show it to
+ * another process, and checks its bytes. Most of that memory may be far. The output does not depend
+ * on where the memory is. Room: test/apps; it knows nothing of Farpage.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -51,7 +51,7 @@ static int scratch_file(const char *folder, int flags)
 	return fd;
 }
 
-/* Every byte of a plain buffer goes out to the file and into another. */
+/* Writes every byte of a plain buffer to the file, and reads the file into another buffer. */
 static void direct(const char *folder)
 {
 	int fd = scratch_file(folder, O_DIRECT);
@@ -69,7 +69,7 @@ static void direct(const char *folder)
 	close(fd);
 }
 
-/* Threads read into memory that leaves while it is read into. */
+/* Threads read a file into memory that may leave at any moment of the read. */
 #define READERS     4u
 #define READ_ROUNDS 40u
 
@@ -80,7 +80,7 @@ struct reader {
 	char *in, *expected;
 };
 
-/* A device has written to a page that was being evicted: the bytes must be there. */
+/* A device wrote to a page that was being evicted: its bytes must be there. */
 static void *read_beside_others(void *arg)
 {
 	struct reader *r = arg;
@@ -147,7 +147,9 @@ static void transfer(struct io_uring *ring, int write, int fd, struct iovec *buf
 	}
 }
 
-/* The kernel keeps the pages of a registered buffer: they must stay the program's. */
+/*
+ * The kernel keeps the pages of a registered buffer: they must stay in the program's mapping, too.
+ */
 static void fixed(const char *folder)
 {
 	int fd = scratch_file(folder, 0);
@@ -180,7 +182,7 @@ static void fixed(const char *folder)
 		verify(buffers[i].iov_base, PIECE, 200 + i, "a buffer that was fixed");
 }
 
-/* A buffer that crosses the border of two mappings: all of it must stay pinned. */
+/* A buffer across the border of two mappings must stay pinned as a whole. */
 static void border(const char *folder)
 {
 	int fd = scratch_file(folder, 0);
@@ -206,8 +208,9 @@ static void border(const char *folder)
 	verify(buffer.iov_base, PIECE, 30, "a buffer that was over a border");
 }
 
-/* One buffer that is larger than what may be local: all of it is pinned, and the program goes on
- * beside it.
+/*
+ * A registered buffer larger than the budget is pinned as a whole, and the program goes on beside
+ * it.
  */
 static void pinned(const char *folder)
 {
@@ -266,7 +269,7 @@ static void lend(void)
 	verify(out, BYTES, 7, "what was lent");
 }
 
-/* ---- another process looks ---- */
+/* ---- another process reads the memory ---- */
 
 static int look(pid_t pid, char *address, size_t len)
 {
@@ -288,8 +291,10 @@ static int look(pid_t pid, char *address, size_t len)
 	return 0;
 }
 
-/* ptrace and /proc/PID/mem may refuse a page that is not there, with EIO, but never show wrong
- * bytes. */
+/*
+ * ptrace and /proc/PID/mem may refuse a page that is not present, with EIO, but must never show
+ * wrong bytes.
+ */
 static unsigned refused;
 
 static void look_in_file(pid_t pid, const char *address, size_t len)
@@ -330,7 +335,7 @@ static void peek_and_poke(pid_t pid, uint64_t *words, size_t i)
 	require(errno == 0 && (uint64_t)word == word_of(i, 9), "what PTRACE_POKEDATA wrote");
 }
 
-/* A tracer that stops one thread: the others go on. */
+/* A tracer stops one thread; the others go on. */
 static int trace(pid_t pid, char *address, size_t len)
 {
 	int status;
@@ -381,7 +386,7 @@ static void seen(char *self)
 	}
 }
 
-/* ---- memory that is no private memory of this process ---- */
+/* ---- memory that is not private to this process ---- */
 
 static void shared(const char *folder)
 {
@@ -411,9 +416,9 @@ static void shared(const char *folder)
 	verify(copy, BYTES, 12, "a private copy of a file");
 }
 
-/* ---- waiting to be looked at, and a dump ---- */
+/* ---- a process to be looked at, and a core dump ---- */
 
-/* Says where its bytes are, and waits for the end of its input. */
+/* Prints the addresses of its bytes, and waits for the end of its input. */
 static void sit(void)
 {
 	char *memory = aligned(BYTES, 15), byte;

@@ -1,5 +1,7 @@
-/* A library that `shapes libraries` loads and unloads: it has memory of its own from the moment it
- * is loaded until it goes, and leaves some behind. Room: test/apps. */
+/*
+ * A library that `shapes libraries` loads and unloads. It has memory of its own while it is loaded,
+ * and leaves some behind. Room: test/apps.
+ */
 #include <string.h>
 
 #include "bytes.h"

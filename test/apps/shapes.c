@@ -1,8 +1,8 @@
 /*
- * shapes WAY [LIBRARY]: a program of an unusual shape that looks after its bytes: threads that come
- * and go by the thousand, signals in showers with their stack in its own heap, guard pages handled
- * by its own SIGSEGV handler, libraries that are loaded and unloaded. What it prints does not
- * depend on where its memory is. Room: test/apps; it knows nothing of Farpage.
+ * shapes WAY [LIBRARY]: programs of unusual shapes that check their bytes. Some have thousands of
+ * threads that come and go, or showers of signals with their stack in the heap. Others have guard
+ * pages with a SIGSEGV handler, or libraries that are loaded and unloaded. The output does not
+ * depend on where the memory is. Room: test/apps; it knows nothing of Farpage.
  */
 #include <ctype.h>
 #include <dlfcn.h>
@@ -84,10 +84,10 @@ static void threads(void)
 
 #define SENT 4000
 
-static uint64_t *counters; /* one a page */
+static uint64_t *counters; /* each in a page of its own */
 static atomic_ulong handled;
 
-/* Reads and writes memory of which most is far, on a stack that may be far as well. */
+/* Reads and writes memory that is mostly far, on a stack that may be far, too. */
 static void on_signal(int signo)
 {
 	unsigned long n = atomic_fetch_add(&handled, 1);
@@ -147,7 +147,7 @@ static void signals(void)
 
 static atomic_uint opened;
 
-/* As the write barrier of a garbage collector does. */
+/* Opens the page, as the write barrier of a garbage collector does. */
 static void on_guard(int signo, siginfo_t *info, void *context)
 {
 	char *page = (char *)((uintptr_t)info->si_addr & ~(uintptr_t)(PAGE - 1));
@@ -193,7 +193,7 @@ static int one_word(const struct printf_info *info, size_t n, int *types, int *s
 	return 1;
 }
 
-/* Every printf looks up the conversions that a library registered, as libquadmath does. */
+/* If a library has registered conversions, as libquadmath does, every printf looks them up. */
 static void formats(void)
 {
 	char text[32];
@@ -211,7 +211,7 @@ static void formats(void)
 
 /* ---- locale ---- */
 
-/* Each thread that starts looks at it, those of a child too. */
+/* Each thread that starts reads the locale, also in a child. */
 static void locale(void)
 {
 	require(setlocale(LC_ALL, "C.UTF-8") != NULL, "setlocale");

@@ -1,7 +1,7 @@
 /*
- * What fork costs a program with far memory, beside a plain one of the same size: how long the call
- * takes in the parent, until the child runs, and until it has ended; the same with another program
- * in the child, and by ways that need no copy. Medians, µs. Room: test/bench.
+ * The cost of fork for a program with far memory, beside a plain one of the same size: the time of
+ * the call in the parent, the time until the child runs, and until it has ended. The same if the
+ * child executes another program, and for ways that need no copy. Medians, µs. Room: test/bench.
  *
  *   forkcost FARPAGE [MIB...]     compares: each size plain, all of it local, and a quarter of it local
  *   forkcost measure MIB          one row, of this process
@@ -129,7 +129,9 @@ static double median(double (*rows)[COLUMNS], unsigned column)
 	return values[ROUNDS / 2];
 }
 
-/* The children run plain programs: the start of a program under the shim is not a cost of fork. */
+/*
+ * The children run without the shim: fork is measured, not the start of a program under the shim.
+ */
 static void measure(size_t bytes)
 {
 	double rows[ROUNDS][COLUMNS];
@@ -152,7 +154,7 @@ static void measure(size_t bytes)
 	printf("\n");
 }
 
-/* Runs this program once more, as argv says. */
+/* Runs this program again, with argv. */
 static void run(const char *title, char *const *argv)
 {
 	pid_t pid = -1;

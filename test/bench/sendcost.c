@@ -1,10 +1,10 @@
 /*
- * What an answer costs to send over TCP on loopback: copied (IORING_OP_SENDMSG, as farpaged does)
- * against zero-copy (IORING_OP_SENDMSG_ZC). Room: test/bench. A child reads and discards; each way
- * is run several times in turn, so that both see the same weather, and the median is printed.
+ * The cost of sending an answer over TCP on loopback: copied (IORING_OP_SENDMSG, as farpaged does)
+ * and zero-copy (IORING_OP_SENDMSG_ZC). Room: test/bench. A child reads and discards. The two ways
+ * take turns several times, so that both have the same conditions, and the medians are printed.
  *
- * Zero copy on loopback is a lower bound of its use: the receiving end copies what a network card
- * would have read.
+ * On loopback zero copy shows less gain than on a network: the receiver copies the bytes that a
+ * network card would have read.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -29,7 +29,7 @@
 #define ROUNDS       5
 
 struct cost {
-	double wall_us, cpu_us; /* of one answer */
+	double wall_us, cpu_us; /* for one answer */
 };
 
 struct sender {
@@ -56,7 +56,7 @@ static void discard(int fd)
 	_exit(0);
 }
 
-/* A connected pair over loopback; a child has the other end. */
+/* Connects a pair over loopback; a child has the other end. */
 static int connect_reader(pid_t *ret_child)
 {
 	struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -85,8 +85,7 @@ static void gather(struct sender *s, unsigned pages)
 	s->msg = (struct msghdr){.msg_iov = s->iov, .msg_iovlen = 1 + pages};
 }
 
-/* Until all n completions are in; a zero-copy send has two, of which the first says how much was
- * sent. */
+/* Waits for all n completions. A zero-copy send has two; the first says how much was sent. */
 static void send_one(struct sender *s, bool zero_copy)
 {
 	struct io_uring_sqe *sqe = io_uring_get_sqe(&s->ring);

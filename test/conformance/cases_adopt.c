@@ -1,6 +1,6 @@
 /*
- * Leases that several sessions have: which sessions read and write them, and when their memory
- * goes. Over shm the adopter reads through a mapping that it inherited, as a forked child does.
+ * Leases that several sessions have: which sessions may read and write them, and when their memory
+ * is freed. Over shm the adopter reads by a mapping that it inherited, as a forked child does.
  */
 #include "family.h"
 
@@ -22,7 +22,7 @@ static void reads_what_was_written(void **state)
 	family_holder_adopt(bed, &bed->child, &bed->parent);
 	family_assert_marks(bed, &bed->child);
 	family_assert_marks(bed, &bed->parent);
-	assert_true(family_free_bytes(bed) == POOL_BYTES - N_LEASES * MIB); /* they are the same bytes */
+	assert_true(family_free_bytes(bed) == POOL_BYTES - N_LEASES * MIB); /* adopted bytes count once */
 	assert_true(family_status_says(bed, "\"adopted_leases\":2,"));
 	if (rig_load_store())
 		assert_int_equal(fp_session_attach(bed->child.session, bed->ids[0], &lease), -EPERM);
@@ -34,7 +34,7 @@ static void reads_what_was_written(void **state)
 	family_assert_marks(bed, &bed->child);
 }
 
-/* Many segments and requests at once, from both sides. */
+/* Many segments and requests at the same time, from both sides. */
 static void reads_along_with_its_parent(void **state)
 {
 	struct bed *bed = *state;
@@ -58,7 +58,7 @@ static void reads_along_with_its_parent(void **state)
 	}
 }
 
-/* Of a request nothing is done, also of the segments that it might write. The link goes on. */
+/* A denied request has no effect, not even in the segments that it may write. The link goes on. */
 static void write_is_denied(void **state)
 {
 	struct bed *bed = *state;
@@ -85,8 +85,10 @@ static void write_is_denied(void **state)
 	family_assert_marks(bed, &bed->parent);
 }
 
-/* A client that does not stop itself is stopped by the node, or its device, which breaks the
- * link. */
+/*
+ * A client that does not check its own writes is stopped by the node or its device, which breaks
+ * the link.
+ */
 static void write_of_a_cheat_is_denied(void **state)
 {
 	struct bed *bed = *state;
@@ -135,7 +137,7 @@ static void over_quota(void **state)
 	struct bed *bed = *state;
 	const struct fp_lease *own;
 
-	family_holder_adopt(bed, &bed->child, &bed->parent); /* the two count once: they are one client's */
+	family_holder_adopt(bed, &bed->child, &bed->parent); /* one client's bytes count once */
 	assert_int_equal(fp_session_lease(bed->child.session, 2 * MIB, &own), -EDQUOT);
 	assert_int_equal(fp_session_lease(bed->child.session, MIB, &own), 0);
 	family_holder_adopt(bed, &bed->grandchild, &bed->child);
@@ -191,7 +193,7 @@ static void once_and_without_leases(void **state)
 	family_assert_marks(bed, &bed->parent);
 }
 
-/* A session keeps its token when it is resumed: its children need not hear of that. */
+/* A session keeps its token when it is resumed, so its children need no news of that. */
 static void token_of_a_resumed_parent(void **state)
 {
 	struct bed *bed = *state;
@@ -214,7 +216,7 @@ static void token_of_a_resumed_parent(void **state)
 	family_assert_marks(bed, &bed->grandchild);
 }
 
-/* A parent that is cut off may be adopted from while its grace period lasts. */
+/* While a parent that is cut off has its grace period, its leases can be adopted. */
 static void cut_off_parent(void **state)
 {
 	struct bed *bed = *state;
@@ -236,12 +238,12 @@ static void cut_off_parent(void **state)
 	assert_true(family_free_bytes(bed) == POOL_BYTES);
 }
 
-/* ---- when the memory goes ---- */
+/* ---- when the memory is freed ---- */
 
 static void release(const struct bed *bed, struct holder *holder)
 {
 	for (unsigned i = 0; i < N_LEASES; i++) {
-		family_unmap(holder, i); /* first: memory that is mapped is not free */
+		family_unmap(holder, i); /* first, as mapped memory is not freed */
 		assert_int_equal(fp_session_release(holder->session, bed->ids[i]), 0);
 		assert_int_equal(fp_session_release(holder->session, bed->ids[i]), -EACCES);
 	}
@@ -308,7 +310,8 @@ static void parent_ends(void **state)
 }
 
 /*
- * The grandchild adopts all leases of the child, also the child's own, and may write none of them.
+ * The grandchild adopts all leases of the child, also the child's own ones, and may write to none
+ * of them.
  */
 static void grandchild_outlives_both(void **state)
 {
@@ -363,8 +366,7 @@ static void adopter_is_resumed(void **state)
 	assert_true(family_free_bytes(bed) == POOL_BYTES);
 }
 
-/* A fence is for the session that resumes: others go on reading over the links and keys that they
- * have. */
+/* A fence concerns only the session that resumes: others read on over their links and keys. */
 static void parent_is_resumed(void **state)
 {
 	struct bed *bed = *state;
@@ -392,7 +394,7 @@ static void parent_is_resumed(void **state)
 
 /* ---- processes ---- */
 
-/* A forked process sends one line about each failure to its parent, or nothing. */
+/* A forked process sends its parent a line about each failure. */
 #define REQUIRE(condition)                                                                                   \
 	do {                                                                                                 \
 		if (!(condition)) {                                                                          \
@@ -414,9 +416,9 @@ static bool link_reads(struct fp_link *link, uint32_t lease_id, uint64_t at, uin
 }
 
 /*
- * The child of a process that is gone, with its copy of that one's session: it opens its own and
- * adopts. Its copy of the socket keeps the parent's session until then; over rdma the grace period
- * does.
+ * Runs in a child whose parent has ended, with a copy of the parent's session. It opens its own
+ * session and adopts. Until then its copy of the socket keeps the parent's session alive; over rdma
+ * the grace period does.
  */
 static void orphan(const struct bed *bed, struct fp_session *parents, const struct fp_lease *lease,
                    pid_t parent)
@@ -432,7 +434,7 @@ static void orphan(const struct bed *bed, struct fp_session *parents, const stru
 	while (getppid() == parent)
 		poll(NULL, 0, 1);
 	if (rig_keyed())
-		fp_transport_forked(); /* devices of the parent are of no use in this process */
+		fp_transport_forked(); /* the parent's devices can't be used in this process */
 	REQUIRE(rig_open(&bed->site->url, NULL, 0, &own) == 0);
 	REQUIRE(fp_session_adopt(own, &identity, NULL) == 0);
 	fp_session_abandon(parents);
@@ -448,7 +450,7 @@ static void orphan(const struct bed *bed, struct fp_session *parents, const stru
 	_exit(0);
 }
 
-/* Leases, writes, forks, tells of its child, and is gone before that has done anything. */
+/* Leases, writes, forks, reports its child, and ends before the child has done anything. */
 static void leave_an_orphan(const struct bed *bed, int says, bool killed)
 {
 	struct fp_session *session;
@@ -458,7 +460,7 @@ static void leave_an_orphan(const struct bed *bed, int says, bool killed)
 	pid_t self = getpid(), pid;
 
 	if (rig_keyed())
-		fp_transport_forked(); /* this process is a forked one itself */
+		fp_transport_forked(); /* this process was forked, too */
 	memset(bytes, 0x66, sizeof(bytes));
 	REQUIRE(rig_open(&bed->site->url, NULL, 0, &session) == 0);
 	REQUIRE(fp_session_lease(session, MIB, &lease) == 0);
@@ -482,7 +484,7 @@ static void orphan_adopts(void **state)
 	int status, pipe_fds[2];
 	pid_t pid, child;
 
-	assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 1), 0); /* orphans are ours to wait for */
+	assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 1), 0); /* orphans become children of this process */
 	for (unsigned killed = 0; killed < 2; killed++) {
 		assert_int_equal(pipe(pipe_fds), 0);
 		pid = fork();
@@ -496,7 +498,7 @@ static void orphan_adopts(void **state)
 		assert_int_equal(status, killed ? SIGKILL : 0);
 		assert_int_equal(waitpid(child, &status, 0), child);
 		assert_int_equal(status, 0);
-		if (rig_socket()) /* over rdma its grace period keeps what the parent had */
+		if (rig_socket()) /* over rdma the parent's leases last for its grace period */
 			family_await_free(bed, POOL_BYTES - N_LEASES * MIB);
 	}
 	assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 0), 0);

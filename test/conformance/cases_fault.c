@@ -1,5 +1,6 @@
 /*
- * Nodes that die or stand still: every request ends, exactly once, and what can go on does.
+ * Nodes that die or are stopped: every request ends exactly once, and everything that can go on
+ * does.
  */
 #include "rig.h"
 
@@ -17,7 +18,7 @@ static void submit_many(struct rig *rig, struct job **jobs)
 	}
 }
 
-/* Stops the node, and waits until it really stands still. */
+/* Stops the node, and waits until it has really stopped. */
 static void stop_node(struct rig *rig)
 {
 	siginfo_t info;
@@ -93,9 +94,9 @@ static void stopped_for_less_than_the_deadline(void **state)
 }
 
 /*
- * The requests end at their deadline and their buffers are free for other things: late answers
- * touch nothing. The link has broken with them, and the session goes on over another when the node
- * does. Where nobody at the node has a part in them they end as ever.
+ * If the node has a part in the requests, they end at their deadline with the link, and late
+ * answers do not touch their buffers. The session goes on over another link when the node does. If
+ * the node has no part in them, they succeed as always.
  */
 static void stopped_for_longer_than_the_deadline(void **state)
 {
@@ -134,7 +135,10 @@ static void stopped_for_longer_than_the_deadline(void **state)
 	job_free(read);
 }
 
-/* A control call that is answered too late leaves the session in step, and its lease goes back. */
+/*
+ * An answer to a control call comes too late: the session stays in step, and its lease is given
+ * back.
+ */
 static void stopped_during_a_control_call(void **state)
 {
 	struct rig *rig = *state;
@@ -143,7 +147,7 @@ static void stopped_during_a_control_call(void **state)
 	uint64_t end_ns = fp_clock_ns() + PATIENCE_NS;
 	int r;
 
-	/* the last lease, of all that there is, is populated and registered within it */
+	/* within this time the last lease of the pool must be populated and registered */
 	assert_int_equal(
 	    rig_open(&rig->url, NULL, (rig_keyed() ? 3000 : 200) * FP_NSEC_PER_MSEC, &rig->session), 0);
 	stop_node(rig);

@@ -1,4 +1,4 @@
-/* Which clients get a session, and what the others are told. */
+/* Which clients get a session, and the answers that the others get. */
 #include "rig.h"
 
 #include <errno.h>
@@ -46,8 +46,8 @@ static void secrets(void **state)
 }
 
 /*
- * Otherwise a process that takes the node's address gets the pages of clients that rely on the
- * secret.
+ * Otherwise a process that took over the node's address would get the pages of clients that rely on
+ * the secret.
  */
 static void node_without_the_secret(void **state)
 {
@@ -90,7 +90,7 @@ static void link_to_a_session_of_others(void **state)
 	fp_handshake_close(control);
 }
 
-/* A plain connection to where a session's socket is connected to. */
+/* Opens a plain connection to the address that a session's socket is connected to. */
 static int connect_raw(struct rig *rig)
 {
 	struct fp_wire_welcome welcome;
@@ -132,7 +132,7 @@ static void answer_hello(int fd, const void *bytes, size_t len)
 
 	if (recv(fd, hello, sizeof(hello), MSG_WAITALL) == sizeof(hello) &&
 	    (len == 0 || send(fd, bytes, len, MSG_NOSIGNAL) > 0))
-		(void)!read(fd, &rest, 1); /* until the client has gone */
+		(void)!read(fd, &rest, 1); /* wait until the client has closed */
 }
 
 static void serve_version_gap(int fd)
@@ -230,15 +230,17 @@ static void node_that_is_absent(void **state)
 	int r;
 
 	test_daemon_stop(&rig->node);
-	/* the kernel lets go of the listener of a dead io_uring a moment after its process has
-	 * gone */
+	/*
+	 * after a process has ended, the kernel takes a moment to close the listener of its
+	 * io_uring
+	 */
 	do
 		r = rig_open(&rig->url, NULL, 0, &session);
 	while (r == -ECONNRESET);
 	assert_int_equal(r, rig_load_store() ? -ENOENT : -ECONNREFUSED);
 }
 
-/* Programs count on low numbers, and children that are executed must not inherit a session. */
+/* Programs rely on low numbers, and executed children must not inherit a session. */
 static void descriptors_are_out_of_the_way(void **state)
 {
 	struct stat before[512], after;

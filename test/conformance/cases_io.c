@@ -1,5 +1,5 @@
 /*
- * Reads and writes: every byte where it belongs, and nothing of what is not allowed.
+ * Reads and writes: every byte goes to its place, and requests that are not allowed have no effect.
  */
 #include "rig.h"
 
@@ -8,7 +8,7 @@
 
 #include "testrng.h"
 
-/* One segment each of a random request: they do not overlap, so that a write has one outcome. */
+/* A request with random segments that do not overlap, so that a write has one possible result. */
 static struct job *random_job(uint64_t *rng, uint32_t lease_id, uint64_t lease_bytes)
 {
 	enum fp_io_op op = test_random(rng) % 2 ? FP_IO_READ : FP_IO_WRITE;
@@ -91,7 +91,7 @@ static void largest_request(void **state)
 	job_free(read);
 }
 
-/* A request with one segment that is not allowed is refused whole, and the link goes on. */
+/* A request with one segment that is not allowed is refused as a whole, and the link goes on. */
 static void assert_denied(struct rig *rig, struct fp_seg bad)
 {
 	struct job *write = job_new(FP_IO_WRITE, rig->lease->id, 0, 3, 4096);
@@ -146,7 +146,7 @@ static void bad_requests(void **state)
 	job_free(job);
 }
 
-/* As many as the link takes, then one more; each comes out once with its own bytes. */
+/* As many requests as the link takes, then one more. Each comes out once, with its own bytes. */
 static void many_outstanding(void **state)
 {
 	struct rig *rig = *state;
@@ -193,8 +193,10 @@ static void links_of_one_session(void **state)
 	fp_link_close(other);
 }
 
-/* On one link a read sees the write that was submitted before it, without waiting for its
- * completion. */
+/*
+ * A read sees a write that was submitted before it on the same link, even if the write has not
+ * completed.
+ */
 static void order_on_a_link(void **state)
 {
 	struct rig *rig = *state;
@@ -240,7 +242,7 @@ static void *work(void *arg)
 	return NULL;
 }
 
-/* Each thread its own link, while the session's control calls go on. */
+/* Each thread has its own link, while the session's control calls go on. */
 static void links_of_many_threads(void **state)
 {
 	struct rig *rig = *state;

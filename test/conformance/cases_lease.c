@@ -1,6 +1,4 @@
-/*
- * Leases: granted, limited, zeroed, taken back.
- */
+/* Leases are granted, limited, zeroed and taken back. */
 #include "rig.h"
 
 #include <errno.h>
@@ -27,10 +25,7 @@ static uint64_t free_bytes(struct fp_session *session)
 	return info.free_bytes;
 }
 
-/*
- * The memory of an ended session comes back after a while: the node has to notice the end and
- * scrub.
- */
+/* Waits for the memory of an ended session: the node has to notice the end, and to scrub. */
 static void await_free(struct fp_session *session, uint64_t wanted_bytes)
 {
 	uint64_t end_ns = fp_clock_ns() + PATIENCE_NS;
@@ -81,7 +76,7 @@ static void quota(void **state)
 	assert_int_equal(fp_session_lease(rig->session, 9 * MIB, &lease), -EDQUOT);
 	assert_int_equal(fp_session_lease(rig->session, 8 * MIB, &lease), 0);
 	assert_int_equal(fp_session_lease(rig->session, 4096, &lease), -EDQUOT);
-	/* it is one for all sessions of a client */
+	/* one quota for all sessions of a client */
 	assert_int_equal(rig_open(&rig->url, NULL, 0, &other), 0);
 	assert_int_equal(fp_session_lease(other, 4096, &lease), -EDQUOT);
 	fp_session_close(other);
@@ -103,7 +98,7 @@ static void each_chunk(struct rig *rig, const struct fp_lease *lease, enum fp_io
 }
 
 /*
- * The whole pool is written by one session; the next finds only zeros in it, and so does the same
+ * One session writes the whole pool. The next one must find only zeros, and so must a new lease
  * after a release.
  */
 static void scrubbed(void **state)
@@ -138,7 +133,7 @@ static void foreign_leases(void **state)
 	uint32_t ids[4];
 	char byte = 'x';
 
-	/* numbers that the other session does not have */
+	/* ids that the other session does not have */
 	for (unsigned i = 0; i < 4; i++) {
 		assert_int_equal(fp_session_lease(rig->session, MIB, &lease), 0);
 		ids[i] = lease->id;
@@ -150,7 +145,7 @@ static void foreign_leases(void **state)
 		assert_int_equal(rig_write(link, ids[i], 0, &byte, 1), -EACCES);
 		assert_int_equal(fp_session_release(other, ids[i]), -EACCES);
 	}
-	/* the same number means each session's own bytes */
+	/* with the same id, each session has bytes of its own */
 	assert_int_equal(fp_session_lease(other, MIB, &lease), 0);
 	assert_int_equal(lease->id, rig->lease->id);
 	assert_int_equal(rig_write(link, lease->id, 0, "other", 5), 0);

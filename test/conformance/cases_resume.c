@@ -1,6 +1,6 @@
 /*
- * Sessions and their connections: heartbeats, the ways a session ends, and how it survives a lost
- * connection.
+ * Sessions and their connections: heartbeats, the ways in which a session ends, and how it survives
+ * a lost connection.
  */
 #include "rig.h"
 
@@ -15,11 +15,12 @@
 #define CONFIG_SHORT CONFIG_PLAIN "limits: { grace: 300ms }\n"
 #define IO_BYTES     FP_SEG_MAX_BYTES
 
-/* A node, a session that reaches it through a proxy (tcp) or directly, and another client that
- * looks on. */
+/*
+ * A node, a session that reaches it by a proxy (tcp) or directly, and another client that watches.
+ */
 struct bed {
 	struct test_daemon node;
-	struct test_proxy *proxy; /* NULL where the transport has none */
+	struct test_proxy *proxy; /* NULL: this transport has none */
 	struct fp_url url, direct;
 	struct fp_session *session, *onlooker;
 	const struct fp_lease *lease; /* 1 MiB, filled with 0x11 */
@@ -31,7 +32,7 @@ static bool resumable(void)
 	return !rig_load_store();
 }
 
-/* Only for tcp a proxy can play a broken cable; the tests of other transports cut real ones. */
+/* Only over tcp can a proxy play a broken cable. Tests of other transports cut real ones. */
 static bool has_proxy(void)
 {
 	return strcmp(rig_scheme, "tcp") == 0;
@@ -155,7 +156,7 @@ static int resume(const struct fp_url *url, const struct fp_session_identity *id
 	return fp_session_open(url, &options, ret_session);
 }
 
-/* The session and its lease go on over a new connection; the client drops the old one. */
+/* The session and its lease go on over a new connection. The client drops the old one. */
 static void take_over(struct bed *bed, const struct fp_session_identity *identity)
 {
 	uint32_t id = bed->lease->id;
@@ -181,7 +182,7 @@ static void ping_echoes(void **state)
 	assert_int_equal(fp_session_ping(bed->session, FP_PING_MAX_BYTES + 1, 0), -EINVAL);
 }
 
-/* Late is not broken: the session is in step afterwards. */
+/* A late answer is no break: the session is in step afterwards. */
 static void ping_gives_up(void **state)
 {
 	struct bed *bed = *state;
@@ -263,12 +264,12 @@ static void wrong_token(void **state)
 	second.token[0] ^= 1;
 	assert_int_equal(resume(&bed->direct, &second, &again), -ESTALE);
 	second.token[0] ^= 1;
-	assert_int_equal(fp_session_ping(bed->session, 0, 0), 0); /* none of these touched it */
+	assert_int_equal(fp_session_ping(bed->session, 0, 0), 0); /* none of these had an effect */
 	take_over(bed, &second);
 	assert_remote(bed->link, bed->lease->id, 0, 0x11);
 }
 
-/* A client that resumes a session of its own that lives takes it over. */
+/* A client resumes a session of its own that is alive: the new connection takes it over. */
 static void resuming_ends_the_old_end(void **state)
 {
 	struct bed *bed = *state;
@@ -283,7 +284,7 @@ static void resuming_ends_the_old_end(void **state)
 	job = job_new(FP_IO_READ, bed->lease->id, 0, 1, 4096);
 	assert_true(rig_run(bed->link, job) < 0);
 	job_free(job);
-	fp_session_close(bed->session); /* its farewell means nothing any more */
+	fp_session_close(bed->session); /* its BYE has no effect any more */
 	bed->session = again;
 	assert_int_equal(fp_session_attach(again, 1, &bed->lease), 0);
 	fp_link_close(fp_take_ptr(bed->link));
@@ -401,8 +402,9 @@ static void bye_frees_at_once(void **state)
 	assert_true(free_bytes(bed) == POOL_BYTES);
 }
 
-/* The node's grace is longer than this waits. Only a socket tells the end of a process from a
- * broken cable.
+/*
+ * The node's grace is longer than the wait of this test. Only a socket can tell that a process has
+ * ended, and not its cable.
  */
 static void killed_client_frees_at_once(void **state)
 {
@@ -433,7 +435,7 @@ static void killed_client_frees_at_once(void **state)
 	close(pipe_fds[0]);
 }
 
-/* A forked child's copy of the session has no effect on it. */
+/* A forked child closes its copy of the session: no effect on the session. */
 static void forked_child_says_nothing(void **state)
 {
 	struct bed *bed = *state;

@@ -1,15 +1,14 @@
 /*
- * The conformance suite: what every transport must do, run over one of them against a real
+ * The conformance suite: the duties of every transport, tested over one transport against a real
  * farpaged.
  *
  *   conformance SCHEME FARPAGED [CASES]
  *
- * CASES ("*lease*") picks some by their names.
- * SCHEME is shm, tcp, rdma or rdma+tcp; the latter two need a device, whose address is in
- * FARPAGE_TEST_RDMA. The status is 77 where a scheme cannot be tested.
+ * CASES ("*lease*") selects cases by name. SCHEME is shm, tcp, rdma or rdma+tcp; the last two need
+ * a device, whose address is in FARPAGE_TEST_RDMA. The status is 77 where a scheme can't be tested.
  *
- * Room: test/conformance. The cases are in cases_*.c, what they share in rig.c. A new transport
- * joins by its scheme.
+ * Room: test/conformance. The cases are in cases_*.c, shared parts in rig.c. A new transport is
+ * added by its scheme.
  */
 #include "rig.h"
 

@@ -1,6 +1,6 @@
 /*
- * A session whose leases others adopt, and what the cases about that share. Room: test/conformance.
- * Whatever fails in here fails the test that called it.
+ * A session whose leases others adopt, and the parts that cases about it share. Room:
+ * test/conformance. A failure in here fails the calling test.
  */
 #ifndef FP_TEST_FAMILY_H
 #define FP_TEST_FAMILY_H
@@ -9,24 +9,27 @@
 
 #define IO_BYTES    4096u
 #define N_LEASES    2u
-#define OTHER_BYTES (MIB - IO_BYTES) /* where the second mark of a lease lies */
+#define OTHER_BYTES (MIB - IO_BYTES) /* place of the second mark in a lease */
 
 /* One of the sessions that have the leases. */
 struct holder {
 	struct fp_session *session;
 	struct fp_link *link;
-	const struct fp_lease *leases[N_LEASES]; /* over shm the parent's alone */
-	uint8_t *inherited[N_LEASES];            /* over shm: where this one has them mapped */
+	const struct fp_lease *leases[N_LEASES]; /* over shm only the parent has these */
+	uint8_t *inherited[N_LEASES];            /* over shm: this one's mappings of them */
 };
 
-/* A node, and a client that looks on. Most cases share one. */
+/* A node, and a client that watches. Most cases share one. */
 struct site {
 	struct test_daemon node;
 	struct fp_url url;
 	struct fp_session *onlooker;
 };
 
-/* A session with N_LEASES of a MiB, marked with their ids, and room for those that adopt them. */
+/*
+ * A session with N_LEASES of a MiB, marked with their ids, and room for the sessions that adopt
+ * them.
+ */
 struct bed {
 	struct site *site, own;
 	struct holder parent, child, grandchild;
@@ -34,9 +37,9 @@ struct bed {
 };
 
 /*
- * cmocka fixtures: for a group, the node that its cases share; for a case, a parent with its leases
- * on that node, or on one of its own: as the shared one, with a short grace period, with a quota of
- * 3 MiB.
+ * cmocka fixtures. For a group: the node that its cases share. For a case: a parent with its
+ * leases, on that node or on a node of its own (like the shared one; with a short grace period;
+ * with a quota of 3 MiB).
  */
 int family_setup_shared(void **state);
 int family_teardown_shared(void **state);
@@ -46,29 +49,29 @@ int family_setup_short(void **state);
 int family_setup_quota(void **state);
 int family_teardown(void **state);
 
-/* Writes value where family_assert_marks looks. */
+/* Writes value where family_assert_marks reads it. */
 void family_mark(struct fp_link *link, uint32_t lease_id, uint8_t value);
-/* Checks that the parent's first bytes are there. */
+/* Checks that the holder reads the parent's first bytes. */
 void family_assert_marks(const struct bed *bed, const struct holder *holder);
-/* As fork does: the same MiB of memory, at an address of the child's own. */
+/* Maps the same MiB of memory at an address of the child's own, in place of a fork. */
 uint8_t *family_inherit(void *base);
 
-/* The parts of family_holder_adopt: a session; all leases attached and a link. */
+/* The steps of family_holder_adopt: open a session; attach all leases and open a link. */
 void family_holder_open(const struct bed *bed, struct holder *holder);
 void family_holder_attach(const struct bed *bed, struct holder *holder);
-/* Adopts what parent has, in a session that is opened unless there is one. */
+/* Adopts the parent's leases, in a session that it opens if there is none. */
 void family_holder_adopt(const struct bed *bed, struct holder *holder, const struct holder *parent);
 /* Closes or abandons its parts that exist. */
 /* Unmaps the lease with that index; not mapped is fine. */
 void family_unmap(struct holder *holder, unsigned i);
 void family_holder_leave(struct holder *holder, bool abandons);
 
-/* What the node tells an onlooker about itself. */
+/* The node's report about itself, from a client that watches. */
 uint64_t family_free_bytes(const struct bed *bed);
 void family_await_free(const struct bed *bed, uint64_t wanted_bytes);
 bool family_status_says(const struct bed *bed, const char *text);
 void family_await_status(const struct bed *bed, const char *text);
-/* Requests that the node, or its device, has denied so far. */
+/* The number of requests that the node, or its device, has denied so far. */
 unsigned long family_denied(const struct bed *bed);
 
 int family_resume(const struct bed *bed, const struct fp_session_identity *identity,

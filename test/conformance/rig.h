@@ -24,7 +24,7 @@
 
 #define MIB           (1ull << 20)
 #define POOL_BYTES    (64 * MIB)
-#define PATIENCE_NS   (20 * FP_NSEC_PER_SEC) /* only a failure waits so long */
+#define PATIENCE_NS   (20 * FP_NSEC_PER_SEC) /* how long a case waits before it fails */
 #define CONFIG_PLAIN  "pools: [ { name: main, size: 64M } ]\nlog_level: warning\n"
 #define CONFIG_QUOTA  CONFIG_PLAIN "limits: { client_quota: 8M }\n"
 #define RIG_SECRET    TEST_DAEMON_SECRET
@@ -41,25 +41,26 @@ struct rig {
 	struct fp_link *link;
 };
 
-/* Leases are mapped here, and outlive the node. */
+/* True if leases are mapped here, so that they outlive the node. */
 bool rig_load_store(void);
-/* The node's process has no part in reads and writes. */
+/* True if the node's process has no part in reads and writes. */
 bool rig_one_sided(void);
-/* Leases are registered with a device of the node's. */
+/* True if leases are registered with a device of the node. */
 bool rig_keyed(void);
-/* The control connection is a socket. */
+/* True if the control connection is a socket. */
 bool rig_socket(void);
-/* Why the scheme cannot be tested here, or NULL. */
+/* The reason why the scheme can't be tested here, or NULL. */
 const char *rig_obstacle(void);
-/* Skips the case that calls it, telling why. */
+/* Skips the calling case, and prints why. */
 #define rig_skip(why)                                                                                        \
 	do {                                                                                                 \
 		print_message("skipped: %s\n", why);                                                         \
 		skip();                                                                                      \
 	} while (0)
 
-/* cmocka fixtures: a node with a plain configuration, a session, a lease and a link; the others
- * only a node.
+/*
+ * cmocka fixtures: rig_setup gives a node with a plain configuration, a session, a lease and a
+ * link; the others give only a node.
  */
 int rig_setup(void **state);
 int rig_setup_node(void **state);
@@ -69,7 +70,7 @@ int rig_teardown(void **state);
 
 /*
  * fp_session_open with a secret and a deadline (0: PATIENCE_NS). NULL: the secret of a node whose
- * configuration names none, which over rdma has one all the same; RIG_NO_SECRET: really none.
+ * configuration names none; over rdma such a node has one nevertheless. RIG_NO_SECRET: really none.
  */
 #define RIG_NO_SECRET "none"
 const char *rig_secret(const char *secret);
@@ -82,16 +83,16 @@ struct job {
 	struct fp_seg segs[FP_IO_MAX_SEGS];
 	uint8_t *buf;
 	size_t len;
-	unsigned n_done; /* times that it came out of poll */
+	unsigned n_done; /* how often it came out of poll */
 };
 
 struct job *job_new(enum fp_io_op op, uint32_t lease_id, uint64_t offset_bytes, unsigned n_segs,
                     uint32_t seg_bytes);
 void job_free(struct job *job);
 
-/* Waits as a caller would until one io comes out of the link. */
+/* Waits, as a caller does, until one io comes out of the link. */
 struct job *rig_await(struct fp_link *link);
-/* Submits and waits; the job's status. Nothing else may be outstanding. */
+/* Submits the job, waits, and returns its status. Nothing else may be outstanding. */
 int rig_run(struct fp_link *link, struct job *job);
 /* One segment from or to buf. */
 int rig_read(struct fp_link *link, uint32_t lease_id, uint64_t offset_bytes, void *buf, size_t len);
@@ -99,7 +100,7 @@ int rig_write(struct fp_link *link, uint32_t lease_id, uint64_t offset_bytes, co
 
 void assert_filled(const uint8_t *buf, uint8_t value, size_t len);
 
-/* A node that the test plays: a thread accepts one connection and calls serve with it. */
+/* A node that the test plays: its thread accepts one connection and calls serve with it. */
 struct fake_node {
 	struct fp_url url;
 	int listener;
@@ -111,7 +112,7 @@ struct fake_node {
 void fake_node_start(struct fake_node *node, void (*serve)(int fd));
 void fake_node_stop(struct fake_node *node);
 
-/* The cases, by what they are about. Each returns the number of failures. */
+/* The cases by subject. Each returns the number of failures. */
 int run_handshake_cases(void);
 int run_lease_cases(void);
 int run_io_cases(void);

@@ -1,18 +1,16 @@
-/*
- * Frames and their ends. Room: test; see frames.h.
- */
+/* See frames.h. Room: test/fuzz. */
 #include "frames.h"
 
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
-#define LONGEST_MINIMUM sizeof(struct fp_wire_hello) /* no type's shortest payload is longer */
+#define LONGEST_MINIMUM sizeof(struct fp_wire_hello) /* the shortest payload of any type fits */
 
 static uint32_t ends[256];
 
 /*
- * Whether a frame of this type has a valid length: so new types of the codec are known here, too.
+ * True if a frame of this type can have a valid length: so new types of the codec are found, too.
  */
 static bool is_known(uint8_t type)
 {

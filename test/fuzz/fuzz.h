@@ -1,6 +1,6 @@
 /*
- * The function that every fuzz target defines: libFuzzer's entry point. replay.c calls it too.
- * Room: test.
+ * The function that every fuzz target defines: libFuzzer's entry point. replay.c calls it, too.
+ * Room: test/fuzz.
  */
 #ifndef FP_FUZZ_H
 #define FP_FUZZ_H
@@ -12,8 +12,8 @@
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 
 /*
- * How much of what a corpus must reach the inputs so far have not, after saying so on stderr.
- * replay.c asks once it has given each file as it is. A target need not define it.
+ * The number of things that a corpus must reach and the inputs so far have not; names them on
+ * stderr. replay.c calls it when it has given each file unchanged. A target need not define it.
  */
 unsigned fuzz_missing(void);
 

@@ -1,9 +1,9 @@
 /*
- * Fuzz target: any bytes as what a node says to a client, from the handshake through the control
- * calls to the farewell. The first byte chooses how the session is opened, the next ones, up to a
- * zero, are the calls; the rest is what the node says. Where WELCOME holds 32 times 0xee for a
- * proof, the node's proof is put in. A client with a secret believes no other. A client that was
- * told nonsense is through with the connection.
+ * Fuzz target: any bytes as a node's answers to a client, from the handshake through the control
+ * calls to BYE. The first byte chooses how the session is opened. The next ones, up to a zero, are
+ * the calls. The rest is the node's answers. If WELCOME has 32 times 0xee as its proof, the node's
+ * proof is put in. A client with a secret accepts no other proof. After a wrong answer a client
+ * closes the connection.
  */
 #include <assert.h>
 #include <errno.h>
@@ -28,8 +28,9 @@
 #define SECRET          "secret"
 #define BLANK           0xee
 
-/* Ends that are no status: the node has proved the secret; the answer to a call that had given
- * up. */
+/*
+ * Results that are no status: the node has proved the secret; a late answer to a call that gave up.
+ */
 #define PROVED 16
 #define LATE   17
 
@@ -40,12 +41,12 @@ static struct {
 	size_t len, said;
 	bool has_secret, has_keys, proved;
 	unsigned n_heard;
-	uint8_t asked; /* the type of the call under way */
+	uint8_t asked; /* the type of the present call */
 } node;
 
 /* ---- the node ---- */
 
-/* The proof in WELCOME, if the input leaves it to us. */
+/* Puts the proof in WELCOME if the input has a blank there. */
 static void prove(const uint8_t *hello_frame)
 {
 	const uint8_t *at = node.bytes + FP_WIRE_HEADER_BYTES;
@@ -67,7 +68,7 @@ static void prove(const uint8_t *hello_frame)
 	node.proved = true;
 }
 
-/* A nonce that comes twice would let a recorded node be played again. */
+/* If a nonce came twice, a recorded node could be played again. */
 static void check_nonce(const uint8_t *hello_frame)
 {
 	static uint8_t last[FP_WIRE_NONCE_BYTES];
@@ -77,7 +78,7 @@ static void check_nonce(const uint8_t *hello_frame)
 	memcpy(last, nonce, sizeof(last));
 }
 
-/* ---- its socket: what the C library calls by these names is not asked ---- */
+/* ---- the node's socket: these functions replace the C library's ---- */
 
 int connect(int fd, const struct sockaddr *address, socklen_t len)
 {
@@ -89,7 +90,7 @@ int setsockopt(int fd, int level, int option, const void *value, socklen_t len)
 	return 0;
 }
 
-/* A client sends each frame in one piece. */
+/* A client must send each frame in one piece. */
 ssize_t send(int fd, const void *bytes, size_t len, int flags)
 {
 	struct fp_wire_header header;
@@ -106,25 +107,25 @@ ssize_t send(int fd, const void *bytes, size_t len, int flags)
 	return (ssize_t)len;
 }
 
-/* A few bytes at a time; at the end the node is gone. */
+/* Gives a few bytes at a time; at the end the node has closed. */
 ssize_t recvmsg(int fd, struct msghdr *msg, int flags)
 {
 	size_t len = msg->msg_iov->iov_len, n = FP_MIN(FP_MIN(len, node.len - node.said), MAX_PIECE_BYTES);
 
-	assert(len <= FP_WIRE_HEADER_BYTES + FP_WIRE_MAX_STATUS); /* more has no room in a dialog */
+	assert(len <= FP_WIRE_HEADER_BYTES + FP_WIRE_MAX_STATUS); /* the size of a handshake's buffer */
 	memcpy(msg->msg_iov->iov_base, node.bytes + node.said, n);
 	node.said += n;
 	msg->msg_controllen = 0;
 	return (ssize_t)n;
 }
 
-/* It stands until the end is read. */
+/* The socket is readable until its end is read. */
 int poll(struct pollfd *polls, nfds_t n, int timeout_ms)
 {
 	return 0;
 }
 
-/* The type of the last frame that was said whole; 0: it was none. */
+/* The type of the last complete frame; 0: there is none. */
 static uint8_t last_said(void)
 {
 	struct fp_wire_header header = {0};
@@ -137,7 +138,7 @@ static uint8_t last_said(void)
 	return header.type;
 }
 
-/* Whether all that was said after the handshake answers something, now or late. */
+/* True if every frame after the handshake answers a call, in time or late. */
 static bool was_asked(void)
 {
 	struct fp_wire_header header = {0};
@@ -198,13 +199,15 @@ static unsigned end_of(int r)
 	                          : fp_wire_status_from_errno(r);
 }
 
-/* By the numbers that an input has; calls end with a zero, so the first has its place behind the
- * last. */
+/*
+ * A call's number in an input is its index here. Zero ends the calls, so the first one is also
+ * found behind the last.
+ */
 static const uint8_t calls[] = {FP_WIRE_UNDRAIN, FP_WIRE_ATTACH, FP_WIRE_RELEASE,
                                 FP_WIRE_INFO,    FP_WIRE_STATUS, FP_WIRE_DRAIN,
                                 FP_WIRE_PING,    FP_WIRE_ADOPT,  FP_WIRE_LEASE};
 
-/* Whether the client asks always, whatever leases it has. */
+/* True if this call always sends a request, whatever leases the client has. */
 static bool always_asks(uint8_t type)
 {
 	return type != FP_WIRE_ATTACH && type != FP_WIRE_RELEASE;
@@ -293,7 +296,7 @@ static uint32_t wanted(uint8_t type)
 		return ENDS(OK) | ENDS(MALFORMED) | FRAMES_ENDS(LATE);
 	case FP_WIRE_FAREWELL:
 		return ENDS(OK);
-	case FP_WIRE_DATA: /* fuzz_link.c */
+	case FP_WIRE_DATA: /* see fuzz_link.c */
 	case FP_WIRE_WRITTEN:
 	case FP_WIRE_QP_REPLY: /* needs a device */
 		return 0;

@@ -1,6 +1,6 @@
 /*
- * Fuzz target: any bytes as what a node receives on a connection. However they are cut into pieces,
- * the same frames come out, or the same refusal. The first byte says how they are cut.
+ * Fuzz target: any bytes as those that a node receives on a connection. However they are cut into
+ * pieces, the same frames come out, or the same refusal. The first byte says how they are cut.
  */
 #include <assert.h>
 #include <errno.h>
@@ -15,12 +15,12 @@
 
 struct frames {
 	unsigned n;
-	int refused; /* 0, or why the last one was */
+	int refused; /* why the last frame was refused; 0: it was not */
 	size_t used_bytes;
 	struct {
 		struct fp_wire_header header;
 		uint32_t data_bytes, n_segs;
-		uint8_t sum; /* of the payload in the head */
+		uint8_t sum; /* of the part of the payload that is in the head */
 	} frame[MAX_FRAMES];
 };
 
@@ -44,7 +44,7 @@ static void note_frame(const struct fp_inbox *inbox, struct frames *frames)
 		frames->frame[i].sum += payload[k];
 }
 
-/* Pieces of at most piece_bytes; the data of a WRITE goes past the inbox. */
+/* Feeds pieces of at most piece_bytes. The data of a WRITE does not go through the inbox. */
 static void receive(const uint8_t *bytes, size_t len, size_t piece_bytes, struct frames *ret)
 {
 	struct fp_inbox inbox = {.have_bytes = 0};
@@ -75,7 +75,7 @@ static void receive(const uint8_t *bytes, size_t len, size_t piece_bytes, struct
 		data = ret->frame[ret->n - 1].data_bytes;
 		fp_inbox_next(&inbox);
 	}
-	ret->used_bytes = ret->refused ? 0 : at; /* of a frame that is refused, more or less was looked at */
+	ret->used_bytes = ret->refused ? 0 : at; /* of a refused frame it depends on the pieces */
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
@@ -91,7 +91,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 	return 0;
 }
 
-/* Requests come out, answers are refused. */
+/* Requests must come out, answers must be refused. */
 static uint32_t wanted(uint8_t type)
 {
 	bool has_table = type == FP_WIRE_READ || type == FP_WIRE_WRITE;

@@ -1,6 +1,4 @@
-/*
- * Fuzz target: any text as the status of a node, printed for a person.
- */
+/* Fuzz target: any text as the status of a node, printed for people. */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -10,7 +8,10 @@
 #include "fuzz.h"
 #include "json_table.h"
 
-/* Bytes that a terminal obeys. Text that is not a JSON object prints nothing. */
+/*
+ * Checks that no byte is printed that a terminal obeys, and that text that is no JSON object prints
+ * nothing.
+ */
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 {
 	fp_autofree char *text = strndup((const char *)bytes, len);

@@ -1,7 +1,7 @@
 /*
  * Fuzz target: any bytes as the answers of a node on a tcp link. The first byte chooses the
- * requests under way. The node sends the rest and closes. Each request ends once. A READ that
- * succeeds has the bytes of its own answer, whatever the node sent before.
+ * requests under way. The node sends the rest and closes. Each request must end once. A READ that
+ * succeeds must have the bytes of its own answer, whatever the node sent before.
  */
 #include <arpa/inet.h>
 #include <assert.h>
@@ -24,7 +24,7 @@
 #define N_SEGS          2u
 #define SEG_BYTES       16u
 #define MAX_OUTSTANDING 8
-#define DEADLINE_NS     (60 * FP_NSEC_PER_SEC) /* of what ends at once, since the node closes */
+#define DEADLINE_NS     (60 * FP_NSEC_PER_SEC) /* long, as everything ends at once when the node closes */
 
 struct request {
 	struct fp_io io;
@@ -113,7 +113,7 @@ static void submit_all(struct fp_link *link, struct request *requests, uint8_t w
 	}
 }
 
-/* The payload of the first answer to a request; NULL: none fits. */
+/* The payload of the first answer that fits the request; NULL: none does. */
 static const uint8_t *answer_to(const struct request *r, const uint8_t *said, size_t len)
 {
 	struct fp_wire_header header;
@@ -185,7 +185,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 	shutdown(t.peer, SHUT_WR);
 	await_all(link, bytes + 1, len - 1);
 	setsockopt(t.peer, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
-	close(t.peer); /* with a reset: no port is kept for what may still come */
+	close(t.peer); /* by a reset, so that no port stays in TIME_WAIT */
 	fp_link_close(link);
 	return 0;
 }

@@ -1,14 +1,14 @@
 /*
- * Fuzz target: any bytes as all that a client says to a running node on one connection. Each answer
- * is the one that its request may have; the node then ends the connection, and takes back what was
- * leased over it; other clients' sessions are served as before. The first byte says which node is
- * asked: with secrets or without, over which socket.
+ * Fuzz target: any bytes as all that a client sends to a running node on one connection. Each
+ * answer must be one that its request permits. Then the node ends the connection and takes back its
+ * leases. Other clients' sessions are served as before. The first byte chooses the node: with
+ * secrets or without, over which socket.
  *
- * Some things no input can know. They are put in where the bytes hold a blank, one byte as often as
- * the thing is long:
+ * An input can't know some values. The target puts them in place of blanks, which are runs of one
+ * byte in the value's length:
  *
  *   24 times 0xee, 0xed    id and token of another client's session; of one that maps its leases
- *   32 times 0xec, 0xeb    in an AUTH: the proof of the secret with all rights; of the one that has none
+ *   32 times 0xec, 0xeb    in an AUTH: the proof of the secret with all rights; of the one without rights
  */
 #include <assert.h>
 #include <errno.h>
@@ -37,16 +37,16 @@
 #define MAX_INPUT_BYTES 4096u
 #define LEASE_BYTES     (1u << 20)
 #define POOL_BYTES      (8u << 20)
-#define QUOTA_BYTES     (4u << 20) /* where there are secrets */
+#define QUOTA_BYTES     (4u << 20) /* of nodes with secrets */
 #define MAX_LEASES      3
-#define DEADLINE_NS     (60 * FP_NSEC_PER_SEC) /* of what a sound node does at once */
+#define DEADLINE_NS     (60 * FP_NSEC_PER_SEC) /* long, as a sound node does everything at once */
 
 #define BLANK_OTHER 0xee
 #define BLANK_MAPS  0xed
 #define BLANK_ALL   0xec
 #define BLANK_NONE  0xeb
 
-/* Another client's session. dialog NULL: it is not open, or an input has taken it over. */
+/* Another client's session. dialog NULL: not open, or taken over by an input. */
 struct session {
 	struct fp_handshake *dialog;
 	struct fp_wire_welcome welcome;
@@ -64,17 +64,17 @@ struct node {
 
 static struct node nodes[2];
 
-/* One input, as the node that it was for answers it. */
+/* An input and the answers of its node. */
 struct talk {
 	struct node *node;
 	int fd;
-	bool proved; /* that it knows a secret, with our help */
+	bool proved; /* knows a secret, as the target put its proof in */
 	bool drained;
 	unsigned n_frames, n_answers;
-	struct fp_wire_header frames[MAX_INPUT_BYTES / FP_WIRE_HEADER_BYTES + 1]; /* type 0: not a type */
+	struct fp_wire_header frames[MAX_INPUT_BYTES / FP_WIRE_HEADER_BYTES + 1]; /* type 0: unknown */
 };
 
-/* ---- the nodes, and the sessions of others ---- */
+/* ---- the nodes, and other clients' sessions ---- */
 
 static const struct {
 	const char *name, *text;
@@ -121,7 +121,7 @@ static void start_node(struct node *node)
 	pool->name = strdup("main");
 	pool->size_bytes = POOL_BYTES;
 	node->config->limits.max_leases = MAX_LEASES;
-	node->config->limits.grace_ns = FP_NSEC_PER_MSEC; /* a connection that is cut costs no more time */
+	node->config->limits.grace_ns = FP_NSEC_PER_MSEC; /* short: each broken connection costs this time */
 	if (node->has_secret) {
 		add_secrets(&node->config->auth);
 		node->config->limits.client_quota_bytes = QUOTA_BYTES;
@@ -136,7 +136,7 @@ static void start_node(struct node *node)
 	fclose(said);
 }
 
-/* Asks the node in another client's session. 0, or negative: it is gone. */
+/* Asks the node in another client's session. 0, or negative: the session has ended. */
 static int ask(struct session *session, enum fp_wire_type type, const void *request, size_t len,
                const void **ret_payload)
 {
@@ -174,7 +174,10 @@ static void open_session(const struct node *node, struct session *session, uint3
 	assert(ask(session, FP_WIRE_LEASE, bytes, sizeof(bytes), &payload) == 0);
 }
 
-/* It must have what it had, and the pool all else: at once, or when what is freed was scrubbed. */
+/*
+ * The session must have its leases, and the pool must have all other memory: at once, or when freed
+ * memory was scrubbed.
+ */
 static void check_session(const struct node *node, struct session *session)
 {
 	uint64_t give_up_ns = fp_clock_ns() + DEADLINE_NS;
@@ -205,7 +208,7 @@ static void check_others(const struct talk *talk)
 	assert(node->maps.dialog);
 }
 
-/* ---- what the input cannot know ---- */
+/* ---- bytes that no input can know ---- */
 
 static uint8_t *find_blank(uint8_t *bytes, size_t len, uint8_t blank, size_t blank_len)
 {
@@ -233,7 +236,7 @@ static void fill_in_sessions(const struct node *node, uint8_t *bytes, size_t len
 		}
 }
 
-/* Which of the secrets the AUTH wants to be proved; negative: none. */
+/* The index of the secret whose proof the AUTH has a blank for; negative: none. */
 static int wanted_secret(const struct talk *talk, uint8_t *auth)
 {
 	static const uint8_t blanks[] = {BLANK_ALL, BLANK_NONE}; /* in the order of the secrets */
@@ -282,7 +285,7 @@ static int dial(const struct node *node, bool over_tcp)
 	return fd;
 }
 
-/* Up to len bytes; fewer at the end of the stream. */
+/* Receives len bytes; fewer at the end of the stream. */
 static size_t receive(int fd, uint8_t *ret_bytes, size_t len)
 {
 	size_t have = 0;
@@ -303,7 +306,7 @@ static size_t receive(int fd, uint8_t *ret_bytes, size_t len)
 	return have;
 }
 
-/* The answer belongs to the next of the frames: the node keeps the order, and answers each once. */
+/* The answer must belong to the next frame: a node answers each frame once, in their order. */
 static void check_answer(struct talk *talk, const struct fp_wire_header *answer)
 {
 	const struct fp_wire_header *frame = &talk->frames[talk->n_answers++];
@@ -317,8 +320,10 @@ static void check_answer(struct talk *talk, const struct fp_wire_header *answer)
 	frames_note(frame->type, (unsigned)answer->status);
 }
 
-/* Receives one, whose payload (if it is so long) is put into ret_payload. False: there are no
- * more. */
+/*
+ * Receives an answer, and copies its payload to ret_payload if it has this length. False: no more
+ * answers.
+ */
 static bool next_answer(struct talk *talk, void *ret_payload, size_t len)
 {
 	static uint8_t payload[FP_WIRE_MAX_DATA];
@@ -336,7 +341,7 @@ static bool next_answer(struct talk *talk, void *ret_payload, size_t len)
 	return true;
 }
 
-/* Says HELLO and has the proof in AUTH be right. Returns how much was said. */
+/* Sends HELLO and puts the right proof into AUTH. Returns the number of bytes sent. */
 static size_t prove(struct talk *talk, uint8_t *input)
 {
 	const size_t hello_bytes = FP_WIRE_HEADER_BYTES + sizeof(struct fp_wire_hello);
@@ -387,7 +392,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 	find_frames(&talk, input, len);
 	talk.fd = dial(talk.node, how & OVER_TCP);
 	said = FP_MIN(prove(&talk, input), len);
-	(void)send(talk.fd, input + said, len - said, MSG_NOSIGNAL); /* the node may have refused the first */
+	(void)send(talk.fd, input + said, len - said, MSG_NOSIGNAL); /* the node may have refused them */
 	shutdown(talk.fd, SHUT_WR);
 	while (next_answer(&talk, NULL, 0))
 		;
@@ -421,7 +426,7 @@ static uint32_t wanted(uint8_t type)
 	};
 #undef ENDS
 
-	if (type & 1) /* a node's; the inbox refuses it whatever it holds */
+	if (type & 1) /* an answer: the inbox refuses it in any case */
 		return 0;
 	return (type < FP_ARRAY_LEN(refusals) ? refusals[type] : 0) |
 	       (type == FP_WIRE_QP ? 0 : FRAMES_ENDS(FP_WIRE_OK)); /* a QP needs a device */

@@ -1,6 +1,6 @@
 /*
  * Fuzz target: any file as a program's stats page. The first two bytes say where the file is cut
- * off (65535: nowhere), the others lie over the beginning of a page that is sound.
+ * off (65535: nowhere). The others overwrite the beginning of a sound page.
  */
 #include <assert.h>
 #include <errno.h>

@@ -10,7 +10,7 @@
 #include "fuzz.h"
 #include "transport.h"
 
-/* A URL that is accepted names the node by itself: its text is accepted again. */
+/* A URL that is accepted has a text that is accepted again, for the same node. */
 static void check(const struct fp_url *url)
 {
 	struct fp_url again;

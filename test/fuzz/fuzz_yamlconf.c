@@ -22,7 +22,7 @@ struct conf {
 	char *text;
 	int choice;
 	struct fp_conf_strings texts;
-	struct conf *items; /* of the mapping and the list below */
+	struct conf *items; /* elements of the mapping and of the list below */
 	size_t n_items;
 };
 

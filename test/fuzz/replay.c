@@ -1,6 +1,6 @@
 /*
  * Gives a fuzz target every file of a folder: whole, cut short at each length, and changed at
- * random as often as was asked. A corpus as a plain test.
+ * random as often as asked. So a corpus is a plain test.
  */
 #include <dirent.h>
 #include <fcntl.h>
@@ -18,13 +18,14 @@
 #define MAX_CHANGES     4
 
 struct replay {
-	bool whole;         /* each file as it is, and nothing else */
-	unsigned mutations; /* of each file */
+	bool whole;         /* gives each file unchanged, and nothing else */
+	unsigned mutations; /* random changes of each file */
 	uint64_t rng;
 };
 
-/* The bytes lie at the very end of their own memory, so that the sanitizers see a read beyond
- * them. */
+/*
+ * The bytes lie at the end of a block of their own, so that the sanitizers see a read beyond them.
+ */
 static void give(const uint8_t *bytes, size_t len)
 {
 	fp_autofree uint8_t *copy = malloc(len);
@@ -34,7 +35,7 @@ static void give(const uint8_t *bytes, size_t len)
 	LLVMFuzzerTestOneInput(copy, len);
 }
 
-/* One byte replaced, one bit turned, a piece taken out, or a piece copied over another. */
+/* Replaces a byte, flips a bit, removes a piece, or copies a piece over another. */
 static size_t change(uint8_t *bytes, size_t len, uint64_t *rng)
 {
 	size_t at = test_random(rng) % len, from = test_random(rng) % len;
@@ -92,7 +93,7 @@ static int replay_file(struct replay *replay, int folder, const char *name)
 	return 0;
 }
 
-/* The number of files, or -1. */
+/* Returns the number of files, or -1. */
 static int replay_folder(struct replay *replay, DIR *folder)
 {
 	int files = 0;

@@ -1,7 +1,7 @@
 /*
- * tickrate: prints how fast the processor's time stamp counter runs, in kHz. A guest under
- * emulation reads the host's counter. Left to find its rate out for itself, it errs by several
- * times when the host is busy at that moment, and then its clock runs away. Room: test/vm.
+ * tickrate: prints the rate of the processor's time stamp counter in kHz. A guest under emulation
+ * reads the host's counter. If the guest measures the rate itself while the host is busy, it can be
+ * wrong by several times, and its clock runs away. Room: test/vm.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -23,7 +23,9 @@ static uint64_t clock_ns(void)
 	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
-/* Clock and counter at the same moment: the try that was interrupted least. */
+/*
+ * Reads clock and counter at the same moment: of several tries, the one that was interrupted least.
+ */
 static struct moment look(void)
 {
 	struct moment best = {0};
