@@ -78,8 +78,8 @@ static bool is_within(const void *p, const char *start, size_t len)
 }
 
 /*
- * Faults of that thread are served on its signal stack: then the far stack is just coming back, so
- * it stays.
+ * Faults of that thread are served on its signal stack. Then the far stack is coming back, so the
+ * test lets it stay.
  */
 int __wrap_ioctl(int fd, unsigned long request, void *arg)
 {

@@ -11,10 +11,10 @@
 struct fp_far;
 
 /*
- * True if every page is in a settled state, has one token if it is resident, and is in the page
- * table exactly if its state says so. Every slot in use must belong to one page. Nobody may use far
- * memory meanwhile; waits for write-backs, at most two seconds. If false, ret_text says what is
- * wrong.
+ * True if the records agree. Every page is in a settled state, and is in the page table exactly if
+ * that state says so. A resident page has one token. Every slot in use belongs to one page. Nobody
+ * may use far memory meanwhile; waits for write-backs, at most two seconds. If false, ret_text says
+ * what is wrong.
  */
 bool audit(struct fp_far *far, char *ret_text, size_t len);
 

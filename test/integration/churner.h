@@ -36,8 +36,8 @@ struct churn_result {
 
 /*
  * Runs until the time or the operations are used up. Then it compares all bytes, and the pager's
- * records with the kernel's. A wrong byte or an unexpected error is printed (address, expected,
- * found, state of the page, seed) and ends the process at once with status 1.
+ * records with the kernel's. A wrong byte or an unexpected error ends the process at once with
+ * status 1. It is printed: address, expected, found, state of the page, seed.
  */
 void churn_run(const struct churn_options *options, struct churn_result *ret_result);
 

@@ -134,7 +134,7 @@ static void groups_that_are_remote(void **state)
 
 #define NOBODY 65534
 
-/* Changes its user, reads pages that were remote at the fork, and fills memory of its own. */
+/* Changes its user, checks pages that were remote at the fork, and uses memory of its own. */
 static bool become_nobody(void)
 {
 	const size_t len = 24u << 20;

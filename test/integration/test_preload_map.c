@@ -331,7 +331,7 @@ static void remap(void **state)
 	munmap(neighbour, BIG);
 }
 
-/* A call past the C library. */
+/* Drops a page by a call past the C library. */
 static void raw_drop(char *p)
 {
 #if defined(__x86_64__)

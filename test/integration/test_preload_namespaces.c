@@ -143,9 +143,7 @@ static int enter_mounts(void)
 {
 	int old = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
 
-	/*
-	 * setns needs a root folder that the thread shares with no other; unshare would hide that
-	 */
+	/* setns first: unshare would give the thread the root of its own that setns needs */
 	if (old < 0 || setns(old, CLONE_NEWNS) < 0)
 		return 1;
 	if (unshare(CLONE_NEWNS) < 0)

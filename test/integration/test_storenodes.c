@@ -112,7 +112,7 @@ static bool holds(unsigned i, uint64_t pattern)
 	return true;
 }
 
-/* Sleeps until the lane may have completions, as it asks for; then collects them. */
+/* Sleeps until the lane says that it may have completions; then collects them. */
 static void wait_and_collect(void)
 {
 	struct pollfd fds[FP_STORE_MAX_NODES];

@@ -137,7 +137,7 @@ static void step(void)
 		disturb();
 }
 
-/* Lives for some steps, then ends in one of the ways of processes. Never returns. */
+/* Lives for some steps, then ends. Never returns. */
 static void live(void)
 {
 	unsigned n = pick(STEPS);
