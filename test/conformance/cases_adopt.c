@@ -163,7 +163,7 @@ static void unknown_sessions_and_wrong_tokens(void **state)
 	wrong.id = 0;
 	assert_int_equal(fp_session_adopt(bed->child.session, &wrong, NULL), -ESTALE);
 	assert_int_equal(fp_session_release(bed->child.session, bed->ids[0]), -EACCES);
-	/* none of the attempts had an effect */
+	/* none of these attempts had an effect */
 	family_holder_adopt(bed, &bed->child, &bed->parent);
 	family_assert_marks(bed, &bed->child);
 	family_holder_leave(&bed->parent, false);

@@ -61,9 +61,9 @@ void family_holder_open(const struct bed *bed, struct holder *holder);
 void family_holder_attach(const struct bed *bed, struct holder *holder);
 /* Adopts the parent's leases, in a session that it opens if there is none. */
 void family_holder_adopt(const struct bed *bed, struct holder *holder, const struct holder *parent);
-/* Closes or abandons its parts that exist. */
 /* Unmaps the lease with that index; not mapped is fine. */
 void family_unmap(struct holder *holder, unsigned i);
+/* Closes the holder's link, if any, unmaps its leases, and closes or abandons its session. */
 void family_holder_leave(struct holder *holder, bool abandons);
 
 /* The node's report about itself, from a client that watches. */

@@ -11,7 +11,7 @@
 #include "clock.h"
 #include "testrng.h"
 
-/* A write that fails leaves the remote bytes undefined. */
+/* Spoils the remote bytes of a failed write: the contract leaves them undefined. */
 void fake_scribble(struct fake_session *session, const struct fp_io *io)
 {
 	for (unsigned i = 0; i < io->n_segs && io->op == FP_IO_WRITE; i++) {

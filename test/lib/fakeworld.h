@@ -120,7 +120,7 @@ int fake_session_call(struct fake_session *session);
 
 /* ---- fakelink.c ---- */
 
-/* A write that fails leaves the remote bytes undefined. */
+/* Spoils the remote bytes of a failed write: the contract leaves them undefined. */
 void fake_scribble(struct fake_session *session, const struct fp_io *io);
 int fake_link_open(struct fp_session *base, struct fp_link **ret_link);
 void fake_link_close(struct fp_link *base);

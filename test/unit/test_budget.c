@@ -170,7 +170,7 @@ static void test_grants_are_taken_back_by_what_leaves(void **state)
 	assert_true(fp_budget_tried_in_vain(room, false));
 	assert_false(fp_budget_tried_in_vain(room, false)); /* a token is free again */
 	assert_int_equal(fp_budget_take(room, batch + 1), batch);
-	fp_budget_give(room, 1); /* was not used: the grants stay */
+	fp_budget_give(room, 1); /* an unused token: the grants stay */
 	assert_int_equal(fp_budget_take(room, 2), 1);
 	fp_budget_leave(room, batch);
 	assert_int_equal(fp_budget_free(room), 0);

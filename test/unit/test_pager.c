@@ -192,7 +192,7 @@ static void install(struct world *w, uint8_t bytes, bool rw)
 		w->mapping = rw ? WRITABLE : PROTECTED;
 		w->bytes = bytes;
 	} else {
-		rw = true; /* EEXIST: counts as written */
+		rw = true; /* EEXIST: the pager takes it as written */
 	}
 	wake(w);
 	w->fault = rw ? END_INSTALLED_RW : END_INSTALLED;

@@ -303,7 +303,7 @@ static void reconnect(void **state)
 	assert_refused(-EINVAL, "far.yaml:1:29: reconnect.backoff_first", "1.00 ms..60.0 s");
 }
 
-/* A comma separates nodes, and the addresses of one. */
+/* A comma separates nodes, and also the addresses of one node. */
 static void nodes_of_several_addresses(void **state)
 {
 	struct fp_settings s;

@@ -165,7 +165,7 @@ static void random_ops_match_a_shadow(void **state)
 struct crowd {
 	struct fp_slots *slots;
 	uint8_t
-	    owner[CROWD_PAGES]; /* plain on purpose: a slot handed out twice is a race that TSan sees, too */
+	    owner[CROWD_PAGES]; /* not atomic on purpose: TSan, too, sees a slot that is handed out twice */
 };
 
 struct member {
