@@ -295,18 +295,6 @@ void fp_retired_release(struct fp_store *store, struct fp_node *node)
 
 /* ---- in the child ---- */
 
-/* Over rdma, closes our copy of the parent's session before the devices are forgotten. If the
- * parent ends then, its leases last as long as its grace. */
-static void drop_session(struct fp_node *node)
-{
-	struct fp_session *session = node->epoch->session;
-
-	if (session && session->transport == &fp_transport_rdma) {
-		fp_session_abandon(session);
-		node->epoch->session = NULL;
-	}
-}
-
 static void reset_counters(struct fp_node *node)
 {
 	atomic_store(&node->read_bytes, 0);
@@ -340,7 +328,6 @@ static void node_inherit(struct fp_store *store, struct fp_node *node)
 	node->backoff = (struct fp_backoff){.options = node->backoff.options};
 	node->n_retired += node->n_slots;
 	node->n_slots = 0;
-	drop_session(node);
 	reset_counters(node);
 	if (fp_node_is_lost(node))
 		return;

@@ -17,6 +17,9 @@ const struct fp_rdma_options fp_rdma_defaults = {.retry_count = 7, .send_depth =
 #define DEVICE      FP_CONF_KEY("device", STRING, fp_rdma_options, device)
 #define DEVICE_PORT FP_CONF_KEY("device_port", U64, fp_rdma_options, device_port, .min = 1, .max = 255)
 
+/* No message can meet a receive that is not ready: there are no messages. */
+#define RNR_RETRY_COUNT FP_CONF_KEY("rnr_retry_count", U64, fp_rdma_options, ignored)
+
 const struct fp_conf_field fp_rdma_fields[] = {
     DEVICE,
     DEVICE_PORT,
@@ -24,12 +27,12 @@ const struct fp_conf_field fp_rdma_fields[] = {
     FP_CONF_KEY("ack_timeout", TIME, fp_rdma_options, ack_timeout_ns, .min = FP_NSEC_PER_MSEC,
                 .max = 8 * FP_NSEC_PER_SEC),
     FP_CONF_KEY("send_depth", U64, fp_rdma_options, send_depth, .min = 1, .max = 1024),
+    RNR_RETRY_COUNT,
     {.key = NULL},
 };
 
 const struct fp_conf_field fp_rdma_node_fields[] = {
-    DEVICE,
-    DEVICE_PORT,
+    DEVICE,        DEVICE_PORT, RNR_RETRY_COUNT, FP_CONF_KEY("ack_timeout", TIME, fp_rdma_options, ignored),
     {.key = NULL},
 };
 

@@ -17,6 +17,7 @@ struct fp_rdma_options {
 	uint64_t retry_count;    /* repeats of an unacknowledged request; the client's, for both ends */
 	uint64_t ack_timeout_ns; /* wait before each repeat; 0: 268 ms */
 	uint64_t send_depth;     /* most work requests of one link in flight */
+	uint64_t ignored;        /* values of keys that have no effect any more */
 };
 
 extern const struct fp_rdma_options fp_rdma_defaults;

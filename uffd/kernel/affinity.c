@@ -7,9 +7,10 @@
 
 #include "cleanup.h"
 
-#define WINDOW   64u
-#define MAJORITY 48u /* of a window: this thread makes most of the faults */
-#define SELDOM   32u /* fewer faults than this between two ticks: the thread is released */
+#define WINDOW        64u
+#define MAJORITY      48u /* of a window: this thread makes most of the faults */
+#define SELDOM        32u /* fewer faults than this between two ticks: the thread is released */
+#define RELEASE_TRIES 1000u
 
 /* By raw system calls: the shim's wrappers would release the held thread. */
 static int get_cpus(uint32_t tid, cpu_set_t *ret_set)
@@ -164,8 +165,11 @@ void fp_affinity_release(struct fp_affinity *af, bool anyone)
 	}
 	if (!anyone && atomic_load(&af->held) != (uint32_t)syscall(SYS_gettid))
 		return;
-	while (!try_lock(af)) /* held for a few system calls */
+	for (unsigned tries = 0; !try_lock(af); tries++) { /* held for a few system calls */
+		if (tries == RELEASE_TRIES)
+			return; /* by the thread that our signal handler has interrupted */
 		sched_yield();
+	}
 	let_go(af);
 	unlock(af);
 }
