@@ -280,10 +280,12 @@ static void op_pipe(struct churner *c)
  */
 static bool done(struct churner *c, const char *call, int r)
 {
-	if (r == -ENOMEM || r == -EINVAL)
+	if (r == -ENOMEM || r == -EINVAL) {
 		c->result.refused++;
-	else if (r < 0)
+		fprintf(stderr, "churn: %s: %s\n", call, strerror(-r));
+	} else if (r < 0) {
 		churn_die(c, "%s: %s", call, strerror(-r));
+	}
 	return r == 0;
 }
 
