@@ -93,6 +93,14 @@ static inline bool fp_node_up(const struct fp_node *node)
 	return fp_breaker_state(fp_node_breaker(node)) == FP_BREAKER_CLOSED;
 }
 
+/* Up, or cut off and its pages still wait for it. */
+static inline bool fp_node_may_be_back(const struct fp_node *node)
+{
+	uint64_t word = fp_node_breaker(node);
+
+	return fp_breaker_state(word) != FP_BREAKER_LOST && !fp_breaker_spent(word);
+}
+
 static inline bool fp_node_is_lost(const struct fp_node *node)
 {
 	return fp_breaker_state(fp_node_breaker(node)) == FP_BREAKER_LOST;

@@ -579,7 +579,7 @@ uint64_t fp_store_slots_total(const struct fp_store *store)
 	uint64_t total = 0;
 
 	for (unsigned i = 0; i < store->n_nodes; i++)
-		if (fp_node_up(&store->nodes[i]))
+		if (fp_node_may_be_back(&store->nodes[i]))
 			total += atomic_load_explicit(&store->nodes[i].n_slots, memory_order_relaxed);
 	return total;
 }

@@ -36,6 +36,8 @@ static void what_was_under_way_is_asked_again(void **state)
 	assert_int_equal(info().error, -ECONNRESET);
 	assert_false(fp_store_slot_up(b.store, b.ios[0].slot));
 	assert_int_equal(fp_store_reserve(b.store, 1), -EHOSTDOWN);
+	fp_store_unreserve(b.store, 1);
+	assert_int_equal(fp_store_reserve(b.store, 1), 0); /* its leases still count */
 	assert_int_equal(fp_lane_pollfds(b.lane, fds, FP_STORE_MAX_NODES, &deadline_ns), 0);
 	assert_true(deadline_ns <= fp_clock_ns() + 10 * FP_NSEC_PER_MSEC);
 	assert_true(fp_store_await_work(b.store, 0, 0)); /* the reconnect thread is woken */
