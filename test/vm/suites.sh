@@ -25,7 +25,7 @@ brief() {
 		vm-hostile-{garbage,half-open,link-flood,wrong-requests}-rxe vm-faults-rxe
 
 	in_guest 6.1 --kernel 6.1 "${both_networks[@]}" --timeout 900 -- \
-		vm-devices conformance-tcp vm-conformance-rdma-rxe vm-libfarpage-rxe vm-preload-map-rxe vm-churn-protect-rxe \
+		vm-devices conformance-tcp vm-verbs-rxe vm-libfarpage-rxe vm-preload-map-rxe vm-churn-protect-rxe \
 		integration-preload-rawfork-tcp-all vm-redis-rxe
 
 	in_pair 6.12-pair --kernel 6.12 --timeout 900 -- "test/vm/node.sh $build" \
