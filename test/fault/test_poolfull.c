@@ -1,7 +1,7 @@
 /*
  * Nodes that are full. Without overcommit, mapping more than they have is refused. With overcommit,
- * a page that finds no slot raises SIGBUS within the deadline, and no other page is harmed. Room:
- * test/fault.
+ * a page that finds no slot raises SIGBUS within the deadline, and no other page is harmed. What a
+ * forked child writes of its inheritance finds no slot either, and stays local. Room: test/fault.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -13,6 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 #include "agent_priv.h"
@@ -32,7 +34,11 @@
 #define TIMEOUT_S   40
 #define RW          (PROT_READ | PROT_WRITE)
 
-static struct test_daemon shm, tcp;
+/* Many times the local memory, and more than the eviction queue holds at first. */
+#define INHERITED    (44u * MIB)
+#define FAMILY_BYTES (48u * MIB) /* too little for parent and child */
+
+static struct test_daemon shm, tcp, family;
 
 static struct fp_agent *start(const struct test_daemon *daemon, bool overcommit)
 {
@@ -148,6 +154,42 @@ static int body_overcommitted(void *arg)
 	return 0;
 }
 
+/* ---- a fork ---- */
+
+static _Noreturn void be_child(char *far)
+{
+	for (uint32_t p = 0; p < INHERITED / FP_PAGE_SIZE; p++) {
+		check_page(far, p);
+		write_page(far, p);
+	}
+	_exit(0);
+}
+
+static int body_forked(void *arg)
+{
+	struct fp_agent *agent = start(arg, false);
+	int status;
+	void *far;
+	pid_t pid;
+
+	trial_check(fp_space_map(fp_agent_space(agent), INHERITED, 0, RW, 0, &far) == 0, "it was refused");
+	for (uint32_t p = 0; p < INHERITED / FP_PAGE_SIZE; p++)
+		write_page(far, p);
+	fp_agent_fork_quiet(agent);
+	fp_agent_fork_prepare(agent);
+	pid = fork();
+	if (pid == 0) {
+		fp_agent_fork_child(agent);
+		alarm(TIMEOUT_S / 2);
+		be_child(far);
+	}
+	fp_agent_fork_parent(agent);
+	trial_check(waitpid(pid, &status, 0) == pid, "waitpid");
+	trial_check(status == 0, "the child's status is %x", status);
+	fp_agent_stop(agent);
+	return 0;
+}
+
 /* ---- tests ---- */
 
 static void test_refused(void **state)
@@ -169,6 +211,14 @@ static void test_overcommitted(void **state)
 	assert_non_null(strstr(trial.text, "full"));
 }
 
+static void test_forked(void **state)
+{
+	struct trial trial;
+
+	trial_run(body_forked, *state, TIMEOUT_S, &trial);
+	trial_assert_good(&trial);
+}
+
 int main(int argc, char **argv)
 {
 	const struct CMUnitTest tests[] = {
@@ -176,6 +226,7 @@ int main(int argc, char **argv)
 	    {"refused, tcp", test_refused, NULL, NULL, &tcp},
 	    {"overcommitted, shm", test_overcommitted, NULL, NULL, &shm},
 	    {"overcommitted, tcp", test_overcommitted, NULL, NULL, &tcp},
+	    {"forked", test_forked, NULL, NULL, &family},
 	};
 	struct fp_agent_error error;
 	int r;
@@ -189,10 +240,12 @@ int main(int argc, char **argv)
 		return SKIP;
 	}
 	if (test_daemon_start(argv[1], "shm", POOL_BYTES, &shm) < 0 ||
-	    test_daemon_start(argv[1], "tcp", POOL_BYTES, &tcp) < 0)
+	    test_daemon_start(argv[1], "tcp", POOL_BYTES, &tcp) < 0 ||
+	    test_daemon_start(argv[1], "shm", FAMILY_BYTES, &family) < 0)
 		return 1;
 	r = cmocka_run_group_tests_name("poolfull", tests, NULL, NULL);
 	test_daemon_stop(&shm);
 	test_daemon_stop(&tcp);
+	test_daemon_stop(&family);
 	return r;
 }

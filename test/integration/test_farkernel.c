@@ -38,7 +38,7 @@ static int set_up(void **state)
 	memset(bytes, 'x', sizeof(bytes));
 	far = (struct fp_far){.stats = &stats, .deadline_ns = DEADLINE, .pidfd = -1, .pagemap_fd = -1};
 	if (fp_uffd_open(0, &far.uffd) < 0 || fp_far_reserve(&far) < 0 ||
-	    fp_budget_init(&far.budget, BUDGET) < 0 || fp_evict_queue_init(&far.evict_queue, 1u << 16) < 0)
+	    fp_budget_init(&far.budget, BUDGET) < 0)
 		return -1;
 	far.mem_fd = open("/proc/self/mem", O_RDWR | O_CLOEXEC);
 	return mprotect(fp_far_addr(&far, FIRST), (size_t)MAPPED << FP_PAGE_SHIFT, PROT_READ | PROT_WRITE);
@@ -46,7 +46,6 @@ static int set_up(void **state)
 
 static int tear_down(void **state)
 {
-	fp_evict_queue_done(&far.evict_queue);
 	fp_budget_done(&far.budget);
 	fp_uffd_close(&far.uffd);
 	fp_far_unreserve(&far);

@@ -14,13 +14,16 @@
 
 #define PUSHERS 3u
 #define EACH    20000u
+#define ROOM    8192u
 
 static int setup(void **state)
 {
 	static struct fp_evict_queue fifo;
+	static uint32_t items[ROOM];
 
 	*state = &fifo;
-	return fp_evict_queue_init(&fifo, 1);
+	fp_evict_queue_init(&fifo, items, ROOM);
+	return 0;
 }
 
 static int teardown(void **state)
@@ -81,12 +84,31 @@ static void test_grows_in_order(void **state)
 	push(fifo, 0, capacity);
 	pop(fifo, 0, half);
 	push(fifo, capacity, half);
-	assert_int_equal(fp_evict_queue_reserve(fifo, capacity + 1), 0);
-	assert_true(fifo->capacity > capacity);
-	assert_int_equal(fp_evict_queue_reserve(fifo, 1), 0);
+	fp_evict_queue_grow(fifo, capacity + 1);
+	assert_int_equal(fifo->capacity, 2 * capacity);
+	fp_evict_queue_grow(fifo, 1);
 	push(fifo, capacity + half, capacity);
 	pop(fifo, half, 2 * capacity);
 	assert_int_equal(fp_evict_queue_len(fifo), 0);
+}
+
+/* By several doublings at once, up to its room and no further; the entries end in the old ring's
+ * middle. */
+static void test_grows_to_its_room(void **state)
+{
+	struct fp_evict_queue *fifo = *state;
+	uint32_t capacity = (uint32_t)fifo->capacity, half = capacity / 2;
+
+	push(fifo, 0, half);
+	pop(fifo, 0, half);
+	push(fifo, half, capacity);
+	assert_int_equal(fp_evict_queue_trim(fifo, ROOM / 2), ROOM / 2);
+	fp_evict_queue_grow(fifo, ROOM);
+	assert_int_equal(fifo->capacity, ROOM / 2);
+	assert_int_equal(fp_evict_queue_trim(fifo, 1), ROOM / 2);
+	push(fifo, half + capacity, ROOM / 2 - capacity);
+	assert_false(fp_evict_queue_push(fifo, 0));
+	pop(fifo, half, ROOM / 2);
 }
 
 struct pusher {
@@ -123,7 +145,7 @@ static void test_threads(void **state)
 			assert_int_equal(pages[i] % EACH, next[pages[i] / EACH]++);
 		total += n;
 		if (total > EACH)
-			assert_int_equal(fp_evict_queue_reserve(fifo, 8192), 0);
+			fp_evict_queue_grow(fifo, ROOM);
 	}
 	for (uint32_t i = 0; i < PUSHERS; i++)
 		pthread_join(threads[i], NULL);
@@ -135,10 +157,8 @@ static void test_threads(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	    TEST(test_first_in_first_out),
-	    TEST(test_full),
-	    TEST(test_grows_in_order),
-	    TEST(test_threads),
+	    TEST(test_first_in_first_out), TEST(test_full),    TEST(test_grows_in_order),
+	    TEST(test_grows_to_its_room),  TEST(test_threads),
 	};
 
 	return cmocka_run_group_tests_name("fifo", tests, NULL, NULL);

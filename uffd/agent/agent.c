@@ -141,21 +141,17 @@ int fp_agent_check_kernel(struct fp_agent_error *error)
 
 /* ---- the budget ---- */
 
-static int apply_budget(struct fp_agent *agent, uint64_t bytes)
+static void apply_budget(struct fp_agent *agent, uint64_t bytes)
 {
 	uint64_t pages = bytes >> FP_PAGE_SHIFT;
-	int r;
 
 	/* twice as many entries as pages can be resident: a full queue then has enough stale ones
 	 * to drop
 	 */
-	r = fp_evict_queue_reserve(&agent->far.evict_queue, 2 * pages + 4096);
-	if (r < 0)
-		return r;
+	fp_evict_queue_grow(&agent->far.evict_queue, 2 * pages + 4096);
 	atomic_store(&agent->far.budget.pages, pages);
 	atomic_store(&agent->far.stats->budget_bytes, pages << FP_PAGE_SHIFT);
 	fp_budget_kick(&agent->far.budget);
-	return 0;
 }
 
 static void on_growth(void *arg, uint64_t mapped_bytes)
@@ -470,14 +466,13 @@ static int reserve_memory(struct fp_agent *agent)
 	if (r == 0)
 		r = fp_budget_init(&agent->far.budget, bytes >> FP_PAGE_SHIFT);
 	if (r == 0)
-		r = fp_evict_queue_init(&agent->far.evict_queue, 1024);
-	if (r == 0)
-		r = apply_budget(agent, bytes);
-	if (r == 0)
 		r = fp_pin_table_init(&agent->far.pins);
 	if (r == 0)
 		r = fp_space_init(&agent->space, &agent->far, NULL);
-	return r < 0 ? r : open_internal(agent);
+	if (r < 0)
+		return r;
+	apply_budget(agent, bytes);
+	return open_internal(agent);
 }
 
 static int open_all(struct fp_agent *agent, const char *stats_path, struct fp_agent_error *error)
@@ -650,7 +645,6 @@ void fp_agent_stop(struct fp_agent *agent)
 		fp_statspage_close(agent->far.stats);
 	}
 	fp_space_done(&agent->space);
-	fp_evict_queue_done(&agent->far.evict_queue);
 	fp_budget_done(&agent->far.budget);
 	fp_agent_close_kernel(agent);
 	fp_pin_table_done(&agent->far.pins);

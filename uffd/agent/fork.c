@@ -326,11 +326,8 @@ static bool is_present(const struct fp_far *far, uint32_t page)
 
 static void enqueue(struct fp_far *far, uint32_t page)
 {
-	if (fp_evict_queue_push(&far->evict_queue, page))
-		return;
-	if (fp_evict_queue_reserve(&far->evict_queue, 2 * far->evict_queue.capacity) < 0 ||
-	    !fp_evict_queue_push(&far->evict_queue, page))
-		refuse("no memory");
+	while (!fp_evict_queue_push(&far->evict_queue, page))
+		fp_evict_queue_grow(&far->evict_queue, 2 * far->evict_queue.capacity);
 }
 
 static void free_slot_of(struct fp_far *far, uint64_t word)

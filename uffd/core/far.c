@@ -107,6 +107,8 @@ static void reserve_range(struct fp_far *far, uint64_t bytes)
 
 static bool reserve_all(struct fp_far *far, uint64_t bytes)
 {
+	uint32_t *items;
+
 	far->n_pages = bytes >> FP_PAGE_SHIFT;
 	far->first = 0;
 	far->last = (uint32_t)far->n_pages;
@@ -115,7 +117,9 @@ static bool reserve_all(struct fp_far *far, uint64_t bytes)
 	far->touched = reserve(NULL, CHUNKS(far->n_pages) / 8, PROT_READ | PROT_WRITE);
 	far->filled_chunks =
 	    reserve(NULL, CHUNKS(far->n_pages) * sizeof(*far->filled_chunks), PROT_READ | PROT_WRITE);
-	if (far->base && far->words && far->touched && far->filled_chunks)
+	items = reserve(NULL, far->n_pages * sizeof(*items), PROT_READ | PROT_WRITE);
+	fp_evict_queue_init(&far->evict_queue, items, far->n_pages);
+	if (far->base && far->words && far->touched && far->filled_chunks && items)
 		return true;
 	fp_far_unreserve(far);
 	return false;
@@ -195,6 +199,8 @@ void fp_far_unreserve(struct fp_far *far)
 	release(far->words, far->n_pages * sizeof(*far->words));
 	release(far->touched, CHUNKS(far->n_pages) / 8);
 	release((void *)far->filled_chunks, CHUNKS(far->n_pages) * sizeof(*far->filled_chunks));
+	release(far->evict_queue.items, far->evict_queue.room * sizeof(*far->evict_queue.items));
+	fp_evict_queue_done(&far->evict_queue);
 	fp_lockedmem_free(far->family, FP_PAGE_SIZE);
 	far->family = NULL;
 	far->base = NULL;
@@ -225,6 +231,14 @@ static void cut(struct fp_far *far, uint32_t start, uint32_t end)
 	munmap(&far->words[start], (size_t)(end - start) * sizeof(*far->words));
 }
 
+static void cut_queue(struct fp_far *far, uint32_t n_pages)
+{
+	uint64_t old = far->evict_queue.room, room = fp_evict_queue_trim(&far->evict_queue, n_pages);
+
+	if (room < old)
+		munmap(&far->evict_queue.items[room], (old - room) * sizeof(*far->evict_queue.items));
+}
+
 void fp_far_shrink(struct fp_far *far, uint32_t first, uint32_t last)
 {
 	uint32_t old_first = FP_MAX(far->first, FP_FAR_OWN_PAGES), old_last = far->last;
@@ -237,6 +251,7 @@ void fp_far_shrink(struct fp_far *far, uint32_t first, uint32_t last)
 		sched_yield();
 	cut(far, old_first, first);
 	cut(far, last, old_last);
+	cut_queue(far, last - first);
 	lock_words(far);
 }
 
@@ -328,26 +343,38 @@ int fp_far_unprotect(struct fp_far *far, uint32_t page)
 
 /* ---- ends of transitions ---- */
 
-/* The queue is full only if many pages left without the evictor: their entries are stale. */
-static void drop_stale_entries(struct fp_far *far)
+static void grow_queue(struct fp_far *far)
+{
+	fp_evict_queue_grow(&far->evict_queue, fp_evict_queue_len(&far->evict_queue) + 1);
+}
+
+/* A full queue has stale entries, if many pages left without the evictor. False: the oldest are of
+ * local pages, as when many more are local than the budget allows. */
+static bool drop_stale_entries(struct fp_far *far)
 {
 	uint32_t pages[FP_BUDGET_BATCH_MAX];
-	unsigned n;
+	unsigned n, kept = 0;
 
 	atomic_fetch_add(&far->evicting, 1);
 	n = fp_evict_queue_pop(&far->evict_queue, pages, FP_BUDGET_BATCH_MAX);
 	for (unsigned i = 0; i < n; i++)
 		if (fp_far_has(far, pages[i]) &&
 		    fp_pager_apply(&far->words[pages[i]], FP_EV_UNQUEUE, NULL).action == FP_ACT_BUSY)
-			fp_evict_queue_push(&far->evict_queue, pages[i]);
+			pages[kept++] = pages[i];
+	for (unsigned i = 0; i < kept; i++)
+		while (!fp_evict_queue_push(&far->evict_queue, pages[i]))
+			grow_queue(far);
 	atomic_fetch_sub(&far->evicting, 1);
+	return kept < n;
 }
 
+/* Ends: a page has one entry at most, and the queue can grow to one for each page. */
 void fp_far_settle(struct fp_far *far, uint32_t page, struct fp_page_step step)
 {
 	if (step.enqueue)
 		while (!fp_evict_queue_push(&far->evict_queue, page))
-			drop_stale_entries(far);
+			if (!drop_stale_entries(far))
+				grow_queue(far);
 	if (step.action == FP_ACT_WAKE)
 		fp_uffd_wake(&far->uffd, fp_far_addr(far, page), FP_PAGE_SIZE);
 }

@@ -1,9 +1,7 @@
-/* See evict_queue.h. The ring is mapped, not malloc'd: it is on the fault path (law 4). */
+/* See evict_queue.h. */
 #include "evict_queue.h"
 
-#include <errno.h>
 #include <stddef.h>
-#include <sys/mman.h>
 
 #include "cleanup.h"
 
@@ -16,48 +14,40 @@ static uint64_t round_up_pow2(uint64_t n)
 	return p;
 }
 
-int fp_evict_queue_init(struct fp_evict_queue *queue, uint64_t capacity)
+void fp_evict_queue_init(struct fp_evict_queue *queue, uint32_t *items, uint64_t room)
 {
-	*queue = (struct fp_evict_queue){.items = NULL};
+	*queue = (struct fp_evict_queue){.items = items, .capacity = round_up_pow2(0), .room = room};
 	pthread_mutex_init(&queue->lock, NULL);
-	return fp_evict_queue_reserve(queue, capacity);
-}
-
-static void unmap_items(uint32_t *items, uint64_t capacity)
-{
-	if (items)
-		munmap(items, capacity * sizeof(*items));
 }
 
 void fp_evict_queue_done(struct fp_evict_queue *queue)
 {
-	unmap_items(queue->items, queue->capacity);
 	queue->items = NULL;
 	pthread_mutex_destroy(&queue->lock);
 }
 
-int fp_evict_queue_reserve(struct fp_evict_queue *queue, uint64_t capacity)
+void fp_evict_queue_grow(struct fp_evict_queue *queue, uint64_t capacity)
 {
-	uint32_t *items, *old;
-	uint64_t old_capacity;
-
 	capacity = round_up_pow2(capacity);
-	if (capacity <= queue->capacity)
-		return 0;
-	items = mmap(NULL, capacity * sizeof(*items), PROT_READ | PROT_WRITE,
-	             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (items == MAP_FAILED)
-		return -ENOMEM;
 	pthread_mutex_lock(&queue->lock);
-	old = queue->items;
-	old_capacity = queue->capacity;
-	for (uint64_t i = queue->head; i != queue->tail; i++)
-		items[i & (capacity - 1)] = old[i & (old_capacity - 1)];
-	queue->items = items;
-	queue->capacity = capacity;
+	capacity = FP_MIN(capacity, queue->room);
+	if (capacity > queue->capacity) {
+		/* an entry stays in its place, or goes beyond the old ring */
+		for (uint64_t i = queue->head; i != queue->tail; i++)
+			queue->items[i & (capacity - 1)] = queue->items[i & (queue->capacity - 1)];
+		queue->capacity = capacity;
+	}
 	pthread_mutex_unlock(&queue->lock);
-	unmap_items(old, old_capacity);
-	return 0;
+}
+
+uint64_t fp_evict_queue_trim(struct fp_evict_queue *queue, uint64_t n)
+{
+	n = round_up_pow2(n);
+	pthread_mutex_lock(&queue->lock);
+	queue->room = FP_MIN(FP_MAX(n, queue->capacity), queue->room);
+	n = queue->room;
+	pthread_mutex_unlock(&queue->lock);
+	return n;
 }
 
 bool fp_evict_queue_push(struct fp_evict_queue *queue, uint32_t page)

@@ -1,7 +1,9 @@
 /*
  * The eviction queue: page numbers in the order in which they became resident. To evict in another
- * order, replace this module. Room: uffd/pager. Its lock is held for a few instructions, only by
- * agent code: the program's threads block signals first.
+ * order, replace this module. Room: uffd/pager. Its lock is held for a few instructions, or while
+ * it grows, only by agent code: the program's threads block signals first. Its memory is the
+ * caller's, and no more of it is touched than the capacity. So it can grow on the fault path, which
+ * must not allocate (law 4).
  */
 #ifndef FP_EVICT_QUEUE_H
 #define FP_EVICT_QUEUE_H
@@ -13,14 +15,17 @@
 struct fp_evict_queue {
 	pthread_mutex_t lock;
 	uint32_t *items;
-	uint64_t capacity; /* a power of two */
+	uint64_t capacity, room; /* entries: as it is, and as it may become; powers of two */
 	uint64_t head, tail;
 };
 
-int fp_evict_queue_init(struct fp_evict_queue *queue, uint64_t capacity);
+/* items: zeroed, for room entries, a power of two from 1024 on. */
+void fp_evict_queue_init(struct fp_evict_queue *queue, uint32_t *items, uint64_t room);
 void fp_evict_queue_done(struct fp_evict_queue *queue);
-/* Grows the queue to at least capacity entries. 0 or -ENOMEM. Control threads. */
-int fp_evict_queue_reserve(struct fp_evict_queue *queue, uint64_t capacity);
+/* Grows the queue to at least capacity entries, as far as there is room. */
+void fp_evict_queue_grow(struct fp_evict_queue *queue, uint64_t capacity);
+/* Gives up room beyond n entries that it does not use. Returns the room that is left. */
+uint64_t fp_evict_queue_trim(struct fp_evict_queue *queue, uint64_t n);
 /* False if the queue is full. */
 bool fp_evict_queue_push(struct fp_evict_queue *queue, uint32_t page);
 /* Takes up to max of the oldest entries and returns their number. */
