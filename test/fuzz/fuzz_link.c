@@ -24,6 +24,7 @@
 #define N_SEGS          2u
 #define SEG_BYTES       16u
 #define MAX_OUTSTANDING 8
+#define LEASE_BYTES     (1u << 20)
 #define DEADLINE_NS     (60 * FP_NSEC_PER_SEC) /* long, as everything ends at once when the node closes */
 
 struct request {
@@ -41,11 +42,11 @@ static struct {
 
 /* ---- the node ---- */
 
-static void send_frame(int fd, enum fp_wire_type type, const void *payload, size_t len)
+static void send_frame(int fd, enum fp_wire_type type, uint64_t tag, const void *payload, size_t len)
 {
 	uint8_t bytes[FP_WIRE_HEADER_BYTES + sizeof(struct fp_wire_welcome)];
 
-	fp_wire_header_encode(type, FP_WIRE_OK, 0, len, bytes);
+	fp_wire_header_encode(type, FP_WIRE_OK, tag, len, bytes);
 	memcpy(bytes + FP_WIRE_HEADER_BYTES, payload, len);
 	assert(send(fd, bytes, FP_WIRE_HEADER_BYTES + len, MSG_NOSIGNAL) ==
 	       (ssize_t)(FP_WIRE_HEADER_BYTES + len));
@@ -64,10 +65,23 @@ static void *shake_hands(void *arg)
 	t.peer = accept4(t.listener, NULL, NULL, SOCK_CLOEXEC);
 	assert(t.peer >= 0 && recv(t.peer, in, sizeof(in), MSG_WAITALL) == (ssize_t)sizeof(in));
 	fp_wire_challenge_encode(&challenge, out);
-	send_frame(t.peer, FP_WIRE_CHALLENGE, out, sizeof(challenge));
+	send_frame(t.peer, FP_WIRE_CHALLENGE, 0, out, sizeof(challenge));
 	assert(recv(t.peer, in, (size_t)auth_bytes, MSG_WAITALL) == auth_bytes);
 	fp_wire_welcome_encode(&welcome, out);
-	send_frame(t.peer, FP_WIRE_WELCOME, out, sizeof(welcome));
+	send_frame(t.peer, FP_WIRE_WELCOME, 0, out, sizeof(welcome));
+	return NULL;
+}
+
+static void *grant_lease(void *arg)
+{
+	const struct fp_wire_leased leased = {.lease_id = 1, .size_bytes = LEASE_BYTES};
+	uint8_t in[FP_WIRE_HEADER_BYTES + sizeof(struct fp_wire_lease)], out[sizeof(leased)];
+	struct fp_wire_header header;
+
+	assert(recv(t.peer, in, sizeof(in), MSG_WAITALL) == (ssize_t)sizeof(in));
+	assert(fp_wire_header_decode(in, &header) == 0 && header.type == FP_WIRE_LEASE);
+	fp_wire_leased_encode(&leased, out);
+	send_frame(t.peer, FP_WIRE_LEASED, header.tag, out, sizeof(leased));
 	return NULL;
 }
 
@@ -81,6 +95,7 @@ static void open_session(void)
 	const struct fp_session_options options = {.client_name = "fuzz", .deadline_ns = DEADLINE_NS};
 	struct sockaddr_in addr = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
 	socklen_t len = sizeof(addr);
+	const struct fp_lease *lease;
 	struct fp_url url;
 	char text[64];
 	pthread_t node;
@@ -92,6 +107,9 @@ static void open_session(void)
 	assert(fp_url_parse(text, &url) == 0);
 	begin_handshake(&node);
 	assert(fp_session_open(&url, &options, &t.session) == 0);
+	pthread_join(node, NULL);
+	assert(pthread_create(&node, NULL, grant_lease, NULL) == 0);
+	assert(fp_session_lease(t.session, LEASE_BYTES, &lease) == 0 && lease->id == 1);
 	pthread_join(node, NULL);
 }
 

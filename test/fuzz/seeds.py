@@ -210,7 +210,7 @@ CORPORA = {
         "reads-turned": b"\x00" + answer(2) + answer(0) + answer(1),
         "writes": b"\x07" + answer(0, WRITTEN) + answer(1, WRITTEN) + answer(2, WRITTEN),
         "mixed": b"\x02" + answer(0) + answer(1, WRITTEN) + answer(2),
-        "refused": b"\x02" + answer(0, ERROR, DENIED) + answer(1, ERROR, FULL) + answer(2),
+        "refused": b"\x02" + answer(0) + answer(1, ERROR, DENIED) + answer(2), "refused-full": b"\x00" + answer(0, ERROR, FULL),
         "twice": b"\x00" + answer(0) + answer(0) + answer(1) + answer(2),
         "short": b"\x00" + answer(0, n_bytes=31), "long": b"\x00" + answer(0, n_bytes=33),
         "wrong-kind": b"\x00" + answer(0) + answer(1, WRITTEN), "wrong-kind-write": b"\x02" + answer(1),
