@@ -14,6 +14,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include "call_args.h"
 #include "calls.h"
 #include "cleanup.h"
 #include "local.h"
@@ -65,14 +66,15 @@ static enum child choose(const char *call, uint64_t flags, bool has_stack, const
  */
 #define HOLDS_SHIFT 8
 #define LOCAL_SHIFT 16
+#define BLOCK_SHIFT 24
 #define MASKS_SHIFT 40
-#define LOCAL_MASK  0xffffffu
 #define MASKS_MASK  0x3fffffu
 
 __attribute__((used)) static uint64_t before_vfork(void)
 {
 	return (uint64_t)FP_MIN(fp_agent_pin_depth(), 0xffu) << HOLDS_SHIFT |
-	       (uint64_t)(fp_local.depth & LOCAL_MASK) << LOCAL_SHIFT |
+	       (uint64_t)FP_MIN(fp_local.depth, 0xffu) << LOCAL_SHIFT |
+	       (uint64_t)FP_MIN(fp_call_args_depth(), 0xffffu) << BLOCK_SHIFT |
 	       (uint64_t)(fp_agent_sigmask_depth() & MASKS_MASK) << MASKS_SHIFT;
 }
 
@@ -82,7 +84,8 @@ __attribute__((used)) static void vfork_is_over(uint64_t noted)
 
 	fp_agent_pin_vforked((unsigned)(noted >> HOLDS_SHIFT & 0xffu));
 	fp_agent_sigmask_vforked((unsigned)(noted >> MASKS_SHIFT & MASKS_MASK));
-	fp_local_vforked((unsigned)(noted >> LOCAL_SHIFT & LOCAL_MASK));
+	fp_local_vforked((unsigned)(noted >> LOCAL_SHIFT & 0xffu));
+	fp_call_args_vforked(noted >> BLOCK_SHIFT & 0xffffu);
 	errno = saved;
 }
 

@@ -119,15 +119,33 @@ static int far_strlen(const char *s, size_t *ret_len)
 /* ---- ranges, and local memory ---- */
 
 /*
- * Memory for copies, mapped: in signal handlers malloc is forbidden. A child of vfork that executes
- * a program leaves its blocks to the parent.
+ * Memory for copies, mapped: in signal handlers malloc is forbidden. A thread's blocks are a stack:
+ * a child of vfork that executes a program leaves its own to the parent.
  */
 struct fp_call_args_block {
 	struct fp_call_args_block *next;
-	size_t len, used;
+	size_t len, used, depth;
 };
 
-static struct fp_call_args_block *add_block(struct fp_call_args *job, size_t len)
+/* Atomic for signal handlers: they find a block whole, and leave it on top. */
+static __thread struct fp_call_args_block *_Atomic top __attribute__((tls_model("initial-exec")));
+
+size_t fp_call_args_depth(void)
+{
+	return top ? top->depth : 0;
+}
+
+void fp_call_args_vforked(size_t depth)
+{
+	while (fp_call_args_depth() > depth) {
+		struct fp_call_args_block *block = top;
+
+		top = block->next;
+		fp_call_raw_syscall(SYS_munmap, block, block->len);
+	}
+}
+
+static struct fp_call_args_block *add_block(size_t len)
 {
 	size_t whole = FP_MAX(sizeof(struct fp_call_args_block) + len, (size_t)BLOCK_BYTES);
 	struct fp_call_args_block *block;
@@ -138,22 +156,23 @@ static struct fp_call_args_block *add_block(struct fp_call_args *job, size_t len
 	errno = saved;
 	if (block == MAP_FAILED)
 		return NULL;
-	*block = (struct fp_call_args_block){.next = job->blocks, .len = whole, .used = sizeof(*block)};
-	job->blocks = block;
+	*block = (struct fp_call_args_block){
+	    .next = top, .len = whole, .used = sizeof(*block), .depth = fp_call_args_depth() + 1};
+	top = block;
 	return block;
 }
 
 /* NULL: too much, or no memory. */
 static void *take(struct fp_call_args *job, size_t len)
 {
-	struct fp_call_args_block *block = job->blocks;
+	struct fp_call_args_block *block = fp_call_args_depth() > job->depth ? top : NULL;
 	size_t rounded = (len + 15) & ~(size_t)15;
 
 	job->copied += rounded;
 	if (job->copied > COPIED_MAX)
 		return NULL;
 	if (!block || rounded > block->len - block->used)
-		block = add_block(job, rounded);
+		block = add_block(rounded);
 	if (!block)
 		return NULL;
 	block->used += rounded;
@@ -391,6 +410,7 @@ void fp_call_args_begin(struct fp_call_args *job, bool is_wide)
 	memset(job, 0, offsetof(struct fp_call_args, few_ranges));
 	job->is_wide = is_wide;
 	job->ranges = job->few_ranges;
+	job->depth = fp_call_args_depth();
 }
 
 void fp_call_args_end(struct fp_call_args *job)
@@ -400,11 +420,6 @@ void fp_call_args_end(struct fp_call_args *job)
 	if (job->is_pinned)
 		fp_agent_unpin(fp_shim_agent(), &job->pin);
 	job->is_pinned = false;
-	while (job->blocks) {
-		struct fp_call_args_block *block = job->blocks;
-
-		job->blocks = block->next;
-		fp_call_raw_syscall(SYS_munmap, block, block->len);
-	}
+	fp_call_args_vforked(job->depth);
 	errno = saved;
 }

@@ -20,8 +20,7 @@ struct fp_call_args {
 	unsigned n_ranges;
 	struct fp_pin_range *ranges;
 	struct fp_pin pin;
-	struct fp_call_args_block *blocks; /* for data that does not fit here */
-	size_t copied;
+	size_t copied, depth; /* depth: of the blocks before it */
 	struct {
 		uint64_t *mask;
 		size_t size;
@@ -48,6 +47,10 @@ int fp_call_args_store(void *dst, const void *src, size_t len);
  */
 void fp_call_args_begin(struct fp_call_args *job, bool is_wide);
 void fp_call_args_end(struct fp_call_args *job);
+
+/* How many blocks with copies the thread has. After a child of vfork: unmaps all but so many. */
+size_t fp_call_args_depth(void);
+void fp_call_args_vforked(size_t depth);
 
 /*
  * Pins the memory that the pieces name, windows wide or not. Replaces arguments by copies where the

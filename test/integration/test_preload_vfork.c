@@ -165,6 +165,47 @@ static int is_right(void *unused)
 	return test_is_filled(filled, BIG, 1) ? 0 : 1;
 }
 
+static long mapped_pages(void)
+{
+	FILE *f = fopen("/proc/self/statm", "r");
+	long n = 0;
+
+	assert_int_equal(fscanf(f, "%ld", &n), 1);
+	fclose(f);
+	return n;
+}
+
+static void run(char **words)
+{
+	pid_t pid = vfork();
+	int status;
+
+	if (pid == 0) {
+		execve("/bin/true", words, environ);
+		_exit(1);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+}
+
+/* A child of vfork leaves the copies of its words to its parent. */
+static void executed(void **state)
+{
+	char **words = calloc(1, BIG);
+	long before = 0;
+
+	assert_true(test_is_far(words));
+	words[0] = strcpy((char *)words + TEST_PAGE, "true");
+	words[1] = NULL;
+	for (int i = 0; i <= 100; i++) {
+		run(words);
+		if (i == 0)
+			before = mapped_pages();
+	}
+	assert_true(mapped_pages() - before < 800);
+	free(words);
+}
+
 /* Without CLONE_VFORK the kernel removes the child's signal stack: right, or refused. */
 static void clone_beside_its_parent(void **state)
 {
@@ -296,10 +337,15 @@ static void numbered_as_its_parent(void **state)
 static int tests(void)
 {
 	const struct CMUnitTest all[] = {
-	    cmocka_unit_test(killed_in_a_fault),          cmocka_unit_test(killed_in_a_call),
-	    cmocka_unit_test(killed_without_descriptors), cmocka_unit_test(the_thread_is_as_it_was),
-	    cmocka_unit_test(clone_beside_its_parent),    cmocka_unit_test(clone_as_vfork),
-	    cmocka_unit_test(left_by_its_process),        cmocka_unit_test(numbered_as_its_parent),
+	    cmocka_unit_test(killed_in_a_fault),
+	    cmocka_unit_test(killed_in_a_call),
+	    cmocka_unit_test(killed_without_descriptors),
+	    cmocka_unit_test(the_thread_is_as_it_was),
+	    cmocka_unit_test(clone_beside_its_parent),
+	    cmocka_unit_test(clone_as_vfork),
+	    cmocka_unit_test(left_by_its_process),
+	    cmocka_unit_test(numbered_as_its_parent),
+	    cmocka_unit_test(executed),
 	};
 
 	return cmocka_run_group_tests(all, fill, NULL);
