@@ -217,7 +217,7 @@ static size_t number(const struct fp_call_args *job, unsigned n)
 /* Only the kernel knows how many bytes it will use, so we pin a guess. */
 static int add_window(struct fp_call_args *job, const struct fp_call_piece *piece, const void *addr)
 {
-	size_t len = job->is_wide ? WIDE_BYTES : WINDOW_BYTES;
+	size_t len = job->is_wide ? FP_MAX(WIDE_BYTES, piece->unit) : WINDOW_BYTES;
 
 	if (piece->kind == FP_PIECE_IOCTL)
 		len = FP_MAX(len, (size_t)_IOC_SIZE(number(job, piece->n)));
@@ -379,6 +379,8 @@ static int add_piece(struct fp_call_args *job, const struct fp_call_piece *piece
 	case FP_PIECE_TEXT:
 		return add_text(job, *place);
 	case FP_PIECE_IOVEC:
+		if (piece->m != FP_NOARG && (pid_t)number(job, piece->m) != getpid())
+			return add_range(job, *place, number(job, piece->n) * sizeof(struct iovec), false);
 		return add_iovecs(job, *place, number(job, piece->n), piece->write);
 	case FP_PIECE_MESSAGE:
 		return add_messages(job, piece, *place);

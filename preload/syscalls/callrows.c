@@ -14,6 +14,7 @@
 
 #include "calls.h"
 #include "shim.h"
+#include "store.h"
 
 _Static_assert(sizeof(long) == 8 && sizeof(void *) == 8, "a wrapper's arguments are words");
 
@@ -35,12 +36,12 @@ _Static_assert(sizeof(long) == 8 && sizeof(void *) == 8, "a wrapper's arguments 
 	}
 #define IN(a)             PIECE(WINDOW, false, a, NOARG, NOARG, 0, 1)
 #define OUT(a)            PIECE(WINDOW, true, a, NOARG, NOARG, 0, 1)
+#define UP_TO(a, size)    PIECE(WINDOW, true, a, NOARG, NOARG, 0, size)
 #define IOCTL(a, n)       PIECE(IOCTL, true, a, n, NOARG, 0, 1)
 #define B_IN(a, n)        PIECE(BYTES, false, a, n, NOARG, 0, 1)
 #define B_OUT(a, n)       PIECE(BYTES, true, a, n, NOARG, 0, 1)
 #define A_IN(a, n, size)  PIECE(BYTES, false, a, n, NOARG, 0, size)
 #define A_OUT(a, n, size) PIECE(BYTES, true, a, n, NOARG, 0, size)
-#define A_IO(a, n, size)  A_OUT(a, n, size)
 #define M_IN(a, n, m)     PIECE(BYTES, false, a, n, m, 0, 1)
 #define M_OUT(a, n, m)    PIECE(BYTES, true, a, n, m, 0, 1)
 #define TYPED(a, n)       PIECE(BYTES, true, a, n, NOARG, sizeof(long), 1)
@@ -48,7 +49,7 @@ _Static_assert(sizeof(long) == 8 && sizeof(void *) == 8, "a wrapper's arguments 
 #define LOCK(a)           PIECE(LOCK, true, a, NOARG, NOARG, 0, sizeof(pthread_mutex_t))
 #define V_IN(a, n)        PIECE(IOVEC, false, a, n, NOARG, 0, 1)
 #define V_OUT(a, n)       PIECE(IOVEC, true, a, n, NOARG, 0, 1)
-#define V_IO(a, n)        V_OUT(a, n)
+#define V_IO(a, n, pid)   PIECE(IOVEC, true, a, n, pid, 0, 1)
 #define MSG_IN(a)         PIECE(MESSAGE, false, a, NOARG, NOARG, 0, 1)
 #define MSG_OUT(a)        PIECE(MESSAGE, true, a, NOARG, NOARG, 0, 1)
 #define MMSG_IN(a, n)     PIECE(MESSAGE, false, a, n, NOARG, 0, 1)
@@ -83,10 +84,6 @@ enum {
 #include "calls.def"
 	N_ROWS
 };
-#undef CALL
-#undef BOTH
-#undef INNER
-#undef RAW
 
 const unsigned fp_call_n_rows = N_ROWS;
 
@@ -97,10 +94,6 @@ const unsigned fp_call_n_rows = N_ROWS;
 const struct fp_row fp_call_rows[] = {
 #include "calls.def"
 };
-#undef CALL
-#undef BOTH
-#undef INNER
-#undef RAW
 
 /* Only x86-64: other processors have other numbers, and can't pin at all (see sigframe.h). */
 #if defined(__x86_64__)
@@ -111,10 +104,6 @@ const struct fp_row fp_call_rows[] = {
 static const struct fp_row raw_rows[] = {
 #include "calls.def"
 };
-#undef CALL
-#undef BOTH
-#undef INNER
-#undef RAW
 #else
 static const struct fp_row raw_rows[1];
 #endif
@@ -145,19 +134,14 @@ const struct fp_row *fp_call_raw_row(long number)
 #define INNER(name, how, ...) CALL(name, how)
 #define RAW(name, how, ...)
 #include "calls.def"
-#undef CALL
-#undef BOTH
-#undef INNER
 
 #define CALL(name, how, ...)  [ROW_##name] = run_##name,
 #define BOTH(name, how, ...)  [ROW_##name] = run_##name,
 #define INNER(name, how, ...) [ROW_##name] = run_##name,
+#define RAW(name, how, ...)
 fp_call_fn *fp_call_entry[] = {
 #include "calls.def"
 };
-#undef CALL
-#undef BOTH
-#undef INNER
 #undef ALIAS
 
 fp_call_fn *fp_call_syscall_way = (fp_call_fn *)fp_call_raw_syscall;
@@ -181,6 +165,7 @@ long fp_call_syscall_mediated(long a, long b, long c, long d, long e, long f, lo
 #define CALL(name, how, ...) WRAPPER(name, name)
 #define BOTH(name, how, ...) WRAPPER(name, name)
 #define ALIAS(other, name)   WRAPPER(other, name)
+#define RAW(name, how, ...)
 #define INNER(name, how, ...)                                                                                \
 	long fp_call_##name(long a, long b, long c, long d, long e, long f, long g);                         \
 	long fp_call_##name(long a, long b, long c, long d, long e, long f, long g)                          \

@@ -140,6 +140,7 @@ struct call_request {
 	const struct fp_row *row;
 	fp_call_fn *real;
 	bool opens;
+	int before;     /* errno */
 	unsigned shift; /* 1 for syscall, whose arguments follow the number */
 	long args[FP_CALL_ARGS];
 };
@@ -202,7 +203,7 @@ static bool may_be_far(struct call_request *q)
 static int attempt(const struct call_request *q, bool is_wide, long *ret)
 {
 	__attribute__((cleanup(fp_call_args_end))) struct fp_call_args job;
-	int r, before = errno;
+	int r;
 
 	fp_call_args_begin(&job, is_wide);
 	memcpy(job.args, q->args, sizeof(job.args));
@@ -211,12 +212,8 @@ static int attempt(const struct call_request *q, bool is_wide, long *ret)
 	fp_local_settle();
 	if (r < 0 && r != -EFAULT)
 		return r;
-	errno = before;
-	if (r < 0) {
-		*ret = pass(q);
-		return 0;
-	}
-	*ret = call(q, job.args);
+	errno = q->before;
+	*ret = r < 0 ? pass(q) : call(q, job.args);
 	return 0;
 }
 
@@ -447,7 +444,7 @@ static bool is_direct_read(struct call_request *q)
 
 long fp_calls_run(unsigned row, long *args)
 {
-	struct call_request q = {.row = &fp_call_rows[row], .real = resolve(row)};
+	struct call_request q = {.row = &fp_call_rows[row], .real = resolve(row), .before = errno};
 	bool hold = fp_calls_hold();
 
 	memcpy(q.args, args, sizeof(q.args));

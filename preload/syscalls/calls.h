@@ -29,12 +29,12 @@ typedef long fp_call_fn(long a, long b, long c, long d, long e, long f, long g);
 
 enum fp_piece_kind {
 	FP_PIECE_END,
-	FP_PIECE_WINDOW,  /* pinned: a few bytes at first, and more if the kernel wants more */
+	FP_PIECE_WINDOW,  /* pinned: a few bytes at first; if the kernel wants more, 8 KiB, or unit */
 	FP_PIECE_IOCTL,   /* the same, but at least the size in the ioctl's number, argument n */
 	FP_PIECE_BYTES,   /* pinned: base + unit * argument n * argument m */
 	FP_PIECE_TEXT,    /* pinned, up to its NUL */
 	FP_PIECE_LOCK,    /* pinned: unit bytes, if this kind of mutex needs it */
-	FP_PIECE_IOVEC,   /* pinned: argument n iovecs, and their buffers */
+	FP_PIECE_IOVEC,   /* pinned: argument n iovecs, and their buffers if argument m is no other process */
 	FP_PIECE_MESSAGE, /* pinned: a msghdr and all its memory; with an n, that many mmsghdr */
 	FP_PIECE_STRINGS, /* copied, with the array: they may be too many to pin */
 	FP_PIECE_MASK,    /* copied, without SIGBUS in fault mode inline */

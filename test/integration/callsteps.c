@@ -418,6 +418,18 @@ static long queues(void **m)
 	return r;
 }
 
+/* More than any window has room for. */
+static long semaphores(void **m)
+{
+	int s = semget(IPC_PRIVATE, 6000, 0600);
+	long r = semctl(s, 0, SETALL, m[0]);
+
+	r = r * 10 + semctl(s, 0, GETALL, m[1]);
+	r = r * 10 + syscall(SYS_semctl, s, 0, GETALL, m[2]);
+	semctl(s, 0, IPC_RMID);
+	return r;
+}
+
 static long posix_queue(void **m)
 {
 	mqd_t q;
@@ -450,27 +462,6 @@ static long shifts(void **m, int fd, int peer)
 	close(ends[1]);
 	close(to);
 	return r * 100 + *(off_t *)m[0] + *(off_t *)m[1];
-}
-
-static long files(void **m)
-{
-	const char *a = m[0], *b = m[1];
-	long r = close(creat(a, 0600)) | rename(a, b) | link(b, a) | unlink(b) | symlink(a, b);
-
-	r = r * 10 | (readlink(b, m[2], 100) != 5) | unlink(b) | truncate(a, 5) | chmod(a, 0640) |
-	    chown(a, (uid_t)-1, (gid_t)-1);
-	r |= mkdir(b, 0700) | rmdir(b) | access(a, R_OK) | faccessat(AT_FDCWD, a, R_OK, 0) |
-	     utimensat(AT_FDCWD, a, m[3], 0) | utimes(a, m[3]);
-	return r * 10 | unlinkat(AT_FDCWD, a, 0);
-}
-
-static long made_names(void **m)
-{
-	int fd = mkstemp(m[0]);
-	long r = fd >= 0 && unlink(m[0]) == 0 && strncmp(m[0], "made-XXXXXX", 11) != 0;
-
-	close(fd);
-	return r + (mkdtemp(m[1]) == m[1] && rmdir(m[1]) == 0);
 }
 
 static long remains(void **m)
@@ -588,8 +579,14 @@ static long bad_addresses(void **m)
 	X(fstat, , fstat(0, m[0]) | fstatat(0, "", m[1], AT_EMPTY_PATH), 0)                                  \
 	X(statfs, strcpy(m[0], "/proc"), statfs(m[0], m[1]) | statvfs(m[0], m[2]), 6)                        \
 	X(absent, strcpy(m[0], "/absent"), open(m[0], O_RDONLY), 0)                                          \
-	X(files, (strcpy(m[0], "file1"), strcpy(m[1], "file2")), files(m), 4)                                \
-	X(names_made, (strcpy(m[0], "made-XXXXXX"), strcpy(m[1], "made-XXXXXX")), made_names(m), 0)          \
+	X(files, (strcpy(m[0], "file1"), strcpy(m[1], "file2")), test_step_files(m), 4)                      \
+	X(names_made, (strcpy(m[0], "made-XXXXXX"), strcpy(m[1], "made-XXXXXX")), test_step_made_names(m),   \
+	  0)                                                                                                 \
+	X(long_paths, test_step_set_paths(m), test_step_long_paths(m), 0)                                    \
+	X(long_folder, , test_step_long_folder(m), 1)                                                        \
+	X(mount, test_step_set_options(m), test_step_mounts(m, false), 0)                                    \
+	X(raw_mount, test_step_set_options(m), test_step_mounts(m, true), 0)                                 \
+	X(semaphores, memset(m[0], 1, 12000), semaphores(m), 7)                                              \
 	X(getcwd, , getcwd(m[0], 200) == m[0], 1)                                                            \
 	X(realpath, strcpy(m[0], "/proc/self/../self/mounts"), realpath(m[0], m[1]) != NULL, 0)              \
 	X(opendir, strcpy(m[0], "/etc"), directory(m), 0)                                                    \

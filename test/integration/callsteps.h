@@ -6,6 +6,7 @@
 #ifndef FP_TEST_CALLSTEPS_H
 #define FP_TEST_CALLSTEPS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #define STEP_PAGE       4096u
@@ -21,5 +22,14 @@ void test_call_steps(char *far_areas);
 
 /* Defined by the program that uses this: pages these bytes out, and fails the test if it can't. */
 void test_evict(const char *start, size_t len);
+
+/* callsteps_paths.c's. m: the step's areas. */
+long test_step_files(void **m);
+long test_step_made_names(void **m);
+void test_step_set_options(void **m);
+long test_step_mounts(void **m, bool by_number);
+void test_step_set_paths(void **m);
+long test_step_long_paths(void **m);
+long test_step_long_folder(void **m);
 
 #endif

@@ -28,6 +28,7 @@
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/uio.h>
+#include <sys/wait.h>
 
 #include "callsteps.h"
 #include "underpreload.h"
@@ -314,6 +315,31 @@ static void long_name(void **state)
 {
 	assert_ptr_equal(getcwd(big_far, BIG), big_far);
 	assert_string_equal(big_far, folder);
+}
+
+/* The addresses are the child's, where the same ones are not far. */
+static void another_process(void **state)
+{
+	struct iovec to = {big_local, BIG}, from = {big_far, BIG};
+	int pair[2];
+	char byte;
+	pid_t pid;
+
+	assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+	pid = fork();
+	close(pair[pid != 0]);
+	if (pid == 0) {
+		mmap(big_far, BIG, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+		memset(big_far, 'c', BIG);
+		(void)!write(pair[1], "", 1);
+		_exit((int)read(pair[1], &byte, 1)); /* until the parent closes its end */
+	}
+	memset(big_local, 0, BIG);
+	assert_int_equal(read(pair[0], &byte, 1), 1);
+	assert_int_equal(process_vm_readv(pid, &to, 1, &from, 1, 0), BIG);
+	assert_int_equal(big_local[0] + big_local[BIG - 1], 2 * 'c');
+	close(pair[0]);
+	assert_int_equal(waitpid(pid, NULL, 0), pid);
 }
 
 /* ---- objects that threads sleep on ---- */
@@ -630,7 +656,8 @@ static int tests(void)
 	    cmocka_unit_test(cancelled),      cmocka_unit_test(jumped_out),
 	    cmocka_unit_test(robust_mutexes), cmocka_unit_test(waits_for_many),
 	    cmocka_unit_test(filters),        cmocka_unit_test(requeue),
-	    cmocka_unit_test(processor),
+	    cmocka_unit_test(processor),      cmocka_unit_test(another_process),
+
 	};
 
 	return cmocka_run_group_tests(all, begin, end);
