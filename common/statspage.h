@@ -43,7 +43,7 @@ enum fp_stats_node_state {
 };
 
 struct fp_stats_node {
-	char url[128];             /* the way that reached it at the start; empty: unused */
+	char url[128];             /* the URL that reached it at the start; empty: the entry is unused */
 	char way[128];             /* in use, or used last; a reader may see it change */
 	_Atomic uint32_t up;       /* 1: state is FP_STATS_NODE_UP */
 	_Atomic uint32_t state;    /* enum fp_stats_node_state */

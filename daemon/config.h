@@ -1,7 +1,7 @@
 /*
  * The configuration of farpaged: the keys of the YAML file, their defaults, and checks. Room:
- * daemon. It opens only the files that it reads. Whether a port or a huge page is available shows
- * later.
+ * daemon. Nothing is reserved here: a port in use, or missing huge pages, are noticed when the
+ * daemon starts.
  */
 #ifndef FP_CONFIG_H
 #define FP_CONFIG_H

@@ -4,12 +4,13 @@
  *
  *            accept                        WELCOME          EOF, BYE, refused
  *   (none) ─────────► expects HELLO, AUTH ─────────► open ──────────────────────────────► closing
- *                        │ time limit                 │ broken, silent            all sent,  │
- *                        ▼                            ▼                  EOF from the peer   ▼
+ *                        │ time limit                 │ broken, silent                       │
+ *                        ▼                            ▼                         time limit   ▼
  *                      killed: both directions shut ◄────────────────────────────────────────┘
  *                        └─► freed when no operation and no job holds it
  *
- * Closing: answers still go out, input is dropped; half-closed once all is sent.
+ * A connection that is refused before WELCOME goes to closing, too. Closing: answers still go out,
+ * input is dropped; half-closed once all is sent, and freed at the peer's end of file.
  */
 #ifndef FP_CONN_H
 #define FP_CONN_H

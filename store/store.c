@@ -202,8 +202,8 @@ static bool leaves_silently(struct fp_store *store, const struct fp_node *node)
 
 static void node_end(struct fp_store *store, struct fp_node *node)
 {
-	/* all lanes are closed; a forked child may have copied a count that the reconnect thread
-	 * was changing */
+	/* All lanes are closed, so this is the last reference. A forked child can't check that: it
+	 * may have copied the count while the reconnect thread changed it. */
 	assert(store->opener != getpid() || node->epoch->n_refs == 1);
 	if (leaves_silently(store, node)) {
 		fp_leases_outlive(node);

@@ -50,8 +50,8 @@ struct fp_cm_server_event {
 
 struct fp_cm_server_options {
 	/*
-	 * TCP addresses of the machine. The server listens for links at the same ones, all at one
-	 * port: the port after that of the first address; any port if that one is 0.
+	 * The daemon's TCP addresses. The server listens for links at the same addresses, all on
+	 * one port: the port of listen[0] plus one, or any port if listen[0] has port 0.
 	 */
 	const struct sockaddr_storage *listen;
 	unsigned n_listen;

@@ -8,7 +8,7 @@
 #include "local.h"
 #include "far_pieces.h"
 
-/* These calls round outwards to pages by themselves. */
+/* mlock and munlock of the kernel round any range outwards to pages, and so do ours. */
 static int lock_pieces(struct fp_space *space, const void *addr, size_t len, const struct fp_call *call)
 {
 	uintptr_t start = (uintptr_t)addr & ~(uintptr_t)(FP_PAGE_SIZE - 1);

@@ -181,7 +181,10 @@ static void check_what_is_left(const struct scene *s)
 	            lost);
 }
 
-/* Every layout call ends, and memory that it maps can be used. */
+/*
+ * The node is dead: calls on mappings end within the deadline. A new mapping gets ENOMEM, and a
+ * discarded page reads zeros.
+ */
 static void check_layout_calls(const struct scene *s)
 {
 	struct fp_space *space = fp_agent_space(s->agent);

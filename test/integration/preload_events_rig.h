@@ -39,7 +39,7 @@
 #define SYS_mseal 462
 #endif
 
-#define FAULT_DEADLINE_S 20 /* of faults: longer than all that does not wait for it */
+#define FAULT_DEADLINE_S 20 /* of a fault; no other step of a test takes so long */
 #define SECONDS_(n)      #n "s"
 #define SECONDS(n)       SECONDS_(n)
 

@@ -10,7 +10,7 @@
 
 #include "daemon.h"
 
-#define TEST_LOCAL_BYTES (1u << 20) /* local memory of the program: tests touch far more */
+#define TEST_LOCAL_BYTES (1u << 20) /* the program's budget; tests touch several times as much */
 
 #define TEST_SKIPPED 77
 

@@ -348,8 +348,10 @@ static void grow_queue(struct fp_far *far)
 	fp_evict_queue_grow(&far->evict_queue, fp_evict_queue_len(&far->evict_queue) + 1);
 }
 
-/* A full queue has stale entries, if many pages left without the evictor. False: the oldest are of
- * local pages, as when many more are local than the budget allows. */
+/*
+ * Drops stale entries among the oldest of a full queue: their pages left local memory without the
+ * evictor. False: none was stale, as many more pages are local than the budget allows.
+ */
 static bool drop_stale_entries(struct fp_far *far)
 {
 	uint32_t pages[FP_BUDGET_BATCH_MAX];

@@ -151,11 +151,11 @@ void fp_far_settle(struct fp_far *far, uint32_t page, struct fp_page_step step);
 void fp_far_end(struct fp_far *far, uint32_t page, enum fp_page_event event);
 
 /*
- * Installs n * 4 KiB from src (local memory, present), writable or write-protected, and so ends the
- * ARRIVING of n pages from page on. Every page ends: installed, found present, or gone (its token
- * is given back). Never blocks longer than the deadline. If the kernel takes no page until then,
- * the remaining pages go back to ZERO or REMOTE and their waiters fault again. Returns how
- * many pages are resident now. Agent threads.
+ * Installs n pages, the first of which is page, from src (local memory, present), writable or
+ * write-protected. So their state ARRIVING ends: each page is installed, found present, gone (its
+ * token is given back) or lost. Blocks until the deadline at most. Pages that the kernel has not
+ * taken by then go back to ZERO or REMOTE, and their waiters fault again. Returns how many pages
+ * are resident now. Agent threads; inline, the faulting thread too.
  */
 unsigned fp_far_install(struct fp_far *far, uint32_t page, unsigned n, const void *src, bool writable);
 

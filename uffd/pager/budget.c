@@ -58,8 +58,10 @@ void fp_budget_show_peak(struct fp_budget *budget, _Atomic uint64_t *bytes)
 		raise_to(bytes, atomic_load(&budget->peak) << FP_PAGE_SHIFT);
 }
 
-/* The most pages that may be resident: the budget, or pinned pages plus half of it (the threads'
- * need, if larger). Grants come on top. */
+/*
+ * The most pages that may be resident: the budget, or, if that is more, pinned pages and the larger
+ * of half the budget and the threads' need. Pages granted in excess come on top.
+ */
 static uint64_t limit(const struct fp_budget *budget)
 {
 	uint64_t pages = atomic_load_explicit(&budget->pages, memory_order_relaxed);
