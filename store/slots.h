@@ -53,8 +53,10 @@ void fp_slots_free(struct fp_slots *slots);
  * lock-free. The previous user of a slot is done with it (acquire, paired with fp_slots_put). */
 unsigned fp_slots_take(struct fp_slots *slots, unsigned n, uint64_t *ret_slots);
 
-/* Gives back one slot that is not shared, or is inherited. True if the lease was full until now.
- * Any thread, lock-free. */
+/*
+ * Gives back one slot. It is not shared with a child, or its lease is inherited. True if the lease
+ * was full until now. Any thread, lock-free.
+ */
 bool fp_slots_put(struct fp_slots *slots, uint64_t slot);
 
 /* Takes all slots, if none is in use. Any thread, lock-free. */

@@ -223,8 +223,9 @@ static void await(int fd, enum stage stage)
 }
 
 /*
- * Kills the child of a client, if there is one, at any moment, or once it has read its parent's
- * bytes. False: the child had ended by itself.
+ * Kills the process group of a client's children, if there are any, after up to 20 ms. Half of the
+ * time it first waits until the child has read its parent's bytes. False: a child had ended by
+ * itself, other than LATE.
  */
 static bool end_family(pid_t group, int ready_fd, uint64_t *rng)
 {

@@ -217,7 +217,10 @@ static void meet(int kind, bool hard)
 	_exit(hard ? 98 : map(TOO_BIG) == MAP_FAILED);
 }
 
-/* The far range takes half of a limit, and a shm: node takes addresses for the leases it gives. */
+/*
+ * Only a third of the limit is sure to be usable: the far range takes half of it, and a shm: node
+ * takes addresses for the leases it gives.
+ */
 static void fill_heap(int kind, bool hard)
 {
 	unsigned n = 0;

@@ -196,8 +196,10 @@ static void item_done(struct fp_far *far, struct fp_leaving *l, bool gone)
 		batch_close(far, b);
 }
 
-/* No node took the page, or it can't be dropped. The captured bytes are the only copy and go back
- * to their place. */
+/*
+ * No node took the page, or it can't be dropped. If it was moved out, the captured bytes are the
+ * only copy and go back to their place. If it was only protected, it is still there.
+ */
 static void end_unwritten(struct fp_far *far, struct fp_leaving *l)
 {
 	if (l->io.slot && l->io.slot != l->old_slot)
