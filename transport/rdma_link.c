@@ -78,11 +78,10 @@ TAILQ_HEAD(slot_list, slot);
 struct rdma_link {
 	struct fp_link base;
 	struct fp_rdma_link_options options;
-	struct fp_verbs_domain *domain;
-	struct fp_verbs_conn *conn; /* NULL: destroyed, because its work did not come back in time */
+	struct fp_rdma_memory memory; /* page i is slot i's */
+	struct fp_verbs_conn *conn;   /* NULL: destroyed, because its work did not come back in time */
 	pid_t opener;
 	bool confirms; /* iWARP: a WRITE is done only when the READ behind it is */
-	uint32_t max_inline;
 	unsigned max_reads;
 	int error;                 /* the errno that broke the link; 0 while it works */
 	uint64_t drain_until_ns;   /* broken: when to destroy the queue pair */
@@ -96,10 +95,6 @@ struct rdma_link {
 	/* work to post next; kept while the queue has no room for it */
 	struct fp_verbs_work chain[FP_VERBS_CHAIN_MAX];
 	unsigned n_chain;
-	struct fp_verbs_region regions[FP_RDMA_MAX_REGIONS];
-	unsigned n_regions;
-	uint8_t *bounce;
-	struct fp_verbs_region bounce_region;
 	struct rdma_request requests[FP_LINK_MAX_OUTSTANDING];
 	struct slot slots[]; /* options.n_slots of them */
 };
@@ -139,11 +134,6 @@ static void request_settle(struct rdma_link *link, struct rdma_request *req)
 	request_end(link, req);
 }
 
-static uint8_t *page_of(const struct rdma_link *link, const struct slot *slot)
-{
-	return link->bounce + (size_t)(slot - link->slots) * FP_RDMA_BOUNCE_BYTES;
-}
-
 static uint8_t *mark_of(const struct slot *slot)
 {
 	bool has = slot->op == FP_VERBS_READ && slot->len_bytes >= sizeof(slot->mark);
@@ -178,7 +168,7 @@ static void slot_end(struct rdma_link *link, struct slot *slot, int said)
 	if (slot->op == FP_VERBS_READ)
 		link->n_reads--;
 	if (status == 0 && slot->copy_to)
-		memcpy(slot->copy_to, page_of(link, slot), slot->len_bytes);
+		memcpy(slot->copy_to, slot->local, slot->len_bytes);
 	if (status < 0 && req->status == 0)
 		req->status = status;
 	req->n_flying--;
@@ -283,56 +273,6 @@ static void take_completions(struct rdma_link *link)
 
 /* ---- work ---- */
 
-static const struct fp_verbs_region *find_region(const struct rdma_link *link, const uint8_t *buf, size_t len)
-{
-	for (unsigned i = 0; i < link->n_regions; i++) {
-		const struct fp_verbs_region *region = &link->regions[i];
-		size_t at = (size_t)(buf - (const uint8_t *)region->base);
-
-		if (buf >= (const uint8_t *)region->base && at <= region->len_bytes &&
-		    len <= region->len_bytes - at)
-			return region;
-	}
-	return NULL;
-}
-
-static bool fits_inline(const struct rdma_link *link, enum fp_verbs_op op, uint32_t len)
-{
-	enum fp_protocol protocol = link->options.protocol;
-
-	return op == FP_VERBS_WRITE && len <= link->max_inline &&
-	       (protocol == FP_PROTOCOL_AUTO || protocol == FP_PROTOCOL_INLINE);
-}
-
-static bool may_go_straight(const struct rdma_link *link)
-{
-	return link->options.protocol == FP_PROTOCOL_AUTO || link->options.protocol == FP_PROTOCOL_REGISTERED;
-}
-
-/* Chooses how the rest of a segment, or its first part, gets to or from buf. */
-static void choose_way(const struct rdma_link *link, struct slot *slot, struct fp_verbs_work *work,
-                       uint8_t *buf, uint32_t len)
-{
-	const struct fp_verbs_region *region = may_go_straight(link) ? find_region(link, buf, len) : NULL;
-
-	slot->copy_to = NULL;
-	work->inline_data = fits_inline(link, slot->op, len);
-	work->local = buf;
-	if (!work->inline_data && region) {
-		work->lkey = region->lkey;
-	} else if (!work->inline_data) {
-		len = FP_MIN(len, FP_RDMA_BOUNCE_BYTES);
-		work->local = page_of(link, slot);
-		work->lkey = link->bounce_region.lkey;
-		if (slot->op == FP_VERBS_READ)
-			slot->copy_to = buf;
-		else
-			memcpy(work->local, buf, len);
-	}
-	slot->local = work->local;
-	work->len_bytes = slot->len_bytes = len;
-}
-
 /*
  * The op of the next piece. After the last WRITE of a request that needs confirmation it is a READ.
  */
@@ -341,25 +281,25 @@ static enum fp_verbs_op next_op(const struct rdma_request *req)
 	return req->io->op == FP_IO_READ || req->seg == req->io->n_segs ? FP_VERBS_READ : FP_VERBS_WRITE;
 }
 
-static uint64_t remote_of(const struct fp_lease *lease, const struct fp_seg *seg, uint32_t at)
+/* Points work at byte number at of a segment's memory at the node. */
+static void aim(const struct rdma_link *link, const struct fp_seg *seg, uint32_t at,
+                struct fp_verbs_work *work)
 {
-	return lease->remote_address + seg->offset_bytes + at;
+	const struct fp_lease *lease = link->options.find_lease(link->options.session, seg->lease_id);
+
+	assert(lease); /* no lease is released while an io uses it */
+	work->rkey = lease->remote_key;
+	work->remote = lease->remote_address + seg->offset_bytes + at;
 }
 
 /* A READ of the last byte that the request wrote; its value is not used. */
-static void confirm_piece(const struct rdma_link *link, const struct rdma_request *req, struct slot *slot,
+static void confirm_piece(const struct rdma_link *link, const struct rdma_request *req, size_t page,
                           struct fp_verbs_work *work)
 {
 	const struct fp_seg *seg = &req->io->segs[req->io->n_segs - 1];
-	const struct fp_lease *lease = link->options.find_lease(link->options.session, seg->lease_id);
 
-	slot->copy_to = NULL;
-	work->len_bytes = slot->len_bytes = 1;
-	work->local = slot->local = page_of(link, slot);
-	work->lkey = link->bounce_region.lkey;
-	assert(lease); /* no lease is released while an io uses it */
-	work->rkey = lease->remote_key;
-	work->remote = remote_of(lease, seg, seg->len_bytes - 1);
+	aim(link, seg, seg->len_bytes - 1, work);
+	fp_rdma_memory_choose(&link->memory, page, NULL, 1, work);
 }
 
 /*
@@ -380,14 +320,13 @@ static void data_piece(const struct rdma_link *link, struct rdma_request *req, s
                        struct fp_verbs_work *work)
 {
 	const struct fp_seg *seg = &req->io->segs[req->seg];
-	const struct fp_lease *lease = link->options.find_lease(link->options.session, seg->lease_id);
+	uint8_t *buf = (uint8_t *)seg->buf + req->at;
 
-	assert(lease); /* no lease is released while an io uses it */
-	work->rkey = lease->remote_key;
-	work->remote = remote_of(lease, seg, req->at);
-	choose_way(link, slot, work, (uint8_t *)seg->buf + req->at,
-	           readable_bytes(link, req, work->remote, seg->len_bytes - req->at));
-	req->at += slot->len_bytes;
+	aim(link, seg, req->at, work);
+	if (fp_rdma_memory_choose(&link->memory, work->id, buf,
+	                          readable_bytes(link, req, work->remote, seg->len_bytes - req->at), work))
+		slot->copy_to = buf;
+	req->at += work->len_bytes;
 	if (req->at == seg->len_bytes) {
 		req->seg++;
 		req->at = 0;
@@ -418,12 +357,15 @@ static void add_piece(struct rdma_link *link, struct rdma_request *req)
 	struct slot *slot = TAILQ_FIRST(&link->free);
 
 	slot->req = req;
+	slot->copy_to = NULL;
 	slot->op = next_op(req);
 	*work = (struct fp_verbs_work){.op = slot->op, .id = (uint64_t)(slot - link->slots)};
 	if (req->seg == req->io->n_segs)
-		confirm_piece(link, req, slot, work);
+		confirm_piece(link, req, work->id, work);
 	else
 		data_piece(link, req, slot, work);
+	slot->local = work->local;
+	slot->len_bytes = work->len_bytes;
 	mark(link, slot);
 	TAILQ_REMOVE(&link->free, slot, entry);
 	TAILQ_INSERT_TAIL(&link->busy, slot, entry);
@@ -618,26 +560,17 @@ int fp_rdma_link_pollfd(struct fp_link *base, struct pollfd *ret_pollfd)
 
 /* ---- opening and closing ---- */
 
-int fp_rdma_link_register(struct fp_link *base, void *mem, size_t len_bytes)
+int fp_rdma_link_register(struct fp_link *link, void *mem, size_t len_bytes)
 {
-	struct rdma_link *link = link_of(base);
-	int r;
-
-	if (link->n_regions == FP_RDMA_MAX_REGIONS)
-		return -ENOSPC;
-	r = fp_verbs_register(link->domain, mem, len_bytes, FP_VERBS_LOCAL, &link->regions[link->n_regions]);
-	if (r == 0)
-		link->n_regions++;
-	return r;
+	return fp_rdma_memory_register(&link_of(link)->memory, mem, len_bytes);
 }
 
 static void link_init(struct rdma_link *link, struct fp_verbs_conn *conn)
 {
 	link->opener = getpid();
 	link->mark = fp_clock_ns() ^ (uintptr_t)link;
-	link->max_inline = fp_verbs_conn_max_inline(conn);
 	link->max_reads = fp_verbs_conn_max_reads(conn);
-	link->confirms = fp_verbs_domain_limits(link->domain)->iwarp;
+	link->confirms = fp_verbs_domain_limits(link->memory.domain)->iwarp;
 	link->next_deadline_ns = UINT64_MAX;
 	TAILQ_INIT(&link->idle);
 	TAILQ_INIT(&link->waiting);
@@ -655,23 +588,10 @@ static size_t link_bytes(unsigned n_slots)
 	return sizeof(struct rdma_link) + n_slots * sizeof(struct slot);
 }
 
-static size_t bounce_bytes(unsigned n_slots)
-{
-	return (size_t)n_slots * FP_RDMA_BOUNCE_BYTES;
-}
-
 /* Frees everything but the connection, also of a link that is half made. */
 static void link_free(struct rdma_link *link)
 {
-	bool ours = link->opener == getpid();
-
-	for (unsigned i = 0; ours && i < link->n_regions; i++)
-		fp_verbs_deregister(&link->regions[i]);
-	if (ours)
-		fp_verbs_deregister(&link->bounce_region);
-	fp_lockedmem_free(link->bounce, bounce_bytes(link->options.n_slots));
-	if (ours)
-		fp_verbs_domain_unref(link->domain);
+	fp_rdma_memory_free(&link->memory, link->opener == getpid());
 	fp_lockedmem_free(link, link_bytes(link->options.n_slots));
 }
 
@@ -679,18 +599,14 @@ int fp_rdma_link_new(struct fp_verbs_conn *conn, const struct fp_rdma_link_optio
                      struct fp_link **ret_link)
 {
 	struct rdma_link *link = fp_lockedmem_new(link_bytes(options->n_slots));
-	int r = -ENOMEM;
+	int r;
 
 	if (!link)
-		return r;
+		return -ENOMEM;
 	link->base.transport = options->transport;
 	link->options = *options;
-	link->domain = fp_verbs_domain_ref(fp_verbs_conn_domain(conn));
+	r = fp_rdma_memory_init(&link->memory, conn, options->protocol, options->n_slots);
 	link_init(link, conn);
-	link->bounce = fp_lockedmem_new(bounce_bytes(options->n_slots));
-	if (link->bounce)
-		r = fp_verbs_register(link->domain, link->bounce, bounce_bytes(options->n_slots),
-		                      FP_VERBS_LOCAL, &link->bounce_region);
 	if (r == 0 && link->max_reads == 0)
 		r = -EPROTO; /* a peer that answers no READ is no memory node */
 	if (r < 0) {

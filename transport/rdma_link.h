@@ -6,12 +6,10 @@
 #ifndef FP_RDMA_LINK_H
 #define FP_RDMA_LINK_H
 
+#include "rdma_memory.h"
 #include "rdma_options.h"
 #include "transport.h"
 #include "verbs.h"
-
-#define FP_RDMA_BOUNCE_BYTES 4096u /* of one bounce page */
-#define FP_RDMA_MAX_REGIONS  4u    /* that fp_link_register may name; buffers elsewhere are copied */
 
 struct fp_rdma_link_options {
 	const struct fp_transport *transport;

@@ -136,7 +136,6 @@ struct fp_io {
 	/* used by the transport between submit and poll */
 	uint64_t tag;
 	struct fp_io *next;
-	uint64_t priv[4];
 };
 
 struct fp_transport {
