@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """Samples comments and paragraphs for a reader with fresh eyes: each that has to be read twice is
-to be mended. Usage: sample_prose.py [SEED [COMMENTS [PARAGRAPHS]]]; the seed is printed."""
+to be mended. A comment is shown with its code. Usage: sample_prose.py [SEED [COMMENTS
+[PARAGRAPHS]]]; the seed is printed."""
 import os
 import random
 import re
@@ -25,13 +26,23 @@ def line_of(text, position):
     return text.count("\n", 0, position) + 1
 
 
+def with_code(text, comment):
+    """The lines of a comment, and the two that follow one without code beside it."""
+    start = text.rfind("\n", 0, comment.start()) + 1
+    end = (text.find("\n", comment.end()) + 1 or len(text)) - 1
+    if not text[start:comment.start()].strip() and start > 0:
+        for _ in range(2):
+            end = (text.find("\n", end + 1) + 1 or len(text)) - 1
+    return text[start:end]
+
+
 def comments():
     for path in tracked("*.c", "*.h", "*.def", ":!test/fuzz/*/*"):
         text = text_of(path)
         for found in re.finditer(r'"(?:\\.|[^"\\\n])*"|/\*(.*?)\*/|//([^\n]*)', text, re.DOTALL):
             body = found.group(1) or found.group(2) or ""
             if len(re.findall(r"\w+", body)) >= LEAST_WORDS:
-                yield path, line_of(text, found.start()), found.group(0)
+                yield path, line_of(text, found.start()), with_code(text, found)
 
 
 def paragraphs():
