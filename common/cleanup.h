@@ -24,7 +24,7 @@
 		fp_taken_;                                                                                   \
 	})
 
-/* The same for a file descriptor; the local is left at -1. */
+/* fp_take_ptr for a file descriptor: the local becomes -1. */
 #define fp_take_fd(fd)                                                                                       \
 	({                                                                                                   \
 		int fp_taken_ = (fd);                                                                        \

@@ -1,6 +1,7 @@
 /*
- * See clock.h. One word holds the time that was taken out of the clock, and when the sleeper will
- * wake. It changes at once: no signal handler or forked child finds it half changed.
+ * See clock.h. One word holds two times: how long the process was stopped in all ("away"), which
+ * the clock leaves out, and when the sleeper will wake ("due"). Both change in one atomic step, so
+ * no signal handler or forked child finds the word half changed.
  *
  *  63       32 31     0
  * +-----------+--------+
@@ -52,7 +53,9 @@ static uint64_t away_ns(uint64_t word)
 	return (word >> 32) * FP_NSEC_PER_MSEC;
 }
 
-/* How many milliseconds now is too late; 0 or less: it is not late. */
+/*
+ * By how many milliseconds the sleeper's wake-up is overdue at the time now; 0 or less: it is not.
+ */
 static int32_t late_ms(uint64_t word, uint64_t now)
 {
 	uint32_t due = (uint32_t)word;
@@ -65,8 +68,10 @@ static uint64_t with_due(uint64_t word, uint32_t due)
 	return (word >> 32) << 32 | (due == AWAKE ? due + 1 : due);
 }
 
-/* The clock stands still at the begin of the first late millisecond, since earlier reads gave
- * earlier times. Each call takes out the time since the last one. */
+/*
+ * While the sleeper is overdue, the clock stands still at its first late millisecond, so that no
+ * later read gives an earlier time. Each call adds the time since the last call to the time away.
+ */
 static uint64_t stand_still(uint64_t word, uint64_t now, uint64_t *ret_word)
 {
 	uint64_t more = (uint64_t)late_ms(word, now) - 1;
@@ -75,7 +80,7 @@ static uint64_t stand_still(uint64_t word, uint64_t now, uint64_t *ret_word)
 	return (now / FP_NSEC_PER_MSEC - more) * FP_NSEC_PER_MSEC - away_ns(word);
 }
 
-/* If the process is stopped between two of these reads, the last read shows it. */
+/* If the process was stopped between two reads of the loop, the last read notices it. */
 uint64_t fp_clock_ns(void)
 {
 	uint64_t word = atomic_load(&state), next, ns;

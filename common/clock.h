@@ -1,11 +1,11 @@
 /*
  * Time in nanoseconds, as a running process sees it. Room: common.
  *
- * Deadlines are for others who keep us waiting. A process that was itself stopped (SIGSTOP, a
- * debugger, a frozen control group, a paused guest) has not waited: the answer may be there, but it
- * has not looked. So one thread that never sleeps for long tells the clock when it sleeps and when
- * it will wake. If it wakes much later, the whole process was stopped, and the clock stood still.
- * Without such a thread the clock is CLOCK_MONOTONIC.
+ * A deadline limits how long we wait for others. A process that was itself stopped (SIGSTOP, a
+ * debugger, a frozen control group, a paused guest) has not waited: the answer may be there, but
+ * the process has not looked. So one thread that never sleeps for long tells the clock when it
+ * sleeps and when it will wake. If it wakes much later, the whole process was stopped, and the
+ * clock stood still. Without such a thread the clock is CLOCK_MONOTONIC.
  */
 #ifndef FP_CLOCK_H
 #define FP_CLOCK_H
@@ -31,28 +31,32 @@ static inline uint64_t fp_clock_after(uint64_t ns, uint64_t delay_ns)
 /* CLOCK_MONOTONIC as the kernel has it. Any thread, signal handlers too. */
 uint64_t fp_clock_kernel_ns(void);
 
-/* From now on a system call reads the clock. For a program that forbids one of its threads the time
- * stamp counter (PR_SET_TSC): the usual way would end that thread by SIGSEGV. */
+/*
+ * From now on the clock is read by a system call. Called when a program forbids one of its threads
+ * the time stamp counter (PR_SET_TSC): the usual read would end that thread by SIGSEGV.
+ */
 void fp_clock_ask_kernel(void);
 
 /*
  * fp_clock_sleep: the calling thread sleeps now, until until_ns at the latest. fp_clock_wake: it is
  * awake again. If a busy machine does not let the thread wake for a quarter of a second, the
- * process counts as stopped, and deadlines end later. For one thread of a process: with several,
- * some stops are not noticed.
+ * process counts as stopped, and deadlines end later. Only one thread of a process may call these:
+ * with several threads, some stops are not noticed.
  */
 void fp_clock_sleep(uint64_t until_ns);
 void fp_clock_wake(void);
 
-/* Called in the child of a fork, which has no such thread yet. */
+/* Called in the child of a fork, where no thread calls fp_clock_sleep yet. */
 void fp_clock_forked(void);
 
 /* The time of CLOCK_MONOTONIC when fp_clock_ns will be ns, if the process is not stopped until
  * then. For waits of libc. */
 struct timespec fp_clock_monotonic(uint64_t ns);
 
-/* Waits for one of events on fd, until deadline_ns. 0; -ETIMEDOUT; or another negative errno.
- * Signals do not end the wait. */
+/*
+ * Waits for one of events on fd, until deadline_ns. Returns 0, -ETIMEDOUT or another negative
+ * errno. Signals do not end the wait.
+ */
 int fp_clock_poll(int fd, short events, uint64_t deadline_ns);
 
 #endif

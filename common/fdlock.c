@@ -23,22 +23,24 @@
 
 #include "clock.h"
 
-#define PATIENCE_NS         (500 * FP_NSEC_PER_MSEC) /* a call's wait for openings, which are short */
-#define OPENING_PATIENCE_NS (100 * FP_NSEC_PER_MSEC) /* an opening's wait for calls, which may last */
+#define PATIENCE_NS         (500 * FP_NSEC_PER_MSEC) /* the longest wait of a call for openings */
+#define OPENING_PATIENCE_NS (100 * FP_NSEC_PER_MSEC) /* the longest wait of an opening for calls */
 #define IMPATIENCE_NS       (2 * FP_NSEC_PER_MSEC)
-#define COUNT               UINT32_MAX /* mask of the count in calls; the epoch is above */
+#define COUNT               UINT32_MAX /* mask of the count in calls; the epoch is above it */
 
 static _Atomic uint32_t opener;
 static _Atomic uint64_t calls;
-static atomic_bool in_vain; /* the last opening met a long call: the next ones wait less */
+static atomic_bool in_vain; /* the last opening waited in vain for a call, so the next openings wait less */
 
 static uint32_t this_thread(void)
 {
 	return (uint32_t)syscall(SYS_gettid);
 }
 
-/* False: it is too late. moment is static because the kernel reads it, and the caller's stack may
- * be far memory. */
+/*
+ * Returns false if end_ns has passed. moment is static because the kernel reads it, and the
+ * caller's stack may be far memory.
+ */
 static bool wait_until(uint64_t end_ns)
 {
 	static const struct timespec moment = {.tv_nsec = 20000};
@@ -84,7 +86,7 @@ void fp_fd_unlock(bool locked)
 		atomic_compare_exchange_strong(&opener, &self, 0);
 }
 
-/* False: another thread opens. */
+/* Returns false if another thread, *ret_opener, is in an opening. */
 static bool begin_call(struct fp_fd_hold *hold, uint32_t *ret_opener)
 {
 	hold->epoch = (uint32_t)(atomic_fetch_add(&calls, 1) >> 32);

@@ -1,7 +1,8 @@
 /*
- * The numbers of our descriptors. Room: common. The list is a table of atomics by number, since it
- * is read whenever the program closes anything. A number that was closed but not forgotten costs
- * only its entry. The entry serves again when the kernel hands out the number again.
+ * The numbers of our descriptors. Room: common. The list is an array of atomics with an entry for
+ * each number, because every close by the program reads it. A number that was closed but not
+ * forgotten costs only its entry. The entry is used again when the kernel hands out the number
+ * again.
  */
 #include "fdutil.h"
 
@@ -16,14 +17,14 @@
 #include "end.h"
 
 #define HIGH_FD  512
-#define LIST_END 65536 /* descriptors of ours from here on are not hidden */
+#define LIST_END 65536 /* our descriptors from this number on are not hidden from the program */
 
-#define N_MARKS 128u /* of guards that may start at once */
+#define N_MARKS 128u /* how many guards can be starting at the same time */
 
-enum { NOT_OURS, OURS, WATCHED, VITAL /* + the guard's mark */ };
+enum { NOT_OURS, OURS, WATCHED, VITAL /* and up: + the guard's mark */ };
 
 static _Atomic uint8_t list[LIST_END];
-static _Atomic int list_used; /* entries from here on were never used */
+static _Atomic int list_used; /* entries from this index on were never used */
 
 static unsigned entry(int fd)
 {

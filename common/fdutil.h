@@ -11,18 +11,22 @@
 
 /*
  * Moves fd, which is close-on-exec, to 512 or above, and adds it to the process's list of our
- * descriptors. Programs that count on low numbers, or close a range of them, do not meet it there.
- * Returns the descriptor to use from now on: the old one if RLIMIT_NOFILE has no room above, or if
- * it is negative. Where the program may be running, open by FP_FD_OPEN.
+ * descriptors. There it is out of the way of programs that count on low numbers, or close a range
+ * of them. Returns the descriptor to use from now on: the old one if RLIMIT_NOFILE has no room
+ * above, or if it is negative. Where the program may be running, open by FP_FD_OPEN.
  */
 int fp_fd_move_high(int fd);
 
-/* Reads the beginning of a file, which is open only under the lock. Returns the bytes read, or a
- * negative errno. */
+/*
+ * Reads the beginning of a file. Holds the lock while the file is open. Returns the bytes read, or
+ * a negative errno.
+ */
 ssize_t fp_fd_read_file(const char *path, void *ret_bytes, size_t len);
 
-/* fp_fd_move_high of the descriptor that an expression opens, in one hold of the lock. errno is the
- * expression's. */
+/*
+ * Opens a descriptor by the expression opening and moves it by fp_fd_move_high, both under the
+ * lock. errno is that of the expression.
+ */
 #define FP_FD_OPEN(opening)                                                                                  \
 	({                                                                                                   \
 		bool fp_fd_locked = fp_fd_lock_exclusive();                                                  \
@@ -32,7 +36,7 @@ ssize_t fp_fd_read_file(const char *path, void *ret_bytes, size_t len);
 		fp_fd_opened;                                                                                \
 	})
 
-/* Adds a descriptor that stays at its number to that list. */
+/* Adds a descriptor to the list of ours without moving it. */
 void fp_fd_keep(int fd);
 
 /* The lowest of our descriptors that is at least from; -1: none. Lock-free: any thread, signal
@@ -40,8 +44,10 @@ void fp_fd_keep(int fd);
 int fp_fd_next(int from);
 bool fp_fd_is_ours(int fd);
 
-/* Marks one of ours for a guard that is about to start (fdguard.h), until fp_fd_watch.
- * fp_fd_next_vital: the lowest number with that mark that is at least from; -1: none. */
+/*
+ * Marks one of ours as vital for a guard that is about to start (fdguard.h). fp_fd_watch ends the
+ * mark. fp_fd_next_vital: the lowest number with that mark that is at least from; -1: none.
+ */
 void fp_fd_make_vital(int fd, uint8_t mark);
 int fp_fd_next_vital(int from, uint8_t mark);
 
@@ -56,11 +62,13 @@ void fp_fd_watch(int fd);
  * 125. */
 _Noreturn void fp_fd_lost(void);
 
-/* Takes fd off the list. It is about to be closed, under the lock: the number may become the
- * program's. */
+/*
+ * Takes fd off the list. Called under the lock before fd is closed: the program may get the number
+ * next.
+ */
 void fp_fd_forget(int fd);
 
-/* Closes one of ours, under the lock. A negative number is fine; errno stays. */
+/* Closes one of ours, under the lock. Does nothing for a negative number; errno stays. */
 void fp_fd_close(int fd);
 
 #endif

@@ -18,7 +18,7 @@
 #include "units.h"
 
 #define SUB_BUCKETS (1u << FP_HIST_SUB_BITS)
-#define MANY_ROWS   24 /* more rows of a bar chart than a person wants */
+#define MANY_ROWS   24 /* a bar chart with more rows than this is too long for a person */
 
 static_assert(FP_HIST_MAX_NS >= 100000000000ull, "the histogram must reach 100 s");
 
@@ -79,8 +79,10 @@ void fp_hist_record(struct fp_hist *h, uint64_t value_ns)
 	add(&h->bucket[bucket_index(value_ns)], 1);
 }
 
-/* The count comes from the buckets, so that the two agree in h even if threads record into from
- * meanwhile. */
+/*
+ * Computes the count from the buckets. So count and buckets of h agree, even if threads record into
+ * from meanwhile.
+ */
 void fp_hist_merge(struct fp_hist *h, const struct fp_hist *from)
 {
 	uint64_t total = 0;
@@ -108,8 +110,10 @@ static uint64_t rank_of(double q, uint64_t total)
 	return rank < 1 ? 1 : FP_MIN(rank, total);
 }
 
-/* The value at fraction q of h, which is not empty. *ret_up_to: how many values h has up to the end
- * of that value's bucket. */
+/*
+ * The value at fraction q of h, which is not empty. *ret_up_to: how many values are in the buckets
+ * up to that one.
+ */
 static uint64_t find_quantile(const struct fp_hist *h, double q, uint64_t *ret_up_to)
 {
 	uint64_t total = 0, up_to = 0, rank;
@@ -321,7 +325,7 @@ int fp_hist_print(const struct fp_hist *h, enum fp_hist_format format, const cha
 {
 	/* files must not depend on the decimal point of the program's locale */
 	locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0), before = uselocale(plain);
-	struct fp_hist still = {0}; /* threads may record into h while we print */
+	struct fp_hist still = {0}; /* a copy: threads may record into h while we print */
 
 	fp_hist_merge(&still, h);
 	switch (format) {

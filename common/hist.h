@@ -32,8 +32,10 @@ enum fp_hist_format { FP_HIST_TEXT, FP_HIST_JSON, FP_HIST_CSV, FP_HIST_HGRM };
  */
 void fp_hist_record(struct fp_hist *h, uint64_t value_ns);
 
-/* Adds from into h. Other threads may record into both meanwhile; h then holds each value zero or
- * one time. */
+/*
+ * Adds from into h. Other threads may record into both meanwhile: a value recorded into from is
+ * then in h once, or missing.
+ */
 void fp_hist_merge(struct fp_hist *h, const struct fp_hist *from);
 
 /* The value in ns that a fraction q (0..1) of the counted values does not exceed; 0 if empty. */

@@ -15,7 +15,7 @@
 /* True if RLIMIT_MEMLOCK does not apply (CAP_IPC_LOCK). Asked once, while the process begins. */
 static bool is_beyond_limits(void)
 {
-	static atomic_int known; /* 1: yes, 2: no */
+	static atomic_int known; /* 0: not asked yet; 1: beyond the limit; 2: not */
 	struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
 	struct __user_cap_data_struct caps[2] = {{0}};
 
@@ -27,9 +27,8 @@ static bool is_beyond_limits(void)
 }
 
 /*
- * Bytes that are locked. A child of fork inherits the number with the memory, though not the locks.
- * After the first refusal nothing more is locked. Until then every forgotten piece was a locked
- * one, so the number is never below the locked bytes.
+ * At least the number of bytes that are locked. A child of fork inherits this number, but not the
+ * locks. After the first refusal (is_full) nothing more is locked.
  */
 static _Atomic size_t locked;
 static atomic_bool is_full;
@@ -41,7 +40,7 @@ static size_t whole_pages(size_t len)
 	return (len + page - 1) / page * page;
 }
 
-/* How much may be locked in all. */
+/* How many bytes may be locked in all. */
 static size_t share(void)
 {
 	struct rlimit limit;

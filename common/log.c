@@ -28,7 +28,7 @@ static atomic_bool log_to_journal;
 static struct {
 	atomic_bool known;
 	_Atomic dev_t dev;
-	_Atomic ino_t ino; /* 0: it was closed */
+	_Atomic ino_t ino; /* 0: descriptor 2 was closed at the start */
 } stderr_at_start;
 static bool (*_Atomic log_take)(const char *subsystem, const char *line, size_t len);
 
@@ -83,8 +83,10 @@ static void blank_controls(char *line, size_t len)
 			line[i] = ' ';
 }
 
-/* True if a write would pass RLIMIT_FSIZE: SIGXFSZ would end the process. It uses bare calls,
- * because the shim's replacements of the C library's may not have begun. */
+/*
+ * True if a write would pass RLIMIT_FSIZE: SIGXFSZ would end the process. Uses bare calls: the
+ * shim's versions of the C library's calls may not be ready yet.
+ */
 static bool stderr_is_full(void)
 {
 	struct rlimit limit;
@@ -104,9 +106,9 @@ static bool stderr_is_full(void)
 /* ---- the owner of descriptor 2 ---- */
 
 /*
- * A program may close its standard error, and the next thing that it opens has that number. If the
- * file at descriptor 2 was not there at the start, two kinds are no log: a socket, and a file that
- * can be read and is not appended to.
+ * True if descriptor 2 now holds the program's data. A program may close its standard error, and
+ * the next file that it opens gets number 2. Data is assumed if the file is not the one from the
+ * start, and is a socket, or a file opened for reading and writing without append.
  */
 static bool stderr_is_programs(void)
 {
@@ -156,7 +158,7 @@ void fp_log(enum fp_log_level level, const char *subsystem, const char *format, 
 		len = (size_t)snprintf(line, sizeof(line), "%s: %s: ", log_program, subsystem);
 	if (len < sizeof(line)) {
 		va_start(args, format);
-		errno = saved_errno; /* for %m */
+		errno = saved_errno; /* the format may contain %m */
 		len += (size_t)vsnprintf(line + len, sizeof(line) - len, format, args);
 		va_end(args);
 	}

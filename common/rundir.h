@@ -1,7 +1,7 @@
 /*
- * The folder for statistics and sockets of one user's programs. Room: common. It counts only if it
- * belongs to this user alone: no link, owner this user, no right for others. Another user who may
- * write to it could plant links, and a program that removes our leftovers would follow them.
+ * The folder for statistics and sockets of one user's programs. Room: common. We use it only if it
+ * belongs to this user alone: no link, owned by this user, no rights for others. Otherwise another
+ * user could plant links there, and a program that removes our leftovers would follow them.
  */
 #ifndef FP_RUNDIR_H
 #define FP_RUNDIR_H
@@ -16,9 +16,9 @@
 int fp_rundir_path(char *buf, size_t len);
 
 /*
- * The same, and makes the folder (0700) and its parent if they are not there. 0 or a negative
- * errno, also as fp_rundir_openat. A path that is not ours alone is written to buf all the same,
- * for a message.
+ * Does what fp_rundir_path does, and makes the folder (0700) and its parent if they are missing.
+ * Returns 0, an error of fp_rundir_openat, or another negative errno. If the folder is not ours
+ * alone, buf still gets its path, for a message.
  */
 int fp_rundir_make(char *buf, size_t len);
 

@@ -67,7 +67,7 @@ static void fill_identity(struct fp_statspage *page)
 	struct proc_stat self = {.state = '?'};
 	struct timespec now;
 
-	if (proc_stat_read(getpid(), &self) < 0) /* no /proc, or no descriptor */
+	if (proc_stat_read(getpid(), &self) < 0) /* /proc is not mounted, or no descriptor is free */
 		prctl(PR_GET_NAME, self.command);
 	clock_gettime(CLOCK_REALTIME, &now);
 	page->magic = FP_STATSPAGE_MAGIC;
@@ -108,7 +108,7 @@ static int build(int fd, struct fp_statspage **ret_page)
 {
 	int r;
 
-	(void)flock(fd, LOCK_EX | LOCK_NB); /* if it fails, readers judge by the process number alone */
+	(void)flock(fd, LOCK_EX | LOCK_NB); /* if it fails, readers rely on the process number alone */
 	r = -posix_fallocate(fd, 0, sizeof(**ret_page));
 	return r < 0 ? r : map(fd, MAP_SHARED, ret_page);
 }
@@ -208,7 +208,10 @@ int fp_statspage_alive(const struct fp_statspage *page)
 	       stat.state != 'Z' && stat.state != 'X';
 }
 
-/* Returns the process in PID.stats..., and the rest of the name; -EINVAL. */
+/*
+ * Returns the process number of a name PID.stats..., and the part after ".stats". -EINVAL: another
+ * name.
+ */
 static int name_pid(const char *name, const char **ret_rest)
 {
 	char *end;
@@ -232,7 +235,7 @@ int fp_statspage_owner(const char *name)
 	return pid < 0 || *rest ? -EINVAL : pid;
 }
 
-/* PID.stats.XXXXXX, as fp_statspage_create makes it from a path of fp_statspage_path. */
+/* The name is PID.stats.XXXXXX: fp_statspage_create makes it from a path of fp_statspage_path. */
 int fp_statspage_maker(const char *name)
 {
 	const char *rest;

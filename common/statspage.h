@@ -44,7 +44,7 @@ enum fp_stats_node_state {
 
 struct fp_stats_node {
 	char url[128];             /* the URL that reached it at the start; empty: the entry is unused */
-	char way[128];             /* in use, or used last; a reader may see it change */
+	char way[128];             /* the URL used now, or used last; a reader may see it change */
 	_Atomic uint32_t up;       /* 1: state is FP_STATS_NODE_UP */
 	_Atomic uint32_t state;    /* enum fp_stats_node_state */
 	_Atomic uint32_t degraded; /* 1: up, but not over the transport that its URL prefers */
@@ -52,8 +52,8 @@ struct fp_stats_node {
 	_Atomic uint64_t leased_bytes;
 	_Atomic uint64_t read_bytes;
 	_Atomic uint64_t written_bytes;
-	_Atomic uint64_t reconnects;   /* times its session was resumed */
-	_Atomic uint64_t failures;     /* times it was cut off */
+	_Atomic uint64_t reconnects;   /* how often its session was resumed */
+	_Atomic uint64_t failures;     /* how often it was cut off */
 	_Atomic uint64_t heartbeat_ns; /* round trip of the last heartbeat; 0: none yet */
 };
 
@@ -68,13 +68,13 @@ struct fp_statspage {
 	char command[64]; /* comm of the program */
 	char fault_mode[16];
 	char capture[16];        /* "move" or "protect" */
-	_Atomic uint64_t exited; /* 1 once the program ended in good order */
+	_Atomic uint64_t exited; /* 1 once the program has exited in good order */
 	_Atomic uint64_t budget_bytes;
 	_Atomic uint64_t mapped_bytes; /* far address space now */
 	_Atomic uint64_t mapped_peak_bytes;
 	_Atomic uint64_t resident_bytes;
 	_Atomic uint64_t resident_peak_bytes;
-	_Atomic uint64_t remote_bytes; /* slots in use */
+	_Atomic uint64_t remote_bytes; /* bytes of the slots in use */
 	_Atomic uint64_t faults[FP_FAULT_KINDS];
 	_Atomic uint64_t prefetched_pages;
 	_Atomic uint64_t fetched_bytes;
@@ -82,7 +82,7 @@ struct fp_statspage {
 	_Atomic uint64_t evicted_clean;  /* pages dropped without a write */
 	_Atomic uint64_t evicted_dirty;  /* pages written back */
 	_Atomic uint64_t evicted_zero;   /* pages found zero: never sent */
-	_Atomic uint64_t evict_refused;  /* pinned for I/O (EBUSY), or could not be captured then */
+	_Atomic uint64_t evict_refused;  /* not captured then, such as pages pinned for I/O (EBUSY) */
 	_Atomic uint64_t waits_for_room; /* faults that had to wait for an eviction */
 	_Atomic uint64_t lost_pages;
 	_Atomic uint64_t not_far_bytes;    /* shared and file mappings, and memory that rules keep local */
@@ -90,9 +90,9 @@ struct fp_statspage {
 	_Atomic uint64_t far_start;        /* addresses of the far range */
 	_Atomic uint64_t far_end;
 	struct fp_stats_node node[FP_STATSPAGE_NODES];
-	struct fp_hist fault_latency;     /* from the message read to the thread woken, all kinds */
-	struct fp_hist fetch_latency;     /* the remote read alone */
-	struct fp_hist writeback_latency; /* the remote write of a batch alone */
+	struct fp_hist fault_latency;     /* all kinds, from the message's read to the wake-up */
+	struct fp_hist fetch_latency;     /* only the remote read */
+	struct fp_hist writeback_latency; /* only the remote write of a batch */
 	struct fp_hist evict_latency;     /* one eviction batch */
 };
 
@@ -106,7 +106,8 @@ struct fp_statspage {
 int fp_statspage_create(const char *path, bool yields, struct fp_statspage **ret_page);
 
 /*
- * The same in private memory, for a process that cannot have the file: no other process reads it.
+ * Makes the page in private memory, for a process that cannot have the file. No other process can
+ * read it.
  */
 int fp_statspage_create_unseen(struct fp_statspage **ret_page);
 
@@ -117,22 +118,25 @@ void fp_statspage_close(const struct fp_statspage *page);
 int fp_statspage_path(pid_t pid, char *buf, size_t len);
 
 /*
- * The path that a user chose for a process's page: pattern, with the first "%p" replaced by the
- * process number, so that a program and its children have files of their own. Writes it to buf; 0
- * or -ENAMETOOLONG.
+ * Writes to buf the path that a user chose for a process's page: pattern, with the first "%p"
+ * replaced by the process number. So a program and its children have files of their own. 0 or
+ * -ENAMETOOLONG.
  */
 int fp_statspage_expand(const char *pattern, pid_t pid, char *buf, size_t len);
 
 /* 1 if the process that wrote page still lives (same pid and start time), 0 if not. */
 int fp_statspage_alive(const struct fp_statspage *page);
 
-/* The number in a page's name, PID.stats: mostly its process's. -EINVAL: it is no such name. */
+/*
+ * The number in a page's name PID.stats, usually that of its process. -EINVAL: the name has another
+ * form.
+ */
 int fp_statspage_owner(const char *name);
 
 /*
- * For the name of a file in the folder above. If it is a page's temporary name: the process that
- * makes the page and still lives. 0: that process has ended, so nobody completes this page.
- * -EINVAL: it is no such name.
+ * For the name of a file in the folder of fp_statspage_path. If it is a page's temporary name: the
+ * number of the process that is making the page. 0: that process has ended, so nobody completes the
+ * page. -EINVAL: the name has another form.
  */
 int fp_statspage_maker(const char *name);
 

@@ -26,7 +26,7 @@ static bool texts_end(const struct fp_statspage *page)
 	return end;
 }
 
-/* Until it knows the version, trusts only the fields that every version has. */
+/* Until the version is known, trusts only the fields that every version has. */
 static int copy(int fd, struct fp_statspage *ret_page)
 {
 	ssize_t len = pread(fd, ret_page, sizeof(*ret_page), 0);
@@ -42,8 +42,10 @@ static int copy(int fd, struct fp_statspage *ret_page)
 	return texts_end(ret_page) ? 0 : -EINVAL;
 }
 
-/* A process that is not seen here may live in another pid namespace: its mapping keeps the lock.
- * Some file systems have no locks. */
+/*
+ * A process that we can't see may live in another pid namespace. It then still holds the lock on
+ * the file, unless the file system has no locks.
+ */
 static bool is_dead(const struct fp_statsview *view)
 {
 	return !fp_statspage_alive(&view->page) &&
@@ -57,10 +59,10 @@ int fp_statsview_look(struct fp_statsview *view)
 	if (r < 0 || view->dead || !is_dead(view))
 		return r;
 	view->dead = true;
-	return copy(view->fd, &view->page); /* the counts that it wrote last */
+	return copy(view->fd, &view->page); /* reads its last counts */
 }
 
-/* Takes over fd, which may be a negative errno. */
+/* Takes ownership of fd. fd may be a negative errno, which is then returned. */
 static int view_new(int fd, struct fp_statsview **ret_view)
 {
 	struct fp_statsview *view = fd < 0 ? NULL : calloc(1, sizeof(*view));

@@ -11,7 +11,7 @@
 
 struct fp_statsview {
 	struct fp_statspage page; /* as of the last look */
-	bool dead; /* nobody writes it: its process is not seen here, and nobody has its lock */
+	bool dead; /* no process writes the page: we can't see its process, and nobody holds its lock */
 	int fd;    /* -1: closed, no further look */
 };
 
@@ -22,8 +22,10 @@ struct fp_statsview {
  */
 int fp_statsview_open(const char *path, struct fp_statsview **ret_view);
 
-/* The same for a file in an open folder: -EPERM if it is another user's, -ELOOP if it is a link.
- * The file stays open only if follow is true. */
+/*
+ * fp_statsview_open for a file in an open folder. Further errors: -EPERM if the file is another
+ * user's, -ELOOP if it is a link. The file stays open only if follow is true.
+ */
 int fp_statsview_openat(int dir_fd, const char *name, bool follow, struct fp_statsview **ret_view);
 
 /*

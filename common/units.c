@@ -59,7 +59,7 @@ static bool is_digit(char c)
 
 /*
  * Reads DIGITS[.DIGITS] into a whole part, saturated just above UINT64_MAX, and billionths. Returns
- * what follows, or NULL if text is no such number.
+ * the text that follows, or NULL if text does not begin with such a number.
  */
 static const char *scan_decimal(const char *text, unsigned __int128 *ret_whole, uint32_t *ret_nano)
 {
@@ -82,8 +82,10 @@ static const char *scan_decimal(const char *text, unsigned __int128 *ret_whole, 
 	return text;
 }
 
-/* NUMBER[ ]UNIT. Digits below one byte (one nanosecond) are cut off. A fraction in that smallest
- * unit is refused. */
+/*
+ * Parses NUMBER[ ]UNIT. Cuts off digits below one byte (one nanosecond). Refuses a fraction in
+ * bytes (nanoseconds).
+ */
 static int parse(const char *text, const struct unit *units, uint64_t *ret_value)
 {
 	unsigned __int128 whole, value;
@@ -130,7 +132,7 @@ int fp_time_parse(const char *text, uint64_t *ret_ns)
 	return parse(text, time_units, ret_ns);
 }
 
-/* "12.34 unit" with that many decimals (0 to 2), rounded to nearest. */
+/* Writes "12.34 unit" with the given number of decimals (0 to 2), rounded to nearest. */
 static const char *format(double value, unsigned decimals, const char *unit, char *buf, size_t len)
 {
 	static const unsigned scale[] = {1, 10, 100};
@@ -146,7 +148,7 @@ static const char *format(double value, unsigned decimals, const char *unit, cha
 }
 
 /*
- * The bounds below lie half a last digit under the next unit: rounding never prints "1024.0 KiB".
+ * Each bound below is half a last digit under the next unit. So rounding never prints "1024.0 KiB".
  */
 const char *fp_size_format(uint64_t bytes, char *buf, size_t len)
 {

@@ -28,7 +28,7 @@
 struct reader {
 	yaml_parser_t parser;
 	const char *file;
-	char *text; /* the bytes of the file: len of them */
+	char *text; /* the file's contents, len bytes */
 	size_t len;
 	char path[256]; /* of the value being read: "pools[0].size"; cut if longer */
 	struct fp_conf_error *error;
@@ -102,12 +102,14 @@ static int fail_syntax(struct reader *r)
 		return -ENOMEM;
 	if (p->error == YAML_READER_ERROR)
 		at = mark_of_offset(r->text, p->problem_offset);
-	path_pop(r, 0); /* libyaml reads ahead of the value in our path */
+	path_pop(r, 0); /* libyaml reads ahead, so the mistake is not in the value that our path names */
 	return fail(r, &at, "not valid YAML: %s", p->problem);
 }
 
-/* The next event, which the caller deletes. Refuses features of YAML that our files do not need,
- * anywhere. */
+/*
+ * Reads the next event, which the caller deletes. Refuses features of YAML that our files do not
+ * need.
+ */
 static int next_event(struct reader *r, yaml_event_t *ret_event)
 {
 	const yaml_event_t *e = ret_event;
@@ -469,7 +471,7 @@ static int read_root(struct reader *r, const struct fp_conf_field *fields, void 
 	return is_null(&e) ? check_required(r, &e.start_mark, fields, 0) : read_map(r, &e, fields, target);
 }
 
-/* Takes an event that carries nothing more, and returns its type and place. */
+/* Takes an event that has no contents, and returns its type and place. */
 static int next_mark(struct reader *r, yaml_event_type_t *ret_type, yaml_mark_t *ret_at)
 {
 	autoevent yaml_event_t e = {0};

@@ -34,7 +34,7 @@ struct fp_conf_field {
 	size_t offset;                      /* in the struct that the enclosing mapping fills */
 	uint64_t min, max;                  /* U64, SIZE, TIME; max 0: no upper bound */
 	const char *const *choices;         /* ENUM: NULL-terminated */
-	const struct fp_conf_field *fields; /* MAP, LIST: ends with .key == NULL */
+	const struct fp_conf_field *fields; /* MAP, LIST: the keys of the mapping; ends with .key == NULL */
 	/*
 	 * LIST: appends an element with defaults to *(enclosing struct) and returns it; NULL: no
 	 * memory. MAP: if set, called when the mapping is there, even an empty one; returns its
@@ -58,11 +58,11 @@ struct fp_conf_error {
 };
 
 /*
- * Reads path into target as fields describes. Keys not in the file leave the target as it was. Each
- * key at most once. Returns 0; -ENOENT and the like if the file cannot be read (a directory is
- * -EISDIR); -EINVAL if it is not valid. error->text then names the mistake and its place, and
- * target holds the values read so far. A file may have 1 MiB. A FIFO or a device is refused: it
- * could keep the caller waiting. Control plane only: allocates.
+ * Reads path into target as fields describes. A key that is not in the file leaves its field as it
+ * was. No key may come twice. A file may have 1 MiB. A FIFO or a device is refused: it could keep
+ * the caller waiting. Returns 0; -ENOENT and the like if the file cannot be read (a directory is
+ * -EISDIR); -EINVAL if its contents are not valid. After -EINVAL, error->text names the mistake and
+ * its place, and target holds the values read so far. Control plane only: allocates.
  */
 int fp_conf_read(const char *path, const struct fp_conf_field *fields, void *target,
                  struct fp_conf_error *error);

@@ -22,14 +22,16 @@ extern "C" {
 
 struct far_memory;
 
-/* Zero-initialise, then set the members that you need; size tells the library which members you
- * know. */
+/*
+ * Zero-initialise the struct, then set size and the members that you need. size tells the library
+ * which members your version of this header has.
+ */
 struct far_options {
 	size_t size;              /* sizeof(struct far_options) */
 	uint64_t local_bytes;     /* far memory that may be resident at once; at least 64 KiB */
 	const char *const *nodes; /* NULL-terminated URLs, see farpage(1): "tcp://HOST[:PORT]", ... */
 	const char *secret;       /* shared secret of the nodes, NULL if they want none */
-	uint64_t deadline_ms;     /* of one remote operation; 0: 5000 */
+	uint64_t deadline_ms;     /* the longest time of one remote operation; 0: 5000 */
 	uint32_t overcommit;      /* non-zero: map without reserving memory on the nodes */
 	uint32_t readahead_pages; /* longest sequential read-ahead; 0: default (32); 1: none */
 	const char
@@ -59,7 +61,7 @@ enum far_fault_mode {
 
 enum far_on_loss {
 	FAR_ON_LOSS_SIGBUS, /* a page whose patience is over raises SIGBUS */
-	FAR_ON_LOSS_WAIT,   /* it waits until the node is back, or no longer has the page */
+	FAR_ON_LOSS_WAIT,   /* its touch waits until the node is back, or no longer has the page */
 };
 
 enum far_advice {
@@ -71,8 +73,8 @@ enum far_advice {
 struct far_stats {
 	size_t size;             /* set by the caller: sizeof(struct far_stats) */
 	uint64_t mapped_bytes;   /* far address space mapped now */
-	uint64_t resident_bytes; /* the part in local memory */
-	uint64_t remote_bytes;   /* the part with a slot on a node */
+	uint64_t resident_bytes; /* the part of it in local memory */
+	uint64_t remote_bytes;   /* the part of it with a slot on a node */
 	uint64_t faults;         /* all kinds */
 	uint64_t fetched_bytes;
 	uint64_t written_bytes;
@@ -114,7 +116,7 @@ FAR_API int far_advise(struct far_memory *memory, void *address, size_t length, 
 
 struct far_hold {
 	size_t fit_bytes;     /* -E2BIG: how many bytes from address on could be held */
-	uint64_t reserved[4]; /* for the library alone */
+	uint64_t reserved[4]; /* for the library's own use */
 };
 
 /*

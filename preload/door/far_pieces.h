@@ -18,16 +18,22 @@ struct fp_call {
 	int (*far)(const struct fp_call *call, struct fp_space *space, void *addr, size_t len);
 	int (*plain)(const struct fp_call *call, void *addr, size_t len);
 	int arg;           /* protection, advice or flags */
-	int overflow;      /* the result for a range that ends beyond all addresses; 0: -EINVAL */
-	bool ends_at_hole; /* ENOMEM stops the call; otherwise it is reported at the end: see madvise(2) */
+	int overflow;      /* the result if the range ends beyond the last address; 0 stands for -EINVAL */
+	bool ends_at_hole; /* true: stop at ENOMEM; false: go on, and report ENOMEM at the end */
 };
 
 size_t fp_page_round(size_t len);
 
-/* The space, if [addr, addr + len) touches it and fp_shim_space() gives it; otherwise NULL. */
+/*
+ * The far space, if [addr, addr + len) touches its range and fp_shim_space() is not NULL; otherwise
+ * NULL.
+ */
 struct fp_space *fp_touched(const void *addr, size_t len);
 
-/* Carries out a call on a range that touches far memory, in a bracket. */
+/*
+ * Carries out a call on a range that touches far memory, piece by piece, inside a bracket
+ * (local.h).
+ */
 int fp_for_pieces(struct fp_space *space, void *addr, size_t len, const struct fp_call *call);
 
 #endif

@@ -34,9 +34,10 @@ static void change_cancel(int how)
 }
 
 /*
- * To cancel a thread of asynchronous type, the C library only sends it the signal. Its functions
- * wait for that signal before they return. So we unblock it, even if the program has blocked it. In
- * the bracket it only notes that the thread is cancelled. Returns whether it was blocked.
+ * To cancel a thread of asynchronous type, the C library only sends it a signal. Its functions wait
+ * for that signal before they return. So we unblock the signal, even if the program has blocked it.
+ * Inside the bracket the signal only marks the thread as cancelled. Returns whether the signal was
+ * blocked.
  */
 static bool let_cancel_in(void)
 {
@@ -65,7 +66,10 @@ void fp_shim_enter_local(void)
 	fp_local.blocks_cancel = type != PTHREAD_CANCEL_DEFERRED && let_cancel_in();
 }
 
-/* True if this was the outermost bracket, and the thread's cancellation is asynchronous outside. */
+/*
+ * True if this was the outermost bracket, and the program has set the thread's cancellation type to
+ * asynchronous.
+ */
 static bool end_bracket(void)
 {
 	int state = fp_local.cancel_state, type = fp_local.cancel_type;
@@ -75,7 +79,7 @@ static bool end_bracket(void)
 	if (fp_local.blocks_cancel)
 		change_cancel(SIG_BLOCK);
 	fp_local.fast_below = fp_local.restore;
-	pthread_setcancelstate(state, NULL); /* the type is deferred: the thread goes on */
+	pthread_setcancelstate(state, NULL); /* does not end the thread: the type is still deferred */
 	if (type == PTHREAD_CANCEL_DEFERRED && !fp_local.owes_type)
 		return false;
 	fp_local.owes_type = true;

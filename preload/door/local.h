@@ -13,12 +13,12 @@
 #include <stdint.h>
 
 struct fp_local {
-	size_t fast_below;             /* 0: take the slow path */
+	size_t fast_below;             /* smaller sizes take malloc's fast path; 0: none does */
 	size_t restore;                /* the value of fast_below outside of brackets */
-	unsigned depth;                /* brackets that are open */
+	unsigned depth;                /* how many brackets are open */
 	int cancel_state, cancel_type; /* the program's, outside of brackets */
 	bool blocks_cancel;            /* the program blocks the cancellation signal */
-	bool owes_type;                /* asynchronous cancellation is still to be permitted again */
+	bool owes_type;                /* the cancellation type must become asynchronous again */
 };
 
 extern __thread struct fp_local fp_local __attribute__((tls_model("initial-exec")));
@@ -32,27 +32,34 @@ __attribute__((visibility("default"))) void fp_shim_enter_local(void);
 __attribute__((visibility("default"))) void fp_shim_leave_local(void);
 
 /*
- * The same with signals blocked, for calls on mappings. Otherwise a handler of the program could
- * run in the bracket, and would pass for the agent. The far space blocks signals too: when it
- * unblocks them, most would arrive in the bracket. Returns the mask that leaving takes.
+ * fp_shim_enter_local with signals blocked, for calls on mappings. Otherwise a handler of the
+ * program could run in the bracket, and we would take its calls for the agent's own. Blocking them
+ * in the far space alone is too late: they would arrive when the space unblocks them, still in the
+ * bracket. Returns the mask for fp_local_leave_masked.
  */
 uint64_t fp_local_enter_masked(void);
 void fp_local_leave_masked(uint64_t mask);
 
-/* After a child of vfork, which may have been killed in brackets: leaves all but depth of them. */
+/*
+ * Called after a child of vfork, which may have been killed inside brackets: leaves brackets until
+ * depth of them are open.
+ */
 void fp_local_vforked(unsigned depth);
 
 /* True in a bracket, and on the agent's threads. */
 bool fp_local_is_agent(void);
 
 /*
- * A thread with asynchronous cancellation may end as soon as it can be cancelled again. If a
- * bracket ends while we block signals, the type therefore stays deferred: then this is true. The
- * code that lets the signals through calls settle, which does not return if the thread has been
- * cancelled.
+ * True if the thread's cancellation type must become asynchronous again. If a bracket ends while we
+ * block signals, the type stays deferred: with the asynchronous type, a cancelled thread would end
+ * at once. Later the code that unblocks the signals calls fp_local_settle. This does not return if
+ * the thread has been cancelled.
  */
 bool fp_local_owes(void);
-/* From now on we handle all signals of the program; the code that runs its handlers settles. */
+/*
+ * From now on we handle all signals of the program. The code that runs its handlers calls
+ * fp_local_settle.
+ */
 void fp_local_route_signals(void);
 void fp_local_settle(void);
 

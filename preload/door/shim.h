@@ -24,9 +24,9 @@ void *fp_shim_next(_Atomic(void *) *known, const char *name);
 		(__typeof__(&name))fp_shim_next(&known_, #name);                                             \
 	})
 
-/* Returns to the program as a system call does: -1 and errno, or r itself. */
+/* For a negative errno r, sets errno and returns -1, as a system call does; otherwise returns r. */
 int fp_shim_return(int r);
-/* The same for results that are addresses: only -4095 to -1 are errors. */
+/* fp_shim_return for results that may be addresses: only -4095 to -1 are errors. */
 long fp_shim_return_long(long r);
 
 struct fp_agent *fp_shim_agent(void);

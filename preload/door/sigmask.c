@@ -15,7 +15,7 @@
 
 #define BUS_BIT (1ull << (SIGBUS - 1))
 
-static const uint64_t bus_alone = BUS_BIT; /* the kernel reads it here: a stack may be far */
+static const uint64_t bus_alone = BUS_BIT; /* static, as the kernel reads it: a stack may be far */
 static atomic_bool is_open;
 
 bool fp_sigmask_is_open(void)
@@ -80,7 +80,7 @@ FP_INTERPOSE int sigsetmask(int mask)
 	return change_word(SIG_SETMASK, mask);
 }
 
-/* sigpause as the headers mean it: waits with the thread's mask, less one signal. */
+/* sigpause as today's headers define it: waits with the thread's mask, less one signal. */
 FP_INTERPOSE int fp_sigpause(int sig) __asm__("__xpg_sigpause");
 int fp_sigpause(int sig)
 {

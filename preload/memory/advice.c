@@ -108,7 +108,7 @@ static bool any_far(const struct iovec *vec, size_t n)
 		struct iovec one;
 
 		if (fp_call_args_fetch(&one, &vec[i], sizeof(one)) < 0)
-			return false; /* the kernel will return EFAULT */
+			return false; /* the kernel will then return EFAULT */
 		if (fp_touched(one.iov_base, one.iov_len))
 			return true;
 	}
@@ -130,7 +130,10 @@ FP_INTERPOSE ssize_t process_madvise(int pidfd, const struct iovec *vec, size_t 
 
 /* ---- mincore ---- */
 
-/* Where the answers go: the pieces come in order. */
+/*
+ * A call of mincore. next: where the answers of its next piece go, as pieces come in ascending
+ * order.
+ */
 struct answers {
 	struct fp_call call;
 	unsigned char *next;
@@ -138,7 +141,7 @@ struct answers {
 
 static unsigned char *take(const struct fp_call *call, size_t len)
 {
-	struct answers *answers = (struct answers *)call; /* call is its first member */
+	struct answers *answers = (struct answers *)call; /* struct fp_call is its first member */
 	unsigned char *vec = answers->next;
 
 	answers->next += len / FP_PAGE_SIZE;

@@ -4,7 +4,7 @@
  */
 #include <stddef.h>
 
-void *mallocx(size_t size, int flags); /* not from its header, which would export malloc_conf as well */
+void *mallocx(size_t size, int flags); /* declared here, as jemalloc's header would export malloc_conf too */
 
 /*
  * jemalloc's options, which MALLOC_CONF overrides. A thread caches objects of up to 64 KiB, not 32

@@ -31,10 +31,10 @@
 
 #define ARENAS_MAX 64
 
-/* A smaller hole costs the kernel more in mappings than it frees. */
+/* Unmapping a smaller extent would cost the kernel more memory for mappings than it frees. */
 #define UNMAP_MIN_BYTES (4u << 20)
 
-/* jemalloc takes ever larger extents. This bounds its reserve. */
+/* jemalloc asks for larger and larger extents. This limits them, and so its unused memory. */
 #define GROW_LIMIT_BYTES (16u << 20)
 
 static struct {
@@ -48,7 +48,7 @@ static struct {
 
 struct fp_heap_calls fp_heap_calls;
 
-/* This thread's far arena. */
+/* The far arena that this thread allocates from. */
 static __thread unsigned own_arena __attribute__((tls_model("initial-exec")));
 static __thread bool is_set_up __attribute__((tls_model("initial-exec")));
 
@@ -72,7 +72,7 @@ static void *extent_alloc(extent_hooks_t *hooks, void *new_addr, size_t size, si
 	return addr;
 }
 
-/* True: not done. jemalloc then keeps the extent for later, and purges it. */
+/* Returns true if the extent was not unmapped. jemalloc then keeps it for later, and purges it. */
 static bool extent_dalloc(extent_hooks_t *hooks, void *addr, size_t size, bool committed, unsigned arena)
 {
 	int saved = errno, r;
@@ -101,7 +101,7 @@ static bool extent_purge(extent_hooks_t *hooks, void *addr, size_t size, size_t 
 	return r < 0;
 }
 
-/* Extents have no borders in the space, so there is nothing to do. */
+/* The far space keeps no record of extents, so a split needs no work there. */
 static bool extent_split(extent_hooks_t *hooks, void *addr, size_t size, size_t size_a, size_t size_b,
                          bool committed, unsigned arena)
 {
@@ -245,8 +245,8 @@ static size_t fast_below(void)
 }
 
 /*
- * A thread's first allocation. jemalloc and the C library then allocate records for the new thread:
- * these are local.
+ * Called at a thread's first allocation. Makes jemalloc and the C library allocate their records
+ * for the new thread now, in local memory.
  */
 static void set_up_thread(void)
 {
@@ -273,7 +273,10 @@ static bool is_far(size_t size, const void *caller)
 	}
 }
 
-/* A thread's cache holds objects of its default arena only. */
+/*
+ * A thread's cache holds objects of its default arena only, so other arenas are used without a
+ * cache.
+ */
 int fp_heap_flags(size_t size, const void *caller)
 {
 	bool far;
@@ -316,7 +319,7 @@ void *fp_heap_zeroed(size_t size)
 {
 	void *p;
 
-	if (heap.mode != FP_HEAP_ALL) /* local memory: the allocator knows which parts are zero already */
+	if (heap.mode != FP_HEAP_ALL) /* local memory: jemalloc knows which parts of it are zero already */
 		return fp_heap_calls.calloc(1, size);
 	p = fp_heap_calls.malloc(size);
 	if (p && !discard_pages(p, size))

@@ -19,8 +19,8 @@
 int fp_heap_open(struct fp_space *space, const struct fp_settings *settings, struct fp_agent_error *error);
 
 /*
- * jemalloc's plain functions, for callers that need no flags: the extended ones lack their fast
- * paths. Set before any thread has fp_local.fast_below above 0.
+ * jemalloc's plain functions, for callers that need no flags: they have fast paths, which the
+ * extended functions lack. Set before any thread has fp_local.fast_below above 0.
  */
 struct fp_heap_calls {
 	void *(*malloc)(size_t size);
@@ -36,15 +36,15 @@ extern struct fp_heap_calls fp_heap_calls;
  * also sets up the fast one, if the heap mode has one.
  */
 int fp_heap_flags(size_t size, const void *caller);
-/* The flags of dallocx to free memory on this thread. */
+/* The flags of dallocx with which this thread frees memory. */
 int fp_heap_free_flags(void);
 
 /*
- * Allocates size bytes of zeros, if malloc's fast path serves that size. Discards the pages of a
- * long one instead of writing to them, as jemalloc does with its own memory. Otherwise pages would
- * be fetched only to be overwritten.
+ * Allocates size bytes of zeros, if malloc's fast path serves that size. For a long allocation,
+ * discards its pages instead of writing to them, as jemalloc does with its own memory. Otherwise
+ * pages would be fetched only to be overwritten.
  */
-#define FP_HEAP_DISCARD_FROM ((32u << 10) + 1) /* shorter ones come from a thread's cache, resident */
+#define FP_HEAP_DISCARD_FROM ((32u << 10) + 1) /* shorter ones come from a cache, resident */
 void *fp_heap_zeroed(size_t size);
 
 /* True if realloc of ptr to new_size, for code at caller, must change between far and local. */

@@ -17,7 +17,7 @@ static struct {
 	struct fp_rules rules;
 	bool asks_library;                   /* some rule names a library */
 	_Atomic uintptr_t kept[KEPT_MAX][2]; /* start and end; start 0: free */
-	_Atomic unsigned n_kept;             /* how often a mapping was kept */
+	_Atomic unsigned n_kept;             /* how many mappings were ever kept */
 } place;
 
 /* The library that last called on this thread, and its rules. */
@@ -42,7 +42,7 @@ static uint64_t match(const char *name)
 
 	if (*name)
 		return fp_rules_match_library(&place.rules, name);
-	len = readlink("/proc/self/exe", path, sizeof(path) - 1); /* the program has no name in the map */
+	len = readlink("/proc/self/exe", path, sizeof(path) - 1); /* the link map does not name the program */
 	path[FP_MAX(len, 0)] = '\0';
 	return fp_rules_match_library(&place.rules, path);
 }

@@ -13,10 +13,10 @@
 /* Takes ownership of the rules. Called once, before the program has other threads. */
 void fp_local_rules_open(struct fp_rules *rules);
 
-/* The rules' verdict on size bytes for code at caller. Any thread, also inside malloc. */
+/* What the rules decide for size bytes, for code at caller. Any thread, also inside malloc. */
 enum fp_place fp_local_rules_of(enum fp_rule_of of, size_t size, const void *caller);
 
-/* No rule fits smaller allocations. */
+/* The size below which no rule fits an allocation. */
 size_t fp_local_rules_heap_from(void);
 
 /*

@@ -8,7 +8,7 @@
 #include "local.h"
 #include "far_pieces.h"
 
-/* mlock and munlock of the kernel round any range outwards to pages, and so do ours. */
+/* Rounds the range outwards to whole pages, as the kernel's mlock and munlock do. */
 static int lock_pieces(struct fp_space *space, const void *addr, size_t len, const struct fp_call *call)
 {
 	uintptr_t start = (uintptr_t)addr & ~(uintptr_t)(FP_PAGE_SIZE - 1);
@@ -39,8 +39,10 @@ static int lock(struct fp_space *space, const void *addr, size_t len, unsigned f
 
 	if (flags & ~(unsigned)MLOCK_ONFAULT)
 		return -EINVAL;
-	/* a program that may lock nothing gets the kernel's error first: by locking an empty
-	 * range */
+	/*
+	 * if the program may lock nothing, the kernel's error must come first: locking an empty
+	 * range gives it
+	 */
 	if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur == 0) {
 		r = (int)FP_RAW(SYS_mlock, 0, 0, 0, 0, 0, 0);
 		if (r < 0)

@@ -1,7 +1,7 @@
 /*
- * The malloc family, in front of jemalloc's: its plain functions on the fast path, else its
- * extended ones. Room: preload/memory. The fast path checks a thread-local word (local.h) and the
- * caller (libc_memory.h). C++'s operators come here through the C++ library.
+ * The malloc family. The fast path calls jemalloc's plain functions, the slow path its extended
+ * ones. Room: preload/memory. The fast path checks a thread-local word (local.h) and the caller
+ * (libc_memory.h). C++'s operators come here through the C++ library.
  */
 #include <errno.h>
 #include <jemalloc/jemalloc.h>
@@ -23,7 +23,7 @@ static inline bool is_plain(size_t size, const void *caller)
 	return likely(size - 1 < fp_local.fast_below) && likely(!fp_libc_memory_is_loader(caller));
 }
 
-/* The code that the allocation is for: some of it gets local memory. */
+/* The calling code. Some callers get local memory: see fp_heap_flags. */
 #define CALLER __builtin_return_address(0)
 
 static inline void *or_enomem(void *p)
@@ -70,7 +70,7 @@ FP_INTERPOSE void *calloc(size_t n, size_t size)
 	return or_enomem(mallocx(at_least_1(bytes), fp_heap_flags(bytes, CALLER) | MALLOCX_ZERO));
 }
 
-/* A realloc between local and far memory. jemalloc's own might grow in place instead. */
+/* Reallocates between local and far memory. jemalloc's realloc might grow in place instead. */
 static void *move(void *ptr, size_t size, const void *caller)
 {
 	size_t old_size = sallocx(ptr, 0);

@@ -48,7 +48,7 @@ static bool is_private_anonymous(int flags)
 	return (flags & (MAP_TYPE | MAP_ANONYMOUS)) == (MAP_PRIVATE | MAP_ANONYMOUS);
 }
 
-/* Pages of a special kind, locked ones and stacks are never far. */
+/* Never far: shared and file mappings, huge pages, locked memory and stacks. */
 static bool may_be_far(int flags)
 {
 	return is_private_anonymous(flags) &&
@@ -62,7 +62,10 @@ static bool can_be_far(int flags)
 	return may_be_far(flags) && !(flags & placed);
 }
 
-/* Hints for huge pages, and for stacks that grow down, go to the kernel. */
+/*
+ * False for hints that go to the kernel, such as those for huge pages and for stacks that grow
+ * down.
+ */
 static bool follows_hint(int flags)
 {
 	return !(flags & (MAP_FIXED | MAP_FIXED_NOREPLACE | MAP_32BIT | MAP_GROWSDOWN | MAP_HUGETLB));
@@ -90,7 +93,10 @@ static void *map_far(struct fp_space *space, size_t len, int prot, int flags)
 	return r < 0 ? map_failed(r) : addr;
 }
 
-/* A reservation takes no slots. So if it fails, the range itself is too small. */
+/*
+ * True for a reservation of addresses, which takes no slots. So if it fails, the range itself is
+ * too small.
+ */
 static bool is_reservation(int prot, int flags)
 {
 	return prot == PROT_NONE || flags & MAP_NORESERVE;
@@ -151,7 +157,7 @@ static void *map_local(void *addr, size_t len, const struct fp_foreign *what)
 	return p;
 }
 
-/* Instructions can reach this far by relative addresses. */
+/* True if instructions at code can reach addr by a relative address. */
 static bool is_near(const char *code, const char *addr)
 {
 	ptrdiff_t distance = addr - code;
@@ -162,7 +168,7 @@ static bool is_near(const char *code, const char *addr)
 /*
  * Follows a hint if the place is free. In the range, the mapping becomes far or foreign, as with
  * MAP_FIXED. Near the calling code it becomes local: compilers place machine code there at run
- * time. Does not follow other hints: V8, for one, asks for random places. A failure may have any
+ * time. Other hints are not followed: V8, for one, asks for random places. A failure may have any
  * errno.
  */
 static void *map_hinted(struct fp_space *space, void *hint, size_t len, const struct fp_foreign *asked,

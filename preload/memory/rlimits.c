@@ -19,7 +19,7 @@
 #include "local.h"
 #include "local_stack.h"
 
-/* The process of the agent. A child of vfork has its memory, but limits of its own. */
+/* The process of the agent. A child of vfork shares its memory, but has limits of its own. */
 static _Atomic pid_t owner;
 
 FP_INNER_CALL(setrlimit);
@@ -35,12 +35,12 @@ static bool is_ours(pid_t pid)
 	pid_t self = getpid();
 
 	return fp_shim_space() && atomic_load(&owner) == self &&
-	       (pid == 0 || FP_RAW(SYS_tgkill, self, pid, 0, 0, 0, 0) == 0); /* one of our threads, too */
+	       (pid == 0 || FP_RAW(SYS_tgkill, self, pid, 0, 0, 0, 0) == 0); /* pid may be a thread of ours */
 }
 
 /*
- * 0, or a negative errno: the range can't shrink so far. A wrong call gives 0: the kernel reports
- * its error.
+ * Shrinks the range to the limit. Returns 0, or a negative errno if it can't shrink so far. Also
+ * returns 0 for wrong arguments: the kernel then reports the error.
  */
 static int make_room(pid_t pid, int kind, const struct rlimit *limit)
 {

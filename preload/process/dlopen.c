@@ -5,7 +5,9 @@
  *
  * The C library looks at the return address: the caller's own library decides where it searches and
  * in which namespace. So no frame of ours may come between: this call must be a jump, at every
- * level of optimisation. dlmopen's libraries have a C library of their own.
+ * level of optimisation.
+ *
+ * dlmopen is left alone: its libraries have a C library of their own.
  */
 #include <dlfcn.h>
 

@@ -13,11 +13,11 @@
 #include "local.h"
 #include "shim.h"
 
-extern int __close(int fd); /* the C library's close, a cancellation point, by its other name */
+extern int __close(int fd); /* the C library's close under another name; a cancellation point */
 
 /*
- * True if fd is ours and the caller is the program. Then errno says that there is no such
- * descriptor.
+ * True if fd is ours and the caller is the program. Then errno is EBADF, as if the number were not
+ * open.
  */
 static bool is_hidden(int fd)
 {
@@ -44,7 +44,7 @@ static void unlock(void *hold)
 	fp_fd_unlock_shared(hold);
 }
 
-/* A cancellation point, so the lock needs a cleanup handler. */
+/* A cancellation point: a cancelled thread must give up the lock by a cleanup handler. */
 FP_INTERPOSE int close(int fd)
 {
 	struct fp_fd_hold hold = {false};

@@ -24,7 +24,10 @@
 
 long fp_rawcall(long number, long a, long b, long c, long d, long e, long f);
 
-/* The kernel reads the list after the thread has ended: see pthread_mutex_init in threads.c. */
+/*
+ * Refused with far memory: the kernel reads the list after the thread has ended, when it no longer
+ * serves the thread's faults (pthread_mutex_init in threads.c).
+ */
 static long set_robust_list(const void *head, size_t len)
 {
 	static atomic_bool said;
@@ -37,7 +40,7 @@ static long set_robust_list(const void *head, size_t len)
 	return -1;
 }
 
-/* syscall(2) with one of our numbers: called by it, with its arguments. */
+/* Called by syscall(2), with its arguments, for the numbers below. */
 __attribute__((used)) long fp_rawcall(long number, long a, long b, long c, long d, long e, long f)
 {
 	void *addr = (void *)a;
@@ -81,7 +84,7 @@ __attribute__((used)) long fp_rawcall(long number, long a, long b, long c, long 
 	case SYS_io_uring_setup:
 		if (!fp_calls_hold())
 			return fp_shim_return_long(fp_uring_setup((unsigned)a, (struct io_uring_params *)b));
-		return fp_call_syscall_way(number, a, b, c, d, e, f); /* refused */
+		return fp_call_syscall_way(number, a, b, c, d, e, f); /* calls.def refuses it */
 	case SYS_unshare:
 		return unshare((int)a);
 	case SYS_setns:

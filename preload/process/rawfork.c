@@ -37,9 +37,9 @@ static enum child refuse(const char *call, const char *why)
 }
 
 /*
- * Decides how to make the child for these flags of clone, which include the signal. has_stack: it
- * begins on another stack, which fork can't do. cleared: the word that the kernel clears when the
- * child ends. In fault mode inline, a child that runs beside its parent is refused: the kernel
+ * Decides how to make the child for these flags of clone, which include the signal. has_stack: the
+ * child begins on another stack, which fork can't do. cleared: the word that the kernel clears when
+ * the child ends. In fault mode inline, a child that runs beside its parent is refused. The kernel
  * takes its signal stack away, so none of its faults could be served.
  */
 static enum child choose(const char *call, uint64_t flags, bool has_stack, const void *cleared)
@@ -61,8 +61,8 @@ static enum child choose(const char *call, uint64_t flags, bool has_stack, const
 
 /*
  * A child of vfork uses its parent's thread and that thread's records, and may be killed at any
- * instant. So the parent restores its records from before. It keeps them packed into one number, as
- * only registers are its own while the child runs.
+ * instant. So the parent notes its records before the call, and restores them after it. All are
+ * packed into one number, which stays in a register: the child may overwrite the stack.
  */
 #define HOLDS_SHIFT 8
 #define LOCAL_SHIFT 16
@@ -126,7 +126,7 @@ FP_INTERPOSE int clone(int (*fn)(void *), void *stack, int flags, void *arg, ...
 		return clone_by_kernel(fn, stack, flags, arg, parent_tid, tls, child_tid);
 	pid = child == BY_FORK ? fork() : -1;
 	if (pid == 0)
-		_exit(fn(arg)); /* on the child's copy of this stack, which serves as well */
+		_exit(fn(arg)); /* runs on the child's copy of this stack instead of the given one */
 	return pid;
 }
 

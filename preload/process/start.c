@@ -45,7 +45,7 @@ static bool on_segv(siginfo_t *info, void *context)
 	return false;
 }
 
-/* Prepares threads to serve their own faults. Must come before anything that faults. */
+/* Prepares threads to serve their own faults. Must come before any code that can fault. */
 static int open_inline(void)
 {
 	const struct fp_signal_hook hook = {.first = on_bus, .always = true};
@@ -75,7 +75,10 @@ static int open_signals(enum fp_fault_mode mode, struct fp_agent_error *error)
 	return r;
 }
 
-/* Keeps a pipe open, also through exec: it tells a private node that a process may need it. */
+/*
+ * Keeps a pipe open, also through exec. While it is open, a private node knows that a process may
+ * still need it.
+ */
 static void keep_inherited(void)
 {
 	const char *number = getenv("FARPAGE_KEPT_FD");

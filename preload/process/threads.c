@@ -20,9 +20,9 @@
 typedef int create_fn(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *), void *arg);
 
 /*
- * The arguments of a new thread, in local memory; the thread frees them. stack: NULL if it needs
- * none. mask: the thread's own. It can't inherit it, as its creator may have signals blocked for a
- * call on a local stack.
+ * The arguments of a new thread, in local memory; the thread frees them. stack: its signal stack,
+ * or NULL if it needs none. mask: the thread's own signal mask. The thread can't inherit it, as its
+ * creator may have signals blocked for a call on a local stack.
  */
 struct start {
 	void *(*run)(void *);
@@ -40,7 +40,7 @@ static struct start *start_new(const pthread_attr_t *attr, void *(*run)(void *),
 	if (!s)
 		return NULL;
 	*s = (struct start){.run = run, .arg = arg};
-	/* the mask of the attributes wins over the creator's */
+	/* a mask in the attributes replaces the creator's */
 	if (!attr || pthread_attr_getsigmask_np(attr, &s->mask) != 0)
 		pthread_sigmask(SIG_BLOCK, NULL, &s->mask);
 	if (!fp_sigstack_is_open() || (s->stack = fp_sigstack_new()))

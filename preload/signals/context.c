@@ -33,8 +33,8 @@ static context_fn *real(unsigned call)
 context_fn *fp_context_prepare(ucontext_t *first, const ucontext_t *second, unsigned call);
 
 /*
- * Pins from a frame deeper in the stack than any other pin. So the agent sees that the frame has
- * ended when the thread pins next.
+ * Pins from a frame deeper in the stack than any other pin. At the thread's next pin the agent sees
+ * that this frame has ended, and unpins.
  */
 __attribute__((noinline)) static void hold(const struct fp_pin_range *ranges, unsigned n)
 {

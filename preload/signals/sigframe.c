@@ -27,7 +27,7 @@
 
 #define RED_ZONE    128u
 #define FP_ALIGN    64u
-#define FP_LEGACY   512u /* bytes of FXSAVE; at FP_SOFTWARE in them, the kernel says whether there are more */
+#define FP_LEGACY   512u /* bytes of FXSAVE; those at FP_SOFTWARE say whether more follow */
 #define FP_SOFTWARE 464u
 #define FP_MAGIC    0x46505853u /* FP_XSTATE_MAGIC1 */
 #define DISARM      (1u << 31)  /* SS_AUTODISARM */
@@ -58,8 +58,8 @@ struct context *fp_sigframe_leave(struct context *context);
 extern const uint64_t fp_sigframe_blocked;
 
 /*
- * The signals blocked while a frame goes back to the kernel. On its way out, the kernel's action
- * blocks the same ones.
+ * The signals blocked while a frame goes back to the kernel. The kernel's action blocks the same
+ * ones when a frame comes from the kernel.
  */
 const uint64_t fp_sigframe_blocked = ~FAULTS;
 static const uint64_t faults = FAULTS;
@@ -78,9 +78,9 @@ static size_t float_state_len(const char *fp)
 
 /*
  * The address below which the kernel would make the frame, if it knew no stack of ours. 0: the
- * handler stays here, in two cases. It interrupted a handler that runs here. Or it wants a signal
- * stack, but the program set none: Go asks the kernel for a thread's signal stack, finds ours, and
- * requires to run there.
+ * handler runs on our stack, in two cases. The signal interrupted a handler that runs there. Or the
+ * handler wants a signal stack, but the program set none: Go asks the kernel for a thread's signal
+ * stack, finds ours, and requires to run there.
  */
 static uintptr_t find_top(const struct fp_sigstack *s, uintptr_t sp, const struct sigaction *action,
                           bool *ret_bounded)
@@ -144,14 +144,17 @@ void fp_sigframe_run(int sig, void *context, const struct sigaction *action, con
 		to->context.machine.fpregs = (void *)((char *)to + (fp_at - at));
 	to->back = fp_sigframe_back;
 	note_entry(s, at);
-	/* *mask lies on our stack: once we have left that, a signal would overwrite it */
+	/*
+	 * *mask lies on our stack, which the jump leaves: a fault before the kernel has read *mask
+	 * would overwrite it
+	 */
 	FP_RAW(SYS_rt_sigprocmask, SIG_BLOCK, &faults, NULL, sizeof(faults), 0, 0);
 	fp_sigframe_jump(to, (void *)action->sa_sigaction, sig, mask);
 }
 
 /*
- * Signals may come as soon as the mask is set, and find the frame in use. So from there to the
- * handler nothing may change the frame.
+ * A signal may come as soon as the mask is set, and its handler may use this frame. So after that
+ * no instruction here may change the frame.
  */
 __asm__(".text\n"
         ".globl fp_sigframe_jump\n"

@@ -199,9 +199,9 @@ static bool recurs(int sig, const siginfo_t *info)
 }
 
 /*
- * Does the kernel's default action. A fault repeats, and ends the program; other signals are sent
- * once more. A signal without a hook comes here only if another thread is removing its handler. The
- * kernel then has the new action already, or very soon.
+ * Does the kernel's default action. A fault then repeats, and ends the program. Other signals are
+ * sent once more. A signal without a hook comes here only while another thread removes its handler:
+ * the kernel then has the default action already, or very soon.
  */
 static void default_action(int sig, const struct taken *t, siginfo_t *info)
 {
@@ -214,7 +214,7 @@ static void default_action(int sig, const struct taken *t, siginfo_t *info)
 		       0);
 }
 
-/* The mask for the program's handler, if the thread had the mask before. */
+/* The mask for the program's handler. before: the thread's mask when the signal came. */
 static uint64_t mask_of(int sig, const struct sigaction *action, uint64_t before)
 {
 	uint64_t own = action->sa_flags & SA_NODEFER ? 0 : 1ull << (sig - 1);
@@ -225,8 +225,8 @@ static uint64_t mask_of(int sig, const struct sigaction *action, uint64_t before
 }
 
 /*
- * Resets the action, unless it has changed since that number. Without a hook, the kernel has reset
- * its own action already.
+ * Resets the action (SA_RESETHAND), unless it was changed after the number-th change. Without a
+ * hook, the kernel has reset its own action already.
  */
 static void reset_hand(int sig, struct taken *t, uint64_t number)
 {
@@ -241,7 +241,7 @@ static void reset_hand(int sig, struct taken *t, uint64_t number)
 	unlock(mask);
 }
 
-/* Our part of the signal is done: from here on the thread may fault again. */
+/* Unblocks the signals of faults: our part is done, and the program's handler may fault. */
 static void allow_faults(void)
 {
 	static const uint64_t faults = FAULTS;

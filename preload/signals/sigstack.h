@@ -17,20 +17,20 @@
  * that thread's signal handlers.
  */
 struct fp_sigstack {
-	char *memory; /* an inaccessible page, then the stack */
+	char *memory; /* begins with an inaccessible page, then the stack */
 	size_t len;
-	stack_t program;                /* as the program set it; without SS_ONSTACK */
-	uintptr_t entered, entered_end; /* the program's stack on which a handler last began */
-	char *back;                     /* frames return to the kernel from here: see sigframe.c */
+	stack_t program;                /* the program's signal stack as it set it; without SS_ONSTACK */
+	uintptr_t entered, entered_end; /* bounds of the program's stack on which a handler last began */
+	char *back;                     /* memory from which frames return to the kernel: see sigframe.c */
 	size_t back_len;
 	volatile unsigned returns;
-	unsigned rounds; /* of the thread's destructors */
+	unsigned rounds; /* how many rounds of the thread's destructors have run */
 };
 
 /*
- * Starts to give threads such stacks: the first thread, before there is another, and all that
- * threads.c starts. 0 or a negative errno; -ENOTSUP: sigframe.c does not know the frames of this
- * processor.
+ * From now on each thread gets such a stack: the calling thread, which must be the only one, and
+ * all that threads.c starts. 0 or a negative errno; -ENOTSUP: sigframe.c does not know the frames
+ * of this processor.
  */
 int fp_sigstack_open(void);
 bool fp_sigstack_is_open(void);
@@ -41,13 +41,13 @@ void fp_sigstack_free(struct fp_sigstack *stack);
 /* Makes it the calling thread's own. It is freed when the thread ends. */
 void fp_sigstack_adopt(struct fp_sigstack *stack);
 
-/* The calling thread's; NULL: it has none. */
+/* The calling thread's stack of ours; NULL: it has none. */
 struct fp_sigstack *fp_sigstack_own(void);
-/* The stack as the kernel gets it; for NULL: no stack. */
+/* The stack in the form of sigaltstack(2), for the kernel. For NULL: no stack (SS_DISABLE). */
 stack_t fp_sigstack_kernels(const struct fp_sigstack *stack);
-/* True if addr is on the stack itself. */
+/* True if addr is on this stack of ours. */
 bool fp_sigstack_has(const struct fp_sigstack *stack, uintptr_t addr);
-/* True if addr is on the stack that the program has set, by the kernel's rules. */
+/* True if addr is on the signal stack that the program has set, by the kernel's rules. */
 bool fp_sigstack_is_programs(const struct fp_sigstack *stack, uintptr_t addr);
 /* Does the kernel's part of sigaltstack, for a thread whose stack pointer is sp. 0 or a negative
  * errno. */

@@ -23,7 +23,7 @@
 #define STACK_NEAR   (64u << 20)
 #define STRING_STEP  256u
 #define BLOCK_BYTES  (64u << 10)
-#define COPIED_MAX   (8u << 20) /* the kernel takes less of arguments and environment */
+#define COPIED_MAX   (8u << 20) /* the kernel's own limit for arguments and environment is lower */
 
 /*
  * 512 is enough for all structs without a length of their own, and for most paths; 8192 for all
@@ -41,7 +41,7 @@ bool fp_call_args_far(const void *addr, size_t len)
 
 /* ---- the program's memory ---- */
 
-/* True if the range lies between here and the thread's first frame: reading it can't fail. */
+/* True if the range lies between this frame and the thread's first frame: reading it can't fail. */
 static bool is_on_stack(const char *p, size_t len)
 {
 	const char *here = __builtin_frame_address(0), *self = (const char *)pthread_self(),
@@ -55,8 +55,8 @@ static bool is_on_stack(const char *p, size_t len)
 }
 
 /*
- * Lets the kernel copy: a bad address is then an error, not a signal. On a far stack, copies by
- * memcpy: the kernel can't read the iovecs there.
+ * The kernel makes the copy, so that a bad address is an error and not a signal. If this stack is
+ * far, memcpy makes it: the kernel can't read the iovecs here.
  */
 static int copy_checked(void *dst, const void *src, size_t len)
 {
@@ -119,15 +119,16 @@ static int far_strlen(const char *s, size_t *ret_len)
 /* ---- ranges, and local memory ---- */
 
 /*
- * Memory for copies, mapped: in signal handlers malloc is forbidden. A thread's blocks are a stack:
- * a child of vfork that executes a program leaves its own to the parent.
+ * A block of memory for copies. It is mapped, because malloc is forbidden in signal handlers. A
+ * thread's blocks form a stack: if a child of vfork executes a program, the parent unmaps the
+ * child's blocks.
  */
 struct fp_call_args_block {
 	struct fp_call_args_block *next;
 	size_t len, used, depth;
 };
 
-/* Atomic for signal handlers: they find a block whole, and leave it on top. */
+/* The newest block. Atomic for signal handlers: they always find a complete block on top. */
 static __thread struct fp_call_args_block *_Atomic top __attribute__((tls_model("initial-exec")));
 
 size_t fp_call_args_depth(void)
@@ -162,7 +163,7 @@ static struct fp_call_args_block *add_block(size_t len)
 	return block;
 }
 
-/* NULL: too much, or no memory. */
+/* Returns NULL if there is too much to copy, or no memory. */
 static void *take(struct fp_call_args *job, size_t len)
 {
 	struct fp_call_args_block *block = fp_call_args_depth() > job->depth ? top : NULL;
@@ -179,7 +180,7 @@ static void *take(struct fp_call_args *job, size_t len)
 	return (char *)block + block->used - rounded;
 }
 
-/* The first few ranges lie in the job itself, more of them in a block. */
+/* The first ranges lie in the job itself. If there are more, all lie in a block. */
 static bool has_room(struct fp_call_args *job)
 {
 	struct fp_pin_range *more;
@@ -214,7 +215,7 @@ static size_t number(const struct fp_call_args *job, unsigned n)
 	return n & FP_ARG_IS_INT ? (uint32_t)word : (size_t)word;
 }
 
-/* Only the kernel knows how many bytes it will use, so we pin a guess. */
+/* Pins a window of a guessed size: only the kernel knows how many bytes it will use. */
 static int add_window(struct fp_call_args *job, const struct fp_call_piece *piece, const void *addr)
 {
 	size_t len = job->is_wide ? FP_MAX(WIDE_BYTES, piece->unit) : WINDOW_BYTES;

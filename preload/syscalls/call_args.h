@@ -15,12 +15,12 @@
 
 struct fp_call_args {
 	long args[FP_CALL_ARGS];
-	long *a; /* the arguments, as the pieces number them */
+	long *a; /* the call's arguments: a[n] is argument n of the pieces */
 	bool is_wide, is_pinned;
 	unsigned n_ranges;
 	struct fp_pin_range *ranges;
 	struct fp_pin pin;
-	size_t copied, depth; /* depth: of the blocks before it */
+	size_t copied, depth; /* bytes copied so far; blocks that the thread had before */
 	struct {
 		uint64_t *mask;
 		size_t size;
@@ -33,29 +33,32 @@ struct fp_call_args {
 bool fp_call_args_far(const void *addr, size_t len);
 
 /*
- * Copies len bytes from the program's memory, far or local. 0 or -EFAULT; -E2BIG: even those can't
- * be pinned at once.
+ * Copies len bytes from the program's memory, far or local. 0 or -EFAULT; -E2BIG: so many bytes
+ * can't be pinned at once.
  */
 int fp_call_args_fetch(void *dst, const void *src, size_t len);
-/* The same to the program's memory. */
+/* Copies len bytes to the program's memory, with the same results. */
 int fp_call_args_store(void *dst, const void *src, size_t len);
 
 /*
- * begin fills *job in; then the caller sets its arguments. Every begin needs an end, even if the
- * thread is cancelled. If a longjmp leaves the job behind, the agent unpins at the thread's next
- * pin.
+ * begin fills *job in; then the caller sets the arguments. Every begin needs an end, even if the
+ * thread is cancelled. If a longjmp skips the end, the agent unpins at the thread's next pin.
  */
 void fp_call_args_begin(struct fp_call_args *job, bool is_wide);
 void fp_call_args_end(struct fp_call_args *job);
 
-/* How many blocks with copies the thread has. After a child of vfork: unmaps all but so many. */
+/*
+ * depth: how many blocks with copies the thread has. vforked: called after a child of vfork, unmaps
+ * all but the oldest depth blocks.
+ */
 size_t fp_call_args_depth(void);
 void fp_call_args_vforked(size_t depth);
 
 /*
- * Pins the memory that the pieces name, windows wide or not. Replaces arguments by copies where the
- * kernel must see copies. 0; -E2BIG or -ENOMEM: too much to pin or to copy; -EFAULT: the program
- * does not have that memory. Then the kernel shall report it.
+ * Pins the memory that the pieces name; job's is_wide chooses the size of windows. Replaces
+ * arguments by copies where the kernel must see copies. 0; -E2BIG or -ENOMEM: too much to pin or to
+ * copy; -EFAULT: the program does not have that memory. After -EFAULT the caller lets the kernel
+ * report it.
  */
 int fp_call_args_prepare(struct fp_call_args *job, const struct fp_call_piece *pieces);
 

@@ -55,7 +55,10 @@ static fp_call_fn *resolve(unsigned row)
 	return real;
 }
 
-/* Reads from a descriptor, argument 0: there a device may write into the caller's memory. */
+/*
+ * True if the call reads from the descriptor in argument 0. A device may then write directly into
+ * the caller's memory.
+ */
 static bool reads_descriptor(const struct fp_row *row)
 {
 	return (row->how & FP_HOW_READS) && !(row->how & FP_HOW_STREAM) && row->pieces[0].arg != 0;
@@ -165,7 +168,7 @@ static bool is_fault(long ret)
 	return (int)ret == -1 && errno == EFAULT;
 }
 
-/* Makes the call with the arguments as they came. */
+/* Makes the call with the arguments as the program gave them. */
 static long pass(const struct call_request *q)
 {
 	return call(q, q->args);
@@ -199,7 +202,7 @@ static bool may_be_far(struct call_request *q)
 
 /* ---- a call whose memory is pinned at once ---- */
 
-/* 0 and *ret: the call was made. Otherwise there is too much to pin at once. */
+/* Returns 0 and *ret if the call was made. Otherwise there is too much to pin at once. */
 static int attempt(const struct call_request *q, bool is_wide, long *ret)
 {
 	__attribute__((cleanup(fp_call_args_end))) struct fp_call_args job;
@@ -218,8 +221,8 @@ static int attempt(const struct call_request *q, bool is_wide, long *ret)
 }
 
 /*
- * True if the kernel may need more than the windows pinned. Calls that move bytes must not be
- * repeated.
+ * True if the call may be repeated with wide windows: the kernel may need more than was pinned.
+ * Calls that move bytes must not be repeated.
  */
 static bool wants_wide(struct call_request *q)
 {
@@ -237,8 +240,8 @@ static bool wants_wide(struct call_request *q)
 enum cut { CUT_NOT, CUT_ONCE, CUT_LOOP };
 
 /*
- * Whether the call may be cut: once, if programs expect a short count there; in a loop, if they
- * don't.
+ * Whether a long call on fd may be cut into several: once, if programs expect a short count there;
+ * in a loop, if they don't.
  */
 static enum cut cut_of_descriptor(int fd, bool writes)
 {
@@ -285,7 +288,7 @@ static enum cut choose_cut(struct call_request *q)
 struct rest {
 	enum cut cut;
 	struct iovec buffer;
-	size_t done, chunk; /* chunk: as much as could be pinned last time */
+	size_t done, chunk; /* bytes done so far; as many bytes as could be pinned last time */
 	bool is_over;
 };
 
@@ -300,13 +303,13 @@ static void set_chunk(struct call_request *q, struct iovec *one)
 		*request_arg(q, data->m) = (long)one->iov_len;
 }
 
-/* Half, in whole pages: devices require that of their buffers. */
+/* Half of len in whole pages: devices require buffers of whole pages. */
 static size_t half(size_t len)
 {
 	return FP_MAX(len / 2 & ~(size_t)(FP_PAGE_SIZE - 1), FP_PAGE_SIZE);
 }
 
-/* Makes the call for one chunk: as much as can be pinned, down to a page. */
+/* Makes the call for one chunk: as much as can be pinned at once, but at least a page. */
 static long do_chunk(const struct call_request *q, struct rest *rest, size_t *ret_asked)
 {
 	uint32_t how = q->row->how;
@@ -414,7 +417,7 @@ static long mediate(struct call_request *q)
 	if (!may_be_far(q) || fp_agent_is_stray(fp_shim_agent())) {
 		ret = pass(q);
 	} else {
-		if (first) { /* a free lock needs no kernel */
+		if (first) { /* a free lock is taken without the kernel */
 			ret = resolve(first - 1)(q->args[0], 0, 0, 0, 0, 0, 0);
 			if ((int)ret != EBUSY)
 				return ret;
@@ -427,8 +430,8 @@ static long mediate(struct call_request *q)
 }
 
 /*
- * True for a direct read: the kernel faults by itself, but capture can't see that it has pinned the
- * pages.
+ * True for a direct read (O_DIRECT). The kernel serves its faults itself, but capture can't see
+ * which pages the kernel has pinned for it.
  */
 static bool is_direct_read(struct call_request *q)
 {

@@ -19,8 +19,8 @@
 #define FP_NOARG     0xff
 
 /*
- * In a piece's n and m: the number of the argument, and a flag for an int, whose upper half is
- * garbage.
+ * In a piece's n and m: a mask for the number of the argument, and a flag. The flag says that the
+ * argument is an int, whose upper half is garbage.
  */
 #define FP_ARG_MASK   0x3fu
 #define FP_ARG_IS_INT 0x40u
@@ -29,16 +29,16 @@ typedef long fp_call_fn(long a, long b, long c, long d, long e, long f, long g);
 
 enum fp_piece_kind {
 	FP_PIECE_END,
-	FP_PIECE_WINDOW,  /* pinned: a few bytes at first; if the kernel wants more, 8 KiB, or unit */
-	FP_PIECE_IOCTL,   /* the same, but at least the size in the ioctl's number, argument n */
+	FP_PIECE_WINDOW,  /* pinned: a few bytes; if the kernel wants more, 8 KiB or unit bytes */
+	FP_PIECE_IOCTL,   /* a WINDOW of at least the size in the ioctl's number, argument n */
 	FP_PIECE_BYTES,   /* pinned: base + unit * argument n * argument m */
-	FP_PIECE_TEXT,    /* pinned, up to its NUL */
-	FP_PIECE_LOCK,    /* pinned: unit bytes, if this kind of mutex needs it */
-	FP_PIECE_IOVEC,   /* pinned: argument n iovecs, and their buffers if argument m is no other process */
+	FP_PIECE_TEXT,    /* pinned: a string, up to its NUL */
+	FP_PIECE_LOCK,    /* pinned: unit bytes of a mutex, if it is of a kind that needs it */
+	FP_PIECE_IOVEC,   /* pinned: n iovecs; their buffers too, unless argument m is another process */
 	FP_PIECE_MESSAGE, /* pinned: a msghdr and all its memory; with an n, that many mmsghdr */
-	FP_PIECE_STRINGS, /* copied, with the array: they may be too many to pin */
-	FP_PIECE_MASK,    /* copied, without SIGBUS in fault mode inline */
-	FP_PIECE_SETMASK, /* copied: a mask's address and size, and the mask */
+	FP_PIECE_STRINGS, /* copied: strings and their array, as they may be too many to pin */
+	FP_PIECE_MASK,    /* copied: a signal mask, without SIGBUS in fault mode inline */
+	FP_PIECE_SETMASK, /* copied: the address and size of a mask, and the mask */
 };
 
 struct fp_call_piece {
@@ -58,18 +58,18 @@ enum fp_call_how {
 	FP_HOW_READS = 1 << 0,
 	FP_HOW_WRITES = 1 << 1,
 	FP_HOW_STREAM = 1 << 2,
-	FP_HOW_GUESS = 1 << 3, /* EFAULT may be due to far memory that no piece names */
+	FP_HOW_GUESS = 1 << 3, /* EFAULT may come from far memory that no piece names */
 	FP_HOW_REFUSE = 1 << 4,
-	FP_HOW_SYSCALL = 1 << 5,  /* argument 0 is a number; the row of that number is used for the rest */
+	FP_HOW_SYSCALL = 1 << 5,  /* argument 0 is the number of a system call, whose own row is then used */
 	FP_HOW_OFFSET = 1 << 6,   /* argument FP_HOW_ARG is the offset */
 	FP_HOW_RECEIVES = 1 << 7, /* argument FP_HOW_ARG is the flags of recv */
-	FP_HOW_OPENS = 1 << 8,    /* in every fault mode: the agent opens no descriptor meanwhile */
-	FP_HOW_RELEASES = 1 << 9, /* in every fault mode: first frees the threads kept on a CPU */
+	FP_HOW_OPENS = 1 << 8,    /* in every fault mode: the agent opens no descriptor during the call */
+	FP_HOW_RELEASES = 1 << 9, /* in every fault mode: first releases threads held on a CPU */
 };
 
 #define FP_HOW_ARG_SHIFT   12
 #define FP_HOW_ARG(how)    ((how) >> FP_HOW_ARG_SHIFT & 7)
-#define FP_HOW_FIRST_SHIFT 16 /* 1 + the row of a call to try first; 0: none */
+#define FP_HOW_FIRST_SHIFT 16 /* 1 + the row of a call that is tried first; 0: none */
 #define FP_HOW_FIRST(how)  ((how) >> FP_HOW_FIRST_SHIFT)
 
 struct fp_row {
@@ -86,15 +86,15 @@ extern const unsigned fp_call_n_rows;
 const struct fp_row *fp_call_raw_row(long number);
 
 /*
- * Called once, before the program has other threads: when the agent runs, or there will be none.
- * From now on wrappers jump to the C library, or pin.
+ * Called once, before the program has other threads: when the agent runs, or when it is sure that
+ * there will be none. From now on wrappers pin, or jump to the C library.
  */
 void fp_calls_open(void);
 
 /* True if the memory of system calls must be pinned. Any thread, any time. */
 bool fp_calls_hold(void);
 
-/* Where syscall(2) continues; at first straight to the kernel. See rawfork.c. */
+/* The function that syscall(2) jumps to; at first it makes the call at once. See rawfork.c. */
 extern fp_call_fn *fp_call_syscall_way;
 fp_call_fn fp_call_syscall_mediated;
 /*

@@ -1,7 +1,7 @@
 /*
  * Functions of the C library that would pass far memory to system calls of their own. If the kernel
- * does not fault on it for us, they get local memory instead. In other modes they are the C
- * library's. Room: preload/syscalls.
+ * does not fault on it for us, these functions get local memory instead. In other modes our
+ * versions only call the C library's. Room: preload/syscalls.
  */
 #include "libc_memory.h"
 
@@ -23,7 +23,7 @@
 #include "shim.h"
 #include "uring.h"
 
-/* No buffer of a stream or a directory is larger. */
+/* The C library's own buffers of streams and directories are never larger. */
 #define OWN_MAX (1u << 20)
 
 #define REMEDY "Keep that memory local (FARPAGE_HEAP, FARPAGE_MIN_MAPPING), or use fault mode thread"
@@ -80,8 +80,8 @@ static bool is_awkward(const void *addr)
 }
 
 /*
- * The C library's versions would get local memory, as fp_libc_memory_wants_local finds their code
- * in the C library. But the copy is the program's, so it may be far.
+ * strdup and strndup of our own. The C library's versions would get local memory, as their code
+ * lies in the C library. But the copy is the program's, so it may be far.
  */
 FP_INTERPOSE char *strndup(const char *s, size_t max)
 {
@@ -175,7 +175,7 @@ int __vasprintf_chk(char **ret_s, int flag, const char *format, va_list args);
 
 #define UNCHECKED 0 /* tells the checking functions not to check */
 
-/* Formats all first, then writes it as one buffer. */
+/* Formats the whole text first, then writes it as one buffer. */
 __attribute__((format(printf, 3, 0))) static int print(FILE *stream, int flag, const char *format,
                                                        va_list args)
 {

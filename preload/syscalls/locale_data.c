@@ -1,9 +1,12 @@
 /*
- * Memory that the C library allocates for the program, but reads on every thread, the agent's own
- * included. So it is local. It is of three kinds. Locales: a thread reads them when it starts.
- * Additions to printf: it looks them up for every number; libquadmath, used by all Fortran
- * programs, makes some when it is loaded. Blocks with threads' values of keys: a child of fork
- * clears those of other threads before any handler runs. Room: preload/syscalls.
+ * Memory that the C library allocates for the program, but reads on every thread, also on the
+ * agent's. So it must be local. There are three kinds:
+ *   - Locales: a thread reads them when it starts.
+ *   - Additions to printf: it looks them up for every number. libquadmath, used by all Fortran
+ *     programs, makes some when it is loaded.
+ *   - Blocks with threads' values of keys: a child of fork clears those of other threads before any
+ *     handler runs.
+ * Room: preload/syscalls.
  */
 #include <errno.h>
 #include <grp.h>
@@ -53,14 +56,17 @@ KEPT_LOCAL(int, register_printf_type, (printf_va_arg_function * get), get)
 /* The values of the first keys lie in the thread's own record: no allocation. */
 #define FIRST_KEYS 32u
 
-/* The allocator calls this before any constructor of ours has run. It then sets a first key. */
+/*
+ * The allocator calls this before any constructor of ours has run, but only for one of the first
+ * keys.
+ */
 FP_INTERPOSE int pthread_setspecific(pthread_key_t key, const void *value)
 {
 	uint64_t signals;
 	int r;
 
 	if (key < FIRST_KEYS || !value ||
-	    pthread_getspecific(key)) /* a value that is set has its block already */
+	    pthread_getspecific(key)) /* a key with a value has its block already */
 		return FP_NEXT(pthread_setspecific)(key, value);
 	signals = fp_local_enter_masked();
 	r = FP_NEXT(pthread_setspecific)(key, value);
@@ -78,8 +84,9 @@ FP_INTERPOSE int tss_set(tss_t key, void *value)
 FP_INNER_CALL(setgroups);
 
 /*
- * The C library makes this call on every thread, the agent's own included. These would wait for
- * themselves if the list were far. The kernel refuses a list that is too long, without reading it.
+ * The C library makes this call on every thread, also on the agent's. A far list would make the
+ * agent's threads wait for themselves, so we pass a local copy. The kernel refuses a list that is
+ * too long, without reading it.
  */
 FP_INTERPOSE int setgroups(size_t n, const gid_t *list)
 {

@@ -107,7 +107,7 @@ FP_INTERPOSE int prctl(int option, ...)
 /* The kernel permits these only to a process with a single thread. */
 #define FOR_ONE_THREAD (CLONE_NEWUSER | CLONE_NEWTIME | CLONE_VM | CLONE_SIGHAND | CLONE_THREAD)
 
-/* Children connect to the nodes again, and could not do so from another network. */
+/* Refused, because children connect to the nodes again: from another network they could not. */
 static int refuse_network(const char *call)
 {
 	static atomic_bool said;

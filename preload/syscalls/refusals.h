@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Some of our headers are older than it. The number is the same on all processors. */
+/* The number of mseal(2), which some headers lack. It is the same on all processors. */
 #define FP_SYS_MSEAL 462
 
 /* mseal(2), which the C library may lack: -1 and ENOSYS if it touches far memory. */

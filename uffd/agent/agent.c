@@ -272,8 +272,8 @@ static void describe(struct fp_agent *agent)
 }
 
 /*
- * Finds the default place of stats pages. Reads the environment once, at the start: it may become
- * far later. Leaves stats_default empty if there is no folder.
+ * Finds the default place of stats pages. Reads the environment once, at the start: later its
+ * memory may be far. Leaves stats_default empty if there is no folder.
  */
 static void find_stats_place(struct fp_agent *agent)
 {
@@ -288,8 +288,8 @@ static void find_stats_place(struct fp_agent *agent)
 }
 
 /*
- * A process of another pid namespace may have the same number, and so the same name of its page.
- * Then we try the next number.
+ * Another process, in another pid namespace, may have our process number. Its page then has our
+ * page's name, so we try the next number.
  */
 static int create_stats(struct fp_agent *agent, const char *pattern)
 {
@@ -307,8 +307,8 @@ static int create_stats(struct fp_agent *agent, const char *pattern)
 }
 
 /*
- * The process can go on without statistics. But a wrong name that the user chose makes the start
- * fail.
+ * The process can go on without its stats page. Only a wrong name that the user chose makes the
+ * start fail.
  */
 int fp_agent_open_stats(struct fp_agent *agent, const char *pattern, struct fp_agent_error *error)
 {
@@ -357,8 +357,8 @@ static int start_reconnector(struct fp_agent *agent)
 }
 
 /*
- * Starts the servers of inline faults and of pins. If there is a fault thread, it needs the stage
- * itself.
+ * Starts the servers of inline faults and of pins. If there is a fault thread, it uses the stage,
+ * and these servers get none.
  */
 static int start_inline(struct fp_agent *agent, const struct fp_fault_options *fault)
 {
@@ -386,7 +386,7 @@ static int start_guard(struct fp_agent *agent, struct fp_agent_error *error)
 	const int own[] = {far->uffd.fd,       far->pidfd,      far->mem_fd,
 	                   far->stat_fd,       far->pagemap_fd, far->budget.starved_fd,
 	                   far->budget.kick_fd};
-	static _Atomic uint8_t n_guards; /* several far memories may start at once */
+	static _Atomic uint8_t n_guards; /* atomic, as several far memories may start at once */
 	int r;
 
 	agent->guard.mark = atomic_fetch_add(&n_guards, 1);

@@ -27,24 +27,24 @@ enum fp_on_loss { FP_ON_LOSS_SIGBUS, FP_ON_LOSS_WAIT };
 enum fp_affinity_mode { FP_AFFINITY_AUTO, FP_AFFINITY_OFF };
 
 struct fp_agent_options {
-	uint64_t local_bytes;    /* the budget; at least FP_BUDGET_MIN_PAGES pages. 0: local_percent counts */
-	unsigned local_percent;  /* of the most far memory so far, never below 16 MiB */
-	const char *const *urls; /* nodes, n_urls of them */
+	uint64_t local_bytes;    /* the budget, at least FP_BUDGET_MIN_PAGES pages; 0: see local_percent */
+	unsigned local_percent;  /* the budget, as part of the most far memory ever mapped; 16 MiB at least */
+	const char *const *urls; /* URLs of n_urls nodes */
 	unsigned n_urls;
 	const char *secret;                 /* NULL: none */
 	const struct fp_rdma_options *rdma; /* NULL: the defaults */
-	uint64_t deadline_ns;               /* of one remote operation; 0: 5 s */
+	uint64_t deadline_ns;               /* the longest time of one remote operation; 0: 5 s */
 	uint64_t patience_ns;    /* how long a page waits for a node that is cut off; 0: the node's grace */
-	enum fp_on_loss on_loss; /* WAIT: patience has no end */
-	uint64_t heartbeat_ns;   /* between two looks whether a node is there; 0: 1 s */
+	enum fp_on_loss on_loss; /* WAIT: pages wait without end */
+	uint64_t heartbeat_ns;   /* time between two checks that a node is there; 0: 1 s */
 	struct fp_reconnect_options reconnect;
 	enum fp_fault_mode fault_mode;
 	enum fp_capture_mode capture;
 	enum fp_affinity_mode affinity;
 	unsigned readahead_pages; /* longest sequential read-ahead window; 0: none */
 	bool overcommit;          /* map without reserving slots */
-	bool pins;                /* the caller pins the memory of its system calls where that is needed */
-	bool low;                 /* the range begins at 4 GiB if possible: the program's hints lie there */
+	bool pins;                /* the caller pins the memory of its system calls where needed */
+	bool low;                 /* begin the range at 4 GiB if possible, where programs' hints lie */
 	bool own_handler;         /* the caller has a SIGBUS handler, which calls fp_agent_signal first */
 	const char *stats_path;   /* see fp_statspage_expand; NULL: the default place, unlinked at the end */
 	/*
@@ -113,9 +113,9 @@ struct fp_statspage *fp_agent_stats(struct fp_agent *agent);
 int fp_agent_check_kernel(struct fp_agent_error *error);
 
 /*
- * The agent keeps the thread that faults most on the fault thread's CPU (FP_AFFINITY_AUTO). This
- * releases the calling thread, or any thread if anyone is set. The shim calls it before the program
- * creates threads or programs, or reads or sets its CPUs.
+ * The agent keeps the thread that faults most on the fault thread's CPU (FP_AFFINITY_AUTO). release
+ * frees the calling thread, if that is the one; with anyone, whichever thread it is. The shim calls
+ * it before the program creates threads or programs, or reads or sets its CPUs.
  */
 void fp_agent_affinity_release(struct fp_agent *agent, bool anyone);
 
@@ -149,24 +149,26 @@ struct fp_pin_range {
 };
 
 struct fp_pin {
-	uint32_t place, n;   /* the agent's; n 0: nothing was pinned, unpin is fine */
-	uint32_t depth;      /* the agent's */
-	unsigned fit_ranges; /* -E2BIG: this many ranges, from the first on, could be pinned whole, ... */
-	size_t fit_bytes;    /* ... and this many bytes of the next; not both are 0 */
+	uint32_t place, n;   /* for the agent; if n is 0, nothing was pinned, and unpin does nothing */
+	uint32_t depth;      /* for the agent */
+	unsigned fit_ranges; /* -E2BIG: so many of the first ranges could be pinned whole, */
+	size_t fit_bytes;    /* and so many bytes of the next range; not both are 0 */
 };
 
 /*
- * For the handler of SIGBUS, which a fault raises with FP_FAULT_MODE_INLINE: it calls this first,
- * with its arguments. False: the program must handle the signal, as also when a page is lost. True:
- * the thread may go on. Either an agent in this process served the page, or somebody sent the
- * signal while the thread worked for the agent: then it comes again after that work. Any thread, on
- * local memory, with all signals blocked. Takes as long as a fault: at most the deadline.
+ * Called first by the handler of SIGBUS, with its arguments: with FP_FAULT_MODE_INLINE a fault
+ * raises this signal. Any thread, on local memory, with all signals blocked. Takes as long as a
+ * fault: at most the deadline.
+ *
+ * True: the thread may go on. Either an agent in this process served the page, or somebody sent the
+ * signal while the thread worked for the agent: then the signal comes again after that work. False:
+ * the program must handle the signal. A lost page gives false, too.
  */
 bool fp_agent_signal(const siginfo_t *info, const void *context);
 
 /*
- * The number of pins of the calling thread; and back to that number, after a child of vfork that
- * may have been killed in a call.
+ * depth: how many pins the calling thread has. vforked: called after a child of vfork, which may
+ * have been killed in a call; removes the pins beyond depth.
  */
 unsigned fp_agent_pin_depth(void);
 void fp_agent_pin_vforked(unsigned depth);
@@ -185,17 +187,16 @@ int fp_agent_pin(struct fp_agent *agent, const struct fp_pin_range *ranges, unsi
                  struct fp_pin *ret_hold);
 void fp_agent_unpin(struct fp_agent *agent, struct fp_pin *hold);
 
-/*
- * True if a page that a device writes into could be captured unnoticed: see
- * fp_agent_pin_for_device.
- */
+/* True if capture can't see that a device writes into a page: see fp_agent_pin_for_device. */
 bool fp_agent_is_blind_to_devices(const struct fp_agent *agent);
 
 /*
- * For calls in which a device may write into memory (O_DIRECT). If pins are needed, pins. If the
- * kernel faults by itself, but capture can't tell that the kernel has pinned a page: keeps the far
- * pages of the ranges from leaving, but does not bring them in. Otherwise does nothing. As
- * fp_agent_pin in all other respects.
+ * For calls in which a device may write into memory (O_DIRECT). Three cases:
+ *   - Pins are needed: pins.
+ *   - The kernel faults by itself, but capture can't see which pages the kernel has pinned: keeps
+ *     the far pages of the ranges from leaving, but does not bring them in.
+ *   - Otherwise: does nothing.
+ * Like fp_agent_pin in all other respects.
  */
 int fp_agent_pin_for_device(struct fp_agent *agent, const struct fp_pin_range *ranges, unsigned n,
                             struct fp_pin *ret_hold);

@@ -19,10 +19,10 @@
 #include "agent_sigmask.h"
 #include "local_stack.h"
 
-#define RANGES_MAX  1024u /* of one pin: the kernel takes as many vectors */
-#define NESTED_MAX  8u    /* pins that are noted for each thread */
-#define QUARTER_MIN 4u    /* pages that can be pinned with any budget */
-#define LINES       64u   /* new threads start their search for a place in one of so many lines, in turn */
+#define RANGES_MAX  1024u /* most ranges of one pin: the kernel takes as many iovecs */
+#define NESTED_MAX  8u    /* how many pins are noted for each thread */
+#define QUARTER_MIN 4u    /* so many pages can be pinned with any budget */
+#define LINES       64u   /* new threads begin their search for a place in one of so many lines, in turn */
 
 /*
  * The pins of this thread, the outermost first. A longjmp may leave a pin behind. We find that out
@@ -31,9 +31,9 @@
  */
 static __thread struct {
 	unsigned depth;
-	uint32_t hint; /* the place taken last, plus one */
+	uint32_t hint; /* 1 + the place that this thread took last; 0: none yet */
 	struct {
-		uintptr_t frame; /* where fp_agent_pin ran; frames of its callers are above */
+		uintptr_t frame; /* the frame of fp_agent_pin; its callers' are at higher addresses */
 		const struct fp_pin *hold;
 		struct fp_agent *agent;
 		uint32_t place, n;
@@ -179,7 +179,10 @@ static void drop_notes(unsigned depth)
 	}
 }
 
-/* The frames that a handler on its own stack interrupts are alive, at whatever address. */
+/*
+ * True if the caller is a signal handler on its own stack. It interrupted frames that are alive, so
+ * addresses there do not tell which frames have ended.
+ */
 static bool on_signal_stack(const struct fp_agent *agent)
 {
 	stack_t ss;
@@ -200,7 +203,10 @@ static void drop_dead(const struct fp_agent *agent, uintptr_t frame, const struc
 		drop_notes(live);
 }
 
-/* Notes the frame before its places are taken: a signal handler in between finds an empty note. */
+/*
+ * Notes the frame before its places are taken. A signal handler that comes in between finds a note
+ * without places.
+ */
 static uint32_t note(struct fp_agent *agent, uintptr_t frame, const struct fp_pin *hold)
 {
 	unsigned i = own.depth;
@@ -307,7 +313,7 @@ int fp_agent_pin(struct fp_agent *agent, const struct fp_pin_range *ranges, unsi
 	return r;
 }
 
-/* Waits for evictors that did not see the pin. The wait is bounded, as a write-back is. */
+/* Waits for pages whose evictors did not see the pin. The wait is bounded, as a write-back is. */
 static void await_leaving(const struct fp_far *far, const struct fp_pin_range *range)
 {
 	struct fp_page_range r;

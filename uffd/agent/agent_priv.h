@@ -21,13 +21,14 @@ struct fp_agent {
 	struct fp_fdguard guard;
 	struct fp_reconnector *reconnector;
 	struct fp_agent_options options; /* a deep copy: a child starts from it */
-	pthread_mutex_t fork_turn;       /* from quiet to the end of a fork; taken before allocators' locks */
+	pthread_mutex_t fork_turn;       /* held from quiet to a fork's end; taken before allocators' locks */
 	unsigned local_percent;          /* 0: the budget is fixed */
 	struct fp_affinity affinity;
-	bool is_child; /* of a fork: the store has no sessions of its own yet */
+	bool is_child; /* the agent of a forked child, whose store has no sessions of its own yet */
 	bool unlink_stats;
 	char stats_path[256];
-	char stats_default[256]; /* a pattern; also for children of a parent whose page has another name */
+	/* pattern of the default place; a child uses it even if its parent's page is elsewhere */
+	char stats_default[256];
 };
 
 /* open_kernel opens everything that the kernel gives us; start_threads then starts the work. */

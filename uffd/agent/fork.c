@@ -188,7 +188,10 @@ static void go_on(struct fp_agent *agent)
 	fp_space_allow_backing(&agent->space);
 }
 
-/* The child runs on this stack before it has an agent. The shim's fork moves to a local one. */
+/*
+ * Refuses a far stack: the child runs on it before it has an agent. The shim's fork has moved to a
+ * local stack.
+ */
 static void check_stack(void)
 {
 	if (fp_local_stack_is_far())
@@ -372,8 +375,8 @@ static unsigned adopt(struct fp_far *far, uint32_t page, uint64_t old)
 }
 
 /*
- * Calls act for the pages of [start, end) in touched chunks; all other pages are ZERO. The range
- * has millions of chunks, so one word tells of 64 at once. Returns the sum of act's results.
+ * Calls act for the pages of [start, end) in touched chunks; all other pages are ZERO. One word of
+ * far->touched covers 64 chunks, because the range has millions. Returns the sum of act's results.
  */
 static unsigned each_touched(struct fp_far *far, uint32_t start, uint32_t end,
                              unsigned (*act)(struct fp_far *far, uint32_t page))
@@ -400,7 +403,10 @@ static unsigned adopt_page(struct fp_far *far, uint32_t page)
 {
 	uint64_t old = atomic_load_explicit(&far->words[page], memory_order_relaxed);
 
-	/* the word of an unmapped page may say that the parent queued it; our queue is empty */
+	/*
+	 * even an unmapped page's word may say QUEUED, but only in the parent's queue: ours is
+	 * empty
+	 */
 	return old == FP_PAGE_ZERO ? 0 : adopt(far, page, old);
 }
 
@@ -447,7 +453,7 @@ static int follow_advice(struct fp_agent *agent)
 	return r;
 }
 
-/* The child reserves no slots for inherited memory. */
+/* From now on no inherited memory has reserved slots in the child. */
 static int ease_layout(struct fp_layout *layout)
 {
 	const struct fp_piece_change joined = {.prot = -1};

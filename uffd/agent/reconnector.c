@@ -25,7 +25,11 @@ struct node_thread {
 
 struct fp_reconnector {
 	struct fp_reconnector_options options;
-	_Atomic unsigned n_asking; /* threads that want the turns: a mutex alone may starve them */
+	/*
+	 * threads that want all turns; while there are any, this thread takes no turn: a mutex is
+	 * not fair
+	 */
+	_Atomic unsigned n_asking;
 	_Atomic bool stopping;
 	unsigned n_threads;
 	struct node_thread threads[FP_STORE_MAX_NODES];

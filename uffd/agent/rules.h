@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define FP_RULES_MAX 64u /* each library's matches are one word of bits */
+#define FP_RULES_MAX 64u /* so that one 64-bit word has a bit for each rule */
 
 enum fp_place { FP_PLACE_FAR, FP_PLACE_LOCAL, FP_PLACE_UNSAID };
 
@@ -21,7 +21,7 @@ enum fp_rule_of { FP_RULE_ALL, FP_RULE_HEAP, FP_RULE_MAPPINGS };
 struct fp_rule {
 	int place;                     /* enum fp_place, not UNSAID */
 	int of;                        /* enum fp_rule_of: the kind of memory it is about */
-	uint64_t min_bytes, max_bytes; /* both included; max 0: no bound */
+	uint64_t min_bytes, max_bytes; /* sizes that it fits, both included; max 0: no upper bound */
 	char *library;                 /* glob of the whole path or of its last part; NULL: any caller */
 };
 

@@ -23,9 +23,9 @@ enum fp_heap_mode {
 };
 
 struct fp_settings {
-	uint64_t local_bytes; /* 0: local_percent counts */
+	uint64_t local_bytes; /* the budget; 0: local_percent counts */
 	unsigned local_percent;
-	char **urls; /* n_urls of them; none is no error here */
+	char **urls; /* URLs of n_urls nodes; none is no error here */
 	unsigned n_urls;
 	char *secret; /* NULL: none */
 	struct fp_rdma_options rdma;
@@ -37,7 +37,7 @@ struct fp_settings {
 	struct fp_reconnect_options reconnect;
 	uint64_t readahead_pages;
 	uint64_t min_mapping_bytes; /* smaller mappings stay local */
-	uint64_t large_bytes;       /* for the heap; default: min_mapping_bytes */
+	uint64_t large_bytes;       /* of FP_HEAP_LARGE; default: min_mapping_bytes */
 	struct fp_rules rules;      /* they come before heap and min_mapping; only the file can set them */
 	bool overcommit;
 	bool report;         /* `farpage run` prints a report at the end */
@@ -59,8 +59,8 @@ int fp_settings_read(struct fp_settings *ret_settings, struct fp_agent_error *er
 void fp_settings_done(struct fp_settings *settings);
 
 /*
- * The settings of rdma alone, for callers that open sessions without an agent. As above; the caller
- * frees the device.
+ * The settings of rdma alone, for callers that open sessions without an agent. The same results;
+ * the caller frees the device.
  */
 int fp_settings_read_rdma(struct fp_rdma_options *ret_rdma, struct fp_agent_error *error);
 

@@ -23,7 +23,7 @@
 
 #define AGENTS_MAX 64u
 #define SPINS      256u /* looks at a page that another thread owns, before the thread faults again */
-#define REPEATS    64u  /* faults on one address in a row; from here on we also look at the clock */
+#define REPEATS    64u  /* so many faults at one address in a row: from then on we also look at the clock */
 
 /* Bounds are set last and cleared first. So an address within bounds always has an agent. */
 static struct {
@@ -131,7 +131,7 @@ static bool is_endless(const struct fp_agent *agent, uintptr_t addr)
 		repeated.n = 0;
 		repeated.told = false;
 	}
-	/* a page of a node that is cut off waits longer than our limit: up to the patience */
+	/* a page that waits for a node waits longer than our limit: for its patience */
 	if (++repeated.n == REPEATS || (repeated.n > REPEATS && fp_far_patience_ns(&agent->far)))
 		repeated.since_ns = fp_clock_ns();
 	return repeated.n > REPEATS && fp_clock_ns() - repeated.since_ns > 4 * agent->far.deadline_ns;
@@ -168,7 +168,7 @@ static bool serve(struct fp_agent *agent, uintptr_t addr, enum fp_access access,
 	}
 	if (end == FP_INLINE_SERVED && !fp_inline_is_ready(before, access != FP_ACCESS_READ))
 		repeated.n = 0;       /* the fault was justified */
-	return end != FP_INLINE_LOST; /* lost: the program itself gets this signal */
+	return end != FP_INLINE_LOST; /* a lost page: the program itself gets this signal */
 }
 
 bool fp_agent_signal(const siginfo_t *info, const void *context)
@@ -188,7 +188,7 @@ bool fp_agent_signal(const siginfo_t *info, const void *context)
 	if (is_foreign(agent, fp_far_page(&agent->far, addr))) /* perhaps it became foreign after the fault */
 		return repeated.n == 1;
 	guest = fp_inline_has_guest(atomic_load(&agent->far.inline_servers));
-	if (!guest) /* a guest shares its parent's thread-local state: leave that alone */
+	if (!guest) /* a guest shares its parent's thread-local state, and must not change it */
 		fp_agent_enter_local(agent);
 	dealt = serve(agent, addr, access, guest);
 	if (!guest)
@@ -239,7 +239,8 @@ int fp_sigbus_install(void)
 
 	struct sigaction now;
 
-	memset(&action.sa_mask, 0xff, sizeof(action.sa_mask)); /* also those of pthread_cancel and setuid */
+	/* blocks all signals, also those of pthread_cancel and setuid */
+	memset(&action.sa_mask, 0xff, sizeof(action.sa_mask));
 	pthread_mutex_lock(&lock);
 	if (sigaction(SIGBUS, NULL, &now) < 0)
 		r = -errno;

@@ -13,13 +13,14 @@ struct fp_agent;
 /* The kind of access, as the processor reports it. */
 enum fp_access {
 	FP_ACCESS_UNKNOWN,
-	FP_ACCESS_READ,      /* of an absent page */
-	FP_ACCESS_WRITE,     /* the same */
+	FP_ACCESS_READ,      /* a read of an absent page */
+	FP_ACCESS_WRITE,     /* a write to an absent page */
 	FP_ACCESS_PROTECTED, /* a write to a present page */
 };
 
 /*
- * From the context of a signal handler. FP_ACCESS_UNKNOWN if the processor's context does not say.
+ * The access that caused a fault, from the context of its signal. FP_ACCESS_UNKNOWN if the
+ * processor does not say.
  */
 enum fp_access fp_sigbus_access(const void *context);
 

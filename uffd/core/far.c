@@ -209,14 +209,17 @@ void fp_far_unreserve(struct fp_far *far)
 	far->filled_chunks = NULL;
 }
 
-/* The words of the agent's own pages are those of the first chunk. */
+/*
+ * Locks the words of the agent's own pages (the first chunk) and of the program's part of the
+ * range.
+ */
 static void lock_words(struct fp_far *far)
 {
 	fp_lockedmem_lock(far->words, FP_FAR_OWN_PAGES * sizeof(*far->words), true);
 	fp_lockedmem_lock(&far->words[far->first], (far->last - far->first) * sizeof(*far->words), true);
 }
 
-/* Unregisters first, so that the kernel sends no event. */
+/* Unmaps this part. Unregisters it first, so that the kernel sends no event. */
 static void cut(struct fp_far *far, uint32_t start, uint32_t end)
 {
 	size_t len = (size_t)(end - start) << FP_PAGE_SHIFT;
@@ -349,8 +352,9 @@ static void grow_queue(struct fp_far *far)
 }
 
 /*
- * Drops stale entries among the oldest of a full queue: their pages left local memory without the
- * evictor. False: none was stale, as many more pages are local than the budget allows.
+ * Takes some of the oldest entries out of a full queue, and drops the stale ones: their pages left
+ * local memory without the evictor. Returns false if none was stale, because many more pages are
+ * local than the budget allows.
  */
 static bool drop_stale_entries(struct fp_far *far)
 {
@@ -370,7 +374,9 @@ static bool drop_stale_entries(struct fp_far *far)
 	return kept < n;
 }
 
-/* Ends: a page has one entry at most, and the queue can grow to one for each page. */
+/*
+ * The loop ends: a page has one entry at most, and the queue can grow to one entry for each page.
+ */
 void fp_far_settle(struct fp_far *far, uint32_t page, struct fp_page_step step)
 {
 	if (step.enqueue)
@@ -386,8 +392,11 @@ void fp_far_end(struct fp_far *far, uint32_t page, enum fp_page_event event)
 	fp_far_settle(far, page, fp_pager_apply(&far->words[page], event, NULL));
 }
 
-/* The page stays where it was. Either its mapping ended during the fault, and the kernel sends the
- * waiters SIGSEGV; or the kernel does not take the page now, and they fault again. */
+/*
+ * Ends an install that the kernel refused: the page stays where it was. If its mapping ended during
+ * the fault, the kernel sends the waiting threads SIGSEGV. If the kernel can't take the page now,
+ * they fault again.
+ */
 static void end_gone(struct fp_far *far, uint32_t page)
 {
 	fp_far_end(far, page, FP_EV_NOT_INSTALLED);
@@ -419,7 +428,7 @@ static void say_refused(const struct fp_far *far, uint32_t page, int error)
 		       (void *)fp_far_addr(far, page), fp_strerror(error, why, sizeof(why)));
 }
 
-/* patience_ns: how long to wait for a kernel that can't take the page at this moment. */
+/* patience_ns: how long to try again while the kernel can't take the page. */
 static unsigned install(struct fp_far *far, uint32_t page, unsigned n, const char *from, bool writable,
                         uint64_t patience_ns)
 {

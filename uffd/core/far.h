@@ -41,11 +41,11 @@ struct fp_inline;
 struct fp_far {
 	char *base;
 	uint64_t n_pages;
-	_Atomic uint32_t first, last;    /* the program's part: all, until a limit shrinks it */
+	_Atomic uint32_t first, last;    /* the program's part of the range: all, until a limit shrinks it */
 	bool low;                        /* the range may begin at 4 GiB */
 	uint32_t origin;                 /* the search for free addresses starts at this page */
-	_Atomic uint64_t *words;         /* one per page, reserved lazily */
-	_Atomic uint64_t *touched;       /* one bit per chunk: a page of it may not be ZERO */
+	_Atomic uint64_t *words;         /* one per page; their memory comes on touch */
+	_Atomic uint64_t *touched;       /* one bit per chunk; 0: all its pages are ZERO */
 	_Atomic uint32_t *filled_chunks; /* one per chunk: see kernel_filled.h */
 	struct fp_uffd uffd;
 	struct fp_store *store;
@@ -54,23 +54,23 @@ struct fp_far {
 	struct fp_evict_queue evict_queue;
 	struct fp_pin_table pins;                 /* empty where the kernel can fault on far memory */
 	struct fp_inline *_Atomic inline_servers; /* NULL: only the fault thread serves */
-	uint64_t deadline_ns; /* of a fault, except for the wait for nodes that are cut off */
+	uint64_t deadline_ns; /* the longest time of a fault, without the wait for nodes that are cut off */
 	bool capture_by_move;
 	_Atomic bool wants_slots; /* a page that shall leave found no slot on the nodes that are up */
 	_Atomic bool full;        /* the nodes have no more slots */
-	_Atomic bool sealed;      /* the kernel refused to drop a page (EPERM) since reclaim last looked */
+	_Atomic bool sealed;      /* since reclaim last looked, the kernel refused to drop a page (EPERM) */
 	int pidfd;                /* of this process, for process_madvise; -1: the kernel has none */
-	int mem_fd;               /* /proc/self/mem; -1: see process_memory.h */
+	int mem_fd;               /* /proc/self/mem; -1: it can't be opened, see process_memory.h */
 	int stat_fd;              /* /proc/self/stat; -1: there is none */
 	int pagemap_fd;           /* /proc/self/pagemap; -1: it can't be read, no kernel-filled memory */
-	bool may_fill;            /* the kernel may fill pages from now on: see kernel_filled.h */
+	bool may_fill;            /* from now on the kernel may fill pages: see kernel_filled.h */
 	_Atomic bool
 	    forked; /* a child may share pages with us: UFFDIO_MOVE refuses them until they are unshared */
 	_Atomic bool fork_freeze; /* a fork is near or under way: nothing leaves */
 	_Atomic bool
-	    fork_overdraw; /* a fork under way may wait for a thread that faults: exceed the budget */
+	    fork_overdraw; /* a fork may wait for a thread that faults, so faults may exceed the budget */
 	_Atomic uint32_t
-	    *family; /* 0 only in a child that no fork of ours made: the kernel wipes it in every child */
+	    *family; /* 0 only in a child that a bare call made: the kernel zeroes it in every child */
 	_Atomic unsigned evicting; /* threads inside an evictor's run */
 	struct fp_lost lost;
 };
@@ -85,8 +85,10 @@ static inline uint32_t fp_far_page(const struct fp_far *far, uint64_t addr)
 	return (uint32_t)((addr - (uintptr_t)far->base) >> FP_PAGE_SHIFT);
 }
 
-/* False if a limit took the page out of the range. The eviction queue may still name such a page. A
- * thread that looks there is counted in far->evicting. */
+/*
+ * False if a limit took the page out of the range. The eviction queue may still name it: a thread
+ * that takes entries is counted in far->evicting, and asks here first.
+ */
 static inline bool fp_far_has(const struct fp_far *far, uint32_t page)
 {
 	return page >= far->first && page < far->last;
@@ -128,9 +130,9 @@ void fp_far_shrink(struct fp_far *far, uint32_t first, uint32_t last);
 bool fp_far_drop(struct fp_far *far, uint32_t page, uint32_t n);
 
 /*
- * Sets whether a child made from now on gets n pages of the range. True only while a fork of ours
- * is under way: only that gives the child an agent. A child of a bare call gets no far memory, so
- * it can't read zeros.
+ * Sets whether a child that is made from now on gets n pages of the range. inherit is true only
+ * while a fork of ours is under way, as only that gives the child an agent. A child of a bare call
+ * gets no far memory: it can't read zeros by mistake.
  */
 void fp_far_inherit(struct fp_far *far, uint32_t page, uint32_t n, bool inherit);
 /* Called in the child of a fork of ours. */
@@ -140,8 +142,10 @@ static inline bool fp_far_is_stray(const struct fp_far *far)
 {
 	return far->family && !atomic_load_explicit(far->family, memory_order_relaxed);
 }
-/* Ends such a child with a message and status 125. Called before the child uses anything of its
- * parent's agent. */
+/*
+ * Ends a child that a bare call made, with a message and status 125. Called before such a child can
+ * use anything of its parent's agent.
+ */
 void fp_far_check_family(const struct fp_far *far);
 
 /* Follows a step that ended an owned state: queues the page, wakes its waiters. */
@@ -152,15 +156,17 @@ void fp_far_end(struct fp_far *far, uint32_t page, enum fp_page_event event);
 
 /*
  * Installs n pages, the first of which is page, from src (local memory, present), writable or
- * write-protected. So their state ARRIVING ends: each page is installed, found present, gone (its
- * token is given back) or lost. Blocks until the deadline at most. Pages that the kernel has not
- * taken by then go back to ZERO or REMOTE, and their waiters fault again. Returns how many pages
- * are resident now. Agent threads; inline, the faulting thread too.
+ * write-protected. This ends their state ARRIVING: each page is installed, found present, gone (its
+ * token is given back) or lost. Blocks until the deadline at most. A page that the kernel has not
+ * taken by then goes back to ZERO or REMOTE, and its waiters fault again. Returns how many pages
+ * are resident now. Agent threads; in fault mode inline, the faulting thread too.
  */
 unsigned fp_far_install(struct fp_far *far, uint32_t page, unsigned n, const void *src, bool writable);
 
-/* The same, writable, for a page whose only copy is src: it has no other state to go back to.
- * Blocks until the kernel takes it or its mapping is gone. */
+/*
+ * Installs a page, writable, whose only copy is src: it has no other state to go back to. Blocks
+ * until the kernel takes the page or its mapping is gone.
+ */
 void fp_far_put_back(struct fp_far *far, uint32_t page, const void *src);
 
 /*
@@ -170,8 +176,10 @@ void fp_far_put_back(struct fp_far *far, uint32_t page, const void *src);
  */
 int fp_far_read(struct fp_far *far, struct fp_uffd_fault *ret_faults, unsigned max);
 _Noreturn void fp_far_refuse_bare_call(const char *call, const void *addr);
-/* The same for a caller that wants no messages. Ends the process only if such a call is under
- * way. */
+/*
+ * Ends the process as fp_far_read does, if a bare call is changing a mapping of the range. For
+ * callers that want no messages.
+ */
 void fp_far_check_bare_calls(struct fp_far *far);
 
 /*

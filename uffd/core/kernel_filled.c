@@ -79,8 +79,10 @@ void fp_kernel_filled_open(struct fp_far *far)
 
 /* ---- begin ---- */
 
-/* Half of the budget is given freely. Beyond that, up to the margin, pages are filled only next to
- * kernel-filled ones. */
+/*
+ * True if the budget allows the kernel to fill pages around page. While half of the budget is free,
+ * any pages. After that, and down to the margin, only pages next to kernel-filled ones.
+ */
 static bool is_ample(const struct fp_far *far, uint32_t page)
 {
 	const _Atomic uint32_t *state = state_of(far, page);
@@ -95,9 +97,11 @@ static bool is_ample(const struct fp_far *far, uint32_t page)
 	        FILLED); /* or CHANGING */
 }
 
-/* The pages around page that can be kernel-filled with it: ZERO ones, and those already in the
- * state of kernel-filled pages. The run stays within the chunk, the mapping and one side of the
- * present run. */
+/*
+ * The run of pages around page that can be kernel-filled with it: ZERO pages, and pages whose words
+ * are as those of kernel-filled ones. It stays within the chunk and the mapping. If the chunk has a
+ * run already, the new one stays on one side of it.
+ */
 static struct chunk_run find_run(const struct fp_far *far, const struct fp_piece *piece, uint32_t page,
                                  uint32_t word)
 {
@@ -121,14 +125,17 @@ static struct chunk_run find_run(const struct fp_far *far, const struct fp_piece
 
 static unsigned count_fresh(const struct fp_far *far, struct chunk_run run)
 {
-	unsigned n = 1; /* the fault's own */
+	unsigned n = 1; /* page itself, where the fault is */
 
 	for (uint32_t p = run.start; p < run.end; p++)
 		n += fp_page_state(atomic_load(&far->words[p])) == FP_PAGE_ZERO;
 	return n;
 }
 
-/* A chunk has one run. Another must continue it, as consecutive mappings do. */
+/*
+ * A chunk has one kernel-filled run at most. So a new run must touch the present one, as those of
+ * consecutive mappings do.
+ */
 static bool can_join(uint32_t page, uint32_t word, struct chunk_run run)
 {
 	struct chunk_run before = filled_run(page, word);
@@ -150,13 +157,13 @@ static bool own_page(struct fp_far *far, uint32_t page)
 	       fp_pager_apply(&far->words[page], FP_EV_ADOPT, NULL).action == FP_ACT_VERIFY;
 }
 
-/* The word of a page that we own still tells its former state. */
+/* While we own a page, its word still tells whether it was ZERO. */
 static bool was_zero(const struct fp_far *far, uint32_t page)
 {
 	return !(atomic_load(&far->words[page]) & FP_PAGE_DIRTY);
 }
 
-/* The fault's own page keeps its state. */
+/* Ends our ownership of the run's pages. Only page, where the fault is, stays owned. */
 static void disown_run(struct fp_far *far, struct chunk_run run, uint32_t page)
 {
 	for (uint32_t p = run.start; p < run.end; p++) {
@@ -167,7 +174,7 @@ static void disown_run(struct fp_far *far, struct chunk_run run, uint32_t page)
 	}
 }
 
-/* Owns all of the run or nothing. *ret_fresh: how many of its pages have no token yet. */
+/* Owns all pages of the run or none. *ret_fresh: how many of them have no token yet. */
 static bool own_run(struct fp_far *far, struct chunk_run run, uint32_t page, unsigned *ret_fresh)
 {
 	unsigned n = 0;
@@ -205,7 +212,7 @@ static int give_to_kernel(struct fp_far *far, struct chunk_run run)
 	int r = fp_uffd_unregister(&far->uffd, addr, len);
 
 	if (r < 0 && r != -ENOMEM)
-		return r; /* nothing was done */
+		return r; /* nothing was changed */
 	if (r == 0)
 		r = fp_uffd_register_fills(&far->uffd, addr, len);
 	if (r < 0) {
@@ -302,7 +309,7 @@ static void begin_chunk(struct fp_far *far, const struct fp_layout *layout, uint
 		fp_far_end(far, page, FP_EV_NOT_INSTALLED);
 }
 
-/* This thread does not wait for a page of the chunks: its stack is local. */
+/* Waits for no page of the chunks, because this thread's stack is local. */
 void fp_kernel_filled_begin_mapping(struct fp_far *far, const struct fp_layout *layout, uint32_t start,
                                     uint32_t end)
 {
@@ -354,8 +361,10 @@ static int end(struct fp_far *far, _Atomic uint32_t *state, struct chunk_run run
 	return r;
 }
 
-/* A CONVERTING chunk was MANAGED, and the pages being converted are not the caller's. CHANGING ends
- * soon: no thread blocks meanwhile. */
+/*
+ * A CONVERTING chunk was MANAGED, and the caller's page is not among those being converted.
+ * CHANGING ends soon, as no thread blocks in that state.
+ */
 int fp_kernel_filled_end(struct fp_far *far, uint32_t page)
 {
 	_Atomic uint32_t *state = state_of(far, page);

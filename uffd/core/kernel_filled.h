@@ -27,21 +27,23 @@
 #include "layout.h"
 
 /*
- * Called when the userfaultfd is new, before the fault threads start, in a forked child too. It has
- * the whole range registered, or soon will. If the page map can't be read (a process that is not
+ * Called when the userfaultfd is new and has the whole range registered, or soon will. Before the
+ * fault threads start, in a forked child too. If the page map can't be read (a process that is not
  * dumpable), there will be no kernel-filled memory.
  */
 void fp_kernel_filled_open(struct fp_far *far);
 
 /*
- * Called for a fault on page, which was ZERO and which the caller owns as ARRIVING. True: it ended,
- * with its neighbours; waiting threads go on. False: nothing has changed. Fault threads; never
- * blocks.
+ * Called for a fault on page, which was ZERO and which the caller owns as ARRIVING. True: the page
+ * and its neighbours are kernel-filled now, and waiting threads go on. False: nothing has changed.
+ * Fault threads; never blocks.
  */
 bool fp_kernel_filled_begin(struct fp_far *far, const struct fp_layout *layout, uint32_t page);
 
-/* The same for a new mapping, so that no thread must fault first. Only if the mapping is short and
- * the budget is ample. Under the layout lock, signals blocked. */
+/*
+ * Makes a new mapping kernel-filled at once, so that no thread must fault first. Only if the
+ * mapping is short and the budget is ample. Under the layout lock, signals blocked.
+ */
 void fp_kernel_filled_begin_mapping(struct fp_far *far, const struct fp_layout *layout, uint32_t start,
                                     uint32_t end);
 

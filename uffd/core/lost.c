@@ -27,8 +27,10 @@ void fp_lost_poison(struct fp_far *far, uint32_t page)
 
 /* ---- ends ---- */
 
-/* The page is LOST. It is revived once its node is back; without a slot, it only needs a free
- * one. */
+/*
+ * The page is LOST. Notes whether fp_lost_revive may bring it back: its node may return, or the
+ * page has no slot and needs only a free one.
+ */
 static void look_again(struct fp_far *far, uint64_t word)
 {
 	uint64_t slot = fp_page_slot(word);
@@ -46,7 +48,7 @@ void fp_lost_end(struct fp_far *far, uint32_t page, bool again)
 
 	fp_lost_poison(far, page);
 	fp_far_settle(far, page, fp_pager_apply(&far->words[page], FP_EV_FETCH_FAILED, &old));
-	look_again(far, old); /* after the word, which fp_lost_revive looks at */
+	look_again(far, old); /* after the change of the word, as fp_lost_revive reads the word */
 	fp_count(&far->stats->lost_pages, !again);
 }
 
@@ -101,7 +103,7 @@ static void report_page(struct fp_far *far, uint32_t page, uint64_t slot, int st
 	}
 	fp_store_node_info(far->store, node_to_blame(far->store, slot), &info);
 	if (status == -EHOSTDOWN && info.last_error)
-		status = info.last_error; /* the cause, not the consequence */
+		status = info.last_error; /* the first cause; status is only a consequence */
 	fp_log(FP_LOG_ERROR, "pager", "page %p %s: node %s: %s; SIGBUS follows%s",
 	       (void *)fp_far_addr(far, page), slot ? "is lost" : "finds no room", info.url,
 	       fp_node_notice_reason(status, status == info.last_error ? info.why : NULL, why, sizeof(why)),
@@ -156,7 +158,7 @@ static void revive(struct fp_far *far, uint32_t page)
 void fp_lost_revive(struct fp_far *far)
 {
 	if (!atomic_exchange(&far->lost.may_return,
-	                     false)) /* first: a page lost from here on sets it again */
+	                     false)) /* before the look: a page lost during it sets the flag again */
 		return;
 	for (uint64_t chunk = 0; chunk < far->n_pages >> FP_CHUNK_SHIFT; chunk++) {
 		uint64_t bits = atomic_load_explicit(&far->touched[chunk / 64], memory_order_relaxed);

@@ -23,7 +23,7 @@ struct fp_lost {
 	_Atomic uint32_t in;
 	uint32_t out;
 	struct fp_log_limit limit;
-	_Atomic bool may_return; /* fp_lost_revive may find a page that can be read again */
+	_Atomic bool may_return; /* some page may be readable again: fp_lost_revive has work */
 };
 
 /*
@@ -39,8 +39,10 @@ void fp_lost_report(struct fp_far *far);
 /* Empties the queue of reports. Called before the threads start. */
 void fp_lost_forget(struct fp_far *far);
 
-/* Ends the ARRIVING of a page that no node can give back, and that has no token: it becomes LOST
- * and poisoned. again: it was lost before, and is touched again. */
+/*
+ * Ends the state ARRIVING of a page that no node can give back: it becomes LOST and poisoned. It
+ * has no token. again: it was lost before, and a thread touched it again.
+ */
 void fp_lost_end(struct fp_far *far, uint32_t page, bool again);
 
 /* Makes a page that the caller owns (ARRIVING, CLAIMED) raise SIGBUS. Aborts the process with a

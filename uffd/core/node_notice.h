@@ -21,16 +21,18 @@ enum fp_node_news {
 
 /* The last report about one node. Zero-initialise. */
 struct fp_node_said {
-	enum fp_breaker_state state; /* as reported; never FP_BREAKER_HALF_OPEN */
+	enum fp_breaker_state state; /* the state that was reported; never FP_BREAKER_HALF_OPEN */
 	uint64_t cut_ns;             /* when it was first seen cut off; 0: it is not */
 	uint64_t back_ns;            /* when it was reported to be back; 0: never */
 };
 
-#define FP_NODE_NOTICE_FLAP_NS 10000000000ull /* a node that was back for less is flapping */
+#define FP_NODE_NOTICE_FLAP_NS 10000000000ull /* a node that was back for less time is flapping */
 #define FP_NODE_NOTICE_LONG_NS 1000000000ull  /* of a flapping node, only outages this long are reported */
 
-/* The news about a node that is in this state now. Pure. *ret_outage_ns: if the node is back, how
- * long it was cut off. */
+/*
+ * The news about a node that is in this state now. Pure. *ret_outage_ns: how long it was cut off,
+ * if it is back.
+ */
 enum fp_node_news fp_node_notice_step(struct fp_node_said *said, enum fp_breaker_state state, uint64_t now_ns,
                                       uint64_t *ret_outage_ns);
 

@@ -54,7 +54,11 @@ static void take_by_protect(struct fp_far *far, struct fp_batch *b, uint32_t pag
 			vanished(far, page);
 		else
 			fp_capture_refuse(
-			    far, page); /* it stays protected: if it was clean, a write must not go unseen */
+			    /*
+			     * keep the protection: if the page was clean, a write must not go
+			     * unseen
+			     */
+			    far, page);
 		return;
 	}
 	batch_add(b, page, false);
@@ -67,10 +71,10 @@ static ssize_t move_out(struct fp_far *far, void *dst, uint32_t page, unsigned n
 }
 
 /*
- * After a fork, a page is shared with the child until one side writes. So we make the kernel write,
- * to get a copy of our own. On a protected page that write would wait for us, and we for it. So a
- * dirty page stays writable until it is moved. A clean page gives -EINVAL: it is protected, so it
- * can be copied, and no call has pinned it to write to it.
+ * After a fork, a page is shared with the child until one side writes. So we make the kernel write
+ * to it, to get a copy of our own. A dirty page therefore stays writable until it is moved: on a
+ * protected page that write would wait for us, and we for it. A clean page is protected, and gives
+ * -EINVAL: no call has pinned it for writing, so it can be copied instead.
  */
 static ssize_t unshare_and_move(struct fp_far *far, void *dst, uint32_t page)
 {

@@ -19,21 +19,21 @@
 
 /* One page on its way out. */
 struct fp_leaving {
-	struct fp_page_io io; /* slot; buf: the captured bytes */
+	struct fp_page_io io; /* the slot; buf: the captured bytes */
 	uint32_t page;
 	uint32_t tries;
 	bool zero;         /* all its bytes are zero */
-	uint64_t old_slot; /* the page's own slot, or none */
-	bool moved;        /* buf is the page itself, in the stage; else a copy of the protected page */
+	uint64_t old_slot; /* the slot that the page had before; 0: none */
+	bool moved;        /* buf is the page itself, in the stage; false: buf is a copy */
 	struct fp_batch *batch;
 };
 
 /* Pages that were captured together. The stage is emptied when the last of them is done. */
 struct fp_batch {
 	struct fp_leaving items[FP_BUDGET_BATCH_MAX];
-	unsigned n;      /* captured */
-	unsigned open;   /* not done yet; 0: the batch is free */
-	unsigned tokens; /* of pages that have left; given back with the stage */
+	unsigned n;      /* captured pages */
+	unsigned open;   /* pages that are not done yet; 0: the batch is free */
+	unsigned tokens; /* tokens of pages that have left; they are given back with the stage */
 	unsigned n_back; /* pages that were put back since the batch was captured */
 	char *stage;     /* FP_BUDGET_BATCH_MAX pages of the far range */
 	char *copies;    /* FP_BUDGET_BATCH_MAX pages of plain memory */
@@ -56,11 +56,13 @@ static inline unsigned fp_run_length(const uint32_t *pages, unsigned n)
  */
 void fp_capture(struct fp_far *far, struct fp_batch *batch, const uint32_t *pages, unsigned n);
 
-/* The page can't be captured now: it stays, and gets a new entry in the queue. */
+/* The page can't be captured now: it stays resident, and gets a new entry in the eviction queue. */
 void fp_capture_refuse(struct fp_far *far, uint32_t page);
 
-/* Drops the protected original of a copied page, before its word says that it has left. False: it
- * stays (mlock). */
+/*
+ * Drops the original of a page that was copied. Called before the page's word says that it has
+ * left. False: the original stays (mlock).
+ */
 bool fp_capture_drop_original(struct fp_far *far, const struct fp_leaving *leaving);
 
 /* Empties the stage of a batch that is done. */

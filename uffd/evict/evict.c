@@ -53,13 +53,13 @@ int fp_evictor_new(struct fp_far *far, struct fp_lane *lane, char *stage, struct
 	ev->lane = lane;
 	ev->n_batches = lane ? LANE_BATCHES : 1;
 	ev->batches = fp_lockedmem_new(batches_bytes(ev));
-	if (ev->batches && far->capture_by_move) /* then few pages are copied */
+	if (ev->batches && far->capture_by_move) /* then few pages need a copy */
 		copies = fp_lockedmem_lazy(copies_bytes(ev));
 	else
 		copies = ev->batches ? fp_lockedmem_new(copies_bytes(ev)) : NULL;
 	/* the stage is not registered: MOVE refuses pages that a device has pinned */
 	if (copies && lane)
-		(void)fp_lane_register(lane, copies, copies_bytes(ev)); /* a hint */
+		(void)fp_lane_register(lane, copies, copies_bytes(ev)); /* only a hint */
 	if (!copies) {
 		fp_evictor_free(ev);
 		return -ENOMEM;
@@ -98,7 +98,10 @@ static bool may_drop(const struct fp_far *far, uint64_t word)
 	return !slot || fp_store_slot_up(far->store, slot);
 }
 
-/* Refuses the pages whose bit is set. The others close the gaps; returns their number. */
+/*
+ * Refuses the pages whose bits are set in which. Keeps the others at the start of pages, and
+ * returns their number.
+ */
 static unsigned put_back(struct fp_far *far, uint32_t *pages, unsigned n, uint64_t which)
 {
 	unsigned kept = 0;
@@ -112,8 +115,10 @@ static unsigned put_back(struct fp_far *far, uint32_t *pages, unsigned n, uint64
 	return kept;
 }
 
-/* Pages that a system call has pinned stay. Their words already say LEAVING: a call that pins one
- * from now on sees that, and waits. */
+/*
+ * Refuses pages that a system call has pinned. All victims' words already say LEAVING: a call that
+ * pins one from now on sees that, and waits.
+ */
 static void spare_pinned(struct fp_evictor *ev)
 {
 	struct fp_pin_table *pins = &ev->far->pins;
@@ -136,8 +141,10 @@ static void sort_victim(struct fp_evictor *ev, uint32_t page, enum fp_page_event
 		ev->takes[ev->n_takes++] = page;
 }
 
-/* MADV_DONTNEED on all runs by one call, where the kernel lets a process advise itself so
- * (6.13). */
+/*
+ * Drops all runs by one call of MADV_DONTNEED, where a process may give itself advice
+ * (process_madvise, 6.13).
+ */
 static bool drop_vectored(const struct fp_far *far, const struct iovec *runs, unsigned n_runs)
 {
 	size_t want = 0;
@@ -197,8 +204,8 @@ static void item_done(struct fp_far *far, struct fp_leaving *l, bool gone)
 }
 
 /*
- * No node took the page, or it can't be dropped. If it was moved out, the captured bytes are the
- * only copy and go back to their place. If it was only protected, it is still there.
+ * No node took the page, or its original can't be dropped. If the page was moved out, the captured
+ * bytes are its only copy, and go back to their place. If it was only protected, it is still there.
  */
 static void end_unwritten(struct fp_far *far, struct fp_leaving *l)
 {
@@ -217,7 +224,7 @@ static void end_unwritten(struct fp_far *far, struct fp_leaving *l)
 	item_done(far, l, false);
 }
 
-/* The slot has the bytes. Without a slot, they are all zero. */
+/* The page has left. Its bytes are in its slot; without a slot, they are all zero. */
 static void end_written(struct fp_far *far, struct fp_leaving *l)
 {
 	struct fp_page_step s;
@@ -259,8 +266,10 @@ static void note_slots(struct fp_far *far, bool found)
 		atomic_store_explicit(&far->full, false, memory_order_relaxed);
 }
 
-/* A zero test for any processor: a page is all zeros if its first word is zero and it equals itself
- * shifted by one word. */
+/*
+ * True if all bytes of the page are zero: its first word is zero, and the page equals itself
+ * shifted by one word. This works on any processor.
+ */
 static bool is_zero(const char *page)
 {
 	uint64_t first;
@@ -298,8 +307,10 @@ static void choose_slots(struct fp_far *far, struct fp_leaving **pages, unsigned
 		note_slots(far, got == need);
 }
 
-/* Copies a page if its slot is mapped. The lane carries the others as one request; fp_evictor_reap
- * gets its answers. */
+/*
+ * Copies each page whose slot is mapped. The lane sends the others as one request; fp_evictor_reap
+ * gets its answers.
+ */
 static void write_pages(struct fp_evictor *ev, struct fp_leaving **pages, unsigned n)
 {
 	struct fp_page_io *out[BATCH];
@@ -334,7 +345,7 @@ static void finish(struct fp_evictor *ev, struct fp_leaving *l)
 	else if (++l->tries == WRITE_TRIES)
 		end_unwritten(ev->far, l);
 	else
-		write_pages(ev, &l, 1); /* its node is lost: try another, while there is one */
+		write_pages(ev, &l, 1); /* its node is lost: try another one, if there is any */
 }
 
 static void write_batch(struct fp_evictor *ev, struct fp_batch *b)
@@ -349,7 +360,7 @@ static void write_batch(struct fp_evictor *ev, struct fp_batch *b)
 		l->io.slot = l->old_slot;
 		l->zero = is_zero(l->io.buf);
 	}
-	b->open++; /* keeps the batch open during the walk */
+	b->open++; /* keeps the batch open during this loop */
 	write_pages(ev, pages, b->n);
 	if (--b->open == 0)
 		batch_close(ev->far, b);
@@ -383,7 +394,10 @@ static unsigned evict_victims(struct fp_evictor *ev, struct fp_batch *b)
 	return left + n - b->n_back;
 }
 
-/* Sequentially consistent with fp_reclaim_freeze: it sees us inside, or we see the freeze. */
+/*
+ * False: a fork freezes evictions. Sequentially consistent with fp_reclaim_freeze: it sees us
+ * inside, or we see the freeze.
+ */
 static bool enter(struct fp_far *far)
 {
 	atomic_fetch_add(&far->evicting, 1);
@@ -450,7 +464,7 @@ unsigned fp_evictor_run_range(struct fp_evictor *ev, uint32_t page, uint32_t n, 
 
 	if (b && enter(ev->far)) {
 		if (!can_leave(ev))
-			page = end; /* refuse all of it */
+			page = end; /* no page can leave: skip the whole range */
 		for (; page < end && ev->n_drops + ev->n_takes < BATCH; page++)
 			if (fp_far_has(ev->far, page)) /* a limit may have shrunk the range */
 				sort_victim(ev, page, FP_EV_PAGEOUT);

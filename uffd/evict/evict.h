@@ -16,8 +16,8 @@
 struct fp_evictor;
 
 /*
- * lane: for write-backs; the caller owns it, the evictor's thread uses it; NULL: the store is
- * direct. stage: MOVE puts pages there: FP_STAGE_PAGES pages of the far range, opened and in no
+ * lane: carries write-backs; the caller owns it, the evictor's thread uses it. NULL: all nodes are
+ * mapped. stage: where MOVE puts pages: FP_STAGE_PAGES pages of the far range, opened and in no
  * mapping. 0 or -ENOMEM.
  */
 int fp_evictor_new(struct fp_far *far, struct fp_lane *lane, char *stage, struct fp_evictor **ret_evictor);
@@ -30,8 +30,10 @@ void fp_evictor_free(struct fp_evictor *evictor);
  */
 unsigned fp_evictor_run(struct fp_evictor *evictor, unsigned want);
 
-/* The same for the resident pages among n from page on, which the program named. *ret_next: the
- * page to continue from. */
+/*
+ * Makes the resident pages among n pages from page on leave, which the program named. Otherwise
+ * like fp_evictor_run. *ret_next: the page to continue from.
+ */
 unsigned fp_evictor_run_range(struct fp_evictor *evictor, uint32_t page, uint32_t n, uint32_t *ret_next);
 
 /* Finishes write-backs that have completed. Returns their number. */

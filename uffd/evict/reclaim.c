@@ -25,7 +25,7 @@
 
 #define LANE_PAGES   (4 * FP_BUDGET_BATCH_MAX)
 #define TICK_NS      (50 * FP_NSEC_PER_MSEC)
-#define MANY_THREADS 64u /* assumed if the number is not known */
+#define MANY_THREADS 64u /* assumed number of threads if it is not known */
 #define REVIVE_NS    FP_NSEC_PER_SEC
 /* Pauses while nothing can leave (all is pinned, or no node takes pages): STUCK_NS at first, then
  * doubling STUCK_MAX times. */
@@ -37,24 +37,24 @@
 
 struct fp_reclaim {
 	struct fp_far *far;
-	struct fp_lane *lane; /* NULL: direct */
+	struct fp_lane *lane; /* NULL: all nodes are mapped */
 	struct fp_evictor *evictor;
 	bool told_of_seal;
 	pthread_mutex_t
-	    turn; /* one pageout at a time; only the program's threads take it, with signals blocked */
+	    turn; /* held for one pageout; only the program's threads take it, with signals blocked */
 	struct {
-		_Atomic bool wanted; /* while it is set, the reclaim thread owns the rest */
+		_Atomic bool wanted; /* while it is set, the reclaim thread owns the other fields */
 		uint32_t page, n;
 	} pageout;
 	uint64_t next_extend_ns, next_revive_ns;
 	bool adopting;        /* slots are wanted, but need a session: waits for it in short turns */
-	_Atomic bool resting; /* nothing is leaving, and nothing will while far->fork_freeze */
+	_Atomic bool resting; /* no page is leaving, and none will while far->fork_freeze is set */
 	struct fp_affinity *affinity;
 	void (*tend)(void *arg);
 	void *arg;
-	bool reads;        /* the userfaultfd; without a fault thread, only bare calls send messages */
+	bool reads;        /* reads the userfaultfd: no fault thread does; only bare calls send messages */
 	unsigned stuck;    /* tries in a row that wanted tokens and evicted nothing */
-	uint64_t retry_ns; /* if stuck: when to try again */
+	uint64_t retry_ns; /* if stuck > 0: when to try again */
 	struct fp_lastthread lastthread;
 	_Atomic bool stopping;
 	struct fp_thread thread;
@@ -62,7 +62,10 @@ struct fp_reclaim {
 
 /* ---- evictions ---- */
 
-/* Ends when all pages of the range have left or were refused. Writes under way are reaped first. */
+/*
+ * Serves the request of a pageout. It ends when all pages of the range have left or were refused,
+ * and the writes under way have been reaped.
+ */
 static void run_pageout(struct fp_reclaim *rc)
 {
 	uint32_t next;
@@ -80,8 +83,10 @@ static void run_pageout(struct fp_reclaim *rc)
 	}
 }
 
-/* Between the watermarks: evictions begin when less than one margin is free, and end when two
- * are. */
+/*
+ * True below the high watermark: evictions begin when less than one margin is free, and end when
+ * two are.
+ */
 static bool wants_room(const struct fp_reclaim *rc)
 {
 	const struct fp_budget *budget = &rc->far->budget;
@@ -102,7 +107,10 @@ static bool run_evictions(struct fp_reclaim *rc)
 	return true;
 }
 
-/* Pages without reserved slots get theirs when they first leave. */
+/*
+ * Takes more leases when a page that is to leave has no slot: without a reservation, pages get
+ * slots only then.
+ */
 static void extend_store(struct fp_reclaim *rc)
 {
 	uint64_t now = fp_clock_ns();
@@ -150,7 +158,10 @@ static void keep_room(struct fp_reclaim *rc)
 {
 	if (rc->stuck && fp_clock_ns() < rc->retry_ns)
 		return;
-	/* with capture by protect, a page is written before the kernel refuses to drop it */
+	/*
+	 * with capture by protect, the kernel refuses to drop a page only after it was written: so
+	 * look at sealed, too
+	 */
 	if (run_evictions(rc) && !atomic_load(&rc->far->sealed)) {
 		rc->stuck = 0;
 		return;
@@ -196,7 +207,7 @@ void fp_reclaim_publish(const struct fp_far *far)
 		publish_node(far->store, i, &stats->node[i]);
 }
 
-/* The way to a node is text, which only one thread may write. */
+/* Also copies the URL in use for each node. It is text, so only this one thread may write it. */
 static void publish(struct fp_reclaim *rc)
 {
 	struct fp_statspage *stats = rc->far->stats;
@@ -325,7 +336,7 @@ void fp_reclaim_pageout(struct fp_reclaim *rc, uint32_t page, uint32_t n)
 
 void fp_reclaim_freeze(struct fp_reclaim *rc)
 {
-	atomic_store(&rc->resting, false); /* its value is old, perhaps from an earlier freeze */
+	atomic_store(&rc->resting, false); /* the old value may be from an earlier freeze */
 	atomic_store(&rc->far->fork_freeze, true);
 	while (!atomic_load(&rc->resting) || atomic_load(&rc->far->evicting)) {
 		fp_budget_kick(&rc->far->budget);
@@ -373,7 +384,8 @@ int fp_reclaim_start(const struct fp_reclaim_options *options, struct fp_reclaim
 	fp_lost_forget(rc->far); /* the child of a fork begins with none */
 	rc->reads = rc->far->uffd.sigbus;
 	pthread_mutex_init(&rc->turn, NULL);
-	r = rc->reads ? fp_uffd_set_nonblock(&rc->far->uffd, true) : 0; /* else poll gives an error */
+	/* a blocking userfaultfd makes poll report an error */
+	r = rc->reads ? fp_uffd_set_nonblock(&rc->far->uffd, true) : 0;
 	if (r == 0)
 		r = open_path(rc, options->stage);
 	if (r == 0)

@@ -45,11 +45,12 @@ void fp_reclaim_freeze(struct fp_reclaim *reclaim);
 void fp_reclaim_thaw(struct fp_reclaim *reclaim);
 
 /*
- * Updates the gauges of the stats page, as the thread does some twenty times a second. Any thread.
+ * Updates the gauges of the stats page. The reclaim thread does it some twenty times a second. Any
+ * thread.
  */
 void fp_reclaim_publish(const struct fp_far *far);
 
-/* Its thread, until it is stopped. */
+/* The reclaim thread; valid until fp_reclaim_stop. */
 const struct fp_thread *fp_reclaim_thread(const struct fp_reclaim *reclaim);
 
 /* In the child of a fork, where the thread does not run: frees it. NULL is fine. */

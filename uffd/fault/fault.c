@@ -24,7 +24,7 @@
 #include "thread.h"
 
 #define ROOM_WAIT_NS (FP_NSEC_PER_MSEC / 2)
-#define FULL_READS   4   /* full reads of one message, before it asks for more: that costs time */
+#define FULL_READS   4   /* after so many full reads of one message, asks for more, which costs time */
 #define SPIN_LOOKS   32u /* looks for answers between two looks for messages */
 
 struct fp_fault_loop {
@@ -33,8 +33,8 @@ struct fp_fault_loop {
 	char *stop_page;
 	struct fp_spin spin;
 	unsigned n_full; /* full reads in a row */
-	bool answered;   /* pages were installed since the thread last lingered */
-	bool stopped;    /* the stop page was touched: the thread shall end */
+	bool answered;   /* pages were installed since the thread last yielded in linger */
+	bool stopped;    /* the stop page was touched: the thread must end */
 	struct fp_thread thread;
 };
 
@@ -46,8 +46,10 @@ static unsigned may_read(const struct fp_fault_loop *fl)
 	return FP_MIN(fl->server.n_free, FP_READ_FAULTS);
 }
 
-/* The agent's own pages lie below the stop page. A fault there means that captured bytes are gone:
- * better no bytes than wrong ones. */
+/*
+ * The agent's own pages lie below the stop page. A fault there means that captured bytes are gone:
+ * the process ends rather than read wrong bytes.
+ */
 static void stop_or_abort(struct fp_fault_loop *fl, uint64_t addr)
 {
 	if (addr != (uintptr_t)fl->stop_page)
@@ -55,7 +57,7 @@ static void stop_or_abort(struct fp_fault_loop *fl, uint64_t addr)
 		               "a captured page vanished from the staging area, and its bytes with "
 		               "it: something else dropped or remapped that memory. Please report this");
 	fl->stopped = fp_uffd_copy(&fl->server.far->uffd, fl->stop_page, fp_zeros, FP_PAGE_SIZE, false) > 0;
-	if (!fl->stopped) /* let it fault again */
+	if (!fl->stopped) /* failed: let the page fault again */
 		fp_uffd_wake(&fl->server.far->uffd, fl->stop_page, FP_PAGE_SIZE);
 }
 
@@ -111,9 +113,9 @@ static unsigned reap(struct fp_fault_loop *fl)
 }
 
 /*
- * After the last answer, lets the program go on before anything else. On this CPU it often reaches
- * its next fault before it is preempted. Then neither a sleep nor a wake-up is needed. True if it
- * yielded.
+ * After the last answer, lets the program run before anything else. On this CPU it often reaches
+ * its next fault before this thread runs again: then nobody sleeps, and nobody must be woken. True
+ * if it yielded.
  */
 static bool linger(struct fp_fault_loop *fl)
 {
@@ -148,8 +150,10 @@ static bool spin(struct fp_fault_loop *fl)
 	return false;
 }
 
-/* Waits for messages, tokens and answers. Where the store is direct, only for tokens: there the
- * thread waits for messages in read. */
+/*
+ * Waits for messages, tokens and answers. If all nodes are mapped, waits only for tokens: there the
+ * thread waits for messages in read.
+ */
 static void wait_for_any(struct fp_fault_loop *fl)
 {
 	struct fp_budget *budget = &fl->server.far->budget;
@@ -251,7 +255,7 @@ void fp_fault_loop_stop(struct fp_fault_loop *fl)
 	if (!fl)
 		return;
 	(void)*(volatile char *)
-	    fl->stop_page; /* a fault like any other: it wakes the thread, whichever way it waits */
+	    fl->stop_page; /* a fault like any other, which wakes the thread in both ways of waiting */
 	fp_thread_join(&fl->thread);
 	loop_free(fl);
 }

@@ -23,8 +23,8 @@
 #include "thread.h"
 
 #define REQUESTS 16u
-#define LOW_PIDS 300 /* low numbers repeat: a new namespace counts from 1 */
-#define YIELDS   64u /* before a guest sleeps */
+#define LOW_PIDS 300 /* a process number below this may exist again in a new namespace, which counts from 1 */
+#define YIELDS   64u /* so many yields before a guest sleeps */
 #define NAP_NS   (50 * FP_NSEC_PER_USEC)
 #define TURN_NS  FP_NSEC_PER_MSEC /* between two looks at a page that is on its way */
 
@@ -57,7 +57,7 @@ static struct fp_uffd_fault unpack(uint64_t request)
 
 /* ---- the thread ---- */
 
-/* False: try again. The page is on its way, or another thread owns it. */
+/* Returns false if it must be tried again: the page is on its way, or another thread owns it. */
 static bool serve(struct fp_handover *h, _Atomic uint64_t *request)
 {
 	uint64_t wanted = atomic_load(request);
@@ -71,8 +71,11 @@ static bool serve(struct fp_handover *h, _Atomic uint64_t *request)
 	return true;
 }
 
-/* The page of one guest may wait for a node that is cut off. Other guests do not wait with it,
- * while one of the REQUESTS is free. */
+/*
+ * Sleeps until a guest asks, or for a turn if a request must be tried again. A guest's page may
+ * wait for a node that is cut off. Other guests do not wait with it, while one of the REQUESTS is
+ * free.
+ */
 static void wait_for_guests(struct fp_handover *h, bool again)
 {
 	struct timespec until;
@@ -107,8 +110,10 @@ static void *run(void *arg)
 
 /* ---- guests ---- */
 
-/* In a namespace of its own, a guest may have the same number as its process, if that is low. But
- * there it does not find the process's threads. */
+/*
+ * In a new pid namespace, a guest may have the same low number as the process that it shares memory
+ * with. But a guest does not find that process's threads there.
+ */
 bool fp_handover_is_guest(const struct fp_handover *h)
 {
 	int saved_errno = errno;
@@ -120,7 +125,7 @@ bool fp_handover_is_guest(const struct fp_handover *h)
 	return is_guest;
 }
 
-/* NULL: no request is free. */
+/* Makes a request. NULL: none is free. */
 static _Atomic uint64_t *ask(struct fp_handover *h, uint64_t wanted)
 {
 	for (unsigned i = 0; i < REQUESTS; i++) {
@@ -134,8 +139,11 @@ static _Atomic uint64_t *ask(struct fp_handover *h, uint64_t wanted)
 	return NULL;
 }
 
-/* The guest may be in another namespace, without descriptors, so no number identifies the process.
- * But the kernel marks a robust mutex when its owner ends. */
+/*
+ * Ends the guest if its process has ended. The guest may be in another namespace, without
+ * descriptors, so it can't name the process. But the kernel marks a robust mutex when its owner
+ * ends.
+ */
 static void end_if_left(const struct fp_handover *h)
 {
 	if (*(const volatile int *)&h->alive.__data.__lock & FUTEX_OWNER_DIED)

@@ -23,15 +23,15 @@
 #define WIRE_FETCHES 96u
 #define NAP_NS       (50 * FP_NSEC_PER_USEC)
 #define NAP_MAX_NS   (10 * FP_NSEC_PER_MSEC)
-#define LEAVE_NS     (10 * FP_NSEC_PER_MSEC) /* the longest wait for a page with a server */
-#define YIELDS       64u                     /* before a waiting thread sleeps */
+#define LEAVE_NS     (10 * FP_NSEC_PER_MSEC) /* how long a waiting thread keeps a server at most */
+#define YIELDS       64u                     /* so many yields before a waiting thread sleeps */
 #define LOOK_MS      10
-#define GONE_TRIES   3u /* installs without effect, until the page counts as unmapped */
+#define GONE_TRIES   3u /* after so many installs without effect, the page counts as unmapped */
 
 /* A server and its lock. */
 struct inline_server {
 	_Atomic bool busy;   /* the thread that sets it owns the rest */
-	_Atomic bool behind; /* not busy, but pages are on their way, or wait for a token */
+	_Atomic bool behind; /* not busy, but some of its pages are on their way or wait for a token */
 	struct fp_server server;
 	struct fp_spin spin;
 } __attribute__((aligned(64)));
@@ -68,8 +68,10 @@ static void give_back(struct inline_server *p)
 	atomic_store_explicit(&p->busy, false, memory_order_release);
 }
 
-/* Pages left behind occupy arrivals. Some arrivals are kept for faults that need not wait for a
- * node. */
+/*
+ * True if the server has an arrival for this page. Pages left behind occupy arrivals, so some
+ * arrivals are kept for faults that need no node.
+ */
 static bool has_record(const struct fp_server *sv, uint64_t word)
 {
 	bool waits = sv->lane && fp_page_state(word) == FP_PAGE_REMOTE &&
@@ -128,7 +130,10 @@ void fp_inline_wait(struct fp_inline *in, unsigned n)
 		nap(FP_MIN(NAP_NS * (n - YIELDS + 1), NAP_MAX_NS));
 }
 
-/* Tokens come from the reclaim thread, and from pages that leave: this thread can't hasten that. */
+/*
+ * Waits a little for a token. Tokens come from the reclaim thread, and from pages that leave: this
+ * thread can't hasten that.
+ */
 static void wait_for_room(struct fp_server *sv)
 {
 	fp_budget_kick(&sv->far->budget);
@@ -165,9 +170,9 @@ static enum fp_inline_end end_of(const struct fp_far *far, uint32_t page)
 }
 
 /*
- * Waits until the page is there, or for LEAVE_NS. Then the server is given back: the page's node
- * may be cut off for minutes, and other faults need no node. Later the page comes, or is lost, when
- * a thread tends the server.
+ * Waits until the page is there, or for LEAVE_NS. After that the server is given back: the page's
+ * node may be cut off for minutes, and other faults need no node. The page then comes, or is lost,
+ * when some thread tends the server.
  */
 static void finish_over_wire(struct inline_server *p, uint32_t page)
 {
@@ -183,7 +188,7 @@ static void finish_over_wire(struct inline_server *p, uint32_t page)
 		if (sv->starved_head) {
 			wait_for_room(sv);
 		} else if (spins && paid) {
-			sched_yield(); /* whatever makes the answer may need this CPU */
+			sched_yield(); /* the program that sends the answer may need this CPU */
 			paid = fp_clock_ns() < begun_ns + FP_SPIN_NS;
 		} else {
 			sleep_for_answer(sv);

@@ -22,8 +22,8 @@
 #include "lockedmem.h"
 
 #define FORK_OVERDRAW 1024u /* pages */
-#define ALONG_MAX     7u    /* pages read ahead in the request of their fault: it stays small */
-#define AHEAD_BATCH   8u    /* pages read ahead to install between two looks for faults */
+#define ALONG_MAX     7u    /* most pages read ahead in a fault's own request */
+#define AHEAD_BATCH   8u    /* how many pages read ahead are installed between two looks for faults */
 #define WAITS         1
 
 static void begin_missing(struct fp_server *sv, const struct fp_uffd_fault *f, bool zero, uint64_t old,
@@ -70,7 +70,7 @@ static void unprotect(struct fp_server *sv, uint32_t page, uint64_t now)
 	struct fp_far *far = sv->far;
 	int r = fp_far_unprotect(far, page);
 
-	if (r < 0) /* no mapping any more: let the thread fault again */
+	if (r < 0) /* the mapping has ended: let the thread fault again */
 		fp_uffd_wake(&far->uffd, fp_far_addr(far, page), FP_PAGE_SIZE);
 	fp_far_end(far, page, FP_EV_INSTALLED_RW);
 	fp_count(&far->stats->faults[r < 0 ? FP_FAULT_DROPPED : FP_FAULT_PROTECT], 1);
@@ -105,7 +105,7 @@ void fp_serve(struct fp_server *sv, const struct fp_uffd_fault *f, uint64_t now)
 	case FP_ACT_POISON:
 		fp_lost_end(far, page, true);
 		break;
-	default: /* its owner will wake the thread */
+	default: /* the page's owner will wake the thread */
 		break;
 	}
 }
@@ -153,8 +153,10 @@ static void begin_missing(struct fp_server *sv, const struct fp_uffd_fault *f, b
 
 /* ---- budget ---- */
 
-/* Called when reclaim fell behind. False if it can do nothing: the evictor is busy, or nothing can
- * leave. */
+/*
+ * Called when reclaim fell behind. False if it evicted nothing: the evictor is busy, or no page can
+ * leave.
+ */
 static bool make_room(struct fp_server *sv)
 {
 	unsigned n;
@@ -179,9 +181,10 @@ static unsigned take_room(struct fp_server *sv, unsigned n)
 }
 
 /*
- * True if it is useless to wait for a token. The nodes are full: then a page with a slot can leave
- * again, and only pages without one stay. Or a fork stops evictions, and may wait for this very
- * thread. Then up to FORK_OVERDRAW pages come at once, others after their deadline.
+ * True if it is useless to wait for a token, in two cases. The nodes are full: a page that has a
+ * slot may come, as it can leave again; a page without one waits. Or a fork stops evictions, and
+ * may wait for this very thread: up to FORK_OVERDRAW pages come at once, others after their
+ * deadline.
  */
 static bool must_overdraw(const struct fp_far *far, const struct fp_arrival *a, uint64_t now_ns)
 {
@@ -204,9 +207,9 @@ static bool is_beyond_reach(const struct fp_far *far, const struct fp_arrival *a
 }
 
 /*
- * Decides about an arrival without a token: WAITS; 0: it comes all the same; or the error by which
- * it is lost. Lack of tokens alone loses no page: it waits while a node may come back and take
- * local pages. A page that can be read is never lost for lack of a token.
+ * Decides about an arrival that gets no token. WAITS: it waits on. 0: it is served without a token.
+ * An error: it is lost. Lack of tokens alone loses no page: it waits while a node may come back and
+ * take local pages. A page that can be read is never lost for lack of a token.
  */
 static int fate_of_starved(struct fp_far *far, const struct fp_arrival *a)
 {
@@ -268,8 +271,10 @@ static unsigned may_read_ahead(struct fp_server *sv, uint32_t page, struct fp_st
 	return fp_layout_mapped_from(sv->layout, page + 1, want);
 }
 
-/* Takes pages after page, while they are of its kind; tokens for n are there. Returns how many it
- * took, and their former words in ret_olds. */
+/*
+ * Takes the pages after the fault's page for read-ahead, at most n, while they are of its kind;
+ * tokens for n are there. Returns how many it took, and their former words in ret_olds.
+ */
 static unsigned take_ahead(struct fp_server *sv, const struct fp_arrival *a, unsigned n, uint64_t *ret_olds)
 {
 	struct fp_far *far = sv->far;
@@ -372,7 +377,8 @@ static void dispatch(struct fp_server *sv, struct fp_lane *lane, struct fp_arriv
 	}
 	if (n_ios && fp_lane_read(lane, ios, n_ios) < 0)
 		for (unsigned i = 0; i < n_ios; i++) {
-			ios[i]->status = -EBUSY; /* can't be: a lane takes as many as there are arrivals */
+			/* can't happen: a lane takes as many requests as there are arrivals */
+			ios[i]->status = -EBUSY;
 			lose(sv, ios[i]->user, true);
 		}
 }
@@ -414,8 +420,10 @@ static void serve_wire(struct fp_server *sv, struct fp_arrival *a)
 	dispatch(sv, sv->ahead, arrivals + 1 + along, n - along);
 }
 
-/* The page was only read ahead: it stays where it is. A thread that waits for it by now faults
- * again. */
+/*
+ * Gives up a page that was only read ahead: it stays in its slot. If a thread waits for the page by
+ * now, it faults again.
+ */
 static void forgo(struct fp_server *sv, struct fp_arrival *a)
 {
 	struct fp_far *far = sv->far;
@@ -439,7 +447,7 @@ static void fetched(struct fp_server *sv, struct fp_arrival *a)
 	finish(sv, a, a->io.buf);
 }
 
-/* Polls for pages read ahead only when no page has come that a thread waits for. */
+/* Looks for pages read ahead only if no page has come that a thread waits for. */
 static unsigned reap_some(struct fp_server *sv)
 {
 	struct fp_page_io *done[FP_BATCH_MAX];
@@ -490,7 +498,7 @@ static void finish(struct fp_server *sv, struct fp_arrival *a, const void *bytes
 	end_arrival(sv, a);
 }
 
-/* No node can give the page back: it is handed over to be reported and poisoned. */
+/* No node can give the page back: hands it over to be reported and poisoned. */
 static void lose(struct fp_server *sv, struct fp_arrival *a, bool has_token)
 {
 	if (has_token)
@@ -543,7 +551,7 @@ static int open_wire(struct fp_server *sv)
 		r = fp_lane_open(sv->far->store, sv->n_fetches, &sv->ahead);
 	if (r < 0)
 		return r;
-	fp_lane_be_brief(sv->ahead); /* it takes arrivals from pages that threads wait for */
+	fp_lane_be_brief(sv->ahead); /* read-ahead must not occupy arrivals for long: faults need them, too */
 	/* hints, so that bytes land where UFFDIO_COPY takes them from */
 	(void)fp_lane_register(sv->lane, sv->bounce, bounce_bytes(sv));
 	(void)fp_lane_register(sv->ahead, sv->bounce, bounce_bytes(sv));

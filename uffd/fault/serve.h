@@ -19,13 +19,13 @@
 struct fp_evictor;
 struct fp_layout;
 
-/* A page that the server has ARRIVING, and its progress. */
+/* A page that the server is bringing in (state ARRIVING). */
 struct fp_arrival {
-	struct fp_page_io io; /* slot, buf, status */
+	struct fp_page_io io; /* its slot, buffer and result */
 	uint32_t page;
 	bool zero; /* fill it with zeros, do not fetch it */
 	bool writable;
-	bool demanded; /* a thread waits; else read ahead */
+	bool demanded; /* true: a thread waits for it; false: it is read ahead */
 	enum fp_fault_kind kind;
 	uint64_t begun_ns; /* when its message was read */
 	uint64_t sent_ns;  /* when its fetch was sent */
@@ -34,15 +34,15 @@ struct fp_arrival {
 
 struct fp_server {
 	struct fp_far *far;
-	const struct fp_layout *layout; /* bounds read-ahead; not locked */
-	struct fp_lane *lane;           /* for pages that a thread waits for; NULL: direct */
-	struct fp_lane *ahead;          /* for pages that are read ahead; NULL: direct */
-	struct fp_evictor *evictor;     /* direct only: evicts here when reclaim fell behind */
+	const struct fp_layout *layout; /* limits read-ahead; read without its lock */
+	struct fp_lane *lane;           /* for pages that a thread waits for; NULL: all nodes are mapped */
+	struct fp_lane *ahead;          /* for pages that are read ahead; NULL: all nodes are mapped */
+	struct fp_evictor *evictor;     /* makes room here when reclaim fell behind; NULL: over a wire */
 	_Atomic bool *evict_turn;       /* true while a shared evictor is in use; NULL: it is not shared */
 	struct fp_readahead readahead;
 	struct fp_arrival *arrivals; /* n_fetches of them */
 	struct fp_arrival *free;
-	char *bounce;                    /* n_fetches pages; NULL: direct */
+	char *bounce;                    /* n_fetches pages for fetched bytes; NULL: all nodes are mapped */
 	struct fp_arrival *starved_head; /* arrivals that wait for a token, oldest first */
 	struct fp_arrival **starved_tail;
 	unsigned n_free, n_fetches;
@@ -51,9 +51,9 @@ struct fp_server {
 struct fp_server_options {
 	struct fp_far *far;
 	const struct fp_layout *layout;
-	char *stage;                /* for an evictor of the server's own: FP_STAGE_PAGES pages, or NULL */
-	struct fp_evictor *evictor; /* without a stage: a shared evictor; direct only */
-	_Atomic bool *evict_turn;   /* of the shared evictor */
+	char *stage;                /* FP_STAGE_PAGES pages for an evictor of its own; or NULL */
+	struct fp_evictor *evictor; /* a shared evictor, if stage is NULL; unused over a wire */
+	_Atomic bool *evict_turn;   /* set while the shared evictor is in use */
 	unsigned readahead_pages;
 	unsigned n_fetches; /* more than FP_READ_FAULTS, if read-ahead is wanted */
 };
@@ -64,24 +64,28 @@ int fp_server_open(struct fp_server *server, const struct fp_server_options *opt
 void fp_server_close(struct fp_server *server);
 
 /*
- * Begins to serve a fault whose message was read at now. Where the store is direct, the fault ends
+ * Begins to serve a fault whose message was read at now. If all nodes are mapped, the fault ends
  * before the return, unless it must wait for a token (starved_head). At least one arrival must be
  * free.
  */
 void fp_serve(struct fp_server *server, const struct fp_uffd_fault *fault, uint64_t now);
 
-/* Continues with arrivals that wait for a token. As far as possible now, each gets one, or ends at
- * its deadline. */
+/*
+ * Gives tokens to arrivals that wait for one, oldest first, and ends arrivals whose deadline has
+ * passed. Stops at the first arrival that must wait longer.
+ */
 void fp_serve_starved(struct fp_server *server);
 
 /*
- * Over a wire: ends arrivals whose bytes are in: all that threads wait for, and a bounded number of
- * pages read ahead. once: only those that one look at the lanes finds. Returns how many.
+ * Over a wire: ends arrivals whose bytes have come: all that threads wait for, and a limited number
+ * of pages read ahead. once: looks at the lanes only once. Returns how many it ended.
  */
 unsigned fp_serve_reap(struct fp_server *server, bool once);
 
-/* The descriptors to poll for answers, at most 2 * FP_STORE_MAX_NODES, and until when. Returns
- * their number. */
+/*
+ * Writes the descriptors to poll for answers, at most 2 * FP_STORE_MAX_NODES, and the time until
+ * which to poll. Returns their number.
+ */
 unsigned fp_serve_pollfds(const struct fp_server *server, struct pollfd *ret_fds, uint64_t *ret_deadline_ns);
 
 /* True while fetches are under way. Over a wire only. */

@@ -8,8 +8,8 @@
 #include "cleanup.h"
 
 #define WINDOW        64u
-#define MAJORITY      48u /* of a window: this thread makes most of the faults */
-#define SELDOM        32u /* fewer faults than this between two ticks: the thread is released */
+#define MAJORITY      48u /* a thread with so many faults of a window makes most of them */
+#define SELDOM        32u /* a held thread with fewer faults between two ticks is released */
 #define RELEASE_TRIES 1000u
 
 /* By raw system calls: the shim's wrappers would release the held thread. */
@@ -34,8 +34,8 @@ void fp_affinity_init(struct fp_affinity *af, bool follow)
 }
 
 /*
- * The CPU on which the fault thread runs now, as no other thread runs there. If the program keeps
- * the held thread off that CPU, the first CPU that it permits.
+ * Chooses the CPU on which the fault thread runs now: no other thread runs there at this moment. If
+ * the program forbids the held thread that CPU, chooses the first CPU that it permits.
  */
 static int choose_cpu(const cpu_set_t *permitted)
 {
@@ -73,7 +73,9 @@ static bool is_bound(const struct fp_affinity *af, uint32_t tid)
 	return get_cpus(tid, &now) == 0 && CPU_COUNT(&now) == 1 && CPU_ISSET(af->cpu, &now);
 }
 
-/* If the program has chosen other CPUs for the thread meanwhile, its choice stays. */
+/*
+ * Gives the held thread its former CPUs, unless the program has chosen other CPUs for it meanwhile.
+ */
 static void let_go(struct fp_affinity *af)
 {
 	uint32_t tid = atomic_exchange(&af->held, 0);
@@ -165,9 +167,9 @@ void fp_affinity_release(struct fp_affinity *af, bool anyone)
 	}
 	if (!anyone && atomic_load(&af->held) != (uint32_t)syscall(SYS_gettid))
 		return;
-	for (unsigned tries = 0; !try_lock(af); tries++) { /* held for a few system calls */
+	for (unsigned tries = 0; !try_lock(af); tries++) { /* other threads hold it for a few system calls */
 		if (tries == RELEASE_TRIES)
-			return; /* by the thread that our signal handler has interrupted */
+			return; /* our signal handler has interrupted the holder */
 		sched_yield();
 	}
 	let_go(af);

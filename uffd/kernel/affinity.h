@@ -19,18 +19,18 @@
 
 struct fp_affinity {
 	_Atomic bool follow;
-	uint32_t tid; /* candidate of this window (majority vote) */
+	uint32_t tid; /* the candidate of this window (majority vote): a thread that may be held */
 	uint32_t votes;
 	uint32_t hits;           /* faults of the held thread in this window */
-	uint32_t faults;         /* in this window */
+	uint32_t faults;         /* all faults in this window */
 	_Atomic uint32_t recent; /* faults since the last tick */
 	_Atomic bool busy;       /* lock of the fields below; the fault thread and the tick only try it */
 	_Atomic uint32_t held;   /* tid of the held thread; 0: none */
 	int cpu;
-	pid_t pid;                 /* of this process */
-	cpu_set_t original;        /* the held thread's CPUs before */
+	pid_t pid;                 /* the process that this belongs to */
+	cpu_set_t original;        /* the CPUs that the held thread had before */
 	cpu_set_t own;             /* the CPUs of the agent's threads while no thread is held */
-	_Atomic uint32_t agent[2]; /* the agent's threads; 0: none */
+	_Atomic uint32_t agent[2]; /* tids of the agent's threads; 0: none */
 };
 
 void fp_affinity_init(struct fp_affinity *affinity, bool follow);
@@ -40,17 +40,17 @@ void fp_affinity_done(struct fp_affinity *affinity);
 /* Called by an agent thread, which then follows the held thread. At most two threads. */
 void fp_affinity_join(struct fp_affinity *affinity);
 
-/* A fault of thread tid. Called by the fault thread. */
+/* Counts a fault of thread tid. Called by the fault thread. */
 void fp_affinity_fault(struct fp_affinity *affinity, uint32_t tid);
 
 /* Called at intervals: releases the held thread if it now faults seldom. */
 void fp_affinity_tick(struct fp_affinity *affinity);
 
 /*
- * Releases the calling thread if it is held; with anyone, whichever thread is held. Called before a
- * thread starts threads or programs, which would inherit its one CPU, and before the program reads
- * or sets CPUs. A child of vfork shares this memory and may have the held thread's CPU: it releases
- * only itself.
+ * Releases the calling thread if it is held; with anyone, releases whichever thread is held. Called
+ * before a thread starts threads or programs, which would inherit its one CPU, and before the
+ * program reads or sets CPUs. A child of vfork shares this memory and may have the held thread's
+ * CPU: it releases only itself.
  */
 void fp_affinity_release(struct fp_affinity *affinity, bool anyone);
 

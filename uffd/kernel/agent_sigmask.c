@@ -21,9 +21,9 @@ static const uint64_t to_block[2][2] = {
  * them. So they restore told and asked before they return.
  */
 static __thread struct {
-	uint64_t told, asked; /* masks: from the kernel, and to it */
-	unsigned depth;       /* blocks that are not yet restored */
-	bool pending;         /* a SIGBUS was sent meanwhile */
+	uint64_t told, asked; /* the mask that the kernel returned; the mask that we set */
+	unsigned depth;       /* how many blocks are not yet restored */
+	bool pending;         /* a SIGBUS was sent during a block */
 	siginfo_t info;       /* of that SIGBUS */
 } own __attribute__((tls_model("initial-exec")));
 

@@ -14,15 +14,17 @@
 #include <stdint.h>
 
 /*
- * Blocks signals and returns the old mask, in the kernel's form. all: blocks the C library's own
- * signals, too. faults: leaves SIGBUS open, as the thread may fault. Blocks and restores come in
- * pairs and may nest.
+ * Blocks signals and returns the old mask, in the kernel's form. all: also blocks the C library's
+ * own signals. faults: leaves SIGBUS unblocked, as the thread may fault. Each block needs a
+ * restore; pairs may nest.
  */
 uint64_t fp_agent_sigmask_block(bool all, bool faults);
 void fp_agent_sigmask_restore(uint64_t mask);
 
-/* In the handler of SIGBUS: true if it was sent, and met agent code. Then the outermost restore
- * sends it again. */
+/*
+ * Called in the handler of SIGBUS. True if somebody sent the signal and it interrupted the agent's
+ * code: then the outermost restore sends it again.
+ */
 bool fp_agent_sigmask_defer(const siginfo_t *info);
 
 /* The number of blocks not yet restored. A child of vfork may be killed inside a block: then

@@ -35,7 +35,7 @@ static int keep_vital_only(struct fp_fdguard *guard)
 			return -errno;
 		if (vital >= 0) {
 			guard->fds[guard->n_fds++] = vital;
-			fp_fd_watch(vital); /* the guard of another far memory does not keep this one, too */
+			fp_fd_watch(vital); /* its guard keeps it; the guard of another far memory must not */
 		}
 		from = (unsigned)vital + 1;
 	} while (vital >= 0);

@@ -25,24 +25,27 @@
 struct fp_fdguard {
 	struct fp_thread thread;
 	sem_t ready;
-	uint8_t mark; /* of its descriptors, set before it starts: see fp_fd_make_vital */
+	/* marks the vital descriptors of this guard; set before it starts: see fp_fd_make_vital */
+	uint8_t mark;
 	_Atomic uint32_t stopping;
 	int result;
-	const struct fp_thread *peer; /* an agent thread, in the program's table */
-	int fds[FP_FDGUARD_MAX];      /* in the guard's table: those of its own far memory */
+	const struct fp_thread *peer; /* an agent thread, which uses the program's table */
+	int fds[FP_FDGUARD_MAX];      /* the vital descriptors of this far memory, in the guard's table */
 	unsigned n_fds;
 };
 
 /*
  * Starts a thread with a descriptor table of its own, which has only the vital descriptors
- * (fdutil.h). peer is in the program's table, and outlives the guard. The guard is in locked
- * memory. Where kcmp(2) is refused, nothing is compared. Does not wait for the thread. 0 or a
- * negative errno.
+ * (fdutil.h). Does not wait for it. peer uses the program's table, and outlives the guard. *guard
+ * is in locked memory. Where kcmp(2) is refused, the tables are not compared. 0 or a negative
+ * errno.
  */
 int fp_fdguard_start(struct fp_fdguard *guard, const struct fp_thread *peer);
 
-/* Waits until the guard has its references: before the program may close anything. 0, or a negative
- * errno where the kernel (before 5.9) or a filter of system calls refuses close_range. */
+/*
+ * Waits until the guard has its references. Called before the program may close anything. 0, or a
+ * negative errno where the kernel (before 5.9) or a filter of system calls refuses close_range.
+ */
 int fp_fdguard_wait(struct fp_fdguard *guard);
 
 void fp_fdguard_stop(struct fp_fdguard *guard);

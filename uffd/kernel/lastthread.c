@@ -12,7 +12,10 @@
 
 #define LOOK_NS (200 * FP_NSEC_PER_MSEC)
 
-/* The n-th field, from 1 on, after the name, which may contain any character. NULL: too few. */
+/*
+ * The n-th field of stat after the name, from 1 on. The name itself may contain any character.
+ * NULL: there are fewer fields.
+ */
 static const char *field(const char *stat, unsigned n)
 {
 	const char *p = strrchr(stat, ')');
@@ -34,7 +37,7 @@ static bool only_agent_left(struct fp_lastthread *last, int stat_fd)
 	stat[n] = '\0';
 	state = field(stat, 1);
 	n_threads = field(stat, 18);
-	/* num_threads includes the main thread until the last one has ended */
+	/* num_threads counts an ended main thread, until the last thread has ended */
 	if (!state || !n_threads)
 		return false;
 	last->n_threads = (unsigned)strtoul(n_threads, NULL, 10) - fp_thread_count();

@@ -11,7 +11,7 @@
 
 struct fp_lastthread {
 	uint64_t next_look_ns;
-	unsigned n_threads; /* the program's threads at the last look; 0: not known */
+	unsigned n_threads; /* how many threads the program had at the last look; 0: not known */
 	bool ended;
 };
 

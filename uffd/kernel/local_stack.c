@@ -14,8 +14,8 @@
 
 #define STACK_BYTES (256u << 10)
 #define GUARD_BYTES 4096u
-#define KEPT        16u     /* free stacks; further ones are unmapped */
-#define TRIES       100000u /* while there is no memory for another stack */
+#define KEPT        16u     /* so many free stacks are kept, others unmapped */
+#define TRIES       100000u /* so many tries to get a stack while there is no memory */
 
 /* Far memory lies in [low, high). */
 static _Atomic uintptr_t low = UINTPTR_MAX, high;
@@ -47,8 +47,8 @@ static char *take_kept(void)
 }
 
 /*
- * The caller's stack is far: pass no part of it to the kernel here. MAP_STACK keeps the new one
- * local.
+ * Maps a stack. The caller's stack is far: pass no part of it to the kernel here. MAP_STACK makes
+ * the new one local.
  */
 static char *stack_new(void)
 {

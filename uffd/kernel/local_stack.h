@@ -51,8 +51,8 @@ bool fp_local_stack_is_far(void);
 long fp_local_stack_run(long a, long b, long c, long d, long e, long f, fp_local_fn *fn);
 
 /*
- * The same for any function of up to six integers and pointers that returns one of these, or
- * nothing. The upper half of an int result is undefined: cast it.
+ * fp_local_stack_run for any function of up to six integers and pointers that returns one of these,
+ * or nothing. The upper half of an int result is undefined: cast it.
  */
 #define FP_ON_LOCAL_STACK(fn, a, b, c, d, e, f)                                                              \
 	fp_local_stack_run((long)(a), (long)(b), (long)(c), (long)(d), (long)(e), (long)(f),                 \

@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define FP_PAGEMAP_HERE (3ull << 62) /* bits of an entry: present, swapped */
+#define FP_PAGEMAP_HERE (3ull << 62) /* bits of a page map entry: present, swapped */
 
 /* Reads the page map's entries of n pages from addr on (/proc/self/pagemap, proc_pid_pagemap(5)).
  * False: it can't be read. */
@@ -18,8 +18,10 @@ bool fp_presence_read(int pagemap_fd, const void *addr, uint64_t *ret_entries, u
 /* True if the page map says that nothing is there, neither in memory nor in swap. */
 bool fp_presence_is_absent(int pagemap_fd, const void *addr);
 
-/* True if the page is in memory. If a filter of system calls refuses mincore, the page map tells,
- * unless pagemap_fd is -1. mincore takes a swapped page for absent. */
+/*
+ * True if the page is in memory. Asks mincore, which takes a swapped page for absent. If a filter
+ * of system calls refuses mincore, asks the page map, unless pagemap_fd is -1.
+ */
 bool fp_presence_is_here(int pagemap_fd, const void *addr);
 
 /* True if a part of [addr, addr + len) is not mapped. */

@@ -33,7 +33,7 @@ bool fp_process_memory_read(int mem_fd, void *addr, void *ret_bytes)
 {
 	if (mem_fd >= 0)
 		return pread(mem_fd, ret_bytes, FP_PAGE_SIZE, (off_t)(uintptr_t)addr) == FP_PAGE_SIZE;
-	/* unlike /proc/self/mem, these calls would wait for an absent page, and so for us */
+	/* unlike /proc/self/mem, these calls wait for an absent page, and so for us */
 	return fp_presence_is_here(-1, addr) &&
 	       copy_as_other(SYS_process_vm_readv, ret_bytes, addr, FP_PAGE_SIZE) == FP_PAGE_SIZE;
 }

@@ -11,7 +11,7 @@
 
 #include <stdbool.h>
 
-/* Checks that this works without /proc/self/mem. 0, or the kernel's error. */
+/* Checks that reading and writing works without /proc/self/mem. 0, or the kernel's error. */
 int fp_process_memory_check(void);
 
 /*

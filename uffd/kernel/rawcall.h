@@ -1,6 +1,6 @@
 /*
- * The bare system call. It bypasses the preload library, which has a syscall(2) of its own and
- * records the calls made there. Room: uffd/kernel.
+ * The bare system call. It bypasses the preload library, whose syscall(2) would treat the call as
+ * the program's. Room: uffd/kernel.
  */
 #ifndef FP_RAWCALL_H
 #define FP_RAWCALL_H

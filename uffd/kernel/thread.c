@@ -23,7 +23,8 @@ static void *begin(void *p)
 
 	own = true;
 	atomic_store(&thread->tid, (pid_t)syscall(SYS_gettid));
-	pthread_setname_np(pthread_self(), thread->name); /* from another thread: slow, by /proc */
+	/* another thread would have to go through /proc, which is slow */
+	pthread_setname_np(pthread_self(), thread->name);
 	return thread->run(thread->arg);
 }
 
@@ -44,7 +45,7 @@ static int create(struct fp_thread *thread)
 	return -r;
 }
 
-/* Local memory. Few pages are present: each child of a fork must copy and free them, too. */
+/* Local memory. Only a few pages are present: each child of a fork must copy and free these. */
 static void *stack_new(void)
 {
 	char *stack = fp_lockedmem_lazy(STACK_BYTES);

@@ -48,8 +48,10 @@ static int open_any(bool *ret_user_only, unsigned flags)
 	return fd < 0 ? -error : fd;
 }
 
-/* A descriptor allows only one API handshake. So the features are read from one that is then
- * closed. */
+/*
+ * A descriptor allows only one API handshake. So the features are read from a descriptor that is
+ * then closed.
+ */
 static int probe_features(unsigned flags, uint64_t *ret_features)
 {
 	struct uffdio_api api = {.api = UFFD_API};
@@ -135,7 +137,7 @@ int fp_uffd_set_nonblock(const struct fp_uffd *uffd, bool nonblock)
 	return fcntl(uffd->fd, F_SETFL, flags) < 0 ? -errno : 0;
 }
 
-/* False: a message that we did not ask for. */
+/* Returns false for a message that we did not ask for. */
 static bool decode(const struct uffd_msg *m, struct fp_uffd_fault *ret_fault)
 {
 	switch (m->event) {
@@ -174,14 +176,19 @@ int fp_uffd_read(const struct fp_uffd *uffd, struct fp_uffd_fault *ret_faults, u
 	return n;
 }
 
-/* The kernel checks this before the arguments; otherwise an empty range would give EINVAL. */
+/*
+ * True while a mapping is being changed: the kernel then fails with EAGAIN before it checks the
+ * arguments. Otherwise the empty range gives EINVAL.
+ */
 bool fp_uffd_is_changing(const struct fp_uffd *uffd)
 {
 	return fp_uffd_protect(uffd, NULL, 0, false) == -EAGAIN;
 }
 
-/* A partial success is EAGAIN, with the bytes done; after a failure done may be a negative
- * errno. */
+/*
+ * The bytes done, or a negative errno. The kernel reports a partial success as EAGAIN, with the
+ * bytes done. After a failure, done may be a negative errno.
+ */
 static ssize_t done_or_error(int r, int64_t done)
 {
 	if (done > 0)
@@ -203,8 +210,9 @@ ssize_t fp_uffd_copy(const struct fp_uffd *uffd, void *dst, const void *src, siz
 }
 
 /*
- * Linux 6.18 may move pages and then try again. It finds their places taken, and reports EEXIST or
- * too few bytes. dst was empty, so a page that is there now has been moved.
+ * How many bytes were moved although the kernel did not report them. Linux 6.18 may move pages and
+ * then try again: it finds their places taken, and reports EEXIST or too few bytes. dst was empty,
+ * so a page that is there now has been moved.
  */
 static size_t moved_unsaid(int pagemap_fd, const char *dst, const char *src, size_t len)
 {

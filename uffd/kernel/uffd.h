@@ -14,10 +14,10 @@
 
 struct fp_uffd {
 	int fd;
-	bool has_move;   /* UFFDIO_MOVE, 6.8 */
-	bool has_poison; /* UFFDIO_POISON, 6.6 */
+	bool has_move;   /* UFFDIO_MOVE (Linux 6.8) */
+	bool has_poison; /* UFFDIO_POISON (Linux 6.6) */
 	bool sigbus;     /* a fault raises SIGBUS in its thread; one inside a system call gives EFAULT */
-	bool user_only;  /* only user-mode faults were permitted; one inside a system call gives EFAULT */
+	bool user_only;  /* only user-mode faults were permitted: one inside a system call gives EFAULT */
 };
 
 /* Flags of fp_uffd_open. */
@@ -30,9 +30,9 @@ enum fp_uffd_flags {
 
 /* A message: a fault, or an event. The thread that caused an event waits until it is read. */
 struct fp_uffd_fault {
-	uint64_t addr;          /* page-aligned */
-	const char *changed_by; /* for an event: the calls that change a mapping so. Else NULL */
-	uint32_t tid;           /* of the faulting thread; not set inline */
+	uint64_t addr;          /* of the page, aligned */
+	const char *changed_by; /* of an event: the calls that may have caused it; NULL: a fault */
+	uint32_t tid;           /* the faulting thread; not set if it serves itself */
 	bool write;
 	bool wp; /* a write to a present, protected page */
 };
@@ -58,12 +58,16 @@ void fp_uffd_explain(int error, char *buf, size_t len);
 /* Registers a range for missing and write-protect faults. */
 int fp_uffd_register(const struct fp_uffd *uffd, void *addr, size_t len);
 
-/* The same for write-protect faults only, which never occur there: the kernel fills pages as usual,
- * but reports the mapping's end. The range is not registered yet. */
+/*
+ * Registers a range for write-protect faults only, which never occur there. So the kernel fills
+ * pages as usual, but reports the mapping's end. The range must not be registered yet.
+ */
 int fp_uffd_register_fills(const struct fp_uffd *uffd, void *addr, size_t len);
 
-/* Unregisters a range, all of which is registered, and wakes the threads that wait there. -ENOMEM:
- * too many mappings. */
+/*
+ * Unregisters a range that is wholly registered, and wakes the threads that wait there. -ENOMEM:
+ * too many mappings.
+ */
 int fp_uffd_unregister(const struct fp_uffd *uffd, void *addr, size_t len);
 
 /* Sets whether fp_uffd_read blocks. */

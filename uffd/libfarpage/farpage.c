@@ -57,8 +57,8 @@ static void leave_local(void)
 /* ---- fork ---- */
 
 /*
- * The mask of the thread that holds the lock. Signals are blocked during a fork: a handler that
- * forks would wait for the fork that it interrupted. SIGBUS stays open, as it may be a fault.
+ * The signal mask of the thread that holds the lock. Signals are blocked during a fork: a handler
+ * that forks would wait for the fork that it interrupted. SIGBUS stays open, as it may be a fault.
  */
 static uint64_t fork_mask;
 

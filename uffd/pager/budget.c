@@ -10,12 +10,12 @@
 #include "store.h"
 
 #define MARGIN_MAX       256u
-#define THREAD_NEEDS     8u    /* pages: four or more for an instruction, and for a handler within it */
+#define THREAD_NEEDS     8u    /* pages: an instruction needs four or more, and so does a handler within it */
 #define THREADS_NEED_MAX 4096u /* pages */
 
 static void signal_fd(int fd)
 {
-	eventfd_write(fd, 1); /* fails only by overflow: then the reader has its signal already */
+	eventfd_write(fd, 1); /* fails only by overflow: then the reader has a signal already */
 }
 
 int fp_budget_init(struct fp_budget *budget, uint64_t budget_pages)
@@ -44,7 +44,7 @@ static bool raise_to(_Atomic uint64_t *word, uint64_t value)
 	return false;
 }
 
-/* Published as it grows: many programs end, or are killed, before anyone looks again. */
+/* Publishes the peak whenever it grows, as many programs end or are killed soon after it. */
 static void note_peak(struct fp_budget *budget, uint64_t resident)
 {
 	if (raise_to(&budget->peak, resident) && budget->peak_bytes)
@@ -59,8 +59,9 @@ void fp_budget_show_peak(struct fp_budget *budget, _Atomic uint64_t *bytes)
 }
 
 /*
- * The most pages that may be resident: the budget, or, if that is more, pinned pages and the larger
- * of half the budget and the threads' need. Pages granted in excess come on top.
+ * The most pages that may be resident: the larger of two numbers, plus the granted pages. One
+ * number is the budget. The other is the pinned pages, plus half the budget or the threads' need,
+ * whichever is larger.
  */
 static uint64_t limit(const struct fp_budget *budget)
 {

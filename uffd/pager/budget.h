@@ -16,14 +16,14 @@ struct fp_budget {
 	_Atomic uint64_t pages;
 	_Atomic uint64_t resident; /* tokens in use: arriving, resident or leaving pages */
 	_Atomic uint64_t peak;
-	_Atomic uint64_t *peak_bytes; /* follows peak, for readers outside the process; NULL: none */
+	_Atomic uint64_t *peak_bytes; /* a copy of peak for readers outside the process; NULL: none */
 	_Atomic uint64_t pinned;      /* pages that calls have pinned; some may count twice */
-	_Atomic uint64_t excess; /* pages granted on top, because the program has pinned all resident ones */
-	_Atomic uint32_t need;   /* pages that the threads need at once, if more than the budget; else 0 */
-	_Atomic bool starved;    /* the fault thread waits for a token */
-	_Atomic bool kicked;     /* the reclaim thread has been told */
-	int starved_fd;          /* eventfd: tokens came back */
-	int kick_fd;             /* eventfd: the reclaim thread's wake-up */
+	_Atomic uint64_t excess;      /* pages granted beyond the limit, as all resident ones are pinned */
+	_Atomic uint32_t need;        /* pages that the threads need at once; 0 if the budget is enough */
+	_Atomic bool starved;         /* a thread waits for a token */
+	_Atomic bool kicked;          /* the reclaim thread was woken, and has not looked yet */
+	int starved_fd;               /* eventfd: signalled when tokens come back */
+	int kick_fd;                  /* eventfd: wakes the reclaim thread */
 };
 
 int fp_budget_init(struct fp_budget *budget, uint64_t budget_pages);
@@ -35,7 +35,7 @@ void fp_budget_show_peak(struct fp_budget *budget, _Atomic uint64_t *bytes);
 
 /* Takes up to n tokens and returns their number. Kicks the reclaim thread when few are left. */
 unsigned fp_budget_take(struct fp_budget *budget, unsigned n);
-/* Takes n tokens beyond the budget, for pages that nothing can leave for. */
+/* Takes n tokens beyond the budget, for pages that must come although no page can leave. */
 void fp_budget_overdraw(struct fp_budget *budget, unsigned n);
 /* Gives back unused tokens. */
 void fp_budget_give(struct fp_budget *budget, unsigned n);
@@ -66,7 +66,9 @@ bool fp_budget_tried_in_vain(struct fp_budget *budget, bool for_good); /* true: 
  * as the budget, up to 16 MiB. Called by the reclaim thread at intervals.
  */
 void fp_budget_see_threads(struct fp_budget *budget, unsigned n_threads);
-/* True while they need more than the budget: bring in only pages that threads wait for. */
+/*
+ * True while the threads need more than the budget. Then only pages that threads wait for may come.
+ */
 bool fp_budget_is_scarce(const struct fp_budget *budget);
 
 /* How many pages are resident beyond the budget. */
@@ -77,7 +79,9 @@ uint64_t fp_budget_free(const struct fp_budget *budget);
 /* The low watermark: eviction starts when fewer tokens are free, and ends when twice as many
  * are. */
 uint64_t fp_budget_margin(const struct fp_budget *budget);
-/* Pages to evict at once, so that a small budget is not emptied by one batch. */
+/*
+ * How many pages to evict at once: few if the budget is small, so that one batch does not empty it.
+ */
 unsigned fp_budget_batch(const struct fp_budget *budget);
 
 /* Wakes the reclaim thread. Further kicks do nothing until it looks. */

@@ -32,7 +32,7 @@ void fp_evict_queue_grow(struct fp_evict_queue *queue, uint64_t capacity)
 	pthread_mutex_lock(&queue->lock);
 	capacity = FP_MIN(capacity, queue->room);
 	if (capacity > queue->capacity) {
-		/* an entry stays in its place, or goes beyond the old ring */
+		/* an entry keeps its place, or gets one beyond the old ring */
 		for (uint64_t i = queue->head; i != queue->tail; i++)
 			queue->items[i & (capacity - 1)] = queue->items[i & (queue->capacity - 1)];
 		queue->capacity = capacity;

@@ -1,9 +1,11 @@
 /*
  * The eviction queue: page numbers in the order in which they became resident. To evict in another
- * order, replace this module. Room: uffd/pager. Its lock is held for a few instructions, or while
- * it grows, only by agent code: the program's threads block signals first. Its memory is the
- * caller's, and no more of it is touched than the capacity. So it can grow on the fault path, which
- * must not allocate (law 4).
+ * order, replace this module. Room: uffd/pager.
+ *
+ * Only agent code takes its lock, for a few instructions or while the queue grows; the program's
+ * threads block signals first. The caller gives it memory for the most entries, and it touches no
+ * more of that than its capacity. So it can grow on the fault path, which must not allocate (law
+ * 4).
  */
 #ifndef FP_EVICT_QUEUE_H
 #define FP_EVICT_QUEUE_H
@@ -15,16 +17,16 @@
 struct fp_evict_queue {
 	pthread_mutex_t lock;
 	uint32_t *items;
-	uint64_t capacity, room; /* entries: as it is, and as it may become; powers of two */
+	uint64_t capacity, room; /* entries that fit now; the most that may ever fit; powers of two */
 	uint64_t head, tail;
 };
 
-/* items: zeroed, for room entries, a power of two from 1024 on. */
+/* items: zeroed memory for room entries. room: a power of two from 1024 on. */
 void fp_evict_queue_init(struct fp_evict_queue *queue, uint32_t *items, uint64_t room);
 void fp_evict_queue_done(struct fp_evict_queue *queue);
 /* Grows the queue to at least capacity entries, as far as there is room. */
 void fp_evict_queue_grow(struct fp_evict_queue *queue, uint64_t capacity);
-/* Gives up room beyond n entries that it does not use. Returns the room that is left. */
+/* Gives up the room that the queue does not use beyond n entries. Returns the room that is left. */
 uint64_t fp_evict_queue_trim(struct fp_evict_queue *queue, uint64_t n);
 /* False if the queue is full. */
 bool fp_evict_queue_push(struct fp_evict_queue *queue, uint32_t page);

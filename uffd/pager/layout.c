@@ -8,8 +8,10 @@
 
 #define PIECES_MAX (1u << 20)
 
-/* These also read while another thread changes the layout: see fp_layout_peek. A race detector
- * should not report that. */
+/*
+ * For functions that may read while another thread changes the layout: see fp_layout_peek. A race
+ * detector should not report these.
+ */
 #define RACY __attribute__((no_sanitize("thread")))
 
 int fp_layout_init(struct fp_layout *layout, uint32_t n_pages)
@@ -30,7 +32,7 @@ void fp_layout_done(struct fp_layout *layout)
 	layout->pieces = NULL;
 }
 
-/* Index of the first piece that ends after page. */
+/* The index of the first piece that ends after page. */
 RACY static size_t index_after(const struct fp_layout *layout, uint32_t page)
 {
 	size_t low = 0, high = layout->n;
@@ -206,7 +208,9 @@ static void join_at(struct fp_layout *layout, size_t i)
 	}
 }
 
-/* n far pages come, or go if n is negative. Foreign pieces do not count. */
+/*
+ * Counts n far pages of the piece that come, or go if n is negative. Foreign pieces do not count.
+ */
 static void account(struct fp_layout *layout, const struct fp_piece *piece, int64_t n)
 {
 	if (!is_foreign(piece))
@@ -294,7 +298,7 @@ int fp_layout_change(struct fp_layout *layout, uint32_t start, uint32_t end,
 	first = index_after(layout, start);
 	for (i = first; i < layout->n && layout->pieces[i].end <= end; i++)
 		apply(layout, &layout->pieces[i], change);
-	/* join backwards, so that indices stay valid */
+	/* from the last to the first, so that indices stay valid */
 	while (i-- > first)
 		join_at(layout, i);
 	if (first > 0)

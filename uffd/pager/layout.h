@@ -27,25 +27,25 @@ enum fp_piece_flags {
 
 /* A mapped piece. Neighbours that are alike become one piece. */
 struct fp_piece {
-	uint32_t start, end; /* pages, end excluded */
+	uint32_t start, end; /* first page; page after the last */
 	int prot;
 	uint32_t flags; /* enum fp_piece_flags */
-	bool lazy;      /* no slots reserved */
+	bool lazy;      /* no slots are reserved for it */
 };
 
 /* A change to pieces. If prot is negative, the protection stays. */
 struct fp_piece_change {
 	int prot;
 	uint32_t set, clear; /* flags */
-	bool back;           /* slots are now reserved for them, except for NORESERVE pieces */
+	bool back;           /* slots are now reserved for the pieces, except for NORESERVE pieces */
 };
 
 struct fp_layout {
-	struct fp_piece *pieces; /* sorted; address space for the most pieces, memory on touch */
+	struct fp_piece *pieces; /* sorted; reserved for the most pieces possible, memory comes on touch */
 	size_t n;
-	uint32_t end;             /* pages of the range */
+	uint32_t end;             /* the number of pages of the range */
 	uint32_t origin;          /* the search for a gap begins at this page */
-	uint64_t mapped;          /* far pages */
+	uint64_t mapped;          /* how many far pages are mapped */
 	_Atomic uint32_t changes; /* odd while the pieces are being changed */
 };
 

@@ -22,7 +22,7 @@ static uint64_t with_hist(uint64_t word, uint64_t hist)
 	return (word & ~FP_PAGE_HIST_MASK) | hist << FP_PAGE_HIST_SHIFT;
 }
 
-/* Ends an owned state. Threads that wait are woken, and fault again if they still need to. */
+/* Ends an owned state. Waiting threads are woken, and fault again if they still need to. */
 static struct fp_page_step settle(uint64_t word, enum fp_page_state state)
 {
 	enum fp_page_action action = word & FP_PAGE_WAIT ? FP_ACT_WAKE : FP_ACT_NONE;
@@ -58,11 +58,13 @@ static struct fp_page_step on_missing(uint64_t word, bool write)
 		return step(with_state(word, FP_PAGE_ARRIVING), FP_ACT_FETCH);
 	}
 	case FP_PAGE_RESIDENT:
-		/* Either a second message about a fault that has ended, or the page was dropped
-		 * without an event. */
+		/*
+		 * Either this is a second message about a fault that has ended, or the page was
+		 * dropped without an event.
+		 */
 		return step(with_state(word, FP_PAGE_ARRIVING), FP_ACT_VERIFY);
 	case FP_PAGE_LOST:
-		/* owned: if the poison came after a revival, it would stay */
+		/* owned, as a poison that comes after a revival would stay */
 		return step(with_state(word, FP_PAGE_ARRIVING), FP_ACT_POISON);
 	default:
 		return step(word | FP_PAGE_WAIT, FP_ACT_NONE);
@@ -75,14 +77,16 @@ static struct fp_page_step on_protected(uint64_t word)
 	case FP_PAGE_RESIDENT:
 		if (!(word & FP_PAGE_DIRTY))
 			word = with_hist(word | FP_PAGE_DIRTY, FP_PAGE_HIST_MAX);
-		/* owned until the protection is lifted: if an evictor protected the page meanwhile,
-		 * a write would be lost */
+		/*
+		 * owned until the protection is lifted: an evictor that protected the page
+		 * meanwhile would miss a write
+		 */
 		return step(with_state(word, FP_PAGE_ARRIVING), FP_ACT_UNPROTECT);
 	case FP_PAGE_ZERO:
 	case FP_PAGE_REMOTE:
 	case FP_PAGE_LOST:
 		return step(word,
-		            FP_ACT_WAKE); /* it left meanwhile: let the thread fault again on the new state */
+		            FP_ACT_WAKE); /* it left meanwhile: let the thread fault again on the page */
 	default:
 		return step(word | FP_PAGE_WAIT, FP_ACT_NONE);
 	}
@@ -93,8 +97,10 @@ static struct fp_page_step on_ahead(uint64_t word, enum fp_page_state wanted)
 	return fp_page_state(word) == wanted ? on_missing(word, false) : step(word, FP_ACT_NONE);
 }
 
-/* It ends by INSTALLED_RW. If the page turns out to be absent, by NOT_INSTALLED: there is no other
- * copy. */
+/*
+ * Ends by INSTALLED_RW. If the page turns out to be absent, ends by NOT_INSTALLED: there is no
+ * other copy.
+ */
 static struct fp_page_step on_adopt(uint64_t word)
 {
 	if (fp_page_state(word) != FP_PAGE_RESIDENT || !(word & FP_PAGE_DIRTY) || fp_page_slot(word))

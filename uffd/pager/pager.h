@@ -29,15 +29,18 @@ enum fp_page_state {
 	FP_PAGE_REMOTE,   /* only in its slot */
 	FP_PAGE_ARRIVING, /* owned by the thread that installs it */
 	FP_PAGE_CLAIMED,  /* owned by a layout call (munmap, madvise, mremap) */
-	FP_PAGE_LOST,     /* poisoned: its node can't give it back, or a fresh page got no token. Its slot,
-	                   * if any, stays for FP_EV_REVIVE. DIRTY: lost for good */
+	/*
+	 * poisoned: its node can't give it back, or a fresh page got no token. A slot that it has
+	 * stays for FP_EV_REVIVE. DIRTY: lost for good
+	 */
+	FP_PAGE_LOST,
 };
 
 #define FP_PAGE_STATE_MASK 7ull
-#define FP_PAGE_DIRTY      (1ull << 3) /* has been writable since its install: may differ from its slot */
+#define FP_PAGE_DIRTY      (1ull << 3) /* was writable since its install, so it may differ from its slot */
 #define FP_PAGE_WAIT       (1ull << 4) /* a thread waits in the kernel for the owner to finish */
 #define FP_PAGE_QUEUED     (1ull << 5) /* has an entry in the eviction queue */
-#define FP_PAGE_HIST_SHIFT 6           /* how many more read faults to install writable */
+#define FP_PAGE_HIST_SHIFT 6           /* for how many more read faults the page is installed writable */
 #define FP_PAGE_HIST_MASK  (3ull << FP_PAGE_HIST_SHIFT)
 #define FP_PAGE_HIST_MAX   2ull
 #define FP_PAGE_MOVED      (1ull << 8) /* CLAIMED by a layout call that has already moved its bytes */
@@ -47,44 +50,44 @@ enum fp_page_event {
 	FP_EV_FAULT_READ,    /* missing page, read access */
 	FP_EV_FAULT_WRITE,   /* missing page, write access */
 	FP_EV_FAULT_WP,      /* write to a write-protected page */
-	FP_EV_PREFETCH,      /* ahead of need: fetch it, only if it is remote */
-	FP_EV_PREZERO,       /* ahead of need: zero it, only if it is ZERO */
-	FP_EV_ADOPT,         /* own it as it is, only if it is resident, dirty, and without a slot */
+	FP_EV_PREFETCH,      /* ahead of a fault: fetch the page, only if it is REMOTE */
+	FP_EV_PREZERO,       /* ahead of a fault: fill the page with zeros, only if it is ZERO */
+	FP_EV_ADOPT,         /* own a page as it is, only if it is RESIDENT, DIRTY and without a slot */
 	FP_EV_INSTALLED,     /* ARRIVING ends: present, write-protected */
 	FP_EV_INSTALLED_RW,  /* ARRIVING ends: present, writable */
-	FP_EV_NOT_INSTALLED, /* ARRIVING ends, back to before: unmapped, or given up ahead of need */
-	FP_EV_FETCH_FAILED,  /* ARRIVING ends: no node can give it back; it is already poisoned */
-	FP_EV_EVICT,         /* a victim, taken from the eviction queue */
-	FP_EV_PAGEOUT,       /* a victim that the program named; its queue entry stays */
-	FP_EV_DROPPED,       /* LEAVING ends: it was clean, and is dropped */
-	FP_EV_WAS_ZERO,      /* LEAVING ends: captured, all bytes are zero; needs no slot */
-	FP_EV_WRITTEN,       /* LEAVING ends, or it goes back to a waiter: all required replicas have it */
-	FP_EV_NOT_WRITTEN,   /* captured, but no node took it: put it back */
-	FP_EV_REFUSED,       /* LEAVING ends: it can't be captured now (pinned for I/O); stays as it was */
+	FP_EV_NOT_INSTALLED, /* ARRIVING ends as it began: unmapped, or no longer wanted */
+	FP_EV_FETCH_FAILED,  /* ARRIVING ends: no node can give the page back, and it is poisoned now */
+	FP_EV_EVICT,         /* a victim, taken from the eviction queue: it shall leave */
+	FP_EV_PAGEOUT,       /* a victim that the program named: it shall leave; its queue entry stays */
+	FP_EV_DROPPED,       /* LEAVING ends: the page was clean, and is dropped now */
+	FP_EV_WAS_ZERO,      /* LEAVING ends: the captured bytes are all zero, and need no slot */
+	FP_EV_WRITTEN,       /* all replicas have the bytes: LEAVING ends, or a waiter gets the page */
+	FP_EV_NOT_WRITTEN,   /* the page was captured, but no node took it: put it back */
+	FP_EV_REFUSED,       /* LEAVING ends: the page can't be captured now (pinned for I/O), and stays */
 	FP_EV_CLAIM,         /* a layout call takes the page */
-	FP_EV_REVIVE,        /* its node is back: take it, only if it is lost, and not for good */
-	FP_EV_UNQUEUE,       /* its queue entry is checked: drop the entry if the page is not local */
+	FP_EV_REVIVE,        /* its node is back: take the page, only if it is lost, and not for good */
+	FP_EV_UNQUEUE,       /* its queue entry is being checked: drop the entry if the page is not local */
 };
 
 enum fp_page_action {
 	FP_ACT_NONE,      /* nothing: the owner of the page will wake the faulting thread */
 	FP_ACT_ZERO,      /* now ARRIVING: install zeros */
 	FP_ACT_FETCH,     /* now ARRIVING: read the slot and install it */
-	FP_ACT_VERIFY,    /* now ARRIVING: install zeros if it is really missing, or find it present */
+	FP_ACT_VERIFY,    /* now ARRIVING: look whether it is present; if not, install zeros */
 	FP_ACT_UNPROTECT, /* now ARRIVING: lift the write protection and wake; end by INSTALLED_RW */
 	FP_ACT_WAKE,      /* wake the threads that wait for this address */
 	FP_ACT_POISON,    /* now ARRIVING: make touches raise SIGBUS; end by FETCH_FAILED */
 	FP_ACT_DROP,      /* now LEAVING: the remote copy is identical, drop the local one */
-	FP_ACT_CAPTURE,   /* now LEAVING: capture it and write it back */
-	FP_ACT_PUT_BACK,  /* now ARRIVING: install the captured copy; clean if the write succeeded */
-	FP_ACT_CLAIMED,   /* now CLAIMED: the claimer restores or replaces the old word */
+	FP_ACT_CAPTURE,   /* now LEAVING: capture the page and write it back */
+	FP_ACT_PUT_BACK,  /* now ARRIVING: install the captured copy; it is clean if the write succeeded */
+	FP_ACT_CLAIMED,   /* now CLAIMED: the claimer sets the old word again, or a new one */
 	FP_ACT_BUSY,      /* CLAIM: in transit, try again; UNQUEUE: local or in transit, keep the entry */
 };
 
 struct fp_page_step {
 	uint64_t word;              /* the next word */
 	enum fp_page_action action; /* for the thread that installs the word */
-	bool enqueue;               /* it became resident without an entry in the eviction queue: add one */
+	bool enqueue;               /* became resident without an entry in the eviction queue: add one */
 };
 
 static inline enum fp_page_state fp_page_state(uint64_t word)
@@ -110,17 +113,17 @@ static inline bool fp_page_expects_write(uint64_t word)
 }
 
 /*
- * The step of a page in word at this event. Pure. An event that can't happen in that state fails an
- * assertion: only the owner could send it, so it is our bug.
+ * The step of a page in state word at this event. Pure. An assertion fails if the event can't
+ * happen in that state: only the owner could send it, so it is our bug.
  */
 struct fp_page_step fp_pager_step(uint64_t word, enum fp_page_event event);
 
-/* The same for FP_EV_WRITTEN; slot holds the page now. */
+/* The step of FP_EV_WRITTEN; slot is where the page's bytes are now. */
 struct fp_page_step fp_pager_step_written(uint64_t word, uint64_t slot);
 
 /*
- * Ends a CLAIMED. settled is the page's new word, in a settled state; its QUEUED and WAIT are taken
- * from the present word. Action: WAKE if a thread waits, else NONE.
+ * Ends CLAIMED. settled is the page's new word, in a settled state; QUEUED and WAIT are taken from
+ * the present word. The action is WAKE if a thread waits, else NONE.
  */
 struct fp_page_step fp_pager_step_release(uint64_t word, uint64_t settled);
 

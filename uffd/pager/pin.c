@@ -26,8 +26,10 @@ void fp_pin_table_done(struct fp_pin_table *table)
 	table->ranges = NULL;
 }
 
-/* Sequentially consistent: a look that misses the range comes before all that the caller does
- * next. */
+/*
+ * Takes a place if it is free. Sequentially consistent: if an evictor's look misses the range, the
+ * look came before all that the caller does next.
+ */
 static bool take(struct fp_pin_table *table, uint32_t place, struct fp_page_range range)
 {
 	uint64_t none = 0, value = (uint64_t)range.page << 32 | range.n;
@@ -36,7 +38,7 @@ static bool take(struct fp_pin_table *table, uint32_t place, struct fp_page_rang
 	       atomic_compare_exchange_strong(&table->ranges[place], &none, value);
 }
 
-/* Called before a place is taken: a look must not stop short of it. */
+/* Raises top above a place that is about to be taken: otherwise a look would stop before it. */
 static void raise_top(struct fp_pin_table *table, uint32_t top)
 {
 	uint32_t old = atomic_load_explicit(&table->top, memory_order_relaxed);
@@ -67,7 +69,8 @@ uint32_t fp_pin_publish(struct fp_pin_table *table, const struct fp_page_range *
 
 	if (n > FP_PIN_MAX)
 		return FP_PIN_NO_PLACE;
-	atomic_fetch_add(&table->held, n); /* first: a look that reads 0 here skips the table */
+	/* before the ranges: a look that reads 0 here skips the whole table */
+	atomic_fetch_add(&table->held, n);
 	for (;;) {
 		uint32_t got;
 

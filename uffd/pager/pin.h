@@ -19,7 +19,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define FP_PIN_LINE     8u         /* ranges in a cache line; each thread begins in another line */
+#define FP_PIN_LINE     8u         /* ranges in a cache line; each thread begins to search in another line */
 #define FP_PIN_MAX      (1u << 18) /* ranges pinned at once, by all threads */
 #define FP_PIN_NO_PLACE UINT32_MAX
 
@@ -28,9 +28,9 @@ struct fp_page_range {
 };
 
 struct fp_pin_table {
-	_Atomic uint64_t *ranges; /* page << 32 | n; 0: free. Memory comes on touch */
+	_Atomic uint64_t *ranges; /* page << 32 | n; 0: a free place. Memory comes on touch */
 	_Atomic uint32_t top;     /* no place from here on was ever used */
-	_Atomic uint32_t held;    /* ranges published now */
+	_Atomic uint32_t held;    /* how many ranges are published now */
 };
 
 /* 0 or -ENOMEM. */
@@ -38,12 +38,13 @@ int fp_pin_table_init(struct fp_pin_table *table);
 void fp_pin_table_done(struct fp_pin_table *table);
 
 /*
- * Publishes n ranges in consecutive places: at hint, or else at the next free ones. Returns the
- * first place, or FP_PIN_NO_PLACE if the table is full. Any thread, signal handlers too.
+ * Publishes n ranges in consecutive places: at hint if these are free, else at the next free ones.
+ * Returns the first place, or FP_PIN_NO_PLACE if the table is full. Any thread, signal handlers
+ * too.
  */
 uint32_t fp_pin_publish(struct fp_pin_table *table, const struct fp_page_range *ranges, uint32_t n,
                         uint32_t hint);
-/* Clears n places of the caller, from place on. */
+/* Clears n places from place on. They must be the caller's. */
 void fp_pin_clear(struct fp_pin_table *table, uint32_t place, uint32_t n);
 
 /* The range at a place. */
@@ -54,19 +55,22 @@ static inline struct fp_page_range fp_pin_at(const struct fp_pin_table *table, u
 	return (struct fp_page_range){.page = (uint32_t)(range >> 32), .n = (uint32_t)range};
 }
 
-/* Separates a thread's write (of a range, or a page's word) from its look at the other. */
+/*
+ * Orders two steps of a thread: first the write of a range or a page's word, then the look at the
+ * other.
+ */
 static inline void fp_pin_fence(void)
 {
 	atomic_thread_fence(memory_order_seq_cst);
 }
 
 /*
- * Which of n pages (at most 64) are pinned: a bit each. The evictor calls it after a fence. It may
- * report a pin that has just ended, but never misses one.
+ * Which of n pages (at most 64) are pinned: one bit for each page. The evictor calls it after a
+ * fence. The result may contain a pin that has just ended, but never lacks one.
  */
 uint64_t fp_pin_look(const struct fp_pin_table *table, const uint32_t *pages, unsigned n);
 
-/* The same for one page. */
+/* True if the page is pinned; as fp_pin_look. */
 bool fp_pin_has(const struct fp_pin_table *table, uint32_t page);
 
 /* Called in a forked child, which has one thread: clears all places except the n_keep ranges of

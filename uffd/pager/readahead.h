@@ -10,22 +10,22 @@
 
 #define FP_READAHEAD_STREAMS 8u
 #define FP_READAHEAD_DEFAULT 32u
-#define FP_READAHEAD_MAX     63u /* 64 with the faulting page: one install */
+#define FP_READAHEAD_MAX     63u /* with the faulting page 64: as many as one install takes */
 
 struct fp_readahead {
 	unsigned max_pages;
 	uint32_t clock;
 	struct fp_stream {
 		uint32_t next;   /* the page whose fault continues the stream */
-		uint32_t window; /* pages fetched ahead the last time */
-		uint32_t used;   /* its last use, by clock: the oldest is replaced */
+		uint32_t window; /* how many pages were fetched ahead the last time */
+		uint32_t used;   /* the clock of its last use: the stream used longest ago is replaced */
 	} stream[FP_READAHEAD_STREAMS];
 };
 
 /*
- * A fault on page. Returns how many pages after it to fetch, too (0: none). The window doubles with
- * each fault that continues a stream, up to max_pages. Report the number really fetched to
- * fp_readahead_fetched.
+ * Called for a fault on page. Returns how many pages after it to fetch as well (0: none). The
+ * window doubles with each fault that continues a stream, up to max_pages. Report the number that
+ * was fetched to fp_readahead_fetched.
  */
 unsigned fp_readahead_fault(struct fp_readahead *ra, uint32_t page, struct fp_stream **ret_stream);
 

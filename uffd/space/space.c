@@ -157,8 +157,8 @@ void fp_space_allow_backing(struct fp_space *space)
 }
 
 /*
- * False: a fork is under way, and the caller must not wait for it. The caller is an allocator: the
- * fork may wait for its lock.
+ * Begins to take slots. Returns false if a fork is under way and the caller must not wait for it.
+ * Such a caller is an allocator: the fork may wait for its lock.
  */
 static bool begin_backing(struct fp_space *space, bool may_wait)
 {
@@ -264,7 +264,7 @@ static int map_somewhere(struct fp_space *space, struct fp_piece *piece, uint32_
 	return fp_space_add(space, *piece);
 }
 
-/* Like the kernel, reports no failures. */
+/* Follows MAP_POPULATE and the like. Reports no failures, as the kernel does not. */
 static void finish_map(struct fp_space *space, const struct fp_piece *piece, unsigned flags)
 {
 	if (flags & FP_MAP_POPULATE)
@@ -364,7 +364,7 @@ static int replace(struct fp_space *space, struct fp_piece piece, uint64_t *ret_
 	return r;
 }
 
-/* Maps a piece that has its place already. */
+/* Maps a piece whose place is known. */
 static int map_piece_at(struct fp_space *space, struct fp_piece piece, unsigned flags)
 {
 	uint64_t more = piece.lazy ? 0 : piece.end - piece.start, reserved = 0;
@@ -394,7 +394,10 @@ int fp_space_map_at(struct fp_space *space, void *addr, size_t len, int prot, un
 
 /* ---- unmap ---- */
 
-/* Closes first, so that nobody can bring a page back during the drop. */
+/*
+ * Makes the pages inaccessible before it drops them, so that no thread can bring a page back
+ * meanwhile.
+ */
 static int remove_far(struct fp_space *space, uint32_t from, uint32_t to)
 {
 	int r = fp_space_open_range(space->far, from, to - from, PROT_NONE);

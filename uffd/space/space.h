@@ -25,7 +25,7 @@ struct fp_space;
 
 enum fp_map_flags {
 	FP_MAP_LAZY = 1 << 0,      /* MAP_NORESERVE: reserve no slots, now or later */
-	FP_MAP_POPULATE = 1 << 2,  /* MAP_POPULATE: as much as fits easily */
+	FP_MAP_POPULATE = 1 << 2,  /* MAP_POPULATE: bring in as much as fits easily */
 	FP_MAP_NOREPLACE = 1 << 3, /* fp_space_map_at: -EEXIST if something is mapped there */
 	FP_MAP_HEAP =
 	    1 << 4, /* the caller is an allocator and holds its locks: reserves no slots during a fork */
@@ -59,15 +59,15 @@ struct fp_remap {
 int fp_space_map(struct fp_space *space, size_t len, size_t align, int prot, unsigned flags, void **ret_addr);
 
 /*
- * The same at addr inside the range. Replaces the mappings there (MAP_FIXED). -EEXIST: see
- * FP_MAP_NOREPLACE.
+ * Maps memory as fp_space_map does, but at addr inside the range. Replaces the mappings there
+ * (MAP_FIXED). -EEXIST: see FP_MAP_NOREPLACE.
  */
 int fp_space_map_at(struct fp_space *space, void *addr, size_t len, int prot, unsigned flags);
 
 /*
- * Makes the kernel map *what at addr inside the range. Replaces the mappings there. mmap(2)'s
- * errors: then nothing was replaced, unless memory ran out midway. Not in the handler of fault mode
- * inline.
+ * Makes the kernel map *what at addr inside the range. Replaces the mappings there. Returns
+ * mmap(2)'s errors. After an error nothing was replaced, unless memory ran out midway. Must not be
+ * called in the SIGBUS handler of fault mode inline.
  */
 int fp_space_map_foreign(struct fp_space *space, void *addr, size_t len, const struct fp_foreign *what);
 
@@ -91,25 +91,31 @@ int fp_space_protect(struct fp_space *space, void *addr, size_t len, int prot);
  * the budget, until it is unmapped. -EAGAIN: a node can't give a page back.
  */
 int fp_space_mlock(struct fp_space *space, void *addr, size_t len, bool on_fault);
-/* munlock(2). */
+/* munlock(2): the kernel unlocks, and the memory stays a foreign piece. */
 int fp_space_munlock(struct fp_space *space, void *addr, size_t len);
 
-/* mincore(2): bit 0 of each page's byte: the page is in local memory. */
+/* mincore(2): bit 0 of a page's byte says that the page is in local memory. */
 int fp_space_mincore(struct fp_space *space, void *addr, size_t len, unsigned char *vec);
 
 /*
- * mremap(2), lengths of any size. The bytes move, local or remote. Either end may lie outside of
- * the range. -ENOTSUP: no memory can move into the range or out of it, and no foreign piece can
- * move within it.
+ * mremap(2), lengths of any size. The bytes move, local or remote. The old or the new place may lie
+ * outside of the range. -ENOTSUP: no memory can move into the range or out of it, and no foreign
+ * piece can move within it.
  */
 int fp_space_remap_to(struct fp_space *space, const struct fp_remap *what, void **ret_addr);
 
 /* True if addr lies in the reserved range. Lock-free; any thread, any time, signal handlers too. */
 bool fp_space_owns(const struct fp_space *space, const void *addr);
-/* True if [addr, addr + len) touches the reserved range. As above. */
+/*
+ * True if [addr, addr + len) touches the reserved range. Lock-free; any thread, any time, signal
+ * handlers too.
+ */
 bool fp_space_overlaps(const struct fp_space *space, const void *addr, size_t len);
 
-/* The reserved range, end excluded. Callers cut their own ranges at its borders. As above. */
+/*
+ * The reserved range, end excluded. Callers cut their own ranges at its borders. Lock-free; any
+ * thread, any time, signal handlers too.
+ */
 void fp_space_range(const struct fp_space *space, char **ret_start, char **ret_end);
 
 /*

@@ -39,7 +39,9 @@ static int protect_locked(struct fp_space *space, uint32_t start, uint32_t end, 
 	return r;
 }
 
-/* Pages that become writable need slots from now on. Reserves these and takes the lock. */
+/*
+ * Finds out how many slots the pages need that become writable, reserves them and takes the lock.
+ */
 static int back_opened(struct fp_space *space, uint32_t start, uint32_t end, uint64_t *ret_more)
 {
 	for (;;) {
@@ -112,7 +114,7 @@ static int advise_piece(struct fp_space *space, const struct fp_piece *piece, in
 	case MADV_FREE:
 		return fp_space_drop(space, piece->start, piece->end, FP_DROP);
 	case MADV_NORMAL:
-	case MADV_SEQUENTIAL: /* read-ahead finds that out by itself */
+	case MADV_SEQUENTIAL: /* read-ahead notices that by itself */
 	case MADV_RANDOM:
 		return change_flags(space, piece, advice == MADV_RANDOM ? FP_PIECE_RANDOM : 0,
 		                    FP_PIECE_RANDOM);

@@ -12,8 +12,8 @@
 #include "cleanup.h"
 
 /*
- * Unregisters pages that the kernel will replace: then the fault thread gets no event of it. Fails
- * only for unmapped pages.
+ * Unregisters pages that the kernel will replace: otherwise the fault thread would get an event of
+ * it. Fails only for unmapped pages.
  */
 static void expect_no_event(struct fp_space *space, uint32_t start, uint32_t end)
 {
@@ -39,8 +39,8 @@ int fp_space_close(struct fp_space *space, uint32_t start, uint32_t end)
 }
 
 /*
- * Checks that the kernel can map this. Tries it elsewhere, as a replaced mapping could not be
- * restored.
+ * Checks that the kernel can map this, by a mapping elsewhere: the mapping that it replaces could
+ * not be restored.
  */
 static int rehearse(size_t len, const struct fp_foreign *what)
 {
@@ -60,7 +60,7 @@ static int map_over(struct fp_space *space, uint32_t start, uint32_t end, const 
 	int flags = (what->flags & ~MAP_FIXED_NOREPLACE) | MAP_FIXED, r;
 	uint64_t none;
 
-	/* this comes first: from now on nothing is read ahead there */
+	/* before the kernel maps: from now on nothing is read ahead there */
 	if (!fp_space_end_filled(space, start, end))
 		return -ENOMEM;
 	r = fp_layout_add(&space->layout, piece);
@@ -73,7 +73,7 @@ static int map_over(struct fp_space *space, uint32_t start, uint32_t end, const 
 		if (fp_space_close(space, start, end) == 0)
 			fp_layout_remove(&space->layout, start, end, &none);
 	}
-	/* faults from before the piece was added have ended, or are undone here */
+	/* faults that began before the piece was added have ended, or are undone here */
 	fp_space_forget(space, start, end);
 	return r;
 }

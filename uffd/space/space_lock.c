@@ -13,7 +13,7 @@
 #include "cleanup.h"
 #include "inline.h"
 
-#define LOCKED_AT_ONCE 64u /* pages: few of them leave before they are locked */
+#define LOCKED_AT_ONCE 64u /* few of so many pages leave before they are locked */
 
 static size_t bytes(uint32_t start, uint32_t end)
 {
@@ -33,7 +33,10 @@ static bool next_piece(struct fp_space *space, uint32_t start, uint32_t end, str
 	return found;
 }
 
-/* The kernel walks the pages, and its touches are ordinary faults; but not in fault mode inline. */
+/*
+ * The kernel touches the pages, and we serve its faults as usual. In fault mode inline its touches
+ * can't be served, so we bring the pages in.
+ */
 static int populate_piece(struct fp_space *space, const struct fp_piece *piece, int advice)
 {
 	int needs = advice == MADV_POPULATE_WRITE ? PROT_WRITE : PROT_READ;
@@ -76,7 +79,10 @@ int fp_space_populate_as(struct fp_space *space, uint32_t start, uint32_t end, i
 
 /* ---- locking ---- */
 
-/* First the kernel locks, on fault. If it refuses, the pages stay far. */
+/*
+ * Lets the kernel lock the range first, on fault, then gives it the pages. If the kernel refuses,
+ * the pages stay far.
+ */
 static int lock_and_give(struct fp_space *space, uint32_t start, uint32_t end)
 {
 	struct fp_piece piece;

@@ -34,7 +34,10 @@ void fp_space_pause(void)
 	nanosleep(&pause, NULL);
 }
 
-/* A page changes its state within the patience for nodes. So this wait is bounded too. */
+/*
+ * Waits until nobody owns the page. The wait ends, as a page changes its state within the patience
+ * for nodes.
+ */
 uint64_t fp_space_claim(struct fp_far *far, uint32_t page)
 {
 	uint64_t old;
@@ -68,7 +71,10 @@ uint32_t fp_space_chunk_end(uint32_t page, uint32_t end)
 	return FP_MIN(end, next);
 }
 
-/* Frees the slot of a claimed page whose local memory is gone. Returns the number of its tokens. */
+/*
+ * Forgets a claimed page whose local memory is gone: frees its slot. Returns how many tokens it
+ * had.
+ */
 static unsigned forget(struct fp_far *far, uint32_t page, uint64_t old)
 {
 	if (fp_page_slot(old))
@@ -102,8 +108,8 @@ static int drop_held(struct fp_far *far, uint32_t start, uint32_t end, const uin
 }
 
 /*
- * Zeroes a pinned page in place: it must stay local until its system call ends. All words of the
- * pages say CLAIMED already: see pin.h.
+ * Zeroes a pinned page in place, as it must stay local until its system call ends. The words of all
+ * the call's pages say CLAIMED already: see pin.h.
  */
 static bool zero_in_place(struct fp_far *far, uint32_t page, uint64_t old)
 {
@@ -199,7 +205,7 @@ void fp_space_forget(struct fp_space *space, uint32_t start, uint32_t end)
 
 /* ---- pages given to the kernel ---- */
 
-/* Brings in a readable page. It may leave again. */
+/* Brings in a page of a readable mapping. It may leave again before it is claimed. */
 static void bring(struct fp_far *far, uint32_t page)
 {
 	if (atomic_load(&far->inline_servers))
@@ -222,7 +228,7 @@ static int give_page(struct fp_far *far, uint32_t page)
 		old = fp_space_claim(far, page);
 	}
 	r = fp_page_state(old) == FP_PAGE_LOST ? -EAGAIN : 0;
-	if (r == 0) /* another thread may have begun it anew; while the page is ours, nobody does */
+	if (r == 0) /* another thread may have made it kernel-filled again; none can while it is ours */
 		r = fp_kernel_filled_end(far, page);
 	if (r == 0)
 		r = fp_uffd_unregister(&far->uffd, fp_far_addr(far, page), FP_PAGE_SIZE);
@@ -233,7 +239,7 @@ static int give_page(struct fp_far *far, uint32_t page)
 	return r;
 }
 
-/* *at: the first page not given yet. */
+/* *at: the first page that is not given yet. */
 static int give_pages(struct fp_far *far, uint32_t *at, uint32_t end)
 {
 	while (*at < end) {
@@ -245,14 +251,14 @@ static int give_pages(struct fp_far *far, uint32_t *at, uint32_t end)
 
 		if (r < 0)
 			return r;
-		if (untouched && !fp_space_untouched(far, *at)) /* a fault came in between */
+		if (untouched && !fp_space_untouched(far, *at)) /* a fault came meanwhile */
 			forget_chunk(far, *at, next);
 		*at = next;
 	}
 	return 0;
 }
 
-/* Gives the kernel the program's advice, which it follows from now on. */
+/* Repeats the program's advice for the kernel, which follows it from now on. */
 static void hand_advice_on(struct fp_far *far, const struct fp_piece *piece)
 {
 	char *addr = fp_far_addr(far, piece->start);
@@ -277,7 +283,7 @@ int fp_space_give(struct fp_space *space, const struct fp_piece *piece)
 		r = fp_layout_remove(&space->layout, piece->start, piece->end, &reserved);
 	if (r < 0)
 		return r;
-	(void)fp_layout_add(&space->layout, foreign); /* there is room: one was removed */
+	(void)fp_layout_add(&space->layout, foreign); /* can't fail: one was removed */
 	r = fp_space_open_range(space->far, piece->start, piece->end - piece->start, piece->prot | PROT_READ);
 	if (r == 0)
 		r = give_pages(space->far, &rest.start, piece->end);

@@ -19,11 +19,13 @@ struct fp_space {
 	struct fp_reclaim *reclaim;
 	bool overcommit;
 	pthread_mutex_t lock;       /* guards layout and olds; never taken by agent threads */
-	atomic_bool forking;        /* no call may begin to take slots */
-	_Atomic unsigned n_backing; /* calls that are taking slots */
+	atomic_bool forking;        /* set during a fork: no call may begin to take slots */
+	_Atomic unsigned n_backing; /* how many calls are taking slots */
 	struct fp_layout layout;
-	uint64_t olds[1u << FP_CHUNK_SHIFT]; /* words of the pages that the lock's holder owns */
-	void (*on_growth)(void *arg, uint64_t mapped_bytes); /* a new peak of mapped bytes; under the lock */
+	/* former words of the pages that the lock's holder has claimed */
+	uint64_t olds[1u << FP_CHUNK_SHIFT];
+	/* called at a new peak of mapped bytes, under the lock */
+	void (*on_growth)(void *arg, uint64_t mapped_bytes);
 	void *on_growth_arg;
 };
 
@@ -33,16 +35,18 @@ void fp_space_lock(struct fp_space *space);
 void fp_space_unlock(struct fp_space *space);
 /*
  * Waits for the calls that are taking slots, and lets no other begin: they talk to nodes and
- * allocate, so a fork must not interrupt them. Called before the allocator's locks are taken. allow
- * lets calls begin again, in a child too.
+ * allocate, so a fork must not interrupt them. Called before the allocator's locks are taken.
+ * fp_space_allow_backing lets calls begin again, in a child too.
  */
 void fp_space_stop_backing(struct fp_space *space);
 void fp_space_allow_backing(struct fp_space *space);
 
 /* The following functions are called with the lock held, unless said otherwise. */
 
-/* Checks a range of the program's and turns it into pages. -EINVAL; -ENOMEM: not inside. Without
- * the lock. */
+/*
+ * Checks a range that the program gave and turns it into pages. -EINVAL; -ENOMEM: not inside the
+ * far range. Called without the lock.
+ */
 int fp_space_to_pages(const struct fp_space *space, const void *addr, size_t len, uint32_t *ret_start,
                       uint32_t *ret_end);
 
@@ -55,11 +59,11 @@ bool fp_space_next_piece(const struct fp_space *space, uint32_t start, uint32_t 
 
 /* Reserves slots for n pages; unback gives them back. Blocks on the nodes: not under the lock. */
 int fp_space_back(struct fp_space *space, uint64_t n);
-/* A short wait. */
+/* Sleeps for a moment. */
 void fp_space_pause(void);
 void fp_space_unback(struct fp_space *space, uint64_t n);
 
-/* mprotect of n far pages, in the kernel alone. */
+/* Changes the kernel's protection of n far pages; the layout stays. */
 int fp_space_open_range(struct fp_far *far, uint32_t start, uint32_t n, int prot);
 
 /* Opens a free part of the range and adds it to the layout. Applies its flags in the kernel. */
@@ -77,7 +81,7 @@ void fp_space_publish(struct fp_space *space);
 uint64_t fp_space_claim(struct fp_far *far, uint32_t page);
 /* Ends the claim and sets the word of a settled state. */
 void fp_space_release(struct fp_far *far, uint32_t page, uint64_t settled);
-/* True if all pages of the page's chunk are ZERO because none was ever touched. */
+/* True if no page of the page's chunk was ever touched, so that all are ZERO. */
 bool fp_space_untouched(const struct fp_far *far, uint32_t page);
 
 /* The next chunk's first page, or end. */
@@ -87,9 +91,9 @@ uint32_t fp_space_chunk_end(uint32_t page, uint32_t end);
 bool fp_space_end_filled(struct fp_space *space, uint32_t start, uint32_t end);
 
 enum fp_drop {
-	FP_DROP,          /* MADV_DONTNEED */
-	FP_DROP_FOR_GOOD, /* MADV_DONTNEED of pages whose mapping ends: their words become ZERO */
-	FP_DROP_SHORT,    /* the same, but kernel-filled pages stay so: see fp_kernel_filled_resume */
+	FP_DROP,          /* MADV_DONTNEED; the mapping stays */
+	FP_DROP_FOR_GOOD, /* the mapping ends: the pages become ZERO */
+	FP_DROP_SHORT,    /* the mapping ends, but kernel-filled pages stay so: see fp_kernel_filled_resume */
 };
 
 /*
@@ -97,21 +101,25 @@ enum fp_drop {
  */
 int fp_space_drop(struct fp_space *space, uint32_t start, uint32_t end, enum fp_drop how);
 
-/* For pages whose mapping the kernel has replaced: sets their words to ZERO, and nothing else.
- * Waits for pages in transit. */
+/*
+ * Sets the words of pages to ZERO and does nothing else: the kernel has replaced their mapping.
+ * Waits for pages in transit.
+ */
 void fp_space_forget(struct fp_space *space, uint32_t start, uint32_t end);
 
 /*
- * Makes a far piece, cut as the caller likes, the kernel's own memory, with its bytes: a foreign
- * piece. Returns its tokens and slots. -ENOMEM; -EAGAIN: a page can't be brought in. Then all pages
- * from that one on are far as before.
+ * Makes a far piece the kernel's own memory, with its bytes: a foreign piece. The caller may have
+ * cut the piece. Gives back its tokens and slots. -ENOMEM; -EAGAIN: a page can't be brought in.
+ * After an error, all pages from that one on are far as before.
  */
 int fp_space_give(struct fp_space *space, const struct fp_piece *piece);
 
 /* ---- space_foreign.c ---- */
 
-/* Turns a foreign piece back into unmapped range: inaccessible and registered. The caller changes
- * the layout. -ENOMEM. */
+/*
+ * Turns a foreign piece back into unmapped range: inaccessible and registered. The caller then
+ * changes the layout. -ENOMEM.
+ */
 int fp_space_close(struct fp_space *space, uint32_t start, uint32_t end);
 
 /* ---- space_lock.c ---- */

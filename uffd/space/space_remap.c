@@ -17,11 +17,11 @@
 #include "presence.h"
 #include "kernel_filled.h"
 
-/* A move under way: n pages from one start to the other. */
+/* A move under way: n pages, from one first page to another. */
 struct move {
 	struct fp_space *space;
 	uint32_t from, to, n;
-	uint32_t moved; /* pages dealt with so far */
+	uint32_t moved; /* how many pages are done */
 };
 
 /* Copies a claimed resident page that can't be moved. Reads its bytes past any protection. */
@@ -38,8 +38,10 @@ static int copy_page(struct fp_far *far, uint32_t from, uint32_t to)
 	return r < 0 ? (int)r : 0;
 }
 
-/* A page that a bare call locked can't be dropped, and could still be read at its old place. So the
- * lock moves with the bytes, as in the kernel. */
+/*
+ * Drops the old page after a copy. If a bare call has locked it, it can't be dropped, and could
+ * still be read at its old place. So the lock moves with the bytes, as in the kernel.
+ */
 static int drop_copied(struct fp_far *far, uint32_t from, uint32_t to)
 {
 	char *src = fp_far_addr(far, from);
@@ -84,8 +86,11 @@ static int claim_fresh(struct fp_far *far, uint32_t page)
 	return 0;
 }
 
-/* Moves the bytes of a page, with both ends claimed; old is its former word. *ret_settled: its word
- * at the new place. A clean page counts as written, as its protection is lost. */
+/*
+ * Moves the bytes of a page; both its old and its new place are claimed. old is its former word.
+ * *ret_settled: its word at the new place. A clean page counts as written there, as its protection
+ * is lost.
+ */
 static int move_bytes(struct fp_far *far, uint32_t from, uint32_t to, uint64_t old, uint64_t *ret_settled)
 {
 	uint64_t settled = old & ~(FP_PAGE_WAIT | FP_PAGE_QUEUED);
@@ -143,7 +148,7 @@ static int move_pages(struct move *m)
 	return r;
 }
 
-/* True if we own the old page. */
+/* True if the old page has moved: then we still own it. */
 static bool is_moved(const struct fp_far *far, uint32_t page)
 {
 	return !fp_space_untouched(far, page) && (atomic_load(&far->words[page]) & FP_PAGE_MOVED);
@@ -205,7 +210,8 @@ static int restore_prot(struct fp_space *space, const struct fp_piece *old, stru
 static int leave_old(struct move *m)
 {
 	struct fp_space *space = m->space;
-	uint64_t carried = 0; /* slots reserved for the part unmapped here: they move with the bytes */
+	/* slots reserved for the part that is unmapped here: they move with the bytes */
+	uint64_t carried = 0;
 	int r = fp_space_open_range(space->far, m->from, m->n, PROT_NONE);
 
 	release_old(m);
@@ -240,13 +246,13 @@ static int relocate(struct fp_space *space, struct fp_piece old, uint32_t to, ui
 
 /* ---- the call ---- */
 
-/* The request, in pages, and its findings. */
+/* The request, in pages, and what we found about it. */
 struct plan {
 	uint32_t start, end, new_n;
-	uint32_t to; /* with FP_REMAP_FIXED */
+	uint32_t to; /* the new place, with FP_REMAP_FIXED */
 	unsigned flags;
 	struct fp_piece old; /* cut to the range */
-	uint64_t more;       /* slots needed beyond those reserved */
+	uint64_t more;       /* slots needed beyond the reserved ones */
 	uint64_t given;      /* slots that became free */
 };
 
@@ -305,7 +311,7 @@ static int carry_out(struct fp_space *space, struct plan *plan)
 	struct fp_piece behind = plan->old;
 	int r = 0;
 
-	/* the cut-off part, also before a move */
+	/* first unmaps the part beyond new_n, even if the rest then moves */
 	if (plan->new_n < n)
 		r = fp_space_remove(space, plan->start + plan->new_n, plan->end, &plan->given);
 	if (r < 0)
@@ -375,7 +381,7 @@ static size_t page_round(size_t len)
 	return (len + FP_PAGE_SIZE - 1) & ~(size_t)(FP_PAGE_SIZE - 1);
 }
 
-/* Checks the arguments as the kernel does, before it looks at mappings. */
+/* Checks the arguments in the same way as the kernel, before any look at mappings. */
 static int check(const struct fp_remap *what)
 {
 	uintptr_t old = (uintptr_t)what->old_addr, new = (uintptr_t)what->new_addr;
@@ -392,7 +398,7 @@ static int check(const struct fp_remap *what)
 	return 0;
 }
 
-/* Cuts the request to the range: nothing beyond it can be far memory. */
+/* Cuts the request to the far range, as nothing beyond it can be far memory. */
 static int make_plan(struct fp_space *space, const struct fp_remap *what, struct plan *plan)
 {
 	size_t old_len = page_round(what->old_len), new_len = page_round(what->new_len);
