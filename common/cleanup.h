@@ -62,7 +62,7 @@ static inline void fp_cleanup_free(void *p)
 	free(*(void **)p);
 }
 
-/* errno survives: cleanup runs on error paths that still want to report it. */
+/* Keeps errno: cleanup runs on error paths, which still have to report it. */
 static inline void fp_cleanup_close(int *fd)
 {
 	int saved = errno;

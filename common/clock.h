@@ -22,7 +22,7 @@
  * handlers too. Never blocks, so the fault path may call it. */
 uint64_t fp_clock_ns(void);
 
-/* The time delay_ns after ns. UINT64_MAX means never, and stays so. */
+/* The time delay_ns after ns. UINT64_MAX means never: any delay after it is never, too. */
 static inline uint64_t fp_clock_after(uint64_t ns, uint64_t delay_ns)
 {
 	return ns + delay_ns < ns ? UINT64_MAX : ns + delay_ns;
@@ -49,8 +49,10 @@ void fp_clock_wake(void);
 /* Called in the child of a fork, where no thread calls fp_clock_sleep yet. */
 void fp_clock_forked(void);
 
-/* The time of CLOCK_MONOTONIC when fp_clock_ns will be ns, if the process is not stopped until
- * then. For waits of libc. */
+/*
+ * The time of CLOCK_MONOTONIC at which fp_clock_ns will return ns, if the process is not stopped
+ * until then. For functions of libc that wait until a time.
+ */
 struct timespec fp_clock_monotonic(uint64_t ns);
 
 /*

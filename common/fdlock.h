@@ -29,7 +29,7 @@ void fp_fd_unlock(bool locked);
  * call, fork, or end the thread.
  */
 struct fp_fd_hold {
-	bool is_mine; /* false: unlocking does nothing */
+	bool is_mine; /* false: fp_fd_unlock_shared does nothing */
 	uint32_t epoch;
 };
 

@@ -39,8 +39,10 @@ ssize_t fp_fd_read_file(const char *path, void *ret_bytes, size_t len);
 /* Adds a descriptor to the list of ours without moving it. */
 void fp_fd_keep(int fd);
 
-/* The lowest of our descriptors that is at least from; -1: none. Lock-free: any thread, signal
- * handlers too. */
+/*
+ * The lowest number of one of our descriptors from the number from on; -1: none. Lock-free: any
+ * thread, signal handlers too.
+ */
 int fp_fd_next(int from);
 bool fp_fd_is_ours(int fd);
 

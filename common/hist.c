@@ -22,8 +22,9 @@
 
 static_assert(FP_HIST_MAX_NS >= 100000000000ull, "the histogram must reach 100 s");
 
-/* shift is 0 below 128, then grows by one with every power of two: value >> shift keeps the 7
- * leading bits.
+/*
+ * The bucket of a value. shift is 0 below 128, and grows by one with every power of two: value >>
+ * shift keeps the 7 leading bits.
  */
 static unsigned bucket_index(uint64_t value)
 {
@@ -112,7 +113,7 @@ static uint64_t rank_of(double q, uint64_t total)
 
 /*
  * The value at fraction q of h, which is not empty. *ret_up_to: how many values are in the buckets
- * up to that one.
+ * up to that value's bucket, included.
  */
 static uint64_t find_quantile(const struct fp_hist *h, double q, uint64_t *ret_up_to)
 {
@@ -175,8 +176,10 @@ static double std_deviation(const struct fp_hist *h)
 	return sqrt(squares / (double)FP_MAX(fp_hist_count(h), 1u));
 }
 
-/* A time right-aligned in width columns: "µ" is two bytes, which printf would count as two
- * columns. */
+/*
+ * Prints a time, right-aligned in width columns. printf would count "µ" as two columns, as it has
+ * two bytes.
+ */
 static void print_time(uint64_t ns, int width, FILE *out)
 {
 	char buf[24];
@@ -212,8 +215,10 @@ static uint64_t row_most(const struct fp_hist *h, unsigned row_bits)
 	return most;
 }
 
-/* A row is 1 << row_bits buckets: a quarter of a power of two, or more where that makes too many
- * rows. */
+/*
+ * Prints bars. A row is 1 << row_bits buckets: a quarter of a power of two, or more if there were
+ * too many rows.
+ */
 static void print_bars(const struct fp_hist *h, FILE *out)
 {
 	static const char bar[] = "########################################";
@@ -297,8 +302,7 @@ static void print_csv(const struct fp_hist *h, FILE *out)
 	}
 }
 
-/* Five lines for every halving of the distance to 100 %, as HdrHistogram's own writer does by
- * default. */
+/* Prints five lines for every halving of the distance to 100 %, like HdrHistogram's own writer. */
 static void print_hgrm(const struct fp_hist *h, FILE *out)
 {
 	uint64_t count = fp_hist_count(h), up_to = 0;

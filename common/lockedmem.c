@@ -1,6 +1,6 @@
 /*
- * Locked memory. Room: common. A limit that is too low costs latency under memory pressure, not
- * correctness.
+ * Locked memory. Room: common. If the limit is too low, faults are slower when the machine lacks
+ * memory, but still correct.
  */
 #include "lockedmem.h"
 

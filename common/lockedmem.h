@@ -16,8 +16,10 @@
 /* At least len bytes, page aligned; NULL if there is no memory. Control threads. Release with
  * fp_lockedmem_free. */
 void *fp_lockedmem_new(size_t len);
-/* The same, but each page is present and locked from its first touch on. For memory that is seldom
- * touched, if ever. */
+/*
+ * fp_lockedmem_new, but a page is present and locked only from its first touch on. For memory that
+ * is seldom touched, if ever.
+ */
 void *fp_lockedmem_lazy(size_t len);
 void fp_lockedmem_free(void *mem, size_t len);
 

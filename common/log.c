@@ -32,8 +32,9 @@ static struct {
 } stderr_at_start;
 static bool (*_Atomic log_take)(const char *subsystem, const char *line, size_t len);
 
-/* systemd names the device and inode of the stream that it connected: stderr may have been
- * redirected since.
+/*
+ * True if stderr is still the journal. systemd names the device and inode of the stream that it
+ * connected, but stderr may have been redirected since.
  */
 static bool stderr_is_journal(void)
 {
@@ -75,7 +76,10 @@ static size_t cut_line(char *line, size_t size)
 	return end + 3;
 }
 
-/* An event is one line, even if a peer or a file put control characters into its text. */
+/*
+ * Replaces control characters, which a peer or a file may have put into the text: an event is one
+ * line.
+ */
 static void blank_controls(char *line, size_t len)
 {
 	for (size_t i = 0; i < len; i++)

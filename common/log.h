@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include <stddef.h>
 
-/* Values are syslog priorities: journald takes them as they are. */
+/* The values are syslog's priorities, so journald takes them as they are. */
 enum fp_log_level {
 	FP_LOG_ERROR = 3,
 	FP_LOG_WARNING = 4,
@@ -27,7 +27,7 @@ enum fp_log_level {
  */
 void fp_log_init(const char *program, enum fp_log_level max_level);
 
-#define FP_LOG_LINE_BYTES 1024 /* the longest line, with its end */
+#define FP_LOG_LINE_BYTES 1024 /* the longest line, with its newline */
 
 /*
  * Prints one line "program: subsystem: text" by a single write(2) on stderr. It formats on the
@@ -55,7 +55,9 @@ void fp_log_divert(bool (*take)(const char *subsystem, const char *line, size_t 
 /* Writes a finished line to stderr, as fp_log does: it may block. */
 void fp_log_write(const char *line, size_t len);
 
-/* A token bucket for lines that a storm could repeat. Zero-initialise; any thread. */
+/*
+ * A token bucket. It limits lines that an error may repeat very often. Zero-initialise; any thread.
+ */
 struct fp_log_limit {
 	_Atomic uint64_t window_start_ns;
 	_Atomic uint32_t in_window;
@@ -65,7 +67,10 @@ struct fp_log_limit {
 /* True if a line may be printed now: at most burst lines a second. */
 bool fp_log_allowed(struct fp_log_limit *limit, uint32_t burst);
 
-/* strerror of a negative errno without malloc or locale: into buf (at least 64 bytes), returned. */
+/*
+ * Writes strerror of a negative errno into buf (at least 64 bytes) and returns buf. Uses no malloc
+ * and no locale.
+ */
 const char *fp_strerror(int negative_errno, char *buf, size_t len);
 
 #endif

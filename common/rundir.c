@@ -14,7 +14,7 @@
 
 #include "cleanup.h"
 
-/* NULL if it is not set, or empty. */
+/* The value of an environment variable; NULL if it is not set, or empty. */
 static const char *variable(const char *name)
 {
 	const char *value = getenv(name);
@@ -40,7 +40,7 @@ int fp_rundir_path(char *buf, size_t len)
 	return (size_t)n < len ? 0 : -ENAMETOOLONG;
 }
 
-/* A new user has no ~/.cache yet. */
+/* Makes the folder and its parent: a new user has no ~/.cache yet. */
 static int make_with_parent(const char *dir)
 {
 	const char *slash = strrchr(dir, '/');

@@ -9,9 +9,9 @@
 #include <stddef.h>
 
 /*
- * Its path: $FARPAGE_RUNTIME_DIR, else /run/farpage for root, else $XDG_RUNTIME_DIR/farpage, else
- * $XDG_CACHE_HOME/farpage, else $HOME/.cache/farpage. Writes it to buf. 0; -ENOENT: none of these
- * is set; -ENAMETOOLONG.
+ * Writes the folder's path to buf: $FARPAGE_RUNTIME_DIR, else /run/farpage for root, else
+ * $XDG_RUNTIME_DIR/farpage, else $XDG_CACHE_HOME/farpage, else $HOME/.cache/farpage. 0; -ENOENT:
+ * none of these is set; -ENAMETOOLONG.
  */
 int fp_rundir_path(char *buf, size_t len);
 

@@ -43,7 +43,7 @@ static int copy_line(const char *bytes, size_t n, char **ret_secret)
 	return *ret_secret ? 0 : -ENOMEM;
 }
 
-/* Without stdio: its buffer would keep a copy of the secret. */
+/* Does not use stdio, whose buffer would keep a copy of the secret. */
 int fp_secret_read(const char *path, char **ret_secret)
 {
 	char bytes[FP_SECRET_MAX_BYTES + 1];

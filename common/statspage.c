@@ -93,7 +93,7 @@ static int map(int fd, int flags, struct fp_statspage **ret_page)
 	return 0;
 }
 
-/* The kernel would end the process by SIGXFSZ past the limit. */
+/* -EFBIG if RLIMIT_FSIZE is too low: past the limit the kernel would end the process by SIGXFSZ. */
 static int check_limit(void)
 {
 	struct rlimit limit;
@@ -120,8 +120,7 @@ static bool is_locked(const char *path)
 	return fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) < 0 && errno == EWOULDBLOCK;
 }
 
-/* 0 if path is free, or a file that we may replace: a regular one of this user, no device and no
- * link. */
+/* Returns 0 if path is free, or is a file that we may replace: a regular file of this user. */
 static int may_replace(const char *path, bool yields)
 {
 	struct stat st;

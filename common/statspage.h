@@ -20,14 +20,14 @@
 #define FP_STATSPAGE_NODES   16
 #define FP_STATSPAGE_SUFFIX  ".stats"
 
-/* How a fault ended (law 1: each exactly once). The order is part of the file format. */
+/* How a fault ended (law 1: each fault ends exactly once). The order is part of the file format. */
 enum fp_fault_kind {
-	FP_FAULT_ZERO,     /* never written: filled with zeros locally */
+	FP_FAULT_ZERO,     /* the page was never written: filled with zeros locally */
 	FP_FAULT_READ,     /* fetched from a node after a read access */
 	FP_FAULT_WRITE,    /* fetched from a node after a write access */
 	FP_FAULT_PROTECT,  /* write to a resident clean page: protection lifted */
-	FP_FAULT_RESCUED,  /* found on its way out: put back from the staging area */
-	FP_FAULT_PRESENT,  /* found present: the faulting thread was woken */
+	FP_FAULT_RESCUED,  /* the page was about to leave: put back from the stage */
+	FP_FAULT_PRESENT,  /* the page was present already: the thread was woken */
 	FP_FAULT_DROPPED,  /* the region was unmapped during the fault */
 	FP_FAULT_POISONED, /* no node could give it back: SIGBUS */
 	FP_FAULT_KINDS
@@ -36,9 +36,9 @@ enum fp_fault_kind {
 /* The state of a node. The order is part of the file format. */
 enum fp_stats_node_state {
 	FP_STATS_NODE_UP,
-	FP_STATS_NODE_OPEN,      /* cut off: pages that need it wait */
+	FP_STATS_NODE_OPEN,      /* cut off: faults that need the node wait */
 	FP_STATS_NODE_HALF_OPEN, /* cut off, and an attempt to reach it is under way */
-	FP_STATS_NODE_LOST,      /* for good, with the pages that only it held */
+	FP_STATS_NODE_LOST,      /* gone for good, with the pages that only it held */
 	FP_STATS_NODE_STATES
 };
 
@@ -63,7 +63,7 @@ struct fp_statspage {
 	uint32_t size_bytes; /* sizeof(struct fp_statspage) */
 	int32_t pid;
 	int32_t ppid;
-	uint64_t start_ticks; /* field 22 of /proc/PID/stat: differs if the PID was reused */
+	uint64_t start_ticks; /* field 22 of /proc/PID/stat, to notice that the PID was reused */
 	uint64_t start_realtime_ns;
 	char command[64]; /* comm of the program */
 	char fault_mode[16];
@@ -81,19 +81,19 @@ struct fp_statspage {
 	_Atomic uint64_t written_bytes;
 	_Atomic uint64_t evicted_clean;  /* pages dropped without a write */
 	_Atomic uint64_t evicted_dirty;  /* pages written back */
-	_Atomic uint64_t evicted_zero;   /* pages found zero: never sent */
+	_Atomic uint64_t evicted_zero;   /* pages found all zero, which are never sent */
 	_Atomic uint64_t evict_refused;  /* not captured then, such as pages pinned for I/O (EBUSY) */
 	_Atomic uint64_t waits_for_room; /* faults that had to wait for an eviction */
 	_Atomic uint64_t lost_pages;
 	_Atomic uint64_t not_far_bytes;    /* shared and file mappings, and memory that rules keep local */
-	_Atomic uint64_t rule_local_bytes; /* mappings that a rule keeps local, now */
+	_Atomic uint64_t rule_local_bytes; /* mappings that a rule keeps local now */
 	_Atomic uint64_t far_start;        /* addresses of the far range */
 	_Atomic uint64_t far_end;
 	struct fp_stats_node node[FP_STATSPAGE_NODES];
 	struct fp_hist fault_latency;     /* all kinds, from the message's read to the wake-up */
 	struct fp_hist fetch_latency;     /* only the remote read */
 	struct fp_hist writeback_latency; /* only the remote write of a batch */
-	struct fp_hist evict_latency;     /* one eviction batch */
+	struct fp_hist evict_latency;     /* the time of one eviction batch */
 };
 
 /*
@@ -124,7 +124,7 @@ int fp_statspage_path(pid_t pid, char *buf, size_t len);
  */
 int fp_statspage_expand(const char *pattern, pid_t pid, char *buf, size_t len);
 
-/* 1 if the process that wrote page still lives (same pid and start time), 0 if not. */
+/* Returns 1 if the process that wrote page still lives (same pid and start time), 0 if not. */
 int fp_statspage_alive(const struct fp_statspage *page);
 
 /*

@@ -13,7 +13,7 @@
 
 #define HEADER_BYTES (offsetof(struct fp_statspage, size_bytes) + sizeof(uint32_t))
 
-/* Readers print the texts of a page as they are: each must end with NUL. */
+/* True if all texts of the page end with NUL: readers print them as they are. */
 static bool texts_end(const struct fp_statspage *page)
 {
 	bool end = memchr(page->command, '\0', sizeof(page->command)) &&

@@ -10,7 +10,7 @@
 #include "statspage.h"
 
 struct fp_statsview {
-	struct fp_statspage page; /* as of the last look */
+	struct fp_statspage page; /* a copy, made at the last look */
 	bool dead; /* no process writes the page: we can't see its process, and nobody holds its lock */
 	int fd;    /* -1: closed, no further look */
 };
@@ -29,7 +29,8 @@ int fp_statsview_open(const char *path, struct fp_statsview **ret_view);
 int fp_statsview_openat(int dir_fd, const char *name, bool follow, struct fp_statsview **ret_view);
 
 /*
- * Looks again at a file that is open. 0 or errors as above; after an error view->page is undefined.
+ * Looks again at a file that is open. Returns what fp_statsview_open returns; after an error
+ * view->page is undefined.
  */
 int fp_statsview_look(struct fp_statsview *view);
 

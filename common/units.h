@@ -7,22 +7,28 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A whole number within min..max: digits only, no sign or space. 0 and *ret_value; -EINVAL (not a
- * number), -ERANGE. */
+/*
+ * Reads a whole number within min..max: digits only, no sign or space. 0 and *ret_value; -EINVAL
+ * (not a number), -ERANGE.
+ */
 int fp_number_parse(const char *text, uint64_t min, uint64_t max, uint64_t *ret_value);
 
-/* "4096", "64K", "64KiB", "4G", "1.5G", "2T": binary units. 0 and *ret_bytes; -EINVAL (not a size),
- * -ERANGE.
+/*
+ * Reads a size in binary units: "4096", "64K", "64KiB", "4G", "1.5G", "2T". 0 and *ret_bytes;
+ * -EINVAL (not a size), -ERANGE.
  */
 int fp_size_parse(const char *text, uint64_t *ret_bytes);
 
-/* "5s", "200ms", "50us", "1m", "2h"; a plain number is seconds. 0 and *ret_ns; -EINVAL, -ERANGE. */
+/*
+ * Reads a time: "5s", "200ms", "50us", "1m", "2h"; a plain number is seconds. 0 and *ret_ns;
+ * -EINVAL (not a time), -ERANGE.
+ */
 int fp_time_parse(const char *text, uint64_t *ret_ns);
 
-/* "64.0 MiB", "3.2 GiB", "512 B" into buf (at least 16 bytes), returned. */
+/* Writes "64.0 MiB", "3.2 GiB", "512 B" into buf (at least 16 bytes) and returns buf. */
 const char *fp_size_format(uint64_t bytes, char *buf, size_t len);
 
-/* "4.21 µs", "1.30 s" into buf (at least 16 bytes), returned. */
+/* Writes "4.21 µs", "1.30 s" into buf (at least 16 bytes) and returns buf. */
 const char *fp_time_format(uint64_t ns, char *buf, size_t len);
 
 #endif

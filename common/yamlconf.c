@@ -1,7 +1,7 @@
 /*
  * The strict reader of YAML files. Room: common. It walks libyaml's events along the caller's
- * table, and stops at the first event that does not fit. So the table bounds the nesting, and never
- * the file.
+ * table, and stops at the first event that does not fit. So a file can nest no deeper than the
+ * table.
  */
 #include "yamlconf.h"
 
@@ -30,11 +30,14 @@ struct reader {
 	const char *file;
 	char *text; /* the file's contents, len bytes */
 	size_t len;
-	char path[256]; /* of the value being read: "pools[0].size"; cut if longer */
+	char path[256]; /* names the value being read, "pools[0].size"; cut if longer */
 	struct fp_conf_error *error;
 };
 
-/* The message stays one printable line, even if the file holds control characters. */
+/*
+ * Replaces control characters that come from the file, so that the message stays one printable
+ * line.
+ */
 static void blank_controls(char *text)
 {
 	for (; *text; text++)
@@ -61,7 +64,7 @@ __attribute__((format(printf, 3, 4))) static int fail(struct reader *r, const ya
 	return -EINVAL;
 }
 
-/* Appends to the path; returns its former length, for path_pop. */
+/* Appends to the path. Returns its former length, which path_pop takes. */
 __attribute__((format(printf, 2, 3))) static size_t path_push(struct reader *r, const char *format, ...)
 {
 	size_t len = strlen(r->path);
@@ -78,7 +81,10 @@ static void path_pop(struct reader *r, size_t len)
 	r->path[len] = '\0';
 }
 
-/* For a byte that it cannot decode, libyaml tells only the offset. */
+/*
+ * Finds the line and column of an offset: for a byte that libyaml can't decode, it tells only the
+ * offset.
+ */
 static yaml_mark_t mark_of_offset(const char *text, size_t offset)
 {
 	yaml_mark_t mark = {.index = offset};
@@ -142,7 +148,7 @@ static bool is_plain(const yaml_event_t *e)
 	return e->type == YAML_SCALAR_EVENT && e->data.scalar.style == YAML_PLAIN_SCALAR_STYLE;
 }
 
-/* "key:" with nothing after it, or a YAML word for that. */
+/* True for "key:" without a value, or with a YAML word for null. */
 static bool is_null(const yaml_event_t *e)
 {
 	return is_plain(e) && (!*scalar(e) || strcmp(scalar(e), "~") == 0 || strcmp(scalar(e), "null") == 0);
@@ -284,7 +290,7 @@ int fp_conf_parse(const struct fp_conf_field *field, const char *text, void *tar
 	}
 }
 
-/* A quoted number or truth value is text. */
+/* Reads a scalar into its field. A number or truth value in quotes is text. */
 static int read_scalar(struct reader *r, const yaml_event_t *e, const struct fp_conf_field *field,
                        void *enclosing)
 {
@@ -401,7 +407,7 @@ static int fail_unknown(struct reader *r, const yaml_event_t *key, const struct 
 	return fail(r, &key->start_mark, "unknown key '%.60s'; allowed here: %s", scalar(key), allowed);
 }
 
-/* Reads one "key: value". seen: a bit for each field that this mapping has had. */
+/* Reads one "key: value". seen: one bit for each field whose key this mapping has had. */
 static int read_entry(struct reader *r, const yaml_event_t *key, const struct fp_conf_field *fields,
                       void *target, uint64_t *seen)
 {
@@ -460,7 +466,7 @@ static int read_map(struct reader *r, const yaml_event_t *start, const struct fp
 	}
 }
 
-/* The content of a document: our mapping, or nothing at all. */
+/* Reads the content of a document: our mapping, or nothing at all. */
 static int read_root(struct reader *r, const struct fp_conf_field *fields, void *target)
 {
 	autoevent yaml_event_t e = {0};
@@ -482,7 +488,7 @@ static int next_mark(struct reader *r, yaml_event_type_t *ret_type, yaml_mark_t 
 	return ret;
 }
 
-/* stream start, [document start, root, document end], stream end */
+/* Reads the whole file: stream start, [document start, root, document end], stream end. */
 static int read_stream(struct reader *r, const struct fp_conf_field *fields, void *target)
 {
 	yaml_event_type_t type;

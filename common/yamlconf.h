@@ -25,13 +25,13 @@ enum fp_conf_type {
 struct fp_conf_strings {
 	char **items; /* each malloc'd; freed by fp_conf_strings_done */
 	size_t n;
-	bool given; /* the key was there, even with an empty list */
+	bool given; /* true: the key was there, even if with an empty list */
 };
 
 struct fp_conf_field {
 	const char *key;
 	enum fp_conf_type type;
-	size_t offset;                      /* in the struct that the enclosing mapping fills */
+	size_t offset;                      /* the field's place in the enclosing mapping's struct */
 	uint64_t min, max;                  /* U64, SIZE, TIME; max 0: no upper bound */
 	const char *const *choices;         /* ENUM: NULL-terminated */
 	const struct fp_conf_field *fields; /* MAP, LIST: the keys of the mapping; ends with .key == NULL */
@@ -52,7 +52,7 @@ struct fp_conf_field {
 		__VA_ARGS__                                                                                  \
 	}
 
-/* Where and why reading failed, for a person. */
+/* Where and why reading failed, as text for a person. */
 struct fp_conf_error {
 	char text[512]; /* "node.yaml:12:7: pools[0].size: ..." */
 };
@@ -76,7 +76,10 @@ void fp_conf_explain(const struct fp_conf_field *field, int r, const char *text,
 /* Appends a copy of len bytes of text. 0 or -ENOMEM. */
 int fp_conf_strings_add(struct fp_conf_strings *strings, const char *text, size_t len);
 
-/* For checks that the table cannot express: writes error->text and returns -EINVAL. */
+/*
+ * Called by the caller's own checks, which the table cannot express: writes error->text and returns
+ * -EINVAL.
+ */
 __attribute__((format(printf, 2, 3))) int fp_conf_refuse(struct fp_conf_error *error, const char *format,
                                                          ...);
 

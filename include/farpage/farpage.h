@@ -33,7 +33,7 @@ struct far_options {
 	const char *secret;       /* shared secret of the nodes, NULL if they want none */
 	uint64_t deadline_ms;     /* the longest time of one remote operation; 0: 5000 */
 	uint32_t overcommit;      /* non-zero: map without reserving memory on the nodes */
-	uint32_t readahead_pages; /* longest sequential read-ahead; 0: default (32); 1: none */
+	uint32_t readahead_pages; /* longest sequential read-ahead; 0: the default, 32; 1: no read-ahead */
 	const char
 	    *stats_file;     /* for `farpage hist --stats-file`; NULL: found by PID while the program lives */
 	uint32_t fault_mode; /* enum far_fault_mode */
@@ -41,8 +41,10 @@ struct far_options {
 	/* how long a page waits for a node that is cut off; 0: as long as the node keeps its
 	 * leases */
 	uint64_t patience_ms;
-	/* rdma+tcp: name of the device (NULL: the first with an active port), and which of its
-	 * ports (0: the first that is active) */
+	/*
+	 * for rdma+tcp: the name of the device (NULL: the first with an active port), and the
+	 * number of its port (0: the first that is active)
+	 */
 	const char *rdma_device;
 	uint32_t rdma_device_port;
 };
@@ -66,7 +68,7 @@ enum far_on_loss {
 
 enum far_advice {
 	FAR_ADVICE_WILLNEED, /* fetch ahead */
-	FAR_ADVICE_COLD,     /* first to leave local memory */
+	FAR_ADVICE_COLD,     /* these pages leave local memory first */
 	FAR_ADVICE_DISCARD,  /* drop the bytes: later reads give zeros */
 };
 
@@ -81,7 +83,7 @@ struct far_stats {
 	uint64_t fault_p50_ns;
 	uint64_t fault_p99_ns;
 	uint64_t lost_pages;
-	/* faults by how they ended */
+	/* how many faults ended in each way */
 	uint64_t zero_faults;      /* the page was never written: filled with zeros here */
 	uint64_t read_faults;      /* a read that fetched the page from a node */
 	uint64_t write_faults;     /* a write that fetched the page */
@@ -111,7 +113,7 @@ FAR_API int far_map(struct far_memory *memory, size_t length, void **ret_address
 /* Unmaps a range that far_map returned, or whole pages of it. */
 FAR_API int far_unmap(struct far_memory *memory, void *address, size_t length);
 
-/* Advises on a mapped range (rounded outwards to pages, for DISCARD inwards). */
+/* Gives advice for a mapped range, which is rounded outwards to pages, but inwards for DISCARD. */
 FAR_API int far_advise(struct far_memory *memory, void *address, size_t length, enum far_advice advice);
 
 struct far_hold {

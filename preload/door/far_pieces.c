@@ -19,7 +19,7 @@ struct fp_space *fp_touched(const void *addr, size_t len)
 	return space && fp_space_overlaps(space, addr, len) ? space : NULL;
 }
 
-/* The next piece of [addr, end) that is all far or all plain. */
+/* Finds the next piece of [addr, end): all of it is far, or all of it is plain. */
 static bool next_piece(const struct fp_space *space, char *addr, char *end, size_t *ret_len)
 {
 	char *far_start, *far_end, *stop;

@@ -19,7 +19,7 @@ static atomic_bool routes_signals;
 
 static const uint64_t cancel_bit = 1ull << (FP_SIGCANCEL - 1);
 
-/* The kernel writes to thread-local memory of ours, as the caller's stack may be far. */
+/* The stack of the caller may be far, so the kernel writes to thread-local memory of ours. */
 static bool blocks_cancel(void)
 {
 	static __thread uint64_t now __attribute__((tls_model("initial-exec")));

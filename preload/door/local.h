@@ -16,7 +16,7 @@ struct fp_local {
 	size_t fast_below;             /* smaller sizes take malloc's fast path; 0: none does */
 	size_t restore;                /* the value of fast_below outside of brackets */
 	unsigned depth;                /* how many brackets are open */
-	int cancel_state, cancel_type; /* the program's, outside of brackets */
+	int cancel_state, cancel_type; /* as the program set them, outside of brackets */
 	bool blocks_cancel;            /* the program blocks the cancellation signal */
 	bool owes_type;                /* the cancellation type must become asynchronous again */
 };

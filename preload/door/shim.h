@@ -16,7 +16,10 @@
 /* Marks a function that the program calls instead of the C library's. */
 #define FP_INTERPOSE __attribute__((visibility("default")))
 
-/* The function that name would mean without us; *known keeps it for the next call. */
+/*
+ * The function that name would mean without us. *known keeps it, so that only the first call looks
+ * it up.
+ */
 void *fp_shim_next(_Atomic(void *) *known, const char *name);
 #define FP_NEXT(name)                                                                                        \
 	({                                                                                                   \
@@ -37,11 +40,14 @@ struct fp_space *fp_shim_space(void);
 
 size_t fp_shim_min_mapping(void);
 
-/* Called at the start, once each. */
+/* Each is called once, at the start. */
 void fp_shim_set_agent(struct fp_agent *agent);
 void fp_shim_set_min_mapping(size_t bytes);
 
-/* Logs a refusal once in the life of the process: which request, why, and what to do instead. */
+/*
+ * Logs a refusal once in the life of the process. The text says which request, why, and what to do
+ * instead.
+ */
 void fp_shim_say_once(atomic_bool *said, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 #endif

@@ -14,7 +14,7 @@
 
 #include <stdbool.h>
 
-/* The signals that the C library uses itself, for cancellation and for setuid. */
+/* The two signals that the C library uses itself: one for cancellation, one for setuid. */
 #define FP_SIGCANCEL 32
 #define FP_SIGSETXID 33
 
@@ -22,10 +22,13 @@
 void fp_sigmask_open(void);
 bool fp_sigmask_is_open(void);
 
-/* Takes SIGBUS out of a mask, in the kernel's form or the C library's. No effect in other modes. */
+/*
+ * Takes SIGBUS out of a mask, in the kernel's form or the C library's. Does nothing outside of
+ * fault mode inline.
+ */
 void fp_sigmask_strip(void *mask);
 
-/* Called by a new thread: its attributes may contain a mask with SIGBUS in it. */
+/* Called by a new thread: a mask in its attributes may contain SIGBUS, which is unblocked here. */
 void fp_sigmask_thread_begins(void);
 
 #endif

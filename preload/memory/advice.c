@@ -14,7 +14,7 @@
 #include "local.h"
 #include "far_pieces.h"
 
-/* Newer than some headers that we build with. */
+/* These are newer than some headers that we build with. */
 #define ADVICE_COLLAPSE      25
 #define ADVICE_GUARD_INSTALL 102
 #define ADVICE_GUARD_REMOVE  103
@@ -31,7 +31,7 @@ static int advise_far(const struct fp_call *call, struct fp_space *space, void *
 	return fp_space_advise(space, addr, len, call->arg);
 }
 
-/* Advice that works on the kernel's own memory only. */
+/* The name of an advice that works on the kernel's own memory only; otherwise NULL. */
 static const char *name_of_refused(int advice)
 {
 	switch (advice) {
@@ -62,7 +62,9 @@ static void say_refused(int advice)
 static int advise(struct fp_space *space, void *addr, size_t len, int advice)
 {
 	const struct fp_call call = {.far = advise_far, .plain = advise_plain, .arg = advice};
-	/* advice that this kernel does not know fails also for an empty range */
+	/*
+	 * advice that this kernel does not know fails even for an empty range: ask the kernel first
+	 */
 	int r = space ? (int)FP_RAW(SYS_madvise, 0, 0, advice, 0, 0, 0) : 0;
 
 	if (r == -EINVAL)
@@ -81,8 +83,8 @@ FP_INTERPOSE int madvise(void *addr, size_t len, int advice)
 }
 
 /*
- * POSIX's "don't need" keeps the bytes. For far memory it means that the pages may leave. The C
- * library ignores it.
+ * posix_madvise's "don't need" keeps the bytes. For far memory it means that the pages may leave.
+ * The C library does nothing for it.
  */
 FP_INTERPOSE int posix_madvise(void *addr, size_t len, int advice)
 {
@@ -95,7 +97,10 @@ FP_INTERPOSE int posix_madvise(void *addr, size_t len, int advice)
 
 /* ---- process_madvise ---- */
 
-/* Hints that the kernel also takes for other processes. They change no bytes of far memory. */
+/*
+ * True for hints that the kernel also takes for other processes. They change no bytes of far
+ * memory.
+ */
 static bool is_hint(int advice)
 {
 	return advice == MADV_COLD || advice == MADV_PAGEOUT || advice == MADV_WILLNEED ||
@@ -117,7 +122,9 @@ static bool any_far(const struct iovec *vec, size_t n)
 
 FP_INNER_CALL(process_madvise);
 
-/* A process may give any other advice only to itself (since Linux 6.13). */
+/*
+ * Since Linux 6.13 a process may give itself any advice; to other processes it may only give hints.
+ */
 FP_INTERPOSE ssize_t process_madvise(int pidfd, const struct iovec *vec, size_t n, int advice, unsigned flags)
 {
 	static atomic_bool said;

@@ -124,7 +124,7 @@ static extent_hooks_t far_hooks = {
 
 /* ---- arenas ---- */
 
-/* As jemalloc 5.3 declares it in its own sources: its public header leaves it out. */
+/* A copy from jemalloc 5.3's own sources, as its public header leaves it out. */
 struct arena_config {
 	extent_hooks_t *extent_hooks;
 	bool metadata_use_hooks;
@@ -175,7 +175,7 @@ static void *own_call(void *library, const char *name)
 }
 
 /*
- * Looks in jemalloc itself: by name alone we would find our own functions, or those of the
+ * Looks functions up in jemalloc itself: by name alone we would find our own, or those of the
  * program's allocator.
  */
 static int find_calls(void)
@@ -295,7 +295,10 @@ int fp_heap_flags(size_t size, const void *caller)
 	return (int)(MALLOCX_ARENA(far ? own_arena : 0) | MALLOCX_TCACHE_NONE);
 }
 
-/* Zeroes [p, p + size), fresh memory: discards its whole pages. False: that was not possible. */
+/*
+ * Zeroes [p, p + size), which is fresh memory, by discarding its whole pages. False if they could
+ * not be discarded.
+ */
 static bool discard_pages(char *p, size_t size)
 {
 	char *from = (char *)fp_page_round((size_t)p), *to = p + size - (uintptr_t)(p + size) % FP_PAGE_SIZE;

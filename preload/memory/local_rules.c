@@ -16,11 +16,11 @@
 static struct {
 	struct fp_rules rules;
 	bool asks_library;                   /* some rule names a library */
-	_Atomic uintptr_t kept[KEPT_MAX][2]; /* start and end; start 0: free */
+	_Atomic uintptr_t kept[KEPT_MAX][2]; /* start and end of each kept mapping; start 0: unused */
 	_Atomic unsigned n_kept;             /* how many mappings were ever kept */
 } place;
 
-/* The library that last called on this thread, and its rules. */
+/* The library whose code last asked on this thread, and the rules that fit it. */
 static __thread struct {
 	const void *map;
 	const void *start;
@@ -110,7 +110,10 @@ void fp_local_rules_kept(const void *addr, size_t len, struct fp_statspage *stat
 	}
 }
 
-/* If a range loses its middle, the part behind the hole no longer counts. */
+/*
+ * Stops counting a range. If a kept mapping loses its middle, the part behind the hole no longer
+ * counts.
+ */
 void fp_local_rules_gone(const void *addr, size_t len, struct fp_statspage *stats)
 {
 	uintptr_t from = (uintptr_t)addr, to = from + len;

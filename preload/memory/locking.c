@@ -1,4 +1,4 @@
-/* mlock and its kin, between the program and the far space. Room: preload/memory. */
+/* mlock and its relatives, between the program and the far space. Room: preload/memory. */
 #include <errno.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -91,8 +91,8 @@ FP_INTERPOSE int munlock(const void *addr, size_t len)
 /* ---- mlockall ---- */
 
 /*
- * Refused: the kernel would lock the whole range with its page tables, but evicted pages can't be
- * resident.
+ * Always refused: the kernel would lock the whole range with its page tables, but evicted pages
+ * can't be resident.
  */
 FP_INTERPOSE int mlockall(int flags)
 {

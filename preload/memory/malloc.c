@@ -17,7 +17,7 @@
 
 #define likely(x) __builtin_expect(!!(x), 1)
 
-/* A size of 0 takes the slow path too: 0 - 1 is the largest number. */
+/* False for a size of 0, as 0 - 1 is the largest number: it takes the slow path. */
 static inline bool is_plain(size_t size, const void *caller)
 {
 	return likely(size - 1 < fp_local.fast_below) && likely(!fp_libc_memory_is_loader(caller));

@@ -21,7 +21,7 @@
 #define MAP_32BIT 0 /* only x86-64 has it */
 #endif
 
-/* Newer than some headers that we build with. */
+/* This is newer than some headers that we build with. */
 #ifndef MAP_DROPPABLE
 #define MAP_DROPPABLE 0x08
 #endif
@@ -124,7 +124,10 @@ static int place(struct fp_space *space, void *addr, size_t len, const struct fp
 	return fp_space_map_foreign(space, addr, len, what);
 }
 
-/* A mapping that reaches beyond the range is refused: outside, only the kernel can map. */
+/*
+ * Maps at a place in the range. Refuses a mapping that reaches beyond the range: outside, only the
+ * kernel can map.
+ */
 static void *map_at(struct fp_space *space, void *addr, size_t len, const struct fp_foreign *what)
 {
 	char *start, *end, *at = addr;

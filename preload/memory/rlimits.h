@@ -1,5 +1,5 @@
 /*
- * RLIMIT_AS and RLIMIT_DATA of the program: far memory keeps to them. Room: preload/memory; see
+ * RLIMIT_AS and RLIMIT_DATA of the program: they limit far memory, too. Room: preload/memory; see
  * doc/limits.md.
  */
 #ifndef FP_RLIMITS_H

@@ -44,7 +44,7 @@ FP_INTERPOSE int __register_atfork(handler_fn *prepare, handler_fn *parent, hand
  */
 static __thread uint64_t mask_before __attribute__((tls_model("initial-exec")));
 
-/* The bracket forbids cancellation: fork is no cancellation point either. */
+/* Opens a bracket, which forbids cancellation. That is right, as fork is no cancellation point. */
 static void quiet(void)
 {
 	mask_before = fp_agent_sigmask_block(false, fp_sigmask_is_open());
@@ -70,7 +70,7 @@ static void parent(void)
 
 static void start_child(struct fp_agent *agent)
 {
-	fp_fd_forked(); /* before the agent starts: it opens a file */
+	fp_fd_forked(); /* before the agent starts, which opens a file */
 	fp_agent_fork_child(agent);
 	fp_limits_open();
 }
@@ -89,7 +89,7 @@ FP_INNER_CALL(fork);
 FP_INNER_CALL(daemon);
 FP_INNER_CALL(forkpty);
 
-/* On a local stack: until the child has its agent, it has no far memory to run on. */
+/* Runs on a local stack: until the child has its agent, it has no far memory to run on. */
 FP_INTERPOSE pid_t fork(void)
 {
 	return (pid_t)FP_ON_LOCAL_STACK(fp_call_fork, 0, 0, 0, 0, 0, 0);
@@ -109,7 +109,10 @@ FP_INTERPOSE int forkpty(int *ret_fd, char *ret_name, const struct termios *mode
 
 static unsigned registrations;
 
-/* jemalloc registers when it is initialised: in this call, unless it is already doing so. */
+/*
+ * Makes jemalloc initialise itself by an allocation. It then registers its handlers, unless it is
+ * doing so already.
+ */
 static void wake_allocator(void)
 {
 	void *p = mallocx(1, 0);
@@ -118,7 +121,10 @@ static void wake_allocator(void)
 		dallocx(p, 0);
 }
 
-/* The very first registration is jemalloc's own, or makes jemalloc register. */
+/*
+ * Puts our prepare before jemalloc's handlers. The very first registration is jemalloc's own, or
+ * makes jemalloc register.
+ */
 static int register_first(register_fn *real, handler_fn *p, handler_fn *q, handler_fn *c, void *dso)
 {
 	int r = real(prepare, NULL, NULL, &__dso_handle);
@@ -141,7 +147,7 @@ int __register_atfork(handler_fn *p, handler_fn *q, handler_fn *c, void *dso)
 	uint64_t mask = fp_local_enter_masked();
 	int r;
 
-	/* the child reads the list of handlers before ours has run: it must be local */
+	/* the list of handlers must be local: the child reads it before our handlers have run */
 	r = registrations++ ? real(p, q, c, dso) : register_first(real, p, q, c, dso);
 	fp_local_leave_masked(mask);
 	return r;

@@ -22,7 +22,7 @@ FP_INTERPOSE int execvp(const char *file, char *const argv[])
 }
 
 /*
- * Collects arguments up to their NULL, on the stack: these calls are async-signal safe, so malloc
+ * Collects arguments up to their NULL, on the stack. These calls are async-signal safe, so malloc
  * is forbidden.
  */
 static int exec_list(exec_fn *exec, bool has_env, const char *path, const char *first, va_list *args)

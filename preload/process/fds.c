@@ -27,7 +27,7 @@ static bool is_hidden(int fd)
 	return true;
 }
 
-/* A close by the agent. If the thread is opening something, it has the lock already. */
+/* Closes for the agent. If this thread is in an opening, it has the lock already. */
 static int close_ours(int fd)
 {
 	bool locked = fp_fd_is_ours(fd) && fp_fd_lock_exclusive();
@@ -78,8 +78,8 @@ FP_INTERPOSE int dup2(int old_fd, int new_fd)
 }
 
 /*
- * Closes the ranges between our descriptors. CLOSE_RANGE_CLOEXEC skips ours too, without harm: they
- * are close-on-exec already.
+ * Closes the ranges between our descriptors. So CLOSE_RANGE_CLOEXEC does not mark ours, which does
+ * no harm: they are close-on-exec already.
  */
 static int close_between(unsigned first, unsigned last, int flags)
 {

@@ -91,7 +91,7 @@ __attribute__((used)) static void vfork_is_over(uint64_t noted)
 
 /* ---- the functions of the C library ---- */
 
-/* The child may do only async-signal-safe work, and starting an agent is not. */
+/* Refused: the child may do only async-signal-safe work, and starting an agent is not. */
 FP_INTERPOSE pid_t _Fork(void)
 {
 	(void)refuse("_Fork", "its child can't start an agent. Use fork or posix_spawn");
@@ -157,12 +157,12 @@ __attribute__((used)) static long make_child(enum child child)
 }
 
 /*
- * The path of a number in syscall: to the kernel, as calls.h says; to rawcalls.c; to
+ * Where syscall goes with a number: to the kernel, as calls.h says; to rawcalls.c; or to
  * choose_by_number.
  */
 enum { KIND_KERNEL, KIND_OURS, KIND_CHILD };
 
-#define N_KINDS 463 /* also in the code below */
+#define N_KINDS 463 /* the assembly below has this number, too */
 
 __attribute__((used)) static const uint8_t kinds[N_KINDS] = {
     [SYS_mmap] = KIND_OURS,
@@ -259,8 +259,8 @@ __asm__(".text\n"
         ".size syscall, .-syscall\n");
 
 /*
- * The child returns first, and overwrites the return address on the stack. So that address and the
- * packed records stay in registers.
+ * vfork. The child returns first, and overwrites the return address on the stack. So that address
+ * and the packed records stay in registers.
  */
 __asm__(".text\n"
         ".globl vfork\n"
@@ -304,7 +304,7 @@ static_assert(N_KINDS == 463 && KIND_KERNEL == 0 && KIND_OURS == 1 && KIND_CHILD
 
 #else
 
-/* On other processors, syscall(2) is the C library's. */
+/* On other processors, syscall(2) stays the C library's. */
 long fp_call_raw_syscall(long number, ...)
 {
 	va_list args;

@@ -62,7 +62,8 @@ static void *begin(void *p)
 }
 
 /*
- * Pins the program's memory that the C library reads and writes while it has all signals blocked.
+ * Creates the thread. Pins the program's memory that the C library reads and writes meanwhile with
+ * all signals blocked.
  */
 static int create(create_fn *real, pthread_t *thread, const pthread_attr_t *attr, struct start *s)
 {
@@ -159,7 +160,7 @@ FP_INTERPOSE int pthread_cancel(pthread_t thread)
 	return FP_NEXT(pthread_cancel)(thread);
 }
 
-/* The C library's thrd_create bypasses pthread_create. */
+/* Interposed because the C library's thrd_create bypasses pthread_create. */
 FP_INTERPOSE int thrd_create(thrd_t *thread, thrd_start_t run, void *arg)
 {
 	int r = pthread_create(thread, NULL, (void *(*)(void *))(void (*)(void))run, arg);

@@ -47,7 +47,7 @@ __attribute__((noinline)) static void hold(const struct fp_pin_range *ranges, un
 	fp_agent_pin(fp_shim_agent(), ranges, n, &low.hold);
 }
 
-/* Called by the three functions below; returns the function to jump to. */
+/* Called by the three functions below; returns the C library's function, to which they jump. */
 __attribute__((used)) context_fn *fp_context_prepare(ucontext_t *first, const ucontext_t *second,
                                                      unsigned call)
 {

@@ -24,7 +24,7 @@
 #include "sigmask.h"
 
 #define N_SIGNAL 65
-#define RESTORER 0x04000000 /* SA_RESTORER, the kernel's */
+#define RESTORER 0x04000000 /* SA_RESTORER in the kernel's form */
 #define FAULTS   (1ull << (SIGBUS - 1) | 1ull << (SIGSEGV - 1))
 #define KEPT     (SA_RESTART | SA_NOCLDSTOP | SA_NOCLDWAIT)
 
@@ -32,7 +32,7 @@ typedef int action_fn(int sig, const struct sigaction *action, struct sigaction 
 
 typedef sighandler_t signal_fn(int sig, sighandler_t handler);
 
-/* declared in no header any more */
+/* no header declares it any more */
 action_fn __sigaction;
 signal_fn bsd_signal;
 
@@ -90,7 +90,7 @@ static void unlock(uint64_t mask)
 	fp_agent_sigmask_restore(mask);
 }
 
-/* Copies the program's action; returns the number of changes so far. */
+/* Copies the program's action. Returns how many changes there were so far. */
 static uint64_t current_action(const struct taken *t, struct sigaction *ret_action)
 {
 	uint64_t number;
@@ -103,7 +103,7 @@ static uint64_t current_action(const struct taken *t, struct sigaction *ret_acti
 	return number;
 }
 
-/* Makes action the program's. Under the lock. */
+/* Makes action the program's action. Called under the lock. */
 static void change_action(struct taken *t, const struct sigaction *action)
 {
 	uint64_t number = atomic_load(&t->n_changes) + 1;
@@ -122,14 +122,17 @@ static bool is_handler(const struct sigaction *action)
 	       (action->sa_handler != SIG_DFL && action->sa_handler != SIG_IGN);
 }
 
-/* The handler runs on our stack, with all signals blocked but the two that faults raise. */
+/*
+ * Makes the action with which the handler runs on our stack. It blocks all signals but the two that
+ * faults raise.
+ */
 static void install_framed(struct sigaction *action, const struct taken *t, const struct sigaction *program)
 {
 	*(uint64_t *)&action->sa_mask = ~FAULTS;
 	action->sa_flags |= program->sa_flags & (t->hook.first ? KEPT : KEPT | SA_RESETHAND);
 }
 
-/* Installs the kernel's action that belongs to this action of the program. */
+/* Installs the action that the kernel needs for this action of the program. */
 static int install(int sig, const struct taken *t, const struct sigaction *program)
 {
 	struct sigaction action = {.sa_sigaction = on_signal, .sa_flags = SA_SIGINFO | SA_ONSTACK};
@@ -169,7 +172,10 @@ static bool is_borrowed(void)
 	return atomic_load(&owner) != getpid() && !(fp_shim_agent() && fp_agent_is_stray(fp_shim_agent()));
 }
 
-/* Only the kernel knows the child's actions. For signals of faults, the parent's stay in force. */
+/*
+ * Sets an action in a child of vfork. Only the kernel knows the child's actions. For signals of
+ * faults, the parent's actions stay in force.
+ */
 static int borrowed_sigaction(int sig, struct taken *t, const struct sigaction *action,
                               struct sigaction *ret_old)
 {
@@ -264,7 +270,7 @@ static void run_handler(int sig, siginfo_t *info, void *context, const struct si
 		action->sa_sigaction(sig, info, context);
 	else
 		action->sa_handler(sig);
-	fp_sigmask_strip(back); /* the handler may have changed it */
+	fp_sigmask_strip(back); /* the handler may have changed the mask */
 }
 
 /*
@@ -372,7 +378,7 @@ static struct sigaction of_kernels(const struct kernel_action *raw)
 	return action;
 }
 
-/* By system calls: the C library refuses to change its own signals. */
+/* Uses system calls, because the C library refuses to change the actions of its own signals. */
 void fp_signals_take_internal(int sig)
 {
 	struct kernel_action now = {0};
@@ -469,7 +475,7 @@ FP_INTERPOSE sighandler_t __sysv_signal(int sig, sighandler_t handler)
 
 FP_INTERPOSE signal_fn sysv_signal __attribute__((alias("__sysv_signal")));
 
-/* System V's call also changes the thread's mask. */
+/* System V's call. It also changes the thread's mask. */
 FP_INTERPOSE sighandler_t sigset(int sig, sighandler_t disposition)
 {
 	struct sigaction old;
@@ -492,7 +498,7 @@ FP_INTERPOSE int sigignore(int sig)
 	return sigaction(sig, &action, NULL);
 }
 
-/* SA_RESTART is a flag of the program's action, so we change it there. */
+/* Changes SA_RESTART of the program's action, as that is a flag of the action. */
 FP_INTERPOSE int siginterrupt(int sig, int interrupt)
 {
 	struct sigaction action;

@@ -12,8 +12,8 @@
 
 struct fp_signal_hook {
 	/*
-	 * Called first, on the thread that gets the signal. true: the signal needs nothing more.
-	 * Must be async-signal safe, and must not touch far memory.
+	 * Called before the program's handler, on the thread that gets the signal. true: the signal
+	 * needs nothing more. Must be async-signal safe, and must not touch far memory.
 	 */
 	bool (*first)(siginfo_t *info, void *context);
 	/*
@@ -39,7 +39,7 @@ int fp_signals_take_rest(void);
  */
 void fp_signals_take_internal(int sig);
 
-/* The system call rt_sigaction for syscall(2): -1 and errno. */
+/* rt_sigaction for syscall(2). Returns 0, or -1 and errno. */
 long fp_signals_by_number(int sig, const void *action, void *ret_old, size_t size);
 
 /* In a forked child: the actions set here are now those of the child. */

@@ -56,8 +56,8 @@ static size_t to_pages(size_t bytes)
 }
 
 /*
- * From low to high addresses: an inaccessible page, the stack, struct fp_sigstack, the copy for
- * returns.
+ * Maps the memory of a stack. From low to high addresses: an inaccessible page, the stack, struct
+ * fp_sigstack, the memory from which frames return.
  */
 struct fp_sigstack *fp_sigstack_new(void)
 {
@@ -115,8 +115,8 @@ void fp_sigstack_adopt(struct fp_sigstack *s)
 }
 
 /*
- * Other destructors may still touch far memory. So this one sets its key again until the last
- * round.
+ * Frees the stack, but in the last round of destructors only: other destructors may still touch far
+ * memory. Until then it sets its key again.
  */
 static void on_thread_end(void *arg)
 {
@@ -220,7 +220,7 @@ FP_INTERPOSE int sigaltstack(const stack_t *ss, stack_t *ret_old)
 
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
-/* The C library's version would give the kernel a stack that may be far. */
+/* Interposed because the C library's version would give the kernel a stack that may be far. */
 FP_INTERPOSE int sigstack(struct sigstack *ss, struct sigstack *ret_old)
 {
 	static atomic_bool said;

@@ -13,8 +13,8 @@
 #include <stdint.h>
 
 /*
- * Lies at the upper end of its own memory; the stack is below it. Used only by its thread and by
- * that thread's signal handlers.
+ * A signal stack of ours. This struct lies at the upper end of the mapped memory, the stack itself
+ * below it. Used only by its thread and by that thread's signal handlers.
  */
 struct fp_sigstack {
 	char *memory; /* begins with an inaccessible page, then the stack */
@@ -38,7 +38,7 @@ bool fp_sigstack_is_open(void);
 /* Makes a stack for a thread that is about to start. NULL if there is no memory. */
 struct fp_sigstack *fp_sigstack_new(void);
 void fp_sigstack_free(struct fp_sigstack *stack);
-/* Makes it the calling thread's own. It is freed when the thread ends. */
+/* Makes the stack the calling thread's own. It is freed when the thread ends. */
 void fp_sigstack_adopt(struct fp_sigstack *stack);
 
 /* The calling thread's stack of ours; NULL: it has none. */

@@ -26,8 +26,8 @@
 #define COPIED_MAX   (8u << 20) /* the kernel's own limit for arguments and environment is lower */
 
 /*
- * 512 is enough for all structs without a length of their own, and for most paths; 8192 for all
- * paths.
+ * Sizes of a window. 512 is enough for all structs without a length of their own, and for most
+ * paths; 8192 is enough for all paths.
  */
 #define WINDOW_BYTES 512u
 #define WIDE_BYTES   8192u
@@ -64,10 +64,10 @@ static int copy_checked(void *dst, const void *src, size_t len)
 	int saved = errno;
 	ssize_t r = -1;
 
-	errno = 0; /* so that memcpy copies if the kernel is not asked */
+	errno = 0; /* memcpy copies if the kernel is not asked */
 	if (!fp_call_args_far(&to, sizeof(to)))
 		r = fp_call_raw_syscall(SYS_process_vm_readv, getpid(), &to, 1, &from, 1, 0L);
-	if (r < 0 && errno != EFAULT) { /* a filter forbids it */
+	if (r < 0 && errno != EFAULT) { /* a filter forbids the call */
 		memcpy(dst, src, len);
 		r = (ssize_t)len;
 	}
@@ -207,7 +207,9 @@ static int add_range(struct fp_call_args *job, const void *addr, size_t len, boo
 
 /* ---- pieces ---- */
 
-/* If the C library takes the argument as an int, its upper half is garbage. */
+/*
+ * Argument n as a number. If the C library takes the argument as an int, its upper half is garbage.
+ */
 static size_t number(const struct fp_call_args *job, unsigned n)
 {
 	long word = job->a[n & FP_ARG_MASK];
@@ -276,7 +278,10 @@ static int add_message(struct fp_call_args *job, const struct msghdr *user, bool
 	return r < 0 ? r : add_iovecs(job, msg.msg_iov, msg.msg_iovlen, write);
 }
 
-/* With many messages, the kernel writes the length of each into its header. */
+/*
+ * Pins n messages and their memory. The kernel also writes the length of each message into its
+ * header.
+ */
 static int add_messages(struct fp_call_args *job, const struct fp_call_piece *piece, const char *user)
 {
 	bool many = piece->n != FP_NOARG;
@@ -341,7 +346,10 @@ static int copy_mask(struct fp_call_args *job, uint64_t **place)
 	return add_range(job, job->mask, sizeof(job->mask), false);
 }
 
-/* Copies the last argument of pselect6. The kernel refuses masks of other sizes. */
+/*
+ * Copies the last argument of pselect6, and the mask that it names. Leaves a mask of another size
+ * to the kernel, which refuses it.
+ */
 static int copy_set_mask(struct fp_call_args *job, void **place)
 {
 	int r = *place ? fp_call_args_fetch(&job->set_mask, *place, sizeof(job->set_mask)) : 0;
@@ -354,13 +362,13 @@ static int copy_set_mask(struct fp_call_args *job, void **place)
 }
 
 /*
- * True for a futex that processes share, or that inherits priority: for these the kernel looks at
- * the word on unlocking too.
+ * True for a mutex that processes share, or that inherits priority: for these the kernel also looks
+ * at the futex word on unlocking.
  */
 bool fp_call_args_is_special_mutex(const void *mutex)
 {
 	const int special =
-	    32 | 128; /* the C library's PTHREAD_MUTEX_PRIO_INHERIT_NP, PTHREAD_MUTEX_PSHARED_BIT */
+	    32 | 128; /* PTHREAD_MUTEX_PRIO_INHERIT_NP, PTHREAD_MUTEX_PSHARED_BIT of the C library */
 
 	return (((const pthread_mutex_t *)mutex)->__data.__kind & special) != 0;
 }

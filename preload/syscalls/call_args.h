@@ -11,7 +11,7 @@
 #include "agent.h"
 #include "calls.h"
 
-#define FP_CALL_ARGS_FEW 16 /* ranges that fit without extra memory */
+#define FP_CALL_ARGS_FEW 16 /* so many ranges fit without extra memory */
 
 struct fp_call_args {
 	long args[FP_CALL_ARGS];
@@ -62,7 +62,7 @@ void fp_call_args_vforked(size_t depth);
  */
 int fp_call_args_prepare(struct fp_call_args *job, const struct fp_call_piece *pieces);
 
-/* True if the kernel looks at this mutex on unlocking too. */
+/* True for a mutex that the kernel also looks at on unlocking. */
 bool fp_call_args_is_special_mutex(const void *mutex);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * The rows of calls.def and their wrappers: tables, made by the preprocessor. Room:
+ * The rows of calls.def and their wrappers: tables that the preprocessor makes. Room:
  * preload/syscalls.
  */
 #include <poll.h>
@@ -18,7 +18,7 @@
 
 _Static_assert(sizeof(long) == 8 && sizeof(void *) == 8, "a wrapper's arguments are words");
 
-/* Newer than some headers that we build with. */
+/* These are newer than some headers that we build with. */
 #ifndef SYS_futex_waitv
 #define SYS_futex_waitv 449
 #endif
@@ -95,7 +95,7 @@ const struct fp_row fp_call_rows[] = {
 #include "calls.def"
 };
 
-/* Only x86-64: other processors have other numbers, and can't pin at all (see sigframe.h). */
+/* For x86-64 only: other processors have other numbers, and can't pin at all (see sigframe.h). */
 #if defined(__x86_64__)
 #define CALL(name, how, ...)
 #define BOTH(name_, how_, ...) [SYS_##name_] = {.name = #name_, .how = (how_), .pieces = {__VA_ARGS__}},
@@ -108,7 +108,7 @@ static const struct fp_row raw_rows[] = {
 static const struct fp_row raw_rows[1];
 #endif
 
-/* For numbers without a row: any argument may point to memory. */
+/* The row of numbers that have none: any argument may point to memory. */
 static const struct fp_row any_number = {
     .name = "syscall",
     .how = GUESS,
@@ -124,7 +124,7 @@ const struct fp_row *fp_call_raw_row(long number)
 
 /* ---- wrappers ---- */
 
-/* The slow path needs a function for each call, as it must know its row. */
+/* The slow path of a call must know the call's row, so each call has a function of its own. */
 #define CALL(name, how, ...)                                                                                 \
 	static long run_##name(long a, long b, long c, long d, long e, long f, long g)                       \
 	{                                                                                                    \

@@ -29,7 +29,7 @@
 
 #define SAID_MAX       64
 #define ROWS_MAX       1024
-#define MEMORY_DEVICES 1 /* /dev/null, /dev/zero and the like */
+#define MEMORY_DEVICES 1 /* major number of /dev/null, /dev/zero and the like */
 
 static atomic_bool must_hold, must_pin;
 static _Atomic(fp_call_fn *) reals[ROWS_MAX];
@@ -89,7 +89,7 @@ bool fp_calls_hold(void)
 
 /* ---- messages ---- */
 
-/* True the first time for each name. */
+/* True if there was no message about this name yet. */
 static bool is_news(const char *name)
 {
 	static _Atomic(const char *) said[SAID_MAX];
@@ -123,7 +123,7 @@ static long refuse_long(const char *name)
 	return refuse(name, ENOMEM, "it hands over more far memory at once than can be resident");
 }
 
-/* The kernel could not reach some memory, although all that the row names was pinned. */
+/* Says that the kernel could not reach some memory, although all that the row names was pinned. */
 static void report_fault(const char *name)
 {
 	atomic_bool said = !is_news(name);
@@ -144,7 +144,7 @@ struct call_request {
 	fp_call_fn *real;
 	bool opens;
 	int before;     /* errno */
-	unsigned shift; /* 1 for syscall, whose arguments follow the number */
+	unsigned shift; /* 1 for syscall, whose arguments come after the number */
 	long args[FP_CALL_ARGS];
 };
 
@@ -162,7 +162,7 @@ static long call(const struct call_request *q, const long *args)
 	return q->real(args[0], args[1], args[2], args[3], args[4], args[5], args[6]);
 }
 
-/* The upper half of an int result is garbage. */
+/* True if the result is -1 with EFAULT. The result may be an int, whose upper half is garbage. */
 static bool is_fault(long ret)
 {
 	return (int)ret == -1 && errno == EFAULT;
@@ -261,7 +261,7 @@ static enum cut cut_of_descriptor(int fd, bool writes)
 	return CUT_NOT;
 }
 
-/* True if the program has asked for no short count. */
+/* True if the program wants to wait for all bytes (MSG_WAITALL). */
 static bool waits_for_all(struct call_request *q)
 {
 	return (q->row->how & FP_HOW_RECEIVES) &&
@@ -362,7 +362,7 @@ static void do_vector(struct call_request *q, struct rest *rest)
 	}
 }
 
-/* The program counts elements, we transfer bytes. The stream is locked meanwhile. */
+/* Transfers bytes of a stream; the program counts elements. The stream is locked meanwhile. */
 static void do_stream(struct call_request *q, struct rest *rest)
 {
 	const struct fp_call_piece *data = &q->row->pieces[0];

@@ -35,7 +35,7 @@ enum fp_piece_kind {
 	FP_PIECE_TEXT,    /* pinned: a string, up to its NUL */
 	FP_PIECE_LOCK,    /* pinned: unit bytes of a mutex, if it is of a kind that needs it */
 	FP_PIECE_IOVEC,   /* pinned: n iovecs; their buffers too, unless argument m is another process */
-	FP_PIECE_MESSAGE, /* pinned: a msghdr and all its memory; with an n, that many mmsghdr */
+	FP_PIECE_MESSAGE, /* pinned: a msghdr and all its memory; if n is given, n mmsghdrs */
 	FP_PIECE_STRINGS, /* copied: strings and their array, as they may be too many to pin */
 	FP_PIECE_MASK,    /* copied: a signal mask, without SIGBUS in fault mode inline */
 	FP_PIECE_SETMASK, /* copied: the address and size of a mask, and the mask */
@@ -61,8 +61,8 @@ enum fp_call_how {
 	FP_HOW_GUESS = 1 << 3, /* EFAULT may come from far memory that no piece names */
 	FP_HOW_REFUSE = 1 << 4,
 	FP_HOW_SYSCALL = 1 << 5,  /* argument 0 is the number of a system call, whose own row is then used */
-	FP_HOW_OFFSET = 1 << 6,   /* argument FP_HOW_ARG is the offset */
-	FP_HOW_RECEIVES = 1 << 7, /* argument FP_HOW_ARG is the flags of recv */
+	FP_HOW_OFFSET = 1 << 6,   /* argument FP_HOW_ARG is the file offset */
+	FP_HOW_RECEIVES = 1 << 7, /* argument FP_HOW_ARG holds the flags of recv */
 	FP_HOW_OPENS = 1 << 8,    /* in every fault mode: the agent opens no descriptor during the call */
 	FP_HOW_RELEASES = 1 << 9, /* in every fault mode: first releases threads held on a CPU */
 };
@@ -98,7 +98,8 @@ bool fp_calls_hold(void);
 extern fp_call_fn *fp_call_syscall_way;
 fp_call_fn fp_call_syscall_mediated;
 /*
- * Pass longs: the last of six arguments is on the stack, where the upper half of an int is garbage.
+ * syscall(2) without our treatment. Pass only longs: the last of six arguments is on the stack,
+ * where the upper half of an int is garbage.
  */
 long fp_call_raw_syscall(long number, ...);
 

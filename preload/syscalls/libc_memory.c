@@ -73,7 +73,7 @@ bool fp_libc_memory_wants_local(const void *code, size_t size)
 	       ((uintptr_t)code - libc.start < libc.end - libc.start || fp_libc_memory_is_loader(code));
 }
 
-/* True if this thread's calls must not hand addr to the kernel. */
+/* True if addr is far and this thread's calls must not hand far memory to the kernel. */
 static bool is_awkward(const void *addr)
 {
 	return fp_calls_hold() && !fp_local_is_agent() && fp_call_args_far(addr, 1);
@@ -135,8 +135,8 @@ static bool is_far_stack(const void *stack)
 }
 
 /*
- * A stack that was set before can't be unset, and the next thread would share it. So far ones are
- * then refused.
+ * True if the attributes have a stack already. It can't be unset, and the next thread would share
+ * it: a far stack is then refused.
  */
 static bool has_stack(const pthread_attr_t *attr)
 {
@@ -153,7 +153,7 @@ FP_INTERPOSE int pthread_attr_setstack(pthread_attr_t *attr, void *stack, size_t
 	return has_stack(attr) ? EINVAL : pthread_attr_setstacksize(attr, size);
 }
 
-/* Under another name: our headers call the real one deprecated. */
+/* Has another name in C, as our headers call the real function deprecated. */
 FP_INTERPOSE int pthread_attr_setstack_of_old(pthread_attr_t *attr,
                                               void *stack) __asm__("pthread_attr_setstackaddr");
 
@@ -215,7 +215,7 @@ FP_INTERPOSE __attribute__((format(printf, 2, 0))) int __vprintf_chk(int flag, c
 	return print(stdout, flag, format, args);
 }
 
-/* The other functions differ only in where their arguments begin. */
+/* The body of each function below: they differ only in where the format's arguments begin. */
 #define PRINT(stream, flag, format)                                                                          \
 	({                                                                                                   \
 		va_list args;                                                                                \
@@ -261,7 +261,7 @@ static fp_uring_fn *find(const char *soname, const char *name)
 	return fn ? fn : (fp_uring_fn *)dlsym(RTLD_NEXT, name);
 }
 
-/* The function, or NULL with a message if it may not be called. */
+/* The function. NULL, with a message, if it may not be called. */
 static fp_uring_fn *find_permitted(const char *soname, const char *name)
 {
 	static atomic_bool said;
@@ -279,7 +279,7 @@ static int plainly(fp_uring_fn *real, long a, long b, long c)
 	return real(a, b, c);
 }
 
-/* Both libraries return negative errno. */
+/* Defines a function that sets up rings or contexts. Both libraries return a negative errno. */
 #define SETUP(soname, name, way)                                                                             \
 	FP_INTERPOSE int name(long a, long b, long c);                                                       \
 	int name(long a, long b, long c)                                                                     \

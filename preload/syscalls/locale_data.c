@@ -32,7 +32,7 @@
 		return made;                                                                                 \
 	}
 
-/* libstdc++ calls them by these names. */
+/* The names by which libstdc++ calls these functions. */
 FP_INTERPOSE locale_t __newlocale(int mask, const char *name, locale_t base);
 FP_INTERPOSE locale_t __duplocale(locale_t from);
 
@@ -53,7 +53,7 @@ KEPT_LOCAL(int, register_printf_type, (printf_va_arg_function * get), get)
 
 /* ---- threads' values of keys ---- */
 
-/* The values of the first keys lie in the thread's own record: no allocation. */
+/* So many first keys have their values in the thread's own record, without an allocation. */
 #define FIRST_KEYS 32u
 
 /*

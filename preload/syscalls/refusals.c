@@ -16,7 +16,7 @@
 
 #define KEEP_LOCAL "Set FARPAGE_MIN_MAPPING above the size of that mapping to keep it local"
 
-/* Newer than some headers that we build with. */
+/* These are newer than some headers that we build with. */
 #ifndef PR_SET_MEMORY_MERGE
 #define PR_SET_MEMORY_MERGE 67
 #endif
@@ -26,7 +26,7 @@
 
 /* ---- memory ---- */
 
-/* The agent itself could no longer unmap, open or close sealed memory. */
+/* Refuses to seal far memory: the agent itself could no longer unmap, open or close it. */
 long fp_refusals_seal(void *addr, size_t len, unsigned long flags)
 {
 	static atomic_bool said;
@@ -59,7 +59,7 @@ static size_t segment_bytes(int id)
 	return segment.shm_segsz;
 }
 
-/* SHM_REMAP over far memory: the kernel would replace it without an event to us. */
+/* Refuses SHM_REMAP over far memory: the kernel would replace that without an event to us. */
 FP_INTERPOSE void *shmat(int id, const void *addr, int flags)
 {
 	static atomic_bool said;
@@ -75,7 +75,10 @@ FP_INTERPOSE void *shmat(int id, const void *addr, int flags)
 
 FP_INNER_CALL(prctl);
 
-/* Merging removes the write protection of pages. By that protection the agent notices writes. */
+/*
+ * Refuses to merge pages: merging removes their write protection, by which the agent notices
+ * writes.
+ */
 static int refuse_merging(void)
 {
 	static atomic_bool said;
@@ -98,13 +101,13 @@ FP_INTERPOSE int prctl(int option, ...)
 	if (option == PR_SET_MEMORY_MERGE && arg[0] && fp_shim_space())
 		return refuse_merging();
 	if (option == PR_SET_TSC && arg[0] == PR_TSC_SIGSEGV)
-		fp_clock_ask_kernel(); /* the agent also reads its clock on the program's threads */
+		fp_clock_ask_kernel(); /* as the agent also reads its clock on the program's threads */
 	return fp_call_prctl(option, arg[0], arg[1], arg[2], arg[3]);
 }
 
 /* ---- namespaces ---- */
 
-/* The kernel permits these only to a process with a single thread. */
+/* Flags that the kernel permits only to a process with a single thread. */
 #define FOR_ONE_THREAD (CLONE_NEWUSER | CLONE_NEWTIME | CLONE_VM | CLONE_SIGHAND | CLONE_THREAD)
 
 /* Refused, because children connect to the nodes again: from another network they could not. */
@@ -142,7 +145,10 @@ static void explain(const char *call, int flags)
 	errno = saved;
 }
 
-/* A forked child opens its sessions before it moves: later it might not get them. */
+/*
+ * Makes a forked child open its sessions before it enters another namespace: later it might not get
+ * them.
+ */
 static void connect_first(void)
 {
 	if (fp_shim_space())
@@ -172,8 +178,8 @@ static int kind_of(int fd, int kinds)
 }
 
 /*
- * To change mounts, the kernel requires a root folder that no other thread shares. The agent's
- * threads keep the old one.
+ * Enters namespaces. To change mounts, the kernel requires a root folder that no other thread
+ * shares. The agent's threads keep the old one.
  */
 static int enter(int fd, int kinds, int flags)
 {

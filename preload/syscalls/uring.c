@@ -12,7 +12,7 @@
 #define OPS_MAX      256u
 #define REGISTER_MAX 64u /* more than any kernel has */
 
-/* Newer than some headers that we build with. */
+/* This is newer than some headers that we build with. */
 #define SETUP_REGISTERED_FD_ONLY (1u << 15)
 
 struct probe {
@@ -39,8 +39,8 @@ static unsigned add_ops(struct io_uring_restriction *all, unsigned last)
 }
 
 /*
- * Permits all operations but one. The kernel refuses lists with commands that it does not know, so
- * we try shorter ones.
+ * Makes a ring permit all operations but one. The kernel refuses lists with commands that it does
+ * not know, so we try shorter and shorter ones.
  */
 static void restrict_ring(int ring)
 {

@@ -12,15 +12,15 @@
 
 #include <linux/io_uring.h>
 
-/* io_uring_setup(2): the ring, or a negative errno. params is memory of the program. */
+/* io_uring_setup(2): returns the ring, or a negative errno. params is memory of the program. */
 long fp_uring_setup(unsigned entries, struct io_uring_params *params);
 
-/* The shape of liburing's functions that set up a ring, and of libaio's. */
+/* The type of liburing's functions that set up a ring, and of libaio's. */
 typedef int fp_uring_fn(long a, long b, long c);
 
 /*
- * io_uring_queue_init(entries, ring, flags) and io_uring_queue_init_params(entries, ring, params),
- * with liburing's own function in real.
+ * Carries out io_uring_queue_init(entries, ring, flags) or io_uring_queue_init_params(entries,
+ * ring, params). real is liburing's own function.
  */
 int fp_uring_queue(fp_uring_fn *real, long entries, long ring, long flags);
 int fp_uring_queue_params(fp_uring_fn *real, long entries, long ring, long params);

@@ -145,8 +145,9 @@ static void apply_budget(struct fp_agent *agent, uint64_t bytes)
 {
 	uint64_t pages = bytes >> FP_PAGE_SHIFT;
 
-	/* twice as many entries as pages can be resident: a full queue then has enough stale ones
-	 * to drop
+	/*
+	 * twice as many entries as pages can be resident, so that a full queue has enough stale
+	 * entries to drop
 	 */
 	fp_evict_queue_grow(&agent->far.evict_queue, 2 * pages + 4096);
 	atomic_store(&agent->far.budget.pages, pages);
@@ -206,8 +207,8 @@ void fp_agent_close_kernel(struct fp_agent *agent)
 }
 
 /*
- * A kernel before 6.13 refuses most advice by process_madvise. Then the agent calls madvise for
- * each run.
+ * Finds out whether process_madvise takes all advice for the own process. A kernel before 6.13
+ * refuses most: then the agent calls madvise for each run.
  */
 static void probe_process_madvise(struct fp_far *far)
 {

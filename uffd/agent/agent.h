@@ -57,7 +57,7 @@ struct fp_agent_options {
 	bool (*on_signal_stack)(void);
 };
 
-/* Why a start failed and how to remedy it, as text for a person. */
+/* Why a start failed and what to do about it, as text for a person. */
 struct fp_agent_error {
 	char text[768];
 };
@@ -107,8 +107,8 @@ struct fp_space *fp_agent_space(struct fp_agent *agent);
 struct fp_statspage *fp_agent_stats(struct fp_agent *agent);
 
 /*
- * Checks that this process may use userfaultfd as far memory needs it. Starts nothing. 0 or the
- * errors of fp_agent_start.
+ * Checks that this process may use userfaultfd in the way that far memory needs. Starts nothing. 0
+ * or the errors of fp_agent_start.
  */
 int fp_agent_check_kernel(struct fp_agent_error *error);
 
@@ -145,7 +145,7 @@ void fp_agent_stop_stray(const struct fp_agent *agent);
 struct fp_pin_range {
 	const void *addr; /* any address and length: parts that are not far are skipped */
 	size_t len_bytes;
-	bool write; /* the kernel will write to it */
+	bool write; /* true: the kernel will write to it */
 };
 
 struct fp_pin {

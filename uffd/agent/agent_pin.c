@@ -80,7 +80,10 @@ static uint64_t quarter(const struct fp_far *far)
 	              (uint64_t)QUARTER_MIN);
 }
 
-/* The number of bytes of a range that touch no more than n far pages. The range has more. */
+/*
+ * The number of bytes of a range, from its start, that touch no more than n far pages. The range
+ * itself touches more.
+ */
 static size_t fitting_bytes(const struct fp_far *far, const struct fp_pin_range *range, uint64_t n)
 {
 	uintptr_t base = (uintptr_t)first_addr(far), start = (uintptr_t)range->addr;
@@ -89,7 +92,10 @@ static size_t fitting_bytes(const struct fp_far *far, const struct fp_pin_range 
 	return n == 0 && start >= base ? 0 : first + (n << FP_PAGE_SHIFT) - start;
 }
 
-/* Joins neighbours: the vectors of a call often are. */
+/*
+ * Adds a range of pages. Joins it with the last one if they are neighbours, as the vectors of a
+ * call often are.
+ */
 static void add(struct fp_page_range *pages, uint32_t *n, struct fp_page_range more)
 {
 	struct fp_page_range *last = *n ? &pages[*n - 1] : NULL;
@@ -102,7 +108,10 @@ static void add(struct fp_page_range *pages, uint32_t *n, struct fp_page_range m
 	pages[(*n)++] = more;
 }
 
-/* 0 and *ret_n ranges of pages, or -E2BIG and the part that would fit. */
+/*
+ * Turns ranges of bytes into *ret_n ranges of pages. Returns 0, or -E2BIG and the part that would
+ * fit.
+ */
 static int collect(const struct fp_far *far, const struct fp_pin_range *ranges, unsigned n,
                    struct fp_page_range *ret_pages, uint32_t *ret_n, struct fp_pin *hold)
 {
@@ -136,7 +145,7 @@ static bool all_ready(const struct fp_far *far, struct fp_page_range r, bool wri
 
 static void bring_range(struct fp_agent *agent, struct fp_page_range r, bool write)
 {
-	/* outside of the bracket: a handler that jumps away would leave the bracket open */
+	/* before the bracket: a handler that jumps away would leave the bracket open */
 	uint64_t mask = fp_agent_sigmask_block(true, agent->far.uffd.sigbus);
 	int saved = errno;
 

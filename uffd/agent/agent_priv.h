@@ -20,7 +20,7 @@ struct fp_agent {
 	struct fp_fault_loop *fault_loop;
 	struct fp_fdguard guard;
 	struct fp_reconnector *reconnector;
-	struct fp_agent_options options; /* a deep copy: a child starts from it */
+	struct fp_agent_options options; /* a deep copy, which a forked child uses for its own start */
 	pthread_mutex_t fork_turn;       /* held from quiet to a fork's end; taken before allocators' locks */
 	unsigned local_percent;          /* 0: the budget is fixed */
 	struct fp_affinity affinity;

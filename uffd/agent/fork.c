@@ -100,7 +100,7 @@ static void bring_in(struct fp_agent *agent, const volatile void *addr, size_t l
 static void touch_streams(struct fp_agent *agent)
 {
 	if (!&_IO_list_all || !_IO_list_lock || !_IO_list_unlock)
-		return; /* another C library, which resets no locks */
+		return; /* another C library, which does not reset these locks */
 	_IO_list_lock();
 	for (FILE *f = _IO_list_all; f; f = f->_chain) {
 		bring_in(agent, f, sizeof(*f));
@@ -111,8 +111,8 @@ static void touch_streams(struct fp_agent *agent)
 }
 
 /*
- * Copies as much as is still readable: other threads may change the environment. Brings in far
- * pages.
+ * Copies as much as is still readable, because other threads may change the environment. Brings in
+ * far pages.
  */
 static size_t peek(struct fp_agent *agent, const void *from, void *to, size_t len)
 {
@@ -339,11 +339,14 @@ static void free_slot_of(struct fp_far *far, uint64_t word)
 		fp_store_slot_free(far->store, fp_page_slot(word));
 }
 
-/* True if the parent lost the page, but not for good: the child asks its nodes for it again. */
+/*
+ * True if the parent lost the page, but not for good. The child then asks its nodes for the page
+ * again.
+ */
 static bool may_revive(const struct fp_far *far, uint32_t page, uint64_t word)
 {
 	return !(word & FP_PAGE_DIRTY) &&
-	       madvise(fp_far_addr(far, page), FP_PAGE_SIZE, MADV_DONTNEED) == 0; /* drops the poison */
+	       madvise(fp_far_addr(far, page), FP_PAGE_SIZE, MADV_DONTNEED) == 0; /* removes the poison */
 }
 
 /*
@@ -427,8 +430,10 @@ static int forget_pages(struct fp_far *far, uint32_t start, uint32_t end)
 	           : 0;
 }
 
-/* Follows the advice for children: drops pages of MADV_DONTFORK, zeroes those of
- * MADV_WIPEONFORK. */
+/*
+ * Follows the advice of MADV_DONTFORK (drops the pages) and MADV_WIPEONFORK (zeroes them) in the
+ * child.
+ */
 static int follow_advice(struct fp_agent *agent)
 {
 	struct fp_layout *layout = &agent->space.layout;
@@ -473,7 +478,7 @@ static int renew_kernel(struct fp_agent *agent, struct fp_agent_error *error)
 	if (r < 0)
 		return r;
 	snprintf(error->text, sizeof(error->text), "registering its range with userfaultfd failed");
-	/* drops the bytes staged by the parent's threads; the stop page must be absent */
+	/* drops what the parent's threads had staged, and the stop page, which must be absent */
 	madvise(far->base, (size_t)FP_FAR_OWN_PAGES << FP_PAGE_SHIFT, MADV_DONTNEED);
 	r = each_stretch(agent, take_over);
 	return r < 0 ? r : renew_budget(far);
@@ -495,7 +500,7 @@ static int adopt_pages(struct fp_agent *agent)
 	return 0;
 }
 
-/* Most children write little, and there may be many. So each takes small leases. */
+/* Opens the child's store with small leases: most children write little, and there may be many. */
 static int renew_store(struct fp_agent *agent)
 {
 	struct fp_store_options options = fp_agent_store_options(agent);

@@ -19,7 +19,7 @@ struct node_thread {
 	struct fp_reconnector *reconnector;
 	unsigned node;
 	struct fp_node_said said;
-	pthread_mutex_t turn; /* held while the thread works on its node, and from pause to resume */
+	pthread_mutex_t turn; /* held while the thread works on its node; a pause holds it until resume */
 	struct fp_thread thread;
 };
 

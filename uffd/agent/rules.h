@@ -34,13 +34,22 @@ struct fp_rules {
 struct fp_rule *fp_rules_add(struct fp_rules *rules);
 void fp_rules_done(struct fp_rules *rules);
 
-/* 0, or -EINVAL and *ret_index: a rule that fits nothing, or one rule too many. */
+/*
+ * Returns 0, or -EINVAL and *ret_index: a rule that can fit nothing, or the first rule beyond
+ * FP_RULES_MAX.
+ */
 int fp_rules_check(const struct fp_rules *rules, size_t *ret_index);
 
-/* One bit for each rule: its library fits path, or it names no library. May allocate. */
+/*
+ * Returns one bit for each rule: set if its library fits path, or if it names no library. May
+ * allocate.
+ */
 uint64_t fp_rules_match_library(const struct fp_rules *rules, const char *path);
 
-/* The verdict on size bytes of a kind (HEAP or MAPPINGS). libraries: fp_rules_match_library. */
+/*
+ * What the rules decide for size bytes of a kind (HEAP or MAPPINGS). libraries: from
+ * fp_rules_match_library.
+ */
 enum fp_place fp_rules_place(const struct fp_rules *rules, enum fp_rule_of of, uint64_t size,
                              uint64_t libraries);
 

@@ -21,14 +21,17 @@
 
 static const char *const fault_modes[] = {"thread", "inline", NULL};
 static const char *const captures[] = {"auto", "move", "protect", NULL};
-static const char *const on_losses[] = {"sigbus", "wait", NULL}; /* as enum fp_on_loss */
+static const char *const on_losses[] = {"sigbus", "wait", NULL}; /* in the order of enum fp_on_loss */
 static const char *const affinities[] = {"auto", "off", NULL};
-static const char *const heaps[] = {"all", "large", "none", NULL}; /* as enum fp_heap_mode */
+static const char *const heaps[] = {"all", "large", "none", NULL}; /* in the order of enum fp_heap_mode */
 static const char *const places[] = {"far", "local", NULL};
 static const char *const rules_of[] = {"all", "heap", "mappings", NULL};
 static const char *const log_levels[] = {"error", "warning", "notice", "info", "debug", NULL};
 
-/* The settings as written. Those that need more than the table are still text. */
+/*
+ * The settings as they were written. A value that needs more checks than the table has is still
+ * text.
+ */
 struct raw {
 	struct fp_settings settings;
 	char *local_memory, *secret_file, *heap;
@@ -157,7 +160,7 @@ static size_t url_len(const char *text)
 	return len;
 }
 
-/* URLs between commas. They replace those of the file. */
+/* Reads URLs with commas between them. They replace those of the file. */
 static int parse_strings(const char *text, struct fp_conf_strings *strings)
 {
 	fp_conf_strings_done(strings);
@@ -181,7 +184,7 @@ static int parse_variable(const struct fp_conf_field *field, const char *text, v
 	return fp_conf_parse(field, text, into);
 }
 
-/* "FARPAGE_HEAP: must be one of all, large, none, not 'x'" */
+/* Writes a message like "FARPAGE_HEAP: must be one of all, large, none, not 'x'". */
 static int fail_variable(const char *key, const struct fp_conf_field *field, int r, const char *text,
                          struct fp_agent_error *error)
 {
@@ -196,7 +199,10 @@ static int fail_variable(const char *key, const struct fp_conf_field *field, int
 	return fail(error, -EINVAL, "%s: %s", variable_name(key, name), what);
 }
 
-/* The variable of a key in a mapping has both names: FARPAGE_RDMA_DEVICE. */
+/*
+ * Reads the variables of fields. For a key in a mapping, the variable has both names:
+ * FARPAGE_RDMA_DEVICE.
+ */
 static int read_environment(const char *prefix, const struct fp_conf_field *fields, void *into,
                             struct fp_agent_error *error)
 {
@@ -229,7 +235,10 @@ static int read_file(struct raw *raw, struct fp_agent_error *error)
 
 /* ---- from text to settings ---- */
 
-/* How a message names a setting that is not checked by the table: the variable, or file and key. */
+/*
+ * The name of a setting in a message: the variable, or the file and the key. For settings that the
+ * table does not check.
+ */
 static const char *origin(const char *key, char *buf, size_t len)
 {
 	if (variable(key))
@@ -288,7 +297,7 @@ static int take_secret(struct raw *raw, struct fp_agent_error *error)
 	                             : strerror(-r));
 }
 
-/* all, none, large, or large:SIZE. */
+/* Reads "all", "none", "large" or "large:SIZE". */
 static int parse_heap(const char *text, struct fp_settings *settings)
 {
 	static const struct fp_conf_field field =

@@ -38,9 +38,9 @@ struct fp_settings {
 	uint64_t readahead_pages;
 	uint64_t min_mapping_bytes; /* smaller mappings stay local */
 	uint64_t large_bytes;       /* of FP_HEAP_LARGE; default: min_mapping_bytes */
-	struct fp_rules rules;      /* they come before heap and min_mapping; only the file can set them */
+	struct fp_rules rules;      /* decide before heap and min_mapping; only the file can set them */
 	bool overcommit;
-	bool report;         /* `farpage run` prints a report at the end */
+	bool report;         /* true: `farpage run` prints a report at the end */
 	uint64_t pool_bytes; /* of the private node of `farpage run`; 0: as much as this machine has memory */
 	enum fp_fault_mode fault_mode;
 	enum fp_capture_mode capture;

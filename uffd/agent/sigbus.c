@@ -22,16 +22,19 @@
 #include "agent_sigmask.h"
 
 #define AGENTS_MAX 64u
-#define SPINS      256u /* looks at a page that another thread owns, before the thread faults again */
+#define SPINS      256u /* so many looks at a page that another thread owns, then the thread faults again */
 #define REPEATS    64u  /* so many faults at one address in a row: from then on we also look at the clock */
 
-/* Bounds are set last and cleared first. So an address within bounds always has an agent. */
+/*
+ * The agents and the bounds of their ranges. Bounds are set last and cleared first, so an address
+ * within bounds always has an agent.
+ */
 static struct {
 	_Atomic uintptr_t base, end;
 	struct fp_agent *_Atomic agent;
 } agents[AGENTS_MAX];
 
-/* Counts faults at one address in a row, so that they end some day, for any cause (law 8). */
+/* Counts faults at one address in a row. So they end some day, whatever their cause is (law 8). */
 static __thread struct {
 	uintptr_t addr;
 	unsigned n;
@@ -151,7 +154,7 @@ static void tell_endless(const struct fp_agent *agent, uintptr_t addr)
 	       (void *)addr, (unsigned long long)word); // NOLINT(performance-no-int-to-ptr)
 }
 
-/* True: the thread goes on. If the page is still not ready, it faults again. */
+/* Serves a fault. True: the thread goes on, and faults again if the page is still not ready. */
 static bool serve(struct fp_agent *agent, uintptr_t addr, enum fp_access access, bool guest)
 {
 	struct fp_far *far = &agent->far;

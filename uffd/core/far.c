@@ -24,14 +24,16 @@
 #include "lost.h"
 
 #define RESERVE_BYTES (4ull << 40)
-/* We leave the lowest 4 GiB to MAP_32BIT, to programs that are not position-independent, and to
- * emulators, which use them all. */
+/*
+ * The lowest address of the range. The 4 GiB below belong to MAP_32BIT, to programs that are not
+ * position-independent, and to emulators, which use them all.
+ */
 #define LOW_START            (4ull << 30)
 #define LOW_START_OVER_BREAK (32ull << 30)
 #define CHUNKS(pages)        ((pages) >> FP_CHUNK_SHIFT)
 #define FOR_EVER             UINT64_MAX
 
-/* Newer than some headers that we build with. */
+/* This is newer than some headers that we build with. */
 #ifndef PR_SET_MEMORY_MERGE
 #define PR_SET_MEMORY_MERGE 67
 #endif
@@ -167,8 +169,10 @@ int fp_far_reserve(struct fp_far *far)
 		if (bytes < FP_FAR_MIN_BYTES)
 			return -ENOMEM;
 	}
-	/* the fault threads write the tables: their used parts stay in memory, the smallest table
-	 * first */
+	/*
+	 * the fault threads write these tables, so their used parts are locked in memory, the
+	 * smallest table first
+	 */
 	fp_lockedmem_lock(far->touched, CHUNKS(far->n_pages) / 8, true);
 	fp_lockedmem_lock((void *)far->filled_chunks, CHUNKS(far->n_pages) * sizeof(*far->filled_chunks),
 	                  true);
@@ -249,7 +253,10 @@ void fp_far_shrink(struct fp_far *far, uint32_t first, uint32_t last)
 	fp_lockedmem_forget(locked_words_bytes(far));
 	far->first = first;
 	far->last = last;
-	/* sequentially consistent: an evictor sees the new range, or we wait for it */
+	/*
+	 * sequentially consistent with the evictor: it sees the new range, or we see it here and
+	 * wait
+	 */
 	while (atomic_load(&far->evicting))
 		sched_yield();
 	cut(far, old_first, first);
@@ -312,7 +319,10 @@ int fp_far_read(struct fp_far *far, struct fp_uffd_fault *ret_faults, unsigned m
 	return n;
 }
 
-/* The event names the call. If another thread reads it, that thread ends the process. */
+/*
+ * Looks for an event, which names the call. If another thread reads it first, that thread ends the
+ * process.
+ */
 void fp_far_check_bare_calls(struct fp_far *far)
 {
 	struct fp_uffd_fault messages[FP_UFFD_READ_MAX];
@@ -405,8 +415,10 @@ static void end_gone(struct fp_far *far, uint32_t page)
 	fp_count(&far->stats->faults[FP_FAULT_DROPPED], 1);
 }
 
-/* The page is present although its word says otherwise. Its protection is unknown, so it counts as
- * written. */
+/*
+ * Ends a fault whose page is present although its word says otherwise. Its protection is unknown,
+ * so it counts as written.
+ */
 static void end_present(struct fp_far *far, uint32_t page)
 {
 	if (fp_uffd_needs_pins(&far->uffd)) /* a written page must be writable: see agent_pin.c */
@@ -450,7 +462,7 @@ static unsigned install(struct fp_far *far, uint32_t page, unsigned n, const cha
 			end_present(far, page);
 			resident++;
 		} else if (r == -ENOENT && len > FP_PAGE_SIZE) {
-			singly = true; /* two kernel mappings meet among these pages */
+			singly = true; /* install one by one: a kernel mapping ends among these pages */
 			continue;
 		} else if (r == -ENOENT || r == -ESRCH) {
 			end_gone(far, page);
@@ -516,6 +528,9 @@ int fp_far_why_stuck(const struct fp_far *far)
 		return -EHOSTDOWN;
 	if (atomic_load(&far->full))
 		return -ENOSPC;
-	/* the node of an adopted mapping can be read meanwhile, so it counts as up */
+	/*
+	 * a child can read an adopted node's pages without a session, so the node counts as up, but
+	 * takes no pages yet
+	 */
 	return atomic_load(&far->wants_slots) && fp_store_lacks_sessions(far->store) ? -EHOSTDOWN : 0;
 }

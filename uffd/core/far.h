@@ -20,11 +20,11 @@
 #include "store.h"
 #include "uffd.h"
 
-#define FP_CHUNK_SHIFT 9 /* pages of one bit in far.touched: 2 MiB */
+#define FP_CHUNK_SHIFT 9 /* a chunk has 512 pages, 2 MiB; far.touched has a bit for each */
 
 /*
- * The pages of a stage, where captured pages wait for their write. A lane can write that many at
- * once.
+ * How many pages a stage has, where captured pages wait for their write. A lane can write so many
+ * at once.
  */
 #define FP_STAGE_PAGES (4 * FP_BUDGET_BATCH_MAX)
 
@@ -52,26 +52,27 @@ struct fp_far {
 	struct fp_statspage *stats;
 	struct fp_budget budget;
 	struct fp_evict_queue evict_queue;
-	struct fp_pin_table pins;                 /* empty where the kernel can fault on far memory */
+	/* pinned ranges; mostly none where the kernel can fault on far memory */
+	struct fp_pin_table pins;
 	struct fp_inline *_Atomic inline_servers; /* NULL: only the fault thread serves */
 	uint64_t deadline_ns; /* the longest time of a fault, without the wait for nodes that are cut off */
 	bool capture_by_move;
 	_Atomic bool wants_slots; /* a page that shall leave found no slot on the nodes that are up */
 	_Atomic bool full;        /* the nodes have no more slots */
 	_Atomic bool sealed;      /* since reclaim last looked, the kernel refused to drop a page (EPERM) */
-	int pidfd;                /* of this process, for process_madvise; -1: the kernel has none */
+	int pidfd;                /* this process, for process_madvise; -1: the kernel has none */
 	int mem_fd;               /* /proc/self/mem; -1: it can't be opened, see process_memory.h */
 	int stat_fd;              /* /proc/self/stat; -1: there is none */
 	int pagemap_fd;           /* /proc/self/pagemap; -1: it can't be read, no kernel-filled memory */
 	bool may_fill;            /* from now on the kernel may fill pages: see kernel_filled.h */
 	_Atomic bool
 	    forked; /* a child may share pages with us: UFFDIO_MOVE refuses them until they are unshared */
-	_Atomic bool fork_freeze; /* a fork is near or under way: nothing leaves */
+	_Atomic bool fork_freeze; /* a fork is about to begin or under way: no page may leave */
 	_Atomic bool
 	    fork_overdraw; /* a fork may wait for a thread that faults, so faults may exceed the budget */
 	_Atomic uint32_t
 	    *family; /* 0 only in a child that a bare call made: the kernel zeroes it in every child */
-	_Atomic unsigned evicting; /* threads inside an evictor's run */
+	_Atomic unsigned evicting; /* how many threads are inside an evictor's run */
 	struct fp_lost lost;
 };
 
@@ -135,7 +136,7 @@ bool fp_far_drop(struct fp_far *far, uint32_t page, uint32_t n);
  * gets no far memory: it can't read zeros by mistake.
  */
 void fp_far_inherit(struct fp_far *far, uint32_t page, uint32_t n, bool inherit);
-/* Called in the child of a fork of ours. */
+/* Marks the process as a child of a fork of ours. Called in that child. */
 void fp_far_join_family(struct fp_far *far);
 /* True in a child that a bare call made. Any thread, signal handlers too. */
 static inline bool fp_far_is_stray(const struct fp_far *far)
@@ -148,7 +149,7 @@ static inline bool fp_far_is_stray(const struct fp_far *far)
  */
 void fp_far_check_family(const struct fp_far *far);
 
-/* Follows a step that ended an owned state: queues the page, wakes its waiters. */
+/* Does what a step asks for that ended an owned state: queues the page, wakes its waiters. */
 void fp_far_settle(struct fp_far *far, uint32_t page, struct fp_page_step step);
 
 /* Ends an owned state by an event that has only one outcome, and settles the page. */
@@ -188,7 +189,9 @@ void fp_far_check_bare_calls(struct fp_far *far);
  */
 bool fp_far_may_pass(struct fp_far *far, ssize_t error, uint64_t until_ns);
 
-/* Lifts a page's write protection and wakes. 0; -ENOENT: no mapping. */
+/*
+ * Lifts a page's write protection and wakes the threads that wait for it. 0; -ENOENT: no mapping.
+ */
 int fp_far_unprotect(struct fp_far *far, uint32_t page);
 
 /* Counts the nodes that are up (without one, nothing can leave) and those that are cut off and may
@@ -198,11 +201,13 @@ void fp_far_count_nodes(const struct fp_far *far, unsigned *ret_up, unsigned *re
 /* How long to wait for nodes that are cut off and may come back; 0: there is none. Any thread. */
 uint64_t fp_far_patience_ns(const struct fp_far *far);
 
-/* Why nothing leaves for so long. 0: the resident pages are pinned, and only exceeding the budget
- * helps. Any thread. */
+/*
+ * Why no page leaves for so long: a negative errno. 0: the resident pages are pinned, and only a
+ * larger budget helps. Any thread.
+ */
 int fp_far_why_stuck(const struct fp_far *far);
 
-/* Zeros, as long as the longest install; never written. */
+/* Zeros for the longest install; never written. */
 extern char fp_zeros[FP_BUDGET_BATCH_MAX * FP_PAGE_SIZE];
 
 #endif

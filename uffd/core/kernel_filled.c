@@ -11,7 +11,7 @@
 #include "presence.h"
 
 #define CHUNK_PAGES (1u << FP_CHUNK_SHIFT)
-#define FRESH_MIN   8u /* fewer are not worth three system calls */
+#define FRESH_MIN   8u /* three system calls are not worth it for fewer pages */
 #define NO_PAGE     UINT32_MAX
 
 /* Flags of a piece that still allow its pages to be kernel-filled. */
@@ -70,8 +70,10 @@ void fp_kernel_filled_open(struct fp_far *far)
 
 	if (!far->filled_chunks)
 		return;
-	/* an older kernel refuses both for locked memory. But only the process that made the table
-	 * has it locked, and there it is new */
+	/*
+	 * a kernel before 5.18 refuses both calls for locked memory. But only the process that made
+	 * the table has it locked, and there the table is new and empty
+	 */
 	if (madvise((void *)far->filled_chunks, bytes, MADV_DONTNEED_LOCKED) < 0)
 		(void)madvise((void *)far->filled_chunks, bytes, MADV_DONTNEED);
 	far->may_fill = far->pagemap_fd >= 0;
@@ -219,7 +221,7 @@ static int give_to_kernel(struct fp_far *far, struct chunk_run run)
 		(void)fp_uffd_register(&far->uffd, addr, len);
 		fp_uffd_wake(&far->uffd, addr, len);
 	}
-	/* the kernel does not report a bare munmap between the two */
+	/* between the two calls, the kernel does not report a bare munmap */
 	if (fp_presence_has_hole(addr, len))
 		fp_far_refuse_bare_call("munmap", addr);
 	return 0;
@@ -290,15 +292,17 @@ bool fp_kernel_filled_begin(struct fp_far *far, const struct fp_layout *layout, 
 		atomic_store(state, word);
 		return false;
 	}
-	/* before the words: a thread that takes one of these pages then waits until all are
-	 * settled, and finds them kernel-filled */
+	/*
+	 * before the words change: a thread that takes one of these pages then waits until all are
+	 * settled, and finds them kernel-filled
+	 */
 	atomic_store(state, CHANGING);
 	settle_run(far, run);
 	atomic_store(state, filled_word(join(page, word, run)));
 	return true;
 }
 
-/* Does the work of a fault on the first page. */
+/* Makes a chunk kernel-filled from page on, as a fault on page would. */
 static void begin_chunk(struct fp_far *far, const struct fp_layout *layout, uint32_t page)
 {
 	if (!may_begin(far, page))
@@ -349,7 +353,10 @@ static void return_absent(struct fp_far *far, struct chunk_run run)
 	fp_budget_leave(&far->budget, tokens);
 }
 
-/* During the registration the kernel lets no thread fill a page. After it, only we can. */
+/*
+ * Registers the run, and returns its absent pages. During the registration the kernel lets no
+ * thread fill a page. After it, only we can.
+ */
 static int end(struct fp_far *far, _Atomic uint32_t *state, struct chunk_run run)
 {
 	int r = fp_uffd_register(&far->uffd, fp_far_addr(far, run.start),
@@ -380,7 +387,10 @@ int fp_kernel_filled_end(struct fp_far *far, uint32_t page)
 
 /* ---- from one mapping to the next ---- */
 
-/* Another thread owns a free page only for a moment. */
+/*
+ * Makes a free run pages of the new mapping. False if another thread owns one of them, for a
+ * moment, or tokens are short.
+ */
 static bool resume_run(struct fp_far *far, struct chunk_run part)
 {
 	unsigned n_fresh;

@@ -18,7 +18,7 @@ void fp_lost_poison(struct fp_far *far, uint32_t page)
 	do {
 		r = fp_uffd_poison(&far->uffd, fp_far_addr(far, page), FP_PAGE_SIZE);
 	} while (fp_far_may_pass(far, r, until_ns));
-	if (r == -EOPNOTSUPP && !far->uffd.sigbus) /* with sigbus, the touching thread finds the word */
+	if (r == -EOPNOTSUPP && !far->uffd.sigbus) /* with sigbus, the thread finds LOST in the page's word */
 		fp_end_aborted("pager", "a page is lost, and this kernel (before 6.6) can't make its touches "
 		                        "fail. Use Linux 6.6 or later, or fault mode inline");
 	fp_uffd_wake(&far->uffd, fp_far_addr(far, page), FP_PAGE_SIZE);
@@ -59,7 +59,7 @@ void fp_lost_add(struct fp_far *far, uint32_t page, uint64_t slot, int status)
 	struct fp_lost *lost = &far->lost;
 	uint32_t i = atomic_load(&lost->in);
 
-	do { /* never full: the queue has far more entries than threads can be here */
+	do { /* the queue is never full: it has far more entries than there are threads here */
 		if (atomic_load(&lost->queue[i % FP_LOST_MAX].ready)) {
 			fp_lost_end(far, page, false);
 			return;
@@ -72,7 +72,10 @@ void fp_lost_add(struct fp_far *far, uint32_t page, uint64_t slot, int status)
 	fp_budget_kick(&far->budget);
 }
 
-/* The node to blame: the page's own. If the page never had one, the node that takes no pages. */
+/*
+ * The node to blame: that of the page's slot. If the page has no slot, the node that takes no
+ * pages.
+ */
 static unsigned node_to_blame(const struct fp_store *store, uint64_t slot)
 {
 	struct fp_store_node info;
@@ -135,7 +138,7 @@ static void revive(struct fp_far *far, uint32_t page)
 	uint64_t word, old;
 	bool dropped;
 
-	if (!fp_far_has(far, page)) /* a limit may shrink the range meanwhile */
+	if (!fp_far_has(far, page)) /* a limit may have shrunk the range */
 		return;
 	word = atomic_load_explicit(&far->words[page], memory_order_relaxed);
 	if (fp_page_state(word) != FP_PAGE_LOST || (word & FP_PAGE_DIRTY))

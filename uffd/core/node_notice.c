@@ -50,7 +50,7 @@ const char *fp_node_notice_reason(int error, const char *why, char *buf, size_t 
 	return buf;
 }
 
-/* How long threads that need a node wait for it. */
+/* Writes how long threads wait for a node that they need. */
 static const char *format_patience(uint64_t patience_ns, char *buf, size_t len)
 {
 	char time[24];

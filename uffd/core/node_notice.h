@@ -27,7 +27,7 @@ struct fp_node_said {
 };
 
 #define FP_NODE_NOTICE_FLAP_NS 10000000000ull /* a node that was back for less time is flapping */
-#define FP_NODE_NOTICE_LONG_NS 1000000000ull  /* of a flapping node, only outages this long are reported */
+#define FP_NODE_NOTICE_LONG_NS 1000000000ull  /* shorter outages of a flapping node are not reported */
 
 /*
  * The news about a node that is in this state now. Pure. *ret_outage_ns: how long it was cut off,
@@ -41,8 +41,10 @@ void fp_node_notice_look(struct fp_node_said *said, const struct fp_store *store
 
 #define FP_NODE_NOTICE_REASON_LEN 128
 
-/* Why a node is away, for people, with its device's own reason (NULL: none). Returns buf or a
- * constant. */
+/*
+ * Why a node is away, as text for a person. why: its device's own reason, or NULL. Returns buf or a
+ * constant.
+ */
 const char *fp_node_notice_reason(int error, const char *why, char *buf, size_t len);
 
 #endif

@@ -27,8 +27,10 @@ static struct fp_leaving *batch_add(struct fp_batch *b, uint32_t page, bool move
 	return l;
 }
 
-/* A raw system call dropped the page without an event: it reads zeros now, as the kernel promised
- * the program. */
+/*
+ * Ends the capture of a page that a raw system call dropped without an event. It reads zeros now,
+ * as the kernel promised the program.
+ */
 static void vanished(struct fp_far *far, uint32_t page)
 {
 	uint64_t old;
@@ -90,16 +92,20 @@ static ssize_t unshare_and_move(struct fp_far *far, void *dst, uint32_t page)
 	return move_out(far, dst, page, 1);
 }
 
-/* Captures the first pages of a run of neighbours. Returns how many are captured or settled, at
- * least one. */
+/*
+ * Captures the first pages of a run of neighbours. Returns how many are captured or settled now, at
+ * least one.
+ */
 static unsigned take_by_move(struct fp_far *far, struct fp_batch *b, uint32_t page, unsigned n)
 {
 	char *dst = b->stage + (size_t)b->n * FP_PAGE_SIZE;
 	ssize_t r = move_out(far, dst, page, n);
 	unsigned k;
 
-	/* the kernel refuses a range that crosses the end of a mapping: only for a single page does
-	 * EINVAL mean that it can't be moved */
+	/*
+	 * the kernel also says EINVAL if a range crosses the end of a mapping: only for a single
+	 * page it means that the page can't be moved
+	 */
 	while (r == -EINVAL && n > 1) {
 		n /= 2;
 		r = move_out(far, dst, page, n);
@@ -133,8 +139,10 @@ void fp_capture(struct fp_far *far, struct fp_batch *b, const uint32_t *pages, u
 	}
 }
 
-/* madvise fails if the program locked all its memory, ours too (mlockall): then we unlock the
- * stage. */
+/*
+ * Drops the stage's pages. If the program has locked all its memory, ours too (mlockall), madvise
+ * fails: then unlocks the stage first.
+ */
 void fp_capture_empty_stage(const struct fp_batch *b)
 {
 	size_t len = (size_t)b->n << FP_PAGE_SHIFT;

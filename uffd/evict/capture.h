@@ -17,7 +17,7 @@
 
 #include "far.h"
 
-/* One page on its way out. */
+/* One page on its way to its slot. */
 struct fp_leaving {
 	struct fp_page_io io; /* the slot; buf: the captured bytes */
 	uint32_t page;

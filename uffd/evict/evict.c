@@ -26,9 +26,9 @@ struct fp_evictor {
 	struct fp_lane *lane;
 	struct fp_batch *batches;
 	unsigned n_batches;
-	uint32_t drops[BATCH]; /* clean victims of the run */
+	uint32_t drops[BATCH]; /* the run's clean victims, which are dropped */
 	unsigned n_drops;
-	uint32_t takes[BATCH]; /* dirty victims of the run */
+	uint32_t takes[BATCH]; /* the run's dirty victims, which are captured */
 	unsigned n_takes;
 };
 
@@ -57,7 +57,10 @@ int fp_evictor_new(struct fp_far *far, struct fp_lane *lane, char *stage, struct
 		copies = fp_lockedmem_lazy(copies_bytes(ev));
 	else
 		copies = ev->batches ? fp_lockedmem_new(copies_bytes(ev)) : NULL;
-	/* the stage is not registered: MOVE refuses pages that a device has pinned */
+	/*
+	 * only the copies are registered, not the stage: MOVE refuses pages that a device has
+	 * pinned
+	 */
 	if (copies && lane)
 		(void)fp_lane_register(lane, copies, copies_bytes(ev)); /* only a hint */
 	if (!copies) {
@@ -89,8 +92,10 @@ static int by_number(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* A clean page whose node no longer answers is the last copy: it must be written elsewhere, not
- * dropped (law 2). */
+/*
+ * True if a clean page may be dropped. If its slot's node no longer answers, it is the last copy,
+ * and must be written elsewhere (law 2).
+ */
 static bool may_drop(const struct fp_far *far, uint64_t word)
 {
 	uint64_t slot = fp_page_slot(word);
@@ -278,8 +283,10 @@ static bool is_zero(const char *page)
 	return first == 0 && memcmp(page, page + sizeof(first), FP_PAGE_SIZE - sizeof(first)) == 0;
 }
 
-/* A page is written to its own slot if that is allowed. All others get fresh slots by one call.
- * Zero pages need none. */
+/*
+ * Chooses where each page is written: to its own slot if that is allowed. All others get fresh
+ * slots by one call. Zero pages need none.
+ */
 static void choose_slots(struct fp_far *far, struct fp_leaving **pages, unsigned n)
 {
 	unsigned need = 0, got, used = 0, up, cut_off;
@@ -302,7 +309,7 @@ static void choose_slots(struct fp_far *far, struct fp_leaving **pages, unsigned
 		if (!pages[i]->io.slot && !pages[i]->zero)
 			pages[i]->io.slot = fresh[used++];
 	fp_far_count_nodes(far, &up, &cut_off);
-	/* a node that is cut off may have slots: the thread that needs a token waits for it */
+	/* a node that is cut off may have slots: a thread that needs a token waits for it */
 	if (got == need || !cut_off)
 		note_slots(far, got == need);
 }
@@ -412,7 +419,7 @@ static void leave(struct fp_far *far)
 	atomic_fetch_sub(&far->evicting, 1);
 }
 
-/* While no node is up, nothing can leave: captured pages would only be put back. */
+/* False while no node is up: captured pages would only be put back. */
 static bool can_leave(struct fp_evictor *ev)
 {
 	unsigned up, cut_off;

@@ -39,7 +39,7 @@ unsigned fp_evictor_run_range(struct fp_evictor *evictor, uint32_t page, uint32_
 /* Finishes write-backs that have completed. Returns their number. */
 unsigned fp_evictor_reap(struct fp_evictor *evictor);
 
-/* Checks whether idle nodes are still there. Cheap, but a system call. */
+/* Checks whether idle nodes are still there. Costs a system call. */
 void fp_evictor_check_nodes(struct fp_evictor *evictor);
 
 /* True while write-backs are under way. */

@@ -27,8 +27,10 @@
 #define TICK_NS      (50 * FP_NSEC_PER_MSEC)
 #define MANY_THREADS 64u /* assumed number of threads if it is not known */
 #define REVIVE_NS    FP_NSEC_PER_SEC
-/* Pauses while nothing can leave (all is pinned, or no node takes pages): STUCK_NS at first, then
- * doubling STUCK_MAX times. */
+/*
+ * How long to pause while no page can leave (all are pinned, or no node takes pages): STUCK_NS at
+ * first, then doubled up to STUCK_MAX times.
+ */
 #define STUCK_NS      FP_NSEC_PER_MSEC
 #define STUCK_MAX     6u
 #define STUCK_GRANTED 2u
@@ -47,7 +49,7 @@ struct fp_reclaim {
 		uint32_t page, n;
 	} pageout;
 	uint64_t next_extend_ns, next_revive_ns;
-	bool adopting;        /* slots are wanted, but need a session: waits for it in short turns */
+	bool adopting;        /* slots are wanted, but need a session: wait for that in short turns */
 	_Atomic bool resting; /* no page is leaving, and none will while far->fork_freeze is set */
 	struct fp_affinity *affinity;
 	void (*tend)(void *arg);
@@ -94,7 +96,7 @@ static bool wants_room(const struct fp_reclaim *rc)
 	return fp_budget_free(budget) < 2 * fp_budget_margin(budget);
 }
 
-/* False if tokens are wanted and no eviction could begin. */
+/* Evicts while there is too little room. False if tokens are wanted and no eviction could begin. */
 static bool run_evictions(struct fp_reclaim *rc)
 {
 	bool began = false;
@@ -144,7 +146,7 @@ static void tell_of_seal(struct fp_reclaim *rc)
 	       "by FARPAGE_MIN_MAPPING or a rule");
 }
 
-/* True if an evictor, since the last call, met pages that can never leave. */
+/* True if an evictor met pages that can never leave, since the last call of this function. */
 static bool met_seal(struct fp_reclaim *rc)
 {
 	if (!atomic_exchange(&rc->far->sealed, false))
@@ -153,7 +155,10 @@ static bool met_seal(struct fp_reclaim *rc)
 	return true;
 }
 
-/* Tries less and less often while nothing can leave. The thread's other work goes on meanwhile. */
+/*
+ * Keeps tokens free. While no page can leave, tries less and less often; the thread's other work
+ * goes on.
+ */
 static void keep_room(struct fp_reclaim *rc)
 {
 	if (rc->stuck && fp_clock_ns() < rc->retry_ns)
@@ -276,13 +281,15 @@ static void wait_for_work(struct fp_reclaim *rc, uint64_t until)
 	                       .tv_nsec = (long)(until % FP_NSEC_PER_SEC)};
 	ppoll(fds, n, &ts, NULL);
 	fp_clock_wake();
-	/* in this order: otherwise a kick in between would lose its signal, and yet count as
-	 * given */
+	/*
+	 * in this order: otherwise a kick that comes in between would count as given, but its
+	 * signal would be lost
+	 */
 	eventfd_read(rc->far->budget.kick_fd, &ignored);
 	atomic_store(&rc->far->budget.kicked, false);
 }
 
-/* When to look for work without a wake-up. */
+/* The time of the next look for work, if nothing wakes the thread before. */
 static uint64_t next_turn(const struct fp_reclaim *rc, uint64_t next_tick_ns)
 {
 	if (rc->adopting)
@@ -381,7 +388,7 @@ int fp_reclaim_start(const struct fp_reclaim_options *options, struct fp_reclaim
 	rc->affinity = options->affinity;
 	rc->tend = options->tend;
 	rc->arg = options->arg;
-	fp_lost_forget(rc->far); /* the child of a fork begins with none */
+	fp_lost_forget(rc->far); /* a forked child begins without reports */
 	rc->reads = rc->far->uffd.sigbus;
 	pthread_mutex_init(&rc->turn, NULL);
 	/* a blocking userfaultfd makes poll report an error */

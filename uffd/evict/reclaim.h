@@ -18,8 +18,8 @@ struct fp_reclaim;
 struct fp_reclaim_options {
 	struct fp_far *far;
 	char *stage;                  /* FP_STAGE_PAGES pages of the far range, opened, in no mapping */
-	struct fp_affinity *affinity; /* the thread joins it and gives it ticks; outlives the thread */
-	void (*tend)(void *arg);      /* called in each turn */
+	struct fp_affinity *affinity; /* the thread joins it and calls its ticks; outlives the thread */
+	void (*tend)(void *arg);      /* called in each turn of the thread */
 	void *arg;
 };
 
@@ -38,7 +38,7 @@ void fp_reclaim_stop(struct fp_reclaim *reclaim);
 void fp_reclaim_pageout(struct fp_reclaim *reclaim, uint32_t page, uint32_t n);
 
 /*
- * For a fork. freeze waits until no page is leaving, at most about the deadline of a write.
+ * Used by a fork. freeze waits until no page is leaving, at most about the deadline of a write.
  * Evictions go on only after thaw.
  */
 void fp_reclaim_freeze(struct fp_reclaim *reclaim);

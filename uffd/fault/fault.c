@@ -25,7 +25,7 @@
 
 #define ROOM_WAIT_NS (FP_NSEC_PER_MSEC / 2)
 #define FULL_READS   4   /* after so many full reads of one message, asks for more, which costs time */
-#define SPIN_LOOKS   32u /* looks for answers between two looks for messages */
+#define SPIN_LOOKS   32u /* so many looks for answers, then one for messages */
 
 struct fp_fault_loop {
 	struct fp_server server;
@@ -40,7 +40,10 @@ struct fp_fault_loop {
 
 /* ---- the loop ---- */
 
-/* Reads only as many messages as it can begin: the rest waits in the kernel. */
+/*
+ * How many messages to read: as many as the thread can begin to serve. The rest waits in the
+ * kernel.
+ */
 static unsigned may_read(const struct fp_fault_loop *fl)
 {
 	return FP_MIN(fl->server.n_free, FP_READ_FAULTS);
@@ -74,7 +77,7 @@ static void serve_message(struct fp_fault_loop *fl, const struct fp_uffd_fault *
 {
 	const struct fp_far *far = fl->server.far;
 
-	/* outside the range: a bare mremap moved far memory there, and its event comes next */
+	/* outside the range: a bare mremap has moved far memory there, and its event comes next */
 	if (fault->addr - (uintptr_t)far->base >= far->n_pages << FP_PAGE_SHIFT)
 		return;
 	if (fault->addr <= (uintptr_t)fl->stop_page) {
@@ -126,7 +129,7 @@ static bool linger(struct fp_fault_loop *fl)
 	return true;
 }
 
-/* True if an answer came meanwhile. */
+/* Looks for answers for a while. True if one came. */
 static bool spin(struct fp_fault_loop *fl)
 {
 	uint64_t until_ns;
@@ -169,7 +172,7 @@ static void wait_for_any(struct fp_fault_loop *fl)
 	if (fl->server.starved_head) {
 		atomic_store(&budget->starved, true);
 		fp_budget_kick(budget);
-		fp_serve_starved(&fl->server); /* again: a token given from now on is signalled */
+		fp_serve_starved(&fl->server); /* once more: tokens that come from now on are signalled */
 		deadline_ns = fl->server.starved_head ? FP_MIN(deadline_ns, fp_clock_ns() + ROOM_WAIT_NS) : 0;
 	}
 	poll(fds, n, timeout_ms(deadline_ns));
@@ -184,7 +187,7 @@ static void *run_direct(void *arg)
 	fp_affinity_join(fl->affinity);
 	while (!fl->stopped) {
 		if (fl->server.starved_head) {
-			fp_far_check_bare_calls(fl->server.far); /* during a bare call nothing can leave */
+			fp_far_check_bare_calls(fl->server.far); /* no page can leave during a bare call */
 			wait_for_any(fl);
 			fp_serve_starved(&fl->server);
 		} else {

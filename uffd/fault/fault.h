@@ -19,9 +19,9 @@ struct fp_fault_options {
 	struct fp_far *far;
 	char *stage;                    /* FP_STAGE_PAGES pages of the far range, opened, in no mapping */
 	const struct fp_layout *layout; /* limits read-ahead; read without its lock */
-	char *stop_page; /* a page of the far range, opened, in no mapping: its fault wakes the thread */
+	char *stop_page; /* a page of the far range, opened, in no mapping: a fault on it wakes the thread */
 	unsigned readahead_pages;
-	struct fp_affinity *affinity; /* gets every fault; outlives the loop */
+	struct fp_affinity *affinity; /* is told of every fault; outlives the loop */
 };
 
 /* Starts the thread. 0 or a negative errno. */

@@ -26,9 +26,9 @@
 #define LOW_PIDS 300 /* a process number below this may exist again in a new namespace, which counts from 1 */
 #define YIELDS   64u /* so many yields before a guest sleeps */
 #define NAP_NS   (50 * FP_NSEC_PER_USEC)
-#define TURN_NS  FP_NSEC_PER_MSEC /* between two looks at a page that is on its way */
+#define TURN_NS  FP_NSEC_PER_MSEC /* time between two looks at a page that is on its way */
 
-/* The low bits of a request; the others are the page's address. */
+/* The low bits of a request; its other bits are the page's address. */
 #define WANTED    1ull
 #define WRITES    2ull
 #define PROTECTED 4ull
@@ -40,7 +40,7 @@ struct fp_handover {
 	sem_t asked;
 	_Atomic bool stopping;
 	struct fp_thread thread;
-	pthread_mutex_t alive; /* the thread holds it; robust: the kernel marks it when the thread ends */
+	pthread_mutex_t alive; /* robust: the thread holds it, and the kernel marks it when the thread ends */
 };
 
 static uint64_t pack(const struct fp_uffd_fault *fault)

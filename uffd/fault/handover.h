@@ -19,7 +19,10 @@ int fp_handover_start(struct fp_inline *servers, struct fp_handover **ret_handov
 void fp_handover_stop(struct fp_handover *handover);
 void fp_handover_abandon(struct fp_handover *handover);
 
-/* True if the calling task is a guest. One system call, two in a process with a low number. */
+/*
+ * True if the calling task is a guest. Costs one system call, or two in a process with a low
+ * number.
+ */
 bool fp_handover_is_guest(const struct fp_handover *handover);
 
 /* Lets the thread serve one fault. Called by a guest; waits as long as a fault may last. Ends the

@@ -18,8 +18,8 @@
 #include "spin.h"
 
 #define SERVERS_MAX  16u
-#define DIRECT_MAX   16u /* servers without links: each is only a read-ahead table */
-#define WIRE_MAX     8u  /* servers with links: each has two to every node */
+#define DIRECT_MAX   16u /* most servers without links: each is only a read-ahead table */
+#define WIRE_MAX     8u  /* most servers with links: each has two links to every node */
 #define WIRE_FETCHES 96u
 #define NAP_NS       (50 * FP_NSEC_PER_USEC)
 #define NAP_MAX_NS   (10 * FP_NSEC_PER_MSEC)
@@ -30,7 +30,7 @@
 
 /* A server and its lock. */
 struct inline_server {
-	_Atomic bool busy;   /* the thread that sets it owns the rest */
+	_Atomic bool busy;   /* the thread that sets it owns the other fields */
 	_Atomic bool behind; /* not busy, but some of its pages are on their way or wait for a token */
 	struct fp_server server;
 	struct fp_spin spin;

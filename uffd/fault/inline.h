@@ -25,14 +25,16 @@ struct fp_inline_options {
 
 enum fp_inline_end {
 	FP_INLINE_SERVED, /* the fault is over, or no mapping is left that could fault */
-	FP_INLINE_BUSY,   /* the page is on its way or owned, or no server was free: wait, then retry */
+	FP_INLINE_BUSY,   /* the page is on its way or owned, or no server was free: wait, then try again */
 	FP_INLINE_LOST,   /* no node can give the page back */
 };
 
 /* Opens the servers. 0 or a negative errno. */
 int fp_inline_start(const struct fp_inline_options *options, struct fp_inline **ret_inline);
-/* Called when no thread serves any more. abandon: in the child of a fork. NULL is fine, here and
- * below. */
+/*
+ * Called when no thread serves any more. abandon: for the child of a fork. NULL is fine, here and
+ * below.
+ */
 void fp_inline_stop(struct fp_inline *in);
 void fp_inline_abandon(struct fp_inline *in);
 
@@ -44,7 +46,10 @@ bool fp_inline_has_guest(const struct fp_inline *in);
  * except perhaps SIGBUS. For a guest, an agent thread serves it.
  */
 enum fp_inline_end fp_inline_serve(struct fp_inline *in, const struct fp_uffd_fault *fault);
-/* The same for a caller that has already called fp_inline_has_guest, which is a system call. */
+/*
+ * fp_inline_serve for a caller that knows from fp_inline_has_guest whether it is a guest: that
+ * costs a system call.
+ */
 enum fp_inline_end fp_inline_serve_as(struct fp_inline *in, const struct fp_uffd_fault *fault, bool guest);
 
 /*

@@ -116,7 +116,7 @@ static struct fp_arrival *new_arrival(struct fp_server *sv, uint32_t page, uint6
 {
 	struct fp_arrival *a = sv->free;
 
-	assert(a); /* only as many messages are read as there are arrivals: see may_read in fault.c */
+	assert(a); /* is not NULL: may_read (fault.c) reads no more messages than there are arrivals */
 	sv->free = a->next;
 	sv->n_free--;
 	a->next = NULL;
@@ -224,7 +224,7 @@ static int fate_of_starved(struct fp_far *far, const struct fp_arrival *a)
 		return WAITS;
 	patience_ns = fp_far_patience_ns(far);
 	r = a->io.slot && fp_store_slot_up(far->store, a->io.slot) ? 0 : fp_far_why_stuck(far);
-	/* asked twice: a node may come back, or be cut off, between two looks at it */
+	/* asked a second time: a node may come back, or be cut off, between two looks */
 	patience_ns = FP_MAX(patience_ns, fp_far_patience_ns(far));
 	if (r == -EHOSTDOWN && now_ns < fp_clock_after(a->begun_ns, patience_ns))
 		return WAITS;
@@ -358,8 +358,10 @@ static void serve_mapped(struct fp_server *sv, struct fp_arrival *a)
 
 /* ---- bytes: the store is behind a wire ---- */
 
-/* Sends arrivals that have tokens on one lane. Zeros end here, the others when their bytes are
- * in. */
+/*
+ * Sends arrivals that have tokens on one lane. Those that need zeros end here, the others when
+ * their bytes have come.
+ */
 static void dispatch(struct fp_server *sv, struct fp_lane *lane, struct fp_arrival **arrivals, unsigned n)
 {
 	struct fp_page_io *ios[FP_BATCH_MAX];

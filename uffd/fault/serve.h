@@ -13,7 +13,7 @@
 #include "far.h"
 #include "readahead.h"
 
-#define FP_FETCHES     256u /* pages being fetched at once by the fault thread */
+#define FP_FETCHES     256u /* how many pages the fault thread can fetch at once */
 #define FP_READ_FAULTS 16u  /* arrivals that read-ahead leaves free for faults */
 
 struct fp_evictor;
@@ -23,11 +23,11 @@ struct fp_layout;
 struct fp_arrival {
 	struct fp_page_io io; /* its slot, buffer and result */
 	uint32_t page;
-	bool zero; /* fill it with zeros, do not fetch it */
+	bool zero; /* true: fill the page with zeros, do not fetch it */
 	bool writable;
 	bool demanded; /* true: a thread waits for it; false: it is read ahead */
 	enum fp_fault_kind kind;
-	uint64_t begun_ns; /* when its message was read */
+	uint64_t begun_ns; /* when the fault's message was read */
 	uint64_t sent_ns;  /* when its fetch was sent */
 	struct fp_arrival *next;
 };

@@ -18,10 +18,10 @@
 struct fp_spin {
 	int score; /* above 0: spinning pays */
 	unsigned waits;
-	bool probes; /* this wait is only a try */
+	bool probes; /* true: this wait only tries whether spinning pays */
 };
 
-/* A wait begins. True: spin, at most FP_SPIN_NS, and tell by fp_spin_end whether that paid. */
+/* A wait begins. True: spin for at most FP_SPIN_NS, then say by fp_spin_end whether that paid. */
 static inline bool fp_spin_begin(struct fp_spin *spin)
 {
 	spin->probes = ++spin->waits % FP_SPIN_PROBE == 0;

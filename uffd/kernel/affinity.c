@@ -12,7 +12,7 @@
 #define SELDOM        32u /* a held thread with fewer faults between two ticks is released */
 #define RELEASE_TRIES 1000u
 
-/* By raw system calls: the shim's wrappers would release the held thread. */
+/* Uses raw system calls: the shim's wrappers would release the held thread. */
 static int get_cpus(uint32_t tid, cpu_set_t *ret_set)
 {
 	CPU_ZERO(ret_set);

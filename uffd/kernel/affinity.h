@@ -21,7 +21,7 @@ struct fp_affinity {
 	_Atomic bool follow;
 	uint32_t tid; /* the candidate of this window (majority vote): a thread that may be held */
 	uint32_t votes;
-	uint32_t hits;           /* faults of the held thread in this window */
+	uint32_t hits;           /* faults that the held thread made in this window */
 	uint32_t faults;         /* all faults in this window */
 	_Atomic uint32_t recent; /* faults since the last tick */
 	_Atomic bool busy;       /* lock of the fields below; the fault thread and the tick only try it */

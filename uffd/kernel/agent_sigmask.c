@@ -24,7 +24,7 @@ static __thread struct {
 	uint64_t told, asked; /* the mask that the kernel returned; the mask that we set */
 	unsigned depth;       /* how many blocks are not yet restored */
 	bool pending;         /* a SIGBUS was sent during a block */
-	siginfo_t info;       /* of that SIGBUS */
+	siginfo_t info;       /* its details, for sending it again */
 } own __attribute__((tls_model("initial-exec")));
 
 static void set_mask(const uint64_t *mask, uint64_t *ret_old)

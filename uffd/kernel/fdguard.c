@@ -44,7 +44,7 @@ static int keep_vital_only(struct fp_fdguard *guard)
 
 /* ---- the thread ---- */
 
-/* The message goes to the program's standard error, which this table does not have. */
+/* Writes the message to the program's standard error, which the guard's own table does not have. */
 static _Noreturn void report(void)
 {
 	int process = (int)syscall(SYS_pidfd_open, getpid(), 0);
@@ -67,7 +67,10 @@ static void compare(const struct fp_fdguard *guard)
 	}
 }
 
-/* True if the guard shall end. Waits by a bare call: the shim would answer the C library's. */
+/*
+ * True if the guard must end. Waits by a bare call: the shim would take the C library's for the
+ * program's.
+ */
 static bool sleep_until_stop(struct fp_fdguard *guard)
 {
 	const struct timespec tick = {.tv_nsec = TICK_NS};

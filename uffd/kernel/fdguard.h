@@ -50,7 +50,7 @@ int fp_fdguard_wait(struct fp_fdguard *guard);
 
 void fp_fdguard_stop(struct fp_fdguard *guard);
 
-/* Called in a forked child, where the thread does not run. */
+/* Forgets the guard's thread. Called in a forked child, where the thread does not run. */
 void fp_fdguard_abandon(struct fp_fdguard *guard);
 
 #endif

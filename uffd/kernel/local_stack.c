@@ -122,8 +122,10 @@ bool fp_local_stack_is_far(void)
 
 long fp_local_stack_switch(long a, long b, long c, long d, long e, long f, fp_local_fn *fn, char *top);
 
-/* The arguments are already where fn expects them. An unwinder finds the caller by the frame
- * pointer. */
+/*
+ * Switches stacks and calls fn. The arguments are already where fn expects them. An unwinder finds
+ * the caller by the frame pointer.
+ */
 #if defined(__x86_64__)
 __asm__(".text\n"
         ".globl fp_local_stack_switch\n"

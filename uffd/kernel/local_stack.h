@@ -41,7 +41,7 @@ typedef long fp_local_fn(long a, long b, long c, long d, long e, long f);
  */
 int fp_local_stack_open(const void *base, size_t len_bytes, bool faults);
 
-/* True if the caller's stack is far. Also true for a stack that lies between two far ranges. */
+/* True if the caller's stack is far. True, too, for a stack that lies between two far ranges. */
 bool fp_local_stack_is_far(void);
 
 /*

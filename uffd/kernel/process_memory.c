@@ -12,8 +12,10 @@
 
 static char zeros[FP_PAGE_SIZE]; /* never written */
 
-/* Reads or writes our own memory as if it were another's: number is process_vm_readv or
- * process_vm_writev. */
+/*
+ * Reads or writes our own memory by a call that is meant for other processes: number is
+ * process_vm_readv or process_vm_writev.
+ */
 static ssize_t copy_as_other(long number, void *ours, void *theirs, size_t len)
 {
 	struct iovec local = {.iov_base = ours, .iov_len = len};

@@ -11,7 +11,7 @@
 #include "lockedmem.h"
 
 #define STACK_BYTES   (256u << 10)
-#define PRESENT_BYTES (64u << 10) /* far more than faults need; further pages come on touch */
+#define PRESENT_BYTES (64u << 10) /* far more than faults need; other pages become present on touch */
 
 static _Atomic unsigned n_running;
 

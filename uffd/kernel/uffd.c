@@ -15,12 +15,15 @@
 #include "fdutil.h"
 #include "store.h"
 
-/* All are older than write-protection. */
+/* All these features are older than write-protection. */
 #define FEATURES_NEEDED                                                                                      \
 	(UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_THREAD_ID | UFFD_FEATURE_EVENT_UNMAP |                \
 	 UFFD_FEATURE_EVENT_REMAP)
 
-/* Notices that a bare close took the descriptor, before a fault ends: see fdguard.h. */
+/*
+ * Issues an ioctl. Notices that a bare close took the descriptor away, before a fault ends: see
+ * fdguard.h.
+ */
 static int uffd_ioctl(int fd, unsigned long request, void *arg)
 {
 	int r = ioctl(fd, request, arg) < 0 ? -errno : 0;

@@ -16,17 +16,17 @@ struct fp_uffd {
 	int fd;
 	bool has_move;   /* UFFDIO_MOVE (Linux 6.8) */
 	bool has_poison; /* UFFDIO_POISON (Linux 6.6) */
-	bool sigbus;     /* a fault raises SIGBUS in its thread; one inside a system call gives EFAULT */
-	bool user_only;  /* only user-mode faults were permitted: one inside a system call gives EFAULT */
+	bool sigbus;     /* a fault raises SIGBUS in its thread; inside a system call it gives EFAULT */
+	bool user_only;  /* only user-mode faults were permitted: inside a system call a fault gives EFAULT */
 };
 
 /* Flags of fp_uffd_open. */
 enum fp_uffd_flags {
 	FP_UFFD_SIGBUS = 1 << 0,    /* UFFD_FEATURE_SIGBUS */
-	FP_UFFD_USER_ONLY = 1 << 1, /* user-mode faults suffice, if more is not permitted (Linux 5.11) */
+	FP_UFFD_USER_ONLY = 1 << 1, /* if more is not permitted, user-mode faults suffice (Linux 5.11) */
 };
 
-#define FP_UFFD_READ_MAX 32u /* messages in one read */
+#define FP_UFFD_READ_MAX 32u /* most messages of one read */
 
 /* A message: a fault, or an event. The thread that caused an event waits until it is read. */
 struct fp_uffd_fault {
@@ -34,7 +34,7 @@ struct fp_uffd_fault {
 	const char *changed_by; /* of an event: the calls that may have caused it; NULL: a fault */
 	uint32_t tid;           /* the faulting thread; not set if it serves itself */
 	bool write;
-	bool wp; /* a write to a present, protected page */
+	bool wp; /* the fault is a write to a present, protected page */
 };
 
 /*

@@ -130,8 +130,8 @@ static void list_remove(struct far_memory *memory)
 /* ---- open, close ---- */
 
 /*
- * The caller's struct may be older (shorter) or newer than ours. Fields that we do not know must be
- * 0.
+ * Copies the caller's struct, which may be older (shorter) or newer than ours. Fields that we do
+ * not know must be 0.
  */
 static int copy_options(const struct far_options *from, struct far_options *ret_options)
 {

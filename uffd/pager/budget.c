@@ -111,7 +111,9 @@ void fp_budget_give(struct fp_budget *budget, unsigned n)
 	if (n == 0)
 		return;
 	atomic_fetch_sub(&budget->resident, n);
-	/* sequentially consistent: the waiter sets starved, and then tries once more to take */
+	/*
+	 * sequentially consistent: the waiter sets starved first, then tries again to take a token
+	 */
 	if (atomic_load(&budget->starved) && atomic_exchange(&budget->starved, false))
 		signal_fd(budget->starved_fd);
 }
@@ -189,7 +191,7 @@ unsigned fp_budget_batch(const struct fp_budget *budget)
 
 void fp_budget_kick(struct fp_budget *budget)
 {
-	/* sequentially consistent: the reclaim thread clears kicked, and then looks for work */
+	/* sequentially consistent: the reclaim thread clears kicked first, then looks for work */
 	if (!atomic_load(&budget->kicked) && !atomic_exchange(&budget->kicked, true))
 		signal_fd(budget->kick_fd);
 }

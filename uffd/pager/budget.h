@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define FP_BUDGET_BATCH_MAX 64u /* pages evicted at once */
+#define FP_BUDGET_BATCH_MAX 64u /* how many pages are evicted at once, at most */
 
 struct fp_budget {
 	_Atomic uint64_t pages;
@@ -29,15 +29,17 @@ struct fp_budget {
 int fp_budget_init(struct fp_budget *budget, uint64_t budget_pages);
 void fp_budget_done(struct fp_budget *budget);
 
-/* From now on *bytes follows the peak, in bytes; NULL: no longer. Call it before any thread takes
- * tokens, or after the last one has. */
+/*
+ * From now on *bytes is a copy of the peak, in bytes; with NULL, there is no copy any more. Call it
+ * before any thread takes tokens, or after the last one has.
+ */
 void fp_budget_show_peak(struct fp_budget *budget, _Atomic uint64_t *bytes);
 
 /* Takes up to n tokens and returns their number. Kicks the reclaim thread when few are left. */
 unsigned fp_budget_take(struct fp_budget *budget, unsigned n);
 /* Takes n tokens beyond the budget, for pages that must come although no page can leave. */
 void fp_budget_overdraw(struct fp_budget *budget, unsigned n);
-/* Gives back unused tokens. */
+/* Gives back tokens that were not used. */
 void fp_budget_give(struct fp_budget *budget, unsigned n);
 /* Gives back the tokens of pages that are no longer local, for whatever reason. Ends up to n grants
  * first. */
@@ -58,7 +60,7 @@ void fp_budget_unpin(struct fp_budget *budget, uint64_t n);
  * needed.
  */
 void fp_budget_grant(struct fp_budget *budget);
-bool fp_budget_tried_in_vain(struct fp_budget *budget, bool for_good); /* true: it granted */
+bool fp_budget_tried_in_vain(struct fp_budget *budget, bool for_good); /* true: a page was granted */
 
 /*
  * The program has n threads. Each needs a few pages at once; otherwise threads take pages from each

@@ -24,7 +24,7 @@ struct fp_evict_queue {
 /* items: zeroed memory for room entries. room: a power of two from 1024 on. */
 void fp_evict_queue_init(struct fp_evict_queue *queue, uint32_t *items, uint64_t room);
 void fp_evict_queue_done(struct fp_evict_queue *queue);
-/* Grows the queue to at least capacity entries, as far as there is room. */
+/* Grows the queue to capacity entries or more, but no further than its room. */
 void fp_evict_queue_grow(struct fp_evict_queue *queue, uint64_t capacity);
 /* Gives up the room that the queue does not use beyond n entries. Returns the room that is left. */
 uint64_t fp_evict_queue_trim(struct fp_evict_queue *queue, uint64_t n);

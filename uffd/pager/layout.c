@@ -138,8 +138,10 @@ uint32_t fp_layout_changes(const struct fp_layout *layout)
 	return atomic_load(&layout->changes);
 }
 
-/* The read side of a sequence lock: a read during a change is thrown away. The array never
- * moves. */
+/*
+ * Reads without the lock, as in a sequence lock: what was read during a change is thrown away. The
+ * array never moves.
+ */
 RACY bool fp_layout_peek(const struct fp_layout *layout, uint32_t page, struct fp_piece *ret_piece,
                          uint32_t *ret_changes)
 {

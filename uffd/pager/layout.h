@@ -17,12 +17,12 @@
 /* What we know of a piece besides its protection. */
 enum fp_piece_flags {
 	FP_PIECE_FOREIGN = 1 << 0,    /* the kernel manages it: no far pages, not registered */
-	FP_PIECE_NORESERVE = 1 << 1,  /* gets no slots reserved when it becomes writable */
+	FP_PIECE_NORESERVE = 1 << 1,  /* no slots are reserved for it when it becomes writable */
 	FP_PIECE_RANDOM = 1 << 4,     /* no read-ahead */
-	FP_PIECE_DONTFORK = 1 << 6,   /* not in a forked child */
+	FP_PIECE_DONTFORK = 1 << 6,   /* a forked child does not have it */
 	FP_PIECE_WIPEONFORK = 1 << 7, /* a forked child reads zeros here */
-	FP_PIECE_DONTDUMP = 1 << 8,   /* not in core dumps */
-	FP_PIECE_AGENT = 1 << 9,      /* the agent's stages and stop page: no mapping of the program */
+	FP_PIECE_DONTDUMP = 1 << 8,   /* left out of core dumps */
+	FP_PIECE_AGENT = 1 << 9,      /* the agent's own: stages and stop page, no mapping of the program */
 };
 
 /* A mapped piece. Neighbours that are alike become one piece. */
@@ -49,7 +49,7 @@ struct fp_layout {
 	_Atomic uint32_t changes; /* odd while the pieces are being changed */
 };
 
-/* For a range of n_pages. 0 or -ENOMEM. */
+/* Makes a layout for a range of n_pages. 0 or -ENOMEM. */
 int fp_layout_init(struct fp_layout *layout, uint32_t n_pages);
 void fp_layout_done(struct fp_layout *layout);
 
@@ -78,7 +78,10 @@ const struct fp_piece *fp_layout_next(const struct fp_layout *layout, uint32_t p
 /* True if nothing of [start, end) is mapped, far or foreign. */
 bool fp_layout_is_free(const struct fp_layout *layout, uint32_t start, uint32_t end);
 
-/* For how many far pages of [start, end) a change with `back` would reserve slots. */
+/*
+ * How many far pages of [start, end) have no slots yet: a change with `back` would reserve slots
+ * for them.
+ */
 uint64_t fp_layout_count_unbacked(const struct fp_layout *layout, uint32_t start, uint32_t end);
 
 /*
@@ -97,7 +100,7 @@ bool fp_layout_peek(const struct fp_layout *layout, uint32_t page, struct fp_pie
                     uint32_t *ret_changes);
 uint32_t fp_layout_changes(const struct fp_layout *layout);
 
-/* The first far piece that ends after page, or NULL: to walk a range with holes. */
+/* The first far piece that ends after page, or NULL. Called to walk a range with holes. */
 const struct fp_piece *fp_layout_after(const struct fp_layout *layout, uint32_t page);
 
 /*

@@ -147,7 +147,10 @@ static struct fp_page_step on_revive(uint64_t word)
 	return step(with_state(word, FP_PAGE_CLAIMED), FP_ACT_CLAIMED);
 }
 
-/* The entry of a page that is not local is stale: the page gets a new entry when it comes back. */
+/*
+ * The queue entry of a page that is not local is stale and may go: the page gets a new entry when
+ * it comes back.
+ */
 static struct fp_page_step on_unqueue(uint64_t word)
 {
 	switch (fp_page_state(word)) {

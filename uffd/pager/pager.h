@@ -26,7 +26,7 @@ enum fp_page_state {
 	FP_PAGE_ZERO,     /* never written: reads zeros, has no slot */
 	FP_PAGE_RESIDENT, /* local; clean (write-protected, equal to its slot or zeros) unless DIRTY */
 	FP_PAGE_LEAVING,  /* owned by an evictor */
-	FP_PAGE_REMOTE,   /* only in its slot */
+	FP_PAGE_REMOTE,   /* its bytes are only in its slot */
 	FP_PAGE_ARRIVING, /* owned by the thread that installs it */
 	FP_PAGE_CLAIMED,  /* owned by a layout call (munmap, madvise, mremap) */
 	/*
@@ -43,7 +43,7 @@ enum fp_page_state {
 #define FP_PAGE_HIST_SHIFT 6           /* for how many more read faults the page is installed writable */
 #define FP_PAGE_HIST_MASK  (3ull << FP_PAGE_HIST_SHIFT)
 #define FP_PAGE_HIST_MAX   2ull
-#define FP_PAGE_MOVED      (1ull << 8) /* CLAIMED by a layout call that has already moved its bytes */
+#define FP_PAGE_MOVED      (1ull << 8) /* CLAIMED, and the layout call has already moved its bytes */
 #define FP_PAGE_SLOT_SHIFT 24
 
 enum fp_page_event {
@@ -70,7 +70,7 @@ enum fp_page_event {
 };
 
 enum fp_page_action {
-	FP_ACT_NONE,      /* nothing: the owner of the page will wake the faulting thread */
+	FP_ACT_NONE,      /* the owner of the page will wake the faulting thread */
 	FP_ACT_ZERO,      /* now ARRIVING: install zeros */
 	FP_ACT_FETCH,     /* now ARRIVING: read the slot and install it */
 	FP_ACT_VERIFY,    /* now ARRIVING: look whether it is present; if not, install zeros */
@@ -81,11 +81,11 @@ enum fp_page_action {
 	FP_ACT_CAPTURE,   /* now LEAVING: capture the page and write it back */
 	FP_ACT_PUT_BACK,  /* now ARRIVING: install the captured copy; it is clean if the write succeeded */
 	FP_ACT_CLAIMED,   /* now CLAIMED: the claimer sets the old word again, or a new one */
-	FP_ACT_BUSY,      /* CLAIM: in transit, try again; UNQUEUE: local or in transit, keep the entry */
+	FP_ACT_BUSY,      /* after CLAIM: in transit, try again; after UNQUEUE: keep the queue entry */
 };
 
 struct fp_page_step {
-	uint64_t word;              /* the next word */
+	uint64_t word;              /* the page's next word */
 	enum fp_page_action action; /* for the thread that installs the word */
 	bool enqueue;               /* became resident without an entry in the eviction queue: add one */
 };
@@ -105,8 +105,10 @@ static inline uint64_t fp_page_with_slot(uint64_t word, uint64_t slot)
 	return (word & ((1ull << FP_PAGE_SLOT_SHIFT) - 1)) | slot << FP_PAGE_SLOT_SHIFT;
 }
 
-/* True if a read fault on this page shall be installed writable: a write soon followed the last
- * ones. */
+/*
+ * True if a read fault on this page is to install it writable: after the last read faults, a write
+ * came soon.
+ */
 static inline bool fp_page_expects_write(uint64_t word)
 {
 	return (word & FP_PAGE_HIST_MASK) != 0;

@@ -47,7 +47,10 @@ static void raise_top(struct fp_pin_table *table, uint32_t top)
 		;
 }
 
-/* Takes n consecutive places from place on, or none. Returns how many could be taken. */
+/*
+ * Takes n consecutive places from place on, or none. Returns how many of them were free, up to the
+ * first that was not.
+ */
 static uint32_t take_row(struct fp_pin_table *table, const struct fp_page_range *ranges, uint32_t n,
                          uint32_t place)
 {

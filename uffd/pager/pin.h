@@ -20,7 +20,7 @@
 #include <stdint.h>
 
 #define FP_PIN_LINE     8u         /* ranges in a cache line; each thread begins to search in another line */
-#define FP_PIN_MAX      (1u << 18) /* ranges pinned at once, by all threads */
+#define FP_PIN_MAX      (1u << 18) /* how many ranges all threads can pin at once */
 #define FP_PIN_NO_PLACE UINT32_MAX
 
 struct fp_page_range {
@@ -29,7 +29,7 @@ struct fp_page_range {
 
 struct fp_pin_table {
 	_Atomic uint64_t *ranges; /* page << 32 | n; 0: a free place. Memory comes on touch */
-	_Atomic uint32_t top;     /* no place from here on was ever used */
+	_Atomic uint32_t top;     /* places from this one on were never used */
 	_Atomic uint32_t held;    /* how many ranges are published now */
 };
 

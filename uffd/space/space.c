@@ -131,7 +131,7 @@ static void set_dumped(struct fp_space *space, uint32_t start, uint32_t end, boo
 	        dumped ? MADV_DODUMP : MADV_DONTDUMP);
 }
 
-/* Drops pages that a bare call may have locked. */
+/* Drops pages. If a bare call has locked them, unlocks them first. */
 static int drop_unlocked(struct fp_space *space, uint32_t start, uint32_t end, enum fp_drop how)
 {
 	int r = fp_space_drop(space, start, end, how);
@@ -238,7 +238,7 @@ int fp_space_add(struct fp_space *space, struct fp_piece piece)
 	return r;
 }
 
-/* A new piece of n pages, still without its place. */
+/* A new piece of n pages that has no place yet. */
 static struct fp_piece make_piece(const struct fp_space *space, uint32_t n, int prot, unsigned flags)
 {
 	bool never = space->overcommit || (flags & FP_MAP_LAZY);

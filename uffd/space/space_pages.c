@@ -214,7 +214,7 @@ static void bring(struct fp_far *far, uint32_t page)
 		(void)madvise(fp_far_addr(far, page), FP_PAGE_SIZE, MADV_POPULATE_READ);
 }
 
-/* The caller owns no other page meanwhile, so that this one can wait for a token. */
+/* Gives a page to the kernel. It owns no other page meanwhile, so it may wait for a token. */
 static int give_page(struct fp_far *far, uint32_t page)
 {
 	uint64_t old = fp_space_claim(far, page);
@@ -270,7 +270,7 @@ static void hand_advice_on(struct fp_far *far, const struct fp_piece *piece)
 		madvise(addr, len, MADV_WIPEONFORK);
 }
 
-/* The piece becomes foreign first: from then on nothing is read ahead there. */
+/* The piece becomes foreign first, so that nothing is read ahead there from then on. */
 int fp_space_give(struct fp_space *space, const struct fp_piece *piece)
 {
 	struct fp_piece foreign = {

@@ -50,14 +50,17 @@ void fp_space_allow_backing(struct fp_space *space);
 int fp_space_to_pages(const struct fp_space *space, const void *addr, size_t len, uint32_t *ret_start,
                       uint32_t *ret_end);
 
-/* The end of the pages mapped from start on without a hole; at most end. */
+/* The end of the mapped pages that begin at start and have no hole; at most end. */
 uint32_t fp_space_mapped_until(const struct fp_space *space, uint32_t start, uint32_t end);
 
 /* The first piece of either kind in [start, end), cut to it. False: none. */
 bool fp_space_next_piece(const struct fp_space *space, uint32_t start, uint32_t end,
                          struct fp_piece *ret_piece);
 
-/* Reserves slots for n pages; unback gives them back. Blocks on the nodes: not under the lock. */
+/*
+ * Reserves slots for n pages; fp_space_unback gives them back. Blocks on the nodes, so it is called
+ * without the lock.
+ */
 int fp_space_back(struct fp_space *space, uint64_t n);
 /* Sleeps for a moment. */
 void fp_space_pause(void);
@@ -84,7 +87,7 @@ void fp_space_release(struct fp_far *far, uint32_t page, uint64_t settled);
 /* True if no page of the page's chunk was ever touched, so that all are ZERO. */
 bool fp_space_untouched(const struct fp_far *far, uint32_t page);
 
-/* The next chunk's first page, or end. */
+/* The first page of the chunk after page's, or end if that comes first. */
 uint32_t fp_space_chunk_end(uint32_t page, uint32_t end);
 
 /* Registers kernel-filled pages again, with the rest of their runs. False: not all of them. */
@@ -124,10 +127,14 @@ int fp_space_close(struct fp_space *space, uint32_t start, uint32_t end);
 
 /* ---- space_lock.c ---- */
 
-/* A hint: brings in the accessible far pages, as many as fit easily. Not under the lock. */
+/*
+ * Brings in the accessible far pages, as many as fit easily. Only a hint. Called without the lock.
+ */
 void fp_space_populate(struct fp_space *space, uint32_t start, uint32_t end);
 
-/* MADV_POPULATE_READ and _WRITE, piece by piece, with the kernel's errors. Not under the lock. */
+/*
+ * MADV_POPULATE_READ and _WRITE, piece by piece, with the kernel's errors. Called without the lock.
+ */
 int fp_space_populate_as(struct fp_space *space, uint32_t start, uint32_t end, int advice);
 
 #endif

@@ -70,7 +70,10 @@ static int move_resident(struct fp_far *far, uint32_t from, uint32_t to)
 	return r < 0 ? (int)r : drop_copied(far, from, to);
 }
 
-/* Claims a page of a fresh mapping. Drops it again if read-ahead of zeros has filled it. */
+/*
+ * Claims a page of a fresh mapping. If it was zero-filled ahead of a fault meanwhile, drops it
+ * again.
+ */
 static int claim_fresh(struct fp_far *far, uint32_t page)
 {
 	uint64_t old = fp_space_claim(far, page);
@@ -99,7 +102,7 @@ static int move_bytes(struct fp_far *far, uint32_t from, uint32_t to, uint64_t o
 	if (fp_page_state(old) == FP_PAGE_RESIDENT) {
 		r = move_resident(far, from, to);
 		settled |= FP_PAGE_DIRTY;
-		if (r == -ENOENT) { /* a bare call dropped it: it reads zeros */
+		if (r == -ENOENT) { /* a bare call dropped the page: it reads zeros */
 			if (fp_page_slot(old))
 				fp_store_slot_free(far->store, fp_page_slot(old));
 			fp_budget_leave(&far->budget, 1);
@@ -109,13 +112,13 @@ static int move_bytes(struct fp_far *far, uint32_t from, uint32_t to, uint64_t o
 	}
 	if (fp_page_state(old) == FP_PAGE_LOST) {
 		fp_lost_poison(far, to);
-		madvise(fp_far_addr(far, from), FP_PAGE_SIZE, MADV_DONTNEED); /* drops the poison */
+		madvise(fp_far_addr(far, from), FP_PAGE_SIZE, MADV_DONTNEED); /* removes the poison */
 	}
 	*ret_settled = settled;
 	return r;
 }
 
-/* The old page stays claimed, unless the move fails. */
+/* Moves one page. Its old place stays claimed, unless the move fails. */
 static int move_page(struct fp_far *far, uint32_t from, uint32_t to)
 {
 	uint64_t old = fp_space_claim(far, from), settled;
@@ -155,7 +158,8 @@ static bool is_moved(const struct fp_far *far, uint32_t page)
 }
 
 /*
- * Moves the pages back. Fails only if memory is short or the page is gone: then the page is lost.
+ * Moves all moved pages back. A page can't go back if memory is short or its bytes are gone: then
+ * it is lost.
  */
 static void move_back(struct move *m)
 {
@@ -251,12 +255,12 @@ struct plan {
 	uint32_t start, end, new_n;
 	uint32_t to; /* the new place, with FP_REMAP_FIXED */
 	unsigned flags;
-	struct fp_piece old; /* cut to the range */
+	struct fp_piece old; /* the piece to be remapped, cut to the request */
 	uint64_t more;       /* slots needed beyond the reserved ones */
 	uint64_t given;      /* slots that became free */
 };
 
-/* The remapped range must lie in one piece: otherwise mremap(2) gives EFAULT. */
+/* Finds the piece of the request, which must lie in one piece: otherwise mremap(2) gives EFAULT. */
 static int find_piece(struct fp_space *space, struct plan *plan)
 {
 	const struct fp_piece *p = fp_layout_next(&space->layout, plan->start);
@@ -328,7 +332,7 @@ static int carry_out(struct fp_space *space, struct plan *plan)
 	return plan->flags & FP_REMAP_MAYMOVE ? move_to(space, plan) : -ENOMEM;
 }
 
-/* Reserves the slots, without the lock; takes the lock if there is work. */
+/* Reserves the slots without the lock. Takes the lock if there is work. */
 static int prepare(struct fp_space *space, struct plan *plan)
 {
 	for (;;) {
@@ -360,7 +364,7 @@ static int remap_pages(struct fp_space *space, struct plan *plan)
 	return r;
 }
 
-/* A foreign piece can be cut, as that leaves no hole. */
+/* Cuts a foreign piece, which is possible because that leaves no hole. */
 static int cut_foreign(struct fp_space *space, const struct fp_remap *what, void **ret_addr)
 {
 	bool stays = !(what->flags & FP_REMAP_FIXED);
