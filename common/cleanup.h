@@ -1,6 +1,6 @@
 /*
- * Cleanup attributes: a local that owns something releases it at the end of its scope, unless it
- * was taken. Room: common. It knows only libc types.
+ * Cleanup attributes: a local variable that owns something releases it at the end of its scope,
+ * unless the value was taken out. Room: common. It knows only libc types.
  */
 #ifndef FP_CLEANUP_H
 #define FP_CLEANUP_H
@@ -44,8 +44,10 @@
 /* The object of type whose member ptr points to. */
 #define fp_container_of(ptr, type, member) ((type *)(void *)((char *)(ptr)-offsetof(type, member)))
 
-/* Each argument is evaluated once. If an atomic load were read twice, one value could pass the
- * comparison and another one be the result. So these are not constant expressions. */
+/*
+ * Each argument is evaluated once. Otherwise an atomic load would be read twice: one value could
+ * pass the comparison, and another one be the result. So these macros are not constant expressions.
+ */
 #define FP_MIN(a, b) FP_PICK_(a, <, b, __COUNTER__)
 #define FP_MAX(a, b) FP_PICK_(a, >, b, __COUNTER__)
 

@@ -1,8 +1,9 @@
 /*
- * Two words: the thread that opens, and how many calls are under way. Room: common.
+ * Two words: the thread that is in an opening (opener), and how many calls are under way (calls).
+ * Room: common.
  *
- *   call       adds itself, then looks at the opener ── none: go on, else out again and wait
- *   opening    puts its number there, then looks at the calls ── wait until there are none
+ *   call       counts itself, then looks at the opener ── none: goes on; else uncounts itself and waits
+ *   opening    enters its thread, then looks at the calls ── waits until there are none
  *
  * A thread may end or jump away at any instruction here. So all waits end by the clock, and a
  * thread whose wait is over clears the word that it waited for. An opening then begins a new epoch:

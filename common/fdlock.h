@@ -36,8 +36,10 @@ struct fp_fd_hold {
 void fp_fd_lock_shared(struct fp_fd_hold *hold);
 void fp_fd_unlock_shared(struct fp_fd_hold *hold);
 
-/* Called in the child of a fork, which has no other threads. If a signal handler forked in the
- * middle of a call, that call goes on without the lock. */
+/*
+ * Called in the child of a fork, which has no other threads. If a signal handler forked in the
+ * middle of a call, that call goes on in the child without the lock.
+ */
 void fp_fd_forked(void);
 
 #endif

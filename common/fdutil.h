@@ -54,9 +54,9 @@ void fp_fd_make_vital(int fd, uint8_t mark);
 int fp_fd_next_vital(int from, uint8_t mark);
 
 /*
- * From now on only fp_fd_close closes this descriptor of ours. If the kernel hands out its number
- * to us again before that, the program has closed it past the C library. Then the process ends, as
- * two things of ours would share a number.
+ * From now on only fp_fd_close may close this descriptor of ours. If the kernel hands out its
+ * number to us again before that, the program has closed it past the C library. Then two of our
+ * descriptors would share an entry, so the process ends.
  */
 void fp_fd_watch(int fd);
 

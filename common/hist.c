@@ -1,6 +1,7 @@
 /*
- * The latency histogram. Room: common. Recording is a handful of relaxed atomics, so that fault
- * threads may do it. All other functions are for readers, and use the values that they can load.
+ * The latency histogram. Room: common. Recording takes only a few relaxed atomics, so fault threads
+ * may do it. All other functions are for readers. They use the values that they find, even if
+ * threads record meanwhile.
  */
 #include "hist.h"
 
@@ -102,8 +103,10 @@ void fp_hist_merge(struct fp_hist *h, const struct fp_hist *from)
 	raise_to(&h->max_ns, load(&from->max_ns));
 }
 
-/* The least rank whose share of total is at least q. q is lowered by a rounding error first, so
- * that 0.999 of 1000 is 999. */
+/*
+ * The least rank whose share of total is at least q. First lowers q by a rounding error, so that
+ * 0.999 of 1000 is 999.
+ */
 static uint64_t rank_of(double q, uint64_t total)
 {
 	uint64_t rank = (uint64_t)ceil(q * (1 - DBL_EPSILON) * (double)total);

@@ -1,8 +1,10 @@
 /*
  * Log-linear latency histogram: 1 ns to 100 s, at most 1 % error, fixed memory, lock-free record.
- * Room: common. The struct has no pointers, so that it can lie in a shared memory-mapped file.
- * Layout after G. Tene's HdrHistogram: 64 linear sub-buckets for every power of two. So a bucket is
- * at most 1/64 of its value wide, and its midpoint at most 0.8 % off.
+ * Room: common. The struct has no pointers, so that it can lie in a memory-mapped file that
+ * processes share.
+ *
+ * The layout follows G. Tene's HdrHistogram: 64 linear sub-buckets for every power of two. So a
+ * bucket is at most 1/64 of its value wide, and its midpoint at most 0.8 % off.
  */
 #ifndef FP_HIST_H
 #define FP_HIST_H
@@ -47,10 +49,13 @@ uint64_t fp_hist_max(const struct fp_hist *h);
 double fp_hist_mean(const struct fp_hist *h);
 
 /*
- * Writes h to out. TEXT: summary line and bars for a person; JSON: one object (count, min, mean,
- * p50, p90, p99, p999, max in ns, and the non-empty buckets as [low, high, count]); CSV:
- * low_ns,high_ns,count; HGRM: the percentile table that HdrHistogram's plotter reads, in
- * microseconds. title: a name for the text form. Returns 0 or a negative errno of the stream.
+ * Writes h to out in one of four forms. title: a name for the text form. Returns 0 or a negative
+ * errno of the stream.
+ *   - TEXT: a summary line and bars, for a person.
+ *   - JSON: one object with count, min, mean, p50, p90, p99, p999 and max in ns, and the non-empty
+ *     buckets as [low, high, count].
+ *   - CSV: low_ns,high_ns,count.
+ *   - HGRM: the percentile table that HdrHistogram's plotter reads, in microseconds.
  */
 int fp_hist_print(const struct fp_hist *h, enum fp_hist_format format, const char *title, FILE *out);
 

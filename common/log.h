@@ -30,17 +30,17 @@ void fp_log_init(const char *program, enum fp_log_level max_level);
 #define FP_LOG_LINE_BYTES 1024 /* the longest line, with its newline */
 
 /*
- * Prints one line "program: subsystem: text" by a single write(2) on stderr. It formats on the
- * stack (lines are cut at FP_LOG_LINE_BYTES), never allocates, takes no lock and keeps errno: safe
- * on any thread. Drops a line that fp_log_takes_text refuses. That check may take its time, so
- * fault threads must not log: they count, and another thread reports.
+ * Prints one line "program: subsystem: text" by a single write(2) on stderr. Safe on any thread: it
+ * formats on the stack (lines are cut at FP_LOG_LINE_BYTES), never allocates, takes no lock and
+ * keeps errno. Drops a line that fp_log_takes_text refuses. That check may take its time, so fault
+ * threads must not log: they count, and another thread reports.
  */
 void fp_log(enum fp_log_level level, const char *subsystem, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
 /*
- * True if a line can be written now. It waits 100 ms at most for a full pipe that nobody reads: a
- * program must be able to end, and a node to be resumed, all the same. False if the program has
+ * True if a line can be written now. If stderr is a full pipe that nobody reads, waits 100 ms at
+ * most: a program must still be able to end, and a node to be resumed. False if the program has
  * opened a file or socket for its data as descriptor 2 since fp_log_init.
  */
 bool fp_log_takes_text(void);

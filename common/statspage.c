@@ -1,6 +1,6 @@
 /*
  * The stats page as a file. Room: common. A page is built under a temporary name, and gets its own
- * name once it is whole. So a reader finds either a whole page or none. Its blocks are allocated
+ * name once it is whole. So a reader finds a whole page or none. The file's blocks are allocated
  * beforehand, so that counting never meets a full file system.
  */
 #include "statspage.h"

@@ -1,9 +1,10 @@
 /*
- * The stats page: a memory-mapped file in which an agent counts. Readers copy it (statsview.h)
- * without stopping anyone. Room: common. Writers (uffd/) only add with relaxed atomics. The file
- * outlives the program if the user gave its path (--stats-file), and is unlinked at exit otherwise.
- * The writer holds a lock on the file (flock) while it maps it. So readers in another pid namespace
- * know that the writer lives, too.
+ * The stats page: a memory-mapped file in which an agent counts. Room: common. Writers (uffd/) only
+ * add with relaxed atomics. Readers copy the page (statsview.h) without stopping anyone.
+ *
+ * The file is unlinked at exit, but not if the user gave its path (--stats-file). The writer holds
+ * a lock on the file (flock) while it maps it. So readers in another pid namespace also know
+ * whether the writer lives.
  */
 #ifndef FP_STATSPAGE_H
 #define FP_STATSPAGE_H
@@ -97,11 +98,11 @@ struct fp_statspage {
 };
 
 /*
- * Creates the page at path (0600; an existing regular file of this user is replaced), fills the
- * identity fields of the calling process, and maps it. Locked in memory where the limit allows. If
- * yields, it does not replace a page whose lock is held: -EBUSY. Returns 0 and *ret_page, or a
- * negative errno: -EFBIG where RLIMIT_FSIZE has no room for it. Release with fp_statspage_close.
- * Call before the fault threads start.
+ * Creates the page at path (0600), fills the identity fields of the calling process, and maps the
+ * page. It is locked in memory where the limit allows. Replaces an existing regular file of this
+ * user; but if yields, not a page whose lock is held: -EBUSY. Returns 0 and *ret_page, or a
+ * negative errno: -EFBIG where RLIMIT_FSIZE has no room for the page. Release with
+ * fp_statspage_close. Call before the fault threads start.
  */
 int fp_statspage_create(const char *path, bool yields, struct fp_statspage **ret_page);
 

@@ -36,9 +36,9 @@ struct fp_conf_field {
 	const char *const *choices;         /* ENUM: NULL-terminated */
 	const struct fp_conf_field *fields; /* MAP, LIST: the keys of the mapping; ends with .key == NULL */
 	/*
-	 * LIST: appends an element with defaults to *(enclosing struct) and returns it; NULL: no
-	 * memory. MAP: if set, called when the mapping is there, even an empty one; returns its
-	 * struct.
+	 * LIST: appends an element with defaults to the list in *enclosing and returns it; NULL: no
+	 * memory. MAP: may be NULL; called when the mapping is there, even an empty one, and
+	 * returns its struct.
 	 */
 	void *(*item)(void *enclosing);
 	bool required;

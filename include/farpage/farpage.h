@@ -53,10 +53,10 @@ enum far_fault_mode {
 	FAR_FAULT_THREAD, /* a thread of the library serves faults, also those of system calls */
 	/*
 	 * The thread that touches a page fetches it, in a handler of SIGBUS that far_open installs.
-	 * This is faster, but far_hold and far_unhold must bracket each system call that uses far
-	 * memory: otherwise it fails with EFAULT. Other SIGBUSes go on to the handler that was
-	 * there before. A thread that touches far memory must not block SIGBUS. If its stack is far
-	 * memory, it needs a signal stack elsewhere.
+	 * This is faster, but has conditions. far_hold and far_unhold must bracket each system call
+	 * that uses far memory: otherwise the call fails with EFAULT. A thread that touches far
+	 * memory must not block SIGBUS. If its stack is far memory, it needs a signal stack
+	 * elsewhere. Other SIGBUSes go on to the handler that was there before.
 	 */
 	FAR_FAULT_INLINE,
 };
@@ -94,8 +94,8 @@ struct far_stats {
 };
 
 /*
- * Opens a far memory: connects to every node and starts the fault threads. error_text, if not NULL,
- * receives at most error_len bytes: what failed, and what to do. -EPERM: userfaultfd is not
+ * Opens a far memory: connects to every node and starts the fault threads. If error_text is not
+ * NULL, it gets up to error_len bytes: what failed, and what to do. -EPERM: userfaultfd is not
  * permitted here; -ECONNREFUSED, -ETIMEDOUT, -EACCES, ...: a node; -EINVAL: an option. Release with
  * far_close.
  */
@@ -122,10 +122,10 @@ struct far_hold {
 };
 
 /*
- * Makes a range resident, and writable if write is not 0, and keeps it so until far_unhold. For a
- * system call that uses this memory. *hold lies on the calling thread's stack, and holds end in
- * reverse order. Signal handlers may hold too. With FAR_FAULT_THREAD this does nothing. -E2BIG:
- * more than a quarter of the local memory; hold->fit_bytes tells how much can be held.
+ * Makes a range resident, and writable if write is not 0, and keeps it so until far_unhold: for a
+ * system call that uses this memory. *hold lies on the calling thread's stack. Holds end in reverse
+ * order. Signal handlers may hold, too. With FAR_FAULT_THREAD this does nothing. -E2BIG: more than
+ * a quarter of the local memory; hold->fit_bytes tells how much can be held.
  */
 FAR_API int far_hold(struct far_memory *memory, const void *address, size_t length, int write,
                      struct far_hold *hold);

@@ -2,8 +2,8 @@
  * Decides which memory a thread gets: far when it works for the program, local when it works for
  * the agent (law 4). Room: preload/door.
  *
- * The state is one thread-local struct of the initial-exec model, so that reaching it never
- * allocates. malloc's fast path checks only fast_below: sizes below it need no other check.
+ * The state is one thread-local struct of the initial-exec model, so that no access to it
+ * allocates. malloc's fast path checks only fast_below: for smaller sizes it needs no other check.
  */
 #ifndef FP_LOCAL_H
 #define FP_LOCAL_H
@@ -24,9 +24,9 @@ struct fp_local {
 extern __thread struct fp_local fp_local __attribute__((tls_model("initial-exec")));
 
 /*
- * Between these two calls the thread works for the agent. Its allocations and mappings are local,
- * and its calls on far ranges are the agent's own. It can't be cancelled, as it may hold locks.
- * Brackets nest. Exported, for an agent in libfarpage.so that shares the process.
+ * Between these two calls (a bracket) the thread works for the agent. Its allocations and mappings
+ * are local, and its calls on far ranges are the agent's own. It can't be cancelled, as it may hold
+ * locks. Brackets nest. Exported, for an agent in libfarpage.so that shares the process.
  */
 __attribute__((visibility("default"))) void fp_shim_enter_local(void);
 __attribute__((visibility("default"))) void fp_shim_leave_local(void);

@@ -1,6 +1,7 @@
 /*
  * See sigmask.h. Calls that take the address of a mask are rows of calls.def; their MASK pieces
- * leave SIGBUS out. Older calls are here, as the C library's versions would bypass those rows.
+ * leave SIGBUS out. Older calls are in this file, as the C library's versions would bypass those
+ * rows.
  */
 #include "sigmask.h"
 

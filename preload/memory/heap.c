@@ -1,7 +1,7 @@
 /*
  * See heap.h. Invariants:
  *   - jemalloc's own arenas (0 and its other automatic ones) are local, and so are all its records.
- *     The agent allocates from arena 0 and past the thread caches, which may hold far objects of
+ *     The agent allocates from arena 0 without the thread caches, as these may hold far objects of
  *     the program.
  *   - Far arenas get their extents from the far space alone, and give them back to it.
  *   - jemalloc's locks are taken first, then the space's. So inside the space nothing here

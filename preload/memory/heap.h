@@ -32,8 +32,8 @@ struct fp_heap_calls {
 extern struct fp_heap_calls fp_heap_calls;
 
 /*
- * The flags of mallocx for size bytes on this thread, for code at caller. This is the slow path; it
- * also sets up the fast one, if the heap mode has one.
+ * The flags of mallocx with which this thread allocates size bytes for code at caller. Called on
+ * the slow path. Also sets up the fast path, if the heap mode has one.
  */
 int fp_heap_flags(size_t size, const void *caller);
 /* The flags of dallocx with which this thread frees memory. */

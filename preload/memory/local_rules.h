@@ -20,8 +20,8 @@ enum fp_place fp_local_rules_of(enum fp_rule_of of, size_t size, const void *cal
 size_t fp_local_rules_heap_from(void);
 
 /*
- * kept: a rule kept a mapping local. gone: a plain range was unmapped or moved away. Both update
- * stats->rule_local_bytes, which counts at most 64 such mappings at a time.
+ * kept: a rule has kept a mapping local. gone: a range that is not far was unmapped or moved away.
+ * Both update stats->rule_local_bytes, which counts at most 64 such mappings at a time.
  */
 void fp_local_rules_kept(const void *addr, size_t len, struct fp_statspage *stats);
 void fp_local_rules_gone(const void *addr, size_t len, struct fp_statspage *stats);

@@ -272,8 +272,8 @@ FP_INTERPOSE int mprotect(void *addr, size_t len, int prot)
 }
 
 /*
- * The agent moves far pages in and out itself, and a key could forbid it the access. So all far
- * memory keeps key 0, the initial one.
+ * Far memory keeps key 0, the initial one: the agent moves far pages in and out itself, and another
+ * key could forbid it the access.
  */
 FP_INTERPOSE int pkey_mprotect(void *addr, size_t len, int prot, int key)
 {

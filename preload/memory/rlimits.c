@@ -1,7 +1,7 @@
 /*
  * See rlimits.h. The kernel counts the reserved range like any other memory. So before a limit is
- * lowered, the range shrinks to the size that the limit allows. After that the kernel counts by
- * itself, also for children and the programs they execute.
+ * lowered, the range shrinks to the size that the limit allows. After that the kernel enforces the
+ * limit by itself, also for children and the programs that they execute.
  */
 #undef _FILE_OFFSET_BITS /* otherwise setrlimit would become a second name of setrlimit64 */
 

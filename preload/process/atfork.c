@@ -1,11 +1,13 @@
 /*
  * fork: puts the agent's three parts in the right places among all handlers. Room: preload/process.
  *
- * Handlers of prepare run last registered first, those of parent and child first registered first.
- * An allocating thread takes jemalloc's locks first and the space's then, so fork must as well. So
- * jemalloc's prepare must run before ours, that is, be registered after it. In the child, the agent
- * must run before any other handler touches far memory. But the agent needs an allocator, so
- * jemalloc's handler comes right before it. Hence:
+ * The C library runs prepare handlers in reverse order of registration, and parent and child
+ * handlers in order. Two things must hold:
+ *
+ *   - An allocating thread takes jemalloc's locks first, then the space's. So must fork. Therefore
+ *     jemalloc's prepare must run before ours, and be registered after ours.
+ *   - In the child, the agent must run before any other handler touches far memory. But the agent
+ *     needs an allocator. So jemalloc's child handler runs right before ours.
  *
  *     registered:   our prepare | jemalloc's three | our quiet, parent and child | all others
  *
@@ -39,8 +41,8 @@ extern void *__dso_handle __attribute__((visibility("hidden")));
 FP_INTERPOSE int __register_atfork(handler_fn *prepare, handler_fn *parent, handler_fn *child, void *dso);
 
 /*
- * The mask from before quiet. From quiet on, signals are blocked: a handler that maps memory, or
- * forks, would wait for the fork that it interrupted.
+ * The thread's mask before quiet. From quiet on, signals are blocked: a handler that maps memory or
+ * forks would wait for the fork that it interrupted.
  */
 static __thread uint64_t mask_before __attribute__((tls_model("initial-exec")));
 

@@ -1,6 +1,7 @@
 /*
- * exec functions that use the caller's environment, or take their arguments one by one. The C
- * library's versions would bypass the row of execve in calls.def. Room: preload/process.
+ * exec functions that use the caller's environment, or take their arguments one by one. They are
+ * interposed because the C library's versions would bypass the row of execve in calls.def. Room:
+ * preload/process.
  */
 #include <alloca.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /*
  * Forks that bypass the C library's fork and its handlers: system calls by syscall(2), and clone.
- * Room: preload/process. Children that share the memory (threads, vfork) pass. A plain child is
- * made by fork instead. All others are refused with a message.
+ * Room: preload/process. Calls pass if the child shares the memory (threads, vfork). A plain child
+ * is made by fork instead. All other calls are refused with a message.
  */
 #include <assert.h>
 #include <errno.h>
@@ -135,8 +135,8 @@ FP_INTERPOSE int clone(int (*fn)(void *), void *stack, int flags, void *arg, ...
 #if defined(__x86_64__)
 
 /*
- * Called by syscall below. For a child that the kernel makes, syscall then enters the kernel
- * without a frame of ours on the stack: the child may run on another stack.
+ * Called by syscall below. If the kernel makes the child, syscall enters the kernel without a frame
+ * of ours on the stack, because the child may run on another stack.
  */
 __attribute__((used)) static enum child choose_by_number(long number, uint64_t a, uint64_t b, uint64_t c,
                                                          uint64_t d)

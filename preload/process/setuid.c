@@ -1,7 +1,8 @@
 /*
- * The program changes its user. A node checks the user of a connection, and a forked child connects
- * only when it needs to. So the child connects before it changes its user, while the node still
- * accepts it. Servers fork workers that give up root in this way. Room: preload/process.
+ * Functions by which a program changes its user. Room: preload/process. A node checks the user of a
+ * connection, and a forked child connects only when it needs to. So before a child changes its
+ * user, it connects, while the node still accepts it. Servers fork workers that give up root in
+ * this way.
  */
 #include <unistd.h>
 

@@ -33,8 +33,8 @@ static bool on_bus(siginfo_t *info, void *context)
 }
 
 /*
- * A touch of far memory in a process without an agent. Children that bare system calls make do not
- * inherit the range. They end with a message.
+ * Ends the process with a message if it touched far memory without an agent. Children that bare
+ * system calls make are such processes: they do not inherit the range.
  */
 static bool on_segv(siginfo_t *info, void *context)
 {

@@ -104,8 +104,8 @@ FP_INTERPOSE int pthread_create(pthread_t *thread, const pthread_attr_t *attr, v
 /* ---- robust mutexes ---- */
 
 /*
- * The kernel passes on a robust mutex after its thread has ended, and then serves none of that
- * thread's faults. So a far mutex would stay locked for ever.
+ * Refuses a robust mutex in far memory, which could stay locked for ever. The kernel passes a
+ * robust mutex on after its thread has ended, and then serves none of that thread's faults.
  */
 FP_INTERPOSE int pthread_mutex_init(pthread_mutex_t *mutex, const pthread_mutexattr_t *attr)
 {
@@ -131,7 +131,7 @@ static void *wait_to_be_cancelled(void *unused)
 }
 
 /*
- * Makes the action for the cancellation signal ours. The C library sets that action at the first
+ * Makes the action for the cancellation signal ours. The C library sets its action at the first
  * pthread_cancel, so we first cancel a thread of our own.
  */
 static void take_cancel(void)

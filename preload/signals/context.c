@@ -1,9 +1,10 @@
 /*
  * getcontext, setcontext and swapcontext: the kernel reads and writes the signal mask in the
- * program's context, which may be far. Room: preload/signals. These calls are about the registers
- * and the stack of their caller, so nothing of ours may be on that stack when they run. We pin the
- * context and jump to the C library's function. The agent unpins at the thread's next pin, as it
- * does after a longjmp.
+ * program's context, which may be far. Room: preload/signals.
+ *
+ * These calls are about the registers and the stack of their caller, so nothing of ours may be on
+ * that stack when they run. We pin the context and jump to the C library's function. The agent
+ * unpins at the thread's next pin, as it does after a longjmp.
  */
 #include <errno.h>
 #include <stdint.h>

@@ -1,10 +1,10 @@
 /*
- * See sigframe.h. The frame has the kernel's own layout on x86-64. So handlers, debuggers and
- * unwinders find the same there as without us.
+ * See sigframe.h. On the program's stack, a frame has the kernel's own layout of x86-64. So
+ * handlers, debuggers and unwinders find what they expect.
  *
  * Any code below may fault on far memory. Such a fault is served on the same stack of ours, further
- * down. A fault in the program's handler begins again at the top of our stack. So nothing of the
- * program's may remain there while its handler runs.
+ * down. A fault in the program's handler is served from the top of our stack again. So nothing of
+ * the program's may remain there while its handler runs.
  */
 #include "sigframe.h"
 
@@ -194,8 +194,8 @@ static void restore_programs(struct fp_sigstack *s, const struct context *contex
 
 /*
  * Called by the code below on the program's stack, with all signals blocked. Copies the frame to
- * memory of ours, as the kernel can't read it on a far stack. If a handler for a lost page runs
- * meanwhile, it returns this way too. Then the copy is made again.
+ * memory of ours, because the kernel can't read it on a far stack. If a handler for a lost page
+ * runs meanwhile, it returns through this memory, too: then the copy is made again.
  */
 __attribute__((used)) struct context *fp_sigframe_leave(struct context *context)
 {

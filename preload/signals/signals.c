@@ -1,7 +1,7 @@
 /*
- * See signals.h. The program's action for each signal is kept in two copies: one is valid, the
- * other is for the next change. A handler reads without a lock. Changes are made under a lock, with
- * all signals blocked, as handlers may call sigaction.
+ * See signals.h. For each signal there are two copies of the program's action: one is valid, the
+ * other is for the next change. So a handler reads without a lock. Changes are made under a lock,
+ * with all signals blocked, as handlers may call sigaction.
  */
 #include "signals.h"
 
@@ -64,8 +64,8 @@ static struct taken *taken_of(int sig)
 }
 
 /*
- * The C library's own function. It is looked up before the program runs, as signal handlers need
- * it. It gives the kernel memory on the stack, so the stack must be local.
+ * Calls the C library's own sigaction. It is looked up before the program runs, as signal handlers
+ * need it. It gives the kernel memory on the stack, so the stack must be local.
  */
 static int libc_action(int sig, const struct sigaction *action, struct sigaction *ret_old)
 {
@@ -274,8 +274,9 @@ static void run_handler(int sig, siginfo_t *info, void *context, const struct si
 }
 
 /*
- * If a thread of asynchronous type was cancelled while its fault was served, it ends here, with the
- * mask that it had. If it interrupted a handler of ours, that handler does this instead.
+ * Called at the end of our handler, with the interrupted context. If a thread of asynchronous type
+ * was cancelled while its fault was served, it ends here, with the mask that it had. If our handler
+ * interrupted another handler of ours, that one does this later.
  */
 static void settle(void *context)
 {
@@ -288,9 +289,9 @@ static void settle(void *context)
 }
 
 /*
- * Runs the C library's own handler at once, as its calls wait for that. With asynchronous
+ * Runs the C library's own handler at once, because its calls wait for that. With asynchronous
  * cancellation that handler would end the thread on the spot, perhaps in a bracket with locks held.
- * With deferred cancellation it only notes that the thread is cancelled; see settle.
+ * So it runs with deferred cancellation, and only marks the thread as cancelled; see settle.
  */
 static bool run_internal(int sig, siginfo_t *info, void *context)
 {

@@ -1,7 +1,7 @@
 /*
- * Signals that the shim must see before the program does. The program sets and reads its actions as
- * usual. The kernel calls our handler, which passes on all signals that are not ours, as the kernel
- * would. Room: preload/signals.
+ * Signals that the shim must see before the program does. Room: preload/signals. The program sets
+ * and reads its actions as usual. The kernel calls our handler. It passes on all signals that are
+ * not ours, as the kernel would.
  */
 #ifndef FP_SIGNALS_H
 #define FP_SIGNALS_H
@@ -25,8 +25,8 @@ struct fp_signal_hook {
 };
 
 /*
- * Takes a signal for the rest of the process's life; hook is copied. Once for each signal, before
- * the program runs. 0 or a negative errno.
+ * Takes a signal over for the rest of the process's life; hook is copied. Called once for each
+ * signal, before the program runs. 0 or a negative errno.
  */
 int fp_signals_take(int sig, const struct fp_signal_hook *hook);
 /* Takes all other signals, without hooks: sigframe.h runs their handlers. */
@@ -34,8 +34,8 @@ int fp_signals_take_rest(void);
 
 /*
  * The C library uses two signals itself, for cancellation and for setuid in all threads. Its
- * handlers do not ask for a signal stack, and the kernel can't write their frames to a far one. So,
- * once the C library has set its handlers, ours replaces them and calls them.
+ * handlers do not ask for a signal stack, and the kernel can't write their frames to a far stack.
+ * So our handler replaces them, once the C library has set them, and calls them.
  */
 void fp_signals_take_internal(int sig);
 

@@ -21,8 +21,8 @@
 #include "store.h"
 
 /*
- * For our own code, and for handlers that run on the same stack. The top part is locked in memory:
- * enough to serve a fault inside another signal.
+ * The size of a stack: for our own code, and for handlers that run on it. The top part is locked in
+ * memory. That part is enough to serve a fault inside another signal.
  */
 #define STACK_BYTES  (256u << 10)
 #define LOCKED_BYTES (48u << 10)

@@ -1,8 +1,8 @@
 /*
- * Signal stacks, where the kernel does not fault on far memory for us. Each thread has one of ours,
- * in local memory; the kernel delivers every signal on it, whatever stack the thread runs on. The
- * stack that the program sets by sigaltstack is kept and reported back, and its handlers run there
- * (sigframe.h). Room: preload/signals.
+ * Signal stacks, where the kernel does not fault on far memory for us. Room: preload/signals. Each
+ * thread has one of ours, in local memory. The kernel delivers every signal on it, whatever stack
+ * the thread runs on. We keep the stack that the program sets by sigaltstack, report it back, and
+ * run the program's handlers on it (sigframe.h).
  */
 #ifndef FP_SIGSTACK_H
 #define FP_SIGSTACK_H

@@ -2,8 +2,8 @@
  * The memory of one call while it is under way: pinned ranges, and a few arguments that the kernel
  * gets as copies. Room: preload/syscalls. calls.c drives it.
  *
- * A struct fp_call_args lives on its caller's stack, which may itself be far. Its parts that the
- * kernel gets are pinned like the rest.
+ * A struct fp_call_args lives on its caller's stack, which may itself be far. So the parts of it
+ * that the kernel gets are pinned, too.
  */
 #ifndef FP_CALL_ARGS_H
 #define FP_CALL_ARGS_H

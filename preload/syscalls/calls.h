@@ -1,12 +1,12 @@
 /*
- * Calls of the C library that hand memory to the kernel, where the kernel does not fault for us:
- * fault mode inline, and hosts that permit only user-mode faults. calls.def lists the memory of
- * each call, callrows.c makes rows and wrappers of it, and calls.c carries out a row. Room:
- * preload/syscalls.
+ * Calls of the C library that hand memory to the kernel, where the kernel does not fault for us: in
+ * fault mode inline, and on hosts that permit only user-mode faults. Room: preload/syscalls.
+ * calls.def lists the memory of each call, callrows.c makes rows and wrappers of it, and calls.c
+ * carries out a row.
  *
- * One shape of wrapper serves for all functions that take and return integers and pointers in
- * registers, variadic or not. It jumps through fp_call_entry: to the C library's function if
- * nothing need be pinned, and to fp_calls_run otherwise.
+ * All wrappers have one shape. It fits every function that takes and returns integers and pointers
+ * in registers, variadic or not. A wrapper jumps through fp_call_entry: to the C library's function
+ * if nothing must be pinned, and to fp_calls_run otherwise.
  */
 #ifndef FP_CALLS_H
 #define FP_CALLS_H

@@ -1,6 +1,7 @@
 /*
- * The C library allocates memory for its own system calls. Those bypass exported names, so we can't
- * pin there: this memory is local. Room: preload/syscalls. calls.h says in which modes.
+ * The C library allocates memory for system calls of its own. Those calls bypass exported names, so
+ * we can't pin for them. So this memory is local, in the modes that calls.h names. Room:
+ * preload/syscalls.
  */
 #ifndef FP_LIBC_MEMORY_H
 #define FP_LIBC_MEMORY_H
@@ -10,9 +11,9 @@
 #include <stdint.h>
 
 /*
- * The dynamic loader's code. Its allocations are always local: tables of thread-local data, from
- * which every new thread is made. In a forked child the agent's threads need them before any fault
- * can be served.
+ * Where the dynamic loader's code lies. Its allocations are always local: tables of thread-local
+ * data, from which every new thread is made. In a forked child the agent's threads need these
+ * tables before any fault can be served.
  */
 struct fp_libc_memory_code {
 	uintptr_t known, start, end;

@@ -15,8 +15,8 @@
 long fp_refusals_seal(void *addr, size_t len, unsigned long flags);
 
 /*
- * The kernel clears this word when a thread ends, and no longer serves faults of that thread. True,
- * with EINVAL and a message, if the word is in far memory.
+ * True, with EINVAL and a message, if this word is in far memory. The kernel clears the word when a
+ * thread ends, and then no longer serves faults of that thread.
  */
 bool fp_refusals_clear_tid(const void *word);
 

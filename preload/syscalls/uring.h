@@ -1,11 +1,13 @@
 /*
- * Rings of io_uring that refuse IORING_OP_MADVISE. Room: preload/syscalls.
+ * Rings of io_uring that refuse IORING_OP_MADVISE. Room: preload/syscalls. Only in fault mode
+ * thread: elsewhere rings are refused.
  *
  * By this operation a program can drop far memory: we don't see it in the ring, and the kernel does
  * not report it. So we set the ring up disabled, tell the kernel to refuse that one operation (its
- * completion says EACCES), and enable the ring. Two kinds of rings stay as they are: rings that the
- * program sets up disabled, to restrict them or hand them on, and rings without a descriptor. Only
- * in fault mode thread: elsewhere rings are refused.
+ * completion says EACCES), and enable the ring.
+ *
+ * Two kinds of rings stay as they are: rings that the program sets up disabled, to restrict them or
+ * hand them on, and rings without a descriptor.
  */
 #ifndef FP_URING_H
 #define FP_URING_H

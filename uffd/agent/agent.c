@@ -379,7 +379,7 @@ static int start_inline(struct fp_agent *agent, const struct fp_fault_options *f
 
 /*
  * The last step before the program runs: by now all vital descriptors are open. Links are not
- * vital: the loss of one is logged, and no byte becomes wrong.
+ * vital: if the program closes one, that is logged, and no byte becomes wrong.
  */
 static int start_guard(struct fp_agent *agent, struct fp_agent_error *error)
 {

@@ -63,10 +63,10 @@ struct fp_agent_error {
 };
 
 /*
- * Connects to the nodes, reserves address space, starts the threads. Blocks. 0 and *ret_agent; else
- * a negative errno and error->text: -EPERM (userfaultfd is not permitted: the text lists the
- * remedies), -ENOSYS, -EINVAL, the errors of fp_store_open. A process may have several agents; the
- * shim has one.
+ * Connects to the nodes, reserves address space, starts the threads. Blocks. 0 and *ret_agent;
+ * otherwise a negative errno and error->text: -EPERM (userfaultfd is not permitted: the text lists
+ * the remedies), -ENOSYS, -EINVAL, the errors of fp_store_open. A process may have several agents;
+ * the shim has one.
  */
 int fp_agent_start(const struct fp_agent_options *options, struct fp_agent **ret_agent,
                    struct fp_agent_error *error);
@@ -84,9 +84,9 @@ void fp_agent_stop(struct fp_agent *agent);
 void fp_agent_exiting(struct fp_agent *agent);
 
 /*
- * Called before the process changes its user, network or folders: its nodes may refuse it later. In
- * a forked child without sessions of its own, waits for them, up to the deadline of its first
- * calls. Any thread of the program; errno stays.
+ * Called before the process changes its user, network or folders: after that its nodes may refuse
+ * it. In a forked child that has no sessions yet, waits for them, up to the deadline of the child's
+ * first calls. Any thread of the program; errno stays.
  */
 void fp_agent_await_sessions(struct fp_agent *agent);
 
@@ -120,9 +120,9 @@ int fp_agent_check_kernel(struct fp_agent_error *error);
 void fp_agent_affinity_release(struct fp_agent *agent, bool anyone);
 
 /*
- * True in a child that a bare system call made without our fork. It has no far memory and no agent,
- * and must not use the copy of its parent's. stop_stray ends such a process with a message and
- * status 125. Signal handlers may call both.
+ * True in a child that a bare system call made, without our fork. The child has no far memory and
+ * no agent, and must not use its copy of the parent's agent. stop_stray ends such a process with a
+ * message and status 125. Signal handlers may call both.
  */
 bool fp_agent_is_stray(const struct fp_agent *agent);
 void fp_agent_stop_stray(const struct fp_agent *agent);
@@ -179,9 +179,9 @@ bool fp_agent_needs_pins(const struct fp_agent *agent);
 /*
  * Makes every far page of the ranges resident (and writable where write is set) and keeps it so
  * until fp_agent_unpin. Waits as faults do, at most the deadline for each page. Skips pages that
- * are unmapped, lost, or of another protection: for these the kernel returns EFAULT or a short
- * count, as always. 0 and *ret_hold; -E2BIG: together more than a quarter of the local memory;
- * -ENOMEM: 262144 ranges are pinned.
+ * are unmapped, lost, or protected against the access: for these the kernel returns EFAULT or a
+ * short count, as always. 0 and *ret_hold; -E2BIG: together more than a quarter of the local
+ * memory; -ENOMEM: 262144 ranges are pinned already.
  */
 int fp_agent_pin(struct fp_agent *agent, const struct fp_pin_range *ranges, unsigned n,
                  struct fp_pin *ret_hold);
@@ -209,19 +209,18 @@ bool fp_agent_is_own_thread(void);
 
 /*
  * fork(2) in four parts, for pthread_atfork. All four run on the forking thread, on a local stack
- * (local_stack.h), with signals blocked: otherwise a handler that forks would deadlock with the
+ * (local_stack.h), with signals blocked. Otherwise a handler that forks would deadlock with the
  * fork that it interrupted.
- *
- * quiet waits for nodes that are cut off: up to the deadline, or for as long as pages wait for
- * them. Then it waits for write-backs and for the agent's work that allocates, at most about the
- * deadline each. So it must come before the allocator's locks are taken. On a far stack it ends the
- * process with status 125.
- *
- * prepare makes every remote page shared and keeps the layout; parent lets all go on. child starts
- * an agent of its own over the inherited address space. It sees exactly the parent's bytes at the
- * fork, and fetches remote pages at their first touch. It waits for no node: its sessions are
- * opened in the background. If it can't start, it prints why and ends the process with status 125:
- * never wrong bytes.
+ *   - quiet waits for nodes that are cut off: up to the deadline, or for as long as pages wait for
+ *     them. Then it waits for write-backs and for the agent's work that allocates, at most about
+ *     the deadline each. So it must come before the allocator's locks are taken. On a far stack it
+ *     ends the process with status 125.
+ *   - prepare makes every remote page shared and keeps the layout.
+ *   - parent lets all work go on.
+ *   - child starts an agent of its own over the inherited address space. The child sees exactly the
+ *     parent's bytes at the fork, and fetches remote pages at their first touch. It waits for no
+ *     node: its sessions are opened in the background. If it can't start, it prints why and ends
+ *     the process with status 125, rather than read wrong bytes.
  */
 void fp_agent_fork_quiet(struct fp_agent *agent);
 void fp_agent_fork_prepare(struct fp_agent *agent);

@@ -1,11 +1,11 @@
 /*
  * Pins: makes the memory of a system call resident and keeps it so, where the kernel can't fault on
- * far memory itself. See agent.h for the calls and pin.h for the protocol. Room: uffd/agent. Runs
- * on the program's threads and in their signal handlers: no lock, no allocation; all signals are
+ * far memory itself. Room: uffd/agent. See agent.h for the calls and pin.h for the protocol. Runs
+ * on the program's threads and in their signal handlers: no lock, no allocation. All signals are
  * blocked while a page is served.
  *
- * If a page's word says RESIDENT, the kernel must be able to read the page; with DIRTY, to write
- * it. So the page's protection is lifted before its word is set.
+ * If a page's word says RESIDENT, the kernel must be able to read the page; if it says DIRTY, too,
+ * to write it. So the page's protection is lifted before its word is set.
  */
 #include <errno.h>
 #include <sched.h>
@@ -25,8 +25,8 @@
 #define LINES       64u   /* new threads begin their search for a place in one of so many lines, in turn */
 
 /*
- * The pins of this thread, the outermost first. A longjmp may leave a pin behind. We find that out
- * at a later pin, from a frame higher on the stack or in the same struct. Written by this thread
+ * The pins of this thread, the outermost first. A longjmp may leave a pin behind. A later pin
+ * notices that: its frame is higher on the stack, or its struct is the same. Written by this thread
  * and its signal handlers, which may interrupt each other.
  */
 static __thread struct {

@@ -93,8 +93,8 @@ static void bring_in(struct fp_agent *agent, const volatile void *addr, size_t l
 }
 
 /*
- * In the child, the C library resets the locks of all open streams before our handler runs. If a
- * stream's memory were remote, it would read zeros there. So we bring in each stream now; no page
+ * Brings in all open streams. In the child, the C library resets the streams' locks before our
+ * handler runs. If a stream's memory were remote, the C library would read zeros there. No page
  * leaves until the fork is over.
  */
 static void touch_streams(struct fp_agent *agent)
@@ -128,8 +128,8 @@ static size_t peek(struct fp_agent *agent, const void *from, void *to, size_t le
 
 /*
  * Brings in the environment, which a program may have moved into far memory, to change its title in
- * ps. The child's reconnector uses libraries that read the environment. It must not fault there, as
- * its faults need the reconnector.
+ * ps. The child's reconnector uses libraries that read the environment. Such a read must not fault,
+ * as the fault would wait for the reconnector.
  */
 static void touch_environment(struct fp_agent *agent)
 {
@@ -162,9 +162,9 @@ static bool any_cut_off(const struct fp_agent *agent)
 }
 
 /*
- * While the reconnector is paused, no link is resumed. But the fork may need remote pages, or locks
- * of threads that wait for pages. So it first waits for nodes that are cut off: for one deadline,
- * and longer only if pages wait too.
+ * Waits for nodes that are cut off: for one deadline, and longer only if pages wait, too. This
+ * comes before the reconnector is paused, as no link is resumed during a pause. But the fork may
+ * need remote pages, or locks of threads that wait for pages.
  */
 static void await_nodes(const struct fp_agent *agent)
 {
@@ -202,9 +202,9 @@ static void check_stack(void)
 }
 
 /*
- * Stops all work of the agent that allocates, before fork takes the locks of the allocator. Here a
- * thread waits for another fork, for calls that take leases, for write-backs and for the
- * reconnector. The budget may be overdrawn only after that, when the fork waits for nothing else.
+ * Stops all work of the agent that allocates, before fork takes the locks of the allocator. Waits
+ * for another thread's fork, for calls that take leases, for write-backs and for the reconnector.
+ * The budget may be overdrawn only after that: from then on the fork waits for nothing else.
  */
 void fp_agent_fork_quiet(struct fp_agent *agent)
 {
@@ -312,8 +312,8 @@ static int renew_stats(struct fp_agent *agent, uint64_t mapped_peak_bytes, struc
 /* ---- the child's pages ---- */
 
 /*
- * True if the page is in memory or in swap. Tries to install a page there; if that succeeds, the
- * page was absent, and the new one is dropped.
+ * True if the page is in memory or in swap. To find out, installs a page there. If that succeeds,
+ * the page was absent, and the new one is dropped.
  */
 static bool is_present(const struct fp_far *far, uint32_t page)
 {
@@ -350,9 +350,9 @@ static bool may_revive(const struct fp_far *far, uint32_t page, uint64_t word)
 }
 
 /*
- * A resident page counts as written: the child's page table has lost the write protection, so its
- * slot is useless. For a page that was arriving at the fork, the kernel says whether it is present.
- * If not, it is remote if it was being fetched.
+ * Makes the child's word of a page. A resident page counts as written: the child's page table has
+ * lost the write protection, so its slot is useless. For a page that was arriving at the fork, the
+ * kernel says whether it is present. If it is absent and was being fetched, it is remote.
  */
 static unsigned adopt(struct fp_far *far, uint32_t page, uint64_t old)
 {

@@ -1,8 +1,10 @@
 /*
  * The reconnector: threads that resume nodes whose link broke, while faults and write-backs wait.
- * One thread for each node, so that no node waits for another that does not answer. Room:
- * uffd/agent. The threads block on their nodes, allocate and log. A fault depends on them no longer
- * than its deadline. No fork waits for them while it holds the allocator's locks.
+ * Room: uffd/agent. There is one thread for each node, so that a node that does not answer delays
+ * no other.
+ *
+ * The threads block on their nodes, allocate and log. A fault waits for them no longer than its
+ * deadline. A fork does not wait for them while it holds the allocator's locks.
  */
 #ifndef FP_RECONNECTOR_H
 #define FP_RECONNECTOR_H
@@ -30,8 +32,8 @@ int fp_reconnector_start(const struct fp_reconnector_options *options,
 void fp_reconnector_stop(struct fp_reconnector *reconnector);
 
 /*
- * Keeps the threads from the store until fp_reconnector_resume; waits for attempts that are under
- * way. Called before the allocator's locks are taken; the same thread resumes.
+ * Stops the threads' work until fp_reconnector_resume; waits for attempts that are under way.
+ * Called before the allocator's locks are taken; the same thread resumes.
  */
 void fp_reconnector_pause(struct fp_reconnector *reconnector);
 void fp_reconnector_resume(struct fp_reconnector *reconnector);

@@ -142,8 +142,8 @@ static int parse_bool_variable(const struct fp_conf_field *field, const char *te
 }
 
 /*
- * The length of the URL that text begins with. It ends at a comma before another URL or at the end.
- * A part without a scheme is a further address of the same node.
+ * The length of the first URL in text. The URL ends at the end of text, or at a comma before
+ * another URL. A part without a scheme is a further address of the same node.
  */
 static size_t url_len(const char *text)
 {

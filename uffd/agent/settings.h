@@ -2,8 +2,9 @@
  * The settings of a program's agent: environment variables and a YAML file. Room: uffd/agent. The
  * preload shim and `farpage run` read the same settings by the same rules.
  *
- * Each key of the file has a variable: FARPAGE_ and the key in capitals. A key in a mapping has
- * both keys in its name. The variable wins. A command puts its options into the environment.
+ * Each key of the file also has a variable: FARPAGE_ and the key in capitals. The variable of a key
+ * in a mapping has both keys in its name. The variable wins over the file. A command puts its
+ * options into the environment.
  */
 #ifndef FP_SETTINGS_H
 #define FP_SETTINGS_H

@@ -97,8 +97,8 @@ enum fp_access fp_sigbus_access(const void *context)
 #endif
 
 /*
- * If the processor does not say what failed: a resident page is write-protected, or a bare call has
- * dropped it. We try both in turn. A wrong guess changes nothing but the page's word.
+ * Called if the processor does not say what failed on a resident page: it is write-protected, or a
+ * bare call has dropped it. We try both in turn. A wrong guess changes nothing but the page's word.
  */
 static struct fp_uffd_fault describe(uintptr_t addr, enum fp_access access, uint64_t word)
 {
@@ -112,8 +112,8 @@ static struct fp_uffd_fault describe(uintptr_t addr, enum fp_access access, uint
 }
 
 /*
- * A fault on a file's page inside the range is the file's own. Exception: pages that a bare mremap
- * grew into a hole are registered with us.
+ * True if the fault is on a page of a file inside the range: that is the file's own affair.
+ * Exception: pages that a bare mremap grew into a hole are registered with us.
  */
 static bool is_foreign(struct fp_agent *agent, uint32_t page)
 {

@@ -32,9 +32,9 @@ int fp_sigbus_add(struct fp_agent *agent, uintptr_t base, uint64_t len);
 void fp_sigbus_remove(const struct fp_agent *agent);
 
 /*
- * Installs the process's handler, unless it is installed. For every other SIGBUS it calls the
- * former handler. 0 or a negative errno. A handler that the program sets later must call the one it
- * replaces, and the program may open no more agents.
+ * Installs the process's handler, once. It passes every SIGBUS that is not ours to the former
+ * handler. 0 or a negative errno. If the program sets a handler later, this must call the one that
+ * it replaces, and the program may open no more agents.
  */
 int fp_sigbus_install(void);
 

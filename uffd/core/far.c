@@ -59,9 +59,10 @@ static void release(void *p, uint64_t bytes)
 }
 
 /*
- * A process may be started with all its memory mergeable (systemd's MemoryKSM). A page that the
- * kernel merges loses its write protection (mm/ksm.c, replace_page, Linux 6.18). If it is written
- * after that, we would drop it as clean. Memory given MADV_MERGEABLE is still merged.
+ * Ends the merging of all memory, with which a process may be started (systemd's MemoryKSM). A page
+ * that the kernel merges loses its write protection (mm/ksm.c, replace_page, Linux 6.18). If it is
+ * written after that, we would drop it as clean. Memory that was given MADV_MERGEABLE is still
+ * merged.
  */
 static void end_merging(void)
 {
@@ -71,7 +72,7 @@ static void end_merging(void)
 /*
  * Reserves the range low in the address space, where programs place their heaps by a hint: a Java
  * VM below 32 GiB for short pointers; Go, GHC and SBCL below 1 TiB. So such heaps are far, and
- * where the hint says. The break of a program that is not position-independent starts below the
+ * where the hint says. In a program that is not position-independent, the break starts below the
  * range and has space to grow. NULL: the addresses are taken, or the limits allow less than the
  * whole range.
  */
@@ -88,8 +89,11 @@ static void *reserve_low(uint64_t bytes)
 	return NULL;
 }
 
-/* A low range has no random address, so mappings without a hint get one. It is as random as the
- * kernel's own for large mappings. It lies in the third quarter, above the hints of programs. */
+/*
+ * The page at which mappings without a hint begin. A low range has no random address, so this page
+ * is random, as random as the kernel's own for large mappings. It lies in the third quarter, above
+ * the hints of programs.
+ */
 static uint32_t random_origin(uint64_t n_pages)
 {
 	uint64_t number = 0;
@@ -139,8 +143,11 @@ static int found_family(struct fp_far *far)
 	return 0;
 }
 
-/* Half of each limit is left to everything else. RLIMIT_DATA counts the tables and the mapped part
- * of the range, so the tables get little of it. */
+/*
+ * How large the range may be under a limit. Half of each limit is left to everything else.
+ * RLIMIT_DATA does not count the whole range, only the mapped part and the tables. So the range may
+ * be larger than that limit, but its tables must take little of it.
+ */
 uint64_t fp_far_fitting_bytes(int kind, uint64_t limit)
 {
 	return kind == RLIMIT_AS ? limit / 2 : limit > UINT64_MAX / 32 ? UINT64_MAX : limit * 32;

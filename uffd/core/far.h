@@ -149,7 +149,7 @@ static inline bool fp_far_is_stray(const struct fp_far *far)
  */
 void fp_far_check_family(const struct fp_far *far);
 
-/* Does what a step asks for that ended an owned state: queues the page, wakes its waiters. */
+/* Follows a step that ended an owned state: queues the page and wakes its waiters. */
 void fp_far_settle(struct fp_far *far, uint32_t page, struct fp_page_step step);
 
 /* Ends an owned state by an event that has only one outcome, and settles the page. */
@@ -171,8 +171,8 @@ unsigned fp_far_install(struct fp_far *far, uint32_t page, unsigned n, const voi
 void fp_far_put_back(struct fp_far *far, uint32_t page, const void *src);
 
 /*
- * Reads messages, as fp_uffd_read. If a bare call ended or moved a mapping of the range, the
- * process ends with a message. The program may map other memory at these addresses, which the agent
+ * Reads messages as fp_uffd_read does. If a bare call ended or moved a mapping of the range, ends
+ * the process with a message: the program may map other memory at these addresses, which the agent
  * must not touch.
  */
 int fp_far_read(struct fp_far *far, struct fp_uffd_fault *ret_faults, unsigned max);
@@ -184,8 +184,8 @@ _Noreturn void fp_far_refuse_bare_call(const char *call, const void *addr);
 void fp_far_check_bare_calls(struct fp_far *far);
 
 /*
- * True if a step that failed with error may yet work before until_ns: the kernel is busy with the
- * page, or has no memory at this moment. Waits a little.
+ * True if a step that failed with error may still succeed before until_ns: the kernel is busy with
+ * the page, or has no memory at this moment. Waits a little before it returns.
  */
 bool fp_far_may_pass(struct fp_far *far, ssize_t error, uint64_t until_ns);
 

@@ -96,7 +96,7 @@ static bool is_ample(const struct fp_far *far, uint32_t page)
 	return free_pages - CHUNK_PAGES >= budget / 2 ||
 	       ((atomic_load_explicit(state, memory_order_relaxed) |
 	         atomic_load_explicit(state - 1, memory_order_relaxed)) &
-	        FILLED); /* or CHANGING */
+	        FILLED); /* true for FILLED and CHANGING */
 }
 
 /*
@@ -202,10 +202,10 @@ static bool take_tokens(struct fp_far *far, unsigned n)
 }
 
 /*
- * The kernel fills these pages, and still reports a bare call that ends their mapping. At its limit
- * of mappings it may stop half-way, with some pages already unregistered and perhaps filled. The
- * run is kernel-filled all the same, and as much of it is registered as possible. A fault there
- * finds a page absent whose word says resident, and fills it.
+ * Lets the kernel fill these pages. It still reports a bare call that ends their mapping. At its
+ * limit of mappings the kernel may stop half-way, with some pages unregistered and perhaps filled.
+ * Then the run is kernel-filled all the same, and as much of it is registered as possible. A fault
+ * on a registered page finds it absent although its word says resident, and fills it.
  */
 static int give_to_kernel(struct fp_far *far, struct chunk_run run)
 {
@@ -227,8 +227,11 @@ static int give_to_kernel(struct fp_far *far, struct chunk_run run)
 	return 0;
 }
 
-/* Looks at the layout again once the pages are owned. If their mapping had ended before, they would
- * become kernel-filled in no mapping. If it ends now, the call that ends it waits for us. */
+/*
+ * Gives an owned run to the kernel, if the layout has not changed. If the run's mapping had ended
+ * before, its pages would become kernel-filled in no mapping. If the mapping ends now, the call
+ * that ends it waits for us.
+ */
 static bool release_run(struct fp_far *far, const struct fp_layout *layout, uint32_t changes,
                         struct chunk_run run, unsigned n_fresh)
 {
@@ -326,9 +329,9 @@ void fp_kernel_filled_begin_mapping(struct fp_far *far, const struct fp_layout *
 /* ---- end ---- */
 
 /*
- * Pages given to the kernel and never filled go back to ZERO, and their tokens to the budget. The
- * pages are registered, so no thread can fill one that is owned here. Pages with another owner stay
- * as they are.
+ * Sets pages that were given to the kernel and never filled back to ZERO, and returns their tokens.
+ * The pages are registered again, so no thread can fill one that is owned here. Pages with another
+ * owner stay as they are.
  */
 static void return_absent(struct fp_far *far, struct chunk_run run)
 {
@@ -377,7 +380,7 @@ int fp_kernel_filled_end(struct fp_far *far, uint32_t page)
 	_Atomic uint32_t *state = state_of(far, page);
 	uint32_t word;
 
-	while ((word = atomic_load(state)) & FILLED) { /* or CHANGING */
+	while ((word = atomic_load(state)) & FILLED) { /* true for FILLED and CHANGING */
 		if ((word & STATE_MASK) == FILLED && atomic_compare_exchange_strong(state, &word, CHANGING))
 			return end(far, state, filled_run(page, word));
 		sched_yield();
@@ -444,7 +447,7 @@ void fp_kernel_filled_forget_absent(struct fp_far *far, uint32_t page)
 
 bool fp_kernel_filled_fills(const struct fp_far *far, uint32_t page)
 {
-	return atomic_load(state_of(far, page)) & FILLED; /* or CHANGING */
+	return atomic_load(state_of(far, page)) & FILLED; /* true for FILLED and CHANGING */
 }
 
 bool fp_kernel_filled_keeps(uint64_t word)

@@ -52,31 +52,31 @@ void fp_kernel_filled_begin_mapping(struct fp_far *far, const struct fp_layout *
 #define FP_KERNEL_FILLED_SHORT 1024u
 
 /*
- * The free pages [start, end), of one chunk, become pages of piece. If they are kernel-filled, they
+ * Makes the free pages [start, end), of one chunk, pages of piece. If they are kernel-filled, they
  * stay so where the piece and the budget allow it. Otherwise they are registered again. Called
- * under the layout lock, before they can be touched. 0, or the kernel's error as from
+ * under the layout lock, before the pages can be touched. 0, or the kernel's error as from
  * fp_kernel_filled_end.
  */
 int fp_kernel_filled_resume(struct fp_far *far, const struct fp_piece *piece, uint32_t start, uint32_t end);
 
 /*
  * Registers the whole chunk of page, which the caller owns. 0, or the kernel's error (-ENOMEM: too
- * many mappings): then nothing has changed, and the page must keep its word. Agent threads, and the
- * program's in a layout call.
+ * many mappings). After an error nothing has changed, and the page must keep its word. Agent
+ * threads, and the program's in a layout call.
  */
 int fp_kernel_filled_end(struct fp_far *far, uint32_t page);
 
 /*
- * A page is absent though its word said RESIDENT. Most likely it was kernel-filled before a fork,
- * and so were its neighbours. The absent pages of its chunk become ZERO, so that they can be
- * kernel-filled again. Fault threads.
+ * Called for a page that is absent though its word said RESIDENT. Most likely it was kernel-filled
+ * before a fork, and so were its neighbours. Makes the absent pages of its chunk ZERO, so that they
+ * can be kernel-filled again. Fault threads.
  */
 void fp_kernel_filled_forget_absent(struct fp_far *far, uint32_t page);
 
 /*
- * Whether the kernel may fill pages of this chunk once they are dropped. Ask before the drop, as
- * the chunk may be registered at any moment. A page whose word allows it (fp_kernel_filled_keeps)
- * then keeps word and token though it is absent. A fault on it finds out.
+ * True if the kernel may fill pages of this chunk once they are dropped. Ask before the drop, as
+ * the chunk may be registered at any moment. If a page's word allows it (fp_kernel_filled_keeps),
+ * the page then keeps its word and token though it is absent. A fault on it finds out.
  */
 bool fp_kernel_filled_fills(const struct fp_far *far, uint32_t page);
 bool fp_kernel_filled_keeps(uint64_t word);

@@ -28,8 +28,8 @@ struct fp_lost {
 
 /*
  * Hands over a page, ARRIVING, that no node can give back. The reclaim thread reports it on stderr
- * and ends it. Never blocks: fault threads call this. If too many wait, the page ends here, without
- * a report.
+ * and ends its state. Never blocks: fault threads call this. If too many pages wait, ends this one
+ * at once, without a report.
  */
 void fp_lost_add(struct fp_far *far, uint32_t page, uint64_t slot, int status);
 
@@ -49,8 +49,10 @@ void fp_lost_end(struct fp_far *far, uint32_t page, bool again);
  * message where the kernel can't poison. */
 void fp_lost_poison(struct fp_far *far, uint32_t page);
 
-/* Makes pages lost to an outage available again if their node is back. If a page may return, it
- * looks at all words of touched chunks: do not call it often. One thread, not during a fork. */
+/*
+ * Brings back pages that were lost to an outage and whose node is back. If there may be any, looks
+ * at all words of touched chunks: do not call it often. One thread, not during a fork.
+ */
 void fp_lost_revive(struct fp_far *far);
 
 #endif

@@ -1,7 +1,7 @@
 /*
  * Reports on nodes to people: one line when a node is cut off, one when it is back, one when it is
- * lost. An outage that the first attempt ends is only counted. So are further short outages of a
- * link that flaps. Room: uffd/core.
+ * lost. Room: uffd/core. Two kinds of outages are only counted: one that the first attempt ends,
+ * and further short outages of a link that flaps.
  */
 #ifndef FP_NODE_NOTICE_H
 #define FP_NODE_NOTICE_H

@@ -56,10 +56,7 @@ static void take_by_protect(struct fp_far *far, struct fp_batch *b, uint32_t pag
 			vanished(far, page);
 		else
 			fp_capture_refuse(
-			    /*
-			     * keep the protection: if the page was clean, a write must not go
-			     * unseen
-			     */
+			    /* keep it protected: a write to a clean page must not go unseen */
 			    far, page);
 		return;
 	}

@@ -1,13 +1,13 @@
 /*
  * Capture: takes the bytes of pages that are to leave, so that no thread changes them while they
  * are written to a node. Room: uffd/evict. It stands between the evictor, which chooses and writes,
- * and the kernel.
+ * and the kernel. On the fault path, so nothing here allocates (law 4).
  *
- * Capture has two ways. MOVE takes the page out of the program's mapping by UFFDIO_MOVE,
- * atomically. The kernel refuses pages that are pinned for I/O. PROTECT is for kernels before 6.8,
- * and for mappings that are not writable. It write-protects the page, copies it, and drops the
- * original once the copy is safe. Either way, a write that comes too late waits in the kernel. On
- * the fault path: nothing here allocates (law 4).
+ * Capture has two ways. In both, a write that comes too late waits in the kernel.
+ *   - MOVE takes the page out of the program's mapping by UFFDIO_MOVE, atomically. The kernel
+ *     refuses pages that are pinned for I/O.
+ *   - PROTECT is for kernels before 6.8, and for mappings that are not writable. It write-protects
+ *     the page, copies it, and drops the original once the copy is safe.
  */
 #ifndef FP_CAPTURE_H
 #define FP_CAPTURE_H
@@ -51,8 +51,8 @@ static inline unsigned fp_run_length(const uint32_t *pages, unsigned n)
 }
 
 /*
- * Captures n pages, LEAVING and in ascending order, into the batch. Pages that the kernel does not
- * give now are settled: refused, or found to be absent. The batch has space for n.
+ * Captures n pages, LEAVING and in ascending order, into the batch, which has space for them. If
+ * the kernel does not give a page now, the page is settled: refused, or found to be absent.
  */
 void fp_capture(struct fp_far *far, struct fp_batch *batch, const uint32_t *pages, unsigned n);
 

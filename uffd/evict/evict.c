@@ -1,4 +1,4 @@
-/* See evict.h. On the fault path: fp_evictor_new allocates everything (law 4). */
+/* See evict.h. Runs on the fault path, so only fp_evictor_new allocates (law 4). */
 #include "evict.h"
 
 #include <assert.h>
@@ -432,9 +432,9 @@ static bool can_leave(struct fp_evictor *ev)
 }
 
 /*
- * Takes the oldest entries until it has want victims, or no entry is left. After a large munmap
- * there can be tens of thousands of stale entries in a row. The caller must not mistake these for a
- * queue without victims.
+ * Takes the oldest entries of the queue until it has want victims, or no entry is left. It does not
+ * stop early: after a large munmap there can be tens of thousands of stale entries in a row, and
+ * the caller would think that there are no victims.
  */
 static void find_victims(struct fp_evictor *ev, unsigned want)
 {

@@ -1,8 +1,8 @@
 /*
- * The evictor: takes victims and makes them leave. Clean ones are dropped. Dirty ones are captured
- * and written back, and are dropped once the store has them. One thread owns an evictor; two
- * evictors may work on the same pages' words at once. Room: uffd/evict. How bytes are captured:
- * capture.h.
+ * The evictor: takes victims and makes them leave. Room: uffd/evict. Clean pages are dropped. Dirty
+ * pages are captured and written back, and are dropped once the store has them. How bytes are
+ * captured: capture.h. One thread owns an evictor; two evictors may work on the same pages' words
+ * at once.
  */
 #ifndef FP_EVICT_H
 #define FP_EVICT_H

@@ -226,8 +226,10 @@ static void publish(struct fp_reclaim *rc)
 	fp_reclaim_publish(rc->far);
 }
 
-/* Gives the program back pages that an outage took. Sequentially consistent with the freeze, as
- * evictions are: no page is claimed while a fork is made. */
+/*
+ * Makes pages available again that were lost to an outage. Sequentially consistent with a fork's
+ * freeze, as evictions are: no page is claimed while a fork is made.
+ */
 static void revive_pages(struct fp_reclaim *rc, uint64_t now_ns)
 {
 	struct fp_far *far = rc->far;

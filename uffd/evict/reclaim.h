@@ -1,7 +1,6 @@
 /*
- * The reclaim thread: keeps tokens free ahead of need, between two watermarks. It also does the
- * housekeeping that the fault threads must not do: it reports lost pages, and publishes gauges.
- * Room: uffd/evict.
+ * The reclaim thread: keeps tokens free ahead of need, between two watermarks. Room: uffd/evict. It
+ * also does work that the fault threads must not do: it reports lost pages, and publishes gauges.
  */
 #ifndef FP_RECLAIM_H
 #define FP_RECLAIM_H

@@ -1,9 +1,9 @@
 /*
  * The fault loop. See fault.h.
  *
- * There are two ways to wait. If every node is reached by load and store, a fault is finished
- * before the next is read. The thread blocks in read, the fastest way to be woken. Otherwise
- * fetches are in flight, and the thread polls the userfaultfd, the lanes and the budget at once.
+ * There are two ways to wait. If every node's memory is mapped, a fault is finished before the next
+ * is read: the thread blocks in read, the fastest way to be woken. Otherwise fetches are in flight,
+ * and the thread polls the userfaultfd, the lanes and the budget at once.
  */
 #include "fault.h"
 

@@ -1,6 +1,7 @@
 /*
- * See handover.h. A request is one word, set and cleared by one atomic instruction each. So a guest
- * that is killed at any moment leaves nothing half done, at worst a request without a waiter.
+ * See handover.h. A request is one word. One atomic instruction sets it, and one clears it. So a
+ * guest that is killed at any moment leaves nothing half done, at worst a request for which nobody
+ * waits.
  */
 #include "handover.h"
 

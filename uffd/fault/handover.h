@@ -25,8 +25,10 @@ void fp_handover_abandon(struct fp_handover *handover);
  */
 bool fp_handover_is_guest(const struct fp_handover *handover);
 
-/* Lets the thread serve one fault. Called by a guest; waits as long as a fault may last. Ends the
- * guest, with a message, if the process has ended. */
+/*
+ * Called by a guest: lets the agent's thread serve one fault. Waits as long as a fault may last.
+ * Ends the guest, with a message, if the process has ended.
+ */
 void fp_handover_serve(struct fp_handover *handover, const struct fp_uffd_fault *fault);
 
 #endif

@@ -1,9 +1,11 @@
 /*
  * Inline serving: a thread serves its own faults, in the handler of SIGBUS or before a system call.
- * Room: uffd/fault. There are a few servers (serve.h). A thread takes one by an atomic exchange
- * while its fault lasts, at most for a few milliseconds. When it gives the server back, its page,
- * or pages read ahead, may still be on their way. A thread that waits for such a page tends the
- * server; the reclaim thread tends it at intervals.
+ * Room: uffd/fault.
+ *
+ * There are a few servers (serve.h). A thread takes one by an atomic exchange while its fault
+ * lasts, at most for a few milliseconds. When it gives the server back, its page, or pages read
+ * ahead, may still be on their way. Threads that wait for such a page tend the server; the reclaim
+ * thread tends it at intervals.
  */
 #ifndef FP_INLINE_H
 #define FP_INLINE_H
@@ -54,7 +56,7 @@ enum fp_inline_end fp_inline_serve_as(struct fp_inline *in, const struct fp_uffd
 
 /*
  * Called by a thread that got FP_INLINE_BUSY for the n-th time in a row. Tends the servers and lets
- * other threads run. Takes at most ten milliseconds, and a tenth of the wait so far.
+ * other threads run. Takes at most ten milliseconds, and at most a tenth of the wait so far.
  */
 void fp_inline_wait(struct fp_inline *in, unsigned n);
 

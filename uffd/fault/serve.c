@@ -41,9 +41,9 @@ static void free_arrival(struct fp_server *sv, struct fp_arrival *a);
 /* ---- message ---- */
 
 /*
- * The word says resident, the kernel says missing. Most likely this is the second message of a
- * fault that has ended, and the install finds the page present. If not, a raw system call dropped
- * the page, and it must read zeros.
+ * Called if the word says resident, but the kernel says missing. Most likely this is the second
+ * message of a fault that has ended, and the install finds the page present. If not, a raw system
+ * call dropped the page, and it must read zeros.
  */
 static void verify(struct fp_server *sv, uint32_t page)
 {
@@ -54,8 +54,10 @@ static void verify(struct fp_server *sv, uint32_t page)
 	do {
 		r = fp_uffd_copy(&far->uffd, fp_far_addr(far, page), fp_zeros, FP_PAGE_SIZE, false);
 	} while (r == -EAGAIN && fp_far_may_pass(far, r, until_ns));
-	/* Any failure but EEXIST leaves the page missing: the thread is woken and faults on it
-	 * again. The page counts as written from here on, so it must be writable. */
+	/*
+	 * after any failure but EEXIST the page is missing: the thread is woken and faults on it
+	 * again. From here on the page counts as written, so it must be writable
+	 */
 	if (r == -EEXIST && fp_uffd_needs_pins(&far->uffd))
 		(void)fp_far_unprotect(far, page);
 	fp_far_end(far, page, FP_EV_INSTALLED_RW);
@@ -401,9 +403,9 @@ static unsigned arrive_ahead(struct fp_server *sv, const struct fp_arrival *firs
 }
 
 /*
- * Fetches are sent together and end one by one. Faults go on one lane, pages read ahead on another,
- * with links of its own. So a page that a thread waits for does not queue behind pages that no
- * thread asked for.
+ * Sends fetches together; they end one by one. Faults go on one lane, and pages read ahead on
+ * another, with links of its own. So a page that a thread waits for does not queue behind pages
+ * that no thread asked for.
  */
 static void serve_wire(struct fp_server *sv, struct fp_arrival *a)
 {

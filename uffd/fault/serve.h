@@ -1,7 +1,8 @@
 /*
  * Serving faults: brings one fault to its end, on whichever thread. Room: uffd/fault. A server is
- * used by one thread at a time, which has all signals blocked. Its memory was allocated and locked
- * before. Nothing here allocates or logs, or touches far memory except through userfaultfd (law 4).
+ * used by one thread at a time, which has all signals blocked. The server's memory was allocated
+ * and locked before. Nothing here allocates or logs, or touches far memory except through
+ * userfaultfd (law 4).
  */
 #ifndef FP_SERVE_H
 #define FP_SERVE_H

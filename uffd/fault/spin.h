@@ -1,7 +1,7 @@
 /*
  * Spinning: a thread that waits for an answer over a wire first looks for it for a while. That
- * saves a sleep and a wake-up. If it does not pay, because the node is far or needs this very CPU,
- * only few waits try it. Room: uffd/fault. One waiting thread at a time.
+ * saves a sleep and a wake-up. Spinning does not pay if the node is far or needs this very CPU:
+ * then only few waits try it. Room: uffd/fault. One waiting thread at a time.
  */
 #ifndef FP_SPIN_H
 #define FP_SPIN_H

@@ -1,12 +1,14 @@
 /*
  * Affinity: keeps the fault thread and the thread that faults most on one CPU. Room: uffd/kernel.
  *
- * To wake a thread on another, idle CPU, an interrupt must bring that CPU out of idle. That happens
- * twice a fault: measured 12 to 49 µs instead of 6. The scheduler sees the fault thread run and
- * moves the woken thread to an idle CPU each time. So a thread that makes most of the faults is
- * held on its CPU, and released when it no longer does. The agent's threads come to that CPU, too:
- * from elsewhere, each page that they take from the program would interrupt it. The fault thread
- * calls fp_affinity_fault; release and tick may come from any thread.
+ * To wake a thread on another, idle CPU, an interrupt must bring that CPU out of idle. A fault
+ * needs two such wake-ups: measured 12 to 49 µs instead of 6. The scheduler sees the fault thread
+ * run and moves the woken thread to an idle CPU each time. So a thread that makes most of the
+ * faults is held on the fault thread's CPU, and released when it no longer does.
+ *
+ * The agent's threads come to that CPU, too: from elsewhere, each page that they take from the
+ * program would interrupt it. The fault thread calls fp_affinity_fault; release and tick may come
+ * from any thread.
  */
 #ifndef FP_AFFINITY_H
 #define FP_AFFINITY_H

@@ -18,7 +18,8 @@
 
 /*
  * Closes all but the vital descriptors, in a table of the thread's own. The first close_range makes
- * that table and closes nothing. By raw system calls: the shim would answer the C library's.
+ * that table and closes nothing. Uses raw system calls: the shim would take the C library's for the
+ * program's.
  */
 static int keep_vital_only(struct fp_fdguard *guard)
 {

@@ -1,7 +1,7 @@
 /*
- * The last thread: if a program's main thread ends by pthread_exit, the process ends with its last
- * other thread. For that the C library counts threads, ours too. So with an agent, the process
- * would never end. Room: uffd/kernel.
+ * The last thread: if a program's main thread ends by pthread_exit, the process ends with the last
+ * of the other threads. But the C library counts the agent's threads, too. So a process with an
+ * agent would never end. Room: uffd/kernel.
  */
 #ifndef FP_LASTTHREAD_H
 #define FP_LASTTHREAD_H
@@ -16,8 +16,8 @@ struct fp_lastthread {
 };
 
 /*
- * Looks, at intervals, whether only agent threads are left. Then it ends the process as the C
- * library would: by exit(0), on a new thread, which can fault and get signals like the program's.
+ * Looks, at intervals, whether only agent threads are left. Then ends the process as the C library
+ * would: by exit(0), on a new thread, which can fault and get signals like the program's threads.
  * stat_fd: this process's /proc/self/stat; with -1, the process is never ended. Called by the
  * reclaim thread. Allocates only when the end has come.
  */

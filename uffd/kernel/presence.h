@@ -1,6 +1,6 @@
 /*
  * Tells whether pages are present and addresses mapped, as the kernel sees it. Room: uffd/kernel.
- * By raw system calls: the shim answers the C library's for the program.
+ * Uses raw system calls: the shim would answer the C library's as the program's.
  */
 #ifndef FP_PRESENCE_H
 #define FP_PRESENCE_H

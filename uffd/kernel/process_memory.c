@@ -1,4 +1,7 @@
-/* See process_memory.h. By raw system calls: the shim answers the C library's for the program. */
+/*
+ * See process_memory.h. Uses raw system calls: the shim would answer the C library's as the
+ * program's.
+ */
 #include "process_memory.h"
 
 #include <errno.h>

@@ -1,8 +1,9 @@
 /*
- * userfaultfd(2), wrapped thinly. Only this module issues its ioctls. Room: uffd/kernel. Errors are
- * negative errno. A call that can be partial returns the bytes done, if any. Sources:
- * userfaultfd(2), ioctl_userfaultfd(2), and for what these omit, fs/userfaultfd.c of Linux 6.1 to
- * 6.18.
+ * userfaultfd(2), with little added. Only this module issues its ioctls. Room: uffd/kernel. Errors
+ * are negative errno. A call that can be partial returns the bytes done, if any.
+ *
+ * Sources: userfaultfd(2), ioctl_userfaultfd(2), and for what these omit, fs/userfaultfd.c of Linux
+ * 6.1 to 6.18.
  */
 #ifndef FP_UFFD_H
 #define FP_UFFD_H
@@ -83,22 +84,24 @@ bool fp_uffd_is_changing(const struct fp_uffd *uffd);
 
 /*
  * Installs len bytes at dst, write-protected if protect, and wakes the threads that wait there.
- * Returns the bytes installed (may be fewer than len), or -EEXIST (the first page is present),
- * -ENOENT (no longer mapped), -EAGAIN (the layout is changing), -ESRCH (the process is exiting),
- * -ENOMEM.
+ * Returns the bytes installed (may be fewer than len), or an error: -EEXIST (the first page is
+ * present), -ENOENT (no longer mapped), -EAGAIN (the layout is changing), -ESRCH (the process is
+ * exiting), -ENOMEM.
  */
 ssize_t fp_uffd_copy(const struct fp_uffd *uffd, void *dst, const void *src, size_t len, bool protect);
 
 /*
  * Moves whole pages, each atomically, from src to dst, which must be empty. Returns the bytes moved
- * (may be fewer than len), or -EBUSY (pinned for I/O or shared with a forked child), -ENOENT (not
- * there), -EINVAL (mapped read-only, or locked), -EAGAIN. Moves that the kernel did not report
- * count, if mincore is permitted or pagemap_fd is not -1.
+ * (may be fewer than len), or an error: -EBUSY (pinned for I/O or shared with a forked child),
+ * -ENOENT (not there), -EINVAL (mapped read-only, or locked), -EAGAIN. Pages that the kernel moved
+ * without saying so count, if mincore is permitted or pagemap_fd is not -1.
  */
 ssize_t fp_uffd_move(const struct fp_uffd *uffd, int pagemap_fd, void *dst, void *src, size_t len);
 
-/* Write-protects present pages, or lifts the protection and wakes their waiters. -ENOENT: not
- * mapped; -EAGAIN. */
+/*
+ * Write-protects present pages, or lifts the protection and wakes their waiters. 0; -ENOENT: not
+ * mapped; -EAGAIN.
+ */
 int fp_uffd_protect(const struct fp_uffd *uffd, void *addr, size_t len, bool protect);
 
 /* Makes touches of a missing page raise SIGBUS, and wakes its waiters. -EEXIST: the page is

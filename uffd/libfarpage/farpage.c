@@ -1,7 +1,7 @@
 /*
  * libfarpage: the public API over an agent of its own. Room: uffd/libfarpage. It uses agent.h and
- * space.h only. All memories of the process are in one list. fork uses it to give the child agents
- * of its own.
+ * space.h only. All far memories of the process are in one list, by which fork gives the child
+ * agents of its own.
  */
 #include "farpage/farpage.h"
 
@@ -36,8 +36,8 @@ static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct far_memory *list;
 
 /*
- * Exported by the preload shim, if the program runs under it. In these brackets the agent's
- * allocations stay out of the far memory of the shim's agent.
+ * Exported by the preload shim, if the program runs under it. Between these two calls, the
+ * allocations of our agent stay out of the far memory of the shim's agent.
  */
 extern void fp_shim_enter_local(void) __attribute__((weak, visibility("default")));
 extern void fp_shim_leave_local(void) __attribute__((weak, visibility("default")));
@@ -90,8 +90,8 @@ static void fork_parent(void)
 }
 
 /*
- * An agent of the child releases the devices inherited from the parent. If there is no agent, we
- * release them here: the child may open a memory of its own.
+ * Starts the child's agents, which release the devices inherited from the parent. If there is no
+ * agent, releases them here: the child may open a far memory of its own.
  */
 static void fork_child(void)
 {

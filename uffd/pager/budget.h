@@ -1,7 +1,7 @@
 /*
- * The budget: how many pages may be resident, and which threads wait for a token. A page needs a
- * token before it is installed. It gives the token back when its local memory is really free, so
- * the budget holds at every moment. Room: uffd/pager. Lock-free; any thread.
+ * The budget: how many pages may be resident, and which threads wait for a token. Room: uffd/pager.
+ * A page needs a token before it is installed. The token comes back when the page's local memory is
+ * really free, so the budget holds at every moment. Lock-free; any thread.
  */
 #ifndef FP_BUDGET_H
 #define FP_BUDGET_H
@@ -55,9 +55,9 @@ void fp_budget_unpin(struct fp_budget *budget, uint64_t n);
 /*
  * If the program has pinned all resident pages (O_DIRECT, registered buffers), waiting frees no
  * token. The first thread that waits a whole deadline in vain grants one page on top of the budget.
- * While grants exist, each failed try to evict grants a batch more, so that no thread waits so long
- * again. Each page that leaves ends a grant. for_good: waiting can't help, so the first wait is not
- * needed.
+ * While there are grants, each failed try to evict grants a batch more, so that no thread waits so
+ * long again. Each page that leaves ends a grant. for_good: waiting can't help, so no thread need
+ * have waited.
  */
 void fp_budget_grant(struct fp_budget *budget);
 bool fp_budget_tried_in_vain(struct fp_budget *budget, bool for_good); /* true: a page was granted */

@@ -1,10 +1,11 @@
 /*
  * The layout of the far range: which pages are mapped, with what protection and advice. Finds gaps
- * for new mappings. Room: uffd/pager. Pure bookkeeping on page numbers. The caller serialises.
+ * for new mappings. Room: uffd/pager. Pure bookkeeping on page numbers. The caller makes sure that
+ * calls do not overlap.
  *
- * A piece is far or foreign. Foreign: a file or shared memory that the program mapped inside the
- * range by MAP_FIXED. The kernel alone manages that. Only the functions that say so see foreign
- * pieces.
+ * A piece is far or foreign. A foreign piece is a file or shared memory that the program mapped
+ * inside the range by MAP_FIXED; the kernel alone manages it. Only the functions that say so see
+ * foreign pieces.
  */
 #ifndef FP_LAYOUT_H
 #define FP_LAYOUT_H
@@ -92,9 +93,9 @@ uint64_t fp_layout_count_unbacked(const struct fp_layout *layout, uint32_t start
 uint32_t fp_layout_mapped_from(const struct fp_layout *layout, uint32_t page, uint32_t n);
 
 /*
- * The piece that contains page, and the number of changes so far. The piece is valid as long as
- * fp_layout_changes returns the same number. Called without the caller's lock. False: there is no
- * such piece, or the layout is being changed.
+ * Finds the piece that contains page, and the number of changes so far. The piece is valid as long
+ * as fp_layout_changes returns the same number. Called without the caller's lock. False: there is
+ * no such piece, or the layout is being changed.
  */
 bool fp_layout_peek(const struct fp_layout *layout, uint32_t page, struct fp_piece *ret_piece,
                     uint32_t *ret_changes);
@@ -104,8 +105,8 @@ uint32_t fp_layout_changes(const struct fp_layout *layout);
 const struct fp_piece *fp_layout_after(const struct fp_layout *layout, uint32_t page);
 
 /*
- * The first far piece that ends after page and has one of flags, or NULL. For the child of a fork:
- * it unmaps DONTFORK pieces, and makes WIPEONFORK pieces ZERO.
+ * The first far piece that ends after page and has one of flags, or NULL. Called in the child of a
+ * fork, which unmaps DONTFORK pieces, and makes WIPEONFORK pieces ZERO.
  */
 const struct fp_piece *fp_layout_after_with(const struct fp_layout *layout, uint32_t page, uint32_t flags);
 

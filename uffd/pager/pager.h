@@ -131,8 +131,8 @@ struct fp_page_step fp_pager_step_release(uint64_t word, uint64_t settled);
 
 /*
  * Applies event to *page by compare-and-swap. Lock-free; any thread. *ret_old (may be NULL): the
- * replaced word. Acquire and release: the next owner sees all that an owner did before it ended its
- * state.
+ * replaced word. Acquire and release: the next owner of the page sees all that the previous owner
+ * did.
  */
 struct fp_page_step fp_pager_apply(_Atomic uint64_t *page, enum fp_page_event event, uint64_t *ret_old);
 struct fp_page_step fp_pager_apply_written(_Atomic uint64_t *page, uint64_t slot, uint64_t *ret_old);

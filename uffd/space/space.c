@@ -334,9 +334,9 @@ static void restore_protection(struct fp_space *space, uint32_t start, uint32_t 
 }
 
 /*
- * Replaces what is mapped there by the piece. Protects before it drops: otherwise a late write
- * could survive in a page that is no longer writable. If a later step fails, nothing is mapped
- * there.
+ * Replaces what is mapped there by the piece. First protects the old pages, then drops them:
+ * otherwise a late write could survive in a page that is no longer writable. If a later step fails,
+ * nothing is mapped there.
  */
 static int replace(struct fp_space *space, struct fp_piece piece, uint64_t *ret_reserved)
 {

@@ -53,8 +53,8 @@ struct fp_remap {
 
 /*
  * Maps len bytes of zeros with protection prot (PROT_*), aligned to align (a power of two, at least
- * FP_PAGE_SIZE; 0: page). Inaccessible memory gets its slots when it is opened. 0 and *ret_addr;
- * -ENOMEM (no address space, or no slots), -EINVAL.
+ * FP_PAGE_SIZE; 0: a page). Memory that is mapped inaccessible gets its slots when it is opened. 0
+ * and *ret_addr; -ENOMEM (no address space, or no slots), -EINVAL.
  */
 int fp_space_map(struct fp_space *space, size_t len, size_t align, int prot, unsigned flags, void **ret_addr);
 

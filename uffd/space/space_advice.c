@@ -1,7 +1,7 @@
 /*
- * Protection and advice of far pieces. Room: uffd/space; see space.h. With several pieces, a call
+ * Protection and advice of far pieces. Room: uffd/space; see space.h. On several pieces, a call
  * does what the kernel does. mprotect ends at the first hole. madvise goes on behind a hole, and
- * reports it at the end. Both end at the first piece that refuses.
+ * reports the hole at its end. Both end at the first piece that refuses.
  */
 #include "space_priv.h"
 

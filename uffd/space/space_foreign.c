@@ -1,8 +1,9 @@
 /*
  * Foreign pieces: the kernel's mappings inside the far range. Room: uffd/space; see space_priv.h.
  *
- * The range never gets a hole, where the kernel could place another mapping. So a new piece is
- * mapped over the old one, and an ended piece is replaced, each by one system call.
+ * The range must never get a hole, where the kernel could place another mapping. So a new piece is
+ * mapped over the old one by one system call. When a foreign piece ends, one system call maps
+ * inaccessible memory over it.
  */
 #include "space_priv.h"
 

@@ -1,5 +1,5 @@
 /*
- * mlock and its kin, and calls that bring pages in. Room: uffd/space; see space.h.
+ * mlock and its relatives, and calls that bring pages in. Room: uffd/space; see space.h.
  *
  * Locked memory is the kernel's own until it is unmapped: a foreign piece. So the kernel alone
  * locks, counts and unlocks, and evictors never meet a page that the program has locked.
@@ -101,8 +101,8 @@ static int lock_and_give(struct fp_space *space, uint32_t start, uint32_t end)
 }
 
 /*
- * Locks pages up to the first hole; -ENOMEM if there is one. They are brought in before the layout
- * lock is taken: otherwise fork and other calls would wait for the node.
+ * Locks pages up to the first hole; -ENOMEM if there is one. Brings the pages in before it takes
+ * the layout lock: otherwise fork and other calls would wait for the node.
  */
 static int lock_some(struct fp_space *space, uint32_t start, uint32_t end)
 {

@@ -1,9 +1,9 @@
 /*
  * The pages that a layout call works on. Room: uffd/space; see space_priv.h.
  *
- * A layout call claims its pages (CLAIMED), and waits for those in transit. It does its work with
- * the kernel, then releases the pages with their new words. Meanwhile faults on them wait in the
- * kernel.
+ * A layout call claims its pages (CLAIMED), and waits for those in transit. It changes their
+ * mapping in the kernel, then releases the pages with their new words. Meanwhile faults on them
+ * wait in the kernel.
  */
 #include "space_priv.h"
 
@@ -146,8 +146,10 @@ static int drop_unless_handed(struct fp_space *space, uint32_t start, uint32_t e
 	return start < end ? drop_held(far, start, end, olds, how) : 0;
 }
 
-/* The owner of an awaited page may itself wait for a token. So the pages claimed so far are dropped
- * first: they may hold the only tokens. */
+/*
+ * Drops pages from start on, up to the first that another thread owns. That owner may itself wait
+ * for a token. So the pages claimed so far are dropped first: they may hold the only tokens.
+ */
 static int drop_some(struct fp_space *space, uint32_t start, uint32_t end, enum fp_drop how)
 {
 	for (uint32_t p = start; p < end; p++) {
@@ -283,7 +285,7 @@ int fp_space_give(struct fp_space *space, const struct fp_piece *piece)
 		r = fp_layout_remove(&space->layout, piece->start, piece->end, &reserved);
 	if (r < 0)
 		return r;
-	(void)fp_layout_add(&space->layout, foreign); /* can't fail: one was removed */
+	(void)fp_layout_add(&space->layout, foreign); /* there is room: one was removed */
 	r = fp_space_open_range(space->far, piece->start, piece->end - piece->start, piece->prot | PROT_READ);
 	if (r == 0)
 		r = give_pages(space->far, &rest.start, piece->end);

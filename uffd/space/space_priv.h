@@ -1,7 +1,8 @@
 /*
- * The inside of struct fp_space, for the agent, which embeds it, and for its files: space.c (map
- * and unmap), space_pages.c (claiming and dropping pages), space_foreign.c, space_advice.c
- * (protection and advice), space_lock.c (mlock) and space_remap.c. Room: uffd/space.
+ * The inside of struct fp_space. Room: uffd/space. It is for the agent, which embeds the struct,
+ * and for the space's own files: space.c (map and unmap), space_pages.c (claiming and dropping
+ * pages), space_foreign.c, space_advice.c (protection and advice), space_lock.c (mlock) and
+ * space_remap.c.
  */
 #ifndef FP_SPACE_PRIV_H
 #define FP_SPACE_PRIV_H
