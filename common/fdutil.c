@@ -19,7 +19,7 @@
 #define HIGH_FD  512
 #define LIST_END 65536 /* our descriptors from this number on are not hidden from the program */
 
-#define N_MARKS 128u /* how many guards can be starting at the same time */
+#define N_MARKS 128u /* how many different marks of guards there are */
 
 enum { NOT_OURS, OURS, WATCHED, VITAL /* and up: + the guard's mark */ };
 

@@ -40,8 +40,8 @@ ssize_t fp_fd_read_file(const char *path, void *ret_bytes, size_t len);
 void fp_fd_keep(int fd);
 
 /*
- * The lowest number of one of our descriptors from the number from on; -1: none. Lock-free: any
- * thread, signal handlers too.
+ * The first of our descriptors at or above the number from; -1: none. Lock-free: any thread, signal
+ * handlers too.
  */
 int fp_fd_next(int from);
 bool fp_fd_is_ours(int fd);

@@ -44,7 +44,7 @@ enum fp_stats_node_state {
 };
 
 struct fp_stats_node {
-	char url[128];             /* the URL that reached it at the start; empty: the entry is unused */
+	char url[128];             /* the URL used at the start; empty: this entry is unused */
 	char way[128];             /* the URL used now, or used last; a reader may see it change */
 	_Atomic uint32_t up;       /* 1: state is FP_STATS_NODE_UP */
 	_Atomic uint32_t state;    /* enum fp_stats_node_state */
@@ -66,7 +66,7 @@ struct fp_statspage {
 	int32_t ppid;
 	uint64_t start_ticks; /* field 22 of /proc/PID/stat, to notice that the PID was reused */
 	uint64_t start_realtime_ns;
-	char command[64]; /* comm of the program */
+	char command[64]; /* the program's name, as prctl(PR_GET_NAME) gives it */
 	char fault_mode[16];
 	char capture[16];        /* "move" or "protect" */
 	_Atomic uint64_t exited; /* 1 once the program has exited in good order */

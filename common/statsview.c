@@ -59,7 +59,7 @@ int fp_statsview_look(struct fp_statsview *view)
 	if (r < 0 || view->dead || !is_dead(view))
 		return r;
 	view->dead = true;
-	return copy(view->fd, &view->page); /* reads its last counts */
+	return copy(view->fd, &view->page); /* once more: these are its last counts */
 }
 
 /* Takes ownership of fd. fd may be a negative errno, which is then returned. */

@@ -33,8 +33,8 @@ struct fp_conf_field {
 	enum fp_conf_type type;
 	size_t offset;                      /* the field's place in the enclosing mapping's struct */
 	uint64_t min, max;                  /* U64, SIZE, TIME; max 0: no upper bound */
-	const char *const *choices;         /* ENUM: NULL-terminated */
-	const struct fp_conf_field *fields; /* MAP, LIST: the keys of the mapping; ends with .key == NULL */
+	const char *const *choices;         /* ENUM: the allowed words, then NULL */
+	const struct fp_conf_field *fields; /* MAP, LIST: the mapping's keys; ends with .key == NULL */
 	/*
 	 * LIST: appends an element with defaults to the list in *enclosing and returns it; NULL: no
 	 * memory. MAP: may be NULL; called when the mapping is there, even an empty one, and

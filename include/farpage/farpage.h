@@ -29,8 +29,8 @@ struct far_memory;
 struct far_options {
 	size_t size;              /* sizeof(struct far_options) */
 	uint64_t local_bytes;     /* far memory that may be resident at once; at least 64 KiB */
-	const char *const *nodes; /* NULL-terminated URLs, see farpage(1): "tcp://HOST[:PORT]", ... */
-	const char *secret;       /* shared secret of the nodes, NULL if they want none */
+	const char *const *nodes; /* URLs, then NULL: "tcp://HOST[:PORT]", ...; see farpage(1) */
+	const char *secret;       /* the nodes' shared secret; NULL if they want none */
 	uint64_t deadline_ms;     /* the longest time of one remote operation; 0: 5000 */
 	uint32_t overcommit;      /* non-zero: map without reserving memory on the nodes */
 	uint32_t readahead_pages; /* longest sequential read-ahead; 0: the default, 32; 1: no read-ahead */
@@ -50,7 +50,7 @@ struct far_options {
 };
 
 enum far_fault_mode {
-	FAR_FAULT_THREAD, /* a thread of the library serves faults, also those of system calls */
+	FAR_FAULT_THREAD, /* a thread of the library serves faults, also those inside system calls */
 	/*
 	 * The thread that touches a page fetches it, in a handler of SIGBUS that far_open installs.
 	 * This is faster, but has conditions. far_hold and far_unhold must bracket each system call
@@ -67,7 +67,7 @@ enum far_on_loss {
 };
 
 enum far_advice {
-	FAR_ADVICE_WILLNEED, /* fetch ahead */
+	FAR_ADVICE_WILLNEED, /* fetch these pages ahead */
 	FAR_ADVICE_COLD,     /* these pages leave local memory first */
 	FAR_ADVICE_DISCARD,  /* drop the bytes: later reads give zeros */
 };
@@ -77,7 +77,7 @@ struct far_stats {
 	uint64_t mapped_bytes;   /* far address space mapped now */
 	uint64_t resident_bytes; /* the part of it in local memory */
 	uint64_t remote_bytes;   /* the part of it with a slot on a node */
-	uint64_t faults;         /* all kinds */
+	uint64_t faults;         /* faults of all kinds */
 	uint64_t fetched_bytes;
 	uint64_t written_bytes;
 	uint64_t fault_p50_ns;

@@ -44,7 +44,7 @@ int fp_heap_free_flags(void);
  * discards its pages instead of writing to them, as jemalloc does with its own memory. Otherwise
  * pages would be fetched only to be overwritten.
  */
-#define FP_HEAP_DISCARD_FROM ((32u << 10) + 1) /* shorter ones come from a cache, resident */
+#define FP_HEAP_DISCARD_FROM ((32u << 10) + 1) /* shorter ones are in a cache already, and resident */
 void *fp_heap_zeroed(size_t size);
 
 /* True if realloc of ptr to new_size, for code at caller, must change between far and local. */

@@ -11,7 +11,7 @@
 #include "agent.h"
 #include "calls.h"
 
-#define FP_CALL_ARGS_FEW 16 /* so many ranges fit without extra memory */
+#define FP_CALL_ARGS_FEW 16 /* how many ranges fit without extra memory */
 
 struct fp_call_args {
 	long args[FP_CALL_ARGS];

@@ -30,9 +30,9 @@ static inline bool fp_libc_memory_is_loader(const void *code)
 void fp_libc_memory_open(void);
 
 /*
- * True if code at this address may pass its allocations to a system call inside the C library:
- * buffers of streams and directories, names, messages to name servers. False for the large arrays
- * that it sorts in.
+ * True if code at this address may pass its allocations to a system call inside the C library.
+ * These are buffers of streams and directories, names, and messages to name servers. False for the
+ * large arrays in which it sorts.
  */
 bool fp_libc_memory_wants_local(const void *code, size_t size);
 

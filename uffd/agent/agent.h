@@ -28,7 +28,7 @@ enum fp_affinity_mode { FP_AFFINITY_AUTO, FP_AFFINITY_OFF };
 
 struct fp_agent_options {
 	uint64_t local_bytes;    /* the budget, at least FP_BUDGET_MIN_PAGES pages; 0: see local_percent */
-	unsigned local_percent;  /* the budget, as part of the most far memory ever mapped; 16 MiB at least */
+	unsigned local_percent;  /* the budget in % of the most far memory ever mapped; 16 MiB at least */
 	const char *const *urls; /* URLs of n_urls nodes */
 	unsigned n_urls;
 	const char *secret;                 /* NULL: none */
@@ -48,8 +48,8 @@ struct fp_agent_options {
 	bool own_handler;         /* the caller has a SIGBUS handler, which calls fp_agent_signal first */
 	const char *stats_path;   /* see fp_statspage_expand; NULL: the default place, unlinked at the end */
 	/*
-	 * Brackets everything that the agent allocates, on its own and on the program's threads. So
-	 * the shim's malloc serves it from local memory. May be NULL.
+	 * Called around everything that the agent allocates, on its own and on the program's
+	 * threads. So the shim's malloc serves it from local memory. May be NULL.
 	 */
 	void (*enter_local)(void);
 	void (*leave_local)(void);
@@ -151,8 +151,8 @@ struct fp_pin_range {
 struct fp_pin {
 	uint32_t place, n;   /* for the agent; if n is 0, nothing was pinned, and unpin does nothing */
 	uint32_t depth;      /* for the agent */
-	unsigned fit_ranges; /* -E2BIG: so many of the first ranges could be pinned whole, */
-	size_t fit_bytes;    /* and so many bytes of the next range; not both are 0 */
+	unsigned fit_ranges; /* -E2BIG: this many of the first ranges could be pinned whole, */
+	size_t fit_bytes;    /* and this many bytes of the next range; not both are 0 */
 };
 
 /*

@@ -21,8 +21,8 @@
 
 #define RANGES_MAX  1024u /* most ranges of one pin: the kernel takes as many iovecs */
 #define NESTED_MAX  8u    /* how many pins are noted for each thread */
-#define QUARTER_MIN 4u    /* so many pages can be pinned with any budget */
-#define LINES       64u   /* new threads begin their search for a place in one of so many lines, in turn */
+#define QUARTER_MIN 4u    /* pages that may be pinned whatever the budget is */
+#define LINES       64u   /* how many lines new threads begin their search for a place in, in turn */
 
 /*
  * The pins of this thread, the outermost first. A longjmp may leave a pin behind. A later pin

@@ -22,7 +22,7 @@ struct fp_agent {
 	struct fp_reconnector *reconnector;
 	struct fp_agent_options options; /* a deep copy, which a forked child uses for its own start */
 	pthread_mutex_t fork_turn;       /* held from quiet to a fork's end; taken before allocators' locks */
-	unsigned local_percent;          /* 0: the budget is fixed */
+	unsigned local_percent;          /* see fp_agent_options; 0: the budget is fixed */
 	struct fp_affinity affinity;
 	bool is_child; /* the agent of a forked child, whose store has no sessions of its own yet */
 	bool unlink_stats;

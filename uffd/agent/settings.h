@@ -24,7 +24,7 @@ enum fp_heap_mode {
 };
 
 struct fp_settings {
-	uint64_t local_bytes; /* the budget; 0: local_percent counts */
+	uint64_t local_bytes; /* the budget; 0: see local_percent */
 	unsigned local_percent;
 	char **urls; /* URLs of n_urls nodes; none is no error here */
 	unsigned n_urls;
@@ -32,7 +32,7 @@ struct fp_settings {
 	struct fp_rdma_options rdma;
 	char *stats_path; /* NULL: the default place */
 	uint64_t deadline_ns;
-	uint64_t patience_ns; /* 0: the nodes' grace */
+	uint64_t patience_ns; /* how long a page waits for a node; 0: the nodes' grace */
 	enum fp_on_loss on_loss;
 	uint64_t heartbeat_ns;
 	struct fp_reconnect_options reconnect;

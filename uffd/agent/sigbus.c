@@ -22,8 +22,8 @@
 #include "agent_sigmask.h"
 
 #define AGENTS_MAX 64u
-#define SPINS      256u /* so many looks at a page that another thread owns, then the thread faults again */
-#define REPEATS    64u  /* so many faults at one address in a row: from then on we also look at the clock */
+#define SPINS      256u /* how often a thread looks at a page that another owns before it faults again */
+#define REPEATS    64u  /* faults at one address in a row after which we also look at the clock */
 
 /*
  * The agents and the bounds of their ranges. Bounds are set last and cleared first, so an address

@@ -42,7 +42,7 @@ struct fp_far {
 	char *base;
 	uint64_t n_pages;
 	_Atomic uint32_t first, last;    /* the program's part of the range: all, until a limit shrinks it */
-	bool low;                        /* the range may begin at 4 GiB */
+	bool low;                        /* true: the range may begin at 4 GiB */
 	uint32_t origin;                 /* the search for free addresses starts at this page */
 	_Atomic uint64_t *words;         /* one per page; their memory comes on touch */
 	_Atomic uint64_t *touched;       /* one bit per chunk; 0: all its pages are ZERO */
@@ -57,7 +57,7 @@ struct fp_far {
 	struct fp_inline *_Atomic inline_servers; /* NULL: only the fault thread serves */
 	uint64_t deadline_ns; /* the longest time of a fault, without the wait for nodes that are cut off */
 	bool capture_by_move;
-	_Atomic bool wants_slots; /* a page that shall leave found no slot on the nodes that are up */
+	_Atomic bool wants_slots; /* a page that is to leave found no slot on the nodes that are up */
 	_Atomic bool full;        /* the nodes have no more slots */
 	_Atomic bool sealed;      /* since reclaim last looked, the kernel refused to drop a page (EPERM) */
 	int pidfd;                /* this process, for process_madvise; -1: the kernel has none */
@@ -122,8 +122,8 @@ uint64_t fp_far_fitting_bytes(int kind, uint64_t limit);
 
 /*
  * Gives the range and its part of the tables back to the kernel, except [first, last) and the
- * agent's own pages. Only whole chunks, in which nothing is mapped. A range that was shrunk is
- * never unreserved.
+ * agent's own pages. The parts that go must be whole chunks, in which nothing is mapped. A range
+ * that was shrunk is never unreserved.
  */
 void fp_far_shrink(struct fp_far *far, uint32_t first, uint32_t last);
 

@@ -127,7 +127,7 @@ static struct chunk_run find_run(const struct fp_far *far, const struct fp_piece
 
 static unsigned count_fresh(const struct fp_far *far, struct chunk_run run)
 {
-	unsigned n = 1; /* page itself, where the fault is */
+	unsigned n = 1; /* counts page itself, where the fault is */
 
 	for (uint32_t p = run.start; p < run.end; p++)
 		n += fp_page_state(atomic_load(&far->words[p])) == FP_PAGE_ZERO;

@@ -33,7 +33,7 @@ struct fp_batch {
 	struct fp_leaving items[FP_BUDGET_BATCH_MAX];
 	unsigned n;      /* captured pages */
 	unsigned open;   /* pages that are not done yet; 0: the batch is free */
-	unsigned tokens; /* tokens of pages that have left; they are given back with the stage */
+	unsigned tokens; /* tokens of pages that have left; given back when the stage is emptied */
 	unsigned n_back; /* pages that were put back since the batch was captured */
 	char *stage;     /* FP_BUDGET_BATCH_MAX pages of the far range */
 	char *copies;    /* FP_BUDGET_BATCH_MAX pages of plain memory */

@@ -36,7 +36,7 @@ unsigned fp_evictor_run(struct fp_evictor *evictor, unsigned want);
  */
 unsigned fp_evictor_run_range(struct fp_evictor *evictor, uint32_t page, uint32_t n, uint32_t *ret_next);
 
-/* Finishes write-backs that have completed. Returns their number. */
+/* Finishes write-backs whose answers have come. Returns their number. */
 unsigned fp_evictor_reap(struct fp_evictor *evictor);
 
 /* Checks whether idle nodes are still there. Costs a system call. */

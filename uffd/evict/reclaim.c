@@ -39,7 +39,7 @@
 
 struct fp_reclaim {
 	struct fp_far *far;
-	struct fp_lane *lane; /* NULL: all nodes are mapped */
+	struct fp_lane *lane; /* for write-backs; NULL: all nodes are mapped */
 	struct fp_evictor *evictor;
 	bool told_of_seal;
 	pthread_mutex_t

@@ -24,8 +24,8 @@
 #include "thread.h"
 
 #define ROOM_WAIT_NS (FP_NSEC_PER_MSEC / 2)
-#define FULL_READS   4   /* after so many full reads of one message, asks for more, which costs time */
-#define SPIN_LOOKS   32u /* so many looks for answers, then one for messages */
+#define FULL_READS   4   /* full reads of one message after which it asks for more, which costs time */
+#define SPIN_LOOKS   32u /* how many looks for answers come between two looks for messages */
 
 struct fp_fault_loop {
 	struct fp_server server;

@@ -25,7 +25,7 @@
 
 #define REQUESTS 16u
 #define LOW_PIDS 300 /* a process number below this may exist again in a new namespace, which counts from 1 */
-#define YIELDS   64u /* so many yields before a guest sleeps */
+#define YIELDS   64u /* how often a guest yields before it sleeps */
 #define NAP_NS   (50 * FP_NSEC_PER_USEC)
 #define TURN_NS  FP_NSEC_PER_MSEC /* time between two looks at a page that is on its way */
 

@@ -41,7 +41,7 @@ struct fp_server {
 	struct fp_evictor *evictor;     /* makes room here when reclaim fell behind; NULL: over a wire */
 	_Atomic bool *evict_turn;       /* true while a shared evictor is in use; NULL: it is not shared */
 	struct fp_readahead readahead;
-	struct fp_arrival *arrivals; /* n_fetches of them */
+	struct fp_arrival *arrivals; /* an array of n_fetches */
 	struct fp_arrival *free;
 	char *bounce;                    /* n_fetches pages for fetched bytes; NULL: all nodes are mapped */
 	struct fp_arrival *starved_head; /* arrivals that wait for a token, oldest first */

@@ -8,7 +8,7 @@
 #include "cleanup.h"
 
 #define WINDOW        64u
-#define MAJORITY      48u /* a thread with so many faults of a window makes most of them */
+#define MAJORITY      48u /* a thread with this many faults of a window makes most of them */
 #define SELDOM        32u /* a held thread with fewer faults between two ticks is released */
 #define RELEASE_TRIES 1000u
 
@@ -167,7 +167,7 @@ void fp_affinity_release(struct fp_affinity *af, bool anyone)
 	}
 	if (!anyone && atomic_load(&af->held) != (uint32_t)syscall(SYS_gettid))
 		return;
-	for (unsigned tries = 0; !try_lock(af); tries++) { /* other threads hold it for a few system calls */
+	for (unsigned tries = 0; !try_lock(af); tries++) { /* held only for a few system calls */
 		if (tries == RELEASE_TRIES)
 			return; /* our signal handler has interrupted the holder */
 		sched_yield();

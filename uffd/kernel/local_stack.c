@@ -14,8 +14,8 @@
 
 #define STACK_BYTES (256u << 10)
 #define GUARD_BYTES 4096u
-#define KEPT        16u     /* so many free stacks are kept, others unmapped */
-#define TRIES       100000u /* so many tries to get a stack while there is no memory */
+#define KEPT        16u     /* how many free stacks are kept */
+#define TRIES       100000u /* how often to try again if there is no memory for a stack */
 
 /* Far memory lies in [low, high). */
 static _Atomic uintptr_t low = UINTPTR_MAX, high;

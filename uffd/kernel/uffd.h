@@ -31,7 +31,7 @@ enum fp_uffd_flags {
 
 /* A message: a fault, or an event. The thread that caused an event waits until it is read. */
 struct fp_uffd_fault {
-	uint64_t addr;          /* of the page, aligned */
+	uint64_t addr;          /* the page's address */
 	const char *changed_by; /* of an event: the calls that may have caused it; NULL: a fault */
 	uint32_t tid;           /* the faulting thread; not set if it serves itself */
 	bool write;

@@ -47,18 +47,18 @@ enum fp_page_state {
 #define FP_PAGE_SLOT_SHIFT 24
 
 enum fp_page_event {
-	FP_EV_FAULT_READ,    /* missing page, read access */
-	FP_EV_FAULT_WRITE,   /* missing page, write access */
-	FP_EV_FAULT_WP,      /* write to a write-protected page */
+	FP_EV_FAULT_READ,    /* a fault by a read of a missing page */
+	FP_EV_FAULT_WRITE,   /* a fault by a write to a missing page */
+	FP_EV_FAULT_WP,      /* a fault by a write to a write-protected page */
 	FP_EV_PREFETCH,      /* ahead of a fault: fetch the page, only if it is REMOTE */
 	FP_EV_PREZERO,       /* ahead of a fault: fill the page with zeros, only if it is ZERO */
 	FP_EV_ADOPT,         /* own a page as it is, only if it is RESIDENT, DIRTY and without a slot */
-	FP_EV_INSTALLED,     /* ARRIVING ends: present, write-protected */
-	FP_EV_INSTALLED_RW,  /* ARRIVING ends: present, writable */
+	FP_EV_INSTALLED,     /* ARRIVING ends: the page is present, write-protected */
+	FP_EV_INSTALLED_RW,  /* ARRIVING ends: the page is present, writable */
 	FP_EV_NOT_INSTALLED, /* ARRIVING ends as it began: unmapped, or no longer wanted */
 	FP_EV_FETCH_FAILED,  /* ARRIVING ends: no node can give the page back, and it is poisoned now */
-	FP_EV_EVICT,         /* a victim, taken from the eviction queue: it shall leave */
-	FP_EV_PAGEOUT,       /* a victim that the program named: it shall leave; its queue entry stays */
+	FP_EV_EVICT,         /* a victim, taken from the eviction queue: it is to leave */
+	FP_EV_PAGEOUT,       /* a victim that the program named: it is to leave; its queue entry stays */
 	FP_EV_DROPPED,       /* LEAVING ends: the page was clean, and is dropped now */
 	FP_EV_WAS_ZERO,      /* LEAVING ends: the captured bytes are all zero, and need no slot */
 	FP_EV_WRITTEN,       /* all replicas have the bytes: LEAVING ends, or a waiter gets the page */

@@ -48,7 +48,7 @@ struct fp_remap {
 	void *old_addr;
 	size_t old_len, new_len;
 	unsigned flags; /* enum fp_remap_flags */
-	void *new_addr; /* with FIXED */
+	void *new_addr; /* the new place, with FP_REMAP_FIXED */
 };
 
 /*

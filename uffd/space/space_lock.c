@@ -13,7 +13,7 @@
 #include "cleanup.h"
 #include "inline.h"
 
-#define LOCKED_AT_ONCE 64u /* few of so many pages leave before they are locked */
+#define LOCKED_AT_ONCE 64u /* pages locked at once: few of them leave before that */
 
 static size_t bytes(uint32_t start, uint32_t end)
 {

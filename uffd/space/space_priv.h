@@ -112,9 +112,9 @@ int fp_space_drop(struct fp_space *space, uint32_t start, uint32_t end, enum fp_
 void fp_space_forget(struct fp_space *space, uint32_t start, uint32_t end);
 
 /*
- * Makes a far piece the kernel's own memory, with its bytes: a foreign piece. The caller may have
- * cut the piece. Gives back its tokens and slots. -ENOMEM; -EAGAIN: a page can't be brought in.
- * After an error, all pages from that one on are far as before.
+ * Makes a far piece the kernel's own memory, with its bytes: a foreign piece. It may be a part that
+ * the caller has cut out. Gives back its tokens and slots. -ENOMEM; -EAGAIN: a page can't be
+ * brought in. After an error, all pages from that one on are far as before.
  */
 int fp_space_give(struct fp_space *space, const struct fp_piece *piece);
 
