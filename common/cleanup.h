@@ -41,7 +41,7 @@
 
 #define FP_ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))
 
-/* The object of type whose member ptr points to. */
+/* The object of this type whose member ptr points to. */
 #define fp_container_of(ptr, type, member) ((type *)(void *)((char *)(ptr)-offsetof(type, member)))
 
 /*

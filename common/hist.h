@@ -35,8 +35,8 @@ enum fp_hist_format { FP_HIST_TEXT, FP_HIST_JSON, FP_HIST_CSV, FP_HIST_HGRM };
 void fp_hist_record(struct fp_hist *h, uint64_t value_ns);
 
 /*
- * Adds from into h. Other threads may record into both meanwhile: a value recorded into from is
- * then in h once, or missing.
+ * Adds from into h. Other threads may record into both meanwhile. Each value that they record into
+ * from is then in h once, or not at all.
  */
 void fp_hist_merge(struct fp_hist *h, const struct fp_hist *from);
 

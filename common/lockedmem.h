@@ -13,8 +13,10 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* At least len bytes, page aligned; NULL if there is no memory. Control threads. Release with
- * fp_lockedmem_free. */
+/*
+ * Allocates at least len bytes, page aligned; NULL if there is no memory. Control threads. Release
+ * with fp_lockedmem_free.
+ */
 void *fp_lockedmem_new(size_t len);
 /*
  * fp_lockedmem_new, but a page is present and locked only from its first touch on. For memory that

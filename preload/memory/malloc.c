@@ -33,7 +33,7 @@ static inline void *or_enomem(void *p)
 	return p;
 }
 
-/* jemalloc's extended calls do not accept a size of 0. */
+/* At least 1, as jemalloc's extended calls do not accept a size of 0. */
 static inline size_t at_least_1(size_t size)
 {
 	return size + !size;

@@ -284,7 +284,7 @@ static enum cut choose_cut(struct call_request *q)
 	return cut == CUT_ONCE && waits_for_all(q) ? CUT_LOOP : cut;
 }
 
-/* The remaining part of a call that is made chunk by chunk. */
+/* The part of a call that is still to be made, chunk by chunk. */
 struct rest {
 	enum cut cut;
 	struct iovec buffer;

@@ -221,7 +221,7 @@ static int give_to_kernel(struct fp_far *far, struct chunk_run run)
 		(void)fp_uffd_register(&far->uffd, addr, len);
 		fp_uffd_wake(&far->uffd, addr, len);
 	}
-	/* between the two calls, the kernel does not report a bare munmap */
+	/* the kernel does not report a bare munmap that comes between the two calls */
 	if (fp_presence_has_hole(addr, len))
 		fp_far_refuse_bare_call("munmap", addr);
 	return 0;

@@ -210,8 +210,8 @@ static bool is_beyond_reach(const struct fp_far *far, const struct fp_arrival *a
 
 /*
  * Decides about an arrival that gets no token. WAITS: it waits on. 0: it is served without a token.
- * An error: it is lost. Lack of tokens alone loses no page: it waits while a node may come back and
- * take local pages. A page that can be read is never lost for lack of a token.
+ * An error: it is lost. A page is not lost for lack of tokens alone: it waits while a node may come
+ * back and take local pages. If the page can be read, it is never lost here.
  */
 static int fate_of_starved(struct fp_far *far, const struct fp_arrival *a)
 {

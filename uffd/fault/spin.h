@@ -21,7 +21,7 @@ struct fp_spin {
 	bool probes; /* true: this wait only tries whether spinning pays */
 };
 
-/* A wait begins. True: spin for at most FP_SPIN_NS, then say by fp_spin_end whether that paid. */
+/* Begins a wait. True: spin for at most FP_SPIN_NS, then say by fp_spin_end whether that paid. */
 static inline bool fp_spin_begin(struct fp_spin *spin)
 {
 	spin->probes = ++spin->waits % FP_SPIN_PROBE == 0;

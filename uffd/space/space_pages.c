@@ -241,7 +241,7 @@ static int give_page(struct fp_far *far, uint32_t page)
 	return r;
 }
 
-/* *at: the first page that is not given yet. */
+/* Gives pages from *at on. Then *at is the first page that is not given yet. */
 static int give_pages(struct fp_far *far, uint32_t *at, uint32_t end)
 {
 	while (*at < end) {
