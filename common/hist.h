@@ -29,8 +29,9 @@ struct fp_hist {
 
 enum fp_hist_format { FP_HIST_TEXT, FP_HIST_JSON, FP_HIST_CSV, FP_HIST_HGRM };
 
-/* Counts one value. Relaxed atomics, no allocation: any thread, the fault path too. Zeroed memory
- * is empty.
+/*
+ * Counts one value. Relaxed atomics, no allocation: any thread, the fault path too. A zeroed struct
+ * is an empty histogram.
  */
 void fp_hist_record(struct fp_hist *h, uint64_t value_ns);
 

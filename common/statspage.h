@@ -71,7 +71,7 @@ struct fp_statspage {
 	char capture[16];        /* "move" or "protect" */
 	_Atomic uint64_t exited; /* 1 once the program has exited in good order */
 	_Atomic uint64_t budget_bytes;
-	_Atomic uint64_t mapped_bytes; /* far address space now */
+	_Atomic uint64_t mapped_bytes; /* far address space that is mapped now */
 	_Atomic uint64_t mapped_peak_bytes;
 	_Atomic uint64_t resident_bytes;
 	_Atomic uint64_t resident_peak_bytes;

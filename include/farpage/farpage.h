@@ -31,7 +31,7 @@ struct far_options {
 	uint64_t local_bytes;     /* far memory that may be resident at once; at least 64 KiB */
 	const char *const *nodes; /* URLs, then NULL: "tcp://HOST[:PORT]", ...; see farpage(1) */
 	const char *secret;       /* the nodes' shared secret; NULL if they want none */
-	uint64_t deadline_ms;     /* the longest time of one remote operation; 0: 5000 */
+	uint64_t deadline_ms;     /* the longest time of one remote operation; 0: 5000 ms */
 	uint32_t overcommit;      /* non-zero: map without reserving memory on the nodes */
 	uint32_t readahead_pages; /* longest sequential read-ahead; 0: the default, 32; 1: no read-ahead */
 	const char

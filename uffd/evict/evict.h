@@ -31,7 +31,7 @@ void fp_evictor_free(struct fp_evictor *evictor);
 unsigned fp_evictor_run(struct fp_evictor *evictor, unsigned want);
 
 /*
- * Makes the resident pages among n pages from page on leave, which the program named. Otherwise
+ * Makes pages leave that the program named: the resident ones among n pages from page on. Otherwise
  * like fp_evictor_run. *ret_next: the page to continue from.
  */
 unsigned fp_evictor_run_range(struct fp_evictor *evictor, uint32_t page, uint32_t n, uint32_t *ret_next);

@@ -12,7 +12,7 @@
 #include "clock.h"
 
 #define FP_SPIN_NS    (250 * FP_NSEC_PER_USEC) /* no longer than a sleep and a wake-up would cost */
-#define FP_SPIN_SCORE 16                       /* the score counts at most so many waits that paid */
+#define FP_SPIN_SCORE 16                       /* this many waits that paid count at most */
 #define FP_SPIN_PROBE 128u                     /* if it does not pay, one wait of this many tries it */
 
 struct fp_spin {

@@ -41,8 +41,10 @@ unsigned fp_budget_take(struct fp_budget *budget, unsigned n);
 void fp_budget_overdraw(struct fp_budget *budget, unsigned n);
 /* Gives back tokens that were not used. */
 void fp_budget_give(struct fp_budget *budget, unsigned n);
-/* Gives back the tokens of pages that are no longer local, for whatever reason. Ends up to n grants
- * first. */
+/*
+ * Gives back the tokens of pages that are no longer local, for whatever reason. Before that, ends
+ * at most n grants.
+ */
 void fp_budget_leave(struct fp_budget *budget, unsigned n);
 
 /*
