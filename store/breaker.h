@@ -50,27 +50,30 @@ static inline uint64_t fp_breaker_epoch(uint64_t word)
 	return word >> 8;
 }
 
-/* The word after an event, or the same word if the event means nothing now. epoch: of the part that
- * failed (FAIL alone). */
+/*
+ * The word after an event, or the same word if the event has no meaning in this state. epoch: of
+ * the session that failed (for FAIL alone).
+ */
 uint64_t fp_breaker_step(uint64_t word, enum fp_breaker_event event, uint64_t epoch);
 
-/* The word for a forked child, which has no session of its own yet: cut off, unless the node is
- * lost. */
+/*
+ * The word for a forked child, which has no session of its own yet: the node is cut off, or still
+ * lost.
+ */
 uint64_t fp_breaker_inherit(uint64_t word);
 
-/* How a node that is cut off is reached again. 0 in a member: its default. */
+/* How the node is reached again after a cut. A member that is 0 means its default. */
 struct fp_reconnect_options {
-	uint64_t
-	    missed_heartbeats; /* so many in a row open the breaker; a broken connection opens it at once */
-	uint64_t backoff_first_ns; /* delay after the first failed attempt; doubles each time */
-	uint64_t backoff_max_ns;   /* longest delay, before jitter of 25 % more or less */
+	uint64_t missed_heartbeats; /* so many missed in a row open the breaker */
+	uint64_t backoff_first_ns;  /* delay after the first failed attempt; doubles each time */
+	uint64_t backoff_max_ns;    /* longest delay; then jitter adds or removes up to 25 % */
 };
 
 #define FP_MISSED_HEARTBEATS 1u
 #define FP_BACKOFF_FIRST_NS  50000000ull
 #define FP_BACKOFF_MAX_NS    2000000000ull
-#define FP_BACKOFF_STABLE_NS 1000000000ull /* a resume that held so long was stable */
-#define FP_BACKOFF_FLAP      2u            /* failed attempts that count at most after an unstable resume */
+#define FP_BACKOFF_STABLE_NS 1000000000ull /* a session that stood so long after its resume was stable */
+#define FP_BACKOFF_FLAP      2u            /* most failed attempts that count after an unstable resume */
 #define FP_BACKOFF_MARGIN_NS 5000000000ull /* the node may notice a break later than we do */
 
 /* When attempts are due. Zero-initialise all but options. Times are of one clock, in ns. */
@@ -79,17 +82,17 @@ struct fp_backoff {
 	uint64_t next_ns;    /* when the next attempt is due */
 	uint64_t give_up_ns; /* when the grace is over */
 	uint64_t closed_ns;  /* when the last resume was; 0: none yet */
-	unsigned n_failed;   /* failed attempts since a resume that held */
+	unsigned n_failed;   /* failed attempts since the last stable resume */
 };
 
 /*
- * The breaker has opened. The node is waited for at most wait_ns (UINT64_MAX: for ever). The first
- * attempt is due at once, unless the last resume held for less than FP_BACKOFF_STABLE_NS. That
- * resume counts as one more failed attempt, but FP_BACKOFF_FLAP count at most: a node that resumes
- * is there.
+ * The breaker has opened. From now on we try for at most wait_ns (UINT64_MAX: for ever). The first
+ * attempt is due at once, unless the last resume was unstable. An unstable resume counts as one
+ * more failed attempt. At most FP_BACKOFF_FLAP of these count, because a node that can resume is
+ * not dead.
  */
 void fp_backoff_opened(struct fp_backoff *backoff, uint64_t now_ns, uint64_t wait_ns, uint64_t random);
-/* The node has answered: the time that it is waited for begins anew. */
+/* The node has answered: wait_ns begins anew. */
 void fp_backoff_heard(struct fp_backoff *backoff, uint64_t now_ns, uint64_t wait_ns);
 /* An attempt failed. random: any 64 bits. */
 void fp_backoff_refused(struct fp_backoff *backoff, uint64_t now_ns, uint64_t random);

@@ -2,9 +2,10 @@
  * Generations, as seen by the process that forks. Room: store. See generation.h.
  *
  * A slot that was in use at a fork is shared. Nobody writes it until a sweep finds that no living
- * generation holds it. It is free once its owner has given it up too (limbo). These are two bits in
- * memory of two processes, each set or cleared once. So no order of ends, exits and kills can free
- * a slot that somebody reads. After its last holder has ended, the next sweep sees it.
+ * generation holds it. It is free once its owner has given it up too (limbo). So a slot has two
+ * bits, one in the memory of each process, and each bit changes only once. Whatever ends first, a
+ * slot that somebody reads is never freed. The first sweep after the end of the last holder frees
+ * it.
  */
 #include "generation.h"
 
@@ -96,8 +97,10 @@ static int generation_new(uint64_t n_words, struct fp_generation **ret_gen)
 	return r;
 }
 
-/* Each slot of our own in use becomes shared. Inherited slots are shared already; our parent frees
- * them. */
+/*
+ * Shares each slot of our own that is in use. Inherited slots are shared already; our parent frees
+ * them.
+ */
 static void share_all(struct fp_store *store, struct fp_shared_slots *map)
 {
 	for (uint32_t i = store->gens.n_inherited + 1; i <= store->n_leases; i++) {
@@ -112,8 +115,10 @@ static void share_all(struct fp_store *store, struct fp_shared_slots *map)
 	}
 }
 
-/* The identities by which the child adopts. Where this process has still to adopt, the child adopts
- * by the same map as this process. */
+/*
+ * Writes the identities by which the child adopts. If this process itself has not adopted yet, the
+ * child uses the same map as this process.
+ */
 static void set_identities(const struct fp_store *store, struct fp_shared_slots *map)
 {
 	for (unsigned i = 0; i < store->n_nodes; i++)
@@ -141,8 +146,10 @@ static int prepare(struct fp_store *store, struct fp_generation **ret_gen)
 	return 0;
 }
 
-/* Takes all locks under which others change data that the child inherits, except lanes_lock: its
- * holder may wait for the allocator. */
+/*
+ * Takes all locks under which other threads change data that the child inherits. Exception:
+ * lanes_lock, whose holder may wait for the allocator.
+ */
 static void lock_all(struct fp_store *store)
 {
 	pthread_mutex_lock(&store->reserve_lock);
@@ -172,8 +179,11 @@ int fp_store_fork_prepare(struct fp_store *store)
 
 /* ---- in the parent ---- */
 
-/* The line has ended when its pipe, which nobody ever writes to, is at end of file. If the program
- * has put something else at that number, the line counts as living: its slots stay. */
+/*
+ * True if the generation's processes have all ended: the pipe, to which nobody ever writes, is at
+ * end of file. If the program has put another file at that descriptor number, the generation counts
+ * as living, and its slots stay shared.
+ */
 static bool has_ended(const struct fp_generation *gen)
 {
 	struct stat st;
@@ -206,7 +216,7 @@ static bool end_dead(struct fp_generations *gens)
 	return any;
 }
 
-/* The slots of one word of ours that any living generation holds. */
+/* The slots that any living generation holds, of one word of our own leases. */
 static uint64_t held_by_any(const struct fp_generations *gens, uint64_t word)
 {
 	uint64_t held = 0;
@@ -253,7 +263,7 @@ static void sweep(struct fp_store *store)
 	for (uint32_t i = gens->n_inherited + 1; i <= atomic_load(&store->n_leases); i++) {
 		struct fp_slots *slots = store->leases[i];
 
-		/* without slots in limbo, one settling for each ended generation is enough */
+		/* without slots in limbo, settle once for each ended generation */
 		if (ended || atomic_load(&slots->n_limbo))
 			settle(store, slots);
 	}
@@ -332,7 +342,10 @@ static bool is_adopted_from(const struct fp_store *store, const struct fp_shared
 	return false;
 }
 
-/* True if the reading end is gone: every process that would free slots after our end has ended. */
+/*
+ * True if the reading end is closed: then every process that would free slots after our end has
+ * ended.
+ */
 static bool is_orphaned(const struct fp_generation *gen)
 {
 	struct pollfd fd = {.fd = gen->descendants_fd};
@@ -340,8 +353,7 @@ static bool is_orphaned(const struct fp_generation *gen)
 	return gen->descendants_fd < 0 || (poll(&fd, 1, 0) == 1 && fd.revents & POLLERR);
 }
 
-/* Forgets generations of our ancestors. They only need to know that we live, and only while they
- * live themselves. */
+/* Forgets ancestors that have ended. Only a living ancestor needs to know that we live. */
 static void forget_ancestors(struct fp_store *store, struct fp_generation **p)
 {
 	while (*p) {

@@ -25,29 +25,40 @@ struct fp_slots;
 struct fp_generation {
 	struct fp_generation *next;
 	struct fp_shared_slots *map;
-	int alive_fd;       /* of a fork of ours: the reading end of the pipe; else -1 */
-	ino_t pipe;         /* inode of that pipe: shows if the program has replaced alive_fd */
-	int descendants_fd; /* the writing end, of the fork that made us or of one under way; else -1 */
+	int alive_fd; /* of a fork of ours: the pipe's reading end; else -1 */
+	ino_t pipe;   /* inode of that pipe: differs if the program has replaced alive_fd */
+	/* The writing end of the pipe: of the fork that made us, or of one under way. Else -1. */
+	int descendants_fd;
 };
 
 /* A part of struct fp_store. */
 struct fp_generations {
-	/* Held from prepare to the end of a fork, never across a call that blocks. Only lanes_lock
-	 * is taken after it. */
+	/*
+	 * Held from the preparation to the end of a fork, never across a call that blocks. Only
+	 * lanes_lock may be taken after it.
+	 */
 	pthread_mutex_t lock;
-	/* The fork under way: from prepare until it is in the parent's living and the child's
-	 * ancestors. */
+	/*
+	 * The fork under way. Set in prepare, until the parent adds it to living, and the child to
+	 * ancestors.
+	 */
 	struct fp_generation *pending;
 	int prepare_error;
-	struct fp_generation *living; /* our forks whose child, or a child of that, may still live */
+	struct fp_generation *living; /* our forks of which a descendant may still live */
 	struct fp_generation
-	    *ancestors;          /* constant: the fork that made us, the one that made our parent, ... */
-	uint32_t n_inherited;    /* constant: leases 1..n_inherited are our parent's */
-	uint32_t parents_first;  /* constant: from this lease on they are its own, not inherited in turn */
+	    *ancestors;       /* constant: the fork that made us, the one that made our parent, ... */
+	uint32_t n_inherited; /* constant: leases 1..n_inherited are our parent's */
+	/*
+	 * Constant: leases from here to n_inherited are our parent's own. The parent had inherited
+	 * the earlier ones itself.
+	 */
+	uint32_t parents_first;
 	uint64_t n_shared_words; /* words of our own leases; under reserve_lock */
 	uint64_t swept;          /* sweep_mark at the last sweep */
-	/* Set by our first fork. From then on our bits in ancestors->map stand for our children
-	 * too, and go when our line ends. */
+	/*
+	 * Set by our first fork. From then on, our bits in ancestors->map also stand for our
+	 * children. They are cleared only when this process and all its descendants have ended.
+	 */
 	_Atomic bool has_forked;
 	_Atomic unsigned n_living;
 	_Atomic uint64_t n_limbo;  /* never less than the slots in limbo */
@@ -55,7 +66,7 @@ struct fp_generations {
 };
 
 void fp_generations_init(struct fp_generations *gens);
-/* Ends this process's part in all generations. Only one thread is left. */
+/* Tells all generations that this process needs no slots any more. Only one thread is left. */
 void fp_generations_done(struct fp_generations *gens);
 
 /* Gives up a shared slot. Any thread, lock-free. */
@@ -65,14 +76,16 @@ void fp_generations_let_go(struct fp_store *store, struct fp_slots *slots, uint6
  * Blocks shortly. */
 void fp_generations_publish(struct fp_store *store, unsigned node_idx);
 
-/* True if a child lives, which may still have to adopt our sessions. Only one thread is left. */
+/* True if a living child may still have to adopt our sessions. Only one thread is left. */
 bool fp_generations_any_living(struct fp_store *store);
 
 /* Called first in a child: releases its copies of the locks that fp_store_fork_prepare took. */
 void fp_generations_unlock(struct fp_store *store);
 
-/* Called in a child: the pending generation becomes its nearest ancestor. It forgets its parent's
- * other children, and all maps that no node's adopt_from names. */
+/*
+ * Called in a child: the pending generation becomes its nearest ancestor. The child forgets its
+ * parent's other children. It also forgets each map that no node's adopt_from names.
+ */
 void fp_generations_enter_child(struct fp_store *store);
 
 #endif

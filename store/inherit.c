@@ -48,14 +48,14 @@ void fp_adoption_begin(struct fp_store *store, struct fp_node *node, int error)
 	atomic_store(&node->error, error);
 	atomic_fetch_add_explicit(&node->failures, 1, memory_order_relaxed);
 	node->adopt_at_ns = 0;
-	atomic_store(&store->adoption_until_ns, 0); /* forget the deadline of an earlier outage */
-	atomic_store(&node->adopting, true);        /* last: now the reconnect thread acts */
+	atomic_store(&store->adoption_until_ns, 0); /* the deadline of an earlier outage no longer counts */
+	atomic_store(&node->adopting, true);        /* last, because now the reconnect thread begins */
 	fp_node_wake(node);
 }
 
 void fp_adoption_end(struct fp_store *store, struct fp_node *node)
 {
-	node->adopt_from = NULL;                    /* the map ends with its generation */
+	node->adopt_from = NULL;                    /* the map is freed with its generation */
 	atomic_store(&store->adoption_until_ns, 0); /* waits for other nodes get a new deadline */
 	pthread_mutex_lock(&store->adoption_lock);
 	atomic_store(&node->adopting, false);
@@ -86,8 +86,10 @@ void fp_adoption_want(struct fp_store *store, struct fp_node *node)
 		fp_node_wake(node);
 }
 
-/* All waiters share one deadline, which the first of them sets. Later ones need not find out again
- * that the node is gone. */
+/*
+ * All waiters share one deadline, set by the first of them. So later waiters do not wait again for
+ * a node that is gone.
+ */
 static uint64_t waits_until_ns(struct fp_store *store)
 {
 	uint64_t none = 0, until_ns = fp_clock_ns() + store->deadline_ns;
@@ -141,8 +143,8 @@ static bool is_known(const struct fp_node *node, uint32_t lease_id)
 }
 
 /*
- * Our parent may have been granted leases since the fork. Adopting takes them too, and they would
- * last as long as we do. Gives them back. No call lists their ids, but ids are small: releases all
+ * Gives back leases that our parent was granted after the fork. Adopting takes these too, and they
+ * would last as long as this process. No call lists their ids, but ids are small: releases all
  * unknown ids, from 0 on, until only known leases are left of the n adopted ones.
  */
 static int release_strangers(const struct fp_node *node, struct fp_session *session, unsigned n)
@@ -160,8 +162,10 @@ static int release_strangers(const struct fp_node *node, struct fp_session *sess
 	return 0;
 }
 
-/* Adopts the parent's session. The parent may resume it meanwhile, and the node then rejects the
- * old identity. So it tries again if the identity has changed. */
+/*
+ * Adopts the parent's session. The parent may resume its session meanwhile, and then the node
+ * rejects the old identity. So this tries again if the identity has changed.
+ */
 static int adopt_parent(const struct fp_node *node, unsigned node_idx, struct fp_session *session)
 {
 	struct fp_session_identity parent, now = {0};
@@ -181,9 +185,9 @@ static int adopt_parent(const struct fp_node *node, unsigned node_idx, struct fp
 }
 
 /*
- * The session, our parent's or our own, has ended. Its leases are mapped here and stay as they are:
- * no node gives that memory to others. They lose their ids, since leases of the next session may
- * get the same ones.
+ * The leases' session (our parent's or our own) has ended. The leases are mapped here and keep
+ * their bytes: no node gives that memory to others. They lose their ids, because leases of the next
+ * session may get the same ids.
  */
 void fp_leases_outlive(struct fp_node *node)
 {
@@ -215,7 +219,7 @@ void fp_lease_unmap(struct fp_slots *slots)
 	slots->base = NULL;
 }
 
-/* If the node cannot be told now, it learns it when the session ends. */
+/* If the node cannot be told now, the end of the session tells it. */
 void fp_lease_end(struct fp_node *node, struct fp_slots *slots)
 {
 	struct fp_slots **p;
@@ -224,7 +228,7 @@ void fp_lease_end(struct fp_node *node, struct fp_slots *slots)
 		;
 	*p = slots->node_next;
 	if (slots->inherited || slots->lease_id == FP_SLOTS_NO_LEASE) /* else its session unmaps it */
-		fp_lease_unmap(slots); /* unmap first: once told, the node has its memory back */
+		fp_lease_unmap(slots); /* first: once told, the node owns the memory again */
 	if (slots->lease_id == FP_SLOTS_NO_LEASE)
 		return;
 	node->n_leases--;
@@ -237,7 +241,7 @@ static bool is_former(const struct fp_slots *slots)
 	return slots->lease_id == FP_SLOTS_NO_LEASE && !atomic_load(&slots->retired);
 }
 
-/* The caller has reserve_lock, so no other thread adds or ends leases of this node. */
+/* The caller holds reserve_lock, so no other thread adds or ends leases of this node. */
 static bool retire(struct fp_store *store, struct fp_node *node)
 {
 	uint64_t n_pages = 0;
@@ -257,9 +261,9 @@ static bool retire(struct fp_store *store, struct fp_node *node)
 }
 
 /*
- * Slots of the old leases go on being taken until the nodes have lent as much anew, because some
- * are reserved. The lock's holder may wait for the reconnect thread to adopt. So this thread does
- * not wait for the lock.
+ * Retires the leases of an ended session once the nodes have lent as much anew. Until then slots
+ * are taken from them, because some are reserved. The holder of reserve_lock may wait for the
+ * reconnect thread to adopt. So this thread must not wait for that lock.
  */
 bool fp_leases_retire(struct fp_store *store, struct fp_node *node)
 {
@@ -272,8 +276,10 @@ bool fp_leases_retire(struct fp_store *store, struct fp_node *node)
 	return true;
 }
 
-/* Children that have not adopted yet need the leases that they had at their fork, if these can be
- * adopted. So none of these leases ends while any child lives. */
+/*
+ * True if no lease may end now. A child that has not adopted yet needs the leases that it had at
+ * its fork, if it can adopt them. So none ends while any such child lives.
+ */
 void fp_retired_release(struct fp_store *store, struct fp_node *node)
 {
 	bool any_child = atomic_load(&store->gens.n_living);
@@ -308,9 +314,9 @@ static void reset_counters(struct fp_node *node)
 }
 
 /*
- * How long the first attempt may be delayed. The parent may end meanwhile. Its leases then last as
- * long as our copy of its connection, or, where we have none, as its grace. A node that was in
- * trouble is tried at once.
+ * How long the first attempt may be delayed. The parent may end meanwhile. Then its leases last as
+ * long as our copy of its connection. Where we have no copy, they last for the session's grace. A
+ * node that was in trouble is tried at once.
  */
 static uint64_t delay_ns(const struct fp_node *node, uint64_t breaker)
 {
@@ -331,7 +337,7 @@ static void node_inherit(struct fp_store *store, struct fp_node *node)
 	reset_counters(node);
 	if (fp_node_is_lost(node))
 		return;
-	if (!fp_node_is_adopting(node)) /* else it adopts by the same map as its parent */
+	if (!fp_node_is_adopting(node)) /* a node that still waits to adopt uses the same map as its parent */
 		node->adopt_from = store->gens.pending->map;
 	node->adopting = true;
 	node->n_blocked = 0;
@@ -346,7 +352,8 @@ static void protect_inherited(const struct fp_store *store)
 	for (uint32_t i = store->gens.parents_first; i <= store->gens.n_inherited; i++) {
 		struct fp_slots *slots = store->leases[i];
 
-		if (slots->base) /* else a bug here could corrupt our parent's pages */
+		/* Read-only, so that a bug here can't corrupt our parent's pages. */
+		if (slots->base)
 			(void)mprotect(slots->base, (size_t)slots->n_pages * FP_PAGE_SIZE, PROT_READ);
 	}
 }

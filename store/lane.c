@@ -8,13 +8,13 @@
  *      │                                   └─ link broken ──┘ as long as it may wait
  *      └──── copied at once (load/store), or refused (node lost or spent) ────────────┘
  *
- * A deadline is of one try: a try that passes it breaks the link, and a read is asked again. The
- * patience of a read is the time that it may wait in all.
+ * A deadline limits one try: a try that passes it breaks the link, and a read is asked again. The
+ * patience of a read limits all its tries together.
  *
  * A link of a node that is cut off is stale: nothing more is submitted to it. The lane breaks it.
  * Its requests then wait again, and nothing touches their buffers any more. Then the lane gives the
  * link to the reconnect thread, which closes it. Only then the lane takes a fresh link. So no
- * answer of an old link ends a request of a new one.
+ * answer on an old link can end a request on a new one.
  */
 #include <errno.h>
 #include <string.h>
@@ -38,7 +38,7 @@ struct page_request {
 	struct fp_io io;
 	TAILQ_ENTRY(page_request) queue; /* in idle or waiting */
 	TAILQ_ENTRY(page_request) age;   /* in active */
-	uint64_t number;                 /* in the order in which they began */
+	uint64_t number;                 /* in the order in which the requests began */
 	struct fp_retry tries;
 	bool submitted;
 	unsigned node_idx;
@@ -51,10 +51,10 @@ TAILQ_HEAD(page_request_queue, page_request);
 
 struct path {
 	struct fp_session_epoch_link *link; /* NULL: none now, or the node is load_store */
-	bool blocked;                       /* counts in the node's n_blocked */
+	bool blocked;                       /* this path counts in the node's n_blocked */
 	uint64_t blocked_ns;                /* since when */
 	struct page_request *open;          /* still being filled */
-	struct page_request_queue waiting;  /* for a link or for room on it; sorted by number */
+	struct page_request_queue waiting;  /* waiting for a link, or for space on it; sorted by number */
 	unsigned n_submitted;
 };
 
@@ -90,7 +90,7 @@ static void page_end(struct fp_lane *lane, struct fp_page_io *page, int status)
 	fp_page_list_append(&lane->done, page);
 }
 
-/* The one way out of a request: its pages are done. */
+/* The only way out of a request: hands its pages back as done. */
 static void request_end(struct fp_lane *lane, struct page_request *req, int status)
 {
 	struct fp_page_io *page;
@@ -105,7 +105,7 @@ static void request_end(struct fp_lane *lane, struct page_request *req, int stat
 	TAILQ_INSERT_HEAD(&lane->idle, req, queue);
 }
 
-/* How long a request to the node may wait, with all its tries. */
+/* How long a request to the node may wait, all tries together. */
 static uint64_t wait_ns(const struct fp_lane *lane, const struct fp_node *node, enum fp_io_op op)
 {
 	if (op == FP_IO_WRITE || lane->brief || !node->resumable)
@@ -119,7 +119,7 @@ static struct page_request *request_begin(struct fp_lane *lane, unsigned node_id
 	struct page_request *req = TAILQ_FIRST(&lane->idle);
 	uint64_t deadline_ns, all_ns = wait_ns(lane, &lane->store->nodes[node_idx], op);
 
-	assert(req); /* there are as many as pages may be outstanding */
+	assert(req); /* there is one for each page that may be outstanding */
 	TAILQ_REMOVE(&lane->idle, req, queue);
 	TAILQ_INSERT_TAIL(&lane->active, req, age);
 	deadline_ns = fp_retry_begin(&req->tries, now_ns, lane->store->deadline_ns, all_ns);
@@ -131,8 +131,10 @@ static struct page_request *request_begin(struct fp_lane *lane, unsigned node_id
 	return req;
 }
 
-/* In a hurry, a request waits one deadline for a node that is cut off. It waits longer for a node
- * that is merely slow. */
+/*
+ * In a hurry (fp_store_hurry), a request waits one deadline for a node that is cut off. It still
+ * waits longer for a node that is merely slow.
+ */
 static bool is_over(const struct fp_lane *lane, const struct path *path, const struct page_request *req,
                     uint64_t now_ns)
 {
@@ -182,8 +184,10 @@ static bool is_stale(const struct path *path, uint64_t breaker)
 
 /* ---- links in and out ---- */
 
-/* Breaks a stale link, and gives it to the reconnect thread once nothing is under way on it. Keeps
- * it while the link before it is still there to be closed. */
+/*
+ * Breaks a stale link. Gives it to the reconnect thread once nothing is under way on it, and once
+ * the reconnect thread has closed the link given before.
+ */
 static void path_give(struct fp_lane *lane, struct path *path)
 {
 	struct fp_session_epoch_link *none = NULL;
@@ -204,13 +208,15 @@ static void path_take_fresh(struct fp_lane *lane, struct path *path)
 
 	if (!atomic_load_explicit(&exchange->fresh, memory_order_relaxed))
 		return;
-	/* old requests have ended or wait again before a new link is used */
+	/* no new link is used until all old requests have ended or wait again */
 	assert(!path->link && path->n_submitted == 0);
 	path->link = atomic_exchange(&exchange->fresh, NULL);
 }
 
-/* Gives up a stale link and takes a fresh one, as the breaker says. True if there is a link to
- * submit to. */
+/*
+ * Gives up a stale link and takes a fresh one, depending on the breaker. True if there is a link to
+ * submit to.
+ */
 static bool path_settle(struct fp_lane *lane, struct path *path)
 {
 	struct fp_node *node = node_of(lane, path);
@@ -226,15 +232,17 @@ static bool path_settle(struct fp_lane *lane, struct path *path)
 
 /* ---- requests ---- */
 
-/* Spends the breaker if the patience of a read is over. A write, or a read that nobody needs, has
- * no patience. */
+/*
+ * Sets the breaker to spent if the patience of a read is over. A write has no patience, and nor has
+ * a read that nobody needs.
+ */
 static void note_patience(struct fp_lane *lane, struct fp_node *node, const struct page_request *req)
 {
 	if (req->io.op == FP_IO_READ && !lane->brief && fp_clock_ns() >= req->tries.until_ns)
 		fp_node_step(node, FP_BREAKER_WAITED, 0);
 }
 
-/* Called after the deadline of a request that waited for a link, or for room on it. */
+/* Called when the deadline passes of a request that waited for a link, or for space on one. */
 static void request_expire(struct fp_lane *lane, struct path *path, struct page_request *req)
 {
 	struct fp_node *node = node_of(lane, path);
@@ -275,7 +283,7 @@ static bool path_submit(struct fp_lane *lane, struct path *path, struct page_req
 	return true;
 }
 
-/* Keeps the node's count of lanes whose pages wait for it to be up again. */
+/* Updates the node's count of lanes whose pages wait until the node is up again. */
 static void path_note_blocked(struct path *path, struct fp_node *node)
 {
 	bool waits = path->n_submitted || !TAILQ_EMPTY(&path->waiting);
@@ -360,7 +368,7 @@ static void page_copy(enum fp_io_op op, char *remote, char *local)
 		memcpy(remote, local, FP_PAGE_SIZE);
 }
 
-/* A page does not wait for a node that is lost, or whose breaker is spent. */
+/* True if a page must not wait: its node is lost, or the node's breaker is spent. */
 static bool refuses(uint64_t breaker)
 {
 	return fp_breaker_state(breaker) == FP_BREAKER_LOST || fp_breaker_spent(breaker);
@@ -436,7 +444,7 @@ static void request_done(struct fp_lane *lane, struct path *path, struct page_re
 	request_end(lane, req, status);
 }
 
-/* Collects the requests that a link has completed, then submits those that wait for room. */
+/* Collects the requests that a link has completed, then submits those that wait for space on it. */
 static void path_poll(struct fp_lane *lane, struct path *path)
 {
 	struct fp_io *done[POLL_CHUNK];
@@ -493,8 +501,11 @@ unsigned fp_lane_outstanding(const struct fp_lane *lane)
 	return lane->n_outstanding;
 }
 
-/* After how long a path must be looked at again, even if its descriptor is silent. The reconnect
- * thread closes links, opens the breaker and hands out links without telling the owner. */
+/*
+ * How long the owner may sleep before it looks at a path again, even if the path's descriptor is
+ * silent. The reconnect thread closes links, opens the breaker and hands out links without telling
+ * the owner.
+ */
 static uint64_t path_look_ns(struct fp_lane *lane, const struct path *path)
 {
 	if (!node_of(lane, path)->resumable)
@@ -542,7 +553,7 @@ static int paths_open(struct fp_lane *lane)
 		struct fp_node *node = &lane->store->nodes[i];
 		int r = 0;
 
-		if (!node->load_store && fp_node_up(node)) /* else the reconnect thread may bring one */
+		if (!node->load_store && fp_node_up(node)) /* else the reconnect thread brings one later */
 			r = fp_session_epoch_link_open(node->epoch, &lane->shared, &lane->paths[i].link);
 		if (r < 0)
 			return r;
@@ -602,7 +613,7 @@ int fp_lane_register(struct fp_lane *lane, void *base, size_t len_bytes)
 
 			if (lane->paths[i].link)
 				fp_link_register(lane->paths[i].link->link, base, len_bytes);
-			if (fresh) /* allowed: the owner does not run yet */
+			if (fresh) /* we may touch it: the owner does not run yet */
 				fp_link_register(fresh->link, base, len_bytes);
 		}
 		r = 0;
@@ -624,7 +635,9 @@ void fp_lane_close(struct fp_lane *lane)
 
 		if (lane->paths[i].blocked && lane->store->opener == getpid())
 			atomic_fetch_sub(&node->n_blocked, 1);
-		/* the same link is in both if the owner was in path_give when the process forked */
+		/*
+		 * the same link is in both if the process forked while its owner was in path_give
+		 */
 		if (given != lane->paths[i].link)
 			fp_session_epoch_link_close(given);
 		fp_session_epoch_link_close(lane->paths[i].link);

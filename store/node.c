@@ -38,7 +38,7 @@ int fp_node_dial(const struct fp_node *node, const struct fp_session_options *op
 			*ret_cause = cause;
 			return 0;
 		}
-		if (r == -ESTALE) /* the node said so itself: no other way helps */
+		if (r == -ESTALE) /* the node itself said that the session is gone: no other way helps */
 			return r;
 		cause = r;
 	}
@@ -57,7 +57,7 @@ int fp_node_identify(struct fp_node *node, struct fp_session *session)
 bool fp_node_is_fatal(int error)
 {
 	switch (error) {
-	case -EACCES: /* answers of a node that lives */
+	case -EACCES: /* answers that only a living node gives */
 	case -EDQUOT:
 	case -EINVAL:
 	case -ENOSPC:

@@ -2,9 +2,9 @@
  * One memory node as the store sees it: the ways to it, its session, its breaker, and counters.
  * Room: store.
  *
- *   epoch   a session of the node from one resume to the next. After its end it is freed once its
- *           last link is closed, which an idle lane may still have. Leases over shm outlive both:
- *           they are mapped.
+ *   epoch   a session of the node from one resume to the next. An ended epoch is freed when its
+ *           last link is closed; an idle lane may still have that link. Leases over shm outlive
+ *           both: they are mapped.
  */
 #ifndef FP_NODE_H
 #define FP_NODE_H
@@ -23,7 +23,8 @@ struct fp_shared_slots;
 struct fp_session_epoch {
 	struct fp_session *session;
 	uint64_t number;
-	unsigned n_refs; /* one for each open link, one while it is the node's; under lanes_lock */
+	/* One for each open link, and one while it is the node's epoch. Under lanes_lock. */
+	unsigned n_refs;
 };
 
 /* A link, and the epoch that it belongs to. */
@@ -35,45 +36,48 @@ struct fp_session_epoch_link {
 struct fp_node {
 	/* constant once open */
 	const struct fp_url_set *set; /* shared by the ports of one URL; the store's */
-	unsigned group;               /* index of the set */
-	unsigned address;             /* this port's, in the set */
-	bool load_store;              /* it never breaks: its leases are mapped here */
+	unsigned group;               /* index of the set; ports of one URL have the same */
+	unsigned address;             /* index of this port's address in the set */
+	bool load_store;              /* its leases are mapped here, so it never breaks */
 	bool resumable;
 	bool adoptable;            /* a forked child can adopt its leases */
-	_Atomic uint32_t has_work; /* 1: new work for its reconnect thread; a futex */
+	_Atomic uint32_t has_work; /* 1: its reconnect thread has new work; a futex */
 	/*
 	 * In a forked child that has still to adopt: the map with the identity of the session to
-	 * adopt. Until it has adopted, the epoch is the parent's: our copy of its control
-	 * connection keeps the leases (over rdma its grace does). NULL: there is none.
+	 * adopt. NULL: there is none. Until the child has adopted, the epoch is the parent's. Our
+	 * copy of the parent's control connection keeps the leases; over rdma the session's grace
+	 * keeps them.
 	 */
 	struct fp_shared_slots *adopt_from;
 
-	/* Held across control calls. Before lanes_lock. */
+	/* Held during control calls. Taken before lanes_lock. */
 	pthread_mutex_t control;
 	struct fp_slots *leases; /* linked by node_next; under control */
-	unsigned n_leases;       /* leases that its session knows; under control */
+	unsigned n_leases;       /* how many leases the session knows; under control */
 	struct fp_session_epoch
 	    *epoch; /* written under control and the store's lanes_lock, read under either */
 
 	/* its reconnect thread's */
 	struct fp_session_identity identity;
 	struct fp_backoff backoff;
-	bool attempting; /* backoff belongs to the present outage */
-	bool has_former; /* some leases may be of an ended session and not retired yet */
+	bool attempting; /* backoff was started for the present outage */
+	bool has_former; /* some leases may be of an ended session, and not retired yet */
 	uint64_t next_heartbeat_ns;
-	unsigned n_missed;    /* heartbeats in a row without an answer */
-	uint64_t adopt_at_ns; /* when the first attempt to adopt is due; adoption_wanted may come earlier */
+	unsigned n_missed; /* heartbeats in a row without an answer */
+	/* When the first attempt to adopt is due. If adoption_wanted is set, it comes earlier. */
+	uint64_t adopt_at_ns;
 
 	/* any thread's */
 	_Atomic uint64_t breaker;
-	_Atomic unsigned way;       /* in use, or used last */
-	_Atomic bool had_best;      /* a way over the best transport was in use once */
+	_Atomic unsigned way;       /* index of the way in use, or used last */
+	_Atomic bool had_best;      /* a way over the best transport was once in use */
 	_Atomic int error;          /* why the breaker opened last; 0: it never did */
-	const char *_Atomic why;    /* the same as the device words it (fp_link_why); NULL: none */
+	const char *_Atomic why;    /* the same error in the device's words (fp_link_why); NULL: none */
 	_Atomic int session_error;  /* load/store: why its session ended; 0: it has a session */
-	_Atomic uint64_t grace_ns;  /* as the node told it last */
-	_Atomic unsigned n_blocked; /* lanes whose pages wait for the node to be up again */
-	_Atomic bool adopting;      /* waits for a session: in a forked child, or over shm after one ended */
+	_Atomic uint64_t grace_ns;  /* the grace that the node told us last */
+	_Atomic unsigned n_blocked; /* lanes whose pages wait until the node is up again */
+	/* It waits for a session: in a forked child, or over shm after a session has ended. */
+	_Atomic bool adopting;
 	_Atomic bool adoption_wanted; /* a thread waits for that session */
 	_Atomic uint64_t n_slots;     /* slots of leases that are not retired */
 	_Atomic uint64_t n_retired;   /* slots of retired leases that are still mapped or held */
@@ -87,13 +91,16 @@ static inline uint64_t fp_node_breaker(const struct fp_node *node)
 	return atomic_load_explicit(&node->breaker, memory_order_acquire);
 }
 
-/* Any thread. A node that is cut off may be up again later; a lost node never is. */
+/*
+ * True if the node is up. A node that is cut off may be up again later; a lost node never is. Any
+ * thread.
+ */
 static inline bool fp_node_up(const struct fp_node *node)
 {
 	return fp_breaker_state(fp_node_breaker(node)) == FP_BREAKER_CLOSED;
 }
 
-/* Up, or cut off and its pages still wait for it. */
+/* True if the node is up, or cut off while its pages still wait for it. */
 static inline bool fp_node_may_be_back(const struct fp_node *node)
 {
 	uint64_t word = fp_node_breaker(node);
@@ -106,14 +113,19 @@ static inline bool fp_node_is_lost(const struct fp_node *node)
 	return fp_breaker_state(fp_node_breaker(node)) == FP_BREAKER_LOST;
 }
 
-/* Any thread. Only the reconnect thread may make control calls to such a node. */
+/*
+ * True if the node waits for a session (see adopting). Only the reconnect thread may make control
+ * calls to such a node. Any thread.
+ */
 static inline bool fp_node_is_adopting(const struct fp_node *node)
 {
 	return atomic_load_explicit(&node->adopting, memory_order_acquire);
 }
 
-/* The ways to a node, best first: over the best transport by its own address, then by the others;
- * then over the next transport. */
+/*
+ * The ways to a node, best first. First come the ways over the best transport: its own address,
+ * then the others. Then come those over the next transport.
+ */
 unsigned fp_node_n_ways(const struct fp_node *node);
 const struct fp_url *fp_node_way(const struct fp_node *node, unsigned way);
 /* True if a way uses another transport than the best one. */
@@ -121,23 +133,26 @@ bool fp_node_way_is_lesser(const struct fp_node *node, unsigned way);
 
 /*
  * Opens a session by the first way that answers, or resumes one if options say so. Blocks. 0 with
- * *ret_session, *ret_way and *ret_cause (why the way before failed; 0: the first way answered).
- * Otherwise the error of fp_session_open on the last way; -ESTALE ends the search.
+ * *ret_session, *ret_way and *ret_cause (why the previous way failed; 0: the first way answered).
+ * Otherwise the error of fp_session_open on the last way. -ESTALE ends the search.
  */
 int fp_node_dial(const struct fp_node *node, const struct fp_session_options *options,
                  struct fp_session **ret_session, unsigned *ret_way, int *ret_cause);
 
-/* Learns the identity of the node's session, and the grace. Errors as fp_session_identity. */
+/*
+ * Learns the identity of the node's session, and the grace. Returns what fp_session_identity
+ * returns.
+ */
 int fp_node_identify(struct fp_node *node, struct fp_session *session);
 
-/* True if the node's link or session cannot be trusted after this error. */
+/* True if, after this error, the link or session can no longer be used. */
 bool fp_node_is_fatal(int error);
 
 /*
- * Called when a call, link or heartbeat of an epoch failed with error: opens the node's breaker, or
- * loses the node if it cannot be resumed. why: see fp_link_why, or NULL. Not for errors that
- * concern a call alone (fp_node_is_fatal). A load/store node is never lost: its leases are mapped
- * here and outlive its daemon. Any thread, lock-free.
+ * Called when a call, link or heartbeat of an epoch failed with error. Opens the node's breaker, or
+ * marks the node as lost if it cannot be resumed. why: see fp_link_why, or NULL. Not for errors
+ * that concern one call alone (see fp_node_is_fatal). A load/store node is never lost: its leases
+ * are mapped here and outlive its daemon. Any thread, lock-free.
  */
 void fp_node_report(struct fp_node *node, uint64_t epoch, int error, const char *why);
 

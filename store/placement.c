@@ -9,7 +9,7 @@
 
 /* How much one node may still lend in one reservation. */
 struct offer {
-	uint64_t free_bytes;  /* the same for all ports of a node: they share its pools */
+	uint64_t free_bytes;  /* the same for all ports of one node, which share its pools */
 	unsigned n_leases;    /* leases that this port has */
 	uint64_t lease_bytes; /* size of the next lease, at most free_bytes; 0: nothing more */
 };
@@ -17,7 +17,7 @@ struct offer {
 struct placement {
 	struct fp_store *store;
 	struct offer offers[FP_STORE_MAX_NODES];
-	struct fp_slots *taken, **tail; /* in the order they were taken */
+	struct fp_slots *taken, **tail; /* in the order in which they were taken */
 	uint64_t taken_pages;
 	uint32_t n_taken;
 	int cause; /* why the placement fails, if it does */
@@ -26,14 +26,14 @@ struct placement {
 /* True if the error of a control call says nothing about the pages at the node. */
 static bool is_passing(int error)
 {
-	return error == -ETIMEDOUT || /* requests have deadlines of their own */
-	       error == -ENOMEM || error == -EMFILE || error == -ENFILE; /* this host ran short */
+	return error == -ETIMEDOUT || /* control calls may time out while reads and writes still work */
+	       error == -ENOMEM || error == -EMFILE || error == -ENFILE; /* this host ran out of something */
 }
 
 /*
  * Begins a control call to a node. 0: the lock is held, and *ret_epoch stands until control_end.
- * -EHOSTDOWN: the node is not up. An attempt to resume a node holds the lock for long, but then the
- * node is not up.
+ * -EHOSTDOWN: the node is not up. This does not wait for an attempt to resume: during such an
+ * attempt the node is not up.
  */
 static int control_begin(struct fp_node *node, struct fp_session_epoch **ret_epoch)
 {
@@ -59,7 +59,7 @@ static int control_end(struct fp_node *node, int r)
 	return r;
 }
 
-/* A node could not help, and not because it is full. */
+/* Notes why a node could not help, if not because it is full. */
 static void node_failed(struct placement *p, unsigned node_idx, int error)
 {
 	p->offers[node_idx].lease_bytes = 0;
@@ -71,7 +71,7 @@ static uint64_t half(uint64_t lease_bytes)
 	return lease_bytes / 2 & ~(uint64_t)(FP_PAGE_SIZE - 1);
 }
 
-/* Sets how much a node has left, and halves its next lease until it fits. */
+/* Sets how much a node still has, and halves its next lease until it fits. */
 static void offer_set_free(struct offer *offer, uint64_t free_bytes)
 {
 	offer->free_bytes = free_bytes;
@@ -93,7 +93,7 @@ static int ask_free(struct fp_node *node, struct offer *ret_offer)
 	return control_end(node, r);
 }
 
-/* Sets how much a node has left, for all its ports. */
+/* Sets how much a node still has, in the offers of all its ports. */
 static void group_set_free(struct placement *p, unsigned group, uint64_t free_bytes)
 {
 	for (unsigned i = 0; i < p->store->n_nodes; i++)
@@ -137,8 +137,11 @@ static bool offer_is_better(const struct offer *a, const struct offer *b)
 	return a->n_leases < b->n_leases;
 }
 
-/* The node with the largest next lease, then the most free, then the fewest leases. So a node that
- * refused a size comes after those that may still grant it. NULL if no node has anything left. */
+/*
+ * The node whose next lease is the largest; of equal ones the node with the most free memory, then
+ * the one with the fewest leases. So a node that refused a size comes after nodes that may still
+ * grant it. NULL if no node has anything left.
+ */
 static struct offer *offers_best(struct placement *p)
 {
 	struct offer none = {.n_leases = UINT32_MAX}, *best = &none;
@@ -162,7 +165,7 @@ static int epoch_lease(struct fp_node *node, struct fp_session_epoch *epoch, uin
 	slots = fp_slots_new((uint32_t)FP_MIN(lease->size_bytes / FP_PAGE_SIZE, FP_LEASE_MAX_PAGES));
 	if (!slots) {
 		(void)fp_session_release(epoch->session,
-		                         lease->id); /* if that fails, the session's end does it */
+		                         lease->id); /* if that fails, the end of the session gives it back */
 		return -ENOMEM;
 	}
 	slots->lease_id = lease->id;
@@ -212,7 +215,7 @@ static int placement_step(struct placement *p)
 	else if (r == -ENOSPC || r == -EDQUOT)
 		offer->lease_bytes = half(offer->lease_bytes);
 	else if (r == -EUSERS)
-		offer->lease_bytes = 0; /* it grants this session no more leases of any size */
+		offer->lease_bytes = 0; /* it grants this session no lease of any size */
 	else
 		node_failed(p, node_idx, r);
 	return 0;
@@ -233,8 +236,10 @@ int fp_placement_take(struct fp_store *store, uint64_t n_pages, struct fp_slots 
 {
 	struct placement p = {.store = store, .tail = &p.taken, .cause = -ENOSPC};
 
-	/* A reservation that is too large is refused first. It would drain the pools until it
-	 * fails, and other clients would see them empty. */
+	/*
+	 * Refuses a reservation that is too large before it takes any lease. Otherwise it would
+	 * drain the pools before it fails, and other clients would find them empty.
+	 */
 	if (offers_collect(&p) / FP_PAGE_SIZE < n_pages)
 		return p.cause;
 	while (p.taken_pages < n_pages) {

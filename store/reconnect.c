@@ -1,11 +1,11 @@
 /*
  * The reconnect thread of a node: sends heartbeats, attempts to resume a session that is cut off,
- * moves links in and out of lanes. Room: store. One thread for each node. It may block, and the
- * others do not wait for it. It shares node->control with control calls, and the lanes' exchanges
- * with their owners.
+ * moves links in and out of lanes. Room: store. There is one thread for each node. It may block,
+ * because no other thread waits for it. It shares node->control with control calls. It shares the
+ * exchanges of links with the owners of the lanes.
  *
  *   lane's owner                    reconnect thread
- *   link broken and empty: given ─► closed
+ *   link broken and idle: given ──► closed
  *                                   attempt: session resumed, leases attached,
  *                                            a link for every lane
  *   takes it up      ◄───────────── fresh, then the breaker closes
@@ -21,8 +21,9 @@
 #include "names.h"
 #include "store_internal.h"
 
-#define CONNECT_MIN_NS  (200 * FP_NSEC_PER_MSEC)
-#define CONNECT_BRIEFLY 2u /* attempts */
+#define CONNECT_MIN_NS (200 * FP_NSEC_PER_MSEC)
+/* So many first attempts may take only a part of the deadline. */
+#define CONNECT_BRIEFLY 2u
 #define CONTROL_BUSY_NS (50 * FP_NSEC_PER_MSEC)
 #define MAX_SLEEP_NS    (60 * FP_NSEC_PER_SEC)
 
@@ -59,7 +60,7 @@ static int attach(const struct fp_node *node, struct fp_session *session)
 		int r = fp_session_attach(session, slots->lease_id, &lease);
 
 		if (r < 0)
-			return r == -EACCES ? -ESTALE : r; /* the session lives, but not its leases */
+			return r == -EACCES ? -ESTALE : r; /* the session lives, but its leases are gone */
 		if (lease->size_bytes / FP_PAGE_SIZE < slots->n_pages)
 			return -EPROTO;
 	}
@@ -71,7 +72,7 @@ struct fresh {
 	struct fp_session_epoch_link *link;
 };
 
-/* All or nothing: after an error the caller still owns the session. */
+/* Attaches all leases, or fails. After an error the caller still owns the session. */
 static int begin_epoch(struct fp_store *store, struct fp_node *node, struct fp_session_epoch *epoch)
 {
 	size_t idx = (size_t)(node - store->nodes);
@@ -87,7 +88,7 @@ static int begin_epoch(struct fp_store *store, struct fp_node *node, struct fp_s
 		return -ENOMEM;
 	LIST_FOREACH (lane, &store->lanes, entry) {
 		if (node->load_store)
-			break; /* it needs no links */
+			break; /* a load/store node needs no links */
 		fresh[n].lane = lane;
 		r = fp_session_epoch_link_open(epoch, lane, &fresh[n].link);
 		if (r < 0)
@@ -131,15 +132,17 @@ static int enter(struct fp_store *store, struct fp_node *node, struct fp_session
 /* How long one way to a node may take to open a session. */
 static uint64_t connect_ns(const struct fp_store *store, const struct fp_node *node)
 {
-	/* a node that did not answer in time may be slow: later attempts get more time */
+	/* A node that did not answer in time may be slow, so later attempts get more time. */
 	uint64_t all_ns =
 	    node->backoff.n_failed < CONNECT_BRIEFLY ? store->deadline_ns / 2 : store->deadline_ns;
 
 	return FP_MAX(all_ns / fp_node_n_ways(node), CONNECT_MIN_NS);
 }
 
-/* Opens a session that has the node's leases, by any way, and links for all lanes. It resumes the
- * last session, or opens one that adopts. node->control held. */
+/*
+ * Opens a session that has the node's leases, by any way, and links for all lanes. The session
+ * resumes the last one, or is a new one that adopts. node->control held.
+ */
 static int open_session(struct fp_store *store, struct fp_node *node, unsigned *ret_way, int *ret_cause)
 {
 	bool adopts = fp_node_is_adopting(node);
@@ -154,7 +157,7 @@ static int open_session(struct fp_store *store, struct fp_node *node, unsigned *
 	fp_backoff_heard(&node->backoff, fp_clock_ns(), fp_store_outage_ns(store, node));
 	if (adopts)
 		r = fp_adoption_adopt(store, node, session);
-	if (r == 0) /* from here on only this session can be resumed: the last one has ended */
+	if (r == 0) /* the last session has ended: only this one can be resumed now */
 		r = fp_node_identify(node, session);
 	if (r == 0 && !node->load_store) {
 		/* before any other call: until then the node accepts the old identity, too */
@@ -170,7 +173,7 @@ static int open_session(struct fp_store *store, struct fp_node *node, unsigned *
 	return r;
 }
 
-/* node->control held, as in refused and lose. */
+/* node->control held, as in the next functions, refused and lose. */
 static void succeeded(struct fp_store *store, struct fp_node *node, bool adopted)
 {
 	if (atomic_exchange(&node->session_error, 0) || !adopted)
@@ -184,7 +187,7 @@ static void succeeded(struct fp_store *store, struct fp_node *node, bool adopted
 
 static void refused(struct fp_store *store, struct fp_node *node, int error)
 {
-	if (fp_node_is_adopting(node)) { /* else the error that cut it off stays */
+	if (fp_node_is_adopting(node)) { /* for a node that adopts, keep the error that cut it off */
 		atomic_store(&node->error, error);
 		atomic_store(&node->why, NULL);
 	}
@@ -212,7 +215,7 @@ static void attempt(struct fp_store *store, struct fp_node *node)
 	r = open_session(store, node, &way, &cause);
 	if (r == 0)
 		succeeded(store, node, adopts);
-	else if (r == -ESTALE && !node->load_store) /* no answer takes mapped memory away */
+	else if (r == -ESTALE && !node->load_store) /* what a node answers can't take mapped memory away */
 		lose(store, node, r);
 	else
 		refused(store, node, r);
@@ -226,8 +229,10 @@ static bool is_cut_off(const struct fp_node *node)
 	return fp_node_is_adopting(node) || fp_breaker_state(fp_node_breaker(node)) == FP_BREAKER_OPEN;
 }
 
-/* One step of a node that is cut off. Returns when its next attempt is due. The first attempt to
- * adopt is delayed while nothing needs it, since many a child soon executes another program. */
+/*
+ * One step of a node that is cut off. Returns when its next attempt is due. The first attempt to
+ * adopt is delayed while nothing needs it, because many children soon exec another program.
+ */
 static uint64_t step_cut_off(struct fp_store *store, struct fp_node *node)
 {
 	uint64_t now_ns = fp_clock_ns();
@@ -264,7 +269,7 @@ static uint64_t step_heartbeat(struct fp_store *store, struct fp_node *node)
 
 	if (now_ns < node->next_heartbeat_ns)
 		return node->next_heartbeat_ns;
-	if (pthread_mutex_trylock(&node->control) != 0) { /* a call is under way: it tells as much */
+	if (pthread_mutex_trylock(&node->control) != 0) { /* the call under way tells as much */
 		node->next_heartbeat_ns = now_ns + CONTROL_BUSY_NS;
 		return node->next_heartbeat_ns;
 	}

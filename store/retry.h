@@ -1,6 +1,6 @@
 /*
- * The time of a request with all its tries: when one try ends, and when the whole request ends.
- * Room: store. Pure.
+ * The deadlines of a request: when the present try ends, and when the whole request ends. Room:
+ * store. Pure.
  *
  *   begun ── deadline ──► link broken, next try ── twice as long ──► ... ──► until: it is over
  */
@@ -13,14 +13,17 @@
 #include "cleanup.h"
 #include "clock.h"
 
-#define FP_RETRY_GROW 3u /* the time of a try doubles so many times */
+#define FP_RETRY_GROW 3u /* the time for a try doubles at most so many times */
 
 struct fp_retry {
 	uint64_t until_ns;
 	unsigned n_late; /* tries that have passed their deadline */
 };
 
-/* Begins a request that may wait for wait_ns in all. Returns the deadline of its first try. */
+/*
+ * Begins a request that may wait for wait_ns, all tries together. Returns the deadline of its first
+ * try.
+ */
 static inline uint64_t fp_retry_begin(struct fp_retry *tries, uint64_t now_ns, uint64_t deadline_ns,
                                       uint64_t wait_ns)
 {
@@ -28,8 +31,10 @@ static inline uint64_t fp_retry_begin(struct fp_retry *tries, uint64_t now_ns, u
 	return FP_MIN(fp_clock_after(now_ns, deadline_ns), tries->until_ns);
 }
 
-/* Returns the deadline of one more try, after one whose deadline was last_ns. A node that is merely
- * slow gets more time. */
+/*
+ * Returns the deadline of the next try, given last_ns, the deadline of the try before. Each try
+ * gets more time, in case the node is merely slow.
+ */
 static inline uint64_t fp_retry_next(struct fp_retry *tries, uint64_t now_ns, uint64_t deadline_ns,
                                      uint64_t last_ns)
 {

@@ -1,6 +1,6 @@
 /*
  * Session epochs: the sessions that a node has had, and the links that belong to them. Room: store.
- * For control threads and reconnect threads; under lanes_lock.
+ * Called by control threads and reconnect threads, with lanes_lock held.
  */
 #include <errno.h>
 #include <stdlib.h>

@@ -9,12 +9,12 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* An identity as words that can be read while they are written. */
+/* An identity, stored as words that one process can read while another writes them. */
 struct identity_words {
 	_Atomic uint64_t id, token[2], grace_ns;
 };
 
-/* The last bit of version names the valid copy; version 0: none is valid. */
+/* The lowest bit of version selects the valid copy. Version 0: neither is valid. */
 struct identity_pair {
 	_Atomic uint64_t version;
 	struct identity_words copy[2];
@@ -84,8 +84,10 @@ void fp_shared_slots_set_identity(struct fp_shared_slots *map, unsigned node,
 	struct identity_words *words = &pair->copy[version & 1];
 
 	memcpy(token, identity->token, sizeof(token));
-	/* pairs with the fence of fp_shared_slots_identity: a reader of this older copy sees that
-	 * its version has ended */
+	/*
+	 * Pairs with the fence of fp_shared_slots_identity: a reader that sees the new bytes here
+	 * also sees that this copy's version is over.
+	 */
 	atomic_thread_fence(memory_order_release);
 	atomic_store_explicit(&words->id, identity->id, memory_order_relaxed);
 	atomic_store_explicit(&words->token[0], token[0], memory_order_relaxed);
@@ -111,7 +113,7 @@ bool fp_shared_slots_identity(const struct fp_shared_slots *map, unsigned node,
 	struct fp_session_identity identity;
 	uint64_t version;
 
-	do { /* repeats only while the parent sets new identities */
+	do { /* repeats only if the parent sets a new identity meanwhile */
 		version = atomic_load_explicit(&pair->version, memory_order_acquire);
 		if (version == 0)
 			return false;

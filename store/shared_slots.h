@@ -1,10 +1,11 @@
 /*
  * The memory that a parent and the child of one fork share. It says which slots the child still
- * holds, and by which identities it adopts the parent's sessions. Room: store. Only words in shared
- * memory: it knows no process.
+ * holds, and by which identities the child adopts the parent's sessions. Room: store. It knows
+ * words in shared memory, and no processes.
  *
- * Either side may be killed between any two instructions, so nothing here is locked. A value of
- * several words (an identity) is written beside the valid one. One store then makes it valid.
+ * Either side may be killed between any two instructions, so nothing here is locked. An identity
+ * has several words, so the new one is written beside the valid one. Then a single store makes the
+ * new one valid.
  */
 #ifndef FP_SHARED_SLOTS_H
 #define FP_SHARED_SLOTS_H
@@ -19,24 +20,29 @@
 struct fp_shared_slots;
 
 /*
- * Makes a map of n_words x 64 slots that nobody holds, without identities, in memory that a later
- * fork shares. No malloc. 0 and *ret_map, or -ENOMEM. fp_shared_slots_free ends only the caller's
- * view; NULL is fine.
+ * Makes a map of n_words x 64 slots, in memory that a later fork shares. Nobody holds any of the
+ * slots yet, and there are no identities. No malloc. 0 and *ret_map, or -ENOMEM.
+ * fp_shared_slots_free ends only the caller's view; NULL is fine.
  */
 int fp_shared_slots_new(uint64_t n_words, struct fp_shared_slots **ret_map);
 void fp_shared_slots_free(struct fp_shared_slots *map);
 
-/* The bits of a word; 0 beyond the map's end. Once the child lives, it alone changes them. Any
- * thread. */
+/*
+ * A word's bits, each a slot that the child holds; 0 beyond the map's end. Once the child lives,
+ * only the child changes them. Any thread.
+ */
 uint64_t fp_shared_slots_get(const struct fp_shared_slots *map, uint64_t word);
-/* Before the fork. */
+/* Sets the bits of a word. Call it before the fork. */
 void fp_shared_slots_set(struct fp_shared_slots *map, uint64_t word, uint64_t bits);
-/* The child no longer holds these slots, and its reads of them have ended. Any thread. */
+/*
+ * Clears the bits of these slots: the child no longer holds them, and its reads of them have ended.
+ * Any thread.
+ */
 void fp_shared_slots_clear(struct fp_shared_slots *map, uint64_t word, uint64_t bits);
-/* The number of clears so far. Later reads of bits see at least these clears. */
+/* The number of clears so far. A caller that reads bits afterwards sees at least these clears. */
 uint64_t fp_shared_slots_n_cleared(const struct fp_shared_slots *map);
 
-/* One writer at a time: the parent. */
+/* Sets an identity. Only the parent calls it, one thread at a time. */
 void fp_shared_slots_set_identity(struct fp_shared_slots *map, unsigned node,
                                   const struct fp_session_identity *identity);
 /* Copies the identity that was last set completely. False: none was. Any thread of any process. */

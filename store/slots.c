@@ -27,7 +27,10 @@ static size_t size_bytes(uint32_t n_pages)
 	return sizeof(struct fp_slots) + BITMAPS * words_of(n_pages) * sizeof(uint64_t);
 }
 
-/* The word while no slot is in use. Bits behind the last page are never free. */
+/*
+ * The value of the word while no slot is in use. Bits behind the last page stay set, so they are
+ * never free.
+ */
 static uint64_t unused_word(const struct fp_slots *slots, uint32_t word)
 {
 	return word == slots->n_pages / WORD_BITS ? ~0ull << (slots->n_pages % WORD_BITS) : 0;
@@ -60,7 +63,8 @@ void fp_slots_free(struct fp_slots *slots)
 static uint64_t run_find(uint64_t bits, unsigned len)
 {
 	/*
-	 * a set bit of bits begins a run of known length; the known length doubles until it is len
+	 * A set bit of bits starts a run whose length is known so far. Each step doubles that
+	 * length, up to len.
 	 */
 	for (unsigned known = 1, step; known < len; known += step) {
 		step = FP_MIN(known, len - known);
@@ -133,7 +137,7 @@ bool fp_slots_put(struct fp_slots *slots, uint64_t slot)
 	return n_free == 0;
 }
 
-/* n_free stays as it is: nobody takes slots of this lease any more. */
+/* n_free stays as it is, because nobody takes slots of this lease any more. */
 bool fp_slots_close(struct fp_slots *slots)
 {
 	uint32_t n_words = words_of(slots->n_pages), w;
@@ -182,7 +186,10 @@ void fp_slots_let_go(struct fp_slots *slots, uint64_t slot)
 
 	assert(slot - slots->first_slot < slots->n_pages);
 	assert(slots->word[fp_slots_word_of(slots, slot)] &
-	       bit); /* checked first: in limbo, a settling may free it at once */
+	       /*
+	        * Checked first, because once the slot is in limbo, a settling may free it at once.
+	        */
+	       bit);
 	atomic_fetch_add_explicit(&slots->n_limbo, 1, memory_order_relaxed);
 	limbo =
 	    atomic_fetch_or_explicit(&slots->limbo[fp_slots_word_of(slots, slot)], bit, memory_order_acq_rel);
@@ -190,8 +197,11 @@ void fp_slots_let_go(struct fp_slots *slots, uint64_t slot)
 	(void)limbo;
 }
 
-/* A slot must cease to be marked as shared before it can be taken again. Its owner may have read
- * the old mark and put it into limbo after that: then the next settling frees it. */
+/*
+ * Clears the shared marks before the limbo marks, because a slot must not be marked as shared when
+ * it is taken again. The slot's owner may have read the old mark, and put the slot into limbo after
+ * this function looked. Then the next settling frees the slot.
+ */
 unsigned fp_slots_settle(struct fp_slots *slots, uint32_t word, uint64_t held)
 {
 	uint64_t limbo;

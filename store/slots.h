@@ -1,6 +1,6 @@
 /*
  * The slots of one lease: a bitmap from which any thread takes and returns pages without a lock.
- * Room: store. It knows pages of a lease, not where the lease lies.
+ * Room: store. It knows pages of a lease, but not at which node the lease lies.
  *
  * After a fork slots are shared. Such a slot is free again once both sides have given it up:
  *
@@ -21,8 +21,10 @@
 #define FP_SLOTS_NO_LEASE UINT32_MAX /* no lease has this id */
 
 struct fp_slots {
-	/* Constant once published: read on the fault path, so kept off the cache lines that
-	 * allocation writes. */
+	/*
+	 * Constant once published. The fault path reads this part, so it is kept off the cache
+	 * lines that allocation writes.
+	 */
 	struct fp_slots *next;      /* in a list of leases that are not published yet */
 	struct fp_slots *node_next; /* among the leases of its node */
 	uint64_t first_slot;        /* the number of page 0 */
@@ -30,32 +32,35 @@ struct fp_slots {
 	unsigned node;
 	uint32_t lease_id; /* FP_SLOTS_NO_LEASE: its session has ended; under node->control */
 	uint32_t n_pages;
-	bool inherited;       /* the parent's lease: all shared, no slot is taken from it */
-	_Atomic bool retired; /* no slot is taken: inherited, or replaced after its session ended */
-	uint64_t shared_word; /* where its words begin in its owner's fp_shared_slots maps */
+	bool inherited;       /* the parent's lease: all its slots are shared, and none is taken */
+	_Atomic bool retired; /* no slot is taken: inherited, or its session ended and was replaced */
+	uint64_t shared_word; /* where its words begin in the fp_shared_slots maps of its owner */
 	_Atomic uint64_t *shared, *limbo; /* bitmaps like word */
 
-	alignas(64) _Atomic uint32_t n_free; /* never less than the clear bits: 0 means full */
-	_Atomic uint32_t cursor;             /* the word that the last run came from */
-	_Atomic uint32_t n_limbo;            /* never less than the set bits of limbo */
+	alignas(64) _Atomic uint32_t n_free; /* never less than the number of clear bits; 0 means full */
+	_Atomic uint32_t cursor;             /* index of the word that the last run came from */
+	_Atomic uint32_t n_limbo;            /* never less than the number of set bits of limbo */
 	alignas(64) _Atomic uint64_t word[]; /* bit set: slot in use */
 };
 
 /*
  * A bitmap of n_pages (1..FP_LEASE_MAX_PAGES) free slots; the other members are the caller's to
- * fill. NULL if there is no memory. Control threads. Release with fp_slots_free; NULL is fine
- * there.
+ * fill. NULL if there is no memory. For control threads. Release it with fp_slots_free, which also
+ * takes NULL.
  */
 struct fp_slots *fp_slots_new(uint32_t n_pages);
 void fp_slots_free(struct fp_slots *slots);
 
-/* Takes up to n slots, in runs as long as the bitmap has them. Returns how many. Any thread,
- * lock-free. The previous user of a slot is done with it (acquire, paired with fp_slots_put). */
+/*
+ * Takes up to n slots, in runs as long as the bitmap has them. Returns how many. Any thread,
+ * lock-free. All that the previous user of a slot did with it has ended (acquire, paired with
+ * fp_slots_put).
+ */
 unsigned fp_slots_take(struct fp_slots *slots, unsigned n, uint64_t *ret_slots);
 
 /*
- * Gives back one slot. It is not shared with a child, or its lease is inherited. True if the lease
- * was full until now. Any thread, lock-free.
+ * Gives back one slot. The slot must not be shared with a child, or the lease must be inherited.
+ * True if the lease was full until now. Any thread, lock-free.
  */
 bool fp_slots_put(struct fp_slots *slots, uint64_t slot);
 
@@ -77,25 +82,33 @@ static inline uint64_t fp_slots_bit_of(const struct fp_slots *slots, uint64_t sl
 	return 1ull << ((slot - slots->first_slot) % 64);
 }
 
-/* Marks as shared the slots of a word that are in use and not in limbo. Returns them. One thread at
- * a time shares and settles. Nobody takes or gives back any of these slots meanwhile. */
+/*
+ * Marks as shared the slots of a word that are in use and not in limbo. Returns them. Only one
+ * thread at a time may share or settle. Meanwhile no thread may take or give back any slot of the
+ * word.
+ */
 uint64_t fp_slots_share(struct fp_slots *slots, uint32_t word);
 
-/* Any thread, lock-free. An inherited slot always is. */
+/* True if the slot is shared. A slot of an inherited lease always is. Any thread, lock-free. */
 bool fp_slots_is_shared(const struct fp_slots *slots, uint64_t slot);
 
-/* This process is done with a shared slot of its own. Any thread, lock-free. */
+/*
+ * Puts a shared slot into limbo: this process, which owns it, needs it no more. Any thread,
+ * lock-free.
+ */
 void fp_slots_let_go(struct fp_slots *slots, uint64_t slot);
 
 /*
- * held: the slots of the word that other processes hold. The others are no longer shared, and
- * are free if they were in limbo. Returns how many that frees. Callers as fp_slots_share; slots may
- * be taken, given back and let go of meanwhile.
+ * held: the slots of the word that other processes hold. All other slots of the word cease to be
+ * shared, and those in limbo become free. Returns how many become free. Only one thread at a time
+ * may share or settle. Meanwhile others may take slots, give them back and let go of them.
  */
 unsigned fp_slots_settle(struct fp_slots *slots, uint32_t word, uint64_t held);
 
-/* Called in a child: the lease is its parent's from now on. Slots in the parent's limbo never
- * belong to this process. */
+/*
+ * Called in a child: from now on the lease counts as its parent's. Slots that are in the parent's
+ * limbo never belong to this process.
+ */
 void fp_slots_inherit(struct fp_slots *slots);
 
 #endif

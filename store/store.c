@@ -101,7 +101,7 @@ struct fp_session_options fp_store_session_options(const struct fp_store *store,
 	};
 }
 
-/* Makes a node of an open session. It takes the session, also on failure. */
+/* Makes a node for an open session. Takes over the session, also on failure. */
 static int node_begin(struct fp_store *store, struct fp_node *node, struct fp_session *session)
 {
 	int r;
@@ -189,10 +189,9 @@ int fp_store_open(const struct fp_store_options *options, struct fp_store **ret_
 }
 
 /*
- * True if a node's session ends without the word that gives the leases back. A broken connection
- * cannot carry that word, so waiting for an answer is useless. If a child may still have to adopt
- * the leases, the session must last. It ends with the last copy of its connection, or with its
- * grace.
+ * True if a node's session must end without BYE, the frame that gives the leases back. A broken
+ * connection cannot carry BYE, and nobody would answer. If a child may still have to adopt the
+ * leases, the session must last: it ends with the last copy of its connection, or with its grace.
  */
 static bool leaves_silently(struct fp_store *store, const struct fp_node *node)
 {
@@ -202,8 +201,10 @@ static bool leaves_silently(struct fp_store *store, const struct fp_node *node)
 
 static void node_end(struct fp_store *store, struct fp_node *node)
 {
-	/* All lanes are closed, so this is the last reference. A forked child can't check that: it
-	 * may have copied the count while the reconnect thread changed it. */
+	/*
+	 * All lanes are closed, so this is the last reference. A forked child can't assert that: it
+	 * may have copied the count while the reconnect thread changed it.
+	 */
 	assert(store->opener != getpid() || node->epoch->n_refs == 1);
 	if (leaves_silently(store, node)) {
 		fp_leases_outlive(node);
@@ -265,8 +266,10 @@ void fp_store_notice(const struct fp_store *store, const char *format, ...)
 		fp_log(FP_LOG_NOTICE, "store", "%s", text);
 }
 
-/* True if a way failed because this machine lacks the device or the library. That is no news to a
- * user who left the choice of the way to us. */
+/*
+ * True if a way failed because this machine lacks the device or the library. No warning is due
+ * then, because the user left the choice of the way to us.
+ */
 static bool is_not_for_us(int cause)
 {
 	return cause == -ENODEV || cause == -ELIBACC;
@@ -289,7 +292,7 @@ void fp_store_way_taken(struct fp_store *store, struct fp_node *node, unsigned w
 		                fp_node_way(node, way)->text);
 }
 
-/* Makes leases known to slot allocation. Under reserve_lock. */
+/* Makes leases visible to slot allocation. Under reserve_lock. */
 static void publish(struct fp_store *store, struct fp_slots *list)
 {
 	uint32_t index = store->n_leases;
@@ -319,15 +322,17 @@ int fp_store_grow(struct fp_store *store, uint64_t n_pages)
 	return r;
 }
 
-/* fp_store_grow for threads other than the reconnect thread: first waits for sessions that it is
- * about to open. */
+/*
+ * fp_store_grow for any thread but the reconnect thread. First waits for the sessions that the
+ * reconnect thread is about to open.
+ */
 static int await_and_grow(struct fp_store *store, uint64_t n_pages)
 {
 	fp_adoption_await(store);
 	return fp_store_grow(store, n_pages);
 }
 
-/* The same; where a session has ended, also waits for its successor. */
+/* Does the same. Where a session has ended, it also waits for the next session. */
 static int grow_patiently(struct fp_store *store, uint64_t n_pages)
 {
 	int r = await_and_grow(store, n_pages);
@@ -341,7 +346,7 @@ static int grow_patiently(struct fp_store *store, uint64_t n_pages)
 /* fp_store_reserve under reserve_lock. */
 static int reserve(struct fp_store *store, uint64_t n_pages)
 {
-	uint64_t wanted = store->reserved_pages + n_pages; /* others can only lower the sum meanwhile */
+	uint64_t wanted = store->reserved_pages + n_pages; /* others can only lower the sum now */
 	uint64_t total = fp_store_slots_total(store);
 	int r = 0;
 
@@ -352,7 +357,7 @@ static int reserve(struct fp_store *store, uint64_t n_pages)
 	return r;
 }
 
-/* The program only sees that it gets no memory, although there is enough. */
+/* Tells people, because the program only sees that it gets no memory although there is enough. */
 static void tell_if_short(struct fp_store *store, int r)
 {
 	if ((r == -EMFILE || r == -ENFILE) && !atomic_exchange(&store->told_short, true))
@@ -394,7 +399,7 @@ void fp_store_unreserve(struct fp_store *store, uint64_t n_pages)
 	(void)before;
 }
 
-/* Takes up to n slots, lease by lease from the cursor on. */
+/* Takes up to n slots, from one lease after another, starting at the cursor. */
 static unsigned slots_scan(struct fp_store *store, unsigned n, uint64_t *ret_slots)
 {
 	uint32_t n_leases = atomic_load_explicit(&store->n_leases, memory_order_acquire);
@@ -418,11 +423,11 @@ static unsigned slots_scan(struct fp_store *store, unsigned n, uint64_t *ret_slo
 }
 
 /*
- * A scan can miss slots that become free behind it while others take those ahead of it. A caller
- * with a reservation must get its slots all the same. So a failed scan counts only if no return of
- * a slot overlapped it: none was under way when it began, none began until it ended. Counting the
- * ends alone is not enough: a thread may have cleared its bit behind the scan and sleep before it
- * counts.
+ * A scan can miss slots that become free behind it while others take those ahead of it. But a
+ * caller with a reservation must get its slots. So a failed scan counts only if no slot was
+ * returned during it: no return was under way when the scan began, and none began until it ended.
+ * To count only finished returns is not enough: a thread may have cleared its bit behind the scan,
+ * and not have counted it yet.
  */
 unsigned fp_store_slot_alloc(struct fp_store *store, unsigned n, uint64_t *ret_slots)
 {
@@ -436,9 +441,9 @@ unsigned fp_store_slot_alloc(struct fp_store *store, unsigned n, uint64_t *ret_s
 		if (got == n)
 			return got;
 		if (n_freed != atomic_load_explicit(&store->n_freeing, memory_order_acquire)) {
-			sched_yield(); /* the thread that returns a slot may wait for this very CPU */
+			sched_yield(); /* the thread that returns a slot may need this very CPU to go on */
 		} else if (!swept && atomic_load(&store->gens.n_limbo)) {
-			fp_store_sweep(store); /* it counts freed slots; the next scan finds them */
+			fp_store_sweep(store); /* it counts freed slots, so the next scan finds them */
 			swept = true;
 		} else {
 			return got;
@@ -538,7 +543,7 @@ void fp_store_node_info(const struct fp_store *store, unsigned node_idx, struct 
 	    .heartbeat_ns = atomic_load_explicit(&node->heartbeat_ns, memory_order_relaxed),
 	};
 	ret_info->degraded = ret_info->up && fp_node_way_is_lesser(node, way);
-	if (!ret_info->up) /* the breaker may be open before its error is stored */
+	if (!ret_info->up) /* the breaker may open a moment before its error is stored */
 		ret_info->error = ret_info->last_error ? ret_info->last_error : -EHOSTDOWN;
 }
 

@@ -6,8 +6,8 @@
  *   slot   the remote home of one page, as a number: lease index << 20 | page in lease;
  *          40 bits, never 0 (FP_SLOT_NONE)
  *   lane   one thread's set of links, one to each node
- *   node   one session, reached by one of several ways. A URL of several addresses makes one node of
- *          each address (a port), so that leases spread over them. Each falls back to the others'
+ *   node   one session, reached by one of several ways. A URL with several addresses makes a node of
+ *          each address (a port), so that leases spread over them. A port falls back to the others'
  *          addresses.
  *
  * A link can break although its node lives. Then the node's breaker opens. fp_store_reconnect
@@ -21,9 +21,9 @@
  * A request that passes its deadline breaks its link, and is asked again over the next one. A read
  * waits until its node is up again, or lost, or until its patience is over. A write waits for one
  * deadline: its caller still has the page. When a patience is over, the breaker is spent: later
- * pages end with -EHOSTDOWN at once, until an attempt succeeds. Memory that a node lends by load
- * and store (shm) is mapped here and never lost. When its session ends, only new leases stop, until
- * fp_store_reconnect has opened another session.
+ * pages end with -EHOSTDOWN at once, until an attempt succeeds. Memory lent over shm (load and
+ * store) is mapped here and never lost. When such a session ends, existing leases go on working.
+ * New leases must wait until fp_store_reconnect has opened another session.
  *
  * A process that forks shares its slots with the child: each fork is a generation. Nobody writes a
  * shared slot any more. It is free again when neither the parent nor a living generation holds it.
@@ -53,18 +53,23 @@ struct fp_store_options {
 	const char *const *urls; /* n_urls entries, at least one */
 	unsigned n_urls;
 	const char *secret;                 /* not copied: must outlive the store; NULL: none */
-	const struct fp_rdma_options *rdma; /* likewise; NULL: the defaults */
+	const struct fp_rdma_options *rdma; /* not copied either; NULL: the defaults */
 	const char *client_name;            /* NULL: comm and pid */
 	uint64_t deadline_ns;               /* of one request on one link; 0: 5 s */
-	uint64_t patience_ns;  /* how long a read waits for a node that is cut off; 0: the node's grace;
-	                          UINT64_MAX: until it is back, or says that it has given our leases up */
-	uint64_t lease_bytes;  /* wanted size of one lease; 0: 64 MiB. Halved while the pool has less. */
-	uint64_t heartbeat_ns; /* between two heartbeats of a node that is up; 0: 1 s */
-	uint64_t heartbeat_deadline_ns; /* of one heartbeat; 0: half of deadline_ns, at most 2 s */
+	/*
+	 * How long a read waits for a node that is cut off. 0: the node's grace. UINT64_MAX: until
+	 * the node is back, or says that it gave our leases to others.
+	 */
+	uint64_t patience_ns;
+	/* Wanted size of one lease; 0: 64 MiB. It is halved as long as the pool has less. */
+	uint64_t lease_bytes;
+	uint64_t heartbeat_ns; /* time between heartbeats to a node that is up; 0: 1 s */
+	/* How long one heartbeat may take; 0: half of deadline_ns, at most 2 s. */
+	uint64_t heartbeat_deadline_ns;
 	struct fp_reconnect_options reconnect;
 	/*
-	 * Called, rarely, with one line for people: a node is now reached by a worse way than its
-	 * best one, or by the best one again. Runs on the thread of fp_store_open or
+	 * Called with one line for people when a node is reached by a worse way than its best one,
+	 * or by its best way again. This is rare. Runs on the thread of fp_store_open or
 	 * fp_store_reconnect, and may block. NULL: fp_log.
 	 */
 	void (*notice)(void *user, const char *text);
@@ -73,24 +78,28 @@ struct fp_store_options {
 
 /* Facts about one node, for reports. */
 struct fp_store_node {
-	const char *url; /* the way in use, or used last */
+	const char *url; /* URL of the way in use, or used last */
 	enum fp_breaker_state state;
-	bool up;                /* state is FP_BREAKER_CLOSED */
-	bool spent;             /* cut off for longer than the patience of a page */
-	bool degraded;          /* up, but not over the transport that its URL prefers */
-	bool adopting;          /* it waits for a session: in a forked child, or over shm after the last
-	                           one ended */
-	uint64_t patience_ns;   /* how long a page waits for this node; UINT64_MAX: for ever */
-	uint64_t wait_ns;       /* the same plus a margin, as the wait may end late */
-	int error;              /* why it is down, as negative errno; 0 if up */
-	int last_error;         /* the same, kept when it is up again; 0: it never failed */
-	const char *why;        /* last_error as the device words it, static; NULL: none */
-	int session_error;      /* load/store: why its session ended; 0: it has a session */
-	uint64_t leased_bytes;  /* to this process */
-	uint64_t retired_bytes; /* leases that give no slots: a parent's, or of an ended session */
+	bool up;       /* state is FP_BREAKER_CLOSED */
+	bool spent;    /* cut off for longer than a page's patience */
+	bool degraded; /* up, but not over the transport that its URL prefers */
+	/*
+	 * It waits for a session: in a forked child, or over shm after the last session has ended.
+	 */
+	bool adopting;
+	uint64_t patience_ns;  /* how long a page waits for this node; UINT64_MAX: for ever */
+	uint64_t wait_ns;      /* patience_ns plus a margin, as the wait may end late */
+	int error;             /* why it is down, as negative errno; 0 if up */
+	int last_error;        /* like error, but kept when the node is up again; 0: it never failed */
+	const char *why;       /* last_error in the device's words, static; NULL: none */
+	int session_error;     /* load/store: why its session ended; 0: it has a session */
+	uint64_t leased_bytes; /* to this process */
+	/* Bytes of leases that give no slots: a parent's leases, and those of an ended session. */
+	uint64_t retired_bytes;
 	uint64_t read_bytes, written_bytes;
-	uint64_t reconnects;   /* times the session was resumed, or over shm replaced */
-	uint64_t failures;     /* times the breaker opened */
+	/* How often the session was resumed, or, over shm, replaced. */
+	uint64_t reconnects;
+	uint64_t failures;     /* how often the breaker opened */
 	uint64_t heartbeat_ns; /* round trip of the last heartbeat that was answered; 0: none yet */
 };
 
@@ -98,7 +107,7 @@ struct fp_store_node {
 struct fp_page_io {
 	uint64_t slot;
 	void *buf;  /* FP_PAGE_SIZE bytes of local memory */
-	int status; /* 0 or negative errno, as struct fp_io; -EHOSTDOWN: its node is lost or spent */
+	int status; /* 0 or a negative errno as in struct fp_io; -EHOSTDOWN: node lost or spent */
 	void *user; /* caller's */
 	struct fp_page_io *next; /* the store's */
 };
@@ -106,20 +115,21 @@ struct fp_page_io {
 /*
  * Opens a session to each node, by the best of its ways that answers. Fails if no way to a node
  * answers; *ret_failed (may be NULL) then names the URL. Blocks up to the deadline for each way. 0
- * and *ret_store; errors of fp_url_parse_set and fp_session_open; -E2BIG: more than
+ * and *ret_store; an error of fp_url_parse_set or fp_session_open; -E2BIG: more than
  * FP_STORE_MAX_NODES addresses.
  */
 int fp_store_open(const struct fp_store_options *options, struct fp_store **ret_store,
                   const char **ret_failed);
-/* Ends the sessions (the nodes take the leases back). After all lanes are closed. NULL is fine. */
+/* Ends the sessions, so the nodes take the leases back. Close all lanes first. NULL is fine. */
 void fp_store_close(struct fp_store *store);
 
 /*
  * Keeps a node's links healthy. It sends heartbeats, and opens the breaker when one is missed. It
  * attempts to resume a session that is cut off: at once, then with exponential backoff and jitter.
- * It attaches the leases again, opens links for every lane and closes the links that lanes gave up.
- * It does all work that is due, then returns how long the caller may sleep before the next call, in
- * ns (0: call again now). fp_store_await_work ends that sleep when work comes earlier.
+ * After a resume it attaches the leases and opens links for every lane. It closes the links that
+ * lanes gave up. It does all work that is due. Then it returns for how many ns the caller may sleep
+ * before the next call (0: call again now). fp_store_await_work is that sleep, and ends early if
+ * work comes.
  *
  * One thread for each node calls it, in a loop, from the opening of the store until its lanes are
  * idle or closed. If one thread served several nodes in turn, each would wait for the others.
@@ -130,19 +140,19 @@ void fp_store_close(struct fp_store *store);
  * attempts, but at least 200 ms for each way. It allocates, logs and takes locks that control calls
  * hold. So no fault may depend on this thread, and no fork may wait for it while the fork holds the
  * allocator's locks. Its buffers and stack must not be far memory. In a forked child, call it only
- * after fp_store_fork_child. A store without this thread is as safe: after a break, requests end by
- * their deadline.
+ * after fp_store_fork_child. A store without this thread loses no safety: after a break, requests
+ * end by their deadline.
  */
 uint64_t fp_store_reconnect(struct fp_store *store, unsigned node);
 /*
  * While a node is not up, looks its names up again: their addresses may have changed. Called by the
- * same thread, between two calls of fp_store_reconnect. It blocks as long as the resolver does,
- * even during a fork: no fork waits for it.
+ * same thread, between two calls of fp_store_reconnect. It blocks as long as the resolver does. It
+ * may run during a fork, because no fork waits for it.
  */
 void fp_store_refresh_names(const struct fp_store *store, unsigned node);
 /*
- * Waits, at most wait_ns, for work that was not due when fp_store_reconnect returned. True: there
- * is some. fp_store_wake_reconnect ends the wait without work.
+ * Waits at most wait_ns for work that was not due when fp_store_reconnect returned. True: there is
+ * work now. fp_store_wake_reconnect ends the wait without work.
  */
 bool fp_store_await_work(struct fp_store *store, unsigned node, uint64_t wait_ns);
 void fp_store_wake_reconnect(struct fp_store *store, unsigned node);
@@ -151,19 +161,21 @@ void fp_store_wake_reconnect(struct fp_store *store, unsigned node);
  * Backs n_pages more of address space: takes leases, first from the node with the most free memory,
  * until all reserved pages have a slot on a node that is up. Ports of one node share its pools: the
  * port with the fewest leases comes first. All or nothing. Blocks; control threads only. 0;
- * -ENOSPC: the pools (or the quotas) are full; -EHOSTDOWN, or the error of a call that failed: a
- * node that might have backed it is lost, cut off or in trouble.
+ * -ENOSPC: the pools (or the quotas) are full; -EHOSTDOWN, or the error of a failed call: a node
+ * that might have lent the memory is lost, cut off or in trouble.
  */
 int fp_store_reserve(struct fp_store *store, uint64_t n_pages);
 /*
  * Takes one more lease, whose slots nobody has reserved. Called when slots run out for mappings
- * without a reservation. Blocks: only for a thread that may wait. 0; -EBUSY: another thread already
- * takes leases; or as fp_store_reserve.
+ * without a reservation. Blocks, so only for a thread that may wait. 0; -EBUSY: another thread
+ * already takes leases; else an error of fp_store_reserve.
  */
 int fp_store_extend(struct fp_store *store);
 
-/* True while no node can give a lease, but one that waits for a session may do so soon (see
- * adopting in struct fp_store_node). Any thread, lock-free. */
+/*
+ * True while no node can give a lease, but a node that waits for a session may do so soon (see
+ * adopting in struct fp_store_node). Any thread, lock-free.
+ */
 bool fp_store_lacks_sessions(const struct fp_store *store);
 
 /*
@@ -177,7 +189,7 @@ void fp_store_unreserve(struct fp_store *store, uint64_t n_pages);
 
 /*
  * Takes up to n free slots on nodes that are up, near one another where possible. Returns how many
- * (0: full, which overcommit allows). Lock-free, no allocation: any thread.
+ * (0: all slots are taken, which can happen with overcommit). Lock-free, no allocation: any thread.
  */
 unsigned fp_store_slot_alloc(struct fp_store *store, unsigned n, uint64_t *ret_slots);
 /*
@@ -191,17 +203,17 @@ bool fp_store_slot_up(const struct fp_store *store, uint64_t slot);
 /* The index (for fp_store_node_info) of the slot's node. */
 unsigned fp_store_slot_node(const struct fp_store *store, uint64_t slot);
 /*
- * True if the slot is shared with a child or a parent. Its bytes must then stay as they are: to
- * write other bytes, take a fresh slot and free this one. A shared slot may cease to be shared at
- * any moment. Only fp_store_fork_prepare makes slots shared. Lock-free: any thread.
+ * True if the slot is shared with a child or a parent. Nobody may write a shared slot: to write
+ * other bytes, take a fresh slot and free this one. A shared slot may cease to be shared at any
+ * moment. Only fp_store_fork_prepare makes slots shared. Lock-free: any thread.
  */
 bool fp_store_slot_is_shared(const struct fp_store *store, uint64_t slot);
 /* True while pages wait for a node that is cut off. Any thread, lock-free. */
 bool fp_store_is_blocked(const struct fp_store *store);
 /*
- * If hurried, a read waits at most one deadline for a node that is cut off. Used while there is no
- * reconnect thread: a page that waits may keep the caller from starting that thread again. Any
- * thread, lock-free.
+ * If hurried is true, a read waits at most one deadline for a node that is cut off. Used while
+ * there is no reconnect thread. Otherwise the caller, who is to start that thread again, may wait
+ * too long for a page. Any thread, lock-free.
  */
 void fp_store_hurry(struct fp_store *store, bool hurried);
 /* The slot's bytes if its lease is mapped here (load/store), else NULL. Lock-free: any thread. */
@@ -220,89 +232,99 @@ unsigned fp_store_n_nodes(const struct fp_store *store);
 void fp_store_node_info(const struct fp_store *store, unsigned node, struct fp_store_node *ret_info);
 /*
  * Looks whether the sessions of load/store nodes have ended, and lets fp_store_reconnect open
- * others. Call it now and then. Nothing is lost with such a session: the node's memory is mapped
- * here, and stays in use. Only for a thread that may wait a little; never blocks on a node.
+ * others. Call it now and then. The end of such a session loses no byte: the node's memory is
+ * mapped here, and stays in use. Only for a thread that may wait a little. Never waits for a node.
  */
 void fp_store_check_sessions(struct fp_store *store);
 uint64_t fp_store_slots_used(const struct fp_store *store);
 uint64_t fp_store_slots_total(const struct fp_store *store);
 
 /*
- * Before a fork, on the thread that forks: marks every slot in use as shared with the coming child,
- * a new generation. Until fp_store_fork_parent or fp_store_fork_child no thread may take, free or
- * write a slot (the caller freezes evictions and locks the layout), or reconnect. Waits for control
- * calls that are under way; no malloc. 0; -ENOMEM, -EMFILE, -ENFILE, ...: no memory or no
- * descriptors; -EOPNOTSUPP: a child cannot adopt the leases of a node. After an error the fork may
- * go on, but fp_store_fork_child will fail with the same error.
+ * Called before a fork, on the thread that forks. Marks every slot in use as shared with the coming
+ * child, a new generation. Until fp_store_fork_parent or fp_store_fork_child, no thread may take,
+ * free or write a slot, or reconnect. So the caller freezes evictions and locks the layout. Waits
+ * for control calls that are under way; no malloc. 0; -ENOMEM, -EMFILE, -ENFILE, ...: no memory or
+ * no descriptors; -EOPNOTSUPP: a child cannot adopt the leases of a node. After an error the fork
+ * may go on, but fp_store_fork_child will fail with the same error.
  */
 int fp_store_fork_prepare(struct fp_store *store);
-/* The same thread, in the parent. forked: false if there is certainly no child. If true, a child
- * that never existed counts as one that has ended. No malloc, never blocks. */
+/*
+ * Called on the same thread, in the parent. forked: false if there is certainly no child. If forked
+ * is true but there is no child, the generation counts as ended. No malloc, never blocks.
+ */
 void fp_store_fork_parent(struct fp_store *store, bool forked);
 /*
- * The same thread, in the child, once it has closed the parent's lanes (fp_lane_close). The store
- * becomes this process's own. It holds the slots that the parent held at the fork: it can read and
- * free them. Nothing is reserved.
+ * Called on the same thread, in the child, after it has closed the parent's lanes (fp_lane_close).
+ * The store becomes this process's own. It holds the slots that the parent held at the fork: it can
+ * read and free them. Nothing is reserved.
  *
  * Nodes behind a wire start cut off, and no node takes a lease yet. Then fp_store_reconnect opens a
  * session of this process that adopts the parent's leases. It does so as soon as something needs
  * it, or after a short while. Requests wait meanwhile, each within its deadline. So the child needs
- * reconnect threads, also if the store is direct. There the inherited memory is mapped and can be
- * read at once.
+ * reconnect threads. That is true also for a direct store, although its inherited memory is mapped
+ * and can be read at once.
  *
- * options: as fp_store_open, except nodes, name and secret, which stay; NULL: all stay. Does not
- * block on nodes; allocates. 0; the error of fp_store_fork_prepare; -ENOMEM, -EMFILE, ...: then the
- * store can only be closed.
+ * options: as for fp_store_open, but nodes, name and secret stay as they are; NULL: all options
+ * stay. Does not block on nodes; allocates. 0; the error of fp_store_fork_prepare; -ENOMEM,
+ * -EMFILE, ...: then the store can only be closed.
  */
 int fp_store_fork_child(struct fp_store *store, const struct fp_store_options *options);
-/* Marks the descriptors that tell our parent that we live and read its slots (fp_fd_make_vital).
- * They must not be lost, and nobody would notice their loss. */
+/*
+ * Marks the descriptors that tell our parent that we live and read its slots (fp_fd_make_vital).
+ * They must not be closed, because nobody would notice it and the parent would free the slots.
+ */
 void fp_store_mark_vital_fds(const struct fp_store *store, uint8_t mark);
 
 /*
- * Frees the slots that this process has given up and that no living generation holds. Cheap when
- * there are none, never blocks, no allocation. Any thread; call it at each tick.
+ * Frees the slots that this process has given up and that no living generation holds. Cheap if
+ * there are none; never blocks, no allocation. Any thread; call it at each tick.
  * fp_store_slot_alloc calls it when it finds no free slot.
  */
 void fp_store_sweep(struct fp_store *store);
 
 /*
- * Opens a lane for at most max_outstanding pages in flight. Allocates all it will ever need.
- * Control threads.
+ * Opens a lane for at most max_outstanding pages in flight. Allocates all that it will ever need.
+ * For control threads.
  */
 int fp_lane_open(struct fp_store *store, unsigned max_outstanding, struct fp_lane **ret_lane);
-/* Abandons pages in flight; their buffers are the caller's again once this returns. Control
- * threads. NULL is fine. */
+/*
+ * Abandons pages in flight. Their buffers are the caller's again once this returns. For control
+ * threads. NULL is fine.
+ */
 void fp_lane_close(struct fp_lane *lane);
 
-/* For reads that nobody needs: over this lane they wait at most one deadline. Call it before the
- * first read; control threads. */
+/*
+ * Makes the lane's reads wait at most one deadline: for reads that nobody needs. Call it before the
+ * first read. For control threads.
+ */
 void fp_lane_be_brief(struct fp_lane *lane);
 
 #define FP_LANE_MAX_REGIONS 4
 
 /*
- * Tells every link that the lane has or will have that buffers of later pages lie in these bytes
- * (fp_link_register). The bytes must stay in place until the lane closes. A hint. Call it before
- * the first read or write; control threads. 0; -ENOSPC: FP_LANE_MAX_REGIONS are known already.
+ * Announces that buffers of later pages lie in these bytes, to every present and later link of the
+ * lane (fp_link_register). The bytes must stay in place until the lane closes. This is a hint. Call
+ * it before the first read or write. For control threads. 0; -ENOSPC: FP_LANE_MAX_REGIONS are known
+ * already.
  */
 int fp_lane_register(struct fp_lane *lane, void *base, size_t len_bytes);
 
 /*
- * Starts reading (writing) n pages, gathered into as few requests as their nodes allow. Owner
- * thread. No allocation, no blocking, no log. fp_lane_poll returns every page with its own status.
- * It does so at the latest when its patience (a write: its deadline) is over, or a little later
- * while a link that is being closed still has its buffers. Returns 0, or -EAGAIN if n do not fit in
- * max_outstanding now (nothing was started).
+ * Starts reading (writing) n pages, gathered into as few requests as their nodes allow. For the
+ * owner thread. No allocation, no blocking, no log. fp_lane_poll returns every page with its own
+ * status. That happens at the latest when the patience of a read or the deadline of a write is
+ * over. It may be a little later, while a closing link still uses the page's buffer. Returns 0, or
+ * -EAGAIN if n do not fit in max_outstanding now (nothing was started).
  */
 int fp_lane_read(struct fp_lane *lane, struct fp_page_io *const *pages, unsigned n);
 int fp_lane_write(struct fp_lane *lane, struct fp_page_io *const *pages, unsigned n);
 
-/* Completed pages, up to max; 0 if none. Never blocks. Owner thread. */
+/* Returns completed pages, up to max; 0 if there are none. Never blocks. For the owner thread. */
 unsigned fp_lane_poll(struct fp_lane *lane, struct fp_page_io **ret_done, unsigned max);
 /*
- * Looks whether idle nodes have hung up, and opens their breakers: a clean page may be dropped only
- * while its node is up. One system call a node, never blocks. Owner thread.
+ * Looks whether idle nodes have hung up, and opens the breakers of those that have. This matters
+ * because a clean page may be dropped only while its node is up. Takes one system call a node,
+ * never blocks. For the owner thread.
  */
 void fp_lane_check(struct fp_lane *lane);
 
@@ -316,9 +338,10 @@ unsigned fp_lane_outstanding(const struct fp_lane *lane);
 /*
  * Fills up to max pollfds (FP_STORE_MAX_NODES suffice) to wait on until fp_lane_poll may have more;
  * returns their number. The caller must poll again at *ret_deadline_ns in any case (absolute
- * CLOCK_MONOTONIC; UINT64_MAX: nothing to wait for). It is 0 if pages are done already, else the
- * nearest deadline or earlier. It is at most 100 ms from now while pages are under way on a link
- * that may be replaced, and 10 ms while they wait for a new one.
+ * CLOCK_MONOTONIC; UINT64_MAX: nothing to wait for). *ret_deadline_ns is 0 if pages are done
+ * already, else the nearest deadline or earlier. It is at most 100 ms from now while pages are
+ * under way on a link that may be replaced. It is at most 10 ms from now while pages wait for a new
+ * link.
  */
 unsigned fp_lane_pollfds(struct fp_lane *lane, struct pollfd *ret_fds, unsigned max,
                          uint64_t *ret_deadline_ns);

@@ -22,10 +22,12 @@
 #include "store.h"
 
 #define FP_STORE_MAX_LEASES                                                                                  \
-	(1u << (FP_SLOT_BITS - FP_SLOT_PAGE_BITS)) /* index 0 stays empty: slot 0 is no slot */
+	(1u << (FP_SLOT_BITS - FP_SLOT_PAGE_BITS)) /* index 0 stays empty, because slot 0 means no slot */
 
-/* A lane's owner and the reconnect thread exchange links of one node here. Pointers change hands by
- * atomic exchange: the thread that got a pointer owns its link. */
+/*
+ * A lane's owner and the reconnect thread exchange the links of one node here. Pointers change
+ * hands by atomic exchange: the thread that gets a pointer owns its link.
+ */
 struct fp_exchange {
 	_Atomic(struct fp_session_epoch_link *) fresh; /* from the reconnect thread: the link to use next */
 	_Atomic(struct fp_session_epoch_link *) given; /* to the reconnect thread: to be closed */
@@ -33,7 +35,7 @@ struct fp_exchange {
 
 /* The part of a lane that threads other than its owner may see. */
 struct fp_lane_shared {
-	LIST_ENTRY(fp_lane_shared) entry; /* under lanes_lock, as are the regions */
+	LIST_ENTRY(fp_lane_shared) entry; /* the entry and the regions are under lanes_lock */
 	unsigned n_regions;
 	struct {
 		void *base;
@@ -44,19 +46,24 @@ struct fp_lane_shared {
 
 struct fp_store {
 	uint64_t deadline_ns;
-	uint64_t patience_ns;        /* 0: the node's grace */
-	_Atomic uint64_t hurried_ns; /* in a hurry since then, see fp_store_hurry; 0: not */
+	uint64_t patience_ns; /* 0: the node's grace */
+	/* When the store came into a hurry (fp_store_hurry); 0: it is in none. */
+	_Atomic uint64_t hurried_ns;
 	uint64_t lease_bytes;
 	uint64_t heartbeat_ns, heartbeat_deadline_ns;
 	struct fp_reconnect_options reconnect;
 	char *client_name;                  /* malloc'd; NULL: none */
-	const char *secret;                 /* the opener's; NULL: none */
-	const struct fp_rdma_options *rdma; /* likewise */
+	const char *secret;                 /* of the caller that opened the store, not copied; NULL: none */
+	const struct fp_rdma_options *rdma; /* not copied either */
 	void (*notice)(void *user, const char *text);
 	void *notice_user;
 	_Atomic bool told_short; /* people were told that descriptors ran out */
-	pid_t opener;            /* its forked child has no reconnect thread, and locks of unknown owners */
-	bool direct;             /* every node is load_store */
+	/*
+	 * The process that opened the store. Its forked child has no reconnect thread, and does not
+	 * know who holds its locks.
+	 */
+	pid_t opener;
+	bool direct; /* every node is load_store */
 	unsigned n_sets;
 	struct fp_url_set *sets[FP_STORE_MAX_NODES]; /* malloc'd: one a URL */
 	unsigned n_nodes;
@@ -68,45 +75,49 @@ struct fp_store {
 	_Atomic uint64_t adoption_until_ns; /* end of all waits for sessions; 0: no wait yet */
 
 	/*
-	 * The last of all locks; held while links are opened and closed. A reconnect thread takes
-	 * it shared with those of other nodes, and changes only its own node's part. A thread that
-	 * opens or closes a lane takes it exclusively.
+	 * Taken after all other locks; held while links are opened and closed. A reconnect thread
+	 * takes it shared, together with the reconnect threads of other nodes, and changes only its
+	 * own node's part. A thread that opens or closes a lane takes it exclusively.
 	 */
 	pthread_rwlock_t lanes_lock;
 	LIST_HEAD(, fp_lane_shared) lanes;
-	_Atomic uint64_t random; /* state of the random jitter of reconnects */
+	_Atomic uint64_t random; /* state of the random numbers for the jitter of reconnects */
 
 	_Atomic(struct fp_slots *) *leases; /* FP_STORE_MAX_LEASES entries; unused ones take no memory */
 	_Atomic uint32_t n_leases;          /* leases 1..n_leases are published */
 
-	/* Written all the time: kept off the cache lines above, which the fault path reads. */
+	/*
+	 * Written all the time. So it is kept off the cache lines above, which the fault path
+	 * reads.
+	 */
 	alignas(
-	    64) _Atomic uint64_t n_freeing; /* times slots began to become free: by a return or a new lease */
-	_Atomic uint64_t n_freed;           /* times that this ended; equal to n_freeing while nobody frees */
-	_Atomic uint32_t cursor;            /* the lease that allocation tries first */
-	_Atomic uint64_t reserved_pages;    /* grows under reserve_lock only */
-	pthread_mutex_t reserve_lock;       /* for threads that add leases; taken before any node's control */
+	    /* How often slots began to become free, by a return or by a new lease. */
+	    64) _Atomic uint64_t n_freeing;
+	_Atomic uint64_t n_freed;        /* how often that ended; equal to n_freeing while nobody frees */
+	_Atomic uint32_t cursor;         /* the lease that allocation tries first */
+	_Atomic uint64_t reserved_pages; /* grows under reserve_lock only */
+	pthread_mutex_t reserve_lock;    /* for threads that add leases; taken before any node's control */
 };
 
 /* A store without nodes; validates the options. 0 and *ret_store; -EINVAL, -ENOMEM. */
 int fp_store_new(const struct fp_store_options *options, struct fp_store **ret_store);
 /*
- * Opens sessions to one more node, one for each of its addresses. Only while nobody else uses the
- * store.
+ * Opens sessions to one more node, one for each of its addresses. Call it only while nobody else
+ * uses the store.
  */
 int fp_store_add(struct fp_store *store, const struct fp_url_set *set);
 /* The options of every session of the store. resume NULL: a new session. */
 struct fp_session_options fp_store_session_options(const struct fp_store *store,
                                                    const struct fp_session_identity *resume);
-/* Calls the options' notice. Only for threads that may block. */
+/* Calls the notice function of the options. Only for threads that may block. */
 void fp_store_notice(const struct fp_store *store, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 /* Tells people if a node is now reached by a worse way, or by the best one again. */
 void fp_store_way_taken(struct fp_store *store, struct fp_node *node, unsigned way, int cause);
 
-#define FP_PATIENCE_DEFAULT_NS (30 * FP_NSEC_PER_SEC) /* for nodes that announce no grace */
+#define FP_PATIENCE_DEFAULT_NS (30 * FP_NSEC_PER_SEC) /* patience if the node announces no grace */
 
-/* How long a page waits for a node that is cut off, as reports show it. */
+/* The patience with this node, as reports show it. */
 static inline uint64_t fp_store_patience_ns(const struct fp_store *store, const struct fp_node *node)
 {
 	uint64_t grace_ns = atomic_load_explicit(&node->grace_ns, memory_order_relaxed);
@@ -114,8 +125,10 @@ static inline uint64_t fp_store_patience_ns(const struct fp_store *store, const 
 	return store->patience_ns ? store->patience_ns : grace_ns ? grace_ns : FP_PATIENCE_DEFAULT_NS;
 }
 
-/* How long the reconnect thread tries to reach a node: at least as long as the node keeps the
- * leases. For ever if they are mapped here, since reading them needs no node. */
+/*
+ * How long the reconnect thread tries to reach a node: at least as long as the node keeps the
+ * leases. If they are mapped here, it tries for ever, because they can be read without the node.
+ */
 static inline uint64_t fp_store_outage_ns(const struct fp_store *store, const struct fp_node *node)
 {
 	uint64_t grace_ns = atomic_load_explicit(&node->grace_ns, memory_order_relaxed);
@@ -124,8 +137,9 @@ static inline uint64_t fp_store_outage_ns(const struct fp_store *store, const st
 }
 
 /*
- * When a page ends its wait by itself. Without a patience the grace decides: the reconnect thread
- * then ends the wait by losing the node, and this time serves only a store without that thread.
+ * When a page itself ends its wait. If the options set no patience, the reconnect thread ends the
+ * wait: when the grace is over, it marks the node as lost. Then this time only serves a store
+ * without that thread.
  */
 static inline uint64_t fp_store_page_wait_ns(const struct fp_store *store, const struct fp_node *node)
 {
@@ -135,7 +149,9 @@ static inline uint64_t fp_store_page_wait_ns(const struct fp_store *store, const
 	                          : fp_clock_after(wait_ns, FP_BACKOFF_MARGIN_NS + 2 * store->deadline_ns);
 }
 
-/* The begin and the end of a return of slots: see fp_store_slot_alloc. Any thread, lock-free. */
+/*
+ * Mark the begin and the end of a return of slots: see fp_store_slot_alloc. Any thread, lock-free.
+ */
 static inline void fp_store_freeing(struct fp_store *store)
 {
 	atomic_fetch_add(&store->n_freeing, 1);
@@ -151,47 +167,60 @@ void fp_store_options_take(struct fp_store *store, const struct fp_store_options
 
 void fp_adoption_init(struct fp_store *store);
 void fp_adoption_done(struct fp_store *store);
-/* Unmaps a lease that no session of ours has. */
+/* Unmaps a lease that is in no session of ours. */
 void fp_lease_unmap(struct fp_slots *slots);
 /* Takes a lease from its node's list, unmaps it and gives it back. node->control held. */
 void fp_lease_end(struct fp_node *node, struct fp_slots *slots);
-/* The leases' session is no longer ours, but their mappings stay. node->control held. */
+/* The session of these leases is no longer ours, but the leases stay mapped. node->control held. */
 void fp_leases_outlive(struct fp_node *node);
 /*
  * The session of a node over shm has ended: lets the reconnect thread open another. node->control
  * held.
  */
 void fp_adoption_begin(struct fp_store *store, struct fp_node *node, int error);
-/* A thread needs the node's session: the reconnect thread must not delay adopting any longer. Any
- * thread, lock-free. */
+/*
+ * Called by a thread that needs the node's session: the reconnect thread then adopts without
+ * further delay. Any thread, lock-free.
+ */
 void fp_adoption_want(struct fp_store *store, struct fp_node *node);
-/* Waits until a node can grant leases, or until no attempt to adopt that might help is under way.
- * For a forked child's first calls. All calls share one deadline: see fp_store_adopts. */
+/*
+ * Waits until a node can grant leases, or until no attempt to adopt is left that might help. For
+ * the first calls of a forked child. All calls share one deadline (adoption_until_ns).
+ */
 void fp_adoption_await(struct fp_store *store);
-/* Called by the reconnect thread: a session of our own takes over the parent's leases, or those of
- * the session over shm that has ended. node->control held. */
+/*
+ * Called by the reconnect thread. A session of our own takes over the parent's leases, or those of
+ * an ended session over shm. node->control held.
+ */
 int fp_adoption_adopt(struct fp_store *store, struct fp_node *node, struct fp_session *session);
 /*
- * Ends the node's wait for a session: it has one of its own now, or never will. node->control held.
+ * Ends the node's wait for a session: it has a session of its own now, or will never get one.
+ * node->control held.
  */
 void fp_adoption_end(struct fp_store *store, struct fp_node *node);
 /*
- * Called by the reconnect thread. fp_leases_retire takes no more slots from leases of an ended
- * session, once its successor has lent as much. It returns false while another thread adds leases:
- * try again soon. fp_retired_release gives back retired leases of which this process holds no slot.
+ * Called by the reconnect thread. fp_leases_retire makes sure that no more slots are taken from the
+ * leases of an ended session, once the next session has lent as much. It returns false while
+ * another thread adds leases: try again soon. fp_retired_release gives back retired leases of which
+ * this process holds no slot.
  */
 bool fp_leases_retire(struct fp_store *store, struct fp_node *node);
 void fp_retired_release(struct fp_store *store, struct fp_node *node);
-/* Takes leases of n_pages more; waits for no session. reserve_lock held. Errors as
- * fp_store_reserve. */
+/*
+ * Takes leases of n_pages more; does not wait for sessions. reserve_lock held. Errors as of
+ * fp_store_reserve.
+ */
 int fp_store_grow(struct fp_store *store, uint64_t n_pages);
 
 /*
- * When the next heartbeat is due. Several fit into the silence after which the node sees a break.
+ * When the next heartbeat is due. Several fit into the silence after which the node counts us as
+ * cut off.
  */
 uint64_t fp_reconnect_next_heartbeat(const struct fp_store *store, const struct fp_node *node);
-/* The caller of the functions below holds lanes_lock: exclusively, or shared if it is a reconnect
- * thread. Exception: a forked child, which has no other thread. */
+/*
+ * The caller of the functions below holds lanes_lock exclusively; a reconnect thread may hold it
+ * shared. A forked child, which has only one thread, needs no lock.
+ */
 void fp_store_lanes_lock(struct fp_store *store);
 void fp_store_lanes_share(struct fp_store *store);
 void fp_store_lanes_unlock(struct fp_store *store);
@@ -208,14 +237,17 @@ int fp_session_epoch_link_open(struct fp_session_epoch *epoch, const struct fp_l
 void fp_session_epoch_link_close(struct fp_session_epoch_link *link);
 /* The epoch of a session, without links. NULL: no memory. */
 struct fp_session_epoch *fp_session_epoch_new(struct fp_session *session, uint64_t epoch);
-/* Makes another epoch the node's own, and ends the one before. node->control is held too. */
+/*
+ * Makes another epoch the node's current one, and ends the one before. The caller holds
+ * node->control too.
+ */
 void fp_node_enter(struct fp_node *node, struct fp_session_epoch *epoch);
 
 /*
  * Takes leases of at least n_pages together from the nodes that are up, first from the one with the
  * most free. All or nothing; the leases are not published. reserve_lock held; blocks. 0 and
- * *ret_list; -ENOSPC: every node is full; -EHOSTDOWN: a node that might have helped is down; or the
- * error that a node or this host gave.
+ * *ret_list; -ENOSPC: every node is full; -EHOSTDOWN: a node that might have helped is down; or an
+ * error of a node or of this host.
  */
 int fp_placement_take(struct fp_store *store, uint64_t n_pages, struct fp_slots **ret_list);
 

@@ -1,8 +1,8 @@
 /*
  * Proofs, nonces and a comparison that leaks no timing. Room: transport; the only file that uses
- * OpenSSL. It uses the old hash functions alone, which keep nothing. Newer calls keep tables in
- * memory that they share with the program. That memory may be far, and a proof is needed to bring
- * far memory back.
+ * OpenSSL. It calls only OpenSSL's old hash functions, because they keep no state. The newer ones
+ * keep tables in memory that the program uses too. That memory may be far, and to fetch a far page
+ * the agent may first need a proof.
  */
 #define OPENSSL_API_COMPAT 0x10100000L
 #include "auth.h"
@@ -62,7 +62,7 @@ static void change(uint8_t block[SHA256_CBLOCK], uint8_t by)
 		block[i] ^= by;
 }
 
-/* HMAC-SHA256 (RFC 2104): the first ret_len bytes; zeros without a key. */
+/* Gives the first ret_len bytes of an HMAC-SHA256 (RFC 2104); zeros if there is no key. */
 static int hmac(const void *key, size_t key_len, const void *bytes, size_t len, uint8_t *ret_proof,
                 size_t ret_len)
 {

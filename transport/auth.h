@@ -1,6 +1,6 @@
 /*
  * Mutual challenge-response over a shared secret: each side proves that it knows the secret, which
- * never travels. Room: transport; the daemon uses it for its half. A proof is
+ * never travels. Room: transport; the daemon uses it for the node's proof. A proof is
  *
  *   HMAC-SHA256(secret, label || HELLO || CHALLENGE [|| WELCOME with its proof zeroed])
  *
@@ -24,7 +24,10 @@ int fp_auth_random(void *ret_bytes, size_t len);
 int fp_auth_prove_client(const char *secret, const struct fp_wire_hello *hello,
                          const struct fp_wire_challenge *challenge, uint8_t ret_proof[FP_WIRE_PROOF_BYTES]);
 
-/* The node's proof. It also covers welcome, but not welcome->proof. As above. */
+/*
+ * The node's proof. It also covers welcome, but not welcome->proof. Zeros if secret is NULL.
+ * Returns 0.
+ */
 int fp_auth_prove_server(const char *secret, const struct fp_wire_hello *hello,
                          const struct fp_wire_challenge *challenge, const struct fp_wire_welcome *welcome,
                          uint8_t ret_proof[FP_WIRE_PROOF_BYTES]);
@@ -32,8 +35,8 @@ int fp_auth_prove_server(const char *secret, const struct fp_wire_hello *hello,
 /*
  * The proof in the private data of a connection request: the first FP_WIRE_CM_PROOF_BYTES of
  * HMAC-SHA256(the session's token, "farpage/1 cm" || cm up to its proof). It keeps strangers from
- * queue pairs. It may be replayed, but nothing can be reached without the keys of the leases. As
- * above.
+ * queue pairs. A stranger may replay it, but reaches no memory without the keys of the leases.
+ * Returns 0.
  */
 int fp_auth_prove_cm(const uint8_t token[FP_WIRE_TOKEN_BYTES], const struct fp_wire_cm *cm,
                      uint8_t ret_proof[FP_WIRE_CM_PROOF_BYTES]);

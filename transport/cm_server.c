@@ -1,9 +1,9 @@
 /*
- * The server of links over rdma. Room: transport; see cm_server.h. cm_server_listen.c has requests
- * and their proofs, cm_server_peer.c has peers and links.
+ * The server of links over rdma. Room: transport; see cm_server.h. cm_server_listen.c handles
+ * requests and their proofs, cm_server_peer.c peers and links.
  *
  * One epoll descriptor watches rdma_cm, the devices' events, and the completion channel of each
- * link. Epoll gives one at a time, since serving it may destroy others.
+ * link. We take one event at a time from epoll, because serving it may destroy other links.
  */
 #include "cm_server_internal.h"
 
@@ -88,8 +88,8 @@ void fp_cm_server_serve(struct fp_cm_server *server)
 /* ---- opening and closing ---- */
 
 /*
- * A listener at all addresses would wait for a device for ever. A node configured for rdma should
- * rather learn that there is none.
+ * Without any device, a listener at all addresses would wait for one for ever. A node configured
+ * for rdma should get an error instead.
  */
 static bool any_device(void)
 {

@@ -1,7 +1,7 @@
 /*
- * The server of links over rdma. It has the protection domains of sessions, and the queue pairs by
- * which clients READ and WRITE the memory registered there. Room: transport; only the daemon uses
- * it. It knows tokens and bytes, never frames or leases.
+ * The server of links over rdma. It keeps a protection domain for each session. Through queue pairs
+ * of the domain, clients READ and WRITE the memory registered in it. Room: transport; only the
+ * daemon uses it. It knows tokens and bytes, never frames or leases.
  *
  *   connection request ──► magic, version, session, proof by its token? ──no──► rejected with a status
  *                                │ yes
@@ -9,8 +9,8 @@
  *   a queue pair in the domain of that session's peer. It sends nothing. One receive is posted on
  *   it, whose flush tells that the queue pair broke
  *
- * One peer is one session and its domain. The daemon ends it, deregisters its regions, and puts its
- * reference. Queue pairs are connected through rdma_cm, or without it (rdma+tcp).
+ * A peer is one session with its domain. The daemon ends a peer, deregisters its regions, and puts
+ * its reference. Queue pairs are connected through rdma_cm, or without it (rdma+tcp).
  *
  * Threads: only the loop calls, except where a comment says "any thread". The server has no thread:
  * the loop calls fp_cm_server_serve when the server's descriptor is readable. READs and WRITEs of
@@ -43,7 +43,7 @@ enum fp_cm_server_event_type {
 
 struct fp_cm_server_event {
 	enum fp_cm_server_event_type type;
-	uint64_t session_id; /* DENIED, LOST; 0: none yet */
+	uint64_t session_id; /* of DENIED and LOST; 0: not known yet */
 	const char *who;
 	const char *why;
 };
@@ -51,7 +51,8 @@ struct fp_cm_server_event {
 struct fp_cm_server_options {
 	/*
 	 * The daemon's TCP addresses. The server listens for links at the same addresses, all on
-	 * one port: the port of listen[0] plus one, or any port if listen[0] has port 0.
+	 * one port. That is the port of listen[0] plus one, or any free port if listen[0] has port
+	 * 0.
 	 */
 	const struct sockaddr_storage *listen;
 	unsigned n_listen;
@@ -66,7 +67,7 @@ struct fp_cm_server_options {
 struct fp_cm_server_counts {
 	uint64_t rejected, denied;
 	unsigned peers, queue_pairs;
-	unsigned listeners, listeners_down; /* configured; of them those whose device is gone */
+	unsigned listeners, listeners_down; /* addresses configured; those of them whose device is gone */
 };
 
 /* An rdma device of this machine, and its first port. */
@@ -84,9 +85,9 @@ unsigned fp_rdma_devices(struct fp_rdma_device *ret_devices, unsigned max);
 
 /*
  * Opens listeners. 0 and *ret_server; -ELIBACC (libibverbs.so.1 or librdmacm.so.1 is not
- * installed), -ENODEV (there is no rdma device; or not that device, or none with such an address),
- * -EADDRINUSE, -EADDRNOTAVAIL, -ENOMEM. *ret_failed: the index of the address that failed;
- * n_listen: none of them.
+ * installed), -ENODEV (no rdma device at all, no device of that name, or none with such an
+ * address), -EADDRINUSE, -EADDRNOTAVAIL, -ENOMEM. *ret_failed: the index of the address that
+ * failed, or n_listen if no address is to blame.
  */
 int fp_cm_server_open(const struct fp_cm_server_options *options, struct fp_cm_server **ret_server,
                       unsigned *ret_failed);
@@ -105,7 +106,7 @@ void fp_cm_server_counts(const struct fp_cm_server *server, struct fp_cm_server_
 /*
  * Makes a peer. own: the address of this machine that its client reached; NULL: its queue pairs are
  * connected without rdma_cm. 0 and *ret_peer, a reference; -EOPNOTSUPP: the server does not listen
- * there, or does not serve rdma+tcp; -ENODEV, -ENOMEM, ...
+ * at own, or (own NULL) does not serve rdma+tcp; -ENODEV, -ENOMEM, ...
  */
 int fp_cm_server_peer_new(struct fp_cm_server *server, const struct sockaddr *own, const char *name,
                           struct fp_cm_server_peer **ret_peer);
@@ -113,8 +114,8 @@ int fp_cm_server_peer_new(struct fp_cm_server *server, const struct sockaddr *ow
 void fp_cm_server_peer_admit(struct fp_cm_server_peer *peer, uint64_t session_id,
                              const uint8_t token[FP_WIRE_TOKEN_BYTES]);
 /*
- * Ends a peer: destroys its links. When this returns nothing of the peer's can be reached, whatever
- * was still under way, and no link will attach. Calling it twice is fine.
+ * Ends a peer: destroys its links. When this returns, no request can reach the peer's memory any
+ * more, not even one still under way. No link will attach. Calling it twice is fine.
  */
 void fp_cm_server_peer_end(struct fp_cm_server_peer *peer);
 /* Any thread. */
@@ -138,13 +139,16 @@ void fp_cm_server_peer_deregister(struct fp_cm_server_peer *peer, struct fp_verb
 
 /*
  * Connects a queue pair of the peer's domain to the client's, without rdma_cm. 0, *ret_own for the
- * client, and *ret_link; -EPERM (this peer's are connected through rdma_cm), -EINVAL (the device
- * refuses these attributes), -EUSERS (it has as many as allowed), -ECONNRESET (the peer was ended),
- * -EHOSTUNREACH, -EIO, -ENOMEM.
+ * client, and *ret_link; -EPERM (this peer's queue pairs are connected through rdma_cm), -EINVAL
+ * (the device refuses these attributes), -EUSERS (the peer has as many links as allowed),
+ * -ECONNRESET (the peer was ended), -EHOSTUNREACH, -EIO, -ENOMEM.
  */
 int fp_cm_server_peer_connect(struct fp_cm_server_peer *peer, const struct fp_verbs_address *client,
                               struct fp_verbs_address *ret_own, struct fp_cm_server_link **ret_link);
-/* Destroys the queue pair, unless its peer's end did. A link holds its peer. NULL is fine. */
+/*
+ * Destroys the queue pair, unless the end of its peer already did. A link holds a reference to its
+ * peer. NULL is fine.
+ */
 void fp_cm_server_link_close(struct fp_cm_server_link *link);
 
 #endif

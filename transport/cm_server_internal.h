@@ -16,7 +16,7 @@
 struct fp_cm_server_link {
 	LIST_ENTRY(fp_cm_server_link) entry;
 	struct fp_cm_server_peer *peer;
-	struct fp_verbs_conn *conn; /* NULL: destroyed; a held link outlives it */
+	struct fp_verbs_conn *conn; /* NULL: destroyed; a held link stays allocated after that */
 	bool held;                  /* made by fp_cm_server_peer_connect: its holder frees it */
 	int fd;                     /* its completion channel; -1: not watched */
 };
@@ -34,8 +34,12 @@ struct fp_cm_server_peer {
 	uint8_t token[FP_WIRE_TOKEN_BYTES];
 	LIST_HEAD(, fp_cm_server_link) links;
 	unsigned n_links;
-	struct fp_verbs_region scratch; /* of the byte below */
-	uint8_t byte; /* target of a link's receive, which no client uses: siw refuses an empty one */
+	struct fp_verbs_region scratch; /* registers the byte below */
+	/*
+	 * The receive of a link is posted on this byte, because siw refuses an empty receive. No
+	 * client sends to it.
+	 */
+	uint8_t byte;
 };
 
 struct fp_cm_server_address {
@@ -62,8 +66,8 @@ struct fp_cm_server {
 void fp_cm_server_tell(const struct fp_cm_server *server, enum fp_cm_server_event_type type, const char *who,
                        uint64_t session_id, const char *why);
 /*
- * Watches fd: when it is readable, link is served; link NULL: everything but links. Watching it
- * twice is fine. 0 or a negative errno. Closing a descriptor ends its watch.
+ * Watches fd. When it is readable, link is served, or, if link is NULL, everything but links.
+ * Watching it twice is fine. 0 or a negative errno. Closing a descriptor ends its watch.
  */
 int fp_cm_server_watch(struct fp_cm_server *server, int fd, struct fp_cm_server_link *link);
 void fp_cm_server_unwatch(struct fp_cm_server *server, int fd);
@@ -83,8 +87,8 @@ void fp_cm_server_requests_serve(struct fp_cm_server *server);
 /* --- cm_server_peer.c ------------------------------------------------------------------------------- */
 
 /*
- * The peer to which a request may attach. NULL for an unknown session as well as for a wrong token,
- * so that the client can't tell them apart.
+ * The peer to which a request may attach. NULL for an unknown session and for a wrong token: so the
+ * client can't tell one from the other.
  */
 struct fp_cm_server_peer *fp_cm_server_find_peer(const struct fp_cm_server *server,
                                                  const struct fp_wire_cm *cm);
@@ -93,11 +97,16 @@ struct fp_verbs_conn_options fp_cm_server_link_options(const struct fp_cm_server
 /* Makes conn a link of peer. On success the link owns conn. 0 and *ret_link; -ENOMEM, -EIO, ... */
 int fp_cm_server_link_add(struct fp_cm_server_peer *peer, struct fp_verbs_conn *conn,
                           struct fp_cm_server_link **ret_link);
-/* Destroys its queue pair; frees the link unless it is held. A held one may be destroyed twice. */
+/*
+ * Destroys the link's queue pair; frees the link unless it is held. Destroying a held link twice is
+ * fine.
+ */
 void fp_cm_server_link_destroy(struct fp_cm_server_link *link);
-/* Called when its descriptor is readable: perhaps it broke. The link may be gone afterwards. */
+/*
+ * Called when the descriptor of a link is readable: the link may be broken. It may be freed here.
+ */
 void fp_cm_server_link_check(struct fp_cm_server_link *link);
-/* Called when its client has gone. The link is gone afterwards. */
+/* Called when the link's client has gone. Frees the link. */
 void fp_cm_server_link_gone(struct fp_cm_server_link *link);
 /* Handles the events of peers' devices, and tells the daemon of devices that have gone. */
 void fp_cm_server_devices_serve(struct fp_cm_server *server);

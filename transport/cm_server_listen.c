@@ -21,7 +21,7 @@ static void encode_reply(enum fp_wire_status status, uint8_t ret_bytes[sizeof(st
 	fp_wire_cm_reply_encode(&reply, ret_bytes);
 }
 
-/* The answer to a request: FP_WIRE_OK to go on, with *ret_peer. */
+/* Checks a request. Returns its status: FP_WIRE_OK means go on, with *ret_peer. */
 static enum fp_wire_status judge_request(const struct fp_cm_server *server,
                                          const struct fp_verbs_event *event,
                                          struct fp_cm_server_peer **ret_peer)
@@ -119,7 +119,7 @@ static uint16_t *port_of(struct sockaddr_storage *address)
 	                                      : &((struct sockaddr_in *)address)->sin_port;
 }
 
-/* Chooses the port after that of the first address; 0 (any) if that is 0. */
+/* The port of links: one after that of the first address, or 0 (any) if that address has port 0. */
 static int choose_port(struct sockaddr_storage first, uint16_t *ret_port)
 {
 	uint16_t port = ntohs(*port_of(&first));

@@ -61,8 +61,8 @@ static void deny(struct fp_cm_server_link *link, const char *why)
 }
 
 /*
- * Waits for the only event of a link: its receive comes back. Returns 0; 1 if it came back (the
- * queue pair is broken); a negative errno if the completion queue is broken too.
+ * Waits for the only event of a link: its receive comes back. Returns 0 if it did not; 1 if it did
+ * (the queue pair is broken); a negative errno if the completion queue is broken too.
  */
 static int watch_link(struct fp_cm_server_link *link)
 {
@@ -92,9 +92,10 @@ void fp_cm_server_link_check(struct fp_cm_server_link *link)
 	if (r == 0 && watch_link(link) == 0)
 		return;
 	/*
-	 * On InfiniBand and RoCE the peer's good-bye leaves our queue pair alone. Only an error of
-	 * ours breaks it, and the only one possible here is a refused request. Over iWARP it breaks
-	 * whenever the connection ends. Then the device tells of a refusal, and rdma_cm of an end.
+	 * On InfiniBand and RoCE the peer's good-bye leaves our queue pair alone. Only an error on
+	 * our side breaks it, and the only possible one is a request that we refused. On iWARP the
+	 * queue pair breaks whenever the connection ends. There the device's event tells that we
+	 * refused a request, and rdma_cm's event tells of a plain end.
 	 */
 	if (is_iwarp(link->peer) || fp_verbs_domain_dead(link->peer->domain))
 		unwatch_link(link);
@@ -360,7 +361,7 @@ void fp_cm_server_devices_serve(struct fp_cm_server *server)
 	}
 }
 
-/* Its client has gone, perhaps because we refused it: find that out first. */
+/* The link's client has gone, perhaps because we refused its request: find that out first. */
 void fp_cm_server_link_gone(struct fp_cm_server_link *link)
 {
 	struct fp_cm_server_peer *peer = link->peer;

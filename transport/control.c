@@ -1,6 +1,6 @@
 /*
- * The control side of a session. Room: transport. Calls block, one at a time under the session's
- * lock. Links read the lease table without the lock.
+ * The control side of a session. Room: transport. Control calls block. They run one at a time under
+ * the session's lock. Links read the lease table without the lock.
  */
 #include "control.h"
 
@@ -19,7 +19,11 @@
 
 #define DEFAULT_DEADLINE_NS (5 * FP_NSEC_PER_SEC)
 #define FAREWELL_NS                                                                                          \
-	FP_NSEC_PER_SEC /* for the answer to BYE; a slower node notices the end of the stream instead */
+/*
+	 * How long we wait for the answer to BYE. A slower node notices the end of the stream
+	 * instead.
+	 */
+FP_NSEC_PER_SEC
 
 struct fp_control {
 	struct fp_session base;
@@ -33,12 +37,14 @@ struct fp_control {
 	uint64_t deadline_ns;
 	pid_t opener;
 	void *private;
-	/* under lock. A call holds it from request to answer, so calls are serialised */
+	/*
+	 * Under lock. A call holds the lock from its request to its answer, so calls never overlap.
+	 */
 	pthread_mutex_t lock;
 	struct fp_handshake *handshake;
 	uint64_t last_tag;
 	int error;     /* the errno that broke the connection; 0 while it works */
-	bool inherits; /* resumed or adopted: the node may know leases that are unknown here */
+	bool inherits; /* resumed or adopted: the node may have leases that this side does not know */
 	/* written under lock, read by links */
 	_Atomic(struct fp_lease *) leases[FP_WIRE_MAX_LEASE_ID + 1];
 };
@@ -103,7 +109,10 @@ static void control_drop(struct fp_control *control)
 }
 FP_DEFINE_CLEANUP(struct fp_control, control, control_drop)
 
-/* Asks the kernel: the program may have moved the name to which the C library points. */
+/*
+ * Asks the kernel for the process's name: the program may have moved the string to which the C
+ * library points.
+ */
 static void name_self(char *buf, size_t len)
 {
 	char comm[32];
@@ -146,7 +155,10 @@ static int control_new(const struct fp_control_ops *ops, const struct fp_url *ur
 	return 0;
 }
 
-/* If a resumed session is not wanted, it stays for others until its grace period ends. */
+/*
+ * Drops a resumed session that is not wanted after all. It stays at the node until its grace period
+ * ends, so others may resume it.
+ */
 static int check_open(struct fp_control *control, const struct fp_wire_welcome *resumed)
 {
 	int r = 0;
@@ -253,7 +265,10 @@ bool fp_control_allows(const struct fp_session *session, const struct fp_io *io)
 	return true;
 }
 
-/* Takes the answer to a call that had given up. A lease that no call waits for goes back. */
+/*
+ * Takes the answer to a call that had timed out. If it brings a lease, we give that back, because
+ * no call waits for it.
+ */
 static int drop_late_answer(struct fp_control *control, const struct fp_wire_header *header,
                             const void *payload, uint64_t deadline_ns)
 {
@@ -297,7 +312,7 @@ static int exchange(struct fp_control *control, const struct question *question,
 			break;
 		if (header.tag != tag) {
 			r = drop_late_answer(control, &header, *ret_payload, deadline_ns);
-			if (r >= 0 && fp_clock_ns() >= deadline_ns) /* late answers may never end */
+			if (r >= 0 && fp_clock_ns() >= deadline_ns) /* late answers may come without end */
 				r = -ETIMEDOUT;
 			continue;
 		}
@@ -311,7 +326,7 @@ static int exchange(struct fp_control *control, const struct question *question,
 
 /*
  * One control call, with the lock held: sends a request and waits for its answer. Any failure but a
- * timeout leaves the connection out of step. Then every later call fails with the same error.
+ * timeout leaves the connection out of step, and every later call fails with the same error.
  */
 static int ask(struct fp_control *control, const struct question *question, size_t *ret_len,
                const void **ret_payload)
@@ -361,7 +376,7 @@ static void say_bye(struct fp_control *control)
 
 void fp_control_close(struct fp_session *session)
 {
-	leases_free(control_of(session), true); /* first: when the node is told, its memory must be free */
+	leases_free(control_of(session), true); /* first: unmap before the node is told */
 	say_bye(control_of(session));
 	control_free(control_of(session), false);
 }
@@ -372,8 +387,8 @@ void fp_control_abandon(struct fp_session *session)
 }
 
 /*
- * Takes the lock, unless another call holds it until deadline_ns. That call gives up by its own
- * deadline, so setting the clock meanwhile costs no more than that.
+ * Takes the lock. If another call holds it, waits until deadline_ns. The lock's holder gives up by
+ * its own deadline. So if somebody sets the clock, this wait still ends then.
  */
 static int lock_by(struct fp_control *control, uint64_t deadline_ns)
 {
@@ -442,7 +457,7 @@ static int ask_release(struct fp_control *control, uint32_t lease_id)
 	return call(control, FP_WIRE_RELEASE, bytes, sizeof(bytes), &len, &payload);
 }
 
-/* An answer that decodes may still not fit the request. */
+/* Checks an answer that decodes but may still not fit the request. */
 static bool lease_answers(const struct fp_control *control, const struct fp_wire_leased *leased)
 {
 	bool memfd_due = control->welcome.features & FP_WIRE_FEATURE_MEMFD;
@@ -453,7 +468,9 @@ static bool lease_answers(const struct fp_control *control, const struct fp_wire
 	       key_due == ((leased->flags & FP_WIRE_LEASED_KEY) != 0);
 }
 
-/* A call whose answer is a lease. Any other answer is out of step. */
+/*
+ * A call whose answer must be a lease. Any other answer means that the connection is out of step.
+ */
 static int ask_leased(struct fp_control *control, enum fp_wire_type type, const void *request,
                       size_t request_len, struct fp_wire_leased *ret_leased)
 {
@@ -492,8 +509,8 @@ static int ask_attach(struct fp_control *control, uint32_t lease_id, struct fp_w
 }
 
 /*
- * No malloc: the agent's reclaim thread takes leases. A fork that waits for that thread may hold
- * the allocator's locks.
+ * Uses no malloc, because the agent's reclaim thread takes leases. A fork may hold the allocator's
+ * locks while it waits for that thread.
  */
 static int attach_lease(struct fp_control *control, const struct fp_wire_leased *leased, int memfd,
                         struct fp_lease **ret_lease)
@@ -577,7 +594,7 @@ int fp_control_adopt(struct fp_session *session, const struct fp_session_identit
 		return -ESTALE;
 	memcpy(adopt.token, parent->token, sizeof(adopt.token));
 	fp_wire_adopt_encode(&adopt, bytes);
-	control->inherits = true; /* the node may do it although this call gives up */
+	control->inherits = true; /* after an error too: the node may adopt although this call gave up */
 	r = call(control, FP_WIRE_ADOPT, bytes, sizeof(bytes), &len, &payload);
 	explicit_bzero(&adopt, sizeof(adopt));
 	explicit_bzero(bytes, sizeof(bytes));
@@ -606,7 +623,10 @@ int fp_control_release(struct fp_session *session, uint32_t lease_id)
 	return lease || control->inherits ? ask_release(control, lease_id) : -EACCES;
 }
 
-/* Holds the lock until the payload was read: it lies in the handshake's buffer. */
+/*
+ * Holds the lock until the payload has been read, because the payload lies in the handshake's
+ * buffer.
+ */
 int fp_control_info(struct fp_session *session, struct fp_node_info *ret_info)
 {
 	FP_CLEANUP(control_unlock) struct fp_control *control = control_lock(session);

@@ -1,7 +1,7 @@
 /*
  * The control side of a session, the same for all transports: one CONTROL connection, the calls
- * over it, and the leases that they brought. Room: transport. Through struct fp_control_ops a
- * transport makes leases reachable in its own way.
+ * over it, and the leases granted by these calls. Room: transport. Each transport makes leases
+ * reachable in its own way, through struct fp_control_ops.
  */
 #ifndef FP_CONTROL_H
 #define FP_CONTROL_H
@@ -23,20 +23,23 @@ struct fp_control_ops {
 	uint32_t features; /* to ask for; -EOPNOTSUPP unless the node grants them all */
 	/*
 	 * Makes a lease reachable after it was granted or attached. leased is the node's answer,
-	 * validated; lease has its address and key already. memfd (-1: none came) stays the
-	 * caller's. 0 or a negative errno. NULL: nothing to do.
+	 * validated; lease has its address and key already. The caller keeps memfd (-1: none came).
+	 * 0 or a negative errno. NULL: nothing to do.
 	 */
 	int (*attach)(struct fp_lease *lease, const struct fp_wire_leased *leased, int memfd);
 	/* Undoes attach. Not called in a forked child. */
 	void (*detach)(struct fp_lease *lease);
 	/*
-	 * Called when the session ends, after its connection was closed. Frees the value of
-	 * *fp_control_private; in a forked child only this process' copy. NULL: nothing to do.
+	 * Called when the session ends, after its connection was closed. Frees *fp_control_private.
+	 * In a forked child it frees only this process' copy. NULL: nothing to do.
 	 */
 	void (*done)(struct fp_session *session, bool forked);
 };
 
-/* Operations of struct fp_transport; the session is a struct fp_control. */
+/*
+ * The session's operations of struct fp_transport. The session passed to them is a struct
+ * fp_control.
+ */
 int fp_control_open(const struct fp_control_ops *ops, const struct fp_url *url,
                     const struct fp_session_options *options, struct fp_session **ret_session);
 void fp_control_close(struct fp_session *session);
@@ -66,7 +69,10 @@ void fp_control_abandon(struct fp_session *session);
  */
 int fp_control_open_link(struct fp_session *session, struct fp_handshake **ret_handshake,
                          struct fp_wire_welcome *ret_welcome);
-/* The node's WELCOME. It is constant, and so are the next two: any thread may call them. */
+/*
+ * The node's WELCOME. It never changes, and nor do the results of the next two functions. Any
+ * thread may call all three.
+ */
 const struct fp_wire_welcome *fp_control_welcome(const struct fp_session *session);
 /* The address by which the node was reached; of a UNIX socket only its family. */
 const struct sockaddr *fp_control_address(const struct fp_session *session);
@@ -82,8 +88,8 @@ uint64_t fp_control_open_by_ns(const struct fp_session_options *options);
 /* The lease of that id, or NULL. Lock-free: any thread. */
 const struct fp_lease *fp_control_find_lease(const struct fp_session *session, uint32_t lease_id);
 /*
- * Whether each segment of an io lies in a lease, and for a write in one that may be written.
- * Lock-free: any thread.
+ * Whether each segment of an io lies in a lease, and, if the io is a write, in a lease that may be
+ * written. Lock-free: any thread.
  */
 bool fp_control_allows(const struct fp_session *session, const struct fp_io *io);
 

@@ -24,9 +24,9 @@
 
 struct fp_handshake {
 	int fd;
-	ino_t inode; /* of that socket and of no other; 0: unknown */
+	ino_t inode; /* inode of that socket, to recognise it; 0: unknown */
 	struct sockaddr_storage address;
-	int memfd; /* came with the frame in `in`; -1: none */
+	int memfd; /* descriptor that came with the frame in `in`; -1: none */
 	size_t out_len, out_sent;
 	size_t in_got;
 	uint8_t out[MAX_SEND];                                 /* one frame on its way out */
@@ -89,7 +89,10 @@ static ssize_t socket_receive(int fd, void *ret_bytes, size_t len, int *memfd)
 	return n < 0 ? -errno : n == 0 ? -ECONNRESET : n;
 }
 
-/* Whether the descriptor is surely no longer ours. A program may forbid us to look (seccomp). */
+/*
+ * Whether the descriptor surely no longer refers to our socket. False if the program forbids us to
+ * look (seccomp).
+ */
 static bool is_stranger(const struct fp_handshake *handshake)
 {
 	struct stat st;
@@ -100,8 +103,8 @@ static bool is_stranger(const struct fp_handshake *handshake)
 }
 
 /*
- * connect(2) that ends by the deadline. It blocks with a send timeout instead of polling: poll(2)
- * does not tell when a UNIX socket's full backlog has room.
+ * connect(2), given up at the deadline. It uses a blocking socket with a send timeout instead of
+ * poll(2): poll does not tell when a UNIX socket's full backlog has room.
  */
 static int connect_by(int fd, const struct sockaddr *addr, socklen_t len, uint64_t deadline_ns)
 {
@@ -111,7 +114,10 @@ static int connect_by(int fd, const struct sockaddr *addr, socklen_t len, uint64
 
 		if (now >= deadline_ns)
 			return -ETIMEDOUT;
-		/* never 0, which means no limit; never a whole second in tv_usec, which is EDOM */
+		/*
+		 * Never 0, because 0 means no limit. tv_usec stays below one second, because a
+		 * whole second is EDOM.
+		 */
 		left_us = (deadline_ns - now) / FP_NSEC_PER_USEC + 1;
 		tv.tv_sec = (time_t)(left_us / (FP_NSEC_PER_SEC / FP_NSEC_PER_USEC));
 		tv.tv_usec = (suseconds_t)(left_us % (FP_NSEC_PER_SEC / FP_NSEC_PER_USEC));
@@ -121,7 +127,7 @@ static int connect_by(int fd, const struct sockaddr *addr, socklen_t len, uint64
 			return 0;
 		if (errno == EAGAIN || errno == EINPROGRESS || errno == EALREADY)
 			return -ETIMEDOUT;
-		if (errno == EACCES) /* here it is the kernel's; our -EACCES means a wrong secret */
+		if (errno == EACCES) /* the kernel's refusal; our own -EACCES would mean a wrong secret */
 			return -EPERM;
 		if (errno != EINTR)
 			return -errno;
@@ -235,7 +241,7 @@ void fp_handshake_close(struct fp_handshake *handshake)
 {
 	if (!handshake)
 		return;
-	if (is_stranger(handshake)) /* the program's file by now: do not close it */
+	if (is_stranger(handshake)) /* the number now belongs to a file of the program: do not close it */
 		fp_fd_forget(handshake->fd);
 	else
 		fp_fd_close(handshake->fd);
@@ -435,8 +441,8 @@ static int shake_hands(struct fp_handshake *handshake, const struct fp_handshake
 }
 
 /*
- * The node may have understood a RESUME that failed half-way. Then the connection must look broken,
- * not closed, or the node would free the leases.
+ * The node may have understood a RESUME of which we got no answer. If we closed the connection in
+ * order, the node would free the leases. So the connection must look broken.
  */
 int fp_handshake_open(const struct fp_url *url, const struct fp_handshake_options *options,
                       uint64_t deadline_ns, struct fp_handshake **ret_handshake,

@@ -26,13 +26,13 @@ struct fp_handshake_options {
 
 /*
  * Connects to url and shakes hands, until deadline_ns (absolute). 0, *ret_handshake and
- * *ret_welcome; errors as of fp_session_open. Looking up a host name (names.h) takes as long as the
- * resolver likes.
+ * *ret_welcome; errors as of fp_session_open. The deadline does not bound looking up a host name
+ * (names.h), which takes as long as the resolver likes.
  */
 int fp_handshake_open(const struct fp_url *url, const struct fp_handshake_options *options,
                       uint64_t deadline_ns, struct fp_handshake **ret_handshake,
                       struct fp_wire_welcome *ret_welcome);
-/* Closes in order: the node may take it for the end of the process. NULL is fine. */
+/* Closes in order. The node may take this for the end of the process. NULL is fine. */
 void fp_handshake_close(struct fp_handshake *handshake);
 FP_DEFINE_CLEANUP(struct fp_handshake, handshake, fp_handshake_close)
 /*
@@ -42,8 +42,8 @@ FP_DEFINE_CLEANUP(struct fp_handshake, handshake, fp_handshake_close)
 void fp_handshake_abort(struct fp_handshake *handshake);
 
 /*
- * Sends a frame of at most FP_WIRE_MAX_PING bytes. -ETIMEDOUT leaves the connection in step: unsent
- * bytes go before the next frame. Any other error means that it is dead.
+ * Sends a frame of at most FP_WIRE_MAX_PING bytes. -ETIMEDOUT leaves the connection in step: the
+ * next call first sends the bytes that are left. Any other error means that the connection is dead.
  */
 int fp_handshake_send(struct fp_handshake *handshake, enum fp_wire_type type, uint64_t tag,
                       const void *payload, size_t len, uint64_t deadline_ns);
@@ -51,12 +51,12 @@ int fp_handshake_send(struct fp_handshake *handshake, enum fp_wire_type type, ui
 /*
  * Receives one frame. *ret_payload lies in handshake until the next call. -ETIMEDOUT leaves the
  * connection in step: the next call completes a frame that came in part. Any other error means that
- * it is dead.
+ * the connection is dead.
  */
 int fp_handshake_receive(struct fp_handshake *handshake, uint64_t deadline_ns,
                          struct fp_wire_header *ret_header, const void **ret_payload);
 
-/* The descriptor that came with the last frame, now the caller's; -1 if none. */
+/* Takes the descriptor that came with the last frame: the caller owns it now. -1 if none came. */
 int fp_handshake_take_memfd(struct fp_handshake *handshake);
 
 /*
@@ -67,8 +67,8 @@ int fp_handshake_take_memfd(struct fp_handshake *handshake);
 void fp_handshake_keep_alive(int fd);
 
 /*
- * Frees handshake but for its socket, which is now the caller's. The socket blocks: pass
- * MSG_DONTWAIT.
+ * Frees handshake but not its socket, which the caller owns from now on. The socket is a blocking
+ * one: pass MSG_DONTWAIT.
  */
 int fp_handshake_take_socket(struct fp_handshake *handshake);
 

@@ -10,12 +10,15 @@
 
 #include "cleanup.h"
 
-#define FAILURES_MAX 4u /* then the name may have other addresses by now */
+/*
+ * After so many failures in a row the name is looked up again: it may have other addresses by now.
+ */
+#define FAILURES_MAX 4u
 
 struct name {
 	struct name *next;
 	char *host;
-	unsigned n_failed; /* times in a row that no address answered */
+	unsigned n_failed; /* how often in a row no address answered */
 	struct fp_addresses addresses;
 };
 

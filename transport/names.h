@@ -32,8 +32,8 @@ int fp_names_find(const char *host, uint16_t port, struct fp_addresses *ret_addr
 void fp_names_tried(const char *host, bool answered);
 /*
  * Looks a host up again if its addresses have all failed several times in a row. If that fails too,
- * the old addresses stay. Blocks as long as the resolver likes: no other thread may wait for the
- * caller.
+ * the old addresses stay. Blocks as long as the resolver likes, so no other thread may wait for the
+ * thread that calls this.
  */
 void fp_names_refresh(const char *host);
 

@@ -5,7 +5,7 @@
  *
  *   rdma       through rdma_cm; its private data proves the session's token
  *   rdma+tcp   without rdma_cm, for fabrics without IP addresses: the ends exchange the addresses of
- *              their queue pairs over a LINK connection, which must live as long
+ *              their queue pairs over a LINK connection, which must live as long as the link
  */
 #include "transport.h"
 
@@ -60,8 +60,8 @@ void fp_transport_forked(void)
 }
 
 /*
- * Takes over domain, also on failure. The caller finds the device first: without one there is no
- * reason to trouble the node.
+ * Takes over domain, also on failure. The caller has found the device before, because without a
+ * device there is no reason to trouble the node.
  */
 static int session_open(const struct fp_control_ops *ops, struct fp_verbs_domain *domain,
                         const struct fp_url *url, const struct fp_session_options *options,
@@ -114,7 +114,10 @@ static int encode_request(const struct fp_wire_welcome *welcome, uint8_t ret_byt
 	return r;
 }
 
-/* The result of a request, by the node's reply; r is the result of fp_verbs_connect. */
+/*
+ * The result of a connection attempt, given r (the result of fp_verbs_connect) and the node's
+ * reply.
+ */
 static int judge_reply(int r, const void *bytes, size_t len)
 {
 	struct fp_wire_cm_reply reply;
@@ -122,7 +125,7 @@ static int judge_reply(int r, const void *bytes, size_t len)
 	if (r < 0 && r != -ECONNREFUSED)
 		return r;
 	if (len < sizeof(reply) || fp_wire_cm_reply_decode(bytes, len, &reply) < 0)
-		return r < 0 ? r : -EPROTO; /* rejected or accepted by something that is no node */
+		return r < 0 ? r : -EPROTO; /* the peer that accepted or rejected us is no node */
 	if (r < 0)
 		return reply.status != FP_WIRE_OK ? fp_wire_status_to_errno(reply.status) : r;
 	if (reply.status != FP_WIRE_OK)

@@ -17,7 +17,7 @@ const struct fp_rdma_options fp_rdma_defaults = {.retry_count = 7, .send_depth =
 #define DEVICE      FP_CONF_KEY("device", STRING, fp_rdma_options, device)
 #define DEVICE_PORT FP_CONF_KEY("device_port", U64, fp_rdma_options, device_port, .min = 1, .max = 255)
 
-/* No message can meet a receive that is not ready: there are no messages. */
+/* RNR: not used, because no messages are sent, so none can arrive before its receive is posted. */
 #define RNR_RETRY_COUNT FP_CONF_KEY("rnr_retry_count", U64, fp_rdma_options, ignored)
 
 const struct fp_conf_field fp_rdma_fields[] = {
@@ -57,7 +57,10 @@ struct fp_rdma_options *fp_rdma_options_dup(const struct fp_rdma_options *rdma)
 	return NULL;
 }
 
-/* The exponent of the shortest timeout of at least ns; 0 if ns is 0: no timeout was chosen. */
+/*
+ * The exponent of the shortest timeout of at least ns. 0 if ns is 0, which means that no timeout
+ * was chosen.
+ */
 static uint8_t ack_timeout_of(uint64_t ns)
 {
 	uint8_t exponent = ns > 0;

@@ -1,6 +1,6 @@
 /*
  * A user's RDMA settings: device, retries, timeouts and depth of queue pairs. Room: transport. The
- * tables of keys serve the files of both ends, and the environment.
+ * same table of keys serves the configuration files of both ends and the environment.
  */
 #ifndef FP_RDMA_OPTIONS_H
 #define FP_RDMA_OPTIONS_H
@@ -14,15 +14,18 @@
 struct fp_rdma_options {
 	char *device;            /* rdma+tcp: its name; NULL: the first with an active port */
 	uint64_t device_port;    /* of that device; 0: the first active one */
-	uint64_t retry_count;    /* repeats of an unacknowledged request; the client's, for both ends */
+	uint64_t retry_count;    /* repeats of an unacknowledged request; the client sets it for both */
 	uint64_t ack_timeout_ns; /* wait before each repeat; 0: 268 ms */
 	uint64_t send_depth;     /* most work requests of one link in flight */
-	uint64_t ignored;        /* values of keys that have no effect any more */
+	uint64_t ignored;        /* takes the values of old keys that no longer have an effect */
 };
 
 extern const struct fp_rdma_options fp_rdma_defaults;
 
-/* The keys of an rdma: mapping: of clients, and of nodes (which send no requests). */
+/*
+ * The keys of an rdma: mapping. The first is for clients, the other for nodes, which send no
+ * requests.
+ */
 extern const struct fp_conf_field fp_rdma_fields[], fp_rdma_node_fields[];
 
 /* A copy, also of the device's name. NULL: no memory. */
@@ -30,12 +33,12 @@ struct fp_rdma_options *fp_rdma_options_dup(const struct fp_rdma_options *rdma);
 /* Frees such a copy. NULL is fine. */
 void fp_rdma_options_free(struct fp_rdma_options *rdma);
 
-/* The connection options that they ask for. rdma NULL: the defaults. */
+/* The connection options that rdma asks for. NULL: the defaults. */
 struct fp_verbs_conn_options fp_rdma_conn_options(const struct fp_rdma_options *rdma);
 
 /*
- * Tells a person why there is no device (-ENODEV), and which there are. rdma NULL: the defaults.
- * Returns buf.
+ * Tells a person that there is no device (-ENODEV) for these options, and which devices exist. rdma
+ * NULL: the defaults. Returns buf.
  */
 const char *fp_rdma_explain_device(const struct fp_rdma_options *rdma, char *buf, size_t len);
 

@@ -3,7 +3,7 @@
  * complete when submit returns; the node does nothing. Room: transport. control.c has the control
  * side.
  *
- * A mapping outlives the session and the node: the end of either loses no byte.
+ * A mapping outlives the session and the node: when one of them ends, no byte is lost.
  */
 #include "transport.h"
 
@@ -17,9 +17,9 @@
 #include "control.h"
 
 /*
- * Without the seals the node could shrink the file, and our next access would be a SIGBUS. A forked
- * child has the mapping too, and reads its adopted leases through it. The child's caller must make
- * sure that it does not write.
+ * Requires the seals: without them the node could shrink the file, and our next access would be a
+ * SIGBUS. The mapping is inherited by a forked child, which reads its adopted leases through it.
+ * The child must not write them.
  */
 static int map_lease(struct fp_lease *lease, const struct fp_wire_leased *leased, int memfd)
 {
@@ -28,7 +28,7 @@ static int map_lease(struct fp_lease *lease, const struct fp_wire_leased *leased
 	void *base;
 
 	if (memfd < 0)
-		return -EMFILE; /* the only reason why the kernel drops a descriptor that was sent */
+		return -EMFILE; /* the kernel drops a sent descriptor only if our table is full */
 	seals = fcntl(memfd, F_GET_SEALS);
 	if (seals < 0 || (~seals & (F_SEAL_SHRINK | F_SEAL_GROW)) || fstat(memfd, &st) < 0 ||
 	    (uint64_t)st.st_size != lease->size_bytes)

@@ -10,8 +10,8 @@
  *
  * An io that is done belongs to its caller again at once: nothing here may look at it, its segments
  * or its buffers afterwards. An overdue request breaks the link, as on rdma, so that no late answer
- * and no half frame is left. Requests that the node would refuse are refused here first. So a
- * refusal by the node breaks the link, too.
+ * and no half frame is left. This side refuses every request that the node would refuse. So if the
+ * node still refuses one, the link breaks too.
  *
  * All memory is allocated when the link opens. After that: no allocation, lock or log.
  */
@@ -29,14 +29,15 @@
 #include "fdutil.h"
 #include "lockedmem.h"
 
-#define MAX_STEPS 1024 /* receives in one poll: an endless stream must not keep us in it */
+/* Receives in one poll. The limit ends the poll even if the stream never does. */
+#define MAX_STEPS 1024
 
 struct tcp_request {
 	TAILQ_ENTRY(tcp_request) entry; /* in idle, waiting or flying */
 	struct fp_io *io;
-	uint64_t tag; /* unique on the link */
+	uint64_t tag; /* unique among the requests of the link */
 	uint64_t deadline_ns;
-	size_t head_bytes, data_bytes; /* of the request's frame: header and table; a WRITE's data */
+	size_t head_bytes, data_bytes; /* sizes in the request's frame: header and table; data of a WRITE */
 	size_t answer_bytes;           /* of the answer's payload if all goes well */
 	uint8_t head[FP_WIRE_HEADER_BYTES + FP_WIRE_MAX_TABLE];
 };
@@ -51,11 +52,11 @@ struct tcp_link {
 	uint64_t next_deadline_ns; /* no deadline is before this */
 	uint64_t n_submitted;
 	struct tcp_request_list idle, waiting, flying; /* waiting, flying: oldest first */
-	size_t sent_bytes;                             /* of the first waiting request's frame */
+	size_t sent_bytes;                             /* bytes sent of the first waiting request's frame */
 	struct {
 		uint8_t header_bytes[FP_WIRE_HEADER_BYTES];
 		size_t header_got;
-		size_t payload_got; /* of the answer to the first flying request, once the header is whole */
+		size_t payload_got; /* bytes received of the first flying request's payload */
 	} in;
 	struct tcp_request requests[FP_LINK_MAX_OUTSTANDING];
 };
@@ -179,7 +180,10 @@ static void flush(struct tcp_link *link)
 	}
 }
 
-/* The next bytes of the stream: their number, -EAGAIN, or the errno that breaks the link. */
+/*
+ * Receives the next bytes of the stream. Returns their number, -EAGAIN, or the errno that breaks
+ * the link.
+ */
 static ssize_t receive(const struct tcp_link *link, struct iovec *iov, int n_iov)
 {
 	struct msghdr msg = {.msg_iov = iov, .msg_iovlen = (size_t)n_iov};
@@ -194,8 +198,8 @@ static ssize_t receive(const struct tcp_link *link, struct iovec *iov, int n_iov
 }
 
 /*
- * The node refuses the oldest request, perhaps before it received all of it. That request ends with
- * the node's error; the others end with the link.
+ * Called when the node refuses the oldest request, perhaps before it received all of it. That
+ * request ends with the node's error, and the others end because the link breaks.
  */
 static int refused(struct tcp_link *link, const struct fp_wire_header *header)
 {
@@ -208,7 +212,10 @@ static int refused(struct tcp_link *link, const struct fp_wire_header *header)
 	return -ECONNRESET;
 }
 
-/* Looks at a complete header. 0: it begins the answer to the oldest flying request. */
+/*
+ * Checks a complete header. 0: the answer to the oldest flying request begins here. Otherwise the
+ * errno that breaks the link.
+ */
 static int begin_answer(struct tcp_link *link)
 {
 	const struct tcp_request *req = TAILQ_FIRST(&link->flying);
@@ -227,7 +234,7 @@ static int begin_answer(struct tcp_link *link)
 
 /*
  * Receives a header, and in the same call the payload that has come, straight into the buffers of
- * the oldest flying request. They are undefined until that request is answered.
+ * the oldest flying request. The buffers' bytes are undefined until that request is answered.
  */
 static int receive_header(struct tcp_link *link)
 {

@@ -1,5 +1,5 @@
 /*
- * Dispatches calls to a session's or link's transport, and has the checks that all transports
+ * Passes each call on to the transport of its session or link, after the checks that all transports
  * share. Room: transport.
  */
 #include "transport.h"

@@ -27,10 +27,10 @@ struct fp_session;
 struct fp_link;
 struct fp_rdma_options;
 
-/* One way to a node: one address over one transport. */
+/* One way to reach a node: one address over one transport. */
 struct fp_url {
 	const struct fp_transport *transport;
-	char text[128]; /* as given; if several addresses were given: "SCHEME://HOST[:PORT]" */
+	char text[128]; /* the URL as given; if it has several addresses: "SCHEME://HOST[:PORT]" */
 	char host[108]; /* host name or address; for shm the socket's path ("@name": abstract) */
 	uint16_t port;  /* of tcp and rdma; the default port if none was given */
 };
@@ -40,17 +40,25 @@ struct fp_url {
 
 /* The ways to one node: each of its addresses over each transport that its URL allows. */
 struct fp_url_set {
-	unsigned n_addresses;  /* that the URL names */
-	unsigned n_transports; /* auto: the transports that this build has, best first; others: 1 */
+	unsigned n_addresses; /* that the URL names */
+	/*
+	 * How many transports the URL allows. For auto: those that this build has, best first. For
+	 * others: 1.
+	 */
+	unsigned n_transports;
 	struct fp_url urls[FP_URL_MAX_TRANSPORTS][FP_URL_MAX_ADDRESSES];
 };
 
 /*
- * How rdma moves the bytes of a segment. All but AUTO are for measurements: a segment that the
- * chosen way cannot carry goes eager.
+ * How rdma moves the bytes of a segment. Programs use AUTO; the others are for measurements. A
+ * segment that the chosen way cannot carry goes EAGER.
  */
 enum fp_protocol {
-	FP_PROTOCOL_AUTO,       /* small WRITEs inline; registered if a region holds the buffer; else eager */
+	/*
+	 * Small WRITEs go inline. Other segments go registered if a region holds the buffer, else
+	 * eager.
+	 */
+	FP_PROTOCOL_AUTO,
 	FP_PROTOCOL_INLINE,     /* WRITE: in the work request itself, up to the device's limit */
 	FP_PROTOCOL_EAGER,      /* copied through the link's own registered memory */
 	FP_PROTOCOL_REGISTERED, /* straight from or into the caller's buffer, see fp_link_register */
@@ -70,11 +78,11 @@ struct fp_session_options {
 };
 
 /*
- * For resuming a session whose connection broke, and for adopting its leases. A secret: its holder
- * reaches the leases.
+ * Names a session, so that a caller can resume it after a break, or adopt its leases. It is a
+ * secret: everyone who has it reaches the leases.
  */
 struct fp_session_identity {
-	uint64_t idle_ns; /* the node drops a connection that is silent for so long; 0: never */
+	uint64_t idle_ns; /* silence after which the node drops a connection; 0: never */
 	uint64_t id;
 	uint8_t token[16];
 	uint64_t grace_ns; /* how long the node keeps the leases of a session that is cut off */
@@ -118,19 +126,20 @@ struct fp_seg {
  *
  * -ETIMEDOUT: the deadline passed. Sent bytes can't be taken back, so the link breaks too.
  *
- * -ECONNRESET, -EPIPE, ...: the link broke. Every outstanding io ends so, and the link is dead.
+ * -ECONNRESET, -EPIPE, ...: the link broke. Every outstanding io ends with that error, and the link
+ * is dead.
  *
  * -EACCES: no such lease, or out of its bounds. This is checked before the node is asked. If the
  * node or its device refuses, the link breaks too.
  *
- * After a failed or timed-out write the remote bytes are undefined. After a failed read the buffers
- * are.
+ * After a failed or timed-out write the remote bytes are undefined. After a failed read the bytes
+ * of the local buffers are undefined.
  */
 struct fp_io {
 	enum fp_io_op op;
 	unsigned n_segs;
 	struct fp_seg *segs;
-	uint64_t deadline_ns; /* absolute, CLOCK_MONOTONIC; 0: the session's default, from now */
+	uint64_t deadline_ns; /* absolute, CLOCK_MONOTONIC; 0: now plus the session's deadline_ns */
 	int status;           /* result, valid once polled */
 	void *user;           /* caller's */
 	/* used by the transport between submit and poll */
@@ -152,7 +161,7 @@ struct fp_transport {
 	int (*drain)(struct fp_session *session, struct fp_drain_info *ret_info);
 	int (*undrain)(struct fp_session *session);
 	int (*ping)(struct fp_session *session, size_t len_bytes, uint64_t deadline_ns);
-	int (*check)(struct fp_session *session); /* NULL: links and heartbeats notice the end */
+	int (*check)(struct fp_session *session); /* NULL: links and heartbeats notice the session's end */
 	int (*identity)(struct fp_session *session, struct fp_session_identity *ret_identity);
 	int (*attach)(struct fp_session *session, uint32_t lease_id, const struct fp_lease **ret_lease);
 	int (*adopt)(struct fp_session *session, const struct fp_session_identity *parent,
@@ -175,7 +184,7 @@ struct fp_session {
 struct fp_link {
 	const struct fp_transport *transport;
 	const struct fp_session *session;
-	pthread_t owner; /* the thread that submitted last, if owned */
+	pthread_t owner; /* the thread that submitted last; valid if owned */
 	bool owned;
 	const char *why;                /* see fp_link_why */
 	struct fp_io *done, *last_done; /* completed, in order, not yet polled */
@@ -191,17 +200,17 @@ extern const struct fp_transport fp_transport_shm, fp_transport_tcp, fp_transpor
 
 /*
  * Parses a URL that names one way: "shm:PATH", "tcp://HOST[:PORT]", "rdma://HOST[:PORT]" or
- * "rdma+tcp://HOST[:PORT]" (control over tcp, queue pairs connected without rdma_cm). IPv6 hosts
- * stand in brackets. 0 and *ret_url; -EINVAL (not a URL of ours, or it names several ways),
- * -EPROTONOSUPPORT (this build lacks the scheme), -ENAMETOOLONG.
+ * "rdma+tcp://HOST[:PORT]". The last connects queue pairs without rdma_cm. IPv6 hosts stand in
+ * brackets. 0 and *ret_url; -EINVAL (not a URL of ours, or it names several ways), -EPROTONOSUPPORT
+ * (this build lacks the scheme), -ENAMETOOLONG.
  */
 int fp_url_parse(const char *text, struct fp_url *ret_url);
 
 /*
- * Parses those URLs, and two more. "SCHEME://HOST,HOST[:PORT]": one node at up to
- * FP_URL_MAX_ADDRESSES addresses, all at that port. "auto://HOST[,HOST][:PORT]": tcp on PORT, rdma
- * on PORT + 1 and preferred; without PORT each has its default. 0 and *ret_set; errors as of
- * fp_url_parse; -E2BIG: too many addresses.
+ * Parses the URLs of fp_url_parse, and two forms more. "SCHEME://HOST,HOST[:PORT]": one node at up
+ * to FP_URL_MAX_ADDRESSES addresses, all at that port. "auto://HOST[,HOST][:PORT]": rdma on PORT +
+ * 1 if possible, else tcp on PORT; without PORT each uses its default port. 0 and *ret_set; errors
+ * as of fp_url_parse; -E2BIG: too many addresses.
  */
 int fp_url_parse_set(const char *text, struct fp_url_set *ret_set);
 
@@ -216,8 +225,8 @@ int fp_session_open(const struct fp_url *url, const struct fp_session_options *o
                     struct fp_session **ret_session);
 #define FP_EXPLAIN_LEN 512
 /*
- * Explains such an error to a person, and says what to do. rdma as in the session's options.
- * Returns buf (FP_EXPLAIN_LEN bytes) or a constant. May read a few small files.
+ * Explains an error of fp_session_open to a person, and says what to do. rdma: as in the session's
+ * options. Returns buf (FP_EXPLAIN_LEN bytes) or a constant. May read a few small files.
  */
 const char *fp_session_explain(int error, const struct fp_rdma_options *rdma, char *buf, size_t len);
 
@@ -235,103 +244,111 @@ int fp_session_info(struct fp_session *session, struct fp_node_info *ret_info);
 #define FP_PING_MAX_BYTES 4096u
 
 /*
- * One round trip of len_bytes (at most FP_PING_MAX_BYTES) each way over the control connection: a
- * heartbeat, and the measure of a two-sided call. deadline_ns is absolute; 0: the session's
- * default. -ETIMEDOUT: no answer yet, the session may live. Other errors: its control connection is
- * broken.
+ * One round trip over the control connection, with len_bytes (at most FP_PING_MAX_BYTES) each way.
+ * Used as a heartbeat, and to measure a two-sided call. deadline_ns is absolute; 0: the session's
+ * default. -ETIMEDOUT: no answer yet, but the session may live. Other errors: its control
+ * connection is broken.
  */
 int fp_session_ping(struct fp_session *session, size_t len_bytes, uint64_t deadline_ns);
 
 /*
- * Checks whether a session with mapped leases still stands. 0: yes, and always over other
- * transports. -ECONNRESET: the node ended the session, or ended itself. -EBADF: the program closed
- * our descriptor. The mappings stay, with the right bytes; a node that still runs counts them as
- * kept memory. Any thread; neither asks the node nor blocks.
+ * Checks whether a session with mapped leases still stands. 0: it does; other transports always
+ * return 0. -ECONNRESET: the node ended the session, or the node itself ended. -EBADF: the program
+ * closed our descriptor. The mappings stay, with the right bytes. A node that still runs counts
+ * their memory as kept. Any thread; neither asks the node nor blocks.
  */
 int fp_session_check(struct fp_session *session);
 
 /*
  * The value for options->resume, to be used within grace_ns after the connection broke. It can be
- * asked for after the break, too. Opening with it makes a session of a new connection, over any
- * transport and address of the same node. That session owns the same leases, but knows none here
- * until fp_session_attach. Before the node answers, it ends the old connection and all its links:
- * nothing still under way on them lands afterwards. fp_session_open returns -ESTALE if the node
- * knows no such session: its leases are gone. shm sessions have an identity for fp_session_adopt,
- * with grace_ns 0; opening with it is -EOPNOTSUPP (a mapping does not break). Never blocks; any
- * thread.
+ * asked for after the break, too. Opening with it resumes the session over a new connection, by any
+ * transport and address of the same node. The resumed session owns the same leases, but this side
+ * must attach each of them (fp_session_attach). Before the node answers, it ends the old connection
+ * and all its links. So no request that was still under way there changes bytes afterwards.
+ * fp_session_open returns -ESTALE if the node knows no such session: its leases are gone. An shm
+ * session has an identity for fp_session_adopt only, with grace_ns 0. Opening with it gives
+ * -EOPNOTSUPP, because a mapping does not break. Never blocks; any thread.
  */
 int fp_session_identity(struct fp_session *session, struct fp_session_identity *ret_identity);
 
 /*
  * Makes a lease known and reachable here, after the session was resumed or has adopted it. -EACCES:
- * it has no such lease; -EPERM: shm, which passes a lease once, when it is granted.
+ * it has no such lease; -EPERM: over shm, where the node passes a lease's memory only once, at the
+ * grant.
  */
 int fp_session_attach(struct fp_session *session, uint32_t lease_id, const struct fp_lease **ret_lease);
 
 /*
- * Gives a session without leases every lease of another session of the same node, by the same ids
- * and read-only. The other session is alive, or in its grace period. A lease ends when its last
- * session has released it or ended. So the bytes change only if a session that may write them does
- * it. No lease is known here until fp_session_attach. Over shm nothing is mapped: a forked child
- * has its parent's mappings, see fp_session_abandon. But fp_session_release takes these ids there
- * too. Leases that the parent itself adopted come along. A session that adopted stays an adopter
- * through a resume.
+ * Gives a session without leases every lease of another session of the same node, with the same ids
+ * and read-only. The other session must be alive, or in its grace period. A lease ends only when
+ * its last session has released it or ended. So nobody but a session with the right to write
+ * changes its bytes. This side must attach each lease (fp_session_attach). Over shm nothing is
+ * mapped: a forked child has its parent's mappings, see fp_session_abandon. But over shm, too,
+ * fp_session_release takes these ids. Leases that the parent itself adopted come along. A session
+ * that adopted stays an adopter through a resume.
  *
  * The memory stays charged to the client that it was granted to, until no session has it. Later
- * leases have other ids. 0 and *ret_n_leases (may be NULL), how many it has now; -ESTALE: the node
- * knows no such session, or the token is wrong; -EINVAL: the session has leases, or has adopted
- * before, or is the parent itself. After an error of the control call it may have adopted or not:
- * close it and adopt with another.
+ * leases have other ids. 0 and *ret_n_leases (may be NULL), the number of leases adopted; -ESTALE:
+ * the node knows no such session, or the token is wrong; -EINVAL: the session has leases, or has
+ * adopted before, or is the parent itself. After an error of the control call it is unknown whether
+ * the session adopted: close it, and adopt with another.
  */
 int fp_session_adopt(struct fp_session *session, const struct fp_session_identity *parent,
                      unsigned *ret_n_leases);
 
 /*
- * Closes this end of a session that was resumed, or will be: the connection closes without the BYE
- * that gives the leases back. Close its links first. Mapped leases stay mapped, and the caller
- * unmaps them. fp_session_close unmaps them and says BYE, so that the node frees them at once.
+ * Closes this end of a session that was resumed, or will be. It sends no BYE, because BYE gives the
+ * leases back. Close its links first. Mapped leases stay mapped, and the caller unmaps them. In
+ * contrast, fp_session_close unmaps them and sends BYE, so that the node frees them at once.
  *
- * In a forked child both only close its copies of the descriptors, and unmap nothing. While the
- * child has its copy of a socket, the node does not see the parent's end.
+ * In a forked child, both functions only close its copies of the descriptors, and unmap nothing.
+ * While the child has its copy of a socket, the node does not see the parent's end.
  */
 void fp_session_abandon(struct fp_session *session);
 
 /* The node's status: one JSON object, malloc'd for the caller. -EPERM: this client may not ask. */
 int fp_session_status(struct fp_session *session, char **ret_json);
 
-/* Asks the node to grant no more leases to anyone; existing leases stay usable. -EPERM as above. */
+/*
+ * Asks the node to grant no more leases to anyone; existing leases stay usable. -EPERM: this client
+ * may not ask.
+ */
 int fp_session_drain(struct fp_session *session, struct fp_drain_info *ret_info);
-/* Undoes that: the node grants leases again. Fine if it was not draining. -EPERM as above. */
+/*
+ * Undoes fp_session_drain: the node grants leases again. Fine if it was not draining. -EPERM: this
+ * client may not ask.
+ */
 int fp_session_undrain(struct fp_session *session);
 
 /*
  * Called in a forked child, after it closed its copies of its parent's links and sessions, and
- * before it opens its own. Closes devices, so that the parent's sessions end with the parent, and
- * resets locks. Calling it twice is fine. Never blocks.
+ * before it opens its own. Closes inherited devices, so that the parent's sessions end with the
+ * parent. Resets locks. Calling it twice is fine. Never blocks.
  */
 void fp_transport_forked(void);
 /*
- * To be called now and then, by a thread that may block: closes devices that were removed from this
- * machine. Their removal waits for that.
+ * Call it now and then, from a thread that may block. Closes devices that were removed from this
+ * machine, because the kernel cannot finish the removal before that.
  */
 void fp_transport_check_devices(void);
 
 /* Opens a new data path. Its owner is the first thread that submits. */
 int fp_link_open(struct fp_session *session, struct fp_link **ret_link);
 /*
- * The next thread that submits becomes the owner. The caller makes sure that it sees all of this
- * thread's work.
+ * The next thread that submits becomes the owner. The caller makes sure that the new owner sees all
+ * of this thread's work.
  */
 void fp_link_hand_over(struct fp_link *link);
 /*
  * Announces that buffers of later ios lie in these bytes, so that a device may reach them without a
- * copy. A hint: a transport without use for it, or after an error, copies. The bytes stay in place
- * until the link closes. Call it before the first submit; blocks.
+ * copy. This is a hint: a transport that can't use it copies instead, and so does any transport
+ * after an error. The bytes stay in place until the link closes. Call it before the first submit;
+ * blocks.
  */
 void fp_link_register(struct fp_link *link, void *base, size_t len_bytes);
 /*
- * Makes the link unusable: fp_link_poll soon returns every outstanding io, with an error unless it
- * is done. Calling it twice is fine. For the owner only; never blocks.
+ * Makes the link unusable: fp_link_poll soon returns every outstanding io, with an error if it was
+ * not done. Breaking a link twice is fine. For the owner only; never blocks.
  */
 void fp_link_break(struct fp_link *link);
 /*
@@ -354,15 +371,15 @@ int fp_link_submit(struct fp_link *link, struct fp_io *io);
 int fp_link_poll(struct fp_link *link, struct fp_io **ret_done, unsigned max);
 
 /*
- * Why the link broke, in the words of its device: "transport retry counter exceeded". NULL: it
- * works, or its errors say all that is known. Static. For the owner only.
+ * Why the link broke, in the words of its device, such as "transport retry counter exceeded". NULL:
+ * it works, or the device said no more than the errno does. Static. For the owner only.
  */
 const char *fp_link_why(const struct fp_link *link);
 
 /*
  * Gives the fd and events to wait for until fp_link_poll may have more. fd is -1 if there is
- * nothing to wait for (always over shm). Poll also when the nearest deadline passes. Returns 1 if
- * an fd was given, else 0.
+ * nothing to wait for (always over shm). The caller must also poll when the nearest deadline
+ * passes. Returns 1 if an fd was given, else 0.
  */
 int fp_link_pollfd(struct fp_link *link, struct pollfd *ret_pollfd);
 

@@ -59,10 +59,7 @@ static int copy_host(struct fp_url *url, const char *host, size_t len)
 	return 0;
 }
 
-/*
- * One host. An IPv6 address stands in brackets, which url->host leaves out. *text moves behind the
- * host.
- */
+/* Parses one host. Removes the brackets around an IPv6 address. Moves *text behind the host. */
 static int parse_host(struct fp_url *url, const char **text)
 {
 	const char *host = *text, *end;
@@ -83,7 +80,9 @@ static int parse_host(struct fp_url *url, const char **text)
 	return r;
 }
 
-/* "//HOST[,HOST]...[:PORT]" into the hosts of one row; *ret_port: 0 if none is given. */
+/*
+ * Parses "//HOST[,HOST]...[:PORT]" into the hosts of one row. *ret_port is 0 if no port is given.
+ */
 static int parse_authority(const char *text, struct fp_url *row, unsigned *ret_n, unsigned *ret_port)
 {
 	unsigned n = 0;
@@ -105,7 +104,7 @@ static int parse_authority(const char *text, struct fp_url *row, unsigned *ret_n
 	return parse_port(text, ret_port);
 }
 
-/* Makes the text of one way, of a URL that names several. */
+/* Makes the text of a single way, for a URL that names several ways. */
 static void compose_text(struct fp_url *url, unsigned port)
 {
 	bool v6 = strchr(url->host, ':');
@@ -122,8 +121,8 @@ static void compose_text(struct fp_url *url, unsigned port)
 }
 
 /*
- * Fills the row of one transport with the hosts of the set's first row. port 0: the transport's
- * default.
+ * Fills the row of one transport with the hosts of the set's first row. If port is 0, uses the
+ * transport's default port.
  */
 static void fill_row(struct fp_url_set *set, struct fp_url *row, const struct fp_transport *transport,
                      unsigned port)
@@ -208,9 +207,9 @@ int fp_url_parse(const char *text, struct fp_url *ret_url)
 	int r = fp_url_parse_set(text, &set);
 
 	if (r < 0)
-		return r == -E2BIG ? -EINVAL : r; /* too many for a set: also more than one */
+		return r == -E2BIG ? -EINVAL : r; /* too many for a set, so also more than one way */
 	if (set.n_addresses * set.n_transports != 1 || !strncmp(text, "auto:", 5))
-		return -EINVAL; /* auto is never one way, even if this build has one transport */
+		return -EINVAL; /* auto never names a single way, even if this build has one transport */
 	*ret_url = set.urls[0][0];
 	return 0;
 }

@@ -14,7 +14,11 @@
 #include "fdutil.h"
 #include "verbs_internal.h"
 
-#define ID_BITS 48 /* of a wr_id; the bits above count the work requests that are done with it */
+/*
+ * Bits of a wr_id for the caller's id. The bits above count the work requests that this completion
+ * ends.
+ */
+#define ID_BITS 48
 #define RECV_MARK                                                                                            \
 	(1ull                                                                                                \
 	 << 63) /* marks the wr_id of a receive, because the opcode of a failed completion is undefined */
@@ -152,9 +156,13 @@ int fp_verbs_register(struct fp_verbs_domain *domain, void *base, size_t len_byt
 	else if (access == FP_VERBS_REMOTE_READ)
 		flags = IBV_ACCESS_REMOTE_READ;
 	else if (domain->device->limits.iwarp)
-		flags |= IBV_ACCESS_REMOTE_WRITE; /* RFC 5040: the peer writes the target of a READ */
+		/*
+		 * RFC 5040: the peer's answer to a READ writes to the READ's target, so the target
+		 * must be writable.
+		 */
+		flags |= IBV_ACCESS_REMOTE_WRITE;
 	errno = 0;
-	/* in parentheses: the header's macro of that name would bypass the table */
+	/* In parentheses: a macro of the same name in the header would bypass the table. */
 	mr = (fp_verbs_api->ibv.reg_mr)(domain->pd, base, len_bytes, flags);
 	if (!mr)
 		return errno ? -errno : -EIO;
@@ -271,8 +279,8 @@ int fp_verbs_conn_modify(struct fp_verbs_conn *conn, struct ibv_qp_attr *attr, i
 }
 
 /*
- * Acknowledges events: a queue with an unacknowledged one can't be destroyed. After an event the
- * queue must be armed again.
+ * Acknowledges events, because a queue with an unacknowledged event can't be destroyed. Each event
+ * also disarms the queue, so the caller arms it again.
  */
 static void take_channel_events(struct fp_verbs_conn *conn)
 {
@@ -317,7 +325,7 @@ void fp_verbs_drop_descriptors(void)
 		fp_verbs_drop_descriptor(conn->wait_fd);
 	}
 	conns = NULL;
-	pthread_mutex_init(&conns_lock, NULL); /* its holder may be a thread of the parent */
+	pthread_mutex_init(&conns_lock, NULL); /* a thread of the parent may hold it */
 	fp_verbs_devices_drop();
 }
 
@@ -378,9 +386,9 @@ static void fill(const struct fp_verbs_work *work, uint64_t wr_id, struct ibv_se
 }
 
 /*
- * The wr_id of the next work request. A signalled one counts the requests that are done with it:
- * itself and the unsignalled ones before it. The count is in the id, not in a list: soft iWARP
- * completes a WRITE before an earlier READ.
+ * The wr_id of the next work request. A signalled request has a count in it: itself and the
+ * unsignalled ones before it, which its completion ends too. The count is in the id and not in a
+ * list, because soft iWARP completes a WRITE before an earlier READ.
  */
 static uint64_t mark(struct fp_verbs_conn *conn, const struct fp_verbs_work *work)
 {
@@ -458,7 +466,10 @@ int fp_verbs_arm(struct fp_verbs_conn *conn, struct pollfd *ret_pollfd)
 	int r = 0;
 
 	take_channel_events(conn);
-	/* ends work that waits for a lost peer now; asking rdma_cm itself would allocate */
+	/*
+	 * Breaking now ends the work that waits for a lost peer. We can't ask rdma_cm itself here,
+	 * because that allocates.
+	 */
 	if (fp_verbs_conn_stirs(conn) && !conn->broken)
 		(void)fp_verbs_conn_flush(conn);
 	if (!conn->armed)

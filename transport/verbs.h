@@ -32,16 +32,16 @@ struct rdma_cm_id;
 
 /*
  * Loads the libraries, once. 0; -ELIBACC: libibverbs.so.1 or librdmacm.so.1 is not installed;
- * -EOPNOTSUPP: see fp_verbs_forget.
+ * -EOPNOTSUPP: the program uses librdmacm itself (see fp_verbs_forget).
  */
 int fp_verbs_load(void);
 
 /*
- * Called in a forked child, before it opens anything and while it has one thread. Closes what it
- * inherited, so that its parent's connections end with the parent, and so that it can make its own.
- * It must not use its parent's domains, regions and connections, not even to release them; their
- * memory is lost. If the program itself uses librdmacm, that keeps the parent's state for ever:
- * fp_verbs_load then fails with -EOPNOTSUPP. Calling it twice is fine.
+ * Called in a forked child, before it opens anything and while it has one thread. Closes the
+ * inherited devices and connections. So the parent's connections end with the parent, and the child
+ * can make its own. The child must not use its parent's domains, regions and connections, not even
+ * to release them: their memory is lost. If the program itself uses librdmacm, that keeps the
+ * parent's state for ever: fp_verbs_load then fails with -EOPNOTSUPP. Calling it twice is fine.
  */
 void fp_verbs_forget(void);
 
@@ -50,7 +50,7 @@ void fp_verbs_forget(void);
 struct fp_verbs_limits {
 	char device[64];
 	bool iwarp;
-	unsigned max_reads; /* outstanding READs that a queue pair may have, asked or answered */
+	unsigned max_reads; /* READs that one queue pair may have outstanding in each direction */
 };
 
 struct fp_verbs_region {
@@ -63,23 +63,23 @@ struct fp_verbs_region {
 enum fp_verbs_access {
 	FP_VERBS_LOCAL,       /* for this end's own work requests */
 	FP_VERBS_REMOTE,      /* the peer may READ and WRITE it too */
-	FP_VERBS_REMOTE_READ, /* the peer may READ it; neither end may write it by this key */
+	FP_VERBS_REMOTE_READ, /* the peer may READ it; nobody may write it by this key */
 };
 
 /*
- * Domains are counted; each connection of one holds it. The first three make one. They return 0, or
- * -ELIBACC, -ENODEV (there is no such device), -ENOMEM, -EIO, ...
+ * Domains are counted; each connection holds a reference to its domain. The first three functions
+ * make a domain. They return 0, or -ELIBACC, -ENODEV (there is no such device), -ENOMEM, -EIO, ...
  *
- * to: on the device that reaches a host; or -EHOSTUNREACH, -ETIMEDOUT by deadline_ns.
- * at: on the device that has this address of the machine, its port being 0; or -EADDRNOTAVAIL.
- * open: for queue pairs connected without rdma_cm; on the device of that name, or, name NULL, on
- * the first with an active port. port_num: the port that must be active; 0: any.
+ * to: on the device that reaches host; or -EHOSTUNREACH, -ETIMEDOUT by deadline_ns.
+ * at: on the device that has the address own of this machine (its port is 0); or -EADDRNOTAVAIL.
+ * open: for queue pairs connected without rdma_cm. On the device of that name; if device is NULL,
+ * on the first device with an active port. port_num: the port that must be active; 0: any.
  */
 int fp_verbs_domain_to(const char *host, uint64_t deadline_ns, struct fp_verbs_domain **ret_domain);
 int fp_verbs_domain_at(const struct sockaddr *own, struct fp_verbs_domain **ret_domain);
 int fp_verbs_domain_open(const char *device, uint8_t port_num, struct fp_verbs_domain **ret_domain);
 struct fp_verbs_domain *fp_verbs_domain_ref(struct fp_verbs_domain *domain);
-/* NULL is fine. Regions must be gone before the last reference. */
+/* Puts a reference. Deregister the regions before the last one. NULL is fine. */
 void fp_verbs_domain_unref(struct fp_verbs_domain *domain);
 FP_DEFINE_CLEANUP(struct fp_verbs_domain, verbs_domain, fp_verbs_domain_unref)
 const struct fp_verbs_limits *fp_verbs_domain_limits(const struct fp_verbs_domain *domain);
@@ -95,9 +95,9 @@ int fp_verbs_domain_event(struct fp_verbs_domain *domain, uint32_t *ret_qpn, con
 int fp_verbs_domain_event_fd(const struct fp_verbs_domain *domain);
 
 /*
- * Notices devices that have gone from this machine, and closes each after its last domain: its
- * removal waits for that. Connecting and listening do this too; call it now and then if you do
- * neither. Any thread; a few system calls, no allocation.
+ * Notices devices that have gone from this machine, and closes each after its last domain. The
+ * kernel's removal of the device waits for that close. Connecting and listening do this too, so
+ * call it now and then if you do neither. Any thread; a few system calls, no allocation.
  */
 void fp_verbs_devices_check(void);
 
@@ -115,7 +115,7 @@ void fp_verbs_deregister(struct fp_verbs_region *region);
 struct fp_verbs_conn_options {
 	unsigned send_depth; /* work requests outstanding, READs and WRITEs included */
 	unsigned recv_depth; /* receives posted; 0: none ever */
-	bool responder;      /* the peer will READ from here: grant it all READs that the device can answer */
+	bool responder;      /* the peer READs from here: allow it all READs that the device can answer */
 	uint8_t retry_count; /* repeats of an unacknowledged request, 0 to 7 */
 	uint8_t ack_timeout; /* 4.096 µs << this between retries, 1 to 31; 0: the fabric's default */
 	uint8_t port_num;    /* of the device, without rdma_cm; 0: the first active one */
@@ -125,16 +125,19 @@ struct fp_verbs_conn_options {
  * Connects through rdma_cm: resolves the route, sends private_data (at most FP_VERBS_PRIVATE_MAX
  * bytes) with the request, and waits for the peer's answer until deadline_ns. 0 and *ret_conn;
  * -EHOSTUNREACH (no address, route or device reaches it), -ECONNREFUSED (rejected; nobody listens),
- * -ETIMEDOUT, -EXDEV (not the domain's device reaches it), -EIO, -ENOMEM. The peer's data, of an
- * acceptance or rejection, goes to reply: at most *reply_len bytes, then their number. Fabrics may
- * pad it with zeros.
+ * -ETIMEDOUT, -EXDEV (not the domain's device reaches it), -EIO, -ENOMEM. The data that the peer
+ * sends when it accepts or rejects goes to reply, at most *reply_len bytes; *reply_len then has
+ * their number. Fabrics may pad the data with zeros.
  */
 int fp_verbs_connect(const struct sockaddr *address, const struct fp_verbs_conn_options *options,
                      const void *private_data, size_t private_len, uint64_t deadline_ns,
                      struct fp_verbs_domain *domain, struct fp_verbs_conn **ret_conn, void *reply,
                      size_t *reply_len);
 
-/* The queue pair of one end, for the other to connect to it without rdma_cm or IP addresses. */
+/*
+ * The address of the queue pair at one end. The other end needs it to connect without rdma_cm or IP
+ * addresses.
+ */
 struct fp_verbs_address {
 	uint32_t qpn;
 	uint32_t psn; /* 24 bits, random */
@@ -144,11 +147,13 @@ struct fp_verbs_address {
 	uint8_t gid[16];
 };
 
-/* Makes a queue pair in state INIT, and its address for the peer. */
+/* Makes a queue pair in state INIT, and *ret_own, its address for the peer. */
 int fp_verbs_manual_open(struct fp_verbs_domain *domain, const struct fp_verbs_conn_options *options,
                          struct fp_verbs_conn **ret_conn, struct fp_verbs_address *ret_own);
-/* Takes it through RTR to RTS. 0; -EINVAL (the device refuses these attributes), -EHOSTUNREACH,
- * -EIO. */
+/*
+ * Takes the queue pair through RTR to RTS. 0; -EINVAL (the device refuses these attributes),
+ * -EHOSTUNREACH, -EIO.
+ */
 int fp_verbs_manual_connect(struct fp_verbs_conn *conn, const struct fp_verbs_address *peer);
 
 /*
@@ -174,8 +179,8 @@ unsigned fp_verbs_conn_max_inline(const struct fp_verbs_conn *conn);
 int fp_verbs_conn_check(struct fp_verbs_conn *conn);
 /*
  * Whether fp_verbs_conn_check would find an event, or the device has gone. On a connection in use
- * this is a sign that the peer has gone. Takes no event, because librdmacm allocates to hand one
- * out; one poll(2).
+ * this is a sign that the peer has gone. Leaves the event where it is, because librdmacm allocates
+ * memory to hand one out. Costs one poll(2).
  */
 bool fp_verbs_conn_stirs(const struct fp_verbs_conn *conn);
 
@@ -206,7 +211,8 @@ struct fp_verbs_completion {
 /*
  * Posts n (at most FP_VERBS_CHAIN_MAX) work requests as one chain with one doorbell. They begin in
  * order. READs of one connection complete in order, and so do its WRITEs. 0; -EAGAIN: send_depth
- * has no room for n, nothing was posted; else the connection is broken. No allocation, no blocking.
+ * has no room for n, and nothing was posted; any other error: the connection is broken. No
+ * allocation, no blocking.
  */
 int fp_verbs_post(struct fp_verbs_conn *conn, const struct fp_verbs_work *work, unsigned n);
 /*
@@ -214,7 +220,7 @@ int fp_verbs_post(struct fp_verbs_conn *conn, const struct fp_verbs_work *work, 
  * fp_verbs_post; op is ignored.
  */
 int fp_verbs_post_recv(struct fp_verbs_conn *conn, const struct fp_verbs_work *work);
-/* Up to max completions; 0: none; negative: the completion queue is dead. Never blocks. */
+/* Returns up to max completions; 0: none; negative: the completion queue is dead. Never blocks. */
 int fp_verbs_poll(struct fp_verbs_conn *conn, struct fp_verbs_completion *ret, unsigned max);
 /*
  * Asks for an event at the next completion, and gives the descriptor to poll. Poll completions once
@@ -242,14 +248,22 @@ enum fp_verbs_event_type {
 	FP_VERBS_EV_REQUEST,      /* accept or reject ev.request */
 	FP_VERBS_EV_ESTABLISHED,  /* ev.conn can be used */
 	FP_VERBS_EV_DISCONNECTED, /* ev.conn's peer has gone, or never came: close it */
-	FP_VERBS_EV_DEVICE_GONE,  /* of ev.conn, or of address ev.idx if that is NULL: close it at once */
+	/*
+	 * The device of ev.conn has gone, or, if that is NULL, the device of address ev.idx. Close
+	 * the connection at once.
+	 */
+	FP_VERBS_EV_DEVICE_GONE,
 };
 
 /* A connection request. fp_verbs_prepare or fp_verbs_reject uses it up. */
 struct fp_verbs_request {
 	struct rdma_cm_id *id;
 	uint8_t n_peer_asks,
-	    n_peer_answers; /* READs that the peer wants to have outstanding; READs that it answers */
+	    /*
+	     * READs that the peer wants to have outstanding here; READs from here that it can
+	     * answer.
+	     */
+	    n_peer_answers;
 };
 
 struct fp_verbs_event {
@@ -266,13 +280,13 @@ struct fp_verbs_event {
 #define FP_VERBS_MAX_ADDRESSES 16u
 
 int fp_verbs_listener_open(struct fp_verbs_listener **ret_listener);
-/* Close the connections that came in through it first. NULL is fine. */
+/* Ends the listener. Close the connections that came in through it first. NULL is fine. */
 void fp_verbs_listener_close(struct fp_verbs_listener *listener);
 int fp_verbs_listener_fd(const struct fp_verbs_listener *listener);
 /*
- * Listens at one more address of this machine. The any-address means all of them, also those that
- * come later. The caller chooses idx: below FP_VERBS_MAX_ADDRESSES and not in use. 0; -EADDRINUSE,
- * -EADDRNOTAVAIL, -ENODEV.
+ * Listens at one more address of this machine. The any-address stands for all addresses, also for
+ * those that the machine gets later. The caller chooses idx: below FP_VERBS_MAX_ADDRESSES and not
+ * in use. 0; -EADDRINUSE, -EADDRNOTAVAIL, -ENODEV.
  */
 int fp_verbs_listen(struct fp_verbs_listener *listener, unsigned idx, const struct sockaddr *own);
 /* Stops listening there. Connections that came in stay. */
@@ -282,10 +296,10 @@ uint16_t fp_verbs_listener_port(const struct fp_verbs_listener *listener, unsign
  * listener is dead. */
 int fp_verbs_listener_next(struct fp_verbs_listener *listener, struct fp_verbs_event *ret);
 /*
- * Admits a request in two steps. prepare makes the connection in domain, so that receives can be
- * posted before the peer is told; admit tells it. prepare uses the request up. If it fails it
- * rejects the peer without a reply. -EXDEV: the request came in over another device than the
- * domain's. Between the two fp_verbs_conn_close rejects.
+ * Admits a request in two steps. prepare makes the connection in domain, so that the caller can
+ * post receives before the peer is told. admit tells the peer. prepare always uses the request up:
+ * if it fails, it rejects the peer without a reply. -EXDEV: the request came in over a device that
+ * is not the domain's. Between the two steps, fp_verbs_conn_close rejects.
  */
 int fp_verbs_prepare(struct fp_verbs_request *request, const struct fp_verbs_conn_options *options,
                      struct fp_verbs_domain *domain, struct fp_verbs_conn **ret_conn);

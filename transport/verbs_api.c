@@ -19,15 +19,15 @@
 const struct fp_verbs_api *fp_verbs_api;
 
 static struct fp_verbs_api loaded;
-static pthread_mutex_t load_lock = PTHREAD_MUTEX_INITIALIZER; /* of the next three */
+static pthread_mutex_t load_lock = PTHREAD_MUTEX_INITIALIZER; /* guards the next three variables */
 static void *rdma_library;                                    /* NULL: not loaded */
 static pid_t loader;
 static int load_status; /* negative: loading failed, and is not tried again */
 
 /*
- * siw sends within the call, through a kernel socket. If the peer is gone, that raises SIGPIPE in
- * the calling thread. It would end a program whose thread does not block SIGPIPE; agent threads
- * block it.
+ * siw sends to the peer within the posting call, through a kernel socket. If the peer is gone, the
+ * calling thread gets SIGPIPE. That ends a program whose thread does not block SIGPIPE; agent
+ * threads block it.
  */
 static int post_to_socket(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **ret_bad)
 {
@@ -82,8 +82,8 @@ static int find(void *library, const char *symbol, void *ret_function)
 static int load(void)
 {
 	/*
-	 * Global: providers need libibverbs' symbols. Only a forked child closes them: they keep
-	 * state.
+	 * Loads with global symbols, because providers need libibverbs' symbols. Only a forked
+	 * child unloads the libraries, because they keep state.
 	 */
 	void *ibv = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_GLOBAL);
 	void *rdma = dlopen(LIBRDMACM, RTLD_NOW | RTLD_LOCAL);
@@ -126,15 +126,15 @@ bool fp_verbs_inherited(void)
 }
 
 /*
- * librdmacm opens each device once, hands that out for ever, and can't be told to begin anew. But
- * all its state is in the library's own memory, which goes when it is unloaded. libibverbs can
- * stay: it only keeps a list of devices.
+ * librdmacm opens each device once, gives the same context to every caller, and has no call to
+ * begin anew. But all its state is in the library's own memory, so unloading it drops that state.
+ * libibverbs can stay loaded: it only keeps a list of devices.
  */
 void fp_verbs_unload(void)
 {
 	void *held;
 
-	pthread_mutex_init(&load_lock, NULL); /* its holder may be a thread of the parent */
+	pthread_mutex_init(&load_lock, NULL); /* a thread of the parent may hold it */
 	fp_verbs_api = NULL;
 	dlclose(rdma_library);
 	rdma_library = NULL;

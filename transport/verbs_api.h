@@ -65,7 +65,7 @@
 struct fp_verbs_api {
 	struct {
 		FP_VERBS_API_IBV(FP_VERBS_API_MEMBER)
-		/* inline in the header, or named differently */
+		/* these are inline in the header, or have another name there */
 		int (*query_gid_ex)(struct ibv_context *, uint32_t port, uint32_t index,
 		                    struct ibv_gid_entry *ret, uint32_t flags, size_t entry_size);
 		int (*post_send)(struct ibv_qp *, struct ibv_send_wr *, struct ibv_send_wr **);
@@ -78,7 +78,7 @@ struct fp_verbs_api {
 	} rdma;
 };
 
-/* Valid once fp_verbs_load has succeeded, or a test has set it before. */
+/* The table. Valid once fp_verbs_load has succeeded, or once a test has set it. */
 extern const struct fp_verbs_api *fp_verbs_api;
 
 #endif

@@ -20,12 +20,18 @@
 #include "verbs_internal.h"
 
 #define BACKLOG 128
-/* rdma_cm chooses a free port of its own. On iWARP TCP may already use it. */
+/*
+ * rdma_cm chooses a port that is free among its own. On iWARP a TCP socket may already use that
+ * port: then the next try chooses another.
+ */
 #define PORT_TRIES 16
-/* One try: rdma_cm may not tell the first one that the kernel has found the address. */
+/*
+ * The time of one try. A second try is needed because rdma_cm may not tell the first one that the
+ * kernel has found the address.
+ */
 #define RESOLVE_NS (2 * FP_NSEC_PER_SEC)
 
-/* Its ids, and the connections that came in through them, share its events. */
+/* All its ids, and the connections that came in through them, share one event channel. */
 struct fp_verbs_listener {
 	struct rdma_event_channel *events;
 	struct rdma_cm_id *ids[FP_VERBS_MAX_ADDRESSES]; /* NULL: it does not listen there */
@@ -78,7 +84,7 @@ void fp_verbs_cm_close(struct fp_verbs_conn *conn)
 {
 	bool listening = !conn->events;
 
-	(void)fp_verbs_conn_check(conn); /* perhaps the only event that tells of the device's removal */
+	(void)fp_verbs_conn_check(conn); /* this may be the only event that tells of the device's removal */
 	if (listening && !conn->admitted)
 		fp_verbs_api->rdma.reject(conn->id, NULL, 0);
 	else if (!conn->gone)
@@ -91,7 +97,9 @@ void fp_verbs_cm_close(struct fp_verbs_conn *conn)
 	channel_free(conn->events);
 }
 
-/* Called before the queue pair is connected. Kernels before 5.2 lack the option: no error. */
+/*
+ * Call it before the queue pair is connected. Kernels before 5.2 lack the option: that is no error.
+ */
 static void wish_ack_timeout(struct fp_verbs_conn *conn)
 {
 	uint8_t timeout = conn->options.ack_timeout;
@@ -103,7 +111,7 @@ static void wish_ack_timeout(struct fp_verbs_conn *conn)
 
 /* ---- the client's side ---- */
 
-/* The errno that an event means for an attempt. */
+/* The errno of an attempt to connect that ended with this event. */
 static int event_error(const struct rdma_cm_event *event)
 {
 	switch (event->event) {
@@ -245,7 +253,7 @@ static int establish(struct attempt *a, struct fp_verbs_conn *conn, const void *
 	if (fp_verbs_api->rdma.connect(conn->id, &param))
 		return failure();
 	r = expect(a, RDMA_CM_EVENT_ESTABLISHED);
-	/* iWARP without enhanced set-up does not say how many it granted */
+	/* iWARP without enhanced set-up does not say how many READs it granted */
 	conn->max_reads = a->max_reads ? FP_MIN(a->max_reads, device->n_asks) : device->n_asks;
 	return r;
 }
@@ -265,7 +273,7 @@ static int open_wait_fd(struct fp_verbs_conn *conn)
 	return 0;
 }
 
-/* conn takes over the attempt's id and events once it exists. */
+/* Once conn exists, it takes over the id and the event channel of the attempt. */
 static int connect_to(struct attempt *a, const struct sockaddr *address,
                       const struct fp_verbs_conn_options *options, const void *private_data,
                       size_t private_len, struct fp_verbs_domain *domain, struct fp_verbs_conn **ret_conn)
@@ -529,7 +537,7 @@ static void translate(struct fp_verbs_listener *listener, const struct rdma_cm_e
 			ret->type = FP_VERBS_EV_DEVICE_GONE;
 			fp_verbs_device_gone(event->id->verbs);
 		}
-	} else if (event->id->context) { /* NULL: an unanswered request; answering it will fail */
+	} else if (event->id->context) { /* NULL: a request not answered yet; our answer to it will fail */
 		conn_event(event, ret);
 		if (ret->type == FP_VERBS_EV_DEVICE_GONE)
 			ret->conn->domain->device->dead = true;
@@ -575,7 +583,7 @@ static int prepare(struct fp_verbs_request *request, const struct fp_verbs_conn_
 		return r;
 	conn->id = fp_take_ptr(request->id);
 	conn->id->context = conn;
-	/* READs that we may ask of the peer; then those that it may ask of us */
+	/* READs that we may have outstanding at the peer; then those that it may have here */
 	conn->max_reads = FP_MIN(device->n_asks, (unsigned)request->n_peer_answers);
 	conn->n_granted =
 	    reads_of(options->responder ? FP_MIN(device->n_answers, (unsigned)request->n_peer_asks) : 0);

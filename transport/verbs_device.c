@@ -4,13 +4,14 @@
  *
  * The kernel's removal of a soft device (rdma link delete) waits until every program has closed it.
  * librdmacm never closes a device that it opened. So we must notice that a device goes, and close
- * it as soon as nothing of ours is on it. Two things tell:
+ * it as soon as nothing of ours is on it. We learn of it in two ways:
  *
  *   rdma_cm tells each id bound to the device    fp_verbs_device_gone: connections, listeners
  *   the kernel no longer lists the device        fp_verbs_devices_check, now and then
  *
- * The first is not enough. A connection that the peer's end took with it gets no more events. A
- * listener on all addresses is bound to no device; nor is a queue pair connected without rdma_cm.
+ * The first way is not enough. A connection gets no more events once its peer has ended. And two
+ * things are bound to no device: a listener on all addresses, and a queue pair connected without
+ * rdma_cm.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -23,7 +24,7 @@
 #include "verbs_internal.h"
 
 static struct fp_verbs_device *devices;
-static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER; /* of the list */
+static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER; /* guards the list */
 
 void fp_verbs_set_nonblocking(int fd)
 {
@@ -31,8 +32,8 @@ void fp_verbs_set_nonblocking(int fd)
 }
 
 /*
- * Notes where the kernel lists the device: another one may get the same name. Notes nothing if that
- * can't be read.
+ * Notes where the kernel lists the device, because another device may get the same name later.
+ * Notes nothing if that can't be read.
  */
 static void note_place(struct fp_verbs_device *device)
 {
@@ -77,8 +78,8 @@ static int device_new(struct ibv_context *context, struct fp_verbs_device **ret_
 }
 
 /*
- * librdmacm may already have closed a device that has gone: then the numbers may belong to other
- * files.
+ * librdmacm may already have closed a device that is gone. Then its descriptor numbers may belong
+ * to other files.
  */
 static bool has_descriptors(const struct fp_verbs_device *device)
 {
@@ -175,7 +176,7 @@ void fp_verbs_devices_drop(void)
 		fp_verbs_drop_descriptor(device->async_fd);
 	}
 	devices = NULL;
-	pthread_mutex_init(&devices_lock, NULL); /* its holder may be a thread of the parent */
+	pthread_mutex_init(&devices_lock, NULL); /* a thread of the parent may hold it */
 }
 
 /* ---- devices that go ---- */

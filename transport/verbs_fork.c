@@ -1,9 +1,9 @@
 /*
  * Resets verbs in a forked child. Room: transport; see fp_verbs_forget.
  *
- * The kernel ends a process' queue pairs, and rdma_cm its connections, when the last copy of their
- * descriptors is gone. A child has copies. Memory mapped from a device (queues, doorbells) holds
- * the device's descriptor as well. So while the child lives, nodes would not see the parent's end.
+ * The kernel ends the queue pairs and rdma_cm connections of a process when the last copy of their
+ * descriptors is closed. A forked child has copies. Memory mapped from a device (queues, doorbells)
+ * keeps the device open as well. So while the child lives, nodes would not see the parent's end.
  */
 #include <dirent.h>
 #include <stdio.h>
@@ -23,7 +23,9 @@ static bool is_device(const char *path)
 	return strncmp(path, DEVICE_PREFIX, strlen(DEVICE_PREFIX)) == 0;
 }
 
-/* Whether the program has opened a device itself: then some mappings may be its own. */
+/*
+ * Whether the program itself has opened a device: then some of the mappings may be the program's.
+ */
 static bool program_has_devices(void)
 {
 	DIR *dir = opendir("/proc/self/fd");

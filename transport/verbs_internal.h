@@ -12,9 +12,16 @@
 #include "verbs.h"
 #include "verbs_api.h"
 
-/* Retries while the peer is not ready. READs and WRITEs hardly need one; 7 would mean for ever. */
+/*
+ * How often to retry while the peer has posted no receive. READs and WRITEs hardly need it; 7 would
+ * mean for ever.
+ */
 #define FP_VERBS_RNR_RETRIES 6
-#define FP_VERBS_MAX_READS   128 /* that we ask for or grant; a byte on the wire; no device needs more */
+/*
+ * The most READs that we ask for or grant. The number is one byte on the wire; no device needs
+ * more.
+ */
+#define FP_VERBS_MAX_READS 128
 
 /*
  * A device that this process has open. Its context belongs to librdmacm, or to us if it was opened
@@ -24,7 +31,7 @@ struct fp_verbs_device {
 	struct fp_verbs_device *next;
 	struct ibv_context *context;
 	struct fp_verbs_limits limits;
-	unsigned n_asks, n_answers; /* READs that a queue pair may have outstanding; that it may answer */
+	unsigned n_asks, n_answers; /* READs that a queue pair may have outstanding, and can answer at once */
 	unsigned n_domains;         /* under the list's lock */
 	_Atomic bool dead;
 	int cmd_fd, async_fd; /* copied from the context, which librdmacm may have freed */
@@ -42,7 +49,7 @@ struct fp_verbs_domain {
 };
 
 struct fp_verbs_conn {
-	struct fp_verbs_conn *next, **at; /* all of this process, under the list's lock */
+	struct fp_verbs_conn *next, **at; /* list of all connections of this process, under the list's lock */
 	struct fp_verbs_domain *domain;
 	struct ibv_comp_channel *channel;
 	struct ibv_cq *cq;
@@ -50,21 +57,22 @@ struct fp_verbs_conn {
 	unsigned max_reads, max_inline;
 	unsigned send_depth;
 	unsigned n_sent;     /* work requests posted to the send queue and not yet known to be done */
-	unsigned n_unmarked; /* those of them posted after the last signalled one */
+	unsigned n_unmarked; /* unsignalled ones posted after the last signalled one */
 	bool armed;
 	int broken; /* 0, or the errno that posts return */
 	void *user;
-	uint32_t psn; /* without rdma_cm: our first packet's number */
+	uint32_t psn; /* connected without rdma_cm: the number of our first packet */
 	uint8_t port_num, gid_index;
 	bool has_gid;
 	struct fp_verbs_conn_options options;
 	/* connected through rdma_cm */
 	struct rdma_cm_id *id;
-	struct rdma_event_channel *events; /* client: its own channel; NULL: it uses the listener's */
-	int wait_fd;                       /* client: an epoll of completion channel and events; else -1 */
-	uint8_t n_granted;                 /* READs that the peer may have outstanding here */
-	bool admitted;                     /* the listening side has accepted */
-	int gone;                          /* 0, or an errno: the peer has gone, or is not there yet */
+	/* Of a client: its own event channel. NULL: the connection uses the listener's. */
+	struct rdma_event_channel *events;
+	int wait_fd;       /* client: an epoll of completion channel and events; else -1 */
+	uint8_t n_granted; /* READs that the peer may have outstanding here */
+	bool admitted;     /* the listening side has accepted */
+	int gone;          /* 0, or an errno: the peer is gone or not connected yet */
 };
 
 /*
@@ -80,7 +88,7 @@ int fp_verbs_domain_of(struct ibv_context *context, struct fp_verbs_domain **dom
  * librdmacm gives the same context for a device each time.
  */
 int fp_verbs_device_get(struct ibv_context *context, struct fp_verbs_device **ret_device);
-/* Counts one domain less. A dead device is closed with its last domain. */
+/* Removes one domain from the device's count. A dead device is closed with its last domain. */
 void fp_verbs_device_put(struct fp_verbs_device *device);
 /*
  * Lists a device that rdma_cm has opened, so that we can close it, and a forked child finds it.
@@ -120,12 +128,15 @@ void fp_verbs_cm_close(struct fp_verbs_conn *conn);
 bool fp_verbs_inherited(void);
 /* Closes this process' copies of all descriptors of devices and connections, and forgets both. */
 void fp_verbs_drop_descriptors(void);
-/* The same for devices alone, and for one descriptor (negative: none). The parent's stay open. */
+/*
+ * Does the same for devices alone; then for one descriptor (none if negative). The parent's copies
+ * stay open.
+ */
 void fp_verbs_devices_drop(void);
 void fp_verbs_drop_descriptor(int fd);
 /*
- * Unloads librdmacm, so that it begins anew when it is loaded next. If the program uses it too,
- * fp_verbs_load fails from then on.
+ * Unloads librdmacm, so that the next load begins anew. If the program uses it too, it stays
+ * loaded, and fp_verbs_load fails from then on.
  */
 void fp_verbs_unload(void);
 

@@ -1,7 +1,7 @@
 /*
- * Connections without rdma_cm, for fabrics without IP addresses. The ends exchange the addresses of
- * their queue pairs over another channel, and each takes its own from INIT to RTS. Room: transport;
- * see verbs.h. iWARP can't do it.
+ * Connections without rdma_cm, for fabrics without IP addresses. The two ends exchange the
+ * addresses of their queue pairs over another channel. Then each end takes its own queue pair from
+ * INIT to RTS. Room: transport; see verbs.h. iWARP has no such connections.
  */
 #include "verbs.h"
 
@@ -22,7 +22,7 @@ static int query_port(struct ibv_context *context, uint8_t port_num, struct ibv_
 	return fp_verbs_api->ibv.query_port(context, port_num, (struct _compat_ibv_port_attr *)ret_attr);
 }
 
-/* The first active port, or wanted if that is not 0; 0: none. */
+/* The port to use: wanted, or, if that is 0, the first active one. 0: no active port. */
 static uint8_t find_port(struct ibv_context *context, uint8_t wanted, struct ibv_port_attr *ret_attr)
 {
 	struct ibv_device_attr device;
@@ -89,8 +89,9 @@ static int create_by_hand(struct fp_verbs_conn *conn, struct ibv_qp_init_attr *a
 }
 
 /*
- * The address of a port on an Ethernet fabric. Best is RoCE v2 with an IPv4 address, because every
- * node of a subnet has one; then the first of v2, then the first.
+ * The address of a port on an Ethernet fabric. Best is a RoCE v2 address with an IPv4 address in
+ * it, because every node of a subnet has one. Next best is the first address of RoCE v2, then the
+ * first of all.
  */
 static int find_gid(struct ibv_context *context, uint8_t port_num, struct ibv_gid_entry *ret_gid)
 {

@@ -189,7 +189,7 @@ static bool cm_reply_valid(const struct fp_wire_cm_reply *m)
 		memcpy(ret_bytes, message, sizeof(*message));                                                \
 	}
 
-/* fits: the operator that compares the length that came with the struct's. */
+/* fits is the operator that compares the length of the payload with the size of the struct. */
 #define DEFINE_DECODE(name, fits)                                                                            \
 	int fp_wire_##name##_decode(const void *bytes, size_t len, struct fp_wire_##name *ret)               \
 	{                                                                                                    \
@@ -349,7 +349,7 @@ static const struct {
     {FP_WIRE_DENIED, -EACCES},
     {FP_WIRE_FULL, -ENOSPC},
     {FP_WIRE_OVER_QUOTA, -EDQUOT},
-    {FP_WIRE_DRAINING, -ENOSPC}, /* to a client the same as full: it asks another node */
+    {FP_WIRE_DRAINING, -ENOSPC}, /* means the same as full to a client: it asks another node */
     {FP_WIRE_BUSY, -EUSERS},
     {FP_WIRE_BAD_VALUE, -EINVAL},
     {FP_WIRE_NOT_PERMITTED, -EPERM},

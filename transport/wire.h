@@ -5,10 +5,11 @@
  * bytes before anything uses them. Only the receiver knows whether a lease exists and is long
  * enough: it checks that with fp_wire_seg_fits.
  *
- * The structs have no padding, and the layout and byte order of the wire, little-endian: the code
- * builds on no other machine. Decode functions return 0 and fill *ret. On failure they leave it
- * untouched and return -EPROTO (malformed) or -EPROTONOSUPPORT (another version). Use nothing of a
- * refused frame, and close its connection: it is out of step.
+ * The structs have no padding. They have the layout and the byte order of the wire, which is
+ * little-endian. So the code builds on little-endian machines only. Decode functions return 0 and
+ * fill *ret. On failure they leave it untouched and return -EPROTO (malformed) or -EPROTONOSUPPORT
+ * (another version). Use nothing of a refused frame, and close its connection, which is out of
+ * step.
  */
 #ifndef FP_WIRE_H
 #define FP_WIRE_H
@@ -21,7 +22,7 @@
 #define FP_WIRE_MAGIC        0x50524146u /* "FARP" in the order of the wire */
 #define FP_WIRE_VERSION      1           /* the only version so far */
 #define FP_WIRE_DEFAULT_PORT 7460
-#define FP_WIRE_RDMA_PORT    7461 /* its own: soft iWARP takes its port from the kernel's TCP */
+#define FP_WIRE_RDMA_PORT    7461 /* not 7460: soft iWARP takes its port from the kernel's TCP ports */
 
 #define FP_WIRE_NONCE_BYTES    32
 #define FP_WIRE_TOKEN_BYTES    16
@@ -77,8 +78,9 @@ enum fp_wire_status {
 	FP_WIRE_OK = 0,
 	FP_WIRE_MALFORMED = 1,   /* not understood, or out of turn: the connection closes */
 	FP_WIRE_VERSION_GAP = 2, /* no version in common */
-	/* wrong or missing proof; unknown session or wrong token; no such lease, or out of its
-	 * bounds */
+	/*
+	 * wrong or missing proof, unknown session, wrong token, no such lease, or out of its bounds
+	 */
 	FP_WIRE_DENIED = 3,
 	FP_WIRE_FULL = 4, /* the pools have no piece of that size */
 	FP_WIRE_OVER_QUOTA = 5,
@@ -86,8 +88,11 @@ enum fp_wire_status {
 	FP_WIRE_BUSY = 7,      /* too many sessions or links */
 	FP_WIRE_BAD_VALUE = 8, /* understood, but a value is not allowed */
 	FP_WIRE_NOT_PERMITTED = 9,
-	FP_WIRE_BROKEN = 10, /* the node failed inside */
-	FP_WIRE_GONE = 11,   /* RESUME, ADOPT: no such session, or a wrong token: its leases are gone */
+	FP_WIRE_BROKEN = 10, /* the node has an error of its own */
+	/*
+	 * RESUME and ADOPT: there is no such session, or the token is wrong. Its leases are gone.
+	 */
+	FP_WIRE_GONE = 11,
 };
 
 /* The purpose of a connection, in HELLO. */
@@ -106,7 +111,10 @@ enum fp_wire_purpose {
 #define FP_WIRE_LEASED_KEY       (1u << 1) /* address and key are valid */
 #define FP_WIRE_LEASED_READ_ONLY (1u << 2) /* ATTACHED: it was adopted, this session may not write it */
 
-/* Every frame begins with this. All versions have this layout, so that a mismatch can be told. */
+/*
+ * Every frame begins with this header. All versions have this layout, so that each end can tell a
+ * version that it lacks.
+ */
 struct fp_wire_header {
 	uint32_t magic;
 	uint8_t version;
@@ -123,7 +131,7 @@ struct fp_wire_hello {
 	uint8_t purpose;
 	uint8_t reserved;
 	uint32_t features;
-	uint64_t session_id; /* of LINK, RESUME; of CONTROL 0, and token zeros */
+	uint64_t session_id; /* of LINK and RESUME; in CONTROL 0, and the token is zeros */
 	uint8_t token[FP_WIRE_TOKEN_BYTES];
 	uint8_t nonce[FP_WIRE_NONCE_BYTES];
 	char client_name[FP_WIRE_NAME_BYTES]; /* see fp_wire_name_set */
@@ -146,12 +154,11 @@ struct fp_wire_welcome {
 	uint16_t cm_port; /* with CM: where the node listens for links; else 0 */
 	uint32_t features;
 	uint64_t session_id;
-	uint8_t
-	    token[FP_WIRE_TOKEN_BYTES]; /* admits links and a RESUME; zeros when the connection is a LINK */
-	uint32_t max_payload;           /* the longest that the node takes: FP_WIRE_MAX_PAYLOAD or more */
-	uint32_t max_outstanding;       /* requests that a link may usefully have in flight, at least 1 */
-	uint32_t grace_ms;              /* how long the node keeps the leases of a session that is cut off */
-	uint32_t idle_ms;               /* the node drops a control connection silent for so long; 0: never */
+	uint8_t token[FP_WIRE_TOKEN_BYTES]; /* admits links and a RESUME; zeros in the answer to a LINK */
+	uint32_t max_payload;     /* longest payload that the node takes: at least FP_WIRE_MAX_PAYLOAD */
+	uint32_t max_outstanding; /* requests in flight that make sense on one link, at least 1 */
+	uint32_t grace_ms;        /* how long the node keeps the leases of a session that is cut off */
+	uint32_t idle_ms;         /* silence after which the node drops a control connection; 0: never */
 	uint8_t proof[FP_WIRE_PROOF_BYTES]; /* zeros if the node has no secret */
 };
 
@@ -163,7 +170,7 @@ struct fp_wire_lease {
 
 /* LEASED and ATTACHED. */
 struct fp_wire_leased {
-	uint64_t size_bytes; /* at least what was asked for: pools round up to their unit */
+	uint64_t size_bytes; /* at least the size asked for: pools round up to their unit */
 	uint32_t lease_id;
 	uint32_t flags;
 	uint64_t address; /* with FP_WIRE_LEASED_KEY: where the lease begins for READ and WRITE; else 0 */
@@ -199,7 +206,7 @@ struct fp_wire_info {
 	uint64_t capacity_bytes; /* of all pools that this session can lease from */
 	uint64_t free_bytes;
 	uint64_t leased_bytes; /* to this session */
-	uint64_t quota_bytes;  /* of its client, in all sessions; 0: none */
+	uint64_t quota_bytes;  /* quota of its client, for all sessions of that client; 0: none */
 };
 
 struct fp_wire_drained {
@@ -208,7 +215,10 @@ struct fp_wire_drained {
 	uint32_t reserved;
 };
 
-/* QP and QP_REPLY: the queue pair of one end, for the other to connect to it without rdma_cm. */
+/*
+ * QP and QP_REPLY: the address of a queue pair at one end. The other end needs it to connect
+ * without rdma_cm.
+ */
 struct fp_wire_qp {
 	uint32_t qpn; /* 24 bits, not 0 */
 	uint32_t psn; /* 24 bits */
@@ -244,8 +254,8 @@ struct fp_wire_cm_reply {
 };
 
 /*
- * READ and WRITE begin with this. n_segs segments follow; then, in a WRITE, their bytes in the same
- * order.
+ * READ and WRITE begin with this. Then come n_segs segments. In a WRITE, their bytes follow in the
+ * same order.
  */
 struct fp_wire_io {
 	uint32_t n_segs;
@@ -261,7 +271,7 @@ struct fp_wire_seg {
 /* A decoded READ or WRITE. */
 struct fp_wire_table {
 	unsigned n_segs;
-	uint32_t table_bytes; /* of payload before a WRITE's data */
+	uint32_t table_bytes; /* bytes of header and segments, before the data of a WRITE */
 	uint32_t data_bytes;  /* sum of the segments' lengths */
 	struct fp_wire_seg segs[FP_WIRE_MAX_SEGS];
 };
@@ -269,7 +279,7 @@ struct fp_wire_table {
 #define FP_WIRE_HEADER_BYTES sizeof(struct fp_wire_header)
 #define FP_WIRE_MAX_TABLE    (sizeof(struct fp_wire_io) + FP_WIRE_MAX_SEGS * sizeof(struct fp_wire_seg))
 #define FP_WIRE_MAX_DATA     (FP_WIRE_MAX_SEGS * FP_WIRE_MAX_SEG_BYTES)
-#define FP_WIRE_MAX_PAYLOAD  (FP_WIRE_MAX_TABLE + FP_WIRE_MAX_DATA) /* a full WRITE: nothing is longer */
+#define FP_WIRE_MAX_PAYLOAD  (FP_WIRE_MAX_TABLE + FP_WIRE_MAX_DATA) /* a full WRITE: no payload is longer */
 
 static_assert(sizeof(struct fp_wire_header) == 24, "header");
 static_assert(offsetof(struct fp_wire_header, version) == 4, "header.version");
@@ -334,7 +344,7 @@ void fp_wire_header_encode(enum fp_wire_type type, enum fp_wire_status status, u
                            void *ret_bytes);
 /*
  * Decodes FP_WIRE_HEADER_BYTES. Checks magic, version and type, and that flags, status and length
- * are possible for the type. Afterwards length is a safe size of buffer.
+ * are possible for the type. Afterwards length is safe to use as the size of a buffer.
  */
 int fp_wire_header_decode(const void *bytes, struct fp_wire_header *ret);
 
@@ -361,7 +371,7 @@ int fp_wire_header_decode(const void *bytes, struct fp_wire_header *ret);
 	int fp_wire_##name##_decode(const void *bytes, size_t len, struct fp_wire_##name *ret);
 
 FP_WIRE_MESSAGES(FP_WIRE_DECLARE)
-/* Fabrics pad private data: decoding needs at least the struct's bytes, and ignores the rest. */
+/* Fabrics pad private data. So decoding needs at least the struct's bytes, and ignores the rest. */
 FP_WIRE_DECLARE(cm)
 FP_WIRE_DECLARE(cm_reply)
 
@@ -390,14 +400,17 @@ int fp_wire_version_choose(const struct fp_wire_hello *hello, uint8_t *ret_versi
 int fp_wire_cm_version_choose(const struct fp_wire_cm *cm, uint8_t *ret_version);
 
 /*
- * Fills a client name for HELLO: cut to fit, zero-padded, '_' for all but printable ASCII, and for
- * " and \.
+ * Fills a client name for HELLO: cut to fit, and padded with zeros. Each character that is not
+ * printable ASCII, and each " and \, becomes '_'.
  */
 void fp_wire_name_set(char name[FP_WIRE_NAME_BYTES], const char *text);
 
-/* The negative errno of a status; 0 for FP_WIRE_OK, -EREMOTEIO for a status that we do not know. */
+/*
+ * The negative errno of a status; 0 for FP_WIRE_OK, -EREMOTEIO for a status that is not in the
+ * list.
+ */
 int fp_wire_status_to_errno(int32_t status);
-/* The status for a negative errno; FP_WIRE_BROKEN for an errno without its own. */
+/* The status for a negative errno; FP_WIRE_BROKEN for an errno that no status has. */
 enum fp_wire_status fp_wire_status_from_errno(int negative_errno);
 
 #endif
