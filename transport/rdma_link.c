@@ -9,18 +9,18 @@
  * bounce page. Waiting requests are served in order, while slots are free and READs may be
  * outstanding. All that can begin goes out as one chain with one doorbell.
  *
- * These pieces ask for a completion: the last of a request, the last of a chain, and now and then a
- * READ in between. A completed READ means that all work before it is done. A completed WRITE means
- * it only for the WRITEs before it. (InfiniBand would promise the READs too; soft iWARP reports a
- * WRITE before an earlier READ.) On iWARP a completed WRITE has merely been sent. There each
- * request that writes ends with a READ of its last byte: the peer answers it after it has placed
- * all earlier bytes (RFC 5040, 5.5, and RFC 5041, 5.3: delivery in order).
+ * Only some pieces ask for a completion: the last of a request, the last of a chain, and now and
+ * then a READ in between. A completed READ means that all earlier work is done. A completed WRITE
+ * means only that the earlier WRITEs are done. (InfiniBand would promise the READs too; soft iWARP
+ * reports a WRITE before an earlier READ.) On iWARP a completed WRITE has merely been sent. So on
+ * iWARP each request that writes ends with a READ of its last byte. The peer answers that READ only
+ * after it has placed all earlier bytes (RFC 5040, 5.5, and RFC 5041, 5.3: delivery in order).
  *
  * Soft RoCE (rxe_completer of Linux 6.12) may report a READ as done although it could not parse the
- * answer. Only then it puts the queue pair into its error state. This happens when the peer's
- * interface goes down and comes back. So the end of a READ's destination, which is written last,
- * gets a mark. A READ has failed if its mark is still there. The mark differs each time: bytes that
- * equal it by chance are read again.
+ * answer. It puts the queue pair into its error state only afterwards. This happens when the peer's
+ * interface goes down and comes back. So we write a mark at the end of a READ's destination, where
+ * the device writes last. If the mark is still there afterwards, the READ has failed. Each mark
+ * differs from the last one. So if the read bytes equal the mark by chance, the next try succeeds.
  *
  * A device cannot forget a single work request. So an overdue request breaks the link, like any
  * error: the queue pair enters its error state. Each io ends when all its work has come back,
@@ -43,13 +43,21 @@
 #include "lockedmem.h"
 #include "wire.h"
 
-#define POLL_CHUNK       32u
-#define MAX_POLLS        32u /* chunks of one call: endless completions must not keep us in it */
+#define POLL_CHUNK 32u
+/*
+ * Chunks of completions taken in one call. The limit ends the call even if completions come without
+ * end.
+ */
+#define MAX_POLLS        32u
 #define SMALL_READ_BYTES 128u
 #define CHECK_EVERY_NS   (10 * FP_NSEC_PER_MSEC)
-/* 4.096 µs << 16 is 268 ms; eight tries take 2.1 s. Devices may wait up to four times as long. */
+/*
+ * An ack timeout of 4.096 µs << 16 is 268 ms; eight tries take 2.1 s. Devices may wait up to four
+ * times as long.
+ */
 #define ACK_TIMEOUT_DEFAULT 16
-#define DRAIN_NS            (200 * FP_NSEC_PER_MSEC) /* flushed work should have come back by then */
+/* After this time we expect no more flushed work to come back. */
+#define DRAIN_NS (200 * FP_NSEC_PER_MSEC)
 
 struct rdma_request {
 	TAILQ_ENTRY(rdma_request) entry;
@@ -70,7 +78,7 @@ struct slot {
 	enum fp_verbs_op op;
 	void *copy_to;  /* READ through the bounce page: the buffer to copy to; else NULL */
 	uint8_t *local; /* the bytes that the device reads or writes */
-	uint64_t mark;  /* READ of at least 8 bytes: its last ones hold this until it is done */
+	uint64_t mark;  /* READ of at least 8 bytes: the last 8 hold this value until it is done */
 	uint32_t len_bytes;
 };
 TAILQ_HEAD(slot_list, slot);
@@ -79,19 +87,19 @@ struct rdma_link {
 	struct fp_link base;
 	struct fp_rdma_link_options options;
 	struct fp_rdma_memory memory; /* page i is slot i's */
-	struct fp_verbs_conn *conn;   /* NULL: destroyed, because its work did not come back in time */
+	struct fp_verbs_conn *conn;   /* NULL: destroyed, as its work did not come back in time */
 	pid_t opener;
 	bool confirms; /* iWARP: a WRITE is done only when the READ behind it is */
 	unsigned max_reads;
 	int error;                 /* the errno that broke the link; 0 while it works */
-	uint64_t drain_until_ns;   /* broken: when to destroy the queue pair */
+	uint64_t drain_until_ns;   /* once the link is broken: when to destroy the queue pair */
 	uint64_t next_deadline_ns; /* no deadline is before this */
 	uint64_t next_check_ns;    /* when to check again that the peer is there */
 	uint64_t mark;             /* of the READ posted last */
 	struct rdma_request_list idle, waiting, flying;
 	struct slot_list free, busy; /* busy: in the order posted */
-	unsigned n_reads;            /* READs among the busy */
-	unsigned n_silent_reads;     /* READs after the last one that asks for a completion */
+	unsigned n_reads;            /* READs in the list busy */
+	unsigned n_silent_reads;     /* READs after the last one that asked for a completion */
 	/* work to post next; kept while the queue has no room for it */
 	struct fp_verbs_work chain[FP_VERBS_CHAIN_MAX];
 	unsigned n_chain;
@@ -184,7 +192,10 @@ static void drop_all(struct rdma_link *link)
 		slot_end(link, slot, link->error);
 }
 
-/* A destroyed queue pair touches no buffers. Destroying takes long, so it is the last resort. */
+/*
+ * Destroys the queue pair, so that the device touches no buffers any more. Destroying takes long,
+ * so this is the last resort.
+ */
 static void destroy(struct rdma_link *link)
 {
 	fp_verbs_conn_close(fp_take_ptr(link->conn));
@@ -192,8 +203,8 @@ static void destroy(struct rdma_link *link)
 }
 
 /*
- * Makes the link unusable. Requests that have not begun end now, and others when the device returns
- * their work. Later submits end at once.
+ * Makes the link unusable. Requests that have not begun end now. The others end when the device
+ * returns their work. Later submits end at once.
  */
 static void link_break(struct rdma_link *link, int error)
 {
@@ -223,7 +234,7 @@ void fp_rdma_link_break(struct fp_link *base)
 
 /*
  * Ends the older pieces that this completion covers: see the top of the file. If this piece failed,
- * older ones without a completion may have succeeded, but nothing proves it.
+ * the older pieces end with its error: some of them may have succeeded, but nothing proves it.
  */
 static void end_older(struct rdma_link *link, const struct slot *than, int status)
 {
@@ -245,7 +256,7 @@ static void take_completion(struct rdma_link *link, const struct fp_verbs_comple
 		link_break(link, -ECONNRESET);
 		return;
 	}
-	/* flushed: another request failed, or the peer has gone */
+	/* flushed: another request failed, or the peer is gone */
 	status = status == -ECANCELED ? -ECONNRESET : look_at_mark(slot, status);
 	if (completion->status < 0 && completion->status != -ECANCELED && link->error == 0)
 		link->base.why = fp_verbs_status_text(completion->wc_status);
@@ -273,9 +284,7 @@ static void take_completions(struct rdma_link *link)
 
 /* ---- work ---- */
 
-/*
- * The op of the next piece. After the last WRITE of a request that needs confirmation it is a READ.
- */
+/* The op of the next piece. If a request needs a confirmation, a READ follows its last WRITE. */
 static enum fp_verbs_op next_op(const struct rdma_request *req)
 {
 	return req->io->op == FP_IO_READ || req->seg == req->io->n_segs ? FP_VERBS_READ : FP_VERBS_WRITE;
@@ -340,7 +349,10 @@ static bool is_posted(const struct rdma_link *link, const struct rdma_request *r
 	       (req->io->op == FP_IO_READ || !link->confirms || last_op == FP_VERBS_READ);
 }
 
-/* Requests wait for READs to end: a long row of READs without completions would delay them. */
+/*
+ * Whether a READ must ask for a completion. In a long row of READs without completions, finished
+ * requests would end too late.
+ */
 static bool wants_completion(struct rdma_link *link, const struct rdma_request *req, enum fp_verbs_op op)
 {
 	if (op != FP_VERBS_READ)
@@ -463,8 +475,9 @@ static bool has_hung_up(int fd)
 }
 
 /*
- * A queue pair notices a lost peer only after its retries, and without work never. rdma_cm knows
- * earlier; so does the socket of a queue pair connected without it.
+ * Whether the peer is gone. A queue pair without work never notices a lost peer, and one with work
+ * only after its retries. rdma_cm knows earlier; without rdma_cm, the socket of the LINK connection
+ * does.
  */
 static void check_peer(struct rdma_link *link, uint64_t now_ns)
 {
@@ -479,7 +492,7 @@ static void progress(struct rdma_link *link)
 {
 	uint64_t now_ns;
 
-	if (!link->conn || TAILQ_EMPTY(&link->busy)) /* nothing in flight: no request waits either */
+	if (!link->conn || TAILQ_EMPTY(&link->busy)) /* nothing is in flight, so no request waits either */
 		return;
 	take_completions(link);
 	push(link);
@@ -536,7 +549,7 @@ int fp_rdma_link_poll(struct fp_link *base, struct fp_io **ret_done, unsigned ma
 	return fp_link_take_done(base, ret_done, max);
 }
 
-/* Work that came back just before the arming would wake nobody, so look once more after it. */
+/* Work that came back just before the arming raises no event. So look once more after it. */
 int fp_rdma_link_pollfd(struct fp_link *base, struct pollfd *ret_pollfd)
 {
 	struct rdma_link *link = link_of(base);
@@ -588,7 +601,7 @@ static size_t link_bytes(unsigned n_slots)
 	return sizeof(struct rdma_link) + n_slots * sizeof(struct slot);
 }
 
-/* Frees everything but the connection, also of a link that is half made. */
+/* Frees everything but the connection. The link may be only half made. */
 static void link_free(struct rdma_link *link)
 {
 	fp_rdma_memory_free(&link->memory, link->opener == getpid());
@@ -608,7 +621,7 @@ int fp_rdma_link_new(struct fp_verbs_conn *conn, const struct fp_rdma_link_optio
 	r = fp_rdma_memory_init(&link->memory, conn, options->protocol, options->n_slots);
 	link_init(link, conn);
 	if (r == 0 && link->max_reads == 0)
-		r = -EPROTO; /* a peer that answers no READ is no memory node */
+		r = -EPROTO; /* a peer that does not answer a READ is not a memory node */
 	if (r < 0) {
 		link_free(link);
 		return r;

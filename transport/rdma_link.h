@@ -18,12 +18,15 @@ struct fp_rdma_link_options {
 	enum fp_protocol protocol;
 	uint64_t patience_ns; /* how long an io without a deadline may take */
 	unsigned n_slots;     /* work requests in flight, each with its own bounce page: send_depth */
-	int fd;               /* closed with the link: the LINK connection that must live as long; -1: none */
+	/*
+	 * The LINK connection, which must live as long as the link and is closed with it; -1: none.
+	 */
+	int fd;
 };
 
 /*
- * The options of a link's connection. Unless rdma sets other times, the device itself rides out a
- * cut of less than a second, and gives up on one of about two. rdma NULL: the defaults.
+ * The options of a link's connection. With the default times the device itself survives a cut of
+ * less than a second, and gives up after about two. rdma NULL: the defaults.
  */
 struct fp_verbs_conn_options fp_rdma_link_conn_options(const struct fp_rdma_options *rdma);
 

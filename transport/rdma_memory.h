@@ -9,7 +9,8 @@
 #include "verbs.h"
 
 #define FP_RDMA_BOUNCE_BYTES 4096u /* of one bounce page */
-#define FP_RDMA_MAX_REGIONS  4u    /* that fp_link_register may name; buffers elsewhere are copied */
+/* The most regions that fp_link_register may name. Bytes of buffers elsewhere are copied. */
+#define FP_RDMA_MAX_REGIONS 4u
 
 /* Zeroed before fp_rdma_memory_init. */
 struct fp_rdma_memory {
