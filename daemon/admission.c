@@ -14,16 +14,18 @@
 #include "request.h"
 #include "node_server.h"
 
-#define MAX_LINKS 64 /* of one session */
+#define MAX_LINKS 64 /* links that one session may have */
 
-/* Each connection takes a descriptor. Sessions have the same limit, because a RESUME takes a
- * connection without asking for a place. */
+/*
+ * Takes a place for the connection, because each connection takes a descriptor. Sessions have the
+ * same limit, because a RESUME takes a connection without asking for a place.
+ */
 static uint64_t limit_by_fds(const struct fp_node_server *server, uint64_t max)
 {
 	return server->options.private_node ? max : FP_MIN(max, server->max_fds);
 }
 
-/* Gives the connection to client. -EUSERS: there are too many. */
+/* Makes client the connection's client. -EUSERS: there are too many connections. */
 static int take_place(struct fp_conn *conn, struct fp_client *client)
 {
 	uint64_t max = limit_by_fds(conn->server, conn->server->config->limits.max_connections);
@@ -36,8 +38,10 @@ static int take_place(struct fp_conn *conn, struct fp_client *client)
 	return 0;
 }
 
-/* A peer with a session's token is no stranger. So a flood of strangers can't keep a client from
- * coming back. */
+/*
+ * A peer with a session's token counts as a client, not as a stranger. So a flood of strangers
+ * can't keep a client from coming back.
+ */
 static void trust_token(struct fp_conn *conn)
 {
 	const struct fp_wire_hello *hello = &conn->hello;
@@ -82,7 +86,10 @@ static struct fp_client *identify(const struct fp_conn *conn, const struct fp_no
 	                            : fp_client_peer_name(conn->is_unix ? conn->fd : -1, conn->peer, name));
 }
 
-/* A token can be overheard. A peer that proved another secret does not reach the session by it. */
+/*
+ * True if the peer proved the same secret as the session's client. The token alone is not enough,
+ * because others can overhear it.
+ */
 static bool owns(const struct fp_node_secret *secret, const struct fp_node_session *session)
 {
 	return !secret || strcmp(secret->name, session->client->name) == 0;
@@ -104,7 +111,7 @@ static int open_session(struct fp_conn *conn, const struct fp_node_secret *secre
 	if (r == 0)
 		r = fp_node_session_open(&server->sessions, client, conn->hello.client_name, conn->peer,
 		                         &session);
-	fp_client_put(client); /* its connection holds it */
+	fp_client_put(client); /* the connection holds the client now */
 	if (r < 0)
 		return r;
 	fp_conn_enter(conn, session);
@@ -134,8 +141,11 @@ static int attach_link(struct fp_conn *conn, const struct fp_node_secret *secret
 	return 0;
 }
 
-/* Before the answer all WRITEs of the old connections have landed, or never will. No limit can
- * refuse the new connection: a session has one control connection. */
+/*
+ * Gives a session a new control connection. Before the answer, each WRITE on the old connections
+ * has landed or never will. No limit can refuse the new connection, because a session has only one
+ * control connection.
+ */
 static int resume_session(struct fp_conn *conn, const struct fp_node_secret *secret)
 {
 	struct fp_node_server *server = conn->server;
@@ -158,8 +168,10 @@ static int resume_session(struct fp_conn *conn, const struct fp_node_secret *sec
 	return 0;
 }
 
-/* Gives its leases keys, if the client wants them and a device reaches it. A client that gets none
- * goes on without keys, or leaves. */
+/*
+ * Gives the session's leases keys, if the client wants them and a device reaches it. A client that
+ * gets no keys goes on without them, or leaves.
+ */
 static void arm_session(struct fp_conn *conn)
 {
 	struct fp_cm_server *cm_server = conn->server->cm_server;
@@ -173,7 +185,8 @@ static void arm_session(struct fp_conn *conn)
 	if (!(conn->hello.features & FP_WIRE_FEATURE_KEYS) || conn->is_unix || !cm_server)
 		return;
 	fp_listen_own_address(conn->fd, &own);
-	((struct sockaddr_in *)&own)->sin_port = 0; /* not rdma_cm's port; IPv6's lies at the same place */
+	/* Not the port of rdma_cm. The port lies at the same place in an IPv6 address. */
+	((struct sockaddr_in *)&own)->sin_port = 0;
 	r = fp_cm_server_peer_new(cm_server, by_cm ? (struct sockaddr *)&own : NULL, conn->peer,
 	                          &session->cm_peer);
 	if (r == 0)

@@ -1,7 +1,7 @@
 /*
  * Handles the handshake of a connection. It opens a session, adds a link to one, or resumes one.
- * Room: daemon. request.c calls both functions; the inbox holds the message. Each function answers
- * it, or refuses the connection.
+ * Room: daemon. request.c calls both functions when the inbox holds their message. Each function
+ * answers the message, or refuses the connection.
  */
 #ifndef FP_ADMISSION_H
 #define FP_ADMISSION_H

@@ -1,9 +1,9 @@
 /*
  * A client is the user behind any number of sessions and connections. Limits and shares are counted
- * per client. A client has the name of the secret that it proved. On a node without secrets the
- * name is a user id (UNIX sockets) or the address of a machine. All loopback addresses are one
- * client, because any local user may use each of them. Room: daemon. It knows no session and no
- * lease: those hold a client. Only the loop's thread uses it.
+ * per client. The name of a client is the name of the secret that it proved. On a node without
+ * secrets it is a user id (UNIX sockets) or the address of a machine. All loopback addresses
+ * together are one client, because any local user may use each of them. Room: daemon. It knows no
+ * session and no lease: these hold a client. Only the loop's thread uses it.
  */
 #ifndef FP_CLIENT_H
 #define FP_CLIENT_H
@@ -24,22 +24,29 @@ struct fp_client {
 	unsigned refs;
 	unsigned n_sessions;
 	unsigned n_conns;
-	unsigned n_shared;           /* memories that it may map and that are not given back yet */
-	struct fp_turn_client turns; /* of its connections */
+	unsigned n_shared;           /* memories that it may map, and that are not given back yet */
+	struct fp_turn_client turns; /* turns of its connections */
 	uint64_t
-	    leased_bytes; /* counted until the memory is given back: then no lease and no request uses it */
+	    /*
+	     * Charged until the memory is given back, when no lease and no request uses it any
+	     * more.
+	     */
+	    leased_bytes;
 };
 
 /* Zero-initialised, it is empty. */
 struct fp_clients {
 	struct fp_client *first;
 	unsigned n;
-	unsigned n_conns; /* of all of them */
-	bool alone;       /* the node has one user, which may use everything */
+	unsigned n_conns; /* connections of all clients */
+	bool alone;       /* the node has only one user, who may use all of it */
 };
 
-/* Writes the name of a peer that proved no secret: "uid 1000" behind a UNIX socket fd; "loopback";
- * else peer ("10.0.0.7:5022", "[fd00::7]:5022") without its port. Returns buf. */
+/*
+ * Writes the name of a peer that proved no secret. Over a UNIX socket fd: "uid 1000". From a
+ * loopback address: "loopback". Else: peer ("10.0.0.7:5022", "[fd00::7]:5022") without its port.
+ * Returns buf.
+ */
 const char *fp_client_peer_name(int unix_fd, const char *peer, char buf[FP_CLIENT_NAME_LEN]);
 
 /* Returns the client of that name; makes one if there is none. The caller holds it from now on.
@@ -50,7 +57,10 @@ struct fp_client *fp_client_ref(struct fp_client *client);
 /* Releases the client. A client that nobody holds is forgotten. */
 void fp_client_put(struct fp_client *client);
 
-/* How many of max a client may have: three quarters, so that no client keeps out all others. */
+/*
+ * How many of max things one client may have: three quarters, so that no client keeps out all
+ * others.
+ */
 uint64_t fp_client_share(const struct fp_client *client, uint64_t max);
 
 #endif

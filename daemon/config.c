@@ -102,7 +102,7 @@ struct fp_config *fp_config_new(void)
 		return NULL;
 	config->limits = (struct fp_limits){
 	    .client_quota_bytes = FP_QUOTA_NONE,
-	    .max_sessions = 4096, /* one for each program and for each of its forked children */
+	    .max_sessions = 4096, /* one for each program, and one for each of its forked children */
 	    .max_leases = 16384,
 	    .max_connections = 32768,
 	    .max_requests = 256,

@@ -1,7 +1,7 @@
 /*
  * The configuration of farpaged: the keys of the YAML file, their defaults, and checks. Room:
- * daemon. Nothing is reserved here: a port in use, or missing huge pages, are noticed when the
- * daemon starts.
+ * daemon. Nothing is reserved here: only the start of the daemon shows that a port is in use, or
+ * that huge pages are missing.
  */
 #ifndef FP_CONFIG_H
 #define FP_CONFIG_H
@@ -15,13 +15,13 @@
 #include "yamlconf.h"
 
 #define FP_POOL_MIN_BYTES (1ull << 20)
-#define FP_POOL_MAX_BYTES (1ull << 46) /* the largest lease of the protocol */
+#define FP_POOL_MAX_BYTES (1ull << 46) /* the largest lease that the protocol allows */
 #define FP_NUMA_ANY       UINT64_MAX
 #define FP_QUOTA_NONE     UINT64_MAX
 
 enum fp_backing {
 	FP_BACKING_MEMFD,     /* each lease is a sealed memfd: may be passed to shm clients */
-	FP_BACKING_ANONYMOUS, /* private to the daemon: tcp only */
+	FP_BACKING_ANONYMOUS, /* private memory of the daemon: for tcp only */
 	FP_BACKING_HUGETLB,   /* each lease is a sealed memfd of huge pages */
 };
 
@@ -33,7 +33,7 @@ struct fp_pool_config {
 	bool preallocate;
 };
 
-/* SIGHUP may change these. */
+/* The limits. They may change at a SIGHUP. */
 struct fp_limits {
 	uint64_t client_quota_bytes; /* FP_QUOTA_NONE: as much as the pools hold */
 	uint64_t max_sessions;
@@ -41,14 +41,14 @@ struct fp_limits {
 	uint64_t max_connections; /* of all clients; strangers do not count */
 	uint64_t max_requests;    /* outstanding on one connection */
 	uint64_t handshake_timeout_ns;
-	uint64_t grace_ns; /* how long the leases of a session that is cut off are kept; 0: not at all */
-	uint64_t idle_timeout_ns;  /* of a control connection; 0: for ever */
+	uint64_t grace_ns;         /* how long the leases of a cut-off session are kept; 0: not at all */
+	uint64_t idle_timeout_ns;  /* silence allowed on a control connection; 0: any */
 	uint64_t drain_timeout_ns; /* accepted from older files; nothing uses it */
 };
 
 struct fp_auth_config {
 	bool given;        /* true: a client must prove a secret; false: anybody is let in */
-	char *secret_file; /* only while the file is read; then it becomes an item of secrets */
+	char *secret_file; /* set only while the file is read; then it is moved to secrets */
 	struct fp_secrets secrets;
 };
 
@@ -58,7 +58,8 @@ struct fp_config {
 	unsigned n_pools;
 	struct fp_limits limits;
 	struct fp_auth_config auth;
-	bool by_hand; /* there is an rdma section: clients may also connect queue pairs with QP frames */
+	/* The file has an rdma section: clients may also connect queue pairs by QP frames. */
+	bool by_hand;
 	struct fp_rdma_options rdma;
 	int log_level; /* index into the names; see fp_config_log_level */
 };
@@ -70,7 +71,9 @@ struct fp_config {
  */
 int fp_config_read(const char *path, struct fp_config **ret_config, struct fp_conf_error *error);
 
-/* Returns the configuration without a file: defaults, no listener, no pool. NULL: no memory. */
+/*
+ * Returns the configuration used without a file: defaults, no listener, no pool. NULL: no memory.
+ */
 struct fp_config *fp_config_new(void);
 void fp_config_free(struct fp_config *config);
 
@@ -78,14 +81,16 @@ void fp_config_free(struct fp_config *config);
 int fp_config_add_listen(struct fp_config *config, const char *address);
 struct fp_pool_config *fp_config_add_pool(struct fp_config *config);
 
-/* Checks what the table of keys cannot express. 0, or -EINVAL and error->text. */
+/* Checks the rules that the table of keys cannot express. 0, or -EINVAL and error->text. */
 int fp_config_check(const struct fp_config *config, struct fp_conf_error *error);
 
 /* How much memory all leases of a client may have together, or FP_QUOTA_NONE. */
 uint64_t fp_config_quota(const struct fp_config *config, const char *client);
 
-/* Copies to running all that may change without a restart: limits, log level, secrets. next gets
- * the old secrets. */
+/*
+ * Copies from next to running all that may change without a restart: limits, log level, secrets.
+ * Then next owns the old secrets.
+ */
 void fp_config_reload(struct fp_config *running, struct fp_config *next);
 
 enum fp_log_level fp_config_log_level(const struct fp_config *config);

@@ -23,13 +23,17 @@
 #include "node_server.h"
 #include "cm_server.h"
 
-#define CONN_FDS         2     /* descriptors in flight: one of a LEASE that was given up, and one more */
-#define CONTROL_REQUESTS 16    /* unanswered on a control connection, whose answers can be long */
-#define IDLE_BYTES       8192u /* received at once from a quiet connection: a WRITE of a page fits */
-#define HELD_BYTES       (128u << 10) /* memory that the answers of one connection may hold, about */
+/* Descriptors in flight: one for a LEASE whose client gave up, and one more. */
+#define CONN_FDS         2
+#define CONTROL_REQUESTS 16 /* unanswered requests on a control connection, whose answers can be long */
+/* How much a quiet connection receives at once: enough for a WRITE of one page. */
+#define IDLE_BYTES 8192u
+#define HELD_BYTES (128u << 10) /* memory that the answers of one connection may hold, roughly */
 
-/* The cost of a piece of work beyond its bytes, as bytes that could be copied in that time.
- * Measured on loopback. */
+/*
+ * The fixed cost of a piece of work, beside the bytes that it copies. The unit is bytes that could
+ * be copied in the same time. Measured on loopback.
+ */
 #define REQUEST_COST 2048u
 #define SEND_COST    16384u
 #define END_COST     32768u
@@ -44,7 +48,7 @@ static bool wants_input(const struct fp_conn *conn)
 	return conn->state != FP_CONN_CLOSING && conn->state != FP_CONN_KILLED;
 }
 
-/* True: input has to wait. Too many requests are unanswered, or one answer must come first. */
+/* True if input has to wait: too many requests are unanswered, or an answer must be sent first. */
 static bool is_paused(const struct fp_conn *conn)
 {
 	uint64_t limit = conn->server->config->limits.max_requests;
@@ -54,13 +58,16 @@ static bool is_paused(const struct fp_conn *conn)
 	return conn->leasing || conn->outbox.n >= limit || conn->outbox.held_bytes >= HELD_BYTES;
 }
 
-/* The client whose share of the loop's time pays for the connection's work. */
+/* The client that is charged for the connection's work, in its share of the loop's time. */
 static struct fp_turn_client *client_of(const struct fp_conn *conn)
 {
 	return conn->session ? &conn->session->client->turns : &conn->server->strangers.turns;
 }
 
-/* True if it may do a piece of work now. If not, it is settled again when its turn comes. */
+/*
+ * True if the connection may do a piece of work now. If not, the loop settles it again when its
+ * turn comes.
+ */
 static bool take_turn(struct fp_conn *conn)
 {
 	return fp_turn_take(&conn->server->turns, &conn->turn, client_of(conn));
@@ -80,7 +87,7 @@ static void refuse_frame(struct fp_conn *conn, int r)
 		fp_conn_refuse(conn, FP_WIRE_MALFORMED, "it sent a frame that is not of the protocol");
 }
 
-/* Consumes up to len bytes: one head, or data of one WRITE. */
+/* Consumes up to len bytes: the head of one frame, or data of one WRITE. */
 static size_t feed_some(struct fp_conn *conn, const uint8_t *bytes, size_t len)
 {
 	size_t used;
@@ -99,7 +106,7 @@ static size_t feed_some(struct fp_conn *conn, const uint8_t *bytes, size_t len)
 	return used;
 }
 
-/* Returns the bytes consumed: all, unless the connection is paused or its turn is over. */
+/* Returns the bytes consumed: all of them, unless the connection pauses or its turn ends. */
 static size_t feed(struct fp_conn *conn, const uint8_t *bytes, size_t len)
 {
 	size_t used = 0;
@@ -145,8 +152,10 @@ static void feed_stash(struct fp_conn *conn)
 		drop_stash(conn);
 }
 
-/* The network broke it; no process closed it. When a process ends, its kernel closes its sockets in
- * order, and we see an end of file. */
+/*
+ * Called when the network broke the connection, and no process closed it. When a process ends, its
+ * kernel closes its sockets in order, and we see an end of file.
+ */
 void fp_conn_cut(struct fp_conn *conn)
 {
 	if (conn->state != FP_CONN_KILLED)
@@ -175,9 +184,9 @@ static void on_recv(struct fp_op *op, int res, unsigned flags)
 }
 
 /*
- * Receives one buffer at a time: if a peer sends more than we serve, the rest stays in its own
- * socket. Thousands of quiet connections may speak at once and then wait for their turns. So a
- * quiet one receives only a part of a buffer.
+ * Receives one buffer at a time: if a peer sends more than we serve, the rest waits in its own
+ * socket. Thousands of quiet connections may send at once, and then hold their bytes until their
+ * turn. So a quiet connection receives only a part of a buffer.
  */
 static void start_recv(struct fp_conn *conn)
 {
@@ -192,7 +201,7 @@ static void start_recv(struct fp_conn *conn)
 
 /* ---- descriptors on their way ---- */
 
-/* Once the peer has received all bytes, it has received the descriptors too. */
+/* Once the peer has received all our bytes, it has received the descriptors too. */
 static bool owes_fds(struct fp_conn *conn)
 {
 	int unread_bytes = 0;
@@ -225,7 +234,7 @@ static void on_sent(struct fp_op *op, int res, unsigned flags)
 	if (res >= 0)
 		fp_outbox_advance(&conn->outbox, (size_t)res);
 	else if (res == -EPIPE &&
-	         conn->eof) /* an end in order: a reset gives another error, even after an EOF */
+	         conn->eof) /* an end in order: a reset gives another error, even after an end of file */
 		fp_conn_kill(conn);
 	else if (res != -EINTR && res != -EAGAIN)
 		fp_conn_cut(conn);
@@ -360,7 +369,7 @@ void fp_conn_kill(struct fp_conn *conn)
 		return;
 	conn->state = FP_CONN_KILLED;
 	shutdown(conn->fd, SHUT_RDWR);
-	/* wait among the strangers: its session may end before it is settled */
+	/* these wait among the strangers, because their session may end before they are settled */
 	fp_turn_leave(&server->turns, &conn->turn);
 	fp_turn_wait(&server->turns, &conn->turn, &server->strangers.turns);
 }
@@ -387,8 +396,11 @@ static bool is_finished(const struct fp_conn *conn)
 	       (conn->state == FP_CONN_CLOSING && conn->eof && !conn->outbox.n);
 }
 
-/* Gives back all but the connection itself. Descriptors in flight count for our user until the peer
- * has received them, or closes. So the connection stays as long. A stopping node does not wait. */
+/*
+ * Gives back all but the connection itself. Descriptors in flight count against our user's limit
+ * until the peer receives them or closes. So the connection stays until then. A stopping node does
+ * not wait.
+ */
 static bool lingers(struct fp_conn *conn)
 {
 	if (!owes_fds(conn) || conn->server->stopping)
@@ -435,8 +447,10 @@ static void settle_send(struct fp_conn *conn)
 	}
 }
 
-/* Thousands of sessions may end at once, so each end waits for its turn. Strangers, and links of a
- * session that has ended, never wait. */
+/*
+ * True if the connection may end now. Thousands of sessions may end at once, so each waits for its
+ * turn. A stranger never waits, and nor does a link whose session has ended.
+ */
 static bool may_end(struct fp_conn *conn)
 {
 	if (!conn->session)

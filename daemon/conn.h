@@ -9,8 +9,9 @@
  *                      killed: both directions shut ◄────────────────────────────────────────┘
  *                        └─► freed when no operation and no job holds it
  *
- * A connection that is refused before WELCOME goes to closing, too. Closing: answers still go out,
- * input is dropped; half-closed once all is sent, and freed at the peer's end of file.
+ * A connection that is refused before WELCOME goes to closing, too. While a connection is closing,
+ * answers still go out and input is dropped. It is half-closed once all is sent, and freed at the
+ * peer's end of file.
  */
 #ifndef FP_CONN_H
 #define FP_CONN_H
@@ -37,7 +38,7 @@ struct fp_conn_write {
 	bool active;
 	bool denied; /* its data is dropped */
 	unsigned seg;
-	uint32_t seg_bytes; /* bytes of the current segment that have arrived */
+	uint32_t seg_bytes; /* how many bytes of the current segment have arrived */
 	struct fp_node_lease *leases[FP_WIRE_MAX_SEGS];
 };
 
@@ -45,30 +46,39 @@ struct fp_conn {
 	LIST_ENTRY(fp_conn) in_server;
 	TAILQ_ENTRY(fp_conn) stranger;
 	LIST_ENTRY(fp_conn) in_session;
-	struct fp_client *client; /* held: its owner; for a stranger, its origin. NULL: it was evicted */
+	/*
+	 * Holds a reference. The owner; of a stranger, its origin. NULL: the connection was
+	 * evicted.
+	 */
+	struct fp_client *client;
 	struct fp_node_server *server;
 	int fd;
-	bool is_unix; /* such a connection never breaks while its client lives: its session ends with it */
+	/* Such a connection breaks only when its client ends, so its session ends with it. */
+	bool is_unix;
 	char peer[FP_PEER_LEN];
-	struct fp_cm_server_link *cm_link; /* of a LINK that connected a queue pair with QP; NULL: none */
+	/* Of a LINK whose queue pair was connected by a QP frame; else NULL. */
+	struct fp_cm_server_link *cm_link;
 	enum fp_conn_state state;
 	bool receiving, sending; /* operations in flight */
 	bool eof;                /* the peer sends nothing more */
 	bool half_closed;        /* we have told the peer that we send nothing more */
-	bool cut;                /* it broke or fell silent; its session may go on without it */
-	bool leasing; /* its lease is being made: further requests wait, so that answers keep their order */
+	bool cut;                /* it broke or fell silent; its session may go on after it */
+	/* The worker makes its lease. Further requests wait, so that answers keep their order. */
+	bool leasing;
 	unsigned recv_bytes; /* how much one receive takes */
 	struct fp_op recv_op, send_op;
-	uint64_t since_ns; /* when its handshake began, or its closing */
+	uint64_t since_ns; /* when its handshake or its closing began */
 	uint64_t heard_ns; /* when bytes last arrived */
 	struct fp_inbox inbox;
 	struct fp_conn_write write;
 	struct fp_turn turn;
-	uint8_t *stash; /* received but not handled yet; until it is empty, nothing more is received */
+	/* Bytes received but not handled yet. Nothing more is received until they are handled. */
+	uint8_t *stash;
 	size_t stash_bytes, stash_off;
 	struct fp_outbox outbox;
-	unsigned fds_out; /* descriptors promised to the peer and, as far as we know, not received */
-	bool passing;     /* the current send takes a descriptor along */
+	/* Descriptors sent to the peer that, as far as we know, it has not received. */
+	unsigned fds_out;
+	bool passing; /* the send under way carries a descriptor */
 	struct msghdr msg;
 	struct iovec iov[FP_CONN_IOVS];
 	union {
@@ -85,19 +95,22 @@ struct fp_conn {
 /* True if it is the control connection of a session, or will become one. */
 bool fp_conn_is_control(const struct fp_conn *conn);
 
-/* Begins to serve fd, and owns it from here on, also on failure. 0 or -ENOMEM. */
+/* Begins to serve fd. Owns fd from here on, also after a failure. 0 or -ENOMEM. */
 int fp_conn_start(struct fp_node_server *server, int fd);
 
-/* Moves the connection into session, out of the one before. NULL: into none. */
+/* Moves the connection from its present session into session. NULL: into none. */
 void fp_conn_enter(struct fp_conn *conn, struct fp_node_session *session);
 
-/* Queues an answer and owns it. NULL (no memory for the answer) kills the connection. */
+/*
+ * Queues an answer, and owns it from then on. NULL (there was no memory for the answer) kills the
+ * connection.
+ */
 void fp_conn_answer(struct fp_conn *conn, struct fp_reply *reply);
 /*
  * True if one more descriptor may be sent to the peer. It then counts until the peer has received
- * all that it was sent. The kernel counts descriptors in flight for our user, over all its
- * processes, and refuses more than RLIMIT_NOFILE (unix(7), ETOOMANYREFS). So a connection may have
- * two in flight and ends only after they are received. The limit of connections allows for this.
+ * all that we sent. The kernel counts the descriptors in flight of all processes of our user, and
+ * refuses more than RLIMIT_NOFILE (unix(7), ETOOMANYREFS). So a connection may have two in flight,
+ * and ends only after the peer has received them. The limit of connections is low enough for that.
  */
 bool fp_conn_promise_fd(struct fp_conn *conn);
 
@@ -106,23 +119,28 @@ void fp_conn_answer_error(struct fp_conn *conn, const struct fp_wire_header *req
                           enum fp_wire_status status);
 /* Answers ERROR, logs the reason, and closes once the answer is sent. */
 void fp_conn_refuse(struct fp_conn *conn, enum fp_wire_status status, const char *reason);
-/* Ends it in order: its answers still go out. */
+/* Ends the connection in order: its answers still go out. */
 void fp_conn_close(struct fp_conn *conn);
-/* Ends it at once, even in the middle of an operation. */
+/* Ends the connection at once, even in the middle of an operation. */
 void fp_conn_kill(struct fp_conn *conn);
-/* Like fp_conn_kill, but as if the network broke it: its session may go on without it. */
+/* Like fp_conn_kill, but treats the end as a break of the network: the session may go on. */
 void fp_conn_cut(struct fp_conn *conn);
-/* Charges work to the client's share of the loop's time. bytes: how much could be copied in the
- * time of that work. */
+/*
+ * Charges work to the client's share of the loop's time. bytes: how much could be copied in the
+ * same time.
+ */
 void fp_conn_charge(const struct fp_conn *conn, uint64_t bytes);
 /*
  * Does what is due: sends, resumes or stops receiving, ends. Call it last after any change of conn,
  * because it may free conn.
  */
 void fp_conn_settle(struct fp_conn *conn);
-/* Ends it if it is overdue, or looks whether it can be freed now. Never frees it. */
+/*
+ * Ends the connection if it is overdue. Otherwise looks whether it can be freed now. Never frees
+ * it.
+ */
 void fp_conn_tick(struct fp_conn *conn, uint64_t now_ns);
-/* Settles the connection whose turn is called. */
+/* Settles the connection to which this turn belongs. */
 void fp_conn_go_on(struct fp_turn *turn);
 
 #endif

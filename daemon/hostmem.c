@@ -2,9 +2,9 @@
  * Host memory. Room: daemon; see hostmem.h.
  *
  *   /proc/self/cgroup      the group of this process
- *   MOUNT/a/b, MOUNT/a, MOUNT: limit - usage + page cache; the least counts
+ *   MOUNT/a/b, MOUNT/a, MOUNT: limit - usage + page cache; the smallest counts
  *
- * If the mount does not show the group, as in some containers, the top one there counts.
+ * If the mount does not show the group, as in some containers, the top group of the mount counts.
  * See cgroups(7), and memory in the kernel's cgroup-v1 and cgroup-v2 documents.
  */
 #include "hostmem.h"
@@ -16,18 +16,21 @@
 #include "cleanup.h"
 #include "units.h"
 
-/* Not offered to clients: memory for the node's own heap, and for page tables of the rest. */
+/*
+ * Memory not offered to clients: it is for the node's own heap, and for the page tables of the
+ * memory that is offered.
+ */
 #define OWN_BYTES  (16ull << 20)
 #define OWN_DIVIDE 256
 
-#define NO_LIMIT (1ull << 62) /* v1 writes a little less than INT64_MAX */
+#define NO_LIMIT (1ull << 62) /* v1 writes a little less than INT64_MAX if there is no limit */
 
 /* Differences between cgroup versions. The statistics include child groups. */
 struct version {
-	const char *controller; /* before the group in /proc/self/cgroup: "4:memory:/a/b", "0::/a/b" */
+	const char *controller; /* text before the group in /proc/self/cgroup: "4:memory:/a/b", "0::/a/b" */
 	const char *mount;
 	const char *limit, *usage;
-	const char *inactive, *active; /* page cache that can be freed, in memory.stat */
+	const char *inactive, *active; /* keys of memory.stat: page cache that can be freed */
 };
 
 static const struct version versions[] = {
@@ -36,7 +39,7 @@ static const struct version versions[] = {
      "total_inactive_file ", "total_active_file "},
 };
 
-/* The number behind key in the lines of dir/file, or fallback. */
+/* The number behind key in the file dir/file, or fallback. */
 static uint64_t read_number(const char *dir, const char *file, const char *key, uint64_t fallback)
 {
 	fp_autofclose FILE *f = NULL;

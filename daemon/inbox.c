@@ -38,8 +38,10 @@ static int feed_header(struct fp_inbox *inbox)
 	return inbox->header.type & 1 ? -EPROTO : inbox->header.length == 0;
 }
 
-/* *ret_extra: bytes of a WRITE's data that were taken with the table. The caller feeds them
- * again. */
+/*
+ * *ret_extra: how many bytes of a WRITE's data were taken with the table. The caller passes them on
+ * again.
+ */
 static int feed_table(struct fp_inbox *inbox, size_t *ret_extra)
 {
 	size_t have = inbox->have_bytes - FP_WIRE_HEADER_BYTES;

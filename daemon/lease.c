@@ -14,12 +14,14 @@
 #include "units.h"
 #include "wire.h"
 
-/* Bounds the loop's time for looks at kept memory: some hundred microseconds each, and a tenth of
- * its time. */
+/*
+ * Limits for fp_pools_collect: a call takes some hundred microseconds, and all calls together take
+ * at most a tenth of the loop's time.
+ */
 #define COLLECT_MAX      128u
 #define COLLECT_PAUSE_NS FP_NSEC_PER_MSEC
 
-/* A look at the host takes some 60 µs, so not every LEASE takes one. */
+/* How long a look at the host counts. A look takes some 60 µs, so not every LEASE makes one. */
 #define HOST_AGE_NS (100 * FP_NSEC_PER_MSEC)
 
 #define LEAST_BYTES (1ull << 20)
@@ -45,7 +47,9 @@ static const struct fp_hostmem *look_at_host(struct fp_pools *pools, uint64_t ma
 	return &pools->host;
 }
 
-/* Counts memory that is being given back: it is free by the time that a new lease is touched. */
+/*
+ * Adds memory that is being given back. It is free by the time that a client touches a new lease.
+ */
 static uint64_t host_bytes(struct fp_pools *pools)
 {
 	uint64_t bytes = pools->unlimited ? UINT64_MAX : look_at_host(pools, HOST_AGE_NS)->available_bytes;
@@ -140,7 +144,7 @@ static void charge(struct fp_node_memory *memory)
 	uint64_t *host_bytes = &memory->pools->host.available_bytes;
 
 	if (!fp_pool_is_reserved(memory->pool) && *host_bytes != UINT64_MAX)
-		*host_bytes -= FP_MIN(*host_bytes, memory->size_bytes); /* not counted by the last look */
+		*host_bytes -= FP_MIN(*host_bytes, memory->size_bytes); /* the last look did not count it */
 	memory->pool->used_bytes += memory->size_bytes;
 	memory->pool->n_leases++;
 	memory->pools->n_shared += memory->shareable;
@@ -183,8 +187,10 @@ static void done_give(struct fp_worker_job *job)
 	memory_free(memory);
 }
 
-/* The bytes count as free from here on. A later lease that needs them waits until they are
- * scrubbed. */
+/*
+ * Begins to give back memory. Its bytes count as free from here on. A later lease that needs them
+ * waits until they are scrubbed.
+ */
 static void give(struct fp_node_memory *memory)
 {
 	uncharge(memory);
@@ -225,7 +231,8 @@ void fp_pools_done(struct fp_pools *pools)
 	}
 }
 
-/* Memory that its client never releases goes to the end of the list, behind all others. */
+/* Memory that a client still has moves to the end of the list: the next call looks at the
+ * others. */
 bool fp_pools_collect(struct fp_pools *pools)
 {
 	unsigned n = FP_MIN(pools->n_kept, COLLECT_MAX);
@@ -254,8 +261,10 @@ static void done_leave(struct fp_worker_job *job)
 	free(lease_of(job));
 }
 
-/* A holder leaves. Its lease is freed behind the worker's jobs for its key, which point at it. When
- * the last holder leaves, the memory goes. */
+/*
+ * One holder leaves. Its lease is freed only after the worker's jobs for its key, because these
+ * point at the lease. When the last holder leaves, the memory is given back.
+ */
 static void leave(struct fp_node_lease *lease)
 {
 	struct fp_node_memory *memory = lease->memory;
@@ -305,7 +314,7 @@ static void done_take(struct fp_worker_job *job)
 			leave(lease);
 		return;
 	}
-	if (lease->leases) /* done may have ended the session */
+	if (lease->leases) /* the call of done may have ended the session */
 		detach(lease);
 	lease->memory->pool->n_leases--;
 	uncharge(lease->memory);
@@ -313,7 +322,7 @@ static void done_take(struct fp_worker_job *job)
 	free(lease);
 }
 
-/* The lowest free id: clients keep tables by it. */
+/* The lowest free id: low ids keep the clients' tables short. */
 static int find_id(struct fp_node_leases *leases, uint32_t *ret_id)
 {
 	uint32_t idx = 0, capacity;
@@ -336,7 +345,7 @@ static int find_id(struct fp_node_leases *leases, uint32_t *ret_id)
 	return 0;
 }
 
-/* Makes a lease with memory of its own, which has no pages yet. NULL: no memory. */
+/* Makes a lease with memory of its own, which has no pages yet. NULL: not enough memory. */
 static struct fp_node_lease *lease_new(struct fp_pools *pools, struct fp_pool *pool,
                                        const struct fp_lease_request *request)
 {
@@ -368,7 +377,10 @@ static void enter(struct fp_node_leases *leases, struct fp_node_lease *lease)
 	leases->leased_bytes += lease->memory->size_bytes;
 }
 
-/* Full pools are the client's business. A host without memory is the operator's: it is logged. */
+/*
+ * Logs why a grant failed if the host has no memory: that is the operator's business. Full pools
+ * are the client's business, and are not logged.
+ */
 static void log_refusal(struct fp_pools *pools, const struct fp_lease_request *request)
 {
 	char size[16], available[16];
@@ -386,7 +398,7 @@ static int admit(struct fp_pools *pools, const struct fp_lease_request *request,
 	struct fp_pool *pool = fp_pools_choose(pools, request->size_bytes, request->shareable);
 	uint64_t charged_bytes = request->client->leased_bytes;
 
-	if (!pool) { /* memory may have come back since the last look */
+	if (!pool) { /* clients may have released memory since the last look */
 		look_at_host(pools, FP_NSEC_PER_MSEC);
 		pool = fp_pools_choose(pools, request->size_bytes, request->shareable);
 	}
@@ -492,8 +504,10 @@ void fp_node_lease_release(struct fp_node_lease *lease)
 
 /* ---- keys ---- */
 
-/* Registration pins all pages at once. They are populated before, in slices, because clearing them
- * takes longest. */
+/*
+ * Registers the memory, which pins all its pages at once. The pages were populated before, in
+ * slices, because clearing them takes longest.
+ */
 static bool run_make(struct fp_worker_job *job)
 {
 	struct fp_lease_key *key = fp_container_of(job, struct fp_lease_key, make);
@@ -507,7 +521,9 @@ static bool run_make(struct fp_worker_job *job)
 	return key->status > 0;
 }
 
-/* The lease still exists: the job that gives its memory back comes later in the line. */
+/*
+ * The lease still exists, because the job that gives its memory back comes later in the same line.
+ */
 static void done_make(struct fp_worker_job *job)
 {
 	struct fp_lease_key *key = fp_container_of(job, struct fp_lease_key, make);

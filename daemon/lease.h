@@ -7,11 +7,11 @@
  *   (none) ────────► being made ──────────────────► granted ───────────────────────────► released
  *                                           no request uses it any more: scrubbed ◄──────────┘
  *
- * A lease that is being made when its session ends is given back as soon as it is made.
+ * If the session ends while its lease is being made, the lease is given back as soon as it is made.
  *
- * A session may adopt the leases of another one. Each session then has a lease of its own (its id,
- * key and uses), and both leases hold one memory. The memory is scrubbed when its last holder has
- * left. Only the session to which it was granted may write it.
+ * A session may adopt the leases of another one. Each session then has a lease of its own, with its
+ * own id, key and uses. Both leases hold the same memory. The memory is scrubbed when its last
+ * holder has left. Only the session to which it was granted may write it.
  */
 #ifndef FP_NODE_LEASE_H
 #define FP_NODE_LEASE_H
@@ -29,19 +29,20 @@
 struct fp_node_leases {
 	struct fp_node_lease **by_id; /* index id - 1 */
 	uint32_t capacity;
-	uint32_t n, n_adopted; /* all leases; the read-only ones among them */
+	uint32_t n, n_adopted; /* number of all leases, and of the read-only ones among them */
 	uint64_t leased_bytes;
 };
 
 /*
- * A lease's key: its memory, registered in the domain of a peer of the rdma_cm server, so that this
- * peer's links READ and WRITE it. The worker makes the key, revokes it, and only then scrubs the
- * memory. Once revoked, the key belongs to the worker's job and no longer to the lease.
+ * A lease's key: its memory is registered in the domain of a peer of the rdma_cm server. So this
+ * peer's links READ and WRITE it. The worker makes the key. It revokes the key before it scrubs the
+ * memory. A revoked key belongs to the worker's job and no longer to the lease.
  */
 struct fp_lease_key {
-	struct fp_cm_server_peer *peer; /* held */
+	struct fp_cm_server_peer *peer; /* holds a reference */
 	struct fp_node_lease *lease;
-	struct fp_verbs_region region; /* the worker's until made, and again after the revocation */
+	/* The worker's until the key is made, and again after the revocation. */
+	struct fp_verbs_region region;
 	bool made, revoked;
 	int status;
 	struct fp_worker_job make, revoke;
@@ -50,31 +51,35 @@ struct fp_lease_key {
 };
 
 /*
- * The memory of a lease. When its last holder has left, it is given back. But if it was passed to a
- * client, it is kept, and still charged, until that client has released it.
+ * The memory of a lease. It is given back when its last holder has left. Exception: memory that was
+ * passed to a client is kept, and still charged, until that client has released it.
  */
 struct fp_node_memory {
 	struct fp_pools *pools;
 	struct fp_pool *pool;
 	TAILQ_ENTRY(fp_node_memory) kept;
 	struct fp_worker_job give;
-	int status;               /* result of give */
-	bool shareable;           /* pools->max_shared limits how many there are */
-	struct fp_client *client; /* held: it pays for the memory until the last holder has left */
+	int status;     /* result of the worker's job that gives it back */
+	bool shareable; /* it may be passed to a client; pools->max_shared limits these */
+	/* Holds a reference. This client pays for the memory until the last holder has left. */
+	struct fp_client *client;
 	uint64_t size_bytes;
-	struct fp_chunk chunk;      /* the worker's until granted, and again after the last holder left */
-	struct fp_worker_line line; /* jobs in order: make it, make and revoke its keys, give it back */
-	unsigned n_holders;         /* leases; a released one counts while requests use it */
+	/* The worker's until the lease is granted, and again after the last holder has left. */
+	struct fp_chunk chunk;
+	/* Jobs in their order: make the memory, make and revoke its keys, give it back. */
+	struct fp_worker_line line;
+	/* Leases that hold it. A released lease counts while requests use it. */
+	unsigned n_holders;
 };
 
 struct fp_node_lease {
 	uint32_t id; /* 1.. */
 	bool granted;
 	bool read_only;                /* adopted */
-	unsigned uses;                 /* requests that read or write the memory now */
+	unsigned uses;                 /* requests that read or write the memory at present */
 	struct fp_node_leases *leases; /* NULL: released */
-	struct fp_node_memory *memory; /* held */
-	struct fp_lease_key *key;      /* NULL: no link of the rdma_cm server reaches it */
+	struct fp_node_memory *memory; /* holds a reference */
+	struct fp_lease_key *key;      /* NULL: no link of the rdma_cm server reaches the memory */
 	int status;                    /* result of the worker's work */
 	struct fp_worker_job job;
 	void (*done)(struct fp_node_lease *lease, int status, void *user);
@@ -83,12 +88,14 @@ struct fp_node_lease {
 
 struct fp_lease_request {
 	uint64_t size_bytes;
-	bool shareable;           /* it will be passed to the client, as a memfd */
+	bool shareable;           /* the memory will be passed to the client, as a memfd */
 	struct fp_client *client; /* it is charged to this client */
-	uint64_t quota_bytes;     /* of this client, over all its sessions */
+	uint64_t quota_bytes;     /* quota of this client, for all its sessions together */
 	uint64_t max_leases;
-	/* Called once for each grant that began. status: 0, or -ENOMEM and the like. -ECANCELED:
-	 * the session has ended meanwhile, and the lease is gone when done returns. */
+	/*
+	 * Called once for each grant that began. status: 0, or -ENOMEM and the like. -ECANCELED:
+	 * the session has ended meanwhile. Then the lease is freed when done returns.
+	 */
 	void (*done)(struct fp_node_lease *lease, int status, void *user);
 	void *user;
 };
@@ -98,40 +105,48 @@ struct fp_pools {
 	struct fp_pool **items;
 	unsigned n;
 	struct fp_worker *worker;
-	unsigned n_shared, max_shared; /* memories that clients map: each takes a descriptor here */
+	unsigned n_shared, max_shared; /* memories that clients map, each by a descriptor of this process */
 	TAILQ_HEAD(, fp_node_memory) kept;
 	unsigned n_kept;
 	uint64_t collected_ns;
-	bool unlimited;         /* ignores the host's memory: a program may map more than it touches */
-	struct fp_hostmem host; /* as read at host_ns */
+	/* Ignores the host's memory, because a program may map more than it touches. */
+	bool unlimited;
+	struct fp_hostmem host; /* the state of the host as read at host_ns */
 	uint64_t host_ns;
 	struct fp_log_limit refusals;
 };
 
 void fp_pools_init(struct fp_pools *pools, unsigned max_shared);
-/* Forgets the memory that is kept: the clients own it from then on. Call it after the worker has
- * stopped. The caller still owns the pools. */
+/*
+ * Forgets the kept memory, which belongs to the clients from then on. Call it after the worker has
+ * stopped. The caller still owns the pools.
+ */
 void fp_pools_done(struct fp_pools *pools);
 
 /*
  * The smallest size of a lease from pools of size_bytes together. Each lease is a mapping, and the
- * kernel allows a process 65530 of them (vm.max_map_count). The pools must be full before these are
- * used up.
+ * kernel allows a process 65530 of them (vm.max_map_count). So leases are so large that the pools
+ * are full before that.
  */
 uint64_t fp_pools_least_bytes(uint64_t size_bytes);
 
-/* Looks at the memory that is kept, some hundred pieces at a time and not too often. Gives back the
- * pieces that clients have released. True if there were any. */
+/*
+ * Looks at kept memory, at some hundred pieces at a time and not too often. Gives back the pieces
+ * that clients have released. True if there were any.
+ */
 bool fp_pools_collect(struct fp_pools *pools);
 
-/* How much a pool can still lease: its free part. If the host has not reserved that part, the
- * memory that the host can give bounds it: clients of an earlier node may still have some. */
+/*
+ * How much a pool can still lease: its free part. If the host has not reserved that part, the
+ * result is at most what the host can still give. Clients of an earlier node may still have some of
+ * the host's memory.
+ */
 uint64_t fp_pools_free(struct fp_pools *pools, const struct fp_pool *pool);
 
 /* Returns the pool with the most free memory that can back the request, or NULL. Memory that is
  * being given back counts as free, but the lease waits for it. */
 struct fp_pool *fp_pools_choose(struct fp_pools *pools, uint64_t size_bytes, bool shareable);
-/* Sums over the pools that can serve a client with such leases. */
+/* Sums over the pools that can serve a client with leases of this kind. */
 void fp_pools_sum(struct fp_pools *pools, bool shareable, uint64_t *ret_size_bytes, uint64_t *ret_free_bytes);
 /* Logs a warning if pools that take memory on use are larger than the host's free memory. */
 void fp_pools_warn(struct fp_pools *pools);
@@ -142,41 +157,46 @@ void fp_pools_leased(const struct fp_pools *pools, uint64_t *ret_leases, uint64_
 
 /*
  * Begins a grant: charges the client and lets the worker make the memory. 0: request->done will be
- * called. On an error it will not be: -EDQUOT, -ENOSPC, -EMFILE (the client maps as many as it
- * may), -EUSERS (too many leases), -ENOMEM.
+ * called. After an error it will not be called: -EDQUOT, -ENOSPC, -EMFILE (the client maps as many
+ * memories as it may), -EUSERS (too many leases), -ENOMEM.
  */
 int fp_node_lease_grant(struct fp_node_leases *leases, struct fp_pools *pools,
                         const struct fp_lease_request *request);
 
 /*
- * Gives the empty set leases every granted lease of from: read-only, with the same ids. The clients
- * that they were granted to stay charged. 0; -ENOMEM: none is adopted.
+ * Gives leases, which must be empty, every granted lease of from: read-only, with the same ids.
+ * Each lease stays charged to its first client. 0; -ENOMEM: none is adopted.
  */
 int fp_node_leases_adopt(struct fp_node_leases *leases, const struct fp_node_leases *from);
 
 /* The granted lease with that id, or NULL. */
 struct fp_node_lease *fp_node_lease_find(const struct fp_node_leases *leases, uint32_t id);
 
-/* A request begins (get) and ends (put) to use the memory. In between the memory stays mapped, even
- * if the lease is released. */
+/*
+ * Mark the begin (get) and the end (put) of a request that uses the memory. In between the memory
+ * stays mapped, even if the lease is released.
+ */
 void fp_node_lease_get(struct fp_node_lease *lease);
 void fp_node_lease_put(struct fp_node_lease *lease);
 
 /*
- * Takes a lease away from its session. The memory is scrubbed and returned once it is made, no
- * request uses it, no other session has it and no client has the memfd.
+ * Takes a lease away from its session. The memory is scrubbed and returned once it is made and
+ * nobody has it: no request, no other session, and no client by its memfd.
  */
 void fp_node_lease_release(struct fp_node_lease *lease);
 
 /*
  * Begins to register a granted lease with peer; a read-only lease for READ alone. Revokes the key
- * that the lease has. 0: done will be called once. Its status is 0 (lease->key is made), -ECANCELED
- * (revoked meanwhile), or the error of the registration (-ENOMEM: the limit of locked memory). The
- * caller then keeps or releases the lease. -ENOMEM: done will not be called.
+ * that the lease already has. 0: done will be called once. Its status is 0 (lease->key is made),
+ * -ECANCELED (revoked meanwhile), or the error of the registration (-ENOMEM: the limit of locked
+ * memory). The caller then keeps or releases the lease. -ENOMEM: done will not be called.
  */
 int fp_node_lease_key_make(struct fp_node_lease *lease, struct fp_cm_server_peer *peer,
                            void (*done)(struct fp_node_lease *lease, int status, void *user), void *user);
-/* Keeps new connections from using the key; the worker deregisters the memory. No key is fine. */
+/*
+ * Keeps new connections from using the lease's key, and lets the worker deregister the memory. A
+ * lease without a key is fine.
+ */
 void fp_node_lease_key_revoke(struct fp_node_lease *lease);
 /* Revokes the keys of all leases. */
 void fp_node_leases_revoke(struct fp_node_leases *leases);

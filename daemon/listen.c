@@ -20,8 +20,9 @@
 #include "units.h"
 #include "wire.h"
 
-#define BACKLOG       4096 /* for TCP: a client that finds the queue full retries only after a second */
-#define UNIX_BACKLOG  128  /* connect(2) waits while the queue is full */
+/* For TCP. A client that finds the queue full tries again only after a second. */
+#define BACKLOG       4096
+#define UNIX_BACKLOG  128 /* for UNIX sockets, where connect(2) waits while the queue is full */
 #define BIND_RETRIES  20
 #define BIND_PAUSE_NS 50000000
 
@@ -39,7 +40,7 @@ static int parse_unix(const char *path, struct fp_listen_address *ret_address)
 		sun.sun_path[0] = '\0';
 	*ret_address = (struct fp_listen_address){0};
 	memcpy(&ret_address->sockaddr, &sun, sizeof(sun));
-	/* an abstract name ends where the address does, not at a NUL */
+	/* an abstract name ends with the address, not at a NUL */
 	ret_address->len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + len + (path[0] == '/'));
 	return 0;
 }
@@ -142,8 +143,10 @@ static int try_bind(int fd, const struct fp_listen_address *address)
 	return r;
 }
 
-/* A killed daemon's socket still answers for a moment: the kernel takes io_uring down after the
- * process is gone. */
+/*
+ * Tries again for a second. A killed daemon's socket still answers for a moment, because the kernel
+ * ends the daemon's io_uring only after the process.
+ */
 static int bind_to(int fd, const struct fp_listen_address *address)
 {
 	const struct timespec pause = {.tv_nsec = BIND_PAUSE_NS};
@@ -167,8 +170,10 @@ int fp_listen_open(const struct fp_listen_address *address, int *ret_fd)
 	if (fd < 0)
 		return -errno;
 	if (address->sockaddr.ss_family != AF_UNIX) {
-		/* SO_REUSEADDR: a restart need not wait until old connections time out. Accepted
-		 * sockets inherit TCP_NODELAY. */
+		/*
+		 * SO_REUSEADDR: a restart need not wait for old connections to time out. Accepted
+		 * sockets inherit TCP_NODELAY from the listener.
+		 */
 		if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) < 0 ||
 		    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)) < 0)
 			return -errno;

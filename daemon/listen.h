@@ -42,7 +42,7 @@ void fp_listen_close(const struct fp_listen_address *address, int fd);
  * Returns buf. */
 const char *fp_listen_url(const struct fp_listen_address *address, int fd, char *buf, size_t len);
 
-/* The address of this machine at which a TCP connection came in. */
+/* The address of this machine to which the peer connected over TCP. */
 void fp_listen_own_address(int fd, struct sockaddr_storage *ret_address);
 /* Names the other end of a socket: "127.0.0.1:5022", "pid 12 uid 0". Returns buf. */
 const char *fp_listen_peer_name(int fd, char *buf, size_t len);

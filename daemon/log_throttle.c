@@ -1,9 +1,10 @@
 /*
  * The throttle of the log. Room: daemon; see log_throttle.h.
  *
- * Other processes may share the file of stderr, so it can't be made non-blocking. A pipe or a
- * terminal is opened once more instead, for us alone. A socket can't be opened again: there poll(2)
- * promises space for a line, unless another process fills it in the same instant.
+ * Other processes may share the open file of stderr, so we can't make it non-blocking. Instead we
+ * open a pipe or a terminal once more, for us alone. A socket can't be opened again. There we ask
+ * poll(2) whether a line fits, which fails only if another process fills the socket in the same
+ * instant.
  */
 #include "log_throttle.h"
 
@@ -33,7 +34,7 @@ struct topic {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards topics */
 static struct topic topics[MAX_TOPICS];
-static _Thread_local bool telling; /* this thread has the lock: the line is the throttle's own */
+static _Thread_local bool telling; /* this thread has the lock, and the line is the throttle's own */
 
 static bool takes_line(void)
 {
@@ -64,7 +65,7 @@ static void tell_left_out(struct topic *topic)
 	topic->left_out = 0;
 }
 
-/* Called by fp_log on any thread. False: it writes the line. */
+/* Called by fp_log on any thread. False: fp_log writes the line. */
 static bool leave_out(const char *subsystem, const char *line, size_t len)
 {
 	struct topic *topic;

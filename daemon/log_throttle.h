@@ -6,13 +6,13 @@
 #define FP_LOG_THROTTLE_H
 
 /*
- * From here on fp_log leaves out a line if its subsystem has logged 50 in this second, or if stderr
- * takes no more just now. The subsystem's next line after that second says how many were left out.
- * Call it once in a process.
+ * From here on fp_log drops a line if its subsystem has logged 50 lines in this second, or if
+ * stderr is full. The subsystem's next line after that second says how many were dropped. Call it
+ * once in a process.
  */
 void fp_log_throttle_start(void);
 
-/* Logs how many lines were left out; from then on there is no limit. Not started is fine. */
+/* Logs how many lines were dropped, and removes the limit. Fine if the throttle was not started. */
 void fp_log_throttle_stop(void);
 
 #endif

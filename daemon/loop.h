@@ -1,7 +1,7 @@
 /*
- * The io_uring loop: one thread that submits operations and calls back for those that completed.
- * One system call submits all operations that a round of completions led to, and waits for the next
- * completion. Room: daemon. It knows operations and buffers, never the protocol.
+ * The io_uring loop: one thread that submits operations, and calls their owners back on completion.
+ * One system call submits all operations of a round, and waits for the next completion. Room:
+ * daemon. It knows operations and buffers, never the protocol.
  */
 #ifndef FP_LOOP_H
 #define FP_LOOP_H
@@ -15,8 +15,10 @@
 #define FP_LOOP_BUF_BYTES 32768u /* of one receive buffer */
 #define FP_LOOP_BUFS      128u
 
-/* Embedded in the owner of an operation. The owner stays in place until done was called without
- * IORING_CQE_F_MORE. */
+/*
+ * Part of the object that owns an operation. That object stays in place until done was called
+ * without IORING_CQE_F_MORE.
+ */
 struct fp_op {
 	void (*done)(struct fp_op *op, int res, unsigned flags);
 };
@@ -42,16 +44,18 @@ void fp_loop_done(struct fp_loop *loop);
 int fp_loop_run(struct fp_loop *loop);
 void fp_loop_stop(struct fp_loop *loop);
 
-/* Returns a submission that will complete at op. Prepare it with io_uring_prep_* and
- * fp_loop_sqe_set. Never NULL. */
+/*
+ * Returns a submission whose completion calls op. Prepare it with io_uring_prep_* and
+ * fp_loop_sqe_set. Never NULL.
+ */
 struct io_uring_sqe *fp_loop_sqe(struct fp_loop *loop);
-/* Call it after io_uring_prep_*. op NULL: the completion does not matter. */
+/* Call it after io_uring_prep_*. op NULL: nobody is told of the completion. */
 void fp_loop_sqe_set(struct io_uring_sqe *sqe, struct fp_op *op);
 
 /* Submits a read. */
 void fp_loop_read(struct fp_loop *loop, struct fp_op *op, int fd, void *buf, unsigned len);
 
-/* op is done once after ts, which stays in place until then. */
+/* Submits a timeout: calls op once when ts has passed. ts stays in place until then. */
 void fp_loop_timeout(struct fp_loop *loop, struct fp_op *op, struct __kernel_timespec *ts);
 
 /* Returns the shared buffer that a completion with these flags filled. fp_loop_buf_put gives it

@@ -136,8 +136,10 @@ static int parse(int argc, char **argv, struct arguments *args)
 	return 0;
 }
 
-/* A private node ends with its parent. False: the parent ended before prctl could ask for the
- * signal. Then the pipe that waits for our addresses has no reader. */
+/*
+ * Lets a private node end with its parent. False: the parent ended before prctl could ask for the
+ * signal, so the pipe that waits for our addresses has no reader.
+ */
 static bool follow_parent(int ready_fd)
 {
 	struct pollfd pipe_end = {.fd = ready_fd};
@@ -161,8 +163,8 @@ static int private_config(const struct arguments *args, struct fp_config **ret_c
 	}
 	if (r == 0) {
 		config->log_level = FP_LOG_WARNING - FP_LOG_ERROR;
-		config->limits.grace_ns = 0; /* its client is its parent */
-		config->limits.max_sessions = config->limits.max_connections = MANY; /* of one user */
+		config->limits.grace_ns = 0; /* no grace is needed: its client is its parent */
+		config->limits.max_sessions = config->limits.max_connections = MANY; /* all are of one user */
 		r = fp_config_check(config, error);
 	}
 	if (r == 0)
@@ -172,8 +174,10 @@ static int private_config(const struct arguments *args, struct fp_config **ret_c
 	return r;
 }
 
-/* Removes the folder that `farpage run` made for our socket. It is still there if that command
- * could not wait for us. */
+/*
+ * Removes the folder that `farpage run` made for our socket. It is still there if that command
+ * ended before us.
+ */
 static void remove_folder(const struct arguments *args)
 {
 	static const char scheme[] = "unix:/";
@@ -223,8 +227,12 @@ int main(int argc, char **argv)
 	struct arguments args = {.ready_fd = -1, .users_fd = -1};
 
 	signal(SIGPIPE, SIG_IGN);
-	signal(SIGIO, SIG_IGN);   /* sent when a process opens a memfd while is_open_once has its lease */
-	signal(SIGXFSZ, SIG_IGN); /* RLIMIT_FSIZE holds for memfds, too: a lease beyond it is refused */
+	signal(SIGIO, SIG_IGN); /* sent if a process opens a memfd during is_open_once */
+	/*
+	 * RLIMIT_FSIZE holds for memfds too. With the signal ignored, a lease beyond the limit
+	 * fails by an error.
+	 */
+	signal(SIGXFSZ, SIG_IGN);
 	fp_log_init("farpaged", FP_LOG_INFO);
 	if (parse(argc, argv, &args) < 0)
 		return 2;

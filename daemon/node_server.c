@@ -32,7 +32,7 @@ void fp_node_server_log_peer(struct fp_node_server *server, const struct fp_conn
 	       conn->hello.client_name[0] ? " " : "", conn->hello.client_name, what);
 }
 
-/* Starts the tick: something has begun that may become overdue. */
+/* Starts the tick, because something has begun that may become overdue. */
 static void watch(struct fp_node_server *server)
 {
 	static struct __kernel_timespec interval = {.tv_nsec = TICK_NS};
@@ -42,7 +42,7 @@ static void watch(struct fp_node_server *server)
 	server->ticking = true;
 }
 
-/* Accepts one connection a round, so that a flood does not keep others waiting. */
+/* Accepts one connection in each round, so that a flood of them does not keep others waiting. */
 static void start_accept(struct fp_listener *listener)
 {
 	struct io_uring_sqe *sqe = fp_loop_sqe(&listener->server->loop);
@@ -59,7 +59,7 @@ static bool is_own_user(int fd)
 	return uid == (uid_t)-1 || uid == geteuid() || uid == 0;
 }
 
-/* Serves a connection, or refuses it and logs why. It owns fd from then on. */
+/* Serves a connection, or refuses it and logs why. Owns fd from then on. */
 static void welcome(struct fp_node_server *server, int fd)
 {
 	const char *why = NULL;
@@ -102,14 +102,16 @@ static void on_accept(struct fp_op *op, int res, unsigned flags)
 		start_accept(listener);
 		return;
 	}
-	/* Out of descriptors or memory: a retry at once would fail too, so the tick retries. */
+	/* Without descriptors or memory, a retry at once would fail too. So the tick retries. */
 	fp_log(FP_LOG_WARNING, "stranger", "cannot accept a connection: %s",
 	       fp_strerror(res, reason, sizeof(reason)));
 	watch(server);
 }
 
-/* A killed connection handles no more of the bytes that it has received. A WRITE of which a part
- * has arrived stays incomplete. */
+/*
+ * Kills a connection. It handles no more of the bytes that it has received. A WRITE that arrived in
+ * part stays incomplete.
+ */
 static void end_links(struct fp_node_session *session)
 {
 	for (struct fp_conn *conn; (conn = LIST_FIRST(&session->conns));) {
@@ -118,8 +120,11 @@ static void end_links(struct fp_node_session *session)
 	}
 }
 
-/* The allocator keeps freed memory that lies below a piece still in use. The ends of some seconds
- * share one trim, because the loop stands still for it: 10 ms if thousands have ended. */
+/*
+ * Returns freed memory to the system a little later. The allocator keeps freed memory that lies
+ * below a piece still in use. The connections that end within some seconds share one trim, because
+ * the loop stands still during a trim: 10 ms if thousands have ended.
+ */
 static void trim_soon(struct fp_node_server *server)
 {
 	if (!server->trim_ns)
@@ -138,7 +143,7 @@ static void end_session(struct fp_node_server *server, struct fp_node_session *s
 	       (unsigned long long)session->written_bytes >> 20);
 	end_links(session);
 	fp_node_session_end(&server->sessions, session);
-	trim_soon(server); /* an expired session ends long after the trim for its connection */
+	trim_soon(server); /* an expired session ends long after its connection's trim */
 }
 
 void fp_node_server_fence(struct fp_node_server *server, struct fp_node_session *session)
@@ -224,7 +229,7 @@ static void on_tick(struct fp_op *op, int res, unsigned flags)
 
 	server->ticking = false;
 	end_expired(server, now_ns);
-	fp_pools_collect(&server->pools); /* no event says that a client released memory */
+	fp_pools_collect(&server->pools); /* no event tells that a client released memory */
 	LIST_FOREACH (conn, &server->conns, in_server)
 		fp_conn_tick(conn, now_ns);
 	for (unsigned i = 0; i < server->n_listeners && !server->stopping; i++)
@@ -241,8 +246,10 @@ static void on_tick(struct fp_op *op, int res, unsigned flags)
 		watch(server);
 }
 
-/* Requests under way get no answer. A page that was written to a node that stops is lost. But its
- * client keeps the page until we say that it was written. */
+/*
+ * Stops the node. Requests under way get no answer. So a page of an unfinished WRITE is not lost:
+ * its client keeps the page until we confirm the WRITE.
+ */
 static void stop(struct fp_node_server *server)
 {
 	struct fp_conn *conn;
@@ -301,8 +308,10 @@ static void on_users_gone(struct fp_op *op, int res, unsigned flags)
 		stop(server);
 }
 
-/* Other processes may still need this node. It ends when the last of them has closed its end of the
- * pipe, maybe at once. */
+/*
+ * Other processes may still need this node. So it waits until the last of them has closed its end
+ * of the pipe, which may be at once.
+ */
 static void wait_for_users(struct fp_node_server *server)
 {
 	fp_autoclose int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
@@ -310,7 +319,7 @@ static void wait_for_users(struct fp_node_server *server)
 
 	server->waiting = true;
 	if (null_fd >= 0)
-		dup2(null_fd, STDERR_FILENO); /* the reader of stderr must not wait for us too */
+		dup2(null_fd, STDERR_FILENO); /* a reader of stderr shall not wait for our end */
 	io_uring_prep_poll_add(sqe, server->options.users_fd, POLLHUP);
 	fp_loop_sqe_set(sqe, &server->users_op);
 }
@@ -343,10 +352,13 @@ static void on_worker(struct fp_op *op, int res, unsigned flags)
 
 	read_worker(server);
 	fp_worker_reap(server->worker);
-	trim_soon(server); /* a lease is freed after its jobs, maybe after the trim for its connection */
+	trim_soon(server); /* a lease is freed after its jobs, perhaps after its connection's trim */
 }
 
-/* Logs an error that has no message of its own: most likely, a limit of the process is too low. */
+/*
+ * Logs an error that has no message of its own. The likely cause is a limit of the process that is
+ * too low.
+ */
 static int explain_start(const char *what, int r)
 {
 	char reason[64];
@@ -372,8 +384,10 @@ static int open_signals(struct fp_node_server *server)
 	return explain_start("signals", server->signal_fd < 0 ? -errno : 0);
 }
 
-/* Shares of the limit of open files: a quarter for connections, half for memfds that clients map, a
- * quarter for memfds in flight (these are not open here). */
+/*
+ * Divides the limit of open files: a quarter for connections, half for memfds that clients map, and
+ * a quarter for memfds in flight, although these are not open here.
+ */
 static void raise_descriptor_limit(struct fp_node_server *server)
 {
 	struct rlimit limit = {0};
@@ -512,7 +526,7 @@ static int serve(struct fp_node_server *server)
 
 static void done(struct fp_node_server *server)
 {
-	fp_cm_server_close(server->cm_server); /* the worker has stopped: no memory is registered any more */
+	fp_cm_server_close(server->cm_server); /* the worker has stopped: no memory is registered */
 	for (unsigned i = 0; i < server->n_listeners; i++)
 		close_listener(&server->listeners[i]);
 	free(server->listeners);

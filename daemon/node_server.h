@@ -34,16 +34,16 @@ struct fp_listener {
 struct fp_counters {
 	uint64_t connections;
 	uint64_t sessions;
-	uint64_t cut_off, resumed, expired; /* sessions; an expired one was cut off before */
+	uint64_t cut_off, resumed, expired; /* counts of sessions; an expired one was cut off before */
 	uint64_t refused;                   /* connections that fp_conn_refuse ended */
 	uint64_t evicted;                   /* strangers */
 	uint64_t reads, writes;
 	uint64_t read_bytes, written_bytes;
-	uint64_t denied; /* requests for memory that the session has no lease of */
+	uint64_t denied; /* requests for memory of which the session has no lease */
 };
 
 struct fp_node_server_options {
-	struct fp_config *config; /* the caller's; reloads change it */
+	struct fp_config *config; /* owned by the caller; reloads change it */
 	const char *config_path;  /* the file that SIGHUP reads; NULL: none */
 	bool private_node;        /* serves only processes of its own user */
 	int ready_fd;             /* gets one line with the URLs, then is closed; -1: none */
@@ -55,7 +55,7 @@ struct fp_node_server {
 	struct fp_worker *worker;
 	struct fp_cm_server *cm_server; /* NULL: no rdma is configured */
 	struct fp_node_server_options options;
-	struct fp_config *config; /* as options.config */
+	struct fp_config *config; /* same as options.config */
 	struct fp_pools pools;
 	struct fp_listener *listeners;
 	unsigned n_listeners;
@@ -63,47 +63,50 @@ struct fp_node_server {
 	unsigned n_conns;
 	struct fp_strangers strangers;
 	struct fp_turns turns;
-	unsigned max_fds; /* of connections: a quarter of RLIMIT_NOFILE */
+	unsigned max_fds; /* limit of connections: a quarter of RLIMIT_NOFILE */
 	struct fp_node_sessions sessions;
 	struct fp_clients clients;
 	struct fp_counters counters;
 	uint64_t start_ns;
 	bool draining;   /* no new leases: DRAIN */
 	bool stopping;   /* no new connections either: SIGTERM */
-	bool waiting;    /* SIGTERM has come, and the server waits for options.users_fd */
+	bool waiting;    /* SIGTERM came, and the server waits for options.users_fd */
 	int notify_fd;   /* -1: systemd does not listen */
-	unsigned n_told; /* sessions that systemd was told of */
+	unsigned n_told; /* number of sessions last told to systemd */
 	int signal_fd;
 	struct signalfd_siginfo signal;
 	uint64_t worker_events;
 	struct fp_op signal_op, worker_op, cm_op, users_op, tick_op;
-	bool ticking;     /* a tick is under way: something may become overdue, see on_tick */
-	uint64_t trim_ns; /* when freed memory goes back to the system; 0: no connection has ended */
+	bool ticking; /* a tick is set, because something may become overdue: see on_tick */
+	/* When freed memory goes back to the system; 0: no connection has ended since. */
+	uint64_t trim_ns;
 };
 
 /*
- * Makes pools and listeners, serves until SIGTERM or SIGINT, gives everything back. Returns 0, or a
+ * Makes pools and listeners, serves until SIGTERM or SIGINT, then frees everything. Returns 0, or a
  * negative errno after it has logged why. Blocks SIGTERM, SIGINT and SIGHUP in the calling thread.
  */
 int fp_node_server_run(const struct fp_node_server_options *options);
 
 /*
- * A connection is done with its session, if it has one. If it was the control connection, the
- * session ends. But if that connection was cut, the session is only cut off, and ends after its
- * grace period.
+ * Called when a connection is done with its session, if it has one. The end of a control connection
+ * ends the session. If the control connection was cut, the session is only cut off, and ends after
+ * its grace period.
  */
 void fp_node_server_session_left(struct fp_node_server *server, struct fp_conn *conn);
-/* A connection has ended and is about to be freed. It leaves its session. */
+/* Called when a connection has ended and is about to be freed. Removes it from its session. */
 void fp_node_server_conn_ended(struct fp_node_server *server, struct fp_conn *conn);
 
 /*
  * Ends the control connection and all links of a session, on behalf of a RESUME. When this returns,
- * none of their unfinished operations changes memory any more.
+ * no unfinished operation of theirs changes memory any more.
  */
 void fp_node_server_fence(struct fp_node_server *server, struct fp_node_session *session);
 
-/* Ends the session of a control connection: its links end, its leases are given back. The
- * connection stays open. */
+/*
+ * Ends the session of a control connection: ends its links, gives its leases back. The connection
+ * stays open.
+ */
 void fp_node_server_end_session(struct fp_node_server *server, struct fp_conn *conn);
 
 /* Logs why the connection of a peer ends. */

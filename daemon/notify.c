@@ -1,5 +1,6 @@
 /*
- * Telling systemd. Room: daemon; see notify.h. sd_notify would wait for ever if the queue is full.
+ * Telling systemd. Room: daemon; see notify.h. It does not use sd_notify, which would wait for ever
+ * if the queue is full.
  */
 #include "notify.h"
 

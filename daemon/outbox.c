@@ -9,7 +9,7 @@
 
 #include "cleanup.h"
 
-/* own_bytes of the payload_bytes are in the reply itself. */
+/* The reply itself has own_bytes of the payload_bytes. */
 static struct fp_reply *reply_new(const struct fp_wire_header *request, enum fp_wire_type type,
                                   size_t payload_bytes, size_t own_bytes, unsigned n_parts)
 {

@@ -41,7 +41,7 @@ static uint64_t huge_page_bytes(void)
 	return kib << 10;
 }
 
-/* The kernel wants one bit more than it reads. */
+/* The kernel expects one bit more than it reads. */
 #define MASK_BITS (NUMA_NODES + 1)
 
 static void node_mask(uint64_t node, unsigned long mask[NUMA_WORDS])
@@ -103,7 +103,7 @@ static int page_flags(const struct fp_pool *pool)
 	       (pool->backing == FP_BACKING_HUGETLB ? MAP_HUGETLB : MAP_NORESERVE);
 }
 
-/* Opens the file once more: the kernel counts that as another opener. */
+/* Opens the file once more, which the kernel counts as another opener. */
 static int open_again(int fd, int *ret_fd)
 {
 	char path[32];
@@ -130,7 +130,9 @@ static int create_memfd(const struct fp_pool *pool, uint64_t size_bytes, int *re
 		fd = memfd_create(name, flags);
 	if (fd < 0 || ftruncate(fd, (off_t)size_bytes) < 0)
 		return -errno;
-	/* The seals fix its size: no SIGBUS from a peer that truncates it. */
+	/*
+	 * Seals the size of the memfd. So a peer can't truncate it, which would give us a SIGBUS.
+	 */
 	if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0 || fchmod(fd, 0600) < 0)
 		return -errno;
 	return open_again(fd, ret_fd);
@@ -178,7 +180,8 @@ static int map_chunk(const struct fp_pool *pool, uint64_t size_bytes, int fd, st
 	if (chunk.base == MAP_FAILED)
 		return -errno;
 	madvise(chunk.base, size_bytes,
-	        MADV_DONTDUMP); /* other people's bytes have no place in our core dump */
+	        /* Bytes of clients do not belong in our core dump. */
+	        MADV_DONTDUMP);
 	r = bind_node(pool, chunk.base, size_bytes);
 	if (r < 0) {
 		unmap_chunk(&chunk);
@@ -233,8 +236,10 @@ static int explain(const struct fp_pool *pool, int r, struct fp_conf_error *erro
 	return r;
 }
 
-/* -EOPNOTSUPP: the kernel grants no write leases, so we could not see that a client released a
- * memfd. */
+/*
+ * -EOPNOTSUPP: the kernel grants no write leases (F_SETLEASE), so we could not see that a client
+ * released a memfd.
+ */
 static int prove_watch(const struct fp_pool *pool)
 {
 	fp_autoclose int fd = -1;
@@ -251,7 +256,7 @@ static int grow_reserve(struct fp_pool *pool, uint64_t size_bytes)
 		r = change_file(pool->reserve_fd, 0, pool->reserve_bytes, size_bytes);
 	if (r == 0)
 		pool->reserve_bytes += size_bytes;
-	else /* it may have allocated some pages */
+	else /* the failed call may have allocated some pages */
 		change_file(pool->reserve_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, pool->reserve_bytes,
 		            size_bytes);
 	if (pool->numa_node != FP_NUMA_ANY)
@@ -259,7 +264,7 @@ static int grow_reserve(struct fp_pool *pool, uint64_t size_bytes)
 	return r == -ENOSPC ? -ENOMEM : r; /* -ENOSPC: too few huge pages */
 }
 
-/* Maps the whole size once: this fails if huge pages or the NUMA node are missing. */
+/* Maps the whole size once, as a test: this fails if huge pages or the NUMA node are missing. */
 static int prove(struct fp_pool *pool)
 {
 	struct fp_chunk chunk;
@@ -279,7 +284,10 @@ static int prove(struct fp_pool *pool)
 	return r < 0 ? r : grow_reserve(pool, pool->size_bytes);
 }
 
-/* Without this check, the kernel would end this process or another one, for lack of memory. */
+/*
+ * Checks the host's memory first. Otherwise the kernel would kill this process or another one when
+ * memory runs out.
+ */
 static int check_host(const struct fp_pool *pool, struct fp_conf_error *error)
 {
 	char size[16], available[16];
@@ -385,9 +393,9 @@ int fp_pool_populate(const struct fp_pool *pool, struct fp_chunk *chunk)
 }
 
 /*
- * The reserve gives up pages before the chunk is mapped: the kernel refuses a mapping of huge pages
- * if too few are free. Each chunk frees at most its own size, so a small one does not wait for a
- * large one.
+ * Frees pages of the reserve before the chunk is mapped, because the kernel refuses a mapping of
+ * huge pages if too few are free. Each chunk frees at most its own size, so a small chunk does not
+ * wait for a large one.
  */
 static int take_slice(struct fp_pool *pool, struct fp_chunk *chunk)
 {
@@ -404,7 +412,10 @@ static int take_slice(struct fp_pool *pool, struct fp_chunk *chunk)
 		return r < 0 ? r : 1;
 	}
 	r = new_chunk(pool, chunk);
-	/* reserved: populate now; a missing huge page is an error here, but a SIGBUS at a write */
+	/*
+	 * Huge pages that are only reserved: populate now. A missing huge page is an error here,
+	 * but would be a SIGBUS at a write.
+	 */
 	return r < 0 ? r : fp_pool_is_reserved(pool);
 }
 
@@ -442,7 +453,7 @@ static void unmap_slice(struct fp_pool *pool, struct fp_chunk *chunk)
 	uint64_t len_bytes = slice(pool, chunk->mapped_bytes);
 	char *base = (char *)chunk->base + chunk->mapped_bytes - len_bytes;
 
-	/* Else the close after the last slice would free all pages at once. */
+	/* Otherwise the close after the last slice would free all pages at once. */
 	if (chunk->fd >= 0)
 		madvise(base, len_bytes, MADV_REMOVE);
 	munmap(base, len_bytes);

@@ -1,20 +1,20 @@
 /*
  * Pools: the memory that a node exports. Every lease gets memory of its own from a pool: a mapping
- * and, except in anonymous pools, a sealed memfd. So a client that holds the memfd reaches nothing
- * else. Memory that was passed to a client comes back only when the client has released it. The
+ * and, except in anonymous pools, a sealed memfd. So a client that has the memfd reaches no other
+ * lease. Memory that was passed to a client comes back only when the client has released it. The
  * next owner of the pages gets zeros from the kernel. Room: daemon. It knows sizes and mappings,
  * never sessions.
  *
- * How a node sees that no client has a memfd any more: it opens the file once for itself and once
- * for the client. It closes the descriptor of memfd_create, which the kernel does not count. The
- * kernel then grants a write lease (fcntl(2), F_SETLEASE) only if nobody else has the file open. A
- * descriptor counts, also in flight in a socket, and so does any mapping. Nobody else can open it
- * again: its mode is 0600. The kernel does not see a name for it (O_PATH), but a name reaches no
- * pages once these were punched.
+ * A node must see when no client has a memfd any more. So it opens the file once for itself and
+ * once for the client, and closes the descriptor of memfd_create, which the kernel does not count.
+ * Then the kernel grants a write lease (fcntl(2), F_SETLEASE) only if nobody else has the file
+ * open. Every descriptor counts, also one in flight in a socket, and so does every mapping. Nobody
+ * else can open the file again: its mode is 0600. An O_PATH descriptor does not count, but it
+ * reaches no pages once the node has punched them.
  *
  * A preallocated pool holds its free part as a reserve of pages, so that nobody else on the host
- * can take them. The reserve is a file that nobody maps, so a failed fill changes no address. A
- * grant takes pages from it and populates the lease; a return refills it.
+ * can take them. The reserve is a file that nobody maps, so a fill that fails harms no mapping. A
+ * grant takes pages from the reserve and populates the lease. A return refills the reserve.
  *
  * Work on many pages is done in slices. A function that does one slice returns 1 while there is
  * more: call it again.
@@ -35,80 +35,88 @@
 struct fp_chunk {
 	void *base;
 	uint64_t size_bytes;
-	uint64_t mapped_bytes, populated_bytes; /* from base on; the worker's */
-	uint64_t freed_bytes;                   /* given up by the reserve for it, before it is mapped */
-	int fd;                                 /* a memfd's; -1: anonymous */
+	uint64_t mapped_bytes, populated_bytes; /* counted from base on; the worker's */
+	uint64_t freed_bytes;                   /* bytes that the reserve gave up before it is mapped */
+	int fd;                                 /* descriptor of its memfd; -1: anonymous */
 	bool shareable;                         /* has a memfd; else it is anonymous */
-	bool passed; /* a client was given another descriptor of the memfd: see fp_chunk_is_alone */
+	/* A client was given a second descriptor of the memfd: see fp_chunk_is_alone. */
+	bool passed;
 };
 
 struct fp_pool {
 	char name[64];
 	uint64_t size_bytes;
-	uint64_t unit_bytes;  /* of one page; size_bytes is a multiple of it */
+	uint64_t unit_bytes;  /* size of one page; size_bytes is a multiple of it */
 	uint64_t least_bytes; /* sizes of leases are multiples of it */
 	int backing;
 	uint64_t numa_node;
 	bool preallocate;
 	_Atomic bool ending;
-	uint64_t used_bytes;    /* leased or kept; the loop's thread alone */
-	uint64_t kept_bytes;    /* no longer leased, but clients still have it; as above */
-	uint64_t n_leases;      /* leases, each counted once however many sessions have it; as above */
-	uint64_t leaving_bytes; /* no longer leased, and not given back yet; as above */
+	uint64_t used_bytes;    /* leased or kept; only for the loop's thread, like the next three */
+	uint64_t kept_bytes;    /* no longer leased, but clients still have it */
+	uint64_t n_leases;      /* leases, each counted once however many sessions have it */
+	uint64_t leaving_bytes; /* no longer leased, and not given back yet */
 	/* the worker's thread alone */
-	uint64_t taken_bytes;   /* of all chunks */
-	int reserve_fd;         /* of a preallocated pool; else -1 */
-	uint64_t reserve_bytes; /* the pages of the reserve, from its beginning */
+	uint64_t taken_bytes;   /* bytes that all chunks have taken */
+	int reserve_fd;         /* file of a preallocated pool's reserve; else -1 */
+	uint64_t reserve_bytes; /* length of the reserve, from the file's beginning */
 };
 
 /*
- * Makes a pool and proves that the host has its memory: preallocates, reserves huge pages, tries
- * the NUMA binding. Refuses to preallocate more than the host has, before it touches a page. 0 and
- * *ret_pool; else a negative errno and error->text. Release with fp_pool_close when all chunks are
- * back.
+ * Makes a pool and makes sure that the host has its memory: preallocates, reserves huge pages,
+ * tries the NUMA binding. If the host has too little memory to preallocate, this fails before it
+ * touches a page. 0 and *ret_pool; else a negative errno and error->text. Release with
+ * fp_pool_close when all chunks are back.
  */
 int fp_pool_open(const struct fp_pool_config *config, struct fp_pool **ret_pool, struct fp_conf_error *error);
 void fp_pool_close(struct fp_pool *pool);
 
-/* True if the host has set its memory aside, so that a grant always finds its free part. */
+/* True if the host has set the pool's memory aside, so that a grant always finds the free part. */
 bool fp_pool_is_reserved(const struct fp_pool *pool);
 
 /* True if its leases can be passed to clients on this machine. */
 bool fp_pool_is_shareable(const struct fp_pool *pool);
 
-/* From now on, sizes of leases are multiples of least_bytes, a power of two. */
+/* From now on, sizes of leases are multiples of least_bytes, which is a power of two. */
 void fp_pool_set_least(struct fp_pool *pool, uint64_t least_bytes);
-/* size_bytes, at most FP_POOL_MAX_BYTES, rounded up to the size of a lease. */
+/* Rounds size_bytes (at most FP_POOL_MAX_BYTES) up to a size that a lease can have. */
 uint64_t fp_pool_round(const struct fp_pool *pool, uint64_t size_bytes);
 
 /*
- * Does a slice of making a zeroed chunk of size_bytes (rounded and charged before). *chunk is empty
- * at first. Returns 1 with nothing done while chunks that are being given back still have the
- * charged bytes. 1, 0, or a negative errno, and *chunk is empty: -ENOMEM if the host has no memory.
- * The worker's thread.
+ * Does a slice of making a zeroed chunk of size_bytes, which were rounded and charged before.
+ * *chunk is empty at first. Returns 1 if there is more to do. That is also the result while chunks
+ * on their way back still have the charged bytes. Returns 0 when the chunk is made. On a negative
+ * errno *chunk is empty: -ENOMEM if the host has no memory. For the worker's thread.
  */
 int fp_pool_take(struct fp_pool *pool, uint64_t size_bytes, bool shareable, struct fp_chunk *chunk);
-/* Does a slice of giving a chunk all its pages. 1, 0 or -ENOMEM. The worker's thread. */
+/* Does a slice of giving a chunk all its pages. 1, 0 or -ENOMEM. For the worker's thread. */
 int fp_pool_populate(const struct fp_pool *pool, struct fp_chunk *chunk);
-/* The node ends: returned memory is not preallocated again. Any thread. */
+/* Called when the node ends: memory that comes back is not preallocated again. Any thread. */
 void fp_pool_end(struct fp_pool *pool);
 
 /*
- * Does a slice of freeing a chunk that nobody else has, and of the reserve's refill. 1, 0, or
- * -ENOMEM of the refill. A process with a name for the memfd loses the pages too. That memfd is
- * never passed to anybody again. The worker's thread.
+ * Does a slice of freeing a chunk that nobody else has, and of refilling the reserve. 1, 0, or
+ * -ENOMEM if the refill fails. A process with an O_PATH descriptor of the memfd loses the pages
+ * too. That memfd is never passed to anybody again. For the worker's thread.
  */
 int fp_pool_give(struct fp_pool *pool, struct fp_chunk *chunk);
-/* Forgets a chunk that a client still has. Its bytes stay: the client may have no other copy. */
+/*
+ * Forgets a chunk that a client still has. Its bytes stay, because the client may have no other
+ * copy.
+ */
 void fp_pool_leave(struct fp_pool *pool, struct fp_chunk *chunk);
 
-/* Opens a descriptor of a chunk's memfd for a client. From then on it counts as passed. 0 and
- * *ret_fd, or a negative errno. */
+/*
+ * Opens a descriptor of a chunk's memfd for a client, and marks the chunk as passed. 0 and *ret_fd,
+ * or a negative errno.
+ */
 int fp_chunk_pass(struct fp_chunk *chunk, int *ret_fd);
-/* True if no client has it any more. Takes some microseconds; any thread. */
+/* True if no client has the chunk any more. Takes some microseconds; any thread. */
 bool fp_chunk_is_alone(const struct fp_chunk *chunk);
-/* Does a slice of refilling the reserve of a preallocated pool with all that no chunk has. 1, 0, or
- * -ENOMEM: every fp_pool_give tries again. The worker's thread. */
+/*
+ * Does a slice of refilling the reserve of a preallocated pool: it gets all bytes that no chunk
+ * has. 1, 0, or -ENOMEM, after which every fp_pool_give tries again. For the worker's thread.
+ */
 int fp_pool_refill(struct fp_pool *pool);
 
 #endif

@@ -15,7 +15,8 @@
 #include "node_server.h"
 #include "status.h"
 
-#define STATUS_COST 12u /* printing a byte of it takes as long as copying so many */
+/* The cost of one byte of a STATUS_REPLY: printing it takes as long as copying so many bytes. */
+#define STATUS_COST 12u
 
 void fp_request_answer(struct fp_conn *conn, enum fp_wire_type type, const void *payload, size_t len)
 {
@@ -27,7 +28,9 @@ static void answer_status(struct fp_conn *conn, enum fp_wire_status status)
 	fp_conn_answer_error(conn, &conn->inbox.header, status);
 }
 
-/* A client whose secret was removed has no rights any more. It may still use its leases. */
+/*
+ * The rights of a client. It has none once its secret was removed, but it may still use its leases.
+ */
 static bool may(const struct fp_conn *conn, enum fp_right right)
 {
 	const struct fp_config *config = conn->server->config;
@@ -71,7 +74,7 @@ static void answer_leased(struct fp_conn *conn, struct fp_node_lease *lease,
 	fp_conn_answer(conn, reply);
 }
 
-/* True if an answer on it still reaches the client of a session. */
+/* True if an answer on this connection still reaches the client of a session. */
 static bool is_heard(const struct fp_conn *conn)
 {
 	return conn->session && conn->state != FP_CONN_KILLED;
@@ -79,8 +82,10 @@ static bool is_heard(const struct fp_conn *conn)
 
 static void lease_done(struct fp_node_lease *lease, int status, void *user);
 
-/* Makes the key of the lease first; lease_done then answers the LEASE or ATTACH. False: it needs no
- * key, or there is no memory. */
+/*
+ * Makes the key of the lease, after which lease_done answers the LEASE or ATTACH. False: the lease
+ * needs no key, or there is no memory.
+ */
 static bool answer_with_key(struct fp_conn *conn, struct fp_node_lease *lease)
 {
 	if (!conn->session->cm_peer ||
@@ -90,8 +95,10 @@ static bool answer_with_key(struct fp_conn *conn, struct fp_node_lease *lease)
 	return true;
 }
 
-/* Answers LEASE and ATTACH. The connection handled no other request meanwhile, so answers keep
- * their order. */
+/*
+ * Answers LEASE and ATTACH. Meanwhile the connection handled no other request, so answers keep
+ * their order.
+ */
 static void lease_done(struct fp_node_lease *lease, int status, void *user)
 {
 	struct fp_conn *conn = user;
@@ -103,7 +110,7 @@ static void lease_done(struct fp_node_lease *lease, int status, void *user)
 		if (lease->key || !answer_with_key(conn, lease))
 			answer_leased(conn, lease, request, (enum fp_wire_type)(request->type + 1));
 	} else {
-		/* the client never learns of this lease, even if it resumes */
+		/* the client never learns of this lease, not even after a RESUME */
 		if (request->type == FP_WIRE_LEASE && lease->leases)
 			fp_node_lease_release(lease);
 		if (status < 0 && status != -ECANCELED) {
@@ -121,7 +128,7 @@ static void lease_done(struct fp_node_lease *lease, int status, void *user)
 		fp_conn_settle(conn);
 }
 
-/* Refuses a LEASE that would exceed a share of the limit of open files. */
+/* Refuses a LEASE whose memfd would exceed a share of the limit of open files. */
 static int refuse_descriptor(struct fp_conn *conn)
 {
 	fp_log(
@@ -191,15 +198,17 @@ static int handle_attach(struct fp_conn *conn)
 	if (!lease)
 		return -EACCES;
 	if (conn->session->memfd)
-		return -EPERM; /* a memfd is passed once, with LEASED */
+		return -EPERM; /* a memfd is passed only once, with LEASED */
 	conn->lease_request = conn->inbox.header;
 	if (!answer_with_key(conn, lease))
 		answer_leased(conn, lease, &conn->lease_request, FP_WIRE_ATTACHED);
 	return 0;
 }
 
-/* An unknown parent gets the same answer as a wrong token. Adopted memory stays until the last
- * holder has left. */
+/*
+ * An unknown parent session gets the same answer as a wrong token. Adopted memory stays until the
+ * last holder has left.
+ */
 static int handle_adopt(struct fp_conn *conn)
 {
 	const struct fp_node_session *parent;
@@ -224,8 +233,10 @@ static int handle_adopt(struct fp_conn *conn)
 	return 0;
 }
 
-/* Connects two queue pairs: each end tells the other the address of its own. Ours lives as long as
- * this connection. */
+/*
+ * Connects two queue pairs: each end tells the other the address of its own. Our queue pair lives
+ * as long as this connection.
+ */
 static int handle_qp(struct fp_conn *conn)
 {
 	struct fp_verbs_address client, own;
@@ -259,7 +270,7 @@ static int handle_info(struct fp_conn *conn)
 	};
 	uint8_t payload[sizeof(info)];
 
-	fp_pools_collect(&conn->server->pools); /* a program releases memory a moment after its end */
+	fp_pools_collect(&conn->server->pools); /* memory comes back a moment after a program's end */
 	fp_pools_sum(&conn->server->pools, conn->session->memfd, &info.capacity_bytes, &info.free_bytes);
 	fp_wire_info_encode(&info, payload);
 	fp_request_answer(conn, FP_WIRE_INFO_REPLY, payload, sizeof(payload));
@@ -308,7 +319,7 @@ static int handle_undrain(struct fp_conn *conn)
 	return 0;
 }
 
-/* Finds the leases of all segments. False: the whole request is denied. */
+/* Finds the leases of all segments. False: one is missing, so the whole request is denied. */
 static bool table_allowed(const struct fp_conn *conn, struct fp_node_lease **ret_leases)
 {
 	const struct fp_wire_table *table = &conn->inbox.table;
@@ -413,7 +424,10 @@ size_t fp_request_write_data(struct fp_conn *conn, const uint8_t *bytes, size_t 
 	return used;
 }
 
-/* Gives the leases back first: when the client is told, they can be granted again. */
+/*
+ * Gives the leases back before it answers: when the client gets the answer, they can be granted
+ * again.
+ */
 static int handle_bye(struct fp_conn *conn)
 {
 	fp_node_server_end_session(conn->server, conn);
@@ -428,14 +442,16 @@ static int handle_ping(struct fp_conn *conn)
 	return 0;
 }
 
-/* For each message: in which state, for which purpose and with which right it is allowed. */
+/* One row for each message: the state, purpose and right that it requires. */
 static const struct {
 	const char *name;
 	enum fp_conn_state state;
-	unsigned purposes;   /* bits; the purpose is known from HELLO on */
-	enum fp_right right; /* a client without it gets NOT_PERMITTED; 0: none is needed */
-	/* 0: it answers now or later. -EPROTO: the message is malformed. Any other error becomes
-	 * the answer. */
+	unsigned purposes;   /* bits; valid after HELLO, which tells the purpose */
+	enum fp_right right; /* a client without it gets NOT_PERMITTED; 0: no right is needed */
+	/*
+	 * Handles the message. 0: it has answered, or will. -EPROTO: the message is malformed. Any
+	 * other error becomes the answer.
+	 */
 	int (*handle)(struct fp_conn *conn);
 } handlers[] = {
 #define CONTROL (1u << FP_WIRE_CONTROL | 1u << FP_WIRE_RESUME)

@@ -14,7 +14,10 @@ struct fp_conn;
 /* Handles the request whose head is complete in conn's inbox. */
 void fp_request_handle(struct fp_conn *conn);
 
-/* Takes data of the WRITE under way; answers when it is complete. Returns the bytes taken. */
+/*
+ * Takes data of the WRITE under way, and answers the WRITE when it is complete. Returns the bytes
+ * taken.
+ */
 size_t fp_request_write_data(struct fp_conn *conn, const uint8_t *bytes, size_t len);
 /* Forgets a WRITE that will not be completed. */
 void fp_request_write_abandon(struct fp_conn *conn);

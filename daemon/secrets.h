@@ -11,7 +11,7 @@
 #include "wire.h"
 #include "yamlconf.h"
 
-#define FP_MAX_SECRETS 32 /* a proof is compared with each */
+#define FP_MAX_SECRETS 32 /* each proof is compared with all of them */
 
 enum fp_right {
 	FP_RIGHT_LEASE = 1 << 0,  /* LEASE, ADOPT */
@@ -43,14 +43,16 @@ struct fp_node_secret *fp_secrets_add(struct fp_secrets *secrets);
  * files. */
 int fp_secrets_read(struct fp_secrets *secrets, struct fp_conf_error *error);
 
-/* Exchanges the contents of the two. */
+/* Exchanges the contents of two lists of secrets. */
 void fp_secrets_swap(struct fp_secrets *a, struct fp_secrets *b);
 
 /* Returns the secret of that name, or NULL. */
 const struct fp_node_secret *fp_secrets_find(const struct fp_secrets *secrets, const char *name);
 
-/* Returns the secret that this proof of a client proves, or NULL. Compares with each in constant
- * time. */
+/*
+ * Returns the secret that the client's proof shows, or NULL. Compares with each secret in constant
+ * time.
+ */
 const struct fp_node_secret *fp_secrets_proven(const struct fp_secrets *secrets,
                                                const struct fp_wire_hello *hello,
                                                const struct fp_wire_challenge *challenge,

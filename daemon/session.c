@@ -48,7 +48,7 @@ void fp_node_session_disarm(struct fp_node_session *session)
 	fp_cm_server_peer_unref(cm_peer);
 }
 
-/* Counts entries of tables: each takes memory here, with a lease or without. */
+/* Counts the entries of tables of leases, because each takes memory here, even an empty one. */
 static uint64_t adopted_places(const struct fp_node_sessions *sessions, const struct fp_client *client)
 {
 	uint64_t sum = 0;

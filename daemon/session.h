@@ -22,26 +22,33 @@
 
 #define FP_PEER_LEN 80
 
-#define FP_MAX_ADOPTED (1u << 17) /* by one client: 500 children of a parent with 256 leases */
+/*
+ * How many leases the sessions of one client may adopt: 500 children of a parent with 256 leases.
+ */
+#define FP_MAX_ADOPTED (1u << 17)
 
 struct fp_node_session {
 	struct fp_node_session *next;
 	uint64_t id; /* never reused while the node runs */
 	uint8_t token[FP_WIRE_TOKEN_BYTES];
-	bool unconfirmed; /* it was resumed, and the client has not used the new connection yet */
-	uint64_t grace_ns, idle_timeout_ns; /* as its client was told last, in spite of reloads */
+	/* It was resumed, and the client has not used the new connection yet. */
+	bool unconfirmed;
+	uint64_t grace_ns, idle_timeout_ns; /* as we told the client last; a reload does not change them */
 	bool cut_off;                       /* it has no control connection; it ends at expires_ns */
 	uint64_t expires_ns;
 	unsigned n_resumes;
-	uint64_t parent_id;       /* the session whose leases it adopted, maybe ended by now; 0: none */
-	struct fp_client *client; /* held: its owner; a RESUME does not change it */
+	/* The session whose leases it adopted, which may have ended; 0: none. */
+	uint64_t parent_id;
+	struct fp_client *client; /* holds a reference: its owner, also after a RESUME */
 	char name[FP_WIRE_NAME_BYTES];
 	char peer[FP_PEER_LEN];
-	const char *transport; /* static, of its newest connection: "shm", "tcp", "rdma", "rdma+tcp" */
-	bool memfd;            /* its leases are passed to the client, as memfds */
-	struct fp_cm_server_peer *cm_peer; /* held: its leases have keys for this peer's links; NULL: none */
+	/* Of its newest connection: "shm", "tcp", "rdma", "rdma+tcp". Static. */
+	const char *transport;
+	bool memfd; /* its leases are passed to the client, as memfds */
+	/* Holds a reference. Its leases have keys for the links of this peer. NULL: none. */
+	struct fp_cm_server_peer *cm_peer;
 	unsigned n_links;
-	LIST_HEAD(, fp_conn) conns; /* control connection and links; the server keeps the list */
+	LIST_HEAD(, fp_conn) conns; /* its control connection and links; the server keeps the list */
 	uint64_t opened_ns;
 	uint64_t read_bytes, written_bytes;
 	struct fp_node_leases leases;
@@ -54,18 +61,22 @@ struct fp_node_sessions {
 	uint64_t last_id;
 };
 
-/* Opens a session of client with a new id and token. 0 and *ret_session, owned by sessions;
- * -ENOMEM, or an error of getrandom. */
+/*
+ * Opens a session of client with a new id and token. 0 and *ret_session, which sessions owns;
+ * -ENOMEM, or an error of getrandom.
+ */
 int fp_node_session_open(struct fp_node_sessions *sessions, struct fp_client *client, const char *name,
                          const char *peer, struct fp_node_session **ret_session);
-/* Ends cm_peer. When it returns, no link reaches the session's leases any more; the worker revokes
- * the keys. Takes some milliseconds. No cm_peer is fine. */
+/*
+ * Ends cm_peer. When this returns, no link reaches the session's leases any more, and the worker
+ * revokes their keys. Takes some milliseconds. A session without cm_peer is fine.
+ */
 void fp_node_session_disarm(struct fp_node_session *session);
 
 /*
  * Gives a session the leases of its parent, read-only; at most once. 0; -EINVAL: it has leases, or
  * has adopted before, or is the parent; -ENOSPC: the sessions of its client have adopted
- * FP_MAX_ADOPTED already, some ten MiB here; -ENOMEM.
+ * FP_MAX_ADOPTED leases already, which take some ten MiB here; -ENOMEM.
  */
 int fp_node_session_adopt(const struct fp_node_sessions *sessions, struct fp_node_session *session,
                           const struct fp_node_session *parent);
@@ -77,7 +88,7 @@ void fp_node_session_end(struct fp_node_sessions *sessions, struct fp_node_sessi
 struct fp_node_session *fp_node_session_find(const struct fp_node_sessions *sessions, uint64_t id,
                                              const uint8_t token[FP_WIRE_TOKEN_BYTES]);
 
-/* Returns the client's name of a session; "gone" if the session has ended. */
+/* Returns the name of the client of a session; "gone" if the session has ended. */
 const char *fp_node_session_name(const struct fp_node_sessions *sessions, uint64_t id);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * The node's state in words. Room: daemon; see status.h. Names need no escapes: config.c and the
- * wire's decoder refuse those that would.
+ * The node's state in words. Room: daemon; see status.h. Names need no escapes in JSON: config.c
+ * and the wire's decoder refuse names that would need them.
  */
 #include "status.h"
 
@@ -43,7 +43,7 @@ static uint64_t printable_quota(const struct fp_node_server *server, const struc
 	return quota_bytes == FP_QUOTA_NONE ? 0 : quota_bytes;
 }
 
-/* Prints as many clients as fit into half of the message; sessions have the rest. */
+/* Prints as many clients as fit into half of the message. The other half is for sessions. */
 static void print_clients(const struct fp_node_server *server, FILE *out)
 {
 	unsigned omitted = server->clients.n;
@@ -140,7 +140,7 @@ static void print_rdma(const struct fp_node_server *server, FILE *out)
 	fprintf(out, "},");
 }
 
-/* Counts the requests that we denied, and the one-sided ones that the device denied. */
+/* Counts the requests that we denied, and the one-sided requests that the device denied. */
 static uint64_t denied(const struct fp_node_server *server)
 {
 	struct fp_cm_server_counts c = {0};

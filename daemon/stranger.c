@@ -25,7 +25,7 @@ static bool is_stranger(const struct fp_conn *conn)
 	return conn->client && conn->client->clients == &conn->server->strangers.origins;
 }
 
-/* The oldest stranger of the origin that has most of them. */
+/* The oldest stranger of the origin that has the most strangers. */
 static struct fp_conn *choose(const struct fp_strangers *strangers)
 {
 	struct fp_conn *conn, *chosen = TAILQ_FIRST(&strangers->list);
@@ -36,7 +36,9 @@ static struct fp_conn *choose(const struct fp_strangers *strangers)
 	return chosen;
 }
 
-/* Does not even format most lines of a flood: formatting takes longer than an eviction. */
+/*
+ * Skips most lines of a flood before they are formatted: formatting takes longer than an eviction.
+ */
 static void evict(struct fp_conn *conn)
 {
 	if (fp_log_allowed(&conn->server->strangers.evictions, EVICTIONS_A_SECOND))
@@ -48,7 +50,8 @@ static void evict(struct fp_conn *conn)
 	conn->server->counters.evicted++;
 	fp_conn_give(conn, NULL);
 	fp_conn_kill(conn);
-	fp_conn_settle(conn); /* at once: among so many strangers its turn may be far away */
+	/* Settle it now: with so many strangers its turn may be far away. */
+	fp_conn_settle(conn);
 }
 
 int fp_stranger_add(struct fp_conn *conn)

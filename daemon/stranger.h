@@ -6,9 +6,9 @@
  *                 │
  *                 └── evicted: there are too many, and its origin has most of them
  *
- * Their places do not count for max_connections, so they can't keep clients out. An origin is an
- * address without its port, or a user id on a UNIX socket. A newcomer never waits: it evicts the
- * oldest stranger of the origin that has most of them. So a flood evicts its own.
+ * They do not count for max_connections, so they can't keep clients out. An origin is an address
+ * without its port, or a user id on a UNIX socket. A newcomer never waits: it evicts the oldest
+ * stranger of the origin that has most of them. So a flood evicts its own connections.
  */
 #ifndef FP_STRANGER_H
 #define FP_STRANGER_H
@@ -25,20 +25,23 @@ struct fp_node_server;
 /* Zero-initialised, except list, which needs TAILQ_INIT. */
 struct fp_strangers {
 	TAILQ_HEAD(, fp_conn) list;  /* the oldest first */
-	struct fp_clients origins;   /* a stranger's client is one of these */
+	struct fp_clients origins;   /* the clients of strangers, one for each origin */
 	struct fp_turn_client turns; /* all strangers share the loop's time as one client */
 	struct fp_log_limit evictions;
 };
 
-/* How many there may be: a quarter of max_connections, an eighth of the limit of open files, 8 to
- * 1024. */
+/*
+ * How many strangers there may be: a quarter of max_connections, or an eighth of the limit of open
+ * files if that is less; at least 8, at most 1024.
+ */
 unsigned fp_strangers_max(const struct fp_node_server *server);
 
 /* Makes a new connection a stranger, and may evict another one for it. 0 or -ENOMEM. */
 int fp_stranger_add(struct fp_conn *conn);
 
 /*
- * Gives the connection to client, which it holds from now on. NULL: to nobody; the connection ends.
+ * Takes the connection from the strangers and gives it to client, which it holds from now on. NULL:
+ * the connection ends.
  */
 void fp_conn_give(struct fp_conn *conn, struct fp_client *client);
 

@@ -48,7 +48,7 @@ void fp_turn_leave(struct fp_turns *turns, struct fp_turn *turn)
 	}
 }
 
-/* True: the current turn may go on before other turns of its client. */
+/* True: the current turn may go on before other turns of the same client. */
 static bool may_go_on(const struct fp_turns *turns, const struct fp_turn *turn,
                       const struct fp_turn_client *client)
 {
@@ -67,7 +67,8 @@ bool fp_turn_take(struct fp_turns *turns, struct fp_turn *turn, struct fp_turn_c
 
 void fp_turn_charge(const struct fp_turns *turns, struct fp_turn_client *client, uint64_t bytes)
 {
-	(void)has_credit(turns, client); /* moves the client to this round, which is charged */
+	/* Moves the client to this round, which is the one to charge. */
+	(void)has_credit(turns, client);
 	client->credit_bytes -= (int64_t)bytes;
 }
 
@@ -82,7 +83,7 @@ static void go_on(struct fp_turns *turns, struct fp_turn_client *client, void (*
 	turns->current = NULL;
 }
 
-/* Returns how many rounds pass until somebody goes on: 0 if somebody did. */
+/* Returns how many rounds must pass until some turn goes on: 0 if one did. */
 static uint64_t look_at_all(struct fp_turns *turns, void (*go)(struct fp_turn *turn))
 {
 	struct fp_turn_client *client;
@@ -101,7 +102,7 @@ static uint64_t look_at_all(struct fp_turns *turns, void (*go)(struct fp_turn *t
 	return rounds;
 }
 
-/* Skips rounds in which nobody can go on: a debt may last for thousands of them. */
+/* Skips rounds in which no turn can go on: a client's debt may last for thousands of rounds. */
 bool fp_turns_round(struct fp_turns *turns, void (*go)(struct fp_turn *turn))
 {
 	uint64_t rounds = 1;

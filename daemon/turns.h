@@ -6,8 +6,8 @@
  *    round ─► line ─ client B ── turn
  *                 └─ strangers ─ turn ── turn
  *
- * In each round a client has FP_TURN_BYTES. If it used more, it has less in the next rounds. Unused
- * bytes are not kept. So all connections of one client together get no more than one
+ * In each round a client may use FP_TURN_BYTES. If it uses more, it gets less in the next rounds.
+ * Unused bytes are not kept. So all connections of one client together get no more than a single
  * connection of another client. A client that is alone never waits.
  */
 #ifndef FP_TURNS_H
@@ -17,11 +17,11 @@
 #include <stdint.h>
 #include <sys/queue.h>
 
-#define FP_TURN_BYTES (128u << 10) /* of a client in a round: about 50 µs of work */
+#define FP_TURN_BYTES (128u << 10) /* what a client may use in one round: about 50 µs of work */
 
-/* Zero-initialised, it has used nothing, and none of its turns waits. */
+/* A client's share. Zero-initialised, it has used nothing, and none of its turns waits. */
 struct fp_turn_client {
-	TAILQ_ENTRY(fp_turn_client) entry; /* in the line, while some of its turns wait */
+	TAILQ_ENTRY(fp_turn_client) entry; /* in the line of clients, while some of its turns wait */
 	TAILQ_HEAD(, fp_turn) waiting;     /* its turns */
 	uint64_t round;                    /* the round for which credit_bytes counts */
 	int64_t credit_bytes;
@@ -30,32 +30,37 @@ struct fp_turn_client {
 /* Zero-initialised, it does not wait. */
 struct fp_turn {
 	TAILQ_ENTRY(fp_turn) entry;
-	struct fp_turn_client *client; /* in whose list it waits; NULL: it does not wait */
+	struct fp_turn_client *client; /* the client in whose list it waits; NULL: it does not wait */
 };
 
 struct fp_turns {
 	TAILQ_HEAD(, fp_turn_client) line; /* clients whose turns wait */
 	unsigned n_clients;                /* in line */
 	const struct fp_turn *current;     /* the turn that goes on just now */
-	int64_t until_bytes;               /* the current turn ends when its client's credit falls to this */
+	int64_t until_bytes;               /* the turn ends when its client's credit is down to this */
 	uint64_t round;
 };
 
 void fp_turns_init(struct fp_turns *turns);
 
-/* True: it may do a piece of work, charged to its client. False: it waits from now on, and a round
- * will call it. */
+/*
+ * True: the turn may do a piece of work, charged to its client. False: from now on it waits, and a
+ * round will call it.
+ */
 bool fp_turn_take(struct fp_turns *turns, struct fp_turn *turn, struct fp_turn_client *client);
-/* Makes it wait for a round to call it, whatever credit there is. It must not wait already. */
+/*
+ * Makes the turn wait until a round calls it, even if its client has credit. It must not wait
+ * already.
+ */
 void fp_turn_wait(struct fp_turns *turns, struct fp_turn *turn, struct fp_turn_client *client);
 void fp_turn_charge(const struct fp_turns *turns, struct fp_turn_client *client, uint64_t bytes);
-/* Ends its wait, if it waits. Call it before the turn or its client goes away. */
+/* Ends the turn's wait, if it waits. Call it before the turn or its client is freed. */
 void fp_turn_leave(struct fp_turns *turns, struct fp_turn *turn);
 
 /*
- * Begins a round. It looks at each client in line once. While a client has credit, it calls go for
- * its turns, which wait no longer. go may take, leave and free turns, and free clients. Returns
- * whether some wait still: then the next round must not wait for events.
+ * Runs a round, which looks at each client in line once. While a client has credit, the round ends
+ * the wait of its turns one by one and calls go for each. go may take, leave and free turns, and
+ * free clients. True if some turns still wait: then the next round must not wait for events.
  */
 bool fp_turns_round(struct fp_turns *turns, void (*go)(struct fp_turn *turn));
 

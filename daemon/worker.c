@@ -15,10 +15,10 @@
 struct fp_worker {
 	pthread_t thread;
 	int eventfd;
-	pthread_mutex_t lock; /* guards all below */
+	pthread_mutex_t lock; /* guards all members below */
 	pthread_cond_t posted;
-	STAILQ_HEAD(, fp_worker_line) ready[2]; /* lines whose first job can run; [1]: a client waits */
-	bool turn;                              /* the kind that ran last */
+	STAILQ_HEAD(, fp_worker_line) ready[2]; /* lines whose first job can run; [1]: clients wait */
+	bool turn;                              /* the kind of line that ran last */
 	STAILQ_HEAD(, fp_worker_job) finished;
 	bool stopping;
 };
@@ -28,7 +28,10 @@ static void push_ready(struct fp_worker *worker, struct fp_worker_line *line)
 	STAILQ_INSERT_TAIL(&worker->ready[STAILQ_FIRST(&line->jobs)->awaited], line, entry);
 }
 
-/* Both kinds have their turns, so memory comes back even if clients never stop asking. */
+/*
+ * Takes the next line. Both kinds take turns, so memory comes back even if clients never stop
+ * asking.
+ */
 static struct fp_worker_line *take_turn(struct fp_worker *worker)
 {
 	struct fp_worker_line *line;
@@ -54,7 +57,9 @@ static struct fp_worker_line *next_line(struct fp_worker *worker)
 	return line;
 }
 
-/* Announces the finished job last: its owner may free it, and the line with it. */
+/*
+ * Announces the finished job at the very end, because its owner may then free the job and its line.
+ */
 static void end_turn(struct fp_worker *worker, struct fp_worker_line *line, bool more)
 {
 	struct fp_worker_job *job = STAILQ_FIRST(&line->jobs);

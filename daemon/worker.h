@@ -1,7 +1,7 @@
 /*
- * The worker: one thread for work that may take long: giving pages to leases and taking them back.
- * So the loop, which serves everybody, never waits for that work. Room: daemon. It knows jobs, no
- * memory.
+ * The worker: one thread for work that may take long, such as giving pages to leases and taking
+ * them back. So the loop, which serves everybody, never waits for that work. Room: daemon. It knows
+ * jobs, but no memory.
  *
  *   line of a memory:  job ◄ job ◄ job      one after another, in the order posted
  *                      │ first of its line
@@ -21,32 +21,40 @@
 struct fp_worker;
 struct fp_worker_job;
 
-/* Jobs that must run in order. Zero-initialised, it is empty. It stays in place until its jobs are
- * done. */
+/*
+ * A line of jobs that must run in order. Zero-initialised, it is empty. It stays in place until its
+ * jobs are done.
+ */
 struct fp_worker_line {
 	STAILQ_HEAD(, fp_worker_job) jobs; /* the worker's, as is entry */
 	STAILQ_ENTRY(fp_worker_line) entry;
 };
 
-/* Embedded in the object it works on, which stays in place from post until done is called. */
+/*
+ * A job: part of the object it works on. That object stays in place from post until done is called.
+ */
 struct fp_worker_job {
-	/* On the worker's thread: a slice of its work, a few milliseconds. True: there is more.
-	 * NULL: it only waits for the jobs before it. */
+	/*
+	 * Runs on the worker's thread and does a slice of the work, a few milliseconds. True: there
+	 * is more. NULL: the job does nothing but wait for the jobs before it.
+	 */
 	bool (*run)(struct fp_worker_job *job);
 	void (*done)(
-	    struct fp_worker_job *job); /* on the thread that calls fp_worker_reap; may free the job */
+	    struct fp_worker_job *job); /* called on the thread of fp_worker_reap; may free the job */
 	bool awaited;                   /* a client waits for it */
 	STAILQ_ENTRY(fp_worker_job) entry;
 };
 
 int fp_worker_start(struct fp_worker **ret_worker);
-/* Waits for all jobs, calls their done, ends the thread. NULL is fine. */
+/* Waits for all jobs, calls their done, and ends the thread. NULL is fine. */
 void fp_worker_stop(struct fp_worker *worker);
 
-/* Posts a job behind the others of its line. Never blocks long, never fails. The loop's thread. */
+/* Posts a job at the end of its line. Never blocks long, never fails. For the loop's thread. */
 void fp_worker_post(struct fp_worker *worker, struct fp_worker_line *line, struct fp_worker_job *job);
 
-/* Calls done of every finished job. The loop's thread, when the event descriptor is readable. */
+/*
+ * Calls done of every finished job. For the loop's thread, when the event descriptor is readable.
+ */
 void fp_worker_reap(struct fp_worker *worker);
 /* Returns an eventfd: read 8 bytes of it, then call fp_worker_reap. */
 int fp_worker_fd(const struct fp_worker *worker);
