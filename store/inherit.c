@@ -277,8 +277,8 @@ bool fp_leases_retire(struct fp_store *store, struct fp_node *node)
 }
 
 /*
- * True if no lease may end now. A child that has not adopted yet needs the leases that it had at
- * its fork, if it can adopt them. So none ends while any such child lives.
+ * While any child lives, ends only leases without an id. A child that has not adopted yet needs the
+ * leases that it had at its fork, and it adopts them by their ids.
  */
 void fp_retired_release(struct fp_store *store, struct fp_node *node)
 {

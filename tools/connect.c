@@ -10,7 +10,7 @@
 
 #include "settings.h"
 
-/* True if another address or transport of the same node may do better. */
+/* True if another address or transport of the same node may work better. */
 static bool worth_another_way(int error)
 {
 	switch (error) {

@@ -1,6 +1,6 @@
 /*
- * A session of a tool's own at a node, over any transport and address that its URL allows. Room:
- * tools; speaks the wire protocol.
+ * A tool's own session at a node, over any transport and address that its URL allows. Room: tools;
+ * speaks the wire protocol.
  */
 #ifndef FP_CONNECT_H
 #define FP_CONNECT_H
@@ -11,17 +11,17 @@
 #include "transport.h"
 
 struct fp_connect {
-	struct fp_rdma_options rdma; /* as the settings say */
+	struct fp_rdma_options rdma; /* RDMA options from the settings */
 	struct fp_session *session;
 	struct fp_url way; /* how the node was reached */
 };
 
 /*
  * Opens a session at the node that url names: tries "auto" and several addresses in order, until
- * one answers. An answer that would be the same everywhere (a wrong secret) ends the search.
- * options->rdma is set here. 0: release with fp_connect_close; else a negative errno and a text in
- * error, and there is nothing to release. Blocks up to options->deadline_ns for each address and
- * transport.
+ * one answers. An answer that would be the same at every address, such as a wrong secret, ends the
+ * search. Sets options->rdma. 0: release with fp_connect_close. Otherwise a negative errno and a
+ * text in error, and there is nothing to release. Blocks up to options->deadline_ns for each
+ * address and transport.
  */
 int fp_connect_open(struct fp_connect *connect, const char *url, const struct fp_session_options *options,
                     char *error, size_t error_len);

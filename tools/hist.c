@@ -18,7 +18,7 @@ struct hist_options {
 	uint64_t pid;           /* 0: not given */
 	const char *stats_file; /* NULL: not given */
 	bool live;
-	unsigned phase;  /* place in fp_phases */
+	unsigned phase;  /* index in fp_phases */
 	unsigned format; /* enum fp_hist_format, or FORMAT_SVG */
 };
 
@@ -89,7 +89,7 @@ static int print(const struct hist_options *options, const struct fp_statspage *
 	return fp_hist_print(h, (enum fp_hist_format)options->format, phase->title, stdout);
 }
 
-/* 0 or a negative errno after a message, which names the file. */
+/* Writes the picture. 0 or a negative errno after a message that names the file. */
 static int look(struct fp_statsview *view)
 {
 	char self[32], file[PATH_MAX] = "";
@@ -101,7 +101,7 @@ static int look(struct fp_statsview *view)
 	return r;
 }
 
-/* Prints and flushes. 0 or a negative errno after a message. */
+/* Prints the histogram and flushes. 0 or a negative errno after a message. */
 static int print_now(const struct hist_options *options, const struct fp_statspage *page)
 {
 	int r = print(options, page);
@@ -114,8 +114,10 @@ static int print_now(const struct hist_options *options, const struct fp_statspa
 	return r < 0 ? r : fp_tool_flush(&fp_tool_hist);
 }
 
-/* Prints each second until a ^C or the program's end: on a terminal in place, else one block after
- * the other. */
+/*
+ * Prints the histogram each second until a ^C or the program's end. On a terminal each print
+ * replaces the last one; elsewhere each follows the last one.
+ */
 static int print_live(const struct hist_options *options, struct fp_statsview *view)
 {
 	const struct timespec second = {.tv_sec = 1};

@@ -16,7 +16,7 @@
 #define PRELOAD "libfarpage-preload.so"
 #define DAEMON  "farpaged"
 
-/* The folder of this executable; "" if /proc does not tell. */
+/* The folder of this executable; "" if /proc does not show it. */
 static void own_folder(char *buf, size_t len)
 {
 	ssize_t n = readlink("/proc/self/exe", buf, len - 1);
@@ -32,8 +32,10 @@ static bool resolve(const char *path, char *ret_path, size_t len)
 	return real && (size_t)snprintf(ret_path, len, "%s", real) < len;
 }
 
-/* Finds the file that variable names, else the first candidate that exists. Candidates are relative
- * to this executable's folder. */
+/*
+ * Finds the file that the environment variable names, else the first candidate that exists.
+ * Candidates are relative to this executable's folder.
+ */
 static int find(const char *variable, const char *const *candidates, char *ret_path, size_t len)
 {
 	const char *given = getenv(variable);

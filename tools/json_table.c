@@ -35,7 +35,10 @@ static bool is_table(const json_t *value)
 	       (json_array_size(value) == 0 || json_is_object(json_array_get(value, 0)));
 }
 
-/* U+0000 to U+001F, U+007F to U+009F. The latter begin with 0xc2 in UTF-8. */
+/*
+ * True for a control character: U+0000 to U+001F, or U+007F to U+009F, which begin with 0xc2 in
+ * UTF-8.
+ */
 static bool is_control(const unsigned char *c)
 {
 	return *c < ' ' || *c == 0x7f || (*c == 0xc2 && c[1] < 0xa0);
@@ -56,7 +59,9 @@ static const char *printable(const char *text, char buf[CELL_BYTES])
 	return buf;
 }
 
-/* "leased_bytes" as "leased", "grace_ms" as "grace", "numa_node" as "numa node". */
+/*
+ * The title of a field: "leased_bytes" gives "leased", "grace_ms" "grace", "numa_node" "numa node".
+ */
 static const char *title_of(const char *name, char buf[CELL_BYTES])
 {
 	static const char *const units[] = {"_bytes", "_ns", "_ms", "_s"};
@@ -73,7 +78,7 @@ static const char *title_of(const char *name, char buf[CELL_BYTES])
 	return buf;
 }
 
-/* The unit of a time, by the end of its name; 0: this is no time. */
+/* The unit of a time, by the end of the field's name; 0: the field is no time. */
 static uint64_t unit_ns_of(const char *name)
 {
 	if (ends_with(name, "_ns"))
@@ -87,7 +92,7 @@ static const char *integer_text(const char *name, int64_t value, char buf[CELL_B
 {
 	uint64_t unit_ns = unit_ns_of(name);
 
-	if (value == -1) /* the protocol's "none" */
+	if (value == -1) /* the protocol's value for "none" */
 		return "-";
 	if (value >= 0 && ends_with(name, "_bytes"))
 		return fp_size_format((uint64_t)value, buf, CELL_BYTES);
@@ -130,7 +135,10 @@ static void append(char buf[CELL_BYTES], const char *name, const char *equals, c
 	snprintf(buf + len, CELL_BYTES - len, "%s%s%s%s", len ? "," : "", name, equals, text);
 }
 
-/* A list gives its elements, separated by commas. Several measurements give "median [min max]". */
+/*
+ * Prints a value. A list gives its elements, separated by commas. Several measurements give "median
+ * [min max]".
+ */
 static const char *value_text(const char *name, json_t *value, char buf[CELL_BYTES])
 {
 	char one[CELL_BYTES], title[CELL_BYTES], last[CELL_BYTES];
@@ -154,7 +162,7 @@ static const char *value_text(const char *name, json_t *value, char buf[CELL_BYT
 	return buf[0] ? buf : "-";
 }
 
-/* Columns as they appear on a terminal: bytes that do not continue a UTF-8 character. */
+/* The width of a text on a terminal: counts the bytes that begin a UTF-8 character. */
 static int width_of(const char *text)
 {
 	int width = 0;
@@ -192,7 +200,7 @@ static struct json_column *column_of(struct json_table *table, const char *name)
 	return &table->columns[table->n++];
 }
 
-/* A column for each name that any row has. */
+/* Makes a column for each name that any row has. */
 static void measure_table(const json_t *list, struct json_table *table)
 {
 	char text[CELL_BYTES];
@@ -250,7 +258,10 @@ static bool has_tables(json_t *object)
 	return false;
 }
 
-/* Prints "name value, name value" for all members but tables. lists: also for lists and objects. */
+/*
+ * Prints "name value, name value" for all members but tables. If lists is true, it prints lists and
+ * objects too.
+ */
 static bool print_members(json_t *object, bool lists, FILE *out)
 {
 	const char *comma = "", *key;

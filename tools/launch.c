@@ -21,7 +21,10 @@
 
 #define KEPT_FD_MIN 512
 
-/* The signals to pass on. SIGSTOP and SIGKILL can't be; faults such as SIGSEGV are our own. */
+/*
+ * The signals to pass on. SIGSTOP and SIGKILL can't be passed on; faults such as SIGSEGV are this
+ * process's own.
+ */
 static const int forwarded[] = {
     SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGCONT, SIGTSTP, SIGWINCH, SIGPIPE,
 };
@@ -46,8 +49,10 @@ static void prepend_preload(const char *ours)
 		setenv("LD_PRELOAD", both, 1);
 }
 
-/* Gives the program fd at a high number, where it does not look for descriptors. The preload
- * library keeps the program from closing it. */
+/*
+ * Gives the program fd at a high number, where programs do not look for descriptors. The preload
+ * library keeps the program from closing it.
+ */
 static void hand_down(int fd)
 {
 	int high = fd < 0 ? -1 : fcntl(fd, F_DUPFD, KEPT_FD_MIN);
@@ -87,9 +92,9 @@ static _Noreturn void become_program(const struct fp_launch *launch)
 }
 
 /*
- * True for a signal sent to this process alone, the one that the caller knows. The terminal signals
- * the whole group, so the program has that signal already. It also has those that it sent to the
- * group itself.
+ * True for a signal that was sent to this process alone, the only one that its sender knows. The
+ * terminal signals the whole group, so the program has that signal already. The program also has
+ * each signal that it sent to the group itself.
  */
 static bool is_for_us_alone(const siginfo_t *info, pid_t child)
 {
@@ -101,7 +106,9 @@ static bool is_terminal_stop(int signo)
 	return signo == SIGTSTP || signo == SIGTTIN || signo == SIGTTOU;
 }
 
-/* Collects the program's changes of state. Returns true, and the status, once it has ended. */
+/*
+ * Collects the program's changes of state. Returns true and the status once the program has ended.
+ */
 static bool child_ended(pid_t child, int *ret_status)
 {
 	int status;
@@ -121,7 +128,8 @@ static bool child_ended(pid_t child, int *ret_status)
 
 static void wait_for_end(const struct fp_launch *launch, const sigset_t *waited, pid_t child, int *ret_status)
 {
-	uint64_t tick_ns = launch->tick_ns / 64; /* the first ticks come early: many programs are short */
+	/* The first ticks come early, because many programs are short. */
+	uint64_t tick_ns = launch->tick_ns / 64;
 	siginfo_t info;
 
 	while (!child_ended(child, ret_status)) {
@@ -145,8 +153,10 @@ int fp_launch_run(const struct fp_launch *launch, int *ret_status)
 	int r = 0;
 	pid_t child;
 
-	/* an inherited SIG_IGN of SIGCHLD would hide the status from us; the program gets it
-	 * back */
+	/*
+	 * An inherited SIG_IGN of SIGCHLD would hide the status from us. The program gets its
+	 * SIG_IGN back.
+	 */
 	sigaction(SIGCHLD, &wanted, &on_child);
 	block_signals(&waited, &before);
 	fflush(NULL);
@@ -177,5 +187,5 @@ void fp_launch_end_as(int status)
 	sigaddset(&only, WTERMSIG(status));
 	sigprocmask(SIG_UNBLOCK, &only, NULL);
 	raise(WTERMSIG(status));
-	exit(128 + WTERMSIG(status)); /* reached only after signals that do not end a process */
+	exit(128 + WTERMSIG(status)); /* reached only after a signal that did not end this process */
 }

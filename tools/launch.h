@@ -1,6 +1,6 @@
 /*
- * Runs one program as `farpage run` does: the program has its own signals, terminal and end. Room:
- * tools. Knows processes, nothing of far memory.
+ * Runs one program as `farpage run` does: it reacts to signals, the terminal and its end as if run
+ * directly. Room: tools. It knows processes, but no far memory.
  */
 #ifndef FP_LAUNCH_H
 #define FP_LAUNCH_H
@@ -9,34 +9,39 @@
 #include <sys/resource.h>
 #include <sys/types.h>
 
-/* Raises a limit of this process (RLIMIT_AS, ...) as far as it is permitted: our own mappings must
- * not count against the program's limit. *ret_before: the limit before. */
+/*
+ * Raises a limit of this process (RLIMIT_AS, ...) as far as it is permitted, because our own
+ * mappings must not count against the program's limit. *ret_before: the limit before.
+ */
 void fp_launch_lift(int which, struct rlimit *ret_before);
 
 struct fp_launch {
 	char *const *argv;      /* NULL-terminated */
 	const char *path;       /* the file to execute */
-	const char *ld_preload; /* put in front of the LD_PRELOAD in the environment */
+	const char *ld_preload; /* put in front of the present value of LD_PRELOAD */
 	struct rlimit as, data; /* the program's limits */
-	int kept_fd;            /* a descriptor that the program and its children keep open; -1: none */
-	uint64_t tick_ns;       /* how often tick is called while the program runs; 0: never */
+	/* A descriptor that stays open in the program and its children; -1: none. */
+	int kept_fd;
+	uint64_t tick_ns; /* how often tick is called while the program runs; 0: never */
 	void (*tick)(void *user);
 	void *user;
 };
 
 /*
  * Starts the program and waits for its end. Passes on signals that were sent to this process alone.
- * The terminal's signals reach the program by themselves, since it stays in this process group.
- * When the terminal stops the program, this process stops, too. When this process is continued, it
+ * The terminal's signals reach the program by themselves, because it stays in this process group.
+ * When the terminal stops the program, this process stops too. When this process is continued, it
  * continues the program. Returns 0 and the wait(2) status, or a negative errno if it could not
- * start a process. The signals stay blocked: one that comes after the program's end (the second
- * half of a ^C, say) must not keep this process from cleaning up. A program that can't be executed
+ * start a process. The signals stay blocked afterwards. So a signal that comes after the program's
+ * end, such as a ^C, does not keep this process from cleaning up. A program that can't be executed
  * ends with FP_EXIT_NOT_EXECUTABLE. The process must have one thread.
  */
 int fp_launch_run(const struct fp_launch *launch, int *ret_status);
 
-/* Ends this process as the program ended: with its exit status, or by its signal (without a core
- * dump). */
+/*
+ * Ends this process in the same way as the program: with its exit status, or by its signal (without
+ * a core dump).
+ */
 _Noreturn void fp_launch_end_as(int status);
 
 #endif

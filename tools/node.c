@@ -26,7 +26,10 @@ struct node_options {
 	const char *url;
 };
 
-/* A node's text goes to a terminal. JSON has no control characters but white space. */
+/*
+ * Blanks control characters, because a node's text may go to a terminal. Valid JSON has none but
+ * white space.
+ */
 static void blank_controls(char *text)
 {
 	for (char *c = text; *c; c++)

@@ -17,7 +17,8 @@
 #define MAX_OPTIONS 24
 #define INDENT      23 /* column where the help of an option begins */
 #define WIDTH       76
-#define HELP        256 /* getopt_long returns this, or the index of an option's row */
+/* getopt_long returns this for --help, and else the index of an option's row. */
+#define HELP 256
 
 void fp_option_switch(const struct fp_tool *tool, const struct fp_option *option, const char *text,
                       void *target)
@@ -109,8 +110,10 @@ int fp_option_parse(const struct fp_tool *tool, int argc, char **argv, void *tar
 	struct option longs[MAX_OPTIONS + 2] = {{"help", no_argument, NULL, HELP}};
 	int c;
 
-	/* Each row returns its own index: else getopt_long(3) would accept ambiguous short
-	 * forms. */
+	/*
+	 * Each row returns its own index. Otherwise getopt_long(3) would accept ambiguous short
+	 * forms.
+	 */
 	for (int i = 0; options && options[i].name && i < MAX_OPTIONS; i++)
 		longs[i + 1] = (struct option){options[i].name,
 		                               options[i].value ? required_argument : no_argument, NULL, i};
@@ -128,7 +131,10 @@ int fp_option_parse(const struct fp_tool *tool, int argc, char **argv, void *tar
 	return optind;
 }
 
-/* Prints text in lines of up to width characters, indented to indent. The cursor is at column. */
+/*
+ * Prints text in lines of at most width characters, each indented by indent. The cursor is at
+ * column.
+ */
 static void print_wrapped(const char *text, int column, int indent, size_t width)
 {
 	for (; *text; column = 0) {

@@ -10,10 +10,10 @@
 
 #include "units.h"
 
-/* The plot inside the picture, in SVG user units. */
+/* The place of the plot inside the picture, in SVG user units. */
 enum { WIDTH = 800, HEIGHT = 420, LEFT = 90, RIGHT = 20, TOP = 50, BOTTOM = 50 };
 
-#define NINES 5  /* the curve ends at 99.999 % */
+#define NINES 5  /* the curve ends at five nines: 99.999 % */
 #define STEPS 50 /* points for each nine */
 
 const char *const fp_phase_names[] = {"fault", "fetch", "writeback", "evict", NULL};
@@ -40,7 +40,7 @@ static double y_of(double share)
 	return HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM);
 }
 
-/* The smallest of 1, 2, 5, 10, 20, ... ns that covers the curve: the top of the scale. */
+/* The top of the scale: the smallest of 1, 2, 5, 10, 20, ... ns that is not below the curve. */
 static double scale_top(uint64_t max_ns)
 {
 	double top = pow(10, floor(log10(max_ns ? (double)max_ns : 1)));

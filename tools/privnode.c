@@ -27,14 +27,17 @@
 
 #define START_TIMEOUT_MS 10000
 #define STOP_TIMEOUT_MS  5000
-#define FILE_LIMIT_MIN   (256ull << 20) /* more than a lease */
+#define FILE_LIMIT_MIN   (256ull << 20) /* larger than any lease */
 
 static void free_node(struct fp_privnode **node)
 {
 	fp_privnode_stop(*node);
 }
 
-/* Lifts the program's limit of file sizes, which would hold for the node's shared memory, too. */
+/*
+ * Raises the program's limit of file sizes, because it would also hold for the node's shared
+ * memory.
+ */
 static void lift_file_limit(void)
 {
 	struct rlimit limit;
@@ -63,7 +66,10 @@ static void daemon_exec(const char *daemon, const char *listen, const struct fp_
 	setsid();
 	dup2(null_fd, STDIN_FILENO);
 	dup2(null_fd, STDOUT_FILENO);
-	/* the node may outlive a process that waits for the end of an inherited pipe */
+	/*
+	 * The node may live longer than this command. So it must not inherit a pipe for whose end
+	 * another process waits.
+	 */
 	syscall(SYS_close_range, STDERR_FILENO + 1, ~0u, CLOSE_RANGE_CLOEXEC);
 	fcntl(ready_fd, F_SETFD, 0);
 	if (users_fd >= 0) {
@@ -159,7 +165,7 @@ bool fp_privnode_leave(struct fp_privnode *node)
 	if (poll(&users, 1, 0) != 0)
 		return false;
 	close(users.fd);
-	free(node); /* the kernel tells the node of our end */
+	free(node); /* the kernel ends the node when we end */
 	return true;
 }
 

@@ -1,6 +1,6 @@
 /*
- * A private memory node: a farpaged started for the life of a command, reached through a socket
- * that nobody else has. Room: tools; knows processes and the daemon's command line.
+ * A private memory node: a farpaged that lives as long as a command, behind a socket that only this
+ * command uses. Room: tools; knows processes and the daemon's command line.
  */
 #ifndef FP_PRIVNODE_H
 #define FP_PRIVNODE_H
@@ -13,10 +13,12 @@
 #define FP_PRIVNODE_SOCKET "node.sock"
 
 struct fp_privnode {
-	pid_t pid;     /* 0: not started, or collected */
-	char url[128]; /* where it is reached */
-	/* A pipe, close-on-exec: the node waits at [0] until [1] is closed everywhere. A process
-	 * with a copy of [1] is a user. -1: the node does not serve users. */
+	pid_t pid;     /* 0: not started, or already collected by wait */
+	char url[128]; /* the URL that reaches it */
+	/*
+	 * A close-on-exec pipe: the node lives until no process has [1] any more. A process with a
+	 * copy of [1] is a user. -1: the node does not serve users.
+	 */
 	int users_fds[2];
 };
 
@@ -27,21 +29,26 @@ enum fp_privnode_kind {
 
 struct fp_privnode_options {
 	enum fp_privnode_kind kind;
-	const char *dir;     /* a folder of this process */
-	uint64_t pool_bytes; /* of its one pool; taken from the system on demand */
-	bool serves_users;   /* it lives on after this process, until no process has users_fds[1] */
-	int dir_lock_fd;     /* if it serves users: a descriptor that it keeps open */
+	const char *dir;     /* a folder that this process made */
+	uint64_t pool_bytes; /* size of its only pool, whose memory is taken on demand */
+	/* It lives on after this process, until no process has users_fds[1]. */
+	bool serves_users;
+	/* If it serves users: a descriptor that the node keeps open. */
+	int dir_lock_fd;
 };
 
 /*
- * Starts farpaged and waits until it serves. The daemon is in a session of its own, so that a ^C
- * ends only the program. 0 and *ret_node; else a negative errno and a text in error. Release with
- * fp_privnode_stop.
+ * Starts farpaged and waits until it serves. The daemon has a kernel session of its own (setsid),
+ * so that a ^C ends only the program. 0 and *ret_node; else a negative errno and a text in error.
+ * Release with fp_privnode_stop.
  */
 int fp_privnode_start(const struct fp_privnode_options *options, char *error, size_t error_len,
                       struct fp_privnode **ret_node);
 
-/* True: the node still has users; it is released and left to them. False: stop it. */
+/*
+ * True: the node still has users. Then it is left running, and node is freed. False: the caller
+ * must stop it.
+ */
 bool fp_privnode_leave(struct fp_privnode *node);
 
 /* Ends the daemon (by SIGKILL if it does not end within some seconds) and waits for it. NULL is

@@ -18,12 +18,15 @@
 #include "cleanup.h"
 #include "log.h"
 
-#define MAX_INTERPRETERS 4 /* as many as the kernel follows */
+#define MAX_INTERPRETERS 4 /* the kernel follows as many */
 
-/* The header of this program, a symbol of the linker. The shim was built for the same machine. */
+/*
+ * The ELF header of this program, a symbol of the linker. It shows the machine for which the shim
+ * was built.
+ */
 extern const Elf64_Ehdr __ehdr_start __attribute__((visibility("hidden")));
 
-/* 0 if path is a file that may be executed. */
+/* Returns 0 if path is a file that may be executed. */
 static int check_executable(const char *path)
 {
 	struct stat st;
@@ -35,7 +38,7 @@ static int check_executable(const char *path)
 	return 0;
 }
 
-/* One element of PATH, len bytes long; an empty one is the current folder. */
+/* Tries one element of PATH, len bytes long. An empty element means the current folder. */
 static int try_folder(const char *folder, size_t len, const char *command, char *ret_path, size_t path_len)
 {
 	int n = snprintf(ret_path, path_len, "%.*s%s%s", (int)len, folder, len ? "/" : "./", command);
@@ -130,7 +133,7 @@ static int check_elf(int fd, const Elf64_Ehdr *header, const char *path, char *e
 	return 0;
 }
 
-/* Writes the interpreter that a script's first line names to path. False if it names none. */
+/* Writes to path the interpreter that a script's first line names. False if it names none. */
 static bool interpreter_of(char *head, char *path, size_t len)
 {
 	char *name = head + 2 + strspn(head + 2, " \t");

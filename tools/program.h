@@ -1,6 +1,6 @@
 /*
- * The program that `farpage run` starts: finds it as a shell would, and tells whether a preloaded
- * library reaches it at all. Room: tools.
+ * The program that `farpage run` starts: finds it as a shell would, and checks whether a preloaded
+ * library would be loaded into it. Room: tools.
  */
 #ifndef FP_PROGRAM_H
 #define FP_PROGRAM_H
@@ -14,10 +14,11 @@
 int fp_program_find(const char *command, char *ret_path, size_t len);
 
 /*
- * Tells whether the dynamic loader will preload a library into the program at path: follows "#!"
- * lines, reads the ELF header. 0, also for unknown formats; else a negative errno, and error has
- * the reason and a remedy: -ENOEXEC (statically linked, or built for another machine), -EPERM
- * (set-user-ID and the like: the loader ignores LD_PRELOAD), or those of open(2).
+ * Checks whether the dynamic loader will preload a library into the program at path. Follows "#!"
+ * lines, and reads the ELF header. 0: it will, or the format is unknown. Otherwise a negative
+ * errno, and error has the reason and a remedy: -ENOEXEC (statically linked, or built for another
+ * machine), -EPERM (set-user-ID and the like: the loader ignores LD_PRELOAD), or an error of
+ * open(2).
  */
 int fp_program_check(const char *path, char *error, size_t error_len);
 

@@ -47,7 +47,7 @@ static json_t *row(const struct fp_statspage *page)
 	                 "p99_ns", (json_int_t)fp_hist_quantile(h, 0.99));
 }
 
-/* Appends the memory that is not far. A program that has ended meanwhile has none. */
+/* Appends how much memory is not far. Appends nothing for a program that has just ended. */
 static void append_kinds(json_t *list, const struct fp_statspage *page)
 {
 	struct fp_smaps kinds;

@@ -10,11 +10,17 @@
 #include "smaps.h"
 #include "stats_dir.h"
 
-/* For a person: tables (json_table.h) with a row for each page. With rates (pages->n of them, or
- * NULL), faults a second replace the faults so far, and memory that is not far is left out. */
+/*
+ * Prints tables for a person (json_table.h), with a row for each page. If rates (pages->n of them)
+ * is not NULL, the table shows faults a second instead of faults so far, and leaves out memory that
+ * is not far.
+ */
 json_t *fp_pstable_text(const struct fp_stats_dir *pages, const uint64_t *rates);
 
-/* An array with an object for each page. The caller owns it, and the objects below. */
+/*
+ * Returns an array with an object for each page. The caller owns it, and also the objects of the
+ * functions below.
+ */
 json_t *fp_pstable_json(const struct fp_stats_dir *pages);
 
 /* Parts of such an object: its nodes, faults by kind, and memory that is not far. */

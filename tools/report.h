@@ -9,8 +9,10 @@
 
 #include "runstats.h"
 
-/* Prints the report of one run to out, as of stats' last update. name: of the program; wall_ns: how
- * long it ran. */
+/*
+ * Prints the report of one run to out, from the numbers of stats' last update. name: the program's;
+ * wall_ns: how long it ran.
+ */
 void fp_report_print(const struct fp_runstats *stats, const char *name, uint64_t wall_ns, FILE *out);
 
 #endif

@@ -1,8 +1,8 @@
 /*
  * farpage run: starts a program whose heap and large mappings are far memory. Room: tools.
  *
- * It checks everything that it can before the program starts, so that the program never finds out
- * half-way that a node is missing. Settings reach the preload library through its environment
+ * It checks all that it can before the program starts. So a missing node is reported at once, not
+ * in the middle of the program. Settings reach the preload library through its environment
  * variables, so a plain LD_PRELOAD= can do the same.
  */
 #include <ctype.h>
@@ -36,21 +36,21 @@ struct run_command {
 	char *const *command;
 	bool report;
 	bool user_only;         /* faults inside the kernel are not permitted */
-	unsigned options;       /* bits: the rows of options that were given */
-	uint64_t pool_bytes;    /* of the private node */
+	unsigned options;       /* bit i: the option of row i was given */
+	uint64_t pool_bytes;    /* pool size of the private node */
 	bool says_pool;         /* the user gave a pool size */
 	struct rlimit as, data; /* limits of the program */
 	char path[PATH_MAX];    /* of the program */
 	char preload[PATH_MAX];
 	char dir[PATH_MAX - 16]; /* of this run; "": not made */
 	int dir_lock_fd;
-	struct fp_privnode *node;  /* NULL: the user named nodes */
-	struct fp_runstats *stats; /* NULL: no report and no stats file */
+	struct fp_privnode *node;  /* NULL: the user has named nodes */
+	struct fp_runstats *stats; /* NULL: neither a report nor a stats file is wanted */
 };
 
 #define VARIABLE_LEN 64
 
-/* "FARPAGE_LOCAL_MEMORY" for "local-memory". */
+/* "local-memory" gives "FARPAGE_LOCAL_MEMORY". */
 static const char *variable_of(const char *option, char buf[VARIABLE_LEN])
 {
 	snprintf(buf, VARIABLE_LEN, "FARPAGE_%s", option);
@@ -59,8 +59,11 @@ static const char *variable_of(const char *option, char buf[VARIABLE_LEN])
 	return buf;
 }
 
-/* Passes an option to the settings, as the variable of its name; a switch sets it to 1. The first
- * --node replaces the nodes in the environment, each further one is added. */
+/*
+ * Passes an option to the settings, by the environment variable of its name. A switch sets the
+ * variable to 1. The first --node replaces the nodes in the environment, and each further --node
+ * adds one.
+ */
 static void set_variable(const struct fp_tool *tool, const struct fp_option *option, const char *text,
                          void *target)
 {
@@ -136,7 +139,7 @@ static void say_limit(int which, uint64_t enough, const char *what, const char *
 		       (unsigned long long)limit.rlim_cur, remedy);
 }
 
-/* Names limits that are too low: a failure may come from them and not show it in its error. */
+/* Names the limits that are too low. They may cause a failure whose error does not show it. */
 static int fail_by_limits(void)
 {
 	say_limit(RLIMIT_NOFILE, 64, "open files", "ulimit -n 1024");
@@ -145,7 +148,10 @@ static int fail_by_limits(void)
 	return FP_EXIT_RUN_FAILED;
 }
 
-/* Under a limit that we may not raise, the node maps at most half of it. */
+/*
+ * The size of the private node's pool. Under a limit that we may not raise, the node maps at most
+ * half of that limit.
+ */
 static void fit_pool(struct run_command *run)
 {
 	static const int kinds[] = {RLIMIT_AS, RLIMIT_DATA};
@@ -175,7 +181,10 @@ static int start_node(struct run_command *run)
 	return 0;
 }
 
-/* A message of the settings names a variable. If an option set it, this names the option. */
+/*
+ * Prints a message of the settings. It names a variable; if an option set that variable, prints the
+ * option's name instead.
+ */
 static void say_setting(const struct run_command *run, const char *text)
 {
 	char name[VARIABLE_LEN];
@@ -207,8 +216,8 @@ static int read_settings(struct run_command *run, struct fp_settings *settings)
 }
 
 /*
- * If faults inside the kernel are not permitted, those of user mode suffice. Then the preload
- * library brackets the program's calls, as programs with libfarpage in fault mode inline do
+ * If faults inside the kernel are not permitted, chooses the mode for user faults only. Then the
+ * preload library brackets the program's calls. Programs with libfarpage in fault mode inline do so
  * themselves.
  */
 static int open_memory(struct far_options *options, bool *ret_user_only, char *error, size_t error_len,
@@ -226,8 +235,10 @@ static int open_memory(struct far_options *options, bool *ret_user_only, char *e
 	return r;
 }
 
-/* Opens far memory once, as the preload library will: if a node or the kernel refuses, this shows
- * now. Without a fixed budget the smallest suffices. */
+/*
+ * Opens far memory once, as the preload library will. So an error of a node or the kernel shows
+ * before the program starts. If no budget is fixed, the smallest is enough for that.
+ */
 static int probe(struct run_command *run, const struct fp_settings *settings)
 {
 	const char *nodes[FP_STORE_MAX_NODES + 1] = {NULL};
@@ -257,8 +268,10 @@ static int probe(struct run_command *run, const struct fp_settings *settings)
 	return 0;
 }
 
-/* Each process of the program leaves a page of its own in the folder of the run. The user's stats
- * file has their sum. */
+/*
+ * Each process of the program leaves its own stats page in the folder of the run. The user's stats
+ * file has the sum of all pages.
+ */
 static int open_stats(struct run_command *run)
 {
 	const char *file = getenv("FARPAGE_STATS_FILE");
@@ -313,8 +326,10 @@ static int launch(struct run_command *run, int *ret_wait_status)
 	return 0;
 }
 
-/* Processes that the program left behind keep their memory: the node and the folder go with the
- * last of them. */
+/*
+ * Processes that the program left behind keep their memory. The last of them ends the node and
+ * removes the folder.
+ */
 static void clean_up(struct run_command *run)
 {
 	fp_runstats_close(run->stats);
@@ -327,13 +342,19 @@ static void clean_up(struct run_command *run)
 	}
 	fp_privnode_stop(run->node);
 	fp_cleanup_close(
-	    &run->dir_lock_fd); /* first: reading the folder takes a descriptor, which may be the last */
+	    /*
+	     * First, because reading the folder takes a descriptor, and this may be the last free
+	     * one.
+	     */
+	    &run->dir_lock_fd);
 	if (run->dir[0])
 		fp_stats_dir_run_dir_remove(run->dir);
 }
 
-/* Does everything up to the program's end. Returns 0 and the wait status, or the exit status after
- * a message. */
+/*
+ * Does everything from the checks to the program's end. Returns 0 and the wait status, or the exit
+ * status after a message.
+ */
 static int run_program(struct run_command *run, int *ret_wait_status)
 {
 	struct fp_settings settings = {0};

@@ -27,8 +27,10 @@ int fp_runstats_open(int dir_fd, const char *file, struct fp_runstats **ret_stat
 	return 0;
 }
 
-/* The page of a process that has ended is final. It is counted once and removed, so a run of many
- * processes stays cheap. */
+/*
+ * The page of an ended process is final. So it is counted once and then removed, which keeps a run
+ * of many processes cheap.
+ */
 static bool fold_ended(const struct fp_statsview *view, void *user)
 {
 	struct fp_runstats *stats = user;

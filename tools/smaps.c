@@ -11,7 +11,7 @@
 
 #include "cleanup.h"
 
-/* One mapping, by the first of its lines. */
+/* One mapping, as the first of its lines describes it. */
 struct mapping {
 	uint64_t start, end;
 	char rights[5];
@@ -19,7 +19,7 @@ struct mapping {
 	char name[128];
 };
 
-/* Parses the first line of a mapping. False: it is one of the lines below it. */
+/* Parses the first line of a mapping. False: the line is one of those after it. */
 static bool parse_mapping(const char *line, struct mapping *ret_mapping)
 {
 	struct mapping m = {.start = 0};

@@ -12,12 +12,13 @@
 #include "statspage.h"
 
 enum fp_smaps_kind {
-	FP_SMAPS_RULE,   /* mapped, but kept local by a rule; all other kinds: resident */
+	/* Mapped memory that a rule keeps local. All other kinds count resident memory. */
+	FP_SMAPS_RULE,
 	FP_SMAPS_CODE,   /* files mapped to be executed */
 	FP_SMAPS_FILE,   /* other private mappings of files */
 	FP_SMAPS_SHARED, /* MAP_SHARED, System V */
-	FP_SMAPS_STACK,  /* the main thread's; those of others are anonymous memory */
-	FP_SMAPS_OTHER,  /* anonymous, local by a rule or by its kind */
+	FP_SMAPS_STACK,  /* the main thread's stack; other stacks count as anonymous memory */
+	FP_SMAPS_OTHER,  /* anonymous memory that is local by a rule or by its kind */
 	FP_SMAPS_KINDS
 };
 
@@ -25,8 +26,10 @@ struct fp_smaps {
 	uint64_t bytes[FP_SMAPS_KINDS];
 };
 
-/* Reads the memory of the process that writes page. 0, or the error of /proc/PID/smaps (-ENOENT: it
- * is gone). */
+/*
+ * Reads the memory of the process that writes page. 0, or the error of /proc/PID/smaps (-ENOENT:
+ * the process is gone).
+ */
 int fp_smaps_read(const struct fp_statspage *page, struct fp_smaps *ret_kinds);
 
 /* "by_rule", "code", "file", ... */

@@ -23,7 +23,7 @@
 
 #define fp_autoclosedir FP_CLEANUP(cleanup_closedir)
 
-/* These and all fields between them are counters, which add up. */
+/* The first and the last counter. All fields between them are counters too, which are added up. */
 #define FIRST_COUNTER offsetof(struct fp_statspage, faults)
 #define LAST_COUNTER  offsetof(struct fp_statspage, not_far_bytes)
 
@@ -33,7 +33,7 @@ static void cleanup_closedir(DIR **dir)
 		closedir(*dir);
 }
 
-/* Opens the folder in dir_fd, read from its start. NULL and errno on an error. */
+/* Opens the folder in dir_fd for reading, from its start. NULL and errno on an error. */
 static DIR *list(int dir_fd)
 {
 	fp_autoclose int fd = openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -79,7 +79,7 @@ int fp_stats_dir_read_dir(struct fp_stats_dir *pages, int dir_fd,
 		r = fp_statsview_openat(dir_fd, entry->d_name, pages->follow, &view);
 		if (r == -ENODATA)
 			fp_log(FP_LOG_WARNING, "stats", "%s: cut short", entry->d_name);
-		if (r < 0) { /* not ours, just removed, or of another version: no error */
+		if (r < 0) { /* no error: the page is not ours, just removed, or of another version */
 			r = r == -EMFILE || r == -ENFILE ? r : 0;
 			continue;
 		}
@@ -102,7 +102,7 @@ static bool is_dead(const struct fp_statsview *view, void *user)
 	return view->dead;
 }
 
-/* Closes the pages of processes that do not live here. */
+/* Closes the pages of processes that are not in this pid namespace. */
 static void keep_living(struct fp_stats_dir *pages)
 {
 	size_t kept = 0;
@@ -143,8 +143,10 @@ static bool is_own(int dir_fd, const char *name, mode_t type)
 	       st.st_uid == geteuid();
 }
 
-/* True for a page, of any version, that nobody maps. A page that its maker has not finished may
- * still be empty. */
+/*
+ * True for a page, of any version, whose maker is dead. A page that its maker has not finished may
+ * still be empty.
+ */
 static bool is_free_page(int dir_fd, const char *name, bool finished)
 {
 	fp_autoclose int fd = openat(dir_fd, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
@@ -155,7 +157,9 @@ static bool is_free_page(int dir_fd, const char *name, bool finished)
 	       (magic == FP_STATSPAGE_MAGIC || (!magic && !finished));
 }
 
-/* Removes a file that Farpage made and left behind, and nothing that others may have put there. */
+/*
+ * Removes a file that Farpage made and left behind. Removes no file that others may have put there.
+ */
 static void remove_litter(int dir_fd, const char *name)
 {
 	bool is_litter = false;
@@ -170,7 +174,10 @@ static void remove_litter(int dir_fd, const char *name)
 		unlinkat(dir_fd, name, 0);
 }
 
-/* Removes the folder called name, which is open in dir_fd. It stays if it holds files of others. */
+/*
+ * Removes the folder called name, which is open in dir_fd. It stays if it holds files that are not
+ * Farpage's.
+ */
 static void remove_run_dir(int parent_fd, const char *name, int dir_fd)
 {
 	fp_autoclosedir DIR *stream = list(dir_fd);
@@ -181,7 +188,7 @@ static void remove_run_dir(int parent_fd, const char *name, int dir_fd)
 	unlinkat(parent_fd, name, AT_REMOVEDIR);
 }
 
-/* True for run-PID. */
+/* True for a name of the form run-PID. */
 static bool is_run_dir_name(const char *name)
 {
 	size_t len = strlen(FP_STATS_DIR_RUN_PREFIX);
@@ -201,11 +208,11 @@ static int read_run_dir(struct fp_stats_dir *pages, int parent_fd, const char *n
 	size_t before = pages->n;
 	int r;
 
-	if (fd < 0) /* its run has just ended, or it is not ours */
+	if (fd < 0) /* the run has just ended, or the folder is not ours */
 		return fd == -ENOENT || fd == -ENOTDIR || fd == -EPERM || fd == -EACCES ? 0 : fd;
 	r = fp_stats_dir_read_dir(pages, fd, NULL, NULL);
 	keep_living(pages);
-	/* a living `farpage run` has the lock of its folder */
+	/* a living `farpage run` holds the lock of its folder */
 	if (pages->n == before && flock(fd, LOCK_EX | LOCK_NB) == 0)
 		remove_run_dir(parent_fd, name, fd);
 	return r;
@@ -239,7 +246,7 @@ int fp_stats_dir_read_live(struct fp_stats_dir *pages, const char *label)
 	if (r == 0) {
 		fd = r = fp_rundir_openat(AT_FDCWD, dir);
 		if (fd == -ENOENT)
-			return 0; /* nothing was run yet */
+			return 0; /* no folder: no program has run yet */
 	}
 	if (r >= 0)
 		r = read_live(pages, fd);
@@ -281,7 +288,7 @@ static void add_node(struct fp_statspage *sum, const struct fp_stats_node *from)
 		if (node->url[0] && strcmp(node->url, from->url) != 0)
 			continue;
 		node->up = node->url[0] ? node->up && from->up : from->up;
-		/* the worst that any process sees */
+		/* of these fields the sum is the worst that any process has */
 		node->state = FP_MAX(node->state, from->state);
 		node->degraded |= from->degraded;
 		node->spent |= from->spent;
@@ -309,7 +316,7 @@ static void add_peaks(struct fp_statspage *sum, const struct fp_statspage *from)
 
 void fp_stats_dir_add(struct fp_statspage *sum, const struct fp_statspage *from)
 {
-	if (!sum->magic) /* identity: the fields before the first counter */
+	if (!sum->magic) /* the first page gives the identity: all fields before the counters */
 		memcpy(sum, from, offsetof(struct fp_statspage, exited));
 	add_peaks(sum, from);
 	sum->mapped_bytes += from->mapped_bytes;
@@ -326,7 +333,7 @@ void fp_stats_dir_add(struct fp_statspage *sum, const struct fp_statspage *from)
 	fp_hist_merge(&sum->evict_latency, &from->evict_latency);
 }
 
-/* -ESTALE: the folder was removed before we had the lock. */
+/* Locks the folder. -ESTALE: somebody removed the folder before we had the lock. */
 static int make_locked_dir(const char *path, int *ret_fd)
 {
 	fp_autoclose int fd = -1;
@@ -354,8 +361,11 @@ int fp_stats_dir_run_dir_create(const char *label, char *buf, size_t len, int *r
 		say_dir(label, parent, r);
 		return r;
 	}
-	/* take the next number if ours exists: in another pid namespace, or left behind by a run;
-	 * also if a reader removed our new folder, not yet locked, as left behind */
+	/*
+	 * Takes the next number if our folder's name exists. Another pid namespace may have it, or
+	 * a run may have left it behind. Also tries again if a reader of the folder removed our new
+	 * one before we locked it.
+	 */
 	do {
 		r = snprintf(buf, len, "%s/" FP_STATS_DIR_RUN_PREFIX "%d", parent, number++);
 		if ((size_t)r >= len) {

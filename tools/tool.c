@@ -18,7 +18,7 @@ static int start(const struct fp_tool *tool, int argc, char **argv)
 	char name[32];
 
 	snprintf(name, sizeof(name), "farpage: %s", tool->label);
-	argv[0] = name; /* getopt begins its messages with it */
+	argv[0] = name; /* getopt begins its messages with this name */
 	return tool->main(argc, argv);
 }
 

@@ -12,23 +12,26 @@
 #include "option.h"
 
 #define FP_EXIT_USAGE 2
-/* The exit statuses of env(1), nohup(1) and timeout(1), so that a caller can tell our trouble from
- * the program's. */
+/*
+ * The exit statuses that env(1), nohup(1) and timeout(1) use. They let a caller tell an error of
+ * Farpage from one of the program.
+ */
 #define FP_EXIT_RUN_FAILED     125
 #define FP_EXIT_NOT_EXECUTABLE 126
 #define FP_EXIT_NOT_FOUND      127
 
 struct fp_tool {
 	const char *name;
-	const char *label; /* its name in messages: "bench fault" */
+	const char *label; /* the name in messages: "bench fault" */
 	const char *summary;
-	const char *help;                /* --help up to the options; the first line is the usage */
-	const struct fp_option *options; /* NULL: none but --help */
+	const char *help;                /* --help before the options; the first line is the usage */
+	const struct fp_option *options; /* NULL: it has no option but --help */
 	const struct fp_tool *const
 	    *commands; /* its own subcommands, which end with NULL; NULL: it has none */
 	bool takes_arguments;
-	bool runs_command;                  /* its first argument ends its options; a usage error is 125 */
-	int (*main)(int argc, char **argv); /* argv[0] is the name; returns the exit status */
+	/* Its first argument is a command and ends the options. A usage error then gives 125. */
+	bool runs_command;
+	int (*main)(int argc, char **argv); /* argv[0] is the subcommand's name; returns the exit status */
 };
 
 extern const struct fp_tool fp_tool_run, fp_tool_hist, fp_tool_ps, fp_tool_top, fp_tool_node, fp_tool_bench;
@@ -44,15 +47,22 @@ _Noreturn void fp_tool_wrong(const struct fp_tool *tool, const char *format, ...
 /* Prints the help on stdout. Returns the exit status. */
 int fp_tool_help(const struct fp_tool *tool);
 
-/* text as a JSON string. If it is not UTF-8, each byte beyond ASCII becomes "?": the name of a
- * program may be anything. NULL: no memory. */
+/*
+ * Returns text as a JSON string. A program's name may be any bytes, so if text is not UTF-8, each
+ * byte beyond ASCII becomes "?". NULL: no memory.
+ */
 json_t *fp_tool_json_string(const char *text);
 
-/* Prints the result of a command on stdout: as JSON, or for a person (json_table.h). Takes the
- * document; NULL means that there was no memory for it. Returns the exit status. */
+/*
+ * Prints the result of a command on stdout, as JSON or for a person (json_table.h). Takes over the
+ * document; NULL means that there was no memory for it. Returns the exit status.
+ */
 int fp_tool_show(const struct fp_tool *tool, json_t *document, bool as_json);
 
-/* Ends a command that wrote to stdout: 0, or 1 with a message if something could not be written. */
+/*
+ * Ends a command that wrote to stdout. Returns 0, or 1 with a message if something could not be
+ * written.
+ */
 int fp_tool_flush(const struct fp_tool *tool);
 
 #endif

@@ -54,7 +54,7 @@ static int show(struct history *history, bool in_place)
 	return r ?: fp_tool_flush(&fp_tool_top);
 }
 
-/* True if the user wants to leave: a q on the terminal, ^C or a TERM. Waits for one interval. */
+/* Waits for one interval. True if the user wants to quit: a q on the terminal, ^C or SIGTERM. */
 static bool wait_for_quit(int signal_fd, bool keys)
 {
 	struct pollfd fds[] = {{.fd = signal_fd, .events = POLLIN},
@@ -80,7 +80,10 @@ static int open_signals(void)
 	return signalfd(-1, &ends, SFD_CLOEXEC);
 }
 
-/* Has keys arrive one by one and without echo. The caller restores *ret_before at the end. */
+/*
+ * Sets the terminal to deliver keys one by one and without echo. The caller restores *ret_before at
+ * the end.
+ */
 static bool set_keys(struct termios *ret_before)
 {
 	struct termios keys;

@@ -475,9 +475,9 @@ static bool has_hung_up(int fd)
 }
 
 /*
- * Whether the peer is gone. A queue pair without work never notices a lost peer, and one with work
- * only after its retries. rdma_cm knows earlier; without rdma_cm, the socket of the LINK connection
- * does.
+ * Looks whether the peer is gone. A queue pair without work never notices a lost peer, and one with
+ * work only after its retries. rdma_cm knows earlier; without rdma_cm, the socket of the LINK
+ * connection does.
  */
 static void check_peer(struct rdma_link *link, uint64_t now_ns)
 {

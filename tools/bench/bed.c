@@ -18,7 +18,7 @@
 #define PUSH_ATTEMPTS 20
 
 struct fp_bed {
-	struct far_memory *far; /* NULL: the floor */
+	struct far_memory *far; /* NULL: the bed is of the floor */
 	struct fp_floor floor;
 	void *base;
 	uint64_t seed;
@@ -88,7 +88,9 @@ volatile uint64_t *fp_bed_word(const struct fp_bed *bed, size_t page)
 	return (void *)((char *)bed->base + page * FP_PATTERN_PAGE_BYTES);
 }
 
-/* Counts the pages in local memory. Asks the kernel, not the product that is measured. */
+/*
+ * Counts the pages in local memory. Asks the kernel, so that the product does not measure itself.
+ */
 static size_t resident_pages(const struct fp_bed *bed)
 {
 	fp_autofree unsigned char *in_core = malloc(bed->n_pages);

@@ -1,6 +1,6 @@
 /*
  * A bed for a bench: pages that can be sent away and touched. They are far memory over one way to a
- * node, or those of the bare floor, each of which faults once. Room: tools/bench. It uses far
+ * node, or pages of the bare floor, each of which faults once. Room: tools/bench. It uses far
  * memory only through the public API.
  */
 #ifndef FP_BED_H
@@ -25,30 +25,38 @@ struct fp_bed_options {
 	uint32_t readahead_pages; /* as in struct far_options */
 };
 
-/* All pages hold generation 0 of pattern.h. 0 and *ret_bed; else a negative errno and a text in
- * error. Release with fp_bed_close. */
+/*
+ * Makes a bed whose pages all hold generation 0 of pattern.h. 0 and *ret_bed; else a negative errno
+ * and a text in error. Release with fp_bed_close.
+ */
 int fp_bed_open(const struct fp_bed_options *options, char *error, size_t error_len, struct fp_bed **ret_bed);
 
 /* The first word of a page. */
 volatile uint64_t *fp_bed_word(const struct fp_bed *bed, size_t page);
 
-/* Makes every page remote. Does nothing to the floor: its pages are not local before their first
- * read. 0, or -EBUSY if some stay in spite of several attempts. */
+/*
+ * Makes every page remote. Does nothing to the floor: its pages are not local before their first
+ * read. 0, or -EBUSY if some pages stay local after several attempts.
+ */
 int fp_bed_send_away(struct fp_bed *bed);
 
-/* Reads the first word of all pages in the given order. Records the time of each read that took
- * least_ns or more. Returns how many words were not those of generation. */
+/*
+ * Reads the first word of all pages in the given order. Records the time of each read that took
+ * least_ns or more. Returns how many words were not the expected ones (those of generation).
+ */
 size_t fp_bed_read(struct fp_bed *bed, const uint32_t *order, unsigned generation, uint64_t least_ns,
                    struct fp_hist *h);
 
-/* True if every word is right: the first word of each page of generation, the others of 0. Else
- * *ret_bad is the page of the first wrong word. */
+/*
+ * True if every word is right. The first word of each page must be of generation, and the others of
+ * generation 0. Otherwise *ret_bad is the page of the first wrong word.
+ */
 bool fp_bed_verify(const struct fp_bed *bed, unsigned generation, size_t *ret_bad);
 
 /*
- * Returns the library's counters; zeros for the floor. The library counts a fault after it has
- * woken the thread that touched. So this waits until the counters stand still, at fetched_bytes or
- * more, for at most a second.
+ * Returns the library's counters; zeros for the floor. The library counts a fault only after it has
+ * woken the faulting thread. So this waits, for at most a second, until the counters have reached
+ * fetched_bytes and no longer change.
  */
 struct far_stats fp_bed_stats(const struct fp_bed *bed, uint64_t fetched_bytes);
 

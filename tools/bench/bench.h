@@ -1,7 +1,7 @@
 /*
- * The benches, subcommands of `farpage bench`. Room: tools/bench. They measure far memory through
- * the public API, links through the transport interface, and the kernel alone (floor.h). In tools/
- * only the table of subcommands sees them, through tool.h.
+ * The benches: the subcommands of `farpage bench`. Room: tools/bench. They measure far memory
+ * through the public API, links through the transport interface, and the bare kernel by floor.h. In
+ * tools/ only the table of subcommands sees them, through tool.h.
  */
 #ifndef FP_BENCH_H
 #define FP_BENCH_H

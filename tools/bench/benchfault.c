@@ -1,10 +1,10 @@
 /*
- * farpage bench fault: the cost of one fault, beside the bare floor and in the same run. Room:
+ * farpage bench fault: the cost of one fault, compared with the bare floor in the same run. Room:
  * tools/bench.
  *
  * One thread, pinned to a CPU, reads one word of each of many pages that are not local, in random
- * order, and times each touch. The contenders take turns, round by round, so a machine that grows
- * slower does so for all of them.
+ * order, and times each touch. The contenders take turns, round by round. So a machine that becomes
+ * slower affects all of them.
  */
 #include <errno.h>
 #include <inttypes.h>

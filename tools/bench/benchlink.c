@@ -1,6 +1,7 @@
 /*
- * farpage bench link: the cost of a request over each transport, without pages and faults: READ and
- * WRITE by size and depth, and a two-sided call beside them. Room: tools/bench.
+ * farpage bench link: the cost of a request over each transport, without pages and faults. It
+ * measures READ and WRITE by size and depth, and a two-sided call for comparison. Room:
+ * tools/bench.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -44,7 +45,7 @@ struct bench_link {
 	uint64_t seed;
 	uint64_t duration_ns; /* of a cell */
 	uint64_t spin_ns;
-	char *secret; /* of the nodes that were named; NULL: none */
+	char *secret; /* for the nodes that the user named; NULL: none */
 	unsigned n_shapes, n_depths;
 	struct shape shapes[MAX_LIST];
 	unsigned depths[MAX_LIST];
@@ -56,12 +57,12 @@ struct way {
 	const char *name;
 	struct fp_linkbed *bed;
 	json_t *cells;
-	double page_us[FP_LINKBED_RPC + 1]; /* p50 of a page, one at a time; 0: not measured */
+	double page_us[FP_LINKBED_RPC + 1]; /* p50 of moving one page at a time; 0: not measured */
 };
 
 /* ---- the command line ---- */
 
-/* "4K", or "16x4K": a request of 16 segments. */
+/* Parses a size: "4K", or "16x4K" for a request of 16 segments. */
 static int parse_shape(const char *text, struct shape *ret_shape)
 {
 	uint64_t segs = 1, bytes;

@@ -11,18 +11,20 @@
 
 #include "privnode.h"
 
-/* The owner sets label and pool_bytes, and zero elsewhere. */
+/* The caller sets label and pool_bytes, and zeroes the rest. */
 struct fp_benchnode {
-	const char *label;       /* of the bench, for messages */
-	uint64_t pool_bytes;     /* of each private node */
+	const char *label;       /* name of the bench, for messages */
+	uint64_t pool_bytes;     /* pool size of each private node */
 	char dir[PATH_MAX - 16]; /* for sockets */
 	int dir_lock_fd;
 	bool has_dir;
-	struct fp_privnode *own[2]; /* by enum fp_privnode_kind; NULL: not started */
+	struct fp_privnode *own[2]; /* indexed by enum fp_privnode_kind; NULL: not started */
 };
 
-/* Returns a URL: for "shm" and "tcp" that of a private node, else way itself. NULL after a message.
- * Valid until fp_benchnode_close. *ret_is_own: the node is private. */
+/*
+ * Returns a URL: for the ways "shm" and "tcp" that of a private node, else way itself. NULL after a
+ * message. Valid until fp_benchnode_close. *ret_is_own: the node is private.
+ */
 const char *fp_benchnode_url(struct fp_benchnode *nodes, const char *way, bool *ret_is_own);
 
 /* Stops the private nodes and removes their folder. */

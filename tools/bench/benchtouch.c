@@ -2,11 +2,11 @@
  * farpage bench touch: the cost of passes over far memory when little of it is local. Room:
  * tools/bench.
  *
- * Three timed passes a round touch the first word of every page: one load each in order, one load
- * each in random order, one store each in random order (each page that leaves is then dirty). A
- * timed pass checks the word that it loads. After the loads and after the stores, an untimed pass
- * checks every word of every page. The library's counters tell how the pages of a timed pass
- * faulted.
+ * A round has three timed passes, which touch the first word of every page: loads in order, loads
+ * in random order, and stores in random order. After the stores each page that leaves is dirty. A
+ * timed pass checks the words that it loads. After the loads, and again after the stores, an
+ * untimed pass checks every word of every page. The library's counters tell how the pages of a
+ * timed pass faulted.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -20,7 +20,7 @@
 #include "pattern.h"
 #include "rounds.h"
 
-/* A touch that took less found its page local: no fault through userfaultfd is that short. */
+/* A touch that took less time found its page local: no fault through userfaultfd is that short. */
 #define LOCAL_TOUCH_NS 1000
 
 enum touch_metric { SEQUENTIAL, RANDOM_READ, RANDOM_WRITE, READ_P50, READ_P99 };
@@ -32,7 +32,7 @@ static const char *const pass_names[PASSES] = {"sequential read", "random read",
 /* The library's counters of touched pages, and of pages prefetched before a touch. */
 static const struct counter {
 	const char *name;
-	size_t at; /* in struct far_stats */
+	size_t at; /* offset in struct far_stats */
 } counters[] = {
     {"zero", offsetof(struct far_stats, zero_faults)},
     {"read", offsetof(struct far_stats, read_faults)},
@@ -45,7 +45,7 @@ static const struct counter {
 
 #define COUNTERS FP_ARRAY_LEN(counters)
 
-static uint64_t counts[FP_ROUNDS_BEDS][PASSES][COUNTERS]; /* by contender, over all rounds */
+static uint64_t counts[FP_ROUNDS_BEDS][PASSES][COUNTERS]; /* by contender; summed over all rounds */
 
 static double us_per_page(uint64_t start_ns, const struct fp_contender *c)
 {
@@ -126,7 +126,7 @@ static int measure(struct fp_rounds *rounds, struct fp_contender *c, unsigned ro
 
 	if (!h)
 		return -ENOMEM;
-	if (c == fp_rounds_floor(rounds, c)) /* its pages fault once */
+	if (c == fp_rounds_floor(rounds, c)) /* each page of the floor faults once */
 		return verify(rounds, c, 0, read_at_random(rounds, c, round, 0, h));
 	stats = fp_bed_stats(c->bed, 0);
 	wrong = read_in_order(rounds, c, round);
@@ -143,7 +143,9 @@ static int measure(struct fp_rounds *rounds, struct fp_contender *c, unsigned ro
 	return verify(rounds, c, round + 1, 0);
 }
 
-/* Adds the faults in percent of the pages touched, so that sizes and rounds can be compared. */
+/*
+ * Adds the faults as percent of the pages touched, so that other sizes and rounds can be compared.
+ */
 static void add_passes(const struct fp_rounds *rounds, json_t *document)
 {
 	json_t *list = json_array();

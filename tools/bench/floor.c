@@ -1,6 +1,4 @@
-/*
- * The bare floor. Room: tools/bench; see floor.h. Nothing of the product may be called from here.
- */
+/* The bare floor. Room: tools/bench; see floor.h. This file may call nothing of the product. */
 #include "floor.h"
 
 #include <errno.h>
@@ -17,7 +15,7 @@
 
 #define PAGE_BYTES 4096u
 
-static const struct fp_floor *served; /* the floor whose faults SIGBUS serves */
+static const struct fp_floor *served; /* the floor whose faults the SIGBUS handler serves */
 
 static bool copy_page(const struct fp_floor *floor, uint64_t at)
 {
@@ -30,7 +28,10 @@ static bool copy_page(const struct fp_floor *floor, uint64_t at)
 	return ioctl(floor->uffd, UFFDIO_COPY, &copy) == 0;
 }
 
-/* If the copy fails or the fault is not the floor's, the fault comes again and ends the program. */
+/*
+ * If the copy fails, or the fault is not the floor's, the same fault comes again and ends the
+ * program.
+ */
 static void on_bus(int sig, siginfo_t *info, void *context)
 {
 	uintptr_t addr = (uintptr_t)info->si_addr;
@@ -40,8 +41,10 @@ static void on_bus(int sig, siginfo_t *info, void *context)
 		signal(sig, SIG_DFL);
 }
 
-/* Ends by cancellation, in the read. After an error it ends, too: then the touching thread waits
- * for a ^C. */
+/*
+ * Runs until it is cancelled, in the read. After an error it ends, too: then the touching thread
+ * waits until the user presses ^C.
+ */
 static void *serve(void *arg)
 {
 	const struct fp_floor *floor = arg;
@@ -78,7 +81,7 @@ static int start_handler(struct fp_floor *floor)
 
 	if (floor->is_inline) {
 		served = floor;
-		sigfillset(&action.sa_mask); /* as in every handler of faults */
+		sigfillset(&action.sa_mask); /* as each handler of faults does */
 		r = sigaction(SIGBUS, &action, &floor->before) < 0 ? -errno : 0;
 	} else {
 		r = -pthread_create(&floor->handler, NULL, serve, floor);

@@ -1,9 +1,9 @@
 /*
  * Requests over one link, timed and checked. Room: tools/bench; see linkbed.h.
  *
- * The lease holds a pattern, a function of each word's place (generation 0 of pattern.h). READs go
- * round the lease in large steps, so that neighbours never follow each other. The WRITEs of a cell
- * all carry the same content, generation N of the words from 0 on. The last of them are read back.
+ * The lease holds a pattern that depends on each word's place (generation 0 of pattern.h). READs go
+ * round the lease in large steps, so that neighbours never follow each other. All WRITEs of a cell
+ * carry the same content: generation N of the words from 0 on. The last WRITEs are read back.
  */
 #include "linkbed.h"
 
@@ -21,12 +21,13 @@
 #include "pattern.h"
 #include "connect.h"
 
-#define LEASE_BYTES    (8u << 20)
-#define STRIDE         2654435761u /* a prime greater than the number of ranges of a lease */
-#define DEADLINE_NS    (5 * FP_NSEC_PER_SEC)
-#define NAP_MS         100
-#define CHECKED        256u                     /* of a cell that writes: so many requests are read back */
-#define HEARTBEAT_NS   (100 * FP_NSEC_PER_MSEC) /* a node waits for several of these at least */
+#define LEASE_BYTES (8u << 20)
+#define STRIDE      2654435761u /* a prime greater than the number of ranges in a lease */
+#define DEADLINE_NS (5 * FP_NSEC_PER_SEC)
+#define NAP_MS      100
+#define CHECKED     256u /* how many WRITEs of a cell are read back */
+/* A node drops a session only after several times this silence. */
+#define HEARTBEAT_NS   (100 * FP_NSEC_PER_MSEC)
 #define MAX_COMPLETION 64
 
 struct linkbed_slot {
@@ -53,7 +54,7 @@ struct fp_linkbed {
 struct linkbed_run {
 	const struct fp_linkbed_cell *cell;
 	size_t request_bytes;
-	uint64_t n_ranges; /* pieces of the lease as long as a request */
+	uint64_t n_ranges; /* parts of the lease, each as long as a request */
 	uint64_t n_submitted;
 	unsigned outstanding;
 	uint64_t end_ns;
@@ -96,7 +97,7 @@ static bool words_right(const struct fp_linkbed *bed, const void *buf, size_t le
 
 /* ---- the link ---- */
 
-/* Waits for completions, awake at first, then asleep. Returns their number. */
+/* Waits for completions, first awake and then asleep. Returns their number. */
 static int await(struct fp_linkbed *bed, struct fp_io **ret_done, unsigned max)
 {
 	uint64_t spin_until_ns = fp_clock_ns() + bed->options.spin_ns;
@@ -112,7 +113,7 @@ static int await(struct fp_linkbed *bed, struct fp_io **ret_done, unsigned max)
 	return n;
 }
 
-/* A node gives up a session whose control connection is silent. */
+/* Sends a heartbeat, because a node gives up a session whose control connection is silent. */
 static int heartbeat(struct fp_linkbed *bed, uint64_t now_ns)
 {
 	if (now_ns < bed->next_heartbeat_ns)
@@ -128,7 +129,7 @@ static uint64_t range_of(const struct linkbed_run *run, uint64_t n)
 	return n * STRIDE % run->n_ranges;
 }
 
-/* Submits the cell's request number n, which decides its place in the lease. */
+/* Submits the cell's request number n. The number decides the request's place in the lease. */
 static int request(struct fp_linkbed *bed, const struct linkbed_run *run, struct linkbed_slot *slot,
                    enum fp_io_op op, uint64_t n)
 {
@@ -145,7 +146,7 @@ static int request(struct fp_linkbed *bed, const struct linkbed_run *run, struct
 	return fp_link_submit(bed->link, &slot->io);
 }
 
-/* Submits a request and waits for its end, while nothing else is under way. */
+/* Submits a request and waits for its end. No other request may be under way. */
 static int request_alone(struct fp_linkbed *bed, const struct linkbed_run *run, enum fp_io_op op, uint64_t n)
 {
 	struct fp_io *done;
@@ -231,14 +232,14 @@ static int keep_busy(struct fp_linkbed *bed, struct linkbed_run *run)
 		int n = await(bed, done, MAX_COMPLETION);
 		uint64_t now_ns = fp_clock_ns();
 
-		r = heartbeat(bed, now_ns); /* at depth 1 no request waits for it */
+		r = heartbeat(bed, now_ns); /* at depth 1 no request has to wait for this */
 		for (int i = 0; r == 0 && i < n; i++)
 			r = complete(bed, run, done[i]->user, now_ns);
 	}
 	return r;
 }
 
-/* Prepares the slots' buffers: empty for READs, the cell's content for WRITEs. */
+/* Prepares the slots' buffers: zeros for READs, the cell's content for WRITEs. */
 static void prepare_slots(struct fp_linkbed *bed, const struct linkbed_run *run)
 {
 	for (unsigned i = 0; i < run->cell->depth; i++) {
@@ -265,7 +266,7 @@ static int check_written(struct fp_linkbed *bed, const struct linkbed_run *run)
 	return r;
 }
 
-/* At depth 1 each READ was checked when it completed. */
+/* At depth 1 nothing is left to check: each READ was checked when it completed. */
 static int check_read(const struct fp_linkbed *bed, const struct linkbed_run *run, unsigned n_slots)
 {
 	for (unsigned i = 0; run->cell->depth > 1 && i < n_slots; i++)

@@ -1,7 +1,7 @@
 /*
  * The contents that benches write into pages, and the order of their touches. Both are functions of
- * a seed, so that every word can be checked. The contents are incompressible, so that no shortcut
- * for easy pages helps. Room: tools/bench. Pure.
+ * a seed, so that every word can be checked. The contents can't be compressed, so no shortcut for
+ * simple pages makes them faster. Room: tools/bench. Pure.
  */
 #ifndef FP_PATTERN_H
 #define FP_PATTERN_H
@@ -20,11 +20,13 @@ uint64_t fp_pattern_word(uint64_t seed, size_t page, size_t word, unsigned gener
 /* Fills n_pages pages from base on, generation 0. */
 void fp_pattern_fill(void *base, size_t n_pages, uint64_t seed);
 
-/* Compares every word; the first word of each page is of the given generation, the others of 0.
- * True if all are right; else *ret_bad is the page of the first wrong word. */
+/*
+ * Compares every word. The first word of each page must be of the given generation, and the others
+ * of generation 0. True if all are right; else *ret_bad is the page of the first wrong word.
+ */
 bool fp_pattern_verify(const void *base, size_t n_pages, uint64_t seed, unsigned generation, size_t *ret_bad);
 
-/* Writes the numbers 0..n-1 to ret_order, in an order that seed alone decides. */
+/* Writes the numbers 0..n-1 to ret_order, in an order that depends on seed alone. */
 void fp_pattern_shuffle(uint64_t seed, size_t n, uint32_t *ret_order);
 
 #endif

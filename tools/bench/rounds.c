@@ -19,7 +19,7 @@
 
 #define MIN_BYTES   (64u << 10)
 #define MAX_BYTES   (1ull << 40)
-#define FLOOR_PAGES (size_t)((64u << 20) / FP_PATTERN_PAGE_BYTES) /* the floor has no more */
+#define FLOOR_PAGES (size_t)((64u << 20) / FP_PATTERN_PAGE_BYTES) /* the floor has no more pages than this */
 #define INLINE      1
 #define BOTH        2
 
@@ -128,7 +128,7 @@ const struct fp_contender *fp_rounds_floor(const struct fp_rounds *rounds,
 {
 	for (unsigned i = 0; rounds->floor && i < rounds->n; i++)
 		if (rounds->contender[i].is_inline == contender->is_inline)
-			return &rounds->contender[i]; /* the first of its mode */
+			return &rounds->contender[i]; /* the first contender of its fault mode */
 	return NULL;
 }
 
@@ -145,7 +145,7 @@ static struct fp_contender *add_contender(struct fp_rounds *rounds, const char *
 	return c;
 }
 
-/* way: NULL for the floor. */
+/* Adds a contender. way NULL: the floor. */
 static int open_bed(struct fp_rounds *rounds, const struct fp_rounds_bench *bench, struct fp_contender *c,
                     const char *way)
 {
@@ -169,7 +169,10 @@ static int open_bed(struct fp_rounds *rounds, const struct fp_rounds_bench *benc
 	return r;
 }
 
-/* Opens a floor anew in each round: on this thread's CPU, and with no page touched. */
+/*
+ * Opens a floor anew in each round, so that no page of it is touched. Its thread runs on this
+ * thread's CPU.
+ */
 static int measure(struct fp_rounds *rounds, const struct fp_rounds_bench *bench, struct fp_contender *c,
                    unsigned round)
 {
@@ -183,12 +186,12 @@ static int measure(struct fp_rounds *rounds, const struct fp_rounds_bench *bench
 	return r;
 }
 
-/* The floor comes first in each mode, since the others are compared with it. */
+/* The floor is the first of each mode, because the others are compared with it. */
 static int open_all(struct fp_rounds *rounds, const struct fp_rounds_bench *bench)
 {
 	int r = 0;
 
-	rounds->nodes.pool_bytes = 3 * rounds->map_bytes + (256u << 20); /* for both modes */
+	rounds->nodes.pool_bytes = 3 * rounds->map_bytes + (256u << 20); /* enough for both fault modes */
 	rounds->order = calloc(rounds->map_bytes / FP_PATTERN_PAGE_BYTES, sizeof(*rounds->order));
 	if (!rounds->order)
 		return -ENOMEM;
@@ -208,9 +211,9 @@ static int open_all(struct fp_rounds *rounds, const struct fp_rounds_bench *benc
 }
 
 /*
- * Keeps this thread, and threads that it starts from now on, on one CPU. An agent keeps the thread
- * that filled its memory on its CPU until that thread has been quiet for a while. It would take a
- * mask set before then for its own, and undo it.
+ * Keeps this thread, and threads that it starts from now on, on one CPU. An agent itself binds the
+ * thread that filled its memory to a CPU, until that thread has been quiet for a while. If we set
+ * our mask before that, the agent would take it for its own and undo it.
  */
 static int pin(const struct fp_rounds *rounds, const struct fp_tool *tool)
 {
@@ -274,7 +277,8 @@ static int run(struct fp_rounds *rounds, const struct fp_rounds_bench *bench)
 {
 	int r = open_all(rounds, bench);
 
-	if (r == 0) /* now: the agents' threads exist already and do not inherit it */
+	/* Only now: the agents' threads exist already, so they do not inherit the mask. */
+	if (r == 0)
 		r = pin(rounds, bench->tool);
 	for (unsigned round = 0; r == 0 && round < rounds->rounds; round++)
 		for (unsigned i = 0; r == 0 && i < rounds->n; i++)

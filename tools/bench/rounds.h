@@ -23,14 +23,14 @@ struct fp_contender {
 };
 
 struct fp_rounds {
-	bool json, lists, floor; /* lists: --transport was given; floor: takes part */
+	bool json, lists, floor; /* lists: --transport was given; floor: a floor takes part */
 	unsigned modes;          /* thread, inline, both */
 	uint64_t cpu, seed, rounds, map_bytes, local_bytes;
-	char *secret; /* of the nodes that were named; NULL: none */
+	char *secret; /* for the nodes that the user named; NULL: none */
 	const char *ways[FP_ROUNDS_WAYS];
 	unsigned n_ways, n;
 	struct fp_contender contender[FP_ROUNDS_BEDS];
-	uint32_t *order; /* of touches; each bench sets it */
+	uint32_t *order; /* order of the touches; each bench sets it */
 	struct fp_benchnode nodes;
 };
 
@@ -41,12 +41,12 @@ struct fp_rounds_bench {
 	unsigned modes;                             /* defaults */
 	unsigned rounds;
 	uint64_t map_bytes;
-	unsigned local_percent; /* of map_bytes */
+	unsigned local_percent; /* how much of map_bytes is local */
 	uint32_t readahead_pages;
 	/* Measures one contender in one round: fills in its values. 0, or a negative errno after a
 	 * message. */
 	int (*measure)(struct fp_rounds *rounds, struct fp_contender *contender, unsigned round);
-	/* Adds further results to the document; NULL: there are none. */
+	/* Adds further results to the JSON document; NULL: there are none. */
 	void (*add)(const struct fp_rounds *rounds, json_t *document);
 };
 
@@ -56,8 +56,10 @@ extern const struct fp_option fp_rounds_options[];
 /* Runs a whole bench. Returns the exit status. */
 int fp_rounds_main(const struct fp_rounds_bench *bench, int argc, char **argv);
 
-/* Returns the floor that contender is compared with, measured before it in each round. NULL: no
- * floor takes part. */
+/*
+ * Returns the floor with which contender is compared. It was measured earlier in the same round.
+ * NULL: no floor takes part.
+ */
 const struct fp_contender *fp_rounds_floor(const struct fp_rounds *rounds,
                                            const struct fp_contender *contender);
 
