@@ -1,6 +1,6 @@
 /*
- * An rdma_cm server without a device: this file plays its verbs. A connection is an eventfd. Room:
- * test/unit, test_cm_server.c, which includes it once.
+ * An rdma_cm server without a device: this file stands in for the verbs. Each connection is an
+ * eventfd. Room: test/unit; only test_cm_server.c includes it, once.
  */
 #ifndef FP_CM_SERVER_RIG_H
 #define FP_CM_SERVER_RIG_H
@@ -34,7 +34,7 @@ struct fp_verbs_domain {
 };
 struct fp_verbs_conn {
 	void *user;
-	int fd; /* readable: the connection's queue pair broke */
+	int fd; /* readable once the connection's queue pair is broken */
 	bool flushed;
 	struct fp_verbs_domain *domain;
 };
@@ -51,7 +51,10 @@ static struct fp_verbs_listener listener;
 static struct fp_verbs_event events[MAX_EVENTS];
 static unsigned n_events;
 static struct fp_verbs_conn *last_conn;
-static int last_answer; /* enum fp_wire_status of a rejection; -1: no answer yet; -2: prepared */
+/*
+ * The enum fp_wire_status of the last rejection; -1: no answer yet; -2: the request was prepared.
+ */
+static int last_answer;
 
 static const struct fp_verbs_limits limits = {.device = "played0"};
 
@@ -173,7 +176,7 @@ int fp_verbs_domain_event(struct fp_verbs_domain *domain, uint32_t *ret_qpn, con
 
 int fp_verbs_domain_event_fd(const struct fp_verbs_domain *domain)
 {
-	return listener.fd; /* any descriptor that the server can watch */
+	return listener.fd; /* any descriptor does that the server can watch */
 }
 
 int fp_verbs_register(struct fp_verbs_domain *domain, void *base, size_t len_bytes,
@@ -327,7 +330,7 @@ static inline int setup(void **state)
 	return 0;
 }
 
-/* Nothing may be left open, whatever the test did. */
+/* Checks that nothing is left open, whatever the test did. */
 static inline int teardown(void **state)
 {
 	fp_cm_server_close(*state);
@@ -338,7 +341,7 @@ static inline int teardown(void **state)
 	return 0;
 }
 
-/* Asks for a link. Returns the answer. */
+/* Asks for a link. Returns the server's answer. */
 static inline int ask(struct fp_cm_server *server, uint64_t session_id, const uint8_t *token)
 {
 	struct fp_wire_cm cm = {
@@ -355,7 +358,7 @@ static inline int ask(struct fp_cm_server *server, uint64_t session_id, const ui
 
 static const uint8_t token[FP_WIRE_TOKEN_BYTES] = {1};
 
-/* Enters a session with that id, whose links prove the token above. */
+/* Makes a peer of a session with that id. The token above admits its links. */
 static inline struct fp_cm_server_peer *enter(struct fp_cm_server *server, uint64_t session_id)
 {
 	const struct sockaddr_storage own = address_of(OWN, 7461);

@@ -58,7 +58,9 @@ void fp_verbs_deregister(struct fp_verbs_region *region)
 {
 	if (!region->mr)
 		return;
-	/* otherwise a working device would write to memory that is no longer registered */
+	/*
+	 * fails here, because a working device would write to memory that is no longer registered
+	 */
 	assert_true(conn.closed || conn.n_queue == 0);
 	*(struct fp_verbs_region *)region->mr = (struct fp_verbs_region){0};
 	region->mr = NULL;

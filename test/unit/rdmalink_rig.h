@@ -1,8 +1,8 @@
 /*
- * A device that the test plays, and an rdma link over it: the parts of struct fp_verbs_* that a
- * link uses, on memory of this process. Posted requests wait until the test makes the device do
- * one, with the result that the test wants: late, out of order (as soft iWARP does), an error,
- * flushed, or never. Room: test/unit, test_rdmalink*.c.
+ * A simulated device, and an rdma link over it. It has the parts of struct fp_verbs_* that a link
+ * uses, on memory of this process. A posted request waits until the test makes the device carry it
+ * out. The test chooses the result: late, out of order (as soft iWARP does), an error, flushed, or
+ * never. Room: test/unit, test_rdmalink*.c.
  */
 #ifndef FP_RDMALINK_RIG_H
 #define FP_RDMALINK_RIG_H
@@ -17,8 +17,8 @@
 #define SLOTS       256u
 #define PATIENCE_NS (20 * FP_NSEC_PER_SEC) /* how long the test waits before it fails */
 #define POISON      0xee
-#define CUT         1  /* work_one: a READ lacks its last packet, but is reported as done */
-#define WC_SAID     77 /* wc_status of the first failure; flushed requests have another */
+#define CUT         1  /* work_one: a READ that lacks its last packet, but is reported as done */
+#define WC_SAID     77 /* wc_status of the first failure; flushed requests have another status */
 
 struct fp_verbs_domain {
 	struct fp_verbs_limits limits;
@@ -34,7 +34,7 @@ struct fp_verbs_conn {
 	struct fp_verbs_completion done[QUEUE];
 	unsigned n_done;
 	unsigned n_posts, n_works, n_signals, most_reads;
-	unsigned depth; /* refuses posts beyond so many */
+	unsigned depth; /* posts of more than so many requests are refused */
 	bool closed, flushed, flush_fails, swallows, gone, post_fails, cq_fails, stirs;
 	void (*on_arm)(struct fp_verbs_conn *conn);
 };
@@ -72,7 +72,7 @@ void submit(struct job *job);
 /* The next completed request, or NULL. */
 struct job *take(void);
 void assert_next(struct job *job, int status);
-/* Lets the device work until the link has no more requests for this job. */
+/* Lets the device work until the link has no request of this job left. */
 void run(struct job *job);
 
 #endif

@@ -92,7 +92,7 @@ static inline struct fp_store_node info(void)
 	return node;
 }
 
-/* The same as fake_tend, but the next attempt and the next heartbeat are due. */
+/* Does the same as fake_tend, but makes the next attempt and the next heartbeat due first. */
 static inline void tend_now(void)
 {
 	for (unsigned i = 0; i < b.store->n_nodes; i++) {

@@ -1,6 +1,6 @@
 /*
- * Leases that sessions adopt from each other: their holders and the right to write. Memory is freed
- * with its last holder.
+ * Leases that sessions adopt from each other: their holders, and who may write. Memory is freed
+ * when its last holder has left.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -45,7 +45,7 @@ static void end_family(void)
 		fp_node_session_end(&family.sessions, family.sessions.first);
 }
 
-/* All its leases exist, have their bytes, and are counted. */
+/* Checks that all leases of a session exist, have their bytes, and are counted. */
 static void assert_has(const struct fp_node_session *session, bool read_only)
 {
 	for (uint32_t id = 1; id <= 3; id++) {
@@ -72,7 +72,7 @@ static void assert_leased(uint64_t wanted_leases)
 	assert_int_equal(bytes, wanted_leases * MIB);
 }
 
-/* All of the pool is free and zero: no leased byte is left. */
+/* Checks that the whole pool is free and zero: no byte of a lease is left. */
 static void assert_scrubbed(void)
 {
 	struct fp_lease_request r = request(16 * MIB);
@@ -171,7 +171,7 @@ static void test_adoptions_refused(void **state)
 	assert_int_equal(fp_node_session_adopt(&family.sessions, family.child, family.child), -EINVAL);
 	assert_int_equal(fp_node_lease_grant(&family.child->leases, &t.pools, &r), 0);
 	assert_int_equal(fp_node_session_adopt(&family.sessions, family.child, family.parent),
-	                 -EINVAL); /* a lease is being made */
+	                 -EINVAL); /* its lease is still being made */
 	await_done(t.n_done + 1);
 	assert_int_equal(fp_node_session_adopt(&family.sessions, family.child, family.parent), -EINVAL);
 	fp_node_lease_release(fp_node_lease_find(&family.child->leases, 1));
@@ -179,7 +179,7 @@ static void test_adoptions_refused(void **state)
 	                 0); /* it has no lease left */
 	assert_has(family.child, true);
 	assert_int_equal(fp_node_session_adopt(&family.sessions, family.child, family.grandchild), -EINVAL);
-	/* a session that adopted nothing has adopted, too */
+	/* adopting from a session without leases counts as adopting too */
 	fp_node_lease_release(fp_node_lease_find(&family.child->leases, 1));
 	for (uint32_t id = 2; id <= 3; id++)
 		fp_node_lease_release(fp_node_lease_find(&family.child->leases, id));
@@ -235,10 +235,10 @@ static void test_adopted_and_leased(void **state)
 	assert_leased(4);
 	fp_node_lease_release(fp_node_lease_find(&family.child->leases, 2));
 	assert_int_equal(fp_node_lease_grant(&family.child->leases, &t.pools, &r), -EDQUOT);
-	r.quota_bytes = 5 * MIB; /* the parent still has lease 2 */
+	r.quota_bytes = 5 * MIB; /* the parent still holds the memory of lease 2 */
 	assert_int_equal(fp_node_lease_grant(&family.child->leases, &t.pools, &r), 0);
 	await_done(t.n_done + 1);
-	assert_int_equal(t.last->id, 2); /* not the same lease as the parent's 2 */
+	assert_int_equal(t.last->id, 2); /* an id of this session: not the parent's lease 2 */
 	assert_ptr_not_equal(t.last->memory, fp_node_lease_find(&family.parent->leases, 2)->memory);
 	end_family();
 	assert_scrubbed();
@@ -251,7 +251,7 @@ static void test_adopted_and_leased(void **state)
 #endif
 
 #ifdef CAN_FAIL
-static _Thread_local unsigned n_until_failure; /* allocations until one fails; 0: none fails */
+static _Thread_local unsigned n_until_failure; /* which allocation fails, counted from now; 0: none */
 
 void *__libc_calloc(size_t n, size_t size);
 
@@ -260,7 +260,7 @@ void *calloc(size_t n, size_t size)
 	return n_until_failure && --n_until_failure == 0 ? NULL : __libc_calloc(n, size);
 }
 
-/* Whichever allocation fails, nothing is adopted, and no holder is left that would keep memory. */
+/* Whichever allocation fails, nothing is adopted. No holder is left that would keep memory. */
 static void test_adopted_without_memory(void **state)
 {
 	unsigned nth = 1;
@@ -279,7 +279,7 @@ static void test_adopted_without_memory(void **state)
 		}
 	} while (r < 0);
 	n_until_failure = 0;
-	assert_int_equal(nth, 1 + 1 + 3 + 1); /* failed in turn: a table, three leases; then none */
+	assert_int_equal(nth, 1 + 1 + 3 + 1); /* a table and three leases failed in turn; then none */
 	assert_has(family.child, true);
 	end_family();
 	assert_scrubbed();
@@ -307,7 +307,7 @@ static uint64_t stamp_of(const struct fp_node_lease *lease)
 	return *(uint64_t *)lease->memory->chunk.base;
 }
 
-/* A lease has the bytes that its maker wrote, for as long as a session holds it. */
+/* A lease keeps the bytes that its maker wrote, as long as any session holds it. */
 static void assert_stamped(const struct fp_node_lease *lease)
 {
 	assert_int_equal(stamp_of(lease), (uintptr_t)lease->memory);

@@ -1,4 +1,6 @@
-/* Affinity: a thread that makes most of the faults is held on its CPU, and only while it does. */
+/*
+ * Affinity: a thread that makes most of the faults is held on its CPU, but only as long as it does.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,9 +18,11 @@
 #include "cleanup.h"
 
 #define SKIP   77
-#define WINDOW 64u /* faults between two decisions */
+#define WINDOW 64u /* number of faults between two decisions */
 
-/* A thread of the program, blocked as in a fault. The test's own thread plays the fault thread. */
+/*
+ * A thread of the program that waits as in a fault. The test's own thread acts as the fault thread.
+ */
 struct blocked {
 	pthread_t thread;
 	int pipe[2];
@@ -111,7 +115,7 @@ static void test_majority_is_held(void **state)
 	assert_int_equal(cpus_of(s, 0), 1);
 	assert_int_equal(cpus_of(s, 1), CPU_COUNT(&s->all));
 	sched_getaffinity(0, sizeof(set), &set);
-	assert_int_equal(CPU_COUNT(&set), 1); /* the fault thread is beside it */
+	assert_int_equal(CPU_COUNT(&set), 1); /* the fault thread has moved to the same CPU */
 }
 
 static void test_equals_are_not_held(void **state)
@@ -145,7 +149,7 @@ static void test_who_faults_no_longer_is_let_go(void **state)
 	assert_int_equal(cpus_of(s, 0), CPU_COUNT(&s->all));
 }
 
-/* The program set an affinity while the thread was held: that stays. */
+/* The program set an affinity while the thread was held: that affinity stays. */
 static void test_own_choice_stays(void **state)
 {
 	struct scene *s = *state;
@@ -169,18 +173,18 @@ static void test_release_is_for_the_held_thread(void **state)
 	struct scene *s = *state;
 
 	faults(s, 0, WINDOW);
-	fp_affinity_release(&s->affinity, false); /* the test's own thread, which is not held */
+	fp_affinity_release(&s->affinity, false); /* the test's own thread is not held */
 	assert_int_equal(cpus_of(s, 0), 1);
 	s->threads[0].release = &s->affinity;
 	unblock(&s->threads[0]);
 	assert_int_equal(atomic_load(&s->affinity.held), 0);
 	faults(s, 1, WINDOW);
 	assert_int_equal(cpus_of(s, 1), 1);
-	fp_affinity_release(&s->affinity, true); /* done before the program asks for its CPUs */
+	fp_affinity_release(&s->affinity, true); /* called before the program asks for its CPUs */
 	assert_int_equal(cpus_of(s, 1), CPU_COUNT(&s->all));
 }
 
-/* It is held on a CPU that the program permits, wherever the fault thread runs. */
+/* The thread is held on a CPU that the program permits, wherever the fault thread runs. */
 static void test_a_thread_with_one_cpu(void **state)
 {
 	struct scene *s = *state;

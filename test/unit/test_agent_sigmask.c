@@ -35,7 +35,7 @@ static uint64_t now(void)
 	return mask;
 }
 
-/* Called in each test, as cmocka sets a handler of its own before it. */
+/* Call it in each test, because cmocka sets a handler of its own before each test. */
 static void begin(void)
 {
 	struct sigaction action = {.sa_sigaction = on_bus, .sa_flags = SA_SIGINFO};

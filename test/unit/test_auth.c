@@ -1,6 +1,7 @@
 /*
- * Proofs, against values computed independently from doc/protocol.md, and the fields on which they
- * must depend. OpenSSL may keep no memory for them, as it could be the program's far memory.
+ * Proofs: compared with values computed independently from doc/protocol.md, and changed by each
+ * field that they must cover. OpenSSL must keep no memory for them, because that could be far
+ * memory of the program.
  */
 #include "auth.h"
 
@@ -63,7 +64,7 @@ static void known_proofs(void **state)
 	assert_memory_equal(proof, server_proof, sizeof(proof));
 }
 
-/* A secret longer than a block of the hash. */
+/* A secret that is longer than a block of the hash. */
 static void long_secret(void **state)
 {
 	static const uint8_t expected[FP_WIRE_PROOF_BYTES] = {
@@ -128,7 +129,7 @@ static void everything_counts(void **state)
 	changed(t.welcome.idle_ms = 1);
 }
 
-/* Expected values from another implementation, as above. */
+/* Expected values come from another implementation, as above. */
 static void cm_proofs(void **state)
 {
 	static const uint8_t expected[FP_WIRE_CM_PROOF_BYTES] = {
@@ -174,7 +175,7 @@ static void release(void *ptr, const char *file, int line)
 }
 
 /*
- * OpenSSL would keep allocations and use them the next time. By then they could be far memory of
+ * OpenSSL would keep what it allocated and use it the next time. By then it could be far memory of
  * the program.
  */
 static void nothing_is_kept(void **state)

@@ -95,7 +95,7 @@ static void the_backoff_is_as_chosen(void **state)
 
 	fp_backoff_opened(&backoff, 0, 10, 0);
 	for (unsigned i = 0; i < FP_ARRAY_LEN(expected_ns); i++) {
-		fp_backoff_refused(&backoff, 0, expected_ns[i] / 4); /* the jitter that shortens nothing */
+		fp_backoff_refused(&backoff, 0, expected_ns[i] / 4); /* here the jitter shortens nothing */
 		assert_int_equal(backoff.next_ns, expected_ns[i]);
 	}
 }
@@ -116,7 +116,7 @@ static void a_resume_that_does_not_hold_counts_as_refused(void **state)
 	uint64_t now_ns = FP_NSEC_PER_SEC, last_ns = 0;
 
 	fp_backoff_opened(&backoff, now_ns, 0, 0);
-	for (unsigned i = 1; i < 6; i++) { /* a flapping node is tried later and later, up to a bound */
+	for (unsigned i = 1; i < 6; i++) { /* each attempt at a flapping node comes later, up to a bound */
 		fp_backoff_resumed(&backoff, now_ns);
 		fp_backoff_opened(&backoff, now_ns + FP_BACKOFF_STABLE_NS - 1, 0, 0);
 		assert_int_equal(backoff.n_failed, FP_MIN(i, FP_BACKOFF_FLAP));
@@ -124,7 +124,7 @@ static void a_resume_that_does_not_hold_counts_as_refused(void **state)
 		last_ns = backoff.next_ns - now_ns;
 		now_ns = backoff.next_ns;
 	}
-	for (unsigned i = 0; i < 9; i++) /* the same after a long outage */
+	for (unsigned i = 0; i < 9; i++) /* the same bound holds after a long outage */
 		fp_backoff_refused(&backoff, now_ns, 0);
 	fp_backoff_resumed(&backoff, now_ns);
 	fp_backoff_opened(&backoff, now_ns + 1, 0, 0);
@@ -156,7 +156,7 @@ static void what_is_heard_of_is_waited_for_anew(void **state)
 }
 
 /*
- * A slow node gets more time for each try, up to a bound, and never more than the whole request
+ * A slow node gets more time for each try, up to a bound. No try gets more than the whole request
  * has.
  */
 static void later_tries_have_more_time(void **state)

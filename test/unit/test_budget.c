@@ -163,14 +163,14 @@ static void test_grants_are_taken_back_by_what_leaves(void **state)
 	unsigned batch = fp_budget_batch(room);
 
 	assert_int_equal(fp_budget_take(room, BUDGET), BUDGET);
-	assert_false(fp_budget_tried_in_vain(room, false)); /* nobody has waited long enough yet */
+	assert_false(fp_budget_tried_in_vain(room, false)); /* no thread has waited long enough yet */
 	assert_int_equal(fp_budget_take(room, 1), 0);
 	fp_budget_grant(room);
 	assert_int_equal(fp_budget_take(room, 2), 1);
 	assert_true(fp_budget_tried_in_vain(room, false));
 	assert_false(fp_budget_tried_in_vain(room, false)); /* a token is free again */
 	assert_int_equal(fp_budget_take(room, batch + 1), batch);
-	fp_budget_give(room, 1); /* an unused token: the grants stay */
+	fp_budget_give(room, 1); /* the token was not used: the grants stay */
 	assert_int_equal(fp_budget_take(room, 2), 1);
 	fp_budget_leave(room, batch);
 	assert_int_equal(fp_budget_free(room), 0);
@@ -178,8 +178,7 @@ static void test_grants_are_taken_back_by_what_leaves(void **state)
 	assert_int_equal(fp_budget_free(room), 1);
 	fp_budget_tried_in_vain(room, false);
 	assert_int_equal(fp_budget_take(room, 2), 1);
-	fp_budget_tried_in_vain(room,
-	                        false); /* all grants are taken back: the next waits as the first one did */
+	fp_budget_tried_in_vain(room, false); /* no grants are left: the next waits as the first did */
 	assert_int_equal(fp_budget_take(room, 1), 0);
 	assert_true(fp_budget_tried_in_vain(room, true)); /* except where waiting can't help */
 	assert_int_equal(fp_budget_take(room, batch + 1), batch);
@@ -191,13 +190,13 @@ static void test_threads_have_eight_pages_each(void **state)
 {
 	struct fp_budget *room = *state;
 
-	fp_budget_see_threads(room, BUDGET / 8); /* fits */
+	fp_budget_see_threads(room, BUDGET / 8); /* so many threads fit the budget */
 	assert_false(fp_budget_is_scarce(room));
 	assert_int_equal(fp_budget_take(room, 4 * BUDGET), BUDGET);
 	fp_budget_see_threads(room, BUDGET / 4);
 	assert_true(fp_budget_is_scarce(room));
 	assert_int_equal(fp_budget_take(room, 4 * BUDGET), BUDGET);
-	fp_budget_pin(room, 3); /* pinned pages are of no use to the threads */
+	fp_budget_pin(room, 3); /* the threads can't use the tokens of pinned pages */
 	assert_int_equal(fp_budget_take(room, 4 * BUDGET), 3);
 	fp_budget_unpin(room, 3);
 	fp_budget_see_threads(room, 1);

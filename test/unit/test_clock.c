@@ -1,4 +1,4 @@
-/* The clock, which stops while no thread of the process runs. */
+/* The clock of fp_clock_ns, which stops while no thread of the process runs. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,7 +12,7 @@
 #include "clock.h"
 
 #define STOP_NS (350 * FP_NSEC_PER_MSEC)
-#define LATE_NS (252 * FP_NSEC_PER_MSEC) /* so late, a wake-up counts as a stop */
+#define LATE_NS (252 * FP_NSEC_PER_MSEC) /* a wake-up that comes so late counts as a stop */
 
 static uint64_t kernel_ns(void)
 {
@@ -22,7 +22,7 @@ static uint64_t kernel_ns(void)
 	return (uint64_t)ts.tv_sec * FP_NSEC_PER_SEC + (uint64_t)ts.tv_nsec;
 }
 
-/* Does as SIGSTOP: the time at which the sleeper should wake passes. */
+/* Acts like SIGSTOP: the time at which the sleeper should wake passes. */
 static void be_stopped(void)
 {
 	const struct timespec stop = {.tv_nsec = (long)STOP_NS};
@@ -50,7 +50,7 @@ static void test_stands_still_while_nobody_wakes(void **state)
 	assert_true(fp_clock_ns() - begun >= ns);
 }
 
-/* libc waits for a deadline of our clock: it must not return earlier. */
+/* libc waits for a deadline of our clock, and must not return before it. */
 static void test_monotonic_time_of_a_deadline(void **state)
 {
 	uint64_t now = kernel_ns();

@@ -93,7 +93,8 @@ static void a_link_that_breaks_is_told(void **state)
 		if (i == 0) {
 			eventfd_write(last_conn->fd, 1);
 			fp_cm_server_serve(*state);
-		} else { /* noticed also if the client disconnects at once */
+			/* The break is noticed also if the client disconnects at once. */
+		} else {
 			happens(*state,
 			        (struct fp_verbs_event){.type = FP_VERBS_EV_DISCONNECTED, .conn = last_conn});
 		}
@@ -143,7 +144,7 @@ static void queue_pairs_by_hand(void **state)
 	fp_cm_server_link_close(more);
 }
 
-/* There are two ways to a queue pair. Neither gives access to sessions of the other. */
+/* A session connects its queue pairs in one of two ways. The other way gives no access to it. */
 static void the_two_ways_are_apart(void **state)
 {
 	struct fp_verbs_address client = {.qpn = 66}, own;
@@ -177,7 +178,7 @@ static void a_device_goes(void **state)
 	assert_int_equal(told.session_id, 7);
 	n_told = 0;
 	happens(*state, (struct fp_verbs_event){.type = FP_VERBS_EV_NONE});
-	assert_int_equal(n_told, 0); /* once */
+	assert_int_equal(n_told, 0); /* told only once */
 	leave(peer);
 }
 

@@ -75,7 +75,10 @@ static void test_full(void **state)
 	pop(fifo, 1, capacity);
 }
 
-/* It grows while its entries lie across the end of the ring. Asking for less changes nothing. */
+/*
+ * The queue grows while its entries lie across the end of the ring. A request for less room changes
+ * nothing.
+ */
 static void test_grows_in_order(void **state)
 {
 	struct fp_evict_queue *fifo = *state;
@@ -92,8 +95,10 @@ static void test_grows_in_order(void **state)
 	assert_int_equal(fp_evict_queue_len(fifo), 0);
 }
 
-/* By several doublings at once, up to its room and no further; the entries end in the old ring's
- * middle. */
+/*
+ * Grows by several doublings at once, up to its maximum and no further. The entries then lie in the
+ * middle of the old ring.
+ */
 static void test_grows_to_its_room(void **state)
 {
 	struct fp_evict_queue *fifo = *state;
@@ -126,7 +131,7 @@ static void *push_all(void *arg)
 	return NULL;
 }
 
-/* Each entry comes out once, entries of one thread in order, while the ring grows. */
+/* Each entry comes out once, and the entries of one thread in order, while the ring grows. */
 static void test_threads(void **state)
 {
 	struct fp_evict_queue *fifo = *state;

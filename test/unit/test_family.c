@@ -41,8 +41,8 @@ static _Noreturn void lose_the_node(void)
 }
 
 /*
- * Mapped memory needs no session. The child has its own session, and does not confuse the leases of
- * both.
+ * Mapped memory needs no session. The child has its own session, and does not confuse its leases
+ * with the inherited ones.
  */
 static _Noreturn void go_on_without_the_parents(void)
 {
@@ -55,7 +55,7 @@ static _Noreturn void go_on_without_the_parents(void)
 	write_all();
 	check(info(0).leased_bytes && fake_nodes[0].n_leases > n_leases);
 	n_leases = fake_nodes[0].n_leases;
-	tend_now(); /* gives the inherited leases back */
+	tend_now(); /* this gives the inherited leases back */
 	check(!info(0).retired_bytes && fake_nodes[0].n_leases == n_leases);
 	check_all();
 	free_all();
@@ -118,8 +118,8 @@ static void adopting_is_tried_again(void **state)
 }
 
 /*
- * Many children soon execute another program. So none adopts before it must, or has lived for a
- * while.
+ * Many children soon exec another program. So none adopts before it must, or before it has lived
+ * for a while.
  */
 static void adopting_is_put_off_until_something_wants_it(void **state)
 {
@@ -154,7 +154,8 @@ static void adopting_is_put_off_until_something_wants_it(void **state)
 					fake_tend(me.store);
 				check(io.status == 0 && bytes[0] == me.page[slot].stamp);
 			} else if (want == RESERVE) {
-				me.store->deadline_ns = 0; /* no wait: this thread itself reconnects */
+				/* No wait, because this thread itself does the reconnecting. */
+				me.store->deadline_ns = 0;
 				check(fp_store_reserve(me.store, 1) == -EHOSTDOWN);
 				check(fp_store_await_work(me.store, 0, 0));
 				fake_tend(me.store);
@@ -192,7 +193,7 @@ static void a_lease_of_after_the_fork_is_not_kept(void **state)
 			write_all();
 			if (fork_store()) {
 				for (unsigned i = 0; i < N_PAGES; i++)
-					page_write(i); /* writes go to fresh slots */
+					page_write(i); /* each write goes to a fresh slot */
 				check(fp_store_extend(me.store) == 0);
 				reach(&forked);
 				pause();
@@ -247,7 +248,7 @@ static void reserve_with_a_tender(void)
 	pthread_join(thread, NULL);
 }
 
-/* Once one fault has waited in vain, later ones do not wait. */
+/* Once one fault has waited in vain, later faults do not wait. */
 static void reserve_without(void)
 {
 	uint64_t begun_ns = fp_clock_ns();
@@ -256,7 +257,7 @@ static void reserve_without(void)
 	check(fp_store_reserve(me.store, 1) == -EHOSTDOWN);
 	check(fp_clock_ns() - begun_ns >= 30 * FP_NSEC_PER_MSEC);
 	check(!fp_store_adopts(me.store, WAIT_NS) && fp_store_lacks_sessions(me.store));
-	me.store->deadline_ns = UINT64_MAX / 2; /* would be a wait without end */
+	me.store->deadline_ns = UINT64_MAX / 2; /* without a shared deadline this would wait without end */
 	check(fp_store_reserve(me.store, 1) == -EHOSTDOWN);
 	check(fp_store_extend(me.store) == -EHOSTDOWN);
 	me.store->deadline_ns = WAIT_NS;
@@ -362,7 +363,7 @@ static void an_inherited_lease_goes_back_when_it_is_empty(void **state)
 		assert_int_equal(fake_nodes[0].n_leases, n_leases);
 		reach(&go);
 		wait_for(&done);
-		assert_int_equal(fake_nodes[0].n_leases, n_leases); /* the child alone has them */
+		assert_int_equal(fake_nodes[0].n_leases, n_leases); /* now only the child has them */
 		reach(&go);
 		await(-1, 0);
 		point_end(&forked);
@@ -373,7 +374,8 @@ static void an_inherited_lease_goes_back_when_it_is_empty(void **state)
 }
 
 /*
- * A child forks before it has adopted. Its child adopts what the child itself would have adopted.
+ * A child forks before it has adopted. The grandchild adopts what the child itself would have
+ * adopted.
  */
 static void a_grandchild_adopts_from_who_has_a_session(void **state)
 {
@@ -401,7 +403,7 @@ static void a_grandchild_adopts_from_who_has_a_session(void **state)
 		_exit(0);
 	}
 	fake_break(0, FAKE_CUT);
-	check(page_holds(0)); /* it resumed, so its old identity is invalid */
+	check(page_holds(0)); /* the parent has resumed, so its old identity is invalid */
 	reach(&go);
 	await(pid, 0);
 	assert_int_equal(fake_nodes[0].n_adoptions, 2);
@@ -412,8 +414,8 @@ static void a_grandchild_adopts_from_who_has_a_session(void **state)
 }
 
 /*
- * A child ends before its own child has adopted. So it does not end its session at the node, and
- * its leases last until the grace is over.
+ * A child ends before its own child has adopted. So the child does not end its session at the node,
+ * and its leases last until the grace is over.
  */
 static void who_ends_before_its_child_says_nothing(void **state)
 {
@@ -501,7 +503,9 @@ static bool is_whole(const struct fp_session_identity *identity)
 	       memcmp(identity->token, whole.token, sizeof(whole.token)) == 0;
 }
 
-/* The writer is killed between any two of its stores: a reader never sees a mixed identity. */
+/*
+ * The writer is killed between any two of its stores. A reader never sees a mix of two identities.
+ */
 static void an_identity_is_never_torn(void **state)
 {
 	uint64_t rng = test_seed(__func__), last = 0;
@@ -513,7 +517,7 @@ static void an_identity_is_never_torn(void **state)
 	for (unsigned round = 0; round < 40; round++) {
 		uint64_t span_ns = FP_NSEC_PER_MSEC + test_random(&rng) % 1000000;
 		uint64_t before = last,
-		         until_ns = 0; /* set with the writer's first identity, as it may start late */
+		         until_ns = 0; /* set with the writer's first identity: it may start late */
 		pid_t pid = fork();
 
 		if (pid == 0) {
@@ -554,8 +558,8 @@ static void session_ends(void)
 }
 
 /*
- * A thread that adds leases may wait for the reconnect thread. The reconnect thread waits neither
- * for that thread nor for itself.
+ * A thread that adds leases may wait for the reconnect thread. So the reconnect thread must not
+ * wait for that thread, and not for itself either.
  */
 static void the_tender_waits_for_nobody_who_waits_for_it(void **state)
 {
@@ -583,7 +587,7 @@ static void the_tender_waits_for_nobody_who_waits_for_it(void **state)
 static void each_session_that_ends_is_waited_for(void **state)
 {
 	begin(1, 1);
-	atomic_store(&me.store->adoption_until_ns, 1); /* left by a late request in an earlier outage */
+	atomic_store(&me.store->adoption_until_ns, 1); /* a late request of an earlier outage left this */
 	session_ends();
 	check(fp_store_adopts(me.store, FP_NSEC_PER_MSEC));
 	adopt();

@@ -21,9 +21,11 @@
 #include "clock.h"
 #include "fdlock.h"
 
-#define ROUNDS       3u
-#define STRIDE       17u  /* only every 17th instruction, as each costs an opening its wait */
-#define INSTRUCTIONS 300u /* of a call that does not wait; a waiting one may loop for long */
+#define ROUNDS 3u
+/* Steps only to every 17th instruction, because each costs an opening its wait. */
+#define STRIDE 17u
+/* The length of a call that does not wait. A call that waits may loop for long. */
+#define INSTRUCTIONS 300u
 
 /* Sanitizers add too many instructions to step through, and delay signals. */
 #if defined(__x86_64__) && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
@@ -41,8 +43,8 @@ static long waits(void)
 }
 
 /*
- * True if an opening does not have to wait. An opening that waits in vain forgets the calls it
- * waited for.
+ * True if an opening does not have to wait. An opening that waited in vain forgets the calls for
+ * which it waited.
  */
 static bool is_free(void)
 {
@@ -53,7 +55,7 @@ static bool is_free(void)
 	return locked && waits() == before;
 }
 
-/* From here on openings wait for their full time again. */
+/* From here on an opening waits for its full time again. */
 static void be_patient(void)
 {
 	fp_fd_unlock(fp_fd_lock_exclusive());
@@ -70,8 +72,8 @@ static void *stay_in_a_call(void *hold)
 }
 
 /*
- * The calls of other threads are not in a forked child. If a handler forked inside a call, that
- * call is: its end must not disturb later ones.
+ * A forked child does not have the calls of other threads. If a handler forks inside a call, the
+ * child has that call: its end must not disturb later calls.
  */
 static void test_a_child_waits_for_nobody(void **state)
 {
@@ -91,8 +93,8 @@ static void test_a_child_waits_for_nobody(void **state)
 }
 
 /*
- * A call in the same thread does not end: an opening gives up waiting. The same with the roles
- * exchanged.
+ * If a call in the same thread does not end, an opening gives up waiting. The same holds with
+ * opening and call exchanged.
  */
 static void test_nobody_waits_for_ever(void **state)
 {
@@ -111,7 +113,7 @@ static void test_nobody_waits_for_ever(void **state)
 
 static struct fp_fd_hold childs;
 
-/* Acts as a child of vfork: its parent's memory, another process number. */
+/* Acts as a child of vfork: it has its parent's memory, but another process number. */
 static __attribute__((noinline)) void lock_and_die(bool opens)
 {
 	if (opens)
@@ -148,8 +150,8 @@ static uint64_t opening_ns(void)
 }
 
 /*
- * Calls that do not end delay the first opening that meets them, and the first one after that, but
- * no more.
+ * Calls that do not end delay the first opening that meets them, and the one after it. They delay
+ * no further opening.
  */
 static void test_calls_that_last_are_waited_for_once(void **state)
 {
@@ -175,8 +177,8 @@ static void test_calls_that_last_are_waited_for_once(void **state)
 }
 
 /*
- * An opening forgot a call. When that call ends later, it must not release calls that began after
- * it.
+ * An opening has forgotten a call. When that call ends later, it must not release calls that began
+ * after it.
  */
 static void test_a_forgotten_call_ends(void **state)
 {
@@ -195,8 +197,8 @@ static void test_a_forgotten_call_ends(void **state)
 static sigjmp_buf out;
 
 /*
- * The hold must lie on the stack above those of the calls inside, not where a sanitizer puts
- * variables.
+ * The hold must lie above the holds of inner calls on the stack. A sanitizer may put variables
+ * elsewhere.
  */
 __attribute__((noinline, no_sanitize("address"))) static void call(void within(void))
 {
@@ -251,8 +253,8 @@ static void close_something(void)
 }
 
 /*
- * Runs after each instruction and closes at the chosen one. The handler itself is not stepped
- * through.
+ * Runs after each instruction, and calls close at the chosen one. The instructions of the handler
+ * itself are not stepped through.
  */
 static void close_in_handler(int number, siginfo_t *info, void *context)
 {
@@ -262,7 +264,7 @@ static void close_in_handler(int number, siginfo_t *info, void *context)
 	close_something();
 }
 
-/* Ends the thread in the middle, as a cancellation would, but without its clean-up handlers. */
+/* Ends the thread in the middle, like a cancellation, but without its clean-up handlers. */
 static void end_in_handler(int number, siginfo_t *info, void *context)
 {
 	if (++instructions >= interrupted)
@@ -285,8 +287,8 @@ static void *open_on_and_on(void *arg)
 }
 
 /*
- * Handlers may call close(). Whichever instruction of the lock one interrupts, with an opening
- * waiting or not, nobody hangs.
+ * Handlers may call close(). Nobody hangs, whichever instruction of the lock the handler
+ * interrupts, and whether an opening waits or not.
  */
 static void test_a_handler_that_closes(void **state)
 {
@@ -316,7 +318,7 @@ static void *close_by_steps_thread(void *arg)
 	return NULL;
 }
 
-/* Whichever instruction a thread ends at, at most one opening waits for it. */
+/* At whichever instruction a thread ends, at most one opening waits for it. */
 static void test_a_thread_that_ends(void **state)
 {
 	const struct sigaction action = {.sa_sigaction = end_in_handler, .sa_flags = SA_SIGINFO};

@@ -1,7 +1,7 @@
 /*
  * Numbers of descriptors. One program closes and replaces all numbers that are not listed, while
- * threads open and close listed ones. Both keep their own, although the kernel hands out the lowest
- * free number.
+ * threads open and close listed ones. Neither side loses a descriptor, although the kernel hands
+ * out the lowest free number.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -32,8 +32,8 @@ static atomic_bool over;
 static atomic_uint steps, opened, wrong;
 
 /*
- * Openings have priority: two of them without a pause would make the program wait for its full
- * time.
+ * A pause between openings. They have priority: without a pause, two of them would make the program
+ * wait for its full time.
  */
 static void wait_for_step(void)
 {
@@ -43,7 +43,10 @@ static void wait_for_step(void)
 		sched_yield();
 }
 
-/* Each descriptor has a count of its own, by which the thread sees whether it is still the same. */
+/*
+ * Each descriptor has a count of its own. By it a thread sees whether the descriptor is still the
+ * same.
+ */
 static void *open_and_close(void *arg)
 {
 	unsigned value = 1 + (unsigned)(uintptr_t)arg;
@@ -62,7 +65,7 @@ static void *open_and_close(void *arg)
 	return NULL;
 }
 
-/* Does as the preload library does for the program's dup2. */
+/* Acts as the preload library does at the program's dup2. */
 static bool put(int own, int fd)
 {
 	struct fp_fd_hold hold;

@@ -1,7 +1,7 @@
 /*
- * Forks that share slots, over fake nodes and with real processes. Each process sees the bytes of
- * its fork, whichever process writes, frees, ends or is killed. No shared slot is written or handed
- * out. All slots come back in the end.
+ * Forks that share slots, over fake nodes and with real processes. Each process sees the bytes as
+ * of its fork, whichever process writes, frees, ends or is killed. No shared slot is written or
+ * handed out. In the end all slots are free again.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,7 +15,7 @@
 #include "cleanup.h"
 #include "forkstore.h"
 
-/* Runs a test over requests, and over load and store. */
+/* Runs a test twice: over requests, and over load and store. */
 #define EACH_WAY(way) for (unsigned way = 0; way < 2; way++, reset(NULL))
 
 /* ---- which process frees slots first ---- */
@@ -71,11 +71,11 @@ static void a_slot_is_free_when_both_have_left_it(void **state)
 		pid = fork_store();
 		if (!pid) {
 			for (unsigned i = 0; i < 20; i++)
-				page_free(i); /* first part; needs no session */
+				page_free(i); /* the first part needs no session */
 			reach(&done);
 			wait_for(&go);
 			for (unsigned i = 20; i < 40; i++)
-				page_free(i); /* second */
+				page_free(i); /* the second part */
 			reach(&done);
 			wait_for(&go);
 			check_all();
@@ -305,7 +305,7 @@ static void a_grandchild_keeps_what_its_parent_left(void **state)
 		check_all();
 		reach(&go);
 		for (uint64_t until_ns = fp_clock_ns() + WAIT_NS; used_after_sweep() != N_PAGES;)
-			assert_true(fp_clock_ns() < until_ns); /* no child of ours: wait by polling */
+			assert_true(fp_clock_ns() < until_ns); /* not a child of ours, so wait by polling */
 		assert_int_equal(n_shared(), 0);
 		point_end(&forked);
 		point_end(&go);
@@ -316,8 +316,8 @@ static void a_grandchild_keeps_what_its_parent_left(void **state)
 }
 
 /*
- * A child's own children may read slots that it freed. These slots come back only when the child
- * and they have ended.
+ * Children of a child may read slots that the child has freed. These slots are free again only when
+ * the child and its children have ended.
  */
 static void a_child_that_forked_lets_go_in_the_end(void **state)
 {
@@ -365,7 +365,8 @@ static void a_child_that_forked_lets_go_in_the_end(void **state)
 }
 
 /*
- * Slots that the parent freed before a fork are not the child's, so the child does not keep them.
+ * Slots that the parent freed before a fork are not the child's. So the child does not keep them in
+ * use.
  */
 static void a_later_child_holds_nothing_of_an_earlier_ones(void **state)
 {
@@ -389,7 +390,7 @@ static void a_later_child_holds_nothing_of_an_earlier_ones(void **state)
 	assert_int_equal(used_after_sweep(), N_PAGES - 30);
 	assert_int_equal(n_shared(), N_PAGES - 30);
 	kill_and_await(second);
-	assert_int_equal(n_shared(), N_PAGES - 30); /* until a sweep */
+	assert_int_equal(n_shared(), N_PAGES - 30); /* they stay shared until a sweep */
 	fp_store_sweep(me.store);
 	assert_int_equal(n_shared(), 0);
 	end();
@@ -460,7 +461,7 @@ static void a_child_adopts_though_its_parent_is_gone(void **state)
 				reach(&go);
 				wait_for(&adopted);
 			}
-			fake_grace_over(0); /* the parent's session ends, and nobody needs it */
+			fake_grace_over(0); /* the parent's session ends while nobody needs it */
 			reach(&go);
 			await(-1, 0);
 			point_end(&forked);

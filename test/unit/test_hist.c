@@ -86,8 +86,8 @@ static void quantiles_are_within_a_percent(void **state)
 }
 
 /*
- * With a lesser and a greater value recorded, the minimum and maximum correct nothing: this is the
- * error of the bucket itself.
+ * Records a lesser and a greater value too, so that minimum and maximum correct nothing. What is
+ * left is the error of the bucket itself.
  */
 static void a_bucket_is_within_a_percent(void **state)
 {
@@ -224,7 +224,7 @@ static void *record_many(void *arg)
 	return NULL;
 }
 
-/* At any time a reader sees counts that agree with each other and never fall. */
+/* At any time a reader sees counts that fit each other and never fall. */
 static void read_meanwhile(const struct fp_hist *h)
 {
 	uint64_t before = 0;
@@ -267,7 +267,7 @@ static void fill(struct fp_hist *h, uint64_t seed)
 		fp_hist_record(h, random_ns(&seed));
 }
 
-/* Accepts exactly the documented form, which every JSON reader takes. */
+/* Accepts only the documented form, which every JSON reader understands. */
 static void check_json(const struct fp_hist *h)
 {
 	fp_autofree char *json = print(h, FP_HIST_JSON);
@@ -338,10 +338,7 @@ static void csv_counts_everything(void **state)
 	assert_int_equal(total, fp_hist_count(&h));
 }
 
-/*
- * Reads the file as the plotter does: lines of four numbers that never fall, and comments at the
- * end.
- */
+/* Reads the file as the plotter does: lines of four numbers that never fall, then comments. */
 static void check_hgrm(const struct fp_hist *h)
 {
 	double value, percentile, inverse, last_value = 0, last_percentile = -1, mean, deviation, max;
@@ -442,7 +439,7 @@ static void a_full_disk_is_reported(void **state)
 	assert_int_equal(fp_hist_print(&h, FP_HIST_TEXT, "unit", full), -ENOSPC);
 	fclose(full);
 	full = fopen("/dev/full", "w");
-	setbuf(full, NULL); /* every write fails, so the last flush has nothing to do */
+	setbuf(full, NULL); /* every write fails at once, so the last flush has nothing to write */
 	assert_int_equal(fp_hist_print(&h, FP_HIST_TEXT, "unit", full), -EIO);
 	fclose(full);
 }

@@ -1,6 +1,6 @@
 /*
- * Host memory: files as kernels write them, for both versions of cgroups, and the memory that
- * follows from them.
+ * Host memory: reads files as kernels write them, for both versions of cgroups, and computes the
+ * available memory from them.
  */
 #include <ftw.h>
 #include <setjmp.h>
@@ -59,7 +59,7 @@ static void put(const char *path, const char *text)
 	fputs(text, f);
 }
 
-/* The bytes that the node may offer: without those for itself. */
+/* The bytes that the node may offer. The memory that it needs for itself is subtracted. */
 static uint64_t offered(uint64_t bytes)
 {
 	bytes -= 16 * MIB;
@@ -102,16 +102,16 @@ static void test_v1(void **state)
 	put("sys/fs/cgroup/memory/memory.usage_in_bytes", "9999999999\n");
 	put("sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", "9223372036854771712\n");
 	expect(offered(1056 * MIB), "/proc/meminfo");
-	/* a limit of the parent group; its usage includes page cache */
+	/* the parent group has a limit; its usage includes page cache */
 	put("sys/fs/cgroup/memory/a/memory.limit_in_bytes", "268435456\n");
 	put("sys/fs/cgroup/memory/a/memory.usage_in_bytes", "134217728\n");
 	put("sys/fs/cgroup/memory/a/memory.stat", STAT_V1);
 	expect(offered(134 * MIB), "memory/a/memory.limit_in_bytes is 256.0 MiB");
-	/* the group's own limit leaves less */
+	/* the limit of the group itself leaves less */
 	put("sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", "67108864\n");
 	put("sys/fs/cgroup/memory/a/b/memory.usage_in_bytes", "1048576\n");
 	expect(offered(63 * MIB), "memory/a/b/memory.limit_in_bytes is 64.0 MiB");
-	/* a limit below what is used already */
+	/* the limit is below the present usage */
 	put("sys/fs/cgroup/memory/a/memory.limit_in_bytes", "4194304\n");
 	expect(0, "memory/a/memory.limit_in_bytes");
 }

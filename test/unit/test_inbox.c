@@ -123,7 +123,7 @@ static void test_refused(void **state)
 	assert_int_equal(feed_header(FP_WIRE_WRITE, FP_WIRE_MAX_PAYLOAD, 1), 0);
 }
 
-/* Random bytes never make it write beyond its head, or hang. */
+/* Feeds random bytes: the inbox never writes beyond its head, and never hangs. */
 static void test_random_bytes(void **state)
 {
 	uint64_t rng = test_seed(__func__);

@@ -1,4 +1,4 @@
-/* A node's report about itself, as a table for people. */
+/* The status that a node reports, printed as a table for people. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -163,7 +163,8 @@ static void adjacent_pages_share_segments(void **state)
 	struct fp_page_io *mixed[64];
 
 	bench_open(1, 0, MAX_PAGES);
-	start(FP_IO_WRITE, bench.all, 40); /* neighbours both locally and remotely: 16 pages a segment */
+	/* These are neighbours locally and remotely: 16 pages a segment. */
+	start(FP_IO_WRITE, bench.all, 40);
 	assert_int_equal(fake_nodes[0].n_ios, 1);
 	assert_int_equal(fake_nodes[0].n_segs, 3);
 	drain();
@@ -179,7 +180,7 @@ static void adjacent_pages_share_segments(void **state)
 	drain();
 	bench.ios[65].buf = (char *)bench.ios[0].buf + FP_PAGE_SIZE;
 	start(FP_IO_READ, (struct fp_page_io *[]){bench.all[0], bench.all[65]},
-	      2); /* local neighbours, with offsets in two leases */
+	      2); /* neighbours locally and by offset, but in two leases */
 	assert_int_equal(fake_nodes[0].n_segs, 3 + 64 + 2 + 2);
 	drain();
 	bench.ios[1].buf = bench.memory + 9 * FP_PAGE_SIZE;
@@ -289,7 +290,7 @@ static void a_silent_node_ends_by_the_deadline(void **state)
 		assert_true(fp_clock_ns() < started_ns + 10 * FP_NSEC_PER_SEC);
 	}
 	assert_true(fp_clock_ns() >= deadline_ns);
-	for (unsigned i = 0; i < 10; i++) /* ios that the link never took fail with their node */
+	for (unsigned i = 0; i < 10; i++) /* ios that the link never took fail with their node too */
 		assert_true(bench.ios[i].status == -ETIMEDOUT ||
 		            (i >= 3 && bench.ios[i].status == -EHOSTDOWN));
 	assert_int_equal(bench.store->nodes[0].error, -ETIMEDOUT);
@@ -308,7 +309,7 @@ static void waiting_for_a_slow_link_ends_by_the_deadline(void **state)
 		start(FP_IO_READ, bench.all + i, 1);
 	while (fp_clock_ns() < started_ns + 150 * FP_NSEC_PER_MSEC)
 		;
-	drain(); /* the first was done in time; the second is sent then; for the third it is too late */
+	drain(); /* first: done in time; second: sent now; third: too late */
 	assert_int_equal(bench.ios[0].status, 0);
 	assert_int_equal(bench.ios[1].status, 0);
 	assert_int_equal(bench.ios[2].status, -ETIMEDOUT);
@@ -333,7 +334,7 @@ static void says_what_to_wait_for(void **state)
 	assert_int_equal(fp_lane_pollfds(bench.lane, fds, FP_STORE_MAX_NODES, &deadline_ns), 2);
 	assert_true(deadline_ns > fp_clock_ns());
 	assert_int_equal(fp_lane_pollfds(bench.lane, fds, 1, &deadline_ns), 1);
-	assert_int_equal(deadline_ns, 0); /* fds has no room for the second: poll again */
+	assert_int_equal(deadline_ns, 0); /* no space in fds for the second: poll again */
 	bench_close();
 }
 
@@ -358,7 +359,7 @@ static void opening_fails_with_the_link(void **state)
 	assert_int_equal(fp_lane_open(store, 8, &lane), -EMFILE);
 	assert_null(lane);
 	assert_int_equal(fake_nodes[0].n_links + fake_nodes[1].n_links, 0);
-	fp_node_report(&store->nodes[1], 0, -EPIPE, NULL); /* a node known to be lost is skipped */
+	fp_node_report(&store->nodes[1], 0, -EPIPE, NULL); /* a node that is known to be lost is skipped */
 	assert_int_equal(fp_lane_open(store, 8, &lane), 0);
 	fp_lane_close(lane);
 	fp_store_close(store);
@@ -378,8 +379,8 @@ static unsigned pick_pages(uint64_t *rng, struct fp_page_io **ret_pages, unsigne
 }
 
 /*
- * Random batches of reads and writes against a shadow. shadow[i] is the pattern that page i has at
- * its node; 0: unknown after a failed write.
+ * Writes and reads random batches, and compares with a shadow. shadow[i] is the pattern of page i
+ * at its node; 0: unknown, because a write failed.
  */
 static void random_ops_match_a_shadow(void **state)
 {
@@ -431,7 +432,9 @@ static void random_ops_match_a_shadow(void **state)
 	bench_close();
 }
 
-/* Writes and reads all pages in batches. Returns how many failed; the others must be right. */
+/*
+ * Writes and reads all pages in batches. Returns how many pages failed. All others must be right.
+ */
 static unsigned write_and_read(unsigned kill_poll, unsigned kill_node)
 {
 	struct fp_page_io *done[5];

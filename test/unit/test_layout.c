@@ -1,4 +1,4 @@
-/* The layout against a plain array of pages, by random calls. */
+/* The layout, compared with a plain array of pages after random calls. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,7 +19,7 @@
 struct model {
 	struct fp_layout layout;
 	struct page {
-		bool mapped, lazy; /* mapped: by a far or a foreign mapping */
+		bool mapped, lazy; /* mapped: in a mapping, far or foreign */
 		int prot;
 		uint32_t flags;
 	} pages[PAGES];
@@ -44,7 +44,7 @@ static bool all(const struct model *m, uint32_t start, uint32_t end, bool mapped
 	return true;
 }
 
-/* True if all these pages are far, or there are none. */
+/* True if all these pages are far, or if there are no pages. */
 static bool all_far(const struct model *m, uint32_t start, uint32_t end, bool far)
 {
 	for (uint32_t p = start; p < end; p++)
@@ -105,7 +105,7 @@ static void change(struct model *m, uint32_t start, uint32_t end)
 	}
 }
 
-/* The pieces must agree with the pages, be in order, and be as few as possible. */
+/* The pieces must match the pages, be in order, and be as few as possible. */
 static void compare(const struct model *m)
 {
 	const struct fp_layout *layout = &m->layout;
@@ -149,7 +149,7 @@ static void ask_counts(const struct model *m, uint32_t start, uint32_t end)
 	assert_int_equal(fp_layout_is_free(&m->layout, start, end), all(m, start, end, false));
 }
 
-/* Where a walk over pieces with one of these flags begins. */
+/* Where a walk over the pieces with one of these flags must begin. */
 static void ask_with(const struct model *m, uint32_t start, uint32_t flags)
 {
 	const struct fp_piece *with = fp_layout_after_with(&m->layout, start, flags);
@@ -184,7 +184,7 @@ static bool is_gap(struct model *m, uint32_t at, uint32_t n, uint32_t align, uin
 	return (at + base) % align == 0 && all(m, at, at + n, false);
 }
 
-/* The first gap from an address on, compared with a search page by page. */
+/* Finds the first gap from an address on, and compares it with a search page by page. */
 static void find(struct model *m)
 {
 	uint32_t n = 1 + below(m, 12), align = 1u << below(m, 5), base = below(m, 64), found = UINT32_MAX,

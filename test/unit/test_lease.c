@@ -64,7 +64,7 @@ static void test_limits(void **state)
 	r = request(16 * MIB);
 	assert_int_equal(fp_node_lease_grant(&t.leases, &t.pools, &r), -ENOSPC);
 	r = request(4096);
-	r.quota_bytes = 4096; /* a quota below what is leased already */
+	r.quota_bytes = 4096; /* the quota is below the bytes that are leased already */
 	assert_int_equal(fp_node_lease_grant(&t.leases, &t.pools, &r), -EDQUOT);
 	assert_int_equal(t.leases.leased_bytes, 3 * MIB + 4096);
 }
@@ -81,7 +81,7 @@ static void test_least_size(void **state)
 	assert_int_equal(grant(&r)->memory->size_bytes, MIB);
 }
 
-/* The bytes of a lease that is being made count as used: they can't be promised twice. */
+/* The bytes of a lease in the making count as used, so no other lease can be promised them. */
 static void test_accounted_at_once(void **state)
 {
 	struct fp_lease_request r = request(16 * MIB);

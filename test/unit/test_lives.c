@@ -1,7 +1,7 @@
 /*
- * Families of processes that share slots. Many processes live random lives and are killed at any
- * moment; each checks its pages against a model that fork copies. Also threads that go on between
- * forks.
+ * Families of processes that share slots. Many processes make random steps, and are killed at any
+ * moment. Each checks its pages against a model in its own memory, which fork copies. Another test
+ * has threads that go on between forks.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -27,7 +27,7 @@ static struct {
 	unsigned n_children, depth;
 } life;
 
-/* Counted by all processes together. */
+/* Counters that all processes share. */
 static struct {
 	_Atomic unsigned n_forks, n_kills, n_ends, n_steps;
 } * census;
@@ -40,9 +40,9 @@ static unsigned pick(unsigned n)
 static void live(void);
 
 /*
- * A program forks only when no node is cut off, as its reconnect thread waits for that. The child
- * has a copy of its parent's connection. So until it has adopted, its parent must not both resume
- * and end.
+ * Forks. A program forks only when no node is cut off, because its reconnect thread waits for that.
+ * The child has a copy of its parent's connection. So before the child has adopted, its parent must
+ * not both resume and end.
  */
 static void settle_nodes(void)
 {
@@ -72,7 +72,7 @@ static void bear(void)
 		life.rng = seed;
 		life.depth++;
 		memset(life.child, 0, sizeof(life.child));
-		if (pick(2)) /* else its first request waits for that, or fails */
+		if (pick(2)) /* otherwise its first request waits for that, or fails */
 			adopt();
 		live();
 	}
@@ -137,7 +137,7 @@ static void step(void)
 		disturb();
 }
 
-/* Lives for some steps, then ends. Never returns. */
+/* Makes some random steps, then ends. Never returns. */
 static void live(void)
 {
 	unsigned n = pick(STEPS);
@@ -158,7 +158,7 @@ static void live(void)
 	}
 }
 
-/* The first process of a family ends last, so that it can check which slots have come back. */
+/* The first process of a family ends last, so that it can check that all slots are free again. */
 static void found_family(unsigned n_nodes, unsigned load_store)
 {
 	me.is_child = true;
@@ -170,7 +170,7 @@ static void found_family(unsigned n_nodes, unsigned load_store)
 	for (unsigned k = 0; k < MAX_CHILDREN; k++)
 		bury(k, true);
 	check(used_after_sweep() >= n_pages());
-	if (me.store->gens.n_living == 0) { /* no orphan lives */
+	if (me.store->gens.n_living == 0) { /* no descendant lives */
 		check(used_after_sweep() == n_pages());
 		check(n_shared() == 0);
 	}
@@ -223,7 +223,8 @@ static void random_families_lose_no_byte_and_no_slot(void **state)
 #define CROWD_NS    (200 * FP_NSEC_PER_MSEC)
 
 static struct {
-	pthread_rwlock_t running; /* taken shared to take, free and write slots; a fork takes it alone */
+	/* Shared while slots are taken, freed and written; exclusive during a fork. */
+	pthread_rwlock_t running;
 	_Atomic bool stop;
 	_Atomic unsigned n_bad;
 	uint64_t seed;
@@ -238,7 +239,10 @@ static void *sweeper(void *arg)
 	return NULL;
 }
 
-/* Each thread has slots of its own and signs them. No signature may be overwritten. */
+/*
+ * Each thread has slots of its own, and writes its signature into them. No signature may be
+ * overwritten.
+ */
 static void *member(void *arg)
 {
 	uint64_t rng = crowd.seed + (uintptr_t)arg, slots[CROWD_SET] = {0}, stamps[CROWD_SET];
@@ -273,9 +277,7 @@ static void *member(void *arg)
 	return NULL;
 }
 
-/*
- * The child checks for a while that its inherited slots stay the same, and frees them bit by bit.
- */
+/* The child checks for a while that its inherited slots stay the same. It frees them one by one. */
 static void watch(uint64_t seed)
 {
 	unsigned n_pages = 0;

@@ -66,7 +66,7 @@ static long look(uintptr_t outer, bool was_far)
 	CHECK(blocks(SIGUSR1) == was_far);
 	CHECK(was_far || outer - here < STACK_BYTES);
 	CHECK(here % 16 == 0);
-	return FP_ON_LOCAL_STACK(sum, 1, 2, 3, 4, 5, 6); /* already on a local stack: stays there */
+	return FP_ON_LOCAL_STACK(sum, 1, 2, 3, 4, 5, 6); /* on a local stack already: stays on it */
 }
 
 static void call(void)

@@ -1,4 +1,4 @@
-/* Locked memory: it is locked, and it leaves to the program half of what may be locked. */
+/* Locked memory: it is really locked, and it takes at most half of what the process may lock. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -59,7 +59,7 @@ static void become_limited(void)
 		_exit(10);
 }
 
-/* Run in a child: 0 if all is right, else the number of the failed check. */
+/* Runs in a child. Returns 0 if all is right, else the number of the failed check. */
 static int check_limited(void)
 {
 	char *mine = mmap(NULL, LIMIT / 2, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -69,7 +69,7 @@ static void less_urgent_lines_are_dropped(void **state)
 }
 
 /*
- * Programs inherit JOURNAL_STREAM although their stderr was redirected: it counts only if it
+ * Programs inherit JOURNAL_STREAM even if their stderr was redirected. So it counts only if it
  * matches stderr.
  */
 static void the_journal_gets_priorities(void **state)
@@ -111,8 +111,8 @@ static void errno_is_kept(void **state)
 }
 
 /*
- * Every length near the limit: a line that fits is whole, a longer one is cut and marked. Either is
- * one line.
+ * Tries every length near the limit. A line that fits is whole; a longer one is cut and marked.
+ * Each is one line.
  */
 static void long_lines_are_cut(void **state)
 {
@@ -160,7 +160,7 @@ static void an_event_is_one_line(void **state)
 	assert_string_equal(logged(), "unit: conn: peer says 'a farpaged: pool: all is well [2J  '\n");
 }
 
-/* A process that must end does not wait for the reader of its pipe. */
+/* A process that must end does not wait for the reader of its log. */
 static void a_full_pipe_keeps_nobody(void **state)
 {
 	int fds[2];
@@ -202,7 +202,7 @@ static off_t logged_to(int type, int flags)
 	return len;
 }
 
-/* A program closed its standard error, and then opened a file that got its number. */
+/* A program closed its standard error, and then opened a file that got the same number. */
 static void data_of_the_program_is_not_written_to(void **state)
 {
 	const off_t len = (off_t)strlen("unit: pager: text\n");

@@ -1,6 +1,6 @@
 /*
  * When a node's name is looked up: which answers are kept, and when the resolver is asked again.
- * The test plays the resolver.
+ * The test replaces the resolver.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -74,7 +74,7 @@ static int listener_new(struct sockaddr_in *ret_address)
 	return fd;
 }
 
-/* Connects as a resume does. -ETIMEDOUT: the connection was accepted. */
+/* Connects as a resume does. -ETIMEDOUT means that the connection was accepted. */
 static int dial(const char *host, const struct sockaddr_in *address)
 {
 	const struct fp_handshake_options hello = {.purpose = FP_WIRE_CONTROL, .client_name = "test"};

@@ -1,6 +1,6 @@
 /*
  * The outbox: its bytes leave in order, however few the kernel takes at a time. An answer releases
- * its lease when it is sent. A descriptor goes with the first byte of its answer.
+ * its lease when it is sent. A descriptor leaves with the first byte of its answer.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -21,7 +21,7 @@
 
 static uint8_t expected[N_REPLIES * 4096];
 static size_t expected_len;
-static struct fp_node_leases owner; /* a session's lease: not freed when unused */
+static struct fp_node_leases owner; /* a session owns the lease, so it is not freed when unused */
 static struct fp_node_lease lease;
 
 /* Checks all bytes of the queued replies, one after the other. */
@@ -60,7 +60,7 @@ static struct fp_reply *data_reply(uint64_t tag, unsigned n_parts, uint64_t *rng
 	return reply;
 }
 
-/* Takes up to max of the gathered bytes, as a socket would. */
+/* Takes at most max of the gathered bytes, as a socket would. */
 static size_t take(struct fp_outbox *outbox, uint8_t *out, size_t max, int *ret_fd)
 {
 	struct iovec iov[7];

@@ -1,7 +1,7 @@
 /*
- * The pager in every interleaving. The model has one page, its kernel mapping, its slot and the
- * threads that work on it. A breadth-first search drives it through all reachable states, and
- * checks each invariant in each state.
+ * The pager in every interleaving of threads. The model has one page, its kernel mapping, its slot
+ * and the threads that work on it. A breadth-first search visits all reachable states, and checks
+ * each invariant in each state.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -54,7 +54,7 @@ enum work {
 
 struct world {
 	uint64_t word;
-	uint8_t mapping, bytes; /* in the kernel: whether the page is mapped, and its contents */
+	uint8_t mapping, bytes; /* the kernel's state: whether the page is mapped, and its contents */
 	uint8_t slot, stage;    /* contents of the slot and of the stage */
 	uint8_t truth;          /* the version that the program must read */
 	uint8_t writes;         /* number of writes so far */
@@ -62,9 +62,9 @@ struct world {
 	uint8_t message[2]; /* the thread's fault message, not read yet */
 	uint8_t fault, evictor, layout, reviver;
 	uint8_t fault_rw;     /* the page is being installed writable */
-	uint8_t old_resident; /* layout: the word before it was claimed was resident */
+	uint8_t old_resident; /* layout thread: the word that it claimed was resident */
 	uint8_t discards;
-	uint8_t lost; /* the node is away, with the slot's bytes */
+	uint8_t lost; /* the node is away, and the slot's bytes with it */
 	uint8_t revivals;
 	uint8_t copied; /* the stage has a copy; the page is still mapped, protected */
 };
@@ -110,7 +110,7 @@ static struct world copy(const struct world *w)
 {
 	struct world c;
 
-	memcpy(&c, w, sizeof(c)); /* copies padding, too: worlds are compared as bytes */
+	memcpy(&c, w, sizeof(c)); /* copies the padding too, because worlds are compared as bytes */
 	return c;
 }
 
@@ -192,7 +192,7 @@ static void install(struct world *w, uint8_t bytes, bool rw)
 		w->mapping = rw ? WRITABLE : PROTECTED;
 		w->bytes = bytes;
 	} else {
-		rw = true; /* EEXIST: the pager takes it as written */
+		rw = true; /* EEXIST: the pager then treats the page as written */
 	}
 	wake(w);
 	w->fault = rw ? END_INSTALLED_RW : END_INSTALLED;
@@ -205,7 +205,10 @@ static void settle(struct world *w, struct fp_page_step s)
 		wake(w);
 }
 
-/* Another page of the chunk makes it kernel-filled: this page is looked at, too. */
+/*
+ * A fault on another page of the chunk makes the chunk kernel-filled. Then this page is looked at
+ * too.
+ */
 static void fault_adopts(struct world *w)
 {
 	struct fp_page_step s = fp_pager_step(w->word, FP_EV_ADOPT);
@@ -218,7 +221,7 @@ static void fault_adopts(struct world *w)
 	visit(w);
 }
 
-/* Visits the other possible outcome. */
+/* Visits the other possible outcome as well. */
 static void poisons_instead(const struct world *from)
 {
 	struct world other = copy(from);
@@ -247,7 +250,7 @@ static void fault_step(const struct world *from)
 		break;
 	case DO_ZERO:
 		check(w.truth == 0, &w, "zeros installed over written bytes");
-		poisons_instead(from); /* there may be no free token, and no page that can leave */
+		poisons_instead(from); /* there may be neither a free token nor a page that can leave */
 		if (w.lost)
 			w.fault = DO_POISON;
 		else
@@ -301,7 +304,7 @@ static void drop_original(struct world *w)
 }
 
 /*
- * A moved page is put back in a later step. A copied one is in place: only its protection is
+ * A moved page is put back in a later step. A copied page is still in place: only its protection is
  * removed.
  */
 static void not_written(struct world *w)
@@ -484,8 +487,8 @@ static void check_no_hang(const struct world *w)
 }
 
 /*
- * A poisoned mapping without a word that says so would last for ever: the kernel answers its faults
- * by itself.
+ * A poisoned mapping must have a word that says so. Otherwise it would last for ever, because the
+ * kernel answers its faults by itself.
  */
 static void check_poison(const struct world *w)
 {
@@ -542,8 +545,8 @@ static void test_every_interleaving(void **state)
 }
 
 /*
- * A resident page must have exactly one queue entry. Without one it would never be evicted; second
- * ones would fill the queue.
+ * A resident page must have exactly one queue entry. Without an entry it would never be evicted; a
+ * second entry would fill the queue.
  */
 static void test_queue_entry(void **state)
 {
@@ -576,11 +579,14 @@ static void test_write_prediction(void **state)
 		word = (word & ~FP_PAGE_STATE_MASK & ~FP_PAGE_DIRTY) | FP_PAGE_REMOTE;
 		word = fp_pager_step(word, FP_EV_FAULT_READ).word;
 	}
-	assert_int_equal(predicted, FP_PAGE_HIST_MAX); /* then it waits for a write fault again */
+	assert_int_equal(predicted, FP_PAGE_HIST_MAX); /* then the page waits for a write fault again */
 	assert_int_equal(fp_page_slot(word), 7);
 }
 
-/* A page with another copy is not adopted. A resident page that is not present becomes ZERO. */
+/*
+ * A page whose bytes are also elsewhere is not adopted. A resident page that is not present becomes
+ * ZERO.
+ */
 static void test_adoption(void **state)
 {
 	const uint64_t dirty = FP_PAGE_RESIDENT | FP_PAGE_DIRTY | FP_PAGE_QUEUED;

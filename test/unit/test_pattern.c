@@ -1,5 +1,5 @@
 /*
- * The benches' bytes: every word is checked, every wrong one is found, and an order visits each
+ * The benches' contents: every word is checked, every wrong word is found, and an order visits each
  * page once.
  */
 #include <setjmp.h>

@@ -38,7 +38,7 @@ static char *drawn(const struct fp_hist *h)
 	return text;
 }
 
-/* In SVG, y grows downwards: on a curve that never falls, y never grows. */
+/* In SVG, y grows downwards. So y never grows along a curve that never falls. */
 static void assert_curve(const char *svg)
 {
 	const char *at = strstr(svg, "points=\"") + strlen("points=\"");

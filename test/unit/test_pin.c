@@ -1,4 +1,4 @@
-/* Pins: the table; every interleaving of one caller and one evictor; and both as threads. */
+/* Pins: the table, every interleaving of one caller and one evictor, and both as threads. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -85,7 +85,7 @@ static void test_full_and_the_end_of_the_table(void **state)
 	for (uint32_t i = 0; i < FP_PIN_MAX; i++)
 		many[i] = (struct fp_page_range){i, 1};
 	assert_int_equal(fp_pin_publish(table, many, 2, FP_PIN_MAX - 1),
-	                 0); /* no place there: search from the start */
+	                 0); /* no free entry there, so it searches from the start */
 	fp_pin_clear(table, 0, 2);
 	place = fp_pin_publish(table, many, FP_PIN_MAX - 1, 0);
 	assert_int_equal(place, 0);
@@ -116,8 +116,8 @@ static void test_a_forked_child_keeps_its_own(void **state)
 
 /*
  * The caller's steps: publish, look at the word (again while the page is under way), call, clear.
- * The evictor's steps: claim, look, take or put back. The model is sequentially consistent, as the
- * fences make it.
+ * The evictor's steps: claim, look, take or put back. The model is sequentially consistent, because
+ * the fences make the real code so.
  */
 enum { CALLER_START, CALLER_LOOKS, CALLER_CALLS, CALLER_DONE };
 enum { EVICTOR_START, EVICTOR_LOOKS, EVICTOR_TAKES, EVICTOR_PUTS_BACK, EVICTOR_DONE };
@@ -144,13 +144,13 @@ static bool caller_step(struct fp_pin_table *table, struct model *m)
 			return true;
 		}
 		if (fp_page_state(m->word) == FP_PAGE_LEAVING)
-			return false; /* waits */
+			return false; /* the caller waits */
 		m->word = FP_PAGE_RESIDENT | (m->word & ~FP_PAGE_STATE_MASK);
 		m->present = true;
 		m->caller = CALLER_CALLS;
 		return true;
 	case CALLER_CALLS:
-		assert_true(m->present); /* what pins are for */
+		assert_true(m->present); /* a pin must guarantee this */
 		fp_pin_clear(table, m->place, 1);
 		m->caller = CALLER_DONE;
 		return true;
@@ -182,7 +182,10 @@ static bool evictor_step(struct fp_pin_table *table, struct model *m)
 	return false;
 }
 
-/* Runs one schedule, one bit a step. The evictor starts again until the caller is done. */
+/*
+ * Runs one schedule, in which each bit chooses who makes the next step. The evictor starts again
+ * until the caller is done.
+ */
 static void run_schedule(struct fp_pin_table *table, unsigned schedule)
 {
 	struct model m = {.present = true};
@@ -196,7 +199,7 @@ static void run_schedule(struct fp_pin_table *table, unsigned schedule)
 		else
 			evictor_step(table, &m);
 	}
-	while (m.caller != CALLER_DONE) /* at each moment one of them can go on */
+	while (m.caller != CALLER_DONE) /* at any moment one of the two can go on */
 		assert_true(caller_step(table, &m) || evictor_step(table, &m));
 	while (m.evictor != EVICTOR_DONE)
 		assert_true(evictor_step(table, &m));
@@ -213,7 +216,7 @@ static void test_every_interleaving(void **state)
 
 #define PAGES   8u
 #define CALLERS 3u
-#define ENOUGH  300u /* at least so many pages must be taken, and as many refused */
+#define ENOUGH  300u /* at least so many pages must be taken, and so many refused */
 
 static struct {
 	struct fp_pin_table *table;
@@ -224,7 +227,7 @@ static struct {
 	_Atomic unsigned broken, refused, taken;
 } arena;
 
-/* Does as the agent: waits for the owner of the page, and brings the page back if it is away. */
+/* Acts as the agent: waits for the owner of the page, and brings the page back if it is away. */
 static void bring(uint32_t page)
 {
 	for (;;) {

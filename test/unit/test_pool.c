@@ -108,8 +108,8 @@ static void test_memfd_is_sealed(void **state)
 }
 
 /*
- * A client gets a chunk as a descriptor and maps it. Its mapping stays when the node stops, as it
- * may have the only copy.
+ * A client gets a descriptor of a chunk and maps it. Its mapping stays when the node stops, because
+ * it may have the only copy.
  */
 static void test_passed(void **state)
 {
@@ -141,7 +141,7 @@ static void test_passed(void **state)
 	}
 }
 
-/* The host could not give memory for a returned chunk: the pool asks again later. */
+/* If the host can't give memory for a returned chunk, the pool asks again later. */
 static void test_reserve_recovers(void **state)
 {
 	struct fp_pool *pool = open_pool(&kinds[3]);
@@ -266,7 +266,7 @@ static uint64_t held_bytes(const struct fp_pool *pool)
 	return resident_bytes() + (uint64_t)reserve.st_blocks * 512;
 }
 
-/* With any leases, reserve and leases together are the whole pool. */
+/* After any leases, reserve and leases together are the whole pool. */
 static void test_preallocated_stays_resident(void **state)
 {
 	struct fp_pool_config config = kinds[3];
@@ -296,7 +296,10 @@ static struct {
 	pid_t restorer;
 } huge = {.file = -1};
 
-/* Adds four huge pages for this test. A child restores the number, also if the test dies. */
+/*
+ * Adds four huge pages to the machine for this test. A child restores the number, even if the test
+ * dies.
+ */
 static int take_huge_pages(void **state)
 {
 	int file = open("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", O_RDWR | O_CLOEXEC),
@@ -331,7 +334,7 @@ static int return_huge_pages(void **state)
 
 static _Atomic bool stop_mapping;
 
-/* Mappings of another thread must keep their bytes. */
+/* Checks that mappings of another thread keep their bytes. */
 static void *map_and_write(void *arg)
 {
 	while (!stop_mapping) {
@@ -345,8 +348,8 @@ static void *map_and_write(void *arg)
 }
 
 /*
- * Another process takes the huge pages that a lease gave back. The reserve lacks them until they
- * are free again.
+ * Another process takes the huge pages that a lease gave back. The reserve lacks them until that
+ * process frees them.
  */
 static void test_huge_pages_taken_by_others(void **state)
 {
@@ -364,7 +367,7 @@ static void test_huge_pages_taken_by_others(void **state)
 	if (huge.file < 0 || fp_pool_open(&config, &pool, &error) < 0)
 		skip(); /* the host has none */
 	assert_int_equal(take(pool, 4 * MIB, &chunk), 0);
-	fp_pool_end(pool); /* so that the pages go to the host, not to the reserve */
+	fp_pool_end(pool); /* ends the pool, so that the pages go to the host and not to the reserve */
 	while (fp_pool_give(pool, &chunk) == 1)
 		;
 	pool->ending = false;

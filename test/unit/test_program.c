@@ -94,7 +94,7 @@ static void a_dynamic_program_and_its_scripts_pass(void **state)
 	assert_int_equal(fp_program_check("/proc/self/exe", error, sizeof(error)), 0);
 	write_file("script", "#! /bin/sh -e\n", 14, 0755);
 	assert_int_equal(fp_program_check(path_of("script"), error, sizeof(error)), 0);
-	write_file("script", "neither\n", 8, 0755); /* left to the kernel to refuse */
+	write_file("script", "neither\n", 8, 0755); /* left to the kernel, which refuses it */
 	assert_int_equal(fp_program_check(path_of("script"), error, sizeof(error)), 0);
 	assert_string_equal(error, "");
 }
@@ -156,7 +156,10 @@ static void a_program_that_gains_privileges_is_refused(void **state)
 	assert_non_null(strstr(error, "gains privileges"));
 }
 
-/* Scripts whose interpreter is a script: as deep as the kernel follows them, and no deeper. */
+/*
+ * Scripts whose interpreter is itself a script. They are followed as deep as the kernel follows
+ * them, and no deeper.
+ */
 static void a_loop_of_scripts_ends(void **state)
 {
 	char error[512], text[PATH_MAX + 32];

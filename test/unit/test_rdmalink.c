@@ -1,6 +1,6 @@
 /*
  * A link of rdma carries bytes: sizes, limits, waiting, and the peculiarities of iWARP.
- * rdmalink_rig.h has the device, test_rdmalink_breaks.c the failures.
+ * rdmalink_rig.h has the simulated device, test_rdmalink_breaks.c tests the failures.
  */
 #include "rdmalink_rig.h"
 
@@ -56,7 +56,7 @@ static void one_doorbell_one_completion(void **state)
 	assert_int_equal(conn.n_posts, 2);
 	assert_int_equal(conn.n_works, 68);
 	assert_in_range(conn.n_signals, 1,
-	                2); /* at most half of the READs that may be out stay unsignalled */
+	                2); /* at most half of the READs that may be outstanding stay unsignalled */
 	work_all();
 	assert_next(read, 0);
 	assert_filled(read->buf, 7, read->len);
@@ -159,7 +159,7 @@ static void no_more_reads_than_answered(void **state)
 	assert_int_equal(conn.most_reads, 16);
 }
 
-/* A long request posts further parts before all earlier ones have completed. */
+/* A long request posts further parts before all its earlier parts have completed. */
 static void reads_stay_in_flight(void **state)
 {
 	struct job *read = job_new(FP_IO_READ, FP_IO_MAX_SEGS, 4096, 0);
@@ -326,7 +326,7 @@ static void write_without_confirmation(void **state)
 	job_free(write);
 }
 
-/* A WRITE may complete before an earlier READ, and proves nothing about that READ. */
+/* A WRITE may complete before an earlier READ. Its completion proves nothing about that READ. */
 static void write_overtakes_read(void **state)
 {
 	struct job *read = job_new(FP_IO_READ, 1, 4096, 0),
@@ -336,7 +336,7 @@ static void write_overtakes_read(void **state)
 	memset(remote, 5, 4096);
 	submit(read);
 	submit(write);
-	while (conn.queue[1].op == FP_VERBS_WRITE) /* only the last of the chain is signalled */
+	while (conn.queue[1].op == FP_VERBS_WRITE) /* only the last request of the chain is signalled */
 		work_one(1, 0);
 	assert_null(take());
 	memset(remote, 5, 4096);
@@ -393,8 +393,8 @@ static void waiting(void **state)
 }
 
 /*
- * Requests of random sizes on a device that works in random bursts. All succeed, with the bytes of
- * a shadow.
+ * Requests of random sizes, on a device that works in random bursts. All succeed, and their bytes
+ * match a shadow.
  */
 static void random_work(void **state)
 {

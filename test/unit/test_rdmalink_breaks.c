@@ -1,6 +1,6 @@
 /*
- * A link of rdma that breaks or is closed. Each request comes out once, with its status. No buffer
- * is free before the device is done with it. rdmalink_rig.h has the device.
+ * A link of rdma that breaks or is closed. Each request comes out once, with its status. The caller
+ * gets no buffer back before the device is done with it. rdmalink_rig.h has the device.
  */
 #include "rdmalink_rig.h"
 
@@ -27,7 +27,7 @@ static void submit_some(struct job *jobs[6], uint32_t seg_bytes)
 }
 
 /*
- * Each job must come out once: job `guilty` (-1: none) with this status, the others with
+ * Checks that each job comes out once: job `guilty` (-1: none) with this status, the others with
  * -ECONNRESET.
  */
 static void assert_broken(struct job *jobs[6], int guilty, int status)
@@ -84,7 +84,7 @@ static void nobody_acknowledges(void **state)
 }
 
 /*
- * Requests are reported as done without their bytes, as by soft RoCE before it breaks the
+ * The device reports requests as done without their bytes, as soft RoCE does before it breaks the
  * connection.
  */
 static void said_to_be_answered(void **state)
@@ -107,7 +107,7 @@ static void flushed_from_without(void **state)
 	assert_broken(jobs, -1, 0);
 }
 
-/* The node is cut off: the owner breaks the link, to send the requests over another one. */
+/* The node is cut off, and the owner breaks the link to send the requests over another one. */
 static void broken_by_its_owner(void **state)
 {
 	struct job *jobs[6];
@@ -156,8 +156,8 @@ static void device_gone(void **state)
 }
 
 /*
- * No buffer comes back while the device could still use it: here, until its queue pair is
- * destroyed.
+ * No buffer comes back while the device could still use it. In this test that is until the queue
+ * pair is destroyed.
  */
 static void flush_fails(void **state)
 {
@@ -190,8 +190,8 @@ static void completion_queue_dead(void **state)
 }
 
 /*
- * A failed post may have posted part of the chain. That part comes back by the flush, or the queue
- * pair is destroyed.
+ * A failed post may have posted part of the chain. That part comes back flushed, or the queue pair
+ * is destroyed.
  */
 static void post_fails(void **state)
 {

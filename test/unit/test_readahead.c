@@ -9,7 +9,7 @@
 
 #include "readahead.h"
 
-/* A fault whose whole window is fetched. Returns the size of the window. */
+/* Reports a fault whose whole window is then fetched. Returns the size of the window. */
 static unsigned fault(struct fp_readahead *ra, uint32_t page)
 {
 	struct fp_stream *stream;
@@ -34,7 +34,10 @@ static void test_window_doubles(void **state)
 	}
 }
 
-/* Pages that were not fetched (no token, or already present) are expected to fault next. */
+/*
+ * Pages of the window that were not fetched (no token, or already present) are expected to fault
+ * next.
+ */
 static void test_part_of_a_window(void **state)
 {
 	struct fp_readahead ra = {.max_pages = 32};

@@ -1,6 +1,6 @@
 /*
- * Nodes that are cut off, over fake transports: which requests wait, which are sent again, which
- * are lost. Nothing is lost if a node comes back in time.
+ * Nodes that are cut off, over fake transports. Checks which requests wait, which are sent again,
+ * and which are lost. If a node comes back in time, nothing is lost.
  */
 #include "reconnect_rig.h"
 
@@ -37,7 +37,7 @@ static void what_was_under_way_is_asked_again(void **state)
 	assert_false(fp_store_slot_up(b.store, b.ios[0].slot));
 	assert_int_equal(fp_store_reserve(b.store, 1), -EHOSTDOWN);
 	fp_store_unreserve(b.store, 1);
-	assert_int_equal(fp_store_reserve(b.store, 1), 0); /* its leases still count */
+	assert_int_equal(fp_store_reserve(b.store, 1), 0); /* leases of a cut-off node still count */
 	assert_int_equal(fp_lane_pollfds(b.lane, fds, FP_STORE_MAX_NODES, &deadline_ns), 0);
 	assert_true(deadline_ns <= fp_clock_ns() + 10 * FP_NSEC_PER_MSEC);
 	assert_true(fp_store_await_work(b.store, 0, 0)); /* the reconnect thread is woken */
@@ -89,8 +89,8 @@ static void order_is_kept(void **state)
 }
 
 /*
- * The cable is cut: the old link never reports a break. Its requests nevertheless go on over the
- * next link.
+ * The cable is cut, and the old link never reports a break. Its requests still go on over the next
+ * link.
  */
 static void a_link_that_falls_silent_is_taken_away(void **state)
 {
@@ -102,13 +102,13 @@ static void a_link_that_falls_silent_is_taken_away(void **state)
 	fake_break(0, FAKE_FREEZE);
 	poll_once();
 	assert_int_equal(info().state, FP_BREAKER_CLOSED); /* nobody has noticed yet */
-	tend_now();                                        /* no heartbeat comes; the session is resumed */
+	tend_now();                                        /* no heartbeat is answered; then it resumes */
 	assert_int_equal(info().state, FP_BREAKER_CLOSED);
 	assert_int_equal(info().last_error, -ETIMEDOUT);
 	assert_null(info().why);
 	assert_int_equal(fake_nodes[0].n_resumes, 1);
 	poll_once();
-	assert_int_equal(b.n_outstanding, N_PAGES); /* broken, but it may still write into the buffers */
+	assert_int_equal(b.n_outstanding, N_PAGES); /* broken, but buffers may still be written */
 	poll_once();                                /* its outstanding ios have ended */
 	assert_int_equal(fake_nodes[0].n_links, 2);
 	fake_tend(b.store);
@@ -127,8 +127,8 @@ static void a_link_that_falls_silent_is_taken_away(void **state)
 }
 
 /*
- * A read waits as long as the node may come back, over many tries. A write can go elsewhere, so it
- * does not wait.
+ * A read waits as long as the node may come back, over many tries. A write does not wait, because
+ * it can go elsewhere.
  */
 static void a_read_outlives_its_deadline_and_a_write_does_not(void **state)
 {
@@ -193,8 +193,8 @@ static void in_a_hurry_a_slow_node_is_waited_for(void **state)
 	fake_nodes[0].link_depth = 1;
 	fake_nodes[0].silent = true;
 	start(FP_IO_READ, 0, 1);
-	start(FP_IO_READ, 1, 1);  /* waits until the link has room */
-	b.store->deadline_ns = 1; /* has passed since they began */
+	start(FP_IO_READ, 1, 1);  /* waits until the link has space */
+	b.store->deadline_ns = 1; /* this deadline has passed since they began */
 	fp_store_hurry(b.store, true);
 	assert_int_equal(poll_once(), 0);
 	assert_int_equal(info().failures, 0);
@@ -262,7 +262,7 @@ static void without_a_tender_all_ends_when_patience_is_over(void **state)
 }
 
 /*
- * The owner gives its link to the reconnect thread, which never comes. The owner takes the link
+ * The owner gives its link to the reconnect thread, which never closes it. The owner takes the link
  * back, and its requests end by themselves.
  */
 static void a_lent_link_is_taken_back_at_the_deadline(void **state)
@@ -450,7 +450,7 @@ static void any_call_may_fail_while_a_node_comes_back(void **state)
 /* ---- threads ---- */
 
 #define STORM_NS         (700 * FP_NSEC_PER_MSEC)
-#define STORM_RECONNECTS 10u /* at least; a slow machine goes on for longer */
+#define STORM_RECONNECTS 10u /* at least so many; a slow machine goes on for longer */
 
 static struct {
 	_Atomic bool stop;
@@ -462,7 +462,8 @@ static void *tender(void *arg)
 {
 	while (!storm.stop) {
 		uint64_t sleep_ns = fake_tend(b.store);
-		for (unsigned i = 0; i < b.store->n_nodes; i++) /* no relapse counts as quick */
+		/* No attempt counts as one that follows a quick relapse. */
+		for (unsigned i = 0; i < b.store->n_nodes; i++)
 			b.store->nodes[i].backoff.closed_ns = 0;
 		fp_store_await_work(b.store, 0, FP_MIN(sleep_ns, 5 * FP_NSEC_PER_MSEC));
 	}
@@ -499,7 +500,7 @@ static void *bystander(void *arg)
 	return NULL;
 }
 
-/* Reads and writes random pages against a shadow, and waits as the lane asks. */
+/* Reads and writes random pages, compares with a shadow, and waits as the lane asks. */
 static void *owner(void *arg)
 {
 	uint64_t rng = storm.seed + 1, shadow[N_PAGES] = {0};
@@ -555,7 +556,7 @@ static void a_storm_loses_no_byte(void **state)
 	b.store->heartbeat_ns = 2 * FP_NSEC_PER_MSEC;
 	b.store->nodes[0].next_heartbeat_ns = 0;
 	write_all(0);
-	fp_lane_close(b.lane); /* the threads' lane has another owner */
+	fp_lane_close(b.lane); /* the lane of the threads has another owner */
 	assert_int_equal(fp_lane_open(b.store, N_PAGES, &b.lane), 0);
 	for (unsigned i = 0; i < FP_ARRAY_LEN(roles); i++)
 		assert_int_equal(pthread_create(&threads[i], NULL, roles[i], NULL), 0);
@@ -569,8 +570,8 @@ static void a_storm_loses_no_byte(void **state)
 }
 
 /*
- * The chosen interval may be long. But a node that takes silence for a break gets several
- * heartbeats in that time.
+ * The chosen interval may be long. But a node that takes silence for a break still gets several
+ * heartbeats in its time.
  */
 static void heartbeats_keep_a_session(void **state)
 {

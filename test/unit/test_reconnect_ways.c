@@ -1,6 +1,6 @@
 /*
- * Links and ways of a node that comes back: lanes and their old links, several ports, better and
- * worse transports. Over the fake transport. Room: test/unit.
+ * Links and ways of a node that comes back, over the fake transport: lanes and their old links,
+ * several ports, better and worse transports. Room: test/unit.
  */
 #include "reconnect_rig.h"
 
@@ -33,8 +33,8 @@ static void an_idle_lane_holds_one_old_link(void **state)
 		assert_int_equal(info().state, FP_BREAKER_CLOSED);
 	}
 	fake_tend(b.store);
-	assert_int_equal(fake_nodes[0].n_sessions, 2); /* the idle lane's old one, and the present one */
-	assert_int_equal(fake_nodes[0].n_links, 3);    /* and a new link for the idle lane */
+	assert_int_equal(fake_nodes[0].n_sessions, 2); /* the idle lane's old session, and the present one */
+	assert_int_equal(fake_nodes[0].n_links, 3);    /* there is also a new link for the idle lane */
 	fp_lane_check(idle);
 	fake_tend(b.store);
 	assert_int_equal(fake_nodes[0].n_sessions, 1);
@@ -57,7 +57,7 @@ static void a_lane_opened_meanwhile_gets_its_link_later(void **state)
 	assert_int_equal(fp_lane_read(late, &b.all[5], 1), 0);
 	assert_int_equal(fp_lane_poll(late, done, 1), 0);
 	fake_tend(b.store);
-	assert_int_equal(fp_lane_poll(late, done, 1), 0); /* submits only */
+	assert_int_equal(fp_lane_poll(late, done, 1), 0); /* this only submits */
 	assert_int_equal(fp_lane_poll(late, done, 1), 1);
 	assert_true(b.ios[5].status == 0 && holds(5, 6));
 	fp_lane_close(late);
@@ -85,7 +85,7 @@ static void ports_share_the_pool_and_spread_the_leases(void **state)
 	assert_int_equal(fake_nodes[0].n_sessions, 2);
 	assert_int_equal(b.store->nodes[0].n_leases, 1);
 	assert_int_equal(b.store->nodes[1].n_leases, 1);
-	assert_int_equal(fp_store_reserve(b.store, 9 * 64), -ENOSPC); /* one pool, two ports */
+	assert_int_equal(fp_store_reserve(b.store, 9 * 64), -ENOSPC); /* two ports share one pool */
 	assert_int_equal(fake_nodes[0].leased_peak_bytes, 2 * FAKE_LEASE_BYTES);
 	assert_int_equal(fp_store_reserve(b.store, 6 * 64), 0);
 	assert_int_equal(b.store->nodes[0].n_leases, 4);

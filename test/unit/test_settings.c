@@ -67,7 +67,7 @@ static struct fp_settings read_good(void)
 	return settings;
 }
 
-/* Reading must fail with r, and the message must have both texts. */
+/* Reading the settings must fail with r, and the message must contain both texts. */
 static void assert_refused(int r, const char *what, const char *allowed)
 {
 	struct fp_settings settings = {.n_urls = 77};
@@ -108,7 +108,7 @@ static void heap_of_large_ones(void **state)
 	fp_settings_done(&s);
 }
 
-/* The first rule that fits decides. */
+/* The first rule that matches decides. */
 static void rules_in_order(void **state)
 {
 	struct fp_settings s;
@@ -243,7 +243,7 @@ static void environment_wins(void **state)
 	fp_settings_done(&s);
 }
 
-/* A key in a mapping has both names in its environment variable. */
+/* The variable of a key inside a mapping has both names in it. */
 static void rdma(void **state)
 {
 	static const char *const bad[][3] = {

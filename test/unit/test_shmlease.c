@@ -1,6 +1,6 @@
 /*
- * Leases over shm from a node that the test plays: the memory that a client maps, and the memory
- * that it refuses.
+ * Leases over shm, from a node that this test simulates: the memory that a client maps, and the
+ * memory that it refuses.
  */
 #include "transport.h"
 
@@ -35,12 +35,12 @@
 struct offer {
 	uint64_t size_bytes;
 	uint32_t id, flags;
-	int fds[2]; /* the first n_fds are sent */
+	int fds[2]; /* the first n_fds of them are sent */
 	unsigned n_fds;
 };
 
 struct node {
-	uint32_t features; /* granted */
+	uint32_t features; /* the features that the node grants */
 	struct offer offer;
 	struct fp_url url;
 	int listener, memfd;
@@ -49,7 +49,7 @@ struct node {
 	bool serving;
 	uint32_t released_id;       /* the lease that the client gave back by RELEASE */
 	struct fp_wire_adopt adopt; /* the identity in the client's ADOPT */
-	uint64_t adopted;           /* the answer, as on the wire */
+	uint64_t adopted;           /* the number of adopted leases in the answer, as on the wire */
 	_Atomic int fd;             /* the client's connection, once it has sent a PING */
 };
 
@@ -90,7 +90,7 @@ static void send_leased(int fd, const struct offer *offer, uint64_t tag)
 	(void)!sendmsg(fd, &msg, MSG_NOSIGNAL);
 }
 
-/* Answers the first PING many times, and no other one. */
+/* Answers the first PING many times, and later PINGs not at all. */
 static void answer_ping(struct node *node, int fd, uint64_t tag)
 {
 	uint8_t frames[OLD_ANSWERS][FP_WIRE_HEADER_BYTES];
@@ -169,7 +169,8 @@ static int new_memfd(uint64_t size_bytes, int seals)
 }
 
 /*
- * Starts a node that does everything right. Each test changes one thing before it opens a session.
+ * Starts a node that does everything right. Each test changes one thing of it before it opens a
+ * session.
  */
 static int setup(void **state)
 {
@@ -264,8 +265,8 @@ static void copies(void **state)
 }
 
 /*
- * A lease that can't be used is refused with error, and given back if its number is known to be
- * good.
+ * The client refuses a lease that it can't use with error, and gives it back if its id is known to
+ * be good.
  */
 static void assert_refused(struct node *node, int error, uint32_t released_id)
 {
@@ -351,7 +352,7 @@ static void lease_of_a_number_in_use(void **state)
 	assert_int_equal(open_session(node), 0);
 	assert_int_equal(fp_session_lease(node->session, LEASE_BYTES, &lease), 0);
 	assert_int_equal(fp_session_lease(node->session, LEASE_BYTES, &lease), -EPROTO);
-	/* answers no longer match: the client asks nothing more */
+	/* answers no longer match, so the client asks nothing more */
 	assert_int_equal(fp_session_lease(node->session, LEASE_BYTES, &lease), -EPROTO);
 }
 
@@ -397,7 +398,7 @@ static void adoption_of_nonsense(void **state)
 	node->adopted = 1ull << 32; /* sets a reserved bit */
 	assert_int_equal(open_session(node), 0);
 	assert_int_equal(fp_session_adopt(node->session, &parent, NULL), -EPROTO);
-	/* answers no longer match: the client asks nothing more */
+	/* answers no longer match, so the client asks nothing more */
 	assert_int_equal(fp_session_lease(node->session, LEASE_BYTES, &lease), -EPROTO);
 	assert_int_equal(fp_session_release(node->session, 1), -EPROTO);
 }
@@ -478,8 +479,8 @@ static void child_unmaps_nothing(void **state)
 }
 
 /*
- * A node may send any number of old answers: a call whose deadline has passed does not read them
- * all.
+ * A node may send any number of old answers. A call whose deadline has passed does not go on
+ * reading them.
  */
 static void old_answers_hold_no_call_up(void **state)
 {

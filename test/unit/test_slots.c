@@ -1,6 +1,6 @@
 /*
- * Slots of one lease: every slot once, long runs first, and no slot twice, however many threads
- * take and return slots.
+ * Slots of one lease: each slot is handed out once, long runs first. No slot is handed out twice,
+ * however many threads take and return slots.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -98,7 +98,10 @@ static void tells_when_it_was_full(void **state)
 	fp_slots_free(slots);
 }
 
-/* Runs put in a child and expects it to abort, because such a slot is a bug of ours. */
+/*
+ * Puts slot back in a child, and expects the child to abort: to put back such a slot is a bug of
+ * ours.
+ */
 static void expect_abort(struct fp_slots *slots, uint64_t slot)
 {
 	int status;
@@ -165,7 +168,8 @@ static void random_ops_match_a_shadow(void **state)
 struct crowd {
 	struct fp_slots *slots;
 	uint8_t
-	    owner[CROWD_PAGES]; /* not atomic on purpose: TSan, too, sees a slot that is handed out twice */
+	    /* Not atomic on purpose: so TSan also sees a slot that is handed out twice. */
+	    owner[CROWD_PAGES];
 };
 
 struct member {
@@ -175,7 +179,7 @@ struct member {
 	unsigned n_stolen;
 };
 
-/* Takes slots, signs them, checks the signatures, returns the slots. */
+/* Takes slots, writes its signature into them, checks the signatures, and returns the slots. */
 static void *crowd_member(void *arg)
 {
 	struct member *m = arg;

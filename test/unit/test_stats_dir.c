@@ -37,7 +37,7 @@ static int end(void **state)
 	return rmdir(folder);
 }
 
-/* Writes a page as a program of that pid leaves it. */
+/* Writes a page as a program with that pid would leave it. */
 static void write_page(int pid, uint64_t faults)
 {
 	struct fp_statspage *page = calloc(1, sizeof(*page));
@@ -91,9 +91,7 @@ static void pages_are_found_in_order(void **state)
 	assert_int_equal(pages.n, 0);
 }
 
-/*
- * Only pages in the folder are read. Only files that have the name of a dropped page are removed.
- */
+/* Only the pages in the folder are read. Only files with the name of a dropped page are removed. */
 static void other_files_stay(void **state)
 {
 	struct fp_stats_dir pages = {0};
@@ -130,7 +128,10 @@ static const struct fp_stats_node *node_of(const struct fp_statspage *page, cons
 	return NULL;
 }
 
-/* Counters add up, nodes by their URL. Peaks and the budget are those of the largest program. */
+/*
+ * Counters add up, also those of nodes with the same URL. Peaks and the budget are those of the
+ * largest program.
+ */
 static void sums_are_right(void **state)
 {
 	struct fp_statspage *sum = calloc(1, sizeof(*sum)), *one = calloc(1, sizeof(*one));

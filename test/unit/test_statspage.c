@@ -109,7 +109,7 @@ static void a_reader_sees_what_is_counted(void **state)
 	fp_statspage_close(NULL);
 }
 
-/* Runs in a child that ignores SIGXFSZ: no file may be left behind. */
+/* Runs in a child that ignores SIGXFSZ. No file may be left behind. */
 static int create_past_limit(void)
 {
 	const struct rlimit limit = {.rlim_cur = sizeof(struct fp_statspage) - 1, .rlim_max = RLIM_INFINITY};
@@ -158,7 +158,7 @@ static void creating_again_replaces(void **state)
 	assert_int_equal(remove_all(folder), 1);
 }
 
-/* While pages are created again and again, the name always leads to a whole one. */
+/* While pages are created again and again, a reader always finds a complete page by the name. */
 static void creating_is_atomic(void **state)
 {
 	int status;
@@ -199,8 +199,8 @@ static void meet(uint32_t nr, uint32_t action)
 }
 
 /*
- * A process that is killed while it creates its page leaves a temporary file, whose name tells its
- * number: see temporary_names_tell_their_process.
+ * A process that is killed while it creates its page leaves a temporary file. Its name has the
+ * process number: see temporary_names_tell_their_process.
  */
 static void who_is_ended_meanwhile_leaves_no_page(void **state)
 {
@@ -285,14 +285,14 @@ static void a_page_that_is_cut_short_harms_no_reader(void **state)
 	fp_statsview_close(view);
 }
 
-/* In another PID namespace a process number means nothing, but the lock does. */
+/* In another PID namespace the process number has no meaning, but the lock still has. */
 static void a_page_is_its_writers_as_long_as_it_is_mapped(void **state)
 {
 	struct fp_statspage *page = NULL, *other = NULL;
 	struct fp_statsview *view = NULL;
 
 	assert_int_equal(fp_statspage_create(page_path, true, &page), 0);
-	page->start_ticks++; /* now it names no process, as if seen from another namespace */
+	page->start_ticks++; /* now the page names no process, as if seen from another namespace */
 	assert_int_equal(fp_statsview_open(page_path, &view), 0);
 	assert_false(view->dead);
 	assert_int_equal(fp_statspage_create(page_path, true, &other), -EBUSY);
@@ -304,7 +304,7 @@ static void a_page_is_its_writers_as_long_as_it_is_mapped(void **state)
 	fp_statspage_close(other);
 }
 
-/* Locks fail over NFS without its lock service. */
+/* Locks fail over NFS if its lock service does not run. */
 static void where_locks_fail_a_page_of_nobody_is_dead(void **state)
 {
 	struct fp_statspage *page = NULL;
@@ -313,7 +313,7 @@ static void where_locks_fail_a_page_of_nobody_is_dead(void **state)
 	pid_t pid;
 
 	assert_int_equal(fp_statspage_create(page_path, true, &page), 0);
-	page->start_ticks++; /* no such process */
+	page->start_ticks++; /* there is no such process */
 	pid = fork();
 	if (pid == 0) {
 		meet(SYS_flock, SECCOMP_RET_ERRNO | ENOLCK);
@@ -364,7 +364,7 @@ static void texts_without_end_are_refused(void **state)
 	}
 }
 
-/* A reader must not wait at a FIFO that nobody writes. */
+/* A reader must not wait at a FIFO without a writer. */
 static void things_that_are_no_files_are_refused(void **state)
 {
 	assert_int_equal(mkdir(page_path, 0700), 0);
@@ -383,7 +383,7 @@ static void a_page_tells_whether_its_writer_lives(void **state)
 
 	assert_int_equal(fp_statspage_create(page_path, false, &page), 0);
 	assert_int_equal(fp_statspage_alive(page), 1);
-	page->start_ticks++; /* now another process has the number */
+	page->start_ticks++; /* now another process seems to have the number */
 	assert_int_equal(fp_statspage_alive(page), 0);
 	fp_statspage_close(page);
 
@@ -393,7 +393,7 @@ static void a_page_tells_whether_its_writer_lives(void **state)
 	assert_int_equal(waitid(P_PID, (id_t)child, &info, WEXITED | WNOWAIT), 0);
 	assert_int_equal(fp_statsview_open(page_path, &view), 0);
 	assert_int_equal(view->page.pid, child);
-	assert_int_equal(fp_statspage_alive(&view->page), 0); /* a zombie */
+	assert_int_equal(fp_statspage_alive(&view->page), 0); /* the process is a zombie */
 	waitpid(child, NULL, 0);
 	assert_int_equal(fp_statspage_alive(&view->page), 0);
 	fp_statsview_close(view);
@@ -433,7 +433,7 @@ static void a_file_in_a_folder_is_ours_and_no_link(void **state)
 	}
 }
 
-/* A page that is being created has a temporary name, which tells its process. */
+/* A page that is being created has a temporary name, which contains the process number. */
 static void temporary_names_tell_their_process(void **state)
 {
 	char name[64];

@@ -1,6 +1,6 @@
 /*
- * The store over fake nodes: a reservation succeeds as a whole or not at all; placement; a full
- * node is not down; slots over many leases.
+ * The store over fake nodes. A reservation succeeds as a whole or not at all. A full node does not
+ * count as down. Also tests placement, and slots over many leases.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -139,7 +139,7 @@ static void an_answer_is_not_the_end_of_a_node(void **state)
 	for (unsigned e = 0; e < FP_ARRAY_LEN(errors); e++) {
 		struct fp_store *store = store_open(1, 0);
 
-		fake_fail_nth(2, errors[e]); /* the first call asks for free memory; the second fails */
+		fake_fail_nth(2, errors[e]); /* the first call (free memory) works, the second fails */
 		assert_int_equal(fp_store_reserve(store, 1), errors[e] == -EUSERS ? -ENOSPC : errors[e]);
 		assert_int_equal(fp_store_reserve(store, 1), 0);
 		fp_store_close(store);
@@ -164,7 +164,7 @@ static void slots_of_a_lost_node_no_longer_count(void **state)
 	assert_int_equal(fp_store_slot_alloc(store, 1, out), 0);
 	for (unsigned i = 0; i < 2 + LEASE_PAGES; i++)
 		fp_store_slot_free(store, out[i]);
-	assert_int_equal(fp_store_reserve(store, 1), 0); /* must replace the lost leases, too */
+	assert_int_equal(fp_store_reserve(store, 1), 0); /* this must also replace the lost leases */
 	assert_true(fake_nodes[1].n_leases >= 3);
 	fp_store_close(store);
 }
@@ -234,7 +234,7 @@ static void a_slot_freed_in_a_full_store_is_found_at_once(void **state)
 	fp_store_close(store);
 }
 
-/* The leased bytes of the nodes that still answer. */
+/* The sum of leased bytes of the nodes that still answer. */
 static uint64_t leased_bytes(void)
 {
 	uint64_t sum = 0;
@@ -291,7 +291,9 @@ struct member {
 	unsigned n_stolen;
 };
 
-/* Reserves, takes slots, signs their memory, checks the signatures, and returns everything. */
+/*
+ * Reserves, takes slots, writes signatures into their memory, checks them, and returns everything.
+ */
 static void *crowd_member(void *arg)
 {
 	struct member *m = arg;
@@ -302,7 +304,7 @@ static void *crowd_member(void *arg)
 
 		if (fp_store_reserve(m->store, n) < 0)
 			continue;
-		m->n_stolen += fp_store_slot_alloc(m->store, n, out) != n; /* they were reserved */
+		m->n_stolen += fp_store_slot_alloc(m->store, n, out) != n; /* the slots were reserved */
 		for (unsigned i = 0; i < n; i++)
 			*(void **)fp_store_slot_direct(m->store, out[i]) = m;
 		for (unsigned i = 0; i < n; i++) {

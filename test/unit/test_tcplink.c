@@ -1,6 +1,6 @@
 /*
- * A tcp link against a peer that the test plays: it answers late, in pieces, wrongly, or never. A
- * helper thread serves the handshakes; afterwards the test has both ends.
+ * A tcp link to a peer that this test simulates: it answers late, in pieces, wrongly, or never. A
+ * helper thread serves the handshakes. Afterwards the test has both ends.
  */
 #include "transport.h"
 
@@ -102,7 +102,7 @@ static int setup(void **state)
 	struct rig *rig = calloc(1, sizeof(*rig));
 	struct sockaddr_in addr = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
 	struct fp_session_options options = {.deadline_ns = PATIENCE_NS};
-	int on = 1, few_bytes = 65536; /* a write of a few MiB must not fit in the socket */
+	int on = 1, few_bytes = 65536; /* a write of a few MiB must not fit into the socket's buffer */
 	socklen_t len = sizeof(addr);
 	const struct fp_lease *lease;
 	struct fp_url url;
@@ -232,7 +232,7 @@ static void answer_read(struct rig *rig, uint64_t tag, uint8_t value, size_t len
 	send_frame(rig->peer, FP_WIRE_DATA, 0, tag, bytes, len);
 }
 
-/* Shows that the stream is in step: a new read is sent and answered. */
+/* Checks that the stream is in step: sends a new read, and gets it answered. */
 static void assert_usable(struct rig *rig)
 {
 	struct job *job = job_new(FP_IO_READ, 3, 100, 0);
@@ -381,7 +381,7 @@ static void reuse(struct job *job)
 	memset(&job->io, POISON, sizeof(job->io));
 }
 
-/* Up to the end of the stream, the node receives only bytes of the writes. */
+/* The node receives only bytes of the writes, up to the end of the stream. */
 static void assert_no_more_comes(struct rig *rig)
 {
 	struct fp_wire_header header;
@@ -474,7 +474,7 @@ static void wrong_answer(struct rig *rig, enum wrong wrong)
 		fp_wire_header_encode(FP_WIRE_WRITTEN, FP_WIRE_OK, tags[0], 0, bytes);
 	if (wrong == WRONG_ORDER)
 		fp_wire_header_encode(FP_WIRE_DATA, FP_WIRE_OK, tags[1], 64, bytes);
-	if (wrong == TOO_EARLY) /* the write is not fully sent yet */
+	if (wrong == TOO_EARLY) /* this answer comes before the write is fully sent */
 		fp_wire_header_encode(FP_WIRE_WRITTEN, FP_WIRE_OK, tags[2], 0, bytes);
 	assert_breaks(bytes, sizeof(bytes), wrong == WRONG_VERSION ? -EPROTONOSUPPORT : -EPROTO, rig, jobs);
 }

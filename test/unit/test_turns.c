@@ -1,6 +1,6 @@
 /*
  * Turns: every client gets the same share, however many connections it has. A client with little
- * work never waits, and no waiting client is forgotten.
+ * work never waits, and every waiting client gets its turn.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,9 +15,9 @@
 
 #define MAX_CONNS 3000
 
-/* A connection with endless work, in pieces. */
+/* A connection with endless work. It does the work in pieces. */
 struct conn {
-	struct fp_turn turn; /* first, so that a turn's address is its conn's */
+	struct fp_turn turn; /* the first member, so that a turn's address is that of its conn */
 	struct fp_turn_client *client;
 	uint64_t piece_bytes, done_bytes;
 };
@@ -84,7 +84,7 @@ static void connections_do_not_multiply_a_share(void **state)
 		assert_like(conns[i].done_bytes, conns[0].done_bytes);
 }
 
-/* However many connections of a client ask at once, others wait only for one client's share. */
+/* However many connections of one client ask at once, others wait only for that client's share. */
 static void a_round_serves_no_more_than_a_share(void **state)
 {
 	struct fp_turn_client one = {0};
@@ -116,7 +116,7 @@ static void who_wants_little_goes_at_once(void **state)
 }
 
 /*
- * Turns are short: a connection with little work waits for few rounds, also beside other
+ * Turns are short. So a connection with little work waits for few rounds, even beside other
  * connections of its client.
  */
 static void a_turn_is_short(void **state)
@@ -130,7 +130,7 @@ static void a_turn_is_short(void **state)
 	assert_true(conns[40].done_bytes > 0);
 }
 
-/* Every round serves somebody, even if one piece takes as much as many rounds. */
+/* Every round serves somebody, even if one piece of work takes as much as many rounds. */
 static void every_round_lets_somebody_go_on(void **state)
 {
 	struct fp_turn_client client = {0};
@@ -142,7 +142,7 @@ static void every_round_lets_somebody_go_on(void **state)
 	}
 }
 
-/* Connections leave in any order, also during a round, and the next in line is still called. */
+/* Connections leave in any order, also during a round. The next in line is still called. */
 static void leave_others(struct fp_turn *turn)
 {
 	work(turn);

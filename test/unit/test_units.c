@@ -1,7 +1,4 @@
-/*
- * Sizes and times: texts that are accepted, texts that are refused. Our own output can be read
- * back.
- */
+/* Sizes and times: which texts are accepted and which refused. Our own output can be read back. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>

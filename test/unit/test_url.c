@@ -77,7 +77,7 @@ static void refused(void **state)
 	    {"tcpx://mem1", -EPROTONOSUPPORT},
 	    {"http://mem1", -EPROTONOSUPPORT},
 	    {"automatic://mem1", -EPROTONOSUPPORT},
-	    {"tcp://mem1,mem2", -EINVAL}, /* two addresses; fp_url_parse takes one */
+	    {"tcp://mem1,mem2", -EINVAL}, /* fp_url_parse takes only one address */
 	    {"auto://mem1", -EINVAL},
 	};
 
@@ -136,7 +136,7 @@ static void several_addresses(void **state)
 	set = parse_set("tcp://a,b");
 	assert_way(&set.urls[0][1], "tcp", "b", 7460);
 	assert_string_equal(set.urls[0][1].text, "tcp://b");
-	set = parse_set("shm:/a,b:7"); /* in a path a comma separates nothing */
+	set = parse_set("shm:/a,b:7"); /* a comma in a path separates nothing */
 	assert_int_equal(set.n_addresses, 1);
 	assert_string_equal(set.urls[0][0].host, "/a,b:7");
 }
@@ -168,7 +168,7 @@ static void every_way_of_a_set_parses_alone(void **state)
 }
 
 /*
- * auto tries rdma on the next port first, in builds that have it, and ends with tcp on the given
+ * auto tries rdma first, on the next port, if the build has rdma. It ends with tcp on the given
  * port.
  */
 static void automatic(void **state)
@@ -202,7 +202,7 @@ static void sets_refused(void **state)
 	    {"auto:", -EINVAL},
 	    {"auto:mem1", -EINVAL},
 	    {"auto://", -EINVAL},
-	    {"auto://mem1:65535", -EINVAL}, /* no next port for rdma */
+	    {"auto://mem1:65535", -EINVAL}, /* there is no next port for rdma */
 	    {"aut://mem1", -EPROTONOSUPPORT},
 	    {"tcp://1,2,3,4,5,6,7,8,9", -E2BIG},
 	};

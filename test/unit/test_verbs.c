@@ -1,6 +1,7 @@
 /*
- * Queue pairs and devices without a device. This file plays libibverbs and librdmacm, as far as
- * needed: for a connection that is armed and closed, and for a device that is opened and removed.
+ * Queue pairs and devices, without a real device. This file stands in for libibverbs and librdmacm,
+ * as far as the tests need: for a connection that is armed and closed, and for a device that is
+ * opened and removed.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -257,8 +258,8 @@ static int tear_down(void **state)
 }
 
 /*
- * Fault threads arm. They must not ask librdmacm for events: it allocates then, and a fork holds
- * the allocator's locks while it waits for fault threads.
+ * Fault threads arm connections. They must not ask librdmacm for events, because it allocates then.
+ * A fork holds the allocator's locks while it waits for fault threads.
  */
 static void arming_does_not_ask_rdma_cm(void **state)
 {
@@ -277,7 +278,8 @@ static void arming_does_not_ask_rdma_cm(void **state)
 }
 
 /*
- * A device that is removed waits until nobody uses it. Perhaps only this connection gets the event.
+ * The removal of a device waits until nobody uses it. Perhaps only this connection gets the event
+ * that tells of it.
  */
 static void closing_hears_of_a_device_that_goes(void **state)
 {
@@ -299,7 +301,7 @@ static void closing_says_goodbye(void **state)
 	assert_int_equal(n_disconnected, 1);
 }
 
-/* In InfiniBand seven RNR retries mean no limit. Then -ENOBUFS could never come. */
+/* In InfiniBand seven RNR retries mean no limit. With that value -ENOBUFS could never come. */
 static void who_is_never_ready_is_not_waited_for(void **state)
 {
 	struct fp_verbs_conn conn = connected();
@@ -322,7 +324,7 @@ static void a_device_is_asked_for_what_was_chosen(void **state)
 	assert_int_equal(ack_timeout, 13); /* 4.096 µs << 13 is 33.6 ms */
 }
 
-/* Never shorter than the chosen time. */
+/* The timeout is never shorter than the chosen time. */
 static void timeouts_are_powers_of_two(void **state)
 {
 	static const struct {
@@ -349,7 +351,7 @@ static int access_of(enum fp_verbs_access access)
 	return registered_for;
 }
 
-/* A key permits the access that it is for, and no other. */
+/* A key permits only the access for which it was made. */
 static void keys_allow_no_more(void **state)
 {
 	const int read = IBV_ACCESS_REMOTE_READ, write = IBV_ACCESS_REMOTE_WRITE;
@@ -391,7 +393,7 @@ static void device_closes(void)
 	close(opened.async_fd);
 }
 
-/* No connection exists that could get the event. */
+/* No connection exists, so none can get the event. */
 static void a_listener_hears_of_a_device_that_goes(void **state)
 {
 	const struct sockaddr_in own = {.sin_family = AF_INET};
@@ -410,7 +412,7 @@ static void a_listener_hears_of_a_device_that_goes(void **state)
 	device_closes();
 }
 
-/* By name and port, or the first active one. */
+/* Opens a device by its name and port, or the first one with an active port. */
 static void a_device_and_a_port_are_chosen(void **state)
 {
 	static const struct {

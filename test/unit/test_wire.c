@@ -33,7 +33,7 @@ static void put_le(uint8_t *at, uint64_t value, size_t len)
 		at[i] = (uint8_t)(value >> (8 * i));
 }
 
-/* A header as the document describes it, made without the codec. */
+/* Makes a header as the document describes it, without the codec. */
 static void raw_header(uint8_t bytes[24], uint8_t type, uint32_t length, int32_t status)
 {
 	memcpy(bytes, "FARP\x01", 5);
@@ -412,7 +412,10 @@ static void cm_reply_bytes(void **state)
 	assert_int_equal(back.status, FP_WIRE_DENIED);
 	assert_int_equal(fp_wire_cm_reply_decode(bytes, 15, &back), -EPROTO);
 	for (size_t at = 0; at < 16; at++) {
-		/* a bit of each field: magic, version, reserved, sign of the status, reserved */
+		/*
+		 * changes a bit of each field: magic, version, reserved, sign of the status,
+		 * reserved
+		 */
 		uint8_t bit = at == 4 ? 1 : 0x80;
 
 		if (at >= 8 && at < 11)
@@ -537,8 +540,8 @@ static void statuses(void **state)
 }
 
 /*
- * Frames that decode must be as the headers promise. Nothing may be read out of bounds (the
- * sanitizers check that).
+ * Feeds random frames. If one decodes, it must be as the header promises. Nothing may be read out
+ * of bounds, which the sanitizers check.
  */
 static void random_bytes(void **state)
 {

@@ -16,13 +16,13 @@
 
 struct work {
 	struct fp_worker_job job; /* first */
-	unsigned slices;          /* left */
+	unsigned slices;          /* slices that are left */
 	char name;
 };
 
 static struct {
 	struct fp_worker *worker;
-	int go;          /* an eventfd for which the worker's first slice waits */
+	int go;          /* an eventfd; the worker's first slice waits for it */
 	char order[512]; /* the jobs' names, in the order in which they were done */
 	unsigned n_done;
 } t;
@@ -87,8 +87,8 @@ static void test_short_overtakes_long(void **state)
 }
 
 /*
- * A line's order holds for jobs of all kinds and lengths: no memory is given back before its keys
- * are revoked.
+ * Jobs of one line keep their order, whatever their kind and length. So no memory is given back
+ * before its keys are revoked.
  */
 static void test_lines_keep_their_order(void **state)
 {

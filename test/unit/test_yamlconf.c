@@ -1,6 +1,6 @@
 /*
  * The configuration reader: the values that it stores, the mistakes that it refuses, and its
- * messages. No file can make it fail otherwise.
+ * messages. No file makes it fail in any other way.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -123,8 +123,8 @@ static void conf_done(struct conf *conf)
 }
 
 /*
- * Reads len bytes from a file without a name. Error texts begin with the file's path; *ret_message
- * is the text after it.
+ * Reads len bytes from a file without a name. *ret_message is the error text without the file's
+ * path, with which it begins.
  */
 static int read_bytes(const struct fp_conf_field *table, const void *bytes, size_t len, struct conf *conf,
                       const char **ret_message)
@@ -162,7 +162,7 @@ static void check_good(const char *text)
 	conf_done(&conf);
 }
 
-/* Checks the whole message: place, path and permitted values. */
+/* Checks the whole message: position, path and permitted values. */
 static void check_bad(const char *text, const char *expected)
 {
 	struct conf conf = {0};
@@ -228,7 +228,7 @@ static void lists_of_texts_replace_defaults(void **state)
 	conf_done(&conf);
 }
 
-/* The item() callback tells an empty mapping from an absent one. */
+/* The item() callback can tell an empty mapping from an absent one. */
 static void a_mapping_tells_that_it_is_there(void **state)
 {
 	static const struct fp_conf_field none[] = {{0}};
