@@ -87,7 +87,7 @@ static bool audit_once(struct books *b)
 	uint64_t n_chunks = b->far->n_pages >> FP_CHUNK_SHIFT;
 
 	b->resident = b->slots = 0;
-	if (!audit_chunk(b, 0)) /* the first chunk: the agent's own stages */
+	if (!audit_chunk(b, 0)) /* the first chunk holds the agent's own stages */
 		return false;
 	for (uint64_t chunk = 1; chunk < n_chunks; chunk++) {
 		uint64_t bits = atomic_load(&b->far->touched[chunk / 64]);

@@ -11,9 +11,9 @@
 struct fp_far;
 
 /*
- * True if the records agree. Every page is in a settled state, and is in the page table exactly if
+ * True if the records agree: every page is in a settled state, and is in the page table exactly if
  * that state says so. A resident page has one token. Every slot in use belongs to one page. Nobody
- * may use far memory meanwhile; waits for write-backs, at most two seconds. If false, ret_text says
+ * may use far memory meanwhile. Waits for write-backs, at most two seconds. If false, ret_text says
  * what is wrong.
  */
 bool audit(struct fp_far *far, char *ret_text, size_t len);

@@ -62,7 +62,7 @@ struct step {
 	const char *name;
 	void (*init)(void **m);
 	long (*call)(void **m);
-	unsigned same; /* bit i: area i must have equal bytes afterwards */
+	unsigned same; /* bit i: area i must have equal bytes after both calls */
 };
 
 static int temporary(void)
@@ -75,7 +75,7 @@ static int temporary(void)
 	return fd;
 }
 
-/* Evaluates e, in which fd is a descriptor of the file above. */
+/* Evaluates e. In it, fd is a descriptor of the file above. */
 #define WITH_FILE(e)                                                                                         \
 	({                                                                                                   \
 		int fd = temporary();                                                                        \
@@ -85,7 +85,7 @@ static int temporary(void)
 		r;                                                                                           \
 	})
 
-/* Evaluates e, in which fd and peer are connected; "hello" is on its way to fd. */
+/* Evaluates e. In it, fd and peer are connected; "hello" is on its way to fd. */
 #define WITH_PAIR(type, e)                                                                                   \
 	({                                                                                                   \
 		int pair[2], fd, peer;                                                                       \
@@ -124,7 +124,9 @@ static void set_message(void **m)
 	*(int *)CMSG_DATA((struct cmsghdr *)m[4]) = 2;
 }
 
-/* Sends a descriptor, receives it, says whether the bytes and the file are the ones sent. */
+/*
+ * Sends a descriptor and receives it. Says whether the received bytes and file are the ones sent.
+ */
 static long pass_descriptor(void **m, int fd, int peer)
 {
 	char got[64] = "", control[CMSG_SPACE(sizeof(int))];
@@ -144,7 +146,7 @@ static long pass_descriptor(void **m, int fd, int peer)
 	return a.st_ino == b.st_ino && strcmp(got, "fghijklmnopqrstuvwxyzabcd") == 0;
 }
 
-/* The other direction: everything that the kernel writes goes into far memory. */
+/* The other direction: all that the kernel writes goes into far memory. */
 static long take_descriptor(void **m, int fd, int peer)
 {
 	struct msghdr *got = m[3];
@@ -418,7 +420,7 @@ static long queues(void **m)
 	return r;
 }
 
-/* More than any window has room for. */
+/* More than fits in any window. */
 static long semaphores(void **m)
 {
 	int s = semget(IPC_PRIVATE, 6000, 0600);

@@ -12,18 +12,20 @@
 #define STEP_PAGE       4096u
 #define STEP_AREAS      6
 #define STEP_AREA_BYTES (16 * STEP_PAGE)
-#define STEP_TAIL       8 /* an object starts so far before a page's end, to lie in two pages */
+/* An object starts so many bytes before a page's end, so that it lies in two pages. */
+#define STEP_TAIL 8
 
 /*
- * Runs all of them, on STEP_AREAS * STEP_AREA_BYTES of far memory. Fails the running test on a
+ * Runs all steps, on STEP_AREAS * STEP_AREA_BYTES of far memory. Fails the running test on a
  * difference.
  */
 void test_call_steps(char *far_areas);
 
-/* Defined by the program that uses this: pages these bytes out, and fails the test if it can't. */
+/* The program that uses the steps defines this function. It pages these bytes out, or fails the
+ * test. */
 void test_evict(const char *start, size_t len);
 
-/* callsteps_paths.c's. m: the step's areas. */
+/* The step of callsteps_paths.c. m: the step's areas. */
 long test_step_files(void **m);
 long test_step_made_names(void **m);
 void test_step_set_options(void **m);

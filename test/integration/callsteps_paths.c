@@ -35,7 +35,10 @@ long test_step_made_names(void **m)
 	return r + (mkdtemp(m[1]) == m[1] && rmdir(m[1]) == 0);
 }
 
-/* A string whose page ends behind a call's window, so its rest is on the next. */
+/*
+ * A string that is longer than the window of a call. The window ends with a page, so the rest is on
+ * the next page.
+ */
 #define BEFORE 592
 #define LONG   620
 
@@ -77,7 +80,10 @@ void test_step_set_paths(void **m)
 	strcpy((char *)m[3] - BEFORE + LONG, "made-XXXXXX");
 }
 
-/* One call for each area, as its page is local afterwards. Tells which are wrong. */
+/*
+ * Makes one call for each area, because an area's page is local after a call. Tells which areas are
+ * wrong.
+ */
 long test_step_long_paths(void **m)
 {
 	FILE *f = fopen((char *)m[0] - BEFORE, "w"),

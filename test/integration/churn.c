@@ -1,6 +1,6 @@
 /*
- * churn: threads torture far memory over real nodes and verify every byte; the parent measures
- * their resident memory from outside. Room: test/integration. churner.h has the threads,
+ * churn: threads use far memory over real nodes in every way, and check every byte. Their parent
+ * measures their resident memory from outside. Room: test/integration. churner.h has the threads,
  * churnwatch.h the parent's measuring.
  *
  *   churn --farpaged build/daemon/farpaged --transport tcp --seconds 600
@@ -27,18 +27,18 @@
 #include "units.h"
 
 #define SKIP        77
-#define SLACK_BYTES (1ull << 20) /* so many bytes may be resident beyond the budget */
+#define SLACK_BYTES (1ull << 20) /* so many resident bytes beyond the budget are allowed */
 #define STALL_NS                                                                                             \
 	(4 * FP_NSEC_PER_SEC) /* an operation that took longer was ended by the deadline, which is 5 s */
-#define GRACE_NS (60 * FP_NSEC_PER_SEC) /* for starting, and for comparing everything at the end */
+#define GRACE_NS (60 * FP_NSEC_PER_SEC) /* time for starting, and for comparing all at the end */
 
 struct settings {
 	struct fp_agent_options agent;
 	struct churn_options churn;
-	uint64_t stall_ns; /* an operation may take at most this long */
+	uint64_t stall_ns; /* the longest time that an operation may take */
 	const char *urls[FP_STORE_MAX_NODES];
 	const char *farpaged;
-	const char *transports[FP_STORE_MAX_NODES]; /* of the nodes that churn starts */
+	const char *transports[FP_STORE_MAX_NODES]; /* transports of the nodes that churn starts */
 	unsigned n_transports;
 };
 
@@ -187,7 +187,7 @@ static void parse(int argc, char **argv, struct settings *s)
 }
 
 /*
- * The pools have twice the bytes that are mapped: while a mapping moves, it has slots at both
+ * The pools have twice the bytes that are mapped, because a mapping that moves has slots at both
  * places.
  */
 static int start_daemons(struct settings *s, struct test_daemon *daemons)
@@ -229,7 +229,7 @@ static void report(const struct fp_statspage *stats, const struct churn_result *
 	       atomic_load(&stats->prefetched_pages), atomic_load(&stats->waits_for_room));
 }
 
-/* A run in which no page left and came back proves nothing. */
+/* Fails a run in which no page left and came back: such a run proves nothing. */
 static bool was_a_churn(const struct settings *s, const struct fp_statspage *stats)
 {
 	if (s->agent.local_bytes >= s->churn.bytes / 4)
@@ -308,7 +308,7 @@ int main(int argc, char **argv)
 	    .agent = {.local_bytes = 64 * FP_PAGE_SIZE,
 	              .pins = true,
 	              .readahead_pages = 32,
-	              .secret = getenv("FARPAGE_TEST_SECRET")}, /* for nodes given by --node */
+	              .secret = getenv("FARPAGE_TEST_SECRET")}, /* for the nodes that --node names */
 	    .stall_ns = STALL_NS,
 	    .churn = {.n_threads = 4, .bytes = 32u << 20, .duration_ns = 10 * FP_NSEC_PER_SEC},
 	};

@@ -3,10 +3,10 @@
  * they read with a shadow copy in ordinary memory. Room: test/integration. It uses uffd's agent as
  * programs do, and looks inside only to explain a failure.
  *
- * A thread shares its mappings with no other thread, so its shadow is exact at every moment. One
- * more mapping belongs to all: thread i of n writes only the words of a page whose number is i
- * modulo n. All threads increase the last word of a page, so that several fault on one page at the
- * same time.
+ * A thread does not share its mappings with other threads, so its shadow is exact at every moment.
+ * One more mapping belongs to all threads. In each of its pages, thread i of n writes only the
+ * words whose number is i modulo n. All threads increase the last word of a page, so several
+ * threads fault on one page at the same time.
  */
 #ifndef FP_CHURNER_H
 #define FP_CHURNER_H
@@ -20,7 +20,7 @@ struct churn_options {
 	struct fp_agent *agent;
 	uint64_t seed;        /* the same seed gives each thread the same operations */
 	unsigned n_threads;   /* at most CHURN_MAX_THREADS */
-	size_t bytes;         /* far memory mapped at once by all threads together, at most */
+	size_t bytes;         /* most bytes of far memory mapped at once, by all threads together */
 	uint64_t duration_ns; /* 0: no limit */
 	uint64_t ops;         /* operations of each thread; 0: no limit */
 };
@@ -29,7 +29,7 @@ struct churn_result {
 	uint64_t ops;
 	uint64_t
 	    refused; /* layout calls that failed with -ENOMEM or -EINVAL; any other error ends the process */
-	uint64_t longest_ns; /* the longest time that an operation took */
+	uint64_t longest_ns; /* the time that the longest operation took */
 };
 
 #define CHURN_MAX_THREADS 64u
@@ -37,7 +37,8 @@ struct churn_result {
 /*
  * Runs until the time or the operations are used up. Then it compares all bytes, and the pager's
  * records with the kernel's. A wrong byte or an unexpected error ends the process at once with
- * status 1. It is printed: address, expected, found, state of the page, seed.
+ * status 1. Then it prints the address, the expected and the found byte, the state of the page, and
+ * the seed.
  */
 void churn_run(const struct churn_options *options, struct churn_result *ret_result);
 

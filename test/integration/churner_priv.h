@@ -14,8 +14,8 @@
 #include "churner.h"
 
 #define PIECES_MAX   48u
-#define PIECE_PAGES  256u /* of a new mapping, at most */
-#define RANGE_PAGES  40u  /* most operations on a range use at most so many */
+#define PIECE_PAGES  256u /* most pages of a new mapping */
+#define RANGE_PAGES  40u  /* most pages of a range, for most operations */
 #define SHARED_PAGES 64u
 #define NOISE_BYTES  (RANGE_PAGES * FP_PAGE_SIZE)
 #define PAGE_WORDS   (FP_PAGE_SIZE / sizeof(uint64_t))
@@ -29,7 +29,7 @@ struct piece {
 };
 
 /*
- * Shared by all threads. The shadow lies at a fixed distance from far memory: see churn_shadow_of.
+ * What all threads share. The shadow lies at a fixed distance from far memory: see churn_shadow_of.
  */
 struct churn {
 	const struct churn_options *options;
@@ -69,7 +69,7 @@ _Noreturn void churn_die(const struct churner *c, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 char *churn_shadow_of(const struct churner *c, const void *far);
 /*
- * Compares bytes with the shadow: those read from far memory, or far memory itself. A wrong byte
+ * Compares bytes with the shadow: bytes read from far memory, or far memory itself. A wrong byte
  * ends the process.
  */
 void churn_check_read(const struct churner *c, const char *far, const char *found, size_t len);

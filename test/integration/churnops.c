@@ -26,7 +26,7 @@ static bool one_in(struct churner *c, unsigned n)
 	return below(c, n) == 0;
 }
 
-/* A piece that permits all of prot; NULL if a few tries find none. */
+/* Chooses a piece that permits all of prot; NULL if a few tries find none. */
 static struct piece *pick(struct churner *c, int prot)
 {
 	for (unsigned tries = 0; c->n_pieces && tries < 4; tries++) {
@@ -43,7 +43,10 @@ struct range {
 	size_t len;
 };
 
-/* Random bytes of a piece that permits all of prot, at most max. len is 0 if no piece is found. */
+/*
+ * Chooses random bytes, at most max, of a piece that permits all of prot. len is 0 if no piece is
+ * found.
+ */
 static struct range pick_bytes(struct churner *c, int prot, size_t max)
 {
 	const struct piece *p = pick(c, prot);
@@ -56,7 +59,7 @@ static struct range pick_bytes(struct churner *c, int prot, size_t max)
 	return r;
 }
 
-/* The same for whole pages; now and then the whole piece. */
+/* Does the same for whole pages; sometimes it chooses the whole piece. */
 static struct range pick_pages(struct churner *c, int prot)
 {
 	const struct piece *p = pick(c, prot);
@@ -153,8 +156,8 @@ static void op_zero_pages(struct churner *c)
 }
 
 /*
- * Reads or writes one word of each page, upwards or downwards: the patterns that read-ahead and
- * write prediction expect.
+ * Reads or writes one word of each page, upwards or downwards. Read-ahead and the prediction of
+ * writes expect such patterns.
  */
 static void op_stride(struct churner *c)
 {
@@ -179,7 +182,7 @@ static void op_stride(struct churner *c)
 /* A call that hands far memory to the kernel: the descriptor, and the offset in it (-1: a pipe). */
 struct transfer {
 	int fd;
-	bool into; /* the kernel writes the memory */
+	bool into; /* true: the kernel writes the memory */
 	off_t at;
 };
 
@@ -192,8 +195,8 @@ static ssize_t call_kernel(const struct transfer *t, char *far, size_t len, size
 }
 
 /*
- * As the shim does it for a program: pinned where that is needed, in pieces if it is too long to
- * pin.
+ * Makes the call as the shim makes it for a program: with a pin where one is needed, and in pieces
+ * if it is too long to pin.
  */
 static ssize_t transfer(struct churner *c, const struct transfer *t, char *far, size_t len)
 {
@@ -275,8 +278,8 @@ static void op_pipe(struct churner *c)
 /* ---- layout ---- */
 
 /*
- * Checks the result of a layout call. It may be 0, or -ENOMEM or -EINVAL, which change nothing.
- * True if it was 0.
+ * Checks the result of a layout call. It may be 0, or -ENOMEM or -EINVAL if the call changed
+ * nothing. True if it was 0.
  */
 static bool done(struct churner *c, const char *call, int r)
 {
@@ -296,7 +299,7 @@ static void shadow_clear(struct churner *c, const struct piece *p)
 
 /*
  * Cuts the piece, so that a layout call concerns only a part of a mapping. Far memory keeps the
- * parts as one region until they differ.
+ * parts as one region as long as they have the same attributes.
  */
 static struct piece *carve(struct churner *c, struct piece *p)
 {
@@ -404,8 +407,8 @@ static void op_remap(struct churner *c)
 }
 
 /*
- * The kernel may not access what the program may not. If it can't read a readable page, the page
- * may be lost: then a touch gets SIGBUS.
+ * Checks that the kernel can access what the program may access, and nothing else. If the kernel
+ * can't read a readable page, the page may be lost: then a touch gets SIGBUS.
  */
 static void check_protection(struct churner *c, const struct piece *p)
 {

@@ -15,11 +15,11 @@
 #include "cleanup.h"
 #include "clock.h"
 
-#define PAUSE_NS 500000 /* pause between two samples, in which the child can proceed */
+#define PAUSE_NS 500000 /* time between two samples, in which the child can go on */
 
 /*
- * Sums Rss over the mappings whose VmFlags say "um": registered for missing pages. False once the
- * process is gone.
+ * Sums Rss over the mappings whose VmFlags contain "um": those registered for missing pages. False
+ * once the process is gone.
  */
 static bool sample(pid_t pid, uint64_t *ret_bytes)
 {
@@ -53,8 +53,8 @@ static void say_where(pid_t pid)
 }
 
 /*
- * Samples while the process is stopped. Pages come and go while the kernel sums, so it may count
- * one twice; called when a sum seems too large. False: the process has ended.
+ * Samples while the process is stopped. Called when a sum seems too large: pages come and go while
+ * the kernel sums, so it may count a page twice. False: the process has ended.
  */
 static bool sample_stopped(pid_t pid, int *ret_status, uint64_t *ret_bytes)
 {

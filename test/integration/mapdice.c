@@ -6,11 +6,11 @@
  *           [--local SIZE] [--seconds S] [--steps N]
  *
  * Both processes are this program. Their steps depend only on the seed and on answers that are
- * compared. The far one has half as much local memory as it uses (256K), or much more than it uses,
- * so that the kernel fills fresh pages. Two kinds of steps are left out. One is a step whose answer
- * depends on how the kernel happened to merge mappings. The other is mremap of locked memory, which
- * is refused. FP_TEST_SEED=N repeats a run. --exact finds a step that ends the process or never
- * ends.
+ * compared. The process with far memory has half as much local memory as it uses (256K), or much
+ * more than it uses. In the second case the kernel fills fresh pages. Two kinds of steps are left
+ * out. One is a step whose answer depends on how the kernel happened to merge mappings. The other
+ * is mremap of locked memory, which is refused. FP_TEST_SEED=N repeats a run. --exact finds a step
+ * that ends the process or never ends.
  */
 #include <fcntl.h>
 #include <getopt.h>
@@ -46,7 +46,7 @@ struct player {
 	const char *name;
 	pid_t pid;
 	int fd;
-	size_t n, next; /* records */
+	size_t n, next; /* counts of records */
 	struct record records[MAP_BATCH];
 };
 
@@ -91,7 +91,10 @@ static void stop(struct player *p)
 	close(p->fd);
 }
 
-/* Prints how a process ended, whose records have ended. It may end a little later than they do. */
+/*
+ * Prints how a process ended that sends no more records. It may end a little later than its
+ * records.
+ */
 static void tell_end(struct player *p)
 {
 	int status = 0;
@@ -105,7 +108,7 @@ static void tell_end(struct player *p)
 		printf("%s: ended with status %d\n", p->name, WEXITSTATUS(status));
 }
 
-/* The process's next record. NULL: it has ended or is stuck. */
+/* Returns the process's next record. NULL: the process has ended or hangs. */
 static const struct record *next(struct player *p, uint64_t step)
 {
 	size_t got = 0;

@@ -30,8 +30,8 @@
 #endif
 
 /*
- * The number of each page's mapping: 0 is none; the bit FOREIGN says that it is not far. Pages with
- * equal numbers are surely in one mapping.
+ * The number of each page's mapping: 0 means none. The bit FOREIGN means that the mapping is not
+ * far. Pages with equal numbers are surely in one mapping.
  */
 #define FOREIGN 0x80000000u
 
@@ -82,8 +82,8 @@ static uint32_t fresh(struct dice *d)
 }
 
 /*
- * Gives part of a mapping new numbers, as it may now differ from the rest. Unmapped pages stay
- * unmapped.
+ * Gives a part of a mapping new numbers, because it may now differ from the rest. Unmapped pages
+ * stay unmapped.
  */
 static void renumber(struct dice *d, uint32_t start, uint32_t n)
 {
@@ -98,7 +98,7 @@ static void renumber(struct dice *d, uint32_t start, uint32_t n)
 	}
 }
 
-/* Locked memory is local, and stays so until it is unmapped. */
+/* Notes locked memory: it is local, and stays local until it is unmapped. */
 static void set_locked(struct dice *d, uint32_t start, uint32_t n, bool locked)
 {
 	for (uint32_t p = start; p < start + n && d->mapping[p]; p++) {
@@ -133,8 +133,9 @@ static int random_prot(struct dice *d)
 }
 
 /*
- * The kernel copies, so that a page that can't be had is an error and no signal. It copies as if
- * for another process; or through a file, where it can't fault on far memory.
+ * Lets the kernel copy the bytes: then a page that can't be had gives an error and no signal. The
+ * kernel copies as if for another process. Or it copies through a file, where it can't fault on far
+ * memory.
  */
 static bool copy_out(struct dice *d, const char *from)
 {
@@ -161,7 +162,7 @@ static void step_write(struct dice *d, uint32_t start)
 	memset(d->exchange, (int)stamp, PAGE);
 	memcpy(d->exchange, &stamp, sizeof(stamp));
 	answer(d, copy_in(d, at(d, start)));
-	if (d->record.ret == (int64_t)PAGE) /* also write by this thread's own touch */
+	if (d->record.ret == (int64_t)PAGE) /* now write also by a touch of this thread */
 		*(volatile uint64_t *)(at(d, start) + 8) = stamp;
 }
 
@@ -173,7 +174,10 @@ static bool is_free(const struct dice *d, uint32_t start, uint32_t end)
 	return true;
 }
 
-/* At a fixed address; or at a hint, if the place is free, so that the kernel surely follows it. */
+/*
+ * Maps at a fixed address. Or maps at a hint, if the place is free, so that the kernel surely
+ * follows the hint.
+ */
 static int how_placed(struct dice *d, uint32_t start, uint32_t n)
 {
 	if (is_free(d, start, start + n) && below(d, 2))
@@ -211,7 +215,7 @@ static void step_foreign(struct dice *d, uint32_t start, uint32_t n)
 		set_mapping(d, start, n, fresh(d) | FOREIGN);
 }
 
-/* Reserves more addresses than far memory has. */
+/* Reserves more addresses than the far range has. */
 static void step_reserve(struct dice *d)
 {
 	const size_t vast = (size_t)(5 + below(d, 40)) << 40;
@@ -270,13 +274,14 @@ static void step_advise(struct dice *d, uint32_t start, uint32_t n)
 	d->record.arg = (uint32_t)advice;
 	answer(d, madvise(at(d, start), (size_t)n * PAGE, advice));
 	renumber(d, start, n);
-	if (advice == MADV_FREE) /* the kernel may still keep the old bytes: drop them */
+	/* After MADV_FREE the kernel may still keep the old bytes: drop them. */
+	if (advice == MADV_FREE)
 		(void)madvise(at(d, start), (size_t)n * PAGE, MADV_DONTNEED);
 }
 
 /*
- * Locks a few pages only: RLIMIT_MEMLOCK counts the agent's locked memory, too. Locked pages must
- * be local afterwards.
+ * Locks a few pages only, because RLIMIT_MEMLOCK also counts the agent's locked memory. Locked
+ * pages must be local afterwards.
  */
 static void step_lock(struct dice *d, uint32_t start, uint32_t n)
 {
@@ -302,7 +307,7 @@ static void step_lock(struct dice *d, uint32_t start, uint32_t n)
 	d->record.arg = how;
 }
 
-/* True if the kernel surely sees one far mapping here, or surely no mapping at its start. */
+/* True if it is sure what the kernel sees here: one far mapping, or no mapping at the start. */
 static bool is_certain(const struct dice *d, uint32_t start, uint32_t n)
 {
 	for (uint32_t p = start; p < start + n; p++)
@@ -327,13 +332,14 @@ static void step_remap(struct dice *d, uint32_t start, uint32_t n)
 
 	if (how == 0)
 		to = start;
-	/* leave out: the kernel may or may not clear the target before it finds nothing to move */
+	/* Left out: the kernel may or may not clear the target before it finds nothing to move. */
 	if (to + new_n > PAGES || !is_certain(d, start, n) || (how && !d->mapping[start])) {
 		answer(d, -2);
 		return;
 	}
 	/*
-	 * leave out: whether the mapping goes on beyond its end depends on how the kernel merged it
+	 * Left out: it depends on how the kernel merged the mapping whether that goes on beyond its
+	 * end.
 	 */
 	if (how == 0 && new_n > n && d->mapping[start] && !is_free(d, start + n, start + new_n) &&
 	    d->mapping[start + n] == d->mapping[start]) {
@@ -402,7 +408,7 @@ static void step(struct dice *d)
 	}
 }
 
-/* Hashes the bytes of pages: of some after each step, of all now and then. */
+/* Hashes the bytes of pages: of some pages after each step, of all pages now and then. */
 static uint64_t look(struct dice *d, uint64_t i)
 {
 	uint32_t n = i % 64 ? 4 : PAGES, first = i % 64 ? below(d, PAGES) : 0;
@@ -449,7 +455,8 @@ int map_play(char **argv)
 	if (getenv("LD_PRELOAD") && !test_is_far(p))
 		return 4;
 	/*
-	 * half of the pages on each side of a border between chunks; not in the agent's first pages
+	 * Half of the pages lie on each side of a border between chunks. None is one of the agent's
+	 * first pages.
 	 */
 	d.base = p + 2 * CHUNK - (uintptr_t)p % CHUNK - (size_t)PAGES / 2 * PAGE;
 	set_mapping(&d, 0, PAGES, fresh(&d));

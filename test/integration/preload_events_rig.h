@@ -39,7 +39,7 @@
 #define SYS_mseal 462
 #endif
 
-#define FAULT_DEADLINE_S 20 /* of a fault; no other step of a test takes so long */
+#define FAULT_DEADLINE_S 20 /* seconds; a fault's deadline: no other step of a test takes so long */
 #define SECONDS_(n)      #n "s"
 #define SECONDS(n)       SECONDS_(n)
 
@@ -74,7 +74,7 @@ static inline char *map_filled(size_t len, unsigned seed)
 
 	assert_ptr_not_equal(p, MAP_FAILED);
 	if (atomic_load(&stats->budget_bytes) <
-	    BIG) /* with a larger budget the chunk may already be kernel-filled */
+	    BIG) /* with a larger budget the kernel may fill the chunk already */
 		assert_true(test_is_far(p));
 	test_fill(p, len, seed);
 	return p;

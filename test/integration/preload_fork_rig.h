@@ -37,7 +37,7 @@
 #define DEADLINE_NS (20 * FP_NSEC_PER_SEC)
 #define MANY        200u
 
-#define PARTS 8u /* parts of `filled`, checked each by itself */
+#define PARTS 8u /* parts of `filled`, each of which is checked by itself */
 
 static char *filled;
 static const struct fp_statspage *stats;
@@ -86,7 +86,7 @@ static inline int status_of(pid_t pid)
 
 /*
  * Reads from a pipe the verdict of a process that is not our child: 'y' or another letter; 0 if it
- * said nothing.
+ * wrote nothing.
  */
 static inline char await_word(int fd)
 {

@@ -1,9 +1,9 @@
 /*
  * A signal after the Nth instruction. A tracer steps through a call of the program and sends a
- * signal after an instruction chosen at random. That may be in the preload library, the agent, the
- * allocator or the C library. The handler does what handlers may do, and what programs do in them
- * anyway. Nothing may hang, fail, or have wrong bytes. The seed is printed. FP_TEST_SEED sets the
- * seed, FP_TEST_SECONDS the duration.
+ * signal after an instruction chosen at random. The instruction may be in the preload library, the
+ * agent, the allocator or the C library. The handler does things that handlers may do, and other
+ * things that programs do in handlers. Nothing may hang, fail, or have wrong bytes. The seed is
+ * printed. FP_TEST_SEED sets the seed, FP_TEST_SECONDS the duration.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -41,17 +41,17 @@ int main(void)
 
 #define PAGE     4096u
 #define PRESSURE (4 * TEST_LOCAL_BYTES)
-#define PAGES    8u  /* on which the calls are made */
-#define KEPT     64u /* which must keep their bytes */
+#define PAGES    8u  /* the calls are made on these pages */
+#define KEPT     64u /* pages that must keep their bytes */
 #define SECONDS  20
-#define LEAST    3u                                    /* interrupted calls, also on a busy machine */
-#define PATIENCE 120u                                  /* seconds, for one call */
-#define MARK()   __asm__ volatile("int3" ::: "memory") /* here the tracer begins or stops stepping */
+#define LEAST    3u                                    /* least number of interrupted calls */
+#define PATIENCE 120u                                  /* seconds allowed for one call */
+#define MARK()   __asm__ volatile("int3" ::: "memory") /* the tracer begins or ends stepping here */
 
-/* Shared with the tracer. */
+/* Shared by the program and its tracer. */
 static struct plan {
 	volatile unsigned call, handler;
-	volatile unsigned long after; /* so many instructions; 0: never */
+	volatile unsigned long after; /* the signal comes after so many instructions; 0: never */
 	volatile unsigned handled;
 	volatile bool traced, over;
 } * plan;
@@ -63,10 +63,14 @@ static int zero, null, pair[2];
 static pthread_mutex_t *mutex;
 static pthread_cond_t *condition;
 static sigjmp_buf out;
-static volatile bool may_jump; /* the interrupted call is async-signal safe: its handler may jump out of it */
+/* The interrupted call is async-signal safe, so its handler may jump out of it. */
+static volatile bool may_jump;
 static volatile unsigned turn;
 
-/* Handlers use it, too: a failed assertion of cmocka would jump out of them. */
+/*
+ * Checks without cmocka, because handlers use it too: a failed assertion of cmocka would jump out
+ * of the handler.
+ */
 #define MUST(so)                                                                                             \
 	do {                                                                                                 \
 		if (!(so)) {                                                                                 \
@@ -370,7 +374,8 @@ static void call_nothing(void)
 }
 
 /*
- * allocates: the call may hold the allocator's locks, and a fork in a handler would wait for them.
+ * These allocate. The interrupted call may hold the allocator's locks, and a fork in a handler
+ * would wait for them.
  */
 static const struct {
 	void (*run)(void);
@@ -407,7 +412,7 @@ static void begin(void)
 	sigaction(SIGUSR1, &action, NULL);
 }
 
-/* Makes one call, and repairs what a jump out of it may have left. */
+/* Makes one call, and repairs what a jump out of it may have left broken. */
 static void make_call(void)
 {
 	mprotect(pages, PAGES * PAGE, PROT_READ | PROT_WRITE);
@@ -443,8 +448,8 @@ static void give_up(void)
 }
 
 /*
- * Waits until the program stops: the signal that it got, 0 at a mark, SIGTRAP after a step. Ends if
- * the program has ended.
+ * Waits until the program stops. Returns the signal that it got, 0 at a mark, SIGTRAP after a step.
+ * Ends if the program has ended.
  */
 static int wait_for_stop(void)
 {
@@ -537,7 +542,7 @@ static int run_tracer(const char *pid, int fd)
 	sigaction(SIGALRM, &action, NULL);
 	plan->traced = true;
 	go_on_to_mark();
-	go_on_to_mark(); /* now the program is behind its first call */
+	go_on_to_mark(); /* the program is now behind its first call */
 	trace();
 	plan->over = true;
 	ptrace(PTRACE_DETACH, program, 0, 0);

@@ -24,7 +24,7 @@
 #define CHUNK_PAGES (1u << FP_CHUNK_SHIFT)
 #define FIRST       1024u                /* the first page that the tests map */
 #define MAPPED      4096u                /* number of mapped pages */
-#define ELSE        (FIRST + MAPPED - 1) /* the page that is unmapped during an install */
+#define ELSE        (FIRST + MAPPED - 1) /* this page is unmapped during an install */
 #define BUDGET      65536u
 #define DEADLINE    (20 * FP_NSEC_PER_MSEC)
 
@@ -85,8 +85,8 @@ static void install_meanwhile(void)
 }
 
 /*
- * Only the thread that waits in the install can read the event. It ends the process, instead of
- * waiting for its deadline or for ever.
+ * Only the thread that waits in the install can read the event. It ends the process at once. It
+ * does not wait for its deadline or for ever.
  */
 static void an_install_during_a_bare_call_ends_the_process(void **state)
 {
@@ -102,7 +102,7 @@ static void an_install_during_a_bare_call_ends_the_process(void **state)
 
 /* ---- kernel-filled memory ---- */
 
-#define CHUNK ((FIRST / CHUNK_PAGES + 1) * CHUNK_PAGES) /* first page of a fully mapped chunk */
+#define CHUNK ((FIRST / CHUNK_PAGES + 1) * CHUNK_PAGES) /* first page of a chunk that is mapped as a whole */
 
 static struct fp_space space;
 
@@ -112,7 +112,7 @@ static void make_native(uint32_t page)
 	set_word(page, FP_PAGE_ARRIVING);
 	assert_int_equal(fp_budget_take(&far.budget, 1), 1);
 	assert_true(fp_kernel_filled_begin(&far, &space.layout, page));
-	fp_budget_give(&far.budget, 1); /* the chunk took a token for each page */
+	fp_budget_give(&far.budget, 1); /* the chunk has taken a token for each page */
 	assert_true(fp_kernel_filled_fills(&far, page));
 	memset(fp_far_addr(&far, page), 'n', FP_PAGE_SIZE);
 }
@@ -168,8 +168,8 @@ static void drop_fillers(unsigned n)
 }
 
 /*
- * Leaves so many mappings below the kernel's limit that n cuts of one are possible. mmap may exceed
- * the limit by one.
+ * Unmaps so many mappings that n cuts of a mapping are possible below the kernel's limit. mmap may
+ * exceed the limit by one.
  */
 static void leave_cuts(unsigned n)
 {
@@ -187,7 +187,7 @@ static bool is_registered(uint32_t page)
 	return fp_uffd_protect(&far.uffd, fp_far_addr(&far, page), FP_PAGE_SIZE, false) == 0;
 }
 
-/* The chunk is two mappings of the kernel. The limit allows only the first to be cut. */
+/* For the kernel the chunk is two mappings. The limit allows only the first of them to be cut. */
 static void a_chunk_half_given_to_the_kernel(void **state)
 {
 	uint32_t middle = CHUNK + CHUNK_PAGES / 2;
@@ -214,7 +214,9 @@ static void a_chunk_half_given_to_the_kernel(void **state)
 
 #define GRANTED 100u
 
-/* Acts as if all resident pages were pinned, and this page got a token beyond the budget. */
+/*
+ * Acts as if all resident pages were pinned, and as if this page had got a token beyond the budget.
+ */
 static void grant_one(uint32_t page, uint64_t word)
 {
 	atomic_store(&far.budget.excess, GRANTED);
@@ -242,7 +244,7 @@ static void evict_absent(uint32_t page)
 	fp_pin_table_done(&far.pins);
 }
 
-/* A token granted beyond the budget ends with its page, in whichever way the page goes. */
+/* A token granted beyond the budget ends with its page, in whichever way the page is removed. */
 static void what_goes_takes_grants_back(void **state)
 {
 	char *addr = fp_far_addr(&far, FIRST);
@@ -263,21 +265,21 @@ static void what_goes_takes_grants_back(void **state)
 	fp_space_forget(&space, FIRST, FIRST + 1);
 	assert_taken_back(1);
 
-	grant_one(FIRST, FP_PAGE_RESIDENT | FP_PAGE_DIRTY); /* bare madvise, found by an evictor */
+	grant_one(FIRST, FP_PAGE_RESIDENT | FP_PAGE_DIRTY); /* gone by a bare madvise; an evictor notices */
 	evict_absent(FIRST);
 	assert_int_equal(word_of(FIRST), FP_PAGE_ZERO);
 	assert_taken_back(1);
 
-	grant_one(FIRST, FP_PAGE_RESIDENT | FP_PAGE_DIRTY); /* the same, found by mremap */
+	grant_one(FIRST, FP_PAGE_RESIDENT | FP_PAGE_DIRTY); /* the same, but mremap notices */
 	assert_int_equal(fp_space_remap_to(&space, &to_next, &fresh), 0);
 	assert_taken_back(1);
 
-	grant_one(FIRST + 1, FP_PAGE_ARRIVING); /* its mapping is gone */
+	grant_one(FIRST + 1, FP_PAGE_ARRIVING); /* the page's mapping is gone */
 	assert_int_equal(fp_uffd_unregister(&far.uffd, addr, 2 * FP_PAGE_SIZE), 0);
 	assert_int_equal(fp_far_install(&far, FIRST + 1, 1, bytes, true), 0);
 	assert_taken_back(1);
 
-	make_native(CHUNK); /* the chunk ends with one page filled */
+	make_native(CHUNK); /* the chunk ends with only one page filled */
 	atomic_store(&far.budget.excess, 2 * CHUNK_PAGES);
 	assert_int_equal(fp_kernel_filled_end(&far, CHUNK), 0);
 	assert_int_equal(atomic_load(&far.budget.excess), CHUNK_PAGES + 1);

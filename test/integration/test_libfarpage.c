@@ -67,7 +67,7 @@ static struct far_stats stats_of(struct far_memory *memory)
 	return stats;
 }
 
-/* The agent updates gauges once a tick, so this waits. */
+/* Waits, because the agent updates gauges only once a tick. */
 static void await_remote(struct far_memory *memory, uint64_t bytes)
 {
 	uint64_t until_ns = fp_clock_ns() + 10 * FP_NSEC_PER_SEC;
@@ -119,7 +119,10 @@ static void advise(void **state)
 	assert_int_equal(far_advise(memory, bytes + 1, 2 * PAGE, FAR_ADVICE_COLD), 0);
 	assert_int_equal(far_advise(memory, bytes + 1, 2 * PAGE, FAR_ADVICE_WILLNEED), 0);
 	assert_true(test_is_filled(p, 4 * MIB, 3));
-	/* rounded inwards: of three pages partly in the range, only the middle one is dropped */
+	/*
+	 * Rounded inwards: only the middle one of these three pages is dropped. The others are
+	 * partly in the range.
+	 */
 	assert_int_equal(far_advise(memory, bytes + 1, 2 * PAGE, FAR_ADVICE_DISCARD), 0);
 	assert_true(test_is_filled(p, PAGE, 3));
 	for (unsigned i = 0; i < PAGE; i++)
@@ -186,7 +189,10 @@ static void bad_options(void **state)
 	}
 }
 
-/* A program compiled with a later header: accepted while the new members are 0, else refused. */
+/*
+ * A program compiled with a later header is accepted while the new members are 0, and refused
+ * otherwise.
+ */
 static void later_options(void **state)
 {
 	const char *const nodes[] = {node.url, NULL};
@@ -214,8 +220,9 @@ static void later_options(void **state)
 }
 
 /*
- * Several memories come and go, for longer than the descriptor guard waits between two looks. It
- * must not count as lost another memory's descriptor, or a reused number of a closed memory.
+ * Several memories come and go, for longer than the descriptor guard waits between two looks. The
+ * guard must not report a loss for the descriptor of another memory, nor for a number that a closed
+ * memory had.
  */
 static void memories_that_come_and_go(void **state)
 {
@@ -230,7 +237,7 @@ static void memories_that_come_and_go(void **state)
 	far_close(memory[3]);
 }
 
-/* Two memories at once. A child sees both as they were at the fork. */
+/* Two memories at the same time. A child sees both as they were at the fork. */
 static void fork_with_two(void **state)
 {
 	struct far_memory *memory[2];
@@ -263,7 +270,10 @@ static void fork_there(void)
 	_exit(fork() < 0 ? 1 : 2);
 }
 
-/* The child would run on a far stack before it has an agent: refused with a message. */
+/*
+ * A fork on a far stack is refused with a message: the child would run on that stack before it has
+ * an agent.
+ */
 static void fork_on_a_far_stack(void **state)
 {
 	char text[512] = "";
@@ -273,7 +283,7 @@ static void fork_on_a_far_stack(void **state)
 	assert_int_equal(pipe(said), 0);
 	pid = fork();
 	if (pid == 0) {
-		static char handlers[64u << 10]; /* inline: SIGBUS is delivered on this stack */
+		static char handlers[64u << 10]; /* inline: the SIGBUS handler runs on this stack */
 		const stack_t local = {.ss_sp = handlers, .ss_size = sizeof(handlers)};
 		ucontext_t there;
 		void *stack;
@@ -297,7 +307,7 @@ static void fork_on_a_far_stack(void **state)
 }
 
 /*
- * The kernel reads and writes held memory, also with nested holds. In mode inline it can't reach
+ * The kernel reads and writes held memory, also if holds are nested. In mode inline it can't reach
  * far memory that is not held.
  */
 static void held_for_the_kernel(void **state)

@@ -58,7 +58,7 @@ static unsigned pages_not_zero(const char *p, size_t len)
 
 /* ---- process_madvise ---- */
 
-/* How a program makes the call. */
+/* The ways in which a program makes the call. */
 enum by { BY_LIBRARY, BY_NUMBER };
 
 static int open_self(void)
@@ -77,8 +77,8 @@ static int open_self(void)
 	} while (0)
 
 /*
- * For far memory process_madvise takes only hints, though the kernel takes more. Local memory is
- * left to the kernel.
+ * For far memory process_madvise takes only hints, although the kernel takes more. Calls on local
+ * memory go to the kernel.
  */
 static void hints_alone_are_taken(void **state)
 {
@@ -108,7 +108,9 @@ static void hints_alone_are_taken(void **state)
 	munmap(far, BIG);
 }
 
-/* A child has its own memory: the kernel judges what its parent advises for it. */
+/*
+ * A child has its own memory. So the kernel decides about advice that a parent gives for its child.
+ */
 static void a_child_is_no_self(void **state)
 {
 	char *p = map_filled();
@@ -134,7 +136,9 @@ static void a_child_is_no_self(void **state)
 
 /* ---- what is refused ---- */
 
-/* True if act, in a child, prints the word on stderr. The child's status is 0 if act succeeded. */
+/*
+ * True if act, run in a child, prints the word on stderr. The child's status is 0 if act succeeded.
+ */
 static bool is_said(void (*act)(char *far), char *far, const char *word)
 {
 	char text[4096] = "";
@@ -203,7 +207,10 @@ static void attach_by_number(char *far)
 	attach_by(BY_NUMBER, far);
 }
 
-/* Merging removes a page's write protection, which shows far memory what was written. */
+/*
+ * Merging is refused: it removes a page's write protection, by which far memory sees what was
+ * written.
+ */
 static void merge(char *far)
 {
 	expect(prctl(OPTION_SET_MEMORY_MERGE, 1, 0, 0, 0) < 0 && errno == EPERM, 1);
@@ -215,7 +222,7 @@ static void refused_with_a_message(void **state)
 {
 	char *p = map_filled();
 
-	if (madvise(NULL, 0, ADVICE_GUARD_INSTALL) == 0) /* a kernel that does not know it either */
+	if (madvise(NULL, 0, ADVICE_GUARD_INSTALL) == 0) /* this kernel does not know the advice either */
 		assert_true(is_said(guard, p, "MADV_GUARD_INSTALL"));
 	assert_true(is_said(seal, p, "mseal"));
 	assert_true(is_said(attach, p, "shmat"));
@@ -224,7 +231,7 @@ static void refused_with_a_message(void **state)
 	munmap(p, BIG);
 }
 
-/* On local memory all of them are left to the kernel. */
+/* On local memory all these calls are left to the kernel. */
 static void local_memory_is_the_kernels(void **state)
 {
 	char *p = mmap(NULL, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

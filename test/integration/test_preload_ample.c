@@ -1,7 +1,7 @@
 /*
- * A program that fits in local memory as a whole: the kernel fills its fresh pages. Our faults are
- * one a chunk at most, and none in short mappings. The test counts faults, and times nothing. Room:
- * test/integration.
+ * A program that fits in local memory as a whole: the kernel fills its fresh pages. The agent
+ * serves at most one fault a chunk, and none in short mappings. The test counts faults, and
+ * measures no time. Room: test/integration.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -25,7 +25,8 @@
 #define PAGE    4096u
 #define CHUNK   (2u << 20)
 #define REGIONS 24u
-#define ODD     (161u * PAGE) /* so that no two mappings begin at the same place in a chunk */
+/* Odd, so that no two mappings begin at the same place in a chunk. */
+#define ODD (161u * PAGE)
 
 static const struct fp_statspage *stats;
 
@@ -72,7 +73,10 @@ static void neighbours(void **state)
 	}
 }
 
-/* A long mapping may be touched only here and there: each chunk that is touched takes one fault. */
+/*
+ * A program may touch a long mapping only here and there. Each chunk that it touches takes one
+ * fault.
+ */
 static void long_ones(void **state)
 {
 	size_t len = 8 * (size_t)CHUNK;
@@ -87,7 +91,7 @@ static void long_ones(void **state)
 }
 
 /*
- * A mapping may have tokens for pages that were never touched. Other mappings get these tokens when
+ * A mapping may have tokens for pages that were never touched. Other mappings get these tokens if
  * they need them.
  */
 static void never_touched(void **state)
@@ -112,7 +116,7 @@ static void never_touched(void **state)
 	}
 }
 
-/* A hole that is mapped again reads zeros, whatever the state of its chunk is then. */
+/* A hole that is mapped again reads as zeros, whatever state its chunk has then. */
 static void holes(void **state)
 {
 	char *region[REGIONS];
@@ -201,7 +205,7 @@ static void residency(void **state)
 	assert_int_equal(munmap(p, 16 * PAGE), 0);
 }
 
-/* ---- the kernel fills a mapping in the place of a short one, too ---- */
+/* ---- the kernel also fills a mapping in the place of a short one ---- */
 
 /* A free place in a kernel-filled chunk. */
 static char *left_by_a_short_mapping(void)
@@ -258,7 +262,7 @@ static void the_next_mapping(void **state)
 	use_and_unmap(p);
 }
 
-/* Shared memory there is the kernel's. mremap can't move it onto such a place. */
+/* Shared memory at such a place is the kernel's. mremap can't move it there. */
 static void other_mappings(void **state)
 {
 	const int plain = MAP_PRIVATE | MAP_ANONYMOUS;
@@ -281,7 +285,10 @@ static void other_mappings(void **state)
 	use_and_unmap(p);
 }
 
-/* A child finds only zeros there, and so does a program that has used up its budget by then. */
+/*
+ * A child finds only zeros there. The same is true for a program that has meanwhile used up its
+ * budget.
+ */
 static void later(void **state)
 {
 	char *p = left_by_a_short_mapping(), *all;

@@ -25,10 +25,10 @@
 
 #define PAGE       4096u
 #define THREADS    32u
-#define PAGES      64u /* of each thread */
+#define PAGES      64u /* pages of each thread */
 #define OPERATIONS 100u
 #define DEADLINE_S 60u
-#define STRADDLE   4u /* of eight bytes, so many lie before the boundary */
+#define STRADDLE   4u /* of eight bytes, so many lie before the page's end */
 
 struct worker {
 	pthread_t thread;
@@ -39,7 +39,9 @@ struct worker {
 	bool wrong;
 };
 
-/* One instruction. Either operand lies half in one page, half in the next. */
+/*
+ * One instruction that needs four pages. Each operand lies half in one page and half in the next.
+ */
 static void copy_at_once(char *to, const char *from)
 {
 #ifdef __x86_64__
@@ -49,7 +51,7 @@ static void copy_at_once(char *to, const char *from)
 #endif
 }
 
-/* The sources are the first half of the memory, and never written. */
+/* The first half of the memory has the sources, and is never written. */
 static void *work(void *arg)
 {
 	struct worker *w = arg;
@@ -77,8 +79,8 @@ static unsigned total(const struct worker *workers)
 }
 
 /*
- * Threads that needed several pages at once got tokens beyond the budget. These tokens must go when
- * the threads have ended.
+ * Threads that needed several pages at once got tokens beyond the budget. When the threads have
+ * ended, these tokens must be gone.
  */
 static void budget_holds_again(void)
 {

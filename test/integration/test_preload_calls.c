@@ -1,7 +1,7 @@
 /*
- * The C library on far memory that was paged out: the calls of callsteps.c, calls with more bytes
- * than can be resident, objects that threads sleep on, and calls that do not return. Room:
- * test/integration.
+ * Calls of the C library on far memory that was paged out: the calls of callsteps.c, calls with
+ * more bytes than can be resident, objects on which threads wait, and calls that do not return.
+ * Room: test/integration.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -74,7 +74,7 @@ void test_evict(const char *start, size_t len)
 {
 	int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
 
-	/* a pin left by a call that never returned ends with the thread's next pin */
+	/* A call that never returned may have left a pin. It ends with the thread's next pin. */
 	assert_int_equal(write(null, start, 1), 1);
 	close(null);
 	evict();
@@ -91,7 +91,7 @@ static void steps(void **state)
 	test_call_steps(far_areas);
 }
 
-/* True where the kernel does not fault on far memory, so that calls must pin it. */
+/* True if the kernel does not fault on far memory, so that calls must pin it. */
 static bool is_pinning(void)
 {
 	const char *mode = getenv("FARPAGE_FAULT_MODE");
@@ -99,7 +99,7 @@ static bool is_pinning(void)
 	return (mode && strcmp(mode, "inline") == 0) || getenv("FP_TEST_USER_ONLY");
 }
 
-/* True if a call was refused with this errno, which it may be where calls pin. */
+/* True if a call was refused with this errno. Only where calls pin may it be refused. */
 static bool is_refused(long result, int error)
 {
 	if (!is_pinning() || result >= 0)
@@ -206,7 +206,9 @@ static void long_pipe(void **state)
 	assert_memory_equal(big_local, big_far, BIG);
 }
 
-/* A datagram can't be cut in pieces: one that is too long to pin is refused, in both directions. */
+/*
+ * A datagram can't be cut into pieces. One that is too long to pin is refused, in both directions.
+ */
 static void long_datagram(void **state)
 {
 	int pair[2], size = 1 << 20;
@@ -310,14 +312,14 @@ static void long_receive(void **state)
 	close(pair[1]);
 }
 
-/* A call returns the caller's own address, also if the kernel got the address of a copy. */
+/* A call returns the caller's own address, even if the kernel got the address of a copy. */
 static void long_name(void **state)
 {
 	assert_ptr_equal(getcwd(big_far, BIG), big_far);
 	assert_string_equal(big_far, folder);
 }
 
-/* The addresses are the child's, where the same ones are not far. */
+/* The addresses belong to the child, where the same addresses are not far. */
 static void another_process(void **state)
 {
 	struct iovec to = {big_local, BIG}, from = {big_far, BIG};
@@ -342,7 +344,7 @@ static void another_process(void **state)
 	assert_int_equal(waitpid(pid, NULL, 0), pid);
 }
 
-/* ---- objects that threads sleep on ---- */
+/* ---- objects on which threads wait ---- */
 
 #define ROUNDS  200
 #define THREADS 4
@@ -413,7 +415,7 @@ static void init_objects(struct objects *o)
 	pthread_mutex_init(&o->robust, &attr);
 }
 
-/* All objects that these threads wait on lie in far memory, whose pages leave all the time. */
+/* All objects on which these threads wait lie in far memory, whose pages leave all the time. */
 static void threads(void **state)
 {
 	struct objects *o = (void *)(far_areas + 100);
@@ -432,8 +434,8 @@ static void threads(void **state)
 }
 
 /*
- * A robust mutex in far memory is refused where calls pin. The kernel could not pass it on if its
- * page is remote when its owner ends.
+ * A robust mutex in far memory is refused where calls pin. If its page is remote when its owner
+ * ends, the kernel could not pass it on.
  */
 static void robust_mutexes(void **state)
 {
@@ -491,7 +493,9 @@ static void waits_for_many(void **state)
 	assert_true(woken == 5 || errno == EAGAIN);
 }
 
-/* Asks to move no waiter from one word to another, but the kernel looks at both words. */
+/*
+ * Asks the kernel to move no waiter from one word to another. The kernel still looks at both words.
+ */
 static void requeue(void **state)
 {
 	struct waiter *waiters = (void *)(far_areas + PAGE - 20);
@@ -512,7 +516,7 @@ static void requeue(void **state)
 	assert_int_equal(r, 0);
 }
 
-/* XSAVE's components: those that the processor has, and those that are permitted. */
+/* The components of XSAVE: those that the processor has, and those that are permitted. */
 static void processor(void **state)
 {
 	static const int asks[] = {0x1021, 0x1022, 0x1024};
@@ -520,7 +524,7 @@ static void processor(void **state)
 
 	for (size_t i = 0; i < sizeof(asks) / sizeof(*asks); i++) {
 		if (syscall(SYS_arch_prctl, asks[i], &here) < 0)
-			skip(); /* the kernel is older, or the processor has none */
+			skip(); /* the kernel is too old, or the processor has none */
 		memset(told, 0, sizeof(*told));
 		test_evict(big_far, 2 * PAGE);
 		assert_int_equal(syscall(SYS_arch_prctl, asks[i], told), 0);
@@ -529,8 +533,8 @@ static void processor(void **state)
 }
 
 /*
- * The shim does not know the filter that the argument points at: EFAULT, once the filter is paged
- * out.
+ * The shim does not know the filter to which the argument points. So the call gives EFAULT once the
+ * filter is paged out.
  */
 static void filters(void **state)
 {
@@ -612,7 +616,7 @@ static void jumped_out(void **state)
 		read(silent[0], big_far, 2 * PAGE);
 		fail();
 	}
-	assert_int_equal(write(silent[1], far_areas, 10), 10); /* replaces the pin that was left */
+	assert_int_equal(write(silent[1], far_areas, 10), 10); /* this replaces the pin that was left */
 	test_evict(big_far, 2 * PAGE);
 	close(silent[0]);
 	close(silent[1]);
@@ -624,7 +628,7 @@ static int begin(void **state)
 {
 	far_areas = mmap(NULL, STEP_AREAS * STEP_AREA_BYTES, PROT_READ | PROT_WRITE,
 	                 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	/* gaps: reading ahead of a sweep must not bring in its neighbours' pages */
+	/* Gaps, so that reading ahead of a sweep does not bring in pages of the next area. */
 	pressure = mmap(NULL, PRESSURE + 2 * GAP, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	pressure += GAP;
 	big_far = mmap(NULL, BIG, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

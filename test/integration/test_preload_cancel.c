@@ -1,7 +1,7 @@
 /*
  * Threads that are cancelled in a program with far memory, in the middle of faults and on far
- * stacks. Their clean-up handlers find the right signal mask. Also setuid, for which the C library
- * sends a signal of its own to all threads. Room: test/integration.
+ * stacks. Their clean-up handlers find the right signal mask. Also tests setuid, for which the C
+ * library sends an internal signal to all threads. Room: test/integration.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -26,13 +26,13 @@
 #include "farsignals.h"
 
 #define INTERNAL (3ull << 31) /* signals that the C library keeps for itself and hides */
-#define ENOUGH_S 120          /* seconds: only what hangs takes longer */
+#define ENOUGH_S 120          /* seconds; only a hanging test takes longer */
 
 static atomic_ulong turns;
 static atomic_int cleaned;
 static volatile uint64_t mask_then;
 
-/* Touches far memory; any signals may be blocked then. */
+/* Touches far memory. Any signals may be blocked meanwhile. */
 static void clean_up(void *arg)
 {
 	sigset_t set;
@@ -80,7 +80,7 @@ static void in_the_midst_of_faults(void **state)
 		assert_int_equal(pthread_create(&thread, NULL, touch_for_ever, NULL), 0);
 		while (turns < 2)
 			sched_yield();
-		for (int j = 0; j < i * 7; j++) /* so that each round is cancelled at another place */
+		for (int j = 0; j < i * 7; j++) /* cancels each round at another place */
 			sched_yield();
 		assert_int_equal(pthread_cancel(thread), 0);
 		join_cancelled(thread);
@@ -111,7 +111,7 @@ static void *ask_itself(void *arg)
 	return type == PTHREAD_CANCEL_DEFERRED ? NULL : (void *)3;
 }
 
-/* The cancel type and state that the program set stay as they are. */
+/* The cancel type and state stay as the program set them. */
 static void types_and_states(void **state)
 {
 	pthread_t thread;
@@ -177,7 +177,7 @@ static char *far_stack;
 static ucontext_t outside, inside;
 static void (*body)(void);
 
-/* Deep enough that the signal's frame lies in a part of the stack that was not used lately. */
+/* So deep that the signal's frame lies in a part of the stack that was not used lately. */
 __attribute__((noinline)) static unsigned deep(unsigned n)
 {
 	volatile char room[1024];

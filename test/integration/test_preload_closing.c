@@ -1,6 +1,6 @@
 /*
- * A program closes or replaces the agent's descriptors past the C library. Afterwards it reads its
- * own bytes, or ends with a message. Each case is a program of its own. Room: test/integration.
+ * A program closes or replaces the agent's descriptors by bare calls. Afterwards it reads its own
+ * bytes, or ends with a message. Each case runs as a separate program. Room: test/integration.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -122,7 +122,7 @@ static void *check_rounds(void *unused)
 	return unused;
 }
 
-/* Reads, maps, unmaps and forks: each needs another part of the agent. */
+/* Reads, maps, unmaps and forks, because each of these needs another part of the agent. */
 static void use_far_memory(void)
 {
 	char *more;
@@ -148,7 +148,8 @@ static void use_far_memory(void)
 }
 
 /*
- * argv: how to close, the number (0: the userfaultfd's), and where: "program", "child", "threads".
+ * argv: how to close, which number (0: that of the userfaultfd), and where: "program", "child",
+ * "threads".
  */
 static int be_case(char **argv)
 {
@@ -243,8 +244,8 @@ static void the_userfaultfd(void **state)
 }
 
 /*
- * Closes each number in turn. The number may by then mean another descriptor of the agent; that
- * tests as much.
+ * Closes each number in turn. By then the number may mean another descriptor of the agent, which is
+ * as good a test.
  */
 static void each_of_the_agents(void **state)
 {

@@ -1,7 +1,7 @@
 /*
- * Hundreds of forked children at once. Each writes all memory that it shares with its parent, which
- * is more than may be local. How many get a session is not tested: a child without a session or
- * lease keeps its pages local. Room: test/integration.
+ * Hundreds of forked children at once. Each writes all the memory that it shares with its parent,
+ * which is more than may be local. The test does not check how many children get a session: a child
+ * without a session or lease keeps its pages local. Room: test/integration.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,8 +19,8 @@
 #define BYTES    (5 * (size_t)TEST_LOCAL_BYTES / 4)
 
 /*
- * Writes, and reports that by ready. Once go is closed, its exit status says whether its bytes are
- * right.
+ * Writes, and then reports that by ready. Waits until go is closed. The exit status says whether
+ * its bytes are right.
  */
 static _Noreturn void live(char *p, unsigned seed, int ready, int go)
 {

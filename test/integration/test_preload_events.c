@@ -1,7 +1,7 @@
 /*
- * Bare calls on mappings of far memory: userfaultfd sends an event. The process ends with a message
- * before it can read wrong bytes. Memory of the kernel's own that the program mapped over far
- * memory may be changed so. Room: test/integration.
+ * Bare calls on mappings of far memory: userfaultfd sends an event for each. The process ends with
+ * a message before it can read wrong bytes. But bare calls may change the kernel's own memory that
+ * the program mapped over far memory. Room: test/integration.
  */
 #include "preload_events_rig.h"
 
@@ -71,7 +71,7 @@ static void cut_off(char *p)
 }
 
 /*
- * The process is about to be stopped. Until then it may go on while its bytes are right, as they
+ * The process will be stopped. Until then it may go on as long as its bytes are right, which they
  * are if none was remote.
  */
 static void look_at(char *p, size_t len)
@@ -105,7 +105,7 @@ static void leave_behind(char *p)
 	look_at((char *)bare(SYS_mremap, p, BIG, BIG, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, 0, 0), BIG);
 }
 
-/* Faults wait for tokens at the same time, which they can't get while the event is unread. */
+/* At the same time faults wait for tokens, which they can't get before the event is read. */
 static void unmap_under_pressure(char *p)
 {
 	struct churner churners[4];
@@ -149,7 +149,7 @@ static void all_are_refused(void **state)
 
 /* ---- what is right ---- */
 
-/* The program mapped files there, which are the kernel's: bare calls may remove them. */
+/* The program mapped files there, which belong to the kernel. So bare calls may remove them. */
 static void files_over_far_memory(void **state)
 {
 	char *p = map_filled(BIG, 8), *q;
@@ -176,7 +176,7 @@ static void files_over_far_memory(void **state)
 /* ---- locks ---- */
 
 /*
- * The C library's mremap of memory that a bare call locked: no page of it stays at the old place.
+ * mremap by the C library, of memory that a bare call locked: no page of it stays at the old place.
  */
 static void what_is_locked_unseen_moves(void **state)
 {
@@ -185,7 +185,7 @@ static void what_is_locked_unseen_moves(void **state)
 
 	for (unsigned i = 1; i < 4; i++)
 		((volatile char *)p)[i * PAGE] =
-		    ((volatile char *)p)[i * PAGE]; /* inline: the kernel's mlock can't bring them in */
+		    ((volatile char *)p)[i * PAGE]; /* inline: mlock in the kernel can't bring the pages in */
 	(void)bare(SYS_mlock, p + PAGE, 3 * PAGE, 0, 0, 0, 0);
 	q = mmap(NULL, len, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	assert_ptr_not_equal(q, MAP_FAILED);
@@ -198,7 +198,7 @@ static void what_is_locked_unseen_moves(void **state)
 	assert_int_equal(munmap(q, len), 0);
 }
 
-/* mlock over a hole that only the kernel knows of, made in memory of its own. */
+/* mlock over a hole in the program's own kernel mapping. Only the kernel knows of the hole. */
 static void locking_up_to_a_hole_unseen(void **state)
 {
 	char *p = map_filled(4 * PAGE + BIG, 16);
@@ -215,14 +215,14 @@ static void locking_up_to_a_hole_unseen(void **state)
 }
 
 /*
- * The kernel drops no page of a sealed mapping that is read-only. So the mapping stays local,
- * beyond the budget, but no fault may wait until its deadline. This test runs last, as the mapping
- * can't be removed.
+ * The kernel drops no page of a sealed read-only mapping. So the mapping stays local, beyond the
+ * budget. But no fault may wait until its deadline. This test runs last, because nobody can remove
+ * the mapping.
  */
 static void what_is_sealed_unseen_stays(void **state)
 {
 	const uint64_t until_ns =
-	    fp_clock_ns() + FAULT_DEADLINE_S * 500000000ull; /* half the time a fault may take */
+	    fp_clock_ns() + FAULT_DEADLINE_S * 500000000ull; /* half the time that a fault may take */
 	char *p = map_filled(BIG, 16);
 
 	assert_int_equal(mprotect(p, BIG, PROT_READ), 0);

@@ -1,8 +1,8 @@
 /*
  * Calls from a stack that is itself far. A tracer stops the thread at each system call that hands a
  * part of that stack to the kernel, and lets the stack leave. The results and the signal mask are
- * as without Farpage. In fault mode inline the stack is pinned then, and stays. Room:
- * test/integration.
+ * as without Farpage. In fault mode inline the stack is pinned during such a call, so it stays.
+ * Room: test/integration.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -90,7 +90,7 @@ static void *tell_mask(void *unused)
 	return (void *)now(); // NOLINT(performance-no-int-to-ptr)
 }
 
-/* The new thread has its maker's mask. */
+/* The new thread inherits the mask of the thread that made it. */
 static void make_thread(void)
 {
 	pthread_t thread;
@@ -171,8 +171,8 @@ static bool is_there(uint64_t addr)
 }
 
 /*
- * True at a mask or action call that gets a part of the far stack: these may come before it is
- * pinned.
+ * True at a call of sigprocmask or sigaction that gets a part of the far stack. Such calls may come
+ * before the stack is pinned.
  */
 static bool hands_over(pid_t of)
 {
@@ -185,7 +185,7 @@ static bool hands_over(pid_t of)
 	       (is_there(info.entry.args[1]) || is_there(info.entry.args[2]));
 }
 
-/* Lets the stack leave at every other such call only, as a refused call is tried again. */
+/* Lets the stack leave only at every second such call, because a refused call is tried again. */
 static _Noreturn void trace(pid_t of)
 {
 	unsigned n = 0;
@@ -220,7 +220,7 @@ static pid_t start_tracer(void)
 	pid = fork();
 	if (pid == 0)
 		trace(tid);
-	prctl(PR_SET_PTRACER, pid, 0, 0, 0); /* for kernels that ask for a permission (Yama) */
+	prctl(PR_SET_PTRACER, pid, 0, 0, 0); /* some kernels (Yama) require this permission */
 	say(to_tracer[1], 'g');
 	if (hear(from_tracer[0]) == 'p') {
 		print_message("no process here may trace another\n");
@@ -253,7 +253,7 @@ static void it_leaves_before_it_is_held(void **state)
 	assert_int_equal(pthread_join(thread, NULL), 0);
 	print_message("it left %u times\n", n_left);
 	assert_int_equal(wrong, 0);
-	assert_true(n_left >= ROUNDS); /* inline, too: there it is pinned and stays */
+	assert_true(n_left >= ROUNDS); /* in mode inline too: there the stack is pinned and stays */
 	munmap(far_stack, TEST_STACK);
 }
 

@@ -1,6 +1,6 @@
 /*
  * Descriptors of a program with far memory. A program that closes or replaces numbers that it does
- * not know must not hit the agent's. Room: test/integration.
+ * not know must not hit those of the agent. Room: test/integration.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -33,7 +33,10 @@ static int fill(void **state)
 	return filled ? 0 : -1;
 }
 
-/* Moves more far memory out and in than before: that needs the sessions and the userfaultfd. */
+/*
+ * Moves more far memory out and in than before, because that needs the sessions and the
+ * userfaultfd.
+ */
 static void assert_agent_lives(unsigned seed)
 {
 	char *p = malloc(BIG);
@@ -78,7 +81,7 @@ static void close_everything(void **state)
 
 /*
  * The agent may open something at the same moment. It briefly gets the lowest number, which the
- * program is just replacing. Neither may lose its descriptor.
+ * program is just replacing. Neither side may lose its descriptor.
  */
 static void put_on_everything(void **state)
 {
@@ -107,7 +110,10 @@ static void put_on_everything(void **state)
 	assert_agent_lives(60);
 }
 
-/* Daemons get their standard input so: they close it, and open gives the lowest free number. */
+/*
+ * Daemons get their standard input in this way: they close it, and open gives the lowest free
+ * number.
+ */
 static bool opens_as_input(void)
 {
 	return close(0) == 0 && open("/dev/null", O_RDONLY) == 0 && close(0) == 0 && dup(2) == 0 &&

@@ -61,7 +61,10 @@ static void *write_on(void *arg)
 	return NULL;
 }
 
-/* The number of the last write, if the pages hold exactly the writes up to it; else 0. */
+/*
+ * Returns the number of the last write, if the pages hold exactly the writes up to that one; else
+ * 0.
+ */
 static uint64_t last_write(const struct writer *w)
 {
 	uint64_t last = 0;
@@ -123,7 +126,8 @@ static void the_child_sees_the_moment(void **state)
 /* ---- which process lives longest ---- */
 
 /*
- * A process fills memory, forks and ends. Its child checks all the memory and reports the result.
+ * A process fills memory, forks and ends. Its child then checks all the memory and reports the
+ * result.
  */
 static void orphan(bool by_kill, bool twice)
 {
@@ -187,7 +191,7 @@ static void daemons_run_on(void **state)
 	close(ends[0]);
 }
 
-/* Parent and child write all their pages again and again, at the same time on the same node. */
+/* Parent and child write all their pages again and again, at the same time and to the same node. */
 static void both_write_on(void **state)
 {
 	char *common = malloc(BIG);
@@ -208,7 +212,8 @@ static void both_write_on(void **state)
 }
 
 /*
- * A family tree: each process has its parent's bytes, and changes a part of them before it forks.
+ * A family tree: each process has the bytes of its parent, and changes a part of them before it
+ * forks.
  */
 static int generation(unsigned depth, unsigned id)
 {
@@ -240,7 +245,7 @@ static void children_fork_again(void **state)
 	assert_true(all_filled(filled, 1));
 }
 
-/* Children obey the program's advice about fork (madvise), and inherit no locked memory. */
+/* Children obey the program's advice about fork (madvise). They inherit no locked memory. */
 static void advice_for_children(void **state)
 {
 	size_t len = BIG / PARTS;
@@ -311,7 +316,7 @@ static uint64_t remote_bytes(void)
 
 /*
  * Children end in every way, while the parent writes pages that they share. Each written page needs
- * a new slot, so a leak of a few slots a fork would be seen.
+ * a new slot, so even a leak of a few slots a fork would show.
  */
 static void slots_come_back(void **state)
 {
@@ -340,7 +345,7 @@ static void slots_come_back(void **state)
 	assert_true(all_filled(filled, seed));
 	fill_all(filled, 1);
 	await_at_most(remote_bytes, mapped);
-	/* leases that forks added may stay, for the next fork */
+	/* leases added by forks may stay for the next fork */
 	await_at_most(node_leased_bytes, leased + 3 * (64ull << 20));
 }
 

@@ -61,9 +61,9 @@ static void exec_at_once(void **state)
 	assert_true(all_filled(filled, 1));
 }
 
-/* ---- data that the C library reads in the child before its faults are served ---- */
+/* ---- data that the C library reads in the child before anything serves its faults ---- */
 
-/* The child's verdict: 'y' if look returned true. The child is killed afterwards. */
+/* Returns the child's verdict: 'y' if look returned true. Then kills the child. */
 static char word_of_child(bool (*look)(void))
 {
 	int ends[2];
@@ -89,7 +89,10 @@ static bool look_at_filled(void)
 	return all_filled(filled, 1);
 }
 
-/* Each new thread copies the thread data of all libraries: so does the child's agent thread. */
+/*
+ * Each new thread copies the thread data of all libraries. The agent thread of the child does so
+ * too.
+ */
 static void libraries_with_thread_data(void **state)
 {
 	char path[4096];
@@ -106,7 +109,7 @@ static void libraries_with_thread_data(void **state)
 	dlclose(library);
 }
 
-#define AWAY (512u << 10) /* farther than any read-ahead */
+#define AWAY (512u << 10) /* farther away than any read-ahead reaches */
 
 static gid_t *groups;
 
@@ -117,7 +120,10 @@ static bool take_groups(void)
 	return setgroups(2, groups) == 0 && getgroups(2, taken) == 2 && taken[0] + taken[1] == 23;
 }
 
-/* The C library makes every thread read the list, also those that would have to fetch its page. */
+/*
+ * The C library makes every thread read the list, including the threads that would have to fetch
+ * the list's page.
+ */
 static void groups_that_are_remote(void **state)
 {
 	char *mem = malloc(2 * AWAY);
@@ -149,7 +155,7 @@ static bool become_nobody(void)
 	return ok;
 }
 
-/* As the workers of servers do, before they touch much memory. */
+/* Changes user like the workers of servers, which do it before they touch much memory. */
 static void children_of_another_user(void **state)
 {
 	if (geteuid())
@@ -159,7 +165,7 @@ static void children_of_another_user(void **state)
 		assert_int_equal(word_of_child(become_nobody), 'y');
 }
 
-#define KEYS        40u /* more keys than a thread's own record has room for */
+#define KEYS        40u /* more keys than fit in a thread's own record */
 #define NEIGHBOURS  64u
 #define VALUES_SIZE 512u /* size of the C library's blocks of values */
 
@@ -192,7 +198,10 @@ static bool look_at_neighbours(void)
 	return true;
 }
 
-/* In the child, the C library clears the values of all other threads, whose pages may be remote. */
+/*
+ * In the child, the C library clears the values of all other threads. The pages of these values may
+ * be remote.
+ */
 static void values_of_many_keys(void **state)
 {
 	pthread_t thread;
@@ -232,7 +241,8 @@ static void fork_in_handler(int sig)
 }
 
 /*
- * As crash handlers often do: the stack is from malloc, and only its uppermost pages were touched.
+ * Acts as crash handlers often do: the stack is from malloc, and only its uppermost pages were
+ * touched.
  */
 static void stacks_that_are_far(void **state)
 {
@@ -262,7 +272,7 @@ static void stacks_that_are_far(void **state)
 
 static int said[2];
 
-/* Forks, so that the agent opens descriptors that the other table does not get. */
+/* Forks. By that the agent opens descriptors that the other table does not get. */
 static void fork_once(void)
 {
 	pid_t pid = fork();
@@ -287,7 +297,7 @@ static void *fork_apart(void *unused)
 	return (void *)(uintptr_t)(1000 + status_of(pid));
 }
 
-/* The child lacks the descriptors of the other table: it works, or ends with a message. */
+/* The child lacks the descriptors of the other table. It works, or ends with a message. */
 static void descriptors_of_its_own(void **state)
 {
 	char text[1024] = "";

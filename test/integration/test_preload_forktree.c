@@ -1,8 +1,8 @@
 /*
  * Random families of processes with far memory. They write, check, discard, fork, wait and are
- * killed in an order that a seed decides. Each process checks its pages against a copy that fork
- * passes on with them. Two threads of the first process do so at once. FP_TEST_SEED=N repeats a
- * run, FP_TEST_STEPS=N makes it longer. Room: test/integration.
+ * killed, in an order that depends on a seed. Each process checks its pages against a copy in local
+ * memory, which fork copies too. Two threads of the first process start such families at the same
+ * time. FP_TEST_SEED=N repeats a run, FP_TEST_STEPS=N makes it longer. Room: test/integration.
  */
 #include <pthread.h>
 #include <signal.h>
@@ -22,10 +22,10 @@
 #include "underpreload.h"
 
 #define PAGE         4096u
-#define PAGES        1024u /* of a thread: four times the budget, which both threads share */
+#define PAGES        1024u /* pages of a thread: four times the budget, which both threads share */
 #define THREADS      2u
 #define DEPTH        3u
-#define CHILDREN     2u /* at once */
+#define CHILDREN     2u /* most children at the same time */
 #define STEPS        800u
 #define CHECKED      16u /* words of a page that are checked */
 #define WORDS        (PAGE / sizeof(uint64_t))
@@ -33,7 +33,7 @@
 #define DEADLINE_S   100u
 #define STATUS_WRONG 3
 
-/* A process' own record of its far memory, in local memory. */
+/* The record that a process has of its far memory. It lies in local memory. */
 struct member {
 	uint64_t rng;
 	unsigned depth, n_children;
@@ -45,9 +45,10 @@ struct member {
 };
 
 static struct member members[THREADS];
-static _Atomic unsigned *failures, *n_forks; /* of the whole family */
+static _Atomic unsigned *failures, *n_forks; /* counts of the whole family */
 static unsigned steps = STEPS;
-static int alive[2]; /* every process has it open: closed when all have ended */
+/* Every process has the pipe open. So its end of file shows that all processes have ended. */
+static int alive[2];
 
 static uint64_t word_of(uint32_t page, uint32_t stamp, unsigned k)
 {
@@ -182,7 +183,7 @@ static bool await_family(void)
 	char byte;
 
 	close(alive[1]);
-	return read(alive[0], &byte, 1) == 0; /* a process that hangs is ended by its alarm */
+	return read(alive[0], &byte, 1) == 0; /* an alarm ends a process that hangs */
 }
 
 static int tests(void)

@@ -42,8 +42,8 @@ static int choose(void **state)
 }
 
 /*
- * Small objects come from slabs. A slab from before the agent's start may be used first, so this
- * looks at a new slab.
+ * Small objects come from slabs. Slabs from before the agent's start may be used first. So this
+ * looks at an object of a new slab.
  */
 static bool new_small_is_far(void)
 {
@@ -93,7 +93,7 @@ static void threads_too(void **state)
 	}
 }
 
-/* In each mode, the agent's own allocations on a thread of the program are local. */
+/* In each mode, memory that the agent itself allocates on a thread of the program is local. */
 static void agent_is_local(void **state)
 {
 	void (*enter)(void) = (void (*)(void))dlsym(RTLD_DEFAULT, "fp_shim_enter_local");
@@ -161,7 +161,7 @@ static void zeroed(void **state)
 		}
 }
 
-/* Long blocks are zeroed page by page: their neighbours must keep every byte. */
+/* Long blocks are zeroed page by page. The neighbours of a block must keep every byte. */
 static void zeroed_among_others(void **state)
 {
 	static const size_t sizes[] = {40000, 70001, LARGE + 8};
@@ -191,7 +191,7 @@ static void zeroed_from_afar(void **state)
 	uint64_t fetched;
 	char *p;
 
-	if (!small_far || getenv("FARPAGE_FAULT_MODE")) /* inline: jemalloc writes the zeros itself */
+	if (!small_far || getenv("FARPAGE_FAULT_MODE")) /* in mode inline jemalloc writes the zeros itself */
 		return;
 	stats = fp_statsmap_own();
 	assert_non_null(stats);
@@ -269,7 +269,7 @@ static void pool_full(void **state)
 	free(p);
 }
 
-/* Threads that pass allocations to one another, and check the bytes that they get. */
+/* Threads pass blocks to one another, and check the bytes of the blocks that they get. */
 #define HANDS  64
 #define ROUNDS 4000
 

@@ -1,7 +1,7 @@
 /*
- * Programs whose limits or root folder leave little to the agent: no room in files for its
- * counters, no /proc, little memory to lock. They and their children go on with far memory. Room:
- * test/integration.
+ * Programs whose limits or root folder leave little to the agent: files may not grow for its
+ * counters, there is no /proc, or little memory may be locked. The programs and their children go
+ * on with far memory. Room: test/integration.
  */
 #include <linux/capability.h>
 #include <pthread.h>
@@ -48,8 +48,8 @@ static int status_of(pid_t pid)
 }
 
 /*
- * Run in a child: checks the inherited bytes and bytes of its own, most of which have to leave.
- * Then a child of it does the same.
+ * Runs in a child. Checks the inherited bytes, and bytes of its own, most of which have to leave.
+ * Then a child of this child does the same.
  */
 static int use_far(unsigned generations)
 {
@@ -79,7 +79,7 @@ static void limit_files(void)
 		_exit(30);
 }
 
-/* Calls restrict_self in a process of its own, which then uses far memory in a child. */
+/* Calls restrict_self in a separate process, which then uses far memory in a child. */
 static int child_of(void (*restrict_self)(void))
 {
 	pid_t pid = fork(), child;
@@ -118,14 +118,17 @@ static void no_files_at_all(void **state)
 	fclose(tmp);
 }
 
-/* Makes the node's folder the root: only its socket is there, which children must reach by name. */
+/*
+ * Makes the folder of the node the root folder. Only the node's socket is there, and children must
+ * reach it by name.
+ */
 static void leave_root(void)
 {
 	if (chdir(getenv("FARPAGE_RUNTIME_DIR")) < 0 || chroot(".") < 0 || access("/proc/self", F_OK) == 0)
 		_exit(32);
 }
 
-/* Adds or removes a link, so that the socket's path is right inside the new root, too. */
+/* Adds or removes a link by which the socket's path is right inside the new root, too. */
 static void show_socket(bool show)
 {
 	const char *dir = getenv("FARPAGE_RUNTIME_DIR"), *node = getenv("FARPAGE_NODES");
@@ -203,7 +206,8 @@ static void skip_unless_lockable(void)
 }
 
 /*
- * munlockall unlocks all memory of the process, as the kernel does: also what the agent has locked.
+ * munlockall unlocks all memory of the process, as the kernel's call does. That includes memory
+ * that the agent has locked.
  */
 static void all_can_be_unlocked(void **state)
 {
@@ -225,8 +229,8 @@ static void *wait_for_all(void *barrier)
 }
 
 /*
- * Run in a process with such a limit: half of it is left to the program, with any number of
- * threads.
+ * Runs in a process with such a limit. The agent leaves half of the limit to the program, with any
+ * number of threads.
  */
 static int lock_half(void)
 {
@@ -257,7 +261,7 @@ static void half_may_be_locked(void **state)
 	pid = fork();
 	if (pid == 0) {
 		setenv(AGAIN, "lock", 1);
-		(void)prctl(PR_CAPBSET_DROP, CAP_IPC_LOCK, 0, 0, 0); /* the limit holds for root, too */
+		(void)prctl(PR_CAPBSET_DROP, CAP_IPC_LOCK, 0, 0, 0); /* now the limit holds for root, too */
 		if (setrlimit(RLIMIT_MEMLOCK, &limit) < 0)
 			_exit(43);
 		execl("/proc/self/exe", "again", (char *)NULL);

@@ -23,7 +23,7 @@
 
 #include "underpreload.h"
 
-/* True if the kernel can write to p for us. */
+/* True if the kernel can write to p on our behalf. */
 static bool is_writable(char *p)
 {
 	int fd = open("/dev/zero", O_RDONLY | O_CLOEXEC);
@@ -84,7 +84,7 @@ static void bad_arguments(void **state)
 	munmap(p, BIG);
 }
 
-/* Much more far memory than may be local: every page was evicted and fetched. */
+/* There is much more far memory than may be local, so every page was evicted and fetched. */
 static void bytes_and_budget(void **state)
 {
 	char *p = map_filled(4 * BIG, 2);
@@ -167,7 +167,7 @@ static void fixed_over_far(void **state)
 	             EEXIST);
 	assert_true(test_is_filled(p, BIG / 2, 6));
 	munmap(p, BIG);
-	/* in the hole: at a fixed address, and by a hint */
+	/* Maps into the hole, at a fixed address and by a hint. */
 	assert_ptr_equal(mmap(p, PAGE, PROT_READ | PROT_WRITE, fixed, -1, 0), p);
 	assert_true(test_is_far(p) && is_zero(p, PAGE) && is_writable(p));
 	assert_ptr_equal(mmap(p + PAGE, 65536, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), p + PAGE);
@@ -197,7 +197,7 @@ static void hints_of_heaps(void **state)
 		assert_int_equal(mprotect(p + BIG, BIG, PROT_READ | PROT_WRITE), 0);
 		assert_true(test_is_far(p + BIG));
 		test_fill(p + BIG, BIG, 21);
-		q = hint_reserve(heaps[i].hint, heaps[i].len); /* taken: goes elsewhere */
+		q = hint_reserve(heaps[i].hint, heaps[i].len); /* the place is taken, so it goes elsewhere */
 		assert_true(q != MAP_FAILED && q != p && test_is_far(q));
 		assert_true(test_is_filled(p + BIG, BIG, 21));
 		munmap(p, heaps[i].len);
@@ -216,7 +216,9 @@ static void the_low_4_gib(void **state)
 	assert_int_equal(munmap(p, 4 * GIB - GIB / 4), 0);
 }
 
-/* Machine code has to lie near the code that calls it. Memory there is left to the kernel. */
+/*
+ * Machine code has to lie near the code that calls it. So memory near code is left to the kernel.
+ */
 static void hints_of_code(void **state)
 {
 	uintptr_t code = (uintptr_t)hints_of_code & ~(uintptr_t)0xffff;
@@ -271,7 +273,7 @@ static void vast_reservations(void **state)
 }
 
 /*
- * A file or shared memory in the middle of far memory is the kernel's, until the program maps
+ * A file or shared memory in the middle of far memory is left to the kernel, until the program maps
  * anonymous memory there again.
  */
 static void foreign_pieces(void **state)
@@ -331,7 +333,7 @@ static void remap(void **state)
 	munmap(neighbour, BIG);
 }
 
-/* Drops a page by a call past the C library. */
+/* Drops a page by a bare call. */
 static void raw_drop(char *p)
 {
 #if defined(__x86_64__)
@@ -347,7 +349,9 @@ static void raw_drop(char *p)
 #endif
 }
 
-/* A bare call dropped a page, so it can't be moved. The other pages must keep their bytes. */
+/*
+ * A bare call dropped a page, so that page can't be moved. The other pages must keep their bytes.
+ */
 static void remap_of_a_hole(void **state)
 {
 	const size_t half = TEST_LOCAL_BYTES / 4, rest = half - PAGE;
@@ -368,8 +372,8 @@ static void remap_of_a_hole(void **state)
 }
 
 /*
- * Where the kernel can't fault on far memory, a call on such a page gets EFAULT until the program
- * touches it.
+ * If the kernel can't fault on far memory, a call on a remote page gets EFAULT until the program
+ * touches the page.
  */
 static void hand_over_a_hole(void **state)
 {
@@ -395,7 +399,7 @@ static void hand_over_a_hole(void **state)
 	munmap(p, BIG);
 }
 
-/* A local mapping is the kernel's. Nothing moves between it and far memory. */
+/* A local mapping is left to the kernel. Nothing moves between it and far memory. */
 static void remap_local(void **state)
 {
 	char *far = map_filled(BIG, 11), *local = map_anonymous(PAGE, 0);
@@ -413,7 +417,7 @@ static void remap_local(void **state)
 	munmap(local, 2 * PAGE);
 }
 
-/* The same calls, by syscall(). */
+/* Makes the same calls by syscall(). */
 static void raw_calls(void **state)
 {
 	char *p =
@@ -432,7 +436,7 @@ static void raw_calls(void **state)
 	assert_int_equal(syscall(SYS_getpid), getpid());
 }
 
-/* The pool has 512 MiB. A larger mapping must be refused at once, and not fail later by a touch. */
+/* The pool has 512 MiB. A larger mapping must be refused at once, not by a failing touch later. */
 static void pool_full(void **state)
 {
 	const size_t huge = (size_t)1 << 30;

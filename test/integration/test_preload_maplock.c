@@ -78,8 +78,8 @@ static unsigned resident(char *p, size_t len)
 }
 
 /*
- * Locked memory is local and keeps its bytes, however much else is touched. The budget is for the
- * rest. After an unmap its addresses are far again.
+ * Locked memory is local and keeps its bytes, however much other memory is touched. The budget is
+ * for the other memory. After an unmap, new memory at these addresses is far again.
  */
 static void locking(void **state)
 {
@@ -89,7 +89,7 @@ static void locking(void **state)
 
 	assert_int_equal(mlock(far + 1, some - 2), 0);
 	assert_int_equal(resident(far, some), some / PAGE);
-	assert_true(test_is_filled(other, 2 * BIG, 14)); /* touches all other memory */
+	assert_true(test_is_filled(other, 2 * BIG, 14)); /* this touches all other memory */
 	assert_int_equal(resident(far, some), some / PAGE);
 	assert_true(test_far_resident_bytes() <= TEST_LOCAL_BYTES + (1u << 20));
 	assert_fails(madvise(far, PAGE, MADV_DONTNEED), EINVAL);
@@ -117,7 +117,7 @@ static void locking(void **state)
 	munmap(local, PAGE);
 }
 
-/* The kernel's record of the mapping at p (/proc/self/smaps). */
+/* Finds the kernel's record of the mapping at p (/proc/self/smaps). */
 static bool has_vm_flag(const char *p, const char *flag)
 {
 	FILE *smaps = fopen("/proc/self/smaps", "re");
@@ -139,8 +139,8 @@ static bool has_vm_flag(const char *p, const char *flag)
 }
 
 /*
- * A range with local mappings in it: mlock locks all of it, though it can't bring in one part.
- * Pages behind a hole are not locked.
+ * A range that contains local mappings. mlock locks the whole range, although it can't bring in one
+ * part. Pages behind a hole are not locked.
  */
 static void locking_in_parts(void **state)
 {
@@ -199,7 +199,7 @@ static void locking_keeps(void **state)
 
 /*
  * Touches the first n of 64 remote pages, and returns how many are local then. Waits until at least
- * `least` are, as read-ahead over a wire arrives later.
+ * `least` are local, because read-ahead over a wire arrives later.
  */
 static unsigned brought_in(char *p, unsigned n, unsigned least)
 {
@@ -263,7 +263,7 @@ static void mapped_locked(void **state)
 	munmap(q, some);
 }
 
-/* mlockall is refused: pages that have left can't be locked. */
+/* mlockall is refused, because pages that have left can't be locked. */
 static void locking_everything_is_refused(void **state)
 {
 	assert_fails(mlockall(0), EINVAL);

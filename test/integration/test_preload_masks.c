@@ -1,6 +1,6 @@
 /*
- * Signal masks of a program with far memory: masks that waiting calls bring along, and masks with
- * SIGBUS, by which fault mode inline serves faults. All is as without Farpage. Other tests of
+ * Signal masks of a program with far memory: masks that waiting calls set, and masks with SIGBUS,
+ * the signal by which fault mode inline serves faults. All is as without Farpage. Other tests of
  * signals: test_preload_signals.c. Room: test/integration.
  */
 #include <errno.h>
@@ -66,7 +66,7 @@ static void look(int sig, siginfo_t *info, void *context)
 
 /* ---- calls that wait under another mask ---- */
 
-static sigset_t during; /* the mask that is in force during the wait */
+static sigset_t during; /* the mask in force during the wait */
 static const struct {
 	const void *mask;
 	size_t size;
@@ -128,15 +128,15 @@ static long (*const waits[])(void) = {
 #define N_WAITS (sizeof(waits) / sizeof(*waits))
 
 /*
- * To which mask the mask of the handler that ends a wait is added. In fault mode inline and with
- * user-mode faults only, that is the mask from before the wait.
+ * Returns the mask to which the mask of a handler is added if it ends a wait. In fault mode inline
+ * and with user-mode faults only, that is the mask from before the wait.
  */
 static uint64_t masks_of(uint64_t during_wait, uint64_t outside)
 {
 	return test_moves_frames() ? outside : during_wait;
 }
 
-/* A signal is pending that the mask of the wait does not block: the wait ends at once. */
+/* A signal is pending, and the mask of the wait does not block it: the wait ends at once. */
 static void wait_once(long (*wait)(void), uint64_t mask)
 {
 	memset(&during, 0, sizeof(during));
@@ -215,7 +215,7 @@ static void jump(int sig, siginfo_t *info, void *context)
 }
 
 /*
- * A handler jumps out of a wait. A later handler must not be treated as if it had interrupted a
+ * A handler jumps out of a wait. A later handler must not be treated as one that interrupted a
  * wait.
  */
 static void a_wait_that_is_left(void **state)
@@ -266,7 +266,7 @@ static void bad_addresses(void **state)
 		assert_int_equal(now(), 0);
 		assert_int_equal(syscall(SYS_rt_sigprocmask, SIG_BLOCK, &usr1, bad[i], KERNELS), -1);
 		assert_int_equal(errno, EFAULT);
-		assert_int_equal(now(), usr1); /* the mask changed nevertheless */
+		assert_int_equal(now(), usr1); /* the mask has changed although the call failed */
 		set_mask(0);
 		assert_int_equal(sigprocmask(SIG_BLOCK, NULL, (sigset_t *)(void *)bad[i]), -1);
 		assert_int_equal(errno, EFAULT);
@@ -283,7 +283,7 @@ static void bad_addresses(void **state)
 }
 
 /*
- * The kernel's masks are shorter than the C library's. A caller may have room for the short ones
+ * The kernel's masks are shorter than the C library's. A caller may have space for a short mask
  * only.
  */
 static void short_masks(void **state)

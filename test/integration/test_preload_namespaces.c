@@ -1,7 +1,7 @@
 /*
- * A program with far memory enters other namespaces. It is right where its children can still reach
- * the nodes. Where they could not, or where the agent's threads prevent it, it is refused with a
- * message. Room: test/integration.
+ * A program with far memory enters other namespaces. This works if its children can still reach the
+ * nodes. If they could not, or if the agent's threads prevent it, it is refused with a message.
+ * Room: test/integration.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -41,7 +41,7 @@ static bool is_wired(void)
 	return strncmp(getenv("FARPAGE_NODES"), "tcp:", 4) == 0;
 }
 
-/* Past the shim. */
+/* A bare call. */
 static long bare(long number, long a, long b)
 {
 	long r;
@@ -50,7 +50,7 @@ static long bare(long number, long a, long b)
 	return r;
 }
 
-/* The output of act's process, and its exit status, or 128 and the signal. */
+/* The output of the process that ran act, and its exit status, or 128 plus its signal. */
 struct end {
 	int status;
 	char text[4096];
@@ -95,7 +95,7 @@ static void skip_unless_privileged(void)
 		skip();
 }
 
-/* Checks its own bytes, and lets a child read and write all of them. */
+/* Checks its own bytes, and lets a child read and write all of these bytes. */
 static int use_far(void)
 {
 	int status;
@@ -143,7 +143,7 @@ static int enter_mounts(void)
 {
 	int old = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
 
-	/* setns first: unshare would give the thread the root of its own that setns needs */
+	/* setns first: unshare would give the thread a root of its own, with which setns fails */
 	if (old < 0 || setns(old, CLONE_NEWNS) < 0)
 		return 1;
 	if (unshare(CLONE_NEWNS) < 0)
@@ -172,7 +172,9 @@ static int enter_network(void)
 	return use_far();
 }
 
-/* Joins another process's network by setns: first without, then with the namespace's kind. */
+/*
+ * Joins the network of another process by setns: first without the kind of namespace, then with it.
+ */
 static int join_network(void)
 {
 	int ready[2], net, kinds[] = {0, CLONE_NEWNET};

@@ -1,6 +1,6 @@
 /*
  * The cost of a pair of mmap and munmap. A tracer counts the system calls of a child that makes
- * some pairs. Each call opens one bracket, so signals are blocked and restored once a call. Room:
+ * some pairs. Each mmap or munmap opens one bracket, so it blocks and restores signals once. Room:
  * test/integration.
  */
 #include <errno.h>
@@ -27,7 +27,7 @@
 #define LEN   (64u << 10)
 #define PAIRS 16u
 #define TIMED 20000u
-#define MOST  10u /* system calls a pair; rt_sigprocmask is two of them for each call */
+#define MOST  10u /* most system calls for a pair; two of them are rt_sigprocmask for each call */
 
 static void pairs(unsigned n, bool touches)
 {
@@ -110,7 +110,7 @@ static double ns_a_pair(bool touches)
 	return ((double)(to.tv_sec - from.tv_sec) * 1e9 + (double)(to.tv_nsec - from.tv_nsec)) / TIMED;
 }
 
-/* Only printed: time depends on the machine. */
+/* The time is only printed, because it depends on the machine. */
 static void time_a_pair(void **state)
 {
 	print_message("a pair takes %.0f ns; with two pages touched %.0f ns\n", ns_a_pair(false),

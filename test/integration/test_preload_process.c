@@ -43,7 +43,7 @@ static int status_of(pid_t pid)
 	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-/* Run in the child: it has the parent's bytes, and its own writes stay its own. */
+/* Runs in the child: it has the parent's bytes, and the parent does not see its writes. */
 static _Noreturn void be_child(unsigned seed)
 {
 	char *more = malloc(BIG);
@@ -125,8 +125,8 @@ static void fork_among_threads(void **state)
 }
 
 /*
- * Several threads fork at the same time. A child's agent thread allocates. So it must not wait for
- * a thread that keeps the allocator's locks until it can fork.
+ * Several threads fork at the same time. The agent thread of a child allocates. So it must not wait
+ * for a thread that holds the allocator's locks until it can fork.
  */
 static void *fork_some(void *ret_failures)
 {
@@ -154,7 +154,7 @@ static void fork_at_once(void **state)
 	assert_int_equal(failures, 0);
 }
 
-#define PART (TEST_LOCAL_BYTES / 8 * 5) /* two parts exceed the budget */
+#define PART (TEST_LOCAL_BYTES / 8 * 5) /* two parts together exceed the budget */
 
 static char *map_part(void)
 {
@@ -162,8 +162,8 @@ static char *map_part(void)
 }
 
 /*
- * The child maps at addresses that the parent unmapped while its pages were local. Such pages must
- * be able to leave in the child.
+ * The child maps at addresses that the parent unmapped while their pages were local. In the child,
+ * too, such pages must be able to leave.
  */
 static void fork_after_munmap(void **state)
 {
@@ -199,7 +199,7 @@ static void *fork_while_cancelled(void *unused)
 	return (void *)(intptr_t)pid;
 }
 
-/* fork is no cancellation point. A thread that was cancelled in it would leave every lock taken. */
+/* fork is no cancellation point. A thread cancelled inside fork would leave every lock taken. */
 static void fork_is_not_cancelled(void **state)
 {
 	pthread_t thread;
@@ -212,8 +212,8 @@ static void fork_is_not_cancelled(void **state)
 }
 
 /*
- * Fork handlers of the program touch far memory. prepare runs while the parent's agent serves,
- * child when the child's agent does.
+ * Fork handlers of the program touch far memory. The handler prepare runs while the parent's agent
+ * serves faults. The handler child runs when the child's agent serves them.
  */
 static char *handled;
 
@@ -229,8 +229,8 @@ static void at_the_end(void)
 }
 
 /*
- * The C library counts our threads, too, so it can't see that the program's last thread ends. Its
- * work for the last thread must be done nevertheless.
+ * The C library counts our threads too, so it can't see that the program's last thread ends. Its
+ * work for that moment must still be done.
  */
 static void ends_with_its_last_thread(void **state)
 {
@@ -275,7 +275,7 @@ static void nothing(void)
 {
 }
 
-/* So many fork handlers that the C library has to move its list of them. */
+/* Registers so many fork handlers that the C library has to move its list of them. */
 static void many_handlers(void **state)
 {
 	pid_t pid;

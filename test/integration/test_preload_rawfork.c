@@ -1,7 +1,7 @@
 /*
- * A program with far memory makes children past the C library's fork: right, or stopped with a
- * message, but never with zeros. Such children are recognised by a SIGSEGV; the program sees its
- * own SIGSEGV as ever. Room: test/integration.
+ * A program with far memory makes children without the C library's fork. Such a child is right, or
+ * is stopped with a message, but never reads zeros. The agent recognises these children by a
+ * SIGSEGV. The program still gets its own SIGSEGV as usual. Room: test/integration.
  */
 #include <errno.h>
 #include <linux/sched.h>
@@ -125,8 +125,8 @@ static int is_right(void *unused)
 }
 
 /*
- * The kernel could not clear a word in far memory, and a thread would wait for it for ever:
- * refused.
+ * Refused, because the kernel could not clear a word in far memory, and a thread would wait for
+ * that for ever.
  */
 static void no_word_is_cleared_in_far_memory(void **state)
 {
@@ -285,10 +285,7 @@ static void wrong_handler(int sig)
 	_exit(5);
 }
 
-/*
- * The child is stopped although the program has a handler, which it set before the fork or sets in
- * the child.
- */
+/* The child is stopped although the program has a handler, set before the fork or in the child. */
 static void touch_with_handler(void)
 {
 	signal(SIGSEGV, wrong_handler);
@@ -436,7 +433,7 @@ static void without_a_handler_it_ends(void **state)
 		assert_int_equal(end_by(how), 128 + SIGSEGV);
 }
 
-/* A vfork child shares the memory, but has signal actions of its own. */
+/* A vfork child shares the memory, but its signal actions are its own. */
 static void vfork_keeps_the_parents(void **state)
 {
 	struct sigaction action = {.sa_sigaction = on_segv, .sa_flags = SA_SIGINFO};

@@ -1,7 +1,7 @@
 /*
  * Programs under RLIMIT_AS and RLIMIT_DATA, which the far range (terabytes) and its tables exceed.
- * The limits are lowered by the program, by its parent, by root, or by a user who may not raise
- * them again. Each program reads back the numbers that were set, has far memory up to them, and its
+ * The program itself lowers the limits, or its parent, root, or a user who may not raise them
+ * again. Each program reads back the numbers that were set, and has far memory up to them. Its
  * children inherit them. Room: test/integration.
  */
 #include <errno.h>
@@ -27,7 +27,9 @@
 
 #include "underpreload.h"
 
-/* In the environment: the first step of this process, and the limit it runs under. */
+/*
+ * Variables of the environment: the first step of this process, and the limit under which it runs.
+ */
 #define STEP    "FP_TEST_STEP"
 #define KIND    "FP_TEST_KIND"
 #define HARD    "FP_TEST_HARD"
@@ -44,7 +46,7 @@
 
 static const int kinds[] = {RLIMIT_AS, RLIMIT_DATA};
 
-/* Ends the process with a message if it does not hold. */
+/* Ends the process with a message if the condition is false. */
 #define require(what)                                                                                        \
 	do {                                                                                                 \
 		if (!(what)) {                                                                               \
@@ -75,7 +77,7 @@ static void lower(int kind, rlim_t number, bool hard)
 /* ---- steps under a limit ---- */
 
 /*
- * Reads the limit in every way, into far memory too. Setting the same limit again changes nothing.
+ * Reads the limit in every way, also into far memory. To set the same limit again changes nothing.
  */
 static void is_told(int kind, rlim_t number, bool hard)
 {
@@ -171,7 +173,7 @@ static int spawn_and_use(int kind, bool hard)
 }
 
 /*
- * In a process that is under the limit: tests the process, its children, and programs that it
+ * Runs in a process that is under the limit. Tests the process, its children, and programs that it
  * executes.
  */
 static void go_through(int kind, bool hard)
@@ -218,8 +220,8 @@ static void meet(int kind, bool hard)
 }
 
 /*
- * Only a third of the limit is sure to be usable: the far range takes half of it, and a shm: node
- * takes addresses for the leases it gives.
+ * Only a third of the limit is sure to be usable. The far range takes half of it, and the leases of
+ * a shm: node take addresses too.
  */
 static void fill_heap(int kind, bool hard)
 {
@@ -240,7 +242,7 @@ static void execute_and_fill(int kind, bool hard)
 
 /* ---- the tests ---- */
 
-/* A limit below what is mapped is refused, and changes nothing. */
+/* A limit that is lower than the memory already mapped is refused, and changes nothing. */
 static void ask_too_much(int kind, bool hard)
 {
 	const rlim_t too_low = kind == RLIMIT_AS ? TIGHT - 4096 : TIGHT / 64 - 4096;
@@ -253,7 +255,7 @@ static void ask_too_much(int kind, bool hard)
 	limit = before;
 	limit.rlim_cur = too_low;
 	require(setrlimit(kind, &limit) < 0 && errno == EPERM);
-	limit.rlim_cur = kind == RLIMIT_AS ? TIGHT : TIGHT / 64; /* no more than is mapped already */
+	limit.rlim_cur = kind == RLIMIT_AS ? TIGHT : TIGHT / 64; /* less than is mapped already */
 	require(prlimit(0, kind, &limit, NULL) < 0 && errno == EPERM);
 	require(getrlimit(kind, &limit) == 0 && memcmp(&limit, &before, sizeof(limit)) == 0);
 	require(mem[0] == 1 && mem[TIGHT - 1] == 1 && map(TOO_BIG) != MAP_FAILED);
@@ -261,7 +263,7 @@ static void ask_too_much(int kind, bool hard)
 	use_far();
 }
 
-/* A child of vfork, which most programs use to start others, has limits of its own. */
+/* Most programs use vfork to start other programs. A child of vfork has limits of its own. */
 static void limit_a_child(int kind, bool hard)
 {
 	const struct rlimit limit = {.rlim_cur = TIGHT / 2, .rlim_max = TIGHT / 2};
@@ -328,7 +330,7 @@ static void lower_by_thread(int kind, bool hard)
 	be_told_and_use(kind, hard);
 }
 
-/* prlimit with a thread's number means the thread's process. */
+/* prlimit with a thread's number changes the limit of the thread's process. */
 static void limit_by_a_thread(void **state)
 {
 	each(lower_by_thread, false);
@@ -436,7 +438,7 @@ static int step(void)
 	return 97;
 }
 
-/* Other limits are the kernel's, and so are the errors of wrong calls. */
+/* Other limits are left to the kernel. Wrong calls give the kernel's errors. */
 static void other_calls(void **state)
 {
 	struct rlimit limit, same;
@@ -455,7 +457,10 @@ static void other_calls(void **state)
 	assert_memory_equal(&limit, &same, sizeof(limit));
 }
 
-/* Unmapped pages are still in the eviction queue, although the range shrank below them. */
+/*
+ * Pages that were unmapped are still in the eviction queue, although the range no longer includes
+ * them.
+ */
 static void unmap_lower_and_fill(int kind, bool hard)
 {
 	void *below = (void *)0xc000000000; /* NOLINT(performance-no-int-to-ptr) */

@@ -31,7 +31,7 @@
 
 #include "farsignals.h"
 
-#pragma GCC diagnostic ignored "-Wdeprecated-declarations" /* programs use them nevertheless */
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations" /* programs still use them */
 
 #define KERNELS 8u /* size of the kernel's mask in bytes */
 
@@ -58,13 +58,13 @@ static void count(int sig, siginfo_t *info, void *context)
 	buses++;
 }
 
-/* Must be done before the next one arrives: as SIGBUS can't be blocked, handlers would nest. */
+/* Must be done before the next SIGBUS arrives. SIGBUS can't be blocked, so handlers would nest. */
 static void count_fast(int sig, siginfo_t *info, void *context)
 {
 	buses++;
 }
 
-/* The mask as the kernel has it, read past the shim. */
+/* The mask that the kernel has, read by a bare call. */
 static uint64_t kernels_mask(void)
 {
 	const char label[] = "SigBlk:";
@@ -98,7 +98,7 @@ static void by_number(const sigset_t *all)
 	assert_int_equal(syscall(SYS_rt_sigprocmask, SIG_BLOCK, all, NULL, KERNELS), 0);
 }
 
-/* A bad address for the old mask: the call fails, but the new mask is in force. */
+/* The address for the old mask is bad: the call fails, but the new mask is in force. */
 static void by_number_and_in_vain(const sigset_t *all)
 {
 	char *closed = test_far_memory(TEST_STACK);
@@ -265,7 +265,7 @@ static void send_it(int sig, siginfo_t *info, void *context)
 	buses *= 10;
 }
 
-/* In handlers whose masks would block it, and in its own handler. */
+/* Sends it in handlers whose masks would block it, and in its own handler. */
 static void it_interrupts_handlers(void **state)
 {
 	struct sigaction action = {.sa_sigaction = send_it, .sa_flags = SA_SIGINFO};
@@ -277,7 +277,7 @@ static void it_interrupts_handlers(void **state)
 	assert_int_equal(buses, 10);
 }
 
-/* The end of a child that blocks all signals and is sent a SIGBUS. */
+/* How a child ends that blocks all signals and then gets a SIGBUS. */
 static int end_of_child(sighandler_t disposition)
 {
 	pid_t pid = fork();
@@ -348,7 +348,7 @@ static void stop(pid_t pid)
 	assert_int_equal(test_status_of(pid), 128 + SIGKILL);
 }
 
-/* It ends a wait although the mask of the wait blocks it. */
+/* A sent SIGBUS ends a wait although the mask of the wait blocks it. */
 static void it_ends_waits(void **state)
 {
 	long (*const waits[])(void) = {by_sigsuspend, by_ppoll, by_pselect, by_number_pselect};
@@ -383,7 +383,7 @@ static int by_number_sigtimedwait(void)
 	return (int)syscall(SYS_rt_sigtimedwait, &full, &told, NULL, KERNELS);
 }
 
-/* A thread that waits for it (sigwait) gets it. Otherwise its handler runs. */
+/* A thread that waits for SIGBUS (sigwait) gets it. If no thread waits, its handler runs. */
 static void it_is_waited_for(void **state)
 {
 	int (*const waits[])(void) = {by_sigwait, by_sigwaitinfo, by_number_sigtimedwait};
@@ -410,7 +410,7 @@ static void it_is_waited_for(void **state)
 
 /* ---- other programs ---- */
 
-/* True if SIGBUS is in a child's set of this label in /proc/PID/status. */
+/* True if SIGBUS is in the set with this label in the child's /proc/PID/status. */
 static bool is_told(const char *label, const posix_spawnattr_t *attr)
 {
 	char name[] = "grep", pattern[16], file[] = "/proc/self/status", text[128] = "";
@@ -460,8 +460,8 @@ static void other_programs(void **state)
 }
 
 /*
- * A vfork child does not change its parent's action for SIGBUS. It may touch far memory, whatever
- * action it sets.
+ * A vfork child does not change its parent's action for SIGBUS. Whatever action it sets, it may
+ * touch far memory.
  */
 static void vfork_children(void **state)
 {

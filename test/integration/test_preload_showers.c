@@ -1,6 +1,6 @@
 /*
- * Showers of signals in a program with far memory: on threads that come and go, from handlers that
- * jump out, and through frames that are unwound. One signal at a time: test_preload_signals.c.
+ * Showers of signals in a program with far memory: on threads that come and go, with handlers that
+ * jump out, and with frames that are unwound. test_preload_signals.c tests one signal at a time.
  * Room: test/integration.
  */
 #include <errno.h>
@@ -42,8 +42,8 @@ static void shower(int sig, siginfo_t *info, void *context)
 }
 
 /*
- * Fills and checks its own far memory under the shower, with a signal stack or without. Handlers
- * jump out of it.
+ * Fills and checks its own far memory while signals arrive, with a signal stack or without.
+ * Handlers jump out of this.
  */
 static void *stand_in_it(void *arg)
 {
@@ -120,7 +120,7 @@ static void jump_away(int sig, siginfo_t *info, void *context)
 	siglongjmp(out, 1);
 }
 
-/* Jumps out of handlers, on either stack, many times: nothing may be used up. */
+/* Jumps out of handlers many times, on either stack. Nothing may be used up. */
 static void jumps(void **state)
 {
 	volatile int n = 0;
@@ -156,7 +156,7 @@ static void *wait_to_be_ended(void *arg)
 }
 
 /*
- * A handler ends its thread: the unwinder passes the handler's frame, and the interrupted function
+ * A handler ends its thread. The unwinder passes the handler's frame, and the interrupted function
  * cleans up.
  */
 static void threads_that_end_in_handlers(void **state)

@@ -29,7 +29,7 @@
 
 #include "farsignals.h"
 
-#pragma GCC diagnostic ignored "-Wdeprecated-declarations" /* sigstack is deprecated, but programs use it */
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations" /* sigstack: deprecated, but still used */
 
 #define AUTODISARM (1u << 31)
 
@@ -174,8 +174,8 @@ static void used_up(void **state)
 }
 
 /*
- * sigstack does not tell the stack's size. It is refused where the kernel could not write to the
- * stack.
+ * sigstack does not tell the size of the stack. So it is refused where the kernel could not write
+ * to that stack.
  */
 static void old_sigstack(void **state)
 {
@@ -194,7 +194,7 @@ static ucontext_t outside, inside;
 static volatile unsigned rounds;
 static char *coroutine_stack;
 
-/* Deep enough that the kernel's frame lies in a part of the stack that was not used lately. */
+/* So deep that the kernel's frame lies in a part of the stack that was not used lately. */
 __attribute__((noinline)) static unsigned deep(unsigned n)
 {
 	volatile char room[1024];
@@ -230,7 +230,8 @@ static void on_a_coroutine(void **state)
 }
 
 /*
- * The other way to make a stack: jump out of a handler on the signal stack, and into it much later.
+ * The other way to make a stack: jump out of a handler that runs on the signal stack, and much
+ * later jump back into it.
  */
 static sigjmp_buf in_main, in_handler;
 static volatile bool wants_more;
@@ -274,7 +275,7 @@ static void spoil(int sig, siginfo_t *info, void *context)
 	seen.times += info->si_value.sival_int == 77 && info->si_pid == getpid();
 }
 
-/* All registers have their values again after a handler. */
+/* After a handler, all registers have the values from before it. */
 static void registers(void **state)
 {
 #ifdef __x86_64__
@@ -420,7 +421,7 @@ static void by_number(void **state)
 	uint64_t mask = 0;
 
 	if (!test_is_inline())
-		skip(); /* refused inline only */
+		skip(); /* only mode inline refuses it */
 	assert_int_equal(syscall(SYS_rt_sigaction, SIGHUP, action, NULL, 8), -1);
 	assert_int_equal(errno, ENOSYS);
 	assert_int_equal(syscall(SYS_rt_sigaction, SIGHUP, NULL, action, 8), -1);
@@ -450,7 +451,7 @@ static void touch_far(int sig, siginfo_t *info, void *context)
 	counted++;
 }
 
-/* Waits under masks with SIGBUS in them. A handler touches far memory when the wait ends. */
+/* Waits under masks that contain SIGBUS. A handler touches far memory when the wait ends. */
 static void waiting(void **state)
 {
 	struct itimerval timer = {.it_value.tv_usec = 2000};

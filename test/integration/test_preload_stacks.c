@@ -1,7 +1,7 @@
 /*
- * Threads for which the program brings a stack in far memory. They run on a stack of the C
- * library's instead. The reason: when a thread ends, the kernel touches its record on its stack,
- * when no fault is served any more. Room: test/integration.
+ * Threads to which the program gives a stack in far memory. They run on a stack of the C library
+ * instead. The reason: when a thread ends, the kernel touches the thread's record on its stack. At
+ * that time no fault of the thread is served any more. Room: test/integration.
  */
 #include <pthread.h>
 #include <setjmp.h>
@@ -24,7 +24,7 @@
 #define BIG         (8 * TEST_LOCAL_BYTES)
 #define PAGE        4096u
 #define STACK_BYTES (64u << 10)
-#define ENOUGH_S    30 /* seconds: only what hangs takes longer */
+#define ENOUGH_S    30 /* seconds; only a hanging test takes longer */
 
 static char *filled;
 
@@ -104,7 +104,7 @@ static void *press(void *number)
 	while (!atomic_load(&all_ended)) {
 		volatile char *byte = filled + (size_t)rand_r(&random) % BIG;
 
-		*byte = *byte; /* a write: each page that is brought in must be written back when it leaves */
+		*byte = *byte; /* a write, so each page must be written back later */
 	}
 	return NULL;
 }

@@ -73,8 +73,8 @@ static void count(void *arg)
 }
 
 /*
- * The thread starts with both signals blocked. So neither ends it before its clean-up handler
- * counts.
+ * The thread starts with both signals blocked. So neither signal ends it before its clean-up
+ * handler is set.
  */
 static void *open_and_close(void *arg)
 {
@@ -170,14 +170,14 @@ static void a_storm_of_cancelled_threads(void **state)
 
 static __thread unsigned long steps_left;
 
-/* Ends the thread in a handler, as a cancellation would. */
+/* Ends the thread in a handler, like a cancellation. */
 static void end_here(int sig, siginfo_t *info, void *context)
 {
 	if (--steps_left == 0)
 		pthread_exit(NULL);
 }
 
-/* Switches single steps on or off. Pushes below the red zone, to keep it intact. */
+/* Switches single steps on or off. Pushes below the red zone, which must stay intact. */
 static void step(bool on)
 {
 	if (on)
@@ -194,7 +194,7 @@ static void step(bool on)
 		                 : "memory", "cc");
 }
 
-/* Ends after n instructions. Returns n if open and close took fewer. */
+/* Ends the thread after n instructions. Returns n if open and close took fewer instructions. */
 static void *open_until(void *n)
 {
 	int fd;
@@ -219,7 +219,7 @@ static void ends_after_each_instruction(void **state)
 	void *result = NULL;
 
 	test_handle(SIGTRAP, end_here, 0);
-	close(open("/dev/null", O_RDONLY | O_CLOEXEC)); /* look up both symbols now */
+	close(open("/dev/null", O_RDONLY | O_CLOEXEC)); /* resolves both symbols before the steps */
 	for (cleaned = 0; !result && n < MOST_STEPS; cleaned--) {
 		pthread_t thread;
 

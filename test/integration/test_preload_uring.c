@@ -1,6 +1,6 @@
 /*
  * io_uring in a program with far memory. The kernel refuses operations that would change far memory
- * unnoticed; all others work. Where no ring can be right, io_uring_setup is refused. Room:
+ * unnoticed; all other operations work. If no ring could be right, io_uring_setup is refused. Room:
  * test/integration.
  */
 #include <errno.h>
@@ -41,7 +41,7 @@ static bool is_inline(void)
 	return mode && strcmp(mode, "inline") == 0;
 }
 
-/* How a program can set up a ring. */
+/* The ways in which a program can set up a ring. */
 enum by { BY_FLAGS, BY_PARAMS, BY_NUMBER, N_BY };
 
 static int set_up(enum by by, struct io_uring *ring, unsigned flags)
@@ -63,7 +63,7 @@ static int set_up(enum by by, struct io_uring *ring, unsigned flags)
 	return r;
 }
 
-/* False if rings are refused here: by the shim with a message, or by the host. */
+/* False if rings are refused here, either by the shim with a message or by the host. */
 static bool can_set_up(enum by by, struct io_uring *ring, unsigned flags)
 {
 	int r = set_up(by, ring, flags);
@@ -114,7 +114,7 @@ static void advice_is_refused(void **state)
 	}
 }
 
-/* Reads into far memory that has left, and uses buffers that are registered with the kernel. */
+/* Reads into far memory that has left. Also uses buffers that are registered with the kernel. */
 static void all_else_goes_on(void **state)
 {
 	int fd = memfd_create("uring", MFD_CLOEXEC);
@@ -144,7 +144,7 @@ static void all_else_goes_on(void **state)
 	close(fd);
 }
 
-/* Restrictions can be set only once for a ring: the program must still be able to set its own. */
+/* Restrictions can be set only once for a ring. The program must still be able to set its own. */
 static void its_own_restrictions(void **state)
 {
 	struct io_uring_restriction nop = {.opcode = IORING_RESTRICTION_SQE_OP, .sqe_op = IORING_OP_NOP};

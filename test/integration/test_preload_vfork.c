@@ -1,6 +1,6 @@
 /*
- * Guests of a program with far memory: children of vfork, which share its memory and are none of
- * its threads. A guest may be killed at any instant, and its parent goes on undisturbed. Room:
+ * Guests of a program with far memory: children of vfork. They share its memory, but are not its
+ * threads. A guest may be killed at any instant, and its parent goes on undisturbed. Room:
  * test/integration.
  */
 #include <errno.h>
@@ -27,9 +27,10 @@
 
 #include "farsignals.h"
 
-#define BIG      (4 * TEST_LOCAL_BYTES)
-#define KILLS    100
-#define PATIENCE 10.0 /* seconds; it takes one or two on a busy machine, and a stall took 20 */
+#define BIG   (4 * TEST_LOCAL_BYTES)
+#define KILLS 100
+/* Seconds. The test takes one or two on a busy machine; a stall once took 20. */
+#define PATIENCE 10.0
 
 static char *filled;
 static atomic_int child, null_fd;
@@ -61,7 +62,7 @@ static double now(void)
 	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-/* Waits until the child has told its number, and kills it in one of its first turns. */
+/* Waits until the child has told its number. Kills the child in one of its first rounds. */
 static void *kill_it(void *delay)
 {
 	while (!child)
@@ -84,7 +85,10 @@ static void write_all(void)
 		(void)!write(null_fd, filled + i, 4 * TEST_PAGE);
 }
 
-/* As children do before exec: closes all descriptors, also the agent's, and touches far memory. */
+/*
+ * Acts as children do before exec: closes all descriptors, also the agent's, and touches far
+ * memory.
+ */
 static void close_and_touch(void)
 {
 	syscall(SYS_close_range, 3, ~0u, 0);
@@ -188,7 +192,7 @@ static void run(char **words)
 	assert_int_equal(status, 0);
 }
 
-/* A child of vfork leaves the copies of its words to its parent. */
+/* When a child of vfork ends, the copies of words that it made belong to its parent. */
 static void executed(void **state)
 {
 	char **words = calloc(1, BIG);
@@ -206,7 +210,10 @@ static void executed(void **state)
 	free(words);
 }
 
-/* Without CLONE_VFORK the kernel removes the child's signal stack: right, or refused. */
+/*
+ * Without CLONE_VFORK the kernel removes the child's signal stack. Such a child is right, or is
+ * refused.
+ */
 static void clone_beside_its_parent(void **state)
 {
 	static char stack[1u << 16] __attribute__((aligned(16)));
@@ -255,7 +262,7 @@ static void be_left(int says)
 	_exit(1);
 }
 
-/* Waits for a process whose parent has ended, which is our child then. */
+/* Waits for a process whose parent has ended. The process is our child then. */
 static void await_orphan(pid_t pid, int *ret_status)
 {
 	double begun = now();
@@ -267,7 +274,7 @@ static void await_orphan(pid_t pid, int *ret_status)
 	}
 }
 
-/* No agent serves it after its parent's end: it ends, and says why. */
+/* After its parent's end no agent serves a guest. It ends, and says why. */
 static void left_by_its_process(void **state)
 {
 	char text[512] = "";
@@ -304,7 +311,7 @@ static int close_all_and_check(void *unused)
 	return is_right(NULL);
 }
 
-/* It has number 1 in its namespace, and its parent has number 1, too. */
+/* The guest has number 1 in its namespace, and its parent has number 1 in another one. */
 static void be_first(void)
 {
 	static char stack[1u << 16] __attribute__((aligned(16)));

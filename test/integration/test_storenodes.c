@@ -1,7 +1,7 @@
 /*
- * The store over two real memory nodes. Pages keep their bytes over every mix of transports. A node
- * that is killed or stopped loses only its own pages, once the store's patience is over.
- * Connections that are reset lose nothing while somebody reconnects. Room: test/integration.
+ * The store over two real memory nodes. Pages keep their bytes over every mix of transports. If a
+ * node is killed or stopped, only its own pages are lost, once the store's patience is over. If
+ * connections are reset, nothing is lost as long as a thread reconnects. Room: test/integration.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -26,7 +26,7 @@
 
 #define NODE_BYTES  (8u << 20)
 #define LEASE_BYTES (1u << 20)
-#define N_PAGES     3072u /* 12 of the 16 MiB: both nodes are needed */
+#define N_PAGES     3072u /* 12 of 16 MiB, so that both nodes are needed */
 #define PAGE_WORDS  (FP_PAGE_SIZE / sizeof(uint64_t))
 #define LANE_PAGES  1024u
 
@@ -78,8 +78,7 @@ static void set_up_pages(uint64_t deadline_ns)
 }
 
 /*
- * Starts the nodes and gives every page a slot. The nodes keep nothing of a session that is cut
- * off.
+ * Starts the nodes and gives every page a slot. The nodes drop a session as soon as it is cut off.
  */
 static void set_up(const char *scheme0, const char *scheme1, uint64_t deadline_ns)
 {
@@ -112,7 +111,7 @@ static bool holds(unsigned i, uint64_t pattern)
 	return true;
 }
 
-/* Sleeps until the lane says that it may have completions; then collects them. */
+/* Sleeps until the lane may have completions, then collects them. */
 static void wait_and_collect(void)
 {
 	struct pollfd fds[FP_STORE_MAX_NODES];
@@ -160,7 +159,7 @@ static void move_all(bool write)
 		assert_false(t.in_flight[i]);
 }
 
-/* Leases of a session that ended are free again soon. */
+/* The leases of an ended session are free again soon. */
 static void reserve_everything_again(void)
 {
 	uint64_t give_up_ns = fp_clock_ns() + 10 * FP_NSEC_PER_SEC;
@@ -212,7 +211,10 @@ static void over_both(void **state)
 	pages_keep_their_bytes("shm", "tcp");
 }
 
-/* After reads that met the loss of node 1: its pages failed, and those of node 0 are right. */
+/*
+ * Called after reads during which node 1 was lost. Its pages failed, and the pages of node 0 are
+ * right.
+ */
 static void assert_only_node_1_is_lost(void)
 {
 	for (unsigned i = 0; i < N_PAGES; i++) {
@@ -316,8 +318,8 @@ static void *tender(void *arg)
 }
 
 /*
- * Resets every TCP connection of this process. connect to AF_UNSPEC dissolves it, and the peer gets
- * a RST.
+ * Resets every TCP connection of this process: connect to AF_UNSPEC dissolves a connection, and the
+ * peer gets an RST.
  */
 static unsigned reset_connections(void)
 {
@@ -358,7 +360,7 @@ static void connections_that_are_reset_lose_nothing(void **state)
 	for (unsigned round = 0; round < 6; round++) {
 		for (unsigned i = 0; i < LANE_PAGES; i += 64)
 			start(round == 0, i, 64);
-		assert_true(reset_connections() >= 4); /* two of each node: control and link */
+		assert_true(reset_connections() >= 4); /* two connections for each node: control and link */
 		while (fp_lane_outstanding(t.lane))
 			wait_and_collect();
 		move_all(round == 0);

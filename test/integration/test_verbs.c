@@ -25,7 +25,7 @@ static void reads_and_writes_carry_the_bytes(void **state)
 	assert_memory_equal(pair.local_bytes, pair.remote_bytes, REMOTE_BYTES);
 
 	fill(pair.local_bytes, seed + 1);
-	for (unsigned round = 0; round < 20; round++) { /* needs entries to be reused */
+	for (unsigned round = 0; round < 20; round++) { /* so many rounds that entries are reused */
 		for (unsigned i = 0; i < 16; i++) {
 			chain[i] = work_of(&pair, FP_VERBS_WRITE, i * 16384, 16384);
 			chain[i].signalled = i == 15;
@@ -93,7 +93,7 @@ static void run_operation(const struct pair *pair, enum fp_verbs_op op, uint32_t
 		n += WINDOW;
 		elapsed_ns = fp_clock_ns() - start_ns;
 	} while (elapsed_ns < BUSY_NS);
-	if (!iwarp || reads) /* iWARP completes a WRITE when it was sent */
+	if (!iwarp || reads) /* on iWARP a WRITE completes as soon as it was sent */
 		assert_memory_equal(to, from, WINDOW * len);
 	per_s = (double)n * FP_NSEC_PER_SEC / (double)elapsed_ns;
 	print_message("%s: %s of %u bytes, %d at a time: %.0f/s, %.2f MiB/s\n",
@@ -145,7 +145,7 @@ static void a_full_queue_pushes_back(void **state)
 	pair_close(&pair);
 }
 
-/* The node's end notices the break. Over rxe its receive is flushed, siw sends an event. */
+/* The node's end notices the break. Over rxe its receive is flushed; over siw an event tells. */
 static void node_notices(const struct pair *thief)
 {
 	struct pollfd p = {.fd = fp_verbs_domain_event_fd(thief->node_domain), .events = POLLIN};
@@ -159,13 +159,13 @@ static void node_notices(const struct pair *thief)
 		assert_int_equal(c.status, -ECANCELED);
 		return;
 	}
-	/* the thief's own flush may come before the node's event */
+	/* the event may come later than the flush at the thief's own end */
 	assert_int_equal(poll(&p, 1, 20000), 1);
 	assert_int_equal(fp_verbs_domain_event(thief->node_domain, &qpn, &text), 1);
 	assert_int_equal(qpn, fp_verbs_conn_qpn(thief->node));
 }
 
-/* Law 6: keys of another session's domain, and of a lease that was given back. */
+/* Law 6: tries keys of another session's domain, and of a lease that was given back. */
 static void foreign_and_stale_keys_open_nothing(void **state)
 {
 	struct pair victim, thief = {0};
@@ -192,7 +192,7 @@ static void foreign_and_stale_keys_open_nothing(void **state)
 		assert_int_equal(c.status, -EACCES);
 	assert_int_equal(thief.local_bytes[0], 0);
 	node_notices(&thief);
-	/* the victim goes on; a revoked key opens nothing either */
+	/* The victim's connection goes on. A revoked key gives no access either. */
 	work = work_of(&victim, FP_VERBS_READ, 0, 4096);
 	assert_int_equal(fp_verbs_post(victim.conn, &work, 1), 0);
 	next_completion(victim.conn, &c);
@@ -315,7 +315,7 @@ static void connected_by_hand(void **state)
 	pair_close(&pair);
 }
 
-/* The device's own view of a queue pair. The product never reads it. */
+/* The state of a queue pair as the device reports it. The product never reads it. */
 static struct ibv_qp_attr queried(struct fp_verbs_conn *conn)
 {
 	int (*query_qp)(struct ibv_qp *, struct ibv_qp_attr *, int, struct ibv_qp_init_attr *);
@@ -330,7 +330,10 @@ static struct ibv_qp_attr queried(struct fp_verbs_conn *conn)
 	return attr;
 }
 
-/* A queue pair has the retries, timeout and depth of its options, also without rdma_cm. */
+/*
+ * A queue pair has the retries, timeout and depth of its options, also if it is connected without
+ * rdma_cm.
+ */
 static void queue_pairs_are_as_chosen(void **state)
 {
 	const struct fp_rdma_options mine = {
@@ -364,7 +367,7 @@ static void queue_pairs_are_as_chosen(void **state)
 	pair_close(&pair);
 }
 
-/* By name and port, also where the first device would do. */
+/* Opens the device by name and port, even if the first device would be the same. */
 static void a_device_is_chosen_by_name(void **state)
 {
 	struct fp_verbs_domain *first, *named;

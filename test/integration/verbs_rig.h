@@ -79,7 +79,7 @@ static inline void listen_there(struct fp_verbs_listener **ret_listener)
 	assert_int_equal(fp_verbs_listen(*ret_listener, 0, address_of(0, &own)), 0);
 }
 
-/* Waits for the next event, which must have this type. */
+/* Waits for the next event, and checks that it has this type. */
 static inline void next_event(struct fp_verbs_listener *listener, enum fp_verbs_event_type type,
                               struct fp_verbs_event *ret)
 {
