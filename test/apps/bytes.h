@@ -1,5 +1,5 @@
 /*
- * Memory in which every word is known, for the helper programs of this folder. Room: test/apps;
+ * Memory in which every word is known, for the test programs of this folder. Room: test/apps;
  * nothing here knows of Farpage.
  */
 #ifndef BYTES_H

@@ -1,7 +1,7 @@
 /*
- * children fork|spawn|vfork|exec: a program that has more memory than may be local, starts another
- * in the named way and checks its bytes. Its output does not depend on where its memory is. Room:
- * test/apps; it knows nothing of Farpage.
+ * children fork|spawn|vfork|exec: a program that has more memory than may be local. It starts a
+ * child in the named way, and checks its bytes. Its output does not depend on where its memory is.
+ * Room: test/apps; it knows nothing of Farpage.
  */
 #include <errno.h>
 #include <spawn.h>
@@ -50,8 +50,8 @@ static int wait_for(pid_t pid)
 }
 
 /*
- * Each generation reads its parent's bytes and leaves its own to a child. Afterwards it finds them
- * unchanged.
+ * Each generation reads its parent's bytes and leaves its own bytes to a child. Afterwards its own
+ * bytes must be unchanged.
  */
 static int generation(uint64_t *words, uint64_t depth)
 {

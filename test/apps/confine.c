@@ -2,7 +2,7 @@
  * confine WAY ...: programs whose system calls are filtered, and one that has a userfaultfd of its
  * own. Room: test/apps; it knows nothing of Farpage.
  *
- *   docker COMMAND...  runs a command without io_uring and userfaultfd, as Docker's default profile does
+ *   docker COMMAND...  runs a command without io_uring and userfaultfd, like Docker by default
  *   strict             permits itself only writing and ending, then checks its bytes
  *   all-threads        forbids io_uring and userfaultfd to all its threads, then checks its bytes
  *   userfaultfd        serves the faults of a mapping of its own
@@ -28,7 +28,7 @@
 #define LOAD_CALL  BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr))
 #define ANSWER(it) BPF_STMT(BPF_RET | BPF_K, (it))
 
-/* The listed calls get one answer, all others another. */
+/* Filters system calls: the listed calls get one answer, all other calls another. */
 static void filter(const int *calls, unsigned n, unsigned answer, unsigned otherwise, unsigned flags)
 {
 	struct sock_filter code[2 * CALLS_MAX + 2] = {LOAD_CALL};

@@ -1,7 +1,7 @@
 /*
- * kernelio WAY [FOLDER]: hands memory to the kernel in ways that pin it, share it, or show it to
- * another process, and checks its bytes. Most of that memory may be far. The output does not depend
- * on where the memory is. Room: test/apps; it knows nothing of Farpage.
+ * kernelio WAY [FOLDER]: gives the kernel memory in ways that pin it, share it, or show it to
+ * another process. Then checks the bytes. Most of that memory may be far. The output does not
+ * depend on where the memory is. Room: test/apps; it knows nothing of Farpage.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -51,7 +51,7 @@ static int scratch_file(const char *folder, int flags)
 	return fd;
 }
 
-/* Writes every byte of a plain buffer to the file, and reads the file into another buffer. */
+/* Writes every byte of a plain buffer to the file, and reads the file into a second buffer. */
 static void direct(const char *folder)
 {
 	int fd = scratch_file(folder, O_DIRECT);
@@ -80,7 +80,10 @@ struct reader {
 	char *in, *expected;
 };
 
-/* A device wrote to a page that was being evicted: its bytes must be there. */
+/*
+ * A device may have written to a page that was being evicted. Checks that the page has the device's
+ * bytes.
+ */
 static void *read_beside_others(void *arg)
 {
 	struct reader *r = arg;
@@ -148,7 +151,8 @@ static void transfer(struct io_uring *ring, int write, int fd, struct iovec *buf
 }
 
 /*
- * The kernel keeps the pages of a registered buffer: they must stay in the program's mapping, too.
+ * The kernel keeps the pages of a registered buffer. So these pages must stay in the program's
+ * mapping too.
  */
 static void fixed(const char *folder)
 {
@@ -182,7 +186,7 @@ static void fixed(const char *folder)
 		verify(buffers[i].iov_base, PIECE, 200 + i, "a buffer that was fixed");
 }
 
-/* A buffer across the border of two mappings must stay pinned as a whole. */
+/* A buffer that lies across the border of two mappings must stay pinned as a whole. */
 static void border(const char *folder)
 {
 	int fd = scratch_file(folder, 0);
@@ -209,8 +213,8 @@ static void border(const char *folder)
 }
 
 /*
- * A registered buffer larger than the budget is pinned as a whole, and the program goes on beside
- * it.
+ * A registered buffer that is larger than the budget is pinned as a whole. The program still goes
+ * on.
  */
 static void pinned(const char *folder)
 {
@@ -292,8 +296,8 @@ static int look(pid_t pid, char *address, size_t len)
 }
 
 /*
- * ptrace and /proc/PID/mem may refuse a page that is not present, with EIO, but must never show
- * wrong bytes.
+ * If a page is not present, ptrace and /proc/PID/mem may fail with EIO, but must never show wrong
+ * bytes.
  */
 static unsigned refused;
 

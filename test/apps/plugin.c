@@ -1,6 +1,6 @@
 /*
- * A library that `shapes libraries` loads and unloads. It has memory of its own while it is loaded,
- * and leaves some behind. Room: test/apps.
+ * A library that `shapes libraries` loads and unloads. It has its own memory while it is loaded,
+ * and does not free all of it. Room: test/apps.
  */
 #include <string.h>
 

@@ -1,8 +1,8 @@
 /*
- * shapes WAY [LIBRARY]: programs of unusual shapes that check their bytes. Some have thousands of
- * threads that come and go, or showers of signals with their stack in the heap. Others have guard
- * pages with a SIGSEGV handler, or libraries that are loaded and unloaded. The output does not
- * depend on where the memory is. Room: test/apps; it knows nothing of Farpage.
+ * shapes WAY [LIBRARY]: unusual programs that check their bytes. Some have thousands of short-lived
+ * threads, or many signals on a signal stack in the heap. Others have guard pages with a SIGSEGV
+ * handler, or load and unload libraries. The output does not depend on where the memory is. Room:
+ * test/apps; it knows nothing of Farpage.
  */
 #include <ctype.h>
 #include <dlfcn.h>
@@ -193,7 +193,7 @@ static int one_word(const struct printf_info *info, size_t n, int *types, int *s
 	return 1;
 }
 
-/* If a library has registered conversions, as libquadmath does, every printf looks them up. */
+/* If a library such as libquadmath has registered conversions, every printf looks them up. */
 static void formats(void)
 {
 	char text[32];
@@ -211,7 +211,7 @@ static void formats(void)
 
 /* ---- locale ---- */
 
-/* Each thread that starts reads the locale, also in a child. */
+/* Each new thread reads the locale, also in a child. */
 static void locale(void)
 {
 	require(setlocale(LC_ALL, "C.UTF-8") != NULL, "setlocale");

@@ -1,7 +1,8 @@
 /*
- * The cost of fork for a program with far memory, beside a plain one of the same size: the time of
- * the call in the parent, the time until the child runs, and until it has ended. The same if the
- * child executes another program, and for ways that need no copy. Medians, µs. Room: test/bench.
+ * The cost of fork for a program with far memory, compared with a plain program of the same size.
+ * It prints the time of the call in the parent, the time until the child runs, and the time until
+ * the child has ended. It also measures children that exec another program, and calls that copy
+ * nothing. Medians, in µs. Room: test/bench.
  *
  *   forkcost FARPAGE [MIB...]     compares: each size plain, all of it local, and a quarter of it local
  *   forkcost measure MIB          one row, of this process
@@ -130,7 +131,8 @@ static double median(double (*rows)[COLUMNS], unsigned column)
 }
 
 /*
- * The children run without the shim: fork is measured, not the start of a program under the shim.
+ * The children run without the shim, because this measures fork and not the start of a program
+ * under the shim.
  */
 static void measure(size_t bytes)
 {

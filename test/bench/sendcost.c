@@ -3,8 +3,8 @@
  * and zero-copy (IORING_OP_SENDMSG_ZC). Room: test/bench. A child reads and discards. The two ways
  * take turns several times, so that both have the same conditions, and the medians are printed.
  *
- * On loopback zero copy shows less gain than on a network: the receiver copies the bytes that a
- * network card would have read.
+ * On loopback zero copy gains less than on a network, because the receiver still copies the bytes.
+ * On a network the card would read them.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -85,7 +85,10 @@ static void gather(struct sender *s, unsigned pages)
 	s->msg = (struct msghdr){.msg_iov = s->iov, .msg_iovlen = 1 + pages};
 }
 
-/* Waits for all n completions. A zero-copy send has two; the first says how much was sent. */
+/*
+ * Waits for all n completions. A zero-copy send has two completions; the first tells how much was
+ * sent.
+ */
 static void send_one(struct sender *s, bool zero_copy)
 {
 	struct io_uring_sqe *sqe = io_uring_get_sqe(&s->ring);

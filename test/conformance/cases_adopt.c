@@ -1,6 +1,6 @@
 /*
- * Leases that several sessions have: which sessions may read and write them, and when their memory
- * is freed. Over shm the adopter reads by a mapping that it inherited, as a forked child does.
+ * Leases that several sessions share: which sessions may read and write them, and when their memory
+ * is freed. Over shm the adopter reads by an inherited mapping, as a forked child does.
  */
 #include "family.h"
 
@@ -27,7 +27,8 @@ static void reads_what_was_written(void **state)
 	if (rig_load_store())
 		assert_int_equal(fp_session_attach(bed->child.session, bed->ids[0], &lease), -EPERM);
 	/*
-	 * later writes are visible too; sessions that need the old bytes must prevent such writes
+	 * The adopter also sees later writes. So a session that needs the old bytes must prevent
+	 * such writes.
 	 */
 	family_mark(bed->parent.link, bed->ids[0], 0x77);
 	family_mark(bed->parent.link, bed->ids[0], (uint8_t)bed->ids[0]);
@@ -58,7 +59,10 @@ static void reads_along_with_its_parent(void **state)
 	}
 }
 
-/* A denied request has no effect, not even in the segments that it may write. The link goes on. */
+/*
+ * A denied request has no effect, not even in those of its segments that it may write. The link
+ * goes on.
+ */
 static void write_is_denied(void **state)
 {
 	struct bed *bed = *state;
@@ -86,8 +90,8 @@ static void write_is_denied(void **state)
 }
 
 /*
- * A client that does not check its own writes is stopped by the node or its device, which breaks
- * the link.
+ * If a client does not check its own writes, the node or its device stops them, and breaks the
+ * link.
  */
 static void write_of_a_cheat_is_denied(void **state)
 {
@@ -137,7 +141,7 @@ static void over_quota(void **state)
 	struct bed *bed = *state;
 	const struct fp_lease *own;
 
-	family_holder_adopt(bed, &bed->child, &bed->parent); /* one client's bytes count once */
+	family_holder_adopt(bed, &bed->child, &bed->parent); /* the bytes of one client count only once */
 	assert_int_equal(fp_session_lease(bed->child.session, 2 * MIB, &own), -EDQUOT);
 	assert_int_equal(fp_session_lease(bed->child.session, MIB, &own), 0);
 	family_holder_adopt(bed, &bed->grandchild, &bed->child);
@@ -193,7 +197,7 @@ static void once_and_without_leases(void **state)
 	family_assert_marks(bed, &bed->parent);
 }
 
-/* A session keeps its token when it is resumed, so its children need no news of that. */
+/* A session keeps its token when it is resumed. So its children need not be told of the resume. */
 static void token_of_a_resumed_parent(void **state)
 {
 	struct bed *bed = *state;
@@ -216,7 +220,7 @@ static void token_of_a_resumed_parent(void **state)
 	family_assert_marks(bed, &bed->grandchild);
 }
 
-/* While a parent that is cut off has its grace period, its leases can be adopted. */
+/* During the grace period of a parent that is cut off, its leases can be adopted. */
 static void cut_off_parent(void **state)
 {
 	struct bed *bed = *state;
@@ -243,7 +247,7 @@ static void cut_off_parent(void **state)
 static void release(const struct bed *bed, struct holder *holder)
 {
 	for (unsigned i = 0; i < N_LEASES; i++) {
-		family_unmap(holder, i); /* first, as mapped memory is not freed */
+		family_unmap(holder, i); /* first, because mapped memory is not freed */
 		assert_int_equal(fp_session_release(holder->session, bed->ids[i]), 0);
 		assert_int_equal(fp_session_release(holder->session, bed->ids[i]), -EACCES);
 	}
@@ -295,7 +299,7 @@ static void parent_ends(void **state)
 	family_holder_leave(child, false);
 	kept_bytes = seen ? MIB : 0;
 	assert_true(family_free_bytes(bed) == POOL_BYTES - kept_bytes);
-	/* new leases read as zeros; a process that still maps the old lease keeps its bytes */
+	/* New leases read as zeros. A process that still maps the old lease keeps its bytes. */
 	family_holder_open(bed, child);
 	assert_int_equal(fp_session_lease(child->session, POOL_BYTES - kept_bytes, &all), 0);
 	assert_int_equal(fp_link_open(child->session, &child->link), 0);
@@ -310,8 +314,8 @@ static void parent_ends(void **state)
 }
 
 /*
- * The grandchild adopts all leases of the child, also the child's own ones, and may write to none
- * of them.
+ * The grandchild adopts all leases of the child, also those that the child did not adopt. It may
+ * write to none of them.
  */
 static void grandchild_outlives_both(void **state)
 {
@@ -366,7 +370,10 @@ static void adopter_is_resumed(void **state)
 	assert_true(family_free_bytes(bed) == POOL_BYTES);
 }
 
-/* A fence concerns only the session that resumes: others read on over their links and keys. */
+/*
+ * A resume ends the old links of the resumed session only. Other sessions read on over their links
+ * and keys.
+ */
 static void parent_is_resumed(void **state)
 {
 	struct bed *bed = *state;
@@ -416,9 +423,9 @@ static bool link_reads(struct fp_link *link, uint32_t lease_id, uint64_t at, uin
 }
 
 /*
- * Runs in a child whose parent has ended, with a copy of the parent's session. It opens its own
- * session and adopts. Until then its copy of the socket keeps the parent's session alive; over rdma
- * the grace period does.
+ * Runs in a child whose parent has ended, and which has a copy of the parent's session. It opens
+ * its own session and adopts. Until then its copy of the socket keeps the parent's session alive.
+ * Over rdma the grace period does so.
  */
 static void orphan(const struct bed *bed, struct fp_session *parents, const struct fp_lease *lease,
                    pid_t parent)
@@ -484,7 +491,7 @@ static void orphan_adopts(void **state)
 	int status, pipe_fds[2];
 	pid_t pid, child;
 
-	assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 1), 0); /* orphans become children of this process */
+	assert_int_equal(prctl(PR_SET_CHILD_SUBREAPER, 1), 0); /* makes this process the parent of orphans */
 	for (unsigned killed = 0; killed < 2; killed++) {
 		assert_int_equal(pipe(pipe_fds), 0);
 		pid = fork();

@@ -1,6 +1,6 @@
 /*
- * Nodes that die or are stopped: every request ends exactly once, and everything that can go on
- * does.
+ * Nodes that die or are stopped. Every request ends exactly once, and all that does not need the
+ * node goes on.
  */
 #include "rig.h"
 
@@ -34,8 +34,8 @@ static void continue_node(struct rig *rig)
 
 /*
  * Each request that is under way ends, with success or an error. If the node itself answers
- * requests, all of them fail. If its memory outlives it, none fails. If a device moves the bytes,
- * those fail that it had not moved yet.
+ * requests, all of them fail. If the memory outlives the node, none fails. If a device moves the
+ * bytes, those requests fail whose bytes had not been moved yet.
  */
 static void killed_in_mid_flight(void **state)
 {
@@ -94,9 +94,9 @@ static void stopped_for_less_than_the_deadline(void **state)
 }
 
 /*
- * If the node has a part in the requests, they end at their deadline with the link, and late
- * answers do not touch their buffers. The session goes on over another link when the node does. If
- * the node has no part in them, they succeed as always.
+ * If the node itself answers requests, they end at their deadline, and so does the link. Late
+ * answers do not change their buffers. When the node goes on, the session goes on over another
+ * link. If the node has no part in requests, they succeed as always.
  */
 static void stopped_for_longer_than_the_deadline(void **state)
 {
@@ -136,8 +136,8 @@ static void stopped_for_longer_than_the_deadline(void **state)
 }
 
 /*
- * An answer to a control call comes too late: the session stays in step, and its lease is given
- * back.
+ * The answer to a control call comes too late. The session stays in step, and the granted lease is
+ * given back.
  */
 static void stopped_during_a_control_call(void **state)
 {
@@ -147,7 +147,7 @@ static void stopped_during_a_control_call(void **state)
 	uint64_t end_ns = fp_clock_ns() + PATIENCE_NS;
 	int r;
 
-	/* within this time the last lease of the pool must be populated and registered */
+	/* In this time the last lease of the pool must be populated and registered. */
 	assert_int_equal(
 	    rig_open(&rig->url, NULL, (rig_keyed() ? 3000 : 200) * FP_NSEC_PER_MSEC, &rig->session), 0);
 	stop_node(rig);

@@ -1,4 +1,4 @@
-/* Which clients get a session, and the answers that the others get. */
+/* Which clients get a session, and which answers the others get. */
 #include "rig.h"
 
 #include <errno.h>
@@ -46,8 +46,8 @@ static void secrets(void **state)
 }
 
 /*
- * Otherwise a process that took over the node's address would get the pages of clients that rely on
- * the secret.
+ * The node must prove that it knows the secret. Otherwise another process at the node's address
+ * would get the pages of its clients.
  */
 static void node_without_the_secret(void **state)
 {
@@ -90,7 +90,7 @@ static void link_to_a_session_of_others(void **state)
 	fp_handshake_close(control);
 }
 
-/* Opens a plain connection to the address that a session's socket is connected to. */
+/* Opens a plain connection to the address to which a session's socket is connected. */
 static int connect_raw(struct rig *rig)
 {
 	struct fp_wire_welcome welcome;
@@ -231,8 +231,8 @@ static void node_that_is_absent(void **state)
 
 	test_daemon_stop(&rig->node);
 	/*
-	 * after a process has ended, the kernel takes a moment to close the listener of its
-	 * io_uring
+	 * After a process has ended, the kernel needs a moment to close the listener of its
+	 * io_uring.
 	 */
 	do
 		r = rig_open(&rig->url, NULL, 0, &session);
@@ -240,7 +240,10 @@ static void node_that_is_absent(void **state)
 	assert_int_equal(r, rig_load_store() ? -ENOENT : -ECONNREFUSED);
 }
 
-/* Programs rely on low numbers, and executed children must not inherit a session. */
+/*
+ * A session's descriptors have high numbers and close at exec. Programs rely on low numbers, and
+ * executed children must not inherit a session.
+ */
 static void descriptors_are_out_of_the_way(void **state)
 {
 	struct stat before[512], after;

@@ -8,7 +8,7 @@
 
 #include "testrng.h"
 
-/* A request with random segments that do not overlap, so that a write has one possible result. */
+/* A request with random segments. They do not overlap, so a write has only one possible result. */
 static struct job *random_job(uint64_t *rng, uint32_t lease_id, uint64_t lease_bytes)
 {
 	enum fp_io_op op = test_random(rng) % 2 ? FP_IO_READ : FP_IO_WRITE;
@@ -91,7 +91,7 @@ static void largest_request(void **state)
 	job_free(read);
 }
 
-/* A request with one segment that is not allowed is refused as a whole, and the link goes on. */
+/* If one segment is not allowed, the whole request is refused, and the link goes on. */
 static void assert_denied(struct rig *rig, struct fp_seg bad)
 {
 	struct job *write = job_new(FP_IO_WRITE, rig->lease->id, 0, 3, 4096);
@@ -146,7 +146,10 @@ static void bad_requests(void **state)
 	job_free(job);
 }
 
-/* As many requests as the link takes, then one more. Each comes out once, with its own bytes. */
+/*
+ * Submits as many requests as the link takes, and one more. Each comes out once, with its own
+ * bytes.
+ */
 static void many_outstanding(void **state)
 {
 	struct rig *rig = *state;

@@ -25,7 +25,9 @@ static uint64_t free_bytes(struct fp_session *session)
 	return info.free_bytes;
 }
 
-/* Waits for the memory of an ended session: the node has to notice the end, and to scrub. */
+/*
+ * Waits until the memory of an ended session is free: the node has to notice the end, and to scrub.
+ */
 static void await_free(struct fp_session *session, uint64_t wanted_bytes)
 {
 	uint64_t end_ns = fp_clock_ns() + PATIENCE_NS;
@@ -98,8 +100,8 @@ static void each_chunk(struct rig *rig, const struct fp_lease *lease, enum fp_io
 }
 
 /*
- * One session writes the whole pool. The next one must find only zeros, and so must a new lease
- * after a release.
+ * One session writes the whole pool. The next session must find only zeros. A new lease after a
+ * release must have only zeros too.
  */
 static void scrubbed(void **state)
 {
@@ -133,7 +135,7 @@ static void foreign_leases(void **state)
 	uint32_t ids[4];
 	char byte = 'x';
 
-	/* ids that the other session does not have */
+	/* tries ids that the other session does not have */
 	for (unsigned i = 0; i < 4; i++) {
 		assert_int_equal(fp_session_lease(rig->session, MIB, &lease), 0);
 		ids[i] = lease->id;
@@ -145,7 +147,7 @@ static void foreign_leases(void **state)
 		assert_int_equal(rig_write(link, ids[i], 0, &byte, 1), -EACCES);
 		assert_int_equal(fp_session_release(other, ids[i]), -EACCES);
 	}
-	/* with the same id, each session has bytes of its own */
+	/* two sessions may use the same id: each has its own bytes */
 	assert_int_equal(fp_session_lease(other, MIB, &lease), 0);
 	assert_int_equal(lease->id, rig->lease->id);
 	assert_int_equal(rig_write(link, lease->id, 0, "other", 5), 0);

@@ -16,7 +16,8 @@
 #define IO_BYTES     FP_SEG_MAX_BYTES
 
 /*
- * A node, a session that reaches it by a proxy (tcp) or directly, and another client that watches.
+ * A node, a session, and another client that watches. The session reaches the node by a proxy (tcp)
+ * or directly.
  */
 struct bed {
 	struct test_daemon node;
@@ -32,7 +33,7 @@ static bool resumable(void)
 	return !rig_load_store();
 }
 
-/* Only over tcp can a proxy play a broken cable. Tests of other transports cut real ones. */
+/* Only over tcp can a proxy simulate a broken cable. Tests of other transports cut real ones. */
 static bool has_proxy(void)
 {
 	return strcmp(rig_scheme, "tcp") == 0;
@@ -156,7 +157,7 @@ static int resume(const struct fp_url *url, const struct fp_session_identity *id
 	return fp_session_open(url, &options, ret_session);
 }
 
-/* The session and its lease go on over a new connection. The client drops the old one. */
+/* The session and its lease go on over a new connection. The client closes the old connection. */
 static void take_over(struct bed *bed, const struct fp_session_identity *identity)
 {
 	uint32_t id = bed->lease->id;
@@ -182,7 +183,7 @@ static void ping_echoes(void **state)
 	assert_int_equal(fp_session_ping(bed->session, FP_PING_MAX_BYTES + 1, 0), -EINVAL);
 }
 
-/* A late answer is no break: the session is in step afterwards. */
+/* A late answer is not a break: afterwards the session is in step. */
 static void ping_gives_up(void **state)
 {
 	struct bed *bed = *state;
@@ -235,7 +236,9 @@ static void leases_and_bytes_survive(void **state)
 		assert_remote(bed->link, bed->lease->id, at, 0x11);
 	fill(bed->link, bed->lease->id, 0, 0x22);
 	assert_remote(bed->link, bed->lease->id, 0, 0x22);
-	/* attaching again gives the same lease; a lease that the session lacks is refused */
+	/*
+	 * Attaching again gives the same lease. A lease that the session does not have is refused.
+	 */
 	assert_int_equal(fp_session_attach(bed->session, bed->lease->id, &lease), 0);
 	assert_ptr_equal(lease, bed->lease);
 	assert_int_equal(fp_session_attach(bed->session, bed->lease->id + 1, &lease), -EACCES);
@@ -269,7 +272,7 @@ static void wrong_token(void **state)
 	assert_remote(bed->link, bed->lease->id, 0, 0x11);
 }
 
-/* A client resumes a session of its own that is alive: the new connection takes it over. */
+/* A client resumes its own session while the session is alive. The new connection takes it over. */
 static void resuming_ends_the_old_end(void **state)
 {
 	struct bed *bed = *state;
@@ -284,7 +287,7 @@ static void resuming_ends_the_old_end(void **state)
 	job = job_new(FP_IO_READ, bed->lease->id, 0, 1, 4096);
 	assert_true(rig_run(bed->link, job) < 0);
 	job_free(job);
-	fp_session_close(bed->session); /* its BYE has no effect any more */
+	fp_session_close(bed->session); /* the BYE of the old connection has no effect any more */
 	bed->session = again;
 	assert_int_equal(fp_session_attach(again, 1, &bed->lease), 0);
 	fp_link_close(fp_take_ptr(bed->link));
@@ -300,7 +303,7 @@ static void cut_and_resumed(void **state)
 
 	SKIP_UNLESS_PROXY();
 	for (unsigned round = 0; round < 5; round++) {
-		if (round > 0) { /* the first session goes through the proxy, the later ones must too */
+		if (round > 0) { /* the first session goes through the proxy, so the later ones must too */
 			fp_link_close(fp_take_ptr(bed->link));
 			assert_int_equal(fp_session_identity(bed->session, &identity), 0);
 			fp_session_abandon(bed->session);
@@ -320,8 +323,8 @@ static void cut_and_resumed(void **state)
 }
 
 /*
- * The client gives up a WRITE and resumes its session. The old WRITE, all of it or its second half,
- * reaches the node after a newer write to the same place.
+ * The client gives up a WRITE and resumes its session. Then all or the second half of the old WRITE
+ * reaches the node, after a newer write to the same place.
  */
 static void late_write_never_lands(void **state)
 {
@@ -348,7 +351,7 @@ static void late_write_never_lands(void **state)
 		await_status(bed, "\"links\":1,");
 		assert_remote(bed->link, bed->lease->id, 0, 0x33);
 		job_free(job);
-		/* the next round's writes go through the proxy again */
+		/* the writes of the next round go through the proxy again */
 		fp_link_close(fp_take_ptr(bed->link));
 		assert_int_equal(fp_session_identity(bed->session, &identity), 0);
 		fp_session_abandon(bed->session);
@@ -403,8 +406,9 @@ static void bye_frees_at_once(void **state)
 }
 
 /*
- * The node's grace is longer than the wait of this test. Only a socket can tell that a process has
- * ended, and not its cable.
+ * A process ends, and the session ends with it. The node's grace is longer than this test waits.
+ * Only over a socket does the node see that the process has ended, and that its cable has not just
+ * broken.
  */
 static void killed_client_frees_at_once(void **state)
 {
@@ -435,7 +439,7 @@ static void killed_client_frees_at_once(void **state)
 	close(pipe_fds[0]);
 }
 
-/* A forked child closes its copy of the session: no effect on the session. */
+/* A forked child closes its copy of the session. That has no effect on the session. */
 static void forked_child_says_nothing(void **state)
 {
 	struct bed *bed = *state;

@@ -5,10 +5,10 @@
  *   conformance SCHEME FARPAGED [CASES]
  *
  * CASES ("*lease*") selects cases by name. SCHEME is shm, tcp, rdma or rdma+tcp; the last two need
- * a device, whose address is in FARPAGE_TEST_RDMA. The status is 77 where a scheme can't be tested.
+ * a device, whose address is in FARPAGE_TEST_RDMA. The status is 77 if a scheme can't be tested.
  *
- * Room: test/conformance. The cases are in cases_*.c, shared parts in rig.c. A new transport is
- * added by its scheme.
+ * Room: test/conformance. The cases are in cases_*.c, shared parts in rig.c. To add a new
+ * transport, add its scheme.
  */
 #include "rig.h"
 

@@ -139,7 +139,7 @@ int family_teardown_shared(void **state)
 	return 0;
 }
 
-/* With a node of its own, or with the shared node, whose memory must be all free again. */
+/* The bed has a node of its own, or the shared node, whose memory must be all free again. */
 static int setup_with(void **state, const char *config)
 {
 	struct bed *bed = calloc(1, sizeof(*bed));

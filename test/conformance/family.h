@@ -1,6 +1,6 @@
 /*
- * A session whose leases others adopt, and the parts that cases about it share. Room:
- * test/conformance. A failure in here fails the calling test.
+ * A session whose leases others adopt, and the parts that its cases share. Room: test/conformance.
+ * A failure in this file fails the calling test.
  */
 #ifndef FP_TEST_FAMILY_H
 #define FP_TEST_FAMILY_H
@@ -9,17 +9,17 @@
 
 #define IO_BYTES    4096u
 #define N_LEASES    2u
-#define OTHER_BYTES (MIB - IO_BYTES) /* place of the second mark in a lease */
+#define OTHER_BYTES (MIB - IO_BYTES) /* offset of the second mark in a lease */
 
 /* One of the sessions that have the leases. */
 struct holder {
 	struct fp_session *session;
 	struct fp_link *link;
-	const struct fp_lease *leases[N_LEASES]; /* over shm only the parent has these */
-	uint8_t *inherited[N_LEASES];            /* over shm: this one's mappings of them */
+	const struct fp_lease *leases[N_LEASES]; /* over shm only the parent has leases */
+	uint8_t *inherited[N_LEASES];            /* over shm: the mappings by which this holder reads them */
 };
 
-/* A node, and a client that watches. Most cases share one. */
+/* A node, and a client that watches it. Most cases share one node. */
 struct site {
 	struct test_daemon node;
 	struct fp_url url;
@@ -27,8 +27,8 @@ struct site {
 };
 
 /*
- * A session with N_LEASES of a MiB, marked with their ids, and room for the sessions that adopt
- * them.
+ * A session with N_LEASES leases of a MiB, marked with their ids. There is space for the sessions
+ * that adopt them.
  */
 struct bed {
 	struct site *site, own;
@@ -37,9 +37,10 @@ struct bed {
 };
 
 /*
- * cmocka fixtures. For a group: the node that its cases share. For a case: a parent with its
- * leases, on that node or on a node of its own (like the shared one; with a short grace period;
- * with a quota of 3 MiB).
+ * cmocka fixtures. The first two are for a group: they make and end the node that its cases share.
+ * The others are for a case: they make a parent with its leases, on the shared node or on a
+ * separate one. A separate node is like the shared one, or has a short grace period, or has a quota
+ * of 3 MiB.
  */
 int family_setup_shared(void **state);
 int family_teardown_shared(void **state);
@@ -53,20 +54,23 @@ int family_teardown(void **state);
 void family_mark(struct fp_link *link, uint32_t lease_id, uint8_t value);
 /* Checks that the holder reads the parent's first bytes. */
 void family_assert_marks(const struct bed *bed, const struct holder *holder);
-/* Maps the same MiB of memory at an address of the child's own, in place of a fork. */
+/*
+ * Maps the parent's memory a second time, at an address for the child. This takes the place of a
+ * fork.
+ */
 uint8_t *family_inherit(void *base);
 
-/* The steps of family_holder_adopt: open a session; attach all leases and open a link. */
+/* The two steps of family_holder_adopt: open a session; attach all leases and open a link. */
 void family_holder_open(const struct bed *bed, struct holder *holder);
 void family_holder_attach(const struct bed *bed, struct holder *holder);
 /* Adopts the parent's leases, in a session that it opens if there is none. */
 void family_holder_adopt(const struct bed *bed, struct holder *holder, const struct holder *parent);
-/* Unmaps the lease with that index; not mapped is fine. */
+/* Unmaps the lease with that index. A lease that is not mapped is fine. */
 void family_unmap(struct holder *holder, unsigned i);
 /* Closes the holder's link, if any, unmaps its leases, and closes or abandons its session. */
 void family_holder_leave(struct holder *holder, bool abandons);
 
-/* The node's report about itself, from a client that watches. */
+/* The status that the node reports to a client that watches. */
 uint64_t family_free_bytes(const struct bed *bed);
 void family_await_free(const struct bed *bed, uint64_t wanted_bytes);
 bool family_status_says(const struct bed *bed, const char *text);
@@ -76,7 +80,7 @@ unsigned long family_denied(const struct bed *bed);
 
 int family_resume(const struct bed *bed, const struct fp_session_identity *identity,
                   struct fp_session **ret_session);
-/* Skips the case that calls it over shm. */
+/* Skips the calling case if it runs over shm. */
 void family_skip_if_mapped(const char *why);
 
 #endif

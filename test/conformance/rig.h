@@ -1,7 +1,7 @@
 /*
  * Shared by the cases of the conformance suite: a real node with a session and a link, a node that
- * the test plays itself, and requests. Room: test/conformance. A failure in here fails the calling
- * test.
+ * the test simulates, and requests. Room: test/conformance. A failure in this file fails the
+ * calling test.
  */
 #ifndef FP_TEST_RIG_H
 #define FP_TEST_RIG_H
@@ -59,8 +59,8 @@ const char *rig_obstacle(void);
 	} while (0)
 
 /*
- * cmocka fixtures: rig_setup gives a node with a plain configuration, a session, a lease and a
- * link; the others give only a node.
+ * cmocka fixtures: rig_setup makes a node with a plain configuration, a session, a lease and a
+ * link. The others make only a node.
  */
 int rig_setup(void **state);
 int rig_setup_node(void **state);
@@ -69,8 +69,9 @@ int rig_setup_secret(void **state);
 int rig_teardown(void **state);
 
 /*
- * fp_session_open with a secret and a deadline (0: PATIENCE_NS). NULL: the secret of a node whose
- * configuration names none; over rdma such a node has one nevertheless. RIG_NO_SECRET: really none.
+ * Calls fp_session_open with a secret and a deadline (0: PATIENCE_NS). secret NULL: the secret of a
+ * node whose configuration names none; over rdma such a node still has one. RIG_NO_SECRET: no
+ * secret at all.
  */
 #define RIG_NO_SECRET "none"
 const char *rig_secret(const char *secret);
@@ -90,17 +91,17 @@ struct job *job_new(enum fp_io_op op, uint32_t lease_id, uint64_t offset_bytes, 
                     uint32_t seg_bytes);
 void job_free(struct job *job);
 
-/* Waits, as a caller does, until one io comes out of the link. */
+/* Waits until one io comes out of the link, in the way that a caller would. */
 struct job *rig_await(struct fp_link *link);
 /* Submits the job, waits, and returns its status. Nothing else may be outstanding. */
 int rig_run(struct fp_link *link, struct job *job);
-/* One segment from or to buf. */
+/* A request of one segment, from or to buf. */
 int rig_read(struct fp_link *link, uint32_t lease_id, uint64_t offset_bytes, void *buf, size_t len);
 int rig_write(struct fp_link *link, uint32_t lease_id, uint64_t offset_bytes, const void *buf, size_t len);
 
 void assert_filled(const uint8_t *buf, uint8_t value, size_t len);
 
-/* A node that the test plays: its thread accepts one connection and calls serve with it. */
+/* A node that the test simulates: its thread accepts one connection and calls serve with it. */
 struct fake_node {
 	struct fp_url url;
 	int listener;
@@ -112,7 +113,7 @@ struct fake_node {
 void fake_node_start(struct fake_node *node, void (*serve)(int fd));
 void fake_node_stop(struct fake_node *node);
 
-/* The cases by subject. Each returns the number of failures. */
+/* The cases, grouped by subject. Each function returns the number of failures. */
 int run_handshake_cases(void);
 int run_lease_cases(void);
 int run_io_cases(void);

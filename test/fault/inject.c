@@ -33,7 +33,7 @@ static uintptr_t range_start;
 static size_t range_len;
 static enum inject_call chosen;
 static int chosen_error;
-static _Atomic uint64_t countdown; /* the call that takes it from 1 to 0 fails */
+static _Atomic uint64_t countdown; /* the call that lowers it from 1 to 0 fails */
 static _Atomic uint64_t delay_rng; /* 0: no delays */
 static atomic_bool no_mincore;
 
@@ -79,7 +79,7 @@ static bool concerns_us(uintptr_t addr)
 	return addr - range_start < range_len;
 }
 
-/* How this call fails: 0 (not at all), an errno, INJECT_PARTIAL or INJECT_UNSAID. */
+/* How this call must fail: 0 (it must not), an errno, INJECT_PARTIAL or INJECT_UNSAID. */
 static int fate(enum inject_call call)
 {
 	uint64_t n = atomic_load(&countdown);
@@ -119,7 +119,7 @@ static bool classify(unsigned long request, const void *arg, enum inject_call *r
 	return true;
 }
 
-/* Does only the first page, as the kernel does when it must stop half-way. */
+/* Does the work for the first page only, as the kernel does when it must stop half-way. */
 static int do_first_page(int fd, unsigned long request, void *arg)
 {
 	struct uffdio_copy *copy = arg;
@@ -190,7 +190,7 @@ int __wrap_ioctl(int fd, unsigned long request, void *arg)
 	return r;
 }
 
-/* Does nothing, so that the caller must notice the failure: the pages are still there. */
+/* Does nothing. The caller must notice the failure, because the pages are still there. */
 static int fate_of_dontneed(uintptr_t addr)
 {
 	if (!concerns_us(addr))

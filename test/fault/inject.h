@@ -24,25 +24,25 @@ enum inject_call {
 	INJECT_CALLS
 };
 
-/* Instead of an errno: */
+/* In place of an errno: */
 #define INJECT_PARTIAL (-1) /* does only the first page, returns EAGAIN */
 #define INJECT_UNSAID  (-2) /* does all pages, but returns EAGAIN as for INJECT_PARTIAL */
 
-/* Only calls on far memory, [base, base + len), count. Call this first. */
+/* Only calls on far memory, [base, base + len), count. Call this function first. */
 void inject_range(const void *base, size_t len);
 
 /* From now on the nth call of this kind (counted from 1) fails with errno error; 0: none does. */
 void inject_fail(enum inject_call call, int error, uint64_t nth);
 
-/* From now on mincore fails, as under a filter of system calls. */
+/* From now on mincore fails, as under a filter of system calls (seccomp). */
 void inject_no_mincore(void);
 
 /* True if the nth call has been made. */
 bool inject_failed(void);
 
 /*
- * From now on calls of all kinds are delayed at random, before or after their work. seed 0: no
- * longer.
+ * From now on calls of all kinds are delayed at random, before or after their work. seed 0 ends the
+ * delays.
  */
 void inject_delays(uint64_t seed);
 

@@ -31,7 +31,7 @@
 
 #define SKIP        77
 #define MS          FP_NSEC_PER_MSEC
-#define SLACK_NS    (1500 * MS) /* how late a busy machine may be */
+#define SLACK_NS    (1500 * MS) /* how late a test may be on a busy machine */
 #define TIMEOUT_S   60
 #define LOCAL_PAGES 64u
 #define PAGES       1024u
@@ -43,7 +43,7 @@ static uint64_t seed;
 struct scene {
 	struct test_daemon daemon, other;
 	struct test_cable *cable;
-	struct test_cable *silent[2]; /* nodes that never answer again; NULL: none */
+	struct test_cable *silent[2]; /* further nodes, which never answer again; NULL: none */
 	struct fp_agent *agent;
 	uint64_t deadline_ns, patience_ns; /* patience_ns 0: equal to deadline_ns */
 	enum fp_on_loss on_loss;
@@ -121,7 +121,7 @@ static inline void start_agent(struct scene *s, uint64_t deadline_ns)
 	s->agent = trial_agent(&options);
 }
 
-/* An agent with a full mapping, most of it on the node. */
+/* Starts an agent with a full mapping, most of which is at the node. */
 static inline void begin(struct scene *s, uint64_t deadline_ns)
 {
 	void *far;
@@ -156,7 +156,7 @@ static inline enum fp_breaker_state state_now(const struct scene *s)
 	return info.state;
 }
 
-/* Waits for the state. Returns the time that it took. */
+/* Waits for the state. Returns how long that took. */
 static inline uint64_t await_state(const struct scene *s, enum fp_breaker_state state, uint64_t limit_ns)
 {
 	uint64_t begun_ns = fp_clock_ns();
@@ -181,7 +181,10 @@ static inline uint32_t a_remote_page(const struct scene *s)
 	return 0;
 }
 
-/* Each page must have its bytes or, if lost_allowed, be lost. Returns the number of lost pages. */
+/*
+ * Checks that each page has its bytes or, if lost_allowed, is lost. Returns the number of lost
+ * pages.
+ */
 static inline unsigned check_pages(const struct scene *s, bool lost_allowed)
 {
 	unsigned lost = 0;

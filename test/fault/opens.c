@@ -1,8 +1,8 @@
 /*
- * Sessions over rdma that come and go, several at a time. Each session, and its link, must open at
- * the first try and read back its own bytes. Room: test/fault.
+ * Sessions over rdma that open and close, several at a time. Each session and its link must open at
+ * the first try, and read back their own bytes. Room: test/fault.
  *
- *   opens FARPAGED COUNT    with FARPAGE_TEST_RDMA, an address of the device
+ *   opens FARPAGED COUNT    needs FARPAGE_TEST_RDMA, an address of the device
  */
 #include <errno.h>
 #include <poll.h>
@@ -16,10 +16,11 @@
 #include "daemon.h"
 #include "transport.h"
 
-#define MIB         (1ull << 20)
-#define PAGE        4096u
-#define OPENERS     3u
-#define DEADLINE_NS (60 * FP_NSEC_PER_SEC) /* of one call; the node allows less for a handshake */
+#define MIB     (1ull << 20)
+#define PAGE    4096u
+#define OPENERS 3u
+/* Of one call; the node allows less for a handshake. */
+#define DEADLINE_NS (60 * FP_NSEC_PER_SEC)
 
 static struct fp_url url;
 static unsigned count;

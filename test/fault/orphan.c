@@ -2,9 +2,9 @@
  * orphan: a program that has more memory than may be local, and a child with a copy of it. Room:
  * test/fault; it knows nothing of Farpage.
  *
- * The child checks its parent's bytes and writes its own. Then it prints "parent PID child PID",
- * and the parent does nothing more. At each of two lines of input the child checks its bytes and
- * writes new ones. It ends with "child: as it should be" and status 0.
+ * The child checks its parent's bytes and writes its own. Then it prints "parent PID child PID".
+ * From then on the parent does nothing. For each of two lines of input the child checks its bytes
+ * and writes new ones. At the end it prints "child: as it should be" and has status 0.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -25,7 +25,7 @@ static void fill(uint64_t *words)
 		words[i] = word_of(i, 0);
 }
 
-/* Checks for the bytes of seed, and writes the next ones. */
+/* Checks that the bytes are those of seed, and writes the next ones. */
 static void turn(uint64_t *words, uint64_t seed)
 {
 	for (uint64_t i = 0; i < WORDS; i += PAGE_WORDS) {

@@ -1,5 +1,5 @@
 /*
- * A thief that has a session of its own, and knows another client's address and key. Room:
+ * A thief that has its own session, and knows the address and key of another client's lease. Room:
  * test/fault.
  *
  *   stealkey rdma://HOST[:PORT]
@@ -66,7 +66,7 @@ static int transfer(struct client *c, enum fp_io_op op, void *buf)
 	return io.status;
 }
 
-/* One attempt, which breaks the thief's link. */
+/* One attempt. It breaks the thief's link. */
 static int steal(struct client *thief, enum fp_io_op op, void *buf)
 {
 	int r = transfer(thief, op, buf);

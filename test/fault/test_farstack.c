@@ -1,7 +1,7 @@
 /*
  * Calls of a thread whose stack is far memory, in fault mode inline, where the kernel can't fault
- * on it. The agent makes no ioctl while it runs on that stack, and the test makes all of the stack
- * leave before each ioctl. No byte of it is lost or wrong. Room: test/fault.
+ * on that memory. The agent must make no ioctl while it runs on that stack. The test makes the
+ * whole stack leave before each ioctl. No byte of the stack may be lost or wrong. Room: test/fault.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -78,8 +78,8 @@ static bool is_within(const void *p, const char *start, size_t len)
 }
 
 /*
- * Faults of that thread are served on its signal stack. Then the far stack is coming back, so the
- * test lets it stay.
+ * Faults of that thread are served on its signal stack. During such a fault the far stack is coming
+ * back, so the test lets it stay.
  */
 int __wrap_ioctl(int fd, unsigned long request, void *arg)
 {
@@ -158,7 +158,7 @@ static void run_on_far_stack(void (*body)(void))
 
 /* ---- calls on that stack ---- */
 
-/* Pins pages, as for a call that reads them. */
+/* Pins pages, like a call that reads them. */
 static void hold_pages(void)
 {
 	atomic_store(&leave_me, true);
@@ -173,7 +173,7 @@ static void hold_pages(void)
 	atomic_store(&leave_me, false);
 }
 
-/* In each group of 16 pages, the first ones are resident and the others are not. */
+/* In each group of 16 pages, the first are resident and the rest are not. */
 static void move_pages(void)
 {
 	struct fp_space *space = fp_agent_space(scene.agent);

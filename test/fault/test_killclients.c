@@ -1,13 +1,14 @@
 /*
  * Clients are killed under load, one after the other, at any moment: while they connect, lease,
- * read and write. Within its grace the node must be as before, without a lease of theirs. Room:
- * test/fault.
+ * read and write. When its grace is over, the node must be as before, and have no lease of these
+ * clients. Room: test/fault.
  *
  *   test_killclients URL [COUNT [WAIT_SECONDS [families]]]
  *
- * Each client checks the bytes that it reads from its own lease. In families each client forks a
- * child. The child adopts the lease, and reads on until it is killed itself, also after its parent
- * was killed. The caller compares the node's own view (queue pairs, regions): see test/vm.
+ * Each client checks the bytes that it reads from its own lease. With the argument families, each
+ * client forks a child. The child adopts the lease, and reads until it is killed itself, also after
+ * its parent was killed. The caller compares what the node itself counts (queue pairs, regions):
+ * see test/vm.
  */
 #include <errno.h>
 #include <poll.h>
@@ -27,8 +28,8 @@
 #define LEASE_PAGES 256u
 #define BATCH       8u
 #define DEADLINE_NS (20 * FP_NSEC_PER_SEC)
-#define LATE        5 /* exit status of a child: its parent's grace ended before it could adopt */
-#define WRONG       3 /* exit status of a client that read wrong bytes */
+#define LATE        5 /* a child's exit status: its parent's grace ended before it could adopt */
+#define WRONG       3 /* a client's exit status: it read wrong bytes */
 
 static bool families;
 
@@ -38,7 +39,7 @@ struct client {
 	struct fp_session *session;
 	const struct fp_lease *lease;
 	struct fp_link *link;
-	bool frozen; /* a child reads it too, so it is not written any more */
+	bool frozen; /* constant: a child reads it too */
 	uint64_t rng;
 	uint64_t stamps[LEASE_PAGES];
 	uint64_t pages[BATCH][PAGE / sizeof(uint64_t)];
@@ -142,7 +143,7 @@ static void child_main(const struct fp_url *url, struct client *c, int ready_fd)
 	uint32_t id = c->lease->id;
 	int r = fp_session_identity(parents, &identity);
 
-	alarm(120); /* ends it if the process that kills it has ended */
+	alarm(120); /* an alarm ends it if the process that should kill it has ended */
 	fp_link_close(c->link);
 	fp_transport_forked();
 	r = r < 0 ? r : fp_session_open(url, &options, &c->session);
@@ -225,7 +226,7 @@ static void await(int fd, enum stage stage)
 /*
  * Kills the process group of a client's children, if there are any, after up to 20 ms. Half of the
  * time it first waits until the child has read its parent's bytes. False: a child had ended by
- * itself, other than LATE.
+ * itself, with another status than LATE.
  */
 static bool end_family(pid_t group, int ready_fd, uint64_t *rng)
 {
@@ -321,7 +322,7 @@ int main(int argc, char **argv)
 	families = argc > 4;
 	if (families) /* orphans become children of this process */
 		prctl(PR_SET_CHILD_SUBREAPER, 1);
-	if (url.transport->default_port) /* once here, instead of in every client */
+	if (url.transport->default_port) /* done once here, not again in every client */
 		(void)fp_verbs_load();
 	rng = test_seed("killclients");
 	began = fp_clock_ns();

@@ -1,8 +1,8 @@
 /*
- * Links that break while their node lives: cut, reset or stalled, for less and for more than the
- * deadline and the grace period. Also nodes that come back without their leases. No byte that a
- * node still has is lost. A lost page raises SIGBUS within the deadline, with a reason on stderr.
- * Nothing hangs. Room: test/fault.
+ * Links that break while their node lives: cut, reset or stalled. The break is shorter or longer
+ * than the deadline and the grace period. Also nodes that come back without their leases. No byte
+ * that a node still has is lost. A lost page raises SIGBUS within the deadline, with a reason on
+ * stderr. Nothing hangs. Room: test/fault.
  */
 #include "linkbreaks_rig.h"
 
@@ -115,7 +115,7 @@ static void *flap(void *arg)
 		test_cable_set(s->cable, kind == 1 ? TEST_CABLE_STALL : TEST_CABLE_CUT);
 		sleep_ns(down_ns);
 		if (kind == 1 && test_random(&rng) % 2)
-			test_cable_reset(s->cable); /* or the stalled connection ends */
+			test_cable_reset(s->cable); /* needed to end a stalled connection */
 		test_cable_set(s->cable, TEST_CABLE_FORWARD);
 	}
 	return NULL;
@@ -222,7 +222,7 @@ static void *map_fresh(const struct scene *s)
 	return fresh;
 }
 
-/* While a node may still come back, no reader fails, and no thread that waits for a token. */
+/* While a node may still come back, no reader fails, and no thread fails that waits for a token. */
 static int body_cut_beyond_deadline(void *arg)
 {
 	struct scene *s = arg;
@@ -265,7 +265,7 @@ static void test_cut_longer_than_the_deadline(void **state)
 	assert_null(strstr(trial.text, "SIGBUS"));
 }
 
-/* With endless patience, the message says that programs wait until the node is back. */
+/* If patience is endless, the message says that programs wait until the node is back. */
 static void test_waits_without_end(void **state)
 {
 	struct scene *s = *state;
@@ -301,7 +301,7 @@ static void await_room(char *page)
 }
 
 /*
- * When the node is back, all pages can be read again, also those that raised SIGBUS: the program
+ * When the node is back, all pages can be read again, also pages that raised SIGBUS. So the program
  * goes on.
  */
 static int body_out_of_patience(void *arg)
@@ -315,7 +315,7 @@ static int body_out_of_patience(void *arg)
 	begin(s, FP_NSEC_PER_SEC);
 	fresh = map_fresh(s);
 	page = a_remote_page(s);
-	for (uint32_t p = page; p < page + 4; p++) /* a walk, so that it reads ahead remote pages */
+	for (uint32_t p = page; p < page + 4; p++) /* walks forward, so that it reads ahead remote pages */
 		trial_check(trial_read(s->far + (size_t)p * FP_PAGE_SIZE, &byte, &ns) == 0, "page %u", p);
 	while (is_here(s, page))
 		page++;
@@ -343,7 +343,7 @@ static void test_cut_longer_than_the_patience(void **state)
 	assert_int_equal(count(trial.text, "is back after"), 1);
 }
 
-/* All pages that fail are fresh. They have no slot, so nothing says for which node they waited. */
+/* All pages that fail are fresh. They have no slot, so nothing shows for which node they waited. */
 static int body_without_room(void *arg)
 {
 	struct scene *s = arg;
@@ -382,7 +382,7 @@ static int body_cut_beyond_grace(void *arg)
 
 	begin(s, 2 * FP_NSEC_PER_SEC);
 	test_cable_set(s->cable, TEST_CABLE_CUT);
-	sleep_ns(2500 * MS); /* the grace period is 1 s */
+	sleep_ns(2500 * MS); /* longer than the grace period of 1 s */
 	test_cable_set(s->cable, TEST_CABLE_FORWARD);
 	await_state(s, FP_BREAKER_LOST, 10 * FP_NSEC_PER_SEC);
 	check_loss(s);
@@ -404,8 +404,8 @@ static void test_cut_longer_than_the_grace_period(void **state)
 /* ---- a break that nobody reports ---- */
 
 /*
- * No request is under way, and nothing says that the node is gone. A missed heartbeat finds out;
- * after that a fault waits.
+ * No request is under way, and nothing tells that the node is gone. A missed heartbeat shows it.
+ * After that a fault waits.
  */
 static int body_stalls(void *arg)
 {
@@ -421,7 +421,7 @@ static int body_stalls(void *arg)
 		trial_check(fp_clock_ns() - ns < 2100 * MS + SLACK_NS, "nobody noticed");
 		sleep_ns(MS);
 	}
-	test_cable_reset(s->cable); /* the stalled bytes never arrive */
+	test_cable_reset(s->cable); /* the stalled bytes shall never arrive */
 	test_cable_set(s->cable, TEST_CABLE_FORWARD);
 	trial_check(trial_read(s->far + (size_t)a_remote_page(s) * FP_PAGE_SIZE, &byte, &ns) == 0, "SIGBUS");
 	start_users(s, threads);
@@ -473,14 +473,14 @@ static void test_restarted(void **state)
 
 /* ---- local pages while the node is cut off ---- */
 
-/* A clean local page may be the last copy: it must stay. */
+/* A clean local page may be the last copy, so it must stay. */
 static int body_keeps_clean(void *arg)
 {
 	struct scene *s = arg;
 	uint64_t before;
 
 	begin(s, 2 * FP_NSEC_PER_SEC);
-	check_pages(s, false); /* makes all local pages clean */
+	check_pages(s, false); /* after this all local pages are clean */
 	test_cable_set(s->cable, TEST_CABLE_CUT);
 	while (state_now(s) == FP_BREAKER_CLOSED)
 		sleep_ns(MS);
@@ -511,7 +511,7 @@ static void test_keeps_clean_pages(void **state)
 
 /* ---- faults that need no node ---- */
 
-#define READERS     12u /* more than the servers of inline faults over a wire */
+#define READERS     12u /* more readers than servers of inline faults over a wire */
 #define FRESH_FEW   8u
 #define READ_BEFORE 8u
 
@@ -542,7 +542,7 @@ static void start_readers(struct scene *s, struct reader *readers, pthread_t *th
 	}
 	while (atomic_load(&s->reads) < READERS || !fp_store_is_blocked(s->agent->far.store))
 		sleep_ns(MS);
-	sleep_ns(200 * MS); /* time for all threads to fault */
+	sleep_ns(200 * MS); /* so long that all threads fault */
 }
 
 /*
@@ -565,7 +565,7 @@ static int body_needs_no_node(void *arg)
 	trial_check(fp_space_advise(fp_agent_space(s->agent), s->far, PAGES * FP_PAGE_SIZE, MADV_PAGEOUT) ==
 	                0,
 	            "pageout");
-	for (uint32_t p = 0; p < READ_BEFORE; p++) /* now they are clean, so a write to them faults */
+	for (uint32_t p = 0; p < READ_BEFORE; p++) /* makes them clean, so that a write to them faults */
 		trial_check(trial_read(s->far + (size_t)p * FP_PAGE_SIZE, &byte, &ns) == 0, "page %u", p);
 	test_cable_set(s->cable, TEST_CABLE_CUT);
 	await_state(s, FP_BREAKER_OPEN, 10 * FP_NSEC_PER_SEC);
@@ -608,8 +608,8 @@ static uint64_t reconnects_of(const struct scene *s, unsigned node)
 }
 
 /*
- * Two nodes accept connections but never answer. A third, whose link is reset, must nevertheless be
- * back at once.
+ * Two nodes accept connections but never answer. The link of a third node is reset. That node must
+ * still be back at once.
  */
 static int body_silent_nodes(void *arg)
 {

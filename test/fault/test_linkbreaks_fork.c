@@ -1,5 +1,5 @@
 /*
- * Forks while a link is broken: a fork waits together with the pages that wait for the node, and
+ * Forks while a link is broken. A fork waits together with the pages that wait for the node, and
  * its child finds every byte. Room: test/fault.
  */
 #include "linkbreaks_rig.h"
@@ -102,7 +102,7 @@ static void *read_remote_page(void *arg)
 	return NULL;
 }
 
-/* A fork does not give up pages that wait for the node, but waits, too. */
+/* A fork does not give up pages that wait for the node. It waits with them. */
 static int body_forks_while_pages_wait(void *arg)
 {
 	struct scene *s = arg;
@@ -149,7 +149,7 @@ static void test_forks_while_pages_wait(void **state)
 /* ---- a fork during an attempt to resume ---- */
 
 #define FRESH_PAGES 16384u
-#define BEYOND_MAX  2048u /* pages: a fork may exceed the budget by these; always allowed */
+#define BEYOND_MAX  2048u /* so many pages a fork may always use beyond the budget */
 
 static void *touch_fresh_pages(void *arg)
 {
@@ -180,7 +180,7 @@ static int body_fork_overdraws(void *arg)
 	                         PROT_READ | PROT_WRITE, 0, &fresh) == 0,
 	            "no mapping");
 	s->fresh = fresh;
-	test_cable_set(s->cable, TEST_CABLE_STALL); /* not refused, so an attempt takes long */
+	test_cable_set(s->cable, TEST_CABLE_STALL); /* a stall refuses nothing, so an attempt takes long */
 	await_state(s, FP_BREAKER_HALF_OPEN, 10 * FP_NSEC_PER_SEC);
 	pthread_create(&toucher, NULL, touch_fresh_pages, s);
 	pthread_create(&plugger, NULL, reset_later, s);

@@ -1,8 +1,8 @@
 /*
- * A node is killed, or stopped for less or more time than the deadline. A page that nobody gives
- * back in time raises SIGBUS within the deadline, with a reason on stderr. Other pages stay
- * readable, and the node is used again when it answers. Nothing hangs, and no byte is wrong. Room:
- * test/fault. Over tcp, because memory lent over shm outlives its node.
+ * A node is killed, or stopped for less or more time than the deadline. If a page does not come
+ * back in time, its touch raises SIGBUS within the deadline, with a reason on stderr. Other pages
+ * stay readable, and the node is used again when it answers. Nothing hangs, and no byte is wrong.
+ * Room: test/fault. The tests use tcp, because memory lent over shm outlives its node.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -30,7 +30,7 @@
 
 #define SKIP        77
 #define DEADLINE_NS (2 * FP_NSEC_PER_SEC)
-#define LATE_NS     (DEADLINE_NS + FP_NSEC_PER_SEC) /* a busy machine may be this late */
+#define LATE_NS     (DEADLINE_NS + FP_NSEC_PER_SEC) /* on a busy machine a test may be so late */
 #define TIMEOUT_S   40
 #define LOCAL_PAGES 64u
 #define PAGES       1024u
@@ -41,12 +41,12 @@ static uint64_t seed;
 
 struct scene {
 	struct test_daemon daemon;
-	struct test_daemon other; /* for tests with two nodes */
+	struct test_daemon other; /* the second node, for tests with two */
 	struct fp_agent *agent;
 	char *far;
 	uint32_t page; /* the page to read */
 	bool writes;
-	uint64_t deadline_ns, patience_ns; /* if 0: DEADLINE_NS; deadline_ns */
+	uint64_t deadline_ns, patience_ns; /* defaults if they are 0: DEADLINE_NS; deadline_ns */
 	_Atomic bool stop, has_waited;
 };
 
@@ -82,7 +82,7 @@ static void fill(const struct scene *s)
 		memset(s->far + (size_t)p * FP_PAGE_SIZE, byte_of(p), FP_PAGE_SIZE);
 }
 
-/* An agent with a full mapping, most of it on the node. */
+/* Starts an agent with a full mapping, most of which is at the node. */
 static void begin(struct scene *s)
 {
 	const char *urls[] = {s->daemon.url, s->other.url};
@@ -162,7 +162,7 @@ static void *touch_until_lost(void *arg)
 	return NULL;
 }
 
-/* Each page must have its bytes or be lost. Some must have them, and some must be lost. */
+/* Checks that each page has its bytes or is lost. There must be pages of both kinds. */
 static void check_what_is_left(const struct scene *s)
 {
 	unsigned here = 0, lost = 0;
@@ -182,8 +182,8 @@ static void check_what_is_left(const struct scene *s)
 }
 
 /*
- * The node is dead: calls on mappings end within the deadline. A new mapping gets ENOMEM, and a
- * discarded page reads zeros.
+ * The node is dead, and calls on mappings end within the deadline. A new mapping gets ENOMEM, and a
+ * discarded page reads as zeros.
  */
 static void check_layout_calls(const struct scene *s)
 {
@@ -224,7 +224,8 @@ static int body_killed(void *arg)
 }
 
 /*
- * The node dies while no request is under way. From then on clean local pages are the last copies.
+ * The node dies while no request is under way. From then on its clean local pages are the last
+ * copies.
  */
 static int body_killed_idle(void *arg)
 {
@@ -247,8 +248,8 @@ static int body_killed_idle(void *arg)
 }
 
 /*
- * After the first page that waits in vain, later touches fail at once. Pages that nobody touched
- * are there when the node is back, as it was only cut off.
+ * After the first page that waits in vain, later touches fail at once. When the node is back,
+ * untouched pages have their bytes, because the node was only cut off.
  */
 static int body_stopped_long(void *arg)
 {
@@ -265,7 +266,7 @@ static int body_stopped_long(void *arg)
 	trial_check(ns > DEADLINE_NS / 2 && ns < LATE_NS, "SIGBUS came after %d ms",
 	            (int)(ns / FP_NSEC_PER_MSEC));
 	wait_until_down(s);
-	kill(s->daemon.pid, SIGCONT); /* late answers must not touch their reused buffers */
+	kill(s->daemon.pid, SIGCONT); /* the late answers must not change buffers that are in use again */
 	wait_until_up(s);
 	for (uint32_t p = 0; p < PAGES; p++) {
 		int signal = trial_read(s->far + (size_t)p * FP_PAGE_SIZE + p, &byte, &ns);
@@ -292,7 +293,10 @@ static void *read_a_page(void *arg)
 	return NULL;
 }
 
-/* When told to, stops the caller for longer than the deadline, and continues it before the node. */
+/*
+ * When told to, stops the caller for longer than the deadline. Then continues the caller before the
+ * node.
+ */
 static void stop_the_parent(int told, pid_t node)
 {
 	const struct timespec pause = {.tv_sec = 2 * DEADLINE_NS / FP_NSEC_PER_SEC};
@@ -385,7 +389,10 @@ static int body_stopped_briefly(void *arg)
 #define SLOW_DEADLINE_NS (FP_NSEC_PER_SEC / 2)
 #define SLOW_STOPS       8u
 
-/* Acts as a busy processor: the node runs for a moment, less often than once in a deadline. */
+/*
+ * Makes the node act like one with a busy processor: it runs for a moment, less often than once in
+ * a deadline.
+ */
 static void *run_seldom(void *arg)
 {
 	const struct scene *s = arg;
@@ -598,7 +605,7 @@ static void test_killed_during_the_start(void **state)
 
 /* ---- one node of two ---- */
 
-#define SMALL_POOL (3u << 20) /* PAGES need both pools */
+#define SMALL_POOL (3u << 20) /* PAGES pages need both pools */
 
 static int setup_two(void **state)
 {
@@ -610,7 +617,8 @@ static int setup_two(void **state)
 }
 
 /*
- * Pages on the dead node are lost. Pages on the other node are not, and later evictions go there.
+ * Pages on the dead node are lost. Pages on the other node are not, and later evictions go to that
+ * node.
  */
 static int body_one_of_two(void *arg)
 {
@@ -629,7 +637,7 @@ static int body_one_of_two(void *arg)
 		trial_check(ns < LATE_NS, "page %u took %d ms", page, (int)(ns / FP_NSEC_PER_MSEC));
 		trial_check(signal || byte == byte_of(page), "page %u reads %d", page, byte);
 		if (signal == 0)
-			*addr = byte; /* dirty, so that it must be written back */
+			*addr = byte; /* makes the page dirty, so that it must be written back */
 		here += !signal;
 		lost += signal != 0;
 	}

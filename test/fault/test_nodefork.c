@@ -1,7 +1,7 @@
 /*
- * Children that are forked after the node has died for good. Pages that do not fit their budget can
- * go nowhere. Each child must end after about one deadline, not after one deadline for each page.
- * Room: test/fault.
+ * Children that are forked after the node has died for good. Pages beyond their budget can't leave.
+ * Each child must end after about one deadline in all, not after one deadline for each page. Room:
+ * test/fault.
  */
 #include <arpa/inet.h>
 #include <netdb.h>
@@ -27,14 +27,14 @@
 
 #define SKIP        77
 #define DEADLINE_NS (4 * FP_NSEC_PER_SEC)
-#define END_NS      (DEADLINE_NS + DEADLINE_NS / 2) /* a busy machine may be this late */
+#define END_NS      (DEADLINE_NS + DEADLINE_NS / 2) /* on a busy machine a child may be so late */
 #define TIMEOUT_S   100
 #define LOCAL_PAGES 64u
 #define PAGES       1024u
-#define MORE        (1u << 19) /* pages: more than already reserved */
+#define MORE        (1u << 19) /* number of pages: more than are reserved already */
 #define CALLS       3u
-#define SILENCE_S   20u        /* the resolver takes this long */
-#define CHILDS      ((char)-1) /* byte that the child writes */
+#define SILENCE_S   20u        /* time that the resolver takes */
+#define CHILDS      ((char)-1) /* the byte that a child writes */
 
 static const char *farpaged;
 
@@ -86,8 +86,8 @@ static uint32_t write_pages(const struct scene *s)
 }
 
 /*
- * Each call asks the nodes for memory, or waits for the reclaim thread. None may wait for the dead
- * node any more.
+ * Each of these calls asks the nodes for memory, or waits for the reclaim thread. None may wait for
+ * the dead node any more.
  */
 static void make_calls(const struct scene *s)
 {
@@ -146,7 +146,7 @@ static int body_forks(void *arg)
 	return 0;
 }
 
-/* ---- a name that is looked up in the meantime ---- */
+/* ---- a name that is looked up meanwhile ---- */
 
 static _Atomic bool resolver_is_silent, resolver_is_asked;
 
@@ -239,7 +239,7 @@ static void test_few_written_over_shm(void **state)
 	run("shm", LOCAL_PAGES / 4, false);
 }
 
-/* Over shm the child reads the parent's pages where they are mapped. */
+/* Over shm the parent's pages are mapped in the child, which reads them there. */
 static void test_all_written_over_shm(void **state)
 {
 	run("shm", PAGES, true);

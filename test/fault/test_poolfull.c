@@ -1,7 +1,8 @@
 /*
- * Nodes that are full. Without overcommit, mapping more than they have is refused. With overcommit,
- * a page that finds no slot raises SIGBUS within the deadline, and no other page is harmed. What a
- * forked child writes of its inheritance finds no slot either, and stays local. Room: test/fault.
+ * Nodes that are full. Without overcommit, a mapping larger than their free memory is refused. With
+ * overcommit, a page that finds no slot raises SIGBUS within the deadline, and no other page is
+ * harmed. If a forked child writes inherited pages, these find no slot either, and stay local.
+ * Room: test/fault.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -34,9 +35,11 @@
 #define TIMEOUT_S   40
 #define RW          (PROT_READ | PROT_WRITE)
 
-/* Many times the local memory, and more than the eviction queue holds at first. */
+/*
+ * Many times the local memory. The pages are also more than the eviction queue can hold at first.
+ */
 #define INHERITED    (44u * MIB)
-#define FAMILY_BYTES (48u * MIB) /* too little for parent and child */
+#define FAMILY_BYTES (48u * MIB) /* not enough for parent and child */
 
 static struct test_daemon shm, tcp, family;
 
@@ -140,7 +143,7 @@ static int body_overcommitted(void *arg)
 	            n);
 	for (uint32_t p = 0; p < n; p++)
 		check_page(far, p);
-	/* after memory was given back, all pages can be used, also the one that failed */
+	/* After memory was given back, all pages can be used, also the page that failed. */
 	trial_check(fp_space_advise(space, (char *)far + POOL_BYTES / 2, POOL_BYTES / 2 + POOL_BYTES,
 	                            MADV_DONTNEED) == 0,
 	            "discard");

@@ -28,7 +28,7 @@
 #define PAGES       600u /* more than one chunk */
 #define THREADS     4u
 #define DEADLINE_NS (4 * FP_NSEC_PER_SEC)
-#define LATE_NS     (DEADLINE_NS / 2) /* an operation this slow was probably ended by the deadline */
+#define LATE_NS     (DEADLINE_NS / 2) /* an operation this slow was probably ended by its deadline */
 #define TIMEOUT_S   60
 #define RW          (PROT_READ | PROT_WRITE)
 
@@ -54,7 +54,7 @@ struct toucher {
 	struct scene *scene;
 	unsigned id;
 	pthread_t thread;
-	char last[PAGES]; /* the last value it wrote to its byte of each page */
+	char last[PAGES]; /* the last value that it wrote to its byte of each page */
 };
 
 /* ---- parts of bodies ---- */
@@ -121,11 +121,11 @@ static char *own_byte(const struct toucher *t, uint32_t page)
 
 /* ---- a queue full of unmapped pages ---- */
 
-#define STALE_ENTRIES 8000u /* nearly as many as the smallest queue takes */
+#define STALE_ENTRIES 8000u /* nearly as many entries as the smallest queue can hold */
 
 /*
- * Unmapped pages leave their entries in the queue. The next thread that needs a token must get past
- * all of them.
+ * Unmapped pages leave their entries in the queue. The next thread that needs a token must skip all
+ * of them.
  */
 static int body_stale_queue(void *arg)
 {
@@ -139,7 +139,7 @@ static int body_stale_queue(void *arg)
 
 		memset(far, 1, piece * FP_PAGE_SIZE);
 		trial_check(fp_space_unmap(s.space, far, piece * FP_PAGE_SIZE) == 0, "no munmap");
-		map(&s, piece); /* never touched; makes the next piece a new one */
+		map(&s, piece); /* never touched; so the next piece is a new mapping */
 	}
 	s.far = map(&s, 4 * LOCAL_PAGES);
 	begun_ns = fp_clock_ns();
@@ -471,7 +471,7 @@ int main(int argc, char **argv)
 	    RACES("dropped", body_dropped),
 	    RACE("gone in flight", body_gone_in_flight, &tcp, FP_CAPTURE_MOVE),
 	    RACE("gone with the node", body_gone_with_the_node, &tcp,
-	         FP_CAPTURE_MOVE), /* last, as it kills the node */
+	         FP_CAPTURE_MOVE), /* the last one, because it kills the node */
 	};
 	struct fp_agent_error error;
 	int r;

@@ -1,5 +1,5 @@
 /*
- * A session over shm ends while its program lives. Either end shuts down or closes its socket by a
+ * A session over shm ends while its program lives. One end shuts down or closes its socket by a
  * bare call, or the node is killed. The node's memory is mapped, so every byte is right afterwards.
  * The client asks for another session, and the node lends again. Room: test/fault.
  */
@@ -37,7 +37,7 @@
 #define PAGES       3072u
 #define WORDS       (PAGES * (FP_PAGE_SIZE / sizeof(uint64_t)))
 #define POOL_BYTES  (256u << 20)
-#define MORE_PAGES  (6 * PAGES) /* more than the first lease has left */
+#define MORE_PAGES  (6 * PAGES) /* more pages than the first lease has left */
 #define SMALL_BYTES (4u << 20)
 #define MAX_FDS     4096
 #define LATE_MS     6000
@@ -50,11 +50,12 @@ struct scene {
 	enum end end;
 	struct fp_agent *agent;
 	uint64_t *words;
-	int program_fd; /* the program's own, which took a session's number; -1: none */
-	int starter_fd; /* leads to the process that starts nodes */
+	/* A descriptor of the program, which took a session's number; -1: none. */
+	int program_fd;
+	int starter_fd; /* a socket to the process that starts nodes */
 };
 
-/* Sent to the process that starts nodes. */
+/* A message to the process that starts nodes. */
 struct order {
 	unsigned delay_ms;
 	uint64_t pool_bytes;
@@ -82,7 +83,7 @@ static int teardown(void **state)
 
 /* ---- ways to end a session ---- */
 
-/* A connected UNIX socket that is not one of the test's. */
+/* True for a connected UNIX socket that is not one of the test's. */
 static bool is_session(int fd)
 {
 	struct sockaddr_un peer = {0};
@@ -92,7 +93,7 @@ static bool is_session(int fd)
 }
 
 /*
- * Duplicates the node's descriptors into this process, one after the other, and shuts down its
+ * Duplicates the node's descriptors into this process, one after the other, and shuts down those of
  * sessions.
  */
 static unsigned shut_down_at_node(pid_t node)
@@ -208,7 +209,7 @@ static bool is_back(const struct fp_store_node *info, uint64_t n_times)
 	return !info->adopting && info->reconnects >= n_times && !info->session_error;
 }
 
-/* There are new leases; some old ones may still be in use. */
+/* Checks that there are new leases. Some old ones may still be in use. */
 static bool is_retired(const struct fp_store_node *info, uint64_t unused)
 {
 	(void)unused;
@@ -232,7 +233,8 @@ static uint64_t *map(const struct scene *s, size_t pages)
 }
 
 /*
- * Writes, reads and unmaps a further mapping of as many pages. The node has to lend memory for it.
+ * Writes, reads and unmaps a further mapping of as many pages. The node has to lend memory for this
+ * mapping.
  */
 static void use_more(struct scene *s)
 {
@@ -280,8 +282,8 @@ static int body(void *arg)
 }
 
 /*
- * The child has all of its parent's bytes, and gets memory of its own. then: what it does
- * afterwards; NULL: nothing.
+ * Checks that a child has all of its parent's bytes, and gets memory of its own. then: what the
+ * child does afterwards; NULL: nothing.
  */
 static void check_child(struct scene *s, uint64_t round, void (*then)(struct scene *s))
 {
@@ -324,8 +326,8 @@ static int body_forks(void *arg)
 /* ---- nodes that are restarted ---- */
 
 /*
- * A process without an agent starts the nodes, so that no node inherits one. Each node replaces the
- * one before after the given time. All nodes end with the body.
+ * A process without an agent starts the nodes, so that no node inherits an agent. After the given
+ * time each node is replaced by the next. All nodes end together with the body.
  */
 static void start_starter(struct scene *s)
 {
@@ -344,7 +346,7 @@ static void start_starter(struct scene *s)
 	}
 	close(fds[1]);
 	while (read(fds[0], &order, sizeof(order)) == sizeof(order)) {
-		if (daemon.pid != s->daemon.pid) /* the first one was killed by the test */
+		if (daemon.pid != s->daemon.pid) /* the test itself has killed the first node */
 			test_daemon_kill(&daemon);
 		usleep(order.delay_ms * 1000);
 		trial_check(test_daemon_restart(farpaged, order.pool_bytes, &daemon) == 0, "no node");
@@ -395,7 +397,7 @@ static int body_restarted(void *arg)
 	check_child(s, 2, NULL);
 	await(s, "it has lent nothing anew", is_retired, 0);
 	restart_node(s, 0, POOL_BYTES);
-	check_child(s, 2, NULL); /* forks at any moment of the restart */
+	check_child(s, 2, NULL); /* at any moment of the restart */
 	await(s, "no third session", is_back, 2);
 	use_more(s);
 	check_child(s, 2, outlive_restart);
@@ -436,7 +438,7 @@ static int body_late(void *arg)
 	return 0;
 }
 
-/* The new node has too little memory to lend as much again: the old memory works as before. */
+/* The new node has too little memory to lend as much again. The old memory works as before. */
 static int body_smaller(void *arg)
 {
 	struct scene *s = arg;
@@ -453,7 +455,7 @@ static int body_smaller(void *arg)
 	return 0;
 }
 
-/* A node that never comes back, for example a private one. */
+/* The node never comes back, like a private node that has ended. */
 static int body_killed(void *arg)
 {
 	struct scene *s = arg;
@@ -485,7 +487,7 @@ static void run(void **state, enum end end)
 
 	s->end = end;
 	trial_run(body, s, TIMEOUT_S, &trial);
-	/* the agent may reuse the number at once; then it ends the process: see fp_fd_watch */
+	/* The agent may reuse the number at once. Then it ends the process: see fp_fd_watch. */
 	if (end == OWN_CLOSE && strstr(trial.text, "closed or replaced a descriptor"))
 		return;
 	trial_assert_good(&trial);
@@ -545,7 +547,10 @@ static void test_back_late(void **state)
 	struct trial trial;
 
 	run_body(state, body_late, &trial);
-	/* the child was forked then and waits for its first session: it prints this for itself */
+	/*
+	 * The child was forked at that moment and waits for its first session, so it prints this
+	 * itself.
+	 */
 	if (n_times(trial.text, "the session has ended") != 1 || n_times(trial.text, "is back after") != 2)
 		fail_msg("%s", trial.text);
 }

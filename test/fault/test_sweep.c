@@ -1,7 +1,7 @@
 /*
- * Makes the Nth kernel call of the compute side fail, for rising N, until a run ends before its Nth
- * call. The churn's verifier judges each run. Also runs the churn with every call delayed at
- * random. Room: test/fault.
+ * Makes the Nth kernel call of the compute side fail, with N one higher in each run, until a run
+ * ends before its Nth call. The churn checks the bytes of each run. Also runs the churn with every
+ * call delayed at random. Room: test/fault.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -23,7 +23,7 @@
 #include "testrng.h"
 
 #define SKIP      77
-#define HANG_S    30 /* an operation with one failure takes far less */
+#define HANG_S    30 /* seconds; an operation with one failure takes far less */
 #define SWEEP_OPS 120
 #define CLEAN     3 /* exit status of a run in which no call failed */
 
@@ -37,7 +37,7 @@ struct scene {
 	int error;
 	bool no_mincore;
 	uint64_t nth;
-	uint64_t duration_ns; /* of a run with delays; 0: a run with a failing call */
+	uint64_t duration_ns; /* length of a run with delays; 0: one call of the run fails */
 };
 
 static struct fp_agent *start_agent(const struct scene *scene)
@@ -91,7 +91,7 @@ static void run_scene(const struct scene *scene)
 	_exit(failed ? 0 : CLEAN);
 }
 
-/* Runs the scene in a process of its own, which a wrong byte or a hang ends. */
+/* Runs the scene in a process of its own. A wrong byte or a hang ends only that process. */
 static int status_of(const struct scene *scene)
 {
 	pid_t pid = fork();
@@ -170,7 +170,7 @@ int main(int argc, char **argv)
 	    SWEEP("move: EBUSY, tcp", &tcp, FP_CAPTURE_MOVE, INJECT_MOVE, EBUSY),
 	    SWEEP("move: ENOMEM", &shm, FP_CAPTURE_MOVE, INJECT_MOVE, ENOMEM),
 	    SWEEP("move: EINVAL", &shm, FP_CAPTURE_MOVE, INJECT_MOVE, EINVAL),
-	    /* Linux 6.18 gives EEXIST if two threads move a page at once */
+	    /* Linux 6.18 gives EEXIST if two threads move a page at the same time */
 	    SWEEP("move: EEXIST, shm", &shm, FP_CAPTURE_MOVE, INJECT_MOVE, EEXIST),
 	    SWEEP("move: EEXIST, tcp", &tcp, FP_CAPTURE_MOVE, INJECT_MOVE, EEXIST),
 	    SWEEP("move: unsaid", &shm, FP_CAPTURE_MOVE, INJECT_MOVE, INJECT_UNSAID),

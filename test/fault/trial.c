@@ -76,7 +76,7 @@ struct fp_agent *trial_agent(const struct fp_agent_options *options)
 	struct fp_agent_error error;
 	struct fp_agent *agent;
 
-	if (!chosen.patience_ns) /* so that pages are lost soon */
+	if (!chosen.patience_ns) /* short, so that pages are lost soon */
 		chosen.patience_ns = chosen.deadline_ns;
 	if (mode && strcmp(mode, "inline") == 0) {
 		chosen.fault_mode = FP_FAULT_MODE_INLINE;
@@ -98,7 +98,7 @@ static void on_signal(int signal, siginfo_t *info, void *context)
 	siglongjmp(back, signal);
 }
 
-/* Checks the address that the signal handler got: its page must be right. */
+/* Checks the address that the signal handler got: it must be in the right page. */
 static int at(const char *addr, int signal)
 {
 	trial_check(signal == 0 || ((uintptr_t)signal_at ^ (uintptr_t)addr) < FP_PAGE_SIZE,

@@ -1,7 +1,7 @@
 /*
  * A trial: a function that runs in a process of its own, so that a signal, a wrong byte or a hang
- * ends only that process. Its stderr is kept. Also touches of memory that may raise a signal. Room:
- * test/fault.
+ * ends only that process. Its stderr is kept. This file also has touches of memory that may raise a
+ * signal. Room: test/fault.
  */
 #ifndef FP_TRIAL_H
 #define FP_TRIAL_H
@@ -24,10 +24,10 @@ struct trial {
  */
 void trial_run(int (*body)(void *arg), void *arg, unsigned timeout_s, struct trial *ret_trial);
 
-/* Fails the test and prints the trial's stderr, unless the trial ended with exit status 0. */
+/* Unless the trial ended with exit status 0, fails the test and prints the trial's stderr. */
 void trial_assert_good(const struct trial *trial);
 
-/* Called in a body: unless ok, prints the text and ends the trial with status 1. */
+/* Called in a body. If ok is false, prints the text and ends the trial with status 1. */
 void trial_check(bool ok, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /*
@@ -37,7 +37,7 @@ void trial_check(bool ok, const char *format, ...) __attribute__((format(printf,
 struct fp_agent *trial_agent(const struct fp_agent_options *options);
 
 /*
- * Touches of a byte that may raise SIGBUS or SIGSEGV. They return 0 or the signal, and the time in
+ * Touch a byte, which may raise SIGBUS or SIGSEGV. They return 0 or the signal, and the time in
  * *ret_ns. Any thread may call them, after trial_catch_signals.
  */
 void trial_catch_signals(void);

@@ -10,7 +10,8 @@
 static uint32_t ends[256];
 
 /*
- * True if a frame of this type can have a valid length: so new types of the codec are found, too.
+ * True if a frame of this type can have a valid length. So types that the codec gets later are
+ * found too.
  */
 static bool is_known(uint8_t type)
 {

@@ -12,8 +12,9 @@
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 
 /*
- * The number of things that a corpus must reach and the inputs so far have not; names them on
- * stderr. replay.c calls it when it has given each file unchanged. A target need not define it.
+ * Returns how many things that a corpus must reach were not reached by the inputs so far; names
+ * them on stderr. replay.c calls this after it has given each file unchanged. A target need not
+ * define it.
  */
 unsigned fuzz_missing(void);
 

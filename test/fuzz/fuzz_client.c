@@ -1,9 +1,9 @@
 /*
  * Fuzz target: any bytes as a node's answers to a client, from the handshake through the control
- * calls to BYE. The first byte chooses how the session is opened. The next ones, up to a zero, are
- * the calls. The rest is the node's answers. If WELCOME has 32 times 0xee as its proof, the node's
- * proof is put in. A client with a secret accepts no other proof. After a wrong answer a client
- * closes the connection.
+ * calls to BYE. The first byte chooses how the session is opened. The next bytes, up to a zero, are
+ * the calls. The rest is the node's answers. If the proof in WELCOME is 32 times 0xee, the target
+ * puts in the node's real proof, because a client with a secret accepts no other. After a wrong
+ * answer a client must close the connection.
  */
 #include <assert.h>
 #include <errno.h>
@@ -29,7 +29,8 @@
 #define BLANK           0xee
 
 /*
- * Results that are no status: the node has proved the secret; a late answer to a call that gave up.
+ * Results that are no status: the node has proved the secret; a late answer came to a call that had
+ * given up.
  */
 #define PROVED 16
 #define LATE   17
@@ -68,7 +69,7 @@ static void prove(const uint8_t *hello_frame)
 	node.proved = true;
 }
 
-/* If a nonce came twice, a recorded node could be played again. */
+/* A nonce must not come twice: otherwise somebody could replay a recorded node. */
 static void check_nonce(const uint8_t *hello_frame)
 {
 	static uint8_t last[FP_WIRE_NONCE_BYTES];
@@ -107,7 +108,7 @@ ssize_t send(int fd, const void *bytes, size_t len, int flags)
 	return (ssize_t)len;
 }
 
-/* Gives a few bytes at a time; at the end the node has closed. */
+/* Gives a few bytes at a time. After the last byte the node has closed. */
 ssize_t recvmsg(int fd, struct msghdr *msg, int flags)
 {
 	size_t len = msg->msg_iov->iov_len, n = FP_MIN(FP_MIN(len, node.len - node.said), MAX_PIECE_BYTES);
@@ -119,7 +120,7 @@ ssize_t recvmsg(int fd, struct msghdr *msg, int flags)
 	return (ssize_t)n;
 }
 
-/* The socket is readable until its end is read. */
+/* The socket is readable until its end has been read. */
 int poll(struct pollfd *polls, nfds_t n, int timeout_ms)
 {
 	return 0;
@@ -200,8 +201,8 @@ static unsigned end_of(int r)
 }
 
 /*
- * A call's number in an input is its index here. Zero ends the calls, so the first one is also
- * found behind the last.
+ * A call's number in an input is its index here. In an input zero ends the calls, so the first call
+ * is here a second time, as the last.
  */
 static const uint8_t calls[] = {FP_WIRE_UNDRAIN, FP_WIRE_ATTACH, FP_WIRE_RELEASE,
                                 FP_WIRE_INFO,    FP_WIRE_STATUS, FP_WIRE_DRAIN,
@@ -234,7 +235,7 @@ static void talk(struct fp_session *session, const uint8_t *numbers, const uint8
 		frames_note(FP_WIRE_FAREWELL, FP_WIRE_OK);
 }
 
-/* HELLO is answered by CHALLENGE, AUTH by WELCOME. */
+/* CHALLENGE is the answer to HELLO, and WELCOME the answer to AUTH. */
 static void note_handshake(int r)
 {
 	if (last_said() == FP_WIRE_ERROR)

@@ -1,6 +1,6 @@
 /*
- * Fuzz target: any bytes as those that a node receives on a connection. However they are cut into
- * pieces, the same frames come out, or the same refusal. The first byte says how they are cut.
+ * Fuzz target: any bytes that a node receives on a connection. However they are cut into pieces,
+ * the same frames come out, or the same refusal. The first byte says how to cut them.
  */
 #include <assert.h>
 #include <errno.h>
@@ -20,7 +20,7 @@ struct frames {
 	struct {
 		struct fp_wire_header header;
 		uint32_t data_bytes, n_segs;
-		uint8_t sum; /* of the part of the payload that is in the head */
+		uint8_t sum; /* sum of the payload's bytes that are in the head */
 	} frame[MAX_FRAMES];
 };
 
@@ -75,7 +75,7 @@ static void receive(const uint8_t *bytes, size_t len, size_t piece_bytes, struct
 		data = ret->frame[ret->n - 1].data_bytes;
 		fp_inbox_next(&inbox);
 	}
-	ret->used_bytes = ret->refused ? 0 : at; /* of a refused frame it depends on the pieces */
+	ret->used_bytes = ret->refused ? 0 : at; /* if a frame is refused, the count depends on the pieces */
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)

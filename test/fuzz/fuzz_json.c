@@ -9,8 +9,8 @@
 #include "json_table.h"
 
 /*
- * Checks that no byte is printed that a terminal obeys, and that text that is no JSON object prints
- * nothing.
+ * Checks two things: no printed byte controls a terminal, and nothing is printed for a text that is
+ * no JSON object.
  */
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 {

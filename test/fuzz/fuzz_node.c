@@ -1,13 +1,13 @@
 /*
- * Fuzz target: any bytes as all that a client sends to a running node on one connection. Each
- * answer must be one that its request permits. Then the node ends the connection and takes back its
- * leases. Other clients' sessions are served as before. The first byte chooses the node: with
- * secrets or without, over which socket.
+ * Fuzz target: any bytes that a client may send to a running node on one connection. Each answer
+ * must be one that its request permits. Afterwards the node must end the connection and take back
+ * its leases, and must serve other clients' sessions as before. The first byte chooses the node:
+ * with secrets or without, and over which socket.
  *
  * An input can't know some values. The target puts them in place of blanks, which are runs of one
  * byte in the value's length:
  *
- *   24 times 0xee, 0xed    id and token of another client's session; of one that maps its leases
+ *   24 times 0xee, 0xed    id and token of another client's session; of a session that maps leases
  *   32 times 0xec, 0xeb    in an AUTH: the proof of the secret with all rights; of the one without rights
  */
 #include <assert.h>
@@ -39,14 +39,14 @@
 #define POOL_BYTES      (8u << 20)
 #define QUOTA_BYTES     (4u << 20) /* of nodes with secrets */
 #define MAX_LEASES      3
-#define DEADLINE_NS     (60 * FP_NSEC_PER_SEC) /* long, as a sound node does everything at once */
+#define DEADLINE_NS     (60 * FP_NSEC_PER_SEC) /* long: a correct node does all at once */
 
 #define BLANK_OTHER 0xee
 #define BLANK_MAPS  0xed
 #define BLANK_ALL   0xec
 #define BLANK_NONE  0xeb
 
-/* Another client's session. dialog NULL: not open, or taken over by an input. */
+/* Another client's session. dialog NULL: it is not open, or an input has taken it over. */
 struct session {
 	struct fp_handshake *dialog;
 	struct fp_wire_welcome welcome;
@@ -68,7 +68,7 @@ static struct node nodes[2];
 struct talk {
 	struct node *node;
 	int fd;
-	bool proved; /* knows a secret, as the target put its proof in */
+	bool proved; /* the target put a proof into its AUTH, so it counts as knowing the secret */
 	bool drained;
 	unsigned n_frames, n_answers;
 	struct fp_wire_header frames[MAX_INPUT_BYTES / FP_WIRE_HEADER_BYTES + 1]; /* type 0: unknown */
@@ -121,7 +121,7 @@ static void start_node(struct node *node)
 	pool->name = strdup("main");
 	pool->size_bytes = POOL_BYTES;
 	node->config->limits.max_leases = MAX_LEASES;
-	node->config->limits.grace_ns = FP_NSEC_PER_MSEC; /* short: each broken connection costs this time */
+	node->config->limits.grace_ns = FP_NSEC_PER_MSEC; /* each broken connection costs this time */
 	if (node->has_secret) {
 		add_secrets(&node->config->auth);
 		node->config->limits.client_quota_bytes = QUOTA_BYTES;
@@ -136,7 +136,7 @@ static void start_node(struct node *node)
 	fclose(said);
 }
 
-/* Asks the node in another client's session. 0, or negative: the session has ended. */
+/* Asks the node by another client's session. 0, or negative: the session has ended. */
 static int ask(struct session *session, enum fp_wire_type type, const void *request, size_t len,
                const void **ret_payload)
 {
@@ -175,8 +175,8 @@ static void open_session(const struct node *node, struct session *session, uint3
 }
 
 /*
- * The session must have its leases, and the pool must have all other memory: at once, or when freed
- * memory was scrubbed.
+ * The session must have its leases, and the pool must have all other memory. That must be so at
+ * once, or when freed memory was scrubbed.
  */
 static void check_session(const struct node *node, struct session *session)
 {
@@ -236,7 +236,10 @@ static void fill_in_sessions(const struct node *node, uint8_t *bytes, size_t len
 		}
 }
 
-/* The index of the secret whose proof the AUTH has a blank for; negative: none. */
+/*
+ * The index of the secret whose proof must replace the blank in the AUTH; negative: there is no
+ * blank.
+ */
 static int wanted_secret(const struct talk *talk, uint8_t *auth)
 {
 	static const uint8_t blanks[] = {BLANK_ALL, BLANK_NONE}; /* in the order of the secrets */
@@ -250,7 +253,7 @@ static int wanted_secret(const struct talk *talk, uint8_t *auth)
 	return -1;
 }
 
-/* The frames of the input, up to the first that is invalid or incomplete. */
+/* Finds the frames of the input, up to the first that is invalid or incomplete. */
 static void find_frames(struct talk *talk, const uint8_t *bytes, size_t len)
 {
 	size_t at = 0;
@@ -306,7 +309,10 @@ static size_t receive(int fd, uint8_t *ret_bytes, size_t len)
 	return have;
 }
 
-/* The answer must belong to the next frame: a node answers each frame once, in their order. */
+/*
+ * Checks that the answer belongs to the next frame: a node answers each frame once, in the order of
+ * the frames.
+ */
 static void check_answer(struct talk *talk, const struct fp_wire_header *answer)
 {
 	const struct fp_wire_header *frame = &talk->frames[talk->n_answers++];
@@ -426,7 +432,7 @@ static uint32_t wanted(uint8_t type)
 	};
 #undef ENDS
 
-	if (type & 1) /* an answer: the inbox refuses it in any case */
+	if (type & 1) /* the type of an answer, which the inbox refuses in any case */
 		return 0;
 	return (type < FP_ARRAY_LEN(refusals) ? refusals[type] : 0) |
 	       (type == FP_WIRE_QP ? 0 : FRAMES_ENDS(FP_WIRE_OK)); /* a QP needs a device */

@@ -10,7 +10,7 @@
 #include "fuzz.h"
 #include "transport.h"
 
-/* A URL that is accepted has a text that is accepted again, for the same node. */
+/* The text of an accepted URL must be accepted again, and mean the same node. */
 static void check(const struct fp_url *url)
 {
 	struct fp_url again;

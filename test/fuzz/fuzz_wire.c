@@ -1,6 +1,6 @@
 /*
  * Fuzz target: any bytes as one frame of the protocol, and as the private data of an rdma_cm
- * connection. If a decoder accepts a frame, its encoder must give the same bytes: so no byte is
+ * connection. If a decoder accepts a frame, its encoder must give the same bytes. So no byte can be
  * overlooked.
  */
 #include <assert.h>
@@ -54,7 +54,7 @@ static int (*const payloads[])(const uint8_t *bytes, size_t len) = {
     [FP_WIRE_ADOPT] = round_trip_adopt,     [FP_WIRE_ADOPTED] = round_trip_adopted,
 };
 
-/* Checks the table of a READ or WRITE, of whose payload `have` bytes are here. */
+/* Checks the table of a READ or WRITE when only the first `have` bytes of the payload are here. */
 static int check_table(const struct fp_wire_header *header, const uint8_t *payload, size_t have)
 {
 	uint8_t again[FP_WIRE_MAX_TABLE];

@@ -1,6 +1,6 @@
 /*
- * Fuzz target: any bytes as a configuration file. Built alone it replays a corpus (replay.c); with
- * clang -fsanitize=fuzzer it finds new ones.
+ * Fuzz target: any bytes as a configuration file. Built alone, the target replays a corpus
+ * (replay.c); with clang -fsanitize=fuzzer it finds new inputs.
  */
 #include <assert.h>
 #include <errno.h>

@@ -23,9 +23,7 @@ struct replay {
 	uint64_t rng;
 };
 
-/*
- * The bytes lie at the end of a block of their own, so that the sanitizers see a read beyond them.
- */
+/* The bytes lie at the end of a separate block, so that the sanitizers see a read beyond them. */
 static void give(const uint8_t *bytes, size_t len)
 {
 	fp_autofree uint8_t *copy = malloc(len);

@@ -1,4 +1,4 @@
-/* System calls by an instruction of the test's own, which the shim does not see. Room: test/lib. */
+/* System calls by the test's own instructions, which the shim does not see. Room: test/lib. */
 #ifndef FP_TEST_BARECALL_H
 #define FP_TEST_BARECALL_H
 

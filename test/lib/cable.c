@@ -25,7 +25,7 @@
 /* Bytes under way in one direction. */
 struct flow {
 	size_t at, end;
-	bool ended; /* the sender has shut down or closed */
+	bool ended; /* the sender has shut down or closed its side */
 	char bytes[BUFFER_BYTES];
 };
 
@@ -43,14 +43,14 @@ struct test_cable {
 	int listen_fd, wake_fd;
 	pthread_t thread;
 	_Atomic unsigned accepted;
-	/* requests to the thread; under lock */
+	/* what the thread is asked to do; under lock */
 	pthread_mutex_t lock;
 	pthread_cond_t done_cond;
 	unsigned asked, done;
 	enum test_cable_mode mode;
 	bool reset, stopping;
 	struct sockaddr_in target;
-	/* used by the thread alone */
+	/* only the thread uses these */
 	enum test_cable_mode current;
 	struct pair pairs[PAIRS_MAX];
 };
@@ -133,7 +133,7 @@ static void accept_one(struct test_cable *cable)
 }
 
 /*
- * Forwards bytes from fd[from] to the other side, as many as possible. False: the connection is
+ * Forwards as many bytes as possible from fd[from] to the other side. False: the connection is
  * broken.
  */
 static bool pump(struct pair *pair, int from)
@@ -176,7 +176,9 @@ static void pair_serve(struct pair *pair, const struct pollfd *fds)
 		pair_end(pair, false);
 }
 
-/* The events to wait for at fd[i]: readable if its flow has room, writable if bytes wait for it. */
+/*
+ * The events to wait for at fd[i]: readable if its flow has space, writable if bytes wait for it.
+ */
 static short events_of(const struct pair *pair, int i)
 {
 	const struct flow *in = &pair->flow[i], *out = &pair->flow[!i];
@@ -186,7 +188,7 @@ static short events_of(const struct pair *pair, int i)
 
 /* ---- the thread ---- */
 
-/* Takes over the mode and target that were asked for. False: stop. */
+/* Takes over the mode and target that the test asked for. False: stop. */
 static bool obey(struct test_cable *cable)
 {
 	bool go_on;
@@ -237,8 +239,8 @@ static void *run(void *arg)
 }
 
 /*
- * Makes the thread take over the fields written under lock, and waits for that. Called with lock
- * held.
+ * Makes the thread take over the fields written under lock, and waits for that. The caller holds
+ * lock.
  */
 static void ask(struct test_cable *cable)
 {

@@ -1,7 +1,7 @@
 /*
- * A TCP proxy on loopback in front of a memory node, as a cable that a test can pull: it forwards,
- * stalls, cuts and resets. Room: test/lib. A thread of the test owns all sockets. Any thread may
- * make the calls.
+ * A TCP proxy on loopback in front of a memory node. A test uses it like a cable that can be
+ * pulled: it forwards, stalls, cuts and resets. Room: test/lib. A thread of the test owns all
+ * sockets. Any thread may make the calls.
  */
 #ifndef FP_TEST_CABLE_H
 #define FP_TEST_CABLE_H
@@ -12,8 +12,10 @@ struct test_cable;
 
 enum test_cable_mode {
 	TEST_CABLE_FORWARD,
-	TEST_CABLE_STALL, /* moves no bytes in either direction; accepts new connections, which stall, too */
-	TEST_CABLE_CUT,   /* resets all connections, and new ones as soon as they come */
+	/* Moves no bytes in either direction. It accepts new connections, but these stall too. */
+	TEST_CABLE_STALL,
+	/* Resets all connections. Resets new ones as soon as they come. */
+	TEST_CABLE_CUT,
 };
 
 /*
@@ -26,9 +28,9 @@ void test_cable_stop(struct test_cable *cable);
 /* The proxy's URL, to which clients connect. */
 const char *test_cable_url(const struct test_cable *cable);
 
-/* Sets the mode. Each of these three calls has taken effect when it returns. */
+/* Sets the mode. This call and the next two return when their change has taken effect. */
 void test_cable_set(struct test_cable *cable, enum test_cable_mode mode);
-/* Resets all present connections on both sides, with no other sign to the peers. */
+/* Resets all present connections on both sides. The peers get no other sign. */
 void test_cable_reset(struct test_cable *cable);
 /* Forwards new connections to another node. */
 void test_cable_retarget(struct test_cable *cable, const char *url);

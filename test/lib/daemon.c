@@ -107,8 +107,8 @@ static int choose_listen(struct test_daemon *daemon, const char *scheme, char *r
 }
 
 /*
- * The node's URL as clients use it. The node says where it listens; a client chooses how to reach
- * it.
+ * The URL by which clients reach the node. The node says where it listens; a client chooses the
+ * transport.
  */
 static void choose_url(struct test_daemon *daemon, const char *scheme)
 {
@@ -135,7 +135,8 @@ static int start(const struct command *command, const char *scheme, struct test_
 }
 
 /*
- * Over rdma this starts no private node: that has no secret, and needs one to guard an rdma device.
+ * Over rdma this starts no private node (--private). Such a node has no secret, and needs one to
+ * guard an rdma device.
  */
 int test_daemon_start(const char *path, const char *scheme, uint64_t pool_bytes,
                       struct test_daemon *ret_daemon)
@@ -174,7 +175,9 @@ static int write_file(const char *path, const char *first, const char *second, c
 	return fprintf(f, "%s%s%s", first, second, third) < 0 || fflush(f) ? -EIO : 0;
 }
 
-/* more: lines of configuration that a node needs for this scheme, besides those of the test. */
+/*
+ * more: lines of configuration that a node needs for this scheme, in addition to the test's lines.
+ */
 static int write_config(const struct test_daemon *daemon, const char *scheme, const char *path,
                         const char *listen, const char *config)
 {

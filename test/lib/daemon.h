@@ -8,18 +8,22 @@
 #include <sys/types.h>
 
 /*
- * The secret of a node over rdma whose configuration names none. It keeps strangers out where
- * others can reach the node.
+ * The secret of a node over rdma whose configuration sets none. It keeps strangers out if others
+ * can reach the node.
  */
 #define TEST_DAEMON_SECRET "0123456789abcdef0123456789abcdef"
-/* A line in a configuration: asks for that secret. */
+/* A line for a configuration: makes clients prove the secret above. */
 #define TEST_DAEMON_AUTH "# and a secret\n"
 
 struct test_daemon {
 	pid_t pid; /* 0: not running */
 	char url[128];
-	char dir[64];       /* of its socket; removed by test_daemon_stop */
-	const char *secret; /* its clients need it; also in the file `secret` of dir; NULL: none */
+	char dir[64]; /* folder of its socket; test_daemon_stop removes it */
+	/*
+	 * The secret that its clients must prove. It is also in the file `secret` of dir. NULL:
+	 * none.
+	 */
+	const char *secret;
 };
 
 /*
@@ -32,13 +36,13 @@ int test_daemon_start(const char *path, const char *scheme, uint64_t pool_bytes,
                       struct test_daemon *ret_daemon);
 
 /*
- * The same with a configuration: YAML that ends with a newline. A listener as above is added, so
- * the YAML must name none. The daemon has the test's rights and environment.
+ * Does the same with a configuration: YAML that ends with a newline. It adds a listener as above,
+ * so the YAML must name none. The daemon has the test's rights and environment.
  */
 int test_daemon_start_config(const char *path, const char *scheme, const char *config,
                              struct test_daemon *ret_daemon);
 
-/* Kills it and waits until it is gone. Its folder stays. */
+/* Kills the node and waits until it is gone. Its folder stays. */
 void test_daemon_kill(struct test_daemon *daemon);
 /* Starts another daemon over shm in place of one that has ended. It is a child of the caller. */
 int test_daemon_restart(const char *path, uint64_t pool_bytes, struct test_daemon *daemon);
@@ -46,7 +50,7 @@ int test_daemon_restart(const char *path, uint64_t pool_bytes, struct test_daemo
 /* The address of an rdma device of this machine, from FARPAGE_TEST_RDMA. NULL: there is none. */
 const char *test_daemon_rdma_host(void);
 
-/* Kills it and waits for its end. Does nothing if it was never started or is dead already. */
+/* Kills the node and waits for its end. Does nothing if it was never started or is dead already. */
 void test_daemon_stop(struct test_daemon *daemon);
 
 #endif

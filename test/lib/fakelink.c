@@ -54,7 +54,7 @@ void fake_link_close(struct fp_link *base)
 
 	fake_lock();
 	for (unsigned i = 0; i < link->n_ios; i++)
-		link->ios[i]->tag = 0; /* abandoned */
+		link->ios[i]->tag = 0; /* such an io was abandoned */
 	for (p = &link->session->links; *p != link; p = &(*p)->next)
 		;
 	*p = link->next;
@@ -115,7 +115,7 @@ int fake_link_submit(struct fp_link *base, struct fp_io *io)
 	return r;
 }
 
-/* Moves a segment. If it fails, spoils the bytes that a failure leaves undefined. */
+/* Moves the bytes of a segment. If that fails, spoils the bytes that a failure leaves undefined. */
 static void seg_move(struct fake_session *session, const struct fp_io *io, const struct fp_seg *seg)
 {
 	const struct fake_memory *memory = fake_memory_of(session, seg->lease_id);
@@ -158,7 +158,7 @@ static void io_finish(struct fake_link *link, struct fp_io *io, int status)
 		seg_move(session, io, &io->segs[i]);
 }
 
-/* The index of the io that completes next, and its status. -1: none does. */
+/* The index of the io that completes next, and its status. -1: none completes now. */
 static int io_next(struct fake_link *link, int *ret_status)
 {
 	struct fake_session *session = link->session;

@@ -16,7 +16,7 @@ static struct fake_session *sessions;
 
 /* ---- breaks ---- */
 
-/* Ends the connection. Its outstanding writes have their last effect now. */
+/* Ends the connection. Now its outstanding writes have their last effect. */
 static void session_cut(struct fake_session *session)
 {
 	if (session->connection->cut)
@@ -54,7 +54,7 @@ void fake_close_ways(unsigned node_idx, unsigned ways)
 	fake_unlock();
 }
 
-/* Every call begins here: 0, or the error with which it must end. */
+/* Every call begins here. 0, or the error that the call must return. */
 int fake_call(struct fake_node *node)
 {
 	if (node->dead)
@@ -84,7 +84,10 @@ int fake_session_call(struct fake_session *session)
 
 /* ---- sessions ---- */
 
-/* Cuts all connections of a session. Only those of this process can spoil their undefined bytes. */
+/*
+ * Cuts all connections of a session. Only connections of this process can spoil the undefined
+ * bytes.
+ */
 static void connections_cut(uint64_t standing_id)
 {
 	for (struct fake_session *session = sessions; session; session = session->next)
@@ -175,7 +178,7 @@ static void session_close(struct fp_session *base)
 
 	fake_lock();
 	if (session->opener == getpid()) {
-		session->connection->abandoned = true; /* the session ends here, not by fake_reap */
+		session->connection->abandoned = true; /* the session ends now; fake_reap has nothing to do */
 		fake_standing_end(session->standing);
 	}
 	session_free(session);

@@ -1,15 +1,15 @@
 /*
- * A transport over plain memory whose nodes behave as a test says: slow, full, out of order,
- * silent, cut off, or dead from the Nth call on. Room: test/lib; only for the store's unit tests.
- * Several threads may call it. A test with threads changes the behaviour only by the functions
- * below.
+ * A transport over plain memory. Its nodes behave as a test says: slow, full, out of order, silent,
+ * cut off, or dead from the Nth call on. Room: test/lib; only for the store's unit tests. Several
+ * threads may call it. A test that has threads may change the nodes' behaviour only by the
+ * functions below.
  *
- * All processes of a test see the same nodes, so a child of fork talks to its parent's. A
+ * All processes of a test see the same nodes, so a forked child talks to its parent's nodes. A
  * connection ends for a node when its last copy is closed, however the processes ended (fake_reap).
  *
- * It is unkind on purpose. Bytes move when an io completes, not when it is submitted. An io that
- * fails overwrites the bytes that the contract leaves undefined, for as long as the contract
- * allows. Submitting an io that another link still has fails an assertion.
+ * It is strict on purpose. Bytes move when an io completes, not when it is submitted. A failed io
+ * overwrites the bytes that the contract leaves undefined, as late as the contract allows. An
+ * assertion fails if somebody submits an io that another link still has.
  */
 #ifndef FP_FAKETRANSPORT_H
 #define FP_FAKETRANSPORT_H
@@ -21,29 +21,29 @@
 
 #define FAKE_NODES 4
 
-#define FAKE_LINK_WHY "the cable is out" /* the reason given for a cut link or session */
+#define FAKE_LINK_WHY "the cable is out" /* the reason that a cut link or session gives */
 
 enum fake_order { FAKE_FIFO, FAKE_LIFO, FAKE_RANDOM };
 
 struct fake_node {
-	/* behaviour; the test may change it at any time */
+	/* The behaviour, which the test may change at any time. */
 	uint64_t capacity_bytes;
 	uint64_t quota_bytes; /* 0: none */
 	unsigned link_depth;  /* ios that a link takes before it returns -EAGAIN; 0: any number */
 	unsigned completions; /* ios that one poll of a link completes; 0: all */
 	enum fake_order order;
 	bool silent;            /* ios end only by their deadline */
-	bool dead;              /* every call fails, and so does every outstanding io */
+	bool dead;              /* every call fails, and every outstanding io too */
 	bool resumable;         /* its sessions have an identity and can be adopted */
-	unsigned adopt_errors;  /* the first adoptions that fail, with -ECONNREFUSED */
-	bool forgetful;         /* every resume gets -ESTALE */
-	unsigned resume_errors; /* the first resumes that fail, with resume_error */
+	unsigned adopt_errors;  /* so many adoptions fail first, with -ECONNREFUSED */
+	bool forgetful;         /* every resume fails with -ESTALE */
+	unsigned resume_errors; /* so many resumes fail first, with resume_error */
 	int resume_error;       /* 0: -ECONNREFUSED */
 	uint64_t grace_ns, idle_ns;
-	unsigned closed_ways; /* bit fake_way(...): no session opens by that way */
-	int closed_error;     /* the error of such an opening; 0: -EHOSTUNREACH */
+	unsigned closed_ways; /* if bit fake_way(...) is set, no session opens by that way */
+	int closed_error;     /* error of opening by a closed way; 0: -EHOSTUNREACH */
 	/* counters */
-	unsigned n_sessions, n_links, n_leases; /* a lease that is adopted counts once */
+	unsigned n_sessions, n_links, n_leases; /* an adopted lease counts once */
 	uint64_t leased_bytes, leased_peak_bytes;
 	unsigned n_ios;  /* ios submitted */
 	unsigned n_segs; /* segments of all ios */
@@ -53,40 +53,46 @@ struct fake_node {
 
 extern struct fake_node *fake_nodes; /* an array of FAKE_NODES */
 
-/* Resets everything: healthy nodes of 1 GiB. All processes must have closed their sessions. */
+/*
+ * Resets everything: afterwards all nodes are healthy and have 1 GiB. All processes must have
+ * closed their sessions.
+ */
 void fake_reset(uint64_t seed);
 
 /*
  * Finds connections that have ended, and ends their sessions: so a killed process loses its
- * session. A session that was abandoned or cut off stays, until fake_grace_over ends it. Each
+ * session. A session that was abandoned or cut off stays until fake_grace_over ends it. Each
  * control call begins with this.
  */
 void fake_reap(void);
-/* Ends the sessions of a node that have no connection. */
+/* Ends all sessions of a node that have no connection. */
 void fake_grace_over(unsigned node_idx);
 /* The number of the node's sessions, with or without a connection. */
 unsigned fake_n_standings(unsigned node_idx);
 
 /*
- * The Nth call from now on fails with error; 0: none does. A call is a control call or a submit,
- * counted over all nodes; 1 is the next one. If the failure breaks a link, the node is dead from
- * then on; a resumable node instead cuts off all its sessions.
+ * Makes the Nth call from now on fail with error; 0: no call. A call is a control call or a submit.
+ * Calls to all nodes count, and 1 is the next one. If the failure breaks a link, the node is dead
+ * from then on. A resumable node instead cuts off all its sessions.
  */
 void fake_fail_nth(unsigned nth, int error);
 /* True if the Nth call has been made. */
 bool fake_failed(void);
 
-/* How to break all present sessions of a node. A session that is resumed is whole again. */
+/* The ways to break all present sessions of a node. A session that is resumed works again. */
 enum fake_break {
-	FAKE_CUT,    /* their calls fail, their ios end with -ECONNRESET */
-	FAKE_FREEZE, /* like a pulled cable: no answers, not even to a session that is resumed
-	                elsewhere; ios end by their deadline, calls time out (at once) */
+	FAKE_CUT, /* their calls fail, their ios end with -ECONNRESET */
+	/*
+	 * Like a pulled cable: there are no answers, not even to a session that is resumed by
+	 * another way. Ios end by their deadline; calls time out at once.
+	 */
+	FAKE_FREEZE,
 };
 void fake_break(unsigned node_idx, enum fake_break how);
 /* Breaks the sessions that use one of the ways, and closes these ways. */
 void fake_close_ways(unsigned node_idx, unsigned ways);
 
-/* A node's URL, for access by requests or by load and store. */
+/* A node's URL: for access by requests, or by load and store. */
 struct fp_url fake_url(unsigned node_idx, bool load_store);
 
 /* A node has two transports, "fake" and "fakeslow", and up to four addresses. */

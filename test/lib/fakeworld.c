@@ -1,9 +1,9 @@
 /*
  * The state of the fake transport's nodes. Room: test/lib. It lies in memory that all processes of
- * a test share, under a lock that survives a holder that is killed. The bytes of leases are a
- * memfd. A lease used by load and store is a mapping of it. A connection is a descriptor that locks
- * one byte of the memfd. fork copies the descriptor, and the kernel drops the lock with the last
- * copy.
+ * a test share. Its lock still works after a process is killed while it holds the lock. The bytes
+ * of leases are in a memfd. A lease used by load and store is a mapping of this memfd. A connection
+ * is a descriptor that locks one byte of the memfd. fork copies the descriptor, and the kernel
+ * drops the lock with the last copy.
  */
 #include "fakeworld.h"
 
@@ -38,8 +38,8 @@ __attribute__((constructor)) static void world_begin(void)
 	pthread_mutexattr_setpshared(&attr, PTHREAD_PROCESS_SHARED);
 	pthread_mutexattr_setrobust(&attr, PTHREAD_MUTEX_ROBUST);
 	/*
-	 * The kernel itself passes such a mutex on. With a plain one a wake-up is lost if its
-	 * waiter is killed while a newcomer has the mutex.
+	 * The kernel itself passes such a mutex on to the next waiter. A plain mutex loses a
+	 * wake-up if the woken waiter is killed while a newcomer has the mutex.
 	 */
 	pthread_mutexattr_setprotocol(&attr, PTHREAD_PRIO_INHERIT);
 	pthread_mutex_init(&fake_world->lock, &attr);
@@ -73,7 +73,7 @@ void fake_memory_hold(unsigned memory, struct fake_standing *standing, uint32_t 
 	standing->grants[id] = (struct fake_grant){.memory = memory + 1, .read_only = read_only};
 }
 
-/* Punches a hole: mappings that are left read zeros, as they do with a real node. */
+/* Punches a hole. So mappings that are left read zeros, as they do with a real node. */
 static void memory_end(struct fake_memory *memory)
 {
 	struct fake_node *node = &fake_world->nodes[memory->node_idx];
@@ -126,7 +126,7 @@ unsigned fake_memory_new(struct fake_node *node, uint64_t size_bytes)
 
 /* ---- one process at a time ---- */
 
-/* A process was killed while it held the lock: counts everything again. */
+/* Called after a process was killed while it held the lock: counts everything again. */
 static void recount(void)
 {
 	for (unsigned i = 0; i < FAKE_NODES; i++)
@@ -198,7 +198,7 @@ struct fake_connection *fake_connection_open(struct fake_node *node, struct fake
 	struct flock byte;
 	char path[32];
 
-	/* a killed process releases the world's lock before its descriptors are closed */
+	/* A killed process releases the world's lock before the kernel closes its descriptors. */
 	while (connection->used || is_open(connection))
 		assert(++connection < fake_world->connections + MAX_CONNECTIONS);
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fake_arena_fd);

@@ -21,11 +21,11 @@
 #define ARENA_BYTES     (512ull << 20)
 #define SCRIBBLE_BYTE   0xdb
 
-/* Memory of a node. It is a lease of one session, or of several after an adoption. */
+/* A piece of a node's memory. It is the lease of one session, or, after an adoption, of several. */
 struct fake_memory {
 	unsigned n_holders; /* 0: unused */
 	unsigned node_idx;
-	uint64_t at, size_bytes; /* place in the arena */
+	uint64_t at, size_bytes; /* its place in the arena */
 };
 
 struct fake_grant {
@@ -33,7 +33,7 @@ struct fake_grant {
 	bool read_only;  /* adopted */
 };
 
-/* A session's state at a node, which outlives its connections. */
+/* A session's state at a node. It remains when the session's connections end. */
 struct fake_standing {
 	uint64_t id; /* 0: none */
 	uint64_t token, token_before;
@@ -43,11 +43,11 @@ struct fake_standing {
 	struct fake_grant grants[MAX_LEASES];
 };
 
-/* A connection, as the node sees it. */
+/* A connection from the node's point of view. */
 struct fake_connection {
 	bool used;
 	bool cut, frozen;
-	bool abandoned; /* closed by the process that opened it; copies of it may live */
+	bool abandoned; /* the process that opened it has closed it; copies may be open */
 	unsigned node_idx, n_links;
 	uint64_t standing_id;
 };
@@ -71,9 +71,9 @@ struct fake_session {
 	struct fake_connection *connection;
 	int fd;
 	pid_t opener;
-	unsigned way; /* its bit */
+	unsigned way; /* the bit of its way */
 	struct fake_link *links;
-	struct fake_session *next; /* next session of this process */
+	struct fake_session *next; /* the next session of this process */
 	bool attached[MAX_LEASES];
 	struct fp_lease shown[MAX_LEASES];
 };
@@ -90,13 +90,13 @@ struct fake_link {
 
 extern struct fake_world *fake_world;
 extern int fake_arena_fd; /* a memfd: the bytes of all leases */
-extern char *fake_arena;  /* a mapping of it */
+extern char *fake_arena;  /* a mapping of this memfd */
 
 /* ---- fakeworld.c ---- */
 
 void fake_lock(void);
 void fake_unlock(void);
-/* The same as fake_reap. */
+/* Does the same as fake_reap. */
 void fake_reap_locked(void);
 
 unsigned fake_memory_new(struct fake_node *node, uint64_t size_bytes);
@@ -114,7 +114,7 @@ struct fake_connection *fake_connection_open(struct fake_node *node, struct fake
 
 /* ---- faketransport.c ---- */
 
-/* Every call begins here: 0, or the error with which it must end. */
+/* Every call begins here. 0, or the error that the call must return. */
 int fake_call(struct fake_node *node);
 int fake_session_call(struct fake_session *session);
 

@@ -1,6 +1,6 @@
 /*
- * Shared by tests of signals under the preload library: far memory for handlers to touch, far
- * stacks for them to run on, and pressure on both. Room: test/lib; see underpreload.h.
+ * Shared by tests of signals under the preload library: far memory that handlers touch, far stacks
+ * on which they run, and pressure that makes both leave. Room: test/lib; see underpreload.h.
  */
 #ifndef FP_TEST_FARSIGNALS_H
 #define FP_TEST_FARSIGNALS_H
@@ -16,10 +16,10 @@
 #define TEST_STACK    (64u << 10)
 #define TEST_PRESSURE (4 * TEST_LOCAL_BYTES)
 
-/* Both far: a signal stack of TEST_STACK bytes, and TEST_PRESSURE bytes to touch. */
+/* Both are far: a signal stack of TEST_STACK bytes, and TEST_PRESSURE bytes to touch. */
 extern char *test_stack, *test_pressure;
 
-/* Maps them: cmocka's set-up of a group. */
+/* Maps these two. Used as cmocka's set-up of a group. */
 int test_farsignals_begin(void **state);
 
 /* Makes all other far memory leave. Async-signal safe. */
@@ -28,23 +28,23 @@ void test_evict(void);
 /* Maps memory, and checks that it is far. */
 char *test_far_memory(size_t len);
 
-/* sigaltstack: with test_stack and these flags; with none. */
+/* Call sigaltstack: with test_stack and these flags; without any stack. */
 void test_set_stack(unsigned flags);
 void test_no_stack(void);
 bool test_is_on_stack(const void *p);
 
-/* sigaction: with SA_SIGINFO and these flags. */
+/* Calls sigaction with SA_SIGINFO and these flags. */
 void test_handle(int sig, void (*handler)(int, siginfo_t *, void *), int flags);
 
-/* Waits for a child. Returns its exit status, or 128 and its signal. */
+/* Waits for a child. Returns its exit status, or 128 plus its signal. */
 int test_status_of(pid_t pid);
 
 /* True if FARPAGE_FAULT_MODE is inline. */
 bool test_is_inline(void);
 
 /*
- * True where the kernel does not fault on far memory, so that the shim moves signal frames: in
- * fault mode inline, and with user-mode faults only.
+ * True if the kernel does not fault on far memory, so that the shim moves signal frames. That is so
+ * in fault mode inline, and with user-mode faults only.
  */
 bool test_moves_frames(void);
 

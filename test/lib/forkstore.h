@@ -22,7 +22,7 @@
 #define FAILED     3 /* exit status of a process whose check failed */
 #define WAIT_NS    (20 * FP_NSEC_PER_SEC)
 
-/* A process' model of its pages. fork copies it, as it copies a program's tables. */
+/* A process' own record of its pages. fork copies it, as it copies a program's tables. */
 static struct {
 	struct fp_store *store;
 	struct fp_lane *lane;
@@ -140,7 +140,10 @@ static inline void check_all(void)
 		check(!me.page[i].slot || page_holds(i));
 }
 
-/* The store must not hand out a slot that a child may hold, alive or not yet known to be dead. */
+/*
+ * Takes slots. The store must not hand out a slot that a child may hold, even if the child is dead
+ * and nobody knows it yet.
+ */
 static inline void check_unheld(uint64_t slot)
 {
 	const struct fp_slots *slots = fp_store_lease_of(me.store, slot);
@@ -156,7 +159,7 @@ static inline uint64_t slot_take(void)
 	uint64_t slot, until_ns = fp_clock_ns() + WAIT_NS;
 
 	while (fp_store_slot_alloc(me.store, 1, &slot) == 0) {
-		adopt(); /* extending would wait for reconnecting, which is this thread's work */
+		adopt(); /* extending would wait for the reconnect thread, which is this thread */
 		(void)fp_store_extend(me.store);
 		tend_now();
 		check(fp_clock_ns() < until_ns);
@@ -231,7 +234,7 @@ static inline pid_t fork_store(void)
 		return pid;
 	}
 	me.is_child = true;
-	alarm(120); /* ends this child if the test fails and nobody else does */
+	alarm(120); /* ends this child if the test fails and nothing else ends it */
 	fp_lane_close(me.lane);
 	check(fp_store_fork_child(me.store, NULL) == 0);
 	check(fp_lane_open(me.store, 4, &me.lane) == 0);
@@ -272,7 +275,7 @@ static inline void reach(const struct point *point)
 }
 
 /*
- * Called by the running side: waits for the other. Fails if the last process of the other side
+ * Called by the running side: waits for the other side. Fails if the last process of the other side
  * ends.
  */
 static inline void wait_for(struct point *point)
@@ -300,7 +303,7 @@ static inline unsigned n_fds(void)
 	return n;
 }
 
-/* The nodes have no session and no lease left. */
+/* Checks that the nodes have no session and no lease left. */
 static inline void check_nodes_empty(void)
 {
 	for (unsigned i = 0; i < FAKE_NODES; i++) {

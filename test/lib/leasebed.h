@@ -104,8 +104,8 @@ static inline void await_given(const struct fp_pool *pool)
 }
 
 /*
- * Makes the second pool's memory unavailable, or available again: no machine has that NUMA node.
- * The worker reads the number, so it changes while there is no job.
+ * Makes the second pool's memory unavailable, by a NUMA node that no machine has, or available
+ * again. The worker reads the number, so this changes it only while there is no job.
  */
 static inline void set_available(bool available)
 {

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #define MAX_PAIRS   16
-#define HELD_BYTES  (1u << 20) /* of one connection; further bytes stay in its socket */
+#define HELD_BYTES  (1u << 20) /* most bytes held back for one connection; further ones stay in its socket */
 #define PIECE_BYTES 65536u
 #define PATIENCE_S  10
 
@@ -27,7 +27,8 @@ struct test_proxy {
 	int listener, wake;
 	uint16_t port, to_port;
 	pthread_t thread;
-	pthread_mutex_t lock; /* of the fields below; the thread has it except while it waits */
+	/* Guards the fields below. The thread holds it except while it waits. */
+	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	struct pair pairs[MAX_PAIRS];
 	unsigned n_pairs;
@@ -129,7 +130,7 @@ static void from_node(struct pair *pair)
 			reset(&pair->client);
 		return;
 	}
-	/* the node's side stays open while bytes for it are held back */
+	/* The node's side stays open while bytes for the node are held back. */
 	if (!pair->held_bytes)
 		n < 0 ? reset(&pair->node) : finish(&pair->node);
 	n < 0 ? reset(&pair->client) : finish(&pair->client);

@@ -16,11 +16,11 @@ uint16_t test_proxy_port(const struct test_proxy *proxy);
 /* Resets all connections, at both ends, before it returns. Bytes held back are lost. */
 void test_proxy_cut(struct test_proxy *proxy);
 /*
- * Forwards only allow_bytes more of the clients' bytes, over all connections together. Holds back
- * the rest, also of clients that close. The node's bytes pass.
+ * Forwards only allow_bytes more of the clients' bytes, counted over all connections. Holds back
+ * the rest, even if the client closes. The node's bytes pass.
  */
 void test_proxy_hold(struct test_proxy *proxy, size_t allow_bytes);
-/* Returns once held_bytes are held back; -ETIMEDOUT after ten seconds. */
+/* Waits until held_bytes are held back. -ETIMEDOUT after ten seconds. */
 int test_proxy_await_held(struct test_proxy *proxy, size_t held_bytes);
 /*
  * Forwards the bytes that it holds back, and waits until the node's socket has taken or refused

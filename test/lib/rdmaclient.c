@@ -1,6 +1,6 @@
 /*
- * Links over rdma for a client that speaks the protocol itself, rightly or wrongly: rdmaclient.py
- * loads this. Room: test/lib. It checks nothing: the caller makes the connection requests.
+ * Links over rdma for a client that speaks the protocol itself, correctly or not. rdmaclient.py
+ * loads this file. Room: test/lib. It checks nothing: the caller makes the connection requests.
  */
 #include <errno.h>
 #include <poll.h>
@@ -25,7 +25,7 @@ SHOWN void rdma_link_close(struct rdma_link *link);
 /* One READ into bytes, or one WRITE of them, of at most 64 KiB. 0 or a negative errno. */
 SHOWN int rdma_transfer(struct rdma_link *link, int is_write, uint64_t remote, uint32_t rkey, void *bytes,
                         uint32_t len);
-/* READs of 64 KiB on all links, as many as they take, until all links are broken. */
+/* READs of 64 KiB on all links, as many as the links take, until all links are broken. */
 SHOWN void rdma_flood(struct rdma_link **links, unsigned n, uint64_t remote, uint32_t rkey);
 
 struct rdma_link {
@@ -36,7 +36,10 @@ struct rdma_link {
 	char bytes[BUFFER];
 };
 
-/* A short queue: an emulated device finishes the READs that it has, whoever else is waiting. */
+/*
+ * A short queue, because an emulated device first finishes the READs that it has, even if other
+ * clients wait.
+ */
 static const struct fp_verbs_conn_options link_options = {
     .send_depth = 16, .retry_count = 7, .ack_timeout = 16};
 

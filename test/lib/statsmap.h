@@ -1,6 +1,6 @@
 /*
- * A program's own stats page, mapped. A test that counts faults must not cause any when it reads
- * the counters. Room: test/lib.
+ * A program's own stats page, mapped, because a test that counts faults must not cause any by
+ * reading the counters. Room: test/lib.
  */
 #ifndef FP_STATSMAP_H
 #define FP_STATSMAP_H
@@ -13,7 +13,7 @@
 #include "cleanup.h"
 #include "statspage.h"
 
-/* NULL: there is no page. The mapping stays. */
+/* Maps the page. NULL: there is no page. The mapping is never removed. */
 static inline const struct fp_statspage *fp_statsmap_own(void)
 {
 	char path[PATH_MAX];

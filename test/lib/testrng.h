@@ -23,7 +23,7 @@ static inline uint64_t test_seed(const char *test_name)
 	return seed;
 }
 
-/* splitmix64: any seed is good, neighbouring ones too. */
+/* splitmix64: any seed is good, even seeds that differ by one. */
 static inline uint64_t test_random(uint64_t *state)
 {
 	uint64_t z = *state += 0x9e3779b97f4a7c15u;

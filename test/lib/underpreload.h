@@ -10,13 +10,14 @@
 
 #include "daemon.h"
 
-#define TEST_LOCAL_BYTES (1u << 20) /* the program's budget; tests touch several times as much */
+/* The program's budget. Tests touch several times as much. */
+#define TEST_LOCAL_BYTES (1u << 20)
 
 #define TEST_SKIPPED 77
 
 /*
- * True, with the reason printed, if this process may not use userfaultfd. If FP_TEST_USER_ONLY is
- * in the environment, user-mode faults are enough: see test_useronly.py.
+ * True, after it has printed the reason, if this process may not use userfaultfd. If
+ * FP_TEST_USER_ONLY is in the environment, user-mode faults are enough: see test_useronly.py.
  */
 bool test_cannot_run(void);
 
@@ -28,21 +29,27 @@ void test_stats_use(const struct test_daemon *node);
 void test_stats_remove(const struct test_daemon *node);
 
 /*
- * main of such a test. argv is FARPAGED PRELOAD SCHEME [NAME=VALUE...]; the variables are for the
- * program. Outside the program it starts the node and executes itself; inside it runs tests.
- * Returns the exit status.
+ * The main function of such a test. argv is FARPAGED PRELOAD SCHEME [NAME=VALUE...]; the variables
+ * are for the program. The first time it starts the node and executes itself under the preload
+ * library. The second time it runs the tests. Returns the exit status.
  */
 int test_under_preload(int argc, char **argv, int (*tests)(void));
 
-/* True if the mapping at addr is far memory: registered with userfaultfd, says the kernel. */
+/*
+ * True if the mapping at addr is far memory: the kernel says that it is registered with
+ * userfaultfd.
+ */
 bool test_is_far(const void *addr);
-/* True if it is registered, but not for missing pages: kernel-filled far memory. */
+/*
+ * True if the mapping is registered, but not for missing pages: then it is kernel-filled far
+ * memory.
+ */
 bool test_is_native(const void *addr);
 
-/* The bytes of far memory that are local now, by the kernel's account. */
+/* How many bytes of far memory are local now, as the kernel counts them. */
 size_t test_far_resident_bytes(void);
 
-/* Fills with bytes that depend on seed and place, and leaves no page zero; checks such bytes. */
+/* Fill with bytes that depend on seed and place, so that no page is zero; check such bytes. */
 void test_fill(void *mem, size_t len, unsigned seed);
 bool test_is_filled(const void *mem, size_t len, unsigned seed);
 
