@@ -38,7 +38,7 @@ struct fp_limits {
 	uint64_t client_quota_bytes; /* FP_QUOTA_NONE: as much as the pools hold */
 	uint64_t max_sessions;
 	uint64_t max_leases;      /* of one session */
-	uint64_t max_connections; /* of all clients; strangers do not count */
+	uint64_t max_connections; /* limit for all clients together; strangers do not count */
 	uint64_t max_requests;    /* outstanding on one connection */
 	uint64_t handshake_timeout_ns;
 	uint64_t grace_ns;         /* how long the leases of a cut-off session are kept; 0: not at all */

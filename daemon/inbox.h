@@ -9,9 +9,9 @@
 #include "wire.h"
 
 struct fp_inbox {
-	struct fp_wire_header header;                          /* valid once 24 bytes are there */
-	struct fp_wire_table table;                            /* of a READ or WRITE whose head is complete */
-	size_t have_bytes;                                     /* bytes of the head so far; 0: none */
+	struct fp_wire_header header; /* valid once 24 bytes are there */
+	struct fp_wire_table table;   /* valid once a READ's or WRITE's head is complete */
+	size_t have_bytes;            /* bytes of the head so far; 0: none */
 	uint8_t head[FP_WIRE_HEADER_BYTES + FP_WIRE_MAX_PING]; /* PING has the longest head */
 };
 

@@ -352,7 +352,7 @@ static void on_worker(struct fp_op *op, int res, unsigned flags)
 
 	read_worker(server);
 	fp_worker_reap(server->worker);
-	trim_soon(server); /* a lease is freed after its jobs, perhaps after its connection's trim */
+	trim_soon(server); /* the lease may be freed after its connection's trim */
 }
 
 /*

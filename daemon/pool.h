@@ -36,7 +36,7 @@ struct fp_chunk {
 	void *base;
 	uint64_t size_bytes;
 	uint64_t mapped_bytes, populated_bytes; /* counted from base on; the worker's */
-	uint64_t freed_bytes;                   /* bytes that the reserve gave up before it is mapped */
+	uint64_t freed_bytes;                   /* bytes that the reserve gave up for this chunk */
 	int fd;                                 /* descriptor of its memfd; -1: anonymous */
 	bool shareable;                         /* has a memfd; else it is anonymous */
 	/* A client was given a second descriptor of the memfd: see fp_chunk_is_alone. */

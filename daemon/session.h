@@ -33,7 +33,7 @@ struct fp_node_session {
 	uint8_t token[FP_WIRE_TOKEN_BYTES];
 	/* It was resumed, and the client has not used the new connection yet. */
 	bool unconfirmed;
-	uint64_t grace_ns, idle_timeout_ns; /* as we told the client last; a reload does not change them */
+	uint64_t grace_ns, idle_timeout_ns; /* as last told to the client; a reload does not change them */
 	bool cut_off;                       /* it has no control connection; it ends at expires_ns */
 	uint64_t expires_ns;
 	unsigned n_resumes;

@@ -13,7 +13,7 @@
 #include "node_server.h"
 #include "units.h"
 
-#define SESSION_MAX_BYTES 768 /* of one session's object */
+#define SESSION_MAX_BYTES 768 /* the most that one session's object takes */
 #define MAX_DEVICES       32u
 
 typedef unsigned long long ull;

@@ -21,7 +21,7 @@
 
 /* A client's share. Zero-initialised, it has used nothing, and none of its turns waits. */
 struct fp_turn_client {
-	TAILQ_ENTRY(fp_turn_client) entry; /* in the line of clients, while some of its turns wait */
+	TAILQ_ENTRY(fp_turn_client) entry; /* entry in the line of clients, while some of its turns wait */
 	TAILQ_HEAD(, fp_turn) waiting;     /* its turns */
 	uint64_t round;                    /* the round for which credit_bytes counts */
 	int64_t credit_bytes;

@@ -44,7 +44,8 @@ struct fp_generations {
 	 */
 	struct fp_generation *pending;
 	int prepare_error;
-	struct fp_generation *living; /* our forks of which a descendant may still live */
+	/* Forks of ours of which the child, or a child of it, may still live. */
+	struct fp_generation *living;
 	struct fp_generation
 	    *ancestors;       /* constant: the fork that made us, the one that made our parent, ... */
 	uint32_t n_inherited; /* constant: leases 1..n_inherited are our parent's */

@@ -337,7 +337,7 @@ static void node_inherit(struct fp_store *store, struct fp_node *node)
 	reset_counters(node);
 	if (fp_node_is_lost(node))
 		return;
-	if (!fp_node_is_adopting(node)) /* a node that still waits to adopt uses the same map as its parent */
+	if (!fp_node_is_adopting(node)) /* otherwise it has its parent's map already */
 		node->adopt_from = store->gens.pending->map;
 	node->adopting = true;
 	node->n_blocked = 0;

@@ -72,7 +72,7 @@ struct fp_lane {
 	struct page_request_queue idle;
 	TAILQ_HEAD(, page_request) active; /* oldest first: the nearest deadline is at the head */
 	struct path paths[FP_STORE_MAX_NODES];
-	struct page_request requests[]; /* as many as pages: each page may need its own */
+	struct page_request requests[]; /* one for each page, as each page may need its own request */
 };
 
 static void owner_check(struct fp_lane *lane)

@@ -36,7 +36,7 @@ struct fp_session_epoch_link {
 struct fp_node {
 	/* constant once open */
 	const struct fp_url_set *set; /* shared by the ports of one URL; the store's */
-	unsigned group;               /* index of the set; ports of one URL have the same */
+	unsigned group;               /* index of the set; all ports of one URL have the same index */
 	unsigned address;             /* index of this port's address in the set */
 	bool load_store;              /* its leases are mapped here, so it never breaks */
 	bool resumable;

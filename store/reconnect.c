@@ -187,7 +187,7 @@ static void succeeded(struct fp_store *store, struct fp_node *node, bool adopted
 
 static void refused(struct fp_store *store, struct fp_node *node, int error)
 {
-	if (fp_node_is_adopting(node)) { /* for a node that adopts, keep the error that cut it off */
+	if (fp_node_is_adopting(node)) { /* otherwise keep the error that cut it off */
 		atomic_store(&node->error, error);
 		atomic_store(&node->why, NULL);
 	}

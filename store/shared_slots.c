@@ -85,8 +85,8 @@ void fp_shared_slots_set_identity(struct fp_shared_slots *map, unsigned node,
 
 	memcpy(token, identity->token, sizeof(token));
 	/*
-	 * Pairs with the fence of fp_shared_slots_identity: a reader that sees the new bytes here
-	 * also sees that this copy's version is over.
+	 * Pairs with the fence of fp_shared_slots_identity: a slow reader that still reads this
+	 * copy notices that its version is over.
 	 */
 	atomic_thread_fence(memory_order_release);
 	atomic_store_explicit(&words->id, identity->id, memory_order_relaxed);

@@ -25,7 +25,7 @@ struct fp_slots {
 	 * Constant once published. The fault path reads this part, so it is kept off the cache
 	 * lines that allocation writes.
 	 */
-	struct fp_slots *next;      /* in a list of leases that are not published yet */
+	struct fp_slots *next;      /* next in a list of leases that are not published yet */
 	struct fp_slots *node_next; /* among the leases of its node */
 	uint64_t first_slot;        /* the number of page 0 */
 	char *base;                 /* where the lease is mapped here; NULL: it is not */

@@ -55,7 +55,7 @@ struct fp_store_options {
 	const char *secret;                 /* not copied: must outlive the store; NULL: none */
 	const struct fp_rdma_options *rdma; /* not copied either; NULL: the defaults */
 	const char *client_name;            /* NULL: comm and pid */
-	uint64_t deadline_ns;               /* of one request on one link; 0: 5 s */
+	uint64_t deadline_ns;               /* how long one request on one link may take; 0: 5 s */
 	/*
 	 * How long a read waits for a node that is cut off. 0: the node's grace. UINT64_MAX: until
 	 * the node is back, or says that it gave our leases to others.

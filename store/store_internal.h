@@ -29,8 +29,8 @@
  * hands by atomic exchange: the thread that gets a pointer owns its link.
  */
 struct fp_exchange {
-	_Atomic(struct fp_session_epoch_link *) fresh; /* from the reconnect thread: the link to use next */
-	_Atomic(struct fp_session_epoch_link *) given; /* to the reconnect thread: to be closed */
+	_Atomic(struct fp_session_epoch_link *) fresh; /* the reconnect thread puts the next link here */
+	_Atomic(struct fp_session_epoch_link *) given; /* the owner puts a link to be closed here */
 };
 
 /* The part of a lane that threads other than its owner may see. */
@@ -53,7 +53,7 @@ struct fp_store {
 	uint64_t heartbeat_ns, heartbeat_deadline_ns;
 	struct fp_reconnect_options reconnect;
 	char *client_name;                  /* malloc'd; NULL: none */
-	const char *secret;                 /* of the caller that opened the store, not copied; NULL: none */
+	const char *secret;                 /* the opener's secret, not copied; NULL: none */
 	const struct fp_rdma_options *rdma; /* not copied either */
 	void (*notice)(void *user, const char *text);
 	void *notice_user;
@@ -96,7 +96,8 @@ struct fp_store {
 	_Atomic uint64_t n_freed;        /* how often that ended; equal to n_freeing while nobody frees */
 	_Atomic uint32_t cursor;         /* the lease that allocation tries first */
 	_Atomic uint64_t reserved_pages; /* grows under reserve_lock only */
-	pthread_mutex_t reserve_lock;    /* for threads that add leases; taken before any node's control */
+	/* Taken by threads that add leases, before the control lock of any node. */
+	pthread_mutex_t reserve_lock;
 };
 
 /* A store without nodes; validates the options. 0 and *ret_store; -EINVAL, -ENOMEM. */

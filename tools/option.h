@@ -25,8 +25,8 @@ struct fp_option {
 	fp_option_read *read;
 	size_t at;                /* offset of the value in the tool's structure */
 	uint64_t min, max;        /* limits of numbers, sizes and times */
-	const char *const *words; /* for fp_option_word: the words, ended by NULL */
-	fp_option_read *each;     /* for fp_option_list: the reader of each element */
+	const char *const *words; /* fp_option_word: the words, ended by NULL */
+	fp_option_read *each;     /* fp_option_list: the reader of each element */
 };
 
 fp_option_read fp_option_switch; /* bool */

@@ -42,7 +42,7 @@ struct run_command {
 	struct rlimit as, data; /* limits of the program */
 	char path[PATH_MAX];    /* of the program */
 	char preload[PATH_MAX];
-	char dir[PATH_MAX - 16]; /* of this run; "": not made */
+	char dir[PATH_MAX - 16]; /* folder of this run; "": not made */
 	int dir_lock_fd;
 	struct fp_privnode *node;  /* NULL: the user has named nodes */
 	struct fp_runstats *stats; /* NULL: neither a report nor a stats file is wanted */

@@ -16,8 +16,9 @@
 
 #include "cleanup.h"
 
-#define SERVED_AT_ONCE 16 /* then the loop has its turn */
-#define LOOK_S         2  /* seconds between looks for devices that went or came back */
+/* Events served in one call. After them the loop goes on with other work. */
+#define SERVED_AT_ONCE 16
+#define LOOK_S         2 /* seconds between looks for devices that went or came back */
 
 void fp_cm_server_tell(const struct fp_cm_server *server, enum fp_cm_server_event_type type, const char *who,
                        uint64_t session_id, const char *why)

@@ -43,7 +43,7 @@ enum fp_cm_server_event_type {
 
 struct fp_cm_server_event {
 	enum fp_cm_server_event_type type;
-	uint64_t session_id; /* of DENIED and LOST; 0: not known yet */
+	uint64_t session_id; /* session of DENIED and LOST; 0: not known yet */
 	const char *who;
 	const char *why;
 };
@@ -60,14 +60,16 @@ struct fp_cm_server_options {
 	void (*tell)(void *user, const struct fp_cm_server_event *event);
 	void *user;
 	const struct fp_rdma_options *rdma; /* not copied: must outlive the server; NULL: the defaults */
-	bool by_hand; /* also serve rdma+tcp, on the device that rdma names; not iWARP */
+	/* Also serve rdma+tcp, on the device that rdma names. That device can't be iWARP. */
+	bool by_hand;
 };
 
 /* Totals since the server opened, and present numbers. */
 struct fp_cm_server_counts {
 	uint64_t rejected, denied;
 	unsigned peers, queue_pairs;
-	unsigned listeners, listeners_down; /* addresses configured; those of them whose device is gone */
+	/* The number of configured addresses, and of those whose device is gone. */
+	unsigned listeners, listeners_down;
 };
 
 /* An rdma device of this machine, and its first port. */
@@ -130,8 +132,8 @@ unsigned fp_cm_server_peer_regions(const struct fp_cm_server_peer *peer);
 
 /*
  * Registers memory in the peer's domain for its links to READ, and to WRITE unless access forbids
- * it. As fp_verbs_register: any thread, may take long. Deregister it before the last reference is
- * put. Deregistering a region that is not registered is fine.
+ * it. Like fp_verbs_register, it may be called on any thread and may take long. Deregister it
+ * before the last reference is put. Deregistering a region that is not registered is fine.
  */
 int fp_cm_server_peer_register(struct fp_cm_server_peer *peer, void *base, size_t len_bytes,
                                enum fp_verbs_access access, struct fp_verbs_region *ret_region);

@@ -10,7 +10,8 @@
 
 #include "cleanup.h"
 
-#define EVENTS_AT_ONCE 16 /* so that a flood of requests leaves the loop its turns */
+/* A limit, so that a flood of requests does not keep the loop from other work. */
+#define EVENTS_AT_ONCE 16
 
 /* ---- requests and proofs ---- */
 

@@ -20,7 +20,7 @@ struct fp_control;
 
 struct fp_control_ops {
 	const struct fp_transport *transport;
-	uint32_t features; /* to ask for; -EOPNOTSUPP unless the node grants them all */
+	uint32_t features; /* features to ask for; -EOPNOTSUPP if the node does not grant all */
 	/*
 	 * Makes a lease reachable after it was granted or attached. leased is the node's answer,
 	 * validated; lease has its address and key already. The caller keeps memfd (-1: none came).

@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <sys/socket.h>
 
-#define FP_ADDRESSES_MAX 8u /* of one name; further ones are not used */
+#define FP_ADDRESSES_MAX 8u /* most addresses used of one name */
 
 struct fp_addresses {
 	unsigned n; /* at least one */

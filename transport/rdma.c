@@ -22,11 +22,11 @@
 #include "rdma_link.h"
 #include "verbs.h"
 
-#define QP_TAG 1u /* of the one request of a LINK connection */
+#define QP_TAG 1u /* tag of the only request on a LINK connection */
 
 /* The rdma part of a session, in *fp_control_private. */
 struct rdma {
-	struct fp_verbs_domain *domain; /* of all its queue pairs */
+	struct fp_verbs_domain *domain; /* the domain of all its queue pairs */
 	enum fp_protocol protocol;
 };
 

@@ -95,7 +95,7 @@ struct rdma_link {
 	uint64_t drain_until_ns;   /* once the link is broken: when to destroy the queue pair */
 	uint64_t next_deadline_ns; /* no deadline is before this */
 	uint64_t next_check_ns;    /* when to check again that the peer is there */
-	uint64_t mark;             /* of the READ posted last */
+	uint64_t mark;             /* mark of the READ posted last */
 	struct rdma_request_list idle, waiting, flying;
 	struct slot_list free, busy; /* busy: in the order posted */
 	unsigned n_reads;            /* READs in the list busy */
@@ -434,7 +434,8 @@ static void push(struct rdma_link *link)
 		r = fp_verbs_post(link->conn, link->chain, link->n_chain);
 		if (r == -EAGAIN)
 			return;
-		link->n_chain = 0; /* also after an error: part of it may be in flight */
+		/* Also after an error, because a part of the chain may be in flight. */
+		link->n_chain = 0;
 		if (r < 0)
 			link_break(link, -ECONNRESET);
 	}

@@ -12,9 +12,10 @@
 #include "yamlconf.h"
 
 struct fp_rdma_options {
-	char *device;            /* rdma+tcp: its name; NULL: the first with an active port */
-	uint64_t device_port;    /* of that device; 0: the first active one */
-	uint64_t retry_count;    /* repeats of an unacknowledged request; the client sets it for both */
+	char *device;         /* rdma+tcp: its name; NULL: the first with an active port */
+	uint64_t device_port; /* port of that device; 0: the first active one */
+	/* Repeats of an unacknowledged request. The client's value counts for both ends. */
+	uint64_t retry_count;
 	uint64_t ack_timeout_ns; /* wait before each repeat; 0: 268 ms */
 	uint64_t send_depth;     /* most work requests of one link in flight */
 	uint64_t ignored;        /* takes the values of old keys that no longer have an effect */

@@ -38,7 +38,7 @@ struct tcp_request {
 	uint64_t tag; /* unique among the requests of the link */
 	uint64_t deadline_ns;
 	size_t head_bytes, data_bytes; /* sizes in the request's frame: header and table; data of a WRITE */
-	size_t answer_bytes;           /* of the answer's payload if all goes well */
+	size_t answer_bytes;           /* payload of the answer if all goes well */
 	uint8_t head[FP_WIRE_HEADER_BYTES + FP_WIRE_MAX_TABLE];
 };
 

@@ -32,7 +32,7 @@ struct fp_url {
 	const struct fp_transport *transport;
 	char text[128]; /* the URL as given; if it has several addresses: "SCHEME://HOST[:PORT]" */
 	char host[108]; /* host name or address; for shm the socket's path ("@name": abstract) */
-	uint16_t port;  /* of tcp and rdma; the default port if none was given */
+	uint16_t port;  /* port for tcp and rdma; the default port if none was given */
 };
 
 #define FP_URL_MAX_ADDRESSES  8
@@ -69,9 +69,10 @@ int fp_protocol_parse(const char *text, enum fp_protocol *ret_protocol);
 
 struct fp_session_options {
 	const char *client_name; /* shown by the node; NULL: comm and pid */
-	const char *secret;      /* of this client, or NULL; not copied: must outlive the session */
-	uint64_t deadline_ns;    /* how long a control call may take, and an io without a deadline */
-	uint64_t connect_ns;     /* how long the opening may take; 0: deadline_ns */
+	/* The secret of this client, or NULL. Not copied: it must outlive the session. */
+	const char *secret;
+	uint64_t deadline_ns; /* how long a control call may take, and an io without a deadline */
+	uint64_t connect_ns;  /* how long the opening may take; 0: deadline_ns */
 	const struct fp_session_identity *resume; /* NULL: a new session; else the session to resume */
 	enum fp_protocol protocol;                /* of the session's links */
 	const struct fp_rdma_options *rdma; /* not copied: must outlive the session; NULL: the defaults */
@@ -90,7 +91,7 @@ struct fp_session_identity {
 
 /* A granted lease. Owned by the session; valid until it is released or the session closes. */
 struct fp_lease {
-	uint32_t id; /* of this session, chosen by the node */
+	uint32_t id; /* chosen by the node, unique in this session */
 	uint64_t size_bytes;
 	void *base;     /* where it is mapped here (load/store transports), else NULL */
 	bool read_only; /* adopted: writes are refused with -EACCES */

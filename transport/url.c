@@ -27,7 +27,7 @@ static const struct {
 
 static_assert(FP_ARRAY_LEN(automatic) <= FP_URL_MAX_TRANSPORTS, "each has its row");
 
-#define HOSTS_MAX 512 /* of the text of a URL with several addresses */
+#define HOSTS_MAX 512 /* longest text of a URL with several addresses */
 
 static const struct fp_transport *find_transport(const char *scheme, size_t len)
 {

@@ -118,7 +118,7 @@ struct fp_verbs_conn_options {
 	bool responder;      /* the peer READs from here: allow it all READs that the device can answer */
 	uint8_t retry_count; /* repeats of an unacknowledged request, 0 to 7 */
 	uint8_t ack_timeout; /* 4.096 µs << this between retries, 1 to 31; 0: the fabric's default */
-	uint8_t port_num;    /* of the device, without rdma_cm; 0: the first active one */
+	uint8_t port_num;    /* port of the device, without rdma_cm; 0: the first active one */
 };
 
 /*

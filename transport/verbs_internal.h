@@ -32,7 +32,7 @@ struct fp_verbs_device {
 	struct ibv_context *context;
 	struct fp_verbs_limits limits;
 	unsigned n_asks, n_answers; /* READs that a queue pair may have outstanding, and can answer at once */
-	unsigned n_domains;         /* under the list's lock */
+	unsigned n_domains;         /* domains on this device; under the list's lock */
 	_Atomic bool dead;
 	int cmd_fd, async_fd; /* copied from the context, which librdmacm may have freed */
 	dev_t rdev;           /* of cmd_fd */

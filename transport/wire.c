@@ -349,7 +349,8 @@ static const struct {
     {FP_WIRE_DENIED, -EACCES},
     {FP_WIRE_FULL, -ENOSPC},
     {FP_WIRE_OVER_QUOTA, -EDQUOT},
-    {FP_WIRE_DRAINING, -ENOSPC}, /* means the same as full to a client: it asks another node */
+    /* To a client this means the same as full: it asks another node. */
+    {FP_WIRE_DRAINING, -ENOSPC},
     {FP_WIRE_BUSY, -EUSERS},
     {FP_WIRE_BAD_VALUE, -EINVAL},
     {FP_WIRE_NOT_PERMITTED, -EPERM},

@@ -105,7 +105,7 @@ enum fp_wire_purpose {
 /* Features: the client asks in HELLO, the node grants in WELCOME (never more than was asked). */
 #define FP_WIRE_FEATURE_MEMFD    (1u << 0) /* LEASED carries the lease's memfd; UNIX sockets only */
 #define FP_WIRE_FEATURE_KEYS     (1u << 1) /* LEASED carries address and key: one-sided READ and WRITE */
-#define FP_WIRE_FEATURE_CM       (1u << 2) /* with KEYS: its queue pairs are connected through rdma_cm */
+#define FP_WIRE_FEATURE_CM       (1u << 2) /* with KEYS: rdma_cm connects its queue pairs */
 #define FP_WIRE_CHALLENGE_AUTH   (1u << 0) /* the node wants a proof and will give one */
 #define FP_WIRE_LEASED_MEMFD     (1u << 0) /* SCM_RIGHTS came with this frame's first byte */
 #define FP_WIRE_LEASED_KEY       (1u << 1) /* address and key are valid */
@@ -131,7 +131,7 @@ struct fp_wire_hello {
 	uint8_t purpose;
 	uint8_t reserved;
 	uint32_t features;
-	uint64_t session_id; /* of LINK and RESUME; in CONTROL 0, and the token is zeros */
+	uint64_t session_id; /* session of LINK and RESUME; 0 in CONTROL, and token is zeros */
 	uint8_t token[FP_WIRE_TOKEN_BYTES];
 	uint8_t nonce[FP_WIRE_NONCE_BYTES];
 	char client_name[FP_WIRE_NAME_BYTES]; /* see fp_wire_name_set */
@@ -151,7 +151,7 @@ struct fp_wire_auth {
 struct fp_wire_welcome {
 	uint8_t version;
 	uint8_t reserved;
-	uint16_t cm_port; /* with CM: where the node listens for links; else 0 */
+	uint16_t cm_port; /* with CM: the port where the node listens for links; else 0 */
 	uint32_t features;
 	uint64_t session_id;
 	uint8_t token[FP_WIRE_TOKEN_BYTES]; /* admits links and a RESUME; zeros in the answer to a LINK */
@@ -170,7 +170,7 @@ struct fp_wire_lease {
 
 /* LEASED and ATTACHED. */
 struct fp_wire_leased {
-	uint64_t size_bytes; /* at least the size asked for: pools round up to their unit */
+	uint64_t size_bytes; /* at least the size asked for, because pools round up to their unit */
 	uint32_t lease_id;
 	uint32_t flags;
 	uint64_t address; /* with FP_WIRE_LEASED_KEY: where the lease begins for READ and WRITE; else 0 */
@@ -203,7 +203,7 @@ struct fp_wire_adopted {
 };
 
 struct fp_wire_info {
-	uint64_t capacity_bytes; /* of all pools that this session can lease from */
+	uint64_t capacity_bytes; /* size of all pools from which this session can lease */
 	uint64_t free_bytes;
 	uint64_t leased_bytes; /* to this session */
 	uint64_t quota_bytes;  /* quota of its client, for all sessions of that client; 0: none */

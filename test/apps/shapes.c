@@ -84,7 +84,7 @@ static void threads(void)
 
 #define SENT 4000
 
-static uint64_t *counters; /* each in a page of its own */
+static uint64_t *counters; /* each counter is in a page of its own */
 static atomic_ulong handled;
 
 /* Reads and writes memory that is mostly far, on a stack that may be far, too. */

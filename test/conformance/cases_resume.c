@@ -324,7 +324,7 @@ static void cut_and_resumed(void **state)
 
 /*
  * The client gives up a WRITE and resumes its session. Then all or the second half of the old WRITE
- * reaches the node, after a newer write to the same place.
+ * reaches the node, after a newer write to the same place. The old WRITE must have no effect.
  */
 static void late_write_never_lands(void **state)
 {

@@ -542,7 +542,7 @@ static void start_readers(struct scene *s, struct reader *readers, pthread_t *th
 	}
 	while (atomic_load(&s->reads) < READERS || !fp_store_is_blocked(s->agent->far.store))
 		sleep_ns(MS);
-	sleep_ns(200 * MS); /* so long that all threads fault */
+	sleep_ns(200 * MS); /* long enough for all threads to fault */
 }
 
 /*

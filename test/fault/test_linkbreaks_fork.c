@@ -149,7 +149,7 @@ static void test_forks_while_pages_wait(void **state)
 /* ---- a fork during an attempt to resume ---- */
 
 #define FRESH_PAGES 16384u
-#define BEYOND_MAX  2048u /* so many pages a fork may always use beyond the budget */
+#define BEYOND_MAX  2048u /* a fork may always exceed the budget by so many pages */
 
 static void *touch_fresh_pages(void *arg)
 {

@@ -203,7 +203,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 	shutdown(t.peer, SHUT_WR);
 	await_all(link, bytes + 1, len - 1);
 	setsockopt(t.peer, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
-	close(t.peer); /* by a reset, so that no port stays in TIME_WAIT */
+	close(t.peer); /* closes by a reset, so that no port stays in TIME_WAIT */
 	fp_link_close(link);
 	return 0;
 }

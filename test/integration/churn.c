@@ -308,7 +308,7 @@ int main(int argc, char **argv)
 	    .agent = {.local_bytes = 64 * FP_PAGE_SIZE,
 	              .pins = true,
 	              .readahead_pages = 32,
-	              .secret = getenv("FARPAGE_TEST_SECRET")}, /* for the nodes that --node names */
+	              .secret = getenv("FARPAGE_TEST_SECRET")}, /* only for nodes that --node names */
 	    .stall_ns = STALL_NS,
 	    .churn = {.n_threads = 4, .bytes = 32u << 20, .duration_ns = 10 * FP_NSEC_PER_SEC},
 	};

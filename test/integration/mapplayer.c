@@ -162,7 +162,7 @@ static void step_write(struct dice *d, uint32_t start)
 	memset(d->exchange, (int)stamp, PAGE);
 	memcpy(d->exchange, &stamp, sizeof(stamp));
 	answer(d, copy_in(d, at(d, start)));
-	if (d->record.ret == (int64_t)PAGE) /* now write also by a touch of this thread */
+	if (d->record.ret == (int64_t)PAGE) /* this thread itself writes to the page too */
 		*(volatile uint64_t *)(at(d, start) + 8) = stamp;
 }
 

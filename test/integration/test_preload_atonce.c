@@ -28,7 +28,7 @@
 #define PAGES      64u /* pages of each thread */
 #define OPERATIONS 100u
 #define DEADLINE_S 60u
-#define STRADDLE   4u /* of eight bytes, so many lie before the page's end */
+#define STRADDLE   4u /* how many of the eight bytes lie before the page's end */
 
 struct worker {
 	pthread_t thread;

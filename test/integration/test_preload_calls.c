@@ -334,7 +334,7 @@ static void another_process(void **state)
 		mmap(big_far, BIG, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
 		memset(big_far, 'c', BIG);
 		(void)!write(pair[1], "", 1);
-		_exit((int)read(pair[1], &byte, 1)); /* until the parent closes its end */
+		_exit((int)read(pair[1], &byte, 1)); /* ends when the parent closes its end */
 	}
 	memset(big_local, 0, BIG);
 	assert_int_equal(read(pair[0], &byte, 1), 1);

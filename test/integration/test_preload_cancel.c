@@ -177,7 +177,7 @@ static char *far_stack;
 static ucontext_t outside, inside;
 static void (*body)(void);
 
-/* So deep that the signal's frame lies in a part of the stack that was not used lately. */
+/* Goes so deep that the signal's frame lies in a part of the stack that was not used lately. */
 __attribute__((noinline)) static unsigned deep(unsigned n)
 {
 	volatile char room[1024];

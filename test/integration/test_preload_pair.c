@@ -27,7 +27,7 @@
 #define LEN   (64u << 10)
 #define PAIRS 16u
 #define TIMED 20000u
-#define MOST  10u /* most system calls for a pair; two of them are rt_sigprocmask for each call */
+#define MOST  10u /* most system calls for a pair; each of its two calls has two rt_sigprocmask */
 
 static void pairs(unsigned n, bool touches)
 {

@@ -194,7 +194,7 @@ static ucontext_t outside, inside;
 static volatile unsigned rounds;
 static char *coroutine_stack;
 
-/* So deep that the kernel's frame lies in a part of the stack that was not used lately. */
+/* Goes so deep that the frame of the kernel lies in a part of the stack not used lately. */
 __attribute__((noinline)) static unsigned deep(unsigned n)
 {
 	volatile char room[1024];
@@ -421,7 +421,7 @@ static void by_number(void **state)
 	uint64_t mask = 0;
 
 	if (!test_is_inline())
-		skip(); /* only mode inline refuses it */
+		skip(); /* refused only in mode inline */
 	assert_int_equal(syscall(SYS_rt_sigaction, SIGHUP, action, NULL, 8), -1);
 	assert_int_equal(errno, ENOSYS);
 	assert_int_equal(syscall(SYS_rt_sigaction, SIGHUP, NULL, action, 8), -1);

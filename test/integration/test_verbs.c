@@ -25,7 +25,7 @@ static void reads_and_writes_carry_the_bytes(void **state)
 	assert_memory_equal(pair.local_bytes, pair.remote_bytes, REMOTE_BYTES);
 
 	fill(pair.local_bytes, seed + 1);
-	for (unsigned round = 0; round < 20; round++) { /* so many rounds that entries are reused */
+	for (unsigned round = 0; round < 20; round++) { /* enough rounds that entries are reused */
 		for (unsigned i = 0; i < 16; i++) {
 			chain[i] = work_of(&pair, FP_VERBS_WRITE, i * 16384, 16384);
 			chain[i].signalled = i == 15;

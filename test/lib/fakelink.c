@@ -54,7 +54,7 @@ void fake_link_close(struct fp_link *base)
 
 	fake_lock();
 	for (unsigned i = 0; i < link->n_ios; i++)
-		link->ios[i]->tag = 0; /* such an io was abandoned */
+		link->ios[i]->tag = 0; /* marks the io as abandoned */
 	for (p = &link->session->links; *p != link; p = &(*p)->next)
 		;
 	*p = link->next;

@@ -190,7 +190,7 @@ static void test_threads_have_eight_pages_each(void **state)
 {
 	struct fp_budget *room = *state;
 
-	fp_budget_see_threads(room, BUDGET / 8); /* so many threads fit the budget */
+	fp_budget_see_threads(room, BUDGET / 8); /* the budget is large enough for so many threads */
 	assert_false(fp_budget_is_scarce(room));
 	assert_int_equal(fp_budget_take(room, 4 * BUDGET), BUDGET);
 	fp_budget_see_threads(room, BUDGET / 4);

@@ -170,7 +170,7 @@ static void a_fork_that_fails_leaves_nothing(void **state)
 	assert_int_equal(n_shared(), 0);
 	assert_int_equal(n_fds(), fds);
 	assert_int_equal(fp_store_fork_prepare(me.store), 0);
-	fp_store_fork_parent(me.store, true); /* as if a child had been forked */
+	fp_store_fork_parent(me.store, true); /* acts as if a child had been forked */
 	page_write(0);
 	assert_int_equal(used_after_sweep(), N_PAGES);
 	assert_int_equal(n_shared(), 0);

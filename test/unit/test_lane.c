@@ -290,7 +290,7 @@ static void a_silent_node_ends_by_the_deadline(void **state)
 		assert_true(fp_clock_ns() < started_ns + 10 * FP_NSEC_PER_SEC);
 	}
 	assert_true(fp_clock_ns() >= deadline_ns);
-	for (unsigned i = 0; i < 10; i++) /* ios that the link never took fail with their node too */
+	for (unsigned i = 0; i < 10; i++) /* ios that the link never took also fail, with their node */
 		assert_true(bench.ios[i].status == -ETIMEDOUT ||
 		            (i >= 3 && bench.ios[i].status == -EHOSTDOWN));
 	assert_int_equal(bench.store->nodes[0].error, -ETIMEDOUT);

@@ -579,7 +579,7 @@ static void test_write_prediction(void **state)
 		word = (word & ~FP_PAGE_STATE_MASK & ~FP_PAGE_DIRTY) | FP_PAGE_REMOTE;
 		word = fp_pager_step(word, FP_EV_FAULT_READ).word;
 	}
-	assert_int_equal(predicted, FP_PAGE_HIST_MAX); /* then the page waits for a write fault again */
+	assert_int_equal(predicted, FP_PAGE_HIST_MAX); /* then the page's next write is a fault again */
 	assert_int_equal(fp_page_slot(word), 7);
 }
 

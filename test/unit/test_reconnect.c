@@ -450,7 +450,7 @@ static void any_call_may_fail_while_a_node_comes_back(void **state)
 /* ---- threads ---- */
 
 #define STORM_NS         (700 * FP_NSEC_PER_MSEC)
-#define STORM_RECONNECTS 10u /* at least so many; a slow machine goes on for longer */
+#define STORM_RECONNECTS 10u /* least number of resumes; a slow machine takes longer */
 
 static struct {
 	_Atomic bool stop;

@@ -313,7 +313,7 @@ static void where_locks_fail_a_page_of_nobody_is_dead(void **state)
 	pid_t pid;
 
 	assert_int_equal(fp_statspage_create(page_path, true, &page), 0);
-	page->start_ticks++; /* there is no such process */
+	page->start_ticks++; /* now the page names a process that does not exist */
 	pid = fork();
 	if (pid == 0) {
 		meet(SYS_flock, SECCOMP_RET_ERRNO | ENOLCK);

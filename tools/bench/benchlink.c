@@ -45,7 +45,7 @@ struct bench_link {
 	uint64_t seed;
 	uint64_t duration_ns; /* of a cell */
 	uint64_t spin_ns;
-	char *secret; /* for the nodes that the user named; NULL: none */
+	char *secret; /* secret of the nodes that the user named; NULL: none */
 	unsigned n_shapes, n_depths;
 	struct shape shapes[MAX_LIST];
 	unsigned depths[MAX_LIST];

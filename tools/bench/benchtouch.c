@@ -45,7 +45,7 @@ static const struct counter {
 
 #define COUNTERS FP_ARRAY_LEN(counters)
 
-static uint64_t counts[FP_ROUNDS_BEDS][PASSES][COUNTERS]; /* by contender; summed over all rounds */
+static uint64_t counts[FP_ROUNDS_BEDS][PASSES][COUNTERS]; /* per contender, summed over all rounds */
 
 static double us_per_page(uint64_t start_ns, const struct fp_contender *c)
 {

@@ -81,7 +81,7 @@ static int start_handler(struct fp_floor *floor)
 
 	if (floor->is_inline) {
 		served = floor;
-		sigfillset(&action.sa_mask); /* as each handler of faults does */
+		sigfillset(&action.sa_mask); /* all signals are blocked, as in each handler of faults */
 		r = sigaction(SIGBUS, &action, &floor->before) < 0 ? -errno : 0;
 	} else {
 		r = -pthread_create(&floor->handler, NULL, serve, floor);

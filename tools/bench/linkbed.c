@@ -46,7 +46,7 @@ struct fp_linkbed {
 	size_t buffer_bytes;
 	uint64_t next_heartbeat_ns;
 	bool filled;         /* the lease holds generation 0 */
-	unsigned generation; /* of the last cell that wrote */
+	unsigned generation; /* generation that the last writing cell wrote */
 	struct linkbed_slot slots[FP_LINKBED_MAX_DEPTH];
 };
 
@@ -232,7 +232,7 @@ static int keep_busy(struct fp_linkbed *bed, struct linkbed_run *run)
 		int n = await(bed, done, MAX_COMPLETION);
 		uint64_t now_ns = fp_clock_ns();
 
-		r = heartbeat(bed, now_ns); /* at depth 1 no request has to wait for this */
+		r = heartbeat(bed, now_ns); /* this delays no request: at depth 1 none is under way */
 		for (int i = 0; r == 0 && i < n; i++)
 			r = complete(bed, run, done[i]->user, now_ns);
 	}

@@ -21,7 +21,7 @@ struct fp_linkbed_options {
 	enum fp_protocol protocol; /* of rdma */
 	uint64_t seed;             /* of all contents */
 	uint64_t spin_ns;          /* how long to poll for completions before sleeping; 0: sleep at once */
-	size_t buffer_bytes;       /* for the largest cell: its depth times the bytes of a request */
+	size_t buffer_bytes;       /* enough for the largest cell: its depth times the bytes of a request */
 };
 
 enum fp_linkbed_op {
@@ -32,7 +32,7 @@ enum fp_linkbed_op {
 
 struct fp_linkbed_cell {
 	enum fp_linkbed_op op;
-	unsigned n_segs;    /* of one request; RPC: 1 */
+	unsigned n_segs;    /* segments of one request; RPC: 1 */
 	uint32_t seg_bytes; /* a multiple of 8; RPC: 0 to FP_PING_MAX_BYTES */
 	unsigned depth;     /* requests under way at once; RPC: 1 */
 	uint64_t duration_ns;
@@ -42,7 +42,7 @@ struct fp_linkbed_result {
 	uint64_t requests;
 	/* At depth 1 the sum of all latencies. Else the time from the first request to the last. */
 	uint64_t elapsed_ns;
-	uint64_t min_ns, p50_ns, p99_ns, p999_ns; /* of one request, from its submission to its completion */
+	uint64_t min_ns, p50_ns, p99_ns, p999_ns; /* of one request, from submission to completion */
 	unsigned in_flight;                       /* the depth that the link allowed, at most the cell's */
 };
 

@@ -191,7 +191,7 @@ static int open_all(struct fp_rounds *rounds, const struct fp_rounds_bench *benc
 {
 	int r = 0;
 
-	rounds->nodes.pool_bytes = 3 * rounds->map_bytes + (256u << 20); /* enough for both fault modes */
+	rounds->nodes.pool_bytes = 3 * rounds->map_bytes + (256u << 20); /* enough for both modes */
 	rounds->order = calloc(rounds->map_bytes / FP_PATTERN_PAGE_BYTES, sizeof(*rounds->order));
 	if (!rounds->order)
 		return -ENOMEM;

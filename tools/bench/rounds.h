@@ -26,7 +26,7 @@ struct fp_rounds {
 	bool json, lists, floor; /* lists: --transport was given; floor: a floor takes part */
 	unsigned modes;          /* thread, inline, both */
 	uint64_t cpu, seed, rounds, map_bytes, local_bytes;
-	char *secret; /* for the nodes that the user named; NULL: none */
+	char *secret; /* secret of the nodes that the user named; NULL: none */
 	const char *ways[FP_ROUNDS_WAYS];
 	unsigned n_ways, n;
 	struct fp_contender contender[FP_ROUNDS_BEDS];
