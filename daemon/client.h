@@ -26,12 +26,8 @@ struct fp_client {
 	unsigned n_conns;
 	unsigned n_shared;           /* memories that it may map, and that are not given back yet */
 	struct fp_turn_client turns; /* turns of its connections */
-	uint64_t
-	    /*
-	     * Charged until the memory is given back, when no lease and no request uses it any
-	     * more.
-	     */
-	    leased_bytes;
+	/* Charged until the memory is given back, when no lease and no request uses it any more. */
+	uint64_t leased_bytes;
 };
 
 /* Zero-initialised, it is empty. */

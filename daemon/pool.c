@@ -179,9 +179,8 @@ static int map_chunk(const struct fp_pool *pool, uint64_t size_bytes, int fd, st
 	    mmap(NULL, size_bytes, PROT_READ | PROT_WRITE, fd < 0 ? page_flags(pool) : MAP_SHARED, fd, 0);
 	if (chunk.base == MAP_FAILED)
 		return -errno;
-	madvise(chunk.base, size_bytes,
-	        /* Bytes of clients do not belong in our core dump. */
-	        MADV_DONTDUMP);
+	/* Bytes of clients do not belong in our core dump. */
+	madvise(chunk.base, size_bytes, MADV_DONTDUMP);
 	r = bind_node(pool, chunk.base, size_bytes);
 	if (r < 0) {
 		unmap_chunk(&chunk);

@@ -185,11 +185,8 @@ void fp_slots_let_go(struct fp_slots *slots, uint64_t slot)
 	uint64_t bit = fp_slots_bit_of(slots, slot), limbo;
 
 	assert(slot - slots->first_slot < slots->n_pages);
-	assert(slots->word[fp_slots_word_of(slots, slot)] &
-	       /*
-	        * Checked first, because once the slot is in limbo, a settling may free it at once.
-	        */
-	       bit);
+	/* Checked first, because once the slot is in limbo, a settling may free it at once. */
+	assert(slots->word[fp_slots_word_of(slots, slot)] & bit);
 	atomic_fetch_add_explicit(&slots->n_limbo, 1, memory_order_relaxed);
 	limbo =
 	    atomic_fetch_or_explicit(&slots->limbo[fp_slots_word_of(slots, slot)], bit, memory_order_acq_rel);

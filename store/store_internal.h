@@ -88,11 +88,9 @@ struct fp_store {
 
 	/*
 	 * Written all the time. So it is kept off the cache lines above, which the fault path
-	 * reads.
+	 * reads. n_freeing: how often slots began to become free, by a return or by a new lease.
 	 */
-	alignas(
-	    /* How often slots began to become free, by a return or by a new lease. */
-	    64) _Atomic uint64_t n_freeing;
+	alignas(64) _Atomic uint64_t n_freeing;
 	_Atomic uint64_t n_freed;        /* how often that ended; equal to n_freeing while nobody frees */
 	_Atomic uint32_t cursor;         /* the lease that allocation tries first */
 	_Atomic uint64_t reserved_pages; /* grows under reserve_lock only */

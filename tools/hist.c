@@ -89,7 +89,7 @@ static int print(const struct hist_options *options, const struct fp_statspage *
 	return fp_hist_print(h, (enum fp_hist_format)options->format, phase->title, stdout);
 }
 
-/* Writes the picture. 0 or a negative errno after a message that names the file. */
+/* Looks at the page. 0 or a negative errno after a message that names the file. */
 static int look(struct fp_statsview *view)
 {
 	char self[32], file[PATH_MAX] = "";

@@ -341,12 +341,8 @@ static void clean_up(struct run_command *run)
 		return;
 	}
 	fp_privnode_stop(run->node);
-	fp_cleanup_close(
-	    /*
-	     * First, because reading the folder takes a descriptor, and this may be the last free
-	     * one.
-	     */
-	    &run->dir_lock_fd);
+	/* First, because reading the folder takes a descriptor, and this may be the last one. */
+	fp_cleanup_close(&run->dir_lock_fd);
 	if (run->dir[0])
 		fp_stats_dir_run_dir_remove(run->dir);
 }

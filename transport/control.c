@@ -18,12 +18,8 @@
 #include "lockedmem.h"
 
 #define DEFAULT_DEADLINE_NS (5 * FP_NSEC_PER_SEC)
-#define FAREWELL_NS                                                                                          \
-/*
-	 * How long we wait for the answer to BYE. A slower node notices the end of the stream
-	 * instead.
-	 */
-FP_NSEC_PER_SEC
+/* How long we wait for the answer to BYE. A slower node notices the end of the stream instead. */
+#define FAREWELL_NS FP_NSEC_PER_SEC
 
 struct fp_control {
 	struct fp_session base;

@@ -36,8 +36,8 @@ static struct rdma *rdma_of(struct fp_session *session)
 }
 
 /*
- * A forked child has copies of the descriptors of its parent's device: destroying it here would
- * destroy it there.
+ * A forked child has copies of the descriptors of its parent's device. If it destroyed its copy, it
+ * would destroy the parent's device.
  */
 static void rdma_done(struct fp_session *session, bool forked)
 {

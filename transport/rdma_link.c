@@ -633,8 +633,8 @@ int fp_rdma_link_new(struct fp_verbs_conn *conn, const struct fp_rdma_link_optio
 }
 
 /*
- * A forked child has copies of the descriptors of its parent's queue pair: destroying it here would
- * destroy it there.
+ * A forked child has copies of the descriptors of its parent's queue pair. If it destroyed its
+ * copy, it would destroy the parent's queue pair.
  */
 void fp_rdma_link_close(struct fp_link *base)
 {

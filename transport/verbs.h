@@ -258,12 +258,9 @@ enum fp_verbs_event_type {
 /* A connection request. fp_verbs_prepare or fp_verbs_reject uses it up. */
 struct fp_verbs_request {
 	struct rdma_cm_id *id;
-	uint8_t n_peer_asks,
-	    /*
-	     * READs that the peer wants to have outstanding here; READs from here that it can
-	     * answer.
-	     */
-	    n_peer_answers;
+	/* READs that the peer wants to have outstanding here; READs from here that it can
+	 * answer. */
+	uint8_t n_peer_asks, n_peer_answers;
 };
 
 struct fp_verbs_event {

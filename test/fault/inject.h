@@ -28,7 +28,7 @@ enum inject_call {
 #define INJECT_PARTIAL (-1) /* does only the first page, returns EAGAIN */
 #define INJECT_UNSAID  (-2) /* does all pages, but returns EAGAIN as for INJECT_PARTIAL */
 
-/* Only calls on far memory, [base, base + len), count. Call this function first. */
+/* Only calls on the far memory [base, base + len) count. Call this function first. */
 void inject_range(const void *base, size_t len);
 
 /* From now on the nth call of this kind (counted from 1) fails with errno error; 0: none does. */

@@ -167,9 +167,8 @@ static void random_ops_match_a_shadow(void **state)
 
 struct crowd {
 	struct fp_slots *slots;
-	uint8_t
-	    /* Not atomic on purpose: so TSan also sees a slot that is handed out twice. */
-	    owner[CROWD_PAGES];
+	/* Not atomic on purpose: so TSan also sees a slot that is handed out twice. */
+	uint8_t owner[CROWD_PAGES];
 };
 
 struct member {
