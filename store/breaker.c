@@ -71,11 +71,11 @@ void fp_backoff_opened(struct fp_backoff *backoff, uint64_t now_ns, uint64_t wai
 	if (held) {
 		backoff->n_failed = 0;
 		backoff->next_ns = now_ns;
-		/*
-	 * The link flaps, but the node is there. So try again soon: each time that the link is up
-	 * helps.
-	 */
 	} else {
+		/*
+		 * The link flaps, but the node is there. So try again soon: each time that the link
+		 * is up helps.
+		 */
 		backoff->n_failed = FP_MIN(backoff->n_failed, FP_BACKOFF_FLAP - 1);
 		fp_backoff_refused(backoff, now_ns, random);
 	}

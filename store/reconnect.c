@@ -140,8 +140,8 @@ static uint64_t connect_ns(const struct fp_store *store, const struct fp_node *n
 }
 
 /*
- * Opens a session that has the node's leases, by any way, and links for all lanes. The session
- * resumes the last one, or is a new one that adopts. node->control held.
+ * Resumes the node's last session, or opens a new one that adopts, by any way that answers.
+ * Attaches the leases and opens links for all lanes. node->control held.
  */
 static int open_session(struct fp_store *store, struct fp_node *node, unsigned *ret_way, int *ret_cause)
 {

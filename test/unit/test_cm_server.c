@@ -93,8 +93,8 @@ static void a_link_that_breaks_is_told(void **state)
 		if (i == 0) {
 			eventfd_write(last_conn->fd, 1);
 			fp_cm_server_serve(*state);
-			/* The break is noticed also if the client disconnects at once. */
 		} else {
+			/* The break is noticed also if the client disconnects at once. */
 			happens(*state,
 			        (struct fp_verbs_event){.type = FP_VERBS_EV_DISCONNECTED, .conn = last_conn});
 		}
