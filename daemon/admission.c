@@ -17,15 +17,15 @@
 #define MAX_LINKS 64 /* links that one session may have */
 
 /*
- * Takes a place for the connection, because each connection takes a descriptor. Sessions have the
- * same limit, because a RESUME takes a connection without asking for a place.
+ * The limit max, lowered to what our descriptors allow: each connection takes one. Sessions have
+ * the same limit, because a RESUME takes a connection without asking for a place.
  */
 static uint64_t limit_by_fds(const struct fp_node_server *server, uint64_t max)
 {
 	return server->options.private_node ? max : FP_MIN(max, server->max_fds);
 }
 
-/* Makes client the connection's client. -EUSERS: there are too many connections. */
+/* Gives the connection to client. -EUSERS: the client, or all clients, have too many. */
 static int take_place(struct fp_conn *conn, struct fp_client *client)
 {
 	uint64_t max = limit_by_fds(conn->server, conn->server->config->limits.max_connections);

@@ -39,7 +39,7 @@ static int feed_header(struct fp_inbox *inbox)
 }
 
 /*
- * *ret_extra: how many bytes of a WRITE's data were taken with the table. The caller passes them on
+ * *ret_extra: how many bytes of a WRITE's data were taken with the table. The caller must feed them
  * again.
  */
 static int feed_table(struct fp_inbox *inbox, size_t *ret_extra)

@@ -109,8 +109,8 @@ static void on_accept(struct fp_op *op, int res, unsigned flags)
 }
 
 /*
- * Kills a connection. It handles no more of the bytes that it has received. A WRITE that arrived in
- * part stays incomplete.
+ * Ends all links of a session. A killed connection handles no more of the bytes that it has
+ * received. A WRITE that arrived in part stays incomplete.
  */
 static void end_links(struct fp_node_session *session)
 {

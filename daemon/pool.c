@@ -284,7 +284,7 @@ static int prove(struct fp_pool *pool)
 }
 
 /*
- * Checks the host's memory first. Otherwise the kernel would kill this process or another one when
+ * Checks the host's memory. Otherwise the kernel would kill this process or another one when
  * memory runs out.
  */
 static int check_host(const struct fp_pool *pool, struct fp_conf_error *error)

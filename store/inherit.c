@@ -253,7 +253,7 @@ static bool retire(struct fp_store *store, struct fp_node *node)
 	for (struct fp_slots *slots = node->leases; slots; slots = slots->node_next) {
 		if (!is_former(slots))
 			continue;
-		atomic_store(&slots->retired, true); /* after the new leases are published: see slots_scan */
+		atomic_store(&slots->retired, true); /* last: the new leases are published (slots_scan) */
 		atomic_fetch_sub(&node->n_slots, slots->n_pages);
 		atomic_fetch_add(&node->n_retired, slots->n_pages);
 	}

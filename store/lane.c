@@ -119,7 +119,7 @@ static struct page_request *request_begin(struct fp_lane *lane, unsigned node_id
 	struct page_request *req = TAILQ_FIRST(&lane->idle);
 	uint64_t deadline_ns, all_ns = wait_ns(lane, &lane->store->nodes[node_idx], op);
 
-	assert(req); /* there is one for each page that may be outstanding */
+	assert(req); /* as many requests as pages that may be outstanding */
 	TAILQ_REMOVE(&lane->idle, req, queue);
 	TAILQ_INSERT_TAIL(&lane->active, req, age);
 	deadline_ns = fp_retry_begin(&req->tries, now_ns, lane->store->deadline_ns, all_ns);

@@ -136,8 +136,8 @@ static void append(char buf[CELL_BYTES], const char *name, const char *equals, c
 }
 
 /*
- * Prints a value. A list gives its elements, separated by commas. Several measurements give "median
- * [min max]".
+ * Returns the text of a value. A list gives its elements, separated by commas. Several measurements
+ * give "median [min max]".
  */
 static const char *value_text(const char *name, json_t *value, char buf[CELL_BYTES])
 {

@@ -13,7 +13,7 @@ static json_t *number(uint64_t value)
 	return json_integer((json_int_t)value);
 }
 
-/* Adds percentiles of each phase in which anything was counted. */
+/* Returns the percentiles of each phase in which anything was counted. */
 static json_t *latencies(const struct fp_statspage *sum)
 {
 	json_t *list = json_array();

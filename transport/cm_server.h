@@ -12,9 +12,9 @@
  * A peer is one session with its domain. The daemon ends a peer, deregisters its regions, and puts
  * its reference. Queue pairs are connected through rdma_cm, or without it (rdma+tcp).
  *
- * Threads: only the loop calls, except where a comment says "any thread". The server has no thread:
- * the loop calls fp_cm_server_serve when the server's descriptor is readable. READs and WRITEs of
- * peers cost no CPU here.
+ * Only the loop's thread calls these functions, unless a comment says "any thread". The server has
+ * no thread: the loop calls fp_cm_server_serve when the server's descriptor is readable. READs and
+ * WRITEs of peers cost no CPU here.
  */
 #ifndef FP_CM_SERVER_H
 #define FP_CM_SERVER_H

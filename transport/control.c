@@ -152,8 +152,8 @@ static int control_new(const struct fp_control_ops *ops, const struct fp_url *ur
 }
 
 /*
- * Drops a resumed session that is not wanted after all. It stays at the node until its grace period
- * ends, so others may resume it.
+ * Checks the node's WELCOME. A resumed session that does not fit stays at the node until its grace
+ * period ends, so others may resume it.
  */
 static int check_open(struct fp_control *control, const struct fp_wire_welcome *resumed)
 {

@@ -19,7 +19,7 @@
 #define MIB     (1ull << 20)
 #define PAGE    4096u
 #define OPENERS 3u
-/* Of one call; the node allows less for a handshake. */
+/* The deadline of one call. The node allows less time for a handshake. */
 #define DEADLINE_NS (60 * FP_NSEC_PER_SEC)
 
 static struct fp_url url;

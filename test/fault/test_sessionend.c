@@ -209,7 +209,7 @@ static bool is_back(const struct fp_store_node *info, uint64_t n_times)
 	return !info->adopting && info->reconnects >= n_times && !info->session_error;
 }
 
-/* Checks that there are new leases. Some old ones may still be in use. */
+/* True if there are new leases, while some old ones may still be in use. */
 static bool is_retired(const struct fp_store_node *info, uint64_t unused)
 {
 	(void)unused;

@@ -229,7 +229,7 @@ static void report(const struct fp_statspage *stats, const struct churn_result *
 	       atomic_load(&stats->prefetched_pages), atomic_load(&stats->waits_for_room));
 }
 
-/* Fails a run in which no page left and came back: such a run proves nothing. */
+/* True if pages left and came back. A run without that proves nothing. */
 static bool was_a_churn(const struct settings *s, const struct fp_statspage *stats)
 {
 	if (s->agent.local_bytes >= s->churn.bytes / 4)

@@ -168,8 +168,8 @@ static void drop_fillers(unsigned n)
 }
 
 /*
- * Unmaps so many mappings that n cuts of a mapping are possible below the kernel's limit. mmap may
- * exceed the limit by one.
+ * Leaves only so much below the kernel's limit of mappings that n cuts of a mapping are possible.
+ * mmap may exceed the limit by one.
  */
 static void leave_cuts(unsigned n)
 {

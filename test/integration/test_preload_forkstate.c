@@ -272,7 +272,7 @@ static void stacks_that_are_far(void **state)
 
 static int said[2];
 
-/* Forks. By that the agent opens descriptors that the other table does not get. */
+/* Forks, so that the agent opens descriptors that the other table does not get. */
 static void fork_once(void)
 {
 	pid_t pid = fork();

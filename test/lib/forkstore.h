@@ -141,8 +141,8 @@ static inline void check_all(void)
 }
 
 /*
- * Takes slots. The store must not hand out a slot that a child may hold, even if the child is dead
- * and nobody knows it yet.
+ * Checks a slot that the store handed out. No child may hold it, not even a dead child of which
+ * nobody knows yet that it is dead.
  */
 static inline void check_unheld(uint64_t slot)
 {

@@ -108,7 +108,7 @@ static void a_bucket_is_within_a_percent(void **state)
 			assert_true(error == 0);
 	}
 	assert_true(worst <= 0.008);
-	assert_true(worst > 0.004); /* less: the buckets would take too much memory */
+	assert_true(worst > 0.004); /* a smaller error would need too much memory */
 }
 
 /*

@@ -145,7 +145,7 @@ static struct fp_contender *add_contender(struct fp_rounds *rounds, const char *
 	return c;
 }
 
-/* Adds a contender. way NULL: the floor. */
+/* Opens the bed of a contender. way NULL: the floor. */
 static int open_bed(struct fp_rounds *rounds, const struct fp_rounds_bench *bench, struct fp_contender *c,
                     const char *way)
 {
@@ -170,8 +170,8 @@ static int open_bed(struct fp_rounds *rounds, const struct fp_rounds_bench *benc
 }
 
 /*
- * Opens a floor anew in each round, so that no page of it is touched. Its thread runs on this
- * thread's CPU.
+ * Measures one contender. A floor is opened anew in each round, so that no page of it is touched
+ * yet. Its thread runs on this thread's CPU.
  */
 static int measure(struct fp_rounds *rounds, const struct fp_rounds_bench *bench, struct fp_contender *c,
                    unsigned round)
