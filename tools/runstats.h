@@ -18,7 +18,7 @@ struct fp_runstats {
 	/* Of ended processes, whose pages are removed from the folder. */
 	struct fp_statspage ended;
 	size_t n_processes, n_ended;
-	struct fp_smaps kinds; /* memory of living processes that is not far, when it was most */
+	struct fp_smaps kinds; /* the largest amount of living processes' memory that was not far */
 	uint64_t kinds_total;  /* sum of kinds; 0: no process was looked at */
 };
 

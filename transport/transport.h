@@ -2,7 +2,7 @@
  * The transport interface: sessions, leases and links to one memory node, the same for shm, tcp and
  * rdma. Room: transport. It knows offsets in leases, never pages, slots or faults.
  *
- *   session   what one client has at one node. It is made once and owns the leases. Its calls block
+ *   session   one client's state at one node. It is made once and owns the leases. Its calls block
  *             until a deadline, may allocate, and take the session's own lock: any thread may
  *             call, but never a fault thread.
  *   lease     a contiguous piece of a pool. shm maps it here, see base.
@@ -253,7 +253,7 @@ int fp_session_info(struct fp_session *session, struct fp_node_info *ret_info);
 int fp_session_ping(struct fp_session *session, size_t len_bytes, uint64_t deadline_ns);
 
 /*
- * Checks whether a session with mapped leases still stands. 0: it does; other transports always
+ * Checks whether a session with mapped leases is still alive. 0: it is; other transports always
  * return 0. -ECONNRESET: the node ended the session, or the node itself ended. -EBADF: the program
  * closed our descriptor. The mappings stay, with the right bytes. A node that still runs counts
  * their memory as kept. Any thread; neither asks the node nor blocks.

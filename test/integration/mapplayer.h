@@ -32,9 +32,9 @@ struct record {
 };
 
 /*
- * mapdice --play SEED BATCH BY_FILE: makes the steps that SEED decides, and writes a record of each
- * to stdout, BATCH at a time. It goes on until it is killed or nobody reads. BY_FILE: reads pages
- * through a file, not by process_vm_readv. Returns the exit status.
+ * mapdice --play SEED BATCH BY_FILE: makes the steps that follow from SEED, and writes a record of
+ * each to stdout, BATCH at a time. It goes on until it is killed or nobody reads. BY_FILE: reads
+ * pages through a file, not by process_vm_readv. Returns the exit status.
  */
 int map_play(char **argv);
 
