@@ -385,8 +385,8 @@ static int open_signals(struct fp_node_server *server)
 }
 
 /*
- * Divides the limit of open files: a quarter for connections, half for memfds that clients map, and
- * a quarter for memfds in flight, although these are not open here.
+ * Divides the limit of open files: a quarter for connections, and half for memfds that clients map.
+ * The last quarter is for memfds in flight, although these are not open here.
  */
 static void raise_descriptor_limit(struct fp_node_server *server)
 {

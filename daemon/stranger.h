@@ -32,7 +32,7 @@ struct fp_strangers {
 
 /*
  * How many strangers there may be: a quarter of max_connections, or an eighth of the limit of open
- * files if that is less; at least 8, at most 1024.
+ * files if that is less. The result is at least 8 and at most 1024.
  */
 unsigned fp_strangers_max(const struct fp_node_server *server);
 

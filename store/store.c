@@ -425,9 +425,9 @@ static unsigned slots_scan(struct fp_store *store, unsigned n, uint64_t *ret_slo
 /*
  * A scan can miss slots that become free behind it while others take those ahead of it. But a
  * caller with a reservation must get its slots. So a failed scan counts only if no slot was
- * returned during it: no return was under way when the scan began, and none began until it ended.
- * To count only finished returns is not enough: a thread may have cleared its bit behind the scan,
- * and not have counted it yet.
+ * returned during it. No return may be under way when the scan begins, and none may begin before it
+ * ends. To count only finished returns is not enough: a thread may have cleared its bit behind the
+ * scan, and not have counted it yet.
  */
 unsigned fp_store_slot_alloc(struct fp_store *store, unsigned n, uint64_t *ret_slots)
 {

@@ -158,8 +158,8 @@ bool fp_store_await_work(struct fp_store *store, unsigned node, uint64_t wait_ns
 void fp_store_wake_reconnect(struct fp_store *store, unsigned node);
 
 /*
- * Backs n_pages more of address space: takes leases, first from the node with the most free memory,
- * until all reserved pages have a slot on a node that is up. Ports of one node share its pools: the
+ * Backs n_pages more of address space. Takes leases until all reserved pages have a slot on a node
+ * that is up, first from the node with the most free memory. Ports of one node share its pools: the
  * port with the fewest leases comes first. All or nothing. Blocks; control threads only. 0;
  * -ENOSPC: the pools (or the quotas) are full; -EHOSTDOWN, or the error of a failed call: a node
  * that might have lent the memory is lost, cut off or in trouble.

@@ -60,9 +60,9 @@ int fp_handshake_receive(struct fp_handshake *handshake, uint64_t deadline_ns,
 int fp_handshake_take_memfd(struct fp_handshake *handshake);
 
 /*
- * Makes the kernel break a TCP connection within a minute after the other machine vanishes: by
- * probes while idle, and by a limit for unacknowledged bytes. It does not notice a stopped process
- * whose kernel still answers.
+ * Makes the kernel break a TCP connection within a minute after the other machine vanishes. It uses
+ * probes while idle, and a time limit for unacknowledged bytes. It does not notice a stopped
+ * process whose kernel still answers.
  */
 void fp_handshake_keep_alive(int fd);
 

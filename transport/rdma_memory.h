@@ -35,10 +35,11 @@ void fp_rdma_memory_free(struct fp_rdma_memory *memory, bool opened_here);
 /* Registers a region, which lasts as long as the memory. 0, -ENOSPC, or see fp_verbs_register. */
 int fp_rdma_memory_register(struct fp_rdma_memory *memory, void *base, size_t len_bytes);
 /*
- * Chooses how work, whose op is set, carries the len bytes at buf or their first part: inline, in
- * place, or through bounce page number page. Fills its inline_data, local, lkey and len_bytes. A
- * WRITE's bytes are copied to the bounce page at once. Returns true if a READ uses that page: then
- * the caller copies its bytes from local to buf. buf NULL: the READ's bytes are not wanted.
+ * Chooses how work carries the len bytes at buf, or their first part: inline, in place, or through
+ * the bounce page with number page. The caller has set work's op. Fills its inline_data, local,
+ * lkey and len_bytes. A WRITE's bytes are copied to the bounce page at once. Returns true if a READ
+ * uses that page: then the caller copies its bytes from local to buf. buf NULL: the READ's bytes
+ * are not wanted.
  */
 bool fp_rdma_memory_choose(const struct fp_rdma_memory *memory, size_t page, uint8_t *buf, uint32_t len,
                            struct fp_verbs_work *work);

@@ -3,9 +3,9 @@
  * replaced them to get errors that no device gives on demand. Room: transport; only verbs*.c and
  * their tests include it.
  *
- * ibv_post_send, ibv_post_recv, ibv_poll_cq and ibv_req_notify_cq are inline functions of the
- * header, which dispatch through the device's context. The table has wrappers of them, so that a
- * test can replace them too.
+ * ibv_post_send, ibv_post_recv, ibv_poll_cq and ibv_req_notify_cq are inline in the header, and
+ * dispatch through the device's context. The table has wrappers of them, so that a test can replace
+ * them too.
  */
 #ifndef FP_VERBS_API_H
 #define FP_VERBS_API_H

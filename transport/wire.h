@@ -382,9 +382,9 @@ FP_WIRE_DECLARE(cm_reply)
 size_t fp_wire_table_encode(const struct fp_wire_seg *segs, unsigned n_segs, void *ret_bytes);
 /*
  * Decodes the table from the first `have` bytes of the payload of a READ or WRITE with this
- * (decoded) header. Returns 1 and *ret; 0 if the table needs more bytes than `have`; -EPROTO if it
- * can't be right: no or too many segments, a length out of range, an offset that wraps, or sizes
- * that don't add up to header->length.
+ * (decoded) header. Returns 1 and *ret; 0 if the table needs more bytes than `have`. -EPROTO if it
+ * can't be right: no or too many segments, a length out of range, an offset that wraps, or a sum of
+ * sizes other than header->length.
  */
 int fp_wire_table_decode(const struct fp_wire_header *header, const void *payload, size_t have,
                          struct fp_wire_table *ret);

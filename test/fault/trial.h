@@ -1,6 +1,6 @@
 /*
- * A trial: a function that runs in a process of its own, so that a signal, a wrong byte or a hang
- * ends only that process. Its stderr is kept. This file also has touches of memory that may raise a
+ * A trial: a function that runs in a separate process. So a signal, a wrong byte or a hang ends
+ * only that process. Its stderr is kept. This file also has touches of memory that may raise a
  * signal. Room: test/fault.
  */
 #ifndef FP_TRIAL_H

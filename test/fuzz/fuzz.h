@@ -12,9 +12,8 @@
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 
 /*
- * Returns how many things that a corpus must reach were not reached by the inputs so far; names
- * them on stderr. replay.c calls this after it has given each file unchanged. A target need not
- * define it.
+ * Counts the things that a corpus must reach and that no input has reached so far. Names them on
+ * stderr. replay.c calls this after it has given each file unchanged. A target need not define it.
  */
 unsigned fuzz_missing(void);
 

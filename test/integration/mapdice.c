@@ -1,6 +1,6 @@
 /*
- * mapdice: makes random calls of the mapping family, and compares each answer and the pages' bytes
- * with those of a plain process that makes the same calls. Room: test/integration.
+ * mapdice: makes random calls of the mapping family. A plain process makes the same calls, and
+ * mapdice compares the answers and the pages' bytes of both. Room: test/integration.
  *
  *   mapdice --farpaged F --preload LIB --transport T --capture C [--fault-mode M]
  *           [--local SIZE] [--seconds S] [--steps N]

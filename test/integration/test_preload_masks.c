@@ -1,6 +1,6 @@
 /*
- * Signal masks of a program with far memory: masks that waiting calls set, and masks with SIGBUS,
- * the signal by which fault mode inline serves faults. All is as without Farpage. Other tests of
+ * Signal masks of a program with far memory: masks that waiting calls set, and masks with SIGBUS.
+ * Fault mode inline serves faults by that signal. All is as without Farpage. Other tests of
  * signals: test_preload_signals.c. Room: test/integration.
  */
 #include <errno.h>

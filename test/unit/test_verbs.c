@@ -1,7 +1,6 @@
 /*
  * Queue pairs and devices, without a real device. This file stands in for libibverbs and librdmacm,
- * as far as the tests need: for a connection that is armed and closed, and for a device that is
- * opened and removed.
+ * as far as the tests need. They arm and close a connection, and open and remove a device.
  */
 #include <errno.h>
 #include <fcntl.h>

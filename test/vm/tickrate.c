@@ -24,8 +24,8 @@ static uint64_t clock_ns(void)
 }
 
 /*
- * Reads clock and counter at nearly the same moment. Of several tries it returns the shortest, which
- * was interrupted least.
+ * Reads clock and counter at nearly the same moment. Of several tries it returns the shortest,
+ * which was interrupted least.
  */
 static struct moment look(void)
 {

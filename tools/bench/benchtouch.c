@@ -2,11 +2,11 @@
  * farpage bench touch: the cost of passes over far memory when little of it is local. Room:
  * tools/bench.
  *
- * A round has three timed passes, which touch the first word of every page: loads in order, loads
- * in random order, and stores in random order. After the stores each page that leaves is dirty. A
- * timed pass checks the words that it loads. After the loads, and again after the stores, an
- * untimed pass checks every word of every page. The library's counters tell how the pages of a
- * timed pass faulted.
+ * A round has three timed passes, each of which touches the first word of every page. They are
+ * loads in order, loads in random order, and stores in random order. After the stores each page
+ * that leaves is dirty. A timed pass checks the words that it loads. After the loads, and again
+ * after the stores, an untimed pass checks every word of every page. The library's counters tell
+ * how the pages of a timed pass faulted.
  */
 #include <errno.h>
 #include <inttypes.h>
