@@ -47,7 +47,7 @@ struct fp_lane_shared {
 struct fp_store {
 	uint64_t deadline_ns;
 	uint64_t patience_ns; /* 0: the node's grace */
-	/* When the store came into a hurry (fp_store_hurry); 0: it is in none. */
+	/* Since when the store is in a hurry (fp_store_hurry); 0: it is not. */
 	_Atomic uint64_t hurried_ns;
 	uint64_t lease_bytes;
 	uint64_t heartbeat_ns, heartbeat_deadline_ns;

@@ -36,8 +36,8 @@ long test_step_made_names(void **m)
 }
 
 /*
- * A string that is longer than the window of a call. The window ends with a page, so the rest is on
- * the next page.
+ * A string of at least LONG bytes, which begins BEFORE bytes before its area. A call's window ends
+ * before the string's first page does. So the rest of the string is on a page that was not pinned.
  */
 #define BEFORE 592
 #define LONG   620

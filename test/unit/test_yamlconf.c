@@ -123,8 +123,8 @@ static void conf_done(struct conf *conf)
 }
 
 /*
- * Reads len bytes from a file without a name. *ret_message is the error text without the file's
- * path, with which it begins.
+ * Reads len bytes from a file without a name. *ret_message is the error text that follows the
+ * file's path.
  */
 static int read_bytes(const struct fp_conf_field *table, const void *bytes, size_t len, struct conf *conf,
                       const char **ret_message)
