@@ -59,7 +59,7 @@ static int control_end(struct fp_node *node, int r)
 	return r;
 }
 
-/* Notes why a node could not help, if not because it is full. */
+/* Notes why a node could not help, unless the reason is that it is full. */
 static void node_failed(struct placement *p, unsigned node_idx, int error)
 {
 	p->offers[node_idx].lease_bytes = 0;

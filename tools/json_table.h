@@ -20,7 +20,8 @@
 void fp_json_table_print(json_t *object, FILE *out);
 
 /*
- * Does the same for JSON text. 0; -EINVAL: the text is not a JSON object, and nothing is printed.
+ * Prints JSON text in the same way. 0; -EINVAL: the text is not a JSON object, and nothing is
+ * printed.
  */
 int fp_json_table_print_text(const char *text, FILE *out);
 

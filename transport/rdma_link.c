@@ -421,7 +421,7 @@ static void build_chain(struct rdma_link *link)
 		signal_last(link);
 }
 
-/* Posts all that can be posted. A chain stays while the queue has no room for it. */
+/* Posts all that can be posted. Keeps the chain while the queue has no space for it. */
 static void push(struct rdma_link *link)
 {
 	while (link->error == 0) {

@@ -17,7 +17,7 @@ struct fp_rdma_link_options {
 	const struct fp_lease *(*find_lease)(const struct fp_session *session, uint32_t lease_id);
 	enum fp_protocol protocol;
 	uint64_t patience_ns; /* how long an io without a deadline may take */
-	unsigned n_slots;     /* work requests in flight, each with its own bounce page: send_depth */
+	unsigned n_slots;     /* send_depth: most work requests in flight, a bounce page for each */
 	/*
 	 * The LINK connection, which must live as long as the link and is closed with it; -1: none.
 	 */

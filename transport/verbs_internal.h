@@ -57,7 +57,7 @@ struct fp_verbs_conn {
 	unsigned max_reads, max_inline;
 	unsigned send_depth;
 	unsigned n_sent;     /* work requests posted to the send queue and not yet known to be done */
-	unsigned n_unmarked; /* unsignalled ones posted after the last signalled one */
+	unsigned n_unmarked; /* unsignalled requests posted after the last signalled one */
 	bool armed;
 	int broken; /* 0, or the errno that posts return */
 	void *user;

@@ -126,7 +126,7 @@ static void fork_among_threads(void **state)
 
 /*
  * Several threads fork at the same time. The agent thread of a child allocates. So it must not wait
- * for a thread that holds the allocator's locks until it can fork.
+ * for a thread that holds the allocator's locks until that thread can fork.
  */
 static void *fork_some(void *ret_failures)
 {

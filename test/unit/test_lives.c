@@ -223,7 +223,7 @@ static void random_families_lose_no_byte_and_no_slot(void **state)
 #define CROWD_NS    (200 * FP_NSEC_PER_MSEC)
 
 static struct {
-	/* Shared while slots are taken, freed and written; exclusive during a fork. */
+	/* Taken shared to take, free or write slots, and exclusively for a fork. */
 	pthread_rwlock_t running;
 	_Atomic bool stop;
 	_Atomic unsigned n_bad;
