@@ -88,7 +88,7 @@ enum fp_wire_status {
 	FP_WIRE_BUSY = 7,      /* too many sessions or links */
 	FP_WIRE_BAD_VALUE = 8, /* understood, but a value is not allowed */
 	FP_WIRE_NOT_PERMITTED = 9,
-	FP_WIRE_BROKEN = 10, /* the node has an error of its own */
+	FP_WIRE_BROKEN = 10, /* an error inside the node */
 	/*
 	 * RESUME and ADOPT: there is no such session, or the token is wrong. Its leases are gone.
 	 */
