@@ -45,9 +45,17 @@ def comments():
                 yield path, line_of(text, found.start()), with_code(text, found)
 
 
+def without_code(path, text):
+    """Blank lines for blocks of code, and for the macros that part the paragraphs of a man page."""
+    if path.endswith(".md"):
+        return re.sub(r"^```.*?^```$", lambda code: "\n" * code.group(0).count("\n"), text, flags=re.M | re.S)
+    text = re.sub(r"^\.(EX|nf)$.*?^\.(EE|fi)$", lambda code: "\n" * code.group(0).count("\n"), text, flags=re.M | re.S)
+    return re.sub(r"^\.(TH|SH|SS|P|PP|TP|IP|RS|RE|PD|ad|hy|nh)\b.*$", "", text, flags=re.M)
+
+
 def paragraphs():
     for path in tracked("*.md", "doc/man/*"):
-        text = re.sub(r"^```.*?^```$", lambda code: "\n" * code.group(0).count("\n"), text_of(path), flags=re.M | re.S)
+        text = without_code(path, text_of(path))
         for found in re.finditer(r"(?:^(?![|#]|\s*$).*\n?)+", text, re.M):
             if len(re.findall(r"\w+", found.group(0))) >= LEAST_WORDS:
                 yield path, line_of(text, found.start()), found.group(0)
