@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
-#include <stddef.h>
 #include <stdint.h>
 #include <unistd.h>
 
@@ -100,6 +99,8 @@ int fp_fd_move_high(int fd)
 {
 	int high = fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, HIGH_FD);
 
+	if (high < 0 && fd >= 0 && fd <= STDERR_FILENO) /* the program's, although it is closed */
+		high = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
 	if (high >= 0)
 		close(fd);
 	else

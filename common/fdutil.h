@@ -12,8 +12,9 @@
 /*
  * Moves fd, which is close-on-exec, to 512 or above, and adds it to the process's list of our
  * descriptors. There it is out of the way of programs that count on low numbers, or close a range
- * of them. Returns the descriptor to use from now on: the old one if RLIMIT_NOFILE has no room
- * above, or if it is negative. Where the program may be running, open by FP_FD_OPEN.
+ * of them. Returns the descriptor to use from now on. If RLIMIT_NOFILE has no room above, that is
+ * the old one, or one above the three standard streams. A negative fd is returned as it is. Where
+ * the program may be running, open by FP_FD_OPEN.
  */
 int fp_fd_move_high(int fd);
 

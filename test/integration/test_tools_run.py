@@ -206,6 +206,15 @@ class Program(toolcase.ToolCase):
                         self.assertEqual(done.stdout, "12288\n")
         self.assertIn(True, ran)
 
+    def test_closed_streams(self):
+        """Without room for high numbers, ours are still none of the streams', open or closed."""
+        for closed, to in ((0, 1), (0, 2), (1, 2), (2, 1)):
+            done = subprocess.run(["sh", "-c", f'ulimit -n 300; exec "$@" {closed}>&-', "sh", farapp.farpage, "run", *SMALL, "--",
+                                   "sh", "-c", f"test -e /proc/$$/fd/{closed} || echo hello >&{to}"],
+                                  capture_output=True, text=True, env=self.env, stdin=subprocess.DEVNULL, timeout=toolcase.TIMEOUT)
+            with self.subTest(closed=closed, to=to):
+                self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "hello\n" * (to == 1), "hello\n" * (to == 2)))
+
     def test_report_and_stats_file(self):
         stats = self.path("run.stats")
         status, out, err = self.farpage(
