@@ -317,8 +317,7 @@ static void done_take(struct fp_worker_job *job)
 	if (lease->leases) /* the call of done may have ended the session */
 		detach(lease);
 	lease->memory->pool->n_leases--;
-	uncharge(lease->memory);
-	memory_free(lease->memory);
+	give(lease->memory); /* the reserve gave up pages for it */
 	free(lease);
 }
 

@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include <cmocka.h>
 
@@ -145,6 +146,29 @@ static void test_memory_that_is_not_to_be_had(void **state)
 	set_available(true);
 }
 
+/* Pages that the reserve gave up for a lease come back to it if the lease fails. */
+static void test_reserve_after_a_failure(void **state)
+{
+	struct fp_pool_config config = {
+	    .name = (char *)"reserved", .size_bytes = 4 * MIB, .numa_node = FP_NUMA_ANY, .preallocate = true};
+	struct fp_lease_request r = request(2 * MIB);
+	struct rlimit before, none = {0};
+	struct fp_conf_error error;
+
+	fp_pool_close(t.items[0]);
+	assert_int_equal(fp_pool_open(&config, &t.items[0], &error), 0);
+	r.shareable = true;
+	getrlimit(RLIMIT_NOFILE, &before);
+	none.rlim_max = before.rlim_max;
+	setrlimit(RLIMIT_NOFILE, &none); /* its memory can't be made */
+	assert_int_equal(fp_node_lease_grant(&t.leases, &t.pools, &r), 0);
+	await_done(1);
+	setrlimit(RLIMIT_NOFILE, &before);
+	assert_int_equal(t.last_status, -EMFILE);
+	await_given(t.items[0]);
+	assert_int_equal(t.items[0]->reserve_bytes, 4 * MIB);
+}
+
 static void test_sessions(void **state)
 {
 	struct fp_node_sessions sessions = {0};
@@ -232,6 +256,7 @@ int main(void)
 	    cmocka_unit_test_setup_teardown(test_memory_in_use_outlives_the_release, setup, teardown),
 	    cmocka_unit_test_setup_teardown(test_scrubbed_before_it_is_leased_again, setup, teardown),
 	    cmocka_unit_test_setup_teardown(test_memory_that_is_not_to_be_had, setup, teardown),
+	    cmocka_unit_test_setup_teardown(test_reserve_after_a_failure, setup, teardown),
 	    cmocka_unit_test_setup_teardown(test_sessions, setup, teardown),
 	    cmocka_unit_test_setup_teardown(test_ended_while_being_made, setup, teardown),
 	    cmocka_unit_test_setup_teardown(test_tokens, setup, teardown),
