@@ -35,9 +35,9 @@ int fp_cm_server_watch(struct fp_cm_server *server, int fd, struct fp_cm_server_
 	return epoll_ctl(server->epoll, EPOLL_CTL_ADD, fd, &event) == 0 || errno == EEXIST ? 0 : -errno;
 }
 
-void fp_cm_server_unwatch(struct fp_cm_server *server, int fd)
+bool fp_cm_server_unwatch(struct fp_cm_server *server, int fd)
 {
-	(void)epoll_ctl(server->epoll, EPOLL_CTL_DEL, fd, NULL);
+	return epoll_ctl(server->epoll, EPOLL_CTL_DEL, fd, NULL) == 0;
 }
 
 int fp_cm_server_fd(const struct fp_cm_server *server)

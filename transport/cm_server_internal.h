@@ -70,7 +70,8 @@ void fp_cm_server_tell(const struct fp_cm_server *server, enum fp_cm_server_even
  * Watching it twice is fine. 0 or a negative errno. Closing a descriptor ends its watch.
  */
 int fp_cm_server_watch(struct fp_cm_server *server, int fd, struct fp_cm_server_link *link);
-void fp_cm_server_unwatch(struct fp_cm_server *server, int fd);
+/* True if it was watched. */
+bool fp_cm_server_unwatch(struct fp_cm_server *server, int fd);
 
 /* --- cm_server_listen.c ----------------------------------------------------------------------------- */
 

@@ -193,9 +193,9 @@ void fp_cm_server_requests_serve(struct fp_cm_server *server)
 
 	for (unsigned i = 0; i < EVENTS_AT_ONCE; i++) {
 		if (fp_verbs_listener_next(server->listener, &event) < 0) {
-			fp_cm_server_unwatch(server, fp_verbs_listener_fd(server->listener));
-			fp_cm_server_tell(server, FP_CM_SERVER_EVENT_DEVICE, "rdma_cm", 0,
-			                  "it failed: no link can connect until the node is started again");
+			if (fp_cm_server_unwatch(server, fp_verbs_listener_fd(server->listener)))
+				fp_cm_server_tell(server, FP_CM_SERVER_EVENT_DEVICE, "rdma_cm", 0,
+				                  "it failed: no link can connect until the node restarts");
 			return;
 		}
 		switch (event.type) {

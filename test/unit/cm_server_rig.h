@@ -31,6 +31,7 @@
 
 struct fp_verbs_domain {
 	unsigned n_refs;
+	int fd; /* readable: its device has news */
 };
 struct fp_verbs_conn {
 	void *user;
@@ -42,7 +43,7 @@ struct fp_verbs_listener {
 	int fd;
 };
 
-static int load_result, listen_result;
+static int load_result, listen_result, next_result;
 static unsigned n_devices;
 static bool device_dead;
 static int n_domains, n_listeners, n_conns, n_regions;
@@ -114,6 +115,8 @@ int fp_verbs_listener_next(struct fp_verbs_listener *of, struct fp_verbs_event *
 {
 	eventfd_t n;
 
+	if (next_result < 0)
+		return next_result;
 	*ret = n_events ? events[0] : (struct fp_verbs_event){.type = FP_VERBS_EV_NONE};
 	if (n_events)
 		memmove(events, events + 1, --n_events * sizeof(events[0]));
@@ -142,6 +145,7 @@ void fp_verbs_domain_unref(struct fp_verbs_domain *domain)
 		return;
 	if (--domain->n_refs == 0) {
 		n_domains--;
+		close(domain->fd);
 		free(domain);
 	}
 }
@@ -155,6 +159,7 @@ int fp_verbs_domain_open(const char *device, uint8_t port_num, struct fp_verbs_d
 {
 	*ret_domain = calloc(1, sizeof(**ret_domain));
 	(*ret_domain)->n_refs = 1;
+	(*ret_domain)->fd = eventfd(0, EFD_NONBLOCK);
 	n_domains++;
 	return 0;
 }
@@ -176,7 +181,7 @@ int fp_verbs_domain_event(struct fp_verbs_domain *domain, uint32_t *ret_qpn, con
 
 int fp_verbs_domain_event_fd(const struct fp_verbs_domain *domain)
 {
-	return listener.fd; /* any descriptor does that the server can watch */
+	return domain->fd;
 }
 
 int fp_verbs_register(struct fp_verbs_domain *domain, void *base, size_t len_bytes,
@@ -319,7 +324,7 @@ static inline int setup(void **state)
 	struct fp_cm_server *server;
 	unsigned failed;
 
-	load_result = listen_result = 0;
+	load_result = listen_result = next_result = 0;
 	n_devices = 1;
 	n_domains = n_listeners = n_conns = n_regions = 0;
 	n_events = n_told = 0;

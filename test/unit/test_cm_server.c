@@ -182,6 +182,21 @@ static void a_device_goes(void **state)
 	leave(peer);
 }
 
+/* rdma_cm's failure stays, and each later look meets it. */
+static void a_failure_is_told_once(void **state)
+{
+	struct fp_cm_server_peer *peer = enter(*state, 7);
+
+	assert_int_equal(ask(*state, 7, token), -2);
+	next_result = -EIO;
+	happens(*state, (struct fp_verbs_event){.type = FP_VERBS_EV_NONE});
+	assert_int_equal(told.type, FP_CM_SERVER_EVENT_DEVICE);
+	eventfd_write(last_conn->domain->fd, 1);
+	fp_cm_server_serve(*state);
+	assert_int_equal(n_told, 1);
+	leave(peer);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -195,6 +210,7 @@ int main(void)
 	    on(queue_pairs_by_hand),
 	    on(the_two_ways_are_apart),
 	    on(a_device_goes),
+	    on(a_failure_is_told_once),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
