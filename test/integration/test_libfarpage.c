@@ -1,7 +1,9 @@
 /* libfarpage over a real node: each promise of far_*. Room: test/integration. */
 #include "farpage/farpage.h"
 
+#include <dirent.h>
 #include <errno.h>
+#include <pthread.h>
 #include <sched.h>
 #include <poll.h>
 #include <setjmp.h>
@@ -43,6 +45,15 @@ static int stop_node(void **state)
 	return 0;
 }
 
+/* An assertion for any thread: cmocka's message would be lost on all but the first. */
+static void must(bool holds, const char *what)
+{
+	if (holds)
+		return;
+	fprintf(stderr, "%s\n", what);
+	fail();
+}
+
 static struct far_memory *open_memory(uint64_t local_bytes)
 {
 	const char *const nodes[] = {node.url, NULL};
@@ -54,8 +65,7 @@ static struct far_memory *open_memory(uint64_t local_bytes)
 	struct far_memory *memory;
 	char error[512];
 
-	if (far_open(&options, error, sizeof(error), &memory) < 0)
-		fail_msg("%s", error);
+	must(far_open(&options, error, sizeof(error), &memory) == 0, error);
 	return memory;
 }
 
@@ -237,6 +247,84 @@ static void memories_that_come_and_go(void **state)
 	far_close(memory[3]);
 }
 
+#define N_OPENERS 4u
+#define N_EACH    6u
+#define N_ROUNDS  3u
+
+struct opener {
+	pthread_t thread;
+	pthread_barrier_t *together;
+	unsigned idx;
+};
+
+/*
+ * All threads open at once. Half of them close while the guards of the others take several looks.
+ * Such a guard ends the process if it took a descriptor of a memory that is closed by then.
+ */
+static void *open_and_close(void *arg)
+{
+	const struct opener *opener = arg;
+	struct far_memory *memory[N_EACH];
+	void *p;
+
+	for (unsigned round = 0; round < N_ROUNDS; round++) {
+		pthread_barrier_wait(opener->together);
+		for (unsigned i = 0; i < N_EACH; i++)
+			memory[i] = open_memory(MIB);
+		must(far_map(memory[0], 4 * MIB, &p) == 0, "it could not be mapped");
+		test_fill(p, 4 * MIB, 30 + opener->idx);
+		pthread_barrier_wait(opener->together);
+		if ((round + opener->idx) % 2)
+			poll(NULL, 0, 600);
+		must(test_is_filled(p, 4 * MIB, 30 + opener->idx), "its bytes are wrong");
+		for (unsigned i = 0; i < N_EACH; i++)
+			far_close(memory[i]);
+	}
+	return NULL;
+}
+
+static unsigned n_entries(const char *folder)
+{
+	DIR *dir = opendir(folder);
+	unsigned n = 0;
+
+	assert_non_null(dir);
+	while (readdir(dir))
+		n++;
+	closedir(dir);
+	return n;
+}
+
+/* The kernel lists a thread for a moment after its join. */
+static void await_threads(unsigned n)
+{
+	uint64_t until_ns = fp_clock_ns() + 10 * FP_NSEC_PER_SEC;
+
+	while (n_entries("/proc/self/task") > n && fp_clock_ns() < until_ns)
+		sched_yield();
+	assert_true(n_entries("/proc/self/task") <= n);
+}
+
+static void memories_of_several_threads(void **state)
+{
+	unsigned n_fds = n_entries("/proc/self/fd"), n_threads = n_entries("/proc/self/task");
+	struct opener openers[N_OPENERS];
+	pthread_barrier_t together;
+
+	if (strcmp(scheme, "rdma") == 0)
+		skip(); /* soft iWARP refuses handshakes that come at once */
+	assert_int_equal(pthread_barrier_init(&together, NULL, N_OPENERS), 0);
+	for (unsigned i = 0; i < N_OPENERS; i++) {
+		openers[i] = (struct opener){.together = &together, .idx = i};
+		assert_int_equal(pthread_create(&openers[i].thread, NULL, open_and_close, &openers[i]), 0);
+	}
+	for (unsigned i = 0; i < N_OPENERS; i++)
+		assert_int_equal(pthread_join(openers[i].thread, NULL), 0);
+	pthread_barrier_destroy(&together);
+	assert_int_equal(n_entries("/proc/self/fd"), n_fds);
+	await_threads(n_threads);
+}
+
 /* Two memories at the same time. A child sees both as they were at the fork. */
 static void fork_with_two(void **state)
 {
@@ -353,6 +441,7 @@ int main(int argc, char **argv)
 	    cmocka_unit_test(bad_options),
 	    cmocka_unit_test(later_options),
 	    cmocka_unit_test(memories_that_come_and_go),
+	    cmocka_unit_test(memories_of_several_threads),
 	    cmocka_unit_test(fork_with_two),
 	    cmocka_unit_test(fork_on_a_far_stack),
 	    cmocka_unit_test(held_for_the_kernel),
