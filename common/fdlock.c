@@ -31,7 +31,7 @@
 
 static _Atomic uint32_t opener;
 static _Atomic uint64_t calls;
-static atomic_bool in_vain; /* the last opening waited in vain for a call, so the next openings wait less */
+static atomic_bool in_vain; /* the last opener gave up waiting for a call: the next ones wait less */
 
 static uint32_t this_thread(void)
 {

@@ -40,7 +40,7 @@ struct fp_clients {
 
 /*
  * Writes the name of a peer that proved no secret. Over a UNIX socket fd: "uid 1000". From a
- * loopback address: "loopback". Else: peer ("10.0.0.7:5022", "[fd00::7]:5022") without its port.
+ * loopback address: "loopback". Else peer without its port: "10.0.0.7" if peer is "10.0.0.7:5022".
  * Returns buf.
  */
 const char *fp_client_peer_name(int unix_fd, const char *peer, char buf[FP_CLIENT_NAME_LEN]);

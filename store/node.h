@@ -54,8 +54,8 @@ struct fp_node {
 	pthread_mutex_t control;
 	struct fp_slots *leases; /* linked by node_next; under control */
 	unsigned n_leases;       /* how many leases the session knows; under control */
-	struct fp_session_epoch
-	    *epoch; /* written under control and the store's lanes_lock, read under either */
+	/* Written under both control and the store's lanes_lock, read under either. */
+	struct fp_session_epoch *epoch;
 
 	/* its reconnect thread's */
 	struct fp_session_identity identity;

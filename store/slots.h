@@ -30,7 +30,8 @@ struct fp_slots {
 	uint64_t first_slot;        /* the number of page 0 */
 	char *base;                 /* where the lease is mapped here; NULL: it is not */
 	unsigned node;
-	uint32_t lease_id; /* FP_SLOTS_NO_LEASE: its session has ended; under node->control */
+	/* Protected by the lock node->control. FP_SLOTS_NO_LEASE: the lease's session has ended. */
+	uint32_t lease_id;
 	uint32_t n_pages;
 	bool inherited;       /* the parent's lease: all its slots are shared, and none is taken */
 	_Atomic bool retired; /* no slot is taken: inherited, or its session ended and was replaced */

@@ -294,8 +294,8 @@ int fp_lane_open(struct fp_store *store, unsigned max_outstanding, struct fp_lan
 void fp_lane_close(struct fp_lane *lane);
 
 /*
- * Makes the lane's reads wait at most one deadline: for reads that nobody needs. Call it before the
- * first read. For control threads.
+ * For a lane whose reads no thread waits for, such as those of read-ahead: each read is tried for
+ * the length of one deadline at most. Call it before the first read. For control threads.
  */
 void fp_lane_be_brief(struct fp_lane *lane);
 

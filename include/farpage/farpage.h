@@ -62,8 +62,8 @@ enum far_fault_mode {
 };
 
 enum far_on_loss {
-	FAR_ON_LOSS_SIGBUS, /* a page whose patience is over raises SIGBUS */
-	FAR_ON_LOSS_WAIT,   /* its touch waits until the node is back, or no longer has the page */
+	FAR_ON_LOSS_SIGBUS, /* when a page could not be fetched in time, its touch raises SIGBUS */
+	FAR_ON_LOSS_WAIT,   /* a touch waits until the node is back, or no longer has the page */
 };
 
 enum far_advice {

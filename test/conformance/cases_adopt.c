@@ -457,7 +457,10 @@ static void orphan(const struct bed *bed, struct fp_session *parents, const stru
 	_exit(0);
 }
 
-/* Leases, writes, forks, reports its child, and ends before the child has done anything. */
+/*
+ * This process takes a lease, writes to it and forks. It tells the test its child's number, and
+ * ends before the child has done anything.
+ */
 static void leave_an_orphan(const struct bed *bed, int says, bool killed)
 {
 	struct fp_session *session;

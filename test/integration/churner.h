@@ -27,8 +27,8 @@ struct churn_options {
 
 struct churn_result {
 	uint64_t ops;
-	uint64_t
-	    refused; /* layout calls that failed with -ENOMEM or -EINVAL; any other error ends the process */
+	/* Layout calls that failed with -ENOMEM or -EINVAL; any other error ends the process. */
+	uint64_t refused;
 	uint64_t longest_ns; /* the time that the longest operation took */
 };
 

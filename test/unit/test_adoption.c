@@ -279,7 +279,9 @@ static void test_adopted_without_memory(void **state)
 		}
 	} while (r < 0);
 	n_until_failure = 0;
-	assert_int_equal(nth, 1 + 1 + 3 + 1); /* a table and three leases failed in turn; then none */
+	/* nth began with 1. The table failed once, and each of three leases. Then nothing
+	 * failed. */
+	assert_int_equal(nth, 1 + 1 + 3 + 1);
 	assert_has(family.child, true);
 	end_family();
 	assert_scrubbed();

@@ -285,7 +285,10 @@ static void a_page_that_is_cut_short_harms_no_reader(void **state)
 	fp_statsview_close(view);
 }
 
-/* In another PID namespace the process number has no meaning, but the lock still has. */
+/*
+ * In another PID namespace the writer's process number means nothing. Its lock on the page still
+ * shows that it lives.
+ */
 static void a_page_is_its_writers_as_long_as_it_is_mapped(void **state)
 {
 	struct fp_statspage *page = NULL, *other = NULL;

@@ -65,13 +65,13 @@ struct fp_far {
 	int stat_fd;              /* /proc/self/stat; -1: there is none */
 	int pagemap_fd;           /* /proc/self/pagemap; -1: it can't be read, no kernel-filled memory */
 	bool may_fill;            /* from now on the kernel may fill pages: see kernel_filled.h */
-	_Atomic bool
-	    forked; /* a child may share pages with us: UFFDIO_MOVE refuses them until they are unshared */
+	/* A child may share pages with us: UFFDIO_MOVE refuses them until they are unshared. */
+	_Atomic bool forked;
 	_Atomic bool fork_freeze; /* a fork is about to begin or under way: no page may leave */
-	_Atomic bool
-	    fork_overdraw; /* a fork may wait for a thread that faults, so faults may exceed the budget */
-	_Atomic uint32_t
-	    *family; /* 0 only in a child that a bare call made: the kernel zeroes it in every child */
+	/* A fork may wait for a thread that faults, so faults may exceed the budget. */
+	_Atomic bool fork_overdraw;
+	/* 0 only in a child that a bare call made: the kernel zeroes it in every child. */
+	_Atomic uint32_t *family;
 	_Atomic unsigned evicting; /* how many threads are inside an evictor's run */
 	struct fp_lost lost;
 };

@@ -42,8 +42,8 @@ struct fp_reclaim {
 	struct fp_lane *lane; /* for write-backs; NULL: all nodes are mapped */
 	struct fp_evictor *evictor;
 	bool told_of_seal;
-	pthread_mutex_t
-	    turn; /* held for one pageout; only the program's threads take it, with signals blocked */
+	/* Held for one pageout; only the program's threads take it, with signals blocked. */
+	pthread_mutex_t turn;
 	struct {
 		_Atomic bool wanted; /* while it is set, the reclaim thread owns the other fields */
 		uint32_t page, n;

@@ -61,9 +61,9 @@ enum fp_inline_end fp_inline_serve_as(struct fp_inline *in, const struct fp_uffd
 void fp_inline_wait(struct fp_inline *in, unsigned n);
 
 /*
- * Makes n pages from page on resident, and writable if write. Unmapped and lost pages stay so. A
- * caller that needs the pages to stay publishes them first (pin.h). Any thread with signals
- * blocked, on a local stack.
+ * Makes the n pages that begin with number page resident, and writable too if the parameter write
+ * is set. Unmapped and lost pages stay unmapped and lost. A caller that needs the pages to stay
+ * publishes them first (pin.h). Any thread with signals blocked, on a local stack.
  */
 void fp_inline_bring(struct fp_inline *in, uint32_t page, uint32_t n, bool write);
 
