@@ -1,0 +1,143 @@
+/*
+ * A node in the test's own thread: the real server's parts, with loop, worker and a pool, and peers
+ * on real sockets. The loop advances only while a test waits. Room: test/unit, for test_conn.c and
+ * test_request*.c. Include it before other headers of ours.
+ *
+ * After each test, node_rig_teardown checks that the node has given back all that it took.
+ */
+#ifndef FP_NODE_RIG_H
+#define FP_NODE_RIG_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "clock.h"
+#include "node_server.h"
+#include "request.h"
+#include "wire.h"
+
+#define MIB           (1ull << 20)
+#define POOL_BYTES    (16 * MIB)
+#define DEADLINE_NS   (20 * FP_NSEC_PER_SEC)
+#define MAX_FRAME     (FP_WIRE_HEADER_BYTES + FP_WIRE_MAX_PAYLOAD)
+#define N_IDLE_ROUNDS 5 /* enough for all that can happen without the peer */
+
+/* The test's end of a connection. */
+struct peer {
+	int fd;                     /* -1: closed */
+	int passed_fd;              /* came with the last frame; -1: none */
+	struct fp_conn *conn;       /* the node's end; it may be gone */
+	struct fp_wire_hello hello; /* as sent */
+	struct fp_wire_welcome welcome;
+	uint64_t tag; /* of the last request */
+};
+
+extern struct node_rig {
+	struct fp_node_server server;
+	struct fp_pool *pool;
+	bool hold_turns;  /* no turn is called */
+	bool hold_worker; /* what the worker has done is not looked at */
+	bool worker_is_done;
+	bool waker_armed;
+	struct fp_op waker;
+	int listener; /* on loopback */
+} rig;
+
+int node_rig_setup(void **state);
+int node_rig_teardown(void **state);
+
+/* One round of the node's loop; it waits a moment at most. */
+void rig_round(void);
+void rig_rounds(unsigned n);
+
+/* Runs the node until condition holds. */
+#define AWAIT(condition)                                                                                     \
+	do {                                                                                                 \
+		uint64_t until_ns_ = fp_clock_ns() + DEADLINE_NS;                                            \
+		while (!(condition)) {                                                                       \
+			assert_true(fp_clock_ns() < until_ns_);                                              \
+			rig_round();                                                                         \
+		}                                                                                            \
+	} while (0)
+
+/* The nth allocation of ours from now on fails, once. 0: none does. */
+void rig_fail_allocation(unsigned nth);
+/* True if it has failed. */
+bool rig_failed(void);
+
+/* Looks at what the worker has done, after hold_worker. */
+void rig_release_worker(void);
+
+/* Uses up the share of the connection's client, and calls no turn. */
+void rig_use_up(const struct peer *peer);
+/* How much of its share the connection's client has left. */
+int64_t rig_credit(const struct peer *peer);
+
+/* ---- peers ---- */
+
+/* Connect, without a handshake. */
+struct peer peer_connect_unix(void);
+struct peer peer_connect_tcp(void);
+/* Closes the peer's end in order. */
+void peer_close(struct peer *peer);
+/* Closes it so that the node sees a broken connection. */
+void peer_break(struct peer *peer);
+
+/* Sends bytes, while the node runs. */
+void peer_send_bytes(const struct peer *peer, const void *bytes, size_t len);
+/* Sends a request, with the next tag. */
+void peer_send(struct peer *peer, enum fp_wire_type type, const void *payload, size_t len);
+/* Writes a request with the next tag to ret_bytes. Returns its length. */
+size_t peer_encode(struct peer *peer, enum fp_wire_type type, const void *payload, size_t len,
+                   uint8_t *ret_bytes);
+
+/* Receives a frame. Its payload is valid until the next frame of any peer. False: end of stream. */
+bool peer_receive(struct peer *peer, struct fp_wire_header *ret_header, const uint8_t **ret_payload);
+/* Receives an answer to the last request, of that type and length. Returns its payload. */
+const uint8_t *peer_expect(struct peer *peer, enum fp_wire_type type, size_t len);
+/* Receives an ERROR with that status for the last request. */
+void peer_expect_error(struct peer *peer, enum fp_wire_status status);
+/* The node sends nothing more. */
+void peer_expect_end(struct peer *peer);
+
+/* Writes n PINGs of len bytes each to ret_bytes; the payload is the ping's number. Returns their
+ * length. */
+size_t peer_encode_pings(struct peer *peer, unsigned n, size_t len, uint8_t *ret_bytes);
+/* Receives the answers to the last n PINGs, which must come in order. */
+void peer_expect_pongs(struct peer *peer, unsigned n, size_t len);
+/* One PING and its answer. */
+void peer_ping(struct peer *peer);
+/* From now on the kernel holds few bytes on the way to this peer. */
+void peer_make_narrow(const struct peer *peer);
+
+/* HELLO for a new session, or to join or resume that of session. */
+void peer_set_hello(struct peer *peer, enum fp_wire_purpose purpose, uint32_t features,
+                    const struct peer *session);
+/* The handshake, with the hello set before. secret NULL: none. */
+void peer_send_hello(struct peer *peer);
+void peer_send_auth(struct peer *peer, const struct fp_wire_challenge *challenge, const char *secret);
+void peer_shake_hands(struct peer *peer, const char *secret);
+/* A session's control connection and a link of it. */
+struct peer peer_open(bool over_tcp, uint32_t features);
+struct peer peer_open_link(const struct peer *control, bool over_tcp);
+
+void peer_send_lease(struct peer *control, uint64_t size_bytes);
+/* RELEASE or ATTACH. */
+void peer_send_id(struct peer *control, enum fp_wire_type type, uint32_t lease_id);
+void peer_send_adopt(struct peer *child, const struct fp_wire_welcome *parent);
+/* Receives LEASED or ATTACHED. */
+struct fp_wire_leased peer_expect_leased(struct peer *control, enum fp_wire_type type);
+/* LEASE and its answer. Returns the lease's id. */
+uint32_t peer_lease(struct peer *control, uint64_t size_bytes);
+/* READ or WRITE; data NULL for a READ. */
+void peer_send_io(struct peer *link, enum fp_wire_type type, const struct fp_wire_seg *segs, unsigned n_segs,
+                  const void *data);
+/* One segment of a lease, read or written. */
+void peer_write(struct peer *link, struct fp_wire_seg seg, const void *data);
+void peer_read(struct peer *link, struct fp_wire_seg seg, void *ret_data);
+
+#endif
