@@ -19,6 +19,7 @@
 #include <cmocka.h>
 
 #include "cleanup.h"
+#include "race.h"
 #include "statsmap.h"
 #include "underpreload.h"
 
@@ -310,14 +311,64 @@ static void later(void **state)
 	assert_int_equal(munmap(all, len), 0);
 }
 
+/* ---- kernel-filling begins while another thread locks ---- */
+
+enum { LOCKS = 60, LOCKED = 64 * PAGE };
+
+static void touch(void *user)
+{
+	*(char *)user = 1;
+}
+
+/* A page there leaves, so the kernel no longer fills the chunk. */
+static void end_filling(char *page)
+{
+	assert_int_equal(madvise(page, PAGE, MADV_PAGEOUT), 0);
+}
+
+/*
+ * A touch makes the kernel fill a chunk again, while a part of it is locked. That part is the
+ * kernel's own, so it must not be registered when the filling ends.
+ */
+static void filling_beside_a_lock(void **state)
+{
+	char *all = map(2 * (size_t)CHUNK), *p = all + (CHUNK - (uintptr_t)all % CHUNK) % CHUNK;
+	static struct test_race race = {.act = touch, .turns = LOCKS};
+
+	race.user = p + CHUNK / 2;
+	race.rng = test_seed("filling_beside_a_lock");
+	test_race_start(&race);
+	for (unsigned i = 0; i < LOCKS; i++) {
+		test_fill(p, LOCKED, i + 1);
+		p[CHUNK - PAGE] = 1;
+		end_filling(p + CHUNK - PAGE);
+		test_race_begin(&race);
+		assert_int_equal(mlock2(p, LOCKED, MLOCK_ONFAULT), 0);
+		test_race_meet(&race);
+		end_filling(p + CHUNK / 2);
+		assert_false(test_is_far(p) || test_is_native(p));
+		assert_true(test_is_filled(p, LOCKED, i + 1));
+		assert_int_equal(munmap(all, 2 * (size_t)CHUNK), 0);
+		assert_ptr_equal(map(2 * (size_t)CHUNK), all);
+	}
+	test_race_join(&race);
+	munmap(all, 2 * (size_t)CHUNK);
+}
+
 static int tests(void)
 {
 	const struct CMUnitTest all[] = {
-	    cmocka_unit_test(neighbours),     cmocka_unit_test(long_ones),
-	    cmocka_unit_test(never_touched),  cmocka_unit_test(holes),
-	    cmocka_unit_test(heap),           cmocka_unit_test(children),
-	    cmocka_unit_test(residency),      cmocka_unit_test(the_next_mapping),
-	    cmocka_unit_test(other_mappings), cmocka_unit_test(later),
+	    cmocka_unit_test(neighbours),
+	    cmocka_unit_test(long_ones),
+	    cmocka_unit_test(never_touched),
+	    cmocka_unit_test(holes),
+	    cmocka_unit_test(heap),
+	    cmocka_unit_test(children),
+	    cmocka_unit_test(residency),
+	    cmocka_unit_test(the_next_mapping),
+	    cmocka_unit_test(other_mappings),
+	    cmocka_unit_test(later),
+	    cmocka_unit_test(filling_beside_a_lock),
 	};
 
 	return cmocka_run_group_tests(all, open_stats, NULL);

@@ -23,6 +23,7 @@
 
 #include <cmocka.h>
 
+#include "race.h"
 #include "underpreload.h"
 
 /* Older headers lack it. */
@@ -272,6 +273,51 @@ static void locking_everything_is_refused(void **state)
 	assert_int_equal(munlockall(), 0);
 }
 
+/* ---- locked by one thread, first touched by another ---- */
+
+enum { FRESH_CHUNKS = 500, CHUNK = 2 << 20, LOCKED = 64 * PAGE };
+
+static void fill_fresh(void *user)
+{
+	test_fill(*(char **)user, PAGE, 16);
+}
+
+/*
+ * A fault is served while its chunk is given to the kernel. The page in front can't be brought in,
+ * so nothing of the chunk is brought in before. After munlock, memory pressure takes no byte.
+ */
+static void locking_what_is_first_touched(void **state)
+{
+	const size_t len = (FRESH_CHUNKS + 2) * (size_t)CHUNK;
+	char *all = map_anonymous(len, MAP_NORESERVE), *first, *other;
+	static struct test_race race = {.act = fill_fresh, .turns = FRESH_CHUNKS};
+	static char *fresh;
+
+	race.user = &fresh;
+	race.rng = test_seed("locking_what_is_first_touched");
+	assert_ptr_not_equal(all, MAP_FAILED);
+	first = all + CHUNK + (CHUNK - (uintptr_t)all % CHUNK) % CHUNK;
+	test_race_start(&race);
+	for (unsigned i = 0; i < FRESH_CHUNKS; i++) {
+		char *chunk = first + i * (size_t)CHUNK;
+
+		assert_int_equal(mprotect(chunk - PAGE, PAGE, PROT_NONE), 0);
+		assert_int_equal(mlock2(chunk - PAGE, PAGE, MLOCK_ONFAULT), 0);
+		fresh = chunk + 8 * PAGE;
+		test_race_begin(&race);
+		assert_int_equal(mlock2(chunk - PAGE, LOCKED, MLOCK_ONFAULT), 0);
+		test_race_meet(&race);
+		assert_int_equal(munlock(chunk - PAGE, LOCKED), 0);
+	}
+	test_race_join(&race);
+	other = map_filled(2 * BIG, 17); /* makes all other memory leave */
+	assert_true(test_is_filled(other, 2 * BIG, 17));
+	for (unsigned i = 0; i < FRESH_CHUNKS; i++)
+		assert_true(test_is_filled(first + i * (size_t)CHUNK + 8 * PAGE, PAGE, 16));
+	munmap(other, 2 * BIG);
+	munmap(all, len);
+}
+
 static int tests(void)
 {
 	const struct CMUnitTest all[] = {
@@ -281,6 +327,7 @@ static int tests(void)
 	    cmocka_unit_test(locking),
 	    cmocka_unit_test(locking_in_parts),
 	    cmocka_unit_test(locking_keeps),
+	    cmocka_unit_test(locking_what_is_first_touched),
 	    cmocka_unit_test(advised_order),
 	    cmocka_unit_test(populating),
 	    cmocka_unit_test(locking_everything_is_refused),
