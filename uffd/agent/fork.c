@@ -283,6 +283,7 @@ static int renew_budget(struct fp_far *far)
 	far->evict_queue.head = far->evict_queue.tail = 0;
 	atomic_store(&far->lost.may_return, false);
 	atomic_store(&far->evicting, 0);
+	atomic_store(&far->bringing, 0);
 	return fp_budget_init(&far->budget, budget);
 }
 

@@ -261,10 +261,10 @@ void fp_far_shrink(struct fp_far *far, uint32_t first, uint32_t last)
 	far->first = first;
 	far->last = last;
 	/*
-	 * sequentially consistent with the evictor: it sees the new range, or we see it here and
+	 * sequentially consistent with such a thread: it sees the new range, or we see it here and
 	 * wait
 	 */
-	while (atomic_load(&far->evicting))
+	while (atomic_load(&far->evicting) || atomic_load(&far->bringing))
 		sched_yield();
 	cut(far, old_first, first);
 	cut(far, last, old_last);

@@ -73,6 +73,7 @@ struct fp_far {
 	/* 0 only in a child that a bare call made: the kernel zeroes it in every child. */
 	_Atomic uint32_t *family;
 	_Atomic unsigned evicting; /* how many threads are inside an evictor's run */
+	_Atomic unsigned bringing; /* how many threads bring in pages of a piece without a lock */
 	struct fp_lost lost;
 };
 

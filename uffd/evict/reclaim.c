@@ -325,11 +325,6 @@ static void *run(void *arg)
 
 /* ---- calls of other threads ---- */
 
-static void pause_briefly(void)
-{
-	usleep(POLL_US);
-}
-
 void fp_reclaim_pageout(struct fp_reclaim *rc, uint32_t page, uint32_t n)
 {
 	pthread_mutex_lock(&rc->turn);
@@ -338,7 +333,7 @@ void fp_reclaim_pageout(struct fp_reclaim *rc, uint32_t page, uint32_t n)
 	atomic_store(&rc->pageout.wanted, true);
 	while (atomic_load(&rc->pageout.wanted)) {
 		fp_budget_kick(&rc->far->budget);
-		pause_briefly();
+		usleep(POLL_US);
 	}
 	pthread_mutex_unlock(&rc->turn);
 }
@@ -349,7 +344,7 @@ void fp_reclaim_freeze(struct fp_reclaim *rc)
 	atomic_store(&rc->far->fork_freeze, true);
 	while (!atomic_load(&rc->resting) || atomic_load(&rc->far->evicting)) {
 		fp_budget_kick(&rc->far->budget);
-		pause_briefly();
+		usleep(POLL_US);
 	}
 }
 

@@ -263,7 +263,7 @@ static void bring(struct fp_inline *in, uint32_t page, bool write)
 
 void fp_inline_bring(struct fp_inline *in, uint32_t page, uint32_t n, bool write)
 {
-	for (uint32_t p = page; p < page + n; p++)
+	for (uint32_t p = page; p < page + n && fp_far_has(in->far, p); p++) /* a limit may shrink it */
 		bring(in, p, write);
 }
 

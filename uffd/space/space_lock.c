@@ -46,8 +46,10 @@ static int populate_piece(struct fp_space *space, const struct fp_piece *piece, 
 		return madvise(addr, bytes(piece->start, piece->end), advice) < 0 ? -errno : 0;
 	if (!(piece->prot & needs))
 		return -EINVAL;
+	atomic_fetch_add(&space->far->bringing, 1);
 	fp_inline_bring(space->far->inline_servers, piece->start, piece->end - piece->start,
 	                needs == PROT_WRITE);
+	atomic_fetch_sub(&space->far->bringing, 1);
 	return 0;
 }
 
