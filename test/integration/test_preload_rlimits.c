@@ -25,6 +25,7 @@
 
 #include <cmocka.h>
 
+#include "race.h"
 #include "underpreload.h"
 
 /*
@@ -42,6 +43,7 @@
 #define PART     (4u << 20)
 #define SMALL    (1024ull << 20)
 #define PIECE    (1u << 20)
+#define HUGE     (8ull << 30)
 #define NONSENSE ((void *)8)
 
 static const int kinds[] = {RLIMIT_AS, RLIMIT_DATA};
@@ -481,6 +483,62 @@ static void pages_that_the_range_has_no_more(void **state)
 	assert_int_equal(status_of(fork_and(unmap_lower_and_fill, RLIMIT_AS, false)), 0);
 }
 
+/* ---- hints on memory that goes ---- */
+
+enum { TRIALS = 30, HINTERS = 3 };
+
+struct hinted {
+	char *mem;
+	int advice;
+};
+
+/* The memory may be gone: then the answer is an error. */
+static void *give_hint(void *arg)
+{
+	const struct hinted *hinted = arg;
+
+	(void)madvise(hinted->mem, HUGE, hinted->advice);
+	return NULL;
+}
+
+/*
+ * Several threads give the hint, and all but one wait for their turn to page out. Meanwhile this
+ * thread unmaps the memory, and the range shrinks below it.
+ */
+static void unmap_and_lower(int advice, uint64_t *rng)
+{
+	struct hinted hinted = {.mem = map(HUGE), .advice = advice};
+	pthread_t threads[HINTERS];
+
+	require(hinted.mem != MAP_FAILED && test_is_far(hinted.mem));
+	test_fill(hinted.mem, PART, 5);
+	for (unsigned i = 0; i < HINTERS; i++)
+		require(pthread_create(&threads[i], NULL, give_hint, &hinted) == 0);
+	test_race_pause(rng, 0, 2000000);
+	require(munmap(hinted.mem, HUGE) == 0);
+	lower(RLIMIT_AS, SMALL, false);
+	for (unsigned i = 0; i < HINTERS; i++)
+		require(pthread_join(threads[i], NULL) == 0);
+	_exit(0);
+}
+
+static void hints_on_what_goes(void **state)
+{
+	static const int advices[] = {MADV_PAGEOUT, MADV_WILLNEED, MADV_POPULATE_READ};
+	uint64_t rng = test_seed("hints_on_what_goes");
+
+	for (unsigned i = 0; i < TRIALS; i++) {
+		int advice = advices[i % 3];
+		pid_t pid = fork();
+
+		if (pid == 0)
+			unmap_and_lower(advice, &rng);
+		(void)test_random(&rng);
+		assert_true(pid > 0);
+		assert_int_equal(status_of(pid), 0);
+	}
+}
+
 static int tests(void)
 {
 	const struct CMUnitTest all[] = {
@@ -496,6 +554,7 @@ static int tests(void)
 	    cmocka_unit_test(other_calls),
 	    cmocka_unit_test(heap_under_a_limit),
 	    cmocka_unit_test(pages_that_the_range_has_no_more),
+	    cmocka_unit_test(hints_on_what_goes),
 	};
 
 	return cmocka_run_group_tests(all, NULL, NULL);
