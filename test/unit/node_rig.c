@@ -16,7 +16,7 @@ struct node_rig rig;
 
 /* ---- allocations that fail: the linker sends our calls here ---- */
 
-static unsigned n_until_failure;
+static _Thread_local unsigned n_until_failure; /* the worker allocates undisturbed */
 static bool is_watching;
 
 void *__real_malloc(size_t size);
